@@ -1,0 +1,23 @@
+package jsonrpc
+
+// A Conn is one ordered, bidirectional sequence of messages. One goroutine may
+// Recv while others Send. Close unblocks them all and may be called repeatedly.
+//
+// Recv returns io.EOF when the other side will send no more but may still
+// receive (a half-close), an error wrapping [ErrClosed] when it is gone, and an
+// [*InvalidError] for one message that cannot be used, after which the next Recv
+// goes on. Send does not keep m or change it.
+type Conn interface {
+	Recv() (*Message, error)
+	Send(m *Message) error
+	Close() error
+}
+
+// CloseWith closes c and, if c can carry it, tells the other side why: a stream
+// of a link sends the cause of a [*ClosedError] as its closing line.
+func CloseWith(c Conn, cause error) error {
+	if c, ok := c.(interface{ CloseCause(error) error }); ok {
+		return c.CloseCause(cause)
+	}
+	return c.Close()
+}

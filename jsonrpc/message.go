@@ -1,0 +1,121 @@
+package jsonrpc
+
+import (
+	"bytes"
+	"encoding/json"
+)
+
+// A Message is one JSON-RPC 2.0 request, notification or response.
+//
+//	request       ID, Method, Params
+//	notification      Method, Params
+//	response      ID, Result or Error
+//	batch         Batch, and nothing else
+//
+// The raw members alias the bytes given to [Decode] and are never written to.
+type Message struct {
+	ID     ID              // zero in a notification, and in an error that answers nothing known
+	Method string          // "" in a response
+	Params json.RawMessage // nil if absent
+	Result json.RawMessage // nil in an error response
+	Error  json.RawMessage // nil in a result response
+
+	// Extra is the rest of the envelope, members that JSON-RPC does not
+	// define, as they came: `,"x":1,"y":[]`. Nil if there are none.
+	Extra []byte
+
+	// Batch holds the elements of an array, which exists in protocol version
+	// 2025-03-26 alone. It is nil in a single message.
+	Batch []*Message
+
+	// Related is the id, on the Conn that carries this message, of the request
+	// that this message belongs to; zero if unknown. It never travels to a
+	// client or a server.
+	Related ID
+}
+
+// NewRequest returns a request.
+func NewRequest(id ID, method string, params json.RawMessage) *Message {
+	return &Message{ID: id, Method: method, Params: params}
+}
+
+// NewNotification returns a notification.
+func NewNotification(method string, params json.RawMessage) *Message {
+	return &Message{Method: method, Params: params}
+}
+
+// NewResult returns the response that answers id with a result.
+func NewResult(id ID, result json.RawMessage) *Message {
+	return &Message{ID: id, Result: result}
+}
+
+// NewError returns the response that answers id with err. With a zero id the
+// member is left out, since the commonest client refuses an id of null.
+func NewError(id ID, err *Error) *Message {
+	return &Message{ID: id, Error: err.Raw()}
+}
+
+// IsRequest reports whether m asks for a response.
+func (m *Message) IsRequest() bool { return m.Method != "" && !m.ID.IsZero() }
+
+// IsNotification reports whether m is a notification.
+func (m *Message) IsNotification() bool { return m.Method != "" && m.ID.IsZero() }
+
+// IsResponse reports whether m is a result or an error.
+func (m *Message) IsResponse() bool { return m.Result != nil || m.Error != nil }
+
+// Append appends the JSON text of m to b and returns the longer slice. The text
+// holds no raw newline, so that it is a line of the stdio framing.
+func (m *Message) Append(b []byte) []byte {
+	if m.Batch != nil {
+		b = append(b, '[')
+		for i, e := range m.Batch {
+			if i > 0 {
+				b = append(b, ',')
+			}
+			b = e.Append(b)
+		}
+		return append(b, ']')
+	}
+	b = append(b, `{"jsonrpc":"2.0"`...)
+	if !m.ID.IsZero() {
+		b = append(append(b, `,"id":`...), m.ID.raw...)
+	}
+	if m.Method != "" {
+		b = append(append(b, `,"method":`...), Quote(m.Method)...)
+	}
+	b = appendMember(b, `,"params":`, m.Params)
+	b = appendMember(b, `,"result":`, m.Result)
+	b = appendMember(b, `,"error":`, m.Error)
+	b = appendLine(b, m.Extra)
+	return append(b, '}')
+}
+
+// Size returns about how many bytes m occupies, for bounds on queues.
+func (m *Message) Size() int {
+	n := 128 + len(m.Params) + len(m.Result) + len(m.Error) + len(m.Extra)
+	for _, e := range m.Batch {
+		n += e.Size()
+	}
+	return n
+}
+
+func appendMember(b []byte, key string, value json.RawMessage) []byte {
+	if value == nil {
+		return b
+	}
+	return appendLine(append(b, key...), value)
+}
+
+// appendLine appends JSON text with its line breaks made spaces: inside strings
+// JSON allows none, elsewhere they mean nothing.
+func appendLine(b, text []byte) []byte {
+	for {
+		i := bytes.IndexAny(text, "\n\r")
+		if i < 0 {
+			return append(b, text...)
+		}
+		b = append(append(b, text[:i]...), ' ')
+		text = text[i+1:]
+	}
+}

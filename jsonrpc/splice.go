@@ -1,0 +1,247 @@
+package jsonrpc
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// A Span is where a value stands in a JSON text. The zero Span is "absent".
+type Span struct{ Start, End int }
+
+// IsZero reports whether the value is absent.
+func (s Span) IsZero() bool { return s == Span{} }
+
+// Of returns the bytes of doc that s covers; nil if the value is absent.
+func (s Span) Of(doc []byte) json.RawMessage {
+	if s.IsZero() {
+		return nil
+	}
+	return json.RawMessage(doc[s.Start:s.End:s.End])
+}
+
+// An Edit replaces the bytes that a Span covers.
+type Edit struct {
+	Span
+	With []byte
+}
+
+// Find sets out[i] to where the value of keys[i] stands among the members of
+// the object that in covers (all of doc, if in is zero), as offsets into doc. A
+// value that is not an object has no members. It is an error if one of the keys
+// occurs twice, or beside or instead of it a key that differs from it only in
+// case: those are keys whose meaning must be the same to everybody.
+func Find(doc []byte, in Span, out []Span, keys ...string) error {
+	clear(out)
+	if in.IsZero() {
+		in.End = len(doc)
+	}
+	obj := bytes.TrimLeft(doc[in.Start:in.End], space)
+	if len(obj) == 0 || obj[0] != '{' {
+		return nil
+	}
+	base := in.End - len(obj)
+	var strict error
+	err := each(obj, func(key []byte, _, value Span) {
+		i, bad := match(key, keys)
+		switch {
+		case bad != nil:
+			strict = bad
+		case i >= 0 && !out[i].IsZero():
+			strict = duplicateKey(keys[i])
+		case i >= 0:
+			out[i] = Span{base + value.Start, base + value.End}
+		}
+	})
+	return errors.Join(err, strict)
+}
+
+// Member returns the value of one key of an object, nil if it is absent. It is
+// as strict as [Find].
+func Member(doc json.RawMessage, key string) (json.RawMessage, error) {
+	var at [1]Span
+	err := Find(doc, Span{}, at[:], key)
+	return at[0].Of(doc), err
+}
+
+// Replace returns doc with the edits made; doc itself stays as it is. Edits must
+// not overlap; one with a zero Span is left out.
+func Replace(doc json.RawMessage, edits ...Edit) json.RawMessage {
+	slices.SortFunc(edits, func(a, b Edit) int { return a.Start - b.Start })
+	size := len(doc)
+	for _, e := range edits {
+		size += len(e.With)
+	}
+	out, from := make([]byte, 0, size), 0
+	for _, e := range edits {
+		if e.IsZero() {
+			continue
+		}
+		out = append(append(out, doc[from:e.Start]...), e.With...)
+		from = e.End
+	}
+	return append(out, doc[from:]...)
+}
+
+// Elements returns the elements of a JSON array, each aliasing doc.
+func Elements(doc json.RawMessage) ([]json.RawMessage, error) {
+	w := newWalker(doc)
+	defer w.free()
+	if tok, err := w.ReadToken(); err != nil || tok.Kind() != '[' {
+		return nil, errors.Join(errors.New("not a JSON array"), syntax(err))
+	}
+	var elements []json.RawMessage
+	for w.PeekKind() != ']' {
+		s, err := w.value()
+		if err != nil {
+			return nil, err
+		}
+		elements = append(elements, s.Of(doc))
+	}
+	return elements, w.end(doc)
+}
+
+// Each calls fn for every member of a JSON object, in order, with the decoded
+// key and the value, which aliases doc. It is not strict about keys.
+func Each(doc json.RawMessage, fn func(key string, value json.RawMessage)) error {
+	return each(doc, func(key []byte, _, value Span) { fn(string(key), value.Of(doc)) })
+}
+
+// Quote returns s as a JSON string.
+func Quote(s string) json.RawMessage {
+	text, _ := jsontext.AppendQuote(nil, s) // the error is for invalid UTF-8, which becomes U+FFFD
+	return text
+}
+
+// Unquote returns the value of a JSON string; false if text is none.
+func Unquote(text json.RawMessage) (string, bool) {
+	n := len(text)
+	if n < 2 || text[0] != '"' {
+		return "", false
+	}
+	if bytes.IndexByte(text, '\\') < 0 {
+		return string(text[1 : n-1]), true
+	}
+	s, err := jsontext.AppendUnquote(nil, text)
+	// A lone surrogate is an error to jsontext and U+FFFD to everybody else.
+	return string(s), err == nil || len(s) > 0
+}
+
+// match returns the index of key among keys, -1 if it is none of them, and an
+// error if it is one of them but for case.
+func match(key []byte, keys []string) (int, error) {
+	for i, k := range keys {
+		if string(key) == k {
+			return i, nil
+		}
+	}
+	for _, k := range keys {
+		if bytes.EqualFold(key, []byte(k)) {
+			return -1, fmt.Errorf("key %q is not written that way", k)
+		}
+	}
+	return -1, nil
+}
+
+func duplicateKey(key string) error { return fmt.Errorf("duplicate key %q", key) }
+
+// each calls fn for every member of the object doc: its decoded key, the span of
+// the whole member, and that of its value.
+func each(doc []byte, fn func(key []byte, member, value Span)) error {
+	w := newWalker(doc)
+	defer w.free()
+	if tok, err := w.ReadToken(); err != nil || tok.Kind() != '{' {
+		return errors.Join(errors.New("not a JSON object"), syntax(err))
+	}
+	for w.PeekKind() != '}' {
+		name, err := w.value()
+		if err != nil {
+			return err
+		}
+		value, err := w.value()
+		if err != nil {
+			return err
+		}
+		key := doc[name.Start+1 : name.End-1]
+		if bytes.IndexByte(key, '\\') >= 0 {
+			s, _ := Unquote(name.Of(doc))
+			key = []byte(s)
+		}
+		fn(key, Span{name.Start, value.End}, value)
+	}
+	return w.end(doc)
+}
+
+// valid returns what keeps doc from being one JSON value.
+func valid(doc []byte) error {
+	w := newWalker(doc)
+	defer w.free()
+	if _, err := w.value(); err != nil {
+		return err
+	}
+	return w.end(doc)
+}
+
+// A walker is a pooled tokenizer over bytes. Strictness about duplicate names
+// and UTF-8 is the caller's: deep inside a result everything passes.
+type walker struct {
+	jsontext.Decoder
+	buf bytes.Buffer
+}
+
+var walkers = sync.Pool{New: func() any { return new(walker) }}
+
+func newWalker(doc []byte) *walker {
+	w := walkers.Get().(*walker)
+	w.buf = *bytes.NewBuffer(doc) // the tokenizer reads a Buffer in place
+	w.Reset(&w.buf, jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
+	return w
+}
+
+func (w *walker) free() {
+	w.buf = bytes.Buffer{} // keep no message alive
+	w.Reset(&w.buf)
+	walkers.Put(w)
+}
+
+// value reads one value or name and returns where it stands.
+func (w *walker) value() (Span, error) {
+	v, err := w.ReadValue()
+	if err != nil {
+		return Span{}, syntax(err)
+	}
+	end := int(w.InputOffset())
+	return Span{end - len(v), end}, nil
+}
+
+// end reads the closing bracket; nothing may follow it.
+func (w *walker) end(doc []byte) error {
+	if w.StackDepth() > 0 {
+		if _, err := w.ReadToken(); err != nil {
+			return syntax(err)
+		}
+	}
+	if rest := doc[w.InputOffset():]; len(bytes.Trim(rest, space)) > 0 {
+		return errors.New("data after the message")
+	}
+	return nil
+}
+
+// syntax makes a tokenizer's error short and free of content.
+func syntax(err error) error {
+	if err == nil {
+		return nil
+	}
+	var s *jsontext.SyntacticError
+	if !errors.As(err, &s) {
+		return errors.New("unexpected end of JSON")
+	}
+	reason, _, _ := strings.Cut(s.Err.Error(), " (")
+	return fmt.Errorf("bad JSON at byte %d: %s", s.ByteOffset, strings.TrimPrefix(reason, "jsontext: "))
+}
