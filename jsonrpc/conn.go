@@ -21,3 +21,16 @@ func CloseWith(c Conn, cause error) error {
 	}
 	return c.Close()
 }
+
+// SendAll sends messages in order, with one write where c can do that.
+func SendAll(c Conn, messages []*Message) error {
+	if c, ok := c.(interface{ SendAll([]*Message) error }); ok {
+		return c.SendAll(messages)
+	}
+	for _, m := range messages {
+		if err := c.Send(m); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -169,6 +169,23 @@ func (l *LineWriter) Write(m *Message) error {
 	return l.flush()
 }
 
+// WriteAll writes messages, as many in one Write as make up a large line.
+func (l *LineWriter) WriteAll(messages []*Message) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.buf = l.buf[:0]
+	for i, m := range messages {
+		l.buf = append(m.Append(l.buf), '\n')
+		if len(l.buf) < largeLine && i < len(messages)-1 {
+			continue
+		}
+		if err := l.flush(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // WriteLines writes text that is made of whole lines.
 func (l *LineWriter) WriteLines(text []byte) error {
 	l.mu.Lock()
@@ -177,9 +194,11 @@ func (l *LineWriter) WriteLines(text []byte) error {
 	return err
 }
 
+// flush writes what is in buf and empties it; idle writers keep little.
 func (l *LineWriter) flush() error {
 	_, err := l.w.Write(l.buf)
-	if cap(l.buf) > largeLine {
+	l.buf = l.buf[:0]
+	if cap(l.buf) > smallBuffer {
 		l.buf = nil
 	}
 	return err
@@ -215,6 +234,13 @@ func (c *lineConn) Recv() (*Message, error) {
 
 func (c *lineConn) Send(m *Message) error {
 	if err := c.LineWriter.Write(m); err != nil {
+		return Closed(err)
+	}
+	return nil
+}
+
+func (c *lineConn) SendAll(messages []*Message) error {
+	if err := c.LineWriter.WriteAll(messages); err != nil {
 		return Closed(err)
 	}
 	return nil
