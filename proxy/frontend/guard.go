@@ -1,0 +1,196 @@
+package frontend
+
+import (
+	"crypto/sha256"
+	"crypto/subtle"
+	"errors"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+)
+
+// A Guard decides which HTTP requests reach a handler. It is the same for
+// Streamable HTTP, for the 2024-11-05 transport and for the WebSocket upgrade,
+// so the handlers behind it check nothing of this again.
+//
+// A web page must not reach a proxy on its reader's machine. A name of the
+// attacker's that resolves to 127.0.0.1 shows in Host; a plain cross-site
+// request shows in Origin. Both are checked, on every request. The zero Guard
+// lets in loopback names, without a token.
+type Guard struct {
+	// Token is what "Authorization: Bearer" must carry; "" asks for none.
+	Token string
+
+	// AllowedHosts are let in besides loopback names and the addresses in
+	// Listen: a name for any port, a name:port for that port, "*" for all.
+	AllowedHosts []string
+
+	// AllowedOrigins are let in besides loopback origins: scheme://host[:port],
+	// or "*" for all. Pages from these may also read what they get (CORS);
+	// loopback pages that are not listed may not.
+	AllowedOrigins []string
+
+	Listen   []string // where the server listens: HOST:PORT or unix:///path
+	Insecure bool     // Listen may go beyond loopback without a Token
+}
+
+// ErrExposed is returned by [Guard.Check] for a proxy that anyone on the network
+// could use.
+var ErrExposed = errors.New("listening beyond loopback needs a token, or insecure: true")
+
+// Check reports whether it is safe to listen at g.Listen. Who listens calls it
+// first.
+func (g *Guard) Check() error {
+	if g.Token != "" || g.Insecure {
+		return nil
+	}
+	for _, addr := range g.Listen {
+		if !strings.HasPrefix(addr, "unix:") && !isLoopback(hostOnly(addr)) {
+			return ErrExposed
+		}
+	}
+	return nil
+}
+
+// Wrap returns a handler that passes on what g lets in. It answers 403 to a
+// foreign Host or Origin, 401 without the right token, and all CORS preflights
+// itself (they carry no token).
+func (g *Guard) Wrap(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !g.hostAllowed(r) {
+			refuse(w, http.StatusForbidden, "Host is not allowed")
+			return
+		}
+		if !g.admitOrigin(w, r) {
+			refuse(w, http.StatusForbidden, "Origin is not allowed")
+			return
+		}
+		if r.Method == http.MethodOptions {
+			w.WriteHeader(http.StatusNoContent)
+			return
+		}
+		if g.tokenMatches(w, r) {
+			next.ServeHTTP(w, r)
+			return
+		}
+		refuse(w, http.StatusUnauthorized, "a bearer token is required")
+	})
+}
+
+// refuse answers a request with an HTTP error status. The body is an error
+// response without an id, which the specification allows for all of them.
+func refuse(w http.ResponseWriter, status int, reason string) {
+	refuseWith(w, status, &jsonrpc.Error{Code: jsonrpc.CodeInvalidRequest, Message: "Invalid request: " + reason})
+}
+
+func refuseWith(w http.ResponseWriter, status int, err *jsonrpc.Error) {
+	w.Header()["Content-Type"] = headerJSON
+	w.WriteHeader(status)
+	w.Write(jsonrpc.NewError(jsonrpc.ID{}, err).Append(nil)) // the client may be gone: nobody to tell
+}
+
+var headerJSON = []string{"application/json"}
+
+func (g *Guard) hostAllowed(r *http.Request) bool {
+	host := hostOnly(r.Host)
+	if isLoopback(host) {
+		return true
+	}
+	matches := func(allowed string) bool {
+		return allowed == "*" || strings.EqualFold(allowed, host) || strings.EqualFold(allowed, r.Host)
+	}
+	if slices.ContainsFunc(g.AllowedHosts, matches) {
+		return true
+	}
+	if host == "" {
+		return false
+	}
+	listens := func(addr string) bool { return strings.EqualFold(hostOnly(addr), host) }
+	return slices.ContainsFunc(g.Listen, listens) || isLocalAddr(r, host)
+}
+
+// isLocalAddr reports whether host is the address that the connection came in
+// on, which is what listening at 0.0.0.0 means. No name can be rebound to make a
+// browser send an address. Browsers do not reach Unix sockets either.
+func isLocalAddr(r *http.Request, host string) bool {
+	local, _ := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
+	switch local := local.(type) {
+	case *net.UnixAddr:
+		return true
+	case *net.TCPAddr:
+		ip, err := netip.ParseAddr(host)
+		return err == nil && ip.Unmap() == local.AddrPort().Addr().Unmap().WithZone("")
+	}
+	return false
+}
+
+const (
+	corsMethods = "GET, POST, DELETE"
+	corsHeaders = "Authorization, Content-Type, Last-Event-ID, MCP-Protocol-Version, Mcp-Session-Id"
+	corsExposed = "Mcp-Session-Id, Retry-After, WWW-Authenticate"
+)
+
+// admitOrigin reports whether r's Origin is let in, and adds the CORS headers
+// where they are due. Only browsers send an Origin.
+func (g *Guard) admitOrigin(w http.ResponseWriter, r *http.Request) bool {
+	origin := r.Header.Get("Origin")
+	if origin == "" {
+		return true
+	}
+	w.Header().Add("Vary", "Origin")
+	listed := func(allowed string) bool { return allowed == "*" || strings.EqualFold(allowed, origin) }
+	if !slices.ContainsFunc(g.AllowedOrigins, listed) {
+		u, err := url.Parse(origin)
+		return err == nil && (u.Scheme == "http" || u.Scheme == "https") && isLoopback(u.Hostname())
+	}
+	h := w.Header()
+	h.Set("Access-Control-Allow-Origin", origin)
+	h.Set("Access-Control-Expose-Headers", corsExposed)
+	if r.Method == http.MethodOptions {
+		h.Set("Access-Control-Allow-Methods", corsMethods)
+		h.Set("Access-Control-Allow-Headers", corsHeaders)
+		h.Set("Access-Control-Max-Age", "7200")
+	}
+	return true
+}
+
+// tokenMatches reports whether r carries the token, and says in w's header what
+// is missing. Hashes are compared, so that not even the length shows in the time.
+func (g *Guard) tokenMatches(w http.ResponseWriter, r *http.Request) bool {
+	if g.Token == "" {
+		return true
+	}
+	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	if !strings.EqualFold(scheme, "Bearer") {
+		w.Header().Set("WWW-Authenticate", `Bearer realm="mcp-proxy"`)
+		return false
+	}
+	want, got := sha256.Sum256([]byte(g.Token)), sha256.Sum256([]byte(strings.TrimSpace(token)))
+	if subtle.ConstantTimeCompare(want[:], got[:]) == 1 {
+		return true
+	}
+	w.Header().Set("WWW-Authenticate", `Bearer realm="mcp-proxy", error="invalid_token"`)
+	return false
+}
+
+// hostOnly returns the host of HOST, HOST:PORT, [V6] or [V6]:PORT.
+func hostOnly(addr string) string {
+	if host, _, err := net.SplitHostPort(addr); err == nil {
+		return strings.TrimSuffix(host, ".")
+	}
+	return strings.TrimSuffix(strings.Trim(addr, "[]"), ".")
+}
+
+// isLoopback reports whether host always means this machine.
+func isLoopback(host string) bool {
+	if strings.EqualFold(host, "localhost") {
+		return true
+	}
+	ip, err := netip.ParseAddr(host)
+	return err == nil && ip.IsLoopback()
+}
