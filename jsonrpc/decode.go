@@ -139,7 +139,7 @@ func finish(m *Message, version, id, method json.RawMessage, strict error) (*Mes
 	if strict != nil {
 		return refuse(strict.Error())
 	}
-	if v, ok := Unquote(version); !ok || v != "2.0" {
+	if !isVersion(version) {
 		return refuse(`"jsonrpc" is not "2.0"`)
 	}
 	// An error that answers nothing known has an id of null or none.
@@ -162,6 +162,16 @@ func finish(m *Message, version, id, method json.RawMessage, strict error) (*Mes
 		return refuse(`"params" is not an object`)
 	}
 	return m, nil
+}
+
+// isVersion reports whether the value of "jsonrpc" is "2.0". That is most often
+// written without escapes.
+func isVersion(text json.RawMessage) bool {
+	if string(text) == `"2.0"` {
+		return true
+	}
+	v, ok := Unquote(text)
+	return ok && v == "2.0"
 }
 
 // replyFault returns what is wrong with a response, "" for nothing.

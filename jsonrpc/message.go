@@ -3,6 +3,8 @@ package jsonrpc
 import (
 	"bytes"
 	"encoding/json"
+
+	"github.com/go-json-experiment/json/jsontext"
 )
 
 // A Message is one JSON-RPC 2.0 request, notification or response.
@@ -82,7 +84,8 @@ func (m *Message) Append(b []byte) []byte {
 		b = append(append(b, `,"id":`...), m.ID.raw...)
 	}
 	if m.Method != "" {
-		b = append(append(b, `,"method":`...), Quote(m.Method)...)
+		b = append(b, `,"method":`...)
+		b, _ = jsontext.AppendQuote(b, m.Method) // as in Quote
 	}
 	b = appendMember(b, `,"params":`, m.Params)
 	b = appendMember(b, `,"result":`, m.Result)
@@ -110,6 +113,10 @@ func appendMember(b []byte, key string, value json.RawMessage) []byte {
 // appendLine appends JSON text with its line breaks made spaces: inside strings
 // JSON allows none, elsewhere they mean nothing.
 func appendLine(b, text []byte) []byte {
+	// Twice IndexByte is many times as fast as once IndexAny.
+	if bytes.IndexByte(text, '\n') < 0 && bytes.IndexByte(text, '\r') < 0 {
+		return append(b, text...)
+	}
 	for {
 		i := bytes.IndexAny(text, "\n\r")
 		if i < 0 {

@@ -197,10 +197,13 @@ type walker struct {
 
 var walkers = sync.Pool{New: func() any { return new(walker) }}
 
+// lenient is a variable so that its slice is made once.
+var lenient = []jsontext.Options{jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true)}
+
 func newWalker(doc []byte) *walker {
 	w := walkers.Get().(*walker)
 	w.buf = *bytes.NewBuffer(doc) // the tokenizer reads a Buffer in place
-	w.Reset(&w.buf, jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
+	w.Reset(&w.buf, lenient...)
 	return w
 }
 
