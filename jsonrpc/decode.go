@@ -18,6 +18,10 @@ const (
 	defaultMaxDepth   = 1000
 )
 
+// maxBatch bounds the messages of one batch: decoded, a small one takes many
+// times the memory of its text.
+const maxBatch = 1024
+
 // MaxMessage returns the bound in bytes on one message.
 func (l Limits) MaxMessage() int {
 	if l.Message > 0 {
@@ -76,12 +80,14 @@ func unparsable(data []byte, reason string) error {
 }
 
 func decodeBatch(data []byte) (*Message, error) {
-	elements, err := Elements(data)
-	if err != nil {
+	elements, err := elements(data, maxBatch)
+	switch {
+	case err != nil:
 		return nil, unparsable(data, err.Error())
-	}
-	if len(elements) == 0 {
+	case len(elements) == 0:
 		return nil, &InvalidError{Code: CodeInvalidRequest, Reason: "empty batch"}
+	case len(elements) > maxBatch:
+		return nil, &InvalidError{Code: CodeInvalidRequest, Reason: "too many messages in a batch"}
 	}
 	batch := make([]*Message, len(elements))
 	for i, e := range elements {

@@ -103,7 +103,8 @@ func (l *LineReader) fill() error {
 		l.start, l.scanned = 0, l.end
 	}
 	if l.end == len(l.buf) {
-		grown := make([]byte, max(smallBuffer, 2*len(l.buf)))
+		// No more than the limit and a little: a line that fills it is skipped.
+		grown := make([]byte, max(smallBuffer, min(2*len(l.buf), l.limits.MaxMessage()+smallBuffer)))
 		copy(grown, l.buf[:l.end])
 		l.buf = grown
 	}
@@ -151,11 +152,12 @@ func tooLong(id ID, reply bool) error {
 }
 
 // A LineWriter writes the stdio framing, each message with one Write. It may be
-// used by many goroutines.
+// used by many goroutines. Its first error is also that of every later call.
 type LineWriter struct {
 	mu  sync.Mutex // held across Write: it is what orders messages
 	w   io.Writer
 	buf []byte
+	err error // of the first Write that failed; the line it broke off is never continued
 }
 
 // NewLineWriter returns a LineWriter on w.
@@ -190,18 +192,24 @@ func (l *LineWriter) WriteAll(messages []*Message) error {
 func (l *LineWriter) WriteLines(text []byte) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	_, err := l.w.Write(text)
-	return err
+	return l.write(text)
 }
 
 // flush writes what is in buf and empties it; idle writers keep little.
 func (l *LineWriter) flush() error {
-	_, err := l.w.Write(l.buf)
+	err := l.write(l.buf)
 	l.buf = l.buf[:0]
 	if cap(l.buf) > smallBuffer {
 		l.buf = nil
 	}
 	return err
+}
+
+func (l *LineWriter) write(text []byte) error {
+	if l.err == nil {
+		_, l.err = l.w.Write(text)
+	}
+	return l.err
 }
 
 // lineConn is a Conn over a pair of byte streams.

@@ -1,5 +1,7 @@
 package jsonrpc
 
+import "github.com/go-json-experiment/json/jsontext"
+
 // maxScannedID bounds the id that an idScanner keeps, in bytes.
 const maxScannedID = 256
 
@@ -87,7 +89,8 @@ func (s *idScanner) endKey() {
 }
 
 func (s *idScanner) endValue() {
-	if s.key == "id" && len(s.token) <= maxScannedID {
+	// The id may go back to the sender, so it must be JSON even if the rest is not.
+	if s.key == "id" && len(s.token) <= maxScannedID && jsontext.Value(s.token).IsValid() {
 		if id, ok := ParseID(s.token); ok {
 			s.id = id
 		}

@@ -90,7 +90,10 @@ func Replace(doc json.RawMessage, edits ...Edit) json.RawMessage {
 }
 
 // Elements returns the elements of a JSON array, each aliasing doc.
-func Elements(doc json.RawMessage) ([]json.RawMessage, error) {
+func Elements(doc json.RawMessage) ([]json.RawMessage, error) { return elements(doc, len(doc)) }
+
+// elements stops after more than limit elements, without a look at the rest.
+func elements(doc []byte, limit int) ([]json.RawMessage, error) {
 	w := newWalker(doc)
 	defer w.free()
 	if tok, err := w.ReadToken(); err != nil || tok.Kind() != '[' {
@@ -102,7 +105,9 @@ func Elements(doc json.RawMessage) ([]json.RawMessage, error) {
 		if err != nil {
 			return nil, err
 		}
-		elements = append(elements, s.Of(doc))
+		if elements = append(elements, s.Of(doc)); len(elements) > limit {
+			return elements, nil
+		}
 	}
 	return elements, w.end(doc)
 }
