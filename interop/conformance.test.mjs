@@ -1,0 +1,86 @@
+// The official conformance suite, through the proxy.
+//
+// Two questions: does the proxy in front of a complete stdio server meet every
+// requirement of 2025-11-25, and does it take anything away from a server that
+// meets only some of them?
+
+import assert from "node:assert/strict";
+import { once } from "node:events";
+import { readdirSync, readFileSync, rmSync } from "node:fs";
+import { createServer } from "node:net";
+import { test } from "node:test";
+import { Child, here, script, serve } from "./proxy.mjs";
+
+const revision = "2025-11-25";
+const suite = here("node_modules/@modelcontextprotocol/conformance");
+
+test(`${revision}: 30 of 30 through the proxy`, async (t) => {
+  const proxy = await serve(t, ["--", here("out/everything-server")]);
+  const checks = await run(t, `http://${proxy.host}/mcp`, "fixture");
+  const failed = required().filter((scenario) => !passes(checks, scenario));
+  assert.deepEqual(failed, []);
+  t.diagnostic(`${required().length} of ${required().length} required scenarios pass`);
+  assert.equal(required().length, 30);
+});
+
+test("server-everything: nothing is worse than without the proxy", async (t) => {
+  const everything = script("server-everything");
+  const port = await freePort();
+  const server = new Child(t, process.execPath, [everything, "streamableHttp"], {
+    env: { ...process.env, PORT: port },
+  });
+  await server.match(/listening on port/);
+  const proxy = await serve(t, ["--", process.execPath, everything, "stdio"]);
+
+  const direct = await run(t, `http://127.0.0.1:${port}/mcp`, "direct");
+  const proxied = await run(t, `http://${proxy.host}/mcp`, "proxied");
+  const worse = [...direct].filter(([check, status]) => rank(proxied.get(check)) < rank(status));
+  assert.deepEqual(worse, []);
+  const better = [...direct].filter(([check, status]) => rank(proxied.get(check)) > rank(status));
+  t.diagnostic(`${direct.size} checks, ${better.length} better: ${better.map(([check]) => check)}`);
+});
+
+/** Runs the suite against url; the outcome of every check, keyed "scenario/check#n". */
+async function run(t, url, name) {
+  const out = here(`out/conformance-${name}`);
+  rmSync(out, { recursive: true, force: true });
+  const args = ["server", "--url", url, "--requirements", revision, "-o", out];
+  const child = new Child(t, process.execPath, [`${suite}/dist/index.js`, ...args]);
+  await child.exited;
+
+  const checks = new Map();
+  for (const dir of readdirSync(out)) {
+    const scenario = dir.replace(/^server-/, "").replace(/-\d{4}-\d\d-\d\dT.*$/, "");
+    const seen = {};
+    for (const { id, status } of JSON.parse(readFileSync(`${out}/${dir}/checks.json`, "utf8"))) {
+      seen[id] = (seen[id] ?? 0) + 1;
+      checks.set(`${scenario}/${id}#${seen[id]}`, status);
+    }
+  }
+  return checks;
+}
+
+async function freePort() {
+  const listener = createServer().listen(0, "127.0.0.1");
+  await once(listener, "listening");
+  const { port } = listener.address();
+  listener.close();
+  return port;
+}
+
+/** The scenarios that the revision requires of servers. */
+function required() {
+  const text = readFileSync(`${suite}/requirements/${revision}.yaml`, "utf8");
+  const [, section] = text.match(/^server:\n((?: {2}- .*\n)+)/m);
+  return section.trim().split("\n").map((line) => line.replace(/^ *- /, ""));
+}
+
+function passes(checks, scenario) {
+  const own = [...checks].filter(([check]) => check.startsWith(`${scenario}/`));
+  return own.length > 0 && own.every(([, status]) => status !== "FAILURE");
+}
+
+/** Outcomes from worst to best; a check that did not run says nothing good. */
+function rank(status) {
+  return { undefined: 0, FAILURE: 0, SKIPPED: 1, WARNING: 2, INFO: 3, SUCCESS: 3 }[status];
+}
