@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# Tests mcp-proxy against real peers: interop/run.sh [conformance|clients|closing]…
+#
+# Installs what is missing (npm packages, a Node of their own, one virtual
+# environment for each python-sdk release), builds the proxy, and runs the named
+# parts, or all. MCP_PROXY names another binary to test.
+set -euo pipefail
+cd "$(dirname "$0")"
+
+# A stamp is a copy of what was installed from; it is written last.
+npm_packages() {
+  cmp -s package-lock.json node_modules/.stamp && return
+  npm ci --no-audit --no-fund --loglevel=error
+  cp package-lock.json node_modules/.stamp
+}
+
+python_release() {
+  local list=$1 venv
+  venv=.venv-$(basename "$list" .txt | sed 's/^mcp-//')
+  cmp -s "$list" "$venv/.stamp" && return
+  rm -rf "$venv"
+  python3 -m venv "$venv"
+  "$venv/bin/pip" install --quiet --disable-pip-version-check --requirement "$list"
+  cp "$list" "$venv/.stamp"
+}
+
+programs() {
+  mkdir -p out
+  [[ -n ${MCP_PROXY:-} ]] || (cd .. && go build -o interop/out/mcp-proxy ./cmd/mcp-proxy)
+  (cd .. && go build -o interop/out/everything-server \
+    github.com/modelcontextprotocol/go-sdk/conformance/everything-server)
+}
+
+npm_packages
+for list in python/mcp-*.txt; do python_release "$list"; done
+programs
+
+parts=("$@")
+[[ ${#parts[@]} -gt 0 ]] || parts=(conformance clients closing)
+exec node_modules/.bin/node --test --test-reporter=spec "${parts[@]/%/.test.mjs}"
