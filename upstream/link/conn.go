@@ -1,0 +1,145 @@
+package link
+
+import (
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/yamux"
+
+	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+)
+
+const (
+	// slack is added to the limit of a message, since the ids and names that
+	// the proxy puts in may be longer than those that came: what one hop let
+	// in the next must not refuse.
+	slack = 4 << 10
+
+	// lastTimeout is how long a closing line, and a Send before it, may wait
+	// for room in the window of a proxy that does not read.
+	lastTimeout = 5 * time.Second
+)
+
+// A conn is a stream after its hello, as messages. It is the proxy's end as it
+// is; the host's end is a hostConn.
+type conn struct {
+	// Static after construction.
+	stream *stream
+	limits jsonrpc.Limits
+	out    *jsonrpc.LineWriter
+
+	// Owned by Recv.
+	lines *jsonrpc.LineReader
+
+	end atomic.Pointer[jsonrpc.ClosedError] // set once, by shut
+	mu  sync.Mutex                          // held by shut
+}
+
+func newConn(l *link, y *yamux.Stream, limits jsonrpc.Limits) *conn {
+	limits.Message = limits.MaxMessage() + slack
+	s := &stream{y: y, link: l}
+	return &conn{stream: s, limits: limits, out: jsonrpc.NewLineWriter(s), lines: jsonrpc.NewLineReader(s, limits)}
+}
+
+// Recv implements [jsonrpc.Conn]. Its end is always a [*jsonrpc.ClosedError],
+// and the end of c: Send fails from then on.
+func (c *conn) Recv() (*jsonrpc.Message, error) {
+	var related jsonrpc.ID
+	for {
+		line, err := c.line()
+		if err != nil {
+			return nil, err
+		}
+		if !isNote(line) {
+			m, err := c.limits.Decode(line)
+			if err == nil {
+				m.Related = related
+			}
+			return m, err
+		}
+		n, err := parseNote(line)
+		if err != nil {
+			return nil, err
+		}
+		if n.closed != nil {
+			return nil, c.shut(n.closed, nil, longAgo)
+		}
+		related = n.related // zero for a note from a later version
+	}
+}
+
+// line returns the next line.
+func (c *conn) line() ([]byte, error) {
+	if end := c.end.Load(); end != nil {
+		return nil, end
+	}
+	line, err := c.lines.ReadLine()
+	var end *jsonrpc.ClosedError
+	if errors.As(err, &end) {
+		return nil, c.shut(end, nil, longAgo)
+	}
+	return line, err
+}
+
+// Send implements [jsonrpc.Conn].
+func (c *conn) Send(m *jsonrpc.Message) error {
+	if end := c.end.Load(); end != nil {
+		return end
+	}
+	if m.Related.IsZero() {
+		return c.out.Write(m)
+	}
+	text := append(appendRelated(nil, m.Related), '\n')
+	return c.out.WriteLines(append(m.Append(text), '\n'))
+}
+
+// Close implements [jsonrpc.Conn]. What was sent before is still delivered.
+func (c *conn) Close() error {
+	c.shut(errClosed, nil, longAgo)
+	return nil
+}
+
+// shut ends c with end, unless it has ended, and returns the end. A Send in
+// progress fails at the deadline. The rest needs time and happens behind: last,
+// if it is not nil, is sent as the last line, and the stream is closed.
+func (c *conn) shut(end *jsonrpc.ClosedError, last []byte, deadline time.Time) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if first := c.end.Load(); first != nil {
+		return first
+	}
+	c.end.Store(end)
+	c.stream.stop(deadline)
+	c.stream.link.spawn(func() { c.finish(last) })
+	return end
+}
+
+func (c *conn) finish(last []byte) {
+	if last != nil && c.out.WriteLines(last) == nil {
+		c.stream.linger()
+	}
+	c.stream.finish()
+}
+
+// A hostConn is the host's end, which tells the proxy why it closes.
+type hostConn struct{ *conn }
+
+// Close implements [jsonrpc.Conn].
+func (c hostConn) Close() error {
+	c.shut(errClosed, closingLine(errClosed), longAgo)
+	c.stream.y.SetWriteDeadline(longAgo) // after CloseCause: do not wait
+	return nil
+}
+
+// CloseCause closes c after a closing line that tells the [*jsonrpc.ClosedError]
+// in cause. It does not wait: the proxy receives what was sent before and then
+// that error. A Send that waits for a proxy that does not read fails within
+// seconds, or at once when Close is called.
+func (c hostConn) CloseCause(cause error) error {
+	end := errClosed
+	errors.As(cause, &end)
+	c.shut(end, closingLine(end), time.Now().Add(lastTimeout))
+	return nil
+}

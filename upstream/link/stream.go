@@ -1,0 +1,120 @@
+package link
+
+import (
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/yamux"
+
+	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+)
+
+// lingerTimeout is how long a host waits for the proxy to read what was sent
+// before the closing line. A proxy that is slow has a client that is slow.
+const lingerTimeout = 60 * time.Second
+
+// longAgo is a deadline that unblocks.
+var longAgo = time.Unix(1, 0)
+
+// errClosed is the end of a stream that one of its sides closed without a word.
+var errClosed = &jsonrpc.ClosedError{Cause: "closed", Delivered: true}
+
+// A stream makes a yamux stream end as a Conn must. yamux's Close leaves a
+// blocked Read waiting, the end of the session looks like a clean io.EOF, and
+// data that nobody reads after a close block the peer's writers.
+type stream struct {
+	// Static after construction.
+	y    *yamux.Stream
+	link *link
+
+	reading sync.Mutex  // held by whoever reads from y
+	stopped atomic.Bool // Read is over; only drain reads
+
+	burst   bool  // owned by Read: y's buffer may have grown
+	written error // owned by Write: the failure after which a line may be torn
+}
+
+// Read implements io.Reader. It never returns io.EOF, after which a LineReader
+// would take a line that was cut off for a message.
+func (s *stream) Read(p []byte) (int, error) {
+	s.reading.Lock()
+	defer s.reading.Unlock()
+	if s.stopped.Load() {
+		return 0, errClosed
+	}
+	n, err := s.y.Read(p)
+	if n > 0 {
+		s.shrink(n == len(p))
+		return n, nil // an error was that of a window update, and will come again
+	}
+	return 0, s.ended(err)
+}
+
+// shrink lets y drop the buffer that a burst left behind. yamux keeps it
+// otherwise, up to a whole window for each stream.
+func (s *stream) shrink(more bool) {
+	if s.burst && !more {
+		s.y.Shrink()
+	}
+	s.burst = more
+}
+
+// Write implements io.Writer. It is for one goroutine at a time, and after a
+// failure fails for good, since a part of a line may have been sent.
+func (s *stream) Write(p []byte) (int, error) {
+	if s.written != nil {
+		return 0, s.written
+	}
+	n, err := s.y.Write(p)
+	if err != nil {
+		s.written = s.ended(err)
+	}
+	return n, s.written
+}
+
+// ended returns what err, from y, says about the end of the stream.
+func (s *stream) ended(err error) error {
+	if errors.Is(err, yamux.ErrConnectionWriteTimeout) {
+		s.link.fail(err)
+		return &jsonrpc.ClosedError{Cause: causeLost, Delivered: true, Err: err}
+	}
+	switch {
+	case s.stopped.Load():
+		return errClosed
+	case s.y.Session().IsClosed():
+		return &jsonrpc.ClosedError{Cause: causeLost, Delivered: true, Err: net.ErrClosed}
+	case err == io.EOF:
+		return errClosed
+	}
+	return &jsonrpc.ClosedError{Cause: errClosed.Cause, Delivered: true, Err: err}
+}
+
+// stop ends Read, and Write at the deadline unless the other side reads.
+func (s *stream) stop(deadline time.Time) {
+	s.stopped.Store(true)
+	s.y.SetReadDeadline(longAgo)
+	s.y.SetWriteDeadline(deadline)
+}
+
+// linger waits, for a while, until the other side has closed the stream.
+func (s *stream) linger() { s.drain(time.Now().Add(lingerTimeout)) }
+
+// finish closes a stopped stream and waits until the other side has closed it
+// too, or yamux gives up on it.
+func (s *stream) finish() {
+	s.y.Close()
+	s.drain(time.Time{}) // ends after closeTimeout at the latest
+}
+
+// drain drops what the other side still sends. The lock is free as soon as a
+// Read that stop interrupts is out.
+func (s *stream) drain(deadline time.Time) {
+	s.reading.Lock()
+	defer s.reading.Unlock()
+	s.y.SetReadDeadline(deadline)
+	_, _ = io.Copy(io.Discard, s.y) // any end will do
+}

@@ -1,0 +1,142 @@
+package link
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"strconv"
+	"unicode/utf8"
+
+	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+)
+
+// A Hello is the first line on a stream: which upstream the proxy wants, for
+// which key, and in which era it will speak.
+type Hello struct {
+	Upstream string
+	Key      string // names the upstream session that the stream attaches to
+	Era      string
+}
+
+// version is the version of the link's own lines.
+const version = "1"
+
+// maxHello bounds the line of a hello, in bytes.
+const maxHello = 4 << 10
+
+// notePrefix begins each of the link's own lines, and no message: the encoder of
+// messages writes {"jsonrpc" first.
+const notePrefix = `{"mcp-proxy"`
+
+// okLine answers a hello before the upstream is started.
+const okLine = notePrefix + `:` + version + `,"ok":true}` + "\n"
+
+func isNote(line []byte) bool { return bytes.HasPrefix(line, []byte(notePrefix)) }
+
+// appendNote appends {"mcp-proxy":1,"key": to b.
+func appendNote(b []byte, key string) []byte {
+	return append(append(append(b, notePrefix+`:`+version+`,"`...), key...), `":`...)
+}
+
+// line returns {"mcp-proxy":1,"upstream":"…","key":"…","era":"…"}.
+func (h Hello) line() ([]byte, error) {
+	b := append(appendNote(nil, "upstream"), jsonrpc.Quote(h.Upstream)...)
+	b = append(append(b, `,"key":`...), jsonrpc.Quote(h.Key)...)
+	b = append(append(b, `,"era":`...), jsonrpc.Quote(h.Era)...)
+	if b = append(b, "}\n"...); len(b) > maxHello {
+		return nil, errLongHello
+	}
+	return b, nil
+}
+
+// Refusals of a hello, as the peer hears them.
+var (
+	errLongHello    = errors.New("hello too long")
+	errBadHello     = errors.New("bad hello")
+	errBadVersion   = errors.New("unknown link version")
+	errNotSo        = errors.New("messages before the answer to the hello")
+	errLateHello    = errors.New("hello timeout")
+	errUnknown      = errors.New("unknown upstream")
+	errBadAnswer    = errors.New("bad answer to the hello")
+	errHostStreams  = errors.New("the host opened a stream")
+	errNoAnswerHere = errors.New("hello not answered in time")
+)
+
+// parseHello reads the line of a hello. The version comes first: nothing else
+// of another version's hello is known.
+func parseHello(line []byte) (Hello, error) {
+	var at [4]jsonrpc.Span
+	if !utf8.Valid(line) || jsonrpc.Find(line, jsonrpc.Span{}, at[:], "mcp-proxy", "upstream", "key", "era") != nil {
+		return Hello{}, errBadHello
+	}
+	switch v := at[0].Of(line); {
+	case v == nil:
+		return Hello{}, errBadHello
+	case string(v) != version:
+		return Hello{}, errBadVersion
+	}
+	var texts [3]string
+	for i := range texts {
+		var ok bool
+		if texts[i], ok = jsonrpc.Unquote(at[i+1].Of(line)); !ok {
+			return Hello{}, errBadHello
+		}
+	}
+	return Hello{Upstream: texts[0], Key: texts[1], Era: texts[2]}, nil
+}
+
+// refusalLine returns {"mcp-proxy":1,"refused":"unknown upstream"}.
+func refusalLine(reason string) []byte {
+	return append(append(appendNote(nil, "refused"), jsonrpc.Quote(reason)...), "}\n"...)
+}
+
+// closingLine returns {"mcp-proxy":1,"closed":{"cause":"exit status 3","delivered":true}}.
+func closingLine(end *jsonrpc.ClosedError) []byte {
+	b := append(appendNote(nil, "closed"), `{"cause":`...)
+	b = append(append(b, jsonrpc.Quote(end.Cause)...), `,"delivered":`...)
+	return append(strconv.AppendBool(b, end.Delivered), "}}\n"...)
+}
+
+// appendRelated appends {"mcp-proxy":1,"re":7} to b.
+func appendRelated(b []byte, id jsonrpc.ID) []byte {
+	return append(append(appendNote(b, "re"), id.String()...), '}')
+}
+
+// A note is one of the link's own lines, apart from a hello. Members that a
+// later version adds are not seen.
+type note struct {
+	ok      bool
+	refused string               // why the hello was refused
+	related jsonrpc.ID           // what the next message belongs to
+	closed  *jsonrpc.ClosedError // the end
+}
+
+// parseNote reads a note. The error is an [*jsonrpc.InvalidError].
+func parseNote(line []byte) (n note, err error) {
+	var at [4]jsonrpc.Span
+	if !utf8.Valid(line) || jsonrpc.Find(line, jsonrpc.Span{}, at[:], "ok", "refused", "re", "closed") != nil {
+		return note{}, badNote
+	}
+	n.ok = string(at[0].Of(line)) == "true"
+	n.refused, _ = jsonrpc.Unquote(at[1].Of(line))
+	n.related, _ = jsonrpc.ParseID(at[2].Of(line))
+	if closed := at[3].Of(line); closed != nil {
+		n.closed, err = parseClosed(closed)
+	}
+	return n, err
+}
+
+func parseClosed(doc json.RawMessage) (*jsonrpc.ClosedError, error) {
+	var at [2]jsonrpc.Span
+	if jsonrpc.Find(doc, jsonrpc.Span{}, at[:], "cause", "delivered") != nil {
+		return nil, badNote
+	}
+	cause, ok := jsonrpc.Unquote(at[0].Of(doc))
+	if !ok {
+		return nil, badNote
+	}
+	// Only a clear "false" makes it safe to send requests again.
+	return &jsonrpc.ClosedError{Cause: cause, Delivered: string(at[1].Of(doc)) != "false"}, nil
+}
+
+var badNote = &jsonrpc.InvalidError{Code: jsonrpc.CodeParseError, Reason: "bad line of the link"}
