@@ -1,0 +1,118 @@
+package config
+
+import (
+	"path"
+	"strings"
+	"time"
+)
+
+// A Config is a whole, valid configuration with every default filled in.
+type Config struct {
+	// File is where it came from, as it was named; empty without a file.
+	File string `mapstructure:"-"`
+
+	Listen         []string      // HOST:PORT or unix:///path
+	TokenFile      string        // path of the bearer token; empty: none is asked for
+	Insecure       bool          // listening beyond loopback without a token is wanted
+	AllowedHosts   []string      // besides loopback names and the listen addresses; "*" is any
+	AllowedOrigins []string      // besides loopback; "*" is any
+	SessionIdle    time.Duration // an HTTP session without traffic ends after this
+	ListTimeout    time.Duration // an upstream slower than this is left out of a merged list
+	PageSize       int           // entries of a page of a merged list; zero: one page
+	Drain          time.Duration // what is in flight at a half-close may take this long; may be zero
+	ShutdownGrace  time.Duration // the whole budget of a shutdown; may be zero
+	Prefix         string        // "auto", "always" or "never"
+
+	Limits    Limits     `mapstructure:"-"`
+	Upstreams []Upstream `mapstructure:"-"` // in the order of the file; disabled ones are left out
+	Links     []Link     `mapstructure:"-"` // in the order of the file
+}
+
+// Limits bound what clients may ask for. All are positive.
+type Limits struct {
+	Message  int64 // bytes of one message
+	Depth    int   // levels of nesting in a message
+	InFlight int   // requests in flight of one client
+	Sessions int   // client sessions at once
+}
+
+// An Upstream is one configured server: a Command or a URL, never both.
+type Upstream struct {
+	Name string // [A-Za-z0-9_-]{1,32} without "__"
+	Key  string // where it is configured, for error lines: upstreams.docs
+	Type string // what an entry of mcpServers says: "stdio", "http", "sse", "ws"; empty: nothing
+
+	Command    string // absolute if it was given with a slash, else looked up in PATH
+	Args       []string
+	Env        map[string]string
+	InheritEnv []string // names besides the usual ones (a final * matches the rest), or "all"; see Environ
+	Cwd        string   // absolute; empty: the proxy's own
+
+	URL           string            // http, https, ws or wss
+	Headers       map[string]string // names with their case kept, unique without regard to it
+	HeadersFrom   map[string]string // header name to the path of a file that holds its value
+	TLS           TLS
+	MaxConcurrent int // requests at once; zero: no bound
+
+	Shared         bool          // session: shared; else each client has its own
+	StartTimeout   time.Duration // positive
+	RequestTimeout time.Duration // zero: the client's own
+	WriteTimeout   time.Duration // positive
+	StopGrace      time.Duration // positive
+	Prefix         *string       // overrides Config.Prefix for this upstream; may be ""
+	Tools          Tools
+}
+
+// TLS holds the paths of PEM files; empty ones mean the system's roots and no
+// client certificate. Cert and Key come together.
+type TLS struct{ CA, Cert, Key string }
+
+// Tools selects tools by globs on their original names. The zero value allows all.
+type Tools struct {
+	Allow []string // empty: all
+	Deny  []string // wins over Allow
+}
+
+// Allows tells whether the tool may be listed and called.
+func (t Tools) Allows(name string) bool {
+	if matchAny(t.Deny, name) {
+		return false
+	}
+	return len(t.Allow) == 0 || matchAny(t.Allow, name)
+}
+
+func matchAny(globs []string, name string) bool {
+	for _, g := range globs {
+		if ok, _ := path.Match(flat(g), flat(name)); ok {
+			return true
+		}
+	}
+	return false
+}
+
+// flat hides slashes from path.Match: names of tools are not paths, and a * in a
+// rule that denies must match all of them.
+func flat(s string) string { return strings.ReplaceAll(s, "/", "\x00") }
+
+// A Link leads to a host elsewhere, dialled from here (Dial) or from there
+// (Accept).
+type Link struct {
+	Name      string // as an upstream's
+	Key       string // where it is configured, for error lines: links.tools
+	Dial      string // unix, tcp, tls, ws or wss URL; empty with Accept
+	Accept    bool   // needs TokenFile
+	TokenFile string
+}
+
+// defaults of what is not a top-level setting; those stand in settings.
+func defaultLimits() Limits {
+	return Limits{Message: 16 << 20, Depth: 1000, InFlight: 1024, Sessions: 256}
+}
+
+func defaultUpstream() Upstream {
+	return Upstream{
+		StartTimeout: 30 * time.Second,
+		WriteTimeout: 60 * time.Second,
+		StopGrace:    2 * time.Second,
+	}
+}

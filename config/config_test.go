@@ -1,0 +1,126 @@
+package config
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+)
+
+var update = flag.Bool("update", false, "write the golden files")
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// write puts a file into a fresh directory and gives its path.
+func write(t *testing.T, name, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// load loads a YAML text that must be right.
+func load(t *testing.T, text string) *Config {
+	t.Helper()
+	c, _, err := Load(Options{File: write(t, "mcp-proxy.yaml", text)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// problems loads a text that must be wrong, and gives the lines of the error
+// without the file's directory.
+func problems(t *testing.T, o Options) string {
+	t.Helper()
+	c, _, err := Load(o)
+	ps, ok := err.(Problems)
+	if !ok || len(ps) == 0 || c != nil {
+		t.Fatalf("Load = %v, %T %v; want Problems alone", c, err, err)
+	}
+	return strings.ReplaceAll(err.Error(), filepath.Dir(o.File)+string(filepath.Separator), "") + "\n"
+}
+
+// golden compares with a file of testdata, or writes it.
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	if *update {
+		if err := os.WriteFile(name, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got != string(want) {
+		t.Errorf("%s:\n--- got\n%s--- want\n%s", name, got, want)
+	}
+}
+
+// files are those of a folder of testdata, golden ones left out.
+func files(t *testing.T, dir string) []string {
+	t.Helper()
+	var names []string
+	for _, ext := range []string{"yaml", "json", "toml"} {
+		found, err := filepath.Glob(filepath.Join("testdata", dir, "*."+ext))
+		if err != nil {
+			t.Fatal(err)
+		}
+		names = append(names, found...)
+	}
+	if len(names) == 0 {
+		t.Fatalf("no files in testdata/%s", dir)
+	}
+	return names
+}
+
+func TestMistakes(t *testing.T) {
+	t.Setenv("CONFIG_TEST_SECRET", "hunter2")
+	for _, file := range files(t, "mistakes") {
+		t.Run(filepath.Base(file), func(t *testing.T) {
+			got := problems(t, Options{File: file})
+			if strings.Contains(got, "hunter2") {
+				t.Error("a line shows the value of a variable")
+			}
+			golden(t, file+".golden", got)
+		})
+	}
+}
+
+func TestServers(t *testing.T) {
+	for _, file := range files(t, "servers") {
+		t.Run(filepath.Base(file), func(t *testing.T) {
+			c, warnings, err := Load(Options{File: file})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got strings.Builder
+			for _, u := range c.Upstreams {
+				fmt.Fprintf(&got, "%s <- %s type=%q command=%q url=%q env=%v headers=%v tools=%v\n",
+					u.Name, u.Key, u.Type, filepath.Base(u.Command), u.URL, u.Env, u.Headers, u.Tools)
+			}
+			for _, w := range warnings {
+				fmt.Fprintln(&got, "warning:", w)
+			}
+			golden(t, file+".golden", got.String())
+		})
+	}
+}
+
+// mkfile writes a file and the folders above it.
+func mkfile(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,72 @@
+package config
+
+import "github.com/spf13/viper"
+
+// Decoder makes the loader viper's codec for every format.
+func (l *loader) Decoder(format string) (viper.Decoder, error) {
+	return decoder{l, format}, nil
+}
+
+// A decoder reads one file into the loader.
+type decoder struct {
+	*loader
+	format string
+}
+
+// Decode gives viper the top-level settings, typed, and keeps all else, whose
+// keys viper would lower-case. Mistakes within the file go to the problems; an
+// error is a file that could not be parsed at all.
+func (d decoder) Decode(data []byte, top map[string]any) error {
+	root, err := parse(d.format, data)
+	if err != nil {
+		return err
+	}
+	dropDuplicates(root, "", func(key string) { d.fail(d.source, key, "duplicate key") })
+
+	known := fields{
+		"limits":     d.readLimits,
+		"upstreams":  d.readUpstreams,
+		"mcpServers": d.readServers,
+		"links":      d.readLinks,
+	}
+	for _, s := range settings {
+		known[s.key] = func(v value) {
+			if typed, ok := s.file(v); ok {
+				top[s.key] = typed
+			}
+		}
+	}
+	value{&d.reader, root, ""}.strict(known)
+	return nil
+}
+
+func (l *loader) readLimits(v value) {
+	v.strict(fields{
+		"message":  into(&l.limits.Message, size.read),
+		"depth":    into(&l.limits.Depth, levels.read),
+		"inFlight": into(&l.limits.InFlight, positive.read),
+		"sessions": into(&l.limits.Sessions, positive.read),
+	})
+}
+
+func (l *loader) readLinks(v value) {
+	v.each(func(name string, v value) {
+		link := Link{Name: name, Key: v.key}
+		if !isName(name) {
+			v.wrong("is not %s", nameRule)
+		}
+		v.strict(fields{
+			"dial":      into(&link.Dial, dialURL.read),
+			"accept":    into(&link.Accept, truth.read),
+			"tokenFile": into(&link.TokenFile, value.path),
+		})
+		switch {
+		case v.node.kind&(null|object) == 0: // named already
+		case v.node.has("dial") == link.Accept:
+			v.wrong("needs either dial or accept: true")
+		case link.Accept && link.TokenFile == "":
+			v.wrong("accept needs tokenFile")
+		}
+		l.links = append(l.links, link)
+	})
+}

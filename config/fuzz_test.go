@@ -1,0 +1,93 @@
+package config
+
+import (
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"unicode"
+)
+
+// FuzzLoad feeds any bytes in each format: Load ends, never panics, says the
+// same twice, and either complains on readable lines or gives a sound Config.
+func FuzzLoad(f *testing.F) {
+	for _, dir := range []string{"load", "mistakes", "servers"} {
+		found, _ := filepath.Glob(filepath.Join("testdata", dir, "*"))
+		for _, name := range found {
+			data, err := os.ReadFile(name)
+			if err != nil {
+				f.Fatal(err)
+			}
+			f.Add(data)
+		}
+	}
+	f.Add([]byte("a = {b.c = [{d = 1}], b.e = 2}\n[[x.y]]\nz = 1\n[x.y.w]\n[[x.y]]\n"))
+	f.Add([]byte("a: &a {x: 1}\nb: {<<: [*a, *a], y: *a, *a : 2}\n"))
+	f.Add([]byte("upstreams: {a: {command: \"$$${A:-b}${\"}}"))
+
+	dir := f.TempDir()
+	f.Fuzz(func(t *testing.T, data []byte) {
+		for _, ext := range []string{".yaml", ".json", ".toml"} {
+			file := filepath.Join(dir, "mcp-proxy"+ext)
+			if err := os.WriteFile(file, data, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			c, warnings, err := Load(Options{File: file})
+			again, warningsAgain, errAgain := Load(Options{File: file})
+			if !reflect.DeepEqual([]any{c, warnings, err}, []any{again, warningsAgain, errAgain}) {
+				t.Errorf("%s: not the same twice", ext)
+			}
+			readable(t, warnings)
+			if err != nil {
+				complains(t, err)
+			} else {
+				sound(t, c)
+			}
+		}
+	})
+}
+
+func complains(t *testing.T, err error) {
+	ps := err.(Problems)
+	if len(ps) == 0 {
+		t.Error("an error without problems")
+	}
+	for _, p := range ps {
+		if p.Source == "" || p.Text == "" {
+			t.Errorf("says too little: %#v", p)
+		}
+		readable(t, []string{p.Error()})
+	}
+}
+
+func readable(t *testing.T, lines []string) {
+	for _, line := range lines {
+		if strings.ContainsFunc(line, func(r rune) bool { return !unicode.IsPrint(r) }) {
+			t.Errorf("not one readable line: %q", line)
+		}
+	}
+}
+
+func sound(t *testing.T, c *Config) {
+	names := make(map[string]bool)
+	for _, u := range c.Upstreams {
+		if !isName(u.Name) || names[u.Name] {
+			t.Errorf("bad or repeated name %q", u.Name)
+		}
+		names[u.Name] = true
+		if (u.Command == "") == (u.URL == "") {
+			t.Errorf("%s: command %q, url %q", u.Name, u.Command, u.URL)
+		}
+		if u.StartTimeout <= 0 || u.WriteTimeout <= 0 || u.StopGrace <= 0 || u.RequestTimeout < 0 {
+			t.Errorf("%s: a duration out of bounds", u.Name)
+		}
+	}
+	if len(c.Upstreams)+len(c.Links) == 0 || len(c.Listen) == 0 {
+		t.Error("nothing to do")
+	}
+	l := c.Limits
+	if l.Message <= 0 || l.Depth <= 0 || l.InFlight <= 0 || l.Sessions <= 0 || c.ListTimeout <= 0 || c.PageSize < 0 {
+		t.Error("a limit out of bounds")
+	}
+}

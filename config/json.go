@@ -1,0 +1,86 @@
+package config
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+)
+
+// parseJSON reads strict JSON: no comments, no trailing commas.
+func parseJSON(data []byte) (*node, error) {
+	var whole json.RawMessage
+	if err := json.Unmarshal(data, &whole); err != nil {
+		at := len(data)
+		if se, ok := errors.AsType[*json.SyntaxError](err); ok {
+			at = int(se.Offset)
+		}
+		return nil, fmt.Errorf("line %d: %w", line(data, at), err)
+	}
+	p := jsonParser{dec: json.NewDecoder(bytes.NewReader(data))}
+	p.dec.UseNumber()
+	return p.value(0)
+}
+
+// A jsonParser walks tokens, since decoding into maps loses order and
+// duplicates. The text is known to be well-formed.
+type jsonParser struct {
+	budget
+	dec *json.Decoder
+}
+
+func (p *jsonParser) value(depth int) (*node, error) {
+	if err := p.spend(depth); err != nil {
+		return nil, err
+	}
+	tok, err := p.dec.Token()
+	if err != nil {
+		return nil, err
+	}
+	switch t := tok.(type) {
+	case json.Delim:
+		if t == '[' {
+			return p.list(depth)
+		}
+		return p.object(depth)
+	case string:
+		return &node{kind: text, text: t}, nil
+	case json.Number:
+		return &node{kind: number, text: t.String()}, nil
+	case bool:
+		return &node{kind: boolean, text: strconv.FormatBool(t)}, nil
+	default:
+		return &node{kind: null}, nil
+	}
+}
+
+func (p *jsonParser) list(depth int) (*node, error) {
+	n := &node{kind: list}
+	for p.dec.More() {
+		item, err := p.value(depth + 1)
+		if err != nil {
+			return nil, err
+		}
+		n.items = append(n.items, item)
+	}
+	_, err := p.dec.Token() // ]
+	return n, err
+}
+
+func (p *jsonParser) object(depth int) (*node, error) {
+	n := &node{kind: object}
+	for p.dec.More() {
+		key, err := p.dec.Token()
+		if err != nil {
+			return nil, err
+		}
+		value, err := p.value(depth + 1)
+		if err != nil {
+			return nil, err
+		}
+		n.members = append(n.members, member{key.(string), value})
+	}
+	_, err := p.dec.Token() // }
+	return n, err
+}

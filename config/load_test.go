@@ -1,0 +1,288 @@
+package config
+
+import (
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+)
+
+// wantFull is what testdata/load/full.* mean in every format.
+func wantFull(dir string) *Config {
+	bare, docs := "", "docs-"
+	return &Config{
+		Listen:         []string{"127.0.0.1:9090", "[::1]:9090", "unix:///run/mcp.sock"},
+		TokenFile:      filepath.Join(dir, "secrets/token"),
+		Insecure:       true,
+		AllowedHosts:   []string{"proxy.example.com", "proxy.example.com:8443", "[fd00::1]"},
+		AllowedOrigins: []string{"https://app.example.com", "http://app.example.com:3000"},
+		SessionIdle:    90 * time.Minute,
+		ListTimeout:    2 * time.Second,
+		PageSize:       50,
+		ShutdownGrace:  3 * time.Second,
+		Prefix:         "never",
+		Limits:         Limits{Message: 3 << 19, Depth: 100, InFlight: 64, Sessions: 8},
+		Upstreams: []Upstream{{
+			Name: "zeta", Key: "upstreams.zeta",
+			Command:      filepath.Join(dir, "bin/server"),
+			Args:         []string{"-p", "010", "1.10", "true", "value", "fall back", "${HOME}"},
+			Env:          map[string]string{"Mixed_Case": "avalueb", "PORT": "8080", "path": ""},
+			InheritEnv:   []string{"AWS_REGION", "SSH_*"},
+			Cwd:          filepath.Join(dir, "data"),
+			StartTimeout: time.Second, RequestTimeout: 2 * time.Second,
+			WriteTimeout: 3 * time.Second, StopGrace: 4 * time.Second,
+			Prefix: &bare,
+			Tools:  Tools{Allow: []string{"read_*", "repo/*"}, Deny: []string{"*_all"}},
+		}, {
+			Name: "Alpha", Key: "upstreams.Alpha",
+			URL:           "https://example.com/mcp",
+			Headers:       map[string]string{"X-Api-KEY": "value", "authorization": "Bearer x"},
+			HeadersFrom:   map[string]string{"X-Other": filepath.Join(dir, "secrets/other")},
+			TLS:           TLS{CA: filepath.Join(dir, "ca.pem"), Cert: "/etc/cert.pem", Key: filepath.Join(dir, "key.pem")},
+			MaxConcurrent: 4,
+			Shared:        true,
+			StartTimeout:  30 * time.Second, WriteTimeout: time.Minute, StopGrace: 2 * time.Second,
+			Prefix: &docs,
+		}, {
+			Name: "mid", Key: "upstreams.mid", Command: "npx",
+			StartTimeout: 30 * time.Second, WriteTimeout: time.Minute, StopGrace: 2 * time.Second,
+		}},
+		Links: []Link{
+			{Name: "tools", Key: "links.tools", Dial: "unix:///run/mcp/tools.sock"},
+			{Name: "Back", Key: "links.Back", Accept: true, TokenFile: filepath.Join(dir, "secrets/link")},
+		},
+	}
+}
+
+func TestFormatsMeanTheSame(t *testing.T) {
+	t.Setenv("CONFIG_TEST_NAME", "value")
+	dir, err := filepath.Abs("testdata/load")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files(t, "load") {
+		t.Run(filepath.Base(file), func(t *testing.T) {
+			c, warnings, err := Load(Options{File: file})
+			if err != nil || len(warnings) > 0 {
+				t.Fatal(warnings, err)
+			}
+			want := wantFull(dir)
+			want.File = file
+			if !reflect.DeepEqual(c, want) {
+				t.Errorf("got  %+v\nwant %+v", c, want)
+			}
+		})
+	}
+}
+
+func TestDefaults(t *testing.T) {
+	c := load(t, "upstreams: {a: {command: x, env: , args: , tools: }}\nlimits:\n")
+	want := &Config{
+		File:        c.File,
+		Listen:      []string{"127.0.0.1:8080"},
+		SessionIdle: 30 * time.Minute,
+		ListTimeout: 10 * time.Second, Drain: 5 * time.Second, ShutdownGrace: 8 * time.Second,
+		Prefix: "auto",
+		Limits: Limits{Message: 16 << 20, Depth: 1000, InFlight: 1024, Sessions: 256},
+		Upstreams: []Upstream{{
+			Name: "a", Key: "upstreams.a", Command: "x", Env: map[string]string{},
+			StartTimeout: 30 * time.Second, WriteTimeout: time.Minute, StopGrace: 2 * time.Second,
+		}},
+	}
+	if !reflect.DeepEqual(c, want) {
+		t.Errorf("got  %+v\nwant %+v", c, want)
+	}
+}
+
+func TestLayers(t *testing.T) {
+	file := write(t, "mcp-proxy.yaml", `
+listen: ["127.0.0.1:1"]
+drain: 1s
+shutdownGrace: 2s
+tokenFile: token
+pageSize: 7
+upstreams: {a: {command: x}}
+`)
+	t.Setenv("MCP_PROXY_LISTEN", "127.0.0.1:2, unix:///a,[::1]:3")
+	t.Setenv("MCP_PROXY_SHUTDOWN_GRACE", "9s")
+	t.Setenv("MCP_PROXY_TOKEN_FILE", "other")
+	t.Setenv("MCP_PROXY_PAGE_SIZE", "010")
+	t.Setenv("MCP_PROXY_ALLOWED_HOSTS", "a.example,*")
+	t.Setenv("MCP_PROXY_INSECURE", "true")
+	t.Setenv("MCP_PROXY_SESSION_IDLE", "") // counts as unset
+	t.Setenv("MCP_PROXY_SHUTDOWNGRACE", "1s")
+
+	c, warnings, err := Load(Options{File: file})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := Config{
+		File:         file,
+		Listen:       []string{"127.0.0.1:2", "unix:///a", "[::1]:3"},
+		TokenFile:    "other",
+		Insecure:     true,
+		AllowedHosts: []string{"a.example", "*"},
+		SessionIdle:  30 * time.Minute,
+		ListTimeout:  10 * time.Second, Drain: time.Second, ShutdownGrace: 9 * time.Second,
+		PageSize: 10, Prefix: "auto",
+		Limits: c.Limits, Upstreams: c.Upstreams,
+	}
+	if !reflect.DeepEqual(*c, want) {
+		t.Errorf("got  %+v\nwant %+v", *c, want)
+	}
+	if len(warnings) != 1 || warnings[0] != "MCP_PROXY_SHUTDOWNGRACE: is no setting and is ignored" {
+		t.Errorf("warnings %q", warnings)
+	}
+
+	c, _, err = Load(Options{File: file, Listen: []string{"127.0.0.1:4"}})
+	if err != nil || !reflect.DeepEqual(c.Listen, []string{"127.0.0.1:4"}) {
+		t.Errorf("the flag: %+v, %v", c, err)
+	}
+}
+
+func TestLayersMistakes(t *testing.T) {
+	// A mistake in the file is reported though the environment overrides it.
+	file := write(t, "mcp-proxy.yaml", "drain: soon\nupstreams: {a: {command: x}}\n")
+	t.Setenv("MCP_PROXY_DRAIN", "1s")
+	t.Setenv("MCP_PROXY_PREFIX", "maybe")
+	t.Setenv("MCP_PROXY_LISTEN", "localhost")
+	got := problems(t, Options{File: file, Listen: []string{"nowhere"}})
+	want := `mcp-proxy.yaml: drain: must be a duration such as 500ms, 30s or 5m, not "soon"
+--listen: must be HOST:PORT or unix:///path, not "nowhere"
+MCP_PROXY_PREFIX: must be auto, always or never, not "maybe"
+`
+	if got != want {
+		t.Errorf("got\n%swant\n%s", got, want)
+	}
+}
+
+func TestBeyondLoopback(t *testing.T) {
+	const open = " can be reached from other machines: set tokenFile, or insecure: true\n"
+	file := write(t, "mcp-proxy.yaml", "upstreams: {a: {command: x}}\n")
+	if got := problems(t, Options{File: file, Listen: []string{"localhost:1", "0.0.0.0:2"}}); got != `--listen: "0.0.0.0:2"`+open {
+		t.Errorf("the flag: %s", got)
+	}
+	t.Setenv("MCP_PROXY_LISTEN", ":3")
+	if got := problems(t, Options{File: file}); got != `MCP_PROXY_LISTEN: ":3"`+open {
+		t.Errorf("the environment: %s", got)
+	}
+	t.Setenv("MCP_PROXY_TOKEN_FILE", "/run/token")
+	if _, _, err := Load(Options{File: file}); err != nil {
+		t.Errorf("with a token: %v", err)
+	}
+	t.Setenv("MCP_PROXY_TOKEN_FILE", "")
+	t.Setenv("MCP_PROXY_INSECURE", "1")
+	if _, _, err := Load(Options{File: file}); err != nil {
+		t.Errorf("insecure: %v", err)
+	}
+}
+
+func TestSearch(t *testing.T) {
+	work, home := t.TempDir(), t.TempDir()
+	t.Chdir(work)
+	t.Setenv("HOME", home)
+	t.Setenv("XDG_CONFIG_HOME", "relative is ignored")
+	put := func(path, name string) string {
+		t.Helper()
+		mkfile(t, path, map[bool]string{
+			true:  "[upstreams." + name + "]\ncommand = \"x\"\n",
+			false: `{"upstreams": {"` + name + `": {"command": "x"}}}`,
+		}[strings.HasSuffix(path, ".toml")])
+		return path
+	}
+	expect := func(file, name string) {
+		t.Helper()
+		c, _, err := Load(Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c.File != file || c.Upstreams[0].Name != name {
+			t.Errorf("found %s with %s; want %s with %s", c.File, c.Upstreams[0].Name, file, name)
+		}
+	}
+
+	if got := problems(t, Options{}); !strings.HasPrefix(got, "no configuration: mcp-proxy.yaml") {
+		t.Errorf("nothing to find: %s", got)
+	}
+	expect(put(filepath.Join(home, ".config/mcp-proxy/mcp-proxy.toml"), "fallback"), "fallback")
+	xdg := t.TempDir()
+	t.Setenv("XDG_CONFIG_HOME", xdg)
+	expect(put(filepath.Join(xdg, "mcp-proxy/mcp-proxy.json"), "xdg"), "xdg")
+	mkfile(t, filepath.Join(work, "mcp-proxy"), "a binary, not a configuration")
+	expect(put("mcp-proxy.toml", "toml"), "toml")
+	expect(put("mcp-proxy.json", "json"), "json")
+	expect(put("mcp-proxy.yml", "yml"), "yml")
+	expect(put("mcp-proxy.yaml", "yaml"), "yaml")
+}
+
+func TestCommand(t *testing.T) {
+	t.Chdir(t.TempDir())
+	mkfile(t, "mcp-proxy.yaml", "not: read\n")
+	c, _, err := Load(Options{Command: []string{"npx", "-y", "server"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []Upstream{{
+		Name: "main", Key: "--", Command: "npx", Args: []string{"-y", "server"}, InheritEnv: []string{"all"},
+		StartTimeout: 30 * time.Second, WriteTimeout: time.Minute, StopGrace: 2 * time.Second,
+	}}
+	if !reflect.DeepEqual(c.Upstreams, want) || c.File != "" {
+		t.Errorf("got %+v", c)
+	}
+
+	wd, err := filepath.Abs("bin/server")
+	if err != nil {
+		t.Fatal(err)
+	}
+	settings := write(t, "settings.yaml", "drain: 1s\n")
+	c, _, err = Load(Options{File: settings, Command: []string{"bin/server"}})
+	if err != nil || c.Upstreams[0].Command != wd || c.Drain != time.Second {
+		t.Errorf("a path and a file of settings: %+v, %v", c, err)
+	}
+
+	both := write(t, "both.yaml", "upstreams: {a: {command: x}}\n")
+	if got := problems(t, Options{File: both, Command: []string{"x"}}); got != "both.yaml: upstreams: are also given after -- on the command line\n" {
+		t.Errorf("upstreams in both places: %s", got)
+	}
+}
+
+func TestFileCannotBeRead(t *testing.T) {
+	dir := t.TempDir()
+	for name, want := range map[string]string{
+		"absent.yaml": "cannot be read: no such file or directory",
+		"folder.yaml": "cannot be read: is a directory",
+		"config.ini":  "is of no known format: its name must end in .yaml, .yml, .json or .toml",
+		"large.yaml":  "is larger than 1MiB",
+	} {
+		mkfile(t, filepath.Join(dir, "folder.yaml/inside"), "")
+		mkfile(t, filepath.Join(dir, "large.yaml"), strings.Repeat("#\n", maxBytes/2+1))
+		if got := problems(t, Options{File: filepath.Join(dir, name)}); got != name+": "+want+"\n" {
+			t.Errorf("%s: %s", name, got)
+		}
+	}
+}
+
+func TestUnsupported(t *testing.T) {
+	c := load(t, `
+upstreams:
+  docs: {url: "https://example.com"}
+  all: {command: x, session: shared}
+  fine: {command: x}
+links: {l: {dial: "tcp://h:1"}}
+`)
+	err := c.Unsupported()
+	if err == nil {
+		t.Fatal("nothing is refused")
+	}
+	got := strings.ReplaceAll(err.Error(), filepath.Dir(c.File)+"/", "")
+	want := `mcp-proxy.yaml: upstreams.docs.url: HTTP upstreams are not supported by this version
+mcp-proxy.yaml: upstreams.all.session: shared upstreams are not supported by this version
+mcp-proxy.yaml: links.l: links are not supported by this version`
+	if got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+	if err := load(t, "upstreams: {a: {command: x}}").Unsupported(); err != nil {
+		t.Errorf("a stdio upstream is refused: %v", err)
+	}
+}

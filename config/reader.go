@@ -1,0 +1,205 @@
+package config
+
+import (
+	"fmt"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// A reader collects what is found while one file is read.
+type reader struct {
+	source   string // the file's name in error lines
+	dir      string // what its relative paths count from
+	problems Problems
+	warnings []string
+	ignored  map[string]bool // unknown keys of mcpServers, each warned about once
+}
+
+func (r *reader) fail(source, key, format string, args ...any) {
+	r.problems = append(r.problems, Problem{source, key, fmt.Sprintf(format, args...)})
+}
+
+func (r *reader) warn(source, key, format string, args ...any) {
+	p := Problem{source, key, fmt.Sprintf(format, args...)}
+	r.warnings = append(r.warnings, p.Error())
+}
+
+// A value is one node and where it stands.
+type value struct {
+	*reader
+	node *node
+	key  string
+}
+
+func (v value) wrong(format string, args ...any) { v.fail(v.source, v.key, format, args...) }
+
+// fields maps the keys of an object to what reads their values.
+type fields map[string]func(value)
+
+// into stores what read gives.
+func into[T any](p *T, read func(value) (T, bool)) func(value) {
+	return func(v value) {
+		if t, ok := read(v); ok {
+			*p = t
+		}
+	}
+}
+
+// each calls f with every member, in the order of the file. Null is an empty
+// object: in YAML that is what commenting out all members leaves.
+func (v value) each(f func(key string, v value)) {
+	switch v.node.kind {
+	case null:
+	case object:
+		for _, m := range v.node.members {
+			f(m.key, value{v.reader, m.value, join(v.key, m.key)})
+		}
+	default:
+		v.wrong("must be a map, not %s", v.node.kind)
+	}
+}
+
+// object reads the members that fields knows; unknown gets the others.
+func (v value) object(known fields, unknown func(key string, v value)) {
+	v.each(func(key string, v value) {
+		if read, ok := known[key]; ok {
+			read(v)
+			return
+		}
+		unknown(key, v)
+	})
+}
+
+// strict reads the members that fields knows; others are mistakes.
+func (v value) strict(known fields) {
+	v.object(known, func(key string, v value) {
+		for k := range known {
+			if strings.EqualFold(k, key) {
+				v.wrong("unknown key; it is written %s", k)
+				return
+			}
+		}
+		v.wrong("unknown key")
+	})
+}
+
+// A scalar says what a key takes and how its text is read.
+type scalar[T any] struct {
+	what   string // completes "must be"
+	kinds  kind   // besides text made of variables
+	parse  func(string) (T, bool)
+	secret bool // its text may be one: error lines do not repeat it
+}
+
+func (s scalar[T]) read(v value) (t T, ok bool) {
+	n := v.node
+	variable := n.kind == text && varies(n.text)
+	if n.kind&s.kinds == 0 && !variable {
+		s.refuse(v)
+		return t, false
+	}
+	in := n.text
+	if n.kind == text {
+		expanded, wrong := expand(in)
+		for _, w := range wrong {
+			v.wrong("%s", w)
+		}
+		if len(wrong) > 0 {
+			return t, false
+		}
+		in = expanded
+	}
+	if t, ok = s.parse(in); !ok {
+		s.refuse(v)
+	}
+	return t, ok
+}
+
+func (s scalar[T]) refuse(v value) {
+	if s.secret && v.node.kind == text {
+		v.wrong("must be %s", s.what)
+		return
+	}
+	v.wrong("must be %s, not %s", s.what, v.node.describe())
+}
+
+// list reads a list of such scalars.
+func (s scalar[T]) list(v value) ([]T, bool) {
+	switch v.node.kind {
+	case null:
+		return nil, true
+	case list:
+	default:
+		v.wrong("must be a list, not %s", v.node.kind)
+		return nil, false
+	}
+	all := make([]T, 0, len(v.node.items))
+	for i, item := range v.node.items {
+		if t, ok := s.read(value{v.reader, item, index(v.key, i)}); ok {
+			all = append(all, t)
+		}
+	}
+	return all, true
+}
+
+// mapped reads an object whose values are such scalars and whose keys pass
+// valid; what names the keys in error lines.
+func (s scalar[T]) mapped(what string, valid func(string) bool) func(value) (map[string]T, bool) {
+	return func(v value) (map[string]T, bool) {
+		all := make(map[string]T)
+		v.each(func(key string, v value) {
+			if !valid(key) {
+				v.wrong("is not %s", what)
+				return
+			}
+			if t, ok := s.read(v); ok {
+				all[key] = t
+			}
+		})
+		return all, true
+	}
+}
+
+// path reads the path of a file, relative to that of the configuration. Empty
+// stays empty.
+func (v value) path() (string, bool) {
+	s, ok := str.read(v)
+	return v.resolve(s), ok
+}
+
+func (r *reader) resolve(path string) string {
+	if path == "" || filepath.IsAbs(path) {
+		return path
+	}
+	return filepath.Join(r.dir, path)
+}
+
+// describe names a node in an error line: as it stands in the file, before
+// variables, so that no secret is shown.
+func (n *node) describe() string {
+	switch n.kind {
+	case text:
+		return quote(n.text)
+	case number, boolean:
+		return printable(n.text)
+	default:
+		return n.kind.String()
+	}
+}
+
+func quote(s string) string { return strconv.Quote(shorten(s)) }
+
+func printable(s string) string {
+	q := quote(s)
+	return q[1 : len(q)-1]
+}
+
+// shorten keeps error lines readable.
+func shorten(s string) string {
+	const most = 64
+	if r := []rune(s); len(r) > most {
+		return string(r[:most]) + "…"
+	}
+	return s
+}

@@ -1,0 +1,180 @@
+package config
+
+import (
+	"math"
+	"net"
+	"net/netip"
+	"net/url"
+	"path"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/docker/go-units"
+)
+
+// The scalars that configurations are made of. Each is the whole rule of one
+// kind of value; files, the environment and flags share them.
+var (
+	str      = scalar[string]{what: "a string", kinds: text, parse: clean}
+	nonEmpty = scalar[string]{what: "a non-empty string", kinds: text, parse: refuse("")}
+	// Arguments, variables and headers have no type: a number is taken as written.
+	loose = scalar[string]{what: "a string", kinds: text | number | boolean, parse: clean, secret: true}
+
+	truth     = scalar[bool]{what: "true or false", kinds: boolean, parse: parsed(strconv.ParseBool)}
+	count     = scalar[int]{what: "a whole number from 0", kinds: number, parse: between(0, math.MaxInt32)}
+	positive  = scalar[int]{what: "a whole number from 1", kinds: number, parse: between(1, math.MaxInt32)}
+	levels    = scalar[int]{what: "a whole number from 1 to 1000", kinds: number, parse: between(1, 1000)}
+	size      = scalar[int64]{what: "a size from 1B to 1GiB such as 16MiB", kinds: text | number, parse: parseSize}
+	duration  = scalar[time.Duration]{what: "a duration such as 500ms, 30s or 5m", kinds: text | number, parse: durationFrom(0)}
+	duration1 = scalar[time.Duration]{what: "a duration above zero such as 500ms, 30s or 5m", kinds: text | number, parse: durationFrom(1)}
+
+	address  = scalar[string]{what: "HOST:PORT or unix:///path", kinds: text, parse: check(isAddress)}
+	hostName = scalar[string]{what: `a host, HOST:PORT or "*"`, kinds: text, parse: check(isAllowedHost)}
+	origin   = scalar[string]{what: `an origin such as https://example.com or "*"`, kinds: text, parse: check(isOrigin)}
+	glob     = scalar[string]{what: "a glob such as read_*", kinds: text, parse: check(isGlob)}
+	envName  = scalar[string]{what: "the name of a variable", kinds: text, parse: check(isEnvName)}
+	header   = scalar[string]{what: "a header value on one line", kinds: text | number | boolean, parse: check(isHeaderValue), secret: true}
+	httpURL  = scalar[string]{what: "an http, https, ws or wss URL", kinds: text, parse: check(isURL("http", "https", "ws", "wss")), secret: true}
+	dialURL  = scalar[string]{what: "a unix, tcp, tls, ws or wss URL", kinds: text, parse: check(isURL("unix", "tcp", "tls", "ws", "wss")), secret: true}
+
+	prefixMode = scalar[string]{what: "auto, always or never", kinds: text, parse: oneOf("auto", "always", "never")}
+	prefixText = scalar[string]{what: "at most 32 of A-Z a-z 0-9 _ -", kinds: text, parse: check(regexp.MustCompile(`^[A-Za-z0-9_-]{0,32}$`).MatchString)}
+	session    = scalar[string]{what: "isolated or shared", kinds: text, parse: oneOf("isolated", "shared")}
+)
+
+const nameRule = "a name of 1 to 32 of A-Z a-z 0-9 _ -, without __"
+
+var upstreamName = regexp.MustCompile(`^[A-Za-z0-9_-]{1,32}$`)
+
+func isName(s string) bool {
+	return upstreamName.MatchString(s) && !strings.Contains(s, "__")
+}
+
+func parsed[T any](f func(string) (T, error)) func(string) (T, bool) {
+	return func(s string) (T, bool) {
+		t, err := f(s)
+		return t, err == nil
+	}
+}
+
+func check(valid func(string) bool) func(string) (string, bool) {
+	return func(s string) (string, bool) { return s, valid(s) }
+}
+
+func oneOf(words ...string) func(string) (string, bool) {
+	return check(func(s string) bool { return slices.Contains(words, s) })
+}
+
+// clean refuses NUL, which neither a process nor a file system takes.
+func clean(s string) (string, bool) { return s, !strings.Contains(s, "\x00") }
+
+func refuse(not string) func(string) (string, bool) {
+	return func(s string) (string, bool) { return s, s != not && !strings.Contains(s, "\x00") }
+}
+
+// between reads decimal numbers only: 010 is ten, 0x10 and 1e3 are mistakes.
+func between(least, most int) func(string) (int, bool) {
+	return func(s string) (int, bool) {
+		n, err := strconv.ParseInt(s, 10, 64)
+		return int(n), err == nil && n >= int64(least) && n <= int64(most)
+	}
+}
+
+func durationFrom(least time.Duration) func(string) (time.Duration, bool) {
+	return func(s string) (time.Duration, bool) {
+		d, err := time.ParseDuration(s)
+		return d, err == nil && d >= least
+	}
+}
+
+var sizeText = regexp.MustCompile(`^[0-9]+(\.[0-9]+)? ?(B|[KMG]B?|[KMG]iB)?$`)
+
+// parseSize reads 16MiB as 2^24, 16MB as 16 million and 16 as bytes.
+func parseSize(s string) (int64, bool) {
+	if !sizeText.MatchString(s) {
+		return 0, false
+	}
+	parse := units.FromHumanSize
+	if strings.Contains(s, "i") {
+		parse = units.RAMInBytes
+	}
+	n, err := parse(s)
+	return n, err == nil && n >= 1 && n <= 1<<30
+}
+
+var hostText = regexp.MustCompile(`^[A-Za-z0-9._-]+$`)
+
+func isHost(s string) bool {
+	if _, err := netip.ParseAddr(s); err == nil {
+		return true
+	}
+	return hostText.MatchString(s)
+}
+
+func isHostPort(s string, empty bool) bool {
+	host, port, err := net.SplitHostPort(s)
+	if err != nil {
+		return false
+	}
+	_, err = strconv.ParseUint(port, 10, 16)
+	return err == nil && (isHost(host) || host == "" && empty)
+}
+
+// isAddress takes an empty host: all interfaces.
+func isAddress(s string) bool {
+	if p, ok := strings.CutPrefix(s, "unix://"); ok {
+		return strings.HasPrefix(p, "/") && len(p) > 1 && !strings.Contains(p, "\x00")
+	}
+	return isHostPort(s, true)
+}
+
+// isLocal tells whether an address can be reached from this machine alone.
+func isLocal(s string) bool {
+	if strings.HasPrefix(s, "unix://") {
+		return true
+	}
+	host, _, err := net.SplitHostPort(s)
+	if err != nil {
+		return false
+	}
+	ip, err := netip.ParseAddr(host)
+	return strings.EqualFold(host, "localhost") || err == nil && ip.Unmap().IsLoopback()
+}
+
+func isAllowedHost(s string) bool {
+	bare := strings.TrimSuffix(strings.TrimPrefix(s, "["), "]")
+	return s == "*" || isHost(bare) || isHostPort(s, false)
+}
+
+func isOrigin(s string) bool {
+	u, err := url.Parse(s)
+	return s == "*" || err == nil && u.Scheme != "" && u.Host != "" && s == u.Scheme+"://"+u.Host
+}
+
+func isGlob(s string) bool {
+	_, err := path.Match(flat(s), "")
+	return err == nil && s != ""
+}
+
+func isEnvName(s string) bool { return s != "" && !strings.ContainsAny(s, "=\x00") }
+
+var headerToken = regexp.MustCompile("^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")
+
+func isHeaderValue(s string) bool { return !strings.ContainsAny(s, "\r\n\x00") }
+
+// isURL takes a host, or for unix an absolute path.
+func isURL(schemes ...string) func(string) bool {
+	return func(s string) bool {
+		u, err := url.Parse(s)
+		if err != nil || !slices.Contains(schemes, u.Scheme) {
+			return false
+		}
+		if u.Scheme == "unix" {
+			return u.Host == "" && len(u.Path) > 1
+		}
+		return u.Hostname() != ""
+	}
+}

@@ -1,0 +1,148 @@
+package config
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+)
+
+// readServers reads mcpServers as other programs write it: entries may carry
+// keys that mean nothing here, and any name.
+func (l *loader) readServers(v value) {
+	l.ignored = make(map[string]bool)
+	v.each(func(name string, v value) {
+		if v.disabled() {
+			return
+		}
+		u := newUpstream(name, v)
+		known := u.fields()
+		known["type"] = into(&u.Type, serverType.read)
+		known["disabled"] = func(value) {}
+		known["tools"] = into(&u.Tools, value.foreignTools)
+		v.object(known, func(key string, v value) { v.ignore(key) })
+		v.transport(func(v value, format string, args ...any) {
+			v.warn(v.source, v.key, format, args...)
+		})
+		v.typeFits(u.Type)
+		l.entries = append(l.entries, entry{Upstream: *u, foreign: true})
+	})
+}
+
+// disabled entries are not looked at any further: their variables are often
+// missing for the very reason that they are off.
+func (v value) disabled() (off bool) {
+	v.pick("disabled", into(&off, truth.read))
+	return off
+}
+
+// pick reads one member alone.
+func (v value) pick(key string, read func(value)) {
+	for _, m := range v.node.members {
+		if m.key == key {
+			read(value{v.reader, m.value, join(v.key, m.key)})
+		}
+	}
+}
+
+// ignore warns of an unknown key the first time that it is seen.
+func (v value) ignore(key string) {
+	if !v.ignored[key] {
+		v.ignored[key] = true
+		v.warn(v.source, v.key, "unknown key, ignored here and in all of mcpServers")
+	}
+}
+
+// serverTypes are the names of transports in other programs' files, and ours.
+var serverTypes = map[string]string{
+	"stdio": "stdio", "local": "stdio",
+	"http": "http", "streamable-http": "http", "streamableHttp": "http", "remote": "http",
+	"sse": "sse",
+	"ws":  "ws", "websocket": "ws",
+}
+
+var serverType = scalar[string]{
+	what:  "stdio, http, streamable-http, sse or ws",
+	kinds: text,
+	parse: func(s string) (string, bool) {
+		t, ok := serverTypes[s]
+		return t, ok
+	},
+}
+
+// typeFits checks type against the key that is there.
+func (v value) typeFits(t string) {
+	needs := "url"
+	if t == "stdio" {
+		needs = "command"
+	}
+	other := map[string]string{"url": "command", "command": "url"}[needs]
+	if t != "" && v.node.has(other) && !v.node.has(needs) {
+		v.pick("type", func(v value) { v.wrong("%s goes with %s, not with %s", v.node.describe(), needs, other) })
+	}
+}
+
+// foreignTools takes a plain list of names too, as some programs write it.
+func (v value) foreignTools() (Tools, bool) {
+	if v.node.kind != list {
+		return v.tools()
+	}
+	allow, ok := glob.list(v)
+	return Tools{Allow: allow}, ok
+}
+
+// name gives every upstream its own fit name: first come those that need no
+// change, in the order of the file.
+func (l *loader) name(entries []entry) []Upstream {
+	taken := make(map[string]bool)
+	kept := make([]bool, len(entries))
+	keep := func(foreign bool) {
+		for i, e := range entries {
+			if e.foreign == foreign && !taken[e.Name] && (!foreign || isName(e.Name)) {
+				taken[e.Name], kept[i] = true, true
+			}
+		}
+	}
+	keep(false)
+	keep(true)
+
+	var all []Upstream
+	for i, e := range entries {
+		u := e.Upstream
+		if !kept[i] {
+			u.Name = free(fit(u.Name), taken)
+			taken[u.Name] = true
+			l.warn(l.source, u.Key, "is named %s here", u.Name)
+		}
+		all = append(all, u)
+	}
+	return all
+}
+
+var (
+	unfit       = regexp.MustCompile(`[^A-Za-z0-9_-]+`)
+	underscores = regexp.MustCompile(`__+`)
+)
+
+const maxName = 32
+
+// fit makes a name of any text: what is not allowed becomes a dash.
+func fit(s string) string {
+	s = underscores.ReplaceAllString(unfit.ReplaceAllString(s, "-"), "_")
+	s = strings.Trim(cut(strings.Trim(s, "-_"), maxName), "-_")
+	if s == "" {
+		return "server"
+	}
+	return s
+}
+
+// free numbers a name until nobody has it.
+func free(name string, taken map[string]bool) string {
+	unique := name
+	for n := 2; taken[unique]; n++ {
+		suffix := fmt.Sprintf("-%d", n)
+		unique = cut(name, maxName-len(suffix)) + suffix
+	}
+	return unique
+}
+
+func cut(s string, n int) string { return s[:min(n, len(s))] }

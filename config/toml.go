@@ -1,0 +1,220 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/pelletier/go-toml/v2"
+	"github.com/pelletier/go-toml/v2/unstable"
+)
+
+// parseTOML builds the tree from the parser's expressions, since decoding into
+// maps loses order and stops at the first duplicate. All other rules of TOML
+// are left to the decoder, which judges the whole document.
+func parseTOML(data []byte) (*node, error) {
+	p := tomlParser{tables: make(map[*node]*tomlTable)}
+	root := p.newTable(false)
+	bad := p.document(root, data)
+	if p.limit != nil {
+		return nil, p.limit
+	}
+	if p.duplicates && bad == nil {
+		return root, nil // the decoder would name only the first of them
+	}
+	if err := toml.Unmarshal(data, new(map[string]any)); err != nil {
+		return nil, tomlError(err)
+	}
+	return root, bad
+}
+
+func tomlError(err error) error {
+	what := strings.TrimPrefix(err.Error(), "toml: ")
+	if de, ok := errors.AsType[*toml.DecodeError](err); ok {
+		row, _ := de.Position()
+		return fmt.Errorf("line %d: %s", row, what)
+	}
+	return errors.New(what)
+}
+
+type tomlParser struct {
+	budget
+	tables     map[*node]*tomlTable // of every object in the tree
+	duplicates bool
+	limit      error // the bound that the document broke
+}
+
+// A tomlTable is what TOML needs to know of an object while it is built.
+type tomlTable struct {
+	members map[string]*node
+	implied bool // only a parent of [headers] so far: its own header may follow
+}
+
+func (p *tomlParser) newTable(implied bool) *node {
+	n := &node{kind: object}
+	p.tables[n] = &tomlTable{members: make(map[string]*node), implied: implied}
+	return n
+}
+
+func (p *tomlParser) document(root *node, data []byte) error {
+	var up unstable.Parser
+	up.Reset(data)
+	table, depth := root, 0
+	for up.NextExpression() {
+		e := up.Expression()
+		keys := tomlKeys(e)
+		var err error
+		switch e.Kind {
+		case unstable.KeyValue:
+			err = p.keyValue(table, keys, e.Value(), depth)
+		case unstable.Table:
+			table, err = p.header(root, keys)
+			depth = len(keys)
+		case unstable.ArrayTable:
+			table, err = p.arrayHeader(root, keys)
+			depth = len(keys) + 1
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return up.Error()
+}
+
+func tomlKeys(e *unstable.Node) []string {
+	var keys []string
+	for it := e.Key(); it.Next(); {
+		keys = append(keys, string(it.Node().Data))
+	}
+	return keys
+}
+
+// put adds a member; a second one with its key stays, to be named later.
+func (p *tomlParser) put(table *node, key string, value *node) {
+	members := p.tables[table].members
+	if _, ok := members[key]; ok {
+		p.duplicates = true
+	} else {
+		members[key] = value
+	}
+	table.members = append(table.members, member{key, value})
+}
+
+// descend finds or makes the table under keys. Through an array of tables it
+// leads into the last one.
+func (p *tomlParser) descend(table *node, keys []string, implied bool) (*node, error) {
+	for i, key := range keys {
+		next, ok := p.tables[table].members[key]
+		if !ok {
+			if err := p.count(i); err != nil {
+				return nil, err
+			}
+			next = p.newTable(implied)
+			p.put(table, key, next)
+		}
+		if next.kind == list && len(next.items) > 0 {
+			next = next.items[len(next.items)-1]
+		}
+		if p.tables[next] == nil {
+			return nil, fmt.Errorf("%s already has a value", strings.Join(keys[:i+1], "."))
+		}
+		table = next
+	}
+	return table, nil
+}
+
+func (p *tomlParser) header(root *node, keys []string) (*node, error) {
+	last := len(keys) - 1
+	parent, err := p.descend(root, keys[:last], true)
+	if err != nil {
+		return nil, err
+	}
+	if n := p.tables[parent].members[keys[last]]; n != nil && p.tables[n] != nil && p.tables[n].implied {
+		p.tables[n].implied = false
+		return n, nil
+	}
+	n := p.newTable(false)
+	p.put(parent, keys[last], n)
+	return n, p.count(last)
+}
+
+func (p *tomlParser) arrayHeader(root *node, keys []string) (*node, error) {
+	last := len(keys) - 1
+	parent, err := p.descend(root, keys[:last], true)
+	if err != nil {
+		return nil, err
+	}
+	n := p.newTable(false)
+	array := p.tables[parent].members[keys[last]]
+	if array == nil || array.kind != list {
+		array = &node{kind: list}
+		p.put(parent, keys[last], array)
+	}
+	array.items = append(array.items, n)
+	return n, p.count(last + 1)
+}
+
+func (p *tomlParser) keyValue(table *node, keys []string, u *unstable.Node, depth int) error {
+	last := len(keys) - 1
+	table, err := p.descend(table, keys[:last], false)
+	if err != nil {
+		return err
+	}
+	value, err := p.value(u, depth+len(keys))
+	if err != nil {
+		return err
+	}
+	p.put(table, keys[last], value)
+	return nil
+}
+
+func (p *tomlParser) count(depth int) error {
+	if err := p.spend(depth); err != nil {
+		p.limit = err
+	}
+	return p.limit
+}
+
+func (p *tomlParser) value(u *unstable.Node, depth int) (*node, error) {
+	if err := p.count(depth); err != nil {
+		return nil, err
+	}
+	switch u.Kind {
+	case unstable.Array:
+		n := &node{kind: list}
+		for it := u.Children(); it.Next(); {
+			item, err := p.value(it.Node(), depth+1)
+			if err != nil {
+				return nil, err
+			}
+			n.items = append(n.items, item)
+		}
+		return n, nil
+	case unstable.InlineTable:
+		n := p.newTable(false)
+		for it := u.Children(); it.Next(); {
+			if err := p.keyValue(n, tomlKeys(it.Node()), it.Node().Value(), depth); err != nil {
+				return nil, err
+			}
+		}
+		return n, nil
+	}
+	return tomlScalar(u), nil
+}
+
+func tomlScalar(u *unstable.Node) *node {
+	s := string(u.Data)
+	switch u.Kind {
+	case unstable.Bool:
+		return &node{kind: boolean, text: s}
+	case unstable.Integer: // 1_000 and 0x1F are integers here, and nowhere else
+		if i, err := strconv.ParseInt(s, 0, 64); err == nil {
+			s = strconv.FormatInt(i, 10)
+		}
+		return &node{kind: number, text: s}
+	case unstable.Float:
+		return &node{kind: number, text: s}
+	}
+	return &node{kind: text, text: s}
+}

@@ -1,0 +1,151 @@
+package config
+
+import (
+	"bytes"
+	"errors"
+	"regexp"
+	"strconv"
+	"unicode/utf8"
+)
+
+// Bounds of a file. A configuration a hundred times the usual fits; what grows
+// by aliases or nests without end does not.
+const (
+	maxBytes = 1 << 20
+	maxNodes = 20_000
+	maxDepth = 64
+)
+
+var (
+	errTooLarge = errors.New("is larger than 1MiB")
+	errTooMany  = errors.New("has too many values (aliases count each time they are used)")
+	errTooDeep  = errors.New("is nested too deep")
+	errNotUTF8  = errors.New("is not UTF-8 text")
+)
+
+// A kind is what a node is; kinds are bits, so that a key can take several.
+type kind uint8
+
+const (
+	null kind = 1 << iota
+	boolean
+	number
+	text
+	list
+	object
+)
+
+// String names a kind in an error line.
+func (k kind) String() string {
+	switch k {
+	case null:
+		return "empty"
+	case boolean:
+		return "true or false"
+	case number:
+		return "a number"
+	case text:
+		return "a string"
+	case list:
+		return "a list"
+	default:
+		return "a map"
+	}
+}
+
+// A node is one value of a file, the same for all formats.
+type node struct {
+	kind    kind
+	text    string   // of scalars, as written
+	items   []*node  // of lists
+	members []member // of objects, in the order of the file
+}
+
+type member struct {
+	key   string
+	value *node
+}
+
+func (n *node) has(key string) bool {
+	for _, m := range n.members {
+		if m.key == key {
+			return true
+		}
+	}
+	return false
+}
+
+// parse reads one file into a tree. An empty file is null.
+func parse(format string, data []byte) (*node, error) {
+	if len(data) > maxBytes {
+		return nil, errTooLarge
+	}
+	if !utf8.Valid(data) {
+		return nil, errNotUTF8
+	}
+	data = bytes.TrimPrefix(data, []byte("\xef\xbb\xbf")) // editors on Windows write it
+	switch format {
+	case "json":
+		return parseJSON(data)
+	case "toml":
+		return parseTOML(data)
+	default:
+		return parseYAML(data)
+	}
+}
+
+// A budget bounds the tree while it is built.
+type budget struct{ nodes int }
+
+// spend counts one node at depth.
+func (b *budget) spend(depth int) error {
+	if depth > maxDepth {
+		return errTooDeep
+	}
+	if b.nodes++; b.nodes > maxNodes {
+		return errTooMany
+	}
+	return nil
+}
+
+// dropDuplicates keeps the first of members with the same key, at every level,
+// and names the others.
+func dropDuplicates(n *node, at string, report func(key string)) {
+	for i, item := range n.items {
+		dropDuplicates(item, index(at, i), report)
+	}
+	seen := make(map[string]bool, len(n.members))
+	unique := n.members[:0:0]
+	for _, m := range n.members {
+		key := join(at, m.key)
+		if seen[m.key] {
+			report(key)
+			continue
+		}
+		seen[m.key] = true
+		unique = append(unique, m)
+		dropDuplicates(m.value, key, report)
+	}
+	n.members = unique
+}
+
+var plainKey = regexp.MustCompile(`^[A-Za-z0-9_-]+$`)
+
+// join extends the path of a key. Unusual keys are quoted, so that a path stays
+// on one line and its dots mean one thing.
+func join(at, key string) string {
+	if !plainKey.MatchString(key) {
+		key = strconv.Quote(key)
+	}
+	if at == "" {
+		return key
+	}
+	return at + "." + key
+}
+
+func index(at string, i int) string { return at + "[" + strconv.Itoa(i) + "]" }
+
+// line is the number of the line that holds the offset, counted from 1.
+func line(data []byte, offset int) int {
+	return 1 + bytes.Count(data[:min(max(offset, 0), len(data))], []byte("\n"))
+}

@@ -1,0 +1,154 @@
+package config
+
+import (
+	"maps"
+	"slices"
+	"strings"
+)
+
+// An entry is an upstream and what is known of it only while the file is read.
+type entry struct {
+	Upstream
+	foreign bool // from mcpServers: its name may have to be made fit
+}
+
+func (l *loader) readUpstreams(v value) {
+	v.each(func(name string, v value) {
+		if !isName(name) {
+			v.wrong("is not %s", nameRule)
+		}
+		u := newUpstream(name, v)
+		v.strict(u.fields())
+		v.transport(value.wrong)
+		l.entries = append(l.entries, entry{Upstream: *u})
+	})
+}
+
+func newUpstream(name string, v value) *Upstream {
+	u := defaultUpstream()
+	u.Name, u.Key = name, v.key
+	return &u
+}
+
+// fields are the keys of an upstream.
+func (u *Upstream) fields() fields {
+	return fields{
+		"command":    into(&u.Command, value.command),
+		"args":       into(&u.Args, loose.list),
+		"env":        into(&u.Env, loose.mapped(envName.what, isEnvName)),
+		"inheritEnv": into(&u.InheritEnv, envName.list),
+		"cwd":        into(&u.Cwd, value.path),
+
+		"url":           into(&u.URL, httpURL.read),
+		"headers":       into(&u.Headers, value.headers),
+		"headersFrom":   into(&u.HeadersFrom, value.headersFrom),
+		"tls":           into(&u.TLS, value.tls),
+		"maxConcurrent": into(&u.MaxConcurrent, count.read),
+
+		"session":        into(&u.Shared, value.shared),
+		"startTimeout":   into(&u.StartTimeout, duration1.read),
+		"requestTimeout": into(&u.RequestTimeout, duration.read),
+		"writeTimeout":   into(&u.WriteTimeout, duration1.read),
+		"stopGrace":      into(&u.StopGrace, duration1.read),
+		"prefix":         into(&u.Prefix, value.prefix),
+		"tools":          into(&u.Tools, value.tools),
+	}
+}
+
+var (
+	processKeys = []string{"args", "env", "inheritEnv", "cwd"}
+	remoteKeys  = []string{"headers", "headersFrom", "tls", "maxConcurrent"}
+)
+
+// transport checks that an upstream is a process or remote, and that its keys
+// are of the one kind; misplaced gets those that are not.
+func (v value) transport(misplaced func(v value, format string, args ...any)) {
+	command, url := v.node.has("command"), v.node.has("url")
+	others, needs := remoteKeys, "url"
+	if url {
+		others, needs = processKeys, "command"
+	}
+	switch {
+	case command && url:
+		v.wrong("has both command and url")
+		return
+	case !command && !url:
+		if v.node.kind&(null|object) != 0 { // anything else has been named already
+			v.wrong("needs command or url")
+		}
+		return
+	}
+	v.each(func(key string, v value) {
+		if slices.Contains(others, key) {
+			misplaced(v, "has a meaning only beside %s", needs)
+		}
+	})
+}
+
+// command is a name to look up in PATH, or with a slash a path, which counts
+// from the file's directory.
+func (v value) command() (string, bool) {
+	s, ok := nonEmpty.read(v)
+	if ok && isPath(s) {
+		s = v.resolve(s)
+	}
+	return s, ok
+}
+
+func (v value) headers() (map[string]string, bool) {
+	all, ok := header.mapped("the name of a header", headerToken.MatchString)(v)
+	v.twins(all)
+	return all, ok
+}
+
+func (v value) headersFrom() (map[string]string, bool) {
+	all, ok := nonEmpty.mapped("the name of a header", headerToken.MatchString)(v)
+	v.twins(all)
+	for name, file := range all {
+		all[name] = v.resolve(file)
+	}
+	return all, ok
+}
+
+// twins refuses names of headers that only case tells apart: one of them would
+// be lost on the way.
+func (v value) twins(all map[string]string) {
+	seen := make(map[string]string)
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		lower := strings.ToLower(name)
+		if first, ok := seen[lower]; ok {
+			v.fail(v.source, join(v.key, name), "is the same header as %s", first)
+		}
+		seen[lower] = name
+	}
+}
+
+func (v value) tls() (t TLS, ok bool) {
+	v.strict(fields{
+		"ca":   into(&t.CA, value.path),
+		"cert": into(&t.Cert, value.path),
+		"key":  into(&t.Key, value.path),
+	})
+	if (t.Cert == "") != (t.Key == "") {
+		v.wrong("cert and key come together")
+	}
+	return t, true
+}
+
+func (v value) shared() (bool, bool) {
+	s, ok := session.read(v)
+	return s == "shared", ok
+}
+
+func (v value) prefix() (*string, bool) {
+	s, ok := prefixText.read(v)
+	return &s, ok
+}
+
+func (v value) tools() (t Tools, ok bool) {
+	v.strict(fields{
+		"allow": into(&t.Allow, glob.list),
+		"deny":  into(&t.Deny, glob.list),
+	})
+	return t, true
+}

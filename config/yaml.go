@@ -1,0 +1,148 @@
+package config
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// parseYAML reads one document. Anchors, aliases and merge keys work; every use
+// of an alias counts against the budget.
+func parseYAML(data []byte) (*node, error) {
+	dec := yaml.NewDecoder(bytes.NewReader(data))
+	var doc, next yaml.Node
+	switch err := dec.Decode(&doc); {
+	case errors.Is(err, io.EOF):
+		return &node{kind: null}, nil
+	case err != nil:
+		return nil, yamlError(err)
+	}
+	switch err := dec.Decode(&next); {
+	case err == nil:
+		return nil, fmt.Errorf("line %d: holds a second document", next.Line)
+	case !errors.Is(err, io.EOF):
+		return nil, yamlError(err)
+	}
+	var p yamlParser
+	return p.value(&doc, 0)
+}
+
+func yamlError(err error) error {
+	return errors.New(strings.TrimPrefix(err.Error(), "yaml: "))
+}
+
+type yamlParser struct{ budget }
+
+func (p *yamlParser) value(y *yaml.Node, depth int) (*node, error) {
+	if err := p.spend(depth); err != nil {
+		return nil, err
+	}
+	switch y.Kind {
+	case yaml.DocumentNode:
+		return p.value(y.Content[0], depth)
+	case yaml.AliasNode:
+		return p.value(y.Alias, depth+1) // deeper, so that a cycle ends
+	case yaml.SequenceNode:
+		return p.list(y, depth)
+	case yaml.MappingNode:
+		return p.object(y, depth)
+	default:
+		return scalarNode(y)
+	}
+}
+
+func (p *yamlParser) list(y *yaml.Node, depth int) (*node, error) {
+	n := &node{kind: list}
+	for _, c := range y.Content {
+		item, err := p.value(c, depth+1)
+		if err != nil {
+			return nil, err
+		}
+		n.items = append(n.items, item)
+	}
+	return n, nil
+}
+
+func (p *yamlParser) object(y *yaml.Node, depth int) (*node, error) {
+	n := &node{kind: object}
+	var merged []member
+	for i := 0; i+1 < len(y.Content); i += 2 {
+		key := y.Content[i]
+		if key.Kind == yaml.AliasNode {
+			key = key.Alias
+		}
+		if key.Kind != yaml.ScalarNode {
+			return nil, fmt.Errorf("line %d: keys must be plain text", key.Line)
+		}
+		value, err := p.value(y.Content[i+1], depth+1)
+		if err != nil {
+			return nil, err
+		}
+		if key.ShortTag() != "!!merge" {
+			n.members = append(n.members, member{key.Value, value})
+			continue
+		}
+		more, ok := mergeable(value)
+		if !ok {
+			return nil, fmt.Errorf("line %d: << needs a map or a list of maps", key.Line)
+		}
+		merged = append(merged, more...)
+	}
+	return merge(n, merged), nil
+}
+
+// mergeable gives the members that a << brings, the strongest first.
+func mergeable(n *node) (members []member, ok bool) {
+	switch n.kind {
+	case object:
+		return n.members, true
+	case list:
+		for _, item := range n.items {
+			if item.kind != object {
+				return nil, false
+			}
+			members = append(members, item.members...)
+		}
+		return members, true
+	}
+	return nil, false
+}
+
+// merge adds members that n does not have itself; overriding them is no mistake.
+func merge(n *node, merged []member) *node {
+	has := make(map[string]bool)
+	for _, m := range n.members {
+		has[m.key] = true
+	}
+	for _, m := range merged {
+		if !has[m.key] {
+			has[m.key] = true
+			n.members = append(n.members, m)
+		}
+	}
+	return n
+}
+
+// scalarNode follows the core schema of YAML 1.2: dates are text, as are yes and no.
+func scalarNode(y *yaml.Node) (*node, error) {
+	n := &node{text: y.Value}
+	switch y.ShortTag() {
+	case "!!str", "!!timestamp":
+		n.kind = text
+	case "!!int", "!!float":
+		n.kind = number
+	case "!!bool":
+		n.kind = boolean
+	case "!!null":
+		n.kind = null
+	case "!!merge": // "<<" as a value
+		n.kind = text
+	default:
+		return nil, fmt.Errorf("line %d: the tag %q has no meaning here", y.Line, y.ShortTag())
+	}
+	return n, nil
+}
