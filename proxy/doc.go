@@ -1,0 +1,31 @@
+// Package proxy is the session of one client: it fans the client's requests out
+// to upstreams, brings answers and questions back, and ends honestly.
+//
+//	                     ┌──────────── session ────────────┐
+//	           readLoop  │ calls      (client's requests)  │  leg.queue  writeLoop
+//	client ──────Recv───►│ questions  (upstreams' requests)│─────Send────────────► stream
+//	       ◄─────Send────│ outbox                          │◄────Recv──────────── to one
+//	          writeLoop  └─────────────────────────────────┘  leg.run             upstream
+//
+// A [Proxy] is a value: give it Upstreams and a Dialer and call Serve with each
+// client's Conn. A session has one leg for each upstream; a leg owns one stream,
+// opened when first needed and again after it ended. Names and URIs resolve by
+// the tables in catalog.go; the method table is in route.go.
+//
+// Goroutines of a session, all waited for by Serve: readLoop, writeLoop; for
+// each open leg run and writeLoop; one for each request that needs more than one
+// message to answer (initialize, lists, a name not yet known); one while a
+// list_changed is held back. readLoop never waits for an upstream or for the
+// client to read, so that a cancellation always passes.
+//
+// Invariants:
+//   - Settle once: whoever takes a call out of session.calls answers it. Nobody
+//     else does, and a cancelled call is answered by nobody.
+//   - Ids and progress tokens on a leg are minted here, one integer for each
+//     request; the client's own come back byte for byte.
+//   - The one connection-closed error is built at the moment of settling.
+//   - session.mu guards all tables of a session and is never held across I/O.
+//
+// The package starts no processes and knows no transport: both ends are Conns,
+// so that it can be tested in a synctest bubble.
+package proxy

@@ -1,0 +1,123 @@
+package proxy
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"sync"
+
+	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+)
+
+// fanOut runs ask for each upstream that want accepts, all at once, and waits
+// for them; each has the list timeout.
+func (s *session) fanOut(ctx context.Context, want func(*leg) bool, ask func(context.Context, *leg)) {
+	var wg sync.WaitGroup
+	for _, l := range s.legs {
+		if want(l) {
+			wg.Go(func() {
+				ctx, cancel := context.WithTimeout(ctx, s.p.listTimeout())
+				defer cancel()
+				ask(ctx, l)
+			})
+		}
+	}
+	wg.Wait()
+}
+
+func all(*leg) bool { return true }
+
+// A failure is why one upstream has no part in an answer made of many: its own
+// error, or one of the proxy's about it.
+type failure struct {
+	wire  json.RawMessage
+	cause string // for the log
+}
+
+func ownFailure(err *jsonrpc.Error) *failure {
+	cause := err.Message
+	if data, ok := err.Data.(jsonrpc.ErrorData); ok && data.Cause != "" {
+		cause = data.Cause
+	}
+	return &failure{err.Raw(), cause}
+}
+
+// pages asks one upstream for a list of any kind, following its cursors, and
+// returns all elements and what else the first page said. It starts the upstream
+// if need be.
+func (l *leg) pages(ctx context.Context, method, list string) ([]json.RawMessage, []member, *failure) {
+	var elements []json.RawMessage
+	var rest []member
+	var params json.RawMessage
+	for page := range maxPages {
+		answer, err := l.ask(ctx, method, params)
+		if err != nil {
+			return nil, nil, ownFailure(jsonrpc.TimedOut(l.up.Name))
+		}
+		if answer.Error != nil {
+			return nil, nil, &failure{answer.Error, "error response"}
+		}
+		p, err := parsePage(list, answer.Result)
+		if err != nil {
+			return nil, nil, ownFailure(jsonrpc.InvalidResponse(l.up.Name, "unusable list"))
+		}
+		elements = append(elements, p.elements...)
+		if page == 0 {
+			rest = p.rest
+		}
+		next := json.RawMessage(`{"cursor":` + string(p.cursor) + `}`)
+		if p.cursor == nil || string(next) == string(params) {
+			break
+		}
+		params = next
+	}
+	return elements, rest, nil
+}
+
+// maxPages bounds how far an upstream's cursors are followed.
+const maxPages = 1000
+
+// A page is the result of a list request, taken apart.
+type page struct {
+	elements []json.RawMessage
+	cursor   json.RawMessage // for more; nil if there is none
+	rest     []member
+}
+
+// A member is one of a list result beside the list and its cursor.
+type member struct {
+	key   string
+	value json.RawMessage
+}
+
+func parsePage(list string, result json.RawMessage) (page, error) {
+	var p page
+	var array json.RawMessage
+	err := jsonrpc.Each(result, func(key string, value json.RawMessage) {
+		switch key {
+		case list:
+			array = value
+		case "nextCursor":
+			p.cursor = value
+		default:
+			p.rest = append(p.rest, member{key, value})
+		}
+	})
+	if err != nil {
+		return p, err
+	}
+	if array == nil {
+		return p, errors.New("no " + list)
+	}
+	if len(p.cursor) == 0 || p.cursor[0] != '"' {
+		p.cursor = nil
+	}
+	p.elements, err = jsonrpc.Elements(array)
+	return p, err
+}
+
+// leftOut logs that an upstream has no part in the answer to method.
+func (l *leg) leftOut(method string, f *failure) {
+	l.log.Log(context.Background(), slog.LevelWarn, "upstream left out of a merged list", "method", method, "cause", f.cause)
+}

@@ -1,0 +1,257 @@
+package proxy
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+)
+
+// Versions of the protocol that a session can speak, newest first.
+var versions = []string{"2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"}
+
+// batchVersion is the one version in which messages may come in arrays.
+const batchVersion = "2025-03-26"
+
+// hello is what the client's initialize settled for the session.
+type hello struct {
+	params  json.RawMessage // for upstreams: the client's own, with the version agreed; nil before initialize
+	version string
+	ready   bool // the client takes questions: it sent initialized, or a request after initialize
+}
+
+// serverInfo is what an upstream said in its answer to initialize.
+type serverInfo struct {
+	result       json.RawMessage // nil if it has not answered yet
+	capabilities map[string]json.RawMessage
+}
+
+// initialize starts all upstreams and answers for them together. A client waits
+// for a slow one only so long; its start goes on.
+func (s *session) initialize(c *call) {
+	params, version, err := negotiate(c.msg.Params)
+	if err != nil {
+		s.fail(c, invalidParams(err.Error()))
+		return
+	}
+	s.mu.Lock()
+	again := s.hello.params != nil
+	if !again {
+		s.hello.params, s.hello.version = params, version
+	}
+	s.mu.Unlock()
+	if again {
+		s.fail(c, &jsonrpc.Error{Code: jsonrpc.CodeInvalidRequest, Message: "Invalid request: already initialized"})
+		return
+	}
+	s.work(c, func(ctx context.Context) {
+		s.startAll(ctx)
+		s.settle(c, jsonrpc.NewResult(c.id, s.welcome(version)))
+	})
+}
+
+// negotiate returns the client's params with the version that the session will
+// speak: the client's own if it is known, else the newest (2025-11-25
+// basic/lifecycle: "Otherwise, the server MUST respond with another protocol
+// version it supports").
+func negotiate(params json.RawMessage) (json.RawMessage, string, error) {
+	var at [1]jsonrpc.Span
+	if err := jsonrpc.Find(params, jsonrpc.Span{}, at[:], "protocolVersion"); err != nil {
+		return nil, "", err
+	}
+	version, ok := jsonrpc.Unquote(at[0].Of(params))
+	if !ok {
+		return nil, "", errMissing("protocolVersion")
+	}
+	if slices.Contains(versions, version) {
+		return params, version, nil
+	}
+	version = versions[0]
+	return jsonrpc.Replace(params, jsonrpc.Edit{Span: at[0], With: jsonrpc.Quote(version)}), version, nil
+}
+
+// startAll starts all upstreams at once and waits for each as long as it may
+// hold the client.
+func (s *session) startAll(ctx context.Context) {
+	var wg sync.WaitGroup
+	for _, l := range s.legs {
+		wg.Go(func() {
+			ctx, cancel := context.WithTimeout(ctx, l.startTimeout())
+			defer cancel()
+			if err := l.start(ctx); err != nil && ctx.Err() != nil && s.ctx.Err() == nil {
+				l.log.Info("upstream is slow to start; initialize goes on without it")
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// initialized handles an upstream's answer to initialize.
+func (l *leg) initialized(a *attempt, answer *jsonrpc.Message) {
+	if answer.Error != nil { // nothing can be asked of it: hang up, so that the host stops it
+		l.s.mu.Lock()
+		ended := a.ended
+		l.s.mu.Unlock()
+		if !ended {
+			l.log.Warn("upstream refused initialize")
+			a.conn.Close()
+		}
+		return
+	}
+	info := serverInfo{result: answer.Result, capabilities: make(map[string]json.RawMessage)}
+	capabilities, err := jsonrpc.Member(answer.Result, "capabilities")
+	if err == nil && capabilities != nil {
+		err = jsonrpc.Each(capabilities, func(k string, v json.RawMessage) { info.capabilities[k] = v })
+	}
+	if err != nil {
+		l.log.Warn("unusable capabilities from upstream", "err", err)
+	}
+	l.s.mu.Lock()
+	l.info = info
+	first := []*jsonrpc.Message{jsonrpc.NewNotification("notifications/initialized", nil)}
+	first = append(first, l.replayLocked()...)
+	l.s.mu.Unlock()
+	l.ready(a, first)
+	l.s.returned(l)
+}
+
+// replayLocked returns the requests that bring a restarted upstream to where the
+// session had it: its log level and subscriptions.
+func (l *leg) replayLocked() []*jsonrpc.Message {
+	var replay []*jsonrpc.Message
+	request := func(method string, params json.RawMessage) {
+		r := l.mintLocked()
+		r.sent = true
+		r.done = func(answer *jsonrpc.Message) {
+			if answer.Error != nil {
+				l.log.Warn("upstream did not take up where it was", "method", method)
+			}
+		}
+		replay = append(replay, jsonrpc.NewRequest(r.id, method, params))
+	}
+	if _, ok := l.info.capabilities["logging"]; ok && l.s.level != nil {
+		request("logging/setLevel", l.s.level)
+	}
+	for _, sub := range l.s.subs {
+		if sub.leg == l {
+			request("resources/subscribe", sub.params)
+		}
+	}
+	return replay
+}
+
+// offers reports whether the upstream declared a capability. One that has not
+// answered initialize may have it.
+func (l *leg) offers(capability string) bool {
+	l.s.mu.Lock()
+	defer l.s.mu.Unlock()
+	_, ok := l.info.capabilities[capability]
+	return ok || l.info.result == nil
+}
+
+// clientReady opens the way for what upstreams have to ask and to tell.
+func (s *session) clientReady() {
+	s.mu.Lock()
+	if s.hello.ready || s.hello.params == nil {
+		s.mu.Unlock()
+		return
+	}
+	s.hello.ready = true
+	s.mu.Unlock()
+	for _, l := range s.legs {
+		s.wg.Go(l.release)
+	}
+}
+
+// welcome is the result of initialize.
+func (s *session) welcome(version string) json.RawMessage {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.legs) == 1 && s.legs[0].info.result != nil {
+		return own(s.legs[0].info.result, version)
+	}
+	capabilities, missing := json.RawMessage(`{}`), false
+	var instructions []string
+	for _, l := range s.legs {
+		if l.info.result == nil {
+			missing = true
+			continue
+		}
+		offered, _ := jsonrpc.Member(l.info.result, "capabilities")
+		capabilities = union(capabilities, offered)
+		raw, _ := jsonrpc.Member(l.info.result, "instructions")
+		if text, ok := jsonrpc.Unquote(raw); ok && text != "" {
+			instructions = append(instructions, "# "+l.up.Name+"\n\n"+text)
+		}
+	}
+	result := append([]byte(`{"protocolVersion":`), jsonrpc.Quote(version)...)
+	result = append(append(result, `,"capabilities":`...), announce(capabilities, missing)...)
+	result = append(append(result, `,"serverInfo":{"name":"mcp-proxy","version":`...), jsonrpc.Quote(orDefault(s.p.Version, "dev"))...)
+	result = append(result, '}')
+	if len(instructions) > 0 {
+		result = append(append(result, `,"instructions":`...), jsonrpc.Quote(strings.Join(instructions, "\n\n"))...)
+	}
+	return append(result, '}')
+}
+
+// own is the only upstream's result, in the version of this hop.
+func own(result json.RawMessage, version string) json.RawMessage {
+	var at [1]jsonrpc.Span
+	if jsonrpc.Find(result, jsonrpc.Span{}, at[:], "protocolVersion") != nil {
+		return result
+	}
+	return jsonrpc.Replace(result, jsonrpc.Edit{Span: at[0], With: jsonrpc.Quote(version)})
+}
+
+// everything is what is advertised while an upstream is missing: it may offer
+// any of it when it comes.
+const everything = `{"tools":{},"prompts":{},"resources":{"subscribe":true},"logging":{},"completions":{}}`
+
+// announce returns the capabilities of the session. Lists can change even if no
+// upstream says so: an upstream may come and go.
+func announce(capabilities json.RawMessage, missing bool) json.RawMessage {
+	if missing {
+		capabilities = union(capabilities, json.RawMessage(everything))
+	}
+	for _, list := range []string{"tools", "prompts", "resources"} {
+		if v, _ := jsonrpc.Member(capabilities, list); v != nil {
+			capabilities = union(json.RawMessage(`{"`+list+`":{"listChanged":true}}`), capabilities)
+		}
+	}
+	return capabilities
+}
+
+// union merges two JSON objects: members of both are merged in turn if they are
+// objects, true wins over false, and else a's stays.
+func union(a, b json.RawMessage) json.RawMessage {
+	var keys []string
+	values := make(map[string]json.RawMessage)
+	add := func(k string, v json.RawMessage) {
+		old, ok := values[k]
+		if !ok {
+			keys = append(keys, k)
+			values[k] = v
+		} else if v = bytes.TrimSpace(v); string(v) == "true" {
+			values[k] = v
+		} else if len(v) > 0 && v[0] == '{' && old[0] == '{' {
+			values[k] = union(old, v)
+		}
+	}
+	for _, object := range []json.RawMessage{a, b} {
+		if len(object) > 0 && jsonrpc.Each(object, add) != nil {
+			return a
+		}
+	}
+	merged := []byte{'{'}
+	for i, k := range keys {
+		if i > 0 {
+			merged = append(merged, ',')
+		}
+		merged = append(append(append(merged, jsonrpc.Quote(k)...), ':'), values[k]...)
+	}
+	return append(merged, '}')
+}

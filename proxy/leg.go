@@ -1,0 +1,352 @@
+package proxy
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+)
+
+// A leg is one session's side of one upstream: at most one open stream, opened
+// when first needed, and again after it ended.
+type leg struct {
+	// Static after construction.
+	s      *session
+	i      int // in session.legs
+	up     *Upstream
+	prefix string // of exposed names, with its separator; "" for bare names
+	log    *slog.Logger
+	wake   sync.Cond // on session.mu: queue or attempt changed
+
+	// Guarded by session.mu.
+	attempt    *attempt // the open stream, or the last one
+	closed     bool     // no new attempt: the session is ending
+	minted     int64    // last id; never reused, so that a late reply settles nothing else
+	pending    map[int64]*request
+	queue      []queued                  // to writeLoop
+	bytes      int                       // in queue
+	asked      map[jsonrpc.ID]int64      // open questions: the upstream's id to ours
+	tokens     map[int64]json.RawMessage // progress tokens of tasks, which outlive their call
+	taskTokens map[string]int64          // the keys of tokens, by task
+	held       []*jsonrpc.Message        // from the upstream, until the client is ready for it
+	info       serverInfo                // what its last initialize said
+	tables     [kinds]*table             // what it offers, as last listed
+	shown      [kinds]digest             // what of it the client has seen
+}
+
+// An attempt is one stream from its opening to its end.
+type attempt struct {
+	started chan struct{} // closed when initialize was answered or the stream ended before
+	conn    jsonrpc.Conn  // nil until the stream is open
+	ready   bool          // initialize was answered: writeLoop may send
+	ended   bool
+	err     *jsonrpc.Error // why it ended before it was ready
+}
+
+// queued is a message for the upstream. One that belongs to a request is not
+// sent if the request was taken meanwhile.
+type queued struct {
+	m *jsonrpc.Message
+	r *request
+}
+
+func newLeg(s *session, i int, up *Upstream, prefix string) *leg {
+	l := &leg{
+		s: s, i: i, up: up, prefix: prefix, log: s.log.With("upstream", up.Name),
+		pending:    make(map[int64]*request),
+		asked:      make(map[jsonrpc.ID]int64),
+		tokens:     make(map[int64]json.RawMessage),
+		taskTokens: make(map[string]int64),
+	}
+	l.wake.L = &s.mu
+	for k := range kinds {
+		l.tables[k] = s.p.lastTable(tableKey{up.Name, k, prefix})
+		l.shown[k] = emptyDigest
+	}
+	return l
+}
+
+// openLocked makes sure that there is a stream, or an attempt at one.
+func (l *leg) openLocked() *attempt {
+	if l.attempt == nil || l.attempt.ended {
+		a := &attempt{started: make(chan struct{})}
+		if l.closed {
+			a.ended, a.err = true, l.lost("", jsonrpc.NotSent)
+			close(a.started)
+			return a
+		}
+		l.attempt = a
+		l.s.wg.Go(func() { l.run(a) })
+	}
+	return l.attempt
+}
+
+// start opens the stream if need be and waits until the upstream has answered
+// initialize. The error is the one to give to whoever needs the upstream.
+func (l *leg) start(ctx context.Context) *jsonrpc.Error {
+	l.s.mu.Lock()
+	a := l.openLocked()
+	l.s.mu.Unlock()
+	select {
+	case <-a.started:
+		l.s.mu.Lock()
+		defer l.s.mu.Unlock()
+		return a.err
+	case <-ctx.Done():
+		return l.lost("start timeout", jsonrpc.NotSent)
+	}
+}
+
+// lost is the connection-closed error of a request on this leg.
+func (l *leg) lost(cause string, at jsonrpc.Phase) *jsonrpc.Error {
+	return jsonrpc.ConnectionClosed(jsonrpc.CodeInternalError, l.up.Name, cause, at)
+}
+
+// run owns the stream of one attempt and its Recv.
+func (l *leg) run(a *attempt) {
+	conn, err := l.s.p.Dialer.Dial(l.s.ctx, l.up.Name, l.s.key)
+	if err == nil {
+		defer conn.Close()
+		if err = l.adopt(a, conn); err == nil {
+			err = l.receiveAll(a, conn)
+		}
+	}
+	l.end(a, err)
+}
+
+// adopt makes conn the stream of a and sends initialize on it, which is the
+// first message and waits for no queue.
+func (l *leg) adopt(a *attempt, conn jsonrpc.Conn) error {
+	l.s.mu.Lock()
+	if l.closed {
+		l.s.mu.Unlock()
+		return jsonrpc.ErrClosed
+	}
+	a.conn = conn
+	r := l.mintLocked()
+	r.sent = true
+	r.done = func(answer *jsonrpc.Message) { l.initialized(a, answer) }
+	m := jsonrpc.NewRequest(r.id, "initialize", l.s.hello.params)
+	l.s.mu.Unlock()
+	return conn.Send(m)
+}
+
+func (l *leg) receiveAll(a *attempt, conn jsonrpc.Conn) error {
+	for {
+		m, err := conn.Recv()
+		if bad, ok := errors.AsType[*jsonrpc.InvalidError](err); ok {
+			l.log.Warn("unusable message from upstream", "err", bad)
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		l.receive(a, m)
+	}
+}
+
+// ready lets the queue flow once the upstream has answered initialize; first
+// are the messages that it has to know before any request.
+func (l *leg) ready(a *attempt, first []*jsonrpc.Message) {
+	l.s.mu.Lock()
+	for i, m := range first {
+		l.queue = slices.Insert(l.queue, i, queued{m: m})
+	}
+	a.ready = true
+	close(a.started)
+	l.s.mu.Unlock()
+	l.s.wg.Go(func() { l.writeLoop(a) })
+}
+
+// writeLoop owns Send of a ready stream. It leaves the end to run, which learns
+// the cause from Recv.
+func (l *leg) writeLoop(a *attempt) {
+	for {
+		batch := l.next(a)
+		if batch == nil || jsonrpc.SendAll(a.conn, batch) != nil {
+			return
+		}
+	}
+}
+
+// next waits for messages to the upstream and takes them all; nil at the end.
+// From here on their requests count as sent.
+func (l *leg) next(a *attempt) []*jsonrpc.Message {
+	l.s.mu.Lock()
+	defer l.s.mu.Unlock()
+	for {
+		for len(l.queue) == 0 && !a.ended {
+			l.wake.Wait()
+		}
+		if a.ended {
+			return nil
+		}
+		batch := make([]*jsonrpc.Message, 0, len(l.queue))
+		for _, q := range l.queue {
+			if q.r != nil && l.pending[q.r.n] != q.r {
+				continue
+			}
+			if q.r != nil {
+				q.r.sent = true
+			}
+			batch = append(batch, q.m)
+		}
+		clear(l.queue)
+		l.queue, l.bytes = l.queue[:0], 0
+		if len(batch) > 0 {
+			return batch
+		}
+	}
+}
+
+// mintLocked enters a new request into the table.
+func (l *leg) mintLocked() *request {
+	l.minted++
+	r := &request{leg: l, n: l.minted, id: jsonrpc.IntID(l.minted)}
+	l.pending[r.n] = r
+	return r
+}
+
+// queueLocked queues m and reports whether there was room: reading never stops
+// for an upstream that does not read.
+func (l *leg) queueLocked(m *jsonrpc.Message, r *request) bool {
+	size := m.Size()
+	if len(l.queue) > 0 && l.bytes+size > l.s.p.queueBytes() || len(l.queue) >= maxQueue {
+		return false
+	}
+	l.queue = append(l.queue, queued{m, r})
+	l.bytes += size
+	l.wake.Signal()
+	return true
+}
+
+// maxQueue bounds the messages that wait for one upstream to read.
+const maxQueue = 8192
+
+// tell sends m, which is not a request, to the upstream if it is there. What
+// finds no room is lost with a warning: the upstream has not read for long.
+func (l *leg) tell(m *jsonrpc.Message) {
+	l.s.mu.Lock()
+	alive := l.attempt != nil && !l.attempt.ended
+	room := alive && l.queueLocked(m, nil)
+	l.s.mu.Unlock()
+	if alive && !room {
+		l.log.Warn("message dropped: the upstream does not read", "method", m.Method)
+	}
+}
+
+// ask sends a request of the session's own and waits for the answer, which may
+// be a connection-closed error. It starts the upstream if need be. When ctx ends
+// first the request is cancelled at the upstream and the error is ctx's.
+func (l *leg) ask(ctx context.Context, method string, params json.RawMessage) (*jsonrpc.Message, error) {
+	answers := make(chan *jsonrpc.Message, 1)
+	l.s.mu.Lock()
+	r := l.mintLocked()
+	r.done = func(answer *jsonrpc.Message) { answers <- answer }
+	l.sendLocked(r, jsonrpc.NewRequest(r.id, method, params))
+	l.s.mu.Unlock()
+	select {
+	case answer := <-answers:
+		return answer, nil
+	case <-ctx.Done():
+	}
+	l.s.mu.Lock()
+	_, open := l.pending[r.n]
+	r.removeLocked()
+	l.s.mu.Unlock()
+	if open && r.sent {
+		l.tell(cancellation(r.id, "no longer needed"))
+	}
+	return nil, context.Cause(ctx)
+}
+
+// sendLocked queues the message of a request, which is refused at once if there
+// is no room or the session is ending.
+func (l *leg) sendLocked(r *request, m *jsonrpc.Message) {
+	a := l.openLocked()
+	switch {
+	case a.ended:
+		l.refuseLocked(r, a.err)
+	case !l.queueLocked(m, r):
+		l.refuseLocked(r, jsonrpc.Overloaded(l.up.Name))
+	}
+}
+
+// refuseLocked settles a request that cannot be sent, in a goroutine of its own
+// because the caller holds the lock.
+func (l *leg) refuseLocked(r *request, err *jsonrpc.Error) {
+	r.removeLocked()
+	l.s.wg.Go(func() { r.settle(jsonrpc.NewError(r.id, err)) })
+}
+
+// end settles all that the stream of a had in flight, once for each.
+func (l *leg) end(a *attempt, err error) {
+	cause, delivered := "link lost", true
+	if c, ok := errors.AsType[*jsonrpc.ClosedError](err); ok {
+		cause, delivered = c.Cause, c.Delivered
+	}
+	l.s.mu.Lock()
+	a.ended = true
+	if !a.ready {
+		a.err = l.lost(cause, jsonrpc.NotSent)
+		close(a.started)
+	}
+	pending := l.pending
+	l.pending = make(map[int64]*request)
+	l.queue, l.bytes, l.held = nil, 0, nil
+	questions := l.s.questions.takeLegLocked(l)
+	if l.s.phase >= closing {
+		questions = nil // the client is not asked to bother any more
+	}
+	clear(l.tokens)
+	clear(l.taskTokens)
+	clear(l.asked)
+	l.wake.Broadcast()
+	l.s.mu.Unlock()
+
+	l.log.Debug("stream ended", "cause", cause, "err", err, "pending", len(pending))
+	for _, r := range pending {
+		at := jsonrpc.NotSent
+		if r.sent && delivered {
+			at = jsonrpc.InFlight
+		}
+		r.settle(jsonrpc.NewError(r.id, l.lost(cause, at)))
+	}
+	for _, q := range questions {
+		l.s.withdraw(q)
+	}
+}
+
+// hangUp closes the stream for good; the host cancels at the upstream what this
+// session had in flight there.
+func (l *leg) hangUp() {
+	l.s.mu.Lock()
+	l.closed = true
+	var conn jsonrpc.Conn
+	if l.attempt != nil {
+		conn = l.attempt.conn
+	}
+	l.wake.Broadcast()
+	l.s.mu.Unlock()
+	if conn != nil {
+		conn.Close()
+	}
+}
+
+// alive reports whether the upstream has answered initialize on an open stream.
+func (l *leg) alive() bool {
+	l.s.mu.Lock()
+	defer l.s.mu.Unlock()
+	return l.attempt != nil && l.attempt.ready && !l.attempt.ended
+}
+
+// startTimeout is how long this upstream may hold the client's initialize:
+// hosts give up after 10 s.
+func (l *leg) startTimeout() time.Duration {
+	return min(orDefault(l.up.StartTimeout, 30*time.Second), 8*time.Second)
+}

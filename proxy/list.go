@@ -1,0 +1,215 @@
+package proxy
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+)
+
+// A snapshot is a merged list that is handed out by pages.
+type snapshot struct {
+	generation int
+	entries    []json.RawMessage
+	rest       []member
+}
+
+// A listing is what one upstream offers of one kind.
+type listing struct {
+	offered bool // the upstream has such a list
+	entries []entry
+	rest    []member
+	digest  digest
+}
+
+// list returns the handler that merges one kind of list.
+func list(k kind) func(*session, *call) {
+	return func(s *session, c *call) {
+		cursor, err := jsonrpc.Member(c.msg.Params, "cursor")
+		if err != nil {
+			s.fail(c, invalidParams(err.Error()))
+			return
+		}
+		if cursor != nil && string(cursor) != "null" {
+			s.nextPage(c, k, cursor)
+			return
+		}
+		s.work(c, func(ctx context.Context) { s.firstPage(ctx, c, k) })
+	}
+}
+
+// firstPage merges the upstreams' lists anew. One that is dead or late is left
+// out; if all that could offer anything failed it is an error, never an empty
+// success.
+func (s *session) firstPage(ctx context.Context, c *call, k kind) {
+	listings, failure := s.listAll(ctx, k)
+	if failure != nil {
+		s.settle(c, &jsonrpc.Message{ID: c.id, Error: failure.wire})
+		return
+	}
+	snap := snapshot{}
+	seen, keys := make(map[string]bool), make(map[string]bool)
+	for _, li := range listings {
+		for _, e := range li.entries {
+			if !seen[e.key] {
+				seen[e.key] = true
+				snap.entries = append(snap.entries, e.raw)
+			} else if s.p.warnOnce("clash " + kindInfo[k].member + e.key) {
+				s.log.Warn("listed by two upstreams: the first one in the config answers", kindInfo[k].key, e.key)
+			}
+		}
+		for _, m := range li.rest {
+			if !keys[m.key] {
+				keys[m.key] = true
+				snap.rest = append(snap.rest, m)
+			}
+		}
+	}
+	s.mu.Lock()
+	s.shown[k] = true
+	snap.generation = s.pages[k].generation + 1
+	if s.p.PageSize > 0 {
+		s.pages[k] = snap
+	}
+	s.mu.Unlock()
+	s.settle(c, jsonrpc.NewResult(c.id, snap.page(k, 0, s.p.PageSize)))
+}
+
+// nextPage hands out more of the snapshot that a cursor of ours points into.
+func (s *session) nextPage(c *call, k kind, raw json.RawMessage) {
+	cursor, _ := jsonrpc.Unquote(raw)
+	s.mu.Lock()
+	snap := s.pages[k]
+	s.mu.Unlock()
+	from, ok := parseCursor(cursor, snap.generation)
+	if !ok || from >= len(snap.entries) {
+		s.fail(c, invalidParams("unknown cursor"))
+		return
+	}
+	s.settleNow(c, jsonrpc.NewResult(c.id, snap.page(k, from, s.p.PageSize)))
+}
+
+// page renders the entries from index from on as the result of a list request.
+func (sn *snapshot) page(k kind, from, size int) json.RawMessage {
+	to := len(sn.entries)
+	if size > 0 {
+		to = min(to, from+size)
+	}
+	b := append([]byte(`{"`), kindInfo[k].member...)
+	b = append(b, `":[`...)
+	for i, e := range sn.entries[from:to] {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = append(b, e...)
+	}
+	b = append(b, ']')
+	if to < len(sn.entries) {
+		b = append(append(b, `,"nextCursor":`...), jsonrpc.Quote(formatCursor(sn.generation, to))...)
+	}
+	for _, m := range sn.rest {
+		b = append(append(append(append(b, ','), jsonrpc.Quote(m.key)...), ':'), m.value...)
+	}
+	return append(b, '}')
+}
+
+// A cursor is opaque to clients; one of another snapshot must not be taken for
+// one of this.
+func formatCursor(generation, from int) string {
+	return base64.RawURLEncoding.EncodeToString(fmt.Appendf(nil, "%d:%d", generation, from))
+}
+
+func parseCursor(cursor string, generation int) (int, bool) {
+	text, err := base64.RawURLEncoding.DecodeString(cursor)
+	if err != nil {
+		return 0, false
+	}
+	g, f, _ := strings.Cut(string(text), ":")
+	gen, err1 := strconv.Atoi(g)
+	from, err2 := strconv.Atoi(f)
+	return from, err1 == nil && err2 == nil && gen == generation && from > 0
+}
+
+// listAll returns what each upstream that offers the kind lists, in config
+// order; if not one could list, the first failure.
+func (s *session) listAll(ctx context.Context, k kind) ([]listing, *failure) {
+	found := make([]*listing, len(s.legs))
+	failed := make([]*failure, len(s.legs))
+	s.fanOut(ctx, all, func(ctx context.Context, l *leg) { found[l.i], failed[l.i] = l.list(ctx, k) })
+	if ctx.Err() != nil {
+		return nil, nil // cancelled: nobody wants to know
+	}
+	var listings []listing
+	var first *failure
+	offered := false
+	for i, l := range s.legs {
+		if f := failed[i]; f != nil {
+			l.leftOut(kindInfo[k].method, f)
+			first = orDefault(first, f)
+			l.showed(k, emptyDigest)
+			continue
+		}
+		offered = offered || found[i].offered
+		l.showed(k, found[i].digest)
+		listings = append(listings, *found[i])
+	}
+	if first != nil && !offered {
+		return nil, first
+	}
+	return listings, nil
+}
+
+// showed notes what of this upstream the client sees in a merged list.
+func (l *leg) showed(k kind, digest digest) {
+	l.s.mu.Lock()
+	defer l.s.mu.Unlock()
+	l.shown[k] = digest
+}
+
+// list asks one upstream for one kind of list and keeps the table. An upstream
+// that does not offer the kind lists nothing.
+func (l *leg) list(ctx context.Context, k kind) (*listing, *failure) {
+	if err := l.start(ctx); err != nil {
+		return nil, ownFailure(err)
+	}
+	li := &listing{offered: l.offers(kindInfo[k].capability)}
+	var elements []json.RawMessage
+	if li.offered {
+		var f *failure
+		if elements, li.rest, f = l.pages(ctx, kindInfo[k].method, kindInfo[k].member); f != nil {
+			return nil, f
+		}
+	}
+	var t *table
+	li.entries, t = l.index(k, elements)
+	li.digest = t.digest
+	l.keep(k, t)
+	return li, nil
+}
+
+// keep makes t the table of this leg, and the first one of later sessions.
+func (l *leg) keep(k kind, t *table) {
+	l.s.mu.Lock()
+	l.tables[k] = t
+	l.s.mu.Unlock()
+	l.s.p.keepTable(tableKey{l.up.Name, k, l.prefix}, t)
+}
+
+// refresh lists what is not known yet, or known to have changed, on the given
+// legs, so that a name or URI can be looked up.
+func (s *session) refresh(ctx context.Context, want func(*leg) bool, ks ...kind) {
+	for _, k := range ks {
+		s.fanOut(ctx, func(l *leg) bool { return want(l) && l.stale(k) },
+			func(ctx context.Context, l *leg) { l.list(ctx, k) })
+	}
+}
+
+func (l *leg) stale(k kind) bool {
+	l.s.mu.Lock()
+	defer l.s.mu.Unlock()
+	return l.tables[k] == nil || l.tables[k].dirty
+}

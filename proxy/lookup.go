@@ -1,0 +1,231 @@
+package proxy
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+	"strings"
+
+	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+)
+
+// callTool routes tools/call by the tool's name.
+func (s *session) callTool(c *call) {
+	task, err := jsonrpc.Member(c.msg.Params, "task")
+	if err != nil {
+		s.fail(c, invalidParams(err.Error()))
+		return
+	}
+	if task != nil {
+		c.after = func(answer *jsonrpc.Message) { s.taskCreated(c, answer.Result) }
+	}
+	s.byName(c, tools, jsonrpc.Span{}, "Unknown tool: ")
+}
+
+// getPrompt routes prompts/get by the prompt's name.
+func (s *session) getPrompt(c *call) { s.byName(c, prompts, jsonrpc.Span{}, "Unknown prompt: ") }
+
+// byName forwards a call to the upstream that offers the name in params (in the
+// object that in covers), under its own name there.
+func (s *session) byName(c *call, k kind, in jsonrpc.Span, unknown string) {
+	params := c.msg.Params
+	var at [1]jsonrpc.Span
+	err := jsonrpc.Find(params, in, at[:], "name")
+	name, ok := jsonrpc.Unquote(at[0].Of(params))
+	if err == nil && !ok {
+		err = errMissing("name")
+	}
+	if err != nil {
+		s.fail(c, invalidParams(err.Error()))
+		return
+	}
+	to := func(l *leg, original string) {
+		if l == nil || k == tools && !l.up.allows(original) {
+			s.fail(c, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: unknown + name})
+			return
+		}
+		if original == name {
+			s.forward(c, l, params)
+			return
+		}
+		s.forward(c, l, params, jsonrpc.Edit{Span: at[0], With: jsonrpc.Quote(original)})
+	}
+	if l, original := s.owner(k, name); l != nil {
+		to(l, original)
+		return
+	}
+	s.work(c, func(ctx context.Context) { to(s.find(ctx, k, name)) })
+}
+
+// owner looks a name up in the tables: the exposed name first, then a bare name
+// that exactly one upstream offers (apps and prompts mention those). A session
+// with one upstream and bare names needs no table.
+func (s *session) owner(k kind, name string) (*leg, string) {
+	if len(s.legs) == 1 && s.legs[0].prefix == "" {
+		return s.legs[0], name
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, l := range s.legs {
+		if original, ok := l.tables[k].resolve(name); ok {
+			return l, original
+		}
+	}
+	var only *leg
+	for _, l := range s.legs {
+		if l.tables[k] == nil {
+			return nil, "" // it may offer the name, too
+		}
+		if l.tables[k].bare[name] {
+			if only != nil {
+				return nil, ""
+			}
+			only = l
+		}
+	}
+	return only, name
+}
+
+// find looks a name up after asking those upstreams that have not listed yet, or
+// whose list changed: first the one whose prefix the name has, which gets the
+// call if it cannot list now, so that its state is what the client hears.
+func (s *session) find(ctx context.Context, k kind, name string) (*leg, string) {
+	i := slices.IndexFunc(s.legs, func(l *leg) bool { return l.prefix != "" && strings.HasPrefix(name, l.prefix) })
+	if i >= 0 {
+		prefixed := s.legs[i]
+		s.refresh(ctx, func(l *leg) bool { return l == prefixed }, k)
+		if l, original := s.owner(k, name); l != nil {
+			return l, original
+		}
+		if prefixed.stale(k) {
+			return prefixed, strings.TrimPrefix(name, prefixed.prefix)
+		}
+	}
+	s.refresh(ctx, func(*leg) bool { return true }, k)
+	return s.owner(k, name)
+}
+
+// complete routes completion/complete by what it refers to.
+func (s *session) complete(c *call) {
+	var ref, in [2]jsonrpc.Span
+	err := jsonrpc.Find(c.msg.Params, jsonrpc.Span{}, ref[:1], "ref")
+	if err == nil && !ref[0].IsZero() {
+		err = jsonrpc.Find(c.msg.Params, ref[0], in[:], "type", "uri")
+	}
+	if err != nil {
+		s.fail(c, invalidParams(err.Error()))
+		return
+	}
+	switch kindOfRef, _ := jsonrpc.Unquote(in[0].Of(c.msg.Params)); kindOfRef {
+	case "ref/prompt":
+		s.byName(c, prompts, ref[0], "Unknown prompt: ")
+	case "ref/resource":
+		s.toOwnerOf(c, in[1].Of(c.msg.Params))
+	default:
+		if len(s.legs) == 1 {
+			s.forward(c, s.legs[0], c.msg.Params)
+			return
+		}
+		s.fail(c, invalidParams(`"ref" is neither a prompt nor a resource`))
+	}
+}
+
+// byURI forwards a call to the upstream that has the resource.
+func (s *session) byURI(c *call) {
+	uri, err := jsonrpc.Member(c.msg.Params, "uri")
+	if err != nil {
+		s.fail(c, invalidParams(err.Error()))
+		return
+	}
+	s.toOwnerOf(c, uri)
+}
+
+// toOwnerOf forwards c to the upstream that lists the URI, else to one with a
+// template that matches, else to those that declare resources, one by one.
+func (s *session) toOwnerOf(c *call, raw json.RawMessage) {
+	uri, ok := jsonrpc.Unquote(raw)
+	if !ok {
+		s.fail(c, invalidParams(errMissing("uri").Error()))
+		return
+	}
+	if len(s.legs) == 1 {
+		s.forward(c, s.legs[0], c.msg.Params)
+		return
+	}
+	if l := s.ownerOf(uri); l != nil {
+		s.forward(c, l, c.msg.Params)
+		return
+	}
+	s.work(c, func(ctx context.Context) {
+		s.refresh(ctx, func(*leg) bool { return true }, resources, templates)
+		if l := s.ownerOf(uri); l != nil {
+			s.forward(c, l, c.msg.Params)
+			return
+		}
+		candidates := slices.DeleteFunc(slices.Clone(s.legs), func(l *leg) bool { return !l.offers("resources") })
+		if len(candidates) == 0 {
+			s.fail(c, &jsonrpc.Error{Code: jsonrpc.CodeResourceNotFound, Message: "Resource not found", Data: map[string]string{"uri": uri}})
+			return
+		}
+		c.others = candidates[1:]
+		s.forward(c, candidates[0], c.msg.Params)
+	})
+}
+
+// ownerOf looks a URI, or a template as such, up in the tables.
+func (s *session) ownerOf(uri string) *leg {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, k := range []kind{resources, templates} {
+		for _, l := range s.legs {
+			if _, ok := l.tables[k].resolve(uri); ok {
+				return l
+			}
+		}
+	}
+	for _, l := range s.legs {
+		if l.tables[templates].covers(uri) {
+			return l
+		}
+	}
+	return nil
+}
+
+// A subscription is what the client subscribed to and who serves it, so that it
+// survives a restart of the upstream.
+type subscription struct {
+	leg    *leg
+	params json.RawMessage
+}
+
+// subscribe routes resources/subscribe and remembers what succeeded.
+func (s *session) subscribe(c *call) {
+	c.after = func(answer *jsonrpc.Message) {
+		uri, err := jsonrpc.Member(c.msg.Params, "uri")
+		if answer.Error != nil || err != nil || c.request == nil {
+			return
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.subs[string(uri)] = subscription{c.request.leg, c.msg.Params}
+	}
+	s.byURI(c)
+}
+
+// unsubscribe goes where the subscription is.
+func (s *session) unsubscribe(c *call) {
+	uri, err := jsonrpc.Member(c.msg.Params, "uri")
+	if err != nil {
+		s.fail(c, invalidParams(err.Error()))
+		return
+	}
+	s.mu.Lock()
+	sub, ok := s.subs[string(uri)]
+	delete(s.subs, string(uri))
+	s.mu.Unlock()
+	if ok {
+		s.forward(c, sub.leg, c.msg.Params)
+		return
+	}
+	s.toOwnerOf(c, uri)
+}

@@ -1,0 +1,225 @@
+package proxy
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+)
+
+// methods is the method table for requests of a client. A handler must not
+// wait: what takes more than a look at the tables goes into session.work.
+var methods map[string]func(*session, *call)
+
+func init() { // not a literal: the handlers refer to the table
+	methods = map[string]func(*session, *call){
+		"initialize":               (*session).initialize,
+		"ping":                     (*session).pong,
+		"tools/list":               list(tools),
+		"prompts/list":             list(prompts),
+		"resources/list":           list(resources),
+		"resources/templates/list": list(templates),
+		"tools/call":               (*session).callTool,
+		"prompts/get":              (*session).getPrompt,
+		"completion/complete":      (*session).complete,
+		"resources/read":           (*session).byURI,
+		"resources/subscribe":      (*session).subscribe,
+		"resources/unsubscribe":    (*session).unsubscribe,
+		"logging/setLevel":         (*session).setLevel,
+		"tasks/list":               (*session).listTasks,
+		"tasks/get":                (*session).byTask,
+		"tasks/result":             (*session).byTask,
+		"tasks/cancel":             (*session).byTask,
+	}
+}
+
+// receive handles one message from the client.
+func (s *session) receive(m *jsonrpc.Message) {
+	switch {
+	case m.Batch != nil:
+		s.receiveBatch(m.Batch)
+	case m.IsRequest():
+		s.request(m, nil)
+	case m.IsNotification():
+		s.notified(m)
+	default:
+		s.answered(m)
+	}
+}
+
+// receiveBatch takes an array apart, in the one version that has them (2025-03-26
+// basic: implementations MUST support receiving JSON-RPC batches). Each element
+// is a message of its own; the answers go back as one array.
+func (s *session) receiveBatch(elements []*jsonrpc.Message) {
+	b := &batch{}
+	initializes := false
+	for _, m := range elements {
+		if m.IsRequest() {
+			b.missing++
+		}
+		initializes = initializes || m.Method == "initialize"
+	}
+	s.mu.Lock()
+	version := s.hello.version
+	s.mu.Unlock()
+	if version != batchVersion || initializes {
+		s.send(jsonrpc.NewError(jsonrpc.ID{}, &jsonrpc.Error{
+			Code: jsonrpc.CodeInvalidRequest, Message: "Invalid request: no batch is possible here"}))
+		return
+	}
+	for _, m := range elements {
+		if m.IsRequest() {
+			s.request(m, b)
+		} else {
+			s.receive(m)
+		}
+	}
+}
+
+// request routes one request of the client.
+func (s *session) request(m *jsonrpc.Message, b *batch) {
+	c := s.begin(m, b)
+	if c == nil {
+		return
+	}
+	s.mu.Lock()
+	welcome := s.hello.params != nil
+	s.mu.Unlock()
+	if m.Method != "initialize" && m.Method != "ping" {
+		if !welcome {
+			s.fail(c, &jsonrpc.Error{Code: jsonrpc.CodeInvalidRequest, Message: "Invalid request: not initialized"})
+			return
+		}
+		s.clientReady()
+	}
+	if handle, ok := methods[m.Method]; ok {
+		handle(s, c)
+		return
+	}
+	if len(s.legs) > 1 { // never broadcast: nobody knows whose it is
+		s.fail(c, &jsonrpc.Error{Code: jsonrpc.CodeMethodNotFound, Message: "Method not found: " + m.Method})
+		return
+	}
+	s.forward(c, s.legs[0], m.Params)
+}
+
+// pong answers a ping, which is about this hop alone.
+func (s *session) pong(c *call) {
+	s.settleNow(c, jsonrpc.NewResult(c.id, json.RawMessage(`{}`)))
+}
+
+// settleNow is settle for readLoop, which must not wait for room.
+func (s *session) settleNow(c *call, answer *jsonrpc.Message) {
+	if s.take(c) {
+		s.deliver(c, answer, s.send)
+	}
+}
+
+// fail settles c with an error of the proxy's own, without waiting.
+func (s *session) fail(c *call, err *jsonrpc.Error) {
+	if s.take(c) {
+		c.stop()
+		s.deliver(c, jsonrpc.NewError(c.id, err), s.send)
+	}
+}
+
+func invalidParams(reason string) *jsonrpc.Error {
+	return &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "Invalid params: " + reason}
+}
+
+func errMissing(key string) error { return fmt.Errorf("%q is missing or not a string", key) }
+
+// forward sends the call to an upstream, with an id and a progress token of its
+// own. The edits are to the call's params.
+func (s *session) forward(c *call, l *leg, params json.RawMessage, edits ...jsonrpc.Edit) {
+	token, err := findToken(params)
+	if err != nil {
+		s.fail(c, invalidParams(err.Error()))
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.calls[c.id] != c {
+		return // cancelled meanwhile
+	}
+	r := l.mintLocked()
+	r.call, c.request = c, r
+	if !token.IsZero() {
+		r.token = token.Of(params)
+		edits = append(edits, jsonrpc.Edit{Span: token, With: r.id.Raw()})
+	}
+	if len(edits) > 0 {
+		params = jsonrpc.Replace(params, edits...)
+	}
+	r.startTimerLocked()
+	l.sendLocked(r, &jsonrpc.Message{ID: r.id, Method: c.method, Params: params, Extra: c.msg.Extra})
+}
+
+// findToken returns where the progress token stands in params, if there is one.
+func findToken(params json.RawMessage) (jsonrpc.Span, error) {
+	var at [1]jsonrpc.Span
+	if err := jsonrpc.Find(params, jsonrpc.Span{}, at[:], "_meta"); err != nil || at[0].IsZero() {
+		return jsonrpc.Span{}, err
+	}
+	err := jsonrpc.Find(params, at[0], at[:], "progressToken")
+	return at[0], err
+}
+
+// notified handles a notification of the client.
+func (s *session) notified(m *jsonrpc.Message) {
+	switch m.Method {
+	case "notifications/initialized":
+		s.clientReady()
+	case "notifications/cancelled":
+		s.cancelled(m)
+	case "notifications/progress":
+		s.clientProgress(m)
+	case "notifications/roots/list_changed":
+		for _, l := range s.legs {
+			if l.alive() {
+				l.tell(m)
+			}
+		}
+	case "notifications/tasks/status":
+		s.clientTaskStatus(m)
+	default:
+		if len(s.legs) > 1 {
+			s.drop("no owner", m)
+			return
+		}
+		s.legs[0].tell(m)
+	}
+}
+
+// setLevel tells all upstreams that log how much the client wants to hear, and
+// those that start later likewise.
+func (s *session) setLevel(c *call) {
+	raw, err := jsonrpc.Member(c.msg.Params, "level")
+	if level, ok := jsonrpc.Unquote(raw); err == nil && !(ok && logLevels[level]) {
+		err = errors.New(`"level" is not a log level`)
+	}
+	if err != nil {
+		s.fail(c, invalidParams(err.Error()))
+		return
+	}
+	s.mu.Lock()
+	s.level = c.msg.Params
+	s.mu.Unlock()
+	s.work(c, func(ctx context.Context) {
+		answers := make([]*jsonrpc.Message, len(s.legs))
+		s.fanOut(ctx, func(l *leg) bool { return l.alive() && l.offers("logging") }, func(ctx context.Context, l *leg) {
+			answers[l.i], _ = l.ask(ctx, c.method, c.msg.Params)
+		})
+		answer := jsonrpc.NewResult(c.id, json.RawMessage(`{}`))
+		if only := answers[0]; len(answers) == 1 && only != nil { // it speaks for itself
+			answer = &jsonrpc.Message{ID: c.id, Result: only.Result, Error: only.Error}
+		}
+		s.settle(c, answer)
+	})
+}
+
+// logLevels are the syslog severities of 2025-11-25 server/utilities/logging.
+var logLevels = map[string]bool{"debug": true, "info": true, "notice": true, "warning": true,
+	"error": true, "critical": true, "alert": true, "emergency": true}

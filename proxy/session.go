@@ -1,0 +1,281 @@
+package proxy
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+)
+
+// flushTimeout bounds the last writes to a client that is being closed, so that
+// one who does not read cannot hold the end up.
+const flushTimeout = 500 * time.Millisecond
+
+// errDrained is the cause of a session that ended because it was to.
+var errDrained = errors.New("drained")
+
+// A session is one client and its legs.
+type session struct {
+	// Static after construction.
+	p      *Proxy
+	log    *slog.Logger
+	key    string // names this client to the hosts
+	client jsonrpc.Conn
+	out    *outbox
+	legs   []*leg // in config order
+	ended  chan struct{}
+	ctx    context.Context // ends with the session; for what lives as long as it
+	cancel context.CancelCauseFunc
+	wg     sync.WaitGroup
+
+	mu          sync.Mutex              // guards the fields below and those of legs
+	phase       phase                   // only moves forward
+	calls       map[jsonrpc.ID]*call    // the client's requests in flight
+	unsettled   int                     // calls whose answer is not in the outbox yet
+	settled     chan struct{}           // closed once, when closing and unsettled is 0
+	idle        bool                    // settled is closed
+	questions   questions               // the upstreams' requests in flight
+	hello       hello                   // what initialize said
+	subs        map[string]subscription // by URI
+	level       json.RawMessage         // params of the last logging/setLevel
+	tasks       map[string]*leg         // who runs a task, by its id
+	clientTasks map[string]*leg         // whom a task that the client runs is for
+	pages       [kinds]snapshot         // merged lists that are handed out by pages
+	shown       [kinds]bool             // which merged lists the client has seen
+	changed     [kinds]bool             // list_changed held back
+	lost        int                     // late and unknown messages dropped
+}
+
+// A phase is how far a session has come.
+type phase int
+
+const (
+	open       phase = iota
+	draining         // no new requests; ends when calls is empty
+	halfClosed       // draining, and the client can answer no more questions
+	closing          // everything was settled
+)
+
+func newSession(p *Proxy, c jsonrpc.Conn, upstreams []Upstream, bare bool) *session {
+	s := &session{
+		p: p, key: newKey(), client: c, out: newOutbox(), ended: make(chan struct{}),
+		settled:     make(chan struct{}),
+		calls:       make(map[jsonrpc.ID]*call),
+		questions:   questions{open: make(map[int64]*question)},
+		subs:        make(map[string]subscription),
+		tasks:       make(map[string]*leg),
+		clientTasks: make(map[string]*leg),
+	}
+	s.log = p.logger().With("session", s.key[:8])
+	s.ctx, s.cancel = context.WithCancelCause(context.Background())
+	for i := range upstreams {
+		s.legs = append(s.legs, newLeg(s, i, &upstreams[i], p.prefix(&upstreams[i], bare)))
+	}
+	return s
+}
+
+// serve runs the session to its end.
+func (s *session) serve(ctx context.Context) error {
+	began := time.Now()
+	s.log.Debug("client connected")
+	defer close(s.ended)
+	stop := context.AfterFunc(ctx, func() { s.cancel(jsonrpc.Closed(context.Cause(ctx))) })
+	defer stop()
+
+	written := make(chan struct{})
+	s.wg.Go(s.readLoop)
+	s.wg.Go(func() { defer close(written); s.writeLoop() })
+	<-s.ctx.Done()
+	s.end(written)
+	s.wg.Wait()
+
+	err := jsonrpc.Closed(context.Cause(s.ctx))
+	s.log.Info("client disconnected", "cause", err, "dur", time.Since(began).Round(time.Millisecond))
+	return err
+}
+
+// end settles everything, and closes the client when it has heard of it. The
+// hosts tell the upstreams when the streams close.
+func (s *session) end(written <-chan struct{}) {
+	gone := isGone(context.Cause(s.ctx))
+	if gone { // nobody listens: unblock who waits for room
+		s.out.close()
+		s.client.Close()
+	}
+	for _, c := range s.takeAll() {
+		c.stop()
+		s.deliver(c, jsonrpc.NewError(c.id, s.endingError(c.phase())), s.send)
+	}
+	for _, l := range s.legs {
+		l.hangUp()
+	}
+	if !gone {
+		timeout := time.After(flushTimeout)
+		waitFor(s.settled, timeout)
+		s.out.close()
+		waitFor(written, timeout)
+		s.client.Close()
+	}
+}
+
+// takeAll takes the whole table of calls at once, after which nothing can enter
+// it any more.
+func (s *session) takeAll() map[jsonrpc.ID]*call {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.phase = closing
+	calls := s.calls
+	s.calls = nil
+	s.checkIdleLocked()
+	return calls
+}
+
+func waitFor(event <-chan struct{}, timeout <-chan time.Time) {
+	select {
+	case <-event:
+	case <-timeout:
+	}
+}
+
+// endingError is the one error when the client's own connection is ending.
+func (s *session) endingError(at jsonrpc.Phase) *jsonrpc.Error {
+	return jsonrpc.ConnectionClosed(jsonrpc.CodeConnectionClosed, "", "", at)
+}
+
+// A goneError is the end of the client's connection on its side.
+type goneError struct{ err error }
+
+func (e *goneError) Error() string { return e.err.Error() }
+func (e *goneError) Unwrap() error { return e.err }
+
+func isGone(err error) bool {
+	_, ok := errors.AsType[*goneError](err)
+	return ok
+}
+
+// readLoop owns Recv of the client. It must not wait for anything else.
+func (s *session) readLoop() {
+	for {
+		m, err := s.client.Recv()
+		if bad, ok := errors.AsType[*jsonrpc.InvalidError](err); ok {
+			s.refuse(bad)
+			continue
+		}
+		if err == io.EOF {
+			if s.halfClose() {
+				continue // the next Recv tells when the client is gone altogether
+			}
+			<-s.ctx.Done()
+			return
+		}
+		if err != nil {
+			s.cancel(&goneError{jsonrpc.Closed(err)})
+			return
+		}
+		s.receive(m)
+	}
+}
+
+// writeLoop owns Send of the client.
+func (s *session) writeLoop() {
+	var batch []*jsonrpc.Message
+	for {
+		if batch = s.out.take(batch); batch == nil {
+			return
+		}
+		if err := jsonrpc.SendAll(s.client, batch); err != nil {
+			s.out.close()
+			s.cancel(&goneError{jsonrpc.Closed(err)})
+			return
+		}
+	}
+}
+
+// send queues what the session itself has to say. A client that makes the
+// session talk and does not listen is ended.
+func (s *session) send(m *jsonrpc.Message) {
+	if !s.out.now(m) {
+		s.cancel(jsonrpc.Closed(errors.New("the client does not read")))
+	}
+}
+
+// refuse tells the client about one unusable message. The id is given back only
+// when it cannot be mistaken for that of a request in flight.
+func (s *session) refuse(bad *jsonrpc.InvalidError) {
+	id := bad.ID
+	s.mu.Lock()
+	_, busy := s.calls[id]
+	s.mu.Unlock()
+	if busy || bad.Reply || bad.Code == jsonrpc.CodeParseError {
+		id = jsonrpc.ID{}
+	}
+	s.log.Debug("unusable message from client", "err", bad)
+	s.send(jsonrpc.NewError(id, bad.Wire()))
+}
+
+// halfClose begins the drain after the client's last message; false if it had
+// begun before. Questions get their error at once: no answer can come any more.
+func (s *session) halfClose() bool {
+	s.mu.Lock()
+	if s.phase >= halfClosed {
+		s.mu.Unlock()
+		return false
+	}
+	s.phase = halfClosed
+	refused := s.questions.takeAllLocked()
+	s.checkIdleLocked()
+	s.mu.Unlock()
+	for _, q := range refused {
+		s.refuseQuestion(q.leg, q.id)
+	}
+	s.wg.Go(s.drainTimeout)
+	return true
+}
+
+// drainTimeout ends a half-closed session whose requests take too long.
+func (s *session) drainTimeout() {
+	timer := time.NewTimer(s.p.drain())
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		s.cancel(errDrained)
+	case <-s.ctx.Done():
+	}
+}
+
+// startDrain refuses new requests from now on and ends the session when those in
+// flight are settled.
+func (s *session) startDrain() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.phase == open {
+		s.phase = draining
+	}
+	s.checkIdleLocked()
+}
+
+// checkIdleLocked ends a draining session when its last call is settled.
+func (s *session) checkIdleLocked() {
+	switch {
+	case s.unsettled > 0 || s.phase == open:
+	case s.phase < closing:
+		s.cancel(errDrained)
+	case !s.idle:
+		s.idle = true
+		close(s.settled)
+	}
+}
+
+// drop counts a message that nobody waits for.
+func (s *session) drop(what string, m *jsonrpc.Message) {
+	s.mu.Lock()
+	s.lost++
+	n := s.lost
+	s.mu.Unlock()
+	s.log.Debug("message dropped", "reason", what, "method", m.Method, "id", m.ID.String(), "dropped", n)
+}
