@@ -11,8 +11,9 @@
 //   - Related arrives as it was sent or not at all, and is never text of the
 //     message.
 //   - After Close on this side, every Recv and Send here, blocked or later,
-//     returns an error wrapping [jsonrpc.ErrClosed]. It never returns io.EOF:
-//     that would say that the other side has finished.
+//     returns an error wrapping [jsonrpc.ErrClosed]; Recv may first return what
+//     had arrived. It does not return io.EOF: that would say that the other
+//     side has finished.
 //   - After Close on the other side, Recv returns an error wrapping ErrClosed,
 //     or io.EOF where the Conn cannot tell the end from a half-close. Send may
 //     succeed for a while, since buffers lie between; then it returns an error
@@ -51,6 +52,7 @@ func Run(t *testing.T, makePair func(t *testing.T) (a, b jsonrpc.Conn)) {
 		run  func(t *testing.T, a, b jsonrpc.Conn)
 	}{
 		{"Order", testOrder},
+		{"SendAll", testSendAll},
 		{"ConcurrentSend", testConcurrentSend},
 		{"Huge", testHuge},
 		{"Verbatim", testVerbatim},
@@ -126,28 +128,49 @@ func sendAll(t *testing.T, wg *sync.WaitGroup, c jsonrpc.Conn, from, to int) {
 	})
 }
 
-func testOrder(t *testing.T, a, b jsonrpc.Conn) {
-	const count = 300
-	receiveAll := func(c jsonrpc.Conn) {
-		for want := range count {
-			m, err := c.Recv()
-			if err != nil {
-				t.Errorf("Recv of note %d: %v", want, err)
-				return
-			}
-			if got := number(t, m); got != want {
-				t.Errorf("received note %d, want %d", got, want)
-				return
-			}
+// receiveAll receives notes 0..count-1.
+func receiveAll(t *testing.T, c jsonrpc.Conn, count int) {
+	for want := range count {
+		m, err := c.Recv()
+		if err != nil {
+			t.Errorf("Recv of note %d: %v", want, err)
+			return
+		}
+		if got := number(t, m); got != want {
+			t.Errorf("received note %d, want %d", got, want)
+			return
 		}
 	}
+}
+
+func testOrder(t *testing.T, a, b jsonrpc.Conn) {
+	const count = 300
 	within(t, "notes in both directions", func() {
 		var wg sync.WaitGroup
 		sendAll(t, &wg, a, 0, count)
 		sendAll(t, &wg, b, 0, count)
-		wg.Go(func() { receiveAll(a) })
-		wg.Go(func() { receiveAll(b) })
+		wg.Go(func() { receiveAll(t, a, count) })
+		wg.Go(func() { receiveAll(t, b, count) })
 		wg.Wait()
+	})
+}
+
+func testSendAll(t *testing.T, a, b jsonrpc.Conn) {
+	notes := make([]*jsonrpc.Message, 100)
+	for n := range notes {
+		notes[n] = note(n, 1000)
+	}
+	within(t, "many notes at once", func() {
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			if err := jsonrpc.SendAll(a, notes); err != nil {
+				t.Errorf("SendAll: %v", err)
+			}
+		})
+		receiveAll(t, b, len(notes))
+		wg.Wait()
+		a.Close()
+		wantClosed(t, "SendAll", jsonrpc.SendAll(a, notes))
 	})
 }
 
@@ -248,17 +271,8 @@ func testFlush(t *testing.T, a, b jsonrpc.Conn) {
 			}
 			a.Close()
 		})
-		defer wg.Wait()
-		for want := range count {
-			m, err := b.Recv()
-			if err != nil {
-				t.Errorf("note %d was sent before Close, but Recv returned: %v", want, err)
-				return
-			}
-			if got := number(t, m); got != want {
-				t.Errorf("received note %d, want %d", got, want)
-			}
-		}
+		receiveAll(t, b, count)
+		wg.Wait()
 		wantEnd(t, b, false)
 	})
 }
