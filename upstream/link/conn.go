@@ -91,8 +91,19 @@ func (c *conn) Send(m *jsonrpc.Message) error {
 	if m.Related.IsZero() {
 		return c.out.Write(m)
 	}
-	text := append(appendRelated(nil, m.Related), '\n')
-	return c.out.WriteLines(append(m.Append(text), '\n'))
+	return c.out.WriteLines(appendMessage(nil, m))
+}
+
+// SendAll is [jsonrpc.SendAll].
+func (c *conn) SendAll(messages []*jsonrpc.Message) error {
+	if end := c.end.Load(); end != nil {
+		return end
+	}
+	var text []byte
+	for _, m := range messages {
+		text = appendMessage(text, m)
+	}
+	return c.out.WriteLines(text)
 }
 
 // Close implements [jsonrpc.Conn]. What was sent before is still delivered.

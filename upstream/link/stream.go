@@ -13,9 +13,16 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
 )
 
-// lingerTimeout is how long a host waits for the proxy to read what was sent
-// before the closing line. A proxy that is slow has a client that is slow.
-const lingerTimeout = 60 * time.Second
+const (
+	// lingerTimeout is how long a host waits for the proxy to read what was
+	// sent before the closing line. A proxy that is slow has a slow client.
+	lingerTimeout = 60 * time.Second
+
+	// lingerBytes is how much a host drops while it waits. A proxy that sent
+	// more, a whole window, does not see that its stream has ended: it gets
+	// closeTimeout, and then its writes fail.
+	lingerBytes = 256 << 10
+)
 
 // longAgo is a deadline that unblocks.
 var longAgo = time.Unix(1, 0)
@@ -34,8 +41,7 @@ type stream struct {
 	reading sync.Mutex  // held by whoever reads from y
 	stopped atomic.Bool // Read is over; only drain reads
 
-	burst   bool  // owned by Read: y's buffer may have grown
-	written error // owned by Write: the failure after which a line may be torn
+	burst bool // owned by Read: y's buffer may have grown
 }
 
 // Read implements io.Reader. It never returns io.EOF, after which a LineReader
@@ -63,17 +69,13 @@ func (s *stream) shrink(more bool) {
 	s.burst = more
 }
 
-// Write implements io.Writer. It is for one goroutine at a time, and after a
-// failure fails for good, since a part of a line may have been sent.
+// Write implements io.Writer.
 func (s *stream) Write(p []byte) (int, error) {
-	if s.written != nil {
-		return 0, s.written
-	}
 	n, err := s.y.Write(p)
 	if err != nil {
-		s.written = s.ended(err)
+		return n, s.ended(err)
 	}
-	return n, s.written
+	return n, nil
 }
 
 // ended returns what err, from y, says about the end of the stream.
@@ -110,11 +112,11 @@ func (s *stream) finish() {
 	s.drain(time.Time{}) // ends after closeTimeout at the latest
 }
 
-// drain drops what the other side still sends. The lock is free as soon as a
+// drain drops what the other side still sends, up to lingerBytes. The lock is free as soon as a
 // Read that stop interrupts is out.
 func (s *stream) drain(deadline time.Time) {
 	s.reading.Lock()
 	defer s.reading.Unlock()
 	s.y.SetReadDeadline(deadline)
-	_, _ = io.Copy(io.Discard, s.y) // any end will do
+	_, _ = io.CopyN(io.Discard, s.y, lingerBytes) // any end will do
 }

@@ -102,6 +102,14 @@ func appendRelated(b []byte, id jsonrpc.ID) []byte {
 	return append(append(appendNote(b, "re"), id.String()...), '}')
 }
 
+// appendMessage appends m as a line, after one with what it belongs to.
+func appendMessage(b []byte, m *jsonrpc.Message) []byte {
+	if !m.Related.IsZero() {
+		b = append(appendRelated(b, m.Related), '\n')
+	}
+	return append(m.Append(b), '\n')
+}
+
 // A note is one of the link's own lines, apart from a hello. Members that a
 // later version adds are not seen.
 type note struct {
