@@ -50,7 +50,7 @@ func (g *Guard) Check() error {
 		return nil
 	}
 	for _, addr := range g.Listen {
-		if !strings.HasPrefix(addr, "unix:") && !isLoopback(hostOnly(addr)) {
+		if !isUnix(addr) && !isLoopback(hostOnly(addr)) {
 			return ErrExposed
 		}
 	}
@@ -110,7 +110,7 @@ func (g *Guard) hostAllowed(r *http.Request) bool {
 	if host == "" {
 		return false
 	}
-	listens := func(addr string) bool { return strings.EqualFold(hostOnly(addr), host) }
+	listens := func(addr string) bool { return !isUnix(addr) && strings.EqualFold(hostOnly(addr), host) }
 	return slices.ContainsFunc(g.Listen, listens) || isLocalAddr(r, host)
 }
 
@@ -177,6 +177,8 @@ func (g *Guard) tokenMatches(w http.ResponseWriter, r *http.Request) bool {
 	w.Header().Set("WWW-Authenticate", `Bearer realm="mcp-proxy", error="invalid_token"`)
 	return false
 }
+
+func isUnix(addr string) bool { return strings.HasPrefix(addr, "unix:") }
 
 // hostOnly returns the host of HOST, HOST:PORT, [V6] or [V6]:PORT.
 func hostOnly(addr string) string {

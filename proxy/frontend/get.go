@@ -1,0 +1,36 @@
+package frontend
+
+import "net/http"
+
+// get opens the standalone stream, or resumes the stream that Last-Event-ID
+// names. An id that is unknown or too old is 400, not 404: the session lives, and
+// 404 would make the client begin a new one.
+func (h *HTTP) get(w http.ResponseWriter, r *http.Request, upstream string) {
+	if !accepts(r, typeSSE) {
+		refuse(w, http.StatusNotAcceptable, "Accept must list text/event-stream")
+		return
+	}
+	s := h.require(w, r, upstream)
+	if s == nil {
+		return
+	}
+	defer s.release()
+	lastID := r.Header.Get(headerLastID)
+	st, rd, ok := s.attach(lastID)
+	if !ok {
+		refuse(w, http.StatusBadRequest, "unknown or expired Last-Event-ID")
+		return
+	}
+	s.pump(w, r, st, rd, lastID == "")
+}
+
+// delete ends a session. What is in flight is answered with the one error.
+func (h *HTTP) delete(w http.ResponseWriter, r *http.Request, upstream string) {
+	s := h.require(w, r, upstream)
+	if s == nil {
+		return
+	}
+	defer s.release()
+	s.end(errDeleted, false)
+	w.WriteHeader(http.StatusNoContent)
+}

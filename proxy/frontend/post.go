@@ -1,0 +1,277 @@
+package frontend
+
+import (
+	"errors"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+)
+
+// plainWait is how long a POST waits for a response that can go as plain JSON.
+const plainWait = 50 * time.Millisecond
+
+// post takes one message, or one batch, from a client and answers it.
+func (h *HTTP) post(w http.ResponseWriter, r *http.Request, upstream string) {
+	if no := checkPost(r); no != nil {
+		refuse(w, no.status, no.reason)
+		return
+	}
+	if !accepts(r, typeJSON) || !accepts(r, typeSSE) {
+		refuse(w, http.StatusNotAcceptable, "Accept must list application/json and text/event-stream")
+		return
+	}
+	if r.Header.Get(headerSession) == "" {
+		h.postInitialize(w, r, upstream)
+		return
+	}
+	s := h.require(w, r, upstream)
+	if s == nil {
+		return
+	}
+	defer s.release()
+	m := h.readMessage(w, r, s)
+	if m == nil {
+		return
+	}
+	messages, reason := unbundle(m, s)
+	if reason != "" {
+		refuse(w, http.StatusBadRequest, reason)
+		return
+	}
+	h.exchange(w, r, s, messages, m.Batch != nil)
+}
+
+// postInitialize begins a session: only initialize comes without one.
+func (h *HTTP) postInitialize(w http.ResponseWriter, r *http.Request, upstream string) {
+	if !knownVersion(r.Header.Get(headerVersion)) {
+		refuse(w, http.StatusBadRequest, "unsupported "+headerVersion)
+		return
+	}
+	if h.isDraining() { // before anything of it is read
+		h.busy(w, "the proxy is shutting down")
+		return
+	}
+	m := h.readMessage(w, r, nil)
+	if m == nil {
+		return
+	}
+	if !m.IsRequest() || m.Method != "initialize" {
+		refuse(w, http.StatusBadRequest, headerSession+" is missing, and the message is not initialize")
+		return
+	}
+	if !h.enter(w) {
+		return
+	}
+	s := h.begin(upstream, func(s *session) {
+		raw, _ := jsonrpc.Member(m.Params, "protocolVersion")
+		s.version, _ = jsonrpc.Unquote(raw)
+		if idle := h.sessionIdle(); idle > 0 {
+			s.expireAfter(idle)
+		}
+	})
+	defer s.release()
+	h.exchange(w, r, s, []*jsonrpc.Message{m}, false)
+}
+
+// require returns the session that r names and holds it; if there is none, or r
+// does not fit it, the client has been told.
+func (h *HTTP) require(w http.ResponseWriter, r *http.Request, upstream string) *session {
+	id := r.Header.Get(headerSession)
+	if id == "" {
+		refuse(w, http.StatusBadRequest, headerSession+" is missing")
+		return nil
+	}
+	s := h.session(id, upstream, false)
+	if s == nil { // 404 makes the client begin a new session
+		refuse(w, http.StatusNotFound, "no such session")
+		return nil
+	}
+	if !s.accepts(r.Header.Get(headerVersion)) {
+		s.release()
+		refuse(w, http.StatusBadRequest, "unsupported "+headerVersion)
+		return nil
+	}
+	return s
+}
+
+// readMessage reads the body. A body that cannot be used has been refused, and
+// nil is returned; a bad answer to a question of s becomes an error for who
+// asked.
+func (h *HTTP) readMessage(w http.ResponseWriter, r *http.Request, s *session) *jsonrpc.Message {
+	body, no := readBody(w, r, h.Limits.MaxMessage())
+	if no != nil {
+		w.Header().Set("Connection", "close") // the rest of the body is not wanted
+		refuse(w, no.status, no.reason)
+		return nil
+	}
+	m, err := h.Limits.Decode(body)
+	if err == nil {
+		return m
+	}
+	bad, _ := errors.AsType[*jsonrpc.InvalidError](err) // it always is one
+	if s != nil && bad.Reply && !bad.ID.IsZero() {
+		s.mu.Lock()
+		s.answerLocked(jsonrpc.NewError(bad.ID, bad.Wire()))
+		s.mu.Unlock()
+	}
+	refuseWith(w, http.StatusBadRequest, bad.Wire())
+	return nil
+}
+
+// unbundle returns the messages of a batch, which exists in 2025-03-26 alone, or
+// of a single message; or why they are refused.
+func unbundle(m *jsonrpc.Message, s *session) (messages []*jsonrpc.Message, reason string) {
+	messages = []*jsonrpc.Message{m}
+	if m.Batch != nil {
+		if s.legacy || s.versionOf() != "2025-03-26" {
+			return nil, "batches exist in protocol version 2025-03-26 only"
+		}
+		messages = m.Batch
+	}
+	for _, m := range messages {
+		if m.Method == "initialize" && !s.legacy {
+			return nil, "the session is initialized already"
+		}
+	}
+	return messages, ""
+}
+
+// exchange hands messages to Serve and answers the POST that brought them.
+func (h *HTTP) exchange(w http.ResponseWriter, r *http.Request, s *session, messages []*jsonrpc.Message, batch bool) {
+	st, err := s.expect(messages, batch)
+	switch err {
+	case nil:
+	case errDuplicateID:
+		refuse(w, http.StatusBadRequest, err.Error())
+		return
+	default:
+		refuse(w, http.StatusNotFound, err.Error())
+		return
+	}
+	err = s.deliver(r.Context(), messages)
+	switch {
+	case st != nil: // if the session ended, each request has been answered with that
+		h.answer(w, r, s, st)
+	case err != nil:
+		refuse(w, http.StatusNotFound, errSessionEnded.Error())
+	default:
+		w.WriteHeader(http.StatusAccepted)
+	}
+}
+
+// answer writes the responses of st: as plain JSON if they are all there soon and
+// nothing else is, else as an event stream.
+func (h *HTTP) answer(w http.ResponseWriter, r *http.Request, s *session, st *stream) {
+	rd := st.reader
+	h.waitPlain(r, rd)
+	if r.Context().Err() != nil { // not a cancel; but the response has nowhere to go
+		s.detach(st, rd, false)
+		return
+	}
+	events, complete := s.takeAll(st)
+	if !complete {
+		s.number(st)
+		s.announce(w, st)
+		s.pump(w, r, st, rd, true)
+		return
+	}
+	s.announce(w, st)
+	writePlain(w, events, st.batch)
+}
+
+// waitPlain waits for the stream to be complete, or to need an event stream.
+func (h *HTTP) waitPlain(r *http.Request, rd *reader) {
+	timer, ok := h.timers.Get().(*time.Timer)
+	if ok {
+		timer.Reset(plainWait)
+	} else {
+		timer = time.NewTimer(plainWait)
+	}
+	select {
+	case <-rd.wake:
+	case <-timer.C:
+	case <-r.Context().Done():
+	}
+	timer.Stop()
+	h.timers.Put(timer)
+}
+
+// announce tells the client the id of its new session, unless it is known that
+// there will be none.
+func (s *session) announce(w http.ResponseWriter, st *stream) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if st.init && (st.owed > 0 || s.established) {
+		w.Header()[headerSession] = []string{s.id}
+	}
+}
+
+// writePlain writes responses as one JSON value.
+func writePlain(w http.ResponseWriter, responses []event, batch bool) {
+	body := responses[0].data
+	if batch {
+		body = []byte{'['}
+		for i, e := range responses {
+			if i > 0 {
+				body = append(body, ',')
+			}
+			body = append(body, e.data...)
+		}
+		body = append(body, ']')
+	}
+	h := w.Header()
+	h["Content-Type"] = headerJSON
+	h["Content-Length"] = []string{strconv.Itoa(len(body))}
+	newResponder(w).write(body) // the client may be gone: nobody to tell
+}
+
+// pump writes the events of st to w until the stream is complete, the connection
+// drops, or another connection takes the stream over. A fresh stream is primed.
+func (s *session) pump(w http.ResponseWriter, r *http.Request, st *stream, rd *reader, fresh bool) {
+	out := newResponder(w)
+	primed := fresh && s.versionOf() >= "2025-11-25"
+	resumable := primed || !fresh
+	defer func() { s.detach(st, rd, resumable) }()
+	if out.begin() != nil {
+		return
+	}
+	if primed && out.prime(eventID(st.number, rd.at)) != nil {
+		return
+	}
+	s.copyEvents(out, r, st, rd)
+}
+
+func (s *session) copyEvents(out *responder, r *http.Request, st *stream, rd *reader) {
+	idle := time.NewTicker(keepAlive)
+	defer idle.Stop()
+	for {
+		more := s.take(st, rd)
+		for i, e := range rd.batch {
+			id := ""
+			if !s.legacy {
+				id = eventID(st.number, rd.at-len(rd.batch)+1+i)
+			}
+			out.buf = appendEvent(out.buf, "message", id, e.data)
+		}
+		if len(rd.batch) > 0 {
+			if out.flush() != nil {
+				return
+			}
+			s.wrote(st, rd)
+		}
+		if !more {
+			return
+		}
+		select {
+		case <-rd.wake:
+		case <-idle.C:
+			if out.comment() != nil {
+				return
+			}
+		case <-r.Context().Done():
+			return
+		}
+	}
+}

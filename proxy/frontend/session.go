@@ -1,0 +1,422 @@
+package frontend
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+)
+
+// inbound is how many messages from POSTs wait for Recv; then the POSTs wait.
+const inbound = 64
+
+// Why a session ended.
+var (
+	errDeleted    = errors.New("deleted by the client")
+	errIdle       = errors.New("idle for too long")
+	errDropped    = errors.New("stream dropped by the client")
+	errNotStarted = errors.New("initialize failed")
+	errServed     = errors.New("closed by the proxy")
+)
+
+// A session is one client that speaks HTTP, and the Conn that Serve gets: Recv
+// returns what POSTs bring, Send finds the stream for a message.
+type session struct {
+	// Static after construction.
+	id       string
+	upstream string
+	legacy   bool          // 2024-11-05: everything goes to the one stream
+	keep     int           // events that the store holds
+	idle     time.Duration // zero means it never expires
+	onEnd    func()        // called once, when the session has ended
+
+	in      chan *jsonrpc.Message // from POSTs to Recv; never closed
+	refused chan struct{}         // capacity 1: answers is not empty
+	done    chan struct{}         // closed by end
+
+	mu          sync.Mutex // guards the fields below and all streams
+	room        sync.Cond  // a stream takes messages again, or is detached, or the session ended
+	closed      bool
+	cause       error  // of the end
+	own         bool   // this side closed
+	version     string // negotiated; before that, what the client asked for
+	established bool   // initialize succeeded
+	expiry      *time.Timer
+	open        int       // HTTP requests being served
+	last        time.Time // when open became 0
+
+	pending    map[jsonrpc.ID]*stream // requests without a response; who removes one answers it
+	answers    []*jsonrpc.Message     // errors for questions that found no room
+	standalone *stream
+	streams    map[int]*stream // event streams of POSTs that can be resumed
+	lastStream int
+	store      []*stream // whose oldest stored event is next to go, in order
+	storeBytes int
+	dropped    int // messages pushed out of the store that no client ever got
+}
+
+func newSession(id, upstream string) *session {
+	s := &session{
+		id: id, upstream: upstream, keep: storeEvents,
+		in: make(chan *jsonrpc.Message, inbound), refused: make(chan struct{}, 1), done: make(chan struct{}),
+		pending:    make(map[jsonrpc.ID]*stream),
+		standalone: &stream{first: 1},
+		streams:    make(map[int]*stream),
+	}
+	s.room.L = &s.mu
+	return s
+}
+
+// Recv implements [jsonrpc.Conn]. What POSTs brought before the client ended the
+// session still arrives.
+func (s *session) Recv() (*jsonrpc.Message, error) {
+	for {
+		select {
+		case <-s.done:
+			return s.rest()
+		default:
+		}
+		select {
+		case m := <-s.in:
+			return m, nil
+		case <-s.refused:
+			if m := s.nextAnswer(); m != nil {
+				return m, nil
+			}
+		case <-s.done:
+		}
+	}
+}
+
+// rest returns what is left after the end, and then the end.
+func (s *session) rest() (*jsonrpc.Message, error) {
+	s.mu.Lock()
+	own, cause := s.own, s.cause
+	s.mu.Unlock()
+	if !own {
+		select {
+		case m := <-s.in:
+			return m, nil
+		default:
+		}
+	}
+	return nil, jsonrpc.Closed(cause)
+}
+
+// answerLocked makes Recv return m, a response that the client cannot give.
+func (s *session) answerLocked(m *jsonrpc.Message) {
+	s.answers = append(s.answers, m)
+	signal(s.refused)
+}
+
+func (s *session) nextAnswer() *jsonrpc.Message {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.answers) == 0 {
+		return nil
+	}
+	m := s.answers[0]
+	s.answers = s.answers[1:]
+	if len(s.answers) > 0 {
+		signal(s.refused)
+	}
+	return m
+}
+
+// signal puts a token into a channel of capacity 1, unless there is one.
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// Send implements [jsonrpc.Conn]. A response goes to the POST that asked; a
+// message that is Related to a request goes to that request's POST; all others
+// go to the standalone stream, which stores them until a GET opens it. It waits
+// while the client does not read the stream.
+func (s *session) Send(m *jsonrpc.Message) error {
+	e := event{data: m.Append(make([]byte, 0, m.Size())), response: m.IsResponse()}
+	if m.IsRequest() {
+		e.question = m.ID
+	}
+	s.mu.Lock()
+	st, err := s.sendLocked(m, e)
+	failed := st != nil && st.init && m.Error != nil
+	s.mu.Unlock()
+	if failed {
+		s.end(errNotStarted, false) // a session that did not come about is not kept
+	}
+	return err
+}
+
+// sendLocked returns the stream that took the message, nil if none did.
+func (s *session) sendLocked(m *jsonrpc.Message, e event) (*stream, error) {
+	st := s.routeLocked(m)
+	for st != nil && st.full() && !s.closed {
+		s.room.Wait()
+		st = s.routeLocked(m)
+	}
+	switch {
+	case s.closed:
+		return nil, jsonrpc.Closed(s.cause)
+	case st == nil: // late or unknown: whoever took the request answered it
+	case e.response && !s.legacy:
+		if st.init {
+			s.negotiatedLocked(m)
+		}
+		s.settleLocked(m.ID, st, e)
+	default:
+		s.pushLocked(st, e)
+	}
+	return st, nil
+}
+
+// negotiated learns from the response to initialize.
+func (s *session) negotiatedLocked(m *jsonrpc.Message) {
+	if m.Error != nil {
+		return
+	}
+	s.established = true
+	raw, _ := jsonrpc.Member(m.Result, "protocolVersion")
+	if version, ok := jsonrpc.Unquote(raw); ok {
+		s.version = version
+	}
+}
+
+// route returns the stream for m, nil if nobody waits for it.
+func (s *session) routeLocked(m *jsonrpc.Message) *stream {
+	switch {
+	case s.legacy:
+		return s.standalone
+	case m.IsResponse():
+		return s.pending[m.ID]
+	}
+	st := s.pending[m.Related]
+	if st == nil || (st.lost && m.IsRequest()) { // a question may still reach the client elsewhere
+		return s.standalone
+	}
+	return st
+}
+
+// settle takes the request id out of the table and answers it.
+func (s *session) settleLocked(id jsonrpc.ID, st *stream, e event) {
+	delete(s.pending, id)
+	st.owed--
+	s.pushLocked(st, e)
+}
+
+func (s *session) settleErrorLocked(id jsonrpc.ID, st *stream, err *jsonrpc.Error) {
+	s.settleLocked(id, st, event{data: jsonrpc.NewError(id, err).Append(nil), response: true})
+}
+
+// Close implements [jsonrpc.Conn].
+func (s *session) Close() error {
+	s.end(errServed, true)
+	return nil
+}
+
+// end ends the session, once: everything that waits for a response gets the one
+// error, and every stream ends. own says that Serve's side wants it; requests
+// that it never received are then known not to have run.
+func (s *session) end(cause error, own bool) {
+	s.mu.Lock()
+	ended := s.endLocked(cause, own)
+	s.mu.Unlock()
+	if ended {
+		s.onEnd()
+	}
+}
+
+// endLocked reports whether it was this call that ended the session.
+func (s *session) endLocked(cause error, own bool) bool {
+	s.own = s.own || own
+	if s.closed {
+		return false
+	}
+	s.closed, s.cause = true, cause
+	if own {
+		s.refuseQueuedLocked()
+	}
+	for id, st := range s.pending {
+		s.settleErrorLocked(id, st, ending(jsonrpc.InFlight))
+	}
+	for _, st := range s.streams {
+		st.wake()
+	}
+	s.standalone.wake()
+	if s.expiry != nil {
+		s.expiry.Stop()
+	}
+	s.room.Broadcast()
+	close(s.done)
+	return true
+}
+
+// refuseQueued answers the requests that Recv has not returned and never will.
+func (s *session) refuseQueuedLocked() {
+	for {
+		select {
+		case m := <-s.in:
+			if st := s.pending[m.ID]; st != nil && m.IsRequest() {
+				s.settleErrorLocked(m.ID, st, ending(jsonrpc.NotSent))
+			}
+		default:
+			return
+		}
+	}
+}
+
+// ending is the one error when the client's own connection ends.
+func ending(phase jsonrpc.Phase) *jsonrpc.Error {
+	return jsonrpc.ConnectionClosed(jsonrpc.CodeConnectionClosed, "", "", phase)
+}
+
+// hold keeps the session from expiring while an HTTP request is served; false if
+// it has ended. The caller must release it.
+func (s *session) hold() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return false
+	}
+	s.open++
+	return true
+}
+
+func (s *session) release() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.open--; s.open == 0 {
+		s.last = time.Now()
+	}
+}
+
+// expireAfter ends the session when no HTTP request was open for idle. A call in
+// flight does not keep it: nobody may ever come back for the result.
+func (s *session) expireAfter(idle time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.idle = idle
+	s.expiry = time.AfterFunc(idle, s.expire)
+}
+
+func (s *session) expire() {
+	s.mu.Lock()
+	left := s.idle
+	if s.open == 0 {
+		left -= time.Since(s.last)
+	}
+	ended := false
+	if left > 0 && !s.closed { // requests do not touch the timer, so it is set anew here
+		s.expiry.Reset(left)
+	} else {
+		ended = s.endLocked(errIdle, false)
+	}
+	s.mu.Unlock()
+	if ended {
+		s.onEnd()
+	}
+}
+
+// Why a POST is not accepted.
+var (
+	errDuplicateID  = errors.New("a request with this id is in flight")
+	errSessionEnded = errors.New("the session has ended")
+)
+
+// expect opens a stream for the responses to the requests among messages; nil if
+// there are none. No response can come before it is there.
+func (s *session) expect(messages []*jsonrpc.Message, batch bool) (*stream, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil, errSessionEnded
+	}
+	st := newPostStream(0, batch)
+	for i, m := range messages {
+		if !m.IsRequest() {
+			continue
+		}
+		if s.pending[m.ID] != nil {
+			for _, before := range messages[:i] {
+				if s.pending[before.ID] == st {
+					delete(s.pending, before.ID)
+				}
+			}
+			return nil, errDuplicateID
+		}
+		s.pending[m.ID] = st
+		st.owed++
+	}
+	if st.owed == 0 {
+		return nil, nil
+	}
+	return st, nil
+}
+
+// deliver hands messages to Recv, waiting for room. If the client goes away
+// meanwhile, what was not handed over was not sent.
+func (s *session) deliver(ctx context.Context, messages []*jsonrpc.Message) error {
+	for i, m := range messages {
+		select {
+		case s.in <- m:
+		case <-s.done:
+			return errSessionEnded
+		case <-ctx.Done():
+			s.withdraw(messages[i:])
+			return ctx.Err()
+		}
+		if m.Method == "notifications/cancelled" && !s.legacy {
+			s.cancelled(m)
+		}
+	}
+	return nil
+}
+
+func (s *session) withdraw(messages []*jsonrpc.Message) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, m := range messages {
+		if st := s.pending[m.ID]; st != nil && m.IsRequest() {
+			delete(s.pending, m.ID)
+			st.owed--
+		}
+	}
+}
+
+// cancelled ends the wait of a request that its client cancelled: the proxy never
+// answers such a request, but the POST needs an end. initialize cannot be
+// cancelled.
+func (s *session) cancelled(m *jsonrpc.Message) {
+	raw, err := jsonrpc.Member(m.Params, "requestId")
+	id, ok := jsonrpc.ParseID(raw)
+	if err != nil || !ok {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if st := s.pending[id]; st != nil && !st.init {
+		s.settleErrorLocked(id, st, &jsonrpc.Error{Code: jsonrpc.CodeRequestCancelled, Message: "Request cancelled"})
+	}
+}
+
+// versions are the protocol versions of Streamable HTTP, oldest first.
+var versions = []string{"2025-03-26", "2025-06-18", "2025-11-25"}
+
+func (s *session) versionOf() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.version
+}
+
+// accepts reports whether a client of this session may send the header
+// MCP-Protocol-Version: v. Without the header the negotiated version holds.
+func (s *session) accepts(v string) bool {
+	return knownVersion(v) || v == "2024-11-05" && v == s.versionOf()
+}
+
+func knownVersion(v string) bool { return v == "" || slices.Contains(versions, v) }
