@@ -1,0 +1,206 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"runtime/debug"
+
+	"github.com/spf13/cobra"
+
+	"github.com/mcp-proxy/mcp-proxy/config"
+)
+
+// version is set when a release is built; else the module's own is used.
+var version = ""
+
+// Exit codes. Anything else that fails is 1.
+const (
+	exitOK    = 0
+	exitError = 1
+	exitUsage = 2 // bad usage or configuration
+)
+
+func main() {
+	tuneMemory()
+	os.Exit(run(context.Background(), os.Args[1:]))
+}
+
+// run runs the program with arguments and returns its exit code.
+func run(ctx context.Context, args []string) int {
+	root := newRoot()
+	root.SetArgs(args)
+	err := root.ExecuteContext(ctx)
+	if err == nil {
+		return exitOK
+	}
+	if problems, ok := errors.AsType[config.Problems](err); ok {
+		for _, p := range problems {
+			fmt.Fprintln(os.Stderr, p)
+		}
+		return exitUsage
+	}
+	fmt.Fprintln(os.Stderr, "mcp-proxy:", err)
+	if _, ok := errors.AsType[*runError](err); ok {
+		return exitError
+	}
+	return exitUsage
+}
+
+// A runError is a failure after usage and configuration were found good.
+type runError struct{ err error }
+
+func (e *runError) Error() string { return e.err.Error() }
+func (e *runError) Unwrap() error { return e.err }
+
+// options are what the flags of serve and stdio say.
+type options struct {
+	config    string
+	listen    []string
+	logFormat string
+	logLevel  string
+}
+
+func newRoot() *cobra.Command {
+	root := &cobra.Command{
+		Use:           "mcp-proxy",
+		Short:         "Fans one MCP client out to several MCP servers",
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Args:          cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cmd.SetOut(os.Stderr)
+			cmd.Usage()
+			return errors.New("a command is needed")
+		},
+	}
+	root.CompletionOptions.HiddenDefaultCmd = true
+	root.AddCommand(newServe(), newStdio(), newCheck(), newVersion())
+	return root
+}
+
+func newServe() *cobra.Command {
+	var o options
+	cmd := &cobra.Command{
+		Use:   "serve [-- CMD ARGS…]",
+		Short: "Serve clients over Streamable HTTP, WebSocket and SSE",
+		Example: "  mcp-proxy serve --config mcp-proxy.yaml\n" +
+			"  mcp-proxy serve --listen 127.0.0.1:9000 -- npx -y @modelcontextprotocol/server-everything",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			cfg, log, err := o.load(cmd, args)
+			if err != nil {
+				return err
+			}
+			return runServe(cmd.Context(), cfg, log)
+		},
+	}
+	o.addFlags(cmd)
+	cmd.Flags().StringSliceVar(&o.listen, "listen", nil, "address to listen at: HOST:PORT or unix:///path; may be repeated")
+	return cmd
+}
+
+func newStdio() *cobra.Command {
+	var o options
+	cmd := &cobra.Command{
+		Use:   "stdio [-- CMD ARGS…]",
+		Short: "Serve one client on stdin and stdout",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			cfg, log, err := o.load(cmd, args)
+			if err != nil {
+				return err
+			}
+			return runStdio(cmd.Context(), cfg, log)
+		},
+	}
+	o.addFlags(cmd)
+	return cmd
+}
+
+func newCheck() *cobra.Command {
+	var o options
+	cmd := &cobra.Command{
+		Use:   "check",
+		Short: "Validate a configuration: one line for each mistake, exit code 2",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cfg, warnings, err := loadConfig(config.Options{File: o.config})
+			if err != nil {
+				return err
+			}
+			for _, w := range warnings {
+				fmt.Fprintln(os.Stderr, "warning:", w)
+			}
+			fmt.Printf("%s: ok, %d %s\n", cfg.File, len(cfg.Upstreams), plural("upstream", len(cfg.Upstreams)))
+			return nil
+		},
+	}
+	addConfigFlag(cmd, &o.config)
+	return cmd
+}
+
+func newVersion() *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "Print the version",
+		Args:  cobra.NoArgs,
+		Run:   func(*cobra.Command, []string) { fmt.Println("mcp-proxy", programVersion()) },
+	}
+}
+
+func (o *options) addFlags(cmd *cobra.Command) {
+	addConfigFlag(cmd, &o.config)
+	cmd.Flags().StringVar(&o.logFormat, "log-format", "auto", "text, json, or auto: text on a terminal")
+	cmd.Flags().StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error")
+}
+
+func addConfigFlag(cmd *cobra.Command, file *string) {
+	cmd.Flags().StringVarP(file, "config", "c", "", "configuration file, YAML, JSON or TOML (default: mcp-proxy.yaml in the working directory, then in the user's configuration directory)")
+}
+
+// load reads the configuration and sets up the log. Arguments are the command
+// behind "--"; before it there can be none.
+func (o *options) load(cmd *cobra.Command, args []string) (*config.Config, *slog.Logger, error) {
+	if dash := cmd.ArgsLenAtDash(); dash != 0 && len(args) > 0 {
+		return nil, nil, fmt.Errorf("unexpected argument %q: a command goes behind --", args[0])
+	}
+	log, err := newLogger(os.Stderr, o.logFormat, o.logLevel)
+	if err != nil {
+		return nil, nil, err
+	}
+	cfg, warnings, err := loadConfig(config.Options{File: o.config, Command: args, Listen: o.listen})
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, w := range warnings {
+		log.Warn("configuration", "warning", w)
+	}
+	return cfg, log, nil
+}
+
+func loadConfig(o config.Options) (*config.Config, []string, error) {
+	cfg, warnings, err := config.Load(o)
+	if err == nil {
+		err = cfg.Unsupported()
+	}
+	return cfg, warnings, err
+}
+
+// programVersion returns the version of a release, or what the build knows.
+func programVersion() string {
+	if version != "" {
+		return version
+	}
+	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
+		return info.Main.Version
+	}
+	return "(devel)"
+}
+
+func plural(noun string, n int) string {
+	if n == 1 {
+		return noun
+	}
+	return noun + "s"
+}

@@ -1,0 +1,193 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/config"
+	"github.com/mcp-proxy/mcp-proxy/proxy/frontend"
+)
+
+// stopReserve is the part of shutdownGrace kept for telling clients and for
+// ending upstreams by force.
+const stopReserve = 1500 * time.Millisecond
+
+// runServe serves clients over HTTP until a signal says to stop.
+func runServe(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
+	token, err := readToken(cfg.TokenFile)
+	if err != nil {
+		return config.Problems{{Source: cfg.File, Key: "tokenFile", Text: err.Error()}}
+	}
+	listeners, err := listenAll(cfg.Listen)
+	if err != nil {
+		return &runError{err}
+	}
+	e := newEngine(cfg, log)
+	front := &frontend.HTTP{
+		Serve: e.serve,
+		Known: e.known,
+		Guard: frontend.Guard{
+			Token: token, AllowedHosts: cfg.AllowedHosts, AllowedOrigins: cfg.AllowedOrigins,
+			Listen: cfg.Listen, Insecure: cfg.Insecure,
+		},
+		Limits:      limitsOf(cfg),
+		Sessions:    cfg.Limits.Sessions,
+		SessionIdle: cfg.SessionIdle,
+		Log:         log,
+	}
+	server := &http.Server{
+		Handler:           front,
+		ReadHeaderTimeout: 10 * time.Second,
+		IdleTimeout:       2 * time.Minute,
+		MaxHeaderBytes:    64 << 10,
+		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+	}
+	// Before the first client: a signal must find its handler.
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
+	defer signal.Stop(signals)
+	e.start()
+	var wg sync.WaitGroup
+	failed := make(chan error, len(listeners))
+	for _, l := range listeners {
+		wg.Go(func() {
+			if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+				failed <- err
+			}
+		})
+	}
+	announceListeners(listeners)
+
+	select {
+	case s := <-signals:
+		log.Info("shutting down", "signal", s.String(), "grace", cfg.ShutdownGrace)
+	case err = <-failed:
+		log.Error("listener failed", "err", err)
+	case <-ctx.Done():
+	}
+	forced := shutdown(cfg.ShutdownGrace, signals, e, front, server)
+	wg.Wait()
+	if err == nil && forced {
+		err = errors.New("shutdown was forced")
+	}
+	if err != nil {
+		return &runError{err}
+	}
+	return nil
+}
+
+// shutdown drains within one budget: no new requests or sessions, those in
+// flight finish, upstreams stop as they wish; when the budget is nearly used up,
+// or at a second signal, the rest ends by force. It reports whether a signal
+// forced it.
+func shutdown(grace time.Duration, signals <-chan os.Signal, e *engine, front *frontend.HTTP, server *http.Server) bool {
+	ctx, cancel := context.WithTimeout(context.Background(), max(grace-stopReserve, 0))
+	defer cancel()
+	drained := make(chan struct{})
+	forced := make(chan bool, 1)
+	go func() {
+		select {
+		case <-signals:
+			cancel()
+			forced <- true
+		case <-drained:
+			forced <- false
+		}
+	}()
+	front.Drain()
+	e.proxy.Shutdown(ctx)
+	front.Close() // what did not finish in time hears so now
+	e.stop(ctx)
+	closeServer(server)
+	close(drained)
+	return <-forced
+}
+
+// closeServer lets handlers write their last bytes, and ends those that cannot.
+func closeServer(server *http.Server) {
+	ctx, cancel := context.WithTimeout(context.Background(), 500*time.Millisecond)
+	defer cancel()
+	if server.Shutdown(ctx) != nil {
+		server.Close()
+	}
+}
+
+// readToken returns the bearer token, "" for no file.
+func readToken(file string) (string, error) {
+	if file == "" {
+		return "", nil
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return "", err
+	}
+	token := strings.TrimSpace(string(text))
+	if token == "" {
+		return "", fmt.Errorf("%s is empty", file)
+	}
+	return token, nil
+}
+
+// listenAll listens at all addresses, or at none.
+func listenAll(addresses []string) ([]net.Listener, error) {
+	var listeners []net.Listener
+	for _, address := range addresses {
+		l, err := listen(address)
+		if err != nil {
+			for _, l := range listeners {
+				l.Close()
+			}
+			return nil, fmt.Errorf("listen at %s: %w", address, err)
+		}
+		listeners = append(listeners, l)
+	}
+	return listeners, nil
+}
+
+// listen listens at HOST:PORT or unix:///path. A socket that a dead process left
+// behind is replaced; one that answers is not.
+func listen(address string) (net.Listener, error) {
+	path, ok := strings.CutPrefix(address, "unix://")
+	if !ok {
+		return net.Listen("tcp", address)
+	}
+	l, err := net.Listen("unix", path)
+	if !errors.Is(err, syscall.EADDRINUSE) {
+		return l, err
+	}
+	if c, dialErr := net.Dial("unix", path); dialErr == nil {
+		c.Close()
+		return nil, err
+	}
+	if info, statErr := os.Stat(path); statErr != nil || info.Mode().Type() != fs.ModeSocket {
+		return nil, err
+	}
+	if err := os.Remove(path); err != nil {
+		return nil, err
+	}
+	return net.Listen("unix", path)
+}
+
+// announceListeners prints where clients reach us, on stdout: the port may have
+// been chosen by the system.
+func announceListeners(listeners []net.Listener) {
+	for _, l := range listeners {
+		switch a := l.Addr(); a.Network() {
+		case "unix":
+			fmt.Printf("listening on unix://%s (/mcp, /ws, /sse)\n", a)
+		default:
+			fmt.Printf("listening on http://%s/mcp, ws://%s/ws and http://%s/sse\n", a, a, a)
+		}
+	}
+}

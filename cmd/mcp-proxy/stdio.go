@@ -1,0 +1,31 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/mcp-proxy/mcp-proxy/config"
+	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/proxy/frontend"
+)
+
+// runStdio serves the one client on stdin and stdout until it goes away. Hosts
+// close stdin, send SIGTERM 2 s later and SIGKILL 2 s after that: a signal ends
+// everything within 1.5 s.
+func runStdio(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	e := newEngine(cfg, log)
+	e.start()
+	client := frontend.NewStdio(os.Stdin, os.Stdout, limitsOf(cfg))
+	err := e.serve(ctx, "", client)
+	e.stop(ctx)
+	if !errors.Is(err, jsonrpc.ErrClosed) {
+		return &runError{err}
+	}
+	return nil
+}
