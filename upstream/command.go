@@ -1,0 +1,69 @@
+package upstream
+
+import (
+	"cmp"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+// A Command is one upstream that is a program speaking MCP on its stdin and
+// stdout. Only Path is needed.
+type Command struct {
+	Path string   // a file, or a name to look up in PATH
+	Args []string // without the program's own name
+	Dir  string   // working directory; "" means ours
+
+	// Env is added to the environment, "NAME=value" each, and wins.
+	Env []string
+
+	// InheritEnv names variables that the process gets from ours besides the
+	// few that every program needs; "all" means all of them. The rest is kept
+	// from it, since secrets of the proxy are not secrets of its upstreams.
+	InheritEnv []string
+
+	StartTimeout time.Duration // for the answer to initialize; zero means 30 s
+	WriteTimeout time.Duration // for stdin to take a piece of what is written; zero means 60 s
+	StopGrace    time.Duration // between the steps of a stop; zero means 2 s
+}
+
+func (c *Command) startTimeout() time.Duration { return cmp.Or(c.StartTimeout, 30*time.Second) }
+func (c *Command) writeTimeout() time.Duration { return cmp.Or(c.WriteTimeout, 60*time.Second) }
+func (c *Command) stopGrace() time.Duration    { return cmp.Or(c.StopGrace, 2*time.Second) }
+
+// cmd returns the command, ready to start but for its files.
+func (c *Command) cmd() (*exec.Cmd, error) {
+	if c.Path == "" {
+		return nil, errors.New("no command")
+	}
+	path, err := c.lookPath()
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.Command(path, c.Args...)
+	cmd.Args[0] = c.Path
+	cmd.Dir = c.Dir
+	cmd.Env = c.environ(os.Environ())
+	return cmd, cmd.Err
+}
+
+// lookPath looks Path up where the process itself would: a PATH in Env counts.
+func (c *Command) lookPath() (string, error) {
+	i := slices.IndexFunc(c.Env, func(kv string) bool { return strings.HasPrefix(kv, "PATH=") })
+	if i < 0 || filepath.Base(c.Path) != c.Path {
+		return exec.LookPath(c.Path)
+	}
+	for _, dir := range filepath.SplitList(c.Env[i][len("PATH="):]) {
+		if !filepath.IsAbs(dir) {
+			continue // as os/exec: nothing is run from a relative directory by accident
+		}
+		if path, err := exec.LookPath(filepath.Join(dir, c.Path)); err == nil {
+			return path, nil
+		}
+	}
+	return "", &exec.Error{Name: c.Path, Err: exec.ErrNotFound}
+}

@@ -1,0 +1,199 @@
+package upstream
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+)
+
+// The fake server is this test binary, started again with these variables.
+const (
+	fakeEnv   = "UPSTREAM_FAKE"        // "serve", or another role; unset in the tests' own process
+	traitsEnv = "UPSTREAM_FAKE_TRAITS" // comma list, for the whole life
+	recordEnv = "UPSTREAM_FAKE_RECORD" // a file that gets every line that was read
+	markEnv   = "UPSTREAM_FAKE_RUN"    // marks every process of one test run
+)
+
+// runFake plays the role and does not return.
+func runFake(role string) {
+	switch role {
+	case "serve":
+		(&fake{traits: strings.Split(os.Getenv(traitsEnv), ",")}).serve()
+	case "sleep": // a grandchild
+		signal.Ignore(syscall.SIGTERM, syscall.SIGPIPE)
+		select {}
+	case "chatter": // a grandchild that never falls silent
+		for {
+			fmt.Println("chatter")
+			time.Sleep(20 * time.Millisecond)
+		}
+	case "host":
+		runHostRole()
+	}
+	os.Exit(0)
+}
+
+// A fake answers requests by their method, one at a time.
+type fake struct {
+	traits []string
+	record *os.File
+}
+
+func (f *fake) has(trait string) bool {
+	for _, t := range f.traits {
+		if t == trait {
+			return true
+		}
+	}
+	return false
+}
+
+func (f *fake) serve() {
+	if path := os.Getenv(recordEnv); path != "" {
+		f.record, _ = os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	}
+	switch {
+	case f.has("dies"):
+		fmt.Fprintln(os.Stderr, "cannot find the license")
+		os.Exit(3)
+	case f.has("banner"):
+		fmt.Println("Welcome to the server!\n\n{not json\n[]")
+	}
+	if f.has("ignores-term") {
+		signal.Ignore(syscall.SIGTERM)
+	}
+	if f.has("grandchild") {
+		f.grandchild("sleep")
+	}
+	in := jsonrpc.NewLineReader(os.Stdin, jsonrpc.Limits{})
+	for {
+		line, err := in.ReadLine()
+		if err != nil {
+			break
+		}
+		if f.record != nil {
+			f.record.Write(append(line, '\n'))
+		}
+		m, err := jsonrpc.Decode(line)
+		if err == nil && m.IsRequest() {
+			f.answer(m)
+		}
+	}
+	if f.has("ignores-eof") {
+		select {}
+	}
+	if f.record != nil {
+		fmt.Fprintln(f.record, "EOF")
+	}
+}
+
+func say(m *jsonrpc.Message) { os.Stdout.Write(append(m.Append(nil), '\n')) }
+
+func (f *fake) answer(m *jsonrpc.Message) {
+	n, _ := strconv.Atoi(string(m.Params[bytes.IndexByte(m.Params, ':')+1 : len(m.Params)-1]))
+	ok := jsonrpc.NewResult(m.ID, json.RawMessage(`{}`))
+	switch m.Method {
+	case "initialize":
+		if !f.has("mute") {
+			say(ok)
+		}
+	case "echo":
+		say(jsonrpc.NewResult(m.ID, m.Params))
+	case "hang", "tasks/result":
+	case "exit":
+		os.Exit(n)
+	case "answer-and-exit": // n answers of 1 KiB to what has no answer yet, then the last
+		for i := range n {
+			say(jsonrpc.NewNotification("x", json.RawMessage(fmt.Sprintf(`{"n":%d,"pad":"%01000d"}`, i, 0))))
+		}
+		say(ok)
+		os.Exit(0)
+	case "kill":
+		syscall.Kill(os.Getpid(), syscall.SIGKILL)
+	case "close-stdout":
+		os.Stdout.Close()
+	case "close-stdin":
+		os.Stdin.Close()
+		select {}
+	case "stop-reading":
+		say(ok)
+		select {}
+	case "read-slowly": // stdin, a little at a time
+		say(ok)
+		for b := make([]byte, 16<<10); ; time.Sleep(20 * time.Millisecond) {
+			if n, _ := os.Stdin.Read(b); n == 0 {
+				return
+			} else if bytes.Contains(b[:n], []byte(`"last"`)) {
+				say(jsonrpc.NewNotification("got-last", nil))
+			}
+		}
+	case "grandchild", "chatter":
+		say(jsonrpc.NewResult(m.ID, json.RawMessage(strconv.Itoa(f.grandchild(map[string]string{"grandchild": "sleep", "chatter": "chatter"}[m.Method])))))
+	case "grandchild-and-exit":
+		f.grandchild("sleep")
+		os.Exit(4)
+	case "pid":
+		say(jsonrpc.NewResult(m.ID, json.RawMessage(strconv.Itoa(os.Getpid()))))
+	case "environ":
+		text, _ := json.Marshal(os.Environ())
+		say(jsonrpc.NewResult(m.ID, text))
+	case "ask":
+		say(jsonrpc.NewRequest(jsonrpc.IntID(int64(n)), "roots/list", nil))
+	case "ask-and-withdraw":
+		say(jsonrpc.NewRequest(jsonrpc.IntID(int64(n)), "roots/list", nil))
+		say(jsonrpc.NewNotification("notifications/cancelled", json.RawMessage(fmt.Sprintf(`{"requestId":%d}`, n))))
+	case "notify":
+		say(jsonrpc.NewNotification("notifications/message", json.RawMessage(`{"data":1}`)))
+		say(jsonrpc.NewNotification("notifications/progress", json.RawMessage(`{"progressToken":1}`)))
+	case "big": // n MiB, the id last, as TypeScript servers write it
+		io.WriteString(os.Stdout, `{"jsonrpc":"2.0","result":{"text":"`)
+		mib := bytes.Repeat([]byte{'x'}, 1<<20)
+		for range n {
+			os.Stdout.Write(mib)
+		}
+		fmt.Printf("\"},\"id\":%s}\n", m.ID)
+	case "broken": // an answer that is not JSON
+		fmt.Printf("{\"jsonrpc\":\"2.0\",\"id\":%s,\"result\":{]}\n", m.ID)
+	case "twice":
+		say(ok)
+		say(ok)
+		say(jsonrpc.NewResult(jsonrpc.IntID(99999), json.RawMessage(`{}`)))
+	case "float": // 5.0 for 5
+		fmt.Printf("{\"jsonrpc\":\"2.0\",\"id\":%s.0,\"result\":{}}\n", m.ID)
+	case "stderr":
+		for i := range n {
+			fmt.Fprintf(os.Stderr, "line %d\n", i)
+		}
+		say(ok)
+	case "stderr-long":
+		fmt.Fprintln(os.Stderr, strings.Repeat("y", 5000)+"\nnext")
+		say(ok)
+	case "task": // a task-augmented call
+		say(jsonrpc.NewResult(m.ID, json.RawMessage(`{"task":{"taskId":"t`+strconv.Itoa(n)+`","status":"working"}}`)))
+	case "tasks/get":
+		say(jsonrpc.NewResult(m.ID, json.RawMessage(`{"taskId":"x","status":"completed"}`)))
+	default:
+		say(ok)
+	}
+}
+
+// grandchild starts a process that holds our stdout and stderr.
+func (f *fake) grandchild(role string) int {
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), fakeEnv+"="+role)
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	if err := cmd.Start(); err != nil {
+		panic(err)
+	}
+	return cmd.Process.Pid
+}

@@ -1,0 +1,267 @@
+package upstream
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+)
+
+// maxTasks bounds the unfinished tasks that are remembered on one stream. Those
+// beyond are not cancelled when it ends; they expire.
+const maxTasks = 1024
+
+// A flight is what is open on one stream, in both directions, so that it can be
+// cleared up when the stream ends. It knows of a message what this takes; on the
+// hot path that is its kind and its id.
+type flight struct {
+	mu        sync.Mutex // guards the fields below
+	calls     map[jsonrpc.ID]call
+	questions map[jsonrpc.ID]struct{} // of the upstream, not answered by the proxy
+	tasks     map[string]struct{}     // unfinished, by the JSON text of their id
+	seq       int                     // of the newest call
+	highest   int64                   // integer id so far
+	sent      bool                    // a request besides initialize went to the upstream
+	answered  bool                    // the upstream answered a request
+}
+
+// A call is a request of the proxy that the upstream has not answered.
+type call struct {
+	seq  int
+	kind callKind
+	task string // the task that the call is about, as in flight.tasks
+}
+
+type callKind byte
+
+const (
+	ordinary    callKind = iota
+	initialize           // never cancelled
+	createsTask          // cancelled as a task, once that is known
+	readsTask            // tasks/get: its result tells whether the task is finished
+	endsTask             // tasks/result, tasks/cancel: its result means that it is
+)
+
+// down notes a message on its way to the upstream. It reports whether that is
+// initialize.
+func (f *flight) down(m *jsonrpc.Message) (starts bool) {
+	elements := m.Batch
+	if elements == nil {
+		elements = []*jsonrpc.Message{m}
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, e := range elements {
+		switch {
+		case e.IsRequest():
+			starts = f.addLocked(e) || starts
+		case e.IsResponse():
+			delete(f.questions, e.ID)
+		case e.Method == "notifications/cancelled":
+			f.cancelLocked(e)
+		}
+	}
+	return starts
+}
+
+func (f *flight) addLocked(m *jsonrpc.Message) (starts bool) {
+	f.seq++
+	if n, ok := m.ID.Int(); ok {
+		f.highest = max(f.highest, n)
+	}
+	c := call{seq: f.seq}
+	switch m.Method {
+	case "initialize":
+		c.kind = initialize
+	case "tasks/get":
+		c.kind, c.task = readsTask, member(m.Params, "taskId")
+	case "tasks/result", "tasks/cancel":
+		c.kind, c.task = endsTask, member(m.Params, "taskId")
+	default:
+		if bytes.Contains(m.Params, []byte(`"task"`)) && member(m.Params, "task") != "" {
+			c.kind = createsTask
+		}
+	}
+	if f.calls == nil {
+		f.calls = make(map[jsonrpc.ID]call)
+	}
+	f.calls[m.ID] = c
+	f.sent = f.sent || c.kind != initialize
+	return c.kind == initialize
+}
+
+// cancelLocked forgets a call that the proxy cancels: no answer is expected.
+func (f *flight) cancelLocked(m *jsonrpc.Message) {
+	id, ok := f.findLocked(requestID(m))
+	if ok && f.calls[id].kind != initialize {
+		delete(f.calls, id)
+	}
+}
+
+// up notes a message from the upstream and sets its Related: a stdio server has
+// no way to say to which request something belongs, so it is the only call in
+// flight, else the newest. m must be fresh from its decoder. up reports whether m
+// is the first answer.
+func (f *flight) up(m *jsonrpc.Message) (first bool) {
+	elements := m.Batch
+	if elements == nil {
+		elements = []*jsonrpc.Message{m}
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, e := range elements {
+		switch {
+		case e.IsResponse():
+			first = f.settleLocked(e.ID, e.Result) || first
+			continue
+		case e.IsRequest():
+			if f.questions == nil {
+				f.questions = make(map[jsonrpc.ID]struct{})
+			}
+			f.questions[e.ID] = struct{}{}
+		case e.Method == "notifications/cancelled":
+			delete(f.questions, requestID(e))
+		case e.Method == "notifications/tasks/status":
+			f.taskLocked(member(e.Params, "taskId"), e.Params)
+		}
+		if e.Method != "notifications/progress" { // that has its token
+			m.Related = f.newestLocked()
+		}
+	}
+	return first
+}
+
+// settle takes a call out whose answer could not be used. It reports whether it
+// was there, and whether that was the first answer.
+func (f *flight) settle(id jsonrpc.ID) (mine jsonrpc.ID, ok, first bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if mine, ok = f.findLocked(id); ok {
+		first = f.settleLocked(mine, nil)
+	}
+	return mine, ok, first
+}
+
+func (f *flight) settleLocked(id jsonrpc.ID, result json.RawMessage) (first bool) {
+	id, ok := f.findLocked(id)
+	if !ok {
+		return false // late, a duplicate, or unknown: the proxy drops it
+	}
+	c := f.calls[id]
+	delete(f.calls, id)
+	switch {
+	case result == nil:
+	case c.kind == createsTask:
+		f.createdLocked(json.RawMessage(member(result, "task")))
+	case c.kind == readsTask:
+		f.taskLocked(c.task, result)
+	case c.kind == endsTask:
+		delete(f.tasks, c.task)
+	}
+	first = !f.answered
+	f.answered = true
+	return first
+}
+
+// findLocked returns the id under which a call is kept. A server that answers 5
+// with 5.0 means 5.
+func (f *flight) findLocked(id jsonrpc.ID) (jsonrpc.ID, bool) {
+	if _, ok := f.calls[id]; ok {
+		return id, true
+	}
+	n, ok := id.Int()
+	if !ok {
+		return id, false
+	}
+	id = jsonrpc.IntID(n)
+	_, ok = f.calls[id]
+	return id, ok
+}
+
+// createdLocked keeps the task of a CreateTaskResult.
+func (f *flight) createdLocked(task json.RawMessage) {
+	id := member(task, "taskId")
+	if id == "" || len(f.tasks) >= maxTasks {
+		return
+	}
+	if f.tasks == nil {
+		f.tasks = make(map[string]struct{})
+	}
+	f.tasks[id] = struct{}{}
+	f.taskLocked(id, task)
+}
+
+// taskLocked forgets a task when the status that stands in object is a last one.
+func (f *flight) taskLocked(id string, object json.RawMessage) {
+	switch member(object, "status") {
+	case `"completed"`, `"failed"`, `"cancelled"`:
+		delete(f.tasks, id)
+	}
+}
+
+// newestLocked returns the newest call, zero if there is none. Few calls are in
+// flight when a server asks something, and calls come and go more often than
+// questions: a search is cheaper than an order kept.
+func (f *flight) newestLocked() jsonrpc.ID {
+	var id jsonrpc.ID
+	newest := -1
+	for i, c := range f.calls {
+		if c.seq > newest {
+			id, newest = i, c.seq
+		}
+	}
+	return id
+}
+
+// state returns what decides how an end is reported.
+func (f *flight) state() (inFlight int, sent, answered bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.calls), f.sent, f.answered
+}
+
+// farewell returns the lines that clear up what is open, in the order in which
+// an upstream can make sense of them: its questions get their one error first,
+// because a question belongs to a call, whose cancellation may end it.
+func (f *flight) farewell() []byte {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var lines []byte
+	add := func(m *jsonrpc.Message) { lines = append(m.Append(lines), '\n') }
+	byText := func(a, b jsonrpc.ID) int { return cmp.Compare(a.String(), b.String()) }
+	for _, id := range slices.SortedFunc(maps.Keys(f.questions), byText) {
+		add(jsonrpc.NewError(id, jsonrpc.ConnectionClosed(jsonrpc.CodeConnectionClosed, "", "", jsonrpc.InFlight)))
+	}
+	bySeq := func(a, b jsonrpc.ID) int { return cmp.Compare(f.calls[a].seq, f.calls[b].seq) }
+	for _, id := range slices.SortedFunc(maps.Keys(f.calls), bySeq) {
+		if kind := f.calls[id].kind; kind != initialize && kind != createsTask {
+			add(jsonrpc.NewNotification("notifications/cancelled",
+				json.RawMessage(`{"requestId":`+id.String()+`,"reason":"client disconnected"}`)))
+		}
+	}
+	for _, task := range slices.Sorted(maps.Keys(f.tasks)) {
+		f.highest++
+		add(jsonrpc.NewRequest(jsonrpc.IntID(f.highest), "tasks/cancel", json.RawMessage(`{"taskId":`+task+`}`)))
+	}
+	return lines
+}
+
+// requestID returns which request a notifications/cancelled is about.
+func requestID(m *jsonrpc.Message) jsonrpc.ID {
+	id, _ := jsonrpc.ParseID([]byte(member(m.Params, "requestId")))
+	return id
+}
+
+// member returns the JSON text of a member of an object, "" if it has none that
+// can be read.
+func member(object json.RawMessage, key string) string {
+	value, err := jsonrpc.Member(object, key)
+	if err != nil {
+		return ""
+	}
+	return string(value)
+}

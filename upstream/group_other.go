@@ -1,0 +1,27 @@
+//go:build unix && !linux
+
+package upstream
+
+import (
+	"os/exec"
+	"sync"
+	"syscall"
+)
+
+// A spawner starts processes. What Linux needs a thread for does not exist here:
+// when the host is killed, its children see their stdin end.
+type spawner struct{}
+
+func (s *spawner) start(cmd *exec.Cmd, _ *sync.WaitGroup) (*group, error) {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	return &group{pid: cmd.Process.Pid, pidfd: -1}, nil
+}
+
+func (s *spawner) release(*group) {}
+
+// await returns when the leader has exited. Here it has been reaped then, so a
+// group of which nobody is left might in theory be another's when it is killed.
+func (g *group) await(cmd *exec.Cmd) { cmd.Wait() }

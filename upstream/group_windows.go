@@ -1,0 +1,72 @@
+package upstream
+
+import (
+	"os/exec"
+	"sync"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/windows"
+)
+
+// A spawner starts processes.
+type spawner struct{}
+
+// A group is a job object that holds one child and what it starts. The system
+// ends them all when the job's last handle is closed, by kill or by our own end.
+type group struct{ job windows.Handle }
+
+func (s *spawner) start(cmd *exec.Cmd, _ *sync.WaitGroup) (*group, error) {
+	job, err := newJob()
+	if err != nil {
+		return nil, err
+	}
+	g := &group{job}
+	cmd.SysProcAttr = &syscall.SysProcAttr{CreationFlags: windows.CREATE_NEW_PROCESS_GROUP, HideWindow: true}
+	if err := cmd.Start(); err != nil {
+		s.release(g)
+		return nil, err
+	}
+	if err := g.add(cmd.Process.Pid); err != nil {
+		cmd.Process.Kill()
+		cmd.Wait()
+		s.release(g)
+		return nil, err
+	}
+	return g, nil
+}
+
+func (s *spawner) release(g *group) { windows.CloseHandle(g.job) }
+
+func newJob() (windows.Handle, error) {
+	job, err := windows.CreateJobObject(nil, nil)
+	if err != nil {
+		return 0, err
+	}
+	var info windows.JOBOBJECT_EXTENDED_LIMIT_INFORMATION
+	info.BasicLimitInformation.LimitFlags = windows.JOB_OBJECT_LIMIT_KILL_ON_JOB_CLOSE
+	_, err = windows.SetInformationJobObject(job, windows.JobObjectExtendedLimitInformation,
+		uintptr(unsafe.Pointer(&info)), uint32(unsafe.Sizeof(info)))
+	if err != nil {
+		windows.CloseHandle(job)
+		return 0, err
+	}
+	return job, nil
+}
+
+func (g *group) add(pid int) error {
+	process, err := windows.OpenProcess(windows.PROCESS_SET_QUOTA|windows.PROCESS_TERMINATE, false, uint32(pid))
+	if err != nil {
+		return err
+	}
+	defer windows.CloseHandle(process)
+	return windows.AssignProcessToJobObject(g.job, process)
+}
+
+func (g *group) await(cmd *exec.Cmd) { cmd.Wait() }
+
+// terminate does nothing: Windows has no request to end that every program gets.
+func (g *group) terminate() {}
+
+// kill ends every process of the group.
+func (g *group) kill() { windows.TerminateJobObject(g.job, 1) }

@@ -1,0 +1,205 @@
+package upstream
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"time"
+)
+
+const (
+	// lull is how long a pipe must be silent after the process's exit before it
+	// counts as ended though a grandchild still holds it.
+	lull = 250 * time.Millisecond
+
+	// squeezed is each step of a stop that is forced: all is gone within a second.
+	squeezed = 200 * time.Millisecond
+)
+
+// A process is one running upstream with its three pipes.
+type process struct {
+	// Static after construction.
+	cmd            *exec.Cmd
+	group          *group
+	spawner        *spawner
+	stdin          *stdin
+	stdout, stderr *pipeReader
+	grace          time.Duration
+	started        time.Time
+
+	drained  chan struct{} // closed by whoever read stdout to its end
+	stopping chan struct{} // closed by stop: nobody wants the last words
+	exited   chan struct{} // closed by watch: the leader is a zombie or reaped
+	gone     chan struct{} // closed by watch: the group is killed, the leader reaped
+
+	mu     sync.Mutex // guards reaped, and the group id while a signal is sent
+	reaped bool
+}
+
+// startProcess starts c. The caller runs watch, and reads stdout and stderr to
+// their ends. What goes wrong with stdin later is told to stdinFailed.
+func (h *Host) startProcess(c *Command, wg *sync.WaitGroup, stdinFailed func(error)) (*process, error) {
+	cmd, err := c.cmd()
+	if err != nil {
+		return nil, err
+	}
+	p := &process{
+		cmd: cmd, spawner: &h.spawner, grace: c.stopGrace(),
+		drained: make(chan struct{}), stopping: make(chan struct{}),
+		exited: make(chan struct{}), gone: make(chan struct{}),
+	}
+	files, err := openPipes(cmd)
+	if err != nil {
+		return nil, err
+	}
+	p.group, err = h.spawner.start(cmd, &h.wg)
+	for _, f := range []any{cmd.Stdin, cmd.Stdout, cmd.Stderr} {
+		f.(*os.File).Close() // the child's ends
+	}
+	if err != nil {
+		closeAll(files[:])
+		return nil, err
+	}
+	p.started = time.Now()
+	p.stdin = newStdin(files[0], c.writeTimeout(), wg, stdinFailed)
+	p.stdout = &pipeReader{files[1], p.exited}
+	p.stderr = &pipeReader{files[2], p.exited}
+	return p, nil
+}
+
+// openPipes gives cmd the child's ends of three pipes and returns ours. They are
+// ours alone: those of os/exec are closed by its Wait, with what is in them.
+func openPipes(cmd *exec.Cmd) (ours [3]*os.File, err error) {
+	var theirs [3]*os.File
+	for i := range ours {
+		r, w, err := os.Pipe()
+		if err != nil {
+			closeAll(append(ours[:i:i], theirs[:i]...))
+			return ours, err
+		}
+		ours[i], theirs[i] = r, w
+	}
+	ours[0], theirs[0] = theirs[0], ours[0]
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = theirs[0], theirs[1], theirs[2]
+	return ours, nil
+}
+
+func closeAll(files []*os.File) {
+	for _, f := range files {
+		f.Close()
+	}
+}
+
+// watch waits for the exit, gives the last words time to be read, kills what is
+// left of the group, and reaps the leader.
+func (p *process) watch() {
+	p.group.await(p.cmd)
+	p.stdout.wake()
+	p.stderr.wake()
+	close(p.exited)
+
+	limit := time.NewTimer(p.grace) // a grandchild may never fall silent
+	defer limit.Stop()
+	select {
+	case <-p.drained:
+	case <-p.stopping:
+	case <-limit.C:
+	}
+	p.reap()
+	close(p.gone)
+}
+
+func (p *process) reap() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.group.kill()
+	p.cmd.Wait() // nil or an ExitError: cause tells
+	p.spawner.release(p.group)
+	p.reaped = true
+}
+
+// signal calls send, one of group's methods, unless the group is gone.
+func (p *process) signal(send func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.reaped {
+		send()
+	}
+}
+
+// cause returns how the process ended. It must be gone.
+func (p *process) cause() string {
+	how, _, _ := strings.Cut(p.cmd.ProcessState.String(), " (") // "(core dumped)"
+	return how
+}
+
+// stop makes the process and its group end, in three steps of the grace each:
+// stdin is closed, which finish or abort has begun; SIGTERM; SIGKILL. A step ends
+// early when the process has exited, and soon when ctx is done.
+func (p *process) stop(ctx context.Context) {
+	close(p.stopping)
+	if !p.exits(ctx) {
+		p.signal(p.group.terminate)
+		p.stdin.abort() // whatever finish still waits for
+		if !p.exits(ctx) {
+			p.signal(p.group.kill)
+		}
+	}
+	<-p.gone
+	p.stdin.abort()
+}
+
+// exits reports whether the process exits within one step.
+func (p *process) exits(ctx context.Context) bool {
+	step := time.NewTimer(p.grace)
+	defer step.Stop()
+	select {
+	case <-p.exited:
+		return true
+	case <-step.C:
+		return false
+	case <-ctx.Done():
+	}
+	step.Reset(min(p.grace, squeezed))
+	select {
+	case <-p.exited:
+		return true
+	case <-step.C:
+		return false
+	}
+}
+
+// A pipeReader reads what a process writes. After the exit of the process its
+// end is the pipe's or a lull.
+type pipeReader struct {
+	*os.File
+	exited <-chan struct{}
+}
+
+// wake makes a Read that waits notice the exit, which must follow at once.
+func (r *pipeReader) wake() { r.SetReadDeadline(time.Unix(1, 0)) }
+
+// Read implements io.Reader.
+func (r *pipeReader) Read(b []byte) (int, error) {
+	for {
+		after := false
+		select {
+		case <-r.exited:
+			after = true
+			r.SetReadDeadline(time.Now().Add(lull))
+		default:
+		}
+		n, err := r.File.Read(b)
+		switch {
+		case !errors.Is(err, os.ErrDeadlineExceeded):
+			return n, err
+		case after:
+			return n, io.EOF
+		}
+		<-r.exited // it was wake; without it the deadline would be ours
+	}
+}

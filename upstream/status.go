@@ -1,0 +1,94 @@
+package upstream
+
+import (
+	"cmp"
+	"slices"
+	"time"
+)
+
+// A State is what a claim's newest process does.
+type State string
+
+// Without a process a claim is ready to start one, waits until it may, or waits
+// in a crash loop.
+const (
+	StateStarting  State = "starting" // it has not answered anything yet
+	StateRunning   State = "running"
+	StateStopping  State = "stopping"
+	StateReady     State = "ready"
+	StateWaiting   State = "waiting"
+	StateCrashLoop State = "crash loop"
+)
+
+// A Status is what the host knows about one claim on an upstream.
+type Status struct {
+	Upstream string
+	Key      string
+	State    State
+	Failures int       // ends in a row that count against it
+	Next     time.Time // no start before; zero for any time
+
+	// Of the newest process; zero if there was none.
+	PID      int
+	Started  time.Time
+	InFlight int      // requests that it has not answered
+	Unusable int      // lines on its stdout that were no message
+	Stderr   []string // its last lines
+}
+
+// Status returns the claims that are in use or remembered, by upstream and key.
+func (h *Host) Status() []Status {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	all := make([]Status, 0, len(h.claims))
+	for _, cl := range h.claims {
+		all = append(all, cl.status())
+	}
+	slices.SortFunc(all, func(a, b Status) int {
+		return cmp.Or(cmp.Compare(a.Upstream, b.Upstream), cmp.Compare(a.Key, b.Key))
+	})
+	return all
+}
+
+// status returns the status of cl, for which Host.mu is held.
+func (cl *claim) status() Status {
+	st := cl.last
+	st.Upstream, st.Key, st.Failures, st.Next = cl.id.upstream, cl.id.key, cl.inARow(), cl.next
+	switch {
+	case cl.inARow() >= crashLoop:
+		st.State = StateCrashLoop
+	case time.Now().Before(cl.next):
+		st.State = StateWaiting
+	default:
+		st.State = StateReady
+	}
+	if s := cl.current; s != nil {
+		s.addStatus(&st)
+	}
+	return st
+}
+
+// addStatus adds what is to say of a stream's process.
+func (s *stream) addStatus(st *Status) {
+	inFlight, _, answered := s.flight.state()
+	st.PID, st.Started, st.InFlight = s.p.cmd.Process.Pid, s.p.started, inFlight
+	st.Unusable, st.Stderr = int(s.unusable.Load()), s.stderr.tail()
+	switch {
+	case closed(s.p.gone):
+	case closed(s.p.stopping):
+		st.State = StateStopping
+	case answered:
+		st.State = StateRunning
+	default:
+		st.State = StateStarting
+	}
+}
+
+func closed(event <-chan struct{}) bool {
+	select {
+	case <-event:
+		return true
+	default:
+		return false
+	}
+}

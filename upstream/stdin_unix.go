@@ -1,0 +1,43 @@
+//go:build unix
+
+package upstream
+
+import (
+	"os"
+	"syscall"
+)
+
+// tryWriter returns a function that writes to the pipe f what it takes without
+// blocking. It is for one goroutine at a time.
+func tryWriter(f *os.File) func([]byte) (int, error) {
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return func([]byte) (int, error) { return 0, err }
+	}
+	var (
+		text []byte
+		n    int
+		werr error
+	)
+	once := func(fd uintptr) bool {
+		for {
+			if n, werr = syscall.Write(int(fd), text); werr != syscall.EINTR {
+				return true
+			}
+		}
+	}
+	return func(p []byte) (int, error) {
+		text = p
+		err := raw.Write(once)
+		text = nil
+		switch {
+		case err != nil:
+			return 0, err
+		case werr == syscall.EAGAIN:
+			return 0, nil
+		case werr != nil:
+			return 0, os.NewSyscallError("write", werr)
+		}
+		return n, nil
+	}
+}
