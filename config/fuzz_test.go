@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"unicode"
@@ -19,31 +20,31 @@ func FuzzLoad(f *testing.F) {
 			if err != nil {
 				f.Fatal(err)
 			}
-			f.Add(data)
+			if i := slices.Index(extensions, filepath.Ext(name)); i >= 0 {
+				f.Add(uint(i), data)
+			}
 		}
 	}
-	f.Add([]byte("a = {b.c = [{d = 1}], b.e = 2}\n[[x.y]]\nz = 1\n[x.y.w]\n[[x.y]]\n"))
-	f.Add([]byte("a: &a {x: 1}\nb: {<<: [*a, *a], y: *a, *a : 2}\n"))
-	f.Add([]byte("upstreams: {a: {command: \"$$${A:-b}${\"}}"))
+	f.Add(uint(0), []byte("a: &a {x: 1}\nb: {<<: [*a, *a], y: *a, *a : 2}\n"))
+	f.Add(uint(1), []byte("upstreams: {a: {command: \"$$${A:-b}${\"}}"))
+	f.Add(uint(3), []byte("a = {b.c = [{d = 1}], b.e = 2}\n[[x.y]]\nz = 1\n[x.y.w]\n[[x.y]]\n"))
 
 	dir := f.TempDir()
-	f.Fuzz(func(t *testing.T, data []byte) {
-		for _, ext := range []string{".yaml", ".json", ".toml"} {
-			file := filepath.Join(dir, "mcp-proxy"+ext)
-			if err := os.WriteFile(file, data, 0o600); err != nil {
-				t.Fatal(err)
-			}
-			c, warnings, err := Load(Options{File: file})
-			again, warningsAgain, errAgain := Load(Options{File: file})
-			if !reflect.DeepEqual([]any{c, warnings, err}, []any{again, warningsAgain, errAgain}) {
-				t.Errorf("%s: not the same twice", ext)
-			}
-			readable(t, warnings)
-			if err != nil {
-				complains(t, err)
-			} else {
-				sound(t, c)
-			}
+	f.Fuzz(func(t *testing.T, format uint, data []byte) {
+		file := filepath.Join(dir, "mcp-proxy"+extensions[format%uint(len(extensions))])
+		if err := os.WriteFile(file, data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		c, warnings, err := Load(Options{File: file})
+		again, warningsAgain, errAgain := Load(Options{File: file})
+		if !reflect.DeepEqual([]any{c, warnings, err}, []any{again, warningsAgain, errAgain}) {
+			t.Error("not the same twice")
+		}
+		readable(t, warnings)
+		if err != nil {
+			complains(t, err)
+		} else {
+			sound(t, c)
 		}
 	})
 }

@@ -197,7 +197,7 @@ func (l *loader) config(v *viper.Viper, o Options) *Config {
 // complete reports what is missing from a configuration that is right so far.
 func (l *loader) complete(c *Config, o Options) {
 	if len(c.Upstreams)+len(c.Links) == 0 {
-		l.fail(l.source, "upstreams", "there are none, or none that is not disabled")
+		l.fail(l.source, "upstreams", "none is configured (disabled ones do not count)")
 	}
 	source, key := l.source, "listen"
 	switch {

@@ -18,10 +18,10 @@ import (
 // The scalars that configurations are made of. Each is the whole rule of one
 // kind of value; files, the environment and flags share them.
 var (
-	str      = scalar[string]{what: "a string", kinds: text, parse: clean}
-	nonEmpty = scalar[string]{what: "a non-empty string", kinds: text, parse: refuse("")}
+	str      = scalar[string]{what: "a string", kinds: text, parse: check(isClean)}
+	nonEmpty = scalar[string]{what: "a non-empty string", kinds: text, parse: check(isText)}
 	// Arguments, variables and headers have no type: a number is taken as written.
-	loose = scalar[string]{what: "a string", kinds: text | number | boolean, parse: clean, secret: true}
+	loose = scalar[string]{what: "a string", kinds: text | number | boolean, parse: check(isClean), secret: true}
 
 	truth     = scalar[bool]{what: "true or false", kinds: boolean, parse: parsed(strconv.ParseBool)}
 	count     = scalar[int]{what: "a whole number from 0", kinds: number, parse: between(0, math.MaxInt32)}
@@ -68,12 +68,10 @@ func oneOf(words ...string) func(string) (string, bool) {
 	return check(func(s string) bool { return slices.Contains(words, s) })
 }
 
-// clean refuses NUL, which neither a process nor a file system takes.
-func clean(s string) (string, bool) { return s, !strings.Contains(s, "\x00") }
+// isClean refuses NUL, which neither a process nor a file system takes.
+func isClean(s string) bool { return !strings.Contains(s, "\x00") }
 
-func refuse(not string) func(string) (string, bool) {
-	return func(s string) (string, bool) { return s, s != not && !strings.Contains(s, "\x00") }
-}
+func isText(s string) bool { return s != "" && isClean(s) }
 
 // between reads decimal numbers only: 010 is ten, 0x10 and 1e3 are mistakes.
 func between(least, most int) func(string) (int, bool) {
@@ -126,7 +124,7 @@ func isHostPort(s string, empty bool) bool {
 // isAddress takes an empty host: all interfaces.
 func isAddress(s string) bool {
 	if p, ok := strings.CutPrefix(s, "unix://"); ok {
-		return strings.HasPrefix(p, "/") && len(p) > 1 && !strings.Contains(p, "\x00")
+		return strings.HasPrefix(p, "/") && len(p) > 1 && isClean(p)
 	}
 	return isHostPort(s, true)
 }

@@ -55,7 +55,7 @@ func (v value) ignore(key string) {
 // serverTypes are the names of transports in other programs' files, and ours.
 var serverTypes = map[string]string{
 	"stdio": "stdio", "local": "stdio",
-	"http": "http", "streamable-http": "http", "streamableHttp": "http", "remote": "http",
+	"http": "http", "streamable-http": "http", "streamableHttp": "http", "streamable_http": "http", "remote": "http",
 	"sse": "sse",
 	"ws":  "ws", "websocket": "ws",
 }
