@@ -1,0 +1,102 @@
+package main
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"time"
+)
+
+// firstProxy is the index in programs.targets of the first proxy.
+const firstProxy = 2
+
+// options are the command line.
+type options struct {
+	rounds  int
+	part    time.Duration // how long each part of a sample lasts
+	proxy   string
+	profile profiler
+	memory  footprint // how many clients to weigh
+}
+
+func main() {
+	if err := run(parse()); err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+func parse() options {
+	o := options{memory: footprint{clients: 1000, sessions: 200}}
+	quick := flag.Bool("quick", false, "a smoke test of half a minute: 3 short rounds")
+	flag.IntVar(&o.rounds, "rounds", 9, "`number` of rounds, of which the medians are reported")
+	flag.DurationVar(&o.part, "part", 700*time.Millisecond, "how long one measurement of a round lasts")
+	flag.StringVar(&o.proxy, "proxy", "", "measure this `binary` instead of building this tree's")
+	flag.StringVar(&o.profile.dir, "profile", "", "profile the proxy into this `directory` instead of measuring")
+	flag.Parse()
+	if *quick {
+		o.rounds, o.part = 3, 150*time.Millisecond
+	}
+	return o
+}
+
+func run(o options) error {
+	dir, err := os.MkdirTemp("", "mcp-proxy-bench-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	programs, err := build(dir, o.proxy, o.profile)
+	if err != nil {
+		return err
+	}
+	targets := programs.targets()
+	if o.profile.dir != "" {
+		return profile(o, targets)
+	}
+
+	medians, err := rounds(targets, o)
+	if err != nil {
+		return err
+	}
+	fmt.Printf("calls, medians of %d rounds\n", o.rounds)
+	if err := printCalls(os.Stdout, targets, medians); err != nil {
+		return err
+	}
+	if err := o.memory.weigh(targets[firstProxy+1], o.profile); err != nil {
+		return err
+	}
+	fmt.Println()
+	return printFootprint(os.Stdout, o.memory)
+}
+
+// rounds measures each target once in each round.
+func rounds(targets []target, o options) (map[string]sample, error) {
+	samples := map[string][]sample{}
+	for range o.rounds {
+		for _, tgt := range targets {
+			s, err := measure(tgt, o.part)
+			if err != nil {
+				return nil, fmt.Errorf("measure %s: %w", tgt.name, err)
+			}
+			samples[tgt.name] = append(samples[tgt.name], s)
+		}
+	}
+	medians := map[string]sample{}
+	for name, s := range samples {
+		medians[name] = median(s)
+	}
+	return medians, nil
+}
+
+// profile prints where time goes under load, and leaves heap profiles of a
+// proxy with many clients beside the others.
+func profile(o options, targets []target) error {
+	if err := os.MkdirAll(o.profile.dir, 0o755); err != nil {
+		return err
+	}
+	if err := o.profile.report(os.Stdout, targets, 5*time.Second); err != nil {
+		return err
+	}
+	return o.memory.weigh(targets[firstProxy+1], o.profile)
+}

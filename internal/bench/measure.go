@@ -1,0 +1,96 @@
+package main
+
+import (
+	"slices"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+)
+
+const (
+	width = 64      // calls at a time
+	big   = 1 << 20 // bytes of a big result
+)
+
+// A sample is what one round says of one target.
+type sample struct {
+	p50, p99, big, first time.Duration
+	perSecond            float64
+}
+
+// measure takes one sample; each of its three parts lasts for d.
+func measure(tgt target, d time.Duration) (sample, error) {
+	s, err := tgt.begin()
+	if err != nil {
+		return sample{}, err
+	}
+	m := sample{first: s.first}
+	err = s.proc.explain(s.measure(&m, d))
+	if endErr := s.end(); err == nil {
+		err = endErr
+	}
+	return m, err
+}
+
+func (s *session) measure(m *sample, d time.Duration) error {
+	if _, err := s.oneByOne(0, d/4); err != nil { // warms everything up
+		return err
+	}
+	times, err := s.oneByOne(0, d)
+	if err != nil {
+		return err
+	}
+	m.p50, m.p99 = quantile(times, 0.50), quantile(times, 0.99)
+
+	if m.perSecond, err = s.together(d); err != nil {
+		return err
+	}
+	times, err = s.oneByOne(big, d)
+	m.big = quantile(times, 0.50)
+	return err
+}
+
+// oneByOne makes one call after another for d, with results of size bytes, and
+// returns how long each took, in order of length.
+func (s *session) oneByOne(size int, d time.Duration) ([]time.Duration, error) {
+	c := s.conns[0]
+	times := make([]time.Duration, 0, 1<<16)
+	for end := time.Now().Add(d); time.Now().Before(end); {
+		begin := time.Now()
+		if err := c.call(size); err != nil {
+			return nil, err
+		}
+		times = append(times, time.Since(begin))
+	}
+	slices.Sort(times)
+	return times, nil
+}
+
+// together keeps width calls in flight for d, spread over all connections, and
+// returns how many were answered per second.
+func (s *session) together(d time.Duration) (float64, error) {
+	var g errgroup.Group
+	begin := time.Now()
+	answered := make([]int, len(s.conns))
+	for i, c := range s.conns {
+		g.Go(func() (err error) {
+			answered[i], err = c.pump(width/len(s.conns), begin.Add(d))
+			return err
+		})
+	}
+	err := g.Wait()
+	total := 0
+	for _, n := range answered {
+		total += n
+	}
+	return float64(total) / time.Since(begin).Seconds(), err
+}
+
+// quantile returns the value below which the share q of sorted lies; zero if
+// there is none.
+func quantile[T any](sorted []T, q float64) (value T) {
+	if len(sorted) == 0 {
+		return value
+	}
+	return sorted[min(int(q*float64(len(sorted))), len(sorted)-1)]
+}

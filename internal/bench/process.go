@@ -1,0 +1,117 @@
+package main
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// A process is a program under measurement.
+type process struct {
+	cmd *exec.Cmd
+	in  io.WriteCloser
+	out io.ReadCloser
+
+	logs sync.WaitGroup // readLog
+	addr chan string    // what serve says that it listens on; never closed
+
+	mu  sync.Mutex // guards the fields below
+	log strings.Builder
+}
+
+// start runs argv with the additional environment env.
+func start(argv []string, env ...string) (*process, error) {
+	p := &process{cmd: exec.Command(argv[0], argv[1:]...), addr: make(chan string, 1)}
+	p.cmd.Env = append(os.Environ(), env...)
+	stderr, err := p.cmd.StderrPipe()
+	if err != nil {
+		return nil, err
+	}
+	if p.in, err = p.cmd.StdinPipe(); err != nil {
+		return nil, err
+	}
+	if p.out, err = p.cmd.StdoutPipe(); err != nil {
+		return nil, err
+	}
+	if err := p.cmd.Start(); err != nil {
+		return nil, err
+	}
+	p.logs.Go(func() { p.readLog(stderr) })
+	return p, nil
+}
+
+var listening = regexp.MustCompile(`127\.0\.0\.1:[1-9][0-9]*`)
+
+// readLog keeps what the process logs, for error messages, and looks for the
+// address in it. It ends with the process.
+func (p *process) readLog(r io.Reader) {
+	for lines := bufio.NewScanner(r); lines.Scan(); {
+		p.mu.Lock()
+		p.log.WriteString(lines.Text() + "\n")
+		p.mu.Unlock()
+		if addr := listening.FindString(lines.Text()); addr != "" {
+			select {
+			case p.addr <- addr:
+			default: // it is known already
+			}
+		}
+	}
+}
+
+// address waits until a server says where it listens.
+func (p *process) address() (string, error) {
+	select {
+	case addr := <-p.addr:
+		return addr, nil
+	case <-time.After(10 * time.Second):
+		return "", errors.New("the server did not say where it listens")
+	}
+}
+
+// rss returns the resident memory of the process in bytes.
+func (p *process) rss() (float64, error) {
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(status)) {
+		if value, ok := strings.CutPrefix(line, "VmRSS:"); ok {
+			kib, err := strconv.ParseFloat(strings.TrimSuffix(strings.TrimSpace(value), " kB"), 64)
+			return kib * 1024, err
+		}
+	}
+	return 0, errors.New("no VmRSS in the status of the process")
+}
+
+// stop ends the process as an operator would, and kills it if that takes long.
+func (p *process) stop() error {
+	p.in.Close()
+	p.cmd.Process.Signal(os.Interrupt)
+	kill := time.AfterFunc(15*time.Second, func() { p.cmd.Process.Kill() })
+	defer kill.Stop()
+	p.logs.Wait()
+	err := p.cmd.Wait()
+	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
+		return nil // how it answers the signal is not our concern
+	}
+	return err
+}
+
+// explain adds the end of what the process logged to err.
+func (p *process) explain(err error) error {
+	if err == nil {
+		return nil
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	log := p.log.String()
+	return fmt.Errorf("%w\n%s", err, log[max(0, len(log)-2000):])
+}

@@ -1,0 +1,102 @@
+package main
+
+import (
+	_ "embed"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"time"
+)
+
+// profilerSource is compiled into the proxy for -profile. The proxy itself has
+// no such thing.
+//
+//go:embed profiler.go.txt
+var profilerSource []byte
+
+// A profiler says where the proxy's time and memory go; the zero profiler does
+// nothing.
+type profiler struct {
+	dir string // receives NAME.cpu and NAME.heap of each probe
+}
+
+// A probe is one profiled process; the zero probe is not profiled.
+type probe struct {
+	path string // without extension
+}
+
+func (pr profiler) probe(name string) probe {
+	if pr.dir == "" {
+		return probe{}
+	}
+	return probe{filepath.Join(pr.dir, name)}
+}
+
+// env is what a process must find in its environment to be profiled.
+func (pr probe) env() []string {
+	if pr.path == "" {
+		return nil
+	}
+	return []string{"BENCH_PROFILE=" + pr.path}
+}
+
+// collect has p write its profiles. It is not profiled any more afterwards.
+func (pr probe) collect(p *process) error {
+	if pr.path == "" {
+		return nil
+	}
+	os.Remove(pr.path + ".heap") // of an earlier run; the last to be written
+	if err := p.cmd.Process.Signal(syscall.SIGUSR1); err != nil {
+		return err
+	}
+	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		if _, err := os.Stat(pr.path + ".heap"); err == nil {
+			return nil
+		}
+	}
+	return fmt.Errorf("no profile came: %s", pr.path)
+}
+
+// report profiles the proxies among targets under both kinds of load, each for
+// d, and writes to w where their time goes.
+func (pr profiler) report(w io.Writer, targets []target, d time.Duration) error {
+	loads := []struct {
+		name string
+		run  func(s *session) error
+	}{
+		{"one", func(s *session) error { _, err := s.oneByOne(0, d); return err }},
+		{"many", func(s *session) error { _, err := s.together(d); return err }},
+	}
+	for _, tgt := range targets[firstProxy:] {
+		for _, load := range loads {
+			probe := pr.probe(tgt.name + "-" + load.name)
+			if err := probe.load(tgt, load.run); err != nil {
+				return fmt.Errorf("profile %s: %w", tgt.name, err)
+			}
+			fmt.Fprintf(w, "\n%s.cpu\n", probe.path)
+			top := exec.Command("go", "tool", "pprof", "-top", "-nodecount=30", probe.path+".cpu")
+			top.Stdout = w
+			if err := top.Run(); err != nil {
+				return fmt.Errorf("read profile: %w", err)
+			}
+		}
+	}
+	return nil
+}
+
+// load profiles one process of tgt under one load.
+func (pr probe) load(tgt target, run func(*session) error) error {
+	s, err := tgt.begin(pr.env()...)
+	if err != nil {
+		return err
+	}
+	err = run(s)
+	if err == nil {
+		err = pr.collect(s.proc)
+	}
+	return errors.Join(s.proc.explain(err), s.end())
+}

@@ -1,0 +1,45 @@
+package main
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestMedian(t *testing.T) {
+	got := median([]sample{
+		{p50: 3, p99: 30, big: 1, first: 7, perSecond: 100},
+		{p50: 1, p99: 50, big: 2, first: 9, perSecond: 300},
+		{p50: 2, p99: 40, big: 3, first: 8, perSecond: 200},
+	})
+	want := sample{p50: 2, p99: 40, big: 2, first: 8, perSecond: 200}
+	if got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+	if none := median(nil); none != (sample{}) {
+		t.Errorf("median of nothing: %+v", none)
+	}
+}
+
+func TestPrintCalls(t *testing.T) {
+	const µs = time.Microsecond
+	targets := programs{}.targets()
+	medians := map[string]sample{
+		"direct":    {p50: 30 * µs, perSecond: 300e3, big: 1, first: 1},
+		"relay":     {p50: 60 * µs, perSecond: 200e3, big: 1, first: 1},
+		"stdio":     {p50: 90 * µs, perSecond: 79e3, big: 1, first: 21 * time.Millisecond},
+		"websocket": {p50: 120 * µs, perSecond: 50e3, big: 1, first: 1},
+		"http":      {p50: 120 * µs, perSecond: 25e3, big: 1, first: 1},
+	}
+	var out strings.Builder
+	if err := printCalls(&out, targets, medians); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"1.50 ≤ 1.5 ✓", "39.5 % ≥ 40 % ✗", "≤ 20ms ✗", "2.00 ≤ 1.7 ✗", "25.0 % ≥ 25 % ✓", "12.5 % ≥ 12.5 % ✓",
+	} {
+		if columns := strings.Fields(out.String()); !strings.Contains(strings.Join(columns, " "), want) {
+			t.Errorf("no %q in\n%s", want, out.String())
+		}
+	}
+}

@@ -1,0 +1,161 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gorilla/websocket"
+)
+
+// respond is the server of these tests: what it returns for a call has the size
+// that was asked for.
+func respond(t *testing.T, msg []byte) []byte {
+	var call struct {
+		ID     *int
+		Method string
+		Params struct{ Arguments struct{ Size int } }
+	}
+	if err := json.Unmarshal(msg, &call); err != nil {
+		t.Errorf("message %q: %v", msg, err)
+	}
+	if call.ID == nil {
+		return nil
+	}
+	return fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%d,"result":{"text":%q}}`,
+		*call.ID, strings.Repeat("x", call.Params.Arguments.Size))
+}
+
+// converse tries a connection as the benchmark uses it.
+func converse(t *testing.T, c *conn, width int) {
+	t.Helper()
+	if err := c.initialize(); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.initialized(); err != nil {
+		t.Fatal(err)
+	}
+	for _, size := range []int{0, 200, 60_000, 70_000, big} {
+		if err := c.call(size); err != nil {
+			t.Fatalf("%d bytes: %v", size, err)
+		}
+	}
+	n, err := c.pump(width, time.Now().Add(10*time.Millisecond))
+	if err != nil || n < width {
+		t.Errorf("pump: %d answers, %v", n, err)
+	}
+}
+
+func TestLine(t *testing.T) {
+	client, server := net.Pipe()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for lines := bufio.NewScanner(server); lines.Scan(); {
+			if answer := respond(t, lines.Bytes()); answer != nil {
+				server.Write(append(answer, '\n'))
+			}
+		}
+	}()
+	converse(t, newConn(&lineWire{}, client, client), 1) // net.Pipe has no room for more
+	client.Close()
+	<-done
+}
+
+func TestWebSocket(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		ws, err := (&websocket.Upgrader{WriteBufferSize: 4096}).Upgrade(w, r, nil)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer ws.Close()
+		for {
+			_, msg, err := ws.ReadMessage()
+			if err != nil {
+				return
+			}
+			if answer := respond(t, msg); answer != nil {
+				writeFragments(ws, answer)
+			}
+		}
+	}))
+	defer server.Close()
+	c, err := dialWebSocket(server.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.w.Close()
+	converse(t, c, width)
+}
+
+// writeFragments sends msg in frames of 4096 bytes, after a ping.
+func writeFragments(ws *websocket.Conn, msg []byte) {
+	ws.WriteControl(websocket.PingMessage, []byte("ping"), time.Now().Add(time.Second))
+	w, err := ws.NextWriter(websocket.TextMessage)
+	if err != nil {
+		return
+	}
+	for len(msg) > 0 {
+		n, _ := w.Write(msg[:min(len(msg), 1000)])
+		msg = msg[n:]
+	}
+	w.Close()
+}
+
+func TestHTTP(t *testing.T) {
+	answers := 0
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		msg, err := io.ReadAll(r.Body)
+		if err != nil {
+			t.Error(err)
+		}
+		if answers++; answers > 1 && r.Header.Get("Mcp-Session-Id") != "s" {
+			t.Errorf("request %d outside of the session", answers)
+		}
+		w.Header().Set("Mcp-Session-Id", "s")
+		switch answer := respond(t, msg); {
+		case answer == nil:
+			w.WriteHeader(http.StatusAccepted)
+		case answers%2 == 0: // as an event, chunked
+			w.Header().Set("Content-Type", "text/event-stream")
+			fmt.Fprintf(w, "id: 1\ndata: \n\n")
+			w.(http.Flusher).Flush()
+			fmt.Fprintf(w, "data: %s\n\n", answer)
+		default:
+			w.Header().Set("Content-Type", "application/json")
+			w.Write(answer)
+		}
+	}))
+	defer server.Close()
+	c, err := dialHTTP(server.Listener.Addr().String(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.w.Close()
+	converse(t, c, 1)
+}
+
+func TestRefusals(t *testing.T) {
+	for name, response := range map[string]string{
+		"json-rpc error": "HTTP/1.1 200 OK\r\nContent-Length: 37\r\n\r\n" + `{"jsonrpc":"2.0","id":0,"error":null}`,
+		"status":         "HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n",
+		"end":            "",
+	} {
+		c := newConn(&httpWire{}, strings.NewReader(response), nopCloser{io.Discard})
+		if err := c.initialize(); err == nil {
+			t.Errorf("%s: taken for an answer", name)
+		}
+	}
+}
+
+type nopCloser struct{ io.Writer }
+
+func (nopCloser) Close() error { return nil }
