@@ -19,6 +19,8 @@ type pipeHalf struct {
 	ended    chan struct{} // closed by end: the sender sends no more
 	closed   chan struct{} // closed by close: one of both sides is gone
 
+	cause error // of closed, ErrClosed or wrapping it
+
 	endOnce, closeOnce sync.Once
 }
 
@@ -26,8 +28,13 @@ func newPipeHalf() *pipeHalf {
 	return &pipeHalf{messages: make(chan *Message, pipeDepth), ended: make(chan struct{}), closed: make(chan struct{})}
 }
 
-func (h *pipeHalf) end()   { h.endOnce.Do(func() { close(h.ended) }) }
-func (h *pipeHalf) close() { h.closeOnce.Do(func() { close(h.closed) }) }
+func (h *pipeHalf) end() { h.endOnce.Do(func() { close(h.ended) }) }
+func (h *pipeHalf) close(cause error) {
+	h.closeOnce.Do(func() {
+		h.cause = cause
+		close(h.closed)
+	})
+}
 
 // Pipe returns two connected Conns in memory. What one sends the other receives,
 // the same Message. After one closes, the other still receives what was sent.
@@ -47,7 +54,7 @@ func (c *PipeConn) Recv() (*Message, error) {
 	case m := <-c.in.messages:
 		return m, nil
 	case <-c.in.closed:
-		return c.rest(ErrClosed)
+		return c.rest(c.in.cause)
 	case <-c.in.ended:
 		return c.rest(io.EOF)
 	}
@@ -83,8 +90,12 @@ func (c *PipeConn) Send(m *Message) error {
 func (c *PipeConn) CloseWrite() { c.out.end() }
 
 // Close implements [Conn].
-func (c *PipeConn) Close() error {
-	c.in.close()
-	c.out.close()
+func (c *PipeConn) Close() error { return c.CloseCause(nil) }
+
+// CloseCause is Close with what the other side's Recv then returns, after what
+// was sent before; see [CloseWith].
+func (c *PipeConn) CloseCause(cause error) error {
+	c.in.close(ErrClosed)
+	c.out.close(Closed(cause))
 	return nil
 }

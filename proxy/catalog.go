@@ -153,10 +153,10 @@ func exposedName(prefix, original string) string {
 // because another server died.
 func (p *Proxy) prefix(u *Upstream, bare bool) string {
 	switch {
-	case bare:
+	case bare, u.Prefix != nil && *u.Prefix == "":
 		return ""
-	case u.Prefix != "":
-		return u.Prefix + "__"
+	case u.Prefix != nil:
+		return *u.Prefix + "__"
 	case p.Naming == NamePrefixAlways, p.Naming == NamePrefixAuto && len(p.Upstreams) > 1:
 		return u.Name + "__"
 	}

@@ -30,9 +30,9 @@ func (f DialFunc) Dial(ctx context.Context, upstream, key string) (jsonrpc.Conn,
 type Upstream struct {
 	Name string // [A-Za-z0-9_-]{1,32} without "__"
 
-	// Prefix replaces Name before "__" in exposed names, whatever the
-	// Proxy's Naming says; "" means by Naming.
-	Prefix string
+	// Prefix stands before "__" in exposed names, whatever the Proxy's
+	// Naming says; "" makes them bare, nil goes by Naming.
+	Prefix *string
 
 	StartTimeout   time.Duration // how long initialize may hold a client; zero means 30 s
 	RequestTimeout time.Duration // without answer or progress; zero means the client's own

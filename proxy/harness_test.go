@@ -1,0 +1,287 @@
+package proxy
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+
+	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+)
+
+// A world is a proxy between a scripted client and scripted upstreams, all in
+// one synctest bubble.
+type world struct {
+	t      *testing.T
+	proxy  *Proxy
+	client *peer
+	ended  chan error
+	cancel context.CancelFunc
+
+	mu    sync.Mutex
+	conns map[string][]*peer // streams opened so far, by upstream
+	dial  map[string]error   // upstreams that cannot be reached
+}
+
+// A peer is the test's end of a Conn, which collects what it receives.
+type peer struct {
+	t    *testing.T
+	conn *jsonrpc.PipeConn
+	hand func(*peer, *jsonrpc.Message) // nil: collect only
+
+	mu  sync.Mutex
+	got []string
+	err error // how Recv ended
+}
+
+// inWorld runs test in a bubble with the named upstreams, each an echo server
+// unless the test changes its peer.hand.
+func inWorld(t *testing.T, p *Proxy, names []string, test func(w *world)) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{t: t, proxy: p, conns: map[string][]*peer{}, dial: map[string]error{}}
+		for _, n := range names {
+			p.Upstreams = append(p.Upstreams, Upstream{Name: n})
+		}
+		if p.Dialer == nil {
+			p.Dialer = DialFunc(w.open)
+		}
+		w.connect()
+		defer func() {
+			w.cancel()
+			<-w.ended
+			w.hangUp()
+			synctest.Wait()
+		}()
+		test(w)
+	})
+}
+
+func (w *world) connect() {
+	ctx, cancel := context.WithCancel(context.Background())
+	ours, theirs := jsonrpc.Pipe()
+	w.cancel, w.ended = cancel, make(chan error, 1)
+	ended := w.ended
+	w.client = newPeer(w.t, ours, nil)
+	go func() { ended <- w.proxy.Serve(ctx, theirs); close(ended) }()
+}
+
+func (w *world) open(_ context.Context, upstream, _ string) (jsonrpc.Conn, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if err := w.dial[upstream]; err != nil {
+		return nil, err
+	}
+	ours, theirs := jsonrpc.Pipe()
+	w.conns[upstream] = append(w.conns[upstream], newPeer(w.t, ours, echo(upstream)))
+	return theirs, nil
+}
+
+// upstream returns the test's end of the newest stream to an upstream.
+func (w *world) upstream(name string) *peer {
+	w.t.Helper()
+	synctest.Wait()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.conns[name]) == 0 {
+		w.t.Fatalf("no stream to %s", name)
+	}
+	return w.conns[name][len(w.conns[name])-1]
+}
+
+func (w *world) hangUp() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, peers := range w.conns {
+		for _, p := range peers {
+			p.conn.Close()
+		}
+	}
+	w.client.conn.Close()
+}
+
+// initialize does the handshake of a client.
+func (w *world) initialize() {
+	w.client.say(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"roots":{}},"clientInfo":{"name":"t","version":"1"}}}`)
+	synctest.Wait()
+	w.client.say(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+	synctest.Wait()
+	w.client.take()
+}
+
+// list makes the client list all tools, so that names are known.
+func (w *world) list() {
+	w.client.say(`{"jsonrpc":"2.0","id":"list","method":"tools/list"}`)
+	w.client.take()
+}
+
+func newPeer(t *testing.T, conn *jsonrpc.PipeConn, hand func(*peer, *jsonrpc.Message)) *peer {
+	p := &peer{t: t, conn: conn, hand: hand}
+	go func() {
+		for {
+			m, err := conn.Recv()
+			p.mu.Lock()
+			if err != nil {
+				p.err = err
+				p.mu.Unlock()
+				return
+			}
+			hand := p.hand
+			p.got = append(p.got, string(m.Append(nil)))
+			p.mu.Unlock()
+			if hand != nil {
+				hand(p, m)
+			}
+		}
+	}()
+	return p
+}
+
+// say sends one message, given as JSON text.
+func (p *peer) say(text string) {
+	p.t.Helper()
+	m, err := jsonrpc.Decode([]byte(text))
+	if err != nil {
+		p.t.Fatalf("say %s: %v", text, err)
+	}
+	if err := p.conn.Send(m); err != nil && !errors.Is(err, jsonrpc.ErrClosed) {
+		p.t.Fatal(err)
+	}
+}
+
+// mute makes the peer collect what it gets without answering.
+func (p *peer) mute() { p.handle(nil) }
+
+func (p *peer) handle(hand func(*peer, *jsonrpc.Message)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.hand = hand
+}
+
+// take returns what came since the last take, once nothing moves any more.
+func (p *peer) take() []string {
+	synctest.Wait()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	got := p.got
+	p.got = nil
+	return got
+}
+
+// gone reports whether the other side closed.
+func (p *peer) gone() bool {
+	synctest.Wait()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.err != nil && p.err != io.EOF
+}
+
+// want checks what came since the last take, in order.
+func (p *peer) want(want ...string) {
+	p.t.Helper()
+	got := p.take()
+	if g, w := strings.Join(got, "\n"), strings.Join(want, "\n"); g != w {
+		p.t.Errorf("got:\n%s\nwant:\n%s", g, w)
+	}
+}
+
+// echo answers as a server with one tool "echo", whose result is its arguments.
+func echo(name string) func(*peer, *jsonrpc.Message) {
+	return func(p *peer, m *jsonrpc.Message) {
+		if !m.IsRequest() {
+			return
+		}
+		result := `{}`
+		switch m.Method {
+		case "initialize":
+			result = `{"protocolVersion":"2025-11-25","capabilities":{"tools":{"listChanged":true},"prompts":{},"resources":{"subscribe":true},"logging":{},"completions":{}},"serverInfo":{"name":"` + name + `","version":"1"}}`
+		case "tools/list":
+			result = `{"tools":[{"name":"echo","inputSchema":{"type":"object"}}]}`
+		case "prompts/list":
+			result = `{"prompts":[{"name":"ask"}]}`
+		case "resources/list":
+			result = `{"resources":[{"uri":"test://` + name + `/a","name":"a"}]}`
+		case "resources/templates/list":
+			result = `{"resourceTemplates":[{"uriTemplate":"test://` + name + `/t/{x}","name":"t"}]}`
+		case "tools/call":
+			args, _ := jsonrpc.Member(m.Params, "arguments")
+			result = `{"content":[],"structuredContent":{"by":"` + name + `","args":` + string(orDefaultRaw(args)) + `}}`
+		}
+		p.conn.Send(jsonrpc.NewResult(m.ID, json.RawMessage(result)))
+	}
+}
+
+func orDefaultRaw(raw json.RawMessage) json.RawMessage {
+	if raw == nil {
+		return json.RawMessage(`{}`)
+	}
+	return raw
+}
+
+// cc is the text of the one connection-closed error.
+func cc(id any, code int, upstream, cause, phase string) string {
+	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%v,"error":%s}`, id,
+		jsonrpc.ConnectionClosed(code, upstream, cause, jsonrpc.Phase(phase)).Raw())
+}
+
+func decode(t *testing.T, text string) *jsonrpc.Message {
+	t.Helper()
+	m, err := jsonrpc.Decode([]byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// gated is the world's dialer behind a gate.
+func gated(w *world, gate <-chan struct{}) Dialer {
+	return DialFunc(func(ctx context.Context, upstream, key string) (jsonrpc.Conn, error) {
+		select {
+		case <-gate:
+			return w.open(ctx, upstream, key)
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	})
+}
+
+// A stuckConn is a client that talks and never reads.
+type stuckConn struct {
+	in     chan *jsonrpc.Message
+	closed chan struct{}
+	once   sync.Once
+}
+
+func newStuckConn() *stuckConn {
+	return &stuckConn{in: make(chan *jsonrpc.Message), closed: make(chan struct{})}
+}
+
+func (c *stuckConn) say(m *jsonrpc.Message) {
+	select {
+	case c.in <- m:
+	case <-c.closed:
+	}
+}
+
+func (c *stuckConn) Recv() (*jsonrpc.Message, error) {
+	select {
+	case m := <-c.in:
+		return m, nil
+	case <-c.closed:
+		return nil, jsonrpc.ErrClosed
+	}
+}
+
+func (c *stuckConn) Send(*jsonrpc.Message) error {
+	<-c.closed
+	return jsonrpc.ErrClosed
+}
+
+func (c *stuckConn) Close() error {
+	c.once.Do(func() { close(c.closed) })
+	return nil
+}
