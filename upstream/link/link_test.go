@@ -71,11 +71,13 @@ func open(t testing.TB, c *Client) jsonrpc.Conn {
 	if err != nil {
 		t.Fatalf("Open: %v", err)
 	}
+	t.Cleanup(func() { conn.Close() })
 	return conn
 }
 
-// echo answers each message with itself until the stream ends.
-func echo(_ context.Context, _ Hello, c jsonrpc.Conn) error {
+// echo answers each message with itself until the stream or ctx ends.
+func echo(ctx context.Context, _ Hello, c jsonrpc.Conn) error {
+	defer context.AfterFunc(ctx, func() { c.Close() })()
 	for {
 		m, err := c.Recv()
 		if err != nil {
@@ -87,8 +89,8 @@ func echo(_ context.Context, _ Hello, c jsonrpc.Conn) error {
 	}
 }
 
-// handOver gives the test the host's end of each stream, and keeps the handler
-// until that end is closed by something else than the test's Recv.
+// handOver gives the test the host's end of each stream, whose handler stays
+// until the server is stopped.
 func handOver() (Handler, <-chan jsonrpc.Conn) {
 	conns := make(chan jsonrpc.Conn, 2048)
 	return func(ctx context.Context, _ Hello, c jsonrpc.Conn) error {

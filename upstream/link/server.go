@@ -72,8 +72,8 @@ func (s *Server) accept(ctx context.Context, l *link, streams *sync.WaitGroup) e
 func (s *Server) serve(ctx context.Context, l *link, y *yamux.Stream) {
 	c := hostConn{newConn(l, y, s.Limits)}
 	h, err := s.greet(c)
-	if errors.Is(err, jsonrpc.ErrClosed) { // gone before it was answered
-		c.Close()
+	if errors.Is(err, jsonrpc.ErrClosed) { // nobody is there to hear an answer
+		c.shut(errClosed, nil, longAgo)
 		return
 	}
 	if err != nil {

@@ -1,0 +1,157 @@
+package link
+
+import (
+	"bytes"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+)
+
+// TestLines pins the bytes on the wire: the other end may be another version.
+func TestLines(t *testing.T) {
+	greeting, err := Hello{"files", "k\"1", "legacy"}.line()
+	if err != nil {
+		t.Fatal(err)
+	}
+	end := &jsonrpc.ClosedError{Cause: "signal: killed", Delivered: true}
+	related := jsonrpc.NewNotification("n", nil)
+	related.Related = jsonrpc.IntID(7)
+	for _, tt := range []struct{ got, want string }{
+		{string(greeting), `{"mcp-proxy":1,"upstream":"files","key":"k\"1","era":"legacy"}` + "\n"},
+		{okLine, `{"mcp-proxy":1,"ok":true}` + "\n"},
+		{string(refusalLine("unknown upstream")), `{"mcp-proxy":1,"refused":"unknown upstream"}` + "\n"},
+		{string(closingLine(end)), `{"mcp-proxy":1,"closed":{"cause":"signal: killed","delivered":true}}` + "\n"},
+		{string(appendMessage(nil, related)), `{"mcp-proxy":1,"re":7}` + "\n" + `{"jsonrpc":"2.0","method":"n"}` + "\n"},
+	} {
+		if tt.got != tt.want {
+			t.Errorf("line %q\nwant %q", tt.got, tt.want)
+		}
+	}
+}
+
+func TestParseHello(t *testing.T) {
+	for line, want := range map[string]error{
+		`{"mcp-proxy":1,"upstream":"files","key":"k","era":"legacy"}`:              nil,
+		`{ "era":"legacy", "key":"k","x":[1],"upstream":"files", "mcp-proxy": 1 }`: nil,
+		`{"mcp-proxy":2}`: errBadVersion,
+		`{"mcp-proxy":"1","upstream":"files","key":"k","era":"legacy"}`:          errBadVersion,
+		`{"mcp-proxy":1,"upstream":"files","key":"k"}`:                           errBadHello,
+		`{"mcp-proxy":1,"upstream":7,"key":"k","era":"legacy"}`:                  errBadHello,
+		`{"mcp-proxy":1,"upstream":"a","upstream":"b","key":"k","era":"legacy"}`: errBadHello,
+		`{"mcp-proxy":1,"upstream":"a","Upstream":"b","key":"k","era":"legacy"}`: errBadHello,
+		`{"mcp-proxy":1,"upstream":"a` + "\xff" + `","key":"k","era":"legacy"}`:  errBadHello,
+		`{"jsonrpc":"2.0","method":"initialize","id":1}`:                         errBadHello,
+		`{"mcp-proxy":1`: errBadHello,
+		`GET / HTTP/1.1`: errBadHello,
+		``:               errBadHello,
+	} {
+		if _, err := parseHello([]byte(line)); err != want {
+			t.Errorf("%s\n%v, want %v", line, err, want)
+		}
+	}
+}
+
+func TestParseNote(t *testing.T) {
+	killed := note{closed: &jsonrpc.ClosedError{Cause: "killed", Delivered: true}}
+	unsent := note{closed: &jsonrpc.ClosedError{Cause: "start failed"}}
+	for _, tt := range []struct {
+		line string
+		want note
+	}{
+		{`{"mcp-proxy":1,"ok":true}`, note{ok: true}},
+		{`{"mcp-proxy":1,"refused":"no"}`, note{refused: "no"}},
+		{`{"mcp-proxy":1,"re":"a"}`, note{related: jsonrpcID(`"a"`)}},
+		{`{"mcp-proxy":1,"closed":{"cause":"killed","delivered":true}}`, killed},
+		{`{"mcp-proxy":1,"closed":{"cause":"killed"}}`, killed},
+		{`{"mcp-proxy":1,"closed":{"cause":"start failed","delivered":false}}`, unsent},
+		{`{"mcp-proxy":1,"later":{}}`, note{}},
+	} {
+		got, err := parseNote([]byte(tt.line))
+		if err != nil || !sameNote(got, tt.want) {
+			t.Errorf("%s: %+v, %v; want %+v", tt.line, got, err, tt.want)
+		}
+	}
+	for _, line := range []string{`{"mcp-proxy"`, `{"mcp-proxy":1,"closed":{}}`, `{"mcp-proxy":1,"closed":7}`,
+		`{"mcp-proxy":1,"ok":true,"ok":false}`, `{"mcp-proxy":1,"closed":{"cause":"a","cause":"b"}}`, "{\"mcp-proxy\":\"\xff\"}"} {
+		var bad *jsonrpc.InvalidError
+		if n, err := parseNote([]byte(line)); !errors.As(err, &bad) {
+			t.Errorf("%q: %+v, %v; want an InvalidError", line, n, err)
+		}
+	}
+}
+
+func jsonrpcID(text string) jsonrpc.ID {
+	id, _ := jsonrpc.ParseID([]byte(text))
+	return id
+}
+
+func sameNote(a, b note) bool {
+	if a.closed != nil && b.closed != nil && *a.closed == *b.closed {
+		a.closed, b.closed = nil, nil
+	}
+	return a == b
+}
+
+func TestLongHello(t *testing.T) {
+	if _, err := (Hello{Upstream: "files", Key: strings.Repeat("k", maxHello)}).line(); err != errLongHello {
+		t.Errorf("line: %v, want %v", err, errLongHello)
+	}
+}
+
+// FuzzHello checks that no hello breaks the host, and that one which is
+// accepted means the same when it is written anew.
+func FuzzHello(f *testing.F) {
+	for _, line := range []string{`{"mcp-proxy":1,"upstream":"files","key":"k","era":"legacy"}`, `{"mcp-proxy":2}`,
+		`{"mcp-proxy":1,"upstream":"\ud800","key":"\u0000","era":""}`, `{"mcp-proxy":1,"upstream":"a","Upstream":"b"}`, ``, `{`} {
+		f.Add([]byte(line))
+	}
+	f.Fuzz(func(t *testing.T, line []byte) {
+		h, err := parseHello(line)
+		if err != nil {
+			if err != errBadHello && err != errBadVersion {
+				t.Fatalf("refused with %v", err)
+			}
+			return
+		}
+		text, err := h.line()
+		if err == errLongHello {
+			return
+		}
+		again, err := parseHello(bytes.TrimSuffix(text, []byte("\n")))
+		if err != nil || again != h || bytes.Count(text, []byte("\n")) != 1 {
+			t.Fatalf("%+v became %q: %+v, %v", h, text, again, err)
+		}
+	})
+}
+
+// FuzzNote checks that no line of a host breaks the proxy, and that what it
+// says of an end means the same when it is written anew.
+func FuzzNote(f *testing.F) {
+	for _, line := range []string{okLine, string(refusalLine("no")), string(closingLine(errClosed)),
+		`{"mcp-proxy":1,"re":7}`, `{"mcp-proxy":1,"re":"\n"}`, `{"mcp-proxy":1,"closed":{"cause":"\ud800"}}`} {
+		f.Add([]byte(strings.TrimSpace(line)))
+	}
+	f.Fuzz(func(t *testing.T, line []byte) {
+		n, err := parseNote(line)
+		if err != nil {
+			if !errors.As(err, new(*jsonrpc.InvalidError)) {
+				t.Fatalf("refused with %v", err)
+			}
+			return
+		}
+		if !n.related.IsZero() {
+			again, err := parseNote(appendRelated(nil, n.related))
+			if err != nil || again.related != n.related {
+				t.Fatalf("related %s became %+v, %v", n.related, again, err)
+			}
+		}
+		if n.closed != nil {
+			again, err := parseNote(closingLine(n.closed))
+			if err != nil || !sameNote(again, note{closed: n.closed}) {
+				t.Fatalf("%+v became %+v, %v", n.closed, again, err)
+			}
+		}
+	})
+}
