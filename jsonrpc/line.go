@@ -152,7 +152,9 @@ func tooLong(id ID, reply bool) error {
 }
 
 // A LineWriter writes the stdio framing, each message with one Write. It may be
-// used by many goroutines. Its first error is also that of every later call.
+// used by many goroutines. Its first error is also that of every later call,
+// which touches no buffer any more: a Write that failed by being abandoned may
+// still be using it.
 type LineWriter struct {
 	mu  sync.Mutex // held across Write: it is what orders messages
 	w   io.Writer
@@ -167,6 +169,9 @@ func NewLineWriter(w io.Writer) *LineWriter { return &LineWriter{w: w} }
 func (l *LineWriter) Write(m *Message) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.err != nil {
+		return l.err
+	}
 	l.buf = append(m.Append(l.buf[:0]), '\n')
 	return l.flush()
 }
@@ -175,6 +180,9 @@ func (l *LineWriter) Write(m *Message) error {
 func (l *LineWriter) WriteAll(messages []*Message) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.err != nil {
+		return l.err
+	}
 	l.buf = l.buf[:0]
 	for i, m := range messages {
 		l.buf = append(m.Append(l.buf), '\n')
