@@ -45,7 +45,7 @@ type Upstream struct {
 	Command    string // absolute if it was given with a slash, else looked up in PATH
 	Args       []string
 	Env        map[string]string
-	InheritEnv []string // names besides the usual ones (a final * matches the rest), or "all"; see Environ
+	InheritEnv []string // names besides the usual ones (a final * matches the rest), or "all"
 	Cwd        string   // absolute; empty: the proxy's own
 
 	URL           string            // http, https, ws or wss

@@ -189,23 +189,6 @@ func TestTools(t *testing.T) {
 	}
 }
 
-func TestEnviron(t *testing.T) {
-	parent := []string{"PATH=/bin", "LC_ALL=C", "https_proxy=p", "AWS_KEY=k", "SECRET=s", "HOME=/h", "=odd", "bare"}
-	for _, c := range []struct {
-		u    Upstream
-		want string
-	}{
-		{Upstream{}, "HOME=/h LC_ALL=C PATH=/bin https_proxy=p"},
-		{Upstream{InheritEnv: []string{"AWS_*"}}, "AWS_KEY=k HOME=/h LC_ALL=C PATH=/bin https_proxy=p"},
-		{Upstream{InheritEnv: []string{"SECRET"}, Env: map[string]string{"HOME": "/x", "path": ""}}, "HOME=/x LC_ALL=C PATH=/bin SECRET=s https_proxy=p path="},
-		{Upstream{InheritEnv: []string{"all"}}, "AWS_KEY=k HOME=/h LC_ALL=C PATH=/bin SECRET=s https_proxy=p"},
-	} {
-		if got := strings.Join(c.u.Environ(parent), " "); got != c.want {
-			t.Errorf("%+v: %s; want %s", c.u, got, c.want)
-		}
-	}
-}
-
 func TestProblemsAreErrors(t *testing.T) {
 	var err error = Problems{{Source: "f", Key: "k", Text: "a"}, {Text: "b"}}
 	if err.Error() != "f: k: a\nb" {
