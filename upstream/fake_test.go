@@ -1,3 +1,5 @@
+//go:build unix
+
 package upstream
 
 import (
@@ -34,7 +36,7 @@ func runFake(role string) {
 		select {}
 	case "chatter": // a grandchild that never falls silent
 		for {
-			fmt.Println("chatter")
+			say(jsonrpc.NewNotification("chatter", nil))
 			time.Sleep(20 * time.Millisecond)
 		}
 	case "host":
@@ -100,7 +102,9 @@ func (f *fake) serve() {
 func say(m *jsonrpc.Message) { os.Stdout.Write(append(m.Append(nil), '\n')) }
 
 func (f *fake) answer(m *jsonrpc.Message) {
-	n, _ := strconv.Atoi(string(m.Params[bytes.IndexByte(m.Params, ':')+1 : len(m.Params)-1]))
+	var params struct{ N int }
+	json.Unmarshal(m.Params, &params)
+	n := params.N
 	ok := jsonrpc.NewResult(m.ID, json.RawMessage(`{}`))
 	switch m.Method {
 	case "initialize":

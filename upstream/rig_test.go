@@ -1,3 +1,5 @@
+//go:build unix
+
 package upstream
 
 import (
@@ -87,8 +89,8 @@ func eventually(t testing.TB, what string, ok func() bool) {
 func fakeCommand(traits ...string) Command {
 	return Command{
 		Path:       os.Args[0],
-		InheritEnv: []string{markEnv, "GORACE", "GOCOVERDIR"},
-		Env:        []string{fakeEnv + "=serve", traitsEnv + "=" + strings.Join(traits, ",")},
+		InheritEnv: []string{markEnv, "GOCOVERDIR"},
+		Env:        []string{"GORACE=atexit_sleep_ms=0", fakeEnv + "=serve", traitsEnv + "=" + strings.Join(traits, ",")},
 		StopGrace:  3 * time.Second,
 	}
 }

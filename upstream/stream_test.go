@@ -1,18 +1,427 @@
+//go:build unix
+
 package upstream
 
-import "testing"
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
 
-func TestEcho(t *testing.T) {
-	r := newRig(t, fakeCommand())
-	c := r.start("k")
-	for i := range 100 {
-		if m := c.call("echo", i); string(m.Result) == "" {
-			t.Fatalf("got %s", m.Append(nil))
-		}
+	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+)
+
+// recording makes a command keep what it reads, and returns how to get it.
+func recording(t *testing.T, command *Command) (lines func() []string) {
+	path := filepath.Join(t.TempDir(), "record")
+	command.Env = append(command.Env, recordEnv+"="+path)
+	return func() []string {
+		text, _ := os.ReadFile(path)
+		return strings.Split(strings.TrimSpace(string(text)), "\n")
 	}
-	c.Close()
-	t.Log(c.returned())
-	t.Log(r.log.lines)
 }
 
-func runHostRole() {}
+// expectLines compares the last lines of got.
+func expectLines(t *testing.T, got []string, want ...string) {
+	t.Helper()
+	if len(got) < len(want) {
+		t.Fatalf("got %q, want %q", got, want)
+	}
+	for i, line := range got[len(got)-len(want):] {
+		if line != want[i] {
+			t.Errorf("line %d from the end: got %s, want %s", len(want)-i, line, want[i])
+		}
+	}
+}
+
+func cancelled(id jsonrpc.ID) string {
+	return fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":%s,"reason":"client disconnected"}}`, id)
+}
+
+const lostQuestion = `{"jsonrpc":"2.0","id":%d,"error":{"code":-32000,"message":"Connection closed","data":{"reason":"connection_closed","phase":"in_flight","retryable":false}}}`
+
+func TestMessagesPassUnchanged(t *testing.T) {
+	c := newRig(t, fakeCommand()).start("k")
+	params := `{"n":1,"big":9007199254740993,"dup":1,"dup":2,"s":"\ud800 \u00e9"}`
+	m := c.wait(c.sendParams("echo", params))
+	if string(m.Result) != params {
+		t.Errorf("got %s, want %s", m.Result, params)
+	}
+}
+
+func TestD05_QuestionIsAnsweredBeforeItsCallIsCancelled(t *testing.T) {
+	command := fakeCommand()
+	lines := recording(t, &command)
+	c := newRig(t, command).start("k")
+	c.call("echo", 1)
+	first, second := c.send("hang", 0), c.send("ask", 7)
+	if q := c.recv(); q.Method != "roots/list" || q.Related != second {
+		t.Fatalf("got %s related to %s", q.Append(nil), q.Related)
+	}
+	c.Close()
+	if err := c.returned(); !errors.Is(err, jsonrpc.ErrClosed) {
+		t.Error(err)
+	}
+	expectLines(t, lines(), fmt.Sprintf(lostQuestion, 7), cancelled(first), cancelled(second), "EOF")
+}
+
+func TestD06_NoGrandchildSurvives(t *testing.T) {
+	for _, traits := range []string{"obedient", "ignores-eof", "ignores-eof,ignores-term"} {
+		t.Run(traits, func(t *testing.T) {
+			command := fakeCommand(traits)
+			command.StopGrace = 100 * time.Millisecond
+			r := newRig(t, command)
+			c := r.start("k")
+			pid := pidOf(t, c.call("pid", 0))
+			grandchild := pidOf(t, c.call("grandchild", 0))
+			c.Close()
+			c.returned()
+			if alive(pid) {
+				t.Error("the process lives on")
+			}
+			eventually(t, "the grandchild is gone", func() bool { return !alive(grandchild) })
+			if w := r.log.at(slog.LevelWarn); len(w) > 0 {
+				t.Errorf("an intended stop warns: %v", w)
+			}
+		})
+	}
+}
+
+func pidOf(t *testing.T, m *jsonrpc.Message) int {
+	t.Helper()
+	pid, err := strconv.Atoi(string(m.Result))
+	if err != nil || !alive(pid) {
+		t.Fatalf("no living process: %s", m.Append(nil))
+	}
+	return pid
+}
+
+func TestD06_TasksAreCancelledAsTasks(t *testing.T) {
+	command := fakeCommand()
+	lines := recording(t, &command)
+	c := newRig(t, command).start("k")
+	for n := range 3 {
+		c.wait(c.sendParams("task", fmt.Sprintf(`{"task":{"ttl":1},"n":%d}`, n)))
+	}
+	c.wait(c.sendParams("tasks/get", `{"x":1,"taskId":"t1"}`)) // says that it is completed
+	waits := c.sendParams("tasks/result", `{"taskId":"t2"}`)
+	c.sendParams("hang", `{"task":{}}`) // has no task yet: nothing can be cancelled
+	c.Close()
+	c.returned()
+	cancel := `{"jsonrpc":"2.0","id":%d,"method":"tasks/cancel","params":{"taskId":"t%d"}}`
+	expectLines(t, lines(), cancelled(waits), fmt.Sprintf(cancel, 8, 0), fmt.Sprintf(cancel, 9, 2), "EOF")
+}
+
+func TestD07_KilledWithCallsInFlight(t *testing.T) {
+	r := newRig(t, fakeCommand())
+	c := r.start("k")
+	for range 5 {
+		c.send("hang", 0)
+	}
+	c.send("kill", 0)
+	c.ends("signal: killed", true)
+	r.warned("upstream ended unexpectedly", 6)
+	if m, err := c.Recv(); err == nil {
+		t.Errorf("got %s after the end", m.Append(nil))
+	}
+	c.returned()
+	r.start("k").call("echo", 1) // at once
+}
+
+func TestD08_CleanExitIsAnEnd(t *testing.T) {
+	r := newRig(t, fakeCommand())
+	c := r.start("k")
+	c.send("hang", 0)
+	c.send("exit", 0)
+	c.ends("exit status 0", true)
+	r.warned("upstream ended unexpectedly", 2)
+}
+
+func TestD08_LastWordsAreDelivered(t *testing.T) {
+	c := newRig(t, fakeCommand()).start("k")
+	c.send("answer-and-exit", 500)
+	for i := range 500 {
+		if m := c.recv(); m.Method != "x" || !strings.HasPrefix(string(m.Params), fmt.Sprintf(`{"n":%d,`, i)) {
+			t.Fatalf("message %d is %.60s", i, m.Append(nil))
+		}
+	}
+	c.wait(jsonrpc.IntID(c.next))
+	c.ends("exit status 0", true)
+}
+
+func TestD09_GrandchildHoldsStdout(t *testing.T) {
+	r := newRig(t, fakeCommand())
+	c := r.start("k")
+	pid := pidOf(t, c.call("grandchild", 0))
+	c.send("exit", 3)
+	c.ends("exit status 3", true)
+	c.returned()
+	eventually(t, "the grandchild is gone", func() bool { return !alive(pid) })
+	r.warned("upstream ended unexpectedly", 1)
+}
+
+func TestRaceO_GrandchildNeverFallsSilent(t *testing.T) {
+	command := fakeCommand()
+	command.StopGrace = 500 * time.Millisecond
+	r := newRig(t, command)
+	c := r.start("k")
+	c.call("chatter", 0)
+	go func() {
+		for {
+			if _, err := c.Recv(); errors.Is(err, jsonrpc.ErrClosed) {
+				return
+			}
+		}
+	}()
+	c.send("exit", 3)
+	c.ends("exit status 3", true)
+	c.returned()
+}
+
+func TestD10_StdoutClosedWhileItLives(t *testing.T) {
+	command := fakeCommand("ignores-eof")
+	command.StopGrace = 100 * time.Millisecond
+	r := newRig(t, command)
+	c := r.start("k")
+	pid := pidOf(t, c.call("pid", 0))
+	c.send("close-stdout", 0)
+	c.ends("stdout closed", true)
+	c.returned()
+	if alive(pid) {
+		t.Error("the process lives on")
+	}
+	r.warned("upstream ended unexpectedly", 1)
+}
+
+func TestStdinClosedWhileItLives(t *testing.T) {
+	command := fakeCommand()
+	command.StopGrace = 100 * time.Millisecond
+	r := newRig(t, command)
+	c := r.start("k")
+	c.send("close-stdin", 0)
+	go func() {
+		for c.Send(jsonrpc.NewNotification("x", nil)) == nil {
+			time.Sleep(time.Millisecond)
+		}
+	}()
+	c.ends("stdin closed", true)
+	c.returned()
+	r.warned("upstream ended unexpectedly", 1)
+}
+
+// fill sends until somebody holds it up or the stream ends.
+func fill(c *client, total int) (sent chan struct{}) {
+	sent = make(chan struct{})
+	pad := json.RawMessage(`{"pad":"` + strings.Repeat("p", 32<<10) + `"}`)
+	go func() {
+		defer close(sent)
+		for n := 0; n < total; n += len(pad) {
+			if c.Send(jsonrpc.NewNotification("x", pad)) != nil {
+				return
+			}
+		}
+	}()
+	return sent
+}
+
+func TestD12_StopsReading(t *testing.T) {
+	command := fakeCommand()
+	command.WriteTimeout, command.StopGrace = 200*time.Millisecond, 100*time.Millisecond
+	r := newRig(t, command)
+	c := r.start("k")
+	c.call("stop-reading", 0)
+	c.send("hang", 0)
+	fill(c, 64<<20)
+	c.ends("write timeout", true)
+	c.returned()
+	r.warned("upstream ended unexpectedly", 1)
+}
+
+func TestD12_BusyReaderIsLeftAlone(t *testing.T) {
+	command := fakeCommand()
+	command.WriteTimeout = 3 * time.Second
+	r := newRig(t, command)
+	c := r.start("k")
+	c.call("read-slowly", 0)
+	<-fill(c, 3<<20) // takes it longer than one WriteTimeout
+	c.Send(jsonrpc.NewNotification("last", nil))
+	if m := c.recv(); m.Method != "got-last" {
+		t.Errorf("got %s", m.Append(nil))
+	}
+}
+
+func TestD12_AnswersPassWhileStdinIsFull(t *testing.T) {
+	command := fakeCommand()
+	command.StopGrace = 100 * time.Millisecond
+	c := newRig(t, command).start("k")
+	c.call("chatter", 0)
+	c.send("stop-reading", 0)
+	fill(c, 64<<20)
+	time.Sleep(50 * time.Millisecond) // for the backlog to fill; without it the test is weaker, not wrong
+	for range 100 {
+		c.recv()
+	}
+}
+
+func TestRaceP_ClientLeavesWhileStdinIsFull(t *testing.T) {
+	command := fakeCommand()
+	command.WriteTimeout, command.StopGrace = time.Hour, 100*time.Millisecond
+	c := newRig(t, command).start("k")
+	c.call("stop-reading", 0)
+	c.send("hang", 0)
+	<-fill(c, 256<<10)
+	c.Close()
+	c.returned()
+}
+
+func TestRaceP_ForcedWhileTheBacklogIsFull(t *testing.T) {
+	command := fakeCommand()
+	command.WriteTimeout, command.StopGrace = time.Hour, time.Hour
+	c := newRig(t, command).start("k")
+	c.call("stop-reading", 0)
+	fill(c, 64<<20)
+	time.Sleep(50 * time.Millisecond) // for the backlog to fill; without it the test is weaker, not wrong
+	c.cancel()
+	c.returned()
+}
+
+func TestD19_LateDoubleAndUnknownAnswers(t *testing.T) {
+	r := newRig(t, fakeCommand())
+	c := r.start("k")
+	id := c.send("twice", 0)
+	c.wait(id)
+	c.wait(id) // the proxy drops it
+	if m := c.recv(); m.ID != jsonrpc.IntID(99999) {
+		t.Fatalf("got %s", m.Append(nil))
+	}
+	c.wait(c.send("echo", 1))
+	if w := r.log.at(slog.LevelWarn); len(w) > 0 {
+		t.Error(w)
+	}
+}
+
+func TestD21_ClientLeavesDuringInitialize(t *testing.T) {
+	command := fakeCommand("mute")
+	lines := recording(t, &command)
+	r := newRig(t, command)
+	c := r.attach("k")
+	c.send("initialize", 0)
+	eventually(t, "initialize arrives", func() bool { return strings.Contains(lines()[0], "initialize") })
+	c.Close()
+	c.returned()
+	if got := lines(); len(got) != 2 || got[1] != "EOF" {
+		t.Errorf("the server got %q", got)
+	}
+	if left := r.host.Status(); len(left) > 0 {
+		t.Errorf("claims left: %v", left)
+	}
+}
+
+func TestForced(t *testing.T) {
+	command := fakeCommand("ignores-eof", "ignores-term", "grandchild")
+	command.StopGrace = time.Hour
+	c := newRig(t, command).start("k")
+	pid := pidOf(t, c.call("pid", 0))
+	c.send("hang", 0)
+	c.cancel()
+	c.ends("host stopped", true)
+	c.returned()
+	if alive(pid) {
+		t.Error("the process lives on")
+	}
+}
+
+func TestForcedInTheMiddleOfAStop(t *testing.T) {
+	command := fakeCommand("ignores-eof", "ignores-term")
+	command.StopGrace = time.Hour
+	r := newRig(t, command)
+	c := r.start("k")
+	c.Close()
+	eventually(t, "the stop begins", func() bool { return r.host.Status()[0].State == StateStopping })
+	c.cancel()
+	c.returned()
+}
+
+// TestD16_AllEndsAtOnce closes a stream, kills its process and cancels its
+// context in one moment: one outcome.
+func TestD16_AllEndsAtOnce(t *testing.T) {
+	for _, procs := range []int{1, 2, 8} {
+		t.Run(fmt.Sprint("GOMAXPROCS=", procs), func(t *testing.T) {
+			defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(procs))
+			r := newRig(t, fakeCommand())
+			for i := range 67 {
+				c := r.start(strconv.Itoa(i))
+				c.send("hang", 0)
+				go func() {
+					c.Send(jsonrpc.NewRequest(jsonrpc.IntID(1000), "kill", nil)) // may come too late
+				}()
+				go c.Close()
+				if i%2 == 0 {
+					go c.cancel()
+				}
+				if err := c.returned(); !errors.Is(err, jsonrpc.ErrClosed) {
+					t.Fatal(err)
+				}
+				c.cancel()
+			}
+			if w := len(r.log.at(slog.LevelWarn)); w > 67 {
+				t.Errorf("%d warnings for 67 ends", w)
+			}
+		})
+	}
+}
+
+// TestD07_Repeated kills a process while calls are being sent.
+func TestD07_Repeated(t *testing.T) {
+	for _, procs := range []int{1, 2, 8} {
+		t.Run(fmt.Sprint("GOMAXPROCS=", procs), func(t *testing.T) {
+			defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(procs))
+			r := newRig(t, fakeCommand())
+			const rounds = 67
+			for i := range rounds {
+				c := r.start(strconv.Itoa(i)) // a claim of its own: no back-off
+				c.send("kill", 0)
+				for c.Send(jsonrpc.NewRequest(jsonrpc.IntID(1000), "hang", json.RawMessage(`{"n":1}`))) == nil {
+				}
+				c.ends("signal: killed", true)
+				c.returned()
+			}
+			if w := len(r.log.at(slog.LevelWarn)); w != rounds {
+				t.Errorf("%d warnings for %d ends", w, rounds)
+			}
+		})
+	}
+}
+
+func TestD50_ThousandCallsInFlight(t *testing.T) {
+	r := newRig(t, fakeCommand())
+	c := r.start("k")
+	for range 1000 {
+		c.send("hang", 0)
+	}
+	c.send("kill", 0)
+	c.ends("signal: killed", true)
+	r.warned("upstream ended unexpectedly", 1001)
+}
+
+func TestAttachAfterTheEnd(t *testing.T) {
+	r := newRig(t, fakeCommand())
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, far := jsonrpc.Pipe()
+	var closed *jsonrpc.ClosedError
+	if err := r.host.Attach(ctx, "fake", "k", far); !errors.As(err, &closed) || closed.Delivered {
+		t.Error(err)
+	}
+	if err := r.host.Attach(t.Context(), "other", "k", far); !errors.As(err, &closed) || closed.Cause != "start failed" {
+		t.Error(err)
+	}
+}

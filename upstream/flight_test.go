@@ -1,0 +1,123 @@
+package upstream
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+)
+
+func message(t *testing.T, text string) *jsonrpc.Message {
+	t.Helper()
+	m, err := jsonrpc.Decode([]byte(text))
+	if err != nil {
+		t.Fatalf("%s: %v", text, err)
+	}
+	return m
+}
+
+// TestRelated drives a flight: ">" goes to the upstream, "<" comes from it.
+func TestRelated(t *testing.T) {
+	question, progress := `{"jsonrpc":"2.0","id":"q","method":"roots/list"}`, `{"jsonrpc":"2.0","method":"notifications/progress"}`
+	call := func(id int) string { return fmt.Sprintf(`>{"jsonrpc":"2.0","id":%d,"method":"x"}`, id) }
+	answer := func(id int) string { return fmt.Sprintf(`<{"jsonrpc":"2.0","id":%d,"result":{}}`, id) }
+	for _, row := range []struct {
+		name  string
+		moves []string
+		last  string
+		want  string
+	}{
+		{"none", nil, question, ""},
+		{"the only one", []string{call(1)}, question, "1"},
+		{"the newest", []string{call(1), call(2), call(3), answer(3)}, question, "2"},
+		{"answered", []string{call(1), answer(1)}, question, ""},
+		{"progress has its token", []string{call(1)}, progress, ""},
+		{"cancelled", []string{call(1), call(2), `>{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":2}}`}, question, "1"},
+		{"batch", []string{`>[` + call(4)[1:] + `,` + call(5)[1:] + `]`}, `[` + question + `]`, "5"},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			var f flight
+			for _, move := range row.moves {
+				if m := message(t, move[1:]); move[0] == '>' {
+					f.down(m)
+				} else {
+					f.up(m)
+				}
+			}
+			m := message(t, row.last)
+			f.up(m)
+			if m.Related.String() != row.want {
+				t.Errorf("related to %q, want %q", m.Related, row.want)
+			}
+		})
+	}
+}
+
+func TestFarewell(t *testing.T) {
+	for _, row := range []struct {
+		name  string
+		moves []string
+		want  []string // methods and ids, in order
+	}{
+		{"nothing open", nil, nil},
+		{"initialize", []string{`>{"jsonrpc":"2.0","id":1,"method":"initialize"}`}, nil},
+		{"initialize, which somebody cancels", []string{`>{"jsonrpc":"2.0","id":1,"method":"initialize"}`,
+			`>{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`}, nil},
+		{"question first", []string{`>{"jsonrpc":"2.0","id":1,"method":"x"}`, `<{"jsonrpc":"2.0","id":"q","method":"ask"}`},
+			[]string{`"id":"q","error"`, `"requestId":1,`}},
+		{"question answered", []string{`<{"jsonrpc":"2.0","id":"q","method":"ask"}`, `>{"jsonrpc":"2.0","id":"q","result":{}}`}, nil},
+		{"question withdrawn", []string{`<{"jsonrpc":"2.0","id":"q","method":"ask"}`,
+			`<{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"q"}}`}, nil},
+		{"already cancelled", []string{`>{"jsonrpc":"2.0","id":1,"method":"x"}`,
+			`>{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`}, nil},
+		{"task finished by a notification", []string{`>{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"task":{}}}`,
+			`<{"jsonrpc":"2.0","id":1,"result":{"task":{"taskId":"a","status":"working"}}}`,
+			`<{"jsonrpc":"2.0","method":"notifications/tasks/status","params":{"taskId":"a","status":"failed"}}`}, nil},
+		{"task that was finished at once", []string{`>{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"task":{}}}`,
+			`<{"jsonrpc":"2.0","id":1,"result":{"task":{"taskId":"a","status":"completed"}}}`}, nil},
+		{"task that works", []string{`>{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"task":{}}}`,
+			`<{"jsonrpc":"2.0","id":1,"result":{"task":{"taskId":"a","status":"working"}}}`,
+			`>{"jsonrpc":"2.0","id":2,"method":"x"}`},
+			[]string{`"requestId":2,`, `"id":3,"method":"tasks/cancel","params":{"taskId":"a"}`}},
+		{"an ordinary result that has a task", []string{`>{"jsonrpc":"2.0","id":1,"method":"tools/call"}`,
+			`<{"jsonrpc":"2.0","id":1,"result":{"task":{"taskId":"a","status":"working"}}}`}, nil},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			var f flight
+			for _, move := range row.moves {
+				if m := message(t, move[1:]); move[0] == '>' {
+					f.down(m)
+				} else {
+					f.up(m)
+				}
+			}
+			got := strings.Split(strings.TrimSuffix(string(f.farewell()), "\n"), "\n")
+			if row.want == nil {
+				if got[0] != "" {
+					t.Fatalf("got %q", got)
+				}
+				return
+			}
+			if len(got) != len(row.want) {
+				t.Fatalf("got %q, want %q", got, row.want)
+			}
+			for i := range got {
+				if !strings.Contains(got[i], row.want[i]) {
+					t.Errorf("line %d is %s, want %s", i, got[i], row.want[i])
+				}
+			}
+		})
+	}
+}
+
+func TestTasksAreBounded(t *testing.T) {
+	var f flight
+	for i := range maxTasks + 10 {
+		f.down(message(t, fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"task":{}}}`, i)))
+		f.up(message(t, fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"result":{"task":{"taskId":"%d","status":"working"}}}`, i, i)))
+	}
+	if len(f.tasks) != maxTasks || len(f.calls) != 0 {
+		t.Errorf("%d tasks, %d calls", len(f.tasks), len(f.calls))
+	}
+}

@@ -1,0 +1,243 @@
+//go:build unix
+
+package upstream
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+)
+
+func TestD48_DiesBeforeItAnswersInitialize(t *testing.T) {
+	r := newRig(t, fakeCommand("dies"))
+	c := r.attach("k")
+	c.Send(jsonrpc.NewRequest(jsonrpc.IntID(1), "initialize", []byte(`{"n":1}`)))
+	c.ends("start failed", false)
+	eventually(t, "a warning", func() bool { return len(r.log.at(slog.LevelWarn)) > 0 })
+	w := r.log.at(slog.LevelWarn)
+	if len(w) != 1 || w[0]["msg"] != "upstream failed to start" || w[0]["cause"] != "exit status 3" || w[0]["stderr"] != "cannot find the license" {
+		t.Errorf("warnings: %v", w)
+	}
+	c.returned()
+	if st := r.host.Status()[0]; st.Failures != 1 || st.State != StateReady || fmt.Sprint(st.Stderr) != "[cannot find the license]" {
+		t.Errorf("status %+v", st)
+	}
+}
+
+func TestD48_CannotBeExecuted(t *testing.T) {
+	for _, path := range []string{"", "no-such-program-anywhere", "/dev/null"} {
+		r := newRig(t, Command{Path: path})
+		c := r.attach("k")
+		c.ends("start failed", false)
+		c.returned()
+		if w := r.log.at(slog.LevelWarn); len(w) != 1 || w[0]["err"] == nil {
+			t.Errorf("path %q: warnings %v", path, w)
+		}
+	}
+}
+
+func TestD48_NeverAnswersInitialize(t *testing.T) {
+	command := fakeCommand("mute")
+	command.StartTimeout = 100 * time.Millisecond
+	r := newRig(t, command)
+	c := r.attach("k")
+	c.send("initialize", 0)
+	c.ends("start timeout", false)
+	r.warned("upstream failed to start", 1)
+}
+
+func TestStartTimeoutEndsWithTheAnswer(t *testing.T) {
+	command := fakeCommand()
+	command.StartTimeout = 5 * time.Second
+	c := newRig(t, command).start("k")
+	if st := c.t.(*testing.T); st.Failed() {
+		return
+	}
+	c.call("echo", 1)
+}
+
+func TestD48_CrashLoop(t *testing.T) {
+	r := newRig(t, fakeCommand("dies"))
+	tries, refused := 0, 0
+	eventually(t, "a crash loop", func() bool {
+		c := r.attach("k")
+		c.ends("start failed", false)
+		if err := c.returned(); strings.Contains(err.Error(), "waiting") {
+			refused++
+		} else if tries++; tries == 2 && refused > 0 {
+			t.Error("the first restart was not at once")
+		}
+		return r.host.Status()[0].State == StateCrashLoop
+	})
+	if tries != crashLoop || refused == 0 {
+		t.Errorf("%d starts, %d refusals", tries, refused)
+	}
+	w := r.log.at(slog.LevelWarn)
+	if len(w) != crashLoop || w[crashLoop-1]["msg"] != "upstream is in a crash loop" {
+		t.Errorf("warnings: %v", w)
+	}
+}
+
+// claimOf goes through one round of a claim as Attach does.
+func claimOf(h *Host, how outcome, life time.Duration) (started bool) {
+	cl, ready := h.attach(claimID{"u", "k"})
+	defer h.detach(cl)
+	if ready {
+		h.ended(cl, how, life)
+	}
+	return ready
+}
+
+func TestBackOff(t *testing.T) {
+	for _, row := range []struct {
+		name  string
+		how   outcome
+		life  time.Duration
+		count int // rounds without waiting
+	}{
+		{"start failures", startFailed, 0, 2},
+		{"dies young", died, time.Second, 4},
+		{"dies old", died, time.Minute, 100},
+		{"intended", intended, time.Second, 100},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				h := &Host{}
+				for i := range row.count {
+					if !claimOf(h, row.how, row.life) {
+						t.Fatalf("round %d has to wait", i)
+					}
+				}
+				if ready := claimOf(h, row.how, row.life); ready != (row.count == 100) {
+					t.Fatalf("after %d rounds: ready is %v", row.count, ready)
+				}
+				time.Sleep(time.Second)
+				if !claimOf(h, intended, 0) { // the first back-off is at most 750 ms
+					t.Fatal("still waiting")
+				}
+				if len(h.claims) != 0 {
+					t.Error("a claim without failures is kept")
+				}
+			})
+		})
+	}
+}
+
+func TestBackOffGrowsAndOthersAreUnaffected(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := &Host{}
+		for range 20 {
+			for !claimOf(h, startFailed, 0) {
+				time.Sleep(100 * time.Millisecond)
+			}
+		}
+		cl := h.claims[claimID{"u", "k"}]
+		if wait := time.Until(cl.next); wait < 14*time.Second || wait > 46*time.Second {
+			t.Errorf("waits %v after 20 failures", wait)
+		}
+		if _, ready := h.attach(claimID{"u", "other"}); !ready {
+			t.Error("one client's bad luck is another's")
+		}
+	})
+}
+
+func TestClaimsOfDepartedClientsAreForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := &Host{}
+		claimOf(h, startFailed, 0)
+		if len(h.Status()) != 1 {
+			t.Fatal("a failure is forgotten at once")
+		}
+		time.Sleep(remembered + time.Second)
+		synctest.Wait()
+		if left := h.Status(); len(left) != 0 {
+			t.Errorf("claims left: %v", left)
+		}
+	})
+}
+
+func TestD43_Banner(t *testing.T) {
+	r := newRig(t, fakeCommand("banner"))
+	c := r.start("k")
+	c.call("echo", 1)
+	if w := r.log.at(slog.LevelWarn); len(w) != 1 {
+		t.Errorf("warnings: %v", w)
+	}
+	if st := r.host.Status()[0]; st.Unusable != 3 || st.State != StateRunning {
+		t.Errorf("status %+v", st)
+	}
+}
+
+func TestD43_UnusableAnswerSettlesItsRequest(t *testing.T) {
+	c := newRig(t, fakeCommand()).start("k")
+	id, other := c.send("broken", 0), c.send("echo", 1)
+	if m := c.wait(id); !strings.Contains(string(m.Error), `"reason":"invalid_response","upstream":"fake"`) {
+		t.Errorf("got %s", m.Append(nil))
+	}
+	c.wait(other)
+}
+
+func TestD43_OverlongLine(t *testing.T) {
+	r := newRig(t, fakeCommand())
+	r.host.Limits.Message = 1 << 20
+	c := r.start("k")
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	if m := c.call("big", 32); !strings.Contains(string(m.Error), `"reason":"invalid_response"`) {
+		t.Errorf("got %.100s", m.Append(nil))
+	}
+	runtime.ReadMemStats(&after)
+	if allocated := after.TotalAlloc - before.TotalAlloc; allocated > 16<<20 {
+		t.Errorf("a line of 32 MiB took %d MiB", allocated>>20)
+	}
+	c.call("echo", 1)
+}
+
+func TestD43_FloatID(t *testing.T) {
+	r := newRig(t, fakeCommand())
+	c := r.start("k")
+	c.call("float", 0)
+	if st := r.host.Status()[0]; st.InFlight != 0 {
+		t.Errorf("%d in flight", st.InFlight)
+	}
+}
+
+func TestStderrIsLogged(t *testing.T) {
+	r := newRig(t, fakeCommand())
+	c := r.start("k")
+	c.call("stderr", 1000)
+	c.call("stderr-long", 0)
+	c.send("exit", 5)
+	c.ends("exit status 5", true)
+	tail := strings.Split(r.warned("upstream ended unexpectedly", 1)["stderr"].(string), "\n")
+	if len(tail) != stderrLines || tail[stderrLines-1] != "next" || len(tail[stderrLines-2]) != stderrLine || tail[0] != "line 982" {
+		t.Errorf("the last lines are %q", tail)
+	}
+	c.returned()
+	logged, dropped := 0, 0.0
+	for _, l := range r.log.at(slog.LevelInfo) {
+		if n, ok := l["count"].(float64); ok {
+			dropped += n
+		} else {
+			logged++
+		}
+	}
+	if logged < stderrBurst || logged > stderrBurst+10*stderrRate || logged+int(dropped) != 1002 {
+		t.Errorf("%d lines logged, %v dropped", logged, dropped)
+	}
+}
+
+func TestErrorsAreClosed(t *testing.T) {
+	r := newRig(t, fakeCommand("dies"))
+	c := r.attach("k")
+	if err := c.returned(); !errors.Is(err, jsonrpc.ErrClosed) {
+		t.Error(err)
+	}
+}

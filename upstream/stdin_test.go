@@ -1,0 +1,99 @@
+//go:build unix
+
+package upstream
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"testing"
+	"time"
+)
+
+// stdinPipe returns a stdin and its other end.
+func stdinPipe(t *testing.T, timeout time.Duration, failed func(error)) (*stdin, *os.File, *sync.WaitGroup) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	s := newStdin(w, timeout, &wg, failed)
+	t.Cleanup(func() {
+		s.abort()
+		r.Close()
+		wg.Wait()
+	})
+	return s, r, &wg
+}
+
+func TestStdinKeepsOrderThroughTheBacklog(t *testing.T) {
+	s, r, _ := stdinPipe(t, time.Hour, func(err error) { t.Error(err) })
+	const lines = 20_000
+	go func() {
+		pad := bytes.Repeat([]byte{'p'}, 300)
+		for i := range lines {
+			s.write(fmt.Appendf(nil, "%d %s\n", i, pad))
+			if i%5000 == 0 {
+				time.Sleep(5 * time.Millisecond) // lets the backlog drain: both ways are taken
+			}
+		}
+		s.finish([]byte("end\n"))
+	}()
+	in := bufio.NewScanner(r)
+	for i := range lines {
+		var n int
+		if in.Scan(); true {
+			fmt.Sscan(in.Text(), &n)
+		}
+		if n != i {
+			t.Fatalf("line %d is %d", i, n)
+		}
+	}
+	if !in.Scan() || in.Text() != "end" || in.Scan() {
+		t.Errorf("the end is %q", in.Text())
+	}
+}
+
+func TestStdinFinishIsNotHeldUp(t *testing.T) {
+	s, r, wg := stdinPipe(t, time.Hour, func(err error) { t.Error(err) })
+	big := bytes.Repeat([]byte{'x'}, 2*maxBacklog)
+	s.write(big)
+	blocked := make(chan struct{})
+	go func() {
+		s.write([]byte("dropped")) // waits for room, and then there is no more need
+		close(blocked)
+	}()
+	s.finish([]byte("last"))
+	<-blocked
+	got, err := io.ReadAll(r)
+	if err != nil || !bytes.Equal(got[:len(big)], big) {
+		t.Errorf("%d bytes, %v", len(got), err)
+	}
+	if rest := string(got[len(big):]); rest != "last" && rest != "droppedlast" {
+		t.Errorf("ends with %q", rest)
+	}
+	wg.Wait()
+}
+
+func TestStdinTellsAFailureOnce(t *testing.T) {
+	s, r, _ := stdinPipe(t, time.Hour, func(err error) { t.Error(err) })
+	r.Close()
+	if s.write([]byte("x")) == nil {
+		t.Error("no error")
+	}
+	if err := s.write([]byte("x")); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestStdinTimesOutWithoutProgress(t *testing.T) {
+	failed := make(chan error, 2)
+	s, _, _ := stdinPipe(t, 20*time.Millisecond, func(err error) { failed <- err })
+	s.write(make([]byte, 1<<20))
+	if err := <-failed; err != os.ErrDeadlineExceeded {
+		t.Error(err)
+	}
+}
