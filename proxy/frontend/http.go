@@ -93,6 +93,8 @@ func (h *HTTP) route(w http.ResponseWriter, r *http.Request) {
 	switch path {
 	case "/mcp":
 		h.serveMCP(w, r, upstream)
+	case "/ws":
+		h.serveWS(w, r, upstream)
 	case "/sse":
 		h.serveSSE(w, r)
 	case "/message":

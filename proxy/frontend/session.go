@@ -109,7 +109,7 @@ func (s *session) rest() (*jsonrpc.Message, error) {
 // answerLocked makes Recv return m, a response that the client cannot give.
 func (s *session) answerLocked(m *jsonrpc.Message) {
 	s.answers = append(s.answers, m)
-	signal(s.refused)
+	notify(s.refused)
 }
 
 func (s *session) nextAnswer() *jsonrpc.Message {
@@ -121,13 +121,13 @@ func (s *session) nextAnswer() *jsonrpc.Message {
 	m := s.answers[0]
 	s.answers = s.answers[1:]
 	if len(s.answers) > 0 {
-		signal(s.refused)
+		notify(s.refused)
 	}
 	return m
 }
 
-// signal puts a token into a channel of capacity 1, unless there is one.
-func signal(c chan struct{}) {
+// notify puts a token into a channel of capacity 1, unless there is one.
+func notify(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
 	default:
@@ -350,6 +350,7 @@ func (s *session) expect(messages []*jsonrpc.Message, batch bool) (*stream, erro
 			return nil, errDuplicateID
 		}
 		s.pending[m.ID] = st
+		st.init = m.Method == "initialize" // a second one was refused before
 		st.owed++
 	}
 	if st.owed == 0 {

@@ -44,12 +44,12 @@ type event struct {
 	response bool
 }
 
-// A reader is one HTTP response that carries a stream. Only its own goroutine
-// uses at and batch.
+// A reader is one HTTP response that carries a stream. Its own goroutine takes
+// the events.
 type reader struct {
 	wake  chan struct{} // capacity 1: there is something to take
-	at    int           // number of the last event taken
-	batch []event       // the events taken last
+	at    int           // number of the last event taken; changes under session.mu
+	batch []event       // the events taken last; only for its goroutine
 }
 
 func newReader(at int) *reader { return &reader{wake: make(chan struct{}, 1), at: at} }
@@ -61,7 +61,7 @@ func newPostStream(owed int, batch bool) *stream {
 // wake tells who carries st to look at it again.
 func (st *stream) wake() {
 	if st.reader != nil {
-		signal(st.reader.wake)
+		notify(st.reader.wake)
 	}
 }
 
@@ -222,13 +222,16 @@ func (s *session) loseLocked(st *stream) {
 
 // attach makes a new connection carry the stream that lastID names, from the
 // event after it; without an id the standalone stream, from the first event that
-// was never written. It replaces the connection that carried it. False means
+// no connection took. It replaces the connection that carried it. False means
 // that there is no such stream (any more).
 func (s *session) attach(lastID string) (*stream, *reader, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	st := s.standalone
 	at := st.sent
+	if st.reader != nil {
+		at = st.reader.at
+	}
 	if lastID != "" {
 		number, event, ok := parseEventID(lastID)
 		if !ok || number < 0 {

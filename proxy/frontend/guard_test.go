@@ -1,0 +1,171 @@
+package frontend
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+)
+
+func TestGuardHost(t *testing.T) {
+	g := &Guard{
+		Listen:       []string{"proxy.local:8080", "0.0.0.0:80", "[2001:db8::1]:80", "unix:///run/mcp.sock"},
+		AllowedHosts: []string{"mcp.example", "other.example:8443"},
+	}
+	local := &net.TCPAddr{IP: net.IPv4(192, 0, 2, 7), Port: 80}
+	tests := []struct {
+		host string
+		want bool
+	}{
+		{"localhost", true}, {"LocalHost:1234", true}, {"localhost.", true},
+		{"127.0.0.1:8080", true}, {"127.8.9.1", true}, {"[::1]:8080", true}, {"[::1]", true},
+		{"proxy.local", true}, {"PROXY.local:99", true}, {"[2001:db8::1]", true},
+		{"mcp.example", true}, {"mcp.example:444", true},
+		{"other.example:8443", true}, {"other.example", false}, {"other.example:80", false},
+		{"192.0.2.7:80", true}, {"192.0.2.8:80", false},
+		{"evil.example", false}, {"localhost.evil.example", false}, {"127.0.0.1.evil.example", false},
+		{"unix", false}, {"", false}, {":80", false}, {"*", false},
+	}
+	for _, tt := range tests {
+		r := httptest.NewRequest(http.MethodGet, "/", nil)
+		r = r.WithContext(context.WithValue(t.Context(), http.LocalAddrContextKey, net.Addr(local)))
+		r.Host = tt.host
+		if got := g.hostAllowed(r); got != tt.want {
+			t.Errorf("Host %q let in: %v, want %v", tt.host, got, tt.want)
+		}
+	}
+	r := httptest.NewRequest(http.MethodGet, "http://evil.example/", nil)
+	if !(&Guard{AllowedHosts: []string{"*"}}).hostAllowed(r) {
+		t.Error(`AllowedHosts "*" does not let in all`)
+	}
+	r = r.WithContext(context.WithValue(t.Context(), http.LocalAddrContextKey, net.Addr(&net.UnixAddr{Name: "/run/mcp.sock"})))
+	if !new(Guard).hostAllowed(r) {
+		t.Error("on a Unix socket any Host is harmless")
+	}
+}
+
+func TestGuardOrigin(t *testing.T) {
+	g := &Guard{AllowedOrigins: []string{"https://app.example", "vscode-webview://panel"}}
+	tests := []struct {
+		origin    string
+		let, cors bool
+	}{
+		{"", true, false},
+		{"http://localhost:5173", true, false}, {"https://127.0.0.1", true, false}, {"http://[::1]:80", true, false},
+		{"https://app.example", true, true}, {"HTTPS://APP.example", true, true}, {"vscode-webview://panel", true, true},
+		{"https://app.example:444", false, false}, {"http://app.example", false, false},
+		{"https://evil.example", false, false}, {"null", false, false}, {"chrome-extension://localhost", false, false},
+		{"http://localhost.evil.example", false, false}, {"http://evil.example#localhost", false, false}, {"://", false, false},
+	}
+	for _, tt := range tests {
+		w := serveGuarded(g, http.MethodPost, "Origin", tt.origin)
+		if let := w.Code == http.StatusTeapot; let != tt.let {
+			t.Errorf("Origin %q: status %d, want it let in: %v", tt.origin, w.Code, tt.let)
+		}
+		if cors := w.Header().Get("Access-Control-Allow-Origin") != ""; cors != tt.cors {
+			t.Errorf("Origin %q: CORS %v, want %v", tt.origin, cors, tt.cors)
+		}
+	}
+	w := serveGuarded(&Guard{AllowedOrigins: []string{"*"}}, http.MethodPost, "Origin", "https://any.example")
+	if got := w.Header().Get("Access-Control-Allow-Origin"); got != "https://any.example" {
+		t.Errorf("AllowedOrigins *: Allow-Origin %q", got)
+	}
+}
+
+// serveGuarded sends one request with one header through g to a teapot.
+func serveGuarded(g *Guard, method, name, value string) *httptest.ResponseRecorder {
+	teapot := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) })
+	r := httptest.NewRequest(method, "http://localhost/mcp", nil)
+	if value != "" {
+		r.Header.Set(name, value)
+	}
+	w := httptest.NewRecorder()
+	g.Wrap(teapot).ServeHTTP(w, r)
+	return w
+}
+
+func TestGuardPreflight(t *testing.T) {
+	g := &Guard{Token: "secret", AllowedOrigins: []string{"https://app.example"}}
+	w := serveGuarded(g, http.MethodOptions, "Origin", "https://app.example")
+	if w.Code != http.StatusNoContent {
+		t.Errorf("preflight without token: %d, want 204", w.Code)
+	}
+	for name, want := range map[string]string{
+		"Access-Control-Allow-Origin":   "https://app.example",
+		"Access-Control-Allow-Methods":  "GET, POST, DELETE",
+		"Access-Control-Allow-Headers":  "Authorization, Content-Type, Last-Event-ID, MCP-Protocol-Version, Mcp-Session-Id",
+		"Access-Control-Expose-Headers": "Mcp-Session-Id, Retry-After, WWW-Authenticate",
+		"Vary":                          "Origin",
+	} {
+		if got := w.Header().Get(name); got != want {
+			t.Errorf("%s: %q, want %q", name, got, want)
+		}
+	}
+	if w := serveGuarded(g, http.MethodOptions, "Origin", "https://evil.example"); w.Code != http.StatusForbidden {
+		t.Errorf("foreign preflight: %d, want 403", w.Code)
+	}
+}
+
+func TestGuardToken(t *testing.T) {
+	g := &Guard{Token: "secret"}
+	const plain, invalid = `Bearer realm="mcp-proxy"`, `Bearer realm="mcp-proxy", error="invalid_token"`
+	tests := []struct {
+		header string
+		status int
+		asks   string
+	}{
+		{"Bearer secret", http.StatusTeapot, ""},
+		{"bearer secret", http.StatusTeapot, ""},
+		{"", http.StatusUnauthorized, plain},
+		{"Basic secret", http.StatusUnauthorized, plain},
+		{"Bearer", http.StatusUnauthorized, invalid},
+		{"Bearer Secret", http.StatusUnauthorized, invalid},
+		{"Bearer secretsecret", http.StatusUnauthorized, invalid},
+	}
+	for _, tt := range tests {
+		w := serveGuarded(g, http.MethodPost, "Authorization", tt.header)
+		if w.Code != tt.status || w.Header().Get("WWW-Authenticate") != tt.asks {
+			t.Errorf("Authorization %q: %d, %q; want %d, %q", tt.header,
+				w.Code, w.Header().Get("WWW-Authenticate"), tt.status, tt.asks)
+		}
+	}
+}
+
+func TestGuardCheck(t *testing.T) {
+	tests := []struct {
+		g  Guard
+		ok bool
+	}{
+		{Guard{Listen: []string{"127.0.0.1:8080", "[::1]:0", "localhost:1", "unix:///run/mcp.sock"}}, true},
+		{Guard{Listen: []string{"127.0.0.1:8080", "0.0.0.0:8080"}}, false},
+		{Guard{Listen: []string{":8080"}}, false},
+		{Guard{Listen: []string{"proxy.example:80"}}, false},
+		{Guard{Listen: []string{":8080"}, Token: "secret"}, true},
+		{Guard{Listen: []string{":8080"}, Insecure: true}, true},
+	}
+	for _, tt := range tests {
+		if err := tt.g.Check(); (err == nil) != tt.ok {
+			t.Errorf("Check of %v: %v, want ok: %v", tt.g.Listen, err, tt.ok)
+		}
+	}
+}
+
+// TestGuardCoversEverything looks for an endpoint that somebody forgot.
+func TestGuardCoversEverything(t *testing.T) {
+	ts := newTestServer(t, func(h *HTTP) { h.Guard.Token = "secret" })
+	for _, path := range []string{"/mcp", "/mcp/files", "/sse", "/message", "/ws", "/ws/files", "/", "/other"} {
+		for _, method := range []string{http.MethodGet, http.MethodPost, http.MethodDelete, http.MethodPut} {
+			c := ts.at(path)
+			c.session = "x"
+			auth := []string{"Authorization", "Bearer secret"}
+			wantRefusal(t, c.do(c.request(method, "{}")), http.StatusUnauthorized, -32600)
+			wantRefusal(t, c.do(c.request(method, "{}", append(auth, "Host", "evil.example")...)), http.StatusForbidden, -32600)
+			wantRefusal(t, c.do(c.request(method, "{}", append(auth, "Origin", "http://evil.example")...)), http.StatusForbidden, -32600)
+		}
+	}
+	c := ts.at("/healthz")
+	if body := wantStatus(t, c.get("Host", "evil.example"), http.StatusOK); body != "ok" {
+		t.Errorf("/healthz: %q, want ok", body)
+	}
+}

@@ -1,0 +1,283 @@
+package frontend
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+)
+
+const ping = `{"jsonrpc":"2.0","id":1,"method":"ping"}`
+
+func TestPostRefusals(t *testing.T) {
+	ts := newTestServer(t, func(h *HTTP) { h.Limits = jsonrpc.Limits{Message: 1 << 10, Depth: 20} })
+	c := ts.connect("2025-11-25")
+	tests := []struct {
+		name   string
+		body   string
+		set    []string
+		status int
+		code   int
+	}{
+		{"no content type", ping, []string{"Content-Type", ""}, 415, -32600},
+		{"form", ping, []string{"Content-Type", "application/x-www-form-urlencoded"}, 415, -32600},
+		{"text", ping, []string{"Content-Type", "text/plain"}, 415, -32600},
+		{"gzip", ping, []string{"Content-Encoding", "gzip"}, 415, -32600},
+		{"accepts JSON only", ping, []string{"Accept", "application/json"}, 406, -32600},
+		{"accepts events only", ping, []string{"Accept", "text/event-stream"}, 406, -32600},
+		{"too large", `{"jsonrpc":"2.0","id":1,"method":"ping","params":{"x":"` + strings.Repeat("x", 1<<10) + `"}}`, nil, 413, -32600},
+		{"unknown session", ping, []string{"Mcp-Session-Id", "nobody"}, 404, -32600},
+		{"no session", ping, []string{"Mcp-Session-Id", ""}, 400, -32600},
+		{"unknown version", ping, []string{"MCP-Protocol-Version", "1999-01-01"}, 400, -32600},
+		{"modern version", ping, []string{"MCP-Protocol-Version", "2026-07-28"}, 400, -32600},
+		{"a version that was not negotiated", ping, []string{"MCP-Protocol-Version", "2024-11-05"}, 400, -32600},
+		{"garbage", `garbage`, nil, 400, -32700},
+		{"empty", ``, nil, 400, -32700},
+		{"unfinished", `{"jsonrpc":"2.0","id":1`, nil, 400, -32700},
+		{"not UTF-8", "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"a\xff\"}", nil, 400, -32700},
+		{"number", `5`, nil, 400, -32600},
+		{"wrong jsonrpc", `{"jsonrpc":"1.0","id":1,"method":"ping"}`, nil, 400, -32600},
+		{"null id", `{"jsonrpc":"2.0","id":null,"method":"ping"}`, nil, 400, -32600},
+		{"fractional id", `{"jsonrpc":"2.0","id":1.5,"method":"ping"}`, nil, 400, -32600},
+		{"object id", `{"jsonrpc":"2.0","id":{},"method":"ping"}`, nil, 400, -32600},
+		{"duplicate key", `{"jsonrpc":"2.0","id":1,"method":"ping","method":"pong"}`, nil, 400, -32600},
+		{"case-fold twin", `{"jsonrpc":"2.0","id":1,"method":"ping","Method":"pong"}`, nil, 400, -32600},
+		{"deep", `{"jsonrpc":"2.0","id":1,"method":"ping","params":{"x":` + strings.Repeat("[", 30) + strings.Repeat("]", 30) + `}}`, nil, 400, -32600},
+		{"initialize again", `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{}}`, nil, 400, -32600},
+		{"batch", `[` + ping + `]`, nil, 400, -32600},
+		{"empty batch", `[]`, nil, 400, -32600},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			c := *c
+			c.t = t
+			wantRefusal(t, c.post(tt.body, tt.set...), tt.status, tt.code)
+		})
+	}
+	wantText(t, onlyMessage(t, c.post(ping)), `{"jsonrpc":"2.0","id":1,"result":{}}`)
+}
+
+// TestD44 is a malformed message: one -32700 without an id, and Serve sees none
+// of it.
+func TestD44_MalformedMessage(t *testing.T) {
+	ts := newManualServer(t, nil)
+	c, conn := ts.connectManual("2025-06-18")
+	wantRefusal(t, c.post(`{"jsonrpc":"2.0","id":1,"method":`), 400, jsonrpc.CodeParseError)
+	wantStatus(t, c.post(`{"jsonrpc":"2.0","method":"notifications/after"}`), 202)
+	if m := recv(t, conn); m.Method != "notifications/after" {
+		t.Errorf("Recv returned %s, want the message after the malformed one", m.Append(nil))
+	}
+}
+
+func TestPostAccepted(t *testing.T) {
+	ts := newTestServer(t, nil)
+	c := ts.connect("2025-06-18")
+	for _, set := range [][]string{
+		nil,
+		{"Content-Type", "application/json; charset=utf-8"},
+		{"Content-Type", "Application/JSON"},
+		{"Content-Encoding", "identity"},
+		{"Accept", "*/*"},
+		{"Accept", "text/*;q=0.5, application/*"},
+		{"Accept", "text/event-stream,application/json"},
+		{"MCP-Protocol-Version", ""},
+		{"MCP-Protocol-Version", "2025-03-26"},
+	} {
+		m := onlyMessage(t, c.post(`{"jsonrpc":"2.0","id":"a","method":"ping"}`, set...))
+		wantText(t, m, `{"jsonrpc":"2.0","id":"a","result":{}}`)
+	}
+	for _, body := range []string{
+		`{"jsonrpc":"2.0","method":"notifications/initialized"}`,
+		`{"jsonrpc":"2.0","id":7,"result":{}}`,
+		`{"jsonrpc":"2.0","id":8,"error":{"code":1,"message":"no"}}`,
+	} {
+		if got := wantStatus(t, c.post(body), http.StatusAccepted); got != "" {
+			t.Errorf("202 has the body %q", got)
+		}
+	}
+}
+
+func TestPostIsPlainJSON(t *testing.T) {
+	ts := newTestServer(t, nil)
+	c := ts.connect("2025-11-25")
+	const params = `{ "n":9007199254740993, "s":"\u0041\ud800", "d":{"k":1,"k":2} }`
+	resp := c.post(`{"jsonrpc":"2.0","id":1.0,"method":"echo","params":` + params + `}`)
+	if got := resp.Header.Get("Content-Type"); got != typeJSON {
+		t.Errorf("Content-Type %q", got)
+	}
+	if got, want := wantStatus(t, resp, 200), `{"jsonrpc":"2.0","id":1.0,"result":`+params+`}`; got != want {
+		t.Errorf("body %s\nwant %s", got, want)
+	}
+	if left := ts.only().holds(); left.stored+left.streams+left.pending != 0 {
+		t.Errorf("a plain response left behind %+v", left)
+	}
+}
+
+func TestPostLargeResponse(t *testing.T) {
+	ts := newTestServer(t, nil)
+	c := ts.connect("2025-11-25")
+	large := `{"x":"` + strings.Repeat("x", 3<<20) + `"}`
+	m := onlyMessage(t, c.post(`{"jsonrpc":"2.0","id":1,"method":"echo","params":`+large+`}`))
+	if string(m.Result) != large {
+		t.Errorf("%d bytes came back, want %d", len(m.Result), len(large))
+	}
+}
+
+// TestEndlessBody sends a body that never ends: it is refused when it passes the
+// limit, and nothing of it is kept.
+func TestEndlessBody(t *testing.T) {
+	ts := newTestServer(t, func(h *HTTP) { h.Limits.Message = 64 << 10 })
+	c := ts.connect("2025-11-25")
+	for _, chunked := range []bool{true, false} {
+		conn, err := net.Dial("tcp", strings.TrimPrefix(ts.url, "http://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		length := "Content-Length: 99999999999"
+		if chunked {
+			length = "Transfer-Encoding: chunked"
+		}
+		fmt.Fprintf(conn, "POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"+
+			"Accept: */*\r\nMcp-Session-Id: %s\r\n%s\r\n\r\n", c.session, length)
+		go func() {
+			for {
+				if _, err := io.WriteString(conn, "1000\r\n"+strings.Repeat("x", 0x1000)+"\r\n"); err != nil {
+					return
+				}
+			}
+		}()
+		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if resp.StatusCode != http.StatusRequestEntityTooLarge || !resp.Close {
+			t.Errorf("chunked %v: %s, close %v", chunked, resp.Status, resp.Close)
+		}
+	}
+}
+
+func TestMethodsAndPaths(t *testing.T) {
+	ts := newTestServer(t, nil)
+	c := ts.at("/mcp")
+	for path, allow := range map[string]string{"/mcp": "GET, POST, DELETE, OPTIONS", "/sse": "GET, OPTIONS", "/message": "POST, OPTIONS"} {
+		c.url = ts.url + path
+		resp := c.do(c.request(http.MethodPut, "{}"))
+		wantRefusal(t, resp, http.StatusMethodNotAllowed, -32600)
+		if got := resp.Header.Get("Allow"); got != allow {
+			t.Errorf("%s: Allow %q, want %q", path, got, allow)
+		}
+	}
+	for _, path := range []string{"/", "/mcp/unknown", "/mcp/", "/mcp/files/x", "/ws/unknown", "/x", "/healthz/x"} {
+		c.url = ts.url + path
+		wantStatus(t, c.post(ping), http.StatusNotFound)
+	}
+}
+
+func TestUpstreamPath(t *testing.T) {
+	ts := newTestServer(t, nil)
+	c := ts.at("/mcp/files")
+	c.initialize("2025-06-18")
+	if got := ts.only().upstream; got != "files" {
+		t.Errorf("Serve got upstream %q, want files", got)
+	}
+	wantStatus(t, c.post(ping), 200)
+	c.url = ts.url + "/mcp"
+	wantRefusal(t, c.post(ping), 404, -32600) // the session belongs to the other path
+}
+
+func TestInitializeRefused(t *testing.T) {
+	ts := newTestServer(t, nil)
+	c := ts.at("/mcp")
+	resp := c.post(strings.Replace(initializeText, "%", "refuse", 1))
+	if id := resp.Header.Get("Mcp-Session-Id"); id != "" {
+		t.Errorf("a session id %q for a session that did not come about", id)
+	}
+	if m := onlyMessage(t, resp); m.Error == nil {
+		t.Errorf("got %s, want Serve's error", m.Append(nil))
+	}
+	eventually(t, "the session is gone", func() bool {
+		ts.mu.Lock()
+		defer ts.mu.Unlock()
+		return len(ts.sessions) == 0 && ts.open == 0
+	})
+}
+
+func TestSessionIDIsVisibleASCII(t *testing.T) {
+	ts := newTestServer(t, nil)
+	a, b := ts.connect("2025-11-25"), ts.connect("2025-11-25")
+	if a.session == b.session || len(a.session) < 20 {
+		t.Errorf("session ids %q and %q", a.session, b.session)
+	}
+	if strings.ContainsFunc(a.session, func(r rune) bool { return r < 0x21 || r > 0x7e }) {
+		t.Errorf("session id %q has other than visible ASCII", a.session)
+	}
+}
+
+// TestD25 sends a second request with an id that is in flight: it is refused, and
+// the first is answered as if nothing had been.
+func TestD25_DuplicateID(t *testing.T) {
+	ts := newManualServer(t, nil)
+	c, conn := ts.connectManual("2025-11-25")
+	resp := c.post(`{"jsonrpc":"2.0","id":5,"method":"first"}`) // returns with the header of an event stream
+	first := recv(t, conn)
+	wantRefusal(t, c.post(`{"jsonrpc":"2.0","id":5,"method":"second"}`), 400, jsonrpc.CodeInvalidRequest)
+	conn.Send(jsonrpc.NewResult(first.ID, []byte(`"first"`)))
+	wantText(t, onlyMessage(t, resp), `{"jsonrpc":"2.0","id":5,"result":"first"}`)
+	wantStatus(t, c.post(`{"jsonrpc":"2.0","method":"notifications/after"}`), 202)
+	if m := recv(t, conn); m.Method != "notifications/after" {
+		t.Errorf("Serve got %s", m.Append(nil))
+	}
+}
+
+func TestBatch(t *testing.T) {
+	ts := newTestServer(t, nil)
+	c := ts.connect("2025-03-26")
+	t.Run("as JSON", func(t *testing.T) {
+		body := wantStatus(t, c.post(`[{"jsonrpc":"2.0","id":1,"method":"ping"},{"jsonrpc":"2.0","method":"notifications/x"},{"jsonrpc":"2.0","id":"2","method":"echo","params":{"x":2}}]`), 200)
+		if want := `[{"jsonrpc":"2.0","id":1,"result":{}},{"jsonrpc":"2.0","id":"2","result":{"x":2}}]`; body != want {
+			t.Errorf("body %s\nwant %s", body, want)
+		}
+	})
+	t.Run("of one", func(t *testing.T) {
+		if body := wantStatus(t, c.post(`[`+ping+`]`), 200); body != `[{"jsonrpc":"2.0","id":1,"result":{}}]` {
+			t.Errorf("body %s, want an array", body)
+		}
+	})
+	t.Run("no requests", func(t *testing.T) {
+		wantStatus(t, c.post(`[{"jsonrpc":"2.0","method":"notifications/x"},{"jsonrpc":"2.0","id":9,"result":{}}]`), 202)
+	})
+	for name, body := range map[string]string{
+		"empty":        `[]`,
+		"initialize":   `[{"jsonrpc":"2.0","id":1,"method":"initialize","params":{}}]`,
+		"nested":       `[[` + ping + `]]`,
+		"one bad":      `[` + ping + `,{"jsonrpc":"2.0"}]`,
+		"same id":      `[` + ping + `,` + ping + `]`,
+		"not a batch:": `[1]`,
+	} {
+		t.Run(name, func(t *testing.T) { wantRefusal(t, c.post(body), 400, jsonrpc.CodeInvalidRequest) })
+	}
+	if n := ts.only().holds().pending; n != 0 {
+		t.Errorf("%d requests of refused batches are still pending", n)
+	}
+}
+
+func TestBatchAsEvents(t *testing.T) {
+	ts := newManualServer(t, nil)
+	c, conn := ts.connectManual("2025-03-26")
+	resp := c.post(`[{"jsonrpc":"2.0","id":1,"method":"a"},{"jsonrpc":"2.0","id":2,"method":"b"}]`)
+	recv(t, conn)
+	recv(t, conn)
+	conn.Send(jsonrpc.NewResult(jsonrpc.IntID(2), []byte(`"b"`)))
+	conn.Send(jsonrpc.NewResult(jsonrpc.IntID(1), []byte(`"a"`)))
+	ev := newEvents(t, resp)
+	wantText(t, ev.one().message(t), `{"jsonrpc":"2.0","id":2,"result":"b"}`)
+	wantText(t, ev.one().message(t), `{"jsonrpc":"2.0","id":1,"result":"a"}`)
+	ev.end()
+}

@@ -1,0 +1,420 @@
+package frontend
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+)
+
+func note(method string) *jsonrpc.Message { return jsonrpc.NewNotification(method, nil) }
+
+func related(m *jsonrpc.Message, id int64) *jsonrpc.Message {
+	m.Related = jsonrpc.IntID(id)
+	return m
+}
+
+func result(id int64) *jsonrpc.Message {
+	return jsonrpc.NewResult(jsonrpc.IntID(id), []byte(`"done"`))
+}
+
+const call = `{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{}}`
+
+func TestNestedMessagesOnThePost(t *testing.T) {
+	ts := newManualServer(t, nil)
+	c, conn := ts.connectManual("2025-11-25")
+	var ev *events
+	during(t, func() { ev = newEvents(t, c.post(fmt.Sprintf(call, 1))) }, func() {
+		recv(t, conn)
+		conn.Send(related(note("notifications/progress"), 1))
+	})
+	if got := ev.one(); got.LastEventID != "1-0" || got.Data != "" {
+		t.Errorf("the first event is %+v, want the priming event 1-0", got)
+	}
+	first := ev.one()
+	wantText(t, first.message(t), `{"jsonrpc":"2.0","method":"notifications/progress"}`)
+	if first.LastEventID != "1-1" || first.Type != "message" {
+		t.Errorf("event id %q, type %q", first.LastEventID, first.Type)
+	}
+	conn.Send(related(jsonrpc.NewRequest(jsonrpc.IntID(9), "sampling/createMessage", nil), 1))
+	wantText(t, ev.one().message(t), `{"jsonrpc":"2.0","id":9,"method":"sampling/createMessage"}`)
+	wantStatus(t, c.post(`{"jsonrpc":"2.0","id":9,"result":{"role":"user"}}`), 202)
+	wantText(t, recv(t, conn), `{"jsonrpc":"2.0","id":9,"result":{"role":"user"}}`)
+	conn.Send(result(1))
+	wantText(t, ev.one().message(t), `{"jsonrpc":"2.0","id":1,"result":"done"}`)
+	ev.end()
+}
+
+func TestEventStreamHeaders(t *testing.T) {
+	ts := newManualServer(t, nil)
+	c, _ := ts.connectManual("2025-06-18")
+	resp := c.get()
+	for name, want := range map[string]string{
+		"Content-Type": "text/event-stream", "Cache-Control": "no-cache, no-transform", "X-Accel-Buffering": "no",
+	} {
+		if got := resp.Header.Get(name); got != want {
+			t.Errorf("%s: %q, want %q", name, got, want)
+		}
+	}
+	wantRefusal(t, c.get("Accept", "application/json"), 406, -32600)
+	wantRefusal(t, c.get("Mcp-Session-Id", ""), 400, -32600)
+	wantRefusal(t, c.get("Mcp-Session-Id", "nobody"), 404, -32600)
+	wantRefusal(t, c.get("MCP-Protocol-Version", "2"), 400, -32600)
+}
+
+// TestPriming reads the raw bytes: only clients of 2025-11-25 understand them.
+func TestPriming(t *testing.T) {
+	ts := newManualServer(t, nil)
+	c, conn := ts.connectManual("2025-11-25")
+	buf := make([]byte, 100)
+	n, _ := c.get().Body.Read(buf)
+	if got, want := string(buf[:n]), "id: 0-0\nretry: 500\ndata:\n\n"; got != want {
+		t.Errorf("priming event %q, want %q", got, want)
+	}
+	c, conn = ts.connectManual("2025-06-18")
+	resp := c.get()
+	conn.Send(note("notifications/x"))
+	n, _ = resp.Body.Read(buf)
+	if got, want := string(buf[:n]), "event: message\nid: 0-1\ndata: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/x\"}\n\n"; got != want {
+		t.Errorf("first bytes %q, want %q", got, want)
+	}
+}
+
+func TestStandaloneStream(t *testing.T) {
+	ts := newManualServer(t, nil)
+	c, conn := ts.connectManual("2025-06-18")
+	conn.Send(note("notifications/queued"))
+	ev := newEvents(t, c.get())
+	wantText(t, ev.one().message(t), `{"jsonrpc":"2.0","method":"notifications/queued"}`)
+	conn.Send(note("notifications/live"))
+	wantText(t, ev.one().message(t), `{"jsonrpc":"2.0","method":"notifications/live"}`)
+
+	newer := newEvents(t, c.get()) // replaces the old one, and repeats nothing
+	ev.end()
+	conn.Send(note("notifications/newer"))
+	wantText(t, newer.one().message(t), `{"jsonrpc":"2.0","method":"notifications/newer"}`)
+
+	again := newEvents(t, c.get("Last-Event-ID", "0-1"))
+	newer.end()
+	if got := again.one(); got.LastEventID != "0-2" {
+		t.Errorf("resuming after 0-1 begins with %s", got.LastEventID)
+	}
+	if got := again.one(); got.LastEventID != "0-3" {
+		t.Errorf("then comes %s", got.LastEventID)
+	}
+	conn.Close()
+	again.end()
+	wantRefusal(t, c.get(), 404, -32600)
+}
+
+func TestLastEventIDRefused(t *testing.T) {
+	ts := newManualServer(t, nil)
+	c, conn := ts.connectManual("2025-11-25")
+	conn.Send(note("notifications/x"))
+	for _, id := range []string{"x", "0", "-", "0-", "-1", "0-2", "0--1", "-1-0", "1-0", "7-7", "00-0", "0-0x", "99999999999999999999-1"} {
+		wantRefusal(t, c.get("Last-Event-ID", id), 400, -32600)
+	}
+	if ev := newEvents(t, c.get("Last-Event-ID", "0-0")); ev.one().LastEventID != "0-1" {
+		t.Error("0-0 does not stand before the first event")
+	}
+}
+
+// dropPost posts a call that becomes an event stream, reads its first n events
+// and drops the connection. The call has the id 1. It returns the id of the last event.
+func dropPost(t *testing.T, ts *testServer, c *testClient, n int) (lastID string) {
+	t.Helper()
+	resp := c.post(fmt.Sprintf(call, 1))
+	ev := newEvents(t, resp)
+	for range n {
+		lastID = ev.one().LastEventID
+	}
+	resp.Body.Close()
+	s := ts.only()
+	eventually(t, "the connection is detached", func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.pending[jsonrpc.IntID(1)].reader == nil
+	})
+	return lastID
+}
+
+// TestD27 drops the connection of a POST: the call goes on, and Serve hears of
+// nothing.
+func TestD27_DropIsNotCancel(t *testing.T) {
+	ts := newManualServer(t, nil)
+	c, conn := ts.connectManual("2025-06-18")
+	dropPost(t, ts, c, 0) // no event id reached the client
+	recv(t, conn)
+	wantStatus(t, c.post(`{"jsonrpc":"2.0","method":"notifications/after"}`), 202)
+	if m := recv(t, conn); m.Method != "notifications/after" {
+		t.Errorf("after the drop Serve received %s", m.Append(nil))
+	}
+	if err := conn.Send(related(note("notifications/progress"), 1)); err != nil {
+		t.Errorf("Send to the dropped POST: %v", err)
+	}
+	question := related(jsonrpc.NewRequest(jsonrpc.IntID(9), "elicitation/create", nil), 1)
+	if err := conn.Send(question); err != nil {
+		t.Errorf("Send to the dropped POST: %v", err)
+	}
+	if err := conn.Send(result(1)); err != nil {
+		t.Errorf("Send to the dropped POST: %v", err)
+	}
+	// The response is on no other stream, but the question still finds the client.
+	ev := newEvents(t, c.get())
+	wantText(t, ev.one().message(t), `{"jsonrpc":"2.0","id":9,"method":"elicitation/create"}`)
+	during(t, func() { wantText(t, onlyMessage(t, c.post(ping)), `{"jsonrpc":"2.0","id":1,"result":{}}`) }, func() {
+		m := recv(t, conn)
+		conn.Send(jsonrpc.NewResult(m.ID, []byte("{}")))
+	})
+	conn.Close()
+	ev.end()
+}
+
+// TestD28 resumes a dropped POST: only that stream, only what came later, then
+// live until the response.
+func TestD28_Resume(t *testing.T) {
+	ts := newManualServer(t, nil)
+	c, conn := ts.connectManual("2025-11-25")
+	standalone := newEvents(t, c.get())
+	standalone.one()
+
+	var lastID string
+	during(t, func() { lastID = dropPost(t, ts, c, 2) }, func() {
+		recv(t, conn)
+		conn.Send(related(note("notifications/first"), 1))
+	})
+	if lastID != "1-1" {
+		t.Fatalf("last event id %s, want 1-1", lastID)
+	}
+	other := c.post(fmt.Sprintf(call, 2))
+	recv(t, conn)
+	conn.Send(related(note("notifications/other"), 2))
+	conn.Send(related(note("notifications/second"), 1))
+	conn.Send(note("notifications/unrelated"))
+
+	ev := newEvents(t, c.get("Last-Event-ID", lastID))
+	if got := ev.one(); got.LastEventID != "1-2" || !strings.Contains(got.Data, "notifications/second") {
+		t.Errorf("resumed with %+v, want the second notification", got)
+	}
+	conn.Send(related(note("notifications/third"), 1))
+	if got := ev.one(); got.LastEventID != "1-3" {
+		t.Errorf("then came %+v, want the third", got)
+	}
+	conn.Send(result(1))
+	wantText(t, ev.one().message(t), `{"jsonrpc":"2.0","id":1,"result":"done"}`)
+	ev.end()
+
+	again := newEvents(t, c.get("Last-Event-ID", "1-3")) // the response once more
+	wantText(t, again.one().message(t), `{"jsonrpc":"2.0","id":1,"result":"done"}`)
+	again.end()
+	newEvents(t, c.get("Last-Event-ID", "1-4")).end()
+
+	conn.Send(result(2))
+	if all := newEvents(t, other).rest(); len(all) != 3 {
+		t.Errorf("the other stream has %d events, want priming, notification, response", len(all))
+	}
+	if got := standalone.one(); !strings.Contains(got.Data, "notifications/unrelated") {
+		t.Errorf("the standalone stream has %+v", got)
+	}
+}
+
+func TestResponseStoredWhileAway(t *testing.T) {
+	ts := newManualServer(t, nil)
+	c, conn := ts.connectManual("2025-11-25")
+	lastID := dropPost(t, ts, c, 1)
+	recv(t, conn)
+	conn.Send(result(1))
+	ev := newEvents(t, c.get("Last-Event-ID", lastID))
+	wantText(t, ev.one().message(t), `{"jsonrpc":"2.0","id":1,"result":"done"}`)
+	ev.end()
+}
+
+// TestStoreIsBounded floods a session whose client does not come: the oldest
+// events go, and each question among them is answered.
+func TestStoreIsBounded(t *testing.T) {
+	ts := newManualServer(t, nil)
+	c, conn := ts.connectManual("2025-06-18")
+	const extra = 3
+	for i := range extra {
+		conn.Send(jsonrpc.NewRequest(jsonrpc.IntID(int64(i)), "roots/list", nil))
+	}
+	for range storeEvents {
+		conn.Send(note("notifications/x"))
+	}
+	for i := range extra {
+		m := recv(t, conn)
+		wantText(t, m, fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"error":%s}`, i, jsonrpc.Overloaded("").Raw()))
+	}
+	if got := ts.only().holds(); got.stored != storeEvents || got.dropped != extra {
+		t.Errorf("%d events stored, %d dropped", got.stored, got.dropped)
+	}
+	ev := newEvents(t, c.get())
+	if got, want := ev.one().LastEventID, fmt.Sprintf("0-%d", extra+1); got != want {
+		t.Errorf("the first event is %s, want %s", got, want)
+	}
+}
+
+func TestStoreIsBoundedInBytes(t *testing.T) {
+	ts := newManualServer(t, nil)
+	_, conn := ts.connectManual("2025-06-18")
+	large := []byte(`"` + strings.Repeat("x", 1<<20) + `"`)
+	for range 20 {
+		conn.Send(jsonrpc.NewNotification("notifications/x", large))
+	}
+	if got := ts.only().holds(); got.bytes > storeBytes || got.stored != 3 {
+		t.Errorf("%d bytes in %d events stored", got.bytes, got.stored)
+	}
+	conn.Send(jsonrpc.NewNotification("notifications/x", []byte(`"`+strings.Repeat("x", 2*storeBytes)+`"`)))
+	if got := ts.only().holds(); got.stored != 1 {
+		t.Errorf("%d events stored, want the newest, though it is too large", got.stored)
+	}
+}
+
+// TestStreamsAreForgotten runs many streams to their end: the store bounds how
+// many are remembered.
+func TestStreamsAreForgotten(t *testing.T) {
+	ts := newTestServer(t, func(h *HTTP) { h.Serve = untilDone(chatty) })
+	c := ts.connect("2025-11-25")
+	var wg sync.WaitGroup
+	for w := range 4 {
+		wg.Go(func() {
+			for i := range 100 {
+				c.post(fmt.Sprintf(call, w*1000+i)).Body.Close()
+			}
+		})
+	}
+	wg.Wait()
+	wantText(t, onlyMessage(t, c.post(fmt.Sprintf(call, 5))), `{"jsonrpc":"2.0","id":5,"result":{}}`)
+	s := ts.only()
+	eventually(t, "no request is open", func() bool { return s.holds().open == 0 })
+	if got := s.holds(); got.streams > storeEvents/2 || got.pending != 0 || got.stored > storeEvents {
+		t.Errorf("remembered: %+v", got)
+	}
+}
+
+// chatty serves a session that notifies before each response.
+func chatty(c jsonrpc.Conn) error {
+	for {
+		m, err := c.Recv()
+		if err != nil {
+			return err
+		}
+		if reply := echoed(m); reply != nil {
+			c.Send(&jsonrpc.Message{Method: "notifications/progress", Related: m.ID})
+			c.Send(reply)
+		}
+	}
+}
+
+func TestPlainWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var conns <-chan jsonrpc.Conn
+		ts := newBubbleServer(t, func(h *HTTP) { conns = manual(h) })
+		ts.conns = conns
+		c, conn := ts.connectManual("2025-11-25")
+		go func() {
+			for {
+				m, err := conn.Recv()
+				if err != nil {
+					return
+				}
+				delay, _ := jsonrpc.ParseID(m.Params[1 : len(m.Params)-1]) // [N]
+				n, _ := delay.Int()
+				time.Sleep(time.Duration(n) * time.Millisecond)
+				conn.Send(jsonrpc.NewResult(m.ID, []byte("{}")))
+			}
+		}()
+		for ms, want := range map[int]string{0: typeJSON, 49: typeJSON, 51: typeSSE} {
+			resp := c.post(fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":"x","params":[%d]}`, ms))
+			if got := resp.Header.Get("Content-Type"); got != want {
+				t.Errorf("an answer after %d ms came as %s, want %s", ms, got, want)
+			}
+			wantText(t, onlyMessage(t, resp), `{"jsonrpc":"2.0","id":1,"result":{}}`)
+		}
+	})
+}
+
+func TestKeepAlive(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ts := newBubbleServer(t, nil)
+		c := ts.connect("2025-06-18")
+		resp := c.get()
+		began := time.Now()
+		buf := make([]byte, 10)
+		for i := range 3 {
+			n, err := resp.Body.Read(buf)
+			if string(buf[:n]) != ":\n\n" || err != nil {
+				t.Errorf("read %q (%v), want a comment", buf[:n], err)
+			}
+			if got, want := time.Since(began), time.Duration(i+1)*keepAlive; got != want {
+				t.Errorf("comment after %v, want %v", got, want)
+			}
+		}
+		resp.Body.Close()
+	})
+}
+
+// TestSlowReader has a client that stops reading its stream: Send waits, at most
+// for stall; then the stream is treated as dropped, and can be resumed.
+func TestSlowReader(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var conns <-chan jsonrpc.Conn
+		ts := newBubbleServer(t, func(h *HTTP) { conns = manual(h) })
+		ts.conns = conns
+		c, conn := ts.connectManual("2025-06-18")
+		resp := c.get() // nobody reads its body
+		began := time.Now()
+		sent := 0
+		for time.Since(began) == 0 {
+			if err := conn.Send(note("notifications/x")); err != nil {
+				t.Fatal(err)
+			}
+			sent++
+		}
+		if took := time.Since(began); took != stall {
+			t.Errorf("Send waited %v, want %v", took, stall)
+		}
+		if sent < storeEvents || sent > 4*storeEvents {
+			t.Errorf("%d messages were held for a client that does not read", sent)
+		}
+		s := ts.only()
+		if s.standalone.reader != nil {
+			t.Error("the stalled connection still carries the stream")
+		}
+		resp.Body.Close()
+		ev := newEvents(t, c.get())
+		conn.Send(note("notifications/last"))
+		for !strings.Contains(ev.one().Data, "notifications/last") {
+		}
+		conn.Close()
+		ev.end()
+	})
+}
+
+func TestIdleSessionExpires(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ts := newBubbleServer(t, func(h *HTTP) { h.SessionIdle = time.Minute })
+		c := ts.connect("2025-06-18")
+		for range 5 {
+			time.Sleep(59 * time.Second)
+			wantStatus(t, c.post(ping), 200)
+		}
+		resp := c.get()
+		go io.Copy(io.Discard, resp.Body)
+		time.Sleep(time.Hour)
+		wantStatus(t, c.post(ping), 200) // an open stream keeps the session
+		resp.Body.Close()
+		synctest.Wait()
+		time.Sleep(time.Minute - 1)
+		ts.only() // is still there
+		time.Sleep(1)
+		synctest.Wait()
+		wantRefusal(t, c.post(ping), http.StatusNotFound, -32600)
+	})
+}
