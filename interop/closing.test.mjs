@@ -43,7 +43,7 @@ async function vanish(t, release, tool, { over, leave }) {
   await leave(client);
   await until("the server to be gone", () => gone(pid));
   const after = await until("a line in the log", () => {
-    const ours = records((proxy ?? client).output).slice(before).filter((r) => !fromServer(r));
+    const ours = records((proxy ?? client).output).slice(before).filter((r) => !r.msg.startsWith("upstream stderr"));
     return ours.length > 0 && ours;
   });
   await proxy?.stop();

