@@ -278,9 +278,7 @@ func TestHostOpensStream(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer session.Close()
-	if _, err := session.OpenStream(); err != nil {
-		t.Fatal(err)
-	}
+	session.OpenStream() // fails if the link ends that soon
 	if err := await(t, ended); !errors.Is(err, errHostStreams) {
 		t.Errorf("Serve: %v, want %v", err, errHostStreams)
 	}

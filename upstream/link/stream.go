@@ -18,6 +18,9 @@ const (
 	// sent before the closing line. A proxy that is slow has a slow client.
 	lingerTimeout = 60 * time.Second
 
+	// shrinkAfter is how long a stream keeps the buffer of a burst.
+	shrinkAfter = time.Second
+
 	// lingerBytes is how much a host drops while it waits. A proxy that sent
 	// more, a whole window, does not see that its stream has ended: it gets
 	// closeTimeout, and then its writes fail.
@@ -41,7 +44,8 @@ type stream struct {
 	reading sync.Mutex  // held by whoever reads from y
 	stopped atomic.Bool // Read is over; only drain reads
 
-	burst bool // owned by Read: y's buffer may have grown
+	burst     bool        // owned by Read: y's buffer has grown
+	shrinking atomic.Bool // y's buffer will be dropped in a moment
 }
 
 // Read implements io.Reader. It never returns io.EOF, after which a LineReader
@@ -60,11 +64,15 @@ func (s *stream) Read(p []byte) (int, error) {
 	return 0, s.ended(err)
 }
 
-// shrink lets y drop the buffer that a burst left behind. yamux keeps it
-// otherwise, up to a whole window for each stream.
+// shrink drops the buffer that a burst left behind, shortly after the burst was
+// read to its end. yamux keeps it otherwise, up to a whole window for each
+// stream; dropped at once it would be made anew for each larger message.
 func (s *stream) shrink(more bool) {
-	if s.burst && !more {
-		s.y.Shrink()
+	if s.burst && !more && s.shrinking.CompareAndSwap(false, true) {
+		time.AfterFunc(shrinkAfter, func() {
+			s.shrinking.Store(false) // first: a burst that ends now is for the next time
+			s.y.Shrink()
+		})
 	}
 	s.burst = more
 }
