@@ -24,8 +24,9 @@ type world struct {
 	cancel context.CancelFunc
 
 	mu    sync.Mutex
-	conns map[string][]*peer // streams opened so far, by upstream
-	dial  map[string]error   // upstreams that cannot be reached
+	conns map[string][]*peer                       // streams opened so far, by upstream
+	dial  map[string]error                         // upstreams that cannot be reached
+	hands map[string]func(*peer, *jsonrpc.Message) // of upstreams that do more than echo
 }
 
 // A peer is the test's end of a Conn, which collects what it receives.
@@ -77,7 +78,11 @@ func (w *world) open(_ context.Context, upstream, _ string) (jsonrpc.Conn, error
 		return nil, err
 	}
 	ours, theirs := jsonrpc.Pipe()
-	w.conns[upstream] = append(w.conns[upstream], newPeer(w.t, ours, echo(upstream)))
+	hand := w.hands[upstream]
+	if hand == nil {
+		hand = echo(upstream)
+	}
+	w.conns[upstream] = append(w.conns[upstream], newPeer(w.t, ours, hand))
 	return theirs, nil
 }
 
