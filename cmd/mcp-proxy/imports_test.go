@@ -1,0 +1,58 @@
+package main
+
+import (
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/mcp-proxy/mcp-proxy/"
+
+// The architecture drawing, as a table: what each package may import of ours.
+var mayImport = map[string][]string{
+	"jsonrpc":          {},
+	"jsonrpc/conntest": {"jsonrpc"},
+	"proxy":            {"jsonrpc"},
+	"proxy/frontend":   {"jsonrpc"},
+	"upstream":         {"jsonrpc"},
+	"upstream/link":    {"jsonrpc"},
+	"config":           {},
+}
+
+// One outside dependency lives in one package, so that it can be replaced there.
+var onlyIn = map[string]string{
+	"github.com/hashicorp/yamux":                      "upstream/link",
+	"github.com/gorilla/websocket":                    "proxy/frontend",
+	"github.com/spf13/viper":                          "config",
+	"github.com/lmittmann/tint":                       "cmd/mcp-proxy",
+	"github.com/spf13/cobra":                          "cmd/mcp-proxy",
+	"github.com/go-json-experiment/json/jsontext":     "jsonrpc",
+	"github.com/yosida95/uritemplate/v3":              "proxy",
+	"github.com/modelcontextprotocol/go-sdk/mcp":      "examples",
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc":  "examples",
+	"github.com/tidwall/gjson":                        "",
+	"github.com/segmentio/encoding/json":              "",
+	"github.com/mcp-proxy/mcp-proxy/jsonrpc/conntest": "",
+}
+
+func TestImportsAreTheDrawing(t *testing.T) {
+	out, err := exec.Command("go", "list", "-f", `{{.ImportPath}} {{join .Imports " "}}`, module+"...").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(out)) {
+		fields := strings.Fields(line)
+		pkg := strings.TrimPrefix(fields[0], module)
+		for _, imported := range fields[1:] {
+			ours, isOurs := strings.CutPrefix(imported, module)
+			if allowed, restricted := mayImport[pkg]; restricted && isOurs && !slices.Contains(allowed, ours) {
+				t.Errorf("%s must not import %s", pkg, ours)
+			}
+			if only, restricted := onlyIn[imported]; restricted && !strings.HasPrefix(pkg, "internal/bench") &&
+				pkg != only && !(only == "examples" && strings.HasPrefix(pkg, "examples/")) {
+				t.Errorf("%s must not import %s", pkg, imported)
+			}
+		}
+	}
+}

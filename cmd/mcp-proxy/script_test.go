@@ -1,0 +1,26 @@
+package main
+
+import (
+	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
+)
+
+// The programs that scripts can start: the proxy itself, and a scripted server.
+func TestMain(m *testing.M) {
+	testscript.Main(leakChecked{m}, map[string]func(){
+		"mcp-proxy":  main,
+		"fakeserver": fakeServer,
+	})
+}
+
+func TestScripts(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir: "testdata/script",
+		Setup: func(env *testscript.Env) error {
+			env.Setenv("XDG_CONFIG_HOME", env.WorkDir+"/xdg")
+			env.Setenv("HOME", env.WorkDir)
+			return nil
+		},
+	})
+}
