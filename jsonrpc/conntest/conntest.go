@@ -74,12 +74,20 @@ func Run(t *testing.T, makePair func(t *testing.T) (a, b jsonrpc.Conn)) {
 				if end == "B" {
 					a, b = b, a
 				}
-				defer a.Close()
-				defer b.Close()
+				defer closeBoth(a, b)
 				tt.run(t, a, b)
 			})
 		}
 	}
+}
+
+// closeBoth closes both ends at once: one that takes leave of the other need not
+// wait for it.
+func closeBoth(a, b jsonrpc.Conn) {
+	var wg sync.WaitGroup
+	wg.Go(func() { a.Close() })
+	wg.Go(func() { b.Close() })
+	wg.Wait()
 }
 
 // note returns a notification that can be told from others, with about size

@@ -67,6 +67,10 @@ func (ws *WebSocket) Upgrade(w http.ResponseWriter, r *http.Request) (jsonrpc.Co
 // serveWS is the WebSocket endpoint: one session for as long as the connection
 // lives.
 func (h *HTTP) serveWS(w http.ResponseWriter, r *http.Request, upstream string) {
+	if r.Method != http.MethodGet {
+		notAllowed(w, "GET")
+		return
+	}
 	if !h.enter(w) {
 		return
 	}
@@ -105,7 +109,7 @@ func newWSConn(frames *websocket.Conn, ws *WebSocket) *wsConn {
 	frames.SetPingHandler(c.onPing)
 	frames.SetPongHandler(c.onPong)
 	frames.SetCloseHandler(c.onClose)
-	c.heard.Store(true) // the request to upgrade
+	c.heard.Store(true)                         // the request to upgrade
 	c.timer = time.AfterFunc(time.Hour, c.tick) // tick uses c.timer: it must be set before it runs
 	c.timer.Reset(c.ping)
 	return c

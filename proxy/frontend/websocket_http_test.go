@@ -1,0 +1,94 @@
+package frontend
+
+import (
+	"errors"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/gorilla/websocket"
+)
+
+// wsURL returns the address of path for a WebSocket client.
+func (ts *testServer) wsURL(path string) string {
+	return "ws" + strings.TrimPrefix(ts.url, "http") + path
+}
+
+// exchange sends a request and checks the echo.
+func exchange(t *testing.T, client *websocket.Conn) {
+	t.Helper()
+	client.WriteMessage(websocket.TextMessage, []byte(`{"jsonrpc":"2.0","id":"a","method":"x","params":{"n":1}}`))
+	_, text, err := client.ReadMessage()
+	if want := `{"jsonrpc":"2.0","id":"a","result":{"n":1}}`; err != nil || string(text) != want {
+		t.Errorf("got %s, %v, want %s", text, err, want)
+	}
+}
+
+func TestWebSocketPaths(t *testing.T) {
+	ts := newTestServer(t, nil)
+	for _, path := range []string{"/ws", "/ws/files"} {
+		exchange(t, dialWS(t, ts.wsURL(path)))
+	}
+}
+
+// wantNoUpgrade dials and wants that status instead.
+func wantNoUpgrade(t *testing.T, url string, status int, header http.Header) *http.Response {
+	t.Helper()
+	client, resp, err := websocket.DefaultDialer.Dial(url, header)
+	if err == nil {
+		client.Close()
+		t.Fatal("upgraded")
+	}
+	if !errors.Is(err, websocket.ErrBadHandshake) || resp.StatusCode != status {
+		t.Errorf("got %v, %v, want status %d", resp, err, status)
+	}
+	return resp
+}
+
+func TestWebSocketRefusals(t *testing.T) {
+	ts := newTestServer(t, nil)
+	wantNoUpgrade(t, ts.wsURL("/ws/unknown"), http.StatusNotFound, nil)
+	wantNoUpgrade(t, ts.wsURL("/ws"), http.StatusForbidden, http.Header{"Origin": {"https://evil.example"}})
+	for method, status := range map[string]int{"GET": http.StatusBadRequest, "POST": http.StatusMethodNotAllowed} {
+		req, _ := http.NewRequest(method, ts.url+"/ws", nil)
+		resp, err := ts.client.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if resp.StatusCode != status {
+			t.Errorf("a plain %s gets %d, want %d", method, resp.StatusCode, status)
+		}
+		resp.Body.Close()
+	}
+	exchange(t, dialWS(t, ts.wsURL("/ws"))) // none of those kept its place
+}
+
+// Clients on WebSockets count like others, and make room when they leave.
+func TestWebSocketSessionCap(t *testing.T) {
+	ts := newTestServer(t, func(h *HTTP) { h.Sessions = 1 })
+	first := dialWS(t, ts.wsURL("/ws"))
+	exchange(t, first)
+	if resp := wantNoUpgrade(t, ts.wsURL("/ws"), http.StatusServiceUnavailable, nil); resp.Header.Get("Retry-After") == "" {
+		t.Error("no Retry-After")
+	}
+	first.Close()
+	eventually(t, "room again", func() bool {
+		client, _, err := websocket.DefaultDialer.Dial(ts.wsURL("/ws"), nil)
+		if err == nil {
+			client.Close()
+		}
+		return err == nil
+	})
+}
+
+// While the proxy drains no client is added; those that are there go on, and
+// Close ends them with 1001.
+func TestD15_WebSocketDrain(t *testing.T) {
+	ts := newTestServer(t, nil)
+	client := dialWS(t, ts.wsURL("/ws"))
+	exchange(t, client)
+	ts.Drain()
+	wantNoUpgrade(t, ts.wsURL("/ws"), http.StatusServiceUnavailable, nil)
+	exchange(t, client)
+	during(t, func() { wantCode(t, client, 1001); client.Close() }, ts.HTTP.Close)
+}
