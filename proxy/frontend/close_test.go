@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net/http"
 	"strings"
 	"sync"
@@ -319,5 +320,72 @@ func TestBadAnswer(t *testing.T) {
 	wantRefusal(t, c.post(`{"jsonrpc":"2.0","id":3,"result":{},"error":{}}`), 400, -32600)
 	if m := recv(t, conn); m.Error == nil || m.ID != jsonrpc.IntID(3) {
 		t.Errorf("Serve got %s, want an error for 3", m.Append(nil))
+	}
+}
+
+// TestInitializeDropped drops the connection before the session's id was told:
+// nobody can use the session, so it ends.
+func TestInitializeDropped(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var conns <-chan jsonrpc.Conn
+		ts := newBubbleServer(t, func(h *HTTP) { conns = manual(h) })
+		c := ts.at("/mcp")
+		ctx, cancel := context.WithCancel(t.Context())
+		req := c.request(http.MethodPost, strings.Replace(initializeText, "%", "2025-11-25", 1)).WithContext(ctx)
+		go func() {
+			<-conns // initialize is on its way, and will not be answered
+			cancel()
+		}()
+		if _, err := c.http.Do(req); !errors.Is(err, context.Canceled) {
+			t.Errorf("initialize: %v", err)
+		}
+		synctest.Wait()
+		ts.mu.Lock()
+		defer ts.mu.Unlock()
+		if len(ts.sessions) != 0 {
+			t.Error("the session is still there")
+		}
+	})
+}
+
+// TestChaos has clients that call, cancel, drop, resume and delete, all at once:
+// nothing gets stuck or stays.
+func TestChaos(t *testing.T) {
+	ts := newTestServer(t, func(h *HTTP) { h.Serve = untilDone(chatty) })
+	var wg sync.WaitGroup
+	for range 16 {
+		wg.Go(func() { chaos(ts) })
+	}
+	wg.Wait()
+	eventually(t, "all sessions have ended", func() bool {
+		ts.mu.Lock()
+		defer ts.mu.Unlock()
+		return ts.open == 0 && len(ts.sessions) == 0
+	})
+}
+
+func chaos(ts *testServer) {
+	for range 5 {
+		c := ts.connect("2025-11-25")
+		stream := c.get()
+		var wg sync.WaitGroup
+		for id := range 10 {
+			wg.Go(func() {
+				resp := c.post(fmt.Sprintf(call, id))
+				if id%2 == 0 {
+					resp.Body.Close()
+					c.get("Last-Event-ID", fmt.Sprintf("%d-0", id)).Body.Close()
+					return
+				}
+				c.post(fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":%d}}`, id)).Body.Close()
+				io.Copy(io.Discard, resp.Body)
+			})
+		}
+		if rand.IntN(3) > 0 {
+			wg.Wait()
+		}
+		c.delete()
+		wg.Wait()
+		stream.Body.Close()
 	}
 }

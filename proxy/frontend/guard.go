@@ -102,7 +102,7 @@ func (g *Guard) hostAllowed(r *http.Request) bool {
 		return true
 	}
 	matches := func(allowed string) bool {
-		return allowed == "*" || strings.EqualFold(allowed, host) || strings.EqualFold(allowed, r.Host)
+		return allowed == "*" || strings.EqualFold(strings.Trim(allowed, "[]"), host) || strings.EqualFold(allowed, r.Host)
 	}
 	if slices.ContainsFunc(g.AllowedHosts, matches) {
 		return true

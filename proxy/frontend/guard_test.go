@@ -11,7 +11,7 @@ import (
 func TestGuardHost(t *testing.T) {
 	g := &Guard{
 		Listen:       []string{"proxy.local:8080", "0.0.0.0:80", "[2001:db8::1]:80", "unix:///run/mcp.sock"},
-		AllowedHosts: []string{"mcp.example", "other.example:8443"},
+		AllowedHosts: []string{"mcp.example", "other.example:8443", "[2001:db8::2]"},
 	}
 	local := &net.TCPAddr{IP: net.IPv4(192, 0, 2, 7), Port: 80}
 	tests := []struct {
@@ -22,6 +22,7 @@ func TestGuardHost(t *testing.T) {
 		{"127.0.0.1:8080", true}, {"127.8.9.1", true}, {"[::1]:8080", true}, {"[::1]", true},
 		{"proxy.local", true}, {"PROXY.local:99", true}, {"[2001:db8::1]", true},
 		{"mcp.example", true}, {"mcp.example:444", true},
+		{"[2001:db8::2]:99", true}, {"[2001:db8::3]:99", false},
 		{"other.example:8443", true}, {"other.example", false}, {"other.example:80", false},
 		{"192.0.2.7:80", true}, {"192.0.2.8:80", false},
 		{"evil.example", false}, {"localhost.evil.example", false}, {"127.0.0.1.evil.example", false},

@@ -168,6 +168,9 @@ func (h *HTTP) answer(w http.ResponseWriter, r *http.Request, s *session, st *st
 	h.waitPlain(r, rd)
 	if r.Context().Err() != nil { // not a cancel; but the response has nowhere to go
 		s.detach(st, rd, false)
+		if st.init { // nobody knows the session's id
+			s.end(errDropped, false)
+		}
 		return
 	}
 	events, complete := s.takeAll(st)
