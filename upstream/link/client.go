@@ -13,6 +13,12 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
 )
 
+// Ends of a link.
+var (
+	errNoAnswer    = errors.New("hello not answered in time")
+	errHostStreams = errors.New("the host opened a stream")
+)
+
 // A Client is the proxy's end: it opens streams to the upstreams of a host.
 type Client struct {
 	Log    *slog.Logger   // nil discards
@@ -132,7 +138,7 @@ func (c *Client) open(l *link, h Hello) (*conn, error) {
 	if err != nil {
 		return nil, notOpened(err.Error(), nil)
 	}
-	giveUp := time.AfterFunc(orElse(c.HelloTimeout, 30*time.Second), func() { l.fail(errNoAnswerHere) })
+	giveUp := time.AfterFunc(orElse(c.HelloTimeout, 30*time.Second), func() { l.fail(errNoAnswer) })
 	defer giveUp.Stop()
 	y, err := l.y.OpenStream()
 	if err != nil {
@@ -147,6 +153,9 @@ func (c *Client) open(l *link, h Hello) (*conn, error) {
 	return k, nil
 }
 
+// badAnswer is the cause when a host answers a hello with something else.
+const badAnswer = "bad answer to the hello"
+
 // greet says hello and reads the answer.
 func (c *conn) greet(hello []byte) error {
 	err := c.out.WriteLines(hello)
@@ -160,13 +169,13 @@ func (c *conn) greet(hello []byte) error {
 	n, err := parseNote(line)
 	switch {
 	case err != nil || !isNote(line):
-		return notOpened(errBadAnswer.Error(), nil)
+		return notOpened(badAnswer, nil)
 	case n.ok:
 		return nil
 	case n.refused != "":
 		return notOpened(n.refused, nil)
 	}
-	return notOpened(errBadAnswer.Error(), nil)
+	return notOpened(badAnswer, nil)
 }
 
 // undelivered makes the end of a stream the error of its opening.
@@ -175,7 +184,12 @@ func undelivered(err error) error {
 	if errors.As(err, &end) {
 		return notOpened(end.Cause, end.Err)
 	}
-	return notOpened(errBadAnswer.Error(), err)
+	return notOpened(badAnswer, err)
+}
+
+// notOpened returns the error of an opening that failed: nothing was sent.
+func notOpened(cause string, err error) error {
+	return &jsonrpc.ClosedError{Cause: cause, Err: err}
 }
 
 // orElse returns d, or what zero means.

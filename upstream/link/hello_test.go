@@ -208,8 +208,8 @@ func TestOpen(t *testing.T) {
 		go func() { ended <- c.Serve(t.Context(), near) }()
 		_, err := c.Open(t.Context(), hello) // nobody reads from far
 		wantNotOpened(t, err, "link lost")
-		if err := await(t, ended); !errors.Is(err, errNoAnswerHere) {
-			t.Errorf("Serve: %v, want %v", err, errNoAnswerHere)
+		if err := await(t, ended); !errors.Is(err, errNoAnswer) {
+			t.Errorf("Serve: %v, want %v", err, errNoAnswer)
 		}
 		far.Close()
 	})

@@ -20,9 +20,8 @@ const (
 	// burst of openings can come near.
 	acceptBacklog = 1024
 
-	// writeTimeout is how long the carrier may refuse to take a frame. yamux
-	// may still deliver a frame that it reported as failed, so that a timeout
-	// ends the link.
+	// writeTimeout is how long the carrier may refuse to take a frame; then
+	// the link ends.
 	writeTimeout = 60 * time.Second
 
 	// closeTimeout is how long a stream that this side closed waits for the
@@ -112,11 +111,6 @@ func (l *link) close(err error) error {
 
 // causeLost is what both ends say of a stream whose link is gone.
 const causeLost = "link lost"
-
-// notOpened returns the error of an opening that failed: nothing was sent.
-func notOpened(cause string, err error) error {
-	return &jsonrpc.ClosedError{Cause: cause, Err: err}
-}
 
 // chatter makes a yamux.Logger of a slog.Logger. Whatever matters of what yamux
 // says also ends a stream or the link, so all of it is for debugging.

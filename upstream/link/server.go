@@ -118,7 +118,7 @@ func readHello(s *stream) ([]byte, error) {
 		case i == n-1:
 			return buf[:i], nil
 		case i >= 0:
-			return nil, errNotSo
+			return nil, errHasty
 		}
 	}
 	return nil, errLongHello

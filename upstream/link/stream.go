@@ -57,11 +57,14 @@ func (s *stream) Read(p []byte) (int, error) {
 		return 0, errClosed
 	}
 	n, err := s.y.Read(p)
+	if err != nil {
+		err = s.ended(err)
+	}
 	if n > 0 {
 		s.shrink(n == len(p))
-		return n, nil // an error was that of a window update, and will come again
+		return n, nil // with an error the link has ended, and the next Read says so
 	}
-	return 0, s.ended(err)
+	return 0, err
 }
 
 // shrink drops the buffer that a burst left behind, shortly after the burst was
@@ -86,7 +89,9 @@ func (s *stream) Write(p []byte) (int, error) {
 	return n, nil
 }
 
-// ended returns what err, from y, says about the end of the stream.
+// ended returns what err, from y, says about the end of the stream. After a
+// timeout of the carrier it ends the link: yamux may still send the frame that
+// it gave up, and a window update that it gave up is lost.
 func (s *stream) ended(err error) error {
 	if errors.Is(err, yamux.ErrConnectionWriteTimeout) {
 		s.link.fail(err)
@@ -120,8 +125,8 @@ func (s *stream) finish() {
 	s.drain(time.Time{}) // ends after closeTimeout at the latest
 }
 
-// drain drops what the other side still sends, up to lingerBytes. The lock is free as soon as a
-// Read that stop interrupts is out.
+// drain drops what the other side still sends, up to lingerBytes. The lock is
+// free as soon as a Read that stop interrupts is out.
 func (s *stream) drain(deadline time.Time) {
 	s.reading.Lock()
 	defer s.reading.Unlock()

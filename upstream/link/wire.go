@@ -49,17 +49,14 @@ func (h Hello) line() ([]byte, error) {
 	return b, nil
 }
 
-// Refusals of a hello, as the peer hears them.
+// Refusals of a hello, in the words that the other side hears.
 var (
-	errLongHello    = errors.New("hello too long")
-	errBadHello     = errors.New("bad hello")
-	errBadVersion   = errors.New("unknown link version")
-	errNotSo        = errors.New("messages before the answer to the hello")
-	errLateHello    = errors.New("hello timeout")
-	errUnknown      = errors.New("unknown upstream")
-	errBadAnswer    = errors.New("bad answer to the hello")
-	errHostStreams  = errors.New("the host opened a stream")
-	errNoAnswerHere = errors.New("hello not answered in time")
+	errLongHello  = errors.New("hello too long")
+	errBadHello   = errors.New("bad hello")
+	errBadVersion = errors.New("unknown link version")
+	errHasty      = errors.New("messages before the answer to the hello")
+	errLateHello  = errors.New("hello timeout")
+	errUnknown    = errors.New("unknown upstream")
 )
 
 // parseHello reads the line of a hello. The version comes first: nothing else
@@ -123,7 +120,7 @@ type note struct {
 func parseNote(line []byte) (n note, err error) {
 	var at [4]jsonrpc.Span
 	if !utf8.Valid(line) || jsonrpc.Find(line, jsonrpc.Span{}, at[:], "ok", "refused", "re", "closed") != nil {
-		return note{}, badNote
+		return note{}, errBadNote
 	}
 	n.ok = string(at[0].Of(line)) == "true"
 	n.refused, _ = jsonrpc.Unquote(at[1].Of(line))
@@ -137,14 +134,14 @@ func parseNote(line []byte) (n note, err error) {
 func parseClosed(doc json.RawMessage) (*jsonrpc.ClosedError, error) {
 	var at [2]jsonrpc.Span
 	if jsonrpc.Find(doc, jsonrpc.Span{}, at[:], "cause", "delivered") != nil {
-		return nil, badNote
+		return nil, errBadNote
 	}
 	cause, ok := jsonrpc.Unquote(at[0].Of(doc))
 	if !ok {
-		return nil, badNote
+		return nil, errBadNote
 	}
 	// Only a clear "false" makes it safe to send requests again.
 	return &jsonrpc.ClosedError{Cause: cause, Delivered: string(at[1].Of(doc)) != "false"}, nil
 }
 
-var badNote = &jsonrpc.InvalidError{Code: jsonrpc.CodeParseError, Reason: "bad line of the link"}
+var errBadNote = &jsonrpc.InvalidError{Code: jsonrpc.CodeParseError, Reason: "bad line of the link"}

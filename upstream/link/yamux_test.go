@@ -148,6 +148,46 @@ func TestWriteTimeoutEndsLink(t *testing.T) {
 	wantEnd(t, c, "link lost", true)
 }
 
+// TestWindowTimeoutEndsLink has a carrier that takes nothing more while there is
+// much to read: without the window update that yamux gave up the other side
+// could never send again.
+func TestWindowTimeoutEndsLink(t *testing.T) {
+	config := newConfig(orDiscard(nil))
+	config.ConnectionWriteTimeout = 50 * time.Millisecond
+	near, far := Ring() // nobody reads from far
+	defer far.Close()
+	l, err := newLink(near, yamux.Client, config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.close(nil)
+	used, err := l.y.OpenStream()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stalling, err := l.y.OpenStream()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := stalling.Write(make([]byte, 2*ringSize)); !errors.Is(err, yamux.ErrConnectionWriteTimeout) {
+		t.Fatalf("Write to a full carrier: %v", err)
+	}
+	// One data frame with the flag ACK, of 200 KiB, for the first stream.
+	frame := append([]byte{0, 0, 0, 2, 0, 0, 0, byte(used.StreamID()), 0, 3, 0x20, 0}, make([]byte, 200<<10)...)
+	if _, err := far.Write(frame); err != nil {
+		t.Fatal(err)
+	}
+	received := make(chan error, 1)
+	go func() {
+		_, err := newConn(l, used, jsonrpc.Limits{}).Recv()
+		received <- err
+	}()
+	await(t, l.y.CloseChan())
+	if err := await(t, received); !errors.Is(err, jsonrpc.ErrClosed) {
+		t.Errorf("Recv: %v, want ErrClosed", err)
+	}
+}
+
 // TestStalledStreamIsAlone has a stream that nobody reads, beside one in use.
 func TestStalledStreamIsAlone(t *testing.T) {
 	handle, conns := handOver()

@@ -1,0 +1,40 @@
+package link_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/upstream/link"
+)
+
+// In one process both ends run on a Ring. Whoever stops it cancels the server's
+// ctx alone: its handlers finish, the link ends, and so does the client.
+func Example() {
+	client := &link.Client{}
+	server := &link.Server{Handle: func(ctx context.Context, h link.Hello, c jsonrpc.Conn) error {
+		fmt.Println("serving", h.Upstream)
+		<-ctx.Done()
+		return &jsonrpc.ClosedError{Cause: "signal: terminated", Delivered: true}
+	}}
+	near, far := link.Ring()
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	var wg sync.WaitGroup
+	wg.Go(func() { server.Serve(ctx, far) })
+	wg.Go(func() { client.Serve(context.Background(), near) })
+
+	conn, err := client.Open(ctx, link.Hello{Upstream: "files", Key: "1", Era: "legacy"})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	stop()
+	_, err = conn.Recv()
+	fmt.Println(err)
+	wg.Wait()
+	// Output:
+	// serving files
+	// connection closed: signal: terminated
+}
