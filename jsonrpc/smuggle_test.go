@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"testing"
 
+	segmentio "github.com/segmentio/encoding/json"
 	"github.com/tidwall/gjson"
 
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
@@ -56,6 +57,7 @@ type parser struct {
 var parsers = []parser{
 	{"encoding/json", func(text []byte) (reading, error) { return readStruct(json.Unmarshal, text) }},
 	{"encoding/json maps", func(text []byte) (reading, error) { return readMaps(json.Unmarshal, text) }},
+	{"segmentio", func(text []byte) (reading, error) { return readStruct(segmentio.Unmarshal, text) }},
 	{"gjson", readGJSON},
 }
 
