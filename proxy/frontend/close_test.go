@@ -353,7 +353,7 @@ func TestInitializeDropped(t *testing.T) {
 func TestChaos(t *testing.T) {
 	ts := newTestServer(t, func(h *HTTP) { h.Serve = untilDone(chatty) })
 	var wg sync.WaitGroup
-	for range 16 {
+	for range 8 {
 		wg.Go(func() { chaos(ts) })
 	}
 	wg.Wait()
@@ -365,7 +365,7 @@ func TestChaos(t *testing.T) {
 }
 
 func chaos(ts *testServer) {
-	for range 5 {
+	for range 4 {
 		c := ts.connect("2025-11-25")
 		stream := c.get()
 		var wg sync.WaitGroup

@@ -22,6 +22,7 @@ type testServer struct {
 	t      *testing.T
 	url    string
 	client *http.Client
+	cut    func() // cuts all connections; nil in a bubble
 
 	conns <-chan jsonrpc.Conn // sessions of a manual server, for the test to serve
 }
@@ -31,7 +32,7 @@ func newTestServer(t *testing.T, setUp func(*HTTP)) *testServer {
 	t.Helper()
 	ts := newHTTP(t, setUp)
 	server := httptest.NewServer(ts.HTTP)
-	ts.url, ts.client = server.URL, server.Client()
+	ts.url, ts.client, ts.cut = server.URL, server.Client(), server.CloseClientConnections
 	t.Cleanup(func() {
 		ts.HTTP.Close()
 		server.Close()
