@@ -264,7 +264,7 @@ func maybe(fn func()) {
 // stream, would long have forgotten it.
 func TestSlowProxy(t *testing.T) {
 	config := newConfig(orDiscard(nil))
-	config.StreamCloseTimeout = 10 * time.Millisecond
+	config.StreamCloseTimeout = 50 * time.Millisecond
 	near, far := rawPair(t, config)
 	for n := range 500 {
 		if err := far.Send(numbered(n)); err != nil {
@@ -272,7 +272,7 @@ func TestSlowProxy(t *testing.T) {
 		}
 	}
 	far.CloseCause(&jsonrpc.ClosedError{Cause: "exit status 3", Delivered: true})
-	time.Sleep(20 * config.StreamCloseTimeout) // for what must not happen
+	time.Sleep(4 * config.StreamCloseTimeout) // for what must not happen
 	for n := range 500 {
 		if _, err := near.Recv(); err != nil {
 			t.Fatalf("message %d: %v", n, err)

@@ -33,10 +33,12 @@ func TestBadHello(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			var log syncBuffer
 			s := &Server{
-				Handle:       func(context.Context, Hello, jsonrpc.Conn) error { t.Error("handled"); return nil },
-				Known:        func(upstream string) bool { return upstream == "files" },
-				HelloTimeout: 50 * time.Millisecond,
-				Log:          slog.New(slog.NewTextHandler(&log, nil)),
+				Handle: func(context.Context, Hello, jsonrpc.Conn) error { t.Error("handled"); return nil },
+				Known:  func(upstream string) bool { return upstream == "files" },
+				Log:    slog.New(slog.NewTextHandler(&log, nil)),
+			}
+			if tt.refused == errLateHello.Error() {
+				s.HelloTimeout = 50 * time.Millisecond
 			}
 			y, err := serveRaw(t, s).OpenStream()
 			if err != nil {

@@ -128,8 +128,9 @@ func (s *closeSpy) Close() error {
 // TestWriteTimeoutEndsLink has a carrier that takes nothing more: the frame
 // that yamux gave up may still go out, so the link must not live on.
 func TestWriteTimeoutEndsLink(t *testing.T) {
+	t.Parallel()
 	config := newConfig(orDiscard(nil))
-	config.ConnectionWriteTimeout = 50 * time.Millisecond
+	config.ConnectionWriteTimeout = time.Second
 	near, far := Ring() // nobody reads from far
 	defer far.Close()
 	l, err := newLink(near, yamux.Client, config)
@@ -152,8 +153,9 @@ func TestWriteTimeoutEndsLink(t *testing.T) {
 // much to read: without the window update that yamux gave up the other side
 // could never send again.
 func TestWindowTimeoutEndsLink(t *testing.T) {
+	t.Parallel()
 	config := newConfig(orDiscard(nil))
-	config.ConnectionWriteTimeout = 50 * time.Millisecond
+	config.ConnectionWriteTimeout = time.Second
 	near, far := Ring() // nobody reads from far
 	defer far.Close()
 	l, err := newLink(near, yamux.Client, config)
