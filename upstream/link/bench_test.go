@@ -5,6 +5,7 @@ import (
 	"runtime"
 	"sync"
 	"testing"
+	"time"
 )
 
 // BenchmarkRoundTrip sends a message there and back, one at a time.
@@ -58,6 +59,7 @@ func BenchmarkIdleStream(b *testing.B) {
 				}
 				readers.Go(func() { c.Recv() })
 			}
+			time.Sleep(2 * shrinkAfter) // idle is what has been idle for a moment
 			b.ReportMetric(float64(inUse()-before)/float64(b.N), "B/stream")
 			b.ReportMetric(0, "ns/op")
 			p.near.Close()
