@@ -13,19 +13,21 @@ type call struct {
 	// Static after construction.
 	id     jsonrpc.ID
 	method string
-	msg    *jsonrpc.Message
 	batch  *batch // the array that the answer goes into; nil for none
 
-	// after, if set, sees the answer before the client does.
-	after func(answer *jsonrpc.Message)
+	// msg is the request as it came. Owned by who works on the call; nil once
+	// it was forwarded for good, so that its bytes are not kept until the answer.
+	msg *jsonrpc.Message
 
 	// others are to be asked in turn if the upstream asked first has only an
 	// error to say. Owned by whoever settles request.
 	others []*leg
 
-	// Guarded by session.mu.
-	request *request           // the forwarded request, once there is one
-	cancel  context.CancelFunc // ends the goroutine that works on the call, if one does
+	// Guarded by session.mu, and set only while the call is in the table: who
+	// takes it reads them freely.
+	after   func(answer *jsonrpc.Message) // sees the answer before the client does
+	request *request                      // the forwarded request, once there is one
+	cancel  context.CancelFunc            // ends the goroutine that works on the call, if one does
 }
 
 // begin enters a request into the table of calls. It returns nil if it has
@@ -56,11 +58,13 @@ func (s *session) begin(m *jsonrpc.Message, b *batch) *call {
 }
 
 // take takes a call out of the table and reports whether it was there: whoever
-// takes it settles it. The forwarded request goes with it.
+// takes it settles it. The forwarded request goes with it. Once the session's
+// ctx has ended only takeAll takes: what was interrupted by that end would pass
+// for an answer.
 func (s *session) take(c *call) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.calls[c.id] != c { // settled before; the id may be in use again
+	if s.calls[c.id] != c || s.ctx.Err() != nil { // settled before; the id may be in use again
 		return false
 	}
 	delete(s.calls, c.id)
@@ -122,12 +126,28 @@ func (c *call) phase() jsonrpc.Phase {
 func (s *session) work(c *call, fn func(ctx context.Context)) {
 	ctx, cancel := context.WithCancel(s.ctx)
 	s.mu.Lock()
-	c.cancel = cancel
+	current := s.calls[c.id] == c
+	if current {
+		c.cancel = cancel
+	}
 	s.mu.Unlock()
+	if !current {
+		cancel()
+		return
+	}
 	s.wg.Go(func() {
 		defer cancel()
 		fn(ctx)
 	})
+}
+
+// whenAnswered makes fn see the answer of c before the client does.
+func (s *session) whenAnswered(c *call, fn func(answer *jsonrpc.Message)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.calls[c.id] == c {
+		c.after = fn
+	}
 }
 
 // cancelled handles the client's notifications/cancelled: the call is answered

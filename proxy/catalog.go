@@ -42,7 +42,6 @@ type table struct {
 	bare      map[string]bool // the upstream's own names
 	templates []*uritemplate.Template
 	digest    digest
-	dirty     bool // the upstream said that it changed
 }
 
 // A digest tells whether two lists, as the client sees them, differ.

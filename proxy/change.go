@@ -13,21 +13,13 @@ const debounce = 50 * time.Millisecond
 
 // listChanged notes that an upstream changed a list, and tells the client.
 func (l *leg) listChanged(k kind) {
-	l.markDirty(k)
-	if k == resources {
-		l.markDirty(templates)
-	}
-	l.s.tellChanged(k)
-}
-
-func (l *leg) markDirty(k kind) {
 	l.s.mu.Lock()
-	defer l.s.mu.Unlock()
-	if t := l.tables[k]; t != nil {
-		dirty := *t
-		dirty.dirty = true
-		l.tables[k] = &dirty
+	l.version[k]++
+	if k == resources { // there is one notification for both
+		l.version[templates]++
 	}
+	l.s.mu.Unlock()
+	l.s.tellChanged(k)
 }
 
 // tellChanged sends one list_changed for all changes within the debounce.
@@ -65,25 +57,31 @@ func (s *session) flushChanged() {
 	}
 }
 
-// returned is called when an upstream has answered initialize. If the client has
-// seen lists without it, or with what it offered before, and they differ now, it
-// is told.
-func (s *session) returned(l *leg) {
-	s.mu.Lock()
-	shown := s.shown
-	before := l.shown
-	s.mu.Unlock()
+// returned runs when an upstream has answered initialize. If the client has seen
+// lists without it, or with what it offered before, and they differ now, it is
+// told. An upstream that ends meanwhile is not started for that.
+func (l *leg) returned(a *attempt) {
 	for k := range kinds {
-		if !shown[k] {
-			continue
+		l.s.mu.Lock()
+		matters := l.s.shown[k] && l.s.hello.listChanged[k]
+		ended := a.ended
+		l.s.mu.Unlock()
+		if ended {
+			return
 		}
-		s.wg.Go(func() {
-			ctx, cancel := context.WithTimeout(s.ctx, s.p.listTimeout())
-			defer cancel()
-			now, f := l.list(ctx, k)
-			if f == nil && now.digest != before[k] {
-				s.tellChanged(min(k, resources)) // there is one notification for both
-			}
-		})
+		if matters && l.differs(k) {
+			l.s.tellChanged(min(k, resources)) // there is one notification for both
+		}
 	}
+}
+
+// differs reports whether the upstream lists something else than the client has
+// seen of it.
+func (l *leg) differs(k kind) bool {
+	ctx, cancel := context.WithTimeout(l.s.ctx, l.s.p.listTimeout())
+	defer cancel()
+	now, _ := l.list(ctx, k)
+	l.s.mu.Lock()
+	defer l.s.mu.Unlock()
+	return now != nil && now.digest != l.shown[k]
 }

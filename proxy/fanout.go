@@ -31,8 +31,9 @@ func all(*leg) bool { return true }
 // A failure is why one upstream has no part in an answer made of many: its own
 // error, or one of the proxy's about it.
 type failure struct {
-	wire  json.RawMessage
-	cause string // for the log
+	wire        json.RawMessage
+	cause       string // for the log
+	unsupported bool   // the upstream has no such list, whatever it declared
 }
 
 func ownFailure(err *jsonrpc.Error) *failure {
@@ -40,7 +41,7 @@ func ownFailure(err *jsonrpc.Error) *failure {
 	if data, ok := err.Data.(jsonrpc.ErrorData); ok && data.Cause != "" {
 		cause = data.Cause
 	}
-	return &failure{err.Raw(), cause}
+	return &failure{wire: err.Raw(), cause: cause}
 }
 
 // pages asks one upstream for a list of any kind, following its cursors, and
@@ -56,7 +57,8 @@ func (l *leg) pages(ctx context.Context, method, list string) ([]json.RawMessage
 			return nil, nil, ownFailure(jsonrpc.TimedOut(l.up.Name))
 		}
 		if answer.Error != nil {
-			return nil, nil, &failure{answer.Error, "error response"}
+			code, _ := jsonrpc.Member(answer.Error, "code")
+			return nil, nil, &failure{answer.Error, "error response", string(code) == noMethod}
 		}
 		p, err := parsePage(list, answer.Result)
 		if err != nil {
@@ -74,6 +76,9 @@ func (l *leg) pages(ctx context.Context, method, list string) ([]json.RawMessage
 	}
 	return elements, rest, nil
 }
+
+// noMethod is [jsonrpc.CodeMethodNotFound] as it stands in an error.
+const noMethod = "-32601"
 
 // maxPages bounds how far an upstream's cursors are followed.
 const maxPages = 1000

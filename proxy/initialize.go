@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -22,6 +23,8 @@ type hello struct {
 	params  json.RawMessage // for upstreams: the client's own, with the version agreed; nil before initialize
 	version string
 	ready   bool // the client takes questions: it sent initialized, or a request after initialize
+
+	listChanged [kinds]bool // what the client was promised to hear of
 }
 
 // serverInfo is what an upstream said in its answer to initialize.
@@ -34,6 +37,9 @@ type serverInfo struct {
 // for a slow one only so long; its start goes on.
 func (s *session) initialize(c *call) {
 	params, version, err := negotiate(c.msg.Params)
+	if err == nil {
+		_, err = findToken(params)
+	}
 	if err != nil {
 		s.fail(c, invalidParams(err.Error()))
 		return
@@ -50,8 +56,22 @@ func (s *session) initialize(c *call) {
 	}
 	s.work(c, func(ctx context.Context) {
 		s.startAll(ctx)
-		s.settle(c, jsonrpc.NewResult(c.id, s.welcome(version)))
+		result := s.welcome(version)
+		s.promised(result)
+		s.settle(c, jsonrpc.NewResult(c.id, result))
 	})
+}
+
+// promised notes which lists the client was told about changes of.
+func (s *session) promised(result json.RawMessage) {
+	capabilities, _ := jsonrpc.Member(result, "capabilities")
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for k := range kinds {
+		list, _ := jsonrpc.Member(capabilities, kindInfo[k].capability)
+		changes, _ := jsonrpc.Member(list, "listChanged")
+		s.hello.listChanged[k] = string(changes) == "true"
+	}
 }
 
 // negotiate returns the client's params with the version that the session will
@@ -95,6 +115,7 @@ func (l *leg) initialized(a *attempt, answer *jsonrpc.Message) {
 	if answer.Error != nil { // nothing can be asked of it: hang up, so that the host stops it
 		l.s.mu.Lock()
 		ended := a.ended
+		a.cause = "start failed"
 		l.s.mu.Unlock()
 		if !ended {
 			l.log.Warn("upstream refused initialize")
@@ -113,10 +134,9 @@ func (l *leg) initialized(a *attempt, answer *jsonrpc.Message) {
 	l.s.mu.Lock()
 	l.info = info
 	first := []*jsonrpc.Message{jsonrpc.NewNotification("notifications/initialized", nil)}
-	first = append(first, l.replayLocked()...)
+	l.readyLocked(a, append(first, l.replayLocked()...))
 	l.s.mu.Unlock()
-	l.ready(a, first)
-	l.s.returned(l)
+	l.s.wg.Go(func() { l.returned(a) })
 }
 
 // replayLocked returns the requests that bring a restarted upstream to where the
@@ -128,24 +148,32 @@ func (l *leg) replayLocked() []*jsonrpc.Message {
 		r.sent = true
 		r.done = func(answer *jsonrpc.Message) {
 			if answer.Error != nil {
-				l.log.Warn("upstream did not take up where it was", "method", method)
+				l.log.Debug("upstream did not take up where it was", "method", method)
 			}
 		}
-		replay = append(replay, jsonrpc.NewRequest(r.id, method, params))
+		replay = append(replay, jsonrpc.NewRequest(r.id, method, ownToken(params, r.id)))
 	}
 	if _, ok := l.info.capabilities["logging"]; ok && l.s.level != nil {
 		request("logging/setLevel", l.s.level)
 	}
-	for _, sub := range l.s.subs {
-		if sub.leg == l {
+	for _, uri := range slices.Sorted(maps.Keys(l.s.subs)) {
+		if sub := l.s.subs[uri]; sub.leg == l {
 			request("resources/subscribe", sub.params)
 		}
 	}
 	return replay
 }
 
-// offers reports whether the upstream declared a capability. One that has not
-// answered initialize may have it.
+// declares reports whether the upstream declared a capability.
+func (l *leg) declares(capability string) bool {
+	l.s.mu.Lock()
+	defer l.s.mu.Unlock()
+	_, ok := l.info.capabilities[capability]
+	return ok
+}
+
+// offers is declares, but an upstream that has not answered initialize may have
+// the capability, too.
 func (l *leg) offers(capability string) bool {
 	l.s.mu.Lock()
 	defer l.s.mu.Unlock()

@@ -24,19 +24,20 @@ type leg struct {
 	wake   sync.Cond // on session.mu: queue or attempt changed
 
 	// Guarded by session.mu.
-	attempt    *attempt // the open stream, or the last one
-	closed     bool     // no new attempt: the session is ending
-	minted     int64    // last id; never reused, so that a late reply settles nothing else
-	pending    map[int64]*request
-	queue      []queued                  // to writeLoop
-	bytes      int                       // in queue
-	asked      map[jsonrpc.ID]int64      // open questions: the upstream's id to ours
-	tokens     map[int64]json.RawMessage // progress tokens of tasks, which outlive their call
-	taskTokens map[string]int64          // the keys of tokens, by task
-	held       []*jsonrpc.Message        // from the upstream, until the client is ready for it
-	info       serverInfo                // what its last initialize said
-	tables     [kinds]*table             // what it offers, as last listed
-	shown      [kinds]digest             // what of it the client has seen
+	attempt   *attempt // the open stream, or the last one
+	closed    bool     // no new attempt: the session is ending
+	minted    int64    // last id; never reused, so that a late reply settles nothing else
+	pending   map[int64]*request
+	queue     []queued             // to writeLoop
+	bytes     int                  // in queue
+	asked     map[jsonrpc.ID]int64 // open questions: the upstream's id to ours
+	held      []incoming           // until the client is ready for it
+	heldBytes int                  // in held
+	info      serverInfo           // what its last initialize said
+	tables    [kinds]*table        // what it offers, as last listed
+	version   [kinds]int           // of what it offers, from 1; counts changes
+	listed    [kinds]int           // the version in tables; 0 for one of an earlier session
+	shown     [kinds]digest        // what of it the client has seen
 }
 
 // An attempt is one stream from its opening to its end.
@@ -45,7 +46,15 @@ type attempt struct {
 	conn    jsonrpc.Conn  // nil until the stream is open
 	ready   bool          // initialize was answered: writeLoop may send
 	ended   bool
+	done    chan struct{}  // closed with ended
+	cause   string         // of an end that this side chose; "" for what Recv says
 	err     *jsonrpc.Error // why it ended before it was ready
+}
+
+// incoming is a message that came on an attempt's stream.
+type incoming struct {
+	a *attempt
+	m *jsonrpc.Message
 }
 
 // queued is a message for the upstream. One that belongs to a request is not
@@ -58,15 +67,13 @@ type queued struct {
 func newLeg(s *session, i int, up *Upstream, prefix string) *leg {
 	l := &leg{
 		s: s, i: i, up: up, prefix: prefix, log: s.log.With("upstream", up.Name),
-		pending:    make(map[int64]*request),
-		asked:      make(map[jsonrpc.ID]int64),
-		tokens:     make(map[int64]json.RawMessage),
-		taskTokens: make(map[string]int64),
+		pending: make(map[int64]*request),
+		asked:   make(map[jsonrpc.ID]int64),
 	}
 	l.wake.L = &s.mu
 	for k := range kinds {
 		l.tables[k] = s.p.lastTable(tableKey{up.Name, k, prefix})
-		l.shown[k] = emptyDigest
+		l.version[k], l.shown[k] = 1, emptyDigest
 	}
 	return l
 }
@@ -74,7 +81,7 @@ func newLeg(s *session, i int, up *Upstream, prefix string) *leg {
 // openLocked makes sure that there is a stream, or an attempt at one.
 func (l *leg) openLocked() *attempt {
 	if l.attempt == nil || l.attempt.ended {
-		a := &attempt{started: make(chan struct{})}
+		a := &attempt{started: make(chan struct{}), done: make(chan struct{})}
 		if l.closed {
 			a.ended, a.err = true, l.lost("", jsonrpc.NotSent)
 			close(a.started)
@@ -131,16 +138,19 @@ func (l *leg) adopt(a *attempt, conn jsonrpc.Conn) error {
 	r := l.mintLocked()
 	r.sent = true
 	r.done = func(answer *jsonrpc.Message) { l.initialized(a, answer) }
-	m := jsonrpc.NewRequest(r.id, "initialize", l.s.hello.params)
+	params := ownToken(l.s.hello.params, r.id)
 	l.s.mu.Unlock()
-	return conn.Send(m)
+	return conn.Send(jsonrpc.NewRequest(r.id, "initialize", params))
 }
 
 func (l *leg) receiveAll(a *attempt, conn jsonrpc.Conn) error {
 	for {
 		m, err := conn.Recv()
 		if bad, ok := errors.AsType[*jsonrpc.InvalidError](err); ok {
-			l.log.Warn("unusable message from upstream", "err", bad)
+			l.log.Debug("unusable message from upstream", "err", bad)
+			if bad.Reply { // settle what would wait for ever
+				l.answered(jsonrpc.NewError(bad.ID, jsonrpc.InvalidResponse(l.up.Name, "")))
+			}
 			continue
 		}
 		if err != nil {
@@ -150,25 +160,31 @@ func (l *leg) receiveAll(a *attempt, conn jsonrpc.Conn) error {
 	}
 }
 
-// ready lets the queue flow once the upstream has answered initialize; first
-// are the messages that it has to know before any request.
-func (l *leg) ready(a *attempt, first []*jsonrpc.Message) {
-	l.s.mu.Lock()
+// readyLocked lets the queue flow once the upstream has answered initialize;
+// first are the messages that it has to know before any request.
+func (l *leg) readyLocked(a *attempt, first []*jsonrpc.Message) {
 	for i, m := range first {
 		l.queue = slices.Insert(l.queue, i, queued{m: m})
 	}
 	a.ready = true
 	close(a.started)
-	l.s.mu.Unlock()
 	l.s.wg.Go(func() { l.writeLoop(a) })
 }
 
 // writeLoop owns Send of a ready stream. It leaves the end to run, which learns
-// the cause from Recv.
+// the cause from Recv, unless only this direction is broken.
 func (l *leg) writeLoop(a *attempt) {
 	for {
 		batch := l.next(a)
-		if batch == nil || jsonrpc.SendAll(a.conn, batch) != nil {
+		if batch == nil {
+			return
+		}
+		if jsonrpc.SendAll(a.conn, batch) != nil {
+			select {
+			case <-a.done:
+			case <-time.After(time.Second):
+				a.conn.Close()
+			}
 			return
 		}
 	}
@@ -236,8 +252,13 @@ func (l *leg) tell(m *jsonrpc.Message) {
 	room := alive && l.queueLocked(m, nil)
 	l.s.mu.Unlock()
 	if alive && !room {
-		l.log.Warn("message dropped: the upstream does not read", "method", m.Method)
+		l.unread(m)
 	}
+}
+
+// unread tells of a message that was lost because the queue was full.
+func (l *leg) unread(m *jsonrpc.Message) {
+	l.log.Warn("message dropped: the upstream does not read", "method", m.Method)
 }
 
 // ask sends a request of the session's own and waits for the answer, which may
@@ -248,7 +269,7 @@ func (l *leg) ask(ctx context.Context, method string, params json.RawMessage) (*
 	l.s.mu.Lock()
 	r := l.mintLocked()
 	r.done = func(answer *jsonrpc.Message) { answers <- answer }
-	l.sendLocked(r, jsonrpc.NewRequest(r.id, method, params))
+	l.sendLocked(r, jsonrpc.NewRequest(r.id, method, ownToken(params, r.id)))
 	l.s.mu.Unlock()
 	select {
 	case answer := <-answers:
@@ -291,20 +312,23 @@ func (l *leg) end(a *attempt, err error) {
 		cause, delivered = c.Cause, c.Delivered
 	}
 	l.s.mu.Lock()
+	cause = orDefault(a.cause, cause)
 	a.ended = true
+	close(a.done)
 	if !a.ready {
 		a.err = l.lost(cause, jsonrpc.NotSent)
 		close(a.started)
 	}
 	pending := l.pending
 	l.pending = make(map[int64]*request)
-	l.queue, l.bytes, l.held = nil, 0, nil
+	l.queue, l.bytes, l.held, l.heldBytes = nil, 0, nil, 0
+	for k := range kinds {
+		l.version[k]++ // the next process may offer something else
+	}
 	questions := l.s.questions.takeLegLocked(l)
 	if l.s.phase >= closing {
 		questions = nil // the client is not asked to bother any more
 	}
-	clear(l.tokens)
-	clear(l.taskTokens)
 	clear(l.asked)
 	l.wake.Broadcast()
 	l.s.mu.Unlock()

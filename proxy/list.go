@@ -2,9 +2,9 @@ package proxy
 
 import (
 	"context"
-	"encoding/base64"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
-	"fmt"
 	"strconv"
 	"strings"
 
@@ -13,9 +13,9 @@ import (
 
 // A snapshot is a merged list that is handed out by pages.
 type snapshot struct {
-	generation int
-	entries    []json.RawMessage
-	rest       []member
+	entries []json.RawMessage
+	rest    []member
+	digest  digest // of the entries: a list that did not change keeps its cursors
 }
 
 // A listing is what one upstream offers of one kind.
@@ -53,7 +53,9 @@ func (s *session) firstPage(ctx context.Context, c *call, k kind) {
 	}
 	snap := snapshot{}
 	seen, keys := make(map[string]bool), make(map[string]bool)
+	hash := sha256.New()
 	for _, li := range listings {
+		hash.Write(li.digest[:])
 		for _, e := range li.entries {
 			if !seen[e.key] {
 				seen[e.key] = true
@@ -69,9 +71,9 @@ func (s *session) firstPage(ctx context.Context, c *call, k kind) {
 			}
 		}
 	}
+	hash.Sum(snap.digest[:0])
 	s.mu.Lock()
 	s.shown[k] = true
-	snap.generation = s.pages[k].generation + 1
 	if s.p.PageSize > 0 {
 		s.pages[k] = snap
 	}
@@ -85,7 +87,7 @@ func (s *session) nextPage(c *call, k kind, raw json.RawMessage) {
 	s.mu.Lock()
 	snap := s.pages[k]
 	s.mu.Unlock()
-	from, ok := parseCursor(cursor, snap.generation)
+	from, ok := parseCursor(cursor, snap.digest)
 	if !ok || from >= len(snap.entries) {
 		s.fail(c, invalidParams("unknown cursor"))
 		return
@@ -109,7 +111,7 @@ func (sn *snapshot) page(k kind, from, size int) json.RawMessage {
 	}
 	b = append(b, ']')
 	if to < len(sn.entries) {
-		b = append(append(b, `,"nextCursor":`...), jsonrpc.Quote(formatCursor(sn.generation, to))...)
+		b = append(append(b, `,"nextCursor":`...), jsonrpc.Quote(formatCursor(sn.digest, to))...)
 	}
 	for _, m := range sn.rest {
 		b = append(append(append(append(b, ','), jsonrpc.Quote(m.key)...), ':'), m.value...)
@@ -117,21 +119,16 @@ func (sn *snapshot) page(k kind, from, size int) json.RawMessage {
 	return append(b, '}')
 }
 
-// A cursor is opaque to clients; one of another snapshot must not be taken for
-// one of this.
-func formatCursor(generation, from int) string {
-	return base64.RawURLEncoding.EncodeToString(fmt.Appendf(nil, "%d:%d", generation, from))
+// A cursor is opaque to clients; one of another list must not be taken for one
+// of this.
+func formatCursor(of digest, from int) string {
+	return hex.EncodeToString(of[:8]) + "-" + strconv.Itoa(from)
 }
 
-func parseCursor(cursor string, generation int) (int, bool) {
-	text, err := base64.RawURLEncoding.DecodeString(cursor)
-	if err != nil {
-		return 0, false
-	}
-	g, f, _ := strings.Cut(string(text), ":")
-	gen, err1 := strconv.Atoi(g)
-	from, err2 := strconv.Atoi(f)
-	return from, err1 == nil && err2 == nil && gen == generation && from > 0
+func parseCursor(cursor string, of digest) (int, bool) {
+	_, index, _ := strings.Cut(cursor, "-")
+	from, err := strconv.Atoi(index)
+	return from, err == nil && from > 0 && cursor == formatCursor(of, from)
 }
 
 // listAll returns what each upstream that offers the kind lists, in config
@@ -148,8 +145,12 @@ func (s *session) listAll(ctx context.Context, k kind) ([]listing, *failure) {
 	offered := false
 	for i, l := range s.legs {
 		if f := failed[i]; f != nil {
-			l.leftOut(kindInfo[k].method, f)
-			first = orDefault(first, f)
+			if !f.unsupported {
+				l.leftOut(kindInfo[k].method, f)
+			}
+			if first == nil || first.unsupported && !f.unsupported {
+				first = f
+			}
 			l.showed(k, emptyDigest)
 			continue
 		}
@@ -171,30 +172,36 @@ func (l *leg) showed(k kind, digest digest) {
 }
 
 // list asks one upstream for one kind of list and keeps the table. An upstream
-// that does not offer the kind lists nothing.
+// that does not offer the kind lists nothing; if it is the only one, it speaks
+// for itself.
 func (l *leg) list(ctx context.Context, k kind) (*listing, *failure) {
 	if err := l.start(ctx); err != nil {
 		return nil, ownFailure(err)
 	}
-	li := &listing{offered: l.offers(kindInfo[k].capability)}
+	l.s.mu.Lock()
+	version := l.version[k]
+	l.s.mu.Unlock()
+	li := &listing{offered: len(l.s.legs) == 1 || l.offers(kindInfo[k].capability)}
 	var elements []json.RawMessage
+	var f *failure
 	if li.offered {
-		var f *failure
-		if elements, li.rest, f = l.pages(ctx, kindInfo[k].method, kindInfo[k].member); f != nil {
-			return nil, f
-		}
+		elements, li.rest, f = l.pages(ctx, kindInfo[k].method, kindInfo[k].member)
+	}
+	if f != nil && !f.unsupported {
+		return nil, f
 	}
 	var t *table
 	li.entries, t = l.index(k, elements)
 	li.digest = t.digest
-	l.keep(k, t)
-	return li, nil
+	l.keep(k, t, version)
+	return li, f
 }
 
-// keep makes t the table of this leg, and the first one of later sessions.
-func (l *leg) keep(k kind, t *table) {
+// keep makes t the table of this leg, and the first one of later sessions. It is
+// out of date already if a change was told while the upstream listed.
+func (l *leg) keep(k kind, t *table, version int) {
 	l.s.mu.Lock()
-	l.tables[k] = t
+	l.tables[k], l.listed[k] = t, version
 	l.s.mu.Unlock()
 	l.s.p.keepTable(tableKey{l.up.Name, k, l.prefix}, t)
 }
@@ -202,14 +209,17 @@ func (l *leg) keep(k kind, t *table) {
 // refresh lists what is not known yet, or known to have changed, on the given
 // legs, so that a name or URI can be looked up.
 func (s *session) refresh(ctx context.Context, want func(*leg) bool, ks ...kind) {
-	for _, k := range ks {
-		s.fanOut(ctx, func(l *leg) bool { return want(l) && l.stale(k) },
-			func(ctx context.Context, l *leg) { l.list(ctx, k) })
-	}
+	s.fanOut(ctx, want, func(ctx context.Context, l *leg) {
+		for _, k := range ks {
+			if l.stale(k) {
+				l.list(ctx, k)
+			}
+		}
+	})
 }
 
 func (l *leg) stale(k kind) bool {
 	l.s.mu.Lock()
 	defer l.s.mu.Unlock()
-	return l.tables[k] == nil || l.tables[k].dirty
+	return l.listed[k] != l.version[k]
 }

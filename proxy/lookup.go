@@ -1,9 +1,9 @@
 package proxy
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
-	"slices"
 	"strings"
 
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
@@ -17,7 +17,7 @@ func (s *session) callTool(c *call) {
 		return
 	}
 	if task != nil {
-		c.after = func(answer *jsonrpc.Message) { s.taskCreated(c, answer.Result) }
+		s.whenAnswered(c, func(answer *jsonrpc.Message) { s.taskCreated(c, answer.Result) })
 	}
 	s.byName(c, tools, jsonrpc.Span{}, "Unknown tool: ")
 }
@@ -71,38 +71,63 @@ func (s *session) owner(k kind, name string) (*leg, string) {
 			return l, original
 		}
 	}
-	var only *leg
 	for _, l := range s.legs {
 		if l.tables[k] == nil {
-			return nil, "" // it may offer the name, too
+			return nil, "" // it may offer the bare name, too
 		}
-		if l.tables[k].bare[name] {
+	}
+	return s.bareOwnerLocked(k, name), name
+}
+
+// bareOwnerLocked returns the one upstream that is known to offer a name of its
+// own; nil if there are none or several.
+func (s *session) bareOwnerLocked(k kind, name string) *leg {
+	var only *leg
+	for _, l := range s.legs {
+		if l.tables[k] != nil && l.tables[k].bare[name] {
 			if only != nil {
-				return nil, ""
+				return nil
 			}
 			only = l
 		}
 	}
-	return only, name
+	return only
 }
 
 // find looks a name up after asking those upstreams that have not listed yet, or
 // whose list changed: first the one whose prefix the name has, which gets the
 // call if it cannot list now, so that its state is what the client hears.
 func (s *session) find(ctx context.Context, k kind, name string) (*leg, string) {
-	i := slices.IndexFunc(s.legs, func(l *leg) bool { return l.prefix != "" && strings.HasPrefix(name, l.prefix) })
-	if i >= 0 {
-		prefixed := s.legs[i]
-		s.refresh(ctx, func(l *leg) bool { return l == prefixed }, k)
+	prefix := s.prefixOf(name)
+	if prefix != "" {
+		s.refresh(ctx, func(l *leg) bool { return l.prefix == prefix }, k)
 		if l, original := s.owner(k, name); l != nil {
 			return l, original
 		}
-		if prefixed.stale(k) {
-			return prefixed, strings.TrimPrefix(name, prefixed.prefix)
+		for _, l := range s.legs {
+			if l.prefix == prefix && l.stale(k) {
+				return l, strings.TrimPrefix(name, prefix)
+			}
 		}
 	}
-	s.refresh(ctx, func(*leg) bool { return true }, k)
-	return s.owner(k, name)
+	s.refresh(ctx, all, k)
+	if l, original := s.owner(k, name); l != nil {
+		return l, original
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.bareOwnerLocked(k, name), name // whoever could not list now cannot be asked either
+}
+
+// prefixOf returns the longest prefix of an upstream that a name begins with.
+func (s *session) prefixOf(name string) string {
+	longest := ""
+	for _, l := range s.legs {
+		if len(l.prefix) > len(longest) && strings.HasPrefix(name, l.prefix) {
+			longest = l.prefix
+		}
+	}
+	return longest
 }
 
 // complete routes completion/complete by what it refers to.
@@ -157,12 +182,12 @@ func (s *session) toOwnerOf(c *call, raw json.RawMessage) {
 		return
 	}
 	s.work(c, func(ctx context.Context) {
-		s.refresh(ctx, func(*leg) bool { return true }, resources, templates)
+		s.refresh(ctx, all, resources, templates)
 		if l := s.ownerOf(uri); l != nil {
 			s.forward(c, l, c.msg.Params)
 			return
 		}
-		candidates := slices.DeleteFunc(slices.Clone(s.legs), func(l *leg) bool { return !l.offers("resources") })
+		candidates := s.withResources()
 		if len(candidates) == 0 {
 			s.fail(c, &jsonrpc.Error{Code: jsonrpc.CodeResourceNotFound, Message: "Resource not found", Data: map[string]string{"uri": uri}})
 			return
@@ -170,6 +195,23 @@ func (s *session) toOwnerOf(c *call, raw json.RawMessage) {
 		c.others = candidates[1:]
 		s.forward(c, candidates[0], c.msg.Params)
 	})
+}
+
+// withResources returns the upstreams that may know a resource that they do not
+// list. Those alive come first: they answer at once, and if none of them has it,
+// the state of the others is what the client should hear.
+func (s *session) withResources() []*leg {
+	var alive, others []*leg
+	for _, l := range s.legs {
+		switch {
+		case !l.offers("resources"):
+		case l.alive():
+			alive = append(alive, l)
+		default:
+			others = append(others, l)
+		}
+	}
+	return append(alive, others...)
 }
 
 // ownerOf looks a URI, or a template as such, up in the tables.
@@ -198,34 +240,42 @@ type subscription struct {
 	params json.RawMessage
 }
 
+// maxSubscriptions bounds how many subscriptions of one client are remembered.
+const maxSubscriptions = 10000
+
 // subscribe routes resources/subscribe and remembers what succeeded.
 func (s *session) subscribe(c *call) {
-	c.after = func(answer *jsonrpc.Message) {
-		uri, err := jsonrpc.Member(c.msg.Params, "uri")
+	params := bytes.Clone(c.msg.Params)
+	s.whenAnswered(c, func(answer *jsonrpc.Message) {
+		raw, err := jsonrpc.Member(params, "uri")
+		uri, _ := jsonrpc.Unquote(raw)
 		if answer.Error != nil || err != nil || c.request == nil {
 			return
 		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.subs[string(uri)] = subscription{c.request.leg, c.msg.Params}
-	}
+		if len(s.subs) < maxSubscriptions {
+			s.subs[uri] = subscription{c.request.leg, params}
+		}
+	})
 	s.byURI(c)
 }
 
 // unsubscribe goes where the subscription is.
 func (s *session) unsubscribe(c *call) {
-	uri, err := jsonrpc.Member(c.msg.Params, "uri")
+	raw, err := jsonrpc.Member(c.msg.Params, "uri")
 	if err != nil {
 		s.fail(c, invalidParams(err.Error()))
 		return
 	}
+	uri, _ := jsonrpc.Unquote(raw)
 	s.mu.Lock()
-	sub, ok := s.subs[string(uri)]
-	delete(s.subs, string(uri))
+	sub, ok := s.subs[uri]
+	delete(s.subs, uri)
 	s.mu.Unlock()
 	if ok {
 		s.forward(c, sub.leg, c.msg.Params)
 		return
 	}
-	s.toOwnerOf(c, uri)
+	s.toOwnerOf(c, raw)
 }

@@ -31,10 +31,15 @@ func newOutbox() *outbox {
 }
 
 // wait queues m when there is room. After close it does nothing.
-func (o *outbox) wait(m *jsonrpc.Message) {
+func (o *outbox) wait(m *jsonrpc.Message) { o.waitFor(1, m) }
+
+// waitSpare is wait for what may use the spare room.
+func (o *outbox) waitSpare(m *jsonrpc.Message) { o.waitFor(outboxSpare, m) }
+
+func (o *outbox) waitFor(times int, m *jsonrpc.Message) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	for !o.closed && !o.fits(1) {
+	for !o.closed && !o.fits(times) {
 		o.room.Wait()
 	}
 	o.add(m)
@@ -69,6 +74,7 @@ func (o *outbox) add(m *jsonrpc.Message) {
 func (o *outbox) take(used []*jsonrpc.Message) []*jsonrpc.Message {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	clear(used) // keep no message alive while there are none
 	for len(o.queue) == 0 {
 		if o.closed {
 			return nil
@@ -76,7 +82,6 @@ func (o *outbox) take(used []*jsonrpc.Message) []*jsonrpc.Message {
 		o.nonEmpty.Wait()
 	}
 	batch := o.queue
-	clear(used)
 	o.queue, o.bytes = used[:0], 0
 	o.room.Broadcast()
 	return batch

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"bytes"
 	"encoding/json"
 
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
@@ -54,7 +55,7 @@ func (q *questions) removeLocked(x *question) {
 
 // question passes a request of an upstream to the client, under an id of ours:
 // two upstreams may use the same.
-func (s *session) question(l *leg, m *jsonrpc.Message) {
+func (s *session) question(l *leg, a *attempt, m *jsonrpc.Message) {
 	token, err := findToken(m.Params)
 	if err != nil {
 		l.tell(jsonrpc.NewError(m.ID, invalidParams(err.Error())))
@@ -62,6 +63,10 @@ func (s *session) question(l *leg, m *jsonrpc.Message) {
 	}
 	related := l.related(m.Related)
 	s.mu.Lock()
+	if a.ended { // it was held back until nobody waits for the answer
+		s.mu.Unlock()
+		return
+	}
 	if s.phase >= halfClosed {
 		s.mu.Unlock()
 		s.refuseQuestion(l, m.ID)
@@ -73,7 +78,7 @@ func (s *session) question(l *leg, m *jsonrpc.Message) {
 		return
 	}
 	s.questions.minted++
-	q := &question{n: s.questions.minted, leg: l, id: m.ID, token: token.Of(m.Params), rel: related}
+	q := &question{n: s.questions.minted, leg: l, id: m.ID, token: bytes.Clone(token.Of(m.Params)), rel: related}
 	s.questions.open[q.n] = q
 	l.asked[m.ID] = q.n
 	s.mu.Unlock()
@@ -95,18 +100,24 @@ func (s *session) refuseQuestion(l *leg, id jsonrpc.ID) {
 // answered hands the client's answer to the upstream that asked.
 func (s *session) answered(m *jsonrpc.Message) {
 	n, ok := m.ID.Int()
+	id, ended := taskOf(m.Result)
 	s.mu.Lock()
 	q := s.questions.open[n]
-	if ok && q != nil {
-		s.questions.removeLocked(q)
-	}
-	s.mu.Unlock()
 	if !ok || q == nil {
+		s.mu.Unlock()
 		s.drop("answer to no question", m)
 		return
 	}
-	s.noteClientTask(q.leg, m.Result)
-	q.leg.tell(&jsonrpc.Message{ID: q.id, Result: m.Result, Error: m.Error, Extra: m.Extra})
+	s.questions.removeLocked(q)
+	if id != "" && !ended {
+		s.clientTasks.addLocked(&task{id: id, leg: q.leg, key: tokenKey{nil, q.n}, token: q.token})
+	}
+	// An open question means an open stream: its end would have taken it.
+	room := q.leg.queueLocked(&jsonrpc.Message{ID: q.id, Result: m.Result, Error: m.Error, Extra: m.Extra}, nil)
+	s.mu.Unlock()
+	if !room {
+		q.leg.unread(m)
+	}
 }
 
 // questionCancelled passes an upstream's cancellation of its question on.
@@ -141,13 +152,19 @@ func (s *session) clientProgress(m *jsonrpc.Message) {
 	err := jsonrpc.Find(m.Params, jsonrpc.Span{}, at[:], "progressToken")
 	id, _ := jsonrpc.ParseID(at[0].Of(m.Params))
 	n, ok := id.Int()
+	var l *leg
+	var token json.RawMessage
 	s.mu.Lock()
-	q := s.questions.open[n]
+	if q := s.questions.open[n]; q != nil {
+		l, token = q.leg, q.token
+	} else if x := s.clientTasks.byToken[tokenKey{nil, n}]; x != nil {
+		l, token = x.leg, x.token
+	}
 	s.mu.Unlock()
-	if err != nil || !ok || q == nil || q.token == nil {
+	if err != nil || !ok || token == nil {
 		s.drop("progress on no question", m)
 		return
 	}
-	params := jsonrpc.Replace(m.Params, jsonrpc.Edit{Span: at[0], With: q.token})
-	q.leg.tell(&jsonrpc.Message{Method: m.Method, Params: params, Extra: m.Extra})
+	params := jsonrpc.Replace(m.Params, jsonrpc.Edit{Span: at[0], With: token})
+	l.tell(&jsonrpc.Message{Method: m.Method, Params: params, Extra: m.Extra})
 }

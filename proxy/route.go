@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -99,7 +100,7 @@ func (s *session) request(m *jsonrpc.Message, b *batch) {
 		return
 	}
 	if len(s.legs) > 1 { // never broadcast: nobody knows whose it is
-		s.fail(c, &jsonrpc.Error{Code: jsonrpc.CodeMethodNotFound, Message: "Method not found: " + m.Method})
+		s.fail(c, methodNotFound(m.Method))
 		return
 	}
 	s.forward(c, s.legs[0], m.Params)
@@ -129,6 +130,10 @@ func invalidParams(reason string) *jsonrpc.Error {
 	return &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "Invalid params: " + reason}
 }
 
+func methodNotFound(method string) *jsonrpc.Error {
+	return &jsonrpc.Error{Code: jsonrpc.CodeMethodNotFound, Message: "Method not found: " + method}
+}
+
 func errMissing(key string) error { return fmt.Errorf("%q is missing or not a string", key) }
 
 // forward sends the call to an upstream, with an id and a progress token of its
@@ -147,14 +152,18 @@ func (s *session) forward(c *call, l *leg, params json.RawMessage, edits ...json
 	r := l.mintLocked()
 	r.call, c.request = c, r
 	if !token.IsZero() {
-		r.token = token.Of(params)
+		r.token = bytes.Clone(token.Of(params))
 		edits = append(edits, jsonrpc.Edit{Span: token, With: r.id.Raw()})
 	}
 	if len(edits) > 0 {
 		params = jsonrpc.Replace(params, edits...)
 	}
+	m := &jsonrpc.Message{ID: r.id, Method: c.method, Params: params, Extra: c.msg.Extra}
+	if len(c.others) == 0 {
+		c.msg = nil
+	}
 	r.startTimerLocked()
-	l.sendLocked(r, &jsonrpc.Message{ID: r.id, Method: c.method, Params: params, Extra: c.msg.Extra})
+	l.sendLocked(r, m)
 }
 
 // findToken returns where the progress token stands in params, if there is one.
@@ -165,6 +174,17 @@ func findToken(params json.RawMessage) (jsonrpc.Span, error) {
 	}
 	err := jsonrpc.Find(params, at[0], at[:], "progressToken")
 	return at[0], err
+}
+
+// ownToken puts a minted id in the place of the client's progress token in a
+// request of the session's own: nobody waits for progress on it, but the token
+// could be taken for one of ours.
+func ownToken(params json.RawMessage, id jsonrpc.ID) json.RawMessage {
+	token, err := findToken(params)
+	if err != nil || token.IsZero() {
+		return params
+	}
+	return jsonrpc.Replace(params, jsonrpc.Edit{Span: token, With: id.Raw()})
 }
 
 // notified handles a notification of the client.
@@ -204,19 +224,26 @@ func (s *session) setLevel(c *call) {
 		s.fail(c, invalidParams(err.Error()))
 		return
 	}
-	s.mu.Lock()
-	s.level = c.msg.Params
-	s.mu.Unlock()
-	s.work(c, func(ctx context.Context) {
-		answers := make([]*jsonrpc.Message, len(s.legs))
-		s.fanOut(ctx, func(l *leg) bool { return l.alive() && l.offers("logging") }, func(ctx context.Context, l *leg) {
-			answers[l.i], _ = l.ask(ctx, c.method, c.msg.Params)
+	params := bytes.Clone(c.msg.Params)
+	remember := func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.level = params
+	}
+	if len(s.legs) == 1 {
+		s.whenAnswered(c, func(answer *jsonrpc.Message) {
+			if answer.Error == nil {
+				remember()
+			}
 		})
-		answer := jsonrpc.NewResult(c.id, json.RawMessage(`{}`))
-		if only := answers[0]; len(answers) == 1 && only != nil { // it speaks for itself
-			answer = &jsonrpc.Message{ID: c.id, Result: only.Result, Error: only.Error}
-		}
-		s.settle(c, answer)
+		s.forward(c, s.legs[0], params)
+		return
+	}
+	remember() // before the look at who is alive: one that comes to life now has it replayed
+	s.work(c, func(ctx context.Context) {
+		s.fanOut(ctx, func(l *leg) bool { return l.alive() && l.declares("logging") },
+			func(ctx context.Context, l *leg) { l.ask(ctx, c.method, params) })
+		s.settle(c, jsonrpc.NewResult(c.id, json.RawMessage(`{}`)))
 	})
 }
 

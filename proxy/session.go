@@ -43,8 +43,8 @@ type session struct {
 	hello       hello                   // what initialize said
 	subs        map[string]subscription // by URI
 	level       json.RawMessage         // params of the last logging/setLevel
-	tasks       map[string]*leg         // who runs a task, by its id
-	clientTasks map[string]*leg         // whom a task that the client runs is for
+	tasks       tasks                   // that upstreams run
+	clientTasks tasks                   // that the client runs, for upstreams
 	pages       [kinds]snapshot         // merged lists that are handed out by pages
 	shown       [kinds]bool             // which merged lists the client has seen
 	changed     [kinds]bool             // list_changed held back
@@ -64,12 +64,10 @@ const (
 func newSession(p *Proxy, c jsonrpc.Conn, upstreams []Upstream, bare bool) *session {
 	s := &session{
 		p: p, key: newKey(), client: c, out: newOutbox(), ended: make(chan struct{}),
-		settled:     make(chan struct{}),
-		calls:       make(map[jsonrpc.ID]*call),
-		questions:   questions{open: make(map[int64]*question)},
-		subs:        make(map[string]subscription),
-		tasks:       make(map[string]*leg),
-		clientTasks: make(map[string]*leg),
+		settled:   make(chan struct{}),
+		calls:     make(map[jsonrpc.ID]*call),
+		questions: questions{open: make(map[int64]*question)},
+		subs:      make(map[string]subscription),
 	}
 	s.log = p.logger().With("session", s.key[:8])
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
@@ -107,18 +105,21 @@ func (s *session) end(written <-chan struct{}) {
 		s.out.close()
 		s.client.Close()
 	}
-	for _, c := range s.takeAll() {
-		c.stop()
-		s.deliver(c, jsonrpc.NewError(c.id, s.endingError(c.phase())), s.send)
-	}
+	calls := s.takeAll()
 	for _, l := range s.legs {
 		l.hangUp()
 	}
+	deadline, stop := context.WithTimeout(context.Background(), flushTimeout)
+	defer stop()
+	defer context.AfterFunc(deadline, s.out.close)() // unblocks who waits for room
+	for _, c := range calls {
+		c.stop()
+		s.deliver(c, jsonrpc.NewError(c.id, s.endingError(c.phase())), s.out.wait)
+	}
 	if !gone {
-		timeout := time.After(flushTimeout)
-		waitFor(s.settled, timeout)
+		waitFor(s.settled, deadline.Done())
 		s.out.close()
-		waitFor(written, timeout)
+		waitFor(written, deadline.Done())
 		s.client.Close()
 	}
 }
@@ -131,11 +132,16 @@ func (s *session) takeAll() map[jsonrpc.ID]*call {
 	s.phase = closing
 	calls := s.calls
 	s.calls = nil
+	for _, c := range calls {
+		if c.request != nil {
+			c.request.removeLocked()
+		}
+	}
 	s.checkIdleLocked()
 	return calls
 }
 
-func waitFor(event <-chan struct{}, timeout <-chan time.Time) {
+func waitFor(event, timeout <-chan struct{}) {
 	select {
 	case <-event:
 	case <-timeout:
@@ -181,11 +187,13 @@ func (s *session) readLoop() {
 	}
 }
 
-// writeLoop owns Send of the client.
+// writeLoop owns Send of the client. That all is written of a session that was
+// to end is what ends it.
 func (s *session) writeLoop() {
 	var batch []*jsonrpc.Message
 	for {
 		if batch = s.out.take(batch); batch == nil {
+			s.cancel(errDrained)
 			return
 		}
 		if err := jsonrpc.SendAll(s.client, batch); err != nil {
@@ -196,12 +204,19 @@ func (s *session) writeLoop() {
 	}
 }
 
-// send queues what the session itself has to say. A client that makes the
-// session talk and does not listen is ended.
+// patience is how long a client may make the session talk and not listen.
+const patience = time.Second
+
+// send queues what the session itself has to say. Even spare room may be short
+// for a moment, if the client asks faster than writeLoop runs; a client that
+// does not listen at all is ended.
 func (s *session) send(m *jsonrpc.Message) {
-	if !s.out.now(m) {
-		s.cancel(jsonrpc.Closed(errors.New("the client does not read")))
+	if s.out.now(m) {
+		return
 	}
+	timer := time.AfterFunc(patience, func() { s.cancel(jsonrpc.Closed(errors.New("the client does not read"))) })
+	defer timer.Stop()
+	s.out.waitSpare(m)
 }
 
 // refuse tells the client about one unusable message. The id is given back only
@@ -264,7 +279,7 @@ func (s *session) checkIdleLocked() {
 	switch {
 	case s.unsettled > 0 || s.phase == open:
 	case s.phase < closing:
-		s.cancel(errDrained)
+		s.out.close() // writeLoop ends the session when the last answer is written
 	case !s.idle:
 		s.idle = true
 		close(s.settled)

@@ -12,23 +12,81 @@ import (
 // maxTasks bounds how many tasks of one client are remembered.
 const maxTasks = 10000
 
-// taskCreated remembers who runs the task that a call has become. Its progress
-// token stays valid until the task ends (2025-11-25 basic/utilities/tasks).
+// A task is a request that was accepted and goes on after its answer.
+type task struct {
+	id  string
+	leg *leg // the upstream that runs it, or, for one of the client's own, that asked for it
+
+	// The progress token of the request stays valid until the task ends
+	// (2025-11-25 basic/utilities/tasks). key is the token on the side that
+	// runs the task, token the one that the other side chose; nil for none.
+	key   tokenKey
+	token json.RawMessage
+}
+
+// A tokenKey is a progress token that was minted here. The leg is nil for those
+// given to the client.
+type tokenKey struct {
+	leg *leg
+	n   int64
+}
+
+// tasks remembers the tasks that one side runs. Guarded by session.mu.
+type tasks struct {
+	byID    map[string]*task
+	byToken map[tokenKey]*task
+	order   []string // the oldest, which is forgotten first, first
+}
+
+// addLocked remembers x, or that x belongs to another upstream now.
+func (t *tasks) addLocked(x *task) {
+	if t.byID == nil {
+		t.byID, t.byToken = make(map[string]*task), make(map[tokenKey]*task)
+	}
+	known := t.byID[x.id]
+	switch {
+	case known != nil && known.leg == x.leg && x.token == nil:
+		return
+	case known != nil:
+		delete(t.byToken, known.key)
+	default:
+		if len(t.order) >= maxTasks {
+			oldest := t.byID[t.order[0]]
+			delete(t.byToken, oldest.key)
+			delete(t.byID, oldest.id)
+			t.order = t.order[1:]
+		}
+		t.order = append(t.order, x.id)
+	}
+	t.byID[x.id] = x
+	if x.token != nil {
+		t.byToken[x.key] = x
+	}
+}
+
+// endLocked lets go of the progress token of a task that ended. The task itself
+// can still be asked for.
+func (t *tasks) endLocked(l *leg, id string) {
+	if x := t.byID[id]; x != nil && x.leg == l {
+		delete(t.byToken, x.key)
+		x.token = nil
+	}
+}
+
+// taskCreated remembers who runs the task that a call has become.
 func (s *session) taskCreated(c *call, result json.RawMessage) {
 	id, ended := taskOf(result)
-	if id == "" || c.request == nil {
+	r := c.request
+	if id == "" || r == nil {
 		return
+	}
+	x := &task{id: id, leg: r.leg, key: tokenKey{r.leg, r.n}, token: r.token}
+	if ended {
+		x.token = nil
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.tasks) >= maxTasks {
-		return
-	}
-	s.tasks[id] = c.request.leg
-	if c.request.token != nil && !ended {
-		c.request.leg.tokens[c.request.n] = c.request.token
-		c.request.leg.taskTokens[id] = c.request.n
-	}
+	s.tasks.addLocked(x)
 }
 
 // taskOf returns the id of the task in a CreateTaskResult and whether it ended.
@@ -54,19 +112,14 @@ func taskState(doc json.RawMessage, in jsonrpc.Span) (id string, ended bool) {
 // taskStatus notes an upstream's word on one of its tasks.
 func (l *leg) taskStatus(params json.RawMessage) {
 	if id, ended := taskState(params, jsonrpc.Span{}); ended {
-		l.s.taskEnded(l, id)
+		l.taskEnded(id)
 	}
 }
 
-// taskEnded lets go of a task's progress token. The task itself can still be
-// asked for.
-func (s *session) taskEnded(l *leg, id string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if n, ok := l.taskTokens[id]; ok {
-		delete(l.taskTokens, id)
-		delete(l.tokens, n)
-	}
+func (l *leg) taskEnded(id string) {
+	l.s.mu.Lock()
+	defer l.s.mu.Unlock()
+	l.s.tasks.endLocked(l, id)
 }
 
 // byTask forwards a request about a task to the upstream that runs it.
@@ -80,84 +133,101 @@ func (s *session) byTask(c *call) {
 		s.fail(c, invalidParams(err.Error()))
 		return
 	}
+	var l *leg
 	s.mu.Lock()
-	l := s.tasks[id]
-	s.mu.Unlock()
-	if l == nil && len(s.legs) == 1 {
+	if x := s.tasks.byID[id]; x != nil {
+		l = x.leg
+	} else if len(s.legs) == 1 {
 		l = s.legs[0]
 	}
+	s.mu.Unlock()
 	if l == nil {
 		s.fail(c, invalidParams("unknown task"))
 		return
 	}
-	c.after = func(answer *jsonrpc.Message) {
+	s.whenAnswered(c, func(answer *jsonrpc.Message) {
 		_, ended := taskState(answer.Result, jsonrpc.Span{})
 		if answer.Error == nil && (ended || c.method == "tasks/result") {
-			s.taskEnded(l, id)
+			l.taskEnded(id)
 		}
-	}
+	})
 	s.forward(c, l, c.msg.Params)
 }
 
-// listTasks merges the tasks of all upstreams that have them.
+// listTasks merges the tasks of all upstreams that have them, on one page.
 func (s *session) listTasks(c *call) {
 	if len(s.legs) == 1 {
 		s.forward(c, s.legs[0], c.msg.Params)
 		return
 	}
-	s.work(c, func(ctx context.Context) {
-		found := make([][]json.RawMessage, len(s.legs))
-		s.fanOut(ctx, func(l *leg) bool { return l.alive() && l.offers("tasks") }, func(ctx context.Context, l *leg) {
-			elements, _, f := l.pages(ctx, c.method, "tasks")
-			if f != nil {
-				l.leftOut(c.method, f)
-			}
-			found[l.i] = elements
-		})
-		var merged [][]byte
-		for i, elements := range found {
-			for _, e := range elements {
-				s.noteTask(s.legs[i], e)
-				merged = append(merged, e)
-			}
-		}
-		s.settle(c, jsonrpc.NewResult(c.id, slices.Concat([]byte(`{"tasks":[`), bytes.Join(merged, []byte{','}), []byte(`]}`))))
+	cursor, err := jsonrpc.Member(c.msg.Params, "cursor")
+	switch {
+	case err != nil:
+		s.fail(c, invalidParams(err.Error()))
+	case cursor != nil && string(cursor) != "null":
+		s.fail(c, invalidParams("unknown cursor"))
+	case !slices.ContainsFunc(s.legs, haveTasks):
+		s.fail(c, methodNotFound(c.method))
+	default:
+		s.work(c, func(ctx context.Context) { s.mergeTasks(ctx, c) })
+	}
+}
+
+func haveTasks(l *leg) bool { return l.declares("tasks") }
+
+// mergeTasks answers with the tasks of those upstreams that can say; if none
+// can, with the first failure.
+func (s *session) mergeTasks(ctx context.Context, c *call) {
+	found := make([][]json.RawMessage, len(s.legs))
+	failed := make([]*failure, len(s.legs))
+	s.fanOut(ctx, haveTasks, func(ctx context.Context, l *leg) {
+		found[l.i], _, failed[l.i] = l.pages(ctx, c.method, "tasks")
 	})
+	var merged [][]byte
+	var first *failure
+	answers := 0
+	for i, l := range s.legs {
+		switch f := failed[i]; {
+		case f != nil:
+			l.leftOut(c.method, f)
+			first = orDefault(first, f)
+		case haveTasks(l):
+			answers++
+		}
+		for _, e := range found[i] {
+			s.noteTask(l, e)
+			merged = append(merged, e)
+		}
+	}
+	if first != nil && answers == 0 {
+		s.settle(c, &jsonrpc.Message{ID: c.id, Error: first.wire})
+		return
+	}
+	s.settle(c, jsonrpc.NewResult(c.id, slices.Concat([]byte(`{"tasks":[`), bytes.Join(merged, []byte{','}), []byte(`]}`))))
 }
 
 // noteTask remembers who runs a task.
-func (s *session) noteTask(l *leg, task json.RawMessage) {
-	id, _ := taskState(task, jsonrpc.Span{})
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if id != "" && len(s.tasks) < maxTasks {
-		s.tasks[id] = l
+func (s *session) noteTask(l *leg, listed json.RawMessage) {
+	if id, _ := taskState(listed, jsonrpc.Span{}); id != "" {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.tasks.addLocked(&task{id: id, leg: l})
 	}
 }
 
-// noteClientTask remembers which upstream a task of the client's own belongs to: one
-// that the client made of an upstream's question.
-func (s *session) noteClientTask(l *leg, result json.RawMessage) {
-	id, _ := taskOf(result)
-	if id == "" {
-		return
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.clientTasks) < maxTasks {
-		s.clientTasks[id] = l
-	}
-}
-
-// clientTaskStatus routes the client's word on a task of its own.
+// clientTaskStatus routes the client's word on a task of its own: one that it
+// made of an upstream's question.
 func (s *session) clientTaskStatus(m *jsonrpc.Message) {
-	id, _ := taskState(m.Params, jsonrpc.Span{})
+	id, ended := taskState(m.Params, jsonrpc.Span{})
 	s.mu.Lock()
-	l := s.clientTasks[id]
+	x := s.clientTasks.byID[id]
+	if x != nil && ended {
+		s.clientTasks.endLocked(x.leg, id)
+	}
 	s.mu.Unlock()
-	if l == nil {
+	if x == nil {
 		s.drop("status of no task", m)
 		return
 	}
-	l.tell(m)
+	x.leg.tell(m)
 }

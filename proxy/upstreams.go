@@ -12,13 +12,17 @@ const maxHeld = 1024
 // receive handles one message from the upstream.
 func (l *leg) receive(a *attempt, m *jsonrpc.Message) {
 	switch {
+	case m.Batch != nil: // each element is a message of its own
+		for _, e := range m.Batch {
+			l.receive(a, e)
+		}
 	case m.IsResponse():
 		l.answered(m)
 	case m.Method == "ping" && m.IsRequest():
 		l.reply(a, jsonrpc.NewResult(m.ID, json.RawMessage(`{}`)))
-	case l.hold(m):
+	case l.hold(a, m):
 	default:
-		l.handle(m)
+		l.handle(a, m)
 	}
 }
 
@@ -27,11 +31,12 @@ func (l *leg) answered(m *jsonrpc.Message) {
 	n, ok := m.ID.Int()
 	l.s.mu.Lock()
 	r := l.pending[n]
-	if ok && r != nil && r.sent {
+	known := ok && r != nil && r.sent // an id can be guessed before it was sent
+	if known {
 		delete(l.pending, n)
 	}
 	l.s.mu.Unlock()
-	if !ok || r == nil || !r.sent {
+	if !known {
 		l.s.drop("unknown or late answer from upstream", m)
 		return
 	}
@@ -51,17 +56,25 @@ func (l *leg) reply(a *attempt, m *jsonrpc.Message) {
 }
 
 // hold keeps what comes before the client is ready to hear it: what an upstream
-// sends may overtake our answer to initialize.
-func (l *leg) hold(m *jsonrpc.Message) bool {
+// sends may overtake our answer to initialize. What finds no room is refused.
+func (l *leg) hold(a *attempt, m *jsonrpc.Message) bool {
 	l.s.mu.Lock()
-	defer l.s.mu.Unlock()
 	if l.s.hello.ready && len(l.held) == 0 {
+		l.s.mu.Unlock()
 		return false
 	}
-	if len(l.held) < maxHeld {
-		l.held = append(l.held, m)
-	} else {
-		l.log.Debug("message dropped: the client is not ready", "method", m.Method)
+	size := m.Size()
+	room := len(l.held) < maxHeld && l.heldBytes+size <= l.s.p.queueBytes()
+	if room {
+		l.held = append(l.held, incoming{a, m})
+		l.heldBytes += size
+	}
+	l.s.mu.Unlock()
+	if !room {
+		l.s.drop("the client is not ready", m)
+		if m.IsRequest() {
+			l.tell(jsonrpc.NewError(m.ID, jsonrpc.Overloaded(l.up.Name)))
+		}
 	}
 	return true
 }
@@ -75,21 +88,23 @@ func (l *leg) release() {
 			l.s.mu.Unlock()
 			return
 		}
-		m := l.held[0]
+		next := l.held[0]
 		l.s.mu.Unlock()
-		l.handle(m)
+		l.handle(next.a, next.m)
 		l.s.mu.Lock()
-		if len(l.held) > 0 && l.held[0] == m { // the stream may have ended meanwhile
+		if len(l.held) > 0 && l.held[0] == next { // the stream may have ended meanwhile
+			l.held[0] = incoming{}
 			l.held = l.held[1:]
+			l.heldBytes -= next.m.Size()
 		}
 		l.s.mu.Unlock()
 	}
 }
 
 // handle passes a request or notification of the upstream to the client.
-func (l *leg) handle(m *jsonrpc.Message) {
+func (l *leg) handle(a *attempt, m *jsonrpc.Message) {
 	if m.IsRequest() {
-		l.s.question(l, m)
+		l.s.question(l, a, m)
 		return
 	}
 	switch m.Method {
@@ -143,10 +158,13 @@ func (l *leg) progress(m *jsonrpc.Message) {
 	id, _ := jsonrpc.ParseID(at[0].Of(m.Params))
 	n, ok := id.Int()
 	l.s.mu.Lock()
-	token, related := l.tokens[n], jsonrpc.ID{}
+	var token json.RawMessage
+	var related jsonrpc.ID
 	if r := l.pending[n]; r != nil && r.call != nil {
 		token, related = r.token, r.call.id
 		r.extendLocked()
+	} else if x := l.s.tasks.byToken[tokenKey{l, n}]; x != nil {
+		token = x.token
 	}
 	l.s.mu.Unlock()
 	if !ok || token == nil {
