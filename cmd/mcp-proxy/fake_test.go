@@ -1,3 +1,5 @@
+//go:build unix
+
 package main
 
 import (
@@ -72,7 +74,11 @@ func (f *fake) handle(m *jsonrpc.Message) {
 	case m.Method == "initialize":
 		f.answer(m, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"fake","version":"1"}}`)
 	case m.Method == "tools/list":
-		f.answer(m, `{"tools":[{"name":"echo","inputSchema":{"type":"object"}},{"name":"hang","inputSchema":{"type":"object"}}]}`)
+		var tools []string
+		for _, name := range []string{"echo", "hang", "ask", "crash", "grandchild"} {
+			tools = append(tools, fmt.Sprintf(`{"name":%q,"inputSchema":{"type":"object"}}`, name))
+		}
+		f.answer(m, `{"tools":[`+strings.Join(tools, ",")+`]}`)
 	case m.Method == "tools/call":
 		f.call(m)
 	}

@@ -1,0 +1,86 @@
+// Command embed mounts mcp-proxy into a web server of your own: MCP clients reach
+// two servers at /tools/mcp, and everything else is yours.
+//
+//	go run ./examples/embed
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"os"
+	"os/signal"
+	"sync"
+
+	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/proxy"
+	"github.com/mcp-proxy/mcp-proxy/proxy/frontend"
+	"github.com/mcp-proxy/mcp-proxy/upstream"
+	"github.com/mcp-proxy/mcp-proxy/upstream/link"
+)
+
+const address = "127.0.0.1:8081"
+
+func main() {
+	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+
+	// The far half: what runs the servers.
+	host := &upstream.Host{
+		Log: log,
+		Upstreams: map[string]upstream.Command{
+			"clock": {Path: "go", Args: []string{"run", "./examples/servers/clock"}},
+			"notes": {Path: "go", Args: []string{"run", "./examples/servers/notes"}},
+		},
+	}
+	server := &link.Server{
+		Log: log,
+		Handle: func(ctx context.Context, h link.Hello, c jsonrpc.Conn) error {
+			return host.Attach(ctx, h.Upstream, h.Key, c)
+		},
+	}
+
+	// The near half: what serves clients.
+	client := &link.Client{Log: log}
+	router := &proxy.Proxy{
+		Log:       log,
+		Upstreams: []proxy.Upstream{{Name: "clock"}, {Name: "notes"}},
+		Dialer: proxy.DialFunc(func(ctx context.Context, name, key string) (jsonrpc.Conn, error) {
+			return client.Open(ctx, link.Hello{Upstream: name, Key: key, Era: "legacy"})
+		}),
+	}
+	front := &frontend.HTTP{
+		Log: log,
+		Serve: func(ctx context.Context, _ string, c jsonrpc.Conn) error {
+			return router.Serve(ctx, c)
+		},
+	}
+
+	// Between them a link, here in memory.
+	linked, hangUp := context.WithCancel(context.Background())
+	near, far := link.Ring()
+	var wg sync.WaitGroup
+	wg.Go(func() { client.Serve(linked, near) })
+	wg.Go(func() { server.Serve(context.Background(), far) })
+
+	mux := http.NewServeMux()
+	mux.Handle("/tools/", http.StripPrefix("/tools", front))
+	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "my own page") })
+	web := &http.Server{Addr: address, Handler: mux}
+	wg.Go(func() {
+		if err := web.ListenAndServe(); err != http.ErrServerClosed {
+			log.Error("web server", "err", err)
+			stop()
+		}
+	})
+	fmt.Printf("MCP at http://%s/tools/mcp\n", address)
+
+	// The end, from the clients to the servers.
+	<-ctx.Done()
+	front.Close()
+	web.Close()
+	hangUp()
+	wg.Wait()
+}
