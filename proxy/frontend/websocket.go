@@ -30,7 +30,7 @@ type WebSocket struct {
 	// silent for two of these, without even a part of a message, is gone.
 	Ping time.Duration
 
-	// WriteTimeout is how long one write may take before the client is gone;
+	// WriteTimeout is how long a client may take for 256 KiB before it is gone;
 	// zero means 30 s.
 	WriteTimeout time.Duration
 }

@@ -24,8 +24,8 @@ var (
 
 // A wsConn is one client on a WebSocket. gorilla reads the frames; they are
 // written here, so that messages that are ready together go out with one write,
-// without a buffer for each client. Each write is one call and holds whole
-// frames, so the control frames that gorilla writes itself cannot come between.
+// without a buffer for each client. The only frames that gorilla writes are close
+// frames, after which a half-written message matters no more.
 //
 // It has no goroutine. Pings come from a timer.
 type wsConn struct {
@@ -120,7 +120,8 @@ func (c *wsConn) readAll(r io.Reader) ([]byte, error) {
 		case err != nil:
 			return nil, err
 		case len(text) == cap(text):
-			text = append(make([]byte, 0, 4*len(text)), text...)
+			// One byte past the limit is where the end is read.
+			text = append(make([]byte, 0, min(2*len(text), max(len(buf), c.limits.MaxMessage())+1)), text...)
 		}
 	}
 }

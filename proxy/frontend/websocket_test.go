@@ -182,8 +182,10 @@ func TestD37_CloseWaitsNotLong(t *testing.T) {
 }
 
 func TestD38_WebSocketRejects(t *testing.T) {
-	s := newWSServer(t, WebSocket{Limits: jsonrpc.Limits{Message: 1000}})
-	long := `{"jsonrpc":"2.0","method":"` + strings.Repeat("x", 2000) + `"}`
+	const limit = 10_000
+	s := newWSServer(t, WebSocket{Limits: jsonrpc.Limits{Message: limit}})
+	allowed := sized(limit - len(sized(0).Append(nil))).Append(nil)
+	long := string(append(allowed, ' '))
 	tests := []struct {
 		name string
 		send func(*websocket.Conn)
@@ -204,6 +206,8 @@ func TestD38_WebSocketRejects(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			client, c := s.dial()
+			client.WriteMessage(websocket.TextMessage, allowed)
+			wantText(t, recv(t, c), string(allowed))
 			tt.send(client)
 			wantGone(t, c)
 			during(t, func() { wantCode(t, client, tt.code); client.Close() }, func() { c.Close() })

@@ -15,6 +15,10 @@ import (
 // buffer that is used again.
 const largeWrite = 64 << 10
 
+// writePiece is how many bytes a client must take within the write timeout, so
+// that a huge message may take longer on a slow line.
+const writePiece = 256 << 10
+
 // A write buffer is needed only while messages go out.
 var writeBuffers = sync.Pool{New: func() any { return new([]byte) }}
 
@@ -49,14 +53,16 @@ func (c *wsConn) SendAll(messages []*jsonrpc.Message) error {
 
 // write writes whole frames. Who calls it holds writing.
 func (c *wsConn) write(frames []byte) error {
-	c.socket.SetWriteDeadline(time.Now().Add(c.writeTimeout))
-	if c.err() != nil { // so soon that sayBye's deadline may just have been undone
-		c.socket.SetWriteDeadline(time.Now().Add(closeTimeout))
-	}
-	if _, err := c.socket.Write(frames); err != nil {
-		c.saidBye.Store(true) // the frame that broke off is never continued
-		c.socket.Close()      // unblocks Recv
-		return c.end(err)
+	for piece := range slices.Chunk(frames, writePiece) {
+		c.socket.SetWriteDeadline(time.Now().Add(c.writeTimeout))
+		if c.err() != nil { // so soon that sayBye's deadline may just have been undone
+			c.socket.SetWriteDeadline(time.Now().Add(closeTimeout))
+		}
+		if _, err := c.socket.Write(piece); err != nil {
+			c.saidBye.Store(true) // the frame that broke off is never continued
+			c.socket.Close()      // unblocks Recv
+			return c.end(err)
+		}
 	}
 	return nil
 }
