@@ -22,39 +22,37 @@ func (s *session) expect(messages []*jsonrpc.Message, batch bool) (*stream, erro
 	if s.closed {
 		return nil, errSessionEnded
 	}
-	st := newPostStream(0, batch)
+	var st *stream
 	for i, m := range messages {
 		if !m.IsRequest() {
 			continue
 		}
 		if s.pending[m.ID] != nil {
-			for _, before := range messages[:i] {
-				if s.pending[before.ID] == st {
-					delete(s.pending, before.ID)
-				}
-			}
+			s.withdrawLocked(st, messages[:i])
 			return nil, errDuplicateID
+		}
+		if st == nil {
+			st = newPostStream(batch)
 		}
 		s.pending[m.ID] = st
 		st.init = m.Method == "initialize" // a second one was refused before
 		st.owed++
 	}
-	if st.owed == 0 {
-		return nil, nil
-	}
 	return st, nil
 }
 
-// deliver hands messages to Recv, waiting for room. If the client goes away
-// meanwhile, what was not handed over was not sent.
-func (s *session) deliver(ctx context.Context, messages []*jsonrpc.Message) error {
+// deliver hands messages to Recv, waiting for room; st is what expect returned
+// for them. If the client goes away meanwhile, the rest was not sent.
+func (s *session) deliver(ctx context.Context, st *stream, messages []*jsonrpc.Message) error {
 	for i, m := range messages {
 		select {
 		case s.in <- m:
 		case <-s.done:
 			return errSessionEnded
 		case <-ctx.Done():
-			s.withdraw(messages[i:])
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.withdrawLocked(st, messages[i:])
 			return ctx.Err()
 		}
 		if m.Method == "notifications/cancelled" && !s.legacy {
@@ -64,11 +62,10 @@ func (s *session) deliver(ctx context.Context, messages []*jsonrpc.Message) erro
 	return nil
 }
 
-func (s *session) withdraw(messages []*jsonrpc.Message) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+// withdraw takes back the requests among messages for which st waits.
+func (s *session) withdrawLocked(st *stream, messages []*jsonrpc.Message) {
 	for _, m := range messages {
-		if st := s.pending[m.ID]; st != nil && m.IsRequest() {
+		if m.IsRequest() && st != nil && s.pending[m.ID] == st {
 			delete(s.pending, m.ID)
 			st.owed--
 		}

@@ -67,7 +67,7 @@ func (h *HTTP) serveMessage(w http.ResponseWriter, r *http.Request) {
 		refuse(w, http.StatusBadRequest, reason)
 		return
 	}
-	if s.deliver(r.Context(), messages) != nil {
+	if s.deliver(r.Context(), nil, messages) != nil {
 		refuse(w, http.StatusNotFound, errSessionEnded.Error())
 		return
 	}

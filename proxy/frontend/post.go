@@ -150,7 +150,7 @@ func (h *HTTP) exchange(w http.ResponseWriter, r *http.Request, s *session, mess
 		refuse(w, http.StatusNotFound, err.Error())
 		return
 	}
-	err = s.deliver(r.Context(), messages)
+	err = s.deliver(r.Context(), st, messages)
 	switch {
 	case st != nil: // if the session ended, each request has been answered with that
 		h.answer(w, r, s, st)
@@ -211,6 +211,9 @@ func (s *session) announce(w http.ResponseWriter, st *stream) {
 	}
 }
 
+// smallBody is what net/http holds back, so that it finds the length itself.
+const smallBody = 2 << 10
+
 // writePlain writes responses as one JSON value.
 func writePlain(w http.ResponseWriter, responses []event, batch bool) {
 	body := responses[0].data
@@ -226,7 +229,9 @@ func writePlain(w http.ResponseWriter, responses []event, batch bool) {
 	}
 	h := w.Header()
 	h["Content-Type"] = headerJSON
-	h["Content-Length"] = []string{strconv.Itoa(len(body))}
+	if len(body) > smallBody {
+		h["Content-Length"] = []string{strconv.Itoa(len(body))}
+	}
 	newResponder(w).write(body) // the client may be gone: nobody to tell
 }
 

@@ -54,8 +54,8 @@ type reader struct {
 
 func newReader(at int) *reader { return &reader{wake: make(chan struct{}, 1), at: at} }
 
-func newPostStream(owed int, batch bool) *stream {
-	return &stream{number: -1, owed: owed, batch: batch, plain: true, first: 1, reader: newReader(0)}
+func newPostStream(batch bool) *stream {
+	return &stream{number: -1, batch: batch, plain: true, first: 1, reader: newReader(0)}
 }
 
 // wake tells who carries st to look at it again.
