@@ -36,7 +36,17 @@ func (d decoder) Decode(data []byte, top map[string]any) error {
 			}
 		}
 	}
-	value{&d.reader, root, ""}.strict(known)
+	file := value{&d.reader, root, ""}
+	if !root.has("mcpServers") {
+		file.strict(known)
+		return nil
+	}
+	// The file of another program, which keeps its own settings beside them.
+	file.object(known, func(key string, v value) {
+		if !v.misspelt(key, known) {
+			v.warn(v.source, v.key, "unknown key, ignored")
+		}
+	})
 	return nil
 }
 

@@ -74,14 +74,21 @@ func (v value) object(known fields, unknown func(key string, v value)) {
 // strict reads the members that fields knows; others are mistakes.
 func (v value) strict(known fields) {
 	v.object(known, func(key string, v value) {
-		for k := range known {
-			if strings.EqualFold(k, key) {
-				v.wrong("unknown key; it is written %s", k)
-				return
-			}
+		if !v.misspelt(key, known) {
+			v.wrong("unknown key")
 		}
-		v.wrong("unknown key")
 	})
+}
+
+// misspelt refuses a key that differs from a known one only in case.
+func (v value) misspelt(key string, known fields) bool {
+	for k := range known {
+		if strings.EqualFold(k, key) {
+			v.wrong("unknown key; it is written %s", k)
+			return true
+		}
+	}
+	return false
 }
 
 // A scalar says what a key takes and how its text is read.
