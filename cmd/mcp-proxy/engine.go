@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"sync"
 	"time"
@@ -27,12 +28,14 @@ type engine struct {
 	hangUp context.CancelFunc // ends the link, after which the host winds up
 	force  context.CancelFunc // ends the host's upstreams at once
 	wg     sync.WaitGroup     // the link's two ends
+	lost   chan error         // has what ended the link before its time; capacity 1
 }
 
 // newEngine returns the engine that cfg describes. start makes it run.
 func newEngine(cfg *config.Config, log *slog.Logger) *engine {
 	limits := limitsOf(cfg)
 	e := &engine{
+		lost:   make(chan error, 1),
 		host:   &upstream.Host{Upstreams: make(map[string]upstream.Command), Log: log, Limits: limits},
 		client: link.Client{Log: log, Limits: limits},
 	}
@@ -61,9 +64,14 @@ func (e *engine) start() {
 	var linked, hosted context.Context
 	linked, e.hangUp = context.WithCancel(context.Background())
 	hosted, e.force = context.WithCancel(context.Background())
-	// Both report how the link ended; here it ends with the program.
-	e.wg.Go(func() { e.client.Serve(linked, near) })
-	e.wg.Go(func() { e.server.Serve(hosted, far) })
+	e.wg.Go(func() {
+		// In one process nothing can cut the link. If it ends all the same
+		// there are no upstreams any more, and no use in going on.
+		if err := e.client.Serve(linked, near); linked.Err() == nil {
+			e.lost <- fmt.Errorf("link within the process: %w", err)
+		}
+	})
+	e.wg.Go(func() { e.server.Serve(hosted, far) }) // ends for the same reason
 }
 
 // stop waits for the upstreams that sessions have left behind to end as they

@@ -74,6 +74,8 @@ func runServe(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
 		log.Info("shutting down", "signal", s.String(), "grace", cfg.ShutdownGrace)
 	case err = <-failed:
 		log.Error("listener failed", "err", err)
+	case err = <-e.lost:
+		log.Error("link lost", "err", err)
 	case <-ctx.Done():
 	}
 	forced := shutdown(cfg.ShutdownGrace, signals, e, front, server)
