@@ -6,7 +6,8 @@ package jsonrpc
 // Recv returns io.EOF when the other side will send no more but may still
 // receive (a half-close), an error wrapping [ErrClosed] when it is gone, and an
 // [*InvalidError] for one message that cannot be used, after which the next Recv
-// goes on. Send does not keep m or change it.
+// goes on. After io.EOF the next Recv either blocks until the Conn is gone, where
+// that can be told, or returns io.EOF again. Send does not keep m or change it.
 type Conn interface {
 	Recv() (*Message, error)
 	Send(m *Message) error

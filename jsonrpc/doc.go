@@ -14,7 +14,7 @@
 //
 // Where bytes decide a route they are read strictly, because a peer that reads
 // them differently would act on another request than the one that was routed:
-// a message must be valid UTF-8, at most [MaxDepth] levels deep, and neither its
+// a message must be valid UTF-8, at most 1000 levels deep, and neither its
 // envelope nor an object passed to Find may hold a duplicate of an interpreted
 // key or a key that differs from one only in case (encoding/json would take the
 // last of them, others the first).

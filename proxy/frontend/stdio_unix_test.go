@@ -221,6 +221,59 @@ func TestProcessClosesWhileReading(t *testing.T) {
 	startProcess(t, "close").wantEnd(t, "closed=true")
 }
 
+// After the end of stdin the client still gets its answers, and Recv tells when
+// it is gone.
+func TestD02_StdioHalfClose(t *testing.T) {
+	s, stdin, stdout := newStdio(t)
+	io.WriteString(stdin, `{"jsonrpc":"2.0","id":1,"method":"a"}`+"\n"+`{"jsonrpc":"2.0","id":2,"method":"b"}`)
+	stdin.Close()
+	for _, want := range []string{"a", "b"} { // the second without a newline
+		if m := recv(t, s); m.Method != want {
+			t.Errorf("received %s, want %s", m.Append(nil), want)
+		}
+	}
+	if _, err := recvOrEnd(t, s); err != io.EOF {
+		t.Fatalf("Recv at the end of stdin: %v, want io.EOF", err)
+	}
+	end := make(chan error, 1)
+	go func() {
+		_, err := s.Recv()
+		end <- err
+	}()
+	lines := jsonrpc.NewLineReader(stdout, jsonrpc.Limits{})
+	for id := range int64(3) {
+		if err := s.Send(jsonrpc.NewResult(jsonrpc.IntID(id), []byte("{}"))); err != nil {
+			t.Errorf("Send after the half-close: %v", err)
+		}
+		if m, err := lines.Read(); err != nil || m.ID != jsonrpc.IntID(id) {
+			t.Errorf("client reads %v, %v", m, err)
+		}
+	}
+	select {
+	case err := <-end:
+		t.Errorf("Recv returned %v while the client was there", err)
+	default:
+	}
+	stdout.Close()
+	if err := await(t, "end of Recv", end); !errors.Is(err, jsonrpc.ErrClosed) {
+		t.Errorf("Recv after stdout broke: %v", err)
+	}
+	if err := s.Send(jsonrpc.NewNotification("late", nil)); !errors.Is(err, jsonrpc.ErrClosed) {
+		t.Errorf("Send after stdout broke: %v", err)
+	}
+}
+
+// Both ends at once, with answers on the way: gone, whichever shows first.
+func TestD01_StdioFullClose(t *testing.T) {
+	s, stdin, stdout := newStdio(t)
+	stdin.Close()
+	stdout.Close()
+	if _, err := recvOrEnd(t, s); err != io.EOF {
+		t.Errorf("Recv: %v, want io.EOF", err)
+	}
+	wantGone(t, s)
+}
+
 // A broken stdout shows on all that a client may have passed.
 func TestPollBroken(t *testing.T) {
 	for name, pair := range map[string]func() (near, far *os.File, err error){
