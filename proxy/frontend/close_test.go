@@ -389,3 +389,20 @@ func chaos(ts *testServer) {
 		stream.Body.Close()
 	}
 }
+
+// TestWithdrawReusedID withdraws a request that was cancelled and whose id is in
+// use again: the later one stays (race J).
+func TestWithdrawReusedID(t *testing.T) {
+	s := newSession("x", "")
+	messages := []*jsonrpc.Message{jsonrpc.NewRequest(jsonrpc.IntID(1), "x", nil)}
+	first, _ := s.expect(messages, false)
+	s.cancelled(jsonrpc.NewNotification("notifications/cancelled", []byte(`{"requestId":1}`)))
+	second, err := s.expect(messages, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.withdrawLocked(first, messages)
+	if s.pending[jsonrpc.IntID(1)] != second || second.owed != 1 {
+		t.Error("the later request with the same id was withdrawn")
+	}
+}

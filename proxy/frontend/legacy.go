@@ -1,10 +1,6 @@
 package frontend
 
-import (
-	"net/http"
-
-	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
-)
+import "net/http"
 
 // The HTTP+SSE transport of 2024-11-05. A GET of /sse is the session: its first
 // event names the endpoint for POSTs, all messages to the client follow on it,
@@ -73,5 +69,3 @@ func (h *HTTP) serveMessage(w http.ResponseWriter, r *http.Request) {
 	}
 	w.WriteHeader(http.StatusAccepted)
 }
-
-var _ jsonrpc.Conn = (*session)(nil)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -65,9 +66,9 @@ func eventID(stream, event int) string {
 
 // parseEventID is the reverse of eventID.
 func parseEventID(id string) (stream, event int, ok bool) {
-	s, e, _ := bytes.Cut([]byte(id), []byte{'-'})
-	stream, err1 := strconv.Atoi(string(s))
-	event, err2 := strconv.Atoi(string(e))
+	s, e, _ := strings.Cut(id, "-")
+	stream, err1 := strconv.Atoi(s)
+	event, err2 := strconv.Atoi(e)
 	return stream, event, err1 == nil && err2 == nil && eventID(stream, event) == id
 }
 
