@@ -42,13 +42,18 @@ async function vanish(t, release, tool, { over, leave }) {
 
   await leave(client);
   await until("the server to be gone", () => gone(pid));
-  const after = await until("a line in the log", () => {
-    const ours = records((proxy ?? client).output).slice(before).filter((r) => !r.msg.startsWith("upstream stderr"));
-    return ours.length > 0 && ours;
-  });
-  await proxy?.stop();
-  assert.equal(after.length, 1, JSON.stringify(after));
-  assert.equal(after[0].level, "INFO");
+  await (proxy ? ended(proxy) : client.closed); // the proxy has the client's stderr
+  const ours = records((proxy ?? client).output)
+    .slice(before)
+    .filter(({ msg }) => !msg.startsWith("upstream stderr") && msg !== "shutting down");
+  assert.equal(ours.length, 1, JSON.stringify(ours));
+  assert.equal(ours[0].level, "INFO");
+}
+
+/** Waits until a proxy has said all that it will, and stops it. */
+async function ended(proxy) {
+  await until("a word about the client", () => proxy.output.includes("client disconnected"));
+  await proxy.stop();
 }
 
 function stdio(t, server) {

@@ -28,6 +28,7 @@ export class Child {
   constructor(t, command, args, options = {}) {
     this.process = spawn(command, args, { stdio: ["ignore", "pipe", "pipe"], ...options });
     this.exited = once(this.process, "exit");
+    this.closed = once(this.process, "close"); // none of its descendants can write any more
     for (const stream of [this.process.stdout, this.process.stderr]) {
       stream.setEncoding("utf8").on("data", (text) => (this.output += text));
     }

@@ -3,30 +3,44 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 )
 
 // revision is the protocol version that all clients here speak.
 const revision = "2025-11-25"
 
-// A conn is one connection of a client that keeps count of nothing: the calls
-// that it makes differ in their ids only. One goroutine uses it.
+// A conn is one connection of a client. Its callers write their requests
+// themselves; readLoop brings them the answers.
 type conn struct {
+	// Static after construction.
 	wire wire
-	r    *bufio.Reader
 	w    io.WriteCloser
-	out  []byte // framed messages that wait for flush
-	msg  []byte
-	id   int
+
+	r *bufio.Reader // owned by readLoop, once that runs
+
+	writing sync.Mutex // guards framed, and writes to w
+	framed  []byte
+
+	mu       sync.Mutex // guards the fields below; not held while writing
+	inFlight map[int]chan<- answer
+	err      error // why readLoop ended
+}
+
+// An answer is what became of a request.
+type answer struct {
+	size int // of the message
+	err  error
 }
 
 func newConn(w wire, r io.Reader, wc io.WriteCloser) *conn {
-	return &conn{wire: w, r: bufio.NewReaderSize(r, 64<<10), w: wc}
+	return &conn{wire: w, r: bufio.NewReaderSize(r, 64<<10), w: wc, inFlight: map[int]chan<- answer{}}
 }
 
 // dialTCP connects to a server on this machine.
@@ -66,110 +80,137 @@ func dialHTTP(addr, session string) (*conn, error) {
 	return newConn(&httpWire{host: addr, session: session}, nc, nc), nil
 }
 
-// initialize opens the MCP session.
-func (c *conn) initialize() error {
-	c.message(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"` + revision +
-		`","capabilities":{},"clientInfo":{"name":"bench","version":"1"}}}`)
-	if err := c.flush(); err != nil {
-		return err
+// send writes one message. If it is a request, its answer goes to the channel,
+// which has room for it.
+func (c *conn) send(msg []byte, id int, to chan<- answer) error {
+	if to != nil {
+		if err := c.expect(id, to); err != nil {
+			return err
+		}
 	}
-	return c.answer(0)
-}
-
-// initialized tells the server that the client is ready.
-func (c *conn) initialized() error {
-	c.message(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
-	if err := c.flush(); err != nil {
-		return err
-	}
-	if _, ok := c.wire.(*httpWire); ok {
-		_, err := c.wire.next(c.r) // 202
-		return err
-	}
-	return nil
-}
-
-// padding makes a call's message about 300 bytes long, and so its answer.
-var padding = strings.Repeat("The quick brown fox. ", 10)
-
-// request queues a call whose answer has size bytes of text, or padding.
-func (c *conn) request(size int) {
-	c.id++
-	m := append(c.msg[:0], `{"jsonrpc":"2.0","id":`...)
-	m = strconv.AppendInt(m, int64(c.id), 10)
-	m = append(m, `,"method":"tools/call","params":{"name":"echo","arguments":{`...)
-	if size > 0 {
-		m = append(m, `"size":`...)
-		m = strconv.AppendInt(m, int64(size), 10)
-	} else {
-		m = append(m, `"text":"`+padding+`"`...)
-	}
-	c.msg = append(m, `}}}`...)
-	c.out = c.wire.frame(c.out, c.msg)
-}
-
-func (c *conn) message(m string) {
-	c.out = c.wire.frame(c.out, []byte(m))
-}
-
-func (c *conn) flush() error {
-	if len(c.out) == 0 {
-		return nil
-	}
-	_, err := c.w.Write(c.out)
-	c.out = c.out[:0]
+	c.writing.Lock()
+	defer c.writing.Unlock()
+	c.framed = c.wire.frame(c.framed[:0], msg)
+	_, err := c.w.Write(c.framed)
 	return err
 }
 
-// answer waits for the next result, which has at least size bytes, and passes
-// over notifications.
-func (c *conn) answer(size int) error {
+func (c *conn) expect(id int, to chan<- answer) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.err != nil {
+		return c.err
+	}
+	c.inFlight[id] = to
+	return nil
+}
+
+// readLoop delivers answers until the connection ends, which is then the answer
+// to all that is in flight.
+func (c *conn) readLoop() {
 	for {
 		m, err := c.wire.next(c.r)
 		if err != nil {
-			return fmt.Errorf("waiting for an answer: %w", err)
+			c.fail(fmt.Errorf("waiting for an answer: %w", err))
+			return
 		}
-		head := m[:min(len(m), 128)]
-		switch {
-		case bytes.Contains(head, []byte(`"result":`)) && len(m) >= size:
-			return nil
-		case !bytes.Contains(head, []byte(`"method":`)):
-			return fmt.Errorf("not an answer: %.300q", m)
+		if id, a, ok := parseAnswer(m); ok {
+			c.settle(id, a)
 		}
 	}
 }
 
-// call makes one call and waits for its answer.
-func (c *conn) call(size int) error {
-	c.request(size)
-	if err := c.flush(); err != nil {
+func (c *conn) settle(id int, a answer) {
+	c.mu.Lock()
+	to := c.inFlight[id]
+	delete(c.inFlight, id)
+	c.mu.Unlock()
+	if to != nil {
+		to <- a
+	}
+}
+
+func (c *conn) fail(err error) {
+	c.mu.Lock()
+	c.err = err
+	lost := c.inFlight
+	c.inFlight = nil
+	c.mu.Unlock()
+	for _, to := range lost {
+		to <- answer{err: err}
+	}
+}
+
+// parseAnswer reads as little of m as it can; ok is false for what is no answer.
+func parseAnswer(m []byte) (id int, a answer, ok bool) {
+	head := m[:min(len(m), 128)]
+	_, rest, found := bytes.Cut(head, []byte(`"id":`))
+	if !found || bytes.Contains(head, []byte(`"method":`)) {
+		return 0, answer{}, false
+	}
+	end := bytes.IndexAny(rest, ",}")
+	id, err := strconv.Atoi(string(rest[:max(end, 0)]))
+	if err != nil {
+		return 0, answer{}, false
+	}
+	if !bytes.Contains(head, []byte(`"result":`)) {
+		return id, answer{err: fmt.Errorf("not a result: %.300q", m)}, true
+	}
+	return id, answer{size: len(m)}, true
+}
+
+// A caller makes one request after another.
+type caller struct {
+	conn   *conn
+	nextID func() int // ids differ within a session
+	msg    []byte
+	answer chan answer // from readLoop, has room for one; never closed
+}
+
+func (c *conn) caller(nextID func() int) *caller {
+	return &caller{conn: c, nextID: nextID, answer: make(chan answer, 1)}
+}
+
+// initialize opens the MCP session.
+func (c *caller) initialize() error {
+	return c.request("initialize", `{"protocolVersion":"`+revision+
+		`","capabilities":{},"clientInfo":{"name":"bench","version":"1"}}`, 0)
+}
+
+// initialized tells the server that the client is ready.
+func (c *caller) initialized() error {
+	return c.conn.send([]byte(`{"jsonrpc":"2.0","method":"notifications/initialized"}`), 0, nil)
+}
+
+// padding makes a call's message about 300 bytes long, and so its answer.
+var padding = `{"name":"echo","arguments":{"text":"` + strings.Repeat("The quick brown fox. ", 10) + `"}}`
+
+// call calls a tool whose result has size bytes, or is as long as padding.
+func (c *caller) call(size int) error {
+	params := padding
+	if size > 0 {
+		params = `{"name":"echo","arguments":{"size":` + strconv.Itoa(size) + `}}`
+	}
+	return c.request("tools/call", params, size)
+}
+
+var errShort = errors.New("the answer is too short")
+
+func (c *caller) request(method, params string, size int) error {
+	id := c.nextID()
+	m := append(c.msg[:0], `{"jsonrpc":"2.0","id":`...)
+	m = strconv.AppendInt(m, int64(id), 10)
+	m = append(m, `,"method":"`...)
+	m = append(m, method...)
+	m = append(m, `","params":`...)
+	m = append(m, params...)
+	c.msg = append(m, '}')
+	if err := c.conn.send(c.msg, id, c.answer); err != nil {
 		return err
 	}
-	return c.answer(size)
-}
-
-// pump keeps width calls in flight until deadline and returns how many were
-// answered. What is queued while answers are still at hand leaves in one write.
-func (c *conn) pump(width int, deadline time.Time) (answered int, err error) {
-	for range width {
-		c.request(0)
+	a := <-c.answer
+	if a.err == nil && a.size < size {
+		return errShort
 	}
-	for inFlight := width; inFlight > 0; {
-		if c.r.Buffered() == 0 {
-			if err := c.flush(); err != nil {
-				return answered, err
-			}
-		}
-		if err := c.answer(0); err != nil {
-			return answered, err
-		}
-		answered++
-		if time.Now().Before(deadline) {
-			c.request(0)
-		} else {
-			inFlight--
-		}
-	}
-	return answered, nil
+	return a.err
 }
-

@@ -2,6 +2,7 @@ package main
 
 import (
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -53,7 +54,7 @@ func (s *session) measure(m *sample, d time.Duration) error {
 // oneByOne makes one call after another for d, with results of size bytes, and
 // returns how long each took, in order of length.
 func (s *session) oneByOne(size int, d time.Duration) ([]time.Duration, error) {
-	c := s.conns[0]
+	c := s.callers[0]
 	times := make([]time.Duration, 0, 1<<16)
 	for end := time.Now().Add(d); time.Now().Before(end); {
 		begin := time.Now()
@@ -66,24 +67,30 @@ func (s *session) oneByOne(size int, d time.Duration) ([]time.Duration, error) {
 	return times, nil
 }
 
-// together keeps width calls in flight for d, spread over all connections, and
-// returns how many were answered per second.
+// together has all callers call for d, and returns how many calls were answered
+// per second.
 func (s *session) together(d time.Duration) (float64, error) {
 	var g errgroup.Group
+	var answered atomic.Int64
 	begin := time.Now()
-	answered := make([]int, len(s.conns))
-	for i, c := range s.conns {
-		g.Go(func() (err error) {
-			answered[i], err = c.pump(width/len(s.conns), begin.Add(d))
+	for _, c := range s.callers {
+		g.Go(func() error {
+			n, err := c.callUntil(begin.Add(d))
+			answered.Add(n)
 			return err
 		})
 	}
 	err := g.Wait()
-	total := 0
-	for _, n := range answered {
-		total += n
+	return float64(answered.Load()) / time.Since(begin).Seconds(), err
+}
+
+func (c *caller) callUntil(end time.Time) (n int64, err error) {
+	for ; time.Now().Before(end); n++ {
+		if err := c.call(0); err != nil {
+			return n, err
+		}
 	}
-	return float64(total) / time.Since(begin).Seconds(), err
+	return n, nil
 }
 
 // quantile returns the value below which the share q of sorted lies; zero if

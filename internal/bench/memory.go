@@ -17,38 +17,36 @@ const settle = time.Second
 
 // weigh fills in f for the WebSocket target ws.
 func (f *footprint) weigh(ws target, prof profiler) (err error) {
-	f.idle, f.connected, err = grow(ws, f.clients, dialWebSocket, prof.probe("connected"))
+	f.idle, f.connected, err = grow(ws, f.clients, false, prof.probe("connected"))
 	if err != nil {
 		return err
 	}
-	_, f.initialized, err = grow(ws, f.sessions, dialInitialized, prof.probe("initialized"))
+	_, f.initialized, err = grow(ws, f.sessions, true, prof.probe("initialized"))
 	return err
 }
 
-// grow starts tgt and returns its memory before and, for each of n clients that
-// dial makes, how much it takes more with them.
-func grow(tgt target, n int, dial func(addr string) (*conn, error), pr probe) (idle, each float64, err error) {
-	p, err := start(tgt.argv, pr.env()...)
+// grow starts tgt and returns its memory before and, for each of n WebSocket
+// clients, how much it takes more with them, connected only or also initialized.
+func grow(tgt target, n int, initialize bool, pr probe) (idle, each float64, err error) {
+	p, err := start(tgt.argv, tgt.serves, pr.env()...)
 	if err != nil {
 		return 0, 0, err
 	}
 	s := &session{proc: p}
 	defer func() { err = errors.Join(p.explain(err), s.end()) }()
 
-	addr, err := p.address()
-	if err != nil {
-		return 0, 0, err
-	}
 	time.Sleep(settle)
 	if idle, err = p.rss(); err != nil {
 		return 0, 0, err
 	}
+	addr, err := p.address()
+	if err != nil {
+		return idle, 0, err
+	}
 	for range n {
-		c, err := dial(addr)
-		if err != nil {
+		if err := s.join(addr, initialize); err != nil {
 			return idle, 0, err
 		}
-		s.conns = append(s.conns, c)
 	}
 	time.Sleep(settle)
 	full, err := p.rss()
@@ -58,13 +56,18 @@ func grow(tgt target, n int, dial func(addr string) (*conn, error), pr probe) (i
 	return idle, (full - idle) / float64(n), pr.collect(p)
 }
 
-func dialInitialized(addr string) (*conn, error) {
+// join adds a WebSocket client.
+func (s *session) join(addr string, initialize bool) error {
 	c, err := dialWebSocket(addr)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	if err := c.initialize(); err != nil {
-		return nil, err
+	client := s.add(c)
+	if !initialize {
+		return nil
 	}
-	return c, c.initialized()
+	if err := client.initialize(); err != nil {
+		return err
+	}
+	return client.initialized()
 }

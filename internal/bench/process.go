@@ -21,14 +21,15 @@ type process struct {
 	out io.ReadCloser
 
 	logs sync.WaitGroup // readLog
-	addr chan string    // what serve says that it listens on; never closed
+	addr chan string    // what a server says that it listens on; never closed
 
 	mu  sync.Mutex // guards the fields below
 	log strings.Builder
 }
 
-// start runs argv with the additional environment env.
-func start(argv []string, env ...string) (*process, error) {
+// start runs argv with the additional environment env. What it writes to stdout
+// is for the caller to read, unless it is a server.
+func start(argv []string, server bool, env ...string) (*process, error) {
 	p := &process{cmd: exec.Command(argv[0], argv[1:]...), addr: make(chan string, 1)}
 	p.cmd.Env = append(os.Environ(), env...)
 	stderr, err := p.cmd.StderrPipe()
@@ -45,6 +46,9 @@ func start(argv []string, env ...string) (*process, error) {
 		return nil, err
 	}
 	p.logs.Go(func() { p.readLog(stderr) })
+	if server {
+		p.logs.Go(func() { p.readLog(p.out) })
+	}
 	return p, nil
 }
 

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -12,10 +14,10 @@ import (
 type target struct {
 	name string
 	argv []string
+	// serves says that it is reached over the network.
+	serves bool
 	// open returns the first connection to the started process.
 	open func(p *process) (*conn, error)
-	// more is how many further connections it takes to have 64 calls in flight.
-	more int
 }
 
 // programs are the paths of what is measured.
@@ -31,8 +33,8 @@ func (b programs) targets() []target {
 		{name: "direct", argv: []string{b.echo}, open: openStdio},
 		{name: "relay", argv: []string{b.relay, b.echo}, open: openStdio},
 		{name: "stdio", argv: []string{b.proxy, "stdio", "--config", b.config}, open: openStdio},
-		{name: "websocket", argv: serve, open: openWebSocket},
-		{name: "http", argv: serve, open: openHTTP, more: width - 1},
+		{name: "websocket", argv: serve, serves: true, open: openWebSocket},
+		{name: "http", argv: serve, serves: true, open: openHTTP},
 	}
 }
 
@@ -66,15 +68,19 @@ func openHTTP(p *process) (*conn, error) {
 
 // A session is a started target that answers calls.
 type session struct {
-	proc  *process
-	conns []*conn       // the first made the handshake
-	first time.Duration // from the start of the process to its first answer
+	proc    *process
+	conns   []*conn
+	callers []*caller
+	first   time.Duration // from the start of the process to its first answer
+
+	ids     atomic.Int64
+	readers sync.WaitGroup // the readLoop of each conn
 }
 
 // begin starts tgt and opens a session through it.
 func (tgt target) begin(env ...string) (*session, error) {
 	started := time.Now()
-	p, err := start(tgt.argv, env...)
+	p, err := start(tgt.argv, tgt.serves, env...)
 	if err != nil {
 		return nil, err
 	}
@@ -85,34 +91,52 @@ func (tgt target) begin(env ...string) (*session, error) {
 	return s, nil
 }
 
+// handshake initializes the session and makes its callers, which share the first
+// connection or have one each.
 func (s *session) handshake(tgt target, started time.Time) error {
 	c, err := tgt.open(s.proc)
 	if err != nil {
 		return err
 	}
-	s.conns = append(s.conns, c)
-	if err := c.initialize(); err != nil {
+	first := s.add(c)
+	if err := first.initialize(); err != nil {
 		return err
 	}
 	s.first = time.Since(started)
-	if err := c.initialized(); err != nil {
+	if err := first.initialized(); err != nil {
 		return err
 	}
-	for range tgt.more {
-		w := c.wire.(*httpWire)
+	for len(s.callers) < width {
+		w, each := c.wire.(*httpWire)
+		if !each {
+			s.callers = append(s.callers, c.caller(s.nextID))
+			continue
+		}
 		another, err := dialHTTP(w.host, w.session)
 		if err != nil {
 			return err
 		}
-		s.conns = append(s.conns, another)
+		s.add(another)
 	}
 	return nil
 }
+
+// add takes c over and returns its first caller.
+func (s *session) add(c *conn) *caller {
+	s.conns = append(s.conns, c)
+	s.readers.Go(c.readLoop)
+	s.callers = append(s.callers, c.caller(s.nextID))
+	return s.callers[len(s.callers)-1]
+}
+
+func (s *session) nextID() int { return int(s.ids.Add(1)) }
 
 // end closes the connections and stops the process.
 func (s *session) end() error {
 	for _, c := range s.conns {
 		c.w.Close() // stop reports what matters
 	}
-	return s.proc.stop()
+	err := s.proc.stop()
+	s.readers.Wait()
+	return err
 }

@@ -33,23 +33,29 @@ func respond(t *testing.T, msg []byte) []byte {
 		*call.ID, strings.Repeat("x", call.Params.Arguments.Size))
 }
 
-// converse tries a connection as the benchmark uses it.
-func converse(t *testing.T, c *conn, width int) {
+// converse tries a connection as the benchmark uses it, with n callers.
+func converse(t *testing.T, c *conn, n int) {
 	t.Helper()
-	if err := c.initialize(); err != nil {
+	s := &session{}
+	first := s.add(c)
+	defer s.readers.Wait()
+	defer c.w.Close()
+	if err := first.initialize(); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.initialized(); err != nil {
+	if err := first.initialized(); err != nil {
 		t.Fatal(err)
 	}
 	for _, size := range []int{0, 200, 60_000, 70_000, big} {
-		if err := c.call(size); err != nil {
+		if err := first.call(size); err != nil {
 			t.Fatalf("%d bytes: %v", size, err)
 		}
 	}
-	n, err := c.pump(width, time.Now().Add(10*time.Millisecond))
-	if err != nil || n < width {
-		t.Errorf("pump: %d answers, %v", n, err)
+	for len(s.callers) < n {
+		s.callers = append(s.callers, c.caller(s.nextID))
+	}
+	if rate, err := s.together(10 * time.Millisecond); err != nil || rate <= 0 {
+		t.Errorf("%v calls per second, %v", rate, err)
 	}
 }
 
@@ -64,7 +70,7 @@ func TestLine(t *testing.T) {
 			}
 		}
 	}()
-	converse(t, newConn(&lineWire{}, client, client), 1) // net.Pipe has no room for more
+	converse(t, newConn(&lineWire{}, client, client), width)
 	client.Close()
 	<-done
 }
@@ -92,7 +98,6 @@ func TestWebSocket(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer c.w.Close()
 	converse(t, c, width)
 }
 
@@ -139,20 +144,21 @@ func TestHTTP(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer c.w.Close()
 	converse(t, c, 1)
 }
 
 func TestRefusals(t *testing.T) {
 	for name, response := range map[string]string{
-		"json-rpc error": "HTTP/1.1 200 OK\r\nContent-Length: 37\r\n\r\n" + `{"jsonrpc":"2.0","id":0,"error":null}`,
+		"json-rpc error": "HTTP/1.1 200 OK\r\nContent-Length: 37\r\n\r\n" + `{"jsonrpc":"2.0","id":1,"error":null}`,
 		"status":         "HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n",
 		"end":            "",
 	} {
-		c := newConn(&httpWire{}, strings.NewReader(response), nopCloser{io.Discard})
+		s := &session{}
+		c := s.add(newConn(&httpWire{}, strings.NewReader(response), nopCloser{io.Discard}))
 		if err := c.initialize(); err == nil {
 			t.Errorf("%s: taken for an answer", name)
 		}
+		s.readers.Wait()
 	}
 }
 
