@@ -21,7 +21,7 @@ var profilerSource []byte
 // A profiler says where the proxy's time and memory go; the zero profiler does
 // nothing.
 type profiler struct {
-	dir string // receives NAME.cpu and NAME.heap of each probe
+	dir string // receives NAME.cpu, NAME.heap and NAME.goroutine of each probe
 }
 
 // A probe is one profiled process; the zero probe is not profiled.
@@ -78,7 +78,7 @@ func (pr profiler) report(w io.Writer, targets []target, d time.Duration) error 
 				return fmt.Errorf("profile %s: %w", tgt.name, err)
 			}
 			fmt.Fprintf(w, "\n%s.cpu\n", probe.path)
-			top := exec.Command("go", "tool", "pprof", "-top", "-nodecount=30", probe.path+".cpu")
+			top := exec.Command("go", "tool", "pprof", "-top", "-cum", "-nodecount=50", probe.path+".cpu")
 			top.Stdout = w
 			if err := top.Run(); err != nil {
 				return fmt.Errorf("read profile: %w", err)
