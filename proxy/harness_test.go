@@ -86,10 +86,16 @@ func (w *world) open(_ context.Context, upstream, _ string) (jsonrpc.Conn, error
 	return theirs, nil
 }
 
-// upstream returns the test's end of the newest stream to an upstream.
+// upstream returns the test's end of the newest stream to an upstream, once
+// nothing moves any more.
 func (w *world) upstream(name string) *peer {
 	w.t.Helper()
 	synctest.Wait()
+	return w.newest(name)
+}
+
+func (w *world) newest(name string) *peer {
+	w.t.Helper()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if len(w.conns[name]) == 0 {

@@ -118,7 +118,9 @@ func (l *leg) initialized(a *attempt, answer *jsonrpc.Message) {
 		a.cause = "start failed"
 		l.s.mu.Unlock()
 		if !ended {
-			l.log.Warn("upstream refused initialize")
+			if l.s.p.warnOnce("refused " + l.up.Name) { // not at each try
+				l.log.Warn("upstream refused initialize")
+			}
 			a.conn.Close()
 		}
 		return
@@ -245,7 +247,7 @@ func announce(capabilities json.RawMessage, missing bool) json.RawMessage {
 	if missing {
 		capabilities = union(capabilities, json.RawMessage(everything))
 	}
-	for _, list := range []string{"tools", "prompts", "resources"} {
+	for _, list := range []string{"resources", "prompts", "tools"} {
 		if v, _ := jsonrpc.Member(capabilities, list); v != nil {
 			capabilities = union(json.RawMessage(`{"`+list+`":{"listChanged":true}}`), capabilities)
 		}

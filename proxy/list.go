@@ -211,8 +211,11 @@ func (l *leg) keep(k kind, t *table, version int) {
 func (s *session) refresh(ctx context.Context, want func(*leg) bool, ks ...kind) {
 	s.fanOut(ctx, want, func(ctx context.Context, l *leg) {
 		for _, k := range ks {
-			if l.stale(k) {
-				l.list(ctx, k)
+			if !l.stale(k) {
+				continue
+			}
+			if li, _ := l.list(ctx, k); li == nil {
+				return // it is down, or too slow
 			}
 		}
 	})

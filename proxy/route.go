@@ -166,13 +166,17 @@ func (s *session) forward(c *call, l *leg, params json.RawMessage, edits ...json
 	l.sendLocked(r, m)
 }
 
-// findToken returns where the progress token stands in params, if there is one.
+// findToken returns where the progress token stands in params, if there is one:
+// null is none.
 func findToken(params json.RawMessage) (jsonrpc.Span, error) {
 	var at [1]jsonrpc.Span
 	if err := jsonrpc.Find(params, jsonrpc.Span{}, at[:], "_meta"); err != nil || at[0].IsZero() {
 		return jsonrpc.Span{}, err
 	}
 	err := jsonrpc.Find(params, at[0], at[:], "progressToken")
+	if string(at[0].Of(params)) == "null" {
+		at[0] = jsonrpc.Span{}
+	}
 	return at[0], err
 }
 

@@ -1,0 +1,202 @@
+package proxy
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+)
+
+// TestStorm lets clients and upstreams do everything at once, with real
+// goroutines, and checks what must hold of every call: it is answered once,
+// unless it was cancelled.
+func TestStorm(t *testing.T) {
+	p := &Proxy{
+		Upstreams:   []Upstream{{Name: "a", RequestTimeout: 20 * time.Millisecond}, {Name: "b"}, {Name: "c"}},
+		Dialer:      DialFunc(stormyUpstream),
+		ListTimeout: 50 * time.Millisecond,
+		Drain:       50 * time.Millisecond,
+		PageSize:    1,
+	}
+	var clients sync.WaitGroup
+	for i := range 100 {
+		clients.Go(func() { newStormyClient(t, p, uint64(i)).run() })
+	}
+	clients.Wait()
+	if len(p.sessions) > 0 {
+		t.Error("sessions left:", len(p.sessions))
+	}
+}
+
+// stormyUpstream answers late, never, twice, or dies; it asks, changes its lists
+// and makes progress, too.
+func stormyUpstream(_ context.Context, name, _ string) (jsonrpc.Conn, error) {
+	if rand.N(10) == 0 {
+		return nil, &jsonrpc.ClosedError{Cause: "start failed"}
+	}
+	ours, theirs := jsonrpc.Pipe()
+	go func() {
+		defer ours.Close()
+		for {
+			m, err := ours.Recv()
+			if err != nil {
+				return
+			}
+			if !m.IsRequest() {
+				continue
+			}
+			switch n := rand.N(40); {
+			case n == 0:
+				ours.CloseCause(&jsonrpc.ClosedError{Cause: "signal: killed", Delivered: true})
+				return
+			case n < 4 && m.Method == "tools/call": // never
+				continue
+			case n < 8:
+				ours.Send(jsonrpc.NewRequest(m.ID, "roots/list", nil))
+			case n < 12:
+				ours.Send(jsonrpc.NewNotification("notifications/tools/list_changed", nil))
+			case n < 16:
+				ours.Send(jsonrpc.NewNotification("notifications/progress", fmt.Appendf(nil, `{"progressToken":%s,"progress":1}`, m.ID)))
+			}
+			stormyEcho(ours, name, m)
+		}
+	}()
+	return theirs, nil
+}
+
+func stormyEcho(c *jsonrpc.PipeConn, name string, m *jsonrpc.Message) {
+	p := &peer{conn: c}
+	echo(name)(p, m)
+	if rand.N(10) == 0 {
+		echo(name)(p, m)
+	}
+}
+
+// A stormyClient calls, cancels, answers, and leaves in one of three ways.
+type stormyClient struct {
+	t     *testing.T
+	proxy *Proxy
+	conn  *jsonrpc.PipeConn
+	rng   *rand.Rand
+
+	mu   sync.Mutex
+	open map[string]bool // calls without answer; true if cancelled
+
+	synced chan struct{} // closed when the proxy has read all calls
+}
+
+func newStormyClient(t *testing.T, p *Proxy, seed uint64) *stormyClient {
+	return &stormyClient{t: t, proxy: p, rng: rand.New(rand.NewPCG(seed, 1)), open: map[string]bool{}, synced: make(chan struct{})}
+}
+
+func (c *stormyClient) run() {
+	ctx, force := context.WithCancel(context.Background())
+	defer force()
+	conn, theirs := jsonrpc.Pipe()
+	c.conn = conn
+	ended := make(chan error, 1)
+	go func() { ended <- c.proxy.Serve(ctx, theirs) }()
+	var reading sync.WaitGroup
+	reading.Go(c.read)
+	c.talk()
+	gone := false
+	switch c.rng.IntN(3) {
+	case 0:
+		c.call(`"sync"`, "ping", `{}`)
+		<-c.synced
+		force()
+	case 1:
+		conn.CloseWrite()
+	case 2:
+		gone = true
+		conn.Close()
+	}
+	select {
+	case err := <-ended:
+		if !errors.Is(err, jsonrpc.ErrClosed) {
+			c.t.Error("ended with", err)
+		}
+	case <-time.After(30 * time.Second):
+		c.t.Error("Serve hangs")
+	}
+	conn.Close()
+	reading.Wait()
+	for id, cancelled := range c.open {
+		if !cancelled && !gone {
+			c.t.Error("no answer to", id)
+		}
+	}
+}
+
+func (c *stormyClient) talk() {
+	c.call("0", "initialize", `{"protocolVersion":"2025-11-25","capabilities":{}}`)
+	calls := []struct{ method, params string }{
+		{"tools/call", `{"name":"a__echo","_meta":{"progressToken":"t"}}`},
+		{"tools/call", `{"name":"b__echo","task":{}}`},
+		{"tools/call", `{"name":"c__other"}`},
+		{"prompts/get", `{"name":"ask"}`},
+		{"tools/list", `{}`},
+		{"resources/list", `{}`},
+		{"resources/read", `{"uri":"test://b/t/1"}`},
+		{"resources/subscribe", `{"uri":"test://nobody"}`},
+		{"logging/setLevel", `{"level":"info"}`},
+		{"tasks/list", `{}`},
+		{"vendor/own", `{}`},
+		{"ping", `{}`},
+	}
+	for id := 1; id < 60; id++ {
+		one := calls[c.rng.IntN(len(calls))]
+		c.call(fmt.Sprint(id), one.method, one.params)
+		if c.rng.IntN(4) == 0 {
+			c.cancel(fmt.Sprint(1 + c.rng.IntN(id)))
+		}
+		if c.rng.IntN(10) == 0 {
+			time.Sleep(time.Duration(c.rng.IntN(5)) * time.Millisecond)
+		}
+	}
+}
+
+func (c *stormyClient) call(id, method, params string) {
+	c.mu.Lock()
+	c.open[id] = false
+	c.mu.Unlock()
+	parsed, _ := jsonrpc.ParseID([]byte(id))
+	c.conn.Send(jsonrpc.NewRequest(parsed, method, json.RawMessage(params)))
+}
+
+func (c *stormyClient) cancel(id string) {
+	c.mu.Lock()
+	if _, open := c.open[id]; open {
+		c.open[id] = true
+	}
+	c.mu.Unlock()
+	c.conn.Send(jsonrpc.NewNotification("notifications/cancelled", json.RawMessage(`{"requestId":`+id+`}`)))
+}
+
+func (c *stormyClient) read() {
+	for {
+		m, err := c.conn.Recv()
+		switch {
+		case err != nil:
+			return
+		case m.IsRequest():
+			c.conn.Send(jsonrpc.NewResult(m.ID, json.RawMessage(`{"roots":[]}`)))
+		case m.IsResponse():
+			c.mu.Lock()
+			if _, open := c.open[m.ID.String()]; !open {
+				c.t.Error("second answer, or one to nothing:", string(m.Append(nil)))
+			}
+			delete(c.open, m.ID.String())
+			c.mu.Unlock()
+			if m.ID.String() == `"sync"` {
+				close(c.synced)
+			}
+		}
+	}
+}
