@@ -3,6 +3,7 @@ package frontend
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -273,4 +274,9 @@ func (s *session) holds() holds {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return holds{len(s.streams), len(s.pending), len(s.store), s.storeBytes, s.dropped, s.open}
+}
+
+func isInvalid(err error) bool {
+	_, ok := errors.AsType[*jsonrpc.InvalidError](err)
+	return ok
 }

@@ -3,6 +3,7 @@
 package frontend
 
 import (
+	"io"
 	"os"
 
 	"golang.org/x/sys/unix"
@@ -25,4 +26,59 @@ func pollBroken(f *os.File) (broken, ok bool) {
 		broken = err == nil && n > 0 && fds[0].Revents&(unix.POLLERR|unix.POLLHUP|unix.POLLNVAL) != 0
 	})
 	return broken, err == nil
+}
+
+// pollable returns f as a file whose reads and writes Close unblocks, nil if f is
+// neither a pipe nor a socket. Non-blocking is a property of what is open and not
+// of the descriptor, so whoever shares it sees it; Close undoes it.
+func pollable(f *os.File) io.ReadWriteCloser {
+	if canBeInterrupted(f) {
+		return f
+	}
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return nil
+	}
+	dup := -1
+	raw.Control(func(fd uintptr) {
+		var info unix.Stat_t
+		if unix.Fstat(int(fd), &info) != nil || info.Mode&unix.S_IFMT != unix.S_IFIFO && info.Mode&unix.S_IFMT != unix.S_IFSOCK {
+			return
+		}
+		if dup, err = unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 0); err != nil {
+			dup = -1
+			return
+		}
+		unix.SetNonblock(dup, true)
+	})
+	if dup < 0 {
+		return nil
+	}
+	p := &unblocked{File: os.NewFile(uintptr(dup), f.Name()), f: f}
+	if !canBeInterrupted(p.File) {
+		p.File.Close()
+		p.restore()
+		return nil
+	}
+	return p
+}
+
+// An unblocked file is a second descriptor of f in non-blocking mode.
+type unblocked struct {
+	*os.File
+	f *os.File
+}
+
+// Close closes both descriptors. It waits for reads and writes that it unblocked,
+// so none can find the file blocking again.
+func (u *unblocked) Close() error {
+	u.File.Close()
+	u.restore()
+	return u.f.Close()
+}
+
+func (u *unblocked) restore() {
+	if raw, err := u.f.SyscallConn(); err == nil {
+		raw.Control(func(fd uintptr) { unix.SetNonblock(int(fd), false) })
+	}
 }
