@@ -143,6 +143,21 @@ test("four real servers behind one connection", async (t) => {
   assert.ok((await alone.client.listTools()).tools.some((tool) => tool.name === "read_graph"));
 });
 
+test("examples/aggregate.yaml", async (t) => {
+  const files = mkdtempSync(join(tmpdir(), "interop-"));
+  const env = { ...process.env, DATA_DIR: files, MEMORY_FILE: join(files, "memory") };
+  // npx finds the servers here, where they are installed in the very versions.
+  const proxy = await serve(t, ["--config", here("../examples/aggregate.yaml")], { cwd: here("."), env });
+  const { client } = await connect(t, () => new StreamableHTTPClientTransport(new URL(`http://${proxy.host}/mcp`)));
+  const names = await until("the tools of all three", async () => {
+    const { tools } = await client.listTools();
+    const names = tools.map((tool) => tool.name);
+    return ["everything__echo", "files__list_directory", "memory__read_graph"].every((n) => names.includes(n)) && names;
+  });
+  assert.ok(!names.includes("files__move_file"), "a denied tool is listed");
+  await assert.rejects(call(client, "files__move_file", { source: "a", destination: "b" }));
+});
+
 function stdio([command, ...args]) {
   return new StdioClientTransport({ command, args, stderr: "ignore" });
 }
