@@ -43,7 +43,9 @@ async function vanish(t, release, tool, { over, leave }) {
   await leave(client);
   await until("the server to be gone", () => gone(pid));
   await (proxy ? ended(proxy) : client.closed); // the proxy has the client's stderr
-  const ours = records((proxy ?? client).output)
+  const { output } = proxy ?? client;
+  assert.doesNotMatch(output, /Traceback|Exception/);
+  const ours = records(output)
     .slice(before)
     .filter(({ msg }) => !msg.startsWith("upstream stderr") && msg !== "shutting down");
   assert.equal(ours.length, 1, JSON.stringify(ours));
