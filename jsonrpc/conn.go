@@ -35,3 +35,21 @@ func SendAll(c Conn, messages []*Message) error {
 	}
 	return nil
 }
+
+// RecvAll waits for a message and appends it to batch, and with it those that
+// have arrived behind it. Messages may come with an error: they were before it.
+func RecvAll(c Conn, batch []*Message) ([]*Message, error) {
+	if c, ok := c.(interface {
+		RecvAll([]*Message) ([]*Message, error)
+	}); ok {
+		return c.RecvAll(batch)
+	}
+	m, err := c.Recv()
+	if err != nil {
+		return batch, err
+	}
+	return append(batch, m), nil
+}
+
+// maxAtOnce bounds what RecvAll returns at once.
+const maxAtOnce = 64

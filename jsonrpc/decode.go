@@ -69,6 +69,60 @@ func (l Limits) Decode(data []byte) (*Message, error) {
 	return nil, &InvalidError{Code: CodeInvalidRequest, Reason: "not a JSON object"}
 }
 
+// DecodeOwn decodes what [Message.Append] wrote, on the other side of a link,
+// where its content need not be checked a second time: the head of the envelope
+// is read, and the value at its end is taken as it stands. Whatever does not begin
+// as Append begins is decoded with [Decode].
+func DecodeOwn(data []byte) (*Message, error) {
+	m := &Message{}
+	rest, ok := bytes.CutPrefix(data, []byte(`{"jsonrpc":"2.0"`))
+	if !ok || len(rest) == 0 || rest[len(rest)-1] != '}' {
+		return Decode(data)
+	}
+	if after, found := bytes.CutPrefix(rest, []byte(`,"id":`)); found {
+		n := scalarEnd(after)
+		m.ID, rest = ID{string(after[:n])}, after[n:]
+	}
+	if after, found := bytes.CutPrefix(rest, []byte(`,"method":`)); found {
+		n := scalarEnd(after)
+		m.Method, _ = Unquote(after[:n])
+		rest = after[n:]
+	}
+	value := func(key string) (json.RawMessage, bool) {
+		after, found := bytes.CutPrefix(rest, []byte(key))
+		return json.RawMessage(after[:max(len(after)-1, 0):max(len(after)-1, 0)]), found
+	}
+	if v, found := value(`,"params":`); found {
+		m.Params = v
+	} else if v, found := value(`,"result":`); found {
+		m.Result = v
+	} else if v, found := value(`,"error":`); found {
+		m.Error = v
+	} else if len(rest) != 1 { // members that JSON-RPC does not define
+		return Decode(data)
+	}
+	return m, nil
+}
+
+// scalarEnd returns where the string or number that text begins with ends.
+func scalarEnd(text []byte) int {
+	if text[0] != '"' {
+		if i := bytes.IndexAny(text, ",}"); i >= 0 {
+			return i
+		}
+		return len(text)
+	}
+	for i := 1; i < len(text); i++ {
+		switch text[i] {
+		case '\\':
+			i++
+		case '"':
+			return i + 1
+		}
+	}
+	return len(text)
+}
+
 // space is what JSON calls white space.
 const space = " \t\r\n"
 

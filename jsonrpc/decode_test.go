@@ -2,6 +2,7 @@ package jsonrpc_test
 
 import (
 	"errors"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -195,9 +196,9 @@ func TestRoundTrip(t *testing.T) {
 		{"error data", `{"jsonrpc":"2.0","id":1,"error":{"code":-1,"message":"m","data":[1e9],"x":1}}`, ``},
 		{"batch", `[{"jsonrpc":"2.0","id":1,"method":"a"},{"jsonrpc":"2.0","method":"b"}]`, ``},
 		{"unknown members", `{"trace":[1.0],"jsonrpc":"2.0","meta":{"a":1,"a":2},"id":1,"result":{}}`,
-			`{"jsonrpc":"2.0","id":1,"result":{},"trace":[1.0],"meta":{"a":1,"a":2}}`},
+			`{"jsonrpc":"2.0","id":1,"trace":[1.0],"meta":{"a":1,"a":2},"result":{}}`},
 		{"line breaks", "{\r\n \"jsonrpc\": \"2.0\",\n \"id\": 1, \"x\" :\n1, \"result\": {\r\n  \"a\": [1,\n2]\n}\n}",
-			`{"jsonrpc":"2.0","id":1,"result":{    "a": [1, 2] },"x" : 1}`},
+			`{"jsonrpc":"2.0","id":1,"x" : 1,"result":{    "a": [1, 2] }}`},
 		{"null id", `{"jsonrpc":"2.0","id":null,"error":{}}`, `{"jsonrpc":"2.0","error":{}}`},
 	}
 	for _, tt := range tests {
@@ -244,5 +245,31 @@ func TestErrorObjects(t *testing.T) {
 		if got := string(tt.err.Raw()); got != tt.want {
 			t.Errorf("got  %s\nwant %s", got, tt.want)
 		}
+	}
+}
+
+// DecodeOwn reads back whatever Append wrote, without a look at the value.
+func TestDecodeOwn(t *testing.T) {
+	for _, text := range []string{
+		`{"jsonrpc":"2.0","id":1,"method":"a","params":{"b":"}"}}`,
+		`{"jsonrpc":"2.0","id":"a\"},","method":"m\"\u2028","params":[1,2]}`,
+		`{"jsonrpc":"2.0","method":"notifications/a"}`,
+		`{"jsonrpc":"2.0","id":-1.0,"result":{"a":{}}}`,
+		`{"jsonrpc":"2.0","error":{"code":1}}`,
+		`{"jsonrpc":"2.0","id":1,"extra":{"result":1},"result":{}}`,
+		`[{"jsonrpc":"2.0","id":1,"result":{}}]`,
+	} {
+		m, err := jsonrpc.Decode([]byte(text))
+		if err != nil {
+			t.Fatal(text, err)
+		}
+		wire := m.Append(nil)
+		own, err := jsonrpc.DecodeOwn(wire)
+		if err != nil || !reflect.DeepEqual(own, m) {
+			t.Errorf("%s came back as %+v, %v", wire, own, err)
+		}
+	}
+	if _, err := jsonrpc.DecodeOwn([]byte(`{"jsonrpc":"1.0"}`)); err == nil {
+		t.Error("a foreign message passed")
 	}
 }

@@ -23,6 +23,7 @@ type LineReader struct {
 	start, end int
 	scanned    int // buf[start:scanned] holds no newline
 	err        error
+	longest    int // bytes of the last long line: the next one may be like it
 }
 
 // NewLineReader returns a LineReader on r. It reads ahead.
@@ -64,6 +65,13 @@ func (l *LineReader) ReadLine() ([]byte, error) {
 	}
 }
 
+// Buffered reports whether a whole line has been read ahead, so that the next
+// Read or ReadLine returns at once.
+func (l *LineReader) Buffered() bool {
+	ahead := bytes.TrimLeft(l.buf[l.start:l.end], space)
+	return bytes.IndexByte(ahead, '\n') >= 0
+}
+
 // buffered takes a complete line out of the buffer.
 func (l *LineReader) buffered() ([]byte, bool) {
 	i := bytes.IndexByte(l.buf[l.scanned:l.end], '\n')
@@ -83,6 +91,7 @@ func (l *LineReader) own(line []byte) []byte {
 	if len(line) < largeLine {
 		return bytes.Clone(line)
 	}
+	l.longest = len(line)
 	rest := l.buf[l.start:l.end]
 	l.buf = make([]byte, max(smallBuffer, len(rest)))
 	l.start, l.scanned, l.end = 0, 0, copy(l.buf, rest)
@@ -103,8 +112,7 @@ func (l *LineReader) fill() error {
 		l.start, l.scanned = 0, l.end
 	}
 	if l.end == len(l.buf) {
-		// No more than the limit and a little: a line that fills it is skipped.
-		grown := make([]byte, max(smallBuffer, min(2*len(l.buf), l.limits.MaxMessage()+smallBuffer)))
+		grown := make([]byte, l.grownSize())
 		copy(grown, l.buf[:l.end])
 		l.buf = grown
 	}
@@ -115,6 +123,18 @@ func (l *LineReader) fill() error {
 		return nil
 	}
 	return err
+}
+
+// grownSize is the size of the buffer that comes after a full one: in large
+// steps, since each costs a copy, and for a long line at once what the last one
+// needed; but no more than the limit and a little, for a line that fills that is
+// skipped.
+func (l *LineReader) grownSize() int {
+	size := 4 * len(l.buf)
+	if len(l.buf) >= largeLine {
+		size = max(2*len(l.buf), l.longest+smallBuffer)
+	}
+	return max(smallBuffer, min(size, l.limits.MaxMessage()+smallBuffer))
 }
 
 // lastLine returns what stood before the end without a newline, once.
@@ -151,73 +171,63 @@ func tooLong(id ID, reply bool) error {
 	return &InvalidError{CodeInvalidRequest, "message too large", id, reply}
 }
 
-// A LineWriter writes the stdio framing, each message with one Write. It may be
-// used by many goroutines. Its first error is also that of every later call,
-// which touches no buffer any more: a Write that failed by being abandoned may
-// still be using it.
+// A LineWriter writes the stdio framing. It may be used by many goroutines. Its
+// first error is also that of every later call.
 type LineWriter struct {
 	mu  sync.Mutex // held across Write: it is what orders messages
 	w   io.Writer
-	buf []byte
 	err error // of the first Write that failed; the line it broke off is never continued
 }
 
 // NewLineWriter returns a LineWriter on w.
 func NewLineWriter(w io.Writer) *LineWriter { return &LineWriter{w: w} }
 
-// Write writes m and a newline.
-func (l *LineWriter) Write(m *Message) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.err != nil {
-		return l.err
-	}
-	l.buf = append(m.Append(l.buf[:0]), '\n')
-	return l.flush()
-}
+// buffers are shared by all LineWriters, so that an idle one keeps none.
+var buffers = sync.Pool{New: func() any { return new([]byte) }}
+
+// Write writes m and a newline, with one Write unless m is large.
+func (l *LineWriter) Write(m *Message) error { return l.WriteAll([]*Message{m}) }
 
 // WriteAll writes messages, as many in one Write as make up a large line.
 func (l *LineWriter) WriteAll(messages []*Message) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.err != nil {
-		return l.err
-	}
-	l.buf = l.buf[:0]
-	for i, m := range messages {
-		l.buf = append(m.Append(l.buf), '\n')
-		if len(l.buf) < largeLine && i < len(messages)-1 {
+	buf := buffers.Get().(*[]byte)
+	text := (*buf)[:0]
+	for _, m := range messages {
+		value, head := m.appendHead(text)
+		if len(value) >= largeLine && !hasBreak(value) { // without a copy of it
+			l.write(head)
+			l.write(value)
+			text = append(text[:0], "}\n"...)
 			continue
 		}
-		if err := l.flush(); err != nil {
-			return err
+		if text = append(m.Append(text), '\n'); len(text) >= largeLine {
+			l.write(text)
+			text = text[:0]
 		}
 	}
-	return nil
+	l.write(text)
+	// A Write that failed by being abandoned may still be using the buffer.
+	if l.err == nil && cap(text) <= 2*largeLine {
+		*buf = text
+		buffers.Put(buf)
+	}
+	return l.err
 }
 
 // WriteLines writes text that is made of whole lines.
 func (l *LineWriter) WriteLines(text []byte) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.write(text)
+	l.write(text)
+	return l.err
 }
 
-// flush writes what is in buf and empties it; idle writers keep little.
-func (l *LineWriter) flush() error {
-	err := l.write(l.buf)
-	l.buf = l.buf[:0]
-	if cap(l.buf) > smallBuffer {
-		l.buf = nil
-	}
-	return err
-}
-
-func (l *LineWriter) write(text []byte) error {
-	if l.err == nil {
+func (l *LineWriter) write(text []byte) {
+	if l.err == nil && len(text) > 0 {
 		_, l.err = l.w.Write(text)
 	}
-	return l.err
 }
 
 // lineConn is a Conn over a pair of byte streams.
@@ -246,6 +256,18 @@ func (c *lineConn) Recv() (*Message, error) {
 		return nil, err
 	}
 	return nil, Closed(err)
+}
+
+func (c *lineConn) RecvAll(batch []*Message) ([]*Message, error) {
+	for {
+		m, err := c.Recv()
+		if err != nil {
+			return batch, err
+		}
+		if batch = append(batch, m); len(batch) >= maxAtOnce || !c.Buffered() {
+			return batch, nil
+		}
+	}
 }
 
 func (c *lineConn) Send(m *Message) error {

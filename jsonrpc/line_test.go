@@ -202,12 +202,55 @@ func TestLineWriterOneWrite(t *testing.T) {
 	out := &counter{good: 10}
 	lines := jsonrpc.NewLineWriter(out)
 	small := jsonrpc.NewNotification("a", nil)
-	lines.Write(jsonrpc.NewNotification("a", []byte(`"`+strings.Repeat("x", 1<<20)+`"`)))
+	lines.Write(small)
 	lines.WriteAll([]*jsonrpc.Message{small, small, small, small})
 	if out.writes != 2 {
 		t.Errorf("%d writes, want 2: one a call", out.writes)
 	}
 	if err := lines.WriteAll(nil); err != nil || out.writes != 2 {
 		t.Errorf("nothing took %d writes, %v", out.writes-2, err)
+	}
+}
+
+// A large message is written without a copy, and is the same line.
+func TestLineWriterLarge(t *testing.T) {
+	value := []byte(`["` + strings.Repeat("x", 1<<20) + `"]`)
+	for _, params := range [][]byte{value, append([]byte{'[', '\n'}, value[1:]...)} {
+		m := jsonrpc.NewNotification("a", params)
+		var out bytes.Buffer
+		if err := jsonrpc.NewLineWriter(&out).Write(m); err != nil {
+			t.Fatal(err)
+		}
+		if want := append(m.Append(nil), '\n'); !bytes.Equal(out.Bytes(), want) {
+			t.Errorf("%d bytes, want %d", out.Len(), len(want))
+		}
+	}
+}
+
+// RecvAll returns what has come, waits for nothing more, and gives messages
+// before the error that ended them.
+func TestRecvAll(t *testing.T) {
+	line := `{"jsonrpc":"2.0","method":"a"}` + "\n"
+	in, out := io.Pipe()
+	c := jsonrpc.NewLineConn(in, io.Discard, jsonrpc.Limits{}, in.Close)
+	defer c.Close()
+	go func() {
+		io.WriteString(out, line+"\n"+line+" \n"+line[:9])
+		io.WriteString(out, line[9:]+"no message\n"+line)
+		out.Close()
+	}()
+	for _, want := range []int{2, 1, 1} {
+		batch, err := jsonrpc.RecvAll(c, nil)
+		if _, invalid := errors.AsType[*jsonrpc.InvalidError](err); len(batch) != want || err != nil && !invalid {
+			t.Errorf("%d messages, %v; want %d", len(batch), err, want)
+		}
+	}
+	if batch, err := jsonrpc.RecvAll(c, nil); err != io.EOF || len(batch) != 0 {
+		t.Errorf("at the end: %d messages, %v", len(batch), err)
+	}
+	a, b := jsonrpc.Pipe()
+	a.Send(jsonrpc.NewNotification("a", nil))
+	if batch, err := jsonrpc.RecvAll(b, nil); err != nil || len(batch) != 1 {
+		t.Errorf("pipe: %d messages, %v", len(batch), err)
 	}
 }

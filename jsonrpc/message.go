@@ -79,6 +79,16 @@ func (m *Message) Append(b []byte) []byte {
 		}
 		return append(b, ']')
 	}
+	value, b := m.appendHead(b)
+	return append(appendLine(b, value), '}')
+}
+
+// appendHead appends the text of m up to its largest member, which is params,
+// result or error and stands last, so that [DecodeOwn] can take it unread.
+func (m *Message) appendHead(b []byte) (value json.RawMessage, head []byte) {
+	if m.Batch != nil {
+		return nil, b
+	}
 	b = append(b, `{"jsonrpc":"2.0"`...)
 	if !m.ID.IsZero() {
 		b = append(append(b, `,"id":`...), m.ID.raw...)
@@ -87,11 +97,16 @@ func (m *Message) Append(b []byte) []byte {
 		b = append(b, `,"method":`...)
 		b, _ = jsontext.AppendQuote(b, m.Method) // as in Quote
 	}
-	b = appendMember(b, `,"params":`, m.Params)
-	b = appendMember(b, `,"result":`, m.Result)
-	b = appendMember(b, `,"error":`, m.Error)
 	b = appendLine(b, m.Extra)
-	return append(b, '}')
+	switch {
+	case m.Params != nil:
+		return m.Params, append(b, `,"params":`...)
+	case m.Result != nil:
+		return m.Result, append(b, `,"result":`...)
+	case m.Error != nil:
+		return m.Error, append(b, `,"error":`...)
+	}
+	return nil, b
 }
 
 // Size returns about how many bytes m occupies, for bounds on queues.
@@ -103,18 +118,10 @@ func (m *Message) Size() int {
 	return n
 }
 
-func appendMember(b []byte, key string, value json.RawMessage) []byte {
-	if value == nil {
-		return b
-	}
-	return appendLine(append(b, key...), value)
-}
-
 // appendLine appends JSON text with its line breaks made spaces: inside strings
 // JSON allows none, elsewhere they mean nothing.
 func appendLine(b, text []byte) []byte {
-	// Twice IndexByte is many times as fast as once IndexAny.
-	if bytes.IndexByte(text, '\n') < 0 && bytes.IndexByte(text, '\r') < 0 {
+	if !hasBreak(text) {
 		return append(b, text...)
 	}
 	for {
@@ -125,4 +132,10 @@ func appendLine(b, text []byte) []byte {
 		b = append(append(b, text[:i]...), ' ')
 		text = text[i+1:]
 	}
+}
+
+// hasBreak reports whether text has line breaks. Twice IndexByte is many times as
+// fast as once IndexAny.
+func hasBreak(text []byte) bool {
+	return bytes.IndexByte(text, '\n') >= 0 || bytes.IndexByte(text, '\r') >= 0
 }

@@ -144,19 +144,24 @@ func (l *leg) adopt(a *attempt, conn jsonrpc.Conn) error {
 }
 
 func (l *leg) receiveAll(a *attempt, conn jsonrpc.Conn) error {
+	var batch []*jsonrpc.Message
 	for {
-		m, err := conn.Recv()
-		if bad, ok := errors.AsType[*jsonrpc.InvalidError](err); ok {
+		var end error
+		batch, end = jsonrpc.RecvAll(conn, batch[:0])
+		for _, m := range batch {
+			l.receive(a, m)
+		}
+		clear(batch)
+		bad, ok := errors.AsType[*jsonrpc.InvalidError](end)
+		if end != nil && !ok {
+			return end
+		}
+		if ok {
 			l.log.Debug("unusable message from upstream", "err", bad)
 			if bad.Reply { // settle what would wait for ever
 				l.answered(jsonrpc.NewError(bad.ID, jsonrpc.InvalidResponse(l.up.Name, "")))
 			}
-			continue
 		}
-		if err != nil {
-			return err
-		}
-		l.receive(a, m)
 	}
 }
 

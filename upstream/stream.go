@@ -24,6 +24,9 @@ const (
 	causeHostStopped  = "host stopped"
 )
 
+// maxAtOnce bounds how many messages from a process are passed on together.
+const maxAtOnce = 64
+
 // keptBuffer is what an idle stream keeps of the buffer of its longest line.
 const keptBuffer = 4 << 10
 
@@ -68,24 +71,26 @@ func (s *stream) serve() error {
 
 // readStream brings messages to the process until the stream ends. It owns Recv.
 func (s *stream) readStream() error {
-	var line []byte
+	var batch []*jsonrpc.Message
+	var lines []byte
 	for {
-		m, err := s.c.Recv()
-		if _, ok := errors.AsType[*jsonrpc.InvalidError](err); ok {
-			continue // the proxy sends none; a Conn that goes on is not our end
+		var end error
+		batch, end = jsonrpc.RecvAll(s.c, batch[:0])
+		for _, m := range batch {
+			if s.flight.down(m) {
+				s.start.Store(time.AfterFunc(s.command.startTimeout(), func() { s.end(causeStartTimeout, nil) }))
+			}
+			lines = append(m.Append(lines), '\n')
 		}
-		if err != nil {
-			return jsonrpc.Closed(err)
-		}
-		if s.flight.down(m) {
-			s.start.Store(time.AfterFunc(s.command.startTimeout(), func() { s.end(causeStartTimeout, nil) }))
-		}
-		line = append(m.Append(line[:0]), '\n')
-		if err := s.p.stdin.write(line); err != nil {
+		clear(batch)
+		if err := s.p.stdin.write(lines); err != nil {
 			s.wg.Go(func() { s.stdinFailed(err) })
 		}
-		if cap(line) > keptBuffer {
-			line = nil
+		if lines = lines[:0]; cap(lines) > keptBuffer {
+			lines = nil
+		}
+		if _, ok := errors.AsType[*jsonrpc.InvalidError](end); end != nil && !ok { // the proxy sends no invalid ones
+			return jsonrpc.Closed(end)
 		}
 	}
 }
@@ -96,6 +101,7 @@ func (s *stream) readStream() error {
 func (s *stream) readStdout() {
 	defer s.p.stdout.Close()
 	lines := jsonrpc.NewLineReader(s.p.stdout, s.host.Limits)
+	var batch []*jsonrpc.Message
 	for {
 		m, err := lines.Read()
 		if bad, ok := errors.AsType[*jsonrpc.InvalidError](err); ok {
@@ -105,13 +111,19 @@ func (s *stream) readStdout() {
 		} else if s.flight.up(m) {
 			s.stopStartTimer()
 		}
-		if m == nil {
-			continue
+		if m != nil {
+			batch = append(batch, m)
 		}
-		if err := s.c.Send(m); err != nil {
+		if lines.Buffered() && len(batch) < maxAtOnce {
+			continue // what came together goes on together
+		}
+		if err := jsonrpc.SendAll(s.c, batch); err != nil {
 			s.end("", jsonrpc.Closed(err))
 		}
+		clear(batch)
+		batch = batch[:0]
 	}
+	jsonrpc.SendAll(s.c, batch) // before an end that came with them
 	close(s.p.drained)
 	select {
 	case <-s.p.gone:

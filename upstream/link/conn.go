@@ -2,6 +2,7 @@ package link
 
 import (
 	"errors"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -27,7 +28,6 @@ const (
 type conn struct {
 	// Static after construction.
 	stream *stream
-	limits jsonrpc.Limits
 	out    *jsonrpc.LineWriter
 
 	// Owned by Recv.
@@ -40,7 +40,7 @@ type conn struct {
 func newConn(l *link, y *yamux.Stream, limits jsonrpc.Limits) *conn {
 	limits.Message = limits.MaxMessage() + slack
 	s := &stream{y: y, link: l}
-	return &conn{stream: s, limits: limits, out: jsonrpc.NewLineWriter(s), lines: jsonrpc.NewLineReader(s, limits)}
+	return &conn{stream: s, out: jsonrpc.NewLineWriter(s), lines: jsonrpc.NewLineReader(s, limits)}
 }
 
 // Recv implements [jsonrpc.Conn]. Its end is always a [*jsonrpc.ClosedError],
@@ -53,7 +53,7 @@ func (c *conn) Recv() (*jsonrpc.Message, error) {
 			return nil, err
 		}
 		if !isNote(line) {
-			m, err := c.limits.Decode(line)
+			m, err := jsonrpc.DecodeOwn(line)
 			if err == nil {
 				m.Related = related
 			}
@@ -70,6 +70,22 @@ func (c *conn) Recv() (*jsonrpc.Message, error) {
 	}
 }
 
+// RecvAll is [jsonrpc.RecvAll].
+func (c *conn) RecvAll(batch []*jsonrpc.Message) ([]*jsonrpc.Message, error) {
+	for {
+		m, err := c.Recv()
+		if err != nil {
+			return batch, err
+		}
+		if batch = append(batch, m); len(batch) >= maxAtOnce || !c.lines.Buffered() {
+			return batch, nil
+		}
+	}
+}
+
+// maxAtOnce bounds what RecvAll returns at once.
+const maxAtOnce = 64
+
 // line returns the next line.
 func (c *conn) line() ([]byte, error) {
 	if end := c.end.Load(); end != nil {
@@ -84,20 +100,15 @@ func (c *conn) line() ([]byte, error) {
 }
 
 // Send implements [jsonrpc.Conn].
-func (c *conn) Send(m *jsonrpc.Message) error {
-	if end := c.end.Load(); end != nil {
-		return end
-	}
-	if m.Related.IsZero() {
-		return c.out.Write(m)
-	}
-	return c.out.WriteLines(appendMessage(nil, m))
-}
+func (c *conn) Send(m *jsonrpc.Message) error { return c.SendAll([]*jsonrpc.Message{m}) }
 
 // SendAll is [jsonrpc.SendAll].
 func (c *conn) SendAll(messages []*jsonrpc.Message) error {
 	if end := c.end.Load(); end != nil {
 		return end
+	}
+	if !slices.ContainsFunc(messages, func(m *jsonrpc.Message) bool { return !m.Related.IsZero() }) {
+		return c.out.WriteAll(messages)
 	}
 	var text []byte
 	for _, m := range messages {

@@ -1,6 +1,7 @@
 package link
 
 import (
+	"encoding/binary"
 	"io"
 	"net"
 	"os"
@@ -88,12 +89,23 @@ func (r *ring) write(p []byte) (n int, err error) {
 			return n, io.ErrClosedPipe
 		}
 		n += r.put(p[n:])
+		if n == len(p) && announcesBody(p) {
+			return n, nil
+		}
 		r.readable.Signal()
 		if n == len(p) {
 			return n, nil
 		}
 		r.writable.Wait()
 	}
+}
+
+// announcesBody reports whether p is the header of a yamux frame with a body,
+// which yamux writes next: version 0, type data, flags and stream, length. A
+// reader that was woken for it would only wait again, which costs each message
+// two switches between goroutines.
+func announcesBody(p []byte) bool {
+	return len(p) == 12 && p[0] == 0 && p[1] == 0 && binary.BigEndian.Uint32(p[8:]) > 0
 }
 
 // take moves unread bytes to p.
