@@ -4,6 +4,7 @@ package upstream
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -73,6 +74,15 @@ func (f *fake) serve() {
 	}
 	if f.has("ignores-term") {
 		signal.Ignore(syscall.SIGTERM)
+	}
+	if f.has("obeys-term") {
+		terms := make(chan os.Signal, 1)
+		signal.Notify(terms, syscall.SIGTERM)
+		go func() {
+			<-terms
+			fmt.Fprintln(f.record, "TERM")
+			os.Exit(0)
+		}()
 	}
 	if f.has("grandchild") {
 		f.grandchild("sleep")
@@ -200,4 +210,19 @@ func (f *fake) grandchild(role string) int {
 		panic(err)
 	}
 	return cmd.Process.Pid
+}
+
+// runHostRole is a process that hosts an upstream which ignores everything, and
+// prints its pid.
+func runHostRole() {
+	near, far := jsonrpc.Pipe()
+	h := &Host{Upstreams: map[string]Command{"fake": fakeCommand("ignores-eof", "ignores-term")}}
+	go h.Attach(context.Background(), "fake", "k", far)
+	near.Send(jsonrpc.NewRequest(jsonrpc.IntID(1), "pid", []byte(`{"n":1}`)))
+	m, err := near.Recv()
+	if err != nil {
+		os.Exit(1)
+	}
+	fmt.Println(string(m.Result))
+	select {}
 }

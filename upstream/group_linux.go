@@ -79,6 +79,10 @@ func (g *group) await(*exec.Cmd) {
 }
 
 func hasExited(pidfd uintptr) bool {
-	n, err := unix.Poll([]unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}, 0)
-	return n > 0 && err == nil
+	for {
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}, 0)
+		if err != unix.EINTR { // a false "no" would wait for an event that has come
+			return n > 0
+		}
+	}
 }

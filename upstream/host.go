@@ -59,7 +59,7 @@ func (h *Host) Attach(ctx context.Context, upstream, key string, c jsonrpc.Conn)
 	p, err := h.startProcess(&command, &s.wg, s.stdinFailed)
 	if err != nil {
 		inARow := h.ended(cl, startFailed, 0)
-		defer tellFailure(log.With("err", err), startFailed, inARow)
+		defer tellFailure(log.With("cause", causeStartFailed, "err", err), startFailed, inARow)
 		return refuse(c, err)
 	}
 	s.p = p

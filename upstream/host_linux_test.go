@@ -2,31 +2,12 @@ package upstream
 
 import (
 	"bufio"
-	"context"
-	"fmt"
 	"os"
 	"os/exec"
 	"strconv"
 	"strings"
 	"testing"
-
-	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
 )
-
-// runHostRole is a process that hosts an upstream which ignores everything, and
-// prints its pid.
-func runHostRole() {
-	near, far := jsonrpc.Pipe()
-	h := &Host{Upstreams: map[string]Command{"fake": fakeCommand("ignores-eof", "ignores-term")}}
-	go h.Attach(context.Background(), "fake", "k", far)
-	near.Send(jsonrpc.NewRequest(jsonrpc.IntID(1), "pid", []byte(`{"n":1}`)))
-	m, err := near.Recv()
-	if err != nil {
-		os.Exit(1)
-	}
-	fmt.Println(string(m.Result))
-	select {}
-}
 
 // After kill -9 of the host its child ends too, though it ignores that its stdin
 // ends. (A grandchild that does so is out of reach.)
@@ -64,4 +45,33 @@ func TestSpawnerThreadLivesOn(t *testing.T) {
 	first.Close()
 	first.returned()
 	r.start("again").call("echo", 1)
+}
+
+func TestNoDescriptorIsLeft(t *testing.T) {
+	r := newRig(t, fakeCommand())
+	cycle := func(end func(*client)) {
+		c := r.start("k")
+		end(c)
+		c.returned()
+	}
+	leave := func(c *client) { c.Close() }
+	exit := func(c *client) { c.send("exit", 0) }
+	cycle(leave)
+	before := descriptors(t)
+	for range 10 {
+		cycle(leave)
+	}
+	cycle(exit)
+	newRig(t, Command{Path: "/dev/null"}).attach("k").returned()
+	if after := descriptors(t); after > before {
+		t.Errorf("%d descriptors, before %d", after, before)
+	}
+}
+
+func descriptors(t *testing.T) int {
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(entries)
 }

@@ -108,6 +108,7 @@ func newRig(t testing.TB, command Command) *rig {
 		Upstreams: map[string]Command{"fake": command},
 		Log:       slog.New(slog.NewJSONHandler(r.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	}
+	t.Cleanup(r.host.Wait) // after the cleanups of all clients
 	return r
 }
 
@@ -147,7 +148,6 @@ func (r *rig) attach(key string) *client {
 	r.t.Cleanup(func() {
 		near.Close()
 		cancel()
-		r.host.Wait()
 	})
 	return c
 }

@@ -95,6 +95,16 @@ func TestD06_NoGrandchildSurvives(t *testing.T) {
 	}
 }
 
+func TestD06_TermComesBeforeKill(t *testing.T) {
+	command := fakeCommand("ignores-eof", "obeys-term")
+	command.StopGrace = time.Second // the second step has to suffice for the process to say so
+	lines := recording(t, &command)
+	c := newRig(t, command).start("k")
+	c.Close()
+	c.returned()
+	expectLines(t, lines(), "TERM")
+}
+
 func pidOf(t *testing.T, m *jsonrpc.Message) int {
 	t.Helper()
 	pid, err := strconv.Atoi(string(m.Result))
@@ -158,7 +168,9 @@ func TestD08_LastWordsAreDelivered(t *testing.T) {
 }
 
 func TestD09_GrandchildHoldsStdout(t *testing.T) {
-	r := newRig(t, fakeCommand())
+	command := fakeCommand()
+	command.StopGrace = time.Hour // nothing waits for it
+	r := newRig(t, command)
 	c := r.start("k")
 	pid := pidOf(t, c.call("grandchild", 0))
 	c.send("exit", 3)
@@ -170,18 +182,20 @@ func TestD09_GrandchildHoldsStdout(t *testing.T) {
 
 func TestRaceO_GrandchildNeverFallsSilent(t *testing.T) {
 	command := fakeCommand()
-	command.StopGrace = 500 * time.Millisecond
+	command.StopGrace = time.Second
 	r := newRig(t, command)
 	c := r.start("k")
 	c.call("chatter", 0)
-	go func() {
-		for {
-			if _, err := c.Recv(); errors.Is(err, jsonrpc.ErrClosed) {
-				return
-			}
-		}
-	}()
 	c.send("exit", 3)
+	heard := 0
+	for ; ; heard++ {
+		if _, err := c.Recv(); err != nil {
+			break
+		}
+	}
+	if heard < 5 { // a chatter every 20 ms, for the StopGrace
+		t.Errorf("heard %d chatters after the exit: the last words are lost", heard)
+	}
 	c.ends("exit status 3", true)
 	c.returned()
 }
