@@ -53,7 +53,7 @@ func grow(tgt target, n int, initialize bool, pr probe) (idle, each float64, err
 	if err != nil {
 		return idle, 0, err
 	}
-	return idle, (full - idle) / float64(n), pr.collect(p)
+	return idle, (full - idle) / float64(n), pr.collect()
 }
 
 // join adds a WebSocket client.

@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"syscall"
 	"time"
 )
 
@@ -44,13 +43,14 @@ func (pr probe) env() []string {
 	return []string{"BENCH_PROFILE=" + pr.path}
 }
 
-// collect has p write its profiles. It is not profiled any more afterwards.
-func (pr probe) collect(p *process) error {
+// collect has the process write its profiles. It is not profiled any more
+// afterwards.
+func (pr probe) collect() error {
 	if pr.path == "" {
 		return nil
 	}
 	os.Remove(pr.path + ".heap") // of an earlier run; the last to be written
-	if err := p.cmd.Process.Signal(syscall.SIGUSR1); err != nil {
+	if err := os.WriteFile(pr.path+".stop", nil, 0o600); err != nil {
 		return err
 	}
 	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
@@ -96,7 +96,7 @@ func (pr probe) load(tgt target, run func(*session) error) error {
 	}
 	err = run(s)
 	if err == nil {
-		err = pr.collect(s.proc)
+		err = pr.collect()
 	}
 	return errors.Join(s.proc.explain(err), s.end())
 }
