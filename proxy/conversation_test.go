@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -65,7 +66,7 @@ func converse(t *testing.T, archive *txtar.Archive) {
 			f := &archive.Files[i]
 			if got := c.step(f.Name, lines(string(f.Data))); got != nil && *update {
 				f.Data = []byte(strings.Join(append(got, ""), "\n"))
-			} else if want := lines(string(f.Data)); got != nil && strings.Join(got, "\n") != strings.Join(want, "\n") {
+			} else if want := written(lines(string(f.Data))); got != nil && !slices.Equal(got, want) {
 				t.Errorf("%s (step %d)\n got:\n%s\nwant:\n%s", f.Name, i+1, strings.Join(got, "\n"), strings.Join(want, "\n"))
 			}
 		}
@@ -238,6 +239,17 @@ func lines(text string) []string {
 		}
 	}
 	return found
+}
+
+// written returns messages with the members of the envelope in the order in which
+// they are written.
+func written(messages []string) []string {
+	for i, text := range messages {
+		if m, err := jsonrpc.Decode([]byte(text)); err == nil {
+			messages[i] = string(m.Append(nil))
+		}
+	}
+	return messages
 }
 
 // warnings is a log that keeps what somebody should read.

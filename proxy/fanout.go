@@ -51,6 +51,7 @@ func (l *leg) pages(ctx context.Context, method, list string) ([]json.RawMessage
 	var elements []json.RawMessage
 	var rest []member
 	var params json.RawMessage
+	size := 0
 	for page := range maxPages {
 		answer, err := l.ask(ctx, method, params)
 		if err != nil {
@@ -61,6 +62,9 @@ func (l *leg) pages(ctx context.Context, method, list string) ([]json.RawMessage
 			return nil, nil, &failure{answer.Error, "error response", string(code) == noMethod}
 		}
 		p, err := parsePage(list, answer.Result)
+		if size += len(answer.Result); size > l.s.p.queueBytes() {
+			err = errors.New("too long")
+		}
 		if err != nil {
 			return nil, nil, ownFailure(jsonrpc.InvalidResponse(l.up.Name, "unusable list"))
 		}

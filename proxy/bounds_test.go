@@ -1,0 +1,218 @@
+package proxy
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+)
+
+// A slowConn takes its time for each Send.
+type slowConn struct {
+	*jsonrpc.PipeConn
+	each time.Duration
+}
+
+func (c *slowConn) Send(m *jsonrpc.Message) error {
+	time.Sleep(c.each)
+	return c.PipeConn.Send(m)
+}
+
+// A drain lasts until the last answer is written, not only until it is queued.
+func TestD02_SlowReaderGetsAll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &Proxy{Upstreams: []Upstream{{Name: "files"}}, Dialer: DialFunc(func(context.Context, string, string) (jsonrpc.Conn, error) {
+			ours, theirs := jsonrpc.Pipe()
+			newPeer(t, ours, echo("files"))
+			return theirs, nil
+		})}
+		conn, theirs := jsonrpc.Pipe()
+		client := newPeer(t, conn, nil)
+		done := make(chan error, 1)
+		go func() { done <- p.Serve(t.Context(), &slowConn{theirs, time.Second}) }()
+		client.say(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25"}}`)
+		for id := 1; id <= 3; id++ {
+			client.say(strings.Replace(call1, `"id":1`, fmt.Sprint(`"id":`, id), 1))
+		}
+		conn.CloseWrite()
+		<-done
+		if got := client.take(); len(got) != 4 {
+			t.Errorf("got %q", got)
+		}
+	})
+}
+
+// A client that asks faster than answers are written, but reads, is served.
+func TestBurst(t *testing.T) {
+	inWorld(t, &Proxy{}, nil, func(w *world) {
+		for range 20 * outboxSpare * outboxMessages {
+			w.client.conn.Send(jsonrpc.NewRequest(jsonrpc.IntID(1), "ping", nil))
+		}
+		if got := w.client.take(); len(got) != 20*outboxSpare*outboxMessages {
+			t.Error("answers:", len(got))
+		}
+	})
+}
+
+func TestD03_MoreInFlightThanTheOutboxHolds(t *testing.T) {
+	const n = 3 * outboxSpare * outboxMessages
+	inWorld(t, &Proxy{InFlight: n}, []string{"files"}, func(w *world) {
+		w.initialize()
+		w.calls("files", "echo", 1, n)
+		w.cancel()
+		<-w.ended
+		once(w, n, cc("ID", -32000, "", "", "in_flight"))
+	})
+}
+
+func TestQuestionsHeldAreBounded(t *testing.T) {
+	inWorld(t, &Proxy{}, []string{"files"}, func(w *world) {
+		w.client.say(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25"}}`)
+		u := w.upstream("files")
+		u.take()
+		for id := range int64(maxHeld + 1) {
+			u.conn.Send(jsonrpc.NewRequest(jsonrpc.IntID(id), "roots/list", nil))
+		}
+		u.want(fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"error":%s}`, maxHeld, jsonrpc.Overloaded("files").Raw()))
+		w.client.take()
+		w.client.say(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+		if got := w.client.take(); len(got) != maxHeld {
+			t.Error("questions:", len(got))
+		}
+	})
+}
+
+// Questions held for a stream that ended are not put to the client.
+func TestQuestionsHeldDieWithTheirStream(t *testing.T) {
+	inWorld(t, &Proxy{}, []string{"files"}, func(w *world) {
+		w.client.say(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25"}}`)
+		w.upstream("files").say(`{"jsonrpc":"2.0","id":1,"method":"roots/list"}`)
+		w.die("files", "exit status 1", true)
+		w.client.take()
+		w.client.say(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+		w.client.want()
+	})
+}
+
+// An oddConn is a stream to an upstream that misbehaves as a Conn.
+type oddConn struct {
+	*jsonrpc.PipeConn
+	sendFails bool
+}
+
+func (c *oddConn) Send(m *jsonrpc.Message) error {
+	if c.sendFails && m.Method == "tools/call" {
+		return jsonrpc.ErrClosed
+	}
+	return c.PipeConn.Send(m)
+}
+
+func (c *oddConn) Recv() (*jsonrpc.Message, error) {
+	m, err := c.PipeConn.Recv()
+	if m != nil && m.Method == "odd" {
+		return nil, &jsonrpc.InvalidError{Code: jsonrpc.CodeParseError, Reason: "x", ID: jsonrpc.IntID(2), Reply: true}
+	}
+	return m, err
+}
+
+func oddUpstream(w *world, sendFails bool) Dialer {
+	return DialFunc(func(ctx context.Context, upstream, key string) (jsonrpc.Conn, error) {
+		c, err := w.open(ctx, upstream, key)
+		return &oddConn{c.(*jsonrpc.PipeConn), sendFails}, err
+	})
+}
+
+// A stream on which only writing fails is ended, so that no call waits for ever.
+func TestD12_WriteFails(t *testing.T) {
+	inWorld(t, &Proxy{}, []string{"files"}, func(w *world) {
+		w.proxy.Dialer = oddUpstream(w, true)
+		w.initialize()
+		w.client.say(call1)
+		w.client.want()
+		time.Sleep(2 * time.Second)
+		w.client.want(cc(1, -32603, "files", "link lost", "in_flight"))
+	})
+}
+
+func TestD43_UnusableReply(t *testing.T) {
+	inWorld(t, &Proxy{}, []string{"files"}, func(w *world) {
+		w.proxy.Dialer = oddUpstream(w, false)
+		w.initialize()
+		w.calls("files", "echo", 1, 2)
+		w.upstream("files").say(`{"jsonrpc":"2.0","method":"odd"}`)
+		w.client.want(fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"error":%s}`, jsonrpc.InvalidResponse("files", "").Raw()))
+		w.upstream("files").say(`{"jsonrpc":"2.0","id":3,"result":{}}`)
+		w.client.want(`{"jsonrpc":"2.0","id":2,"result":{}}`)
+	})
+}
+
+// The oldest task is forgotten first, with its progress token.
+func TestTasksAreBounded(t *testing.T) {
+	var ts tasks
+	l := &leg{}
+	for n := range int64(maxTasks + 1) {
+		ts.addLocked(&task{id: fmt.Sprint(n), leg: l, key: tokenKey{l, n}, token: json.RawMessage(`1`)})
+	}
+	if len(ts.byID) != maxTasks || len(ts.byToken) != maxTasks || ts.byID["0"] != nil || ts.byID["1"] == nil {
+		t.Error(len(ts.byID), len(ts.byToken))
+	}
+	ts.addLocked(&task{id: "1", leg: l}) // listed: the token stays
+	ts.endLocked(&leg{}, "1")            // another upstream's
+	if ts.byToken[tokenKey{l, 1}] == nil {
+		t.Error("token is lost")
+	}
+	ts.endLocked(l, "1")
+	if ts.byToken[tokenKey{l, 1}] != nil || ts.byID["1"] == nil {
+		t.Error("task is lost, or its token is not")
+	}
+}
+
+// An upstream that dies of being listed is not started over and over for that.
+func TestDiesWhenListed(t *testing.T) {
+	inWorld(t, &Proxy{}, []string{"files", "mad"}, func(w *world) {
+		w.initialize()
+		for _, method := range []string{"tools/list", "prompts/list", "resources/list"} {
+			w.client.say(`{"jsonrpc":"2.0","id":1,"method":"` + method + `"}`)
+			w.client.take()
+		}
+		w.mu.Lock()
+		w.hands = map[string]func(*peer, *jsonrpc.Message){"mad": func(p *peer, m *jsonrpc.Message) {
+			if strings.HasSuffix(m.Method, "/list") {
+				p.conn.CloseCause(&jsonrpc.ClosedError{Cause: "signal: killed", Delivered: true})
+				return
+			}
+			echo("mad")(p, m)
+		}}
+		w.mu.Unlock()
+		w.die("mad", "exit status 1", true)
+		w.client.say(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"mad__echo"}}`)
+		time.Sleep(time.Minute)
+		w.client.take()
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if n := len(w.conns["mad"]); n > 3 {
+			t.Error("streams:", n)
+		}
+	})
+}
+
+func TestExposedNames(t *testing.T) {
+	long := strings.Repeat("a", 60)
+	names := []string{exposedName("files__", long), exposedName("files__", long+"b"), exposedName("docs__", long)}
+	for i, n := range names {
+		if len(n) != maxName || !fitName.MatchString(n) || slices.Index(names, n) != i {
+			t.Error(n)
+		}
+	}
+	for _, as := range []string{"x", "ü", "a.b/" + long, ""} {
+		if n := exposedName("files__", as); n != "files__"+as {
+			t.Error(n)
+		}
+	}
+}
