@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -198,6 +199,22 @@ func TestDiesWhenListed(t *testing.T) {
 		defer w.mu.Unlock()
 		if n := len(w.conns["mad"]); n > 3 {
 			t.Error("streams:", n)
+		}
+	})
+}
+
+func FuzzMatcher(f *testing.F) {
+	f.Add("x://{a}/{+b*}{?c,d:3}{&e*}{#f}{/g}{.h}", "x://a/b?c=1")
+	f.Add("{a:9999,b:9999}", strings.Repeat("x", 5000)) // takes minutes in other ways
+	f.Add("{"+strings.Repeat("a,", 498)+"a}", "a")
+	f.Add("{a*}{b*}{c*}{d*}{e*}{f*}{g*}{h*}", strings.Repeat("a,", 4096))
+	f.Fuzz(func(t *testing.T, template, uri string) {
+		began := time.Now()
+		if re := matcher(template); re != nil {
+			(&table{templates: []*regexp.Regexp{re}}).covers(uri)
+		}
+		if d := time.Since(began); d > 5*time.Second {
+			t.Error("took", d)
 		}
 	})
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"path"
 	"regexp"
+	"slices"
 
 	"github.com/yosida95/uritemplate/v3"
 
@@ -40,7 +41,7 @@ type table struct {
 	// the upstream calls it.
 	originals map[string]string
 	bare      map[string]bool // the upstream's own names
-	templates []*uritemplate.Template
+	templates []*regexp.Regexp
 	digest    digest
 }
 
@@ -61,15 +62,31 @@ func (t *table) resolve(exposed string) (string, bool) {
 
 // covers reports whether a template of the list matches a URI.
 func (t *table) covers(uri string) bool {
-	if t == nil {
-		return false
+	return t != nil && len(uri) <= maxMatched &&
+		slices.ContainsFunc(t.templates, func(re *regexp.Regexp) bool { return re.MatchString(uri) })
+}
+
+// maxTemplate and maxMatched bound, in bytes, the templates that are matched and
+// the URIs that they are matched against. What is longer has an owner only if it
+// is listed.
+const (
+	maxTemplate = 1000
+	maxMatched  = 2048
+)
+
+// matcher returns what matches the URIs of a template, nil if it cannot be used.
+// A regular expression takes linear time; [uritemplate.Template.Match] can take
+// minutes. Regexp panics for more than a thousand variables in an expression, for
+// which maxTemplate has no room.
+func matcher(template string) *regexp.Regexp {
+	if len(template) > maxTemplate {
+		return nil
 	}
-	for _, tmpl := range t.templates {
-		if tmpl.Match(uri) != nil {
-			return true
-		}
+	t, err := uritemplate.New(template)
+	if err != nil {
+		return nil
 	}
-	return false
+	return t.Regexp()
 }
 
 // An entry is one element of a list, as it goes to the client.
@@ -102,8 +119,8 @@ func (l *leg) index(k kind, elements []json.RawMessage) ([]entry, *table) {
 		hash.Write(e.raw)
 		entries = append(entries, e)
 		if k == templates {
-			if tmpl, err := uritemplate.New(original); err == nil {
-				t.templates = append(t.templates, tmpl)
+			if re := matcher(original); re != nil {
+				t.templates = append(t.templates, re)
 			}
 		}
 	}

@@ -216,6 +216,21 @@ func (s *session) withResources() []*leg {
 
 // ownerOf looks a URI, or a template as such, up in the tables.
 func (s *session) ownerOf(uri string) *leg {
+	if l := s.listedBy(uri); l != nil {
+		return l
+	}
+	for _, l := range s.legs {
+		s.mu.Lock()
+		t := l.tables[templates]
+		s.mu.Unlock()
+		if t.covers(uri) {
+			return l
+		}
+	}
+	return nil
+}
+
+func (s *session) listedBy(uri string) *leg {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, k := range []kind{resources, templates} {
@@ -223,11 +238,6 @@ func (s *session) ownerOf(uri string) *leg {
 			if _, ok := l.tables[k].resolve(uri); ok {
 				return l
 			}
-		}
-	}
-	for _, l := range s.legs {
-		if l.tables[templates].covers(uri) {
-			return l
 		}
 	}
 	return nil
