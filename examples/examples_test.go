@@ -38,12 +38,12 @@ func TestQuickstart(t *testing.T) {
 		t.Skip("compiles three programs")
 	}
 	client := quickstart(t)
-	waitForTools(t, client, "clock__now", "notes__write")
+	waitForTools(t, client, "clock__now", "notes__add")
 
 	if got := call(t, client, "clock__now", map[string]any{"zone": "Europe/Vienna"}); !strings.Contains(got, "weekday") {
 		t.Errorf("clock__now: %s", got)
 	}
-	call(t, client, "notes__write", map[string]any{"title": "First note", "text": "it works"})
+	call(t, client, "notes__add", map[string]any{"title": "First note", "text": "it works"})
 	if got := call(t, client, "notes__find", map[string]any{"text": "WORKS"}); got != `{"titles":["First note"]}` {
 		t.Errorf("notes__find: %s", got)
 	}

@@ -1,7 +1,7 @@
 // Command notes is an example MCP server over stdio that keeps notes as text
 // files in a directory.
 //
-// Tools write, find and delete notes, a resource lists them and a template reads
+// Tools add, find and delete notes, a resource lists them and a template reads
 // one, a prompt has one summarised; titles are completed, and what changes is
 // logged to the client.
 package main
@@ -11,12 +11,14 @@ import (
 	"flag"
 	"log"
 	"os"
+	"path/filepath"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
 func main() {
-	dir := flag.String("dir", "notes", "the `directory` of the notes; it is made if there is none")
+	dir := flag.String("dir", filepath.Join(os.TempDir(), "mcp-proxy-notes"),
+		"the `directory` of the notes; it is made if there is none")
 	flag.Parse()
 	n, err := open(*dir)
 	if err != nil {
@@ -43,7 +45,7 @@ func server(n *notes) *mcp.Server {
 		Instructions:      "Notes survive this conversation. Look for a note before you write a new one.",
 		CompletionHandler: n.complete,
 	})
-	mcp.AddTool(s, &mcp.Tool{Name: "write", Description: "Writes a note; replaces one of that title."}, n.write)
+	mcp.AddTool(s, &mcp.Tool{Name: "add", Description: "Adds a note, in place of one of that title."}, n.add)
 	mcp.AddTool(s, &mcp.Tool{
 		Name:        "find",
 		Description: "Finds the titles of all notes that contain a text.",

@@ -25,14 +25,14 @@ type note struct {
 	Text  string `json:"text"`
 }
 
-func (n *notes) write(ctx context.Context, req *mcp.CallToolRequest, in note) (*mcp.CallToolResult, any, error) {
+func (n *notes) add(ctx context.Context, req *mcp.CallToolRequest, in note) (*mcp.CallToolResult, any, error) {
 	if !validTitle.MatchString(in.Title) {
 		return nil, nil, fmt.Errorf("%q cannot be a title", in.Title)
 	}
 	if err := n.root.WriteFile(in.Title, []byte(in.Text), 0o600); err != nil {
 		return nil, nil, err
 	}
-	return say(ctx, req, "Written: "+in.Title)
+	return say(ctx, req, "Added: "+in.Title)
 }
 
 type query struct {

@@ -23,8 +23,8 @@ func connect(t *testing.T) *mcp.ClientSession {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { client.Close(); s.Wait(); n.root.Close() })
-	call(t, client, "write", note{"Shopping list", "milk"})
-	call(t, client, "write", note{"Ideas", "a proxy"})
+	call(t, client, "add", note{"Shopping list", "milk"})
+	call(t, client, "add", note{"Ideas", "a proxy"})
 	return client
 }
 
@@ -68,7 +68,7 @@ func TestDelete(t *testing.T) {
 func TestTitles(t *testing.T) {
 	client := connect(t)
 	for _, title := range []string{"", "../escape", "a/b", ".hidden", strings.Repeat("a", 65)} {
-		if got := call(t, client, "write", note{title, ""}); !strings.HasPrefix(got, "error: ") {
+		if got := call(t, client, "add", note{title, ""}); !strings.HasPrefix(got, "error: ") {
 			t.Errorf("title %q: %s", title, got)
 		}
 	}
