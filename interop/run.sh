@@ -37,4 +37,4 @@ programs
 
 parts=("$@")
 [[ ${#parts[@]} -gt 0 ]] || parts=(conformance clients closing)
-exec node_modules/.bin/node --test --test-reporter=spec "${parts[@]/%/.test.mjs}"
+exec node_modules/.bin/node --test --test-timeout=240000 --test-reporter=spec "${parts[@]/%/.test.mjs}"
