@@ -2,6 +2,7 @@ package jsonrpc
 
 import (
 	"bytes"
+	"errors"
 	"io"
 	"sync"
 	"sync/atomic"
@@ -249,7 +250,7 @@ func (c *lineConn) Recv() (*Message, error) {
 	if err == nil {
 		return m, nil
 	}
-	if _, ok := err.(*InvalidError); ok {
+	if _, ok := errors.AsType[*InvalidError](err); ok {
 		return nil, err
 	}
 	if err == io.EOF && !c.closed.Load() {

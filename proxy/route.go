@@ -246,7 +246,7 @@ func (s *session) setLevel(c *call) {
 	remember() // before the look at who is alive: one that comes to life now has it replayed
 	s.work(c, func(ctx context.Context) {
 		s.fanOut(ctx, func(l *leg) bool { return l.alive() && l.declares("logging") },
-			func(ctx context.Context, l *leg) { l.ask(ctx, c.method, params) })
+			func(ctx context.Context, l *leg) { _, _ = l.ask(ctx, c.method, params) }) // it is told; what it says to that changes nothing
 		s.settle(c, jsonrpc.NewResult(c.id, json.RawMessage(`{}`)))
 	})
 }

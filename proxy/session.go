@@ -172,7 +172,7 @@ func (s *session) readLoop() {
 			s.refuse(bad)
 			continue
 		}
-		if err == io.EOF {
+		if err == io.EOF { // the bare one: the end of a connection may wrap it
 			if s.halfClose() {
 				continue // the next Recv tells when the client is gone altogether
 			}

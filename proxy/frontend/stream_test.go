@@ -71,13 +71,13 @@ func TestEventStreamHeaders(t *testing.T) {
 // TestPriming reads the raw bytes: only clients of 2025-11-25 understand them.
 func TestPriming(t *testing.T) {
 	ts := newManualServer(t, nil)
-	c, conn := ts.connectManual("2025-11-25")
+	c, _ := ts.connectManual("2025-11-25")
 	buf := make([]byte, 100)
 	n, _ := c.get().Body.Read(buf)
 	if got, want := string(buf[:n]), "id: 0-0\nretry: 500\ndata:\n\n"; got != want {
 		t.Errorf("priming event %q, want %q", got, want)
 	}
-	c, conn = ts.connectManual("2025-06-18")
+	c, conn := ts.connectManual("2025-06-18")
 	resp := c.get()
 	conn.Send(note("notifications/x"))
 	n, _ = resp.Body.Read(buf)
@@ -413,7 +413,7 @@ func TestIdleSessionExpires(t *testing.T) {
 		synctest.Wait()
 		time.Sleep(time.Minute - 1)
 		ts.only() // is still there
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		synctest.Wait()
 		wantRefusal(t, c.post(ping), http.StatusNotFound, -32600)
 	})
