@@ -17,11 +17,11 @@ const settle = time.Second
 
 // weigh fills in f for the WebSocket target ws.
 func (f *footprint) weigh(ws target, prof profiler) (err error) {
-	f.idle, f.connected, err = grow(ws, f.clients, false, prof.probe("connected"))
+	f.idle, f.connected, err = grow(ws, f.clients, false, prof.probe("connected").ofMemory())
 	if err != nil {
 		return err
 	}
-	_, f.initialized, err = grow(ws, f.sessions, true, prof.probe("initialized"))
+	_, f.initialized, err = grow(ws, f.sessions, true, prof.probe("initialized").ofMemory())
 	return err
 }
 

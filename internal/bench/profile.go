@@ -25,14 +25,21 @@ type profiler struct {
 
 // A probe is one profiled process; the zero probe is not profiled.
 type probe struct {
-	path string // without extension
+	path  string // without extension
+	small bool   // small objects count too, at the expense of speed
 }
 
 func (pr profiler) probe(name string) probe {
 	if pr.dir == "" {
 		return probe{}
 	}
-	return probe{filepath.Join(pr.dir, name)}
+	return probe{path: filepath.Join(pr.dir, name)}
+}
+
+// ofMemory returns pr for a process whose memory matters and not its time.
+func (pr probe) ofMemory() probe {
+	pr.small = true
+	return pr
 }
 
 // env is what a process must find in its environment to be profiled.
@@ -40,7 +47,11 @@ func (pr probe) env() []string {
 	if pr.path == "" {
 		return nil
 	}
-	return []string{"BENCH_PROFILE=" + pr.path}
+	env := []string{"BENCH_PROFILE=" + pr.path}
+	if pr.small {
+		env = append(env, "BENCH_PROFILE_SMALL=1")
+	}
+	return env
 }
 
 // collect has the process write its profiles. It is not profiled any more
