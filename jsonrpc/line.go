@@ -9,7 +9,8 @@ import (
 )
 
 const (
-	smallBuffer = 4 << 10  // kept by an idle reader or writer
+	smallBuffer = 1 << 10  // of a reader that has seen only short lines
+	busyBuffer  = 16 << 10 // of one to which many lines come at once
 	largeLine   = 64 << 10 // handed on instead of copied
 )
 
@@ -105,7 +106,10 @@ func (l *LineReader) fill() error {
 		return l.err
 	}
 	switch {
-	case l.start == l.end:
+	case l.start == l.end && (l.end < len(l.buf) || l.end >= busyBuffer):
+		l.start, l.scanned, l.end = 0, 0, 0
+	case l.start == l.end: // the last read filled it: more could have come at once
+		l.buf = make([]byte, l.grownSize())
 		l.start, l.scanned, l.end = 0, 0, 0
 	case l.end == len(l.buf) && l.start > 0:
 		copy(l.buf, l.buf[l.start:l.end])

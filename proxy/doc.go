@@ -12,8 +12,8 @@
 // opened when first needed and again after it ended. Names and URIs resolve by
 // the tables in catalog.go; the method table is in route.go.
 //
-// Goroutines of a session, all waited for by Serve: readLoop, writeLoop; for
-// each open leg run and writeLoop; one for each request that needs more than one
+// Goroutines of a session, all waited for by Serve: readLoop, which is the
+// caller's, writeLoop; for each open leg run and writeLoop; one for each request that needs more than one
 // message to answer (initialize, lists, a name not yet known); one while a
 // list_changed is held back. readLoop never waits for an upstream or for the
 // client to read, so that a cancellation always passes.

@@ -85,11 +85,11 @@ func (s *session) serve(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() { s.cancel(jsonrpc.Closed(context.Cause(ctx))) })
 	defer stop()
 
-	written := make(chan struct{})
-	s.wg.Go(s.readLoop)
+	written, over := make(chan struct{}), make(chan struct{})
 	s.wg.Go(func() { defer close(written); s.writeLoop() })
-	<-s.ctx.Done()
-	s.end(written)
+	context.AfterFunc(s.ctx, func() { defer close(over); s.end(written) })
+	s.readLoop()
+	<-over
 	s.wg.Wait()
 
 	err := jsonrpc.Closed(context.Cause(s.ctx))
@@ -164,7 +164,8 @@ func isGone(err error) bool {
 	return ok
 }
 
-// readLoop owns Recv of the client. It must not wait for anything else.
+// readLoop owns Recv of the client. It must not wait for anything else. It returns
+// when the session's end has begun.
 func (s *session) readLoop() {
 	for {
 		m, err := s.client.Recv()
