@@ -80,7 +80,7 @@ func (l *leg) returned(a *attempt) {
 func (l *leg) differs(k kind) bool {
 	ctx, cancel := context.WithTimeout(l.s.ctx, l.s.p.listTimeout())
 	defer cancel()
-	now, _ := l.list(ctx, k)
+	now, _ := l.list(ctx, k, nil)
 	l.s.mu.Lock()
 	defer l.s.mu.Unlock()
 	return now != nil && now.digest != l.shown[k]

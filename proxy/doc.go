@@ -15,12 +15,14 @@
 // Goroutines of a session, all waited for by Serve: readLoop, which is the
 // caller's, writeLoop; for each open leg run and writeLoop; one for each request that needs more than one
 // message to answer (initialize, lists, a name not yet known); one while a
-// list_changed is held back. readLoop never waits for an upstream or for the
-// client to read, so that a cancellation always passes.
+// list_changed is held back. readLoop never waits for an upstream, so that a
+// cancellation always passes; it waits for the client to read only when that has
+// left thousands of answers unread, and then not for long.
 //
 // Invariants:
 //   - Settle once: whoever takes a call out of session.calls answers it. Nobody
-//     else does, and a cancelled call is answered by nobody.
+//     else does, and a cancelled call is answered by nobody. Once the session's
+//     ctx has ended, only its end takes.
 //   - Ids and progress tokens on a leg are minted here, one integer for each
 //     request; the client's own come back byte for byte.
 //   - The one connection-closed error is built at the moment of settling.

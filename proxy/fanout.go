@@ -1,10 +1,12 @@
 package proxy
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"log/slog"
+	"slices"
 	"sync"
 
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
@@ -46,14 +48,14 @@ func ownFailure(err *jsonrpc.Error) *failure {
 
 // pages asks one upstream for a list of any kind, following its cursors, and
 // returns all elements and what else the first page said. It starts the upstream
-// if need be.
-func (l *leg) pages(ctx context.Context, method, list string) ([]json.RawMessage, []member, *failure) {
+// if need be. The meta is that of the client's request, nil for none.
+func (l *leg) pages(ctx context.Context, method, list string, meta json.RawMessage) ([]json.RawMessage, []member, *failure) {
 	var elements []json.RawMessage
 	var rest []member
-	var params json.RawMessage
+	var cursor json.RawMessage
 	size := 0
 	for page := range maxPages {
-		answer, err := l.ask(ctx, method, params)
+		answer, err := l.ask(ctx, method, listParams(meta, cursor))
 		if err != nil {
 			return nil, nil, ownFailure(jsonrpc.TimedOut(l.up.Name))
 		}
@@ -72,13 +74,29 @@ func (l *leg) pages(ctx context.Context, method, list string) ([]json.RawMessage
 		if page == 0 {
 			rest = p.rest
 		}
-		next := json.RawMessage(`{"cursor":` + string(p.cursor) + `}`)
-		if p.cursor == nil || string(next) == string(params) {
+		if p.cursor == nil || cursor != nil && string(p.cursor) == string(cursor) {
 			break
 		}
-		params = next
+		cursor = p.cursor
 	}
 	return elements, rest, nil
+}
+
+// listParams are those of a request for one page. Of what the client said only
+// _meta may pass: anything else could make the list, which is a table for later
+// calls as well, another one.
+func listParams(meta, cursor json.RawMessage) json.RawMessage {
+	var members [][]byte
+	if meta != nil {
+		members = append(members, slices.Concat([]byte(`"_meta":`), meta))
+	}
+	if cursor != nil {
+		members = append(members, slices.Concat([]byte(`"cursor":`), cursor))
+	}
+	if members == nil {
+		return nil
+	}
+	return slices.Concat([]byte{'{'}, bytes.Join(members, []byte{','}), []byte{'}'})
 }
 
 // noMethod is [jsonrpc.CodeMethodNotFound] as it stands in an error.

@@ -29,24 +29,36 @@ type listing struct {
 // list returns the handler that merges one kind of list.
 func list(k kind) func(*session, *call) {
 	return func(s *session, c *call) {
-		cursor, err := jsonrpc.Member(c.msg.Params, "cursor")
+		cursor, meta, err := readList(c.msg.Params)
 		if err != nil {
 			s.fail(c, invalidParams(err.Error()))
 			return
 		}
-		if cursor != nil && string(cursor) != "null" {
+		if cursor != nil {
 			s.nextPage(c, k, cursor)
 			return
 		}
-		s.work(c, func(ctx context.Context) { s.firstPage(ctx, c, k) })
+		s.work(c, func(ctx context.Context) { s.firstPage(ctx, c, k, meta) })
 	}
+}
+
+// readList reads the params of a list request; a cursor of null is none.
+func readList(params json.RawMessage) (cursor, meta json.RawMessage, err error) {
+	var at [2]jsonrpc.Span
+	if err = jsonrpc.Find(params, jsonrpc.Span{}, at[:], "cursor", "_meta"); err == nil {
+		_, err = findToken(params)
+	}
+	if cursor = at[0].Of(params); string(cursor) == "null" {
+		cursor = nil
+	}
+	return cursor, at[1].Of(params), err
 }
 
 // firstPage merges the upstreams' lists anew. One that is dead or late is left
 // out; if all that could offer anything failed it is an error, never an empty
 // success.
-func (s *session) firstPage(ctx context.Context, c *call, k kind) {
-	listings, failure := s.listAll(ctx, k)
+func (s *session) firstPage(ctx context.Context, c *call, k kind, meta json.RawMessage) {
+	listings, failure := s.listAll(ctx, k, meta)
 	if failure != nil {
 		s.settle(c, &jsonrpc.Message{ID: c.id, Error: failure.wire})
 		return
@@ -133,10 +145,10 @@ func parseCursor(cursor string, of digest) (int, bool) {
 
 // listAll returns what each upstream that offers the kind lists, in config
 // order; if not one could list, the first failure.
-func (s *session) listAll(ctx context.Context, k kind) ([]listing, *failure) {
+func (s *session) listAll(ctx context.Context, k kind, meta json.RawMessage) ([]listing, *failure) {
 	found := make([]*listing, len(s.legs))
 	failed := make([]*failure, len(s.legs))
-	s.fanOut(ctx, all, func(ctx context.Context, l *leg) { found[l.i], failed[l.i] = l.list(ctx, k) })
+	s.fanOut(ctx, all, func(ctx context.Context, l *leg) { found[l.i], failed[l.i] = l.list(ctx, k, meta) })
 	if ctx.Err() != nil {
 		return nil, nil // cancelled: nobody wants to know
 	}
@@ -174,7 +186,7 @@ func (l *leg) showed(k kind, digest digest) {
 // list asks one upstream for one kind of list and keeps the table. An upstream
 // that does not offer the kind lists nothing; if it is the only one, it speaks
 // for itself.
-func (l *leg) list(ctx context.Context, k kind) (*listing, *failure) {
+func (l *leg) list(ctx context.Context, k kind, meta json.RawMessage) (*listing, *failure) {
 	if err := l.start(ctx); err != nil {
 		return nil, ownFailure(err)
 	}
@@ -185,7 +197,7 @@ func (l *leg) list(ctx context.Context, k kind) (*listing, *failure) {
 	var elements []json.RawMessage
 	var f *failure
 	if li.offered {
-		elements, li.rest, f = l.pages(ctx, kindInfo[k].method, kindInfo[k].member)
+		elements, li.rest, f = l.pages(ctx, kindInfo[k].method, kindInfo[k].member, meta)
 	}
 	if f != nil && !f.unsupported {
 		return nil, f
@@ -214,7 +226,7 @@ func (s *session) refresh(ctx context.Context, want func(*leg) bool, ks ...kind)
 			if !l.stale(k) {
 				continue
 			}
-			if li, _ := l.list(ctx, k); li == nil {
+			if li, _ := l.list(ctx, k, nil); li == nil {
 				return // it is down, or too slow
 			}
 		}

@@ -160,16 +160,16 @@ func (s *session) listTasks(c *call) {
 		s.forward(c, s.legs[0], c.msg.Params)
 		return
 	}
-	cursor, err := jsonrpc.Member(c.msg.Params, "cursor")
+	cursor, meta, err := readList(c.msg.Params)
 	switch {
 	case err != nil:
 		s.fail(c, invalidParams(err.Error()))
-	case cursor != nil && string(cursor) != "null":
+	case cursor != nil:
 		s.fail(c, invalidParams("unknown cursor"))
 	case !slices.ContainsFunc(s.legs, haveTasks):
 		s.fail(c, methodNotFound(c.method))
 	default:
-		s.work(c, func(ctx context.Context) { s.mergeTasks(ctx, c) })
+		s.work(c, func(ctx context.Context) { s.mergeTasks(ctx, c, meta) })
 	}
 }
 
@@ -177,11 +177,11 @@ func haveTasks(l *leg) bool { return l.declares("tasks") }
 
 // mergeTasks answers with the tasks of those upstreams that can say; if none
 // can, with the first failure.
-func (s *session) mergeTasks(ctx context.Context, c *call) {
+func (s *session) mergeTasks(ctx context.Context, c *call, meta json.RawMessage) {
 	found := make([][]json.RawMessage, len(s.legs))
 	failed := make([]*failure, len(s.legs))
 	s.fanOut(ctx, haveTasks, func(ctx context.Context, l *leg) {
-		found[l.i], _, failed[l.i] = l.pages(ctx, c.method, "tasks")
+		found[l.i], _, failed[l.i] = l.pages(ctx, c.method, "tasks", meta)
 	})
 	var merged [][]byte
 	var first *failure
