@@ -316,7 +316,25 @@ func (l *leg) end(a *attempt, err error) {
 	if c, ok := errors.AsType[*jsonrpc.ClosedError](err); ok {
 		cause, delivered = c.Cause, c.Delivered
 	}
+	cause, pending, questions := l.takeAll(a, cause)
+	l.log.Debug("stream ended", "cause", cause, "err", err, "pending", len(pending))
+	for _, r := range pending {
+		at := jsonrpc.NotSent
+		if r.sent && delivered {
+			at = jsonrpc.InFlight
+		}
+		r.settle(jsonrpc.NewError(r.id, l.lost(cause, at)))
+	}
+	for _, q := range questions {
+		l.s.withdraw(q)
+	}
+}
+
+// takeAll marks the end of a and takes all that belonged to it, before any of it
+// is settled. The cause is that of this side, if it chose the end.
+func (l *leg) takeAll(a *attempt, cause string) (string, map[int64]*request, []*question) {
 	l.s.mu.Lock()
+	defer l.s.mu.Unlock()
 	cause = orDefault(a.cause, cause)
 	a.ended = true
 	close(a.done)
@@ -336,19 +354,7 @@ func (l *leg) end(a *attempt, err error) {
 	}
 	clear(l.asked)
 	l.wake.Broadcast()
-	l.s.mu.Unlock()
-
-	l.log.Debug("stream ended", "cause", cause, "err", err, "pending", len(pending))
-	for _, r := range pending {
-		at := jsonrpc.NotSent
-		if r.sent && delivered {
-			at = jsonrpc.InFlight
-		}
-		r.settle(jsonrpc.NewError(r.id, l.lost(cause, at)))
-	}
-	for _, q := range questions {
-		l.s.withdraw(q)
-	}
+	return cause, pending, questions
 }
 
 // hangUp closes the stream for good; the host cancels at the upstream what this
