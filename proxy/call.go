@@ -19,6 +19,9 @@ type call struct {
 	// it was forwarded for good, so that its bytes are not kept until the answer.
 	msg *jsonrpc.Message
 
+	// meta is where _meta stands in msg.Params; nil if nobody has looked.
+	meta *jsonrpc.Span
+
 	// others are to be asked in turn if the upstream asked first has only an
 	// error to say. Owned by whoever settles request.
 	others []*leg

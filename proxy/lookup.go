@@ -9,34 +9,41 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
 )
 
-// callTool routes tools/call by the tool's name.
+// callTool routes tools/call by the tool's name. Its params may be long, and are
+// read once.
 func (s *session) callTool(c *call) {
-	task, err := jsonrpc.Member(c.msg.Params, "task")
-	if err != nil {
+	var at [3]jsonrpc.Span
+	if err := jsonrpc.Find(c.msg.Params, jsonrpc.Span{}, at[:], "name", "_meta", "task"); err != nil {
 		s.fail(c, invalidParams(err.Error()))
 		return
 	}
-	if task != nil {
+	if !at[2].IsZero() {
 		s.whenAnswered(c, func(answer *jsonrpc.Message) { s.taskCreated(c, answer.Result) })
 	}
-	s.byName(c, tools, jsonrpc.Span{}, "Unknown tool: ")
+	c.meta = &at[1]
+	s.byName(c, tools, at[0], "Unknown tool: ")
 }
 
 // getPrompt routes prompts/get by the prompt's name.
-func (s *session) getPrompt(c *call) { s.byName(c, prompts, jsonrpc.Span{}, "Unknown prompt: ") }
+func (s *session) getPrompt(c *call) { s.byNameIn(c, jsonrpc.Span{}) }
 
-// byName forwards a call to the upstream that offers the name in params (in the
-// object that in covers), under its own name there.
-func (s *session) byName(c *call, k kind, in jsonrpc.Span, unknown string) {
-	params := c.msg.Params
+// byNameIn routes a call by the name of a prompt in the object that in covers.
+func (s *session) byNameIn(c *call, in jsonrpc.Span) {
 	var at [1]jsonrpc.Span
-	err := jsonrpc.Find(params, in, at[:], "name")
-	name, ok := jsonrpc.Unquote(at[0].Of(params))
-	if err == nil && !ok {
-		err = errMissing("name")
-	}
-	if err != nil {
+	if err := jsonrpc.Find(c.msg.Params, in, at[:], "name"); err != nil {
 		s.fail(c, invalidParams(err.Error()))
+		return
+	}
+	s.byName(c, prompts, at[0], "Unknown prompt: ")
+}
+
+// byName forwards a call to the upstream that offers the name that stands at a
+// place in params, under its own name there.
+func (s *session) byName(c *call, k kind, at jsonrpc.Span, unknown string) {
+	params := c.msg.Params
+	name, ok := jsonrpc.Unquote(at.Of(params))
+	if !ok {
+		s.fail(c, invalidParams(errMissing("name").Error()))
 		return
 	}
 	to := func(l *leg, original string) {
@@ -48,7 +55,7 @@ func (s *session) byName(c *call, k kind, in jsonrpc.Span, unknown string) {
 			s.forward(c, l, params)
 			return
 		}
-		s.forward(c, l, params, jsonrpc.Edit{Span: at[0], With: jsonrpc.Quote(original)})
+		s.forward(c, l, params, jsonrpc.Edit{Span: at, With: jsonrpc.Quote(original)})
 	}
 	if l, original := s.owner(k, name); l != nil {
 		to(l, original)
@@ -143,7 +150,7 @@ func (s *session) complete(c *call) {
 	}
 	switch kindOfRef, _ := jsonrpc.Unquote(in[0].Of(c.msg.Params)); kindOfRef {
 	case "ref/prompt":
-		s.byName(c, prompts, ref[0], "Unknown prompt: ")
+		s.byNameIn(c, ref[0])
 	case "ref/resource":
 		s.toOwnerOf(c, in[1].Of(c.msg.Params))
 	default:

@@ -139,7 +139,7 @@ func errMissing(key string) error { return fmt.Errorf("%q is missing or not a st
 // forward sends the call to an upstream, with an id and a progress token of its
 // own. The edits are to the call's params.
 func (s *session) forward(c *call, l *leg, params json.RawMessage, edits ...jsonrpc.Edit) {
-	token, err := findToken(params)
+	token, err := c.findToken(params)
 	if err != nil {
 		s.fail(c, invalidParams(err.Error()))
 		return
@@ -170,10 +170,27 @@ func (s *session) forward(c *call, l *leg, params json.RawMessage, edits ...json
 // null is none.
 func findToken(params json.RawMessage) (jsonrpc.Span, error) {
 	var at [1]jsonrpc.Span
-	if err := jsonrpc.Find(params, jsonrpc.Span{}, at[:], "_meta"); err != nil || at[0].IsZero() {
+	if err := jsonrpc.Find(params, jsonrpc.Span{}, at[:], "_meta"); err != nil {
 		return jsonrpc.Span{}, err
 	}
-	err := jsonrpc.Find(params, at[0], at[:], "progressToken")
+	return tokenIn(params, at[0])
+}
+
+// findToken is findToken for the call's own params.
+func (c *call) findToken(params json.RawMessage) (jsonrpc.Span, error) {
+	if c.meta == nil {
+		return findToken(params)
+	}
+	return tokenIn(params, *c.meta)
+}
+
+// tokenIn is findToken for params whose _meta is known to stand at a place.
+func tokenIn(params json.RawMessage, meta jsonrpc.Span) (jsonrpc.Span, error) {
+	if meta.IsZero() {
+		return meta, nil
+	}
+	var at [1]jsonrpc.Span
+	err := jsonrpc.Find(params, meta, at[:], "progressToken")
 	if string(at[0].Of(params)) == "null" {
 		at[0] = jsonrpc.Span{}
 	}

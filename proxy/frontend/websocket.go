@@ -39,7 +39,7 @@ const (
 	defaultPing         = 20 * time.Second
 	defaultWriteTimeout = 30 * time.Second
 	closeTimeout        = time.Second // for the close handshake
-	readBuffer          = 4 << 10     // kept by an idle connection
+	readBuffer          = 1 << 10     // kept by an idle connection; longer messages are read past it
 )
 
 // Upgrade makes a Conn of r, whose Host, Origin and token a [Guard] has checked:
