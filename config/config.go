@@ -1,8 +1,6 @@
 package config
 
 import (
-	"path"
-	"strings"
 	"time"
 )
 
@@ -72,27 +70,6 @@ type Tools struct {
 	Allow []string // empty: all
 	Deny  []string // wins over Allow
 }
-
-// Allows tells whether the tool may be listed and called.
-func (t Tools) Allows(name string) bool {
-	if matchAny(t.Deny, name) {
-		return false
-	}
-	return len(t.Allow) == 0 || matchAny(t.Allow, name)
-}
-
-func matchAny(globs []string, name string) bool {
-	for _, g := range globs {
-		if ok, _ := path.Match(flat(g), flat(name)); ok {
-			return true
-		}
-	}
-	return false
-}
-
-// flat hides slashes from path.Match: names of tools are not paths, and a * in a
-// rule that denies must match all of them.
-func flat(s string) string { return strings.ReplaceAll(s, "/", "\x00") }
 
 // A Link leads to a host elsewhere, dialled from here (Dial) or from there
 // (Accept).

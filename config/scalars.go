@@ -153,7 +153,7 @@ func isOrigin(s string) bool {
 }
 
 func isGlob(s string) bool {
-	_, err := path.Match(flat(s), "")
+	_, err := path.Match(s, "")
 	return err == nil && s != ""
 }
 

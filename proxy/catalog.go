@@ -8,6 +8,7 @@ import (
 	"path"
 	"regexp"
 	"slices"
+	"strings"
 
 	"github.com/yosida95/uritemplate/v3"
 
@@ -186,9 +187,13 @@ func (u *Upstream) allows(tool string) bool {
 
 func matchesAny(globs []string, name string) bool {
 	for _, g := range globs {
-		if ok, _ := path.Match(g, name); ok {
+		if ok, _ := path.Match(flat(g), flat(name)); ok {
 			return true
 		}
 	}
 	return false
 }
+
+// flat hides slashes from path.Match: names of tools are not paths, and a * in a
+// rule that denies must match all of them.
+func flat(s string) string { return strings.ReplaceAll(s, "/", "\x00") }

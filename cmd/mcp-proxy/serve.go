@@ -46,6 +46,9 @@ func runServe(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
 		SessionIdle: cfg.SessionIdle,
 		Log:         log,
 	}
+	if err := front.Guard.Check(); err != nil { // config has refused that; nobody may come past it
+		return &runError{err}
+	}
 	server := &http.Server{
 		Handler:           front,
 		ReadHeaderTimeout: 10 * time.Second,
