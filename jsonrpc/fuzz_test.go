@@ -45,6 +45,9 @@ func FuzzDecode(f *testing.F) {
 		if !bytes.ContainsAny(text, "\r\n") && !reflect.DeepEqual(m, again) {
 			t.Errorf("%+v was read again as %+v", m, again)
 		}
+		if own, err := jsonrpc.DecodeOwn(line); err != nil || !reflect.DeepEqual(own, again) {
+			t.Errorf("%q is %+v on the other side of a link, %v", line, own, err)
+		}
 	})
 }
 
