@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"log/slog"
 	"slices"
 	"sync"
 
@@ -146,5 +145,5 @@ func parsePage(list string, result json.RawMessage) (page, error) {
 
 // leftOut logs that an upstream has no part in the answer to method.
 func (l *leg) leftOut(method string, f *failure) {
-	l.log.Log(context.Background(), slog.LevelWarn, "upstream left out of a merged list", "method", method, "cause", f.cause)
+	l.log.Warn("upstream left out of a merged list", "method", method, "cause", f.cause)
 }
