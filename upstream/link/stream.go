@@ -104,8 +104,11 @@ func (s *stream) ended(err error) error {
 		return &jsonrpc.ClosedError{Cause: causeLost, Delivered: true, Err: net.ErrClosed}
 	case err == io.EOF:
 		return errClosed
+	case errors.Is(err, yamux.ErrStreamClosed), errors.Is(err, yamux.ErrConnectionReset), errors.Is(err, yamux.ErrTimeout):
+		return &jsonrpc.ClosedError{Cause: errClosed.Cause, Delivered: true, Err: err}
 	}
-	return &jsonrpc.ClosedError{Cause: errClosed.Cause, Delivered: true, Err: err}
+	// The carrier's own error: the session ends of it, though not at once.
+	return &jsonrpc.ClosedError{Cause: causeLost, Delivered: true, Err: err}
 }
 
 // stop ends Read, and Write at the deadline unless the other side reads.
