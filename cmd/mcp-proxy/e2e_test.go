@@ -209,7 +209,7 @@ func TestD07_KilledUpstream(t *testing.T) {
 	if got := c.await("501"); !strings.Contains(got, "structuredContent") {
 		t.Error("the next call got", got)
 	}
-	if n := s.log.count("level=WARN"); n != 1 || s.log.count("201") != 1 {
+	if n := s.log.count("level=WARN"); n != 1 || s.log.count("in_flight=201 ") != 1 {
 		t.Errorf("want one warning that says 201:\n%s", s.log.text.String())
 	}
 	if len(c.twice) > 0 {
