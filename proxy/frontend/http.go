@@ -43,6 +43,7 @@ type HTTP struct {
 	cancel  context.CancelFunc
 	wg      sync.WaitGroup // one for each open session
 	timers  sync.Pool      // stopped ones for waitPlain: one for each POST would be garbage at once
+	large   chan struct{}  // an element for each large body that is being read
 
 	mu       sync.Mutex // guards the fields below
 	draining bool
@@ -55,12 +56,14 @@ func (h *HTTP) init() {
 		h.guarded = h.Guard.Wrap(http.HandlerFunc(h.route))
 		h.ctx, h.cancel = context.WithCancel(context.Background())
 		h.sessions = make(map[string]*session)
+		h.large = make(chan struct{}, largeBodies)
 	})
 }
 
 // ServeHTTP implements [http.Handler].
 func (h *HTTP) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.init()
+	boundBody(w, r)
 	if r.URL.Path == "/healthz" {
 		h.serveHealth(w)
 		return

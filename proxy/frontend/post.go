@@ -100,10 +100,14 @@ func (h *HTTP) require(w http.ResponseWriter, r *http.Request, upstream string) 
 // nil is returned; a bad answer to a question of s becomes an error for who
 // asked.
 func (h *HTTP) readMessage(w http.ResponseWriter, r *http.Request, s *session) *jsonrpc.Message {
-	body, no := readBody(w, r, h.Limits.MaxMessage())
+	body, no := h.readBody(r)
 	if no != nil {
 		w.Header().Set("Connection", "close") // the rest of the body is not wanted
-		refuse(w, no.status, no.reason)
+		if no.status == http.StatusServiceUnavailable {
+			h.busy(w, no.reason)
+		} else {
+			refuse(w, no.status, no.reason)
+		}
 		return nil
 	}
 	m, err := h.Limits.Decode(body)

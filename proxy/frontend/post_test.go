@@ -8,6 +8,8 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
 )
@@ -280,4 +282,91 @@ func TestBatchAsEvents(t *testing.T) {
 	wantText(t, ev.one().message(t), `{"jsonrpc":"2.0","id":2,"result":"b"}`)
 	wantText(t, ev.one().message(t), `{"jsonrpc":"2.0","id":1,"result":"a"}`)
 	ev.end()
+}
+
+// What nobody reads is not waited for without end either: net/http takes a body
+// in before it answers.
+func TestBodyThatNeverComes(t *testing.T) {
+	for name, head := range map[string]string{
+		"refused by the guard": "POST /mcp HTTP/1.1\r\nHost: evil.example\r\nContent-Length: 9\r\n",
+		"of no known type":     "POST /mcp HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n",
+		"of no session":        "POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nMcp-Session-Id: x\r\nContent-Length: 9\r\n",
+		"to be read":           "POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 9\r\n",
+		"of a health check":    "GET /healthz HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ts := newBubbleServer(t, nil)
+				conn := ts.dial()
+				defer conn.Close()
+				began := time.Now()
+				io.WriteString(conn, head+"\r\n")
+				if answer, err := io.ReadAll(conn); err != nil || !strings.HasPrefix(string(answer), "HTTP/1.1 ") {
+					t.Errorf("got %q, %v; want an answer and the end", answer, err)
+				}
+				if took := time.Since(began); took > 2*bodyTimeout {
+					t.Errorf("the connection was kept for %v", took)
+				}
+			})
+		})
+	}
+}
+
+// Large bodies are in memory until they are complete, so only so many are taken
+// in at a time; a small one is not held up by them.
+func TestLargeBodiesAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ts := newBubbleServer(t, nil)
+		large := `{"jsonrpc":"2.0","method":"x","params":{"x":"` + strings.Repeat("x", 2*piece) + `"}}`
+		var slow []net.Conn
+		for range largeBodies {
+			conn := ts.dial()
+			defer conn.Close()
+			slow = append(slow, conn)
+			io.WriteString(conn, postHead(len(large))+large[:len(large)-1])
+		}
+		synctest.Wait()
+
+		if status := ts.postRaw(`{"jsonrpc":"2.0","method":"x"}`); status != http.StatusBadRequest {
+			t.Errorf("a small body: status %d", status)
+		}
+		if status := ts.postRaw(large); status != http.StatusServiceUnavailable {
+			t.Errorf("one large body more: status %d", status)
+		}
+		slow[0].Close()
+		if status := ts.postRaw(large); status != http.StatusBadRequest { // not initialize
+			t.Errorf("a large body after one was given up: status %d", status)
+		}
+	})
+}
+
+func (ts *testServer) dial() net.Conn {
+	ts.t.Helper()
+	conn, err := ts.client.Transport.(*http.Transport).DialContext(ts.t.Context(), "", "")
+	if err != nil {
+		ts.t.Fatal(err)
+	}
+	return conn
+}
+
+// postRaw posts a body on a connection of its own and returns the status.
+func (ts *testServer) postRaw(body string) int {
+	ts.t.Helper()
+	conn := ts.dial()
+	defer conn.Close()
+	go io.WriteString(conn, postHead(len(body))+body)
+	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		ts.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if busy := resp.StatusCode == http.StatusServiceUnavailable; busy != (resp.Header.Get("Retry-After") != "") {
+		ts.t.Errorf("status %d with Retry-After %q", resp.StatusCode, resp.Header.Get("Retry-After"))
+	}
+	return resp.StatusCode
+}
+
+func postHead(length int) string {
+	return fmt.Sprintf("POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"+
+		"Content-Length: %d\r\n\r\n", length)
 }

@@ -21,8 +21,25 @@ const (
 	typeSSE  = "text/event-stream"
 )
 
-// bodyTimeout is how long a client may take to send a body.
-const bodyTimeout = time.Minute
+const (
+	// bodyTimeout is how long a client may take to send a body. It holds for
+	// bodies that nobody reads, too: net/http waits for one before it answers.
+	bodyTimeout = time.Minute
+
+	// largeBodies is how many bodies over a piece are read at a time, from all
+	// clients together: what they have sent so far is all in memory. The others
+	// wait for as long as largeWait.
+	largeBodies = 16
+	largeWait   = 10 * time.Second
+)
+
+// boundBody gives the body of r, if it has one, its time. net/http clears the
+// deadline when the body has been read.
+func boundBody(w http.ResponseWriter, r *http.Request) {
+	if r.ContentLength != 0 {
+		http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyTimeout))
+	}
+}
 
 // A refusal is why a request is not served.
 type refusal struct {
@@ -69,10 +86,11 @@ func accepts(r *http.Request, want string) bool {
 	return false
 }
 
-// readBody reads a body of at most limit bytes. Memory grows with what really
-// comes, not with what Content-Length says. If the client went away the refusal
-// is written to nobody.
-func readBody(w http.ResponseWriter, r *http.Request, limit int) ([]byte, *refusal) {
+// readBody reads a body within the limit of a message. Memory grows with what
+// really comes, not with what Content-Length says. If the client went away the
+// refusal is written to nobody.
+func (h *HTTP) readBody(r *http.Request) ([]byte, *refusal) {
+	limit, large := h.Limits.MaxMessage(), false
 	tooLarge := &refusal{http.StatusRequestEntityTooLarge, "the message is too large"}
 	if r.ContentLength > int64(limit) {
 		return nil, tooLarge
@@ -81,10 +99,14 @@ func readBody(w http.ResponseWriter, r *http.Request, limit int) ([]byte, *refus
 	if r.ContentLength >= 0 {
 		size = int(min(r.ContentLength, piece)) + 1
 	}
-	// net/http clears this deadline when the body has been read.
-	http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyTimeout))
 	body := make([]byte, 0, size)
 	for {
+		if len(body) > piece && !large {
+			if large = h.enterLarge(); !large {
+				return nil, &refusal{http.StatusServiceUnavailable, "too many large messages"}
+			}
+			defer func() { <-h.large }()
+		}
 		if len(body) == cap(body) {
 			body = append(body, 0)[:len(body)]
 		}
@@ -100,5 +122,18 @@ func readBody(w http.ResponseWriter, r *http.Request, limit int) ([]byte, *refus
 		case err != nil:
 			return nil, &refusal{http.StatusBadRequest, "the message is incomplete"}
 		}
+	}
+}
+
+// enterLarge waits for a place among the large bodies, which a receive from
+// h.large gives back. It reports whether there was one in time.
+func (h *HTTP) enterLarge() bool {
+	timer := time.NewTimer(largeWait)
+	defer timer.Stop()
+	select {
+	case h.large <- struct{}{}:
+		return true
+	case <-timer.C:
+		return false
 	}
 }
