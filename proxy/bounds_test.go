@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"regexp"
 	"slices"
 	"strings"
@@ -232,4 +233,25 @@ func TestExposedNames(t *testing.T) {
 			t.Error(n)
 		}
 	}
+}
+
+// An upstream that does not read loses what it is told, with one warning for all.
+func TestDeafUpstream(t *testing.T) {
+	var log warnings
+	inWorld(t, &Proxy{Log: slog.New(&log)}, []string{"files"}, func(w *world) {
+		over := make(chan struct{})
+		defer close(over)
+		w.hands = map[string]func(*peer, *jsonrpc.Message){"files": func(p *peer, m *jsonrpc.Message) {
+			if echo("files")(p, m); m.Method == "vendor/news" {
+				<-over
+			}
+		}}
+		w.initialize()
+		for range 2 * maxQueue {
+			w.client.conn.Send(jsonrpc.NewNotification("vendor/news", nil))
+		}
+		if told := log.take(); !slices.Equal(told, []string{"message dropped: the upstream does not read"}) {
+			t.Errorf("%d warnings: %.3q", len(told), told)
+		}
+	})
 }

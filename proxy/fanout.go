@@ -145,5 +145,5 @@ func parsePage(list string, result json.RawMessage) (page, error) {
 
 // leftOut logs that an upstream has no part in the answer to method.
 func (l *leg) leftOut(method string, f *failure) {
-	l.log.Warn("upstream left out of a merged list", "method", method, "cause", f.cause)
+	l.log.Log(l.s.ctx, l.firstIs(&l.missed), "upstream left out of a merged list", "method", method, "cause", f.cause)
 }

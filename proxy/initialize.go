@@ -134,7 +134,7 @@ func (l *leg) initialized(a *attempt, answer *jsonrpc.Message) {
 		l.log.Warn("unusable capabilities from upstream", "err", err)
 	}
 	l.s.mu.Lock()
-	l.info = info
+	l.info, l.deaf, l.missed = info, false, false
 	first := []*jsonrpc.Message{jsonrpc.NewNotification("notifications/initialized", nil)}
 	l.readyLocked(a, append(first, l.replayLocked()...))
 	l.s.mu.Unlock()

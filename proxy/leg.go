@@ -38,6 +38,8 @@ type leg struct {
 	version   [kinds]int           // of what it offers, from 1; counts changes
 	listed    [kinds]int           // the version in tables; 0 for one of an earlier session
 	shown     [kinds]digest        // what of it the client has seen
+	deaf      bool                 // since its last start a message was lost to a full queue
+	missed    bool                 // since its last start it was left out of a list
 }
 
 // An attempt is one stream from its opening to its end.
@@ -263,7 +265,19 @@ func (l *leg) tell(m *jsonrpc.Message) {
 
 // unread tells of a message that was lost because the queue was full.
 func (l *leg) unread(m *jsonrpc.Message) {
-	l.log.Warn("message dropped: the upstream does not read", "method", m.Method)
+	l.log.Log(l.s.ctx, l.firstIs(&l.deaf), "message dropped: the upstream does not read", "method", m.Method)
+}
+
+// firstIs returns the level of what is worth a warning only once for each start
+// of the upstream. said tells whether it was given; it is a field of l.
+func (l *leg) firstIs(said *bool) slog.Level {
+	l.s.mu.Lock()
+	defer l.s.mu.Unlock()
+	if *said {
+		return slog.LevelDebug
+	}
+	*said = true
+	return slog.LevelWarn
 }
 
 // ask sends a request of the session's own and waits for the answer, which may
@@ -317,7 +331,7 @@ func (l *leg) end(a *attempt, err error) {
 		cause, delivered = c.Cause, c.Delivered
 	}
 	cause, pending, questions := l.takeAll(a, cause)
-	l.log.Debug("stream ended", "cause", cause, "err", err, "pending", len(pending))
+	l.log.Debug("stream ended", "cause", cause, "err", err, "in_flight", len(pending))
 	for _, r := range pending {
 		at := jsonrpc.NotSent
 		if r.sent && delivered {
