@@ -5,6 +5,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"time"
 
 	"github.com/lmittmann/tint"
 	"golang.org/x/term"
@@ -20,9 +21,21 @@ func newLogger(out *os.File, format, level string) (*slog.Logger, error) {
 	terminal := term.IsTerminal(int(out.Fd()))
 	switch {
 	case format == "text", format == "auto" && terminal:
-		return slog.New(tint.NewTextHandler(io.Writer(out), &tint.Options{Level: l, NoColor: !terminal})), nil
+		return slog.New(tint.NewTextHandler(io.Writer(out), &tint.Options{Level: l, NoColor: !terminal, ReplaceAttr: readable})), nil
 	case format == "json", format == "auto":
-		return slog.New(slog.NewJSONHandler(out, &slog.HandlerOptions{Level: l})), nil
+		return slog.New(slog.NewJSONHandler(out, &slog.HandlerOptions{Level: l, ReplaceAttr: readable})), nil
 	}
 	return nil, fmt.Errorf("--log-format %q: use text, json or auto", format)
+}
+
+// readable writes durations as people do ("1.5s"; JSON would have nanoseconds),
+// and leaves out what says nothing.
+func readable(_ []string, a slog.Attr) slog.Attr {
+	switch {
+	case a.Value.Kind() == slog.KindDuration:
+		a.Value = slog.StringValue(a.Value.Duration().Round(time.Millisecond).String())
+	case a.Value.Kind() == slog.KindString && a.Value.String() == "":
+		return slog.Attr{}
+	}
+	return a
 }
