@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"strings"
 	"syscall"
 )
 
@@ -136,6 +137,11 @@ func Closed(cause error) error {
 		return cause
 	}
 	return fmt.Errorf("%w: %w", ErrClosed, cause)
+}
+
+// CauseOf returns what an end says beside being [ErrClosed], for a log.
+func CauseOf(end error) string {
+	return strings.TrimPrefix(end.Error(), ErrClosed.Error()+": ")
 }
 
 // IsClosed reports whether err is one of the many ways in which the standard

@@ -69,7 +69,7 @@ func newSession(p *Proxy, c jsonrpc.Conn, upstreams []Upstream, bare bool) *sess
 		questions: questions{open: make(map[int64]*question)},
 		subs:      make(map[string]subscription),
 	}
-	s.log = p.logger().With("session", s.key[:8])
+	s.log = p.logger().With("session", s.key[:8]) // as hosts shorten it
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
 	for i := range upstreams {
 		s.legs = append(s.legs, newLeg(s, i, &upstreams[i], p.prefix(&upstreams[i], bare)))
@@ -93,7 +93,7 @@ func (s *session) serve(ctx context.Context) error {
 	s.wg.Wait()
 
 	err := jsonrpc.Closed(context.Cause(s.ctx))
-	s.log.Info("client disconnected", "cause", err, "dur", time.Since(began).Round(time.Millisecond))
+	s.log.Info("client disconnected", "cause", jsonrpc.CauseOf(err), "dur", time.Since(began))
 	return err
 }
 

@@ -38,7 +38,7 @@ type Host struct {
 func (h *Host) Attach(ctx context.Context, upstream, key string, c jsonrpc.Conn) error {
 	h.wg.Add(1)
 	defer h.wg.Done()
-	log := h.logger().With("upstream", upstream, "session", key)
+	log := h.logger().With("upstream", upstream, "session", short(key))
 	command, ok := h.Upstreams[upstream]
 	if !ok {
 		return refuse(c, errors.New("no upstream of that name"))
@@ -67,6 +67,10 @@ func (h *Host) Attach(ctx context.Context, upstream, key string, c jsonrpc.Conn)
 	h.setCurrent(s)
 	return s.serve()
 }
+
+// short returns enough of a key to tell clients apart in a log, and too little to
+// be one.
+func short(key string) string { return key[:min(len(key), 8)] }
 
 // refuse ends a stream of which nothing was read.
 func refuse(c jsonrpc.Conn, err error) error {

@@ -227,7 +227,7 @@ func TestStderrIsLogged(t *testing.T) {
 	c.returned()
 	logged, dropped := 0, 0.0
 	for _, l := range r.log.at(slog.LevelInfo) {
-		if n, ok := l["count"].(float64); ok {
+		if n, ok := l["dropped"].(float64); ok {
 			dropped += n
 		} else {
 			logged++

@@ -35,7 +35,7 @@ func (l *stderrLog) readFrom(r io.Reader) {
 	dropped := 0
 	tell := func() {
 		if dropped > 0 {
-			l.log.Info("upstream stderr: lines dropped", "count", dropped)
+			l.log.Info("upstream stderr: lines dropped", "dropped", dropped)
 		}
 		dropped = 0
 	}

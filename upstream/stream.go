@@ -1,6 +1,7 @@
 package upstream
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -231,12 +232,12 @@ func (s *stream) ending(cause string, err error) ending {
 
 // tell writes the one log line of an end.
 func (s *stream) tell(e ending, inARow int) {
-	log := s.log.With("cause", e.cause, "in_flight", e.inFlight, "dur", e.life)
+	log := s.log.With("cause", cmp.Or(e.cause, jsonrpc.CauseOf(e.err)), "in_flight", e.inFlight, "dur", e.life)
 	if n := s.unusable.Load(); n > 0 {
 		log = log.With("unusable", n)
 	}
 	if e.outcome == intended {
-		log.Debug("upstream stopped", "err", e.err)
+		log.Debug("upstream stopped")
 		return
 	}
 	select { // the last lines are the ones that matter

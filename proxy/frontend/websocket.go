@@ -90,7 +90,7 @@ func (h *HTTP) runWS(upstream string, c jsonrpc.Conn) {
 	log := h.logger()
 	log.Debug("WebSocket opened", "upstream", upstream)
 	err := h.Serve(h.ctx, upstream, c)
-	log.Debug("WebSocket ended", "cause", err)
+	log.Debug("WebSocket ended", "cause", jsonrpc.CauseOf(err))
 }
 
 // noWrites is the pool of write buffers for gorilla, which we never let write
