@@ -40,7 +40,7 @@ type HTTP struct {
 	once    sync.Once
 	guarded http.Handler
 	ctx     context.Context // of all sessions
-	cancel  context.CancelFunc
+	cancel  context.CancelCauseFunc
 	wg      sync.WaitGroup // one for each open session
 	timers  sync.Pool      // stopped ones for waitPlain: one for each POST would be garbage at once
 	large   chan struct{}  // an element for each large body that is being read
@@ -54,7 +54,7 @@ type HTTP struct {
 func (h *HTTP) init() {
 	h.once.Do(func() {
 		h.guarded = h.Guard.Wrap(http.HandlerFunc(h.route))
-		h.ctx, h.cancel = context.WithCancel(context.Background())
+		h.ctx, h.cancel = context.WithCancelCause(context.Background())
 		h.sessions = make(map[string]*session)
 		h.large = make(chan struct{}, largeBodies)
 	})
@@ -139,7 +139,7 @@ func (h *HTTP) Drain() {
 func (h *HTTP) Close() {
 	h.init()
 	h.Drain()
-	h.cancel()
+	h.cancel(errStopped)
 	h.wg.Wait()
 }
 
@@ -206,14 +206,14 @@ func (h *HTTP) begin(upstream string, setUp func(*session)) *session {
 // run is the goroutine of a session.
 func (h *HTTP) run(s *session) {
 	defer h.leave()
-	log := h.logger().With("session", s.id[:8])
+	log := h.logger().With("http_session", s.id[:8]) // the proxy has a key of its own
 	log.Debug("HTTP session opened", "upstream", s.upstream)
 	err := h.Serve(h.ctx, s.upstream, s)
 	s.Close()
 	s.mu.Lock()
 	dropped := s.dropped
 	s.mu.Unlock()
-	log.Debug("HTTP session ended", "cause", err)
+	log.Debug("HTTP session ended", "cause", jsonrpc.CauseOf(err))
 	if dropped > 0 {
 		log.Warn("client did not fetch its messages, oldest dropped", "dropped", dropped)
 	}

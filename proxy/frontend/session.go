@@ -18,6 +18,7 @@ var (
 	errDropped    = errors.New("connection dropped by the client")
 	errNotStarted = errors.New("initialize failed")
 	errServed     = errors.New("closed by the proxy")
+	errStopped    = errors.New("the proxy stopped")
 )
 
 // A session is one client that speaks HTTP, and the Conn that Serve gets: Recv
@@ -254,7 +255,7 @@ func (s *session) endLocked(cause error, own bool) bool {
 	return true
 }
 
-// refuseQueued answers the requests that Recv has not returned and never will.
+// refuseQueuedLocked answers the requests that Recv has not returned and never will.
 func (s *session) refuseQueuedLocked() {
 	for {
 		select {
