@@ -67,6 +67,7 @@ func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:           "mcp-proxy",
 		Short:         "Fans one MCP client out to several MCP servers",
+		Version:       programVersion(),
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Args:          cobra.NoArgs,
@@ -76,6 +77,7 @@ func newRoot() *cobra.Command {
 			return errors.New("a command is needed")
 		},
 	}
+	root.SetVersionTemplate("mcp-proxy {{.Version}}\n")
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.AddCommand(newServe(), newStdio(), newCheck(), newVersion())
 	return root
@@ -86,6 +88,8 @@ func newServe() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "serve [-- CMD ARGS…]",
 		Short: "Serve clients over Streamable HTTP, WebSocket and SSE",
+		Long: "Serves clients at /mcp (Streamable HTTP), /ws (WebSocket) and /sse (the transport of 2024-11-05);\n" +
+			"/mcp/NAME and /ws/NAME are one upstream, its names bare. SIGINT and SIGTERM drain, a second one ends at once.",
 		Example: "  mcp-proxy serve --config mcp-proxy.yaml\n" +
 			"  mcp-proxy serve --listen 127.0.0.1:9000 -- npx -y @modelcontextprotocol/server-everything",
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -106,6 +110,8 @@ func newStdio() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "stdio [-- CMD ARGS…]",
 		Short: "Serve one client on stdin and stdout",
+		Example: "  mcp-proxy stdio --config mcp-proxy.yaml\n" +
+			"  mcp-proxy stdio -- npx -y @modelcontextprotocol/server-everything",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			cfg, log, err := o.load(cmd, args)
 			if err != nil {
