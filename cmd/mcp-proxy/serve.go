@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
-	"net"
 	"net/http"
 	"os"
 	"os/signal"
@@ -29,33 +27,16 @@ func runServe(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
 	if err != nil {
 		return config.Problems{{Source: cfg.File, Key: "tokenFile", Text: err.Error()}}
 	}
+	e := newEngine(cfg, log)
+	front := newFront(cfg, token, e, log)
+	if err := front.Guard.Check(); err != nil { // config has refused that; nobody may come past it
+		return &runError{err}
+	}
 	listeners, err := listenAll(cfg.Listen)
 	if err != nil {
 		return &runError{err}
 	}
-	e := newEngine(cfg, log)
-	front := &frontend.HTTP{
-		Serve: e.serve,
-		Known: e.known,
-		Guard: frontend.Guard{
-			Token: token, AllowedHosts: cfg.AllowedHosts, AllowedOrigins: cfg.AllowedOrigins,
-			Listen: cfg.Listen, Insecure: cfg.Insecure,
-		},
-		Limits:      limitsOf(cfg),
-		Sessions:    cfg.Limits.Sessions,
-		SessionIdle: cfg.SessionIdle,
-		Log:         log,
-	}
-	if err := front.Guard.Check(); err != nil { // config has refused that; nobody may come past it
-		return &runError{err}
-	}
-	server := &http.Server{
-		Handler:           front,
-		ReadHeaderTimeout: 10 * time.Second,
-		IdleTimeout:       2 * time.Minute,
-		MaxHeaderBytes:    64 << 10,
-		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
-	}
+	server := newServer(front, log)
 	// Before the first client: a signal must find its handler.
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
@@ -90,6 +71,31 @@ func runServe(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
 		return &runError{err}
 	}
 	return nil
+}
+
+func newFront(cfg *config.Config, token string, e *engine, log *slog.Logger) *frontend.HTTP {
+	return &frontend.HTTP{
+		Serve: e.serve,
+		Known: e.known,
+		Guard: frontend.Guard{
+			Token: token, AllowedHosts: cfg.AllowedHosts, AllowedOrigins: cfg.AllowedOrigins,
+			Listen: cfg.Listen, Insecure: cfg.Insecure,
+		},
+		Limits:      limitsOf(cfg),
+		Sessions:    cfg.Limits.Sessions,
+		SessionIdle: cfg.SessionIdle,
+		Log:         log,
+	}
+}
+
+func newServer(front *frontend.HTTP, log *slog.Logger) *http.Server {
+	return &http.Server{
+		Handler:           front,
+		ReadHeaderTimeout: 10 * time.Second,
+		IdleTimeout:       2 * time.Minute,
+		MaxHeaderBytes:    64 << 10,
+		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+	}
 }
 
 // shutdown drains within one budget: no new requests or sessions, those in
@@ -142,57 +148,4 @@ func readToken(file string) (string, error) {
 		return "", fmt.Errorf("%s is empty", file)
 	}
 	return token, nil
-}
-
-// listenAll listens at all addresses, or at none.
-func listenAll(addresses []string) ([]net.Listener, error) {
-	var listeners []net.Listener
-	for _, address := range addresses {
-		l, err := listen(address)
-		if err != nil {
-			for _, l := range listeners {
-				l.Close()
-			}
-			return nil, fmt.Errorf("listen at %s: %w", address, err)
-		}
-		listeners = append(listeners, l)
-	}
-	return listeners, nil
-}
-
-// listen listens at HOST:PORT or unix:///path. A socket that a dead process left
-// behind is replaced; one that answers is not.
-func listen(address string) (net.Listener, error) {
-	path, ok := strings.CutPrefix(address, "unix://")
-	if !ok {
-		return net.Listen("tcp", address)
-	}
-	l, err := net.Listen("unix", path)
-	if !errors.Is(err, syscall.EADDRINUSE) {
-		return l, err
-	}
-	if c, dialErr := net.Dial("unix", path); dialErr == nil {
-		c.Close()
-		return nil, err
-	}
-	if info, statErr := os.Stat(path); statErr != nil || info.Mode().Type() != fs.ModeSocket {
-		return nil, err
-	}
-	if err := os.Remove(path); err != nil {
-		return nil, err
-	}
-	return net.Listen("unix", path)
-}
-
-// announceListeners prints where clients reach us, on stdout: the port may have
-// been chosen by the system.
-func announceListeners(listeners []net.Listener) {
-	for _, l := range listeners {
-		switch a := l.Addr(); a.Network() {
-		case "unix":
-			fmt.Printf("listening on unix://%s (/mcp, /ws, /sse)\n", a)
-		default:
-			fmt.Printf("listening on http://%s/mcp, ws://%s/ws and http://%s/sse\n", a, a, a)
-		}
-	}
 }
