@@ -192,7 +192,9 @@ func finish(m *Message, version, id, method json.RawMessage, strict error) (*Mes
 	if !idOK {
 		m.ID = ID{}
 	}
-	reply := method == nil && (m.Result != nil || m.Error != nil)
+	// Servers in JavaScript that have no result to give leave "result" out.
+	empty := method == nil && m.Params == nil && idOK
+	reply := method == nil && (m.Result != nil || m.Error != nil) || empty
 	refuse := func(reason string) (*Message, error) {
 		return nil, &InvalidError{CodeInvalidRequest, reason, m.ID, reply}
 	}
@@ -241,6 +243,8 @@ func replyFault(m *Message) string {
 		return `a response has "params"`
 	case m.Result != nil && m.Error != nil:
 		return `both "result" and "error"`
+	case m.Result == nil && m.Error == nil:
+		return `no "method", "result" or "error"`
 	case m.Error != nil && m.Error[0] != '{':
 		return `"error" is not an object`
 	case m.ID.IsZero() && m.Error == nil:

@@ -79,7 +79,8 @@ func TestDecodeRefuses(t *testing.T) {
 		{"boolean id", `{"jsonrpc":"2.0","id":true,"method":"a"}`, invalidRequest, ``, false},
 		{"object id", `{"jsonrpc":"2.0","id":{},"method":"a"}`, invalidRequest, ``, false},
 		{"result without id", `{"jsonrpc":"2.0","result":1}`, invalidRequest, ``, true},
-		{"neither", `{"jsonrpc":"2.0","id":1}`, invalidRequest, `1`, false},
+		{"neither", `{"jsonrpc":"2.0","id":1}`, invalidRequest, `1`, true},
+		{"params alone", `{"jsonrpc":"2.0","id":1,"params":{}}`, invalidRequest, `1`, false},
 		{"null method", `{"jsonrpc":"2.0","id":1,"method":null}`, invalidRequest, `1`, false},
 		{"empty method", `{"jsonrpc":"2.0","id":1,"method":""}`, invalidRequest, `1`, false},
 		{"number as method", `{"jsonrpc":"2.0","id":1,"method":1}`, invalidRequest, `1`, false},
@@ -93,7 +94,7 @@ func TestDecodeRefuses(t *testing.T) {
 		{"empty batch", `[]`, invalidRequest, ``, false},
 		{"number in a batch", `[1]`, invalidRequest, ``, false},
 		{"batch in a batch", `[[{"jsonrpc":"2.0","method":"a"}]]`, invalidRequest, ``, false},
-		{"bad message in a batch", `[{"jsonrpc":"2.0","method":"a"},{"jsonrpc":"2.0","id":7}]`, invalidRequest, `7`, false},
+		{"bad message in a batch", `[{"jsonrpc":"2.0","method":"a"},{"jsonrpc":"2.0","id":7}]`, invalidRequest, `7`, true},
 		{"batch cut short", `[{"jsonrpc":"2.0","method":"a"}`, parseError, ``, false},
 		{"endless batch", `[` + strings.Repeat(`{"jsonrpc":"2.0","method":"a"},`, 1024) + `{"jsonrpc":"2.0","method":"a"}]`, invalidRequest, ``, false},
 	}

@@ -49,6 +49,10 @@ func (id ID) String() string { return id.raw }
 // Raw returns the JSON text of the id as bytes to splice.
 func (id ID) Raw() []byte { return []byte(id.raw) }
 
+// Answered returns which request a response answers, for one who mints integers.
+// A server that makes a string of each id is understood, as SDKs understand it.
+func (id ID) Answered() (int64, bool) { return ID{strings.Trim(id.raw, `"`)}.Int() }
+
 // Int returns the integer value of a number id. A server that answers 5 with
 // 5.0 is understood.
 func (id ID) Int() (int64, bool) {

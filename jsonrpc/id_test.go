@@ -68,3 +68,12 @@ func TestIDsAreDistinct(t *testing.T) {
 		t.Error("1 is not IntID(1)")
 	}
 }
+
+func TestIDAnswered(t *testing.T) {
+	for text, want := range map[string]int64{`5`: 5, `5.0`: 5, `"5"`: 5, `"x"`: -1, `""`: -1, `"\u0035"`: -1, `"5\""`: -1} {
+		id, _ := jsonrpc.ParseID([]byte(text))
+		if n, ok := id.Answered(); ok != (want >= 0) || ok && n != want {
+			t.Errorf("ID(%s).Answered() = %d, %v", text, n, ok)
+		}
+	}
+}

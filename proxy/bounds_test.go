@@ -146,11 +146,32 @@ func TestD43_UnusableReply(t *testing.T) {
 	inWorld(t, &Proxy{}, []string{"files"}, func(w *world) {
 		w.proxy.Dialer = oddUpstream(w, false)
 		w.initialize()
-		w.calls("files", "echo", 1, 2)
+		w.calls("files", "echo", 1, 3)
 		w.upstream("files").say(`{"jsonrpc":"2.0","method":"odd"}`)
 		w.client.want(fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"error":%s}`, jsonrpc.InvalidResponse("files", "").Raw()))
 		w.upstream("files").say(`{"jsonrpc":"2.0","id":3,"result":{}}`)
 		w.client.want(`{"jsonrpc":"2.0","id":2,"result":{}}`)
+		w.upstream("files").say(`{"jsonrpc":"2.0","id":"4","result":{}}`)
+		w.client.want(`{"jsonrpc":"2.0","id":3,"result":{}}`)
+	})
+}
+
+// An answer that cannot be used is an answer: the upstream does not wait for ever.
+func TestUnusableAnswer(t *testing.T) {
+	inWorld(t, &Proxy{}, []string{"files"}, func(w *world) {
+		ours, theirs := jsonrpc.Pipe()
+		client, ended := newPeer(w.t, ours, nil), make(chan error, 1)
+		go func() { ended <- w.proxy.Serve(context.Background(), &oddConn{theirs, false}) }()
+		client.say(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25"}}`)
+		client.say(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+		u := w.upstream("files")
+		u.take()
+		u.say(`{"jsonrpc":"2.0","id":"a","method":"roots/list"}`)
+		u.say(`{"jsonrpc":"2.0","id":"b","method":"roots/list"}`)
+		client.say(`{"jsonrpc":"2.0","method":"odd"}`)
+		u.want(`{"jsonrpc":"2.0","id":"b","error":{"code":-32700,"message":"Parse error: x"}}`)
+		ours.Close()
+		<-ended
 	})
 }
 

@@ -221,9 +221,13 @@ func (s *session) send(m *jsonrpc.Message) {
 }
 
 // refuse tells the client about one unusable message. The id is given back only
-// when it cannot be mistaken for that of a request in flight.
+// when it cannot be mistaken for that of a request in flight. An upstream whose
+// question could not be answered so hears of it.
 func (s *session) refuse(bad *jsonrpc.InvalidError) {
 	id := bad.ID
+	if bad.Reply && !id.IsZero() {
+		s.answered(jsonrpc.NewError(id, bad.Wire()))
+	}
 	s.mu.Lock()
 	_, busy := s.calls[id]
 	s.mu.Unlock()

@@ -28,7 +28,7 @@ func (l *leg) receive(a *attempt, m *jsonrpc.Message) {
 
 // answered settles the request that m answers.
 func (l *leg) answered(m *jsonrpc.Message) {
-	n, ok := m.ID.Int()
+	n, ok := m.ID.Answered()
 	l.s.mu.Lock()
 	r := l.pending[n]
 	known := ok && r != nil && r.sent // an id can be guessed before it was sent

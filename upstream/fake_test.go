@@ -182,6 +182,10 @@ func (f *fake) answer(m *jsonrpc.Message) {
 		say(ok)
 		say(ok)
 		say(jsonrpc.NewResult(jsonrpc.IntID(99999), json.RawMessage(`{}`)))
+	case "empty": // what JavaScript makes of a result that is undefined
+		fmt.Printf("{\"jsonrpc\":\"2.0\",\"id\":%s}\n", m.ID)
+	case "string": // "5" for 5
+		fmt.Printf("{\"jsonrpc\":\"2.0\",\"id\":\"%s\",\"result\":{}}\n", m.ID)
 	case "float": // 5.0 for 5
 		fmt.Printf("{\"jsonrpc\":\"2.0\",\"id\":%s.0,\"result\":{}}\n", m.ID)
 	case "stderr":

@@ -168,12 +168,12 @@ func (f *flight) settleLocked(id jsonrpc.ID, result json.RawMessage) (first bool
 }
 
 // findLocked returns the id under which a call is kept. A server that answers 5
-// with 5.0 means 5.
+// with 5.0 or "5" means 5.
 func (f *flight) findLocked(id jsonrpc.ID) (jsonrpc.ID, bool) {
 	if _, ok := f.calls[id]; ok {
 		return id, true
 	}
-	n, ok := id.Int()
+	n, ok := id.Answered()
 	if !ok {
 		return id, false
 	}

@@ -186,7 +186,7 @@ func (c *client) call(method string, n int) *jsonrpc.Message {
 func (c *client) wait(id jsonrpc.ID) *jsonrpc.Message {
 	c.t.Helper()
 	m := c.recv()
-	if got, _ := m.ID.Int(); !m.IsResponse() || fmt.Sprint(got) != id.String() {
+	if got, _ := m.ID.Answered(); !m.IsResponse() || fmt.Sprint(got) != id.String() {
 		c.t.Fatalf("got %s, want the response to %s", m.Append(nil), id)
 	}
 	return m

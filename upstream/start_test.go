@@ -181,11 +181,13 @@ func TestD43_Banner(t *testing.T) {
 
 func TestD43_UnusableAnswerSettlesItsRequest(t *testing.T) {
 	c := newRig(t, fakeCommand()).start("k")
-	id, other := c.send("broken", 0), c.send("echo", 1)
-	if m := c.wait(id); !strings.Contains(string(m.Error), `"reason":"invalid_response","upstream":"fake"`) {
-		t.Errorf("got %s", m.Append(nil))
+	for _, method := range []string{"broken", "empty"} {
+		id, other := c.send(method, 0), c.send("echo", 1)
+		if m := c.wait(id); !strings.Contains(string(m.Error), `"reason":"invalid_response","upstream":"fake"`) {
+			t.Errorf("got %s", m.Append(nil))
+		}
+		c.wait(other)
 	}
-	c.wait(other)
 }
 
 func TestD43_OverlongLine(t *testing.T) {
@@ -204,10 +206,11 @@ func TestD43_OverlongLine(t *testing.T) {
 	c.call("echo", 1)
 }
 
-func TestD43_FloatID(t *testing.T) {
+func TestD43_IDOfAnotherKind(t *testing.T) {
 	r := newRig(t, fakeCommand())
 	c := r.start("k")
 	c.call("float", 0)
+	c.call("string", 0)
 	if st := r.host.Status()[0]; st.InFlight != 0 {
 		t.Errorf("%d in flight", st.InFlight)
 	}
