@@ -402,6 +402,19 @@ func TestD01_BrokenStdout(t *testing.T) {
 	}
 }
 
+// SIGUSR1 asks what the servers do.
+func TestStatus(t *testing.T) {
+	p := startProgram(t, nil, "stdio", "--", "fakeserver")
+	p.say(initialize)
+	p.hear()
+	p.cmd.Process.Signal(syscall.SIGUSR1)
+	eventually(t, "the status", func() bool { return p.log.count(`"state":"running"`) == 1 })
+	p.in.Close()
+	if err := p.cmd.Wait(); err != nil {
+		t.Errorf("exit: %v\n%s", err, p.log.text.String())
+	}
+}
+
 // D15: SIGTERM drains, and a second signal forces.
 func TestD15_SecondSignalForces(t *testing.T) {
 	for _, second := range []bool{false, true} {

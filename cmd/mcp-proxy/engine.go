@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"os"
 	"sync"
 	"time"
 
@@ -22,12 +23,13 @@ const eraLegacy = "legacy"
 type engine struct {
 	proxy *proxy.Proxy
 	host  *upstream.Host
+	log   *slog.Logger
 
 	client link.Client
 	server link.Server
 	hangUp context.CancelFunc // ends the link, after which the host winds up
 	force  context.CancelFunc // ends the host's upstreams at once
-	wg     sync.WaitGroup     // the link's two ends
+	wg     sync.WaitGroup     // the link's two ends, and tellStatus
 	lost   chan error         // has what ended the link before its time; capacity 1
 }
 
@@ -35,6 +37,7 @@ type engine struct {
 func newEngine(cfg *config.Config, log *slog.Logger) *engine {
 	limits := limitsOf(cfg)
 	e := &engine{
+		log:    log,
 		lost:   make(chan error, 1),
 		host:   &upstream.Host{Upstreams: make(map[string]upstream.Command), Log: log, Limits: limits},
 		client: link.Client{Log: log, Limits: limits},
@@ -72,6 +75,9 @@ func (e *engine) start() {
 		}
 	})
 	e.wg.Go(func() { e.server.Serve(hosted, far) }) // ends for the same reason
+	asked := make(chan os.Signal, 1)
+	notifyStatus(asked)
+	e.wg.Go(func() { e.tellStatus(linked, asked) })
 }
 
 // stop waits for the upstreams that sessions have left behind to end as they
