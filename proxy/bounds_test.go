@@ -168,6 +168,7 @@ func TestUnusableAnswer(t *testing.T) {
 		u.take()
 		u.say(`{"jsonrpc":"2.0","id":"a","method":"roots/list"}`)
 		u.say(`{"jsonrpc":"2.0","id":"b","method":"roots/list"}`)
+		client.take() // both came
 		client.say(`{"jsonrpc":"2.0","method":"odd"}`)
 		u.want(`{"jsonrpc":"2.0","id":"b","error":{"code":-32700,"message":"Parse error: x"}}`)
 		ours.Close()

@@ -112,15 +112,13 @@ func (s *session) startAll(ctx context.Context) {
 
 // initialized handles an upstream's answer to initialize.
 func (l *leg) initialized(a *attempt, answer *jsonrpc.Message) {
-	if answer.Error != nil { // nothing can be asked of it: hang up, so that the host stops it
+	if answer.Error != nil || answer.Result[0] != '{' { // nothing can be asked of it: hang up, so that the host stops it
 		l.s.mu.Lock()
 		ended := a.ended
 		a.cause = "start failed"
 		l.s.mu.Unlock()
 		if !ended {
-			if l.s.p.warnOnce("refused " + l.up.Name) { // not at each try
-				l.log.Warn("upstream refused initialize")
-			}
+			l.log.Debug("upstream refused initialize") // its host warns
 			a.conn.Close()
 		}
 		return
@@ -233,6 +231,9 @@ func own(result json.RawMessage, version string) json.RawMessage {
 	var at [1]jsonrpc.Span
 	if jsonrpc.Find(result, jsonrpc.Span{}, at[:], "protocolVersion") != nil {
 		return result
+	}
+	if at[0].IsZero() {
+		return union(json.RawMessage(`{"protocolVersion":`+string(jsonrpc.Quote(version))+`}`), result)
 	}
 	return jsonrpc.Replace(result, jsonrpc.Edit{Span: at[0], With: jsonrpc.Quote(version)})
 }

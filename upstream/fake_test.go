@@ -118,7 +118,13 @@ func (f *fake) answer(m *jsonrpc.Message) {
 	ok := jsonrpc.NewResult(m.ID, json.RawMessage(`{}`))
 	switch m.Method {
 	case "initialize":
-		if !f.has("mute") {
+		switch {
+		case f.has("mute"):
+		case f.has("refuses"):
+			say(jsonrpc.NewError(m.ID, &jsonrpc.Error{Code: -1, Message: "no"}))
+		case f.has("odd"):
+			say(jsonrpc.NewResult(m.ID, json.RawMessage(`"hello"`)))
+		default:
 			say(ok)
 		}
 	case "echo":

@@ -27,6 +27,7 @@ type flight struct {
 	highest   int64                   // integer id so far
 	sent      bool                    // a request besides initialize went to the upstream
 	answered  bool                    // the upstream answered a request
+	refused   bool                    // but not initialize, or not with a result
 }
 
 // A call is a request of the proxy that the upstream has not answered.
@@ -153,6 +154,10 @@ func (f *flight) settleLocked(id jsonrpc.ID, result json.RawMessage) (first bool
 	}
 	c := f.calls[id]
 	delete(f.calls, id)
+	if c.kind == initialize && (result == nil || result[0] != '{') {
+		f.refused = true
+		return false
+	}
 	switch {
 	case result == nil:
 	case c.kind == createsTask:
@@ -218,10 +223,10 @@ func (f *flight) newestLocked() jsonrpc.ID {
 }
 
 // state returns what decides how an end is reported.
-func (f *flight) state() (inFlight int, sent, answered bool) {
+func (f *flight) state() (inFlight int, sent, answered, refused bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return len(f.calls), f.sent, f.answered
+	return len(f.calls), f.sent, f.answered, f.refused
 }
 
 // farewell returns the lines that clear up what is open, in the order in which

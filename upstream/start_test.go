@@ -67,6 +67,24 @@ func TestStartTimeoutEndsWithTheAnswer(t *testing.T) {
 	}
 }
 
+// A server that answers initialize with no more than a refusal has not started,
+// though it is the proxy that hangs up.
+func TestD48_RefusesInitialize(t *testing.T) {
+	for _, how := range []string{"refuses", "odd"} {
+		r := newRig(t, fakeCommand(how))
+		for range freeFailures + 1 {
+			c := r.start("k")
+			c.Close()
+			c.returned()
+		}
+		w := r.log.at(slog.LevelWarn)
+		if len(w) != freeFailures+1 || w[0]["msg"] != "upstream failed to start" || w[0]["cause"] != "initialize refused" {
+			t.Errorf("%s: %v", how, w)
+		}
+		r.attach("k").ends("start failed", false) // it waits
+	}
+}
+
 func TestD48_CrashLoop(t *testing.T) {
 	r := newRig(t, fakeCommand("dies"))
 	tries, refused := 0, 0

@@ -70,7 +70,7 @@ func (cl *claim) status() Status {
 
 // addStatus adds what is to say of a stream's process.
 func (s *stream) addStatus(st *Status) {
-	inFlight, _, answered := s.flight.state()
+	inFlight, _, answered, _ := s.flight.state()
 	st.PID, st.Started, st.InFlight = s.p.cmd.Process.Pid, s.p.started, inFlight
 	st.Unusable, st.Stderr = int(s.unusable.Load()), s.stderr.tail()
 	switch {

@@ -19,6 +19,7 @@ import (
 const (
 	causeStartFailed  = "start failed"
 	causeStartTimeout = "start timeout"
+	causeRefused      = "initialize refused"
 	causeWriteTimeout = "write timeout"
 	causeStdinClosed  = "stdin closed"
 	causeStdoutClosed = "stdout closed"
@@ -211,10 +212,13 @@ type ending struct {
 }
 
 func (s *stream) ending(cause string, err error) ending {
-	inFlight, sent, answered := s.flight.state()
+	inFlight, sent, answered, refused := s.flight.state()
 	e := ending{err: err, cause: cause, inFlight: inFlight, life: time.Since(s.p.started)}
 	closed := &jsonrpc.ClosedError{Cause: cause, Delivered: sent || answered, Err: err}
 	switch {
+	case cause == "" && refused: // and so the proxy hung up
+		e.outcome, e.cause = startFailed, causeRefused
+		return e
 	case cause == "":
 		return e
 	case cause == causeHostStopped:
