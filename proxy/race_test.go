@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -12,9 +13,14 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
 )
 
-// race plays a world 200 times: begin, then all racers at once, then check.
+// race plays a world 200 times, on one processor, two and more: begin, then all
+// racers at once, then check.
 func race(t *testing.T, begin func(*world), check func(*world), racers ...func(*world)) {
-	for range 200 {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(0))
+	for i := range 200 {
+		if i%67 == 0 { // changing it stops the world
+			runtime.GOMAXPROCS([]int{1, 2, 8}[i/67])
+		}
 		inWorld(t, &Proxy{}, []string{"files"}, func(w *world) {
 			w.initialize()
 			begin(w)
@@ -239,6 +245,27 @@ func TestRaceL_RequestAfterClose(t *testing.T) {
 	}, func(w *world) { w.cancel() }, func(w *world) {
 		w.client.conn.Send(decode(t, strings.Replace(call1, `"id":1`, `"id":2`, 1)))
 	})
+}
+
+// Whatever layers an end has come through, the client sees one flat error.
+func TestRaceF_EndsAreNotWrapped(t *testing.T) {
+	inner := fmt.Errorf("read /secret/path: %w", fmt.Errorf("layer: %w", jsonrpc.Closed(errors.New("10.0.0.1:80: reset"))))
+	for _, row := range []struct {
+		end         error
+		cause, when string
+	}{
+		{inner, "link lost", "in_flight"},
+		{fmt.Errorf("attach: %w", &jsonrpc.ClosedError{Cause: "exit status 3", Delivered: true, Err: inner}), "exit status 3", "in_flight"},
+		{&jsonrpc.ClosedError{Cause: "start failed", Err: inner}, "start failed", "not_sent"},
+		{nil, "link lost", "in_flight"}, // closed without a word
+	} {
+		inWorld(t, &Proxy{}, []string{"files"}, func(w *world) {
+			w.initialize()
+			w.calls("files", "echo", 1, 1)
+			w.upstream("files").conn.CloseCause(row.end)
+			w.client.want(cc(1, -32603, "files", row.cause, row.when))
+		})
+	}
 }
 
 // Restarts, lists and calls at once: every call has one answer.
