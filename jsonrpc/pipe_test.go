@@ -3,6 +3,9 @@ package jsonrpc_test
 import (
 	"errors"
 	"io"
+	"net"
+	"os"
+	"syscall"
 	"testing"
 
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
@@ -78,12 +81,22 @@ type causeConn struct {
 
 func (c *causeConn) CloseCause(err error) error { c.cause = err; return nil }
 
-func TestClosedErrors(t *testing.T) {
+// Whichever side closed, and whoever noticed: one error.
+func TestRaceE_OneClosedError(t *testing.T) {
+	for _, err := range []error{
+		io.EOF, io.ErrUnexpectedEOF, io.ErrClosedPipe, os.ErrClosed, net.ErrClosed,
+		&net.OpError{Op: "read", Err: os.NewSyscallError("read", syscall.ECONNRESET)},
+		&os.PathError{Op: "write", Path: "|1", Err: syscall.EPIPE},
+	} {
+		if !errors.Is(jsonrpc.Closed(err), jsonrpc.ErrClosed) || !errors.Is(jsonrpc.Closed(err), err) {
+			t.Errorf("%v is no end", err)
+		}
+	}
 	for _, err := range []error{
 		jsonrpc.Closed(nil), jsonrpc.Closed(io.EOF), &jsonrpc.ClosedError{Cause: "link lost"},
 		jsonrpc.Closed(jsonrpc.Closed(io.ErrClosedPipe)),
 	} {
-		if !errors.Is(err, jsonrpc.ErrClosed) || !jsonrpc.IsClosed(err) {
+		if !errors.Is(err, jsonrpc.ErrClosed) {
 			t.Errorf("%v is not ErrClosed", err)
 		}
 	}
