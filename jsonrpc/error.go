@@ -4,11 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"net"
-	"os"
 	"strings"
-	"syscall"
 )
 
 // Error codes of JSON-RPC 2.0 and of MCP that the proxy itself sends.
@@ -142,19 +138,6 @@ func Closed(cause error) error {
 // CauseOf returns what an end says beside being [ErrClosed], for a log.
 func CauseOf(end error) string {
 	return strings.TrimPrefix(end.Error(), ErrClosed.Error()+": ")
-}
-
-// IsClosed reports whether err is one of the many ways in which the standard
-// library and the kernel say that a connection is gone, on this side or on the
-// other. "Our end is closed" and "their end is closed" are deliberately one.
-func IsClosed(err error) bool {
-	for _, end := range []error{ErrClosed, io.EOF, io.ErrUnexpectedEOF, io.ErrClosedPipe, os.ErrClosed,
-		net.ErrClosed, syscall.EPIPE, syscall.ECONNRESET, syscall.ECONNABORTED} {
-		if errors.Is(err, end) {
-			return true
-		}
-	}
-	return false
 }
 
 // An InvalidError is one message that cannot be used. It costs that message

@@ -87,6 +87,7 @@ func (e *engine) stop(ctx context.Context) {
 	defer context.AfterFunc(ctx, e.force)()
 	e.wg.Wait()
 	e.force()
+	e.host.Wait()
 }
 
 // known reports whether there is an upstream of that name.

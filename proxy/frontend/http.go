@@ -143,9 +143,6 @@ func (h *HTTP) Close() {
 	h.wg.Wait()
 }
 
-// Wait waits until every Serve has returned. It is of use after Drain.
-func (h *HTTP) Wait() { h.wg.Wait() }
-
 func (h *HTTP) isDraining() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
