@@ -180,8 +180,7 @@ func (c *conn) greet(hello []byte) error {
 
 // undelivered makes the end of a stream the error of its opening.
 func undelivered(err error) error {
-	var end *jsonrpc.ClosedError
-	if errors.As(err, &end) {
+	if end, ok := errors.AsType[*jsonrpc.ClosedError](err); ok {
 		return notOpened(end.Cause, end.Err)
 	}
 	return notOpened(badAnswer, err)

@@ -92,8 +92,7 @@ func (c *conn) line() ([]byte, error) {
 		return nil, end
 	}
 	line, err := c.lines.ReadLine()
-	var end *jsonrpc.ClosedError
-	if errors.As(err, &end) {
+	if end, ok := errors.AsType[*jsonrpc.ClosedError](err); ok {
 		return nil, c.shut(end, nil, longAgo)
 	}
 	return line, err
@@ -160,8 +159,10 @@ func (c hostConn) Close() error {
 // that error. A Send that waits for a proxy that does not read fails within
 // seconds, or at once when Close is called.
 func (c hostConn) CloseCause(cause error) error {
-	end := errClosed
-	errors.As(cause, &end)
+	end, ok := errors.AsType[*jsonrpc.ClosedError](cause)
+	if !ok {
+		end = errClosed
+	}
 	c.shut(end, closingLine(end), time.Now().Add(lastTimeout))
 	return nil
 }
