@@ -178,13 +178,16 @@ func (l *loader) listen(v *viper.Viper, addrs []string) {
 // config puts the parts together and checks what concerns several of them.
 func (l *loader) config(v *viper.Viper, o Options) *Config {
 	c := &Config{File: l.source, Limits: l.limits, Links: l.links}
-	if err := v.Unmarshal(c); err != nil {
+	if err := v.Unmarshal(c); err != nil && len(l.problems) == 0 { // a mistake was told where it was found
 		l.fail("", "", "%s", oneLine(err.Error()))
 	}
 	c.Upstreams = l.name(l.entries)
 	if len(o.Command) > 0 {
 		if len(c.Upstreams) > 0 {
 			l.fail(l.source, "upstreams", "are also given after -- on the command line")
+		}
+		if o.Command[0] == "" {
+			l.fail("--", "", "needs a command")
 		}
 		c.Upstreams = []Upstream{commandLine(o.Command)}
 	}

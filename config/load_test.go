@@ -147,9 +147,15 @@ func TestLayersMistakes(t *testing.T) {
 	t.Setenv("MCP_PROXY_DRAIN", "1s")
 	t.Setenv("MCP_PROXY_PREFIX", "maybe")
 	t.Setenv("MCP_PROXY_LISTEN", "localhost")
+	t.Setenv("MCP_PROXY_PAGE_SIZE", "many")
+	t.Setenv("MCP_PROXY_SESSION_IDLE", "long")
+	t.Setenv("MCP_PROXY_INSECURE", "perhaps")
 	got := problems(t, Options{File: file, Listen: []string{"nowhere"}})
 	want := `mcp-proxy.yaml: drain: must be a duration such as 500ms, 30s or 5m, not "soon"
 --listen: must be HOST:PORT or unix:///path, not "nowhere"
+MCP_PROXY_INSECURE: must be true or false, not "perhaps"
+MCP_PROXY_SESSION_IDLE: must be a duration above zero such as 500ms, 30s or 5m, not "long"
+MCP_PROXY_PAGE_SIZE: must be a whole number from 0, not "many"
 MCP_PROXY_PREFIX: must be auto, always or never, not "maybe"
 `
 	if got != want {
@@ -242,6 +248,9 @@ func TestCommand(t *testing.T) {
 	}
 
 	both := write(t, "both.yaml", "upstreams: {a: {command: x}}\n")
+	if got := problems(t, Options{Command: []string{"", "x"}}); got != "--: needs a command\n" {
+		t.Errorf("no command: %s", got)
+	}
 	if got := problems(t, Options{File: both, Command: []string{"x"}}); got != "both.yaml: upstreams: are also given after -- on the command line\n" {
 		t.Errorf("upstreams in both places: %s", got)
 	}
