@@ -3,6 +3,8 @@ package upstream
 import (
 	"cmp"
 	"errors"
+	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -44,11 +46,26 @@ func (c *Command) cmd() (*exec.Cmd, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := checkDir(c.Dir); err != nil {
+		return nil, fmt.Errorf("working directory: %w", err)
+	}
 	cmd := exec.Command(path, c.Args...)
 	cmd.Args[0] = c.Path
 	cmd.Dir = c.Dir
 	cmd.Env = c.environ(os.Environ())
 	return cmd, cmd.Err
+}
+
+// checkDir finds what the kernel would blame on the program.
+func checkDir(dir string) error {
+	if dir == "" {
+		return nil
+	}
+	info, err := os.Stat(dir)
+	if err == nil && !info.IsDir() {
+		err = &fs.PathError{Op: "chdir", Path: dir, Err: errors.New("not a directory")}
+	}
+	return err
 }
 
 // lookPath looks Path up where the process itself would: a PATH in Env counts.

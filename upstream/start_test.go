@@ -43,6 +43,20 @@ func TestD48_CannotBeExecuted(t *testing.T) {
 	}
 }
 
+func TestD48_NoWorkingDirectory(t *testing.T) {
+	for _, dir := range []string{"no-such-directory", "command.go"} {
+		command := fakeCommand()
+		command.Dir = dir
+		r := newRig(t, command)
+		c := r.attach("k")
+		c.ends("start failed", false)
+		c.returned()
+		if w := r.log.at(slog.LevelWarn); len(w) != 1 || !strings.Contains(fmt.Sprint(w[0]["err"]), "working directory: ") {
+			t.Errorf("directory %q: warnings %v", dir, w)
+		}
+	}
+}
+
 func TestD48_NeverAnswersInitialize(t *testing.T) {
 	command := fakeCommand("mute")
 	command.StartTimeout = 100 * time.Millisecond
