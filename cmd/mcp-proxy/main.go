@@ -92,13 +92,7 @@ func newServe() *cobra.Command {
 			"/mcp/NAME and /ws/NAME are one upstream, its names bare. SIGINT and SIGTERM drain, a second one ends at once.",
 		Example: "  mcp-proxy serve --config mcp-proxy.yaml\n" +
 			"  mcp-proxy serve --listen 127.0.0.1:9000 -- npx -y @modelcontextprotocol/server-everything",
-		RunE: func(cmd *cobra.Command, args []string) error {
-			cfg, log, err := o.load(cmd, args)
-			if err != nil {
-				return err
-			}
-			return runServe(cmd.Context(), cfg, log)
-		},
+		RunE: o.with(runServe),
 	}
 	o.addFlags(cmd)
 	cmd.Flags().StringSliceVar(&o.listen, "listen", nil, "address to listen at: HOST:PORT or unix:///path; may be repeated")
@@ -112,13 +106,7 @@ func newStdio() *cobra.Command {
 		Short: "Serve one client on stdin and stdout",
 		Example: "  mcp-proxy stdio --config mcp-proxy.yaml\n" +
 			"  mcp-proxy stdio -- npx -y @modelcontextprotocol/server-everything",
-		RunE: func(cmd *cobra.Command, args []string) error {
-			cfg, log, err := o.load(cmd, args)
-			if err != nil {
-				return err
-			}
-			return runStdio(cmd.Context(), cfg, log)
-		},
+		RunE: o.with(runStdio),
 	}
 	o.addFlags(cmd)
 	return cmd
@@ -163,6 +151,17 @@ func (o *options) addFlags(cmd *cobra.Command) {
 
 func addConfigFlag(cmd *cobra.Command, file *string) {
 	cmd.Flags().StringVarP(file, "config", "c", "", "configuration file, YAML, JSON or TOML (default: mcp-proxy.yaml in the working directory, then in the user's configuration directory)")
+}
+
+// with is a command that runs f with the configuration and a log.
+func (o *options) with(f func(context.Context, *config.Config, *slog.Logger) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		cfg, log, err := o.load(cmd, args)
+		if err != nil {
+			return err
+		}
+		return f(cmd.Context(), cfg, log)
+	}
 }
 
 // load reads the configuration and sets up the log. Arguments are the command
