@@ -125,19 +125,27 @@ func (s *closeSpy) Close() error {
 	return s.Conn.Close()
 }
 
-// TestWriteTimeoutEndsLink has a carrier that takes nothing more: the frame
-// that yamux gave up may still go out, so the link must not live on.
-func TestWriteTimeoutEndsLink(t *testing.T) {
-	t.Parallel()
+// stalledLink returns a link whose carrier soon takes nothing more, and the
+// carrier's other end, from which nobody reads.
+func stalledLink(t *testing.T) (*link, net.Conn) {
+	t.Helper()
 	config := newConfig(orDiscard(nil))
 	config.ConnectionWriteTimeout = time.Second
-	near, far := Ring() // nobody reads from far
-	defer far.Close()
+	near, far := Ring()
+	t.Cleanup(func() { far.Close() })
 	l, err := newLink(near, yamux.Client, config)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.close(nil)
+	t.Cleanup(func() { l.close(nil) })
+	return l, far
+}
+
+// TestWriteTimeoutEndsLink has a carrier that takes nothing more: the frame
+// that yamux gave up may still go out, so the link must not live on.
+func TestWriteTimeoutEndsLink(t *testing.T) {
+	t.Parallel()
+	l, _ := stalledLink(t)
 	y, err := l.y.OpenStream()
 	if err != nil {
 		t.Fatal(err)
@@ -154,15 +162,7 @@ func TestWriteTimeoutEndsLink(t *testing.T) {
 // could never send again.
 func TestWindowTimeoutEndsLink(t *testing.T) {
 	t.Parallel()
-	config := newConfig(orDiscard(nil))
-	config.ConnectionWriteTimeout = time.Second
-	near, far := Ring() // nobody reads from far
-	defer far.Close()
-	l, err := newLink(near, yamux.Client, config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.close(nil)
+	l, far := stalledLink(t)
 	used, err := l.y.OpenStream()
 	if err != nil {
 		t.Fatal(err)
