@@ -42,7 +42,7 @@ func listen(address string) (net.Listener, error) {
 		return nil, err
 	}
 	if info, statErr := os.Stat(path); statErr != nil || info.Mode().Type() != fs.ModeSocket {
-		return nil, err
+		return nil, fmt.Errorf("listen unix %s: exists and is not a socket", path)
 	}
 	if err := os.Remove(path); err != nil {
 		return nil, err

@@ -147,5 +147,8 @@ func readToken(file string) (string, error) {
 	if token == "" {
 		return "", fmt.Errorf("%s is empty", file)
 	}
+	if strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }) { // no client could send it
+		return "", fmt.Errorf("%s must hold one word of visible ASCII characters", file)
+	}
 	return token, nil
 }

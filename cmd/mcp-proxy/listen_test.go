@@ -1,0 +1,55 @@
+package main
+
+import (
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestListenAtASocket(t *testing.T) {
+	t.Chdir(t.TempDir()) // the path of a socket must be short
+	address := func(name string) string { return "unix://" + name }
+
+	l, err := listen(address("proxy.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := listen(address("proxy.sock")); err == nil || !strings.Contains(err.Error(), "address already in use") {
+		t.Errorf("one that answers: %v", err)
+	}
+	l.(*net.UnixListener).SetUnlinkOnClose(false)
+	l.Close()
+	if l, err = listen(address("proxy.sock")); err != nil {
+		t.Fatalf("one that was left behind: %v", err)
+	}
+	l.Close()
+
+	if err := os.WriteFile("file", nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"file", "."} {
+		if _, err := listen(address(name)); err == nil || !strings.Contains(err.Error(), "is not a socket") {
+			t.Errorf("%q: %v", name, err)
+		}
+	}
+	if _, err := os.Stat("file"); err != nil {
+		t.Error("the file is gone")
+	}
+}
+
+func TestReadToken(t *testing.T) {
+	for text, ok := range map[string]bool{"abc": true, " abc\n": true, "": false, "\n": false, "a b": false, "a\nb": false, "\xff": false, "é": false} {
+		file := filepath.Join(t.TempDir(), "token")
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if token, err := readToken(file); (err == nil) != ok || ok && token != "abc" {
+			t.Errorf("%q: %q, %v", text, token, err)
+		}
+	}
+	if _, err := readToken("no-such-file"); err == nil {
+		t.Error("a file that is not there")
+	}
+}
