@@ -59,6 +59,9 @@ func readList(params json.RawMessage) (cursor, meta json.RawMessage, err error) 
 // success.
 func (s *session) firstPage(ctx context.Context, c *call, k kind, meta json.RawMessage) {
 	listings, failure := s.listAll(ctx, k, meta)
+	s.mu.Lock()
+	s.shown[k] = true // a failure, too: whoever comes later is a change
+	s.mu.Unlock()
 	if failure != nil {
 		s.settle(c, &jsonrpc.Message{ID: c.id, Error: failure.wire})
 		return
@@ -84,12 +87,11 @@ func (s *session) firstPage(ctx context.Context, c *call, k kind, meta json.RawM
 		}
 	}
 	hash.Sum(snap.digest[:0])
-	s.mu.Lock()
-	s.shown[k] = true
 	if s.p.PageSize > 0 {
+		s.mu.Lock()
 		s.pages[k] = snap
+		s.mu.Unlock()
 	}
-	s.mu.Unlock()
 	s.settle(c, jsonrpc.NewResult(c.id, snap.page(k, 0, s.p.PageSize)))
 }
 
