@@ -3,22 +3,25 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"maps"
+	"net/http"
 	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
-
-	"github.com/gorilla/websocket"
 
 	"github.com/mcp-proxy/mcp-proxy/config"
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
@@ -29,21 +32,25 @@ import (
 // real socket before it.
 type site struct {
 	t      *testing.T
-	url    string // ws://HOST:PORT/ws
+	engine *engine
+	front  *frontend.HTTP
+	url    string // http://HOST:PORT
 	log    *lines
 	record string // where the servers of upstream "a" note what they get
 }
 
 // newSite runs a proxy with the fake upstreams a and b.
 func newSite(t *testing.T) *site {
+	t.Helper()
 	s := &site{t: t, log: &lines{}, record: filepath.Join(t.TempDir(), "record")}
 	server, err := exec.LookPath("fakeserver")
 	if err != nil {
 		t.Fatal(err)
 	}
 	file := filepath.Join(t.TempDir(), "mcp-proxy.yaml")
-	text := fmt.Sprintf("limits: {sessions: 400}\nupstreams:\n  a: {command: %q, env: {FAKE_LOG: %q}, stopGrace: 500ms}\n  b: {command: %q, stopGrace: 500ms}\n",
-		server, s.record, server)
+	text := fmt.Sprintf("limits: {sessions: 400}\nupstreams:\n"+
+		"  a: {command: %q, env: {FAKE_LOG: %q, GORACE: %q}, stopGrace: 500ms}\n"+
+		"  b: {command: %q, env: {GORACE: %[3]q}, stopGrace: 500ms}\n", server, s.record, os.Getenv("GORACE"), server)
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -51,114 +58,17 @@ func newSite(t *testing.T) *site {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e := newEngine(cfg, slog.New(slog.NewTextHandler(s.log, nil)))
-	e.start()
-	front := &frontend.HTTP{Serve: e.serve, Known: e.known, Limits: limitsOf(cfg), Sessions: cfg.Limits.Sessions}
-	listener := httptest.NewServer(front)
-	s.url = "ws" + strings.TrimPrefix(listener.URL, "http") + "/ws"
+	s.engine = newEngine(cfg, slog.New(slog.NewTextHandler(s.log, nil)))
+	s.engine.start()
+	s.front = &frontend.HTTP{Serve: s.engine.serve, Known: s.engine.known, Limits: limitsOf(cfg), Sessions: cfg.Limits.Sessions}
+	listener := httptest.NewServer(s.front)
+	s.url = listener.URL
 	t.Cleanup(func() {
-		front.Close()
-		e.stop(context.Background())
+		s.front.Close()
+		s.engine.stop(context.Background())
 		listener.Close()
 	})
 	return s
-}
-
-// A wsClient is a client over WebSocket that collects what it receives.
-type wsClient struct {
-	t    *testing.T
-	conn *websocket.Conn
-	done chan struct{}
-
-	mu      sync.Mutex
-	answers map[string]json.RawMessage // by id: the result, or the error with "!" before it
-	asked   []jsonrpc.ID
-	twice   []string
-}
-
-// connect initializes a new client.
-func (s *site) connect() *wsClient {
-	s.t.Helper()
-	conn, _, err := websocket.DefaultDialer.Dial(s.url, nil)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	c := &wsClient{t: s.t, conn: conn, done: make(chan struct{}), answers: map[string]json.RawMessage{}}
-	go c.read()
-	s.t.Cleanup(func() { conn.Close(); <-c.done })
-	c.say(`{"jsonrpc":"2.0","id":"init","method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"elicitation":{}},"clientInfo":{"name":"t","version":"1"}}}`)
-	c.await("init")
-	c.say(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
-	return c
-}
-
-func (c *wsClient) read() {
-	defer close(c.done)
-	for {
-		_, data, err := c.conn.ReadMessage()
-		if err != nil {
-			return
-		}
-		m, err := jsonrpc.Decode(data)
-		if err != nil {
-			c.t.Error(err)
-			continue
-		}
-		c.mu.Lock()
-		switch id := m.ID.String(); {
-		case m.IsRequest():
-			c.asked = append(c.asked, m.ID)
-		case m.IsResponse():
-			if c.answers[id] != nil {
-				c.twice = append(c.twice, id)
-			}
-			c.answers[id] = m.Result
-			if m.Error != nil {
-				c.answers[id] = append([]byte("!"), m.Error...)
-			}
-		}
-		c.mu.Unlock()
-	}
-}
-
-func (c *wsClient) say(text string) {
-	c.t.Helper()
-	if err := c.conn.WriteMessage(websocket.TextMessage, []byte(text)); err != nil {
-		c.t.Fatal(err)
-	}
-}
-
-func (c *wsClient) call(id int, tool string) {
-	c.say(fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":%q}}`, id, tool))
-}
-
-// await waits for the answer to a request.
-func (c *wsClient) await(id string) string {
-	c.t.Helper()
-	var answer json.RawMessage
-	if _, err := strconv.Atoi(id); err != nil {
-		id = strconv.Quote(id)
-	}
-	eventually(c.t, "answer to "+id, func() bool {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		answer = c.answers[id]
-		return answer != nil
-	})
-	return string(answer)
-}
-
-// count returns how many answers satisfy ok.
-func (c *wsClient) count(ok func(answer string) bool) int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	n := 0
-	for _, a := range c.answers {
-		if ok(string(a)) {
-			n++
-		}
-	}
-	return n
 }
 
 // noted returns what the servers of upstream a noted, in order.
@@ -179,8 +89,13 @@ func countPart(lines []string, part string) int {
 
 // D07, D50: 200 calls on an upstream that is killed, 50 on another.
 func TestD07_KilledUpstream(t *testing.T) {
-	s := newSite(t)
-	c := s.connect()
+	for name := range wires {
+		t.Run(name, func(t *testing.T) { killUpstream(newSite(t), name) })
+	}
+}
+
+func killUpstream(s *site, wire string) {
+	t, c := s.t, s.connectOver(wire)
 	for i := range 200 {
 		c.call(i, "a__hang")
 	}
@@ -188,18 +103,14 @@ func TestD07_KilledUpstream(t *testing.T) {
 		c.call(1000+i, "b__ask")
 	}
 	eventually(t, "200 calls and 50 questions", func() bool {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		return len(c.asked) == 50 && countPart(s.noted(), `"hang"`) == 200
+		return c.questions() == 50 && countPart(s.noted(), `"hang"`) == 200
 	})
 	c.call(500, "a__crash")
 	want := "!" + string(jsonrpc.ConnectionClosed(-32603, "a", "signal: killed", jsonrpc.InFlight).Raw())
 	eventually(t, "one error for each call", func() bool {
 		return c.count(func(a string) bool { return a == want }) == 201
 	})
-	for _, id := range c.asked {
-		c.say(`{"jsonrpc":"2.0","id":` + id.String() + `,"result":{"action":"accept"}}`)
-	}
+	c.accept()
 	for i := range 50 {
 		if got := c.await(strconv.Itoa(1000 + i)); got != `{"action":"accept"}` {
 			t.Error("the other upstream answered", got)
@@ -209,7 +120,7 @@ func TestD07_KilledUpstream(t *testing.T) {
 	if got := c.await("501"); !strings.Contains(got, "structuredContent") {
 		t.Error("the next call got", got)
 	}
-	if n := s.log.count("level=WARN"); n != 1 || s.log.count("in_flight=201 ") != 1 {
+	if s.log.count("level=WARN") != 1 || s.log.count("in_flight=201") != 1 {
 		t.Errorf("want one warning that says 201:\n%s", s.log.text.String())
 	}
 	if len(c.twice) > 0 {
@@ -217,10 +128,41 @@ func TestD07_KilledUpstream(t *testing.T) {
 	}
 }
 
-// D06, D37: a client vanishes with calls and a question open.
+// D01, D06, D35 to D37: a client vanishes with calls and a question open.
 func TestD06_VanishedClient(t *testing.T) {
+	for name := range wires {
+		t.Run(name, func(t *testing.T) {
+			s := newSite(t)
+			c, left := vanishing(s, name)
+			c.vanish()
+			left()
+			ending := "!" + string(jsonrpc.ConnectionClosed(-32000, "", "", jsonrpc.InFlight).Raw())
+			told := c.count(func(a string) bool { return a == ending })
+			if want := map[string]int{"HTTP": 200}[name]; told != want { // a POST needs an end
+				t.Errorf("%d calls were ended, want %d", told, want)
+			}
+		})
+	}
+}
+
+// D29: a client over HTTP vanishes without a word, and expires.
+func TestD29_ExpiredClient(t *testing.T) {
 	s := newSite(t)
-	c := s.connect()
+	s.front.SessionIdle = time.Second
+	c, left := vanishing(s, "HTTP")
+	c.wire.(*httpWire).abandon()
+	left()
+}
+
+// vanishing returns a client with 99 calls, one that asks, and 100 calls on
+// another upstream, and a check of what must be when it has left.
+func vanishing(s *site, wire string) (c *client, left func()) {
+	t := s.t
+	t.Helper()
+	c = s.connectOver(wire)
+	for i := range 100 {
+		c.call(1000+i, "b__hang")
+	}
 	c.call(1, "a__grandchild")
 	var child struct {
 		StructuredContent struct{ Pid int }
@@ -231,33 +173,63 @@ func TestD06_VanishedClient(t *testing.T) {
 	for i := range 99 {
 		c.call(100+i, "a__hang")
 	}
+	eventually(t, "99 calls", func() bool { return countPart(s.noted(), `"hang"`) == 99 })
 	c.call(99, "a__ask")
-	eventually(t, "99 calls and a question", func() bool {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		return len(c.asked) == 1 && countPart(s.noted(), `"hang"`) == 99
-	})
-	c.conn.NetConn().(interface{ SetLinger(int) error }).SetLinger(0) // RST
-	c.conn.NetConn().Close()
-
-	eventually(t, "the server's end", func() bool { return countPart(s.noted(), " end") == 1 })
-	noted := s.noted()
-	var after []string
-	for i, l := range noted {
-		if strings.Contains(l, `"ask"`) {
-			after = noted[i+1:]
+	eventually(t, "a question", func() bool { return c.questions() == 1 })
+	return c, func() {
+		t.Helper()
+		eventually(t, "the server's end", func() bool { return countPart(s.noted(), " end") == 1 })
+		noted := s.noted()
+		after := noted[slices.IndexFunc(noted, func(l string) bool { return strings.Contains(l, `"ask"`) })+1:]
+		cancels := countPart(after, "notifications/cancelled")
+		// The end of stdin shows first: the answer to its question may settle
+		// the call that asked before stdout is known to be broken.
+		if settled := wire == "stdio" && cancels == 99; cancels != 100 && !settled || len(after) != cancels+2 ||
+			!strings.Contains(after[0], `"id":1,"error":{"code":-32000`) {
+			t.Errorf("after the close the server got:\n%s", strings.Join(after, "\n"))
+		}
+		pid, _ := strconv.Atoi(strings.Fields(noted[0])[0])
+		eventually(t, "process and grandchild gone", func() bool { return gone(pid) && ended(child.StructuredContent.Pid) })
+		eventually(t, "no process", func() bool { return len(children(os.Getpid())) == 0 })
+		if s.log.count("level=WARN") != 0 || s.log.count("client disconnected") != 1 {
+			t.Errorf("want one line, and no warning:\n%s", s.log.text.String())
 		}
 	}
-	if len(after) != 102 || !strings.Contains(after[0], `"id":1,"error":{"code":-32000`) {
-		t.Errorf("after the close the server got:\n%s", strings.Join(after, "\n"))
+}
+
+// D27, D28: a POST whose connection drops is not cancelled, and can be resumed.
+func TestD28_DroppedPOST(t *testing.T) {
+	s := newSite(t)
+	c := s.connectOver("HTTP")
+	w := c.wire.(*httpWire)
+	post, err := w.do(http.MethodPost, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a__ask"}}`)
+	if err != nil {
+		t.Fatal(err)
 	}
-	if n := countPart(after, "notifications/cancelled"); n != 100 {
-		t.Error(n, "cancellations")
+	last := ""
+	for lines := bufio.NewScanner(post.Body); c.questions() == 0 && lines.Scan(); {
+		if id, ok := strings.CutPrefix(lines.Text(), "id: "); ok {
+			last = id
+		}
+		if text, ok := strings.CutPrefix(lines.Text(), "data: "); ok {
+			c.heard([]byte(text))
+		}
 	}
-	pid, _ := strconv.Atoi(strings.Fields(noted[0])[0])
-	eventually(t, "process and grandchild gone", func() bool { return gone(pid) && gone(child.StructuredContent.Pid) })
-	if n := s.log.count("level=WARN"); n != 0 {
-		t.Errorf("warnings:\n%s", s.log.text.String())
+	post.Body.Close()
+	c.accept()
+	resumed, err := w.do(http.MethodGet, "", "Last-Event-ID", last)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := readMessages(resumed, c.heard); err != nil {
+		t.Error(err)
+	}
+	resumed.Body.Close()
+	if got := c.await("1"); got != `{"action":"accept"}` {
+		t.Error("got", got)
+	}
+	if countPart(s.noted(), "notifications/cancelled") != 0 {
+		t.Error("the call was cancelled:", s.noted())
 	}
 }
 
@@ -268,25 +240,29 @@ func TestManyVanishingClients(t *testing.T) {
 		total = 30
 	}
 	s := newSite(t)
-	s.connect().conn.Close() // what is made once is made
+	for name := range wires { // what is made once is made
+		s.connectOver(name).vanish()
+	}
 	settled := func() bool { return len(children(os.Getpid())) == 0 }
 	eventually(t, "no process", settled)
-	before := descriptors(t)
+	before, goroutines := descriptors(t), runtime.NumGoroutine()
+	names := slices.Sorted(maps.Keys(wires))
 	for range total / 10 {
 		var wg sync.WaitGroup
-		for range 10 {
+		for i := range 10 {
 			wg.Go(func() {
-				c := s.connect()
+				c := s.connectOver(names[i%len(names)])
 				c.call(1, "a__echo")
 				c.await("1")
 				c.call(2, "b__hang")
-				c.conn.NetConn().Close()
+				c.vanish()
 			})
 		}
 		wg.Wait()
 	}
 	eventually(t, "no process", settled)
 	eventually(t, "no descriptor more than before", func() bool { return descriptors(t) <= before })
+	eventually(t, "no goroutine more than before", func() bool { return runtime.NumGoroutine() <= goroutines })
 }
 
 func descriptors(t *testing.T) int {
@@ -379,6 +355,33 @@ func TestD04_HalfCloseThenSIGTERM(t *testing.T) {
 	}
 }
 
+// D03: what does not finish within the drain after a half-close hears so; a
+// question hears at once that nobody will answer it.
+func TestD03_HalfCloseExceedsDrain(t *testing.T) {
+	record := filepath.Join(t.TempDir(), "record")
+	p := startProgram(t, []string{"FAKE_LOG=" + record, "MCP_PROXY_DRAIN=500ms"}, "stdio", "--", "fakeserver")
+	p.say(initialize)
+	p.hear()
+	p.say(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"hang"}}`)
+	p.say(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"ask"}}`)
+	p.hear()
+	p.in.Close()
+	if got := p.hear(); !strings.HasPrefix(got, `{"jsonrpc":"2.0","id":2,"error":{"code":-32000,`) {
+		t.Error("the call that asked got", got)
+	}
+	if got, want := p.hear(), fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"error":%s}`,
+		jsonrpc.ConnectionClosed(-32000, "", "", jsonrpc.InFlight).Raw()); got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+	if err := p.cmd.Wait(); err != nil {
+		t.Errorf("exit: %v\n%s", err, p.log.text.String())
+	}
+	s := &site{record: record}
+	if countPart(s.noted(), "notifications/cancelled") != 1 {
+		t.Error("the server got", s.noted())
+	}
+}
+
 // Race D: stdout breaks with a call in flight. Nothing can be said any more, and
 // nothing may crash.
 func TestD01_BrokenStdout(t *testing.T) {
@@ -415,14 +418,52 @@ func TestStatus(t *testing.T) {
 	}
 }
 
+// serving starts the proxy as a server in a process of its own.
+func serving(t *testing.T, env ...string) (*program, *site) {
+	t.Helper()
+	p := startProgram(t, env, "serve", "--listen", "127.0.0.1:0", "--", "fakeserver")
+	_, rest, _ := strings.Cut(p.hear(), "http://")
+	addr, _, _ := strings.Cut(rest, "/")
+	return p, &site{t: t, url: "http://" + addr}
+}
+
+// D15: during the drain calls finish, with the questions that they ask, and new
+// ones are refused. What does not finish hears so, and then the proxy is gone.
+func TestD15_Drain(t *testing.T) {
+	for _, name := range []string{"WebSocket", "HTTP", "SSE"} {
+		t.Run(name, func(t *testing.T) {
+			p, s := serving(t, "MCP_PROXY_SHUTDOWN_GRACE=4s")
+			c := s.connectOver(name)
+			c.call(1, "hang")
+			c.call(2, "ask")
+			eventually(t, "the question", func() bool { return c.questions() == 1 })
+			p.cmd.Process.Signal(syscall.SIGTERM)
+			eventually(t, "the drain", func() bool { return p.log.count("shutting down") == 1 })
+			eventually(t, "a refusal", func() bool { // the drain begins a moment after it is logged
+				c.call(3, "echo")
+				return strings.Contains(c.await("3"), "not_sent")
+			})
+			c.accept()
+			if got := c.await("2"); got != `{"action":"accept"}` {
+				t.Error("the call that could finish got", got)
+			}
+			if got, want := c.await("1"), "!"+string(jsonrpc.ConnectionClosed(-32000, "", "", jsonrpc.InFlight).Raw()); got != want {
+				t.Errorf("got  %s\nwant %s", got, want)
+			}
+			if err := p.cmd.Wait(); err != nil {
+				t.Errorf("exit: %v\n%s", err, p.log.text.String())
+			}
+			if n := p.log.count("client disconnected"); n != 1 {
+				t.Errorf("log:\n%s", p.log.text.String())
+			}
+		})
+	}
+}
+
 // D15: SIGTERM drains, and a second signal forces.
 func TestD15_SecondSignalForces(t *testing.T) {
 	for _, second := range []bool{false, true} {
-		p := startProgram(t, []string{"MCP_PROXY_SHUTDOWN_GRACE=2s"}, "serve", "--listen", "127.0.0.1:0", "--", "fakeserver")
-		where := p.hear()
-		_, rest, _ := strings.Cut(where, "ws://")
-		addr, _, _ := strings.Cut(rest, " ")
-		s := &site{t: t, url: "ws://" + addr}
+		p, s := serving(t, "MCP_PROXY_SHUTDOWN_GRACE=2s")
 		c := s.connect()
 		c.call(1, "hang")
 		c.call(2, "echo")

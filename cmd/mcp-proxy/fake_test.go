@@ -118,6 +118,7 @@ func (f *fake) call(m *jsonrpc.Message) {
 type leakChecked struct{ m *testing.M }
 
 func (l leakChecked) Run() int {
+	os.Setenv("GORACE", "atexit_sleep_ms=0") // or each process takes a second to end
 	code := l.m.Run()
 	if err := goleak.Find(goleak.IgnoreTopFunction("os/signal.loop"), goleak.IgnoreTopFunction("os/signal.signal_recv")); err != nil && code == 0 {
 		fmt.Fprintln(os.Stderr, err)
@@ -149,6 +150,14 @@ func children(pid int) []string {
 
 // gone reports whether a process has ended; a zombie has not been reaped.
 func gone(pid int) bool { return syscall.Kill(pid, 0) != nil }
+
+// ended is gone for a process that is not our child: whoever inherited it reaps
+// it when he likes.
+func ended(pid int) bool {
+	stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	_, state, _ := strings.Cut(string(stat), ") ")
+	return strings.HasPrefix(state, "Z") || gone(pid)
+}
 
 // eventually waits until ok holds, for as long as a slow machine may take.
 func eventually(t *testing.T, what string, ok func() bool) {
