@@ -13,11 +13,11 @@
 // the tables in catalog.go; the method table is in route.go.
 //
 // Goroutines of a session, all waited for by Serve: readLoop, which is the
-// caller's, writeLoop; for each open leg run and writeLoop; one for each request that needs more than one
-// message to answer (initialize, lists, a name not yet known); one while a
-// list_changed is held back. readLoop never waits for an upstream, so that a
-// cancellation always passes; it waits for the client to read only when that has
-// left thousands of answers unread, and then not for long.
+// caller's, and writeLoop; for each open leg run and writeLoop; one for each
+// request that needs more than one message to answer (initialize, lists, a name
+// not yet known); one while a list_changed is held back. readLoop never waits for
+// an upstream, so that a cancellation always passes; it waits for the client to
+// read only when that has left thousands of answers unread, and then not for long.
 //
 // Invariants:
 //   - Settle once: whoever takes a call out of session.calls answers it. Nobody

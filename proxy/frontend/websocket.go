@@ -18,6 +18,7 @@ import (
 //
 //	1000   answers the client's own close
 //	1001   the proxy closes
+//	1002   frames that break the protocol
 //	1003   a binary frame
 //	1007   text that is not UTF-8
 //	1009   a message over the limit
