@@ -81,7 +81,8 @@ type Link struct {
 	TokenFile string
 }
 
-// defaults of what is not a top-level setting; those stand in settings.
+// defaultLimits and defaultUpstream are the defaults of what is not a top-level
+// setting; those stand in settings.
 func defaultLimits() Limits {
 	return Limits{Message: 16 << 20, Depth: 1000, InFlight: 1024, Sessions: 256}
 }

@@ -62,7 +62,7 @@ func (s *session) deliver(ctx context.Context, st *stream, messages []*jsonrpc.M
 	return nil
 }
 
-// withdraw takes back the requests among messages for which st waits.
+// withdrawLocked takes back the requests among messages for which st waits.
 func (s *session) withdrawLocked(st *stream, messages []*jsonrpc.Message) {
 	for _, m := range messages {
 		if m.IsRequest() && st != nil && s.pending[m.ID] == st {

@@ -31,16 +31,9 @@ func (h *HTTP) post(w http.ResponseWriter, r *http.Request, upstream string) {
 		return
 	}
 	defer s.release()
-	m := h.readMessage(w, r, s)
-	if m == nil {
-		return
+	if messages, batch := h.readMessages(w, r, s); messages != nil {
+		h.exchange(w, r, s, messages, batch)
 	}
-	messages, reason := unbundle(m, s)
-	if reason != "" {
-		refuse(w, http.StatusBadRequest, reason)
-		return
-	}
-	h.exchange(w, r, s, messages, m.Batch != nil)
 }
 
 // postInitialize begins a session: only initialize comes without one.
@@ -122,6 +115,21 @@ func (h *HTTP) readMessage(w http.ResponseWriter, r *http.Request, s *session) *
 	}
 	refuseWith(w, http.StatusBadRequest, bad.Wire())
 	return nil
+}
+
+// readMessages reads the body, which is for s: one message or a batch. A body that
+// cannot be used has been refused, and nil is returned.
+func (h *HTTP) readMessages(w http.ResponseWriter, r *http.Request, s *session) (messages []*jsonrpc.Message, batch bool) {
+	m := h.readMessage(w, r, s)
+	if m == nil {
+		return nil, false
+	}
+	messages, reason := unbundle(m, s)
+	if reason != "" {
+		refuse(w, http.StatusBadRequest, reason)
+		return nil, false
+	}
+	return messages, m.Batch != nil
 }
 
 // unbundle returns the messages of a batch, which exists in 2025-03-26 alone, or

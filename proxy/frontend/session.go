@@ -174,7 +174,7 @@ func (s *session) sendLocked(m *jsonrpc.Message, e event) (*stream, error) {
 	return st, nil
 }
 
-// negotiated learns from the response to initialize.
+// negotiatedLocked learns from the response to initialize.
 func (s *session) negotiatedLocked(m *jsonrpc.Message) {
 	if m.Error != nil {
 		return
@@ -186,7 +186,7 @@ func (s *session) negotiatedLocked(m *jsonrpc.Message) {
 	}
 }
 
-// route returns the stream for m, nil if nobody waits for it.
+// routeLocked returns the stream for m, nil if nobody waits for it.
 func (s *session) routeLocked(m *jsonrpc.Message) *stream {
 	switch {
 	case s.legacy:
@@ -201,7 +201,7 @@ func (s *session) routeLocked(m *jsonrpc.Message) *stream {
 	return st
 }
 
-// settle takes the request id out of the table and answers it.
+// settleLocked takes the request id out of the table and answers it.
 func (s *session) settleLocked(id jsonrpc.ID, st *stream, e event) {
 	delete(s.pending, id)
 	st.owed--

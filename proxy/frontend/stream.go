@@ -76,7 +76,7 @@ func (st *stream) full() bool {
 // owes none, ends with its session.
 func (st *stream) done() bool { return st.number != 0 && st.owed == 0 }
 
-// push adds an event to st, whoever reads it.
+// pushLocked adds an event to st, whoever reads it.
 func (s *session) pushLocked(st *stream, e event) {
 	if st.lost {
 		s.refuseLocked(e)
@@ -93,7 +93,7 @@ func (s *session) pushLocked(st *stream, e event) {
 	}
 }
 
-// store moves the events of st up to number last into the session's store.
+// storeLocked moves the events of st up to number last into the session's store.
 func (s *session) storeLocked(st *stream, last int) {
 	for st.first+st.stored <= last && st.stored < len(st.events) {
 		size := len(st.events[st.stored].data)
@@ -107,7 +107,7 @@ func (s *session) storeLocked(st *stream, last int) {
 	}
 }
 
-// evict forgets the oldest event of the store.
+// evictLocked forgets the oldest event of the store.
 func (s *session) evictLocked() {
 	st := s.store[0]
 	s.store[0] = nil
@@ -125,7 +125,7 @@ func (s *session) evictLocked() {
 	s.forgetLocked(st)
 }
 
-// refuse answers a question that no client ever got, so that the upstream that
+// refuseLocked answers a question that no client ever got, so that the upstream that
 // asked does not wait for ever.
 func (s *session) refuseLocked(e event) {
 	if !e.question.IsZero() {
@@ -133,7 +133,7 @@ func (s *session) refuseLocked(e event) {
 	}
 }
 
-// forget removes a stream that no client can want any more.
+// forgetLocked removes a stream that no client can want any more.
 func (s *session) forgetLocked(st *stream) {
 	if st.done() && st.reader == nil && len(st.events) == 0 {
 		delete(s.streams, st.number)
@@ -210,7 +210,7 @@ func (s *session) detach(st *stream, rd *reader, resumable bool) {
 	s.room.Broadcast()
 }
 
-// lose gives up a stream that nobody can resume.
+// loseLocked gives up a stream that nobody can resume.
 func (s *session) loseLocked(st *stream) {
 	st.lost = true
 	delete(s.streams, st.number)
