@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -9,6 +10,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
 )
@@ -266,6 +269,26 @@ func TestRaceF_EndsAreNotWrapped(t *testing.T) {
 			w.client.want(cc(1, -32603, "files", row.cause, row.when))
 		})
 	}
+}
+
+// A client that does not read cannot hold up the end that it is to hear of.
+func TestRaceP_ClientDoesNotRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		stuck := newStuckConn()
+		ctx, force := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- new(Proxy).Serve(ctx, stuck) }()
+		for id := range int64(3) {
+			stuck.say(jsonrpc.NewRequest(jsonrpc.IntID(id), "ping", nil))
+		}
+		synctest.Wait()
+		began := time.Now()
+		force()
+		<-done
+		if took := time.Since(began); took > time.Second {
+			t.Error("took", took)
+		}
+	})
 }
 
 // Restarts, lists and calls at once: every call has one answer.

@@ -14,7 +14,7 @@ import (
 
 // flushTimeout bounds the last writes to a client that is being closed, so that
 // one who does not read cannot hold the end up.
-const flushTimeout = 500 * time.Millisecond
+const flushTimeout = time.Second
 
 // errDrained is the cause of a session that ended because it was to.
 var errDrained = errors.New("drained")

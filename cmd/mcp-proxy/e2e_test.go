@@ -432,7 +432,7 @@ func serving(t *testing.T, env ...string) (*program, *site) {
 func TestD15_Drain(t *testing.T) {
 	for _, name := range []string{"WebSocket", "HTTP", "SSE"} {
 		t.Run(name, func(t *testing.T) {
-			p, s := serving(t, "MCP_PROXY_SHUTDOWN_GRACE=4s")
+			p, s := serving(t, "MCP_PROXY_SHUTDOWN_GRACE=5s")
 			c := s.connectOver(name)
 			c.call(1, "hang")
 			c.call(2, "ask")
@@ -463,7 +463,7 @@ func TestD15_Drain(t *testing.T) {
 // D15: SIGTERM drains, and a second signal forces.
 func TestD15_SecondSignalForces(t *testing.T) {
 	for _, second := range []bool{false, true} {
-		p, s := serving(t, "MCP_PROXY_SHUTDOWN_GRACE=2s")
+		p, s := serving(t, "MCP_PROXY_SHUTDOWN_GRACE=4s")
 		c := s.connect()
 		c.call(1, "hang")
 		c.call(2, "echo")

@@ -90,6 +90,16 @@ func (e *engine) stop(ctx context.Context) {
 	e.host.Wait()
 }
 
+// hangUpTime is more than sessions need to hang up when they are forced to end.
+const hangUpTime = 300 * time.Millisecond
+
+// forceSoon ends upstreams by force soon after ctx is done, when sessions have hung
+// up: a client that does not read its last messages must not hold the upstreams'
+// end up, too. The func that it returns calls it off.
+func (e *engine) forceSoon(ctx context.Context) (stop func() bool) {
+	return context.AfterFunc(ctx, func() { time.AfterFunc(hangUpTime, e.force) })
+}
+
 // known reports whether there is an upstream of that name.
 func (e *engine) known(name string) bool {
 	_, ok := e.host.Upstreams[name]

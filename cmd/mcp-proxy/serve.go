@@ -17,9 +17,9 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/proxy/frontend"
 )
 
-// stopReserve is the part of shutdownGrace kept for telling clients and for
-// ending upstreams by force.
-const stopReserve = 1500 * time.Millisecond
+// stopReserve is the part of shutdownGrace kept for telling clients, which takes
+// long only with those that do not read, and for ending upstreams by force.
+const stopReserve = 2500 * time.Millisecond
 
 // runServe serves clients over HTTP until a signal says to stop.
 func runServe(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
@@ -105,6 +105,7 @@ func newServer(front *frontend.HTTP, log *slog.Logger) *http.Server {
 func shutdown(grace time.Duration, signals <-chan os.Signal, e *engine, front *frontend.HTTP, server *http.Server) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), max(grace-stopReserve, 0))
 	defer cancel()
+	defer e.forceSoon(ctx)()
 	drained := make(chan struct{})
 	forced := make(chan bool, 1)
 	go func() {

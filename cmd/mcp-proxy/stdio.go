@@ -21,6 +21,7 @@ func runStdio(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
 	defer stop()
 	e := newEngine(cfg, log)
 	e.start()
+	defer e.forceSoon(ctx)()
 	client := frontend.NewStdio(os.Stdin, os.Stdout, limitsOf(cfg))
 	err := e.serve(ctx, "", client)
 	e.stop(ctx)
