@@ -34,7 +34,7 @@ func runFake(role string) {
 		(&fake{traits: strings.Split(os.Getenv(traitsEnv), ",")}).serve()
 	case "sleep": // a grandchild
 		signal.Ignore(syscall.SIGTERM, syscall.SIGPIPE)
-		select {}
+		forever()
 	case "chatter": // a grandchild that never falls silent
 		for {
 			say(jsonrpc.NewNotification("chatter", nil))
@@ -102,10 +102,18 @@ func (f *fake) serve() {
 		}
 	}
 	if f.has("ignores-eof") {
-		select {}
+		forever()
 	}
 	if f.record != nil {
 		fmt.Fprintln(f.record, "EOF")
+	}
+}
+
+// forever does not return. A bare select would be a deadlock to the runtime, and
+// the end of the process, where nothing else is waited for.
+func forever() {
+	for {
+		time.Sleep(time.Hour)
 	}
 }
 
@@ -144,10 +152,10 @@ func (f *fake) answer(m *jsonrpc.Message) {
 		os.Stdout.Close()
 	case "close-stdin":
 		os.Stdin.Close()
-		select {}
+		forever()
 	case "stop-reading":
 		say(ok)
-		select {}
+		forever()
 	case "read-slowly": // stdin, a little at a time
 		say(ok)
 		for b := make([]byte, 16<<10); ; time.Sleep(20 * time.Millisecond) {
@@ -234,5 +242,5 @@ func runHostRole() {
 		os.Exit(1)
 	}
 	fmt.Println(string(m.Result))
-	select {}
+	forever()
 }

@@ -359,7 +359,10 @@ func TestForcedInTheMiddleOfAStop(t *testing.T) {
 	r := newRig(t, command)
 	c := r.start("k")
 	c.Close()
-	eventually(t, "the stop begins", func() bool { return r.host.Status()[0].State == StateStopping })
+	eventually(t, "the stop begins", func() bool {
+		all := r.host.Status()
+		return len(all) == 1 && all[0].State == StateStopping
+	})
 	c.cancel()
 	c.returned()
 }
