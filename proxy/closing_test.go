@@ -501,3 +501,22 @@ func TestOverload(t *testing.T) {
 		w.upstream("files").want(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":2}}`)
 	})
 }
+
+// What a client said last reaches the upstream, though nobody waits for an answer.
+func TestD02_LastNotificationArrives(t *testing.T) {
+	inWorld(t, &Proxy{}, []string{"files"}, func(w *world) {
+		gate := make(chan struct{})
+		w.proxy.Dialer = gated(w, gate)
+		w.client.say(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{}}}`)
+		w.client.say(`{"jsonrpc":"2.0","method":"vendor/save"}`)
+		synctest.Wait()
+		w.client.conn.CloseWrite()
+		synctest.Wait()
+		close(gate) // the upstream starts only now
+		<-w.ended
+		u := w.upstream("files")
+		if got := u.take(); !slices.Contains(got, `{"jsonrpc":"2.0","method":"vendor/save"}`) || !u.gone() {
+			t.Errorf("upstream got %q, gone %v", got, u.gone())
+		}
+	})
+}

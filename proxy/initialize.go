@@ -48,6 +48,9 @@ func (s *session) initialize(c *call) {
 	again := s.hello.params != nil
 	if !again {
 		s.hello.params, s.hello.version = params, version
+		for _, l := range s.legs { // now: what the client says next waits for them
+			l.openLocked()
+		}
 	}
 	s.mu.Unlock()
 	if again {

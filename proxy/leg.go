@@ -59,13 +59,6 @@ type incoming struct {
 	m *jsonrpc.Message
 }
 
-// queued is a message for the upstream. One that belongs to a request is not
-// sent if the request was taken meanwhile.
-type queued struct {
-	m *jsonrpc.Message
-	r *request
-}
-
 func newLeg(s *session, i int, up *Upstream, prefix string) *leg {
 	l := &leg{
 		s: s, i: i, up: up, prefix: prefix, log: s.log.With("upstream", up.Name),
@@ -178,106 +171,12 @@ func (l *leg) readyLocked(a *attempt, first []*jsonrpc.Message) {
 	l.s.wg.Go(func() { l.writeLoop(a) })
 }
 
-// writeLoop owns Send of a ready stream. It leaves the end to run, which learns
-// the cause from Recv, unless only this direction is broken.
-func (l *leg) writeLoop(a *attempt) {
-	for {
-		batch := l.next(a)
-		if batch == nil {
-			return
-		}
-		if jsonrpc.SendAll(a.conn, batch) != nil {
-			select {
-			case <-a.done:
-			case <-time.After(time.Second):
-				a.conn.Close()
-			}
-			return
-		}
-	}
-}
-
-// next waits for messages to the upstream and takes them all; nil at the end.
-// From here on their requests count as sent.
-func (l *leg) next(a *attempt) []*jsonrpc.Message {
-	l.s.mu.Lock()
-	defer l.s.mu.Unlock()
-	for {
-		for len(l.queue) == 0 && !a.ended {
-			l.wake.Wait()
-		}
-		if a.ended {
-			return nil
-		}
-		batch := make([]*jsonrpc.Message, 0, len(l.queue))
-		for _, q := range l.queue {
-			if q.r != nil && l.pending[q.r.n] != q.r {
-				continue
-			}
-			if q.r != nil {
-				q.r.sent = true
-			}
-			batch = append(batch, q.m)
-		}
-		clear(l.queue)
-		l.queue, l.bytes = l.queue[:0], 0
-		if len(batch) > 0 {
-			return batch
-		}
-	}
-}
-
 // mintLocked enters a new request into the table.
 func (l *leg) mintLocked() *request {
 	l.minted++
 	r := &request{leg: l, n: l.minted, id: jsonrpc.IntID(l.minted)}
 	l.pending[r.n] = r
 	return r
-}
-
-// queueLocked queues m and reports whether there was room: reading never stops
-// for an upstream that does not read.
-func (l *leg) queueLocked(m *jsonrpc.Message, r *request) bool {
-	size := m.Size()
-	if len(l.queue) > 0 && l.bytes+size > l.s.p.queueBytes() || len(l.queue) >= maxQueue {
-		return false
-	}
-	l.queue = append(l.queue, queued{m, r})
-	l.bytes += size
-	l.wake.Signal()
-	return true
-}
-
-// maxQueue bounds the messages that wait for one upstream to read.
-const maxQueue = 8192
-
-// tell sends m, which is not a request, to the upstream if it is there. What
-// finds no room is lost with a warning: the upstream has not read for long.
-func (l *leg) tell(m *jsonrpc.Message) {
-	l.s.mu.Lock()
-	alive := l.attempt != nil && !l.attempt.ended
-	room := alive && l.queueLocked(m, nil)
-	l.s.mu.Unlock()
-	if alive && !room {
-		l.unread(m)
-	}
-}
-
-// unread tells of a message that was lost because the queue was full.
-func (l *leg) unread(m *jsonrpc.Message) {
-	l.log.Log(l.s.ctx, l.firstIs(&l.deaf), "message dropped: the upstream does not read", "method", m.Method)
-}
-
-// firstIs returns the level of what is worth a warning only once for each start
-// of the upstream. said tells whether it was given; it is a field of l.
-func (l *leg) firstIs(said *bool) slog.Level {
-	l.s.mu.Lock()
-	defer l.s.mu.Unlock()
-	if *said {
-		return slog.LevelDebug
-	}
-	*said = true
-	return slog.LevelWarn
 }
 
 // ask sends a request of the session's own and waits for the answer, which may
@@ -371,21 +270,28 @@ func (l *leg) takeAll(a *attempt, cause string) (string, map[int64]*request, []*
 	return cause, pending, questions
 }
 
-// hangUp closes the stream for good; the host cancels at the upstream what this
-// session had in flight there.
+// hangUp closes the stream for good, after what the client has still said: its
+// last notification may be meant seriously. An upstream that does not read has
+// lastWords for that. The host then cancels what this session had in flight.
 func (l *leg) hangUp() {
 	l.s.mu.Lock()
+	defer l.s.mu.Unlock()
 	l.closed = true
-	var conn jsonrpc.Conn
-	if l.attempt != nil {
-		conn = l.attempt.conn
+	l.queue = slices.DeleteFunc(l.queue, func(q queued) bool { return q.r != nil })
+	a := l.attempt
+	if a == nil || a.conn == nil || a.ended {
+		return
 	}
 	l.wake.Broadcast()
-	l.s.mu.Unlock()
-	if conn != nil {
-		conn.Close()
+	if a.ready {
+		time.AfterFunc(lastWords, func() { a.conn.Close() })
+		return
 	}
+	l.s.wg.Go(func() { a.conn.Close() })
 }
+
+// lastWords bounds the last writes to an upstream.
+const lastWords = 250 * time.Millisecond
 
 // alive reports whether the upstream has answered initialize on an open stream.
 func (l *leg) alive() bool {
