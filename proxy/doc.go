@@ -26,6 +26,8 @@
 //   - Ids and progress tokens on a leg are minted here, one integer for each
 //     request; the client's own come back byte for byte.
 //   - The one connection-closed error is built at the moment of settling.
+//   - A stream is closed behind what its queue still holds, within lastWords: what
+//     a client says last arrives, requests that were settled meanwhile do not.
 //   - session.mu guards all tables of a session and is never held across I/O.
 //
 // The package starts no processes and knows no transport: both ends are Conns,

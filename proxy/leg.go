@@ -293,6 +293,18 @@ func (l *leg) hangUp() {
 // lastWords bounds the last writes to an upstream.
 const lastWords = 250 * time.Millisecond
 
+// firstIs returns the level of what is worth a warning only once for each start
+// of the upstream. said tells whether it was given; it is a field of l.
+func (l *leg) firstIs(said *bool) slog.Level {
+	l.s.mu.Lock()
+	defer l.s.mu.Unlock()
+	if *said {
+		return slog.LevelDebug
+	}
+	*said = true
+	return slog.LevelWarn
+}
+
 // alive reports whether the upstream has answered initialize on an open stream.
 func (l *leg) alive() bool {
 	l.s.mu.Lock()

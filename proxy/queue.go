@@ -1,7 +1,6 @@
 package proxy
 
 import (
-	"log/slog"
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
@@ -45,18 +44,6 @@ func (l *leg) tell(m *jsonrpc.Message) {
 // unread tells of a message that was lost because the queue was full.
 func (l *leg) unread(m *jsonrpc.Message) {
 	l.log.Log(l.s.ctx, l.firstIs(&l.deaf), "message dropped: the upstream does not read", "method", m.Method)
-}
-
-// firstIs returns the level of what is worth a warning only once for each start
-// of the upstream. said tells whether it was given; it is a field of l.
-func (l *leg) firstIs(said *bool) slog.Level {
-	l.s.mu.Lock()
-	defer l.s.mu.Unlock()
-	if *said {
-		return slog.LevelDebug
-	}
-	*said = true
-	return slog.LevelWarn
 }
 
 // writeLoop owns Send of a ready stream. It leaves the end to run, which learns
