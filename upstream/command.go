@@ -28,12 +28,10 @@ type Command struct {
 	// from it, since secrets of the proxy are not secrets of its upstreams.
 	InheritEnv []string
 
-	StartTimeout time.Duration // for the answer to initialize; zero means 30 s
 	WriteTimeout time.Duration // for stdin to take a piece of what is written; zero means 60 s
 	StopGrace    time.Duration // between the steps of a stop; zero means 2 s
 }
 
-func (c *Command) startTimeout() time.Duration { return cmp.Or(c.StartTimeout, 30*time.Second) }
 func (c *Command) writeTimeout() time.Duration { return cmp.Or(c.WriteTimeout, 60*time.Second) }
 func (c *Command) stopGrace() time.Duration    { return cmp.Or(c.StopGrace, 2*time.Second) }
 

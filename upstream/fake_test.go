@@ -234,7 +234,8 @@ func (f *fake) grandchild(role string) int {
 // prints its pid.
 func runHostRole() {
 	near, far := jsonrpc.Pipe()
-	h := &Host{Upstreams: map[string]Command{"fake": fakeCommand("ignores-eof", "ignores-term")}}
+	command := fakeCommand("ignores-eof", "ignores-term")
+	h := &Host{Upstreams: map[string]Upstream{"fake": {Command: &command}}}
 	go h.Attach(context.Background(), "fake", "k", far)
 	near.Send(jsonrpc.NewRequest(jsonrpc.IntID(1), "pid", []byte(`{"n":1}`)))
 	m, err := near.Recv()

@@ -12,9 +12,9 @@ import (
 // A Host runs upstreams for the streams that attach to them. Its exported fields
 // must not change after the first Attach.
 type Host struct {
-	Upstreams map[string]Command // by name
-	Log       *slog.Logger       // nil discards
-	Limits    jsonrpc.Limits     // of one message from an upstream
+	Upstreams map[string]Upstream // by name
+	Log       *slog.Logger        // nil discards
+	Limits    jsonrpc.Limits      // of one message from an upstream
 
 	spawner spawner
 	wg      sync.WaitGroup // Attach, and the spawner's thread
@@ -39,7 +39,7 @@ func (h *Host) Attach(ctx context.Context, upstream, key string, c jsonrpc.Conn)
 	h.wg.Add(1)
 	defer h.wg.Done()
 	log := h.logger().With("upstream", upstream, "session", short(key))
-	command, ok := h.Upstreams[upstream]
+	up, ok := h.Upstreams[upstream]
 	if !ok {
 		return refuse(c, errors.New("no upstream of that name"))
 	}
@@ -53,10 +53,10 @@ func (h *Host) Attach(ctx context.Context, upstream, key string, c jsonrpc.Conn)
 		return refuse(c, errors.New("waiting before the next start"))
 	}
 	s := &stream{
-		ctx: ctx, host: h, claim: cl, upstream: upstream, command: &command, c: c, log: log,
+		ctx: ctx, host: h, claim: cl, upstream: upstream, up: &up, c: c, log: log,
 		stderr: stderrLog{log: log}, stderrEnd: make(chan struct{}), ended: make(chan struct{}),
 	}
-	p, err := h.startProcess(&command, &s.wg, s.stdinFailed)
+	p, err := h.startProcess(up.Command, &s.wg, s.stdinFailed)
 	if err != nil {
 		inARow := h.ended(cl, startFailed, 0)
 		defer tellFailure(log.With("cause", causeStartFailed, "err", err), startFailed, inARow)

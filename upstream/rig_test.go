@@ -102,10 +102,12 @@ type rig struct {
 	log  *logBook
 }
 
-func newRig(t testing.TB, command Command) *rig {
+func newRig(t testing.TB, command Command) *rig { return newRigOf(t, Upstream{Command: &command}) }
+
+func newRigOf(t testing.TB, up Upstream) *rig {
 	r := &rig{t: t, log: &logBook{}}
 	r.host = &Host{
-		Upstreams: map[string]Command{"fake": command},
+		Upstreams: map[string]Upstream{"fake": up},
 		Log:       slog.New(slog.NewJSONHandler(r.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	}
 	t.Cleanup(r.host.Wait) // after the cleanups of all clients

@@ -59,8 +59,7 @@ func TestD48_NoWorkingDirectory(t *testing.T) {
 
 func TestD48_NeverAnswersInitialize(t *testing.T) {
 	command := fakeCommand("mute")
-	command.StartTimeout = 100 * time.Millisecond
-	r := newRig(t, command)
+	r := newRigOf(t, Upstream{Command: &command, StartTimeout: 100 * time.Millisecond})
 	c := r.attach("k")
 	c.send("initialize", 0)
 	c.ends("start timeout", false)
@@ -69,13 +68,13 @@ func TestD48_NeverAnswersInitialize(t *testing.T) {
 
 func TestStartTimeoutEndsWithTheAnswer(t *testing.T) {
 	command := fakeCommand()
-	for command.StartTimeout = 250 * time.Millisecond; ; command.StartTimeout *= 2 {
-		c := newRig(t, command).attach("k")
+	for timeout := 250 * time.Millisecond; ; timeout *= 2 {
+		c := newRigOf(t, Upstream{Command: &command, StartTimeout: timeout}).attach("k")
 		c.send("initialize", 0)
 		if _, err := c.Recv(); err != nil {
 			continue // a slow machine
 		}
-		time.Sleep(command.StartTimeout + 50*time.Millisecond)
+		time.Sleep(timeout + 50*time.Millisecond)
 		c.call("echo", 1)
 		return
 	}

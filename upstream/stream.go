@@ -39,7 +39,7 @@ type stream struct {
 	host     *Host
 	claim    *claim
 	upstream string
-	command  *Command
+	up       *Upstream
 	c        jsonrpc.Conn
 	log      *slog.Logger
 	p        *process
@@ -80,7 +80,7 @@ func (s *stream) readStream() error {
 		batch, end = jsonrpc.RecvAll(s.c, batch[:0])
 		for _, m := range batch {
 			if s.flight.down(m) {
-				s.start.Store(time.AfterFunc(s.command.startTimeout(), func() { s.end(causeStartTimeout, nil) }))
+				s.start.Store(time.AfterFunc(s.up.startTimeout(), func() { s.end(causeStartTimeout, nil) }))
 			}
 			lines = append(m.Append(lines), '\n')
 		}

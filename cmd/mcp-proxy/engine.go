@@ -39,7 +39,7 @@ func newEngine(cfg *config.Config, log *slog.Logger) *engine {
 	e := &engine{
 		log:    log,
 		lost:   make(chan error, 1),
-		host:   &upstream.Host{Upstreams: make(map[string]upstream.Command), Log: log, Limits: limits},
+		host:   &upstream.Host{Upstreams: make(map[string]upstream.Upstream), Log: log, Limits: limits},
 		client: link.Client{Log: log, Limits: limits},
 	}
 	e.proxy = &proxy.Proxy{
@@ -54,7 +54,7 @@ func newEngine(cfg *config.Config, log *slog.Logger) *engine {
 		Log:         log,
 	}
 	for _, u := range cfg.Upstreams {
-		e.host.Upstreams[u.Name] = commandOf(u)
+		e.host.Upstreams[u.Name] = upstream.Upstream{Command: commandOf(u), StartTimeout: u.StartTimeout}
 		e.proxy.Upstreams = append(e.proxy.Upstreams, routeOf(u))
 	}
 	e.server = link.Server{Handle: e.attach, Known: e.known, Log: log, Limits: limits}
@@ -133,10 +133,10 @@ func namingOf(prefix string) proxy.Naming {
 	return proxy.Naming(prefix)
 }
 
-func commandOf(u config.Upstream) upstream.Command {
-	c := upstream.Command{
+func commandOf(u config.Upstream) *upstream.Command {
+	c := &upstream.Command{
 		Path: u.Command, Args: u.Args, Dir: u.Cwd, InheritEnv: u.InheritEnv,
-		StartTimeout: u.StartTimeout, WriteTimeout: u.WriteTimeout, StopGrace: u.StopGrace,
+		WriteTimeout: u.WriteTimeout, StopGrace: u.StopGrace,
 	}
 	for name, value := range u.Env {
 		c.Env = append(c.Env, name+"="+value)

@@ -30,9 +30,9 @@ func main() {
 	// The far half: what runs the servers.
 	host := &upstream.Host{
 		Log: log,
-		Upstreams: map[string]upstream.Command{
-			"clock": {Path: "go", Args: []string{"run", "./examples/servers/clock"}},
-			"notes": {Path: "go", Args: []string{"run", "./examples/servers/notes"}},
+		Upstreams: map[string]upstream.Upstream{
+			"clock": {Command: &upstream.Command{Path: "go", Args: []string{"run", "./examples/servers/clock"}}},
+			"notes": {Command: &upstream.Command{Path: "go", Args: []string{"run", "./examples/servers/notes"}}},
 		},
 	}
 	server := &link.Server{

@@ -1,0 +1,25 @@
+package upstream
+
+import (
+	"cmp"
+	"context"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+)
+
+// An Upstream is one server that a Host offers: a Command that it runs, or a
+// remote one that Dial reaches. One of the two is needed.
+type Upstream struct {
+	Command *Command
+
+	// Dial begins a session with a remote server, without waiting for it if it
+	// can. Cancelling ctx ends the session at once. Recv of the Conn ends with
+	// a [*jsonrpc.ClosedError]. Its Close takes leave of the server, behind what
+	// was sent before, and returns when nothing is left of the session.
+	Dial func(ctx context.Context) (jsonrpc.Conn, error)
+
+	StartTimeout time.Duration // for the answer to initialize; zero means 30 s
+}
+
+func (u *Upstream) startTimeout() time.Duration { return cmp.Or(u.StartTimeout, 30*time.Second) }
