@@ -19,6 +19,8 @@ const maxTasks = 1024
 // cleared up when the stream ends. It knows of a message what this takes; on the
 // hot path that is its kind and its id.
 type flight struct {
+	guess bool // whether up sets Related; static
+
 	mu        sync.Mutex // guards the fields below
 	calls     map[jsonrpc.ID]call
 	questions map[jsonrpc.ID]struct{} // of the upstream, not answered by the proxy
@@ -103,10 +105,10 @@ func (f *flight) cancelLocked(m *jsonrpc.Message) {
 	}
 }
 
-// up notes a message from the upstream and sets its Related: a stdio server has
-// no way to say to which request something belongs, so it is the only call in
-// flight, else the newest. m must be fresh from its decoder. up reports whether m
-// is the first answer.
+// up notes a message from the upstream and, with guess, sets its Related: a stdio
+// server has no way to say to which request something belongs, so it is the only
+// call in flight, else the newest. m must be fresh from its decoder. up reports
+// whether m is the first answer.
 func (f *flight) up(m *jsonrpc.Message) (first bool) {
 	elements := m.Batch
 	if elements == nil {
@@ -129,7 +131,7 @@ func (f *flight) up(m *jsonrpc.Message) (first bool) {
 		case e.Method == "notifications/tasks/status":
 			f.taskLocked(member(e.Params, "taskId"), e.Params)
 		}
-		if e.Method != "notifications/progress" { // that has its token
+		if f.guess && e.Method != "notifications/progress" { // that has its token
 			m.Related = f.newestLocked()
 		}
 	}
@@ -229,14 +231,14 @@ func (f *flight) state() (inFlight int, sent, answered, refused bool) {
 	return len(f.calls), f.sent, f.answered, f.refused
 }
 
-// farewell returns the lines that clear up what is open, in the order in which
+// farewell returns the messages that clear up what is open, in the order in which
 // an upstream can make sense of them: its questions get their one error first,
 // because a question belongs to a call, whose cancellation may end it.
-func (f *flight) farewell() []byte {
+func (f *flight) farewell() []*jsonrpc.Message {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	var lines []byte
-	add := func(m *jsonrpc.Message) { lines = append(m.Append(lines), '\n') }
+	var last []*jsonrpc.Message
+	add := func(m *jsonrpc.Message) { last = append(last, m) }
 	byText := func(a, b jsonrpc.ID) int { return cmp.Compare(a.String(), b.String()) }
 	for _, id := range slices.SortedFunc(maps.Keys(f.questions), byText) {
 		add(jsonrpc.NewError(id, jsonrpc.ConnectionClosed(jsonrpc.CodeConnectionClosed, "", "", jsonrpc.InFlight)))
@@ -252,7 +254,7 @@ func (f *flight) farewell() []byte {
 		f.highest++
 		add(jsonrpc.NewRequest(jsonrpc.IntID(f.highest), "tasks/cancel", json.RawMessage(`{"taskId":`+task+`}`)))
 	}
-	return lines
+	return last
 }
 
 // requestID returns which request a notifications/cancelled is about.

@@ -38,32 +38,33 @@ type Host struct {
 func (h *Host) Attach(ctx context.Context, upstream, key string, c jsonrpc.Conn) error {
 	h.wg.Add(1)
 	defer h.wg.Done()
-	log := h.logger().With("upstream", upstream, "session", short(key))
 	up, ok := h.Upstreams[upstream]
-	if !ok {
+	switch {
+	case !ok:
 		return refuse(c, errors.New("no upstream of that name"))
+	case up.Shared:
+		return h.share(ctx, upstream, key, &up, c)
 	}
+	return h.attachAlone(ctx, claimID{upstream, key}, &up, c)
+}
+
+// attachAlone is Attach for a stream with a server of its own.
+func (h *Host) attachAlone(ctx context.Context, id claimID, up *Upstream, c jsonrpc.Conn) error {
 	if ctx.Err() != nil {
 		return refuse(c, context.Cause(ctx))
 	}
-	cl, ready := h.attach(claimID{upstream, key})
+	cl, ready := h.attach(id)
 	defer h.detach(cl)
+	s := newStream(ctx, h, cl, up, c)
 	if !ready {
-		log.Debug("upstream waits before its next start")
+		s.log.Debug("upstream waits before its next start")
 		return refuse(c, errors.New("waiting before the next start"))
 	}
-	s := &stream{
-		ctx: ctx, host: h, claim: cl, upstream: upstream, up: &up, c: c, log: log,
-		stderr: stderrLog{log: log}, stderrEnd: make(chan struct{}), ended: make(chan struct{}),
-	}
-	p, err := h.startProcess(up.Command, &s.wg, s.stdinFailed)
-	if err != nil {
+	if err := s.server.start(); err != nil {
 		inARow := h.ended(cl, startFailed, 0)
-		defer tellFailure(log.With("cause", causeStartFailed, "err", err), startFailed, inARow)
+		defer tellFailure(s.log.With("cause", causeStartFailed, "err", err), startFailed, inARow)
 		return refuse(c, err)
 	}
-	s.p = p
-	log.Debug("upstream started", "pid", p.cmd.Process.Pid)
 	h.setCurrent(s)
 	return s.serve()
 }
@@ -78,10 +79,6 @@ func refuse(c jsonrpc.Conn, err error) error {
 	jsonrpc.CloseWith(c, end)
 	return end
 }
-
-// Wait waits until every process and goroutine of the host is gone. No Attach
-// may begin meanwhile.
-func (h *Host) Wait() { h.wg.Wait() }
 
 func (h *Host) logger() *slog.Logger {
 	if h.Log == nil {

@@ -110,7 +110,7 @@ func newRigOf(t testing.TB, up Upstream) *rig {
 		Upstreams: map[string]Upstream{"fake": up},
 		Log:       slog.New(slog.NewJSONHandler(r.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	}
-	t.Cleanup(r.host.Wait) // after the cleanups of all clients
+	t.Cleanup(func() { r.host.Stop(context.Background()) }) // after the cleanups of all clients
 	return r
 }
 

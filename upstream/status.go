@@ -68,19 +68,17 @@ func (cl *claim) status() Status {
 	return st
 }
 
-// addStatus adds what is to say of a stream's process.
+// addStatus adds what is to say of a stream and its server.
 func (s *stream) addStatus(st *Status) {
 	inFlight, _, answered, _ := s.flight.state()
-	st.PID, st.Started, st.InFlight = s.p.cmd.Process.Pid, s.p.started, inFlight
-	st.Unusable, st.Stderr = int(s.unusable.Load()), s.stderr.tail()
-	switch {
-	case closed(s.p.gone):
-	case closed(s.p.stopping):
-		st.State = StateStopping
-	case answered:
+	st.InFlight, st.Unusable, st.Started = inFlight, int(s.unusable.Load()), s.began
+	waits := st.State
+	if st.State = StateStarting; answered {
 		st.State = StateRunning
-	default:
-		st.State = StateStarting
+	}
+	s.server.status(st)
+	if st.State == StateReady { // it is gone
+		st.State = waits
 	}
 }
 

@@ -5,8 +5,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"os"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -24,43 +22,48 @@ const (
 	causeStdinClosed  = "stdin closed"
 	causeStdoutClosed = "stdout closed"
 	causeHostStopped  = "host stopped"
+	causeLost         = "connection lost" // of a remote server that does not say more
 )
 
-// maxAtOnce bounds how many messages from a process are passed on together.
-const maxAtOnce = 64
-
-// keptBuffer is what an idle stream keeps of the buffer of its longest line.
-const keptBuffer = 4 << 10
-
-// A stream is one Conn attached to one process of its own.
+// A stream is one Conn attached to one server of its own.
 type stream struct {
 	// Static after construction.
-	ctx      context.Context // done: the stop is forced. It bounds the stream's life
-	host     *Host
-	claim    *claim
-	upstream string
-	up       *Upstream
-	c        jsonrpc.Conn
-	log      *slog.Logger
-	p        *process
-	stderr   stderrLog
-	wg       sync.WaitGroup
+	ctx    context.Context // done: the stop is forced. It bounds the stream's life
+	host   *Host
+	claim  *claim
+	up     *Upstream
+	c      jsonrpc.Conn
+	log    *slog.Logger
+	server server
+	began  time.Time
+	wg     sync.WaitGroup
 
-	stderrEnd chan struct{} // closed by readStderr
-	ended     chan struct{} // closed by end, after everything that it does
-	endOnce   sync.Once
-	err       error // the end; written before ended is closed
+	ended   chan struct{} // closed by end, after everything that it does
+	endOnce sync.Once
+	err     error // the end; written before ended is closed
 
 	flight   flight
 	start    atomic.Pointer[time.Timer] // while initialize waits for its answer
-	unusable atomic.Int64               // lines of stdout that were no message
+	unusable atomic.Int64               // messages of the server that were none
 }
 
-// serve runs the stream to its end. p has just been started.
+func newStream(ctx context.Context, h *Host, cl *claim, up *Upstream, c jsonrpc.Conn) *stream {
+	s := &stream{
+		ctx: ctx, host: h, claim: cl, up: up, c: c, began: time.Now(), ended: make(chan struct{}),
+		log: h.logger().With("upstream", cl.id.upstream, "session", short(cl.id.key)),
+	}
+	s.flight.guess = !up.Shared && !up.Relates
+	if up.Command != nil {
+		s.server = newLocal(h, up.Command, &s.wg, s.log, s.end)
+	} else {
+		s.server = newRemote(ctx, up, &s.wg)
+	}
+	return s
+}
+
+// serve runs the stream to its end. Its server has just been started.
 func (s *stream) serve() error {
-	s.wg.Go(s.p.watch)
-	s.wg.Go(s.readStdout)
-	s.wg.Go(s.readStderr)
+	s.wg.Go(s.readServer)
 	unhook := context.AfterFunc(s.ctx, func() { s.end(causeHostStopped, context.Cause(s.ctx)) })
 	defer unhook()
 
@@ -71,10 +74,9 @@ func (s *stream) serve() error {
 	return s.err
 }
 
-// readStream brings messages to the process until the stream ends. It owns Recv.
+// readStream brings messages to the server until the stream ends. It owns Recv.
 func (s *stream) readStream() error {
 	var batch []*jsonrpc.Message
-	var lines []byte
 	for {
 		var end error
 		batch, end = jsonrpc.RecvAll(s.c, batch[:0])
@@ -82,62 +84,60 @@ func (s *stream) readStream() error {
 			if s.flight.down(m) {
 				s.start.Store(time.AfterFunc(s.up.startTimeout(), func() { s.end(causeStartTimeout, nil) }))
 			}
-			lines = append(m.Append(lines), '\n')
+		}
+		if len(batch) > 0 {
+			s.server.send(batch)
 		}
 		clear(batch)
-		if err := s.p.stdin.write(lines); err != nil {
-			s.wg.Go(func() { s.stdinFailed(err) })
-		}
-		if lines = lines[:0]; cap(lines) > keptBuffer {
-			lines = nil
-		}
 		if _, ok := errors.AsType[*jsonrpc.InvalidError](end); end != nil && !ok { // the proxy sends no invalid ones
 			return jsonrpc.Closed(end)
 		}
 	}
 }
 
-// readStdout brings messages from the process until its output ends, which is
-// the end of the stream. It goes on reading when nobody listens any more: a
-// server must not be held up on its way out.
-func (s *stream) readStdout() {
-	defer s.p.stdout.Close()
-	lines := jsonrpc.NewLineReader(s.p.stdout, s.host.Limits)
+// readServer brings messages from the server until there are no more, which is
+// the end of the stream. It goes on when nobody listens any more.
+func (s *stream) readServer() {
 	var batch []*jsonrpc.Message
 	for {
-		m, err := lines.Read()
-		if bad, ok := errors.AsType[*jsonrpc.InvalidError](err); ok {
-			m = s.unusableLine(bad)
-		} else if err != nil {
-			break
-		} else if s.flight.up(m) {
-			s.stopStartTimer()
+		var err error
+		batch, err = s.server.recv(batch[:0])
+		for _, m := range batch {
+			if s.flight.up(m) {
+				s.stopStartTimer()
+			}
 		}
-		if m != nil {
-			batch = append(batch, m)
+		bad, unusable := errors.AsType[*jsonrpc.InvalidError](err)
+		if unusable {
+			if m := s.unusableMessage(bad); m != nil {
+				batch = append(batch, m)
+			}
 		}
-		if lines.Buffered() && len(batch) < maxAtOnce {
-			continue // what came together goes on together
-		}
-		if err := jsonrpc.SendAll(s.c, batch); err != nil {
-			s.end("", jsonrpc.Closed(err))
+		if len(batch) > 0 {
+			if err := jsonrpc.SendAll(s.c, batch); err != nil {
+				s.end("", jsonrpc.Closed(err))
+			}
 		}
 		clear(batch)
-		batch = batch[:0]
-	}
-	jsonrpc.SendAll(s.c, batch) // before an end that came with them
-	close(s.p.drained)
-	select {
-	case <-s.p.gone:
-		s.end(s.p.cause(), nil)
-	case <-time.After(lull):
-		s.end(causeStdoutClosed, nil)
+		if err != nil && !unusable {
+			s.lost(err)
+			return
+		}
 	}
 }
 
-// unusableLine copes with a line that is no message: the answer to what waits
-// for it, if that can still be told, else nil.
-func (s *stream) unusableLine(bad *jsonrpc.InvalidError) *jsonrpc.Message {
+// lost ends the stream because its server has ended.
+func (s *stream) lost(err error) {
+	cause := causeLost
+	if end, ok := errors.AsType[*jsonrpc.ClosedError](err); ok {
+		cause, err = end.Cause, end.Err
+	}
+	s.end(cause, err)
+}
+
+// unusableMessage copes with what is no message: the answer to what waits for it,
+// if that can still be told, else nil.
+func (s *stream) unusableMessage(bad *jsonrpc.InvalidError) *jsonrpc.Message {
 	if s.unusable.Add(1) == 1 {
 		s.log.Warn("upstream wrote a line that is not a message", "err", bad)
 	}
@@ -151,7 +151,7 @@ func (s *stream) unusableLine(bad *jsonrpc.InvalidError) *jsonrpc.Message {
 	if first {
 		s.stopStartTimer()
 	}
-	return jsonrpc.NewError(id, jsonrpc.InvalidResponse(s.upstream, bad.Reason))
+	return jsonrpc.NewError(id, jsonrpc.InvalidResponse(s.claim.id.upstream, bad.Reason))
 }
 
 func (s *stream) stopStartTimer() {
@@ -160,30 +160,9 @@ func (s *stream) stopStartTimer() {
 	}
 }
 
-func (s *stream) readStderr() {
-	defer close(s.stderrEnd)
-	defer s.p.stderr.Close()
-	s.stderr.readFrom(s.p.stderr)
-}
-
-// stdinFailed ends the stream because the process cannot be written to. A pipe
-// breaks when a process exits, too; then readStdout knows the true cause.
-func (s *stream) stdinFailed(err error) {
-	if errors.Is(err, os.ErrDeadlineExceeded) {
-		s.end(causeWriteTimeout, nil)
-		return
-	}
-	select {
-	case <-s.p.exited:
-	case <-s.ended:
-	case <-time.After(lull):
-		s.end(causeStdinClosed, err)
-	}
-}
-
 // end is the one place through which every end passes; the first one counts. The
 // cause is "" when the proxy closed the stream. end returns when the stream is
-// closed and the log says why; the process is stopped meanwhile.
+// closed and the log says why; the server is stopped meanwhile.
 func (s *stream) end(cause string, err error) {
 	s.endOnce.Do(func() {
 		defer close(s.ended)
@@ -191,11 +170,11 @@ func (s *stream) end(cause string, err error) {
 		e := s.ending(cause, err)
 		inARow := s.host.ended(s.claim, e.outcome, e.life)
 		if e.outcome == intended {
-			s.p.stdin.finish(s.flight.farewell())
+			s.server.finish(s.flight.farewell())
 		} else {
-			s.p.stdin.abort()
+			s.server.abort()
 		}
-		s.wg.Go(func() { s.p.stop(s.ctx) })
+		s.wg.Go(func() { s.server.stop(s.ctx) })
 		s.err = e.err
 		jsonrpc.CloseWith(s.c, e.err)
 		s.tell(e, inARow)
@@ -206,14 +185,14 @@ func (s *stream) end(cause string, err error) {
 type ending struct {
 	outcome  outcome
 	err      error  // for the proxy
-	cause    string // of the process's end, for the log
+	cause    string // of the server's end, for the log
 	inFlight int
 	life     time.Duration
 }
 
 func (s *stream) ending(cause string, err error) ending {
 	inFlight, sent, answered, refused := s.flight.state()
-	e := ending{err: err, cause: cause, inFlight: inFlight, life: time.Since(s.p.started)}
+	e := ending{err: err, cause: cause, inFlight: inFlight, life: time.Since(s.began)}
 	closed := &jsonrpc.ClosedError{Cause: cause, Delivered: sent || answered, Err: err}
 	switch {
 	case cause == "" && refused: // and so the proxy hung up
@@ -226,8 +205,8 @@ func (s *stream) ending(cause string, err error) ending {
 		e.outcome = died
 	default:
 		e.outcome = startFailed
-		if !sent && cause != causeStartTimeout {
-			closed.Cause = causeStartFailed
+		if !sent && s.up.Command != nil && cause != causeStartTimeout {
+			closed.Cause = causeStartFailed // how it exited is for the log
 		}
 	}
 	e.err = closed
@@ -244,12 +223,12 @@ func (s *stream) tell(e ending, inARow int) {
 		log.Debug("upstream stopped")
 		return
 	}
-	select { // the last lines are the ones that matter
-	case <-s.stderrEnd:
-	case <-time.After(lull):
+	if e.err != nil {
+		if end := errors.Unwrap(e.err); end != nil {
+			log = log.With("err", end)
+		}
 	}
-	log = log.With("stderr", strings.Join(s.stderr.tail(), "\n"))
-	tellFailure(log, e.outcome, inARow)
+	tellFailure(s.server.lastWords(log), e.outcome, inARow)
 }
 
 // tellFailure says once that a claim is in a crash loop, and from then on is

@@ -19,6 +19,19 @@ type Upstream struct {
 	// was sent before, and returns when nothing is left of the session.
 	Dial func(ctx context.Context) (jsonrpc.Conn, error)
 
+	// Relates is whether the Conn that Dial returns knows to which request a
+	// message belongs, and sets its Related. HTTP does. With others the host
+	// guesses, unless the upstream is shared.
+	Relates bool
+
+	// Shared is whether all keys share one process or session; else each has
+	// its own.
+	Shared bool
+
+	// Roots are the URIs that answer a shared server's roots/list outside of
+	// any call; nil refuses it.
+	Roots []string
+
 	StartTimeout time.Duration // for the answer to initialize; zero means 30 s
 }
 

@@ -86,8 +86,8 @@ func (e *engine) stop(ctx context.Context) {
 	e.hangUp()
 	defer context.AfterFunc(ctx, e.force)()
 	e.wg.Wait()
+	e.host.Stop(ctx)
 	e.force()
-	e.host.Wait()
 }
 
 // hangUpTime is more than sessions need to hang up when they are forced to end.

@@ -83,4 +83,5 @@ func main() {
 	web.Close()
 	hangUp()
 	wg.Wait()
+	host.Stop(context.Background())
 }

@@ -1,0 +1,110 @@
+package upstream
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+
+	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+)
+
+// A remote server is a session that Upstream.Dial begins. It is dialled by recv,
+// so that the stream can end meanwhile.
+type remote struct {
+	// Static after construction.
+	dial   func(context.Context) (jsonrpc.Conn, error)
+	wg     *sync.WaitGroup // the stream's
+	ctx    context.Context // of the session; done: it ends at once
+	cancel context.CancelFunc
+
+	dialled chan struct{} // closed by recv, with conn and err set
+	conn    jsonrpc.Conn  // nil if there is none
+	err     error
+
+	ending   chan struct{} // closed by finish and abort
+	left     chan struct{} // closed when leave is through; set before ending is closed
+	endsOnce sync.Once
+}
+
+func newRemote(ctx context.Context, up *Upstream, wg *sync.WaitGroup) *remote {
+	r := &remote{dial: up.Dial, wg: wg, dialled: make(chan struct{}), ending: make(chan struct{}), left: make(chan struct{})}
+	r.ctx, r.cancel = context.WithCancel(ctx)
+	return r
+}
+
+func (r *remote) start() error { return nil }
+
+// await returns the session, nil if there is none.
+func (r *remote) await() jsonrpc.Conn {
+	<-r.dialled
+	return r.conn
+}
+
+// send leaves it to recv to tell of a session that is lost.
+func (r *remote) send(batch []*jsonrpc.Message) {
+	if conn := r.await(); conn != nil {
+		_ = jsonrpc.SendAll(conn, batch)
+	}
+}
+
+func (r *remote) recv(batch []*jsonrpc.Message) ([]*jsonrpc.Message, error) {
+	if !closed(r.dialled) {
+		r.conn, r.err = r.dial(r.ctx)
+		close(r.dialled)
+	}
+	if r.conn == nil {
+		return batch, lostSession(r.err)
+	}
+	batch, err := jsonrpc.RecvAll(r.conn, batch)
+	if _, bad := errors.AsType[*jsonrpc.InvalidError](err); err != nil && !bad {
+		err = lostSession(err)
+	}
+	return batch, err
+}
+
+// lostSession makes err, the end of a session, one with a cause.
+func lostSession(err error) error {
+	if end, ok := errors.AsType[*jsonrpc.ClosedError](err); ok {
+		return end
+	}
+	return &jsonrpc.ClosedError{Cause: causeLost, Delivered: true, Err: err}
+}
+
+func (r *remote) finish(last []*jsonrpc.Message) { r.leave(last) }
+
+func (r *remote) abort() { r.leave(nil) }
+
+// leave takes leave of the server. A session that is not there yet will not be
+// needed any more.
+func (r *remote) leave(last []*jsonrpc.Message) {
+	r.endsOnce.Do(func() {
+		close(r.ending)
+		if !closed(r.dialled) {
+			r.cancel()
+		}
+		r.wg.Go(func() {
+			defer close(r.left)
+			if conn := r.await(); conn != nil {
+				_ = jsonrpc.SendAll(conn, last) // nobody is left to be told
+				conn.Close()
+			}
+		})
+	})
+}
+
+func (r *remote) stop(context.Context) { // its end of ctx is that of the session
+	<-r.left
+	r.cancel()
+}
+
+func (r *remote) status(st *Status) {
+	switch {
+	case closed(r.left):
+		st.State = StateReady
+	case closed(r.ending):
+		st.State = StateStopping
+	}
+}
+
+func (r *remote) lastWords(log *slog.Logger) *slog.Logger { return log }

@@ -1,0 +1,40 @@
+package upstream
+
+import (
+	"context"
+	"log/slog"
+
+	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+)
+
+// A server is what a stream is attached to: a local process or a remote session.
+// Whoever makes one calls start, and in the end finish or abort, then stop.
+type server interface {
+	// start starts the server's goroutines. It fails if there can be no server.
+	start() error
+
+	// send passes messages on, in order, and keeps none of them. It may wait,
+	// which is the stream's flow control, but not after finish or abort. What
+	// goes wrong is told by recv or as a failure of the server.
+	send(batch []*jsonrpc.Message)
+
+	// recv is [jsonrpc.RecvAll]. Its end is a [*jsonrpc.ClosedError] with the
+	// cause of the server's end.
+	recv(batch []*jsonrpc.Message) ([]*jsonrpc.Message, error)
+
+	// finish passes the last messages on and begins the server's end.
+	finish(last []*jsonrpc.Message)
+
+	// abort begins the end of a server that listens no more.
+	abort()
+
+	// stop makes the server end, by force when ctx is done. It returns when
+	// nothing is left of it.
+	stop(ctx context.Context)
+
+	// status adds what there is to say of the server.
+	status(st *Status)
+
+	// lastWords adds to log what the server said about its end.
+	lastWords(log *slog.Logger) *slog.Logger
+}
