@@ -53,6 +53,7 @@ type Upstream struct {
 	MaxConcurrent int // requests at once; zero: no bound
 
 	Shared         bool          // session: shared; else each client has its own
+	Roots          []string      // shared only: URIs that answer roots/list outside of a call; nil: it is refused then
 	StartTimeout   time.Duration // positive
 	RequestTimeout time.Duration // zero: the client's own
 	WriteTimeout   time.Duration // positive
@@ -78,7 +79,9 @@ type Link struct {
 	Key       string // where it is configured, for error lines: links.tools
 	Dial      string // unix, tcp, tls, ws or wss URL; empty with Accept
 	Accept    bool   // needs TokenFile
-	TokenFile string
+	TokenFile string // path of the bearer token: the one asked for (Accept), or sent (ws and wss)
+	TLS       TLS    // of a tls or wss Dial; Cert and Key are ours
+	Insecure  bool   // a tcp or ws Dial of another machine is wanted
 }
 
 // defaultLimits and defaultUpstream are the defaults of what is not a top-level

@@ -58,25 +58,3 @@ func (l *loader) readLimits(v value) {
 		"sessions": into(&l.limits.Sessions, positive.read),
 	})
 }
-
-func (l *loader) readLinks(v value) {
-	v.each(func(name string, v value) {
-		link := Link{Name: name, Key: v.key}
-		if !isName(name) {
-			v.wrong("is not %s", nameRule)
-		}
-		v.strict(fields{
-			"dial":      into(&link.Dial, dialURL.read),
-			"accept":    into(&link.Accept, truth.read),
-			"tokenFile": into(&link.TokenFile, value.path),
-		})
-		switch {
-		case v.node.kind&(null|object) == 0: // named already
-		case v.node.has("dial") == link.Accept:
-			v.wrong("needs either dial or accept: true")
-		case link.Accept && link.TokenFile == "":
-			v.wrong("accept needs tokenFile")
-		}
-		l.links = append(l.links, link)
-	})
-}

@@ -29,8 +29,20 @@ type Options struct {
 	// searched for then; one that is given must not have upstreams.
 	Command []string
 
+	// URL is one upstream named main, a remote server: http, https, ws or wss.
+	// As with Command, no file is searched for, and one that is given must not
+	// have upstreams. It excludes Command.
+	URL string
+
+	// Headers go with URL, each "Name: value"; variables in values are expanded.
+	Headers []string
+
 	// Listen overrides every other source of the setting.
 	Listen []string
+
+	// Host is set for the far half of a link: there can be no links, and what
+	// concerns listening for clients is read but not checked.
+	Host bool
 }
 
 // Load reads, completes and validates a configuration, and returns it with
@@ -70,7 +82,7 @@ var extensions = []string{".yaml", ".yml", ".json", ".toml"}
 func (l *loader) find(o Options) bool {
 	l.source = o.File
 	if l.source == "" {
-		if len(o.Command) > 0 {
+		if len(o.Command) > 0 || o.URL != "" {
 			return false
 		}
 		if l.source = search("."); l.source == "" {
@@ -182,15 +194,7 @@ func (l *loader) config(v *viper.Viper, o Options) *Config {
 		l.fail("", "", "%s", oneLine(err.Error()))
 	}
 	c.Upstreams = l.name(l.entries)
-	if len(o.Command) > 0 {
-		if len(c.Upstreams) > 0 {
-			l.fail(l.source, "upstreams", "are also given after -- on the command line")
-		}
-		if o.Command[0] == "" {
-			l.fail("--", "", "needs a command")
-		}
-		c.Upstreams = []Upstream{commandLine(o.Command)}
-	}
+	l.direct(c, o)
 	if len(l.problems) == 0 {
 		l.complete(c, o)
 	}
@@ -199,8 +203,25 @@ func (l *loader) config(v *viper.Viper, o Options) *Config {
 
 // complete reports what is missing from a configuration that is right so far.
 func (l *loader) complete(c *Config, o Options) {
-	if len(c.Upstreams)+len(c.Links) == 0 {
+	if o.Host && len(c.Links) > 0 {
+		l.fail(l.source, "links", "are for a proxy: a host offers upstreams of its own")
+	} else if len(c.Upstreams)+len(c.Links) == 0 {
 		l.fail(l.source, "upstreams", "none is configured (disabled ones do not count)")
+	}
+	for _, u := range c.Upstreams {
+		l.careless(u)
+	}
+	if !o.Host {
+		l.listening(c, o)
+	}
+}
+
+// listening checks who can reach us, and what they need to know.
+func (l *loader) listening(c *Config, o Options) {
+	for _, link := range c.Links {
+		if link.Accept && c.TokenFile != "" && filepath.Clean(link.TokenFile) == filepath.Clean(c.TokenFile) {
+			l.fail(l.source, join(link.Key, "tokenFile"), "is also that of the clients, who must not pass for a host")
+		}
 	}
 	source, key := l.source, "listen"
 	switch {
@@ -220,21 +241,6 @@ func (l *loader) complete(c *Config, o Options) {
 			l.fail(source, key, "%s can be reached from other machines: set tokenFile, or insecure: true", quote(a))
 		}
 	}
-}
-
-// commandLine is the upstream of "-- CMD ARGS". A path counts from the working
-// directory.
-func commandLine(command []string) Upstream {
-	u := defaultUpstream()
-	u.Name, u.Key = "main", "--"
-	u.Command, u.Args = command[0], slices.Clone(command[1:])
-	u.InheritEnv = []string{"all"}
-	if isPath(u.Command) {
-		if abs, err := filepath.Abs(u.Command); err == nil {
-			u.Command = abs
-		}
-	}
-	return u
 }
 
 func isPath(command string) bool {

@@ -271,27 +271,3 @@ func TestFileCannotBeRead(t *testing.T) {
 		}
 	}
 }
-
-func TestUnsupported(t *testing.T) {
-	c := load(t, `
-upstreams:
-  docs: {url: "https://example.com"}
-  all: {command: x, session: shared}
-  fine: {command: x}
-links: {l: {dial: "tcp://h:1"}}
-`)
-	err := c.Unsupported()
-	if err == nil {
-		t.Fatal("nothing is refused")
-	}
-	got := strings.ReplaceAll(err.Error(), filepath.Dir(c.File)+"/", "")
-	want := `mcp-proxy.yaml: upstreams.docs.url: HTTP upstreams are not supported by this version
-mcp-proxy.yaml: upstreams.all.session: shared upstreams are not supported by this version
-mcp-proxy.yaml: links.l: links are not supported by this version`
-	if got != want {
-		t.Errorf("got\n%s\nwant\n%s", got, want)
-	}
-	if err := load(t, "upstreams: {a: {command: x}}").Unsupported(); err != nil {
-		t.Errorf("a stdio upstream is refused: %v", err)
-	}
-}

@@ -21,7 +21,7 @@ func (p Problem) Error() string {
 }
 
 // Problems are all mistakes that were found, in the order of the file. An error
-// of [Load] or [Config.Unsupported] is always a non-empty Problems.
+// of [Load] or [HostLink.Check] is always a non-empty Problems.
 type Problems []Problem
 
 // Error is the problems, a line each.

@@ -37,13 +37,16 @@ var (
 	glob     = scalar[string]{what: "a glob such as read_*", kinds: text, parse: check(isGlob)}
 	envName  = scalar[string]{what: "the name of a variable", kinds: text, parse: check(isEnvName)}
 	header   = scalar[string]{what: "a header value on one line", kinds: text | number | boolean, parse: check(isHeaderValue), secret: true}
+	rootURI  = scalar[string]{what: "a URI such as file:///data", kinds: text, parse: check(isURI)}
 	httpURL  = scalar[string]{what: "an http, https, ws or wss URL", kinds: text, parse: check(isURL("http", "https", "ws", "wss")), secret: true}
-	dialURL  = scalar[string]{what: "a unix, tcp, tls, ws or wss URL", kinds: text, parse: check(isURL("unix", "tcp", "tls", "ws", "wss")), secret: true}
+	dialURL  = scalar[string]{what: "a unix, tcp, tls, ws or wss URL", kinds: text, parse: check(isURL(linkSchemes...)), secret: true}
 
 	prefixMode = scalar[string]{what: "auto, always or never", kinds: text, parse: oneOf("auto", "always", "never")}
 	prefixText = scalar[string]{what: "at most 32 of A-Z a-z 0-9 _ -", kinds: text, parse: check(regexp.MustCompile(`^[A-Za-z0-9_-]{0,32}$`).MatchString)}
 	session    = scalar[string]{what: "isolated or shared", kinds: text, parse: oneOf("isolated", "shared")}
 )
+
+var linkSchemes = []string{"unix", "tcp", "tls", "ws", "wss"}
 
 const nameRule = "a name of 1 to 32 of A-Z a-z 0-9 _ -, without __"
 
@@ -138,6 +141,10 @@ func isLocal(s string) bool {
 	if err != nil {
 		return false
 	}
+	return isLoopback(host)
+}
+
+func isLoopback(host string) bool {
 	ip, err := netip.ParseAddr(host)
 	return strings.EqualFold(host, "localhost") || err == nil && ip.Unmap().IsLoopback()
 }
@@ -163,15 +170,26 @@ var headerToken = regexp.MustCompile("^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")
 
 func isHeaderValue(s string) bool { return !strings.ContainsAny(s, "\r\n\x00") }
 
-// isURL takes a host, or for unix an absolute path.
+func isURI(s string) bool {
+	u, err := url.Parse(s)
+	return err == nil && u.Scheme != "" && isClean(s)
+}
+
+// isURL takes an absolute path for unix, else a host. tcp and tls have a port
+// and nothing else; a WebSocket has no place for a user.
 func isURL(schemes ...string) func(string) bool {
 	return func(s string) bool {
 		u, err := url.Parse(s)
 		if err != nil || !slices.Contains(schemes, u.Scheme) {
 			return false
 		}
-		if u.Scheme == "unix" {
-			return u.Host == "" && len(u.Path) > 1
+		switch u.Scheme {
+		case "unix":
+			return u.Host == "" && len(u.Path) > 1 && isClean(u.Path)
+		case "tcp", "tls":
+			return s == u.Scheme+"://"+u.Host && isHostPort(u.Host, false)
+		case "ws", "wss":
+			return u.Hostname() != "" && u.User == nil
 		}
 		return u.Hostname() != ""
 	}

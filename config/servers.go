@@ -20,10 +20,12 @@ func (l *loader) readServers(v value) {
 		known["disabled"] = func(value) {}
 		known["tools"] = into(&u.Tools, value.foreignTools)
 		v.object(known, func(key string, v value) { v.ignore(key) })
-		v.transport(func(v value, format string, args ...any) {
+		misplaced := func(v value, format string, args ...any) {
 			v.warn(v.source, v.key, format, args...)
-		})
-		v.typeFits(u.Type)
+		}
+		v.transport(misplaced)
+		v.sharedOnly(u.Shared, misplaced)
+		v.typeFits(u)
 		l.entries = append(l.entries, entry{Upstream: *u, foreign: true})
 	})
 }
@@ -69,16 +71,24 @@ var serverType = scalar[string]{
 	},
 }
 
-// typeFits checks type against the key that is there.
-func (v value) typeFits(t string) {
-	needs := "url"
-	if t == "stdio" {
-		needs = "command"
+// typeFits checks type against the key that is there, and the scheme of a URL.
+func (v value) typeFits(u *Upstream) {
+	needs, other := "url", "command"
+	if u.Type == "stdio" {
+		needs, other = other, needs
 	}
-	other := map[string]string{"url": "command", "command": "url"}[needs]
-	if t != "" && v.node.has(other) && !v.node.has(needs) {
-		v.pick("type", func(v value) { v.wrong("%s goes with %s, not with %s", v.node.describe(), needs, other) })
-	}
+	scheme := parseEndpoint(u.URL).scheme
+	misfit := u.URL != "" && (u.Type == "ws") != strings.HasPrefix(scheme, "ws")
+	swapped := v.node.has(other) && !v.node.has(needs)
+	v.pick("type", func(v value) {
+		switch {
+		case u.Type == "": // a mistake, named already
+		case swapped:
+			v.wrong("%s goes with %s, not with %s", v.node.describe(), needs, other)
+		case misfit && u.Type != "stdio": // with a command too, that is the mistake
+			v.wrong("%s does not go with a URL of %s", v.node.describe(), scheme)
+		}
+	})
 }
 
 // foreignTools takes a plain list of names too, as some programs write it.

@@ -20,6 +20,7 @@ func (l *loader) readUpstreams(v value) {
 		u := newUpstream(name, v)
 		v.strict(u.fields())
 		v.transport(value.wrong)
+		v.sharedOnly(u.Shared, value.wrong)
 		l.entries = append(l.entries, entry{Upstream: *u})
 	})
 }
@@ -46,6 +47,7 @@ func (u *Upstream) fields() fields {
 		"maxConcurrent": into(&u.MaxConcurrent, count.read),
 
 		"session":        into(&u.Shared, value.shared),
+		"roots":          into(&u.Roots, rootURI.list),
 		"startTimeout":   into(&u.StartTimeout, duration1.read),
 		"requestTimeout": into(&u.RequestTimeout, duration.read),
 		"writeTimeout":   into(&u.WriteTimeout, duration1.read),
@@ -83,6 +85,14 @@ func (v value) transport(misplaced func(v value, format string, args ...any)) {
 			misplaced(v, "has a meaning only beside %s", needs)
 		}
 	})
+}
+
+// sharedOnly checks that only a shared upstream has roots of its own: any other
+// has those of its client.
+func (v value) sharedOnly(shared bool, misplaced func(v value, format string, args ...any)) {
+	if !shared {
+		v.pick("roots", func(v value) { misplaced(v, "has a meaning only beside session: shared") })
+	}
 }
 
 // command is a name to look up in PATH, or with a slash a path, which counts

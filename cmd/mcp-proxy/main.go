@@ -119,7 +119,7 @@ func newCheck() *cobra.Command {
 		Short: "Validate a configuration: one line for each mistake, exit code 2",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			cfg, warnings, err := loadConfig(config.Options{File: o.config})
+			cfg, warnings, err := config.Load(config.Options{File: o.config})
 			if err != nil {
 				return err
 			}
@@ -174,7 +174,7 @@ func (o *options) load(cmd *cobra.Command, args []string) (*config.Config, *slog
 	if err != nil {
 		return nil, nil, err
 	}
-	cfg, warnings, err := loadConfig(config.Options{File: o.config, Command: args, Listen: o.listen})
+	cfg, warnings, err := config.Load(config.Options{File: o.config, Command: args, Listen: o.listen})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -182,14 +182,6 @@ func (o *options) load(cmd *cobra.Command, args []string) (*config.Config, *slog
 		log.Warn("configuration", "warning", w)
 	}
 	return cfg, log, nil
-}
-
-func loadConfig(o config.Options) (*config.Config, []string, error) {
-	cfg, warnings, err := config.Load(o)
-	if err == nil {
-		err = cfg.Unsupported()
-	}
-	return cfg, warnings, err
 }
 
 // programVersion returns the version of a release, or what the build knows.

@@ -1,0 +1,108 @@
+package config
+
+import (
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// direct is the one upstream that the command line gives instead of a file.
+func (l *loader) direct(c *Config, o Options) {
+	var source string
+	var u Upstream
+	switch {
+	case len(o.Command) > 0 && o.URL != "":
+		l.fail("--", "", "a command and a URL exclude each other")
+		return
+	case len(o.Command) > 0:
+		source, u = "after --", l.commandLine(o.Command)
+	case o.URL != "":
+		source, u = "as a URL", l.remote(o)
+	default:
+		return
+	}
+	if len(c.Upstreams) > 0 {
+		l.fail(l.source, "upstreams", "are also given %s on the command line", source)
+	}
+	c.Upstreams = []Upstream{u}
+}
+
+// commandLine is the upstream of "-- CMD ARGS". A path counts from the working
+// directory.
+func (l *loader) commandLine(command []string) Upstream {
+	u := defaultUpstream()
+	u.Name, u.Key = "main", "--"
+	u.Command, u.Args = command[0], slices.Clone(command[1:])
+	u.InheritEnv = []string{"all"}
+	if u.Command == "" {
+		l.fail("--", "", "needs a command")
+	}
+	if isPath(u.Command) {
+		if abs, err := filepath.Abs(u.Command); err == nil {
+			u.Command = abs
+		}
+	}
+	return u
+}
+
+// remote is the upstream of a URL and its headers.
+func (l *loader) remote(o Options) Upstream {
+	u := defaultUpstream()
+	u.Name, u.Key, u.URL = "main", "URL", o.URL
+	if _, ok := httpURL.parse(o.URL); !ok {
+		l.fail("URL", "", "must be %s", httpURL.what)
+	}
+	for _, h := range o.Headers {
+		l.header(&u, h)
+	}
+	return u
+}
+
+// header adds one "Name: value". Values may be secrets, which lines do not show.
+func (l *loader) header(u *Upstream, given string) {
+	name, text, found := strings.Cut(given, ":")
+	if name = strings.TrimSpace(name); !found || !headerToken.MatchString(name) {
+		l.fail("--header", "", `must be "Name: value"`)
+		return
+	}
+	for other := range u.Headers {
+		if strings.EqualFold(other, name) {
+			l.fail("--header", name, "is given twice")
+			return
+		}
+	}
+	text, wrong := expand(strings.TrimSpace(text))
+	for _, w := range wrong {
+		l.fail("--header", name, "%s", w)
+	}
+	if !isHeaderValue(text) {
+		l.fail("--header", name, "must be %s", header.what)
+	}
+	if u.Headers == nil {
+		u.Headers = make(map[string]string)
+	}
+	u.Headers[name] = text
+}
+
+var credential = regexp.MustCompile(`(?i)auth|cookie|key|secret|token`)
+
+// careless warns of an upstream that gets credentials for all on the way to read.
+func (l *loader) careless(u Upstream) {
+	if u.URL == "" || !parseEndpoint(u.URL).exposed() {
+		return
+	}
+	var names []string
+	for name := range u.Headers {
+		if credential.MatchString(name) {
+			names = append(names, name)
+		}
+	}
+	for name := range u.HeadersFrom {
+		names = append(names, name)
+	}
+	if len(names) > 0 {
+		slices.Sort(names)
+		l.warn(l.source, u.Key, "sends %s unencrypted to another machine", strings.Join(slices.Compact(names), ", "))
+	}
+}

@@ -1,0 +1,98 @@
+package config
+
+import (
+	"net/url"
+	"strings"
+)
+
+// A HostLink is what the flags of mcp-proxy host say: where a host meets its
+// proxies, and how both know each other.
+type HostLink struct {
+	Listen    string // URL to listen at (--listen), or
+	Dial      string // URL of the proxy to dial (--dial): unix, tcp, tls, ws or wss
+	TokenFile string // ws and wss: the bearer token that is asked for, or sent
+	TLS       TLS    // tls and wss: Cert and Key are ours; with CA a listener asks clients for certificates
+	Insecure  bool   // a link that others can read, or come in by, is wanted
+}
+
+// Check returns nil or [Problems] with the flag of each as its Source. Nothing
+// is opened.
+func (h HostLink) Check() error {
+	c := hostCheck{HostLink: h}
+	switch {
+	case (h.Listen == "") == (h.Dial == ""):
+		c.fail("--listen", "", "either --listen or --dial is needed")
+	case h.Listen != "" && !isListenURL(h.Listen):
+		c.fail("--listen", "", "must be unix:///path, or a tcp, tls, ws or wss URL with a port")
+	case h.Listen != "":
+		c.listen(parseEndpoint(h.Listen))
+	case !isURL(linkSchemes...)(h.Dial):
+		c.fail("--dial", "", "must be %s", dialURL.what)
+	default:
+		c.dial(parseEndpoint(h.Dial))
+	}
+	if len(c.problems) > 0 {
+		return c.problems
+	}
+	return nil
+}
+
+// isListenURL takes an empty host, all interfaces, and wants a port.
+func isListenURL(s string) bool {
+	u, err := url.Parse(s)
+	if err != nil {
+		return false
+	}
+	if u.Scheme != "unix" && !isHostPort(u.Host, true) {
+		return false
+	}
+	return isURL(linkSchemes...)(strings.Replace(s, "://:", "://localhost:", 1))
+}
+
+// A hostCheck collects the mistakes of one HostLink.
+type hostCheck struct {
+	HostLink
+	reader
+}
+
+func (c *hostCheck) listen(at endpoint) {
+	if at.encrypted() && (c.TLS.Cert == "" || c.TLS.Key == "") {
+		c.fail("--listen", "", "%s needs --tls-cert and --tls-key", at.scheme)
+	}
+	c.meaningless(at)
+	if c.Insecure || !at.remote() {
+		return
+	}
+	switch {
+	case !at.encrypted():
+		c.fail("--listen", "", "what is said at %s can be read by other machines: listen at %s, or give --insecure", at.scheme, at.safer())
+	case c.TLS.CA == "" && c.TokenFile == "" && at.web():
+		c.fail("--listen", "", "can be reached from other machines: give --token-file, --tls-ca or --insecure")
+	case c.TLS.CA == "" && !at.web():
+		c.fail("--listen", "", "can be reached from other machines: give --tls-ca or --insecure")
+	}
+}
+
+func (c *hostCheck) dial(to endpoint) {
+	if (c.TLS.Cert == "") != (c.TLS.Key == "") {
+		c.fail("--tls-cert", "", "comes together with --tls-key")
+	}
+	c.meaningless(to)
+	switch {
+	case c.Insecure && (to.scheme == "unix" || to.encrypted()):
+		c.fail("--insecure", "", "has no meaning with %s to dial; certificates are always verified", to.scheme)
+	case to.exposed() && !c.Insecure:
+		c.fail("--dial", "", "%s to another machine can be read and changed on the way: dial %s, or give --insecure", to.scheme, to.safer())
+	}
+}
+
+// meaningless refuses flags that would do nothing at an endpoint: whoever gives
+// them believes the link to be guarded.
+func (c *hostCheck) meaningless(at endpoint) {
+	if c.TokenFile != "" && !at.web() {
+		c.fail("--token-file", "", "has a meaning only with ws and wss")
+	}
+	if c.TLS != (TLS{}) && !at.encrypted() {
+		c.fail("--tls-ca, --tls-cert, --tls-key", "", "have a meaning only with tls and wss")
+	}
+}
