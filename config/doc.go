@@ -4,9 +4,9 @@
 //	                                            │                                            ├─► Config
 //	flags, MCP_PROXY_*, defaults ──► viper ◄────┘ top-level settings, already typed ─────────┘
 //
-// [Load] is the one way in. It reports every mistake, not only the first: the
-// error it returns is a [Problems], one line each, naming the file, the key and
-// what is wrong.
+// [Load] is the way in; [HostLink.Check] is that of the flags of mcp-proxy host,
+// which no file has. Both report every mistake, not only the first: their error
+// is a [Problems], one line each, naming the file, the key and what is wrong.
 //
 // # Why a tree of our own
 //
@@ -33,7 +33,8 @@
 //   - Nothing is started, opened or looked up on a network: a Config is a value.
 //   - Relative paths count from the directory of the file that holds them; those
 //     from the environment or the command line, from the working directory.
-//   - Error lines and warnings never hold the value of a variable.
+//   - Error lines and warnings never hold the value of a variable, nor a URL,
+//     which may have a password in it.
 //   - Input is bounded (size, depth, number of nodes), so that aliases cannot
 //     grow a small file into a big tree.
 //

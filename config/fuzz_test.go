@@ -84,6 +84,14 @@ func sound(t *testing.T, c *Config) {
 			t.Errorf("%s: a duration out of bounds", u.Name)
 		}
 	}
+	for _, l := range c.Links {
+		if !isName(l.Name) || (l.Dial == "") != l.Accept || l.Accept && l.TokenFile == "" {
+			t.Errorf("a link that leads nowhere: %+v", l)
+		}
+		if parseEndpoint(l.Dial).exposed() && !l.Insecure {
+			t.Errorf("%s: exposed without a word", l.Name)
+		}
+	}
 	if len(c.Upstreams)+len(c.Links) == 0 || len(c.Listen) == 0 {
 		t.Error("nothing to do")
 	}

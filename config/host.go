@@ -79,7 +79,7 @@ func (c *hostCheck) dial(to endpoint) {
 	}
 	c.meaningless(to)
 	switch {
-	case c.Insecure && (to.scheme == "unix" || to.encrypted()):
+	case c.Insecure && to.private():
 		c.fail("--insecure", "", "has no meaning with %s to dial; certificates are always verified", to.scheme)
 	case to.exposed() && !c.Insecure:
 		c.fail("--dial", "", "%s to another machine can be read and changed on the way: dial %s, or give --insecure", to.scheme, to.safer())

@@ -51,7 +51,7 @@ func (v value) dialled(link Link) {
 	if !to.encrypted() {
 		v.misplaced("tls", "a tls or wss URL to dial")
 	}
-	if !to.exposed() && !to.loopback() {
+	if to.private() {
 		v.misplaced("insecure", "a tcp or ws URL to dial; certificates are always verified")
 	}
 	if to.exposed() && !link.Insecure {
@@ -100,7 +100,9 @@ func parseEndpoint(s string) endpoint {
 
 func (e endpoint) web() bool       { return e.scheme == "ws" || e.scheme == "wss" }
 func (e endpoint) encrypted() bool { return slices.Contains([]string{"tls", "wss", "https"}, e.scheme) }
-func (e endpoint) loopback() bool  { return e.scheme != "unix" && isLoopback(e.host) }
+
+// private tells whether nobody can read along, wherever the other end is.
+func (e endpoint) private() bool { return e.scheme == "unix" || e.encrypted() }
 
 // remote tells whether other machines are at the other end, or may be.
 func (e endpoint) remote() bool { return e.scheme != "unix" && !isLoopback(e.host) }

@@ -46,11 +46,17 @@ func wantFull(dir string) *Config {
 			Prefix: &docs,
 		}, {
 			Name: "mid", Key: "upstreams.mid", Command: "npx",
+			Shared: true, Roots: []string{"file:///data", "file:///value"},
 			StartTimeout: 30 * time.Second, WriteTimeout: time.Minute, StopGrace: 2 * time.Second,
 		}},
 		Links: []Link{
 			{Name: "tools", Key: "links.tools", Dial: "unix:///run/mcp/tools.sock"},
 			{Name: "Back", Key: "links.Back", Accept: true, TokenFile: filepath.Join(dir, "secrets/link")},
+			{
+				Name: "far", Key: "links.far", Dial: "wss://far.example.com/link", TokenFile: filepath.Join(dir, "secrets/far"),
+				TLS: TLS{CA: filepath.Join(dir, "ca.pem"), Cert: "/etc/cert.pem", Key: filepath.Join(dir, "key.pem")},
+			},
+			{Name: "near", Key: "links.near", Dial: "tcp://10.0.0.2:7000", Insecure: true},
 		},
 	}
 }
@@ -220,40 +226,6 @@ func TestSearch(t *testing.T) {
 	expect(put("mcp-proxy.json", "json"), "json")
 	expect(put("mcp-proxy.yml", "yml"), "yml")
 	expect(put("mcp-proxy.yaml", "yaml"), "yaml")
-}
-
-func TestCommand(t *testing.T) {
-	t.Chdir(t.TempDir())
-	mkfile(t, "mcp-proxy.yaml", "not: read\n")
-	c, _, err := Load(Options{Command: []string{"npx", "-y", "server"}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := []Upstream{{
-		Name: "main", Key: "--", Command: "npx", Args: []string{"-y", "server"}, InheritEnv: []string{"all"},
-		StartTimeout: 30 * time.Second, WriteTimeout: time.Minute, StopGrace: 2 * time.Second,
-	}}
-	if !reflect.DeepEqual(c.Upstreams, want) || c.File != "" {
-		t.Errorf("got %+v", c)
-	}
-
-	wd, err := filepath.Abs("bin/server")
-	if err != nil {
-		t.Fatal(err)
-	}
-	settings := write(t, "settings.yaml", "drain: 1s\n")
-	c, _, err = Load(Options{File: settings, Command: []string{"bin/server"}})
-	if err != nil || c.Upstreams[0].Command != wd || c.Drain != time.Second {
-		t.Errorf("a path and a file of settings: %+v, %v", c, err)
-	}
-
-	both := write(t, "both.yaml", "upstreams: {a: {command: x}}\n")
-	if got := problems(t, Options{Command: []string{"", "x"}}); got != "--: needs a command\n" {
-		t.Errorf("no command: %s", got)
-	}
-	if got := problems(t, Options{File: both, Command: []string{"x"}}); got != "both.yaml: upstreams: are also given after -- on the command line\n" {
-		t.Errorf("upstreams in both places: %s", got)
-	}
 }
 
 func TestFileCannotBeRead(t *testing.T) {

@@ -104,14 +104,16 @@ func TestAddresses(t *testing.T) {
 }
 
 func TestURLsHostsOrigins(t *testing.T) {
-	remote, dial := isURL("http", "https"), isURL("unix", "tcp")
+	remote, dial := isURL("http", "https"), isURL(linkSchemes...)
 	for _, c := range []struct {
 		valid func(string) bool
 		good  string
 		bad   string
 	}{
 		{remote, "https://a http://a:1/x?y https://[::1]/", "a https:// https:///x ftp://a https://:80 http://%zz"},
-		{dial, "unix:///a tcp://a:1", "unix://a unix:/// unix:a tcp:///a http://a"},
+		{dial, "unix:///a tcp://a:1 tls://[::1]:1 ws://a/link wss://a:1", "unix://a unix:/// unix:a unix:///%00 tcp:///a tcp://a tcp://:1 tcp://a:1/b tcp://u@a:1 ws://u:p@a/ http://a"},
+		{isListenURL, "unix:///a tcp://:1 tls://[::]:0 ws://a:1/link wss://0.0.0.0:1", "unix://a tcp://a ws://a/ wss://:x http://a:1 ws://u@a:1"},
+		{isURI, "file:///data git+ssh://a/b urn:a", "/data data file://%zz"},
 		{isAllowedHost, "* a a.example:80 10.0.0.1 [::1] ::1 [::1]:80", "http://a a/b a:b :80 a,b *.a"},
 		{isOrigin, "* https://a http://a:1 vscode-webview://x", "a null https://a/ https://a?b https:// https://u@a/x"},
 		{isGlob, "* a? [a-z]* a/b {x}", "[ [] \\"},

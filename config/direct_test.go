@@ -1,0 +1,124 @@
+package config
+
+import (
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestCommand(t *testing.T) {
+	t.Chdir(t.TempDir())
+	mkfile(t, "mcp-proxy.yaml", "not: read\n")
+	c, _, err := Load(Options{Command: []string{"npx", "-y", "server"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []Upstream{{
+		Name: "main", Key: "--", Command: "npx", Args: []string{"-y", "server"}, InheritEnv: []string{"all"},
+		StartTimeout: 30 * time.Second, WriteTimeout: time.Minute, StopGrace: 2 * time.Second,
+	}}
+	if !reflect.DeepEqual(c.Upstreams, want) || c.File != "" {
+		t.Errorf("got %+v", c)
+	}
+
+	wd, err := filepath.Abs("bin/server")
+	if err != nil {
+		t.Fatal(err)
+	}
+	settings := write(t, "settings.yaml", "drain: 1s\n")
+	c, _, err = Load(Options{File: settings, Command: []string{"bin/server"}})
+	if err != nil || c.Upstreams[0].Command != wd || c.Drain != time.Second {
+		t.Errorf("a path and a file of settings: %+v, %v", c, err)
+	}
+
+	both := write(t, "both.yaml", "upstreams: {a: {command: x}}\n")
+	if got := problems(t, Options{Command: []string{"", "x"}}); got != "--: needs a command\n" {
+		t.Errorf("no command: %s", got)
+	}
+	if got := problems(t, Options{File: both, Command: []string{"x"}}); got != "both.yaml: upstreams: are also given after -- on the command line\n" {
+		t.Errorf("upstreams in both places: %s", got)
+	}
+}
+
+func TestURL(t *testing.T) {
+	t.Chdir(t.TempDir())
+	mkfile(t, "mcp-proxy.yaml", "not: read\n")
+	t.Setenv("CONFIG_TEST_TOKEN", "hunter2")
+	t.Setenv("MCP_PROXY_LISTEN", "127.0.0.1:1")
+	c, warnings, err := Load(Options{
+		URL:     "https://example.com/mcp?a=b",
+		Headers: []string{"Authorization: Bearer ${CONFIG_TEST_TOKEN}", "X-Time:  a:b ", "X-Empty:"},
+	})
+	if err != nil || len(warnings) > 0 {
+		t.Fatal(warnings, err)
+	}
+	want := []Upstream{{
+		Name: "main", Key: "URL", URL: "https://example.com/mcp?a=b",
+		Headers:      map[string]string{"Authorization": "Bearer hunter2", "X-Time": "a:b", "X-Empty": ""},
+		StartTimeout: 30 * time.Second, WriteTimeout: time.Minute, StopGrace: 2 * time.Second,
+	}}
+	if !reflect.DeepEqual(c.Upstreams, want) || c.File != "" {
+		t.Errorf("got %+v", c)
+	}
+
+	settings := write(t, "settings.yaml", "drain: 1s\n")
+	c, _, err = Load(Options{File: settings, URL: "ws://example.com"})
+	if err != nil || c.Upstreams[0].URL != "ws://example.com" || c.Drain != time.Second {
+		t.Errorf("a file of settings: %+v, %v", c, err)
+	}
+}
+
+func TestURLMistakes(t *testing.T) {
+	t.Setenv("CONFIG_TEST_SECRET", "hunter2\nX-Other: b")
+	got := problems(t, Options{URL: "ftp://hunter2", Headers: []string{
+		"hunter2", "a b: hunter2", ": hunter2", "A: ${CONFIG_TEST_SECRET}", "B: ${CONFIG_TEST_UNSET}", "C: ok", "c: hunter2",
+	}})
+	want := `URL: must be an http, https, ws or wss URL (the latter two without a user)
+--header: must be "Name: value"
+--header: must be "Name: value"
+--header: must be "Name: value"
+--header: A: must be a header value on one line
+--header: B: the variable CONFIG_TEST_UNSET is not set
+--header: c: is given twice
+`
+	if got != want {
+		t.Errorf("got\n%swant\n%s", got, want)
+	}
+
+	both := write(t, "both.yaml", "upstreams: {a: {command: x}}\n")
+	if got := problems(t, Options{File: both, URL: "http://a"}); got != "both.yaml: upstreams: are also given as a URL on the command line\n" {
+		t.Errorf("upstreams in both places: %s", got)
+	}
+	if got := problems(t, Options{Command: []string{"x"}, URL: "http://a"}); got != "--: a command and a URL exclude each other\n" {
+		t.Errorf("a command and a URL: %s", got)
+	}
+}
+
+// Plain http to another machine is the user's choice; what others could steal on
+// the way is worth one line.
+func TestCarelessCredentials(t *testing.T) {
+	file := write(t, "mcp-proxy.yaml", `
+upstreams:
+  open: {url: "http://example.com", headers: {authorization: "Bearer hunter2", X-Tenant: a}, headersFrom: {X-Other: f}}
+  socket: {url: "ws://example.com", headers: {X-Api-Key: hunter2}}
+  plain: {url: "http://example.com", headers: {X-Tenant: a}}
+  near: {url: "http://localhost:1", headers: {Authorization: a}}
+  safe: {url: "https://example.com", headers: {Authorization: a}}
+`)
+	_, warnings, err := Load(Options{File: file})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := strings.ReplaceAll(strings.Join(warnings, "\n"), filepath.Dir(file)+"/", "")
+	want := "mcp-proxy.yaml: upstreams.open: sends X-Other, authorization unencrypted to another machine\n" +
+		"mcp-proxy.yaml: upstreams.socket: sends X-Api-Key unencrypted to another machine"
+	if got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+	_, warnings, err = Load(Options{URL: "http://example.com", Headers: []string{"Cookie: a"}})
+	if err != nil || len(warnings) != 1 || warnings[0] != "URL: sends Cookie unencrypted to another machine" {
+		t.Errorf("a URL: %q, %v", warnings, err)
+	}
+}

@@ -1,0 +1,52 @@
+package config
+
+import "testing"
+
+// Only what concerns links of a whole configuration; each key's own mistakes
+// are in testdata/mistakes/links.yaml.
+func TestLinksTogether(t *testing.T) {
+	t.Setenv("MCP_PROXY_TOKEN_FILE", "/run/token")
+	file := write(t, "mcp-proxy.yaml", `links: {back: {accept: true, tokenFile: /run//token}}`)
+	want := "mcp-proxy.yaml: links.back.tokenFile: is also that of the clients, who must not pass for a host\n"
+	if got := problems(t, Options{File: file}); got != want {
+		t.Errorf("got %s", got)
+	}
+
+	file = write(t, "mcp-proxy.yaml", `{upstreams: {a: {command: x}}, links: {l: {dial: "unix:///a"}}}`)
+	want = "mcp-proxy.yaml: links: are for a proxy: a host offers upstreams of its own\n"
+	if got := problems(t, Options{File: file, Host: true}); got != want {
+		t.Errorf("a host with links: %s", got)
+	}
+}
+
+// What serve wants of its addresses is no business of a host.
+func TestHostNeedsNoAddress(t *testing.T) {
+	file := write(t, "mcp-proxy.yaml", `{listen: ["0.0.0.0:80"], upstreams: {a: {command: x}}}`)
+	if _, _, err := Load(Options{File: file, Host: true}); err != nil {
+		t.Error(err)
+	}
+	file = write(t, "mcp-proxy.yaml", `{listen: [], upstreams: {}}`)
+	if got := problems(t, Options{File: file, Host: true}); got != "mcp-proxy.yaml: upstreams: none is configured (disabled ones do not count)\n" {
+		t.Errorf("nothing to offer: %s", got)
+	}
+}
+
+func TestEndpoints(t *testing.T) {
+	for in, want := range map[string]struct{ remote, exposed bool }{
+		"unix:///run/a":         {},
+		"tcp://localhost:1":     {},
+		"ws://127.0.0.1/link":   {},
+		"http://[::1]:8080/mcp": {},
+		"tls://127.0.0.1:1":     {},
+		"tcp://:1":              {true, true},
+		"ws://0.0.0.0:1":        {true, true},
+		"http://localhost.io/":  {true, true},
+		"tls://10.0.0.1:1":      {true, false},
+		"wss://a/link":          {true, false},
+		"https://a/mcp":         {true, false},
+	} {
+		if e := parseEndpoint(in); e.remote() != want.remote || e.exposed() != want.exposed {
+			t.Errorf("%s: remote %v, exposed %v", in, e.remote(), e.exposed())
+		}
+	}
+}
