@@ -13,17 +13,19 @@ const module = "github.com/mcp-proxy/mcp-proxy/"
 var mayImport = map[string][]string{
 	"jsonrpc":          {},
 	"jsonrpc/conntest": {"jsonrpc"},
+	"jsonrpc/wsconn":   {"jsonrpc"},
 	"proxy":            {"jsonrpc"},
-	"proxy/frontend":   {"jsonrpc"},
+	"proxy/frontend":   {"jsonrpc", "jsonrpc/wsconn"},
 	"upstream":         {"jsonrpc"},
-	"upstream/link":    {"jsonrpc"},
+	"upstream/link":    {"jsonrpc", "jsonrpc/wsconn"},
+	"upstream/remote":  {"jsonrpc", "jsonrpc/wsconn"},
 	"config":           {},
 }
 
 // One outside dependency lives in one package, so that it can be replaced there.
 var onlyIn = map[string]string{
 	"github.com/hashicorp/yamux":                      "upstream/link",
-	"github.com/gorilla/websocket":                    "proxy/frontend",
+	"github.com/gorilla/websocket":                    "jsonrpc/wsconn",
 	"github.com/spf13/viper":                          "config",
 	"github.com/lmittmann/tint":                       "cmd/mcp-proxy",
 	"github.com/spf13/cobra":                          "cmd/mcp-proxy",

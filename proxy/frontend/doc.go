@@ -2,11 +2,11 @@
 // WebSocket, or an HTTP session into a [jsonrpc.Conn] and hands it to a Serve
 // function, one Conn for each client.
 //
-//	stdin, stdout ──────────────────────────────► Stdio ─────┐
-//	                                                         │
-//	/ws /ws/NAME ────┐                         ┌► WebSocket ─┤
-//	/mcp /mcp/NAME ──┼─► Guard ─► HTTP.route ──┼► session ───┼─Conn─► Serve
-//	/sse /message ───┘                         └► session ───┘
+//	stdin, stdout ──────────────────────────────► Stdio ───────┐
+//	                                                           │
+//	/ws /ws/NAME ────┐                         ┌► wsconn.Conn ─┤
+//	/mcp /mcp/NAME ──┼─► Guard ─► HTTP.route ──┼► session ─────┼─Conn─► Serve
+//	/sse /message ───┘                         └► session ─────┘
 //
 // On stdio and on a WebSocket the connection is the session. Streamable HTTP has
 // no connection: a session is what the client's requests have in common, a

@@ -1,6 +1,7 @@
 package frontend
 
 import (
+	"encoding/json"
 	"errors"
 	"io"
 	"os"
@@ -92,4 +93,21 @@ func TestStdioCloseKeepsWhatWasSent(t *testing.T) {
 	if got := await(t, "end of stdout", text); got != want.String() {
 		t.Errorf("client read %d bytes, want %d", len(got), want.Len())
 	}
+}
+
+func wantGone(t *testing.T, c jsonrpc.Conn) {
+	t.Helper()
+	for range 2 {
+		if m, err := recvOrEnd(t, c); !errors.Is(err, jsonrpc.ErrClosed) {
+			t.Errorf("Recv returned %v, %v, want an error wrapping ErrClosed", m, err)
+		}
+	}
+	if err := c.Send(jsonrpc.NewNotification("late", nil)); !errors.Is(err, jsonrpc.ErrClosed) {
+		t.Errorf("Send returned %v, want an error wrapping ErrClosed", err)
+	}
+}
+
+// sized returns a message with size more bytes than the least.
+func sized(size int) *jsonrpc.Message {
+	return jsonrpc.NewNotification("a", json.RawMessage(`["`+strings.Repeat("x", size)+`"]`))
 }

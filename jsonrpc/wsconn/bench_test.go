@@ -1,4 +1,4 @@
-package frontend
+package wsconn
 
 import (
 	"bufio"
@@ -18,7 +18,7 @@ import (
 func newEchoServer(b *testing.B) string {
 	b.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		c, err := new(WebSocket).Upgrade(w, r)
+		c, err := Config{}.Accept(w, r, nil)
 		if err != nil {
 			return
 		}

@@ -1,0 +1,182 @@
+package wsconn
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/gorilla/websocket"
+)
+
+const (
+	handshakeTimeout = 10 * time.Second
+
+	// maxHandshake is how many bytes a server may send before it is a WebSocket:
+	// certificates and response headers, and those of a proxy.
+	maxHandshake = 256 << 10
+)
+
+// A StatusError is the answer of a server that refuses the upgrade. Redirects are
+// not followed, so one may be a redirect.
+type StatusError struct {
+	Code int // the HTTP status
+}
+
+// Error implements error.
+func (e *StatusError) Error() string { return "HTTP " + strconv.Itoa(e.Code) }
+
+// Ways in which a server's handshake is wrong.
+var (
+	errNoWebSocket  = errors.New("the server does not speak WebSocket")
+	errExtension    = errors.New("the server chose an extension that was not offered")
+	errSubprotocol  = errors.New("the server chose another subprotocol")
+	errLongGreeting = errors.New("the server's handshake is too long")
+)
+
+// Dial connects to the server at url, ws or wss, with header in the request. t is
+// for wss; nil means the system's roots. HTTP and SOCKS5 proxies are taken from
+// the environment. The subprotocol "mcp" is asked for; a server that chooses none
+// is as good.
+//
+// The handshake takes at most 10 s, and ends when ctx does. Later ctx has no
+// effect. A server that refuses is a [*StatusError].
+func (cfg Config) Dial(ctx context.Context, url string, header http.Header, t *tls.Config) (*Conn, error) {
+	d := dialer{subprotocol: subprotocolMCP, buffer: readBuffer, tls: t}
+	frames, err := d.dial(ctx, url, header)
+	if err != nil {
+		return nil, err
+	}
+	return cfg.newConn(frames, d.socket(frames), true), nil
+}
+
+// DialCarrier connects to a server that answers with [AcceptCarrier]. What
+// [Config.Dial] says of its arguments and errors holds here, but the server must
+// choose the subprotocol of links.
+func DialCarrier(ctx context.Context, url string, header http.Header, t *tls.Config) (net.Conn, error) {
+	d := dialer{subprotocol: subprotocolLink, required: true, buffer: carrierBuffer, tls: t}
+	frames, err := d.dial(ctx, url, header)
+	if err != nil {
+		return nil, err
+	}
+	return newCarrier(frames, d.socket(frames), true), nil
+}
+
+// A dialer makes one connection.
+type dialer struct {
+	subprotocol string
+	required    bool // the server must choose the subprotocol
+	buffer      int
+	tls         *tls.Config
+
+	greeting *greeting // set while the handshake goes on
+}
+
+// dial returns a connection whose handshake is over.
+func (d *dialer) dial(ctx context.Context, url string, header http.Header) (*websocket.Conn, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel() // ends the watch over the handshake
+	stop := func() bool { return true }
+	wd := websocket.Dialer{
+		NetDialContext: func(dialCtx context.Context, network, addr string) (net.Conn, error) {
+			socket, err := new(net.Dialer).DialContext(dialCtx, network, addr)
+			if err != nil {
+				return nil, err
+			}
+			// gorilla heeds ctx no further than here.
+			stop = context.AfterFunc(ctx, func() { socket.Close() })
+			d.greeting = &greeting{Conn: socket, left: maxHandshake}
+			return d.greeting, nil
+		},
+		Proxy:            http.ProxyFromEnvironment,
+		TLSClientConfig:  http1(d.tls),
+		HandshakeTimeout: handshakeTimeout,
+		ReadBufferSize:   d.buffer,
+		WriteBufferSize:  1, // the frames that gorilla writes go without a buffer
+		WriteBufferPool:  noWrites{},
+		Subprotocols:     []string{d.subprotocol},
+	}
+	frames, resp, err := wd.DialContext(ctx, url, header)
+	if !stop() {
+		err = context.Cause(ctx) // whatever it looked like
+	}
+	if err == nil {
+		err = d.check(resp)
+	}
+	if err != nil {
+		if frames != nil {
+			frames.Close()
+		}
+		return nil, refusal(resp, err)
+	}
+	d.greeting.left = unbounded
+	return frames, nil
+}
+
+// check looks at what gorilla does not: what the server chose.
+func (d *dialer) check(resp *http.Response) error {
+	if resp.Header.Get("Sec-Websocket-Extensions") != "" {
+		return errExtension
+	}
+	chosen := resp.Header.Values("Sec-Websocket-Protocol")
+	if !slices.Equal(chosen, []string{d.subprotocol}) && (d.required || len(chosen) > 0) {
+		return errSubprotocol
+	}
+	return nil
+}
+
+// refusal returns what err, the failure of a handshake, is.
+func refusal(resp *http.Response, err error) error {
+	switch {
+	case !errors.Is(err, websocket.ErrBadHandshake):
+		return fmt.Errorf("dial WebSocket: %w", err)
+	case resp.StatusCode != http.StatusSwitchingProtocols:
+		return &StatusError{resp.StatusCode}
+	}
+	return errNoWebSocket
+}
+
+// http1 returns t without the protocols in which nothing can be upgraded.
+func http1(t *tls.Config) *tls.Config {
+	if t == nil {
+		t = &tls.Config{}
+	}
+	t = t.Clone()
+	t.NextProtos = []string{"http/1.1"}
+	return t
+}
+
+// socket returns what is below frames, as its users need it: TCP or TLS.
+func (d *dialer) socket(frames *websocket.Conn) net.Conn {
+	if socket := frames.NetConn(); socket != d.greeting {
+		return socket
+	}
+	return d.greeting.Conn
+}
+
+// unbounded is the left of a greeting that is over.
+const unbounded = -1
+
+// A greeting is a socket that lets no more than a handshake in.
+type greeting struct {
+	net.Conn
+	left int // bytes that may still come; set to unbounded before frames are read
+}
+
+// Read implements net.Conn.
+func (g *greeting) Read(p []byte) (int, error) {
+	switch g.left {
+	case unbounded:
+		return g.Conn.Read(p)
+	case 0:
+		return 0, errLongGreeting
+	}
+	n, err := g.Conn.Read(p[:min(len(p), g.left)])
+	g.left -= n
+	return n, err
+}
