@@ -13,7 +13,8 @@ type call struct {
 	// Static after construction.
 	id     jsonrpc.ID
 	method string
-	batch  *batch // the array that the answer goes into; nil for none
+	batch  *batch  // the array that the answer goes into; nil for none
+	lineup *lineup // the upstreams when it came
 
 	// msg is the request as it came. Owned by who works on the call; nil once
 	// it was forwarded for good, so that its bytes are not kept until the answer.
@@ -38,6 +39,7 @@ type call struct {
 func (s *session) begin(m *jsonrpc.Message, b *batch) *call {
 	c := &call{id: m.ID, method: m.Method, msg: m, batch: b}
 	s.mu.Lock()
+	c.lineup = s.lineup
 	_, taken := s.calls[m.ID]
 	full := len(s.calls) >= s.p.inFlight()
 	ending := s.phase >= draining

@@ -165,16 +165,18 @@ func exposedName(prefix, original string) string {
 	return name[:maxName-len(tail)] + tail
 }
 
-// prefix returns what an upstream's exposed names begin with. It counts the
-// upstreams that are configured, never those that live: a name must not change
-// because another server died.
-func (p *Proxy) prefix(u *Upstream, bare bool) string {
+// prefix returns what the exposed names of an upstream in a set begin with. It
+// counts the upstreams that there are, never those that live: a name must not
+// change because another server died. Nor must it because one becomes known.
+func (p *Proxy) prefix(in *set, i int) string {
+	u := &in.upstreams[i]
+	several := len(in.upstreams) > 1 || !in.complete
 	switch {
-	case bare, u.Prefix != nil && *u.Prefix == "":
+	case u.Prefix != nil && *u.Prefix == "":
 		return ""
 	case u.Prefix != nil:
 		return *u.Prefix + "__"
-	case p.Naming == NamePrefixAlways, p.Naming == NamePrefixAuto && len(p.Upstreams) > 1:
+	case p.Naming == NamePrefixAlways, p.Naming == NamePrefixAuto && several:
 		return u.Name + "__"
 	}
 	return ""

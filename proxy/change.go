@@ -26,6 +26,10 @@ func (l *leg) listChanged(k kind) {
 func (s *session) tellChanged(k kind) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.tellChangedLocked(k)
+}
+
+func (s *session) tellChangedLocked(k kind) {
 	held := false
 	for _, c := range s.changed {
 		held = held || c
@@ -59,12 +63,13 @@ func (s *session) flushChanged() {
 
 // returned runs when an upstream has answered initialize. If the client has seen
 // lists without it, or with what it offered before, and they differ now, it is
-// told. An upstream that ends meanwhile is not started for that.
+// told, unless it was and has not looked yet. An upstream that ends meanwhile is
+// not started for that.
 func (l *leg) returned(a *attempt) {
 	for k := range kinds {
 		l.s.mu.Lock()
-		matters := l.s.shown[k] && l.s.hello.listChanged[k]
-		ended := a.ended
+		matters := l.s.shown[k] && l.s.hello.listChanged[k] && l.announced[k] == 0
+		ended := a.ended || l.closed
 		l.s.mu.Unlock()
 		if ended {
 			return
@@ -83,5 +88,5 @@ func (l *leg) differs(k kind) bool {
 	now, _ := l.list(ctx, k, nil)
 	l.s.mu.Lock()
 	defer l.s.mu.Unlock()
-	return now != nil && now.digest != l.shown[k]
+	return now != nil && now.digest != l.shown[k] && l.announced[k] == 0
 }

@@ -12,15 +12,15 @@ import (
 )
 
 // fanOut runs ask for each upstream that want accepts, all at once, and waits
-// for them; each has the list timeout.
-func (s *session) fanOut(ctx context.Context, want func(*leg) bool, ask func(context.Context, *leg)) {
+// for them; each has the list timeout. The int is its index in the lineup.
+func (v *lineup) fanOut(ctx context.Context, want func(*leg) bool, ask func(context.Context, int, *leg)) {
 	var wg sync.WaitGroup
-	for _, l := range s.legs {
+	for i, l := range v.legs {
 		if want(l) {
 			wg.Go(func() {
-				ctx, cancel := context.WithTimeout(ctx, s.p.listTimeout())
+				ctx, cancel := context.WithTimeout(ctx, v.s.p.listTimeout())
 				defer cancel()
-				ask(ctx, l)
+				ask(ctx, i, l)
 			})
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
 )
@@ -48,7 +49,7 @@ func (s *session) initialize(c *call) {
 	again := s.hello.params != nil
 	if !again {
 		s.hello.params, s.hello.version = params, version
-		for _, l := range s.legs { // now: what the client says next waits for them
+		for _, l := range s.lineup.legs { // now: what the client says next waits for them
 			l.openLocked()
 		}
 	}
@@ -97,20 +98,47 @@ func negotiate(params json.RawMessage) (json.RawMessage, string, error) {
 	return jsonrpc.Replace(params, jsonrpc.Edit{Span: at[0], With: jsonrpc.Quote(version)}), version, nil
 }
 
-// startAll starts all upstreams at once and waits for each as long as it may
-// hold the client.
+// maxStart is how long upstreams may hold the client's initialize, whatever they
+// are waiting for: hosts give up after 10 s.
+const maxStart = 8 * time.Second
+
+// startAll starts all upstreams at once, those that become known meanwhile too,
+// and waits for each as long as it may hold the client.
 func (s *session) startAll(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, maxStart)
+	defer cancel()
 	var wg sync.WaitGroup
-	for _, l := range s.legs {
-		wg.Go(func() {
-			ctx, cancel := context.WithTimeout(ctx, l.startTimeout())
-			defer cancel()
-			if err := l.start(ctx); err != nil && ctx.Err() != nil && s.ctx.Err() == nil {
-				l.log.Info("upstream is slow to start; initialize goes on without it")
+	defer wg.Wait()
+	begun := make(map[*leg]bool)
+	for ctx.Err() == nil {
+		v := s.upstreams()
+		for _, l := range v.legs {
+			if !begun[l] {
+				begun[l] = true
+				wg.Go(func() { l.startWithin(ctx) })
 			}
-		})
+		}
+		if v.complete {
+			wg.Wait()
+			if s.upstreams() == v {
+				return
+			}
+			continue
+		}
+		select {
+		case <-v.replaced:
+		case <-ctx.Done():
+		}
 	}
-	wg.Wait()
+}
+
+// startWithin is start within the upstream's own startTimeout.
+func (l *leg) startWithin(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, l.startTimeout())
+	defer cancel()
+	if err := l.start(ctx); err != nil && ctx.Err() != nil && l.ctx.Err() == nil {
+		l.log.Info("upstream is slow to start; initialize goes on without it")
+	}
 }
 
 // initialized handles an upstream's answer to initialize.
@@ -192,8 +220,9 @@ func (s *session) clientReady() {
 		return
 	}
 	s.hello.ready = true
+	legs := s.lineup.legs
 	s.mu.Unlock()
-	for _, l := range s.legs {
+	for _, l := range legs {
 		s.wg.Go(l.release)
 	}
 }
@@ -202,12 +231,12 @@ func (s *session) clientReady() {
 func (s *session) welcome(version string) json.RawMessage {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.legs) == 1 && s.legs[0].info.result != nil {
-		return own(s.legs[0].info.result, version)
+	if l := s.lineup.only(); l != nil && l.info.result != nil {
+		return own(l.info.result, version)
 	}
-	capabilities, missing := json.RawMessage(`{}`), false
+	capabilities, missing := json.RawMessage(`{}`), !s.lineup.complete
 	var instructions []string
-	for _, l := range s.legs {
+	for _, l := range s.lineup.legs {
 		if l.info.result == nil {
 			missing = true
 			continue

@@ -17,15 +17,18 @@ import (
 type leg struct {
 	// Static after construction.
 	s      *session
-	i      int // in session.legs
 	up     *Upstream
 	prefix string // of exposed names, with its separator; "" for bare names
 	log    *slog.Logger
-	wake   sync.Cond // on session.mu: queue or attempt changed
+	wake   sync.Cond       // on session.mu: queue or attempt changed
+	ctx    context.Context // ends with the session, or when the leg is hung up
+	cancel context.CancelFunc
 
 	// Guarded by session.mu.
 	attempt   *attempt // the open stream, or the last one
-	closed    bool     // no new attempt: the session is ending
+	closed    bool     // no new attempt and no new request: hung up for good
+	cause     string   // of closed; "" for the session's end
+	reopening bool     // a goroutine is about to open it, see reopen
 	minted    int64    // last id; never reused, so that a late reply settles nothing else
 	pending   map[int64]*request
 	queue     []queued             // to writeLoop
@@ -38,6 +41,7 @@ type leg struct {
 	version   [kinds]int           // of what it offers, from 1; counts changes
 	listed    [kinds]int           // the version in tables; 0 for one of an earlier session
 	shown     [kinds]digest        // what of it the client has seen
+	announced [kinds]int           // session.announced when the client was told of it; 0: has listed since
 	deaf      bool                 // since its last start a message was lost to a full queue
 	missed    bool                 // since its last start it was left out of a list
 }
@@ -59,13 +63,14 @@ type incoming struct {
 	m *jsonrpc.Message
 }
 
-func newLeg(s *session, i int, up *Upstream, prefix string) *leg {
+func newLeg(s *session, up *Upstream, prefix string) *leg {
 	l := &leg{
-		s: s, i: i, up: up, prefix: prefix, log: s.log.With("upstream", up.Name),
+		s: s, up: up, prefix: prefix, log: s.log.With("upstream", up.Name),
 		pending: make(map[int64]*request),
 		asked:   make(map[jsonrpc.ID]int64),
 	}
 	l.wake.L = &s.mu
+	l.ctx, l.cancel = context.WithCancel(s.ctx)
 	for k := range kinds {
 		l.tables[k] = s.p.lastTable(tableKey{up.Name, k, prefix})
 		l.version[k], l.shown[k] = 1, emptyDigest
@@ -73,15 +78,16 @@ func newLeg(s *session, i int, up *Upstream, prefix string) *leg {
 	return l
 }
 
-// openLocked makes sure that there is a stream, or an attempt at one.
+// openLocked makes sure that there is a stream, or an attempt at one. After
+// hangUp it returns an attempt that has ended.
 func (l *leg) openLocked() *attempt {
+	if l.closed {
+		a := &attempt{started: make(chan struct{}), ended: true, err: l.lost(l.cause, jsonrpc.NotSent)}
+		close(a.started)
+		return a
+	}
 	if l.attempt == nil || l.attempt.ended {
 		a := &attempt{started: make(chan struct{}), done: make(chan struct{})}
-		if l.closed {
-			a.ended, a.err = true, l.lost("", jsonrpc.NotSent)
-			close(a.started)
-			return a
-		}
 		l.attempt = a
 		l.s.wg.Go(func() { l.run(a) })
 	}
@@ -111,7 +117,7 @@ func (l *leg) lost(cause string, at jsonrpc.Phase) *jsonrpc.Error {
 
 // run owns the stream of one attempt and its Recv.
 func (l *leg) run(a *attempt) {
-	conn, err := l.s.p.Dialer.Dial(l.s.ctx, l.up.Name, l.s.key)
+	conn, err := l.s.p.Dialer.Dial(l.ctx, l.up.Name, l.s.key)
 	if err == nil {
 		defer conn.Close()
 		if err = l.adopt(a, conn); err == nil {
@@ -205,7 +211,7 @@ func (l *leg) ask(ctx context.Context, method string, params json.RawMessage) (*
 }
 
 // sendLocked queues the message of a request, which is refused at once if there
-// is no room or the session is ending.
+// is no room or the leg is hung up.
 func (l *leg) sendLocked(r *request, m *jsonrpc.Message) {
 	a := l.openLocked()
 	switch {
@@ -258,9 +264,7 @@ func (l *leg) takeAll(a *attempt, cause string) (string, map[int64]*request, []*
 	pending := l.pending
 	l.pending = make(map[int64]*request)
 	l.queue, l.bytes, l.held, l.heldBytes = nil, 0, nil, 0
-	for k := range kinds {
-		l.version[k]++ // the next process may offer something else
-	}
+	l.outdateLocked() // the next process may offer something else
 	questions := l.s.questions.takeLegLocked(l)
 	if l.s.phase >= closing {
 		questions = nil // the client is not asked to bother any more
@@ -270,17 +274,29 @@ func (l *leg) takeAll(a *attempt, cause string) (string, map[int64]*request, []*
 	return cause, pending, questions
 }
 
-// hangUp closes the stream for good, after what the client has still said: its
-// last notification may be meant seriously. An upstream that does not read has
-// lastWords for that. The host then cancels what this session had in flight.
-func (l *leg) hangUp() {
-	l.s.mu.Lock()
-	defer l.s.mu.Unlock()
-	l.closed = true
+// outdateLocked makes all tables be listed anew when they are needed.
+func (l *leg) outdateLocked() {
+	for k := range kinds {
+		l.version[k]++
+	}
+}
+
+// hangUpLocked closes the stream for good, after what the client has still said:
+// its last notification may be meant seriously. An upstream that does not read
+// has lastWords for that. The host then cancels what this session had in flight.
+// If the session goes on, the cause is what its requests there are told when the
+// stream has ended.
+func (l *leg) hangUpLocked(cause string) {
+	l.closed, l.cause = true, cause
+	l.cancel()
 	l.queue = slices.DeleteFunc(l.queue, func(q queued) bool { return q.r != nil })
 	a := l.attempt
-	if a == nil || a.conn == nil || a.ended {
+	if a == nil || a.ended {
 		return
+	}
+	a.cause = orDefault(a.cause, cause)
+	if a.conn == nil {
+		return // who dials gives up
 	}
 	l.wake.Broadcast()
 	if a.ready {
@@ -312,8 +328,7 @@ func (l *leg) alive() bool {
 	return l.attempt != nil && l.attempt.ready && !l.attempt.ended
 }
 
-// startTimeout is how long this upstream may hold the client's initialize:
-// hosts give up after 10 s.
+// startTimeout is how long this upstream may hold the client's initialize.
 func (l *leg) startTimeout() time.Duration {
-	return min(orDefault(l.up.StartTimeout, 30*time.Second), 8*time.Second)
+	return min(orDefault(l.up.StartTimeout, 30*time.Second), maxStart)
 }

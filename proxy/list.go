@@ -148,16 +148,23 @@ func parseCursor(cursor string, of digest) (int, bool) {
 // listAll returns what each upstream that offers the kind lists, in config
 // order; if not one could list, the first failure.
 func (s *session) listAll(ctx context.Context, k kind, meta json.RawMessage) ([]listing, *failure) {
-	found := make([]*listing, len(s.legs))
-	failed := make([]*failure, len(s.legs))
-	s.fanOut(ctx, all, func(ctx context.Context, l *leg) { found[l.i], failed[l.i] = l.list(ctx, k, meta) })
+	s.mu.Lock()
+	s.wanted[k] = true
+	v, asOf := s.lineup, s.announced // what is announced from here on the client has to ask for again
+	s.mu.Unlock()
+	if err := v.unreached(); err != nil && len(v.legs) == 0 {
+		return nil, ownFailure(err)
+	}
+	found := make([]*listing, len(v.legs))
+	failed := make([]*failure, len(v.legs))
+	v.fanOut(ctx, all, func(ctx context.Context, i int, l *leg) { found[i], failed[i] = l.list(ctx, k, meta) })
 	if ctx.Err() != nil {
 		return nil, nil // cancelled: nobody wants to know
 	}
 	var listings []listing
 	var first *failure
 	offered := false
-	for i, l := range s.legs {
+	for i, l := range v.legs {
 		if f := failed[i]; f != nil {
 			if !f.unsupported {
 				l.leftOut(kindInfo[k].method, f)
@@ -165,11 +172,11 @@ func (s *session) listAll(ctx context.Context, k kind, meta json.RawMessage) ([]
 			if first == nil || first.unsupported && !f.unsupported {
 				first = f
 			}
-			l.showed(k, emptyDigest)
+			l.showed(k, emptyDigest, asOf)
 			continue
 		}
 		offered = offered || found[i].offered
-		l.showed(k, found[i].digest)
+		l.showed(k, found[i].digest, asOf)
 		listings = append(listings, *found[i])
 	}
 	if first != nil && !offered {
@@ -178,11 +185,15 @@ func (s *session) listAll(ctx context.Context, k kind, meta json.RawMessage) ([]
 	return listings, nil
 }
 
-// showed notes what of this upstream the client sees in a merged list.
-func (l *leg) showed(k kind, digest digest) {
+// showed notes what of this upstream the client sees in a merged list, which it
+// asked for when session.announced was asOf.
+func (l *leg) showed(k kind, digest digest, asOf int) {
 	l.s.mu.Lock()
 	defer l.s.mu.Unlock()
 	l.shown[k] = digest
+	if l.announced[k] <= asOf {
+		l.announced[k] = 0
+	}
 }
 
 // list asks one upstream for one kind of list and keeps the table. An upstream
@@ -193,9 +204,9 @@ func (l *leg) list(ctx context.Context, k kind, meta json.RawMessage) (*listing,
 		return nil, ownFailure(err)
 	}
 	l.s.mu.Lock()
-	version := l.version[k]
+	version, only := l.version[k], l.s.lineup.only() == l
 	l.s.mu.Unlock()
-	li := &listing{offered: len(l.s.legs) == 1 || l.offers(kindInfo[k].capability)}
+	li := &listing{offered: only || l.offers(kindInfo[k].capability)}
 	var elements []json.RawMessage
 	var f *failure
 	if li.offered {
@@ -222,8 +233,8 @@ func (l *leg) keep(k kind, t *table, version int) {
 
 // refresh lists what is not known yet, or known to have changed, on the given
 // legs, so that a name or URI can be looked up.
-func (s *session) refresh(ctx context.Context, want func(*leg) bool, ks ...kind) {
-	s.fanOut(ctx, want, func(ctx context.Context, l *leg) {
+func (v *lineup) refresh(ctx context.Context, want func(*leg) bool, ks ...kind) {
+	v.fanOut(ctx, want, func(ctx context.Context, _ int, l *leg) {
 		for _, k := range ks {
 			if !l.stale(k) {
 				continue

@@ -47,7 +47,11 @@ func (s *session) byName(c *call, k kind, at jsonrpc.Span, unknown string) {
 		return
 	}
 	to := func(l *leg, original string) {
-		if l == nil || k == tools && !l.up.allows(original) {
+		switch {
+		case l == nil && c.lineup.prefixOf(name) == "" && !c.lineup.complete:
+			s.fail(c, c.lineup.unreached())
+			return
+		case l == nil || k == tools && !l.up.allows(original):
 			s.fail(c, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: unknown + name})
 			return
 		}
@@ -57,40 +61,40 @@ func (s *session) byName(c *call, k kind, at jsonrpc.Span, unknown string) {
 		}
 		s.forward(c, l, params, jsonrpc.Edit{Span: at, With: jsonrpc.Quote(original)})
 	}
-	if l, original := s.owner(k, name); l != nil {
+	if l, original := c.lineup.owner(k, name); l != nil {
 		to(l, original)
 		return
 	}
-	s.work(c, func(ctx context.Context) { to(s.find(ctx, k, name)) })
+	s.work(c, func(ctx context.Context) { to(c.lineup.find(ctx, k, name)) })
 }
 
 // owner looks a name up in the tables: the exposed name first, then a bare name
 // that exactly one upstream offers (apps and prompts mention those). A session
 // with one upstream and bare names needs no table.
-func (s *session) owner(k kind, name string) (*leg, string) {
-	if len(s.legs) == 1 && s.legs[0].prefix == "" {
-		return s.legs[0], name
+func (v *lineup) owner(k kind, name string) (*leg, string) {
+	if l := v.only(); l != nil && l.prefix == "" {
+		return l, name
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, l := range s.legs {
+	v.s.mu.Lock()
+	defer v.s.mu.Unlock()
+	for _, l := range v.legs {
 		if original, ok := l.tables[k].resolve(name); ok {
 			return l, original
 		}
 	}
-	for _, l := range s.legs {
+	for _, l := range v.legs {
 		if l.tables[k] == nil {
 			return nil, "" // it may offer the bare name, too
 		}
 	}
-	return s.bareOwnerLocked(k, name), name
+	return v.bareOwnerLocked(k, name), name
 }
 
 // bareOwnerLocked returns the one upstream that is known to offer a name of its
 // own; nil if there are none or several.
-func (s *session) bareOwnerLocked(k kind, name string) *leg {
+func (v *lineup) bareOwnerLocked(k kind, name string) *leg {
 	var only *leg
-	for _, l := range s.legs {
+	for _, l := range v.legs {
 		if l.tables[k] != nil && l.tables[k].bare[name] {
 			if only != nil {
 				return nil
@@ -104,32 +108,32 @@ func (s *session) bareOwnerLocked(k kind, name string) *leg {
 // find looks a name up after asking those upstreams that have not listed yet, or
 // whose list changed: first the one whose prefix the name has, which gets the
 // call if it cannot list now, so that its state is what the client hears.
-func (s *session) find(ctx context.Context, k kind, name string) (*leg, string) {
-	prefix := s.prefixOf(name)
+func (v *lineup) find(ctx context.Context, k kind, name string) (*leg, string) {
+	prefix := v.prefixOf(name)
 	if prefix != "" {
-		s.refresh(ctx, func(l *leg) bool { return l.prefix == prefix }, k)
-		if l, original := s.owner(k, name); l != nil {
+		v.refresh(ctx, func(l *leg) bool { return l.prefix == prefix }, k)
+		if l, original := v.owner(k, name); l != nil {
 			return l, original
 		}
-		for _, l := range s.legs {
+		for _, l := range v.legs {
 			if l.prefix == prefix && l.stale(k) {
 				return l, strings.TrimPrefix(name, prefix)
 			}
 		}
 	}
-	s.refresh(ctx, all, k)
-	if l, original := s.owner(k, name); l != nil {
+	v.refresh(ctx, all, k)
+	if l, original := v.owner(k, name); l != nil {
 		return l, original
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.bareOwnerLocked(k, name), name // whoever could not list now cannot be asked either
+	v.s.mu.Lock()
+	defer v.s.mu.Unlock()
+	return v.bareOwnerLocked(k, name), name // whoever could not list now cannot be asked either
 }
 
 // prefixOf returns the longest prefix of an upstream that a name begins with.
-func (s *session) prefixOf(name string) string {
+func (v *lineup) prefixOf(name string) string {
 	longest := ""
-	for _, l := range s.legs {
+	for _, l := range v.legs {
 		if len(l.prefix) > len(longest) && strings.HasPrefix(name, l.prefix) {
 			longest = l.prefix
 		}
@@ -154,8 +158,8 @@ func (s *session) complete(c *call) {
 	case "ref/resource":
 		s.toOwnerOf(c, in[1].Of(c.msg.Params))
 	default:
-		if len(s.legs) == 1 {
-			s.forward(c, s.legs[0], c.msg.Params)
+		if l := c.lineup.only(); l != nil {
+			s.forward(c, l, c.msg.Params)
 			return
 		}
 		s.fail(c, invalidParams(`"ref" is neither a prompt nor a resource`))
@@ -180,23 +184,25 @@ func (s *session) toOwnerOf(c *call, raw json.RawMessage) {
 		s.fail(c, invalidParams(errMissing("uri").Error()))
 		return
 	}
-	if len(s.legs) == 1 {
-		s.forward(c, s.legs[0], c.msg.Params)
+	v := c.lineup
+	if l := v.only(); l != nil {
+		s.forward(c, l, c.msg.Params)
 		return
 	}
-	if l := s.ownerOf(uri); l != nil {
+	if l := v.ownerOf(uri); l != nil {
 		s.forward(c, l, c.msg.Params)
 		return
 	}
 	s.work(c, func(ctx context.Context) {
-		s.refresh(ctx, all, resources, templates)
-		if l := s.ownerOf(uri); l != nil {
+		v.refresh(ctx, all, resources, templates)
+		if l := v.ownerOf(uri); l != nil {
 			s.forward(c, l, c.msg.Params)
 			return
 		}
-		candidates := s.withResources()
+		candidates := v.withResources()
 		if len(candidates) == 0 {
-			s.fail(c, &jsonrpc.Error{Code: jsonrpc.CodeResourceNotFound, Message: "Resource not found", Data: map[string]string{"uri": uri}})
+			notFound := &jsonrpc.Error{Code: jsonrpc.CodeResourceNotFound, Message: "Resource not found", Data: map[string]string{"uri": uri}}
+			s.fail(c, orDefault(v.unreached(), notFound))
 			return
 		}
 		c.others = candidates[1:]
@@ -207,9 +213,9 @@ func (s *session) toOwnerOf(c *call, raw json.RawMessage) {
 // withResources returns the upstreams that may know a resource that they do not
 // list. Those alive come first: they answer at once, and if none of them has it,
 // the state of the others is what the client should hear.
-func (s *session) withResources() []*leg {
+func (v *lineup) withResources() []*leg {
 	var alive, others []*leg
-	for _, l := range s.legs {
+	for _, l := range v.legs {
 		switch {
 		case !l.offers("resources"):
 		case l.alive():
@@ -222,14 +228,14 @@ func (s *session) withResources() []*leg {
 }
 
 // ownerOf looks a URI, or a template as such, up in the tables.
-func (s *session) ownerOf(uri string) *leg {
-	if l := s.listedBy(uri); l != nil {
+func (v *lineup) ownerOf(uri string) *leg {
+	if l := v.listedBy(uri); l != nil {
 		return l
 	}
-	for _, l := range s.legs {
-		s.mu.Lock()
+	for _, l := range v.legs {
+		v.s.mu.Lock()
 		t := l.tables[templates]
-		s.mu.Unlock()
+		v.s.mu.Unlock()
 		if t.covers(uri) {
 			return l
 		}
@@ -237,11 +243,11 @@ func (s *session) ownerOf(uri string) *leg {
 	return nil
 }
 
-func (s *session) listedBy(uri string) *leg {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+func (v *lineup) listedBy(uri string) *leg {
+	v.s.mu.Lock()
+	defer v.s.mu.Unlock()
 	for _, k := range []kind{resources, templates} {
-		for _, l := range s.legs {
+		for _, l := range v.legs {
 			if _, ok := l.tables[k].resolve(uri); ok {
 				return l
 			}
@@ -271,7 +277,7 @@ func (s *session) subscribe(c *call) {
 		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if len(s.subs) < maxSubscriptions {
+		if len(s.subs) < maxSubscriptions && !c.request.leg.closed {
 			s.subs[uri] = subscription{c.request.leg, params}
 		}
 	})

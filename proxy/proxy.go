@@ -4,6 +4,8 @@ import (
 	"context"
 	"crypto/rand"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -43,7 +45,9 @@ type Upstream struct {
 // Naming says when exposed names carry the upstream's name.
 type Naming string
 
-// NamePrefixAuto prefixes if more than one upstream is configured.
+// NamePrefixAuto prefixes if there is more than one upstream, alive or not, or may
+// be: as long as some are not known yet. A program that knows better from its
+// configuration says always, so that names do not change later.
 const (
 	NamePrefixAuto   Naming = ""
 	NamePrefixAlways Naming = "always"
@@ -51,9 +55,11 @@ const (
 )
 
 // A Proxy serves clients from a set of upstreams. Its fields must not change
-// once Serve was called.
+// once Serve, ServeUpstream or Update was called.
 type Proxy struct {
-	Upstreams []Upstream // in config order, which is the order of merged lists
+	// Upstreams are served until Update names others; it is not looked at
+	// after that. They are in config order, which is the order of merged lists.
+	Upstreams []Upstream
 	Dialer    Dialer
 	Naming    Naming
 	Version   string // of the program, in serverInfo
@@ -66,11 +72,18 @@ type Proxy struct {
 
 	Log *slog.Logger // nil discards
 
-	mu       sync.Mutex
+	mu       sync.Mutex // may be taken with a session's mu held, never the other way
+	set      *set       // served now; nil if that is Upstreams
 	sessions map[*session]struct{}
 	draining bool
 	tables   map[tableKey]*table // last known, to seed new sessions
 	warned   map[string]struct{} // name clashes told once
+}
+
+// A set is what a proxy serves at one time. It is immutable.
+type set struct {
+	upstreams []Upstream
+	complete  bool
 }
 
 type tableKey struct {
@@ -79,27 +92,83 @@ type tableKey struct {
 	prefix   string
 }
 
+// Update replaces the set of upstreams, whose names must differ, in the order of
+// merged lists. It may be called at any time and does not wait. complete is false
+// while there are upstreams that are not known yet: then a client's initialize
+// waits for the next Update as for an upstream that is slow to start.
+//
+// Sessions with all upstreams follow. An upstream that was not there is started
+// when it is needed; one that is not there any more is hung up, which settles
+// what is in flight with the cause "upstream removed"; one whose settings or
+// prefix differ is both. All others run on. A client that has asked for lists is
+// told once, for each kind, to ask again. Sessions with one upstream stay as
+// they began.
+func (p *Proxy) Update(upstreams []Upstream, complete bool) {
+	names := make(map[string]bool, len(upstreams))
+	for _, u := range upstreams {
+		names[u.Name] = true
+	}
+	p.mu.Lock()
+	p.set = &set{slices.Clone(upstreams), complete}
+	maps.DeleteFunc(p.tables, func(k tableKey, _ *table) bool { return !names[k.upstream] })
+	p.mu.Unlock()
+	for _, s := range p.running() {
+		s.follow()
+	}
+}
+
+// Returned says that upstreams were out of reach, since the link to them was
+// lost, and are back. It does not wait. Each client that has asked for lists is
+// told once, for each kind, to ask again, however many upstreams are back.
+// Those at which a client has subscriptions are started, within half a second,
+// to have them replayed; others when they are needed.
+func (p *Proxy) Returned(upstreams ...string) {
+	for _, s := range p.running() {
+		s.relinked(upstreams)
+	}
+}
+
+// current returns the set that is served now.
+func (p *Proxy) current() *set {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.set == nil {
+		p.set = &set{slices.Clone(p.Upstreams), true}
+	}
+	return p.set
+}
+
+func (p *Proxy) running() []*session {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Collect(maps.Keys(p.sessions))
+}
+
 // Serve is the session of one client with all upstreams. It owns c until it
 // returns, closes it, and reports the one cause of the end, which satisfies
 // errors.Is(err, [jsonrpc.ErrClosed]). Cancelling ctx ends it by force: what is
 // in flight is settled with the connection-closed error first.
 func (p *Proxy) Serve(ctx context.Context, c jsonrpc.Conn) error {
-	return p.serve(ctx, c, p.Upstreams, false)
+	s := newSession(p, c)
+	s.follows = true
+	return p.serve(ctx, s)
 }
 
 // ServeUpstream is Serve with one upstream, whose names stay bare.
 func (p *Proxy) ServeUpstream(ctx context.Context, upstream string, c jsonrpc.Conn) error {
-	for i, u := range p.Upstreams {
-		if u.Name == upstream {
-			return p.serve(ctx, c, p.Upstreams[i:i+1], true)
+	set := p.current()
+	for i := range set.upstreams {
+		if up := &set.upstreams[i]; up.Name == upstream {
+			s := newSession(p, c)
+			s.lineup.legs = []*leg{newLeg(s, up, "")}
+			return p.serve(ctx, s)
 		}
 	}
 	c.Close()
 	return jsonrpc.Closed(&jsonrpc.ClosedError{Cause: "unknown upstream"})
 }
 
-func (p *Proxy) serve(ctx context.Context, c jsonrpc.Conn, upstreams []Upstream, bare bool) error {
-	s := newSession(p, c, upstreams, bare)
+func (p *Proxy) serve(ctx context.Context, s *session) error {
 	p.mu.Lock()
 	if p.sessions == nil {
 		p.sessions = make(map[*session]struct{})
@@ -112,6 +181,7 @@ func (p *Proxy) serve(ctx context.Context, c jsonrpc.Conn, upstreams []Upstream,
 		delete(p.sessions, s)
 		p.mu.Unlock()
 	}()
+	s.follow() // not before it is known: no Update passes it by
 	if draining {
 		s.startDrain()
 	}
@@ -124,15 +194,14 @@ func (p *Proxy) serve(ctx context.Context, c jsonrpc.Conn, upstreams []Upstream,
 func (p *Proxy) Shutdown(ctx context.Context) {
 	p.mu.Lock()
 	p.draining = true
-	var ended []<-chan struct{}
-	for s := range p.sessions {
-		s.startDrain()
-		ended = append(ended, s.ended)
-	}
 	p.mu.Unlock()
-	for _, e := range ended {
+	sessions := p.running()
+	for _, s := range sessions {
+		s.startDrain()
+	}
+	for _, s := range sessions {
 		select {
-		case <-e:
+		case <-s.ended:
 		case <-ctx.Done():
 			return
 		}

@@ -99,11 +99,11 @@ func (s *session) request(m *jsonrpc.Message, b *batch) {
 		handle(s, c)
 		return
 	}
-	if len(s.legs) > 1 { // never broadcast: nobody knows whose it is
-		s.fail(c, methodNotFound(m.Method))
+	if l := c.lineup.only(); l != nil {
+		s.forward(c, l, m.Params)
 		return
 	}
-	s.forward(c, s.legs[0], m.Params)
+	s.fail(c, methodNotFound(m.Method)) // never broadcast: nobody knows whose it is
 }
 
 // pong answers a ping, which is about this hop alone.
@@ -218,7 +218,7 @@ func (s *session) notified(m *jsonrpc.Message) {
 	case "notifications/progress":
 		s.clientProgress(m)
 	case "notifications/roots/list_changed":
-		for _, l := range s.legs {
+		for _, l := range s.upstreams().legs {
 			if l.alive() {
 				l.tell(m)
 			}
@@ -226,11 +226,11 @@ func (s *session) notified(m *jsonrpc.Message) {
 	case "notifications/tasks/status":
 		s.clientTaskStatus(m)
 	default:
-		if len(s.legs) > 1 {
-			s.drop("no owner", m)
+		if l := s.upstreams().only(); l != nil {
+			l.tell(m)
 			return
 		}
-		s.legs[0].tell(m)
+		s.drop("no owner", m)
 	}
 }
 
@@ -251,19 +251,19 @@ func (s *session) setLevel(c *call) {
 		defer s.mu.Unlock()
 		s.level = params
 	}
-	if len(s.legs) == 1 {
+	if l := c.lineup.only(); l != nil {
 		s.whenAnswered(c, func(answer *jsonrpc.Message) {
 			if answer.Error == nil {
 				remember()
 			}
 		})
-		s.forward(c, s.legs[0], params)
+		s.forward(c, l, params)
 		return
 	}
 	remember() // before the look at who is alive: one that comes to life now has it replayed
 	s.work(c, func(ctx context.Context) {
-		s.fanOut(ctx, func(l *leg) bool { return l.alive() && l.declares("logging") },
-			func(ctx context.Context, l *leg) { _, _ = l.ask(ctx, c.method, params) }) // it is told; what it says to that changes nothing
+		s.upstreams().fanOut(ctx, func(l *leg) bool { return l.alive() && l.declares("logging") },
+			func(ctx context.Context, _ int, l *leg) { _, _ = l.ask(ctx, c.method, params) }) // it is told; what it says to that changes nothing
 		s.settle(c, jsonrpc.NewResult(c.id, json.RawMessage(`{}`)))
 	})
 }

@@ -27,13 +27,15 @@ type session struct {
 	key    string // names this client to the hosts
 	client jsonrpc.Conn
 	out    *outbox
-	legs   []*leg // in config order
 	ended  chan struct{}
 	ctx    context.Context // ends with the session; for what lives as long as it
 	cancel context.CancelCauseFunc
 	wg     sync.WaitGroup
 
+	follows bool // serves all upstreams, as the proxy does; false: one for good
+
 	mu          sync.Mutex              // guards the fields below and those of legs
+	lineup      *lineup                 // never nil; the same from closing on
 	phase       phase                   // only moves forward
 	calls       map[jsonrpc.ID]*call    // the client's requests in flight
 	unsettled   int                     // calls whose answer is not in the outbox yet
@@ -46,7 +48,9 @@ type session struct {
 	tasks       tasks                   // that upstreams run
 	clientTasks tasks                   // that the client runs, for upstreams
 	pages       [kinds]snapshot         // merged lists that are handed out by pages
-	shown       [kinds]bool             // which merged lists the client has seen
+	wanted      [kinds]bool             // which merged lists the client has asked for
+	shown       [kinds]bool             // which of them it has seen
+	announced   int                     // counts what made the client ask again, see announceLocked
 	changed     [kinds]bool             // list_changed held back
 	lost        int                     // late and unknown messages dropped
 }
@@ -61,7 +65,8 @@ const (
 	closing          // everything was settled
 )
 
-func newSession(p *Proxy, c jsonrpc.Conn, upstreams []Upstream, bare bool) *session {
+// newSession returns a session without upstreams.
+func newSession(p *Proxy, c jsonrpc.Conn) *session {
 	s := &session{
 		p: p, key: newKey(), client: c, out: newOutbox(), ended: make(chan struct{}),
 		settled:   make(chan struct{}),
@@ -71,9 +76,7 @@ func newSession(p *Proxy, c jsonrpc.Conn, upstreams []Upstream, bare bool) *sess
 	}
 	s.log = p.logger().With("session", s.key[:8]) // as hosts shorten it
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
-	for i := range upstreams {
-		s.legs = append(s.legs, newLeg(s, i, &upstreams[i], p.prefix(&upstreams[i], bare)))
-	}
+	s.lineup = &lineup{s: s, complete: true, replaced: make(chan struct{})}
 	return s
 }
 
@@ -106,9 +109,7 @@ func (s *session) end(written <-chan struct{}) {
 		s.client.Close()
 	}
 	calls := s.takeAll()
-	for _, l := range s.legs {
-		l.hangUp()
-	}
+	s.hangUp()
 	deadline, stop := context.WithTimeout(context.Background(), flushTimeout)
 	defer stop()
 	defer context.AfterFunc(deadline, s.out.close)() // unblocks who waits for room
@@ -139,6 +140,15 @@ func (s *session) takeAll() map[jsonrpc.ID]*call {
 	}
 	s.checkIdleLocked()
 	return calls
+}
+
+// hangUp hangs up all upstreams. Those of an earlier lineup were when they went.
+func (s *session) hangUp() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, l := range s.lineup.legs {
+		l.hangUpLocked("")
+	}
 }
 
 func waitFor(event, timeout <-chan struct{}) {

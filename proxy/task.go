@@ -45,6 +45,8 @@ func (t *tasks) addLocked(x *task) {
 	}
 	known := t.byID[x.id]
 	switch {
+	case x.leg.closed: // its answer was on the way when it went
+		return
 	case known != nil && known.leg == x.leg && x.token == nil:
 		return
 	case known != nil:
@@ -62,6 +64,17 @@ func (t *tasks) addLocked(x *task) {
 	if x.token != nil {
 		t.byToken[x.key] = x
 	}
+}
+
+// forgetLocked forgets the tasks of an upstream that is gone.
+func (t *tasks) forgetLocked(l *leg) {
+	for id, x := range t.byID {
+		if x.leg == l {
+			delete(t.byToken, x.key)
+			delete(t.byID, id)
+		}
+	}
+	t.order = slices.DeleteFunc(t.order, func(id string) bool { return t.byID[id] == nil })
 }
 
 // endLocked lets go of the progress token of a task that ended. The task itself
@@ -133,12 +146,10 @@ func (s *session) byTask(c *call) {
 		s.fail(c, invalidParams(err.Error()))
 		return
 	}
-	var l *leg
+	l := c.lineup.only()
 	s.mu.Lock()
 	if x := s.tasks.byID[id]; x != nil {
 		l = x.leg
-	} else if len(s.legs) == 1 {
-		l = s.legs[0]
 	}
 	s.mu.Unlock()
 	if l == nil {
@@ -156,8 +167,8 @@ func (s *session) byTask(c *call) {
 
 // listTasks merges the tasks of all upstreams that have them, on one page.
 func (s *session) listTasks(c *call) {
-	if len(s.legs) == 1 {
-		s.forward(c, s.legs[0], c.msg.Params)
+	if l := c.lineup.only(); l != nil {
+		s.forward(c, l, c.msg.Params)
 		return
 	}
 	cursor, meta, err := readList(c.msg.Params)
@@ -166,7 +177,7 @@ func (s *session) listTasks(c *call) {
 		s.fail(c, invalidParams(err.Error()))
 	case cursor != nil:
 		s.fail(c, invalidParams("unknown cursor"))
-	case !slices.ContainsFunc(s.legs, haveTasks):
+	case !slices.ContainsFunc(c.lineup.legs, haveTasks):
 		s.fail(c, methodNotFound(c.method))
 	default:
 		s.work(c, func(ctx context.Context) { s.mergeTasks(ctx, c, meta) })
@@ -178,15 +189,16 @@ func haveTasks(l *leg) bool { return l.declares("tasks") }
 // mergeTasks answers with the tasks of those upstreams that can say; if none
 // can, with the first failure.
 func (s *session) mergeTasks(ctx context.Context, c *call, meta json.RawMessage) {
-	found := make([][]json.RawMessage, len(s.legs))
-	failed := make([]*failure, len(s.legs))
-	s.fanOut(ctx, haveTasks, func(ctx context.Context, l *leg) {
-		found[l.i], _, failed[l.i] = l.pages(ctx, c.method, "tasks", meta)
+	v := c.lineup
+	found := make([][]json.RawMessage, len(v.legs))
+	failed := make([]*failure, len(v.legs))
+	v.fanOut(ctx, haveTasks, func(ctx context.Context, i int, l *leg) {
+		found[i], _, failed[i] = l.pages(ctx, c.method, "tasks", meta)
 	})
 	var merged [][]byte
 	var first *failure
 	answers := 0
-	for i, l := range s.legs {
+	for i, l := range v.legs {
 		switch f := failed[i]; {
 		case f != nil:
 			l.leftOut(c.method, f)

@@ -1,0 +1,163 @@
+package proxy
+
+import (
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+)
+
+// A lineup is the upstreams that a session serves at one time. It is immutable:
+// a change replaces it, and a call keeps the one that it began with.
+type lineup struct {
+	s        *session
+	legs     []*leg        // in the order of merged lists
+	complete bool          // there are no upstreams that are not known yet
+	replaced chan struct{} // closed when there is a newer lineup
+}
+
+// only returns the one upstream there is. It speaks for itself: what it says of
+// itself passes, and so does what nobody knows. It is nil if there are several,
+// or may be, since others are not known yet; a request that comes after a second
+// upstream is told apart again.
+func (v *lineup) only() *leg {
+	if v.complete && len(v.legs) == 1 {
+		return v.legs[0]
+	}
+	return nil
+}
+
+// unreached is the error for what only an upstream that is not known yet could
+// have; nil if all are known.
+func (v *lineup) unreached() *jsonrpc.Error {
+	if v.complete {
+		return nil
+	}
+	return jsonrpc.ConnectionClosed(jsonrpc.CodeInternalError, "", "link lost", jsonrpc.NotSent)
+}
+
+// upstreams returns the lineup of this moment, for what belongs to no call.
+func (s *session) upstreams() *lineup {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.lineup
+}
+
+// follow makes the session serve what the proxy serves now. The streams of
+// upstreams that stay as they are notice nothing.
+func (s *session) follow() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.follows || s.phase >= closing {
+		return
+	}
+	set := s.p.current() // under the lock: no older set replaces a newer one
+	old, next := s.lineup, &lineup{s: s, complete: set.complete, replaced: make(chan struct{})}
+	gone := make(map[string]*leg, len(old.legs))
+	for _, l := range old.legs {
+		gone[l.up.Name] = l
+	}
+	var added []*leg
+	for i := range set.upstreams {
+		up, prefix := &set.upstreams[i], s.p.prefix(set, i)
+		l := gone[up.Name]
+		if l != nil && l.serves(up, prefix) {
+			delete(gone, up.Name)
+		} else {
+			l = newLeg(s, up, prefix)
+			added = append(added, l)
+		}
+		next.legs = append(next.legs, l)
+	}
+	s.lineup = next
+	close(old.replaced)
+	for _, l := range gone {
+		s.removeLocked(l)
+	}
+	if !slices.Equal(old.legs, next.legs) {
+		s.announceLocked(added)
+	}
+}
+
+// serves reports whether the leg is as it would be if it was made anew.
+func (l *leg) serves(up *Upstream, prefix string) bool {
+	return l.prefix == prefix && l.up.Name == up.Name &&
+		l.up.StartTimeout == up.StartTimeout && l.up.RequestTimeout == up.RequestTimeout &&
+		slices.Equal(l.up.Allow, up.Allow) && slices.Equal(l.up.Deny, up.Deny)
+}
+
+// removeLocked hangs up an upstream that is no longer served. The end of its
+// stream settles what is in flight there; what else points to it is forgotten.
+func (s *session) removeLocked(l *leg) {
+	l.hangUpLocked("upstream removed")
+	maps.DeleteFunc(s.subs, func(_ string, sub subscription) bool { return sub.leg == l })
+	s.tasks.forgetLocked(l)
+	s.clientTasks.forgetLocked(l)
+}
+
+// announceLocked tells the client that the lists which it has asked for are to
+// be asked for again, because of these upstreams or of some that are gone: once
+// for each kind, however many they are. Until the client has listed, a start of
+// these upstreams is no news.
+func (s *session) announceLocked(legs []*leg) {
+	s.announced++
+	for k := range kinds {
+		if !s.wanted[k] || !s.hello.listChanged[k] {
+			continue
+		}
+		for _, l := range legs {
+			l.announced[k] = s.announced
+		}
+		s.tellChangedLocked(min(k, resources)) // there is one notification for both
+	}
+}
+
+// relinked is called when the link to upstreams was lost and is back. What they
+// offer may have changed while nobody could hear of it.
+func (s *session) relinked(names []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.phase >= closing {
+		return
+	}
+	var back []*leg
+	for _, l := range s.lineup.legs {
+		if slices.Contains(names, l.up.Name) {
+			l.outdateLocked()
+			back = append(back, l)
+		}
+	}
+	if len(back) == 0 {
+		return
+	}
+	s.announceLocked(back)
+	for _, sub := range s.subs {
+		if l := sub.leg; slices.Contains(back, l) && !l.reopening {
+			l.reopening = true
+			s.wg.Go(l.reopen)
+		}
+	}
+}
+
+// reopenWithin is the time over which sessions spread the opening of their
+// streams when a link is back.
+const reopenWithin = 500 * time.Millisecond
+
+// reopen opens the stream to an upstream at which the client has subscriptions,
+// so that they are replayed.
+func (l *leg) reopen() {
+	timer := time.NewTimer(rand.N(reopenWithin))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-l.ctx.Done():
+	}
+	l.s.mu.Lock()
+	defer l.s.mu.Unlock()
+	l.reopening = false
+	if l.ctx.Err() == nil {
+		l.openLocked()
+	}
+}
