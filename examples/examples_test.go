@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -12,16 +13,32 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 	"go.uber.org/goleak"
+	"go.yaml.in/yaml/v3"
 
 	"github.com/mcp-proxy/mcp-proxy/config"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func TestConfigs(t *testing.T) {
+// configs are all files that mcp-proxy reads.
+func configs(t *testing.T) []string {
 	files, err := filepath.Glob("*.[jy]*") // JSON and YAML
-	if err != nil || len(files) < 3 {
-		t.Fatalf("examples: %v, %v", files, err)
+	if err != nil {
+		t.Fatal(err)
+	}
+	folders, err := filepath.Glob("*/*.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return slices.DeleteFunc(append(files, folders...), func(name string) bool {
+		return slices.Contains([]string{"compose.yaml", "kubernetes.yaml"}, filepath.Base(name))
+	})
+}
+
+func TestConfigs(t *testing.T) {
+	files := configs(t)
+	if len(files) < 9 {
+		t.Fatalf("examples: %v", files)
 	}
 	for _, file := range files {
 		_, warnings, err := config.Load(config.Options{File: file})
@@ -29,6 +46,42 @@ func TestConfigs(t *testing.T) {
 			t.Errorf("%s: %v, %q", file, err, warnings)
 		}
 	}
+}
+
+// TestSidecarConfigs compares the configurations within kubernetes.yaml to the
+// files beside it, as containers see them.
+func TestSidecarConfigs(t *testing.T) {
+	manifest, err := os.Open("sidecar/kubernetes.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer manifest.Close()
+	var first struct {
+		Kind string
+		Data map[string]string
+	}
+	if err := yaml.NewDecoder(manifest).Decode(&first); err != nil || first.Kind != "ConfigMap" || len(first.Data) != 2 {
+		t.Fatalf("not a ConfigMap of two files: %+v, %v", first, err)
+	}
+	for name, text := range first.Data {
+		copied := filepath.Join(t.TempDir(), name)
+		if err := os.WriteFile(copied, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got, want := load(t, copied), load(t, filepath.Join("sidecar", name)); !reflect.DeepEqual(got, want) {
+			t.Errorf("%s:\ngot  %+v\nwant %+v", name, got, want)
+		}
+	}
+}
+
+func load(t *testing.T, file string) *config.Config {
+	t.Helper()
+	c, _, err := config.Load(config.Options{File: file})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.File = ""
+	return c
 }
 
 // TestQuickstart talks to both servers of the quickstart as a host would that

@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# A host that dials out, as two processes on one machine: the proxy waits for it
+# at /link. It asks the proxy for the host's tools, prints them, and ends both.
+# Only Go and curl are needed.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+dir=$(mktemp -d)
+host= proxy=
+end() {
+  status=$?
+  kill $host $proxy 2>/dev/null || true # those that are still there
+  wait
+  [[ $status -eq 0 ]] || cat "$dir"/*.log >&2
+  rm -rf "$dir"
+  exit $status
+}
+trap end EXIT
+
+go build -o "$dir/" ./cmd/mcp-proxy ./examples/servers/clock ./examples/servers/notes
+export MCP_SERVERS=$dir NOTES_DIR=$dir/notes MCP_TOKEN_FILE=$dir/clients MCP_LINK_TOKEN_FILE=$dir/home
+for name in clients home; do head -c 24 /dev/urandom | base64 | tr '/+' '_-' >"$dir/$name"; done
+
+"$dir/mcp-proxy" serve --config examples/behind-nat/proxy.yaml --listen 127.0.0.1:0 >"$dir/listening" 2>"$dir/proxy.log" &
+proxy=$!
+for _ in {1..100}; do grep -q listening "$dir/listening" && break; sleep 0.1; done
+url=$(grep -oE 'http://[^ ,]*/mcp' "$dir/listening")
+
+link=ws${url#http}
+"$dir/mcp-proxy" host --config examples/behind-nat/home.yaml --dial "${link%/mcp}/link" --token-file "$dir/home" >"$dir/host.out" 2>"$dir/host.log" &
+host=$!
+for _ in {1..100}; do
+  tools=$(examples/tools.sh "$url" "$(cat "$dir/clients")") && grep -q clock__now <<<"$tools" && break
+  sleep 0.1 # the link is not up yet
+done
+echo "$tools"
+for name in clock__now notes__add; do grep -qx "$name" <<<"$tools"; done
+
+# SIGTERM drains; each ends by itself, with 0.
+kill "$proxy"
+wait "$proxy"
+kill "$host"
+wait "$host"
+host= proxy=

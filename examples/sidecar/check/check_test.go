@@ -1,0 +1,187 @@
+// Package check_test holds the manifests of the sidecar example against the
+// types and schemas of those who run them: compose-go is what docker compose
+// loads its files with, k8s.io/api what kubectl decodes them into. It is a module
+// of its own, so that nobody else needs theirs.
+package check_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/compose-spec/compose-go/v2/loader"
+	"github.com/compose-spec/compose-go/v2/types"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/util/yaml"
+)
+
+func read(t *testing.T, name string) string {
+	t.Helper()
+	data, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}
+
+// loadCompose also finds volumes, secrets and services that are used and not
+// declared.
+func loadCompose(ctx context.Context, text string) (*types.Project, error) {
+	return loader.LoadWithContext(ctx, types.ConfigDetails{
+		WorkingDir:  "..",
+		ConfigFiles: []types.ConfigFile{{Filename: "../compose.yaml", Content: []byte(text)}},
+		Environment: types.Mapping{"MCP_TOKEN": "secret"},
+	})
+}
+
+func TestCompose(t *testing.T) {
+	text := read(t, "../compose.yaml")
+	project, err := loadCompose(t.Context(), text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range project.Services {
+		stage := " AS " + s.Build.Target + "\n"
+		if dockerfile := read(t, "../Dockerfile"); !strings.Contains(dockerfile, stage) {
+			t.Errorf("%s: the Dockerfile has no stage %s", s.Name, s.Build.Target)
+		}
+		for _, v := range s.Volumes {
+			if v.Type != types.VolumeTypeBind {
+				continue
+			}
+			if _, err := os.Stat(v.Source); err != nil {
+				t.Errorf("%s: %v", s.Name, err)
+			}
+		}
+	}
+	wrong(t, text, "network_mode: none", "network: none", func(s string) error {
+		_, err := loadCompose(t.Context(), s)
+		return err
+	})
+	wrong(t, text, "- sockets:/run/mcp\n", "- socket:/run/mcp\n", func(s string) error {
+		_, err := loadCompose(t.Context(), s)
+		return err
+	})
+}
+
+func TestKubernetes(t *testing.T) {
+	text := read(t, "../kubernetes.yaml")
+	objects, err := decode(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var config *corev1.ConfigMap
+	var service *corev1.Service
+	var deployment *appsv1.Deployment
+	for _, object := range objects {
+		switch o := object.(type) {
+		case *corev1.ConfigMap:
+			config = o
+		case *corev1.Service:
+			service = o
+		case *appsv1.Deployment:
+			deployment = o
+		}
+	}
+	if len(objects) != 3 || config == nil || service == nil || deployment == nil {
+		t.Fatalf("%d objects: want a ConfigMap, a Service and a Deployment", len(objects))
+	}
+	template := deployment.Spec.Template
+	for name, selector := range map[string]map[string]string{
+		"deployment": deployment.Spec.Selector.MatchLabels, "service": service.Spec.Selector,
+	} {
+		for k, v := range selector {
+			if template.Labels[k] != v {
+				t.Errorf("the %s selects %s=%s, the pods have %v", name, k, v, template.Labels)
+			}
+		}
+	}
+	checkPod(t, template.Spec, config, service.Spec.Ports[0].TargetPort.StrVal)
+	for _, w := range [][2]string{{"readOnlyRootFilesystem", "readOnlyRoot"}, {"replicas: 1", "replicas: one"}, {"v1\nkind: Service", "v1\nkind: Servant"}} {
+		wrong(t, text, w[0], w[1], func(s string) error {
+			_, err := decode(s)
+			return err
+		})
+	}
+}
+
+// decode refuses kinds, fields and types that Kubernetes does not know.
+func decode(text string) ([]runtime.Object, error) {
+	scheme := runtime.NewScheme()
+	if err := errors.Join(corev1.AddToScheme(scheme), appsv1.AddToScheme(scheme)); err != nil {
+		return nil, err
+	}
+	decoder := serializer.NewCodecFactory(scheme, serializer.EnableStrict).UniversalDeserializer()
+	documents := yaml.NewYAMLReader(bufio.NewReader(bytes.NewBufferString(text)))
+	var all []runtime.Object
+	for {
+		document, err := documents.Read()
+		if errors.Is(err, io.EOF) {
+			return all, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		object, _, err := decoder.Decode(document, nil, nil)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, object)
+	}
+}
+
+// checkPod follows names from where they are used to where they are declared.
+func checkPod(t *testing.T, pod corev1.PodSpec, config *corev1.ConfigMap, port string) {
+	volumes := make(map[string]corev1.Volume)
+	for _, v := range pod.Volumes {
+		volumes[v.Name] = v
+		if v.ConfigMap != nil && v.ConfigMap.Name != config.Name {
+			t.Errorf("volume %s is of %s, which is not here", v.Name, v.ConfigMap.Name)
+		}
+	}
+	var ports []string
+	containers := slices.Concat(pod.InitContainers, pod.Containers)
+	for _, c := range containers {
+		for _, p := range c.Ports {
+			ports = append(ports, p.Name)
+		}
+		for _, probe := range []*corev1.Probe{c.ReadinessProbe, c.LivenessProbe} {
+			if probe != nil && !slices.ContainsFunc(c.Ports, func(p corev1.ContainerPort) bool { return p.Name == probe.HTTPGet.Port.StrVal }) {
+				t.Errorf("%s: a probe asks at port %s, which it has not", c.Name, &probe.HTTPGet.Port)
+			}
+		}
+		for _, m := range c.VolumeMounts {
+			if _, ok := volumes[m.Name]; !ok {
+				t.Errorf("%s mounts %s, which is no volume of the pod", c.Name, m.Name)
+			}
+		}
+		if !slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return m.MountPath == "/run/mcp" && m.Name == "sockets" }) {
+			t.Errorf("%s does not see the socket", c.Name)
+		}
+		if _, ok := config.Data[strings.TrimPrefix(c.Args[2], "/etc/mcp/")]; !ok {
+			t.Errorf("%s: %s is not in the ConfigMap", c.Name, c.Args[2])
+		}
+	}
+	if len(containers) != 2 || !slices.Contains(ports, port) {
+		t.Errorf("%d containers with ports %v, the service's is %s", len(containers), ports, port)
+	}
+}
+
+// wrong proves that a check finds a mistake: the text with old replaced is
+// refused.
+func wrong(t *testing.T, text, old, mistake string, check func(string) error) {
+	t.Helper()
+	broken := strings.Replace(text, old, mistake, 1)
+	if broken == text || check(broken) == nil {
+		t.Errorf("nobody minds %q", mistake)
+	}
+}

@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# The sidecar without containers: two processes on one machine, joined by a Unix
+# socket. It asks the proxy for the tools of the host, prints them, and ends
+# both. Only Go and curl are needed.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+dir=$(mktemp -d)
+host= proxy=
+end() {
+  status=$?
+  kill $host $proxy 2>/dev/null || true # those that are still there
+  wait
+  [[ $status -eq 0 ]] || cat "$dir"/*.log >&2
+  rm -rf "$dir"
+  exit $status
+}
+trap end EXIT
+
+go build -o "$dir/" ./cmd/mcp-proxy ./examples/servers/clock ./examples/servers/notes
+export MCP_SOCKETS=$dir MCP_SERVERS=$dir NOTES_DIR=$dir/notes MCP_TOKEN_FILE=$dir/token
+head -c 24 /dev/urandom | base64 | tr '/+' '_-' >"$dir/token"
+
+# Either may start first: the proxy dials until the host is there.
+"$dir/mcp-proxy" serve --config examples/sidecar/app.yaml --listen 127.0.0.1:0 >"$dir/listening" 2>"$dir/proxy.log" &
+proxy=$!
+"$dir/mcp-proxy" host --config examples/sidecar/tools.yaml --listen "unix://$dir/tools.sock" >"$dir/host.out" 2>"$dir/host.log" &
+host=$!
+
+for _ in {1..100}; do grep -q listening "$dir/listening" && break; sleep 0.1; done
+url=$(grep -oE 'http://[^ ,]*/mcp' "$dir/listening")
+for _ in {1..100}; do
+  tools=$(examples/tools.sh "$url" "$(cat "$dir/token")") && grep -q clock__now <<<"$tools" && break
+  sleep 0.1 # the link is not up yet
+done
+echo "$tools"
+for name in clock__now notes__add; do grep -qx "$name" <<<"$tools"; done
+
+# SIGTERM drains; each ends by itself, with 0.
+kill "$proxy"
+wait "$proxy"
+kill "$host"
+wait "$host"
+host= proxy=
