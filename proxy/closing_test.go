@@ -100,7 +100,7 @@ func TestClientThatTalksAndDoesNotRead(t *testing.T) {
 		stuck := newStuckConn()
 		done := make(chan error, 1)
 		go func() { done <- new(Proxy).Serve(t.Context(), stuck) }()
-		for range 2 * outboxSpare * outboxMessages {
+		for range 3 * outboxSpare * outboxMessages { // writeLoop takes up to one of these, and one waits
 			stuck.say(decode(t, `{"jsonrpc":"2.0","id":1,"method":"ping"}`))
 		}
 		if err := <-done; !errors.Is(err, jsonrpc.ErrClosed) || !strings.Contains(err.Error(), "does not read") {

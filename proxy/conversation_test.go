@@ -51,6 +51,7 @@ func TestConversations(t *testing.T) {
 type conversation struct {
 	*world
 	version string // that the client asks for
+	more    bool   // upstreams are not known yet
 	log     warnings
 	offers  map[string]map[string]string // scripted results, by upstream and method
 }
@@ -59,6 +60,9 @@ func converse(t *testing.T, archive *txtar.Archive) {
 	c := &conversation{version: "2025-11-25", offers: map[string]map[string]string{}}
 	p := &Proxy{Version: "1", Log: slog.New(&c.log)}
 	c.configure(t, p, string(archive.Comment))
+	if c.more {
+		p.Update(p.Upstreams, false)
+	}
 	inWorld(t, p, nil, func(w *world) {
 		c.world = w
 		w.hands = map[string]func(*peer, *jsonrpc.Message){}
@@ -93,9 +97,7 @@ func (c *conversation) configure(t *testing.T, p *Proxy, comment string) {
 		}
 		switch key {
 		case "upstreams":
-			for _, name := range strings.Fields(value) {
-				p.Upstreams = append(p.Upstreams, Upstream{Name: name})
-			}
+			p.Upstreams, c.more = named(value)
 		case "naming":
 			p.Naming = Naming(value)
 		case "version":
@@ -132,6 +134,11 @@ func (c *conversation) step(name string, body []string) []string {
 		c.connect()
 	case name == "client half-closes":
 		c.client.conn.CloseWrite()
+	case name == "proxy serves":
+		upstreams, more := named(first)
+		c.proxy.Update(upstreams, !more)
+	case name == "link returns":
+		c.proxy.Returned(strings.Fields(first)...)
 	case name == "log gets":
 		return c.log.take()
 	case name == "time passes":
@@ -160,6 +167,19 @@ func (c *conversation) step(name string, body []string) []string {
 	}
 	synctest.Wait()
 	return nil
+}
+
+// named returns upstreams of these names; "..." among them stands for more that
+// are not known yet.
+func named(names string) (upstreams []Upstream, more bool) {
+	for _, name := range strings.Fields(names) {
+		if name == "..." {
+			more = true
+			continue
+		}
+		upstreams = append(upstreams, Upstream{Name: name})
+	}
+	return upstreams, more
 }
 
 func (c *conversation) peer(who string) *peer {
