@@ -1,0 +1,248 @@
+package remote
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"sync"
+	"sync/atomic"
+
+	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+)
+
+const (
+	methodInitialize  = "initialize"
+	methodInitialized = "notifications/initialized"
+	methodCancelled   = "notifications/cancelled"
+	methodTasksCancel = "tasks/cancel"
+)
+
+// A call is a request that has no answer yet. Whoever takes it out of
+// session.calls answers it: its own goroutine, or on HTTP+SSE the one that reads
+// the stream.
+type call struct {
+	// Static after construction.
+	m      *jsonrpc.Message
+	gate   <-chan struct{} // what it waits for before it is posted; nil: nothing
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	reach  *reach
+	taken  chan struct{} // closed by whoever takes the call out
+	ended  chan struct{} // closed by run at its end
+
+	release func() // gives its slot back; repeatable. Owned by run
+
+	// Guarded by session.mu.
+	state  callState // only moves forward
+	peer   *peer     // that it was posted to
+	stream bool      // the response has begun
+}
+
+type callState byte
+
+const (
+	queued callState = iota
+	started
+	cancelled // it gets no answer any more
+)
+
+// request begins a call.
+func (s *session) request(m *jsonrpc.Message, gate <-chan struct{}) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.leaving {
+		return
+	}
+	if s.calls[m.ID] != nil { // an answer with its id would be taken for that of the first
+		s.answerLocked(jsonrpc.NewError(jsonrpc.ID{}, &jsonrpc.Error{Code: jsonrpc.CodeInvalidRequest, Message: "Duplicate request id"}))
+		return
+	}
+	if len(s.calls) >= maxOpen {
+		s.answerLocked(jsonrpc.NewError(m.ID, jsonrpc.Overloaded(s.server.Name)))
+		return
+	}
+	c := &call{m: m, gate: gate, reach: newReach(s.counted(m)), taken: make(chan struct{}), ended: make(chan struct{}), release: func() {}}
+	c.ctx, c.cancel = context.WithCancelCause(s.work)
+	s.calls[m.ID] = c
+	if m.Method == methodInitialize {
+		s.state.params = m.Params
+	}
+	s.wg.Go(func() { s.run(c) })
+}
+
+// counted returns what notes that m reached the server, nil for initialize: a
+// server that saw only that has run nothing.
+func (s *session) counted(m *jsonrpc.Message) *atomic.Bool {
+	if m.Method == methodInitialize {
+		return nil
+	}
+	return &s.delivered
+}
+
+// answerLocked brings an answer to Recv, for which Send must not wait.
+func (s *session) answerLocked(m *jsonrpc.Message) {
+	s.wg.Go(func() { s.put(received{m: m}) })
+}
+
+// run brings a call to its end.
+func (s *session) run(c *call) {
+	defer s.over(c)
+	if !s.await(c) {
+		return
+	}
+	defer c.release()
+	if !s.start(c) {
+		return
+	}
+	switch {
+	case c.m.Method == methodInitialize:
+		s.initialize(c)
+	case s.current().legacy:
+		s.runLegacy(c)
+	default:
+		s.runStreamable(c)
+	}
+}
+
+// await waits until the call may be posted. With true it has a slot.
+func (s *session) await(c *call) bool {
+	if c.gate != nil {
+		select {
+		case <-c.gate:
+		case <-c.ctx.Done():
+			return false
+		}
+	}
+	if s.server.slots == nil || c.m.Method == methodTasksCancel {
+		return true
+	}
+	select {
+	case s.server.slots <- struct{}{}:
+		c.release = sync.OnceFunc(func() { <-s.server.slots })
+		return true
+	case <-c.ctx.Done():
+		return false
+	}
+}
+
+// start moves a call on that was not cancelled meanwhile.
+func (s *session) start(c *call) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if c.state != queued || s.leaving && c.m.Method != methodTasksCancel {
+		return false
+	}
+	c.state = started
+	return true
+}
+
+// over clears up behind a call.
+func (s *session) over(c *call) {
+	s.take(c)
+	c.cancel(nil)
+	c.reach.done()
+	close(c.ended)
+}
+
+// take takes a call out. With true the caller is the one to answer it.
+func (s *session) take(c *call) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.calls[c.m.ID] != c {
+		return false
+	}
+	delete(s.calls, c.m.ID)
+	close(c.taken)
+	return c.state != cancelled
+}
+
+// reply answers a call with what the server said.
+func (s *session) reply(c *call, m *jsonrpc.Message) {
+	if !s.take(c) {
+		return
+	}
+	if m.Result != nil {
+		s.keep(c.m)
+	}
+	s.put(received{m: m})
+}
+
+// failCall answers a call with an error, unless nobody wants it any more.
+func (s *session) failCall(c *call, f *failure) {
+	if errors.Is(context.Cause(c.ctx), errCancelled) || s.work.Err() != nil || !s.take(c) {
+		return
+	}
+	if !f.invalid && f.status != http.StatusUnauthorized && f.status != http.StatusForbidden {
+		s.server.tally.count(f)
+	} else {
+		s.log.Debug("request to the upstream failed", "method", c.m.Method, "id", c.m.ID, "err", f.cause)
+	}
+	m := f.answer(s.server.Name, c.m.ID)
+	m.Related = c.m.ID
+	s.put(received{m: m})
+}
+
+// runStreamable posts a call and answers it. A server that has forgotten the
+// session did not run it: then it is posted once more, to a new one.
+func (s *session) runStreamable(c *call) {
+	p := s.current()
+	x, reply, f := s.exchange(c, p)
+	if f != nil && f.lost {
+		x.close()
+		if p, f = s.renew(c.ctx, p); f == nil && s.again(c) {
+			x, reply, f = s.exchange(c, p)
+		}
+	}
+	defer x.linger(c)
+	switch {
+	case f != nil:
+		s.failCall(c, f)
+	case reply != nil:
+		s.reply(c, reply)
+	}
+	c.release()
+}
+
+// again reports whether a call is still wanted.
+func (s *session) again(c *call) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return c.state == started
+}
+
+// exchange posts a call to p and reads until its reply.
+func (s *session) exchange(c *call, p *peer) (*exchange, *jsonrpc.Message, *failure) {
+	s.mu.Lock()
+	c.peer, c.stream = p, false
+	s.mu.Unlock()
+	x := &exchange{s: s, p: p, id: c.m.ID, related: c.m.ID, reach: c.reach, began: func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		c.stream = true
+	}}
+	reply, f := x.run(c.ctx, c.m)
+	return x, reply, f
+}
+
+// cancelled notes that a request is to be cancelled. It reports whether the
+// server is to hear of it: not of one that it has not seen, nor of one that is
+// answered, nor of initialize.
+func (s *session) cancelled(m *jsonrpc.Message) (*call, bool) {
+	text, err := jsonrpc.Member(m.Params, "requestId")
+	if err != nil {
+		return nil, false
+	}
+	id, _ := jsonrpc.ParseID(text)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c := s.calls[id]
+	if c == nil || c.m.Method == methodInitialize || c.state == cancelled {
+		return nil, false
+	}
+	was := c.state
+	c.state = cancelled
+	if was == queued {
+		c.cancel(errCancelled)
+	}
+	return c, was == started
+}

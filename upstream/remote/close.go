@@ -1,0 +1,82 @@
+package remote
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+)
+
+// Close implements jsonrpc.Conn. Recv and Send return at once. What was sent
+// before still goes out: notifications and responses, and tasks/cancel, for half
+// of the grace; then requests are given up and the server is told with a DELETE.
+// Close returns when nothing is left of the session, at most after the grace.
+func (s *session) Close() error {
+	s.closeOnce.Do(s.leave)
+	return nil
+}
+
+func (s *session) leave() {
+	s.unhook()
+	s.end(jsonrpc.ErrClosed)
+	grace := s.server.stopGrace()
+	force := time.AfterFunc(grace, s.cancel)
+	half := time.AfterFunc(grace/2, s.stopTalk)
+	defer force.Stop()
+	defer half.Stop()
+
+	begun, unfinished := s.closing()
+	close(s.left)
+	if begun {
+		<-s.told
+	}
+	for _, c := range unfinished {
+		select {
+		case <-c.ended:
+		case <-s.hurry.Done():
+		}
+	}
+	s.giveUp()
+	s.wg.Wait()
+	s.takeLeave()
+	s.cancel()
+	s.server.tally.leave()
+}
+
+// closing lets no goroutine be started any more. It returns the calls to wait
+// for; those that wait for a slot are given up.
+func (s *session) closing() (begun bool, unfinished []*call) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.leaving = true
+	for _, c := range s.calls {
+		if c.m.Method == methodTasksCancel {
+			unfinished = append(unfinished, c)
+		} else if c.state == queued {
+			c.state = cancelled
+			c.cancel(errCancelled)
+		}
+	}
+	return s.begun, unfinished
+}
+
+// takeLeave tells the server that the session is over. It need not listen: the
+// spec lets it answer 405.
+func (s *session) takeLeave() {
+	p := s.current()
+	if p.id == "" || s.ctx.Err() != nil {
+		return
+	}
+	r := newReach(nil)
+	req, err := http.NewRequestWithContext(context.WithoutCancel(s.ctx), http.MethodDelete, p.url, nil)
+	if err != nil {
+		return
+	}
+	resp, f := s.do(req.WithContext(r.trace(s.ctx)), p, http.Header{}, r)
+	if f != nil {
+		s.log.Debug("upstream was not told that the session is over", "err", f.cause)
+		return
+	}
+	discard(resp)
+}

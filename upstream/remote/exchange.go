@@ -1,0 +1,316 @@
+package remote
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+)
+
+const (
+	// resumeAfter is how long to wait before a stream is resumed whose server
+	// did not say.
+	resumeAfter = 500 * time.Millisecond
+
+	// maxResumes without an event in between are made.
+	maxResumes = 2
+
+	// lingering is how long the server may take to end a stream after the
+	// response, which saves its connection.
+	lingering = 250 * time.Millisecond
+)
+
+// An exchange is one request and what comes on the response to it, until its
+// reply. What comes before that goes to Recv.
+type exchange struct {
+	s       *session
+	p       *peer
+	id      jsonrpc.ID // of the request
+	related jsonrpc.ID // set on messages for Recv; zero for requests of our own
+	reach   *reach
+	began   func()                     // called when the response begins; may be nil
+	greeted func(http.Header) *failure // called with its header when it is a success; may be nil
+
+	resp   *http.Response // nil before it has come
+	vague  bool           // the reply came with an error status and without an id
+	lastID string         // of the stream's last event that had one
+	retry  time.Duration
+}
+
+// run posts the request m and reads until its reply. The caller calls close or
+// linger.
+func (x *exchange) run(ctx context.Context, m *jsonrpc.Message) (*jsonrpc.Message, *failure) {
+	var f *failure
+	if x.resp, f = x.s.post(ctx, x.p, m, x.reach); f != nil {
+		return nil, f
+	}
+	if x.began != nil {
+		x.began()
+	}
+	switch status := x.resp.StatusCode; {
+	case status == http.StatusNotFound && x.p.id != "":
+		f = refused(status)
+		f.lost = true
+		return nil, f
+	case status < 200 || status >= 300:
+		return x.refusal()
+	case x.resp.Header.Get("Content-Encoding") != "":
+		return nil, invalid("compressed response")
+	}
+	if x.greeted != nil {
+		if f := x.greeted(x.resp.Header); f != nil {
+			return nil, f
+		}
+	}
+	switch mediaType(x.resp) {
+	case typeJSON:
+		return x.readJSON(ctx)
+	case typeSSE:
+		return x.readStreams(ctx)
+	}
+	return nil, x.unanswered()
+}
+
+// refusal returns what an error status says: an error of JSON-RPC if the body is
+// one, which may have no id.
+func (x *exchange) refusal() (*jsonrpc.Message, *failure) {
+	f := refused(x.resp.StatusCode)
+	if location := x.resp.Header.Get("Location"); location != "" && f.status < 400 {
+		f.err = errors.New("the server redirects to another place, which is not followed")
+	}
+	if mediaType(x.resp) != typeJSON || x.resp.Header.Get("Content-Encoding") != "" {
+		return nil, f
+	}
+	text, err := io.ReadAll(io.LimitReader(x.resp.Body, maxRefusal))
+	if err != nil {
+		return nil, f
+	}
+	m, err := x.s.server.Limits.Decode(text)
+	if err != nil || m.Error == nil {
+		return nil, f
+	}
+	reply, ok := x.mine(m)
+	if !ok {
+		return nil, f
+	}
+	x.vague = m.ID.IsZero()
+	return reply, nil
+}
+
+// unanswered returns what is wrong with a success that has no message.
+func (x *exchange) unanswered() *failure {
+	if n, err := io.ReadFull(x.resp.Body, make([]byte, 1)); n == 0 && err == io.EOF {
+		return invalid("empty response")
+	}
+	return invalid("neither JSON nor an event stream")
+}
+
+// readJSON reads a body that is the reply, or in 2025-03-26 an array with it.
+func (x *exchange) readJSON(ctx context.Context) (*jsonrpc.Message, *failure) {
+	limits := x.s.server.Limits
+	text, err := io.ReadAll(io.LimitReader(x.resp.Body, int64(limits.MaxMessage())+1))
+	switch {
+	case err != nil:
+		return nil, broken(ctx, err, true)
+	case len(text) > limits.MaxMessage():
+		return nil, invalid("message too long")
+	}
+	reply, f := x.take(ctx, text)
+	if reply == nil && f == nil {
+		f = invalid("no response to the request")
+	}
+	return reply, f
+}
+
+// take reads one message, or in 2025-03-26 several. It returns the reply if that
+// is among them.
+func (x *exchange) take(ctx context.Context, text []byte) (reply *jsonrpc.Message, f *failure) {
+	m, err := x.s.server.Limits.Decode(text)
+	if err != nil {
+		bad, _ := errors.AsType[*jsonrpc.InvalidError](err)
+		if bad.Reply && (bad.ID.IsZero() || same(bad.ID, x.id)) || mediaType(x.resp) == typeJSON {
+			return nil, invalid(bad.Reason)
+		}
+		return nil, x.put(ctx, received{err: bad})
+	}
+	elements := m.Batch
+	if elements == nil {
+		elements = []*jsonrpc.Message{m}
+	}
+	for _, e := range elements {
+		switch answer, mine := x.mine(e); {
+		case mine:
+			reply = answer
+		case e.IsResponse():
+			f = invalid("a response to another request")
+		default:
+			e.Related = x.related
+			x.s.asked(e, x.p)
+			if f := x.put(ctx, received{m: e}); f != nil {
+				return nil, f
+			}
+		}
+	}
+	if reply != nil {
+		return reply, nil
+	}
+	return nil, f
+}
+
+// mine reports whether m is the reply. An error without an id can be about
+// nothing else.
+func (x *exchange) mine(m *jsonrpc.Message) (*jsonrpc.Message, bool) {
+	if !m.IsResponse() || !m.ID.IsZero() && !same(m.ID, x.id) {
+		return nil, false
+	}
+	if m.ID.IsZero() {
+		m = &jsonrpc.Message{ID: x.id, Error: m.Error}
+	}
+	m.Related = x.related
+	return m, true
+}
+
+// same reports whether a reply's id is that of the request. A server that
+// answers 5 with 5.0 or "5" means 5.
+func same(reply, request jsonrpc.ID) bool {
+	if reply == request {
+		return true
+	}
+	n, isInt := request.Int()
+	got, ok := reply.Answered()
+	return isInt && ok && got == n
+}
+
+func (x *exchange) put(ctx context.Context, r received) *failure {
+	if !x.s.put(r) {
+		return broken(ctx, jsonrpc.ErrClosed, true)
+	}
+	return nil
+}
+
+// readStreams reads the event stream, and what resumes it, until the reply.
+func (x *exchange) readStreams(ctx context.Context) (*jsonrpc.Message, *failure) {
+	for resumes := 0; ; {
+		if x.resp != nil {
+			reply, progress, f, end := x.readStream(ctx)
+			if reply != nil || f != nil {
+				return reply, f
+			}
+			if progress {
+				resumes = 0
+			}
+			f = broken(ctx, end, true)
+			if f.cause == "connection lost" && end == io.EOF {
+				f.cause = "stream ended"
+			}
+			if x.lastID == "" || resumes == maxResumes {
+				return nil, f
+			}
+			x.close()
+		} else if resumes == maxResumes {
+			return nil, &failure{cause: "connection lost", phase: jsonrpc.InFlight}
+		}
+		resumes++
+		if f := x.resume(ctx); f != nil {
+			return nil, f
+		}
+	}
+}
+
+// readStream reads one event stream until the reply or its end. progress is
+// whether something came.
+func (x *exchange) readStream(ctx context.Context) (reply *jsonrpc.Message, progress bool, f *failure, end error) {
+	events := newEvents(x.resp.Body, x.s.server.Limits.MaxMessage())
+	for {
+		ev, err := events.next()
+		switch {
+		case errors.Is(err, errEventTooLong):
+			return nil, progress, invalid("message too long"), nil
+		case err != nil:
+			return nil, progress, nil, err
+		}
+		if ev.retry > 0 {
+			x.retry = ev.retry
+		}
+		if ev.id != "" && ev.id != x.lastID {
+			x.lastID, progress = ev.id, true
+		}
+		if ev.kind != "" || ev.data == "" { // the first event may have no data: it is there for its id
+			continue
+		}
+		progress = true
+		if reply, f = x.take(ctx, []byte(ev.data)); reply != nil || f != nil {
+			return reply, progress, f, nil
+		}
+	}
+}
+
+// resume opens the rest of the stream after as long as the server wants. x.resp
+// is nil when that has failed for now.
+func (x *exchange) resume(ctx context.Context) *failure {
+	if err := sleep(ctx, wait(x.retry, resumeAfter)); err != nil {
+		return broken(ctx, err, true)
+	}
+	resp, f := x.s.get(ctx, x.p, x.lastID)
+	switch {
+	case f != nil && f.phase == jsonrpc.NotSent || ctx.Err() != nil: // nobody there
+		if f != nil {
+			f.phase = jsonrpc.InFlight // of the request
+			return f
+		}
+		resp.Body.Close()
+		return broken(ctx, ctx.Err(), true)
+	case f != nil:
+		return nil
+	case resp.StatusCode == http.StatusOK && mediaType(resp) == typeSSE && resp.Header.Get("Content-Encoding") == "":
+		x.resp = resp
+		return nil
+	}
+	discard(resp)
+	if resp.StatusCode >= 500 {
+		return nil
+	}
+	return refused(resp.StatusCode)
+}
+
+func wait(retry, otherwise time.Duration) time.Duration {
+	if retry > 0 {
+		return retry
+	}
+	return otherwise
+}
+
+// sleep waits, for as long as ctx lives.
+func sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// close ends the exchange.
+func (x *exchange) close() {
+	if x.resp != nil {
+		x.resp.Body.Close()
+		x.resp = nil
+	}
+}
+
+// linger ends the exchange of a call that was answered. The server gets a moment
+// to end the response by itself.
+func (x *exchange) linger(c *call) {
+	if x.resp == nil {
+		return
+	}
+	t := time.AfterFunc(lingering, func() { c.cancel(nil) })
+	defer t.Stop()
+	io.CopyN(io.Discard, x.resp.Body, maxRefusal)
+	x.close()
+}

@@ -1,0 +1,134 @@
+package remote
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"io"
+	"net"
+	"net/url"
+	"os"
+	"strconv"
+	"syscall"
+
+	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+)
+
+// Why work that depends on a context was given up.
+var (
+	errCancelled   = errors.New("the request was cancelled")
+	errSessionLost = errors.New("the server has forgotten the session")
+)
+
+// A failure is why a request has no answer. It becomes an error in the answer's
+// place, and counts for the log.
+type failure struct {
+	cause   string        // as in jsonrpc.ErrorData
+	phase   jsonrpc.Phase // how far the request came
+	invalid bool          // the answer came but could not be used
+	status  int           // of the HTTP response; zero if there was none
+	lost    bool          // status is a 404 to a session's id: the request did not run
+	err     error         // for the log; may be nil
+}
+
+// answer returns the error that stands in the place of an answer to id.
+func (f *failure) answer(upstream string, id jsonrpc.ID) *jsonrpc.Message {
+	if f.invalid {
+		return jsonrpc.NewError(id, jsonrpc.InvalidResponse(upstream, f.cause))
+	}
+	return jsonrpc.NewError(id, jsonrpc.ConnectionClosed(jsonrpc.CodeInternalError, upstream, f.cause, f.phase))
+}
+
+// invalid returns the failure of a request whose answer cannot be used.
+func invalid(reason string) *failure {
+	return &failure{cause: reason, phase: jsonrpc.InFlight, invalid: true}
+}
+
+// refused returns the failure of a request that was answered with an HTTP status.
+func refused(status int) *failure {
+	return &failure{cause: httpCause(status), phase: jsonrpc.InFlight, status: status}
+}
+
+func httpCause(status int) string { return "HTTP " + strconv.Itoa(status) }
+
+// broken returns the failure of a request because of err. What is beyond reach
+// was not sent.
+func broken(ctx context.Context, err error, reached bool) *failure {
+	f := &failure{cause: causeOf(err), phase: jsonrpc.InFlight, err: withoutURL(err)}
+	if errors.Is(context.Cause(ctx), errSessionLost) {
+		f.cause, f.err = httpCause(404), errSessionLost
+	}
+	if !reached {
+		f.phase = jsonrpc.NotSent
+	}
+	return f
+}
+
+// withoutURL strips from an error of net/http the URL, which may hold secrets.
+func withoutURL(err error) error {
+	if e, ok := errors.AsType[*url.Error](err); ok {
+		return e.Err
+	}
+	return err
+}
+
+// causes of the errors that can be told by comparing.
+var causes = []struct {
+	err   error
+	cause string
+}{
+	{syscall.ECONNREFUSED, "connection refused"},
+	{syscall.EHOSTUNREACH, "host unreachable"},
+	{syscall.ENETUNREACH, "network unreachable"},
+	{syscall.ECONNRESET, "connection reset"},
+	{syscall.EPIPE, "connection reset"},
+	{io.EOF, "connection lost"},
+	{io.ErrUnexpectedEOF, "connection lost"},
+	{net.ErrClosed, "connection lost"},
+}
+
+// causeOf returns what an error of net/http is for clients.
+func causeOf(err error) string {
+	for _, c := range causes {
+		if errors.Is(err, c.err) {
+			return c.cause
+		}
+	}
+	if isTLS(err) {
+		return "TLS handshake failed"
+	}
+	if e, ok := errors.AsType[*net.DNSError](err); ok && e.IsNotFound {
+		return "no such host"
+	} else if ok {
+		return "name lookup failed"
+	}
+	op, isOp := errors.AsType[*net.OpError](err)
+	timeout := isTimeout(err)
+	switch {
+	case isOp && op.Op == "write" && timeout:
+		return "write timeout"
+	case isOp && op.Op == "dial" && timeout:
+		return "connect timeout"
+	case isOp && op.Op == "dial":
+		return "connect failed"
+	case timeout:
+		return "timeout"
+	}
+	return "request failed"
+}
+
+func isTLS(err error) bool {
+	_, certificate := errors.AsType[*tls.CertificateVerificationError](err)
+	_, record := errors.AsType[tls.RecordHeaderError](err)
+	_, alert := errors.AsType[tls.AlertError](err)
+	_, authority := errors.AsType[x509.UnknownAuthorityError](err)
+	_, host := errors.AsType[x509.HostnameError](err)
+	_, other := errors.AsType[x509.CertificateInvalidError](err)
+	return certificate || record || alert || authority || host || other
+}
+
+func isTimeout(err error) bool {
+	var e interface{ Timeout() bool }
+	return errors.Is(err, os.ErrDeadlineExceeded) || errors.As(err, &e) && e.Timeout()
+}

@@ -1,0 +1,143 @@
+package remote
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+
+	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+)
+
+// listen reads what the server says outside of calls, for as long as p lives. A
+// server need not offer that; one that did and broke off is asked again.
+func (s *session) listen(p *peer) {
+	pause := backoff.ExponentialBackOff{
+		InitialInterval: 500 * time.Millisecond, RandomizationFactor: 0.5, Multiplier: 2, MaxInterval: 30 * time.Second,
+	}
+	l := listener{s: s, p: p}
+	for worked := false; ; {
+		status := l.listen(p.ctx)
+		switch {
+		case p.ctx.Err() != nil:
+			return
+		case status == http.StatusOK:
+			worked = true
+		case status == http.StatusNotFound && p.id != "" && worked:
+			s.renew(p.ctx, p) // nobody else may notice for long
+			return
+		case !worked || status == http.StatusMethodNotAllowed:
+			s.log.Debug("upstream offers no stream outside of calls", "status", status)
+			return
+		case status != 0 && status < 500:
+			l.lastID = "" // that may be what it does not like
+		}
+		if l.progress {
+			pause.Reset()
+		}
+		next := pause.NextBackOff()
+		if l.progress && l.retry > 0 {
+			next = l.retry
+		}
+		if sleep(p.ctx, max(next, l.retry)) != nil {
+			return
+		}
+	}
+}
+
+// A listener reads one stream after the other.
+type listener struct {
+	s        *session
+	p        *peer
+	lastID   string
+	retry    time.Duration // as the server wants it; zero if it did not say
+	progress bool          // something came on the last stream
+}
+
+// listen reads one stream to its end. It returns the status of the response, 200
+// only with a stream; zero if there was no response.
+func (l *listener) listen(ctx context.Context) (status int) {
+	l.progress = false
+	resp, f := l.s.get(ctx, l.p, l.lastID)
+	if f != nil {
+		return 0
+	}
+	switch {
+	case resp.StatusCode != http.StatusOK:
+		discard(resp)
+		return resp.StatusCode
+	case mediaType(resp) != typeSSE || resp.Header.Get("Content-Encoding") != "":
+		discard(resp)
+		return http.StatusNotAcceptable
+	}
+	defer resp.Body.Close()
+	events := newEvents(resp.Body, l.s.server.Limits.MaxMessage())
+	for {
+		ev, err := events.next()
+		if err != nil && !errors.Is(err, errEventTooLong) {
+			return http.StatusOK
+		}
+		if ev.retry > 0 {
+			l.retry = ev.retry
+		}
+		if ev.id != "" {
+			l.lastID, l.progress = ev.id, true
+		}
+		if err == nil && (ev.kind != "" || ev.data == "") {
+			continue
+		}
+		l.progress = true
+		if !l.s.unrelated(ev.data, err, l.p) {
+			return http.StatusOK
+		}
+	}
+}
+
+// unrelated brings on what came outside of a call's own response, which is how
+// all comes on HTTP+SSE. It reports whether the session still lives.
+func (s *session) unrelated(text string, err error, p *peer) bool {
+	if err != nil {
+		return s.put(received{err: &jsonrpc.InvalidError{Code: jsonrpc.CodeInvalidRequest, Reason: "message too long"}})
+	}
+	m, err := s.server.Limits.Decode([]byte(text))
+	if err != nil {
+		bad, _ := errors.AsType[*jsonrpc.InvalidError](err)
+		if c := s.find(bad.ID); c != nil && bad.Reply {
+			s.failCall(c, invalid(bad.Reason))
+			return true
+		}
+		return s.put(received{err: bad})
+	}
+	elements := m.Batch
+	if elements == nil {
+		elements = []*jsonrpc.Message{m}
+	}
+	for _, e := range elements {
+		if c := s.find(e.ID); e.IsResponse() && c != nil {
+			s.reply(c, e)
+			continue
+		}
+		s.asked(e, p)
+		if !s.put(received{m: e}) {
+			return false
+		}
+	}
+	return true
+}
+
+// find returns the call that a response with that id answers, nil if there is
+// none.
+func (s *session) find(id jsonrpc.ID) *call {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if c := s.calls[id]; c != nil {
+		return c
+	}
+	n, ok := id.Answered()
+	if !ok {
+		return nil
+	}
+	return s.calls[jsonrpc.IntID(n)]
+}

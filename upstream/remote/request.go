@@ -1,0 +1,150 @@
+package remote
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"mime"
+	"net/http"
+	"net/http/httptrace"
+	"sync"
+	"sync/atomic"
+
+	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+)
+
+const (
+	headerSession = "Mcp-Session-Id"
+	headerVersion = "Mcp-Protocol-Version"
+	headerResume  = "Last-Event-Id"
+
+	typeJSON = "application/json"
+	typeSSE  = "text/event-stream"
+
+	// maxRefusal bounds the bytes of a response with an error status, and of
+	// what is read of one that nobody wants so that its connection can be reused.
+	maxRefusal = 64 << 10
+)
+
+// A peer is the session as the server knows it. A session that the server has
+// forgotten goes on with another peer.
+type peer struct {
+	// Static once a request other than initialize may use it.
+	url     string // where messages are posted
+	legacy  bool   // HTTP+SSE: answers come on the session's stream
+	id      string // the session's; "" if the server gave none
+	version string // negotiated; "" if unknown
+
+	ctx    context.Context // done: the peer is lost, or the session ends
+	cancel context.CancelFunc
+}
+
+// A reach notes how far a request came.
+type reach struct {
+	connected atomic.Bool   // something may have been sent from here on
+	delivered *atomic.Bool  // the session's, set with it; nil for what does not count there
+	written   chan struct{} // closed when the whole request was, or will not be
+	once      sync.Once
+}
+
+func newReach(delivered *atomic.Bool) *reach {
+	return &reach{delivered: delivered, written: make(chan struct{})}
+}
+
+func (r *reach) connect() {
+	r.connected.Store(true)
+	if r.delivered != nil {
+		r.delivered.Store(true)
+	}
+}
+
+func (r *reach) done() { r.once.Do(func() { close(r.written) }) }
+
+func (r *reach) trace(ctx context.Context) context.Context {
+	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+		GotConn:      func(httptrace.GotConnInfo) { r.connect() },
+		WroteRequest: func(httptrace.WroteRequestInfo) { r.done() },
+	})
+}
+
+// post sends a message. The caller closes the response's body.
+func (s *session) post(ctx context.Context, p *peer, m *jsonrpc.Message, r *reach) (*http.Response, *failure) {
+	req, err := http.NewRequestWithContext(r.trace(ctx), http.MethodPost, p.url, bytes.NewReader(m.Append(nil)))
+	if err != nil {
+		return nil, broken(ctx, err, false)
+	}
+	return s.do(req, p, http.Header{"Content-Type": {typeJSON}, "Accept": {typeJSON + ", " + typeSSE}}, r)
+}
+
+// get opens an event stream, behind the event lastID if that is not "". The
+// caller closes the response's body.
+func (s *session) get(ctx context.Context, p *peer, lastID string) (*http.Response, *failure) {
+	r := newReach(nil)
+	req, err := http.NewRequestWithContext(r.trace(ctx), http.MethodGet, p.url, nil)
+	if err != nil {
+		return nil, broken(ctx, err, false)
+	}
+	own := http.Header{"Accept": {typeSSE}}
+	if lastID != "" {
+		own.Set(headerResume, lastID)
+	}
+	return s.do(req, p, own, r)
+}
+
+// do sends a request with the headers of the config and, winning over them,
+// those of the protocol.
+func (s *session) do(req *http.Request, p *peer, own http.Header, r *reach) (*http.Response, *failure) {
+	header, err := s.server.header()
+	if err != nil {
+		return nil, &failure{cause: "bad header file", phase: jsonrpc.NotSent, err: err}
+	}
+	req.Host = header.Get("Host")
+	for _, name := range []string{"Host", "Accept-Encoding", headerSession, headerVersion, headerResume} {
+		header.Del(name)
+	}
+	for name, values := range own {
+		header[name] = values
+	}
+	if p.id != "" {
+		header.Set(headerSession, p.id)
+	}
+	if p.version != "" {
+		header.Set(headerVersion, p.version)
+	}
+	if header.Get("User-Agent") == "" {
+		header.Set("User-Agent", "mcp-proxy")
+	}
+	req.Header = header
+	resp, err := s.server.client.Do(req)
+	if err != nil {
+		return nil, broken(req.Context(), err, r.connected.Load())
+	}
+	s.noteStatus(resp)
+	return resp, nil
+}
+
+// noteStatus keeps what a response says about the credentials.
+func (s *session) noteStatus(resp *http.Response) {
+	switch {
+	case resp.StatusCode == http.StatusUnauthorized || resp.StatusCode == http.StatusForbidden:
+		s.server.files.refused()
+		s.server.tally.denied(resp.StatusCode)
+	case resp.StatusCode < 300:
+		s.server.tally.accepted()
+	}
+}
+
+// mediaType returns the type of a response's body, "" if it has none.
+func mediaType(resp *http.Response) string {
+	t, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type"))
+	return t
+}
+
+// discard reads a body that nobody wants to its end, if that is near, so that
+// its connection can be used again, and closes it.
+func discard(resp *http.Response) {
+	if mediaType(resp) != typeSSE {
+		io.CopyN(io.Discard, resp.Body, maxRefusal)
+	}
+	resp.Body.Close()
+}

@@ -1,0 +1,232 @@
+package remote
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+
+	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+)
+
+const (
+	// inDepth is how many messages wait for Recv; then the streams that they
+	// come on wait.
+	inDepth = 16
+
+	// outDepth is how many notifications and responses wait to be posted; then
+	// Send waits.
+	outDepth = 64
+
+	// maxOpen bounds the requests in flight. Those beyond are answered with an
+	// error, since Send must not wait for a response.
+	maxOpen = 4096
+)
+
+// A session is a jsonrpc.Conn to a Server: one HTTP session, or several one after
+// the other when the server forgets. See the package's doc for its goroutines.
+type session struct {
+	// Static after construction.
+	server   *Server
+	log      *slog.Logger
+	ctx      context.Context // done: all is given up at once
+	cancel   context.CancelFunc
+	work     context.Context // child of ctx, of calls and streams. Done: they are given up
+	giveUp   context.CancelFunc
+	hurry    context.Context // child of ctx, of notifications and responses
+	stopTalk context.CancelFunc
+	unhook   func() bool // from the ctx of Dial
+
+	in     chan received // to Recv; never closed
+	lane   chan told     // to talk; never closed
+	opened chan struct{} // closed when the server answered initialize
+	ready  chan struct{} // closed when it was told initialized
+	ended  chan struct{} // closed by end
+	left   chan struct{} // closed by Close: the lane gets no more
+	told   chan struct{} // closed by talk at its end
+
+	endOnce, openOnce, readyOnce, closeOnce sync.Once
+
+	err error // the end; written before ended is closed
+
+	// delivered: a request besides initialize may have reached the server.
+	delivered atomic.Bool
+
+	wg sync.WaitGroup
+
+	mu        sync.Mutex      // guards the fields below
+	begun     bool            // something was sent
+	leaving   bool            // no goroutine may be started any more
+	gate      <-chan struct{} // what messages that are sent now wait for; nil: nothing
+	calls     map[jsonrpc.ID]*call
+	questions map[jsonrpc.ID]*peer // of the server, not answered: whom the answer is for
+	peer      *peer
+	renewal   *renewal // under way; nil if none is
+	state     state
+}
+
+// received is what Recv returns.
+type received struct {
+	m   *jsonrpc.Message
+	err *jsonrpc.InvalidError
+}
+
+func newSession(ctx context.Context, server *Server) *session {
+	s := &session{
+		server: server, log: server.tally.log,
+		in: make(chan received, inDepth), lane: make(chan told, outDepth),
+		opened: make(chan struct{}), ready: make(chan struct{}), ended: make(chan struct{}),
+		left: make(chan struct{}), told: make(chan struct{}),
+		calls: make(map[jsonrpc.ID]*call),
+	}
+	s.ctx, s.cancel = context.WithCancel(ctx)
+	s.work, s.giveUp = context.WithCancel(s.ctx)
+	s.hurry, s.stopTalk = context.WithCancel(s.ctx)
+	s.peer = s.newPeer(server.URL)
+	s.unhook = context.AfterFunc(ctx, func() { s.fail("stopped", context.Cause(ctx)) })
+	server.tally.join()
+	return s
+}
+
+func (s *session) newPeer(url string) *peer {
+	p := &peer{url: url}
+	p.ctx, p.cancel = context.WithCancel(s.work)
+	return p
+}
+
+// spawn runs fn in a goroutine that Close waits for. It does not when the
+// session is being left.
+func (s *session) spawn(fn func()) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.leaving {
+		return false
+	}
+	s.wg.Go(fn)
+	return true
+}
+
+// current returns the peer that messages go to.
+func (s *session) current() *peer {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.peer
+}
+
+// Recv implements jsonrpc.Conn. The end is a [*jsonrpc.ClosedError], after what
+// had come before it; after Close it is jsonrpc.ErrClosed.
+func (s *session) Recv() (*jsonrpc.Message, error) {
+	select {
+	case r := <-s.in:
+		return r.result()
+	case <-s.ended:
+	}
+	select {
+	case r := <-s.in:
+		return r.result()
+	default:
+		return nil, s.err
+	}
+}
+
+func (r received) result() (*jsonrpc.Message, error) {
+	if r.err != nil {
+		return nil, r.err
+	}
+	return r.m, nil
+}
+
+// put brings something to Recv. It reports whether the session still lives.
+func (s *session) put(r received) bool {
+	select {
+	case s.in <- r:
+		return true
+	case <-s.ended:
+		return false
+	}
+}
+
+// Send implements jsonrpc.Conn. It waits for room at most, never for a response.
+func (s *session) Send(m *jsonrpc.Message) error {
+	if m.Batch == nil {
+		return s.send(m)
+	}
+	for _, e := range m.Batch { // versions since 2025-06-18 have no batches
+		if err := s.send(e); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *session) send(m *jsonrpc.Message) error {
+	select {
+	case <-s.ended:
+		return jsonrpc.Closed(s.err)
+	default:
+	}
+	gate := s.begin(m)
+	switch {
+	case m.IsRequest():
+		s.request(m, gate)
+		return nil
+	case m.Method == methodCancelled:
+		c, ok := s.cancelled(m)
+		if !ok {
+			return nil
+		}
+		return s.tell(told{m: m, gate: gate, cancels: c})
+	}
+	return s.tell(told{m: m, gate: gate})
+}
+
+// begin starts what the first message needs. It returns what m has to wait for:
+// all after initialize for its answer, all after initialized for its being
+// accepted.
+func (s *session) begin(m *jsonrpc.Message) (gate <-chan struct{}) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.begun && !s.leaving {
+		s.begun = true
+		s.wg.Go(s.talk)
+		if s.server.SSE {
+			s.gate = s.opened
+			s.wg.Go(s.openLegacy)
+		}
+	}
+	gate = s.gate
+	switch {
+	case m.Method == methodInitialize:
+		s.gate = s.opened
+	case m.Method == methodInitialized:
+		s.gate = s.ready
+	case !m.IsRequest() && gate == s.ready: // they are in order anyway
+		return nil
+	}
+	return gate
+}
+
+// end is the one place through which every end passes; the first one counts.
+func (s *session) end(err error) {
+	s.endOnce.Do(func() {
+		s.err = err
+		close(s.ended)
+	})
+}
+
+// fail ends the session because of what happened to it.
+func (s *session) fail(cause string, err error) {
+	s.end(&jsonrpc.ClosedError{Cause: cause, Delivered: s.delivered.Load(), Err: err})
+	s.cancel()
+}
+
+// failed ends the session because of how a request failed that it cannot do
+// without.
+func (s *session) failed(f *failure) {
+	cause, err := f.cause, f.err
+	if f.invalid {
+		cause, err = "invalid response", fmt.Errorf("invalid response: %s", f.cause)
+	}
+	s.fail(cause, err)
+}

@@ -1,0 +1,156 @@
+package remote
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"io"
+	"strconv"
+	"time"
+
+	"github.com/tmaxmax/go-sse"
+)
+
+const (
+	// eventSlack is what an event may have beyond its message: names of fields,
+	// its id, comments are not counted.
+	eventSlack = 64 << 10
+
+	maxEventID = 1 << 10 // bytes; a longer id is not used to resume
+
+	// maxRetry bounds how long a server can keep us from coming back.
+	maxRetry = time.Minute
+)
+
+// errEventTooLong is an event that is skipped.
+var errEventTooLong = errors.New("event too long")
+
+// An event is one that a server sent.
+type event struct {
+	kind  string // "" for a message
+	data  string
+	id    string        // "" if it has none of its own that can be used
+	retry time.Duration // how long to wait before resuming; zero if it does not say
+}
+
+// events reads server-sent events. It cuts the stream at blank lines and drops
+// comments, which cost no memory so; what an event says is read by go-sse, one
+// event at a time. (Given the whole stream, go-sse would look at a long event
+// again from its start for each packet, keep the buffer of the longest, and not
+// tell the retry field.)
+type events struct {
+	r       *bufio.Reader
+	max     int // bytes of one event
+	buf     []byte
+	start   bool // at the start of a line
+	afterCR bool // which a line feed may follow
+	comment bool // in a line that is a comment
+	skip    bool // the event is too long
+	tell    bool // and that has not been said
+}
+
+func newEvents(r io.Reader, maxMessage int) *events {
+	return &events{r: bufio.NewReader(r), max: maxMessage + eventSlack, start: true}
+}
+
+// next returns the next event. It returns errEventTooLong as soon as one is, and
+// skips it when it is called again; io.EOF when the stream ended, and any other
+// error when it broke.
+func (e *events) next() (event, error) {
+	for {
+		blank, err := e.more()
+		switch {
+		case err == io.EOF && len(e.buf) > 0 && !e.skip: // servers forget the last blank line
+			return e.parse(), nil
+		case err != nil:
+			return event{}, err
+		case e.tell:
+			e.tell = false
+			return event{}, errEventTooLong
+		case !blank:
+		case e.skip:
+			e.skip = false
+		case len(e.buf) > 0:
+			return e.parse(), nil
+		}
+	}
+}
+
+// more takes what has arrived, at most to the end of a line. It reports whether
+// that was a blank line, the end of an event.
+func (e *events) more() (blank bool, err error) {
+	if _, err := e.r.Peek(1); err != nil {
+		return false, err
+	}
+	buf, _ := e.r.Peek(e.r.Buffered())
+	if e.afterCR && buf[0] == '\n' {
+		e.afterCR = false
+		e.r.Discard(1)
+		return false, nil
+	}
+	e.afterCR = false
+	if e.start {
+		e.comment = buf[0] == ':'
+	}
+	n := bytes.IndexAny(buf, "\r\n")
+	if n < 0 {
+		e.keep(buf)
+		e.start = false
+		e.r.Discard(len(buf))
+		return false, nil
+	}
+	blank = e.start && n == 0
+	if !blank {
+		e.keep(buf[:n])
+		e.keep([]byte{'\n'})
+	}
+	e.afterCR, e.start = buf[n] == '\r', true
+	e.r.Discard(n + 1)
+	return blank, nil
+}
+
+func (e *events) keep(text []byte) {
+	switch {
+	case e.comment || e.skip:
+	case len(e.buf)+len(text) > e.max:
+		e.skip, e.tell, e.buf = true, true, nil
+	default:
+		e.buf = append(e.buf, text...)
+	}
+}
+
+// parse reads the event that is in the buffer, and empties that.
+func (e *events) parse() event {
+	var ev event
+	text := append(e.buf, '\n')
+	e.buf = nil
+	config := sse.ReadConfig{MaxEventSize: len(text) + 1}
+	for parsed, err := range sse.Read(bytes.NewReader(text), &config) {
+		if err != nil {
+			break // only fields that SSE does not know
+		}
+		ev.kind, ev.data, ev.id = parsed.Type, parsed.Data, parsed.LastEventID
+	}
+	if ev.kind == "message" {
+		ev.kind = ""
+	}
+	if len(ev.id) > maxEventID || !sendable(ev.id) {
+		ev.id = ""
+	}
+	ev.retry = retry(text)
+	return ev
+}
+
+// retry returns the value of the retry field of an event, which go-sse keeps to
+// itself.
+func retry(text []byte) (wait time.Duration) {
+	for line := range bytes.Lines(text) {
+		if value, ok := bytes.CutPrefix(line, []byte("retry:")); ok {
+			ms, err := strconv.ParseUint(string(bytes.TrimSpace(value)), 10, 31)
+			if err == nil {
+				wait = min(max(time.Duration(ms)*time.Millisecond, time.Millisecond), maxRetry)
+			}
+		}
+	}
+	return wait
+}

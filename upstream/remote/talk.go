@@ -1,0 +1,119 @@
+package remote
+
+import (
+	"context"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+)
+
+// talkTimeout bounds how long a notification or a response may take, since
+// those behind it wait.
+const talkTimeout = 10 * time.Second
+
+// told is a notification or a response on its way to the server.
+type told struct {
+	m       *jsonrpc.Message
+	gate    <-chan struct{} // what it waits for; nil: nothing
+	cancels *call           // the request that m cancels; nil if it cancels none
+}
+
+// tell queues what is to be posted in order.
+func (s *session) tell(t told) error {
+	select {
+	case s.lane <- t:
+		return nil
+	case <-s.ended:
+		return jsonrpc.Closed(s.err)
+	}
+}
+
+// talk posts notifications and responses one after the other: two requests on
+// their way at once may overtake each other. After Close it posts what is left.
+func (s *session) talk() {
+	defer close(s.told)
+	for {
+		select {
+		case t := <-s.lane:
+			s.talkOne(t)
+			continue
+		case <-s.left:
+		}
+		select {
+		case t := <-s.lane:
+			s.talkOne(t)
+		default:
+			return
+		}
+	}
+}
+
+func (s *session) talkOne(t told) {
+	if t.cancels != nil {
+		defer t.cancels.cancel(errCancelled)
+	}
+	if t.m.Method == methodInitialized {
+		defer s.isReady()
+	}
+	if !s.mayTalk(t) {
+		return
+	}
+	ctx, cancel := context.WithTimeout(s.hurry, talkTimeout)
+	defer cancel()
+	p := s.current()
+	if t.m.IsResponse() && !s.answersFor(t.m.ID, p) {
+		s.log.Debug("response dropped, its request came from a session that the server has forgotten", "id", t.m.ID)
+		return
+	}
+	if f := s.deliver(ctx, p, t.m); f != nil {
+		s.log.Debug("message was not accepted by the upstream", "method", t.m.Method, "id", t.m.ID, "err", f.cause)
+	}
+}
+
+// mayTalk waits until the server can make sense of a message. With false it
+// never will.
+func (s *session) mayTalk(t told) bool {
+	if t.gate != nil {
+		select {
+		case <-t.gate:
+		case <-s.ended:
+			select { // both at once
+			case <-t.gate:
+			default:
+				return false
+			}
+		}
+	}
+	if t.cancels == nil {
+		return true
+	}
+	select {
+	case <-t.cancels.reach.written:
+		return true
+	case <-s.hurry.Done():
+		return false
+	}
+}
+
+// isReady lets the messages behind initialized go, and begins to listen.
+func (s *session) isReady() {
+	s.readyOnce.Do(func() {
+		close(s.ready)
+		if p := s.current(); !p.legacy {
+			s.spawn(func() { s.listen(p) })
+		}
+	})
+}
+
+// deliver posts a message that has no answer.
+func (s *session) deliver(ctx context.Context, p *peer, m *jsonrpc.Message) *failure {
+	resp, f := s.post(ctx, p, m, newReach(nil))
+	if f != nil {
+		return f
+	}
+	defer discard(resp)
+	if resp.StatusCode < 200 || resp.StatusCode >= 300 {
+		return refused(resp.StatusCode)
+	}
+	return nil
+}
