@@ -22,6 +22,9 @@ type remote struct {
 	conn    jsonrpc.Conn  // nil if there is none
 	err     error
 
+	mu    sync.Mutex         // guards the field below
+	early []*jsonrpc.Message // to be sent first when conn is there
+
 	ending   chan struct{} // closed by finish and abort
 	left     chan struct{} // closed when leave is through; set before ending is closed
 	endsOnce sync.Once
@@ -41,17 +44,51 @@ func (r *remote) await() jsonrpc.Conn {
 	return r.conn
 }
 
+// maxEarly is how many messages may come before the session is there; then send
+// waits for it. A proxy sends initialize, and then waits itself.
+const maxEarly = 64
+
 // send leaves it to recv to tell of a session that is lost.
 func (r *remote) send(batch []*jsonrpc.Message) {
+	if r.isEarly(batch) {
+		return
+	}
 	if conn := r.await(); conn != nil {
 		_ = jsonrpc.SendAll(conn, batch)
 	}
 }
 
+// isEarly keeps messages for a session that is being dialled.
+func (r *remote) isEarly(batch []*jsonrpc.Message) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if closed(r.dialled) || len(r.early) >= maxEarly {
+		return false
+	}
+	r.early = append(r.early, batch...)
+	return true
+}
+
+// connect dials the session and sends what has come meanwhile.
+func (r *remote) connect() {
+	r.conn, r.err = r.dial(r.ctx)
+	for {
+		r.mu.Lock()
+		early := r.early
+		r.early = nil
+		if r.conn == nil || len(early) == 0 {
+			close(r.dialled)
+			r.mu.Unlock()
+			return
+		}
+		r.mu.Unlock()
+		_ = jsonrpc.SendAll(r.conn, early)
+	}
+}
+
 func (r *remote) recv(batch []*jsonrpc.Message) ([]*jsonrpc.Message, error) {
 	if !closed(r.dialled) {
-		r.conn, r.err = r.dial(r.ctx)
-		close(r.dialled)
+		r.connect()
 	}
 	if r.conn == nil {
 		return batch, lostSession(r.err)

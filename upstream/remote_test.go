@@ -1,0 +1,156 @@
+//go:build unix
+
+package upstream
+
+import (
+	"context"
+	"encoding/json"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+)
+
+// A far is the server's end of the newest session of a remote upstream.
+type far struct {
+	t     *testing.T
+	conns chan *jsonrpc.PipeConn
+}
+
+// remoteRig returns a rig whose upstream is remote, and what the server sees.
+func remoteRig(t *testing.T) (*rig, *far) {
+	f := &far{t, make(chan *jsonrpc.PipeConn, 100)}
+	return newRigOf(t, Upstream{Dial: f.dial}), f
+}
+
+func (f *far) dial(ctx context.Context) (jsonrpc.Conn, error) {
+	near, far := jsonrpc.Pipe()
+	context.AfterFunc(ctx, func() { near.Close() })
+	f.conns <- far
+	return near, nil
+}
+
+// recv returns what the server gets next, "end" at the end.
+func recv(c *jsonrpc.PipeConn) string {
+	m, err := c.Recv()
+	if err != nil {
+		return "end"
+	}
+	return string(m.Append(nil))
+}
+
+// welcome answers initialize.
+func (f *far) welcome() *jsonrpc.PipeConn {
+	f.t.Helper()
+	c := <-f.conns
+	m, err := c.Recv()
+	if err != nil || m.Method != "initialize" {
+		f.t.Fatalf("got %v, %v", m, err)
+	}
+	c.Send(jsonrpc.NewResult(m.ID, json.RawMessage(`{}`)))
+	return c
+}
+
+// begin attaches a client to a session that was initialized.
+func begin(r *rig, f *far) (*client, *jsonrpc.PipeConn) {
+	c := r.attach("k")
+	id := c.send("initialize", 0)
+	s := f.welcome()
+	c.wait(id)
+	return c, s
+}
+
+// D05, D06: a remote server hears first that its question will not be answered,
+// then what is cancelled, then that the session ends.
+func TestD06_RemoteFarewell(t *testing.T) {
+	r, f := remoteRig(t)
+	c, s := begin(r, f)
+	id := c.send("tools/call", 1)
+	recv(s)
+	s.Send(&jsonrpc.Message{ID: jsonrpc.IntID(7), Method: "roots/list"})
+	if m := c.recv(); m.Related != id {
+		t.Errorf("the question belongs to %q, want %q", m.Related, id)
+	}
+	c.Close()
+	for _, want := range []string{`"id":7,"error":{"code":-32000`, `"notifications/cancelled","params":{"requestId":2`, "end"} {
+		if got := recv(s); !strings.Contains(got, want) {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	}
+	c.returned()
+	if w := r.log.at(slog.LevelWarn); len(w) != 0 {
+		t.Error("warned of", w)
+	}
+}
+
+// D07: a session that ends takes its calls along, with its own cause; the next
+// stream begins another.
+func TestD07_RemoteEnds(t *testing.T) {
+	r, f := remoteRig(t)
+	c, s := begin(r, f)
+	c.send("tools/call", 1)
+	recv(s)
+	s.CloseCause(&jsonrpc.ClosedError{Cause: "HTTP 502", Delivered: true})
+	c.ends("HTTP 502", true)
+	c.returned()
+	r.warned("upstream ended unexpectedly", 1)
+	again, _ := begin(r, f)
+	again.Close()
+	again.returned()
+}
+
+// D48: a server that cannot be reached says why, and after failures in a row the
+// claim waits.
+func TestD48_RemoteOutOfReach(t *testing.T) {
+	refused := &jsonrpc.ClosedError{Cause: "connection refused"}
+	r := newRigOf(t, Upstream{Dial: func(context.Context) (jsonrpc.Conn, error) { return nil, refused }})
+	for range freeFailures + 1 {
+		c := r.attach("k")
+		c.ends("connection refused", false)
+		c.returned()
+	}
+	c := r.attach("k")
+	c.ends("start failed", false)
+	c.returned()
+	if w := r.log.at(slog.LevelWarn); len(w) != freeFailures+1 || w[0]["cause"] != "connection refused" {
+		t.Error("warned of", w)
+	}
+}
+
+// D21: a client that leaves while its session is being dialled waits for nothing.
+func TestD21_ClosedWhileDialling(t *testing.T) {
+	dialling := make(chan struct{})
+	r := newRigOf(t, Upstream{Dial: func(ctx context.Context) (jsonrpc.Conn, error) {
+		close(dialling)
+		<-ctx.Done()
+		return nil, &jsonrpc.ClosedError{Cause: "cancelled", Err: ctx.Err()}
+	}})
+	c := r.attach("k")
+	c.send("initialize", 0)
+	<-dialling
+	c.Close()
+	c.returned()
+	if w := r.log.at(slog.LevelWarn); len(w) != 0 {
+		t.Error("warned of", w)
+	}
+}
+
+// A session that knows what belongs to what is believed.
+func TestRemoteRelates(t *testing.T) {
+	r, f := remoteRig(t)
+	up := r.host.Upstreams["fake"]
+	up.Relates = true
+	r.host.Upstreams["fake"] = up
+	c, s := begin(r, f)
+	id := c.send("tools/call", 1)
+	c.send("tools/call", 2)
+	for _, related := range []jsonrpc.ID{id, {}} {
+		s.Send(&jsonrpc.Message{Method: "notifications/message", Related: related})
+		if m := c.recv(); m.Related != related {
+			t.Errorf("related to %q, want %q", m.Related, related)
+		}
+	}
+	c.Close()
+	c.returned()
+}
