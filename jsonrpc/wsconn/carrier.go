@@ -13,9 +13,9 @@ import (
 )
 
 const (
-	carrierBuffer   = 16 << 10 // of what was read
-	maxCarrierFrame = 1 << 20  // bytes of one frame; more are two
-	carrierPiece    = largeWrite - 64
+	carrierBuffer   = 16 << 10   // of what was read
+	maxCarrierFrame = 1 << 20    // bytes of one frame; more are two
+	carrierPiece    = largeWrite // bytes of a frame that go out with one write; a multiple of eight, for mask
 )
 
 // A carrier is a byte stream in the binary frames of a WebSocket. Where frames
@@ -52,7 +52,7 @@ func (c *carrier) Read(p []byte) (n int, err error) {
 			c.frame, err = nil, nil
 		}
 		if err != nil {
-			c.failed(err)
+			err = c.failed(err)
 		}
 	}
 	if n > 0 || err == nil {

@@ -153,11 +153,15 @@ func (c *Conn) onPong(string) error {
 	return nil
 }
 
-// onClose is called by NextReader. The answer carries the peer's own code.
+// onClose is called by NextReader. The answer carries the peer's own code. With
+// it all is said: the peer's Close need not wait for ours.
 func (c *Conn) onClose(code int, _ string) error {
 	c.goodbye = true
 	c.end(&CloseError{code})
 	c.sayBye(code)
+	if s, ok := c.socket.(closeWriter); ok {
+		s.CloseWrite()
+	}
 	return nil
 }
 

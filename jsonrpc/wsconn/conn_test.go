@@ -1,9 +1,13 @@
 package wsconn
 
 import (
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"log"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -23,20 +27,41 @@ import (
 type wsServer struct {
 	t     *testing.T
 	url   string
+	tls   *tls.Config // what clients need
 	conns chan jsonrpc.Conn
 }
 
 func newWSServer(t *testing.T, cfg Config) *wsServer {
+	return startWSServer(t, cfg, (*httptest.Server).Start)
+}
+
+func newTLSServer(t *testing.T, cfg Config) *wsServer {
+	return startWSServer(t, cfg, (*httptest.Server).StartTLS)
+}
+
+func startWSServer(t *testing.T, cfg Config, start func(*httptest.Server)) *wsServer {
 	t.Helper()
 	s := &wsServer{t: t, conns: make(chan jsonrpc.Conn, 16)}
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if c, err := cfg.Accept(w, r, nil); err == nil {
 			s.conns <- c
 		}
 	}))
+	server.Config.ErrorLog = log.New(io.Discard, "", 0) // of refused certificates
+	start(server)
 	t.Cleanup(server.Close)
-	s.url = "ws" + strings.TrimPrefix(server.URL, "http")
+	s.url, s.tls = "ws"+strings.TrimPrefix(server.URL, "http"), trusting(server)
 	return s
+}
+
+// trusting returns what a client of server needs, nil without TLS.
+func trusting(server *httptest.Server) *tls.Config {
+	if server.TLS == nil {
+		return nil
+	}
+	roots := x509.NewCertPool()
+	roots.AddCert(server.Certificate())
+	return &tls.Config{RootCAs: roots}
 }
 
 // dial returns both ends of a new connection.
@@ -97,6 +122,7 @@ func (c *wsClient) Close() error {
 }
 
 func TestConnOfGorillaClient(t *testing.T) {
+	t.Parallel()
 	conntest.Run(t, func(t *testing.T) (a, b jsonrpc.Conn) {
 		client, c := newWSServer(t, Config{}).dial()
 		return &wsClient{Conn: client}, c

@@ -74,25 +74,16 @@ type dialer struct {
 	buffer      int
 	tls         *tls.Config
 
-	greeting *greeting // set while the handshake goes on
+	ctx      context.Context // of the handshake
+	greeting *greeting       // set by connect
+	unwatch  func() bool     // set by connect: ctx does not close the socket any more
 }
 
 // dial returns a connection whose handshake is over.
 func (d *dialer) dial(ctx context.Context, url string, header http.Header) (*websocket.Conn, error) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel() // ends the watch over the handshake
-	stop := func() bool { return true }
+	d.ctx = ctx
 	wd := websocket.Dialer{
-		NetDialContext: func(dialCtx context.Context, network, addr string) (net.Conn, error) {
-			socket, err := new(net.Dialer).DialContext(dialCtx, network, addr)
-			if err != nil {
-				return nil, err
-			}
-			// gorilla heeds ctx no further than here.
-			stop = context.AfterFunc(ctx, func() { socket.Close() })
-			d.greeting = &greeting{Conn: socket, left: maxHandshake}
-			return d.greeting, nil
-		},
+		NetDialContext:   d.connect,
 		Proxy:            http.ProxyFromEnvironment,
 		TLSClientConfig:  http1(d.tls),
 		HandshakeTimeout: handshakeTimeout,
@@ -102,7 +93,10 @@ func (d *dialer) dial(ctx context.Context, url string, header http.Header) (*web
 		Subprotocols:     []string{d.subprotocol},
 	}
 	frames, resp, err := wd.DialContext(ctx, url, header)
-	if !stop() {
+	if resp != nil {
+		resp.Body.Close()
+	}
+	if d.unwatch != nil && !d.unwatch() {
 		err = context.Cause(ctx) // whatever it looked like
 	}
 	if err == nil {
@@ -116,6 +110,18 @@ func (d *dialer) dial(ctx context.Context, url string, header http.Header) (*web
 	}
 	d.greeting.left = unbounded
 	return frames, nil
+}
+
+// connect is the first step of the handshake, and the last in which gorilla heeds
+// a ctx; that of dial outlives the one it gets here.
+func (d *dialer) connect(ctx context.Context, network, addr string) (net.Conn, error) {
+	socket, err := new(net.Dialer).DialContext(ctx, network, addr)
+	if err != nil {
+		return nil, err
+	}
+	d.unwatch = context.AfterFunc(d.ctx, func() { socket.Close() })
+	d.greeting = &greeting{Conn: socket, left: maxHandshake}
+	return d.greeting, nil
 }
 
 // check looks at what gorilla does not: what the server chose.
