@@ -12,10 +12,16 @@
 // opened when first needed and again after it ended. Names and URIs resolve by
 // the tables in catalog.go; the method table is in route.go.
 //
+// Upstreams come and go while clients are served: Update replaces the set, and
+// Returned says that a link is back. The legs of a session at one time are its
+// lineup, in lineup.go. Only an upstream that is surely the only one is special,
+// and that is decided for each request; what initialize said of it stands.
+//
 // Goroutines of a session, all waited for by Serve: readLoop, which is the
 // caller's, and writeLoop; for each open leg run and writeLoop; one for each
 // request that needs more than one message to answer (initialize, lists, a name
-// not yet known); one while a list_changed is held back. readLoop never waits for
+// not yet known); one while a list_changed is held back; one for each leg that is
+// to be opened again since its link is back. readLoop never waits for
 // an upstream, so that a cancellation always passes; it waits for the client to
 // read only when that has left thousands of answers unread, and then not for long.
 //
@@ -28,7 +34,10 @@
 //   - The one connection-closed error is built at the moment of settling.
 //   - A stream is closed behind what its queue still holds, within lastWords: what
 //     a client says last arrives, requests that were settled meanwhile do not.
+//   - A lineup never changes. A call is routed by the one that it began with; an
+//     upstream that has gone meanwhile refuses it.
 //   - session.mu guards all tables of a session and is never held across I/O.
+//     Proxy.mu may be taken under it, never the other way.
 //
 // The package starts no processes and knows no transport: both ends are Conns,
 // so that it can be tested in a synctest bubble.

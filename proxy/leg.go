@@ -264,7 +264,9 @@ func (l *leg) takeAll(a *attempt, cause string) (string, map[int64]*request, []*
 	pending := l.pending
 	l.pending = make(map[int64]*request)
 	l.queue, l.bytes, l.held, l.heldBytes = nil, 0, nil, 0
-	l.outdateLocked() // the next process may offer something else
+	for k := range kinds {
+		l.version[k]++ // the next process may offer something else
+	}
 	questions := l.s.questions.takeLegLocked(l)
 	if l.s.phase >= closing {
 		questions = nil // the client is not asked to bother any more
@@ -272,13 +274,6 @@ func (l *leg) takeAll(a *attempt, cause string) (string, map[int64]*request, []*
 	clear(l.asked)
 	l.wake.Broadcast()
 	return cause, pending, questions
-}
-
-// outdateLocked makes all tables be listed anew when they are needed.
-func (l *leg) outdateLocked() {
-	for k := range kinds {
-		l.version[k]++
-	}
 }
 
 // hangUpLocked closes the stream for good, after what the client has still said:

@@ -125,7 +125,6 @@ func (s *session) relinked(names []string) {
 	var back []*leg
 	for _, l := range s.lineup.legs {
 		if slices.Contains(names, l.up.Name) {
-			l.outdateLocked()
 			back = append(back, l)
 		}
 	}

@@ -130,6 +130,47 @@ func TestReturnedAndThenDifferent(t *testing.T) {
 	})
 }
 
+// A list that was asked for before the link was back is not the one that shows
+// what it brought.
+func TestReturnedDuringList(t *testing.T) {
+	inWorld(t, &Proxy{}, []string{"a", "b"}, func(w *world) {
+		w.initialize()
+		for _, u := range []string{"a", "b"} {
+			w.upstream(u).mute()
+		}
+		w.client.say(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`)
+		w.die("a", "link lost", true)
+		w.proxy.Returned("a")
+		time.Sleep(time.Second)
+		w.client.want(toolsChanged)
+		w.upstream("b").say(`{"jsonrpc":"2.0","id":2,"result":{"tools":[]}}`)
+		w.client.want(`{"jsonrpc":"2.0","id":1,"result":{"tools":[]}}`)
+		w.client.say(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"a__echo"}}`)
+		time.Sleep(time.Second)
+		w.client.want(`{"jsonrpc":"2.0","id":2,"result":{"content":[],"structuredContent":{"by":"a","args":{}}}}`)
+	})
+}
+
+// A session that ends does not wait for its turn to open streams again.
+func TestReturnedAndTheEnd(t *testing.T) {
+	inWorld(t, &Proxy{}, []string{"a", "b"}, func(w *world) {
+		w.initialize()
+		w.client.say(`{"jsonrpc":"2.0","id":1,"method":"resources/subscribe","params":{"uri":"test://a/a"}}`)
+		w.client.take()
+		w.cut()
+		synctest.Wait()
+		began := time.Now()
+		for range 100 {
+			w.proxy.Returned("a", "b")
+		}
+		w.cancel()
+		<-w.ended
+		if took := time.Since(began); took > 0 || len(w.conns["a"]) != 1 {
+			t.Error("took", took, "streams:", len(w.conns["a"]))
+		}
+	})
+}
+
 // A list that was asked for before the news does not count as the one asked for
 // after it.
 func TestUpdateDuringList(t *testing.T) {
@@ -196,21 +237,26 @@ func TestUpdateReplacesWhatDiffers(t *testing.T) {
 // when they come with its last answer.
 func TestRemovedUpstreamLeavesNothing(t *testing.T) {
 	inWorld(t, &Proxy{}, []string{"a", "b"}, func(w *world) {
+		w.hands = map[string]func(*peer, *jsonrpc.Message){"a": func(p *peer, m *jsonrpc.Message) {
+			if m.Method == "tools/call" {
+				p.conn.Send(jsonrpc.NewResult(m.ID, json.RawMessage(`{"task":{"taskId":"t","status":"working"}}`)))
+				return
+			}
+			echo("a")(p, m)
+		}}
 		w.initialize()
 		w.list()
-		w.calls("a", "a__echo", 1, 0)
 		w.client.say(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a__echo","task":{},"_meta":{"progressToken":"p"}}}`)
 		w.client.say(`{"jsonrpc":"2.0","id":2,"method":"resources/subscribe","params":{"uri":"test://a/a"}}`)
-		a := w.upstream("a")
-		got := a.take()
-		call := decode(t, got[slices.IndexFunc(got, func(m string) bool { return strings.Contains(m, "tools/call") })])
-		a.conn.Send(jsonrpc.NewResult(call.ID, json.RawMessage(`{"task":{"taskId":"t","status":"working"}}`)))
-		a.say(`{"jsonrpc":"2.0","id":"q","method":"sampling/createMessage","params":{"_meta":{"progressToken":7}}}`)
+		w.upstream("a").say(`{"jsonrpc":"2.0","id":"q","method":"sampling/createMessage","params":{"_meta":{"progressToken":7}}}`)
 		w.client.take()
 		w.client.say(`{"jsonrpc":"2.0","id":1,"result":{"task":{"taskId":"mine","status":"working"}}}`)
 		w.client.take()
 		s := w.proxy.running()[0]
 		gone := s.upstreams().legs[0]
+		if n := len(s.subs) + len(s.tasks.byID) + len(s.clientTasks.byID); n != 3 {
+			t.Error("remembered:", n)
+		}
 		w.proxy.Update(w.proxy.Upstreams[1:], true)
 		synctest.Wait()
 		s.mu.Lock()
@@ -256,7 +302,13 @@ func TestRemovedWhileItStalls(t *testing.T) {
 		synctest.Wait()
 		w.client.say(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"a__echo"}}`)
 		synctest.Wait()
+		gone := w.proxy.running()[0].upstreams().legs[0]
 		w.proxy.Update([]Upstream{{Name: "b"}, {Name: "c"}}, true)
+		began := time.Now()
+		answer, err := gone.ask(context.Background(), "late", nil)
+		if err != nil || !strings.Contains(string(answer.Error), `"not_sent"`) || time.Since(began) > 0 {
+			t.Error("late request:", answer, err)
+		}
 		time.Sleep(time.Second)
 		got := w.client.take()
 		slices.Sort(got)

@@ -226,11 +226,8 @@ func (l *leg) list(ctx context.Context, k kind, meta json.RawMessage) (*listing,
 // out of date already if a change was told while the upstream listed.
 func (l *leg) keep(k kind, t *table, version int) {
 	l.s.mu.Lock()
-	defer l.s.mu.Unlock()
-	if l.closed {
-		return // the proxy may not know the upstream any more
-	}
 	l.tables[k], l.listed[k] = t, version
+	l.s.mu.Unlock()
 	l.s.p.keepTable(tableKey{l.up.Name, k, l.prefix}, t)
 }
 

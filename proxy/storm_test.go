@@ -31,13 +31,34 @@ func storm(t *testing.T, seed uint64) {
 		Drain:       50 * time.Millisecond,
 		PageSize:    1,
 	}
-	var clients sync.WaitGroup
+	var clients, links sync.WaitGroup
 	for i := range uint64(20) {
 		clients.Go(func() { newStormyClient(t, p, 100*seed+i).run() })
 	}
+	calm := make(chan struct{})
+	if seed%2 == 1 {
+		links.Go(func() { stormyLinks(p, calm) })
+	}
 	clients.Wait()
+	close(calm)
+	links.Wait()
 	if len(p.sessions) > 0 {
 		t.Error("sessions left:", len(p.sessions))
+	}
+}
+
+// stormyLinks lets upstreams come, go, change and return until it is calm.
+func stormyLinks(p *Proxy, calm <-chan struct{}) {
+	for {
+		select {
+		case <-calm:
+			return
+		case <-time.After(rand.N(10 * time.Millisecond)):
+		}
+		set := []Upstream{{Name: "a", RequestTimeout: 20 * time.Millisecond}, {Name: "b", Deny: []string{"x"}}, {Name: "c"}}
+		rand.Shuffle(len(set), func(i, j int) { set[i], set[j] = set[j], set[i] })
+		p.Update(set[:rand.N(len(set)+1)], rand.N(2) == 0)
+		p.Returned("a", "c")
 	}
 }
 
