@@ -19,8 +19,9 @@ type Host struct {
 	spawner spawner
 	wg      sync.WaitGroup // Attach, and the spawner's thread
 
-	mu     sync.Mutex // guards the field below and the claims in it
+	mu     sync.Mutex // guards the fields below and the claims in them
 	claims map[claimID]*claim
+	shared sharedTable
 }
 
 // Attach serves one stream: it starts the upstream of that name for the claim

@@ -2,14 +2,284 @@ package upstream
 
 import (
 	"context"
+	"errors"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
 )
 
-// share serves one client stream of a shared upstream.
-func (h *Host) share(ctx context.Context, name, key string, up *Upstream, c jsonrpc.Conn) error {
-	return h.attachAlone(ctx, claimID{name, key}, up, c)
+// sharedKey is the key of the claim on a shared upstream, where the failures of
+// its server are counted.
+const sharedKey = "shared"
+
+// A sharedTable is the shared upstreams of a Host. Guarded by Host.mu.
+type sharedTable struct {
+	open    map[string]*shared // by upstream; one that has ended is replaced at the next need
+	stopped bool               // by Stop: no more are opened
 }
 
-// Stop waits until every process and goroutine of the host is gone.
-func (h *Host) Stop(context.Context) { h.wg.Wait() }
+// A shared stands between one session with a server and the streams of many
+// clients, the sharers.
+//
+//	stream ─► sharer.read ──► tables ──► queue ──► writeServer ─► near ══ far ─► attachAlone
+//	stream ◄─ sharer.write ◄─ out ◄──── tables ◄── readServer ◄── near ══ far ◄─ attachAlone
+//
+// The server's end of it, far, is a stream like any other: a process, an HTTP
+// session or a WebSocket, with its claim, its farewell and its line in the log.
+// What is the server's alone lives as long as that stream; with it all sharers
+// end, and whoever comes next gets a new shared.
+//
+// Goroutines: run, which is readServer and waits for writeServer; of each sharer
+// read, which is the caller of share, write, and for a moment close. The Host
+// waits for run and attachAlone, share for the rest.
+//
+// Invariants:
+//   - Everything that comes from the server has one owner, or goes to all because
+//     it is about the server itself (list changes, log messages without a call).
+//     What has an owner that cannot be told goes to nobody.
+//   - readServer waits for no client. It puts messages into a sharer's out; one
+//     that is full ends that sharer.
+//   - Ids and progress tokens towards the server are minted, never reused, and
+//     looked up only there; those towards a client are looked up only among that
+//     client's own.
+//   - Whoever takes a call out of its sharer's table answers it.
+type shared struct {
+	// Static after construction.
+	name   string
+	roots  []string // answer roots/list outside of any call; nil refuses it
+	near   *jsonrpc.PipeConn
+	forced context.Context // done: nothing waits any more
+	force  context.CancelFunc
+	wg     sync.WaitGroup // writeServer
+
+	mu      sync.Mutex // guards the fields below, and those of the sharers that say so
+	sharers map[*sharer]struct{}
+	minted  int64
+	calls   map[int64]*sharedCall // with the server, by minted id
+	asked   map[jsonrpc.ID]*sharedQuestion
+	subs    map[string]*sharedSub // by URI
+	level   sharedLevel
+	tasks   sharedTasks
+	urls    map[string]*sharer // who got an elicitation, by its elicitationId
+
+	welcome  []byte    // the result of initialize; nil before
+	leftTill time.Time // a client has left, and until then its calls may still speak
+
+	wake    sync.Cond  // queue, closing or ended changed
+	queue   []outgoing // to writeServer
+	held    []outgoing // until initialize is answered
+	replies int        // of those in queue, answers to what the server asks of nobody
+	closing bool       // writeServer ends the session behind the queue
+	cause   string     // of an end that this side chose
+	ended   bool
+}
+
+func newShared(name string, roots []string, near *jsonrpc.PipeConn) *shared {
+	sh := &shared{
+		name: name, roots: roots, near: near,
+		sharers: make(map[*sharer]struct{}),
+		calls:   make(map[int64]*sharedCall),
+		asked:   make(map[jsonrpc.ID]*sharedQuestion),
+		subs:    make(map[string]*sharedSub),
+		urls:    make(map[string]*sharer),
+	}
+	sh.forced, sh.force = context.WithCancel(context.Background())
+	sh.wake.L = &sh.mu
+	sh.initialize()
+	return sh
+}
+
+// share is Attach for a stream that shares its server: the contract is the same,
+// but the server stays when the stream is closed.
+func (h *Host) share(ctx context.Context, name, key string, up *Upstream, c jsonrpc.Conn) error {
+	if ctx.Err() != nil {
+		return refuse(c, context.Cause(ctx))
+	}
+	s := newSharer(c, h.logger().With("upstream", name, "session", short(key)))
+	for {
+		sh := h.openShared(name, up)
+		if sh == nil {
+			return refuse(c, errors.New("the host stops"))
+		}
+		if sh.join(s) {
+			return s.serve(ctx)
+		}
+	}
+}
+
+// openShared returns the shared upstream of a name, starting its server if need
+// be; nil after Stop.
+func (h *Host) openShared(name string, up *Upstream) *shared {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.shared.stopped {
+		return nil
+	}
+	if sh := h.shared.open[name]; sh != nil && !sh.hasEnded() {
+		return sh
+	}
+	near, far := jsonrpc.Pipe()
+	sh := newShared(name, up.Roots, near)
+	h.wg.Go(func() { _ = h.attachAlone(sh.forced, claimID{name, sharedKey}, up, far) }) // near.Recv says it, too
+	h.wg.Go(sh.run)
+	if h.shared.open == nil {
+		h.shared.open = make(map[string]*shared)
+	}
+	h.shared.open[name] = sh
+	return sh
+}
+
+// Stop ends the shared upstreams, which outlive their streams, as they wish and by
+// force when ctx is done. It returns when every process and goroutine of the host
+// is gone, and so must wait for the other streams to be ended by their owners. No
+// Attach may begin meanwhile.
+func (h *Host) Stop(ctx context.Context) {
+	h.mu.Lock()
+	h.shared.stopped = true
+	open := slices.Collect(maps.Values(h.shared.open))
+	h.mu.Unlock()
+	for _, sh := range open {
+		sh.stop(causeHostStopped)
+	}
+	unhook := context.AfterFunc(ctx, func() {
+		for _, sh := range open {
+			sh.force()
+		}
+	})
+	defer unhook()
+	h.wg.Wait()
+}
+
+// run lives as long as the session with the server.
+func (sh *shared) run() {
+	sh.wg.Go(sh.writeServer)
+	err := sh.readServer()
+	sh.near.Close()
+	sh.end(err)
+	sh.wg.Wait()
+}
+
+// readServer owns Recv of near. It returns the end of the session.
+func (sh *shared) readServer() error {
+	for {
+		m, err := sh.near.Recv()
+		if err != nil {
+			return err
+		}
+		if m.Batch == nil {
+			sh.receive(m, m.Related)
+		}
+		for _, e := range m.Batch { // clients speak versions without arrays
+			sh.receive(e, m.Related)
+		}
+	}
+}
+
+// receive handles one message from the server. related is the id of the call that
+// it belongs to, if that was told; here it is never a guess.
+func (sh *shared) receive(m *jsonrpc.Message, related jsonrpc.ID) {
+	switch {
+	case m.IsResponse():
+		sh.answered(m)
+	case m.IsRequest():
+		sh.question(m, related)
+	default:
+		sh.notified(m, related)
+	}
+}
+
+// stop ends the session behind what is queued for the server. The server is then
+// stopped like that of any stream that was closed; the sharers end when near says
+// so, and by then the claim knows.
+func (sh *shared) stop(cause string) {
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	if !sh.closing {
+		sh.closing, sh.cause = true, cause
+	}
+	sh.wake.Broadcast()
+}
+
+// end ends all sharers because the session has ended.
+func (sh *shared) end(err error) {
+	cause, delivered := causeLost, true
+	if end, ok := errors.AsType[*jsonrpc.ClosedError](err); ok {
+		cause, delivered = end.Cause, end.Delivered
+	}
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	if sh.cause != "" {
+		cause = sh.cause
+	}
+	sh.ended = true
+	for s := range sh.sharers {
+		sh.dropLocked(s, &jsonrpc.ClosedError{Cause: cause, Delivered: delivered && s.sent, Err: err}, true)
+	}
+	sh.calls, sh.asked, sh.subs, sh.urls, sh.tasks = nil, nil, nil, nil, sharedTasks{}
+	sh.queue, sh.held = nil, nil
+	sh.wake.Broadcast()
+}
+
+func (sh *shared) hasEnded() bool {
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	return sh.ended
+}
+
+// initialize makes the first call, before there is anybody to hear of it. What is
+// declared is all that any client could do; [sharer.refuses] knows what each can.
+// Tasks are not declared: a server could then not be told apart from the client
+// that asks about another's.
+func (sh *shared) initialize() {
+	const params = `{"protocolVersion":"2025-11-25","capabilities":{"roots":{"listChanged":true},` +
+		`"sampling":{"context":{},"tools":{}},"elicitation":{"form":{},"url":{}}},` +
+		`"clientInfo":{"name":"mcp-proxy","version":"1"}}`
+	n := sh.mintLocked(&sharedCall{method: "initialize", then: sh.initialized})
+	sh.queue = append(sh.queue, outgoing{
+		m: jsonrpc.NewRequest(jsonrpc.IntID(n), "initialize", []byte(params)), call: sh.calls[n]})
+}
+
+// initialized handles the server's answer to initialize. After a refusal nothing
+// can be asked of it: the session ends, and counts as a failed start.
+func (sh *shared) initialized(answer *jsonrpc.Message) {
+	if len(answer.Result) == 0 || answer.Result[0] != '{' {
+		sh.stop(causeRefused)
+		return
+	}
+	capabilities, _ := jsonrpc.Member(answer.Result, "capabilities")
+	logging, _ := jsonrpc.Member(capabilities, "logging")
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	sh.welcome = answer.Result
+	sh.level.offered = logging != nil
+	sh.tellLocked(jsonrpc.NewNotification("notifications/initialized", nil))
+	sh.queue = append(sh.queue, sh.held...)
+	sh.held = nil
+	for s := range sh.sharers {
+		sh.greetLocked(s)
+	}
+	sh.levelLocked()
+}
+
+// greetLocked answers a client's initialize if it has come and can be answered.
+func (sh *shared) greetLocked(s *sharer) {
+	if c := s.hello; c != nil && sh.welcome != nil && !s.ready {
+		s.ready = true
+		sh.settleLocked(c, jsonrpc.NewResult(c.id, sh.welcome))
+	}
+}
+
+// logDropped tells of a message that nobody gets.
+func logDropped(log *slog.Logger, why, method string) {
+	log.Debug("message dropped", "cause", why, "method", method)
+}
+
+// isEnd reports whether err ends a Conn rather than one message.
+func isEnd(err error) bool {
+	_, ok := errors.AsType[*jsonrpc.InvalidError](err)
+	return err != nil && !ok
+}

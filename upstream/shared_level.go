@@ -1,0 +1,132 @@
+package upstream
+
+import (
+	"encoding/json"
+
+	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+)
+
+// A logLevel is a syslog severity of 2025-11-25 server/utilities/logging, the
+// most verbose first. Zero is none.
+type logLevel int
+
+var logLevels = map[string]logLevel{"debug": 1, "info": info, "notice": 3, "warning": 4,
+	"error": 5, "critical": 6, "alert": 7, "emergency": 8}
+
+const info logLevel = 2 // and what a client hears that did not say
+
+// readLevel returns the level of a log message; info if it is none that is known.
+func readLevel(params json.RawMessage) logLevel {
+	name, _ := jsonrpc.Unquote(json.RawMessage(member(params, "level")))
+	if level := logLevels[name]; level != 0 {
+		return level
+	}
+	return info
+}
+
+func (l logLevel) name() string {
+	for name, level := range logLevels {
+		if level == l {
+			return name
+		}
+	}
+	return ""
+}
+
+// A sharedLevel is the log level of the server: the most verbose that any client
+// wants. Guarded by shared.mu.
+type sharedLevel struct {
+	offered bool          // the server declares logging
+	wanted  bool          // a client has said what it wants; until then the server is not told
+	current logLevel      // that the server has accepted; zero for its own choice
+	asking  bool          // a setLevel of ours is not answered
+	waiting []*sharedCall // setLevel of clients
+}
+
+func (s *sharer) wantsLocked() logLevel {
+	if s.level == 0 {
+		return info
+	}
+	return s.level
+}
+
+// setLevel notes what the client wants to hear. It is answered when the server
+// says as much.
+func (s *sharer) setLevel(c *sharedCall, m *jsonrpc.Message) {
+	raw, err := jsonrpc.Member(m.Params, "level")
+	name, _ := jsonrpc.Unquote(raw)
+	level := logLevels[name]
+	if err != nil || level == 0 {
+		s.fail(c, invalidParams(`"level" is not a log level`))
+		return
+	}
+	sh := s.sh
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	if s.ended {
+		return
+	}
+	s.level, sh.level.wanted = level, true
+	sh.level.waiting = append(sh.level.waiting, c)
+	sh.levelLocked()
+}
+
+// levelLocked brings the server to the level that is wanted now, and answers who
+// waited for it. It is called whenever a client says what it wants, comes or goes.
+func (sh *shared) levelLocked() {
+	l := &sh.level
+	want := l.current
+	if most := sh.mostVerboseLocked(); l.wanted && most != 0 {
+		want = most
+	}
+	switch {
+	case sh.welcome == nil || l.asking:
+	case !l.offered:
+		sh.leveledLocked(func(c *sharedCall) *jsonrpc.Message { return jsonrpc.NewError(c.id, noLogging) })
+	case want == l.current:
+		sh.leveledLocked(func(c *sharedCall) *jsonrpc.Message { return jsonrpc.NewResult(c.id, noResult) })
+	default:
+		l.asking = true
+		for s := range sh.sharers {
+			s.sent = s.sent || s.level != 0
+		}
+		sh.askLocked("logging/setLevel", json.RawMessage(`{"level":"`+want.name()+`"}`),
+			func(answer *jsonrpc.Message) { sh.levelAnswered(want, answer) })
+	}
+}
+
+var noLogging = &jsonrpc.Error{Code: jsonrpc.CodeMethodNotFound, Message: "Method not found: logging/setLevel"}
+
+// mostVerboseLocked returns what the server must say so that each client hears
+// what it wants; zero without clients.
+func (sh *shared) mostVerboseLocked() (most logLevel) {
+	for s := range sh.sharers {
+		if w := s.wantsLocked(); s.hello != nil && (most == 0 || w < most) {
+			most = w
+		}
+	}
+	return most
+}
+
+// levelAnswered handles the server's answer. An error is that of all who waited;
+// the next to say something asks again.
+func (sh *shared) levelAnswered(level logLevel, answer *jsonrpc.Message) {
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	sh.level.asking = false
+	if answer.Error != nil {
+		sh.leveledLocked(func(c *sharedCall) *jsonrpc.Message { return &jsonrpc.Message{ID: c.id, Error: answer.Error} })
+		return
+	}
+	sh.level.current = level
+	sh.levelLocked()
+}
+
+// leveledLocked answers all that wait for a level.
+func (sh *shared) leveledLocked(answer func(*sharedCall) *jsonrpc.Message) {
+	waiting := sh.level.waiting
+	sh.level.waiting = nil
+	for _, c := range waiting {
+		sh.settleLocked(c, answer(c))
+	}
+}
