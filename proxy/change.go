@@ -63,12 +63,12 @@ func (s *session) flushChanged() {
 
 // returned runs when an upstream has answered initialize. If the client has seen
 // lists without it, or with what it offered before, and they differ now, it is
-// told, unless it was and has not looked yet. An upstream that ends meanwhile is
-// not started for that.
-func (l *leg) returned(a *attempt) {
+// told, unless it was before and had not looked yet, which announced says. An
+// upstream that ends meanwhile is not started for that.
+func (l *leg) returned(a *attempt, announced [kinds]int) {
 	for k := range kinds {
 		l.s.mu.Lock()
-		matters := l.s.shown[k] && l.s.hello.listChanged[k] && l.announced[k] == 0
+		matters := l.s.shown[k] && l.s.hello.listChanged[k] && announced[k] == 0
 		ended := a.ended || l.closed
 		l.s.mu.Unlock()
 		if ended {

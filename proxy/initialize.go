@@ -166,8 +166,9 @@ func (l *leg) initialized(a *attempt, answer *jsonrpc.Message) {
 	l.info, l.deaf, l.missed = info, false, false
 	first := []*jsonrpc.Message{jsonrpc.NewNotification("notifications/initialized", nil)}
 	l.readyLocked(a, append(first, l.replayLocked()...))
+	announced := l.announced // now: the client's next list, which waits for this, ends it
 	l.s.mu.Unlock()
-	l.s.wg.Go(func() { l.returned(a) })
+	l.s.wg.Go(func() { l.returned(a, announced) })
 }
 
 // replayLocked returns the requests that bring a restarted upstream to where the

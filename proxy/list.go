@@ -146,15 +146,10 @@ func parseCursor(cursor string, of digest) (int, bool) {
 }
 
 // listAll returns what each upstream that offers the kind lists, in config
-// order; if not one could list, the first failure.
+// order; if not one could list, the first failure. Upstreams that are not known
+// yet have failed.
 func (s *session) listAll(ctx context.Context, k kind, meta json.RawMessage) ([]listing, *failure) {
-	s.mu.Lock()
-	s.wanted[k] = true
-	v, asOf := s.lineup, s.announced // what is announced from here on the client has to ask for again
-	s.mu.Unlock()
-	if err := v.unreached(); err != nil && len(v.legs) == 0 {
-		return nil, ownFailure(err)
-	}
+	v, asOf := s.wants(k)
 	found := make([]*listing, len(v.legs))
 	failed := make([]*failure, len(v.legs))
 	v.fanOut(ctx, all, func(ctx context.Context, i int, l *leg) { found[i], failed[i] = l.list(ctx, k, meta) })
@@ -179,10 +174,22 @@ func (s *session) listAll(ctx context.Context, k kind, meta json.RawMessage) ([]
 		l.showed(k, found[i].digest, asOf)
 		listings = append(listings, *found[i])
 	}
+	if err := v.unreached(); err != nil && (first == nil || first.unsupported) {
+		first = ownFailure(err)
+	}
 	if first != nil && !offered {
 		return nil, first
 	}
 	return listings, nil
+}
+
+// wants notes that the client asks for a merged list, and returns whose. What is
+// announced from here on, the client has to ask for again: see showed.
+func (s *session) wants(k kind) (v *lineup, asOf int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.wanted[k] = true
+	return s.lineup, s.announced
 }
 
 // showed notes what of this upstream the client sees in a merged list, which it

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"runtime"
 	"slices"
 	"strings"
@@ -313,6 +314,73 @@ func TestRaceRestart(t *testing.T) {
 	}, func(w *world) {
 		for range 5 {
 			w.newest("files").conn.CloseCause(&jsonrpc.ClosedError{Cause: "exit status 1", Delivered: true})
+		}
+	})
+}
+
+// The proxy says that a set has changed, and the set that it has in the end is
+// what all sessions serve, whatever order the changes came in.
+func TestRaceUpdates(t *testing.T) {
+	race(t, func(*world) {}, func(w *world) {
+		synctest.Wait()
+		var names []string
+		for _, l := range w.proxy.running()[0].upstreams().legs {
+			names = append(names, l.up.Name)
+		}
+		var want []string
+		for _, u := range w.proxy.current().upstreams {
+			want = append(want, u.Name)
+		}
+		if !slices.Equal(names, want) {
+			t.Errorf("serves %q of %q", names, want)
+		}
+	}, func(w *world) { w.proxy.Update([]Upstream{{Name: "a"}}, true) },
+		func(w *world) { w.proxy.Update([]Upstream{{Name: "b"}, {Name: "files"}}, true) },
+		func(w *world) { w.proxy.Update(nil, false) })
+}
+
+// Calls, cancellations, changes of the set and all ways to end at once: each call
+// is answered once, unless it was cancelled.
+func TestRaceUpdateAndEverything(t *testing.T) {
+	ends := []func(*world){
+		func(w *world) { w.cancel() },
+		func(w *world) { w.client.conn.CloseWrite() },
+		func(w *world) { w.proxy.Shutdown(context.Background()) },
+		func(*world) {},
+	}
+	round := 0
+	race(t, func(*world) { round++ }, func(w *world) {
+		if round%len(ends) != 3 {
+			<-w.ended
+		}
+		time.Sleep(time.Second)
+		seen := map[string]int{}
+		for _, m := range w.client.take() {
+			if m := decode(t, m); m.IsResponse() {
+				seen[m.ID.String()]++
+			}
+		}
+		for id := range 20 {
+			unread := round%len(ends)%2 == 0 // it may have ended before it came to that
+			if n := seen[fmt.Sprint(id)]; n > 1 || n == 0 && id%5 != 0 && !unread {
+				t.Errorf("%d answers to %d", n, id)
+			}
+		}
+	}, func(w *world) {
+		for i := range 20 {
+			method := []string{"tools/call", "tools/list", "resources/read", "prompts/get"}[i%4]
+			w.client.conn.Send(jsonrpc.NewRequest(jsonrpc.IntID(int64(i)), method, json.RawMessage(`{"name":"b__echo","uri":"test://a/a"}`)))
+			if i%5 == 0 {
+				cancelCall(w, i)
+			}
+		}
+		ends[round%len(ends)](w)
+	}, func(w *world) {
+		for range 10 {
+			set := []Upstream{{Name: "files"}, {Name: "a"}, {Name: "b"}, {Name: "c"}}
+			rand.Shuffle(len(set), func(i, j int) { set[i], set[j] = set[j], set[i] })
+			w.proxy.Update(set[:rand.N(len(set))], rand.N(2) == 0)
+			w.proxy.Returned("a", "files")
 		}
 	})
 }
