@@ -58,7 +58,9 @@ func newSite(t *testing.T) *site {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.engine = newEngine(cfg, slog.New(slog.NewTextHandler(s.log, nil)))
+	if s.engine, err = newEngine(cfg, slog.New(slog.NewTextHandler(s.log, nil))); err != nil {
+		t.Fatal(err)
+	}
 	s.engine.start()
 	s.front = &frontend.HTTP{Serve: s.engine.serve, Known: s.engine.known, Limits: limitsOf(cfg), Sessions: cfg.Limits.Sessions}
 	listener := httptest.NewServer(s.front)

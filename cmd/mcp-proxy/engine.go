@@ -11,40 +11,36 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/config"
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/proxy"
-	"github.com/mcp-proxy/mcp-proxy/upstream"
 	"github.com/mcp-proxy/mcp-proxy/upstream/link"
 )
 
 // eraLegacy is the era that this program's sessions speak.
 const eraLegacy = "legacy"
 
-// An engine is everything behind the front ends: the router, the host, and the
-// link between them, in one process.
+// An engine is everything behind the front ends: the router, the host of the
+// upstreams that run here, the link between them, and the links to hosts
+// elsewhere.
 type engine struct {
 	proxy *proxy.Proxy
-	host  *upstream.Host
+	near  *hosting    // what runs here
+	link  link.Client // to near
+	far   *links
 	log   *slog.Logger
 
-	client link.Client
-	server link.Server
-	hangUp context.CancelFunc // ends the link, after which the host winds up
+	hangUp context.CancelFunc // ends the links, after which the host winds up
 	force  context.CancelFunc // ends the host's upstreams at once
-	wg     sync.WaitGroup     // the link's two ends, and tellStatus
-	lost   chan error         // has what ended the link before its time; capacity 1
+	wg     sync.WaitGroup     // the links' ends, and tellStatus
+	lost   chan error         // has what ended the link within the process before its time; capacity 1
 }
 
-// newEngine returns the engine that cfg describes. start makes it run.
-func newEngine(cfg *config.Config, log *slog.Logger) *engine {
+// newEngine returns the engine that cfg describes. start makes it run. The error
+// is a [config.Problems].
+func newEngine(cfg *config.Config, log *slog.Logger) (*engine, error) {
 	limits := limitsOf(cfg)
-	e := &engine{
-		log:    log,
-		lost:   make(chan error, 1),
-		host:   &upstream.Host{Upstreams: make(map[string]upstream.Upstream), Log: log, Limits: limits},
-		client: link.Client{Log: log, Limits: limits},
-	}
+	e := &engine{log: log, lost: make(chan error, 1), link: link.Client{Log: log, Limits: limits, Trusted: true}}
 	e.proxy = &proxy.Proxy{
 		Dialer:      proxy.DialFunc(e.dial),
-		Naming:      namingOf(cfg.Prefix),
+		Naming:      namingOf(cfg),
 		Version:     programVersion(),
 		InFlight:    cfg.Limits.InFlight,
 		MaxMessage:  limits.Message,
@@ -53,15 +49,19 @@ func newEngine(cfg *config.Config, log *slog.Logger) *engine {
 		Drain:       atLeast(cfg.Drain),
 		Log:         log,
 	}
-	for _, u := range cfg.Upstreams {
-		e.host.Upstreams[u.Name] = upstream.Upstream{Command: commandOf(u), StartTimeout: u.StartTimeout}
-		e.proxy.Upstreams = append(e.proxy.Upstreams, routeOf(u))
+	var err error
+	if e.near, err = newHosting(cfg, log); err != nil {
+		return nil, err
 	}
-	e.server = link.Server{Handle: e.attach, Known: e.known, Log: log, Limits: limits}
-	return e
+	e.near.server.Trusted = true
+	if e.far, err = newLinks(cfg, e.proxy, log); err != nil {
+		return nil, err
+	}
+	e.proxy.Update(e.far.setLocked()) // nothing runs yet
+	return e, nil
 }
 
-// start runs the link until stop.
+// start runs the links until stop.
 func (e *engine) start() {
 	near, far := link.Ring()
 	var linked, hosted context.Context
@@ -70,14 +70,15 @@ func (e *engine) start() {
 	e.wg.Go(func() {
 		// In one process nothing can cut the link. If it ends all the same
 		// there are no upstreams any more, and no use in going on.
-		if err := e.client.Serve(linked, near); linked.Err() == nil {
+		if err := e.link.Serve(linked, near); linked.Err() == nil {
 			e.lost <- fmt.Errorf("link within the process: %w", err)
 		}
 	})
-	e.wg.Go(func() { e.server.Serve(hosted, far) }) // ends for the same reason
+	e.wg.Go(func() { e.near.server.Serve(hosted, far) }) // ends for the same reason
+	e.far.start(linked, &e.wg)
 	asked := make(chan os.Signal, 1)
 	notifyStatus(asked)
-	e.wg.Go(func() { e.tellStatus(linked, asked) })
+	e.wg.Go(func() { e.near.tellStatus(linked, asked, e.log) })
 }
 
 // stop waits for the upstreams that sessions have left behind to end as they
@@ -85,8 +86,9 @@ func (e *engine) start() {
 func (e *engine) stop(ctx context.Context) {
 	e.hangUp()
 	defer context.AfterFunc(ctx, e.force)()
+	e.far.wait()
 	e.wg.Wait()
-	e.host.Stop(ctx)
+	e.near.stop(ctx)
 	e.force()
 }
 
@@ -100,18 +102,17 @@ func (e *engine) forceSoon(ctx context.Context) (stop func() bool) {
 	return context.AfterFunc(ctx, func() { time.AfterFunc(hangUpTime, e.force) })
 }
 
-// known reports whether there is an upstream of that name.
+// known reports whether there is an upstream of that name, here or elsewhere.
 func (e *engine) known(name string) bool {
-	_, ok := e.host.Upstreams[name]
-	return ok
+	return e.near.known(name) || e.far.owner(name) != nil
 }
 
 func (e *engine) dial(ctx context.Context, name, key string) (jsonrpc.Conn, error) {
-	return e.client.Open(ctx, link.Hello{Upstream: name, Key: key, Era: eraLegacy})
-}
-
-func (e *engine) attach(ctx context.Context, h link.Hello, c jsonrpc.Conn) error {
-	return e.host.Attach(ctx, h.Upstream, h.Key, c)
+	hello := link.Hello{Upstream: name, Key: key, Era: eraLegacy}
+	if f := e.far.owner(name); f != nil {
+		return f.client.Open(ctx, hello)
+	}
+	return e.link.Open(ctx, hello)
 }
 
 // serve is one client's session with one upstream, "" for all.
@@ -126,29 +127,16 @@ func limitsOf(cfg *config.Config) jsonrpc.Limits {
 	return jsonrpc.Limits{Message: int(cfg.Limits.Message), Depth: cfg.Limits.Depth}
 }
 
-func namingOf(prefix string) proxy.Naming {
-	if prefix == "auto" {
-		return proxy.NamePrefixAuto
+// namingOf decides what "auto" means where the proxy cannot: a link counts before
+// it is known what its host offers, so that no name changes when it comes.
+func namingOf(cfg *config.Config) proxy.Naming {
+	switch {
+	case cfg.Prefix != "auto":
+		return proxy.Naming(cfg.Prefix)
+	case len(cfg.Links) > 0 && len(cfg.Upstreams)+len(cfg.Links) > 1:
+		return proxy.NamePrefixAlways
 	}
-	return proxy.Naming(prefix)
-}
-
-func commandOf(u config.Upstream) *upstream.Command {
-	c := &upstream.Command{
-		Path: u.Command, Args: u.Args, Dir: u.Cwd, InheritEnv: u.InheritEnv,
-		WriteTimeout: u.WriteTimeout, StopGrace: u.StopGrace,
-	}
-	for name, value := range u.Env {
-		c.Env = append(c.Env, name+"="+value)
-	}
-	return c
-}
-
-func routeOf(u config.Upstream) proxy.Upstream {
-	return proxy.Upstream{
-		Name: u.Name, Prefix: u.Prefix, StartTimeout: u.StartTimeout, RequestTimeout: u.RequestTimeout,
-		Allow: u.Tools.Allow, Deny: u.Tools.Deny,
-	}
+	return proxy.NamePrefixAuto
 }
 
 // atLeast makes a configured 0s, which the libraries take for their default, as

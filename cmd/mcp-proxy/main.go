@@ -55,7 +55,7 @@ type runError struct{ err error }
 func (e *runError) Error() string { return e.err.Error() }
 func (e *runError) Unwrap() error { return e.err }
 
-// options are what the flags of serve and stdio say.
+// options are what the flags of most commands say.
 type options struct {
 	config    string
 	listen    []string
@@ -79,7 +79,7 @@ func newRoot() *cobra.Command {
 	}
 	root.SetVersionTemplate("mcp-proxy {{.Version}}\n")
 	root.CompletionOptions.HiddenDefaultCmd = true
-	root.AddCommand(newServe(), newStdio(), newCheck(), newVersion())
+	root.AddCommand(newServe(), newStdio(), newConnect(), newHost(), newCheck(), newVersion())
 	return root
 }
 
@@ -112,6 +112,29 @@ func newStdio() *cobra.Command {
 	return cmd
 }
 
+func newConnect() *cobra.Command {
+	var o options
+	var headers []string
+	cmd := &cobra.Command{
+		Use:   "connect URL",
+		Short: "Serve one client on stdin and stdout from one remote server",
+		Long:  "Connects a client on stdin and stdout to a remote server: http(s):// (Streamable HTTP, or HTTP+SSE where that is all\nthere is) or ws(s)://.",
+		Example: "  mcp-proxy connect https://example.com/mcp --header 'Authorization: Bearer ${TOKEN}'\n" +
+			"  mcp-proxy connect ws://127.0.0.1:8080/ws",
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			cfg, log, err := o.load(cmd, nil, config.Options{URL: args[0], Headers: headers})
+			if err != nil {
+				return err
+			}
+			return runStdio(cmd.Context(), cfg, log)
+		},
+	}
+	o.addLogFlags(cmd)
+	cmd.Flags().StringArrayVarP(&headers, "header", "H", nil, `"Name: value" to send with each request, ${NAME} expanded; may be repeated`)
+	return cmd
+}
+
 func newCheck() *cobra.Command {
 	var o options
 	cmd := &cobra.Command{
@@ -126,7 +149,11 @@ func newCheck() *cobra.Command {
 			for _, w := range warnings {
 				fmt.Fprintln(os.Stderr, "warning:", w)
 			}
-			fmt.Printf("%s: ok, %d %s\n", cfg.File, len(cfg.Upstreams), plural("upstream", len(cfg.Upstreams)))
+			fmt.Printf("%s: ok, %d %s", cfg.File, len(cfg.Upstreams), plural("upstream", len(cfg.Upstreams)))
+			if n := len(cfg.Links); n > 0 {
+				fmt.Printf(", %d %s", n, plural("link", n))
+			}
+			fmt.Println()
 			return nil
 		},
 	}
@@ -145,6 +172,10 @@ func newVersion() *cobra.Command {
 
 func (o *options) addFlags(cmd *cobra.Command) {
 	addConfigFlag(cmd, &o.config)
+	o.addLogFlags(cmd)
+}
+
+func (o *options) addLogFlags(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&o.logFormat, "log-format", "auto", "text, json, or auto: text on a terminal")
 	cmd.Flags().StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error")
 }
@@ -156,7 +187,7 @@ func addConfigFlag(cmd *cobra.Command, file *string) {
 // with is a command that runs f with the configuration and a log.
 func (o *options) with(f func(context.Context, *config.Config, *slog.Logger) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
-		cfg, log, err := o.load(cmd, args)
+		cfg, log, err := o.load(cmd, args, config.Options{Listen: o.listen})
 		if err != nil {
 			return err
 		}
@@ -164,9 +195,9 @@ func (o *options) with(f func(context.Context, *config.Config, *slog.Logger) err
 	}
 }
 
-// load reads the configuration and sets up the log. Arguments are the command
-// behind "--"; before it there can be none.
-func (o *options) load(cmd *cobra.Command, args []string) (*config.Config, *slog.Logger, error) {
+// load reads the configuration from the flags and what else from says, and sets up
+// the log. Arguments are the command behind "--"; before it there can be none.
+func (o *options) load(cmd *cobra.Command, args []string, from config.Options) (*config.Config, *slog.Logger, error) {
 	if dash := cmd.ArgsLenAtDash(); dash != 0 && len(args) > 0 {
 		return nil, nil, fmt.Errorf("unexpected argument %q: a command goes behind --", args[0])
 	}
@@ -174,7 +205,8 @@ func (o *options) load(cmd *cobra.Command, args []string) (*config.Config, *slog
 	if err != nil {
 		return nil, nil, err
 	}
-	cfg, warnings, err := config.Load(config.Options{File: o.config, Command: args, Listen: o.listen})
+	from.File, from.Command = o.config, args
+	cfg, warnings, err := config.Load(from)
 	if err != nil {
 		return nil, nil, err
 	}

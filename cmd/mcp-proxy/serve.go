@@ -27,7 +27,10 @@ func runServe(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
 	if err != nil {
 		return config.Problems{{Source: cfg.File, Key: "tokenFile", Text: err.Error()}}
 	}
-	e := newEngine(cfg, log)
+	e, err := newEngine(cfg, log)
+	if err != nil {
+		return err
+	}
 	front := newFront(cfg, token, e, log)
 	if err := front.Guard.Check(); err != nil { // config has refused that; nobody may come past it
 		return &runError{err}
@@ -36,7 +39,7 @@ func runServe(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
 	if err != nil {
 		return &runError{err}
 	}
-	server := newServer(front, log)
+	server := newServer(handlerOf(e, front), log)
 	// Before the first client: a signal must find its handler.
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
@@ -88,7 +91,21 @@ func newFront(cfg *config.Config, token string, e *engine, log *slog.Logger) *fr
 	}
 }
 
-func newServer(front *frontend.HTTP, log *slog.Logger) *http.Server {
+// handlerOf adds /link to the front end, if hosts may dial us.
+func handlerOf(e *engine, front *frontend.HTTP) http.Handler {
+	if !e.far.accepting() {
+		return front
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/link" {
+			e.far.ServeHTTP(w, r)
+			return
+		}
+		front.ServeHTTP(w, r)
+	})
+}
+
+func newServer(front http.Handler, log *slog.Logger) *http.Server {
 	return &http.Server{
 		Handler:           front,
 		ReadHeaderTimeout: 10 * time.Second,

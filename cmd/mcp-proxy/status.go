@@ -12,15 +12,15 @@ import (
 )
 
 // tellStatus logs what the host runs for each signal on asked, until ctx is done.
-func (e *engine) tellStatus(ctx context.Context, asked chan os.Signal) {
+func (h *hosting) tellStatus(ctx context.Context, asked chan os.Signal, log *slog.Logger) {
 	defer signal.Stop(asked)
 	for {
 		select {
 		case <-asked:
-			all := e.host.Status()
-			e.log.Info("status", "upstreams", len(all))
+			all := h.host.Status()
+			log.Info("status", "upstreams", len(all))
 			for _, s := range all {
-				logStatus(e.log, s)
+				logStatus(log, s)
 			}
 		case <-ctx.Done():
 			return

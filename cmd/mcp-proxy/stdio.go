@@ -19,11 +19,17 @@ import (
 func runStdio(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	e := newEngine(cfg, log)
+	e, err := newEngine(cfg, log)
+	if err != nil {
+		return err
+	}
+	if e.far.accepting() {
+		return config.Problems{{Source: cfg.File, Key: "links", Text: "accept needs mcp-proxy serve: nothing listens here for a host that dials"}}
+	}
 	e.start()
 	defer e.forceSoon(ctx)()
 	client := frontend.NewStdio(os.Stdin, os.Stdout, limitsOf(cfg))
-	err := e.serve(ctx, "", client)
+	err = e.serve(ctx, "", client)
 	e.stop(ctx)
 	if !errors.Is(err, jsonrpc.ErrClosed) {
 		return &runError{err}

@@ -1,0 +1,216 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"slices"
+	"sync"
+
+	"github.com/mcp-proxy/mcp-proxy/config"
+	"github.com/mcp-proxy/mcp-proxy/proxy"
+	"github.com/mcp-proxy/mcp-proxy/upstream/link"
+)
+
+// A farLink is a link to a host elsewhere, and what that host has announced.
+type farLink struct {
+	config   config.Link
+	log      *slog.Logger
+	client   link.Client
+	endpoint link.Endpoint // to dial; zero if the host dials us
+
+	// Guarded by links.mu.
+	routes []proxy.Upstream // as announced last; kept while the link is lost
+	known  bool             // something was announced
+	down   bool             // lost since
+}
+
+// links are all links to hosts elsewhere. They keep the proxy's set of upstreams
+// true to what the hosts announce.
+type links struct {
+	// Static after construction.
+	local []config.Upstream
+	proxy *proxy.Proxy
+	log   *slog.Logger
+	all   []*farLink // in config order
+
+	ctx context.Context // of the links; done: none is accepted any more
+	wg  sync.WaitGroup  // links that were accepted
+
+	mu     sync.Mutex // guards the fields below, and those of all links; held while the proxy is told
+	owners map[string]*farLink
+	told   map[string]bool // clashes that were logged
+	closed bool            // wg takes no more
+}
+
+// newLinks returns the links that cfg describes. Its error is a
+// [config.Problems].
+func newLinks(cfg *config.Config, p *proxy.Proxy, log *slog.Logger) (*links, error) {
+	ls := &links{local: cfg.Upstreams, proxy: p, log: log, owners: make(map[string]*farLink), told: make(map[string]bool)}
+	for _, c := range cfg.Links {
+		f := &farLink{config: c, log: log.With("link", c.Name)}
+		f.client = link.Client{Log: f.log, Limits: limitsOf(cfg)}
+		f.client.Announced = func(upstreams []link.Upstream) { ls.announced(f, upstreams) }
+		f.client.Lost = func(error) { ls.lost(f) }
+		t, err := clientTLS(c.TLS)
+		if err != nil {
+			return nil, config.Problems{{Source: cfg.File, Key: c.Key + ".tls", Text: err.Error()}}
+		}
+		if _, err := readToken(c.TokenFile); err != nil {
+			return nil, config.Problems{{Source: cfg.File, Key: c.Key + ".tokenFile", Text: err.Error()}}
+		}
+		f.endpoint = link.Endpoint{URL: c.Dial, TLS: t, Token: tokenFrom(c.TokenFile)}
+		ls.all = append(ls.all, f)
+	}
+	return ls, nil
+}
+
+// tokenFrom reads a token anew each time, since tokens are rotated; nil for no
+// file.
+func tokenFrom(file string) func() (string, error) {
+	if file == "" {
+		return nil
+	}
+	return func() (string, error) { return readToken(file) }
+}
+
+// start keeps the links up that are dialled from here, until ctx ends; wg has
+// their goroutines.
+func (ls *links) start(ctx context.Context, wg *sync.WaitGroup) {
+	ls.ctx = ctx
+	for _, f := range ls.all {
+		if f.config.Dial != "" {
+			wg.Go(func() { f.client.Redial(ctx, f.endpoint.Dial) })
+		}
+	}
+}
+
+// accepting reports whether hosts may dial us.
+func (ls *links) accepting() bool {
+	return slices.ContainsFunc(ls.all, func(f *farLink) bool { return f.config.Accept })
+}
+
+// ServeHTTP is /link, where hosts dial in. The token tells whose link it is.
+func (ls *links) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	var accepting []*farLink
+	var tokens []func() (string, error)
+	for _, f := range ls.all {
+		if f.config.Accept {
+			accepting = append(accepting, f)
+			tokens = append(tokens, f.endpoint.Token)
+		}
+	}
+	if !ls.enter() {
+		http.Error(w, "shutting down", http.StatusServiceUnavailable)
+		return
+	}
+	defer ls.wg.Done()
+	carrier, which, err := link.Upgrade(w, r, tokens...)
+	if err != nil {
+		ls.log.Warn("link refused", "peer", r.RemoteAddr, "err", err)
+		return
+	}
+	f := accepting[which]
+	err = f.client.Serve(ls.ctx, carrier)
+	if ls.ctx.Err() == nil {
+		f.log.Warn("link lost", "err", err)
+	}
+}
+
+// enter counts an accepted link in, unless wait was called.
+func (ls *links) enter() bool {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	if !ls.closed {
+		ls.wg.Add(1)
+	}
+	return !ls.closed
+}
+
+// wait waits for the accepted links and lets no more come.
+func (ls *links) wait() {
+	ls.mu.Lock()
+	ls.closed = true
+	ls.mu.Unlock()
+	ls.wg.Wait()
+}
+
+// owner returns the link to the host of an upstream, nil for one that runs here
+// or that nobody knows.
+func (ls *links) owner(upstream string) *farLink {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	return ls.owners[upstream]
+}
+
+func (ls *links) lost(f *farLink) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	f.down = true
+}
+
+// announced takes over what a host announces, which may be the same as before.
+func (ls *links) announced(f *farLink, upstreams []link.Upstream) {
+	var routes []proxy.Upstream
+	for _, u := range upstreams {
+		route, err := routeFrom(u)
+		if err != nil {
+			f.log.Error("announced upstream left out", "upstream", u.Name, "err", err)
+			continue
+		}
+		routes = append(routes, route)
+	}
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	back := f.down
+	f.routes, f.known, f.down = routes, true, false
+	set, complete := ls.setLocked()
+	ls.proxy.Update(set, complete)
+	if back {
+		ls.proxy.Returned(ls.ownedLocked(f)...)
+	}
+}
+
+// setLocked returns all upstreams, those that run here first, then those of each
+// link in config order, and whether that is all. Of two with one name the first
+// counts.
+func (ls *links) setLocked() (set []proxy.Upstream, complete bool) {
+	taken := make(map[string]string) // names to where they are from
+	for _, u := range ls.local {
+		set = append(set, routeOf(u))
+		taken[u.Name] = u.Key
+	}
+	clear(ls.owners)
+	complete = true
+	for _, f := range ls.all {
+		complete = complete && f.known
+		for _, u := range f.routes {
+			if by, ok := taken[u.Name]; ok {
+				ls.clashLocked(u.Name, f, by)
+				continue
+			}
+			taken[u.Name] = f.config.Key
+			ls.owners[u.Name] = f
+			set = append(set, u)
+		}
+	}
+	return set, complete
+}
+
+func (ls *links) clashLocked(name string, f *farLink, by string) {
+	if key := name + " " + f.config.Key; !ls.told[key] {
+		ls.told[key] = true
+		f.log.Error("announced upstream left out: its name is taken", "upstream", name, "announced_by", f.config.Key, "taken_by", by)
+	}
+}
+
+// ownedLocked returns the names of the upstreams behind a link.
+func (ls *links) ownedLocked(f *farLink) []string {
+	var names []string
+	for name, owner := range ls.owners {
+		if owner == f {
+			names = append(names, name)
+		}
+	}
+	return names
+}
