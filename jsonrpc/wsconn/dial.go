@@ -31,12 +31,15 @@ type StatusError struct {
 // Error implements error.
 func (e *StatusError) Error() string { return "HTTP " + strconv.Itoa(e.Code) }
 
-// Ways in which a server's handshake is wrong.
+// ErrHandshake is a server that answers as no WebSocket server does, or not as
+// it was asked.
+var ErrHandshake = errors.New("invalid handshake")
+
 var (
-	errNoWebSocket  = errors.New("the server does not speak WebSocket")
-	errExtension    = errors.New("the server chose an extension that was not offered")
-	errSubprotocol  = errors.New("the server chose another subprotocol")
-	errLongGreeting = errors.New("the server's handshake is too long")
+	errNoWebSocket  = fmt.Errorf("%w: the server does not speak WebSocket", ErrHandshake)
+	errExtension    = fmt.Errorf("%w: the server chose an extension that was not offered", ErrHandshake)
+	errSubprotocol  = fmt.Errorf("%w: the server chose another subprotocol", ErrHandshake)
+	errLongGreeting = fmt.Errorf("%w: it is too long", ErrHandshake)
 )
 
 // Dial connects to the server at url, ws or wss, with header in the request. t is
