@@ -326,6 +326,7 @@ type stallingConn struct {
 func (c *stallingConn) Send(m *jsonrpc.Message) error {
 	if m.Method == "tools/call" {
 		<-c.closed
+		return jsonrpc.ErrClosed
 	}
 	return c.PipeConn.Send(m)
 }
