@@ -95,7 +95,8 @@ type tableKey struct {
 // Update replaces the set of upstreams, whose names must differ, in the order of
 // merged lists. It may be called at any time and does not wait. complete is false
 // while there are upstreams that are not known yet: then a client's initialize
-// waits for the next Update as for an upstream that is slow to start.
+// waits for the next Update as for an upstream that is slow to start. An upstream
+// that is known and out of reach stays in the set.
 //
 // Sessions with all upstreams follow. An upstream that was not there is started
 // when it is needed; one that is not there any more is hung up, which settles
@@ -119,7 +120,8 @@ func (p *Proxy) Update(upstreams []Upstream, complete bool) {
 
 // Returned says that upstreams were out of reach, since the link to them was
 // lost, and are back. It does not wait. Each client that has asked for lists is
-// told once, for each kind, to ask again, however many upstreams are back.
+// told once, for each kind, to ask again, however many upstreams are back. The
+// streams that the link lost have to have ended before: what is open stays open.
 // Those at which a client has subscriptions are started, within half a second,
 // to have them replayed; others when they are needed.
 func (p *Proxy) Returned(upstreams ...string) {
