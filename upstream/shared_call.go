@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
@@ -125,7 +126,7 @@ func (s *sharer) forward(c *sharedCall, m *jsonrpc.Message, edits ...jsonrpc.Edi
 		return
 	}
 	n := sh.mintLocked(c)
-	c.creates = bytes.Contains(m.Params, []byte(`"task"`)) && member(m.Params, "task") != ""
+	c.creates = bytes.Contains(m.Params, []byte(`"task"`)) && strings.HasPrefix(member(m.Params, "task"), "{")
 	if !token.IsZero() {
 		c.token = bytes.Clone(token.Of(m.Params))
 		edits = append(edits, jsonrpc.Edit{Span: token, With: jsonrpc.IntID(n).Raw()})

@@ -56,6 +56,7 @@ type sharer struct {
 	level     logLevel                   // wanted; zero if the client did not say
 	subs      map[string]struct{}        // URIs subscribed to
 	tasks     []*sharedTask              // the oldest, which is forgotten first, first
+	running   int                        // of them, not ended
 	urls      []string                   // elicitationIds, likewise
 	cursors   cursors
 
@@ -235,7 +236,7 @@ func (s *sharer) close() {
 // which the server can make sense of it: its questions get their one error first,
 // because a question belongs to a call, whose cancellation may end it.
 func (sh *shared) leaveLocked(s *sharer) {
-	if s.atServer > 0 || time.Now().Before(s.lingers) {
+	if s.speaksLocked(time.Now()) {
 		sh.leftTill = time.Now().Add(lingering)
 	}
 	for _, n := range slices.Sorted(maps.Keys(s.questions)) {
@@ -250,10 +251,10 @@ func (sh *shared) leaveLocked(s *sharer) {
 		}
 	}
 	for _, t := range s.tasks {
-		sh.tasks.removeLocked(t)
 		if !t.ended {
 			sh.cancelTaskLocked(t.raw)
 		}
+		sh.tasks.removeLocked(t)
 	}
 	for _, id := range s.urls {
 		delete(sh.urls, id)

@@ -91,8 +91,7 @@ func (sh *shared) ownerLocked(related jsonrpc.ID, task string) (s *sharer, call 
 }
 
 // onlyCallerLocked returns the only client with a call at the server, and its
-// newest. A client whose call was cancelled a moment ago counts, too: the server
-// may have asked for that one.
+// newest; nil if the question could be another's.
 func (sh *shared) onlyCallerLocked() (only *sharer, call jsonrpc.ID) {
 	now := time.Now()
 	if now.Before(sh.leftTill) {
@@ -100,7 +99,7 @@ func (sh *shared) onlyCallerLocked() (only *sharer, call jsonrpc.ID) {
 	}
 	for s := range sh.sharers {
 		switch {
-		case s.atServer == 0 && !now.Before(s.lingers):
+		case !s.speaksLocked(now):
 		case only != nil:
 			return nil, call
 		default:
@@ -111,6 +110,13 @@ func (sh *shared) onlyCallerLocked() (only *sharer, call jsonrpc.ID) {
 		return nil, call
 	}
 	return only, only.newestLocked()
+}
+
+// speaksLocked reports whether the server may have something to ask for s: because
+// of a call, one that was cancelled a moment ago, or a task, though a question of a
+// task should say so.
+func (s *sharer) speaksLocked(now time.Time) bool {
+	return s.atServer > 0 || s.running > 0 || now.Before(s.lingers)
 }
 
 // busyLocked reports whether any client has a call at the server.

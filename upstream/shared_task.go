@@ -41,20 +41,28 @@ func (t *sharedTasks) addLocked(x *sharedTask) {
 		t.byID, t.byToken = make(map[string]*sharedTask), make(map[int64]*sharedTask)
 	}
 	t.byID[x.id] = x
-	if x.token != nil && !x.ended {
+	if x.ended {
+		return
+	}
+	x.by.running++
+	if x.token != nil {
 		t.byToken[x.n] = x
 	}
 }
 
+// removeLocked forgets x.
 func (t *sharedTasks) removeLocked(x *sharedTask) {
 	delete(t.byID, x.id)
-	delete(t.byToken, x.n)
+	t.endLocked(x)
 }
 
 // endLocked notes that x is finished. It can still be asked for.
 func (t *sharedTasks) endLocked(x *sharedTask) {
-	x.ended = true
 	delete(t.byToken, x.n)
+	if !x.ended {
+		x.ended = true
+		x.by.running--
+	}
 }
 
 // taskCreated remembers whose the task is that a call has become. Without a
@@ -87,8 +95,11 @@ func (sh *shared) taskCreated(c *sharedCall, answer *jsonrpc.Message) {
 	sh.tasks.addLocked(x)
 }
 
+// cancelTaskLocked ends a task without a client. The answer is of no interest.
 func (sh *shared) cancelTaskLocked(raw json.RawMessage) {
-	sh.askLocked("tasks/cancel", slices.Concat([]byte(`{"taskId":`), raw, []byte(`}`)), func(*jsonrpc.Message) {})
+	sh.minted++
+	params := slices.Concat([]byte(`{"taskId":`), raw, []byte(`}`))
+	sh.tellLocked(jsonrpc.NewRequest(jsonrpc.IntID(sh.minted), "tasks/cancel", params))
 }
 
 // readTask reads the id, raw and decoded, and the status of a Task object.

@@ -1,0 +1,310 @@
+//go:build unix
+
+package upstream
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+)
+
+// D01: who leaves cancels its own calls, once each; the server stays, and so do
+// the others.
+func TestD01_SharedClientLeaves(t *testing.T) {
+	inSharedWorld(t, Upstream{}, func(w *sharedWorld) {
+		a, b := w.start("a"), w.start("b")
+		s := w.server()
+		a.say(`{"id":1,"method":"x"}`, `{"id":2,"method":"settled"}`, `{"id":3,"method":"x"}`, `{"id":4,"method":"cancelled"}`,
+			`{"method":"notifications/cancelled","params":{"requestId":4}}`)
+		b.say(`{"id":1,"method":"x"}`)
+		s.heard()
+		s.say(`{"id":3,"result":{}}`)
+		a.hears(`{"id":2,"result":{}}`)
+		a.leave()
+		s.hears(`{"method":"notifications/cancelled","params":{"requestId":2,`+goneReason+`}}`,
+			`{"method":"notifications/cancelled","params":{"requestId":4,`+goneReason+`}}`)
+		s.say(`{"id":2,"result":{"late":true}}`, `{"id":6,"result":{}}`)
+		b.hears(`{"id":1,"result":{}}`)
+		b.leave()
+		s.hears()
+		w.start("c").lives(s) // D01: "connection stays up"
+		if warned := w.log.at(slog.LevelWarn); len(warned) > 0 {
+			t.Errorf("warnings: %v", warned)
+		}
+	})
+}
+
+// D05: first the question gets its error, then its call is cancelled.
+func TestD05_SharedQuestionThenCancel(t *testing.T) {
+	inSharedWorld(t, Upstream{}, func(w *sharedWorld) {
+		a, b := w.start("a"), w.start("b")
+		s := w.server()
+		a.say(`{"id":1,"method":"x"}`)
+		s.heard()
+		s.say(`{"id":"q1","method":"elicitation/create","params":{}}`, `{"id":"q2","method":"roots/list"}`)
+		a.hears(`@1 {"id":1,"method":"elicitation/create","params":{}}`, `@1 {"id":2,"method":"roots/list"}`)
+		a.leave()
+		s.hears(`{"id":"q1",`+closedError+`}`, `{"id":"q2",`+closedError+`}`,
+			`{"method":"notifications/cancelled","params":{"requestId":2,`+goneReason+`}}`)
+		b.lives(s)
+	})
+}
+
+// D07, D50: the crash of the server is told once to each, with what became of its
+// requests; the next to come has a new server.
+func TestD07_SharedServerDies(t *testing.T) {
+	inSharedWorld(t, Upstream{}, func(w *sharedWorld) {
+		a, b, c, idle := w.start("a"), w.start("b"), w.start("c"), w.start("idle")
+		s := w.server()
+		for _, x := range []*sharedClient{a, b, c} {
+			x.say(`{"id":1,"method":"x"}`, `{"id":2,"method":"x"}`)
+		}
+		s.heard()
+		s.sayText(`{"id":2,"result":{"last":"word"}}`) // delivered before the end
+		s.die("signal: killed")
+		a.ends("signal: killed", true)
+		a.hears(`{"id":1,"result":{"last":"word"}}`)
+		b.ends("signal: killed", true)
+		c.ends("signal: killed", true)
+		idle.ends("signal: killed", false)
+		b.hears()
+		warned := w.log.at(slog.LevelWarn)
+		if len(warned) != 1 || warned[0]["in_flight"] != 5.0 || warned[0]["msg"] != "upstream ended unexpectedly" {
+			t.Errorf("warnings: %v, want one with 5 calls", warned)
+		}
+		again := w.start("a")
+		if w.server() == s {
+			t.Fatal("no new session")
+		}
+		again.lives(w.server())
+	})
+}
+
+func TestD50_SharedServerDiesWithAThousandCalls(t *testing.T) {
+	inSharedWorld(t, Upstream{}, func(w *sharedWorld) {
+		var clients []*sharedClient
+		for i := range 50 {
+			c := w.start(fmt.Sprint("c", i))
+			for id := range 20 {
+				c.conn.Send(parse(t, fmt.Sprintf(`{"id":%d,"method":"x"}`, id)))
+			}
+			clients = append(clients, c)
+		}
+		if n := len(w.server().heard()); n != 1000 {
+			t.Fatalf("the server got %d calls", n)
+		}
+		w.server().die("exit status 1")
+		for _, c := range clients {
+			c.ends("exit status 1", true)
+		}
+		if n := len(w.log.at(slog.LevelWarn)); n != 1 {
+			t.Errorf("%d warnings", n)
+		}
+	})
+}
+
+// D16: a client and the server end in the same instant.
+func TestD16_SharedBothEnd(t *testing.T) {
+	for range 100 {
+		inSharedWorld(t, Upstream{}, func(w *sharedWorld) {
+			a, b := w.start("a"), w.start("b")
+			s := w.server()
+			a.say(`{"id":1,"method":"x"}`)
+			go a.conn.Close()
+			go jsonrpc.CloseWith(s.conn, &jsonrpc.ClosedError{Cause: "exit status 1", Delivered: true})
+			<-a.done
+			b.ends("exit status 1", false)
+			a.hears()
+		})
+	}
+}
+
+// With a process: all clients use one, a kill is told to each, and the next is
+// started at once.
+func TestD07_SharedProcess(t *testing.T) {
+	command := fakeCommand()
+	r := newRigOf(t, Upstream{Command: &command, Shared: true})
+	a, b := r.start("a"), r.start("b")
+	pid := string(a.call("pid", 0).Result)
+	if other := string(b.call("pid", 0).Result); other != pid {
+		t.Fatalf("processes %s and %s", pid, other)
+	}
+	b.send("hang", 0)
+	a.call("echo", 0)
+	a.send("kill", 0)
+	a.ends("signal: killed", true)
+	b.ends("signal: killed", true)
+	a.returned()
+	b.returned()
+	r.warned("upstream ended unexpectedly", 2)
+	again := r.start("a")
+	if string(again.call("pid", 0).Result) == pid {
+		t.Error("the same process")
+	}
+	again.Close()
+	again.returned()
+	if c := r.start("c"); string(c.call("pid", 0).Result) == pid {
+		t.Error("the same process")
+	}
+}
+
+// The process outlives its clients and ends with the host.
+func TestSharedProcessEndsWithTheHost(t *testing.T) {
+	command := fakeCommand("ignores-eof", "ignores-term")
+	command.StopGrace = time.Minute
+	r := newRigOf(t, Upstream{Command: &command, Shared: true})
+	c := r.start("a")
+	var pid int
+	fmt.Sscan(string(c.call("pid", 0).Result), &pid)
+	c.Close()
+	c.returned()
+	if !alive(pid) {
+		t.Fatal("the process ended with its client")
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	time.AfterFunc(50*time.Millisecond, cancel)
+	r.host.Stop(ctx)
+	if syscall.Kill(pid, 0) == nil {
+		t.Error("the process is still there")
+	}
+	if w := r.log.at(slog.LevelWarn); len(w) > 0 {
+		t.Errorf("warnings: %v", w)
+	}
+}
+
+func TestSharedStopEndsClients(t *testing.T) {
+	inSharedWorld(t, Upstream{}, func(w *sharedWorld) {
+		a, b := w.start("a"), w.start("b")
+		s := w.server()
+		a.say(`{"id":1,"method":"x"}`)
+		s.heard()
+		w.host.Stop(context.Background())
+		a.ends(causeHostStopped, true)
+		b.ends(causeHostStopped, false)
+		s.hears(`{"method":"notifications/cancelled","params":{"requestId":2,` + goneReason + `}}`)
+		if s.end == nil {
+			t.Error("the session was not closed")
+		}
+		if err := <-w.attach("c").done; err == nil {
+			t.Error("a client was served after Stop")
+		}
+	})
+}
+
+// What clients have said last reaches the server before Stop ends it.
+func TestSharedStopComesBehindFarewells(t *testing.T) {
+	inSharedWorld(t, Upstream{}, func(w *sharedWorld) {
+		a := w.start("a")
+		s := w.server()
+		a.say(`{"id":1,"method":"x"}`)
+		s.heard()
+		a.conn.Send(parse(t, `{"method":"vendor/bye"}`))
+		a.conn.Close()
+		<-a.done
+		w.host.Stop(context.Background())
+		s.hears(`{"method":"vendor/bye"}`, `{"method":"notifications/cancelled","params":{"requestId":2,`+goneReason+`}}`)
+	})
+}
+
+// A client that does not read loses its own stream, and nobody else notices.
+func TestSharedSlowClient(t *testing.T) {
+	for name, size := range map[string]int{"many": 10, "large": 1 << 20} {
+		t.Run(name, func(t *testing.T) {
+			inSharedWorld(t, Upstream{}, func(w *sharedWorld) {
+				a, slow := w.start("a"), w.attachDeaf("slow")
+				slow.say(`{"id":1,"method":"initialize","params":{}}`, `{"id":2,"method":"x","params":{"_meta":{"progressToken":1}}}`)
+				s := w.server()
+				s.heard()
+				chunk := parse(t, `{"method":"notifications/progress","params":{"progressToken":2,"pad":"`+strings.Repeat("x", size)+`"}}`)
+				for range maxOut + 200 {
+					s.conn.Send(chunk)
+					if size > 1000 && len(w.log.at(slog.LevelWarn)) > 0 {
+						break
+					}
+				}
+				synctest.Wait()
+				s.hears(`{"method":"notifications/cancelled","params":{"requestId":2,` + goneReason + `}}`)
+				slow.listen()
+				slow.ends(causeTooSlow, true)
+				if warned := w.log.at(slog.LevelWarn); len(warned) != 1 || warned[0]["session"] != "slow" {
+					t.Errorf("warnings: %v", warned)
+				}
+				a.lives(s)
+				again := w.start("slow")
+				again.lives(s)
+			})
+		})
+	}
+}
+
+// A client that is not reading when the server ends is not waited for for ever.
+func TestSharedDeafClientAtTheEnd(t *testing.T) {
+	inSharedWorld(t, Upstream{}, func(w *sharedWorld) {
+		a := w.attachDeaf("a")
+		a.say(`{"id":1,"method":"initialize","params":{}}`)
+		s := w.server()
+		for range 200 {
+			s.sayText(`{"method":"notifications/tools/list_changed"}`)
+		}
+		synctest.Wait()
+		began := time.Now()
+		s.die("exit status 1")
+		<-a.done
+		if d := time.Since(began); d != flushTime {
+			t.Errorf("ended after %v", d)
+		}
+		a.listen()
+		a.ends("exit status 1", false)
+	})
+}
+
+func TestSharedDeafClientAtAForcedStop(t *testing.T) {
+	inSharedWorld(t, Upstream{}, func(w *sharedWorld) {
+		a := w.attachDeaf("a")
+		a.say(`{"id":1,"method":"initialize","params":{}}`)
+		s := w.server()
+		for range 200 {
+			s.sayText(`{"method":"notifications/tools/list_changed"}`)
+		}
+		synctest.Wait()
+		ctx, cancel := context.WithCancel(context.Background())
+		cancel()
+		began := time.Now()
+		w.host.Stop(ctx)
+		if d := time.Since(began); d > 0 {
+			t.Errorf("stopped after %v", d)
+		}
+		a.listen()
+	})
+}
+
+// A half-close is an end.
+func TestSharedHalfClose(t *testing.T) {
+	inSharedWorld(t, Upstream{}, func(w *sharedWorld) {
+		a := w.start("a")
+		s := w.server()
+		a.say(`{"id":1,"method":"x"}`)
+		s.heard()
+		a.conn.CloseWrite()
+		<-a.done
+		s.hears(`{"method":"notifications/cancelled","params":{"requestId":2,` + goneReason + `}}`)
+	})
+}
+
+// What the inner stream says of an unusable answer is that call's.
+func TestD43_SharedUnusableAnswer(t *testing.T) {
+	command := fakeCommand()
+	r := newRigOf(t, Upstream{Command: &command, Shared: true})
+	a, b := r.start("a"), r.start("b")
+	if m := a.call("broken", 0); !strings.Contains(string(m.Error), jsonrpc.ReasonInvalidResponse) {
+		t.Errorf("got %s", m.Append(nil))
+	}
+	b.call("echo", 0)
+}
