@@ -17,6 +17,7 @@ import (
 var (
 	errNoAnswer    = errors.New("hello not answered in time")
 	errHostStreams = errors.New("the host opened a stream")
+	errDown        = errors.New("the link is down")
 )
 
 // A Client is the proxy's end: it opens streams to the upstreams of a host.
@@ -29,46 +30,146 @@ type Client struct {
 	// cannot be closed without harm to it.
 	HelloTimeout time.Duration
 
+	// Heartbeat finds a host that is gone without a word.
+	Heartbeat Heartbeat
+
+	// Trusted is for a host in this process: its messages are not checked a
+	// second time, and there is no control stream, so no heartbeat and no
+	// announcement. It must be the same at both ends.
+	Trusted bool
+
+	// Announced, if it is not nil, is called with what the host announces: once
+	// a link is up, whenever it changes, and again when a lost link is back.
+	// Lost is called when a link that was up has ended and no newer one has
+	// taken its place; err is the cause. The calls come one after another, in
+	// order; the link waits for them. Neither may call Serve.
+	Announced func(upstreams []Upstream)
+	Lost      func(err error)
+
 	mu      sync.Mutex    // guards the fields below
-	link    *link         // nil while Serve does not run
-	arrived chan struct{} // closed when link is set; nil if nobody waits
+	link    *link         // nil while there is none
+	lost    time.Time     // when link became nil; zero before the first
+	changed chan struct{} // closed when link changes; nil if nobody waits
+	turn    chan struct{} // closed when the last link makes no more calls; nil before the first
 }
 
 // Serve owns carrier until it returns, and lets Open use it. It returns when
 // the link ends or ctx does, with the cause. Every stream then fails with the
-// cause "link lost". Serve may be called again; of several, the latest is used.
+// cause "link lost". When ctx ends, what was said last on closed streams has a
+// second to arrive. Serve may be called again; of several links, the latest to
+// be up is used, and the one before it, which may be half dead, is ended.
 func (c *Client) Serve(ctx context.Context, carrier net.Conn) error {
-	l, err := newLink(carrier, yamux.Client, newConfig(orDiscard(c.Log)))
+	return c.serve(ctx, carrier, func(bool, error) {})
+}
+
+func (c *Client) serve(ctx context.Context, carrier net.Conn, ended func(up bool, err error)) error {
+	l, err := c.newLink(ctx, carrier)
 	if err != nil {
+		ended(false, err)
 		return err
 	}
-	c.attach(l)
+	over := make(chan struct{})
+	defer close(over)
+	var talk sync.WaitGroup
+	if c.Trusted {
+		c.attach(l, over)
+	} else {
+		talk.Go(func() { c.control(l, over) })
+	}
 	_, err = l.y.AcceptStreamWithContext(ctx) // returns at the end, as hosts open none
 	switch {
 	case ctx.Err() != nil:
 		err = context.Cause(ctx)
 	case err == nil:
 		err = errHostStreams
+	case l.begun() == nil:
+		err = strange(err)
 	}
-	c.detach(l)
-	return l.close(err)
+	last := c.detach(l)
+	l.part(err, byeTimeout)
+	err = l.close(err)
+	talk.Wait()
+	if last && c.Lost != nil {
+		c.Lost(err)
+	}
+	ended(l.begun() != nil, err)
+	return err
 }
 
-func (c *Client) attach(l *link) {
+func (c *Client) newLink(ctx context.Context, carrier net.Conn) (*link, error) {
+	if err := handshake(ctx, carrier); err != nil {
+		carrier.Close()
+		return nil, jsonrpc.Closed(err)
+	}
+	return newLink(carrier, yamux.Client, newConfig(orDiscard(c.Log)), c.Trusted)
+}
+
+// control says hello for the link and then reads what the host announces.
+func (c *Client) control(l *link, over chan struct{}) {
+	err := c.talk(l, over)
+	if !l.y.IsClosed() {
+		l.part(err, tellTimeout)
+	}
+}
+
+func (c *Client) talk(l *link, over chan struct{}) error {
+	giveUp := time.AfterFunc(c.helloTimeout(), func() { l.fail(errNoAnswer) })
+	defer giveUp.Stop()
+	y, err := l.y.OpenStream()
+	if err != nil {
+		return err
+	}
+	k := newControl(l, y)
+	if err := k.greet(); err != nil {
+		return err
+	}
+	giveUp.Stop()
+	l.begin(k)
+	k.live(c.Heartbeat, nil)
+	if before := c.attach(l, over); before != nil {
+		<-before
+	}
+	orDiscard(c.Log).Info("link up")
+	return k.read(func(upstreams []Upstream) {
+		if c.Announced != nil {
+			c.Announced(upstreams)
+		}
+	})
+}
+
+func (c *Client) helloTimeout() time.Duration { return orElse(c.HelloTimeout, 30*time.Second) }
+
+// attach makes l the link, and ends the one before it. It returns a channel that
+// is closed when that makes no more calls.
+func (c *Client) attach(l *link, over chan struct{}) (before chan struct{}) {
+	c.mu.Lock()
+	old := c.link
+	before, c.turn = c.turn, over
+	c.setLocked(l)
+	c.mu.Unlock()
+	if old != nil {
+		old.part(errReplaced, tellTimeout)
+	}
+	return before
+}
+
+// detach reports whether l was the link.
+func (c *Client) detach(l *link) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.link != l {
+		return false
+	}
+	c.lost = time.Now()
+	c.setLocked(nil)
+	return true
+}
+
+func (c *Client) setLocked(l *link) {
 	c.link = l
-	if c.arrived != nil {
-		close(c.arrived)
-		c.arrived = nil
-	}
-}
-
-func (c *Client) detach(l *link) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.link == l {
-		c.link = nil
+	if c.changed != nil {
+		close(c.changed)
+		c.changed = nil
 	}
 }
 
@@ -111,25 +212,44 @@ func (c *Client) Open(ctx context.Context, h Hello) (jsonrpc.Conn, error) {
 	}
 }
 
+// blip is how long a lost link may take to be back before Open fails: nothing
+// was sent yet, so that nobody needs to know.
+const blip = time.Second
+
 // await returns the link as soon as there is one.
 func (c *Client) await(ctx context.Context) (*link, error) {
 	for ctx.Err() == nil {
-		c.mu.Lock()
-		l := c.link
-		if l == nil && c.arrived == nil {
-			c.arrived = make(chan struct{})
-		}
-		arrived := c.arrived
-		c.mu.Unlock()
+		l, lost, changed := c.state()
 		if l != nil {
 			return l, nil
 		}
+		patience := ctx
+		if !lost.IsZero() {
+			var cancel context.CancelFunc
+			patience, cancel = context.WithDeadlineCause(ctx, lost.Add(blip), errDown)
+			defer cancel()
+		}
 		select {
-		case <-arrived:
-		case <-ctx.Done():
+		case <-changed:
+		case <-patience.Done():
+			return nil, context.Cause(patience)
 		}
 	}
 	return nil, context.Cause(ctx)
+}
+
+// state returns the link, or nil and when it was lost, and a channel that is
+// closed when that changes. A link that is about to end is none.
+func (c *Client) state() (l *link, lost time.Time, changed <-chan struct{}) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.changed == nil {
+		c.changed = make(chan struct{})
+	}
+	if l = c.link; l != nil && l.cause() != nil {
+		return nil, time.Time{}, c.changed // detach comes
+	}
+	return l, c.lost, c.changed
 }
 
 // open opens a stream and says hello on it.
@@ -138,7 +258,7 @@ func (c *Client) open(l *link, h Hello) (*conn, error) {
 	if err != nil {
 		return nil, notOpened(err.Error(), nil)
 	}
-	giveUp := time.AfterFunc(orElse(c.HelloTimeout, 30*time.Second), func() { l.fail(errNoAnswer) })
+	giveUp := time.AfterFunc(c.helloTimeout(), func() { l.fail(errNoAnswer) })
 	defer giveUp.Stop()
 	y, err := l.y.OpenStream()
 	if err != nil {

@@ -295,11 +295,11 @@ func TestUnreadProxy(t *testing.T) {
 // rawPair returns both ends of one stream, without a Client and a Server.
 func rawPair(t *testing.T, config *yamux.Config) (*conn, hostConn) {
 	a, b := Ring()
-	nearLink, err := newLink(a, yamux.Client, config)
+	nearLink, err := newLink(a, yamux.Client, config, true)
 	if err != nil {
 		t.Fatal(err)
 	}
-	farLink, err := newLink(b, yamux.Server, config)
+	farLink, err := newLink(b, yamux.Server, config, true)
 	if err != nil {
 		t.Fatal(err)
 	}

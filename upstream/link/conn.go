@@ -29,6 +29,7 @@ type conn struct {
 	// Static after construction.
 	stream *stream
 	out    *jsonrpc.LineWriter
+	limits jsonrpc.Limits // of a message that must be checked
 
 	// Owned by Recv.
 	lines *jsonrpc.LineReader
@@ -40,7 +41,8 @@ type conn struct {
 func newConn(l *link, y *yamux.Stream, limits jsonrpc.Limits) *conn {
 	limits.Message = limits.MaxMessage() + slack
 	s := &stream{y: y, link: l}
-	return &conn{stream: s, out: jsonrpc.NewLineWriter(s), lines: jsonrpc.NewLineReader(s, limits)}
+	l.streams.Add(1)
+	return &conn{stream: s, out: jsonrpc.NewLineWriter(s), limits: limits, lines: jsonrpc.NewLineReader(s, limits)}
 }
 
 // Recv implements [jsonrpc.Conn]. Its end is always a [*jsonrpc.ClosedError],
@@ -53,7 +55,7 @@ func (c *conn) Recv() (*jsonrpc.Message, error) {
 			return nil, err
 		}
 		if !isNote(line) {
-			m, err := jsonrpc.DecodeOwn(line)
+			m, err := c.decode(line)
 			if err == nil {
 				m.Related = related
 			}
@@ -68,6 +70,14 @@ func (c *conn) Recv() (*jsonrpc.Message, error) {
 		}
 		related = n.related // zero for a note from a later version
 	}
+}
+
+// decode decodes a message. In one process the other end has checked it.
+func (c *conn) decode(line []byte) (*jsonrpc.Message, error) {
+	if c.stream.link.trusted {
+		return jsonrpc.DecodeOwn(line)
+	}
+	return c.limits.Decode(line)
 }
 
 // RecvAll is [jsonrpc.RecvAll].
@@ -133,15 +143,20 @@ func (c *conn) shut(end *jsonrpc.ClosedError, last []byte, deadline time.Time) e
 	}
 	c.end.Store(end)
 	c.stream.stop(deadline)
-	c.stream.link.spawn(func() { c.finish(last) })
+	c.stream.link.leave(func() { c.leave(last) }, c.finish)
 	return end
 }
 
-func (c *conn) finish(last []byte) {
+func (c *conn) leave(last []byte) {
 	if last != nil && c.out.WriteLines(last) == nil {
 		c.stream.linger()
 	}
+	c.stream.y.Close()
+}
+
+func (c *conn) finish() {
 	c.stream.finish()
+	c.stream.link.streams.Add(-1)
 }
 
 // A hostConn is the host's end, which tells the proxy why it closes.

@@ -170,7 +170,7 @@ func TestOpen(t *testing.T) {
 				opened <- err
 			}()
 		}
-		waiting := func() bool { c.mu.Lock(); defer c.mu.Unlock(); return c.arrived != nil }
+		waiting := func() bool { c.mu.Lock(); defer c.mu.Unlock(); return c.changed != nil }
 		for !waiting() {
 			time.Sleep(time.Millisecond)
 		}

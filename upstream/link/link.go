@@ -1,12 +1,14 @@
 package link
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/yamux"
@@ -27,6 +29,14 @@ const (
 	// closeTimeout is how long a stream that this side closed waits for the
 	// other side to close it too; then it is reset.
 	closeTimeout = 5 * time.Second
+
+	// byeTimeout is how long a proxy that ends its link waits for the last
+	// words on its streams to arrive.
+	byeTimeout = time.Second
+
+	// tellTimeout is how long a link that ends for a fault of the other side,
+	// or is replaced, may take to say so.
+	tellTimeout = 200 * time.Millisecond
 )
 
 // A link is one yamux session on one carrier, and the goroutines that open and
@@ -35,22 +45,41 @@ type link struct {
 	// Static after construction.
 	y       *yamux.Session
 	carrier net.Conn
+	socket  *socket // the carrier, unless that is a Ring
+	trusted bool    // the other side's messages need not be checked
 
-	wg sync.WaitGroup // what spawn started
+	wg       sync.WaitGroup // what spawn and leave started
+	leaving  sync.WaitGroup // what leave has still to say
+	controls sync.WaitGroup // what goes on as long as the link
+	streams  atomic.Int64   // those that are not finished
 
-	mu     sync.Mutex // guards the fields below
-	closed bool       // spawn starts nothing more
-	err    error      // why the link ended, the first cause
+	mu      sync.Mutex // guards the fields below
+	closed  bool       // spawn starts nothing more
+	control *control   // nil before the hello, and without one
+	err     error      // why the link ended, the first cause
 }
 
 // newLink starts a session with yamux.Client or yamux.Server. It owns carrier.
-func newLink(carrier net.Conn, end func(io.ReadWriteCloser, *yamux.Config) (*yamux.Session, error), config *yamux.Config) (*link, error) {
-	y, err := end(carrier, config)
-	if err != nil {
-		carrier.Close()
+func newLink(carrier net.Conn, end func(io.ReadWriteCloser, *yamux.Config) (*yamux.Session, error), config *yamux.Config, trusted bool) (*link, error) {
+	l := &link{carrier: carrier, trusted: trusted}
+	if _, inMemory := carrier.(*ringConn); !inMemory {
+		l.socket = newSocket(carrier)
+		l.carrier = l.socket
+	}
+	var err error
+	if l.y, err = end(l.carrier, config); err != nil {
+		l.carrier.Close()
 		return nil, fmt.Errorf("start link: %w", err)
 	}
-	return &link{y: y, carrier: carrier}, nil
+	return l, nil
+}
+
+// silence returns how long nothing has come. In memory nobody dies alone.
+func (l *link) silence() time.Duration {
+	if l.socket == nil {
+		return 0
+	}
+	return l.socket.silence()
 }
 
 func newConfig(log *slog.Logger) *yamux.Config {
@@ -76,12 +105,68 @@ func (l *link) spawn(fn func()) bool {
 	return !l.closed
 }
 
-// settle waits for what spawn started, and lets it start nothing more.
-func (l *link) settle() {
+// leave does the same for the end of a stream: last says the last words, and
+// rest waits for the other side.
+func (l *link) leave(last, rest func()) bool {
 	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.closed {
+		l.leaving.Add(1)
+		l.wg.Go(func() {
+			last()
+			l.leaving.Done()
+			rest()
+		})
+	}
+	return !l.closed
+}
+
+// quiet lets spawn and leave start nothing more.
+func (l *link) quiet() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	l.closed = true
-	l.mu.Unlock()
-	l.wg.Wait()
+}
+
+// begin makes c the control stream, unless there is one.
+func (l *link) begin(c *control) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.control != nil {
+		return false
+	}
+	l.control = c
+	return true
+}
+
+// begun reports whether there has been a hello on the control stream.
+func (l *link) begun() *control {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.control
+}
+
+// cause returns why the link has ended; nil while it lives.
+func (l *link) cause() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.err
+}
+
+// part ends the link because of err when what its streams had to say has
+// arrived at the other side, which hangs up then, or after a while at the latest.
+// Without a control stream the other side would not know: it ends at once.
+func (l *link) part(err error, while time.Duration) {
+	if c := l.begun(); c != nil {
+		cut := time.AfterFunc(while, func() { l.fail(err) })
+		defer cut.Stop()
+		l.quiet()
+		l.leaving.Wait()
+		l.record(err)
+		c.bye(err)
+		<-l.y.CloseChan()
+	}
+	l.fail(err)
 }
 
 // fail ends the link, and all its streams with it, because of err. It closes
@@ -89,12 +174,17 @@ func (l *link) settle() {
 // end: yamux's own Close would let every blocked reader of a stream spin until
 // that happens.
 func (l *link) fail(err error) {
+	l.record(err)
+	l.carrier.Close()
+}
+
+// record keeps err as the cause of the end, unless there is one.
+func (l *link) record(err error) {
 	l.mu.Lock()
+	defer l.mu.Unlock()
 	if l.err == nil {
 		l.err = err
 	}
-	l.mu.Unlock()
-	l.carrier.Close()
 }
 
 // close ends the link, waits for all its goroutines and returns the cause of
@@ -103,10 +193,21 @@ func (l *link) close(err error) error {
 	l.fail(err)
 	<-l.y.CloseChan()
 	l.y.Close() // waits for yamux's goroutines
-	l.settle()
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return jsonrpc.Closed(l.err)
+	l.quiet()
+	l.wg.Wait()
+	l.controls.Wait()
+	return jsonrpc.Closed(l.cause())
+}
+
+// strange returns what the end of a link means on which nobody said hello.
+func strange(err error) error {
+	switch {
+	case errors.Is(err, yamux.ErrInvalidVersion), errors.Is(err, yamux.ErrInvalidMsgType):
+		return fmt.Errorf("%w: %w", errNotLink, err)
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return fmt.Errorf("%w: %w", errHungUp, err)
+	}
+	return err
 }
 
 // causeLost is what both ends say of a stream whose link is gone.

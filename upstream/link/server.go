@@ -24,6 +24,10 @@ const stopTimeout = 2 * time.Second
 // end of the link does not cancel ctx, but every Recv and Send then fails.
 type Handler func(ctx context.Context, h Hello, c jsonrpc.Conn) error
 
+// maxRefusals bounds the streams that are being refused because there are too
+// many; with one more the link ends.
+const maxRefusals = 64
+
 // A Server is the host's end: it accepts streams to upstreams.
 type Server struct {
 	Handle Handler
@@ -31,8 +35,26 @@ type Server struct {
 	Log    *slog.Logger               // nil discards
 	Limits jsonrpc.Limits             // of one message from the proxy
 
-	// HelloTimeout is how long a stream may take to say hello; zero means 10 s.
+	// Upstreams are announced to each proxy, until Announce replaces them.
+	Upstreams []Upstream
+
+	// HelloTimeout is how long a link or a stream may take to say hello; zero
+	// means 10 s.
 	HelloTimeout time.Duration
+
+	// Heartbeat finds a proxy that is gone without a word.
+	Heartbeat Heartbeat
+
+	// Streams bounds those on one link at once; zero means 4096. More are
+	// refused.
+	Streams int
+
+	// Trusted is for a proxy in this process; see [Client].
+	Trusted bool
+
+	mu        sync.Mutex    // guards the fields below
+	announced []byte        // the line; nil before the first link or Announce
+	changed   chan struct{} // closed by the next Announce; nil if nobody waits
 }
 
 // Serve owns carrier until it returns, and runs Handle for each stream. It
@@ -40,58 +62,124 @@ type Server struct {
 // with the cause. Cancelling ctx cancels that of the handlers; after 2 s the
 // link is cut.
 func (s *Server) Serve(ctx context.Context, carrier net.Conn) error {
-	l, err := newLink(carrier, yamux.Server, newConfig(orDiscard(s.Log)))
+	return s.serve(ctx, carrier, func(bool, error) {})
+}
+
+// serve calls ended when the link has ended, perhaps long before all handlers
+// have returned.
+func (s *Server) serve(ctx context.Context, carrier net.Conn, ended func(up bool, err error)) error {
+	l, err := s.newLink(ctx, carrier)
 	if err != nil {
+		ended(false, err)
 		return err
+	}
+	if !s.Trusted {
+		late := time.AfterFunc(s.helloTimeout(), func() {
+			if l.begun() == nil {
+				l.fail(errLateHello)
+			}
+		})
+		defer late.Stop()
 	}
 	var streams sync.WaitGroup
 	err = s.accept(ctx, l, &streams)
-	cut := time.AfterFunc(stopTimeout, func() { l.fail(err) })
+	if ctx.Err() != nil {
+		cut := time.AfterFunc(stopTimeout, func() { l.fail(err) })
+		defer cut.Stop()
+		streams.Wait()
+		l.quiet()
+		l.wg.Wait() // the closing lines
+		l.part(err, byeTimeout)
+	} else {
+		l.part(err, tellTimeout)
+	}
+	ended(l.begun() != nil, l.cause())
 	streams.Wait()
-	l.settle() // the closing lines
-	cut.Stop()
 	return l.close(err)
 }
+
+func (s *Server) newLink(ctx context.Context, carrier net.Conn) (*link, error) {
+	err := s.prepare()
+	if err == nil {
+		err = handshake(ctx, carrier)
+	}
+	if err != nil {
+		carrier.Close()
+		return nil, jsonrpc.Closed(err)
+	}
+	return newLink(carrier, yamux.Server, newConfig(orDiscard(s.Log)), s.Trusted)
+}
+
+func (s *Server) helloTimeout() time.Duration { return orElse(s.HelloTimeout, 10*time.Second) }
 
 // accept accepts streams until the link or ctx ends, and returns the cause. It
 // does no work itself: a stream that waits too long here ends the link.
 func (s *Server) accept(ctx context.Context, l *link, streams *sync.WaitGroup) error {
+	most := int64(s.Streams)
+	if most <= 0 {
+		most = 4096
+	}
 	for {
 		y, err := l.y.AcceptStreamWithContext(ctx)
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
+		if err != nil && l.begun() == nil {
+			return strange(err)
+		}
 		if err != nil {
 			return err
 		}
-		streams.Go(func() { s.serve(ctx, l, y) })
+		c := hostConn{newConn(l, y, s.Limits)}
+		switch n := l.streams.Load(); {
+		case n > most+maxRefusals:
+			return errFlood
+		case n > most:
+			streams.Go(func() { s.refuse(c, Hello{}, errFlood) })
+		default:
+			streams.Go(func() { s.stream(ctx, c) })
+		}
 	}
 }
 
-// serve serves one stream.
-func (s *Server) serve(ctx context.Context, l *link, y *yamux.Stream) {
-	c := hostConn{newConn(l, y, s.Limits)}
+// stream serves one stream.
+func (s *Server) stream(ctx context.Context, c hostConn) {
 	h, err := s.greet(c)
-	if errors.Is(err, jsonrpc.ErrClosed) { // nobody is there to hear an answer
+	switch {
+	case err == errControl:
+	case errors.Is(err, jsonrpc.ErrClosed): // nobody is there to hear an answer
 		c.shut(errClosed, nil, longAgo)
-		return
+	case err != nil:
+		s.refuse(c, h, err)
+	default:
+		c.CloseCause(s.Handle(ctx, h, c))
 	}
-	if err != nil {
-		orDiscard(s.Log).Warn("hello refused", "upstream", h.Upstream, "err", err)
-		c.shut(errClosed, refusalLine(err.Error()), time.Now().Add(lastTimeout))
-		return
-	}
-	c.CloseCause(s.Handle(ctx, h, c))
 }
+
+func (s *Server) refuse(c hostConn, h Hello, err error) {
+	orDiscard(s.Log).Warn("hello refused", "upstream", h.Upstream, "err", err)
+	c.shut(errClosed, refusalLine(err.Error()), time.Now().Add(lastTimeout))
+}
+
+// errControl says that a stream has become the control stream.
+var errControl = errors.New("control stream")
 
 // greet reads the hello and accepts it, or returns why it is refused.
 func (s *Server) greet(c hostConn) (Hello, error) {
-	c.stream.y.SetReadDeadline(time.Now().Add(orElse(s.HelloTimeout, 10*time.Second)))
+	c.stream.y.SetReadDeadline(time.Now().Add(s.helloTimeout()))
 	line, err := readHello(c.stream)
 	if err != nil {
 		return Hello{}, err
 	}
 	c.stream.y.SetReadDeadline(time.Time{})
+	if !s.Trusted {
+		if isControl(line) {
+			return Hello{}, s.control(c.stream, line)
+		}
+		if c.stream.link.begun() == nil {
+			return Hello{}, errNoControl
+		}
+	}
 	h, err := parseHello(line)
 	if err != nil {
 		return Hello{}, err
@@ -122,4 +210,82 @@ func readHello(s *stream) ([]byte, error) {
 		}
 	}
 	return nil, errLongHello
+}
+
+// control makes s the control stream of its link, if the hello allows it.
+func (s *Server) control(on *stream, hello []byte) error {
+	l := on.link
+	k := newControl(l, on.y)
+	v, err := pickVersion(hello)
+	switch {
+	case !l.begin(k):
+		return errTwoControl
+	case err != nil:
+		l.controls.Go(func() {
+			k.out.WriteLines(refusalLine(err.Error()))
+			l.part(err, byeTimeout)
+		})
+		return errControl
+	}
+	l.controls.Go(func() {
+		if err := s.talk(k, v); !l.y.IsClosed() {
+			l.part(err, tellTimeout)
+		}
+	})
+	return errControl
+}
+
+// talk accepts the link, and announces upstreams until it ends.
+func (s *Server) talk(k *control, v int) error {
+	if err := k.out.WriteLines(pickedLine(v)); err != nil {
+		return err
+	}
+	orDiscard(s.Log).Info("link up")
+	k.live(s.Heartbeat, s.news())
+	return k.read(func([]Upstream) {}) // a proxy has none
+}
+
+// Announce replaces what is announced to proxies, those that are linked now and
+// those that come. The error says why no proxy would accept it; then nothing
+// changes.
+func (s *Server) Announce(upstreams []Upstream) error {
+	line, err := announcementLine(upstreams)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.announced = line
+	if s.changed != nil {
+		close(s.changed)
+		s.changed = nil
+	}
+	return nil
+}
+
+// prepare makes the line that announces Upstreams, unless there is one.
+func (s *Server) prepare() (err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.announced == nil {
+		s.announced, err = announcementLine(s.Upstreams)
+	}
+	return err
+}
+
+// news returns the announcements for one proxy, the present one first.
+func (s *Server) news() news {
+	var sent []byte
+	return func() ([]byte, <-chan struct{}) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.changed == nil {
+			s.changed = make(chan struct{})
+		}
+		if bytes.Equal(sent, s.announced) {
+			return nil, s.changed
+		}
+		sent = s.announced
+		return sent, s.changed
+	}
 }

@@ -80,11 +80,21 @@ func (s *stream) shrink(more bool) {
 	s.burst = more
 }
 
-// Write implements io.Writer.
-func (s *stream) Write(p []byte) (int, error) {
-	n, err := s.y.Write(p)
-	if err != nil {
-		return n, s.ended(err)
+// maxFrame bounds the frames on a socket, so that a large message does not hold
+// up those of other streams. In memory nothing takes long.
+const maxFrame = 16 << 10
+
+// Write implements io.Writer. Only one may run at a time.
+func (s *stream) Write(p []byte) (n int, err error) {
+	frame := len(p)
+	if s.link.socket != nil {
+		frame = maxFrame
+	}
+	for n < len(p) {
+		k, err := s.y.Write(p[n:min(n+frame, len(p))])
+		if n += k; err != nil {
+			return n, s.ended(err)
+		}
 	}
 	return n, nil
 }
@@ -121,12 +131,9 @@ func (s *stream) stop(deadline time.Time) {
 // linger waits, for a while, until the other side has closed the stream.
 func (s *stream) linger() { s.drain(time.Now().Add(lingerTimeout)) }
 
-// finish closes a stopped stream and waits until the other side has closed it
-// too, or yamux gives up on it.
-func (s *stream) finish() {
-	s.y.Close()
-	s.drain(time.Time{}) // ends after closeTimeout at the latest
-}
+// finish waits until the other side has closed the stream too, which this side
+// has closed, or yamux gives up on it.
+func (s *stream) finish() { s.drain(time.Time{}) } // ends after closeTimeout at the latest
 
 // drain drops what the other side still sends, up to lingerBytes. The lock is
 // free as soon as a Read that stop interrupts is out.

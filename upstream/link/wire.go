@@ -114,17 +114,27 @@ type note struct {
 	refused string               // why the hello was refused
 	related jsonrpc.ID           // what the next message belongs to
 	closed  *jsonrpc.ClosedError // the end
+
+	// On a control stream.
+	version   int             // of the link, with ok; zero if there is none
+	beat      bool            // asks for an answer
+	upstreams json.RawMessage // an announcement
 }
 
 // parseNote reads a note. The error is an [*jsonrpc.InvalidError].
 func parseNote(line []byte) (n note, err error) {
-	var at [4]jsonrpc.Span
-	if !utf8.Valid(line) || jsonrpc.Find(line, jsonrpc.Span{}, at[:], "ok", "refused", "re", "closed") != nil {
+	var at [7]jsonrpc.Span
+	if !utf8.Valid(line) || jsonrpc.Find(line, jsonrpc.Span{}, at[:],
+		"ok", "refused", "re", "closed", "version", "beat", "upstreams") != nil {
 		return note{}, errBadNote
 	}
 	n.ok = string(at[0].Of(line)) == "true"
 	n.refused, _ = jsonrpc.Unquote(at[1].Of(line))
+	n.refused = shorten(n.refused)
 	n.related, _ = jsonrpc.ParseID(at[2].Of(line))
+	n.version, _ = strconv.Atoi(string(at[4].Of(line)))
+	n.beat = string(at[5].Of(line)) == "true"
+	n.upstreams = at[6].Of(line)
 	if closed := at[3].Of(line); closed != nil {
 		n.closed, err = parseClosed(closed)
 	}
@@ -141,7 +151,7 @@ func parseClosed(doc json.RawMessage) (*jsonrpc.ClosedError, error) {
 		return nil, errBadNote
 	}
 	// Only a clear "false" makes it safe to send requests again.
-	return &jsonrpc.ClosedError{Cause: cause, Delivered: string(at[1].Of(doc)) != "false"}, nil
+	return &jsonrpc.ClosedError{Cause: shorten(cause), Delivered: string(at[1].Of(doc)) != "false"}, nil
 }
 
 var errBadNote = &jsonrpc.InvalidError{Code: jsonrpc.CodeParseError, Reason: "bad line of the link"}

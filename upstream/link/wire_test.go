@@ -3,6 +3,7 @@ package link
 import (
 	"bytes"
 	"errors"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -91,7 +92,7 @@ func sameNote(a, b note) bool {
 	if a.closed != nil && b.closed != nil && *a.closed == *b.closed {
 		a.closed, b.closed = nil, nil
 	}
-	return a == b
+	return reflect.DeepEqual(a, b)
 }
 
 func TestLongHello(t *testing.T) {

@@ -99,7 +99,7 @@ func TestManyBlockedReaders(t *testing.T) {
 func TestCarrierClosesFirst(t *testing.T) {
 	near, _ := Ring()
 	spy := &closeSpy{Conn: near}
-	l, err := newLink(spy, yamux.Client, newConfig(orDiscard(nil)))
+	l, err := newLink(spy, yamux.Client, newConfig(orDiscard(nil)), true)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -133,7 +133,7 @@ func stalledLink(t *testing.T) (*link, net.Conn) {
 	config.ConnectionWriteTimeout = time.Second
 	near, far := Ring()
 	t.Cleanup(func() { far.Close() })
-	l, err := newLink(near, yamux.Client, config)
+	l, err := newLink(near, yamux.Client, config, true)
 	if err != nil {
 		t.Fatal(err)
 	}

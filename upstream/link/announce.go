@@ -1,0 +1,137 @@
+package link
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+)
+
+// Bounds of an announcement. A proxy refuses one that passes them.
+const (
+	maxAnnouncement = 1 << 20  // bytes of its line
+	maxUpstreams    = 1000     // in one
+	maxSettings     = 16 << 10 // bytes of one upstream's
+)
+
+// An Upstream is what a host announces to its proxies.
+type Upstream struct {
+	Name     string          // [A-Za-z0-9_-]{1,32} without "__"
+	Settings json.RawMessage // JSON for the proxy, which the link does not read; may be nil
+}
+
+// A fault is a reason to refuse or end a link that both sides hear.
+type fault string
+
+func (f fault) Error() string { return string(f) }
+
+func faultf(format string, args ...any) error { return fault(fmt.Sprintf(format, args...)) }
+
+// announcementLine returns
+//
+//	{"mcp-proxy":1,"upstreams":[{"name":"files","settings":{…}},{"name":"git"}]}
+//
+// or why no proxy would accept it.
+func announcementLine(upstreams []Upstream) ([]byte, error) {
+	if err := checkUpstreams(upstreams); err != nil {
+		return nil, err
+	}
+	b := append(appendNote(nil, "upstreams"), '[')
+	for i, u := range upstreams {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = append(append(b, `{"name":`...), jsonrpc.Quote(u.Name)...)
+		if u.Settings != nil {
+			settings, err := oneLine(u.Settings)
+			if err != nil {
+				return nil, faultf("upstream %q: settings are not JSON", u.Name)
+			}
+			b = append(append(b, `,"settings":`...), settings...)
+		}
+		b = append(b, '}')
+	}
+	if b = append(b, "]}\n"...); len(b) > maxAnnouncement {
+		return nil, errLongAnnouncement
+	}
+	return b, nil
+}
+
+// oneLine returns doc without line breaks.
+func oneLine(doc json.RawMessage) (json.RawMessage, error) {
+	return json.Marshal(doc)
+}
+
+const errLongAnnouncement = fault("announcement too long")
+
+// parseAnnouncement reads the upstreams of a line. The error is a fault.
+func parseAnnouncement(list json.RawMessage) ([]Upstream, error) {
+	elements, err := jsonrpc.Elements(list)
+	if err != nil {
+		return nil, fault("bad announcement")
+	}
+	if len(elements) > maxUpstreams {
+		return nil, errManyUpstreams(len(elements))
+	}
+	upstreams := make([]Upstream, len(elements))
+	for i, element := range elements {
+		var at [2]jsonrpc.Span
+		if jsonrpc.Find(element, jsonrpc.Span{}, at[:], "name", "settings") != nil {
+			return nil, fault("bad announcement")
+		}
+		name, ok := jsonrpc.Unquote(at[0].Of(element))
+		if !ok {
+			return nil, fault("an upstream without a name")
+		}
+		upstreams[i] = Upstream{Name: name, Settings: at[1].Of(element)}
+	}
+	return upstreams, checkUpstreams(upstreams)
+}
+
+// checkUpstreams returns the fault of an announcement.
+func checkUpstreams(upstreams []Upstream) error {
+	if len(upstreams) > maxUpstreams {
+		return errManyUpstreams(len(upstreams))
+	}
+	seen := make(map[string]bool, len(upstreams))
+	for _, u := range upstreams {
+		switch {
+		case !isName(u.Name):
+			return faultf("bad upstream name %q", shorten(u.Name))
+		case seen[u.Name]:
+			return faultf("upstream %q is announced twice", u.Name)
+		case len(u.Settings) > maxSettings:
+			return faultf("upstream %q: settings of more than %d bytes", u.Name, maxSettings)
+		}
+		seen[u.Name] = true
+	}
+	return nil
+}
+
+func errManyUpstreams(n int) error {
+	return faultf("%d upstreams announced, at most %d are allowed", n, maxUpstreams)
+}
+
+// isName reports whether name can be an upstream's.
+func isName(name string) bool {
+	const letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-"
+	return name != "" && len(name) <= 32 && strings.Trim(name, letters) == "" && !strings.Contains(name, "__")
+}
+
+// maxCause bounds what the other side says of an end, in bytes: it reaches logs
+// and clients.
+const maxCause = 200
+
+// shorten returns the beginning of text.
+func shorten(text string) string {
+	if len(text) <= maxCause {
+		return text
+	}
+	n := maxCause
+	for !utf8.RuneStart(text[n]) {
+		n--
+	}
+	return text[:n]
+}

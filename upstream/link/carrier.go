@@ -1,0 +1,74 @@
+package link
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"net"
+	"sync/atomic"
+	"time"
+)
+
+// readBuffer is how many bytes of a socket are read at once, at most: many small
+// frames come with one system call.
+const readBuffer = 64 << 10
+
+// A socket is a carrier on which each system call counts: reads are buffered,
+// writes coalesced, and it knows when something last came.
+type socket struct {
+	net.Conn
+	in    *bufio.Reader
+	out   *coalescer
+	since time.Time    // when it was made
+	heard atomic.Int64 // when the last byte came, in nanoseconds after since
+}
+
+func newSocket(c net.Conn) *socket {
+	s := &socket{Conn: c, out: newCoalescer(c), since: time.Now()}
+	s.in = bufio.NewReaderSize(hearing{s}, readBuffer)
+	return s
+}
+
+func (s *socket) Read(p []byte) (int, error)  { return s.in.Read(p) }
+func (s *socket) Write(p []byte) (int, error) { return s.out.Write(p) }
+
+// Close closes the connection at once; what is not written yet is lost.
+func (s *socket) Close() error {
+	var err error
+	if t, ok := s.Conn.(*tls.Conn); ok {
+		err = t.NetConn().Close() // its own Close may wait for a peer who is gone
+	} else {
+		err = s.Conn.Close()
+	}
+	s.out.Close() // its Write has been unblocked
+	return err
+}
+
+// silence returns how long nothing has come. Any byte counts: who is busy is
+// not dead.
+func (s *socket) silence() time.Duration {
+	return time.Since(s.since) - time.Duration(s.heard.Load())
+}
+
+// A hearing reads from a socket's connection and notes when something comes.
+type hearing struct{ s *socket }
+
+func (h hearing) Read(p []byte) (int, error) {
+	n, err := h.s.Conn.Read(p)
+	if n > 0 {
+		h.s.heard.Store(int64(time.Since(h.s.since)))
+	}
+	return n, err
+}
+
+// handshake makes c's handshake, if it has one to make, which it tells the
+// reason of a refusal better than a Read would.
+func handshake(ctx context.Context, c net.Conn) error {
+	t, ok := c.(*tls.Conn)
+	if !ok {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
+	defer cancel()
+	return t.HandshakeContext(ctx)
+}

@@ -1,0 +1,98 @@
+package link
+
+import (
+	"io"
+	"sync"
+)
+
+// coalesceSize is how many bytes may wait while others are being written; then
+// Write waits too.
+const coalesceSize = 64 << 10
+
+// A coalescer writes what is ready together with one Write. yamux writes the
+// header and the body of each frame separately, and frames of several streams
+// one by one. Nothing is delayed: its goroutine writes whatever there is, and
+// what comes meanwhile goes out with the next Write.
+type coalescer struct {
+	w io.Writer
+
+	mu      sync.Mutex // guards the fields below; not held while w is written to
+	ready   sync.Cond  // pending or closed has changed, for run
+	room    sync.Cond  // pending has been taken or err is set, for Write
+	pending []byte
+	err     error // of w, or io.ErrClosedPipe
+	done    chan struct{}
+}
+
+// newCoalescer starts the goroutine that writes to w, until Close.
+func newCoalescer(w io.Writer) *coalescer {
+	c := &coalescer{w: w, done: make(chan struct{})}
+	c.ready.L, c.room.L = &c.mu, &c.mu
+	go c.run()
+	return c
+}
+
+// Write takes p. An error is that of an earlier Write to w.
+func (c *coalescer) Write(p []byte) (int, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for len(c.pending) >= coalesceSize && c.err == nil {
+		c.room.Wait()
+	}
+	if c.err != nil {
+		return 0, c.err
+	}
+	c.pending = append(c.pending, p...)
+	if !announcesBody(p) { // the body comes at once, and goes with it
+		c.ready.Signal()
+	}
+	return len(p), nil
+}
+
+// run writes what Write takes.
+func (c *coalescer) run() {
+	defer close(c.done)
+	var spare []byte
+	for {
+		text, err := c.take(spare)
+		if err != nil {
+			return
+		}
+		if _, err := c.w.Write(text); err != nil {
+			c.fail(err)
+			return
+		}
+		spare = text
+	}
+}
+
+// take waits for text to write and leaves an empty buffer, spare's, in place.
+func (c *coalescer) take(spare []byte) ([]byte, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for len(c.pending) == 0 && c.err == nil {
+		c.ready.Wait()
+	}
+	text := c.pending
+	c.pending = spare[:0]
+	c.room.Broadcast()
+	return text, c.err
+}
+
+// fail lets no Write wait, or succeed, any more.
+func (c *coalescer) fail(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.err == nil {
+		c.err = err
+	}
+	c.ready.Signal()
+	c.room.Broadcast()
+}
+
+// Close ends run and waits for it; a Write to w must have been unblocked.
+func (c *coalescer) Close() error {
+	c.fail(io.ErrClosedPipe)
+	<-c.done
+	return nil
+}

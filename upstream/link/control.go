@@ -1,0 +1,183 @@
+package link
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/hashicorp/yamux"
+
+	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+)
+
+// versions are those of the link that this package speaks, the best first.
+var versions = []int{1}
+
+// maxVersions bounds what a hello may offer.
+const maxVersions = 16
+
+// Ends of a link that is not only between streams.
+var (
+	errNotLink    = fault("not an mcp-proxy link")
+	errLeft       = errors.New("ended by the other side")
+	errHungUp     = errors.New("hung up before the hello")
+	errNoControl  = fault("the control stream must come first")
+	errTwoControl = fault("a second control stream")
+	errReplaced   = fault("replaced by a newer link")
+	errFlood      = fault("too many streams")
+)
+
+// A control is one end of a link's control stream, the first that the proxy
+// opens. It stays open as long as the link.
+type control struct {
+	link *link
+	y    *yamux.Stream
+	in   *bufio.Reader       // owned by who reads
+	out  *jsonrpc.LineWriter // for several
+	asks chan struct{}       // has one when a beat has come that is to be answered; capacity 1
+}
+
+func newControl(l *link, y *yamux.Stream) *control {
+	s := &stream{y: y, link: l}
+	return &control{l, y, bufio.NewReader(s), jsonrpc.NewLineWriter(s), make(chan struct{}, 1)}
+}
+
+// line reads a line of at most limit bytes. A longer one is the end.
+func (c *control) line(limit int) ([]byte, error) {
+	var line []byte
+	for {
+		part, err := c.in.ReadSlice('\n')
+		if line = append(line, part...); len(line) > limit {
+			return nil, errLongAnnouncement
+		}
+		if err == nil {
+			return line[:len(line)-1], nil
+		}
+		if err != bufio.ErrBufferFull {
+			return nil, err
+		}
+	}
+}
+
+// controlHello is {"mcp-proxy":1,"control":true,"versions":[1]}. The first
+// member is the version of the line itself, and stays as it is when there are
+// more versions of what follows.
+func controlHello() []byte {
+	b := append(appendNote(nil, "control"), `true,"versions":[`...)
+	return append(append(b, joinInts(versions)...), "]}\n"...)
+}
+
+func joinInts(numbers []int) string {
+	var b []byte
+	for i, n := range numbers {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = strconv.AppendInt(b, int64(n), 10)
+	}
+	return string(b)
+}
+
+// isControl reports whether a hello opens the control stream.
+func isControl(line []byte) bool {
+	var at [1]jsonrpc.Span
+	err := jsonrpc.Find(line, jsonrpc.Span{}, at[:], "control")
+	return err == nil && string(at[0].Of(line)) == "true"
+}
+
+// pickVersion returns the best version that a control hello offers and we
+// speak. The error is a fault.
+func pickVersion(line []byte) (int, error) {
+	var at [2]jsonrpc.Span
+	if !utf8.Valid(line) || jsonrpc.Find(line, jsonrpc.Span{}, at[:], "mcp-proxy", "versions") != nil {
+		return 0, fault(errBadHello.Error())
+	}
+	if v := at[0].Of(line); string(v) != version {
+		return 0, faultf("unknown version %s of the hello, the host speaks %s", shorten(string(v)), version)
+	}
+	elements, err := jsonrpc.Elements(at[1].Of(line))
+	if err != nil || len(elements) > maxVersions {
+		return 0, fault(errBadHello.Error())
+	}
+	var offered []string
+	for _, e := range elements {
+		offered = append(offered, string(e))
+	}
+	for _, v := range versions {
+		if slices.Contains(offered, strconv.Itoa(v)) {
+			return v, nil
+		}
+	}
+	return 0, faultf("no common version of the link: the proxy speaks %s, the host %s",
+		shorten(strings.Join(offered, ",")), joinInts(versions))
+}
+
+// pickedLine returns {"mcp-proxy":1,"ok":true,"version":1}.
+func pickedLine(v int) []byte {
+	return fmt.Appendf(appendNote(nil, "ok"), "true,\"version\":%d}\n", v)
+}
+
+// greet says hello and reads the answer.
+func (c *control) greet() error {
+	if err := c.out.WriteLines(controlHello()); err != nil {
+		return err
+	}
+	line, err := c.line(maxHello)
+	switch {
+	case err == errLongAnnouncement || err == nil && !isNote(line):
+		return errNotLink
+	case err != nil:
+		return err
+	}
+	n, err := parseNote(line)
+	switch {
+	case err != nil:
+		return errNotLink
+	case n.refused != "":
+		return fmt.Errorf("refused by the host: %s", n.refused)
+	case !n.ok || !slices.Contains(versions, n.version):
+		return faultf("the host picked version %d of the link, the proxy speaks %s", n.version, joinInts(versions))
+	}
+	return nil
+}
+
+// read reads lines until the end, and returns its cause. What it does not know
+// is of a later version, and ignored.
+func (c *control) read(announced func([]Upstream)) error {
+	for {
+		line, err := c.line(maxAnnouncement)
+		if err != nil {
+			return err
+		}
+		n, err := parseNote(line)
+		switch {
+		case err != nil || !isNote(line):
+			return errNotLink
+		case n.closed != nil:
+			return fmt.Errorf("%w: %s", errLeft, n.closed.Cause)
+		case n.beat:
+			c.ask()
+		case n.upstreams != nil:
+			upstreams, err := parseAnnouncement(n.upstreams)
+			if err != nil {
+				return err
+			}
+			announced(upstreams)
+		}
+	}
+}
+
+// bye tells the other side why the link ends, if it can be told in time.
+func (c *control) bye(err error) {
+	cause := errClosed.Cause
+	if f, ok := errors.AsType[fault](err); ok {
+		cause = string(f)
+	}
+	c.y.SetWriteDeadline(time.Now().Add(byeTimeout))
+	c.out.WriteLines(closingLine(&jsonrpc.ClosedError{Cause: cause, Delivered: true}))
+}

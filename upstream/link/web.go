@@ -1,0 +1,133 @@
+package link
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/subtle"
+	"errors"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+)
+
+// Why a request for a link is refused.
+var (
+	errBrowser = errors.New("a browser is no end of a link")
+	errToken   = errors.New("a bearer token is required")
+)
+
+// Upgrade makes a carrier of a request for a WebSocket. It says which of the
+// tokens the request carries; without tokens it asks for none. A request that it
+// refuses it also answers: 403 with an Origin, since no browser is an end of a
+// link, 401 without one of the tokens.
+func Upgrade(w http.ResponseWriter, r *http.Request, tokens ...func() (string, error)) (c net.Conn, which int, err error) {
+	if r.Header.Get("Origin") != "" {
+		http.Error(w, errBrowser.Error(), http.StatusForbidden)
+		return nil, 0, errBrowser
+	}
+	if which, err = matchToken(r, tokens); err != nil {
+		w.Header().Set("WWW-Authenticate", `Bearer realm="mcp-proxy link"`)
+		http.Error(w, errToken.Error(), http.StatusUnauthorized)
+		return nil, 0, err
+	}
+	c, err = acceptWebSocket(w, r)
+	return c, which, err
+}
+
+// matchToken returns which token r carries. All are compared, and their hashes,
+// so that the time tells nothing.
+func matchToken(r *http.Request, tokens []func() (string, error)) (which int, err error) {
+	if len(tokens) == 0 {
+		return 0, nil
+	}
+	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	got := sha256.Sum256([]byte(strings.TrimSpace(token)))
+	which, err = -1, errToken
+	for i, token := range tokens {
+		text, unknown := token()
+		if unknown != nil {
+			err = unknown
+			continue
+		}
+		want := sha256.Sum256([]byte(text))
+		if subtle.ConstantTimeCompare(want[:], got[:]) == 1 && text != "" {
+			which = i
+		}
+	}
+	if which < 0 || !strings.EqualFold(scheme, "Bearer") {
+		return 0, err
+	}
+	return which, nil
+}
+
+// A webListener is an HTTP server whose WebSockets come out of Accept.
+type webListener struct {
+	net.Listener
+	path   string
+	tokens []func() (string, error)
+	server http.Server
+
+	carriers chan net.Conn // to Accept; never closed
+	closed   chan struct{} // closed by Close
+	closing  sync.Once
+	wg       sync.WaitGroup // server.Serve
+}
+
+func newWebListener(l net.Listener, path string, token func() (string, error)) *webListener {
+	w := &webListener{Listener: l, path: path, carriers: make(chan net.Conn), closed: make(chan struct{})}
+	if token != nil {
+		w.tokens = append(w.tokens, token)
+	}
+	w.server = http.Server{
+		Handler:           w,
+		ReadHeaderTimeout: handshakeTimeout, // TLS included
+		IdleTimeout:       handshakeTimeout,
+		MaxHeaderBytes:    16 << 10,
+		ErrorLog:          log.New(io.Discard, "", 0), // what it says of strangers
+	}
+	w.wg.Go(func() { w.server.Serve(l) })
+	return w
+}
+
+// Accept implements [net.Listener].
+func (w *webListener) Accept() (net.Conn, error) {
+	select {
+	case c := <-w.carriers:
+		return c, nil
+	case <-w.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+// Close implements [net.Listener].
+func (w *webListener) Close() error {
+	w.closing.Do(func() { close(w.closed) })
+	err := w.server.Close()
+	w.wg.Wait()
+	return err
+}
+
+// ServeHTTP hands a WebSocket to Accept. One that is not accepted in time is
+// closed.
+func (w *webListener) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
+	if !isPath(w.path, r.URL.Path) {
+		http.NotFound(rw, r)
+		return
+	}
+	c, _, err := Upgrade(rw, r, w.tokens...)
+	if err != nil {
+		return // answered
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), handshakeTimeout)
+	defer cancel()
+	select {
+	case w.carriers <- c:
+	case <-w.closed:
+		c.Close()
+	case <-ctx.Done():
+		c.Close()
+	}
+}
