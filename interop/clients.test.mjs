@@ -4,17 +4,10 @@
 // in between and shows that the conversation expects nothing peculiar to it.
 
 import assert from "node:assert/strict";
-import { mkdtempSync, writeFileSync } from "node:fs";
-import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { describe, test } from "node:test";
-import { Client } from "@modelcontextprotocol/sdk/client/index.js";
-import { SSEClientTransport } from "@modelcontextprotocol/sdk/client/sse.js";
-import { StdioClientTransport } from "@modelcontextprotocol/sdk/client/stdio.js";
-import { StreamableHTTPClientTransport } from "@modelcontextprotocol/sdk/client/streamableHttp.js";
-import { WebSocketClientTransport } from "@modelcontextprotocol/sdk/client/websocket.js";
-import * as types from "@modelcontextprotocol/sdk/types.js";
-import { binary, gone, here, script, serve, until } from "./proxy.mjs";
+import { call, connect, connectionClosed, hold, remote, stdio } from "./client.mjs";
+import { behind, binary, configured, directory, gone, here, script, serve, until } from "./proxy.mjs";
 
 const node = process.execPath;
 const server = [node, here("server.mjs")];
@@ -22,9 +15,13 @@ const server = [node, here("server.mjs")];
 const ways = {
   direct: () => stdio(server),
   stdio: () => stdio([binary, "stdio", "--", ...server]),
-  websocket: async (t) => new WebSocketClientTransport(new URL(`ws://${await listen(t)}/ws`)),
-  sse: async (t) => new SSEClientTransport(new URL(`http://${await listen(t)}/sse`)),
-  http: async (t) => new StreamableHTTPClientTransport(new URL(`http://${await listen(t)}/mcp`)),
+  websocket: async (t) => remote(`ws://${await listen(t, "process")}/ws`),
+  sse: async (t) => remote(`http://${await listen(t, "process")}/sse`),
+  http: async (t) => remote(`http://${await listen(t, "process")}/mcp`),
+  "shared, websocket": async (t) => remote(`ws://${await listen(t, "shared")}/ws`),
+  "shared, http": async (t) => remote(`http://${await listen(t, "shared")}/mcp`),
+  "unix link, websocket": async (t) => remote(`ws://${await listen(t, "unix link")}/ws`),
+  "unix link, http": async (t) => remote(`http://${await listen(t, "unix link")}/mcp`),
 };
 
 for (const [way, open] of Object.entries(ways)) {
@@ -109,17 +106,15 @@ async function death(t, open) {
 }
 
 test("four real servers behind one connection", async (t) => {
-  const files = mkdtempSync(join(tmpdir(), "interop-"));
+  const files = directory(t);
   const upstreams = {
     everything: { command: node, args: [script("server-everything"), "stdio"] },
     files: { command: node, args: [script("server-filesystem"), files] },
     memory: { command: node, args: [script("server-memory")], env: { MEMORY_FILE_PATH: join(files, "memory") } },
     interop: { command: node, args: [here("server.mjs")] },
   };
-  const config = join(files, "mcp-proxy.json");
-  writeFileSync(config, JSON.stringify({ upstreams }));
-  const proxy = await serve(t, ["--config", config]);
-  const { client, frames } = await connect(t, () => new WebSocketClientTransport(new URL(`ws://${proxy.host}/ws`)));
+  const proxy = await configured(t, { upstreams });
+  const { client, frames } = await connect(t, () => remote(`ws://${proxy.host}/ws`));
 
   const { tools } = await client.listTools();
   const owners = new Set(tools.map((tool) => tool.name.split("__")[0]));
@@ -139,16 +134,16 @@ test("four real servers behind one connection", async (t) => {
   assert.match(await other, /completed/);
   assert.equal(await call(client, "interop__echo", { text: "back" }), "back");
 
-  const alone = await connect(t, () => new WebSocketClientTransport(new URL(`ws://${proxy.host}/ws/memory`)));
+  const alone = await connect(t, () => remote(`ws://${proxy.host}/ws/memory`));
   assert.ok((await alone.client.listTools()).tools.some((tool) => tool.name === "read_graph"));
 });
 
 test("examples/aggregate.yaml", async (t) => {
-  const files = mkdtempSync(join(tmpdir(), "interop-"));
+  const files = directory(t);
   const env = { ...process.env, DATA_DIR: files, MEMORY_FILE: join(files, "memory") };
   // npx finds the servers here, where they are installed in the very versions.
   const proxy = await serve(t, ["--config", here("../examples/aggregate.yaml")], { cwd: here("."), env });
-  const { client } = await connect(t, () => new StreamableHTTPClientTransport(new URL(`http://${proxy.host}/mcp`)));
+  const { client } = await connect(t, () => remote(`http://${proxy.host}/mcp`));
   const names = await until("the tools of all three", async () => {
     const { tools } = await client.listTools();
     const names = tools.map((tool) => tool.name);
@@ -158,85 +153,6 @@ test("examples/aggregate.yaml", async (t) => {
   await assert.rejects(call(client, "files__move_file", { source: "a", destination: "b" }));
 });
 
-function stdio([command, ...args]) {
-  return new StdioClientTransport({ command, args, stderr: "ignore" });
-}
-
-async function listen(t) {
-  return (await serve(t, ["--", ...server])).host;
-}
-
-/**
- * A connected client that answers questions, what was logged to it, and the
- * frames that went over the wire: [direction, message].
- */
-async function connect(t, open) {
-  const transport = await open(t);
-  const client = new Client(
-    { name: "interop", version: "1.0.0" },
-    { capabilities: { sampling: {}, elicitation: {} } },
-  );
-  const logged = [];
-  client.setNotificationHandler(types.LoggingMessageNotificationSchema, ({ params }) => logged.push(params));
-  client.setRequestHandler(types.ElicitRequestSchema, ({ params }) => ({
-    action: "accept",
-    content: { name: params.message },
-  }));
-  client.setRequestHandler(types.CreateMessageRequestSchema, ({ params }) => ({
-    role: "assistant",
-    model: "none",
-    content: { type: "text", text: `You said: ${params.messages[0].content.text}` },
-  }));
-  t.after(() => client.close());
-  await client.connect(transport);
-  return { client, logged, frames: tap(transport) };
-}
-
-function tap(transport) {
-  const frames = [];
-  const { send, onmessage } = transport;
-  transport.send = (message, options) => {
-    frames.push(["sent", message]);
-    return send.call(transport, message, options);
-  };
-  transport.onmessage = (message, extra) => {
-    frames.push(["received", message]);
-    onmessage(message, extra);
-  };
-  return frames;
-}
-
-/** The text of a tool's result. */
-async function call(client, name, args = {}, options) {
-  const result = await client.callTool({ name, arguments: args }, undefined, options);
-  assert.ok(!result.isError, JSON.stringify(result));
-  return result.content[0].text;
-}
-
-/** A call that is at work in the server and stays there, and the frames that answer it. */
-async function hold(client, frames, signal, name = "work") {
-  let working;
-  const started = new Promise((resolve) => (working = resolve));
-  const result = call(client, name, { steps: 1, hold: true }, { onprogress: working, signal });
-  result.catch(() => {}); // until the caller looks at it
-  await Promise.race([started, result]);
-  const [, { id }] = frames.findLast(([dir, m]) => dir === "sent" && m.params?.name === name);
-  const isAnswer = ([dir, m]) => dir === "received" && m.id === id && !("method" in m);
-  return { result, answers: () => frames.filter(isAnswer).map(([, m]) => m) };
-}
-
-/** Whether an error is the one that tells of an upstream's death during a call. */
-function connectionClosed(upstream) {
-  return (err) => {
-    assert.equal(err.code, -32603);
-    assert.equal(err.message, "MCP error -32603: Connection closed");
-    assert.deepEqual(err.data, {
-      reason: "connection_closed",
-      upstream,
-      cause: "signal: killed",
-      phase: "in_flight",
-      retryable: false,
-    });
-    return true;
-  };
+async function listen(t, way) {
+  return (await behind[way](t, server)).host;
 }

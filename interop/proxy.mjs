@@ -3,7 +3,10 @@
 
 import { spawn } from "node:child_process";
 import { once } from "node:events";
-import { mkdirSync, readFileSync } from "node:fs";
+import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { createServer } from "node:net";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { fileURLToPath } from "node:url";
 
@@ -63,6 +66,75 @@ export async function serve(t, args, options) {
   const child = new Child(t, binary, ["serve", "--listen", "127.0.0.1:0", ...args], options);
   [child.host] = await child.match(/127\.0\.0\.1:[1-9]\d*/);
   return child;
+}
+
+/** `mcp-proxy serve` with a configuration. */
+export function configured(t, config, options) {
+  const file = join(directory(t), "mcp-proxy.json");
+  writeFileSync(file, JSON.stringify(config));
+  return serve(t, ["--config", file], options);
+}
+
+/**
+ * The ways to a stdio server, a command: each resolves to a proxy with that one
+ * upstream, which is called main. Where a host is in between, its `link` ends
+ * with kill() and comes again with start(), as the same host.
+ */
+export const behind = {
+  process: (t, command) => serve(t, ["--", ...command]),
+
+  shared: (t, [command, ...args]) =>
+    configured(t, { upstreams: { main: { command, args, session: "shared" } } }),
+
+  async "unix link"(t, command) {
+    const url = `unix://${join(directory(t), "link.sock")}`;
+    const link = new Link(t, ["--listen", url], command);
+    const proxy = await configured(t, { links: { away: { dial: url } } });
+    return link.up(proxy);
+  },
+
+  async "dialled-out websocket link"(t, command) {
+    const tokenFile = join(directory(t), "token");
+    writeFileSync(tokenFile, "known-by-this");
+    const proxy = await configured(t, { links: { away: { accept: true, tokenFile } } });
+    const to = ["--dial", `ws://${proxy.host}/link`, "--token-file", tokenFile];
+    return new Link(t, to, command).up(proxy);
+  },
+};
+
+/** `mcp-proxy host` with a command as its upstream. */
+class Link {
+  constructor(t, to, command) {
+    this.start = () => (this.child = new Child(t, binary, ["host", ...to, "--", ...command]));
+    this.start();
+  }
+
+  /** The proxy, which has this link from now on. */
+  async up(proxy) {
+    await proxy.match(/"link up"/);
+    return Object.assign(proxy, { link: this });
+  }
+
+  async kill() {
+    this.child.process.kill("SIGKILL");
+    await this.child.exited;
+  }
+}
+
+/** A directory for a test. */
+export function directory(t) {
+  const path = mkdtempSync(join(tmpdir(), "interop-"));
+  t.after(() => rmSync(path, { recursive: true, force: true }));
+  return path;
+}
+
+/** A port that nobody has at the moment. */
+export async function freePort() {
+  const listener = createServer().listen(0, "127.0.0.1");
+  await once(listener, "listening");
+  const { port } = listener.address();
+  listener.close();
+  return port;
 }
 
 /** What probe returns, once that is truthy; an error after some seconds without. */
