@@ -11,6 +11,8 @@ import (
 	"net/http"
 	"net/url"
 	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/jsonrpc/wsconn"
 )
 
 const (
@@ -112,7 +114,7 @@ func (e Endpoint) dial(ctx context.Context) (net.Conn, error) {
 		}
 		header.Set("Authorization", "Bearer "+token)
 	}
-	return dialWebSocket(ctx, u.String(), header, e.TLS)
+	return wsconn.DialCarrier(ctx, u.String(), header, e.TLS)
 }
 
 // brief drops the address from an error of package net, as it is named already.

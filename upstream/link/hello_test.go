@@ -77,6 +77,7 @@ func TestHelloBrokenOff(t *testing.T) {
 
 // serveRaw returns a yamux session with s at its other end.
 func serveRaw(t *testing.T, s *Server) *yamux.Session {
+	s.Trusted = true
 	near, far := Ring()
 	ended := make(chan error, 1)
 	go func() { ended <- s.Serve(context.Background(), far) }()
@@ -122,6 +123,7 @@ func TestBadHost(t *testing.T) {
 
 // clientRaw returns a yamux session with c at its other end.
 func clientRaw(t *testing.T, c *Client) *yamux.Session {
+	c.Trusted = true
 	near, far := Ring()
 	ended := make(chan error, 1)
 	go func() { ended <- c.Serve(context.Background(), near) }()
@@ -205,7 +207,7 @@ func TestOpen(t *testing.T) {
 	})
 	t.Run("gives up a host that never answers", func(t *testing.T) {
 		near, far := Ring()
-		c := &Client{HelloTimeout: 50 * time.Millisecond}
+		c := &Client{HelloTimeout: 50 * time.Millisecond, Trusted: true}
 		ended := make(chan error, 1)
 		go func() { ended <- c.Serve(t.Context(), near) }()
 		_, err := c.Open(t.Context(), hello) // nobody reads from far

@@ -11,6 +11,8 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+
+	"github.com/mcp-proxy/mcp-proxy/jsonrpc/wsconn"
 )
 
 // Why a request for a link is refused.
@@ -33,7 +35,7 @@ func Upgrade(w http.ResponseWriter, r *http.Request, tokens ...func() (string, e
 		http.Error(w, errToken.Error(), http.StatusUnauthorized)
 		return nil, 0, err
 	}
-	c, err = acceptWebSocket(w, r)
+	c, err = wsconn.AcceptCarrier(w, r)
 	return c, which, err
 }
 

@@ -258,9 +258,9 @@ func TestCancelledClient(t *testing.T) {
 	near, far := Ring()
 	cause := errors.New("enough")
 	ctx, cancel := context.WithCancelCause(t.Context())
-	c := &Client{}
+	c := &Client{Trusted: true}
 	ends := make(chan error, 2)
-	go func() { ends <- (&Server{Handle: echo}).Serve(context.Background(), far) }()
+	go func() { ends <- (&Server{Handle: echo, Trusted: true}).Serve(context.Background(), far) }()
 	go func() { ends <- c.Serve(ctx, near) }()
 	conn := open(t, c)
 	cancel(cause)
