@@ -285,7 +285,7 @@ func (c *sharedClient) ends(cause string, delivered bool) {
 	if !errors.As(end, &closed) || closed.Cause != cause || closed.Delivered != delivered {
 		c.w.t.Fatalf("%s ended with %#v; want cause %q, delivered %v", c.name, end, cause, delivered)
 	}
-	if err := <-c.done; !errors.Is(err, jsonrpc.ErrClosed) {
+	if err, first := <-c.done; first && !errors.Is(err, jsonrpc.ErrClosed) {
 		c.w.t.Fatalf("Attach returned %v", err)
 	}
 }

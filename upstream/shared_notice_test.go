@@ -1,0 +1,165 @@
+//go:build unix
+
+package upstream
+
+import (
+	"testing"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+)
+
+// blockReads makes s stop reading until block is closed; n counts what it then
+// gets.
+func blockReads(s *sharedServer, block chan struct{}, n *int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.hand = func(*jsonrpc.Message) {
+		<-block
+		*n++
+	}
+}
+
+func TestSharedListChangesGoToAll(t *testing.T) {
+	inSharedWorld(t, Upstream{}, func(w *sharedWorld) {
+		a, b, early := w.start("a"), w.start("b"), w.attach("early")
+		for _, list := range []string{"tools", "prompts", "resources"} {
+			changed := `{"method":"notifications/` + list + `/list_changed"}`
+			w.server().say(changed)
+			a.hears(changed)
+			b.hears(changed)
+		}
+		early.hears() // it has not heard yet that there is a server
+	})
+}
+
+// What is not known to be everybody's goes to nobody, unless there is one only.
+func TestSharedVendorNotifications(t *testing.T) {
+	inSharedWorld(t, Upstream{Relates: true}, func(w *sharedWorld) {
+		const secret = `{"method":"vendor/secret","params":{"s":1}}`
+		a := w.start("a")
+		s := w.server()
+		s.say(secret)
+		a.hears(secret)
+		b := w.start("b")
+		a.say(`{"id":"a1","method":"x"}`)
+		s.heard()
+		s.say(secret, `@2 `+secret, `@3 `+secret)
+		a.hears(`@"a1" ` + secret)
+		b.hears()
+		a.leave()
+		s.say(secret, `@2 `+secret)
+		b.hears() // it may have been meant for a
+		time.Sleep(lingering)
+		s.say(secret, `@2 `+secret)
+		b.hears(secret)
+	})
+}
+
+func TestSharedLogLevels(t *testing.T) {
+	inSharedWorld(t, Upstream{Relates: true}, func(w *sharedWorld) {
+		a, b := w.start("a"), w.start("b")
+		s := w.server()
+		log := func(level string) string {
+			return `{"method":"notifications/message","params":{"level":"` + level + `","data":1}}`
+		}
+		logs := func() { s.say(log("debug"), log("info"), log("error"), log("odd")) }
+		logs()
+		a.hears(log("info"), log("error"), log("odd"))
+		b.hears(log("info"), log("error"), log("odd"))
+
+		// b did not say anything, and so must go on to hear info.
+		a.say(`{"id":1,"method":"logging/setLevel","params":{"level":"error"}}`)
+		s.hears(`{"id":2,"method":"logging/setLevel","params":{"level":"info"}}`)
+		a.hears()
+		s.say(`{"id":2,"result":{}}`)
+		a.hears(`{"id":1,"result":{}}`)
+		logs()
+		a.hears(log("error"))
+		b.hears(log("info"), log("error"), log("odd"))
+
+		b.say(`{"id":1,"method":"logging/setLevel","params":{"level":"debug"}}`)
+		a.say(`{"id":1,"method":"logging/setLevel","params":{"level":"emergency"}}`) // waits for b's
+		s.hears(`{"id":3,"method":"logging/setLevel","params":{"level":"debug"}}`)
+		s.say(`{"id":3,"result":{}}`)
+		a.hears(`{"id":1,"result":{}}`)
+		b.hears(`{"id":1,"result":{}}`)
+		logs()
+		a.hears()
+		b.hears(log("debug"), log("info"), log("error"), log("odd"))
+
+		// A message of a call is its owner's alone.
+		a.say(`{"id":5,"method":"x"}`)
+		s.hears(`{"id":4,"method":"x"}`)
+		s.say(`@4 `+log("emergency"), `@4 `+log("debug"), `@99 `+log("emergency"))
+		a.hears(`@5 ` + log("emergency"))
+		b.hears()
+
+		// Nothing changes, nothing is said.
+		b.say(`{"id":2,"method":"logging/setLevel","params":{"level":"debug"}}`)
+		b.hears(`{"id":2,"result":{}}`)
+		s.hears()
+
+		b.leave()
+		s.hears(`{"id":5,"method":"logging/setLevel","params":{"level":"emergency"}}`)
+		s.say(`{"id":5,"result":{}}`)
+		w.start("c") // who must hear info
+		s.hears(`{"id":6,"method":"logging/setLevel","params":{"level":"info"}}`)
+	})
+}
+
+func TestSharedLogLevelFails(t *testing.T) {
+	inSharedWorld(t, Upstream{}, func(w *sharedWorld) {
+		a, b := w.start("a"), w.start("b")
+		s := w.server()
+		for _, params := range []string{`{"level":"loud"}`, `{}`, `{"level":"debug","level":"error"}`, `{"level":3}`} {
+			a.say(`{"id":1,"method":"logging/setLevel","params":` + params + `}`)
+			a.hears(`{"id":1,"error":{"code":-32602,"message":"Invalid params: \"level\" is not a log level"}}`)
+		}
+		a.say(`{"id":1,"method":"logging/setLevel","params":{"level":"debug"}}`)
+		b.say(`{"id":1,"method":"logging/setLevel","params":{"level":"debug"}}`, `{"method":"notifications/cancelled","params":{"requestId":1}}`)
+		s.hears(`{"id":2,"method":"logging/setLevel","params":{"level":"debug"}}`)
+		s.say(`{"id":2,"error":{"code":1,"message":"no"}}`)
+		a.hears(`{"id":1,"error":{"code":1,"message":"no"}}`)
+		b.hears()
+		b.say(`{"id":1,"method":"logging/setLevel","params":{"level":"debug"}}`)
+		s.hears(`{"id":3,"method":"logging/setLevel","params":{"level":"debug"}}`)
+	})
+}
+
+func TestSharedNoLogging(t *testing.T) {
+	inSharedWorld(t, Upstream{}, func(w *sharedWorld) {
+		w.welcome = `"result":{"capabilities":{}}`
+		a := w.attach("a")
+		a.say(`{"id":1,"method":"initialize","params":{}}`, `{"id":2,"method":"logging/setLevel","params":{"level":"debug"}}`)
+		a.hears(`{"id":1,"result":{"capabilities":{}}}`, `{"id":2,"error":{"code":-32601,"message":"Method not found: logging/setLevel"}}`)
+		w.server().hears()
+	})
+}
+
+// An elicitation's completion is for whom it was given to.
+func TestSharedElicitationComplete(t *testing.T) {
+	inSharedWorld(t, Upstream{}, func(w *sharedWorld) {
+		a, b := w.start("a"), w.start("b")
+		s := w.server()
+		a.say(`{"id":1,"method":"x"}`)
+		s.heard()
+		s.say(`{"id":1,"method":"elicitation/create","params":{"mode":"url","elicitationId":"e1","url":"u"}}`)
+		a.heard()
+		s.say(`{"id":2,"error":{"code":-32042,"message":"m","data":{"elicitations":[{"elicitationId":"e2"}]}}}`)
+		a.heard()
+		b.say(`{"id":1,"method":"x"}`)
+		s.heard()
+		s.say(`{"id":3,"error":{"code":-32042,"message":"m","data":{"elicitations":[{"elicitationId":"e1"}]}}}`) // b has no part in it
+		b.heard()
+		complete := func(id string) string {
+			return `{"method":"notifications/elicitation/complete","params":{"elicitationId":"` + id + `"}}`
+		}
+		s.say(complete("e1"), complete("e2"), complete("e3"))
+		a.hears(complete("e1"), complete("e2"))
+		b.hears()
+		a.leave()
+		s.say(complete("e1"), complete("e2"))
+		b.hears()
+	})
+}

@@ -1,0 +1,199 @@
+//go:build unix
+
+package upstream
+
+import (
+	"fmt"
+	"testing"
+	"time"
+)
+
+// A question goes to the one client with a call in flight, or to the owner of the
+// call that it says it belongs to; else to nobody.
+func TestSharedQuestionHasOneOwner(t *testing.T) {
+	inSharedWorld(t, Upstream{Relates: true}, func(w *sharedWorld) {
+		a, b := w.start("a"), w.start("b")
+		s := w.server()
+		s.say(`{"id":1,"method":"sampling/createMessage","params":{}}`)
+		s.hears(`{"id":1,` + cannot + `}`)
+
+		a.say(`{"id":"old","method":"x"}`, `{"id":"new","method":"x"}`)
+		s.heard()
+		s.say(`{"id":1,"method":"sampling/createMessage","params":{"a":1e2}}`)
+		a.hears(`@"new" {"id":1,"method":"sampling/createMessage","params":{"a":1e2}}`)
+		a.say(`{"id":1,"result":{"text":"\ud800"}}`)
+		s.hears(`{"id":1,"result":{"text":"\ud800"}}`)
+
+		b.say(`{"id":"b","method":"x"}`)
+		s.heard()
+		s.say(`{"id":1,"method":"elicitation/create","params":{}}`, `@2 {"id":2,"method":"elicitation/create","params":{}}`,
+			`@4 {"id":3,"method":"roots/list"}`, `@9 {"id":4,"method":"roots/list"}`, `@1 {"id":5,"method":"roots/list"}`)
+		s.hears(`{"id":1,`+cannot+`}`, `{"id":4,`+cannot+`}`, `{"id":5,`+cannot+`}`)
+		a.hears(`@"old" {"id":2,"method":"elicitation/create","params":{}}`)
+		b.hears(`@"b" {"id":1,"method":"roots/list"}`)
+		b.say(`{"id":1,"error":{"code":1,"message":"no"}}`)
+		s.hears(`{"id":3,"error":{"code":1,"message":"no"}}`)
+	})
+}
+
+// The call of a client that has just left may have asked what the server had on
+// its way: that is nobody else's to answer.
+func TestSharedQuestionOfACallThatIsOver(t *testing.T) {
+	inSharedWorld(t, Upstream{}, func(w *sharedWorld) {
+		a, b, c := w.start("a"), w.start("b"), w.start("c")
+		s := w.server()
+		ask := func(want bool) {
+			t.Helper()
+			s.heard()
+			s.say(`{"id":1,"method":"elicitation/create","params":{}}`)
+			if want {
+				s.hears()
+				b.conn.Send(parse(t, fmt.Sprintf(`{"id":%d,"result":{}}`, 1)))
+			} else {
+				s.hears(`{"id":1,` + cannot + `}`)
+			}
+		}
+		b.say(`{"id":1,"method":"x"}`)
+		a.say(`{"id":1,"method":"x"}`)
+		a.leave()
+		ask(false)
+		time.Sleep(lingering)
+		c.say(`{"id":1,"method":"x"}`)
+		c.say(`{"method":"notifications/cancelled","params":{"requestId":1}}`)
+		ask(false)
+		c.leave()
+		ask(false)
+		time.Sleep(lingering)
+		ask(true)
+		b.hears(`@1 {"id":1,"method":"elicitation/create","params":{}}`)
+	})
+}
+
+func TestSharedRootsOutsideOfACall(t *testing.T) {
+	inSharedWorld(t, Upstream{Roots: []string{"file:///a", "file:///b\""}}, func(w *sharedWorld) {
+		a, b := w.start("a"), w.start("b")
+		s := w.server()
+		s.say(`{"id":1,"method":"roots/list"}`)
+		s.hears(`{"id":1,"result":{"roots":[{"uri":"file:///a"},{"uri":"file:///b\""}]}}`)
+		a.say(`{"id":1,"method":"x"}`)
+		s.heard()
+		s.say(`{"id":1,"method":"roots/list"}`)
+		a.hears(`@1 {"id":1,"method":"roots/list"}`)
+		a.say(`{"id":1,"result":{"roots":[]}}`)
+		b.say(`{"id":1,"method":"x"}`)
+		s.heard()
+		s.say(`{"id":1,"method":"roots/list"}`)
+		s.hears(`{"id":1,` + cannot + `}`)
+	})
+	inSharedWorld(t, Upstream{}, func(w *sharedWorld) {
+		w.start("a")
+		w.server().say(`{"id":1,"method":"roots/list"}`)
+		w.server().hears(`{"id":1,` + cannot + `}`)
+	})
+	inSharedWorld(t, Upstream{Roots: []string{}}, func(w *sharedWorld) {
+		w.start("a")
+		w.server().say(`{"id":1,"method":"roots/list"}`)
+		w.server().hears(`{"id":1,"result":{"roots":[]}}`)
+	})
+}
+
+// What a client did not declare it is not asked.
+func TestSharedQuestionNeedsTheCapability(t *testing.T) {
+	const none, some = `{}`, `{"sampling":{},"elicitation":{}}`
+	notFound := func(method string) string {
+		return `"error":{"code":-32601,"message":"Method not found: ` + method + `"}`
+	}
+	tests := []struct{ can, question, want string }{
+		{none, `"method":"roots/list"`, notFound("roots/list")},
+		{none, `"method":"sampling/createMessage"`, notFound("sampling/createMessage")},
+		{none, `"method":"elicitation/create"`, notFound("elicitation/create")},
+		{none, `"method":"tasks/get","params":{"taskId":"t"}`, notFound("tasks/get")},
+		{none, `"method":"vendor/ask"`, ""},
+		{some, `"method":"sampling/createMessage"`, ""},
+		{some, `"method":"sampling/createMessage","params":{"tools":[]}`, `"error":{"code":-32602,"message":"Invalid params: the client does not take tools"}`},
+		{some, `"method":"elicitation/create","params":{"mode":"form"}`, ""},
+		{some, `"method":"elicitation/create","params":{"mode":"url"}`, `"error":{"code":-32602,"message":"Invalid params: the client does not take this mode"}`},
+		{some, `"method":"roots/list"`, notFound("roots/list")},
+		{all, `"method":"roots/list"`, ""},
+		{all, `"method":"sampling/createMessage","params":{"tools":[],"toolChoice":{}}`, ""},
+		{all, `"method":"elicitation/create","params":{"mode":"url","elicitationId":"e"}`, ""},
+		{all, `"method":"vendor/ask","params":{"_meta":{"progressToken":1,"progressToken":1}}`,
+			`"error":{"code":-32602,"message":"Invalid params: duplicate key \"progressToken\""}`},
+	}
+	for _, tt := range tests {
+		inSharedWorld(t, Upstream{}, func(w *sharedWorld) {
+			a := w.startWith("a", tt.can)
+			s := w.server()
+			a.say(`{"id":1,"method":"x"}`)
+			s.heard()
+			s.say(`{"id":7,` + tt.question + `}`)
+			if tt.want == "" {
+				a.hears(`@1 {"id":1,` + tt.question + `}`)
+				s.hears()
+			} else {
+				s.hears(`{"id":7,` + tt.want + `}`)
+				a.hears()
+			}
+		})
+	}
+}
+
+func TestSharedQuestionProgressAndWithdrawal(t *testing.T) {
+	inSharedWorld(t, Upstream{}, func(w *sharedWorld) {
+		a, b := w.start("a"), w.start("b")
+		s := w.server()
+		a.say(`{"id":1,"method":"x"}`)
+		s.heard()
+		s.say(`{"id":"q","method":"sampling/createMessage","params":{"_meta":{"progressToken":"theirs"}}}`)
+		a.hears(`@1 {"id":1,"method":"sampling/createMessage","params":{"_meta":{"progressToken":1}}}`)
+		const progress = `{"method":"notifications/progress","params":{"progressToken":1,"progress":1}}`
+		a.say(progress)
+		b.say(progress, `{"id":1,"result":{"from":"b"}}`, `{"id":"q","result":{"from":"b"}}`)
+		s.hears(`{"method":"notifications/progress","params":{"progressToken":"theirs","progress":1}}`)
+		s.say(`{"id":"q","method":"sampling/createMessage"}`) // the id is taken
+		s.say(`{"method":"notifications/cancelled","params":{"requestId":"r"}}`, `{"method":"notifications/cancelled","params":{"reason":"x","requestId":"q"}}`)
+		a.hears(`@1 {"method":"notifications/cancelled","params":{"reason":"x","requestId":1}}`)
+		b.hears()
+		a.say(progress, `{"id":1,"result":{}}`)
+		s.hears()
+	})
+}
+
+func TestSharedTooManyQuestions(t *testing.T) {
+	inSharedWorld(t, Upstream{}, func(w *sharedWorld) {
+		a := w.start("a")
+		s := w.server()
+		a.say(`{"id":1,"method":"x"}`)
+		s.heard()
+		for i := range maxSharedQuestions + 1 {
+			s.sayText(fmt.Sprintf(`{"id":%d,"method":"roots/list"}`, i))
+		}
+		if n := len(a.heard()); n != maxSharedQuestions {
+			t.Errorf("the client was asked %d times", n)
+		}
+		s.hears(fmt.Sprintf(`{"id":%d,"error":{"code":-32603,"message":"Too many requests in flight",`+
+			`"data":{"reason":"overloaded","upstream":"u","phase":"not_sent","retryable":true}}}`, maxSharedQuestions))
+	})
+}
+
+// A server that asks and asks and does not read fills no memory.
+func TestSharedServerFloodsAndDoesNotRead(t *testing.T) {
+	inSharedWorld(t, Upstream{}, func(w *sharedWorld) {
+		a := w.start("a")
+		s := w.server()
+		block := make(chan struct{})
+		n := 0
+		a.say(`{"id":1,"method":"x"}`)
+		s.heard()
+		s.hand = nil
+		blockReads(s, block, &n)
+		for range 3 * maxReplies {
+			s.sayText(`{"id":1,"method":"ping"}`)
+		}
+		close(block)
+		s.heard()
+		if n < maxReplies || n > maxReplies+500 {
+			t.Errorf("%d pings were answered", n)
+		}
+	})
+}
