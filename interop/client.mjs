@@ -69,11 +69,14 @@ export async function call(client, name, args = {}, options) {
   return result.content[0].text;
 }
 
-/** A call that is at work in the server and stays there, and the frames that answer it. */
-export async function hold(client, frames, signal, name = "work") {
+/**
+ * A call that is at work in the server and stays there, and the frames that
+ * answer it.
+ */
+export async function hold(client, frames, { signal, name = "work", args = { steps: 1, hold: true } } = {}) {
   let working;
   const started = new Promise((resolve) => (working = resolve));
-  const result = call(client, name, { steps: 1, hold: true }, { onprogress: working, signal });
+  const result = call(client, name, args, { onprogress: working, signal });
   result.catch(() => {}); // until the caller looks at it
   await Promise.race([started, result]);
   const [, { id }] = frames.findLast(([dir, m]) => dir === "sent" && m.params?.name === name);
@@ -81,15 +84,15 @@ export async function hold(client, frames, signal, name = "work") {
   return { result, answers: () => frames.filter(isAnswer).map(([, m]) => m) };
 }
 
-/** Whether an error is the one that tells of an upstream's death during a call. */
-export function connectionClosed(upstream) {
+/** Whether an error is the one that tells of an upstream's end during a call. */
+export function connectionClosed(upstream, cause = "signal: killed") {
   return (err) => {
     assert.equal(err.code, -32603);
     assert.equal(err.message, "MCP error -32603: Connection closed");
     assert.deepEqual(err.data, {
       reason: "connection_closed",
       upstream,
-      cause: "signal: killed",
+      cause,
       phase: "in_flight",
       retryable: false,
     });

@@ -7,6 +7,7 @@ import assert from "node:assert/strict";
 import { join } from "node:path";
 import { describe, test } from "node:test";
 import { call, connect, connectionClosed, hold, remote, stdio } from "./client.mjs";
+import { converse, lists, peers } from "./peers.mjs";
 import { behind, binary, configured, directory, gone, here, script, serve, until } from "./proxy.mjs";
 
 const node = process.execPath;
@@ -86,7 +87,7 @@ async function notifications(t, open) {
 async function cancellation(t, open) {
   const { client, frames } = await connect(t, open);
   const abort = new AbortController();
-  const held = await hold(client, frames, abort.signal);
+  const held = await hold(client, frames, { signal: abort.signal });
   abort.abort("enough");
   await assert.rejects(held.result);
   await until("the cancellation", async () => (await call(client, "cancelled")) === "1");
@@ -104,6 +105,38 @@ async function death(t, open) {
   assert.equal(held.answers().length, 1);
   await until("the old process to be gone", () => gone(pid));
 }
+
+for (const [name, start] of Object.entries(peers)) {
+  test(`${name}: the same through the proxy`, async (t) => {
+    const peer = await start(t);
+    const expected = await converse(t, peer.direct, peer);
+    const { host } = await configured(t, { upstreams: { main: { url: peer.url } } });
+    const ways = {
+      http: () => remote(`http://${host}/mcp`),
+      websocket: () => remote(`ws://${host}/ws`),
+      connect: () => stdio([binary, "connect", peer.url]),
+    };
+    for (const [way, open] of Object.entries(ways)) {
+      await t.test(way, async (t) => assert.deepEqual(await converse(t, open, peer), expected));
+    }
+  });
+}
+
+test("two remote servers behind one connection", async (t) => {
+  const [everything, python] = [await peers["server-everything, sse"](t), await peers["python-sdk 2.x, Streamable HTTP"](t)];
+  const proxy = await configured(t, {
+    upstreams: { python: { url: python.url } },
+    mcpServers: { everything: { type: "sse", url: everything.url } },
+  });
+  const all = await lists((await connect(t, () => remote(`ws://${proxy.host}/ws`))).client);
+  for (const [name, { direct }] of Object.entries({ everything, python })) {
+    const own = await lists((await connect(t, direct)).client);
+    const prefixed = ({ name: bare, ...rest }) => ({ ...rest, name: `${name}__${bare}` });
+    assert.deepEqual(all.tools.filter((tool) => tool.name.startsWith(name)), own.tools.map(prefixed));
+    assert.deepEqual(all.prompts.filter((prompt) => prompt.name.startsWith(name)), own.prompts.map(prefixed));
+    for (const { uri } of own.resources) assert.ok(all.resources.some((r) => r.uri === uri));
+  }
+});
 
 test("four real servers behind one connection", async (t) => {
   const files = directory(t);
@@ -127,7 +160,7 @@ test("four real servers behind one connection", async (t) => {
   assert.deepEqual(JSON.parse(await call(client, "memory__read_graph")).entities, entities);
 
   const pid = await call(client, "interop__pid");
-  const held = await hold(client, frames, undefined, "interop__work");
+  const held = await hold(client, frames, { name: "interop__work" });
   const other = call(client, "everything__trigger-long-running-operation", { duration: 1, steps: 2 });
   process.kill(pid, "SIGKILL");
   await assert.rejects(held.result, connectionClosed("interop"));

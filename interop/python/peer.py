@@ -1,6 +1,5 @@
 """What server.mjs is, on python-sdk 2.x over Streamable HTTP: peer.py [PORT]."""
 
-import os
 import sys
 
 import anyio
@@ -22,20 +21,9 @@ async def echo(text: str) -> str:
     return text
 
 
-@server.tool()
-async def pid() -> str:
-    return str(os.getpid())
-
-
 @server.tool(name="cancelled")
 async def count() -> str:
     return str(cancelled)
-
-
-@server.tool()
-async def log(data: str, ctx: Context) -> str:
-    await ctx.info(data)
-    return "logged"
 
 
 @server.tool()
@@ -63,12 +51,6 @@ async def work(steps: int, hold: bool, ctx: Context) -> str:
         cancelled += 1
         raise
     return "done"
-
-
-@server.tool()
-async def touch(ctx: Context) -> str:
-    await ctx.notify_resource_updated("interop://motto")
-    return "touched"
 
 
 @server.resource("interop://motto")
