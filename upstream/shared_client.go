@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"log/slog"
 	"maps"
 	"slices"
@@ -225,7 +226,7 @@ func (s *sharer) close() {
 	}
 	jsonrpc.CloseWith(s.c, s.err)
 	log := s.log.With("cause", jsonrpc.CauseOf(s.err), "in_flight", s.lost)
-	if end, ok := s.err.(*jsonrpc.ClosedError); ok && end.Cause == causeTooSlow {
+	if end, ok := errors.AsType[*jsonrpc.ClosedError](s.err); ok && end.Cause == causeTooSlow {
 		log.Warn("client of a shared upstream does not read")
 		return
 	}

@@ -130,7 +130,7 @@ func TestSharedTooManySubscriptions(t *testing.T) {
 		s := w.server()
 		for i := range maxSharerSubs + 1 {
 			a.say(subscribeTo(i, fmt.Sprint("x:", i)))
-			s.sayText(fmt.Sprintf(`{"id":%d,"result":{}}`, i+2))
+			s.say(fmt.Sprintf(`{"id":%d,"result":{}}`, i+2))
 		}
 		got := a.heard()
 		if len(got) != maxSharerSubs+1 || got[maxSharerSubs] != fmt.Sprintf(`{"id":%d,"error":{"code":-32603,"message":"Too many requests in flight",`+
