@@ -15,6 +15,7 @@ const module = "github.com/mcp-proxy/mcp-proxy"
 // is the proxy to use instead of this tree's.
 func build(dir, proxy string, prof profiler) (programs, error) {
 	b := programs{
+		dir:   dir,
 		proxy: proxy,
 		echo:  filepath.Join(dir, "echo"),
 		relay: filepath.Join(dir, "relay"),
@@ -31,9 +32,7 @@ func build(dir, proxy string, prof profiler) (programs, error) {
 			return b, err
 		}
 	}
-	var err error
-	b.config, err = writeConfig(dir, b.echo)
-	return b, err
+	return b, b.writeConfigs()
 }
 
 // buildProxy builds the proxy as it is released, with the profiler laid over it

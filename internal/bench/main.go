@@ -16,7 +16,6 @@ type options struct {
 	part    time.Duration // how long each part of a sample lasts
 	proxy   string
 	profile profiler
-	memory  footprint // how many clients to weigh
 }
 
 func main() {
@@ -27,7 +26,7 @@ func main() {
 }
 
 func parse() options {
-	o := options{memory: footprint{clients: 1000, sessions: 200}}
+	var o options
 	quick := flag.Bool("quick", false, "a smoke test of half a minute: 3 short rounds")
 	flag.IntVar(&o.rounds, "rounds", 9, "`number` of rounds, of which the medians are reported")
 	flag.DurationVar(&o.part, "part", 700*time.Millisecond, "how long one measurement of a round lasts")
@@ -52,7 +51,7 @@ func run(o options) error {
 	}
 	targets := programs.targets()
 	if o.profile.dir != "" {
-		return profile(o, targets)
+		return profile(o.profile, targets, programs.crowds())
 	}
 
 	medians, err := rounds(targets, o)
@@ -63,11 +62,20 @@ func run(o options) error {
 	if err := printCalls(os.Stdout, targets, medians); err != nil {
 		return err
 	}
-	if err := o.memory.weigh(targets[firstProxy+1], o.profile); err != nil {
+	st, err := stalls(programs.webSocket(linked, programs.host(alone, programs.socket())...), o)
+	if err != nil {
+		return fmt.Errorf("stall a stream: %w", err)
+	}
+	fmt.Println()
+	if err := printStall(os.Stdout, st); err != nil {
+		return err
+	}
+	weights, err := weighAll(programs.crowds(), o.profile)
+	if err != nil {
 		return err
 	}
 	fmt.Println()
-	return printFootprint(os.Stdout, o.memory)
+	return printWeights(os.Stdout, programs.crowds(), weights)
 }
 
 // rounds measures each target once in each round.
@@ -91,12 +99,13 @@ func rounds(targets []target, o options) (map[string]sample, error) {
 
 // profile prints where time goes under load, and leaves heap profiles of a
 // proxy with many clients beside the others.
-func profile(o options, targets []target) error {
-	if err := os.MkdirAll(o.profile.dir, 0o755); err != nil {
+func profile(pr profiler, targets []target, crowds []crowd) error {
+	if err := os.MkdirAll(pr.dir, 0o755); err != nil {
 		return err
 	}
-	if err := o.profile.report(os.Stdout, targets, 5*time.Second); err != nil {
+	if err := pr.report(os.Stdout, targets, 5*time.Second); err != nil {
 		return err
 	}
-	return o.memory.weigh(targets[firstProxy+1], o.profile)
+	_, err := weighAll(crowds, pr)
+	return err
 }

@@ -21,12 +21,12 @@ type sample struct {
 
 // measure takes one sample; each of its three parts lasts for d.
 func measure(tgt target, d time.Duration) (sample, error) {
-	s, err := tgt.begin()
+	s, err := tgt.begin(probe{})
 	if err != nil {
 		return sample{}, err
 	}
 	m := sample{first: s.first}
-	err = s.proc.explain(s.measure(&m, d))
+	err = s.explain(s.measure(&m, d))
 	if endErr := s.end(); err == nil {
 		err = endErr
 	}
@@ -34,10 +34,7 @@ func measure(tgt target, d time.Duration) (sample, error) {
 }
 
 func (s *session) measure(m *sample, d time.Duration) error {
-	if _, err := s.oneByOne(0, d/4); err != nil { // warms everything up
-		return err
-	}
-	times, err := s.oneByOne(0, d)
+	times, err := s.warmed(d)
 	if err != nil {
 		return err
 	}
@@ -49,6 +46,14 @@ func (s *session) measure(m *sample, d time.Duration) error {
 	times, err = s.oneByOne(big, d)
 	m.big = quantile(times, 0.50)
 	return err
+}
+
+// warmed is oneByOne with small results, after a while that does not count.
+func (s *session) warmed(d time.Duration) ([]time.Duration, error) {
+	if _, err := s.oneByOne(0, d/4); err != nil {
+		return nil, err
+	}
+	return s.oneByOne(0, d)
 }
 
 // oneByOne makes one call after another for d, with results of size bytes, and

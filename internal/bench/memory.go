@@ -2,72 +2,100 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"time"
 )
 
-// footprint is the resident memory of the proxy alone, in bytes: without
-// clients, and what each client adds.
-type footprint struct {
-	idle, connected, initialized float64
-	clients, sessions            int // how many were connected, initialized
+// A crowd is many WebSocket clients, whose weight in the memory of the proxy
+// alone is measured, and in that of the host behind it.
+type crowd struct {
+	name       string // of its profiles
+	text       string // for the report
+	tgt        target
+	clients    int
+	initialize bool    // they are not only connected
+	aim        float64 // bytes for each in the proxy; zero means none
 }
+
+func (b programs) crowds() []crowd {
+	far := b.host(shared, b.socket())
+	return []crowd{
+		{"connected", "connected WebSocket clients", b.webSocket(alone), 1000, false, 30 * kib},
+		{"initialized", "initialized ones", b.webSocket(alone), 200, true, 80 * kib},
+		{"shared", "that share a server", b.webSocket(shared), 1000, true, 0},
+		{"linked", "that share one on a Unix link", b.webSocket(linked, far...), 1000, true, 0},
+	}
+}
+
+// A weight is the resident memory of a process, in bytes: without clients, and
+// what each of them adds.
+type weight struct{ idle, each float64 }
 
 // settle is how long a process is left alone before its memory is read.
 const settle = time.Second
 
-// weigh fills in f for the WebSocket target ws.
-func (f *footprint) weigh(ws target, prof profiler) (err error) {
-	f.idle, f.connected, err = grow(ws, f.clients, false, prof.probe("connected").ofMemory())
-	if err != nil {
-		return err
+// weighAll returns what weigh does for each of crowds.
+func weighAll(crowds []crowd, pr profiler) (weights [][]weight, err error) {
+	for _, c := range crowds {
+		w, err := c.weigh(pr.probe(c.name).ofMemory())
+		if err != nil {
+			return nil, fmt.Errorf("weigh clients %s: %w", c.text, err)
+		}
+		weights = append(weights, w)
 	}
-	_, f.initialized, err = grow(ws, f.sessions, true, prof.probe("initialized").ofMemory())
-	return err
+	return weights, nil
 }
 
-// grow starts tgt and returns its memory before and, for each of n WebSocket
-// clients, how much it takes more with them, connected only or also initialized.
-func grow(tgt target, n int, initialize bool, pr probe) (idle, each float64, err error) {
-	p, err := start(tgt.argv, tgt.serves, pr.env()...)
+// weigh returns the weights of the proxy and, if there is one, the host.
+func (c crowd) weigh(pr probe) (weights []weight, err error) {
+	s, err := c.tgt.launch(pr)
 	if err != nil {
-		return 0, 0, err
+		return nil, err
 	}
-	s := &session{proc: p}
-	defer func() { err = errors.Join(p.explain(err), s.end()) }()
+	defer func() { err = errors.Join(s.explain(err), s.end()) }()
 
-	time.Sleep(settle)
-	if idle, err = p.rss(); err != nil {
-		return 0, 0, err
-	}
-	addr, err := p.address()
+	idle, err := s.rss()
 	if err != nil {
-		return idle, 0, err
+		return nil, err
 	}
-	for range n {
-		if err := s.join(addr, initialize); err != nil {
-			return idle, 0, err
+	if err := s.crowd(c); err != nil {
+		return nil, err
+	}
+	full, err := s.rss()
+	if err != nil {
+		return nil, err
+	}
+	for i := range full {
+		weights = append(weights, weight{idle[i], (full[i] - idle[i]) / float64(c.clients)})
+	}
+	return weights, pr.collect(c.tgt)
+}
+
+// crowd adds the clients of c.
+func (s *session) crowd(c crowd) error {
+	for range c.clients {
+		client, err := c.tgt.open(s.procs[0])
+		if err != nil {
+			return err
+		}
+		if !c.initialize {
+			s.add(client)
+		} else if err := s.join(client); err != nil {
+			return err
 		}
 	}
-	time.Sleep(settle)
-	full, err := p.rss()
-	if err != nil {
-		return idle, 0, err
-	}
-	return idle, (full - idle) / float64(n), pr.collect()
+	return nil
 }
 
-// join adds a WebSocket client.
-func (s *session) join(addr string, initialize bool) error {
-	c, err := dialWebSocket(addr)
-	if err != nil {
-		return err
+// rss returns the resident memory of each process in bytes, when all is quiet.
+func (s *session) rss() (sizes []float64, err error) {
+	time.Sleep(settle)
+	for _, p := range s.procs {
+		size, err := p.rss()
+		if err != nil {
+			return nil, err
+		}
+		sizes = append(sizes, size)
 	}
-	client := s.add(c)
-	if !initialize {
-		return nil
-	}
-	if err := client.initialize(); err != nil {
-		return err
-	}
-	return client.initialized()
+	return sizes, nil
 }

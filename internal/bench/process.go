@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/url"
 	"os"
 	"os/exec"
 	"regexp"
@@ -21,7 +22,7 @@ type process struct {
 	out io.ReadCloser
 
 	logs sync.WaitGroup // readLog
-	addr chan string    // what a server says that it listens on; never closed
+	urls chan string    // the first one that a server says it listens at; never closed
 
 	mu  sync.Mutex // guards the fields below
 	log strings.Builder
@@ -30,7 +31,7 @@ type process struct {
 // start runs argv with the additional environment env. What it writes to stdout
 // is for the caller to read, unless it is a server.
 func start(argv []string, server bool, env ...string) (*process, error) {
-	p := &process{cmd: exec.Command(argv[0], argv[1:]...), addr: make(chan string, 1)}
+	p := &process{cmd: exec.Command(argv[0], argv[1:]...), urls: make(chan string, 1)}
 	p.cmd.Env = append(os.Environ(), env...)
 	stderr, err := p.cmd.StderrPipe()
 	if err != nil {
@@ -52,29 +53,46 @@ func start(argv []string, server bool, env ...string) (*process, error) {
 	return p, nil
 }
 
-var listening = regexp.MustCompile(`127\.0\.0\.1:[1-9][0-9]*`)
+var listening = regexp.MustCompile(`^listening on ([^ ,]+)`)
 
 // readLog keeps what the process logs, for error messages, and looks for the
-// address in it. It ends with the process.
+// URL in it. It ends with the process.
 func (p *process) readLog(r io.Reader) {
 	for lines := bufio.NewScanner(r); lines.Scan(); {
 		p.mu.Lock()
 		p.log.WriteString(lines.Text() + "\n")
 		p.mu.Unlock()
-		if addr := listening.FindString(lines.Text()); addr != "" {
+		if said := listening.FindStringSubmatch(lines.Text()); said != nil {
 			select {
-			case p.addr <- addr:
+			case p.urls <- said[1]:
 			default: // it is known already
 			}
 		}
 	}
 }
 
-// address waits until a server says where it listens.
+// address waits until a server says where it listens, and returns host and port.
 func (p *process) address() (string, error) {
+	said, err := p.url()
+	if err != nil {
+		return "", err
+	}
+	u, err := url.Parse(said)
+	if err != nil {
+		return "", err
+	}
+	return u.Host, nil
+}
+
+// url waits until a server says where it listens.
+func (p *process) url() (string, error) {
 	select {
-	case addr := <-p.addr:
-		return addr, nil
+	case u := <-p.urls:
+		select {
+		case p.urls <- u: // for whoever asks next
+		default:
+		}
+		return u, nil
 	case <-time.After(10 * time.Second):
 		return "", errors.New("the server did not say where it listens")
 	}

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"time"
 )
 
@@ -36,6 +37,14 @@ func (pr profiler) probe(name string) probe {
 	return probe{path: filepath.Join(pr.dir, name)}
 }
 
+// ofFar returns pr for the target's far process.
+func (pr probe) ofFar() probe {
+	if pr.path != "" {
+		pr.path += "-far"
+	}
+	return pr
+}
+
 // ofMemory returns pr for a process whose memory matters and not its time.
 func (pr probe) ofMemory() probe {
 	pr.small = true
@@ -54,12 +63,30 @@ func (pr probe) env() []string {
 	return env
 }
 
-// collect has the process write its profiles. It is not profiled any more
-// afterwards.
-func (pr probe) collect() error {
+// of returns the probes of tgt's processes; a far one may be no proxy.
+func (pr probe) of(tgt target) []probe {
+	if tgt.far != nil && tgt.far[0] == tgt.argv[0] {
+		return []probe{pr, pr.ofFar()}
+	}
+	return []probe{pr}
+}
+
+// collect has tgt's processes write their profiles. They are not profiled any
+// more afterwards.
+func (pr probe) collect(tgt target) error {
 	if pr.path == "" {
 		return nil
 	}
+	for _, each := range pr.of(tgt) {
+		if err := each.write(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// write has one process write its profiles.
+func (pr probe) write() error {
 	os.Remove(pr.path + ".heap") // of an earlier run; the last to be written
 	if err := os.WriteFile(pr.path+".stop", nil, 0o600); err != nil {
 		return err
@@ -84,30 +111,37 @@ func (pr profiler) report(w io.Writer, targets []target, d time.Duration) error 
 	}
 	for _, tgt := range targets[firstProxy:] {
 		for _, load := range loads {
-			probe := pr.probe(tgt.name + "-" + load.name)
+			probe := pr.probe(strings.ReplaceAll(tgt.name, " ", "-") + "-" + load.name)
 			if err := probe.load(tgt, load.run); err != nil {
 				return fmt.Errorf("profile %s: %w", tgt.name, err)
 			}
-			fmt.Fprintf(w, "\n%s.cpu\n", probe.path)
-			top := exec.Command("go", "tool", "pprof", "-top", "-cum", "-nodecount=50", probe.path+".cpu")
-			top.Stdout = w
-			if err := top.Run(); err != nil {
-				return fmt.Errorf("read profile: %w", err)
+			for _, each := range probe.of(tgt) {
+				if err := each.print(w); err != nil {
+					return fmt.Errorf("read profile: %w", err)
+				}
 			}
 		}
 	}
 	return nil
 }
 
+// print writes to w where the time of one process went.
+func (pr probe) print(w io.Writer) error {
+	fmt.Fprintf(w, "\n%s.cpu\n", pr.path)
+	top := exec.Command("go", "tool", "pprof", "-top", "-cum", "-nodecount=50", pr.path+".cpu")
+	top.Stdout = w
+	return top.Run()
+}
+
 // load profiles one process of tgt under one load.
 func (pr probe) load(tgt target, run func(*session) error) error {
-	s, err := tgt.begin(pr.env()...)
+	s, err := tgt.begin(pr)
 	if err != nil {
 		return err
 	}
 	err = run(s)
 	if err == nil {
-		err = pr.collect()
+		err = pr.collect(tgt)
 	}
-	return errors.Join(s.proc.explain(err), s.end())
+	return errors.Join(s.explain(err), s.end())
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"slices"
@@ -8,8 +9,8 @@ import (
 	"time"
 )
 
-// An aim is what a proxy should reach; zero means none. Times and calls are
-// ratios to the relay's.
+// An aim is what a target should reach; zero means none. Times and calls are
+// ratios to those of its base.
 type aim struct {
 	p50, perSecond float64
 	first          time.Duration
@@ -19,6 +20,7 @@ var aims = map[string]aim{
 	"stdio":     {p50: 1.5, perSecond: 0.40, first: 20 * time.Millisecond},
 	"websocket": {p50: 1.7, perSecond: 0.25}, // 50,000 where the relay makes 200,000
 	"http":      {p50: 2.5, perSecond: 0.125},
+	"unix link": {p50: 1.25, perSecond: 0.80},
 }
 
 const kib, mib = 1 << 10, 1 << 20
@@ -35,7 +37,7 @@ func median(samples []sample) sample {
 	}
 }
 
-func middle[T time.Duration | float64](samples []sample, of func(sample) T) T {
+func middle[S any, T time.Duration | float64](samples []S, of func(S) T) T {
 	values := make([]T, 0, len(samples))
 	for _, s := range samples {
 		values = append(values, of(s))
@@ -44,32 +46,46 @@ func middle[T time.Duration | float64](samples []sample, of func(sample) T) T {
 	return quantile(values, 0.5)
 }
 
-// printCalls writes the table of all targets; relay is what they are set
-// against.
+// printCalls writes the table of all targets, each set against its base.
 func printCalls(w io.Writer, targets []target, medians map[string]sample) error {
-	relay := medians["relay"]
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintf(t, "\tp50\t× relay\taim\tp99\tcalls/s at %d\tof relay\taim\t1 MiB\t× relay\tfirst answer\taim\t\n", width)
+	fmt.Fprintf(t, "\tbase\tp50\t× base\taim\tp99\tcalls/s at %d\tof base\taim\t1 MiB\t× base\tfirst answer\taim\t\n", width)
 	for _, tgt := range targets {
 		m, a := medians[tgt.name], aims[tgt.name]
-		slower, share := over(m.p50, relay.p50), m.perSecond/relay.perSecond
-		fmt.Fprintf(t, "%s\t%s\t%.2f\t%s\t%s\t%.0f\t%.1f %%\t%s\t%s\t%.2f\t%s\t%s\t\n", tgt.name,
-			micro(m.p50), slower, atMost(slower, a.p50, fmt.Sprintf("%.1f", a.p50)), micro(m.p99),
+		name := cmp.Or(tgt.base, "relay")
+		base := medians[name]
+		slower, share := over(m.p50, base.p50), m.perSecond/base.perSecond
+		fmt.Fprintf(t, "%s\t%s\t%s\t%.2f\t%s\t%s\t%.0f\t%.1f %%\t%s\t%s\t%.2f\t%s\t%s\t\n", tgt.name, name,
+			micro(m.p50), slower, atMost(slower, a.p50, fmt.Sprint(a.p50)), micro(m.p99),
 			m.perSecond, 100*share, atLeast(share, a.perSecond),
-			micro(m.big), over(m.big, relay.big),
+			micro(m.big), over(m.big, base.big),
 			micro(m.first), atMost(m.first.Seconds(), a.first.Seconds(), a.first.String()))
 	}
 	return t.Flush()
 }
 
-func printFootprint(w io.Writer, f footprint) error {
+func printStall(w io.Writer, st stall) error {
+	slower := over(st.during, st.before)
+	_, err := fmt.Fprintf(w, "p50 on a Unix link: %s, with another stream stalled %s, × %.2f %s\n",
+		micro(st.before), micro(st.during), slower, atMost(slower, 1.1, "1.1"))
+	return err
+}
+
+// printWeights writes the table of all crowds; weights are in their order.
+func printWeights(w io.Writer, crowds []crowd, weights [][]weight) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintf(t, "resident memory of the proxy\t\taim\t\n")
-	fmt.Fprintf(t, "idle\t%.1f MiB\t%s\t\n", f.idle/mib, atMost(f.idle, 15*mib, "15 MiB"))
-	fmt.Fprintf(t, "each of %d connected WebSocket clients\t%.1f KiB\t%s\t\n",
-		f.clients, f.connected/kib, atMost(f.connected, 30*kib, "30 KiB"))
-	fmt.Fprintf(t, "each of %d initialized ones\t%.1f KiB\t%s\t\n",
-		f.sessions, f.initialized/kib, atMost(f.initialized, 80*kib, "80 KiB"))
+	idle := weights[0][0].idle
+	fmt.Fprintf(t, "resident memory\tof the proxy\taim\tof the host\t\n")
+	fmt.Fprintf(t, "idle\t%.1f MiB\t%s\t\t\n", idle/mib, atMost(idle, 15*mib, "15 MiB"))
+	for i, c := range crowds {
+		each := weights[i][0].each
+		fmt.Fprintf(t, "each of %d %s\t%.1f KiB\t%s\t", c.clients, c.text,
+			each/kib, atMost(each, c.aim, fmt.Sprintf("%.0f KiB", c.aim/kib)))
+		for _, host := range weights[i][1:] {
+			fmt.Fprintf(t, "%.1f KiB", host.each/kib)
+		}
+		fmt.Fprintf(t, "\t\n")
+	}
 	return t.Flush()
 }
 

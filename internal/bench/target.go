@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -16,34 +17,84 @@ type target struct {
 	argv []string
 	// serves says that it is reached over the network.
 	serves bool
-	// open returns the first connection to the started process.
+	// far is what runs elsewhere, and first. It finds its own way to the echo
+	// server; argv finds it by its URL, in $FAR.
+	far []string
+	// open returns a connection to the started process.
 	open func(p *process) (*conn, error)
+	// clients is how many connect, each with a session; zero means one.
+	clients int
+	// base names the target that this one is set against; "" means the relay.
+	base string
 }
 
-// programs are the paths of what is measured.
+// programs are the paths of what is measured, and dir of all that they need.
 type programs struct {
-	proxy, echo, relay string
-	config             string // of the proxy, in front of echo
+	dir, proxy, echo, relay string
 }
 
-// targets returns all that is measured; the second is the measure of the rest.
+// Configurations of the proxy: its one upstream is a process of each client's
+// own, one for all clients, behind a link, or remote.
+const (
+	alone  = "alone"
+	shared = "shared"
+	linked = "linked"
+	remote = "remote"
+)
+
+// writeConfigs writes all configurations, each with room for all clients.
+func (b programs) writeConfigs() error {
+	for name, upstream := range map[string]string{
+		alone:  fmt.Sprintf(`"upstreams": {"echo": {"command": %q}}`, b.echo),
+		shared: fmt.Sprintf(`"upstreams": {"echo": {"command": %q, "session": "shared"}}`, b.echo),
+		linked: `"links": {"far": {"dial": "${FAR}"}}`,
+		remote: `"upstreams": {"echo": {"url": "${FAR}"}}`,
+	} {
+		text := fmt.Sprintf(`{%s, "limits": {"sessions": 4096}}`, upstream)
+		if err := os.WriteFile(b.config(name), []byte(text), 0o600); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (b programs) config(name string) string { return filepath.Join(b.dir, name+".json") }
+
+func (b programs) stdio(config string) []string {
+	return []string{b.proxy, "stdio", "--config", b.config(config)}
+}
+
+func (b programs) serve(config string) []string {
+	return []string{b.proxy, "serve", "--config", b.config(config), "--listen", "127.0.0.1:0"}
+}
+
+func (b programs) host(config, url string) []string {
+	return []string{b.proxy, "host", "--config", b.config(config), "--listen", url}
+}
+
+// socket is the URL of a Unix socket for links.
+func (b programs) socket() string { return "unix://" + filepath.Join(b.dir, "link.sock") }
+
+// targets returns all whose calls are measured.
 func (b programs) targets() []target {
-	serve := []string{b.proxy, "serve", "--config", b.config, "--listen", "127.0.0.1:0"}
 	return []target{
 		{name: "direct", argv: []string{b.echo}, open: openStdio},
 		{name: "relay", argv: []string{b.relay, b.echo}, open: openStdio},
-		{name: "stdio", argv: []string{b.proxy, "stdio", "--config", b.config}, open: openStdio},
-		{name: "websocket", argv: serve, serves: true, open: openWebSocket},
-		{name: "http", argv: serve, serves: true, open: openHTTP},
+		{name: "stdio", argv: b.stdio(alone), open: openStdio},
+		{name: "websocket", argv: b.serve(alone), serves: true, open: openWebSocket},
+		{name: "http", argv: b.serve(alone), serves: true, open: openHTTP},
+		{name: "unix link", base: "stdio", far: b.host(alone, b.socket()), argv: b.stdio(linked), open: openStdio},
+		{name: "tcp link", base: "stdio", far: b.host(alone, "tcp://127.0.0.1:0"), argv: b.stdio(linked), open: openStdio},
+		{name: "remote", base: "stdio", far: []string{b.echo, "http"}, argv: b.stdio(remote), open: openStdio},
+		{name: "shared", base: "websocket", argv: b.serve(shared), serves: true, open: openWebSocket},
+		{name: "shared by 50", base: "shared", argv: b.serve(shared), serves: true, open: openWebSocket, clients: 50},
 	}
 }
 
-// writeConfig writes the proxy's configuration into dir: one upstream, and room
-// for all clients.
-func writeConfig(dir, echo string) (string, error) {
-	path := filepath.Join(dir, "mcp-proxy.json")
-	config := fmt.Sprintf(`{"upstreams": {"echo": {"command": %q}}, "limits": {"sessions": 4096}}`, echo)
-	return path, os.WriteFile(path, []byte(config), 0o600)
+// webSocket returns a target for WebSocket clients whose calls are not measured
+// with the others.
+func (b programs) webSocket(config string, far ...string) target {
+	return target{argv: b.serve(config), serves: true, far: far, open: openWebSocket}
 }
 
 func openStdio(p *process) (*conn, error) {
@@ -66,9 +117,10 @@ func openHTTP(p *process) (*conn, error) {
 	return dialHTTP(addr, "")
 }
 
-// A session is a started target that answers calls.
+// A session is a started target that answers calls, of one client or several.
 type session struct {
-	proc    *process
+	procs   []*process // the one that clients reach, and then the far one
+	started time.Time  // of the first of procs
 	conns   []*conn
 	callers []*caller
 	first   time.Duration // from the start of the process to its first answer
@@ -77,36 +129,58 @@ type session struct {
 	readers sync.WaitGroup // the readLoop of each conn
 }
 
-// begin starts tgt and opens a session through it.
-func (tgt target) begin(env ...string) (*session, error) {
-	started := time.Now()
-	p, err := start(tgt.argv, tgt.serves, env...)
+// launch starts tgt's processes, and no client.
+func (tgt target) launch(pr probe) (*session, error) {
+	s := &session{}
+	env := pr.env()
+	if tgt.far != nil {
+		far, err := start(tgt.far, true, pr.ofFar().env()...)
+		if err != nil {
+			return nil, err
+		}
+		s.procs = append(s.procs, far)
+		where, err := far.url()
+		if err != nil {
+			return nil, errors.Join(s.explain(err), s.end())
+		}
+		env = append(env, "FAR="+where)
+	}
+	s.started = time.Now()
+	near, err := start(tgt.argv, tgt.serves, env...)
+	if err != nil {
+		return nil, errors.Join(err, s.end())
+	}
+	s.procs = append([]*process{near}, s.procs...)
+	return s, nil
+}
+
+// begin starts tgt and opens a session through it for each of its clients.
+func (tgt target) begin(pr probe) (*session, error) {
+	s, err := tgt.launch(pr)
 	if err != nil {
 		return nil, err
 	}
-	s := &session{proc: p}
-	if err := s.handshake(tgt, started); err != nil {
-		return nil, errors.Join(p.explain(err), s.end())
+	if err := s.handshake(tgt); err != nil {
+		return nil, errors.Join(s.explain(err), s.end())
 	}
 	return s, nil
 }
 
-// handshake initializes the session and makes its callers, which share the first
-// connection or have one each.
-func (s *session) handshake(tgt target, started time.Time) error {
-	c, err := tgt.open(s.proc)
-	if err != nil {
-		return err
+// handshake initializes the sessions and makes their callers, which share the
+// connections or have one each.
+func (s *session) handshake(tgt target) error {
+	for range max(tgt.clients, 1) {
+		c, err := tgt.open(s.procs[0])
+		if err != nil {
+			return err
+		}
+		if err := s.join(c); err != nil {
+			return err
+		}
+		s.first = cmp.Or(s.first, time.Since(s.started))
 	}
-	first := s.add(c)
-	if err := first.initialize(); err != nil {
-		return err
-	}
-	s.first = time.Since(started)
-	if err := first.initialized(); err != nil {
-		return err
-	}
-	for len(s.callers) < width {
+	for i := 0; len(s.callers) < width; i++ {
+		c := s.conns[i%len(s.conns)]
 		w, each := c.wire.(*httpWire)
 		if !each {
 			s.callers = append(s.callers, c.caller(s.nextID))
@@ -121,6 +195,15 @@ func (s *session) handshake(tgt target, started time.Time) error {
 	return nil
 }
 
+// join adds c and initializes its session.
+func (s *session) join(c *conn) error {
+	client := s.add(c)
+	if err := client.initialize(); err != nil {
+		return err
+	}
+	return client.initialized()
+}
+
 // add takes c over and returns its first caller.
 func (s *session) add(c *conn) *caller {
 	s.conns = append(s.conns, c)
@@ -131,12 +214,23 @@ func (s *session) add(c *conn) *caller {
 
 func (s *session) nextID() int { return int(s.ids.Add(1)) }
 
-// end closes the connections and stops the process.
+// explain adds the end of what the processes logged to err.
+func (s *session) explain(err error) error {
+	for _, p := range s.procs {
+		err = p.explain(err)
+	}
+	return err
+}
+
+// end closes the connections and stops the processes.
 func (s *session) end() error {
 	for _, c := range s.conns {
 		c.w.Close() // stop reports what matters
 	}
-	err := s.proc.stop()
+	var errs []error
+	for _, p := range s.procs {
+		errs = append(errs, p.stop())
+	}
 	s.readers.Wait()
-	return err
+	return errors.Join(errs...)
 }

@@ -1,5 +1,6 @@
 // Command echo is an MCP server over stdio that costs next to nothing, so that
-// a benchmark measures what stands in front of it.
+// a benchmark measures what stands in front of it. With the argument http it is
+// one over Streamable HTTP, at a port of its choice, which it tells on stdout.
 //
 // It reads no more of a message than it must, knows compact JSON only, and
 // trusts its client: it is no example of a server.
@@ -14,7 +15,12 @@ import (
 )
 
 func main() {
-	if err := serve(os.Stdin, os.Stdout); err != nil {
+	run := func() error { return serve(os.Stdin, os.Stdout) }
+	if len(os.Args) > 1 && os.Args[1] == "http" {
+		run = listen
+	}
+	if err := run(); err != nil {
+		os.Stderr.WriteString(err.Error() + "\n")
 		os.Exit(1)
 	}
 }
