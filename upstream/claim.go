@@ -1,9 +1,12 @@
 package upstream
 
 import (
+	"errors"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
+
+	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
 )
 
 const (
@@ -25,6 +28,8 @@ const (
 	remembered = 5 * time.Minute
 )
 
+var errWaits = errors.New("waiting before the next start")
+
 // claimID names a claim: what key has on an upstream.
 type claimID struct{ upstream, key string }
 
@@ -38,8 +43,9 @@ type claim struct {
 	last    Status      // of current's process, when that is nil
 	expire  *time.Timer // set while streams is zero
 
-	failures int // starts that did not come to an answer
-	deaths   int // servers that died young
+	failures int    // starts that did not come to an answer
+	deaths   int    // servers that died young
+	cause    string // of the last of either
 	wait     backoff.ExponentialBackOff
 	next     time.Time // no start before
 }
@@ -53,9 +59,9 @@ const (
 	died                       // it ended later
 )
 
-// attach counts a stream in and returns its claim. With false the claim has to
-// wait before its next start.
-func (h *Host) attach(id claimID) (*claim, bool) {
+// attach counts a stream in and returns its claim. With an error, the end that the
+// last server came to, the claim has to wait before its next start.
+func (h *Host) attach(id claimID) (*claim, *jsonrpc.ClosedError) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	cl := h.claims[id]
@@ -73,7 +79,10 @@ func (h *Host) attach(id claimID) (*claim, bool) {
 		cl.expire = nil
 	}
 	cl.streams++
-	return cl, !time.Now().Before(cl.next)
+	if time.Now().Before(cl.next) {
+		return cl, &jsonrpc.ClosedError{Cause: cl.cause, Err: errWaits}
+	}
+	return cl, nil
 }
 
 // detach counts a stream out. A claim with nothing to remember is forgotten at
@@ -100,11 +109,12 @@ func (h *Host) forget(cl *claim) {
 	}
 }
 
-// ended counts the end of a process that lived for life. It returns the number
-// of failures in a row.
-func (h *Host) ended(cl *claim, how outcome, life time.Duration) int {
+// ended counts the end of a server that lived for life. It returns the number of
+// failures in a row.
+func (h *Host) ended(cl *claim, how outcome, cause string, life time.Duration) int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	cl.cause = cause
 	switch {
 	case how == intended:
 		cl.reset() // its client has left: nobody will use the claim again

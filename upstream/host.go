@@ -54,16 +54,17 @@ func (h *Host) attachAlone(ctx context.Context, id claimID, up *Upstream, c json
 	if ctx.Err() != nil {
 		return refuse(c, context.Cause(ctx))
 	}
-	cl, ready := h.attach(id)
+	log := h.logger().With("upstream", id.upstream, "session", short(id.key))
+	cl, wait := h.attach(id)
 	defer h.detach(cl)
-	s := newStream(ctx, h, cl, up, c)
-	if !ready {
-		s.log.Debug("upstream waits before its next start")
-		return refuse(c, errors.New("waiting before the next start"))
+	if wait != nil {
+		log.Debug("upstream waits before its next start")
+		return refuseFor(c, up.startCause(wait.Cause), wait)
 	}
+	s := newStream(ctx, h, cl, up, c, log)
 	if err := s.server.start(); err != nil {
-		inARow := h.ended(cl, startFailed, 0)
-		defer tellFailure(s.log.With("cause", causeStartFailed, "err", err), startFailed, inARow)
+		inARow := h.ended(cl, startFailed, causeStartFailed, 0)
+		defer tellFailure(log.With("cause", causeStartFailed, "err", err), startFailed, inARow)
 		return refuse(c, err)
 	}
 	h.setCurrent(s)
@@ -75,8 +76,10 @@ func (h *Host) attachAlone(ctx context.Context, id claimID, up *Upstream, c json
 func short(key string) string { return key[:min(len(key), 8)] }
 
 // refuse ends a stream of which nothing was read.
-func refuse(c jsonrpc.Conn, err error) error {
-	end := &jsonrpc.ClosedError{Cause: causeStartFailed, Err: err}
+func refuse(c jsonrpc.Conn, err error) error { return refuseFor(c, causeStartFailed, err) }
+
+func refuseFor(c jsonrpc.Conn, cause string, err error) error {
+	end := &jsonrpc.ClosedError{Cause: cause, Err: err}
 	jsonrpc.CloseWith(c, end)
 	return end
 }

@@ -111,7 +111,7 @@ func TestD48_RemoteOutOfReach(t *testing.T) {
 		c.returned()
 	}
 	c := r.attach("k")
-	c.ends("start failed", false)
+	c.ends("connection refused", false)
 	c.returned()
 	if w := r.log.at(slog.LevelWarn); len(w) != freeFailures+1 || w[0]["cause"] != "connection refused" {
 		t.Error("warned of", w)

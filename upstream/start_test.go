@@ -122,12 +122,12 @@ func TestD48_CrashLoop(t *testing.T) {
 
 // claimOf goes through one round of a claim as Attach does.
 func claimOf(h *Host, how outcome, life time.Duration) (started bool) {
-	cl, ready := h.attach(claimID{"u", "k"})
+	cl, wait := h.attach(claimID{"u", "k"})
 	defer h.detach(cl)
-	if ready {
-		h.ended(cl, how, life)
+	if wait == nil {
+		h.ended(cl, how, "exit status 1", life)
 	}
-	return ready
+	return wait == nil
 }
 
 func TestBackOff(t *testing.T) {
@@ -177,7 +177,7 @@ func TestBackOffGrowsAndOthersAreUnaffected(t *testing.T) {
 		if wait := time.Until(cl.next); wait < 14*time.Second || wait > 46*time.Second {
 			t.Errorf("waits %v after 20 failures", wait)
 		}
-		if _, ready := h.attach(claimID{"u", "other"}); !ready {
+		if _, wait := h.attach(claimID{"u", "other"}); wait != nil {
 			t.Error("one client's bad luck is another's")
 		}
 	})

@@ -47,11 +47,8 @@ type stream struct {
 	unusable atomic.Int64               // messages of the server that were none
 }
 
-func newStream(ctx context.Context, h *Host, cl *claim, up *Upstream, c jsonrpc.Conn) *stream {
-	s := &stream{
-		ctx: ctx, host: h, claim: cl, up: up, c: c, began: time.Now(), ended: make(chan struct{}),
-		log: h.logger().With("upstream", cl.id.upstream, "session", short(cl.id.key)),
-	}
+func newStream(ctx context.Context, h *Host, cl *claim, up *Upstream, c jsonrpc.Conn, log *slog.Logger) *stream {
+	s := &stream{ctx: ctx, host: h, claim: cl, up: up, c: c, log: log, began: time.Now(), ended: make(chan struct{})}
 	s.flight.guess = !up.Shared && !up.Relates
 	if up.Command != nil {
 		s.server = newLocal(h, up.Command, &s.wg, s.log, s.end)
@@ -168,7 +165,7 @@ func (s *stream) end(cause string, err error) {
 		defer close(s.ended)
 		s.stopStartTimer()
 		e := s.ending(cause, err)
-		inARow := s.host.ended(s.claim, e.outcome, e.life)
+		inARow := s.host.ended(s.claim, e.outcome, e.cause, e.life)
 		if e.outcome == intended {
 			s.server.finish(s.flight.farewell())
 		} else {
@@ -205,8 +202,8 @@ func (s *stream) ending(cause string, err error) ending {
 		e.outcome = died
 	default:
 		e.outcome = startFailed
-		if !sent && s.up.Command != nil && cause != causeStartTimeout {
-			closed.Cause = causeStartFailed // how it exited is for the log
+		if !sent && cause != causeStartTimeout {
+			closed.Cause = s.up.startCause(cause)
 		}
 	}
 	e.err = closed

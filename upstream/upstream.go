@@ -35,4 +35,13 @@ type Upstream struct {
 	StartTimeout time.Duration // for the answer to initialize; zero means 30 s
 }
 
+// startCause is what clients hear of a start that failed because of cause: how a
+// process exited is for the log.
+func (u *Upstream) startCause(cause string) string {
+	if u.Command != nil {
+		return causeStartFailed
+	}
+	return cause
+}
+
 func (u *Upstream) startTimeout() time.Duration { return cmp.Or(u.StartTimeout, 30*time.Second) }
