@@ -17,7 +17,7 @@ end() {
 trap end EXIT
 
 go build -o "$dir/" ./cmd/mcp-proxy ./examples/servers/clock ./examples/servers/notes
-export MCP_SERVERS=$dir NOTES_DIR=$dir/notes MCP_TOKEN_FILE=$dir/clients MCP_LINK_TOKEN_FILE=$dir/home
+export MCP_SERVERS=$dir NOTES_DIR=$dir/data MCP_TOKEN_FILE=$dir/clients MCP_LINK_TOKEN_FILE=$dir/home
 for name in clients home; do head -c 24 /dev/urandom | base64 | tr '/+' '_-' >"$dir/$name"; done
 
 "$dir/mcp-proxy" serve --config examples/behind-nat/proxy.yaml --listen 127.0.0.1:0 >"$dir/listening" 2>"$dir/proxy.log" &
@@ -29,7 +29,7 @@ link=ws${url#http}
 "$dir/mcp-proxy" host --config examples/behind-nat/home.yaml --dial "${link%/mcp}/link" --token-file "$dir/home" >"$dir/host.out" 2>"$dir/host.log" &
 host=$!
 for _ in {1..100}; do
-  tools=$(examples/tools.sh "$url" "$(cat "$dir/clients")") && grep -q clock__now <<<"$tools" && break
+  tools=$(examples/tools.sh "$url" "$(cat "$dir/clients")") && grep -q notes__add <<<"$tools" && break
   sleep 0.1 # the link is not up yet
 done
 echo "$tools"

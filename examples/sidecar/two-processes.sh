@@ -17,7 +17,7 @@ end() {
 trap end EXIT
 
 go build -o "$dir/" ./cmd/mcp-proxy ./examples/servers/clock ./examples/servers/notes
-export MCP_SOCKETS=$dir MCP_SERVERS=$dir NOTES_DIR=$dir/notes MCP_TOKEN_FILE=$dir/token
+export MCP_SOCKETS=$dir MCP_SERVERS=$dir NOTES_DIR=$dir/data MCP_TOKEN_FILE=$dir/token
 head -c 24 /dev/urandom | base64 | tr '/+' '_-' >"$dir/token"
 
 # Either may start first: the proxy dials until the host is there.
@@ -29,7 +29,7 @@ host=$!
 for _ in {1..100}; do grep -q listening "$dir/listening" && break; sleep 0.1; done
 url=$(grep -oE 'http://[^ ,]*/mcp' "$dir/listening")
 for _ in {1..100}; do
-  tools=$(examples/tools.sh "$url" "$(cat "$dir/token")") && grep -q clock__now <<<"$tools" && break
+  tools=$(examples/tools.sh "$url" "$(cat "$dir/token")") && grep -q notes__add <<<"$tools" && break
   sleep 0.1 # the link is not up yet
 done
 echo "$tools"
