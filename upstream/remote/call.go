@@ -172,14 +172,20 @@ func (s *session) failCall(c *call, f *failure) {
 	if errors.Is(context.Cause(c.ctx), errCancelled) || s.work.Err() != nil || !s.take(c) {
 		return
 	}
-	if !f.invalid && f.status != http.StatusUnauthorized && f.status != http.StatusForbidden {
-		s.server.tally.count(f)
-	} else {
-		s.log.Debug("request to the upstream failed", "method", c.m.Method, "id", c.m.ID, "err", f.cause)
-	}
+	s.note(c, f)
 	m := f.answer(s.server.Name, c.m.ID)
 	m.Related = c.m.ID
 	s.put(received{m: m})
+}
+
+// note has the log hear of a failure. What it hears of otherwise is for Debug.
+func (s *session) note(c *call, f *failure) {
+	switch {
+	case f.status == http.StatusUnauthorized, f.status == http.StatusForbidden, errors.Is(f.err, errSessionLost):
+		s.log.Debug("request to the upstream failed", "method", c.m.Method, "id", c.m.ID.String(), "err", f.cause)
+	default:
+		s.server.tally.count(f)
+	}
 }
 
 // runStreamable posts a call and answers it. A server that has forgotten the

@@ -41,7 +41,9 @@ func (s *session) leave() {
 	s.wg.Wait()
 	s.takeLeave()
 	s.cancel()
-	s.server.tally.leave()
+	if s.server.tally.leave() {
+		s.server.client.CloseIdleConnections()
+	}
 }
 
 // closing lets no goroutine be started any more. It returns the calls to wait

@@ -18,6 +18,9 @@ const (
 	// maxResumes without an event in between are made.
 	maxResumes = 2
 
+	// refusalTimeout bounds how long the body of an error may take.
+	refusalTimeout = 5 * time.Second
+
 	// lingering is how long the server may take to end a stream after the
 	// response, which saves its connection.
 	lingering = 250 * time.Millisecond
@@ -43,35 +46,39 @@ type exchange struct {
 // run posts the request m and reads until its reply. The caller calls close or
 // linger.
 func (x *exchange) run(ctx context.Context, m *jsonrpc.Message) (*jsonrpc.Message, *failure) {
-	var f *failure
-	if x.resp, f = x.s.post(ctx, x.p, m, x.reach); f != nil {
+	resp, f := x.s.post(ctx, x.p, m, x.reach) //nolint:bodyclose // close and linger do
+	if f != nil {
 		return nil, f
+	}
+	x.resp = resp
+	switch {
+	case resp.StatusCode == http.StatusNotFound && x.p.id != "":
+		f = refused(resp.StatusCode)
+		f.lost = true
+		return nil, f
+	case !succeeded(resp):
+		return x.refusal()
+	case encoded(resp):
+		return nil, invalid("compressed response")
 	}
 	if x.began != nil {
 		x.began()
 	}
-	switch status := x.resp.StatusCode; {
-	case status == http.StatusNotFound && x.p.id != "":
-		f = refused(status)
-		f.lost = true
-		return nil, f
-	case status < 200 || status >= 300:
-		return x.refusal()
-	case x.resp.Header.Get("Content-Encoding") != "":
-		return nil, invalid("compressed response")
-	}
 	if x.greeted != nil {
-		if f := x.greeted(x.resp.Header); f != nil {
+		if f := x.greeted(resp.Header); f != nil {
 			return nil, f
 		}
 	}
-	switch mediaType(x.resp) {
+	switch mediaType(resp) {
 	case typeJSON:
 		return x.readJSON(ctx)
 	case typeSSE:
 		return x.readStreams(ctx)
 	}
-	return nil, x.unanswered()
+	if resp.ContentLength == 0 {
+		return nil, invalid("empty response")
+	}
+	return nil, invalid("neither JSON nor an event stream")
 }
 
 // refusal returns what an error status says: an error of JSON-RPC if the body is
@@ -81,9 +88,11 @@ func (x *exchange) refusal() (*jsonrpc.Message, *failure) {
 	if location := x.resp.Header.Get("Location"); location != "" && f.status < 400 {
 		f.err = errors.New("the server redirects to another place, which is not followed")
 	}
-	if mediaType(x.resp) != typeJSON || x.resp.Header.Get("Content-Encoding") != "" {
+	if mediaType(x.resp) != typeJSON || encoded(x.resp) {
 		return nil, f
 	}
+	t := time.AfterFunc(refusalTimeout, func() { x.resp.Body.Close() })
+	defer t.Stop()
 	text, err := io.ReadAll(io.LimitReader(x.resp.Body, maxRefusal))
 	if err != nil {
 		return nil, f
@@ -98,14 +107,6 @@ func (x *exchange) refusal() (*jsonrpc.Message, *failure) {
 	}
 	x.vague = m.ID.IsZero()
 	return reply, nil
-}
-
-// unanswered returns what is wrong with a success that has no message.
-func (x *exchange) unanswered() *failure {
-	if n, err := io.ReadFull(x.resp.Body, make([]byte, 1)); n == 0 && err == io.EOF {
-		return invalid("empty response")
-	}
-	return invalid("neither JSON nor an event stream")
 }
 
 // readJSON reads a body that is the reply, or in 2025-03-26 an array with it.
@@ -202,12 +203,8 @@ func (x *exchange) readStreams(ctx context.Context) (*jsonrpc.Message, *failure)
 			if progress {
 				resumes = 0
 			}
-			f = broken(ctx, end, true)
-			if f.cause == "connection lost" && end == io.EOF {
-				f.cause = "stream ended"
-			}
 			if x.lastID == "" || resumes == maxResumes {
-				return nil, f
+				return nil, dropped(ctx, end)
 			}
 			x.close()
 		} else if resumes == maxResumes {
@@ -265,11 +262,11 @@ func (x *exchange) resume(ctx context.Context) *failure {
 		return broken(ctx, ctx.Err(), true)
 	case f != nil:
 		return nil
-	case resp.StatusCode == http.StatusOK && mediaType(resp) == typeSSE && resp.Header.Get("Content-Encoding") == "":
+	case isStream(resp):
 		x.resp = resp
 		return nil
 	}
-	discard(resp)
+	resp.Body.Close()
 	if resp.StatusCode >= 500 {
 		return nil
 	}
@@ -311,6 +308,6 @@ func (x *exchange) linger(c *call) {
 	}
 	t := time.AfterFunc(lingering, func() { c.cancel(nil) })
 	defer t.Stop()
-	io.CopyN(io.Discard, x.resp.Body, maxRefusal)
+	_, _ = io.CopyN(io.Discard, x.resp.Body, maxRefusal)
 	x.close()
 }

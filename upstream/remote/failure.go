@@ -65,6 +65,16 @@ func broken(ctx context.Context, err error, reached bool) *failure {
 	return f
 }
 
+// dropped returns the failure of a request whose event stream is over, with
+// io.EOF if the server ended it.
+func dropped(ctx context.Context, end error) *failure {
+	f := broken(ctx, end, true)
+	if end == io.EOF && context.Cause(ctx) == nil {
+		f.cause = "stream ended"
+	}
+	return f
+}
+
 // withoutURL strips from an error of net/http the URL, which may hold secrets.
 func withoutURL(err error) error {
 	if e, ok := errors.AsType[*url.Error](err); ok {

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"net/http"
 	"net/url"
-
-	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
 )
 
 // maxEndpoint bounds the bytes of the URL that a server of 2024-11-05 gives.
@@ -47,7 +45,7 @@ func (s *session) attachTo(resp *http.Response) *failure {
 	case resp.StatusCode != http.StatusOK:
 		discard(resp)
 		return refused(resp.StatusCode)
-	case mediaType(resp) != typeSSE || resp.Header.Get("Content-Encoding") != "":
+	case !isStream(resp):
 		discard(resp)
 		return invalid("not an event stream")
 	}
@@ -90,11 +88,8 @@ func (s *session) readLegacy(resp *http.Response, events *events, p *peer) {
 	for {
 		ev, err := events.next()
 		if err != nil && !errors.Is(err, errEventTooLong) {
-			cause := causeOf(err)
-			if err.Error() == "EOF" {
-				cause = "stream ended"
-			}
-			s.fail(cause, err)
+			f := dropped(s.work, err)
+			s.fail(f.cause, f.err)
 			return
 		}
 		if err == nil && (ev.kind != "" || ev.data == "") {
@@ -128,10 +123,8 @@ func (s *session) deliverCall(c *call) *failure {
 		return f
 	}
 	defer discard(resp)
-	if resp.StatusCode < 200 || resp.StatusCode >= 300 {
+	if !succeeded(resp) {
 		return refused(resp.StatusCode)
 	}
 	return nil
 }
-
-var _ jsonrpc.Conn = (*session)(nil)

@@ -68,7 +68,7 @@ func (l *listener) listen(ctx context.Context) (status int) {
 	case resp.StatusCode != http.StatusOK:
 		discard(resp)
 		return resp.StatusCode
-	case mediaType(resp) != typeSSE || resp.Header.Get("Content-Encoding") != "":
+	case !isStream(resp):
 		discard(resp)
 		return http.StatusNotAcceptable
 	}

@@ -2,6 +2,8 @@ package remote
 
 import (
 	"context"
+	"fmt"
+	"net/http"
 	"strconv"
 	"time"
 
@@ -45,7 +47,7 @@ func (s *session) keep(m *jsonrpc.Message) {
 	}
 }
 
-// requests returns the requests that repeat a state.
+// replay returns the requests that repeat a state.
 func (s *session) replay() []*jsonrpc.Message {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -67,7 +69,8 @@ func (s *session) replay() []*jsonrpc.Message {
 // forgotten. All requests that found that out wait for it.
 type renewal struct {
 	done chan struct{} // closed at its end
-	next *peer         // nil if it failed; written before done is closed
+	next *peer         // nil if it failed; written before done is closed, as is err
+	err  error         // why it failed, for the log
 }
 
 // renew returns the peer to use in place of lost, which it finds or makes.
@@ -85,7 +88,7 @@ func (s *session) renew(ctx context.Context, lost *peer) (*peer, *failure) {
 	}
 	s.mu.Unlock()
 	if r == nil {
-		return nil, refused(404)
+		return nil, refused(http.StatusNotFound)
 	}
 	select {
 	case <-r.done:
@@ -93,16 +96,18 @@ func (s *session) renew(ctx context.Context, lost *peer) (*peer, *failure) {
 		return nil, broken(ctx, ctx.Err(), true)
 	}
 	if r.next == nil {
-		return nil, refused(404)
+		f := refused(http.StatusNotFound)
+		f.err = r.err
+		return nil, f
 	}
 	return r.next, nil
 }
 
 // make brings a renewal to its end.
 func (s *session) make(r *renewal, lost *peer) {
-	next, capabilities := s.meet()
+	next, capabilities, err := s.meet()
 	s.mu.Lock()
-	s.renewal, r.next = nil, next
+	s.renewal, r.next, r.err = nil, next, err
 	if next != nil {
 		s.peer = next
 	}
@@ -123,7 +128,7 @@ func (s *session) make(r *renewal, lost *peer) {
 }
 
 // meet makes a new session like the lost one. The peer is nil if it cannot.
-func (s *session) meet() (next *peer, capabilities []byte) {
+func (s *session) meet() (next *peer, capabilities []byte, err error) {
 	s.mu.Lock()
 	params := s.state.params
 	s.mu.Unlock()
@@ -139,13 +144,13 @@ func (s *session) meet() (next *peer, capabilities []byte) {
 		f = s.deliver(ctx, x.p, jsonrpc.NewNotification(methodInitialized, nil))
 	}
 	if f != nil {
-		s.log.Warn("upstream forgot the session and makes no new one", "cause", f.cause)
-		return nil, nil
+		x.p.cancel()
+		return nil, nil, fmt.Errorf("make a new session: %s", f.cause)
 	}
 	for _, m := range s.replay() {
 		s.repeat(x.p, m)
 	}
-	return x.p, member(reply.Result, "capabilities")
+	return x.p, member(reply.Result, "capabilities"), nil
 }
 
 // repeat posts a request of our own.

@@ -129,7 +129,7 @@ func (s *session) noteStatus(resp *http.Response) {
 	case resp.StatusCode == http.StatusUnauthorized || resp.StatusCode == http.StatusForbidden:
 		s.server.files.refused()
 		s.server.tally.denied(resp.StatusCode)
-	case resp.StatusCode < 300:
+	case succeeded(resp):
 		s.server.tally.accepted()
 	}
 }
@@ -140,11 +140,25 @@ func mediaType(resp *http.Response) string {
 	return t
 }
 
+// succeeded reports whether the status of a response says that all went well.
+func succeeded(resp *http.Response) bool { return resp.StatusCode/100 == 2 }
+
+// encoded reports whether a body is compressed, which nobody asked for.
+func encoded(resp *http.Response) bool {
+	encoding := resp.Header.Get("Content-Encoding")
+	return encoding != "" && encoding != "identity"
+}
+
+// isStream reports whether a response is an event stream.
+func isStream(resp *http.Response) bool {
+	return resp.StatusCode == http.StatusOK && mediaType(resp) == typeSSE && !encoded(resp)
+}
+
 // discard reads a body that nobody wants to its end, if that is near, so that
 // its connection can be used again, and closes it.
 func discard(resp *http.Response) {
 	if mediaType(resp) != typeSSE {
-		io.CopyN(io.Discard, resp.Body, maxRefusal)
+		_, _ = io.CopyN(io.Discard, resp.Body, maxRefusal)
 	}
 	resp.Body.Close()
 }

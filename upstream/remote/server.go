@@ -75,3 +75,10 @@ func (s *Server) prepare() {
 	}
 	s.tally.log = s.log().With("upstream", s.Name)
 }
+
+// Close closes the connections that are kept for reuse. All sessions must have
+// been closed.
+func (s *Server) Close() {
+	s.once.Do(s.prepare)
+	s.client.CloseIdleConnections()
+}

@@ -84,7 +84,7 @@ func newSession(ctx context.Context, server *Server) *session {
 	s.work, s.giveUp = context.WithCancel(s.ctx)
 	s.hurry, s.stopTalk = context.WithCancel(s.ctx)
 	s.peer = s.newPeer(server.URL)
-	s.unhook = context.AfterFunc(ctx, func() { s.fail("stopped", context.Cause(ctx)) })
+	s.unhook = context.AfterFunc(ctx, func() { s.fail("host stopped", context.Cause(ctx)) })
 	server.tally.join()
 	return s
 }

@@ -85,7 +85,7 @@ func (e *events) more() (blank bool, err error) {
 	buf, _ := e.r.Peek(e.r.Buffered())
 	if e.afterCR && buf[0] == '\n' {
 		e.afterCR = false
-		e.r.Discard(1)
+		e.drop(1)
 		return false, nil
 	}
 	e.afterCR = false
@@ -96,7 +96,7 @@ func (e *events) more() (blank bool, err error) {
 	if n < 0 {
 		e.keep(buf)
 		e.start = false
-		e.r.Discard(len(buf))
+		e.drop(len(buf))
 		return false, nil
 	}
 	blank = e.start && n == 0
@@ -105,9 +105,12 @@ func (e *events) more() (blank bool, err error) {
 		e.keep([]byte{'\n'})
 	}
 	e.afterCR, e.start = buf[n] == '\r', true
-	e.r.Discard(n + 1)
+	e.drop(n + 1)
 	return blank, nil
 }
+
+// drop moves on by n bytes that are in the buffer.
+func (e *events) drop(n int) { _, _ = e.r.Discard(n) }
 
 func (e *events) keep(text []byte) {
 	switch {

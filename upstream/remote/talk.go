@@ -62,11 +62,11 @@ func (s *session) talkOne(t told) {
 	defer cancel()
 	p := s.current()
 	if t.m.IsResponse() && !s.answersFor(t.m.ID, p) {
-		s.log.Debug("response dropped, its request came from a session that the server has forgotten", "id", t.m.ID)
+		s.log.Debug("response dropped, its request came from a session that the server has forgotten", "id", t.m.ID.String())
 		return
 	}
 	if f := s.deliver(ctx, p, t.m); f != nil {
-		s.log.Debug("message was not accepted by the upstream", "method", t.m.Method, "id", t.m.ID, "err", f.cause)
+		s.log.Debug("message was not accepted by the upstream", "method", t.m.Method, "id", t.m.ID.String(), "err", f.cause)
 	}
 }
 
@@ -112,7 +112,7 @@ func (s *session) deliver(ctx context.Context, p *peer, m *jsonrpc.Message) *fai
 		return f
 	}
 	defer discard(resp)
-	if resp.StatusCode < 200 || resp.StatusCode >= 300 {
+	if !succeeded(resp) {
 		return refused(resp.StatusCode)
 	}
 	return nil

@@ -85,13 +85,14 @@ func (t *tally) join() {
 	t.sessions++
 }
 
-// leave counts a session out; nothing is left to be said after the last.
-func (t *tally) leave() {
+// leave counts a session out. After the last nothing is left to be said.
+func (t *tally) leave() (last bool) {
 	t.mu.Lock()
 	t.sessions--
-	last := t.sessions == 0
+	last = t.sessions == 0
 	t.mu.Unlock()
 	if last {
 		t.flush()
 	}
+	return last
 }

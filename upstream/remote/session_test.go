@@ -1,0 +1,471 @@
+package remote
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+)
+
+func TestConversation(t *testing.T) {
+	f := newFake(t)
+	headers := make(chan http.Header, 10)
+	f.any = func(_ http.ResponseWriter, r *http.Request) bool {
+		if r.Method == http.MethodPost {
+			headers <- r.Header.Clone()
+		}
+		return false
+	}
+	f.handle("tools/call", func(w http.ResponseWriter, _ *http.Request, m *jsonrpc.Message) {
+		stream(w, "data: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/progress\",\ndata: \"params\":{\"x\":1}}\n\n"+
+			"event: message\ndata: {\"jsonrpc\":\"2.0\",\"id\":\"q\",\"method\":\"roots/list\"}\n\n"+sseResult(m, `{"done":true}`))
+	})
+	c := connect(t, f)
+	c.request(1, "tools/list", `{}`)
+	wantResult(t, c.recv(), 1, `{}`)
+	c.request(2, "tools/call", `{"name":"x"}`)
+	progress, question := c.recv(), c.recv()
+	if progress.Method != "notifications/progress" || question.Method != "roots/list" {
+		t.Errorf("got %s and %s", progress.Append(nil), question.Append(nil))
+	}
+	for _, m := range []*jsonrpc.Message{progress, question} {
+		if m.Related != jsonrpc.IntID(2) {
+			t.Errorf("%s is related to %q, want 2", m.Method, m.Related)
+		}
+	}
+	wantResult(t, c.recv(), 2, `{"done":true}`)
+	c.send(jsonrpc.NewResult(question.ID, raw(`{"roots":[]}`)))
+	f.await(`response "q"`, 1)
+	c.close()
+
+	first, second := <-headers, <-headers
+	if first.Get("Mcp-Session-Id") != "" || first.Get("Mcp-Protocol-Version") != "" {
+		t.Errorf("initialize came with %v", first)
+	}
+	if second.Get("Mcp-Session-Id") != "session-1" || second.Get("Mcp-Protocol-Version") != "2025-11-25" {
+		t.Errorf("initialized came with %v", second)
+	}
+	if got := second.Get("Accept"); got != "application/json, text/event-stream" || second.Get("User-Agent") != "mcp-proxy" {
+		t.Errorf("initialized came with %v", second)
+	}
+	seen := slices.DeleteFunc(f.all(), func(s string) bool { return s == "GET" })
+	want := []string{"initialize", "notifications/initialized", "tools/list", "tools/call", `response "q"`, "DELETE session-1"}
+	if !slices.Equal(seen, want) {
+		t.Errorf("server has seen %q, want %q", seen, want)
+	}
+}
+
+func TestInitializedComesBeforeRequests(t *testing.T) {
+	f := newFake(t)
+	release := make(chan struct{})
+	f.handle("notifications/initialized", func(w http.ResponseWriter, _ *http.Request, _ *jsonrpc.Message) {
+		<-release
+		f.note("accepted")
+		w.WriteHeader(http.StatusAccepted)
+	})
+	c := connect(t, f)
+	c.request(1, "tools/list", "")
+	c.notify("notifications/roots/list_changed", "")
+	f.await("notifications/initialized", 1)
+	close(release)
+	wantResult(t, c.recv(), 1, `{}`)
+	f.await("notifications/roots/list_changed", 1)
+	if seen := f.all(); slices.Index(seen, "accepted") > min(slices.Index(seen, "tools/list"), slices.Index(seen, "notifications/roots/list_changed")) {
+		t.Errorf("server has seen %q", seen)
+	}
+}
+
+func TestNotificationsStayInOrder(t *testing.T) {
+	f := newFake(t)
+	order := make(chan string, 1000)
+	f.handle("notifications/n", func(w http.ResponseWriter, _ *http.Request, m *jsonrpc.Message) {
+		order <- string(m.Params)
+		w.WriteHeader(http.StatusAccepted)
+	})
+	c := connect(t, f)
+	for i := range 200 {
+		c.notify("notifications/n", fmt.Sprintf(`{"n":%d}`, i))
+	}
+	for i := range 200 {
+		if got, want := <-order, fmt.Sprintf(`{"n":%d}`, i); got != want {
+			t.Fatalf("server received %s, want %s", got, want)
+		}
+	}
+}
+
+func TestRequestsAreConcurrent(t *testing.T) {
+	f := newFake(t)
+	const count = 50
+	all, n := make(chan struct{}), make(chan struct{}, count)
+	f.handle("tools/call", func(w http.ResponseWriter, _ *http.Request, m *jsonrpc.Message) {
+		if n <- struct{}{}; len(n) == count {
+			close(all)
+		}
+		<-all
+		reply(w, m, `{}`)
+	})
+	c := connect(t, f)
+	for i := range count {
+		c.request(int64(i+1), "tools/call", `{}`)
+	}
+	for range count {
+		if m := c.recv(); m.Result == nil {
+			t.Errorf("got %s", m.Append(nil))
+		}
+	}
+}
+
+func TestGetStream(t *testing.T) {
+	f := newFake(t)
+	gets := make(chan string, 10)
+	f.get = func(w http.ResponseWriter, r *http.Request) {
+		gets <- r.Header.Get("Last-Event-ID")
+		if len(f.all()) > 0 && r.Header.Get("Last-Event-ID") == "" {
+			stream(w, "id: 7\nretry: 1\ndata: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/tools/list_changed\"}\n\n")
+			return
+		}
+		stream(w, "data: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/prompts/list_changed\"}\n\n")
+		block(r)
+	}
+	c := connect(t, f)
+	for _, want := range []string{"notifications/tools/list_changed", "notifications/prompts/list_changed"} {
+		if m := c.recv(); m.Method != want || !m.Related.IsZero() {
+			t.Errorf("got %s, related to %q; want %s", m.Append(nil), m.Related, want)
+		}
+	}
+	if first, second := <-gets, <-gets; first != "" || second != "7" {
+		t.Errorf("GETs came with Last-Event-ID %q and %q", first, second)
+	}
+}
+
+func TestGetStreamThatFailsCostsNothing(t *testing.T) {
+	for _, status := range []int{404, 405, 401, 500, 200} {
+		f := newFake(t)
+		f.get = func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) }
+		c := connect(t, f)
+		f.await("GET", 1)
+		c.request(1, "ping", "")
+		wantResult(t, c.recv(), 1, `{}`)
+		c.close()
+		if n := len(slices.DeleteFunc(f.all(), func(s string) bool { return s != "GET" })); n != 1 {
+			t.Errorf("status %d: %d GETs", status, n)
+		}
+	}
+}
+
+func TestBatchAnswer(t *testing.T) {
+	f := newFake(t)
+	f.handle("tools/list", func(w http.ResponseWriter, _ *http.Request, m *jsonrpc.Message) {
+		w.Header().Set("Content-Type", "application/json; charset=utf-8")
+		fmt.Fprintf(w, `[{"jsonrpc":"2.0","method":"notifications/message","params":{}},{"jsonrpc":"2.0","id":%s,"result":{}}]`, m.ID)
+	})
+	c := connect(t, f)
+	c.request(1, "tools/list", "")
+	if m := c.recv(); m.Method != "notifications/message" || m.Related != jsonrpc.IntID(1) {
+		t.Errorf("got %s", m.Append(nil))
+	}
+	wantResult(t, c.recv(), 1, `{}`)
+}
+
+func TestIDAsString(t *testing.T) {
+	f := newFake(t)
+	f.handle("tools/list", func(w http.ResponseWriter, _ *http.Request, m *jsonrpc.Message) {
+		w.Header().Set("Content-Type", "application/json")
+		fmt.Fprintf(w, `{"jsonrpc":"2.0","id":"%s","result":{}}`, m.ID)
+	})
+	c := connect(t, f)
+	c.request(5, "tools/list", "")
+	if m := c.recv(); m.Result == nil || m.ID.String() != `"5"` {
+		t.Errorf("got %s", m.Append(nil))
+	}
+}
+
+func TestD18_CancelFirst(t *testing.T) {
+	f := newFake(t)
+	gone := make(chan struct{})
+	f.handle("tools/call", func(w http.ResponseWriter, r *http.Request, _ *jsonrpc.Message) {
+		stream(w, ": open\n\n")
+		block(r)
+		close(gone)
+	})
+	c := connect(t, f)
+	c.request(1, "tools/call", `{}`)
+	f.await("tools/call", 1)
+	c.cancel(1)
+	f.await("notifications/cancelled", 1)
+	<-gone // the stream is given up
+	c.cancel(1)
+	c.request(2, "ping", "")
+	wantResult(t, c.recv(), 2, `{}`) // and 1 is not answered
+	c.close()
+	if n := strings.Count(strings.Join(f.all(), " "), "cancelled"); n != 1 {
+		t.Errorf("%d cancellations, want 1", n)
+	}
+}
+
+func TestD19_LateResponse(t *testing.T) {
+	f := newFake(t)
+	f.handle("tools/call", func(w http.ResponseWriter, _ *http.Request, m *jsonrpc.Message) {
+		f.await("notifications/cancelled", 1)
+		reply(w, m, `{"late":true}`)
+	})
+	release := make(chan struct{})
+	f.handle("notifications/cancelled", func(w http.ResponseWriter, _ *http.Request, _ *jsonrpc.Message) {
+		<-release
+		w.WriteHeader(http.StatusAccepted)
+	})
+	c := connect(t, f)
+	c.request(1, "tools/call", `{}`)
+	f.await("tools/call", 1)
+	c.cancel(1)
+	f.await("notifications/cancelled", 1)
+	c.request(2, "ping", "")
+	wantResult(t, c.recv(), 2, `{}`)
+	close(release)
+	c.request(3, "ping", "")
+	wantResult(t, c.recv(), 3, `{}`)
+}
+
+func TestCancelOfUnknownAndInitialize(t *testing.T) {
+	f := newFake(t)
+	release := make(chan struct{})
+	f.handle("initialize", func(w http.ResponseWriter, _ *http.Request, m *jsonrpc.Message) {
+		<-release
+		reply(w, m, initResult)
+	})
+	s, _ := server(t, f.URL)
+	c := dial(t, s)
+	c.request(0, "initialize", initParams)
+	c.cancel(0)
+	c.cancel(99)
+	c.notify("notifications/cancelled", `{"requestId":null}`)
+	close(release)
+	wantResult(t, c.recv(), 0, initResult)
+	c.notify("notifications/initialized", "")
+	c.request(1, "ping", "")
+	wantResult(t, c.recv(), 1, `{}`)
+	if slices.Contains(f.all(), "notifications/cancelled") {
+		t.Errorf("server has seen %q", f.all())
+	}
+}
+
+func TestD25_DuplicateID(t *testing.T) {
+	f := newFake(t)
+	release := make(chan struct{})
+	f.handle("tools/call", func(w http.ResponseWriter, _ *http.Request, m *jsonrpc.Message) {
+		<-release
+		reply(w, m, `{"first":true}`)
+	})
+	c := connect(t, f)
+	c.request(1, "tools/call", `{}`)
+	f.await("tools/call", 1)
+	c.request(1, "ping", "")
+	if m := c.recv(); !m.ID.IsZero() || !strings.Contains(string(m.Error), "-32600") {
+		t.Errorf("the duplicate was answered with %s", m.Append(nil))
+	}
+	close(release)
+	wantResult(t, c.recv(), 1, `{"first":true}`)
+}
+
+func TestD05_ErrorBeforeCancelBeforeDelete(t *testing.T) {
+	f := newFake(t)
+	f.handle("tools/call", func(w http.ResponseWriter, r *http.Request, _ *jsonrpc.Message) {
+		stream(w, "data: {\"jsonrpc\":\"2.0\",\"id\":77,\"method\":\"elicitation/create\",\"params\":{}}\n\n")
+		block(r)
+		f.note("given up")
+	})
+	c := connect(t, f)
+	c.request(1, "tools/call", `{}`)
+	question := c.recv()
+	c.send(jsonrpc.NewError(question.ID, jsonrpc.ConnectionClosed(jsonrpc.CodeConnectionClosed, "", "", jsonrpc.InFlight)))
+	c.cancel(1)
+	c.request(2, "tasks/cancel", `{"taskId":"t"}`)
+	c.close()
+	f.await("given up", 1)
+	seen := f.all()
+	at := func(what string) int {
+		i := slices.Index(seen, what)
+		if i < 0 {
+			t.Errorf("server has not seen %s but %q", what, seen)
+		}
+		return i
+	}
+	if at("response 77") > at("notifications/cancelled") || at("notifications/cancelled") > at("DELETE session-1") || at("tasks/cancel") > at("DELETE session-1") {
+		t.Errorf("server has seen %q", seen)
+	}
+}
+
+func TestCloseUnblocks(t *testing.T) {
+	f := newFake(t)
+	f.handle("notifications/n", func(_ http.ResponseWriter, r *http.Request, _ *jsonrpc.Message) { block(r) })
+	s, _ := server(t, f.URL)
+	s.StopGrace = 200 * time.Millisecond
+	c := shaken(t, s)
+	sent := make(chan error)
+	go func() {
+		for {
+			if err := c.Send(jsonrpc.NewNotification("notifications/n", nil)); err != nil {
+				sent <- err
+				return
+			}
+		}
+	}()
+	received := make(chan error)
+	go func() {
+		_, err := c.Recv()
+		received <- err
+	}()
+	f.await("notifications/n", 1)
+	began := time.Now()
+	c.close()
+	if took := time.Since(began); took > patience/2 {
+		t.Errorf("Close took %v", took)
+	}
+	for _, err := range []error{<-sent, <-received} {
+		if !errors.Is(err, jsonrpc.ErrClosed) {
+			t.Errorf("got %v, want ErrClosed", err)
+		}
+	}
+	c.close()
+	f.await("DELETE session-1", 1) // half of the grace is for it
+}
+
+func TestDialContextEndsAll(t *testing.T) {
+	f := newFake(t)
+	f.handle("tools/call", func(_ http.ResponseWriter, r *http.Request, _ *jsonrpc.Message) { block(r) })
+	s, _ := server(t, f.URL)
+	s.StopGrace = time.Hour
+	ctx, cancel := context.WithCancel(context.Background())
+	c := dialContext(t, ctx, s)
+	c.shake()
+	c.request(1, "tools/call", `{}`)
+	f.await("tools/call", 1)
+	cancel()
+	if closed := c.end(); closed.Cause != "host stopped" || !closed.Delivered {
+		t.Errorf("the end is %+v", closed)
+	}
+	c.close()
+	if strings.Contains(strings.Join(f.all(), " "), "DELETE") {
+		t.Error("there was a DELETE")
+	}
+}
+
+func TestMaxConcurrent(t *testing.T) {
+	f := newFake(t)
+	release := make(chan struct{})
+	f.handle("tools/call", func(w http.ResponseWriter, _ *http.Request, m *jsonrpc.Message) {
+		<-release
+		reply(w, m, `{}`)
+	})
+	s, _ := server(t, f.URL)
+	s.MaxConcurrent = 2
+	f.mu.Lock()
+	f.live = ""
+	f.mu.Unlock()
+	f.handle("initialize", func(w http.ResponseWriter, _ *http.Request, m *jsonrpc.Message) { reply(w, m, initResult) })
+	a, b := shaken(t, s), shaken(t, s)
+	a.request(1, "tools/call", `{}`)
+	b.request(1, "tools/call", `{}`)
+	f.await("tools/call", 2)
+	a.request(2, "tools/list", "")
+	a.request(3, "tools/list", "")
+	a.cancel(2)                              // leaves the queue
+	a.notify("notifications/progress", `{}`) // does not count
+	f.await("notifications/progress", 1)
+	if seen := f.all(); slices.Contains(seen, "tools/list") || slices.Contains(seen, "notifications/cancelled") {
+		t.Errorf("server has seen %q", seen)
+	}
+	close(release)
+	got := []string{a.recv().ID.String(), a.recv().ID.String(), b.recv().ID.String()}
+	slices.Sort(got[:2])
+	if !slices.Equal(got, []string{"1", "3", "1"}) {
+		t.Errorf("answers to %q", got)
+	}
+	if n := strings.Count(strings.Join(f.all(), " "), "tools/list"); n != 1 {
+		t.Errorf("%d tools/list, want 1", n)
+	}
+}
+
+func TestTooManyRequests(t *testing.T) {
+	f := newFake(t)
+	release := make(chan struct{})
+	f.handle("initialize", func(w http.ResponseWriter, _ *http.Request, m *jsonrpc.Message) {
+		<-release
+		reply(w, m, initResult)
+	})
+	s, _ := server(t, f.URL)
+	c := dial(t, s)
+	c.request(0, "initialize", initParams)
+	for i := range maxOpen {
+		c.request(int64(i+1), "ping", "")
+	}
+	if m := c.recv(); !strings.Contains(string(m.Error), jsonrpc.ReasonOverloaded) || m.ID != jsonrpc.IntID(maxOpen) {
+		t.Errorf("got %s", m.Append(nil))
+	}
+	close(release)
+}
+
+func TestConnectionsAreReused(t *testing.T) {
+	f := newFake(t)
+	conns := map[string]bool{}
+	f.any = func(_ http.ResponseWriter, r *http.Request) bool {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		conns[r.RemoteAddr] = true
+		return false
+	}
+	f.handle("tools/call", func(w http.ResponseWriter, _ *http.Request, m *jsonrpc.Message) { stream(w, sseResult(m, `{}`)) })
+	c := connect(t, f)
+	f.await("GET", 1)
+	for i := range 50 {
+		c.request(int64(i+1), "tools/call", "")
+		c.recv()
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(conns) > 5 { // an answer may be read before its connection is free
+		t.Errorf("%d connections", len(conns))
+	}
+}
+
+func TestRefusedInitializePasses(t *testing.T) {
+	f := newFake(t)
+	f.handle("initialize", func(w http.ResponseWriter, _ *http.Request, m *jsonrpc.Message) {
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusBadRequest)
+		w.Write(jsonrpc.NewError(m.ID, &jsonrpc.Error{Code: -32602, Message: "Unsupported protocol version"}).Append(nil))
+	})
+	s, _ := server(t, f.URL)
+	c := dial(t, s)
+	c.request(0, "initialize", initParams)
+	if m := c.recv(); !strings.Contains(string(m.Error), "Unsupported") {
+		t.Errorf("got %s", m.Append(nil))
+	}
+	if slices.Contains(f.all(), "GET") {
+		t.Error("it was taken for a server of 2024-11-05")
+	}
+}
+
+func TestWriteTimeout(t *testing.T) {
+	f := newFake(t)
+	release := make(chan struct{})
+	f.any = func(_ http.ResponseWriter, r *http.Request) bool {
+		if r.ContentLength < 1<<20 {
+			return false
+		}
+		<-release
+		return true
+	}
+	defer close(release)
+	s, _ := server(t, f.URL)
+	s.WriteTimeout = 200 * time.Millisecond
+	c := shaken(t, s)
+	c.request(1, "tools/call", `{"x":"`+strings.Repeat("x", 15<<20)+`"}`)
+	wantError(t, c.recv(), 1, jsonrpc.ReasonClosed, "write timeout", jsonrpc.InFlight)
+}
