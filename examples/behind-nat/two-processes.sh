@@ -20,6 +20,7 @@ go build -o "$dir/" ./cmd/mcp-proxy ./examples/servers/clock ./examples/servers/
 export MCP_SERVERS=$dir NOTES_DIR=$dir/data MCP_TOKEN_FILE=$dir/clients MCP_LINK_TOKEN_FILE=$dir/home
 for name in clients home; do head -c 24 /dev/urandom | base64 | tr '/+' '_-' >"$dir/$name"; done
 
+: >"$dir/listening"
 "$dir/mcp-proxy" serve --config examples/behind-nat/proxy.yaml --listen 127.0.0.1:0 >"$dir/listening" 2>"$dir/proxy.log" &
 proxy=$!
 for _ in {1..100}; do grep -q listening "$dir/listening" && break; sleep 0.1; done

@@ -21,6 +21,7 @@ export MCP_SOCKETS=$dir MCP_SERVERS=$dir NOTES_DIR=$dir/data MCP_TOKEN_FILE=$dir
 head -c 24 /dev/urandom | base64 | tr '/+' '_-' >"$dir/token"
 
 # Either may start first: the proxy dials until the host is there.
+: >"$dir/listening"
 "$dir/mcp-proxy" serve --config examples/sidecar/app.yaml --listen 127.0.0.1:0 >"$dir/listening" 2>"$dir/proxy.log" &
 proxy=$!
 "$dir/mcp-proxy" host --config examples/sidecar/tools.yaml --listen "unix://$dir/tools.sock" >"$dir/host.out" 2>"$dir/host.log" &
