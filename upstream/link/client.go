@@ -106,27 +106,26 @@ func (c *Client) newLink(ctx context.Context, carrier net.Conn) (*link, error) {
 
 // control says hello for the link and then reads what the host announces.
 func (c *Client) control(l *link, over chan struct{}) {
-	err := c.talk(l, over)
-	if !l.y.IsClosed() {
-		l.part(err, tellTimeout)
-	}
-}
-
-func (c *Client) talk(l *link, over chan struct{}) error {
 	giveUp := time.AfterFunc(c.helloTimeout(), func() { l.fail(errNoAnswer) })
 	defer giveUp.Stop()
 	y, err := l.y.OpenStream()
 	if err != nil {
-		return err
+		l.fail(err)
+		return
 	}
 	k := newControl(l, y)
 	if err := k.greet(); err != nil {
-		return err
+		k.end(err)
+		return
 	}
 	giveUp.Stop()
 	l.begin(k)
 	k.live(c.Heartbeat, nil)
-	if before := c.attach(l, over); before != nil {
+	k.end(c.talk(k, over))
+}
+
+func (c *Client) talk(k *control, over chan struct{}) error {
+	if before := c.attach(k.link, over); before != nil {
 		<-before
 	}
 	orDiscard(c.Log).Info("link up")
@@ -173,17 +172,31 @@ func (c *Client) setLocked(l *link) {
 	}
 }
 
-// Open opens a stream to an upstream. It waits until Serve has a link and the
-// host has answered the hello, or until ctx ends. Every error is a
-// [*jsonrpc.ClosedError] with Delivered false; if the host refused, the cause
-// says why.
+// Open opens a stream to an upstream. It waits until Serve has its first link
+// and the host has answered the hello, or until ctx ends; a link that was lost
+// it gives only a second to be back. Every error is a [*jsonrpc.ClosedError] with
+// Delivered false; if the host refused, the cause says why.
 func (c *Client) Open(ctx context.Context, h Hello) (jsonrpc.Conn, error) {
-	l, err := c.await(ctx)
-	if err != nil {
-		return nil, notOpened(causeLost, err)
+	for again := false; ; again = true {
+		l, err := c.await(ctx)
+		if err != nil {
+			return nil, notOpened(causeLost, err)
+		}
+		k, err := c.try(ctx, l, h)
+		if err == nil {
+			return k, nil
+		}
+		// A link that is lost before the answer may be back, and the upstream
+		// was not started.
+		if again || ctx.Err() != nil || !l.over() {
+			return nil, err
+		}
 	}
-	// An opening cannot be interrupted, so that it goes on when ctx ends, and
-	// whoever does not hand the stream over closes it.
+}
+
+// try opens a stream on l. An opening cannot be interrupted, so that it goes on
+// when ctx ends, and whoever does not hand the stream over closes it.
+func (c *Client) try(ctx context.Context, l *link, h Hello) (*conn, error) {
 	type result struct {
 		conn *conn
 		err  error
@@ -203,10 +216,7 @@ func (c *Client) Open(ctx context.Context, h Hello) (jsonrpc.Conn, error) {
 	}
 	select {
 	case r := <-opened:
-		if r.err != nil {
-			return nil, r.err
-		}
-		return r.conn, nil
+		return r.conn, r.err
 	case <-ctx.Done():
 		return nil, notOpened("not opened in time", context.Cause(ctx))
 	}
@@ -246,7 +256,7 @@ func (c *Client) state() (l *link, lost time.Time, changed <-chan struct{}) {
 	if c.changed == nil {
 		c.changed = make(chan struct{})
 	}
-	if l = c.link; l != nil && l.cause() != nil {
+	if l = c.link; l != nil && l.over() {
 		return nil, time.Time{}, c.changed // detach comes
 	}
 	return l, c.lost, c.changed

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"strings"
 	"sync"
 	"testing"
@@ -295,11 +296,16 @@ func TestUnreadProxy(t *testing.T) {
 // rawPair returns both ends of one stream, without a Client and a Server.
 func rawPair(t *testing.T, config *yamux.Config) (*conn, hostConn) {
 	a, b := Ring()
-	nearLink, err := newLink(a, yamux.Client, config, true)
+	return rawPairOver(t, config, a, b)
+}
+
+func rawPairOver(t *testing.T, config *yamux.Config, a, b net.Conn) (*conn, hostConn) {
+	_, trusted := a.(*ringConn)
+	nearLink, err := newLink(a, yamux.Client, config, trusted)
 	if err != nil {
 		t.Fatal(err)
 	}
-	farLink, err := newLink(b, yamux.Server, config, true)
+	farLink, err := newLink(b, yamux.Server, config, trusted)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,6 +1,7 @@
 package link
 
 import (
+	"net"
 	"testing"
 	"time"
 
@@ -13,5 +14,13 @@ import (
 func TestConn(t *testing.T) {
 	config := newConfig(orDiscard(nil))
 	config.StreamCloseTimeout = 200 * time.Millisecond
-	conntest.Run(t, func(t *testing.T) (a, b jsonrpc.Conn) { return rawPair(t, config) })
+	t.Run("ring", func(t *testing.T) {
+		conntest.Run(t, func(t *testing.T) (a, b jsonrpc.Conn) { return rawPair(t, config) })
+	})
+	onEach(t, func(t *testing.T, l net.Listener, dial Endpoint) {
+		conntest.Run(t, func(t *testing.T) (a, b jsonrpc.Conn) {
+			near, far := connect(t, l, dial)
+			return rawPairOver(t, config, near, far)
+		})
+	})
 }

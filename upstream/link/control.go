@@ -179,5 +179,28 @@ func (c *control) bye(err error) {
 		cause = string(f)
 	}
 	c.y.SetWriteDeadline(time.Now().Add(byeTimeout))
-	c.out.WriteLines(closingLine(&jsonrpc.ClosedError{Cause: cause, Delivered: true}))
+	_ = c.out.WriteLines(closingLine(&jsonrpc.ClosedError{Cause: cause, Delivered: true}))
+}
+
+// refuse answers a hello with err, and ends the link when the proxy has heard it.
+func (c *control) refuse(err error) {
+	c.link.record(err)
+	_ = c.out.WriteLines(refusalLine(err.Error())) // if that fails, so does the link
+	select {
+	case <-c.link.y.CloseChan():
+	case <-time.After(byeTimeout):
+	}
+	c.link.fail(err)
+}
+
+// end ends the link because of err, from c. It tells the other side, if that is
+// not what err came from.
+func (c *control) end(err error) {
+	switch {
+	case c.link.y.IsClosed(): // err is a consequence
+	case errors.Is(err, errLeft):
+		c.link.fail(err)
+	default:
+		c.link.part(err, tellTimeout)
+	}
 }

@@ -146,6 +146,9 @@ func (l *link) begun() *control {
 	return l.control
 }
 
+// over reports whether the link has ended, or will in a moment.
+func (l *link) over() bool { return l.cause() != nil || l.y.IsClosed() }
+
 // cause returns why the link has ended; nil while it lives.
 func (l *link) cause() error {
 	l.mu.Lock()

@@ -39,67 +39,69 @@ func newBackOff() *backoff.ExponentialBackOff {
 // when that ends, or cannot be dialled, it dials again, after a while, until ctx
 // ends. It logs when the link comes and goes.
 func (c *Client) Redial(ctx context.Context, dial func(context.Context) (net.Conn, error)) error {
-	return redial(ctx, orDiscard(c.Log), dial, c.serve)
+	return redial(ctx, &reporter{log: orDiscard(c.Log)}, dial, c.serve)
 }
 
 // Redial keeps up a link to a proxy that listens, as [Client.Redial] does. A new
 // link does not wait for the handlers of the old one.
 func (s *Server) Redial(ctx context.Context, dial func(context.Context) (net.Conn, error)) error {
-	return redial(ctx, orDiscard(s.Log), dial, s.serve)
+	return redial(ctx, &reporter{log: orDiscard(s.Log), host: true}, dial, s.serve)
 }
 
 // Accept serves links from hosts that dial l, of which the latest is used,
 // until ctx ends or l is closed. It closes l and waits for all links.
 func (c *Client) Accept(ctx context.Context, l net.Listener) error {
-	return accept(ctx, orDiscard(c.Log), l, c.serve)
+	return accept(ctx, &reporter{log: orDiscard(c.Log)}, l, c.serve)
 }
 
 // Accept serves links from proxies that dial l, up to 64 at once, until ctx ends
 // or l is closed. It closes l and waits for all links.
 func (s *Server) Accept(ctx context.Context, l net.Listener) error {
-	return accept(ctx, orDiscard(s.Log), l, s.serve)
+	return accept(ctx, &reporter{log: orDiscard(s.Log), host: true}, l, s.serve)
 }
 
 // A serveFunc owns carrier until it returns. It calls ended once, when the link
 // has ended.
 type serveFunc func(ctx context.Context, carrier net.Conn, ended func(up bool, err error)) error
 
-func redial(ctx context.Context, log *slog.Logger, dial func(context.Context) (net.Conn, error), serve serveFunc) error {
+func redial(ctx context.Context, r *reporter, dial func(context.Context) (net.Conn, error), serve serveFunc) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	r := reporter{log: log}
 	slots := make(chan struct{}, maxLinks)
 	wait := newBackOff()
-	for ctx.Err() == nil {
+	for ; ctx.Err() == nil; pause(ctx, wait.NextBackOff()) {
+		select {
+		case slots <- struct{}{}:
+		case <-ctx.Done():
+			continue
+		}
 		start := time.Now()
 		carrier, err := dial(ctx)
 		if err != nil {
-			r.failed(ctx, "link cannot be dialled", err)
-		} else {
-			slots <- struct{}{}
-			ended := make(chan bool, 1)
-			wg.Go(func() {
-				defer func() { <-slots }()
-				serve(ctx, carrier, func(up bool, err error) {
-					r.ended(ctx, up, err, time.Since(start))
-					ended <- up
-				})
-			})
-			if <-ended && time.Since(start) > goodLife {
-				wait.Reset()
-			}
+			<-slots
+			r.ended(ctx, false, err, 0)
+			continue
 		}
-		pause(ctx, wait.NextBackOff())
+		ended := make(chan bool, 1)
+		wg.Go(func() {
+			defer func() { <-slots }()
+			_ = serve(ctx, carrier, func(up bool, err error) { // which is reported
+				r.ended(ctx, up, err, time.Since(start))
+				ended <- up
+			})
+		})
+		if <-ended && time.Since(start) > goodLife {
+			wait.Reset()
+		}
 	}
 	return context.Cause(ctx)
 }
 
-func accept(ctx context.Context, log *slog.Logger, l net.Listener, serve serveFunc) error {
+func accept(ctx context.Context, r *reporter, l net.Listener, serve serveFunc) error {
 	defer context.AfterFunc(ctx, func() { l.Close() })()
 	defer l.Close()
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	r := reporter{log: log}
 	slots := make(chan struct{}, maxLinks)
 	for {
 		carrier, err := l.Accept()
@@ -112,7 +114,7 @@ func accept(ctx context.Context, log *slog.Logger, l net.Listener, serve serveFu
 		case errors.Is(err, net.ErrClosed):
 			return err
 		case err != nil: // no descriptors left, for example: that passes
-			r.failed(ctx, "link cannot be accepted", err)
+			r.ended(ctx, false, fmt.Errorf("accept: %w", err), 0)
 			pause(ctx, newBackOff().NextBackOff())
 			continue
 		}
@@ -120,13 +122,13 @@ func accept(ctx context.Context, log *slog.Logger, l net.Listener, serve serveFu
 		case slots <- struct{}{}:
 		default:
 			carrier.Close()
-			r.failed(ctx, "link refused", fmt.Errorf("there are %d", maxLinks))
+			r.ended(ctx, false, errManyLinks, 0)
 			continue
 		}
 		wg.Go(func() {
 			defer func() { <-slots }()
 			start := time.Now()
-			serve(ctx, carrier, func(up bool, err error) { r.ended(ctx, up, err, time.Since(start)) })
+			_ = serve(ctx, carrier, func(up bool, err error) { r.ended(ctx, up, err, time.Since(start)) })
 		})
 	}
 }
@@ -141,42 +143,36 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
+var errManyLinks = fmt.Errorf("there are %d already", maxLinks)
+
 // A reporter logs the ends of links: a warning for the first of a row of
 // failures, and every few minutes while it lasts.
 type reporter struct {
-	log *slog.Logger
+	log  *slog.Logger
+	host bool // a proxy that leaves is no failure; a host that does is
 
 	mu     sync.Mutex // guards warned
-	warned time.Time
+	warned time.Time  // zero after a good link
 }
 
-// ended logs the end of a link.
+// ended logs the end of a link, or of an attempt at one.
 func (r *reporter) ended(ctx context.Context, up bool, err error, lived time.Duration) {
-	switch {
-	case ctx.Err() != nil:
-		r.log.Debug("link ended", "err", err, "dur", lived)
-	case up && lived > goodLife:
-		r.mu.Lock()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if lived > goodLife && up {
 		r.warned = time.Time{}
-		r.mu.Unlock()
-		r.failed(ctx, "link lost", err, "dur", lived)
-	case up:
-		r.failed(ctx, "link lost", err, "dur", lived)
-	default:
-		r.failed(ctx, "link failed", err)
-	}
-}
-
-// failed logs a failure.
-func (r *reporter) failed(ctx context.Context, what string, err error, more ...any) {
-	if ctx.Err() != nil {
-		return
 	}
 	level := slog.LevelDebug
-	r.mu.Lock()
-	if r.warned.IsZero() || time.Since(r.warned) > warnAgain {
-		r.warned, level = time.Now(), slog.LevelWarn
+	switch {
+	case ctx.Err() != nil:
+	case r.host && errors.Is(err, errLeft):
+		level = slog.LevelInfo
+	case time.Since(r.warned) > warnAgain:
+		level, r.warned = slog.LevelWarn, time.Now()
 	}
-	r.mu.Unlock()
-	r.log.Log(ctx, level, what, append([]any{"err", err}, more...)...)
+	if up {
+		r.log.Log(ctx, level, "link lost", "err", err, "dur", lived)
+	} else {
+		r.log.Log(ctx, level, "link failed", "err", err)
+	}
 }

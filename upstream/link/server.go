@@ -134,8 +134,8 @@ func (s *Server) accept(ctx context.Context, l *link, streams *sync.WaitGroup) e
 		switch n := l.streams.Load(); {
 		case n > most+maxRefusals:
 			return errFlood
-		case n > most:
-			streams.Go(func() { s.refuse(c, Hello{}, errFlood) })
+		case n > most: // no warning for each
+			c.shut(errClosed, refusalLine(errFlood.Error()), time.Now().Add(lastTimeout))
 		default:
 			streams.Go(func() { s.stream(ctx, c) })
 		}
@@ -217,21 +217,14 @@ func (s *Server) control(on *stream, hello []byte) error {
 	l := on.link
 	k := newControl(l, on.y)
 	v, err := pickVersion(hello)
-	switch {
-	case !l.begin(k):
-		return errTwoControl
-	case err != nil:
-		l.controls.Go(func() {
-			k.out.WriteLines(refusalLine(err.Error()))
-			l.part(err, byeTimeout)
-		})
+	if err != nil {
+		l.controls.Go(func() { k.refuse(err) })
 		return errControl
 	}
-	l.controls.Go(func() {
-		if err := s.talk(k, v); !l.y.IsClosed() {
-			l.part(err, tellTimeout)
-		}
-	})
+	if !l.begin(k) {
+		return errTwoControl
+	}
+	l.controls.Go(func() { k.end(s.talk(k, v)) })
 	return errControl
 }
 
