@@ -1,13 +1,19 @@
-// A python-sdk server has a call at work when its client vanishes.
+// Real peers vanish while calls are at work.
 //
-// Before 1.27 such a server joined its handlers when its transport closed and
-// fell over in a pile of nested exceptions. Whatever the release: nothing may
-// hang, no process may stay, and our log has one line for it.
+// A python-sdk server before 1.27 joined its handlers when its transport closed
+// and fell over in a pile of nested exceptions. Whatever the release: when its
+// client vanishes nothing may hang, no process may stay, and our log has one
+// line for it.
+//
+// When a remote server vanishes, or the host that a server is behind, each call
+// gets one error, and what comes back is used again.
 
 import assert from "node:assert/strict";
 import { readdirSync } from "node:fs";
 import { describe, test } from "node:test";
-import { Child, binary, gone, here, records, serve, until } from "./proxy.mjs";
+import { call, connect, connectionClosed, hold, remote } from "./client.mjs";
+import { lists, peers } from "./peers.mjs";
+import { Child, behind, binary, configured, gone, here, records, serve, until } from "./proxy.mjs";
 
 const releases = readdirSync(here("python")).flatMap((name) => name.match(/^mcp-(.*)\.txt$/)?.[1] ?? []);
 
@@ -79,4 +85,75 @@ function kill(client) {
 async function close(client) {
   client.process.stdin.end();
   await client.exited;
+}
+
+const clients = { websocket: (host) => remote(`ws://${host}/ws`), http: (host) => remote(`http://${host}/mcp`) };
+const links = Object.keys(behind).filter((way) => way.endsWith("link"));
+const remotes = Object.keys(peers).filter((name) => !name.startsWith("mcp-proxy"));
+
+for (const [over, open] of Object.entries(clients)) {
+  for (const way of links) test(`${way}, host killed, client over ${over}`, (t) => lostHost(t, way, open));
+  for (const name of remotes) {
+    test(`${name}, killed, client over ${over}`, (t) => lostServer(t, name, open));
+    test(`${name}, killed between two calls, client over ${over}`, (t) => lostUnseen(t, name, open));
+  }
+}
+
+async function lostHost(t, way, open) {
+  const proxy = await behind[way](t, [process.execPath, here("server.mjs")]);
+  const session = await connect(t, () => open(proxy.host));
+  const { client, frames } = session;
+  const pid = await call(client, "pid");
+  await lists(client); // who never asked is not told of changes
+  const held = [await hold(client, frames), await hold(client, frames)];
+  const from = frames.length;
+
+  await proxy.link.kill();
+  await oneErrorEach(held, "link lost");
+  await until("the server to be gone", () => gone(pid));
+  proxy.link.start();
+  await until("word of all changes", () => changes(frames.slice(from)).length >= 3);
+  assert.equal(await call(client, "echo", { text: "back" }), "back");
+  await lists(client);
+  assert.deepEqual(changes(frames.slice(from)).sort(), ["prompts", "resources", "tools"]);
+  assert.equal(proxy.process.exitCode, null);
+}
+
+async function lostServer(t, name, open) {
+  const { peer, proxy, client, frames } = await connected(t, name, open);
+  const held = [await hold(client, frames, peer.hold), await hold(client, frames, peer.hold)];
+  peer.child.process.kill("SIGKILL");
+  // Who could resume finds nobody there.
+  await oneErrorEach(held, peer.resumable ? "connection refused" : "connection lost");
+
+  await peers[name](t, peer.port);
+  await call(client, peer.work.name, peer.work.arguments);
+  assert.equal(proxy.process.exitCode, null);
+}
+
+async function lostUnseen(t, name, open) {
+  const { peer, client } = await connected(t, name, open);
+  await call(client, peer.work.name, peer.work.arguments);
+  peer.child.process.kill("SIGKILL");
+  await peer.child.exited;
+
+  await peers[name](t, peer.port);
+  await call(client, peer.work.name, peer.work.arguments);
+}
+
+async function connected(t, name, open) {
+  const peer = await peers[name](t);
+  const proxy = await configured(t, { upstreams: { main: { url: peer.url } } });
+  return { peer, proxy, ...(await connect(t, () => open(proxy.host))) };
+}
+
+/** Each call gets one error, and that one. */
+async function oneErrorEach(held, cause) {
+  for (const { result } of held) await assert.rejects(result, connectionClosed("main", cause));
+  for (const { answers } of held) assert.equal(answers().length, 1);
+}
+
+/** The lists that a client was told to have changed. */
+function changes(frames) {
+  return frames.flatMap(([, m]) => m.method?.match(/notifications\/(\w+)\/list_changed/)?.[1] ?? []);
 }

@@ -54,7 +54,8 @@ async function startEverything(t, transport, path, port) {
   const env = { ...process.env, PORT: port };
   const child = new Child(t, process.execPath, [script("server-everything"), transport], { env });
   await child.match(/(listening|running) on port/);
-  return at(`http://127.0.0.1:${port}${path}`, { ...everything, child, port });
+  const resumable = transport === "streamableHttp";
+  return at(`http://127.0.0.1:${port}${path}`, { ...everything, child, port, resumable });
 }
 
 /** Another mcp-proxy, in front of a server that a client reaches directly over stdio. */
