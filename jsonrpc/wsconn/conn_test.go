@@ -48,6 +48,7 @@ func startWSServer(t *testing.T, cfg Config, start func(*httptest.Server)) *wsSe
 		}
 	}))
 	server.Config.ErrorLog = log.New(io.Discard, "", 0) // of refused certificates
+	server.EnableHTTP2 = true
 	start(server)
 	t.Cleanup(server.Close)
 	s.url, s.tls = "ws"+strings.TrimPrefix(server.URL, "http"), trusting(server)
@@ -197,6 +198,17 @@ func TestD37_WebSocketEnds(t *testing.T) {
 			client.Close()
 			c.Close()
 		})
+	}
+}
+
+// Who took leave reads the end of the connection, whenever Close is called.
+func TestD37_BothSaidGoodbye(t *testing.T) {
+	client, c := newWSServer(t, Config{}).dial()
+	client.WriteControl(websocket.CloseMessage, websocket.FormatCloseMessage(1000, ""), time.Time{})
+	wantGone(t, c)
+	wantCode(t, client, 1000)
+	if n, err := client.NetConn().Read(make([]byte, 1)); n != 0 || err != io.EOF {
+		t.Errorf("behind the close frame: %d bytes, %v", n, err)
 	}
 }
 

@@ -281,7 +281,10 @@ func TestHostileHandshake(t *testing.T) {
 		for name, tt := range tests {
 			c, err := dial(t.Context(), respond(t, tt.text), nil)
 			if err == nil || tt.want != nil && !errors.Is(err, tt.want) {
-				t.Errorf("%s: %v, %v, want %v", name, c, err, tt.want)
+				t.Errorf("%s: %v, want %v", name, err, tt.want)
+			}
+			if err == nil {
+				c.Close()
 			}
 		}
 	})

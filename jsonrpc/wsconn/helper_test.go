@@ -78,14 +78,16 @@ func wantText(t *testing.T, m *jsonrpc.Message, want string) {
 	}
 }
 
-// echo answers requests with an empty result until c ends.
+// echo answers requests with their params until c ends.
 func echo(c jsonrpc.Conn) error {
 	for {
 		m, err := c.Recv()
 		if err != nil {
 			return err
 		}
-		if m.IsRequest() {
+		if result := m.Params; m.IsRequest() && result != nil {
+			c.Send(jsonrpc.NewResult(m.ID, result))
+		} else if m.IsRequest() {
 			c.Send(jsonrpc.NewResult(m.ID, json.RawMessage("{}")))
 		}
 	}
