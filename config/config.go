@@ -82,13 +82,19 @@ type Link struct {
 	TokenFile string // path of the bearer token: the one asked for (Accept), or sent (ws and wss)
 	TLS       TLS    // of a tls or wss Dial; Cert and Key are ours
 	Insecure  bool   // a tcp or ws Dial of another machine is wanted
+
+	// Heartbeat is how often the host is asked for a sign of life; after three
+	// without one it is gone. Positive.
+	Heartbeat time.Duration
 }
 
-// defaultLimits and defaultUpstream are the defaults of what is not a top-level
+// defaultLimits, defaultLink and defaultUpstream are the defaults of what is not a top-level
 // setting; those stand in settings.
 func defaultLimits() Limits {
 	return Limits{Message: 16 << 20, Depth: 1000, InFlight: 1024, Sessions: 256}
 }
+
+func defaultLink() Link { return Link{Heartbeat: 5 * time.Second} }
 
 func defaultUpstream() Upstream {
 	return Upstream{

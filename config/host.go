@@ -3,6 +3,7 @@ package config
 import (
 	"net/url"
 	"strings"
+	"time"
 )
 
 // A HostLink is what the flags of mcp-proxy host say: where a host meets its
@@ -13,12 +14,17 @@ type HostLink struct {
 	TokenFile string // ws and wss: the bearer token that is asked for, or sent
 	TLS       TLS    // tls and wss: Cert and Key are ours; with CA a listener asks clients for certificates
 	Insecure  bool   // a link that others can read, or come in by, is wanted
+
+	Heartbeat time.Duration // as in Link; zero means 5 s
 }
 
 // Check returns nil or [Problems] with the flag of each as its Source. Nothing
 // is opened.
 func (h HostLink) Check() error {
 	c := hostCheck{HostLink: h}
+	if h.Heartbeat < 0 {
+		c.fail("--heartbeat", "", "must not be negative")
+	}
 	switch {
 	case (h.Listen == "") == (h.Dial == ""):
 		c.fail("--listen", "", "either --listen or --dial is needed")

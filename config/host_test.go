@@ -37,6 +37,7 @@ func TestHostLink(t *testing.T) {
 		"anybody, tls":   {HostLink{Listen: "tls://:1", TLS: pair}, "--listen: can be reached from other machines: give --tls-ca or --insecure"},
 		"no certificate": {HostLink{Listen: "tls://localhost:1", TLS: TLS{CA: "ca.pem", Key: "k.pem"}}, "--listen: tls needs --tls-cert and --tls-key"},
 		"half a pair":    {HostLink{Dial: "tls://a:1", TLS: TLS{Cert: "c.pem"}}, "--tls-cert: comes together with --tls-key"},
+		"going back":     {HostLink{Listen: "unix:///a", Heartbeat: -1}, "--heartbeat: must not be negative"},
 		"out by tcp":     {HostLink{Dial: "tcp://a:1"}, "--dial: tcp" + changed + "tls, or give --insecure"},
 		"out by ws":      {HostLink{Dial: "ws://a", TokenFile: "t"}, "--dial: ws" + changed + "wss, or give --insecure"},
 		"unverified":     {HostLink{Dial: "wss://a", Insecure: true}, "--insecure: has no meaning with wss to dial; certificates are always verified"},

@@ -8,7 +8,8 @@ import (
 
 func (l *loader) readLinks(v value) {
 	v.each(func(name string, v value) {
-		link := Link{Name: name, Key: v.key}
+		link := defaultLink()
+		link.Name, link.Key = name, v.key
 		if !isName(name) {
 			v.wrong("is not %s", nameRule)
 		}
@@ -18,6 +19,7 @@ func (l *loader) readLinks(v value) {
 			"tokenFile": into(&link.TokenFile, value.path),
 			"tls":       into(&link.TLS, value.tls),
 			"insecure":  into(&link.Insecure, truth.read),
+			"heartbeat": into(&link.Heartbeat, duration1.read),
 		})
 		switch {
 		case v.node.kind&(null|object) == 0: // named already

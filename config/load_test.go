@@ -50,13 +50,13 @@ func wantFull(dir string) *Config {
 			StartTimeout: 30 * time.Second, WriteTimeout: time.Minute, StopGrace: 2 * time.Second,
 		}},
 		Links: []Link{
-			{Name: "tools", Key: "links.tools", Dial: "unix:///run/mcp/tools.sock"},
-			{Name: "Back", Key: "links.Back", Accept: true, TokenFile: filepath.Join(dir, "secrets/link")},
+			{Name: "tools", Key: "links.tools", Dial: "unix:///run/mcp/tools.sock", Heartbeat: 5 * time.Second},
+			{Name: "Back", Key: "links.Back", Accept: true, TokenFile: filepath.Join(dir, "secrets/link"), Heartbeat: 5 * time.Second},
 			{
 				Name: "far", Key: "links.far", Dial: "wss://far.example.com/link", TokenFile: filepath.Join(dir, "secrets/far"),
-				TLS: TLS{CA: filepath.Join(dir, "ca.pem"), Cert: "/etc/cert.pem", Key: filepath.Join(dir, "key.pem")},
+				TLS: TLS{CA: filepath.Join(dir, "ca.pem"), Cert: "/etc/cert.pem", Key: filepath.Join(dir, "key.pem")}, Heartbeat: 5 * time.Second,
 			},
-			{Name: "near", Key: "links.near", Dial: "tcp://10.0.0.2:7000", Insecure: true},
+			{Name: "near", Key: "links.near", Dial: "tcp://10.0.0.2:7000", Insecure: true, Heartbeat: time.Second},
 		},
 	}
 }

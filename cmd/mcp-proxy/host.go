@@ -48,6 +48,7 @@ func newHost() *cobra.Command {
 	flags.StringVar(&at.TLS.CA, "tls-ca", "", "tls and wss: PEM file of authorities to trust; a listener then asks for client certificates")
 	flags.StringVar(&at.TLS.Cert, "tls-cert", "", "tls and wss: PEM file of our certificate")
 	flags.StringVar(&at.TLS.Key, "tls-key", "", "tls and wss: PEM file of its key")
+	flags.DurationVar(&at.Heartbeat, "heartbeat", 5*time.Second, "how often to ask the proxy for a sign of life; after three without one it is gone")
 	flags.BoolVar(&at.Insecure, "insecure", false, "accept a link that others can read, or come in by")
 	return cmd
 }
@@ -62,6 +63,7 @@ func runHost(ctx context.Context, cfg *config.Config, at config.HostLink, log *s
 	if err != nil {
 		return err
 	}
+	h.server.Heartbeat = heartbeatOf(at.Heartbeat)
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
 	defer signal.Stop(signals)

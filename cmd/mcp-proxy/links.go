@@ -2,10 +2,12 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/config"
 	"github.com/mcp-proxy/mcp-proxy/proxy"
@@ -47,22 +49,35 @@ type links struct {
 // [config.Problems].
 func newLinks(cfg *config.Config, p *proxy.Proxy, log *slog.Logger) (*links, error) {
 	ls := &links{local: cfg.Upstreams, proxy: p, log: log, owners: make(map[string]*farLink), told: make(map[string]bool)}
+	owned := make(map[string]string) // tokens to the links that accept with them
 	for _, c := range cfg.Links {
 		f := &farLink{config: c, log: log.With("link", c.Name)}
-		f.client = link.Client{Log: f.log, Limits: limitsOf(cfg)}
+		f.client = link.Client{Log: f.log, Limits: limitsOf(cfg), Heartbeat: heartbeatOf(c.Heartbeat)}
 		f.client.Announced = func(upstreams []link.Upstream) { ls.announced(f, upstreams) }
 		f.client.Lost = func(error) { ls.lost(f) }
 		t, err := clientTLS(c.TLS)
 		if err != nil {
 			return nil, config.Problems{{Source: cfg.File, Key: c.Key + ".tls", Text: err.Error()}}
 		}
-		if _, err := readToken(c.TokenFile); err != nil {
+		token, err := readToken(c.TokenFile)
+		if err == nil && c.Accept && owned[token] != "" {
+			err = fmt.Errorf("holds the same token as that of %s: it is what tells their hosts apart", owned[token])
+		}
+		if err != nil {
 			return nil, config.Problems{{Source: cfg.File, Key: c.Key + ".tokenFile", Text: err.Error()}}
+		}
+		if c.Accept {
+			owned[token] = c.Key
 		}
 		f.endpoint = link.Endpoint{URL: c.Dial, TLS: t, Token: tokenFrom(c.TokenFile)}
 		ls.all = append(ls.all, f)
 	}
 	return ls, nil
+}
+
+// heartbeatOf is the heartbeat of links that ask so often.
+func heartbeatOf(every time.Duration) link.Heartbeat {
+	return link.Heartbeat{Every: every, Dead: 3 * every}
 }
 
 // tokenFrom reads a token anew each time, since tokens are rotated; nil for no

@@ -123,6 +123,9 @@ func newConnect() *cobra.Command {
 			"  mcp-proxy connect ws://127.0.0.1:8080/ws",
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if args[0] == "" {
+				return errors.New("a URL is needed")
+			}
 			cfg, log, err := o.load(cmd, nil, config.Options{URL: args[0], Headers: headers})
 			if err != nil {
 				return err
