@@ -52,7 +52,7 @@ func (s *Server) log() *slog.Logger {
 }
 
 // Dial begins a session. On http and https it does no I/O: the first message
-// that is sent does. Cancelling ctx ends the session at once; Close takes leave
+// that is sent does. On ws and wss it connects. Cancelling ctx ends the session at once; Close takes leave
 // of the server first, and must be called in either case.
 func (s *Server) Dial(ctx context.Context) (jsonrpc.Conn, error) {
 	u, err := url.Parse(s.URL)
@@ -63,6 +63,8 @@ func (s *Server) Dial(ctx context.Context) (jsonrpc.Conn, error) {
 	case "http", "https":
 		s.once.Do(s.prepare)
 		return newSession(ctx, s), nil
+	case "ws", "wss":
+		return s.dialWebSocket(ctx)
 	}
 	return nil, fmt.Errorf("dial %s: unknown scheme %q", s.Name, u.Scheme)
 }

@@ -1,0 +1,439 @@
+package remote
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+)
+
+const closed, unusable = jsonrpc.ReasonClosed, jsonrpc.ReasonInvalidResponse
+
+// drop cuts the connection of a handler, as the death of a server does.
+func drop(w http.ResponseWriter) {
+	c, _, err := http.NewResponseController(w).Hijack()
+	if err == nil {
+		c.Close()
+	}
+}
+
+func TestAnswersThatAreNone(t *testing.T) {
+	tests := []struct {
+		name          string
+		reason, cause string
+		answer        func(w http.ResponseWriter, m *jsonrpc.Message)
+	}{
+		{"502", closed, "HTTP 502", func(w http.ResponseWriter, _ *jsonrpc.Message) { w.WriteHeader(502) }},
+		{"302", closed, "HTTP 302", func(w http.ResponseWriter, _ *jsonrpc.Message) {
+			w.Header().Set("Location", "http://other.invalid/")
+			w.WriteHeader(302)
+		}},
+		{"307 to another host", closed, "HTTP 307", func(w http.ResponseWriter, _ *jsonrpc.Message) {
+			w.Header().Set("Location", "http://other.invalid/?secret")
+			w.WriteHeader(307)
+		}},
+		{"HTML", unusable, "neither JSON nor an event stream", func(w http.ResponseWriter, _ *jsonrpc.Message) {
+			w.Header().Set("Content-Type", "text/html")
+			io.WriteString(w, "<html>"+strings.Repeat("x", 1<<20))
+		}},
+		{"empty", unusable, "empty response", func(w http.ResponseWriter, _ *jsonrpc.Message) { w.WriteHeader(200) }},
+		{"202", unusable, "empty response", func(w http.ResponseWriter, _ *jsonrpc.Message) { w.WriteHeader(202) }},
+		{"empty JSON", unusable, "empty message", func(w http.ResponseWriter, _ *jsonrpc.Message) {
+			w.Header().Set("Content-Type", "application/json")
+		}},
+		{"gzip", unusable, "compressed response", func(w http.ResponseWriter, _ *jsonrpc.Message) {
+			w.Header().Set("Content-Type", "application/json")
+			w.Header().Set("Content-Encoding", "gzip")
+			io.WriteString(w, "bomb")
+		}},
+		{"another id", unusable, "a response to another request", func(w http.ResponseWriter, _ *jsonrpc.Message) {
+			w.Header().Set("Content-Type", "application/json")
+			io.WriteString(w, `{"jsonrpc":"2.0","id":999,"result":{}}`)
+		}},
+		{"another id in a stream that stays open", unusable, "a response to another request", func(w http.ResponseWriter, _ *jsonrpc.Message) {
+			stream(w, "data: {\"jsonrpc\":\"2.0\",\"id\":999,\"result\":{}}\n\n")
+		}},
+		{"request instead", unusable, "no response to the request", func(w http.ResponseWriter, _ *jsonrpc.Message) {
+			w.Header().Set("Content-Type", "application/json")
+			io.WriteString(w, `[]`[:0]+`{"jsonrpc":"2.0","method":"notifications/x"}`)
+		}},
+		{"broken reply in a stream", unusable, `"jsonrpc" is not "2.0"`, func(w http.ResponseWriter, m *jsonrpc.Message) {
+			stream(w, fmt.Sprintf("data: {\"id\":%s,\"result\":{}}\n\n", m.ID))
+		}},
+		{"D31 stream without id", closed, "stream ended", func(w http.ResponseWriter, _ *jsonrpc.Message) {
+			stream(w, "data: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/x\"}\n\n")
+		}},
+		{"connection dropped", closed, "connection lost", func(w http.ResponseWriter, _ *jsonrpc.Message) { drop(w) }},
+		{"stream dropped", closed, "connection lost", func(w http.ResponseWriter, _ *jsonrpc.Message) {
+			stream(w, "data: {\"json")
+			drop(w)
+		}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			f := newFake(t)
+			f.handle("tools/call", func(w http.ResponseWriter, _ *http.Request, m *jsonrpc.Message) { tt.answer(w, m) })
+			c := connect(t, f)
+			c.request(1, "tools/call", `{}`)
+			m := c.recv()
+			for m.Method == "notifications/x" {
+				m = c.recv()
+			}
+			wantError(t, m, 1, tt.reason, tt.cause, jsonrpc.InFlight)
+			if n := strings.Count(strings.Join(f.all(), " "), "tools/call"); n != 1 {
+				t.Errorf("it was sent %d times", n)
+			}
+			c.request(2, "ping", "")
+			wantResult(t, c.recv(), 2, `{}`) // the session goes on
+		})
+	}
+}
+
+func TestErrorsOfTheServerPass(t *testing.T) {
+	for _, body := range []string{`{"jsonrpc":"2.0","id":1,"error":{"code":-1,"message":"no"}}`, `{"jsonrpc":"2.0","id":null,"error":{"code":-1,"message":"no"}}`} {
+		f := newFake(t)
+		f.handle("tools/call", func(w http.ResponseWriter, _ *http.Request, _ *jsonrpc.Message) {
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(400)
+			io.WriteString(w, body)
+		})
+		c := connect(t, f)
+		c.request(1, "tools/call", "")
+		if m := c.recv(); m.ID != jsonrpc.IntID(1) || string(m.Error) != `{"code":-1,"message":"no"}` {
+			t.Errorf("got %s", m.Append(nil))
+		}
+		c.close()
+	}
+}
+
+func TestRedirectOnTheSameServer(t *testing.T) {
+	f := newFake(t)
+	f.any = func(w http.ResponseWriter, r *http.Request) bool {
+		if r.URL.Path != "/" {
+			return false
+		}
+		http.Redirect(w, r, "/mcp", http.StatusTemporaryRedirect)
+		return true
+	}
+	c := connect(t, f)
+	c.request(1, "ping", `{"x":1}`)
+	wantResult(t, c.recv(), 1, `{}`)
+}
+
+func TestInitializeWithoutAnswer(t *testing.T) {
+	tests := []struct {
+		cause  string
+		answer http.HandlerFunc
+	}{
+		{"HTTP 401", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(401) }},
+		{"HTTP 500", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(500) }},
+		{"HTTP 404", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(404) }},
+		{"HTTP 400", func(w http.ResponseWriter, r *http.Request) {
+			if r.Method == http.MethodGet { // endless, and no endpoint
+				stream(w, "event: endpoint\ndata: http://other.invalid/\n\n")
+				return
+			}
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(400)
+			io.WriteString(w, `{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"no"}}`)
+		}},
+		{"invalid response", func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "<html>") }},
+		{"invalid response", func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Mcp-Session-Id", "a b")
+			reply(w, &jsonrpc.Message{ID: jsonrpc.IntID(0)}, initResult)
+		}},
+		{"invalid response", func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Mcp-Session-Id", strings.Repeat("x", 2000))
+			reply(w, &jsonrpc.Message{ID: jsonrpc.IntID(0)}, initResult)
+		}},
+		{"connection lost", func(w http.ResponseWriter, _ *http.Request) { drop(w) }},
+	}
+	for _, tt := range tests {
+		f := newFake(t)
+		f.any = func(w http.ResponseWriter, r *http.Request) bool { tt.answer(w, r); return true }
+		s, _ := server(t, f.URL)
+		c := dial(t, s)
+		c.request(0, "initialize", initParams)
+		c.notify("notifications/initialized", "")
+		c.request(1, "ping", "")
+		if end := c.end(); end.Cause != tt.cause || end.Delivered {
+			t.Errorf("the end is %+v, want %s", end, tt.cause)
+		}
+		if err := c.Send(jsonrpc.NewNotification("x", nil)); err == nil {
+			t.Error("Send succeeds after the end")
+		}
+		c.close()
+	}
+}
+
+// deadAddress is one where nobody listens.
+func deadAddress(t *testing.T) string {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+func TestBeyondReach(t *testing.T) {
+	secure := httptest.NewTLSServer(http.NotFoundHandler())
+	defer secure.Close()
+	secure.Config.ErrorLog = nil
+	for url, cause := range map[string]string{
+		"http://" + deadAddress(t) + "/?secret": "connection refused",
+		secure.URL:                              "TLS handshake failed",
+		"http://no-such-host.invalid/":          "no such host",
+	} {
+		s, l := server(t, url)
+		c := dial(t, s)
+		c.request(0, "initialize", initParams)
+		end := c.end()
+		if end.Cause != cause && !(cause == "no such host" && end.Cause == "name lookup failed") || end.Delivered {
+			t.Errorf("the end is %+v, want %s", end, cause)
+		}
+		if strings.Contains(end.Error(), "secret") || l.String() != "" {
+			t.Errorf("the end is %v, the log %s", end, l)
+		}
+		c.close()
+	}
+}
+
+func TestServerDiesUnderRequests(t *testing.T) {
+	const count = 200
+	f := newFake(t)
+	f.handle("tools/call", func(_ http.ResponseWriter, r *http.Request, _ *jsonrpc.Message) { block(r) })
+	s, l := server(t, f.URL)
+	c := shaken(t, s)
+	for i := range count {
+		c.request(int64(i+1), "tools/call", "")
+	}
+	f.await("tools/call", count)
+	f.Listener.Close()
+	f.CloseClientConnections()
+	seen := map[jsonrpc.ID]bool{}
+	for range count {
+		m := c.recv()
+		if seen[m.ID] || !strings.Contains(string(m.Error), `"phase":"in_flight"`) {
+			t.Fatalf("got %s", m.Append(nil))
+		}
+		seen[m.ID] = true
+	}
+	c.request(999, "ping", "")
+	wantError(t, c.recv(), 999, closed, "connection refused", jsonrpc.NotSent)
+	c.close()
+	if n := l.sum("requests to the upstream failed"); n > 4 || !strings.Contains(l.String(), "requests=") {
+		t.Errorf("%d lines:\n%s", n, l)
+	}
+}
+
+func TestCredentials(t *testing.T) {
+	f := newFake(t)
+	var status atomic.Int64
+	f.any = func(w http.ResponseWriter, r *http.Request) bool {
+		if r.Method == http.MethodPost && status.Load() != 0 {
+			w.WriteHeader(int(status.Load()))
+			return true
+		}
+		return false
+	}
+	s, l := server(t, f.URL)
+	c := shaken(t, s)
+	c.request(1, "ping", "")
+	wantResult(t, c.recv(), 1, `{}`)
+	for _, code := range []int{401, 403} {
+		status.Store(int64(code))
+		c.request(2, "ping", "")
+		wantError(t, c.recv(), 2, closed, httpCause(code), jsonrpc.InFlight)
+	}
+	if l.sum("refuses the credentials") != 1 || l.sum("level=WARN") != 1 {
+		t.Errorf("the log is %s", l)
+	}
+}
+
+func TestD30_ResumesBehindTheLastEvent(t *testing.T) {
+	f := newFake(t)
+	f.handle("tools/call", func(w http.ResponseWriter, _ *http.Request, _ *jsonrpc.Message) {
+		stream(w, "id: 1\nretry: 20\ndata:\n\n") // the priming event
+		stream(w, "id: 2\ndata: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/a\"}\n\n")
+		drop(w)
+	})
+	got := make(chan string, 10)
+	f.get = func(w http.ResponseWriter, r *http.Request) {
+		id := r.Header.Get("Last-Event-ID")
+		if id == "" {
+			w.WriteHeader(405)
+			return
+		}
+		got <- id + r.Header.Get("Mcp-Session-Id")
+		switch id {
+		case "2": // and again: polling
+			stream(w, "id: 3\ndata: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/b\"}\n\n")
+		case "3":
+			stream(w, "id: 4\ndata: {\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{\"ok\":true}}\n\n")
+		}
+	}
+	c := connect(t, f)
+	c.request(1, "tools/call", "")
+	for _, want := range []string{"notifications/a", "notifications/b"} {
+		if m := c.recv(); m.Method != want || m.Related != jsonrpc.IntID(1) {
+			t.Errorf("got %s related to %q, want %s", m.Append(nil), m.Related, want)
+		}
+	}
+	wantResult(t, c.recv(), 1, `{"ok":true}`)
+	if a, b := <-got, <-got; a != "2session-1" || b != "3session-1" {
+		t.Errorf("resumed with %s and %s", a, b)
+	}
+	if n := strings.Count(strings.Join(f.all(), " "), "tools/call"); n != 1 {
+		t.Errorf("it was sent %d times", n)
+	}
+}
+
+func TestD30_ResumptionFails(t *testing.T) {
+	tests := []struct {
+		name, cause string
+		gets        int // with Last-Event-ID
+		get         func(f *fake, w http.ResponseWriter)
+	}{
+		{"404", "HTTP 404", 1, func(_ *fake, w http.ResponseWriter) { w.WriteHeader(404) }},
+		{"405", "HTTP 405", 1, func(_ *fake, w http.ResponseWriter) { w.WriteHeader(405) }},
+		{"no progress", "stream ended", 2, func(_ *fake, w http.ResponseWriter) { stream(w, ": nothing\n\n") }},
+		{"500", "connection lost", 2, func(_ *fake, w http.ResponseWriter) { w.WriteHeader(500) }},
+		{"refused", "connection refused", 1, func(f *fake, w http.ResponseWriter) {
+			f.Listener.Close()
+			drop(w)
+		}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			f := newFake(t)
+			f.handle("tools/call", func(w http.ResponseWriter, _ *http.Request, _ *jsonrpc.Message) {
+				stream(w, "id: 1\nretry: 5\ndata:\n\n")
+			})
+			var gets atomic.Int64
+			f.get = func(w http.ResponseWriter, r *http.Request) {
+				if r.Header.Get("Last-Event-ID") == "" {
+					w.WriteHeader(405)
+					return
+				}
+				gets.Add(1)
+				tt.get(f, w)
+			}
+			c := connect(t, f)
+			f.await("GET", 1)
+			c.request(1, "tools/call", "")
+			wantError(t, c.recv(), 1, closed, tt.cause, jsonrpc.InFlight)
+			if gets.Load() != int64(tt.gets) {
+				t.Errorf("%d attempts, want %d", gets.Load(), tt.gets)
+			}
+		})
+	}
+}
+
+func TestD34_ForgottenSession(t *testing.T) {
+	f := newFake(t)
+	f.handle("tools/call", func(w http.ResponseWriter, r *http.Request, m *jsonrpc.Message) {
+		if string(m.Params) == `{"stay":1}` {
+			stream(w, "data: {\"jsonrpc\":\"2.0\",\"id\":\"q\",\"method\":\"roots/list\"}\n\n")
+			block(r)
+			return
+		}
+		reply(w, m, `{"ran":true}`)
+	})
+	c := connect(t, f)
+	c.request(1, "logging/setLevel", `{"level":"debug"}`)
+	wantResult(t, c.recv(), 1, `{}`)
+	for i, method := range []string{"resources/subscribe", "resources/subscribe", "resources/unsubscribe"} {
+		c.request(2, method, fmt.Sprintf(`{"uri":"x:%d"}`, i%2))
+		wantResult(t, c.recv(), 2, `{}`)
+	}
+	c.request(3, "tools/call", `{"stay":1}`)
+	question := c.recv()
+	before := len(f.all())
+	f.forget()
+	const count = 10
+	for i := range count {
+		c.request(int64(10+i), "tools/call", `{}`)
+	}
+	answers := map[string]int{}
+	for range count + 4 {
+		switch m := c.recv(); {
+		case m.Result != nil:
+			answers[string(m.Result)]++
+		case m.Error != nil:
+			wantError(t, m, 3, closed, "HTTP 404", jsonrpc.InFlight)
+			answers["lost"]++
+		default:
+			answers[m.Method]++
+		}
+	}
+	if answers[`{"ran":true}`] != count || answers["lost"] != 1 || answers["notifications/cancelled"] != 1 ||
+		answers["notifications/tools/list_changed"] != 1 || answers["notifications/resources/list_changed"] != 1 {
+		t.Errorf("answers %v", answers)
+	}
+	c.send(jsonrpc.NewResult(question.ID, raw(`{}`))) // to nobody
+	c.request(30, "ping", "")
+	wantResult(t, c.recv(), 30, `{}`)
+	c.close()
+	seen := slices.DeleteFunc(f.all()[before:], func(s string) bool { return strings.HasPrefix(s, "404") || s == "GET" || s == "tools/call" })
+	want := []string{"initialize", "notifications/initialized", "logging/setLevel", "resources/subscribe", "ping", "DELETE session-2"}
+	if !slices.Equal(seen, want) {
+		t.Errorf("server has seen %q, want %q", seen, want)
+	}
+}
+
+func TestD34_NoLoop(t *testing.T) {
+	f := newFake(t)
+	s, l := server(t, f.URL)
+	c := shaken(t, s)
+	c.request(1, "ping", "")
+	wantResult(t, c.recv(), 1, `{}`)
+	f.handle("initialize", func(w http.ResponseWriter, _ *http.Request, m *jsonrpc.Message) {
+		w.Header().Set("Mcp-Session-Id", "useless")
+		reply(w, m, initResult)
+	})
+	f.forget()
+	c.request(2, "ping", "")
+	for m := c.recv(); ; m = c.recv() {
+		if m.Method == "" {
+			wantError(t, m, 2, closed, "HTTP 404", jsonrpc.InFlight)
+			break
+		}
+	}
+	f.handle("initialize", func(w http.ResponseWriter, _ *http.Request, _ *jsonrpc.Message) { w.WriteHeader(503) })
+	c.request(3, "ping", "")
+	for m := c.recv(); ; m = c.recv() {
+		if m.Method == "" {
+			wantError(t, m, 3, closed, "HTTP 404", jsonrpc.InFlight)
+			break
+		}
+	}
+	c.close()
+	if n := strings.Count(strings.Join(f.all(), " "), "initialize "); n != 3 {
+		t.Errorf("server has seen %q", f.all())
+	}
+	if l.sum("level=WARN") > 2 {
+		t.Errorf("the log is %s", l)
+	}
+}
+
+func TestFailedNotificationsAreNothing(t *testing.T) {
+	f := newFake(t)
+	f.handle("notifications/n", func(w http.ResponseWriter, _ *http.Request, _ *jsonrpc.Message) { w.WriteHeader(400) })
+	s, l := server(t, f.URL)
+	c := shaken(t, s)
+	c.notify("notifications/n", "")
+	c.request(1, "ping", "")
+	wantResult(t, c.recv(), 1, `{}`)
+	c.close()
+	if l.String() != "" {
+		t.Errorf("the log is %s", l)
+	}
+}
