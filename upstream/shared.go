@@ -3,7 +3,6 @@ package upstream
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"maps"
 	"slices"
 	"sync"
@@ -271,11 +270,6 @@ func (sh *shared) greetLocked(s *sharer) {
 		s.ready = true
 		sh.settleLocked(c, jsonrpc.NewResult(c.id, sh.welcome))
 	}
-}
-
-// logDropped tells of a message that nobody gets.
-func logDropped(log *slog.Logger, why, method string) {
-	log.Debug("message dropped", "cause", why, "method", method)
 }
 
 // isEnd reports whether err ends a Conn rather than one message.

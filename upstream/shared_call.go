@@ -285,8 +285,7 @@ func (s *sharer) notified(m *jsonrpc.Message) {
 		s.cancelled(m)
 	case "notifications/progress":
 		s.progress(m)
-	case "notifications/tasks/status": // of a client's task, which was not declared
-		logDropped(s.log, "no task", m.Method)
+	case "notifications/tasks/status": // no client was said to have tasks
 	default:
 		if _, err := s.checkMeta(m.Params); err == nil {
 			s.send(m)

@@ -54,6 +54,11 @@ func TestD05_SharedQuestionThenCancel(t *testing.T) {
 		s.hears(`{"id":"q1",`+closedError+`}`, `{"id":"q2",`+closedError+`}`,
 			`{"method":"notifications/cancelled","params":{"requestId":2,`+goneReason+`}}`)
 		b.lives(s)
+		b.say(`{"id":1,"method":"x"}`)
+		s.heard()
+		time.Sleep(lingering)
+		s.say(`{"id":"q1","method":"roots/list"}`) // the id is free again
+		b.hears(`@1 {"id":1,"method":"roots/list"}`)
 	})
 }
 

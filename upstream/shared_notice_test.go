@@ -127,6 +127,16 @@ func TestSharedLogLevelFails(t *testing.T) {
 	})
 }
 
+// Who has not said hello yet does not make the server more verbose.
+func TestSharedLogLevelWithoutHello(t *testing.T) {
+	inSharedWorld(t, Upstream{}, func(w *sharedWorld) {
+		a := w.start("a")
+		w.attach("early")
+		a.say(`{"id":1,"method":"logging/setLevel","params":{"level":"alert"}}`)
+		w.server().hears(`{"id":2,"method":"logging/setLevel","params":{"level":"alert"}}`)
+	})
+}
+
 func TestSharedNoLogging(t *testing.T) {
 	inSharedWorld(t, Upstream{}, func(w *sharedWorld) {
 		w.welcome = `"result":{"capabilities":{}}`

@@ -69,6 +69,37 @@ func TestSharedQuestionOfACallThatIsOver(t *testing.T) {
 	})
 }
 
+// A client with a task may be the one that is meant, too.
+func TestSharedQuestionWhileATaskRuns(t *testing.T) {
+	inSharedWorld(t, Upstream{}, func(w *sharedWorld) {
+		a, b := w.start("a"), w.start("b")
+		s := w.server()
+		createTask(a, s, 2, "t")
+		s.say(`{"id":1,"method":"elicitation/create"}`)
+		b.say(`{"id":1,"method":"x"}`)
+		s.say(`{"id":2,"method":"elicitation/create"}`, `{"method":"notifications/tasks/status","params":{"taskId":"t","status":"cancelled"}}`,
+			`{"id":3,"method":"elicitation/create"}`)
+		s.hears(`{"id":1,`+cannot+`}`, `{"id":3,"method":"x"}`, `{"id":2,`+cannot+`}`)
+		b.hears(`@1 {"id":1,"method":"elicitation/create"}`)
+	})
+}
+
+// A call that was cancelled, and is kept only for the task that it may create,
+// speaks to nobody.
+func TestSharedCancelledCreatorIsSilent(t *testing.T) {
+	inSharedWorld(t, Upstream{Relates: true}, func(w *sharedWorld) {
+		a := w.start("a")
+		s := w.server()
+		a.say(`{"id":1,"method":"x","params":{"task":{},"_meta":{"progressToken":1}}}`)
+		a.say(`{"method":"notifications/cancelled","params":{"requestId":1}}`)
+		s.heard()
+		s.say(`@2 {"method":"vendor/x"}`, `@2 {"id":1,"method":"roots/list"}`,
+			`{"method":"notifications/progress","params":{"progressToken":2,"progress":1}}`)
+		a.hears()
+		s.hears(`{"id":1,` + cannot + `}`)
+	})
+}
+
 func TestSharedRootsOutsideOfACall(t *testing.T) {
 	inSharedWorld(t, Upstream{Roots: []string{"file:///a", "file:///b\""}}, func(w *sharedWorld) {
 		a, b := w.start("a"), w.start("b")

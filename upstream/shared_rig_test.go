@@ -28,6 +28,7 @@ type sharedWorld struct {
 	servers []*sharedServer // one for each session, the newest last
 	welcome string          // the answer to initialize, "result" or "error" and its value; "" for none
 	dialErr error
+	dials   int
 }
 
 const welcome = `"result":{"protocolVersion":"2025-11-25","capabilities":{"logging":{},"resources":{"subscribe":true}},"serverInfo":{"name":"s","version":"1"}}`
@@ -58,6 +59,7 @@ func inSharedWorld(t *testing.T, up Upstream, test func(w *sharedWorld)) {
 func (w *sharedWorld) dial(ctx context.Context) (jsonrpc.Conn, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.dials++
 	if w.dialErr != nil {
 		return nil, w.dialErr
 	}

@@ -152,31 +152,15 @@ func (sh *shared) unsubscribeAllLocked(s *sharer) {
 	}
 }
 
-// updated tells those who subscribed to the resource, or to one that it is a part
-// of (2025-11-25 schema: "This might be a sub-resource of the one that the client
-// actually subscribed to").
+// updated tells those who subscribed to that very URI. To a server it may be a part
+// of what somebody subscribed to, but of whose it cannot say.
 func (sh *shared) updated(m *jsonrpc.Message) {
 	uri, ok := jsonrpc.Unquote(json.RawMessage(member(m.Params, "uri")))
-	if !ok {
-		return
-	}
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	told := make(map[*sharer]bool)
-	for end := range len(uri) + 1 {
-		whole := end == len(uri)
-		if !whole && uri[end] != '/' && uri[end] != '#' && uri[end] != '?' && (end == 0 || uri[end-1] != '/') {
-			continue
-		}
-		sub := sh.subs[uri[:end]]
-		if sub == nil {
-			continue
-		}
+	if sub := sh.subs[uri]; ok && sub != nil {
 		for s := range sub.holders {
-			if !told[s] {
-				told[s] = true
-				s.hearLocked(m, jsonrpc.ID{})
-			}
+			s.hearLocked(m, jsonrpc.ID{})
 		}
 	}
 }

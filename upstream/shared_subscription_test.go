@@ -34,8 +34,8 @@ func TestSharedSubscriptionIsCounted(t *testing.T) {
 		a.hears(`{"id":1,"result":{"_meta":{"k":1}}}`)
 		b.hears(`{"id":1,"result":{}}`)
 		s.say(updatedAt("x:/1"), updatedAt("x:/2"), updatedAt("x:/1/part"), updatedAt("x:/1#part"), updatedAt("x:/12"), updatedAt("x:"))
-		a.hears(updatedAt("x:/1"), updatedAt("x:/1/part"), updatedAt("x:/1#part"))
-		b.hears(updatedAt("x:/1"), updatedAt("x:/1/part"), updatedAt("x:/1#part"))
+		a.hears(updatedAt("x:/1"))
+		b.hears(updatedAt("x:/1"))
 		c.hears()
 
 		c.say(unsubscribeFrom(1, "x:/1")) // it has none
@@ -121,6 +121,22 @@ func TestD01_SharedSubscriberLeaves(t *testing.T) {
 		s.hears()
 		s.say(`{"id":7,"result":{}}`)
 		s.hears(`{"id":8,"method":"resources/subscribe","params":{"uri":"x:4"}}`)
+	})
+}
+
+// What was cancelled before its turn is not done.
+func TestSharedSubscriptionCancelledBeforeItsTurn(t *testing.T) {
+	inSharedWorld(t, Upstream{}, func(w *sharedWorld) {
+		a, b := w.start("a"), w.start("b")
+		s := w.server()
+		a.say(subscribeTo(1, "x:1"))
+		s.say(`{"id":2,"result":{}}`)
+		a.say(unsubscribeFrom(2, "x:1"))
+		b.say(subscribeTo(1, "x:1"), `{"method":"notifications/cancelled","params":{"requestId":1}}`)
+		s.heard()
+		s.say(`{"id":3,"result":{}}`)
+		s.hears()
+		b.hears()
 	})
 }
 

@@ -25,7 +25,7 @@ func TestSharedInitializeIsAnsweredFromTheFirst(t *testing.T) {
 		s.hears()
 		a.hears()
 		b.hears()
-		s.say(`{"id":1,` + welcome + `}`)
+		s.say(`{"id":2,"result":"a guess"}`, `{"id":1,`+welcome+`}`)
 		a.hears(`{"id":1,` + welcome + `}`)
 		b.hears(`{"id":"x",` + welcome + `}`)
 		s.hears(`{"id":2,"method":"tools/list"}`)
@@ -90,7 +90,10 @@ func TestSharedBackOffIsTheServers(t *testing.T) {
 			c := w.attach(fmt.Sprint("c", i))
 			c.ends("connection refused", false)
 		}
-		w.attach("another").ends(causeStartFailed, false)
+		w.attach("another").ends("connection refused", false)
+		if w.dials != freeFailures+1 {
+			t.Errorf("%d dials", w.dials)
+		}
 		if st := w.host.Status(); len(st) != 1 || st[0].State != StateWaiting {
 			t.Errorf("status %+v", st)
 		}
