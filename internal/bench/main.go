@@ -62,7 +62,12 @@ func run(o options) error {
 	if err := printCalls(os.Stdout, targets, medians); err != nil {
 		return err
 	}
-	st, err := stalls(programs.webSocket(linked, programs.host(alone, programs.socket())...), o)
+	return neighbours(programs, o)
+}
+
+// neighbours prints what clients cost each other, and the proxy.
+func neighbours(b programs, o options) error {
+	st, err := stalls(b.webSocket(linked, b.host(alone, b.socket())...), o)
 	if err != nil {
 		return fmt.Errorf("stall a stream: %w", err)
 	}
@@ -70,12 +75,12 @@ func run(o options) error {
 	if err := printStall(os.Stdout, st); err != nil {
 		return err
 	}
-	weights, err := weighAll(programs.crowds(), o.profile)
+	weights, err := weighAll(b.crowds(), o.profile)
 	if err != nil {
 		return err
 	}
 	fmt.Println()
-	return printWeights(os.Stdout, programs.crowds(), weights)
+	return printWeights(os.Stdout, b.crowds(), weights)
 }
 
 // rounds measures each target once in each round.

@@ -30,6 +30,7 @@ func TestPrintCalls(t *testing.T) {
 		"stdio":     {p50: 90 * µs, perSecond: 79e3, big: 1, first: 21 * time.Millisecond},
 		"websocket": {p50: 120 * µs, perSecond: 50e3, big: 1, first: 1},
 		"http":      {p50: 120 * µs, perSecond: 25e3, big: 1, first: 1},
+		"unix link": {p50: 135 * µs, perSecond: 64e3, big: 1, first: 1},
 	}
 	var out strings.Builder
 	if err := printCalls(&out, targets, medians); err != nil {
@@ -37,8 +38,40 @@ func TestPrintCalls(t *testing.T) {
 	}
 	for _, want := range []string{
 		"1.50 ≤ 1.5 ✓", "39.5 % ≥ 40 % ✗", "≤ 20ms ✗", "2.00 ≤ 1.7 ✗", "25.0 % ≥ 25 % ✓", "12.5 % ≥ 12.5 % ✓",
+		"unix link stdio 135 µs 1.50 ≤ 1.25 ✗", "81.0 % ≥ 80 % ✓",
 	} {
 		if columns := strings.Fields(out.String()); !strings.Contains(strings.Join(columns, " "), want) {
+			t.Errorf("no %q in\n%s", want, out.String())
+		}
+	}
+}
+
+func TestPrintStall(t *testing.T) {
+	var out strings.Builder
+	if err := printStall(&out, stall{before: 100 * time.Microsecond, during: 109 * time.Microsecond}); err != nil {
+		t.Fatal(err)
+	}
+	if got := out.String(); !strings.Contains(got, "× 1.09 ≤ 1.1 ✓") {
+		t.Error(got)
+	}
+}
+
+func TestPrintWeights(t *testing.T) {
+	crowds := programs{}.crowds()
+	weights := make([][]weight, len(crowds))
+	for i := range weights {
+		weights[i] = []weight{{idle: 10 * mib, each: 40 * kib}}
+	}
+	weights[3] = append(weights[3], weight{each: 25 * kib})
+	var out strings.Builder
+	if err := printWeights(&out, crowds, weights); err != nil {
+		t.Fatal(err)
+	}
+	got := strings.Join(strings.Fields(out.String()), " ")
+	for _, want := range []string{
+		"idle 10.0 MiB ≤ 15 MiB ✓", "connected WebSocket clients 40.0 KiB ≤ 30 KiB ✗", "Unix link 40.0 KiB 25.0 KiB",
+	} {
+		if !strings.Contains(got, want) {
 			t.Errorf("no %q in\n%s", want, out.String())
 		}
 	}

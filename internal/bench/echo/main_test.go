@@ -1,6 +1,11 @@
 package main
 
 import (
+	"bytes"
+	"context"
+	"io"
+	"net"
+	"net/http"
 	"strings"
 	"testing"
 )
@@ -29,4 +34,46 @@ func TestServe(t *testing.T) {
 	if got := out.String(); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
+}
+
+func TestServeHTTP(t *testing.T) {
+	near, far := net.Pipe()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		serveHTTP(far, far)
+	}()
+	client := http.Client{Transport: &http.Transport{
+		DialContext: func(context.Context, string, string) (net.Conn, error) { return near, nil },
+	}}
+	large := `"` + strings.Repeat("x", 100_000) + `"`
+	for _, c := range []struct {
+		method, message string
+		status          int
+		want            string
+	}{
+		{http.MethodPost, `{"jsonrpc":"2.0","id":1,"method":"ping"}`, http.StatusOK, `{"jsonrpc":"2.0","id":1,"result":{}}`},
+		{http.MethodPost, `{"jsonrpc":"2.0","method":"notifications/initialized"}`, http.StatusAccepted, ""},
+		{http.MethodGet, "", http.StatusMethodNotAllowed, ""},
+		{
+			http.MethodPost, `{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"text":` + large + `}}`, http.StatusOK,
+			`{"jsonrpc":"2.0","id":2,"result":{"content":[{"type":"text","text":` + large + `}]}}`,
+		},
+	} {
+		req, err := http.NewRequest(c.method, "http://echo/mcp", strings.NewReader(c.message))
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := client.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if err != nil || resp.StatusCode != c.status || string(bytes.TrimSpace(got)) != c.want {
+			t.Errorf("%s: %d %.200q, %v", c.message[:min(len(c.message), 60)], resp.StatusCode, got, err)
+		}
+	}
+	near.Close()
+	<-done
 }
