@@ -31,6 +31,7 @@ type client struct {
 	answers map[string]json.RawMessage // by id: the result, or the error with "!" before it
 	asked   []jsonrpc.ID
 	twice   []string
+	told    []string // notifications: method and params
 }
 
 // A wire is one way to reach the proxy.
@@ -91,6 +92,8 @@ func (c *client) heard(text []byte) {
 		if m.Error != nil {
 			c.answers[id] = append([]byte("!"), m.Error...)
 		}
+	default:
+		c.told = append(c.told, m.Method+" "+string(m.Params))
 	}
 }
 
@@ -104,6 +107,40 @@ func (c *client) say(text string) {
 func (c *client) call(id int, tool string) {
 	c.t.Helper()
 	c.say(fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":%q}}`, id, tool))
+}
+
+// get calls a tool and returns the answer.
+func (c *client) get(id int, tool string) string {
+	c.t.Helper()
+	c.call(id, tool)
+	return c.await(strconv.Itoa(id))
+}
+
+// cancel cancels a call.
+func (c *client) cancel(id string) {
+	c.t.Helper()
+	c.say(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":` + id + `}}`)
+}
+
+// works calls a tool of an upstream until it answers, which it need not do at
+// once after it was lost; until then nothing may have been sent to it.
+func (c *client) works(id int, tool string) {
+	c.t.Helper()
+	eventually(c.t, tool, func() bool {
+		id++
+		got := c.get(id, tool)
+		if strings.HasPrefix(got, "!") && !strings.Contains(got, `"phase":"not_sent","retryable":true`) {
+			c.t.Fatalf("the next call got %s", got)
+		}
+		return !strings.HasPrefix(got, "!")
+	})
+}
+
+// heardOf returns how many notifications have a part.
+func (c *client) heardOf(part string) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return countPart(c.told, part)
 }
 
 // accept answers all questions so far.

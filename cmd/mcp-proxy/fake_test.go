@@ -3,60 +3,109 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
+	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"os/signal"
 	"strings"
-	"sync"
 	"syscall"
-	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/proxy/frontend"
 )
 
-// fakeServer is an MCP server on stdio whose tools do what tests need:
+// fakeServer is an MCP server whose tools do what tests need:
 //
 //	echo       answers with its arguments
 //	hang       never answers
+//	late       answers when it is cancelled
+//	slow       answers when release is called
+//	twice      answers twice
+//	garbage    writes a line that is no message before its answer
+//	wrong      answers with what is no response
 //	ask        asks the client for an elicitation and answers with its answer
+//	notify     tells of progress and logs before it answers
+//	grow       has one tool more, and says so
+//	update     says that fake://thing has changed
+//	mute       answers no list from now on
+//	plug       reads nothing any more
+//	close      closes stdout and lives on
+//	exit       exits with status 3; leave, with 0
 //	crash      kills the server
 //	grandchild starts a process that ignores everything, and answers with its pid
 //
 // It appends every message that it gets to the file that FAKE_LOG names, and "end"
-// when stdin ends; FAKE_STUBBORN makes it ignore that, and SIGTERM.
+// when its client has left. FAKE_STUBBORN makes it ignore that, and SIGTERM;
+// FAKE_MUTE, initialize. It is on stdio, or at the address that FAKE_HTTP has.
 func fakeServer() {
-	f := &fake{out: jsonrpc.NewLineWriter(os.Stdout), answers: map[jsonrpc.ID]jsonrpc.ID{}}
-	if name := os.Getenv("FAKE_LOG"); name != "" {
-		f.log, _ = os.OpenFile(name, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
-	}
 	if os.Getenv("FAKE_STUBBORN") != "" {
 		signal.Ignore(syscall.SIGTERM)
 	}
-	in := jsonrpc.NewLineReader(os.Stdin, jsonrpc.Limits{})
-	for {
-		m, err := in.Read()
-		if err != nil {
-			break
-		}
-		f.note(string(m.Append(nil)))
-		f.handle(m)
+	if address := os.Getenv("FAKE_HTTP"); address != "" {
+		fakeHTTP(address)
+		return
 	}
-	f.note("end")
+	serveFake(&stdioEnd{jsonrpc.NewLineReader(os.Stdin, jsonrpc.Limits{}), jsonrpc.NewLineWriter(os.Stdout)})
 	for os.Getenv("FAKE_STUBBORN") != "" {
 		time.Sleep(time.Hour) // a bare select may be a deadlock to the runtime, and the end
 	}
 }
 
+// fakeHTTP serves every session of any transport until it is killed.
+func fakeHTTP(address string) {
+	listener, err := net.Listen("tcp", address)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	http.Serve(listener, &frontend.HTTP{Serve: func(_ context.Context, _ string, c jsonrpc.Conn) error {
+		defer c.Close()
+		return serveFake(c)
+	}})
+}
+
+// A stdioEnd is the server's end of a pair of pipes.
+type stdioEnd struct {
+	in  *jsonrpc.LineReader
+	out *jsonrpc.LineWriter
+}
+
+func (s *stdioEnd) Recv() (*jsonrpc.Message, error) { return s.in.Read() }
+func (s *stdioEnd) Send(m *jsonrpc.Message) error   { return s.out.Write(m) }
+func (s *stdioEnd) Close() error                    { return nil }
+
+// A fake is one client's session.
 type fake struct {
-	out     *jsonrpc.LineWriter
-	log     *os.File
-	asked   int64
-	answers map[jsonrpc.ID]jsonrpc.ID // of open questions to the calls that asked
+	jsonrpc.Conn
+	log   *os.File
+	asked int64
+	open  map[jsonrpc.ID]*jsonrpc.Message // calls that asked, by the id of the question
+	late  map[jsonrpc.ID]*jsonrpc.Message // calls of late, by their own
+	slow  []*jsonrpc.Message
+	grown int
+	mute  bool
+}
+
+func serveFake(c jsonrpc.Conn) error {
+	f := &fake{Conn: c, open: map[jsonrpc.ID]*jsonrpc.Message{}, late: map[jsonrpc.ID]*jsonrpc.Message{}}
+	if name := os.Getenv("FAKE_LOG"); name != "" {
+		f.log, _ = os.OpenFile(name, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+		defer f.log.Close()
+	}
+	for {
+		m, err := c.Recv()
+		if err != nil {
+			f.note("end")
+			return err
+		}
+		f.note(string(m.Append(nil)))
+		f.handle(m)
+	}
 }
 
 func (f *fake) note(line string) {
@@ -66,124 +115,144 @@ func (f *fake) note(line string) {
 }
 
 func (f *fake) handle(m *jsonrpc.Message) {
-	switch {
-	case m.IsResponse():
-		if call, ok := f.answers[m.ID]; ok {
-			f.out.Write(&jsonrpc.Message{ID: call, Result: m.Result, Error: m.Error})
+	switch m.Method {
+	case "":
+		if call := f.open[m.ID]; call != nil {
+			delete(f.open, m.ID)
+			f.Send(&jsonrpc.Message{ID: call.ID, Result: m.Result, Error: m.Error, Related: call.ID})
 		}
-	case m.Method == "initialize":
-		f.answer(m, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"fake","version":"1"}}`)
-	case m.Method == "tools/list":
-		var tools []string
-		for _, name := range []string{"echo", "hang", "ask", "crash", "grandchild"} {
-			tools = append(tools, fmt.Sprintf(`{"name":%q,"inputSchema":{"type":"object"}}`, name))
+	case "initialize":
+		if os.Getenv("FAKE_MUTE") == "" {
+			f.answer(m, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{"listChanged":true},"resources":{"subscribe":true,"listChanged":true},`+
+				`"logging":{}},"serverInfo":{"name":"fake","version":"1"}}`)
 		}
-		f.answer(m, `{"tools":[`+strings.Join(tools, ",")+`]}`)
-	case m.Method == "tools/call":
+	case "tools/list":
+		if !f.mute {
+			f.answer(m, `{"tools":[`+f.tools()+`]}`)
+		}
+	case "resources/list":
+		f.answer(m, `{"resources":[{"uri":"fake://thing","name":"thing"}]}`)
+	case "resources/subscribe", "logging/setLevel":
+		f.answer(m, `{}`)
+	case "tools/call":
 		f.call(m)
+	case "notifications/cancelled":
+		id, _ := jsonrpc.Member(m.Params, "requestId")
+		if of, ok := jsonrpc.ParseID(id); ok && f.late[of] != nil {
+			f.progress(f.late[of])
+			f.answer(f.late[of], `{"content":[],"late":true}`)
+		}
 	}
 }
 
-func (f *fake) answer(m *jsonrpc.Message, result string) {
-	f.out.Write(jsonrpc.NewResult(m.ID, json.RawMessage(result)))
+// fakeTools are those that a fake has at first.
+const fakeTools = "echo hang late slow release twice garbage wrong ask notify grow update mute plug close exit leave crash grandchild"
+
+func (f *fake) tools() string {
+	names := strings.Fields(fakeTools)
+	for i := range f.grown {
+		names = append(names, fmt.Sprintf("grown%d", i+1))
+	}
+	for i, name := range names {
+		names[i] = fmt.Sprintf(`{"name":%q,"inputSchema":{"type":"object"}}`, name)
+	}
+	return strings.Join(names, ",")
 }
 
+func (f *fake) answer(m *jsonrpc.Message, result string) {
+	f.Send(&jsonrpc.Message{ID: m.ID, Result: json.RawMessage(result), Related: m.ID})
+}
+
+// tell sends a notification that belongs to a call, or to none.
+func (f *fake) tell(call *jsonrpc.Message, method, params string) {
+	m := jsonrpc.NewNotification(method, json.RawMessage(params))
+	if call != nil {
+		m.Related = call.ID
+	}
+	f.Send(m)
+}
+
+func (f *fake) progress(call *jsonrpc.Message) {
+	meta, _ := jsonrpc.Member(call.Params, "_meta")
+	if token, _ := jsonrpc.Member(meta, "progressToken"); token != nil {
+		f.tell(call, "notifications/progress", `{"progressToken":`+string(token)+`,"progress":1}`)
+	}
+}
+
+const fakeDone = `{"content":[],"structuredContent":{}}`
+
 func (f *fake) call(m *jsonrpc.Message) {
-	name, _ := jsonrpc.Member(m.Params, "name")
-	switch string(name) {
-	case `"echo"`:
-		args, _ := jsonrpc.Member(m.Params, "arguments")
-		if args == nil {
-			args = json.RawMessage(`{}`)
+	text, _ := jsonrpc.Member(m.Params, "name")
+	switch name, _ := jsonrpc.Unquote(text); name {
+	case "hang":
+	case "late":
+		f.late[m.ID] = m
+	case "slow":
+		f.slow = append(f.slow, m)
+	case "release":
+		for _, call := range append(f.slow, m) {
+			f.answer(call, fakeDone)
 		}
-		f.answer(m, `{"content":[],"structuredContent":`+string(args)+`}`)
-	case `"ask"`:
+		f.slow = nil
+	case "twice":
+		f.answer(m, fakeDone)
+		f.answer(m, `{"content":[],"second":true}`)
+	case "garbage":
+		fmt.Println("this is no message")
+		f.answer(m, fakeDone)
+	case "wrong":
+		fmt.Printf(`{"jsonrpc":"1.0","result":{},"id":%s}`+"\n", m.ID)
+	case "ask":
 		f.asked++
 		id := jsonrpc.IntID(f.asked)
-		f.answers[id] = m.ID
-		f.out.Write(jsonrpc.NewRequest(id, "elicitation/create", json.RawMessage(`{"message":"?"}`)))
-	case `"crash"`:
+		f.open[id] = m
+		q := jsonrpc.NewRequest(id, "elicitation/create", json.RawMessage(`{"message":"?","requestedSchema":{"type":"object","properties":{}}}`))
+		q.Related = m.ID
+		f.Send(q)
+	case "notify":
+		f.progress(m)
+		f.tell(m, "notifications/message", `{"level":"error","data":"said"}`)
+		f.answer(m, fakeDone)
+	case "grow":
+		f.grown++
+		f.tell(nil, "notifications/tools/list_changed", "")
+		f.answer(m, fakeDone)
+	case "update":
+		f.tell(nil, "notifications/resources/updated", `{"uri":"fake://thing"}`)
+		f.answer(m, fakeDone)
+	case "mute":
+		f.mute = true
+		f.answer(m, fakeDone)
+	default:
+		f.process(m, name)
+	}
+}
+
+// process calls a tool that is about the server itself.
+func (f *fake) process(m *jsonrpc.Message, name string) {
+	switch name {
+	case "plug":
+		time.Sleep(time.Hour)
+	case "close":
+		os.Stdout.Close()
+	case "exit":
+		os.Exit(3)
+	case "leave":
+		os.Exit(0)
+	case "crash":
 		syscall.Kill(os.Getpid(), syscall.SIGKILL)
-	case `"grandchild"`:
+	case "grandchild":
 		child := exec.Command("sh", "-c", "trap '' TERM HUP INT; while :; do sleep 1; done")
 		child.Stdout = os.Stdout // a pipe that does not end with us
 		if err := child.Start(); err != nil {
 			panic(err)
 		}
 		f.answer(m, fmt.Sprintf(`{"content":[],"structuredContent":{"pid":%d}}`, child.Process.Pid))
-	}
-}
-
-// leakChecked fails the tests if they leave goroutines or processes behind.
-type leakChecked struct{ m *testing.M }
-
-func (l leakChecked) Run() int {
-	os.Setenv("GORACE", "atexit_sleep_ms=0") // or each process takes a second to end
-	code := l.m.Run()
-	if err := goleak.Find(goleak.IgnoreTopFunction("os/signal.loop"), goleak.IgnoreTopFunction("os/signal.signal_recv")); err != nil && code == 0 {
-		fmt.Fprintln(os.Stderr, err)
-		code = 1
-	}
-	if left := children(os.Getpid()); len(left) > 0 && code == 0 {
-		fmt.Fprintln(os.Stderr, "processes left behind:", left)
-		code = 1
-	}
-	return code
-}
-
-// children returns the processes whose parent is pid, on Linux.
-func children(pid int) []string {
-	var found []string
-	dirs, _ := os.ReadDir("/proc")
-	for _, d := range dirs {
-		stat, err := os.ReadFile("/proc/" + d.Name() + "/stat")
-		if err != nil {
-			continue
+	default: // echo, and what has grown
+		args, _ := jsonrpc.Member(m.Params, "arguments")
+		if args == nil {
+			args = json.RawMessage(`{}`)
 		}
-		_, rest, _ := strings.Cut(string(stat), ") ")
-		if fields := strings.Fields(rest); len(fields) > 1 && fields[1] == fmt.Sprint(pid) {
-			found = append(found, d.Name())
-		}
+		f.answer(m, `{"content":[],"structuredContent":`+string(args)+`}`)
 	}
-	return found
-}
-
-// gone reports whether a process has ended; a zombie has not been reaped.
-func gone(pid int) bool { return syscall.Kill(pid, 0) != nil }
-
-// ended is gone for a process that is not our child: whoever inherited it reaps
-// it when he likes.
-func ended(pid int) bool {
-	stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	_, state, _ := strings.Cut(string(stat), ") ")
-	return strings.HasPrefix(state, "Z") || gone(pid)
-}
-
-// eventually waits until ok holds, for as long as a slow machine may take.
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
-		if ok() {
-			return
-		}
-	}
-	t.Fatal("not in 20 s: ", what)
-}
-
-// lines counts the lines of a text that others write to.
-type lines struct {
-	mu   sync.Mutex
-	text strings.Builder
-}
-
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-func (l *lines) count(part string) int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return strings.Count(l.text.String(), part)
 }

@@ -1,0 +1,95 @@
+//go:build unix
+
+package main
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+// leakChecked fails the tests if they leave goroutines or processes behind.
+type leakChecked struct{ m *testing.M }
+
+func (l leakChecked) Run() int {
+	os.Setenv("GORACE", "atexit_sleep_ms=0") // or each process takes a second to end
+	code := l.m.Run()
+	if err := goleak.Find(goleak.IgnoreTopFunction("os/signal.loop"), goleak.IgnoreTopFunction("os/signal.signal_recv")); err != nil && code == 0 {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	if left := children(os.Getpid()); len(left) > 0 && code == 0 {
+		fmt.Fprintln(os.Stderr, "processes left behind:", left)
+		code = 1
+	}
+	return code
+}
+
+// children returns the processes whose parent is pid, on Linux.
+func children(pid int) []string {
+	var found []string
+	dirs, _ := os.ReadDir("/proc")
+	for _, d := range dirs {
+		stat, err := os.ReadFile("/proc/" + d.Name() + "/stat")
+		if err != nil {
+			continue
+		}
+		_, rest, _ := strings.Cut(string(stat), ") ")
+		if fields := strings.Fields(rest); len(fields) > 1 && fields[1] == fmt.Sprint(pid) {
+			found = append(found, d.Name())
+		}
+	}
+	return found
+}
+
+// gone reports whether a process has ended; a zombie has not been reaped.
+func gone(pid int) bool { return syscall.Kill(pid, 0) != nil }
+
+// ended is gone for a process that is not our child: whoever inherited it reaps
+// it when he likes.
+func ended(pid int) bool {
+	stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	_, state, _ := strings.Cut(string(stat), ") ")
+	return strings.HasPrefix(state, "Z") || gone(pid)
+}
+
+// eventually waits until ok holds, for as long as a slow machine may take.
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+		if ok() {
+			return
+		}
+	}
+	t.Fatal("not in 20 s: ", what)
+}
+
+// lines counts the lines of a text that others write to.
+type lines struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *lines) count(part string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Count(l.text.String(), part)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}

@@ -1,0 +1,224 @@
+//go:build unix
+
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+)
+
+// A program is the proxy as a process of its own.
+type program struct {
+	t   *testing.T
+	cmd *exec.Cmd
+	in  *os.File // of its stdin
+	end *os.File // of its stdout
+	out *jsonrpc.LineReader
+	log *lines
+}
+
+func startProgram(t *testing.T, env []string, args ...string) *program {
+	t.Helper()
+	p := &program{t: t, cmd: exec.Command("mcp-proxy", args...), log: &lines{}}
+	p.cmd.Env = append(os.Environ(), env...)
+	p.cmd.Stderr = p.log
+	stdin, in, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, stdout, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.cmd.Stdin, p.cmd.Stdout, p.in, p.end, p.out = stdin, stdout, in, out, jsonrpc.NewLineReader(out, jsonrpc.Limits{})
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	stdin.Close()
+	stdout.Close()
+	t.Cleanup(func() {
+		in.Close()
+		out.Close()
+		p.cmd.Process.Kill()
+		p.cmd.Wait()
+	})
+	return p
+}
+
+func (p *program) say(text string) { fmt.Fprintln(p.in, text) }
+
+func (p *program) hear() string {
+	p.t.Helper()
+	line, err := p.out.ReadLine()
+	if err != nil {
+		p.t.Fatalf("%v\n%s", err, p.log)
+	}
+	return string(line)
+}
+
+const initialize = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`
+
+// serving starts the proxy as a server in a process of its own.
+func serving(t *testing.T, env ...string) (*program, *site) {
+	t.Helper()
+	p := startProgram(t, env, "serve", "--listen", "127.0.0.1:0", "--", "fakeserver")
+	_, rest, _ := strings.Cut(p.hear(), "http://")
+	addr, _, _ := strings.Cut(rest, "/")
+	return p, &site{t: t, url: "http://" + addr}
+}
+
+// D04: what SDK clients do to a server that they start: close stdin, then SIGTERM.
+func TestD04_HalfCloseThenSIGTERM(t *testing.T) {
+	record := filepath.Join(t.TempDir(), "record")
+	p := startProgram(t, []string{"FAKE_LOG=" + record, "FAKE_STUBBORN=1"}, "stdio", "--", "fakeserver")
+	p.say(initialize)
+	p.hear()
+	p.say(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"hang"}}`)
+	eventually(t, "the call", func() bool { return countPart(notedIn(record), `"hang"`) == 1 })
+	p.in.Close()
+	time.Sleep(50 * time.Millisecond) // into the drain; the outcome is the same without
+	began := time.Now()
+	p.cmd.Process.Signal(syscall.SIGTERM)
+	if got, want := p.hear(), fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"error":%s}`,
+		jsonrpc.ConnectionClosed(-32000, "", "", jsonrpc.InFlight).Raw()); got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+	if err := p.cmd.Wait(); err != nil {
+		t.Errorf("exit: %v\n%s", err, p.log)
+	}
+	t.Logf("gone %v after SIGTERM", time.Since(began))
+	noted := notedIn(record)
+	pid, _ := strconv.Atoi(strings.Fields(noted[0])[0])
+	if !gone(pid) {
+		t.Error("the stubborn server lives on")
+	}
+	if countPart(noted, "notifications/cancelled") != 1 {
+		t.Error("the server got", noted)
+	}
+}
+
+// D03: what does not finish within the drain after a half-close hears so; a
+// question hears at once that nobody will answer it.
+func TestD03_HalfCloseExceedsDrain(t *testing.T) {
+	record := filepath.Join(t.TempDir(), "record")
+	p := startProgram(t, []string{"FAKE_LOG=" + record, "MCP_PROXY_DRAIN=500ms"}, "stdio", "--", "fakeserver")
+	p.say(initialize)
+	p.hear()
+	p.say(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"hang"}}`)
+	p.say(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"ask"}}`)
+	p.hear()
+	p.in.Close()
+	if got := p.hear(); !strings.HasPrefix(got, `{"jsonrpc":"2.0","id":2,"error":{"code":-32000,`) {
+		t.Error("the call that asked got", got)
+	}
+	if got, want := p.hear(), fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"error":%s}`,
+		jsonrpc.ConnectionClosed(-32000, "", "", jsonrpc.InFlight).Raw()); got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+	if err := p.cmd.Wait(); err != nil {
+		t.Errorf("exit: %v\n%s", err, p.log)
+	}
+	if countPart(notedIn(record), "notifications/cancelled") != 1 {
+		t.Error("the server got", notedIn(record))
+	}
+}
+
+// Race D: stdout breaks with a call in flight. Nothing can be said any more, and
+// nothing may crash.
+func TestD01_BrokenStdout(t *testing.T) {
+	record := filepath.Join(t.TempDir(), "record")
+	p := startProgram(t, []string{"FAKE_LOG=" + record}, "stdio", "--", "fakeserver")
+	p.say(initialize)
+	p.hear()
+	p.say(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"hang"}}`)
+	eventually(t, "the call", func() bool { return countPart(notedIn(record), `"hang"`) == 1 })
+	p.in.Close()
+	p.end.Close()
+	if err := p.cmd.Wait(); err != nil {
+		t.Errorf("exit: %v\n%s", err, p.log)
+	}
+	if n := p.log.count(`"msg":"client disconnected"`); n != 1 {
+		t.Errorf("log:\n%s", p.log)
+	}
+	if countPart(notedIn(record), "notifications/cancelled") != 1 {
+		t.Error("the server got", notedIn(record))
+	}
+}
+
+// SIGUSR1 asks what the servers do.
+func TestStatus(t *testing.T) {
+	p := startProgram(t, nil, "stdio", "--", "fakeserver")
+	p.say(initialize)
+	p.hear()
+	p.cmd.Process.Signal(syscall.SIGUSR1)
+	eventually(t, "the status", func() bool { return p.log.count(`"state":"running"`) == 1 })
+	p.in.Close()
+	if err := p.cmd.Wait(); err != nil {
+		t.Errorf("exit: %v\n%s", err, p.log)
+	}
+}
+
+// D15: during the drain calls finish, with the questions that they ask, and new
+// ones are refused. What does not finish hears so, and then the proxy is gone.
+func TestD15_Drain(t *testing.T) {
+	for _, name := range []string{"WebSocket", "HTTP", "SSE"} {
+		t.Run(name, func(t *testing.T) {
+			p, s := serving(t, "MCP_PROXY_SHUTDOWN_GRACE=5s")
+			c := s.connectOver(name)
+			c.call(1, "hang")
+			c.call(2, "ask")
+			eventually(t, "the question", func() bool { return c.questions() == 1 })
+			p.cmd.Process.Signal(syscall.SIGTERM)
+			eventually(t, "the drain", func() bool { return p.log.count("shutting down") == 1 })
+			eventually(t, "a refusal", func() bool { // the drain begins a moment after it is logged
+				c.call(3, "echo")
+				return strings.Contains(c.await("3"), "not_sent")
+			})
+			c.accept()
+			if got := c.await("2"); got != `{"action":"accept"}` {
+				t.Error("the call that could finish got", got)
+			}
+			if got, want := c.await("1"), "!"+string(jsonrpc.ConnectionClosed(-32000, "", "", jsonrpc.InFlight).Raw()); got != want {
+				t.Errorf("got  %s\nwant %s", got, want)
+			}
+			if err := p.cmd.Wait(); err != nil {
+				t.Errorf("exit: %v\n%s", err, p.log)
+			}
+			if n := p.log.count("client disconnected"); n != 1 {
+				t.Errorf("log:\n%s", p.log)
+			}
+		})
+	}
+}
+
+// D15: SIGTERM drains, and a second signal forces.
+func TestD15_SecondSignalForces(t *testing.T) {
+	for _, second := range []bool{false, true} {
+		p, s := serving(t, "MCP_PROXY_SHUTDOWN_GRACE=4s")
+		c := s.connect()
+		c.call(1, "hang")
+		c.call(2, "echo")
+		c.await("2")
+		p.cmd.Process.Signal(syscall.SIGTERM)
+		if second {
+			eventually(t, "the drain", func() bool { return p.log.count("shutting down") == 1 })
+			p.cmd.Process.Signal(syscall.SIGTERM)
+		}
+		if got, want := c.await("1"), "!"+string(jsonrpc.ConnectionClosed(-32000, "", "", jsonrpc.InFlight).Raw()); got != want {
+			t.Errorf("got  %s\nwant %s", got, want)
+		}
+		err := p.cmd.Wait()
+		if forced := err != nil; forced != second {
+			t.Errorf("second signal %v: exit %v\n%s", second, err, p.log)
+		}
+	}
+}
