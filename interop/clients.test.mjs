@@ -119,8 +119,39 @@ for (const [name, start] of Object.entries(peers)) {
     for (const [way, open] of Object.entries(ways)) {
       await t.test(way, async (t) => assert.deepEqual(await converse(t, open, peer), expected));
     }
+    await t.test("shared", async (t) => {
+      const { host } = await configured(t, { upstreams: { main: { url: peer.url, session: "shared" } } });
+      const said = await converse(t, () => remote(`ws://${host}/ws`), peer);
+      // It is told of all that any client could do, and may offer more for it.
+      const names = expected.lists.tools.map((tool) => tool.name);
+      said.lists.tools = said.lists.tools.filter((tool) => names.includes(tool.name));
+      assert.deepEqual(said, expected);
+    });
   });
 }
+
+test("a shared server: to each client its own", async (t) => {
+  const proxy = await behind.shared(t, server);
+  const open = () => remote(`ws://${proxy.host}/ws`);
+  const [ada, alan] = [await connect(t, open), await connect(t, open)];
+  const pid = await call(ada.client, "pid");
+  assert.equal(await call(alan.client, "pid"), pid);
+
+  const held = await hold(ada.client, ada.frames);
+  await assert.rejects(call(alan.client, "ask", { message: "Who?" }), /cannot attribute/);
+  const work = { steps: 3, hold: false };
+  await call(alan.client, "work", work, { onprogress() {} });
+  const heard = (frames) => frames.flatMap(([, m]) => m.method === "notifications/progress" ? [m.params.progress] : []);
+  assert.deepEqual([heard(ada.frames), heard(alan.frames)], [[1], [1, 2, 3]]);
+
+  await alan.client.close();
+  await assert.doesNotReject(call(ada.client, "echo", { text: "still here" }));
+  await ada.client.close();
+  await assert.rejects(held.result);
+  const eve = await connect(t, open);
+  await until("the cancellation", async () => (await call(eve.client, "cancelled")) === "1");
+  assert.equal(await call(eve.client, "pid"), pid);
+});
 
 test("two remote servers behind one connection", async (t) => {
   const [everything, python] = [await peers["server-everything, sse"](t), await peers["python-sdk 2.x, Streamable HTTP"](t)];

@@ -118,19 +118,20 @@ async function texts(client, tools) {
  * The server logs subscriptions, at level info. It does so on the stream that a
  * client opens without being asked, which may not be there at first.
  */
-async function levels({ client, logged }, { subscribe: uri }) {
+async function levels({ client, logged }, { subscribe, resource: uri }) {
   await client.setLoggingLevel("debug");
   await until("a log line", async () => {
-    await client.subscribeResource({ uri });
+    await client.subscribeResource({ uri: subscribe });
+    await client.unsubscribeResource({ uri: subscribe });
     return logged.length > 0;
   });
   await client.setLoggingLevel("error");
-  const before = logged.length;
   await client.subscribeResource({ uri });
   await client.setLoggingLevel("debug");
   await client.unsubscribeResource({ uri });
-  await until("another log line", () => logged.some(({ data }) => data.includes("Unsubscribe")));
-  return logged.slice(before).map(({ level, data }) => [level, data.replace(/ *(from session .*)?$/, "")]);
+  const lines = () => logged.filter(({ data }) => data.includes(uri));
+  await until("a line on the second", () => lines().length > 0);
+  return lines().map(({ level, data }) => [level, data.replace(/ *(from session .*)?$/, "")]);
 }
 
 async function update({ client, frames }, { subscribe: uri }) {
