@@ -4,6 +4,8 @@ import (
 	"bufio"
 	"context"
 	"crypto/tls"
+	"encoding/binary"
+	"errors"
 	"net"
 	"sync/atomic"
 	"time"
@@ -25,7 +27,7 @@ type socket struct {
 
 func newSocket(c net.Conn) *socket {
 	s := &socket{Conn: c, out: newCoalescer(c), since: time.Now()}
-	s.in = bufio.NewReaderSize(hearing{s}, readBuffer)
+	s.in = bufio.NewReaderSize(&hearing{s: s}, readBuffer)
 	return s
 }
 
@@ -51,15 +53,64 @@ func (s *socket) silence() time.Duration {
 }
 
 // A hearing reads from a socket's connection and notes when something comes.
-type hearing struct{ s *socket }
+type hearing struct {
+	s      *socket
+	frames frames
+}
 
-func (h hearing) Read(p []byte) (int, error) {
+func (h *hearing) Read(p []byte) (int, error) {
 	n, err := h.s.Conn.Read(p)
 	if n > 0 {
 		h.s.heard.Store(int64(time.Since(h.s.since)))
+		if bad := h.frames.pass(p[:n]); bad != nil {
+			return 0, bad
+		}
 	}
 	return n, err
 }
+
+// frames follows yamux's frames, to stop pings: yamux answers each in a goroutine
+// of its own, of which a peer who does not read the answers could make any number.
+// Neither end of a link sends any.
+type frames struct {
+	header [12]byte // version, type, flags, stream, length
+	have   int      // bytes of header
+	body   uint32   // bytes that are still to come
+}
+
+func (f *frames) pass(p []byte) error {
+	for len(p) > 0 {
+		if f.body > 0 {
+			n := min(f.body, uint32(len(p)))
+			f.body -= n
+			p = p[n:]
+			continue
+		}
+		n := copy(f.header[f.have:], p)
+		f.have += n
+		p = p[n:]
+		if f.have < len(f.header) {
+			return nil
+		}
+		f.have = 0
+		switch version, kind := f.header[0], f.header[1]; {
+		case version != 0: // yamux refuses it
+		case kind == framePing:
+			return errPing
+		case kind == frameData:
+			f.body = binary.BigEndian.Uint32(f.header[8:])
+		}
+	}
+	return nil
+}
+
+// Types of frames, as yamux's specification has them.
+const (
+	frameData = 0
+	framePing = 2
+)
+
+var errPing = errors.New("the other side sent a ping")
 
 // handshake makes c's handshake, if it has one to make, which it tells the
 // reason of a refusal better than a Read would.

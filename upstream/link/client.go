@@ -110,7 +110,9 @@ func (c *Client) control(l *link, over chan struct{}) {
 	defer giveUp.Stop()
 	y, err := l.y.OpenStream()
 	if err != nil {
-		l.fail(err)
+		if !l.y.IsClosed() { // or it is a consequence
+			l.fail(err)
+		}
 		return
 	}
 	k := newControl(l, y)

@@ -193,7 +193,7 @@ func TestSlowLinkIsAlive(t *testing.T) {
 	t.Parallel()
 	l, _ := listenAt(t, Endpoint{URL: "tcp://127.0.0.1:0"}, Endpoint{})
 	n := toxic(t, l.Addr(), &toxics.BandwidthToxic{Rate: 1024}, &toxics.BandwidthToxic{Rate: 1024})
-	s := &Server{Handle: echo, Heartbeat: Heartbeat{Every: 200 * time.Millisecond, Dead: time.Second}}
+	s := &Server{Handle: echo, Heartbeat: Heartbeat{Every: 200 * time.Millisecond, Dead: 2 * time.Second}}
 	r := reach(t, &Client{Heartbeat: s.Heartbeat}, s, l, n.dial)
 	var wg sync.WaitGroup
 	for range 50 {
