@@ -2,7 +2,7 @@ package remote
 
 import (
 	"context"
-	"fmt"
+	"errors"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -226,7 +226,7 @@ func (s *session) fail(cause string, err error) {
 func (s *session) failed(f *failure) {
 	cause, err := f.cause, f.err
 	if f.invalid {
-		cause, err = "invalid response", fmt.Errorf("invalid response: %s", f.cause)
+		cause, err = "invalid response", errors.New(f.cause)
 	}
 	s.fail(cause, err)
 }
