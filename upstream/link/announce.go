@@ -1,6 +1,7 @@
 package link
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -45,11 +46,11 @@ func announcementLine(upstreams []Upstream) ([]byte, error) {
 		}
 		b = append(append(b, `{"name":`...), jsonrpc.Quote(u.Name)...)
 		if u.Settings != nil {
-			settings, err := oneLine(u.Settings)
-			if err != nil {
+			var settings bytes.Buffer // without line breaks
+			if json.Compact(&settings, u.Settings) != nil {
 				return nil, faultf("upstream %q: settings are not JSON", u.Name)
 			}
-			b = append(append(b, `,"settings":`...), settings...)
+			b = append(append(b, `,"settings":`...), settings.Bytes()...)
 		}
 		b = append(b, '}')
 	}
@@ -57,11 +58,6 @@ func announcementLine(upstreams []Upstream) ([]byte, error) {
 		return nil, errLongAnnouncement
 	}
 	return b, nil
-}
-
-// oneLine returns doc without line breaks.
-func oneLine(doc json.RawMessage) (json.RawMessage, error) {
-	return json.Marshal(doc)
 }
 
 const errLongAnnouncement = fault("announcement too long")

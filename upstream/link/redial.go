@@ -152,27 +152,33 @@ type reporter struct {
 	host bool // a proxy that leaves is no failure; a host that does is
 
 	mu     sync.Mutex // guards warned
-	warned time.Time  // zero after a good link
+	warned time.Time
 }
 
 // ended logs the end of a link, or of an attempt at one.
 func (r *reporter) ended(ctx context.Context, up bool, err error, lived time.Duration) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if lived > goodLife && up {
-		r.warned = time.Time{}
-	}
 	level := slog.LevelDebug
 	switch {
 	case ctx.Err() != nil:
 	case r.host && errors.Is(err, errLeft):
 		level = slog.LevelInfo
-	case time.Since(r.warned) > warnAgain:
-		level, r.warned = slog.LevelWarn, time.Now()
+	case r.isNews(up && lived > goodLife):
+		level = slog.LevelWarn
 	}
 	if up {
 		r.log.Log(ctx, level, "link lost", "err", err, "dur", lived)
 	} else {
 		r.log.Log(ctx, level, "link failed", "err", err)
 	}
+}
+
+// isNews reports whether a failure is worth a warning.
+func (r *reporter) isNews(good bool) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !good && time.Since(r.warned) <= warnAgain {
+		return false
+	}
+	r.warned = time.Now()
+	return true
 }

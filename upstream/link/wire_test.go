@@ -156,3 +156,60 @@ func FuzzNote(f *testing.F) {
 		}
 	})
 }
+
+// FuzzAnnouncement checks that what is accepted means the same when it is
+// written anew, and that every refusal says why.
+func FuzzAnnouncement(f *testing.F) {
+	for _, line := range []string{`[{"name":"files","settings":{"a":[1]}},{"name":"git"}]`, `[]`, `[{"name":"a"},{"name":"a"}]`,
+		`[{"name":"a__b"}]`, `[{"name":"\u0061","settings":"\ud800"}]`, `[{}]`, `{}`, `[{"name":"a","Name":"b"}]`, `7`} {
+		f.Add([]byte(line))
+	}
+	f.Fuzz(func(t *testing.T, list []byte) {
+		n, err := parseNote(append(append([]byte(`{"mcp-proxy":1,"upstreams":`), list...), '}'))
+		if err != nil || n.upstreams == nil {
+			return
+		}
+		upstreams, err := parseAnnouncement(n.upstreams)
+		if err != nil {
+			if _, ok := errors.AsType[fault](err); !ok || err.Error() == "" {
+				t.Fatalf("refused with %v", err)
+			}
+			return
+		}
+		line, err := announcementLine(upstreams)
+		if err != nil {
+			t.Fatalf("%q became %v", list, err)
+		}
+		if n, err = parseNote(line); err != nil || bytes.Count(line, []byte("\n")) != 1 {
+			t.Fatalf("%q became %q: %v", list, line, err)
+		}
+		again, err := parseAnnouncement(n.upstreams)
+		if err != nil || len(again) != len(upstreams) {
+			t.Fatalf("%q became %q: %v", list, line, err)
+		}
+		for i := range again {
+			if again[i].Name != upstreams[i].Name {
+				t.Fatalf("%q became %q", upstreams[i].Name, again[i].Name)
+			}
+		}
+	})
+}
+
+// FuzzControlHello checks that no hello breaks the host, and that it picks no
+// version that was not offered.
+func FuzzControlHello(f *testing.F) {
+	for _, line := range []string{string(controlHello()), `{"mcp-proxy":1,"control":true,"versions":[2,1]}`,
+		`{"mcp-proxy":2,"control":true}`, `{"control":true,"versions":{}}`, `{"control":true`} {
+		f.Add([]byte(line))
+	}
+	f.Fuzz(func(t *testing.T, line []byte) {
+		isControl(line)
+		v, err := pickVersion(line)
+		if _, ok := errors.AsType[fault](err); err != nil && !ok {
+			t.Fatalf("refused with %v", err)
+		}
+		if err == nil && (v != 1 || !bytes.Contains(line, []byte("1"))) {
+			t.Fatalf("picked %d of %q", v, line)
+		}
+	})
+}
