@@ -3,10 +3,14 @@
 // session over any net.Conn, the carrier.
 //
 //	proxy ──Open──► Client ═══ carrier ═══ Server ──Handle──► host
-//	                  one stream per (client × upstream)
+//	                │   one stream per (client × upstream)  │
+//	         Redial │   and a control stream               │ Accept
+//	                └─► Endpoint.Dial ─────► Endpoint.Listen ◄─┘      or the other way round
 //
 // In one process the carrier is a [Ring]; a socket works the same way, so that
 // an upstream in this process and one far away close, fail and push back alike.
+// An [Endpoint] is where sockets meet: Unix, TCP, TLS or WebSocket. Who dials is
+// free: a host behind a NAT dials its proxy.
 //
 // # On a stream
 //
@@ -23,22 +27,63 @@
 // An upstream cannot forge such a line: every message is decoded and encoded
 // anew on its way, and an encoded message begins with {"jsonrpc".
 //
+// # On the control stream
+//
+// It is the first that the proxy opens, and lives as long as the link:
+//
+//	proxy → host   {"mcp-proxy":1,"control":true,"versions":[1]}
+//	host → proxy   {"mcp-proxy":1,"ok":true,"version":1}
+//	          or   {"mcp-proxy":1,"refused":"no common version of the link: …"}
+//	host → proxy   {"mcp-proxy":1,"upstreams":[{"name":"files","settings":{…}}]}
+//	               at once, and whenever they change
+//	both ways      {"mcp-proxy":1,"beat":true}      answered with
+//	               {"mcp-proxy":1,"beat":false}
+//	               {"mcp-proxy":1,"closed":{"cause":"replaced by a newer link","delivered":true}}
+//	               the last line, before the link ends
+//
+// Since each end asks for answers when it needs them, the two may have different
+// heartbeats. A peer is dead when not a single byte has come from it for some
+// time, of whatever stream: a slow carrier full of data is not a dead one.
+//
+// Both ends that are in one process are Trusted: they have no control stream and
+// do not check messages again. From others each message is decoded strictly.
+//
 // # Ends
 //
 //	the proxy closes      the host's Recv fails with a *jsonrpc.ClosedError
 //	the host closes       the proxy receives what was sent before, then the
 //	                      *jsonrpc.ClosedError that the closing line tells
 //	the carrier is lost   both get one with the cause "link lost"
+//	a link takes leave    as if the carrier were lost, after what was said
+//	                      last on closed streams has arrived
 //
 // A host that closes sends its closing line and waits for the proxy to close
 // too: yamux forgets what a slow peer has not read yet when it gives up on a
 // stream that only one side closed.
 //
+// After a lost link Open waits a second for the next one and then fails at
+// once. Redial dials until its ctx ends, after 250 ms at first and 30 s at the
+// most. A host may meet many proxies at once; a proxy uses the newest link to
+// its host and ends the one before, whose carrier may be half dead.
+//
 // # Goroutines
 //
 // Each Serve runs yamux's two and, for the moment that they take, one for each
 // opening of a stream (Client) and one for each closing (both). A Server runs
-// one for each stream, in which its handler works. Serve waits for all of them.
+// one for each stream, in which its handler works. On a socket there is one that
+// writes ([coalescer]), and on the control stream one that reads, one that writes
+// and one that watches for silence. Serve waits for all of them. Redial and
+// Accept run a Serve for each link and wait for it. A listener for WebSockets
+// runs an HTTP server until its Close.
+//
+// # Bounds
+//
+// A stream holds at most yamux's window of 256 KiB that nobody has read, and one
+// message. A host takes 4096 streams on a link and refuses more; 64 refusals
+// that go unread end the link. It has 64 links, and closes more. An announcement
+// has 1000 names, 16 KiB of settings each and 1 MiB in all; more ends the link.
+// Hellos have time limits, as has TLS. Causes from the other side are cut to 200
+// bytes. A ping ends the link: yamux's answers could be piled up.
 //
 // # Invariants
 //
@@ -50,7 +95,11 @@
 //     on every blocked reader.
 //   - Whatever a peer still sends on a closed stream is read and dropped, so
 //     that its writers do not wait for a reader who left.
+//   - A frame on a socket has at most 16 KiB of data, so that a large message
+//     lets those of other streams pass.
+//   - A link is up, and replaces another, only when the hello on its control
+//     stream is answered: a stranger who connects harms nobody.
 //
-// The package does not dial, listen, redial or probe a silent peer, and it knows
-// no MCP method.
+// The package decides on no address: whether a link may leave this machine
+// without TLS is the configuration's business. It knows no MCP method.
 package link

@@ -69,6 +69,7 @@ func serverTLS(config *tls.Config) (*tls.Config, error) {
 		return nil, errors.New("no certificate")
 	}
 	config = config.Clone()
+	config.NextProtos = nil // a WebSocket needs HTTP/1.1
 	if config.ClientCAs != nil && config.ClientAuth == tls.NoClientCert {
 		config.ClientAuth = tls.RequireAndVerifyClientCert
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"net"
+	"path/filepath"
 	"reflect"
 	"strings"
 	"sync"
@@ -94,6 +95,14 @@ func TestEveryCarrier(t *testing.T) {
 		}
 		wg.Wait()
 		onlyControl(t, current(t, r.client))
+		c := open(t, r.client)
+		current(t, r.client).fail(errors.New("cut"))
+		wantEnd(t, c, "link lost", true)
+		await(t, r.lost)
+		call(t, open(t, r.client), numbered(1))
+		if got := await(t, r.announced); !reflect.DeepEqual(got, files[1:]) {
+			t.Errorf("announced %+v after the redial, want %+v", got, files[1:])
+		}
 	})
 }
 
@@ -396,4 +405,54 @@ func TestStreamFlood(t *testing.T) {
 	}
 	onlyControl(t, current(t, r.client))
 	open(t, r.client).Close() // there is room again
+}
+
+// eventually opens a stream when the link is back.
+func eventually(t *testing.T, c *Client) jsonrpc.Conn {
+	for deadline := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+		conn, err := c.Open(t.Context(), hello)
+		if err == nil {
+			return conn
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("Open: %v", err)
+		}
+	}
+}
+
+// TestRedialReports has a host that is not there, comes, goes and comes again,
+// all within seconds: that is one failure, with one warning.
+func TestRedialReports(t *testing.T) {
+	e := Endpoint{URL: "unix://" + filepath.Join(t.TempDir(), "s")}
+	var log syncBuffer
+	lost := make(chan error, 10)
+	c := &Client{Log: slog.New(slog.NewTextHandler(&log, nil)), Lost: func(err error) { lost <- err }}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- c.Redial(ctx, e.Dial) }()
+	for deadline := time.Now().Add(patience); !strings.Contains(log.String(), "WARN"); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("no warning")
+		}
+	}
+	for range 2 {
+		host, hangUp := context.WithCancel(t.Context())
+		hostEnded := make(chan error, 1)
+		l, err := e.Listen()
+		if err != nil {
+			t.Fatal(err)
+		}
+		go func() { hostEnded <- (&Server{Handle: echo}).Accept(host, l) }()
+		eventually(t, c).Close()
+		hangUp()
+		await(t, hostEnded)
+		if err := await(t, lost); !errors.Is(err, errLeft) {
+			t.Errorf("lost: %v, want %v", err, errLeft)
+		}
+	}
+	stop()
+	await(t, ended)
+	if warned, up := strings.Count(log.String(), "level=WARN"), strings.Count(log.String(), "link up"); warned != 1 || up != 2 {
+		t.Errorf("%d warnings and %d times up, want 1 and 2:\n%s", warned, up, log.String())
+	}
 }
