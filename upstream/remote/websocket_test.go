@@ -39,7 +39,7 @@ func wsFake(t *testing.T) (url string, conns <-chan jsonrpc.Conn) {
 // wsPair returns both ends of a session of s, which is at wsFake's.
 func wsPair(t *testing.T, s *Server, conns <-chan jsonrpc.Conn) (client, peer jsonrpc.Conn) {
 	t.Helper()
-	client, err := s.dialWebSocket(t.Context())
+	client, err := s.Dial(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -111,14 +111,14 @@ func TestWebSocketIsNotDialled(t *testing.T) {
 		"Header":   {&Server{URL: status(200), HeadersFrom: map[string]string{"A": filepath.Join(t.TempDir(), "none")}}, "bad header file"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := tt.server.dialWebSocket(t.Context())
+			_, err := tt.server.Dial(t.Context())
 			wantClosedError(t, err, tt.cause, false)
 		})
 	}
 	t.Run("Stopped", func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		_, err := (&Server{URL: status(200)}).dialWebSocket(ctx)
+		_, err := (&Server{URL: status(200)}).Dial(ctx)
 		wantClosedError(t, err, "host stopped", false)
 	})
 }
@@ -154,7 +154,7 @@ func TestWebSocketEnds(t *testing.T) {
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
 				s := &Server{URL: s.URL, Limits: s.Limits, MaxConcurrent: bound}
-				c, err := s.dialWebSocket(ctx)
+				c, err := s.Dial(ctx)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -194,7 +194,7 @@ func TestWebSocketHeaders(t *testing.T) {
 		},
 		HeadersFrom: map[string]string{"Authorization": file},
 	}
-	_, err := s.dialWebSocket(t.Context())
+	_, err := s.Dial(t.Context())
 	wantClosedError(t, err, "HTTP 418", false)
 	r := wsAwait(t, got)
 	for name, want := range map[string]string{
