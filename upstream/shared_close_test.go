@@ -220,7 +220,7 @@ func TestSharedStopComesBehindFarewells(t *testing.T) {
 
 // A client that does not read loses its own stream, and nobody else notices.
 func TestSharedSlowClient(t *testing.T) {
-	for name, size := range map[string]int{"many": 10, "large": 1 << 20} {
+	for name, size := range map[string]int{"many": 10, "large": 256 << 10} {
 		t.Run(name, func(t *testing.T) {
 			inSharedWorld(t, Upstream{}, func(w *sharedWorld) {
 				a, slow := w.start("a"), w.attachDeaf("slow")

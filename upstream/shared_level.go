@@ -1,36 +1,26 @@
 package upstream
 
 import (
+	"cmp"
 	"encoding/json"
+	"slices"
 
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
 )
 
-// A logLevel is a syslog severity of 2025-11-25 server/utilities/logging, the
-// most verbose first. Zero is none.
+// A logLevel is a syslog severity of 2025-11-25 server/utilities/logging, as an
+// index into logLevels. Zero is none.
 type logLevel int
 
-var logLevels = map[string]logLevel{"debug": 1, "info": info, "notice": 3, "warning": 4,
-	"error": 5, "critical": 6, "alert": 7, "emergency": 8}
+// logLevels are the severities, the most verbose first.
+var logLevels = []string{"", "debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"}
 
 const info logLevel = 2 // and what a client hears that did not say
 
-// readLevel returns the level of a log message; info if it is none that is known.
+// readLevel returns the level in the params of a message; zero if it has none.
 func readLevel(params json.RawMessage) logLevel {
 	name, _ := jsonrpc.Unquote(json.RawMessage(member(params, "level")))
-	if level := logLevels[name]; level != 0 {
-		return level
-	}
-	return info
-}
-
-func (l logLevel) name() string {
-	for name, level := range logLevels {
-		if level == l {
-			return name
-		}
-	}
-	return ""
+	return logLevel(max(0, slices.Index(logLevels, name)))
 }
 
 // A sharedLevel is the log level of the server: the most verbose that any client
@@ -43,20 +33,13 @@ type sharedLevel struct {
 	waiting []*sharedCall // setLevel of clients
 }
 
-func (s *sharer) wantsLocked() logLevel {
-	if s.level == 0 {
-		return info
-	}
-	return s.level
-}
+func (s *sharer) wantsLocked() logLevel { return cmp.Or(s.level, info) }
 
 // setLevel notes what the client wants to hear. It is answered when the server
 // says as much.
 func (s *sharer) setLevel(c *sharedCall, m *jsonrpc.Message) {
-	raw, err := jsonrpc.Member(m.Params, "level")
-	name, _ := jsonrpc.Unquote(raw)
-	level := logLevels[name]
-	if err != nil || level == 0 {
+	level := readLevel(m.Params)
+	if level == 0 {
 		s.fail(c, invalidParams(`"level" is not a log level`))
 		return
 	}
@@ -90,7 +73,7 @@ func (sh *shared) levelLocked() {
 		for s := range sh.sharers {
 			s.sent = s.sent || s.level != 0
 		}
-		sh.askLocked("logging/setLevel", json.RawMessage(`{"level":"`+want.name()+`"}`),
+		sh.askLocked("logging/setLevel", json.RawMessage(`{"level":"`+logLevels[want]+`"}`),
 			func(answer *jsonrpc.Message) { sh.levelAnswered(want, answer) })
 	}
 }

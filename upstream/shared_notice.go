@@ -1,6 +1,7 @@
 package upstream
 
 import (
+	"cmp"
 	"encoding/json"
 	"time"
 
@@ -104,11 +105,8 @@ func (sh *shared) said(m *jsonrpc.Message, related jsonrpc.ID) {
 	if err != nil {
 		return
 	}
-	level := info
 	logs := m.Method == "notifications/message"
-	if logs {
-		level = readLevel(m.Params)
-	}
+	level := cmp.Or(readLevel(m.Params), info)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	owner, call, said := sh.ownerLocked(related, meta.task)

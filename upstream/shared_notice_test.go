@@ -3,6 +3,8 @@
 package upstream
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -132,8 +134,9 @@ func TestSharedLogLevelWithoutHello(t *testing.T) {
 	inSharedWorld(t, Upstream{}, func(w *sharedWorld) {
 		a := w.start("a")
 		w.attach("early")
+		s := w.server() // which waits
 		a.say(`{"id":1,"method":"logging/setLevel","params":{"level":"alert"}}`)
-		w.server().hears(`{"id":2,"method":"logging/setLevel","params":{"level":"alert"}}`)
+		s.hears(`{"id":2,"method":"logging/setLevel","params":{"level":"alert"}}`)
 	})
 }
 
@@ -171,5 +174,63 @@ func TestSharedElicitationComplete(t *testing.T) {
 		a.leave()
 		s.say(complete("e1"), complete("e2"))
 		b.hears()
+		b.say(`{"id":1,"method":"x"}`)
+		s.heard()
+		s.say(`{"id":4,"error":{"code":-32042,"message":"m","data":{"elicitations":[{"elicitationId":"e1"}]}}}`) // free again
+		b.heard()
+		s.say(complete("e1"))
+		b.hears(complete("e1"))
+	})
+}
+
+func TestSharedOldElicitationsAreForgotten(t *testing.T) {
+	inSharedWorld(t, Upstream{}, func(w *sharedWorld) {
+		a := w.start("a")
+		s := w.server()
+		a.say(`{"id":1,"method":"x"}`)
+		s.heard()
+		for i := range maxSharerURLs + 1 {
+			s.say(fmt.Sprintf(`{"id":1,"method":"elicitation/create","params":{"elicitationId":"e%d"}}`, i))
+			a.say(fmt.Sprintf(`{"id":%d,"result":{}}`, i+1))
+		}
+		a.heard()
+		const complete = `{"method":"notifications/elicitation/complete","params":{"elicitationId":"e1"}}`
+		s.say(`{"method":"notifications/elicitation/complete","params":{"elicitationId":"e0"}}`, complete)
+		a.hears(`@1 ` + complete)
+	})
+}
+
+// What cannot be read, or be read in two ways, goes to nobody and hurts nobody.
+func TestSharedNoise(t *testing.T) {
+	inSharedWorld(t, Upstream{Relates: true}, func(w *sharedWorld) {
+		a := w.start("a")
+		s := w.server()
+		a.say(`{"id":1,"method":"x","params":{"_meta":{"progressToken":1}}}`, subscribeTo(2, "x:1"))
+		s.heard()
+		s.say(`{"id":3,"result":{}}`)
+		a.heard()
+		for _, params := range []string{`{}`, `[]`, `{"progressToken":2,"progressToken":2}`, `{"progressToken":2,"ProgressToken":2}`,
+			`{"progressToken":{}}`, `{"requestId":1,"requestId":2}`, `{"requestId":[]}`, `{"uri":"x:1","uri":"x:1"}`, `{"uri":1}`,
+			`{"taskId":1,"status":"working"}`, `{"taskId":"t","taskId":"t"}`, `{"elicitationId":null}`,
+			`{"_meta":{"io.modelcontextprotocol/related-task":{"taskId":1}}}`, `{"_meta":{"io.modelcontextprotocol/related-task":{"taskId":"t","TaskId":"t"}}}`,
+			`{"_meta":{"io.modelcontextprotocol/related-task":7}}`, `{"_meta":{},"_meta":{}}`} {
+			for _, method := range []string{"progress", "cancelled", "resources/updated", "tasks/status", "elicitation/complete"} {
+				s.say(`{"method":"notifications/` + method + `","params":` + params + `}`)
+			}
+			if strings.Contains(params, "_meta") {
+				s.say(`{"method":"notifications/message","params":` + params + `}`)
+			}
+			a.say(`{"method":"notifications/progress","params":` + params + `}`)
+		}
+		s.say(`{"id":3,"result":{}}`, `{"id":"x","result":{}}`, `{"id":-1,"error":{}}`, `{"error":{}}`)
+		a.hears()
+		s.hears()
+		a.lives(s)
+
+		b := w.attach("b")
+		b.say(`{"id":1,"method":"initialize","params":{"capabilities":{"roots":{},"Roots":{}}}}`)
+		b.hears(`{"id":1,"error":{"code":-32602,"message":"Invalid params: key \"roots\" is not written that way"}}`)
+		b.say(`{"id":1,"method":"initialize"}`)
+		b.hears(`{"id":1,` + welcome + `}`)
 	})
 }

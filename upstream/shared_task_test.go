@@ -114,6 +114,26 @@ func TestSharedTaskList(t *testing.T) {
 	})
 }
 
+func TestSharedOldCursorsAreForgotten(t *testing.T) {
+	inSharedWorld(t, Upstream{}, func(w *sharedWorld) {
+		a := w.start("a")
+		s := w.server()
+		for i := range maxSharerCursors + 1 {
+			a.say(`{"id":1,"method":"tasks/list"}`)
+			s.say(fmt.Sprintf(`{"id":%d,"result":{"tasks":[],"nextCursor":"s"}}`, i+2))
+		}
+		s.heard()
+		a.heard()
+		a.say(`{"id":1,"method":"tasks/list","params":{"cursor":"1"}}`, `{"id":2,"method":"tasks/list","params":{"cursor":"2"}}`,
+			`{"id":3,"method":"tasks/list","params":{"cursor":"2","cursor":"3"}}`)
+		a.hears(`{"id":1,"error":{"code":-32602,"message":"Invalid params: unknown cursor"}}`,
+			`{"id":3,"error":{"code":-32602,"message":"Invalid params: duplicate key \"cursor\""}}`)
+		if n := len(s.heard()); n != 1 {
+			t.Errorf("the server was asked %d times", n)
+		}
+	})
+}
+
 // A server that gives one client's task id to another does not give the task away.
 func TestSharedTaskIDGivenTwice(t *testing.T) {
 	inSharedWorld(t, Upstream{}, func(w *sharedWorld) {
