@@ -21,7 +21,7 @@ const ways = {
   http: async (t) => remote(`http://${await listen(t, "process")}/mcp`),
   "shared, websocket": async (t) => remote(`ws://${await listen(t, "shared")}/ws`),
   "shared, http": async (t) => remote(`http://${await listen(t, "shared")}/mcp`),
-  "unix link, websocket": async (t) => remote(`ws://${await listen(t, "unix link")}/ws`),
+  "dialled-out link, websocket": async (t) => remote(`ws://${await listen(t, "dialled-out websocket link")}/ws`),
   "unix link, http": async (t) => remote(`http://${await listen(t, "unix link")}/mcp`),
 };
 
@@ -141,7 +141,8 @@ test("a shared server: to each client its own", async (t) => {
   await assert.rejects(call(alan.client, "ask", { message: "Who?" }), /cannot attribute/);
   const work = { steps: 3, hold: false };
   await call(alan.client, "work", work, { onprogress() {} });
-  const heard = (frames) => frames.flatMap(([, m]) => m.method === "notifications/progress" ? [m.params.progress] : []);
+  const heard = (frames) =>
+    frames.flatMap(([, m]) => (m.method === "notifications/progress" ? [m.params.progress] : []));
   assert.deepEqual([heard(ada.frames), heard(alan.frames)], [[1], [1, 2, 3]]);
 
   await alan.client.close();
@@ -154,7 +155,8 @@ test("a shared server: to each client its own", async (t) => {
 });
 
 test("two remote servers behind one connection", async (t) => {
-  const [everything, python] = [await peers["server-everything, sse"](t), await peers["python-sdk 2.x, Streamable HTTP"](t)];
+  const everything = await peers["server-everything, sse"](t);
+  const python = await peers["python-sdk, Streamable HTTP"](t);
   const proxy = await configured(t, {
     upstreams: { python: { url: python.url } },
     mcpServers: { everything: { type: "sse", url: everything.url } },

@@ -9,13 +9,10 @@
 // gets one error, and what comes back is used again.
 
 import assert from "node:assert/strict";
-import { readdirSync } from "node:fs";
 import { describe, test } from "node:test";
 import { call, connect, connectionClosed, hold, remote } from "./client.mjs";
 import { lists, peers } from "./peers.mjs";
-import { Child, behind, binary, configured, gone, here, records, serve, until } from "./proxy.mjs";
-
-const releases = readdirSync(here("python")).flatMap((name) => name.match(/^mcp-(.*)\.txt$/)?.[1] ?? []);
+import { Child, behind, binary, configured, gone, here, python, pythons, records, serve, until } from "./proxy.mjs";
 
 // How a client reaches the server, and how it leaves.
 const ends = {
@@ -26,7 +23,7 @@ const ends = {
   "HTTP, client deletes its session": { over: http, leave: close },
 };
 
-for (const release of releases) {
+for (const release of pythons) {
   describe(`python-sdk ${release}`, () => {
     for (const [name, end] of Object.entries(ends)) {
       for (const tool of ["work", "ask"]) {
@@ -37,7 +34,7 @@ for (const release of releases) {
 }
 
 async function vanish(t, release, tool, { over, leave }) {
-  const server = [here(`.venv-${release}/bin/python`), here("python/server.py")];
+  const server = [python(release), here("python/server.py")];
   const { target, proxy } = await over(t, server);
   const client = new Child(t, process.execPath, [here("python/client.mjs"), tool, ...target], {
     stdio: ["pipe", "pipe", "pipe"],
@@ -91,12 +88,23 @@ const clients = { websocket: (host) => remote(`ws://${host}/ws`), http: (host) =
 const links = Object.keys(behind).filter((way) => way.endsWith("link"));
 const remotes = Object.keys(peers).filter((name) => !name.startsWith("mcp-proxy"));
 
+for (const way of links) test(`${way}, proxy killed`, (t) => lostProxy(t, way));
 for (const [over, open] of Object.entries(clients)) {
   for (const way of links) test(`${way}, host killed, client over ${over}`, (t) => lostHost(t, way, open));
   for (const name of remotes) {
     test(`${name}, killed, client over ${over}`, (t) => lostServer(t, name, open));
     test(`${name}, killed between two calls, client over ${over}`, (t) => lostUnseen(t, name, open));
   }
+}
+
+async function lostProxy(t, way) {
+  const proxy = await behind[way](t, [process.execPath, here("server.mjs")]);
+  const { client, frames } = await connect(t, () => clients.websocket(proxy.host));
+  const pid = await call(client, "pid");
+  await hold(client, frames);
+  proxy.process.kill("SIGKILL");
+  await until("the server to be gone", () => gone(pid));
+  assert.equal(proxy.link.child.process.exitCode, null);
 }
 
 async function lostHost(t, way, open) {

@@ -7,6 +7,7 @@
 import assert from "node:assert/strict";
 import { readdirSync, readFileSync, rmSync } from "node:fs";
 import { test } from "node:test";
+import { peers } from "./peers.mjs";
 import { Child, behind, configured, freePort, here, script, serve } from "./proxy.mjs";
 
 const revision = "2025-11-25";
@@ -37,22 +38,21 @@ async function http(t) {
 }
 
 test("server-everything: nothing is worse than without the proxy", async (t) => {
-  const everything = script("server-everything");
-  const port = await freePort();
-  const server = new Child(t, process.execPath, [everything, "streamableHttp"], {
-    env: { ...process.env, PORT: port },
-  });
-  await server.match(/listening on port/);
-  const proxy = await serve(t, ["--", process.execPath, everything, "stdio"]);
-
-  const direct = await run(t, `http://127.0.0.1:${port}/mcp`, "direct");
-  const proxied = await run(t, `http://${proxy.host}/mcp`, "proxied");
-  // Where the proxy answers with JSON, as it may, how a stream begins is not asked.
-  const asked = ([check]) => !check.startsWith("server-sse-polling/") || !proxied.has(json);
-  const worse = [...direct].filter(asked).filter(([check, status]) => rank(proxied.get(check)) < rank(status));
-  assert.deepEqual(worse, []);
-  const better = [...direct].filter(([check, status]) => rank(proxied.get(check)) > rank(status));
-  t.diagnostic(`${direct.size} checks, ${better.length} better: ${better.map(([check]) => check)}`);
+  const peer = await peers["server-everything, streamableHttp"](t);
+  const fronts = {
+    stdio: await serve(t, ["--", process.execPath, script("server-everything"), "stdio"]),
+    http: await configured(t, { upstreams: { main: { url: peer.url } } }),
+  };
+  const direct = await run(t, peer.url, "everything-direct");
+  for (const [way, { host }] of Object.entries(fronts)) {
+    const proxied = await run(t, `http://${host}/mcp`, `everything-${way}`);
+    // Where the proxy answers with JSON, as it may, how a stream begins is not asked.
+    const asked = ([check]) => !check.startsWith("server-sse-polling/") || !proxied.has(json);
+    const worse = [...direct].filter(asked).filter(([check, status]) => rank(proxied.get(check)) < rank(status));
+    assert.deepEqual(worse, [], way);
+    const better = [...direct].filter(([check, status]) => rank(proxied.get(check)) > rank(status));
+    t.diagnostic(`${way}: ${direct.size} checks, ${better.length} better: ${better.map(([check]) => check)}`);
+  }
 });
 
 /** Runs the suite against url; the outcome of every check, keyed "scenario/check#n". */

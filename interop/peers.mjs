@@ -2,7 +2,7 @@
 
 import assert from "node:assert/strict";
 import { call, connect, hold, remote, stdio } from "./client.mjs";
-import { Child, freePort, here, script, serve, until } from "./proxy.mjs";
+import { Child, freePort, here, python, pythons, script, serve, until } from "./proxy.mjs";
 
 const everything = {
   work: { name: "trigger-long-running-operation", arguments: { duration: 0.3, steps: 3 } },
@@ -17,7 +17,7 @@ const everything = {
   subscribe: "demo://resource/static/document/features.md",
 };
 
-const python = {
+const interop = {
   work: { name: "work", arguments: { steps: 3, hold: false } },
   hold: { name: "work", args: { steps: 1, hold: true } },
   asks: [
@@ -38,11 +38,11 @@ export const peers = {
   "server-everything, streamableHttp": (t, port) => startEverything(t, "streamableHttp", "/mcp", port),
   "server-everything, sse": (t, port) => startEverything(t, "sse", "/sse", port),
 
-  async "python-sdk 2.x, Streamable HTTP"(t, port) {
+  async "python-sdk, Streamable HTTP"(t, port) {
     port ??= await freePort();
-    const child = new Child(t, here(".venv-2.3.0/bin/python"), [here("python/peer.py"), port]);
+    const child = new Child(t, python(pythons.at(-1)), [here("python/peer.py"), port]);
     await child.match(/running on/);
-    return at(`http://127.0.0.1:${port}/mcp`, { ...python, child, port });
+    return at(`http://127.0.0.1:${port}/mcp`, { ...interop, child, port });
   },
 
   "mcp-proxy, Streamable HTTP": (t) => startChain(t, (host) => `http://${host}/mcp`),

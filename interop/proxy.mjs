@@ -3,7 +3,7 @@
 
 import { spawn } from "node:child_process";
 import { once } from "node:events";
-import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { createServer } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -18,6 +18,11 @@ export const binary = process.env.MCP_PROXY ?? here("out/mcp-proxy");
 
 /** The script that an npm package here starts its server with. */
 export const script = (name) => here(`node_modules/@modelcontextprotocol/${name}/dist/index.js`);
+
+/** The releases of python-sdk that are tested, the oldest first, and the interpreter that has one. */
+export const pythons = readdirSync(here("python")).flatMap((name) => name.match(/^mcp-(.*)\.txt$/)?.[1] ?? []);
+pythons.sort((a, b) => a.localeCompare(b, "en", { numeric: true }));
+export const python = (release) => here(`.venv-${release}/bin/python`);
 
 mkdirSync(here("out"), { recursive: true });
 
@@ -89,6 +94,7 @@ export const behind = {
   async "unix link"(t, command) {
     const url = `unix://${join(directory(t), "link.sock")}`;
     const link = new Link(t, ["--listen", url], command);
+    await link.child.match(/listening on/);
     const proxy = await configured(t, { links: { away: { dial: url } } });
     return link.up(proxy);
   },
