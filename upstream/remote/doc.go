@@ -1,3 +1,65 @@
 // Package remote holds sessions with MCP servers elsewhere, each a
-// [jsonrpc.Conn].
+// [jsonrpc.Conn]: Streamable HTTP (2025-03-26 to 2025-11-25), HTTP+SSE
+// (2024-11-05), and WebSockets.
+//
+//	                    ┌─ request ────────► call ─► POST ─► exchange ─┐
+//	Send ─► session ────┤                                              ├─► Recv
+//	                    └─ all the rest ───► talk ─► POST              │
+//	                                         listen ◄─ GET ────────────┘
+//
+// A session is one peer, the session as the server knows it, and another one when
+// the server has forgotten it. Requests are posted concurrently; notifications
+// and responses one after the other, since they could overtake each other. Their
+// order towards requests is kept where it matters: all wait for the answer to
+// initialize, then for initialized to be accepted; a cancellation waits until its
+// request was written. One for a request that was not written at all takes it
+// back.
+//
+// What comes on the response to a request is Related to it. What comes on the
+// stream of a GET is not, and on HTTP+SSE nothing is.
+//
+// # What becomes of a request
+//
+//   - It gets what the server replied, also when that came with an error status.
+//   - A reply that cannot be used, or a response that is no reply, is the error
+//     invalid_response; nothing hangs because of it.
+//   - A stream that breaks off is resumed behind its last event; without one, or
+//     when that fails, it is the connection-closed error. A request that may have
+//     run is never posted again.
+//   - A 404 to a session's id says that it did not run: then one new session is
+//     made for all who hear so (initialize, initialized, the log level, the
+//     subscriptions), and it is posted once more. Other requests of the lost
+//     session get the connection-closed error, its questions are cancelled, and
+//     list_changed says that something may have.
+//   - Anything else is the connection-closed error. Its phase is not_sent exactly
+//     if no connection was made that could have carried the request.
+//
+// If initialize has no answer the session ends: Recv returns the
+// [*jsonrpc.ClosedError]. So it does when the stream of HTTP+SSE ends. After 400,
+// 404 or 405 to initialize the server is tried as one of HTTP+SSE.
+//
+// # Goroutines
+//
+// Of a session, all waited for by Close: talk, from the first Send; one run for
+// each call; listen, or for HTTP+SSE readLegacy; make, while a lost session is
+// renewed, which goes on as listen; giveUpSilent for a second after that; and
+// answers that Send makes itself until they are received. Dial starts none.
+// websocket.go and websocket_throttle.go name their own.
+//
+// Invariants:
+//   - Whoever takes a call out of session.calls answers it, and a cancelled one is
+//     not answered.
+//   - Every queue and body is bounded: 16 messages for Recv, then streams wait; 64
+//     notifications and responses, then Send waits; 4096 calls, then one gets the
+//     error overloaded; an event or a JSON body by Limits, comments of an event
+//     stream cost nothing; compressed bodies are refused. Calls beyond
+//     MaxConcurrent wait unsent.
+//   - No lock is held across I/O, but for the reading of header files, which
+//     everybody needs who would wait for it.
+//   - Each failure of many requests at once is one line of the log; header values
+//     and URLs stand in none.
+//
+// The package does not look into messages, except for the version and the
+// capabilities in the reply to initialize, and what a new session must be told
+// again. It does not time out requests, nor know of other upstreams.
 package remote

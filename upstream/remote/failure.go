@@ -40,6 +40,14 @@ func (f *failure) answer(upstream string, id jsonrpc.ID) *jsonrpc.Message {
 	return jsonrpc.NewError(id, jsonrpc.ConnectionClosed(jsonrpc.CodeInternalError, upstream, f.cause, f.phase))
 }
 
+// told returns the kind of a failure and what is to be said about it in a log.
+func (f *failure) told() (cause string, err error) {
+	if f.invalid {
+		return "invalid response", errors.New(f.cause)
+	}
+	return f.cause, f.err
+}
+
 // invalid returns the failure of a request whose answer cannot be used.
 func invalid(reason string) *failure {
 	return &failure{cause: reason, phase: jsonrpc.InFlight, invalid: true}
@@ -131,7 +139,8 @@ func causeOf(err error) string {
 func isTLS(err error) bool {
 	_, certificate := errors.AsType[*tls.CertificateVerificationError](err)
 	_, record := errors.AsType[tls.RecordHeaderError](err)
-	_, alert := errors.AsType[tls.AlertError](err)
+	op, isOp := errors.AsType[*net.OpError](err)
+	alert := isOp && (op.Op == "remote error" || op.Op == "local error") // as crypto/tls names those who say so
 	_, authority := errors.AsType[x509.UnknownAuthorityError](err)
 	_, host := errors.AsType[x509.HostnameError](err)
 	_, other := errors.AsType[x509.CertificateInvalidError](err)

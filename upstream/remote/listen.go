@@ -11,6 +11,9 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
 )
 
+// healthy is how long a stream lives that is no failure though nothing came.
+const healthy = 10 * time.Second
+
 // listen reads what the server says outside of calls, for as long as p lives. A
 // server need not offer that; one that did and broke off is asked again.
 func (s *session) listen(p *peer) {
@@ -19,27 +22,29 @@ func (s *session) listen(p *peer) {
 	}
 	l := listener{s: s, p: p}
 	for worked := false; ; {
+		began := time.Now()
 		status := l.listen(p.ctx)
 		switch {
 		case p.ctx.Err() != nil:
 			return
 		case status == http.StatusOK:
 			worked = true
-		case status == http.StatusNotFound && p.id != "" && worked:
-			s.renew(p.ctx, p) // nobody else may notice for long
-			return
 		case !worked || status == http.StatusMethodNotAllowed:
 			s.log.Debug("upstream offers no stream outside of calls", "status", status)
 			return
+		case status == http.StatusNotFound && p.id != "": // no request may notice for long
+			if _, f := s.renew(p.ctx, p); f == nil {
+				return
+			}
 		case status != 0 && status < 500:
 			l.lastID = "" // that may be what it does not like
 		}
-		if l.progress {
+		if l.progress || time.Since(began) > healthy {
 			pause.Reset()
 		}
 		next := pause.NextBackOff()
-		if l.progress && l.retry > 0 {
-			next = l.retry
+		if l.progress {
+			next = wait(l.retry, next)
 		}
 		if sleep(p.ctx, max(next, l.retry)) != nil {
 			return
@@ -115,8 +120,12 @@ func (s *session) unrelated(text string, err error, p *peer) bool {
 		elements = []*jsonrpc.Message{m}
 	}
 	for _, e := range elements {
-		if c := s.find(e.ID); e.IsResponse() && c != nil {
-			s.reply(c, e)
+		if e.IsResponse() {
+			if c := s.find(e.ID); c != nil {
+				s.reply(c, e)
+			} else {
+				s.log.Debug("late response dropped", "id", e.ID.String())
+			}
 			continue
 		}
 		s.asked(e, p)

@@ -2,7 +2,6 @@ package remote
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -224,9 +223,5 @@ func (s *session) fail(cause string, err error) {
 // failed ends the session because of how a request failed that it cannot do
 // without.
 func (s *session) failed(f *failure) {
-	cause, err := f.cause, f.err
-	if f.invalid {
-		cause, err = "invalid response", errors.New(f.cause)
-	}
-	s.fail(cause, err)
+	s.fail(f.told())
 }

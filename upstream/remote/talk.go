@@ -87,12 +87,14 @@ func (s *session) mayTalk(t told) bool {
 	if t.cancels == nil {
 		return true
 	}
+	late := time.NewTimer(talkTimeout)
+	defer late.Stop()
 	select {
 	case <-t.cancels.reach.written:
-		return true
+	case <-late.C: // what began to be sent counts as sent
 	case <-s.hurry.Done():
-		return false
 	}
+	return s.hurry.Err() == nil
 }
 
 // isReady lets the messages behind initialized go, and begins to listen.

@@ -29,15 +29,16 @@ type failures struct {
 
 // count notes that a request failed.
 func (t *tally) count(f *failure) {
+	cause, err := f.told()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.failures == nil {
 		t.failures = make(map[string]*failures)
 	}
-	if t.failures[f.cause] == nil {
-		t.failures[f.cause] = &failures{err: f.err}
+	if t.failures[cause] == nil {
+		t.failures[cause] = &failures{err: err}
 	}
-	t.failures[f.cause].count++
+	t.failures[cause].count++
 	if t.timer == nil {
 		t.timer = time.AfterFunc(gathered, t.flush)
 	}

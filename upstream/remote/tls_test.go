@@ -1,0 +1,102 @@
+package remote
+
+import (
+	"crypto/tls"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"testing"
+
+	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+)
+
+// TestHTTP2 runs many calls over one connection.
+func TestHTTP2(t *testing.T) {
+	f := newFake(t)
+	h := httptest.NewUnstartedServer(f)
+	h.EnableHTTP2 = true
+	h.StartTLS()
+	defer h.Close()
+	f.handle("tools/call", func(w http.ResponseWriter, r *http.Request, m *jsonrpc.Message) {
+		if r.ProtoMajor != 2 {
+			t.Errorf("the protocol is %s", r.Proto)
+		}
+		stream(w, sseResult(m, `{}`))
+	})
+	s, _ := server(t, h.URL)
+	s.TLS = h.Client().Transport.(*http.Transport).TLSClientConfig
+	c := shaken(t, s)
+	for i := range 50 {
+		c.request(int64(i+1), "tools/call", "")
+	}
+	for range 50 {
+		if m := c.recv(); m.Result == nil {
+			t.Errorf("got %s", m.Append(nil))
+		}
+	}
+	c.close()
+}
+
+func TestClientCertificate(t *testing.T) {
+	f := newFake(t)
+	h := httptest.NewUnstartedServer(f)
+	h.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, 0)
+	h.TLS = &tls.Config{ClientAuth: tls.RequireAnyClientCert}
+	h.StartTLS()
+	defer h.Close()
+	roots := h.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs
+	s, _ := server(t, h.URL)
+	s.TLS = &tls.Config{RootCAs: roots, Certificates: h.TLS.Certificates}
+	c := shaken(t, s)
+	c.request(1, "ping", "")
+	wantResult(t, c.recv(), 1, `{}`)
+	c.close()
+
+	s, _ = server(t, h.URL)
+	s.TLS = &tls.Config{RootCAs: roots}
+	c = dial(t, s)
+	c.request(0, "initialize", initParams)
+	if end := c.end(); end.Cause != "TLS handshake failed" || end.Delivered {
+		t.Errorf("the end is %+v", end)
+	}
+}
+
+// TestProxy sends requests through an HTTP proxy, as the environment may want.
+func TestProxy(t *testing.T) {
+	f := newFake(t)
+	through := make(chan string, 100)
+	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		through <- r.Method
+		r.RequestURI = ""
+		resp, err := http.DefaultTransport.RoundTrip(r)
+		if err != nil {
+			w.WriteHeader(http.StatusBadGateway)
+			return
+		}
+		defer resp.Body.Close()
+		for name, values := range resp.Header {
+			w.Header()[name] = values
+		}
+		w.WriteHeader(resp.StatusCode)
+		io.Copy(w, resp.Body)
+	}))
+	defer http.DefaultTransport.(*http.Transport).CloseIdleConnections()
+	defer proxy.Close()
+	s, _ := server(t, f.URL)
+	s.once.Do(s.prepare)
+	transport := s.client.Transport.(*http.Transport)
+	if transport.Proxy == nil { // which reads the environment once for a process, and not for loopback
+		t.Fatal("no proxies")
+	}
+	at, _ := url.Parse(proxy.URL)
+	transport.Proxy = http.ProxyURL(at)
+	c := shaken(t, s)
+	c.request(1, "ping", "")
+	wantResult(t, c.recv(), 1, `{}`)
+	c.close()
+	if len(through) < 4 {
+		t.Errorf("%d requests through the proxy", len(through))
+	}
+}
