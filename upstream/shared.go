@@ -48,12 +48,13 @@ type sharedTable struct {
 //   - Whoever takes a call out of its sharer's table answers it.
 type shared struct {
 	// Static after construction.
-	name   string
-	roots  []string // answer roots/list outside of any call; nil refuses it
-	near   *jsonrpc.PipeConn
-	forced context.Context // done: nothing waits any more
-	force  context.CancelFunc
-	wg     sync.WaitGroup // writeServer
+	name     string
+	roots    []string // answer roots/list outside of any call; nil refuses it
+	outBytes int      // that a client may have not read yet: two of the largest messages
+	near     *jsonrpc.PipeConn
+	forced   context.Context // done: nothing waits any more
+	force    context.CancelFunc
+	wg       sync.WaitGroup // writeServer
 
 	mu      sync.Mutex // guards the fields below, and those of the sharers that say so
 	sharers map[*sharer]struct{}
@@ -77,9 +78,9 @@ type shared struct {
 	ended   bool
 }
 
-func newShared(name string, roots []string, near *jsonrpc.PipeConn) *shared {
+func newShared(name string, up *Upstream, limits jsonrpc.Limits, near *jsonrpc.PipeConn) *shared {
 	sh := &shared{
-		name: name, roots: roots, near: near,
+		name: name, roots: up.Roots, outBytes: 2 * limits.MaxMessage(), near: near,
 		sharers: make(map[*sharer]struct{}),
 		calls:   make(map[int64]*sharedCall),
 		asked:   make(map[jsonrpc.ID]*sharedQuestion),
@@ -122,7 +123,7 @@ func (h *Host) openShared(name string, up *Upstream) *shared {
 		return sh
 	}
 	near, far := jsonrpc.Pipe()
-	sh := newShared(name, up.Roots, near)
+	sh := newShared(name, up, h.Limits, near)
 	h.wg.Go(func() { _ = h.attachAlone(sh.forced, claimID{name, sharedKey}, up, far) }) // near.Recv says it, too
 	h.wg.Go(sh.run)
 	if h.shared.open == nil {

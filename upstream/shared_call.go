@@ -119,6 +119,7 @@ func (s *sharer) forward(c *sharedCall, m *jsonrpc.Message, edits ...jsonrpc.Edi
 		s.fail(c, invalidParams(err.Error()))
 		return
 	}
+	c.creates = bytes.Contains(m.Params, []byte(`"task"`)) && strings.HasPrefix(member(m.Params, "task"), "{")
 	sh := s.sh
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
@@ -126,7 +127,6 @@ func (s *sharer) forward(c *sharedCall, m *jsonrpc.Message, edits ...jsonrpc.Edi
 		return
 	}
 	n := sh.mintLocked(c)
-	c.creates = bytes.Contains(m.Params, []byte(`"task"`)) && strings.HasPrefix(member(m.Params, "task"), "{")
 	if !token.IsZero() {
 		c.token = bytes.Clone(token.Of(m.Params))
 		edits = append(edits, jsonrpc.Edit{Span: token, With: jsonrpc.IntID(n).Raw()})

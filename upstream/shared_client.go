@@ -15,11 +15,11 @@ import (
 )
 
 const (
-	// What a client has not read yet; one message may be larger. A client that
-	// lets more come together loses its stream, since the server must not wait
-	// for it and what is lost could not be told.
-	maxOut      = 8192
-	maxOutBytes = 8 << 20
+	// maxOut bounds the messages that a client has not read yet, beside their
+	// bytes (shared.outBytes). A client that lets more come together loses its
+	// stream, since the server must not wait for it and what is lost could not
+	// be told.
+	maxOut = 8192
 
 	// flushTime is how long a client may take to read what the server had said
 	// before it ended.
@@ -171,7 +171,7 @@ func (s *sharer) putLocked(m *jsonrpc.Message) {
 		return
 	}
 	size := m.Size()
-	if len(s.out) >= maxOut || len(s.out) > 0 && s.outBytes+size > maxOutBytes {
+	if len(s.out) >= maxOut || len(s.out) > 0 && s.outBytes+size > s.sh.outBytes {
 		s.sh.dropLocked(s, &jsonrpc.ClosedError{Cause: causeTooSlow, Delivered: true}, false)
 		return
 	}

@@ -223,6 +223,7 @@ func TestSharedSlowClient(t *testing.T) {
 	for name, size := range map[string]int{"many": 10, "large": 256 << 10} {
 		t.Run(name, func(t *testing.T) {
 			inSharedWorld(t, Upstream{}, func(w *sharedWorld) {
+				w.host.Limits.Message = 4 << 20
 				a, slow := w.start("a"), w.attachDeaf("slow")
 				slow.say(`{"id":1,"method":"initialize","params":{}}`, `{"id":2,"method":"x","params":{"_meta":{"progressToken":1}}}`)
 				s := w.server()
@@ -247,6 +248,38 @@ func TestSharedSlowClient(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Several that do not read end one after the other, in the middle of what goes to
+// all, and let go of what they had.
+func TestSharedSlowClients(t *testing.T) {
+	inSharedWorld(t, Upstream{}, func(w *sharedWorld) {
+		a := w.start("a")
+		s := w.server()
+		a.say(`{"id":1,"method":"logging/setLevel","params":{"level":"error"}}`)
+		s.say(`{"id":2,"result":{}}`)
+		s.heard()
+		var slow []*sharedClient
+		for i := range 3 {
+			c := w.attachDeaf(fmt.Sprint("slow", i))
+			c.say(`{"id":1,"method":"initialize","params":{}}`, subscribeTo(2, "x:1"))
+			slow = append(slow, c)
+		}
+		s.hears(`{"id":3,"method":"logging/setLevel","params":{"level":"info"}}`, `{"id":4,"method":"resources/subscribe","params":{"uri":"x:1"}}`)
+		s.say(`{"id":3,"result":{}}`, `{"id":4,"result":{}}`)
+		for range maxOut/1000 + 2 {
+			for range 1000 {
+				s.sayText(`{"method":"notifications/tools/list_changed"}`)
+			}
+			a.heard()
+		}
+		s.hears(`{"id":5,"method":"resources/unsubscribe","params":{"uri":"x:1"}}`, `{"id":6,"method":"logging/setLevel","params":{"level":"error"}}`)
+		for _, c := range slow {
+			c.listen()
+			c.ends(causeTooSlow, true)
+		}
+		a.lives(s)
+	})
 }
 
 // A client that is not reading when the server ends is not waited for for ever.
