@@ -40,9 +40,10 @@ type Client struct {
 
 	// Announced, if it is not nil, is called with what the host announces: once
 	// a link is up, whenever it changes, and again when a lost link is back.
-	// Lost is called when a link that was up has ended and no newer one has
-	// taken its place; err is the cause. The calls come one after another, in
-	// order; the link waits for them. Neither may call Serve.
+	// Lost is called with the cause when a link that was up has ended, also if a
+	// newer one has replaced it. The calls come one after another: those for one
+	// link, Lost the last, and then those for the next. The link waits for them,
+	// and neither may wait for Serve.
 	Announced func(upstreams []Upstream)
 	Lost      func(err error)
 
@@ -85,14 +86,15 @@ func (c *Client) serve(ctx context.Context, carrier net.Conn, ended func(up bool
 	case l.begun() == nil:
 		err = strange(err)
 	}
-	last := c.detach(l)
+	c.detach(l)
 	l.part(err, byeTimeout)
 	err = l.close(err)
 	talk.Wait()
-	if last && c.Lost != nil {
+	up := c.Trusted || l.begun() != nil
+	if up && c.Lost != nil {
 		c.Lost(err)
 	}
-	ended(l.begun() != nil, err)
+	ended(up, err)
 	return err
 }
 
@@ -154,16 +156,14 @@ func (c *Client) attach(l *link, over chan struct{}) (before chan struct{}) {
 	return before
 }
 
-// detach reports whether l was the link.
-func (c *Client) detach(l *link) bool {
+// detach lets nobody use l any more.
+func (c *Client) detach(l *link) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.link != l {
-		return false
+	if c.link == l {
+		c.lost = time.Now()
+		c.setLocked(nil)
 	}
-	c.lost = time.Now()
-	c.setLocked(nil)
-	return true
 }
 
 func (c *Client) setLocked(l *link) {

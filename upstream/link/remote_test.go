@@ -7,6 +7,7 @@ import (
 	"net"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -254,8 +255,9 @@ func TestReplaced(t *testing.T) {
 	l, dial := listenAt(t, Endpoint{URL: "tcp://127.0.0.1:0"}, Endpoint{URL: "tcp://127.0.0.1:0"})
 	c, ends := &Client{}, make(chan error, 2)
 	announced := make(chan []Upstream, 2)
-	c.Announced = func(u []Upstream) { announced <- u }
-	c.Lost = func(err error) { t.Errorf("lost: %v", err) }
+	var calls []string // in order, since they never overlap
+	c.Announced = func(u []Upstream) { calls = append(calls, "announced"); announced <- u }
+	c.Lost = func(error) { calls = append(calls, "lost") }
 	ctx, stop := context.WithCancel(t.Context())
 	s := &Server{Handle: handle, Upstreams: []Upstream{{Name: "files"}}}
 	serverEnd := make(chan error, 1)
@@ -278,10 +280,12 @@ func TestReplaced(t *testing.T) {
 		t.Errorf("the old link ended with %v, want %v", err, errReplaced)
 	}
 	open(t, c).Close()
-	c.Lost = nil
 	stop()
 	await(t, ends)
 	await(t, serverEnd)
+	if want := []string{"announced", "lost", "announced", "lost"}; !slices.Equal(calls, want) {
+		t.Errorf("called %v, want %v", calls, want)
+	}
 }
 
 // TestLastWords cancels the proxy's end just after a stream was closed: what it
