@@ -86,12 +86,11 @@ async function close(client) {
 
 const clients = { websocket: (host) => remote(`ws://${host}/ws`), http: (host) => remote(`http://${host}/mcp`) };
 const links = Object.keys(behind).filter((way) => way.endsWith("link"));
-const remotes = Object.keys(peers).filter((name) => !name.startsWith("mcp-proxy"));
 
 for (const way of links) test(`${way}, proxy killed`, (t) => lostProxy(t, way));
 for (const [over, open] of Object.entries(clients)) {
   for (const way of links) test(`${way}, host killed, client over ${over}`, (t) => lostHost(t, way, open));
-  for (const name of remotes) {
+  for (const name of Object.keys(peers)) {
     test(`${name}, killed, client over ${over}`, (t) => lostServer(t, name, open));
     test(`${name}, killed between two calls, client over ${over}`, (t) => lostUnseen(t, name, open));
   }

@@ -45,8 +45,8 @@ export const peers = {
     return at(`http://127.0.0.1:${port}/mcp`, { ...interop, child, port });
   },
 
-  "mcp-proxy, Streamable HTTP": (t) => startChain(t, (host) => `http://${host}/mcp`),
-  "mcp-proxy, WebSocket": (t) => startChain(t, (host) => `ws://${host}/ws`),
+  "mcp-proxy, Streamable HTTP": (t, port) => startChain(t, "http", "/mcp", port),
+  "mcp-proxy, WebSocket": (t, port) => startChain(t, "ws", "/ws", port),
 };
 
 async function startEverything(t, transport, path, port) {
@@ -59,10 +59,12 @@ async function startEverything(t, transport, path, port) {
 }
 
 /** Another mcp-proxy, in front of a server that a client reaches directly over stdio. */
-async function startChain(t, url) {
+async function startChain(t, scheme, path, port) {
   const command = [process.execPath, script("server-everything"), "stdio"];
-  const child = await serve(t, ["--", ...command]);
-  return { ...at(url(child.host), { ...everything, child }), direct: () => stdio(command) };
+  const child = await serve(t, ["--", ...command], { port });
+  const [, bound] = child.host.split(":");
+  const peer = { ...everything, child, port: bound, resumable: scheme === "http" };
+  return { ...at(`${scheme}://${child.host}${path}`, peer), direct: () => stdio(command) };
 }
 
 function at(url, peer) {

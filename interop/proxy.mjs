@@ -66,9 +66,9 @@ export class Child {
   }
 }
 
-/** `mcp-proxy serve` on a port of its own; host is HOST:PORT. */
-export async function serve(t, args, options) {
-  const child = new Child(t, binary, ["serve", "--listen", "127.0.0.1:0", ...args], options);
+/** `mcp-proxy serve`, on a free port if none is given; host is HOST:PORT. */
+export async function serve(t, args, { port = 0, ...options } = {}) {
+  const child = new Child(t, binary, ["serve", "--listen", `127.0.0.1:${port}`, ...args], options);
   [child.host] = await child.match(/127\.0\.0\.1:[1-9]\d*/);
   return child;
 }
