@@ -3,8 +3,6 @@ package upstream
 import (
 	"context"
 	"errors"
-	"maps"
-	"slices"
 	"sync"
 	"time"
 
@@ -19,6 +17,8 @@ const sharedKey = "shared"
 type sharedTable struct {
 	open    map[string]*shared // by upstream; one that has ended is replaced at the next need
 	stopped bool               // by Stop: no more are opened
+	forced  context.Context    // of all; nil before the first
+	force   context.CancelFunc // by Stop
 }
 
 // A shared stands between one session with a server and the streams of many
@@ -53,8 +53,7 @@ type shared struct {
 	outBytes int      // that a client may have not read yet: two of the largest messages
 	near     *jsonrpc.PipeConn
 	forced   context.Context // done: nothing waits any more
-	force    context.CancelFunc
-	wg       sync.WaitGroup // writeServer
+	wg       sync.WaitGroup  // writeServer
 
 	mu      sync.Mutex // guards the fields below, and those of the sharers that say so
 	sharers map[*sharer]struct{}
@@ -87,7 +86,6 @@ func newShared(name string, up *Upstream, limits jsonrpc.Limits, near *jsonrpc.P
 		subs:    make(map[string]*sharedSub),
 		urls:    make(map[string]*sharer),
 	}
-	sh.forced, sh.force = context.WithCancel(context.Background())
 	sh.wake.L = &sh.mu
 	sh.initialize()
 	return sh
@@ -100,37 +98,36 @@ func (h *Host) share(ctx context.Context, name, key string, up *Upstream, c json
 		return refuse(c, context.Cause(ctx))
 	}
 	s := newSharer(c, h.logger().With("upstream", name, "session", short(key)))
-	for {
-		sh := h.openShared(name, up)
-		if sh == nil {
-			return refuse(c, errors.New("the host stops"))
-		}
-		if sh.join(s) {
-			return s.serve(ctx)
-		}
+	if !h.joinShared(name, up, s) {
+		return refuse(c, errors.New("the host stops"))
 	}
+	return s.serve(ctx)
 }
 
-// openShared returns the shared upstream of a name, starting its server if need
-// be; nil after Stop.
-func (h *Host) openShared(name string, up *Upstream) *shared {
+// joinShared makes s a sharer of the upstream of that name, and starts its server
+// if need be: once, so that a start which fails at once is s's to hear of. It
+// reports false after Stop.
+func (h *Host) joinShared(name string, up *Upstream, s *sharer) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.shared.stopped {
-		return nil
+		return false
 	}
-	if sh := h.shared.open[name]; sh != nil && !sh.hasEnded() {
-		return sh
+	if sh := h.shared.open[name]; sh != nil && sh.join(s) {
+		return true
+	}
+	if h.shared.open == nil {
+		h.shared.open = make(map[string]*shared)
+		h.shared.forced, h.shared.force = context.WithCancel(context.Background())
 	}
 	near, far := jsonrpc.Pipe()
 	sh := newShared(name, up, h.Limits, near)
+	sh.forced = h.shared.forced
+	sh.join(s)
 	h.wg.Go(func() { _ = h.attachAlone(sh.forced, claimID{name, sharedKey}, up, far) }) // near.Recv says it, too
 	h.wg.Go(sh.run)
-	if h.shared.open == nil {
-		h.shared.open = make(map[string]*shared)
-	}
 	h.shared.open[name] = sh
-	return sh
+	return true
 }
 
 // Stop ends the shared upstreams, which outlive their streams, as they wish and by
@@ -140,17 +137,15 @@ func (h *Host) openShared(name string, up *Upstream) *shared {
 func (h *Host) Stop(ctx context.Context) {
 	h.mu.Lock()
 	h.shared.stopped = true
-	open := slices.Collect(maps.Values(h.shared.open))
+	open, force := h.shared.open, h.shared.force // from here on as they are
 	h.mu.Unlock()
 	for _, sh := range open {
 		sh.stop(causeHostStopped)
 	}
-	unhook := context.AfterFunc(ctx, func() {
-		for _, sh := range open {
-			sh.force()
-		}
-	})
-	defer unhook()
+	if force != nil { // it reaches servers that have ended and are not gone yet, too
+		unhook := context.AfterFunc(ctx, force)
+		defer unhook()
+	}
 	h.wg.Wait()
 }
 
@@ -222,12 +217,6 @@ func (sh *shared) end(err error) {
 	sh.calls, sh.asked, sh.subs, sh.urls, sh.tasks = nil, nil, nil, nil, sharedTasks{}
 	sh.queue, sh.held = nil, nil
 	sh.wake.Broadcast()
-}
-
-func (sh *shared) hasEnded() bool {
-	sh.mu.Lock()
-	defer sh.mu.Unlock()
-	return sh.ended
 }
 
 // initialize makes the first call, before there is anybody to hear of it. What is

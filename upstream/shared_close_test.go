@@ -184,6 +184,23 @@ func TestSharedProcessEndsWithTheHost(t *testing.T) {
 	}
 }
 
+// Force reaches a server that has been replaced and is still on its way out.
+func TestSharedStopForcesWhatWasReplaced(t *testing.T) {
+	command := fakeCommand("ignores-eof", "ignores-term")
+	command.StopGrace = time.Minute
+	r := newRigOf(t, Upstream{Command: &command, Shared: true})
+	c := r.start("a")
+	c.send("close-stdout", 0)
+	c.ends("stdout closed", true)
+	c.returned()
+	again := r.start("a")
+	again.Close()
+	again.returned()
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	r.host.Stop(ctx) // it does not wait for a minute
+}
+
 func TestSharedStopEndsClients(t *testing.T) {
 	inSharedWorld(t, Upstream{}, func(w *sharedWorld) {
 		a, b := w.start("a"), w.start("b")

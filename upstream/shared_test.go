@@ -82,6 +82,25 @@ func TestSharedRefusedInitializeEndsAllThatWait(t *testing.T) {
 	}
 }
 
+// However many come at once, there is one start for them, and one for those who
+// come after it has failed.
+func TestSharedStartsOnce(t *testing.T) {
+	for range 50 {
+		inSharedWorld(t, Upstream{}, func(w *sharedWorld) {
+			w.dialErr = &jsonrpc.ClosedError{Cause: "connection refused"}
+			for i := range 8 {
+				w.attach(fmt.Sprint("c", i))
+			}
+			for _, c := range w.clients {
+				c.ends("connection refused", false)
+			}
+			if w.dials > freeFailures+1 {
+				t.Errorf("%d dials", w.dials)
+			}
+		})
+	}
+}
+
 // The claim and its back-off are the server's, not a client's.
 func TestSharedBackOffIsTheServers(t *testing.T) {
 	inSharedWorld(t, Upstream{}, func(w *sharedWorld) {
