@@ -29,7 +29,7 @@ func (s *session) leave() {
 	begun, unfinished := s.closing()
 	close(s.left)
 	if begun {
-		<-s.told
+		<-s.talked
 	}
 	for _, c := range unfinished {
 		select {

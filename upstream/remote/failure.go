@@ -40,8 +40,8 @@ func (f *failure) answer(upstream string, id jsonrpc.ID) *jsonrpc.Message {
 	return jsonrpc.NewError(id, jsonrpc.ConnectionClosed(jsonrpc.CodeInternalError, upstream, f.cause, f.phase))
 }
 
-// told returns the kind of a failure and what is to be said about it in a log.
-func (f *failure) told() (cause string, err error) {
+// forLog returns the kind of a failure and what is to be said about it in a log.
+func (f *failure) forLog() (cause string, err error) {
 	if f.invalid {
 		return "invalid response", errors.New(f.cause)
 	}

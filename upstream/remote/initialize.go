@@ -2,7 +2,6 @@ package remote
 
 import (
 	"context"
-	"errors"
 	"net/http"
 
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
@@ -35,9 +34,7 @@ func (s *session) initialize(c *call) {
 	}
 	defer x.linger(c)
 	if f != nil {
-		if !errors.Is(context.Cause(c.ctx), context.Canceled) {
-			s.failed(f)
-		}
+		s.failed(f)
 		return
 	}
 	s.mu.Lock()
@@ -72,8 +69,6 @@ func (s *session) greet(ctx context.Context, m *jsonrpc.Message, related jsonrpc
 		if len(version) <= maxVersion && visible(version) {
 			p.version = version
 		}
-	} else {
-		p.id = "" // no session has begun
 	}
 	return x, reply, f
 }

@@ -88,8 +88,7 @@ func (s *session) readLegacy(resp *http.Response, events *events, p *peer) {
 	for {
 		ev, err := events.next()
 		if err != nil && !errors.Is(err, errEventTooLong) {
-			f := dropped(s.work, err)
-			s.fail(f.cause, f.err)
+			s.failed(dropped(s.work, err))
 			return
 		}
 		if err == nil && (ev.kind != "" || ev.data == "") {

@@ -1,6 +1,7 @@
 package remote
 
 import (
+	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -37,6 +38,40 @@ func TestD34_IdleSession(t *testing.T) {
 	c.close()
 	if n := strings.Count(strings.Join(f.all(), " "), "notifications/initialized"); n != 2 {
 		t.Errorf("server has seen %q", f.all())
+	}
+}
+
+// TestD34_LateNotFound has a request hear of the loss when the new session is
+// there already.
+func TestD34_LateNotFound(t *testing.T) {
+	f := newFake(t)
+	held := make(chan struct{})
+	f.any = func(w http.ResponseWriter, r *http.Request) bool {
+		if r.ContentLength > 200 && r.Header.Get("Mcp-Session-Id") == "session-1" {
+			f.note("held")
+			<-held
+			w.WriteHeader(404)
+			return true
+		}
+		return false
+	}
+	c := connect(t, f)
+	f.await("notifications/initialized", 1)
+	c.request(1, "tools/call", `{"pad":"`+strings.Repeat("x", 300)+`"}`)
+	f.await("held", 1)
+	f.forget()
+	c.request(2, "ping", "")
+	for m := c.recv(); m.ID != jsonrpc.IntID(2); m = c.recv() {
+	}
+	close(held)
+	for m := c.recv(); ; m = c.recv() {
+		if m.ID == jsonrpc.IntID(1) {
+			wantResult(t, m, 1, `{}`)
+			break
+		}
+	}
+	if seen := strings.Join(f.all(), " "); strings.Count(seen, "initialize ") != 2 {
+		t.Errorf("server has seen %s", seen)
 	}
 }
 
@@ -129,4 +164,91 @@ func TestCloseDuringRenewal(t *testing.T) {
 	c.request(2, "ping", "")
 	f.await("initialize", 2)
 	c.close()
+}
+
+func TestD34_ForgottenSession(t *testing.T) {
+	f := newFake(t)
+	f.handle("tools/call", func(w http.ResponseWriter, r *http.Request, m *jsonrpc.Message) {
+		if string(m.Params) == `{"stay":1}` {
+			stream(w, "data: {\"jsonrpc\":\"2.0\",\"id\":\"q\",\"method\":\"roots/list\"}\n\n")
+			block(r)
+			return
+		}
+		reply(w, m, `{"ran":true}`)
+	})
+	c := connect(t, f)
+	c.request(1, "logging/setLevel", `{"level":"debug"}`)
+	wantResult(t, c.recv(), 1, `{}`)
+	for i, method := range []string{"resources/subscribe", "resources/subscribe", "resources/unsubscribe"} {
+		c.request(2, method, fmt.Sprintf(`{"uri":"x:%d"}`, i%2))
+		wantResult(t, c.recv(), 2, `{}`)
+	}
+	c.request(3, "tools/call", `{"stay":1}`)
+	question := c.recv()
+	before := len(f.all())
+	f.forget()
+	const count = 10
+	for i := range count {
+		c.request(int64(10+i), "tools/call", `{}`)
+	}
+	answers := map[string]int{}
+	for range count + 4 {
+		switch m := c.recv(); {
+		case m.Result != nil:
+			answers[string(m.Result)]++
+		case m.Error != nil:
+			wantError(t, m, 3, closed, "HTTP 404", jsonrpc.InFlight)
+			answers["lost"]++
+		default:
+			answers[m.Method]++
+		}
+	}
+	if answers[`{"ran":true}`] != count || answers["lost"] != 1 || answers["notifications/cancelled"] != 1 ||
+		answers["notifications/tools/list_changed"] != 1 || answers["notifications/resources/list_changed"] != 1 {
+		t.Errorf("answers %v", answers)
+	}
+	c.send(jsonrpc.NewResult(question.ID, raw(`{}`))) // to nobody
+	c.request(30, "ping", "")
+	wantResult(t, c.recv(), 30, `{}`)
+	c.close()
+	seen := slices.DeleteFunc(f.all()[before:], func(s string) bool { return strings.HasPrefix(s, "404") || s == "GET" || s == "tools/call" })
+	want := []string{"initialize", "notifications/initialized", "logging/setLevel", "resources/subscribe", "ping", "DELETE session-2"}
+	if !slices.Equal(seen, want) {
+		t.Errorf("server has seen %q, want %q", seen, want)
+	}
+}
+
+func TestD34_NoLoop(t *testing.T) {
+	f := newFake(t)
+	s, l := server(t, f.URL)
+	c := shaken(t, s)
+	c.request(1, "ping", "")
+	wantResult(t, c.recv(), 1, `{}`)
+	f.handle("initialize", func(w http.ResponseWriter, _ *http.Request, m *jsonrpc.Message) {
+		w.Header().Set("Mcp-Session-Id", "useless")
+		reply(w, m, initResult)
+	})
+	f.forget()
+	c.request(2, "ping", "")
+	for m := c.recv(); ; m = c.recv() {
+		if m.Method == "" {
+			wantError(t, m, 2, closed, "HTTP 404", jsonrpc.InFlight)
+			break
+		}
+	}
+	f.handle("initialize", func(w http.ResponseWriter, _ *http.Request, _ *jsonrpc.Message) { w.WriteHeader(503) })
+	c.request(3, "ping", "")
+	for m := c.recv(); ; m = c.recv() {
+		if m.Method == "" {
+			wantError(t, m, 3, closed, "HTTP 404", jsonrpc.InFlight)
+			break
+		}
+	}
+	c.close()
+	if n := strings.Count(strings.Join(f.all(), " "), "initialize "); n != 3 {
+		t.Errorf("server has seen %q", f.all())
+	}
+	if l.sum("level=WARN") > 2 {
+		t.Errorf("the log is %s", l)
+	}
 }

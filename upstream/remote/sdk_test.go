@@ -2,7 +2,6 @@ package remote
 
 import (
 	"context"
-	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -14,7 +13,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
 )
 
-// sdkServer is a server made with the Go SDK: "ask" asks for the roots before it
+// sdkServer is a server made with the Go SDK: "ask" asks the user before it
 // answers, "wait" tells when it starts and waits until it is cancelled, "drop"
 // ends the connection before it answers.
 func sdkServer(waits chan<- string) *mcp.Server {
@@ -24,11 +23,11 @@ func sdkServer(waits chan<- string) *mcp.Server {
 		if err := r.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{ProgressToken: r.Params.GetProgressToken(), Progress: 1}); err != nil {
 			return nil, nil, err
 		}
-		roots, err := r.Session.ListRoots(ctx, nil)
+		answer, err := r.Session.Elicit(ctx, &mcp.ElicitParams{Message: "?"})
 		if err != nil {
 			return nil, nil, err
 		}
-		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: fmt.Sprint(len(roots.Roots), " roots")}}}, nil, nil
+		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: "they " + answer.Action}}}, nil, nil
 	})
 	mcp.AddTool(s, &mcp.Tool{Name: "wait"}, func(ctx context.Context, _ *mcp.CallToolRequest, _ none) (*mcp.CallToolResult, any, error) {
 		waits <- "started"
@@ -71,7 +70,7 @@ func TestGoSDK(t *testing.T) {
 			up.SSE = tt.sse
 			c := dial(t, up)
 			defer c.close()
-			c.request(0, "initialize", strings.Replace(initParams, `"capabilities":{}`, `"capabilities":{"roots":{}}`, 1))
+			c.request(0, "initialize", strings.Replace(initParams, `"capabilities":{}`, `"capabilities":{"elicitation":{}}`, 1))
 			if m := c.recv(); m.Result == nil {
 				t.Fatalf("initialize was answered with %s", m.Append(nil))
 			}
@@ -81,11 +80,11 @@ func TestGoSDK(t *testing.T) {
 				t.Errorf("got %s, related to %q", m.Append(nil), m.Related)
 			}
 			question := c.recv()
-			if question.Method != "roots/list" || question.Related.String() != tt.related {
+			if question.Method != "elicitation/create" || question.Related.String() != tt.related {
 				t.Errorf("got %s, related to %q", question.Append(nil), question.Related)
 			}
-			c.send(jsonrpc.NewResult(question.ID, raw(`{"roots":[{"uri":"file:///a"}]}`)))
-			if m := c.recv(); !strings.Contains(string(m.Result), "1 roots") {
+			c.send(jsonrpc.NewResult(question.ID, raw(`{"action":"decline"}`)))
+			if m := c.recv(); !strings.Contains(string(m.Result), "they decline") {
 				t.Errorf("got %s", m.Append(nil))
 			}
 			c.request(2, "tools/call", `{"name":"wait","arguments":{}}`)

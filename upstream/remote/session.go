@@ -38,12 +38,12 @@ type session struct {
 	unhook   func() bool // from the ctx of Dial
 
 	in     chan received // to Recv; never closed
-	lane   chan told     // to talk; never closed
+	lane   chan item     // to talk; never closed
 	opened chan struct{} // closed when the server answered initialize
 	ready  chan struct{} // closed when it was told initialized
 	ended  chan struct{} // closed by end
 	left   chan struct{} // closed by Close: the lane gets no more
-	told   chan struct{} // closed by talk at its end
+	talked chan struct{} // closed by talk at its end
 
 	endOnce, openOnce, readyOnce, closeOnce sync.Once
 
@@ -74,9 +74,9 @@ type received struct {
 func newSession(ctx context.Context, server *Server) *session {
 	s := &session{
 		server: server, log: server.tally.log,
-		in: make(chan received, inDepth), lane: make(chan told, outDepth),
+		in: make(chan received, inDepth), lane: make(chan item, outDepth),
 		opened: make(chan struct{}), ready: make(chan struct{}), ended: make(chan struct{}),
-		left: make(chan struct{}), told: make(chan struct{}),
+		left: make(chan struct{}), talked: make(chan struct{}),
 		calls: make(map[jsonrpc.ID]*call),
 	}
 	s.ctx, s.cancel = context.WithCancel(ctx)
@@ -175,9 +175,9 @@ func (s *session) send(m *jsonrpc.Message) error {
 		if !ok {
 			return nil
 		}
-		return s.tell(told{m: m, gate: gate, cancels: c})
+		return s.tell(item{m: m, gate: gate, cancels: c})
 	}
-	return s.tell(told{m: m, gate: gate})
+	return s.tell(item{m: m, gate: gate})
 }
 
 // begin starts what the first message needs. It returns what m has to wait for:
@@ -220,8 +220,10 @@ func (s *session) fail(cause string, err error) {
 	s.cancel()
 }
 
-// failed ends the session because of how a request failed that it cannot do
-// without.
+// failed ends the session because of how something failed that it cannot do
+// without, unless it failed because the session ends.
 func (s *session) failed(f *failure) {
-	s.fail(f.told())
+	if s.work.Err() == nil {
+		s.fail(f.forLog())
+	}
 }

@@ -46,7 +46,7 @@ type events struct {
 	afterCR bool // which a line feed may follow
 	comment bool // in a line that is a comment
 	skip    bool // the event is too long
-	tell    bool // and that has not been said
+	unsaid  bool // and that has not been said
 }
 
 func newEvents(r io.Reader, maxMessage int) *events {
@@ -64,8 +64,8 @@ func (e *events) next() (event, error) {
 			return e.parse(), nil
 		case err != nil:
 			return event{}, err
-		case e.tell:
-			e.tell = false
+		case e.unsaid:
+			e.unsaid = false
 			return event{}, errEventTooLong
 		case !blank:
 		case e.skip:
@@ -116,7 +116,7 @@ func (e *events) keep(text []byte) {
 	switch {
 	case e.comment || e.skip:
 	case len(e.buf)+len(text) > e.max:
-		e.skip, e.tell, e.buf = true, true, nil
+		e.skip, e.unsaid, e.buf = true, true, nil
 	default:
 		e.buf = append(e.buf, text...)
 	}

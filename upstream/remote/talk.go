@@ -11,15 +11,15 @@ import (
 // those behind it wait.
 const talkTimeout = 10 * time.Second
 
-// told is a notification or a response on its way to the server.
-type told struct {
+// An item is a notification or a response on its way to the server.
+type item struct {
 	m       *jsonrpc.Message
 	gate    <-chan struct{} // what it waits for; nil: nothing
 	cancels *call           // the request that m cancels; nil if it cancels none
 }
 
 // tell queues what is to be posted in order.
-func (s *session) tell(t told) error {
+func (s *session) tell(t item) error {
 	select {
 	case s.lane <- t:
 		return nil
@@ -31,7 +31,7 @@ func (s *session) tell(t told) error {
 // talk posts notifications and responses one after the other: two requests on
 // their way at once may overtake each other. After Close it posts what is left.
 func (s *session) talk() {
-	defer close(s.told)
+	defer close(s.talked)
 	for {
 		select {
 		case t := <-s.lane:
@@ -48,7 +48,7 @@ func (s *session) talk() {
 	}
 }
 
-func (s *session) talkOne(t told) {
+func (s *session) talkOne(t item) {
 	if t.cancels != nil {
 		defer t.cancels.cancel(errCancelled)
 	}
@@ -72,7 +72,7 @@ func (s *session) talkOne(t told) {
 
 // mayTalk waits until the server can make sense of a message. With false it
 // never will.
-func (s *session) mayTalk(t told) bool {
+func (s *session) mayTalk(t item) bool {
 	if t.gate != nil {
 		select {
 		case <-t.gate:

@@ -29,7 +29,7 @@ type failures struct {
 
 // count notes that a request failed.
 func (t *tally) count(f *failure) {
-	cause, err := f.told()
+	cause, err := f.forLog()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.failures == nil {
