@@ -60,6 +60,16 @@ func (s *site) connect() *client { return s.connectOver("WebSocket") }
 
 func (s *site) connectOver(name string) *client {
 	s.t.Helper()
+	c := s.join(name)
+	c.say(`{"jsonrpc":"2.0","id":"init","method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"elicitation":{}},"clientInfo":{"name":"t","version":"1"}}}`)
+	c.await("init")
+	c.say(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+	return c
+}
+
+// join returns a new client that has said nothing yet.
+func (s *site) join(name string) *client {
+	s.t.Helper()
 	c := &client{t: s.t, answers: map[string]json.RawMessage{}}
 	w, err := wires[name](s, c.heard)
 	if err != nil {
@@ -67,9 +77,6 @@ func (s *site) connectOver(name string) *client {
 	}
 	c.wire = w
 	s.t.Cleanup(w.vanish)
-	c.say(`{"jsonrpc":"2.0","id":"init","method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"elicitation":{}},"clientInfo":{"name":"t","version":"1"}}}`)
-	c.await("init")
-	c.say(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
 	return c
 }
 

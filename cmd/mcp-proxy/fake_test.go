@@ -132,6 +132,8 @@ func (f *fake) handle(m *jsonrpc.Message) {
 		}
 	case "resources/list":
 		f.answer(m, `{"resources":[{"uri":"fake://thing","name":"thing"}]}`)
+	case "resources/templates/list":
+		f.answer(m, `{"resourceTemplates":[]}`)
 	case "resources/subscribe", "logging/setLevel":
 		f.answer(m, `{}`)
 	case "tools/call":
@@ -165,7 +167,10 @@ func (f *fake) answer(m *jsonrpc.Message, result string) {
 
 // tell sends a notification that belongs to a call, or to none.
 func (f *fake) tell(call *jsonrpc.Message, method, params string) {
-	m := jsonrpc.NewNotification(method, json.RawMessage(params))
+	m := jsonrpc.NewNotification(method, nil)
+	if params != "" {
+		m.Params = json.RawMessage(params)
+	}
 	if call != nil {
 		m.Related = call.ID
 	}

@@ -39,11 +39,13 @@ type site struct {
 
 // A layout is where the upstreams a and b of a site are, and how they are set.
 type layout struct {
-	place string // one of places; "" is local
-	env   string // of the servers of a, as NAME: value, …
-	a     string // settings of a, each with a comma before it
-	top   string // lines of the configuration
-	start string // the command of a, or the address of a; "" is one that starts
+	place string          // one of places; "" is local
+	env   string          // of the servers of a, as NAME: value, …
+	a     string          // settings of a, each with a comma before it
+	top   string          // lines of the configuration
+	beat  *link.Heartbeat // of the link
+	level slog.Level      // of the log
+	start string          // the command of a, or the address of a; "" is one that starts
 }
 
 // places are where upstreams may be.
@@ -75,16 +77,23 @@ func newSite(t *testing.T, l ...layout) *site {
 	if len(l) > 0 {
 		s.layout = l[0]
 	}
-	var err error
-	if s.dir, err = os.MkdirTemp("", "site"); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(s.dir) })
+	s.dir = shortDir(t)
 	if s.layout.oneServer() {
 		s.resident = 2
 	}
 	s.run(s.config())
 	return s
+}
+
+// shortDir returns a directory whose name leaves room for that of a socket.
+func shortDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "site")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return dir
 }
 
 // config returns the text of the site's configuration; what it needs is there.
@@ -149,10 +158,14 @@ func (s *site) run(text string) {
 	t := s.t
 	t.Helper()
 	cfg := s.load("mcp-proxy.yaml", text, false)
-	log := slog.New(slog.NewTextHandler(s.log, nil))
+	log := slog.New(slog.NewTextHandler(s.log, &slog.HandlerOptions{Level: s.layout.level}))
 	var err error
 	if s.engine, err = newEngine(cfg, log); err != nil {
 		t.Fatal(err)
+	}
+	if s.layout.beat != nil {
+		s.engine.far.all[0].client.Heartbeat = *s.layout.beat
+		s.far.half.server.Heartbeat = *s.layout.beat
 	}
 	s.engine.start()
 	s.front = &frontend.HTTP{Serve: s.engine.serve, Known: s.engine.known, Limits: limitsOf(cfg), Sessions: cfg.Limits.Sessions}
@@ -267,7 +280,7 @@ type farHost struct {
 
 	mu   sync.Mutex
 	down bool // no link comes up
-	open []net.Conn
+	open []*carrier
 }
 
 func newFarHost(t *testing.T, cfg *config.Config, log *lines) *farHost {
@@ -305,24 +318,65 @@ func (f *farHost) dial(url string) {
 	f.wg.Go(func() {
 		f.half.server.Redial(f.ctx, func(ctx context.Context) (net.Conn, error) {
 			c, err := at.Dial(ctx)
-			if err == nil && !f.watch(c) {
-				return nil, errors.New("down")
+			if err != nil {
+				return nil, err
 			}
-			return c, err
+			return f.watch(c)
 		})
 	})
 }
 
 // watch keeps c to be cut. While the links are down it closes c.
-func (f *farHost) watch(c net.Conn) bool {
+func (f *farHost) watch(conn net.Conn) (net.Conn, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.down {
-		c.Close()
-		return false
+		conn.Close()
+		return nil, errors.New("down")
 	}
+	c := &carrier{conn, make(chan struct{})}
 	f.open = append(f.open, c)
-	return true
+	return c, nil
+}
+
+// freeze makes all links silent that are open.
+func (f *farHost) freeze() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, c := range f.open {
+		close(c.frozen)
+	}
+	f.open = nil
+}
+
+// A carrier is one that can be frozen: then what is written goes nowhere, and
+// nothing comes.
+type carrier struct {
+	net.Conn
+	frozen chan struct{}
+}
+
+func (c *carrier) Write(p []byte) (int, error) {
+	select {
+	case <-c.frozen:
+		return len(p), nil
+	default:
+		return c.Conn.Write(p)
+	}
+}
+
+func (c *carrier) Read(p []byte) (int, error) {
+	for {
+		n, err := c.Conn.Read(p)
+		select {
+		case <-c.frozen:
+			if err == nil {
+				continue
+			}
+		default:
+		}
+		return n, err
+	}
 }
 
 // cut cuts all links, and keeps them down or not.
@@ -331,7 +385,7 @@ func (f *farHost) cut(down bool) {
 	defer f.mu.Unlock()
 	f.down = down
 	for _, c := range f.open {
-		c.Close()
+		c.Conn.Close()
 	}
 	f.open = nil
 }
@@ -348,8 +402,11 @@ type watched struct {
 func (w watched) Accept() (net.Conn, error) {
 	for {
 		c, err := w.Listener.Accept()
-		if err != nil || w.f.watch(c) {
-			return c, err
+		if err != nil {
+			return nil, err
+		}
+		if c, err = w.f.watch(c); err == nil {
+			return c, nil
 		}
 	}
 }

@@ -1,0 +1,281 @@
+//go:build unix
+
+package main
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+)
+
+// callWithToken calls a tool with a progress token.
+func (c *client) callWithToken(id int, tool string) {
+	c.t.Helper()
+	c.say(fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":%q,"_meta":{"progressToken":"t"}}}`, id, tool))
+}
+
+// D17 to D19, D22, D23, D26: what is cancelled is answered by nobody, and what comes
+// late is not taken for what has its id and its token now.
+func TestD18_Cancelled(t *testing.T) {
+	everywhere(t, layout{}, func(s *site) {
+		c := s.connect()
+		c.callWithToken(1, "a__late")
+		s.awaitNoted("a", `"late"`, 1)
+		c.cancel("1")
+		s.awaitNoted("a", "notifications/cancelled", 1)
+		for range 2 {
+			c.callWithToken(1, "a__echo")
+			if got := c.await("1"); !strings.Contains(got, "structuredContent") {
+				s.t.Error("the second call of the id got", got)
+			}
+			c.mu.Lock()
+			delete(c.answers, "1")
+			c.mu.Unlock()
+		}
+		for _, id := range []string{"1", "99", "null", "true", `"1"`, "[1]", "{}"} { // finished, unknown, none
+			c.cancel(id)
+		}
+		c.get(2, "a__echo")
+		if n := countPart(s.noted(), "notifications/cancelled"); n != 1 || len(c.twice) > 0 || c.heardOf("progress") > 0 {
+			s.t.Errorf("%d cancellations; answered twice: %v; told: %v", n, c.twice, c.told)
+		}
+	})
+}
+
+// D19, G: a server answers twice.
+func TestD19_AnsweredTwice(t *testing.T) {
+	everywhere(t, layout{}, func(s *site) {
+		c := s.connect()
+		if got := c.get(1, "a__twice"); got != fakeDone {
+			s.t.Error("got", got)
+		}
+		c.get(2, "a__echo")
+		if len(c.twice) > 0 {
+			s.t.Error("answered twice:", c.twice)
+		}
+	})
+}
+
+// D20: initialize cannot be cancelled.
+func TestD20_CancelledInitialize(t *testing.T) {
+	everywhere(t, layout{}, func(s *site) {
+		c := s.join("WebSocket")
+		c.say(initialize)
+		c.cancel("0")
+		if got := c.await("0"); strings.HasPrefix(got, "!") {
+			s.t.Error("got", got)
+		}
+		c.get(1, "a__echo")
+		if countPart(s.noted(), "notifications/cancelled") > 0 {
+			s.t.Error("the server got", s.noted())
+		}
+	})
+}
+
+// D21: a client leaves while an upstream starts.
+func TestD21_LeftDuringInitialize(t *testing.T) {
+	everywhere(t, layout{env: `FAKE_MUTE: "1"`}, func(s *site) {
+		for i, wire := range []string{"stdio", "WebSocket"} {
+			c := s.join(wire)
+			c.say(initialize)
+			if s.layout.place != "shared" || i == 0 {
+				s.awaitNoted("a", `"initialize"`, i+1)
+			}
+			c.vanish()
+		}
+		if !s.layout.oneServer() {
+			s.awaitNoted("a", " end", 2)
+		}
+		eventually(s.t, "no process", s.settled)
+		if countPart(s.noted(), "notifications/cancelled") > 0 || s.log.count("level=WARN") > 0 {
+			s.t.Errorf("the server got %v; log:\n%s", s.noted(), s.log)
+		}
+	})
+}
+
+// D23: progress and messages belong to their call; other calls have theirs.
+func TestD23_Progress(t *testing.T) {
+	everywhere(t, layout{}, func(s *site) {
+		a, b := s.connect(), s.connect()
+		b.callWithToken(1, "a__slow")
+		s.awaitNoted("a", `"slow"`, 1)
+		a.callWithToken(1, "a__notify")
+		a.await("1")
+		if a.heardOf(`notifications/progress {"progressToken":"t","progress":1}`) != 1 || a.heardOf(`"said"`) != 1 {
+			s.t.Error("who called heard", a.told)
+		}
+		b.get(2, "a__release")
+		if b.heardOf("progress") > 0 {
+			s.t.Error("who did not call heard", b.told)
+		}
+	})
+}
+
+// D25: an id that is in use. The error has none, so that it is not the first call's.
+func TestD25_DuplicateID(t *testing.T) {
+	everywhere(t, layout{}, func(s *site) {
+		c := s.connect()
+		c.call(1, "a__slow")
+		s.awaitNoted("a", `"slow"`, 1)
+		c.call(1, "a__slow")
+		c.get(2, "a__release")
+		if got := c.await("1"); got != fakeDone {
+			s.t.Error("the first call got", got)
+		}
+		if c.count(func(a string) bool { return strings.HasPrefix(a, `!{"code":-32600`) }) != 1 || len(c.twice) > 0 {
+			s.t.Error("answers:", c.answers)
+		}
+		s.awaitNoted("a", `"slow"`, 1)
+	})
+}
+
+// D43: lines that are no messages, and an answer that cannot be used.
+func TestD43_Garbage(t *testing.T) {
+	everywhere(t, layout{}, func(s *site) {
+		c := s.connect()
+		c.call(1, "a__slow")
+		for i := range 3 {
+			if got := c.get(10+i, "a__garbage"); got != fakeDone {
+				s.t.Error("the call with the banner got", got)
+			}
+		}
+		if got := c.get(2, "a__wrong"); !strings.HasPrefix(got, `!{"code":-32603,`) || !strings.Contains(got, "invalid_response") {
+			s.t.Error("the call with the bad answer got", got)
+		}
+		c.get(3, "a__release")
+		if got := c.await("1"); got != fakeDone {
+			s.t.Error("the other call got", got)
+		}
+		if s.log.count("level=WARN") != 1 {
+			s.t.Errorf("want one warning:\n%s", s.log)
+		}
+	}, noLines...)
+}
+
+// D46: one upstream does not answer lists, then none does.
+func TestD46_HungList(t *testing.T) {
+	everywhere(t, layout{top: "listTimeout: 500ms\n"}, func(s *site) {
+		c := s.connect()
+		list := func(id int) string {
+			c.say(fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/list"}`, id))
+			return c.await(strconv.Itoa(id))
+		}
+		if got := list(1); !strings.Contains(got, `"a__echo"`) || !strings.Contains(got, `"b__echo"`) {
+			s.t.Error("all list", got)
+		}
+		c.get(2, "a__mute")
+		if got := list(3); strings.Contains(got, `"a__echo"`) || !strings.Contains(got, `"b__echo"`) {
+			s.t.Error("one hangs: got", got)
+		}
+		s.awaitNoted("a", "notifications/cancelled", 1)
+		c.get(4, "b__mute")
+		if got := list(5); !strings.HasPrefix(got, "!") {
+			s.t.Error("all hang: got", got)
+		}
+		c.get(6, "a__echo")
+	})
+}
+
+// D47: a notification to an upstream that is gone.
+func TestD47_LostNotification(t *testing.T) {
+	everywhere(t, layout{}, func(s *site) {
+		c := s.connect()
+		if got := c.get(1, "a__crash"); !s.killed(got) {
+			s.t.Error("got", got)
+		}
+		c.say(`{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}`)
+		c.get(2, "b__echo")
+		if n := c.count(func(string) bool { return true }); n != 3 {
+			s.t.Error("answers:", c.answers)
+		}
+	})
+}
+
+// D48: an upstream cannot start, or ends before it has answered initialize. The
+// others work.
+func TestD48_CannotStart(t *testing.T) {
+	for _, start := range []string{"./none", `"false"`} {
+		everywhere(t, layout{start: start}, func(s *site) { cannotStart(s, "start failed") }, noProcess...)
+	}
+	for _, place := range places {
+		if l := (layout{place: place, start: freeAddress(t)}); l.remote() {
+			t.Run(place, func(t *testing.T) { cannotStart(newSite(t, l), "connection refused") })
+		}
+	}
+}
+
+func cannotStart(s *site, cause string) {
+	c := s.connect()
+	c.get(1, "b__echo")
+	got := c.get(2, "a__echo")
+	if want := "!" + string(jsonrpc.ConnectionClosed(-32603, "a", cause, jsonrpc.NotSent).Raw()); got != want {
+		s.t.Errorf("got  %s\nwant %s", got, want)
+	}
+	if n := s.log.count("level=WARN"); n != 2 { // at initialize and at the call
+		s.t.Errorf("want a warning for each start:\n%s", s.log)
+	}
+}
+
+// D49: answers that come at the time at which their calls time out.
+func TestD49_TimeoutRace(t *testing.T) {
+	everywhere(t, layout{a: ", requestTimeout: 200ms"}, func(s *site) {
+		c := s.connect()
+		for i := range 40 {
+			c.call(i, "a__slow")
+			time.Sleep(2 * time.Millisecond)
+		}
+		time.Sleep(115 * time.Millisecond)
+		c.get(100, "a__release")
+		timeouts := 0
+		for i := range 40 {
+			switch got := c.await(strconv.Itoa(i)); got {
+			case "!" + string(jsonrpc.TimedOut("a").Raw()):
+				timeouts++
+			case fakeDone:
+			default:
+				s.t.Error("got", got)
+			}
+		}
+		if s.layout.remote() { // where an answer may come before the cancellation has left
+			eventually(s.t, "cancellations", func() bool { return countPart(s.noted(), "notifications/cancelled") <= timeouts })
+		} else {
+			s.awaitNoted("a", "notifications/cancelled", timeouts)
+		}
+		if len(c.twice) > 0 {
+			s.t.Error("answered twice:", c.twice)
+		}
+		s.t.Logf("%d of 40 timed out", timeouts)
+	})
+}
+
+// What an upstream says of itself reaches all who are to know.
+func TestListChangedAndUpdated(t *testing.T) {
+	everywhere(t, layout{}, func(s *site) {
+		a, b := s.connect(), s.connect()
+		for _, c := range []*client{a, b} {
+			c.say(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`)
+			c.await("1")
+		}
+		a.say(`{"jsonrpc":"2.0","id":2,"method":"resources/subscribe","params":{"uri":"fake://thing"}}`)
+		if got := a.await("2"); got != "{}" {
+			s.t.Error("subscribe:", got)
+		}
+		a.get(3, "a__grow")
+		eventually(s.t, "list_changed", func() bool { return a.heardOf("tools/list_changed") == 1 })
+		if s.layout.place == "shared" {
+			eventually(s.t, "list_changed for all", func() bool { return b.heardOf("tools/list_changed") == 1 })
+		}
+		a.get(4, "a__update")
+		eventually(s.t, "updated", func() bool { return a.heardOf(`resources/updated {"uri":"fake://thing"}`) == 1 })
+		b.get(4, "a__update")
+		b.get(5, "a__echo")
+		if b.heardOf("resources/updated") > 0 && s.layout.place == "shared" {
+			s.t.Error("who has not subscribed heard", b.told)
+		}
+		a.get(5, "a__grown1")
+	})
+}
