@@ -22,6 +22,7 @@ type sharedCall struct {
 	id     jsonrpc.ID // the client's; zero without by
 	method string
 	then   func(answer *jsonrpc.Message) // gets the answer of a call of this side
+	serves *sharedCall                   // the client's call that a call of this side is made for; nil for none
 
 	// Static once it is with the server.
 	token   json.RawMessage // the client's progress token, as it came; nil for none
@@ -158,9 +159,10 @@ func (sh *shared) mintLocked(c *sharedCall) int64 {
 	return c.n
 }
 
-// askLocked makes a call of this side. It waits for no room.
-func (sh *shared) askLocked(method string, params json.RawMessage, then func(*jsonrpc.Message)) {
-	c := &sharedCall{method: method, then: then}
+// askLocked makes a call of this side, for a client's call or of its own accord. It
+// waits for no room.
+func (sh *shared) askLocked(method string, params json.RawMessage, serves *sharedCall, then func(*jsonrpc.Message)) {
+	c := &sharedCall{method: method, then: then, serves: serves}
 	id := jsonrpc.IntID(sh.mintLocked(c))
 	if meta, err := readMeta(params); err == nil && !meta.token.IsZero() { // a client's: it could be taken for one of ours
 		params = jsonrpc.Replace(params, jsonrpc.Edit{Span: meta.token, With: id.Raw()})

@@ -73,7 +73,7 @@ func (sh *shared) levelLocked() {
 		for s := range sh.sharers {
 			s.sent = s.sent || s.level != 0
 		}
-		sh.askLocked("logging/setLevel", json.RawMessage(`{"level":"`+logLevels[want]+`"}`),
+		sh.askLocked("logging/setLevel", json.RawMessage(`{"level":"`+logLevels[want]+`"}`), nil,
 			func(answer *jsonrpc.Message) { sh.levelAnswered(want, answer) })
 	}
 }

@@ -234,3 +234,25 @@ func TestSharedNoise(t *testing.T) {
 		b.hears(`{"id":1,` + welcome + `}`)
 	})
 }
+
+// What a server says while it does what one client asked for is that client's,
+// though this side asks; what it says about its own level is everybody's.
+func TestSharedWhatIsAskedForAClient(t *testing.T) {
+	inSharedWorld(t, Upstream{Relates: true}, func(w *sharedWorld) {
+		const log = `{"method":"notifications/message","params":{"level":"error","data":"file:///a"}}`
+		a, b := w.start("a"), w.start("b")
+		s := w.server()
+		a.say(`{"id":"a1","method":"resources/subscribe","params":{"uri":"file:///a"}}`)
+		s.heard()
+		s.say(`@2 ` + log)
+		a.hears(`@"a1" ` + log)
+		b.hears()
+		s.say(`{"id":2,"result":{}}`)
+		a.hears(`{"id":"a1","result":{}}`)
+		b.say(`{"id":"b1","method":"logging/setLevel","params":{"level":"debug"}}`)
+		s.heard()
+		s.say(`@3 ` + log)
+		a.hears(log)
+		b.hears(log)
+	})
+}

@@ -72,7 +72,13 @@ func (sh *shared) ownerLocked(related jsonrpc.ID, task string) (s *sharer, call 
 	if !related.IsZero() {
 		n, _ := related.Answered()
 		c := sh.calls[n]
-		if c == nil || c.by == nil || c.orphan {
+		if c != nil && c.by == nil {
+			if c.serves == nil || task != "" { // about the server itself
+				return nil, call, false
+			}
+			c = c.serves
+		}
+		if c == nil || c.orphan || c.by.ended {
 			return nil, call, true
 		}
 		s, call = c.by, c.id

@@ -22,7 +22,7 @@ type sharedSub struct {
 
 // A subOp is a client's subscription or unsubscription that waits for its turn.
 type subOp struct {
-	call   *sharedCall
+	call   *sharedCall // nil if there is no client any more
 	params json.RawMessage
 	on     bool
 }
@@ -72,7 +72,7 @@ func (sh *shared) nextOpLocked(sub *sharedSub) {
 		}
 		if sub.needsServer(op) {
 			op.call.by.sent = true
-			sh.askSubLocked(sub, op.on, op.params)
+			sh.askSubLocked(sub, op)
 			return
 		}
 		sub.ops = sub.ops[1:]
@@ -82,8 +82,8 @@ func (sh *shared) nextOpLocked(sub *sharedSub) {
 	switch {
 	case sub.asking || len(sub.holders) > 0:
 	case sub.on: // its clients have left
-		sub.ops = []subOp{{}}
-		sh.askSubLocked(sub, false, slices.Concat([]byte(`{"uri":`), sub.raw, []byte{'}'}))
+		sub.ops = []subOp{{params: slices.Concat([]byte(`{"uri":`), sub.raw, []byte{'}'})}}
+		sh.askSubLocked(sub, sub.ops[0])
 	default:
 		delete(sh.subs, sub.uri)
 	}
@@ -111,13 +111,13 @@ func (sub *sharedSub) hold(s *sharer, on bool) {
 	delete(s.subs, sub.uri)
 }
 
-func (sh *shared) askSubLocked(sub *sharedSub, on bool, params json.RawMessage) {
+func (sh *shared) askSubLocked(sub *sharedSub, op subOp) {
 	method := "resources/unsubscribe"
-	if on {
+	if op.on {
 		method = "resources/subscribe"
 	}
 	sub.asking = true
-	sh.askLocked(method, params, func(answer *jsonrpc.Message) { sh.subAnswered(sub, on, answer) })
+	sh.askLocked(method, op.params, op.call, func(answer *jsonrpc.Message) { sh.subAnswered(sub, op.on, answer) })
 }
 
 // subAnswered handles the server's answer to the first of sub.ops. A failed
