@@ -13,6 +13,7 @@ func TestMain(m *testing.M) {
 	testscript.Main(leakChecked{m}, map[string]func(){
 		"mcp-proxy":  main,
 		"fakeserver": fakeServer,
+		"sdkserver":  sdkServer,
 	})
 }
 

@@ -49,7 +49,7 @@ type layout struct {
 }
 
 // places are where upstreams may be.
-var places = []string{"local", "HTTP", "unix link", "TCP link", "WebSocket link", "shared"}
+var places = []string{"local", "HTTP", "WebSocket", "unix link", "TCP link", "WebSocket link", "shared"}
 
 func (l layout) linked() bool { return strings.HasSuffix(l.place, "link") }
 func (l layout) remote() bool { return l.place == "HTTP" || l.place == "WebSocket" }
