@@ -67,9 +67,6 @@ func TestAnswersThatAreNone(t *testing.T) {
 		{"broken reply in a stream", unusable, `"jsonrpc" is not "2.0"`, func(w http.ResponseWriter, m *jsonrpc.Message) {
 			stream(w, fmt.Sprintf("data: {\"id\":%s,\"result\":{}}\n\n", m.ID))
 		}},
-		{"D31 stream without id", closed, "stream ended", func(w http.ResponseWriter, _ *jsonrpc.Message) {
-			stream(w, "data: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/x\"}\n\n")
-		}},
 		{"connection dropped", closed, "connection lost", func(w http.ResponseWriter, _ *jsonrpc.Message) { drop(w) }},
 		{"stream dropped", closed, "connection lost", func(w http.ResponseWriter, _ *jsonrpc.Message) {
 			stream(w, "data: {\"json")

@@ -113,3 +113,21 @@ func TestD30_ResumptionFails(t *testing.T) {
 		})
 	}
 }
+
+func TestD31_StreamEndsWithoutIDAndResponse(t *testing.T) {
+	f := newFake(t)
+	f.handle("tools/call", func(w http.ResponseWriter, _ *http.Request, _ *jsonrpc.Message) {
+		stream(w, "data: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/x\"}\n\n")
+	})
+	c := connect(t, f)
+	f.await("GET", 1)
+	c.request(1, "tools/call", "")
+	if m := c.recv(); m.Method != "notifications/x" {
+		t.Errorf("got %s", m.Append(nil))
+	}
+	wantError(t, c.recv(), 1, closed, "stream ended", jsonrpc.InFlight)
+	c.close()
+	if seen := strings.Join(f.all(), " "); strings.Count(seen, "GET") != 1 || strings.Count(seen, "tools/call") != 1 {
+		t.Errorf("server has seen %s", seen)
+	}
+}

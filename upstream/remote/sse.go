@@ -18,8 +18,10 @@ const (
 
 	maxEventID = 1 << 10 // bytes; a longer id is not used to resume
 
-	// maxRetry bounds how long a server can keep us from coming back.
+	// A server can keep us from coming back no longer than maxRetry, and not
+	// have us back before minRetry.
 	maxRetry = time.Minute
+	minRetry = 10 * time.Millisecond
 )
 
 // errEventTooLong is an event that is skipped.
@@ -151,7 +153,7 @@ func retry(text []byte) (wait time.Duration) {
 		if value, ok := bytes.CutPrefix(line, []byte("retry:")); ok {
 			ms, err := strconv.ParseUint(string(bytes.TrimSpace(value)), 10, 31)
 			if err == nil {
-				wait = min(max(time.Duration(ms)*time.Millisecond, time.Millisecond), maxRetry)
+				wait = min(max(time.Duration(ms)*time.Millisecond, minRetry), maxRetry)
 			}
 		}
 	}

@@ -11,7 +11,7 @@ const (
 	dialTimeout    = 10 * time.Second
 	idleTimeout    = 90 * time.Second
 	maxHeaderBytes = 256 << 10 // of a response
-	maxIdleConns   = 64        // kept for reuse
+	maxIdleConns   = 256       // kept for reuse
 	maxRedirects   = 5
 
 	// writeChunk is how much must be written within the write timeout.
