@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"net/http"
 	"net/url"
 	"os"
 	"strconv"
@@ -19,6 +20,7 @@ import (
 var (
 	errCancelled   = errors.New("the request was cancelled")
 	errSessionLost = errors.New("the server has forgotten the session")
+	errStalled     = errors.New("the server does not read the request")
 )
 
 // A failure is why a request has no answer. It becomes an error in the answer's
@@ -64,8 +66,11 @@ func httpCause(status int) string { return "HTTP " + strconv.Itoa(status) }
 // was not sent.
 func broken(ctx context.Context, err error, reached bool) *failure {
 	f := &failure{cause: causeOf(err), phase: jsonrpc.InFlight, err: withoutURL(err)}
-	if errors.Is(context.Cause(ctx), errSessionLost) {
-		f.cause, f.err = httpCause(404), errSessionLost
+	switch cause := context.Cause(ctx); {
+	case errors.Is(cause, errSessionLost):
+		f.cause, f.err = httpCause(http.StatusNotFound), cause
+	case errors.Is(cause, errStalled):
+		f.cause, f.err = "write timeout", cause
 	}
 	if !reached {
 		f.phase = jsonrpc.NotSent

@@ -9,6 +9,7 @@ import (
 	"net/http/httptrace"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
 )
@@ -69,11 +70,48 @@ func (r *reach) trace(ctx context.Context) context.Context {
 
 // post sends a message. The caller closes the response's body.
 func (s *session) post(ctx context.Context, p *peer, m *jsonrpc.Message, r *reach) (*http.Response, *failure) {
-	req, err := http.NewRequestWithContext(r.trace(ctx), http.MethodPost, p.url, bytes.NewReader(m.Append(nil)))
+	ctx, giveUp := context.WithCancelCause(ctx)
+	req, err := http.NewRequestWithContext(r.trace(ctx), http.MethodPost, p.url, nil)
 	if err != nil {
+		giveUp(nil)
 		return nil, broken(ctx, err, false)
 	}
+	text, timeout := m.Append(nil), s.server.writeTimeout()
+	req.ContentLength = int64(len(text))
+	req.GetBody = func() (io.ReadCloser, error) {
+		stalled := time.AfterFunc(timeout, func() { giveUp(errStalled) })
+		stalled.Stop() // until the first Read
+		return &body{r: bytes.NewReader(text), stalled: stalled, timeout: timeout}, nil
+	}
+	req.Body, _ = req.GetBody()
 	return s.do(req, p, http.Header{"Content-Type": {typeJSON}, "Accept": {typeJSON + ", " + typeSSE}}, r)
+}
+
+// A body is that of a request. It gives the request up when no more of it is
+// wanted for so long: on HTTP/2 a server can refuse to read one request while its
+// connection is fine, which conn cannot see.
+type body struct {
+	r       *bytes.Reader
+	stalled *time.Timer
+	timeout time.Duration
+	closed  atomic.Bool
+}
+
+// Read implements io.Reader.
+func (b *body) Read(p []byte) (int, error) {
+	b.stalled.Reset(b.timeout)
+	if b.closed.Load() { // Close may be called at the same time
+		b.stalled.Stop()
+	}
+	return b.r.Read(p)
+}
+
+// Close implements io.Closer. net/http calls it when the request is written or
+// given up.
+func (b *body) Close() error {
+	b.closed.Store(true)
+	b.stalled.Stop()
+	return nil
 }
 
 // get opens an event stream, behind the event lastID if that is not "". The

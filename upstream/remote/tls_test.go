@@ -7,7 +7,9 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
 )
@@ -36,6 +38,34 @@ func TestHTTP2(t *testing.T) {
 			t.Errorf("got %s", m.Append(nil))
 		}
 	}
+	c.close()
+}
+
+// TestHTTP2WriteTimeout has a server that does not read one request. The
+// connection stays up.
+func TestHTTP2WriteTimeout(t *testing.T) {
+	f := newFake(t)
+	release := make(chan struct{})
+	f.any = func(_ http.ResponseWriter, r *http.Request) bool {
+		if r.ContentLength < 1<<20 {
+			return false
+		}
+		<-release
+		return true
+	}
+	h := httptest.NewUnstartedServer(f)
+	h.EnableHTTP2 = true
+	h.StartTLS()
+	defer h.Close()
+	defer close(release)
+	s, _ := server(t, h.URL)
+	s.TLS = h.Client().Transport.(*http.Transport).TLSClientConfig
+	s.WriteTimeout = 200 * time.Millisecond
+	c := shaken(t, s)
+	c.request(1, "tools/call", `{"x":"`+strings.Repeat("x", 15<<20)+`"}`)
+	wantError(t, c.recv(), 1, jsonrpc.ReasonClosed, "write timeout", jsonrpc.InFlight)
+	c.request(2, "ping", "")
+	wantResult(t, c.recv(), 2, `{}`)
 	c.close()
 }
 
