@@ -200,6 +200,9 @@ func (s *session) runStreamable(c *call) {
 		}
 	}
 	defer x.linger(c)
+	if f != nil && f.said != nil {
+		reply, f = f.said, nil
+	}
 	switch {
 	case f != nil:
 		s.failCall(c, f)

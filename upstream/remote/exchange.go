@@ -2,9 +2,11 @@ package remote
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"io"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
@@ -105,8 +107,26 @@ func (x *exchange) refusal() (*jsonrpc.Message, *failure) {
 	if !ok {
 		return nil, f
 	}
+	if x.p.id != "" && f.status == http.StatusBadRequest && tellsLoss(m.Error) {
+		f.lost, f.said = true, reply
+		return nil, f
+	}
 	x.vague = m.ID.IsZero()
 	return reply, nil
+}
+
+// tellsLoss reports whether an error is how servers made after the TypeScript
+// SDK's examples say with a 400 what ought to be a 404: that they do not know the
+// session. It has no code of its own. After a restart of such a server its
+// clients would have to be restarted, too.
+func tellsLoss(e json.RawMessage) bool {
+	if code, err := jsonrpc.Member(e, "code"); err != nil || string(code) != "-32000" {
+		return false
+	}
+	raw, _ := jsonrpc.Member(e, "message")
+	message, _ := jsonrpc.Unquote(raw)
+	message = strings.ToLower(message)
+	return strings.Contains(message, "session") || strings.Contains(message, "not initialized")
 }
 
 // readJSON reads a body that is the reply, or in 2025-03-26 an array with it.

@@ -30,8 +30,12 @@ type failure struct {
 	phase   jsonrpc.Phase // how far the request came
 	invalid bool          // the answer came but could not be used
 	status  int           // of the HTTP response; zero if there was none
-	lost    bool          // status is a 404 to a session's id: the request did not run
+	lost    bool          // the server does not know the session: the request did not run
 	err     error         // for the log; may be nil
+
+	// said is the server's own error beside lost, for a request that a new
+	// session does not help.
+	said *jsonrpc.Message
 }
 
 // answer returns the error that stands in the place of an answer to id.

@@ -252,3 +252,42 @@ func TestD34_NoLoop(t *testing.T) {
 		t.Errorf("the log is %s", l)
 	}
 }
+
+// TestD34_BadRequest has a server that says with a 400 that it does not know the
+// session: a new one is made, once. Another 400 is an answer.
+func TestD34_BadRequest(t *testing.T) {
+	const unknown, other = "Bad Request: No valid session ID provided", "Bad Request: no"
+	for _, row := range []struct {
+		says   map[string]string // by session
+		want   string            // in the answer
+		births int
+	}{
+		{map[string]string{"session-1": unknown}, `"result":{}`, 2},
+		{map[string]string{"session-1": unknown, "session-2": unknown}, unknown, 2},
+		{map[string]string{"session-1": other}, other, 1},
+	} {
+		f := newFake(t)
+		f.any = func(w http.ResponseWriter, r *http.Request) bool {
+			text := row.says[r.Header.Get("Mcp-Session-Id")]
+			if text == "" || r.ContentLength < 300 {
+				return false
+			}
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(http.StatusBadRequest)
+			fmt.Fprintf(w, `{"jsonrpc":"2.0","error":{"code":-32000,"message":%q},"id":null}`, text)
+			return true
+		}
+		c := connect(t, f)
+		c.request(1, "tools/call", `{"pad":"`+strings.Repeat("x", 300)+`"}`)
+		m := c.recv()
+		for ; m.IsNotification(); m = c.recv() {
+		}
+		if got := string(m.Append(nil)); m.ID != jsonrpc.IntID(1) || !strings.Contains(got, row.want) {
+			t.Errorf("got %s, want %s", got, row.want)
+		}
+		c.close()
+		if seen := strings.Join(f.all(), " "); strings.Count(seen, "initialize ") != row.births {
+			t.Errorf("server has seen %s", seen)
+		}
+	}
+}
