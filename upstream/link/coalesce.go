@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// coalesceSize is how many bytes may wait while others are being written; then
-// Write waits too.
+// coalesceSize is how many bytes may wait while others are being written,
+// besides one frame; then Write waits too.
 const coalesceSize = 64 << 10
 
 // A coalescer writes what is ready together with one Write. yamux writes the
@@ -17,9 +17,10 @@ type coalescer struct {
 	w io.Writer
 
 	mu      sync.Mutex // guards the fields below; not held while w is written to
-	ready   sync.Cond  // pending or closed has changed, for run
-	room    sync.Cond  // pending has been taken or err is set, for Write
+	ready   sync.Cond  // there is something to write, or err is set; for run
+	room    sync.Cond  // pending has been taken, or err is set; for Write
 	pending []byte
+	partial bool  // pending ends with a header, whose body comes at once
 	err     error // of w, or io.ErrClosedPipe
 	done    chan struct{}
 }
@@ -36,14 +37,14 @@ func newCoalescer(w io.Writer) *coalescer {
 func (c *coalescer) Write(p []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for len(c.pending) >= coalesceSize && c.err == nil {
+	for len(c.pending) >= coalesceSize && !c.partial && c.err == nil {
 		c.room.Wait()
 	}
 	if c.err != nil {
 		return 0, c.err
 	}
 	c.pending = append(c.pending, p...)
-	if !announcesBody(p) { // the body comes at once, and goes with it
+	if c.partial = !c.partial && announcesBody(p); !c.partial {
 		c.ready.Signal()
 	}
 	return len(p), nil
@@ -70,7 +71,7 @@ func (c *coalescer) run() {
 func (c *coalescer) take(spare []byte) ([]byte, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for len(c.pending) == 0 && c.err == nil {
+	for (len(c.pending) == 0 || c.partial) && c.err == nil {
 		c.ready.Wait()
 	}
 	text := c.pending

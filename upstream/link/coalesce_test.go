@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"testing"
+	"time"
 )
 
 // A gate is a writer that waits to be let through.
@@ -26,6 +27,11 @@ func TestCoalescer(t *testing.T) {
 	g := &gate{make(chan []byte, 10), make(chan error)}
 	c := newCoalescer(g)
 	c.Write(dataHeader(3))
+	select {
+	case got := <-g.wrote:
+		t.Errorf("wrote %q without its body", got)
+	case <-time.After(20 * time.Millisecond): // for what must not happen
+	}
 	c.Write([]byte("abc"))
 	if got := await(t, g.wrote); string(got) != string(dataHeader(3))+"abc" {
 		t.Errorf("wrote %q", got)

@@ -1,0 +1,107 @@
+package link
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"io"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/yamux"
+
+	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+)
+
+// TestFramesAreSmall looks at what a large message becomes on a socket.
+func TestFramesAreSmall(t *testing.T) {
+	near, far := tcpPair(t)
+	l, err := newLink(near, yamux.Client, newConfig(orDiscard(nil)), false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.close(nil)
+	y, err := l.y.OpenStream()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const size = 200 << 10 // within the window
+	go newConn(l, y, jsonrpc.Limits{}).Send(padded(size))
+	for total := 0; total < size; {
+		var header [12]byte
+		if _, err := io.ReadFull(far, header[:]); err != nil {
+			t.Fatal(err)
+		}
+		if header[1] != frameData {
+			continue
+		}
+		n := binary.BigEndian.Uint32(header[8:])
+		if n > maxFrame {
+			t.Errorf("a frame of %d bytes", n)
+		}
+		io.CopyN(io.Discard, far, int64(n))
+		total += int(n)
+	}
+}
+
+// TestUntrusted sends what a trusted peer never would.
+func TestUntrusted(t *testing.T) {
+	a, b := tcpPair(t)
+	near, far := rawPairOver(t, newConfig(orDiscard(nil)), a, b)
+	for _, line := range []string{
+		`{"jsonrpc":"2.0","method":"n","params":{"a":1,}}`,
+		`{"jsonrpc":"2.0","method":"n","params":7}`,
+		`{"jsonrpc":"2.0","id":1,"Method":"n","method":"n"}`,
+		`{"jsonrpc":"2.0","id":1,"result":"` + "\xff" + `"}`,
+	} {
+		far.out.WriteLines([]byte(line + "\n" + `{"jsonrpc":"2.0","method":"n"}` + "\n"))
+		if m, err := near.Recv(); !errors.As(err, new(*jsonrpc.InvalidError)) {
+			t.Errorf("%s: %v, %v; want an InvalidError", line, m, err)
+		}
+		if m, err := near.Recv(); err != nil || m.Method != "n" {
+			t.Errorf("after %s: %v, %v", line, m, err)
+		}
+	}
+}
+
+// A slow carrier takes its time for each Write, and holds nothing itself.
+type slow struct{ net.Conn }
+
+func (s slow) Write(p []byte) (int, error) {
+	time.Sleep(20 * time.Millisecond)
+	return s.Conn.Write(p)
+}
+
+// TestLastWordsOnSlowCarrier cancels the proxy's end while what it said last is
+// still on its way.
+func TestLastWordsOnSlowCarrier(t *testing.T) {
+	near, far := net.Pipe()
+	received := make(chan int, 1)
+	s := &Server{Handle: func(_ context.Context, _ Hello, c jsonrpc.Conn) error {
+		for n := 0; ; n++ {
+			if _, err := c.Recv(); err != nil {
+				received <- n
+				return err
+			}
+		}
+	}}
+	c := &Client{}
+	ctx, stop := context.WithCancel(t.Context())
+	ends := make(chan error, 2)
+	go func() { ends <- s.Serve(context.Background(), far) }()
+	go func() { ends <- c.Serve(ctx, slow{near}) }()
+	conn := open(t, c)
+	for n := range 10 {
+		if err := conn.Send(numbered(n)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	conn.Close()
+	stop()
+	if got := await(t, received); got != 10 {
+		t.Errorf("%d of 10 messages arrived", got)
+	}
+	await(t, ends)
+	await(t, ends)
+}
