@@ -36,6 +36,8 @@ func everyWire(t *testing.T, test func(s *site, wire string)) {
 
 func killUpstream(s *site, wire string) {
 	t, c := s.t, s.connectOver(wire)
+	c.get(3000, "a__echo") // the names are known from here on
+	c.get(3001, "b__echo")
 	for i := range 200 {
 		c.call(i, "a__hang")
 	}
