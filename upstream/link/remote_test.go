@@ -5,9 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"net"
-	"path/filepath"
 	"reflect"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -155,48 +153,6 @@ func TestD13_LinkReset(t *testing.T) {
 	}
 }
 
-// TestD14_DeadWithoutTraffic finds a host that is gone without a word while
-// nobody uses it: the next Open fails soon, not delivered, and works again after
-// the redial.
-func TestD14_DeadWithoutTraffic(t *testing.T) {
-	l, _ := listenAt(t, Endpoint{URL: "tcp://127.0.0.1:0"}, Endpoint{})
-	n := toxic(t, l.Addr(), new(toxics.NoopToxic), new(toxics.NoopToxic))
-	r := reach(t, &Client{Heartbeat: quick, HelloTimeout: time.Second}, &Server{Handle: echo, Heartbeat: quick}, l, n.dial)
-	await(t, r.announced)
-	start := time.Now()
-	n.set(new(toxics.TimeoutToxic), new(toxics.TimeoutToxic))
-	await(t, r.lost)
-	if took := time.Since(start); took < quick.Dead-quick.Every || took > 10*quick.Dead {
-		t.Errorf("found dead after %v", took)
-	}
-	start = time.Now()
-	_, err := r.client.Open(t.Context(), hello)
-	wantNotOpened(t, err, "link lost")
-	if took := time.Since(start); took > 2*blip {
-		t.Errorf("Open failed after %v", took)
-	}
-	start = time.Now()
-	_, err = r.client.Open(t.Context(), hello)
-	wantNotOpened(t, err, "link lost")
-	if took := time.Since(start); took > blip/2 {
-		t.Errorf("the next Open failed after %v, want at once", took)
-	}
-	n.set(new(toxics.NoopToxic), new(toxics.NoopToxic))
-	await(t, r.announced)
-	call(t, open(t, r.client), numbered(1))
-}
-
-// TestD14_Blip loses a link that is back at once: an Open notices nothing.
-func TestD14_Blip(t *testing.T) {
-	l, dial := listenAt(t, Endpoint{URL: "tcp://127.0.0.1:0"}, Endpoint{URL: "tcp://127.0.0.1:0"})
-	r := reach(t, &Client{}, &Server{Handle: echo}, l, dial.Dial)
-	for range 2 { // more would meet a longer back-off
-		await(t, r.announced)
-		current(t, r.client).fail(errors.New("cut"))
-		call(t, open(t, r.client), numbered(1))
-	}
-}
-
 // TestSlowLinkIsAlive has 50 busy streams through 1 MiB/s, with a heartbeat
 // that a beat behind all their data would miss.
 func TestSlowLinkIsAlive(t *testing.T) {
@@ -249,45 +205,6 @@ func TestFaultyNetwork(t *testing.T) {
 	}
 }
 
-// TestReplaced has a half-open link: the host lost it, the proxy does not know.
-func TestReplaced(t *testing.T) {
-	handle, _ := handOver()
-	l, dial := listenAt(t, Endpoint{URL: "tcp://127.0.0.1:0"}, Endpoint{URL: "tcp://127.0.0.1:0"})
-	c, ends := &Client{}, make(chan error, 2)
-	announced := make(chan []Upstream, 2)
-	var calls []string // in order, since they never overlap
-	c.Announced = func(u []Upstream) { calls = append(calls, "announced"); announced <- u }
-	c.Lost = func(error) { calls = append(calls, "lost") }
-	ctx, stop := context.WithCancel(t.Context())
-	s := &Server{Handle: handle, Upstreams: []Upstream{{Name: "files"}}}
-	serverEnd := make(chan error, 1)
-	go func() { serverEnd <- s.Accept(ctx, l) }()
-	serve := func() {
-		carrier, err := dial.Dial(ctx)
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		ends <- c.Serve(context.Background(), carrier)
-	}
-	go serve()
-	await(t, announced)
-	old := open(t, c)
-	go serve()
-	await(t, announced)
-	wantEnd(t, old, "link lost", true)
-	if err := await(t, ends); !errors.Is(err, errReplaced) {
-		t.Errorf("the old link ended with %v, want %v", err, errReplaced)
-	}
-	open(t, c).Close()
-	stop()
-	await(t, ends)
-	await(t, serverEnd)
-	if want := []string{"announced", "lost", "announced", "lost"}; !slices.Equal(calls, want) {
-		t.Errorf("called %v, want %v", calls, want)
-	}
-}
-
 // TestLastWords cancels the proxy's end just after a stream was closed: what it
 // sent reaches the host's handler.
 func TestLastWords(t *testing.T) {
@@ -321,27 +238,6 @@ func TestLastWords(t *testing.T) {
 			t.Errorf("ended after %v", took)
 		}
 		r.clientEnded <- err
-	})
-}
-
-// TestHostDials turns the link around: the host dials, the proxy listens.
-func TestHostDials(t *testing.T) {
-	onEach(t, func(t *testing.T, l net.Listener, dial Endpoint) {
-		c, s := &Client{}, &Server{Handle: echo, Upstreams: []Upstream{{Name: "files"}}}
-		announced := make(chan []Upstream, 10)
-		c.Announced = func(u []Upstream) { announced <- u }
-		ctx, stop := context.WithCancel(t.Context())
-		ends := make(chan error, 2)
-		go func() { ends <- c.Accept(ctx, l) }()
-		go func() { ends <- s.Redial(ctx, dial.Dial) }()
-		for range 2 {
-			await(t, announced)
-			call(t, open(t, c), numbered(1))
-			current(t, c).fail(errors.New("cut"))
-		}
-		stop()
-		await(t, ends)
-		await(t, ends)
 	})
 }
 
@@ -409,54 +305,4 @@ func TestStreamFlood(t *testing.T) {
 	}
 	onlyControl(t, current(t, r.client))
 	open(t, r.client).Close() // there is room again
-}
-
-// eventually opens a stream when the link is back.
-func eventually(t *testing.T, c *Client) jsonrpc.Conn {
-	for deadline := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
-		conn, err := c.Open(t.Context(), hello)
-		if err == nil {
-			return conn
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("Open: %v", err)
-		}
-	}
-}
-
-// TestRedialReports has a host that is not there, comes, goes and comes again,
-// all within seconds: that is one failure, with one warning.
-func TestRedialReports(t *testing.T) {
-	e := Endpoint{URL: "unix://" + filepath.Join(t.TempDir(), "s")}
-	var log syncBuffer
-	lost := make(chan error, 10)
-	c := &Client{Log: slog.New(slog.NewTextHandler(&log, nil)), Lost: func(err error) { lost <- err }}
-	ctx, stop := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- c.Redial(ctx, e.Dial) }()
-	for deadline := time.Now().Add(patience); !strings.Contains(log.String(), "WARN"); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("no warning")
-		}
-	}
-	for range 2 {
-		host, hangUp := context.WithCancel(t.Context())
-		hostEnded := make(chan error, 1)
-		l, err := e.Listen()
-		if err != nil {
-			t.Fatal(err)
-		}
-		go func() { hostEnded <- (&Server{Handle: echo}).Accept(host, l) }()
-		eventually(t, c).Close()
-		hangUp()
-		await(t, hostEnded)
-		if err := await(t, lost); !errors.Is(err, errLeft) {
-			t.Errorf("lost: %v, want %v", err, errLeft)
-		}
-	}
-	stop()
-	await(t, ended)
-	if warned, up := strings.Count(log.String(), "level=WARN"), strings.Count(log.String(), "link up"); warned != 1 || up != 2 {
-		t.Errorf("%d warnings and %d times up, want 1 and 2:\n%s", warned, up, log.String())
-	}
 }
