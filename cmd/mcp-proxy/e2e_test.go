@@ -122,7 +122,7 @@ func TestD29_ExpiredClient(t *testing.T) {
 		c, left := vanishing(s, "HTTP")
 		c.wire.(*httpWire).abandon()
 		left()
-	})
+	}, "TCP link: as behind a unix link", "WebSocket link: as behind a unix link")
 }
 
 // vanishing returns a client with 99 calls, one that asks, and 100 calls on
@@ -244,7 +244,7 @@ func TestManyVanishingClients(t *testing.T) {
 	everywhere(t, layout{}, func(s *site) {
 		total := 50
 		if s.layout.place == "local" && !testing.Short() {
-			total = 300
+			total = 150
 		}
 		vanishMany(s, total)
 	})

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -154,9 +155,8 @@ func hostProgram(t *testing.T, socket, record string, n int) *program {
 // behindHost is a site whose upstreams are behind a host at a socket.
 func behindHost(t *testing.T) (s *site, socket string) {
 	t.Helper()
-	s = &site{t: t, log: &lines{}, dir: shortDir(t)}
-	socket = s.dir + "/link"
-	return s, socket
+	s = emptySite(t)
+	return s, s.dir + "/link"
 }
 
 // D13: a host with four upstreams and six calls is killed, and another one comes.
@@ -227,7 +227,7 @@ func TestD13_KilledProxy(t *testing.T) {
 
 // Two links announce a name, and one of them one that is configured here.
 func TestNameClash(t *testing.T) {
-	s := &site{t: t, log: &lines{}, dir: shortDir(t)}
+	s := emptySite(t)
 	text := fmt.Sprintf("upstreams:\n  x: {command: fakeserver, env: {FAKE_LOG: %q}}\n", s.record("x"))
 	links := "links:\n"
 	for _, name := range []string{"one", "two"} {
@@ -284,6 +284,26 @@ func TestWithdrawnUpstream(t *testing.T) {
 	if resp.StatusCode != http.StatusNotFound && resp.StatusCode != http.StatusNotAcceptable {
 		t.Error("its endpoint:", resp.Status)
 	}
+}
+
+// A proxy asks for an upstream that its host does not have. The others go on.
+func TestUnknownUpstream(t *testing.T) {
+	overLinks(t, layout{}, func(s *site) {
+		c := s.connect()
+		c.call(1, "a__slow")
+		s.awaitNoted("a", `"slow"`, 1)
+		_, err := s.engine.far.all[0].client.Open(s.t.Context(), link.Hello{Upstream: "none", Key: "k", Era: eraLegacy})
+		if end, ok := errors.AsType[*jsonrpc.ClosedError](err); !ok || end.Delivered {
+			s.t.Errorf("got %v", err)
+		}
+		c.get(2, "a__release")
+		if got := c.await("1"); got != fakeDone {
+			s.t.Error("the call got", got)
+		}
+		if s.log.count("hello refused") != 1 || s.log.count("link lost") > 0 {
+			s.t.Errorf("log:\n%s", s.log)
+		}
+	})
 }
 
 // A stranger at /link is refused, and told of once.

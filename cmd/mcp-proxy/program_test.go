@@ -106,6 +106,43 @@ func TestD04_HalfCloseThenSIGTERM(t *testing.T) {
 	}
 }
 
+// D04 with the upstreams elsewhere: the proxy is gone as soon, and the server hears
+// what one here would.
+func TestD04_Elsewhere(t *testing.T) {
+	for _, place := range places {
+		t.Run(place, func(t *testing.T) {
+			switch place {
+			case "local":
+				t.Skip("is above")
+			case "WebSocket link":
+				t.Skip("nothing listens for a host on stdio")
+			}
+			s := emptySite(t)
+			s.layout = layout{place: place, env: `FAKE_STUBBORN: "1"`}
+			p := startProgram(t, nil, "stdio", "--config", s.write("mcp-proxy.yaml", s.config()))
+			p.say(initialize)
+			p.hear()
+			p.say(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a__hang"}}`)
+			s.awaitNoted("a", `"hang"`, 1)
+			p.in.Close()
+			began := time.Now()
+			p.cmd.Process.Signal(syscall.SIGTERM)
+			if got, want := p.hear(), fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"error":%s}`,
+				jsonrpc.ConnectionClosed(-32000, "", "", jsonrpc.InFlight).Raw()); got != want {
+				t.Errorf("got  %s\nwant %s", got, want)
+			}
+			if err := p.cmd.Wait(); err != nil {
+				t.Errorf("exit: %v\n%s", err, p.log)
+			}
+			t.Logf("gone %v after SIGTERM", time.Since(began))
+			s.awaitNoted("a", "notifications/cancelled", 1)
+			if !s.layout.remote() {
+				eventually(t, "the end of the stubborn server", func() bool { return s.serversEnded("a") })
+			}
+		})
+	}
+}
+
 // D03: what does not finish within the drain after a half-close hears so; a
 // question hears at once that nobody will answer it.
 func TestD03_HalfCloseExceedsDrain(t *testing.T) {
@@ -172,7 +209,7 @@ func TestStatus(t *testing.T) {
 func TestD15_Drain(t *testing.T) {
 	for _, name := range []string{"WebSocket", "HTTP", "SSE"} {
 		t.Run(name, func(t *testing.T) {
-			p, s := serving(t, "MCP_PROXY_SHUTDOWN_GRACE=5s")
+			p, s := serving(t, "MCP_PROXY_SHUTDOWN_GRACE=4s")
 			c := s.connectOver(name)
 			c.call(1, "hang")
 			c.call(2, "ask")

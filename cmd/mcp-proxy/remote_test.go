@@ -85,7 +85,7 @@ func events(w http.ResponseWriter, lines ...string) {
 func newScriptedSite(t *testing.T, f *scripted) *site {
 	listener := httptest.NewServer(f)
 	t.Cleanup(listener.Close)
-	s := &site{t: t, log: &lines{}, dir: shortDir(t)}
+	s := emptySite(t)
 	s.run("upstreams: {a: {url: " + listener.URL + "}}\n")
 	return s
 }

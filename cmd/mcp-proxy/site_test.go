@@ -73,16 +73,21 @@ func everywhere(t *testing.T, l layout, test func(*site), except ...string) {
 // newSite runs a proxy with the fake upstreams a and b, here if nothing is said.
 func newSite(t *testing.T, l ...layout) *site {
 	t.Helper()
-	s := &site{t: t, log: &lines{}}
+	s := emptySite(t)
 	if len(l) > 0 {
 		s.layout = l[0]
 	}
-	s.dir = shortDir(t)
 	if s.layout.oneServer() {
 		s.resident = 2
 	}
 	s.run(s.config())
 	return s
+}
+
+// emptySite is one where nothing runs yet.
+func emptySite(t *testing.T) *site {
+	t.Helper()
+	return &site{t: t, log: &lines{}, dir: shortDir(t)}
 }
 
 // shortDir returns a directory whose name leaves room for that of a socket.
