@@ -212,6 +212,7 @@ func dialWebSocket(url string, heard func([]byte)) (wire, error) {
 	w := &wsWire{conn, make(chan struct{})}
 	go func() {
 		defer close(w.done)
+		defer conn.Close() // who was told that it is over goes
 		for {
 			_, text, err := conn.ReadMessage()
 			if err != nil {

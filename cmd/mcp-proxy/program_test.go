@@ -136,7 +136,9 @@ func TestD04_Elsewhere(t *testing.T) {
 			}
 			t.Logf("gone %v after SIGTERM", time.Since(began))
 			s.awaitNoted("a", "notifications/cancelled", 1)
-			if !s.layout.remote() {
+			if s.layout.remote() {
+				s.awaitNoted("a", " end", 1)
+			} else {
 				eventually(t, "the end of the stubborn server", func() bool { return s.serversEnded("a") })
 			}
 		})
