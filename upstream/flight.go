@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
@@ -34,9 +35,21 @@ type flight struct {
 
 // A call is a request of the proxy that the upstream has not answered.
 type call struct {
-	seq  int
-	kind callKind
-	task string // the task that the call is about, as in flight.tasks
+	seq   int
+	kind  callKind
+	works bool   // see works
+	task  string // the task that the call is about, as in flight.tasks
+}
+
+// works reports whether a request makes a server work on something that it may
+// have to ask about. Many requests are the proxy's own, such as those for lists,
+// and clients know nothing of them.
+func works(method string) bool {
+	switch method {
+	case "initialize", "ping", "logging/setLevel", "resources/subscribe", "resources/unsubscribe", "tasks/get", "tasks/cancel":
+		return false
+	}
+	return !strings.HasSuffix(method, "/list")
 }
 
 type callKind byte
@@ -76,7 +89,7 @@ func (f *flight) addLocked(m *jsonrpc.Message) (starts bool) {
 	if n, ok := m.ID.Int(); ok {
 		f.highest = max(f.highest, n)
 	}
-	c := call{seq: f.seq}
+	c := call{seq: f.seq, works: works(m.Method)}
 	switch m.Method {
 	case "initialize":
 		c.kind = initialize
@@ -210,15 +223,15 @@ func (f *flight) taskLocked(id string, object json.RawMessage) {
 	}
 }
 
-// newestLocked returns the newest call, zero if there is none. Few calls are in
-// flight when a server asks something, and calls come and go more often than
-// questions: a search is cheaper than an order kept.
+// newestLocked returns the newest call, one that works if there is any; zero if
+// there is none. Few calls are in flight when a server asks something, and calls
+// come and go more often than questions: a search is cheaper than an order kept.
 func (f *flight) newestLocked() jsonrpc.ID {
 	var id jsonrpc.ID
-	newest := -1
+	newest := call{seq: -1}
 	for i, c := range f.calls {
-		if c.seq > newest {
-			id, newest = i, c.seq
+		if c.works == newest.works && c.seq > newest.seq || c.works && !newest.works {
+			id, newest = i, c
 		}
 	}
 	return id

@@ -34,6 +34,8 @@ func TestRelated(t *testing.T) {
 		{"answered", []string{call(1), answer(1)}, question, ""},
 		{"progress has its token", []string{call(1)}, progress, ""},
 		{"cancelled", []string{call(1), call(2), `>{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":2}}`}, question, "1"},
+		{"a list is no work", []string{call(1), `>{"jsonrpc":"2.0","id":2,"method":"tools/list"}`}, question, "1"},
+		{"nothing but a list", []string{`>{"jsonrpc":"2.0","id":2,"method":"tools/list"}`}, question, "2"},
 		{"batch", []string{`>[` + call(4)[1:] + `,` + call(5)[1:] + `]`}, `[` + question + `]`, "5"},
 	} {
 		t.Run(row.name, func(t *testing.T) {

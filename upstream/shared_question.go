@@ -135,11 +135,12 @@ func (sh *shared) busyLocked() bool {
 	return false
 }
 
-// newestLocked returns the newest call of s at the server; zero for none.
+// newestLocked returns the newest call of s at the server, one that works if there
+// is any; zero for none.
 func (s *sharer) newestLocked() jsonrpc.ID {
 	newest := &sharedCall{}
 	for _, c := range s.calls {
-		if c.sent && c.n > newest.n {
+		if w, most := works(c.method), works(newest.method); c.sent && (w == most && c.n > newest.n || w && !most || newest.n == 0) {
 			newest = c
 		}
 	}
