@@ -28,6 +28,7 @@ type network struct {
 type cable struct {
 	down bool
 	from net.Conn
+	in   chan *chunks.StreamChunk
 	stub *toxics.ToxicStub
 }
 
@@ -69,7 +70,7 @@ func (n *network) run() {
 // lay lays a cable; n.mu is held.
 func (n *network) lay(from, to net.Conn, down bool) {
 	in, out := make(chan *chunks.StreamChunk), make(chan *chunks.StreamChunk)
-	c := &cable{down, from, toxics.NewToxicStub(in, out)}
+	c := &cable{down, from, in, toxics.NewToxicStub(in, out)}
 	n.cables = append(n.cables, c)
 	if _, resets := n.toxic(c).(*toxics.ResetToxic); resets {
 		from.(*net.TCPConn).SetLinger(0)
@@ -99,7 +100,12 @@ func (n *network) start(c *cable) {
 		c.stub.State = s.NewState()
 	}
 	running := make(chan struct{})
-	n.wg.Go(func() { close(running); c.stub.Run(wrapped) })
+	n.wg.Go(func() {
+		close(running)
+		if c.stub.Run(wrapped); c.stub.Closed() {
+			drain(c.in) // the toxic reads no more
+		}
+	})
 	<-running
 }
 
