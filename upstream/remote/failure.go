@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"os"
 	"strconv"
+	"strings"
 	"syscall"
 
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
@@ -69,7 +70,7 @@ func httpCause(status int) string { return "HTTP " + strconv.Itoa(status) }
 // broken returns the failure of a request because of err. What is beyond reach
 // was not sent.
 func broken(ctx context.Context, err error, reached bool) *failure {
-	f := &failure{cause: causeOf(err), phase: jsonrpc.InFlight, err: withoutURL(err)}
+	f := &failure{cause: causeOf(err), phase: jsonrpc.InFlight, err: loggable(err)}
 	switch cause := context.Cause(ctx); {
 	case errors.Is(cause, errSessionLost):
 		f.cause, f.err = httpCause(http.StatusNotFound), cause
@@ -92,12 +93,18 @@ func dropped(ctx context.Context, end error) *failure {
 	return f
 }
 
-// withoutURL strips from an error of net/http the URL, which may hold secrets.
-func withoutURL(err error) error {
+// loggable returns an error of net/http as the log may have it: without the URL, and
+// without what it quotes of the response, which may repeat our own headers and is
+// the server's choice.
+func loggable(err error) error {
 	if e, ok := errors.AsType[*url.Error](err); ok {
-		return e.Err
+		err = e.Err
 	}
-	return err
+	said, _, quotes := strings.Cut(err.Error(), `"`)
+	if !quotes || isTLS(err) {
+		return err
+	}
+	return errors.New(strings.TrimRight(said, " :[("))
 }
 
 // causes of the errors that can be told by comparing.

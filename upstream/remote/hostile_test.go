@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"runtime"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -177,4 +178,67 @@ func TestSlowHeadersCostOnlyTheirCall(t *testing.T) {
 	f.await("notifications/n", 1)
 	c.request(2, "ping", "")
 	wantResult(t, c.recv(), 2, `{}`)
+}
+
+// TestSwitchedProtocols is of a server that leaves HTTP unasked, after which the
+// end of a request's context unblocks nothing.
+func TestSwitchedProtocols(t *testing.T) {
+	for _, method := range []string{http.MethodPost, http.MethodGet, http.MethodDelete} {
+		f := newFake(t)
+		var calls atomic.Int64
+		f.any = func(w http.ResponseWriter, r *http.Request) bool {
+			if r.Method != method || method == http.MethodPost && calls.Add(1) != 3 { // initialize, initialized
+				return false
+			}
+			socket, _, err := http.NewResponseController(w).Hijack()
+			if err != nil {
+				t.Error(err)
+				return true
+			}
+			defer socket.Close()
+			io.WriteString(socket, "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n")
+			io.Copy(io.Discard, socket)
+			return true
+		}
+		c := connect(t, f)
+		if method == http.MethodPost {
+			c.request(1, "tools/call", "")
+			wantError(t, c.recv(), 1, closed, "HTTP 101", jsonrpc.InFlight)
+		}
+		c.request(2, "ping", "")
+		wantResult(t, c.recv(), 2, `{}`)
+		within(t, "Close", c.close)
+	}
+}
+
+// TestLogQuotesNoServer is of a server that has net/http repeat our secrets, or
+// what it likes, in an error.
+func TestLogQuotesNoServer(t *testing.T) {
+	for _, answer := range []string{
+		"%s\r\n\r\n",
+		"HTTP/1.1 %s\r\n\r\n",
+		"HTTP/1.1 200 OK\r\n%s\r\n\r\n",
+		"HTTP/1.1 200 OK\r\nContent-Length: %s\r\n\r\n",
+		"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: %s\r\n\r\n",
+		"HTTP/1.1 200 OK\r\nTransfer-Encoding: %s\r\n\r\n",
+		"HTTP/1.1 307 X\r\nLocation: http://[%s\r\n\r\n",
+		"HTTP/1.1 302 X\r\nLocation: /%%zz%s\r\n\r\n",
+	} {
+		f := newFake(t)
+		f.handle("tools/call", func(w http.ResponseWriter, r *http.Request, _ *jsonrpc.Message) {
+			if socket, _, err := http.NewResponseController(w).Hijack(); err == nil {
+				defer socket.Close()
+				fmt.Fprintf(socket, answer, r.Header.Get("Authorization"))
+			}
+		})
+		s, l := server(t, f.URL)
+		s.Headers = map[string]string{"Authorization": "canary"}
+		c := shaken(t, s)
+		c.request(1, "tools/call", "")
+		wantError(t, c.recv(), 1, closed, "request failed", jsonrpc.InFlight)
+		c.close()
+		if text := l.String(); strings.Contains(text, "canary") || l.sum("requests to the upstream failed") != 1 {
+			t.Errorf("after %q the log is %s", answer, text)
+		}
+	}
 }

@@ -157,6 +157,10 @@ func (s *session) do(req *http.Request, p *peer, own http.Header, r *reach) (*ht
 	if err != nil {
 		return nil, broken(req.Context(), err, r.connected.Load())
 	}
+	if resp.StatusCode == http.StatusSwitchingProtocols { // nobody asked; no ctx ends a Read from it
+		resp.Body.Close()
+		return nil, refused(resp.StatusCode)
+	}
 	s.noteStatus(resp)
 	return resp, nil
 }
