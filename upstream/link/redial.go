@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	// goodLife is how long a link must have lived for its loss to be news, and
-	// for the back-off to begin anew.
+	// goodLife is how long a link must have lived for the back-off to begin
+	// anew.
 	goodLife = 10 * time.Second
 
 	// warnAgain is how often a lasting failure is worth a warning.
@@ -162,7 +162,7 @@ func (r *reporter) ended(ctx context.Context, up bool, err error, lived time.Dur
 	case ctx.Err() != nil:
 	case r.host && errors.Is(err, errLeft):
 		level = slog.LevelInfo
-	case r.isNews(up && lived > goodLife):
+	case r.isNews(up):
 		level = slog.LevelWarn
 	}
 	if up {
@@ -172,11 +172,12 @@ func (r *reporter) ended(ctx context.Context, up bool, err error, lived time.Dur
 	}
 }
 
-// isNews reports whether a failure is worth a warning.
-func (r *reporter) isNews(good bool) bool {
+// isNews reports whether a failure is worth a warning: always after a link was up,
+// which the log has said.
+func (r *reporter) isNews(up bool) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !good && time.Since(r.warned) <= warnAgain {
+	if !up && time.Since(r.warned) <= warnAgain {
 		return false
 	}
 	r.warned = time.Now()
