@@ -16,6 +16,10 @@ import (
 // beyond are not cancelled when it ends; they expire.
 const maxTasks = 1024
 
+// maxQuestions bounds the open questions that are remembered on one stream. Those
+// beyond are told nothing when it ends.
+const maxQuestions = 4096
+
 // A flight is what is open on one stream, in both directions, so that it can be
 // cleared up when the stream ends. It knows of a message what this takes; on the
 // hot path that is its kind and its id.
@@ -135,10 +139,7 @@ func (f *flight) up(m *jsonrpc.Message) (first bool) {
 			first = f.settleLocked(e.ID, e.Result) || first
 			continue
 		case e.IsRequest():
-			if f.questions == nil {
-				f.questions = make(map[jsonrpc.ID]struct{})
-			}
-			f.questions[e.ID] = struct{}{}
+			f.askedLocked(e.ID)
 		case e.Method == "notifications/cancelled":
 			delete(f.questions, requestID(e))
 		case e.Method == "notifications/tasks/status":
@@ -149,6 +150,16 @@ func (f *flight) up(m *jsonrpc.Message) (first bool) {
 		}
 	}
 	return first
+}
+
+func (f *flight) askedLocked(id jsonrpc.ID) {
+	if len(f.questions) >= maxQuestions {
+		return
+	}
+	if f.questions == nil {
+		f.questions = make(map[jsonrpc.ID]struct{})
+	}
+	f.questions[id] = struct{}{}
 }
 
 // settle takes a call out whose answer could not be used. It reports whether it

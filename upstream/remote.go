@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"sync"
+	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
 )
@@ -112,6 +113,10 @@ func (r *remote) finish(last []*jsonrpc.Message) { r.leave(last) }
 
 func (r *remote) abort() { r.leave(nil) }
 
+// farewellTimeout bounds how long a server may take to accept what it is told at
+// the end. Then the session is closed, which bounds the rest.
+const farewellTimeout = time.Second
+
 // leave takes leave of the server. A session that is not there yet will not be
 // needed any more.
 func (r *remote) leave(last []*jsonrpc.Message) {
@@ -123,7 +128,9 @@ func (r *remote) leave(last []*jsonrpc.Message) {
 		r.wg.Go(func() {
 			defer close(r.left)
 			if conn := r.await(); conn != nil {
+				late := time.AfterFunc(farewellTimeout, func() { conn.Close() })
 				_ = jsonrpc.SendAll(conn, last) // nobody is left to be told
+				late.Stop()
 				conn.Close()
 			}
 		})

@@ -154,3 +154,26 @@ func TestRemoteRelates(t *testing.T) {
 	c.Close()
 	c.returned()
 }
+
+// A server that asks without end, and takes no answer, is not told of each
+// question when its stream ends, nor waited for.
+func TestRemoteFloodsAndDoesNotRead(t *testing.T) {
+	r, f := remoteRig(t)
+	c, s := begin(r, f)
+	c.send("tools/call", 1)
+	recv(s)
+	const asked = 2 * maxQuestions
+	for n := range int64(asked) {
+		s.Send(&jsonrpc.Message{ID: jsonrpc.IntID(n), Method: "ping"})
+		c.recv()
+	}
+	c.Close() // and nobody reads the farewell
+	c.returned()
+	told := 0
+	for recv(s) != "end" {
+		told++
+	}
+	if told > maxQuestions+1 {
+		t.Errorf("%d messages at the end", told)
+	}
+}
