@@ -1,13 +1,11 @@
 package main
 
 import (
-	"errors"
 	"fmt"
-	"io/fs"
 	"net"
-	"os"
 	"strings"
-	"syscall"
+
+	"github.com/mcp-proxy/mcp-proxy/upstream/link"
 )
 
 // listenAll listens at all addresses, or at none.
@@ -26,28 +24,12 @@ func listenAll(addresses []string) ([]net.Listener, error) {
 	return listeners, nil
 }
 
-// listen listens at HOST:PORT or unix:///path. A socket that a dead process left
-// behind is replaced; one that answers is not.
+// listen listens at HOST:PORT or unix:///path.
 func listen(address string) (net.Listener, error) {
-	path, ok := strings.CutPrefix(address, "unix://")
-	if !ok {
-		return net.Listen("tcp", address)
+	if path, ok := strings.CutPrefix(address, "unix://"); ok {
+		return link.ListenUnix(path, 0)
 	}
-	l, err := net.Listen("unix", path)
-	if !errors.Is(err, syscall.EADDRINUSE) {
-		return l, err
-	}
-	if c, dialErr := net.Dial("unix", path); dialErr == nil {
-		c.Close()
-		return nil, err
-	}
-	if info, statErr := os.Stat(path); statErr != nil || info.Mode().Type() != fs.ModeSocket {
-		return nil, fmt.Errorf("listen unix %s: exists and is not a socket", path)
-	}
-	if err := os.Remove(path); err != nil {
-		return nil, err
-	}
-	return net.Listen("unix", path)
+	return net.Listen("tcp", address)
 }
 
 // announceListeners prints where clients reach us, on stdout: the port may have

@@ -31,7 +31,7 @@ func (e Endpoint) listen() (net.Listener, error) {
 	}
 	switch u.Scheme {
 	case "unix":
-		return listenUnix(u.Path, e.mode())
+		return ListenUnix(u.Path, e.mode())
 	case "tcp":
 		return net.Listen("tcp", u.Host)
 	case "ws":
@@ -83,7 +83,9 @@ func (e Endpoint) mode() fs.FileMode {
 	return e.Mode
 }
 
-func listenUnix(path string, mode fs.FileMode) (net.Listener, error) {
+// ListenUnix listens at a Unix socket. One that a dead process left behind is
+// replaced; one that answers is not. A mode of zero leaves it to the umask.
+func ListenUnix(path string, mode fs.FileMode) (net.Listener, error) {
 	l, err := net.Listen("unix", path)
 	if errors.Is(err, syscall.EADDRINUSE) {
 		if err := removeStale(path); err != nil {
@@ -93,6 +95,9 @@ func listenUnix(path string, mode fs.FileMode) (net.Listener, error) {
 	}
 	if err != nil {
 		return nil, err
+	}
+	if mode == 0 {
+		return l, nil
 	}
 	if err := os.Chmod(path, mode); err != nil {
 		l.Close()
