@@ -49,7 +49,7 @@ func sdkWork(ctx context.Context, r *mcp.CallToolRequest, _ struct{}) (*mcp.Call
 	if err != nil {
 		return nil, nil, err
 	}
-	//lint:ignore SA1019 every version that clients speak today has sampling
+	//nolint:staticcheck // every version that clients speak today has sampling
 	sampled, err := r.Session.CreateMessage(ctx, &mcp.CreateMessageParams{MaxTokens: 10, Messages: []*mcp.SamplingMessage{{Role: "user", Content: &mcp.TextContent{Text: "?"}}}})
 	if err != nil {
 		return nil, nil, err
@@ -98,7 +98,9 @@ func (s *site) connectSDK() *sdkClient {
 		ElicitationHandler: func(context.Context, *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
 			return &mcp.ElicitResult{Action: "decline"}, nil
 		},
+		//nolint:staticcheck // likewise
 		CreateMessageHandler: func(context.Context, *mcp.CreateMessageRequest) (*mcp.CreateMessageResult, error) {
+			//nolint:staticcheck // likewise
 			return &mcp.CreateMessageResult{Model: "m", Role: "assistant", Content: &mcp.TextContent{Text: "sampled"}}, nil
 		},
 	})

@@ -258,7 +258,7 @@ func answers(address string) bool {
 	return true
 }
 
-var nextPort = 10000 + os.Getpid()%8000
+var nextPort = 10000 + os.Getpid()*97%20000
 
 // freeAddress returns an address that no connection from here can take, as one of
 // a port that the system chooses could be while nobody listens.
