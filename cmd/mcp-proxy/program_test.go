@@ -135,10 +135,8 @@ func TestD04_Elsewhere(t *testing.T) {
 				t.Errorf("exit: %v\n%s", err, p.log)
 			}
 			t.Logf("gone %v after SIGTERM", time.Since(began))
-			s.awaitNoted("a", "notifications/cancelled", 1)
-			if s.layout.remote() {
-				s.awaitNoted("a", " end", 1)
-			} else {
+			s.heardFarewell()
+			if !s.layout.remote() {
 				eventually(t, "the end of the stubborn server", func() bool { return s.serversEnded("a") })
 			}
 		})
