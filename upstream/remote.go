@@ -33,7 +33,7 @@ type remote struct {
 
 func newRemote(ctx context.Context, up *Upstream, wg *sync.WaitGroup) *remote {
 	r := &remote{dial: up.Dial, wg: wg, dialled: make(chan struct{}), ending: make(chan struct{}), left: make(chan struct{})}
-	r.ctx, r.cancel = context.WithCancel(ctx)
+	r.ctx, r.cancel = context.WithCancel(context.WithoutCancel(ctx)) // leave and stop see to its end
 	return r
 }
 
@@ -137,9 +137,21 @@ func (r *remote) leave(last []*jsonrpc.Message) {
 	})
 }
 
-func (r *remote) stop(context.Context) { // its end of ctx is that of the session
+// forcedFarewell is how long a server may take to hear the last words when the stop
+// is forced. A server elsewhere goes on with what it was asked unless it hears of
+// the end.
+const forcedFarewell = 500 * time.Millisecond
+
+func (r *remote) stop(ctx context.Context) {
+	defer r.cancel()
+	select {
+	case <-r.left:
+		return
+	case <-ctx.Done():
+	}
+	late := time.AfterFunc(forcedFarewell, r.cancel)
+	defer late.Stop()
 	<-r.left
-	r.cancel()
 }
 
 func (r *remote) status(st *Status) {

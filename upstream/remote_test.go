@@ -177,3 +177,44 @@ func TestRemoteFloodsAndDoesNotRead(t *testing.T) {
 		t.Errorf("%d messages at the end", told)
 	}
 }
+
+// D15: a remote server hears the last words also when its end is forced: nothing
+// else tells it to stop what it was asked for.
+func TestD15_RemoteFarewellByForce(t *testing.T) {
+	r, f := remoteRig(t)
+	c, s := begin(r, f)
+	c.send("tools/call", 1)
+	recv(s)
+	c.cancel()
+	for _, want := range []string{`"notifications/cancelled","params":{"requestId":2`, "end"} {
+		if got := recv(s); !strings.Contains(got, want) {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	}
+	c.ends("host stopped", true)
+	c.returned()
+}
+
+// One that does not listen to them holds the end up for a moment only.
+func TestRemoteForcedAndDeaf(t *testing.T) {
+	r := newRigOf(t, Upstream{Dial: func(ctx context.Context) (jsonrpc.Conn, error) {
+		near, far := jsonrpc.Pipe()
+		t.Cleanup(func() { far.Close() })
+		return &deafConn{Conn: near, ctx: ctx}, nil
+	}})
+	c := r.attach("k")
+	c.send("initialize", 0)
+	c.cancel()
+	c.returned()
+}
+
+// A deafConn is one whose server takes no leave until it is forced to.
+type deafConn struct {
+	jsonrpc.Conn
+	ctx context.Context
+}
+
+func (c *deafConn) Close() error {
+	<-c.ctx.Done()
+	return c.Conn.Close()
+}

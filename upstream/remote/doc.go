@@ -9,8 +9,8 @@
 //
 // A session is one peer, the session as the server knows it, and another one when
 // the server has forgotten it. Requests are posted concurrently; notifications
-// and responses one after the other, since they could overtake each other. Their
-// order towards requests is kept where it matters: all wait for the answer to
+// and responses one after the other, since they could overtake each other, but for
+// cancellations, which others do not wait for. Their order towards requests is kept where it matters: all wait for the answer to
 // initialize, then for initialized to be accepted; a cancellation waits until its
 // request was written. One for a request that was not written at all takes it
 // back.
@@ -40,8 +40,8 @@
 //
 // # Goroutines
 //
-// Of a session, all waited for by Close: talk, from the first Send; one run for
-// each call; listen, or for HTTP+SSE readLegacy; make, while a lost session is
+// Of a session, all waited for by Close: talk, from the first Send, which waits for
+// one of each cancellation on its way; one run for each call; listen, or for HTTP+SSE readLegacy; make, while a lost session is
 // renewed, which goes on as listen; giveUpSilent for a second after that; and
 // answers that Send makes itself until they are received. Dial starts none.
 // websocket.go and websocket_throttle.go name their own.
@@ -50,7 +50,8 @@
 //   - Whoever takes a call out of session.calls answers it, and a cancelled one is
 //     not answered.
 //   - Every queue and body is bounded: 16 messages for Recv, then streams wait; 64
-//     notifications and responses, then Send waits; 4096 calls, then one gets the
+//     notifications and responses, then Send waits; 32 cancellations on their way,
+//     then the rest waits, or is dropped if the server takes none; 4096 calls, then one gets the
 //     error overloaded; an event or a JSON body by Limits, comments of an event
 //     stream cost nothing; compressed bodies are refused. Calls beyond
 //     MaxConcurrent wait unsent.

@@ -52,7 +52,8 @@ type session struct {
 	// delivered: a request besides initialize may have reached the server.
 	delivered atomic.Bool
 
-	wg sync.WaitGroup
+	wg      sync.WaitGroup
+	cancels cancellations
 
 	mu        sync.Mutex      // guards the fields below
 	begun     bool            // something was sent
@@ -77,7 +78,8 @@ func newSession(ctx context.Context, server *Server) *session {
 		in: make(chan received, inDepth), lane: make(chan item, outDepth),
 		opened: make(chan struct{}), ready: make(chan struct{}), ended: make(chan struct{}),
 		left: make(chan struct{}), talked: make(chan struct{}),
-		calls: make(map[jsonrpc.ID]*call),
+		calls:   make(map[jsonrpc.ID]*call),
+		cancels: cancellations{slots: make(chan struct{}, maxCancels)},
 	}
 	s.ctx, s.cancel = context.WithCancel(ctx)
 	s.work, s.giveUp = context.WithCancel(s.ctx)

@@ -385,3 +385,49 @@ func TestWriteTimeout(t *testing.T) {
 	c.request(1, "tools/call", `{"x":"`+strings.Repeat("x", 15<<20)+`"}`)
 	wantError(t, c.recv(), 1, jsonrpc.ReasonClosed, "write timeout", jsonrpc.InFlight)
 }
+
+// D05: one cancellation does not wait for another.
+func TestCancellationsTogether(t *testing.T) {
+	f := newFake(t)
+	const calls = 10
+	f.handle("tools/call", func(_ http.ResponseWriter, r *http.Request, _ *jsonrpc.Message) { block(r) })
+	f.handle("notifications/cancelled", func(w http.ResponseWriter, _ *http.Request, _ *jsonrpc.Message) {
+		f.await("notifications/cancelled", calls)
+		w.WriteHeader(http.StatusAccepted)
+	})
+	c := connect(t, f)
+	for id := range int64(calls) {
+		c.request(id+1, "tools/call", `{}`)
+	}
+	f.await("tools/call", calls)
+	for id := range int64(calls) {
+		c.cancel(id + 1)
+	}
+	f.await("notifications/cancelled", calls)
+}
+
+// A server that takes no cancellations is not told of any number of them: what is
+// behind them is not held up.
+func TestCancellationsOfADeafServer(t *testing.T) {
+	f := newFake(t)
+	gone := make(chan struct{})
+	f.handle("tools/call", func(_ http.ResponseWriter, r *http.Request, _ *jsonrpc.Message) {
+		block(r)
+		close(gone)
+	})
+	c := connect(t, f)
+	c.request(1, "tools/call", `{}`)
+	f.await("tools/call", 1)
+	cancels := &c.Conn.(*session).cancels
+	cancels.deaf.Store(true)
+	for range maxCancels {
+		cancels.slots <- struct{}{}
+	}
+	c.cancel(1)
+	<-gone
+	c.notify("notifications/roots/list_changed", "")
+	f.await("notifications/roots/list_changed", 1)
+	if slices.Contains(f.all(), "notifications/cancelled") {
+		t.Error("the server was told")
+	}
+}

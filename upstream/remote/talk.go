@@ -2,6 +2,8 @@ package remote
 
 import (
 	"context"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
@@ -10,6 +12,11 @@ import (
 // talkTimeout bounds how long a notification or a response may take, since
 // those behind it wait.
 const talkTimeout = 10 * time.Second
+
+// maxCancels bounds the cancellations on their way at once. Those beyond wait, and
+// what is behind them too; but a server that has taken none within talkTimeout is
+// not told of them, until it takes one.
+const maxCancels = 32
 
 // An item is a notification or a response on its way to the server.
 type item struct {
@@ -32,6 +39,7 @@ func (s *session) tell(t item) error {
 // their way at once may overtake each other. After Close it posts what is left.
 func (s *session) talk() {
 	defer close(s.talked)
+	defer s.cancels.wg.Wait()
 	for {
 		select {
 		case t := <-s.lane:
@@ -50,7 +58,8 @@ func (s *session) talk() {
 
 func (s *session) talkOne(t item) {
 	if t.cancels != nil {
-		defer t.cancels.cancel(errCancelled)
+		s.cancelBeside(t)
+		return
 	}
 	if t.m.Method == methodInitialized {
 		defer s.isReady()
@@ -66,8 +75,49 @@ func (s *session) talkOne(t item) {
 		return
 	}
 	if f := s.deliver(ctx, p, t.m); f != nil {
-		s.log.Debug("message was not accepted by the upstream", "method", t.m.Method, "id", t.m.ID.String(), "err", f.cause)
+		s.unheard(t.m, f)
 	}
+}
+
+// cancellations are those on their way. They need no order among themselves: one
+// after the other, the last of many would come too late.
+type cancellations struct {
+	wg    sync.WaitGroup // owned by talk
+	slots chan struct{}  // an element for each; capacity maxCancels
+	deaf  atomic.Bool    // the server took too long for the last one
+}
+
+// cancelBeside posts a cancellation, and does not wait for it. The call is given up
+// behind it.
+func (s *session) cancelBeside(t item) {
+	select {
+	case s.cancels.slots <- struct{}{}:
+	default:
+		if s.cancels.deaf.Load() {
+			t.cancels.cancel(errCancelled)
+			return
+		}
+		s.cancels.slots <- struct{}{} // which nobody has for long
+	}
+	s.cancels.wg.Go(func() {
+		defer func() { <-s.cancels.slots }()
+		defer t.cancels.cancel(errCancelled)
+		if !s.mayTalk(t) {
+			return
+		}
+		ctx, cancel := context.WithTimeout(s.hurry, talkTimeout)
+		defer cancel()
+		f := s.deliver(ctx, s.current(), t.m)
+		s.cancels.deaf.Store(f != nil && ctx.Err() == context.DeadlineExceeded)
+		if f != nil {
+			s.unheard(t.m, f)
+		}
+	})
+}
+
+// unheard notes that the server did not accept a message.
+func (s *session) unheard(m *jsonrpc.Message, f *failure) {
+	s.log.Debug("message was not accepted by the upstream", "method", m.Method, "id", m.ID.String(), "err", f.cause)
 }
 
 // mayTalk waits until the server can make sense of a message. With false it
