@@ -10,8 +10,9 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
 )
 
-// A remote server is a session that Upstream.Dial begins. It is dialled by recv,
-// so that the stream can end meanwhile.
+// A remote server is a session that Upstream.Dial begins. recv dials it, and
+// write writes to it from a queue, so that whoever reads the stream always sees
+// its end, as with the backlog of a process.
 type remote struct {
 	// Static after construction.
 	dial   func(context.Context) (jsonrpc.Conn, error)
@@ -23,73 +24,87 @@ type remote struct {
 	conn    jsonrpc.Conn  // nil if there is none
 	err     error
 
-	mu    sync.Mutex         // guards the field below
-	early []*jsonrpc.Message // to be sent first when conn is there
+	left chan struct{} // closed by write at its end: nothing is left of the session
 
-	ending   chan struct{} // closed by finish and abort
-	left     chan struct{} // closed when leave is through; set before ending is closed
-	endsOnce sync.Once
+	mu      sync.Mutex // guards the fields below; not held while anything is sent
+	changed sync.Cond
+	queue   []*jsonrpc.Message // to write
+	bytes   int                // in it; beyond maxBacklog, send waits
+	ending  bool               // nothing more is queued
 }
 
 func newRemote(ctx context.Context, up *Upstream, wg *sync.WaitGroup) *remote {
-	r := &remote{dial: up.Dial, wg: wg, dialled: make(chan struct{}), ending: make(chan struct{}), left: make(chan struct{})}
-	r.ctx, r.cancel = context.WithCancel(context.WithoutCancel(ctx)) // leave and stop see to its end
+	r := &remote{dial: up.Dial, wg: wg, dialled: make(chan struct{}), left: make(chan struct{})}
+	r.ctx, r.cancel = context.WithCancel(context.WithoutCancel(ctx)) // finish and stop see to its end
+	r.changed.L = &r.mu
 	return r
 }
 
-func (r *remote) start() error { return nil }
-
-// await returns the session, nil if there is none.
-func (r *remote) await() jsonrpc.Conn {
-	<-r.dialled
-	return r.conn
+func (r *remote) start() error {
+	r.wg.Go(r.write)
+	return nil
 }
 
-// maxEarly is how many messages may come before the session is there; then send
-// waits for it. A proxy sends initialize, and then waits itself.
-const maxEarly = 64
-
-// send leaves it to recv to tell of a session that is lost.
 func (r *remote) send(batch []*jsonrpc.Message) {
-	if r.isEarly(batch) {
-		return
-	}
-	if conn := r.await(); conn != nil {
-		_ = jsonrpc.SendAll(conn, batch)
-	}
-}
-
-// isEarly keeps messages for a session that is being dialled.
-func (r *remote) isEarly(batch []*jsonrpc.Message) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if closed(r.dialled) || len(r.early) >= maxEarly {
-		return false
+	for r.bytes >= maxBacklog && !r.ending {
+		r.changed.Wait()
 	}
-	r.early = append(r.early, batch...)
-	return true
+	if r.ending {
+		return
+	}
+	for _, m := range batch {
+		r.queue = append(r.queue, m)
+		r.bytes += m.Size()
+	}
+	r.changed.Broadcast()
 }
 
-// connect dials the session and sends what has come meanwhile.
-func (r *remote) connect() {
-	r.conn, r.err = r.dial(r.ctx)
-	for {
-		r.mu.Lock()
-		early := r.early
-		r.early = nil
-		if r.conn == nil || len(early) == 0 {
-			close(r.dialled)
-			r.mu.Unlock()
-			return
-		}
-		r.mu.Unlock()
-		_ = jsonrpc.SendAll(r.conn, early)
+// write writes the queue until it has ended, and then takes leave. That the
+// session is lost is recv's to tell.
+func (r *remote) write() {
+	defer close(r.left)
+	<-r.dialled
+	if r.conn == nil {
+		r.end(nil)
+		return
 	}
+	for batch := r.next(); batch != nil; batch = r.next() {
+		_ = jsonrpc.SendAll(r.conn, batch)
+	}
+	r.conn.Close()
+}
+
+// next waits for messages and takes them all; nil behind the last ones.
+func (r *remote) next() []*jsonrpc.Message {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for len(r.queue) == 0 && !r.ending {
+		r.changed.Wait()
+	}
+	batch := r.queue
+	r.queue, r.bytes = nil, 0
+	r.changed.Broadcast()
+	return batch
+}
+
+// end queues the last messages.
+func (r *remote) end(last []*jsonrpc.Message) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.ending {
+		return
+	}
+	r.ending = true
+	r.queue = append(r.queue, last...)
+	r.changed.Broadcast()
 }
 
 func (r *remote) recv(batch []*jsonrpc.Message) ([]*jsonrpc.Message, error) {
 	if !closed(r.dialled) {
-		r.connect()
+		r.conn, r.err = r.dial(r.ctx)
+		close(r.dialled)
 	}
 	if r.conn == nil {
 		return batch, lostSession(r.err)
@@ -109,32 +124,41 @@ func lostSession(err error) error {
 	return &jsonrpc.ClosedError{Cause: causeLost, Delivered: true, Err: err}
 }
 
-func (r *remote) finish(last []*jsonrpc.Message) { r.leave(last) }
-
-func (r *remote) abort() { r.leave(nil) }
-
 // farewellTimeout bounds how long a server may take to accept what it is told at
 // the end. Then the session is closed, which bounds the rest.
 const farewellTimeout = time.Second
 
-// leave takes leave of the server. A session that is not there yet will not be
-// needed any more.
-func (r *remote) leave(last []*jsonrpc.Message) {
-	r.endsOnce.Do(func() {
-		close(r.ending)
-		if !closed(r.dialled) {
-			r.cancel()
-		}
-		r.wg.Go(func() {
-			defer close(r.left)
-			if conn := r.await(); conn != nil {
-				late := time.AfterFunc(farewellTimeout, func() { conn.Close() })
-				_ = jsonrpc.SendAll(conn, last) // nobody is left to be told
-				late.Stop()
-				conn.Close()
-			}
-		})
-	})
+// finish needs no session that is not there yet.
+func (r *remote) finish(last []*jsonrpc.Message) {
+	r.end(last)
+	if !closed(r.dialled) {
+		r.cancel()
+	}
+	late := time.NewTimer(farewellTimeout)
+	r.wg.Go(func() { r.closeWhen(late.C) })
+}
+
+// abort closes the session at once, which unblocks write.
+func (r *remote) abort() {
+	r.end(nil)
+	if !closed(r.dialled) {
+		r.cancel()
+	}
+	now := make(chan time.Time)
+	close(now)
+	r.wg.Go(func() { r.closeWhen(now) })
+}
+
+// closeWhen closes the session at a time, unless it is left before.
+func (r *remote) closeWhen(late <-chan time.Time) {
+	select {
+	case <-r.left:
+		return
+	case <-late:
+	}
+	if <-r.dialled; r.conn != nil {
+		r.conn.Close()
+	}
 }
 
 // forcedFarewell is how long a server may take to hear the last words when the stop
@@ -155,10 +179,12 @@ func (r *remote) stop(ctx context.Context) {
 }
 
 func (r *remote) status(st *Status) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	switch {
 	case closed(r.left):
 		st.State = StateReady
-	case closed(r.ending):
+	case r.ending:
 		st.State = StateStopping
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"log/slog"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
@@ -218,3 +219,25 @@ func (c *deafConn) Close() error {
 	<-c.ctx.Done()
 	return c.Conn.Close()
 }
+
+// A server that does not read does not hide that its client has left.
+func TestD05_RemoteThatDoesNotRead(t *testing.T) {
+	stuck := &deaf{closed: make(chan struct{})}
+	r := newRigOf(t, Upstream{Dial: func(context.Context) (jsonrpc.Conn, error) { return stuck, nil }})
+	c := r.attach("k")
+	for range 5 {
+		c.send("tools/call", 1)
+	}
+	c.Close()
+	c.returned()
+}
+
+// A deaf Conn takes nothing and says nothing until it is closed.
+type deaf struct {
+	closed chan struct{}
+	once   sync.Once
+}
+
+func (d *deaf) Recv() (*jsonrpc.Message, error) { <-d.closed; return nil, jsonrpc.ErrClosed }
+func (d *deaf) Send(*jsonrpc.Message) error     { <-d.closed; return jsonrpc.ErrClosed }
+func (d *deaf) Close() error                    { d.once.Do(func() { close(d.closed) }); return nil }

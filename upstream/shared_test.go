@@ -318,6 +318,8 @@ func TestSharedTooManyCalls(t *testing.T) {
 // A server that does not read holds up who sends, not who does not, and what was
 // not sent is cancelled without a trace.
 func TestSharedServerDoesNotRead(t *testing.T) {
+	const flood = 3000 // of 1 KiB, more than the stream to the server holds
+	pad := strings.Repeat("x", 1<<10)
 	inSharedWorld(t, Upstream{}, func(w *sharedWorld) {
 		a, b := w.start("a"), w.start("b")
 		s := w.server()
@@ -327,15 +329,15 @@ func TestSharedServerDoesNotRead(t *testing.T) {
 		a2 := make(chan struct{})
 		go func() {
 			defer close(a2)
-			for i := range 2000 {
-				if a.conn.Send(parse(t, fmt.Sprintf(`{"id":%d,"method":"x"}`, i))) != nil {
+			for i := range flood {
+				if a.conn.Send(parse(t, fmt.Sprintf(`{"id":%d,"method":"x","params":{"pad":%q}}`, i, pad))) != nil {
 					return
 				}
 				sent = i
 			}
 		}()
 		synctest.Wait()
-		if sent == 1999 {
+		if sent == flood-1 {
 			t.Error("nothing holds up a client that floods the server")
 		}
 		b.say(`{"id":"b","method":"secret"}`, `{"method":"notifications/cancelled","params":{"requestId":"b"}}`, `{"id":1,"method":"ping"}`)
@@ -343,7 +345,7 @@ func TestSharedServerDoesNotRead(t *testing.T) {
 		close(block)
 		<-a2
 		heard := s.heard()
-		if len(heard) != 2000 || slices.ContainsFunc(heard, func(m string) bool { return strings.Contains(m, "secret") }) {
+		if len(heard) != flood || slices.ContainsFunc(heard, func(m string) bool { return strings.Contains(m, "secret") }) {
 			t.Errorf("the server got %d messages", len(heard))
 		}
 	})
