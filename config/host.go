@@ -26,7 +26,9 @@ func (h HostLink) Check() error {
 		c.fail("--heartbeat", "", "must not be negative")
 	}
 	switch {
-	case (h.Listen == "") == (h.Dial == ""):
+	case h.Listen != "" && h.Dial != "":
+		c.fail("--dial", "", "excludes --listen")
+	case h.Listen == "" && h.Dial == "":
 		c.fail("--listen", "", "either --listen or --dial is needed")
 	case h.Listen != "" && !isListenURL(h.Listen):
 		c.fail("--listen", "", "must be unix:///path, or a tcp, tls, ws or wss URL with a port")

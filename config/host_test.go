@@ -26,7 +26,7 @@ func TestHostLink(t *testing.T) {
 		"out, insecure":             {HostLink{Dial: "ws://proxy.example.com/link", Insecure: true}, ""},
 
 		"neither":        {HostLink{}, "--listen: either --listen or --dial is needed"},
-		"both":           {HostLink{Listen: "unix:///a", Dial: "unix:///b"}, "--listen: either --listen or --dial is needed"},
+		"both":           {HostLink{Listen: "unix:///a", Dial: "unix:///b"}, "--dial: excludes --listen"},
 		"an address":     {HostLink{Listen: "127.0.0.1:80"}, "--listen: must be unix:///path, or a tcp, tls, ws or wss URL with a port"},
 		"no port":        {HostLink{Listen: "ws://localhost/link"}, "--listen: must be unix:///path, or a tcp, tls, ws or wss URL with a port"},
 		"http":           {HostLink{Dial: "http://localhost:1/link"}, "--dial: must be " + dialURL.what},

@@ -194,12 +194,9 @@ func TestD12_StoppedReading(t *testing.T) {
 }
 
 // heardFarewell checks that the one call in flight was cancelled at an end by force.
-// What would have to be posted for that may be lost with the rest.
 func (s *site) heardFarewell() {
 	s.t.Helper()
-	if !s.layout.remote() {
-		s.awaitNoted("a", "notifications/cancelled", 1)
-	}
+	s.awaitNoted("a", "notifications/cancelled", 1)
 }
 
 // D15: during the drain calls finish, with the questions that they ask, and new

@@ -2,20 +2,23 @@ package remote
 
 import (
 	"log/slog"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 )
 
 // gathered is how long failures are gathered into one line of the log.
-const gathered = 200 * time.Millisecond
+const gathered = 500 * time.Millisecond
 
-// A tally makes one line of the log of what fails for one reason: when a server
-// dies under 200 requests, that is one event.
+// A tally makes one line of the log of what fails together: when a server dies
+// under 200 requests, that is one event, though some are only refused when they
+// try to go on.
 type tally struct {
 	log *slog.Logger // static
 
 	mu       sync.Mutex // guards the fields below
-	failures map[string]*failures
+	failures []failures
 	timer    *time.Timer // set while failures are gathered
 	sessions int         // that may still count; the last one flushes
 	refused  bool        // the log has said so, and no request succeeded since
@@ -23,6 +26,7 @@ type tally struct {
 
 // failures are those of one cause.
 type failures struct {
+	cause string
 	count int
 	err   error // of the first
 }
@@ -32,13 +36,12 @@ func (t *tally) count(f *failure) {
 	cause, err := f.forLog()
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.failures == nil {
-		t.failures = make(map[string]*failures)
+	i := slices.IndexFunc(t.failures, func(f failures) bool { return f.cause == cause })
+	if i < 0 {
+		i = len(t.failures)
+		t.failures = append(t.failures, failures{cause: cause, err: err})
 	}
-	if t.failures[cause] == nil {
-		t.failures[cause] = &failures{err: err}
-	}
-	t.failures[cause].count++
+	t.failures[i].count++
 	if t.timer == nil {
 		t.timer = time.AfterFunc(gathered, t.flush)
 	}
@@ -53,13 +56,20 @@ func (t *tally) flush() {
 		t.timer = nil
 	}
 	t.mu.Unlock()
-	for cause, f := range failed {
-		log := t.log.With("cause", cause, "requests", f.count)
-		if f.err != nil {
-			log = log.With("err", f.err)
-		}
-		log.Warn("requests to the upstream failed")
+	if len(failed) == 0 {
+		return
 	}
+	var causes []string
+	count := 0
+	for _, f := range failed {
+		count += f.count
+		causes = append(causes, f.cause)
+	}
+	log := t.log.With("cause", strings.Join(causes, ", "))
+	if err := failed[0].err; err != nil {
+		log = log.With("err", err)
+	}
+	log.Warn("requests to the upstream failed", "requests", count)
 }
 
 // denied notes a 401 or 403. The log hears of the first.
