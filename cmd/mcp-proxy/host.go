@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/mcp-proxy/mcp-proxy/config"
+	"github.com/mcp-proxy/mcp-proxy/upstream"
 	"github.com/mcp-proxy/mcp-proxy/upstream/link"
 )
 
@@ -86,12 +87,10 @@ func runHost(ctx context.Context, cfg *config.Config, at config.HostLink, log *s
 	case <-ctx.Done():
 	}
 	hangUp()
-	if err == nil {
-		<-ended
+	if err != nil {
+		ended = nil // it was that
 	}
-	rest, cancel := context.WithTimeout(context.Background(), stopReserve)
-	defer cancel()
-	h.stop(rest)
+	forced = h.windUp(ended, signals, forced) || forced
 	if err == nil && forced {
 		err = errors.New("shutdown was forced")
 	}
@@ -164,9 +163,43 @@ func (h *hosting) finish(signals <-chan os.Signal, grace time.Duration) (forced 
 	return false
 }
 
+// windUpTime leaves of stopReserve what it takes to end upstreams by force.
+const windUpTime = stopReserve - 750*time.Millisecond
+
+// windUp waits for the end of the links, if ended is not nil, and ends what outlives
+// them: as it wishes for a while, by force after that, at a signal, or at once. It
+// reports whether that was a signal.
+func (h *hosting) windUp(ended <-chan error, signals <-chan os.Signal, atOnce bool) (forced bool) {
+	rest, force := context.WithTimeout(context.Background(), windUpTime)
+	defer force()
+	if atOnce {
+		force()
+	}
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		if ended != nil {
+			<-ended
+		}
+		h.stop(rest)
+	}()
+	for {
+		select {
+		case <-signals:
+			forced = true
+			force()
+		case <-stopped:
+			return forced
+		}
+	}
+}
+
+// busy reports whether anybody waits for an answer: nobody does for that of a server
+// which is being stopped, or is gone.
 func (h *hosting) busy() bool {
 	for _, s := range h.host.Status() {
-		if s.InFlight > 0 {
+		lives := s.State == upstream.StateStarting || s.State == upstream.StateRunning
+		if lives && s.InFlight > 0 {
 			return true
 		}
 	}
