@@ -137,6 +137,8 @@ func (c *conversation) step(name string, body []string) []string {
 	case name == "proxy serves":
 		upstreams, more := named(first)
 		c.proxy.Update(upstreams, !more)
+	case name == "proxy reaches no more":
+		c.proxy.Unreachable()
 	case name == "link returns":
 		c.proxy.Returned(strings.Fields(first)...)
 	case name == "log gets":

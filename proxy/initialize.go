@@ -118,7 +118,7 @@ func (s *session) startAll(ctx context.Context) {
 				wg.Go(func() { l.startWithin(ctx) })
 			}
 		}
-		if v.complete {
+		if v.settled {
 			wg.Wait()
 			if s.upstreams() == v {
 				return

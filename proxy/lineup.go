@@ -15,6 +15,7 @@ type lineup struct {
 	s        *session
 	legs     []*leg        // in the order of merged lists
 	complete bool          // there are no upstreams that are not known yet
+	settled  bool          // or none that are worth waiting for
 	replaced chan struct{} // closed when there is a newer lineup
 }
 
@@ -54,7 +55,7 @@ func (s *session) follow() {
 		return
 	}
 	set := s.p.current() // under the lock: no older set replaces a newer one
-	old, next := s.lineup, &lineup{s: s, complete: set.complete, replaced: make(chan struct{})}
+	old, next := s.lineup, &lineup{s: s, complete: set.complete, settled: set.settled, replaced: make(chan struct{})}
 	gone := make(map[string]*leg, len(old.legs))
 	for _, l := range old.legs {
 		gone[l.up.Name] = l

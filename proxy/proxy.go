@@ -84,6 +84,7 @@ type Proxy struct {
 type set struct {
 	upstreams []Upstream
 	complete  bool
+	settled   bool // nothing is gained by waiting for what makes it complete
 }
 
 type tableKey struct {
@@ -110,8 +111,22 @@ func (p *Proxy) Update(upstreams []Upstream, complete bool) {
 		names[u.Name] = true
 	}
 	p.mu.Lock()
-	p.set = &set{slices.Clone(upstreams), complete}
+	p.set = &set{slices.Clone(upstreams), complete, complete}
 	maps.DeleteFunc(p.tables, func(k tableKey, _ *table) bool { return !names[k.upstream] })
+	p.mu.Unlock()
+	for _, s := range p.running() {
+		s.follow()
+	}
+}
+
+// Unreachable says that the upstreams which are not known yet are out of reach for
+// now, until the next Update: a client's initialize does not wait for them, as it
+// does not for one whose start has failed.
+func (p *Proxy) Unreachable() {
+	now := *p.current()
+	now.settled = true
+	p.mu.Lock()
+	p.set = &now
 	p.mu.Unlock()
 	for _, s := range p.running() {
 		s.follow()
@@ -135,7 +150,7 @@ func (p *Proxy) current() *set {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.set == nil {
-		p.set = &set{slices.Clone(p.Upstreams), true}
+		p.set = &set{slices.Clone(p.Upstreams), true, true}
 	}
 	return p.set
 }

@@ -76,7 +76,7 @@ func newSession(p *Proxy, c jsonrpc.Conn) *session {
 	}
 	s.log = p.logger().With("session", s.key[:8]) // as hosts shorten it
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
-	s.lineup = &lineup{s: s, complete: true, replaced: make(chan struct{})}
+	s.lineup = &lineup{s: s, complete: true, settled: true, replaced: make(chan struct{})}
 	return s
 }
 

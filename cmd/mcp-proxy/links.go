@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/http"
 	"slices"
 	"sync"
@@ -25,6 +26,7 @@ type farLink struct {
 	routes []proxy.Upstream // as announced last; kept while the link is lost
 	known  bool             // something was announced
 	down   bool             // lost since
+	failed bool             // could not be dialled
 }
 
 // links are all links to hosts elsewhere. They keep the proxy's set of upstreams
@@ -95,8 +97,38 @@ func (ls *links) start(ctx context.Context, wg *sync.WaitGroup) {
 	ls.ctx = ctx
 	for _, f := range ls.all {
 		if f.config.Dial != "" {
-			wg.Go(func() { f.client.Redial(ctx, f.endpoint.Dial) })
+			dial := func(ctx context.Context) (net.Conn, error) { return ls.dial(ctx, f) }
+			wg.Go(func() { _ = f.client.Redial(ctx, dial) }) // it ends with ctx
 		}
+	}
+}
+
+// dial dials a link.
+func (ls *links) dial(ctx context.Context, f *farLink) (net.Conn, error) {
+	c, err := f.endpoint.Dial(ctx)
+	if err != nil {
+		ls.mu.Lock()
+		defer ls.mu.Unlock()
+		first := !f.failed
+		if f.failed = true; first && !f.known {
+			ls.unreachableLocked()
+		}
+	}
+	return c, err
+}
+
+// unreachableLocked says so if all upstreams that are not known yet are behind
+// links that could not be dialled: there is no use in waiting for them.
+func (ls *links) unreachableLocked() {
+	failed := false
+	for _, f := range ls.all {
+		if !f.known && !f.failed {
+			return
+		}
+		failed = failed || !f.known
+	}
+	if failed {
+		ls.proxy.Unreachable()
 	}
 }
 
@@ -181,6 +213,7 @@ func (ls *links) announced(f *farLink, upstreams []link.Upstream) {
 	f.routes, f.known, f.down = routes, true, false
 	set, complete := ls.setLocked()
 	ls.proxy.Update(set, complete)
+	ls.unreachableLocked()
 	if back {
 		ls.proxy.Returned(ls.ownedLocked(f)...)
 	}
