@@ -27,6 +27,7 @@ type farLink struct {
 	known  bool             // something was announced
 	down   bool             // lost since
 	failed bool             // could not be dialled
+	lost   int              // how often it was lost
 }
 
 // links are all links to hosts elsewhere. They keep the proxy's set of upstreams
@@ -56,7 +57,7 @@ func newLinks(cfg *config.Config, p *proxy.Proxy, log *slog.Logger) (*links, err
 		f := &farLink{config: c, log: log.With("link", c.Name)}
 		f.client = link.Client{Log: f.log, Limits: limitsOf(cfg), Heartbeat: heartbeatOf(c.Heartbeat)}
 		f.client.Announced = func(upstreams []link.Upstream) { ls.announced(f, upstreams) }
-		f.client.Lost = func(error) { ls.lost(f) }
+		f.client.Lost = func(err error) { ls.lost(f, err) }
 		t, err := clientTLS(c.TLS)
 		if err != nil {
 			return nil, config.Problems{{Source: cfg.File, Key: c.Key + ".tls", Text: err.Error()}}
@@ -158,9 +159,10 @@ func (ls *links) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	f := accepting[which]
+	before := ls.losses(f)
 	err = f.client.Serve(ls.ctx, carrier)
-	if ls.ctx.Err() == nil {
-		f.log.Warn("link lost", "err", err)
+	if ls.ctx.Err() == nil && ls.losses(f) == before { // it never was one
+		f.log.Warn("link failed", "peer", r.RemoteAddr, "err", err)
 	}
 }
 
@@ -190,10 +192,21 @@ func (ls *links) owner(upstream string) *farLink {
 	return ls.owners[upstream]
 }
 
-func (ls *links) lost(f *farLink) {
+// lost notes that a link that was up has ended. Redial logs the end of its own.
+func (ls *links) lost(f *farLink, err error) {
+	if f.config.Accept && ls.ctx.Err() == nil {
+		f.log.Warn("link lost", "err", err)
+	}
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	f.down = true
+	f.lost++
+}
+
+func (ls *links) losses(f *farLink) int {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	return f.lost
 }
 
 // announced takes over what a host announces, which may be the same as before.
