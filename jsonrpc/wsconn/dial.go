@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/gorilla/websocket"
@@ -143,11 +144,22 @@ func (d *dialer) check(resp *http.Response) error {
 func refusal(resp *http.Response, err error) error {
 	switch {
 	case !errors.Is(err, websocket.ErrBadHandshake):
-		return fmt.Errorf("dial WebSocket: %w", err)
+		return fmt.Errorf("dial WebSocket: %w", unquoted(err))
 	case resp.StatusCode != http.StatusSwitchingProtocols:
 		return &StatusError{resp.StatusCode}
 	}
 	return errNoWebSocket
+}
+
+// unquoted returns err without what it quotes of the answer, in which a server can
+// repeat our own headers.
+func unquoted(err error) error {
+	_, isTLS := errors.AsType[*tls.CertificateVerificationError](err) // quotes a certificate
+	said, _, quotes := strings.Cut(err.Error(), `"`)
+	if !quotes || isTLS {
+		return err
+	}
+	return errors.New(strings.TrimRight(said, " :[("))
 }
 
 // http1 returns t without the protocols in which nothing can be upgraded.

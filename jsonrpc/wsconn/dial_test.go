@@ -276,11 +276,14 @@ func TestHostileHandshake(t *testing.T) {
 			"Twice":       {switching("Sec-WebSocket-Protocol: mcp\r\nSec-WebSocket-Protocol: mcp-proxy-link\r\n"), errSubprotocol},
 			"Headers":     {switching(strings.Repeat("X: "+strings.Repeat("y", 1000)+"\r\n", 300)), errLongGreeting},
 			"OneHeader":   {switching("X: " + strings.Repeat("y", 300_000) + "\r\n"), errLongGreeting},
+			"NoColon":     {switching("canary no colon\r\n"), nil},
+			"BadLength":   {switching("Content-Length: canary\r\n"), nil},
+			"NoHTTP":      {func(string) string { return "canary\r\n" }, nil},
 			"Other":       {func(string) string { return "SSH-2.0-OpenSSH_9.9\r\n" }, nil},
 		}
 		for name, tt := range tests {
 			c, err := dial(t.Context(), respond(t, tt.text), nil)
-			if err == nil || tt.want != nil && !errors.Is(err, tt.want) {
+			if err == nil || tt.want != nil && !errors.Is(err, tt.want) || strings.Contains(err.Error(), "canary") {
 				t.Errorf("%s: %v, want %v", name, err, tt.want)
 			}
 			if err == nil {
