@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
+	"unicode"
 	"unicode/utf8"
 
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
@@ -120,14 +121,16 @@ func isName(name string) bool {
 // and clients.
 const maxCause = 200
 
-// shorten returns the beginning of text.
+// shorten returns the beginning of text, without what cannot be printed.
 func shorten(text string) string {
-	if len(text) <= maxCause {
-		return text
-	}
-	n := maxCause
-	for !utf8.RuneStart(text[n]) {
+	n := min(len(text), maxCause)
+	for n < len(text) && !utf8.RuneStart(text[n]) {
 		n--
 	}
-	return text[:n]
+	return strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return -1
+	}, text[:n])
 }

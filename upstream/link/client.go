@@ -60,15 +60,16 @@ type Client struct {
 // second to arrive. Serve may be called again; of several links, the latest to
 // be up is used, and the one before it, which may be half dead, is ended.
 func (c *Client) Serve(ctx context.Context, carrier net.Conn) error {
-	return c.serve(ctx, carrier, func(bool, error) {})
+	return c.serve(ctx, carrier, unwatched)
 }
 
-func (c *Client) serve(ctx context.Context, carrier net.Conn, ended func(up bool, err error)) error {
+func (c *Client) serve(ctx context.Context, carrier net.Conn, w watcher) error {
 	l, err := c.newLink(ctx, carrier)
 	if err != nil {
-		ended(false, err)
+		w.ended(false, err)
 		return err
 	}
+	l.up = w.up
 	over := make(chan struct{})
 	defer close(over)
 	var talk sync.WaitGroup
@@ -94,7 +95,7 @@ func (c *Client) serve(ctx context.Context, carrier net.Conn, ended func(up bool
 	if up && c.Lost != nil {
 		c.Lost(err)
 	}
-	ended(up, err)
+	w.ended(up, err)
 	return err
 }
 

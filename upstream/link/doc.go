@@ -80,7 +80,8 @@
 //
 // A stream holds at most yamux's window of 256 KiB that nobody has read, and one
 // message. A host takes 4096 streams on a link and refuses more; 64 refusals
-// that go unread end the link. It has 64 links, and closes more. An announcement
+// that go unread end the link. It has 64 links: one more takes the place of the one
+// that has been without a hello for longest, or is closed. An announcement
 // has 1000 names, 16 KiB of settings each and 1 MiB in all; more ends the link.
 // Hellos have time limits, as has TLS. Causes from the other side are cut to 200
 // bytes. A ping ends the link: yamux's answers could be piled up.

@@ -349,7 +349,7 @@ func TestTokens(t *testing.T) {
 // good one.
 func TestSilentPeersBlockNobody(t *testing.T) {
 	onEach(t, func(t *testing.T, l net.Listener, dial Endpoint) {
-		for range 10 {
+		for range maxLinks + 10 {
 			c, err := net.Dial(l.Addr().Network(), l.Addr().String())
 			if err != nil {
 				t.Fatal(err)
@@ -361,18 +361,21 @@ func TestSilentPeersBlockNobody(t *testing.T) {
 	})
 }
 
-// TestTooManyLinks closes the one that is too many, and has room again later.
+// TestTooManyLinks closes the one that is too many when all others are up.
 func TestTooManyLinks(t *testing.T) {
 	l, dial := listenAt(t, Endpoint{URL: "tcp://127.0.0.1:0"}, Endpoint{URL: "tcp://127.0.0.1:0"})
 	ctx, stop := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
+	ended := make(chan error, maxLinks+1)
 	go func() { ended <- (&Server{Handle: echo}).Accept(ctx, l) }()
 	for range maxLinks {
-		c, err := dial.Dial(t.Context())
+		carrier, err := dial.Dial(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer c.Close()
+		up := make(chan struct{})
+		c := &Client{Announced: func([]Upstream) { close(up) }}
+		go func() { ended <- c.Serve(ctx, carrier) }()
+		await(t, up)
 	}
 	one, err := dial.Dial(t.Context())
 	if err != nil {
@@ -383,5 +386,7 @@ func TestTooManyLinks(t *testing.T) {
 		t.Errorf("read %d bytes, %v; want the end", n, err)
 	}
 	stop()
-	await(t, ended)
+	for range maxLinks + 1 {
+		await(t, ended)
+	}
 }

@@ -47,11 +47,13 @@ type link struct {
 	carrier net.Conn
 	socket  *socket // the carrier, unless that is a Ring
 	trusted bool    // the other side's messages need not be checked
+	up      func()  // called once the hello is through; may be nil
 
 	wg       sync.WaitGroup // what spawn and leave started
 	leaving  sync.WaitGroup // what leave has still to say
 	controls sync.WaitGroup // what goes on as long as the link
 	streams  atomic.Int64   // those that are not finished
+	refused  atomic.Bool    // a hello was, of which the log has heard
 
 	mu      sync.Mutex // guards the fields below
 	closed  bool       // spawn starts nothing more
@@ -131,12 +133,15 @@ func (l *link) quiet() {
 // begin makes c the control stream, unless there is one.
 func (l *link) begin(c *control) bool {
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.control != nil {
-		return false
+	first := l.control == nil
+	if first {
+		l.control = c
 	}
-	l.control = c
-	return true
+	l.mu.Unlock()
+	if first && l.up != nil {
+		l.up()
+	}
+	return first
 }
 
 // begun reports whether there has been a hello on the control stream.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -21,7 +22,8 @@ const (
 	warnAgain = 5 * time.Minute
 
 	// maxLinks bounds the links at once, or those whose handlers have not
-	// returned. More that come in are closed; none more is dialled.
+	// returned. One more that comes in takes the place of one that is not up, or
+	// is closed; none more is dialled.
 	maxLinks = 64
 )
 
@@ -60,9 +62,17 @@ func (s *Server) Accept(ctx context.Context, l net.Listener) error {
 	return accept(ctx, &reporter{log: orDiscard(s.Log), host: true}, l, s.serve)
 }
 
-// A serveFunc owns carrier until it returns. It calls ended once, when the link
-// has ended.
-type serveFunc func(ctx context.Context, carrier net.Conn, ended func(up bool, err error)) error
+// A serveFunc owns carrier until it returns.
+type serveFunc func(ctx context.Context, carrier net.Conn, w watcher) error
+
+// A watcher hears of a link: up when its hello is through, ended once, when it has
+// ended, perhaps long before all handlers have returned.
+type watcher struct {
+	up    func() // may be nil
+	ended func(up bool, err error)
+}
+
+var unwatched = watcher{ended: func(bool, error) {}}
 
 func redial(ctx context.Context, r *reporter, dial func(context.Context) (net.Conn, error), serve serveFunc) error {
 	var wg sync.WaitGroup
@@ -85,10 +95,10 @@ func redial(ctx context.Context, r *reporter, dial func(context.Context) (net.Co
 		ended := make(chan bool, 1)
 		wg.Go(func() {
 			defer func() { <-slots }()
-			_ = serve(ctx, carrier, func(up bool, err error) { // which is reported
+			_ = serve(ctx, carrier, watcher{ended: func(up bool, err error) { // which is reported
 				r.ended(ctx, up, err, time.Since(start))
 				ended <- up
-			})
+			}})
 		})
 		if <-ended && time.Since(start) > goodLife {
 			wait.Reset()
@@ -103,6 +113,7 @@ func accept(ctx context.Context, r *reporter, l net.Listener, serve serveFunc) e
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	slots := make(chan struct{}, maxLinks)
+	var strangers lobby
 	for {
 		carrier, err := l.Accept()
 		switch {
@@ -118,19 +129,75 @@ func accept(ctx context.Context, r *reporter, l net.Listener, serve serveFunc) e
 			pause(ctx, newBackOff().NextBackOff())
 			continue
 		}
-		select {
-		case slots <- struct{}{}:
-		default:
+		if !enter(ctx, slots, &strangers) {
 			carrier.Close()
 			r.ended(ctx, false, errManyLinks, 0)
 			continue
 		}
+		strangers.add(carrier)
 		wg.Go(func() {
 			defer func() { <-slots }()
+			defer strangers.remove(carrier)
 			start := time.Now()
-			_ = serve(ctx, carrier, func(up bool, err error) { r.ended(ctx, up, err, time.Since(start)) })
+			_ = serve(ctx, carrier, watcher{
+				up:    func() { strangers.remove(carrier) },
+				ended: func(up bool, err error) { r.ended(ctx, up, err, time.Since(start)) },
+			})
 		})
 	}
+}
+
+// enter takes a slot, if need be that of the stranger who has been silent for
+// longest. Without one all links are up.
+func enter(ctx context.Context, slots chan<- struct{}, strangers *lobby) bool {
+	select {
+	case slots <- struct{}{}:
+		return true
+	default:
+	}
+	if !strangers.evict() {
+		return false
+	}
+	select {
+	case slots <- struct{}{}: // the end of a link without a hello takes no time
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// A lobby has the carriers of links that are not up, at most maxLinks. Those who
+// only connect must not keep others out.
+type lobby struct {
+	mu       sync.Mutex // guards carriers
+	carriers []net.Conn // the oldest first
+}
+
+func (l *lobby) add(c net.Conn) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.carriers = append(l.carriers, c)
+}
+
+func (l *lobby) remove(c net.Conn) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.carriers = slices.DeleteFunc(l.carriers, func(other net.Conn) bool { return other == c })
+}
+
+// evict closes the oldest carrier. It reports whether there was one.
+func (l *lobby) evict() bool {
+	l.mu.Lock()
+	var oldest net.Conn
+	if len(l.carriers) > 0 {
+		oldest = l.carriers[0]
+		l.carriers = slices.Delete(l.carriers, 0, 1)
+	}
+	l.mu.Unlock()
+	if oldest != nil {
+		oldest.Close()
+	}
+	return oldest != nil
 }
 
 // pause waits for d, or until ctx ends.

@@ -62,17 +62,16 @@ type Server struct {
 // with the cause. Cancelling ctx cancels that of the handlers; after 2 s the
 // link is cut.
 func (s *Server) Serve(ctx context.Context, carrier net.Conn) error {
-	return s.serve(ctx, carrier, func(bool, error) {})
+	return s.serve(ctx, carrier, unwatched)
 }
 
-// serve calls ended when the link has ended, perhaps long before all handlers
-// have returned.
-func (s *Server) serve(ctx context.Context, carrier net.Conn, ended func(up bool, err error)) error {
+func (s *Server) serve(ctx context.Context, carrier net.Conn, w watcher) error {
 	l, err := s.newLink(ctx, carrier)
 	if err != nil {
-		ended(false, err)
+		w.ended(false, err)
 		return err
 	}
+	l.up = w.up
 	if !s.Trusted {
 		late := time.AfterFunc(s.helloTimeout(), func() {
 			if l.begun() == nil {
@@ -93,7 +92,7 @@ func (s *Server) serve(ctx context.Context, carrier net.Conn, ended func(up bool
 	} else {
 		l.part(err, tellTimeout)
 	}
-	ended(l.begun() != nil, l.cause())
+	w.ended(l.begun() != nil, l.cause())
 	streams.Wait()
 	return l.close(err)
 }
@@ -157,7 +156,11 @@ func (s *Server) stream(ctx context.Context, c hostConn) {
 }
 
 func (s *Server) refuse(c hostConn, h Hello, err error) {
-	orDiscard(s.Log).Warn("hello refused", "upstream", h.Upstream, "err", err)
+	level := slog.LevelDebug
+	if c.stream.link.refused.CompareAndSwap(false, true) { // one line for each link
+		level = slog.LevelWarn
+	}
+	orDiscard(s.Log).Log(context.Background(), level, "hello refused", "upstream", shorten(h.Upstream), "err", err)
 	c.shut(errClosed, refusalLine(err.Error()), time.Now().Add(lastTimeout))
 }
 

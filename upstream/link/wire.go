@@ -2,6 +2,7 @@ package link
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"strconv"
@@ -151,7 +152,7 @@ func parseClosed(doc json.RawMessage) (*jsonrpc.ClosedError, error) {
 		return nil, errBadNote
 	}
 	// Only a clear "false" makes it safe to send requests again.
-	return &jsonrpc.ClosedError{Cause: shorten(cause), Delivered: string(at[1].Of(doc)) != "false"}, nil
+	return &jsonrpc.ClosedError{Cause: cmp.Or(shorten(cause), errClosed.Cause), Delivered: string(at[1].Of(doc)) != "false"}, nil
 }
 
 var errBadNote = &jsonrpc.InvalidError{Code: jsonrpc.CodeParseError, Reason: "bad line of the link"}

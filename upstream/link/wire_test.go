@@ -68,6 +68,8 @@ func TestParseNote(t *testing.T) {
 		{`{"mcp-proxy":1,"closed":{"cause":"killed"}}`, killed},
 		{`{"mcp-proxy":1,"closed":{"cause":"start failed","delivered":false}}`, unsent},
 		{`{"mcp-proxy":1,"later":{}}`, note{}},
+		{`{"mcp-proxy":1,"refused":"\u001b[1mno\u0000\n\u200b"}`, note{refused: "[1mno"}},
+		{`{"mcp-proxy":1,"closed":{"cause":"\u0007"}}`, note{closed: &jsonrpc.ClosedError{Cause: "closed", Delivered: true}}},
 	} {
 		got, err := parseNote([]byte(tt.line))
 		if err != nil || !sameNote(got, tt.want) {
