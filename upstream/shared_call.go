@@ -33,6 +33,10 @@ type sharedCall struct {
 	n      int64 // minted; its text is the progress token, too. Zero if it stays here
 	sent   bool  // its write has begun
 	orphan bool  // nobody waits for the answer any more
+
+	// It was cancelled while it waits here for its turn or for a call of this
+	// side. Until then it counts as open, so that what waits is bounded.
+	cancelled bool
 }
 
 // sharedMethods are the requests that are not just passed on.
@@ -224,8 +228,12 @@ func (sh *shared) removeLocked(c *sharedCall) {
 
 // settleLocked answers c, unless somebody else has taken it.
 func (sh *shared) settleLocked(c *sharedCall, answer *jsonrpc.Message) {
-	if s := c.by; s.calls[c.id] == c {
-		delete(s.calls, c.id)
+	s := c.by
+	if s.calls[c.id] != c {
+		return
+	}
+	delete(s.calls, c.id)
+	if !c.cancelled {
 		s.putLocked(answer)
 	}
 }
@@ -270,7 +278,14 @@ func (s *sharer) cancelled(m *jsonrpc.Message) {
 	s.sh.mu.Lock()
 	defer s.sh.mu.Unlock()
 	c := s.calls[id]
-	if !ok || c == nil || c.method == "initialize" || !s.sh.abandonLocked(c) {
+	if !ok || c == nil || c.method == "initialize" {
+		return
+	}
+	if c.n == 0 {
+		c.cancelled = true
+		return
+	}
+	if !s.sh.abandonLocked(c) {
 		return
 	}
 	s.lingers = time.Now().Add(lingering)

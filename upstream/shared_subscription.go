@@ -68,6 +68,7 @@ func (sh *shared) nextOpLocked(sub *sharedSub) {
 		op := sub.ops[0]
 		if !op.alive() {
 			sub.ops = sub.ops[1:]
+			sh.forgetOpLocked(op)
 			continue
 		}
 		if sub.needsServer(op) {
@@ -90,7 +91,16 @@ func (sh *shared) nextOpLocked(sub *sharedSub) {
 }
 
 // alive reports whether the client still waits for op.
-func (op subOp) alive() bool { return op.call != nil && op.call.by.calls[op.call.id] == op.call }
+func (op subOp) alive() bool {
+	return op.call != nil && op.call.by.calls[op.call.id] == op.call && !op.call.cancelled
+}
+
+// forgetOpLocked ends the call of an op that is not alive.
+func (sh *shared) forgetOpLocked(op subOp) {
+	if op.call != nil {
+		sh.settleLocked(op.call, nil)
+	}
+}
 
 // needsServer reports whether op changes what the server has.
 func (sub *sharedSub) needsServer(op subOp) bool {
@@ -132,6 +142,7 @@ func (sh *shared) subAnswered(sub *sharedSub, on bool, answer *jsonrpc.Message) 
 		op := sub.ops[0]
 		sub.ops = sub.ops[1:]
 		if !op.alive() {
+			sh.forgetOpLocked(op)
 			continue
 		}
 		if !on || !failed {

@@ -4,6 +4,7 @@ package upstream
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 )
 
@@ -152,6 +153,53 @@ func TestSharedTooManySubscriptions(t *testing.T) {
 		if len(got) != maxSharerSubs+1 || got[maxSharerSubs] != fmt.Sprintf(`{"id":%d,"error":{"code":-32603,"message":"Too many requests in flight",`+
 			`"data":{"reason":"overloaded","upstream":"u","phase":"not_sent","retryable":true}}}`, maxSharerSubs) {
 			t.Errorf("%d answers, the last %s", len(got), got[len(got)-1])
+		}
+	})
+}
+
+// What a client cancels while it waits here still counts: a server that does not
+// answer lets no client pile up more.
+func TestSharedCancelledSubscriptionsAreBounded(t *testing.T) {
+	inSharedWorld(t, Upstream{}, func(w *sharedWorld) {
+		a := w.start("a")
+		s := w.server()
+		wait := func(id int) {
+			method, params := "resources/subscribe", fmt.Sprintf(`{"uri":"x:/%d"}`, id)
+			switch id % 3 {
+			case 0:
+				method, params = "logging/setLevel", `{"level":"debug"}`
+			case 1:
+				params = `{"uri":"x:/same"}`
+			}
+			a.say(fmt.Sprintf(`{"id":%d,"method":"%s","params":%s}`, id, method, params),
+				fmt.Sprintf(`{"method":"notifications/cancelled","params":{"requestId":%d}}`, id))
+		}
+		for id := range maxSharedCalls {
+			wait(id)
+		}
+		a.hears()
+		asked := s.heard()
+		if most := maxSharedCalls/3 + 10; len(asked) > most {
+			t.Errorf("the server was asked %d times, want at most %d", len(asked), most)
+		}
+		wait(maxSharedCalls)
+		if got := a.heard(); len(got) != 1 || !strings.Contains(got[0], "overloaded") {
+			t.Errorf("got %q", got)
+		}
+		for id := range len(asked) {
+			s.say(fmt.Sprintf(`{"id":%d,"result":{}}`, id+2))
+		}
+		for n := len(asked); len(s.heard()) > 0; n++ { // what clients want no more is given back
+			for range 2000 {
+				n++
+				s.say(fmt.Sprintf(`{"id":%d,"result":{}}`, n))
+			}
+		}
+		a.hears()
+		a.say(subscribeTo(9999, "x:/last"))
+		a.heard()
+		if n := len(s.heard()); n != 1 {
+			t.Errorf("the server was asked %d times, want once", n)
 		}
 	})
 }
