@@ -356,7 +356,7 @@ func TestSilentPeersBlockNobody(t *testing.T) {
 			}
 			defer c.Close()
 		}
-		r := reach(t, &Client{}, &Server{Handle: echo}, l, dial.Dial)
+		r := reach(t, &Client{}, &Server{Handle: echo, HelloTimeout: time.Hour}, l, dial.Dial)
 		call(t, open(t, r.client), numbered(1))
 	})
 }
