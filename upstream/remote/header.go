@@ -64,6 +64,9 @@ func (f *headerFiles) valueLocked(path string) (string, error) {
 	if err != nil {
 		return "", errorWithoutPath(err)
 	}
+	if !info.Mode().IsRegular() { // a pipe would have everybody wait, and cannot be read again
+		return "", errors.New("not a regular file")
+	}
 	old, known := f.read[path]
 	if known && !f.stale && old.size == info.Size() && old.modified.Equal(info.ModTime()) {
 		return old.value, nil

@@ -61,6 +61,10 @@ func TestBadHeaders(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
+	device := &Server{HeadersFrom: map[string]string{"X-Key": os.DevNull}}
+	if _, err := device.header(); err == nil || !strings.Contains(err.Error(), "not a regular file") {
+		t.Errorf("a device: %v", err)
+	}
 	s := &Server{Headers: map[string]string{"X-Key": "sec\x00ret"}}
 	if _, err := s.header(); err == nil || strings.Contains(err.Error(), "sec") {
 		t.Errorf("control character: %v", err)
