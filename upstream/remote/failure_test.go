@@ -150,7 +150,10 @@ func TestInitializeWithoutAnswer(t *testing.T) {
 			w.Header().Set("Mcp-Session-Id", strings.Repeat("x", 2000))
 			reply(w, &jsonrpc.Message{ID: jsonrpc.IntID(0)}, initResult)
 		}},
-		{"connection lost", func(w http.ResponseWriter, _ *http.Request) { drop(w) }},
+		{"connection lost", func(w http.ResponseWriter, r *http.Request) {
+			io.Copy(io.Discard, r.Body) // unread input would make it a reset
+			drop(w)
+		}},
 	}
 	for _, tt := range tests {
 		f := newFake(t)
