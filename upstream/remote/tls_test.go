@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -88,7 +89,10 @@ func TestClientCertificate(t *testing.T) {
 	s.TLS = &tls.Config{RootCAs: roots}
 	c = dial(t, s)
 	c.request(0, "initialize", initParams)
-	if end := c.end(); end.Cause != "TLS handshake failed" || end.Delivered {
+	// In TLS 1.3 the server refuses a certificate when the client has begun to write,
+	// and net/http may see that fail before it reads why.
+	causes := []string{"TLS handshake failed", "connection reset", "connection lost"}
+	if end := c.end(); !slices.Contains(causes, end.Cause) || end.Delivered {
 		t.Errorf("the end is %+v", end)
 	}
 }
