@@ -28,7 +28,6 @@ type engine struct {
 	log   *slog.Logger
 
 	hangUp context.CancelFunc // ends the links, after which the host winds up
-	force  context.CancelFunc // ends the host's upstreams at once
 	wg     sync.WaitGroup     // the links' ends, and tellStatus
 	lost   chan error         // has what ended the link within the process before its time; capacity 1
 }
@@ -64,9 +63,8 @@ func newEngine(cfg *config.Config, log *slog.Logger) (*engine, error) {
 // start runs the links until stop.
 func (e *engine) start() {
 	near, far := link.Ring()
-	var linked, hosted context.Context
+	var linked context.Context
 	linked, e.hangUp = context.WithCancel(context.Background())
-	hosted, e.force = context.WithCancel(context.Background())
 	e.wg.Go(func() {
 		// In one process nothing can cut the link. If it ends all the same
 		// there are no upstreams any more, and no use in going on.
@@ -74,7 +72,7 @@ func (e *engine) start() {
 			e.lost <- fmt.Errorf("link within the process: %w", err)
 		}
 	})
-	e.wg.Go(func() { e.near.server.Serve(hosted, far) }) // ends for the same reason
+	e.wg.Go(func() { e.near.server.Serve(e.near.forced, far) }) // ends for the same reason
 	e.far.start(linked, &e.wg)
 	asked := make(chan os.Signal, 1)
 	notifyStatus(asked)
@@ -85,11 +83,11 @@ func (e *engine) start() {
 // wish, and when ctx is done ends them by force, within a second.
 func (e *engine) stop(ctx context.Context) {
 	e.hangUp()
-	defer context.AfterFunc(ctx, e.force)()
+	defer context.AfterFunc(ctx, e.near.force)()
 	e.far.wait()
 	e.wg.Wait()
 	e.near.stop(ctx)
-	e.force()
+	e.near.force()
 }
 
 // hangUpTime is more than sessions need to hang up when they are forced to end.
@@ -99,7 +97,7 @@ const hangUpTime = 300 * time.Millisecond
 // up: a client that does not read its last messages must not hold the upstreams'
 // end up, too. The func that it returns calls it off.
 func (e *engine) forceSoon(ctx context.Context) (stop func() bool) {
-	return context.AfterFunc(ctx, func() { time.AfterFunc(hangUpTime, e.force) })
+	return context.AfterFunc(ctx, func() { time.AfterFunc(hangUpTime, e.near.force) })
 }
 
 // known reports whether there is an upstream of that name, here or elsewhere.

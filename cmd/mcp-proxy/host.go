@@ -64,33 +64,31 @@ func runHost(ctx context.Context, cfg *config.Config, at config.HostLink, log *s
 	if err != nil {
 		return err
 	}
+	defer h.force()
 	h.server.Heartbeat = heartbeatOf(at.Heartbeat)
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
 	defer signal.Stop(signals)
 	linked, hangUp := context.WithCancel(ctx)
-	defer hangUp()
-	ended, err := meet(linked, h.server, endpoint, at.Listen != "")
+	m, err := meet(linked, h.server, endpoint, at.Listen != "")
 	if err != nil {
+		hangUp()
 		return &runError{err}
 	}
 	asked := make(chan os.Signal, 1)
 	notifyStatus(asked)
 	go h.tellStatus(linked, asked, log)
 
-	forced := false
+	grace := time.Duration(0)
 	select {
 	case s := <-signals:
-		log.Info("shutting down", "signal", s.String(), "grace", cfg.ShutdownGrace)
-		forced = h.finish(signals, max(cfg.ShutdownGrace-stopReserve, 0))
-	case err = <-ended:
+		grace = cfg.ShutdownGrace
+		log.Info("shutting down", "signal", s.String(), "grace", grace)
+	case <-m.over:
+		err = m.err
 	case <-ctx.Done():
 	}
-	hangUp()
-	if err != nil {
-		ended = nil // it was that
-	}
-	forced = h.windUp(ended, signals, forced) || forced
+	forced := h.shutdown(grace, signals, func() { hangUp(); <-m.over })
 	if err == nil && forced {
 		err = errors.New("shutdown was forced")
 	}
@@ -117,21 +115,29 @@ func endpointOf(at config.HostLink) (link.Endpoint, error) {
 	return e, nil
 }
 
+// A meeting is where links come from.
+type meeting struct {
+	over chan struct{} // closed when there are none any more
+	err  error         // why; written before that
+}
+
 // meet listens at the endpoint or dials it, and serves links there until ctx ends.
-// The channel then gets why.
-func meet(ctx context.Context, server *link.Server, at link.Endpoint, listens bool) (<-chan error, error) {
-	ended := make(chan error, 1)
-	if !listens {
-		go func() { ended <- server.Redial(ctx, at.Dial) }()
-		return ended, nil
+func meet(ctx context.Context, server *link.Server, at link.Endpoint, listens bool) (*meeting, error) {
+	m := &meeting{over: make(chan struct{})}
+	serve := func() error { return server.Redial(ctx, at.Dial) }
+	if listens {
+		l, err := at.Listen()
+		if err != nil {
+			return nil, err
+		}
+		fmt.Printf("listening on %s\n", linkURL(at, l))
+		serve = func() error { return server.Accept(ctx, l) }
 	}
-	l, err := at.Listen()
-	if err != nil {
-		return nil, err
-	}
-	fmt.Printf("listening on %s\n", linkURL(at, l))
-	go func() { ended <- server.Accept(ctx, l) }()
-	return ended, nil
+	go func() {
+		defer close(m.over)
+		m.err = serve()
+	}()
+	return m, nil
 }
 
 // linkURL is where a proxy dials l: the port may have been chosen by the system.
@@ -143,10 +149,37 @@ func linkURL(at link.Endpoint, l net.Listener) string {
 	return (&url.URL{Scheme: u.Scheme, Host: l.Addr().String(), Path: u.Path}).String()
 }
 
-// finish lets what is in flight finish, for at most grace or until a signal. It
-// reports whether that was a signal. Proxies that stop at the same time have
-// their last answers then.
-func (h *hosting) finish(signals <-chan os.Signal, grace time.Duration) (forced bool) {
+// forceTime is what it takes to end upstreams by force.
+const forceTime = 750 * time.Millisecond
+
+// shutdown lets what is in flight finish, hangs up, and lets the upstreams end as
+// they wish, all within one budget; when that is nearly used up, or at a second
+// signal, the rest ends by force. It reports whether a signal forced it. Proxies
+// that stop at the same time have their last answers then.
+func (h *hosting) shutdown(grace time.Duration, signals <-chan os.Signal, hangUp func()) bool {
+	budget := max(grace, stopReserve)
+	limit := time.AfterFunc(budget-forceTime, h.force)
+	defer limit.Stop()
+	gone := make(chan struct{})
+	forced := make(chan bool, 1)
+	go func() {
+		select {
+		case <-signals:
+			h.force()
+			forced <- true
+		case <-gone:
+			forced <- false
+		}
+	}()
+	h.finish(budget - stopReserve)
+	hangUp()
+	h.stop(h.forced)
+	close(gone)
+	return <-forced
+}
+
+// finish lets what is in flight finish, for at most grace.
+func (h *hosting) finish(grace time.Duration) {
 	over := time.NewTimer(grace)
 	defer over.Stop()
 	look := time.NewTicker(20 * time.Millisecond)
@@ -155,41 +188,9 @@ func (h *hosting) finish(signals <-chan os.Signal, grace time.Duration) (forced 
 		select {
 		case <-look.C:
 		case <-over.C:
-			return false
-		case <-signals:
-			return true
-		}
-	}
-	return false
-}
-
-// windUpTime leaves of stopReserve what it takes to end upstreams by force.
-const windUpTime = stopReserve - 750*time.Millisecond
-
-// windUp waits for the end of the links, if ended is not nil, and ends what outlives
-// them: as it wishes for a while, by force after that, at a signal, or at once. It
-// reports whether that was a signal.
-func (h *hosting) windUp(ended <-chan error, signals <-chan os.Signal, atOnce bool) (forced bool) {
-	rest, force := context.WithTimeout(context.Background(), windUpTime)
-	defer force()
-	if atOnce {
-		force()
-	}
-	stopped := make(chan struct{})
-	go func() {
-		defer close(stopped)
-		if ended != nil {
-			<-ended
-		}
-		h.stop(rest)
-	}()
-	for {
-		select {
-		case <-signals:
-			forced = true
-			force()
-		case <-stopped:
-			return forced
+			return
+		case <-h.forced.Done():
+			return
 		}
 	}
 }

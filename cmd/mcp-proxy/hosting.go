@@ -28,6 +28,9 @@ type hosting struct {
 	host    *upstream.Host
 	server  *link.Server
 	remotes []*remote.Server
+
+	forced context.Context    // done: upstreams end at once
+	force  context.CancelFunc // whoever makes a hosting calls it in the end
 }
 
 // newHosting returns the host that cfg describes. Its error is a
@@ -35,6 +38,7 @@ type hosting struct {
 func newHosting(cfg *config.Config, log *slog.Logger) (*hosting, error) {
 	limits := limitsOf(cfg)
 	h := &hosting{host: &upstream.Host{Upstreams: make(map[string]upstream.Upstream), Log: log, Limits: limits}}
+	h.forced, h.force = context.WithCancel(context.Background())
 	h.server = &link.Server{Handle: h.attach, Known: h.known, Log: log, Limits: limits}
 	for _, u := range cfg.Upstreams {
 		up, err := h.upstreamOf(u, limits, log)
@@ -61,9 +65,14 @@ func (h *hosting) known(name string) bool {
 	return ok
 }
 
+// attach serves a stream of a link. When the links are to end the stream does, so
+// that its upstream ends as it wishes; force is another matter.
 func (h *hosting) attach(ctx context.Context, hello link.Hello, c jsonrpc.Conn) error {
-	return h.host.Attach(ctx, hello.Upstream, hello.Key, c)
+	defer context.AfterFunc(ctx, func() { jsonrpc.CloseWith(c, errHostStops) })()
+	return h.host.Attach(h.forced, hello.Upstream, hello.Key, c)
 }
+
+var errHostStops = &jsonrpc.ClosedError{Cause: "host stopped", Delivered: true}
 
 func (h *hosting) upstreamOf(u config.Upstream, limits jsonrpc.Limits, log *slog.Logger) (upstream.Upstream, error) {
 	up := upstream.Upstream{StartTimeout: u.StartTimeout, Shared: u.Shared, Roots: u.Roots}

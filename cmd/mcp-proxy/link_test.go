@@ -331,3 +331,36 @@ func TestWrongToken(t *testing.T) {
 	}
 	c.get(1, "a__echo")
 }
+
+// D15: a host that is told to stop lets what is in flight finish and its servers
+// end as they wish, and exits as soon as they have. One that does not wish to end is
+// ended by force at a second signal.
+func TestD15_HostStops(t *testing.T) {
+	for _, stubborn := range []bool{false, true} {
+		s, socket := behindHost(t)
+		if stubborn {
+			t.Setenv("FAKE_STUBBORN", "1")
+		}
+		host := startProgram(t, []string{"FAKE_LOG=" + s.record("a")}, "host", "--listen", "unix://"+socket, "--", "fakeserver")
+		s.run("links: {far: {dial: unix://" + socket + "}}\n")
+		eventually(t, "the link", func() bool { return s.engine.known("main") })
+		c := s.connect()
+		c.call(1, "ask")
+		eventually(t, "the question", func() bool { return c.questions() == 1 })
+		host.cmd.Process.Signal(syscall.SIGTERM)
+		eventually(t, "the shutdown", func() bool { return host.log.count("shutting down") == 1 })
+		c.accept()
+		if got := c.await("1"); got != `{"action":"accept"}` {
+			t.Error("the call that could finish got", got)
+		}
+		s.awaitNoted("a", " end", 1)
+		if stubborn {
+			host.cmd.Process.Signal(syscall.SIGTERM)
+		}
+		err := host.cmd.Wait()
+		if forced := err != nil; forced != stubborn {
+			t.Errorf("stubborn %v: exit %v\n%s", stubborn, err, host.log)
+		}
+		eventually(t, "the end of its server", func() bool { return s.serversEnded("a") })
+	}
+}
