@@ -4,13 +4,14 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"sync"
 
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
 )
 
 // A Host runs upstreams for the streams that attach to them. Its exported fields
-// must not change after the first Attach.
+// must not change after the first Attach, but for what Replace does.
 type Host struct {
 	Upstreams map[string]Upstream // by name
 	Log       *slog.Logger        // nil discards
@@ -19,9 +20,48 @@ type Host struct {
 	spawner spawner
 	wg      sync.WaitGroup // Attach, and the spawner's thread
 
-	mu     sync.Mutex // guards the fields below and the claims in them
-	claims map[claimID]*claim
-	shared sharedTable
+	mu      sync.Mutex // guards the fields below, the claims in them, and Upstreams
+	claims  map[claimID]*claim
+	streams map[*stream]struct{} // with a server
+	shared  sharedTable
+}
+
+// Known reports whether there is an upstream of that name.
+func (h *Host) Known(name string) bool {
+	_, ok := h.upstream(name)
+	return ok
+}
+
+func (h *Host) upstream(name string) (Upstream, bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	up, ok := h.Upstreams[name]
+	return up, ok
+}
+
+// Replace makes upstreams, which must not change any more, the ones to attach to.
+// Streams on those that are named as changed, since they are gone or something else
+// now, end with the cause "upstream changed"; all others notice nothing. It does not
+// wait for that.
+func (h *Host) Replace(upstreams map[string]Upstream, changed []string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.Upstreams = upstreams
+	for s := range h.streams {
+		if slices.Contains(changed, s.claim.id.upstream) && s.claim.id.key != sharedKey {
+			h.wg.Go(func() { s.end(causeChanged, nil) })
+		}
+	}
+	for id, cl := range h.claims {
+		if slices.Contains(changed, id.upstream) {
+			cl.reset() // what failed was another
+		}
+	}
+	for _, name := range changed {
+		if sh := h.shared.open[name]; sh != nil {
+			h.wg.Go(func() { sh.stop(causeChanged) })
+		}
+	}
 }
 
 // Attach serves one stream: it starts the upstream of that name for the claim
@@ -39,7 +79,7 @@ type Host struct {
 func (h *Host) Attach(ctx context.Context, upstream, key string, c jsonrpc.Conn) error {
 	h.wg.Add(1)
 	defer h.wg.Done()
-	up, ok := h.Upstreams[upstream]
+	up, ok := h.upstream(upstream)
 	switch {
 	case !ok:
 		return refuse(c, errors.New("no upstream of that name"))
@@ -67,7 +107,8 @@ func (h *Host) attachAlone(ctx context.Context, id claimID, up *Upstream, c json
 		defer tellFailure(log.With("cause", causeStartFailed, "err", err), startFailed, inARow)
 		return refuse(c, err)
 	}
-	h.setCurrent(s)
+	h.enter(s)
+	defer h.leave(s)
 	return s.serve()
 }
 
@@ -91,8 +132,18 @@ func (h *Host) logger() *slog.Logger {
 	return h.Log
 }
 
-func (h *Host) setCurrent(s *stream) {
+func (h *Host) enter(s *stream) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	s.claim.current = s
+	if h.streams == nil {
+		h.streams = make(map[*stream]struct{})
+	}
+	h.streams[s] = struct{}{}
+}
+
+func (h *Host) leave(s *stream) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.streams, s)
 }

@@ -241,3 +241,39 @@ type deaf struct {
 func (d *deaf) Recv() (*jsonrpc.Message, error) { <-d.closed; return nil, jsonrpc.ErrClosed }
 func (d *deaf) Send(*jsonrpc.Message) error     { <-d.closed; return jsonrpc.ErrClosed }
 func (d *deaf) Close() error                    { d.once.Do(func() { close(d.closed) }); return nil }
+
+// What is replaced ends, with a word of its own and as the server wishes; whoever
+// comes next gets what is there now, shared or not.
+func TestReplace(t *testing.T) {
+	for _, shared := range []bool{false, true} {
+		r, f := remoteRig(t)
+		old := r.host.Upstreams["fake"]
+		old.Shared = shared
+		r.host.Replace(map[string]Upstream{"fake": old}, nil)
+		c, s := begin(r, f)
+		if shared {
+			recv(s) // notifications/initialized
+		}
+		c.send("tools/call", 1)
+		recv(s)
+		next := &far{t, make(chan *jsonrpc.PipeConn, 100)}
+		r.host.Replace(map[string]Upstream{"fake": {Dial: next.dial, Shared: shared}}, []string{"fake"})
+		c.ends("upstream changed", true)
+		for _, want := range []string{`"notifications/cancelled","params":{"requestId":2`, "end"} {
+			if got := recv(s); !strings.Contains(got, want) {
+				t.Errorf("shared %v: got %s, want %s", shared, got, want)
+			}
+		}
+		c.returned()
+		again, _ := begin(r, next)
+		again.Close()
+		again.returned()
+		r.host.Replace(nil, []string{"fake"})
+		if r.host.Known("fake") {
+			t.Error("what is gone is known")
+		}
+		if w := r.log.at(slog.LevelWarn); len(w) != 0 {
+			t.Error("warned of", w)
+		}
+	}
+}

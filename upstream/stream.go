@@ -22,6 +22,7 @@ const (
 	causeStdinClosed  = "stdin closed"
 	causeStdoutClosed = "stdout closed"
 	causeHostStopped  = "host stopped"
+	causeChanged      = "upstream changed"
 	causeLost         = "connection lost" // of a remote server that does not say more
 )
 
@@ -197,7 +198,7 @@ func (s *stream) ending(cause string, err error) ending {
 		return e
 	case cause == "":
 		return e
-	case cause == causeHostStopped:
+	case cause == causeHostStopped, cause == causeChanged:
 	case answered:
 		e.outcome = died
 	default:

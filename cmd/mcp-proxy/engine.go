@@ -102,7 +102,7 @@ func (e *engine) forceSoon(ctx context.Context) (stop func() bool) {
 
 // known reports whether there is an upstream of that name, here or elsewhere.
 func (e *engine) known(name string) bool {
-	return e.near.known(name) || e.far.owner(name) != nil
+	return e.near.host.Known(name) || e.far.owner(name) != nil
 }
 
 func (e *engine) dial(ctx context.Context, name, key string) (jsonrpc.Conn, error) {
@@ -111,6 +111,18 @@ func (e *engine) dial(ctx context.Context, name, key string) (jsonrpc.Conn, erro
 		return f.client.Open(ctx, hello)
 	}
 	return e.link.Open(ctx, hello)
+}
+
+// adopt takes over the upstreams of a new configuration, and tells clients. With an
+// error nothing has changed.
+func (e *engine) adopt(cfg *config.Config) error {
+	changed, err := e.near.adopt(cfg)
+	if err != nil {
+		return err
+	}
+	e.far.adopt(cfg.Upstreams)
+	e.proxy.Returned(changed...)
+	return nil
 }
 
 // serve is one client's session with one upstream, "" for all.

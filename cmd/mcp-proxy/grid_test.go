@@ -115,9 +115,10 @@ func TestD08_Exit(t *testing.T) {
 		c := s.connect()
 		for i, tool := range []string{"a__leave", "a__exit"} {
 			c.call(i*1000, "a__hang")
-			s.awaitNoted("a", `"hang"`, i+1) // over HTTP, calls overtake each other
-			c.call(i*1000+1, tool)
 			c.call(i*1000+2, "b__slow")
+			s.awaitNoted("a", `"hang"`, i+1) // over HTTP, calls overtake each other
+			s.awaitNoted("b", `"slow"`, i+1)
+			c.call(i*1000+1, tool)
 			want := lost("a", []string{"exit status 0", "exit status 3"}[i])
 			for _, id := range []string{strconv.Itoa(i * 1000), strconv.Itoa(i*1000 + 1)} {
 				if got := c.await(id); got != want && !(s.layout.remote() && s.killed(got)) {

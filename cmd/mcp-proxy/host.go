@@ -34,11 +34,11 @@ func newHost() *cobra.Command {
 			if err := at.Check(); err != nil {
 				return err
 			}
-			cfg, log, err := o.load(cmd, args, config.Options{Host: true})
+			cfg, again, log, err := o.load(cmd, args, config.Options{Host: true})
 			if err != nil {
 				return err
 			}
-			return runHost(cmd.Context(), cfg, at, log)
+			return runHost(cmd.Context(), cfg, at, again, log)
 		},
 	}
 	o.addFlags(cmd)
@@ -55,7 +55,7 @@ func newHost() *cobra.Command {
 }
 
 // runHost offers the upstreams of cfg until a signal says to stop.
-func runHost(ctx context.Context, cfg *config.Config, at config.HostLink, log *slog.Logger) error {
+func runHost(ctx context.Context, cfg *config.Config, at config.HostLink, again reload, log *slog.Logger) error {
 	endpoint, err := endpointOf(at)
 	if err != nil {
 		return err
@@ -78,6 +78,7 @@ func runHost(ctx context.Context, cfg *config.Config, at config.HostLink, log *s
 	asked := make(chan os.Signal, 1)
 	notifyStatus(asked)
 	go h.tellStatus(linked, asked, log)
+	go again.reloadOn(linked, func(cfg *config.Config) error { _, err := h.adopt(cfg); return err }, log)
 
 	grace := time.Duration(0)
 	select {

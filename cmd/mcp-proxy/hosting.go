@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"reflect"
 	"regexp"
 	"strings"
 	"time"
@@ -27,7 +28,9 @@ import (
 type hosting struct {
 	host    *upstream.Host
 	server  *link.Server
-	remotes []*remote.Server
+	log     *slog.Logger
+	configs map[string]config.Upstream // what host runs, by name. Owned by who adopts: nobody else does meanwhile
+	remotes map[string]*remote.Server  // likewise
 
 	forced context.Context    // done: upstreams end at once
 	force  context.CancelFunc // whoever makes a hosting calls it in the end
@@ -37,32 +40,59 @@ type hosting struct {
 // [config.Problems].
 func newHosting(cfg *config.Config, log *slog.Logger) (*hosting, error) {
 	limits := limitsOf(cfg)
-	h := &hosting{host: &upstream.Host{Upstreams: make(map[string]upstream.Upstream), Log: log, Limits: limits}}
+	h := &hosting{
+		host:    &upstream.Host{Log: log, Limits: limits},
+		log:     log,
+		remotes: make(map[string]*remote.Server),
+	}
 	h.forced, h.force = context.WithCancel(context.Background())
-	h.server = &link.Server{Handle: h.attach, Known: h.known, Log: log, Limits: limits}
-	for _, u := range cfg.Upstreams {
-		up, err := h.upstreamOf(u, limits, log)
-		if err != nil {
-			return nil, config.Problems{{Source: cfg.File, Key: u.Key + ".tls", Text: err.Error()}}
-		}
-		h.host.Upstreams[u.Name] = up
-		h.server.Upstreams = append(h.server.Upstreams, link.Upstream{Name: u.Name, Settings: settingsOf(routeOf(u))})
+	h.server = &link.Server{Handle: h.attach, Known: h.host.Known, Log: log, Limits: limits}
+	if _, err := h.adopt(cfg); err != nil {
+		return nil, err
 	}
 	return h, nil
+}
+
+// adopt takes over the upstreams of cfg, and announces them. It returns the names of
+// those that are gone or not what they were, whose streams end; all others run on.
+// With an error, a [config.Problems], nothing has changed.
+func (h *hosting) adopt(cfg *config.Config) (changed []string, err error) {
+	next, configs := make(map[string]upstream.Upstream), make(map[string]config.Upstream)
+	remotes := make(map[string]*remote.Server)
+	var announced []link.Upstream
+	for _, u := range cfg.Upstreams {
+		configs[u.Name] = u
+		announced = append(announced, link.Upstream{Name: u.Name, Settings: settingsOf(routeOf(u))})
+		if old, ok := h.configs[u.Name]; ok && reflect.DeepEqual(old, u) {
+			next[u.Name] = h.host.Upstreams[u.Name] // nobody else changes it
+			remotes[u.Name] = h.remotes[u.Name]
+			continue
+		}
+		if next[u.Name], remotes[u.Name], err = upstreamOf(u, h.host.Limits, h.log); err != nil {
+			return nil, config.Problems{{Source: cfg.File, Key: u.Key + ".tls", Text: err.Error()}}
+		}
+	}
+	for name, old := range h.configs {
+		if now, ok := configs[name]; !ok || !reflect.DeepEqual(old, now) {
+			changed = append(changed, name)
+		}
+	}
+	if err := h.server.Announce(announced); err != nil {
+		return nil, config.Problems{{Source: cfg.File, Key: "upstreams", Text: err.Error()}}
+	}
+	h.configs, h.remotes = configs, remotes
+	h.host.Replace(next, changed)
+	return changed, nil
 }
 
 // stop ends what outlives its streams, when ctx is done by force.
 func (h *hosting) stop(ctx context.Context) {
 	h.host.Stop(ctx)
 	for _, r := range h.remotes {
-		r.Close()
+		if r != nil {
+			r.Close()
+		}
 	}
-}
-
-// known reports whether there is an upstream of that name.
-func (h *hosting) known(name string) bool {
-	_, ok := h.host.Upstreams[name]
-	return ok
 }
 
 // attach serves a stream of a link. When the links are to end the stream does, so
@@ -74,21 +104,22 @@ func (h *hosting) attach(ctx context.Context, hello link.Hello, c jsonrpc.Conn) 
 
 var errHostStops = &jsonrpc.ClosedError{Cause: "host stopped", Delivered: true}
 
-func (h *hosting) upstreamOf(u config.Upstream, limits jsonrpc.Limits, log *slog.Logger) (upstream.Upstream, error) {
+// upstreamOf returns how the host reaches an upstream, and the remote server if it
+// is one.
+func upstreamOf(u config.Upstream, limits jsonrpc.Limits, log *slog.Logger) (upstream.Upstream, *remote.Server, error) {
 	up := upstream.Upstream{StartTimeout: u.StartTimeout, Shared: u.Shared, Roots: u.Roots}
 	if u.URL == "" {
 		up.Command = commandOf(u)
-		return up, nil
+		return up, nil, nil
 	}
 	r := remoteOf(u, limits, log)
 	var err error
 	if r.TLS, err = clientTLS(u.TLS); err != nil {
-		return up, err
+		return up, nil, err
 	}
-	h.remotes = append(h.remotes, r)
 	up.Dial = r.Dial
 	up.Relates = strings.HasPrefix(u.URL, "http")
-	return up, nil
+	return up, r, nil
 }
 
 func remoteOf(u config.Upstream, limits jsonrpc.Limits, log *slog.Logger) *remote.Server {

@@ -34,7 +34,6 @@ type farLink struct {
 // true to what the hosts announce.
 type links struct {
 	// Static after construction.
-	local []config.Upstream
 	proxy *proxy.Proxy
 	log   *slog.Logger
 	all   []*farLink // in config order
@@ -43,6 +42,7 @@ type links struct {
 	wg  sync.WaitGroup  // links that were accepted
 
 	mu     sync.Mutex // guards the fields below, and those of all links; held while the proxy is told
+	local  []config.Upstream
 	owners map[string]*farLink
 	told   map[string]bool // clashes that were logged
 	closed bool            // wg takes no more
@@ -209,6 +209,15 @@ func (ls *links) losses(f *farLink) int {
 	return f.lost
 }
 
+// adopt takes over what runs here.
+func (ls *links) adopt(local []config.Upstream) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	ls.local = local
+	ls.proxy.Update(ls.setLocked())
+	ls.unreachableLocked()
+}
+
 // announced takes over what a host announces, which may be the same as before.
 func (ls *links) announced(f *farLink, upstreams []link.Upstream) {
 	var routes []proxy.Upstream
@@ -222,7 +231,7 @@ func (ls *links) announced(f *farLink, upstreams []link.Upstream) {
 	}
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
-	back := f.down
+	back := f.down || f.known // a change at the host may be one that does not show here
 	f.routes, f.known, f.down = routes, true, false
 	set, complete := ls.setLocked()
 	ls.proxy.Update(set, complete)

@@ -89,7 +89,8 @@ func newServe() *cobra.Command {
 		Use:   "serve [-- CMD ARGS…]",
 		Short: "Serve clients over Streamable HTTP, WebSocket and SSE",
 		Long: "Serves clients at /mcp (Streamable HTTP), /ws (WebSocket) and /sse (the transport of 2024-11-05);\n" +
-			"/mcp/NAME and /ws/NAME are one upstream, its names bare. SIGINT and SIGTERM drain, a second one ends at once.",
+			"/mcp/NAME and /ws/NAME are one upstream, its names bare. SIGINT and SIGTERM drain, a second one ends at once; SIGHUP\n" +
+			"takes over the upstreams of the configuration anew.",
 		Example: "  mcp-proxy serve --config mcp-proxy.yaml\n" +
 			"  mcp-proxy serve --listen 127.0.0.1:9000 -- npx -y @modelcontextprotocol/server-everything",
 		RunE: o.with(runServe),
@@ -126,11 +127,11 @@ func newConnect() *cobra.Command {
 			if args[0] == "" {
 				return errors.New("a URL is needed")
 			}
-			cfg, log, err := o.load(cmd, nil, config.Options{URL: args[0], Headers: headers})
+			cfg, _, log, err := o.load(cmd, nil, config.Options{URL: args[0], Headers: headers})
 			if err != nil {
 				return err
 			}
-			return runStdio(cmd.Context(), cfg, log)
+			return runStdio(cmd.Context(), cfg, nil, log)
 		},
 	}
 	o.addLogFlags(cmd)
@@ -187,36 +188,40 @@ func addConfigFlag(cmd *cobra.Command, file *string) {
 	cmd.Flags().StringVarP(file, "config", "c", "", "configuration file, YAML, JSON or TOML (default: mcp-proxy.yaml in the working directory, then in the user's configuration directory)")
 }
 
-// with is a command that runs f with the configuration and a log.
-func (o *options) with(f func(context.Context, *config.Config, *slog.Logger) error) func(*cobra.Command, []string) error {
+// with is a command that runs f with the configuration, what reads it again, and a
+// log.
+func (o *options) with(f func(context.Context, *config.Config, reload, *slog.Logger) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
-		cfg, log, err := o.load(cmd, args, config.Options{Listen: o.listen})
+		cfg, again, log, err := o.load(cmd, args, config.Options{Listen: o.listen})
 		if err != nil {
 			return err
 		}
-		return f(cmd.Context(), cfg, log)
+		return f(cmd.Context(), cfg, again, log)
 	}
 }
 
 // load reads the configuration from the flags and what else from says, and sets up
 // the log. Arguments are the command behind "--"; before it there can be none.
-func (o *options) load(cmd *cobra.Command, args []string, from config.Options) (*config.Config, *slog.Logger, error) {
+func (o *options) load(cmd *cobra.Command, args []string, from config.Options) (*config.Config, reload, *slog.Logger, error) {
 	if dash := cmd.ArgsLenAtDash(); dash != 0 && len(args) > 0 {
-		return nil, nil, fmt.Errorf("unexpected argument %q: a command goes behind --", args[0])
+		return nil, nil, nil, fmt.Errorf("unexpected argument %q: a command goes behind --", args[0])
 	}
 	log, err := newLogger(os.Stderr, o.logFormat, o.logLevel)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
 	from.File, from.Command = o.config, args
-	cfg, warnings, err := config.Load(from)
-	if err != nil {
-		return nil, nil, err
+	read := func() (*config.Config, error) {
+		cfg, warnings, err := config.Load(from)
+		if err == nil {
+			for _, w := range warnings {
+				log.Warn("configuration", "warning", w)
+			}
+		}
+		return cfg, err
 	}
-	for _, w := range warnings {
-		log.Warn("configuration", "warning", w)
-	}
-	return cfg, log, nil
+	cfg, err := read()
+	return cfg, read, log, err
 }
 
 // programVersion returns the version of a release, or what the build knows.

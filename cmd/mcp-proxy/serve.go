@@ -22,7 +22,7 @@ import (
 const stopReserve = 2500 * time.Millisecond
 
 // runServe serves clients over HTTP until a signal says to stop.
-func runServe(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
+func runServe(ctx context.Context, cfg *config.Config, again reload, log *slog.Logger) error {
 	token, err := readToken(cfg.TokenFile)
 	if err != nil {
 		return config.Problems{{Source: cfg.File, Key: "tokenFile", Text: err.Error()}}
@@ -46,6 +46,9 @@ func runServe(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
 	defer signal.Stop(signals)
 	e.start()
 	var wg sync.WaitGroup
+	serving, over := context.WithCancel(ctx)
+	defer over()
+	wg.Go(func() { again.reloadOn(serving, e.adopt, log) })
 	failed := make(chan error, len(listeners))
 	for _, l := range listeners {
 		wg.Go(func() {
@@ -65,6 +68,7 @@ func runServe(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
 		log.Error("link lost", "err", err)
 	case <-ctx.Done():
 	}
+	over()
 	forced := shutdown(cfg.ShutdownGrace, signals, e, front, server)
 	wg.Wait()
 	if err == nil && forced {

@@ -16,7 +16,7 @@ import (
 // runStdio serves the one client on stdin and stdout until it goes away. Hosts
 // close stdin, send SIGTERM 2 s later and SIGKILL 2 s after that: a signal ends
 // everything within 1.5 s.
-func runStdio(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
+func runStdio(ctx context.Context, cfg *config.Config, _ reload, log *slog.Logger) error {
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	e, err := newEngine(cfg, log)
