@@ -13,6 +13,7 @@ import (
 	"reflect"
 	"regexp"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/config"
@@ -26,11 +27,13 @@ import (
 // A hosting is the far half: the upstreams of a configuration, and the end of the
 // links that lead to them.
 type hosting struct {
-	host    *upstream.Host
-	server  *link.Server
-	log     *slog.Logger
-	configs map[string]config.Upstream // what host runs, by name. Owned by who adopts: nobody else does meanwhile
-	remotes map[string]*remote.Server  // likewise
+	host   *upstream.Host
+	server *link.Server
+	log    *slog.Logger
+
+	mu      sync.Mutex                 // held by adopt and stop; guards the fields below
+	configs map[string]config.Upstream // what host runs, by name
+	remotes map[string]*remote.Server  // those of them that are remote
 
 	forced context.Context    // done: upstreams end at once
 	force  context.CancelFunc // whoever makes a hosting calls it in the end
@@ -57,6 +60,8 @@ func newHosting(cfg *config.Config, log *slog.Logger) (*hosting, error) {
 // those that are gone or not what they were, whose streams end; all others run on.
 // With an error, a [config.Problems], nothing has changed.
 func (h *hosting) adopt(cfg *config.Config) (changed []string, err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	next, configs := make(map[string]upstream.Upstream), make(map[string]config.Upstream)
 	remotes := make(map[string]*remote.Server)
 	var announced []link.Upstream
@@ -88,6 +93,8 @@ func (h *hosting) adopt(cfg *config.Config) (changed []string, err error) {
 // stop ends what outlives its streams, when ctx is done by force.
 func (h *hosting) stop(ctx context.Context) {
 	h.host.Stop(ctx)
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	for _, r := range h.remotes {
 		if r != nil {
 			r.Close()

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/config"
+	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/proxy"
 	"github.com/mcp-proxy/mcp-proxy/upstream/link"
 )
@@ -44,7 +45,7 @@ type links struct {
 	mu     sync.Mutex // guards the fields below, and those of all links; held while the proxy is told
 	local  []config.Upstream
 	owners map[string]*farLink
-	told   map[string]bool // clashes that were logged
+	told   map[string]bool // upstreams that were left out and logged
 	closed bool            // wg takes no more
 }
 
@@ -52,30 +53,38 @@ type links struct {
 // [config.Problems].
 func newLinks(cfg *config.Config, p *proxy.Proxy, log *slog.Logger) (*links, error) {
 	ls := &links{local: cfg.Upstreams, proxy: p, log: log, owners: make(map[string]*farLink), told: make(map[string]bool)}
-	owned := make(map[string]string) // tokens to the links that accept with them
+	tokens := make(map[string]string) // to the links that accept with them
 	for _, c := range cfg.Links {
-		f := &farLink{config: c, log: log.With("link", c.Name)}
-		f.client = link.Client{Log: f.log, Limits: limitsOf(cfg), Heartbeat: heartbeatOf(c.Heartbeat)}
-		f.client.Announced = func(upstreams []link.Upstream) { ls.announced(f, upstreams) }
-		f.client.Lost = func(err error) { ls.lost(f, err) }
-		t, err := clientTLS(c.TLS)
+		f, err := ls.newFarLink(c, limitsOf(cfg))
 		if err != nil {
 			return nil, config.Problems{{Source: cfg.File, Key: c.Key + ".tls", Text: err.Error()}}
 		}
 		token, err := readToken(c.TokenFile)
-		if err == nil && c.Accept && owned[token] != "" {
-			err = fmt.Errorf("holds the same token as that of %s: it is what tells their hosts apart", owned[token])
+		if err == nil && c.Accept && tokens[token] != "" {
+			err = fmt.Errorf("holds the same token as that of %s: it is what tells their hosts apart", tokens[token])
 		}
 		if err != nil {
 			return nil, config.Problems{{Source: cfg.File, Key: c.Key + ".tokenFile", Text: err.Error()}}
 		}
 		if c.Accept {
-			owned[token] = c.Key
+			tokens[token] = c.Key
 		}
-		f.endpoint = link.Endpoint{URL: c.Dial, TLS: t, Token: tokenFrom(c.TokenFile)}
 		ls.all = append(ls.all, f)
 	}
 	return ls, nil
+}
+
+// newFarLink returns one link. The error is about its TLS files.
+func (ls *links) newFarLink(c config.Link, limits jsonrpc.Limits) (*farLink, error) {
+	f := &farLink{config: c, log: ls.log.With("link", c.Name)}
+	f.client = link.Client{
+		Log: f.log, Limits: limits, Heartbeat: heartbeatOf(c.Heartbeat),
+		Announced: func(upstreams []link.Upstream) { ls.announced(f, upstreams) },
+		Lost:      func(err error) { ls.lost(f, err) },
+	}
+	t, err := clientTLS(c.TLS)
+	f.endpoint = link.Endpoint{URL: c.Dial, TLS: t, Token: tokenFrom(c.TokenFile)}
+	return f, err
 }
 
 // heartbeatOf is the heartbeat of links that ask so often.
@@ -220,17 +229,17 @@ func (ls *links) adopt(local []config.Upstream) {
 
 // announced takes over what a host announces, which may be the same as before.
 func (ls *links) announced(f *farLink, upstreams []link.Upstream) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
 	var routes []proxy.Upstream
 	for _, u := range upstreams {
 		route, err := routeFrom(u)
 		if err != nil {
-			f.log.Error("announced upstream left out", "upstream", u.Name, "err", err)
+			ls.leaveOutLocked(f, u.Name, "err", err)
 			continue
 		}
 		routes = append(routes, route)
 	}
-	ls.mu.Lock()
-	defer ls.mu.Unlock()
 	back := f.down || f.known // a change at the host may be one that does not show here
 	f.routes, f.known, f.down = routes, true, false
 	set, complete := ls.setLocked()
@@ -256,7 +265,7 @@ func (ls *links) setLocked() (set []proxy.Upstream, complete bool) {
 		complete = complete && f.known
 		for _, u := range f.routes {
 			if by, ok := taken[u.Name]; ok {
-				ls.clashLocked(u.Name, f, by)
+				ls.leaveOutLocked(f, u.Name, "announced_by", f.config.Key, "taken_by", by)
 				continue
 			}
 			taken[u.Name] = f.config.Key
@@ -267,12 +276,16 @@ func (ls *links) setLocked() (set []proxy.Upstream, complete bool) {
 	return set, complete
 }
 
-func (ls *links) clashLocked(name string, f *farLink, by string) {
-	if key := name + " " + f.config.Key; !ls.told[key] {
+// leaveOutLocked logs, once, that an upstream cannot be used and why.
+func (ls *links) leaveOutLocked(f *farLink, name string, why ...any) {
+	if key := name + " " + f.config.Key; !ls.told[key] && len(ls.told) < maxTold {
 		ls.told[key] = true
-		f.log.Error("announced upstream left out: its name is taken", "upstream", name, "announced_by", f.config.Key, "taken_by", by)
+		f.log.Error("announced upstream left out", append([]any{"upstream", name}, why...)...)
 	}
 }
+
+// maxTold bounds how many upstreams that cannot be used are told of.
+const maxTold = 1000
 
 // ownedLocked returns the names of the upstreams behind a link.
 func (ls *links) ownedLocked(f *farLink) []string {
