@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/http"
 	"slices"
 	"sync"
@@ -27,7 +26,7 @@ type farLink struct {
 	routes []proxy.Upstream // as announced last; kept while the link is lost
 	known  bool             // something was announced
 	down   bool             // lost since
-	failed bool             // could not be dialled
+	failed bool             // did not come up
 	lost   int              // how often it was lost
 }
 
@@ -81,6 +80,7 @@ func (ls *links) newFarLink(c config.Link, limits jsonrpc.Limits) (*farLink, err
 		Log: f.log, Limits: limits, Heartbeat: heartbeatOf(c.Heartbeat),
 		Announced: func(upstreams []link.Upstream) { ls.announced(f, upstreams) },
 		Lost:      func(err error) { ls.lost(f, err) },
+		Failed:    func(error) { ls.failed(f) },
 	}
 	t, err := clientTLS(c.TLS)
 	f.endpoint = link.Endpoint{URL: c.Dial, TLS: t, Token: tokenFrom(c.TokenFile)}
@@ -107,28 +107,23 @@ func (ls *links) start(ctx context.Context, wg *sync.WaitGroup) {
 	ls.ctx = ctx
 	for _, f := range ls.all {
 		if f.config.Dial != "" {
-			dial := func(ctx context.Context) (net.Conn, error) { return ls.dial(ctx, f) }
-			wg.Go(func() { _ = f.client.Redial(ctx, dial) }) // it ends with ctx
+			wg.Go(func() { _ = f.client.Redial(ctx, f.endpoint.Dial) }) // it ends with ctx
 		}
 	}
 }
 
-// dial dials a link.
-func (ls *links) dial(ctx context.Context, f *farLink) (net.Conn, error) {
-	c, err := f.endpoint.Dial(ctx)
-	if err != nil {
-		ls.mu.Lock()
-		defer ls.mu.Unlock()
-		first := !f.failed
-		if f.failed = true; first && !f.known {
-			ls.unreachableLocked()
-		}
+// failed notes that a link did not come up.
+func (ls *links) failed(f *farLink) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	first := !f.failed
+	if f.failed = true; first && !f.known {
+		ls.unreachableLocked()
 	}
-	return c, err
 }
 
 // unreachableLocked says so if all upstreams that are not known yet are behind
-// links that could not be dialled: there is no use in waiting for them.
+// links that did not come up: there is no use in waiting for them.
 func (ls *links) unreachableLocked() {
 	failed := false
 	for _, f := range ls.all {

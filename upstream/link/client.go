@@ -47,6 +47,10 @@ type Client struct {
 	Announced func(upstreams []Upstream)
 	Lost      func(err error)
 
+	// Failed, if it is not nil, is called with the cause when Redial could not
+	// bring a link up.
+	Failed func(err error)
+
 	mu      sync.Mutex    // guards the fields below
 	link    *link         // nil while there is none
 	lost    time.Time     // when link became nil; zero before the first

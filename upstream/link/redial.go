@@ -41,7 +41,7 @@ func newBackOff() *backoff.ExponentialBackOff {
 // when that ends, or cannot be dialled, it dials again, after a while, until ctx
 // ends. It logs when the link comes and goes.
 func (c *Client) Redial(ctx context.Context, dial func(context.Context) (net.Conn, error)) error {
-	return redial(ctx, &reporter{log: orDiscard(c.Log)}, dial, c.serve)
+	return redial(ctx, &reporter{log: orDiscard(c.Log), failed: c.Failed}, dial, c.serve)
 }
 
 // Redial keeps up a link to a proxy that listens, as [Client.Redial] does. A new
@@ -218,6 +218,8 @@ type reporter struct {
 	log  *slog.Logger
 	host bool // a proxy that leaves is no failure; a host that does is
 
+	failed func(error) // told of a link that did not come up; nil for nobody
+
 	mu     sync.Mutex // guards warned
 	warned time.Time
 }
@@ -234,8 +236,11 @@ func (r *reporter) ended(ctx context.Context, up bool, err error, lived time.Dur
 	}
 	if up {
 		r.log.Log(ctx, level, "link lost", "err", err, "dur", lived)
-	} else {
-		r.log.Log(ctx, level, "link failed", "err", err)
+		return
+	}
+	r.log.Log(ctx, level, "link failed", "err", err)
+	if r.failed != nil {
+		r.failed(err)
 	}
 }
 

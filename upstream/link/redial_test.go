@@ -211,3 +211,32 @@ func TestD14_LostInHello(t *testing.T) {
 	await(t, ended)
 	await(t, hosts)
 }
+
+// TestRedialTellsOfFailure has a host that is not there, and then something that is
+// none.
+func TestRedialTellsOfFailure(t *testing.T) {
+	failed := make(chan error, 100)
+	c := &Client{Failed: func(err error) { failed <- err }}
+	refused := errors.New("refused")
+	dials := 0
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		ended <- c.Redial(ctx, func(context.Context) (net.Conn, error) {
+			if dials++; dials == 1 {
+				return nil, refused
+			}
+			near, far := Ring()
+			far.Write([]byte("HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n"))
+			return near, nil
+		})
+	}()
+	if err := await(t, failed); !errors.Is(err, refused) {
+		t.Errorf("the first failure is %v", err)
+	}
+	if err := await(t, failed); !errors.Is(err, errNotLink) {
+		t.Errorf("the second failure is %v", err)
+	}
+	stop()
+	await(t, ended)
+}
