@@ -20,6 +20,7 @@ import (
 	"github.com/gorilla/websocket"
 
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/jsonrpc/conntest"
 )
 
 // acceptKey is what the answer to a handshake with key must prove.
@@ -52,7 +53,7 @@ func newPair(t *testing.T, start func(http.Handler) *httptest.Server) pair {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := pair{near, await(t, "carrier", carriers)}
+	p := pair{near, conntest.Await(t, "carrier", carriers)}
 	t.Cleanup(func() { p.near.Close(); p.far.Close() })
 	return p
 }
@@ -160,10 +161,10 @@ func TestCarrierCloseUnblocks(t *testing.T) {
 		awaitStall(t, p.near)
 		start := time.Now()
 		p.near.Close()
-		if err := await(t, "end of Write", written); !errors.Is(err, net.ErrClosed) {
+		if err := conntest.Await(t, "end of Write", written); !errors.Is(err, net.ErrClosed) {
 			t.Errorf("Write returned %v", err)
 		}
-		if err := await(t, "end of Read", read); !errors.Is(err, net.ErrClosed) {
+		if err := conntest.Await(t, "end of Read", read); !errors.Is(err, net.ErrClosed) {
 			t.Errorf("Read returned %v", err)
 		}
 		if took := time.Since(start); took > 3*time.Second { // TLS by itself would wait for 5 s
@@ -173,7 +174,7 @@ func TestCarrierCloseUnblocks(t *testing.T) {
 			_, err := io.Copy(io.Discard, p.far)
 			farRead <- err
 		}()
-		await(t, "end of the other side's Read", farRead)
+		conntest.Await(t, "end of the other side's Read", farRead)
 		for range 2 {
 			p.near.Close()
 		}
@@ -190,7 +191,7 @@ func TestCarrierCloseUnblocks(t *testing.T) {
 // for as long as none takes.
 func awaitStall(t *testing.T, c net.Conn) {
 	held := 0
-	eventually(t, "a blocked Write", func() bool {
+	conntest.Eventually(t, "a blocked Write", func() bool {
 		time.Sleep(5 * time.Millisecond)
 		if w := &c.(*carrier).writing; w.TryLock() {
 			w.Unlock()
@@ -235,7 +236,7 @@ func TestCarrierSubprotocol(t *testing.T) {
 	if _, err := DialCarrier(t.Context(), url, nil, nil); !errors.Is(err, errSubprotocol) {
 		t.Errorf("a carrier to any WebSocket: %v", err)
 	}
-	await(t, "connection", conns).Close()
+	conntest.Await(t, "connection", conns).Close()
 }
 
 // foreignCarriers runs fn with a carrier of ours and a foreign peer, in either
@@ -248,7 +249,7 @@ func foreignCarriers(t *testing.T, fn func(t *testing.T, c net.Conn, peer *webso
 		if err != nil {
 			t.Fatal(err)
 		}
-		withForeign(t, await(t, "carrier", carriers), peer, fn)
+		withForeign(t, conntest.Await(t, "carrier", carriers), peer, fn)
 	})
 	t.Run("Client", func(t *testing.T) {
 		url, conns := newForeignServer(t, websocket.Upgrader{Subprotocols: []string{subprotocolLink}})
@@ -256,7 +257,7 @@ func foreignCarriers(t *testing.T, fn func(t *testing.T, c net.Conn, peer *webso
 		if err != nil {
 			t.Fatal(err)
 		}
-		withForeign(t, c, await(t, "connection", conns), fn)
+		withForeign(t, c, conntest.Await(t, "connection", conns), fn)
 	})
 }
 
@@ -264,7 +265,7 @@ func withForeign(t *testing.T, c net.Conn, peer *websocket.Conn, fn func(*testin
 	t.Helper()
 	defer c.Close()
 	defer peer.Close()
-	peer.SetReadDeadline(time.Now().Add(patience))
+	peer.SetReadDeadline(time.Now().Add(conntest.Patience))
 	fn(t, c, peer)
 }
 
@@ -301,7 +302,7 @@ func TestCarrierAnswersPings(t *testing.T) {
 		peer.SetPongHandler(func(data string) error { pongs <- data; return nil })
 		peer.WriteControl(websocket.PingMessage, []byte("are you there"), time.Time{})
 		go peer.ReadMessage()
-		if data := await(t, "pong", pongs); data != "are you there" {
+		if data := conntest.Await(t, "pong", pongs); data != "are you there" {
 			t.Errorf("pong carries %q", data)
 		}
 	})

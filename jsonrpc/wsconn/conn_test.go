@@ -69,7 +69,7 @@ func trusting(server *httptest.Server) *tls.Config {
 func (s *wsServer) dial() (*websocket.Conn, jsonrpc.Conn) {
 	s.t.Helper()
 	client := dialWS(s.t, s.url)
-	c := await(s.t, "upgraded connection", s.conns)
+	c := conntest.Await(s.t, "upgraded connection", s.conns)
 	s.t.Cleanup(func() { client.Close(); c.Close() })
 	return client, c
 }
@@ -81,7 +81,7 @@ func dialWS(t *testing.T, url string) *websocket.Conn {
 		t.Fatalf("dial: %v %v", resp, err)
 	}
 	t.Cleanup(func() { client.Close() })
-	client.SetReadDeadline(time.Now().Add(patience))
+	client.SetReadDeadline(time.Now().Add(conntest.Patience))
 	return client
 }
 
@@ -133,7 +133,7 @@ func TestConnOfGorillaClient(t *testing.T) {
 func wantGone(t *testing.T, c jsonrpc.Conn) {
 	t.Helper()
 	for range 2 {
-		if m, err := recvOrEnd(t, c); !errors.Is(err, jsonrpc.ErrClosed) {
+		if m, err := conntest.RecvOrEnd(t, c); !errors.Is(err, jsonrpc.ErrClosed) {
 			t.Errorf("Recv returned %v, %v, want an error wrapping ErrClosed", m, err)
 		}
 	}
@@ -167,7 +167,7 @@ func TestD37_WebSocketEnds(t *testing.T) {
 			client, c := s.dial()
 			client.WriteMessage(websocket.TextMessage, []byte(`{"jsonrpc":"2.0","method":"last"}`))
 			client.WriteControl(websocket.CloseMessage, websocket.FormatCloseMessage(code, "bye"), time.Time{})
-			if m := recv(t, c); m.Method != "last" {
+			if m := conntest.Recv(t, c); m.Method != "last" {
 				t.Errorf("received %s", m.Append(nil))
 			}
 			wantGone(t, c)
@@ -216,7 +216,7 @@ func TestD37_BothSaidGoodbye(t *testing.T) {
 // hold Close.
 func TestD37_CloseWaitsNotLong(t *testing.T) {
 	_, c := newWSServer(t, Config{}).dial()
-	during(t, func() { wantGone(t, c) }, func() { c.Close() })
+	conntest.During(t, func() { wantGone(t, c) }, func() { c.Close() })
 }
 
 func TestD38_WebSocketRejects(t *testing.T) {
@@ -245,10 +245,10 @@ func TestD38_WebSocketRejects(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			client, c := s.dial()
 			client.WriteMessage(websocket.TextMessage, allowed)
-			wantText(t, recv(t, c), string(allowed))
+			wantText(t, conntest.Recv(t, c), string(allowed))
 			tt.send(client)
 			wantGone(t, c)
-			during(t, func() { wantCode(t, client, tt.code); client.Close() }, func() { c.Close() })
+			conntest.During(t, func() { wantCode(t, client, tt.code); client.Close() }, func() { c.Close() })
 		})
 	}
 }
@@ -273,7 +273,7 @@ func TestConnFragments(t *testing.T) {
 	client, c := newWSServer(t, Config{}).dial()
 	want := `{"jsonrpc":"2.0","id":1,"method":"é😀` + strings.Repeat("x", 10_000) + `"}`
 	writePieces(client, want)
-	wantText(t, recv(t, c), want)
+	wantText(t, conntest.Recv(t, c), want)
 }
 
 // A message that cannot be used costs that message.
@@ -283,13 +283,13 @@ func TestD44_WebSocketInvalidMessage(t *testing.T) {
 		"garbage": -32700, "": -32700, `{"jsonrpc":"2.0"`: -32700, `{}`: -32600, "{\"a\":\"\\ud800\"}": -32600,
 	} {
 		client.WriteMessage(websocket.TextMessage, []byte(text))
-		_, err := recvOrEnd(t, c)
+		_, err := conntest.RecvOrEnd(t, c)
 		if invalid, ok := errors.AsType[*jsonrpc.InvalidError](err); !ok || invalid.Code != code {
 			t.Errorf("%q: Recv returned %v, want an InvalidError of %d", text, err, code)
 		}
 	}
 	client.WriteMessage(websocket.TextMessage, []byte(`{"jsonrpc":"2.0","method":"next"}`))
-	if m := recv(t, c); m.Method != "next" {
+	if m := conntest.Recv(t, c); m.Method != "next" {
 		t.Errorf("received %s", m.Append(nil))
 	}
 }
@@ -302,7 +302,7 @@ func TestConnSizes(t *testing.T) {
 	for _, size := range []int{empty, 125, 126, 127, 4096, 65535, 65536, 65537, 1 << 20, 125} {
 		messages = append(messages, sized(size-empty))
 	}
-	during(t, func() {
+	conntest.During(t, func() {
 		for range 2 {
 			for _, m := range messages {
 				if _, text, err := client.ReadMessage(); err != nil || string(text) != string(m.Append(nil)) {
@@ -329,7 +329,7 @@ func TestConnCloseIs1001(t *testing.T) {
 	client, c := newWSServer(t, Config{}).dial()
 	client.WriteMessage(websocket.TextMessage, []byte(`{"jsonrpc":"2.0","method":"unread"}`))
 	c.Send(jsonrpc.NewNotification("last", nil))
-	during(t, func() {
+	conntest.During(t, func() {
 		if texts := wantCode(t, client, 1001); len(texts) != 1 || !strings.Contains(texts[0], "last") {
 			t.Errorf("before the close frame: %s", texts)
 		}
@@ -340,7 +340,7 @@ func TestConnCloseIs1001(t *testing.T) {
 
 func TestConnSilentClient(t *testing.T) {
 	_, c := newWSServer(t, Config{Ping: 10 * time.Millisecond}).dial()
-	_, err := recvOrEnd(t, c) // the client does not read, so it answers no ping
+	_, err := conntest.RecvOrEnd(t, c) // the client does not read, so it answers no ping
 	if !errors.Is(err, jsonrpc.ErrClosed) || !errors.Is(err, ErrSilent) {
 		t.Errorf("Recv returned %v", err)
 	}
@@ -357,7 +357,7 @@ func TestConnLivingClient(t *testing.T) {
 	go client.ReadMessage()
 	go c.Recv()
 	for range 4 { // more than a silent client gets
-		await(t, "ping", pings)
+		conntest.Await(t, "ping", pings)
 	}
 	if err := c.Send(jsonrpc.NewNotification("still there", nil)); err != nil {
 		t.Error(err)
@@ -371,7 +371,7 @@ func TestConnAnswersPings(t *testing.T) {
 	client.SetPongHandler(func(data string) error { pongs <- data; return nil })
 	client.WriteControl(websocket.PingMessage, []byte("are you there"), time.Time{})
 	go client.ReadMessage()
-	if data := await(t, "pong", pongs); data != "are you there" {
+	if data := conntest.Await(t, "pong", pongs); data != "are you there" {
 		t.Errorf("pong carries %q", data)
 	}
 }
@@ -392,7 +392,7 @@ func fill(t *testing.T, c jsonrpc.Conn) (blocked <-chan error) {
 		}
 	}()
 	last, still := int64(-1), 0
-	eventually(t, "a blocked Send", func() bool {
+	conntest.Eventually(t, "a blocked Send", func() bool {
 		time.Sleep(50 * time.Millisecond)
 		before := last
 		if last = sent.Load(); last != before {
@@ -414,7 +414,7 @@ func TestConnReadsWhileSendBlocks(t *testing.T) {
 	client.WriteControl(websocket.PingMessage, []byte("1"), time.Time{})
 	client.WriteControl(websocket.PingMessage, []byte("2"), time.Time{})
 	client.WriteMessage(websocket.TextMessage, []byte(`{"jsonrpc":"2.0","method":"cancel"}`))
-	if m := recv(t, c); m.Method != "cancel" {
+	if m := conntest.Recv(t, c); m.Method != "cancel" {
 		t.Errorf("received %s", m.Append(nil))
 	}
 	go func() {
@@ -424,9 +424,9 @@ func TestConnReadsWhileSendBlocks(t *testing.T) {
 			}
 		}
 	}()
-	data := await(t, "pong", pongs)
+	data := conntest.Await(t, "pong", pongs)
 	if data == "1" { // there was room for it before the second ping came
-		data = await(t, "second pong", pongs)
+		data = conntest.Await(t, "second pong", pongs)
 	}
 	if data != "2" {
 		t.Errorf("pong carries %q, want the last ping's 2", data)
@@ -436,7 +436,7 @@ func TestConnReadsWhileSendBlocks(t *testing.T) {
 func TestConnSlowClientIsGone(t *testing.T) {
 	_, c := newWSServer(t, Config{WriteTimeout: 200 * time.Millisecond}).dial()
 	blocked := fill(t, c)
-	if err := await(t, "end of the blocked Send", blocked); !errors.Is(err, jsonrpc.ErrClosed) {
+	if err := conntest.Await(t, "end of the blocked Send", blocked); !errors.Is(err, jsonrpc.ErrClosed) {
 		t.Errorf("Send returned %v", err)
 	}
 	wantGone(t, c)
@@ -457,6 +457,6 @@ func TestConnSubprotocol(t *testing.T) {
 			t.Errorf("offering %q chose %q, want %q", tt.offered, got, tt.chosen)
 		}
 		client.Close()
-		await(t, "connection", s.conns).Close()
+		conntest.Await(t, "connection", s.conns).Close()
 	}
 }

@@ -31,7 +31,7 @@ func (s *wsServer) dialOurs(cfg Config) (client, server *Conn) {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	c := await(s.t, "upgraded connection", s.conns)
+	c := conntest.Await(s.t, "upgraded connection", s.conns)
 	s.t.Cleanup(func() { client.Close(); c.Close() })
 	return client, c.(*Conn)
 }
@@ -73,8 +73,8 @@ func dialForeign(t *testing.T, cfg Config) (*Conn, *websocket.Conn) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := await(t, "upgraded connection", conns)
-	server.SetReadDeadline(time.Now().Add(patience))
+	server := conntest.Await(t, "upgraded connection", conns)
+	server.SetReadDeadline(time.Now().Add(conntest.Patience))
 	t.Cleanup(func() { server.Close(); c.Close() })
 	return c, server
 }
@@ -92,7 +92,7 @@ func TestClientCloseIs1000(t *testing.T) {
 	c, server := dialForeign(t, Config{})
 	server.WriteMessage(websocket.TextMessage, []byte(`{"jsonrpc":"2.0","method":"unread"}`))
 	c.Send(jsonrpc.NewNotification("last", nil))
-	during(t, func() {
+	conntest.During(t, func() {
 		if texts := wantCode(t, server, 1000); len(texts) != 1 || !strings.Contains(texts[0], "last") {
 			t.Errorf("before the close frame: %s", texts)
 		}
@@ -105,7 +105,7 @@ func TestServerCloses(t *testing.T) {
 	for _, code := range []int{1000, 1001, 1011, 4000} {
 		c, server := dialForeign(t, Config{})
 		server.WriteControl(websocket.CloseMessage, websocket.FormatCloseMessage(code, ""), time.Time{})
-		_, err := recvOrEnd(t, c)
+		_, err := conntest.RecvOrEnd(t, c)
 		if closed, ok := errors.AsType[*CloseError](err); !ok || closed.Code != code || !errors.Is(err, jsonrpc.ErrClosed) {
 			t.Errorf("Recv returned %v, want the close frame's %d", err, code)
 		}
@@ -117,10 +117,10 @@ func TestServerCloses(t *testing.T) {
 func TestSilentServer(t *testing.T) {
 	c, _ := dialForeign(t, Config{Ping: 50 * time.Millisecond})
 	blocked := fill(t, c)
-	if _, err := recvOrEnd(t, c); !errors.Is(err, ErrSilent) {
+	if _, err := conntest.RecvOrEnd(t, c); !errors.Is(err, ErrSilent) {
 		t.Errorf("Recv returned %v", err)
 	}
-	if err := await(t, "end of the blocked Send", blocked); !errors.Is(err, jsonrpc.ErrClosed) {
+	if err := conntest.Await(t, "end of the blocked Send", blocked); !errors.Is(err, jsonrpc.ErrClosed) {
 		t.Errorf("Send returned %v", err)
 	}
 }
@@ -143,12 +143,12 @@ func TestHostileServer(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c, server := dialForeign(t, Config{})
 			server.NetConn().Write(tt.frame)
-			_, err := recvOrEnd(t, c)
+			_, err := conntest.RecvOrEnd(t, c)
 			if !errors.Is(err, jsonrpc.ErrClosed) || tt.cause != nil && !errors.Is(err, tt.cause) {
 				t.Errorf("Recv returned %v, want %v", err, tt.cause)
 			}
 			wantGone(t, c)
-			during(t, func() {
+			conntest.During(t, func() {
 				for {
 					if _, _, err := server.ReadMessage(); err != nil {
 						server.Close()
@@ -299,7 +299,7 @@ func TestServerThatHangs(t *testing.T) {
 		url := respond(t, func(string) string { asked <- struct{}{}; return "HTTP/1.1 101 " })
 		ctx, cancel := context.WithCancelCause(t.Context())
 		why := errors.New("enough")
-		during(t, func() {
+		conntest.During(t, func() {
 			if _, err := dial(ctx, url, nil); !errors.Is(err, why) {
 				t.Errorf("Dial returned %v, want the cause of ctx", err)
 			}
@@ -352,11 +352,11 @@ func TestDialedConnOutlivesCtx(t *testing.T) {
 		t.Fatal(err)
 	}
 	cancel()
-	server := await(t, "upgraded connection", conns)
+	server := conntest.Await(t, "upgraded connection", conns)
 	defer server.Close()
 	server.WriteMessage(websocket.TextMessage, []byte(`{"jsonrpc":"2.0","method":"a"}`))
-	wantText(t, recv(t, c), `{"jsonrpc":"2.0","method":"a"}`)
-	during(t, func() { server.ReadMessage(); server.Close() }, func() { c.Close() })
+	wantText(t, conntest.Recv(t, c), `{"jsonrpc":"2.0","method":"a"}`)
+	conntest.During(t, func() { server.ReadMessage(); server.Close() }, func() { c.Close() })
 }
 
 func TestDialSendsHeaders(t *testing.T) {
@@ -367,7 +367,7 @@ func TestDialSendsHeaders(t *testing.T) {
 	}))
 	defer server.Close()
 	Config{}.Dial(t.Context(), "ws"+strings.TrimPrefix(server.URL, "http"), http.Header{"Authorization": {"Bearer x"}}, nil)
-	h := await(t, "request", got)
+	h := conntest.Await(t, "request", got)
 	if h.Get("Authorization") != "Bearer x" || h.Get("Sec-Websocket-Protocol") != "mcp" || h.Get("Sec-Websocket-Extensions") != "" {
 		t.Errorf("headers %v", h)
 	}
@@ -382,7 +382,7 @@ func TestDialThroughProxy(t *testing.T) {
 	s.url = "wss://example.com:" + port // which the certificate names
 	client, server := s.dialOurs(Config{})
 	client.Send(jsonrpc.NewNotification("a", nil))
-	wantText(t, recv(t, server), `{"jsonrpc":"2.0","method":"a"}`)
+	wantText(t, conntest.Recv(t, server), `{"jsonrpc":"2.0","method":"a"}`)
 	connects.mu.Lock()
 	defer connects.mu.Unlock()
 	if want := []string{"CONNECT example.com:" + port + " Basic dXNlcjpzZWNyZXQ="}; !slices.Equal(connects.asked, want) {

@@ -11,6 +11,7 @@ import (
 	"github.com/tmaxmax/go-sse"
 
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/jsonrpc/conntest"
 )
 
 // A testClient speaks HTTP to a testServer, by hand.
@@ -39,8 +40,8 @@ func (ts *testServer) connectManual(version string) (*testClient, jsonrpc.Conn) 
 	ts.t.Helper()
 	c := ts.at("/mcp")
 	var conn jsonrpc.Conn
-	during(ts.t, func() { c.initialize(version) }, func() {
-		conn = await(ts.t, "a session", ts.conns)
+	conntest.During(ts.t, func() { c.initialize(version) }, func() {
+		conn = conntest.Await(ts.t, "a session", ts.conns)
 		m, err := conn.Recv()
 		if err != nil {
 			ts.t.Errorf("Recv of initialize: %v", err)

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/jsonrpc/conntest"
 )
 
 const (
@@ -29,7 +30,7 @@ func wantError(t *testing.T, m *jsonrpc.Message, id int, want string) {
 
 func wantRecvEnds(t *testing.T, conn jsonrpc.Conn, cause error) {
 	t.Helper()
-	if _, err := recvOrEnd(t, conn); !errors.Is(err, jsonrpc.ErrClosed) || !errors.Is(err, cause) {
+	if _, err := conntest.RecvOrEnd(t, conn); !errors.Is(err, jsonrpc.ErrClosed) || !errors.Is(err, cause) {
 		t.Errorf("Recv returned %v, want an end because: %v", err, cause)
 	}
 	if err := conn.Send(note("notifications/late")); !errors.Is(err, jsonrpc.ErrClosed) {
@@ -43,8 +44,8 @@ func TestD35_Delete(t *testing.T) {
 	c, conn := ts.connectManual("2025-11-25")
 	stream := newEvents(t, c.get())
 	posts := []*http.Response{c.post(fmt.Sprintf(call, 1)), c.post(fmt.Sprintf(call, 2))}
-	recv(t, conn)
-	recv(t, conn)
+	conntest.Recv(t, conn)
+	conntest.Recv(t, conn)
 	wantStatus(t, c.delete(), http.StatusNoContent)
 	for i, resp := range posts {
 		all := newEvents(t, resp).rest()
@@ -68,7 +69,7 @@ func TestDeleteAfterAccept(t *testing.T) {
 	c, conn := ts.connectManual("2025-11-25")
 	wantStatus(t, c.post(`{"jsonrpc":"2.0","method":"notifications/last"}`), 202)
 	wantStatus(t, c.delete(), http.StatusNoContent)
-	if m := recv(t, conn); m.Method != "notifications/last" {
+	if m := conntest.Recv(t, conn); m.Method != "notifications/last" {
 		t.Errorf("received %s", m.Append(nil))
 	}
 	wantRecvEnds(t, conn, errDeleted)
@@ -80,7 +81,7 @@ func TestServeCloses(t *testing.T) {
 	ts := newManualServer(t, nil)
 	c, conn := ts.connectManual("2025-06-18")
 	first := c.post(fmt.Sprintf(call, 1))
-	recv(t, conn)
+	conntest.Recv(t, conn)
 	second := c.post(fmt.Sprintf(call, 2))
 	conn.Close()
 	wantError(t, onlyMessage(t, first), 1, closedInFlight)
@@ -103,7 +104,7 @@ func TestD29_NeverReturns(t *testing.T) {
 		ts.conns = conns
 		c, conn := ts.connectManual("2025-11-25")
 		lastID := dropPost(t, ts, c, 1)
-		recv(t, conn)
+		conntest.Recv(t, conn)
 		wait := time.Now()
 		if _, err := conn.Recv(); !errors.Is(err, errIdle) {
 			t.Errorf("Recv returned %v, want an end by idleness", err)
@@ -121,10 +122,10 @@ func TestD18_CancelFirst(t *testing.T) {
 	ts := newManualServer(t, nil)
 	c, conn := ts.connectManual("2025-11-25")
 	resp := c.post(fmt.Sprintf(call, 1))
-	recv(t, conn)
+	conntest.Recv(t, conn)
 	wantStatus(t, c.post(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1,"reason":"x"}}`), 202)
 	wantError(t, onlyMessage(t, resp), 1, cancelledError)
-	wantText(t, recv(t, conn), `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1,"reason":"x"}}`)
+	wantText(t, conntest.Recv(t, conn), `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1,"reason":"x"}}`)
 	if err := conn.Send(result(1)); err != nil { // D19
 		t.Errorf("Send of the late result: %v", err)
 	}
@@ -142,11 +143,11 @@ func TestD17_D20_D22_CancelChangesNothing(t *testing.T) {
 	c.version = "2025-11-25"
 	resp := c.post(strings.Replace(strings.Replace(initializeText, "%", c.version, 1), `"init"`, "1", 1))
 	c.session = resp.Header.Get("Mcp-Session-Id") // an event stream: initialize takes longer
-	conn := await(t, "session", ts.conns)
-	initialize := recv(t, conn)
+	conn := conntest.Await(t, "session", ts.conns)
+	initialize := conntest.Recv(t, conn)
 	for _, id := range []string{"1", "true", "null", "1.5", `"1"`, "99", "{}"} {
 		wantStatus(t, c.post(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":`+id+`}}`), 202)
-		if m := recv(t, conn); m.Method != "notifications/cancelled" {
+		if m := conntest.Recv(t, conn); m.Method != "notifications/cancelled" {
 			t.Errorf("received %s", m.Append(nil))
 		}
 	}
@@ -154,10 +155,10 @@ func TestD17_D20_D22_CancelChangesNothing(t *testing.T) {
 	if m := onlyMessage(t, resp); m.Result == nil {
 		t.Errorf("initialize was answered with %s", m.Append(nil))
 	}
-	during(t, func() {
+	conntest.During(t, func() {
 		wantText(t, onlyMessage(t, c.post(fmt.Sprintf(call, 2))), `{"jsonrpc":"2.0","id":2,"result":"done"}`)
 	}, func() {
-		recv(t, conn)
+		conntest.Recv(t, conn)
 		conn.Send(result(2))
 	})
 	wantStatus(t, c.post(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":2}}`), 202)
@@ -172,7 +173,7 @@ func TestD17_D18_Race(t *testing.T) {
 		var wg sync.WaitGroup
 		answered := make(chan *http.Response, 1)
 		wg.Go(func() { answered <- c.post(fmt.Sprintf(call, i)) })
-		recv(t, conn)
+		conntest.Recv(t, conn)
 		wg.Go(func() { conn.Send(result(int64(i))) })
 		wg.Go(func() {
 			c.post(fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":%d}}`, i)).Body.Close()
@@ -182,7 +183,7 @@ func TestD17_D18_Race(t *testing.T) {
 		if n := strings.Count(text, `"result":"done"`) + strings.Count(text, cancelledError); n != 1 {
 			t.Fatalf("%d endings: %s", n, text)
 		}
-		recv(t, conn)
+		conntest.Recv(t, conn)
 		wg.Wait()
 	}
 }
@@ -192,8 +193,8 @@ func TestD45_BatchClosedMidway(t *testing.T) {
 	ts := newManualServer(t, nil)
 	c, conn := ts.connectManual("2025-03-26")
 	resp := c.post(`[` + fmt.Sprintf(call, 1) + `,` + fmt.Sprintf(call, 2) + `]`)
-	recv(t, conn)
-	recv(t, conn)
+	conntest.Recv(t, conn)
+	conntest.Recv(t, conn)
 	conn.Send(result(2))
 	ev := newEvents(t, resp)
 	wantText(t, ev.one().message(t), `{"jsonrpc":"2.0","id":2,"result":"done"}`)
@@ -208,7 +209,7 @@ func TestD15_Drain(t *testing.T) {
 	ts := newManualServer(t, nil)
 	c, conn := ts.connectManual("2025-11-25")
 	resp := c.post(fmt.Sprintf(call, 1))
-	recv(t, conn)
+	conntest.Recv(t, conn)
 	stream := newEvents(t, c.get())
 	stream.one()
 	ts.Drain()
@@ -226,7 +227,7 @@ func TestD15_Drain(t *testing.T) {
 	conn.Send(result(1))
 	wantText(t, onlyMessage(t, resp), `{"jsonrpc":"2.0","id":1,"result":"done"}`)
 	second := c.post(fmt.Sprintf(call, 2)) // the proxy refuses it, not the front end
-	recv(t, conn)
+	conntest.Recv(t, conn)
 
 	ts.HTTP.Close()
 	wantError(t, onlyMessage(t, second), 2, closedInFlight)
@@ -251,9 +252,9 @@ func TestCloseWaits(t *testing.T) {
 	ts.connect("2025-06-18")
 	returned := make(chan struct{})
 	go func() { ts.HTTP.Close(); close(returned) }()
-	eventually(t, "draining", ts.isDraining)
+	conntest.Eventually(t, "draining", ts.isDraining)
 	close(release)
-	await(t, "return of Close", returned)
+	conntest.Await(t, "return of Close", returned)
 	select {
 	case <-ended:
 	default:
@@ -273,7 +274,7 @@ func TestSessionCap(t *testing.T) {
 	wantRefusal(t, full, http.StatusServiceUnavailable, -32603)
 	wantStatus(t, a.post(ping), 200)
 	wantStatus(t, a.delete(), 204)
-	eventually(t, "there is room again", func() bool {
+	conntest.Eventually(t, "there is room again", func() bool {
 		ts.mu.Lock()
 		defer ts.mu.Unlock()
 		return ts.open == 1
@@ -298,17 +299,17 @@ func TestInboundIsBounded(t *testing.T) {
 	}()
 	s := ts.only()
 	waiting := func() bool { return s.holds().pending == 1 }
-	eventually(t, "the POST waits", waiting)
+	conntest.Eventually(t, "the POST waits", waiting)
 	cancel()
-	if err := await(t, "end of the POST", left); !errors.Is(err, context.Canceled) {
+	if err := conntest.Await(t, "end of the POST", left); !errors.Is(err, context.Canceled) {
 		t.Errorf("the POST did not wait: %v", err)
 	}
-	eventually(t, "the POST is withdrawn", func() bool { return !waiting() })
+	conntest.Eventually(t, "the POST is withdrawn", func() bool { return !waiting() })
 	for range inbound {
-		recv(t, conn)
+		conntest.Recv(t, conn)
 	}
 	wantStatus(t, c.post(`{"jsonrpc":"2.0","method":"notifications/after"}`), 202)
-	if m := recv(t, conn); m.Method != "notifications/after" {
+	if m := conntest.Recv(t, conn); m.Method != "notifications/after" {
 		t.Errorf("Serve got %s", m.Append(nil))
 	}
 }
@@ -318,7 +319,7 @@ func TestBadAnswer(t *testing.T) {
 	ts := newManualServer(t, nil)
 	c, conn := ts.connectManual("2025-06-18")
 	wantRefusal(t, c.post(`{"jsonrpc":"2.0","id":3,"result":{},"error":{}}`), 400, -32600)
-	if m := recv(t, conn); m.Error == nil || m.ID != jsonrpc.IntID(3) {
+	if m := conntest.Recv(t, conn); m.Error == nil || m.ID != jsonrpc.IntID(3) {
 		t.Errorf("Serve got %s, want an error for 3", m.Append(nil))
 	}
 }
@@ -357,7 +358,7 @@ func TestChaos(t *testing.T) {
 		wg.Go(func() { chaos(ts) })
 	}
 	wg.Wait()
-	eventually(t, "all sessions have ended", func() bool {
+	conntest.Eventually(t, "all sessions have ended", func() bool {
 		ts.mu.Lock()
 		defer ts.mu.Unlock()
 		return ts.open == 0 && len(ts.sessions) == 0

@@ -29,7 +29,7 @@ func TestConnLegacy(t *testing.T) {
 		client := newClientConn(c, ts.at("/sse").get(), func() {})
 		endpoint, _, _ := client.next()
 		c.url += endpoint.Data[strings.Index(endpoint.Data, "?"):]
-		return client, await(t, "session", ts.conns)
+		return client, conntest.Await(t, "session", ts.conns)
 	})
 }
 

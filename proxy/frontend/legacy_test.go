@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/jsonrpc/conntest"
 )
 
 // connectLegacy opens a session of the 2024-11-05 transport.
@@ -54,7 +55,7 @@ func TestLegacy(t *testing.T) {
 	other.session, other.version = c.url[strings.Index(c.url, "=")+1:], "2025-06-18"
 	wantRefusal(t, other.post(ping), 404, jsonrpc.CodeInvalidRequest)
 	s := ts.only()
-	eventually(t, "nothing is kept, since nobody can resume it", func() bool {
+	conntest.Eventually(t, "nothing is kept, since nobody can resume it", func() bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		return len(s.store) == 0 && len(s.standalone.events) == 0
@@ -65,9 +66,9 @@ func TestLegacy(t *testing.T) {
 func TestD36_LegacyDrop(t *testing.T) {
 	ts := newManualServer(t, nil)
 	c, ev := ts.connectLegacy()
-	conn := await(t, "session", ts.conns)
+	conn := conntest.Await(t, "session", ts.conns)
 	wantStatus(t, c.post(ping), http.StatusAccepted)
-	recv(t, conn)
+	conntest.Recv(t, conn)
 	ev.close()
 	wantRecvEnds(t, conn, errDropped)
 	wantRefusal(t, c.post(ping), http.StatusNotFound, jsonrpc.CodeInvalidRequest)
@@ -78,7 +79,7 @@ func TestD36_LegacyDrop(t *testing.T) {
 func TestLegacyServeCloses(t *testing.T) {
 	ts := newManualServer(t, nil)
 	c, ev := ts.connectLegacy()
-	conn := await(t, "session", ts.conns)
+	conn := conntest.Await(t, "session", ts.conns)
 	conn.Send(note("notifications/last"))
 	conn.Close()
 	wantText(t, ev.one().message(t), `{"jsonrpc":"2.0","method":"notifications/last"}`)

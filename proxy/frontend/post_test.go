@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/jsonrpc/conntest"
 )
 
 const ping = `{"jsonrpc":"2.0","id":1,"method":"ping"}`
@@ -71,7 +72,7 @@ func TestD44_MalformedMessage(t *testing.T) {
 	c, conn := ts.connectManual("2025-06-18")
 	wantRefusal(t, c.post(`{"jsonrpc":"2.0","id":1,"method":`), 400, jsonrpc.CodeParseError)
 	wantStatus(t, c.post(`{"jsonrpc":"2.0","method":"notifications/after"}`), 202)
-	if m := recv(t, conn); m.Method != "notifications/after" {
+	if m := conntest.Recv(t, conn); m.Method != "notifications/after" {
 		t.Errorf("Recv returned %s, want the message after the malformed one", m.Append(nil))
 	}
 }
@@ -204,7 +205,7 @@ func TestInitializeRefused(t *testing.T) {
 	if m := onlyMessage(t, resp); m.Error == nil {
 		t.Errorf("got %s, want Serve's error", m.Append(nil))
 	}
-	eventually(t, "the session is gone", func() bool {
+	conntest.Eventually(t, "the session is gone", func() bool {
 		ts.mu.Lock()
 		defer ts.mu.Unlock()
 		return len(ts.sessions) == 0 && ts.open == 0
@@ -228,12 +229,12 @@ func TestD25_DuplicateID(t *testing.T) {
 	ts := newManualServer(t, nil)
 	c, conn := ts.connectManual("2025-11-25")
 	resp := c.post(`{"jsonrpc":"2.0","id":5,"method":"first"}`) // returns with the header of an event stream
-	first := recv(t, conn)
+	first := conntest.Recv(t, conn)
 	wantRefusal(t, c.post(`{"jsonrpc":"2.0","id":5,"method":"second"}`), 400, jsonrpc.CodeInvalidRequest)
 	conn.Send(jsonrpc.NewResult(first.ID, []byte(`"first"`)))
 	wantText(t, onlyMessage(t, resp), `{"jsonrpc":"2.0","id":5,"result":"first"}`)
 	wantStatus(t, c.post(`{"jsonrpc":"2.0","method":"notifications/after"}`), 202)
-	if m := recv(t, conn); m.Method != "notifications/after" {
+	if m := conntest.Recv(t, conn); m.Method != "notifications/after" {
 		t.Errorf("Serve got %s", m.Append(nil))
 	}
 }
@@ -274,8 +275,8 @@ func TestBatchAsEvents(t *testing.T) {
 	ts := newManualServer(t, nil)
 	c, conn := ts.connectManual("2025-03-26")
 	resp := c.post(`[{"jsonrpc":"2.0","id":1,"method":"a"},{"jsonrpc":"2.0","id":2,"method":"b"}]`)
-	recv(t, conn)
-	recv(t, conn)
+	conntest.Recv(t, conn)
+	conntest.Recv(t, conn)
 	conn.Send(jsonrpc.NewResult(jsonrpc.IntID(2), []byte(`"b"`)))
 	conn.Send(jsonrpc.NewResult(jsonrpc.IntID(1), []byte(`"a"`)))
 	ev := newEvents(t, resp)

@@ -10,6 +10,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/jsonrpc/conntest"
 )
 
 // scripted is a tiny server: the tool "ask" elicits before it answers, "notify"
@@ -73,7 +74,7 @@ func TestSDKClient(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) { testSDKClient(t, transport) })
 	}
-	eventually(t, "all sessions have ended", func() bool {
+	conntest.Eventually(t, "all sessions have ended", func() bool {
 		ts.mu.Lock()
 		defer ts.mu.Unlock()
 		return ts.open == 0
@@ -108,10 +109,10 @@ func testSDKClient(t *testing.T, transport mcp.Transport) {
 		t.Fatalf("ListTools: %v, %v", list, err)
 	}
 	callSDK(t, cs, "ask", "asked")
-	await(t, "question", asked)
+	conntest.Await(t, "question", asked)
 	callSDK(t, cs, "notify", "notified")
-	await(t, "progress", progress)
-	await(t, "log message", logged)
+	conntest.Await(t, "progress", progress)
+	conntest.Await(t, "log message", logged)
 
 	ctx, cancel := context.WithCancel(t.Context())
 	failed := make(chan error, 1)
@@ -119,9 +120,9 @@ func testSDKClient(t *testing.T, transport mcp.Transport) {
 		_, err := cs.CallTool(ctx, &mcp.CallToolParams{Name: "never"})
 		failed <- err
 	}()
-	await(t, "start of the call", logged)
+	conntest.Await(t, "start of the call", logged)
 	cancel()
-	if err := await(t, "end of the cancelled call", failed); err == nil {
+	if err := conntest.Await(t, "end of the cancelled call", failed); err == nil {
 		t.Error("a cancelled call returned a result")
 	}
 	callSDK(t, cs, "ask", "asked")
@@ -157,8 +158,8 @@ func TestD28_SDKClient(t *testing.T) {
 	defer cs.Close()
 	var wg sync.WaitGroup
 	wg.Go(func() { callSDK(t, cs, "slow", "done") })
-	await(t, "call", started)
-	await(t, "log message", logged) // with it, an event id
+	conntest.Await(t, "call", started)
+	conntest.Await(t, "log message", logged) // with it, an event id
 	ts.cut()
 	close(finish)
 	wg.Wait()

@@ -42,11 +42,11 @@ func TestStdioIsConn(t *testing.T) {
 func TestStdioCloseAfterHalfClose(t *testing.T) {
 	s, stdin, _ := newStdio(t)
 	stdin.Close()
-	if _, err := recvOrEnd(t, s); err != io.EOF {
+	if _, err := conntest.RecvOrEnd(t, s); err != io.EOF {
 		t.Fatalf("Recv at the end of stdin: %v", err)
 	}
-	during(t, func() {
-		if _, err := recvOrEnd(t, s); !errors.Is(err, jsonrpc.ErrClosed) {
+	conntest.During(t, func() {
+		if _, err := conntest.RecvOrEnd(t, s); !errors.Is(err, jsonrpc.ErrClosed) {
 			t.Errorf("Recv during Close: %v", err)
 		}
 	}, func() { s.Close() })
@@ -65,10 +65,10 @@ func TestStdioBrokenStdout(t *testing.T) {
 func TestStdioInvalidLine(t *testing.T) {
 	s, stdin, _ := newStdio(t)
 	io.WriteString(stdin, "garbage\n"+`{"jsonrpc":"2.0","method":"next"}`+"\n")
-	if _, err := recvOrEnd(t, s); !isInvalid(err) {
+	if _, err := conntest.RecvOrEnd(t, s); !isInvalid(err) {
 		t.Errorf("Recv returned %v, want an InvalidError", err)
 	}
-	if m := recv(t, s); m.Method != "next" {
+	if m := conntest.Recv(t, s); m.Method != "next" {
 		t.Errorf("received %s", m.Append(nil))
 	}
 }
@@ -90,7 +90,7 @@ func TestStdioCloseKeepsWhatWasSent(t *testing.T) {
 		want.Write(append(m.Append(nil), '\n'))
 	}
 	s.Close()
-	if got := await(t, "end of stdout", text); got != want.String() {
+	if got := conntest.Await(t, "end of stdout", text); got != want.String() {
 		t.Errorf("client read %d bytes, want %d", len(got), want.Len())
 	}
 }
@@ -98,7 +98,7 @@ func TestStdioCloseKeepsWhatWasSent(t *testing.T) {
 func wantGone(t *testing.T, c jsonrpc.Conn) {
 	t.Helper()
 	for range 2 {
-		if m, err := recvOrEnd(t, c); !errors.Is(err, jsonrpc.ErrClosed) {
+		if m, err := conntest.RecvOrEnd(t, c); !errors.Is(err, jsonrpc.ErrClosed) {
 			t.Errorf("Recv returned %v, %v, want an error wrapping ErrClosed", m, err)
 		}
 	}

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/jsonrpc/conntest"
 )
 
 // The test binary is the process that a client starts, if this is set to one of
@@ -103,7 +104,7 @@ type stdioProcess struct {
 
 func startProcess(t *testing.T, name string) *stdioProcess {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), conntest.Patience)
 	t.Cleanup(cancel)
 	p := &stdioProcess{cmd: exec.CommandContext(ctx, os.Args[0]), said: make(chan string, 1)}
 	p.cmd.Env = append(os.Environ(), processEnv+"="+name)
@@ -194,7 +195,7 @@ func TestD01_ProcessSurvivesBrokenStderr(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), conntest.Patience)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, os.Args[0])
 	cmd.Env = append(os.Environ(), processEnv+"=chatter")
@@ -228,11 +229,11 @@ func TestD02_StdioHalfClose(t *testing.T) {
 	io.WriteString(stdin, `{"jsonrpc":"2.0","id":1,"method":"a"}`+"\n"+`{"jsonrpc":"2.0","id":2,"method":"b"}`)
 	stdin.Close()
 	for _, want := range []string{"a", "b"} { // the second without a newline
-		if m := recv(t, s); m.Method != want {
+		if m := conntest.Recv(t, s); m.Method != want {
 			t.Errorf("received %s, want %s", m.Append(nil), want)
 		}
 	}
-	if _, err := recvOrEnd(t, s); err != io.EOF {
+	if _, err := conntest.RecvOrEnd(t, s); err != io.EOF {
 		t.Fatalf("Recv at the end of stdin: %v, want io.EOF", err)
 	}
 	end := make(chan error, 1)
@@ -255,7 +256,7 @@ func TestD02_StdioHalfClose(t *testing.T) {
 	default:
 	}
 	stdout.Close()
-	if err := await(t, "end of Recv", end); !errors.Is(err, jsonrpc.ErrClosed) {
+	if err := conntest.Await(t, "end of Recv", end); !errors.Is(err, jsonrpc.ErrClosed) {
 		t.Errorf("Recv after stdout broke: %v", err)
 	}
 	if err := s.Send(jsonrpc.NewNotification("late", nil)); !errors.Is(err, jsonrpc.ErrClosed) {
@@ -268,7 +269,7 @@ func TestD01_StdioFullClose(t *testing.T) {
 	s, stdin, stdout := newStdio(t)
 	stdin.Close()
 	stdout.Close()
-	if _, err := recvOrEnd(t, s); err != io.EOF {
+	if _, err := conntest.RecvOrEnd(t, s); err != io.EOF {
 		t.Errorf("Recv: %v, want io.EOF", err)
 	}
 	wantGone(t, s)

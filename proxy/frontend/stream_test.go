@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/jsonrpc/conntest"
 )
 
 func note(method string) *jsonrpc.Message { return jsonrpc.NewNotification(method, nil) }
@@ -30,8 +31,8 @@ func TestNestedMessagesOnThePost(t *testing.T) {
 	ts := newManualServer(t, nil)
 	c, conn := ts.connectManual("2025-11-25")
 	var ev *events
-	during(t, func() { ev = newEvents(t, c.post(fmt.Sprintf(call, 1))) }, func() {
-		recv(t, conn)
+	conntest.During(t, func() { ev = newEvents(t, c.post(fmt.Sprintf(call, 1))) }, func() {
+		conntest.Recv(t, conn)
 		conn.Send(related(note("notifications/progress"), 1))
 	})
 	if got := ev.one(); got.LastEventID != "1-0" || got.Data != "" {
@@ -45,7 +46,7 @@ func TestNestedMessagesOnThePost(t *testing.T) {
 	conn.Send(related(jsonrpc.NewRequest(jsonrpc.IntID(9), "sampling/createMessage", nil), 1))
 	wantText(t, ev.one().message(t), `{"jsonrpc":"2.0","id":9,"method":"sampling/createMessage"}`)
 	wantStatus(t, c.post(`{"jsonrpc":"2.0","id":9,"result":{"role":"user"}}`), 202)
-	wantText(t, recv(t, conn), `{"jsonrpc":"2.0","id":9,"result":{"role":"user"}}`)
+	wantText(t, conntest.Recv(t, conn), `{"jsonrpc":"2.0","id":9,"result":{"role":"user"}}`)
 	conn.Send(result(1))
 	wantText(t, ev.one().message(t), `{"jsonrpc":"2.0","id":1,"result":"done"}`)
 	ev.end()
@@ -136,7 +137,7 @@ func dropPost(t *testing.T, ts *testServer, c *testClient, n int) (lastID string
 	}
 	resp.Body.Close()
 	s := ts.only()
-	eventually(t, "the connection is detached", func() bool {
+	conntest.Eventually(t, "the connection is detached", func() bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		return s.pending[jsonrpc.IntID(1)].reader == nil
@@ -150,9 +151,9 @@ func TestD27_DropIsNotCancel(t *testing.T) {
 	ts := newManualServer(t, nil)
 	c, conn := ts.connectManual("2025-06-18")
 	dropPost(t, ts, c, 0) // no event id reached the client
-	recv(t, conn)
+	conntest.Recv(t, conn)
 	wantStatus(t, c.post(`{"jsonrpc":"2.0","method":"notifications/after"}`), 202)
-	if m := recv(t, conn); m.Method != "notifications/after" {
+	if m := conntest.Recv(t, conn); m.Method != "notifications/after" {
 		t.Errorf("after the drop Serve received %s", m.Append(nil))
 	}
 	if err := conn.Send(related(note("notifications/progress"), 1)); err != nil {
@@ -168,8 +169,8 @@ func TestD27_DropIsNotCancel(t *testing.T) {
 	// The response is on no other stream, but the question still finds the client.
 	ev := newEvents(t, c.get())
 	wantText(t, ev.one().message(t), `{"jsonrpc":"2.0","id":9,"method":"elicitation/create"}`)
-	during(t, func() { wantText(t, onlyMessage(t, c.post(ping)), `{"jsonrpc":"2.0","id":1,"result":{}}`) }, func() {
-		m := recv(t, conn)
+	conntest.During(t, func() { wantText(t, onlyMessage(t, c.post(ping)), `{"jsonrpc":"2.0","id":1,"result":{}}`) }, func() {
+		m := conntest.Recv(t, conn)
 		conn.Send(jsonrpc.NewResult(m.ID, []byte("{}")))
 	})
 	conn.Close()
@@ -185,15 +186,15 @@ func TestD28_Resume(t *testing.T) {
 	standalone.one()
 
 	var lastID string
-	during(t, func() { lastID = dropPost(t, ts, c, 2) }, func() {
-		recv(t, conn)
+	conntest.During(t, func() { lastID = dropPost(t, ts, c, 2) }, func() {
+		conntest.Recv(t, conn)
 		conn.Send(related(note("notifications/first"), 1))
 	})
 	if lastID != "1-1" {
 		t.Fatalf("last event id %s, want 1-1", lastID)
 	}
 	other := c.post(fmt.Sprintf(call, 2))
-	recv(t, conn)
+	conntest.Recv(t, conn)
 	conn.Send(related(note("notifications/other"), 2))
 	conn.Send(related(note("notifications/second"), 1))
 	conn.Send(note("notifications/unrelated"))
@@ -228,7 +229,7 @@ func TestResponseStoredWhileAway(t *testing.T) {
 	ts := newManualServer(t, nil)
 	c, conn := ts.connectManual("2025-11-25")
 	lastID := dropPost(t, ts, c, 1)
-	recv(t, conn)
+	conntest.Recv(t, conn)
 	conn.Send(result(1))
 	ev := newEvents(t, c.get("Last-Event-ID", lastID))
 	wantText(t, ev.one().message(t), `{"jsonrpc":"2.0","id":1,"result":"done"}`)
@@ -248,7 +249,7 @@ func TestStoreIsBounded(t *testing.T) {
 		conn.Send(note("notifications/x"))
 	}
 	for i := range extra {
-		m := recv(t, conn)
+		m := conntest.Recv(t, conn)
 		wantText(t, m, fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"error":%s}`, i, jsonrpc.Overloaded("").Raw()))
 	}
 	if got := ts.only().holds(); got.stored != storeEvents || got.dropped != extra {
@@ -292,7 +293,7 @@ func TestStreamsAreForgotten(t *testing.T) {
 	wg.Wait()
 	wantText(t, onlyMessage(t, c.post(fmt.Sprintf(call, 5))), `{"jsonrpc":"2.0","id":5,"result":{}}`)
 	s := ts.only()
-	eventually(t, "no request is open", func() bool { return s.holds().open == 0 })
+	conntest.Eventually(t, "no request is open", func() bool { return s.holds().open == 0 })
 	if got := s.holds(); got.streams > storeEvents/2 || got.pending != 0 || got.stored > storeEvents {
 		t.Errorf("remembered: %+v", got)
 	}

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/gorilla/websocket"
+
+	"github.com/mcp-proxy/mcp-proxy/jsonrpc/conntest"
 )
 
 func dialWS(t *testing.T, url string) *websocket.Conn {
@@ -17,7 +19,7 @@ func dialWS(t *testing.T, url string) *websocket.Conn {
 		t.Fatalf("dial: %v %v", resp, err)
 	}
 	t.Cleanup(func() { client.Close() })
-	client.SetReadDeadline(time.Now().Add(patience))
+	client.SetReadDeadline(time.Now().Add(conntest.Patience))
 	return client
 }
 
@@ -84,7 +86,7 @@ func TestWebSocketSessionCap(t *testing.T) {
 		t.Error("no Retry-After")
 	}
 	first.Close()
-	eventually(t, "room again", func() bool {
+	conntest.Eventually(t, "room again", func() bool {
 		client, _, err := websocket.DefaultDialer.Dial(ts.wsURL("/ws"), nil)
 		if err == nil {
 			client.Close()
@@ -102,7 +104,7 @@ func TestD15_WebSocketDrain(t *testing.T) {
 	ts.Drain()
 	wantNoUpgrade(t, ts.wsURL("/ws"), http.StatusServiceUnavailable, nil)
 	exchange(t, client)
-	during(t, func() {
+	conntest.During(t, func() {
 		if _, text, err := client.ReadMessage(); !websocket.IsCloseError(err, 1001) {
 			t.Errorf("client reads %s, %v, want close code 1001", text, err)
 		}
