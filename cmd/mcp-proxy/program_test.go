@@ -136,9 +136,11 @@ func TestD04_Elsewhere(t *testing.T) {
 			}
 			t.Logf("gone %v after SIGTERM", time.Since(began))
 			s.heardFarewell()
-			if !s.layout.remote() {
-				eventually(t, "the end of the stubborn server", func() bool { return s.serversEnded("a") })
+			if s.layout.remote() { // the server stays: its session ends
+				s.awaitNoted("a", " end", 1)
+				return
 			}
+			eventually(t, "the end of the stubborn server", func() bool { return s.serversEnded("a") })
 		})
 	}
 }
