@@ -123,6 +123,11 @@ func (e *ClosedError) Is(target error) bool { return target == ErrClosed }
 // Unwrap returns what happened.
 func (e *ClosedError) Unwrap() error { return e.Err }
 
+// CauseOtherEra is the cause of a stream that ended, before its initialize was
+// answered, because its upstream turned out to speak the other era. A stream that
+// is opened now will be translated, so whoever opened it opens it once more.
+const CauseOtherEra = "speaks another era"
+
 // Closed returns an error that is [ErrClosed] and wraps cause. A cause that is
 // an ErrClosed already is returned as it is, so that an end is wrapped once.
 func Closed(cause error) error {

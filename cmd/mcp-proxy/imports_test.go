@@ -12,13 +12,15 @@ const module = "github.com/mcp-proxy/mcp-proxy/"
 // The architecture drawing, as a table: what each package may import of ours.
 var mayImport = map[string][]string{
 	"jsonrpc":          {},
+	"mcp":              {"jsonrpc"},
 	"jsonrpc/conntest": {"jsonrpc"},
 	"jsonrpc/wsconn":   {"jsonrpc"},
-	"proxy":            {"jsonrpc"},
-	"proxy/frontend":   {"jsonrpc", "jsonrpc/wsconn"},
-	"upstream":         {"jsonrpc"},
+	"proxy":            {"jsonrpc", "mcp"},
+	"proxy/frontend":   {"jsonrpc", "jsonrpc/wsconn", "mcp"},
+	"upstream":         {"jsonrpc", "mcp"},
+	"upstream/bridge":  {"jsonrpc", "mcp"},
 	"upstream/link":    {"jsonrpc", "jsonrpc/wsconn"},
-	"upstream/remote":  {"jsonrpc", "jsonrpc/wsconn"},
+	"upstream/remote":  {"jsonrpc", "jsonrpc/wsconn", "mcp"},
 	"config":           {},
 }
 
