@@ -52,6 +52,7 @@ type Upstream struct {
 	TLS           TLS
 	MaxConcurrent int // requests at once; zero: no bound
 
+	Era            string        // "legacy" or "modern": what the server speaks; empty: found out
 	Shared         bool          // session: shared; else each client has its own
 	Roots          []string      // shared only: URIs that answer roots/list outside of a call; nil: it is refused then
 	StartTimeout   time.Duration // positive

@@ -41,11 +41,12 @@ func wantFull(dir string) *Config {
 			HeadersFrom:   map[string]string{"X-Other": filepath.Join(dir, "secrets/other")},
 			TLS:           TLS{CA: filepath.Join(dir, "ca.pem"), Cert: "/etc/cert.pem", Key: filepath.Join(dir, "key.pem")},
 			MaxConcurrent: 4,
+			Era:           "legacy",
 			Shared:        true,
 			StartTimeout:  30 * time.Second, WriteTimeout: time.Minute, StopGrace: 2 * time.Second,
 			Prefix: &docs,
 		}, {
-			Name: "mid", Key: "upstreams.mid", Command: "npx",
+			Name: "mid", Key: "upstreams.mid", Command: "npx", Era: "modern",
 			Shared: true, Roots: []string{"file:///data", "file:///value"},
 			StartTimeout: 30 * time.Second, WriteTimeout: time.Minute, StopGrace: 2 * time.Second,
 		}},

@@ -44,6 +44,7 @@ var (
 	prefixMode = scalar[string]{what: "auto, always or never", kinds: text, parse: oneOf("auto", "always", "never")}
 	prefixText = scalar[string]{what: "at most 32 of A-Z a-z 0-9 _ -", kinds: text, parse: check(regexp.MustCompile(`^[A-Za-z0-9_-]{0,32}$`).MatchString)}
 	session    = scalar[string]{what: "isolated or shared", kinds: text, parse: oneOf("isolated", "shared")}
+	eraMode    = scalar[string]{what: "auto, legacy or modern", kinds: text, parse: oneOf("auto", "legacy", "modern")}
 )
 
 var linkSchemes = []string{"unix", "tcp", "tls", "ws", "wss"}

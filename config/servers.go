@@ -87,6 +87,8 @@ func (v value) typeFits(u *Upstream) {
 			v.wrong("%s goes with %s, not with %s", v.node.describe(), needs, other)
 		case misfit && u.Type != "stdio": // with a command too, that is the mistake
 			v.wrong("%s does not go with a URL of %s", v.node.describe(), scheme)
+		case u.Type == "sse" && u.Era == "modern":
+			v.wrong("%s exists in the legacy era only", v.node.describe())
 		}
 	})
 }

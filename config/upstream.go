@@ -46,6 +46,7 @@ func (u *Upstream) fields() fields {
 		"tls":           into(&u.TLS, value.tls),
 		"maxConcurrent": into(&u.MaxConcurrent, count.read),
 
+		"era":            into(&u.Era, value.era),
 		"session":        into(&u.Shared, value.shared),
 		"roots":          into(&u.Roots, rootURI.list),
 		"startTimeout":   into(&u.StartTimeout, duration1.read),
@@ -143,6 +144,14 @@ func (v value) tls() (t TLS, ok bool) {
 		v.wrong("cert and key come together")
 	}
 	return t, true
+}
+
+func (v value) era() (string, bool) {
+	s, ok := eraMode.read(v)
+	if s == "auto" {
+		s = ""
+	}
+	return s, ok
 }
 
 func (v value) shared() (bool, bool) {
