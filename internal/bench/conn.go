@@ -13,15 +13,19 @@ import (
 	"time"
 )
 
-// revision is the protocol version that all clients here speak.
-const revision = "2025-11-25"
+// The protocol versions that clients here speak: with a session, and without.
+const (
+	revision = "2025-11-25"
+	modern   = "2026-07-28"
+)
 
 // A conn is one connection of a client. Its callers write their requests
 // themselves; readLoop brings them the answers.
 type conn struct {
 	// Static after construction.
-	wire wire
-	w    io.WriteCloser
+	wire   wire
+	w      io.WriteCloser
+	modern bool // its requests say all of themselves, and there is no session
 
 	r *bufio.Reader // owned by readLoop, once that runs
 
@@ -78,6 +82,16 @@ func dialHTTP(addr, session string) (*conn, error) {
 		return nil, err
 	}
 	return newConn(&httpWire{host: addr, session: session}, nc, nc), nil
+}
+
+// dialModern is dialHTTP for a client without a session.
+func dialModern(addr string) (*conn, error) {
+	c, err := dialHTTP(addr, "")
+	if err != nil {
+		return nil, err
+	}
+	c.modern, c.wire.(*httpWire).modern = true, true
+	return c, nil
 }
 
 // send writes one message. If it is a request, its answer goes to the channel,
@@ -171,14 +185,20 @@ func (c *conn) caller(nextID func() int) *caller {
 	return &caller{conn: c, nextID: nextID, answer: make(chan answer, 1)}
 }
 
-// initialize opens the MCP session.
+// initialize opens the MCP session, or asks what there is without one.
 func (c *caller) initialize() error {
+	if c.conn.modern {
+		return c.request("server/discover", `{"of":"echo"}`, 0)
+	}
 	return c.request("initialize", `{"protocolVersion":"`+revision+
 		`","capabilities":{},"clientInfo":{"name":"bench","version":"1"}}`, 0)
 }
 
 // initialized tells the server that the client is ready.
 func (c *caller) initialized() error {
+	if c.conn.modern {
+		return nil
+	}
 	return c.conn.send([]byte(`{"jsonrpc":"2.0","method":"notifications/initialized"}`), 0, nil)
 }
 
@@ -194,6 +214,10 @@ func (c *caller) call(size int) error {
 	return c.request("tools/call", params, size)
 }
 
+// said begins the params of a request without a session.
+const said = `{"_meta":{"io.modelcontextprotocol/protocolVersion":"` + modern +
+	`","io.modelcontextprotocol/clientInfo":{"name":"bench","version":"1"},"io.modelcontextprotocol/clientCapabilities":{}},`
+
 var errShort = errors.New("the answer is too short")
 
 func (c *caller) request(method, params string, size int) error {
@@ -203,8 +227,11 @@ func (c *caller) request(method, params string, size int) error {
 	m = append(m, `,"method":"`...)
 	m = append(m, method...)
 	m = append(m, `","params":`...)
-	m = append(m, params...)
-	c.msg = append(m, '}')
+	if c.conn.modern {
+		m = append(m, said...)
+		params = params[1:]
+	}
+	c.msg = append(append(m, params...), '}')
 	if err := c.conn.send(c.msg, id, c.answer); err != nil {
 		return err
 	}

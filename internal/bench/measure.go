@@ -17,6 +17,7 @@ const (
 type sample struct {
 	p50, p99, big, first time.Duration
 	perSecond            float64
+	cpu                  time.Duration // of the proxy, for each of many calls at a time; zero if unknown
 }
 
 // measure takes one sample; each of its three parts lasts for d.
@@ -40,9 +41,11 @@ func (s *session) measure(m *sample, d time.Duration) error {
 	}
 	m.p50, m.p99 = quantile(times, 0.50), quantile(times, 0.99)
 
+	before := s.procs[0].cpu()
 	if m.perSecond, err = s.together(d); err != nil {
 		return err
 	}
+	m.cpu = time.Duration(float64(s.procs[0].cpu()-before) / (m.perSecond * d.Seconds()))
 	times, err = s.oneByOne(big, d)
 	m.big = quantile(times, 0.50)
 	return err

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -96,6 +97,27 @@ func (p *process) url() (string, error) {
 	case <-time.After(10 * time.Second):
 		return "", errors.New("the server did not say where it listens")
 	}
+}
+
+// tick is the unit of times in /proc, on all Linux systems that are in use.
+const tick = 10 * time.Millisecond
+
+// cpu returns how long processors have worked for the process; zero if that
+// cannot be told here.
+func (p *process) cpu() time.Duration {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
+	if err != nil {
+		return 0
+	}
+	// The name in parentheses may hold anything; utime and stime are the 12th and
+	// 13th fields behind it.
+	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+	if len(fields) < 13 {
+		return 0
+	}
+	user, _ := strconv.Atoi(fields[11])
+	system, _ := strconv.Atoi(fields[12])
+	return time.Duration(user+system) * tick
 }
 
 // rss returns the resident memory of the process in bytes.

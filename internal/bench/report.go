@@ -16,11 +16,17 @@ type aim struct {
 	first          time.Duration
 }
 
+// bridging is how much processor time the bridge between the eras may take of a
+// call.
+const bridging = 15 * time.Microsecond
+
 var aims = map[string]aim{
 	"stdio":     {p50: 1.5, perSecond: 0.40, first: 20 * time.Millisecond},
 	"websocket": {p50: 1.7, perSecond: 0.25}, // 50,000 where the relay makes 200,000
 	"http":      {p50: 2.5, perSecond: 0.125},
 	"unix link": {p50: 1.25, perSecond: 0.80},
+
+	"modern http": {p50: 1, perSecond: 1},
 }
 
 const kib, mib = 1 << 10, 1 << 20
@@ -34,6 +40,7 @@ func median(samples []sample) sample {
 		big:       duration(func(s sample) time.Duration { return s.big }),
 		first:     duration(func(s sample) time.Duration { return s.first }),
 		perSecond: middle(samples, func(s sample) float64 { return s.perSecond }),
+		cpu:       duration(func(s sample) time.Duration { return s.cpu }),
 	}
 }
 
@@ -49,15 +56,16 @@ func middle[S any, T time.Duration | float64](samples []S, of func(S) T) T {
 // printCalls writes the table of all targets, each set against its base.
 func printCalls(w io.Writer, targets []target, medians map[string]sample) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintf(t, "\tbase\tp50\t× base\taim\tp99\tcalls/s at %d\tof base\taim\t1 MiB\t× base\tfirst answer\taim\t\n", width)
+	fmt.Fprintf(t, "\tbase\tp50\t× base\taim\tp99\tcalls/s at %d\tof base\taim\tCPU/call\taim\t1 MiB\t× base\tfirst answer\taim\t\n", width)
 	for _, tgt := range targets {
 		m, a := medians[tgt.name], aims[tgt.name]
 		name := cmp.Or(tgt.base, "relay")
 		base := medians[name]
 		slower, share := over(m.p50, base.p50), m.perSecond/base.perSecond
-		fmt.Fprintf(t, "%s\t%s\t%s\t%.2f\t%s\t%s\t%.0f\t%.1f %%\t%s\t%s\t%.2f\t%s\t%s\t\n", tgt.name, name,
+		fmt.Fprintf(t, "%s\t%s\t%s\t%.2f\t%s\t%s\t%.0f\t%.1f %%\t%s\t%s\t%s\t%s\t%.2f\t%s\t%s\t\n", tgt.name, name,
 			micro(m.p50), slower, atMost(slower, a.p50, fmt.Sprint(a.p50)), micro(m.p99),
 			m.perSecond, 100*share, atLeast(share, a.perSecond),
+			micro(m.cpu), tgt.atMostCPU(m.cpu-base.cpu),
 			micro(m.big), over(m.big, base.big),
 			micro(m.first), atMost(m.first.Seconds(), a.first.Seconds(), a.first.String()))
 	}
@@ -87,6 +95,15 @@ func printWeights(w io.Writer, crowds []crowd, weights [][]weight) error {
 		fmt.Fprintf(t, "\t\n")
 	}
 	return t.Flush()
+}
+
+// atMostCPU says whether a bridge takes no more than it may; more is what a call
+// costs above one without it.
+func (tgt target) atMostCPU(more time.Duration) string {
+	if !tgt.bridged {
+		return ""
+	}
+	return fmt.Sprintf("+ %s ", micro(more)) + atMost(float64(more), float64(bridging), bridging.String())
 }
 
 func over(a, b time.Duration) float64 { return float64(a) / float64(b) }

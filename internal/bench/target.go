@@ -24,6 +24,9 @@ type target struct {
 	open func(p *process) (*conn, error)
 	// clients is how many connect, each with a session; zero means one.
 	clients int
+	// bridged says that this target does more than its base by one bridge
+	// between the eras.
+	bridged bool
 	// base names the target that this one is set against; "" means the relay.
 	base string
 }
@@ -34,21 +37,23 @@ type programs struct {
 }
 
 // Configurations of the proxy: its one upstream is a process of each client's
-// own, one for all clients, behind a link, or remote.
+// own, one for all clients, behind a link, remote, or speaks the modern era.
 const (
-	alone  = "alone"
-	shared = "shared"
-	linked = "linked"
-	remote = "remote"
+	alone   = "alone"
+	shared  = "shared"
+	linked  = "linked"
+	remote  = "remote"
+	without = "without" // sessions
 )
 
 // writeConfigs writes all configurations, each with room for all clients.
 func (b programs) writeConfigs() error {
 	for name, upstream := range map[string]string{
-		alone:  fmt.Sprintf(`"upstreams": {"echo": {"command": %q}}`, b.echo),
-		shared: fmt.Sprintf(`"upstreams": {"echo": {"command": %q, "session": "shared"}}`, b.echo),
-		linked: `"links": {"far": {"dial": "${FAR}"}}`,
-		remote: `"upstreams": {"echo": {"url": "${FAR}"}}`,
+		alone:   fmt.Sprintf(`"upstreams": {"echo": {"command": %q, "era": "legacy"}}`, b.echo),
+		shared:  fmt.Sprintf(`"upstreams": {"echo": {"command": %q, "era": "legacy", "session": "shared"}}`, b.echo),
+		linked:  `"links": {"far": {"dial": "${FAR}"}}`,
+		remote:  `"upstreams": {"echo": {"url": "${FAR}", "era": "legacy"}}`,
+		without: fmt.Sprintf(`"upstreams": {"echo": {"command": %q, "era": "modern"}}`, b.echo),
 	} {
 		text := fmt.Sprintf(`{%s, "limits": {"sessions": 4096}}`, upstream)
 		if err := os.WriteFile(b.config(name), []byte(text), 0o600); err != nil {
@@ -87,6 +92,9 @@ func (b programs) targets() []target {
 		{name: "tcp link", base: "stdio", far: b.host(alone, "tcp://127.0.0.1:0"), argv: b.stdio(linked), open: openStdio},
 		{name: "remote", base: "stdio", far: []string{b.echo, "http"}, argv: b.stdio(remote), open: openStdio},
 		{name: "shared", base: "websocket", argv: b.serve(shared), serves: true, open: openWebSocket},
+		{name: "modern http", base: "http", argv: b.serve(without), serves: true, open: openModern},
+		{name: "modern http to legacy", base: "modern http", argv: b.serve(alone), serves: true, open: openModern, bridged: true},
+		{name: "stdio to modern", base: "stdio", argv: b.stdio(without), open: openStdio, bridged: true},
 		{name: "shared by 50", base: "shared", argv: b.serve(shared), serves: true, open: openWebSocket, clients: 50},
 	}
 }
@@ -115,6 +123,14 @@ func openHTTP(p *process) (*conn, error) {
 		return nil, err
 	}
 	return dialHTTP(addr, "")
+}
+
+func openModern(p *process) (*conn, error) {
+	addr, err := p.address()
+	if err != nil {
+		return nil, err
+	}
+	return dialModern(addr)
 }
 
 // A session is a started target that answers calls, of one client or several.
@@ -190,6 +206,7 @@ func (s *session) handshake(tgt target) error {
 		if err != nil {
 			return err
 		}
+		another.modern, another.wire.(*httpWire).modern = c.modern, c.modern
 		s.add(another)
 	}
 	return nil

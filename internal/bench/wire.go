@@ -126,6 +126,7 @@ func (w *wsWire) readFrame(r *bufio.Reader) (byte, error) {
 type httpWire struct {
 	host    string
 	session string // what the server named this session; "" before initialize
+	modern  bool   // there is no session, and headers repeat the body
 	body    []byte
 }
 
@@ -138,10 +139,26 @@ func (w *httpWire) frame(dst, msg []byte) []byte {
 		dst = append(dst, w.session...)
 		dst = append(dst, "\r\n"...)
 	}
+	if w.modern {
+		dst = append(append(dst, "MCP-Protocol-Version: "+modern+"\r\nMcp-Method: "...), between(msg, `"method":"`)...)
+		dst = append(append(dst, "\r\nMcp-Name: "...), between(msg, `,"name":"`)...)
+		dst = append(dst, "\r\n"...)
+	}
 	dst = append(dst, "Content-Length: "...)
 	dst = strconv.AppendInt(dst, int64(len(msg)), 10)
 	dst = append(dst, "\r\n\r\n"...)
 	return append(dst, msg...)
+}
+
+// between returns what stands in msg after key, to the next quote. The last key
+// counts: a client's own name comes before that of a tool.
+func between(msg []byte, key string) []byte {
+	i := bytes.LastIndex(msg, []byte(key))
+	if i < 0 {
+		return nil
+	}
+	value, _, _ := bytes.Cut(msg[i+len(key):], []byte{'"'})
+	return value
 }
 
 func (w *httpWire) next(r *bufio.Reader) ([]byte, error) {

@@ -1,6 +1,7 @@
 // Command echo is an MCP server over stdio that costs next to nothing, so that
 // a benchmark measures what stands in front of it. With the argument http it is
-// one over Streamable HTTP, at a port of its choice, which it tells on stdout.
+// one over Streamable HTTP, at a port of its choice, which it tells on stdout. It
+// answers requests of both eras.
 //
 // It reads no more of a message than it must, knows compact JSON only, and
 // trusts its client: it is no example of a server.
@@ -27,7 +28,8 @@ func main() {
 
 const (
 	welcome = `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"echo","version":"1"}}`
-	tools   = `{"tools":[{"name":"echo","description":"Returns text, or size bytes of it.","inputSchema":{"type":"object"}}]}`
+	found   = `{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{"tools":{}},"ttlMs":0,"cacheScope":"public"}`
+	tools   = `{"resultType":"complete","ttlMs":0,"cacheScope":"public","tools":[{"name":"echo","description":"Returns text, or size bytes of it.","inputSchema":{"type":"object"}}]}`
 )
 
 // serve answers what is in r until it ends. Answers to requests that arrived
@@ -64,11 +66,13 @@ func answer(out *bufio.Writer, line []byte) {
 	out.WriteString(`,"result":`)
 	switch method := after(line, `"method":"`, `"`); string(method) {
 	case "tools/call":
-		out.WriteString(`{"content":[{"type":"text","text":"`)
+		out.WriteString(`{"resultType":"complete","content":[{"type":"text","text":"`)
 		writeText(out, line)
 		out.WriteString(`"}]}`)
 	case "initialize":
 		out.WriteString(welcome)
+	case "server/discover":
+		out.WriteString(found)
 	case "tools/list":
 		out.WriteString(tools)
 	default:

@@ -22,8 +22,8 @@ func TestServe(t *testing.T) {
 	want := strings.Join([]string{
 		`{"jsonrpc":"2.0","id":0,"result":` + welcome + `}`,
 		`{"jsonrpc":"2.0","id":"a","result":` + tools + `}`,
-		`{"jsonrpc":"2.0","id":2,"result":{"content":[{"type":"text","text":"hi"}]}}`,
-		`{"jsonrpc":"2.0","id":3,"result":{"content":[{"type":"text","text":"xxxx"}]}}`,
+		`{"jsonrpc":"2.0","id":2,"result":{"resultType":"complete","content":[{"type":"text","text":"hi"}]}}`,
+		`{"jsonrpc":"2.0","id":3,"result":{"resultType":"complete","content":[{"type":"text","text":"xxxx"}]}}`,
 		`{"jsonrpc":"2.0","id":4,"result":{}}`,
 	}, "\n") + "\n"
 
@@ -57,7 +57,7 @@ func TestServeHTTP(t *testing.T) {
 		{http.MethodGet, "", http.StatusMethodNotAllowed, ""},
 		{
 			http.MethodPost, `{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"text":` + large + `}}`, http.StatusOK,
-			`{"jsonrpc":"2.0","id":2,"result":{"content":[{"type":"text","text":` + large + `}]}}`,
+			`{"jsonrpc":"2.0","id":2,"result":{"resultType":"complete","content":[{"type":"text","text":` + large + `}]}}`,
 		},
 	} {
 		req, err := http.NewRequest(c.method, "http://echo/mcp", strings.NewReader(c.message))
