@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"sync"
 	"sync/atomic"
 
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
@@ -15,6 +14,7 @@ const (
 	methodInitialized = "notifications/initialized"
 	methodCancelled   = "notifications/cancelled"
 	methodTasksCancel = "tasks/cancel"
+	methodListen      = "subscriptions/listen"
 )
 
 // A call is a request that has no answer yet. Whoever takes it out of
@@ -53,12 +53,8 @@ func (s *session) request(m *jsonrpc.Message, gate <-chan struct{}) {
 	if s.leaving {
 		return
 	}
-	if s.calls[m.ID] != nil { // an answer with its id would be taken for that of the first
-		s.answerLocked(jsonrpc.NewError(jsonrpc.ID{}, &jsonrpc.Error{Code: jsonrpc.CodeInvalidRequest, Message: "Duplicate request id"}))
-		return
-	}
-	if len(s.calls) >= maxOpen {
-		s.answerLocked(jsonrpc.NewError(m.ID, jsonrpc.Overloaded(s.server.Name)))
+	if refusal := s.server.refusal(m.ID, s.calls[m.ID] != nil, len(s.calls)); refusal != nil {
+		s.wg.Go(func() { s.put(received{m: refusal}) }) // for which Send must not wait
 		return
 	}
 	c := &call{m: m, gate: gate, reach: newReach(s.counted(m)), taken: make(chan struct{}), ended: make(chan struct{}), release: func() {}}
@@ -77,11 +73,6 @@ func (s *session) counted(m *jsonrpc.Message) *atomic.Bool {
 		return nil
 	}
 	return &s.delivered
-}
-
-// answerLocked brings an answer to Recv, for which Send must not wait.
-func (s *session) answerLocked(m *jsonrpc.Message) {
-	s.wg.Go(func() { s.put(received{m: m}) })
 }
 
 // run brings a call to its end.
@@ -113,16 +104,11 @@ func (s *session) await(c *call) bool {
 			return false
 		}
 	}
-	if s.server.slots == nil || c.m.Method == methodTasksCancel {
-		return true
+	release, ok := s.server.acquire(c.ctx, c.m.Method)
+	if ok {
+		c.release = release
 	}
-	select {
-	case s.server.slots <- struct{}{}:
-		c.release = sync.OnceFunc(func() { <-s.server.slots })
-		return true
-	case <-c.ctx.Done():
-		return false
-	}
+	return ok
 }
 
 // start moves a call on that was not cancelled meanwhile.
@@ -199,7 +185,7 @@ func (s *session) runStreamable(c *call) {
 			x, reply, f = s.exchange(c, p)
 		}
 	}
-	defer x.linger(c)
+	defer x.linger(c.cancel)
 	if f != nil && f.said != nil {
 		reply, f = f.said, nil
 	}
@@ -224,7 +210,7 @@ func (s *session) exchange(c *call, p *peer) (*exchange, *jsonrpc.Message, *fail
 	s.mu.Lock()
 	c.peer, c.stream = p, false
 	s.mu.Unlock()
-	x := &exchange{s: s, p: p, id: c.m.ID, related: c.m.ID, reach: c.reach, began: func() {
+	x := &exchange{server: s.server, to: s, p: p, id: c.m.ID, related: c.m.ID, reach: c.reach, began: func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		c.stream = true

@@ -75,7 +75,7 @@ func (s *session) takeLeave() {
 	if err != nil {
 		return
 	}
-	resp, f := s.do(req.WithContext(r.trace(s.ctx)), p, http.Header{}, r)
+	resp, f := s.server.do(req.WithContext(r.trace(s.ctx)), p, http.Header{}, r)
 	if f != nil {
 		s.log.Debug("upstream was not told that the session is over", "err", f.cause)
 		return

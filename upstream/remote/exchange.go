@@ -29,12 +29,14 @@ const (
 )
 
 // An exchange is one request and what comes on the response to it, until its
-// reply. What comes before that goes to Recv.
+// reply. What comes before that goes to its receiver.
 type exchange struct {
-	s       *session
+	server  *Server
+	to      receiver
 	p       *peer
-	id      jsonrpc.ID // of the request
-	related jsonrpc.ID // set on messages for Recv; zero for requests of our own
+	header  http.Header // of this request alone; nil for none
+	id      jsonrpc.ID  // of the request
+	related jsonrpc.ID  // set on messages that are passed on; zero for requests of our own
 	reach   *reach
 	began   func()                     // called when the response begins; may be nil
 	greeted func(http.Header) *failure // called with its header when it is a success; may be nil
@@ -45,10 +47,17 @@ type exchange struct {
 	retry  time.Duration
 }
 
+// A receiver has what comes on a response before its reply. Both report whether
+// anybody is still there for it.
+type receiver interface {
+	pass(m *jsonrpc.Message, from *peer) bool // what the server said
+	put(r received) bool                      // what cannot be used
+}
+
 // run posts the request m and reads until its reply. The caller calls close or
 // linger.
 func (x *exchange) run(ctx context.Context, m *jsonrpc.Message) (*jsonrpc.Message, *failure) {
-	resp, f := x.s.post(ctx, x.p, m, x.reach) //nolint:bodyclose // close and linger do
+	resp, f := x.server.post(ctx, x.p, m, x.header, x.reach) //nolint:bodyclose // close and linger do
 	if f != nil {
 		return nil, f
 	}
@@ -99,7 +108,7 @@ func (x *exchange) refusal() (*jsonrpc.Message, *failure) {
 	if err != nil {
 		return nil, f
 	}
-	m, err := x.s.server.Limits.Decode(text)
+	m, err := x.server.Limits.Decode(text)
 	if err != nil || m.Error == nil {
 		return nil, f
 	}
@@ -131,7 +140,7 @@ func tellsLoss(e json.RawMessage) bool {
 
 // readJSON reads a body that is the reply, or in 2025-03-26 an array with it.
 func (x *exchange) readJSON(ctx context.Context) (*jsonrpc.Message, *failure) {
-	limits := x.s.server.Limits
+	limits := x.server.Limits
 	text, err := io.ReadAll(io.LimitReader(x.resp.Body, int64(limits.MaxMessage())+1))
 	switch {
 	case err != nil:
@@ -149,13 +158,16 @@ func (x *exchange) readJSON(ctx context.Context) (*jsonrpc.Message, *failure) {
 // take reads one message, or in 2025-03-26 several. It returns the reply if that
 // is among them.
 func (x *exchange) take(ctx context.Context, text []byte) (reply *jsonrpc.Message, f *failure) {
-	m, err := x.s.server.Limits.Decode(text)
+	m, err := x.server.Limits.Decode(text)
 	if err != nil {
 		bad, _ := errors.AsType[*jsonrpc.InvalidError](err)
 		if bad.Reply && (bad.ID.IsZero() || same(bad.ID, x.id)) || mediaType(x.resp) == typeJSON {
 			return nil, invalid(bad.Reason)
 		}
-		return nil, x.put(ctx, received{err: bad})
+		if !x.to.put(received{err: bad}) {
+			return nil, broken(ctx, jsonrpc.ErrClosed, true)
+		}
+		return nil, nil
 	}
 	elements := m.Batch
 	if elements == nil {
@@ -169,9 +181,8 @@ func (x *exchange) take(ctx context.Context, text []byte) (reply *jsonrpc.Messag
 			f = invalid("a response to another request")
 		default:
 			e.Related = x.related
-			x.s.asked(e, x.p)
-			if f := x.put(ctx, received{m: e}); f != nil {
-				return nil, f
+			if !x.to.pass(e, x.p) {
+				return nil, broken(ctx, jsonrpc.ErrClosed, true)
 			}
 		}
 	}
@@ -205,13 +216,6 @@ func same(reply, request jsonrpc.ID) bool {
 	return isInt && ok && got == n
 }
 
-func (x *exchange) put(ctx context.Context, r received) *failure {
-	if !x.s.put(r) {
-		return broken(ctx, jsonrpc.ErrClosed, true)
-	}
-	return nil
-}
-
 // readStreams reads the event stream, and what resumes it, until the reply.
 func (x *exchange) readStreams(ctx context.Context) (*jsonrpc.Message, *failure) {
 	for resumes := 0; ; {
@@ -240,7 +244,7 @@ func (x *exchange) readStreams(ctx context.Context) (*jsonrpc.Message, *failure)
 // readStream reads one event stream until the reply or its end. progress is
 // whether something came.
 func (x *exchange) readStream(ctx context.Context) (reply *jsonrpc.Message, progress bool, f *failure, end error) {
-	events := newEvents(x.resp.Body, x.s.server.Limits.MaxMessage())
+	events := newEvents(x.resp.Body, x.server.Limits.MaxMessage())
 	for {
 		ev, err := events.next()
 		switch {
@@ -252,7 +256,7 @@ func (x *exchange) readStream(ctx context.Context) (reply *jsonrpc.Message, prog
 		if ev.retry > 0 {
 			x.retry = ev.retry
 		}
-		if ev.id != "" && ev.id != x.lastID {
+		if ev.id != "" && ev.id != x.lastID && !x.p.modern {
 			x.lastID, progress = ev.id, true
 		}
 		if ev.kind != "" || ev.data == "" { // the first event may have no data: it is there for its id
@@ -271,7 +275,7 @@ func (x *exchange) resume(ctx context.Context) *failure {
 	if err := sleep(ctx, wait(x.retry, resumeAfter)); err != nil {
 		return broken(ctx, err, true)
 	}
-	resp, f := x.s.get(ctx, x.p, x.lastID)
+	resp, f := x.server.get(ctx, x.p, x.lastID)
 	switch {
 	case f != nil && f.phase == jsonrpc.NotSent || ctx.Err() != nil: // nobody there
 		if f != nil {
@@ -321,12 +325,12 @@ func (x *exchange) close() {
 }
 
 // linger ends the exchange of a call that was answered. The server gets a moment
-// to end the response by itself.
-func (x *exchange) linger(c *call) {
+// to end the response by itself, then cancel has to abort it.
+func (x *exchange) linger(cancel context.CancelCauseFunc) {
 	if x.resp == nil {
 		return
 	}
-	t := time.AfterFunc(lingering, func() { c.cancel(nil) })
+	t := time.AfterFunc(lingering, func() { cancel(nil) })
 	defer t.Stop()
 	_, _ = io.CopyN(io.Discard, x.resp.Body, maxRefusal)
 	x.close()

@@ -32,7 +32,7 @@ func (s *session) initialize(c *call) {
 			return
 		}
 	}
-	defer x.linger(c)
+	defer x.linger(c.cancel)
 	if f != nil {
 		s.failed(f)
 		return
@@ -54,7 +54,7 @@ func (s *session) open() { s.openOnce.Do(func() { close(s.opened) }) }
 // greet posts initialize to a peer that does not know us, which is then x.p.
 func (s *session) greet(ctx context.Context, m *jsonrpc.Message, related jsonrpc.ID) (*exchange, *jsonrpc.Message, *failure) {
 	p := s.newPeer(s.server.URL)
-	x := &exchange{s: s, p: p, id: m.ID, related: related, reach: newReach(nil)}
+	x := &exchange{server: s.server, to: s, p: p, id: m.ID, related: related, reach: newReach(nil)}
 	x.greeted = func(h http.Header) *failure {
 		id := h.Get(headerSession)
 		if len(id) > maxSessionID || !visible(id) {

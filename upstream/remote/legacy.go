@@ -30,7 +30,7 @@ func (s *session) attach(ctx context.Context) *failure {
 	streamCtx, cancel := context.WithCancel(s.work)
 	unhook := context.AfterFunc(ctx, cancel)
 	defer unhook()
-	resp, f := s.get(streamCtx, s.current(), "")
+	resp, f := s.server.get(streamCtx, s.current(), "")
 	if f == nil {
 		f = s.attachTo(resp)
 	}
@@ -117,7 +117,7 @@ func (s *session) runLegacy(c *call) {
 }
 
 func (s *session) deliverCall(c *call) *failure {
-	resp, f := s.post(c.ctx, s.current(), c.m, c.reach)
+	resp, f := s.server.post(c.ctx, s.current(), c.m, nil, c.reach)
 	if f != nil {
 		return f
 	}

@@ -65,7 +65,7 @@ type listener struct {
 // only with a stream; zero if there was no response.
 func (l *listener) listen(ctx context.Context) (status int) {
 	l.progress = false
-	resp, f := l.s.get(ctx, l.p, l.lastID)
+	resp, f := l.s.server.get(ctx, l.p, l.lastID)
 	if f != nil {
 		return 0
 	}
@@ -128,8 +128,7 @@ func (s *session) unrelated(text string, err error, p *peer) bool {
 			}
 			continue
 		}
-		s.asked(e, p)
-		if !s.put(received{m: e}) {
+		if !s.pass(e, p) {
 			return false
 		}
 	}

@@ -53,8 +53,7 @@ func (s *session) replay() []*jsonrpc.Message {
 	defer s.mu.Unlock()
 	var requests []*jsonrpc.Message
 	add := func(method string, params []byte) {
-		id, _ := jsonrpc.ParseID([]byte(`"mcp-proxy:` + strconv.Itoa(len(requests)) + `"`))
-		requests = append(requests, jsonrpc.NewRequest(id, method, params))
+		requests = append(requests, jsonrpc.NewRequest(ownID(strconv.Itoa(len(requests))), method, params))
 	}
 	if s.state.level != nil {
 		add("logging/setLevel", s.state.level)
@@ -132,8 +131,7 @@ func (s *session) meet() (next *peer, capabilities []byte, err error) {
 	s.mu.Lock()
 	params := s.state.params
 	s.mu.Unlock()
-	id, _ := jsonrpc.ParseID([]byte(`"mcp-proxy:initialize"`))
-	x, reply, f := s.greet(s.work, jsonrpc.NewRequest(id, methodInitialize, params), jsonrpc.ID{})
+	x, reply, f := s.greet(s.work, jsonrpc.NewRequest(ownID(methodInitialize), methodInitialize, params), jsonrpc.ID{})
 	defer x.close()
 	if f == nil && reply.Result == nil {
 		f = &failure{cause: "initialize refused"}
@@ -157,7 +155,7 @@ func (s *session) meet() (next *peer, capabilities []byte, err error) {
 func (s *session) repeat(p *peer, m *jsonrpc.Message) {
 	ctx, cancel := context.WithTimeout(s.work, talkTimeout)
 	defer cancel()
-	x := &exchange{s: s, p: p, id: m.ID, reach: newReach(nil)}
+	x := &exchange{server: s.server, to: s, p: p, id: m.ID, reach: newReach(nil)}
 	defer x.close()
 	if reply, f := x.run(ctx, m); f != nil || reply.Error != nil {
 		s.log.Debug("upstream's new session refuses what the old one had", "method", m.Method)
@@ -204,6 +202,12 @@ func (s *session) giveUpSilent(calls []*call, lost *peer) {
 			c.cancel(errSessionLost)
 		}
 	}
+}
+
+// pass implements receiver.
+func (s *session) pass(m *jsonrpc.Message, from *peer) bool {
+	s.asked(m, from)
+	return s.put(received{m: m})
 }
 
 // asked notes a message of the server if it is a question.

@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"context"
 	"io"
+	"maps"
 	"mime"
 	"net/http"
 	"net/http/httptrace"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -18,6 +20,9 @@ const (
 	headerSession = "Mcp-Session-Id"
 	headerVersion = "Mcp-Protocol-Version"
 	headerResume  = "Last-Event-Id"
+	headerMethod  = "Mcp-Method"
+	headerName    = "Mcp-Name"
+	headerParam   = "Mcp-Param-" // and a name that the server gave
 
 	typeJSON = "application/json"
 	typeSSE  = "text/event-stream"
@@ -28,10 +33,12 @@ const (
 )
 
 // A peer is the session as the server knows it. A session that the server has
-// forgotten goes on with another peer.
+// forgotten goes on with another peer. In the modern era it is the server itself,
+// which knows of no session.
 type peer struct {
 	// Static once a request other than initialize may use it.
 	url     string // where messages are posted
+	modern  bool   // each request is alone: streams are not resumed
 	legacy  bool   // HTTP+SSE: answers come on the session's stream
 	id      string // the session's; "" if the server gave none
 	version string // negotiated; "" if unknown
@@ -68,15 +75,16 @@ func (r *reach) trace(ctx context.Context) context.Context {
 	})
 }
 
-// post sends a message. The caller closes the response's body.
-func (s *session) post(ctx context.Context, p *peer, m *jsonrpc.Message, r *reach) (*http.Response, *failure) {
+// post sends a message with headers of its own, nil for none but the transport's.
+// The caller closes the response's body.
+func (s *Server) post(ctx context.Context, p *peer, m *jsonrpc.Message, own http.Header, r *reach) (*http.Response, *failure) {
 	ctx, giveUp := context.WithCancelCause(ctx)
 	req, err := http.NewRequestWithContext(r.trace(ctx), http.MethodPost, p.url, nil)
 	if err != nil {
 		giveUp(nil)
 		return nil, broken(ctx, err, false)
 	}
-	text, timeout := m.Append(nil), s.server.writeTimeout()
+	text, timeout := m.Append(nil), s.writeTimeout()
 	req.ContentLength = int64(len(text))
 	req.GetBody = func() (io.ReadCloser, error) {
 		stalled := time.AfterFunc(timeout, func() { giveUp(errStalled) })
@@ -84,7 +92,9 @@ func (s *session) post(ctx context.Context, p *peer, m *jsonrpc.Message, r *reac
 		return &body{r: bytes.NewReader(text), stalled: stalled, timeout: timeout}, nil
 	}
 	req.Body, _ = req.GetBody()
-	return s.do(req, p, http.Header{"Content-Type": {typeJSON}, "Accept": {typeJSON + ", " + typeSSE}}, r)
+	header := http.Header{"Content-Type": {typeJSON}, "Accept": {typeJSON + ", " + typeSSE}}
+	maps.Copy(header, own)
+	return s.do(req, p, header, r)
 }
 
 // A body is that of a request. It gives the request up when no more of it is
@@ -116,7 +126,7 @@ func (b *body) Close() error {
 
 // get opens an event stream, behind the event lastID if that is not "". The
 // caller closes the response's body.
-func (s *session) get(ctx context.Context, p *peer, lastID string) (*http.Response, *failure) {
+func (s *Server) get(ctx context.Context, p *peer, lastID string) (*http.Response, *failure) {
 	r := newReach(nil)
 	req, err := http.NewRequestWithContext(r.trace(ctx), http.MethodGet, p.url, nil)
 	if err != nil {
@@ -131,18 +141,15 @@ func (s *session) get(ctx context.Context, p *peer, lastID string) (*http.Respon
 
 // do sends a request with the headers of the config and, winning over them,
 // those of the protocol.
-func (s *session) do(req *http.Request, p *peer, own http.Header, r *reach) (*http.Response, *failure) {
-	header, err := s.server.header()
+func (s *Server) do(req *http.Request, p *peer, own http.Header, r *reach) (*http.Response, *failure) {
+	header, err := s.header()
 	if err != nil {
 		return nil, &failure{cause: "bad header file", phase: jsonrpc.NotSent, err: err}
 	}
 	req.Host = header.Get("Host")
-	for _, name := range []string{"Host", "Accept-Encoding", headerSession, headerVersion, headerResume} {
-		header.Del(name)
-	}
-	for name, values := range own {
-		header[name] = values
-	}
+	header.Del("Host")
+	maps.DeleteFunc(header, func(name string, _ []string) bool { return isProtocols(name) })
+	maps.Copy(header, own)
 	if p.id != "" {
 		header.Set(headerSession, p.id)
 	}
@@ -153,7 +160,7 @@ func (s *session) do(req *http.Request, p *peer, own http.Header, r *reach) (*ht
 		header.Set("User-Agent", "mcp-proxy")
 	}
 	req.Header = header
-	resp, err := s.server.client.Do(req)
+	resp, err := s.client.Do(req)
 	if err != nil {
 		return nil, broken(req.Context(), err, r.connected.Load())
 	}
@@ -166,14 +173,24 @@ func (s *session) do(req *http.Request, p *peer, own http.Header, r *reach) (*ht
 }
 
 // noteStatus keeps what a response says about the credentials.
-func (s *session) noteStatus(resp *http.Response) {
+func (s *Server) noteStatus(resp *http.Response) {
 	switch {
 	case resp.StatusCode == http.StatusUnauthorized || resp.StatusCode == http.StatusForbidden:
-		s.server.files.refused()
-		s.server.tally.denied(resp.StatusCode)
+		s.files.refused()
+		s.tally.denied(resp.StatusCode)
 	case succeeded(resp):
-		s.server.tally.accepted()
+		s.tally.accepted()
 	}
+}
+
+// isProtocols reports whether a header, its name in canonical form, says something
+// that only the one who sends the request can know: a configuration cannot set it.
+func isProtocols(name string) bool {
+	switch name {
+	case headerSession, headerVersion, headerResume, headerMethod, headerName, "Accept-Encoding":
+		return true
+	}
+	return strings.HasPrefix(name, headerParam)
 }
 
 // mediaType returns the type of a response's body, "" if it has none.

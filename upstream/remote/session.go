@@ -10,10 +10,6 @@ import (
 )
 
 const (
-	// inDepth is how many messages wait for Recv; then the streams that they
-	// come on wait.
-	inDepth = 16
-
 	// outDepth is how many notifications and responses wait to be posted; then
 	// Send waits.
 	outDepth = 64
@@ -37,17 +33,14 @@ type session struct {
 	stopTalk context.CancelFunc
 	unhook   func() bool // from the ctx of Dial
 
-	in     chan received // to Recv; never closed
+	*inbox
 	lane   chan item     // to talk; never closed
 	opened chan struct{} // closed when the server answered initialize
 	ready  chan struct{} // closed when it was told initialized
-	ended  chan struct{} // closed by end
 	left   chan struct{} // closed by Close: the lane gets no more
 	talked chan struct{} // closed by talk at its end
 
-	endOnce, openOnce, readyOnce, closeOnce sync.Once
-
-	err error // the end; written before ended is closed
+	openOnce, readyOnce, closeOnce sync.Once
 
 	// delivered: a request besides initialize may have reached the server.
 	delivered atomic.Bool
@@ -66,17 +59,11 @@ type session struct {
 	state     state
 }
 
-// received is what Recv returns.
-type received struct {
-	m   *jsonrpc.Message
-	err *jsonrpc.InvalidError
-}
-
 func newSession(ctx context.Context, server *Server) *session {
 	s := &session{
 		server: server, log: server.tally.log,
-		in: make(chan received, inDepth), lane: make(chan item, outDepth),
-		opened: make(chan struct{}), ready: make(chan struct{}), ended: make(chan struct{}),
+		inbox: newInbox(), lane: make(chan item, outDepth),
+		opened: make(chan struct{}), ready: make(chan struct{}),
 		left: make(chan struct{}), talked: make(chan struct{}),
 		calls:   make(map[jsonrpc.ID]*call),
 		cancels: cancellations{slots: make(chan struct{}, maxCancels)},
@@ -113,39 +100,6 @@ func (s *session) current() *peer {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.peer
-}
-
-// Recv implements jsonrpc.Conn. The end is a [*jsonrpc.ClosedError], after what
-// had come before it; after Close it is jsonrpc.ErrClosed.
-func (s *session) Recv() (*jsonrpc.Message, error) {
-	select {
-	case r := <-s.in:
-		return r.result()
-	case <-s.ended:
-	}
-	select {
-	case r := <-s.in:
-		return r.result()
-	default:
-		return nil, s.err
-	}
-}
-
-func (r received) result() (*jsonrpc.Message, error) {
-	if r.err != nil {
-		return nil, r.err
-	}
-	return r.m, nil
-}
-
-// put brings something to Recv. It reports whether the session still lives.
-func (s *session) put(r received) bool {
-	select {
-	case s.in <- r:
-		return true
-	case <-s.ended:
-		return false
-	}
 }
 
 // Send implements jsonrpc.Conn. It waits for room at most, never for a response.
@@ -206,14 +160,6 @@ func (s *session) begin(m *jsonrpc.Message) (gate <-chan struct{}) {
 		return nil
 	}
 	return gate
-}
-
-// end is the one place through which every end passes; the first one counts.
-func (s *session) end(err error) {
-	s.endOnce.Do(func() {
-		s.err = err
-		close(s.ended)
-	})
 }
 
 // fail ends the session because of what happened to it.

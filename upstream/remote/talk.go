@@ -159,7 +159,7 @@ func (s *session) isReady() {
 
 // deliver posts a message that has no answer.
 func (s *session) deliver(ctx context.Context, p *peer, m *jsonrpc.Message) *failure {
-	resp, f := s.post(ctx, p, m, newReach(nil))
+	resp, f := s.server.post(ctx, p, m, nil, newReach(nil))
 	if f != nil {
 		return f
 	}

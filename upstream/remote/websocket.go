@@ -3,6 +3,7 @@ package remote
 import (
 	"context"
 	"errors"
+	"maps"
 	"net/http"
 	"os"
 
@@ -50,10 +51,11 @@ func (s *Server) upgradeHeader() (http.Header, error) {
 	}
 	for _, name := range []string{
 		"Connection", "Upgrade", "Sec-Websocket-Key", "Sec-Websocket-Version", "Sec-Websocket-Extensions",
-		"Sec-Websocket-Protocol", "Accept-Encoding", headerSession, headerVersion, headerResume,
+		"Sec-Websocket-Protocol",
 	} {
 		header.Del(name)
 	}
+	maps.DeleteFunc(header, func(name string, _ []string) bool { return isProtocols(name) })
 	if header.Get("User-Agent") == "" {
 		header.Set("User-Agent", "mcp-proxy")
 	}

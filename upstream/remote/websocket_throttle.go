@@ -113,7 +113,7 @@ func (t *throttle) Send(m *jsonrpc.Message) error {
 	switch {
 	case m.Batch != nil:
 		return nil
-	case m.IsRequest() && m.Method != methodTasksCancel:
+	case m.IsRequest() && takesSlot(m.Method):
 		return t.request(m)
 	case m.Method == methodCancelled && t.cancelled(m):
 		return nil
@@ -128,7 +128,7 @@ func (t *throttle) request(m *jsonrpc.Message) error {
 		t.mu.Unlock()
 		return t.conn.Send(m) // which says why not
 	}
-	if refusal := t.refusalLocked(m); refusal != nil {
+	if refusal := t.server.refusal(m.ID, t.turns[m.ID] != nil, len(t.turns)); refusal != nil {
 		t.wg.Go(func() { t.put(received{m: refusal}) })
 		t.mu.Unlock()
 		return nil
@@ -146,18 +146,6 @@ func (t *throttle) request(m *jsonrpc.Message) error {
 		t.mu.Unlock()
 		return nil
 	}
-}
-
-// refusalLocked returns the answer to a request that cannot be taken, nil if it
-// can. An answer with an id that is in use would be taken for that of the first.
-func (t *throttle) refusalLocked(m *jsonrpc.Message) *jsonrpc.Message {
-	switch {
-	case t.turns[m.ID] != nil:
-		return jsonrpc.NewError(jsonrpc.ID{}, &jsonrpc.Error{Code: jsonrpc.CodeInvalidRequest, Message: "Duplicate request id"})
-	case len(t.turns) >= maxOpen:
-		return jsonrpc.NewError(m.ID, jsonrpc.Overloaded(t.server.Name))
-	}
-	return nil
 }
 
 // wait sends m when there is a slot for it. If that fails read hears of it.
