@@ -210,7 +210,7 @@ func (s *search) schema(schema json.RawMessage, here place) {
 	}
 	var name, kind json.RawMessage
 	below := place{depth: here.depth}
-	jsonrpc.Each(schema, func(key string, value json.RawMessage) {
+	err := jsonrpc.Each(schema, func(key string, value json.RawMessage) {
 		switch key {
 		case annotation:
 			if name != nil {
@@ -228,14 +228,17 @@ func (s *search) schema(schema json.RawMessage, here place) {
 			s.value(value, below)
 		}
 	})
-	if name != nil {
+	switch {
+	case err != nil:
+		s.fail("schema is not JSON")
+	case name != nil:
 		s.add(name, kind, here)
 	}
 }
 
 // properties looks at the schemas of an object's members.
 func (s *search) properties(schemas json.RawMessage, here place) {
-	eachMember(schemas, func(key string, value json.RawMessage) {
+	s.each(schemas, func(key string, value json.RawMessage) {
 		below := here
 		if here.reachable {
 			below.path = append(slices.Clip(here.path), key)
@@ -246,12 +249,16 @@ func (s *search) properties(schemas json.RawMessage, here place) {
 
 // named looks at schemas that have names which are no keywords.
 func (s *search) named(schemas json.RawMessage, here place) {
-	eachMember(schemas, func(_ string, value json.RawMessage) { s.schema(value, here) })
+	s.each(schemas, func(_ string, value json.RawMessage) { s.schema(value, here) })
 }
 
-func eachMember(object json.RawMessage, fn func(key string, value json.RawMessage)) {
-	if len(object) > 0 && object[0] == '{' {
-		jsonrpc.Each(object, fn)
+// each calls fn for the members of an object; anything else has none.
+func (s *search) each(object json.RawMessage, fn func(key string, value json.RawMessage)) {
+	if len(object) == 0 || object[0] != '{' {
+		return
+	}
+	if jsonrpc.Each(object, fn) != nil {
+		s.fail("schema is not JSON")
 	}
 }
 

@@ -35,7 +35,7 @@ func (h *HTTP) serveSSE(w http.ResponseWriter, r *http.Request) {
 	if out.flush() != nil {
 		return
 	}
-	s.copyEvents(out, r, st, rd)
+	copyEvents(r.Context(), out, sessionFeed{s, st, rd})
 }
 
 // serveMessage takes one message for the session that the query names.

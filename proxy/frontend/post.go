@@ -1,6 +1,7 @@
 package frontend
 
 import (
+	"context"
 	"errors"
 	"net/http"
 	"strconv"
@@ -177,7 +178,7 @@ func (h *HTTP) exchange(w http.ResponseWriter, r *http.Request, s *session, mess
 // nothing else is, else as an event stream.
 func (h *HTTP) answer(w http.ResponseWriter, r *http.Request, s *session, st *stream) {
 	rd := st.reader
-	h.waitPlain(r, rd)
+	h.waitPlain(r.Context(), rd.wake)
 	if r.Context().Err() != nil { // not a cancel; but the response has nowhere to go
 		s.detach(st, rd, false)
 		if st.init { // nobody knows the session's id
@@ -196,8 +197,8 @@ func (h *HTTP) answer(w http.ResponseWriter, r *http.Request, s *session, st *st
 	writePlain(w, events, st.batch)
 }
 
-// waitPlain waits for the stream to be complete, or to need an event stream.
-func (h *HTTP) waitPlain(r *http.Request, rd *reader) {
+// waitPlain waits for a stream to be complete, or to need an event stream.
+func (h *HTTP) waitPlain(ctx context.Context, wake <-chan struct{}) {
 	timer, ok := h.timers.Get().(*time.Timer)
 	if ok {
 		timer.Reset(plainWait)
@@ -205,9 +206,9 @@ func (h *HTTP) waitPlain(r *http.Request, rd *reader) {
 		timer = time.NewTimer(plainWait)
 	}
 	select {
-	case <-rd.wake:
+	case <-wake:
 	case <-timer.C:
-	case <-r.Context().Done():
+	case <-ctx.Done():
 	}
 	timer.Stop()
 	h.timers.Put(timer)
@@ -239,11 +240,17 @@ func writePlain(w http.ResponseWriter, responses []event, batch bool) {
 		}
 		body = append(body, ']')
 	}
+	writeJSON(w, http.StatusOK, body)
+}
+
+// writeJSON writes a response that is all there.
+func writeJSON(w http.ResponseWriter, status int, body []byte) {
 	h := w.Header()
 	h["Content-Type"] = headerJSON
 	if len(body) > smallBody {
 		h["Content-Length"] = []string{strconv.Itoa(len(body))}
 	}
+	w.WriteHeader(status)
 	newResponder(w).write(body) // the client may be gone: nobody to tell
 }
 
@@ -260,38 +267,5 @@ func (s *session) pump(w http.ResponseWriter, r *http.Request, st *stream, rd *r
 	if primed && out.prime(eventID(st.number, rd.at)) != nil {
 		return
 	}
-	s.copyEvents(out, r, st, rd)
-}
-
-func (s *session) copyEvents(out *responder, r *http.Request, st *stream, rd *reader) {
-	idle := time.NewTicker(keepAlive)
-	defer idle.Stop()
-	for {
-		more := s.take(st, rd)
-		for i, e := range rd.batch {
-			id := ""
-			if !s.legacy {
-				id = eventID(st.number, rd.at-len(rd.batch)+1+i)
-			}
-			out.buf = appendEvent(out.buf, "message", id, e.data)
-		}
-		if len(rd.batch) > 0 {
-			if out.flush() != nil {
-				return
-			}
-			s.wrote(st, rd)
-		}
-		if !more {
-			return
-		}
-		select {
-		case <-rd.wake:
-		case <-idle.C:
-			if out.comment() != nil {
-				return
-			}
-		case <-r.Context().Done():
-			return
-		}
-	}
+	copyEvents(r.Context(), out, sessionFeed{s, st, rd})
 }

@@ -27,10 +27,9 @@ type session struct {
 	// Static after construction.
 	id       string
 	upstream string
-	legacy   bool          // 2024-11-05: everything goes to the one stream
-	keep     int           // events that the store holds
-	idle     time.Duration // zero means it never expires
-	onEnd    func()        // called once, when the session has ended
+	legacy   bool   // 2024-11-05: everything goes to the one stream
+	keep     int    // events that the store holds
+	onEnd    func() // called once, when the session has ended
 
 	in      chan *jsonrpc.Message // from POSTs to Recv; never closed
 	refused chan struct{}         // capacity 1: answers is not empty
@@ -43,9 +42,7 @@ type session struct {
 	own         bool   // this side closed
 	version     string // negotiated; before that, what the client asked for
 	established bool   // initialize succeeded
-	expiry      *time.Timer
-	open        int       // HTTP requests being served
-	last        time.Time // when open became 0
+	lease
 
 	pending    map[jsonrpc.ID]*stream // requests without a response; who removes one answers it
 	answers    []*jsonrpc.Message     // errors for questions that found no room
@@ -247,9 +244,7 @@ func (s *session) endLocked(cause error, own bool) bool {
 		st.wake()
 	}
 	s.standalone.wake()
-	if s.expiry != nil {
-		s.expiry.Stop()
-	}
+	s.lease.stop()
 	s.room.Broadcast()
 	close(s.done)
 	return true
@@ -282,16 +277,14 @@ func (s *session) hold() bool {
 	if s.closed {
 		return false
 	}
-	s.open++
+	s.lease.take()
 	return true
 }
 
 func (s *session) release() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.open--; s.open == 0 {
-		s.last = time.Now()
-	}
+	s.lease.give()
 }
 
 // expireAfter ends the session when no HTTP request was open for idle. A call in
@@ -299,22 +292,12 @@ func (s *session) release() {
 func (s *session) expireAfter(idle time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.idle = idle
-	s.expiry = time.AfterFunc(idle, s.expire)
+	s.lease.start(idle, s.expire)
 }
 
 func (s *session) expire() {
 	s.mu.Lock()
-	left := s.idle
-	if s.open == 0 {
-		left -= time.Since(s.last)
-	}
-	ended := false
-	if left > 0 && !s.closed { // requests do not touch the timer, so it is set anew here
-		s.expiry.Reset(left)
-	} else {
-		ended = s.endLocked(errIdle, false)
-	}
+	ended := !s.closed && !s.lease.renew() && s.endLocked(errIdle, false)
 	s.mu.Unlock()
 	if ended {
 		s.onEnd()
