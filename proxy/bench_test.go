@@ -6,12 +6,13 @@ import (
 	"testing"
 
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/mcp"
 )
 
 // BenchmarkCall is one call after another of a tool that one of two upstreams has.
 func BenchmarkCall(b *testing.B) {
 	p := &Proxy{Upstreams: []Upstream{{Name: "files"}, {Name: "docs"}}, Dialer: DialFunc(
-		func(_ context.Context, name, _ string) (jsonrpc.Conn, error) {
+		func(_ context.Context, name, _ string, _ mcp.Era) (jsonrpc.Conn, error) {
 			ours, theirs := jsonrpc.Pipe()
 			go serveEcho(ours, name)
 			return theirs, nil

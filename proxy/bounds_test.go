@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/mcp"
 )
 
 // A slowConn takes its time for each Send.
@@ -29,7 +30,7 @@ func (c *slowConn) Send(m *jsonrpc.Message) error {
 // A drain lasts until the last answer is written, not only until it is queued.
 func TestD02_SlowReaderGetsAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := &Proxy{Upstreams: []Upstream{{Name: "files"}}, Dialer: DialFunc(func(context.Context, string, string) (jsonrpc.Conn, error) {
+		p := &Proxy{Upstreams: []Upstream{{Name: "files"}}, Dialer: DialFunc(func(context.Context, string, string, mcp.Era) (jsonrpc.Conn, error) {
 			ours, theirs := jsonrpc.Pipe()
 			newPeer(t, ours, echo("files"))
 			return theirs, nil
@@ -124,8 +125,8 @@ func (c *oddConn) Recv() (*jsonrpc.Message, error) {
 }
 
 func oddUpstream(w *world, sendFails bool) Dialer {
-	return DialFunc(func(ctx context.Context, upstream, key string) (jsonrpc.Conn, error) {
-		c, err := w.open(ctx, upstream, key)
+	return DialFunc(func(ctx context.Context, upstream, key string, era mcp.Era) (jsonrpc.Conn, error) {
+		c, err := w.open(ctx, upstream, key, era)
 		return &oddConn{c.(*jsonrpc.PipeConn), sendFails}, err
 	})
 }

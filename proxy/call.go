@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/mcp"
 )
 
 // A call is one request of the client, from its arrival until it is settled or
@@ -13,8 +14,11 @@ type call struct {
 	// Static after construction.
 	id     jsonrpc.ID
 	method string
-	batch  *batch  // the array that the answer goes into; nil for none
+	batch  *batch // the array that the answer goes into; nil for none
+	era    mcp.Era
 	lineup *lineup // the upstreams when it came
+	level  int     // of log messages that it asked for, from 1 for debug; 0 for none; modern era only
+	tasks  bool    // may be answered with a task, by the extension; modern era only
 
 	// msg is the request as it came. Owned by who works on the call; nil once
 	// it was forwarded for good, so that its bytes are not kept until the answer.
@@ -34,20 +38,19 @@ type call struct {
 	cancel  context.CancelFunc            // ends the goroutine that works on the call, if one does
 }
 
-// begin enters a request into the table of calls. It returns nil if it has
+// begin enters a request into the table of calls. It returns false if it has
 // answered the request itself: there is no room for it, or its id is taken.
-func (s *session) begin(m *jsonrpc.Message, b *batch) *call {
-	c := &call{id: m.ID, method: m.Method, msg: m, batch: b}
+func (s *session) begin(c *call) bool {
 	s.mu.Lock()
-	c.lineup = s.lineup
-	_, taken := s.calls[m.ID]
-	full := len(s.calls) >= s.p.inFlight()
+	_, taken := s.calls[c.id]
+	full := len(s.calls) >= s.inFlight
 	ending := s.phase >= draining
 	s.unsettled++
 	if !taken && !full && !ending {
-		s.calls[m.ID] = c
+		c.lineup = s.upstreamsLocked(c.era)
+		s.calls[c.id] = c
 		s.mu.Unlock()
-		return c
+		return true
 	}
 	s.mu.Unlock()
 	switch {
@@ -55,11 +58,11 @@ func (s *session) begin(m *jsonrpc.Message, b *batch) *call {
 		s.deliver(c, jsonrpc.NewError(jsonrpc.ID{}, &jsonrpc.Error{
 			Code: jsonrpc.CodeInvalidRequest, Message: "Invalid request: the id is in use by a request in flight"}), s.send)
 	case ending:
-		s.deliver(c, jsonrpc.NewError(m.ID, s.endingError(jsonrpc.NotSent)), s.send)
+		s.deliver(c, jsonrpc.NewError(c.id, c.endingError(jsonrpc.NotSent)), s.send)
 	default:
-		s.deliver(c, jsonrpc.NewError(m.ID, jsonrpc.Overloaded("")), s.send)
+		s.deliver(c, jsonrpc.NewError(c.id, jsonrpc.Overloaded("")), s.send)
 	}
-	return nil
+	return false
 }
 
 // take takes a call out of the table and reports whether it was there: whoever

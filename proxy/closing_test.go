@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/mcp"
 )
 
 const call1 = `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"echo"}}`
@@ -291,8 +292,8 @@ func TestD20_CancelInitialize(t *testing.T) {
 
 func TestD21_ClientClosesDuringInitialize(t *testing.T) {
 	inWorld(t, &Proxy{}, []string{"files"}, func(w *world) {
-		w.proxy.Dialer = DialFunc(func(ctx context.Context, u, k string) (jsonrpc.Conn, error) {
-			c, err := w.open(ctx, u, k)
+		w.proxy.Dialer = DialFunc(func(ctx context.Context, u, k string, era mcp.Era) (jsonrpc.Conn, error) {
+			c, err := w.open(ctx, u, k, era)
 			w.conns[u][0].mute()
 			return c, err
 		})

@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/mcp"
 )
 
 // A world is a proxy between a scripted client and scripted upstreams, all in
@@ -71,7 +72,7 @@ func (w *world) connect() {
 	go func() { ended <- w.proxy.Serve(ctx, theirs); close(ended) }()
 }
 
-func (w *world) open(_ context.Context, upstream, _ string) (jsonrpc.Conn, error) {
+func (w *world) open(_ context.Context, upstream, _ string, era mcp.Era) (jsonrpc.Conn, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if err := w.dial[upstream]; err != nil {
@@ -82,12 +83,20 @@ func (w *world) open(_ context.Context, upstream, _ string) (jsonrpc.Conn, error
 	if hand == nil {
 		hand = echo(upstream)
 	}
-	w.conns[upstream] = append(w.conns[upstream], newPeer(w.t, ours, hand))
+	w.conns[stream(upstream, era)] = append(w.conns[stream(upstream, era)], newPeer(w.t, ours, hand))
 	return theirs, nil
 }
 
+// stream is how the streams of an era to an upstream are called in a world.
+func stream(upstream string, era mcp.Era) string {
+	if era == mcp.Modern {
+		return upstream + "@modern"
+	}
+	return upstream
+}
+
 // upstream returns the test's end of the newest stream to an upstream, once
-// nothing moves any more.
+// nothing moves any more; "@modern" behind the name means one of that era.
 func (w *world) upstream(name string) *peer {
 	w.t.Helper()
 	synctest.Wait()
@@ -250,10 +259,10 @@ func decode(t *testing.T, text string) *jsonrpc.Message {
 
 // gated is the world's dialer behind a gate.
 func gated(w *world, gate <-chan struct{}) Dialer {
-	return DialFunc(func(ctx context.Context, upstream, key string) (jsonrpc.Conn, error) {
+	return DialFunc(func(ctx context.Context, upstream, key string, era mcp.Era) (jsonrpc.Conn, error) {
 		select {
 		case <-gate:
-			return w.open(ctx, upstream, key)
+			return w.open(ctx, upstream, key, era)
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}

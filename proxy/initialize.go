@@ -11,10 +11,8 @@ import (
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/mcp"
 )
-
-// Versions of the protocol that a session can speak, newest first.
-var versions = []string{"2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"}
 
 // batchVersion is the one version in which messages may come in arrays.
 const batchVersion = "2025-03-26"
@@ -59,7 +57,7 @@ func (s *session) initialize(c *call) {
 		return
 	}
 	s.work(c, func(ctx context.Context) {
-		s.startAll(ctx)
+		s.startAll(ctx, mcp.Legacy, (*leg).startWithin)
 		result := s.welcome(version)
 		s.promised(result)
 		s.settle(c, jsonrpc.NewResult(c.id, result))
@@ -91,10 +89,10 @@ func negotiate(params json.RawMessage) (json.RawMessage, string, error) {
 	if !ok {
 		return nil, "", errMissing("protocolVersion")
 	}
-	if slices.Contains(versions, version) {
+	if slices.Contains(mcp.LegacyVersions, version) {
 		return params, version, nil
 	}
-	version = versions[0]
+	version = mcp.LegacyVersions[0]
 	return jsonrpc.Replace(params, jsonrpc.Edit{Span: at[0], With: jsonrpc.Quote(version)}), version, nil
 }
 
@@ -103,24 +101,24 @@ func negotiate(params json.RawMessage) (json.RawMessage, string, error) {
 const maxStart = 8 * time.Second
 
 // startAll starts all upstreams at once, those that become known meanwhile too,
-// and waits for each as long as it may hold the client.
-func (s *session) startAll(ctx context.Context) {
+// and waits for each as long as it may hold the client, which start sees to.
+func (s *session) startAll(ctx context.Context, era mcp.Era, start func(*leg, context.Context)) {
 	ctx, cancel := context.WithTimeout(ctx, maxStart)
 	defer cancel()
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	begun := make(map[*leg]bool)
 	for ctx.Err() == nil {
-		v := s.upstreams()
+		v := s.upstreams(era)
 		for _, l := range v.legs {
 			if !begun[l] {
 				begun[l] = true
-				wg.Go(func() { l.startWithin(ctx) })
+				wg.Go(func() { start(l, ctx) })
 			}
 		}
 		if v.settled {
 			wg.Wait()
-			if s.upstreams() == v {
+			if s.upstreams(era) == v {
 				return
 			}
 			continue

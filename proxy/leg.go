@@ -5,11 +5,13 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/mcp"
 )
 
 // A leg is one session's side of one upstream: at most one open stream, opened
@@ -17,6 +19,7 @@ import (
 type leg struct {
 	// Static after construction.
 	s      *session
+	era    mcp.Era
 	up     *Upstream
 	prefix string // of exposed names, with its separator; "" for bare names
 	log    *slog.Logger
@@ -46,7 +49,8 @@ type leg struct {
 	missed    bool                 // since its last start it was left out of a list
 }
 
-// An attempt is one stream from its opening to its end.
+// An attempt is one stream from its opening to its end. One of the modern era is
+// ready when it is open: where this speaks of initialize, it has none.
 type attempt struct {
 	started chan struct{} // closed when initialize was answered or the stream ended before
 	conn    jsonrpc.Conn  // nil until the stream is open
@@ -63,9 +67,10 @@ type incoming struct {
 	m *jsonrpc.Message
 }
 
-func newLeg(s *session, up *Upstream, prefix string) *leg {
+func newLeg(v *lineup, up *Upstream, prefix string) *leg {
+	s := v.s
 	l := &leg{
-		s: s, up: up, prefix: prefix, log: s.log.With("upstream", up.Name),
+		s: s, era: v.era, up: up, prefix: prefix, log: s.log.With("upstream", up.Name),
 		pending: make(map[int64]*request),
 		asked:   make(map[jsonrpc.ID]int64),
 	}
@@ -115,20 +120,51 @@ func (l *leg) lost(cause string, at jsonrpc.Phase) *jsonrpc.Error {
 	return jsonrpc.ConnectionClosed(jsonrpc.CodeInternalError, l.up.Name, cause, at)
 }
 
-// run owns the stream of one attempt and its Recv.
+// run owns the stream of one attempt and its Recv. An upstream that has turned
+// out to speak the other era is tried once more, of which nobody hears.
 func (l *leg) run(a *attempt) {
-	conn, err := l.s.p.Dialer.Dial(l.ctx, l.up.Name, l.s.key)
-	if err == nil {
-		defer conn.Close()
-		if err = l.adopt(a, conn); err == nil {
-			err = l.receiveAll(a, conn)
-		}
+	err := l.stream(a)
+	if l.again(a, err) {
+		err = l.stream(a)
 	}
 	l.end(a, err)
 }
 
-// adopt makes conn the stream of a and sends initialize on it, which is the
-// first message and waits for no queue.
+// stream opens a stream for a and returns how it ended.
+func (l *leg) stream(a *attempt) error {
+	conn, err := l.s.p.Dialer.Dial(l.ctx, l.up.Name, l.s.key, l.era)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	if err := l.adopt(a, conn); err != nil {
+		return err
+	}
+	return l.receiveAll(a, conn)
+}
+
+// again reports whether the stream of a ended because its upstream speaks the
+// other era, and if so makes a ready for another one: nothing but initialize was
+// sent.
+func (l *leg) again(a *attempt, end error) bool {
+	l.s.mu.Lock()
+	defer l.s.mu.Unlock()
+	if a.ready || l.closed || causeOf(end) != jsonrpc.CauseOtherEra {
+		return false
+	}
+	maps.DeleteFunc(l.pending, func(_ int64, r *request) bool { return r.sent })
+	for _, q := range l.s.questions.takeLegLocked(l) {
+		l.s.wg.Go(func() { l.s.withdraw(q) })
+	}
+	clear(l.asked)
+	l.held, l.heldBytes = nil, 0
+	a.conn = nil
+	return true
+}
+
+// adopt makes conn the stream of a. One of the legacy era begins with initialize,
+// which is the first message and waits for no queue; one of the modern era is
+// ready.
 func (l *leg) adopt(a *attempt, conn jsonrpc.Conn) error {
 	l.s.mu.Lock()
 	if l.closed {
@@ -136,6 +172,12 @@ func (l *leg) adopt(a *attempt, conn jsonrpc.Conn) error {
 		return jsonrpc.ErrClosed
 	}
 	a.conn = conn
+	if l.era == mcp.Modern {
+		l.deaf, l.missed = false, false
+		l.readyLocked(a, nil)
+		l.s.mu.Unlock()
+		return nil
+	}
 	r := l.mintLocked()
 	r.sent = true
 	r.done = func(answer *jsonrpc.Message) { l.initialized(a, answer) }
@@ -231,9 +273,12 @@ func (l *leg) refuseLocked(r *request, err *jsonrpc.Error) {
 
 // end settles all that the stream of a had in flight, once for each.
 func (l *leg) end(a *attempt, err error) {
-	cause, delivered := "link lost", true
+	cause, delivered := causeOf(err), true
 	if c, ok := errors.AsType[*jsonrpc.ClosedError](err); ok {
-		cause, delivered = c.Cause, c.Delivered
+		delivered = c.Delivered
+	}
+	if cause == jsonrpc.CauseOtherEra { // whatever it speaks, nobody can use it
+		cause = "start failed"
 	}
 	cause, pending, questions := l.takeAll(a, cause)
 	l.log.Debug("stream ended", "cause", cause, "err", err, "in_flight", len(pending))
@@ -247,6 +292,14 @@ func (l *leg) end(a *attempt, err error) {
 	for _, q := range questions {
 		l.s.withdraw(q)
 	}
+}
+
+// causeOf is what the end of a stream says of its upstream.
+func causeOf(end error) string {
+	if c, ok := errors.AsType[*jsonrpc.ClosedError](end); ok {
+		return c.Cause
+	}
+	return "link lost"
 }
 
 // takeAll marks the end of a and takes all that belonged to it, before any of it

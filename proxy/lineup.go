@@ -7,12 +7,14 @@ import (
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/mcp"
 )
 
-// A lineup is the upstreams that a session serves at one time. It is immutable:
-// a change replaces it, and a call keeps the one that it began with.
+// A lineup is the upstreams that a session serves at one time in one era. It is
+// immutable: a change replaces it, and a call keeps the one that it began with.
 type lineup struct {
 	s        *session
+	era      mcp.Era
 	legs     []*leg        // in the order of merged lists
 	complete bool          // there are no upstreams that are not known yet
 	settled  bool          // or none that are worth waiting for
@@ -40,10 +42,34 @@ func (v *lineup) unreached() *jsonrpc.Error {
 }
 
 // upstreams returns the lineup of this moment, for what belongs to no call.
-func (s *session) upstreams() *lineup {
+func (s *session) upstreams(era mcp.Era) *lineup {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.lineup
+	return s.upstreamsLocked(era)
+}
+
+// upstreamsLocked makes the lineup of the modern era when it is first needed: most
+// sessions of the legacy era never do.
+func (s *session) upstreamsLocked(era mcp.Era) *lineup {
+	if era == mcp.Legacy {
+		return s.lineup
+	}
+	if s.modern == nil {
+		v := s.lineup
+		s.modern = &lineup{s: s, era: era, complete: v.complete, settled: v.settled, replaced: make(chan struct{})}
+		for _, l := range v.legs {
+			s.modern.legs = append(s.modern.legs, newLeg(s.modern, l.up, l.prefix))
+		}
+	}
+	return s.modern
+}
+
+// lineupsLocked returns those that there are.
+func (s *session) lineupsLocked() []*lineup {
+	if s.modern == nil {
+		return []*lineup{s.lineup}
+	}
+	return []*lineup{s.lineup, s.modern}
 }
 
 // follow makes the session serve what the proxy serves now. The streams of
@@ -55,31 +81,41 @@ func (s *session) follow() {
 		return
 	}
 	set := s.p.current() // under the lock: no older set replaces a newer one
-	old, next := s.lineup, &lineup{s: s, complete: set.complete, settled: set.settled, replaced: make(chan struct{})}
-	gone := make(map[string]*leg, len(old.legs))
-	for _, l := range old.legs {
+	old := s.lineup
+	next, added := old.followLocked(set)
+	s.lineup = next
+	if !slices.Equal(old.legs, next.legs) {
+		s.announceLocked(added)
+	}
+	if s.modern != nil {
+		s.modern, _ = s.modern.followLocked(set)
+	}
+}
+
+// followLocked returns the lineup that follows, of what is served now, and which
+// of its legs are new. Those that it has no more are hung up.
+func (v *lineup) followLocked(set *set) (next *lineup, added []*leg) {
+	next = &lineup{s: v.s, era: v.era, complete: set.complete, settled: set.settled, replaced: make(chan struct{})}
+	gone := make(map[string]*leg, len(v.legs))
+	for _, l := range v.legs {
 		gone[l.up.Name] = l
 	}
-	var added []*leg
 	for i := range set.upstreams {
-		up, prefix := &set.upstreams[i], s.p.prefix(set, i)
+		up, prefix := &set.upstreams[i], v.s.p.prefix(set, i)
 		l := gone[up.Name]
 		if l != nil && l.serves(up, prefix) {
 			delete(gone, up.Name)
 		} else {
-			l = newLeg(s, up, prefix)
+			l = newLeg(next, up, prefix)
 			added = append(added, l)
 		}
 		next.legs = append(next.legs, l)
 	}
-	s.lineup = next
-	close(old.replaced)
+	close(v.replaced)
 	for _, l := range gone {
-		s.removeLocked(l)
+		v.s.removeLocked(l)
 	}
-	if !slices.Equal(old.legs, next.legs) {
-		s.announceLocked(added)
-	}
+	return next, added
 }
 
 // serves reports whether the leg is as it would be if it was made anew.

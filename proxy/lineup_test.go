@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/mcp"
 )
 
 // Sets of upstreams that change while clients are served. What a client sees of
@@ -251,7 +252,7 @@ func TestRemovedUpstreamLeavesNothing(t *testing.T) {
 		w.client.say(`{"jsonrpc":"2.0","id":1,"result":{"task":{"taskId":"mine","status":"working"}}}`)
 		w.client.take()
 		s := w.proxy.running()[0]
-		gone := s.upstreams().legs[0]
+		gone := s.upstreams(mcp.Legacy).legs[0]
 		if n := len(s.subs) + len(s.tasks.byID) + len(s.clientTasks.byID); n != 3 {
 			t.Error("remembered:", n)
 		}
@@ -290,8 +291,8 @@ func TestRemovedWhileItStarts(t *testing.T) {
 // An upstream that neither reads nor answers goes all the same.
 func TestRemovedWhileItStalls(t *testing.T) {
 	inWorld(t, &Proxy{}, []string{"a", "b"}, func(w *world) {
-		w.proxy.Dialer = DialFunc(func(ctx context.Context, upstream, key string) (jsonrpc.Conn, error) {
-			c, err := w.open(ctx, upstream, key)
+		w.proxy.Dialer = DialFunc(func(ctx context.Context, upstream, key string, era mcp.Era) (jsonrpc.Conn, error) {
+			c, err := w.open(ctx, upstream, key, era)
 			return &stallingConn{c.(*jsonrpc.PipeConn), make(chan struct{}), sync.Once{}}, err
 		})
 		w.initialize()
@@ -300,7 +301,7 @@ func TestRemovedWhileItStalls(t *testing.T) {
 		synctest.Wait()
 		w.client.say(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"a__echo"}}`)
 		synctest.Wait()
-		gone := w.proxy.running()[0].upstreams().legs[0]
+		gone := w.proxy.running()[0].upstreams(mcp.Legacy).legs[0]
 		w.proxy.Update([]Upstream{{Name: "b"}, {Name: "c"}}, true)
 		began := time.Now()
 		answer, err := gone.ask(context.Background(), "late", nil)

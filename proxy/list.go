@@ -211,7 +211,7 @@ func (l *leg) list(ctx context.Context, k kind, meta json.RawMessage) (*listing,
 		return nil, ownFailure(err)
 	}
 	l.s.mu.Lock()
-	version, only := l.version[k], l.s.lineup.only() == l
+	version, only := l.version[k], l.s.upstreamsLocked(l.era).only() == l
 	l.s.mu.Unlock()
 	li := &listing{offered: only || l.offers(kindInfo[k].capability)}
 	var elements []json.RawMessage

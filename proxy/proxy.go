@@ -2,7 +2,10 @@ package proxy
 
 import (
 	"context"
+	"crypto/hmac"
 	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base32"
 	"log/slog"
 	"maps"
 	"slices"
@@ -10,22 +13,23 @@ import (
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/mcp"
 )
 
 // A Dialer opens streams to upstreams, wherever they are.
 type Dialer interface {
-	// Dial opens a stream to the named upstream. Streams with the same key
-	// belong to one client. It must return soon after ctx is done. The end of
+	// Dial opens a stream of an era to the named upstream. Streams with the same
+	// key belong to one client. It must return soon after ctx is done. The end of
 	// the returned Conn should be a [*jsonrpc.ClosedError].
-	Dial(ctx context.Context, upstream, key string) (jsonrpc.Conn, error)
+	Dial(ctx context.Context, upstream, key string, era mcp.Era) (jsonrpc.Conn, error)
 }
 
 // The DialFunc type makes a function a [Dialer].
-type DialFunc func(ctx context.Context, upstream, key string) (jsonrpc.Conn, error)
+type DialFunc func(ctx context.Context, upstream, key string, era mcp.Era) (jsonrpc.Conn, error)
 
 // Dial calls f.
-func (f DialFunc) Dial(ctx context.Context, upstream, key string) (jsonrpc.Conn, error) {
-	return f(ctx, upstream, key)
+func (f DialFunc) Dial(ctx context.Context, upstream, key string, era mcp.Era) (jsonrpc.Conn, error) {
+	return f(ctx, upstream, key, era)
 }
 
 // An Upstream is what the router knows of one upstream server.
@@ -78,6 +82,7 @@ type Proxy struct {
 	draining bool
 	tables   map[tableKey]*table // last known, to seed new sessions
 	warned   map[string]struct{} // name clashes told once
+	secret   string              // behind the keys of principals; made when first needed
 }
 
 // A set is what a proxy serves at one time. It is immutable.
@@ -166,22 +171,43 @@ func (p *Proxy) running() []*session {
 // errors.Is(err, [jsonrpc.ErrClosed]). Cancelling ctx ends it by force: what is
 // in flight is settled with the connection-closed error first.
 func (p *Proxy) Serve(ctx context.Context, c jsonrpc.Conn) error {
-	s := newSession(p, c)
-	s.follows = true
-	return p.serve(ctx, s)
+	return p.serveAll(ctx, newSession(p, c, newKey()))
 }
 
 // ServeUpstream is Serve with one upstream, whose names stay bare.
 func (p *Proxy) ServeUpstream(ctx context.Context, upstream string, c jsonrpc.Conn) error {
+	return p.serveUpstream(ctx, upstream, newSession(p, c, newKey()))
+}
+
+// ServePrincipal is the one session, with all upstreams or with the one named, of
+// all modern HTTP clients that are the same principal: of each message that it
+// gets, the sender is known to be that. Its key is the same whenever it is served
+// anew by this Proxy, so that hosts keep what is theirs. It takes four times as
+// many requests at a time as the session of one client. An upstream of "" means
+// all; one that is unknown ends it as ServeUpstream does.
+func (p *Proxy) ServePrincipal(ctx context.Context, upstream, principal string, c jsonrpc.Conn) error {
+	s := newSession(p, c, p.keyOf(upstream, principal))
+	s.stateless, s.inFlight = true, 4*s.inFlight
+	if upstream == "" {
+		return p.serveAll(ctx, s)
+	}
+	return p.serveUpstream(ctx, upstream, s)
+}
+
+func (p *Proxy) serveAll(ctx context.Context, s *session) error {
+	s.follows = true
+	return p.serve(ctx, s)
+}
+
+func (p *Proxy) serveUpstream(ctx context.Context, upstream string, s *session) error {
 	set := p.current()
 	for i := range set.upstreams {
 		if up := &set.upstreams[i]; up.Name == upstream {
-			s := newSession(p, c)
-			s.lineup.legs = []*leg{newLeg(s, up, "")}
+			s.lineup.legs = []*leg{newLeg(s.lineup, up, "")}
 			return p.serve(ctx, s)
 		}
 	}
-	c.Close()
+	s.client.Close()
 	return jsonrpc.Closed(&jsonrpc.ClosedError{Cause: "unknown upstream"})
 }
 
@@ -275,6 +301,19 @@ func (p *Proxy) drain() time.Duration { return orDefault(p.Drain, 5*time.Second)
 
 // newKey returns a key that names one client to the hosts; it is unguessable.
 func newKey() string { return rand.Text() }
+
+// keyOf returns the key of a principal, which is unguessable, too, and says
+// nothing of who it is.
+func (p *Proxy) keyOf(upstream, principal string) string {
+	p.mu.Lock()
+	if p.secret == "" {
+		p.secret = rand.Text()
+	}
+	mac := hmac.New(sha256.New, []byte(p.secret))
+	p.mu.Unlock()
+	mac.Write([]byte(upstream + "\x00" + principal)) // no name of an upstream has a NUL
+	return base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(mac.Sum(nil))
+}
 
 func orDefault[T comparable](v, byDefault T) T {
 	var zero T

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/mcp"
 )
 
 // race plays a world 200 times, on one processor, two and more: begin, then all
@@ -324,7 +325,7 @@ func TestRaceUpdates(t *testing.T) {
 	race(t, func(*world) {}, func(w *world) {
 		synctest.Wait()
 		var names []string
-		for _, l := range w.proxy.running()[0].upstreams().legs {
+		for _, l := range w.proxy.running()[0].upstreams(mcp.Legacy).legs {
 			names = append(names, l.up.Name)
 		}
 		var want []string

@@ -8,6 +8,7 @@ import (
 	"fmt"
 
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/mcp"
 )
 
 // methods is the method table for requests of a client. A handler must not
@@ -81,8 +82,16 @@ func (s *session) receiveBatch(elements []*jsonrpc.Message) {
 
 // request routes one request of the client.
 func (s *session) request(m *jsonrpc.Message, b *batch) {
-	c := s.begin(m, b)
-	if c == nil {
+	c := &call{id: m.ID, method: m.Method, msg: m, batch: b}
+	bad := s.classify(c)
+	switch {
+	case !s.begin(c):
+		return
+	case bad != nil:
+		s.fail(c, bad)
+		return
+	case c.era == mcp.Modern:
+		s.modernRequest(c)
 		return
 	}
 	s.mu.Lock()
@@ -208,17 +217,24 @@ func ownToken(params json.RawMessage, id jsonrpc.ID) json.RawMessage {
 	return jsonrpc.Replace(params, jsonrpc.Edit{Span: token, With: id.Raw()})
 }
 
-// notified handles a notification of the client.
+// notified handles a notification of the client. A cancellation is of the era of
+// what it cancels.
 func (s *session) notified(m *jsonrpc.Message) {
+	if m.Method == "notifications/cancelled" {
+		s.cancelled(m)
+		return
+	}
+	if s.claimed(m) {
+		s.modernNotified(m)
+		return
+	}
 	switch m.Method {
 	case "notifications/initialized":
 		s.clientReady()
-	case "notifications/cancelled":
-		s.cancelled(m)
 	case "notifications/progress":
 		s.clientProgress(m)
 	case "notifications/roots/list_changed":
-		for _, l := range s.upstreams().legs {
+		for _, l := range s.upstreams(mcp.Legacy).legs {
 			if l.alive() {
 				l.tell(m)
 			}
@@ -226,7 +242,7 @@ func (s *session) notified(m *jsonrpc.Message) {
 	case "notifications/tasks/status":
 		s.clientTaskStatus(m)
 	default:
-		if l := s.upstreams().only(); l != nil {
+		if l := s.upstreams(mcp.Legacy).only(); l != nil {
 			l.tell(m)
 			return
 		}
@@ -262,7 +278,7 @@ func (s *session) setLevel(c *call) {
 	}
 	remember() // before the look at who is alive: one that comes to life now has it replayed
 	s.work(c, func(ctx context.Context) {
-		s.upstreams().fanOut(ctx, func(l *leg) bool { return l.alive() && l.declares("logging") },
+		s.upstreams(mcp.Legacy).fanOut(ctx, func(l *leg) bool { return l.alive() && l.declares("logging") },
 			func(ctx context.Context, _ int, l *leg) { _, _ = l.ask(ctx, c.method, params) }) // it is told; what it says to that changes nothing
 		s.settle(c, jsonrpc.NewResult(c.id, json.RawMessage(`{}`)))
 	})

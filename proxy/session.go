@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/mcp"
 )
 
 // flushTimeout bounds the last writes to a client that is being closed, so that
@@ -32,10 +33,13 @@ type session struct {
 	cancel context.CancelCauseFunc
 	wg     sync.WaitGroup
 
-	follows bool // serves all upstreams, as the proxy does; false: one for good
+	follows   bool // serves all upstreams, as the proxy does; false: one for good
+	stateless bool // of a principal: all requests are of the modern era
+	inFlight  int  // requests at a time
 
 	mu          sync.Mutex              // guards the fields below and those of legs
-	lineup      *lineup                 // never nil; the same from closing on
+	lineup      *lineup                 // of the legacy era; never nil; the same from closing on
+	modern      *lineup                 // of the modern era; nil before the first request of it
 	phase       phase                   // only moves forward
 	calls       map[jsonrpc.ID]*call    // the client's requests in flight
 	unsettled   int                     // calls whose answer is not in the outbox yet
@@ -66,9 +70,9 @@ const (
 )
 
 // newSession returns a session without upstreams.
-func newSession(p *Proxy, c jsonrpc.Conn) *session {
+func newSession(p *Proxy, c jsonrpc.Conn, key string) *session {
 	s := &session{
-		p: p, key: newKey(), client: c, out: newOutbox(), ended: make(chan struct{}),
+		p: p, key: key, client: c, out: newOutbox(), ended: make(chan struct{}), inFlight: p.inFlight(),
 		settled:   make(chan struct{}),
 		calls:     make(map[jsonrpc.ID]*call),
 		questions: questions{open: make(map[int64]*question)},
@@ -76,7 +80,7 @@ func newSession(p *Proxy, c jsonrpc.Conn) *session {
 	}
 	s.log = p.logger().With("session", s.key[:8]) // as hosts shorten it
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
-	s.lineup = &lineup{s: s, complete: true, settled: true, replaced: make(chan struct{})}
+	s.lineup = &lineup{s: s, era: mcp.Legacy, complete: true, settled: true, replaced: make(chan struct{})}
 	return s
 }
 
@@ -115,7 +119,7 @@ func (s *session) end(written <-chan struct{}) {
 	defer context.AfterFunc(deadline, s.out.close)() // unblocks who waits for room
 	for _, c := range calls {
 		c.stop()
-		s.deliver(c, jsonrpc.NewError(c.id, s.endingError(c.phase())), s.out.wait)
+		s.deliver(c, jsonrpc.NewError(c.id, c.endingError(c.phase())), s.out.wait)
 	}
 	if !gone {
 		waitFor(s.settled, deadline.Done())
@@ -146,8 +150,10 @@ func (s *session) takeAll() map[jsonrpc.ID]*call {
 func (s *session) hangUp() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, l := range s.lineup.legs {
-		l.hangUpLocked("")
+	for _, v := range s.lineupsLocked() {
+		for _, l := range v.legs {
+			l.hangUpLocked("")
+		}
 	}
 }
 
@@ -158,9 +164,14 @@ func waitFor(event, timeout <-chan struct{}) {
 	}
 }
 
-// endingError is the one error when the client's own connection is ending.
-func (s *session) endingError(at jsonrpc.Phase) *jsonrpc.Error {
-	return jsonrpc.ConnectionClosed(jsonrpc.CodeConnectionClosed, "", "", at)
+// endingError is the one error when the client's own connection is ending. The
+// modern era reserves its code.
+func (c *call) endingError(at jsonrpc.Phase) *jsonrpc.Error {
+	code := jsonrpc.CodeConnectionClosed
+	if c.era == mcp.Modern {
+		code = jsonrpc.CodeInternalError
+	}
+	return jsonrpc.ConnectionClosed(code, "", "", at)
 }
 
 // A goneError is the end of the client's connection on its side.

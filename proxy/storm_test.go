@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/mcp"
 )
 
 // TestStorm lets clients and upstreams do everything at once and checks what must
@@ -64,7 +65,7 @@ func stormyLinks(p *Proxy, calm <-chan struct{}) {
 
 // stormyUpstream answers late, never, twice, or dies; it asks, changes its lists
 // and makes progress, too.
-func stormyUpstream(_ context.Context, name, _ string) (jsonrpc.Conn, error) {
+func stormyUpstream(_ context.Context, name, _ string, _ mcp.Era) (jsonrpc.Conn, error) {
 	if rand.N(10) == 0 {
 		return nil, &jsonrpc.ClosedError{Cause: "start failed"}
 	}

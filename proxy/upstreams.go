@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/mcp"
 )
 
 // maxHeld bounds what is kept of one upstream until the client is ready.
@@ -18,6 +19,8 @@ func (l *leg) receive(a *attempt, m *jsonrpc.Message) {
 		}
 	case m.IsResponse():
 		l.answered(m)
+	case l.era == mcp.Modern:
+		l.handleModern(m)
 	case m.Method == "ping" && m.IsRequest():
 		l.reply(a, jsonrpc.NewResult(m.ID, json.RawMessage(`{}`)))
 	case l.hold(a, m):

@@ -1,0 +1,152 @@
+package proxy
+
+import (
+	"bytes"
+	"encoding/json"
+	"slices"
+
+	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/mcp"
+)
+
+// classify finds out of which era a request is: it claims to be of the modern one
+// in _meta, or is one that only that era has. What is wrong with the claim is
+// returned, and what of it is needed later is kept with the call.
+func (s *session) classify(c *call) *jsonrpc.Error {
+	c.era = mcp.Legacy
+	surely := s.stateless || c.method == "server/discover" || c.method == "subscriptions/listen"
+	if !surely && !mayClaim(c.msg.Params) {
+		return nil
+	}
+	meta, err := mcp.ReadMeta(c.msg.Params)
+	switch {
+	case err != nil:
+		return invalidParams(err.Error())
+	case !surely && !meta.Claimed:
+		return nil
+	}
+	c.era = mcp.Modern
+	level, _ := jsonrpc.Unquote(meta.LogLevel)
+	c.level = slices.Index(mcp.LogLevels, level) + 1
+	c.tasks = declaresTasks(meta.Capabilities)
+	return meta.Check()
+}
+
+// mayClaim reports whether params may hold the key that claims the modern era. It
+// is a glance, since all messages of the legacy era pay for it: the key has to
+// stand there, unless a letter or a slash of it is written as an escape.
+func mayClaim(params json.RawMessage) bool {
+	return bytes.Contains(params, keyVersion) || bytes.Contains(params, escapedASCII) || bytes.Contains(params, escapedSlash)
+}
+
+var (
+	keyVersion   = []byte(mcp.KeyVersion)
+	escapedASCII = []byte(`\u00`)
+	escapedSlash = []byte(`\/`)
+)
+
+// declaresTasks reports whether capabilities, of a client or a server, have the
+// tasks extension.
+func declaresTasks(capabilities json.RawMessage) bool {
+	if !bytes.Contains(capabilities, []byte(`"extensions"`)) {
+		return false
+	}
+	extensions, _ := jsonrpc.Member(capabilities, "extensions")
+	tasks, _ := jsonrpc.Member(extensions, mcp.ExtensionTasks)
+	return tasks != nil
+}
+
+// modernMethods is the method table for requests of the modern era. The same
+// holds for its handlers as for those of methods; none of them takes a question
+// of an upstream, of which this era has none.
+var modernMethods map[string]func(*session, *call)
+
+func init() { // not a literal: the handlers refer to the table
+	modernMethods = map[string]func(*session, *call){
+		"tools/list":               list(tools),
+		"prompts/list":             list(prompts),
+		"resources/list":           list(resources),
+		"resources/templates/list": list(templates),
+		"tools/call":               (*session).callTool,
+		"prompts/get":              (*session).getPrompt,
+		"completion/complete":      (*session).complete,
+		"resources/read":           (*session).byURI,
+	}
+}
+
+// removed are the methods of the legacy era that the modern one has not, even if
+// an upstream knew them.
+var removed = []string{"initialize", "ping", "logging/setLevel", "resources/subscribe", "resources/unsubscribe", "tasks/list", "tasks/result"}
+
+// modernRequest routes one request of the modern era, which needs no initialize.
+func (s *session) modernRequest(c *call) {
+	if handle, ok := modernMethods[c.method]; ok {
+		handle(s, c)
+		return
+	}
+	if l := c.lineup.only(); l != nil && !slices.Contains(removed, c.method) {
+		s.forward(c, l, c.msg.Params)
+		return
+	}
+	s.fail(c, methodNotFound(c.method)) // never broadcast: nobody knows whose it is
+}
+
+// claimed reports whether a notification of the client is of the modern era.
+func (s *session) claimed(m *jsonrpc.Message) bool {
+	if s.stateless || !mayClaim(m.Params) {
+		return s.stateless
+	}
+	meta, err := mcp.ReadMeta(m.Params)
+	return err == nil && meta.Claimed
+}
+
+// modernNotified handles a notification of the client that is of the modern era
+// and no cancellation. That era defines no other, so that it is for an upstream
+// that is the only one.
+func (s *session) modernNotified(m *jsonrpc.Message) {
+	if l := s.upstreams(mcp.Modern).only(); l != nil {
+		l.tell(m)
+		return
+	}
+	s.drop("no owner", m)
+}
+
+// handleModern passes a notification of an upstream of the modern era on, if it
+// belongs to a request of the client. A request is none that this era has.
+func (l *leg) handleModern(m *jsonrpc.Message) {
+	switch {
+	case m.IsRequest():
+		l.s.drop("request from an upstream of the modern era", m)
+	case m.Method == "notifications/progress":
+		l.progress(m)
+	default:
+		l.passModern(m)
+	}
+}
+
+// passModern hands a message on with the request of the client that it belongs to;
+// there is no other way for it. A log message goes only to one who has asked, with
+// the request, for its level.
+func (l *leg) passModern(m *jsonrpc.Message) {
+	n, ok := m.Related.Int()
+	l.s.mu.Lock()
+	var c *call
+	if r := l.pending[n]; ok && r != nil {
+		c = r.call
+	}
+	l.s.mu.Unlock()
+	if c == nil || m.Method == "notifications/message" && !c.logs(m.Params) {
+		l.s.drop("nobody has asked for it", m)
+		return
+	}
+	out := *m
+	out.Related = c.id
+	l.s.out.wait(&out)
+}
+
+// logs reports whether whoever made the call wants to hear a log message.
+func (c *call) logs(params json.RawMessage) bool {
+	raw, err := jsonrpc.Member(params, "level")
+	level, _ := jsonrpc.Unquote(raw)
+	return err == nil && c.level > 0 && slices.Index(mcp.LogLevels, level)+1 >= c.level
+}
