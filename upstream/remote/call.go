@@ -15,6 +15,9 @@ const (
 	methodCancelled   = "notifications/cancelled"
 	methodTasksCancel = "tasks/cancel"
 	methodListen      = "subscriptions/listen"
+	methodDiscover    = "server/discover"
+	methodToolsList   = "tools/list"
+	methodToolsCall   = "tools/call"
 )
 
 // A call is a request that has no answer yet. Whoever takes it out of

@@ -41,9 +41,7 @@ func (s *session) leave() {
 	s.wg.Wait()
 	s.takeLeave()
 	s.cancel()
-	if s.server.tally.leave() {
-		s.server.client.CloseIdleConnections()
-	}
+	s.server.leave()
 }
 
 // closing lets no goroutine be started any more. It returns the calls to wait

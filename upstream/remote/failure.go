@@ -47,6 +47,10 @@ func (f *failure) answer(upstream string, id jsonrpc.ID) *jsonrpc.Message {
 	return jsonrpc.NewError(id, jsonrpc.ConnectionClosed(jsonrpc.CodeInternalError, upstream, f.cause, f.phase))
 }
 
+// broke reports whether the connection or the stream broke before the answer came,
+// so that nobody knows whether the request ran.
+func (f *failure) broke() bool { return !f.invalid && f.status == 0 && f.phase == jsonrpc.InFlight }
+
 // forLog returns the kind of a failure and what is to be said about it in a log.
 func (f *failure) forLog() (cause string, err error) {
 	if f.invalid {

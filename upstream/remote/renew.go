@@ -139,7 +139,7 @@ func (s *session) meet() (next *peer, capabilities []byte, err error) {
 	if f == nil {
 		ctx, cancel := context.WithTimeout(s.work, talkTimeout)
 		defer cancel()
-		f = s.deliver(ctx, x.p, jsonrpc.NewNotification(methodInitialized, nil))
+		f = s.server.deliver(ctx, x.p, jsonrpc.NewNotification(methodInitialized, nil), nil)
 	}
 	if f != nil {
 		x.p.cancel()

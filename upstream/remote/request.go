@@ -97,6 +97,19 @@ func (s *Server) post(ctx context.Context, p *peer, m *jsonrpc.Message, own http
 	return s.do(req, p, header, r)
 }
 
+// deliver posts a message that has no answer.
+func (s *Server) deliver(ctx context.Context, p *peer, m *jsonrpc.Message, own http.Header) *failure {
+	resp, f := s.post(ctx, p, m, own, newReach(nil))
+	if f != nil {
+		return f
+	}
+	defer discard(resp)
+	if !succeeded(resp) {
+		return refused(resp.StatusCode)
+	}
+	return nil
+}
+
 // A body is that of a request. It gives the request up when no more of it is
 // wanted for so long: on HTTP/2 a server can refuse to read one request while its
 // connection is fine, which conn cannot see.

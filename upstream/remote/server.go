@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/url"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
@@ -28,7 +29,7 @@ type Server struct {
 	HeadersFrom map[string]string
 
 	TLS           *tls.Config    // nil: the system's roots
-	MaxConcurrent int            // requests in flight at once, of all sessions together; zero: no bound
+	MaxConcurrent int            // requests in flight at once, of all sessions together, but for listens; zero: no bound
 	WriteTimeout  time.Duration  // without progress writing; zero means 60 s
 	StopGrace     time.Duration  // for taking leave; zero means 2 s
 	Limits        jsonrpc.Limits // of one message from the server
@@ -39,6 +40,10 @@ type Server struct {
 	slots  chan struct{} // one element for each request in flight; nil without a bound
 	files  headerFiles
 	tally  tally
+
+	// Of the modern era.
+	tools    tools
+	revision atomic.Pointer[revision] // nil: the server has refused no version that we speak
 }
 
 func (s *Server) writeTimeout() time.Duration { return cmp.Or(s.WriteTimeout, 60*time.Second) }
@@ -76,6 +81,13 @@ func (s *Server) prepare() {
 		s.slots = make(chan struct{}, s.MaxConcurrent)
 	}
 	s.tally.log = s.log().With("upstream", s.Name)
+}
+
+// leave counts a session out. Without any, connections are not kept.
+func (s *Server) leave() {
+	if s.tally.leave() {
+		s.client.CloseIdleConnections()
+	}
 }
 
 // Close closes the connections that are kept for reuse. All sessions must have

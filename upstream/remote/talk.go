@@ -74,7 +74,7 @@ func (s *session) talkOne(t item) {
 		s.log.Debug("response dropped, its request came from a session that the server has forgotten", "id", t.m.ID.String())
 		return
 	}
-	if f := s.deliver(ctx, p, t.m); f != nil {
+	if f := s.server.deliver(ctx, p, t.m, nil); f != nil {
 		s.unheard(t.m, f)
 	}
 }
@@ -107,7 +107,7 @@ func (s *session) cancelBeside(t item) {
 		}
 		ctx, cancel := context.WithTimeout(s.hurry, talkTimeout)
 		defer cancel()
-		f := s.deliver(ctx, s.current(), t.m)
+		f := s.server.deliver(ctx, s.current(), t.m, nil)
 		s.cancels.deaf.Store(f != nil && ctx.Err() == context.DeadlineExceeded)
 		if f != nil {
 			s.unheard(t.m, f)
@@ -155,17 +155,4 @@ func (s *session) isReady() {
 			s.spawn(func() { s.listen(p) })
 		}
 	})
-}
-
-// deliver posts a message that has no answer.
-func (s *session) deliver(ctx context.Context, p *peer, m *jsonrpc.Message) *failure {
-	resp, f := s.server.post(ctx, p, m, nil, newReach(nil))
-	if f != nil {
-		return f
-	}
-	defer discard(resp)
-	if !succeeded(resp) {
-		return refused(resp.StatusCode)
-	}
-	return nil
 }

@@ -21,9 +21,22 @@ type webSocket struct {
 	unhook func() bool     // from ctx
 }
 
-// dialWebSocket connects to a server at a ws or wss URL, within 10 s. A failure
-// is a [*jsonrpc.ClosedError]: nothing was delivered.
+// dialWebSocket begins a session with a server at a ws or wss URL, as dialSocket
+// does, and keeps it to MaxConcurrent.
 func (s *Server) dialWebSocket(ctx context.Context) (jsonrpc.Conn, error) {
+	w, err := s.dialSocket(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if s.slots != nil {
+		return newThrottle(w, s), nil
+	}
+	return w, nil
+}
+
+// dialSocket connects to a server at a ws or wss URL, within 10 s. A failure is a
+// [*jsonrpc.ClosedError]: nothing was delivered.
+func (s *Server) dialSocket(ctx context.Context) (*webSocket, error) {
 	s.once.Do(s.prepare)
 	header, err := s.upgradeHeader()
 	if err != nil {
@@ -36,9 +49,6 @@ func (s *Server) dialWebSocket(ctx context.Context) (jsonrpc.Conn, error) {
 	}
 	w := &webSocket{Conn: conn, ctx: ctx}
 	w.unhook = context.AfterFunc(ctx, func() { conn.Close() })
-	if s.slots != nil {
-		return newThrottle(w, s), nil
-	}
 	return w, nil
 }
 

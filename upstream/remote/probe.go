@@ -1,0 +1,112 @@
+package remote
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/mcp"
+)
+
+// socketPatience is how long a server on a WebSocket may take to answer what one
+// of the legacy era may not answer at all.
+const socketPatience = 5 * time.Second
+
+// Probe asks the server, with server/discover, whether it speaks a version of the
+// modern era that we speak. The error, a [*jsonrpc.ClosedError], is that it could
+// not be told: nobody was there, or answered in time, or let us in. Over HTTP that
+// may take 10 s, on a WebSocket 5 s more than to connect: silence there is how
+// servers of the legacy era answer (2026-07-28 basic/versioning).
+func (s *Server) Probe(ctx context.Context) (bool, error) {
+	s.once.Do(s.prepare)
+	u, err := url.Parse(s.URL)
+	switch {
+	case s.SSE:
+		return false, nil
+	case err == nil && (u.Scheme == "ws" || u.Scheme == "wss"):
+		return s.probeWebSocket(ctx)
+	}
+	ctx, cancel := context.WithTimeout(ctx, talkTimeout)
+	defer cancel()
+	s.tally.join()
+	defer s.leave()
+	reply, status, f := s.own(ctx, discovery())
+	switch {
+	case tellsNothing(status):
+		return false, &jsonrpc.ClosedError{Cause: httpCause(status)}
+	case f != nil && !f.invalid && f.status == 0:
+		return false, &jsonrpc.ClosedError{Cause: f.cause, Err: f.err}
+	case f != nil:
+		return false, nil
+	}
+	return isModern(reply), nil
+}
+
+// tellsNothing reports whether a status says nothing about who speaks what: it is
+// about credentials, about load, or of another server on the way.
+func tellsNothing(status int) bool {
+	switch status {
+	case http.StatusUnauthorized, http.StatusForbidden, http.StatusProxyAuthRequired, http.StatusRequestTimeout, http.StatusTooManyRequests:
+		return true
+	}
+	return status >= 500 || status >= 300 && status < 400
+}
+
+// discovery returns the request that a probe is.
+func discovery() *jsonrpc.Message {
+	params := mcp.SetMeta(nil,
+		jsonrpc.Value{Key: mcp.KeyVersion, Text: jsonrpc.Quote(mcp.ModernVersions[0])},
+		jsonrpc.Value{Key: mcp.KeyClientInfo, Text: json.RawMessage(`{"name":"mcp-proxy","version":"1"}`)},
+		jsonrpc.Value{Key: mcp.KeyCapabilities, Text: json.RawMessage(`{}`)})
+	return jsonrpc.NewRequest(ownID("discover"), methodDiscover, params)
+}
+
+// isModern reports whether the reply to server/discover is that of a server with
+// which we have a version of the modern era in common. A server that demands a
+// capability or finds fault with a header is of that era, too; any other error is
+// no sign of it.
+func isModern(reply *jsonrpc.Message) bool {
+	if reply.Result != nil {
+		return spokenVersion(texts(member(reply.Result, "supportedVersions")), "") != ""
+	}
+	switch code, _ := strconv.Atoi(string(member(reply.Error, "code"))); code {
+	case mcp.CodeUnsupportedVersion:
+		return spokenVersion(supported(reply.Error), "") != ""
+	case mcp.CodeHeaderMismatch, mcp.CodeMissingCapability:
+		return true
+	}
+	return false
+}
+
+// probeWebSocket asks on a connection of its own.
+func (s *Server) probeWebSocket(ctx context.Context) (bool, error) {
+	conn, err := s.dialSocket(ctx)
+	if err != nil {
+		return false, err
+	}
+	defer conn.Close()
+	late := time.AfterFunc(socketPatience, func() { conn.Close() })
+	defer late.Stop()
+	m := discovery()
+	if conn.Send(m) != nil {
+		return false, nil
+	}
+	for {
+		reply, err := conn.Recv()
+		_, bad := errors.AsType[*jsonrpc.InvalidError](err)
+		switch {
+		case ctx.Err() != nil:
+			return false, &jsonrpc.ClosedError{Cause: causeStopped, Err: context.Cause(ctx)}
+		case bad:
+		case err != nil: // it does not answer, or leaves because of the question
+			return false, nil
+		case reply.IsResponse() && (reply.ID.IsZero() || reply.ID == m.ID):
+			return isModern(reply), nil
+		}
+	}
+}
