@@ -7,6 +7,7 @@ import (
 	"github.com/cenkalti/backoff/v5"
 
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/mcp"
 )
 
 const (
@@ -30,8 +31,11 @@ const (
 
 var errWaits = errors.New("waiting before the next start")
 
-// claimID names a claim: what key has on an upstream.
-type claimID struct{ upstream, key string }
+// claimID names a claim: what key has on an upstream in one era.
+type claimID struct {
+	upstream, key string
+	era           mcp.Era
+}
 
 // A claim is what the host knows about one key's use of one upstream, apart from
 // the streams that come and go: the failures in a row, and when the next start
@@ -57,6 +61,7 @@ const (
 	intended    outcome = iota // the stream was closed, or the host stops
 	startFailed                // it ended before it answered anything
 	died                       // it ended later
+	tried                      // it does not speak this era, which nobody had promised
 )
 
 // attach counts a stream in and returns its claim. With an error, the end that the
@@ -114,6 +119,9 @@ func (h *Host) forget(cl *claim) {
 func (h *Host) ended(cl *claim, how outcome, cause string, life time.Duration) int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if how == tried {
+		return cl.inARow()
+	}
 	cl.cause = cause
 	switch {
 	case how == intended:

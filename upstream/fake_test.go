@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/mcp"
 )
 
 // The fake server is this test binary, started again with these variables.
@@ -236,7 +237,7 @@ func runHostRole() {
 	near, far := jsonrpc.Pipe()
 	command := fakeCommand("ignores-eof", "ignores-term")
 	h := &Host{Upstreams: map[string]Upstream{"fake": {Command: &command}}}
-	go h.Attach(context.Background(), "fake", "k", far)
+	go h.Attach(context.Background(), "fake", "k", mcp.Legacy, far)
 	near.Send(jsonrpc.NewRequest(jsonrpc.IntID(1), "pid", []byte(`{"n":1}`)))
 	m, err := near.Recv()
 	if err != nil {

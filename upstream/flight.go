@@ -24,7 +24,10 @@ const maxQuestions = 4096
 // cleared up when the stream ends. It knows of a message what this takes; on the
 // hot path that is its kind and its id.
 type flight struct {
-	guess bool // whether up sets Related; static
+	// Static.
+	guess     bool // whether up sets Related
+	modern    bool // which has neither initialize nor tasks that end with a stream
+	discovers bool // and whose first request asks whether the server is there
 
 	mu        sync.Mutex // guards the fields below
 	calls     map[jsonrpc.ID]call
@@ -33,7 +36,7 @@ type flight struct {
 	seq       int                     // of the newest call
 	highest   int64                   // integer id so far
 	sent      bool                    // a request besides initialize went to the upstream
-	answered  bool                    // the upstream answered a request
+	answered  bool                    // the upstream answered a request, or is there without being asked
 	refused   bool                    // but not initialize, or not with a result
 }
 
@@ -64,10 +67,24 @@ const (
 	createsTask          // cancelled as a task, once that is known
 	readsTask            // tasks/get: its result tells whether the task is finished
 	endsTask             // tasks/result, tasks/cancel: its result means that it is
+	discover             // the first one of a server that many streams share; never cancelled
+)
+
+// starts reports whether the server has started when it has answered.
+func (k callKind) starts() bool { return k == initialize || k == discover }
+
+// news is what a message of an upstream means for the stream beside its content.
+type news byte
+
+const (
+	nothing  news = iota
+	first         // the first answer
+	greeting      // that, and it is initialize's
+	refusal       // initialize is refused
 )
 
 // down notes a message on its way to the upstream. It reports whether that is
-// initialize.
+// the request that starts the server.
 func (f *flight) down(m *jsonrpc.Message) (starts bool) {
 	elements := m.Batch
 	if elements == nil {
@@ -94,12 +111,16 @@ func (f *flight) addLocked(m *jsonrpc.Message) (starts bool) {
 		f.highest = max(f.highest, n)
 	}
 	c := call{seq: f.seq, works: works(m.Method)}
-	switch m.Method {
-	case "initialize":
+	switch {
+	case f.modern:
+		if f.discovers && f.seq == 1 {
+			c.kind = discover
+		}
+	case m.Method == "initialize":
 		c.kind = initialize
-	case "tasks/get":
+	case m.Method == "tasks/get":
 		c.kind, c.task = readsTask, member(m.Params, "taskId")
-	case "tasks/result", "tasks/cancel":
+	case m.Method == "tasks/result", m.Method == "tasks/cancel":
 		c.kind, c.task = endsTask, member(m.Params, "taskId")
 	default:
 		if bytes.Contains(m.Params, []byte(`"task"`)) && member(m.Params, "task") != "" {
@@ -110,14 +131,14 @@ func (f *flight) addLocked(m *jsonrpc.Message) (starts bool) {
 		f.calls = make(map[jsonrpc.ID]call)
 	}
 	f.calls[m.ID] = c
-	f.sent = f.sent || c.kind != initialize
-	return c.kind == initialize
+	f.sent = f.sent || !c.kind.starts()
+	return c.kind.starts()
 }
 
 // cancelLocked forgets a call that the proxy cancels: no answer is expected.
 func (f *flight) cancelLocked(m *jsonrpc.Message) {
 	id, ok := f.findLocked(requestID(m))
-	if ok && f.calls[id].kind != initialize {
+	if ok && !f.calls[id].kind.starts() {
 		delete(f.calls, id)
 	}
 }
@@ -125,8 +146,8 @@ func (f *flight) cancelLocked(m *jsonrpc.Message) {
 // up notes a message from the upstream and, with guess, sets its Related: a stdio
 // server has no way to say to which request something belongs, so it is the only
 // call in flight, else the newest. m must be fresh from its decoder. up reports
-// whether m is the first answer.
-func (f *flight) up(m *jsonrpc.Message) (first bool) {
+// what is new with m.
+func (f *flight) up(m *jsonrpc.Message) (n news) {
 	elements := m.Batch
 	if elements == nil {
 		elements = []*jsonrpc.Message{m}
@@ -136,7 +157,7 @@ func (f *flight) up(m *jsonrpc.Message) (first bool) {
 	for _, e := range elements {
 		switch {
 		case e.IsResponse():
-			first = f.settleLocked(e.ID, e.Result) || first
+			n = max(n, f.settleLocked(e.ID, e.Result))
 			continue
 		case e.IsRequest():
 			f.askedLocked(e.ID)
@@ -149,7 +170,7 @@ func (f *flight) up(m *jsonrpc.Message) (first bool) {
 			m.Related = f.newestLocked()
 		}
 	}
-	return first
+	return n
 }
 
 func (f *flight) askedLocked(id jsonrpc.ID) {
@@ -163,26 +184,26 @@ func (f *flight) askedLocked(id jsonrpc.ID) {
 }
 
 // settle takes a call out whose answer could not be used. It reports whether it
-// was there, and whether that was the first answer.
-func (f *flight) settle(id jsonrpc.ID) (mine jsonrpc.ID, ok, first bool) {
+// was there, and what is new with that.
+func (f *flight) settle(id jsonrpc.ID) (mine jsonrpc.ID, ok bool, n news) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if mine, ok = f.findLocked(id); ok {
-		first = f.settleLocked(mine, nil)
+		n = f.settleLocked(mine, nil)
 	}
-	return mine, ok, first
+	return mine, ok, n
 }
 
-func (f *flight) settleLocked(id jsonrpc.ID, result json.RawMessage) (first bool) {
+func (f *flight) settleLocked(id jsonrpc.ID, result json.RawMessage) news {
 	id, ok := f.findLocked(id)
 	if !ok {
-		return false // late, a duplicate, or unknown: the proxy drops it
+		return nothing // late, a duplicate, or unknown: the proxy drops it
 	}
 	c := f.calls[id]
 	delete(f.calls, id)
 	if c.kind == initialize && (result == nil || result[0] != '{') {
 		f.refused = true
-		return false
+		return refusal
 	}
 	switch {
 	case result == nil:
@@ -193,8 +214,14 @@ func (f *flight) settleLocked(id jsonrpc.ID, result json.RawMessage) (first bool
 	case c.kind == endsTask:
 		delete(f.tasks, c.task)
 	}
-	first = !f.answered
+	again := f.answered
 	f.answered = true
+	switch {
+	case c.kind == initialize:
+		return greeting
+	case again:
+		return nothing
+	}
 	return first
 }
 
@@ -255,6 +282,29 @@ func (f *flight) state() (inFlight int, sent, answered, refused bool) {
 	return len(f.calls), f.sent, f.answered, f.refused
 }
 
+// begun notes that a server is there which need not be asked.
+func (f *flight) begun() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.answered = true
+}
+
+// snubbed reports whether initialize was sent and not answered with a result.
+func (f *flight) snubbed() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return !f.answered && f.waitsLocked()
+}
+
+func (f *flight) waitsLocked() bool {
+	for _, c := range f.calls {
+		if c.kind == initialize {
+			return true
+		}
+	}
+	return false
+}
+
 // farewell returns the messages that clear up what is open, in the order in which
 // an upstream can make sense of them: its questions get their one error first,
 // because a question belongs to a call, whose cancellation may end it.
@@ -269,7 +319,7 @@ func (f *flight) farewell() []*jsonrpc.Message {
 	}
 	bySeq := func(a, b jsonrpc.ID) int { return cmp.Compare(f.calls[a].seq, f.calls[b].seq) }
 	for _, id := range slices.SortedFunc(maps.Keys(f.calls), bySeq) {
-		if kind := f.calls[id].kind; kind != initialize && kind != createsTask {
+		if kind := f.calls[id].kind; !kind.starts() && kind != createsTask {
 			add(jsonrpc.NewNotification("notifications/cancelled",
 				json.RawMessage(`{"requestId":`+id.String()+`,"reason":"client disconnected"}`)))
 		}

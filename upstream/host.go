@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/mcp"
 )
 
 // A Host runs upstreams for the streams that attach to them. Its exported fields
@@ -17,26 +18,26 @@ type Host struct {
 	Log       *slog.Logger        // nil discards
 	Limits    jsonrpc.Limits      // of one message from an upstream
 
+	// Bridge serves streams of the era that an upstream does not speak. Nil
+	// refuses them.
+	Bridge Bridge
+
 	spawner spawner
 	wg      sync.WaitGroup // Attach, and the spawner's thread
 
 	mu      sync.Mutex // guards the fields below, the claims in them, and Upstreams
 	claims  map[claimID]*claim
+	eras    map[string]*eras     // by upstream
 	streams map[*stream]struct{} // with a server
 	shared  sharedTable
 }
 
 // Known reports whether there is an upstream of that name.
 func (h *Host) Known(name string) bool {
-	_, ok := h.upstream(name)
-	return ok
-}
-
-func (h *Host) upstream(name string) (Upstream, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	up, ok := h.Upstreams[name]
-	return up, ok
+	_, ok := h.Upstreams[name]
+	return ok
 }
 
 // Replace makes upstreams, which must not change any more, the ones to attach to.
@@ -57,15 +58,22 @@ func (h *Host) Replace(upstreams map[string]Upstream, changed []string) {
 			cl.reset() // what failed was another
 		}
 	}
-	for _, name := range changed {
-		if sh := h.shared.open[name]; sh != nil {
+	for id, sh := range h.shared.open {
+		if slices.Contains(changed, id.upstream) {
 			h.wg.Go(func() { sh.stop(causeChanged) })
 		}
 	}
+	for _, name := range changed {
+		delete(h.eras, name)
+	}
 }
 
-// Attach serves one stream: it starts the upstream of that name for the claim
-// that key has on it, and passes messages until either ends. It owns c.
+// Attach serves one stream of a client of that era: it starts the upstream of that
+// name for the claim that key has on it, and passes messages until either ends. It
+// owns c.
+//
+// An upstream that speaks the other era alone is left to the Bridge. Before that is
+// known of it, a legacy stream may end with [jsonrpc.CauseOtherEra].
 //
 // Request ids on c must be unique for the life of the stream. When the upstream
 // ends, c is closed with a [*jsonrpc.ClosedError], which is also returned; the
@@ -76,32 +84,72 @@ func (h *Host) Replace(upstreams map[string]Upstream, changed []string) {
 // within a second.
 //
 // Attach returns when everything that it started is gone.
-func (h *Host) Attach(ctx context.Context, upstream, key string, c jsonrpc.Conn) error {
+func (h *Host) Attach(ctx context.Context, upstream, key string, era mcp.Era, c jsonrpc.Conn) error {
 	h.wg.Add(1)
 	defer h.wg.Done()
-	up, ok := h.upstream(upstream)
-	switch {
-	case !ok:
-		return refuse(c, errors.New("no upstream of that name"))
-	case up.Shared:
-		return h.share(ctx, upstream, key, &up, c)
+	t, ok := h.target(upstream)
+	if !ok {
+		return refuse(c, errNoUpstream)
 	}
-	return h.attachAlone(ctx, claimID{upstream, key}, &up, c)
+	speaks, err := h.eraFor(ctx, t, era)
+	switch {
+	case err != nil:
+		return refuseFor(c, causeOf(err), err)
+	case speaks == era:
+		return h.attachIn(ctx, t, claimID{upstream, key, era}, c)
+	case h.Bridge == nil:
+		return refuseFor(c, causeWrongEra, errors.New("there is no bridge between the eras"))
+	case era == mcp.Modern:
+		return h.Bridge.Modern(ctx, upstream, key, c)
+	}
+	return h.Bridge.Legacy(ctx, upstream, key, c)
 }
 
-// attachAlone is Attach for a stream with a server of its own.
-func (h *Host) attachAlone(ctx context.Context, id claimID, up *Upstream, c jsonrpc.Conn) error {
+var errNoUpstream = errors.New("no upstream of that name")
+
+// Open returns a stream to an upstream, attached as by Attach in an era that it
+// must speak. Cancelling ctx ends it at once; [Host.Stop] waits for it.
+func (h *Host) Open(ctx context.Context, upstream, key string, era mcp.Era) jsonrpc.Conn {
+	near, far := jsonrpc.Pipe()
+	h.wg.Go(func() {
+		t, ok := h.target(upstream)
+		if !ok {
+			_ = refuse(far, errNoUpstream)
+			return
+		}
+		_ = h.attachIn(ctx, t, claimID{upstream, key, era}, far) // near.Recv says it, too
+	})
+	return near
+}
+
+// attachIn is Attach in an era that the upstream speaks, or that it is tried in.
+func (h *Host) attachIn(ctx context.Context, t target, id claimID, c jsonrpc.Conn) error {
+	if t.up.together(id.era) {
+		return h.share(ctx, t, id, c)
+	}
+	return h.attachAlone(ctx, attachment{target: t, id: id}, c)
+}
+
+// An attachment is what a stream with a server of its own is attached to.
+type attachment struct {
+	target
+	id    claimID
+	trial func() bool // whether it is open that the server speaks the era; nil: it is not
+}
+
+// attachAlone is attachIn for a stream with a server of its own.
+func (h *Host) attachAlone(ctx context.Context, a attachment, c jsonrpc.Conn) error {
 	if ctx.Err() != nil {
 		return refuse(c, context.Cause(ctx))
 	}
-	log := h.logger().With("upstream", id.upstream, "session", short(id.key))
-	cl, wait := h.attach(id)
+	log := h.logger().With("upstream", a.name, "session", short(a.id.key))
+	cl, wait := h.attach(a.id)
 	defer h.detach(cl)
 	if wait != nil {
 		log.Debug("upstream waits before its next start")
-		return refuseFor(c, up.startCause(wait.Cause), wait)
+		return refuseFor(c, a.up.startCause(wait.Cause), wait)
 	}
-	s := newStream(ctx, h, cl, up, c, log)
+	s := newStream(ctx, h, cl, a, c, log)
 	if err := s.server.start(); err != nil {
 		inARow := h.ended(cl, startFailed, causeStartFailed, 0)
 		defer tellFailure(log.With("cause", causeStartFailed, "err", err), startFailed, inARow)
@@ -123,6 +171,14 @@ func refuseFor(c jsonrpc.Conn, cause string, err error) error {
 	end := &jsonrpc.ClosedError{Cause: cause, Err: err}
 	jsonrpc.CloseWith(c, end)
 	return end
+}
+
+// causeOf returns the cause of an end that is err.
+func causeOf(err error) string {
+	if end, ok := errors.AsType[*jsonrpc.ClosedError](err); ok {
+		return end.Cause
+	}
+	return causeLost
 }
 
 func (h *Host) logger() *slog.Logger {

@@ -34,8 +34,11 @@ type local struct {
 	text  []byte              // owned by send
 }
 
-func newLocal(h *Host, c *Command, wg *sync.WaitGroup, log *slog.Logger, failed func(string, error)) *local {
-	return &local{host: h, command: c, wg: wg, failed: failed, stderr: stderrLog{log: log}, stderrEnd: make(chan struct{})}
+func newLocal(s *stream) *local {
+	return &local{
+		host: s.host, command: s.up.Command, wg: &s.wg, failed: s.end,
+		stderr: stderrLog{log: s.log, quiet: s.onTrial}, stderrEnd: make(chan struct{}),
+	}
 }
 
 func (l *local) start() error {

@@ -10,7 +10,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
 )
 
-// A remote server is a session that Upstream.Dial begins. recv dials it, and
+// A remote server is what Upstream.Dial or DialModern begins. recv dials it, and
 // write writes to it from a queue, so that whoever reads the stream always sees
 // its end, as with the backlog of a process.
 type remote struct {
@@ -33,8 +33,8 @@ type remote struct {
 	ending  bool               // nothing more is queued
 }
 
-func newRemote(ctx context.Context, up *Upstream, wg *sync.WaitGroup) *remote {
-	r := &remote{dial: up.Dial, wg: wg, dialled: make(chan struct{}), left: make(chan struct{})}
+func newRemote(ctx context.Context, dial func(context.Context) (jsonrpc.Conn, error), wg *sync.WaitGroup) *remote {
+	r := &remote{dial: dial, wg: wg, dialled: make(chan struct{}), left: make(chan struct{})}
 	r.ctx, r.cancel = context.WithCancel(context.WithoutCancel(ctx)) // finish and stop see to its end
 	r.changed.L = &r.mu
 	return r

@@ -20,6 +20,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/mcp"
 )
 
 // patience is for events that must come; nothing waits that long when all is well.
@@ -146,7 +147,7 @@ func (r *rig) attach(key string) *client {
 	ctx, cancel := context.WithCancel(context.Background())
 	c := &client{PipeConn: near, t: r.t, cancel: cancel, done: make(chan error, 1)}
 	c.host = &hostConn{PipeConn: far, closed: make(chan time.Time, 1)}
-	go func() { c.done <- r.host.Attach(ctx, "fake", key, c.host) }()
+	go func() { c.done <- r.host.Attach(ctx, "fake", key, mcp.Legacy, c.host) }()
 	r.t.Cleanup(func() {
 		near.Close()
 		cancel()

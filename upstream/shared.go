@@ -7,18 +7,21 @@ import (
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/mcp"
 )
 
-// sharedKey is the key of the claim on a shared upstream, where the failures of
-// its server are counted.
+// sharedKey is the key of the claim on a server that many streams share, where its
+// failures are counted.
 const sharedKey = "shared"
 
 // A sharedTable is the shared upstreams of a Host. Guarded by Host.mu.
 type sharedTable struct {
-	open    map[string]*shared // by upstream; one that has ended is replaced at the next need
-	stopped bool               // by Stop: no more are opened
-	forced  context.Context    // of all; nil before the first
-	force   context.CancelFunc // by Stop
+	open    map[claimID]*shared // one that has ended is replaced at the next need
+	stopped bool                // by Stop: no more are opened
+	forced  context.Context     // of all; nil before the first
+	force   context.CancelFunc  // by Stop
+	probes  context.CancelFunc  // of remote servers, under forced; by Stop
+	probing context.Context
 }
 
 // A shared stands between one session with a server and the streams of many
@@ -53,6 +56,7 @@ type shared struct {
 	outBytes int      // that a client may have not read yet: two of the largest messages
 	near     *jsonrpc.PipeConn
 	forced   context.Context // done: nothing waits any more
+	modern   *modernServer   // what the modern era has besides; nil in the legacy one
 	wg       sync.WaitGroup  // writeServer
 
 	mu      sync.Mutex // guards the fields below, and those of the sharers that say so
@@ -65,7 +69,7 @@ type shared struct {
 	tasks   sharedTasks
 	urls    map[string]*sharer // who got an elicitation, by its elicitationId
 
-	welcome  []byte    // the result of initialize; nil before
+	welcome  []byte    // the result of the first call, initialize; nil before
 	leftTill time.Time // a client has left, and until then its calls may still speak
 
 	wake    sync.Cond  // queue, closing or ended changed
@@ -77,9 +81,9 @@ type shared struct {
 	ended   bool
 }
 
-func newShared(name string, up *Upstream, limits jsonrpc.Limits, near *jsonrpc.PipeConn) *shared {
+func newShared(t target, limits jsonrpc.Limits, near *jsonrpc.PipeConn) *shared {
 	sh := &shared{
-		name: name, roots: up.Roots, outBytes: 2 * limits.MaxMessage(), near: near,
+		name: t.name, roots: t.up.Roots, outBytes: 2 * limits.MaxMessage(), near: near,
 		sharers: make(map[*sharer]struct{}),
 		calls:   make(map[int64]*sharedCall),
 		asked:   make(map[jsonrpc.ID]*sharedQuestion),
@@ -87,47 +91,74 @@ func newShared(name string, up *Upstream, limits jsonrpc.Limits, near *jsonrpc.P
 		urls:    make(map[string]*sharer),
 	}
 	sh.wake.L = &sh.mu
-	sh.initialize()
 	return sh
 }
 
-// share is Attach for a stream that shares its server: the contract is the same,
+// share is attachIn for a stream that shares its server: the contract is the same,
 // but the server stays when the stream is closed.
-func (h *Host) share(ctx context.Context, name, key string, up *Upstream, c jsonrpc.Conn) error {
+func (h *Host) share(ctx context.Context, t target, id claimID, c jsonrpc.Conn) error {
 	if ctx.Err() != nil {
 		return refuse(c, context.Cause(ctx))
 	}
-	s := newSharer(c, h.logger().With("upstream", name, "session", short(key)))
-	if !h.joinShared(name, up, s) {
-		return refuse(c, errors.New("the host stops"))
+	s := newSharer(c, h.logger().With("upstream", t.name, "session", short(id.key)))
+	if !h.joinShared(t, id.era, s) {
+		return refuse(c, errStops)
 	}
 	return s.serve(ctx)
 }
 
-// joinShared makes s a sharer of the upstream of that name, and starts its server
-// if need be: once, so that a start which fails at once is s's to hear of. It
-// reports false after Stop.
-func (h *Host) joinShared(name string, up *Upstream, s *sharer) bool {
+var errStops = errors.New("the host stops")
+
+// joinShared makes s a sharer of an upstream's server, and starts that if need be:
+// once, so that a start which fails at once is s's to hear of. It reports false
+// after Stop.
+func (h *Host) joinShared(t target, era mcp.Era, s *sharer) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.shared.stopped {
 		return false
 	}
-	if sh := h.shared.open[name]; sh != nil && sh.join(s) {
+	id := claimID{t.name, sharedKey, era}
+	if sh := h.shared.open[id]; sh != nil && sh.join(s) {
 		return true
 	}
+	sh, start := h.newSharedLocked(t, id, false)
+	sh.join(s)
+	start()
+	return true
+}
+
+// newSharedLocked makes the shared of an upstream, to be started when it has its
+// first sharer. One on trial is there to find out whether its server speaks the era.
+func (h *Host) newSharedLocked(t target, id claimID, trial bool) (sh *shared, start func()) {
 	if h.shared.open == nil {
-		h.shared.open = make(map[string]*shared)
-		h.shared.forced, h.shared.force = context.WithCancel(context.Background())
+		h.shared.open = make(map[claimID]*shared)
 	}
 	near, far := jsonrpc.Pipe()
-	sh := newShared(name, up, h.Limits, near)
-	sh.forced = h.shared.forced
-	sh.join(s)
-	h.wg.Go(func() { _ = h.attachAlone(sh.forced, claimID{name, sharedKey}, up, far) }) // near.Recv says it, too
-	h.wg.Go(sh.run)
-	h.shared.open[name] = sh
-	return true
+	sh = newShared(t, h.Limits, near)
+	sh.forced = h.forcedLocked()
+	a := attachment{target: t, id: id}
+	if id.era == mcp.Modern {
+		sh.modern = newModernServer(t, trial, h.logger().With("upstream", t.name))
+		a.trial = sh.modern.trial.Load
+		sh.discover()
+	} else {
+		sh.initialize()
+	}
+	h.shared.open[id] = sh
+	return sh, func() {
+		h.wg.Go(func() { _ = h.attachAlone(sh.forced, a, far) }) // near.Recv says it, too
+		h.wg.Go(sh.run)
+	}
+}
+
+// forcedLocked returns the context of what outlives the streams.
+func (h *Host) forcedLocked() context.Context {
+	if h.shared.forced == nil {
+		h.shared.forced, h.shared.force = context.WithCancel(context.Background())
+		h.shared.probing, h.shared.probes = context.WithCancel(h.shared.forced)
+	}
+	return h.shared.forced
 }
 
 // Stop ends the shared upstreams, which outlive their streams, as they wish and by
@@ -137,8 +168,11 @@ func (h *Host) joinShared(name string, up *Upstream, s *sharer) bool {
 func (h *Host) Stop(ctx context.Context) {
 	h.mu.Lock()
 	h.shared.stopped = true
-	open, force := h.shared.open, h.shared.force // from here on as they are
+	open, force, probes := h.shared.open, h.shared.force, h.shared.probes // from here on as they are
 	h.mu.Unlock()
+	if probes != nil {
+		probes()
+	}
 	for _, sh := range open {
 		sh.stop(causeHostStopped)
 	}
@@ -180,6 +214,8 @@ func (sh *shared) receive(m *jsonrpc.Message, related jsonrpc.ID) {
 	switch {
 	case m.IsResponse():
 		sh.answered(m)
+	case sh.modern != nil:
+		sh.hear(m)
 	case m.IsRequest():
 		sh.question(m, related)
 	default:
@@ -201,6 +237,9 @@ func (sh *shared) stop(cause string) {
 
 // end ends all sharers because the session has ended.
 func (sh *shared) end(err error) {
+	if sh.modern != nil {
+		sh.modernEnded(err)
+	}
 	cause, delivered := causeLost, true
 	if end, ok := errors.AsType[*jsonrpc.ClosedError](err); ok {
 		cause, delivered = end.Cause, end.Delivered
@@ -216,6 +255,7 @@ func (sh *shared) end(err error) {
 	}
 	sh.calls, sh.asked, sh.subs, sh.urls, sh.tasks = nil, nil, nil, nil, sharedTasks{}
 	sh.queue, sh.held = nil, nil
+	sh.stopIdleLocked()
 	sh.wake.Broadcast()
 }
 

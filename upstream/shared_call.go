@@ -27,6 +27,8 @@ type sharedCall struct {
 	// Static once it is with the server.
 	token   json.RawMessage // the client's progress token, as it came; nil for none
 	creates bool            // it asks for a task
+	listens bool            // modern: it is subscriptions/listen
+	logs    bool            // modern: it says which log messages it wants
 	task    string          // tasks/*: the id of the task that it is about
 
 	// Guarded by shared.mu.
@@ -60,6 +62,10 @@ func init() { // not a literal: the handlers refer to the table
 func (s *sharer) request(m *jsonrpc.Message) {
 	c := s.begin(m)
 	if c == nil {
+		return
+	}
+	if s.sh.modern != nil {
+		s.forwardModern(c, m)
 		return
 	}
 	if handle := sharedMethods[m.Method]; handle != nil {
@@ -116,8 +122,7 @@ func (s *sharer) pong(c *sharedCall, _ *jsonrpc.Message) {
 
 var noResult = json.RawMessage(`{}`)
 
-// forward passes a call on, with an id and a progress token of ours. It waits for
-// room.
+// forward passes a call on. It waits for room.
 func (s *sharer) forward(c *sharedCall, m *jsonrpc.Message, edits ...jsonrpc.Edit) {
 	token, err := s.checkMeta(m.Params)
 	if err != nil {
@@ -125,6 +130,11 @@ func (s *sharer) forward(c *sharedCall, m *jsonrpc.Message, edits ...jsonrpc.Edi
 		return
 	}
 	c.creates = bytes.Contains(m.Params, []byte(`"task"`)) && strings.HasPrefix(member(m.Params, "task"), "{")
+	s.pass(c, m, token, edits...)
+}
+
+// pass passes a call on, with an id and a progress token of ours. It waits for room.
+func (s *sharer) pass(c *sharedCall, m *jsonrpc.Message, token jsonrpc.Span, edits ...jsonrpc.Edit) {
 	sh := s.sh
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
@@ -188,10 +198,12 @@ func (sh *shared) answered(m *jsonrpc.Message) {
 		sh.taskCreated(c, m)
 	case c.task != "":
 		sh.taskAnswered(c, m)
-	case c.method == "tasks/list":
+	case c.method == "tasks/list" && sh.modern == nil:
 		m = sh.ownTasks(c, m)
+	case c.listens && m.Error == nil:
+		m = listenResult(c, m)
 	}
-	if m.Error != nil {
+	if m.Error != nil && sh.modern == nil {
 		sh.elicitedBy(c, m.Error)
 	}
 	sh.mu.Lock()
@@ -258,6 +270,9 @@ func (sh *shared) abandonLocked(c *sharedCall) bool {
 		return false
 	}
 	sh.removeLocked(c)
+	if c.logs && c.sent {
+		sh.modern.logsTill = time.Now().Add(lingering)
+	}
 	if c.creates && c.sent && sh.tasks.orphans < maxOrphans {
 		c.orphan = true
 		sh.tasks.orphans++
@@ -296,6 +311,10 @@ func (s *sharer) cancelled(m *jsonrpc.Message) {
 // notified handles a notification of the client. The client's roots and what a
 // vendor has to say are for the server, which is all clients' the same.
 func (s *sharer) notified(m *jsonrpc.Message) {
+	if s.sh.modern != nil && m.Method != "notifications/cancelled" {
+		s.send(m)
+		return
+	}
 	switch m.Method {
 	case "notifications/initialized": // the server had ours
 	case "notifications/cancelled":

@@ -87,9 +87,10 @@ func newSharer(c jsonrpc.Conn, log *slog.Logger) *sharer {
 func (sh *shared) join(s *sharer) bool {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	if sh.ended {
+	if sh.ended || sh.modern != nil && sh.modern.retired {
 		return false
 	}
+	sh.stopIdleLocked()
 	s.sh, s.room.L, s.wake.L = sh, &sh.mu, &sh.mu
 	sh.sharers[s] = struct{}{}
 	return true
@@ -209,6 +210,7 @@ func (sh *shared) dropLocked(s *sharer, err error, flush bool) {
 		sh.leaveLocked(s)
 	}
 	s.calls, s.questions, s.subs, s.tasks, s.urls, s.cursors = nil, nil, nil, nil, nil, cursors{}
+	sh.idleLocked()
 	s.wake.Broadcast()
 	s.room.Broadcast()
 	s.wg.Go(s.close)

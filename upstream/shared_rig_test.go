@@ -14,6 +14,7 @@ import (
 	"testing/synctest"
 
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/mcp"
 )
 
 // A sharedWorld is a host with one shared upstream, its scripted server and its
@@ -219,7 +220,7 @@ func (w *sharedWorld) attachDeaf(name string) *sharedClient {
 	c := &sharedClient{w: w, name: name, conn: near, cancel: cancel, done: make(chan error, 1)}
 	w.clients = append(w.clients, c)
 	go func() {
-		c.done <- w.host.Attach(ctx, "u", name, far)
+		c.done <- w.host.Attach(ctx, "u", name, mcp.Legacy, far)
 		close(c.done)
 	}()
 	return c

@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/mcp"
 )
 
 func TestSharedInitializeIsAnsweredFromTheFirst(t *testing.T) {
@@ -367,7 +368,7 @@ func TestSharedForcedByContext(t *testing.T) {
 		ctx, cancel := context.WithCancel(context.Background())
 		cancel()
 		_, far := jsonrpc.Pipe()
-		if err := w.host.Attach(ctx, "u", "d", far); !errors.Is(err, context.Canceled) {
+		if err := w.host.Attach(ctx, "u", "d", mcp.Legacy, far); !errors.Is(err, context.Canceled) {
 			t.Errorf("Attach returned %v", err)
 		}
 	})

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/mcp"
 )
 
 func TestD48_DiesBeforeItAnswersInitialize(t *testing.T) {
@@ -122,7 +123,7 @@ func TestD48_CrashLoop(t *testing.T) {
 
 // claimOf goes through one round of a claim as Attach does.
 func claimOf(h *Host, how outcome, life time.Duration) (started bool) {
-	cl, wait := h.attach(claimID{"u", "k"})
+	cl, wait := h.attach(claimID{"u", "k", mcp.Legacy})
 	defer h.detach(cl)
 	if wait == nil {
 		h.ended(cl, how, "exit status 1", life)
@@ -173,11 +174,11 @@ func TestBackOffGrowsAndOthersAreUnaffected(t *testing.T) {
 				time.Sleep(100 * time.Millisecond)
 			}
 		}
-		cl := h.claims[claimID{"u", "k"}]
+		cl := h.claims[claimID{"u", "k", mcp.Legacy}]
 		if wait := time.Until(cl.next); wait < 14*time.Second || wait > 46*time.Second {
 			t.Errorf("waits %v after 20 failures", wait)
 		}
-		if _, wait := h.attach(claimID{"u", "other"}); wait != nil {
+		if _, wait := h.attach(claimID{"u", "other", mcp.Legacy}); wait != nil {
 			t.Error("one client's bad luck is another's")
 		}
 	})

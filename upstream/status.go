@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"slices"
 	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/mcp"
 )
 
 // A State is what a claim's newest process does.
@@ -24,6 +26,8 @@ const (
 type Status struct {
 	Upstream string
 	Key      string
+	Era      mcp.Era   // of the claim
+	Speaks   []mcp.Era // the upstream, as far as is known
 	State    State
 	Failures int       // ends in a row that count against it
 	Next     time.Time // no start before; zero for any time
@@ -36,16 +40,21 @@ type Status struct {
 	Stderr   []string // its last lines
 }
 
-// Status returns the claims that are in use or remembered, by upstream and key.
+// Status returns the claims that are in use or remembered, by upstream, key and
+// era.
 func (h *Host) Status() []Status {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	all := make([]Status, 0, len(h.claims))
 	for _, cl := range h.claims {
-		all = append(all, cl.status())
+		st := cl.status()
+		if e := h.eras[cl.id.upstream]; e != nil {
+			st.Speaks = e.known()
+		}
+		all = append(all, st)
 	}
 	slices.SortFunc(all, func(a, b Status) int {
-		return cmp.Or(cmp.Compare(a.Upstream, b.Upstream), cmp.Compare(a.Key, b.Key))
+		return cmp.Or(cmp.Compare(a.Upstream, b.Upstream), cmp.Compare(a.Key, b.Key), cmp.Compare(a.Era, b.Era))
 	})
 	return all
 }
@@ -53,7 +62,8 @@ func (h *Host) Status() []Status {
 // status returns the status of cl, for which Host.mu is held.
 func (cl *claim) status() Status {
 	st := cl.last
-	st.Upstream, st.Key, st.Failures, st.Next = cl.id.upstream, cl.id.key, cl.inARow(), cl.next
+	st.Upstream, st.Key, st.Era = cl.id.upstream, cl.id.key, cl.id.era
+	st.Failures, st.Next = cl.inARow(), cl.next
 	switch {
 	case cl.inARow() >= crashLoop:
 		st.State = StateCrashLoop

@@ -3,6 +3,7 @@ package upstream
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"io"
 	"log/slog"
 	"slices"
@@ -22,7 +23,8 @@ const (
 // A stderrLog brings what a process writes to stderr into the log, and keeps the
 // last lines for whoever asks why it died. The zero value but for log is ready.
 type stderrLog struct {
-	log *slog.Logger
+	log   *slog.Logger
+	quiet func() bool // it is of no interest
 
 	mu   sync.Mutex // guards last
 	last []string
@@ -35,7 +37,7 @@ func (l *stderrLog) readFrom(r io.Reader) {
 	dropped := 0
 	tell := func() {
 		if dropped > 0 {
-			l.log.Info("upstream stderr: lines dropped", "dropped", dropped)
+			l.log.Log(context.Background(), l.level(), "upstream stderr: lines dropped", "dropped", dropped)
 		}
 		dropped = 0
 	}
@@ -46,7 +48,7 @@ func (l *stderrLog) readFrom(r io.Reader) {
 			l.keep(text)
 			if limit.Allow() {
 				tell()
-				l.log.Info("upstream stderr", "line", text)
+				l.log.Log(context.Background(), l.level(), "upstream stderr", "line", text)
 			} else {
 				dropped++
 			}
@@ -58,6 +60,13 @@ func (l *stderrLog) readFrom(r io.Reader) {
 			return
 		}
 	}
+}
+
+func (l *stderrLog) level() slog.Level {
+	if l.quiet() {
+		return slog.LevelDebug
+	}
+	return slog.LevelInfo
 }
 
 func clean(line []byte) string {

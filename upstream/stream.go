@@ -5,11 +5,13 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/mcp"
 )
 
 // Causes of an end, as the error that clients see has them. Beside these stand
@@ -24,15 +26,16 @@ const (
 	causeHostStopped  = "host stopped"
 	causeChanged      = "upstream changed"
 	causeLost         = "connection lost" // of a remote server that does not say more
+	causeWrongEra     = "wrong era"       // and nobody translates
 )
 
 // A stream is one Conn attached to one server of its own.
 type stream struct {
 	// Static after construction.
-	ctx    context.Context // done: the stop is forced. It bounds the stream's life
-	host   *Host
-	claim  *claim
-	up     *Upstream
+	ctx   context.Context // done: the stop is forced. It bounds the stream's life
+	host  *Host
+	claim *claim
+	attachment
 	c      jsonrpc.Conn
 	log    *slog.Logger
 	server server
@@ -48,16 +51,34 @@ type stream struct {
 	unusable atomic.Int64               // messages of the server that were none
 }
 
-func newStream(ctx context.Context, h *Host, cl *claim, up *Upstream, c jsonrpc.Conn, log *slog.Logger) *stream {
-	s := &stream{ctx: ctx, host: h, claim: cl, up: up, c: c, log: log, began: time.Now(), ended: make(chan struct{})}
-	s.flight.guess = !up.Shared && !up.Relates
-	if up.Command != nil {
-		s.server = newLocal(h, up.Command, &s.wg, s.log, s.end)
-	} else {
-		s.server = newRemote(ctx, up, &s.wg)
+func newStream(ctx context.Context, h *Host, cl *claim, a attachment, c jsonrpc.Conn, log *slog.Logger) *stream {
+	s := &stream{ctx: ctx, host: h, claim: cl, attachment: a, c: c, log: log, began: time.Now(), ended: make(chan struct{})}
+	together := a.up.together(a.id.era)
+	s.flight.modern, s.flight.discovers = a.id.era == mcp.Modern, a.id.era == mcp.Modern && together
+	s.flight.guess = !s.flight.modern && !together && !a.up.Relates
+	switch {
+	case a.up.Command != nil:
+		s.server = newLocal(s)
+	case s.flight.modern:
+		s.server = newRemote(ctx, s.dialModern, &s.wg)
+	default:
+		s.server = newRemote(ctx, a.up.Dial, &s.wg)
 	}
 	return s
 }
+
+// dialModern is the start of a remote server that is not asked for a handshake.
+func (s *stream) dialModern(ctx context.Context) (jsonrpc.Conn, error) {
+	c, err := s.up.DialModern(ctx)
+	if err == nil && !s.flight.discovers {
+		s.flight.begun()
+	}
+	return c, err
+}
+
+// onTrial reports whether nobody knows yet that the server speaks this era, so
+// that its end would be no failure.
+func (s *stream) onTrial() bool { return s.trial != nil && s.trial() }
 
 // serve runs the stream to its end. Its server has just been started.
 func (s *stream) serve() error {
@@ -101,9 +122,12 @@ func (s *stream) readServer() {
 		var err error
 		batch, err = s.server.recv(batch[:0])
 		for _, m := range batch {
-			if s.flight.up(m) {
-				s.stopStartTimer()
+			if n := s.flight.up(m); n != nothing {
+				s.heardFirst(n)
 			}
+		}
+		if s.flight.modern {
+			batch = s.withoutRequests(batch)
 		}
 		bad, unusable := errors.AsType[*jsonrpc.InvalidError](err)
 		if unusable {
@@ -124,8 +148,53 @@ func (s *stream) readServer() {
 	}
 }
 
+// heardFirst acts on the answer that tells whether the server speaks this era.
+func (s *stream) heardFirst(n news) {
+	switch {
+	case n == refusal:
+		if s.otherEra() { // before the client hears of the refusal
+			s.end(jsonrpc.CauseOtherEra, nil)
+		}
+		return
+	case n == greeting:
+		s.eras.greeted()
+	}
+	s.stopStartTimer()
+}
+
+// otherEra reports whether the server took no initialize because it speaks the
+// modern era alone. It may take as long as a probe.
+func (s *stream) otherEra() bool {
+	if closed(s.ended) || s.id.era == mcp.Modern || s.up.only() != "" || s.eras.both() {
+		return false
+	}
+	modern, err := s.host.speaksModern(s.ended, s.target)
+	if err != nil {
+		return false
+	}
+	if s.eras.snubbed(modern) {
+		s.log.Info("upstream speaks the modern era only")
+	}
+	return modern
+}
+
+// withoutRequests takes out what no server of the modern era may send (2026-07-28
+// basic/transports). It is not answered: a client may not do that either.
+func (s *stream) withoutRequests(batch []*jsonrpc.Message) []*jsonrpc.Message {
+	return slices.DeleteFunc(batch, func(m *jsonrpc.Message) bool {
+		if m.IsRequest() {
+			s.log.Debug("modern upstream sent a request", "method", m.Method)
+		}
+		return m.IsRequest()
+	})
+}
+
 // lost ends the stream because its server has ended.
 func (s *stream) lost(err error) {
+	if s.flight.snubbed() && s.otherEra() {
+		s.end(jsonrpc.CauseOtherEra, nil)
+		return
+	}
 	cause := causeLost
 	if end, ok := errors.AsType[*jsonrpc.ClosedError](err); ok {
 		cause, err = end.Cause, end.Err
@@ -142,14 +211,14 @@ func (s *stream) unusableMessage(bad *jsonrpc.InvalidError) *jsonrpc.Message {
 	if !bad.Reply || bad.ID.IsZero() {
 		return nil
 	}
-	id, ok, first := s.flight.settle(bad.ID)
+	id, ok, n := s.flight.settle(bad.ID)
 	if !ok {
 		return nil
 	}
-	if first {
-		s.stopStartTimer()
+	if n != nothing {
+		s.heardFirst(n)
 	}
-	return jsonrpc.NewError(id, jsonrpc.InvalidResponse(s.claim.id.upstream, bad.Reason))
+	return jsonrpc.NewError(id, jsonrpc.InvalidResponse(s.name, bad.Reason))
 }
 
 func (s *stream) stopStartTimer() {
@@ -167,7 +236,7 @@ func (s *stream) end(cause string, err error) {
 		s.stopStartTimer()
 		e := s.ending(cause, err)
 		inARow := s.host.ended(s.claim, e.outcome, e.cause, e.life)
-		if e.outcome == intended {
+		if e.outcome == intended || e.outcome == tried {
 			s.server.finish(s.flight.farewell())
 		} else {
 			s.server.abort()
@@ -178,6 +247,9 @@ func (s *stream) end(cause string, err error) {
 		s.tell(e, inARow)
 	})
 }
+
+// errTried is the end of a server that has not said that it speaks the era.
+var errTried = errors.New("it does not speak this era")
 
 // An ending is what there is to say about the end of a stream.
 type ending struct {
@@ -191,7 +263,7 @@ type ending struct {
 func (s *stream) ending(cause string, err error) ending {
 	inFlight, sent, answered, refused := s.flight.state()
 	e := ending{err: err, cause: cause, inFlight: inFlight, life: time.Since(s.began)}
-	closed := &jsonrpc.ClosedError{Cause: cause, Delivered: sent || answered, Err: err}
+	closed := &jsonrpc.ClosedError{Cause: cause, Delivered: answered || sent && !s.flight.modern, Err: err}
 	switch {
 	case cause == "" && refused: // and so the proxy hung up
 		e.outcome, e.cause = startFailed, causeRefused
@@ -199,6 +271,10 @@ func (s *stream) ending(cause string, err error) ending {
 	case cause == "":
 		return e
 	case cause == causeHostStopped, cause == causeChanged:
+	case cause == jsonrpc.CauseOtherEra:
+		e.outcome, closed.Delivered = tried, false
+	case s.onTrial():
+		e.outcome, closed.Err = tried, errTried
 	case answered:
 		e.outcome = died
 	default:
@@ -217,7 +293,7 @@ func (s *stream) tell(e ending, inARow int) {
 	if n := s.unusable.Load(); n > 0 {
 		log = log.With("unusable", n)
 	}
-	if e.outcome == intended {
+	if e.outcome == intended || e.outcome == tried {
 		log.Debug("upstream stopped")
 		return
 	}

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/mcp"
 )
 
 // recording makes a command keep what it reads, and returns how to get it.
@@ -435,10 +436,10 @@ func TestAttachAfterTheEnd(t *testing.T) {
 	cancel()
 	_, far := jsonrpc.Pipe()
 	var closed *jsonrpc.ClosedError
-	if err := r.host.Attach(ctx, "fake", "k", far); !errors.As(err, &closed) || closed.Delivered {
+	if err := r.host.Attach(ctx, "fake", "k", mcp.Legacy, far); !errors.As(err, &closed) || closed.Delivered {
 		t.Error(err)
 	}
-	if err := r.host.Attach(t.Context(), "other", "k", far); !errors.As(err, &closed) || closed.Cause != "start failed" {
+	if err := r.host.Attach(t.Context(), "other", "k", mcp.Legacy, far); !errors.As(err, &closed) || closed.Cause != "start failed" {
 		t.Error(err)
 	}
 }

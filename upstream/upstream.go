@@ -6,10 +6,11 @@ import (
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/mcp"
 )
 
 // An Upstream is one server that a Host offers: a Command that it runs, or a
-// remote one that Dial reaches. One of the two is needed.
+// remote one that Dial and DialModern reach. One of the two is needed.
 type Upstream struct {
 	Command *Command
 
@@ -19,20 +20,34 @@ type Upstream struct {
 	// was sent before, and returns when nothing is left of the session.
 	Dial func(ctx context.Context) (jsonrpc.Conn, error)
 
-	// Relates is whether the Conn that Dial returns knows to which request a
+	// DialModern is Dial for the modern era. The Conn is one stream of it, which
+	// begins without a handshake: the host tells it what to cancel, and gets
+	// answers and notifications from it. Nil with Command.
+	DialModern func(ctx context.Context) (jsonrpc.Conn, error)
+
+	// Probe asks a remote server whether it speaks modern. An error means that
+	// it could not be told. Nil with Command.
+	Probe func(ctx context.Context) (bool, error)
+
+	// Era is the one to speak with the server; "" finds out. A remote server
+	// without DialModern and Probe is legacy.
+	Era mcp.Era
+
+	// Relates is whether a Conn that is dialled knows to which request a
 	// message belongs, and sets its Related. HTTP does. With others the host
-	// guesses, unless the upstream is shared.
+	// guesses in the legacy era, unless the upstream is shared; in the modern
+	// one all streams share a Conn, as they share a process.
 	Relates bool
 
 	// Shared is whether all keys share one process or session; else each has
-	// its own.
+	// its own. In the modern era it makes no difference.
 	Shared bool
 
 	// Roots are the URIs that answer a shared server's roots/list outside of
 	// any call; nil refuses it.
 	Roots []string
 
-	StartTimeout time.Duration // for the answer to initialize; zero means 30 s
+	StartTimeout time.Duration // for the answer to initialize, or to server/discover; zero means 30 s
 }
 
 // startCause is what clients hear of a start that failed because of cause: how a
@@ -45,3 +60,11 @@ func (u *Upstream) startCause(cause string) string {
 }
 
 func (u *Upstream) startTimeout() time.Duration { return cmp.Or(u.StartTimeout, 30*time.Second) }
+
+// together reports whether streams of an era have one server.
+func (u *Upstream) together(era mcp.Era) bool {
+	if era == mcp.Modern {
+		return u.Command != nil || !u.Relates
+	}
+	return u.Shared
+}

@@ -1,0 +1,141 @@
+package upstream
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/mcp"
+)
+
+// probeTime is how long a process may be silent when it is asked whether it speaks
+// modern. Then it does not.
+const probeTime = 5 * time.Second
+
+// discoverParams is what server/discover is asked with.
+const discoverParams = `{"_meta":{"` + mcp.KeyVersion + `":"2026-07-28","` +
+	mcp.KeyClientInfo + `":{"name":"mcp-proxy","version":"1"},"` + mcp.KeyCapabilities + `":{}}}`
+
+// probe asks an upstream whether it speaks modern. A process that does is kept: it
+// is the modern server from then on. One that does not is thrown away, since some
+// do not survive a request before initialize.
+func (h *Host) probe(t target) (bool, error) {
+	sh, ctx, err := h.beginProbe(t)
+	if err != nil {
+		return false, err
+	}
+	if sh == nil {
+		ctx, cancel := context.WithTimeout(ctx, t.up.startTimeout())
+		defer cancel()
+		return t.up.Probe(ctx)
+	}
+	<-sh.modern.decided
+	return sh.modern.modern, sh.modern.err
+}
+
+// beginProbe starts a process on trial; nil for a remote server, which is to be
+// asked until ctx is done.
+func (h *Host) beginProbe(t target) (sh *shared, ctx context.Context, err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.shared.stopped {
+		return nil, nil, errStops
+	}
+	h.forcedLocked()
+	if t.up.Command == nil {
+		return nil, h.shared.probing, nil
+	}
+	sh, start := h.newSharedLocked(t, claimID{t.name, sharedKey, mcp.Modern}, true)
+	start()
+	return sh, nil, nil
+}
+
+// discover makes the first call of the modern era.
+func (sh *shared) discover() {
+	n := sh.mintLocked(&sharedCall{method: "server/discover", then: sh.discovered})
+	sh.queue = append(sh.queue, outgoing{
+		m: jsonrpc.NewRequest(jsonrpc.IntID(n), "server/discover", []byte(discoverParams)), call: sh.calls[n]})
+	if sh.modern.trial.Load() {
+		sh.modern.silence = time.AfterFunc(probeTime, func() { sh.decide(false, nil) })
+	}
+}
+
+// discovered handles the answer to the first call.
+func (sh *shared) discovered(answer *jsonrpc.Message) {
+	m := sh.modern
+	switch {
+	case !m.pinned && !discoversModern(answer) && m.trial.Load():
+		sh.decide(false, nil)
+	case !m.pinned && !discoversModern(answer): // it was another when this was learned
+		m.eras.forget()
+		sh.mu.Lock()
+		defer sh.mu.Unlock()
+		sh.retireLocked(jsonrpc.CauseOtherEra)
+	default:
+		sh.decide(true, nil)
+		sh.mu.Lock()
+		defer sh.mu.Unlock()
+		sh.welcome = noResult
+		sh.queue = append(sh.queue, sh.held...)
+		sh.held = nil
+		sh.idleLocked()
+		sh.wake.Broadcast()
+	}
+}
+
+// discoversModern reports whether an answer to server/discover names a modern
+// version that we speak, as a result or as what is supported instead. All else is
+// no sign of the era (2026-07-28 basic/transports/stdio).
+func discoversModern(answer *jsonrpc.Message) bool {
+	versions := member(answer.Result, "supportedVersions")
+	if answer.Error != nil {
+		var e struct {
+			Code int             `json:"code"`
+			Data json.RawMessage `json:"data"`
+		}
+		if json.Unmarshal(answer.Error, &e) != nil || e.Code != mcp.CodeUnsupportedVersion {
+			return false
+		}
+		versions = member(e.Data, "supported")
+	}
+	var offered []string
+	return json.Unmarshal([]byte(versions), &offered) == nil &&
+		slices.ContainsFunc(offered, func(v string) bool { return slices.Contains(mcp.ModernVersions, v) })
+}
+
+// decide ends a trial; the first decision counts. A server that is not modern, or
+// does not say so, is thrown away.
+func (sh *shared) decide(modern bool, err error) {
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	m := sh.modern
+	if !m.trial.Load() || closed(m.decided) {
+		return
+	}
+	m.silence.Stop()
+	m.modern, m.err = modern, err
+	if modern {
+		m.trial.Store(false)
+	} else {
+		sh.retireLocked(causeWrongEra)
+	}
+	close(m.decided)
+}
+
+// modernEnded draws conclusions from the end of the session: a server on trial that
+// exits is not modern, and one that was believed to be is not any more.
+func (sh *shared) modernEnded(err error) {
+	if errors.Is(err, errTried) {
+		err = nil
+	}
+	sh.decide(false, err)
+	sh.mu.Lock()
+	forget := sh.welcome == nil && !sh.modern.pinned && !sh.closing
+	sh.mu.Unlock()
+	if forget {
+		sh.modern.eras.forget()
+	}
+}
