@@ -51,8 +51,14 @@ func (b *inbox) Recv() (*jsonrpc.Message, error) {
 	}
 }
 
-// put brings something to Recv. It reports whether anybody still receives.
+// put brings something to Recv. It reports whether anybody still receives: after
+// the end nobody does, though there be room.
 func (b *inbox) put(r received) bool {
+	select {
+	case <-b.ended:
+		return false
+	default:
+	}
 	select {
 	case b.in <- r:
 		return true

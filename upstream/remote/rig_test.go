@@ -200,7 +200,12 @@ func sseResult(m *jsonrpc.Message, result string) string {
 // server returns a Server for url that logs to the test's end.
 func server(t *testing.T, url string) (*Server, *logs) {
 	l := &logs{}
-	return &Server{Name: "up", URL: url, Log: slog.New(slog.NewTextHandler(l, &slog.HandlerOptions{Level: slog.LevelInfo}))}, l
+	return &Server{Name: "up", URL: url, Log: newLog(l)}, l
+}
+
+// newLog returns a logger to l, without what is for Debug.
+func newLog(l *logs) *slog.Logger {
+	return slog.New(slog.NewTextHandler(l, &slog.HandlerOptions{Level: slog.LevelInfo}))
 }
 
 // logs is what was logged.

@@ -137,10 +137,10 @@ func clip(text string) string {
 // learnFor sees to it that the tool that m calls is known, if that can be had. It
 // returns the round of what is known.
 func (s *Server) learnFor(ctx context.Context, m *jsonrpc.Message) (round int) {
-	if m.Method != methodToolsCall {
+	name, ok := jsonrpc.Unquote(member(m.Params, "name"))
+	if m.Method != methodToolsCall || !ok {
 		return 0
 	}
-	name, _ := jsonrpc.Unquote(member(m.Params, "name"))
 	t := &s.tools
 	t.mu.Lock()
 	_, known := t.known[name]
