@@ -18,6 +18,7 @@ import (
 	"github.com/rogpeppe/go-internal/txtar"
 
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/mcp"
 )
 
 var update = flag.Bool("update", false, "rewrite what peers get in testdata/*.txtar")
@@ -68,9 +69,10 @@ func converse(t *testing.T, archive *txtar.Archive) {
 		w.hands = map[string]func(*peer, *jsonrpc.Message){}
 		for i := range archive.Files {
 			f := &archive.Files[i]
-			if got := c.step(f.Name, lines(string(f.Data))); got != nil && *update {
-				f.Data = []byte(strings.Join(append(got, ""), "\n"))
-			} else if want := written(lines(string(f.Data))); got != nil && !slices.Equal(got, want) {
+			body := lines(long.Replace(string(f.Data)))
+			if got := c.step(f.Name, body); got != nil && *update {
+				f.Data = []byte(short.Replace(strings.Join(append(got, ""), "\n")))
+			} else if want := written(body); got != nil && !slices.Equal(got, want) {
 				t.Errorf("%s (step %d)\n got:\n%s\nwant:\n%s", f.Name, i+1, strings.Join(got, "\n"), strings.Join(want, "\n"))
 			}
 		}
@@ -225,8 +227,10 @@ func (c *conversation) script(upstream string, body []string) {
 		c.offers[upstream][key] = value
 	}
 	c.hands[upstream] = c.scripted(upstream)
-	for _, p := range c.conns[upstream] {
-		p.handle(c.hands[upstream])
+	for _, era := range []mcp.Era{mcp.Legacy, mcp.Modern} {
+		for _, p := range c.conns[stream(upstream, era)] {
+			p.handle(c.hands[upstream])
+		}
 	}
 }
 
@@ -262,6 +266,21 @@ func lines(text string) []string {
 	}
 	return found
 }
+
+// The members of _meta that claim the modern era, of a client and of the proxy
+// itself, have short names in archives.
+var long, short = func() (*strings.Replacer, *strings.Replacer) {
+	const version, capabilities = `"io.modelcontextprotocol/protocolVersion":"2026-07-28",`, `"io.modelcontextprotocol/clientCapabilities":{`
+	names := []string{
+		"$modern", version + capabilities + `}`,
+		"$tasks", version + capabilities + `"extensions":{"io.modelcontextprotocol/tasks":{}}}`,
+		"$own", version + `"io.modelcontextprotocol/clientInfo":{"name":"mcp-proxy","version":"1"},` + capabilities + `}`,
+		"$id", `"io.modelcontextprotocol/subscriptionId"`,
+	}
+	back := slices.Clone(names)
+	slices.Reverse(back)
+	return strings.NewReplacer(names...), strings.NewReplacer(back...)
+}()
 
 // written returns messages with the members of the envelope in the order in which
 // they are written.

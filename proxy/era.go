@@ -71,6 +71,10 @@ func init() { // not a literal: the handlers refer to the table
 		"prompts/get":              (*session).getPrompt,
 		"completion/complete":      (*session).complete,
 		"resources/read":           (*session).byURI,
+		"server/discover":          (*session).discover,
+		"tasks/get":                (*session).byModernTask,
+		"tasks/update":             (*session).byModernTask,
+		"tasks/cancel":             (*session).byModernTask,
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/mcp"
 )
 
 // fanOut runs ask for each upstream that want accepts, all at once, and waits
@@ -45,40 +46,61 @@ func ownFailure(err *jsonrpc.Error) *failure {
 	return &failure{wire: err.Raw(), cause: cause}
 }
 
-// pages asks one upstream for a list of any kind, following its cursors, and
-// returns all elements and what else the first page said. It starts the upstream
-// if need be. The meta is that of the client's request, nil for none.
-func (l *leg) pages(ctx context.Context, method, list string, meta json.RawMessage) ([]json.RawMessage, []member, *failure) {
-	var elements []json.RawMessage
-	var rest []member
+// A collection is a list of one upstream, all pages of it.
+type collection struct {
+	elements []json.RawMessage
+	rest     []member // what else the first page said
+	caching  cachings // of the pages; modern era only
+}
+
+// pages asks one upstream for a list of any kind, following its cursors. It starts
+// the upstream if need be. The meta is that of the client's request, nil for none.
+func (l *leg) pages(ctx context.Context, method, list string, meta json.RawMessage) (found collection, _ *failure) {
+	if l.era == mcp.Modern && meta == nil {
+		meta = l.s.ownMeta()
+	}
 	var cursor json.RawMessage
 	size := 0
 	for page := range maxPages {
 		answer, err := l.ask(ctx, method, listParams(meta, cursor))
 		if err != nil {
-			return nil, nil, ownFailure(jsonrpc.TimedOut(l.up.Name))
+			return found, ownFailure(jsonrpc.TimedOut(l.up.Name))
 		}
 		if answer.Error != nil {
 			code, _ := jsonrpc.Member(answer.Error, "code")
-			return nil, nil, &failure{answer.Error, "error response", string(code) == noMethod}
+			return found, &failure{answer.Error, "error response", string(code) == noMethod}
 		}
 		p, err := parsePage(list, answer.Result)
 		if size += len(answer.Result); size > l.s.p.queueBytes() {
 			err = errors.New("too long")
 		}
 		if err != nil {
-			return nil, nil, ownFailure(jsonrpc.InvalidResponse(l.up.Name, "unusable list"))
+			return found, ownFailure(jsonrpc.InvalidResponse(l.up.Name, "unusable list"))
 		}
-		elements = append(elements, p.elements...)
-		if page == 0 {
-			rest = p.rest
+		found.add(l.era, p, page == 0)
+		if p.cursor == nil {
+			return found, nil
 		}
-		if p.cursor == nil || cursor != nil && string(p.cursor) == string(cursor) {
+		if cursor != nil && string(p.cursor) == string(cursor) {
 			break
 		}
 		cursor = p.cursor
 	}
-	return elements, rest, nil
+	found.caching.partial() // it goes on
+	return found, nil
+}
+
+// add appends a page.
+func (c *collection) add(era mcp.Era, p page, first bool) {
+	c.elements = append(c.elements, p.elements...)
+	if era == mcp.Modern {
+		var caching caching
+		caching, p.rest = takeCaching(p.rest)
+		c.caching.add(caching)
+	}
+	if first {
+		c.rest = p.rest
+	}
 }
 
 // listParams are those of a request for one page. Of what the client said only

@@ -152,14 +152,7 @@ func (l *leg) initialized(a *attempt, answer *jsonrpc.Message) {
 		}
 		return
 	}
-	info := serverInfo{result: answer.Result, capabilities: make(map[string]json.RawMessage)}
-	capabilities, err := jsonrpc.Member(answer.Result, "capabilities")
-	if err == nil && capabilities != nil {
-		err = jsonrpc.Each(capabilities, func(k string, v json.RawMessage) { info.capabilities[k] = v })
-	}
-	if err != nil {
-		l.log.Warn("unusable capabilities from upstream", "err", err)
-	}
+	info := l.infoOf(answer.Result)
 	l.s.mu.Lock()
 	l.info, l.deaf, l.missed = info, false, false
 	first := []*jsonrpc.Message{jsonrpc.NewNotification("notifications/initialized", nil)}
@@ -167,6 +160,19 @@ func (l *leg) initialized(a *attempt, answer *jsonrpc.Message) {
 	announced := l.announced // now: the client's next list, which waits for this, ends it
 	l.s.mu.Unlock()
 	l.s.wg.Go(func() { l.returned(a, announced) })
+}
+
+// infoOf reads what an upstream says of itself, in whatever era.
+func (l *leg) infoOf(result json.RawMessage) serverInfo {
+	info := serverInfo{result: result, capabilities: make(map[string]json.RawMessage)}
+	capabilities, err := jsonrpc.Member(result, "capabilities")
+	if err == nil && capabilities != nil {
+		err = jsonrpc.Each(capabilities, func(k string, v json.RawMessage) { info.capabilities[k] = v })
+	}
+	if err != nil {
+		l.log.Warn("unusable capabilities from upstream", "err", err)
+	}
+	return info
 }
 
 // replayLocked returns the requests that bring a restarted upstream to where the
@@ -233,28 +239,51 @@ func (s *session) welcome(version string) json.RawMessage {
 	if l := s.lineup.only(); l != nil && l.info.result != nil {
 		return own(l.info.result, version)
 	}
-	capabilities, missing := json.RawMessage(`{}`), !s.lineup.complete
+	in := s.lineup.introduce(func(l *leg) json.RawMessage { return l.info.result })
+	result := append([]byte(`{"protocolVersion":`), jsonrpc.Quote(version)...)
+	result = append(append(result, `,"capabilities":`...), in.capabilities...)
+	result = append(append(result, `,"serverInfo":`...), s.p.serverInfo()...)
+	if in.instructions != "" {
+		result = append(append(result, `,"instructions":`...), jsonrpc.Quote(in.instructions)...)
+	}
+	return append(result, '}')
+}
+
+// serverInfo is how the proxy calls itself.
+func (p *Proxy) serverInfo() json.RawMessage {
+	return slices.Concat([]byte(`{"name":"mcp-proxy","version":`), jsonrpc.Quote(orDefault(p.Version, "dev")), []byte{'}'})
+}
+
+// An introduction is what upstreams say of themselves, together.
+type introduction struct {
+	capabilities json.RawMessage
+	instructions string // "" for none
+	missing      bool   // not all could say
+}
+
+// introduce sums up what each upstream said, which is nil for one that has not.
+func (v *lineup) introduce(said func(*leg) json.RawMessage) introduction {
+	in := introduction{capabilities: json.RawMessage(`{}`), missing: !v.complete}
 	var instructions []string
-	for _, l := range s.lineup.legs {
-		if l.info.result == nil {
-			missing = true
+	for _, l := range v.legs {
+		result := said(l)
+		if result == nil {
+			in.missing = true
 			continue
 		}
-		offered, _ := jsonrpc.Member(l.info.result, "capabilities")
-		capabilities = union(capabilities, offered)
-		raw, _ := jsonrpc.Member(l.info.result, "instructions")
+		offered, _ := jsonrpc.Member(result, "capabilities")
+		if v.era == mcp.Modern {
+			offered = knownExtensions(offered)
+		}
+		in.capabilities = union(in.capabilities, offered)
+		raw, _ := jsonrpc.Member(result, "instructions")
 		if text, ok := jsonrpc.Unquote(raw); ok && text != "" {
 			instructions = append(instructions, "# "+l.up.Name+"\n\n"+text)
 		}
 	}
-	result := append([]byte(`{"protocolVersion":`), jsonrpc.Quote(version)...)
-	result = append(append(result, `,"capabilities":`...), announce(capabilities, missing)...)
-	result = append(append(result, `,"serverInfo":{"name":"mcp-proxy","version":`...), jsonrpc.Quote(orDefault(s.p.Version, "dev"))...)
-	result = append(result, '}')
-	if len(instructions) > 0 {
-		result = append(append(result, `,"instructions":`...), jsonrpc.Quote(strings.Join(instructions, "\n\n"))...)
-	}
-	return append(result, '}')
+	in.capabilities = announce(in.capabilities, in.missing)
+	in.instructions = strings.Join(instructions, "\n\n")
+	return in
 }
 
 // own is the only upstream's result, in the version of this hop.

@@ -7,8 +7,10 @@ import (
 	"encoding/json"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/mcp"
 )
 
 // A snapshot is a merged list that is handed out by pages.
@@ -23,7 +25,14 @@ type listing struct {
 	offered bool // the upstream has such a list
 	entries []entry
 	rest    []member
+	caching cachings
 	digest  digest
+}
+
+// A pageKey says which list a snapshot is of.
+type pageKey struct {
+	era  mcp.Era
+	kind kind
 }
 
 // list returns the handler that merges one kind of list.
@@ -58,10 +67,12 @@ func readList(params json.RawMessage) (cursor, meta json.RawMessage, err error) 
 // out; if all that could offer anything failed it is an error, never an empty
 // success.
 func (s *session) firstPage(ctx context.Context, c *call, k kind, meta json.RawMessage) {
-	listings, failure := s.listAll(ctx, k, meta)
-	s.mu.Lock()
-	s.shown[k] = true // a failure, too: whoever comes later is a change
-	s.mu.Unlock()
+	listings, caching, failure := s.listAll(ctx, c.era, k, meta)
+	if c.era == mcp.Legacy {
+		s.mu.Lock()
+		s.shown[k] = true // a failure, too: whoever comes later is a change
+		s.mu.Unlock()
+	}
 	if failure != nil {
 		s.settle(c, &jsonrpc.Message{ID: c.id, Error: failure.wire})
 		return
@@ -87,9 +98,15 @@ func (s *session) firstPage(ctx context.Context, c *call, k kind, meta json.RawM
 		}
 	}
 	hash.Sum(snap.digest[:0])
+	if c.era == mcp.Modern {
+		snap.rest = append(snap.rest, caching.members()...)
+	}
 	if s.p.PageSize > 0 {
 		s.mu.Lock()
-		s.pages[k] = snap
+		if s.pages == nil {
+			s.pages = make(map[pageKey]snapshot)
+		}
+		s.pages[pageKey{c.era, k}] = snap
 		s.mu.Unlock()
 	}
 	s.settle(c, jsonrpc.NewResult(c.id, snap.page(k, 0, s.p.PageSize)))
@@ -99,7 +116,7 @@ func (s *session) firstPage(ctx context.Context, c *call, k kind, meta json.RawM
 func (s *session) nextPage(c *call, k kind, raw json.RawMessage) {
 	cursor, _ := jsonrpc.Unquote(raw)
 	s.mu.Lock()
-	snap := s.pages[k]
+	snap := s.pages[pageKey{c.era, k}]
 	s.mu.Unlock()
 	from, ok := parseCursor(cursor, snap.digest)
 	if !ok || from >= len(snap.entries) {
@@ -146,23 +163,25 @@ func parseCursor(cursor string, of digest) (int, bool) {
 }
 
 // listAll returns what each upstream that offers the kind lists, in config
-// order; if not one could list, the first failure. Upstreams that are not known
-// yet have failed.
-func (s *session) listAll(ctx context.Context, k kind, meta json.RawMessage) ([]listing, *failure) {
-	v, asOf := s.wants(k)
+// order, and how all of it may be kept; if not one could list, the first failure.
+// Upstreams that are not known yet have failed.
+func (s *session) listAll(ctx context.Context, era mcp.Era, k kind, meta json.RawMessage) ([]listing, caching, *failure) {
+	v, asOf := s.wants(era, k)
 	found := make([]*listing, len(v.legs))
 	failed := make([]*failure, len(v.legs))
 	v.fanOut(ctx, all, func(ctx context.Context, i int, l *leg) { found[i], failed[i] = l.list(ctx, k, meta) })
 	if ctx.Err() != nil {
-		return nil, nil // cancelled: nobody wants to know
+		return nil, caching{}, nil // cancelled: nobody wants to know
 	}
 	var listings []listing
+	var cs cachings
 	var first *failure
 	offered := false
 	for i, l := range v.legs {
 		if f := failed[i]; f != nil {
 			if !f.unsupported {
 				l.leftOut(kindInfo[k].method, f)
+				cs.partial()
 			}
 			if first == nil || first.unsupported && !f.unsupported {
 				first = f
@@ -173,23 +192,32 @@ func (s *session) listAll(ctx context.Context, k kind, meta json.RawMessage) ([]
 		offered = offered || found[i].offered
 		l.showed(k, found[i].digest, asOf)
 		listings = append(listings, *found[i])
+		if found[i].offered {
+			cs.add(found[i].caching.merged)
+		}
 	}
-	if err := v.unreached(); err != nil && (first == nil || first.unsupported) {
-		first = ownFailure(err)
+	if err := v.unreached(); err != nil {
+		cs.partial()
+		if first == nil || first.unsupported {
+			first = ownFailure(err)
+		}
 	}
 	if first != nil && !offered {
-		return nil, first
+		return nil, caching{}, first
 	}
-	return listings, nil
+	return listings, cs.merged, nil
 }
 
 // wants notes that the client asks for a merged list, and returns whose. What is
-// announced from here on, the client has to ask for again: see showed.
-func (s *session) wants(k kind) (v *lineup, asOf int) {
+// announced from here on, the client has to ask for again: see showed. In the
+// modern era a client hears of changes only if it listens.
+func (s *session) wants(era mcp.Era, k kind) (v *lineup, asOf int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.wanted[k] = true
-	return s.lineup, s.announced
+	if era == mcp.Legacy {
+		s.wanted[k] = true
+	}
+	return s.upstreamsLocked(era), s.announced
 }
 
 // showed notes what of this upstream the client sees in a merged list, which it
@@ -213,18 +241,20 @@ func (l *leg) list(ctx context.Context, k kind, meta json.RawMessage) (*listing,
 	l.s.mu.Lock()
 	version, only := l.version[k], l.s.upstreamsLocked(l.era).only() == l
 	l.s.mu.Unlock()
-	li := &listing{offered: only || l.offers(kindInfo[k].capability)}
-	var elements []json.RawMessage
+	// In the modern era every list can be asked for: what has been discovered by
+	// chance must not change the answer.
+	li := &listing{offered: only || l.era == mcp.Modern || l.offers(kindInfo[k].capability)}
+	var all collection
 	var f *failure
 	if li.offered {
-		elements, li.rest, f = l.pages(ctx, kindInfo[k].method, kindInfo[k].member, meta)
+		all, f = l.pages(ctx, kindInfo[k].method, kindInfo[k].member, meta)
 	}
 	if f != nil && !f.unsupported {
 		return nil, f
 	}
 	var t *table
-	li.entries, t = l.index(k, elements)
-	li.digest = t.digest
+	li.entries, t = l.index(k, all.elements)
+	li.rest, li.caching, li.digest = all.rest, all.caching, t.digest
 	l.keep(k, t, version)
 	return li, f
 }
@@ -234,6 +264,9 @@ func (l *leg) list(ctx context.Context, k kind, meta json.RawMessage) (*listing,
 func (l *leg) keep(k kind, t *table, version int) {
 	l.s.mu.Lock()
 	l.tables[k], l.listed[k] = t, version
+	if l.era == mcp.Modern {
+		l.listedAt[k] = time.Now()
+	}
 	l.s.mu.Unlock()
 	l.s.p.keepTable(tableKey{l.up.Name, k, l.prefix}, t)
 }
@@ -253,8 +286,14 @@ func (v *lineup) refresh(ctx context.Context, want func(*leg) bool, ks ...kind) 
 	})
 }
 
+// stale reports whether what the upstream offers may differ from what is known.
+// In the modern era nobody tells of changes unless a client listens.
 func (l *leg) stale(k kind) bool {
 	l.s.mu.Lock()
 	defer l.s.mu.Unlock()
-	return l.listed[k] != l.version[k]
+	return l.listed[k] != l.version[k] || l.era == mcp.Modern && time.Since(l.listedAt[k]) >= relist
 }
+
+// relist is how often names that nobody knows may make an upstream of the modern
+// era list anew.
+const relist = time.Second

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/mcp"
 )
 
 // callTool routes tools/call by the tool's name. Its params may be long, and are
@@ -17,7 +18,10 @@ func (s *session) callTool(c *call) {
 		s.fail(c, invalidParams(err.Error()))
 		return
 	}
-	if !at[2].IsZero() {
+	switch {
+	case c.era == mcp.Modern && c.tasks:
+		s.whenAnswered(c, func(answer *jsonrpc.Message) { s.modernTaskCreated(c, answer.Result) })
+	case c.era == mcp.Legacy && !at[2].IsZero():
 		s.whenAnswered(c, func(answer *jsonrpc.Message) { s.taskCreated(c, answer.Result) })
 	}
 	c.meta = &at[1]
@@ -189,6 +193,9 @@ func (s *session) toOwnerOf(c *call, raw json.RawMessage) {
 		s.forward(c, l, c.msg.Params)
 		return
 	}
+	if c.era == mcp.Modern && c.method == "resources/read" {
+		s.whenAnswered(c, func(answer *jsonrpc.Message) { unknownToAll(answer, uri) })
+	}
 	if l := v.ownerOf(uri); l != nil {
 		s.forward(c, l, c.msg.Params)
 		return
@@ -201,14 +208,34 @@ func (s *session) toOwnerOf(c *call, raw json.RawMessage) {
 		}
 		candidates := v.withResources()
 		if len(candidates) == 0 {
-			notFound := &jsonrpc.Error{Code: jsonrpc.CodeResourceNotFound, Message: "Resource not found", Data: map[string]string{"uri": uri}}
-			s.fail(c, orDefault(v.unreached(), notFound))
+			s.fail(c, orDefault(v.unreached(), resourceNotFound(c.era, uri)))
 			return
 		}
 		c.others = candidates[1:]
 		s.forward(c, candidates[0], c.msg.Params)
 	})
 }
+
+// resourceNotFound has a code of its own in the legacy era only.
+func resourceNotFound(era mcp.Era, uri string) *jsonrpc.Error {
+	code := jsonrpc.CodeResourceNotFound
+	if era == mcp.Modern {
+		code = jsonrpc.CodeInvalidParams
+	}
+	return &jsonrpc.Error{Code: code, Message: "Resource not found", Data: map[string]string{"uri": uri}}
+}
+
+// unknownToAll makes the last upstream's error that of all: it may be that it has
+// no resources at all, or speaks as the legacy era does.
+func unknownToAll(answer *jsonrpc.Message, uri string) {
+	switch code, _ := jsonrpc.Member(answer.Error, "code"); string(code) {
+	case noMethod, noResource:
+		answer.Error = resourceNotFound(mcp.Modern, uri).Raw()
+	}
+}
+
+// noResource is [jsonrpc.CodeResourceNotFound] as it stands in an error.
+const noResource = "-32002"
 
 // withResources returns the upstreams that may know a resource that they do not
 // list. Those alive come first: they answer at once, and if none of them has it,

@@ -51,7 +51,7 @@ type session struct {
 	level       json.RawMessage         // params of the last logging/setLevel
 	tasks       tasks                   // that upstreams run
 	clientTasks tasks                   // that the client runs, for upstreams
-	pages       [kinds]snapshot         // merged lists that are handed out by pages
+	pages       map[pageKey]snapshot    // merged lists that are handed out by pages
 	wanted      [kinds]bool             // which merged lists the client has asked for
 	shown       [kinds]bool             // which of them it has seen
 	announced   int                     // counts what made the client ask again, see announceLocked

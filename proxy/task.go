@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/mcp"
 )
 
 // maxTasks bounds how many tasks of one client are remembered.
@@ -137,21 +138,15 @@ func (l *leg) taskEnded(id string) {
 
 // byTask forwards a request about a task to the upstream that runs it.
 func (s *session) byTask(c *call) {
-	raw, err := jsonrpc.Member(c.msg.Params, "taskId")
-	id, ok := jsonrpc.Unquote(raw)
-	if err == nil && !ok {
-		err = errMissing("taskId")
-	}
+	id, err := readTaskID(c.msg.Params)
 	if err != nil {
 		s.fail(c, invalidParams(err.Error()))
 		return
 	}
-	l := c.lineup.only()
-	s.mu.Lock()
-	if x := s.tasks.byID[id]; x != nil {
-		l = x.leg
+	l := s.taskOwner(id, mcp.Legacy)
+	if l == nil {
+		l = c.lineup.only()
 	}
-	s.mu.Unlock()
 	if l == nil {
 		s.fail(c, invalidParams("unknown task"))
 		return
@@ -163,6 +158,16 @@ func (s *session) byTask(c *call) {
 		}
 	})
 	s.forward(c, l, c.msg.Params)
+}
+
+// readTaskID reads which task a request is about.
+func readTaskID(params json.RawMessage) (string, error) {
+	raw, err := jsonrpc.Member(params, "taskId")
+	id, ok := jsonrpc.Unquote(raw)
+	if err == nil && !ok {
+		err = errMissing("taskId")
+	}
+	return id, err
 }
 
 // listTasks merges the tasks of all upstreams that have them, on one page.
@@ -190,10 +195,10 @@ func haveTasks(l *leg) bool { return l.declares("tasks") }
 // can, with the first failure.
 func (s *session) mergeTasks(ctx context.Context, c *call, meta json.RawMessage) {
 	v := c.lineup
-	found := make([][]json.RawMessage, len(v.legs))
+	found := make([]collection, len(v.legs))
 	failed := make([]*failure, len(v.legs))
 	v.fanOut(ctx, haveTasks, func(ctx context.Context, i int, l *leg) {
-		found[i], _, failed[i] = l.pages(ctx, c.method, "tasks", meta)
+		found[i], failed[i] = l.pages(ctx, c.method, "tasks", meta)
 	})
 	var merged [][]byte
 	var first *failure
@@ -206,7 +211,7 @@ func (s *session) mergeTasks(ctx context.Context, c *call, meta json.RawMessage)
 		case haveTasks(l):
 			answers++
 		}
-		for _, e := range found[i] {
+		for _, e := range found[i].elements {
 			s.noteTask(l, e)
 			merged = append(merged, e)
 		}
@@ -221,9 +226,7 @@ func (s *session) mergeTasks(ctx context.Context, c *call, meta json.RawMessage)
 // noteTask remembers who runs a task.
 func (s *session) noteTask(l *leg, listed json.RawMessage) {
 	if id, _ := taskState(listed, jsonrpc.Span{}); id != "" {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.tasks.addLocked(&task{id: id, leg: l})
+		s.rememberTask(id, l)
 	}
 }
 

@@ -1,0 +1,107 @@
+package proxy
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+	"sync"
+
+	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/mcp"
+)
+
+// discover asks all upstreams what they are and answers for them together. It
+// holds the client as long as initialize does.
+func (s *session) discover(c *call) {
+	if _, err := findToken(c.msg.Params); err != nil {
+		s.fail(c, invalidParams(err.Error()))
+		return
+	}
+	meta, _ := jsonrpc.Member(c.msg.Params, "_meta") // read before
+	s.work(c, func(ctx context.Context) {
+		var mu sync.Mutex
+		said := make(map[*leg]json.RawMessage)
+		s.startAll(ctx, mcp.Modern, func(l *leg, ctx context.Context) {
+			ctx, cancel := context.WithTimeout(ctx, l.startTimeout())
+			defer cancel()
+			if result := l.discover(ctx, meta); result != nil {
+				mu.Lock()
+				defer mu.Unlock()
+				said[l] = result
+			}
+		})
+		s.settle(c, jsonrpc.NewResult(c.id, s.upstreams(mcp.Modern).discovered(said)))
+	})
+}
+
+// discover asks an upstream what it is and keeps that. It returns nil if there is
+// no answer that can be used.
+func (l *leg) discover(ctx context.Context, meta json.RawMessage) json.RawMessage {
+	answer, err := l.ask(ctx, "server/discover", listParams(meta, nil))
+	if err != nil || answer.Error != nil || answer.Result[0] != '{' {
+		l.log.Debug("upstream cannot say what it is", "method", "server/discover", "err", err)
+		return nil
+	}
+	info := l.infoOf(answer.Result)
+	l.s.mu.Lock()
+	defer l.s.mu.Unlock()
+	l.info = info
+	return answer.Result
+}
+
+// supportedVersions are all that are served here, modern ones first.
+var supportedVersions = func() json.RawMessage {
+	versions, _ := json.Marshal(slices.Concat(mcp.ModernVersions, mcp.LegacyVersions)) // strings always can be
+	return versions
+}()
+
+// discovered is the result of server/discover, of what upstreams said now.
+func (v *lineup) discovered(said map[*leg]json.RawMessage) json.RawMessage {
+	if l := v.only(); l != nil && said[l] != nil {
+		return jsonrpc.Set(said[l], jsonrpc.Value{Key: "supportedVersions", Text: supportedVersions})
+	}
+	in := v.introduce(func(l *leg) json.RawMessage { return said[l] })
+	var cs cachings
+	for _, result := range said {
+		cs.add(cachingOf(result))
+	}
+	if in.missing {
+		cs.partial()
+	}
+	values := []jsonrpc.Value{{Key: "supportedVersions", Text: supportedVersions}, {Key: "capabilities", Text: in.capabilities}}
+	if in.instructions != "" {
+		values = append(values, jsonrpc.Value{Key: "instructions", Text: jsonrpc.Quote(in.instructions)})
+	}
+	for _, m := range cs.merged.members() {
+		values = append(values, jsonrpc.Value{Key: m.key, Text: m.value})
+	}
+	return mcp.SetMeta(jsonrpc.Set(nil, values...), jsonrpc.Value{Key: mcp.KeyServerInfo, Text: v.s.p.serverInfo()})
+}
+
+// knownExtensions returns capabilities without the extensions whose methods could
+// not be routed among several upstreams.
+func knownExtensions(capabilities json.RawMessage) json.RawMessage {
+	extensions, _ := jsonrpc.Member(capabilities, "extensions")
+	if extensions == nil {
+		return capabilities
+	}
+	var known []jsonrpc.Value
+	for _, key := range []string{mcp.ExtensionTasks, mcp.ExtensionUI} {
+		if settings, _ := jsonrpc.Member(extensions, key); settings != nil {
+			known = append(known, jsonrpc.Value{Key: key, Text: settings})
+		}
+	}
+	var kept json.RawMessage
+	if known != nil {
+		kept = jsonrpc.Set(nil, known...)
+	}
+	return jsonrpc.Set(capabilities, jsonrpc.Value{Key: "extensions", Text: kept})
+}
+
+// ownMeta is the _meta of a modern request that is the session's own.
+func (s *session) ownMeta() json.RawMessage {
+	return jsonrpc.Set(nil,
+		jsonrpc.Value{Key: mcp.KeyVersion, Text: jsonrpc.Quote(mcp.ModernVersions[0])},
+		jsonrpc.Value{Key: mcp.KeyClientInfo, Text: s.p.serverInfo()},
+		jsonrpc.Value{Key: mcp.KeyCapabilities, Text: json.RawMessage(`{}`)})
+}

@@ -1,0 +1,121 @@
+package proxy
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+
+	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/mcp"
+)
+
+// errNoTasks is what a client hears that does not declare the tasks extension.
+var errNoTasks = mcp.MissingCapability(json.RawMessage(`{"extensions":{"` + mcp.ExtensionTasks + `":{}}}`))
+
+// byModernTask forwards a request about a task to the upstream that runs it. That
+// of one nobody here remembers, since a session began anew, is found by asking.
+func (s *session) byModernTask(c *call) {
+	id, err := readTaskID(c.msg.Params)
+	switch l := c.lineup.only(); {
+	case !c.tasks:
+		s.fail(c, errNoTasks)
+		return
+	case err != nil:
+		s.fail(c, invalidParams(err.Error()))
+		return
+	case l != nil:
+		s.forward(c, l, c.msg.Params)
+		return
+	}
+	if l := s.taskOwner(id, mcp.Modern); l != nil {
+		s.forward(c, l, c.msg.Params)
+		return
+	}
+	s.work(c, func(ctx context.Context) { s.findTask(ctx, c, id) })
+}
+
+// taskOwner returns the upstream that runs a task; nil if it is not known.
+func (s *session) taskOwner(id string, era mcp.Era) *leg {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if x := s.tasks.byID[id]; x != nil && x.leg.era == era {
+		return x.leg
+	}
+	return nil
+}
+
+// findTask asks those upstreams that may run the task, in turn, and remembers who
+// knew it.
+func (s *session) findTask(ctx context.Context, c *call, id string) {
+	candidates := c.lineup.withTasks(ctx)
+	if len(candidates) == 0 {
+		s.fail(c, orDefault(c.lineup.unreached(), invalidParams("unknown task")))
+		return
+	}
+	c.others = candidates[1:]
+	s.whenAnswered(c, func(answer *jsonrpc.Message) {
+		if r := c.request; answer.Error == nil && r != nil {
+			s.rememberTask(id, r.leg)
+		}
+	})
+	s.forward(c, candidates[0], c.msg.Params)
+}
+
+func (s *session) rememberTask(id string, l *leg) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.tasks.addLocked(&task{id: id, leg: l})
+}
+
+// withTasks returns the upstreams that declare the tasks extension, after asking
+// those that have not said yet. One that cannot say now comes last: if none of the
+// others knows the task, its state is what the client should hear.
+func (v *lineup) withTasks(ctx context.Context) []*leg {
+	meta := v.s.ownMeta()
+	v.fanOut(ctx, (*leg).unknown, func(ctx context.Context, _ int, l *leg) { l.discover(ctx, meta) })
+	var known, others []*leg
+	for _, l := range v.legs {
+		switch {
+		case l.unknown():
+			others = append(others, l)
+		case l.declaresTasks():
+			known = append(known, l)
+		}
+	}
+	slices.SortStableFunc(known, func(a, b *leg) int { return aliveFirst(a) - aliveFirst(b) })
+	return append(known, others...)
+}
+
+func aliveFirst(l *leg) int {
+	if l.alive() {
+		return 0
+	}
+	return 1
+}
+
+// unknown reports whether the upstream has never said what it is.
+func (l *leg) unknown() bool {
+	l.s.mu.Lock()
+	defer l.s.mu.Unlock()
+	return l.info.result == nil
+}
+
+func (l *leg) declaresTasks() bool {
+	l.s.mu.Lock()
+	defer l.s.mu.Unlock()
+	tasks, _ := jsonrpc.Member(l.info.capabilities["extensions"], mcp.ExtensionTasks)
+	return tasks != nil
+}
+
+// modernTaskCreated remembers who runs the task that a call has become. It has no
+// progress token: the extension has no progress on tasks.
+func (s *session) modernTaskCreated(c *call, result json.RawMessage) {
+	var at [2]jsonrpc.Span
+	if c.request == nil || jsonrpc.Find(result, jsonrpc.Span{}, at[:], "resultType", "taskId") != nil {
+		return
+	}
+	kind, _ := jsonrpc.Unquote(at[0].Of(result))
+	if id, ok := jsonrpc.Unquote(at[1].Of(result)); ok && kind == "task" {
+		s.rememberTask(id, c.request.leg)
+	}
+}
