@@ -280,7 +280,7 @@ func (s *search) add(name, kind json.RawMessage, here place) {
 	typ, _ := jsonrpc.Unquote(kind)
 	m := Mirror{Header: "Mcp-Param-" + header, Path: here.path, Type: typ}
 	switch {
-	case !ok || !isToken(header):
+	case !ok || !IsToken(header):
 		s.fail("%s is not a header name", annotation)
 	case !here.reachable || len(here.path) == 0:
 		s.fail("%s %q is not at a property that can be reached by properties alone", annotation, header)
@@ -293,8 +293,8 @@ func (s *search) add(name, kind json.RawMessage, here place) {
 	}
 }
 
-// isToken reports whether s is a token of RFC 9110.
-func isToken(s string) bool {
+// IsToken reports whether s is a token of RFC 9110, as the name of a header is.
+func IsToken(s string) bool {
 	for i := range len(s) {
 		c := s[i]
 		if !('0' <= c && c <= '9' || 'a' <= c|' ' && c|' ' <= 'z') && strings.IndexByte("!#$%&'*+-.^_`|~", c) < 0 {

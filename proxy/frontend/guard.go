@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/mcp"
 )
 
 // A Guard decides which HTTP requests reach a handler. It is the same for
@@ -85,13 +86,23 @@ func (g *Guard) Wrap(next http.Handler) http.Handler {
 // refuse answers a request with an HTTP error status. The body is an error
 // response without an id, which the specification allows for all of them.
 func refuse(w http.ResponseWriter, status int, reason string) {
-	refuseWith(w, status, &jsonrpc.Error{Code: jsonrpc.CodeInvalidRequest, Message: "Invalid request: " + reason})
+	refuseWith(w, status, invalidRequest(reason))
 }
 
 func refuseWith(w http.ResponseWriter, status int, err *jsonrpc.Error) {
+	writeError(w, status, jsonrpc.ID{}, err)
+}
+
+// writeError answers a request with an error, under its id if that is known and
+// the client's era wants it.
+func writeError(w http.ResponseWriter, status int, id jsonrpc.ID, err *jsonrpc.Error) {
 	w.Header()["Content-Type"] = headerJSON
 	w.WriteHeader(status)
-	w.Write(jsonrpc.NewError(jsonrpc.ID{}, err).Append(nil)) // the client may be gone: nobody to tell
+	w.Write(jsonrpc.NewError(id, err).Append(nil)) // the client may be gone: nobody to tell
+}
+
+func invalidRequest(reason string) *jsonrpc.Error {
+	return &jsonrpc.Error{Code: jsonrpc.CodeInvalidRequest, Message: "Invalid request: " + reason}
 }
 
 var headerJSON = []string{"application/json"}
@@ -131,7 +142,7 @@ func isLocalAddr(r *http.Request, host string) bool {
 
 const (
 	corsMethods = "GET, POST, DELETE"
-	corsHeaders = "Authorization, Content-Type, Last-Event-ID, MCP-Protocol-Version, Mcp-Session-Id"
+	corsHeaders = "Authorization, Content-Type, Last-Event-ID, MCP-Protocol-Version, Mcp-Method, Mcp-Name, Mcp-Session-Id"
 	corsExposed = "Mcp-Session-Id, Retry-After, WWW-Authenticate"
 )
 
@@ -153,10 +164,34 @@ func (g *Guard) admitOrigin(w http.ResponseWriter, r *http.Request) bool {
 	h.Set("Access-Control-Expose-Headers", corsExposed)
 	if r.Method == http.MethodOptions {
 		h.Set("Access-Control-Allow-Methods", corsMethods)
-		h.Set("Access-Control-Allow-Headers", corsHeaders)
+		h.Set("Access-Control-Allow-Headers", corsHeaders+corsParams(r))
 		h.Set("Access-Control-Max-Age", "7200")
 	}
 	return true
+}
+
+// corsParams returns the Mcp-Param headers that a preflight asks for, to be
+// appended: they are named by the schemas of tools.
+func corsParams(r *http.Request) string {
+	var b strings.Builder
+	for _, line := range r.Header["Access-Control-Request-Headers"] {
+		for name := range strings.SplitSeq(line, ",") {
+			name = strings.TrimSpace(name)
+			if rest, ok := strings.CutPrefix(strings.ToLower(name), "mcp-param-"); ok && mcp.IsToken(rest) {
+				b.WriteString(", " + name)
+			}
+		}
+	}
+	return b.String()
+}
+
+// principal names whose requests those are that a Guard let in, which is all it
+// knows of who sent them: all who have the token are one.
+func (g *Guard) principal() string {
+	if g.Token == "" {
+		return "anonymous"
+	}
+	return "token"
 }
 
 // tokenMatches reports whether r carries the token, and says in w's header what

@@ -95,13 +95,21 @@ func TestGuardPreflight(t *testing.T) {
 	for name, want := range map[string]string{
 		"Access-Control-Allow-Origin":   "https://app.example",
 		"Access-Control-Allow-Methods":  "GET, POST, DELETE",
-		"Access-Control-Allow-Headers":  "Authorization, Content-Type, Last-Event-ID, MCP-Protocol-Version, Mcp-Session-Id",
+		"Access-Control-Allow-Headers":  "Authorization, Content-Type, Last-Event-ID, MCP-Protocol-Version, Mcp-Method, Mcp-Name, Mcp-Session-Id",
 		"Access-Control-Expose-Headers": "Mcp-Session-Id, Retry-After, WWW-Authenticate",
 		"Vary":                          "Origin",
 	} {
 		if got := w.Header().Get(name); got != want {
 			t.Errorf("%s: %q, want %q", name, got, want)
 		}
+	}
+	r := httptest.NewRequest(http.MethodOptions, "http://localhost/mcp", nil)
+	r.Header.Set("Origin", "https://app.example")
+	r.Header.Set("Access-Control-Request-Headers", "content-type, mcp-param-region,Mcp-Param-A!, mcp-param-, mcp-param-b:c, x-other")
+	w = httptest.NewRecorder()
+	g.Wrap(http.NotFoundHandler()).ServeHTTP(w, r)
+	if got := w.Header().Get("Access-Control-Allow-Headers"); got != corsHeaders+", mcp-param-region, Mcp-Param-A!" {
+		t.Errorf("Access-Control-Allow-Headers: %q", got)
 	}
 	if w := serveGuarded(g, http.MethodOptions, "Origin", "https://evil.example"); w.Code != http.StatusForbidden {
 		t.Errorf("foreign preflight: %d, want 403", w.Code)

@@ -59,6 +59,7 @@ func newHTTP(t *testing.T, setUp func(*HTTP)) *testServer {
 	ts := &testServer{HTTP: &HTTP{}, t: t}
 	ts.Known = func(name string) bool { return name == "files" }
 	ts.Serve = untilDone(echo)
+	ts.ServePrincipal = principal(unknown)
 	if setUp != nil {
 		setUp(ts.HTTP)
 	}
@@ -152,6 +153,26 @@ func untilDone(serve func(jsonrpc.Conn) error) func(context.Context, string, jso
 		defer c.Close()
 		defer context.AfterFunc(ctx, func() { c.Close() })()
 		return serve(c)
+	}
+}
+
+// principal makes a ServePrincipal that ends with its ctx.
+func principal(serve func(jsonrpc.Conn) error) func(context.Context, string, string, jsonrpc.Conn) error {
+	return func(ctx context.Context, upstream, _ string, c jsonrpc.Conn) error {
+		return untilDone(serve)(ctx, upstream, c)
+	}
+}
+
+// unknown serves clients of the modern era as one that knows no method.
+func unknown(c jsonrpc.Conn) error {
+	for {
+		m, err := c.Recv()
+		if err != nil {
+			return err
+		}
+		if m.IsRequest() {
+			c.Send(jsonrpc.NewError(m.ID, &jsonrpc.Error{Code: jsonrpc.CodeMethodNotFound, Message: "Method not found"}))
+		}
 	}
 }
 

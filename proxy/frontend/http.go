@@ -27,12 +27,18 @@ type HTTP struct {
 	// cancelled by Close.
 	Serve func(ctx context.Context, upstream string, c jsonrpc.Conn) error
 
+	// ServePrincipal is the session of all clients without sessions (2026-07-28)
+	// that are one principal, on one path; c carries the requests of all of them,
+	// under ids of its own. It owns c until it returns, and is called again with
+	// the next request. Its ctx is as that of Serve. It must be set, too.
+	ServePrincipal func(ctx context.Context, upstream, principal string, c jsonrpc.Conn) error
+
 	Known func(upstream string) bool // names for /mcp/NAME and /ws/NAME; nil knows none
 
 	Guard  Guard
 	Limits jsonrpc.Limits
 
-	Sessions    int           // at a time, of all kinds; zero means 256
+	Sessions    int           // at a time, of all kinds, a principal's being one; zero means 256
 	SessionIdle time.Duration // without any request open; zero means 30 minutes, negative for ever
 
 	Log *slog.Logger // nil discards
@@ -41,14 +47,15 @@ type HTTP struct {
 	guarded http.Handler
 	ctx     context.Context // of all sessions
 	cancel  context.CancelCauseFunc
-	wg      sync.WaitGroup // one for each open session
+	wg      sync.WaitGroup // one for each open session or trunk
 	timers  sync.Pool      // stopped ones for waitPlain: one for each POST would be garbage at once
 	large   chan struct{}  // an element for each large body that is being read
 
 	mu       sync.Mutex // guards the fields below
 	draining bool
-	open     int                 // sessions whose Serve has not returned
+	open     int                 // sessions whose Serve has not returned, and trunks
 	sessions map[string]*session // that a client may still use, by id
+	trunks   map[trunkKey]*trunk // whose ServePrincipal has not returned
 }
 
 func (h *HTTP) init() {
@@ -56,6 +63,7 @@ func (h *HTTP) init() {
 		h.guarded = h.Guard.Wrap(http.HandlerFunc(h.route))
 		h.ctx, h.cancel = context.WithCancelCause(context.Background())
 		h.sessions = make(map[string]*session)
+		h.trunks = make(map[trunkKey]*trunk)
 		h.large = make(chan struct{}, largeBodies)
 	})
 }

@@ -54,8 +54,13 @@ func (h *HTTP) serveMessage(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer s.release()
-	messages, _ := h.readMessages(w, r, s)
-	if messages == nil {
+	m := h.readMessage(w, r, s)
+	if m == nil {
+		return
+	}
+	messages, reason := unbundle(m, s)
+	if reason != "" {
+		refuse(w, http.StatusBadRequest, reason)
 		return
 	}
 	if s.deliver(r.Context(), nil, messages) != nil {

@@ -23,8 +23,8 @@ func (h *HTTP) post(w http.ResponseWriter, r *http.Request, upstream string) {
 		refuse(w, http.StatusNotAcceptable, "Accept must list application/json and text/event-stream")
 		return
 	}
-	if r.Header.Get(headerSession) == "" {
-		h.postInitialize(w, r, upstream)
+	if r.Header.Get(headerSession) == "" || modernHeader(r) {
+		h.postAlone(w, r, upstream)
 		return
 	}
 	s := h.require(w, r, upstream)
@@ -32,29 +32,49 @@ func (h *HTTP) post(w http.ResponseWriter, r *http.Request, upstream string) {
 		return
 	}
 	defer s.release()
-	if messages, batch := h.readMessages(w, r, s); messages != nil {
-		h.exchange(w, r, s, messages, batch)
+	m := h.readMessage(w, r, s)
+	switch {
+	case m == nil:
+	case isModern(m):
+		h.postModern(w, r, upstream, m)
+	default:
+		h.postTo(w, r, s, m)
 	}
 }
 
-// postInitialize begins a session: only initialize comes without one.
-func (h *HTTP) postInitialize(w http.ResponseWriter, r *http.Request, upstream string) {
-	if !knownVersion(r.Header.Get(headerVersion)) {
-		refuse(w, http.StatusBadRequest, "unsupported "+headerVersion)
+// postTo takes what a client sends to its session.
+func (h *HTTP) postTo(w http.ResponseWriter, r *http.Request, s *session, m *jsonrpc.Message) {
+	messages, reason := unbundle(m, s)
+	if reason != "" {
+		refuse(w, http.StatusBadRequest, reason)
 		return
 	}
+	h.exchange(w, r, s, messages, m.Batch != nil)
+}
+
+// postAlone takes what comes without a session: a message of the modern era, which
+// has none, or initialize. Modern clients may send the header; it means nothing.
+func (h *HTTP) postAlone(w http.ResponseWriter, r *http.Request, upstream string) {
 	if h.isDraining() { // before anything of it is read
 		h.busy(w, "the proxy is shutting down")
 		return
 	}
 	m := h.readMessage(w, r, nil)
-	if m == nil {
-		return
-	}
-	if !m.IsRequest() || m.Method != "initialize" {
+	switch {
+	case m == nil:
+	case modernHeader(r) || isModern(m):
+		h.postModern(w, r, upstream, m)
+	case !knownVersion(r.Header.Get(headerVersion)):
+		refuse(w, http.StatusBadRequest, "unsupported "+headerVersion)
+	case !m.IsRequest() || m.Method != "initialize":
 		refuse(w, http.StatusBadRequest, headerSession+" is missing, and the message is not initialize")
-		return
+	default:
+		h.postInitialize(w, r, upstream, m)
 	}
+}
+
+// postInitialize begins a session.
+func (h *HTTP) postInitialize(w http.ResponseWriter, r *http.Request, upstream string, m *jsonrpc.Message) {
 	if !h.enter(w) {
 		return
 	}
@@ -114,23 +134,12 @@ func (h *HTTP) readMessage(w http.ResponseWriter, r *http.Request, s *session) *
 		s.answerLocked(jsonrpc.NewError(bad.ID, bad.Wire()))
 		s.mu.Unlock()
 	}
-	refuseWith(w, http.StatusBadRequest, bad.Wire())
+	id := jsonrpc.ID{}
+	if modernHeader(r) && !bad.Reply {
+		id = bad.ID
+	}
+	writeError(w, http.StatusBadRequest, id, bad.Wire())
 	return nil
-}
-
-// readMessages reads the body, which is for s: one message or a batch. A body that
-// cannot be used has been refused, and nil is returned.
-func (h *HTTP) readMessages(w http.ResponseWriter, r *http.Request, s *session) (messages []*jsonrpc.Message, batch bool) {
-	m := h.readMessage(w, r, s)
-	if m == nil {
-		return nil, false
-	}
-	messages, reason := unbundle(m, s)
-	if reason != "" {
-		refuse(w, http.StatusBadRequest, reason)
-		return nil, false
-	}
-	return messages, m.Batch != nil
 }
 
 // unbundle returns the messages of a batch, which exists in 2025-03-26 alone, or

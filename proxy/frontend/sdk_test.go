@@ -77,7 +77,7 @@ func TestSDKClient(t *testing.T) {
 	conntest.Eventually(t, "all sessions have ended", func() bool {
 		ts.mu.Lock()
 		defer ts.mu.Unlock()
-		return ts.open == 0
+		return ts.open == len(ts.trunks) // of the question whether the server is modern
 	})
 }
 

@@ -1,0 +1,106 @@
+package frontend
+
+import (
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/mcp"
+)
+
+// The headers of the modern era, in the form in which net/http keeps them.
+const (
+	headerMethod = "Mcp-Method"
+	headerName   = "Mcp-Name"
+)
+
+// checkModern returns why a message of a modern client is refused with 400, nil if
+// it is not. The order decides which error a client sees that made several.
+func checkModern(h http.Header, m *jsonrpc.Message) *jsonrpc.Error {
+	switch {
+	case m.Batch != nil:
+		return invalidRequest("batches do not exist in this protocol version")
+	case m.IsNotification():
+		return checkNotification(h, m)
+	case !m.IsRequest():
+		return invalidRequest("a client has no responses to send in this protocol version")
+	}
+	meta, err := mcp.ReadMeta(m.Params)
+	if err != nil {
+		return &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: `Invalid params: "_meta" is ambiguous`}
+	}
+	bad := meta.Check()
+	if bad != nil && bad.Code != mcp.CodeUnsupportedVersion {
+		return bad
+	}
+	if header := wrongHeader(h, m, meta.Version); header != "" {
+		return mismatch(header)
+	}
+	return bad
+}
+
+// wrongHeader returns the first of the standard headers that is missing, stands
+// twice, or says something else than the body; "" if there is none.
+func wrongHeader(h http.Header, m *jsonrpc.Message, version string) string {
+	switch {
+	case !says(h[headerVersion], version):
+		return headerVersion
+	case !says(h[headerMethod], m.Method):
+		return headerMethod
+	case !namesTarget(h[headerName], m):
+		return headerName
+	}
+	return ""
+}
+
+// says reports whether there is one value and it is want.
+func says(values []string, want string) bool {
+	return len(values) == 1 && strings.Trim(values[0], " \t") == want
+}
+
+// namesTarget reports whether the values of Mcp-Name are what m demands.
+func namesTarget(values []string, m *jsonrpc.Message) bool {
+	key := mcp.NamedBy(m.Method)
+	if key == "" {
+		return true
+	}
+	raw, err := jsonrpc.Member(m.Params, key)
+	want, ok := jsonrpc.Unquote(raw)
+	if !ok && len(values) == 0 && key == "taskId" { // not every method of the extension has one
+		return err == nil
+	}
+	if !ok || err != nil || len(values) != 1 {
+		return false
+	}
+	got, ok := mcp.DecodeHeader(values[0])
+	return ok && got == want
+}
+
+// checkNotification is the ladder for notifications, which need no headers and no
+// _meta ("header requirements for notification POSTs are not defined by this
+// revision"). What is there must be right.
+func checkNotification(h http.Header, m *jsonrpc.Message) *jsonrpc.Error {
+	meta, err := mcp.ReadMeta(m.Params)
+	version := strings.Trim(h.Get(headerVersion), " \t")
+	if meta.Claimed {
+		if len(h[headerVersion]) > 0 && !says(h[headerVersion], meta.Version) {
+			return mismatch(headerVersion)
+		}
+		version = meta.Version
+	}
+	switch {
+	case err != nil:
+		return &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: `Invalid params: "_meta" is ambiguous`}
+	case len(h[headerMethod]) > 0 && !says(h[headerMethod], m.Method):
+		return mismatch(headerMethod)
+	case !slices.Contains(mcp.ModernVersions, version):
+		return mcp.UnsupportedVersion(version)
+	}
+	return nil
+}
+
+func mismatch(header string) *jsonrpc.Error {
+	return &jsonrpc.Error{Code: mcp.CodeHeaderMismatch,
+		Message: "Header mismatch: " + header + " is missing, or is not what the body says"}
+}

@@ -1,0 +1,166 @@
+package frontend
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/http"
+	"slices"
+
+	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/mcp"
+)
+
+// Methods of the modern era that are looked at here.
+const (
+	methodListen   = "subscriptions/listen"
+	methodDiscover = "server/discover"
+)
+
+// modernHeader reports whether the header of r names a version without sessions,
+// known or not. Versions are dates; what is none decides nothing.
+func modernHeader(r *http.Request) bool {
+	v := r.Header.Get(headerVersion)
+	return mcp.IsModern(v) && v[0] <= '9'
+}
+
+// isModern reports whether a message, wherever it stands, is one of a modern
+// client. A batch is if one of its messages is.
+func isModern(m *jsonrpc.Message) bool {
+	if m.Batch != nil {
+		return slices.ContainsFunc(m.Batch, isModern)
+	}
+	return m.Method == methodListen || m.Method == methodDiscover || claims(m.Params)
+}
+
+// claims reports whether params name a version in _meta. Those that cannot, nearly
+// all of legacy clients, are not parsed for it. The key may be written with \u.
+func claims(params json.RawMessage) bool {
+	if !bytes.Contains(params, []byte("protocolVersion")) && !bytes.Contains(params, []byte(`\u`)) {
+		return false
+	}
+	meta, _ := mcp.ReadMeta(params)
+	return meta.Claimed
+}
+
+// postModern takes one message of a modern client and answers it.
+func (h *HTTP) postModern(w http.ResponseWriter, r *http.Request, upstream string, m *jsonrpc.Message) {
+	if err := checkModern(r.Header, m); err != nil {
+		badRequest(w, m, err)
+		return
+	}
+	// Over HTTP a request is cancelled by closing its stream, and the core has no
+	// other notification. One that says no version could not be told from a legacy
+	// one behind this.
+	if m.IsNotification() && (m.Method == "notifications/cancelled" || !claims(m.Params)) {
+		w.WriteHeader(http.StatusAccepted)
+		return
+	}
+	t := h.trunk(w, r, trunkKey{upstream, h.Guard.principal()})
+	if t == nil {
+		return
+	}
+	defer t.release()
+	if m.IsNotification() {
+		t.tell(m)
+		w.WriteHeader(http.StatusAccepted)
+		return
+	}
+	if m.Method == "tools/call" {
+		if err := t.checkParams(r, m.Params); err != nil {
+			badRequest(w, m, err)
+			return
+		}
+		if r.Context().Err() != nil { // it may have waited
+			return
+		}
+	}
+	h.answerModern(w, r, t.ask(m))
+}
+
+// badRequest refuses m, under its id if it is a request.
+func badRequest(w http.ResponseWriter, m *jsonrpc.Message, err *jsonrpc.Error) {
+	id := m.ID
+	if !m.IsRequest() {
+		id = jsonrpc.ID{}
+	}
+	writeError(w, http.StatusBadRequest, id, err)
+}
+
+// answerModern writes what comes for p: as plain JSON if that is the response, and
+// soon, else as an event stream, which the response ends. A client that goes away
+// before cancels the request.
+func (h *HTTP) answerModern(w http.ResponseWriter, r *http.Request, p *waiter) {
+	defer p.t.abandon(p)
+	h.waitPlain(r.Context(), p.wake)
+	if r.Context().Err() != nil {
+		return
+	}
+	if body, status, ok := p.plain(); ok {
+		writeJSON(w, status, body)
+		return
+	}
+	out := newResponder(w)
+	if out.begin() == nil {
+		copyEvents(r.Context(), out, p)
+	}
+}
+
+// trunk returns the trunk for key, made if there is none, and holds it. One that is
+// ending is waited for, so that there are never two. It is nil if there is no room
+// for one, which the client has been told, or if the client is gone.
+func (h *HTTP) trunk(w http.ResponseWriter, r *http.Request, key trunkKey) *trunk {
+	for {
+		h.mu.Lock()
+		t := h.trunks[key]
+		h.mu.Unlock()
+		switch {
+		case t == nil:
+			if !h.enter(w) {
+				return nil
+			}
+			h.beginTrunk(key)
+		case t.hold():
+			return t
+		default:
+			select {
+			case <-t.gone:
+			case <-r.Context().Done():
+				return nil
+			}
+		}
+	}
+}
+
+// beginTrunk makes a trunk in the room that enter made for it, unless somebody
+// else was first.
+func (h *HTTP) beginTrunk(key trunkKey) {
+	t := newTrunk(key, h.logger())
+	h.mu.Lock()
+	first := h.trunks[key] == nil
+	if first {
+		h.trunks[key] = t
+	}
+	h.mu.Unlock()
+	if !first {
+		h.leave()
+		return
+	}
+	if idle := h.sessionIdle(); idle > 0 {
+		t.expireAfter(idle)
+	}
+	go h.runTrunk(t)
+}
+
+// runTrunk is the goroutine of a trunk.
+func (h *HTTP) runTrunk(t *trunk) {
+	defer h.leave()
+	t.log.Debug("trunk opened", "upstream", t.upstream)
+	err := h.ServePrincipal(h.ctx, t.upstream, t.principal, t)
+	t.Close()
+	t.listing.Wait()
+	t.log.Debug("trunk ended", "upstream", t.upstream, "cause", jsonrpc.CauseOf(err))
+	h.mu.Lock()
+	delete(h.trunks, t.trunkKey)
+	h.mu.Unlock()
+	close(t.gone)
+}
