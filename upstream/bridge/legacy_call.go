@@ -1,0 +1,214 @@
+package bridge
+
+import (
+	"encoding/json"
+	"strconv"
+	"strings"
+
+	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+)
+
+// A legacyCall is a request of the client that is not settled. It is sent to the
+// upstream, or waits for the client's answers, or for a while, or for a listen.
+type legacyCall struct {
+	// Static after beginLocked.
+	id     jsonrpc.ID // the client's
+	method string
+	params json.RawMessage // as the client wrote them, for a retry; nil if there is none
+	extra  []byte
+
+	// Guarded by legacy.mu.
+	token  json.RawMessage // the client's progress token, as it came; nil for none
+	n      int64           // on the modern stream; zero while it is not sent there
+	rounds int             // retries
+	empty  int             // results in a row that asked for nothing
+	last   float64         // progress that the client was told of, if told
+	told   bool
+	round  *round // what the client is asked; nil for nothing
+	pause  timer
+}
+
+var (
+	noResult          = json.RawMessage(`{}`)
+	errNotInitialized = &jsonrpc.Error{Code: jsonrpc.CodeInvalidRequest, Message: "Invalid request: not initialized"}
+)
+
+// request handles a request of the client.
+func (l *legacy) request(m *jsonrpc.Message) {
+	switch m.Method {
+	case "initialize":
+		l.initialize(m)
+	case "ping": // is about this hop alone
+		l.toClient.put(jsonrpc.NewResult(m.ID, noResult))
+	case "logging/setLevel":
+		l.setLevel(m)
+	case "resources/subscribe", "resources/unsubscribe":
+		l.subscription(m)
+	default:
+		if isForeign(m.Method) {
+			l.toClient.put(jsonrpc.NewError(m.ID, &jsonrpc.Error{Code: jsonrpc.CodeMethodNotFound, Message: "Method not found"}))
+			return
+		}
+		l.forward(m)
+	}
+}
+
+// isForeign reports whether a method means something else, or nothing, in the other
+// era: the tasks of 2025-11-25 are not those of the extension.
+func isForeign(method string) bool {
+	return strings.HasPrefix(method, "tasks/") || method == "server/discover" || method == "subscriptions/listen"
+}
+
+// beginLocked enters a request into the table. It returns nil if it has refused it.
+func (l *legacy) beginLocked(m *jsonrpc.Message) *legacyCall {
+	switch {
+	case l.ended:
+		return nil
+	case l.calls[m.ID] != nil: // with the id, the error would settle the first call
+		l.toClient.put(jsonrpc.NewError(jsonrpc.ID{}, &jsonrpc.Error{
+			Code: jsonrpc.CodeInvalidRequest, Message: "Invalid request: the id is in use by a request in flight"}))
+		return nil
+	case len(l.calls) >= maxLegacyCalls:
+		l.refuseLocked(m, jsonrpc.Overloaded(l.upstream))
+		return nil
+	}
+	c := &legacyCall{id: m.ID, method: m.Method, extra: m.Extra}
+	if asksForInput(m.Method) {
+		c.params = m.Params
+	}
+	l.calls[m.ID] = c
+	return c
+}
+
+// refuseLocked answers a request that was not entered.
+func (l *legacy) refuseLocked(m *jsonrpc.Message, err *jsonrpc.Error) {
+	l.toClient.put(jsonrpc.NewError(m.ID, err))
+}
+
+// forward passes a request on.
+func (l *legacy) forward(m *jsonrpc.Message) {
+	params := m.Params
+	if m.Method == "tools/call" { // no tasks were declared, and so the rest counts (2025-11-25 basic/utilities/tasks)
+		if task, _ := jsonrpc.Member(params, "task"); task != nil {
+			params = jsonrpc.Set(params, jsonrpc.Value{Key: "task"})
+		}
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.hello == nil {
+		l.refuseLocked(m, errNotInitialized)
+		return
+	}
+	c := l.beginLocked(m)
+	if c == nil {
+		return
+	}
+	if c.params != nil {
+		c.params = params
+	}
+	l.sendLocked(c, params)
+}
+
+// sendLocked sends a call, or its retry, under an id of its own.
+func (l *legacy) sendLocked(c *legacyCall, params json.RawMessage) {
+	n := l.mintLocked(modernRequest{call: c})
+	text, token, err := stamped(params, l.stamp, n)
+	if err != nil {
+		delete(l.open, n)
+		l.failLocked(c, invalidParams(err.Error()))
+		return
+	}
+	c.n, c.token = n, token
+	l.toModern.put(&jsonrpc.Message{ID: jsonrpc.IntID(n), Method: c.method, Params: text, Extra: c.extra})
+}
+
+// answered handles a response of the upstream. One that answers nothing open is
+// late, and dropped.
+func (l *legacy) answered(m *jsonrpc.Message) {
+	n, ok := m.ID.Answered()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	r, open := l.open[n]
+	if !ok || !open || l.ended {
+		return
+	}
+	delete(l.open, n)
+	switch {
+	case r.then != nil:
+		r.then(m)
+	case r.listen != nil:
+		r.listen.endedLocked(m)
+	default:
+		r.call.n = 0
+		l.callAnsweredLocked(r.call, m)
+	}
+}
+
+func (l *legacy) callAnsweredLocked(c *legacyCall, m *jsonrpc.Message) {
+	if m.Error != nil {
+		l.settleLocked(c, &jsonrpc.Message{Error: toLegacyError(c.method, m.Error), Extra: m.Extra})
+		return
+	}
+	kind, err := resultTypeOf(m.Result)
+	switch {
+	case err == nil && kind == resultComplete:
+		l.settleLocked(c, &jsonrpc.Message{Result: toLegacyResult(c.method, l.hello.version, m.Result), Extra: m.Extra})
+	case err == nil && kind == resultInputRequired && asksForInput(c.method):
+		l.inputRequiredLocked(c, m.Result)
+	default: // "task", to a client that declared none, say
+		l.failLocked(c, jsonrpc.InvalidResponse(l.upstream, "unknown resultType"))
+	}
+}
+
+// settleLocked answers a call, with the result or error that answer holds.
+func (l *legacy) settleLocked(c *legacyCall, answer *jsonrpc.Message) {
+	if l.calls[c.id] != c {
+		return
+	}
+	delete(l.calls, c.id)
+	answer.ID = c.id
+	l.toClient.put(answer)
+}
+
+func (l *legacy) failLocked(c *legacyCall, err *jsonrpc.Error) {
+	l.settleLocked(c, &jsonrpc.Message{Error: err.Raw()})
+}
+
+// unusable settles the call whose answer cannot be read.
+func (l *legacy) unusable(bad *jsonrpc.InvalidError) {
+	l.log.Debug("unusable message from upstream", "err", bad)
+	if bad.Reply {
+		l.answered(jsonrpc.NewError(bad.ID, jsonrpc.InvalidResponse(l.upstream, "")))
+	}
+}
+
+// cancelledByClient takes back a call. What the client says about another id, or
+// about initialize, is ignored (2025-11-25 basic/utilities/cancellation).
+func (l *legacy) cancelledByClient(m *jsonrpc.Message) {
+	var at [1]jsonrpc.Span
+	if jsonrpc.Find(m.Params, jsonrpc.Span{}, at[:], "requestId") != nil {
+		return
+	}
+	id, ok := jsonrpc.ParseID(at[0].Of(m.Params))
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	c := l.calls[id]
+	if !ok || c == nil || c.method == "initialize" || l.ended {
+		return
+	}
+	n := c.n
+	l.dropLocked(c, "the request was cancelled")
+	l.resources.abandonedLocked(c)
+	if n != 0 {
+		delete(l.open, n)
+		params := jsonrpc.Replace(m.Params, jsonrpc.Edit{Span: at[0], With: strconv.AppendInt(nil, n, 10)})
+		l.toModern.put(&jsonrpc.Message{Method: m.Method, Params: stripReserved(params), Extra: m.Extra})
+	}
+}
+
+// dropLocked forgets a call, and withdraws what the client is asked for it.
+func (l *legacy) dropLocked(c *legacyCall, reason string) {
+	delete(l.calls, c.id)
+	c.pause.stop()
+	l.withdrawLocked(c, reason)
+}

@@ -1,0 +1,227 @@
+package bridge
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"slices"
+
+	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/mcp"
+)
+
+// A hello is what a legacy client's initialize said.
+type hello struct {
+	version string // that the client speaks
+	can     kinds
+	info    json.RawMessage // clientInfo; nil if it has none
+	caps    json.RawMessage // as modern requests carry them
+	ready   bool            // the client sent initialized
+	greeted bool            // initialize was answered with a result
+}
+
+// kinds are the questions that a client can answer.
+type kinds struct{ form, url, sampling, roots bool }
+
+// readHello reads the params of initialize.
+func readHello(params json.RawMessage) (*hello, error) {
+	var at [3]jsonrpc.Span
+	if err := jsonrpc.Find(params, jsonrpc.Span{}, at[:], "protocolVersion", "clientInfo", "capabilities"); err != nil {
+		return nil, err
+	}
+	version, ok := jsonrpc.Unquote(at[0].Of(params))
+	if !ok {
+		return nil, errors.New(`"protocolVersion" is missing or not a string`)
+	}
+	if !slices.Contains(mcp.LegacyVersions, version) {
+		version = mcp.LegacyVersions[0]
+	}
+	h := &hello{version: version, caps: bridgedCapabilities(at[2].Of(params))}
+	if info := at[1].Of(params); info != nil && info[0] == '{' {
+		h.info = info
+	}
+	var err error
+	h.can, err = readKinds(h.caps)
+	return h, err
+}
+
+// readKinds reads what questions a client declares. Elicitation that names no mode
+// is by form (2026-07-28 client/elicitation).
+func readKinds(capabilities json.RawMessage) (kinds, error) {
+	var at [3]jsonrpc.Span
+	if err := jsonrpc.Find(capabilities, jsonrpc.Span{}, at[:], "elicitation", "sampling", "roots"); err != nil {
+		return kinds{}, err
+	}
+	k := kinds{sampling: !at[1].IsZero(), roots: !at[2].IsZero()}
+	if at[0].IsZero() {
+		return k, nil
+	}
+	var mode [2]jsonrpc.Span
+	err := jsonrpc.Find(capabilities, at[0], mode[:], "form", "url")
+	k.url = !mode[1].IsZero()
+	k.form = !mode[0].IsZero() || !k.url
+	return k, err
+}
+
+// initialize asks the upstream what it is, and is answered with that.
+func (l *legacy) initialize(m *jsonrpc.Message) {
+	h, err := readHello(m.Params)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case err != nil:
+		l.refuseLocked(m, invalidParams(err.Error()))
+	case l.hello != nil:
+		l.refuseLocked(m, &jsonrpc.Error{Code: jsonrpc.CodeInvalidRequest, Message: "Invalid request: already initialized"})
+	default:
+		c := l.beginLocked(m)
+		if c == nil {
+			return
+		}
+		l.hello = h
+		l.stampLocked()
+		l.askLocked("server/discover", nil, modernRequest{then: func(answer *jsonrpc.Message) { l.discoveredLocked(c, answer) }})
+	}
+}
+
+// discoveredLocked answers initialize.
+func (l *legacy) discoveredLocked(c *legacyCall, answer *jsonrpc.Message) {
+	if answer.Error != nil {
+		l.settleLocked(c, &jsonrpc.Message{Error: toLegacyError("initialize", answer.Error)})
+		return
+	}
+	result, err := l.welcome(answer.Result)
+	if err != nil {
+		l.log.Warn("upstream describes itself in a way that cannot be used", "err", err)
+		l.failLocked(c, jsonrpc.InvalidResponse(l.upstream, err.Error()))
+		return
+	}
+	capabilities, _ := jsonrpc.Member(result, "capabilities")
+	l.lists.declared = declaredChanges(capabilities)
+	l.hello.greeted = true
+	l.settleLocked(c, &jsonrpc.Message{Result: result})
+	l.lists.openLocked()
+}
+
+// welcome returns the result of initialize that the result of server/discover is.
+func (l *legacy) welcome(discovered json.RawMessage) (json.RawMessage, error) {
+	if kind, err := resultTypeOf(discovered); err != nil || kind != resultComplete {
+		return nil, cmp.Or(err, errors.New("unknown resultType"))
+	}
+	var at [3]jsonrpc.Span
+	if err := jsonrpc.Find(discovered, jsonrpc.Span{}, at[:], "supportedVersions", "capabilities", "_meta"); err != nil {
+		return nil, err
+	}
+	if versions := at[0].Of(discovered); versions != nil && !speaksModern(versions) {
+		return nil, errors.New("no common version")
+	}
+	info, _ := jsonrpc.Member(at[2].Of(discovered), mcp.KeyServerInfo)
+	if info == nil || info[0] != '{' {
+		info = jsonrpc.Set(nil, jsonrpc.Value{Key: "name", Text: jsonrpc.Quote(l.upstream)}, jsonrpc.Value{Key: "version", Text: []byte(`""`)})
+	}
+	return jsonrpc.Set(toLegacyResult("server/discover", l.hello.version, discovered),
+		jsonrpc.Value{Key: "supportedVersions"},
+		jsonrpc.Value{Key: "protocolVersion", Text: jsonrpc.Quote(l.hello.version)},
+		jsonrpc.Value{Key: "capabilities", Text: bridgedCapabilities(at[1].Of(discovered))},
+		jsonrpc.Value{Key: "serverInfo", Text: info}), nil
+}
+
+func speaksModern(versions json.RawMessage) bool {
+	list, _ := jsonrpc.Elements(versions)
+	return slices.ContainsFunc(list, func(v json.RawMessage) bool {
+		version, _ := jsonrpc.Unquote(v)
+		return slices.Contains(mcp.ModernVersions, version)
+	})
+}
+
+// initializedLocked notes that the client takes notifications.
+func (l *legacy) initializedLocked() {
+	if l.hello != nil {
+		l.hello.ready = true
+		l.lists.openLocked()
+	}
+}
+
+// setLevel handles logging/setLevel: every request says the level from now on.
+func (l *legacy) setLevel(m *jsonrpc.Message) {
+	text, err := jsonrpc.Member(m.Params, "level")
+	level, _ := jsonrpc.Unquote(text)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case l.hello == nil:
+		l.refuseLocked(m, errNotInitialized)
+	case err != nil || !slices.Contains(mcp.LogLevels, level):
+		l.refuseLocked(m, invalidParams(`"level" is not a log level`))
+	default:
+		l.level = level
+		l.stampLocked()
+		l.toClient.put(jsonrpc.NewResult(m.ID, noResult))
+	}
+}
+
+// stampLocked makes the stamp anew, which is never written to.
+func (l *legacy) stampLocked() {
+	values := []jsonrpc.Value{
+		{Key: mcp.KeyVersion, Text: jsonrpc.Quote(mcp.ModernVersions[0])},
+		{Key: mcp.KeyClientInfo, Text: l.hello.info},
+		{Key: mcp.KeyCapabilities, Text: l.hello.caps},
+	}
+	if l.level != "" {
+		values = append(values, jsonrpc.Value{Key: mcp.KeyLogLevel, Text: jsonrpc.Quote(l.level)})
+	}
+	text := jsonrpc.Set(nil, values...)
+	l.stamp = text[1 : len(text)-1 : len(text)-1]
+}
+
+// Keys of _meta that stamped reads: the progress token and those that it sets.
+var stampKeys = append([]string{"progressToken"}, reservedKeys()...)
+
+func reservedKeys() []string {
+	var keys []string
+	for _, v := range reserved {
+		keys = append(keys, v.Key)
+	}
+	return keys
+}
+
+// stamped returns params as a modern request carries them: with the members of stamp
+// in _meta, in place of what the client says under these keys, and n in place of its
+// progress token, which is returned (nil for none).
+func stamped(params json.RawMessage, stamp []byte, n int64) (text, token json.RawMessage, err error) {
+	if params == nil {
+		params = noResult
+	}
+	var at [1]jsonrpc.Span
+	if err := jsonrpc.Find(params, jsonrpc.Span{}, at[:], "_meta"); err != nil || params[0] != '{' {
+		return nil, nil, cmp.Or(err, errors.New("params are not an object"))
+	}
+	if at[0].IsZero() {
+		return jsonrpc.Replace(params, opening(params, 0, `"_meta":{`, stamp, `}`)), nil, nil
+	}
+	meta := at[0]
+	if params[meta.Start] != '{' {
+		return nil, nil, errors.New(`"_meta" is not an object`)
+	}
+	var in [7]jsonrpc.Span
+	if err := jsonrpc.Find(params, meta, in[:], stampKeys...); err != nil {
+		return nil, nil, err
+	}
+	if slices.ContainsFunc(in[1:], func(s jsonrpc.Span) bool { return !s.IsZero() }) {
+		bare := jsonrpc.Set(meta.Of(params), reserved...)
+		return stamped(jsonrpc.Replace(params, jsonrpc.Edit{Span: meta, With: bare}), stamp, n)
+	}
+	return jsonrpc.Replace(params, opening(params[:meta.End], meta.Start, "", stamp, ""),
+		jsonrpc.Edit{Span: in[0], With: jsonrpc.IntID(n).Raw()}), in[0].Of(params), nil
+}
+
+// opening is the edit that puts members first in the object that begins at start and
+// ends with text.
+func opening(text []byte, start int, before string, members []byte, after string) jsonrpc.Edit {
+	with := append(append(append(make([]byte, 0, len(before)+len(members)+len(after)+1), before...), members...), after...)
+	if rest := bytes.TrimLeft(text[start+1:], " \t\r\n"); rest[0] != '}' {
+		with = append(with, ',')
+	}
+	return jsonrpc.Edit{Span: jsonrpc.Span{Start: start + 1, End: start + 1}, With: with}
+}
