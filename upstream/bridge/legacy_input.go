@@ -10,9 +10,9 @@ import (
 )
 
 const (
-	// maxRounds bounds how often a call is sent again with what its upstream asked
+	// maxRetries bounds how often a call is sent again with what its upstream asked
 	// for.
-	maxRounds = 8
+	maxRetries = 8
 
 	// maxEmpty is how many results in a row may ask for nothing but another try,
 	// and firstPause what passes before the first of these, doubled each time. A
@@ -20,10 +20,10 @@ const (
 	maxEmpty   = 3
 	firstPause = 250 * time.Millisecond
 
-	// maxAsked bounds what one result may ask for, and maxQuestions what the
+	// maxAsked bounds what one result may ask for, and maxOpenQuestions what the
 	// client is asked at a time. More is the failure of the call.
 	maxAsked     = 64
-	maxQuestions = 1024
+	maxOpenQuestions = 1024
 )
 
 // Failures of a call that needs input, as the model or the user reads them.
@@ -51,8 +51,8 @@ type question struct {
 	i    int // in the round
 }
 
-// An inputRequired is a result that asks for input.
-type inputRequired struct {
+// An inputNeeded is a result that asks for input.
+type inputNeeded struct {
 	state json.RawMessage // nil if absent
 	asks  []inputRequest
 }
@@ -65,12 +65,12 @@ type inputRequest struct {
 }
 
 // readInput reads a result that asks for input.
-func readInput(result json.RawMessage) (inputRequired, error) {
+func readInput(result json.RawMessage) (inputNeeded, error) {
 	var at [2]jsonrpc.Span
 	if err := jsonrpc.Find(result, jsonrpc.Span{}, at[:], "inputRequests", "requestState"); err != nil {
-		return inputRequired{}, err
+		return inputNeeded{}, err
 	}
-	requests, in := at[0].Of(result), inputRequired{state: at[1].Of(result)}
+	requests, in := at[0].Of(result), inputNeeded{state: at[1].Of(result)}
 	if requests == nil && in.state == nil || in.state != nil && in.state[0] != '"' {
 		return in, errors.New("no input requests and no state")
 	}
@@ -133,7 +133,7 @@ func (l *legacy) inputRequiredLocked(c *legacyCall, result json.RawMessage) {
 }
 
 // refusalLocked returns why the client is not asked, "" if it is.
-func (l *legacy) refusalLocked(c *legacyCall, in inputRequired) string {
+func (l *legacy) refusalLocked(c *legacyCall, in inputNeeded) string {
 	keys := make(map[string]bool, len(in.asks))
 	for _, ask := range in.asks {
 		switch {
@@ -145,9 +145,9 @@ func (l *legacy) refusalLocked(c *legacyCall, in inputRequired) string {
 		keys[ask.key] = true
 	}
 	switch {
-	case c.rounds >= maxRounds:
+	case c.rounds >= maxRetries:
 		return failRounds
-	case len(in.asks) > maxAsked, len(l.questions)+len(in.asks) > maxQuestions:
+	case len(in.asks) > maxAsked, len(l.questions)+len(in.asks) > maxOpenQuestions:
 		return failTooMany
 	}
 	return ""
@@ -182,7 +182,7 @@ func (l *legacy) pauseLocked(c *legacyCall, state json.RawMessage) {
 
 // askClientLocked asks the client for everything at once. What is asked is passed on
 // as it is; an elicitation by URL had an id before 2026-07-28.
-func (l *legacy) askClientLocked(c *legacyCall, in inputRequired) {
+func (l *legacy) askClientLocked(c *legacyCall, in inputNeeded) {
 	c.empty = 0
 	c.round = &round{state: in.state, answers: make([]json.RawMessage, len(in.asks)), missing: len(in.asks)}
 	for i, ask := range in.asks {
