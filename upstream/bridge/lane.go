@@ -1,0 +1,322 @@
+package bridge
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/mcp"
+)
+
+// ghostFor is how long a server may still ask something for a call that was
+// cancelled. So long its lane is not for others.
+const ghostFor = 10 * time.Second
+
+type laneState int // only moves forward
+
+const (
+	laneOpening laneState = iota // initialize is not answered
+	laneReady
+	laneEnded
+)
+
+// A lane is one pooled legacy session, whose client is the bridge.
+type lane struct {
+	// Static after construction.
+	t      *tenant
+	g      *group
+	number int
+	info   json.RawMessage // of the client, for initialize; nil for ours
+	log    *slog.Logger
+	out    *sendQueue
+	ctx    context.Context // done: the lane has ended
+	cancel context.CancelFunc
+
+	// Guarded by tenant.mu.
+	state     laneState
+	waiting   []*call                          // until the lane is ready
+	calls     map[int64]*call                  // by our id: forwarded, parked, or cancelled a moment ago
+	working   int                              // of calls and waiting, those that [works] is true of
+	own       map[int64]func(*jsonrpc.Message) // what takes the answers to our own requests; called with the lock held
+	questions map[jsonrpc.ID]*inquiry          // of the server, not answered
+	last      int64                            // id
+	level     int                              // what the server was told to log; zero for nothing
+	subs      map[string]*subscription         // by URI
+	listens   map[*modernListen]struct{}       // that hear from this lane
+	used      time.Time                        // the last time
+	idle      *time.Timer                      // that reaps
+
+	welcome welcome // written once, before the lane is ready
+}
+
+// A welcome is what a legacy server says of itself, as modern clients are told.
+type welcome struct {
+	info     json.RawMessage // serverInfo
+	discover json.RawMessage // the result of server/discover
+	logs     bool            // it declares logging
+	offers   offers
+}
+
+func newLane(g *group, number int, info json.RawMessage) *lane {
+	l := &lane{t: g.t, g: g, number: number, info: info, out: newSendQueue(nil), used: time.Now(),
+		log:   g.t.b.logger().With("upstream", g.t.id.upstream, "lane", number),
+		calls: make(map[int64]*call), own: make(map[int64]func(*jsonrpc.Message)),
+		questions: make(map[jsonrpc.ID]*inquiry), subs: make(map[string]*subscription), listens: make(map[*modernListen]struct{})}
+	l.ctx, l.cancel = context.WithCancel(context.Background())
+	l.idle = time.AfterFunc(g.t.b.idle(), l.reap)
+	return l
+}
+
+// run is the session from its beginning to its end. It owns the Conn and its Recv.
+func (l *lane) run() {
+	defer l.t.b.pool.wg.Done()
+	c := l.t.b.Open(l.t.b.pool.ctx, l.t.id.upstream, l.t.id.key+"-"+strconv.Itoa(l.number), mcp.Legacy)
+	unhook := context.AfterFunc(l.ctx, func() { c.Close() })
+	var wg sync.WaitGroup
+	l.out.c = c
+	wg.Go(l.out.run)
+	l.begin()
+
+	err := l.read(c)
+	l.end(err)
+	unhook()
+	c.Close()
+	wg.Wait()
+}
+
+// read handles what comes from the server until there is no more.
+func (l *lane) read(c jsonrpc.Conn) error {
+	var batch []*jsonrpc.Message
+	for {
+		var err error
+		batch, err = jsonrpc.RecvAll(c, batch[:0])
+		for _, m := range batch {
+			l.receive(m)
+		}
+		clear(batch)
+		if _, unusable := errors.AsType[*jsonrpc.InvalidError](err); err != nil && !unusable {
+			return err
+		}
+	}
+}
+
+func (l *lane) receive(m *jsonrpc.Message) {
+	for _, e := range m.Batch {
+		if e.Related.IsZero() {
+			e.Related = m.Related
+		}
+		l.receive(e)
+	}
+	switch {
+	case m.IsResponse():
+		l.answered(m)
+	case m.IsRequest():
+		l.asked(m)
+	case m.IsNotification():
+		l.heard(m)
+	}
+}
+
+// ourInfo is what a server is told of a client that says nothing of itself.
+var ourInfo = json.RawMessage(`{"name":"mcp-proxy","version":"1"}`)
+
+// begin says initialize.
+func (l *lane) begin() {
+	info := l.info
+	if info == nil {
+		info = ourInfo
+	}
+	params := jsonrpc.Set(nil,
+		jsonrpc.Value{Key: "protocolVersion", Text: jsonrpc.Quote(mcp.LegacyVersions[0])},
+		jsonrpc.Value{Key: "capabilities", Text: l.g.text},
+		jsonrpc.Value{Key: "clientInfo", Text: info})
+	l.t.mu.Lock()
+	defer l.t.mu.Unlock()
+	if l.state == laneOpening {
+		l.askLocked("initialize", params, l.welcomeLocked)
+	}
+}
+
+// askLocked sends a request of our own.
+func (l *lane) askLocked(method string, params json.RawMessage, answered func(*jsonrpc.Message)) {
+	l.last++
+	l.own[l.last] = answered
+	l.out.put(jsonrpc.NewRequest(jsonrpc.IntID(l.last), method, params))
+}
+
+// welcomeLocked handles the answer to initialize. Everything else was waiting for
+// it.
+func (l *lane) welcomeLocked(m *jsonrpc.Message) {
+	w, ok := readWelcome(m.Result)
+	if !ok {
+		l.endLocked(&jsonrpc.ClosedError{Cause: causeRefused})
+		return
+	}
+	l.welcome, l.state = w, laneReady
+	l.out.put(jsonrpc.NewNotification("notifications/initialized", nil))
+	calls := l.waiting
+	l.waiting = nil
+	for _, c := range calls {
+		l.forwardLocked(c)
+	}
+	for li := range l.listens {
+		li.beginLocked()
+	}
+}
+
+// takeLocked gives a call to the lane.
+func (l *lane) takeLocked(c *call) {
+	c.lane = l
+	if works(c.method) {
+		l.working++
+	}
+	if l.state == laneOpening {
+		c.state = waiting
+		l.waiting = append(l.waiting, c)
+		return
+	}
+	l.forwardLocked(c)
+}
+
+// forwardLocked sends a call to the server, which has said its welcome.
+func (l *lane) forwardLocked(c *call) {
+	switch {
+	case c.method == "server/discover":
+		c.leaveLaneLocked()
+		c.settleLocked(&jsonrpc.Message{Result: l.welcome.discover})
+		return
+	case l.out.holds(maxQueued, maxQueuedBytes):
+		c.leaveLaneLocked()
+		c.settleLocked(jsonrpc.NewError(jsonrpc.ID{}, jsonrpc.Overloaded(l.t.id.upstream)))
+		return
+	}
+	l.last++
+	c.n, c.state, c.serverInfo = l.last, forwarded, l.welcome.info
+	l.calls[c.n] = c
+	l.levelLocked(c)
+	l.out.put(jsonrpc.NewRequest(jsonrpc.IntID(c.n), c.method, c.legacyParams()))
+}
+
+// answered handles an answer of the server.
+func (l *lane) answered(m *jsonrpc.Message) {
+	n, ok := m.ID.Answered()
+	if !ok {
+		return
+	}
+	l.t.mu.Lock()
+	if take := l.own[n]; take != nil {
+		defer l.t.mu.Unlock()
+		delete(l.own, n)
+		take(m)
+		return
+	}
+	c := l.calls[n]
+	if c == nil { // late, or nothing that was asked
+		l.t.mu.Unlock()
+		return
+	}
+	c.leaveLaneLocked()
+	was := c.state
+	if was == parked {
+		c.result = m
+	}
+	l.t.mu.Unlock()
+	if was == forwarded {
+		c.finish(m)
+	}
+}
+
+// leaveLaneLocked takes a call out of its lane, which may then be somebody else's.
+// What the server asked for it and nobody has answered is refused.
+func (c *call) leaveLaneLocked() {
+	l := c.lane
+	if l == nil {
+		return
+	}
+	c.refuseLocked(errNotNeeded)
+	c.lane = nil
+	delete(l.calls, c.n)
+	l.used = time.Now()
+	if works(c.method) {
+		l.working--
+		l.g.nextLocked()
+	}
+}
+
+// busyLocked reports whether the lane is of use to anybody.
+func (l *lane) busyLocked() bool {
+	return len(l.calls)+len(l.waiting)+len(l.listens)+len(l.own) > 0
+}
+
+// end ends the lane because its stream has.
+func (l *lane) end(err error) {
+	end, ok := errors.AsType[*jsonrpc.ClosedError](err)
+	if !ok {
+		end = &jsonrpc.ClosedError{Cause: causeLinkLost, Delivered: true, Err: err}
+	}
+	l.t.mu.Lock()
+	defer l.t.mu.Unlock()
+	l.endLocked(end)
+}
+
+// endLocked is the one place through which every end passes; the first one counts.
+// It is nil if the bridge ends a lane that nobody uses. Who waits for an answer
+// hears of it; who is parked, when the call comes back.
+func (l *lane) endLocked(end *jsonrpc.ClosedError) {
+	if l.state == laneEnded {
+		return
+	}
+	opening := l.state == laneOpening
+	l.state = laneEnded
+	l.idle.Stop()
+	l.out.end()
+	l.cancel()
+	l.t.lanes[l.number] = nil
+	l.g.removeLocked(l)
+	if end != nil {
+		l.log.Debug("session of modern clients ended", "cause", end.Cause, "in_flight", len(l.calls), "err", end.Err)
+		l.failLocked(end, opening)
+	}
+	l.g.nextLocked()
+	l.g.forgetLocked()
+	l.t.release()
+}
+
+func (l *lane) failLocked(end *jsonrpc.ClosedError, opening bool) {
+	if opening && end.Cause == jsonrpc.CauseOtherEra {
+		for s := range l.t.streams { // whoever comes again is not translated
+			s.cancel(end)
+		}
+	}
+	closed := func(phase jsonrpc.Phase) *jsonrpc.Message {
+		return jsonrpc.NewError(jsonrpc.ID{}, jsonrpc.ConnectionClosed(jsonrpc.CodeInternalError, l.t.id.upstream, end.Cause, phase))
+	}
+	phase := jsonrpc.NotSent
+	if end.Delivered {
+		phase = jsonrpc.InFlight
+	}
+	clear(l.questions)
+	for _, c := range l.waiting {
+		c.lane = nil
+		c.settleLocked(closed(jsonrpc.NotSent))
+	}
+	for _, c := range l.calls {
+		c.lane, c.questions = nil, nil
+		switch c.state {
+		case parked:
+			c.result = closed(jsonrpc.InFlight)
+		case forwarded:
+			c.settleLocked(closed(phase))
+		}
+	}
+	l.waiting = nil
+	clear(l.calls)
+	for li := range l.listens {
+		li.lostLocked(closed(jsonrpc.NotSent))
+	}
+}

@@ -1,0 +1,267 @@
+package bridge
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+	"sync"
+
+	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/mcp"
+)
+
+const (
+	// maxStreamCalls bounds the open calls of one stream, which may be the trunk of
+	// many clients. Those beyond are refused.
+	maxStreamCalls = 8192
+
+	// A stream of which more than this waits to be read is ended: the sessions
+	// behind it are those of others, too.
+	maxUnread      = 2 * maxStreamCalls
+	maxUnreadBytes = 64 << 20
+)
+
+// A modernStream is one stream of modern clients.
+type modernStream struct {
+	// Static after construction.
+	t      *tenant
+	c      jsonrpc.Conn
+	out    *sendQueue
+	cancel context.CancelCauseFunc
+
+	endOnce sync.Once
+	err     error // the end; written by end
+
+	// Guarded by tenant.mu.
+	calls   map[jsonrpc.ID]*call // not answered, by the client's id
+	listens map[jsonrpc.ID]*modernListen
+	ended   bool
+}
+
+// Modern serves one stream of modern clients, for an upstream that speaks legacy.
+// It owns client. The sessions that it uses are the key's: they outlive the stream.
+//
+// When client ends, or ctx is done, the calls that came on it are cancelled; what is
+// parked waits for whoever comes back with its requestState. If the upstream turns
+// out to speak modern, the stream ends with [jsonrpc.CauseOtherEra]. Modern returns
+// when everything that it started is gone; its error is an [jsonrpc.ErrClosed].
+func (b *Bridge) Modern(ctx context.Context, upstream, key string, client jsonrpc.Conn) error {
+	t := b.tenant(tenantID{upstream, key})
+	if t == nil {
+		end := &jsonrpc.ClosedError{Cause: causeHostStopped}
+		jsonrpc.CloseWith(client, end)
+		return end
+	}
+	defer t.release()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	s := &modernStream{t: t, c: client, out: newSendQueue(client), cancel: cancel,
+		calls: make(map[jsonrpc.ID]*call), listens: make(map[jsonrpc.ID]*modernListen)}
+	t.mu.Lock()
+	t.streams[s] = struct{}{}
+	t.mu.Unlock()
+
+	var wg sync.WaitGroup
+	wg.Go(s.out.run)
+	unhook := context.AfterFunc(ctx, func() { s.end(whyDone(ctx)) })
+	defer unhook()
+	s.end(s.read())
+	wg.Wait()
+	return s.err
+}
+
+// whyDone returns the end of a stream whose context is done.
+func whyDone(ctx context.Context) error {
+	cause := context.Cause(ctx)
+	if end, ok := errors.AsType[*jsonrpc.ClosedError](cause); ok {
+		return end
+	}
+	return &jsonrpc.ClosedError{Cause: causeHostStopped, Delivered: true, Err: cause}
+}
+
+// read handles what comes from the client until its stream ends. It owns Recv.
+func (s *modernStream) read() error {
+	var batch []*jsonrpc.Message
+	for {
+		var err error
+		batch, err = jsonrpc.RecvAll(s.c, batch[:0])
+		for _, m := range batch {
+			switch {
+			case m.IsRequest():
+				s.request(m)
+			case m.Method == "notifications/cancelled":
+				s.cancelled(m)
+			}
+		}
+		clear(batch)
+		if _, unusable := errors.AsType[*jsonrpc.InvalidError](err); err != nil && !unusable {
+			return jsonrpc.Closed(err)
+		}
+	}
+}
+
+// end is the one place through which every end passes; the first one counts.
+func (s *modernStream) end(err error) {
+	s.endOnce.Do(func() {
+		s.err = err
+		s.leave()
+		s.out.end()
+		jsonrpc.CloseWith(s.c, err)
+	})
+}
+
+// leave lets go of everything that is the stream's.
+func (s *modernStream) leave() {
+	s.t.mu.Lock()
+	defer s.t.mu.Unlock()
+	s.ended = true
+	delete(s.t.streams, s)
+	for _, c := range s.calls {
+		c.cancelLocked(nil)
+	}
+	for _, l := range s.listens {
+		l.endLocked()
+	}
+}
+
+// sendLocked queues a message for the client. One who reads nothing for long loses
+// the stream.
+func (s *modernStream) sendLocked(messages ...*jsonrpc.Message) {
+	s.out.put(messages...)
+	if s.out.holds(maxUnread, maxUnreadBytes) {
+		s.cancel(&jsonrpc.ClosedError{Cause: causeSlow, Delivered: true})
+	}
+}
+
+// fail answers a request with an error.
+func (s *modernStream) fail(id jsonrpc.ID, err *jsonrpc.Error) {
+	s.t.mu.Lock()
+	defer s.t.mu.Unlock()
+	s.sendLocked(jsonrpc.NewError(id, err))
+}
+
+// request begins a call, or goes on with one.
+func (s *modernStream) request(m *jsonrpc.Message) {
+	r, err := readRequest(m.Params)
+	switch {
+	case err != nil:
+		s.fail(m.ID, invalidParams(err.Error()))
+	case strings.HasPrefix(m.Method, "tasks/"): // not the tasks of the legacy era
+		s.fail(m.ID, &jsonrpc.Error{Code: jsonrpc.CodeMethodNotFound, Message: "Method not found: " + m.Method})
+	case m.Method == "subscriptions/listen":
+		s.listen(m, r)
+	case r.requestState != nil || r.answersSomething():
+		s.retry(m, r)
+	default:
+		s.call(m, r)
+	}
+}
+
+func invalidParams(reason string) *jsonrpc.Error {
+	return &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "Invalid params: " + reason}
+}
+
+// call begins a call.
+func (s *modernStream) call(m *jsonrpc.Message, r request) {
+	s.t.mu.Lock()
+	defer s.t.mu.Unlock()
+	if c := s.enterLocked(&call{method: m.Method, params: m.Params}, m.ID, r); c != nil {
+		c.group.placeLocked(c)
+	}
+}
+
+// enterLocked makes c the call of a request of s; nil if that cannot be.
+func (s *modernStream) enterLocked(c *call, id jsonrpc.ID, r request) *call {
+	_, twice := s.calls[id]
+	switch {
+	case s.ended:
+		return nil
+	case twice:
+		s.sendLocked(jsonrpc.NewError(id, &jsonrpc.Error{Code: jsonrpc.CodeInvalidRequest, Message: "Invalid request: the id is in use"}))
+		return nil
+	case len(s.calls) >= maxStreamCalls:
+		s.sendLocked(jsonrpc.NewError(id, jsonrpc.Overloaded(s.t.id.upstream)))
+		return nil
+	}
+	c.s, c.id, c.request = s, id, r
+	if c.group == nil { // a call that comes back stays in the lane that it has
+		c.group = s.t.groupLocked(r.capabilities)
+	}
+	s.calls[id] = c
+	return c
+}
+
+// cancelled ends what the client has cancelled. It is not answered. What is parked
+// was answered, and lives on.
+func (s *modernStream) cancelled(m *jsonrpc.Message) {
+	text, err := jsonrpc.Member(m.Params, "requestId")
+	if err != nil {
+		return
+	}
+	id, _ := jsonrpc.ParseID(text)
+	reason, _ := jsonrpc.Member(m.Params, "reason")
+	s.t.mu.Lock()
+	defer s.t.mu.Unlock()
+	if c := s.calls[id]; c != nil {
+		c.cancelLocked(reason)
+	}
+	if l := s.listens[id]; l != nil {
+		l.endLocked()
+	}
+}
+
+// A request is what a modern request says in its params besides what it asks.
+type request struct {
+	capabilities, clientInfo     json.RawMessage
+	token                        json.RawMessage // for progress; nil if it wants none
+	level                        int             // of logs; zero for none
+	requestState, inputResponses json.RawMessage
+	meta                         []byte       // what a legacy server gets of _meta, without the token and the closing brace
+	at                           jsonrpc.Span // of _meta
+	task                         bool
+}
+
+var noCapabilities = json.RawMessage(`{}`)
+
+// readRequest reads params. It is an error if two readers of them could read two
+// things.
+func readRequest(params json.RawMessage) (request, error) {
+	var at [4]jsonrpc.Span
+	err := jsonrpc.Find(params, jsonrpc.Span{}, at[:], "_meta", "requestState", "inputResponses", "task")
+	r := request{capabilities: noCapabilities, at: at[0], requestState: at[1].Of(params), inputResponses: at[2].Of(params), task: !at[3].IsZero()}
+	if err != nil || at[0].IsZero() {
+		return r, err
+	}
+	r.meta = append(make([]byte, 0, at[0].End-at[0].Start+32), '{')
+	var strict [5]jsonrpc.Span // each key once, in one spelling
+	err = jsonrpc.Find(params, at[0], strict[:], "progressToken", mcp.KeyVersion, mcp.KeyCapabilities, mcp.KeyClientInfo, mcp.KeyLogLevel)
+	if err == nil {
+		err = jsonrpc.Each(at[0].Of(params), r.readMeta)
+	}
+	return r, err
+}
+
+// readMeta reads one member of _meta.
+func (r *request) readMeta(key string, value json.RawMessage) {
+	switch {
+	case key == mcp.KeyCapabilities:
+		r.capabilities = value
+	case key == mcp.KeyClientInfo:
+		r.clientInfo = value
+	case key == mcp.KeyLogLevel:
+		r.level = readSeverity(value)
+	case key == "progressToken":
+		r.token = value
+	case !mcp.IsReserved(key):
+		if len(r.meta) > 1 {
+			r.meta = append(r.meta, ',')
+		}
+		r.meta = append(append(append(r.meta, jsonrpc.Quote(key)...), ':'), value...)
+	}
+}
+
+// answersSomething reports whether the request has input for a call.
+func (r *request) answersSomething() bool {
+	return r.inputResponses != nil && string(canonical(r.inputResponses)) != "{}"
+}

@@ -1,0 +1,191 @@
+package bridge
+
+import (
+	"encoding/json"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/mcp"
+)
+
+type callState int
+
+const (
+	waiting   callState = iota // for a lane, or for its lane to be ready
+	forwarded                  // to the server, and a client waits for its answer
+	parked                     // as forwarded, but the client was told to come back with input
+	ghost                      // cancelled: the server may still be at it
+)
+
+// A call is one request to a legacy server, and what a modern client knows of it:
+// one request after the other, if the server asks something. Guarded by tenant.mu,
+// but for what is static.
+type call struct {
+	// Static after construction.
+	method string
+	params json.RawMessage // as the client sent them first
+	group  *group
+
+	request               // the newest of the client's
+	s       *modernStream // of that; nil while nobody waits
+	id      jsonrpc.ID
+
+	state      callState
+	serverInfo json.RawMessage // of its session
+	restarts   byte            // times that it was refused until URLs are visited
+	lane       *lane           // nil while it has none
+	n          int64           // the id in the lane
+
+	questions []*inquiry       // not answered, in order
+	asked     int              // questions ever
+	collect   *time.Timer      // until the questions of a moment are there
+	park      *park            // nil if it never was
+	receipt   *receipt         // of the state that the newest request came with
+	result    *jsonrpc.Message // the answer, if it came while parked
+
+	progress struct{ last, kept json.RawMessage } // params: sent last, and held back while parked
+}
+
+// works reports whether a request makes a server work on something that it may have
+// to ask about.
+func works(method string) bool {
+	return method != "server/discover" && !strings.HasSuffix(method, "/list")
+}
+
+// legacyParams returns the params for the server. Its token for progress is the
+// call's id, since the client's is another client's, too.
+func (c *call) legacyParams() json.RawMessage {
+	params := c.params
+	if !c.at.IsZero() {
+		meta := c.meta
+		if c.token != nil {
+			if len(meta) > 1 {
+				meta = append(meta, ',')
+			}
+			meta = strconv.AppendInt(append(meta, `"progressToken":`...), c.n, 10)
+		}
+		params = jsonrpc.Replace(params, jsonrpc.Edit{Span: c.at, With: append(meta, '}')})
+	}
+	if c.requestState != nil || c.inputResponses != nil || c.task {
+		params = jsonrpc.Set(params, jsonrpc.Value{Key: "requestState"}, jsonrpc.Value{Key: "inputResponses"}, jsonrpc.Value{Key: "task"})
+	}
+	return params
+}
+
+// finish answers the client with the server's answer to a call, which has left its
+// lane. It reads the answer without the lock.
+func (c *call) finish(m *jsonrpc.Message) {
+	answer, urls := c.modernAnswer(m)
+	var digest [32]byte
+	if urls != nil {
+		digest = digestOf(c.method, c.params)
+	}
+	t := c.group.t
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if urls != nil {
+		answer = c.restartLocked(urls, digest)
+	}
+	c.settleLocked(answer)
+}
+
+// modernAnswer returns what a client is to hear of a server's answer, without the id;
+// or the requests for input that the server's refusal amounts to.
+func (c *call) modernAnswer(m *jsonrpc.Message) (answer *jsonrpc.Message, urls []byte) {
+	switch {
+	case m.Error != nil:
+		if e, ok := readError(m.Error); ok && e.code == mcp.CodeURLElicitation && asksForInput(c.method) {
+			return c.urlsOf(e)
+		}
+		return &jsonrpc.Message{Error: toModernError(m.Error)}, nil
+	case len(m.Result) == 0 || m.Result[0] != '{':
+		return jsonrpc.NewError(jsonrpc.ID{}, jsonrpc.InvalidResponse(c.group.t.id.upstream, "result is not an object")), nil
+	}
+	return &jsonrpc.Message{Result: toModernResult(c.method, m.Result, c.serverInfo)}, nil
+}
+
+// settleLocked answers the request of a call, unless nobody waits for that any more,
+// and forgets the call.
+func (c *call) settleLocked(answer *jsonrpc.Message) {
+	c.answerLocked(answer)
+	c.forgetLocked()
+}
+
+// answerLocked answers the request of a call.
+func (c *call) answerLocked(answer *jsonrpc.Message) {
+	if c.s == nil || c.s.calls[c.id] != c {
+		return
+	}
+	delete(c.s.calls, c.id)
+	c.s.sendLocked(&jsonrpc.Message{ID: c.id, Result: answer.Result, Error: answer.Error})
+	c.s = nil
+	if c.receipt != nil {
+		c.group.t.receipts.answered(c.receipt, answer)
+		c.receipt = nil
+	}
+}
+
+// forgetLocked lets go of what is kept for a call that is over.
+func (c *call) forgetLocked() {
+	if c.collect != nil {
+		c.collect.Stop()
+	}
+	if c.park != nil {
+		c.park.forgetLocked()
+	}
+}
+
+// cancelLocked ends a call that its client does not want any more. The reason may be
+// nil.
+func (c *call) cancelLocked(reason json.RawMessage) {
+	delete(c.s.calls, c.id)
+	c.s = nil
+	c.dropLocked(reason)
+}
+
+// dropLocked ends a call that nobody wants the answer of.
+func (c *call) dropLocked(reason json.RawMessage) {
+	c.forgetLocked()
+	switch {
+	case c.lane == nil:
+		c.group.leaveLocked(c)
+	case c.state == waiting:
+		c.lane.dismissLocked(c)
+	default:
+		c.lane.cancelLocked(c, reason)
+	}
+}
+
+// dismissLocked takes a call out that the lane has not sent.
+func (l *lane) dismissLocked(c *call) {
+	for i, other := range l.waiting {
+		if other == c {
+			l.waiting = append(l.waiting[:i], l.waiting[i+1:]...)
+			break
+		}
+	}
+	c.leaveLaneLocked()
+}
+
+// cancelLocked tells the server that a call is cancelled. It may not hear that at
+// once, so that the call stays in the lane for a while: what is asked meanwhile may
+// be about it.
+func (l *lane) cancelLocked(c *call, reason json.RawMessage) {
+	c.refuseLocked(errNotNeeded)
+	values := []jsonrpc.Value{{Key: "requestId", Text: jsonrpc.IntID(c.n).Raw()}, {Key: "reason", Text: reason}}
+	l.out.put(jsonrpc.NewNotification("notifications/cancelled", jsonrpc.Set(nil, values...)))
+	if !works(c.method) {
+		c.leaveLaneLocked()
+		return
+	}
+	c.state = ghost
+	c.collect = time.AfterFunc(ghostFor, func() {
+		l.t.mu.Lock()
+		defer l.t.mu.Unlock()
+		if c.lane != nil {
+			c.leaveLaneLocked()
+		}
+	})
+}

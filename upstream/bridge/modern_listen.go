@@ -1,0 +1,354 @@
+package bridge
+
+import (
+	"encoding/json"
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/mcp"
+)
+
+const (
+	maxListens = 256  // of one stream; beyond, they are refused
+	maxWatched = 1024 // URIs of one listen; one with more is refused
+
+	ackWithin  = time.Second           // whatever the server says of URIs
+	noticeFor  = 20 * time.Millisecond // the same of several sessions is told once
+	firstRetry = 500 * time.Millisecond
+	lastRetry  = 30 * time.Second
+)
+
+// A modernListen is a subscriptions/listen of a client. It hears from one session of its
+// key, and from a new one when that is lost. Guarded by tenant.mu.
+type modernListen struct {
+	// Static after construction.
+	s          *modernStream
+	id         jsonrpc.ID
+	g          *group
+	clientInfo json.RawMessage
+	wants      offers   // subscribe is not used
+	uris       []string // each once
+
+	lane     *lane           // nil while it has none
+	asking   map[string]bool // URIs whose subscription is not answered
+	honoured map[string]bool // URIs
+	kinds    offers          // acknowledged
+	acked    bool
+	ended    bool
+	failures int         // in a row, to have a session
+	timer    *time.Timer // until the ack, or until the next try
+	pending  []notice    // in order, each thing once
+	flush    *time.Timer // of pending
+}
+
+// A notice is something that a client is to be told of.
+type notice struct {
+	about string // the method, or the URI that was updated
+	m     *jsonrpc.Message
+}
+
+// listen begins a listen.
+func (s *modernStream) listen(m *jsonrpc.Message, r request) {
+	wants, uris, err := readFilter(m.Params)
+	if err != nil {
+		s.fail(m.ID, invalidParams(err.Error()))
+		return
+	}
+	s.t.mu.Lock()
+	defer s.t.mu.Unlock()
+	switch {
+	case s.ended:
+		return
+	case len(s.listens) >= maxListens || s.listens[m.ID] != nil:
+		s.sendLocked(jsonrpc.NewError(m.ID, jsonrpc.Overloaded(s.t.id.upstream)))
+		return
+	}
+	l := &modernListen{s: s, id: m.ID, g: s.t.groupLocked(r.capabilities), clientInfo: r.clientInfo, wants: wants, uris: uris}
+	s.listens[m.ID] = l
+	l.g.listens[l] = struct{}{}
+	if !l.bindLocked() {
+		l.failLocked(s.t.refusal())
+	}
+}
+
+// readFilter reads what a client wants to be told of.
+func readFilter(params json.RawMessage) (wants offers, uris []string, err error) {
+	var in [1]jsonrpc.Span
+	if err = jsonrpc.Find(params, jsonrpc.Span{}, in[:], "notifications"); err != nil {
+		return
+	}
+	if in[0].IsZero() || params[in[0].Start] != '{' {
+		return wants, nil, errors.New(`"notifications" is not an object`)
+	}
+	var at [4]jsonrpc.Span
+	if err = jsonrpc.Find(params, in[0], at[:], "toolsListChanged", "promptsListChanged", "resourcesListChanged", "resourceSubscriptions"); err != nil {
+		return
+	}
+	is := func(i int) bool { return string(at[i].Of(params)) == "true" }
+	wants = offers{tools: is(0), prompts: is(1), resources: is(2)}
+	if at[3].IsZero() {
+		return
+	}
+	list, err := jsonrpc.Elements(at[3].Of(params))
+	if err != nil || len(list) > maxWatched {
+		return wants, nil, errors.New(`"resourceSubscriptions" is not a list, or too long`)
+	}
+	for _, text := range list {
+		uri, ok := jsonrpc.Unquote(text)
+		if !ok {
+			return wants, nil, errors.New(`"resourceSubscriptions" holds what is no URI`)
+		}
+		uris = append(uris, uri)
+	}
+	slices.Sort(uris)
+	return wants, slices.Compact(uris), nil
+}
+
+// bindLocked gives the listen a session to hear from. It reports false if there is
+// none.
+func (l *modernListen) bindLocked() bool {
+	lane := l.g.freeLocked(false)
+	if lane == nil {
+		if lane = l.g.openLocked(l.clientInfo); lane == nil {
+			return false
+		}
+	}
+	l.lane = lane
+	lane.listens[l] = struct{}{}
+	if lane.state == laneReady {
+		l.beginLocked()
+	}
+	return true
+}
+
+// beginLocked subscribes, once the session is ready.
+func (l *modernListen) beginLocked() {
+	l.failures = 0
+	can := l.lane.welcome.offers
+	l.asking, l.honoured = make(map[string]bool), make(map[string]bool)
+	if can.subscribe {
+		for _, uri := range l.uris {
+			l.asking[uri] = true
+		}
+		for _, uri := range l.uris {
+			l.lane.subscribeLocked(l, uri)
+		}
+	}
+	if l.acked {
+		l.catchUpLocked()
+		return
+	}
+	l.kinds = offers{tools: l.wants.tools && can.tools, prompts: l.wants.prompts && can.prompts, resources: l.wants.resources && can.resources}
+	if len(l.asking) == 0 {
+		l.ackLocked()
+		return
+	}
+	l.timer = time.AfterFunc(ackWithin, func() {
+		l.s.t.mu.Lock()
+		defer l.s.t.mu.Unlock()
+		l.ackLocked()
+	})
+}
+
+// subscribedLocked hears how a subscription went.
+func (l *modernListen) subscribedLocked(uri string, ok bool) {
+	if !l.asking[uri] {
+		return
+	}
+	delete(l.asking, uri)
+	if ok {
+		l.honoured[uri] = true
+	}
+	if len(l.asking) == 0 && l.lane.state == laneReady {
+		l.ackLocked()
+	}
+}
+
+// ackLocked tells the client what it will hear of. What the server has not agreed to
+// by now is not among it.
+func (l *modernListen) ackLocked() {
+	if l.acked || l.ended || l.lane == nil {
+		return
+	}
+	l.acked = true
+	if l.timer != nil {
+		l.timer.Stop()
+	}
+	for uri := range l.asking {
+		l.lane.unsubscribeLocked(l, uri)
+	}
+	l.asking = nil
+	l.uris = slices.DeleteFunc(l.uris, func(uri string) bool { return !l.honoured[uri] })
+
+	var values []jsonrpc.Value
+	for _, kind := range []struct {
+		key string
+		on  bool
+	}{{"toolsListChanged", l.kinds.tools}, {"promptsListChanged", l.kinds.prompts}, {"resourcesListChanged", l.kinds.resources}} {
+		if kind.on {
+			values = append(values, jsonrpc.Value{Key: kind.key, Text: []byte(`true`)})
+		}
+	}
+	if len(l.uris) > 0 {
+		texts := make([]json.RawMessage, 0, len(l.uris))
+		for _, uri := range l.uris {
+			texts = append(texts, jsonrpc.Quote(uri))
+		}
+		values = append(values, jsonrpc.Value{Key: "resourceSubscriptions", Text: array(texts...)})
+	}
+	params := jsonrpc.Set(nil, jsonrpc.Value{Key: "notifications", Text: jsonrpc.Set(nil, values...)})
+	l.sendLocked("notifications/subscriptions/acknowledged", params)
+	l.flushLaterLocked()
+}
+
+// sendLocked sends a frame of the listen.
+func (l *modernListen) sendLocked(method string, params json.RawMessage) {
+	m := jsonrpc.NewNotification(method, mcp.SetMeta(params, jsonrpc.Value{Key: mcp.KeySubscription, Text: l.id.Raw()}))
+	m.Related = l.id
+	l.s.sendLocked(m)
+}
+
+// catchUpLocked tells of everything that may have changed while nobody listened.
+func (l *modernListen) catchUpLocked() {
+	for _, method := range []string{"notifications/tools/list_changed", "notifications/prompts/list_changed", "notifications/resources/list_changed"} {
+		l.hearLocked(method, jsonrpc.NewNotification(method, nil))
+	}
+	for _, uri := range l.uris {
+		params := jsonrpc.Set(nil, jsonrpc.Value{Key: "uri", Text: jsonrpc.Quote(uri)})
+		l.noteLocked(uri, jsonrpc.NewNotification("notifications/resources/updated", params))
+	}
+}
+
+// hearLocked handles that a list has changed.
+func (l *modernListen) hearLocked(method string, m *jsonrpc.Message) {
+	wants := l.kinds
+	if !l.acked {
+		wants = l.wants
+	}
+	switch method {
+	case "notifications/tools/list_changed":
+		if !wants.tools {
+			return
+		}
+	case "notifications/prompts/list_changed":
+		if !wants.prompts {
+			return
+		}
+	case "notifications/resources/list_changed":
+		if !wants.resources {
+			return
+		}
+	}
+	l.noteLocked(method, m)
+}
+
+// noteLocked has the client told of something, in a moment and after the ack. The
+// newest word about a thing counts.
+func (l *modernListen) noteLocked(about string, m *jsonrpc.Message) {
+	at := slices.IndexFunc(l.pending, func(n notice) bool { return n.about == about })
+	if at >= 0 {
+		l.pending[at].m = m
+		return
+	}
+	l.pending = append(l.pending, notice{about, m})
+	l.flushLaterLocked()
+}
+
+func (l *modernListen) flushLaterLocked() {
+	if l.acked && l.flush == nil && len(l.pending) > 0 {
+		l.flush = time.AfterFunc(noticeFor, l.flushNow)
+	}
+}
+
+func (l *modernListen) flushNow() {
+	l.s.t.mu.Lock()
+	defer l.s.t.mu.Unlock()
+	l.flush = nil
+	if l.ended {
+		return
+	}
+	for _, n := range l.pending {
+		l.sendLocked(n.m.Method, stripReserved(n.m.Params))
+	}
+	l.pending = nil
+}
+
+// lostLocked handles that the session has ended. Before the ack that is the end of the
+// listen, too; afterwards there will be another session.
+func (l *modernListen) lostLocked(err *jsonrpc.Message) {
+	l.lane = nil
+	switch {
+	case !l.acked:
+		l.failLocked(err)
+	case l.s.t.b.pool.isStopped():
+		l.finishLocked()
+	default:
+		l.retryLocked()
+	}
+}
+
+func (l *modernListen) retryLocked() {
+	wait := min(lastRetry, firstRetry<<min(l.failures, 10))
+	l.failures++
+	l.timer = time.AfterFunc(wait, func() {
+		l.s.t.mu.Lock()
+		defer l.s.t.mu.Unlock()
+		if !l.ended && l.lane == nil && !l.bindLocked() {
+			l.retryLocked()
+		}
+	})
+}
+
+// failLocked answers the listen with an error.
+func (l *modernListen) failLocked(err *jsonrpc.Message) {
+	if !l.ended {
+		l.s.sendLocked(&jsonrpc.Message{ID: l.id, Error: err.Error})
+	}
+	l.endLocked()
+}
+
+// finishLocked ends the listen gracefully (2026-07-28 basic/patterns/subscriptions).
+func (l *modernListen) finishLocked() {
+	if !l.ended {
+		result := toModernResult("subscriptions/listen", []byte(`{}`), nil)
+		l.s.sendLocked(jsonrpc.NewResult(l.id, mcp.SetMeta(result, jsonrpc.Value{Key: mcp.KeySubscription, Text: l.id.Raw()})))
+	}
+	l.endLocked()
+}
+
+// endLocked ends the listen without a word.
+func (l *modernListen) endLocked() {
+	if l.ended {
+		return
+	}
+	l.ended = true
+	delete(l.s.listens, l.id)
+	delete(l.g.listens, l)
+	for _, t := range []*time.Timer{l.timer, l.flush} {
+		if t != nil {
+			t.Stop()
+		}
+	}
+	if lane := l.lane; lane != nil {
+		delete(lane.listens, l)
+		lane.used = time.Now()
+		for _, uri := range l.uris {
+			lane.unsubscribeLocked(l, uri)
+		}
+	}
+	l.g.forgetLocked()
+}
+
+// watches reports whether the listen is to be told of an update of uri, which may be a
+// part of what it subscribed to.
+func (l *modernListen) watches(uri string) bool {
+	for _, mine := range l.uris {
+		if uri == mine || strings.HasPrefix(uri, strings.TrimSuffix(mine, "/")+"/") {
+			return true
+		}
+	}
+	return false
+}

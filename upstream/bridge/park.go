@@ -1,0 +1,325 @@
+package bridge
+
+import (
+	"crypto/rand"
+	"encoding/json"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/mcp"
+)
+
+const (
+	collectFor       = 25 * time.Millisecond // questions that come together are asked together
+	maxParks         = 256                   // of one key on one upstream; beyond, questions are refused
+	maxParkRounds    = 8                     // of one call; beyond, questions are refused
+	maxCallQuestions = 64                    // of one call at once; beyond, they are refused
+)
+
+// What a server hears of a question that nobody is asked.
+var (
+	errNoCall      = &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "no call is in progress that the request could belong to"}
+	errAmbiguous   = &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "cannot attribute server request"}
+	errCannotAsk   = &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "the client cannot be asked during this request"}
+	errNotNeeded   = &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "the call has ended"}
+	errNoInput     = &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "no answer in time"}
+	errTooManyAsks = &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "too many questions"}
+)
+
+// An inquiry is a question: a request of a server that a client has to answer.
+type inquiry struct {
+	c   *call
+	key string // in inputRequests
+	m   *jsonrpc.Message
+}
+
+// A park is where a call waits whose client was told to come back with input. Its id
+// stays the same for all rounds of the call. Guarded by tenant.mu.
+type park struct {
+	t      *tenant
+	id     parkID
+	call   *call // nil if the call begins anew when its client comes back
+	round  byte  // that the newest state is of
+	digest [32]byte
+	timer  *time.Timer // until it expires
+}
+
+// newParkLocked returns a park; nil if there are too many.
+func (t *tenant) newParkLocked(c *call, digest [32]byte) *park {
+	if len(t.parks) >= maxParks {
+		return nil
+	}
+	p := &park{t: t, call: c, digest: digest}
+	rand.Read(p.id[:])
+	p.timer = time.AfterFunc(t.b.parkFor(), p.expire)
+	t.parks[p.id] = p
+	t.hold()
+	return p
+}
+
+// stateLocked begins a round and returns its requestState.
+func (p *park) stateLocked() string {
+	p.round++
+	p.timer.Reset(p.t.b.parkFor())
+	return p.t.sealer.seal(sealed{restart: p.call == nil, park: p.id, round: p.round,
+		expiry: time.Now().Add(p.t.b.parkFor()), digest: p.digest}, p.t.bound)
+}
+
+// forgetLocked ends a park, if that was not done before.
+func (p *park) forgetLocked() {
+	if p.t.parks[p.id] != p {
+		return
+	}
+	p.timer.Stop()
+	delete(p.t.parks, p.id)
+	p.t.release()
+}
+
+// expire ends a call whose client does not come back.
+func (p *park) expire() {
+	p.t.mu.Lock()
+	defer p.t.mu.Unlock()
+	if p.t.parks[p.id] != p || p.call != nil && p.call.state != parked {
+		return
+	}
+	p.forgetLocked()
+	if p.call != nil && p.call.lane != nil {
+		p.call.refuseLocked(errNoInput)
+		p.call.dropLocked(nil)
+	}
+}
+
+// asked handles a request of the server.
+func (l *lane) asked(m *jsonrpc.Message) {
+	if m.Method == "ping" {
+		l.reply(jsonrpc.NewResult(m.ID, []byte(`{}`)))
+		return
+	}
+	l.t.mu.Lock()
+	defer l.t.mu.Unlock()
+	c, refusal := l.whoseLocked(m)
+	if refusal == nil {
+		refusal = c.refusesLocked(m)
+	}
+	if refusal != nil {
+		l.reply(jsonrpc.NewError(m.ID, refusal))
+		return
+	}
+	c.asked++
+	q := &inquiry{c, keyOf(c.asked), m}
+	c.questions = append(c.questions, q)
+	l.questions[m.ID] = q
+	c.collectLocked()
+}
+
+// keyOf returns the key in inputRequests of the nth question of a call.
+func keyOf(n int) string { return "q" + strconv.Itoa(n) }
+
+// reply answers a question, unless the server asks so much and reads so little that
+// there is no room.
+func (l *lane) reply(m *jsonrpc.Message) {
+	if !l.out.holds(maxQueued, maxQueuedBytes) {
+		l.out.put(m)
+	}
+}
+
+// whoseLocked returns the call that a question belongs to. That must be certain, or
+// it might be shown to somebody else. An upstream about whose questions it is not has
+// a lane for each call from then on.
+func (l *lane) whoseLocked(m *jsonrpc.Message) (*call, *jsonrpc.Error) {
+	switch m.Method {
+	case "roots/list", "sampling/createMessage", "elicitation/create":
+	default:
+		return nil, noMethod(m.Method)
+	}
+	if !m.Related.IsZero() && l.t.b.relates(l.t.id.upstream) {
+		n, _ := m.Related.Answered()
+		if c := l.calls[n]; c != nil {
+			return c, nil
+		}
+		return nil, errNotNeeded
+	}
+	if l.working == 0 && m.Method == "roots/list" { // servers do that when they start
+		return nil, noMethod(m.Method)
+	}
+	if _, known := l.t.b.pool.asking.LoadOrStore(l.t.id.upstream, true); !known {
+		l.log.Debug("upstream asks: each call of modern clients has a session of its own")
+	}
+	if l.working > 1 {
+		l.log.Warn("upstream asked something that cannot be attributed to one of its calls", "method", m.Method)
+		return nil, errAmbiguous
+	}
+	if c := l.onlyLocked(); c != nil {
+		return c, nil
+	}
+	return nil, errNoCall
+}
+
+// onlyLocked returns the one call that works, nil if there are more or none.
+func (l *lane) onlyLocked() *call {
+	if l.working != 1 {
+		return nil
+	}
+	for _, c := range l.calls {
+		if works(c.method) {
+			return c
+		}
+	}
+	return nil
+}
+
+func noMethod(method string) *jsonrpc.Error {
+	return &jsonrpc.Error{Code: jsonrpc.CodeMethodNotFound, Message: "Method not found: " + method}
+}
+
+// refusesLocked returns why the client of a call cannot be asked something; nil if it
+// can.
+func (c *call) refusesLocked(m *jsonrpc.Message) *jsonrpc.Error {
+	switch {
+	case c.state == ghost:
+		return errNotNeeded
+	case !asksForInput(c.method):
+		return errCannotAsk
+	case len(c.questions) >= maxCallQuestions:
+		return errTooManyAsks
+	}
+	return readAbilities(c.capabilities).refuses(m)
+}
+
+// collectLocked waits for what else is asked before the client hears of it.
+func (c *call) collectLocked() {
+	if c.state == forwarded && c.collect == nil {
+		c.collect = time.AfterFunc(collectFor, c.parkNow)
+	}
+}
+
+// parkNow answers the client with what the server has asked.
+func (c *call) parkNow() {
+	digest := digestOf(c.method, c.params)
+	t := c.group.t
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if c.state != forwarded || c.s == nil {
+		return
+	}
+	c.collect = nil
+	if len(c.questions) == 0 {
+		return // they were taken back
+	}
+	if c.park == nil {
+		c.park = t.newParkLocked(c, digest)
+	}
+	if c.park == nil || c.park.round >= maxParkRounds {
+		c.refuseLocked(errTooManyAsks)
+		return
+	}
+	requests := make([]jsonrpc.Value, 0, len(c.questions))
+	for _, q := range c.questions {
+		requests = append(requests, jsonrpc.Value{Key: q.key, Text: modernAsk(q.m.Method, q.m.Params)})
+	}
+	c.state = parked
+	c.answerLocked(&jsonrpc.Message{Result: askForInput(jsonrpc.Set(nil, requests...), c.park.stateLocked(), c.serverInfo)})
+}
+
+// askForInput returns the result that asks for input.
+func askForInput(requests json.RawMessage, state string, serverInfo json.RawMessage) json.RawMessage {
+	result := jsonrpc.Set(nil,
+		jsonrpc.Value{Key: "resultType", Text: jsonrpc.Quote(resultInputRequired)},
+		jsonrpc.Value{Key: "inputRequests", Text: requests},
+		jsonrpc.Value{Key: "requestState", Text: jsonrpc.Quote(state)})
+	if serverInfo == nil {
+		return result
+	}
+	return mcp.SetMeta(result, jsonrpc.Value{Key: mcp.KeyServerInfo, Text: serverInfo})
+}
+
+// modernAsk returns a legacy server's request as an entry of inputRequests: without
+// what belongs to the legacy era.
+func modernAsk(method string, params json.RawMessage) json.RawMessage {
+	if params != nil {
+		if hasMeta(params) {
+			params = mcp.SetMeta(params, append(slices.Clone(reserved), jsonrpc.Value{Key: "progressToken"})...)
+		}
+		values := []jsonrpc.Value{{Key: "task"}}
+		if method == "elicitation/create" {
+			values = append(values, jsonrpc.Value{Key: "elicitationId"})
+		}
+		params = jsonrpc.Set(params, values...)
+	}
+	return jsonrpc.Set(nil, jsonrpc.Value{Key: "method", Text: jsonrpc.Quote(method)}, jsonrpc.Value{Key: "params", Text: params})
+}
+
+// refuseLocked answers all questions of a call with an error.
+func (c *call) refuseLocked(err *jsonrpc.Error) {
+	for _, q := range c.questions {
+		delete(c.lane.questions, q.m.ID)
+		c.lane.out.put(jsonrpc.NewError(q.m.ID, err))
+	}
+	c.questions = nil
+}
+
+// takenBackLocked forgets a question that the server does not ask any more.
+func (l *lane) takenBackLocked(id jsonrpc.ID) {
+	if q := l.questions[id]; q != nil {
+		q.doneLocked(l)
+	}
+}
+
+func (q *inquiry) doneLocked(l *lane) {
+	delete(l.questions, q.m.ID)
+	q.c.questions = slices.DeleteFunc(q.c.questions, func(other *inquiry) bool { return other == q })
+}
+
+// abilities are what a client can be asked.
+type abilities struct{ roots, sampling, samplingTools, form, url bool }
+
+func readAbilities(capabilities json.RawMessage) (can abilities) {
+	var top [3]jsonrpc.Span
+	if jsonrpc.Find(capabilities, jsonrpc.Span{}, top[:], "roots", "sampling", "elicitation") != nil {
+		return can
+	}
+	can.roots, can.sampling = !top[0].IsZero(), !top[1].IsZero()
+	tools, _ := jsonrpc.Member(top[1].Of(capabilities), "tools")
+	can.samplingTools = tools != nil
+	if elicitation := top[2].Of(capabilities); elicitation != nil {
+		form, _ := jsonrpc.Member(elicitation, "form")
+		url, _ := jsonrpc.Member(elicitation, "url")
+		can.url = url != nil
+		can.form = form != nil || url == nil // an empty object means forms
+	}
+	return can
+}
+
+// refuses returns why a client cannot be asked this; nil if it can.
+func (can abilities) refuses(m *jsonrpc.Message) *jsonrpc.Error {
+	mode, _ := jsonrpc.Member(m.Params, "mode")
+	var able bool
+	switch {
+	case m.Method == "roots/list":
+		able = can.roots
+	case m.Method == "sampling/createMessage":
+		if able = can.sampling; able && !can.samplingTools && wantsTools(m.Params) {
+			return invalidParams("the client does not take tools")
+		}
+	case string(mode) == `"url"`:
+		if able = can.url; !able && can.form {
+			return invalidParams("the client does not take this mode")
+		}
+	default:
+		if able = can.form; !able && can.url {
+			return invalidParams("the client does not take this mode")
+		}
+	}
+	if !able {
+		return noMethod(m.Method)
+	}
+	return nil
+}
+
+func wantsTools(params json.RawMessage) bool {
+	var at [2]jsonrpc.Span
+	err := jsonrpc.Find(params, jsonrpc.Span{}, at[:], "tools", "toolChoice")
+	return err != nil || !at[0].IsZero() || !at[1].IsZero()
+}

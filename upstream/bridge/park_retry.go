@@ -1,0 +1,158 @@
+package bridge
+
+import (
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/json"
+	"errors"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/mcp"
+)
+
+// retry handles a request that comes back with a requestState. Whatever is wrong with
+// it, the call never runs a second time: its first half may have had its effect.
+func (s *modernStream) retry(m *jsonrpc.Message, r request) {
+	state, _ := jsonrpc.Unquote(r.requestState)
+	v, refused := s.t.sealer.open(state, s.t.bound)
+	if refused == "" {
+		digest := digestOf(m.Method, m.Params)
+		if subtle.ConstantTimeCompare(digest[:], v.digest[:]) != 1 {
+			refused = stateInvalid
+		}
+	}
+	if refused != "" {
+		s.fail(m.ID, refusedState(refused))
+		return
+	}
+	if err := checkResponses(r.inputResponses); err != nil {
+		s.fail(m.ID, invalidParams(err.Error()))
+		return
+	}
+	use := use{v.park, v.round, sha256.Sum256(canonical(r.inputResponses))}
+	if c, result := s.comeBack(m, r, v, use); c != nil {
+		c.finish(result)
+	}
+}
+
+// checkResponses returns what keeps inputResponses from being an object of results.
+func checkResponses(responses json.RawMessage) error {
+	if responses == nil {
+		return nil
+	}
+	var wrong error
+	err := jsonrpc.Each(responses, func(_ string, value json.RawMessage) {
+		if value[0] != '{' {
+			wrong = errors.New(`a value in "inputResponses" is not an object`)
+		}
+	})
+	if err != nil {
+		return errors.New(`"inputResponses" is not an object`)
+	}
+	return wrong
+}
+
+// comeBack goes on with the call that a valid state belongs to. If it was answered
+// meanwhile, it returns that answer, to be given to the client.
+func (s *modernStream) comeBack(m *jsonrpc.Message, r request, v sealed, u use) (*call, *jsonrpc.Message) {
+	t := s.t
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if rc := t.receipts.find(u); rc != nil {
+		s.sendLocked(rc.replay(m.ID, u))
+		return nil, nil
+	}
+	p := t.parks[v.park]
+	switch {
+	case p == nil || !time.Now().Before(v.expiry):
+		s.sendLocked(jsonrpc.NewError(m.ID, refusedState(stateExpired)))
+		return nil, nil
+	case p.round != v.round || p.call != nil && p.call.state != parked:
+		s.sendLocked(jsonrpc.NewError(m.ID, refusedState(stateUsed)))
+		return nil, nil
+	case p.call == nil:
+		s.restartLocked(m, r, p, u)
+		return nil, nil
+	}
+	c := s.enterLocked(p.call, m.ID, r)
+	if c == nil {
+		return nil, nil
+	}
+	p.timer.Stop()
+	c.receipt = t.receipts.add(u)
+	c.state = forwarded
+	if result := c.result; result != nil {
+		c.result = nil
+		return c, result
+	}
+	c.goOnLocked()
+	return nil, nil
+}
+
+// goOnLocked gives the server the input that it has asked for. What is missing is
+// asked again.
+func (c *call) goOnLocked() {
+	l := c.lane
+	l.levelLocked(c)
+	for _, q := range append([]*inquiry(nil), c.questions...) {
+		response, err := jsonrpc.Member(c.inputResponses, q.key)
+		if err != nil || response == nil {
+			continue
+		}
+		q.doneLocked(l)
+		l.out.put(jsonrpc.NewResult(q.m.ID, stripReserved(response)))
+	}
+	if kept := c.progress.kept; kept != nil {
+		c.progress.kept = nil
+		c.tellProgressLocked(kept)
+	}
+	if len(c.questions) > 0 {
+		c.collectLocked()
+	}
+}
+
+// urlsOf returns the requests for input that a refusal amounts to which names URLs to
+// visit first (2025-11-25 client/elicitation, "URL Elicitation Required"); or the
+// error for a client that does not take them.
+func (c *call) urlsOf(e wireError) (*jsonrpc.Message, []byte) {
+	list, err := jsonrpc.Member(e.data, "elicitations")
+	elicitations, errList := jsonrpc.Elements(list)
+	if err != nil || errList != nil || len(elicitations) == 0 || len(elicitations) > maxCallQuestions {
+		return &jsonrpc.Message{Error: toModernError(e.text)}, nil
+	}
+	if !readAbilities(c.capabilities).url {
+		return jsonrpc.NewError(jsonrpc.ID{}, mcp.MissingCapability([]byte(`{"elicitation":{"url":{}}}`))), nil
+	}
+	requests := make([]jsonrpc.Value, 0, len(elicitations))
+	for i, params := range elicitations {
+		params = jsonrpc.Set(params, jsonrpc.Value{Key: "mode", Text: []byte(`"url"`)})
+		requests = append(requests, jsonrpc.Value{Key: keyOf(i + 1), Text: modernAsk("elicitation/create", params)})
+	}
+	return nil, jsonrpc.Set(nil, requests...)
+}
+
+// restartLocked returns the answer to a call that was refused until its client has
+// visited URLs. When it comes back the call begins anew: nothing has run.
+func (c *call) restartLocked(requests json.RawMessage, digest [32]byte) *jsonrpc.Message {
+	if c.restarts >= maxParkRounds {
+		return jsonrpc.NewError(jsonrpc.ID{}, errTooManyAsks)
+	}
+	p := c.group.t.newParkLocked(nil, digest)
+	if p == nil {
+		return jsonrpc.NewError(jsonrpc.ID{}, jsonrpc.Overloaded(c.group.t.id.upstream))
+	}
+	p.round = c.restarts
+	return &jsonrpc.Message{Result: askForInput(requests, p.stateLocked(), c.serverInfo)}
+}
+
+// restartLocked begins a call anew, once.
+func (s *modernStream) restartLocked(m *jsonrpc.Message, r request, p *park, u use) {
+	c := s.enterLocked(&call{method: m.Method, params: m.Params, restarts: p.round}, m.ID, r)
+	if c == nil {
+		return
+	}
+	c.receipt = s.t.receipts.add(u)
+	p.forgetLocked()
+	c.group.placeLocked(c)
+}
