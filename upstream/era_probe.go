@@ -128,14 +128,18 @@ func (sh *shared) decide(modern bool, err error) {
 // modernEnded draws conclusions from the end of the session: a server on trial that
 // exits is not modern, and one that was believed to be is not any more.
 func (sh *shared) modernEnded(err error) {
-	if errors.Is(err, errTried) {
+	sh.mu.Lock()
+	stale := sh.welcome == nil && !sh.modern.pinned && !sh.closing && !sh.modern.trial.Load()
+	cause := sh.cause
+	sh.mu.Unlock()
+	switch {
+	case errors.Is(err, errTried):
 		err = nil
+	case cause != "":
+		err = &jsonrpc.ClosedError{Cause: cause, Err: err}
 	}
 	sh.decide(false, err)
-	sh.mu.Lock()
-	forget := sh.welcome == nil && !sh.modern.pinned && !sh.closing
-	sh.mu.Unlock()
-	if forget {
+	if stale {
 		sh.modern.eras.forget()
 	}
 }

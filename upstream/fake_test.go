@@ -51,6 +51,8 @@ func runFake(role string) {
 type fake struct {
 	traits []string
 	record *os.File
+
+	listens []jsonrpc.ID
 }
 
 func (f *fake) has(trait string) bool {
@@ -129,13 +131,25 @@ func (f *fake) answer(m *jsonrpc.Message) {
 	case "initialize":
 		switch {
 		case f.has("mute"):
-		case f.has("refuses"):
+		case f.has("modern-exits"):
+			os.Exit(5)
+		case f.has("refuses"), f.has("modern"):
 			say(jsonrpc.NewError(m.ID, &jsonrpc.Error{Code: -1, Message: "no"}))
 		case f.has("odd"):
 			say(jsonrpc.NewResult(m.ID, json.RawMessage(`"hello"`)))
 		default:
 			say(ok)
 		}
+	case "server/discover":
+		f.discover(m)
+	case "subscriptions/listen":
+		f.listens = append(f.listens, m.ID)
+		say(jsonrpc.NewNotification("notifications/subscriptions/acknowledged", subscribed(m.ID)))
+	case "change": // tells all that listen
+		for _, id := range f.listens {
+			say(jsonrpc.NewNotification("notifications/tools/list_changed", subscribed(id)))
+		}
+		say(ok)
 	case "echo":
 		say(jsonrpc.NewResult(m.ID, m.Params))
 	case "hang", "tasks/result":
@@ -218,6 +232,37 @@ func (f *fake) answer(m *jsonrpc.Message) {
 	default:
 		say(ok)
 	}
+}
+
+func subscribed(id jsonrpc.ID) json.RawMessage {
+	return mcp.SetMeta(nil, jsonrpc.Value{Key: mcp.KeySubscription, Text: id.Raw()})
+}
+
+// discover answers server/discover as servers do.
+func (f *fake) discover(m *jsonrpc.Message) {
+	answers := map[string]string{
+		"modern":       `"result":{"supportedVersions":["2026-07-28"]}`,
+		"modern-exits": `"result":{"supportedVersions":["2026-07-28"]}`,
+		"dual":         `"result":{"supportedVersions":["2099-01-01","2026-07-28","2025-11-25"]}`,
+		"renegotiates": `"error":{"code":-32022,"message":"no","data":{"supported":["2026-07-28"],"requested":"x"}}`,
+		"legacy-list":  `"result":{"supportedVersions":["2025-11-25","2025-06-18"]}`,
+		"legacy-022":   `"error":{"code":-32022,"message":"no","data":{"supported":["2025-11-25"]}}`,
+		"legacy-601":   `"error":{"code":-32601,"message":"Method not found"}`,
+		"legacy-other": `"error":{"code":-32000,"message":"not initialized","data":{"supported":["2026-07-28"]}}`,
+	}
+	fmt.Fprintln(os.Stderr, "was asked to discover")
+	for _, t := range f.traits {
+		switch {
+		case t == "silent-on-discover":
+			return
+		case t == "dies-on-discover":
+			os.Exit(6)
+		case answers[t] != "":
+			fmt.Printf("{\"jsonrpc\":\"2.0\",\"id\":%s,%s}\n", m.ID, answers[t])
+			return
+		}
+	}
+	say(jsonrpc.NewResult(m.ID, json.RawMessage(`{}`)))
 }
 
 // grandchild starts a process that holds our stdout and stderr.

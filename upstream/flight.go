@@ -68,6 +68,7 @@ const (
 	readsTask            // tasks/get: its result tells whether the task is finished
 	endsTask             // tasks/result, tasks/cancel: its result means that it is
 	discover             // the first one of a server that many streams share; never cancelled
+	listen               // modern: nobody waits for its answer
 )
 
 // starts reports whether the server has started when it has answered.
@@ -115,6 +116,8 @@ func (f *flight) addLocked(m *jsonrpc.Message) (starts bool) {
 	case f.modern:
 		if f.discovers && f.seq == 1 {
 			c.kind = discover
+		} else if m.Method == methodListen {
+			c.kind = listen
 		}
 	case m.Method == "initialize":
 		c.kind = initialize
@@ -275,11 +278,20 @@ func (f *flight) newestLocked() jsonrpc.ID {
 	return id
 }
 
-// state returns what decides how an end is reported.
+// state returns what decides how an end is reported. A listen is not in flight: its
+// end is no loss.
 func (f *flight) state() (inFlight int, sent, answered, refused bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return len(f.calls), f.sent, f.answered, f.refused
+	inFlight = len(f.calls)
+	if f.modern {
+		for _, c := range f.calls {
+			if c.kind == listen {
+				inFlight--
+			}
+		}
+	}
+	return inFlight, f.sent, f.answered, f.refused
 }
 
 // begun notes that a server is there which need not be asked.

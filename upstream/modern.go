@@ -16,6 +16,8 @@ const modernIdle = time.Minute
 
 const causeIdle = "idle"
 
+const methodListen = "subscriptions/listen"
+
 // A modernServer is what a shared has besides in the modern era, in which all
 // streams of an upstream have one process or WebSocket, whoever they are: nothing
 // there belongs to a connection, but for the requests in flight.
@@ -98,7 +100,7 @@ func (s *sharer) forwardModern(c *sharedCall, m *jsonrpc.Message) {
 	if isNull(at[0].Of(m.Params)) {
 		at[0] = jsonrpc.Span{}
 	}
-	c.listens = m.Method == "subscriptions/listen"
+	c.listens = m.Method == methodListen
 	c.logs = !at[1].IsZero() && !isNull(at[1].Of(m.Params))
 	s.pass(c, m, at[0])
 }

@@ -23,6 +23,7 @@ type sharedWorld struct {
 	t       *testing.T
 	host    *Host
 	log     *logBook
+	era     mcp.Era
 	clients []*sharedClient
 
 	mu      sync.Mutex
@@ -30,6 +31,8 @@ type sharedWorld struct {
 	welcome string          // the answer to initialize, "result" or "error" and its value; "" for none
 	dialErr error
 	dials   int
+
+	discover string // the answer to the first server/discover, as welcome
 }
 
 const welcome = `"result":{"protocolVersion":"2025-11-25","capabilities":{"logging":{},"resources":{"subscribe":true}},"serverInfo":{"name":"s","version":"1"}}`
@@ -37,9 +40,22 @@ const welcome = `"result":{"protocolVersion":"2025-11-25","capabilities":{"loggi
 // inSharedWorld runs test in a bubble. Whatever is left after it is ended, and
 // must end.
 func inSharedWorld(t *testing.T, up Upstream, test func(w *sharedWorld)) {
+	up.Shared = true
+	inWorld(t, &sharedWorld{era: mcp.Legacy, welcome: welcome}, up, test)
+}
+
+const modernDiscover = `"result":{"supportedVersions":["2026-07-28"]}`
+
+// inModernWorld is inSharedWorld for clients of the modern era, of which the server
+// is known to be.
+func inModernWorld(t *testing.T, test func(w *sharedWorld)) {
+	inWorld(t, &sharedWorld{era: mcp.Modern, discover: modernDiscover}, Upstream{Era: mcp.Modern}, test)
+}
+
+func inWorld(t *testing.T, w *sharedWorld, up Upstream, test func(w *sharedWorld)) {
 	synctest.Test(t, func(t *testing.T) {
-		w := &sharedWorld{t: t, log: &logBook{}, welcome: welcome}
-		up.Shared, up.Dial = true, w.dial
+		w.t, w.log = t, &logBook{}
+		up.Dial, up.DialModern = w.dial, w.dial
 		w.host = &Host{
 			Upstreams: map[string]Upstream{"u": up},
 			Log:       slog.New(slog.NewJSONHandler(w.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
@@ -66,7 +82,7 @@ func (w *sharedWorld) dial(ctx context.Context) (jsonrpc.Conn, error) {
 	}
 	near, far := jsonrpc.Pipe()
 	context.AfterFunc(ctx, func() { near.Close() })
-	s := &sharedServer{w: w, conn: far, welcome: w.welcome}
+	s := &sharedServer{w: w, conn: far, welcome: w.welcome, discover: w.discover}
 	w.servers = append(w.servers, s)
 	go s.read()
 	return near, nil
@@ -86,10 +102,11 @@ func (w *sharedWorld) server() *sharedServer {
 
 // A sharedServer is the server's end of one session.
 type sharedServer struct {
-	w       *sharedWorld
-	conn    *jsonrpc.PipeConn
-	welcome string
-	hand    func(*jsonrpc.Message) // gets what comes after initialize; nil: collect
+	w        *sharedWorld
+	conn     *jsonrpc.PipeConn
+	welcome  string
+	discover string
+	hand     func(*jsonrpc.Message) // gets what comes after initialize; nil: collect
 	inbox
 }
 
@@ -136,6 +153,10 @@ func (s *sharedServer) read() {
 		switch {
 		case m.Method == "initialize" && s.welcome != "":
 			s.sayText(`{"id":` + m.ID.String() + `,` + s.welcome + `}`)
+		case m.Method == "server/discover" && m.ID.String() == "1":
+			if s.discover != "" {
+				s.sayText(`{"id":1,` + s.discover + `}`)
+			}
 		case m.Method == "initialize", m.Method == "notifications/initialized":
 		case s.hand != nil:
 			s.hand(m)
@@ -213,14 +234,23 @@ func (w *sharedWorld) attach(name string) *sharedClient {
 	return c
 }
 
+// attachIn is attach for a client of an era.
+func (w *sharedWorld) attachIn(name string, era mcp.Era) *sharedClient {
+	c := w.attachDeafIn(name, era)
+	c.listen()
+	return c
+}
+
 // attachDeaf attaches a client that does not read until listen.
-func (w *sharedWorld) attachDeaf(name string) *sharedClient {
+func (w *sharedWorld) attachDeaf(name string) *sharedClient { return w.attachDeafIn(name, w.era) }
+
+func (w *sharedWorld) attachDeafIn(name string, era mcp.Era) *sharedClient {
 	near, far := jsonrpc.Pipe()
 	ctx, cancel := context.WithCancelCause(context.Background())
 	c := &sharedClient{w: w, name: name, conn: near, cancel: cancel, done: make(chan error, 1)}
 	w.clients = append(w.clients, c)
 	go func() {
-		c.done <- w.host.Attach(ctx, "u", name, mcp.Legacy, far)
+		c.done <- w.host.Attach(ctx, "u", name, era, far)
 		close(c.done)
 	}()
 	return c

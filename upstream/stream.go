@@ -46,6 +46,7 @@ type stream struct {
 	endOnce sync.Once
 	err     error // the end; written before ended is closed
 
+	dialled  atomic.Bool // a remote server was reached
 	flight   flight
 	start    atomic.Pointer[time.Timer] // while initialize waits for its answer
 	unusable atomic.Int64               // messages of the server that were none
@@ -56,21 +57,29 @@ func newStream(ctx context.Context, h *Host, cl *claim, a attachment, c jsonrpc.
 	together := a.up.together(a.id.era)
 	s.flight.modern, s.flight.discovers = a.id.era == mcp.Modern, a.id.era == mcp.Modern && together
 	s.flight.guess = !s.flight.modern && !together && !a.up.Relates
-	switch {
-	case a.up.Command != nil:
+	if a.up.Command != nil {
 		s.server = newLocal(s)
-	case s.flight.modern:
-		s.server = newRemote(ctx, s.dialModern, &s.wg)
-	default:
-		s.server = newRemote(ctx, a.up.Dial, &s.wg)
+	} else {
+		s.server = newRemote(ctx, s.dial, &s.wg)
 	}
 	return s
 }
 
-// dialModern is the start of a remote server that is not asked for a handshake.
-func (s *stream) dialModern(ctx context.Context) (jsonrpc.Conn, error) {
-	c, err := s.up.DialModern(ctx)
-	if err == nil && !s.flight.discovers {
+// dial reaches a remote server in the stream's era. Where that has no first call, a
+// Conn is all that there is to start.
+func (s *stream) dial(ctx context.Context) (jsonrpc.Conn, error) {
+	dial := s.up.Dial
+	if s.flight.modern {
+		dial = s.up.DialModern
+	}
+	if dial == nil {
+		return nil, &jsonrpc.ClosedError{Cause: causeWrongEra}
+	}
+	c, err := dial(ctx)
+	if err == nil {
+		s.dialled.Store(true)
+	}
+	if err == nil && s.flight.modern && !s.flight.discovers {
 		s.flight.begun()
 	}
 	return c, err
@@ -178,6 +187,12 @@ func (s *stream) otherEra() bool {
 	return modern
 }
 
+// snubbed reports whether a server that was there ended without an answer to
+// initialize.
+func (s *stream) snubbed() bool {
+	return (s.up.Command != nil || s.dialled.Load()) && s.flight.snubbed()
+}
+
 // withoutRequests takes out what no server of the modern era may send (2026-07-28
 // basic/transports). It is not answered: a client may not do that either.
 func (s *stream) withoutRequests(batch []*jsonrpc.Message) []*jsonrpc.Message {
@@ -191,7 +206,7 @@ func (s *stream) withoutRequests(batch []*jsonrpc.Message) []*jsonrpc.Message {
 
 // lost ends the stream because its server has ended.
 func (s *stream) lost(err error) {
-	if s.flight.snubbed() && s.otherEra() {
+	if s.snubbed() && s.otherEra() {
 		s.end(jsonrpc.CauseOtherEra, nil)
 		return
 	}

@@ -1,0 +1,400 @@
+//go:build unix
+
+package upstream
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/mcp"
+)
+
+const (
+	versioned  = `"io.modelcontextprotocol/protocolVersion":"2026-07-28"`
+	wantsLogs  = `{"_meta":{"io.modelcontextprotocol/logLevel":"debug"}}`
+	logMessage = `{"method":"notifications/message","params":{"level":"info","data":"secret"}}`
+)
+
+// frame is a notification for a listen.
+func frame(method, id string) string {
+	return `{"method":"notifications/` + method + `","params":{"_meta":{"io.modelcontextprotocol/subscriptionId":` + id + `}}}`
+}
+
+// What is sent before the server has said that it is there waits for that, and has
+// not been delivered if it never does.
+func TestModernRequestsWaitForTheServer(t *testing.T) {
+	inModernWorld(t, func(w *sharedWorld) {
+		w.discover = ""
+		a := w.attach("a")
+		a.say(`{"id":1,"method":"tools/call"}`)
+		s := w.server()
+		s.hears()
+		s.say(`{"id":1,` + modernDiscover + `}`)
+		s.hears(`{"id":2,"method":"tools/call"}`)
+		s.die("exit status 1")
+		a.ends("exit status 1", true)
+
+		b := w.attach("b")
+		b.say(`{"id":1,"method":"tools/call"}`)
+		w.server().hears()
+		w.server().die("exit status 1")
+		b.ends("exit status 1", false)
+	})
+}
+
+// A server that answers nothing at all is not waited for without end.
+func TestModernStartTimeout(t *testing.T) {
+	inModernWorld(t, func(w *sharedWorld) {
+		w.discover = ""
+		a := w.attach("a")
+		a.say(`{"id":1,"method":"tools/call"}`)
+		time.Sleep(30 * time.Second)
+		a.ends(causeStartTimeout, false)
+		w.server().hears() // and so nothing is cancelled
+	})
+}
+
+func TestModernIDsAndTokensComeBack(t *testing.T) {
+	inModernWorld(t, func(w *sharedWorld) {
+		a, b := w.attach("a"), w.attach("b")
+		s := w.server()
+		a.say(`{"id":1,"method":"tools/call","params":{"x":1e2,"_meta":{`+versioned+`,"progressToken":1,"k":[1 ,2]},"y":"\ud800"},"vendor":true}`,
+			`{"id":2,"method":"server/discover","params":{}}`)
+		b.say(`{"id":1,"method":"tools/call","params":{"_meta":{"progressToken":"b"}}}`, `{"method":"vendor/hello"}`)
+		s.hears(
+			`{"id":2,"method":"tools/call","vendor":true,"params":{"x":1e2,"_meta":{`+versioned+`,"progressToken":2,"k":[1 ,2]},"y":"\ud800"}}`,
+			`{"id":3,"method":"server/discover","params":{}}`,
+			`{"id":4,"method":"tools/call","params":{"_meta":{"progressToken":4}}}`, `{"method":"vendor/hello"}`)
+		s.say(
+			`{"method":"notifications/progress","params":{"progress":1,"progressToken":4}}`,
+			`{"method":"notifications/progress","params":{"progress":1,"progressToken":2}}`,
+			`{"method":"notifications/progress","params":{"progress":1,"progressToken":3}}`,
+			`{"method":"notifications/progress","params":{"progress":1}}`,
+			`{"id":"4","result":{"of":"b"},"vendor":1}`, `{"id":3,"error":{"code":-32042,"message":"m"}}`, `{"id":2,"result":{"of":"a"}}`)
+		a.hears(`@1 {"method":"notifications/progress","params":{"progress":1,"progressToken":1}}`,
+			`{"id":2,"error":{"code":-32042,"message":"m"}}`, `{"id":1,"result":{"of":"a"}}`)
+		b.hears(`@1 {"method":"notifications/progress","params":{"progress":1,"progressToken":"b"}}`,
+			`{"id":1,"vendor":1,"result":{"of":"b"}}`)
+		if len(w.servers) != 1 {
+			t.Errorf("%d sessions", len(w.servers))
+		}
+	})
+}
+
+// D17 to D19, D22, D26: cancelling is about the stream's own requests.
+func TestD18_ModernCancel(t *testing.T) {
+	inModernWorld(t, func(w *sharedWorld) {
+		a, b := w.attach("a"), w.attach("b")
+		s := w.server()
+		a.say(`{"id":1,"method":"x"}`)
+		b.say(`{"id":1,"method":"x"}`)
+		s.heard()
+		a.say(`{"method":"notifications/cancelled","params":{"requestId":3}}`, // b's, at the server
+			`{"method":"notifications/cancelled","params":{"requestId":"1"}}`,
+			`{"method":"notifications/cancelled","params":{"reason":"why","requestId":1}}`,
+			`{"method":"notifications/cancelled","params":{"requestId":1}}`,
+			`{"id":1,"method":"y"}`)
+		s.hears(`{"method":"notifications/cancelled","params":{"reason":"why","requestId":2}}`, `{"id":4,"method":"y"}`)
+		s.say(`{"id":2,"result":{"late":true}}`, `{"id":3,"result":{}}`, `{"id":4,"result":{}}`)
+		a.hears(`{"id":1,"result":{}}`)
+		b.hears(`{"id":1,"result":{}}`)
+	})
+}
+
+func TestModernListens(t *testing.T) {
+	inModernWorld(t, func(w *sharedWorld) {
+		a, b := w.attach("a"), w.attach("b")
+		s := w.server()
+		a.say(`{"id":7,"method":"subscriptions/listen","params":{"notifications":{"toolsListChanged":true}}}`)
+		b.say(`{"id":7,"method":"subscriptions/listen"}`, `{"id":8,"method":"tools/call"}`)
+		s.hears(`{"id":2,"method":"subscriptions/listen","params":{"notifications":{"toolsListChanged":true}}}`,
+			`{"id":3,"method":"subscriptions/listen"}`, `{"id":4,"method":"tools/call"}`)
+		s.say(frame("subscriptions/acknowledged", "2"), frame("subscriptions/acknowledged", `"3"`),
+			frame("tools/list_changed", "3"), frame("vendor/news", "2"))
+		a.hears("@7 "+frame("subscriptions/acknowledged", "7"), "@7 "+frame("vendor/news", "7"))
+		b.hears("@7 "+frame("subscriptions/acknowledged", "7"), "@7 "+frame("tools/list_changed", "7"))
+
+		a.say(`{"method":"notifications/cancelled","params":{"requestId":7}}`)
+		s.hears(`{"method":"notifications/cancelled","params":{"requestId":2}}`)
+		s.say(frame("tools/list_changed", "2"), `{"id":2,"result":{"resultType":"complete"}}`)
+		a.hears()
+		s.say(`{"id":3,"result":{"resultType":"complete","_meta":{"k":1,"io.modelcontextprotocol/subscriptionId":3}}}`)
+		b.hears(`{"id":7,"result":{"resultType":"complete","_meta":{"k":1,"io.modelcontextprotocol/subscriptionId":7}}}`)
+	})
+}
+
+// A listen that the server cancels ends gracefully; nothing else can be cancelled
+// by it.
+func TestModernServerEndsListen(t *testing.T) {
+	inModernWorld(t, func(w *sharedWorld) {
+		a := w.attach("a")
+		s := w.server()
+		a.say(`{"id":1,"method":"subscriptions/listen"}`, `{"id":2,"method":"tools/call"}`, `{"id":3,"method":"subscriptions/listen"}`)
+		s.heard()
+		s.say(`{"method":"notifications/cancelled","params":{"requestId":2}}`, `{"method":"notifications/cancelled","params":{"requestId":2}}`,
+			`{"method":"notifications/cancelled","params":{"requestId":3}}`, `{"method":"notifications/cancelled","params":{}}`,
+			`{"id":2,"result":{"late":true}}`, `{"id":3,"result":{}}`, `{"id":4,"error":{"code":-32602,"message":"no such filter"}}`)
+		a.hears(`{"id":1,"result":{"resultType":"complete","_meta":{"io.modelcontextprotocol/subscriptionId":1}}}`,
+			`{"id":2,"result":{}}`, `{"id":3,"error":{"code":-32602,"message":"no such filter"}}`)
+	})
+}
+
+// What no request or listen can be told for goes to nobody, nor what a server of
+// this era may not send.
+func TestModernNobodysFrames(t *testing.T) {
+	inModernWorld(t, func(w *sharedWorld) {
+		a := w.attach("a")
+		s := w.server()
+		a.say(`{"id":1,"method":"tools/call","params":{"_meta":{"progressToken":1}}}`, `{"id":2,"method":"subscriptions/listen"}`)
+		s.heard()
+		s.say(frame("tools/list_changed", "2"), // a call is no listen
+			frame("tools/list_changed", "1"), frame("tools/list_changed", "9"), frame("tools/list_changed", "null"), frame("x", "{}"),
+			`{"method":"notifications/tools/list_changed"}`, `{"method":"notifications/tools/list_changed","params":{"_meta":{}}}`,
+			`{"method":"notifications/x","params":{"_meta":{"io.modelcontextprotocol/subscriptionId":3,"io.modelcontextprotocol/subscriptionId":3}}}`,
+			`{"method":"notifications/progress","params":{"progressToken":9}}`,
+			`{"method":"notifications/resources/updated","params":{"uri":"file:///x"}}`, logMessage,
+			`{"id":1,"method":"elicitation/create"}`, `{"id":"p","method":"ping"}`, `{"id":9,"result":{}}`, `{"id":"x","result":{}}`)
+		a.hears()
+		s.hears()
+		a.lives(s)
+	})
+}
+
+// Two streams, the same ids, one server: whatever comes is seen by whose it is.
+func TestModernNobodySeesAnothersFrames(t *testing.T) {
+	inModernWorld(t, func(w *sharedWorld) {
+		a, evil := w.attach("a"), w.attach("evil")
+		s := w.server()
+		a.say(`{"id":1,"method":"tools/call","params":{"_meta":{"progressToken":"secret"}}}`, `{"id":2,"method":"subscriptions/listen"}`)
+		s.heard()
+		for i := range 8 { // claims the ids that a's calls have at the server
+			evil.say(fmt.Sprintf(`{"id":%d,"method":"tools/call","params":{"_meta":{"progressToken":%d}}}`, i, i),
+				fmt.Sprintf(`{"method":"notifications/cancelled","params":{"requestId":%d}}`, i),
+				fmt.Sprintf(`{"id":%d,"method":"subscriptions/listen","params":{"_meta":{"io.modelcontextprotocol/subscriptionId":%d}}}`, i, i),
+				fmt.Sprintf(`{"id":%d,"result":{}}`, i))
+		}
+		s.heard()
+		s.say(`{"method":"notifications/progress","params":{"progressToken":2}}`, frame("tools/list_changed", "3"), `{"id":2,"result":{}}`,
+			`{"method":"notifications/cancelled","params":{"requestId":3}}`)
+		evil.hears()
+		a.hears(`@1 {"method":"notifications/progress","params":{"progressToken":"secret"}}`, "@2 "+frame("tools/list_changed", "2"),
+			`{"id":1,"result":{}}`, `{"id":2,"result":{"resultType":"complete","_meta":{"io.modelcontextprotocol/subscriptionId":2}}}`)
+	})
+}
+
+// A log message names no request: it is for the only one that asked for any.
+func TestModernLogMessages(t *testing.T) {
+	inModernWorld(t, func(w *sharedWorld) {
+		a, b := w.attach("a"), w.attach("b")
+		s := w.server()
+		a.say(`{"id":1,"method":"x","params":`+wantsLogs+`}`, `{"id":2,"method":"x"}`)
+		b.say(`{"id":1,"method":"x","params":{"_meta":{"io.modelcontextprotocol/logLevel":null}}}`)
+		s.heard()
+		s.say(logMessage)
+		a.hears("@1 " + logMessage)
+		b.hears()
+		b.say(`{"id":2,"method":"x","params":` + wantsLogs + `}`) // 5 at the server
+		s.say(logMessage)
+		a.hears()
+		b.hears()
+		s.say(`{"id":2,"result":{}}`, logMessage)
+		a.hears(`{"id":1,"result":{}}`)
+		b.hears("@2 " + logMessage)
+
+		a.say(`{"id":3,"method":"x","params":` + wantsLogs + `}`)
+		a.say(`{"method":"notifications/cancelled","params":{"requestId":3}}`)
+		s.say(logMessage) // it may be of what was cancelled
+		b.hears()
+		time.Sleep(lingering)
+		s.say(logMessage)
+		b.hears("@2 " + logMessage)
+		a.say(`{"id":4,"method":"x","params":` + wantsLogs + `}`)
+		a.leave()
+		s.say(logMessage)
+		b.hears()
+	})
+}
+
+func TestModernLocalAnswers(t *testing.T) {
+	inModernWorld(t, func(w *sharedWorld) {
+		a := w.attach("a")
+		s := w.server()
+		a.say(`{"id":1,"method":"x","params":{"_meta":{"progressToken":1,"progressToken":2}}}`, `{"id":2,"method":"x","params":{"_Meta":{}}}`,
+			`{"id":3,"method":"x"}`, `{"id":3,"method":"y"}`, `{"id":4,"method":"ping"}`)
+		a.hears(`{"id":1,"error":{"code":-32602,"message":"Invalid params: duplicate key \"progressToken\""}}`,
+			`{"id":2,"error":{"code":-32602,"message":"Invalid params: key \"_meta\" is not written that way"}}`,
+			`{"error":{"code":-32600,"message":"Invalid request: the id is in use by a request in flight"}}`)
+		s.hears(`{"id":2,"method":"x"}`, `{"id":3,"method":"ping"}`)
+	})
+}
+
+// D01, D33: a stream that ends has its requests cancelled, listens too; the server
+// stays.
+func TestD01_ModernStreamEnds(t *testing.T) {
+	inModernWorld(t, func(w *sharedWorld) {
+		a, b := w.attach("a"), w.attach("b")
+		s := w.server()
+		a.say(`{"id":1,"method":"x"}`, `{"id":2,"method":"subscriptions/listen"}`, `{"id":3,"method":"tools/call","params":{"task":{}}}`)
+		b.say(`{"id":1,"method":"x"}`)
+		s.heard()
+		s.say(`{"id":4,"result":{"resultType":"task","task":{"taskId":"t","status":"working"}}}`)
+		a.leave()
+		s.hears(`{"method":"notifications/cancelled","params":{"requestId":2,`+goneReason+`}}`,
+			`{"method":"notifications/cancelled","params":{"requestId":3,`+goneReason+`}}`) // and the task goes on
+		s.say(`{"id":2,"result":{}}`, frame("tools/list_changed", "3"), `{"id":5,"result":{}}`)
+		b.hears(`{"id":1,"result":{}}`)
+		b.lives(s)
+		if warned := w.log.at(slog.LevelWarn); len(warned) > 0 {
+			t.Errorf("warnings: %v", warned)
+		}
+	})
+}
+
+// D07, D33, D50: each stream ends once, whatever it has open; one line of the log.
+func TestD07_ModernServerDies(t *testing.T) {
+	inModernWorld(t, func(w *sharedWorld) {
+		a, b, idle := w.attach("a"), w.attach("b"), w.attach("idle")
+		s := w.server()
+		for _, c := range []*sharedClient{a, b} {
+			c.say(`{"id":1,"method":"x"}`, `{"id":2,"method":"subscriptions/listen"}`)
+		}
+		s.sayText(`{"id":2,"result":{"last":"word"}}`)
+		s.die("signal: killed")
+		a.ends("signal: killed", true)
+		a.hears(`{"id":1,"result":{"last":"word"}}`)
+		b.ends("signal: killed", true)
+		b.hears()
+		idle.ends("signal: killed", false)
+		warned := w.log.at(slog.LevelWarn)
+		if len(warned) != 1 || warned[0]["in_flight"] != 1.0 || warned[0]["msg"] != "upstream ended unexpectedly" {
+			t.Errorf("warnings: %v, want one with 1 call", warned)
+		}
+		again := w.attach("a")
+		if w.server() == s {
+			t.Fatal("no new session")
+		}
+		again.lives(w.server())
+	})
+}
+
+// A stream that is not read loses itself only.
+func TestModernSlowClient(t *testing.T) {
+	inModernWorld(t, func(w *sharedWorld) {
+		slow, b := w.attachDeaf("slow"), w.attach("b")
+		slow.say(`{"id":1,"method":"subscriptions/listen"}`)
+		s := w.server()
+		s.heard()
+		for range maxOut + 200 {
+			s.sayText(frame("tools/list_changed", "2"))
+		}
+		s.hears(`{"method":"notifications/cancelled","params":{"requestId":2,` + goneReason + `}}`)
+		b.lives(s)
+		slow.listen()
+		slow.ends(causeTooSlow, true)
+	})
+}
+
+// A server without streams ends after a while, and is started again at need.
+func TestModernIdleServerEnds(t *testing.T) {
+	inModernWorld(t, func(w *sharedWorld) {
+		a := w.attach("a")
+		s := w.server()
+		a.leave()
+		time.Sleep(modernIdle - time.Second)
+		b := w.attach("b")
+		b.lives(s)
+		time.Sleep(2 * modernIdle)
+		b.lives(s)
+		b.leave()
+		time.Sleep(modernIdle)
+		w.server().hears()
+		if s.end == nil {
+			t.Fatal("the server was not ended")
+		}
+		w.attach("c").lives(w.server())
+		if len(w.servers) != 2 {
+			t.Errorf("%d sessions", len(w.servers))
+		}
+		if st := w.host.Status(); len(st) != 1 || st[0].Era != mcp.Modern || st[0].State != StateRunning || st[0].Key != sharedKey {
+			t.Errorf("status %+v", st)
+		}
+	})
+}
+
+// That a pinned server refuses server/discover is its own affair.
+func TestModernPinnedServerNeedNotDiscover(t *testing.T) {
+	inModernWorld(t, func(w *sharedWorld) {
+		w.discover = `"error":{"code":-32601,"message":"Method not found"}`
+		w.attach("a").lives(w.server())
+	})
+}
+
+func TestModernForcedByContext(t *testing.T) {
+	inModernWorld(t, func(w *sharedWorld) {
+		a, b := w.attach("a"), w.attach("b")
+		s := w.server()
+		a.say(`{"id":1,"method":"subscriptions/listen"}`)
+		s.heard()
+		a.cancel(nil)
+		a.ends(causeHostStopped, true)
+		s.hears(`{"method":"notifications/cancelled","params":{"requestId":2,` + goneReason + `}}`)
+		b.lives(s)
+	})
+}
+
+func TestModernStop(t *testing.T) {
+	inModernWorld(t, func(w *sharedWorld) {
+		a := w.attach("a")
+		s := w.server()
+		stopped := make(chan struct{})
+		go func() {
+			defer close(stopped)
+			w.host.Stop(context.Background())
+		}()
+		a.ends(causeHostStopped, false)
+		<-stopped
+		synctest.Wait()
+		if s.end == nil {
+			t.Error("the server was not ended")
+		}
+	})
+}
+
+// A stream over HTTP has a Conn of its own, which knows what belongs to what. It is
+// told what is cancelled, and of no tasks, which outlive it.
+func TestModernStreamAlone(t *testing.T) {
+	w := &sharedWorld{era: mcp.Modern}
+	inWorld(t, w, Upstream{Era: mcp.Modern, Relates: true, Shared: true}, func(w *sharedWorld) {
+		a := w.attach("a")
+		sa := w.server()
+		b := w.attach("b")
+		sb := w.server()
+		a.say(`{"id":1,"method":"subscriptions/listen"}`, `{"id":2,"method":"tools/call","params":{"task":{}}}`, `{"id":3,"method":"tools/call"}`)
+		b.say(`{"id":2,"method":"ping"}`)
+		sa.hears(`{"id":1,"method":"subscriptions/listen"}`, `{"id":2,"method":"tools/call","params":{"task":{}}}`, `{"id":3,"method":"tools/call"}`)
+		sb.hears(`{"id":2,"method":"ping"}`)
+		sa.say("@1 "+frame("tools/list_changed", "1"), `{"id":4,"method":"roots/list"}`, `{"id":2,"result":{"task":{"taskId":"t"}}}`)
+		a.hears("@1 "+frame("tools/list_changed", "1"), `{"id":2,"result":{"task":{"taskId":"t"}}}`)
+		if st := w.host.Status(); len(st) != 2 || st[0].InFlight != 1 || st[0].State != StateRunning {
+			t.Errorf("status %+v", st)
+		}
+		a.leave()
+		sa.hears(`{"method":"notifications/cancelled","params":{"requestId":1,`+goneReason+`}}`,
+			`{"method":"notifications/cancelled","params":{"requestId":3,`+goneReason+`}}`)
+		time.Sleep(time.Hour) // a first answer may take its time
+		sb.say(`{"id":2,"error":{"code":-32601,"message":"no"}}`)
+		b.hears(`{"id":2,"error":{"code":-32601,"message":"no"}}`)
+		sb.die("connection lost")
+		b.ends("connection lost", true)
+
+		w.dialErr = &jsonrpc.ClosedError{Cause: "connection refused"}
+		c := w.attach("c")
+		c.say(`{"id":1,"method":"tools/call"}`)
+		c.ends("connection refused", false)
+	})
+}
