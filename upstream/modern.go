@@ -2,7 +2,6 @@ package upstream
 
 import (
 	"bytes"
-	"log/slog"
 	"sync/atomic"
 	"time"
 
@@ -30,7 +29,6 @@ type modernServer struct {
 	// Static after construction.
 	eras   *eras
 	pinned bool // whatever answers is of this era
-	log    *slog.Logger
 
 	trial   atomic.Bool   // until it is decided, if it was ever in question
 	decided chan struct{} // closed with the fields below set; only of a trial
@@ -44,8 +42,8 @@ type modernServer struct {
 	logsTill time.Time   // a call with a log level was given up, and until then may still log
 }
 
-func newModernServer(t target, trial bool, log *slog.Logger) *modernServer {
-	m := &modernServer{eras: t.eras, pinned: t.up.only() == mcp.Modern, log: log, decided: make(chan struct{})}
+func newModernServer(t target, trial bool) *modernServer {
+	m := &modernServer{eras: t.eras, pinned: t.up.only() == mcp.Modern, decided: make(chan struct{})}
 	m.trial.Store(trial)
 	return m
 }
@@ -111,14 +109,12 @@ func isNull(text []byte) bool { return bytes.Equal(text, []byte("null")) }
 // token, by the subscription, or by being the only one that it can be for; what has
 // none goes to nobody (2026-07-28 basic/patterns).
 func (sh *shared) hear(m *jsonrpc.Message) {
-	switch {
-	case m.IsRequest(): // stream.withoutRequests has most of them
-		sh.modern.log.Debug("modern upstream sent a request", "method", m.Method)
-	case m.Method == "notifications/progress":
+	switch m.Method { // stream.withoutRequests has the requests
+	case "notifications/progress":
 		sh.progress(m)
-	case m.Method == "notifications/cancelled":
+	case "notifications/cancelled":
 		sh.listenCancelled(m)
-	case m.Method == "notifications/message":
+	case "notifications/message":
 		sh.logged(m)
 	default:
 		sh.listened(m)

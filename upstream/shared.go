@@ -139,7 +139,7 @@ func (h *Host) newSharedLocked(t target, id claimID, trial bool) (sh *shared, st
 	sh.forced = h.forcedLocked()
 	a := attachment{target: t, id: id}
 	if id.era == mcp.Modern {
-		sh.modern = newModernServer(t, trial, h.logger().With("upstream", t.name))
+		sh.modern = newModernServer(t, trial)
 		a.trial = sh.modern.trial.Load
 		sh.discover()
 	} else {

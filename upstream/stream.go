@@ -130,13 +130,13 @@ func (s *stream) readServer() {
 	for {
 		var err error
 		batch, err = s.server.recv(batch[:0])
+		if s.flight.modern {
+			batch = s.withoutRequests(batch)
+		}
 		for _, m := range batch {
 			if n := s.flight.up(m); n != nothing {
 				s.heardFirst(n)
 			}
-		}
-		if s.flight.modern {
-			batch = s.withoutRequests(batch)
 		}
 		bad, unusable := errors.AsType[*jsonrpc.InvalidError](err)
 		if unusable {
@@ -197,6 +197,7 @@ func (s *stream) snubbed() bool {
 // basic/transports). It is not answered: a client may not do that either.
 func (s *stream) withoutRequests(batch []*jsonrpc.Message) []*jsonrpc.Message {
 	return slices.DeleteFunc(batch, func(m *jsonrpc.Message) bool {
+		m.Batch = s.withoutRequests(m.Batch)
 		if m.IsRequest() {
 			s.log.Debug("modern upstream sent a request", "method", m.Method)
 		}
