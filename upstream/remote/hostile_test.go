@@ -83,25 +83,27 @@ func TestHostileAnswers(t *testing.T) {
 			flood(w, chunk, many)
 		}},
 	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			f := newFake(t)
-			f.handle("tools/call", func(w http.ResponseWriter, r *http.Request, _ *jsonrpc.Message) { tt.answer(w, r) })
-			s, _ := server(t, f.URL)
-			s.Limits.Message = 1 << 20
-			c := shaken(t, s)
-			before := memory()
-			c.request(1, "tools/call", "")
-			m := c.recv()
-			if !strings.Contains(string(m.Error), fmt.Sprintf("%q", tt.cause)) {
-				t.Errorf("got %s, want %s", m.Append(nil), tt.cause)
-			}
-			if after := memory(); after > before+20<<20 {
-				t.Errorf("%d bytes before, %d after", before, after)
-			}
-			c.request(2, "ping", "")
-			wantResult(t, c.recv(), 2, `{}`)
-		})
+	for era, begin := range map[string]func(*testing.T, *Server) *client{"legacy": shaken, "modern": dialModern} {
+		for _, tt := range tests {
+			t.Run(era+" "+tt.name, func(t *testing.T) {
+				f := newFake(t)
+				f.handle("tools/call", func(w http.ResponseWriter, r *http.Request, _ *jsonrpc.Message) { tt.answer(w, r) })
+				s, _ := server(t, f.URL)
+				s.Limits.Message = 1 << 20
+				c := begin(t, s)
+				before := memory()
+				c.request(1, "tools/call", "")
+				m := c.recv()
+				if !strings.Contains(string(m.Error), fmt.Sprintf("%q", tt.cause)) {
+					t.Errorf("got %s, want %s", m.Append(nil), tt.cause)
+				}
+				if after := memory(); after > before+20<<20 {
+					t.Errorf("%d bytes before, %d after", before, after)
+				}
+				c.request(2, "ping", "")
+				wantResult(t, c.recv(), 2, `{}`)
+			})
+		}
 	}
 }
 

@@ -53,7 +53,10 @@ func (b *inbox) Recv() (*jsonrpc.Message, error) {
 
 // put brings something to Recv. It reports whether anybody still receives: after
 // the end nobody does, though there be room.
-func (b *inbox) put(r received) bool {
+func (b *inbox) put(r received) bool { return b.offer(r, nil) }
+
+// offer does as put does, for as long as gone is open.
+func (b *inbox) offer(r received, gone <-chan struct{}) bool {
 	select {
 	case <-b.ended:
 		return false
@@ -62,6 +65,8 @@ func (b *inbox) put(r received) bool {
 	select {
 	case b.in <- r:
 		return true
+	case <-gone:
+		return false
 	case <-b.ended:
 		return false
 	}

@@ -183,10 +183,10 @@ func (s *modern) run(c *modernCall) {
 	defer release()
 	x, reply, f := s.ask(c)
 	defer x.linger(c.cancel)
+	release()
 	if s.take(c) {
 		s.answer(c, reply, f)
 	}
-	release()
 }
 
 // take takes a call out. With true the caller is the one to answer it.
@@ -262,7 +262,7 @@ func (s *modern) pass(m *jsonrpc.Message, _ *peer) bool {
 			return true
 		}
 	}
-	return s.put(received{m: m})
+	return s.offer(received{m: m}, c.ctx.Done())
 }
 
 // subscribed returns a message of the listen that it is related to with the id of

@@ -103,26 +103,35 @@ func (t *tools) learnOne(definition json.RawMessage, log *slog.Logger) bool {
 	return next.fault == ""
 }
 
-// put notes a tool. It reports whether it has become another one.
+// put notes a tool, unless that is too large. It reports whether it has become
+// another one.
 func (t *tools) put(name string, next tool) (changed bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	last, known := t.known[name]
-	t.bytes += next.bytes - last.bytes
+	t.forgetLocked(name)
+	if next.bytes > maxToolBytes {
+		return !known || last.fault != next.fault
+	}
 	if t.known == nil {
 		t.known = make(map[string]tool)
 	}
 	t.known[name] = next
-	for other, its := range t.known {
+	t.bytes += next.bytes
+	for other := range t.known {
 		if len(t.known) <= maxTools && t.bytes <= maxToolBytes {
 			break
 		}
-		if other != name || its.bytes > maxToolBytes {
-			delete(t.known, other)
-			t.bytes -= its.bytes
+		if other != name {
+			t.forgetLocked(other)
 		}
 	}
 	return !known || last.fault != next.fault
+}
+
+func (t *tools) forgetLocked(name string) {
+	t.bytes -= t.known[name].bytes
+	delete(t.known, name)
 }
 
 // clip bounds what a server named for the log.
@@ -217,7 +226,7 @@ func (s *Server) list(ctx context.Context, m *jsonrpc.Message) {
 		request := jsonrpc.NewRequest(ownID("tools:"+strconv.Itoa(page)), methodToolsList, params)
 		reply, _, f := s.own(ctx, request)
 		if f != nil || reply.Result == nil {
-			s.log().Debug("tools of the upstream are not known", "upstream", s.Name)
+			s.tally.log.Debug("tools of the upstream are not known")
 			return
 		}
 		s.tools.learn(reply.Result, s.tally.log)

@@ -227,11 +227,11 @@ func TestToolsBounded(t *testing.T) {
 		t.Errorf("%d tools, %d bytes", len(known.known), known.bytes)
 	}
 	known.put("huge", tool{bytes: maxToolBytes})
-	known.put("more", tool{bytes: 5})
-	if len(known.known) != 1 || known.bytes != 5 && known.bytes != maxToolBytes {
+	known.put("giant", tool{bytes: maxToolBytes + 1})
+	if len(known.known) != 1 || known.bytes != maxToolBytes {
 		t.Errorf("%d tools, %d bytes", len(known.known), known.bytes)
 	}
-	known.put("giant", tool{bytes: 2 * maxToolBytes})
+	known.put("huge", tool{bytes: maxToolBytes + 1})
 	if len(known.known) != 0 || known.bytes != 0 {
 		t.Errorf("%d tools, %d bytes", len(known.known), known.bytes)
 	}

@@ -1,0 +1,172 @@
+package remote
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+)
+
+// TestProbe tells from the answer to server/discover who speaks the modern era.
+func TestProbe(t *testing.T) {
+	rpc := func(rest string) string { return `{"jsonrpc":"2.0",` + rest + `}` }
+	own := `"id":"mcp-proxy:discover",`
+	refusal := func(code, data string) string {
+		return rpc(own + `"error":{"code":` + code + `,"message":"x","data":` + data + `}`)
+	}
+	const html, typeHTML = "<!doctype html><title>mcp</title>", "text/html"
+	tests := []struct {
+		name, kind string
+		status     int
+		body       string
+		modern     bool
+		cause      string // of the error; "" for none
+	}{
+		{"modern", typeJSON, 200, rpc(own + `"result":{"supportedVersions":["2025-11-25","2026-07-28"]}`), true, ""},
+		{"modern as a stream", typeSSE, 200, "data: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/x\"}\n\ndata: " + rpc(own+`"result":{"supportedVersions":["2026-07-28"]}`) + "\n\n", true, ""},
+		{"legacy alone", typeJSON, 200, rpc(own + `"result":{"supportedVersions":["2025-11-25","2025-06-18"]}`), false, ""},
+		{"later alone", typeJSON, 200, rpc(own + `"result":{"supportedVersions":["2030-01-01"]}`), false, ""},
+		{"no versions", typeJSON, 200, rpc(own + `"result":{}`), false, ""},
+		{"versions that are none", typeJSON, 200, rpc(own + `"result":{"supportedVersions":{"2026-07-28":[2026]}}`), false, ""},
+		{"another version", typeJSON, 400, refusal("-32022", `{"supported":["2026-07-28"],"requested":"x"}`), true, ""},
+		{"legacy versions", typeJSON, 400, refusal("-32022", `{"supported":["2025-11-25"]}`), false, ""},
+		{"another version without data", typeJSON, 400, rpc(`"error":{"code":-32022,"message":"x"}`), false, ""},
+		{"a header missing", typeJSON, 400, rpc(`"error":{"code":-32020,"message":"x"}`), true, ""},
+		{"a capability missing", typeJSON, 400, refusal("-32021", `{"requiredCapabilities":{"sampling":{}}}`), true, ""},
+		{"unknown method", typeJSON, 404, refusal("-32601", `1`), false, ""},
+		{"unknown method, 200", typeJSON, 200, refusal("-32601", `1`), false, ""},
+		{"not initialized", typeJSON, 400, rpc(`"id":null,"error":{"code":-32000,"message":"Bad Request: Server not initialized"}`), false, ""},
+		{"an HTML page", typeHTML, 200, html, false, ""},
+		{"an HTML page for 404", typeHTML, 404, html, false, ""},
+		{"nothing", "", 200, "", false, ""},
+		{"accepted", "", 202, "", false, ""},
+		{"no such method", "", 405, "", false, ""},
+		{"bad request", typeJSON, 400, "{}", false, ""},
+		{"no JSON", typeJSON, 200, "{", false, ""},
+		{"an answer to another", typeJSON, 200, rpc(`"id":7,"result":{"supportedVersions":["2026-07-28"]}`), false, ""},
+		{"unauthorized", typeJSON, 401, refusal("-32601", `1`), false, "HTTP 401"},
+		{"forbidden", "", 403, "", false, "HTTP 403"},
+		{"too many", "", 429, "", false, "HTTP 429"},
+		{"broken", typeJSON, 500, refusal("-32603", `1`), false, "HTTP 500"},
+		{"broken gateway", typeHTML, 502, html, false, "HTTP 502"},
+		{"elsewhere", "", 307, "", false, "HTTP 307"},
+		{"a stream that ends", typeSSE, 200, ": x\n\n", false, "stream ended"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			f := newFake(t)
+			f.any = func(w http.ResponseWriter, r *http.Request) bool {
+				_, _ = io.Copy(io.Discard, r.Body)
+				if r.Method != http.MethodPost || r.Header.Get("Mcp-Method") != "server/discover" || r.Header.Get("Mcp-Protocol-Version") != "2026-07-28" {
+					t.Errorf("asked with %s %v", r.Method, r.Header)
+				}
+				if tt.kind != "" {
+					w.Header().Set("Content-Type", tt.kind)
+				}
+				if tt.status == 307 {
+					w.Header().Set("Location", "http://127.0.0.1:1/")
+				}
+				w.WriteHeader(tt.status)
+				io.WriteString(w, tt.body)
+				return true
+			}
+			s, _ := server(t, f.URL)
+			s.MaxConcurrent = 1
+			s.once.Do(s.prepare)
+			s.slots <- struct{}{} // a question about the server does not wait for calls
+			wantVerdict(t, s, tt.modern, tt.cause)
+		})
+	}
+}
+
+// wantVerdict checks what a probe says. cause is that of the error, "" for none.
+func wantVerdict(t *testing.T, s *Server, modern bool, cause string) {
+	t.Helper()
+	wantVerdictIn(t, context.Background(), s, modern, cause)
+}
+
+func wantVerdictIn(t *testing.T, ctx context.Context, s *Server, modern bool, cause string) {
+	t.Helper()
+	var got bool
+	var err error
+	within(t, "Probe", func() { got, err = s.Probe(ctx) })
+	end, _ := err.(*jsonrpc.ClosedError)
+	switch {
+	case got != modern:
+		t.Errorf("modern: %v, %v", got, err)
+	case cause == "" && err != nil || cause != "" && (end == nil || end.Cause != cause || end.Delivered):
+		t.Errorf("%v, want %q", err, cause)
+	}
+}
+
+// TestProbeNobody cannot tell, and waits for no one for long.
+func TestProbeNobody(t *testing.T) {
+	f := newFake(t)
+	f.handle("server/discover", func(w http.ResponseWriter, r *http.Request, _ *jsonrpc.Message) { block(r) })
+	s, _ := server(t, f.URL)
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() {
+		f.await("server/discover", 1)
+		cancel()
+	}()
+	wantVerdictIn(t, ctx, s, false, "request failed")
+
+	f.Close()
+	wantVerdict(t, s, false, "connection refused")
+	s, _ = server(t, "ftp://x")
+	wantVerdict(t, s, false, "request failed")
+	s, _ = server(t, f.URL)
+	s.SSE = true
+	wantVerdict(t, s, false, "")
+}
+
+// TestProbeWebSocket asks on a connection of its own.
+func TestProbeWebSocket(t *testing.T) {
+	tests := map[string]struct {
+		answer func(c jsonrpc.Conn, m *jsonrpc.Message)
+		modern bool
+	}{
+		"modern": {func(c jsonrpc.Conn, m *jsonrpc.Message) {
+			c.Send(jsonrpc.NewNotification("notifications/x", nil))
+			c.Send(jsonrpc.NewResult(m.ID, raw(`{"supportedVersions":["2026-07-28"]}`)))
+		}, true},
+		"legacy": {func(c jsonrpc.Conn, m *jsonrpc.Message) {
+			c.Send(jsonrpc.NewError(m.ID, &jsonrpc.Error{Code: -32601, Message: "x"}))
+		}, false},
+		"silent": {func(jsonrpc.Conn, *jsonrpc.Message) {}, false},
+		"leaves": {func(c jsonrpc.Conn, _ *jsonrpc.Message) { c.Close() }, false},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel() // one of them waits more than it works
+			url, conns := wsFake(t)
+			served := make(chan struct{})
+			go func() {
+				defer close(served)
+				c := <-conns
+				defer c.Close()
+				m, err := c.Recv()
+				if err != nil || m.Method != "server/discover" || !strings.Contains(string(m.Params), "2026-07-28") {
+					t.Errorf("server received %v, %v", m, err)
+					return
+				}
+				tt.answer(c, m)
+				c.Recv()
+			}()
+			defer func() { <-served }()
+			s, _ := server(t, url)
+			s.MaxConcurrent = 1
+			s.once.Do(s.prepare)
+			s.slots <- struct{}{}
+			wantVerdict(t, s, tt.modern, "")
+		})
+	}
+	refusing := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(401) }))
+	defer refusing.Close()
+	s, _ := server(t, "ws"+strings.TrimPrefix(refusing.URL, "http"))
+	wantVerdict(t, s, false, "HTTP 401")
+}
