@@ -113,7 +113,7 @@ func (h *Host) eraFor(ctx context.Context, t target, client mcp.Era) (mcp.Era, e
 	return mcp.Legacy, nil
 }
 
-var errGone = errors.New("the stream ended while its upstream was asked for its era")
+var errGone = &jsonrpc.ClosedError{Cause: causeHostStopped, Err: errors.New("while the upstream was asked for its era")}
 
 // speaksModern reports whether an upstream speaks modern, and asks it if that is
 // not known. Whoever is done does not wait.

@@ -42,7 +42,7 @@ func (h *Host) beginProbe(t target) (sh *shared, ctx context.Context, err error)
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.shared.stopped {
-		return nil, nil, errStops
+		return nil, nil, &jsonrpc.ClosedError{Cause: causeHostStopped, Err: errStops}
 	}
 	h.forcedLocked()
 	if t.up.Command == nil {

@@ -201,7 +201,7 @@ func (s *stream) withoutRequests(batch []*jsonrpc.Message) []*jsonrpc.Message {
 		if m.IsRequest() {
 			s.log.Debug("modern upstream sent a request", "method", m.Method)
 		}
-		return m.IsRequest()
+		return m.IsRequest() || m.Batch != nil && len(m.Batch) == 0
 	})
 }
 
