@@ -28,16 +28,16 @@ var reserved = []jsonrpc.Value{
 // stripReserved returns params, or a result, without the keys of _meta that say
 // something about one hop alone. Nil stays nil.
 func stripReserved(object json.RawMessage) json.RawMessage {
-	if !hasMeta(object) {
+	if !mayHave(object, "_meta") {
 		return object
 	}
 	return mcp.SetMeta(object, reserved...)
 }
 
-// hasMeta reports whether object may have a member _meta; a key can be written with
+// mayHave reports whether object may have a member. Its key can be written with
 // escapes.
-func hasMeta(object json.RawMessage) bool {
-	return bytes.Contains(object, []byte(`_meta`)) || bytes.Contains(object, []byte(`\u`))
+func mayHave(object json.RawMessage, key string) bool {
+	return bytes.Contains(object, []byte(key)) || bytes.Contains(object, []byte(`\u`))
 }
 
 // isCacheable reports whether a complete modern result of a method carries ttlMs
@@ -56,44 +56,74 @@ func asksForInput(method string) bool {
 	return method == "tools/call" || method == "prompts/get" || method == "resources/read"
 }
 
-// resultTypeOf returns what kind of result a modern one is: absent means complete.
-// It is an error if that cannot be told for certain.
-func resultTypeOf(result json.RawMessage) (string, error) {
-	if len(result) == 0 || result[0] != '{' {
-		return "", errNoObject
-	}
-	text, err := jsonrpc.Member(result, "resultType")
-	if err != nil || text == nil {
-		return resultComplete, err
-	}
-	kind, ok := jsonrpc.Unquote(text)
-	if !ok {
-		return "", errors.New("resultType is not a string")
-	}
-	return kind, nil
+// A modernResult is a result of a modern server with what matters of it found, in one
+// pass over its bytes.
+type modernResult struct {
+	text json.RawMessage
+	kind string // resultType; absent means complete
+
+	resultType, ttl, scope, meta, content, structured jsonrpc.Span
 }
 
-// toLegacyResult returns a complete modern result as a legacy client of a version
-// knows it. What the client would refuse, and with it the whole result, is made text
-// or left out.
-func toLegacyResult(method, version string, result json.RawMessage) json.RawMessage {
-	values := []jsonrpc.Value{{Key: "resultType"}}
+// readModernResult reads a result. It is an error if its kind cannot be told for
+// certain.
+func readModernResult(text json.RawMessage) (modernResult, error) {
+	r := modernResult{text: text, kind: resultComplete}
+	if len(text) == 0 || text[0] != '{' {
+		return r, errNoObject
+	}
+	var at [6]jsonrpc.Span
+	if err := jsonrpc.Find(text, jsonrpc.Span{}, at[:], "resultType", "ttlMs", "cacheScope", "_meta", "content", "structuredContent"); err != nil {
+		return r, err
+	}
+	r.resultType, r.ttl, r.scope, r.meta, r.content, r.structured = at[0], at[1], at[2], at[3], at[4], at[5]
+	if r.resultType.IsZero() {
+		return r, nil
+	}
+	var ok bool
+	if r.kind, ok = jsonrpc.Unquote(r.resultType.Of(text)); !ok {
+		return r, errors.New("resultType is not a string")
+	}
+	return r, nil
+}
+
+// toLegacy returns a complete result as a legacy client of a version knows it. What
+// the client would refuse, and with it the whole result, is made text or left out.
+func (r modernResult) toLegacy(method, version string) json.RawMessage {
+	edits := []memberEdit{{r.resultType, nil}}
 	if isCacheable(method) {
-		values = append(values, jsonrpc.Value{Key: "ttlMs"}, jsonrpc.Value{Key: "cacheScope"})
+		edits = append(edits, memberEdit{r.ttl, nil}, memberEdit{r.scope, nil})
+	}
+	if !r.meta.IsZero() {
+		edits = append(edits, memberEdit{r.meta, orNil(jsonrpc.Set(r.meta.Of(r.text), reserved...))})
 	}
 	switch method {
 	case "tools/call":
-		values = append(values, legacyToolResult(version, result)...)
+		edits = append(edits, r.legacyContent(version)...)
 	case "tools/list":
-		values = append(values, changed(result, "tools", legacyTool)...)
+		edits = append(edits, r.each("tools", legacyTool))
 	case "prompts/get":
-		values = append(values, legacyPrompt(version, result)...)
+		if version < linksSince {
+			edits = append(edits, r.each("messages", func(m json.RawMessage) json.RawMessage { return legacyMessage(version, m) }))
+		}
 	}
-	if meta, err := jsonrpc.Member(result, "_meta"); err == nil && meta != nil {
-		values = append(values, jsonrpc.Value{Key: "_meta", Text: orNil(jsonrpc.Set(meta, reserved...))})
-	}
-	return jsonrpc.Set(result, values...)
+	return edited(r.text, edits...)
 }
+
+// each is the edit that makes of each element of an array what fn makes of it.
+func (r modernResult) each(key string, fn func(json.RawMessage) json.RawMessage) memberEdit {
+	var at [1]jsonrpc.Span
+	if jsonrpc.Find(r.text, jsonrpc.Span{}, at[:], key) != nil {
+		return memberEdit{}
+	}
+	return memberEdit{at[0], changed(at[0].Of(r.text), fn)}
+}
+
+// Versions that brought types of content.
+const (
+	audioSince = "2025-03-26"
+	linksSince = "2025-06-18"
+)
 
 // orNil makes an object without members nil, which takes it out.
 func orNil(object json.RawMessage) json.RawMessage {
@@ -103,31 +133,26 @@ func orNil(object json.RawMessage) json.RawMessage {
 	return object
 }
 
-// legacyToolResult returns what changes in the result of a tool: structuredContent
-// was an object before 2026-07-28. If nothing else says what it said, a text does.
-func legacyToolResult(version string, result json.RawMessage) []jsonrpc.Value {
-	var at [2]jsonrpc.Span
-	if jsonrpc.Find(result, jsonrpc.Span{}, at[:], "structuredContent", "content") != nil {
-		return nil
+// legacyContent returns what changes in the result of a tool. structuredContent was
+// an object before 2026-07-28. If no content says what it said, a text does.
+func (r modernResult) legacyContent(version string) []memberEdit {
+	var edits []memberEdit
+	content := r.content.Of(r.text)
+	if version < linksSince {
+		blocks := changed(content, func(b json.RawMessage) json.RawMessage { return legacyBlock(version, b) })
+		edits = append(edits, memberEdit{r.content, blocks})
 	}
-	structured, content := at[0].Of(result), at[1].Of(result)
-	var values []jsonrpc.Value
-	if structured != nil && structured[0] != '{' {
-		values = append(values, jsonrpc.Value{Key: "structuredContent"})
-		if isEmptyArray(content) {
-			return append(values, jsonrpc.Value{Key: "content", Text: array(textBlock(string(structured)))})
-		}
+	if r.structured.IsZero() || r.text[r.structured.Start] == '{' {
+		return edits
 	}
-	if version < "2025-06-18" {
-		values = append(values, changed(result, "content", func(block json.RawMessage) json.RawMessage {
-			return legacyBlock(version, block)
-		})...)
+	if isEmptyArray(content) {
+		edits = []memberEdit{{r.content, array(textBlock(string(r.structured.Of(r.text))))}}
 	}
-	return values
+	return append(edits, memberEdit{r.structured, nil})
 }
 
 func isEmptyArray(text json.RawMessage) bool {
-	return text == nil || text[0] == '[' && len(bytes.TrimSpace(text[1:len(text)-1])) == 0
+	return text != nil && text[0] == '[' && len(bytes.TrimSpace(text[1:len(text)-1])) == 0
 }
 
 // legacyTool returns a tool without an outputSchema that is not of objects: a
@@ -143,21 +168,14 @@ func legacyTool(tool json.RawMessage) json.RawMessage {
 	return jsonrpc.Set(tool, jsonrpc.Value{Key: "outputSchema"})
 }
 
-// legacyPrompt returns what changes in the result of prompts/get.
-func legacyPrompt(version string, result json.RawMessage) []jsonrpc.Value {
-	if version >= "2025-06-18" {
-		return nil
-	}
-	return changed(result, "messages", func(message json.RawMessage) json.RawMessage {
-		block, err := jsonrpc.Member(message, "content")
-		if err != nil || block == nil {
-			return message
-		}
-		if now := legacyBlock(version, block); !same(now, block) {
-			return jsonrpc.Set(message, jsonrpc.Value{Key: "content", Text: now})
-		}
+// legacyMessage returns a message of a prompt with its content as text if that is
+// newer than version.
+func legacyMessage(version string, message json.RawMessage) json.RawMessage {
+	var at [1]jsonrpc.Span
+	if jsonrpc.Find(message, jsonrpc.Span{}, at[:], "content") != nil || at[0].IsZero() {
 		return message
-	})
+	}
+	return edited(message, memberEdit{at[0], legacyBlock(version, at[0].Of(message))})
 }
 
 // legacyBlock returns a content block as text if its type is newer than version.
@@ -167,10 +185,10 @@ func legacyBlock(version string, block json.RawMessage) json.RawMessage {
 		return block
 	}
 	switch kind, _ := jsonrpc.Unquote(at[0].Of(block)); {
-	case kind == "resource_link" && version < "2025-06-18":
+	case kind == "resource_link" && version < linksSince:
 		uri, _ := jsonrpc.Unquote(at[1].Of(block))
 		return textBlock("Resource: " + uri)
-	case kind == "audio" && version < "2025-03-26":
+	case kind == "audio" && version < audioSince:
 		return textBlock("(audio omitted)")
 	}
 	return block
@@ -180,28 +198,18 @@ func textBlock(text string) json.RawMessage {
 	return append(append([]byte(`{"type":"text","text":`), jsonrpc.Quote(text)...), '}')
 }
 
-// changed returns the member of an object that is an array, if fn changes one of its
-// elements: with what fn makes of each.
-func changed(object json.RawMessage, key string, fn func(json.RawMessage) json.RawMessage) []jsonrpc.Value {
-	list, err := jsonrpc.Member(object, key)
-	if err != nil || list == nil {
-		return nil
-	}
+// changed returns an array with what fn makes of each element. What is no array stays
+// as it is.
+func changed(list json.RawMessage, fn func(json.RawMessage) json.RawMessage) json.RawMessage {
 	elements, err := jsonrpc.Elements(list)
-	differs := false
+	if err != nil {
+		return list
+	}
 	for i, e := range elements {
 		elements[i] = fn(e)
-		differs = differs || !same(elements[i], e)
 	}
-	if err != nil || !differs {
-		return nil
-	}
-	return []jsonrpc.Value{{Key: key, Text: array(elements...)}}
+	return array(elements...)
 }
-
-// same reports whether two texts are the same bytes in memory, which is how fn tells
-// that nothing changed.
-func same(a, b json.RawMessage) bool { return len(a) == len(b) && &a[0] == &b[0] }
 
 func array(elements ...json.RawMessage) json.RawMessage {
 	out := []byte{'['}
@@ -223,16 +231,13 @@ func toModernResult(method string, result, serverInfo json.RawMessage) json.RawM
 			jsonrpc.Value{Key: "cacheScope", Text: []byte(`"private"`)})
 	}
 	meta, _ := jsonrpc.Member(result, "_meta")
-	if meta != nil || serverInfo != nil {
-		if meta != nil {
-			meta = jsonrpc.Set(meta, reserved...)
-		}
-		if serverInfo != nil {
-			meta = jsonrpc.Set(meta, jsonrpc.Value{Key: mcp.KeyServerInfo, Text: serverInfo})
-		}
-		values = append(values, jsonrpc.Value{Key: "_meta", Text: orNil(meta)})
+	if meta != nil {
+		meta = jsonrpc.Set(meta, reserved...)
 	}
-	return jsonrpc.Set(result, values...)
+	if serverInfo != nil {
+		meta = jsonrpc.Set(meta, jsonrpc.Value{Key: mcp.KeyServerInfo, Text: serverInfo})
+	}
+	return jsonrpc.Set(result, append(values, jsonrpc.Value{Key: "_meta", Text: orNil(meta)})...)
 }
 
 // toLegacyError returns an error of a modern server as a legacy client knows it: a

@@ -11,11 +11,12 @@ import (
 // A legacyCall is a request of the client that is not settled. It is sent to the
 // upstream, or waits for the client's answers, or for a while, or for a listen.
 type legacyCall struct {
-	// Static after beginLocked.
-	id     jsonrpc.ID // the client's
-	method string
-	params json.RawMessage // as the client wrote them, for a retry; nil if there is none
-	extra  []byte
+	// Static once it is sent.
+	id      jsonrpc.ID // the client's
+	method  string
+	version string          // that the client speaks
+	params  json.RawMessage // as the client wrote them, for a retry; nil if there is none
+	extra   []byte
 
 	// Guarded by legacy.mu.
 	token  json.RawMessage // the client's progress token, as it came; nil for none
@@ -73,9 +74,6 @@ func (l *legacy) beginLocked(m *jsonrpc.Message) *legacyCall {
 		return nil
 	}
 	c := &legacyCall{id: m.ID, method: m.Method, extra: m.Extra}
-	if asksForInput(m.Method) {
-		c.params = m.Params
-	}
 	l.calls[m.ID] = c
 	return c
 }
@@ -88,7 +86,7 @@ func (l *legacy) refuseLocked(m *jsonrpc.Message, err *jsonrpc.Error) {
 // forward passes a request on.
 func (l *legacy) forward(m *jsonrpc.Message) {
 	params := m.Params
-	if m.Method == "tools/call" { // no tasks were declared, and so the rest counts (2025-11-25 basic/utilities/tasks)
+	if m.Method == "tools/call" && mayHave(params, "task") { // no tasks were declared, and so the rest counts (2025-11-25 basic/utilities/tasks)
 		if task, _ := jsonrpc.Member(params, "task"); task != nil {
 			params = jsonrpc.Set(params, jsonrpc.Value{Key: "task"})
 		}
@@ -103,7 +101,8 @@ func (l *legacy) forward(m *jsonrpc.Message) {
 	if c == nil {
 		return
 	}
-	if c.params != nil {
+	c.version = l.hello.version
+	if asksForInput(m.Method) {
 		c.params = params
 	}
 	l.sendLocked(c, params)
@@ -125,44 +124,62 @@ func (l *legacy) sendLocked(c *legacyCall, params json.RawMessage) {
 // answered handles a response of the upstream. One that answers nothing open is
 // late, and dropped.
 func (l *legacy) answered(m *jsonrpc.Message) {
-	n, ok := m.ID.Answered()
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	r, open := l.open[n]
-	if !ok || !open || l.ended {
+	r := l.take(m.ID)
+	if r.call != nil {
+		l.callAnswered(r.call, m)
 		return
 	}
-	delete(l.open, n)
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	switch {
+	case l.ended:
 	case r.then != nil:
 		r.then(m)
 	case r.listen != nil:
 		r.listen.endedLocked(m)
-	default:
-		r.call.n = 0
-		l.callAnsweredLocked(r.call, m)
 	}
 }
 
-func (l *legacy) callAnsweredLocked(c *legacyCall, m *jsonrpc.Message) {
+// take takes the request out that a response answers, the zero one if there is none.
+func (l *legacy) take(id jsonrpc.ID) modernRequest {
+	n, _ := id.Answered() // nothing is open under zero
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	r := l.open[n]
+	delete(l.open, n)
+	if r.call != nil {
+		r.call.n = 0
+	}
+	return r
+}
+
+// callAnswered handles the answer to a call. A large result is rewritten without the
+// lock.
+func (l *legacy) callAnswered(c *legacyCall, m *jsonrpc.Message) {
 	if m.Error != nil {
-		l.settleLocked(c, &jsonrpc.Message{Error: toLegacyError(c.method, m.Error), Extra: m.Extra})
+		l.settle(c, &jsonrpc.Message{Error: toLegacyError(c.method, m.Error), Extra: m.Extra})
 		return
 	}
-	kind, err := resultTypeOf(m.Result)
+	result, err := readModernResult(m.Result)
 	switch {
-	case err == nil && kind == resultComplete:
-		l.settleLocked(c, &jsonrpc.Message{Result: toLegacyResult(c.method, l.hello.version, m.Result), Extra: m.Extra})
-	case err == nil && kind == resultInputRequired && asksForInput(c.method):
-		l.inputRequiredLocked(c, m.Result)
+	case err == nil && result.kind == resultComplete:
+		l.settle(c, &jsonrpc.Message{Result: result.toLegacy(c.method, c.version), Extra: m.Extra})
+	case err == nil && result.kind == resultInputRequired && asksForInput(c.method):
+		l.inputRequired(c, m.Result)
 	default: // "task", to a client that declared none, say
-		l.failLocked(c, jsonrpc.InvalidResponse(l.upstream, "unknown resultType"))
+		l.settle(c, &jsonrpc.Message{Error: jsonrpc.InvalidResponse(l.upstream, "unknown resultType").Raw()})
 	}
+}
+
+func (l *legacy) settle(c *legacyCall, answer *jsonrpc.Message) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.settleLocked(c, answer)
 }
 
 // settleLocked answers a call, with the result or error that answer holds.
 func (l *legacy) settleLocked(c *legacyCall, answer *jsonrpc.Message) {
-	if l.calls[c.id] != c {
+	if l.calls[c.id] != c || l.ended {
 		return
 	}
 	delete(l.calls, c.id)

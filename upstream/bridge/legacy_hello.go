@@ -106,21 +106,22 @@ func (l *legacy) discoveredLocked(c *legacyCall, answer *jsonrpc.Message) {
 
 // welcome returns the result of initialize that the result of server/discover is.
 func (l *legacy) welcome(discovered json.RawMessage) (json.RawMessage, error) {
-	if kind, err := resultTypeOf(discovered); err != nil || kind != resultComplete {
+	r, err := readModernResult(discovered)
+	if err != nil || r.kind != resultComplete {
 		return nil, cmp.Or(err, errors.New("unknown resultType"))
 	}
-	var at [3]jsonrpc.Span
-	if err := jsonrpc.Find(discovered, jsonrpc.Span{}, at[:], "supportedVersions", "capabilities", "_meta"); err != nil {
+	var at [2]jsonrpc.Span
+	if err := jsonrpc.Find(discovered, jsonrpc.Span{}, at[:], "supportedVersions", "capabilities"); err != nil {
 		return nil, err
 	}
 	if versions := at[0].Of(discovered); versions != nil && !speaksModern(versions) {
 		return nil, errors.New("no common version")
 	}
-	info, _ := jsonrpc.Member(at[2].Of(discovered), mcp.KeyServerInfo)
+	info, _ := jsonrpc.Member(r.meta.Of(discovered), mcp.KeyServerInfo)
 	if info == nil || info[0] != '{' {
 		info = jsonrpc.Set(nil, jsonrpc.Value{Key: "name", Text: jsonrpc.Quote(l.upstream)}, jsonrpc.Value{Key: "version", Text: []byte(`""`)})
 	}
-	return jsonrpc.Set(toLegacyResult("server/discover", l.hello.version, discovered),
+	return jsonrpc.Set(r.toLegacy("server/discover", l.hello.version),
 		jsonrpc.Value{Key: "supportedVersions"},
 		jsonrpc.Value{Key: "protocolVersion", Text: jsonrpc.Quote(l.hello.version)},
 		jsonrpc.Value{Key: "capabilities", Text: bridgedCapabilities(at[1].Of(discovered))},

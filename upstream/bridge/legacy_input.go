@@ -22,7 +22,7 @@ const (
 
 	// maxAsked bounds what one result may ask for, and maxOpenQuestions what the
 	// client is asked at a time. More is the failure of the call.
-	maxAsked     = 64
+	maxAsked         = 64
 	maxOpenQuestions = 1024
 )
 
@@ -111,13 +111,15 @@ func (k kinds) cover(ask inputRequest) bool {
 	return false
 }
 
-// inputRequiredLocked handles a result that asks for input: the client is asked, or
-// the call is sent again after a while, or it fails before anything is asked.
-func (l *legacy) inputRequiredLocked(c *legacyCall, result json.RawMessage) {
-	if l.calls[c.id] != c {
+// inputRequired handles a result that asks for input: the client is asked, or the
+// call is sent again after a while, or it fails before anything is asked.
+func (l *legacy) inputRequired(c *legacyCall, result json.RawMessage) {
+	in, err := readInput(result)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.calls[c.id] != c || l.ended {
 		return
 	}
-	in, err := readInput(result)
 	reason := l.refusalLocked(c, in)
 	if err != nil {
 		reason = failUnusable
