@@ -1,0 +1,126 @@
+package frontend
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/jsonrpc/conntest"
+)
+
+const (
+	metaText = `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}`
+	noTools  = `{"tools":[],"resultType":"complete"}`
+)
+
+// newTrunkServer starts a server whose trunks the test serves. They have had
+// their tools listed.
+func newTrunkServer(t *testing.T, setUp func(*HTTP)) *testServer {
+	t.Helper()
+	var trunks <-chan jsonrpc.Conn
+	ts := newTestServer(t, func(h *HTTP) {
+		trunks = manualPrincipal(h)
+		if setUp != nil {
+			setUp(h)
+		}
+	})
+	ts.conns = trunks
+	return ts
+}
+
+// manualPrincipal makes the trunks of h come out of the returned channel.
+func manualPrincipal(h *HTTP) <-chan jsonrpc.Conn {
+	manually := &HTTP{}
+	trunks := manual(manually)
+	h.ServePrincipal = func(ctx context.Context, upstream, _ string, c jsonrpc.Conn) error {
+		return manually.Serve(ctx, upstream, c)
+	}
+	return trunks
+}
+
+// modern returns a POST as a good modern client makes it. params may be "", and
+// have the _meta put in; set changes headers as in request.
+func (c *testClient) modern(id, method, params string, set ...string) *http.Request {
+	c.t.Helper()
+	headers := []string{"MCP-Protocol-Version", "2026-07-28", "Mcp-Method", method}
+	if name := named(params); name != "" {
+		headers = append(headers, "Mcp-Name", name)
+	}
+	return c.request(http.MethodPost, modernText(id, method, params), append(headers, set...)...)
+}
+
+func modernText(id, method, params string) string {
+	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":%q,"params":{%s}}`, id, method, strings.Join(nonEmpty(params, metaText), ","))
+}
+
+func nonEmpty(all ...string) (some []string) {
+	for _, s := range all {
+		if s != "" {
+			some = append(some, s)
+		}
+	}
+	return some
+}
+
+// named returns what Mcp-Name says for params.
+func named(params string) string {
+	var p struct{ Name, URI, TaskID string }
+	json.Unmarshal([]byte("{"+params+"}"), &p)
+	return p.Name + p.URI + p.TaskID
+}
+
+// send starts a request whose response comes later.
+func (c *testClient) send(req *http.Request) <-chan *http.Response {
+	got := make(chan *http.Response, 1)
+	go func() {
+		defer close(got)
+		resp, err := c.http.Do(req)
+		if err == nil {
+			c.t.Cleanup(func() { resp.Body.Close() })
+			got <- resp
+		}
+	}()
+	return got
+}
+
+// asked returns the next request of a trunk; a question for its tools is answered
+// with none.
+func asked(t *testing.T, trunk jsonrpc.Conn) *jsonrpc.Message {
+	t.Helper()
+	m := conntest.Recv(t, trunk)
+	if m.Method == "tools/list" {
+		trunk.Send(jsonrpc.NewResult(m.ID, json.RawMessage(noTools)))
+		m = conntest.Recv(t, trunk)
+	}
+	return m
+}
+
+// wantCancel checks that the next message of a trunk cancels m.
+func wantCancel(t *testing.T, trunk jsonrpc.Conn, m *jsonrpc.Message) {
+	t.Helper()
+	wantText(t, conntest.Recv(t, trunk), `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":`+m.ID.String()+`}}`)
+}
+
+// noted returns a notification that belongs to m.
+func noted(m *jsonrpc.Message, method, params string) *jsonrpc.Message {
+	n := jsonrpc.NewNotification(method, json.RawMessage(params))
+	n.Related = m.ID
+	return n
+}
+
+// wantBody checks the status of a response, and that its body is a JSON text.
+func wantBody(t *testing.T, resp *http.Response, status int, want string) {
+	t.Helper()
+	if resp == nil {
+		t.Fatal("no response")
+	}
+	body, _ := io.ReadAll(resp.Body)
+	if resp.StatusCode != status || string(body) != want || mediaType(resp.Header.Get("Content-Type")) != typeJSON {
+		t.Errorf("%d %s\nwant %d %s", resp.StatusCode, body, status, want)
+	}
+}

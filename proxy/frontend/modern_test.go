@@ -1,0 +1,435 @@
+package frontend
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/jsonrpc/conntest"
+)
+
+const modernClosed = `{"code":-32603,"message":"Connection closed","data":{"reason":"connection_closed","phase":%q,"retryable":%v}}`
+
+// TestModernPlain: a response that is there soon goes as JSON, with the status of
+// its code, under the id as the client wrote it.
+func TestModernPlain(t *testing.T) {
+	ts := newTrunkServer(t, nil)
+	c := ts.at("/mcp")
+	var trunk jsonrpc.Conn
+	for i, tt := range []struct {
+		answer string // member and value
+		status int
+	}{
+		{`"result":{"x":1.0,"y":12345678901234567890}`, 200},
+		{`"error":{"code":-32602,"message":"x"}`, 200},
+		{`"error":{"code":-32603,"message":"x"}`, 200},
+		{`"error":{"code":-32601,"message":"x"}`, 404},
+		{`"error":{"code":-32020,"message":"x"}`, 400},
+		{`"error":{"code":-32021,"message":"x","data":{}}`, 400},
+		{`"error":{"code":-32022,"message":"x"}`, 400},
+	} {
+		id := []string{`"s\u00e9"`, `12345678901234567890`, `1.0`, `-1`}[i%4]
+		got := c.send(c.modern(id, "x", `"a": [1.0]`))
+		if trunk == nil {
+			trunk = conntest.Await(t, "trunk", ts.conns)
+		}
+		m := conntest.Recv(t, trunk)
+		wantText(t, m, fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"x","params":{"a": [1.0],%s}}`, i+1, metaText))
+		answer := decode(t, fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"z":1,%s}`, i+1, tt.answer))
+		trunk.Send(answer)
+		resp := conntest.Await(t, "response", got)
+		wantBody(t, resp, tt.status, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"z":1,%s}`, id, tt.answer))
+		if resp.Header.Get("Mcp-Session-Id") != "" {
+			t.Error("there is a session")
+		}
+	}
+}
+
+// TestModernStream: what precedes the response makes it an event stream, without
+// ids, which the response ends.
+func TestModernStream(t *testing.T) {
+	ts := newTrunkServer(t, nil)
+	c := ts.at("/mcp/files")
+	got := c.send(c.modern(`"7"`, "tools/call", `"name":"a"`))
+	trunk := conntest.Await(t, "trunk", ts.conns)
+	m := asked(t, trunk)
+	trunk.Send(noted(m, "notifications/progress", `{"progressToken":1.0}`))
+	resp := conntest.Await(t, "response", got)
+	if resp.Header.Get("X-Accel-Buffering") != "no" {
+		t.Error("boxes on the way may hold it back")
+	}
+	stream := newEvents(t, resp)
+	ev := stream.one()
+	wantText(t, ev.message(t), `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":1.0}}`)
+	trunk.Send(note("notifications/unrelated"))
+	trunk.Send(jsonrpc.NewRequest(jsonrpc.IntID(9), "ping", nil))
+	trunk.Send(jsonrpc.NewResult(jsonrpc.IntID(999), json.RawMessage(`{}`)))
+	trunk.Send(jsonrpc.NewError(m.ID, &jsonrpc.Error{Code: jsonrpc.CodeMethodNotFound, Message: "x"}))
+	last := stream.one()
+	wantText(t, last.message(t), `{"jsonrpc":"2.0","id":"7","error":{"code":-32601,"message":"x"}}`)
+	if ev.LastEventID != "" || last.LastEventID != "" {
+		t.Error("events have ids")
+	}
+	stream.end()
+}
+
+// TestModernTime: a response goes as JSON for 50 ms; then the stream begins, and
+// is kept alive by comments.
+func TestModernTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var trunks <-chan jsonrpc.Conn
+		ts := newBubbleServer(t, func(h *HTTP) { trunks = manualPrincipal(h) })
+		c := ts.at("/mcp")
+		got := c.send(c.modern("1", "x", ""))
+		trunk := <-trunks
+		m := conntest.Recv(t, trunk)
+		time.Sleep(plainWait - time.Millisecond)
+		trunk.Send(jsonrpc.NewResult(m.ID, json.RawMessage(`{}`)))
+		wantBody(t, <-got, 200, `{"jsonrpc":"2.0","id":1,"result":{}}`)
+
+		start := time.Now()
+		got = c.send(c.modern("1", "x", ""))
+		m = conntest.Recv(t, trunk)
+		resp := <-got
+		if took := time.Since(start); took != plainWait {
+			t.Errorf("the stream began after %v", took)
+		}
+		buf := make([]byte, 64)
+		n, _ := resp.Body.Read(buf)
+		if took := time.Since(start); string(buf[:n]) != ":\n\n" || took != plainWait+keepAlive {
+			t.Errorf("%q after %v", buf[:n], took)
+		}
+		trunk.Send(jsonrpc.NewResult(m.ID, json.RawMessage(`{}`)))
+		wantText(t, newEvents(t, resp).one().message(t), `{"jsonrpc":"2.0","id":1,"result":{}}`)
+	})
+}
+
+// TestD32 drops a POST: the request is cancelled at once, and a late response goes
+// nowhere.
+func TestD32_BeforeHeaders(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var trunks <-chan jsonrpc.Conn
+		ts := newBubbleServer(t, func(h *HTTP) { trunks = manualPrincipal(h) })
+		c := ts.at("/mcp")
+		ctx, drop := context.WithCancel(t.Context())
+		c.send(c.modern("1", "x", "").WithContext(ctx))
+		trunk := <-trunks
+		m := conntest.Recv(t, trunk)
+		time.Sleep(plainWait / 2)
+		start := time.Now()
+		drop()
+		wantCancel(t, trunk, m)
+		if took := time.Since(start); took != 0 {
+			t.Errorf("cancelled after %v", took)
+		}
+		wantDead(t, trunk, c, m)
+	})
+}
+
+func TestD32_InStream(t *testing.T) {
+	ts := newTrunkServer(t, nil)
+	c := ts.at("/mcp")
+	got := c.send(c.modern("1", "tools/call", `"name":"a"`))
+	trunk := conntest.Await(t, "trunk", ts.conns)
+	m := asked(t, trunk)
+	trunk.Send(noted(m, "notifications/message", `{}`))
+	stream := newEvents(t, conntest.Await(t, "response", got))
+	stream.one()
+	stream.close()
+	wantCancel(t, trunk, m)
+	wantDead(t, trunk, c, m)
+}
+
+func TestD32_BeforeTheFirstEvent(t *testing.T) {
+	ts := newTrunkServer(t, nil)
+	c := ts.at("/mcp")
+	got := c.send(c.modern("1", "x", ""))
+	trunk := conntest.Await(t, "trunk", ts.conns)
+	m := conntest.Recv(t, trunk)
+	conntest.Await(t, "response", got).Body.Close() // after 50 ms
+	wantCancel(t, trunk, m)
+	wantDead(t, trunk, c, m)
+}
+
+func TestD32_Listen(t *testing.T) {
+	ts := newTrunkServer(t, nil)
+	c := ts.at("/mcp")
+	got := c.send(c.modern("1", methodListen, `"notifications":{}`))
+	trunk := conntest.Await(t, "trunk", ts.conns)
+	m := conntest.Recv(t, trunk)
+	trunk.Send(noted(m, "notifications/subscriptions/acknowledged", `{"notifications":{}}`))
+	stream := newEvents(t, conntest.Await(t, "response", got))
+	stream.one()
+	stream.close()
+	wantCancel(t, trunk, m)
+	wantDead(t, trunk, c, m)
+}
+
+// TestD32_Unread drops a POST that nobody has received: there is nothing to
+// cancel, or to run.
+func TestD32_Unread(t *testing.T) {
+	ts := newTrunkServer(t, nil)
+	c := ts.at("/mcp")
+	conntest.Await(t, "response", c.send(c.modern("1", "x", ""))).Body.Close()
+	trunk := conntest.Await(t, "trunk", ts.conns)
+	tr := ts.onlyTrunk()
+	conntest.Eventually(t, "the request is gone", func() bool { return tr.holds() == trunkHolds{} })
+	c.send(c.modern("2", "y", ""))
+	if m := conntest.Recv(t, trunk); m.Method != "y" {
+		t.Errorf("received %s", m.Append(nil))
+	}
+}
+
+type trunkHolds struct{ queue, waiting, open int }
+
+func (t *trunk) holds() trunkHolds {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return trunkHolds{len(t.queue), len(t.waiting), t.open}
+}
+
+// onlyTrunk returns the one trunk of ts, to look at what no client can see.
+func (ts *testServer) onlyTrunk() *trunk {
+	ts.t.Helper()
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	if len(ts.trunks) != 1 || ts.open != 1 {
+		ts.t.Fatalf("%d trunks and %d open, want 1", len(ts.trunks), ts.open)
+	}
+	for _, t := range ts.trunks {
+		return t
+	}
+	return nil
+}
+
+// wantDead sends late messages for m, which must go nowhere, and checks that the
+// trunk lives.
+func wantDead(t *testing.T, trunk jsonrpc.Conn, c *testClient, m *jsonrpc.Message) {
+	t.Helper()
+	for _, late := range []*jsonrpc.Message{noted(m, "notifications/late", `{}`), jsonrpc.NewResult(m.ID, json.RawMessage(`{}`))} {
+		if err := trunk.Send(late); err != nil {
+			t.Errorf("Send of what is late: %v", err)
+		}
+	}
+	got := c.send(c.modern(`"again"`, "x", ""))
+	next := conntest.Recv(t, trunk)
+	trunk.Send(jsonrpc.NewResult(next.ID, json.RawMessage(`{}`)))
+	wantText(t, onlyMessage(t, conntest.Await(t, "response", got)), `{"jsonrpc":"2.0","id":"again","result":{}}`)
+}
+
+// TestModernSameIDs has two clients use one id and one progress token at once.
+func TestModernSameIDs(t *testing.T) {
+	ts := newTrunkServer(t, nil)
+	c := ts.at("/mcp")
+	ask := func(path string) *http.Request { return c.modern("1", "x", `"which":"`+path+`"`) }
+	first := c.send(ask("a"))
+	trunk := conntest.Await(t, "trunk", ts.conns)
+	a := conntest.Recv(t, trunk)
+	second := c.send(ask("b"))
+	b := conntest.Recv(t, trunk)
+	for _, m := range []*jsonrpc.Message{b, a} {
+		trunk.Send(noted(m, "notifications/progress", `{"progressToken":"t","progress":`+m.ID.String()+`}`))
+	}
+	for _, m := range []*jsonrpc.Message{a, b} {
+		trunk.Send(jsonrpc.NewResult(m.ID, m.Params))
+	}
+	for got, m := range map[<-chan *http.Response]*jsonrpc.Message{first: a, second: b} {
+		stream := newEvents(t, conntest.Await(t, "response", got))
+		wantText(t, stream.one().message(t), `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"t","progress":`+m.ID.String()+`}}`)
+		wantText(t, stream.one().message(t), `{"jsonrpc":"2.0","id":1,"result":`+string(m.Params)+`}`)
+		stream.end()
+	}
+}
+
+// TestModernListen: the frames of a listen name the client's listen, however they
+// are addressed.
+func TestModernListen(t *testing.T) {
+	ts := newTrunkServer(t, nil)
+	c := ts.at("/mcp")
+	var trunk jsonrpc.Conn
+	for _, id := range []string{`"l\/1"`, `123456789012345678901234567890`} {
+		got := c.send(c.modern(id, methodListen, `"notifications":{"toolsListChanged":true}`))
+		if trunk == nil {
+			trunk = conntest.Await(t, "trunk", ts.conns)
+		}
+		m := conntest.Recv(t, trunk)
+		own := `"io.modelcontextprotocol/subscriptionId":`
+		trunk.Send(noted(m, "notifications/subscriptions/acknowledged", `{"_meta":{"a":1,`+own+m.ID.String()+`},"notifications":{}}`))
+		stream := newEvents(t, conntest.Await(t, "response", got))
+		wantText(t, stream.one().message(t), `{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged","params":{"_meta":{"a":1,`+own+id+`},"notifications":{}}}`)
+		trunk.Send(jsonrpc.NewNotification("notifications/tools/list_changed", json.RawMessage(`{"_meta":{`+own+m.ID.String()+`}}`)))
+		wantText(t, stream.one().message(t), `{"jsonrpc":"2.0","method":"notifications/tools/list_changed","params":{"_meta":{`+own+id+`}}}`)
+		trunk.Send(noted(m, "notifications/resources/list_changed", ``))
+		wantText(t, stream.one().message(t), `{"jsonrpc":"2.0","method":"notifications/resources/list_changed","params":{"_meta":{`+own+id+`}}}`)
+		trunk.Send(jsonrpc.NewResult(m.ID, json.RawMessage(`{"resultType":"complete","_meta":{`+own+m.ID.String()+`}}`)))
+		wantText(t, stream.one().message(t), `{"jsonrpc":"2.0","id":`+id+`,"result":{"resultType":"complete","_meta":{`+own+id+`}}}`)
+		stream.end()
+	}
+}
+
+// TestModernListenRefused: an error is no reason for a stream.
+func TestModernListenRefused(t *testing.T) {
+	ts := newTestServer(t, nil)
+	c := ts.at("/mcp")
+	wantBody(t, c.do(c.modern("1", methodListen, "")), 404, `{"jsonrpc":"2.0","id":1,"error":{"code":-32601,"message":"Method not found"}}`)
+}
+
+// TestModernSlowReader has a client that does not read its stream: others go on,
+// and it is given up when too much has come for it.
+func TestModernSlowReader(t *testing.T) {
+	ts := newTrunkServer(t, nil)
+	c := ts.at("/mcp")
+	slow := c.send(c.modern("1", "x", ""))
+	trunk := conntest.Await(t, "trunk", ts.conns)
+	m := conntest.Recv(t, trunk)
+	large := noted(m, "notifications/message", `{"data":"`+strings.Repeat("x", 1<<20)+`"}`)
+	trunk.Send(large)
+	conntest.Await(t, "response", slow)
+	tr := ts.onlyTrunk()
+	for sent := 0; tr.holds().waiting > 0; sent++ {
+		if sent > 100 {
+			t.Fatal("there is no bound")
+		}
+		if err := trunk.Send(large); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wantCancel(t, trunk, m)
+	other := c.send(c.modern("2", "x", ""))
+	trunk.Send(jsonrpc.NewResult(conntest.Recv(t, trunk).ID, json.RawMessage(`{}`)))
+	wantText(t, onlyMessage(t, conntest.Await(t, "response", other)), `{"jsonrpc":"2.0","id":2,"result":{}}`)
+}
+
+// TestModernLargeResponse is no client that does not read.
+func TestModernLargeResponse(t *testing.T) {
+	ts := newTrunkServer(t, nil)
+	c := ts.at("/mcp")
+	got := c.send(c.modern("1", "x", ""))
+	trunk := conntest.Await(t, "trunk", ts.conns)
+	m := conntest.Recv(t, trunk)
+	large := `{"x":"` + strings.Repeat("x", 3*maxUnread) + `"}`
+	trunk.Send(noted(m, "notifications/x", large))
+	trunk.Send(jsonrpc.NewResult(m.ID, json.RawMessage(large)))
+	stream := newEvents(t, conntest.Await(t, "response", got))
+	stream.one()
+	wantText(t, stream.one().message(t), `{"jsonrpc":"2.0","id":1,"result":`+large+`}`)
+}
+
+// TestModernEnd: when Serve closes, what it received was in flight, the rest not
+// sent; the next POST finds a new trunk, once the old one is gone.
+func TestModernEnd(t *testing.T) {
+	ts := newTrunkServer(t, nil)
+	c := ts.at("/mcp")
+	first := c.send(c.modern("1", "x", ""))
+	trunk := conntest.Await(t, "trunk", ts.conns)
+	conntest.Recv(t, trunk)
+	second := c.send(c.modern("2", "x", ""))
+	tr := ts.onlyTrunk()
+	conntest.Eventually(t, "the request waits", func() bool { return tr.holds().queue == 1 })
+	trunk.Close()
+	wantText(t, onlyMessage(t, conntest.Await(t, "response", first)), `{"jsonrpc":"2.0","id":1,"error":`+fmt.Sprintf(modernClosed, "in_flight", false)+`}`)
+	wantText(t, onlyMessage(t, conntest.Await(t, "response", second)), `{"jsonrpc":"2.0","id":2,"error":`+fmt.Sprintf(modernClosed, "not_sent", true)+`}`)
+	if err := trunk.Send(note("x")); !errors.Is(err, jsonrpc.ErrClosed) {
+		t.Errorf("Send after the end: %v", err)
+	}
+	third := c.send(c.modern("3", "x", ""))
+	conntest.Eventually(t, "it waits for the end", func() bool { return len(third) == 0 && tr.holds().open == 0 })
+	if len(ts.conns) > 0 {
+		t.Fatal("there are two trunks")
+	}
+	wantRecvEnds(t, trunk, errServed) // and with it, ServePrincipal
+	next := conntest.Await(t, "another trunk", ts.conns)
+	m := conntest.Recv(t, next)
+	next.Send(jsonrpc.NewResult(m.ID, json.RawMessage(`{}`)))
+	wantText(t, onlyMessage(t, conntest.Await(t, "response", third)), `{"jsonrpc":"2.0","id":3,"result":{}}`)
+}
+
+// TestModernPaths: each path has its trunk, and each principal.
+func TestModernPaths(t *testing.T) {
+	ts := newTrunkServer(t, func(h *HTTP) { h.Sessions = 2 })
+	all, files := ts.at("/mcp"), ts.at("/mcp/files")
+	all.send(all.modern("1", "x", ""))
+	trunk := conntest.Await(t, "trunk", ts.conns)
+	conntest.Recv(t, trunk)
+	files.send(files.modern("1", "x", ""))
+	conntest.Recv(t, conntest.Await(t, "another trunk", ts.conns))
+	all.send(all.modern("1", "x", ""))
+	conntest.Recv(t, trunk)
+	wantRefusal(t, all.post(strings.Replace(initializeText, "%", "2025-11-25", 1)), 503, -32603)
+}
+
+// TestModernIdle: a trunk ends when no POST was open for a while, not before.
+func TestModernIdle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var trunks <-chan jsonrpc.Conn
+		ts := newBubbleServer(t, func(h *HTTP) {
+			trunks = manualPrincipal(h)
+			h.SessionIdle = time.Minute
+		})
+		c := ts.at("/mcp")
+		got, ended := c.send(c.modern("1", methodListen, "")), make(chan *jsonrpc.Message)
+		trunk := <-trunks
+		m := conntest.Recv(t, trunk)
+		go func() { ended <- onlyMessage(t, <-got) }()
+		time.Sleep(time.Hour)
+		trunk.Send(jsonrpc.NewResult(m.ID, json.RawMessage(`{}`)))
+		<-ended
+		start := time.Now()
+		if _, err := trunk.Recv(); !errors.Is(err, errIdle) {
+			t.Errorf("Recv returned %v", err)
+		}
+		if took := time.Since(start); took < time.Minute || took > time.Minute+keepAlive {
+			t.Errorf("expired after %v", took)
+		}
+		c.send(c.modern("2", "x", ""))
+		conntest.Recv(t, <-trunks)
+	})
+}
+
+// TestModernDrain: what is in flight goes on, nothing new comes, and Close answers
+// what is left.
+func TestModernDrain(t *testing.T) {
+	ts := newTrunkServer(t, nil)
+	c := ts.at("/mcp")
+	first := c.send(c.modern("1", "x", ""))
+	trunk := conntest.Await(t, "trunk", ts.conns)
+	m := conntest.Recv(t, trunk)
+	second := c.send(c.modern("2", "x", ""))
+	conntest.Recv(t, trunk)
+	ts.Drain()
+	wantRefusal(t, c.do(c.modern("3", "x", "")), 503, -32603)
+	trunk.Send(jsonrpc.NewResult(m.ID, json.RawMessage(`{}`)))
+	wantText(t, onlyMessage(t, conntest.Await(t, "response", first)), `{"jsonrpc":"2.0","id":1,"result":{}}`)
+	ts.HTTP.Close()
+	wantText(t, onlyMessage(t, conntest.Await(t, "response", second)), `{"jsonrpc":"2.0","id":2,"error":`+fmt.Sprintf(modernClosed, "in_flight", false)+`}`)
+	wantRefusal(t, c.do(c.modern("4", "x", "")), 503, -32603)
+}
+
+// TestModernPrincipal: all who have the token are one principal, and another than
+// those who need none.
+func TestModernPrincipal(t *testing.T) {
+	for token, want := range map[string]string{"": "anonymous", "secret": "token"} {
+		principals := make(chan string, 4)
+		ts := newTestServer(t, func(h *HTTP) {
+			h.Guard.Token = token
+			h.ServePrincipal = func(ctx context.Context, _, principal string, c jsonrpc.Conn) error {
+				principals <- principal
+				return untilDone(unknown)(ctx, "", c)
+			}
+		})
+		c := ts.at("/mcp")
+		for range 2 {
+			wantStatus(t, c.do(c.modern("1", "x", "", "Authorization", "Bearer secret")), 404)
+		}
+		if got := <-principals; got != want || len(principals) > 0 {
+			t.Errorf("with token %q: %q, want %q once", token, got, want)
+		}
+	}
+}
