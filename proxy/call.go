@@ -229,11 +229,12 @@ func (s *session) collect(b *batch, answer *jsonrpc.Message) *jsonrpc.Message {
 
 // A request is one that this side sent on a leg and that is not answered.
 type request struct {
-	leg  *leg
-	id   jsonrpc.ID // minted; its integer is the progress token, too
-	n    int64
-	call *call // whose it is; nil for the session's own
-	done func(answer *jsonrpc.Message)
+	leg   *leg
+	id    jsonrpc.ID // minted; its integer is the progress token, too
+	n     int64
+	call  *call  // whose it is; nil for the session's own
+	share *share // of a listen that it is; nil for none
+	done  func(answer *jsonrpc.Message)
 
 	token []byte // the client's progress token, as it came; nil for none
 

@@ -14,12 +14,17 @@ const debounce = 50 * time.Millisecond
 // listChanged notes that an upstream changed a list, and tells the client.
 func (l *leg) listChanged(k kind) {
 	l.s.mu.Lock()
+	l.changedLocked(k)
+	l.s.mu.Unlock()
+	l.s.tellChanged(k)
+}
+
+// changedLocked makes what is known of a list out of date.
+func (l *leg) changedLocked(k kind) {
 	l.version[k]++
 	if k == resources { // there is one notification for both
 		l.version[templates]++
 	}
-	l.s.mu.Unlock()
-	l.s.tellChanged(k)
 }
 
 // tellChanged sends one list_changed for all changes within the debounce.

@@ -156,6 +156,14 @@ func (c *conversation) step(name string, body []string) []string {
 			c.peer(who).say(m)
 			synctest.Wait()
 		}
+	case verb == "relates": // says, with the id of the request that it belongs to before each message
+		for _, line := range body {
+			id, text, _ := strings.Cut(line, " ")
+			m := decode(c.t, text)
+			m.Related, _ = jsonrpc.ParseID([]byte(id))
+			c.peer(who).conn.Send(m)
+			synctest.Wait()
+		}
 	case verb == "gets":
 		return append([]string{}, c.peer(who).take()...)
 	case verb == "offers":

@@ -72,6 +72,7 @@ func init() { // not a literal: the handlers refer to the table
 		"completion/complete":      (*session).complete,
 		"resources/read":           (*session).byURI,
 		"server/discover":          (*session).discover,
+		"subscriptions/listen":     (*session).listen,
 		"tasks/get":                (*session).byModernTask,
 		"tasks/update":             (*session).byModernTask,
 		"tasks/cancel":             (*session).byModernTask,
@@ -123,7 +124,15 @@ func (l *leg) handleModern(m *jsonrpc.Message) {
 		l.s.drop("request from an upstream of the modern era", m)
 	case m.Method == "notifications/progress":
 		l.progress(m)
+	case m.Method == "notifications/message":
+		l.passModern(m)
+	case m.Method == "notifications/cancelled":
+		l.listenCancelled(m)
 	default:
+		if sh := l.shareOf(m); sh != nil {
+			sh.receive(m)
+			return
+		}
 		l.passModern(m)
 	}
 }

@@ -219,6 +219,11 @@ func echo(name string) func(*peer, *jsonrpc.Message) {
 		switch m.Method {
 		case "initialize":
 			result = `{"protocolVersion":"2025-11-25","capabilities":{"tools":{"listChanged":true},"prompts":{},"resources":{"subscribe":true},"logging":{},"completions":{}},"serverInfo":{"name":"` + name + `","version":"1"}}`
+		case "server/discover":
+			result = `{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{"tools":{"listChanged":true},"prompts":{},"resources":{"subscribe":true},"completions":{}},"ttlMs":0,"cacheScope":"private"}`
+		case "subscriptions/listen": // no answer
+			acknowledge(p, m)
+			return
 		case "tools/list":
 			result = `{"tools":[{"name":"echo","inputSchema":{"type":"object"}}]}`
 		case "prompts/list":
@@ -233,6 +238,18 @@ func echo(name string) func(*peer, *jsonrpc.Message) {
 		}
 		p.conn.Send(jsonrpc.NewResult(m.ID, json.RawMessage(result)))
 	}
+}
+
+// acknowledge honours all of a listen.
+func acknowledge(p *peer, m *jsonrpc.Message) {
+	filter, _ := jsonrpc.Member(m.Params, "notifications")
+	p.tell(m.ID, "notifications/subscriptions/acknowledged", `"notifications":`+string(filter))
+}
+
+// tell sends a frame of a listen, whose id on this stream is given.
+func (p *peer) tell(listen jsonrpc.ID, method, members string) {
+	params := mcp.SetMeta(json.RawMessage(`{`+members+`}`), jsonrpc.Value{Key: mcp.KeySubscription, Text: listen.Raw()})
+	p.conn.Send(&jsonrpc.Message{Method: method, Params: params, Related: listen})
 }
 
 func orDefaultRaw(raw json.RawMessage) json.RawMessage {

@@ -176,6 +176,7 @@ func (l *leg) adopt(a *attempt, conn jsonrpc.Conn) error {
 	if l.era == mcp.Modern {
 		l.deaf, l.missed = false, false
 		l.readyLocked(a, nil)
+		l.wakeSharesLocked(0)
 		l.s.mu.Unlock()
 		return nil
 	}
@@ -232,9 +233,15 @@ func (l *leg) mintLocked() *request {
 // be a connection-closed error. It starts the upstream if need be. When ctx ends
 // first the request is cancelled at the upstream and the error is ctx's.
 func (l *leg) ask(ctx context.Context, method string, params json.RawMessage) (*jsonrpc.Message, error) {
+	return l.askFor(ctx, nil, method, params)
+}
+
+// askFor is ask for a share, to which notifications about the request go.
+func (l *leg) askFor(ctx context.Context, sh *share, method string, params json.RawMessage) (*jsonrpc.Message, error) {
 	answers := make(chan *jsonrpc.Message, 1)
 	l.s.mu.Lock()
 	r := l.mintLocked()
+	r.share = sh
 	r.done = func(answer *jsonrpc.Message) { answers <- answer }
 	l.sendLocked(r, jsonrpc.NewRequest(r.id, method, ownToken(params, r.id)))
 	l.s.mu.Unlock()

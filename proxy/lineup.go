@@ -89,6 +89,9 @@ func (s *session) follow() {
 	}
 	if s.modern != nil {
 		s.modern, _ = s.modern.followLocked(set)
+		for ln := range s.listens {
+			ln.poke()
+		}
 	}
 }
 
@@ -159,6 +162,7 @@ func (s *session) relinked(names []string) {
 	if s.phase >= closing {
 		return
 	}
+	s.wakeListensLocked(names)
 	var back []*leg
 	for _, l := range s.lineup.legs {
 		if slices.Contains(names, l.up.Name) {
@@ -173,6 +177,20 @@ func (s *session) relinked(names []string) {
 		if l := sub.leg; slices.Contains(back, l) && !l.reopening {
 			l.reopening = true
 			s.wg.Go(l.reopen)
+		}
+	}
+}
+
+// wakeListensLocked makes the listens of the client listen to upstreams that are
+// back, all at the same time, so that it is told once of all that it has missed.
+func (s *session) wakeListensLocked(names []string) {
+	if len(s.listens) == 0 {
+		return
+	}
+	after := rand.N(reopenWithin)
+	for _, l := range s.modern.legs {
+		if slices.Contains(names, l.up.Name) {
+			l.wakeSharesLocked(after)
 		}
 	}
 }

@@ -57,6 +57,7 @@ type session struct {
 	announced   int                     // counts what made the client ask again, see announceLocked
 	changed     [kinds]bool             // list_changed held back
 	lost        int                     // late and unknown messages dropped
+	listens     map[*listen]struct{}    // open ones; nil before the first
 }
 
 // A phase is how far a session has come.
@@ -268,6 +269,7 @@ func (s *session) halfClose() bool {
 		return false
 	}
 	s.phase = halfClosed
+	s.endListensLocked()
 	refused := s.questions.takeAllLocked()
 	s.checkIdleLocked()
 	s.mu.Unlock()
@@ -296,6 +298,7 @@ func (s *session) startDrain() {
 	defer s.mu.Unlock()
 	if s.phase == open {
 		s.phase = draining
+		s.endListensLocked()
 	}
 	s.checkIdleLocked()
 }

@@ -1,0 +1,75 @@
+package proxy
+
+import (
+	"context"
+	"maps"
+	"slices"
+
+	"github.com/mcp-proxy/mcp-proxy/mcp"
+)
+
+// split says which upstream is to listen for what: for a list, all that could have
+// it; for a resource or a task, who has it, or all that may if nobody knows. The
+// only upstream gets the client's own filter.
+func (ln *listen) split(ctx context.Context, v *lineup) map[*leg]filter {
+	if l := v.only(); l != nil {
+		return map[*leg]filter{l: ln.want}
+	}
+	wants := make(map[*leg]filter, len(v.legs))
+	for _, l := range v.legs {
+		var f filter
+		for k, wanted := range ln.want.lists {
+			f.lists[k] = wanted && l.offers(kindInfo[k].capability)
+		}
+		wants[l] = f
+	}
+	v.findOwners(ctx, ln.want.uris)
+	for _, uri := range ln.want.uris {
+		for _, l := range v.watchersOf(uri) {
+			f := wants[l]
+			f.uris = append(f.uris, uri)
+			wants[l] = f
+		}
+	}
+	for _, id := range ln.want.tasks {
+		for _, l := range v.runnersOf(id) {
+			f := wants[l]
+			f.tasks = append(f.tasks, id)
+			wants[l] = f
+		}
+	}
+	maps.DeleteFunc(wants, func(_ *leg, f filter) bool { return f.isEmpty() })
+	return wants
+}
+
+// findOwners makes the upstreams list their resources if nobody is known to have
+// one of these.
+func (v *lineup) findOwners(ctx context.Context, uris []string) {
+	if slices.ContainsFunc(uris, func(uri string) bool { return v.ownerOf(uri) == nil }) {
+		ctx, cancel := context.WithTimeout(ctx, ownersWithin)
+		defer cancel()
+		v.refresh(ctx, all, resources, templates)
+	}
+}
+
+// watchersOf returns the upstreams that may know of changes of a resource.
+func (v *lineup) watchersOf(uri string) []*leg {
+	if l := v.ownerOf(uri); l != nil {
+		return []*leg{l}
+	}
+	return v.withResources()
+}
+
+// runnersOf returns the upstreams that may run a task.
+func (v *lineup) runnersOf(id string) []*leg {
+	if l := v.s.taskOwner(id, mcp.Modern); l != nil {
+		return []*leg{l}
+	}
+	var found []*leg
+	for _, l := range v.legs {
+		if l.unknown() || l.declaresTasks() {
+			found = append(found, l)
+		}
+	}
+	return found
+}
