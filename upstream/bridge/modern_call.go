@@ -57,16 +57,18 @@ func works(method string) bool {
 // legacyParams returns the params for the server. Its token for progress is the
 // call's id, since the client's is another client's, too.
 func (c *call) legacyParams() json.RawMessage {
-	params := c.params
-	if !c.at.IsZero() {
-		meta := c.meta
-		if c.token != nil {
-			if len(meta) > 1 {
-				meta = append(meta, ',')
-			}
-			meta = strconv.AppendInt(append(meta, `"progressToken":`...), c.n, 10)
+	params, meta := c.params, c.meta
+	if c.token != nil {
+		if len(meta) > 1 {
+			meta = append(meta, ',')
 		}
+		meta = strconv.AppendInt(append(meta, `"progressToken":`...), c.n, 10)
+	}
+	switch {
+	case len(meta) > 1:
 		params = jsonrpc.Replace(params, jsonrpc.Edit{Span: c.at, With: append(meta, '}')})
+	case !c.at.IsZero():
+		params = jsonrpc.Set(params, jsonrpc.Value{Key: "_meta"})
 	}
 	if c.requestState != nil || c.inputResponses != nil || c.task {
 		params = jsonrpc.Set(params, jsonrpc.Value{Key: "requestState"}, jsonrpc.Value{Key: "inputResponses"}, jsonrpc.Value{Key: "task"})

@@ -239,7 +239,7 @@ func askForInput(requests json.RawMessage, state string, serverInfo json.RawMess
 // what belongs to the legacy era.
 func modernAsk(method string, params json.RawMessage) json.RawMessage {
 	if params != nil {
-		if hasMeta(params) {
+		if mayHave(params, "_meta") {
 			params = mcp.SetMeta(params, append(slices.Clone(reserved), jsonrpc.Value{Key: "progressToken"})...)
 		}
 		values := []jsonrpc.Value{{Key: "task"}}
