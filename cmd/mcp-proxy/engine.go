@@ -10,12 +10,10 @@ import (
 
 	"github.com/mcp-proxy/mcp-proxy/config"
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/mcp"
 	"github.com/mcp-proxy/mcp-proxy/proxy"
 	"github.com/mcp-proxy/mcp-proxy/upstream/link"
 )
-
-// eraLegacy is the era that this program's sessions speak.
-const eraLegacy = "legacy"
 
 // An engine is everything behind the front ends: the router, the host of the
 // upstreams that run here, the link between them, and the links to hosts
@@ -105,8 +103,8 @@ func (e *engine) known(name string) bool {
 	return e.near.host.Known(name) || e.far.owner(name) != nil
 }
 
-func (e *engine) dial(ctx context.Context, name, key string) (jsonrpc.Conn, error) {
-	hello := link.Hello{Upstream: name, Key: key, Era: eraLegacy}
+func (e *engine) dial(ctx context.Context, name, key string, era mcp.Era) (jsonrpc.Conn, error) {
+	hello := link.Hello{Upstream: name, Key: key, Era: string(era)}
 	if f := e.far.owner(name); f != nil {
 		return f.client.Open(ctx, hello)
 	}

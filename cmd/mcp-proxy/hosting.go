@@ -18,8 +18,10 @@ import (
 
 	"github.com/mcp-proxy/mcp-proxy/config"
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/mcp"
 	"github.com/mcp-proxy/mcp-proxy/proxy"
 	"github.com/mcp-proxy/mcp-proxy/upstream"
+	"github.com/mcp-proxy/mcp-proxy/upstream/bridge"
 	"github.com/mcp-proxy/mcp-proxy/upstream/link"
 	"github.com/mcp-proxy/mcp-proxy/upstream/remote"
 )
@@ -28,6 +30,7 @@ import (
 // links that lead to them.
 type hosting struct {
 	host   *upstream.Host
+	bridge *bridge.Bridge
 	server *link.Server
 	log    *slog.Logger
 
@@ -48,6 +51,8 @@ func newHosting(cfg *config.Config, log *slog.Logger) (*hosting, error) {
 		log:     log,
 		remotes: make(map[string]*remote.Server),
 	}
+	h.bridge = &bridge.Bridge{Open: h.host.Open, Relates: h.relates, Log: log}
+	h.host.Bridge = h.bridge
 	h.forced, h.force = context.WithCancel(context.Background())
 	h.server = &link.Server{Handle: h.attach, Known: h.host.Known, Log: log, Limits: limits}
 	if _, err := h.adopt(cfg); err != nil {
@@ -92,6 +97,7 @@ func (h *hosting) adopt(cfg *config.Config) (changed []string, err error) {
 
 // stop ends what outlives its streams, when ctx is done by force.
 func (h *hosting) stop(ctx context.Context) {
+	h.bridge.Stop(ctx)
 	h.host.Stop(ctx)
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -106,7 +112,14 @@ func (h *hosting) stop(ctx context.Context) {
 // that its upstream ends as it wishes; force is another matter.
 func (h *hosting) attach(ctx context.Context, hello link.Hello, c jsonrpc.Conn) error {
 	defer context.AfterFunc(ctx, func() { jsonrpc.CloseWith(c, errHostStops) })()
-	return h.host.Attach(h.forced, hello.Upstream, hello.Key, c)
+	return h.host.Attach(h.forced, hello.Upstream, hello.Key, mcp.Era(hello.Era), c)
+}
+
+// relates reports whether an upstream says of what it asks to which call it belongs.
+func (h *hosting) relates(name string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return strings.HasPrefix(h.configs[name].URL, "http")
 }
 
 var errHostStops = &jsonrpc.ClosedError{Cause: "host stopped", Delivered: true}
@@ -114,7 +127,7 @@ var errHostStops = &jsonrpc.ClosedError{Cause: "host stopped", Delivered: true}
 // upstreamOf returns how the host reaches an upstream, and the remote server if it
 // is one.
 func upstreamOf(u config.Upstream, limits jsonrpc.Limits, log *slog.Logger) (upstream.Upstream, *remote.Server, error) {
-	up := upstream.Upstream{StartTimeout: u.StartTimeout, Shared: u.Shared, Roots: u.Roots}
+	up := upstream.Upstream{Era: mcp.Era(u.Era), StartTimeout: u.StartTimeout, Shared: u.Shared, Roots: u.Roots}
 	if u.URL == "" {
 		up.Command = commandOf(u)
 		return up, nil, nil
@@ -124,7 +137,7 @@ func upstreamOf(u config.Upstream, limits jsonrpc.Limits, log *slog.Logger) (ups
 	if r.TLS, err = clientTLS(u.TLS); err != nil {
 		return up, nil, err
 	}
-	up.Dial = r.Dial
+	up.Dial, up.DialModern, up.Probe = r.Dial, r.DialModern, r.Probe
 	up.Relates = strings.HasPrefix(u.URL, "http")
 	return up, r, nil
 }

@@ -35,6 +35,9 @@ func runServe(ctx context.Context, cfg *config.Config, again reload, log *slog.L
 	if err := front.Guard.Check(); err != nil { // config has refused that; nobody may come past it
 		return &runError{err}
 	}
+	if token == "" {
+		log.Warn("no tokenFile: modern HTTP clients are one principal, and share the sessions kept for them at legacy upstreams", "principal", "anonymous")
+	}
 	listeners, err := listenAll(cfg.Listen)
 	if err != nil {
 		return &runError{err}
@@ -82,8 +85,9 @@ func runServe(ctx context.Context, cfg *config.Config, again reload, log *slog.L
 
 func newFront(cfg *config.Config, token string, e *engine, log *slog.Logger) *frontend.HTTP {
 	return &frontend.HTTP{
-		Serve: e.serve,
-		Known: e.known,
+		Serve:          e.serve,
+		ServePrincipal: e.proxy.ServePrincipal,
+		Known:          e.known,
 		Guard: frontend.Guard{
 			Token: token, AllowedHosts: cfg.AllowedHosts, AllowedOrigins: cfg.AllowedOrigins,
 			Listen: cfg.Listen, Insecure: cfg.Insecure,

@@ -14,9 +14,11 @@ import (
 	"sync"
 
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/mcp"
 	"github.com/mcp-proxy/mcp-proxy/proxy"
 	"github.com/mcp-proxy/mcp-proxy/proxy/frontend"
 	"github.com/mcp-proxy/mcp-proxy/upstream"
+	"github.com/mcp-proxy/mcp-proxy/upstream/bridge"
 	"github.com/mcp-proxy/mcp-proxy/upstream/link"
 )
 
@@ -35,10 +37,12 @@ func main() {
 			"notes": {Command: &upstream.Command{Path: "go", Args: []string{"run", "./examples/servers/notes"}}},
 		},
 	}
+	translator := &bridge.Bridge{Log: log, Open: host.Open}
+	host.Bridge = translator // for clients and servers of different eras
 	server := &link.Server{
 		Log: log,
 		Handle: func(ctx context.Context, h link.Hello, c jsonrpc.Conn) error {
-			return host.Attach(ctx, h.Upstream, h.Key, c)
+			return host.Attach(ctx, h.Upstream, h.Key, mcp.Era(h.Era), c)
 		},
 	}
 
@@ -47,8 +51,8 @@ func main() {
 	router := &proxy.Proxy{
 		Log:       log,
 		Upstreams: []proxy.Upstream{{Name: "clock"}, {Name: "notes"}},
-		Dialer: proxy.DialFunc(func(ctx context.Context, name, key string) (jsonrpc.Conn, error) {
-			return client.Open(ctx, link.Hello{Upstream: name, Key: key, Era: "legacy"})
+		Dialer: proxy.DialFunc(func(ctx context.Context, name, key string, era mcp.Era) (jsonrpc.Conn, error) {
+			return client.Open(ctx, link.Hello{Upstream: name, Key: key, Era: string(era)})
 		}),
 	}
 	front := &frontend.HTTP{
@@ -56,6 +60,7 @@ func main() {
 		Serve: func(ctx context.Context, _ string, c jsonrpc.Conn) error {
 			return router.Serve(ctx, c)
 		},
+		ServePrincipal: router.ServePrincipal,
 	}
 
 	// Between them a link, here in memory.
@@ -83,5 +88,6 @@ func main() {
 	web.Close()
 	hangUp()
 	wg.Wait()
+	translator.Stop(context.Background())
 	host.Stop(context.Background())
 }
