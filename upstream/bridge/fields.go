@@ -28,11 +28,13 @@ var reserved = []jsonrpc.Value{
 // stripReserved returns params, or a result, without the keys of _meta that say
 // something about one hop alone. Nil stays nil.
 func stripReserved(object json.RawMessage) json.RawMessage {
-	if !mayHave(object, "_meta") {
+	if !hasMeta(object) {
 		return object
 	}
 	return mcp.SetMeta(object, reserved...)
 }
+
+func hasMeta(object json.RawMessage) bool { return mayHave(object, "_meta") }
 
 // mayHave reports whether object may have a member. Its key can be written with
 // escapes.
