@@ -159,13 +159,13 @@ func (s *stream) readServer() {
 
 // heardFirst acts on the answer that tells whether the server speaks this era.
 func (s *stream) heardFirst(n news) {
-	switch {
-	case n == refusal:
+	switch n {
+	case refusal:
 		if s.otherEra() { // before the client hears of the refusal
 			s.end(jsonrpc.CauseOtherEra, nil)
 		}
 		return
-	case n == greeting:
+	case greeting:
 		s.eras.greeted()
 	}
 	s.stopStartTimer()

@@ -106,7 +106,7 @@ func TestD06_TermComesBeforeKill(t *testing.T) {
 	expectLines(t, lines(), "TERM")
 }
 
-func pidOf(t *testing.T, m *jsonrpc.Message) int {
+func pidOf(t testing.TB, m *jsonrpc.Message) int {
 	t.Helper()
 	pid, err := strconv.Atoi(string(m.Result))
 	if err != nil || !alive(pid) {
