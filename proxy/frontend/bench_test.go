@@ -18,13 +18,27 @@ import (
 // connections, with an echo in place of the proxy. The client is as thin as can
 // be, so that what is measured is the server.
 func BenchmarkPost(b *testing.B) {
+	benchmarkPosts(b, func(b *testing.B, addr string) func([]byte, int64) []byte {
+		session := benchSession(b, addr)
+		return func(out []byte, id int64) []byte { return benchRequest(out, session, id) }
+	})
+}
+
+// BenchmarkModernPOST is BenchmarkPost for a client without a session.
+func BenchmarkModernPOST(b *testing.B) {
+	benchmarkPosts(b, func(*testing.B, string) func([]byte, int64) []byte { return benchModern })
+}
+
+// benchmarkPosts measures requests that the second function appends; the first is
+// called once, with the server's address.
+func benchmarkPosts(b *testing.B, begin func(*testing.B, string) func([]byte, int64) []byte) {
 	for _, clients := range []int{1, 64} {
-		b.Run(fmt.Sprintf("inFlight=%d", clients), func(b *testing.B) { benchmarkPost(b, clients) })
+		b.Run(fmt.Sprintf("inFlight=%d", clients), func(b *testing.B) { benchmarkPost(b, clients, begin) })
 	}
 }
 
-func benchmarkPost(b *testing.B, clients int) {
-	h := &HTTP{Serve: untilDone(echo)}
+func benchmarkPost(b *testing.B, clients int, begin func(*testing.B, string) func([]byte, int64) []byte) {
+	h := &HTTP{Serve: untilDone(echo), ServePrincipal: principal(echo)}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		b.Fatal(err)
@@ -33,7 +47,7 @@ func benchmarkPost(b *testing.B, clients int) {
 	go server.Serve(l)
 	defer server.Close()
 	defer h.Close()
-	session := benchSession(b, l.Addr().String())
+	request := begin(b, l.Addr().String())
 
 	var next atomic.Int64
 	var wg sync.WaitGroup
@@ -50,7 +64,7 @@ func benchmarkPost(b *testing.B, clients int) {
 			r := bufio.NewReader(conn)
 			var out []byte
 			for n := next.Add(1); n <= int64(b.N); n = next.Add(1) {
-				out = benchRequest(out[:0], session, n)
+				out = request(out[:0], n)
 				conn.Write(out)
 				if err := skipResponse(r); err != nil {
 					b.Error(err)
@@ -81,6 +95,13 @@ func benchRequest(b []byte, session string, id int64) []byte {
 	return fmt.Appendf(b, "POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"+
 		"Accept: application/json, text/event-stream\r\nMcp-Session-Id: %s\r\nMCP-Protocol-Version: 2025-11-25\r\n"+
 		"Content-Length: %d\r\n\r\n%s", session, len(body), body)
+}
+
+func benchModern(b []byte, id int64) []byte {
+	body := fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"echo","arguments":{"text":"%s"},%s}}`, id, benchPad, metaText)
+	return fmt.Appendf(b, "POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"+
+		"Accept: application/json, text/event-stream\r\nMCP-Protocol-Version: 2026-07-28\r\nMcp-Method: tools/call\r\n"+
+		"Mcp-Name: echo\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
 }
 
 // skipResponse reads one response with Content-Length.

@@ -30,19 +30,23 @@ type tools struct {
 }
 
 // checkParams returns why a call is refused: its Mcp-Param headers do not agree
-// with its arguments, as the schema of the tool demands. Others are ignored.
+// with its arguments, as the schema of the tool demands. Others are ignored. Its
+// Mcp-Name agrees with the body.
 func (t *trunk) checkParams(r *http.Request, params json.RawMessage) *jsonrpc.Error {
 	t.knowTools(r.Context(), params)
-	var at [2]jsonrpc.Span
-	if jsonrpc.Find(params, jsonrpc.Span{}, at[:], "name", "arguments") != nil {
-		return &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: `Invalid params: "arguments" is ambiguous`}
-	}
-	name, _ := jsonrpc.Unquote(at[0].Of(params))
+	name, _ := mcp.DecodeHeader(r.Header.Get(headerName))
 	t.mu.Lock()
 	mirrors := t.tools.mirrors[name]
 	t.mu.Unlock()
+	if mirrors == nil {
+		return nil
+	}
+	arguments, err := jsonrpc.Member(params, "arguments")
+	if err != nil {
+		return &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: `Invalid params: "arguments" is ambiguous`}
+	}
 	for _, m := range mirrors {
-		if !m.Agrees(r.Header.Values(m.Header), at[1].Of(params)) {
+		if !m.Agrees(r.Header.Values(m.Header), arguments) {
 			return mismatch(m.Header)
 		}
 	}
