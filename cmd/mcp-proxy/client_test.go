@@ -3,23 +3,17 @@
 package main
 
 import (
-	"bufio"
-	"context"
 	"encoding/json"
 	"fmt"
-	"io"
-	"net"
-	"net/http"
-	"os"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"testing"
 
-	"github.com/gorilla/websocket"
-
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
-	"github.com/mcp-proxy/mcp-proxy/proxy/frontend"
+	"github.com/mcp-proxy/mcp-proxy/mcp"
 )
 
 // A client collects what it receives, whichever way that comes.
@@ -29,7 +23,7 @@ type client struct {
 
 	mu      sync.Mutex
 	answers map[string]json.RawMessage // by id: the result, or the error with "!" before it
-	asked   []jsonrpc.ID
+	asked   []*jsonrpc.Message
 	twice   []string
 	told    []string // notifications: method and params
 }
@@ -53,13 +47,27 @@ var wires = map[string]dial{
 		return newHTTPWire(s.url+"/mcp", heard), nil
 	},
 	"SSE": dialSSE,
+
+	"modern stdio":     modern(dialStdio),
+	"modern WebSocket": modern(func(s *site, heard func([]byte)) (wire, error) { return dialWebSocket(s.url, heard) }),
+	"modern HTTP":      modern(dialModernHTTP),
 }
 
-// connect initializes a new client over WebSocket.
+// wiresOf returns the names of the wires of an era.
+func wiresOf(era mcp.Era) []string {
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(wires)), func(name string) bool { return strings.HasPrefix(name, "modern ") != (era == mcp.Modern) })
+}
+
+// connect initializes a new client of the site's era over WebSocket.
 func (s *site) connect() *client { return s.connectOver("WebSocket") }
 
+// connectOver initializes a new client of the era that the wire's name has, else of
+// the site's.
 func (s *site) connectOver(name string) *client {
 	s.t.Helper()
+	if s.layout.client == mcp.Modern && !strings.HasPrefix(name, "modern ") {
+		name = "modern " + name
+	}
 	c := s.join(name)
 	c.say(`{"jsonrpc":"2.0","id":"init","method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"elicitation":{}},"clientInfo":{"name":"t","version":"1"}}}`)
 	c.await("init")
@@ -90,7 +98,7 @@ func (c *client) heard(text []byte) {
 	defer c.mu.Unlock()
 	switch id := m.ID.String(); {
 	case m.IsRequest():
-		c.asked = append(c.asked, m.ID)
+		c.asked = append(c.asked, m)
 	case m.IsResponse():
 		if c.answers[id] != nil {
 			c.twice = append(c.twice, id)
@@ -153,12 +161,18 @@ func (c *client) heardOf(part string) int {
 // accept answers all questions so far.
 func (c *client) accept() {
 	c.t.Helper()
+	c.reply(func(json.RawMessage) string { return `{"action":"accept"}` })
+}
+
+// reply answers all questions so far with what answer makes of their params.
+func (c *client) reply(answer func(question json.RawMessage) string) {
+	c.t.Helper()
 	c.mu.Lock()
 	asked := c.asked
 	c.asked = nil
 	c.mu.Unlock()
-	for _, id := range asked {
-		c.say(`{"jsonrpc":"2.0","id":` + id.String() + `,"result":{"action":"accept"}}`)
+	for _, q := range asked {
+		c.say(`{"jsonrpc":"2.0","id":` + q.ID.String() + `,"result":` + answer(q.Params) + `}`)
 	}
 }
 
@@ -197,216 +211,3 @@ func (c *client) count(ok func(answer string) bool) int {
 	}
 	return n
 }
-
-// A wsWire is a WebSocket, which vanishes with a reset.
-type wsWire struct {
-	conn *websocket.Conn
-	done chan struct{}
-}
-
-func dialWebSocket(url string, heard func([]byte)) (wire, error) {
-	conn, _, err := websocket.DefaultDialer.Dial("ws"+strings.TrimPrefix(url, "http")+"/ws", nil)
-	if err != nil {
-		return nil, err
-	}
-	w := &wsWire{conn, make(chan struct{})}
-	go func() {
-		defer close(w.done)
-		defer conn.Close() // who was told that it is over goes
-		for {
-			_, text, err := conn.ReadMessage()
-			if err != nil {
-				return
-			}
-			heard(text)
-		}
-	}()
-	return w, nil
-}
-
-func (w *wsWire) send(text string) error {
-	return w.conn.WriteMessage(websocket.TextMessage, []byte(text))
-}
-
-func (w *wsWire) vanish() {
-	w.conn.NetConn().(*net.TCPConn).SetLinger(0)
-	w.conn.NetConn().Close()
-	<-w.done
-}
-
-// A stdioWire is a pair of pipes, and the session at their other ends.
-type stdioWire struct {
-	in, out *os.File
-	done    sync.WaitGroup
-}
-
-func dialStdio(s *site, heard func([]byte)) (wire, error) {
-	stdin, in, err := os.Pipe()
-	if err != nil {
-		return nil, err
-	}
-	out, stdout, err := os.Pipe()
-	if err != nil {
-		return nil, err
-	}
-	w := &stdioWire{in: in, out: out}
-	w.done.Go(func() {
-		s.engine.serve(context.Background(), "", frontend.NewStdio(stdin, stdout, jsonrpc.Limits{}))
-	})
-	w.done.Go(func() {
-		for lines := jsonrpc.NewLineReader(out, jsonrpc.Limits{}); ; {
-			line, err := lines.ReadLine()
-			if err != nil {
-				return
-			}
-			heard(line)
-		}
-	})
-	return w, nil
-}
-
-func (w *stdioWire) send(text string) error {
-	_, err := fmt.Fprintln(w.in, text)
-	return err
-}
-
-func (w *stdioWire) vanish() {
-	w.in.Close()
-	w.out.Close()
-	w.done.Wait()
-}
-
-// An httpWire is a session of Streamable HTTP: a POST for each message. It
-// vanishes with a DELETE, since the end of a connection says nothing there.
-type httpWire struct {
-	url    string
-	heard  func([]byte)
-	ctx    context.Context
-	drop   context.CancelFunc // drops all connections
-	client *http.Client
-	done   sync.WaitGroup // POSTs without an end
-
-	mu      sync.Mutex
-	session string
-}
-
-func newHTTPWire(url string, heard func([]byte)) *httpWire {
-	w := &httpWire{url: url, heard: heard, client: &http.Client{Transport: &http.Transport{}}}
-	w.ctx, w.drop = context.WithCancel(context.Background())
-	return w
-}
-
-// send returns when the proxy has taken the message; the answer comes later.
-func (w *httpWire) send(text string) error {
-	m, err := jsonrpc.Decode([]byte(text))
-	if err != nil {
-		return err
-	}
-	if !m.IsRequest() {
-		return w.post(text)
-	}
-	w.done.Go(func() { w.post(text) })
-	return nil
-}
-
-func (w *httpWire) post(text string) error {
-	resp, err := w.do(http.MethodPost, text)
-	if err != nil {
-		return err
-	}
-	defer resp.Body.Close()
-	if resp.StatusCode >= 300 {
-		return fmt.Errorf("POST: %s", resp.Status)
-	}
-	if id := resp.Header.Get("Mcp-Session-Id"); id != "" {
-		w.mu.Lock()
-		w.session = id
-		w.mu.Unlock()
-	}
-	return readMessages(resp, w.heard)
-}
-
-func (w *httpWire) do(method, body string, header ...string) (*http.Response, error) {
-	req, err := http.NewRequestWithContext(w.ctx, method, w.url, strings.NewReader(body))
-	if err != nil {
-		return nil, err
-	}
-	req.Header.Set("Content-Type", "application/json")
-	req.Header.Set("Accept", "application/json, text/event-stream")
-	w.mu.Lock()
-	if w.session != "" {
-		req.Header.Set("Mcp-Session-Id", w.session)
-	}
-	w.mu.Unlock()
-	for i := 0; i < len(header); i += 2 {
-		req.Header.Set(header[i], header[i+1])
-	}
-	return w.client.Do(req)
-}
-
-// readMessages reads a body of JSON or of events.
-func readMessages(resp *http.Response, heard func([]byte)) error {
-	if strings.HasPrefix(resp.Header.Get("Content-Type"), "text/event-stream") {
-		return readEvents(bufio.NewScanner(resp.Body), heard)
-	}
-	text, err := io.ReadAll(resp.Body)
-	if len(text) > 0 {
-		heard(text)
-	}
-	return err
-}
-
-// readEvents reads messages, each of which stands on one line.
-func readEvents(lines *bufio.Scanner, heard func([]byte)) error {
-	for lines.Scan() {
-		if text, ok := strings.CutPrefix(lines.Text(), "data: "); ok {
-			heard([]byte(text))
-		}
-	}
-	return lines.Err()
-}
-
-func (w *httpWire) vanish() {
-	if w.ctx.Err() == nil {
-		if resp, err := w.do(http.MethodDelete, ""); err == nil {
-			resp.Body.Close()
-			w.done.Wait() // each POST has its end
-		}
-	}
-	w.abandon()
-}
-
-// abandon leaves the session to its expiry.
-func (w *httpWire) abandon() {
-	w.drop()
-	w.done.Wait()
-	w.client.CloseIdleConnections()
-}
-
-// An sseWire is the transport of 2024-11-05: one stream down, POSTs up. It
-// vanishes when the stream is dropped.
-type sseWire struct{ *httpWire }
-
-func dialSSE(s *site, heard func([]byte)) (wire, error) {
-	w := sseWire{newHTTPWire(s.url+"/sse", heard)}
-	resp, err := w.do(http.MethodGet, "")
-	if err != nil {
-		return nil, err
-	}
-	lines := bufio.NewScanner(resp.Body)
-	for lines.Scan() {
-		if path, ok := strings.CutPrefix(lines.Text(), "data: "); ok {
-			w.url = s.url + "/" + path
-			break
-		}
-	}
-	w.done.Go(func() {
-		defer resp.Body.Close()
-		readEvents(lines, heard)
-	})
-	return w, nil
-}
-
-func (w sseWire) send(text string) error { return w.post(text) }
-
-func (w sseWire) vanish() { w.abandon() }

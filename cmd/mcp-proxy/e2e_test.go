@@ -6,7 +6,6 @@ import (
 	"bufio"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"net/http"
 	"os"
 	"runtime"
@@ -18,19 +17,40 @@ import (
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/mcp"
 )
 
 // D07, D50: 200 calls on an upstream that is killed, 50 on another.
 func TestD07_KilledUpstream(t *testing.T) {
 	everyWire(t, killUpstream)
+	otherWires(t, layout{}, killUpstream)
 }
 
-// everyWire runs a test with clients on each wire and upstreams at each place.
+// everyWire runs a test with legacy clients on each wire and upstreams at each place.
 func everyWire(t *testing.T, test func(s *site, wire string)) {
-	for _, wire := range slices.Sorted(maps.Keys(wires)) {
+	for _, wire := range wiresOf(mcp.Legacy) {
 		t.Run(wire, func(t *testing.T) {
-			everywhere(t, layout{}, func(s *site) { test(s, wire) })
+			everyPlace(t, layout{}, func(s *site) { test(s, wire) })
 		})
+	}
+}
+
+// otherWires is everyWire for the other pairs of eras: one place has all wires of the
+// clients, each other one has one of them.
+func otherWires(t *testing.T, l layout, test func(s *site, wire string)) {
+	for _, pair := range otherPairs {
+		l.client, l.era = pair.client, pair.era
+		names := wiresOf(l.client)
+		run := func(wire, place string) {
+			l.place = place
+			t.Run(l.pair()+"/"+wire+"/"+place, func(t *testing.T) { test(newSite(t, l), wire) })
+		}
+		for _, wire := range names {
+			run(wire, "local")
+		}
+		for i, place := range places[1:] {
+			run(names[i%len(names)], place)
+		}
 	}
 }
 
@@ -41,16 +61,24 @@ func killUpstream(s *site, wire string) {
 	for i := range 200 {
 		c.call(i, "a__hang")
 	}
-	for i := range 50 {
+	asks := 50
+	if s.layout.lanes() { // the first makes it known that calls need their own
+		asks = 3
+		c.call(3002, "b__ask")
+		eventually(t, "a question", func() bool { return c.questions() == 1 })
+		c.accept()
+		c.await("3002")
+	}
+	for i := range asks {
 		c.call(1000+i, "b__ask")
 	}
-	eventually(t, "200 calls and 50 questions", func() bool {
-		return c.questions() == 50 && countPart(s.noted(), `"hang"`) == 200
+	eventually(t, "200 calls and the questions", func() bool {
+		return c.questions() == asks && countPart(s.noted(), `"hang"`) == 200
 	})
 	c.call(500, "a__crash")
 	eventually(t, "one error for each call", func() bool { return c.count(s.killed) == 201 })
 	c.accept()
-	for i := range 50 {
+	for i := range asks {
 		if got := c.await(strconv.Itoa(1000 + i)); got != `{"action":"accept"}` {
 			t.Error("the other upstream answered", got)
 		}
@@ -110,8 +138,7 @@ func TestD06_VanishedClient(t *testing.T) {
 		c, left := vanishing(s, wire)
 		c.vanish()
 		left()
-		ending := "!" + string(jsonrpc.ConnectionClosed(-32000, "", "", jsonrpc.InFlight).Raw())
-		told := c.count(func(a string) bool { return a == ending })
+		told := c.count(func(a string) bool { return a == s.ending() })
 		if want := map[string]int{"HTTP": 200}[wire]; told != want { // a POST needs an end
 			t.Errorf("%d calls were ended, want %d", told, want)
 		}
@@ -125,7 +152,7 @@ func TestD29_ExpiredClient(t *testing.T) {
 		c, left := vanishing(s, "HTTP")
 		c.wire.(*httpWire).abandon()
 		left()
-	}, "TCP link: as behind a unix link", "WebSocket link: as behind a unix link")
+	}, append(noModern, "TCP link: as behind a unix link", "WebSocket link: as behind a unix link")...)
 }
 
 // vanishing returns a client with 99 calls, one that asks, and 100 calls on
@@ -151,12 +178,16 @@ func vanishing(s *site, wire string) (c *client, left func()) {
 		t.Helper()
 		s.clearedUp(wire)
 		if !s.layout.oneServer() {
-			pid, _ := strconv.Atoi(strings.Fields(s.noted()[0])[0])
+			pid := s.server(`"ask"`)
 			eventually(t, "process and grandchild gone", func() bool { return gone(pid) && ended(child) })
 		}
 		eventually(t, "no process", s.settled)
-		if s.log.count("level=WARN") != 0 || s.log.count("client disconnected") != 1 {
-			t.Errorf("want one line, and no warning:\n%s", s.log)
+		ends := 1
+		if wire == "modern HTTP" { // it has no connection
+			ends = 0
+		}
+		if s.log.count("level=WARN") != 0 || s.log.count("client disconnected") != ends {
+			t.Errorf("want %d lines, and no warning:\n%s", ends, s.log)
 		}
 	}
 }
@@ -205,7 +236,7 @@ func (s *site) clearedUp(wire string) {
 
 // D27, D28: a POST whose connection drops is not cancelled, and can be resumed.
 func TestD28_DroppedPOST(t *testing.T) {
-	everywhere(t, layout{}, dropPOST)
+	everywhere(t, layout{}, dropPOST, noModern...)
 }
 
 func dropPOST(s *site) {
@@ -244,9 +275,9 @@ func dropPOST(s *site) {
 
 // Nothing is left of clients that come, call and vanish.
 func TestManyVanishingClients(t *testing.T) {
-	everywhere(t, layout{}, func(s *site) {
+	everywhere(t, layout{core: true, idle: 100 * time.Millisecond}, func(s *site) {
 		total := 50
-		if s.layout.place == "local" && !testing.Short() {
+		if s.layout.place == "local" && s.layout.pair() == "legacy to legacy" && !testing.Short() {
 			total = 150
 		}
 		vanishMany(s, total)
@@ -254,7 +285,7 @@ func TestManyVanishingClients(t *testing.T) {
 }
 
 func vanishMany(s *site, total int) {
-	t, names := s.t, slices.Sorted(maps.Keys(wires))
+	t, names := s.t, wiresOf(s.layout.client)
 	come := func(wire string) {
 		c := s.connectOver(wire)
 		c.call(1, "a__echo")

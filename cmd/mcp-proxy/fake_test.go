@@ -28,7 +28,8 @@ import (
 //	twice      answers twice
 //	garbage    writes a line that is no message before its answer
 //	wrong      answers with what is no response
-//	ask        asks the client for an elicitation and answers with its answer
+//	ask        asks the client for an elicitation, whose message is its argument
+//	           "about", and answers with its answer
 //	notify     tells of progress and logs before it answers
 //	grow       has one tool more, and says so
 //	update     says that fake://thing has changed
@@ -41,7 +42,11 @@ import (
 //
 // It appends every message that it gets to the file that FAKE_LOG names, and "end"
 // when its client has left. FAKE_STUBBORN makes it ignore that, and SIGTERM;
-// FAKE_MUTE, initialize. It is on stdio, or at the address that FAKE_HTTP has.
+// FAKE_MUTE, initialize and server/discover. It is on stdio, or at the address that
+// FAKE_HTTP has.
+//
+// FAKE_ERA is "modern" or "both", else it is of the legacy era alone. Then FAKE_PROBED
+// is what server/discover makes it do, which it does not know: "exit", or "silent".
 func fakeServer() {
 	if os.Getenv("FAKE_STUBBORN") != "" {
 		signal.Ignore(syscall.SIGTERM)
@@ -63,10 +68,14 @@ func fakeHTTP(address string) {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	http.Serve(listener, &frontend.HTTP{Serve: func(_ context.Context, _ string, c jsonrpc.Conn) error {
+	serve := func(c jsonrpc.Conn) error {
 		defer c.Close()
 		return serveFake(c)
-	}})
+	}
+	http.Serve(listener, &frontend.HTTP{
+		Serve:          func(_ context.Context, _ string, c jsonrpc.Conn) error { return serve(c) },
+		ServePrincipal: func(_ context.Context, _, _ string, c jsonrpc.Conn) error { return serve(c) },
+	})
 }
 
 // A stdioEnd is the server's end of a pair of pipes.
@@ -79,9 +88,10 @@ func (s *stdioEnd) Recv() (*jsonrpc.Message, error) { return s.in.Read() }
 func (s *stdioEnd) Send(m *jsonrpc.Message) error   { return s.out.Write(m) }
 func (s *stdioEnd) Close() error                    { return nil }
 
-// A fake is one client's session.
+// A fake is one client's session; of the modern era, all clients that share a Conn.
 type fake struct {
 	jsonrpc.Conn
+	fakeModern
 	log   *os.File
 	asked int64
 	open  map[jsonrpc.ID]*jsonrpc.Message // calls that asked, by the id of the question
@@ -92,7 +102,7 @@ type fake struct {
 }
 
 func serveFake(c jsonrpc.Conn) error {
-	f := &fake{Conn: c, open: map[jsonrpc.ID]*jsonrpc.Message{}, late: map[jsonrpc.ID]*jsonrpc.Message{}}
+	f := &fake{Conn: c, fakeModern: newFakeModern(), open: map[jsonrpc.ID]*jsonrpc.Message{}, late: map[jsonrpc.ID]*jsonrpc.Message{}}
 	if name := os.Getenv("FAKE_LOG"); name != "" {
 		f.log, _ = os.OpenFile(name, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
 		defer f.log.Close()
@@ -115,17 +125,50 @@ func (f *fake) note(line string) {
 }
 
 func (f *fake) handle(m *jsonrpc.Message) {
+	switch {
+	case m.IsRequest() && !f.speaks(m):
+		f.refuse(m)
+	case m.Method == "":
+		f.answered(m)
+	case m.Method == "notifications/cancelled":
+		f.cancelled(m)
+	default:
+		f.request(m)
+	}
+}
+
+// answered answers the call for which a client has answered a question.
+func (f *fake) answered(m *jsonrpc.Message) {
+	if call := f.open[m.ID]; call != nil {
+		delete(f.open, m.ID)
+		f.Send(&jsonrpc.Message{ID: call.ID, Result: m.Result, Error: m.Error, Related: call.ID})
+	}
+}
+
+func (f *fake) cancelled(m *jsonrpc.Message) {
+	id, _ := jsonrpc.Member(m.Params, "requestId")
+	of, _ := jsonrpc.ParseID(id)
+	delete(f.listens, of)
+	if late := f.late[of]; late != nil {
+		f.progress(late)
+		f.answer(late, `{"content":[],"late":true}`)
+	}
+}
+
+const fakeCapabilities = `{"tools":{"listChanged":true},"resources":{"subscribe":true,"listChanged":true},"logging":{}}`
+
+func (f *fake) request(m *jsonrpc.Message) {
 	switch m.Method {
-	case "":
-		if call := f.open[m.ID]; call != nil {
-			delete(f.open, m.ID)
-			f.Send(&jsonrpc.Message{ID: call.ID, Result: m.Result, Error: m.Error, Related: call.ID})
-		}
 	case "initialize":
 		if os.Getenv("FAKE_MUTE") == "" {
-			f.answer(m, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{"listChanged":true},"resources":{"subscribe":true,"listChanged":true},`+
-				`"logging":{}},"serverInfo":{"name":"fake","version":"1"}}`)
+			f.answer(m, `{"protocolVersion":"2025-11-25","capabilities":`+fakeCapabilities+`,"serverInfo":{"name":"fake","version":"1"}}`)
 		}
+	case "server/discover":
+		if os.Getenv("FAKE_MUTE") == "" {
+			f.answer(m, `{"supportedVersions":["2026-07-28"],"capabilities":`+fakeCapabilities+`,"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"fake","version":"1"}}}`)
+		}
+	case "subscriptions/listen":
+		f.listen(m)
 	case "tools/list":
 		if !f.mute {
 			f.answer(m, `{"tools":[`+f.tools()+`]}`)
@@ -134,16 +177,10 @@ func (f *fake) handle(m *jsonrpc.Message) {
 		f.answer(m, `{"resources":[{"uri":"fake://thing","name":"thing"}]}`)
 	case "resources/templates/list":
 		f.answer(m, `{"resourceTemplates":[]}`)
-	case "resources/subscribe", "logging/setLevel":
+	case "resources/subscribe", "resources/unsubscribe", "logging/setLevel", "ping":
 		f.answer(m, `{}`)
 	case "tools/call":
 		f.call(m)
-	case "notifications/cancelled":
-		id, _ := jsonrpc.Member(m.Params, "requestId")
-		if of, ok := jsonrpc.ParseID(id); ok && f.late[of] != nil {
-			f.progress(f.late[of])
-			f.answer(f.late[of], `{"content":[],"late":true}`)
-		}
 	}
 }
 
@@ -162,6 +199,9 @@ func (f *fake) tools() string {
 }
 
 func (f *fake) answer(m *jsonrpc.Message, result string) {
+	if isModern(m) {
+		result = modernResult(m.Method, result)
+	}
 	f.Send(&jsonrpc.Message{ID: m.ID, Result: json.RawMessage(result), Related: m.ID})
 }
 
@@ -208,22 +248,19 @@ func (f *fake) call(m *jsonrpc.Message) {
 	case "wrong":
 		fmt.Printf(`{"jsonrpc":"1.0","result":{},"id":%s}`+"\n", m.ID)
 	case "ask":
-		f.asked++
-		id := jsonrpc.IntID(f.asked)
-		f.open[id] = m
-		q := jsonrpc.NewRequest(id, "elicitation/create", json.RawMessage(`{"message":"?","requestedSchema":{"type":"object","properties":{}}}`))
-		q.Related = m.ID
-		f.Send(q)
+		f.ask(m)
 	case "notify":
 		f.progress(m)
-		f.tell(m, "notifications/message", `{"level":"error","data":"said"}`)
+		if wantsLog(m) {
+			f.tell(m, "notifications/message", `{"level":"error","data":"said"}`)
+		}
 		f.answer(m, fakeDone)
 	case "grow":
 		f.grown++
-		f.tell(nil, "notifications/tools/list_changed", "")
+		f.tellAll("toolsListChanged", "notifications/tools/list_changed", "")
 		f.answer(m, fakeDone)
 	case "update":
-		f.tell(nil, "notifications/resources/updated", `{"uri":"fake://thing"}`)
+		f.tellAll("resourceSubscriptions", "notifications/resources/updated", `{"uri":"fake://thing"}`)
 		f.answer(m, fakeDone)
 	case "mute":
 		f.mute = true
@@ -231,6 +268,26 @@ func (f *fake) call(m *jsonrpc.Message) {
 	default:
 		f.process(m, name)
 	}
+}
+
+// ask asks for an elicitation; in the modern era, by its answer.
+func (f *fake) ask(m *jsonrpc.Message) {
+	args, _ := jsonrpc.Member(m.Params, "arguments")
+	about, _ := jsonrpc.Member(args, "about")
+	if about == nil {
+		about = json.RawMessage(`"?"`)
+	}
+	question := `{"message":` + string(about) + `,"requestedSchema":{"type":"object","properties":{}}}`
+	if isModern(m) {
+		f.requireInput(m, question)
+		return
+	}
+	f.asked++
+	id := jsonrpc.IntID(f.asked)
+	f.open[id] = m
+	q := jsonrpc.NewRequest(id, "elicitation/create", json.RawMessage(question))
+	q.Related = m.ID
+	f.Send(q)
 }
 
 // process calls a tool that is about the server itself.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/mcp"
 )
 
 // callWithToken calls a tool with a progress token.
@@ -73,7 +74,7 @@ func TestD20_CancelledInitialize(t *testing.T) {
 		if countPart(s.noted(), "notifications/cancelled") > 0 {
 			s.t.Error("the server got", s.noted())
 		}
-	})
+	}, noModern...)
 }
 
 // D21: a client leaves while an upstream starts.
@@ -94,13 +95,15 @@ func TestD21_LeftDuringInitialize(t *testing.T) {
 		if countPart(s.noted(), "notifications/cancelled") > 0 || s.log.count("level=WARN") > 0 {
 			s.t.Errorf("the server got %v; log:\n%s", s.noted(), s.log)
 		}
-	})
+	}, noModern...)
 }
 
 // D23: progress and messages belong to their call; other calls have theirs.
 func TestD23_Progress(t *testing.T) {
 	everywhere(t, layout{}, func(s *site) {
 		a, b := s.connect(), s.connect()
+		a.say(`{"jsonrpc":"2.0","id":"level","method":"logging/setLevel","params":{"level":"info"}}`)
+		a.await("level")
 		b.callWithToken(1, "a__slow")
 		s.awaitNoted("a", `"slow"`, 1)
 		a.callWithToken(1, "a__notify")
@@ -192,7 +195,7 @@ func TestD47_LostNotification(t *testing.T) {
 		if n := c.count(func(string) bool { return true }); n != 3 {
 			s.t.Error("answers:", c.answers)
 		}
-	})
+	}, noModern...)
 }
 
 // D48: an upstream cannot start, or ends before it has answered initialize. The
@@ -255,26 +258,39 @@ func TestD49_TimeoutRace(t *testing.T) {
 func TestListChangedAndUpdated(t *testing.T) {
 	everywhere(t, layout{}, func(s *site) {
 		a, b := s.connect(), s.connect()
-		for _, c := range []*client{a, b} {
-			c.say(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`)
-			c.await("1")
-		}
-		a.say(`{"jsonrpc":"2.0","id":2,"method":"resources/subscribe","params":{"uri":"fake://thing"}}`)
-		if got := a.await("2"); got != "{}" {
-			s.t.Error("subscribe:", got)
-		}
+		a.follow(`,"resourceSubscriptions":["fake://thing"]`)
+		b.follow("")
 		a.get(3, "a__grow")
 		eventually(s.t, "list_changed", func() bool { return a.heardOf("tools/list_changed") == 1 })
-		if s.layout.place == "shared" {
+		if s.layout.place == "shared" || s.layout.era == mcp.Modern {
 			eventually(s.t, "list_changed for all", func() bool { return b.heardOf("tools/list_changed") == 1 })
 		}
 		a.get(4, "a__update")
-		eventually(s.t, "updated", func() bool { return a.heardOf(`resources/updated {"uri":"fake://thing"}`) == 1 })
+		eventually(s.t, "updated", func() bool { return a.heardOf(`"fake://thing"`) == 1 })
 		b.get(4, "a__update")
 		b.get(5, "a__echo")
-		if b.heardOf("resources/updated") > 0 && s.layout.place == "shared" {
+		if b.heardOf("resources/updated") > 0 && (s.layout.place == "shared" || s.layout.client == mcp.Modern || s.layout.era == mcp.Modern) {
 			s.t.Error("who has not subscribed heard", b.told)
 		}
 		a.get(5, "a__grown1")
 	})
+}
+
+// follow asks to be told of changes of the tools, and of the things that more, the
+// rest of a filter, names.
+func (c *client) follow(more string) {
+	c.t.Helper()
+	if _, modern := c.wire.(*modernWire); modern {
+		c.listen(1, `{"toolsListChanged":true`+more+`}`)
+		return
+	}
+	c.say(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`)
+	c.await("1")
+	if more == "" {
+		return
+	}
+	c.say(`{"jsonrpc":"2.0","id":2,"method":"resources/subscribe","params":{"uri":"fake://thing"}}`)
+	if got := c.await("2"); got != "{}" {
+		c.t.Error("subscribe:", got)
+	}
 }

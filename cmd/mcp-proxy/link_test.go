@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/mcp"
 	"github.com/mcp-proxy/mcp-proxy/upstream/link"
 )
 
@@ -292,7 +293,7 @@ func TestUnknownUpstream(t *testing.T) {
 		c := s.connect()
 		c.call(1, "a__slow")
 		s.awaitNoted("a", `"slow"`, 1)
-		_, err := s.engine.far.all[0].client.Open(s.t.Context(), link.Hello{Upstream: "none", Key: "k", Era: eraLegacy})
+		_, err := s.engine.far.all[0].client.Open(s.t.Context(), link.Hello{Upstream: "none", Key: "k", Era: string(mcp.Legacy)})
 		if end, ok := errors.AsType[*jsonrpc.ClosedError](err); !ok || end.Delivered {
 			s.t.Errorf("got %v", err)
 		}

@@ -5,7 +5,7 @@ package main
 import (
 	"cmp"
 	"context"
-	"errors"
+	"encoding/json"
 	"fmt"
 	"log/slog"
 	"net"
@@ -14,12 +14,17 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/config"
+	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/mcp"
 	"github.com/mcp-proxy/mcp-proxy/proxy/frontend"
+	"github.com/mcp-proxy/mcp-proxy/upstream/bridge"
 	"github.com/mcp-proxy/mcp-proxy/upstream/link"
 )
 
@@ -37,15 +42,24 @@ type site struct {
 	far      *farHost
 }
 
-// A layout is where the upstreams a and b of a site are, and how they are set.
+// A layout is where the upstreams a and b of a site are, how they are set, and who
+// speaks which era.
 type layout struct {
+	client mcp.Era // of clients whose wire does not say another; "" is legacy
+	era    mcp.Era // that the servers speak; "" is legacy
+	pin    bool    // the configuration says which era that is
+	core   bool    // for everywhere: this is tested at each place with each pair of eras
+
 	place string          // one of places; "" is local
 	env   string          // of the servers of a, as NAME: value, …
 	a     string          // settings of a, each with a comma before it
 	top   string          // lines of the configuration
 	beat  *link.Heartbeat // of the link
-	level slog.Level      // of the log
-	start string          // the command of a, or the address of a; "" is one that starts
+
+	idle, parkFor time.Duration // of the bridges; zero is their default
+
+	level slog.Level // of the log
+	start string     // the command of a, or the address of a; "" is one that starts
 }
 
 // places are where upstreams may be.
@@ -55,19 +69,58 @@ func (l layout) linked() bool { return strings.HasSuffix(l.place, "link") }
 func (l layout) remote() bool { return l.place == "HTTP" || l.place == "WebSocket" }
 
 // oneServer tells whether all clients have one server process.
-func (l layout) oneServer() bool { return l.remote() || l.place == "shared" }
+func (l layout) oneServer() bool { return l.remote() || l.place == "shared" || l.era == mcp.Modern }
 
-// everywhere runs a test with upstreams at each place, except those that are named
-// with the reason.
+// lanes tells whether a call needs a server process of its own to be asked something:
+// nothing else says to whom a question belongs.
+func (l layout) lanes() bool {
+	return l.client == mcp.Modern && l.era != mcp.Modern && l.place != "HTTP"
+}
+
+// pair names the eras.
+func (l layout) pair() string {
+	return fmt.Sprintf("%s to %s", cmp.Or(l.client, mcp.Legacy), cmp.Or(l.era, mcp.Legacy))
+}
+
+// otherPairs are the eras of clients and upstreams that are not both legacy.
+var otherPairs = []layout{{client: mcp.Modern}, {era: mcp.Modern}, {client: mcp.Modern, era: mcp.Modern}}
+
+// everywhere runs a test with legacy clients and upstreams at each place, and with
+// the other pairs of eras at one, or at each if the row is a core one; but not what
+// is named, with the reason.
 func everywhere(t *testing.T, l layout, test func(*site), except ...string) {
+	everyPlace(t, l, test, except...)
+	acrossEras(t, l, test, except...)
+}
+
+// everyPlace runs a test with upstreams at each place.
+func everyPlace(t *testing.T, l layout, test func(*site), except ...string) {
 	for _, l.place = range places {
-		t.Run(l.place, func(t *testing.T) {
-			if i := slices.IndexFunc(except, func(e string) bool { return strings.HasPrefix(e, l.place+":") }); i >= 0 {
-				t.Skip(except[i])
-			}
-			test(newSite(t, l))
-		})
+		t.Run(l.place, func(t *testing.T) { unless(t, l, test, except) })
 	}
+}
+
+// acrossEras runs a test with the pairs of eras that are not both legacy.
+func acrossEras(t *testing.T, l layout, test func(*site), except ...string) {
+	at := places
+	if !l.core {
+		at = []string{cmp.Or(l.place, "local")}
+	}
+	for _, pair := range otherPairs {
+		l.client, l.era = pair.client, pair.era
+		for _, l.place = range at {
+			t.Run(l.pair()+"/"+l.place, func(t *testing.T) { unless(t, l, test, except) })
+		}
+	}
+}
+
+func unless(t *testing.T, l layout, test func(*site), except []string) {
+	for _, e := range except {
+		if strings.HasPrefix(e, l.place+":") || strings.HasPrefix(e, l.pair()+":") {
+			t.Skip(e)
+		}
+	}
+	test(newSite(t, l))
 }
 
 // newSite runs a proxy with the fake upstreams a and b, here if nothing is said.
@@ -122,7 +175,11 @@ func (s *site) config() string {
 
 // upstream returns the settings of one upstream.
 func (s *site) upstream(name, env string) string {
-	env = fmt.Sprintf("%s, FAKE_LOG: %q, GORACE: %q", cmp.Or(env, "FAKE_X: x"), s.record(name), os.Getenv("GORACE"))
+	env = fmt.Sprintf("%s, FAKE_ERA: %q, FAKE_LOG: %q, GORACE: %q", cmp.Or(env, "FAKE_X: x"), s.layout.era, s.record(name), os.Getenv("GORACE"))
+	era := "era: auto, "
+	if s.layout.pin {
+		era = fmt.Sprintf("era: %s, ", cmp.Or(s.layout.era, mcp.Legacy))
+	}
 	command := "fakeserver"
 	if name == "a" && s.layout.start != "" {
 		command = s.layout.start
@@ -131,13 +188,13 @@ func (s *site) upstream(name, env string) string {
 	}
 	switch s.layout.place {
 	case "HTTP":
-		return "url: http://" + command + "/mcp"
+		return era + "url: http://" + command + "/mcp"
 	case "WebSocket":
-		return "url: ws://" + command + "/ws"
+		return era + "url: ws://" + command + "/ws"
 	case "shared":
-		return fmt.Sprintf("session: shared, command: %s, env: {%s}, stopGrace: 500ms", command, env)
+		era += "session: shared, "
 	}
-	return fmt.Sprintf("command: %s, env: {%s}, stopGrace: 500ms", command, env)
+	return fmt.Sprintf("%scommand: %s, env: {%s}, stopGrace: 500ms", era, command, env)
 }
 
 // write makes a file beside the configuration.
@@ -168,12 +225,17 @@ func (s *site) run(text string) {
 	if s.engine, err = newEngine(cfg, log); err != nil {
 		t.Fatal(err)
 	}
+	s.hurry(s.engine.near.bridge)
+	if s.far != nil {
+		s.hurry(s.far.half.bridge)
+	}
 	if s.layout.beat != nil {
 		s.engine.far.all[0].client.Heartbeat = *s.layout.beat
 		s.far.half.server.Heartbeat = *s.layout.beat
 	}
 	s.engine.start()
-	s.front = &frontend.HTTP{Serve: s.engine.serve, Known: s.engine.known, Limits: limitsOf(cfg), Sessions: cfg.Limits.Sessions}
+	s.front = &frontend.HTTP{Serve: s.engine.serve, ServePrincipal: s.engine.proxy.ServePrincipal, Known: s.engine.known,
+		Limits: limitsOf(cfg), Sessions: cfg.Limits.Sessions}
 	listener := httptest.NewServer(handlerOf(s.engine, s.front))
 	s.url = listener.URL
 	t.Cleanup(func() {
@@ -189,6 +251,9 @@ func (s *site) run(text string) {
 	}
 }
 
+// hurry sets how long a bridge waits.
+func (s *site) hurry(b *bridge.Bridge) { b.Idle, b.ParkFor = s.layout.idle, s.layout.parkFor }
+
 func (s *site) record(upstream string) string { return filepath.Join(s.dir, "record-"+upstream) }
 
 // noted returns what the servers of upstream a noted, in order.
@@ -196,9 +261,39 @@ func (s *site) noted() []string { return s.notedBy("a") }
 
 func (s *site) notedBy(upstream string) []string { return notedIn(s.record(upstream)) }
 
+// notedIn returns what servers noted, but for what is not about calls: that it was
+// asked which era it speaks, and that a listen was cancelled.
 func notedIn(record string) []string {
 	text, _ := os.ReadFile(record)
-	return strings.Split(strings.TrimSpace(string(text)), "\n")
+	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+	listens := map[string]bool{}
+	return slices.DeleteFunc(lines, func(line string) bool {
+		pid, message, _ := strings.Cut(line, " ")
+		switch {
+		case strings.Contains(message, `"subscriptions/listen"`):
+			id, _ := jsonrpc.Member(json.RawMessage(message), "id")
+			listens[pid+string(id)] = true
+		case strings.Contains(message, `"notifications/cancelled"`):
+			params, _ := jsonrpc.Member(json.RawMessage(message), "params")
+			id, _ := jsonrpc.Member(params, "requestId")
+			return listens[pid+string(id)]
+		}
+		return false
+	})
+}
+
+// server returns the process that has noted a part last.
+func (s *site) server(part string) int {
+	noted := s.noted()
+	for _, line := range slices.Backward(noted) {
+		if strings.Contains(line, part) {
+			pid, _ := strconv.Atoi(strings.Fields(line)[0])
+			return pid
+		}
+	}
+	s.t.Helper()
+	s.t.Fatalf("nobody noted %s: %v", part, noted)
+	return 0
 }
 
 func countPart(lines []string, part string) int {
@@ -274,144 +369,4 @@ func freeAddress(t *testing.T) string {
 	}
 	t.Fatal("no free port")
 	return ""
-}
-
-// A farHost is a host in this process, whose links can be cut.
-type farHost struct {
-	t    *testing.T
-	half *hosting
-	ctx  context.Context
-	wg   sync.WaitGroup
-
-	mu   sync.Mutex
-	down bool // no link comes up
-	open []*carrier
-}
-
-func newFarHost(t *testing.T, cfg *config.Config, log *lines) *farHost {
-	t.Helper()
-	half, err := newHosting(cfg, slog.New(slog.NewTextHandler(log, nil)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	f := &farHost{t: t, half: half}
-	ctx, cancel := context.WithCancel(context.Background())
-	f.ctx = ctx
-	t.Cleanup(func() {
-		cancel()
-		f.wg.Wait()
-		f.half.stop(context.Background())
-	})
-	return f
-}
-
-// listen serves links at a URL and returns it with its port.
-func (f *farHost) listen(url string) string {
-	f.t.Helper()
-	at := link.Endpoint{URL: url}
-	l, err := at.Listen()
-	if err != nil {
-		f.t.Fatal(err)
-	}
-	f.wg.Go(func() { f.half.server.Accept(f.ctx, watched{l, f}) })
-	return linkURL(at, l)
-}
-
-// dial keeps a link up to a proxy.
-func (f *farHost) dial(url string) {
-	at := link.Endpoint{URL: url, Token: func() (string, error) { return "secret", nil }}
-	f.wg.Go(func() {
-		f.half.server.Redial(f.ctx, func(ctx context.Context) (net.Conn, error) {
-			c, err := at.Dial(ctx)
-			if err != nil {
-				return nil, err
-			}
-			return f.watch(c)
-		})
-	})
-}
-
-// watch keeps c to be cut. While the links are down it closes c.
-func (f *farHost) watch(conn net.Conn) (net.Conn, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.down {
-		conn.Close()
-		return nil, errors.New("down")
-	}
-	c := &carrier{conn, make(chan struct{})}
-	f.open = append(f.open, c)
-	return c, nil
-}
-
-// freeze makes all links silent that are open.
-func (f *farHost) freeze() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for _, c := range f.open {
-		close(c.frozen)
-	}
-	f.open = nil
-}
-
-// A carrier is one that can be frozen: then what is written goes nowhere, and
-// nothing comes.
-type carrier struct {
-	net.Conn
-	frozen chan struct{}
-}
-
-func (c *carrier) Write(p []byte) (int, error) {
-	select {
-	case <-c.frozen:
-		return len(p), nil
-	default:
-		return c.Conn.Write(p)
-	}
-}
-
-func (c *carrier) Read(p []byte) (int, error) {
-	for {
-		n, err := c.Conn.Read(p)
-		select {
-		case <-c.frozen:
-			if err == nil {
-				continue
-			}
-		default:
-		}
-		return n, err
-	}
-}
-
-// cut cuts all links, and keeps them down or not.
-func (f *farHost) cut(down bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.down = down
-	for _, c := range f.open {
-		c.Conn.Close()
-	}
-	f.open = nil
-}
-
-// up ends what cut began.
-func (f *farHost) up() { f.cut(false) }
-
-// watched is a listener whose connections can be cut.
-type watched struct {
-	net.Listener
-	f *farHost
-}
-
-func (w watched) Accept() (net.Conn, error) {
-	for {
-		c, err := w.Listener.Accept()
-		if err != nil {
-			return nil, err
-		}
-		if c, err = w.f.watch(c); err == nil {
-			return c, nil
-		}
-	}
 }

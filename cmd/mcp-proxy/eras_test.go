@@ -1,0 +1,90 @@
+//go:build unix
+
+package main
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/mcp"
+)
+
+// D06: a client vanishes with calls on two upstreams, and a question open. What it
+// waited for is cancelled; to a question that is parked nobody comes back.
+func TestD06_VanishedAcrossEras(t *testing.T) {
+	otherWires(t, layout{idle: 200 * time.Millisecond, parkFor: 500 * time.Millisecond}, func(s *site, wire string) {
+		c := s.connectOver(wire)
+		c.call(1, "a__ask")
+		eventually(s.t, "a question", func() bool { return c.questions() == 1 })
+		for i := range 99 {
+			c.call(100+i, "a__hang")
+			c.call(1000+i, "b__hang")
+		}
+		s.awaitNoted("a", `"hang"`, 99)
+		s.awaitNoted("b", `"hang"`, 99)
+		c.vanish()
+		parked := 0 // calls at the server that wait for an answer
+		if s.layout.era != mcp.Modern {
+			parked = 1
+		}
+		s.awaitNoted("a", "notifications/cancelled", 99+parked)
+		s.awaitNoted("b", "notifications/cancelled", 99)
+		s.awaitNoted("a", `"error":{"code":-32`, parked)
+		eventually(s.t, "no process", s.settled)
+		if s.log.count("level=WARN") > 0 {
+			s.t.Errorf("log:\n%s", s.log)
+		}
+		told := 0
+		if wire == "HTTP" { // a POST needs an end
+			told = 199
+		}
+		if got := c.count(func(a string) bool { return a == s.ending() }); got != told {
+			s.t.Errorf("%d calls were ended, want %d", got, told)
+		}
+	})
+}
+
+// What the eras have in common works between any two.
+func TestErasUse(t *testing.T) {
+	acrossEras(t, layout{core: true}, func(s *site) {
+		if s.layout.client == mcp.Modern {
+			for _, wire := range wiresOf(mcp.Modern) {
+				useModern(s.connectOver(wire), "a__")
+			}
+			return
+		}
+		c := s.connect()
+		c.call(1, "a__ask")
+		eventually(s.t, "the question", func() bool { return c.questions() == 1 })
+		c.accept()
+		if got := c.await("1"); got != `{"action":"accept"}` {
+			s.t.Error("ask got", got)
+		}
+	})
+}
+
+// A legacy server never sees what only the modern era has, nor a modern one what
+// only the legacy era has, but for the first look at which it is.
+func TestErasStayApart(t *testing.T) {
+	for _, pin := range []bool{false, true} {
+		acrossEras(t, layout{core: true, pin: pin}, func(s *site) {
+			c := s.connect()
+			c.callWithToken(1, "a__notify")
+			c.await("1")
+			c.get(2, "a__echo")
+			others := 0
+			for _, line := range s.noted() {
+				_, message, _ := strings.Cut(line, " ")
+				modern := strings.Contains(message, mcp.KeyVersion)
+				legacy := message != "end" && !modern && strings.Contains(message, `"id":`)
+				if s.layout.era == mcp.Modern && legacy || s.layout.era != mcp.Modern && modern {
+					others++
+				}
+			}
+			if s.layout.client == s.layout.era && others > 0 || pin && others > 0 || others > 1 {
+				s.t.Errorf("%d messages of the other era:\n%s", others, strings.Join(s.noted(), "\n"))
+			}
+		})
+	}
+}

@@ -1,0 +1,143 @@
+//go:build unix
+
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/mcp"
+)
+
+// A fakeModern is what a fake keeps for clients of the modern era.
+type fakeModern struct {
+	listens map[jsonrpc.ID]json.RawMessage // what each listen wants to hear of
+	states  map[string]string              // calls that asked, as they were, by requestState
+}
+
+func newFakeModern() fakeModern {
+	return fakeModern{map[jsonrpc.ID]json.RawMessage{}, map[string]string{}}
+}
+
+// isModern reports whether a request is of the modern era.
+func isModern(m *jsonrpc.Message) bool {
+	meta, _ := mcp.ReadMeta(m.Params)
+	return meta.Claimed || m.Method == "server/discover" || m.Method == "subscriptions/listen"
+}
+
+// speaks reports whether the fake is of the era of a request.
+func (f *fake) speaks(m *jsonrpc.Message) bool {
+	switch os.Getenv("FAKE_ERA") {
+	case "modern":
+		return isModern(m)
+	case "both":
+		return true
+	}
+	return !isModern(m)
+}
+
+// refuse answers a request of an era that is not spoken here.
+func (f *fake) refuse(m *jsonrpc.Message) {
+	no := &jsonrpc.Error{Code: jsonrpc.CodeMethodNotFound, Message: "Method not found"}
+	switch probed := os.Getenv("FAKE_PROBED"); {
+	case os.Getenv("FAKE_ERA") == "modern":
+		no = &jsonrpc.Error{Code: mcp.CodeUnsupportedVersion, Message: "Unsupported protocol version",
+			Data: map[string]any{"supported": mcp.ModernVersions, "requested": "2025-11-25"}}
+	case probed == "exit":
+		os.Exit(1)
+	case probed == "silent":
+		return
+	}
+	reply := jsonrpc.NewError(m.ID, no)
+	reply.Related = m.ID
+	f.Send(reply)
+}
+
+// modernResult is the result of a method as the modern era wants it.
+func modernResult(method, result string) string {
+	more := `"resultType":"complete"`
+	if strings.HasSuffix(method, "/list") || method == "server/discover" {
+		more += `,"ttlMs":0,"cacheScope":"public"`
+	}
+	if result != "{}" {
+		more += ","
+	}
+	return "{" + more + result[1:]
+}
+
+// wantsLog reports whether a call may be told what is logged.
+func wantsLog(call *jsonrpc.Message) bool {
+	meta, _ := mcp.ReadMeta(call.Params)
+	return !isModern(call) || meta.LogLevel != nil
+}
+
+// listen opens a listen: all that it asks for is honoured.
+func (f *fake) listen(m *jsonrpc.Message) {
+	f.listens[m.ID], _ = jsonrpc.Member(m.Params, "notifications")
+	f.tellListen(m.ID, "notifications/subscriptions/acknowledged", `{"notifications":`+string(f.listens[m.ID])+`}`)
+}
+
+func (f *fake) tellListen(id jsonrpc.ID, method, params string) {
+	if params == "" {
+		params = "{}"
+	}
+	stamped := mcp.SetMeta(json.RawMessage(params), jsonrpc.Value{Key: mcp.KeySubscription, Text: json.RawMessage(id.String())})
+	m := jsonrpc.NewNotification(method, stamped)
+	m.Related = id
+	f.Send(m)
+}
+
+// tellAll tells the client of a legacy session, and the listens that asked for it.
+func (f *fake) tellAll(kind, method, params string) {
+	if os.Getenv("FAKE_ERA") != "modern" {
+		f.tell(nil, method, params)
+	}
+	for id, filter := range f.listens {
+		if want, _ := jsonrpc.Member(filter, kind); string(want) == "true" || strings.Contains(string(want), "fake://thing") {
+			f.tellListen(id, method, params)
+		}
+	}
+}
+
+// oddState is a requestState with what careless hands change: escapes that need
+// not be, a lone surrogate, characters that HTML or SSE would escape.
+const oddState = `"\u0041\/\ud800 é<&> \u2028 %d ==\"\\"`
+
+// requireInput asks by a result. The call that comes back must be the same one, to
+// the byte, with its state: then what the client answered is the call's answer.
+func (f *fake) requireInput(m *jsonrpc.Message, question string) {
+	state, _ := jsonrpc.Member(m.Params, "requestState")
+	call := string(jsonrpc.Set(mcp.SetMeta(m.Params, jsonrpc.Value{Key: "progressToken"}),
+		jsonrpc.Value{Key: "requestState"}, jsonrpc.Value{Key: "inputResponses"}))
+	if meta, _ := mcp.ReadMeta(m.Params); state == nil && !strings.Contains(string(meta.Capabilities), `"elicitation"`) {
+		f.fail(m, mcp.MissingCapability(json.RawMessage(`{"elicitation":{}}`)))
+		return
+	}
+	if state == nil {
+		f.asked++
+		text := fmt.Sprintf(oddState, f.asked)
+		f.states[text] = call
+		f.Send(&jsonrpc.Message{ID: m.ID, Related: m.ID, Result: json.RawMessage(`{"resultType":"input_required","inputRequests":{"q \u00e9":` +
+			`{"method":"elicitation/create","params":` + question + `}},"requestState":` + text + `}`)})
+		return
+	}
+	if first, known := f.states[string(state)]; !known || first != call {
+		f.fail(m, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "not the call that asked", Data: map[string]any{"known": known, "first": first, "now": call}})
+		return
+	}
+	answers, _ := jsonrpc.Member(m.Params, "inputResponses")
+	answer, _ := jsonrpc.Member(answers, "q é")
+	if answer == nil {
+		answer = json.RawMessage(`{"action":"none"}`)
+	}
+	f.answer(m, string(answer))
+}
+
+func (f *fake) fail(m *jsonrpc.Message, err *jsonrpc.Error) {
+	reply := jsonrpc.NewError(m.ID, err)
+	reply.Related = m.ID
+	f.Send(reply)
+}
