@@ -9,23 +9,33 @@
 //	stream ───► ├ shared ── Pipe ─► stream ─► server
 //	stream ───► ┘
 //
+//	stream ───► Bridge ── Open ─► stream ─► server (of the other era)
+//
 // A [Host] knows its upstreams by name. Each stream that is attached to one
 // belongs to a claim, the state of one key, which outlives the stream: that is
 // where start failures are counted and where a next start has to wait. The
 // messages pass unchanged; the host only remembers what is open, so that it can
 // clear up when the stream or the server ends (flight.go).
 //
+// A client does not hear which era a server speaks (era.go). It is attached in its
+// own if the server speaks that, else left to the [Bridge]. What is not known is
+// found out: a legacy client is tried in its own era, and only after a refusal, or
+// for a modern client, the server is asked server/discover (era_probe.go).
+//
 // A stream has a server of its own (server.go): a process (local.go, process.go)
 // or a remote session (remote.go). Many streams have one together if the upstream
 // is shared (shared.go): then ids and progress tokens are mapped, and between the
 // streams and the server stands one stream of that server's own, so that a shared
-// server starts, ends and fails as any other.
+// server starts, ends and fails as any other. In the modern era, which has no
+// sessions, all streams of a process or WebSocket have it together (modern.go); it
+// ends when it was without any for a while.
 //
 // Goroutines of an attached stream: readStream (the caller's of Attach) and
 // readServer; of a process, readStderr and watch, for moments also stdin's drain,
 // while the pipe is full; of a remote session those of its Conn; and stop, the
-// steps of the end. Attach waits for them all. Those of a shared server live until
-// [Host.Stop], which waits for them.
+// steps of the end. Attach waits for them all. Those of a server that is shared, or
+// asked for its era, and of streams from [Host.Open], may live until [Host.Stop],
+// which waits for them.
 //
 // Invariants:
 //   - Every end passes through stream.end; the first cause wins, and one log
@@ -39,12 +49,17 @@
 //     id cannot be somebody else's.
 //   - A client of a shared server sees nothing of another's: what cannot be
 //     attributed is refused, never guessed.
+//   - A process that is asked for its era is kept if it is modern. Else it is thrown
+//     away, is no failure, and says nothing to the log but at the level of debug.
+//   - What a stream ends with because of its server's era was not delivered.
 //   - Everything is bounded: a message by Limits, what a full stdin pipe holds
 //     up by maxBacklog, the log of stderr by a rate, the last words after an exit
-//     by 250 ms of silence, what waits for a client of a shared server by a queue.
+//     by 250 ms of silence, what waits for a client of a shared server by a queue,
+//     a probe by 5 s of a process's silence or StartTimeout.
 //
 // A grandchild that leaves the process group (setsid) is out of reach. The
 // package does not know what messages mean beyond what closing and sharing need:
-// it does not route, time out calls, or speak initialize itself, but for a shared
-// server.
+// it does not route, time out calls, translate, or speak initialize itself, but for
+// a shared server, nor server/discover, but for a probe and the start of a modern
+// one.
 package upstream
