@@ -147,12 +147,20 @@ func TestModernClose(t *testing.T) {
 	f.handle("tools/call", wait)
 	f.handle("subscriptions/listen", wait)
 	release, done := make(chan struct{}), make(chan struct{}, 1)
-	f.handle("tasks/cancel", func(w http.ResponseWriter, _ *http.Request, m *jsonrpc.Message) {
-		<-release
+	f.handle("tasks/cancel", func(w http.ResponseWriter, r *http.Request, m *jsonrpc.Message) {
+		select {
+		case <-release:
+		case <-r.Context().Done():
+		}
+		if r.Context().Err() != nil {
+			t.Error("tasks/cancel was given up")
+		}
 		reply(w, m, `{}`)
 		done <- struct{}{}
 	})
-	c := connectModern(t, f)
+	s, _ := modernServer(t, f)
+	s.StopGrace = time.Minute
+	c := dialModern(t, s)
 	c.request(1, "tools/call", params(`"name":"t"`))
 	c.request(2, "subscriptions/listen", params(""))
 	c.request(3, "tasks/cancel", params(`"taskId":"x"`))

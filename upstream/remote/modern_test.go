@@ -238,7 +238,17 @@ func TestModernVersion(t *testing.T) {
 	if m := c.recv(); string(m.Error) != answer {
 		t.Errorf("got %s", m.Append(nil))
 	}
-	if len(versions) != 1 {
+	answer = `{"code":-32022,"message":"x","data":{"supported":["2026-08-08","2026-07-28"],"requested":"?"}}`
+	f.handle("resources/read", func(w http.ResponseWriter, _ *http.Request, m *jsonrpc.Message) {
+		versions <- "contradicts itself"
+		w.Header().Set("Content-Type", "application/json")
+		w.Write((&jsonrpc.Message{ID: m.ID, Error: raw(answer)}).Append(nil))
+	})
+	c.request(4, "resources/read", params(`"uri":"u"`))
+	if m := c.recv(); string(m.Error) != answer {
+		t.Errorf("got %s", m.Append(nil))
+	}
+	if len(versions) != 2 {
 		t.Errorf("posted %d times", len(versions))
 	}
 }

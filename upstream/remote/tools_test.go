@@ -199,6 +199,33 @@ func TestHeaderMismatch(t *testing.T) {
 	}
 }
 
+// TestHeaderMismatchOfMany lists anew once for all calls that were posted before.
+func TestHeaderMismatchOfMany(t *testing.T) {
+	f := newCatalog(t, "Mcp-Param-Zone", regional("sql", "Region"))
+	posted, hold := make(chan struct{}, 2), make(chan struct{})
+	f.handle(methodToolsCall, func(w http.ResponseWriter, r *http.Request, m *jsonrpc.Message) {
+		if r.Header.Get("Mcp-Param-Zone") == "" {
+			posted <- struct{}{}
+			if m.ID == jsonrpc.IntID(2) {
+				<-hold
+			}
+		}
+		f.call(w, r, m)
+	})
+	s, _ := server(t, f.URL)
+	c := dialModern(t, s)
+	c.request(2, methodToolsCall, params(arguments))
+	conntest.Await(t, "call", posted)
+	f.set("Mcp-Param-Zone", regional("sql", "Zone"))
+	c.request(1, methodToolsCall, params(arguments))
+	wantResult(t, c.recv(), 1, `{"content":[]}`)
+	close(hold)
+	wantResult(t, c.recv(), 2, `{"content":[]}`)
+	if n := f.lists.Load(); n != 2 {
+		t.Errorf("listed %d times", n)
+	}
+}
+
 // TestMalformedAnnotations have a tool left out of lists, with one warning.
 func TestMalformedAnnotations(t *testing.T) {
 	good, bad := `{"name":"good", "x":[1e400]}`, regional("bad", "a b")
