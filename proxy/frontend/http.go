@@ -180,8 +180,12 @@ func (h *HTTP) enter(w http.ResponseWriter) bool {
 
 func (h *HTTP) leave() {
 	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.leaveLocked()
+}
+
+func (h *HTTP) leaveLocked() {
 	h.open--
-	h.mu.Unlock()
 	h.wg.Done()
 }
 

@@ -113,54 +113,55 @@ func (h *HTTP) trunk(w http.ResponseWriter, r *http.Request, key trunkKey) *trun
 		h.mu.Lock()
 		t := h.trunks[key]
 		h.mu.Unlock()
-		switch {
-		case t == nil:
+		if t == nil {
 			if !h.enter(w) {
 				return nil
 			}
-			h.beginTrunk(key)
-		case t.hold():
-			return t
-		default:
-			select {
-			case <-t.gone:
-			case <-r.Context().Done():
-				return nil
+			if t = h.beginTrunk(key); t != nil {
+				return t
 			}
+			continue
+		}
+		if t.hold() {
+			return t
+		}
+		select {
+		case <-t.gone:
+		case <-r.Context().Done():
+			return nil
 		}
 	}
 }
 
-// beginTrunk makes a trunk in the room that enter made for it, unless somebody
-// else was first.
-func (h *HTTP) beginTrunk(key trunkKey) {
+// beginTrunk makes a trunk in the room that enter made for it, and holds it; nil if
+// somebody else was first.
+func (h *HTTP) beginTrunk(key trunkKey) *trunk {
 	t := newTrunk(key, h.logger())
+	t.hold() // even if it ends at once it is the one for this POST
 	h.mu.Lock()
-	first := h.trunks[key] == nil
-	if first {
-		h.trunks[key] = t
+	defer h.mu.Unlock()
+	if h.trunks[key] != nil {
+		h.leaveLocked()
+		return nil
 	}
-	h.mu.Unlock()
-	if !first {
-		h.leave()
-		return
-	}
-	if idle := h.sessionIdle(); idle > 0 {
-		t.expireAfter(idle)
-	}
+	h.trunks[key] = t
 	go h.runTrunk(t)
+	return t
 }
 
 // runTrunk is the goroutine of a trunk.
 func (h *HTTP) runTrunk(t *trunk) {
-	defer h.leave()
+	defer close(t.gone)
+	if idle := h.sessionIdle(); idle > 0 {
+		t.expireAfter(idle)
+	}
 	t.log.Debug("trunk opened", "upstream", t.upstream)
 	err := h.ServePrincipal(h.ctx, t.upstream, t.principal, t)
 	t.Close()
 	t.listing.Wait()
 	t.log.Debug("trunk ended", "upstream", t.upstream, "cause", jsonrpc.CauseOf(err))
 	h.mu.Lock()
+	defer h.mu.Unlock()
 	delete(h.trunks, t.trunkKey)
-	h.mu.Unlock()
-	close(t.gone)
+	h.leaveLocked()
 }

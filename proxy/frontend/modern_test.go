@@ -351,6 +351,27 @@ func TestModernEnd(t *testing.T) {
 	wantText(t, onlyMessage(t, conntest.Await(t, "response", third)), `{"jsonrpc":"2.0","id":3,"result":{}}`)
 }
 
+// TestModernEndsAtOnce: a Serve that refuses costs each POST one error, and nobody
+// tries again for ever.
+func TestModernEndsAtOnce(t *testing.T) {
+	served := make(chan struct{}, 16)
+	ts := newTestServer(t, func(h *HTTP) {
+		h.Sessions = 1
+		h.ServePrincipal = func(_ context.Context, _, _ string, c jsonrpc.Conn) error {
+			served <- struct{}{}
+			c.Close()
+			return jsonrpc.ErrClosed
+		}
+	})
+	c := ts.at("/mcp")
+	for range 5 {
+		wantBody(t, c.do(c.modern("1", "x", "")), 200, `{"jsonrpc":"2.0","id":1,"error":`+fmt.Sprintf(modernClosed, "not_sent", true)+`}`)
+	}
+	if n := len(served); n != 5 {
+		t.Errorf("served %d times, want 5", n)
+	}
+}
+
 // TestModernPaths: each path has its trunk, and each principal.
 func TestModernPaths(t *testing.T) {
 	ts := newTrunkServer(t, func(h *HTTP) { h.Sessions = 2 })

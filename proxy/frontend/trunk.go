@@ -278,9 +278,7 @@ func (t *trunk) release() {
 func (t *trunk) expireAfter(idle time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if !t.closed {
-		t.lease.start(idle, t.expire)
-	}
+	t.lease.start(idle, t.expire)
 }
 
 func (t *trunk) expire() {
