@@ -39,13 +39,15 @@ type lane struct {
 
 	// Guarded by tenant.mu.
 	state     laneState
-	waiting   []*call                          // until the lane is ready
+	waiting   []*call                          // until the server has answered what comes first
 	calls     map[int64]*call                  // by our id: forwarded, parked, or cancelled a moment ago
 	working   int                              // of calls and waiting, those that [works] is true of
 	own       map[int64]func(*jsonrpc.Message) // what takes the answers to our own requests; called with the lock held
 	questions map[jsonrpc.ID]*inquiry          // of the server, not answered
 	last      int64                            // id
 	level     int                              // what the server was told to log; zero for nothing
+	leveling  bool                             // and it has not answered
+	noLevels  bool                             // it refused
 	subs      map[string]*subscription         // by URI
 	listens   map[*modernListen]struct{}       // that hear from this lane
 	used      time.Time                        // the last time
@@ -159,13 +161,18 @@ func (l *lane) welcomeLocked(m *jsonrpc.Message) {
 	}
 	l.welcome, l.state = w, laneReady
 	l.out.put(jsonrpc.NewNotification("notifications/initialized", nil))
+	l.forwardAllLocked()
+	for li := range l.listens {
+		li.beginLocked()
+	}
+}
+
+// forwardAllLocked sends what was waiting.
+func (l *lane) forwardAllLocked() {
 	calls := l.waiting
 	l.waiting = nil
 	for _, c := range calls {
 		l.forwardLocked(c)
-	}
-	for li := range l.listens {
-		li.beginLocked()
 	}
 }
 
@@ -175,12 +182,12 @@ func (l *lane) takeLocked(c *call) {
 	if works(c.method) {
 		l.working++
 	}
-	if l.state == laneOpening {
-		c.state = waiting
-		l.waiting = append(l.waiting, c)
+	if l.state == laneReady {
+		l.forwardLocked(c)
 		return
 	}
-	l.forwardLocked(c)
+	c.state = waiting
+	l.waiting = append(l.waiting, c)
 }
 
 // forwardLocked sends a call to the server, which has said its welcome.
@@ -194,11 +201,14 @@ func (l *lane) forwardLocked(c *call) {
 		c.leaveLaneLocked()
 		c.settleLocked(jsonrpc.NewError(jsonrpc.ID{}, jsonrpc.Overloaded(l.t.id.upstream)))
 		return
+	case l.levelLocked(c):
+		c.state = waiting
+		l.waiting = append(l.waiting, c)
+		return
 	}
 	l.last++
 	c.n, c.state, c.serverInfo = l.last, forwarded, l.welcome.info
 	l.calls[c.n] = c
-	l.levelLocked(c)
 	l.out.put(jsonrpc.NewRequest(jsonrpc.IntID(c.n), c.method, c.legacyParams()))
 }
 
@@ -287,11 +297,22 @@ func (l *lane) endLocked(end *jsonrpc.ClosedError) {
 	l.t.release()
 }
 
+// sendAwayLocked ends all streams, without an answer to anything, because the upstream
+// turned out to speak modern: whoever comes again is not translated.
+func (l *lane) sendAwayLocked(end *jsonrpc.ClosedError) {
+	for _, c := range l.waiting {
+		c.lane = nil
+	}
+	l.waiting = nil
+	for s := range l.t.streams {
+		s.cancel(end)
+	}
+}
+
 func (l *lane) failLocked(end *jsonrpc.ClosedError, opening bool) {
 	if opening && end.Cause == jsonrpc.CauseOtherEra {
-		for s := range l.t.streams { // whoever comes again is not translated
-			s.cancel(end)
-		}
+		l.sendAwayLocked(end)
+		return
 	}
 	closed := func(phase jsonrpc.Phase) *jsonrpc.Message {
 		return jsonrpc.NewError(jsonrpc.ID{}, jsonrpc.ConnectionClosed(jsonrpc.CodeInternalError, l.t.id.upstream, end.Cause, phase))

@@ -16,10 +16,11 @@ func readSeverity(text json.RawMessage) int {
 }
 
 // levelLocked has the server log what a call wants to hear, and what those want that
-// are under way with it. What it says beyond that is left out.
-func (l *lane) levelLocked(c *call) {
-	if c.level == 0 || !l.welcome.logs {
-		return
+// are under way with it. What it says beyond that is left out. It reports whether the
+// call has to wait until the server has answered, so that nothing is missed.
+func (l *lane) levelLocked(c *call) (wait bool) {
+	if c.level == 0 || !l.welcome.logs || l.noLevels {
+		return false
 	}
 	most := c.level
 	for _, other := range l.calls {
@@ -27,14 +28,18 @@ func (l *lane) levelLocked(c *call) {
 			most = min(most, other.level)
 		}
 	}
-	if most == l.level {
-		return
+	if most != l.level && !l.leveling {
+		l.level, l.leveling = most, true
+		params := jsonrpc.Set(nil, jsonrpc.Value{Key: "level", Text: jsonrpc.Quote(mcp.LogLevels[most-1])})
+		l.askLocked("logging/setLevel", params, l.leveledLocked)
 	}
-	l.level = most
-	params := jsonrpc.Set(nil, jsonrpc.Value{Key: "level", Text: jsonrpc.Quote(mcp.LogLevels[most-1])})
-	l.askLocked("logging/setLevel", params, func(m *jsonrpc.Message) {
-		if m.Error != nil {
-			l.level = 0 // the next call tries again
-		}
-	})
+	return l.leveling
+}
+
+// leveledLocked handles the answer to setLevel. A server that refuses is not asked
+// again in this session, and logs what it likes.
+func (l *lane) leveledLocked(m *jsonrpc.Message) {
+	l.leveling = false
+	l.noLevels = m.Error != nil
+	l.forwardAllLocked()
 }

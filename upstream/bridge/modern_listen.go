@@ -127,30 +127,37 @@ func (l *modernListen) bindLocked() bool {
 // beginLocked subscribes, once the session is ready.
 func (l *modernListen) beginLocked() {
 	l.failures = 0
-	can := l.lane.welcome.offers
+	again, can := l.acked, l.lane.welcome.offers
+	if !again {
+		l.kinds = offers{tools: l.wants.tools && can.tools, prompts: l.wants.prompts && can.prompts, resources: l.wants.resources && can.resources}
+		l.timer = time.AfterFunc(ackWithin, l.ackNow)
+	}
 	l.asking, l.honoured = make(map[string]bool), make(map[string]bool)
 	if can.subscribe {
-		for _, uri := range l.uris {
-			l.asking[uri] = true
-		}
-		for _, uri := range l.uris {
-			l.lane.subscribeLocked(l, uri)
-		}
+		l.subscribeLocked()
 	}
-	if l.acked {
+	switch {
+	case again:
 		l.catchUpLocked()
-		return
-	}
-	l.kinds = offers{tools: l.wants.tools && can.tools, prompts: l.wants.prompts && can.prompts, resources: l.wants.resources && can.resources}
-	if len(l.asking) == 0 {
+	case len(l.asking) == 0:
 		l.ackLocked()
-		return
 	}
-	l.timer = time.AfterFunc(ackWithin, func() {
-		l.s.t.mu.Lock()
-		defer l.s.t.mu.Unlock()
-		l.ackLocked()
-	})
+}
+
+func (l *modernListen) subscribeLocked() {
+	for _, uri := range l.uris {
+		l.asking[uri] = true
+	}
+	for _, uri := range slices.Clone(l.uris) { // the last answer may be there at once
+		l.lane.subscribeLocked(l, uri)
+	}
+}
+
+// ackNow ends the wait for what the server says of URIs.
+func (l *modernListen) ackNow() {
+	l.s.t.mu.Lock()
+	defer l.s.t.mu.Unlock()
+	l.ackLocked()
 }
 
 // subscribedLocked hears how a subscription went.

@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -63,8 +64,9 @@ type pooled struct {
 	b       *Bridge
 	ctx     context.Context
 	sides   map[string]*side
-	keys    []string // of the sessions, in order
-	opened  chan struct{}
+	keys    []string   // of the sessions, in order
+	mu      sync.Mutex // guards sides and keys
+	line    int
 	relates bool
 	states  []string
 	caps    string
@@ -72,17 +74,17 @@ type pooled struct {
 }
 
 func newPooled(t *testing.T) *pooled {
-	k := &pooled{t: t, sides: make(map[string]*side), caps: "{}", done: make(map[string]chan error), opened: make(chan struct{}, 1)}
+	k := &pooled{t: t, sides: make(map[string]*side), caps: "{}", done: make(map[string]chan error)}
 	k.b = &Bridge{Relates: func(string) bool { return k.relates }, Idle: time.Minute, ParkFor: 2 * time.Minute,
 		Open: func(_ context.Context, upstream, key string, era mcp.Era) jsonrpc.Conn {
 			if upstream != "up" || era != mcp.Legacy {
 				t.Errorf("opened %s, %s", upstream, era)
 			}
 			near, far := jsonrpc.Pipe()
-			k.opened <- struct{}{} // one at a time
+			k.mu.Lock()
+			defer k.mu.Unlock()
 			k.sides[fmt.Sprintf("s%d", len(k.keys))] = newSide(far)
 			k.keys = append(k.keys, key)
-			<-k.opened
 			return near
 		}}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -107,7 +109,9 @@ func newPooled(t *testing.T) *pooled {
 
 func (k *pooled) client(name, key string) {
 	near, far := jsonrpc.Pipe()
+	k.mu.Lock()
 	k.sides[name] = newSide(near)
+	k.mu.Unlock()
 	done := make(chan error, 1)
 	k.done[name] = done
 	go func() { done <- k.b.Modern(k.ctx, "up", key, far) }()
@@ -116,17 +120,24 @@ func (k *pooled) client(name, key string) {
 func (k *pooled) recv(name string) *jsonrpc.Message {
 	k.t.Helper()
 	synctest.Wait()
-	s := k.sides[name]
-	if s == nil {
-		k.t.Fatalf("there is no %s", name)
-	}
 	select {
-	case m := <-s.in:
+	case m := <-k.side(name).in:
 		return m
 	default:
-		k.t.Fatalf("%s received nothing", name)
+		k.t.Fatalf("line %d: %s received nothing", k.line, name)
 		return nil
 	}
+}
+
+func (k *pooled) side(name string) *side {
+	k.t.Helper()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if s := k.sides[name]; s != nil {
+		return s
+	}
+	k.t.Fatalf("line %d: there is no %s", k.line, name)
+	return nil
 }
 
 func (k *pooled) hello(name, capabilities string) {
@@ -157,7 +168,7 @@ func (k *pooled) say(name, text string) {
 		k.t.Fatalf("%v in %s", err, text)
 	}
 	m.Related = related
-	if err := k.sides[name].c.Send(m); err != nil {
+	if err := k.side(name).c.Send(m); err != nil {
 		k.t.Fatal(err)
 	}
 	synctest.Wait()
@@ -185,9 +196,11 @@ func (k *pooled) text(m *jsonrpc.Message) string {
 func (k *pooled) quiet() {
 	k.t.Helper()
 	synctest.Wait()
+	k.mu.Lock()
+	defer k.mu.Unlock()
 	for _, name := range slices.Sorted(maps.Keys(k.sides)) {
 		for s := k.sides[name]; len(s.in) > 0; {
-			k.t.Errorf("%s received %s", name, k.text(<-s.in))
+			k.t.Errorf("line %d: %s received %s", k.line, name, k.text(<-s.in))
 		}
 	}
 }
@@ -196,7 +209,7 @@ func (k *pooled) ended(name, cause string) {
 	k.t.Helper()
 	synctest.Wait()
 	select {
-	case err := <-k.sides[name].end:
+	case err := <-k.side(name).end:
 		closed, _ := errors.AsType[*jsonrpc.ClosedError](err)
 		if !errors.Is(err, jsonrpc.ErrClosed) || cause != "" && (closed == nil || closed.Cause != cause) {
 			k.t.Errorf("%s ended with %v, want %q", name, err, cause)
@@ -214,6 +227,7 @@ func playModern(t *testing.T, text string) string {
 	for i, line := range strings.Split(strings.TrimSuffix(text, "\n"), "\n") {
 		verb, rest, _ := strings.Cut(line, " ")
 		fields := strings.Fields(line)
+		k.line = i + 1
 		switch {
 		case verb == "" || verb == "#":
 		case verb == "client":
@@ -240,7 +254,7 @@ func playModern(t *testing.T, text string) string {
 			}
 			line = verb + " " + got
 		case fields[1] == "closes" || fields[1] == "dies":
-			jsonrpc.CloseWith(k.sides[verb].c, &jsonrpc.ClosedError{Cause: strings.Join(fields[2:], " "), Delivered: fields[1] == "closes"})
+			jsonrpc.CloseWith(k.side(verb).c, &jsonrpc.ClosedError{Cause: strings.Join(fields[2:], " "), Delivered: fields[1] == "closes"})
 		case fields[1] == "ended":
 			k.ended(verb, strings.Join(fields[2:], " "))
 		default:

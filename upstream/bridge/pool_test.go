@@ -1,0 +1,310 @@
+package bridge
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+)
+
+// pool runs a test of pooled sessions in a bubble, with one client c.
+func inPool(t *testing.T, test func(k *pooled)) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newPooled(t)
+		k.client("c", "key")
+		test(k)
+		k.quiet()
+	})
+}
+
+// asks makes the upstream one that is known to ask.
+func (k *pooled) asks() { k.b.pool.asking.Store("up", true) }
+
+func (k *pooled) call(client string, id int, method string) {
+	k.t.Helper()
+	k.say(client, fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":%q,"params":{"name":"a","_meta":{STAMP}}}`, id, method))
+}
+
+// serve answers the request that a server receives next.
+func (k *pooled) serve(server string) {
+	k.t.Helper()
+	k.say(server, `{"jsonrpc":"2.0","id":`+k.recv(server).ID.String()+`,"result":{}}`)
+}
+
+// answered fails if a client does not receive the answer to a request next; code is
+// zero for a result.
+func (k *pooled) answered(client string, id, code int) {
+	k.t.Helper()
+	m := k.recv(client)
+	e, _ := readError(m.Error)
+	if m.ID != jsonrpc.IntID(int64(id)) || e.code != code {
+		k.t.Fatalf("%s received %s, want an answer to %d with %d", client, k.text(m), id, code)
+	}
+}
+
+func (k *pooled) sessions() int {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return len(k.keys)
+}
+
+func TestSessionsAreReapedWhenIdle(t *testing.T) {
+	inPool(t, func(k *pooled) {
+		k.call("c", 1, "tools/list")
+		k.hello("s0", "{}")
+		time.Sleep(50 * time.Second)
+		k.serve("s0")
+		k.answered("c", 1, 0)
+		time.Sleep(50 * time.Second) // a minute since it began, but it was used
+		k.call("c", 2, "tools/list")
+		k.serve("s0")
+		k.answered("c", 2, 0)
+		k.call("c", 3, "tools/call") // and a call may take as long as it likes
+		time.Sleep(5 * time.Minute)
+		k.serve("s0")
+		k.answered("c", 3, 0)
+		time.Sleep(2 * time.Minute)
+		k.ended("s0", "")
+
+		k.call("c", 4, "tools/list")
+		k.hello("s1", "{}")
+		k.serve("s1")
+		k.answered("c", 4, 0)
+		if k.keys[0] != k.keys[1] || !strings.HasPrefix(k.keys[0], "key-") {
+			t.Errorf("sessions have the keys %q", k.keys)
+		}
+	})
+}
+
+func TestSessionsOutliveStreams(t *testing.T) {
+	inPool(t, func(k *pooled) {
+		k.call("c", 1, "tools/list")
+		k.hello("s0", "{}")
+		k.serve("s0")
+		k.answered("c", 1, 0)
+		k.sides["c"].c.Close()
+		synctest.Wait()
+		k.client("d", "key")
+		k.call("d", 1, "tools/list")
+		k.serve("s0")
+		k.answered("d", 1, 0)
+		k.client("e", "other") // somebody else has none of it
+		k.call("e", 1, "tools/list")
+		k.hello("s1", "{}")
+		k.serve("s1")
+		k.answered("e", 1, 0)
+	})
+}
+
+func TestCallsWaitForLanesInOrder(t *testing.T) {
+	inPool(t, func(k *pooled) {
+		k.asks()
+		for i := range maxGroupLanes {
+			k.call("c", i, "tools/call")
+			k.hello(fmt.Sprintf("s%d", i), "{}")
+		}
+		for i := range 3 {
+			k.call("c", 100+i, "tools/call")
+		}
+		k.say("c", `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":100}}`)
+		if k.sessions() != maxGroupLanes {
+			t.Fatalf("%d sessions", k.sessions())
+		}
+		k.serve("s3")
+		k.answered("c", 3, 0)
+		k.serve("s3")
+		k.answered("c", 101, 0)
+		k.serve("s3")
+		k.answered("c", 102, 0)
+		for i := range maxGroupLanes {
+			if i != 3 {
+				k.serve(fmt.Sprintf("s%d", i))
+				k.answered("c", i, 0)
+			}
+		}
+	})
+}
+
+func TestCallThatWaitsGetsALaneWhenOneDies(t *testing.T) {
+	inPool(t, func(k *pooled) {
+		k.asks()
+		for i := range maxGroupLanes {
+			k.call("c", i, "tools/call")
+			k.hello(fmt.Sprintf("s%d", i), "{}")
+			k.recv(fmt.Sprintf("s%d", i))
+		}
+		k.call("c", 100, "tools/call")
+		for i := range maxGroupLanes {
+			jsonrpc.CloseWith(k.sides[fmt.Sprintf("s%d", i)].c, &jsonrpc.ClosedError{Cause: "gone", Delivered: true})
+			k.answered("c", i, -32603)
+		}
+		k.hello(fmt.Sprintf("s%d", maxGroupLanes), "{}")
+		k.serve(fmt.Sprintf("s%d", maxGroupLanes))
+		k.answered("c", 100, 0)
+	})
+}
+
+// The one longest idle makes room; if none is idle there is none.
+func TestSessionsOfAKeyAreBounded(t *testing.T) {
+	inPool(t, func(k *pooled) {
+		for i := range maxLanes {
+			k.caps = fmt.Sprintf(`{"experimental":{"%d":{}}}`, i)
+			k.call("c", i, "tools/call")
+			k.hello(fmt.Sprintf("s%d", i), "{}")
+		}
+		k.caps = `{}`
+		k.call("c", 100, "tools/call")
+		k.answered("c", 100, -32603)
+		for i := range maxLanes {
+			k.serve(fmt.Sprintf("s%d", (i+5)%maxLanes))
+			k.answered("c", (i+5)%maxLanes, 0)
+			time.Sleep(time.Millisecond)
+		}
+		k.call("c", 101, "tools/call")
+		k.ended("s5", "")
+		k.hello(fmt.Sprintf("s%d", maxLanes), "{}")
+		k.serve(fmt.Sprintf("s%d", maxLanes))
+		k.answered("c", 101, 0)
+		if n := len(k.b.pool.tenants[tenantID{"up", "key"}].groups); n != maxLanes {
+			t.Errorf("%d groups", n)
+		}
+	})
+}
+
+func TestParksAreBounded(t *testing.T) {
+	inPool(t, func(k *pooled) {
+		k.relates, k.caps = true, `{"roots":{}}`
+		for i := range maxParks + 1 {
+			k.call("c", i, "tools/call")
+			if i == 0 {
+				k.hello("s0", "{}")
+			}
+			call := k.recv("s0")
+			k.say("s0", fmt.Sprintf(`@%s {"jsonrpc":"2.0","id":%d,"method":"roots/list"}`, call.ID, i))
+			time.Sleep(collectFor)
+			if i < maxParks {
+				k.answered("c", i, 0)
+			}
+		}
+		if m := k.recv("s0"); m.Error == nil || m.ID != jsonrpc.IntID(maxParks) {
+			t.Errorf("the question too many got %s", k.text(m))
+		}
+		time.Sleep(k.b.ParkFor)
+		synctest.Wait()
+		for range 2 * maxParks { // an error and a cancellation for each
+			k.recv("s0")
+		}
+	})
+}
+
+func TestRoundsAreBounded(t *testing.T) {
+	inPool(t, func(k *pooled) {
+		k.caps = `{"roots":{}}`
+		k.call("c", 0, "tools/call")
+		k.hello("s0", "{}")
+		k.recv("s0")
+		for i := range maxParkRounds {
+			k.say("s0", fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"roots/list"}`, i))
+			time.Sleep(collectFor)
+			k.text(k.recv("c")) // and the state is known
+			k.say("c", fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"a","_meta":{STAMP},"requestState":"$%d","inputResponses":{"q%d":{"roots":[]}}}}`, i+1, i+1, i+1))
+			if m := k.recv("s0"); m.Result == nil {
+				t.Fatalf("round %d: %s", i, k.text(m))
+			}
+		}
+		k.say("s0", `{"jsonrpc":"2.0","id":100,"method":"roots/list"}`)
+		time.Sleep(collectFor)
+		if m := k.recv("s0"); m.Error == nil {
+			t.Errorf("the server received %s", k.text(m))
+		}
+		k.say("s0", `{"jsonrpc":"2.0","id":2,"result":{}}`)
+		k.answered("c", maxParkRounds, 0)
+	})
+}
+
+// A client that does not read loses its stream, and nobody else anything.
+func TestSlowClientIsDropped(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newPooled(t)
+		near, far := jsonrpc.Pipe()
+		done := make(chan error, 1)
+		go func() { done <- k.b.Modern(k.ctx, "up", "key", far) }()
+		k.client("c", "key")
+		k.call("c", 1, "tools/list")
+		k.hello("s0", "{}")
+		k.serve("s0")
+		k.answered("c", 1, 0)
+
+		near.Send(jsonrpc.NewRequest(jsonrpc.IntID(1), "tools/call", []byte(`{"_meta":{"progressToken":1}}`)))
+		call := k.recv("s0")
+		for range maxUnread + 2*maxQueued {
+			k.sides["s0"].c.Send(jsonrpc.NewNotification("notifications/progress", []byte(`{"progress":1,"progressToken":`+call.ID.String()+`}`)))
+		}
+		synctest.Wait()
+		if m := k.recv("s0"); m.Method != "notifications/cancelled" {
+			t.Errorf("the server received %s", k.text(m))
+		}
+		if err := <-done; err.(*jsonrpc.ClosedError).Cause != causeSlow {
+			t.Errorf("the stream ended with %v", err)
+		}
+		near.Close()
+		k.call("c", 2, "tools/list")
+		k.serve("s0")
+		k.answered("c", 2, 0)
+	})
+}
+
+func TestStopEndsSessions(t *testing.T) {
+	inPool(t, func(k *pooled) {
+		k.call("c", 1, "tools/call")
+		k.hello("s0", "{}")
+		k.recv("s0")
+		k.caps = `{"roots":{}}`
+		k.call("c", 2, "tools/call") // whose session has not begun
+		k.recv("s1")
+		k.b.Stop(context.Background())
+		for range 2 {
+			if m := k.recv("c"); !strings.Contains(string(m.Error), causeHostStopped) {
+				t.Errorf("a call ended with %s", k.text(m))
+			}
+		}
+		k.ended("s0", "")
+		k.ended("s1", "")
+		k.b.Stop(context.Background())
+
+		near, far := jsonrpc.Pipe()
+		if err := k.b.Modern(k.ctx, "up", "new", far); err.(*jsonrpc.ClosedError).Cause != causeHostStopped {
+			t.Errorf("a new stream ended with %v", err)
+		}
+		near.Close()
+		k.sides["c"].c.Close()
+		synctest.Wait()
+	})
+	(&Bridge{}).Stop(context.Background()) // one that never served
+}
+
+// The phase says whether anything can have happened.
+func TestPhaseOfWhatASessionLoses(t *testing.T) {
+	inPool(t, func(k *pooled) {
+		k.call("c", 1, "tools/call")
+		k.recv("s0") // initialize
+		jsonrpc.CloseWith(k.sides["s0"].c, &jsonrpc.ClosedError{Cause: "start failed", Delivered: true})
+		if m := k.recv("c"); !strings.Contains(string(m.Error), `"phase":"not_sent"`) {
+			t.Errorf("what never left: %s", k.text(m))
+		}
+		for i, delivered := range []bool{false, true} {
+			server := fmt.Sprintf("s%d", i+1)
+			k.call("c", 2, "tools/call")
+			k.hello(server, "{}")
+			k.recv(server)
+			jsonrpc.CloseWith(k.sides[server].c, &jsonrpc.ClosedError{Cause: "gone", Delivered: delivered})
+			if m := k.recv("c"); strings.Contains(string(m.Error), `"phase":"in_flight"`) != delivered {
+				t.Errorf("delivered %v: %s", delivered, k.text(m))
+			}
+		}
+	})
+}
