@@ -1,0 +1,58 @@
+// Package bridge lets clients of one era use servers of the other: it translates
+// between a client's stream and streams that a host opens to the server.
+//
+//	legacy client                                        modern server
+//	  initialize ───────► ┌────────┐ ── server/discover ──►
+//	  tools/call ───────► │        │ ── tools/call + _meta ►
+//	  ◄── a question ──── │ legacy │ ◄── input_required ────
+//	  answer ───────────► │        │ ── tools/call again ──►
+//	  subscribe ────────► └────────┘ ── subscriptions/listen ►
+//	       one stream        holds the session    one stream
+//
+//	modern client                                        legacy server
+//	  tools/call ───────► ┌────────┐     ┌──────┐ ── initialize, once ►
+//	  ◄─ input_required ─ │ tenant │ ──► │ lane │ ── tools/call ──────►
+//	  tools/call again ─► │  call  │     └──────┘ ◄── a question ───────
+//	  listen ───────────► └────────┘ ──► │ lane │ ── subscribe ────────►
+//	       streams of one key         pooled sessions, one stream each
+//
+// [Bridge.Legacy] serves a legacy client (legacy*.go). Everything that a legacy
+// session is lives there, since the server has none: what initialize and setLevel
+// said is stamped on each request, a result that asks for input becomes questions to
+// the client and the request is sent again with the answers, and subscriptions
+// become listens that follow one another. It ends with the client's stream.
+//
+// [Bridge.Modern] serves modern clients (modern*.go). Their requests stand alone, so
+// the sessions that the server needs are kept between them, in a pool: a key has
+// lanes on each upstream, each a session that was told one set of capabilities
+// (pool.go, lane*.go). When the server asks something, the call is parked and the
+// client is answered with what to ask; the requestState that it comes back with is
+// sealed and names the park (park*.go, seal.go). What outlives the streams ends with
+// [Bridge.Stop].
+//
+// What results, errors and capabilities are in the other era is in fields.go, as
+// functions of bytes.
+//
+// Goroutines of a legacy stream: readClient and readModern, which own Recv; one for
+// the sendQueue of each side, which own Send; and for moments a timer, of a retry or
+// of a listen. Legacy waits for them all. Of a modern stream: read (the caller's of
+// Modern) and its sendQueue. Of a lane: run, which owns Recv, and its sendQueue;
+// the pool waits for them. A call costs no goroutine.
+//
+// Invariants:
+//   - Params, results and what is asked stay the bytes that came: what belongs to one
+//     era is spliced in or out. The state of a modern server goes back byte for byte.
+//   - A request is answered once, by whoever takes it out of its table.
+//   - A client is asked nothing that it did not declare, and nothing for a call that
+//     it has cancelled.
+//   - Ids and progress tokens towards a server are minted here, and new for each
+//     retry. Progress that a client hears of one call only increases.
+//   - When a server's stream ends nothing is sent again: the client's stream ends
+//     with the same cause, and its proxy settles what was open.
+//   - Everything is bounded: calls, questions, rounds, subscriptions, lanes, parks,
+//     and what waits in a queue.
+//
+// Tasks are different protocols in the two eras and are not bridged: nobody is told
+// that the other side has them. The package does not find out which era anybody
+// speaks, start servers, or time out calls.
+package bridge
