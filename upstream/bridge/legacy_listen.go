@@ -27,7 +27,7 @@ type listen struct {
 type listener interface {
 	acked(ln *listen, filter json.RawMessage)
 	ended(ln *listen, answer *jsonrpc.Message) // nil if the server just cancelled it
-	told(ln *listen, m *jsonrpc.Message)       // a change
+	told(ln *listen, m *jsonrpc.Message)       // a change, after the acknowledgement
 }
 
 // listenLocked opens a listen.
@@ -148,8 +148,8 @@ func (s *listChanges) ended(ln *listen, answer *jsonrpc.Message) {
 	s.again.laterLocked(s.l, ln, s.openLocked)
 }
 
-func (s *listChanges) told(ln *listen, m *jsonrpc.Message) {
-	if ln == s.current && m.Method != "notifications/resources/updated" {
+func (s *listChanges) told(_ *listen, m *jsonrpc.Message) {
+	if m.Method != "notifications/resources/updated" {
 		s.l.toClient.put(bare(m))
 	}
 }

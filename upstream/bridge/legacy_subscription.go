@@ -188,7 +188,7 @@ func (s *subscriptions) ended(ln *listen, answer *jsonrpc.Message) {
 func (s *subscriptions) told(ln *listen, m *jsonrpc.Message) {
 	text, _ := jsonrpc.Member(m.Params, "uri")
 	uri, _ := jsonrpc.Unquote(text)
-	if ln != s.current || m.Method != "notifications/resources/updated" || ln.uris[uri] && !s.wanted[uri] {
+	if m.Method != "notifications/resources/updated" || ln.uris[uri] && !s.wanted[uri] {
 		return
 	}
 	s.l.toClient.put(bare(m))

@@ -268,6 +268,50 @@ func TestLegacyClientThatDoesNotRead(t *testing.T) {
 	}
 }
 
+// What waits for its time does not hold up the end.
+func TestLegacyEndsAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newTalk(t)
+		k.hello(`{}`, `{"tools":{"listChanged":true}}`, "2025-11-25")
+		k.say(k.server, `{"jsonrpc":"2.0","id":`+k.recv(k.server).ID.String()+`,"result":{}}`)
+		k.say(k.server, `{"jsonrpc":"2.0","id":`+k.call(1).String()+`,"result":{"resultType":"input_required","requestState":""}}`)
+		began := time.Now()
+		k.client.c.Close()
+		<-k.done
+		if d := time.Since(began); d != 0 {
+			t.Errorf("ended after %v", d)
+		}
+	})
+}
+
+// A server that ends its listens as they come is asked less and less often, until one
+// has lived.
+func TestLegacyListensLessOften(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newTalk(t)
+		k.hello(`{}`, `{"tools":{"listChanged":true}}`, "2025-11-25")
+		next := func(live time.Duration) time.Duration {
+			m := k.recv(k.server)
+			k.say(k.server, `@`+m.ID.String()+` {"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged","params":{"notifications":{"toolsListChanged":true}}}`)
+			time.Sleep(live)
+			k.say(k.server, `{"jsonrpc":"2.0","id":`+m.ID.String()+`,"result":{}}`)
+			for began := time.Now(); ; time.Sleep(10 * time.Millisecond) {
+				if synctest.Wait(); len(k.server.in) > 0 {
+					return time.Since(began)
+				}
+			}
+		}
+		for i := range 10 {
+			if d, least := next(0), min(250*time.Millisecond<<i, 15*time.Second); d < least || d > 46*time.Second {
+				t.Errorf("attempt %d came after %v", i, d)
+			}
+		}
+		if d := next(time.Minute); d > time.Second {
+			t.Errorf("after a minute, it took %v", d)
+		}
+	})
+}
+
 // D24: both sides end at once; it is one end.
 func TestD24_BothSidesEndAtOnce(t *testing.T) {
 	for range 50 {
