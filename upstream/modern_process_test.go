@@ -87,9 +87,7 @@ func TestProbeOfNothing(t *testing.T) {
 		c.ends(causeStartFailed, false)
 		c.returned()
 	}
-	if w := r.log.at(slog.LevelWarn); len(w) != freeFailures+1 {
-		t.Errorf("warnings: %v", w)
-	}
+	eventually(t, "it is told", func() bool { return len(r.log.at(slog.LevelWarn)) == freeFailures+1 })
 	c := r.attach("k")
 	c.send("initialize", 0)
 	c.ends(causeStartFailed, false)
