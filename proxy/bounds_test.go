@@ -65,12 +65,12 @@ func TestBurst(t *testing.T) {
 
 func TestD03_MoreInFlightThanTheOutboxHolds(t *testing.T) {
 	const n = 3 * outboxSpare * outboxMessages
-	inWorld(t, &Proxy{InFlight: n}, []string{"files"}, func(w *world) {
+	inEras(t, &Proxy{InFlight: n}, []string{"files"}, func(w *world) {
 		w.initialize()
 		w.calls("files", "echo", 1, n)
 		w.cancel()
 		<-w.ended
-		once(w, n, cc("ID", -32000, "", "", "in_flight"))
+		once(w, n, w.closing("ID", "in_flight"))
 	})
 }
 
@@ -133,7 +133,7 @@ func oddUpstream(w *world, sendFails bool) Dialer {
 
 // A stream on which only writing fails is ended, so that no call waits for ever.
 func TestD12_WriteFails(t *testing.T) {
-	inWorld(t, &Proxy{}, []string{"files"}, func(w *world) {
+	inEras(t, &Proxy{}, []string{"files"}, func(w *world) {
 		w.proxy.Dialer = oddUpstream(w, true)
 		w.initialize()
 		w.client.say(call1)
@@ -144,7 +144,7 @@ func TestD12_WriteFails(t *testing.T) {
 }
 
 func TestD43_UnusableReply(t *testing.T) {
-	inWorld(t, &Proxy{}, []string{"files"}, func(w *world) {
+	inEras(t, &Proxy{}, []string{"files"}, func(w *world) {
 		w.proxy.Dialer = oddUpstream(w, false)
 		w.initialize()
 		w.calls("files", "echo", 1, 3)

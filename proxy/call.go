@@ -24,6 +24,9 @@ type call struct {
 	// it was forwarded for good, so that its bytes are not kept until the answer.
 	msg *jsonrpc.Message
 
+	// tool is what callTool reads, of a tools/call; nil if nobody has looked.
+	tool *toolCall
+
 	// meta is where _meta stands in msg.Params; nil if nobody has looked.
 	meta *jsonrpc.Span
 

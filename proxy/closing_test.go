@@ -36,7 +36,7 @@ func (w *world) die(upstream, cause string, delivered bool) {
 }
 
 func TestD02_HalfCloseDrains(t *testing.T) {
-	inWorld(t, &Proxy{}, []string{"files"}, func(w *world) {
+	inEras(t, &Proxy{}, []string{"files"}, func(w *world) {
 		w.initialize()
 		got := w.calls("files", "echo", 1, 2)
 		w.client.conn.CloseWrite()
@@ -77,7 +77,7 @@ func TestD03_HalfCloseExceedsDrain(t *testing.T) {
 }
 
 func TestD04_ForceDuringHalfClose(t *testing.T) {
-	inWorld(t, &Proxy{}, []string{"files"}, func(w *world) {
+	inEras(t, &Proxy{}, []string{"files"}, func(w *world) {
 		w.initialize()
 		w.calls("files", "echo", 1, 2)
 		w.client.conn.CloseWrite()
@@ -86,7 +86,7 @@ func TestD04_ForceDuringHalfClose(t *testing.T) {
 		w.cancel()
 		got := w.client.take()
 		slices.Sort(got)
-		if want := []string{cc(1, -32000, "", "", "in_flight"), cc(2, -32000, "", "", "in_flight")}; !slices.Equal(got, want) {
+		if want := []string{w.closing(1, "in_flight"), w.closing(2, "in_flight")}; !slices.Equal(got, want) {
 			t.Errorf("got %q", got)
 		}
 		<-w.ended
@@ -111,7 +111,7 @@ func TestClientThatTalksAndDoesNotRead(t *testing.T) {
 }
 
 func TestD07_UpstreamDies(t *testing.T) {
-	inWorld(t, &Proxy{}, []string{"files", "docs"}, func(w *world) {
+	inEras(t, &Proxy{}, []string{"files", "docs"}, func(w *world) {
 		w.initialize()
 		w.list()
 		w.calls("docs", "docs__echo", 100, 1)
@@ -152,7 +152,7 @@ func TestD07_UpstreamDiesWithOpenQuestion(t *testing.T) {
 }
 
 func TestD11_Timeout(t *testing.T) {
-	inWorld(t, &Proxy{Upstreams: []Upstream{{Name: "files", RequestTimeout: time.Second}}}, nil, func(w *world) {
+	inEras(t, &Proxy{Upstreams: []Upstream{{Name: "files", RequestTimeout: time.Second}}}, nil, func(w *world) {
 		w.initialize()
 		w.calls("files", "echo", 1, 1)
 		u := w.upstream("files")
@@ -173,7 +173,7 @@ func TestD11_Timeout(t *testing.T) {
 }
 
 func TestD14_NotSent(t *testing.T) {
-	inWorld(t, &Proxy{}, []string{"files"}, func(w *world) {
+	inEras(t, &Proxy{}, []string{"files"}, func(w *world) {
 		w.initialize()
 		w.mu.Lock()
 		w.dial["files"] = &jsonrpc.ClosedError{Cause: "link lost"}
@@ -213,7 +213,7 @@ func TestD15_Drain(t *testing.T) {
 }
 
 func TestD16_BothCloseAtOnce(t *testing.T) {
-	inWorld(t, &Proxy{}, []string{"files"}, func(w *world) {
+	inEras(t, &Proxy{}, []string{"files"}, func(w *world) {
 		w.initialize()
 		w.calls("files", "echo", 1, 3)
 		u := w.upstream("files")
@@ -224,7 +224,7 @@ func TestD16_BothCloseAtOnce(t *testing.T) {
 }
 
 func TestD17_ResponseBeforeCancel(t *testing.T) {
-	inWorld(t, &Proxy{}, []string{"files"}, func(w *world) {
+	inEras(t, &Proxy{}, []string{"files"}, func(w *world) {
 		w.initialize()
 		w.calls("files", "echo", 1, 1)
 		w.upstream("files").say(`{"jsonrpc":"2.0","id":2,"result":{"a":1}}`)
@@ -236,7 +236,7 @@ func TestD17_ResponseBeforeCancel(t *testing.T) {
 }
 
 func TestD18_CancelBeforeResponse(t *testing.T) {
-	inWorld(t, &Proxy{}, []string{"files"}, func(w *world) {
+	inEras(t, &Proxy{}, []string{"files"}, func(w *world) {
 		w.initialize()
 		w.calls("files", "echo", 1, 1)
 		u := w.upstream("files")
@@ -256,7 +256,7 @@ func TestD18_CancelBeforeResponse(t *testing.T) {
 }
 
 func TestD18_CancelBeforeSent(t *testing.T) {
-	inWorld(t, &Proxy{}, []string{"files"}, func(w *world) {
+	inEras(t, &Proxy{}, []string{"files"}, func(w *world) {
 		w.initialize()
 		w.die("files", "exit status 0", true)
 		w.mu.Lock()
@@ -308,7 +308,7 @@ func TestD21_ClientClosesDuringInitialize(t *testing.T) {
 }
 
 func TestD22_CancelOfNothing(t *testing.T) {
-	inWorld(t, &Proxy{}, []string{"files"}, func(w *world) {
+	inEras(t, &Proxy{}, []string{"files"}, func(w *world) {
 		w.initialize()
 		w.calls("files", "echo", 1, 1)
 		for _, id := range []string{`true`, `null`, `"1"`, `77`, `1.5`, `{}`, `[1]`} {
@@ -324,7 +324,7 @@ func TestD22_CancelOfNothing(t *testing.T) {
 }
 
 func TestD23_LateProgress(t *testing.T) {
-	inWorld(t, &Proxy{}, []string{"files"}, func(w *world) {
+	inEras(t, &Proxy{}, []string{"files"}, func(w *world) {
 		w.initialize()
 		w.upstream("files").mute()
 		withToken := `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"echo","_meta":{"progressToken":1}}}`
@@ -343,7 +343,7 @@ func TestD23_LateProgress(t *testing.T) {
 }
 
 func TestD24_DoubleClose(t *testing.T) {
-	inWorld(t, &Proxy{}, []string{"files"}, func(w *world) {
+	inEras(t, &Proxy{}, []string{"files"}, func(w *world) {
 		w.initialize()
 		w.calls("files", "echo", 1, 1)
 		w.client.conn.CloseWrite()
@@ -357,7 +357,7 @@ func TestD24_DoubleClose(t *testing.T) {
 }
 
 func TestD25_DuplicateID(t *testing.T) {
-	inWorld(t, &Proxy{}, []string{"files"}, func(w *world) {
+	inEras(t, &Proxy{}, []string{"files"}, func(w *world) {
 		w.initialize()
 		if got := w.calls("files", "echo", 1, 1); len(got) != 1 {
 			t.Fatal(got)
@@ -406,7 +406,7 @@ func TestBatchElsewhere(t *testing.T) {
 }
 
 func TestD46_ListWithDeadAndHungUpstreams(t *testing.T) {
-	inWorld(t, &Proxy{}, []string{"dead", "files", "hung"}, func(w *world) {
+	inEras(t, &Proxy{}, []string{"dead", "files", "hung"}, func(w *world) {
 		w.initialize()
 		w.mu.Lock()
 		w.dial["dead"] = &jsonrpc.ClosedError{Cause: "start failed"}
@@ -425,7 +425,7 @@ func TestD46_ListWithDeadAndHungUpstreams(t *testing.T) {
 }
 
 func TestD46_AllDead(t *testing.T) {
-	inWorld(t, &Proxy{}, []string{"a", "b"}, func(w *world) {
+	inEras(t, &Proxy{}, []string{"a", "b"}, func(w *world) {
 		w.initialize()
 		for _, u := range []string{"a", "b"} {
 			w.mu.Lock()
@@ -456,7 +456,7 @@ func TestD48_CannotStart(t *testing.T) {
 // Exactly one of a timeout and an answer at the same instant is heard.
 func TestD49_TimeoutAndResultAtOnce(t *testing.T) {
 	for range 200 {
-		inWorld(t, &Proxy{Upstreams: []Upstream{{Name: "files", RequestTimeout: time.Second}}}, nil, func(w *world) {
+		inEras(t, &Proxy{Upstreams: []Upstream{{Name: "files", RequestTimeout: time.Second}}}, nil, func(w *world) {
 			w.initialize()
 			w.calls("files", "echo", 1, 1)
 			u := w.upstream("files")
@@ -474,7 +474,7 @@ func TestD49_TimeoutAndResultAtOnce(t *testing.T) {
 }
 
 func TestD50_ThousandInFlight(t *testing.T) {
-	inWorld(t, &Proxy{}, []string{"files"}, func(w *world) {
+	inEras(t, &Proxy{}, []string{"files"}, func(w *world) {
 		w.initialize()
 		w.upstream("files").handle(func(*peer, *jsonrpc.Message) {})
 		for i := range 1000 {
@@ -494,7 +494,7 @@ func TestD50_ThousandInFlight(t *testing.T) {
 }
 
 func TestOverload(t *testing.T) {
-	inWorld(t, &Proxy{InFlight: 2}, []string{"files"}, func(w *world) {
+	inEras(t, &Proxy{InFlight: 2}, []string{"files"}, func(w *world) {
 		w.initialize()
 		w.calls("files", "echo", 1, 3)
 		w.client.want(fmt.Sprintf(`{"jsonrpc":"2.0","id":3,"error":%s}`, jsonrpc.Overloaded("").Raw()))

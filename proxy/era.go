@@ -18,7 +18,7 @@ func (s *session) classify(c *call) *jsonrpc.Error {
 	if !surely && !mayClaim(c.msg.Params) {
 		return nil
 	}
-	meta, err := mcp.ReadMeta(c.msg.Params)
+	meta, err := c.readMeta()
 	switch {
 	case err != nil:
 		return invalidParams(err.Error())
@@ -30,6 +30,25 @@ func (s *session) classify(c *call) *jsonrpc.Error {
 	c.level = slices.Index(mcp.LogLevels, level) + 1
 	c.tasks = declaresTasks(meta.Capabilities)
 	return meta.Check()
+}
+
+// readMeta reads the claim. Params may be long and are read once: where what
+// stands that its handler needs is kept.
+func (c *call) readMeta() (mcp.Meta, error) {
+	var at [1]jsonrpc.Span
+	if c.method == "tools/call" {
+		if err := c.findTool(); err != nil {
+			return mcp.Meta{}, err
+		}
+		at[0] = c.tool[1]
+	} else if err := jsonrpc.Find(c.msg.Params, jsonrpc.Span{}, at[:], "_meta"); err != nil {
+		return mcp.Meta{}, err
+	}
+	c.meta = &at[0]
+	if at[0].IsZero() {
+		return mcp.Meta{}, nil
+	}
+	return mcp.ReadMeta(slices.Concat([]byte(`{"_meta":`), at[0].Of(c.msg.Params), []byte{'}'}))
 }
 
 // mayClaim reports whether params may hold the key that claims the modern era. It

@@ -19,6 +19,7 @@ import (
 // one synctest bubble.
 type world struct {
 	t      *testing.T
+	era    mcp.Era // of what the client says, see inEras
 	proxy  *Proxy
 	client *peer
 	ended  chan error
@@ -35,6 +36,7 @@ type peer struct {
 	t    *testing.T
 	conn *jsonrpc.PipeConn
 	hand func(*peer, *jsonrpc.Message) // nil: collect only
+	era  mcp.Era                       // dresses what it says and undresses what it gets
 
 	mu  sync.Mutex
 	got []string
@@ -44,8 +46,12 @@ type peer struct {
 // inWorld runs test in a bubble with the named upstreams, each an echo server
 // unless the test changes its peer.hand.
 func inWorld(t *testing.T, p *Proxy, names []string, test func(w *world)) {
+	inWorldOf(t, mcp.Legacy, p, names, test)
+}
+
+func inWorldOf(t *testing.T, era mcp.Era, p *Proxy, names []string, test func(w *world)) {
 	synctest.Test(t, func(t *testing.T) {
-		w := &world{t: t, proxy: p, conns: map[string][]*peer{}, dial: map[string]error{}}
+		w := &world{t: t, era: era, proxy: p, conns: map[string][]*peer{}, dial: map[string]error{}}
 		for _, n := range names {
 			p.Upstreams = append(p.Upstreams, Upstream{Name: n})
 		}
@@ -69,6 +75,7 @@ func (w *world) connect() {
 	w.cancel, w.ended = cancel, make(chan error, 1)
 	ended := w.ended
 	w.client = newPeer(w.t, ours, nil)
+	w.client.era = w.era
 	go func() { ended <- w.proxy.Serve(ctx, theirs); close(ended) }()
 }
 
@@ -83,14 +90,18 @@ func (w *world) open(_ context.Context, upstream, _ string, era mcp.Era) (jsonrp
 	if hand == nil {
 		hand = echo(upstream)
 	}
-	w.conns[stream(upstream, era)] = append(w.conns[stream(upstream, era)], newPeer(w.t, ours, hand))
+	p := newPeer(w.t, ours, hand)
+	p.era = w.era
+	w.conns[stream(upstream, era)] = append(w.conns[stream(upstream, era)], p)
 	return theirs, nil
 }
+
+const modernStream = "@modern"
 
 // stream is how the streams of an era to an upstream are called in a world.
 func stream(upstream string, era mcp.Era) string {
 	if era == mcp.Modern {
-		return upstream + "@modern"
+		return upstream + modernStream
 	}
 	return upstream
 }
@@ -107,6 +118,7 @@ func (w *world) newest(name string) *peer {
 	w.t.Helper()
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	name = stream(name, w.era)
 	if len(w.conns[name]) == 0 {
 		w.t.Fatalf("no stream to %s", name)
 	}
@@ -126,6 +138,11 @@ func (w *world) hangUp() {
 
 // initialize does the handshake of a client.
 func (w *world) initialize() {
+	if w.era == mcp.Modern {
+		w.client.say(`{"jsonrpc":"2.0","id":0,"method":"server/discover"}`)
+		w.client.take()
+		return
+	}
 	w.client.say(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"roots":{}},"clientInfo":{"name":"t","version":"1"}}}`)
 	synctest.Wait()
 	w.client.say(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
@@ -151,7 +168,7 @@ func newPeer(t *testing.T, conn *jsonrpc.PipeConn, hand func(*peer, *jsonrpc.Mes
 				return
 			}
 			hand := p.hand
-			p.got = append(p.got, string(m.Append(nil)))
+			p.got = append(p.got, p.text(m))
 			p.mu.Unlock()
 			if hand != nil {
 				hand(p, m)
@@ -167,6 +184,14 @@ func (p *peer) say(text string) {
 	m, err := jsonrpc.Decode([]byte(text))
 	if err != nil {
 		p.t.Fatalf("say %s: %v", text, err)
+	}
+	p.send(m)
+}
+
+func (p *peer) send(m *jsonrpc.Message) {
+	p.t.Helper()
+	if p.era == mcp.Modern && m.IsRequest() {
+		m.Params = mcp.SetMeta(m.Params, claim...)
 	}
 	if err := p.conn.Send(m); err != nil && !errors.Is(err, jsonrpc.ErrClosed) {
 		p.t.Fatal(err)

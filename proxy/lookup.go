@@ -13,19 +13,30 @@ import (
 // callTool routes tools/call by the tool's name. Its params may be long, and are
 // read once.
 func (s *session) callTool(c *call) {
-	var at [3]jsonrpc.Span
-	if err := jsonrpc.Find(c.msg.Params, jsonrpc.Span{}, at[:], "name", "_meta", "task"); err != nil {
+	if err := c.findTool(); err != nil {
 		s.fail(c, invalidParams(err.Error()))
 		return
 	}
 	switch {
 	case c.era == mcp.Modern && c.tasks:
 		s.whenAnswered(c, func(answer *jsonrpc.Message) { s.modernTaskCreated(c, answer.Result) })
-	case c.era == mcp.Legacy && !at[2].IsZero():
+	case c.era == mcp.Legacy && !c.tool[2].IsZero():
 		s.whenAnswered(c, func(answer *jsonrpc.Message) { s.taskCreated(c, answer.Result) })
 	}
-	c.meta = &at[1]
-	s.byName(c, tools, at[0], "Unknown tool: ")
+	c.meta = &c.tool[1]
+	s.byName(c, tools, c.tool[0], "Unknown tool: ")
+}
+
+// A toolCall is where in the params of a tools/call stands what it is routed by.
+type toolCall [3]jsonrpc.Span // of name, _meta and task
+
+// findTool reads the params of a tools/call, unless that was done before.
+func (c *call) findTool() error {
+	if c.tool != nil {
+		return nil
+	}
+	c.tool = new(toolCall)
+	return jsonrpc.Find(c.msg.Params, jsonrpc.Span{}, c.tool[:], "name", "_meta", "task")
 }
 
 // getPrompt routes prompts/get by the prompt's name.

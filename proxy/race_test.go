@@ -21,12 +21,23 @@ import (
 // race plays a world 200 times, on one processor, two and more: begin, then all
 // racers at once, then check.
 func race(t *testing.T, begin func(*world), check func(*world), racers ...func(*world)) {
+	raceIn(t, mcp.Legacy, begin, check, racers...)
+}
+
+// raceInEras is race for a client of each era.
+func raceInEras(t *testing.T, begin func(*world), check func(*world), racers ...func(*world)) {
+	for _, era := range []mcp.Era{mcp.Legacy, mcp.Modern} {
+		t.Run(string(era), func(t *testing.T) { raceIn(t, era, begin, check, racers...) })
+	}
+}
+
+func raceIn(t *testing.T, era mcp.Era, begin func(*world), check func(*world), racers ...func(*world)) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(0))
 	for i := range 200 {
 		if i%67 == 0 { // changing it stops the world
 			runtime.GOMAXPROCS([]int{1, 2, 8}[i/67])
 		}
-		inWorld(t, &Proxy{}, []string{"files"}, func(w *world) {
+		inWorldOf(t, era, &Proxy{}, []string{"files"}, func(w *world) {
 			w.initialize()
 			begin(w)
 			var wg sync.WaitGroup
@@ -82,9 +93,9 @@ func once(w *world, n int, answers ...string) {
 const resultOfID = `{"jsonrpc":"2.0","id":ID,"result":{}}`
 
 func TestRaceA_AnswersAndForcedEnd(t *testing.T) {
-	race(t, inFlight(3), func(w *world) {
+	raceInEras(t, inFlight(3), func(w *world) {
 		<-w.ended
-		once(w, 3, resultOfID, cc("ID", -32000, "", "", "in_flight"))
+		once(w, 3, resultOfID, w.closing("ID", "in_flight"))
 	}, func(w *world) { w.cancel() },
 		func(w *world) {
 			for id := 2; id <= 4; id++ {
@@ -94,7 +105,7 @@ func TestRaceA_AnswersAndForcedEnd(t *testing.T) {
 }
 
 func TestRaceA_AnswersAndHalfClose(t *testing.T) {
-	race(t, inFlight(3), func(w *world) {
+	raceInEras(t, inFlight(3), func(w *world) {
 		<-w.ended
 		once(w, 3, resultOfID)
 	}, func(w *world) { w.client.conn.CloseWrite() },
@@ -152,7 +163,7 @@ func TestRaceB_QuestionAndHalfClose(t *testing.T) {
 }
 
 func TestRaceC_TableEmptiedFromAllSides(t *testing.T) {
-	race(t, inFlight(20), func(w *world) {
+	raceInEras(t, inFlight(20), func(w *world) {
 		seen := map[string]bool{}
 		for _, m := range w.client.take() {
 			id := decode(t, m).ID.String()
@@ -180,7 +191,7 @@ func TestRaceC_TableEmptiedFromAllSides(t *testing.T) {
 }
 
 func TestRaceD_NothingWrittenAfterTheEnd(t *testing.T) {
-	race(t, inFlight(3), func(w *world) {
+	raceInEras(t, inFlight(3), func(w *world) {
 		<-w.ended
 		w.client.take()
 		answer(w, 3)
@@ -190,7 +201,7 @@ func TestRaceD_NothingWrittenAfterTheEnd(t *testing.T) {
 }
 
 func TestRaceGH_CancelAndAnswer(t *testing.T) {
-	race(t, inFlight(1), func(w *world) {
+	raceInEras(t, inFlight(1), func(w *world) {
 		got, cancels := w.client.take(), w.upstream("files").take()
 		if len(got)+len(cancels) != 1 {
 			t.Errorf("client got %q, upstream %q", got, cancels)
@@ -199,7 +210,7 @@ func TestRaceGH_CancelAndAnswer(t *testing.T) {
 }
 
 func TestRaceI_CancelWhileWritten(t *testing.T) {
-	race(t, func(w *world) { w.upstream("files").mute(); w.upstream("files").take() }, func(w *world) {
+	raceInEras(t, func(w *world) { w.upstream("files").mute(); w.upstream("files").take() }, func(w *world) {
 		got := w.upstream("files").take()
 		if len(got) == 1 || len(got) == 2 && !strings.Contains(got[1], "cancelled") {
 			t.Errorf("upstream got %q", got)
@@ -212,7 +223,7 @@ func TestRaceI_CancelWhileWritten(t *testing.T) {
 }
 
 func TestRaceJ_IDUsedAgain(t *testing.T) {
-	race(t, inFlight(1), func(w *world) {
+	raceInEras(t, inFlight(1), func(w *world) {
 		u := w.upstream("files")
 		u.take()
 		u.say(`{"jsonrpc":"2.0","id":3,"result":{"second":true}}`)
@@ -222,12 +233,12 @@ func TestRaceJ_IDUsedAgain(t *testing.T) {
 		}
 	}, func(w *world) {
 		cancelCall(w, 1)
-		w.client.conn.Send(decode(t, call1))
+		w.client.send(decode(t, call1))
 	}, func(w *world) { answer(w, 2); answer(w, 2) })
 }
 
 func TestRaceK_AnswersNobodyAskedFor(t *testing.T) {
-	race(t, func(w *world) { w.upstream("files").mute() }, func(w *world) {
+	raceInEras(t, func(w *world) { w.upstream("files").mute() }, func(w *world) {
 		u := w.upstream("files")
 		u.say(`{"jsonrpc":"2.0","id":2,"result":{"now":true}}`)
 		got := w.client.take()
@@ -238,17 +249,17 @@ func TestRaceK_AnswersNobodyAskedFor(t *testing.T) {
 }
 
 func TestRaceL_RequestAfterClose(t *testing.T) {
-	race(t, inFlight(1), func(w *world) {
+	raceInEras(t, inFlight(1), func(w *world) {
 		if err := <-w.ended; !errors.Is(err, jsonrpc.ErrClosed) {
 			t.Error(err)
 		}
 		got := w.client.take()
-		late := slices.DeleteFunc(slices.Clone(got), func(m string) bool { return m == cc(1, -32000, "", "", "in_flight") })
+		late := slices.DeleteFunc(slices.Clone(got), func(m string) bool { return m == w.closing(1, "in_flight") })
 		if len(got)-len(late) != 1 || len(late) > 1 || len(late) == 1 && !strings.Contains(late[0], `"connection_closed"`) {
 			t.Errorf("got %q", got)
 		}
 	}, func(w *world) { w.cancel() }, func(w *world) {
-		w.client.conn.Send(decode(t, strings.Replace(call1, `"id":1`, `"id":2`, 1)))
+		w.client.send(decode(t, strings.Replace(call1, `"id":1`, `"id":2`, 1)))
 	})
 }
 

@@ -67,8 +67,7 @@ func (s *session) receiveBatch(elements []*jsonrpc.Message) {
 	version := s.hello.version
 	s.mu.Unlock()
 	if version != batchVersion || initializes {
-		s.send(jsonrpc.NewError(jsonrpc.ID{}, &jsonrpc.Error{
-			Code: jsonrpc.CodeInvalidRequest, Message: "Invalid request: no batch is possible here"}))
+		s.send(jsonrpc.NewError(jsonrpc.ID{}, noBatch))
 		return
 	}
 	for _, m := range elements {
@@ -80,6 +79,8 @@ func (s *session) receiveBatch(elements []*jsonrpc.Message) {
 	}
 }
 
+var noBatch = &jsonrpc.Error{Code: jsonrpc.CodeInvalidRequest, Message: "Invalid request: no batch is possible here"}
+
 // request routes one request of the client.
 func (s *session) request(m *jsonrpc.Message, b *batch) {
 	c := &call{id: m.ID, method: m.Method, msg: m, batch: b}
@@ -89,6 +90,9 @@ func (s *session) request(m *jsonrpc.Message, b *batch) {
 		return
 	case bad != nil:
 		s.fail(c, bad)
+		return
+	case c.era == mcp.Modern && b != nil: // it has no batches
+		s.fail(c, noBatch)
 		return
 	case c.era == mcp.Modern:
 		s.modernRequest(c)

@@ -18,7 +18,7 @@ import (
 // nothing but themselves.
 
 func TestD19_LateAnswers(t *testing.T) {
-	inWorld(t, &Proxy{Upstreams: []Upstream{{Name: "files", RequestTimeout: time.Second}}}, nil, func(w *world) {
+	inEras(t, &Proxy{Upstreams: []Upstream{{Name: "files", RequestTimeout: time.Second}}}, nil, func(w *world) {
 		w.initialize()
 		w.calls("files", "echo", 1, 2)
 		u := w.upstream("files")
@@ -44,7 +44,7 @@ func TestD26_IDUsedAgain(t *testing.T) {
 		{"cancelled", "", `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`},
 	} {
 		t.Run(first.name, func(t *testing.T) {
-			inWorld(t, &Proxy{}, []string{"files"}, func(w *world) {
+			inEras(t, &Proxy{}, []string{"files"}, func(w *world) {
 				w.initialize()
 				u := w.upstream("files")
 				w.calls("files", "echo", 1, 1)
@@ -122,7 +122,7 @@ func lineConn() (io.WriteCloser, jsonrpc.Conn, *peer) {
 
 // A notification that cannot be delivered is nobody's error.
 func TestD47_NotificationLost(t *testing.T) {
-	inWorld(t, &Proxy{}, []string{"files"}, func(w *world) {
+	inEras(t, &Proxy{}, []string{"files"}, func(w *world) {
 		w.proxy.Dialer = oddUpstream(w, true)
 		w.initialize()
 		lost := []string{
@@ -168,12 +168,13 @@ func (c *goneConn) Send(m *jsonrpc.Message) error {
 // A client's death is not reported to that client: its 50 calls, its question
 // and the drain that follows say nothing to it.
 func TestRaceM_DeathIsNotToldToTheDead(t *testing.T) {
-	inWorld(t, &Proxy{}, []string{"files"}, func(w *world) {
+	inEras(t, &Proxy{}, []string{"files"}, func(w *world) {
 		ours, theirs := jsonrpc.Pipe()
 		conn := &goneConn{Conn: theirs}
 		ended := make(chan error, 1)
 		go func() { ended <- w.proxy.Serve(context.Background(), conn) }()
 		w.client = newPeer(t, ours, nil)
+		w.client.era = w.era
 		w.initialize()
 		w.calls("files", "echo", 1, 50)
 		u := w.upstream("files")

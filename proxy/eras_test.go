@@ -1,0 +1,54 @@
+package proxy
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/mcp"
+)
+
+// inEras is inWorld for a client of each era. One of the modern era says and gets
+// the same: a claim is put into its requests, and taken out of what upstreams get,
+// and so is what lists say of caching. Instead of initialize it sends a
+// server/discover, so that ids at upstreams are the same, too.
+func inEras(t *testing.T, p *Proxy, names []string, test func(w *world)) {
+	for _, era := range []mcp.Era{mcp.Legacy, mcp.Modern} {
+		again := &Proxy{Upstreams: slices.Clone(p.Upstreams), InFlight: p.InFlight}
+		t.Run(string(era), func(t *testing.T) { inWorldOf(t, era, again, names, test) })
+	}
+}
+
+// claim is what makes a request one of the modern era.
+var claim = []jsonrpc.Value{
+	{Key: mcp.KeyVersion, Text: json.RawMessage(`"2026-07-28"`)},
+	{Key: mcp.KeyCapabilities, Text: json.RawMessage(`{}`)},
+}
+
+// text is a message that p got.
+func (p *peer) text(m *jsonrpc.Message) string {
+	if p.era != mcp.Modern {
+		return string(m.Append(nil))
+	}
+	out := *m
+	if m.IsRequest() {
+		out.Params = mcp.SetMeta(m.Params, jsonrpc.Value{Key: mcp.KeyVersion},
+			jsonrpc.Value{Key: mcp.KeyCapabilities}, jsonrpc.Value{Key: mcp.KeyClientInfo})
+		if string(out.Params) == `{}` {
+			out.Params = nil
+		}
+	}
+	return strings.Replace(string(out.Append(nil)), `,"resultType":"complete","ttlMs":0,"cacheScope":"private"`, "", 1)
+}
+
+// closing is the text of the error that ends what is in flight when the client's
+// own connection ends.
+func (w *world) closing(id any, phase string) string {
+	code := jsonrpc.CodeConnectionClosed
+	if w.era == mcp.Modern {
+		code = jsonrpc.CodeInternalError
+	}
+	return cc(id, code, "", "", phase)
+}
