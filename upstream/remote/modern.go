@@ -253,8 +253,8 @@ func (s *modern) pass(m *jsonrpc.Message, _ *peer) bool {
 	switch {
 	case c == nil:
 		return false
-	case m.IsRequest():
-		s.log.Debug("request dropped, the modern era has none from servers", "method", m.Method)
+	case m.IsRequest(), m.Method == methodCancelled:
+		s.log.Debug("message dropped that the modern era does not have from servers", "method", m.Method)
 		return true
 	case c.m.Method == methodListen:
 		if m = subscribed(m); m == nil {

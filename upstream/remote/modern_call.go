@@ -22,7 +22,9 @@ func (s *modern) ask(c *modernCall) (*exchange, *jsonrpc.Message, *failure) {
 		x, reply, f = s.post(c, again)
 	}
 	if f == nil && m.Method == methodToolsList && reply.Result != nil {
-		reply = jsonrpc.NewResult(reply.ID, s.server.tools.learn(reply.Result, s.log))
+		list := *reply
+		list.Result = s.server.tools.learn(reply.Result, s.log)
+		reply = &list
 	}
 	return x, reply, f
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -146,7 +147,7 @@ func TestModernClose(t *testing.T) {
 	}
 	f.handle("tools/call", wait)
 	f.handle("subscriptions/listen", wait)
-	release, done := make(chan struct{}), make(chan struct{}, 1)
+	release, closed, done := make(chan struct{}), make(chan struct{}), make(chan struct{}, 1)
 	f.handle("tasks/cancel", func(w http.ResponseWriter, r *http.Request, m *jsonrpc.Message) {
 		select {
 		case <-release:
@@ -170,8 +171,16 @@ func TestModernClose(t *testing.T) {
 	conntest.During(t, func() {
 		conntest.Await(t, "end of a request", gone)
 		conntest.Await(t, "end of a request", gone)
+		select {
+		case <-closed:
+			t.Error("Close did not wait for tasks/cancel")
+		case <-time.After(100 * time.Millisecond):
+		}
 		close(release)
-	}, c.close)
+	}, func() {
+		defer close(closed)
+		c.close()
+	})
 	conntest.Await(t, "end of the task", done)
 	if m, err := c.Recv(); err != jsonrpc.ErrClosed {
 		t.Errorf("Recv: %v, %v", m, err)
@@ -217,5 +226,39 @@ func TestModernHostStops(t *testing.T) {
 	cancel()
 	if end := c.end(); end.Cause != "host stopped" || !end.Delivered {
 		t.Errorf("the end is %+v", end)
+	}
+}
+
+// TestD32_ModernCancelHTTP2 resets the one stream, and leaves the connection to the
+// others.
+func TestD32_ModernCancelHTTP2(t *testing.T) {
+	f := newFake(t)
+	gone, conns := make(chan struct{}, 1), make(chan string, 3)
+	f.handle("tools/call", func(w http.ResponseWriter, r *http.Request, _ *jsonrpc.Message) {
+		stream(w, ": x\n\n")
+		conns <- r.RemoteAddr
+		block(r)
+		gone <- struct{}{}
+	})
+	f.handle("x", func(w http.ResponseWriter, r *http.Request, m *jsonrpc.Message) {
+		conns <- r.RemoteAddr + r.Proto
+		reply(w, m, `{}`)
+	})
+	secure := httptest.NewUnstartedServer(f)
+	secure.EnableHTTP2 = true
+	secure.StartTLS()
+	defer secure.Close()
+	s, _ := modernServer(t, f)
+	s.URL, s.TLS = secure.URL, secure.Client().Transport.(*http.Transport).TLSClientConfig
+	c := dialModern(t, s)
+	defer c.close()
+	c.request(1, "tools/call", params(`"name":"t"`))
+	first := conntest.Await(t, "call", conns)
+	c.cancel(1)
+	conntest.Await(t, "end of the request", gone)
+	c.request(2, "x", params(""))
+	wantResult(t, c.recv(), 2, `{}`)
+	if second := <-conns; second != first+"HTTP/2.0" {
+		t.Errorf("first on %s, then on %s", first, second)
 	}
 }

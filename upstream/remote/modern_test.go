@@ -120,6 +120,7 @@ func TestModernStream(t *testing.T) {
 		stream(w, "id: 1\nretry: 10\ndata:\n\n: comment\n\n")
 		stream(w, `data: {"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":5,"progress":1}}`+"\n\n")
 		stream(w, `data: {"jsonrpc":"2.0","id":1,"method":"elicitation/create","params":{}}`+"\n\n")
+		stream(w, `data: {"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":5}}`+"\n\n")
 		stream(w, `data: {"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":1}}`+"\n\n")
 		stream(w, `data: {"jsonrpc":"2.0","id":"5","result":{"content":[1e400]}}`+"\n\n")
 	})

@@ -44,11 +44,15 @@ func (w *modernSocket) Recv() (*jsonrpc.Message, error) {
 }
 
 // relation returns the request that a notification names: a listen by its
-// subscription, or by its progress token, which is the id.
+// subscription, or when the server ends it; others by their progress token, which
+// is the id.
 func relation(m *jsonrpc.Message) jsonrpc.ID {
 	text := member(member(m.Params, "_meta"), mcp.KeySubscription)
-	if m.Method == "notifications/progress" {
+	switch m.Method {
+	case "notifications/progress":
 		text = member(m.Params, "progressToken")
+	case methodCancelled:
+		text = member(m.Params, "requestId")
 	}
 	id, _ := jsonrpc.ParseID(text)
 	n, ok := id.Answered()

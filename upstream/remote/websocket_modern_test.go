@@ -32,6 +32,7 @@ func TestModernWebSocket(t *testing.T) {
 		`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":2,"progress":1.0}}`,
 		`{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info"}}`,
 		`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":{}}}`,
+		`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`,
 		`{"jsonrpc":"2.0","id":2,"result":{}}`,
 	} {
 		m, err := jsonrpc.Decode([]byte(text))
@@ -40,7 +41,7 @@ func TestModernWebSocket(t *testing.T) {
 		}
 		far.Send(m)
 	}
-	for _, related := range []string{"1", "2", "", ""} {
+	for _, related := range []string{"1", "2", "", "", "1"} {
 		if m := c.recv(); !m.IsNotification() || m.Related.String() != related {
 			t.Errorf("got %s related to %q, want %q", m.Append(nil), m.Related, related)
 		}
