@@ -239,6 +239,9 @@ func readRequest(params json.RawMessage) (request, error) {
 	if err == nil {
 		err = jsonrpc.Each(at[0].Of(params), r.readMeta)
 	}
+	if err == nil && len(r.capabilities) > maxCapabilities {
+		err = errors.New("the client's capabilities are too long")
+	}
 	return r, err
 }
 

@@ -105,7 +105,7 @@ func (c *call) modernAnswer(m *jsonrpc.Message) (answer *jsonrpc.Message, urls [
 	case len(m.Result) == 0 || m.Result[0] != '{':
 		return jsonrpc.NewError(jsonrpc.ID{}, jsonrpc.InvalidResponse(c.group.t.id.upstream, "result is not an object")), nil
 	}
-	return &jsonrpc.Message{Result: toModernResult(c.method, m.Result, c.serverInfo)}, nil
+	return &jsonrpc.Message{Result: completed(c.method, m.Result, c.serverInfo)}, nil
 }
 
 // settleLocked answers the request of a call, unless nobody waits for that any more,

@@ -141,33 +141,32 @@ func (l *lane) whoseLocked(m *jsonrpc.Message) (*call, *jsonrpc.Error) {
 		}
 		return nil, errNotNeeded
 	}
-	if l.working == 0 && m.Method == "roots/list" { // servers do that when they start
+	c, n := l.atWorkLocked()
+	if n == 0 && m.Method == "roots/list" { // servers do that when they start
 		return nil, noMethod(m.Method)
 	}
 	if _, known := l.t.b.pool.asking.LoadOrStore(l.t.id.upstream, true); !known {
 		l.log.Debug("upstream asks: each call of modern clients has a session of its own")
 	}
-	if l.working > 1 {
-		l.log.Warn("upstream asked something that cannot be attributed to one of its calls", "method", m.Method)
-		return nil, errAmbiguous
-	}
-	if c := l.onlyLocked(); c != nil {
+	switch n {
+	case 0:
+		return nil, errNoCall
+	case 1:
 		return c, nil
 	}
-	return nil, errNoCall
+	l.log.Warn("upstream asked something that cannot be attributed to one of its calls", "method", m.Method)
+	return nil, errAmbiguous
 }
 
-// onlyLocked returns the one call that works, nil if there are more or none.
-func (l *lane) onlyLocked() *call {
-	if l.working != 1 {
-		return nil
-	}
+// atWorkLocked returns how many calls the server works on, and one of them.
+func (l *lane) atWorkLocked() (one *call, n int) {
 	for _, c := range l.calls {
 		if works(c.method) {
-			return c
+			one = c
+			n++
 		}
 	}
-	return nil
+	return one, n
 }
 
 func noMethod(method string) *jsonrpc.Error {

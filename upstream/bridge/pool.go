@@ -15,6 +15,8 @@ const (
 	maxGroupLanes = 16   // of them for the same capabilities
 	maxWaiting    = 1024 // calls that wait for a lane in one group; beyond, they are refused
 	maxSpelled    = 64   // ways to write capabilities that are remembered
+
+	maxCapabilities = 16 << 10 // bytes of a client's; a request with more is refused
 )
 
 // Causes of an end, as in [jsonrpc.ErrorData].
@@ -278,7 +280,7 @@ func (g *group) openLocked(info json.RawMessage) *lane {
 		number = idle.number
 		idle.endLocked(nil)
 	}
-	if !g.t.b.pool.begin() {
+	if g.t.lanes[number] != nil || !g.t.b.pool.begin() {
 		return nil
 	}
 	l := newLane(g, number, info)

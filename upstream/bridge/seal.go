@@ -124,7 +124,9 @@ func (s *sealer) open(state string, bound [32]byte) (v sealed, refused string) {
 // has written the request anew.
 func digestOf(method string, params json.RawMessage) [32]byte {
 	var at [3]jsonrpc.Span
-	jsonrpc.Find(params, jsonrpc.Span{}, at[:], "name", "uri", "arguments")
+	if jsonrpc.Find(params, jsonrpc.Span{}, at[:], "name", "uri", "arguments") != nil {
+		at = [3]jsonrpc.Span{{End: len(params)}} // it can be read in two ways: every byte counts
+	}
 	text := append(binary.AppendUvarint(nil, uint64(len(method))), method...)
 	for _, span := range at {
 		value := canonical(span.Of(params))
