@@ -122,20 +122,6 @@ func TestCapabilitiesOfTheOtherEra(t *testing.T) {
 	}
 }
 
-func TestKindsOfAClient(t *testing.T) {
-	for text, want := range map[string]kinds{
-		`{}`:                          {},
-		`{"elicitation":{}}`:          {form: true},
-		`{"elicitation":{"url":{}}}`:  {url: true},
-		`{"elicitation":{"form":{}}}`: {form: true},
-		`{"elicitation":{"form":{},"url":{}},"sampling":{},"roots":{}}`: {true, true, true, true},
-	} {
-		if got, err := readKinds(json.RawMessage(text)); err != nil || got != want {
-			t.Errorf("%s: got %+v, %v", text, got, err)
-		}
-	}
-}
-
 func TestStamped(t *testing.T) {
 	const stamp = `"io.modelcontextprotocol/protocolVersion":"v"`
 	for name, c := range map[string]struct{ params, want, token string }{

@@ -14,15 +14,12 @@ import (
 // A hello is what a legacy client's initialize said.
 type hello struct {
 	version string // that the client speaks
-	can     kinds
+	can     abilities
 	info    json.RawMessage // clientInfo; nil if it has none
 	caps    json.RawMessage // as modern requests carry them
 	ready   bool            // the client sent initialized
 	greeted bool            // initialize was answered with a result
 }
-
-// kinds are the questions that a client can answer.
-type kinds struct{ form, url, sampling, roots bool }
 
 // readHello reads the params of initialize.
 func readHello(params json.RawMessage) (*hello, error) {
@@ -41,27 +38,8 @@ func readHello(params json.RawMessage) (*hello, error) {
 	if info := at[1].Of(params); info != nil && info[0] == '{' {
 		h.info = info
 	}
-	var err error
-	h.can, err = readKinds(h.caps)
-	return h, err
-}
-
-// readKinds reads what questions a client declares. Elicitation that names no mode
-// is by form (2026-07-28 client/elicitation).
-func readKinds(capabilities json.RawMessage) (kinds, error) {
-	var at [3]jsonrpc.Span
-	if err := jsonrpc.Find(capabilities, jsonrpc.Span{}, at[:], "elicitation", "sampling", "roots"); err != nil {
-		return kinds{}, err
-	}
-	k := kinds{sampling: !at[1].IsZero(), roots: !at[2].IsZero()}
-	if at[0].IsZero() {
-		return k, nil
-	}
-	var mode [2]jsonrpc.Span
-	err := jsonrpc.Find(capabilities, at[0], mode[:], "form", "url")
-	k.url = !mode[1].IsZero()
-	k.form = !mode[0].IsZero() || !k.url
-	return k, err
+	h.can = readAbilities(h.caps)
+	return h, nil
 }
 
 // initialize asks the upstream what it is, and is answered with that.

@@ -98,15 +98,11 @@ func readInputRequest(key string, value json.RawMessage) (inputRequest, error) {
 	return ask, err
 }
 
-// cover reports whether a client can be asked that.
-func (k kinds) cover(ask inputRequest) bool {
+// isOf reports whether a client can be asked that.
+func (ask inputRequest) isOf(can abilities) bool {
 	switch ask.method {
-	case "elicitation/create":
-		return k.url && ask.url || k.form && !ask.url
-	case "sampling/createMessage":
-		return k.sampling
-	case "roots/list":
-		return k.roots
+	case "elicitation/create", "sampling/createMessage", "roots/list":
+		return can.refuses(jsonrpc.NewNotification(ask.method, ask.params)) == nil
 	}
 	return false
 }
@@ -141,7 +137,7 @@ func (l *legacy) refusalLocked(c *legacyCall, in inputNeeded) string {
 		switch {
 		case keys[ask.key]:
 			return failUnusable
-		case !l.hello.can.cover(ask):
+		case !ask.isOf(l.hello.can):
 			return failUndeclared
 		}
 		keys[ask.key] = true

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -131,7 +132,7 @@ func TestLegacyRefusesWhatComesBeforeInitialize(t *testing.T) {
 			}
 		}
 		k.say(k.client, `{"jsonrpc":"2.0","method":"notifications/initialized"}`)
-		for _, params := range []string{`{}`, `{"protocolVersion":7}`, `{"protocolVersion":"2025-11-25","ProtocolVersion":"x"}`, `{"protocolVersion":"2025-11-25","capabilities":{"roots":{},"Roots":{}}}`} {
+		for _, params := range []string{`{}`, `{"protocolVersion":7}`, `{"protocolVersion":"2025-11-25","ProtocolVersion":"x"}`} {
 			k.say(k.client, `{"jsonrpc":"2.0","id":1,"method":"initialize","params":`+params+`}`)
 			if m := k.recv(k.client); !strings.Contains(string(m.Error), "-32602") {
 				t.Errorf("%s: %s", params, k.text(m))
@@ -139,6 +140,35 @@ func TestLegacyRefusesWhatComesBeforeInitialize(t *testing.T) {
 		}
 		k.quiet()
 	})
+}
+
+// A client is asked what it said it can be asked, and nothing else.
+func TestLegacyAsksWhatIsDeclared(t *testing.T) {
+	const form, url, roots = `"elicitation/create","params":{"message":"x"}`, `"elicitation/create","params":{"mode":"url"}`, `"roots/list"`
+	const sampling, tools = `"sampling/createMessage","params":{}`, `"sampling/createMessage","params":{"tools":[]}`
+	for capabilities, asked := range map[string][]string{
+		`{}`:                               {},
+		`{"elicitation":{}}`:               {form},
+		`{"elicitation":{"form":{}}}`:      {form},
+		`{"elicitation":{"url":{}}}`:       {url},
+		`{"sampling":{}}`:                  {sampling},
+		`{"sampling":{"tools":{}}}`:        {sampling, tools},
+		`{"roots":{"listChanged":false}}`:  {roots},
+		`{"roots":{"a":1},"roots":{}}`:     {},
+		`{"vendor":{},"completion/x":{}}`:  {},
+		`{"elicitation":{},"sampling":{}}`: {form, sampling},
+	} {
+		for _, ask := range []string{form, url, roots, sampling, tools, `"completion/complete"`} {
+			synctest.Test(t, func(t *testing.T) {
+				k := newTalk(t)
+				k.hello(capabilities, `{}`, "2025-11-25")
+				k.say(k.server, `{"jsonrpc":"2.0","id":`+k.call(1).String()+`,"result":{"resultType":"input_required","inputRequests":{"":{"method":`+ask+`}}}}`)
+				if m := k.recv(k.client); m.IsRequest() != slices.Contains(asked, ask) {
+					t.Errorf("%s, %s: %s", capabilities, ask, k.text(m))
+				}
+			})
+		}
+	}
 }
 
 func TestLegacyInitializeFailsAsDiscoverDoes(t *testing.T) {
