@@ -322,6 +322,25 @@ func TestModernLargeResponse(t *testing.T) {
 	wantText(t, stream.one().message(t), `{"jsonrpc":"2.0","id":1,"result":`+large+`}`)
 }
 
+// TestModernLongStream: what has been read counts no more.
+func TestModernLongStream(t *testing.T) {
+	ts := newTrunkServer(t, nil)
+	c := ts.at("/mcp")
+	got := c.send(c.modern("1", "x", ""))
+	trunk := conntest.Await(t, "trunk", ts.conns)
+	m := conntest.Recv(t, trunk)
+	large := noted(m, "notifications/x", `{"x":"`+strings.Repeat("x", maxUnread/4)+`"}`)
+	trunk.Send(large)
+	stream := newEvents(t, conntest.Await(t, "response", got))
+	for range 12 {
+		wantText(t, stream.one().message(t), string(large.Append(nil)))
+		trunk.Send(large)
+	}
+	if ts.onlyTrunk().holds().waiting != 1 {
+		t.Error("it was given up")
+	}
+}
+
 // TestModernEnd: when Serve closes, what it received was in flight, the rest not
 // sent; the next POST finds a new trunk, once the old one is gone.
 func TestModernEnd(t *testing.T) {

@@ -109,6 +109,14 @@ func TestModernParamsLearned(t *testing.T) {
 	}
 }
 
+// TestModernFirstPage: who has seen one page does not know the tools.
+func TestModernFirstPage(t *testing.T) {
+	ts := newTestServer(t, func(h *HTTP) { h.ServePrincipal = principal(tooled) })
+	c := ts.at("/mcp")
+	wantStatus(t, c.do(c.modern("1", "tools/list", "")), 200)
+	wantStatus(t, c.do(c.modern("2", "tools/call", `"name":"second","arguments":{"region":"eu"}`)), 400)
+}
+
 // TestModernListsOnce: calls wait for one listing, which says who asks but wants
 // no progress and no log; if it does not come, they go on.
 func TestModernListsOnce(t *testing.T) {
