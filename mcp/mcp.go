@@ -3,7 +3,6 @@ package mcp
 import (
 	"encoding/json"
 	"slices"
-	"strings"
 
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
 )
@@ -161,12 +160,12 @@ func IsReserved(key string) bool {
 // NamedBy returns the key of params that Mcp-Name repeats for a method, "" for none
 // (2026-07-28 basic/transports/streamable-http).
 func NamedBy(method string) string {
-	switch {
-	case method == "tools/call", method == "prompts/get":
+	switch method {
+	case "tools/call", "prompts/get":
 		return "name"
-	case method == "resources/read":
+	case "resources/read":
 		return "uri"
-	case strings.HasPrefix(method, "tasks/"): // the tasks extension
+	case "tasks/get", "tasks/update", "tasks/cancel": // all of the tasks extension
 		return "taskId"
 	}
 	return ""
