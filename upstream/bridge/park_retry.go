@@ -79,7 +79,6 @@ func (s *modernStream) comeBack(m *jsonrpc.Message, r request, v sealed, u use) 
 	if c == nil {
 		return nil, nil
 	}
-	p.timer.Stop()
 	c.receipt = t.receipts.add(u)
 	c.state = forwarded
 	if result := c.result; result != nil {

@@ -223,6 +223,9 @@ func TestRoundsAreBounded(t *testing.T) {
 		}
 		k.say("s0", `{"jsonrpc":"2.0","id":2,"result":{}}`)
 		k.answered("c", maxParkRounds, 0)
+		if n := len(k.b.pool.tenants[tenantID{"up", "key"}].parks); n != 0 {
+			t.Errorf("%d parks are left", n)
+		}
 	})
 }
 
