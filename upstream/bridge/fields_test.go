@@ -184,3 +184,33 @@ func FuzzEdited(f *testing.F) {
 		}
 	})
 }
+
+// FuzzModernResult reads results as a hostile server may write them: what a legacy
+// client gets is JSON without what it does not know.
+func FuzzModernResult(f *testing.F) {
+	f.Add([]byte(`{"resultType":"complete","content":[{"type":"audio"}],"structuredContent":[1],"_meta":{"a":1}}`))
+	f.Add([]byte(`{"messages":[{"content":{"type":"resource_link"}}],"tools":[{"outputSchema":{"type":[]}}],"ttlMs":1}`))
+	f.Add([]byte(`{"resultType":"input_required","inputRequests":{"a":{"method":"roots/list","params":{"mode":"url"}}},"requestState":"x"}`))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		m, err := jsonrpc.Decode(append(append([]byte(`{"jsonrpc":"2.0","id":1,"result":`), text...), '}'))
+		if err != nil {
+			return
+		}
+		r, err := readModernResult(m.Result)
+		if err != nil {
+			return
+		}
+		if in, err := readInput(m.Result); err == nil && in.state == nil && len(in.asks) == 0 && !strings.Contains(string(text), "inputRequests") &&
+			!strings.Contains(string(text), `\u`) {
+			t.Errorf("%s asks for input", text)
+		}
+		for _, method := range []string{"tools/call", "tools/list", "prompts/get", "resources/read"} {
+			for _, version := range []string{"2025-11-25", "2024-11-05"} {
+				legacy := r.toLegacy(method, version)
+				if kind, err := jsonrpc.Member(legacy, "resultType"); err != nil || kind != nil || !json.Valid(legacy) {
+					t.Errorf("%s of %s became %s", method, text, legacy)
+				}
+			}
+		}
+	})
+}
