@@ -21,10 +21,11 @@ const (
 	sentinelSuffix = "?="
 )
 
-// EncodeHeader returns value as a header carries it: plain if that is possible,
-// else in base64 between the sentinels.
+// EncodeHeader returns value as a header carries it: plain if that is safe, else in
+// base64 between the sentinels. An empty value is not safe, since a header without
+// one is dropped on the way or taken for none, and nor is a tab: peers differ.
 func EncodeHeader(value string) string {
-	if isPlain(value) && value == trimOWS(value) &&
+	if value != "" && isPlain(value) && value == trimOWS(value) && strings.IndexByte(value, '\t') < 0 &&
 		!(strings.HasPrefix(value, sentinelPrefix) && strings.HasSuffix(value, sentinelSuffix)) {
 		return value
 	}

@@ -12,8 +12,9 @@ import (
 func TestEncodeHeader(t *testing.T) {
 	for value, want := range map[string]string{
 		"us-west1":             "us-west1",
-		"":                     "",
-		"a b\tc":               "a b\tc",
+		"":                     "=?base64??=",
+		"a b c":                "a b c",
+		"a\tb":                 "=?base64?YQli?=",
 		"Hello, 世界":            "=?base64?SGVsbG8sIOS4lueVjA==?=",
 		" padded ":             "=?base64?IHBhZGRlZCA=?=",
 		"line1\nline2":         "=?base64?bGluZTEKbGluZTI=?=",
@@ -30,6 +31,14 @@ func TestEncodeHeader(t *testing.T) {
 		}
 		if back, ok := mcp.DecodeHeader(" " + got + "\t"); !ok || back != value {
 			t.Errorf("%q comes back as %q, %v", value, back, ok)
+		}
+	}
+}
+
+func TestDecodeHeaderPlain(t *testing.T) {
+	for _, header := range []string{"", "a\tb", "=?base64?=", "=?base64?YQ==", "YQ==?=", "=?BASE64?YQ==?="} {
+		if got, ok := mcp.DecodeHeader(header); !ok || got != header {
+			t.Errorf("%q is decoded as %q, %v", header, got, ok)
 		}
 	}
 }
