@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"sync"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
@@ -14,13 +15,34 @@ import (
 // healthy is how long a stream lives that is no failure though nothing came.
 const healthy = 10 * time.Second
 
+// hearTime is how long requests wait for the server to answer to the GET. Some
+// servers ask what belongs to a call on that stream, and without it nobody; others
+// answer to it when they have something to say.
+const hearTime = 250 * time.Millisecond
+
+// hear begins to listen, and calls then once when the server has answered to that,
+// or within hearTime.
+func (s *session) hear(p *peer, then func()) {
+	then = sync.OnceFunc(then)
+	timer := time.AfterFunc(hearTime, then)
+	heard := func() {
+		timer.Stop()
+		then()
+	}
+	if !s.spawn(func() { s.listen(p, heard) }) {
+		heard()
+	}
+}
+
 // listen reads what the server says outside of calls, for as long as p lives. A
-// server need not offer that; one that did and broke off is asked again.
-func (s *session) listen(p *peer) {
+// server need not offer that; one that did and broke off is asked again. heard is
+// called after each answer.
+func (s *session) listen(p *peer, heard func()) {
+	defer heard()
 	pause := backoff.ExponentialBackOff{
 		InitialInterval: 500 * time.Millisecond, RandomizationFactor: 0.5, Multiplier: 2, MaxInterval: 30 * time.Second,
 	}
-	l := listener{s: s, p: p}
+	l := listener{s: s, p: p, heard: heard}
 	for worked := false; ; {
 		began := time.Now()
 		status := l.listen(p.ctx)
@@ -56,6 +78,7 @@ func (s *session) listen(p *peer) {
 type listener struct {
 	s        *session
 	p        *peer
+	heard    func()
 	lastID   string
 	retry    time.Duration // as the server wants it; zero if it did not say
 	progress bool          // something came on the last stream
@@ -66,6 +89,7 @@ type listener struct {
 func (l *listener) listen(ctx context.Context) (status int) {
 	l.progress = false
 	resp, f := l.s.server.get(ctx, l.p, l.lastID)
+	l.heard()
 	if f != nil {
 		return 0
 	}

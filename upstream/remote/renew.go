@@ -111,8 +111,8 @@ func (s *session) make(r *renewal, lost *peer) {
 		s.peer = next
 	}
 	s.mu.Unlock()
-	close(r.done)
 	if next == nil {
+		close(r.done)
 		return
 	}
 	s.log.Info("upstream forgot the session, a new one is made")
@@ -123,7 +123,7 @@ func (s *session) make(r *renewal, lost *peer) {
 			s.put(received{m: jsonrpc.NewNotification("notifications/"+kind+"/list_changed", nil)})
 		}
 	}
-	s.listen(next)
+	s.hear(next, func() { close(r.done) })
 }
 
 // meet makes a new session like the lost one. The peer is nil if it cannot.

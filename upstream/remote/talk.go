@@ -147,12 +147,14 @@ func (s *session) mayTalk(t item) bool {
 	return s.hurry.Err() == nil
 }
 
-// isReady lets the messages behind initialized go, and begins to listen.
+// isReady begins to listen, and lets the messages behind initialized go.
 func (s *session) isReady() {
 	s.readyOnce.Do(func() {
-		close(s.ready)
+		ready := func() { close(s.ready) }
 		if p := s.current(); !p.legacy {
-			s.spawn(func() { s.listen(p) })
+			s.hear(p, ready)
+		} else {
+			ready()
 		}
 	})
 }
