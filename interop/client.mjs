@@ -48,7 +48,8 @@ export async function connect(t, open) {
   return { client, logged, frames: tap(transport) };
 }
 
-function tap(transport) {
+/** What goes over a transport from now on, as it happens. */
+export function tap(transport) {
   const frames = [];
   const { send, onmessage } = transport;
   transport.send = (message, options) => {

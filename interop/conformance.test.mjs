@@ -1,93 +1,123 @@
 // The official conformance suite, through the proxy.
 //
-// Two questions: does the proxy in front of a complete server, however far away
-// or shared, meet every requirement of 2025-11-25, and does it take anything away
-// from a server that meets only some of them?
+// In front of a complete server, however far away or shared, the proxy meets
+// all that either revision requires, on one URL. In front of a server of one era
+// it meets the other one too, but for what is listed with a reason. It takes
+// nothing away from servers that meet only some of it. As a client it does what
+// the suite wants of clients.
 
 import assert from "node:assert/strict";
-import { readdirSync, readFileSync, rmSync } from "node:fs";
-import { test } from "node:test";
+import { describe, test } from "node:test";
+import { fixture, listening, versions } from "./eras.mjs";
 import { peers } from "./peers.mjs";
-import { Child, behind, configured, freePort, here, script, serve } from "./proxy.mjs";
+import { Child, behind, configured, here, script, serve, until } from "./proxy.mjs";
+import { client, compare, meets, meetsBut, required, revisions, run } from "./suite.mjs";
 
-const revision = "2025-11-25";
-const json = "server-sse-polling/server-sse-content-type#1";
-const suite = here("node_modules/@modelcontextprotocol/conformance");
+const everything = here("out/everything-server");
+const counts = { [revisions.legacy]: 30, [revisions.modern]: 37 };
 
-const fixture = here("out/everything-server");
-const fronts = {
-  ...Object.fromEntries(Object.entries(behind).map(([way, open]) => [way, (t) => open(t, [fixture])])),
-  http,
-};
+async function overHTTP(t, command, upstream = {}) {
+  return configured(t, { upstreams: { main: { url: await listening(t, command), ...upstream } } });
+}
 
-for (const [way, open] of Object.entries(fronts)) {
-  test(`${revision}: 30 of 30 with the server behind: ${way}`, async (t) => {
-    const proxy = await open(t);
-    const checks = await run(t, `http://${proxy.host}/mcp`, way.replaceAll(" ", "-"));
-    const failed = required().filter((scenario) => !passes(checks, scenario));
-    assert.deepEqual(failed, []);
-    assert.equal(required().length, 30);
+describe("both revisions on one URL", { concurrency: 2 }, () => {
+  for (const [way, open] of Object.entries(behind)) {
+    test(`behind: ${way}`, async (t) => {
+      const { host } = await open(t, [everything]);
+      for (const [revision, count] of Object.entries(counts)) {
+        await t.test(revision, (t) => meets(t, `http://${host}/mcp`, revision, count, way));
+      }
+    });
+  }
+
+  // The SDK's handler speaks one revision in full for each of its forms.
+  test("behind: HTTP, with sessions", async (t) => {
+    const { host } = await overHTTP(t, [everything, "-stateless=false"]);
+    await meets(t, `http://${host}/mcp`, revisions.legacy, 30, "stateful");
+    await meetsBut(t, `http://${host}/mcp`, revisions.modern, "expected-modern-on-stateful.yml", "stateful");
   });
-}
 
-async function http(t) {
-  const address = `127.0.0.1:${await freePort()}`;
-  const server = new Child(t, fixture, ["-http", address, "-stateless=false"]);
-  await server.match(/listening at/);
-  return configured(t, { upstreams: { main: { url: `http://${address}/mcp` } } });
-}
+  test("behind: HTTP, without sessions", async (t) => {
+    const { host } = await overHTTP(t, [everything, "-stateless=true"]);
+    await meets(t, `http://${host}/mcp`, revisions.modern, 37, "stateless");
+    await meetsBut(t, `http://${host}/mcp`, revisions.legacy, "expected-legacy-on-stateless.yml", "stateless");
+  });
 
-test("server-everything: nothing is worse than without the proxy", async (t) => {
-  const peer = await peers["server-everything, streamableHttp"](t);
-  const fronts = {
-    stdio: await serve(t, ["--", process.execPath, script("server-everything"), "stdio"]),
-    http: await configured(t, { upstreams: { main: { url: peer.url } } }),
-  };
-  const direct = await run(t, peer.url, "everything-direct");
-  for (const [way, { host }] of Object.entries(fronts)) {
-    const proxied = await run(t, `http://${host}/mcp`, `everything-${way}`);
-    // Where the proxy answers with JSON, as it may, how a stream begins is not asked.
-    const asked = ([check]) => !check.startsWith("server-sse-polling/") || !proxied.has(json);
-    const worse = [...direct].filter(asked).filter(([check, status]) => rank(proxied.get(check)) < rank(status));
-    assert.deepEqual(worse, [], way);
-    const better = [...direct].filter(([check, status]) => rank(proxied.get(check)) > rank(status));
-    t.diagnostic(`${way}: ${direct.size} checks, ${better.length} better: ${better.map(([check]) => check)}`);
+  test("behind: HTTP, without sessions, spoken to as modern only", async (t) => {
+    const { host } = await overHTTP(t, [here("out/fixture"), "-stateless"], { era: "modern" });
+    for (const [revision, count] of Object.entries(counts)) {
+      await t.test(revision, (t) => meets(t, `http://${host}/mcp`, revision, count, "pinned"));
+    }
+  });
+});
+
+describe("a server of one era", { concurrency: 2 }, () => {
+  for (const [era, revision] of Object.entries(revisions)) {
+    const command = fixture(versions[era]);
+    const fronts = { stdio: (t) => serve(t, ["--", ...command]), HTTP: (t) => overHTTP(t, command) };
+    for (const [way, open] of Object.entries(fronts)) {
+      test(`${era}, over ${way}`, async (t) => {
+        const { host } = await open(t);
+        const url = `http://${host}/mcp`;
+        await meets(t, url, revision, counts[revision], `${era}-${way}`);
+        const [other] = Object.entries(revisions).find(([name]) => name !== era);
+        await meetsBut(t, url, revisions[other], `expected-${other}-on-${era}.yml`, `${era}-${way}`);
+      });
+    }
+    test(`${era}, without a proxy`, async (t) => {
+      await meets(t, await listening(t, command), revision, counts[revision], `${era}-direct`);
+    });
   }
 });
 
-/** Runs the suite against url; the outcome of every check, keyed "scenario/check#n". */
-async function run(t, url, name) {
-  const out = here(`out/conformance-${name}`);
-  rmSync(out, { recursive: true, force: true });
-  const args = ["server", "--url", url, "--requirements", revision, "-o", out];
-  const child = new Child(t, process.execPath, [`${suite}/dist/index.js`, ...args]);
-  await child.exited;
+// Servers that know nothing of the suite meet only some of it.
+const others = {
+  "server-everything": {
+    stdio: [process.execPath, script("server-everything"), "stdio"],
+    http: async (t) => (await peers["server-everything, streamableHttp"](t)).url,
+  },
+  "mcp-go's everything": { stdio: [here("out/everything")], http: startMCPGo },
+};
 
-  const checks = new Map();
-  for (const dir of readdirSync(out)) {
-    const scenario = dir.replace(/^server-/, "").replace(/-\d{4}-\d\d-\d\dT.*$/, "");
-    const seen = {};
-    for (const { id, status } of JSON.parse(readFileSync(`${out}/${dir}/checks.json`, "utf8"))) {
-      seen[id] = (seen[id] ?? 0) + 1;
-      checks.set(`${scenario}/${id}#${seen[id]}`, status);
+/** It listens at port 8080 and nowhere else. */
+async function startMCPGo(t) {
+  const server = new Child(t, here("out/everything"), ["-transport", "http"]);
+  await server.match(/listening on :8080/);
+  await until("its port", () => answers("http://127.0.0.1:8080/mcp"));
+  return "http://127.0.0.1:8080/mcp";
+}
+
+function answers(url) {
+  return fetch(url, { method: "DELETE" }).then(() => true, () => false);
+}
+
+describe("nothing is worse than without the proxy", { concurrency: 2 }, () => {
+  for (const [name, { stdio, http }] of Object.entries(others)) {
+    test(name, async (t) => {
+      const url = await http(t);
+      const fronts = {
+        stdio: await serve(t, ["--", ...stdio]),
+        http: await configured(t, { upstreams: { main: { url } } }),
+      };
+      for (const revision of Object.values(revisions)) {
+        const direct = await run(t, url, revision, `${name}-direct`);
+        for (const [way, { host }] of Object.entries(fronts)) {
+          const proxied = await run(t, `http://${host}/mcp`, revision, `${name}-${way}`);
+          const { worse, better } = compare(direct.checks, proxied.checks);
+          assert.deepEqual(worse, [], `${revision}, ${way}`);
+          t.diagnostic(`${revision}, ${way}: ${direct.checks.size} checks, ${better.length} better`);
+        }
+      }
+    });
+  }
+});
+
+describe("scenarios for clients", { concurrency: 2 }, () => {
+  const program = here("out/everything-client");
+  const through = `${process.execPath} ${here("through.mjs")} ${program}`;
+  for (const revision of Object.values(revisions)) {
+    for (const scenario of required(revision, "client").filter((name) => !name.startsWith("auth/"))) {
+      test(`${revision}: ${scenario}`, (t) => client(t, through, revision, scenario));
     }
   }
-  return checks;
-}
-
-/** The scenarios that the revision requires of servers. */
-function required() {
-  const text = readFileSync(`${suite}/requirements/${revision}.yaml`, "utf8");
-  const [, section] = text.match(/^server:\n((?: {2}- .*\n)+)/m);
-  return section.trim().split("\n").map((line) => line.replace(/^ *- /, ""));
-}
-
-function passes(checks, scenario) {
-  const own = [...checks].filter(([check]) => check.startsWith(`${scenario}/`));
-  return own.length > 0 && own.every(([, status]) => status !== "FAILURE");
-}
-
-/** Outcomes from worst to best; a check that did not run says nothing good. */
-function rank(status) {
-  return { undefined: 0, FAILURE: 0, SKIPPED: 1, WARNING: 2, INFO: 3, SUCCESS: 3 }[status];
-}
+});

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Tests mcp-proxy against real peers: interop/run.sh [conformance|clients|closing]…
+# Tests mcp-proxy against real peers: interop/run.sh [conformance|eras|clients|closing]…
 #
 # Installs what is missing (npm packages, a Node of their own, one virtual
 # environment for each python-sdk release), builds the proxy, and runs the named
@@ -27,8 +27,9 @@ python_release() {
 programs() {
   mkdir -p out
   [[ -n ${MCP_PROXY:-} ]] || (cd .. && go build -o interop/out/mcp-proxy ./cmd/mcp-proxy)
-  (cd .. && go build -o interop/out/everything-server \
-    github.com/modelcontextprotocol/go-sdk/conformance/everything-server)
+  local sdk=github.com/modelcontextprotocol/go-sdk/conformance
+  (cd .. && go build -o interop/out/ ./examples/servers/fixture $sdk/everything-server $sdk/everything-client)
+  GOBIN=$PWD/out go install github.com/mark3labs/mcp-go/examples/everything@v1.2.1
 }
 
 npm_packages
@@ -36,5 +37,5 @@ for list in python/mcp-*.txt; do python_release "$list"; done
 programs
 
 parts=("$@")
-[[ ${#parts[@]} -gt 0 ]] || parts=(conformance clients closing)
-exec node_modules/.bin/node --test --test-timeout=240000 --test-reporter=spec "${parts[@]/%/.test.mjs}"
+[[ ${#parts[@]} -gt 0 ]] || parts=(conformance eras clients closing)
+exec node_modules/.bin/node --test --test-concurrency=2 --test-timeout=240000 --test-reporter=spec "${parts[@]/%/.test.mjs}"

@@ -1,0 +1,122 @@
+// Clients of both eras that others wrote, and what the tests ask of each.
+//
+// A talk resolves to what a client was told: its tools, an answer, an answer to
+// which it was asked something, the steps of a call, an error, and whether the
+// server heard that a call was given up.
+
+import { Client, StreamableHTTPClientTransport } from "@modelcontextprotocol/client";
+import { StdioClientTransport } from "@modelcontextprotocol/client/stdio";
+import assert from "node:assert/strict";
+import { execFile } from "node:child_process";
+import { promisify } from "node:util";
+import * as v1 from "./client.mjs";
+import { Child, freePort, here, python, pythons, until } from "./proxy.mjs";
+
+/** Our fixture, which is built for the tests, as a command; it speaks these versions. */
+export const fixture = (versions) => [here("out/fixture"), "-versions", versions];
+export const versions = { legacy: "2025-11-25,2025-06-18,2025-03-26,2024-11-05", modern: "2026-07-28" };
+
+/** The URL of a fixture over HTTP. */
+export async function fixtureHTTP(t, spoken, ...flags) {
+  return listening(t, [...fixture(spoken), ...flags]);
+}
+
+/** The URL of a server, a command that has the flag -http and says where it listens. */
+export async function listening(t, [command, ...args]) {
+  const address = `127.0.0.1:${await freePort()}`;
+  const server = new Child(t, command, [...args, "-http", address]);
+  await server.match(/listening at/);
+  return `http://${address}/mcp`;
+}
+
+/** Each has a talk with the server at a target: a URL, or a command where it can. */
+export const talks = {
+  "TypeScript v1": async (t, target) => talk(await v1.connect(t, () => openV1(target))),
+  "TypeScript v2, legacy": (t, target) => talkV2(t, target, "legacy"),
+  "TypeScript v2, modern": (t, target) => talkV2(t, target, { pin: "2026-07-28" }),
+  "TypeScript v2, either": (t, target) => talkV2(t, target, "auto"),
+  "python-sdk, legacy": (t, target) => talkPython(t, target, "legacy"),
+  "python-sdk, modern": (t, target) => talkPython(t, target, "modern"),
+};
+
+function openV1(target) {
+  return Array.isArray(target) ? v1.stdio(target) : v1.remote(target);
+}
+
+export async function talkV2(t, target, mode) {
+  const transport = openV2(target);
+  const client = new Client(
+    { name: "interop", version: "1.0.0" },
+    { capabilities: { elicitation: {}, sampling: {} }, versionNegotiation: { mode } },
+  );
+  client.setRequestHandler("elicitation/create", ({ params }) => ({
+    action: "accept",
+    content: { name: params.message },
+  }));
+  t.after(() => client.close());
+  await client.connect(transport);
+  return talk({ client, frames: v1.tap(transport) });
+}
+
+function openV2(target) {
+  if (!Array.isArray(target)) return new StreamableHTTPClientTransport(new URL(target));
+  const [command, ...args] = target;
+  return new StdioClientTransport({ command, args, stderr: "ignore" });
+}
+
+/** The talk of a client of the TypeScript SDK: callTool of v1 takes a schema before the options. */
+async function talk({ client, frames }) {
+  const options = (o) => (client instanceof Client ? [o] : [undefined, o]);
+  const call = (name, args = {}, o) => client.callTool({ name, arguments: args }, ...options(o));
+  const text = async (...args) => (await call(...args)).content[0].text;
+  const { tools } = await client.listTools();
+  return {
+    tools: tools.map((tool) => tool.name),
+    said: await text("echo", { text: "h\u00e9 \ud83d\udc4b" }),
+    asked: JSON.parse(await text("ask", { message: "Who?" })),
+    steps: await steps(call, frames),
+    error: await failure(call("fail")),
+    cancelled: await cancel(call, text),
+  };
+}
+
+/** The wire knows what came: a client may drop what is queued when the result comes. */
+async function steps(call, frames) {
+  const from = frames.length;
+  await call("work", { steps: 3, hold: false }, { onprogress() {} });
+  return frames.slice(from).flatMap(([, m]) => (m.method === "notifications/progress" ? [m.params.progress] : []));
+}
+
+async function failure(call) {
+  const { code, message, data } = await call.then(assert.fail, (err) => err);
+  return { code, message: message.replace(/^MCP error \d+: /, ""), data };
+}
+
+async function cancel(call, text) {
+  const before = Number(await text("cancelled"));
+  const abort = new AbortController();
+  const onprogress = () => abort.abort("enough");
+  await assert.rejects(call("work", { steps: 1, hold: true }, { onprogress, signal: abort.signal }));
+  return until("the cancellation", async () => Number(await text("cancelled")) > before);
+}
+
+async function talkPython(t, target, era) {
+  const { stdout } = await run(python(pythons.at(-1)), here("python/client.py"), era, ...[target].flat());
+  return JSON.parse(stdout);
+}
+
+/** The Inspector's command line answers no questions: this is what it says of one method. */
+export async function inspect(target, era, ...method) {
+  const to = ["--cli", "--transport", "http", "--server-url", target, "--protocol-era", era];
+  const how = ["--format", "json", "--quiet", "--method", ...method];
+  const inspector = here("node_modules/.bin/mcp-inspector");
+  // It exits with a code of its own for each kind of error, and says on stderr which.
+  const { stdout, stderr } = await run(process.execPath, inspector, ...to, ...how).catch((err) => err);
+  const lines = (stdout + stderr).split("\n").filter((line) => line.startsWith("{"));
+  assert.notEqual(lines.length, 0, stdout + stderr);
+  return Object.assign({}, ...lines.map((line) => JSON.parse(line)));
+}
+
+function run(command, ...args) {
+  return promisify(execFile)(command, args, { timeout: 60_000, killSignal: "SIGKILL" });
+}
