@@ -302,6 +302,20 @@ func (e wireError) saysNotFound() bool {
 	return strings.Contains(words, "not found") || strings.Contains(words, "not_found")
 }
 
+// notTheFirst returns an error that answers a call which was sent before. If it says
+// that the request was not sent, the client must not take that for the whole call: what
+// came before may have had effects.
+func notTheFirst(text json.RawMessage) json.RawMessage {
+	var data [1]jsonrpc.Span
+	var at [2]jsonrpc.Span
+	if jsonrpc.Find(text, jsonrpc.Span{}, data[:], "data") != nil || data[0].IsZero() ||
+		jsonrpc.Find(text, data[0], at[:], "phase", "retryable") != nil || string(at[0].Of(text)) != `"`+string(jsonrpc.NotSent)+`"` {
+		return text
+	}
+	return jsonrpc.Replace(text, jsonrpc.Edit{Span: at[0], With: jsonrpc.Quote(string(jsonrpc.InFlight))},
+		jsonrpc.Edit{Span: at[1], With: []byte(`false`)})
+}
+
 // bridgedCapabilities returns capabilities, of a client or a server, as the other
 // era knows them. Tasks are different protocols in the two eras and stay behind.
 // Everything else has the same name and place in both; that goes for extensions, too:

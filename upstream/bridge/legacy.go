@@ -57,6 +57,7 @@ type legacy struct {
 // A modernRequest is a request on the modern stream that is not answered.
 type modernRequest struct {
 	call   *legacyCall                // that it is sent for; nil for one of this side
+	again  bool                       // not for the first time
 	listen *listen                    // if it is a listen
 	then   func(raw *jsonrpc.Message) // gets the answer to one of this side, with mu held
 }

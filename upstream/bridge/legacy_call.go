@@ -110,7 +110,7 @@ func (l *legacy) forward(m *jsonrpc.Message) {
 
 // sendLocked sends a call, or its retry, under an id of its own.
 func (l *legacy) sendLocked(c *legacyCall, params json.RawMessage) {
-	n := l.mintLocked(modernRequest{call: c})
+	n := l.mintLocked(modernRequest{call: c, again: c.rounds > 0})
 	text, token, err := stamped(params, l.stamp, n)
 	if err != nil {
 		delete(l.open, n)
@@ -126,7 +126,7 @@ func (l *legacy) sendLocked(c *legacyCall, params json.RawMessage) {
 func (l *legacy) answered(m *jsonrpc.Message) {
 	r := l.take(m.ID)
 	if r.call != nil {
-		l.callAnswered(r.call, m)
+		l.callAnswered(r, m)
 		return
 	}
 	l.mu.Lock()
@@ -155,9 +155,14 @@ func (l *legacy) take(id jsonrpc.ID) modernRequest {
 
 // callAnswered handles the answer to a call. A large result is rewritten without the
 // lock.
-func (l *legacy) callAnswered(c *legacyCall, m *jsonrpc.Message) {
+func (l *legacy) callAnswered(r modernRequest, m *jsonrpc.Message) {
+	c := r.call
 	if m.Error != nil {
-		l.settle(c, &jsonrpc.Message{Error: toLegacyError(c.method, m.Error), Extra: m.Extra})
+		failure := toLegacyError(c.method, m.Error)
+		if r.again {
+			failure = notTheFirst(failure)
+		}
+		l.settle(c, &jsonrpc.Message{Error: failure, Extra: m.Extra})
 		return
 	}
 	result, err := readModernResult(m.Result)
