@@ -138,22 +138,34 @@ func (s *session) modernNotified(m *jsonrpc.Message) {
 // handleModern passes a notification of an upstream of the modern era on, if it
 // belongs to a request of the client. A request is none that this era has.
 func (l *leg) handleModern(m *jsonrpc.Message) {
-	switch {
-	case m.IsRequest():
+	if m.IsRequest() {
 		l.s.drop("request from an upstream of the modern era", m)
-	case m.Method == "notifications/progress":
+		return
+	}
+	switch m.Method {
+	case "notifications/progress":
 		l.progress(m)
-	case m.Method == "notifications/message":
+	case "notifications/message":
 		l.passModern(m)
-	case m.Method == "notifications/cancelled":
+	case "notifications/cancelled":
 		l.listenCancelled(m)
 	default:
-		if sh := l.shareOf(m); sh != nil {
+		sh := l.shareOf(m)
+		switch {
+		case sh != nil:
 			sh.receive(m)
-			return
+		case slices.Contains(ofListens, m.Method):
+			l.s.drop("nobody listens", m)
+		default:
+			l.passModern(m)
 		}
-		l.passModern(m)
 	}
+}
+
+// ofListens are the notifications that come on listens and nowhere else.
+var ofListens = []string{
+	"notifications/subscriptions/acknowledged", kindInfo[tools].changed, kindInfo[prompts].changed, kindInfo[resources].changed,
+	"notifications/resources/updated", "notifications/tasks",
 }
 
 // passModern hands a message on with the request of the client that it belongs to;

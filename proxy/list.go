@@ -99,7 +99,7 @@ func (s *session) firstPage(ctx context.Context, c *call, k kind, meta json.RawM
 	}
 	hash.Sum(snap.digest[:0])
 	if c.era == mcp.Modern {
-		snap.rest = append(snap.rest, caching.members()...)
+		snap.rest = append(s.signed(snap.rest, len(listings)), caching.members()...)
 	}
 	if s.p.PageSize > 0 {
 		s.mu.Lock()
@@ -110,6 +110,20 @@ func (s *session) firstPage(ctx context.Context, c *call, k kind, meta json.RawM
 		s.mu.Unlock()
 	}
 	s.settle(c, jsonrpc.NewResult(c.id, snap.page(k, 0, s.p.PageSize)))
+}
+
+// signed returns the members of a merged list of n upstreams as what the proxy
+// says, if they name who says it and that is not one upstream.
+func (s *session) signed(rest []member, n int) []member {
+	for i, m := range rest {
+		if m.key != "_meta" || n < 2 {
+			continue
+		}
+		if name, _ := jsonrpc.Member(m.value, mcp.KeyServerInfo); name != nil {
+			rest[i].value = jsonrpc.Set(m.value, jsonrpc.Value{Key: mcp.KeyServerInfo, Text: s.p.serverInfo()})
+		}
+	}
+	return rest
 }
 
 // nextPage hands out more of the snapshot that a cursor of ours points into.

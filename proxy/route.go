@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/mcp"
@@ -258,7 +259,7 @@ func (s *session) notified(m *jsonrpc.Message) {
 // those that start later likewise.
 func (s *session) setLevel(c *call) {
 	raw, err := jsonrpc.Member(c.msg.Params, "level")
-	if level, ok := jsonrpc.Unquote(raw); err == nil && !(ok && logLevels[level]) {
+	if level, ok := jsonrpc.Unquote(raw); err == nil && !(ok && slices.Contains(mcp.LogLevels, level)) {
 		err = errors.New(`"level" is not a log level`)
 	}
 	if err != nil {
@@ -287,7 +288,3 @@ func (s *session) setLevel(c *call) {
 		s.settle(c, jsonrpc.NewResult(c.id, json.RawMessage(`{}`)))
 	})
 }
-
-// logLevels are the syslog severities of 2025-11-25 server/utilities/logging.
-var logLevels = map[string]bool{"debug": true, "info": true, "notice": true, "warning": true,
-	"error": true, "critical": true, "alert": true, "emergency": true}

@@ -15,7 +15,8 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/mcp"
 )
 
-// TestStorm lets clients and upstreams do everything at once and checks what must
+// TestStorm lets clients and upstreams do everything at once, in both eras, and
+// checks what must
 // hold of every call: it is answered once, unless it was cancelled. The bubble
 // keeps a slow machine from running into timeouts.
 func TestStorm(t *testing.T) {
@@ -89,7 +90,10 @@ func stormyUpstream(_ context.Context, name, _ string, _ mcp.Era) (jsonrpc.Conn,
 			case n < 8:
 				ours.Send(jsonrpc.NewRequest(m.ID, "roots/list", nil))
 			case n < 12:
-				ours.Send(jsonrpc.NewNotification("notifications/tools/list_changed", nil))
+				(&peer{conn: ours}).tell(m.ID, "notifications/tools/list_changed", "")
+			case n < 14 && m.Method == "subscriptions/listen":
+				ours.Send(jsonrpc.NewResult(m.ID, json.RawMessage(`{"resultType":"complete"}`)))
+				continue
 			case n < 16:
 				ours.Send(jsonrpc.NewNotification("notifications/progress", fmt.Appendf(nil, `{"progressToken":%s,"progress":1}`, m.ID)))
 			}
@@ -177,6 +181,9 @@ func (c *stormyClient) talk() {
 		{"logging/setLevel", `{"level":"info"}`},
 		{"tasks/list", `{}`},
 		{"vendor/own", `{}`},
+		{"server/discover", `{}`},
+		{"subscriptions/listen", `{"notifications":{"toolsListChanged":true,"resourceSubscriptions":["test://b/a","test://nobody"]}}`},
+		{"tasks/get", `{"taskId":"t"}`},
 		{"ping", `{}`},
 	}
 	for id := 1; id < 60; id++ {
@@ -196,7 +203,11 @@ func (c *stormyClient) call(id, method, params string) {
 	c.open[id] = false
 	c.mu.Unlock()
 	parsed, _ := jsonrpc.ParseID([]byte(id))
-	c.conn.Send(jsonrpc.NewRequest(parsed, method, json.RawMessage(params)))
+	m := jsonrpc.NewRequest(parsed, method, json.RawMessage(params))
+	if method != "initialize" && method != "ping" && c.rng.IntN(2) == 0 {
+		m.Params = mcp.SetMeta(m.Params, claim...)
+	}
+	c.conn.Send(m)
 }
 
 func (c *stormyClient) cancel(id string) {
