@@ -259,13 +259,15 @@ func toLegacyError(method string, text json.RawMessage) json.RawMessage {
 
 // toModernError returns an error of a legacy server as a modern client knows it. A
 // code that has a meaning in the modern era alone is an internal error: a client
-// would begin to negotiate.
+// would begin to negotiate. Only a missing capability that is named means the same to
+// whoever writes it.
 func toModernError(text json.RawMessage) json.RawMessage {
 	e, ok := readError(text)
 	switch {
 	case !ok:
 	case e.code == jsonrpc.CodeResourceNotFound:
 		return e.withCode(jsonrpc.CodeInvalidParams)
+	case e.code == mcp.CodeMissingCapability && e.namesCapability():
 	case e.code == mcp.CodeHeaderMismatch, e.code == mcp.CodeMissingCapability,
 		e.code == mcp.CodeUnsupportedVersion, e.code == mcp.CodeURLElicitation:
 		return e.withCode(jsonrpc.CodeInternalError)
@@ -292,6 +294,13 @@ func readError(text json.RawMessage) (wireError, bool) {
 
 func (e wireError) withCode(code int) json.RawMessage {
 	return jsonrpc.Replace(e.text, jsonrpc.Edit{Span: e.at, With: strconv.AppendInt(nil, int64(code), 10)})
+}
+
+// namesCapability reports whether the data is what -32021 demands (2026-07-28
+// schema, MissingRequiredClientCapabilityError).
+func (e wireError) namesCapability() bool {
+	required, err := jsonrpc.Member(e.data, "requiredCapabilities")
+	return err == nil && required != nil && required[0] == '{'
 }
 
 // saysNotFound reports whether invalid params of resources/read are about a resource

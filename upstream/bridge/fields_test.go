@@ -83,6 +83,8 @@ func TestErrorsOfTheOtherEra(t *testing.T) {
 		"resource":    {"resources/read", `{"code": -32002 ,"message":"x","data":{"uri":"a"}}`, ``, `{"code": -32602 ,"message":"x","data":{"uri":"a"}}`},
 		"header":      {"tools/call", `{"message":"x","code":-32020}`, `{"message":"x","code":-32603}`, `{"message":"x","code":-32603}`},
 		"capability":  {"tools/call", `{"code":-32021,"message":"x","data":{"a":1.0}}`, `{"code":-32603,"message":"x","data":{"a":1.0}}`, `{"code":-32603,"message":"x","data":{"a":1.0}}`},
+		"named":       {"tools/call", `{"code":-32021,"message":"x","data":{"requiredCapabilities":{"sampling":{}}}}`, `{"code":-32603,"message":"x","data":{"requiredCapabilities":{"sampling":{}}}}`, ``},
+		"named badly": {"tools/call", `{"code":-32021,"message":"x","data":{"requiredCapabilities":[]}}`, `{"code":-32603,"message":"x","data":{"requiredCapabilities":[]}}`, `{"code":-32603,"message":"x","data":{"requiredCapabilities":[]}}`},
 		"version":     {"tools/call", `{"code":-32022,"message":"x"}`, `{"code":-32603,"message":"x"}`, `{"code":-32603,"message":"x"}`},
 		"URL":         {"tools/call", `{"code":-32042,"message":"x"}`, ``, `{"code":-32603,"message":"x"}`},
 		"vendor":      {"tools/call", `{"code":12345,"message":"x","data":1e400}`, ``, ``},
