@@ -75,6 +75,7 @@ func TestSDKModernClient(t *testing.T) {
 	if v := cs.InitializeResult().ProtocolVersion; v != "2026-07-28" {
 		t.Fatalf("the client speaks %s", v)
 	}
+	conntest.Await(t, "list change", changed) // it forgets the tools with that
 	if list, err := cs.ListTools(t.Context(), nil); err != nil || len(list.Tools) != 3 {
 		t.Fatalf("ListTools: %v, %v", list, err)
 	}
@@ -94,5 +95,4 @@ func TestSDKModernClient(t *testing.T) {
 	}
 	conntest.Await(t, "cancel", cancelled)
 	callSDK(t, cs, "notify", "notified")
-	conntest.Await(t, "list change", changed)
 }
