@@ -181,6 +181,21 @@ func TestLegacyClientOfAModernServer(t *testing.T) {
 	}
 }
 
+// D21: that a client leaves while the server is asked is no failure of anybody.
+func TestD21_LeavesWhileTheEraIsFound(t *testing.T) {
+	inProbedWorld(t, func(w *sharedWorld, p *prober) {
+		p.takes, w.welcome = time.Second, ""
+		p.modern.Store(true)
+		a := w.attachIn("a", mcp.Legacy)
+		a.say(hello)
+		w.server().say(`{"id":1,"error":{"code":-32601,"message":"Method not found"}}`)
+		a.leave()
+		if warned := w.log.at(slog.LevelWarn); len(warned) != 0 || p.asked.Load() != 1 {
+			t.Errorf("%d probes, warnings %v", p.asked.Load(), warned)
+		}
+	})
+}
+
 func (w *sharedWorld) sessions() []*sharedServer {
 	synctest.Wait()
 	w.mu.Lock()

@@ -37,7 +37,7 @@ type flight struct {
 	highest   int64                   // integer id so far
 	sent      bool                    // a request besides initialize went to the upstream
 	answered  bool                    // the upstream answered a request, or is there without being asked
-	refused   bool                    // but not initialize, or not with a result
+	refused   bool                    // the proxy is told that initialize was not answered with a result
 }
 
 // A call is a request of the proxy that the upstream has not answered.
@@ -205,7 +205,6 @@ func (f *flight) settleLocked(id jsonrpc.ID, result json.RawMessage) news {
 	c := f.calls[id]
 	delete(f.calls, id)
 	if c.kind == initialize && (result == nil || result[0] != '{') {
-		f.refused = true
 		return refusal
 	}
 	switch {
@@ -292,6 +291,13 @@ func (f *flight) state() (inFlight int, sent, answered, refused bool) {
 		}
 	}
 	return inFlight, f.sent, f.answered, f.refused
+}
+
+// refuse notes that the proxy is told of a refusal: if it hangs up, that is why.
+func (f *flight) refuse() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.refused = true
 }
 
 // begun notes that a server is there which need not be asked.

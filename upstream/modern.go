@@ -99,7 +99,7 @@ func (s *sharer) forwardModern(c *sharedCall, m *jsonrpc.Message) {
 		at[0] = jsonrpc.Span{}
 	}
 	c.listens = m.Method == methodListen
-	c.logs = !at[1].IsZero() && !isNull(at[1].Of(m.Params))
+	c.logs = !c.listens && !at[1].IsZero() && !isNull(at[1].Of(m.Params)) // a listen never does
 	s.pass(c, m, at[0])
 }
 

@@ -192,13 +192,15 @@ func TestModernLogMessages(t *testing.T) {
 	inModernWorld(t, func(w *sharedWorld) {
 		a, b := w.attach("a"), w.attach("b")
 		s := w.server()
-		a.say(`{"id":1,"method":"x","params":`+wantsLogs+`}`, `{"id":2,"method":"x"}`)
+		a.say(`{"id":1,"method":"x","params":`+wantsLogs+`}`, `{"id":2,"method":"x"}`,
+			`{"id":3,"method":"subscriptions/listen","params":`+wantsLogs+`}`, // which never logs
+			`{"method":"notifications/cancelled","params":{"requestId":3}}`, `{"id":4,"method":"subscriptions/listen","params":`+wantsLogs+`}`)
 		b.say(`{"id":1,"method":"x","params":{"_meta":{"io.modelcontextprotocol/logLevel":null}}}`)
 		s.heard()
 		s.say(logMessage)
 		a.hears("@1 " + logMessage)
 		b.hears()
-		b.say(`{"id":2,"method":"x","params":` + wantsLogs + `}`) // 5 at the server
+		b.say(`{"id":2,"method":"x","params":` + wantsLogs + `}`)
 		s.say(logMessage)
 		a.hears()
 		b.hears()
@@ -213,7 +215,7 @@ func TestModernLogMessages(t *testing.T) {
 		time.Sleep(lingering)
 		s.say(logMessage)
 		b.hears("@2 " + logMessage)
-		a.say(`{"id":4,"method":"x","params":` + wantsLogs + `}`)
+		a.say(`{"id":5,"method":"x","params":` + wantsLogs + `}`)
 		a.leave()
 		s.say(logMessage)
 		b.hears()
@@ -306,6 +308,8 @@ func TestModernIdleServerEnds(t *testing.T) {
 		s := w.server()
 		a.leave()
 		time.Sleep(modernIdle - time.Second)
+		w.attach("again").leave()
+		time.Sleep(modernIdle - time.Second) // since the last one
 		b := w.attach("b")
 		b.lives(s)
 		time.Sleep(2 * modernIdle)
@@ -324,6 +328,20 @@ func TestModernIdleServerEnds(t *testing.T) {
 			t.Errorf("status %+v", st)
 		}
 	})
+}
+
+// Who comes in the instant in which the server is given up has it, or the next one.
+func TestModernIdleServerEndsAsAStreamBegins(t *testing.T) {
+	for range 200 {
+		inModernWorld(t, func(w *sharedWorld) {
+			a := w.attach("a")
+			a.lives(w.server())
+			a.leave()
+			time.Sleep(modernIdle)
+			b := w.attach("b")
+			b.lives(w.server())
+		})
+	}
 }
 
 // That a pinned server refuses server/discover is its own affair.

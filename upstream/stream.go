@@ -164,6 +164,7 @@ func (s *stream) heardFirst(n news) {
 		if s.otherEra() { // before the client hears of the refusal
 			s.end(jsonrpc.CauseOtherEra, nil)
 		}
+		s.flight.refuse()
 		return
 	case greeting:
 		s.eras.greeted()
