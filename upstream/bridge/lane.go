@@ -37,6 +37,9 @@ type lane struct {
 	ctx    context.Context // done: the lane has ended
 	cancel context.CancelFunc
 
+	// Owned by run.
+	relates bool // what the server sends is surely related to what it says
+
 	// Guarded by tenant.mu.
 	state     laneState
 	waiting   []*call                          // until the server has answered what comes first
@@ -78,17 +81,21 @@ func newLane(g *group, number int, info json.RawMessage) *lane {
 func (l *lane) run() {
 	defer l.t.b.pool.wg.Done()
 	c := l.t.b.Open(l.t.b.pool.ctx, l.t.id.upstream, l.t.id.key+"-"+strconv.Itoa(l.number), mcp.Legacy)
-	unhook := context.AfterFunc(l.ctx, func() { c.Close() })
-	var wg sync.WaitGroup
+	l.relates = l.t.b.relates(l.t.id.upstream)
 	l.out.c = c
+	var wg sync.WaitGroup
 	wg.Go(l.out.run)
+	wg.Go(func() { l.closeWhenEnded(c) })
 	l.begin()
-
-	err := l.read(c)
-	l.end(err)
-	unhook()
-	c.Close()
+	l.end(l.read(c))
 	wg.Wait()
+}
+
+// closeWhenEnded unblocks Recv and Send. To the host it means that the server is to
+// end as it wishes.
+func (l *lane) closeWhenEnded(c jsonrpc.Conn) {
+	<-l.ctx.Done()
+	c.Close()
 }
 
 // read handles what comes from the server until there is no more.

@@ -47,7 +47,7 @@ func (c *call) tellLocked(method string, params json.RawMessage) {
 // ofLocked returns the call that a notification surely belongs to; nil if that
 // cannot be told.
 func (l *lane) ofLocked(m *jsonrpc.Message) *call {
-	if !m.Related.IsZero() && l.t.b.relates(l.t.id.upstream) {
+	if !m.Related.IsZero() && l.relates {
 		n, _ := m.Related.Answered()
 		return l.calls[n]
 	}
@@ -64,7 +64,7 @@ func (l *lane) ofLocked(m *jsonrpc.Message) *call {
 // is that call's.
 func (l *lane) messageLocked(m *jsonrpc.Message) {
 	c := l.ofLocked(m)
-	if c == nil && m.Related.IsZero() || c == nil && !l.t.b.relates(l.t.id.upstream) {
+	if c == nil && (m.Related.IsZero() || !l.relates) {
 		c = l.onlyListenerLocked()
 	}
 	if c == nil || c.level == 0 {

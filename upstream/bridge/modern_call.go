@@ -100,12 +100,33 @@ func (c *call) modernAnswer(m *jsonrpc.Message) (answer *jsonrpc.Message, urls [
 	case m.Error != nil:
 		if e, ok := readError(m.Error); ok && e.code == mcp.CodeURLElicitation && asksForInput(c.method) {
 			return c.urlsOf(e)
+		} else if ok && !isLegacyMethod(c.method) && e.isHTTP400() {
+			return jsonrpc.NewError(jsonrpc.ID{}, noMethod(c.method)), nil
 		}
 		return &jsonrpc.Message{Error: toModernError(m.Error)}, nil
 	case len(m.Result) == 0 || m.Result[0] != '{':
 		return jsonrpc.NewError(jsonrpc.ID{}, jsonrpc.InvalidResponse(c.group.t.id.upstream, "result is not an object")), nil
 	}
 	return &jsonrpc.Message{Result: completed(c.method, m.Result, c.serverInfo)}, nil
+}
+
+// isLegacyMethod reports whether the legacy versions define a method that modern
+// clients use.
+func isLegacyMethod(method string) bool {
+	switch method {
+	case "completion/complete", "resources/templates/list":
+		return true
+	}
+	return isCacheable(method) || asksForInput(method)
+}
+
+// isHTTP400 reports whether an error is ours, for a server that answered a POST with
+// status 400. Servers of the Go SDK say so that they do not know a method.
+func (e wireError) isHTTP400() bool {
+	var at [2]jsonrpc.Span
+	err := jsonrpc.Find(e.data, jsonrpc.Span{}, at[:], "reason", "cause")
+	return err == nil && e.code == jsonrpc.CodeInternalError &&
+		string(at[0].Of(e.data)) == `"`+jsonrpc.ReasonClosed+`"` && string(at[1].Of(e.data)) == `"HTTP 400"`
 }
 
 // settleLocked answers the request of a call, unless nobody waits for that any more,

@@ -134,7 +134,7 @@ func (l *lane) whoseLocked(m *jsonrpc.Message) (*call, *jsonrpc.Error) {
 	default:
 		return nil, noMethod(m.Method)
 	}
-	if !m.Related.IsZero() && l.t.b.relates(l.t.id.upstream) {
+	if !m.Related.IsZero() && l.relates {
 		n, _ := m.Related.Answered()
 		if c := l.calls[n]; c != nil {
 			return c, nil

@@ -11,7 +11,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
 )
 
-// pool runs a test of pooled sessions in a bubble, with one client c.
+// inPool runs a test of pooled sessions in a bubble, with one client c.
 func inPool(t *testing.T, test func(k *pooled)) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newPooled(t)
