@@ -1,6 +1,7 @@
 package bridge
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -68,7 +69,7 @@ type welcome struct {
 }
 
 func newLane(g *group, number int, info json.RawMessage) *lane {
-	l := &lane{t: g.t, g: g, number: number, info: info, out: newSendQueue(nil), used: time.Now(),
+	l := &lane{t: g.t, g: g, number: number, info: bytes.Clone(info), out: newSendQueue(nil), used: time.Now(),
 		log:   g.t.b.logger().With("upstream", g.t.id.upstream, "lane", number),
 		calls: make(map[int64]*call), own: make(map[int64]func(*jsonrpc.Message)),
 		questions: make(map[jsonrpc.ID]*inquiry), subs: make(map[string]*subscription), listens: make(map[*modernListen]struct{})}
@@ -217,6 +218,10 @@ func (l *lane) forwardLocked(c *call) {
 	c.n, c.state, c.serverInfo = l.last, forwarded, l.welcome.info
 	l.calls[c.n] = c
 	l.out.put(jsonrpc.NewRequest(jsonrpc.IntID(c.n), c.method, c.legacyParams()))
+	if c.digest != nil {
+		c.params = nil
+		c.letGo()
+	}
 }
 
 // answered handles an answer of the server.
@@ -240,7 +245,7 @@ func (l *lane) answered(m *jsonrpc.Message) {
 	c.leaveLaneLocked()
 	was := c.state
 	if was == parked {
-		c.result = m
+		c.keepLocked(m)
 	}
 	l.t.mu.Unlock()
 	if was == forwarded {
@@ -337,7 +342,7 @@ func (l *lane) failLocked(end *jsonrpc.ClosedError, opening bool) {
 		c.lane, c.questions = nil, nil
 		switch c.state {
 		case parked:
-			c.result = closed(jsonrpc.InFlight)
+			c.keepLocked(closed(jsonrpc.InFlight))
 		case forwarded:
 			c.settleLocked(closed(phase))
 		}

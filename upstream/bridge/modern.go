@@ -164,32 +164,33 @@ func invalidParams(reason string) *jsonrpc.Error {
 
 // call begins a call.
 func (s *modernStream) call(m *jsonrpc.Message, r request) {
+	c := newCall(m)
 	s.t.mu.Lock()
 	defer s.t.mu.Unlock()
-	if c := s.enterLocked(&call{method: m.Method, params: m.Params}, m.ID, r); c != nil {
+	if s.enterLocked(c, m.ID, r) {
 		c.group.placeLocked(c)
 	}
 }
 
-// enterLocked makes c the call of a request of s; nil if that cannot be.
-func (s *modernStream) enterLocked(c *call, id jsonrpc.ID, r request) *call {
+// enterLocked makes c the call of a request of s. It reports false if that cannot be.
+func (s *modernStream) enterLocked(c *call, id jsonrpc.ID, r request) bool {
 	_, twice := s.calls[id]
 	switch {
 	case s.ended:
-		return nil
+		return false
 	case twice:
 		s.sendLocked(jsonrpc.NewError(id, &jsonrpc.Error{Code: jsonrpc.CodeInvalidRequest, Message: "Invalid request: the id is in use"}))
-		return nil
+		return false
 	case len(s.calls) >= maxStreamCalls:
 		s.sendLocked(jsonrpc.NewError(id, jsonrpc.Overloaded(s.t.id.upstream)))
-		return nil
+		return false
 	}
 	c.s, c.id, c.request = s, id, r
 	if c.group == nil { // a call that comes back stays in the lane that it has
 		c.group = s.t.groupLocked(r.capabilities)
 	}
 	s.calls[id] = c
-	return c
+	return true
 }
 
 // cancelled ends what the client has cancelled. It is not answered. What is parked

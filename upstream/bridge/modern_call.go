@@ -1,6 +1,7 @@
 package bridge
 
 import (
+	"bytes"
 	"encoding/json"
 	"strconv"
 	"strings"
@@ -25,7 +26,7 @@ const (
 type call struct {
 	// Static after construction.
 	method string
-	params json.RawMessage // as the client sent them first
+	params json.RawMessage // as the client sent them first; nil once they are sent, if they are large
 	group  *group
 
 	request               // the newest of the client's
@@ -44,6 +45,7 @@ type call struct {
 	park      *park            // nil if it never was
 	receipt   *receipt         // of the state that the newest request came with
 	result    *jsonrpc.Message // the answer, if it came while parked
+	digest    *[32]byte        // of the request: see digestOf; nil until it is needed
 
 	progress struct{ last, kept json.RawMessage } // params: sent last, and held back while parked
 }
@@ -52,6 +54,51 @@ type call struct {
 // to ask about.
 func works(method string) bool {
 	return method != "server/discover" && !strings.HasSuffix(method, "/list")
+}
+
+// newCall returns the call of a request. What is large is not kept until the server
+// answers; so its digest, which may be needed then, is taken now.
+func newCall(m *jsonrpc.Message) *call {
+	c := &call{method: m.Method, params: m.Params}
+	if len(m.Params) > maxCanonical {
+		digest := digestOf(c.method, c.params)
+		c.digest = &digest
+	}
+	return c
+}
+
+// letGo keeps nothing of a request's bytes but what is small and needed while the
+// server is at it.
+func (r *request) letGo() {
+	*r = request{capabilities: bytes.Clone(r.capabilities), token: bytes.Clone(r.token), level: r.level}
+}
+
+// digestNow returns the digest of the request. It needs no lock.
+func (c *call) digestNow() [32]byte {
+	if c.digest != nil {
+		return *c.digest
+	}
+	return digestOf(c.method, c.params)
+}
+
+// keepLocked keeps the answer to a call until its client comes back for it.
+func (c *call) keepLocked(m *jsonrpc.Message) {
+	t := c.group.t
+	if t.kept+m.Size() > maxKept {
+		m = jsonrpc.NewError(jsonrpc.ID{}, jsonrpc.InvalidResponse(t.id.upstream, "no room for the answer"))
+	}
+	c.result = m
+	t.kept += m.Size()
+}
+
+// keptLocked returns the answer that was kept, nil for none, and keeps it no longer.
+func (c *call) keptLocked() *jsonrpc.Message {
+	m := c.result
+	if m != nil {
+		c.group.t.kept -= m.Size()
+	}
+	c.result = nil
+	return m
 }
 
 // legacyParams returns the params for the server. Its token for progress is the
@@ -82,7 +129,7 @@ func (c *call) finish(m *jsonrpc.Message) {
 	answer, urls := c.modernAnswer(m)
 	var digest [32]byte
 	if urls != nil {
-		digest = digestOf(c.method, c.params)
+		digest = c.digestNow()
 	}
 	t := c.group.t
 	t.mu.Lock()
@@ -155,6 +202,7 @@ func (c *call) forgetLocked() {
 	if c.collect != nil {
 		c.collect.Stop()
 	}
+	c.keptLocked()
 	if c.park != nil {
 		c.park.forgetLocked()
 	}

@@ -196,7 +196,7 @@ func (c *call) collectLocked() {
 
 // parkNow answers the client with what the server has asked.
 func (c *call) parkNow() {
-	digest := digestOf(c.method, c.params)
+	digest := c.digestNow()
 	t := c.group.t
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -75,14 +75,13 @@ func (s *modernStream) comeBack(m *jsonrpc.Message, r request, v sealed, u use) 
 		s.restartLocked(m, r, p, u)
 		return nil, nil
 	}
-	c := s.enterLocked(p.call, m.ID, r)
-	if c == nil {
+	c := p.call
+	if !s.enterLocked(c, m.ID, r) {
 		return nil, nil
 	}
 	c.receipt = t.receipts.add(u)
 	c.state = forwarded
-	if result := c.result; result != nil {
-		c.result = nil
+	if result := c.keptLocked(); result != nil {
 		return c, result
 	}
 	c.goOnLocked()
@@ -92,6 +91,7 @@ func (s *modernStream) comeBack(m *jsonrpc.Message, r request, v sealed, u use) 
 // goOnLocked gives the server the input that it has asked for. What is missing is
 // asked again.
 func (c *call) goOnLocked() {
+	defer c.letGo()
 	l := c.lane
 	l.levelLocked(c)
 	for _, q := range append([]*inquiry(nil), c.questions...) {
@@ -147,8 +147,8 @@ func (c *call) restartLocked(requests json.RawMessage, digest [32]byte) *jsonrpc
 
 // restartLocked begins a call anew, once.
 func (s *modernStream) restartLocked(m *jsonrpc.Message, r request, p *park, u use) {
-	c := s.enterLocked(&call{method: m.Method, params: m.Params, restarts: p.round}, m.ID, r)
-	if c == nil {
+	c := newCall(m)
+	if c.restarts = p.round; !s.enterLocked(c, m.ID, r) {
 		return
 	}
 	c.receipt = s.t.receipts.add(u)

@@ -16,6 +16,7 @@ const (
 	maxWaiting    = 1024 // calls that wait for a lane in one group; beyond, they are refused
 	maxSpelled    = 64   // ways to write capabilities that are remembered
 
+	maxKept         = 64 << 20 // bytes of answers to parked calls of one key on one upstream; beyond, errors take their place
 	maxCapabilities = 16 << 10 // bytes of a client's; a request with more is refused
 )
 
@@ -58,6 +59,7 @@ type tenant struct {
 	lanes    [maxLanes]*lane   // by number
 	parks    map[parkID]*park
 	receipts receipts
+	kept     int // bytes of answers to parked calls
 }
 
 // A group is the lanes whose servers were told the same capabilities. Guarded by

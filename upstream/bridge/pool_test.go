@@ -201,6 +201,62 @@ func TestParksAreBounded(t *testing.T) {
 	})
 }
 
+// What is large is not kept, but known again.
+func TestLargeCallIsParked(t *testing.T) {
+	inPool(t, func(k *pooled) {
+		k.caps = `{"roots":{}}`
+		arguments := `{"b":[1, 2],"a":"` + strings.Repeat("x", 2*maxCanonical) + `"}`
+		k.say("c", `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a","arguments":`+arguments+`,"_meta":{STAMP,"progressToken":1}}}`)
+		k.hello("s0", "{}")
+		if m := k.recv("s0"); !strings.Contains(string(m.Params), arguments) {
+			t.Errorf("the server received %.80s", m.Params)
+		}
+		k.say("s0", `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":2,"progress":1}}`)
+		if m := k.recv("c"); string(m.Params) != `{"progressToken":1,"progress":1}` {
+			t.Errorf("the client received %s", m.Params)
+		}
+		k.say("s0", `{"jsonrpc":"2.0","id":1,"method":"roots/list"}`)
+		time.Sleep(collectFor)
+		k.text(k.recv("c"))
+		retry := `{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"arguments":` + arguments + `,"name":"a","_meta":{STAMP},"requestState":"$1","inputResponses":{"q1":{"roots":[]}}}}`
+		k.say("c", strings.Replace(retry, "xx", "xy", 1))
+		k.answered("c", 2, jsonrpc.CodeInvalidParams)
+		k.say("c", retry)
+		k.recv("s0")
+		k.say("s0", `{"jsonrpc":"2.0","id":2,"result":{}}`)
+		k.answered("c", 2, 0)
+	})
+}
+
+func TestKeptAnswersAreBounded(t *testing.T) {
+	inPool(t, func(k *pooled) {
+		k.relates, k.caps = true, `{"roots":{}}`
+		const calls = maxKept>>20 + 1 // the last is too many
+		answer := []byte(`{"a":"` + strings.Repeat("x", 1<<20) + `"}`)
+		for i := range calls {
+			k.call("c", i, "tools/call")
+			if i == 0 {
+				k.hello("s0", "{}")
+			}
+			call := k.recv("s0")
+			k.say("s0", fmt.Sprintf(`@%s {"jsonrpc":"2.0","id":%d,"method":"roots/list"}`, call.ID, i))
+			time.Sleep(collectFor)
+			k.text(k.recv("c"))
+			k.sides["s0"].c.Send(jsonrpc.NewResult(call.ID, answer))
+			k.recv("s0") // the question is not needed any more
+		}
+		for i := range calls {
+			k.say("c", fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"a","_meta":{STAMP},"requestState":"$%d","inputResponses":{}}}`, calls+i, i+1))
+			if m := k.recv("c"); (m.Result != nil) != (i < calls-2) {
+				t.Errorf("call %d received %.200s", i, k.text(m))
+			}
+		}
+		if n := k.b.pool.tenants[tenantID{"up", "key"}].kept; n != 0 {
+			t.Errorf("%d bytes are kept", n)
+		}
+	})
+}
+
 func TestRoundsAreBounded(t *testing.T) {
 	inPool(t, func(k *pooled) {
 		k.caps = `{"roots":{}}`

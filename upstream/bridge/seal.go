@@ -45,6 +45,10 @@ const (
 	sealSize    = clearSize + nonceSize + plainSize + 16
 )
 
+// maxCanonical bounds in bytes what is brought into canonical form, which takes much
+// longer than a hash.
+const maxCanonical = 64 << 10
+
 // Strict, since a text that differs must not mean the same.
 var sealText = base64.RawURLEncoding.Strict()
 
@@ -121,7 +125,7 @@ func (s *sealer) open(state string, bound [32]byte) (v sealed, refused string) {
 }
 
 // digestOf returns a hash of what a request asks for. It is the same if the client
-// has written the request anew.
+// has written the request anew, unless that is long: then every byte counts.
 func digestOf(method string, params json.RawMessage) [32]byte {
 	var at [3]jsonrpc.Span
 	if jsonrpc.Find(params, jsonrpc.Span{}, at[:], "name", "uri", "arguments") != nil {
@@ -129,7 +133,10 @@ func digestOf(method string, params json.RawMessage) [32]byte {
 	}
 	text := append(binary.AppendUvarint(nil, uint64(len(method))), method...)
 	for _, span := range at {
-		value := canonical(span.Of(params))
+		value := span.Of(params)
+		if len(value) <= maxCanonical {
+			value = canonical(value)
+		}
 		text = append(binary.AppendUvarint(text, uint64(len(value))), value...)
 	}
 	return sha256.Sum256(text)
