@@ -1,0 +1,88 @@
+//go:build unix
+
+package upstream
+
+import (
+	"testing"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/mcp"
+)
+
+// A server without streams ends after a while, and is started again at need.
+func TestModernIdleServerEnds(t *testing.T) {
+	inModernWorld(t, func(w *sharedWorld) {
+		a := w.attach("a")
+		s := w.server()
+		a.leave()
+		time.Sleep(modernIdle - time.Second)
+		w.attach("again").leave()
+		time.Sleep(modernIdle - time.Second) // since the last one
+		b := w.attach("b")
+		b.lives(s)
+		time.Sleep(2 * modernIdle)
+		b.lives(s)
+		b.leave()
+		time.Sleep(modernIdle)
+		w.server().hears()
+		if s.end == nil {
+			t.Fatal("the server was not ended")
+		}
+		w.attach("c").lives(w.server())
+		if len(w.servers) != 2 {
+			t.Errorf("%d sessions", len(w.servers))
+		}
+		if st := w.host.Status(); len(st) != 1 || st[0].Era != mcp.Modern || st[0].State != StateRunning || st[0].Key != sharedKey {
+			t.Errorf("status %+v", st)
+		}
+	})
+}
+
+// Who comes in the instant in which the server is given up has it, or the next one.
+func TestModernIdleServerEndsAsAStreamBegins(t *testing.T) {
+	for range 200 {
+		inModernWorld(t, func(w *sharedWorld) {
+			a := w.attach("a")
+			a.lives(w.server())
+			a.leave()
+			time.Sleep(modernIdle)
+			b := w.attach("b")
+			b.lives(w.server())
+		})
+	}
+}
+
+// A stream over HTTP has a Conn of its own, which knows what belongs to what. It is
+// told what is cancelled, and of no tasks, which outlive it.
+func TestModernStreamAlone(t *testing.T) {
+	w := &sharedWorld{era: mcp.Modern}
+	inWorld(t, w, Upstream{Era: mcp.Modern, Relates: true, Shared: true}, func(w *sharedWorld) {
+		a := w.attach("a")
+		sa := w.server()
+		b := w.attach("b")
+		sb := w.server()
+		a.say(`{"id":1,"method":"subscriptions/listen"}`, `{"id":2,"method":"tools/call","params":{"task":{}}}`, `{"id":3,"method":"tools/call"}`)
+		b.say(`{"id":2,"method":"ping"}`)
+		sa.hears(`{"id":1,"method":"subscriptions/listen"}`, `{"id":2,"method":"tools/call","params":{"task":{}}}`, `{"id":3,"method":"tools/call"}`)
+		sb.hears(`{"id":2,"method":"ping"}`)
+		sa.say("@1 "+frame("tools/list_changed", "1"), `{"id":4,"method":"roots/list"}`, `{"id":2,"result":{"task":{"taskId":"t"}}}`)
+		a.hears("@1 "+frame("tools/list_changed", "1"), `{"id":2,"result":{"task":{"taskId":"t"}}}`)
+		if st := w.host.Status(); len(st) != 2 || st[0].InFlight != 1 || st[0].State != StateRunning {
+			t.Errorf("status %+v", st)
+		}
+		a.leave()
+		sa.hears(`{"method":"notifications/cancelled","params":{"requestId":1,`+goneReason+`}}`,
+			`{"method":"notifications/cancelled","params":{"requestId":3,`+goneReason+`}}`)
+		time.Sleep(time.Hour) // a first answer may take its time
+		sb.say(`{"id":2,"error":{"code":-32601,"message":"no"}}`)
+		b.hears(`{"id":2,"error":{"code":-32601,"message":"no"}}`)
+		sb.die("connection lost")
+		b.ends("connection lost", true)
+
+		w.dialErr = &jsonrpc.ClosedError{Cause: "connection refused"}
+		c := w.attach("c")
+		c.say(`{"id":1,"method":"tools/call"}`)
+		c.ends("connection refused", false)
+	})
+}
