@@ -1,0 +1,172 @@
+package frontend
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/jsonrpc/conntest"
+)
+
+const modernClosed = `{"code":-32603,"message":"Connection closed","data":{"reason":"connection_closed","phase":%q,"retryable":%v}}`
+
+type trunkHolds struct{ queue, waiting, open int }
+
+func (t *trunk) holds() trunkHolds {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return trunkHolds{len(t.queue), len(t.waiting), t.open}
+}
+
+// onlyTrunk returns the one trunk of ts, to look at what no client can see.
+func (ts *testServer) onlyTrunk() *trunk {
+	ts.t.Helper()
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	if len(ts.trunks) != 1 || ts.open != 1 {
+		ts.t.Fatalf("%d trunks and %d open, want 1", len(ts.trunks), ts.open)
+	}
+	for _, t := range ts.trunks {
+		return t
+	}
+	return nil
+}
+
+// TestModernEnd: when Serve closes, what it received was in flight, the rest not
+// sent; the next POST finds a new trunk, once the old one is gone.
+func TestModernEnd(t *testing.T) {
+	ts := newTrunkServer(t, nil)
+	c := ts.at("/mcp")
+	first := c.send(c.modern("1", "x", ""))
+	trunk := conntest.Await(t, "trunk", ts.conns)
+	conntest.Recv(t, trunk)
+	second := c.send(c.modern("2", "x", ""))
+	tr := ts.onlyTrunk()
+	conntest.Eventually(t, "the request waits", func() bool { return tr.holds().queue == 1 })
+	trunk.Close()
+	wantText(t, onlyMessage(t, conntest.Await(t, "response", first)), `{"jsonrpc":"2.0","id":1,"error":`+fmt.Sprintf(modernClosed, "in_flight", false)+`}`)
+	wantText(t, onlyMessage(t, conntest.Await(t, "response", second)), `{"jsonrpc":"2.0","id":2,"error":`+fmt.Sprintf(modernClosed, "not_sent", true)+`}`)
+	if err := trunk.Send(note("x")); !errors.Is(err, jsonrpc.ErrClosed) {
+		t.Errorf("Send after the end: %v", err)
+	}
+	third := c.send(c.modern("3", "x", ""))
+	conntest.Eventually(t, "it waits for the end", func() bool { return len(third) == 0 && tr.holds().open == 0 })
+	if len(ts.conns) > 0 {
+		t.Fatal("there are two trunks")
+	}
+	wantRecvEnds(t, trunk, errServed) // and with it, ServePrincipal
+	next := conntest.Await(t, "another trunk", ts.conns)
+	m := conntest.Recv(t, next)
+	next.Send(jsonrpc.NewResult(m.ID, json.RawMessage(`{}`)))
+	wantText(t, onlyMessage(t, conntest.Await(t, "response", third)), `{"jsonrpc":"2.0","id":3,"result":{}}`)
+}
+
+// TestModernEndsAtOnce: a Serve that refuses costs each POST one error, and nobody
+// tries again for ever.
+func TestModernEndsAtOnce(t *testing.T) {
+	served := make(chan struct{}, 16)
+	ts := newTestServer(t, func(h *HTTP) {
+		h.Sessions = 1
+		h.ServePrincipal = func(_ context.Context, _, _ string, c jsonrpc.Conn) error {
+			served <- struct{}{}
+			c.Close()
+			return jsonrpc.ErrClosed
+		}
+	})
+	c := ts.at("/mcp")
+	for range 5 {
+		wantBody(t, c.do(c.modern("1", "x", "")), 200, `{"jsonrpc":"2.0","id":1,"error":`+fmt.Sprintf(modernClosed, "not_sent", true)+`}`)
+	}
+	if n := len(served); n != 5 {
+		t.Errorf("served %d times, want 5", n)
+	}
+}
+
+// TestModernPaths: each path has its trunk, and each principal.
+func TestModernPaths(t *testing.T) {
+	ts := newTrunkServer(t, func(h *HTTP) { h.Sessions = 2 })
+	all, files := ts.at("/mcp"), ts.at("/mcp/files")
+	all.send(all.modern("1", "x", ""))
+	trunk := conntest.Await(t, "trunk", ts.conns)
+	conntest.Recv(t, trunk)
+	files.send(files.modern("1", "x", ""))
+	conntest.Recv(t, conntest.Await(t, "another trunk", ts.conns))
+	all.send(all.modern("1", "x", ""))
+	conntest.Recv(t, trunk)
+	wantRefusal(t, all.post(strings.Replace(initializeText, "%", "2025-11-25", 1)), 503, -32603)
+}
+
+// TestModernIdle: a trunk ends when no POST was open for a while, not before.
+func TestModernIdle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var trunks <-chan jsonrpc.Conn
+		ts := newBubbleServer(t, func(h *HTTP) {
+			trunks = manualPrincipal(h)
+			h.SessionIdle = time.Minute
+		})
+		c := ts.at("/mcp")
+		got, ended := c.send(c.modern("1", methodListen, "")), make(chan *jsonrpc.Message)
+		trunk := <-trunks
+		m := conntest.Recv(t, trunk)
+		go func() { ended <- onlyMessage(t, <-got) }()
+		time.Sleep(time.Hour)
+		trunk.Send(jsonrpc.NewResult(m.ID, json.RawMessage(`{}`)))
+		<-ended
+		start := time.Now()
+		if _, err := trunk.Recv(); !errors.Is(err, errIdle) {
+			t.Errorf("Recv returned %v", err)
+		}
+		if took := time.Since(start); took < time.Minute || took > time.Minute+keepAlive {
+			t.Errorf("expired after %v", took)
+		}
+		c.send(c.modern("2", "x", ""))
+		conntest.Recv(t, <-trunks)
+	})
+}
+
+// TestModernDrain: what is in flight goes on, nothing new comes, and Close answers
+// what is left.
+func TestModernDrain(t *testing.T) {
+	ts := newTrunkServer(t, nil)
+	c := ts.at("/mcp")
+	first := c.send(c.modern("1", "x", ""))
+	trunk := conntest.Await(t, "trunk", ts.conns)
+	m := conntest.Recv(t, trunk)
+	second := c.send(c.modern("2", "x", ""))
+	conntest.Recv(t, trunk)
+	ts.Drain()
+	wantRefusal(t, c.do(c.modern("3", "x", "")), 503, -32603)
+	trunk.Send(jsonrpc.NewResult(m.ID, json.RawMessage(`{}`)))
+	wantText(t, onlyMessage(t, conntest.Await(t, "response", first)), `{"jsonrpc":"2.0","id":1,"result":{}}`)
+	ts.HTTP.Close()
+	wantText(t, onlyMessage(t, conntest.Await(t, "response", second)), `{"jsonrpc":"2.0","id":2,"error":`+fmt.Sprintf(modernClosed, "in_flight", false)+`}`)
+	wantRefusal(t, c.do(c.modern("4", "x", "")), 503, -32603)
+}
+
+// TestModernPrincipal: all who have the token are one principal, and another than
+// those who need none.
+func TestModernPrincipal(t *testing.T) {
+	for token, want := range map[string]string{"": "anonymous", "secret": "token"} {
+		principals := make(chan string, 4)
+		ts := newTestServer(t, func(h *HTTP) {
+			h.Guard.Token = token
+			h.ServePrincipal = func(ctx context.Context, _, principal string, c jsonrpc.Conn) error {
+				principals <- principal
+				return untilDone(unknown)(ctx, "", c)
+			}
+		})
+		c := ts.at("/mcp")
+		for range 2 {
+			wantStatus(t, c.do(c.modern("1", "x", "", "Authorization", "Bearer secret")), 404)
+		}
+		if got := <-principals; got != want || len(principals) > 0 {
+			t.Errorf("with token %q: %q, want %q once", token, got, want)
+		}
+	}
+}
