@@ -311,13 +311,9 @@ func (f *flight) begun() {
 func (f *flight) snubbed() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return !f.answered && f.waitsLocked()
-}
-
-func (f *flight) waitsLocked() bool {
 	for _, c := range f.calls {
 		if c.kind == initialize {
-			return true
+			return !f.answered
 		}
 	}
 	return false

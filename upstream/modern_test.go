@@ -9,6 +9,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
 )
 
 const (
@@ -156,6 +158,7 @@ func TestModernNobodysFrames(t *testing.T) {
 			`{"method":"notifications/progress","params":{"progressToken":9}}`,
 			`{"method":"notifications/resources/updated","params":{"uri":"file:///x"}}`, logMessage,
 			`{"id":1,"method":"elicitation/create"}`, `{"id":"p","method":"ping"}`, `{"id":9,"result":{}}`, `{"id":"x","result":{}}`)
+		s.conn.Send(&jsonrpc.Message{Batch: []*jsonrpc.Message{parse(t, `{"id":7,"method":"roots/list"}`)}})
 		a.hears()
 		s.hears()
 		a.lives(s)

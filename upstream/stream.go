@@ -198,11 +198,14 @@ func (s *stream) snubbed() bool {
 // basic/transports). It is not answered: a client may not do that either.
 func (s *stream) withoutRequests(batch []*jsonrpc.Message) []*jsonrpc.Message {
 	return slices.DeleteFunc(batch, func(m *jsonrpc.Message) bool {
-		m.Batch = s.withoutRequests(m.Batch)
+		if m.Batch != nil {
+			m.Batch = s.withoutRequests(m.Batch)
+			return len(m.Batch) == 0
+		}
 		if m.IsRequest() {
 			s.log.Debug("modern upstream sent a request", "method", m.Method)
 		}
-		return m.IsRequest() || m.Batch != nil && len(m.Batch) == 0
+		return m.IsRequest()
 	})
 }
 
