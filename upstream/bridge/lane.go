@@ -272,7 +272,7 @@ func (c *call) leaveLaneLocked() {
 
 // busyLocked reports whether the lane is of use to anybody.
 func (l *lane) busyLocked() bool {
-	return len(l.calls)+len(l.waiting)+len(l.listens)+len(l.own) > 0
+	return l.state == laneOpening || len(l.calls)+len(l.waiting)+len(l.listens) > 0
 }
 
 // end ends the lane because its stream has.

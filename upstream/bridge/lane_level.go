@@ -3,10 +3,14 @@ package bridge
 import (
 	"encoding/json"
 	"slices"
+	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/mcp"
 )
+
+// levelWithin is how long calls wait for the answer to setLevel.
+const levelWithin = time.Second
 
 // readSeverity returns a log level as its place in [mcp.LogLevels], from 1 for the
 // most verbose; zero if text is none.
@@ -32,6 +36,7 @@ func (l *lane) levelLocked(c *call) (wait bool) {
 		l.level, l.leveling = most, true
 		params := jsonrpc.Set(nil, jsonrpc.Value{Key: "level", Text: jsonrpc.Quote(mcp.LogLevels[most-1])})
 		l.askLocked("logging/setLevel", params, l.leveledLocked)
+		time.AfterFunc(levelWithin, l.leveledLate)
 	}
 	return l.leveling
 }
@@ -42,4 +47,14 @@ func (l *lane) leveledLocked(m *jsonrpc.Message) {
 	l.leveling = false
 	l.noLevels = m.Error != nil
 	l.forwardAllLocked()
+}
+
+// leveledLate ends the wait for a server that says nothing.
+func (l *lane) leveledLate() {
+	l.t.mu.Lock()
+	defer l.t.mu.Unlock()
+	if l.leveling && l.state == laneReady {
+		l.leveling = false
+		l.forwardAllLocked()
+	}
 }

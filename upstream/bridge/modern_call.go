@@ -145,16 +145,23 @@ func (c *call) finish(m *jsonrpc.Message) {
 func (c *call) modernAnswer(m *jsonrpc.Message) (answer *jsonrpc.Message, urls []byte) {
 	switch {
 	case m.Error != nil:
-		if e, ok := readError(m.Error); ok && e.code == mcp.CodeURLElicitation && asksForInput(c.method) {
-			return c.urlsOf(e)
-		} else if ok && !isLegacyMethod(c.method) && e.isHTTP400() {
-			return jsonrpc.NewError(jsonrpc.ID{}, noMethod(c.method)), nil
-		}
-		return &jsonrpc.Message{Error: toModernError(m.Error)}, nil
+		return c.modernError(m.Error)
 	case len(m.Result) == 0 || m.Result[0] != '{':
 		return jsonrpc.NewError(jsonrpc.ID{}, jsonrpc.InvalidResponse(c.group.t.id.upstream, "result is not an object")), nil
 	}
 	return &jsonrpc.Message{Result: completed(c.method, m.Result, c.serverInfo)}, nil
+}
+
+// modernError is modernAnswer for an error.
+func (c *call) modernError(text json.RawMessage) (answer *jsonrpc.Message, urls []byte) {
+	e, ok := readError(text)
+	switch {
+	case ok && e.code == mcp.CodeURLElicitation && asksForInput(c.method):
+		return c.urlsOf(e)
+	case ok && !isLegacyMethod(c.method) && e.isHTTP400():
+		return jsonrpc.NewError(jsonrpc.ID{}, noMethod(c.method)), nil
+	}
+	return &jsonrpc.Message{Error: toModernError(text)}, nil
 }
 
 // isLegacyMethod reports whether the legacy versions define a method that modern
