@@ -8,22 +8,37 @@
 //	          writeLoop  └─────────────────────────────────┘  leg.run             upstream
 //
 // A [Proxy] is a value: give it Upstreams and a Dialer and call Serve with each
-// client's Conn. A session has one leg for each upstream; a leg owns one stream,
-// opened when first needed and again after it ended. Names and URIs resolve by
-// the tables in catalog.go; the method table is in route.go.
+// client's Conn. A session has one leg for each upstream and era; a leg owns one
+// stream, opened when first needed and again after it ended. Names and URIs
+// resolve by the tables in catalog.go; the method tables are in route.go and, for
+// the modern era, in era.go.
+//
+// Each message of a client is of an era, whatever others on its Conn are. What is
+// of the legacy era needs an initialize, and travels on legs of that era; what is
+// of the modern era needs none, and travels on legs of its own, which are ready
+// when their stream is open. Whether the upstream speaks that era is the host's
+// business. Ids of the client are one table for both.
 //
 // Upstreams come and go while clients are served: Update replaces the set, and
 // Returned says that a link is back. The legs of a session at one time are its
-// lineup, in lineup.go. Only an upstream that is surely the only one is special,
-// and that is decided for each request; what initialize said of it stands.
+// lineup of an era, in lineup.go. Only an upstream that is surely the only one is
+// special, and that is decided for each request; what initialize said of it stands.
+//
+// A subscriptions/listen, in listen.go, is a call that stays. Each upstream has a
+// share of it, in share.go, which is a listen of our own:
+//
+//	           ┌─ listen ─┐     ┌─ share ─► leg    made again after it ended,
+//	client ────┤ run      ├─────┼─ share ─► leg    not too eagerly; then the client
+//	           └──────────┘     └─ share ─► leg    hears of all it may have missed
 //
 // Goroutines of a session, all waited for by Serve: readLoop, which is the
 // caller's, and writeLoop; for each open leg run and writeLoop; one for each
-// request that needs more than one message to answer (initialize, lists, a name
-// not yet known); one while a list_changed is held back; one for each leg that is
-// to be opened again since its link is back. readLoop never waits for
-// an upstream, so that a cancellation always passes; it waits for the client to
-// read only when that has left thousands of answers unread, and then not for long.
+// request that needs more than one message to answer (initialize, discovery, lists,
+// a name not yet known, a listen); one for each share of a listen; one while a
+// list_changed is held back; one for each leg that is to be opened again since its
+// link is back. readLoop never waits for an upstream, so that a cancellation always
+// passes; it waits for the client to read only when that has left thousands of
+// answers unread, and then not for long.
 //
 // Invariants:
 //   - Settle once: whoever takes a call out of session.calls answers it. Nobody
@@ -35,7 +50,10 @@
 //   - A stream is closed behind what its queue still holds, within lastWords: what
 //     a client says last arrives, requests that were settled meanwhile do not.
 //   - A lineup never changes. A call is routed by the one that it began with; an
-//     upstream that has gone meanwhile refuses it.
+//     upstream that has gone meanwhile refuses it. A listen follows.
+//   - Nothing of a leg of the modern era reaches the client but with a request of
+//     the client that it belongs to, and the acknowledgment is first of a listen.
+//   - A listen holds up no drain: it ends with its result when the session is to.
 //   - session.mu guards all tables of a session and is never held across I/O.
 //     Proxy.mu may be taken under it, never the other way.
 //

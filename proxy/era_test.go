@@ -16,8 +16,8 @@ import (
 // What the eras have in common is tested for both, with inEras.
 
 // otherEra is the world's dialer, whose first n streams to each upstream end since
-// it speaks the other era.
-func otherEra(w *world, n int) Dialer {
+// it speaks the other era, after it has said something first.
+func otherEra(w *world, n int, first string) Dialer {
 	seen := map[string]int{}
 	return DialFunc(func(ctx context.Context, upstream, key string, era mcp.Era) (jsonrpc.Conn, error) {
 		c, err := w.open(ctx, upstream, key, era)
@@ -25,6 +25,7 @@ func otherEra(w *world, n int) Dialer {
 		defer w.mu.Unlock()
 		if seen[upstream]++; seen[upstream] <= n {
 			w.conns[upstream][len(w.conns[upstream])-1].handle(func(p *peer, _ *jsonrpc.Message) {
+				p.say(first)
 				p.conn.CloseCause(&jsonrpc.ClosedError{Cause: jsonrpc.CauseOtherEra})
 			})
 		}
@@ -36,7 +37,7 @@ func otherEra(w *world, n int) Dialer {
 // client notices nothing.
 func TestOtherEra(t *testing.T) {
 	inWorld(t, &Proxy{}, []string{"files"}, func(w *world) {
-		w.proxy.Dialer = otherEra(w, 1)
+		w.proxy.Dialer = otherEra(w, 1, noise)
 		w.client.say(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25"}}`)
 		w.client.say(call1)
 		got := w.client.take()
@@ -51,9 +52,22 @@ func TestOtherEra(t *testing.T) {
 	})
 }
 
+// What an upstream asked before it turned out so is forgotten.
+func TestOtherEraAndQuestion(t *testing.T) {
+	inWorld(t, &Proxy{}, []string{"files"}, func(w *world) {
+		w.proxy.Dialer = otherEra(w, 1, `{"jsonrpc":"2.0","id":"q","method":"roots/list"}`)
+		w.initialize()
+		w.client.want()
+		w.upstream("files").say(`{"jsonrpc":"2.0","id":"q","method":"roots/list"}`)
+		w.client.want(`{"jsonrpc":"2.0","id":1,"method":"roots/list"}`)
+	})
+}
+
+const noise = `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":99,"progress":1}}`
+
 func TestOtherEraTwice(t *testing.T) {
 	inWorld(t, &Proxy{}, []string{"files"}, func(w *world) {
-		w.proxy.Dialer = otherEra(w, 100)
+		w.proxy.Dialer = otherEra(w, 100, noise)
 		w.client.say(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25"}}`)
 		w.client.say(call1)
 		got := w.client.take()
@@ -68,7 +82,7 @@ func TestOtherEraTwice(t *testing.T) {
 func TestOtherEraAndTheEnd(t *testing.T) {
 	for range 100 {
 		inWorld(t, &Proxy{}, []string{"a", "b", "c"}, func(w *world) {
-			w.proxy.Dialer = otherEra(w, 1)
+			w.proxy.Dialer = otherEra(w, 1, noise)
 			w.client.say(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25"}}`)
 			w.client.conn.Close()
 			<-w.ended

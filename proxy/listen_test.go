@@ -251,6 +251,24 @@ func TestListensAreBounded(t *testing.T) {
 	})
 }
 
+// A listen that comes as the drain begins holds it up no more than another.
+func TestD42_RaceListenAndDrain(t *testing.T) {
+	for range 200 {
+		inModernWorld(t, &Proxy{}, []string{"a"}, func(w *world) {
+			w.initialize()
+			m := decode(t, listenTools)
+			m.Params = mcp.SetMeta(m.Params, claim...)
+			go w.client.conn.Send(m)
+			go w.proxy.Shutdown(w.t.Context())
+			<-w.ended
+			got := w.client.take()
+			if n := len(got); n > 0 && got[n-1] != endOfListen && got[n-1] != w.closing(`"l"`, "not_sent") {
+				t.Errorf("got %q", got)
+			}
+		})
+	}
+}
+
 // A listen ends in exactly one way, whatever happens at once.
 func TestD42_RaceCancelAndDrain(t *testing.T) {
 	for range 200 {

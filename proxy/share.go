@@ -24,7 +24,6 @@ type share struct {
 	answered bool   // the upstream has acknowledged it, or has refused
 	honoured filter // what it acknowledged last
 	missed   bool   // what it would have heard was lost, until it is answered again
-	paused   bool
 }
 
 // A share that ended is made again after about relistenFirst, then after twice
@@ -82,19 +81,10 @@ func (sh *share) ended(answer *jsonrpc.Message) (refused bool) {
 // pause waits until it is time to listen again, and reports false if it never is.
 // It may be woken before.
 func (sh *share) pause(ctx context.Context, delay time.Duration, refused bool) bool {
-	s := sh.ln.s
-	s.mu.Lock()
 	select {
-	case <-sh.wake: // it was for the pause before
+	case <-sh.wake: // it came while the upstream listened
 	default:
 	}
-	sh.paused = true
-	s.mu.Unlock()
-	defer func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		sh.paused = false
-	}()
 	var timer <-chan time.Time // nil: a refusal stands until the upstream changes
 	if !refused {
 		timer = time.After(delay/2 + rand.N(delay))
@@ -113,22 +103,17 @@ func (sh *share) pause(ctx context.Context, delay time.Duration, refused bool) b
 	}
 }
 
-// wakeLocked ends a pause after a time: the upstream is back.
-func (sh *share) wakeLocked(after time.Duration) {
-	if !sh.paused {
-		return
-	}
-	select {
-	case sh.wake <- after:
-	default:
-	}
-}
-
-// wakeSharesLocked ends the pauses of all shares of an upstream.
+// wakeSharesLocked ends the pauses of all shares of an upstream after a time: it is
+// back.
 func (l *leg) wakeSharesLocked(after time.Duration) {
 	for ln := range l.s.listens {
-		if sh := ln.shares[l]; sh != nil {
-			sh.wakeLocked(after)
+		sh := ln.shares[l]
+		if sh == nil {
+			continue
+		}
+		select {
+		case sh.wake <- after:
+		default:
 		}
 	}
 }
