@@ -89,7 +89,7 @@ func TestModernLadder(t *testing.T) {
 		{"escaped letters", ask("x", strings.ReplaceAll(good, "protocolV", `protocol\u0056`)), head("x"), 404, -32601, id},
 		{"a session is ignored", ask("x", good), head("x", "Mcp-Session-Id", "nobody"), 404, -32601, id},
 		{"name in base64", ask("resources/read", `"uri":"é",`+good), head("resources/read", "Mcp-Name", "=?base64?w6k=?="), 404, -32601, id},
-		{"no task id", ask("tasks/list", good), head("tasks/list"), 404, -32601, id},
+		{"removed method of the extension", ask("tasks/list", good), head("tasks/list"), 404, -32601, id},
 		{"white space", ask("prompts/get", `"name":"a b",`+good), []string{"MCP-Protocol-Version", " 2026-07-28\t", "Mcp-Method", " prompts/get", "Mcp-Name", "\ta b "}, 404, -32601, id},
 		{"legacy without session", ask("x", ""), nil, 400, -32600, ""},
 		{"legacy unknown version", ask("x", ""), []string{"MCP-Protocol-Version", "bogus"}, 400, -32600, ""},
