@@ -64,6 +64,9 @@ func killUpstream(s *site, wire string) {
 	asks := 50
 	if s.layout.lanes() { // the first makes it known that calls need their own
 		asks = 3
+		if s.layout.place == "shared" {
+			asks = 1
+		}
 		c.call(3002, "b__ask")
 		eventually(t, "a question", func() bool { return c.questions() == 1 })
 		c.accept()
@@ -152,7 +155,7 @@ func TestD29_ExpiredClient(t *testing.T) {
 		c, left := vanishing(s, "HTTP")
 		c.wire.(*httpWire).abandon()
 		left()
-	}, append(noModern, "TCP link: as behind a unix link", "WebSocket link: as behind a unix link")...)
+	}, append(noModern, "legacy to modern: is below", "TCP link: as behind a unix link", "WebSocket link: as behind a unix link")...)
 }
 
 // vanishing returns a client with 99 calls, one that asks, and 100 calls on
@@ -275,13 +278,17 @@ func dropPOST(s *site) {
 
 // Nothing is left of clients that come, call and vanish.
 func TestManyVanishingClients(t *testing.T) {
-	everywhere(t, layout{core: true, idle: 100 * time.Millisecond}, func(s *site) {
+	l := layout{idle: 100 * time.Millisecond}
+	everyPlace(t, l, func(s *site) {
 		total := 50
-		if s.layout.place == "local" && s.layout.pair() == "legacy to legacy" && !testing.Short() {
+		if s.layout.place == "local" && !testing.Short() {
 			total = 150
 		}
 		vanishMany(s, total)
 	})
+	for _, l.place = range []string{"local", "WebSocket link"} {
+		acrossEras(t, l, func(s *site) { vanishMany(s, 50) })
+	}
 }
 
 func vanishMany(s *site, total int) {
@@ -290,7 +297,7 @@ func vanishMany(s *site, total int) {
 		c := s.connectOver(wire)
 		c.call(1, "a__echo")
 		c.await("1")
-		c.call(2, "b__hang")
+		c.call(2, "b__late")
 		c.vanish()
 	}
 	for _, name := range names { // what is made once is made

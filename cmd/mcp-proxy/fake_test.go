@@ -22,7 +22,7 @@ import (
 // fakeServer is an MCP server whose tools do what tests need:
 //
 //	echo       answers with its arguments
-//	hang       never answers
+//	hang       tells of progress, and never answers
 //	late       answers when it is cancelled
 //	slow       answers when release is called
 //	twice      answers twice
@@ -230,6 +230,7 @@ func (f *fake) call(m *jsonrpc.Message) {
 	text, _ := jsonrpc.Member(m.Params, "name")
 	switch name, _ := jsonrpc.Unquote(text); name {
 	case "hang":
+		f.progress(m)
 	case "late":
 		f.late[m.ID] = m
 	case "slow":

@@ -49,8 +49,6 @@ func useModern(c *client, prefix string) {
 		return c.heardOn(4, "tools/list_changed") == 1 && c.heardOn(4, `"fake://thing"`) >= 1
 	})
 	c.cancel("4")
-	c.call(7, prefix+"hang")
-	c.cancel("7")
 	if got := c.get(8, prefix+"grown1"); strings.HasPrefix(got, "!") {
 		t.Error("grown1 got", got)
 	}

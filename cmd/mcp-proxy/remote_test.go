@@ -18,8 +18,10 @@ import (
 
 // A scripted is a server on HTTP whose answers to calls a test writes.
 type scripted struct {
-	call func(w http.ResponseWriter, r *http.Request, m *jsonrpc.Message)
-	get  http.HandlerFunc
+	modern bool // of the modern era alone
+	call   func(w http.ResponseWriter, r *http.Request, m *jsonrpc.Message)
+	get    http.HandlerFunc
+	list   func(w http.ResponseWriter) bool // whether a list is answered; nil if it always is
 
 	mu   sync.Mutex
 	seen []string // methods; GET with the id of the last event
@@ -56,6 +58,10 @@ func (f *scripted) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	f.note(m.Method)
+	if f.modern {
+		f.serveModern(w, r, m)
+		return
+	}
 	switch m.Method {
 	case "initialize":
 		w.Header().Set("Mcp-Session-Id", fmt.Sprint("s", f.count("initialize")))
@@ -66,6 +72,21 @@ func (f *scripted) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		f.call(w, r, m)
 	default:
 		w.WriteHeader(http.StatusAccepted)
+	}
+}
+
+func (f *scripted) serveModern(w http.ResponseWriter, r *http.Request, m *jsonrpc.Message) {
+	switch {
+	case !isModern(m):
+		w.WriteHeader(http.StatusBadRequest)
+	case m.Method == "server/discover":
+		result(w, m, modernResult(m.Method, `{"supportedVersions":["2026-07-28"],"capabilities":{"tools":{}}}`))
+	case m.Method == "tools/call":
+		f.call(w, r, m)
+	case m.Method != "tools/list":
+		w.WriteHeader(http.StatusNotFound)
+	case f.list == nil || f.list(w):
+		result(w, m, modernResult(m.Method, `{"tools":[{"name":"x","inputSchema":{"type":"object"}}]}`))
 	}
 }
 

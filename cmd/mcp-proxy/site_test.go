@@ -158,7 +158,11 @@ func shortDir(t *testing.T) string {
 func (s *site) config() string {
 	a, b := s.upstream("a", s.layout.env), s.upstream("b", "")
 	upstreams := fmt.Sprintf("upstreams:\n  a: {%s%s}\n  b: {%s}\n", a, s.layout.a, b)
-	top := "limits: {sessions: 400}\n" + s.layout.top
+	top := "limits: {sessions: 400}\n"
+	if strings.HasPrefix(s.layout.top, "limits:") {
+		top = ""
+	}
+	top += s.layout.top
 	if !s.layout.linked() {
 		return top + upstreams
 	}
@@ -261,11 +265,10 @@ func (s *site) noted() []string { return s.notedBy("a") }
 
 func (s *site) notedBy(upstream string) []string { return notedIn(s.record(upstream)) }
 
-// notedIn returns what servers noted, but for what is not about calls: that it was
-// asked which era it speaks, and that a listen was cancelled.
+// notedIn returns what servers noted, but for the ends of listens: cancellations are
+// those of calls.
 func notedIn(record string) []string {
-	text, _ := os.ReadFile(record)
-	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+	lines := allNotedIn(record)
 	listens := map[string]bool{}
 	return slices.DeleteFunc(lines, func(line string) bool {
 		pid, message, _ := strings.Cut(line, " ")
@@ -280,6 +283,11 @@ func notedIn(record string) []string {
 		}
 		return false
 	})
+}
+
+func allNotedIn(record string) []string {
+	text, _ := os.ReadFile(record)
+	return strings.Split(strings.TrimSpace(string(text)), "\n")
 }
 
 // server returns the process that has noted a part last.
