@@ -2,9 +2,7 @@ package upstream
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"slices"
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
@@ -14,10 +12,6 @@ import (
 // probeTime is how long a process may be silent when it is asked whether it speaks
 // modern. Then it does not.
 const probeTime = 5 * time.Second
-
-// discoverParams is what server/discover is asked with.
-const discoverParams = `{"_meta":{"` + mcp.KeyVersion + `":"2026-07-28","` +
-	mcp.KeyClientInfo + `":{"name":"mcp-proxy","version":"1"},"` + mcp.KeyCapabilities + `":{}}}`
 
 // probe asks an upstream whether it speaks modern. A process that does is kept: it
 // is the modern server from then on. One that does not is thrown away, since some
@@ -55,9 +49,8 @@ func (h *Host) beginProbe(t target) (sh *shared, ctx context.Context, err error)
 
 // discover makes the first call of the modern era.
 func (sh *shared) discover() {
-	n := sh.mintLocked(&sharedCall{method: "server/discover", then: sh.discovered})
-	sh.queue = append(sh.queue, outgoing{
-		m: jsonrpc.NewRequest(jsonrpc.IntID(n), "server/discover", []byte(discoverParams)), call: sh.calls[n]})
+	n := sh.mintLocked(&sharedCall{method: mcp.DiscoverMethod, then: sh.discovered})
+	sh.queue = append(sh.queue, outgoing{m: mcp.Discover(jsonrpc.IntID(n)), call: sh.calls[n]})
 	if sh.modern.trial.Load() {
 		sh.modern.silence = time.AfterFunc(probeTime, func() { sh.decide(false, nil) })
 	}
@@ -67,9 +60,9 @@ func (sh *shared) discover() {
 func (sh *shared) discovered(answer *jsonrpc.Message) {
 	m := sh.modern
 	switch {
-	case !m.pinned && !discoversModern(answer) && m.trial.Load():
+	case !m.pinned && !mcp.DiscoversModern(answer) && m.trial.Load():
 		sh.decide(false, nil)
-	case !m.pinned && !discoversModern(answer): // it was another when this was learned
+	case !m.pinned && !mcp.DiscoversModern(answer): // it was another when this was learned
 		m.eras.forget()
 		sh.mu.Lock()
 		defer sh.mu.Unlock()
@@ -84,26 +77,6 @@ func (sh *shared) discovered(answer *jsonrpc.Message) {
 		sh.idleLocked()
 		sh.wake.Broadcast()
 	}
-}
-
-// discoversModern reports whether an answer to server/discover names a modern
-// version that we speak, as a result or as what is supported instead. All else is
-// no sign of the era (2026-07-28 basic/transports/stdio).
-func discoversModern(answer *jsonrpc.Message) bool {
-	versions := member(answer.Result, "supportedVersions")
-	if answer.Error != nil {
-		var e struct {
-			Code int             `json:"code"`
-			Data json.RawMessage `json:"data"`
-		}
-		if json.Unmarshal(answer.Error, &e) != nil || e.Code != mcp.CodeUnsupportedVersion {
-			return false
-		}
-		versions = member(e.Data, "supported")
-	}
-	var offered []string
-	return json.Unmarshal([]byte(versions), &offered) == nil &&
-		slices.ContainsFunc(offered, func(v string) bool { return slices.Contains(mcp.ModernVersions, v) })
 }
 
 // decide ends a trial; the first decision counts. A server that is not modern, or

@@ -112,14 +112,16 @@ func (h *hosting) stop(ctx context.Context) {
 // that its upstream ends as it wishes; force is another matter.
 func (h *hosting) attach(ctx context.Context, hello link.Hello, c jsonrpc.Conn) error {
 	defer context.AfterFunc(ctx, func() { jsonrpc.CloseWith(c, errHostStops) })()
-	return h.host.Attach(h.forced, hello.Upstream, hello.Key, mcp.Era(hello.Era), c)
+	return h.host.Attach(h.forced, hello.Upstream, hello.Key, cmp.Or(mcp.Era(hello.Era), mcp.Legacy), c)
 }
 
-// relates reports whether an upstream says of what it asks to which call it belongs.
+// relates reports whether it is certain to which call belongs what an upstream asks.
+// Over HTTP the server says so; a shared one tells for certain only whose it is.
 func (h *hosting) relates(name string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return strings.HasPrefix(h.configs[name].URL, "http")
+	u := h.configs[name]
+	return !u.Shared && strings.HasPrefix(u.URL, "http")
 }
 
 var errHostStops = &jsonrpc.ClosedError{Cause: "host stopped", Delivered: true}

@@ -29,7 +29,7 @@ func (h *hosting) tellStatus(ctx context.Context, asked chan os.Signal, log *slo
 }
 
 func logStatus(log *slog.Logger, s upstream.Status) {
-	log = log.With("upstream", s.Upstream, "session", s.Key[:min(len(s.Key), 8)], "state", string(s.State), "failures", s.Failures)
+	log = log.With("upstream", s.Upstream, "session", s.Key[:min(len(s.Key), 8)], "state", string(s.State), "era", string(s.Era), "speaks", s.Speaks, "failures", s.Failures)
 	switch s.State {
 	case upstream.StateStarting, upstream.StateRunning, upstream.StateStopping:
 		log = log.With("pid", s.PID, "dur", time.Since(s.Started), "in_flight", s.InFlight)

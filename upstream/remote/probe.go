@@ -2,11 +2,9 @@ package remote
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"net/http"
 	"net/url"
-	"strconv"
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
@@ -35,7 +33,7 @@ func (s *Server) Probe(ctx context.Context) (bool, error) {
 	defer cancel()
 	s.tally.join()
 	defer s.leave()
-	reply, status, f := s.own(ctx, discovery())
+	reply, status, f := s.own(ctx, mcp.Discover(ownID("discover")))
 	switch {
 	case tellsNothing(status):
 		return false, &jsonrpc.ClosedError{Cause: httpCause(status)}
@@ -44,7 +42,7 @@ func (s *Server) Probe(ctx context.Context) (bool, error) {
 	case f != nil:
 		return false, nil
 	}
-	return isModern(reply), nil
+	return mcp.DiscoversModern(reply), nil
 }
 
 // tellsNothing reports whether a status says nothing about who speaks what: it is
@@ -57,32 +55,6 @@ func tellsNothing(status int) bool {
 	return status >= 500 || status >= 300 && status < 400
 }
 
-// discovery returns the request that a probe is.
-func discovery() *jsonrpc.Message {
-	params := mcp.SetMeta(nil,
-		jsonrpc.Value{Key: mcp.KeyVersion, Text: jsonrpc.Quote(mcp.ModernVersions[0])},
-		jsonrpc.Value{Key: mcp.KeyClientInfo, Text: json.RawMessage(`{"name":"mcp-proxy","version":"1"}`)},
-		jsonrpc.Value{Key: mcp.KeyCapabilities, Text: json.RawMessage(`{}`)})
-	return jsonrpc.NewRequest(ownID("discover"), methodDiscover, params)
-}
-
-// isModern reports whether the reply to server/discover is that of a server with
-// which we have a version of the modern era in common. A server that demands a
-// capability or finds fault with a header is of that era, too; any other error is
-// no sign of it.
-func isModern(reply *jsonrpc.Message) bool {
-	if reply.Result != nil {
-		return spokenVersion(texts(member(reply.Result, "supportedVersions")), "") != ""
-	}
-	switch code, _ := strconv.Atoi(string(member(reply.Error, "code"))); code {
-	case mcp.CodeUnsupportedVersion:
-		return spokenVersion(supported(reply.Error), "") != ""
-	case mcp.CodeHeaderMismatch, mcp.CodeMissingCapability:
-		return true
-	}
-	return false
-}
-
 // probeWebSocket asks on a connection of its own.
 func (s *Server) probeWebSocket(ctx context.Context) (bool, error) {
 	conn, err := s.dialSocket(ctx)
@@ -92,7 +64,7 @@ func (s *Server) probeWebSocket(ctx context.Context) (bool, error) {
 	defer conn.Close()
 	late := time.AfterFunc(socketPatience, func() { conn.Close() })
 	defer late.Stop()
-	m := discovery()
+	m := mcp.Discover(ownID("discover"))
 	if conn.Send(m) != nil {
 		return false, nil
 	}
@@ -106,7 +78,7 @@ func (s *Server) probeWebSocket(ctx context.Context) (bool, error) {
 		case err != nil: // it does not answer, or leaves because of the question
 			return false, nil
 		case reply.IsResponse() && (reply.ID.IsZero() || reply.ID == m.ID):
-			return isModern(reply), nil
+			return mcp.DiscoversModern(reply), nil
 		}
 	}
 }

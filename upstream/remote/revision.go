@@ -2,7 +2,6 @@ package remote
 
 import (
 	"encoding/json"
-	"slices"
 
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/mcp"
@@ -19,7 +18,7 @@ func (s *Server) revise(m *jsonrpc.Message, refusal json.RawMessage) *jsonrpc.Me
 	if err != nil {
 		return nil
 	}
-	spoken := spokenVersion(supported(refusal), meta.Version)
+	spoken := mcp.SpokenVersion(mcp.SupportedVersions(refusal), meta.Version)
 	if spoken == "" {
 		return nil
 	}
@@ -43,33 +42,4 @@ func inVersion(m *jsonrpc.Message, version string) *jsonrpc.Message {
 	own := *m
 	own.Params = mcp.SetMeta(m.Params, jsonrpc.Value{Key: mcp.KeyVersion, Text: jsonrpc.Quote(version)})
 	return &own
-}
-
-// supported returns the versions in the data of an error -32022.
-func supported(refusal json.RawMessage) []string {
-	return texts(member(member(refusal, "data"), "supported"))
-}
-
-// texts returns the strings of an array; nil if it is none.
-func texts(array json.RawMessage) (texts []string) {
-	elements, err := jsonrpc.Elements(array)
-	if err != nil {
-		return nil
-	}
-	for _, e := range elements {
-		if text, ok := jsonrpc.Unquote(e); ok {
-			texts = append(texts, text)
-		}
-	}
-	return texts
-}
-
-// spokenVersion returns the newest version of the modern era among versions that
-// we speak, besides one; "" for none.
-func spokenVersion(versions []string, besides string) string {
-	i := slices.IndexFunc(mcp.ModernVersions, func(v string) bool { return v != besides && slices.Contains(versions, v) })
-	if i < 0 {
-		return ""
-	}
-	return mcp.ModernVersions[i]
 }
