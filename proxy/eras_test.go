@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"encoding/json"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -41,6 +42,39 @@ func (p *peer) text(m *jsonrpc.Message) string {
 		}
 	}
 	return strings.Replace(string(out.Append(nil)), `,"resultType":"complete","ttlMs":0,"cacheScope":"private"`, "", 1)
+}
+
+// Calls that need the same table wait for one list of it. If the one who lists
+// gives up, the next one does.
+func TestManyCallsListOnce(t *testing.T) {
+	inEras(t, &Proxy{}, []string{"a", "b"}, func(w *world) {
+		w.initialize()
+		a := w.upstream("a")
+		a.mute()
+		a.take()
+		for id := range 10 {
+			w.client.say(fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"a__echo"}}`, id))
+		}
+		if got := a.take(); len(got) != 1 || !strings.Contains(got[0], "tools/list") {
+			t.Errorf("upstream got %q", got)
+		}
+		lists := 1
+		for id := range 8 { // one of them is who lists
+			w.client.say(fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":%d}}`, id))
+			for _, m := range a.take() {
+				if strings.Contains(m, "tools/list") {
+					lists++
+				}
+			}
+		}
+		a.handle(echo("a"))
+		a.conn.Send(jsonrpc.NewResult(jsonrpc.IntID(int64(1+lists)), json.RawMessage(`{"tools":[{"name":"echo"}]}`)))
+		got := w.client.take()
+		slices.Sort(got)
+		if len(got) != 2 || !strings.HasPrefix(got[0], `{"jsonrpc":"2.0","id":8,"result"`) || !strings.HasPrefix(got[1], `{"jsonrpc":"2.0","id":9,"result"`) {
+			t.Errorf("got %q", got)
+		}
+	})
 }
 
 // closing is the text of the error that ends what is in flight when the client's

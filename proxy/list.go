@@ -290,14 +290,58 @@ func (l *leg) keep(k kind, t *table, version int) {
 func (v *lineup) refresh(ctx context.Context, want func(*leg) bool, ks ...kind) {
 	v.fanOut(ctx, want, func(ctx context.Context, _ int, l *leg) {
 		for _, k := range ks {
-			if !l.stale(k) {
-				continue
-			}
-			if li, _ := l.list(ctx, k, nil); li == nil {
-				return // it is down, or too slow
+			if !l.freshen(ctx, k) {
+				return
 			}
 		}
 	})
+}
+
+// A listRun is a refresh of one table that is under way. Whoever needs the same
+// table meanwhile waits for it: many calls at once do not list as many times.
+type listRun struct {
+	done chan struct{}
+	ok   bool // of done: the table is fresh
+	gone bool // of done: who listed was not to wait any longer
+}
+
+// freshen lists a kind if what is known of it is stale, and reports whether it is
+// fresh now: the upstream may be down, or too slow.
+func (l *leg) freshen(ctx context.Context, k kind) bool {
+	for {
+		l.s.mu.Lock()
+		if !l.staleLocked(k) {
+			l.s.mu.Unlock()
+			return true
+		}
+		run := l.listing[k]
+		if run == nil {
+			run = &listRun{done: make(chan struct{})}
+			l.listing[k] = run
+			l.s.mu.Unlock()
+			return l.listFor(ctx, k, run)
+		}
+		l.s.mu.Unlock()
+		select {
+		case <-run.done:
+		case <-ctx.Done():
+			return false
+		}
+		if !run.gone {
+			return run.ok
+		}
+	}
+}
+
+// listFor lists a kind for all who wait for run.
+func (l *leg) listFor(ctx context.Context, k kind, run *listRun) bool {
+	li, _ := l.list(ctx, k, nil)
+	run.ok, run.gone = li != nil, li == nil && ctx.Err() != nil
+	l.s.mu.Lock()
+	l.listing[k] = nil
+	l.s.mu.Unlock()
+	close(run.done)
+	return run.ok
 }
 
 // stale reports whether what the upstream offers may differ from what is known.
@@ -305,6 +349,10 @@ func (v *lineup) refresh(ctx context.Context, want func(*leg) bool, ks ...kind) 
 func (l *leg) stale(k kind) bool {
 	l.s.mu.Lock()
 	defer l.s.mu.Unlock()
+	return l.staleLocked(k)
+}
+
+func (l *leg) staleLocked(k kind) bool {
 	return l.listed[k] != l.version[k] || l.era == mcp.Modern && time.Since(l.listedAt[k]) >= relist
 }
 

@@ -215,6 +215,24 @@ func TestD42_UpstreamsGone(t *testing.T) {
 	})
 }
 
+func TestRemovedUpstreamModern(t *testing.T) {
+	inModernWorld(t, &Proxy{}, []string{"a", "b"}, func(w *world) {
+		w.list()
+		w.calls("a", "a__echo", 1, 2)
+		w.proxy.Update([]Upstream{{Name: "b"}}, true)
+		got := w.client.take()
+		slices.Sort(got)
+		if want := []string{cc(1, -32603, "a", "upstream removed", "in_flight"), cc(2, -32603, "a", "upstream removed", "in_flight")}; !slices.Equal(got, want) {
+			t.Errorf("got %q", got)
+		}
+		time.Sleep(lastWords)
+		if !w.upstream("a").gone() {
+			t.Error("stream is still open")
+		}
+		w.wantSoon() // nobody listens
+	})
+}
+
 func TestUpdateWhileClientListens(t *testing.T) {
 	inModernWorld(t, &Proxy{Naming: NamePrefixAlways}, []string{"b"}, func(w *world) {
 		w.listens()
