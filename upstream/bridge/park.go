@@ -43,7 +43,8 @@ type park struct {
 	call   *call // nil if the call begins anew when its client comes back
 	round  byte  // that the newest state is of
 	digest [32]byte
-	timer  *time.Timer // until it expires
+	expiry time.Time   // of that state
+	timer  *time.Timer // until then
 }
 
 // newParkLocked returns a park; nil if there are too many.
@@ -62,9 +63,9 @@ func (t *tenant) newParkLocked(c *call, digest [32]byte) *park {
 // stateLocked begins a round and returns its requestState.
 func (p *park) stateLocked() string {
 	p.round++
+	p.expiry = time.Now().Add(p.t.b.parkFor())
 	p.timer.Reset(p.t.b.parkFor())
-	return p.t.sealer.seal(sealed{restart: p.call == nil, park: p.id, round: p.round,
-		expiry: time.Now().Add(p.t.b.parkFor()), digest: p.digest}, p.t.bound)
+	return p.t.sealer.seal(sealed{restart: p.call == nil, park: p.id, round: p.round, expiry: p.expiry, digest: p.digest}, p.t.bound)
 }
 
 // forgetLocked ends a park, if that was not done before.
@@ -81,13 +82,16 @@ func (p *park) forgetLocked() {
 func (p *park) expire() {
 	p.t.mu.Lock()
 	defer p.t.mu.Unlock()
-	if p.t.parks[p.id] != p || p.call != nil && p.call.state != parked {
+	switch {
+	case p.t.parks[p.id] != p, time.Now().Before(p.expiry): // another round has begun
+		return
+	case p.call != nil && p.call.state != parked:
 		return
 	}
 	p.forgetLocked()
-	if p.call != nil && p.call.lane != nil {
-		p.call.refuseLocked(errNoInput)
-		p.call.dropLocked(nil)
+	if c := p.call; c != nil {
+		c.refuseLocked(errNoInput)
+		c.dropLocked(nil)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/mcp"
 )
 
 // inPool runs a test of pooled sessions in a bubble, with one client c.
@@ -245,12 +246,14 @@ func TestKeptAnswersAreBounded(t *testing.T) {
 			k.sides["s0"].c.Send(jsonrpc.NewResult(call.ID, answer))
 			k.recv("s0") // the question is not needed any more
 		}
-		for i := range calls {
+		for i := 1; i < calls; i++ {
 			k.say("c", fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"a","_meta":{STAMP},"requestState":"$%d","inputResponses":{}}}`, calls+i, i+1))
 			if m := k.recv("c"); (m.Result != nil) != (i < calls-2) {
 				t.Errorf("call %d received %.200s", i, k.text(m))
 			}
 		}
+		time.Sleep(k.b.ParkFor) // nobody comes for the first
+		synctest.Wait()
 		if n := k.b.pool.tenants[tenantID{"up", "key"}].kept; n != 0 {
 			t.Errorf("%d bytes are kept", n)
 		}
@@ -314,6 +317,39 @@ func TestSlowClientIsDropped(t *testing.T) {
 		k.call("c", 2, "tools/list")
 		k.serve("s0")
 		k.answered("c", 2, 0)
+	})
+}
+
+// A server that does not read is asked no more than there is room for, and told no
+// more answers than that.
+func TestServerThatDoesNotRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newPooled(t)
+		near, far := jsonrpc.Pipe()
+		k.b.Open = func(context.Context, string, string, mcp.Era) jsonrpc.Conn { return near }
+		k.client("c", "key")
+		k.call("c", 0, "tools/list")
+		hello, _ := far.Recv()
+		far.Send(jsonrpc.NewResult(hello.ID, []byte(benchWelcome)))
+		for i := range 4 * maxQueued {
+			k.sides["c"].c.Send(jsonrpc.NewRequest(jsonrpc.IntID(int64(i+1)), "tools/call", nil))
+			far.Send(jsonrpc.NewRequest(jsonrpc.IntID(int64(i)), "ping", nil))
+		}
+		synctest.Wait()
+		refused := len(k.sides["c"].in)
+		if refused < 2*maxQueued || refused >= 4*maxQueued {
+			t.Errorf("%d calls were refused", refused)
+		}
+		if m := <-k.sides["c"].in; !strings.Contains(string(m.Error), jsonrpc.ReasonOverloaded) {
+			t.Errorf("a call received %s", k.text(m))
+		}
+		k.b.pool.tenants[tenantID{"up", "key"}].mu.Lock()
+		lane := k.b.pool.tenants[tenantID{"up", "key"}].lanes[0]
+		k.b.pool.tenants[tenantID{"up", "key"}].mu.Unlock()
+		if lane.out.holds(maxQueued+1, maxQueuedBytes) {
+			t.Error("more waits than there is room for")
+		}
+		far.Close()
 	})
 }
 
