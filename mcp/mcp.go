@@ -28,6 +28,7 @@ func (e Era) Other() Era {
 var (
 	ModernVersions = []string{"2026-07-28"}
 	LegacyVersions = []string{"2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"}
+	Versions       = slices.Concat(ModernVersions, LegacyVersions)
 )
 
 // IsModern reports whether a version, known or not, is one without sessions.
@@ -96,7 +97,7 @@ func (m Meta) Check() *jsonrpc.Error {
 	case m.LogLevel != nil && !isLogLevel(m.LogLevel):
 		return invalid(`"` + KeyLogLevel + `" is not a log level`)
 	case !slices.Contains(ModernVersions, m.Version):
-		return UnsupportedVersion(m.Version)
+		return UnsupportedVersion(m.Version, Versions)
 	}
 	return nil
 }
@@ -114,11 +115,11 @@ func isLogLevel(raw json.RawMessage) bool {
 	return ok && slices.Contains(LogLevels, level)
 }
 
-// UnsupportedVersion returns the error -32022, which names the versions that this
-// program speaks.
-func UnsupportedVersion(requested string) *jsonrpc.Error {
+// UnsupportedVersion returns the error -32022, which names the versions that are
+// spoken here.
+func UnsupportedVersion(requested string, supported []string) *jsonrpc.Error {
 	return &jsonrpc.Error{Code: CodeUnsupportedVersion, Message: "Unsupported protocol version",
-		Data: versionData{slices.Concat(ModernVersions, LegacyVersions), requested}}
+		Data: versionData{supported, requested}}
 }
 
 type versionData struct {

@@ -30,7 +30,7 @@ type HTTP struct {
 	// ServePrincipal is the session of all clients without sessions (2026-07-28)
 	// that are one principal, on one path; c carries the requests of all of them,
 	// under ids of its own. It owns c until it returns, and is called again with
-	// the next request. Its ctx is as that of Serve. It must be set, too.
+	// the next request. Its ctx is as that of Serve. Nil refuses these clients.
 	ServePrincipal func(ctx context.Context, upstream, principal string, c jsonrpc.Conn) error
 
 	Known func(upstream string) bool // names for /mcp/NAME and /ws/NAME; nil knows none

@@ -92,7 +92,7 @@ func checkNotification(h http.Header, m *jsonrpc.Message) *jsonrpc.Error {
 	case len(h[headerMethod]) > 0 && !says(h[headerMethod], m.Method):
 		return mismatch(headerMethod)
 	case !slices.Contains(mcp.ModernVersions, version):
-		return mcp.UnsupportedVersion(version)
+		return mcp.UnsupportedVersion(version, mcp.Versions)
 	}
 	return nil
 }

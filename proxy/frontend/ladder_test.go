@@ -164,3 +164,12 @@ func TestModernMethods(t *testing.T) {
 		wantRefusal(t, c.do(c.request(method, "")), http.StatusBadRequest, -32600)
 	}
 }
+
+// TestModernUnserved: a program that serves sessions alone says so.
+func TestModernUnserved(t *testing.T) {
+	ts := newTestServer(t, func(h *HTTP) { h.ServePrincipal = nil })
+	body := wantStatus(t, ts.at("/mcp").do(ts.at("/mcp").modern("5", "x", "")), http.StatusBadRequest)
+	if !strings.Contains(body, `"code":-32022`) || !strings.Contains(body, `"supported":["2025-11-25"`) {
+		t.Errorf("body %s", body)
+	}
+}

@@ -44,6 +44,10 @@ func claims(params json.RawMessage) bool {
 
 // postModern takes one message of a modern client and answers it.
 func (h *HTTP) postModern(w http.ResponseWriter, r *http.Request, upstream string, m *jsonrpc.Message) {
+	if h.ServePrincipal == nil {
+		badRequest(w, m, mcp.UnsupportedVersion(r.Header.Get(headerVersion), mcp.LegacyVersions))
+		return
+	}
 	if err := checkModern(r.Header, m); err != nil {
 		badRequest(w, m, err)
 		return

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
@@ -11,8 +12,8 @@ import (
 )
 
 const (
-	// listPatience is how long the first call on a trunk waits to learn which
-	// tools there are. If that takes longer, calls go on unvalidated.
+	// listPatience is how long the first call with headers to check waits to learn
+	// which tools there are. If that takes longer, calls go on unvalidated.
 	listPatience = 3 * time.Second
 
 	// maxMirrors bounds what a trunk remembers of parameters, in bytes. Tools
@@ -33,7 +34,9 @@ type tools struct {
 // with its arguments, as the schema of the tool demands. Others are ignored. Its
 // Mcp-Name agrees with the body.
 func (t *trunk) checkParams(r *http.Request, params json.RawMessage) *jsonrpc.Error {
-	t.knowTools(r.Context(), params)
+	if hasParams(r.Header) {
+		t.knowTools(r.Context(), params)
+	}
 	name, _ := mcp.DecodeHeader(r.Header.Get(headerName))
 	t.mu.Lock()
 	mirrors := t.tools.mirrors[name]
@@ -51,6 +54,18 @@ func (t *trunk) checkParams(r *http.Request, params json.RawMessage) *jsonrpc.Er
 		}
 	}
 	return nil
+}
+
+// hasParams reports whether the sender repeats arguments in headers. Only then is
+// it worth asking for the tools, which on /mcp starts all upstreams: a client that
+// knows what to repeat has seen them here, or before this trunk was made.
+func hasParams(h http.Header) bool {
+	for name := range h {
+		if strings.HasPrefix(name, "Mcp-Param-") {
+			return true
+		}
+	}
+	return false
 }
 
 // knowTools waits until the tools have been listed on this trunk, which happens

@@ -37,7 +37,8 @@ func tooled(c jsonrpc.Conn) error {
 	}
 }
 
-// TestModernParams calls tools before any client has listed them.
+// TestModernParams calls tools before any client has listed them, but for those
+// calls that have nothing to check.
 func TestModernParams(t *testing.T) {
 	for _, tt := range []struct {
 		name, tool, arguments string
@@ -66,6 +67,10 @@ func TestModernParams(t *testing.T) {
 			params := fmt.Sprintf(`"name":%q`, tt.tool)
 			if tt.arguments != "" {
 				params += `,"arguments":` + tt.arguments
+			}
+			if tt.set == nil {
+				c.do(c.modern("1", "tools/list", ""))
+				c.do(c.modern("1", "tools/list", `"cursor":"two"`))
 			}
 			for range 2 { // the second time the tools are known
 				req := c.modern("5", "tools/call", params, append([]string{"Mcp-Name", tt.tool}, tt.set...)...)
@@ -114,7 +119,7 @@ func TestModernFirstPage(t *testing.T) {
 	ts := newTestServer(t, func(h *HTTP) { h.ServePrincipal = principal(tooled) })
 	c := ts.at("/mcp")
 	wantStatus(t, c.do(c.modern("1", "tools/list", "")), 200)
-	wantStatus(t, c.do(c.modern("2", "tools/call", `"name":"second","arguments":{"region":"eu"}`)), 400)
+	wantStatus(t, c.do(c.modern("2", "tools/call", `"name":"second","arguments":{"region":"eu"}`, "Mcp-Param-Region", "us")), 400)
 }
 
 // TestModernListsOnce: calls wait for one listing, which says who asks but wants
@@ -127,7 +132,7 @@ func TestModernListsOnce(t *testing.T) {
 		meta := strings.Replace(metaText, `{"`, `{"progressToken":1,"io.modelcontextprotocol/logLevel":"debug","traceparent":"x","`, 1)
 		text := strings.Replace(modernText("1", "tools/call", `"name":"a"`), metaText, meta, 1)
 		for range 2 {
-			c.send(c.request(http.MethodPost, text, "MCP-Protocol-Version", "2026-07-28", "Mcp-Method", "tools/call", "Mcp-Name", "a"))
+			c.send(c.request(http.MethodPost, text, "MCP-Protocol-Version", "2026-07-28", "Mcp-Method", "tools/call", "Mcp-Name", "a", "Mcp-Param-A", "x"))
 		}
 		trunk := <-trunks
 		start := time.Now()
@@ -142,11 +147,25 @@ func TestModernListsOnce(t *testing.T) {
 		if took := time.Since(start); took != listPatience {
 			t.Errorf("the calls waited %v", took)
 		}
-		c.send(c.modern("1", "tools/call", `"name":"a"`))
+		c.send(c.modern("1", "tools/call", `"name":"a"`, "Mcp-Param-A", "x"))
 		if m := conntest.Recv(t, trunk); m.Method != "tools/call" {
 			t.Errorf("received %s", m.Append(nil))
 		}
 	})
+}
+
+// TestModernCallsAskForNoTools: a call reaches only the upstream that it is for.
+func TestModernCallsAskForNoTools(t *testing.T) {
+	ts := newTrunkServer(t, nil)
+	c := ts.at("/mcp")
+	got := c.send(c.modern("1", "tools/call", `"name":"a"`))
+	trunk := conntest.Await(t, "trunk", ts.conns)
+	m := conntest.Recv(t, trunk)
+	if m.Method != "tools/call" {
+		t.Errorf("received %s", m.Append(nil))
+	}
+	trunk.Send(jsonrpc.NewResult(m.ID, json.RawMessage(`{}`)))
+	wantStatus(t, conntest.Await(t, "result", got), 200)
 }
 
 // TestD32_BeforeTheCall drops a POST while the tools are listed for it: nothing is
@@ -155,7 +174,7 @@ func TestD32_BeforeTheCall(t *testing.T) {
 	ts := newTrunkServer(t, nil)
 	c := ts.at("/mcp")
 	ctx, drop := context.WithCancel(t.Context())
-	c.send(c.modern("1", "tools/call", `"name":"a"`).WithContext(ctx))
+	c.send(c.modern("1", "tools/call", `"name":"a"`, "Mcp-Param-A", "x").WithContext(ctx))
 	trunk := conntest.Await(t, "trunk", ts.conns)
 	list := conntest.Recv(t, trunk)
 	drop()

@@ -94,7 +94,7 @@ func (s *Server) mirrored(m *jsonrpc.Message) (http.Header, *jsonrpc.Error) {
 	}
 	switch {
 	case !visible(meta.Version) || len(meta.Version) > maxVersion:
-		return h, mcp.UnsupportedVersion(meta.Version)
+		return h, mcp.UnsupportedVersion(meta.Version, mcp.Versions)
 	case meta.Version != "":
 		h.Set(headerVersion, meta.Version)
 	}
