@@ -346,7 +346,7 @@ func TestServerThatDoesNotRead(t *testing.T) {
 		k.b.pool.tenants[tenantID{"up", "key"}].mu.Lock()
 		lane := k.b.pool.tenants[tenantID{"up", "key"}].lanes[0]
 		k.b.pool.tenants[tenantID{"up", "key"}].mu.Unlock()
-		if lane.out.holds(maxQueued+1, maxQueuedBytes) {
+		if lane.out.holds(maxQueued+2, maxQueuedBytes) { // calls and answers may each be one too many
 			t.Error("more waits than there is room for")
 		}
 		far.Close()
