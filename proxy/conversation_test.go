@@ -275,14 +275,14 @@ func lines(text string) []string {
 	return found
 }
 
-// The members of _meta that claim the modern era, of a client and of the proxy
-// itself, have short names in archives.
+// The members of _meta that claim the modern era, of several clients, have short
+// names in archives.
 var long, short = func() (*strings.Replacer, *strings.Replacer) {
 	const version, capabilities = `"io.modelcontextprotocol/protocolVersion":"2026-07-28",`, `"io.modelcontextprotocol/clientCapabilities":{`
 	names := []string{
 		"$modern", version + capabilities + `}`,
 		"$tasks", version + capabilities + `"extensions":{"io.modelcontextprotocol/tasks":{}}}`,
-		"$own", version + `"io.modelcontextprotocol/clientInfo":{"name":"mcp-proxy","version":"1"},` + capabilities + `}`,
+		"$named", version + `"io.modelcontextprotocol/clientInfo":{"name":"c","version":"9"},` + capabilities + `"sampling":{}}`,
 		"$id", `"io.modelcontextprotocol/subscriptionId"`,
 	}
 	back := slices.Clone(names)

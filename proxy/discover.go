@@ -97,11 +97,3 @@ func knownExtensions(capabilities json.RawMessage) json.RawMessage {
 	}
 	return jsonrpc.Set(capabilities, jsonrpc.Value{Key: "extensions", Text: kept})
 }
-
-// ownMeta is the _meta of a modern request that is the session's own.
-func (s *session) ownMeta() json.RawMessage {
-	return jsonrpc.Set(nil,
-		jsonrpc.Value{Key: mcp.KeyVersion, Text: jsonrpc.Quote(mcp.ModernVersions[0])},
-		jsonrpc.Value{Key: mcp.KeyClientInfo, Text: s.p.serverInfo()},
-		jsonrpc.Value{Key: mcp.KeyCapabilities, Text: json.RawMessage(`{}`)})
-}

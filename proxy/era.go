@@ -51,6 +51,30 @@ func (c *call) readMeta() (mcp.Meta, error) {
 	return mcp.ReadMeta(slices.Concat([]byte(`{"_meta":`), at[0].Of(c.msg.Params), []byte{'}'}))
 }
 
+// identity is the _meta of a request that the session makes for c: what the client
+// says of itself, since an upstream may offer one client what it does not another.
+// It is nil in the legacy era, which has said so with initialize.
+func (c *call) identity() json.RawMessage {
+	if c.era == mcp.Legacy {
+		return nil
+	}
+	return identityIn(c.meta.Of(c.msg.Params))
+}
+
+// identityIn returns that much of a _meta.
+func identityIn(meta json.RawMessage) json.RawMessage {
+	keys := []string{mcp.KeyVersion, mcp.KeyClientInfo, mcp.KeyCapabilities}
+	at := make([]jsonrpc.Span, len(keys))
+	if jsonrpc.Find(meta, jsonrpc.Span{}, at, keys...) != nil {
+		return meta // no claim was accepted that cannot be read
+	}
+	values := make([]jsonrpc.Value, len(keys))
+	for i, key := range keys {
+		values[i] = jsonrpc.Value{Key: key, Text: at[i].Of(meta)}
+	}
+	return jsonrpc.Set(nil, values...)
+}
+
 // mayClaim reports whether params may hold the key that claims the modern era. It
 // is a glance, since all messages of the legacy era pay for it: the key has to
 // stand there, unless a letter or a slash of it is written as an escape.

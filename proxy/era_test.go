@@ -259,7 +259,7 @@ func TestBatchWithClaim(t *testing.T) {
 	inWorld(t, &Proxy{}, []string{"files"}, func(w *world) {
 		w.client.say(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-03-26","capabilities":{}}}`)
 		w.client.take()
-		w.client.say(`[{"jsonrpc":"2.0","id":1,"method":"ping"},{"jsonrpc":"2.0","id":2,"method":"tools/list","params":{"_meta":` + string(w.proxy.running()[0].ownMeta()) + `}}]`)
+		w.client.say(`[{"jsonrpc":"2.0","id":1,"method":"ping"},{"jsonrpc":"2.0","id":2,"method":"tools/list","params":{"_meta":` + string(jsonrpc.Set(nil, claim...)) + `}}]`)
 		w.client.want(`[{"jsonrpc":"2.0","id":1,"result":{}},{"jsonrpc":"2.0","id":2,"error":{"code":-32600,"message":"Invalid request: no batch is possible here"}}]`)
 	})
 }

@@ -56,9 +56,6 @@ type collection struct {
 // pages asks one upstream for a list of any kind, following its cursors. It starts
 // the upstream if need be. The meta is that of the client's request, nil for none.
 func (l *leg) pages(ctx context.Context, method, list string, meta json.RawMessage) (found collection, _ *failure) {
-	if l.era == mcp.Modern && meta == nil {
-		meta = l.s.ownMeta()
-	}
 	var cursor json.RawMessage
 	size := 0
 	for page := range maxPages {

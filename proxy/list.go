@@ -286,11 +286,12 @@ func (l *leg) keep(k kind, t *table, version int) {
 }
 
 // refresh lists what is not known yet, or known to have changed, on the given
-// legs, so that a name or URI can be looked up.
-func (v *lineup) refresh(ctx context.Context, want func(*leg) bool, ks ...kind) {
+// legs, so that a name or URI can be looked up. The meta is the identity of the
+// call that needs it.
+func (v *lineup) refresh(ctx context.Context, meta json.RawMessage, want func(*leg) bool, ks ...kind) {
 	v.fanOut(ctx, want, func(ctx context.Context, _ int, l *leg) {
 		for _, k := range ks {
-			if !l.freshen(ctx, k) {
+			if !l.freshen(ctx, k, meta) {
 				return
 			}
 		}
@@ -307,7 +308,7 @@ type listRun struct {
 
 // freshen lists a kind if what is known of it is stale, and reports whether it is
 // fresh now: the upstream may be down, or too slow.
-func (l *leg) freshen(ctx context.Context, k kind) bool {
+func (l *leg) freshen(ctx context.Context, k kind, meta json.RawMessage) bool {
 	for {
 		l.s.mu.Lock()
 		if !l.staleLocked(k) {
@@ -319,7 +320,7 @@ func (l *leg) freshen(ctx context.Context, k kind) bool {
 			run = &listRun{done: make(chan struct{})}
 			l.listing[k] = run
 			l.s.mu.Unlock()
-			return l.listFor(ctx, k, run)
+			return l.listFor(ctx, k, meta, run)
 		}
 		l.s.mu.Unlock()
 		select {
@@ -334,8 +335,8 @@ func (l *leg) freshen(ctx context.Context, k kind) bool {
 }
 
 // listFor lists a kind for all who wait for run.
-func (l *leg) listFor(ctx context.Context, k kind, run *listRun) bool {
-	li, _ := l.list(ctx, k, nil)
+func (l *leg) listFor(ctx context.Context, k kind, meta json.RawMessage, run *listRun) bool {
+	li, _ := l.list(ctx, k, meta)
 	run.ok, run.gone = li != nil, li == nil && ctx.Err() != nil
 	l.s.mu.Lock()
 	l.listing[k] = nil

@@ -80,7 +80,7 @@ func (s *session) byName(c *call, k kind, at jsonrpc.Span, unknown string) {
 		to(l, original)
 		return
 	}
-	s.work(c, func(ctx context.Context) { to(c.lineup.find(ctx, k, name)) })
+	s.work(c, func(ctx context.Context) { to(c.lineup.find(ctx, c.identity(), k, name)) })
 }
 
 // owner looks a name up in the tables: the exposed name first, then a bare name
@@ -122,11 +122,12 @@ func (v *lineup) bareOwnerLocked(k kind, name string) *leg {
 
 // find looks a name up after asking those upstreams that have not listed yet, or
 // whose list changed: first the one whose prefix the name has, which gets the
-// call if it cannot list now, so that its state is what the client hears.
-func (v *lineup) find(ctx context.Context, k kind, name string) (*leg, string) {
+// call if it cannot list now, so that its state is what the client hears. The meta
+// is that of refresh.
+func (v *lineup) find(ctx context.Context, meta json.RawMessage, k kind, name string) (*leg, string) {
 	prefix := v.prefixOf(name)
 	if prefix != "" {
-		v.refresh(ctx, func(l *leg) bool { return l.prefix == prefix }, k)
+		v.refresh(ctx, meta, func(l *leg) bool { return l.prefix == prefix }, k)
 		if l, original := v.owner(k, name); l != nil {
 			return l, original
 		}
@@ -136,7 +137,7 @@ func (v *lineup) find(ctx context.Context, k kind, name string) (*leg, string) {
 			}
 		}
 	}
-	v.refresh(ctx, all, k)
+	v.refresh(ctx, meta, all, k)
 	if l, original := v.owner(k, name); l != nil {
 		return l, original
 	}
@@ -212,7 +213,7 @@ func (s *session) toOwnerOf(c *call, raw json.RawMessage) {
 		return
 	}
 	s.work(c, func(ctx context.Context) {
-		v.refresh(ctx, all, resources, templates)
+		v.refresh(ctx, c.identity(), all, resources, templates)
 		if l := v.ownerOf(uri); l != nil {
 			s.forward(c, l, c.msg.Params)
 			return

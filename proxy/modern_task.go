@@ -47,7 +47,7 @@ func (s *session) taskOwner(id string, era mcp.Era) *leg {
 // findTask asks those upstreams that may run the task, in turn, and remembers who
 // knew it.
 func (s *session) findTask(ctx context.Context, c *call, id string) {
-	candidates := c.lineup.withTasks(ctx)
+	candidates := c.lineup.withTasks(ctx, c.identity())
 	if len(candidates) == 0 {
 		s.fail(c, orDefault(c.lineup.unreached(), invalidParams("unknown task")))
 		return
@@ -70,8 +70,7 @@ func (s *session) rememberTask(id string, l *leg) {
 // withTasks returns the upstreams that declare the tasks extension, after asking
 // those that have not said yet. One that cannot say now comes last: if none of the
 // others knows the task, its state is what the client should hear.
-func (v *lineup) withTasks(ctx context.Context) []*leg {
-	meta := v.s.ownMeta()
+func (v *lineup) withTasks(ctx context.Context, meta json.RawMessage) []*leg {
 	v.fanOut(ctx, (*leg).unknown, func(ctx context.Context, _ int, l *leg) { l.discover(ctx, meta) })
 	var known, others []*leg
 	for _, l := range v.legs {

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"context"
+	"encoding/json"
 	"maps"
 	"slices"
 
@@ -23,7 +24,7 @@ func (ln *listen) split(ctx context.Context, v *lineup) map[*leg]filter {
 		}
 		wants[l] = f
 	}
-	v.findOwners(ctx, ln.want.uris)
+	v.findOwners(ctx, identityIn(ln.meta), ln.want.uris)
 	for _, uri := range ln.want.uris {
 		for _, l := range v.watchersOf(uri) {
 			f := wants[l]
@@ -44,11 +45,11 @@ func (ln *listen) split(ctx context.Context, v *lineup) map[*leg]filter {
 
 // findOwners makes the upstreams list their resources if nobody is known to have
 // one of these.
-func (v *lineup) findOwners(ctx context.Context, uris []string) {
+func (v *lineup) findOwners(ctx context.Context, meta json.RawMessage, uris []string) {
 	if slices.ContainsFunc(uris, func(uri string) bool { return v.ownerOf(uri) == nil }) {
 		ctx, cancel := context.WithTimeout(ctx, ownersWithin)
 		defer cancel()
-		v.refresh(ctx, all, resources, templates)
+		v.refresh(ctx, meta, all, resources, templates)
 	}
 }
 
