@@ -6,76 +6,55 @@ import (
 	"context"
 	"net/http"
 	"net/http/httptest"
+	"os/exec"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	eras "github.com/mcp-proxy/mcp-proxy/mcp"
 )
 
-// newSDKServer returns a server made with the official SDK that uses all it has.
-func newSDKServer() *mcp.Server {
-	accept := func(context.Context, *mcp.SubscribeRequest) error { return nil }
-	s := mcp.NewServer(&mcp.Implementation{Name: "sdk", Version: "1"}, &mcp.ServerOptions{
-		SubscribeHandler:   accept,
-		UnsubscribeHandler: func(context.Context, *mcp.UnsubscribeRequest) error { return nil },
-		CompletionHandler: func(_ context.Context, r *mcp.CompleteRequest) (*mcp.CompleteResult, error) {
-			return &mcp.CompleteResult{Completion: mcp.CompletionResultDetails{Values: []string{r.Params.Argument.Value + "lete"}}}, nil
-		},
-	})
-	mcp.AddTool(s, &mcp.Tool{Name: "work"}, sdkWork)
-	mcp.AddTool(s, &mcp.Tool{Name: "update"}, func(ctx context.Context, _ *mcp.CallToolRequest, _ struct{}) (*mcp.CallToolResult, any, error) {
-		return &mcp.CallToolResult{}, nil, s.ResourceUpdated(ctx, &mcp.ResourceUpdatedNotificationParams{URI: "sdk://it"})
-	})
-	s.AddResource(&mcp.Resource{URI: "sdk://it", Name: "it"}, func(context.Context, *mcp.ReadResourceRequest) (*mcp.ReadResourceResult, error) {
-		return &mcp.ReadResourceResult{Contents: []*mcp.ResourceContents{{URI: "sdk://it", Text: "read"}}}, nil
-	})
-	s.AddPrompt(&mcp.Prompt{Name: "greet", Arguments: []*mcp.PromptArgument{{Name: "name"}}}, func(_ context.Context, r *mcp.GetPromptRequest) (*mcp.GetPromptResult, error) {
-		return &mcp.GetPromptResult{Messages: []*mcp.PromptMessage{{Role: "user", Content: &mcp.TextContent{Text: "Hello " + r.Params.Arguments["name"]}}}}, nil
-	})
-	return s
-}
-
-// sdkWork tells, logs and asks before it answers with what it heard.
-func sdkWork(ctx context.Context, r *mcp.CallToolRequest, _ struct{}) (*mcp.CallToolResult, any, error) {
-	if err := r.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{ProgressToken: r.Params.GetProgressToken(), Progress: 1}); err != nil {
-		return nil, nil, err
-	}
-	//lint:ignore SA1019 every version that clients speak today has logging
-	if err := r.Session.Log(ctx, &mcp.LoggingMessageParams{Level: "info", Data: "said"}); err != nil {
-		return nil, nil, err
-	}
-	elicited, err := r.Session.Elicit(ctx, &mcp.ElicitParams{Message: "sure?"})
-	if err != nil {
-		return nil, nil, err
-	}
-	//nolint:staticcheck // every version that clients speak today has sampling
-	sampled, err := r.Session.CreateMessage(ctx, &mcp.CreateMessageParams{MaxTokens: 10, Messages: []*mcp.SamplingMessage{{Role: "user", Content: &mcp.TextContent{Text: "?"}}}})
-	if err != nil {
-		return nil, nil, err
-	}
-	text := elicited.Action + " " + sampled.Content.(*mcp.TextContent).Text
-	return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: text}}}, nil, nil
-}
-
-// sdkServer is that server on stdio.
-func sdkServer() { newSDKServer().Run(context.Background(), &mcp.StdioTransport{}) }
-
-// The official SDK is the client and the server, wherever that is.
+// The official SDK is the client and the server, of each era, wherever that is.
 func TestSDK(t *testing.T) {
 	for _, place := range places {
-		t.Run(place, func(t *testing.T) {
-			l := layout{place: place, start: "sdkserver"}
-			switch place {
-			case "WebSocket":
-				t.Skip("the SDK has none")
-			case "HTTP":
-				server := newSDKServer()
-				listener := httptest.NewServer(mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, nil))
-				t.Cleanup(listener.Close)
-				l.start = strings.TrimPrefix(listener.URL, "http://")
-			}
-			useSDK(newSite(t, l))
+		t.Run(place, func(t *testing.T) { useSDKAt(t, layout{place: place}) })
+	}
+	for _, l := range otherPairs {
+		for _, l.place = range []string{"local", "HTTP", "unix link", "shared"} {
+			t.Run(l.pair()+"/"+l.place, func(t *testing.T) { useSDKAt(t, l) })
+		}
+	}
+}
+
+func useSDKAt(t *testing.T, l layout) {
+	l.start = "sdkserver"
+	switch l.place {
+	case "WebSocket":
+		t.Skip("the SDK has none")
+	case "HTTP":
+		server := newSDKServer(l.era)
+		listener := httptest.NewServer(mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server },
+			&mcp.StreamableHTTPOptions{Stateless: l.era == eras.Modern, PropagateRequestCancellation: true}))
+		t.Cleanup(listener.Close)
+		l.start = strings.TrimPrefix(listener.URL, "http://")
+	}
+	s := newSite(t, l)
+	client := &http.Client{Transport: &http.Transport{}}
+	t.Cleanup(client.CloseIdleConnections)
+	s.useSDK("a__", &mcp.StreamableClientTransport{Endpoint: s.url + "/mcp", HTTPClient: client})
+}
+
+// The same over stdio.
+func TestSDKStdio(t *testing.T) {
+	for _, l := range append([]layout{{}}, otherPairs...) {
+		t.Run(l.pair(), func(t *testing.T) {
+			s := emptySite(t)
+			s.layout = l
+			proxy := exec.Command("mcp-proxy", "stdio", "--", "sdkserver")
+			proxy.Env = append(proxy.Environ(), "FAKE_ERA="+string(l.era))
+			s.useSDK("", &mcp.CommandTransport{Command: proxy})
 		})
 	}
 }
@@ -86,7 +65,7 @@ type sdkClient struct {
 	progress, logged, updated chan string
 }
 
-func (s *site) connectSDK() *sdkClient {
+func (s *site) connectSDK(over mcp.Transport) *sdkClient {
 	t := s.t
 	c := &sdkClient{progress: make(chan string, 9), logged: make(chan string, 9), updated: make(chan string, 9)}
 	client := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, &mcp.ClientOptions{
@@ -98,22 +77,25 @@ func (s *site) connectSDK() *sdkClient {
 		ElicitationHandler: func(context.Context, *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
 			return &mcp.ElicitResult{Action: "decline"}, nil
 		},
-		//nolint:staticcheck // likewise
+		//nolint:staticcheck // clients of all versions have sampling today
 		CreateMessageHandler: func(context.Context, *mcp.CreateMessageRequest) (*mcp.CreateMessageResult, error) {
 			//nolint:staticcheck // likewise
 			return &mcp.CreateMessageResult{Model: "m", Role: "assistant", Content: &mcp.TextContent{Text: "sampled"}}, nil
 		},
 	})
-	http := &http.Client{Transport: &http.Transport{}}
+	versions := eras.LegacyVersions
+	if s.layout.client == eras.Modern {
+		versions = eras.ModernVersions
+	}
 	var err error
-	c.ClientSession, err = client.Connect(t.Context(), &mcp.StreamableClientTransport{Endpoint: s.url + "/mcp", HTTPClient: http}, nil)
+	c.ClientSession, err = client.Connect(t.Context(), over, &mcp.ClientSessionOptions{ProtocolVersion: versions[0]})
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		c.Close()
-		http.CloseIdleConnections()
-	})
+	t.Cleanup(func() { c.Close() })
+	if got := c.InitializeResult().ProtocolVersion; got != versions[0] {
+		t.Errorf("speaks %s, want %s", got, versions[0])
+	}
 	return c
 }
 
@@ -130,36 +112,65 @@ func hears(t *testing.T, from chan string, want string) {
 	}
 }
 
-func useSDK(s *site) {
-	t, c := s.t, s.connectSDK()
+// useSDK uses all that a server has whose names are behind a prefix.
+func (s *site) useSDK(prefix string, over mcp.Transport) {
+	t, c := s.t, s.connectSDK(over)
 	ctx := t.Context()
-	//lint:ignore SA1019 every version that clients speak today has logging
-	if err := c.SetLoggingLevel(ctx, &mcp.SetLoggingLevelParams{Level: "info"}); err != nil {
-		t.Fatal("setLevel:", err)
+	call := func(tool string) (*mcp.CallToolResult, error) {
+		return c.CallTool(ctx, &mcp.CallToolParams{Name: prefix + tool, Arguments: struct{}{}, Meta: mcp.Meta{"progressToken": "p", eras.KeyLogLevel: "info"}})
 	}
-	worked, err := c.CallTool(ctx, &mcp.CallToolParams{Name: "a__work", Arguments: struct{}{}, Meta: mcp.Meta{"progressToken": "p"}})
+	if listed, err := c.ListTools(ctx, nil); err != nil || len(listed.Tools) < 4 {
+		t.Errorf("list: %v %+v", err, listed)
+	}
+	c.cancelOne(t, prefix, call)
+	if s.layout.client != eras.Modern {
+		//nolint:staticcheck // clients of all versions have logging today
+		if err := c.SetLoggingLevel(ctx, &mcp.SetLoggingLevelParams{Level: "info"}); err != nil {
+			t.Fatal("setLevel:", err)
+		}
+	}
+	worked, err := call("work")
 	if err != nil || worked.IsError || worked.Content[0].(*mcp.TextContent).Text != "decline sampled" {
 		t.Errorf("work: %v %+v", err, worked)
 	}
 	hears(t, c.progress, "p")
 	hears(t, c.logged, "said")
-
 	if err := c.Subscribe(ctx, &mcp.SubscribeParams{URI: "sdk://it"}); err != nil {
 		t.Error("subscribe:", err)
 	}
-	if _, err := c.CallTool(ctx, &mcp.CallToolParams{Name: "a__update", Arguments: struct{}{}}); err != nil {
+	if _, err := call("update"); err != nil {
 		t.Error("update:", err)
 	}
 	hears(t, c.updated, "sdk://it")
 	if r, err := c.ReadResource(ctx, &mcp.ReadResourceParams{URI: "sdk://it"}); err != nil || r.Contents[0].Text != "read" {
 		t.Errorf("read: %v %+v", err, r)
 	}
-	if r, err := c.GetPrompt(ctx, &mcp.GetPromptParams{Name: "a__greet", Arguments: map[string]string{"name": "you"}}); err != nil ||
+	if r, err := c.GetPrompt(ctx, &mcp.GetPromptParams{Name: prefix + "greet", Arguments: map[string]string{"name": "you"}}); err != nil ||
 		r.Messages[0].Content.(*mcp.TextContent).Text != "Hello you" {
 		t.Errorf("prompt: %v %+v", err, r)
 	}
-	if r, err := c.Complete(ctx, &mcp.CompleteParams{Ref: &mcp.CompleteReference{Type: "ref/prompt", Name: "a__greet"},
+	if r, err := c.Complete(ctx, &mcp.CompleteParams{Ref: &mcp.CompleteReference{Type: "ref/prompt", Name: prefix + "greet"},
 		Argument: mcp.CompleteParamsArgument{Name: "name", Value: "comp"}}); err != nil || r.Completion.Values[0] != "complete" {
 		t.Errorf("complete: %v %+v", err, r)
 	}
+}
+
+// cancelOne cancels a call, of which the server hears.
+func (c *sdkClient) cancelOne(t *testing.T, prefix string, call func(string) (*mcp.CallToolResult, error)) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	over := make(chan error, 1)
+	go func() {
+		_, err := c.CallTool(ctx, &mcp.CallToolParams{Name: prefix + "wait", Arguments: struct{}{}, Meta: mcp.Meta{"progressToken": "w"}})
+		over <- err
+	}()
+	hears(t, c.progress, "w")
+	cancel()
+	if err := <-over; err == nil {
+		t.Error("the call that was cancelled has a result")
+	}
+	eventually(t, "the end of the call that was cancelled", func() bool {
+		r, err := call("waited")
+		return err == nil && !r.IsError
+	})
 }
