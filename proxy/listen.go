@@ -30,12 +30,14 @@ type listen struct {
 	ending  bool               // over is closed
 	acked   bool               // the client was told what is honoured: others may follow
 	early   []*jsonrpc.Message // what came before that
+	bytes   int                // in early
 	lists   [kinds]bool        // list_changed held back
 	updated map[string]bool    // URIs of which an update may have been missed, held back
 }
 
 const (
-	// maxEarly bounds what is kept until a listen is acknowledged; more is lost.
+	// maxEarly bounds what is kept until a listen is acknowledged, beside its
+	// bytes, of which there is as much room as in a queue; more is lost.
 	maxEarly = 1024
 
 	// ackWithin is how long the acknowledgment waits for those of the upstreams.
@@ -343,9 +345,10 @@ func (ln *listen) pass(m *jsonrpc.Message, asked bool) {
 	m = ln.own(m)
 	ln.s.mu.Lock()
 	early := !ln.acked
-	room := len(ln.early) < maxEarly
+	room := len(ln.early) < maxEarly && ln.bytes+m.Size() <= ln.s.p.queueBytes()
 	if early && room {
 		ln.early = append(ln.early, m)
+		ln.bytes += m.Size()
 	}
 	ln.s.mu.Unlock()
 	switch {

@@ -304,3 +304,21 @@ func TestD42_RaceCancelAndDrain(t *testing.T) {
 		})
 	}
 }
+
+// What comes before the acknowledgment is kept, but not without end.
+func TestEarlyIsBounded(t *testing.T) {
+	inModernWorld(t, &Proxy{}, []string{"a"}, func(w *world) {
+		w.initialize()
+		w.upstream("a").mute()
+		w.client.say(listenTools)
+		a := w.upstream("a")
+		for range maxEarly + 10 {
+			a.tell(jsonrpc.IntID(2), "notifications/resources/updated", `"uri":"test://a/a"`)
+		}
+		w.client.want()
+		time.Sleep(ackWithin)
+		if got := w.client.take(); len(got) != 1+maxEarly || !strings.Contains(got[0], "acknowledged") {
+			t.Error("messages:", len(got))
+		}
+	})
+}

@@ -68,7 +68,7 @@ type Proxy struct {
 	Naming    Naming
 	Version   string // of the program, in serverInfo
 
-	InFlight    int           // requests of one client at a time; zero means 1024
+	InFlight    int           // requests of one client at a time, of which a quarter may be listens; zero means 1024
 	MaxMessage  int           // bytes, for bounds on queues; zero means 16 MiB
 	PageSize    int           // entries on one page of a merged list; zero means all
 	ListTimeout time.Duration // for one upstream's part of a merged list; zero means 10 s
@@ -108,8 +108,9 @@ type tableKey struct {
 // when it is needed; one that is not there any more is hung up, which settles
 // what is in flight with the cause "upstream removed"; one whose settings or
 // prefix differ is both. All others run on. A client that has asked for lists is
-// told once, for each kind, to ask again. Sessions with one upstream stay as
-// they began.
+// told once, for each kind, to ask again; in the modern era that is one that
+// listens, whose listen is split anew, and is over when no upstream is left.
+// Sessions with one upstream stay as they began.
 func (p *Proxy) Update(upstreams []Upstream, complete bool) {
 	names := make(map[string]bool, len(upstreams))
 	for _, u := range upstreams {
@@ -143,7 +144,8 @@ func (p *Proxy) Unreachable() {
 // told once, for each kind, to ask again, however many upstreams are back. The
 // streams that the link lost have to have ended before: what is open stays open.
 // Those at which a client has subscriptions are started, within half a second,
-// to have them replayed; others when they are needed.
+// to have them replayed; others when they are needed. A client that listens is told
+// when the upstream listens again, which is within half a second, too.
 func (p *Proxy) Returned(upstreams ...string) {
 	for _, s := range p.running() {
 		s.relinked(upstreams)

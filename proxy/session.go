@@ -292,7 +292,7 @@ func (s *session) drainTimeout() {
 }
 
 // startDrain refuses new requests from now on and ends the session when those in
-// flight are settled.
+// flight are settled. Listens are at once.
 func (s *session) startDrain() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
