@@ -90,12 +90,14 @@ func badRequest(w http.ResponseWriter, m *jsonrpc.Message, err *jsonrpc.Error) {
 	writeError(w, http.StatusBadRequest, id, err)
 }
 
-// answerModern writes what comes for p: as plain JSON if that is the response, and
-// soon, else as an event stream, which the response ends. A client that goes away
-// before cancels the request.
+// answerModern writes what comes for p: as plain JSON if that is the response, else
+// as an event stream, which the response ends. It begins when something else comes
+// or the connection would be silent for too long, and no sooner: then the status
+// could not say any more what the response is. A client that goes away before
+// cancels the request.
 func (h *HTTP) answerModern(w http.ResponseWriter, r *http.Request, p *waiter) {
 	defer p.t.abandon(p)
-	h.waitPlain(r.Context(), p.wake)
+	h.waitPlain(r.Context(), p.wake, keepAlive)
 	if r.Context().Err() != nil {
 		return
 	}

@@ -77,8 +77,8 @@ func TestModernStream(t *testing.T) {
 	stream.end()
 }
 
-// TestModernTime: a response goes as JSON for 50 ms; then the stream begins, and
-// is kept alive by comments.
+// TestModernTime: a response that takes long still has its status; only after 15 s
+// the stream begins, and is kept alive by comments.
 func TestModernTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var trunks <-chan jsonrpc.Conn
@@ -87,20 +87,20 @@ func TestModernTime(t *testing.T) {
 		got := c.send(c.modern("1", "x", ""))
 		trunk := <-trunks
 		m := conntest.Recv(t, trunk)
-		time.Sleep(plainWait - time.Millisecond)
-		trunk.Send(jsonrpc.NewResult(m.ID, json.RawMessage(`{}`)))
-		wantBody(t, <-got, 200, `{"jsonrpc":"2.0","id":1,"result":{}}`)
+		time.Sleep(keepAlive - time.Millisecond)
+		trunk.Send(jsonrpc.NewError(m.ID, &jsonrpc.Error{Code: -32601, Message: "m"}))
+		wantBody(t, <-got, 404, `{"jsonrpc":"2.0","id":1,"error":{"code":-32601,"message":"m"}}`)
 
 		start := time.Now()
 		got = c.send(c.modern("1", "x", ""))
 		m = conntest.Recv(t, trunk)
 		resp := <-got
-		if took := time.Since(start); took != plainWait {
+		if took := time.Since(start); took != keepAlive {
 			t.Errorf("the stream began after %v", took)
 		}
 		buf := make([]byte, 64)
 		n, _ := resp.Body.Read(buf)
-		if took := time.Since(start); string(buf[:n]) != ":\n\n" || took != plainWait+keepAlive {
+		if took := time.Since(start); string(buf[:n]) != ":\n\n" || took != 2*keepAlive {
 			t.Errorf("%q after %v", buf[:n], took)
 		}
 		trunk.Send(jsonrpc.NewResult(m.ID, json.RawMessage(`{}`)))
@@ -145,14 +145,17 @@ func TestD32_InStream(t *testing.T) {
 }
 
 func TestD32_BeforeTheFirstEvent(t *testing.T) {
-	ts := newTrunkServer(t, nil)
-	c := ts.at("/mcp")
-	got := c.send(c.modern("1", "x", ""))
-	trunk := conntest.Await(t, "trunk", ts.conns)
-	m := conntest.Recv(t, trunk)
-	conntest.Await(t, "response", got).Body.Close() // after 50 ms
-	wantCancel(t, trunk, m)
-	wantDead(t, trunk, c, m)
+	synctest.Test(t, func(t *testing.T) {
+		var trunks <-chan jsonrpc.Conn
+		ts := newBubbleServer(t, func(h *HTTP) { trunks = manualPrincipal(h) })
+		c := ts.at("/mcp")
+		got := c.send(c.modern("1", "x", ""))
+		trunk := <-trunks
+		m := conntest.Recv(t, trunk)
+		(<-got).Body.Close() // the stream has begun by itself
+		wantCancel(t, trunk, m)
+		wantDead(t, trunk, c, m)
+	})
 }
 
 func TestD32_Listen(t *testing.T) {
@@ -174,9 +177,12 @@ func TestD32_Listen(t *testing.T) {
 func TestD32_Unread(t *testing.T) {
 	ts := newTrunkServer(t, nil)
 	c := ts.at("/mcp")
-	conntest.Await(t, "response", c.send(c.modern("1", "x", ""))).Body.Close()
+	ctx, drop := context.WithCancel(t.Context())
+	c.send(c.modern("1", "x", "").WithContext(ctx))
 	trunk := conntest.Await(t, "trunk", ts.conns)
 	tr := ts.onlyTrunk()
+	conntest.Eventually(t, "the request is there", func() bool { return tr.holds() != trunkHolds{} })
+	drop()
 	conntest.Eventually(t, "the request is gone", func() bool { return tr.holds() == trunkHolds{} })
 	c.send(c.modern("2", "y", ""))
 	if m := conntest.Recv(t, trunk); m.Method != "y" {

@@ -10,7 +10,8 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
 )
 
-// plainWait is how long a POST waits for a response that can go as plain JSON.
+// plainWait is how long a POST of the legacy era waits for a response that can go as
+// plain JSON. Its client needs the event stream, to resume it.
 const plainWait = 50 * time.Millisecond
 
 // post takes one message, or one batch, from a client and answers it.
@@ -187,7 +188,7 @@ func (h *HTTP) exchange(w http.ResponseWriter, r *http.Request, s *session, mess
 // nothing else is, else as an event stream.
 func (h *HTTP) answer(w http.ResponseWriter, r *http.Request, s *session, st *stream) {
 	rd := st.reader
-	h.waitPlain(r.Context(), rd.wake)
+	h.waitPlain(r.Context(), rd.wake, plainWait)
 	if r.Context().Err() != nil { // not a cancel; but the response has nowhere to go
 		s.detach(st, rd, false)
 		if st.init { // nobody knows the session's id
@@ -206,13 +207,14 @@ func (h *HTTP) answer(w http.ResponseWriter, r *http.Request, s *session, st *st
 	writePlain(w, events, st.batch)
 }
 
-// waitPlain waits for a stream to be complete, or to need an event stream.
-func (h *HTTP) waitPlain(ctx context.Context, wake <-chan struct{}) {
+// waitPlain waits for a stream to be complete, or to need an event stream, which it
+// does after d.
+func (h *HTTP) waitPlain(ctx context.Context, wake <-chan struct{}, d time.Duration) {
 	timer, ok := h.timers.Get().(*time.Timer)
 	if ok {
-		timer.Reset(plainWait)
+		timer.Reset(d)
 	} else {
-		timer = time.NewTimer(plainWait)
+		timer = time.NewTimer(d)
 	}
 	select {
 	case <-wake:
