@@ -1,8 +1,8 @@
 // Clients of both eras that others wrote, and what the tests ask of each.
 //
-// A talk resolves to what a client was told: its tools, an answer, an answer to
-// which it was asked something, the steps of a call, an error, and whether the
-// server heard that a call was given up.
+// A talk resolves to what a client was told: its tools, whether it heard of a
+// change of them, an answer, an answer to which it was asked something, the steps
+// of a call, an error, and whether the server heard that a call was given up.
 
 import { Client, StreamableHTTPClientTransport } from "@modelcontextprotocol/client";
 import { StdioClientTransport } from "@modelcontextprotocol/client/stdio";
@@ -16,11 +16,6 @@ import { Child, freePort, here, python, pythons, until } from "./proxy.mjs";
 export const fixture = (versions) => [here("out/fixture"), "-versions", versions];
 export const versions = { legacy: "2025-11-25,2025-06-18,2025-03-26,2024-11-05", modern: "2026-07-28" };
 
-/** The URL of a fixture over HTTP. */
-export async function fixtureHTTP(t, spoken, ...flags) {
-  return listening(t, [...fixture(spoken), ...flags]);
-}
-
 /** The URL of a server, a command that has the flag -http and says where it listens. */
 export async function listening(t, [command, ...args]) {
   const address = `127.0.0.1:${await freePort()}`;
@@ -31,31 +26,38 @@ export async function listening(t, [command, ...args]) {
 
 /** Each has a talk with the server at a target: a URL, or a command where it can. */
 export const talks = {
-  "TypeScript v1": async (t, target) => talk(await v1.connect(t, () => openV1(target))),
+  "TypeScript v1, legacy": talkV1,
   "TypeScript v2, legacy": (t, target) => talkV2(t, target, "legacy"),
   "TypeScript v2, modern": (t, target) => talkV2(t, target, { pin: "2026-07-28" }),
   "TypeScript v2, either": (t, target) => talkV2(t, target, "auto"),
-  "python-sdk, legacy": (t, target) => talkPython(t, target, "legacy"),
-  "python-sdk, modern": (t, target) => talkPython(t, target, "modern"),
+  "python-sdk, legacy": (t, target) => talkAs(python(pythons.at(-1)), here("python/client.py"), "legacy", target),
+  "python-sdk, modern": (t, target) => talkAs(python(pythons.at(-1)), here("python/client.py"), "modern", target),
+  "Go, legacy": (t, target) => talkAs(here("out/talker"), "legacy", target),
+  "Go, modern": (t, target) => talkAs(here("out/talker"), "modern", target),
 };
 
-function openV1(target) {
-  return Array.isArray(target) ? v1.stdio(target) : v1.remote(target);
+async function talkV1(t, target) {
+  const open = () => (Array.isArray(target) ? v1.stdio(target) : v1.remote(target));
+  const { client, frames } = await v1.connect(t, open);
+  const changes = () => frames.filter(([, m]) => m.method === "notifications/tools/list_changed").length;
+  return talk({ client, frames, changes });
 }
 
 export async function talkV2(t, target, mode) {
   const transport = openV2(target);
-  const client = new Client(
-    { name: "interop", version: "1.0.0" },
-    { capabilities: { elicitation: {}, sampling: {} }, versionNegotiation: { mode } },
-  );
+  let changes = 0;
+  const client = new Client({ name: "interop", version: "1.0.0" }, {
+    capabilities: { elicitation: {}, sampling: {} },
+    versionNegotiation: { mode },
+    listChanged: { tools: { autoRefresh: false, debounceMs: 0, onChanged: () => changes++ } },
+  });
   client.setRequestHandler("elicitation/create", ({ params }) => ({
     action: "accept",
     content: { name: params.message },
   }));
   t.after(() => client.close());
   await client.connect(transport);
-  return talk({ client, frames: v1.tap(transport) });
+  return talk({ client, frames: v1.tap(transport), changes: () => changes });
 }
 
 function openV2(target) {
@@ -65,19 +67,28 @@ function openV2(target) {
 }
 
 /** The talk of a client of the TypeScript SDK: callTool of v1 takes a schema before the options. */
-async function talk({ client, frames }) {
+async function talk({ client, frames, changes }) {
   const options = (o) => (client instanceof Client ? [o] : [undefined, o]);
   const call = (name, args = {}, o) => client.callTool({ name, arguments: args }, ...options(o));
   const text = async (...args) => (await call(...args)).content[0].text;
   const { tools } = await client.listTools();
   return {
-    tools: tools.map((tool) => tool.name),
+    tools: tools.map((tool) => tool.name).filter((name) => name !== "appears"),
+    changed: await change(text, changes),
     said: await text("echo", { text: "h\u00e9 \ud83d\udc4b" }),
     asked: JSON.parse(await text("ask", { message: "Who?" })),
     steps: await steps(call, frames),
     error: await failure(call("fail")),
     cancelled: await cancel(call, text),
   };
+}
+
+/** A stream for changes may not be there at first. */
+async function change(text, changes) {
+  return until("word of a change", async () => {
+    await text("test_trigger_tool_change");
+    return changes() > 0;
+  });
 }
 
 /** The wire knows what came: a client may drop what is queued when the result comes. */
@@ -87,9 +98,12 @@ async function steps(call, frames) {
   return frames.slice(from).flatMap(([, m]) => (m.method === "notifications/progress" ? [m.params.progress] : []));
 }
 
-async function failure(call) {
-  const { code, message, data } = await call.then(assert.fail, (err) => err);
-  return { code, message: message.replace(/^MCP error \d+: /, ""), data };
+/** Some servers make a result of every error in a tool. */
+function failure(call) {
+  return call.then(
+    ({ isError, content }) => ({ isError, text: content[0].text }),
+    ({ code, message, data }) => ({ code, message: message.replace(/^MCP error \d+: /, ""), data }),
+  );
 }
 
 async function cancel(call, text) {
@@ -100,8 +114,8 @@ async function cancel(call, text) {
   return until("the cancellation", async () => Number(await text("cancelled")) > before);
 }
 
-async function talkPython(t, target, era) {
-  const { stdout } = await run(python(pythons.at(-1)), here("python/client.py"), era, ...[target].flat());
+async function talkAs(...command) {
+  const { stdout } = await run(...command.flat());
   return JSON.parse(stdout);
 }
 

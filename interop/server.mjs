@@ -20,6 +20,15 @@ tool("pid", {}, async () => text(process.pid));
 
 tool("cancelled", {}, async () => text(cancelled));
 
+tool("fail", {}, async () => {
+  throw new Error("as you wish");
+});
+
+tool("test_trigger_tool_change", {}, async () => {
+  server.sendToolListChanged();
+  return text("changed");
+});
+
 tool("log", { data: z.string() }, async ({ data }, { sendNotification }) => {
   const params = { level: "info", logger: "interop", data };
   await sendNotification({ method: "notifications/message", params });

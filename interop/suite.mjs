@@ -18,9 +18,10 @@ export function required(revision, side) {
 
 /** Asserts that the server at url meets a revision, all of it. */
 export async function meets(t, url, revision, count, name) {
-  const { checks } = await run(t, url, revision, name);
+  const { checks, why } = await run(t, url, revision, name);
   const scenarios = required(revision, "server");
-  assert.deepEqual(scenarios.filter((scenario) => !passes(checks, scenario)), []);
+  const failed = scenarios.filter((scenario) => !passes(checks, scenario));
+  assert.deepEqual(failed, [], failed.flatMap((scenario) => why[scenario] ?? "not run").join("\n"));
   assert.equal(scenarios.length, count);
 }
 
@@ -30,29 +31,34 @@ export async function meetsBut(t, url, revision, failures, name) {
   assert.equal(code, 0, output.slice(output.indexOf("\nTotal")));
 }
 
-/** Runs the suite against url; checks are their outcomes, keyed "scenario/check#n". */
+/**
+ * Runs the suite against url. checks are their outcomes, keyed "scenario/check#n",
+ * why is what the suite says of those that failed, keyed by scenario.
+ */
 export async function run(t, url, revision, name, flags = []) {
   const out = here(`out/conformance-${name.replaceAll(/[ ,]+/g, "-")}-${revision}`);
   rmSync(out, { recursive: true, force: true });
   const args = ["server", "--url", url, "--requirements", revision, "-o", out, ...flags];
   const child = new Child(t, process.execPath, [`${suite}/dist/index.js`, ...args]);
   await child.closed;
-  return { checks: outcomes(out), code: child.process.exitCode, output: child.output };
+  return { ...outcomes(out), code: child.process.exitCode, output: child.output };
 }
 
 function outcomes(out) {
   const checks = new Map();
+  const why = {};
   for (const dir of readdirSync(out)) {
     const scenario = dir.replace(/^server-/, "").replace(/-\d{4}-\d\d-\d\dT.*$/, "");
     const file = `${out}/${dir}/checks.json`;
     const seen = {};
     if (!existsSync(file)) continue; // the scenario broke off
-    for (const { id, status } of JSON.parse(readFileSync(file, "utf8"))) {
+    for (const { id, status, errorMessage } of JSON.parse(readFileSync(file, "utf8"))) {
       seen[id] = (seen[id] ?? 0) + 1;
       checks.set(`${scenario}/${id}#${seen[id]}`, status);
+      if (status === "FAILURE") (why[scenario] ??= []).push(`${id}: ${errorMessage}`);
     }
   }
-  return checks;
+  return { checks, why };
 }
 
 function passes(checks, scenario) {

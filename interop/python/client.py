@@ -10,9 +10,15 @@ import sys
 
 import anyio
 from mcp import Client, MCPError, StdioServerParameters
-from mcp.types import ElicitResult
+from mcp.types import ElicitResult, ToolListChangedNotification
 
 era, *target = sys.argv[1:]
+heard = []
+
+
+async def hear(message) -> None:
+    if isinstance(message, ToolListChangedNotification):
+        heard.append(message)
 
 
 async def elicit(context, params) -> ElicitResult:
@@ -23,6 +29,20 @@ async def text(client, name, **arguments) -> str:
     result = await client.call_tool(name, arguments)
     assert not result.is_error, result
     return result.content[0].text
+
+
+async def change(client) -> bool:
+    """Whether the client hears that the tools changed; the stream for that may not be there at first."""
+    with anyio.fail_after(20):
+        if era == "modern":
+            async with client.listen(tools_list_changed=True) as changes:
+                await text(client, "test_trigger_tool_change")
+                await anext(changes)
+            return True
+        while not heard:
+            await text(client, "test_trigger_tool_change")
+            await anyio.sleep(0.01)
+    return True
 
 
 async def progress(client) -> list:
@@ -37,7 +57,8 @@ async def progress(client) -> list:
 
 async def error(client) -> dict:
     try:
-        await client.call_tool("fail", {})
+        result = await client.call_tool("fail", {})
+        return {"isError": result.is_error, "text": result.content[0].text}
     except MCPError as err:
         return err.error.model_dump(exclude_none=True)
 
@@ -60,9 +81,10 @@ async def cancel(client) -> bool:
 async def main() -> None:
     mode = "legacy" if era == "legacy" else "2026-07-28"
     server = target[0] if len(target) == 1 else StdioServerParameters(command=target[0], args=target[1:])
-    async with Client(server, mode=mode, elicitation_callback=elicit) as client:
+    async with Client(server, mode=mode, elicitation_callback=elicit, message_handler=hear) as client:
         said = {
-            "tools": [tool.name for tool in (await client.list_tools()).tools],
+            "tools": [tool.name for tool in (await client.list_tools()).tools if tool.name != "appears"],
+            "changed": await change(client),
             "said": await text(client, "echo", text="h\u00e9 \U0001f44b"),
             "asked": json.loads(await text(client, "ask", message="Who?")),
             "steps": await progress(client),
