@@ -73,11 +73,20 @@ type Meta struct {
 // if one of them, or _meta, occurs twice or in another case.
 func ReadMeta(params json.RawMessage) (Meta, error) {
 	var in [1]jsonrpc.Span
-	if err := jsonrpc.Find(params, jsonrpc.Span{}, in[:], "_meta"); err != nil || in[0].IsZero() {
+	if err := jsonrpc.Find(params, jsonrpc.Span{}, in[:], "_meta"); err != nil {
 		return Meta{}, err
 	}
+	return ReadMetaIn(params, in[0])
+}
+
+// ReadMetaIn is ReadMeta for params whose _meta is known to stand at a place; zero
+// is none.
+func ReadMetaIn(params json.RawMessage, meta jsonrpc.Span) (Meta, error) {
+	if meta.IsZero() {
+		return Meta{}, nil
+	}
 	var at [4]jsonrpc.Span
-	err := jsonrpc.Find(params, in[0], at[:], KeyVersion, KeyCapabilities, KeyClientInfo, KeyLogLevel)
+	err := jsonrpc.Find(params, meta, at[:], KeyVersion, KeyCapabilities, KeyClientInfo, KeyLogLevel)
 	m := Meta{Claimed: !at[0].IsZero(), Capabilities: at[1].Of(params), ClientInfo: at[2].Of(params), LogLevel: at[3].Of(params)}
 	m.Version, _ = jsonrpc.Unquote(at[0].Of(params))
 	return m, err

@@ -3,7 +3,6 @@ package proxy
 import (
 	"context"
 	"encoding/json"
-	"slices"
 	"sync"
 
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
@@ -51,7 +50,7 @@ func (l *leg) discover(ctx context.Context, meta json.RawMessage) json.RawMessag
 
 // supportedVersions are all that are served here, modern ones first.
 var supportedVersions = func() json.RawMessage {
-	versions, _ := json.Marshal(slices.Concat(mcp.ModernVersions, mcp.LegacyVersions)) // strings always can be
+	versions, _ := json.Marshal(mcp.Versions) // strings always can be
 	return versions
 }()
 

@@ -45,10 +45,7 @@ func (c *call) readMeta() (mcp.Meta, error) {
 		return mcp.Meta{}, err
 	}
 	c.meta = &at[0]
-	if at[0].IsZero() {
-		return mcp.Meta{}, nil
-	}
-	return mcp.ReadMeta(slices.Concat([]byte(`{"_meta":`), at[0].Of(c.msg.Params), []byte{'}'}))
+	return mcp.ReadMetaIn(c.msg.Params, at[0])
 }
 
 // identity is the _meta of a request that the session makes for c: what the client

@@ -1,6 +1,7 @@
 package frontend
 
 import (
+	"encoding/json"
 	"net/http"
 	"slices"
 	"strings"
@@ -26,32 +27,29 @@ func checkModern(h http.Header, m *jsonrpc.Message) *jsonrpc.Error {
 	case !m.IsRequest():
 		return invalidRequest("a client has no responses to send in this protocol version")
 	}
-	meta, err := mcp.ReadMeta(m.Params)
-	if err != nil {
-		return &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: `Invalid params: "_meta" is ambiguous`}
+	keys := []string{"_meta", mcp.NamedBy(m.Method)}
+	var at [2]jsonrpc.Span
+	if keys[1] == "" {
+		keys = keys[:1]
+	}
+	err := jsonrpc.Find(m.Params, jsonrpc.Span{}, at[:], keys...)
+	meta, ambiguous := mcp.ReadMetaIn(m.Params, at[0])
+	if err != nil || ambiguous != nil {
+		return &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: `Invalid params: "` + strings.Join(keys, `" or "`) + `" is ambiguous`}
 	}
 	bad := meta.Check()
 	if bad != nil && bad.Code != mcp.CodeUnsupportedVersion {
 		return bad
 	}
-	if header := wrongHeader(h, m, meta.Version); header != "" {
-		return mismatch(header)
+	switch {
+	case !says(h[headerVersion], meta.Version):
+		return mismatch(headerVersion)
+	case !says(h[headerMethod], m.Method):
+		return mismatch(headerMethod)
+	case len(keys) > 1 && !names(h[headerName], at[1].Of(m.Params)):
+		return mismatch(headerName)
 	}
 	return bad
-}
-
-// wrongHeader returns the first of the standard headers that is missing, stands
-// twice, or says something else than the body; "" if there is none.
-func wrongHeader(h http.Header, m *jsonrpc.Message, version string) string {
-	switch {
-	case !says(h[headerVersion], version):
-		return headerVersion
-	case !says(h[headerMethod], m.Method):
-		return headerMethod
-	case !namesTarget(h[headerName], m):
-		return headerName
-	}
-	return ""
 }
 
 // says reports whether there is one value and it is want.
@@ -59,15 +57,10 @@ func says(values []string, want string) bool {
 	return len(values) == 1 && strings.Trim(values[0], " \t") == want
 }
 
-// namesTarget reports whether the values of Mcp-Name are what m demands.
-func namesTarget(values []string, m *jsonrpc.Message) bool {
-	key := mcp.NamedBy(m.Method)
-	if key == "" {
-		return true
-	}
-	raw, err := jsonrpc.Member(m.Params, key)
+// names reports whether there is one value of Mcp-Name and it is the JSON string want.
+func names(values []string, raw json.RawMessage) bool {
 	want, ok := jsonrpc.Unquote(raw)
-	if !ok || err != nil || len(values) != 1 {
+	if !ok || len(values) != 1 {
 		return false
 	}
 	got, ok := mcp.DecodeHeader(values[0])

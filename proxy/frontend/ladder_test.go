@@ -74,7 +74,7 @@ func TestModernLadder(t *testing.T) {
 		{"two name headers", ask("prompts/get", `"name":"a",`+good), head("prompts/get", "Mcp-Name", "a", "+Mcp-Name", "a"), 400, -32020, id},
 		{"name header without name", ask("tools/call", good), head("tools/call", "Mcp-Name", "a"), 400, -32020, id},
 		{"neither name", ask("tools/call", good), head("tools/call"), 400, -32020, id},
-		{"two names", ask("tools/call", `"name":"a","name":"a",`+good), head("tools/call", "Mcp-Name", "a"), 400, -32020, id},
+		{"two names", ask("tools/call", `"name":"a","name":"a",`+good), head("tools/call", "Mcp-Name", "a"), 400, -32602, id},
 		{"bad base64", ask("resources/read", `"uri":"a",`+good), head("resources/read", "Mcp-Name", "=?base64?YQ?="), 400, -32020, id},
 		{"no uri header", ask("resources/read", `"uri":"a",`+good), head("resources/read"), 400, -32020, id},
 		{"no task header", ask("tasks/get", `"taskId":"a",`+good), head("tasks/get"), 400, -32020, id},

@@ -36,8 +36,10 @@
 // Goroutines of a legacy stream: readClient and readModern, which own Recv; one for
 // the sendQueue of each side, which own Send; and for moments a timer, of a retry or
 // of a listen. Legacy waits for them all. Of a modern stream: read (the caller's of
-// Modern) and its sendQueue. Of a lane: run, which owns Recv, and its sendQueue;
-// the pool waits for them. A call costs no goroutine.
+// Modern) and its sendQueue. Of a lane: run, which owns Recv, its sendQueue, and
+// closeWhenEnded, which unblocks both; the pool waits for them. Besides there are
+// timers: for questions that come together, the expiry of a park, an idle lane, a
+// listen. A call costs no goroutine.
 //
 // Invariants:
 //   - Params, results and what is asked stay the bytes that came: what belongs to one
