@@ -28,7 +28,7 @@ programs() {
   mkdir -p out
   [[ -n ${MCP_PROXY:-} ]] || (cd .. && go build -o interop/out/mcp-proxy ./cmd/mcp-proxy)
   local sdk=github.com/modelcontextprotocol/go-sdk/conformance
-  (cd .. && go build -o interop/out/ ./examples/servers/fixture ./interop/talker $sdk/everything-server $sdk/everything-client)
+  (cd .. && go build -o interop/out/ ./examples/servers/fixture/... $sdk/everything-server $sdk/everything-client)
   GOBIN=$PWD/out go install github.com/mark3labs/mcp-go/examples/everything@v1.2.1
 }
 
