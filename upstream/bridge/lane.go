@@ -16,7 +16,7 @@ import (
 
 // ghostFor is how long a server may still ask something for a call that was
 // cancelled. So long its lane is not for others.
-const ghostFor = 10 * time.Second
+const ghostFor = time.Second
 
 type laneState int // only moves forward
 
