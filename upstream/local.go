@@ -95,7 +95,7 @@ func (l *local) ended() error {
 	select {
 	case <-l.p.gone:
 		cause = l.p.cause()
-	case <-time.After(lull):
+	case <-time.After(exitTime):
 	}
 	return &jsonrpc.ClosedError{Cause: cause}
 }
@@ -110,7 +110,7 @@ func (l *local) stdinFailed(err error) {
 	select {
 	case <-l.p.exited:
 	case <-l.p.stopping:
-	case <-time.After(lull):
+	case <-time.After(exitTime):
 		l.failed(causeStdinClosed, err)
 	}
 }

@@ -16,6 +16,10 @@ const (
 	// counts as ended though a grandchild still holds it.
 	lull = 250 * time.Millisecond
 
+	// exitTime is how long a process whose pipes have ended may take to be gone:
+	// the kernel closes them first, and on a busy machine the news takes a while.
+	exitTime = time.Second
+
 	// squeezed is each step of a stop that is forced: all is gone within a second.
 	squeezed = 200 * time.Millisecond
 )
