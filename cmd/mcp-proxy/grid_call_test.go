@@ -266,7 +266,7 @@ func TestListChangedAndUpdated(t *testing.T) {
 			eventually(s.t, "list_changed for all", func() bool { return b.heardOf("tools/list_changed") == 1 })
 		}
 		a.get(4, "a__update")
-		eventually(s.t, "updated", func() bool { return a.heardOf(`"fake://thing"`) == 1 })
+		eventually(s.t, "updated", func() bool { return a.heardOf("resources/updated") == 1 && a.heardOf(`"fake://thing"`) > 0 })
 		b.get(4, "a__update")
 		b.get(5, "a__echo")
 		if b.heardOf("resources/updated") > 0 && (s.layout.place == "shared" || s.layout.client == mcp.Modern || s.layout.era == mcp.Modern) {

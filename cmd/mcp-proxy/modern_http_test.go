@@ -88,6 +88,10 @@ func (w *modernPosts) post(ctx context.Context, m *jsonrpc.Message) error {
 		if got, err := jsonrpc.Decode(text); err == nil && got.IsResponse() {
 			answered = true
 			w.check(resp, got)
+			if got.ID.IsZero() { // refused before it was read: the POST tells whose it is
+				got.ID = m.ID
+				text = got.Append(nil)
+			}
 		}
 		w.heard(text)
 	})

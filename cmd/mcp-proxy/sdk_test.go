@@ -138,10 +138,17 @@ func (s *site) useSDK(prefix string, over mcp.Transport) {
 	if err := c.Subscribe(ctx, &mcp.SubscribeParams{URI: "sdk://it"}); err != nil {
 		t.Error("subscribe:", err)
 	}
-	if _, err := call("update"); err != nil {
-		t.Error("update:", err)
-	}
-	hears(t, c.updated, "sdk://it")
+	eventually(t, "the update", func() bool { // Subscribe may return before the server has heard of it
+		if _, err := call("update"); err != nil {
+			t.Error("update:", err)
+		}
+		select {
+		case got := <-c.updated:
+			return got == "sdk://it"
+		case <-time.After(100 * time.Millisecond):
+			return false
+		}
+	})
 	if r, err := c.ReadResource(ctx, &mcp.ReadResourceParams{URI: "sdk://it"}); err != nil || r.Contents[0].Text != "read" {
 		t.Errorf("read: %v %+v", err, r)
 	}
