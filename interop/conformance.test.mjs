@@ -54,7 +54,11 @@ describe("both revisions on one URL", { concurrency: 2 }, () => {
 describe("a server of one era", { concurrency: 2 }, () => {
   for (const [era, revision] of Object.entries(revisions)) {
     const command = fixture(versions[era]);
-    const fronts = { stdio: (t) => serve(t, ["--", ...command]), HTTP: (t) => overHTTP(t, command) };
+    const fronts = {
+      stdio: (t) => serve(t, ["--", ...command]),
+      HTTP: (t) => overHTTP(t, command),
+      "a link": (t) => behind["unix link"](t, command),
+    };
     for (const [way, open] of Object.entries(fronts)) {
       test(`${era}, over ${way}`, async (t) => {
         const { host } = await open(t);

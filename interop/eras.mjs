@@ -24,11 +24,14 @@ export async function listening(t, [command, ...args]) {
   return `http://${address}/mcp`;
 }
 
+/** How a client of the TypeScript SDK 2 is told to speak that and nothing else. */
+export const modern = { pin: "2026-07-28" };
+
 /** Each has a talk with the server at a target: a URL, or a command where it can. */
 export const talks = {
   "TypeScript v1, legacy": talkV1,
   "TypeScript v2, legacy": (t, target) => talkV2(t, target, "legacy"),
-  "TypeScript v2, modern": (t, target) => talkV2(t, target, { pin: "2026-07-28" }),
+  "TypeScript v2, modern": (t, target) => talkV2(t, target, modern),
   "TypeScript v2, either": (t, target) => talkV2(t, target, "auto"),
   "python-sdk, legacy": (t, target) => talkAs(python(pythons.at(-1)), here("python/client.py"), "legacy", target),
   "python-sdk, modern": (t, target) => talkAs(python(pythons.at(-1)), here("python/client.py"), "modern", target),
@@ -43,7 +46,12 @@ async function talkV1(t, target) {
   return talk({ client, frames, changes });
 }
 
-export async function talkV2(t, target, mode) {
+async function talkV2(t, target, mode) {
+  return talk(await connectV2(t, target, mode));
+}
+
+/** A connected client of the TypeScript SDK 2 that answers questions with what is asked, or what answer makes of it. */
+export async function connectV2(t, target, mode, answer = (message) => message) {
   const transport = openV2(target);
   let changes = 0;
   const client = new Client({ name: "interop", version: "1.0.0" }, {
@@ -51,13 +59,13 @@ export async function talkV2(t, target, mode) {
     versionNegotiation: { mode },
     listChanged: { tools: { autoRefresh: false, debounceMs: 0, onChanged: () => changes++ } },
   });
-  client.setRequestHandler("elicitation/create", ({ params }) => ({
+  client.setRequestHandler("elicitation/create", async ({ params }) => ({
     action: "accept",
-    content: { name: params.message },
+    content: { name: await answer(params.message) },
   }));
   t.after(() => client.close());
   await client.connect(transport);
-  return talk({ client, frames: v1.tap(transport), changes: () => changes });
+  return { client, frames: v1.tap(transport), changes: () => changes };
 }
 
 function openV2(target) {

@@ -3,7 +3,8 @@
 
 import assert from "node:assert/strict";
 import { describe, test } from "node:test";
-import { fixture, inspect, listening, talks, versions } from "./eras.mjs";
+import { setTimeout as sleep } from "node:timers/promises";
+import { connectV2, fixture, inspect, listening, modern, talks, versions } from "./eras.mjs";
 import { binary, configured, here, serve } from "./proxy.mjs";
 
 const servers = {
@@ -23,7 +24,10 @@ describe("servers of one era", { concurrency: 2 }, () => {
     test(`${name}, over HTTP`, (t) => everyClient(t, name, proxied));
     test(`${name}, clients over stdio`, (t) => everyClient(t, name, () => [binary, "stdio", "--", ...servers[name]]));
     test(`${name}, the Inspector`, (t) => inspector(t, name));
+    test(`${name}, a crowd over stdio`, async (t) => crowd(t, (await serve(t, ["--", ...servers[name]])).host));
+    test(`${name}, a crowd over HTTP`, async (t) => crowd(t, await behindHTTP(t, servers[name])));
   }
+  test("Go, modern, headers for arguments", headers);
 });
 
 async function behindHTTP(t, command) {
@@ -50,6 +54,47 @@ async function direct(t, name) {
     assert.deepEqual(await talks[client](t, servers[name]), expected, `${client}, without a proxy`);
   }
   return expected;
+}
+
+/**
+ * Who are asked at the same time are each asked their own, whoever they are to
+ * the proxy. It is to know that the server asks: the first question of a process
+ * at work on several calls would be refused, as nobody can tell whose it is.
+ */
+async function crowd(t, host) {
+  const modes = [modern, modern, "legacy", "auto"];
+  const asks = await Promise.all(modes.map((mode, i) => asking(t, `http://${host}/mcp`, mode, i)));
+  await asks[0]("first");
+  const times = Array.from({ length: 6 }, (_, n) => n);
+  await Promise.all(times.flatMap((n) => asks.map((ask) => ask(n))));
+}
+
+/** A client as a function, which has the server ask it something and looks at the answer. */
+async function asking(t, url, mode, i) {
+  const { client } = await connectV2(t, url, mode, (message) => think(`${i} was asked ${message}`));
+  return async (n) => {
+    const { content } = await client.callTool({ name: "ask", arguments: { message: `${i}.${n}` } });
+    assert.equal(JSON.parse(content[0].text).content.name, `${i} was asked ${i}.${n}`);
+  };
+}
+
+/** The answer, after a while, so that they come in another order than the questions. */
+async function think(answer) {
+  await sleep(Math.random() * 40);
+  return answer;
+}
+
+/** A server over HTTP wants some arguments in headers too, which only a client of its era over HTTP sends. */
+async function headers(t) {
+  const url = `http://${await behindHTTP(t, servers["Go, modern"])}/mcp`;
+  for (const mode of ["legacy", modern]) {
+    const { client } = await connectV2(t, url, mode);
+    for (const region of ["us-west1", "Z\u00fcrich", " both ends ", "=?base64?eA==?="]) {
+      const result = await client.callTool({ name: "test_x_mcp_header", arguments: { region, level: 7 } });
+      assert.equal(result.content[0].text, "called", region);
+    }
+    await client.callTool({ name: "test_x_mcp_header", arguments: { level: 7 } });
+  }
 }
 
 function eraOf(name) {
