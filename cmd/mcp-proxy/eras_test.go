@@ -32,7 +32,7 @@ func TestD06_VanishedAcrossEras(t *testing.T) {
 // D29: a client over HTTP vanishes without a word, and expires.
 func TestD29_ExpiredAcrossEras(t *testing.T) {
 	s := newSite(t, layout{era: mcp.Modern})
-	s.front.SessionIdle = time.Second
+	s.front.SessionIdle = 500 * time.Millisecond
 	c := s.connectOver("HTTP")
 	vanishAcross(s, c, c.wire.(*httpWire).abandon)
 }
@@ -62,18 +62,12 @@ func vanishAcross(s *site, c *client, vanish func()) {
 
 // What the eras have in common works between any two.
 func TestErasUse(t *testing.T) {
-	acrossEras(t, layout{core: true}, func(s *site) {
+	otherWires(t, layout{}, func(s *site, wire string) {
+		c := s.connectOver(wire)
 		if s.layout.client == mcp.Modern {
-			for _, wire := range wiresOf(mcp.Modern) {
-				s.t.Run(wire, func(t *testing.T) {
-					s := *s
-					s.t = t
-					useModern(s.connectOver(wire), "a__")
-				})
-			}
+			useModern(c, "a__")
 			return
 		}
-		c := s.connect()
 		c.call(1, "a__ask")
 		eventually(s.t, "the question", func() bool { return c.questions() == 1 })
 		c.accept()

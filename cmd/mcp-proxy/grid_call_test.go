@@ -161,7 +161,7 @@ func TestD43_Garbage(t *testing.T) {
 
 // D46: one upstream does not answer lists, then none does.
 func TestD46_HungList(t *testing.T) {
-	everywhere(t, layout{top: "listTimeout: 300ms\n"}, func(s *site) {
+	everywhere(t, layout{top: "listTimeout: 200ms\n"}, func(s *site) {
 		c := s.connect()
 		list := func(id int) string {
 			c.say(fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/list"}`, id))

@@ -20,8 +20,10 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/upstream/link"
 )
 
-// overLinks runs a test with the upstreams behind each kind of link.
+// overLinks runs a test with the upstreams behind each kind of link; with the pairs of
+// eras that are not both legacy, behind one.
 func overLinks(t *testing.T, l layout, test func(*site)) {
+	acrossEras(t, layout{place: "TCP link", level: l.level}, test)
 	for _, l.place = range places {
 		if l.linked() {
 			t.Run(l.place, func(t *testing.T) { test(newSite(t, l)) })
@@ -29,7 +31,8 @@ func overLinks(t *testing.T, l layout, test func(*site)) {
 	}
 }
 
-// list asks for the tools and the resources, so that changes are news.
+// list asks for the tools and the resources, so that changes are news, and listens for
+// them if news come so.
 func (c *client) list() {
 	c.t.Helper()
 	for _, kind := range []string{"tools", "resources"} {
@@ -40,6 +43,9 @@ func (c *client) list() {
 		c.mu.Lock()
 		delete(c.answers, strconv.Quote(kind))
 		c.mu.Unlock()
+	}
+	if _, modern := c.wire.(*modernWire); modern {
+		c.listen(9000, `{"toolsListChanged":true,"resourcesListChanged":true}`)
 	}
 }
 
@@ -77,7 +83,11 @@ func TestD13_CutLink(t *testing.T) {
 					}
 				}
 			}
-			s.awaitNoted("a", " end", before+1) // the link's end is its client's end
+			if s.layout.pair() == "legacy to legacy" { // the link's end is its client's end
+				s.awaitNoted("a", " end", before+1)
+			} else {
+				s.awaitNoted("a", "notifications/cancelled", 3*(round+1))
+			}
 			c.works(100, "a__echo")
 			c.hearsOfReturn()
 			if len(c.twice) > 0 {
@@ -95,9 +105,11 @@ func TestD14_IdleLinkLost(t *testing.T) {
 		c.list()
 		c.get(1, "a__echo")
 		s.far.cut(true)
-		s.awaitNoted("a", " end", 1)
+		if s.layout.pair() == "legacy to legacy" {
+			s.awaitNoted("a", " end", 1)
+		}
 		eventually(s.t, "the loss", func() bool { return s.log.count(`msg="stream ended"`) == 2 })
-		if n := c.count(func(string) bool { return true }); n != 2 || len(c.told) > 0 {
+		if n := c.count(func(string) bool { return true }); n != 2 || c.heardOf("list_changed") > 0 {
 			s.t.Error("the client heard", c.answers, c.told)
 		}
 		began := time.Now()

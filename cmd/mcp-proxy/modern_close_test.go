@@ -229,20 +229,23 @@ func TestD41_ListenSurvives(t *testing.T) {
 // D42: a drain ends a listen with its result.
 func TestD42_DrainedListen(t *testing.T) {
 	for _, wire := range wiresOf(mcp.Modern) {
-		acrossEras(t, layout{}, func(s *site) {
-			c := s.connectOver(wire)
-			c.listen(1, `{"toolsListChanged":true}`)
-			over := make(chan bool, 1)
-			go func() {
-				over <- shutdown(stopReserve+500*time.Millisecond, make(chan os.Signal), s.engine, s.front, &http.Server{})
-			}()
-			if got := c.await("1"); got != `{"_meta":{"`+mcp.KeySubscription+`":1}}` {
-				s.t.Errorf("over %s the listen ended with %s", wire, got)
-			}
-			if <-over {
-				s.t.Error("the shutdown was forced")
-			}
-		}, "legacy to modern: is of modern clients")
+		for _, era := range []mcp.Era{mcp.Legacy, mcp.Modern} {
+			t.Run(wire+"/"+string(era), func(t *testing.T) {
+				s := newSite(t, layout{client: mcp.Modern, era: era})
+				c := s.connectOver(wire)
+				c.listen(1, `{"toolsListChanged":true}`)
+				over := make(chan bool, 1)
+				go func() {
+					over <- shutdown(stopReserve+500*time.Millisecond, make(chan os.Signal), s.engine, s.front, &http.Server{})
+				}()
+				if got := c.await("1"); got != `{"_meta":{"`+mcp.KeySubscription+`":1}}` {
+					t.Error("the listen ended with", got)
+				}
+				if <-over {
+					t.Error("the shutdown was forced")
+				}
+			})
+		}
 	}
 }
 

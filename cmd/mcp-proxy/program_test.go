@@ -231,7 +231,7 @@ func TestStatus(t *testing.T) {
 func TestD15_Drain(t *testing.T) {
 	for _, name := range []string{"WebSocket", "HTTP", "SSE", "modern WebSocket", "modern HTTP"} {
 		t.Run(name, func(t *testing.T) {
-			p, s := serving(t, "MCP_PROXY_SHUTDOWN_GRACE=4s")
+			p, s := serving(t, "MCP_PROXY_SHUTDOWN_GRACE=3500ms")
 			modern := strings.HasPrefix(name, "modern")
 			if modern {
 				s.layout.client = mcp.Modern

@@ -111,8 +111,17 @@ func newScriptedSite(t *testing.T, f *scripted) *site {
 	return s
 }
 
+// eachEra runs a test with clients of both eras.
+func eachEra(t *testing.T, test func(t *testing.T, wire string)) {
+	for _, wire := range []string{"WebSocket", "modern HTTP"} {
+		t.Run(wire, func(t *testing.T) { test(t, wire) })
+	}
+}
+
 // D30: a stream that breaks off behind an event with an id is resumed.
-func TestD30_Resumed(t *testing.T) {
+func TestD30_Resumed(t *testing.T) { eachEra(t, resume) }
+
+func resume(t *testing.T, wire string) {
 	id := ""
 	f := &scripted{
 		call: func(w http.ResponseWriter, _ *http.Request, m *jsonrpc.Message) {
@@ -123,7 +132,7 @@ func TestD30_Resumed(t *testing.T) {
 			events(w, "id: 8", `data: {"jsonrpc":"2.0","id":`+id+`,"result":{"content":[]}}`)
 		},
 	}
-	c := newScriptedSite(t, f).connect()
+	c := newScriptedSite(t, f).connectOver(wire)
 	if got := c.get(1, "x"); got != `{"content":[]}` {
 		t.Error("got", got)
 	}
@@ -133,7 +142,9 @@ func TestD30_Resumed(t *testing.T) {
 }
 
 // D30: what cannot be resumed is lost, at once.
-func TestD30_NotResumed(t *testing.T) {
+func TestD30_NotResumed(t *testing.T) { eachEra(t, notResume) }
+
+func notResume(t *testing.T, wire string) {
 	for _, status := range []int{http.StatusNotFound, http.StatusMethodNotAllowed} {
 		f := &scripted{
 			call: func(w http.ResponseWriter, _ *http.Request, _ *jsonrpc.Message) {
@@ -141,7 +152,7 @@ func TestD30_NotResumed(t *testing.T) {
 			},
 			get: func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) },
 		}
-		c := newScriptedSite(t, f).connect()
+		c := newScriptedSite(t, f).connectOver(wire)
 		if got := c.get(1, "x"); got != lost("a", "HTTP "+strconv.Itoa(status)) {
 			t.Error("got", got)
 		}
@@ -152,11 +163,15 @@ func TestD30_NotResumed(t *testing.T) {
 }
 
 // D31: a stream ends without the response and without a way to resume it.
-func TestD31_EndedWithoutResponse(t *testing.T) {
+func TestD31_EndedWithoutResponse(t *testing.T) { eachEra(t, endWithoutResponse) }
+
+func endWithoutResponse(t *testing.T, wire string) {
 	f := &scripted{call: func(w http.ResponseWriter, _ *http.Request, _ *jsonrpc.Message) {
 		events(w, `data: {"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":1}}`)
 	}}
-	c := newScriptedSite(t, f).connect()
+	c := newScriptedSite(t, f).connectOver(wire)
+	c.say(`{"jsonrpc":"2.0","id":"level","method":"logging/setLevel","params":{"level":"info"}}`)
+	c.await("level")
 	if got := c.get(1, "x"); got != lost("a", "stream ended") {
 		t.Error("got", got)
 	}
@@ -167,7 +182,9 @@ func TestD31_EndedWithoutResponse(t *testing.T) {
 
 // D34: the server has forgotten the session. A request that it refused for that is
 // sent once more; one that it was at work on is lost.
-func TestD34_ForgottenSession(t *testing.T) {
+func TestD34_ForgottenSession(t *testing.T) { eachEra(t, forgetSession) }
+
+func forgetSession(t *testing.T, wire string) {
 	began, forgotten := make(chan struct{}), make(chan struct{})
 	f := &scripted{}
 	f.call = func(w http.ResponseWriter, r *http.Request, m *jsonrpc.Message) {
@@ -186,7 +203,7 @@ func TestD34_ForgottenSession(t *testing.T) {
 		}
 	}
 	s := newScriptedSite(t, f)
-	c := s.connect()
+	c := s.connectOver(wire)
 	defer close(forgotten)
 	c.say(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x","arguments":{"work":1}}}`)
 	<-began
@@ -202,9 +219,11 @@ func TestD34_ForgottenSession(t *testing.T) {
 }
 
 // D34: a server that forgets every session is not asked for ever.
-func TestD34_AlwaysForgotten(t *testing.T) {
+func TestD34_AlwaysForgotten(t *testing.T) { eachEra(t, forgetAlways) }
+
+func forgetAlways(t *testing.T, wire string) {
 	f := &scripted{call: func(w http.ResponseWriter, _ *http.Request, _ *jsonrpc.Message) { w.WriteHeader(http.StatusNotFound) }}
-	c := newScriptedSite(t, f).connect()
+	c := newScriptedSite(t, f).connectOver(wire)
 	if got := c.get(1, "x"); got != lost("a", "HTTP 404") {
 		t.Error("got", got)
 	}
