@@ -181,6 +181,20 @@ func (e *eras) greeted() {
 	e.legacy = yes
 }
 
+// doubt is what a server deserves that answered initialize once and does not take it
+// now: it was replaced, and may speak modern since.
+func (e *eras) doubt() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.legacy != yes {
+		return
+	}
+	e.legacy = unknown
+	if e.modern == no {
+		e.modern = unknown
+	}
+}
+
 // snubbed notes that a server did not take initialize, and is modern or is not.
 // It reports whether that is news.
 func (e *eras) snubbed(modern bool) (news bool) {

@@ -353,3 +353,21 @@ func TestOpen(t *testing.T) {
 		}
 	})
 }
+
+// A server that answered initialize once and refuses it now is another one.
+func TestStaleLegacyVerdict(t *testing.T) {
+	inProbedWorld(t, func(w *sharedWorld, p *prober) {
+		w.attachIn("m", mcp.Modern).ends("bridged from modern", false)
+		a := w.attachIn("a", mcp.Legacy)
+		a.say(hello)
+		a.heard()
+		a.leave()
+		p.modern.Store(true)
+		w.welcome = ""
+		b := w.attachIn("b", mcp.Legacy)
+		b.say(hello)
+		w.server().say(`{"id":1,"error":{"code":-32601,"message":"Method not found"}}`)
+		b.ends(jsonrpc.CauseOtherEra, false)
+		w.attachIn("c", mcp.Legacy).ends("bridged from legacy", false)
+	})
+}

@@ -178,6 +178,7 @@ func (s *stream) otherEra() bool {
 	if closed(s.ended) || s.id.era == mcp.Modern || s.up.only() != "" || s.eras.both() {
 		return false
 	}
+	s.eras.doubt()
 	modern, err := s.host.speaksModern(s.ended, s.target)
 	if err != nil {
 		return false
@@ -218,6 +219,9 @@ func (s *stream) lost(err error) {
 	cause := causeLost
 	if end, ok := errors.AsType[*jsonrpc.ClosedError](err); ok {
 		cause, err = end.Cause, end.Err
+	}
+	if cause == jsonrpc.CauseOtherEra {
+		s.eras.forget()
 	}
 	s.end(cause, err)
 }
@@ -291,8 +295,8 @@ func (s *stream) ending(cause string, err error) ending {
 	case cause == "":
 		return e
 	case cause == causeHostStopped, cause == causeChanged:
-	case cause == jsonrpc.CauseOtherEra:
-		e.outcome, closed.Delivered = tried, false
+	case cause == jsonrpc.CauseOtherEra: // a legacy server has refused initialize, a modern one was replaced
+		e.outcome, closed.Delivered = tried, s.id.era == mcp.Modern
 	case s.onTrial():
 		e.outcome, closed.Err = tried, errTried
 	case answered:

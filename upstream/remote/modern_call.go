@@ -17,6 +17,9 @@ func (s *modern) ask(c *modernCall) (*exchange, *jsonrpc.Message, *failure) {
 	if f == nil && x.resp == nil { // refused here
 		return x, reply, nil
 	}
+	if x.resp != nil && isDoubtful(x.resp.StatusCode, reply) {
+		s.doubt()
+	}
 	if again := s.again(c, m, round, reply, f); again != nil {
 		x.close()
 		x, reply, f = s.post(c, again)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"net/url"
+	"strconv"
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
@@ -43,6 +44,51 @@ func (s *Server) Probe(ctx context.Context) (bool, error) {
 		return false, nil
 	}
 	return mcp.DiscoversModern(reply), nil
+}
+
+// doubtPause is how long a server is believed that was asked again for its era.
+const doubtPause = time.Minute
+
+// isDoubtful reports whether a request was refused as only a server refuses it that
+// does not speak the modern era (any more): with a status that is due to requests,
+// and without an error that a modern server makes of them.
+func isDoubtful(status int, reply *jsonrpc.Message) bool {
+	switch status {
+	case http.StatusBadRequest, http.StatusNotFound, http.StatusMethodNotAllowed:
+	default:
+		return false
+	}
+	if reply == nil {
+		return true
+	}
+	switch code, _ := strconv.Atoi(string(member(reply.Error, "code"))); code {
+	case mcp.CodeUnsupportedVersion:
+		return !mcp.DiscoversModern(reply)
+	case mcp.CodeHeaderMismatch, mcp.CodeMissingCapability, jsonrpc.CodeMethodNotFound, jsonrpc.CodeInvalidParams,
+		jsonrpc.CodeInvalidRequest, jsonrpc.CodeParseError:
+		return false
+	}
+	return true
+}
+
+// doubt asks the server again, not too often, and ends the stream if it does not
+// speak modern any more: it was replaced, and the host has to know.
+func (s *modern) doubt() {
+	last := s.server.doubted.Load()
+	now := time.Now().UnixNano()
+	if last != 0 && now-last < int64(doubtPause) || !s.server.doubted.CompareAndSwap(last, now) {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.leaving {
+		return
+	}
+	s.wg.Go(func() {
+		if modern, err := s.server.Probe(s.work); !modern && err == nil {
+			s.end(&jsonrpc.ClosedError{Cause: jsonrpc.CauseOtherEra, Delivered: true})
+		}
+	})
 }
 
 // tellsNothing reports whether a status says nothing about who speaks what: it is

@@ -43,6 +43,7 @@ type Server struct {
 
 	// Of the modern era.
 	tools    tools
+	doubted  atomic.Int64             // when it was last asked again for its era, in Unix nanoseconds; zero: never
 	revision atomic.Pointer[revision] // nil: the server has refused no version that we speak
 }
 
