@@ -44,6 +44,11 @@ func modernServer(t *testing.T, f *fake) (*Server, *logs) {
 			reply(w, m, `{"tools":[{"name":"t","inputSchema":{"type":"object"}}]}`)
 		}
 	}
+	if f.on[methodDiscover] == nil {
+		f.on[methodDiscover] = func(w http.ResponseWriter, _ *http.Request, m *jsonrpc.Message) {
+			reply(w, m, `{"supportedVersions":["2026-07-28"]}`)
+		}
+	}
 	return server(t, f.URL)
 }
 
