@@ -78,14 +78,17 @@ func (v *lineup) discovered(said map[*leg]json.RawMessage) json.RawMessage {
 }
 
 // knownExtensions returns capabilities without the extensions whose methods could
-// not be routed among several upstreams.
-func knownExtensions(capabilities json.RawMessage) json.RawMessage {
+// not be routed among several upstreams. Tasks are one in the modern era only.
+func knownExtensions(era mcp.Era, capabilities json.RawMessage) json.RawMessage {
 	extensions, _ := jsonrpc.Member(capabilities, "extensions")
 	if extensions == nil {
 		return capabilities
 	}
 	var known []jsonrpc.Value
 	for _, key := range []string{mcp.ExtensionTasks, mcp.ExtensionUI} {
+		if era == mcp.Legacy && key == mcp.ExtensionTasks {
+			continue
+		}
 		if settings, _ := jsonrpc.Member(extensions, key); settings != nil {
 			known = append(known, jsonrpc.Value{Key: key, Text: settings})
 		}

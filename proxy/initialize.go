@@ -272,10 +272,7 @@ func (v *lineup) introduce(said func(*leg) json.RawMessage) introduction {
 			continue
 		}
 		offered, _ := jsonrpc.Member(result, "capabilities")
-		if v.era == mcp.Modern {
-			offered = knownExtensions(offered)
-		}
-		in.capabilities = union(in.capabilities, offered)
+		in.capabilities = union(in.capabilities, knownExtensions(v.era, offered))
 		raw, _ := jsonrpc.Member(result, "instructions")
 		if text, ok := jsonrpc.Unquote(raw); ok && text != "" {
 			instructions = append(instructions, "# "+l.up.Name+"\n\n"+text)
