@@ -160,7 +160,7 @@ func TestD29_ExpiredClient(t *testing.T) {
 		c, left := vanishing(s, "HTTP")
 		c.wire.(*httpWire).abandon()
 		left()
-	}, append(noModern, "legacy to modern: is below", "TCP link: as behind a unix link", "WebSocket link: as behind a unix link")...)
+	}, append(append(sameLink, "legacy to modern: is below"), noModern...)...)
 }
 
 // vanishing returns a client with 99 calls, one that asks, and 100 calls on

@@ -180,7 +180,7 @@ func TestD46_HungList(t *testing.T) {
 			s.t.Error("all hang: got", got)
 		}
 		c.get(6, "a__echo")
-	})
+	}, sameLink...)
 }
 
 // D47: a notification to an upstream that is gone.
@@ -254,7 +254,7 @@ func TestD49_TimeoutRace(t *testing.T) {
 			s.t.Error("answered twice:", c.twice)
 		}
 		s.t.Logf("%d of 40 timed out", timeouts)
-	})
+	}, sameLink...)
 }
 
 // What an upstream says of itself reaches all who are to know.

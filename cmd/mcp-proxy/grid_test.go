@@ -18,6 +18,7 @@ import (
 // Why some rows cannot be at a place.
 var (
 	noProcess = []string{"HTTP: a server of its own, whose process is not ours", "WebSocket: a server of its own, whose process is not ours"}
+	sameLink  = []string{"TCP link: as behind a unix link", "WebSocket link: as behind a unix link"}
 	noModern  = []string{"modern to legacy: of the legacy era", "modern to modern: of the legacy era"}
 	noLines   = []string{"HTTP: has no lines that could be something else", "WebSocket: has no lines that could be something else"}
 )
@@ -91,7 +92,7 @@ func TestD03_HalfClose(t *testing.T) {
 			s.t.Error("the call that hangs got", got)
 		}
 		s.awaitNoted("a", "notifications/cancelled", 1)
-	})
+	}, sameLink...)
 }
 
 // D07: three clients have calls on an upstream that is killed.
@@ -155,7 +156,7 @@ func TestD09_GrandchildHoldsStdout(t *testing.T) {
 		}
 		eventually(s.t, "the grandchild's end", func() bool { return ended(child) })
 		c.works(10, "a__echo")
-	}, noProcess...)
+	}, append(sameLink, noProcess...)...)
 }
 
 // D10: a server closes its stdout and lives on.
@@ -171,7 +172,7 @@ func TestD10_ClosedStdout(t *testing.T) {
 		c.get(3, "b__release")
 		c.await("1")
 		c.works(10, "a__echo")
-	}, noProcess...)
+	}, append(sameLink, noProcess...)...)
 }
 
 // D11: an upstream does not answer in time, which is not its end.
@@ -186,7 +187,7 @@ func TestD11_RequestTimeout(t *testing.T) {
 		if len(c.twice) > 0 || s.log.count("level=WARN") > 0 || s.layout.era != mcp.Modern && countPart(s.noted(), `"initialize"`) != 1 {
 			s.t.Errorf("answered twice: %v; log:\n%s", c.twice, s.log)
 		}
-	})
+	}, sameLink...)
 }
 
 // D12: a server stops reading.
@@ -205,7 +206,7 @@ func TestD12_StoppedReading(t *testing.T) {
 			}
 		}
 		c.works(1000, "a__echo")
-	}, noProcess...)
+	}, append(sameLink, noProcess...)...)
 }
 
 // heardFarewell checks that the one call in flight was cancelled at an end by force.
@@ -251,5 +252,5 @@ func TestD15_DrainEverywhere(t *testing.T) {
 			return
 		}
 		s.heardFarewell()
-	})
+	}, sameLink...)
 }

@@ -1,5 +1,6 @@
 //go:build unix
 
+//nolint:staticcheck // sampling and logging go with 2026-07-28; clients of all versions have them today.
 package main
 
 import (
@@ -87,7 +88,6 @@ func sdkProgress(ctx context.Context, r *mcp.CallToolRequest) error {
 // sdkWork tells, logs and asks twice before it answers with what it heard.
 func sdkWork(ctx context.Context, r *mcp.CallToolRequest, _ struct{}) (*mcp.CallToolResult, any, error) {
 	elicit := &mcp.ElicitParams{Message: "sure?"}
-	//nolint:staticcheck // clients of all versions have sampling today
 	sample := &mcp.CreateMessageWithToolsParams{MaxTokens: 10, Messages: []*mcp.SamplingMessageV2{{Role: "user", Content: []mcp.Content{&mcp.TextContent{Text: "?"}}}}}
 	if _, modern := r.Params.Meta[eras.KeyVersion]; modern {
 		return sdkAskByResult(ctx, r, elicit, sample)
@@ -124,7 +124,6 @@ func sdkTell(ctx context.Context, r *mcp.CallToolRequest) error {
 	if err := sdkProgress(ctx, r); err != nil {
 		return err
 	}
-	//nolint:staticcheck // clients of all versions have logging today
 	return r.Session.Log(ctx, &mcp.LoggingMessageParams{Level: "info", Data: "said"})
 }
 
