@@ -51,11 +51,11 @@
 //     attributed is refused, never guessed.
 //   - A process that is asked for its era is kept if it is modern. Else it is thrown
 //     away, is no failure, and says nothing to the log but at the level of debug.
-//   - What a stream ends with because of its server's era was not delivered.
+//   - What a legacy stream ends with because of its server's era was not delivered.
 //   - Everything is bounded: a message by Limits, what a full stdin pipe holds
 //     up by maxBacklog, the log of stderr by a rate, the last words after an exit
 //     by 250 ms of silence, what waits for a client of a shared server by a queue,
-//     a probe by 5 s of a process's silence or StartTimeout.
+//     a probe by StartTimeout.
 //
 // A grandchild that leaves the process group (setsid) is out of reach. The
 // package does not know what messages mean beyond what closing and sharing need:

@@ -47,6 +47,7 @@ type eras struct {
 	legacy opinion    // whether initialize was ever answered
 	modern opinion
 	until  time.Time // modern is no
+	unsure bool      // it is, though no answer said so
 	asking *asking   // under way; nil for none
 }
 
@@ -54,6 +55,7 @@ type eras struct {
 type asking struct {
 	done   chan struct{} // closed with the fields below set
 	modern bool
+	told   bool  // by an answer
 	err    error // it could not be told
 }
 
@@ -142,7 +144,7 @@ func (h *Host) ask(t target) *asking {
 	}
 	e.asking = a
 	h.wg.Go(func() {
-		a.modern, a.err = h.probe(t)
+		a.modern, a.told, a.err = h.probe(t)
 		e.learn(a)
 		close(a.done)
 	})
@@ -159,7 +161,7 @@ func (e *eras) learn(a *asking) {
 	case a.modern:
 		e.modern = yes
 	default:
-		e.modern, e.until = no, time.Now().Add(believed)
+		e.modern, e.until, e.unsure = no, time.Now().Add(believed), !a.told
 	}
 }
 
@@ -181,15 +183,16 @@ func (e *eras) greeted() {
 	e.legacy = yes
 }
 
-// doubt is what a server deserves that answered initialize once and does not take it
-// now: it was replaced, and may speak modern since.
+// doubt is what a server deserves that does not take initialize, and either did
+// once, so that it was replaced and may speak modern since, or has never said that
+// it does not speak modern.
 func (e *eras) doubt() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.legacy != yes {
+	if e.legacy != yes && !e.unsure {
 		return
 	}
-	e.legacy = unknown
+	e.legacy, e.unsure = unknown, false
 	if e.modern == no {
 		e.modern = unknown
 	}

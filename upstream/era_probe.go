@@ -10,24 +10,26 @@ import (
 )
 
 // probeTime is how long a process may be silent when it is asked whether it speaks
-// modern. Then it does not.
+// modern. Then it does not, or is slow to start.
 const probeTime = 5 * time.Second
 
 // probe asks an upstream whether it speaks modern. A process that does is kept: it
 // is the modern server from then on. One that does not is thrown away, since some
-// do not survive a request before initialize.
-func (h *Host) probe(t target) (bool, error) {
+// do not survive a request before initialize. told is false if it gave no answer
+// that shows it.
+func (h *Host) probe(t target) (modern, told bool, err error) {
 	sh, ctx, err := h.beginProbe(t)
 	if err != nil {
-		return false, err
+		return false, false, err
 	}
 	if sh == nil {
 		ctx, cancel := context.WithTimeout(ctx, t.up.startTimeout())
 		defer cancel()
-		return t.up.Probe(ctx)
+		modern, err = t.up.Probe(ctx)
+		return modern, true, err
 	}
 	<-sh.modern.decided
-	return sh.modern.modern, sh.modern.err
+	return sh.modern.modern, sh.modern.told, sh.modern.err
 }
 
 // beginProbe starts a process on trial; nil for a remote server, which is to be
@@ -52,8 +54,25 @@ func (sh *shared) discover() {
 	n := sh.mintLocked(&sharedCall{method: mcp.DiscoverMethod, then: sh.discovered})
 	sh.queue = append(sh.queue, outgoing{m: mcp.Discover(jsonrpc.IntID(n)), call: sh.calls[n]})
 	if sh.modern.trial.Load() {
-		sh.modern.silence = time.AfterFunc(probeTime, func() { sh.decide(false, nil) })
+		sh.modern.silence = time.AfterFunc(probeTime, sh.insist)
 	}
+}
+
+// insist asks a silent process what every legacy server answers: one that does not
+// know server/discover may not answer that at all, and one that is slow to start
+// has not read it yet, and will answer it first. StartTimeout ends the wait.
+func (sh *shared) insist() {
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	if sh.ended || closed(sh.modern.decided) {
+		return
+	}
+	sh.initializeLocked(func(answer *jsonrpc.Message) {
+		if answer.Result != nil {
+			sh.decide(false, true, nil)
+		}
+	})
+	sh.wake.Broadcast()
 }
 
 // discovered handles the answer to the first call.
@@ -61,14 +80,14 @@ func (sh *shared) discovered(answer *jsonrpc.Message) {
 	m := sh.modern
 	switch {
 	case !m.pinned && !mcp.DiscoversModern(answer) && m.trial.Load():
-		sh.decide(false, nil)
+		sh.decide(false, true, nil)
 	case !m.pinned && !mcp.DiscoversModern(answer): // it was another when this was learned
 		m.eras.forget()
 		sh.mu.Lock()
 		defer sh.mu.Unlock()
 		sh.retireLocked(jsonrpc.CauseOtherEra)
 	default:
-		sh.decide(true, nil)
+		sh.decide(true, true, nil)
 		sh.mu.Lock()
 		defer sh.mu.Unlock()
 		sh.welcome = noResult
@@ -81,7 +100,7 @@ func (sh *shared) discovered(answer *jsonrpc.Message) {
 
 // decide ends a trial; the first decision counts. A server that is not modern, or
 // does not say so, is thrown away.
-func (sh *shared) decide(modern bool, err error) {
+func (sh *shared) decide(modern, told bool, err error) {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	m := sh.modern
@@ -89,7 +108,7 @@ func (sh *shared) decide(modern bool, err error) {
 		return
 	}
 	m.silence.Stop()
-	m.modern, m.err = modern, err
+	m.modern, m.told, m.err = modern, told, err
 	if modern {
 		m.trial.Store(false)
 	} else {
@@ -111,7 +130,7 @@ func (sh *shared) modernEnded(err error) {
 	case cause != "":
 		err = &jsonrpc.ClosedError{Cause: cause, Err: err}
 	}
-	sh.decide(false, err)
+	sh.decide(false, false, err)
 	if stale {
 		sh.modern.eras.forget()
 	}

@@ -257,6 +257,10 @@ func (f *fake) discover(m *jsonrpc.Message) {
 			return
 		case t == "dies-on-discover":
 			os.Exit(6)
+		case t == "modern-slow":
+			time.Sleep(probeTime + 300*time.Millisecond)
+			t = "modern"
+			fallthrough
 		case answers[t] != "":
 			fmt.Printf("{\"jsonrpc\":\"2.0\",\"id\":%s,%s}\n", m.ID, answers[t])
 			return

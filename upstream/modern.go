@@ -33,6 +33,7 @@ type modernServer struct {
 	trial   atomic.Bool   // until it is decided, if it was ever in question
 	decided chan struct{} // closed with the fields below set; only of a trial
 	modern  bool
+	told    bool  // by an answer
 	err     error // it could not be told
 
 	// Guarded by shared.mu.

@@ -45,7 +45,7 @@ func TestProbeOfAProcess(t *testing.T) {
 		trait  string
 		modern bool
 	}{
-		{"modern", true}, {"dual", true}, {"renegotiates", true},
+		{"modern", true}, {"dual", true}, {"renegotiates", true}, {"modern-slow", true},
 		{"legacy-list", false}, {"legacy-022", false}, {"legacy-601", false}, {"legacy-other", false}, {"empty-result", false},
 		{"dies-on-discover", false}, {"dies", false}, {"silent-on-discover", false},
 	} {

@@ -143,7 +143,7 @@ func (h *Host) newSharedLocked(t target, id claimID, trial bool) (sh *shared, st
 		a.trial = sh.modern.trial.Load
 		sh.discover()
 	} else {
-		sh.initialize()
+		sh.initializeLocked(sh.initialized) // nobody else knows it yet
 	}
 	h.shared.open[id] = sh
 	return sh, func() {
@@ -259,15 +259,15 @@ func (sh *shared) end(err error) {
 	sh.wake.Broadcast()
 }
 
-// initialize makes the first call, before there is anybody to hear of it. What is
+// initializeLocked makes the first call of a legacy session. What is
 // declared is all that any client could do; [sharer.refuses] knows what each can.
 // Tasks are not declared: a server could then not be told apart from the client
 // that asks about another's.
-func (sh *shared) initialize() {
+func (sh *shared) initializeLocked(then func(answer *jsonrpc.Message)) {
 	const params = `{"protocolVersion":"2025-11-25","capabilities":{"roots":{"listChanged":true},` +
 		`"sampling":{"context":{},"tools":{}},"elicitation":{"form":{},"url":{}}},` +
 		`"clientInfo":{"name":"mcp-proxy","version":"1"}}`
-	n := sh.mintLocked(&sharedCall{method: "initialize", then: sh.initialized})
+	n := sh.mintLocked(&sharedCall{method: "initialize", then: then})
 	sh.queue = append(sh.queue, outgoing{
 		m: jsonrpc.NewRequest(jsonrpc.IntID(n), "initialize", []byte(params)), call: sh.calls[n]})
 }

@@ -52,6 +52,7 @@ type lane struct {
 	level     int                              // what the server was told to log; zero for nothing
 	leveling  bool                             // and it has not answered
 	noLevels  bool                             // it refused
+	warned    bool                             // of a question that cannot be attributed
 	subs      map[string]*subscription         // by URI
 	listens   map[*modernListen]struct{}       // that hear from this lane
 	used      time.Time                        // the last time

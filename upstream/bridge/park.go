@@ -3,6 +3,7 @@ package bridge
 import (
 	"crypto/rand"
 	"encoding/json"
+	"log/slog"
 	"slices"
 	"strconv"
 	"time"
@@ -13,7 +14,7 @@ import (
 
 const (
 	collectFor       = 25 * time.Millisecond // questions that come together are asked together
-	maxParks         = 256                   // of one key on one upstream; beyond, questions are refused
+	maxParks         = 256                   // of one key on one upstream; beyond, see minPark, or questions are refused
 	maxParkRounds    = 8                     // of one call; beyond, questions are refused
 	maxCallQuestions = 64                    // of one call at once; beyond, they are refused
 )
@@ -43,14 +44,19 @@ type park struct {
 	call   *call // nil if the call begins anew when its client comes back
 	round  byte  // that the newest state is of
 	digest [32]byte
-	expiry time.Time   // of that state
+	since  time.Time   // that state was given
+	expiry time.Time   // of it
 	timer  *time.Timer // until then
 }
 
 // newParkLocked returns a park; nil if there are too many.
 func (t *tenant) newParkLocked(c *call, digest [32]byte) *park {
 	if len(t.parks) >= maxParks {
-		return nil
+		oldest := t.oldestParkLocked(func(*park) bool { return true })
+		if oldest == nil {
+			return nil
+		}
+		oldest.giveUpLocked()
 	}
 	p := &park{t: t, call: c, digest: digest}
 	rand.Read(p.id[:])
@@ -63,7 +69,8 @@ func (t *tenant) newParkLocked(c *call, digest [32]byte) *park {
 // stateLocked begins a round and returns its requestState.
 func (p *park) stateLocked() string {
 	p.round++
-	p.expiry = time.Now().Add(p.t.b.parkFor())
+	p.since = time.Now()
+	p.expiry = p.since.Add(p.t.b.parkFor())
 	p.timer.Reset(p.t.b.parkFor())
 	return p.t.sealer.seal(sealed{restart: p.call == nil, park: p.id, round: p.round, expiry: p.expiry, digest: p.digest}, p.t.bound)
 }
@@ -88,6 +95,11 @@ func (p *park) expire() {
 	case p.call != nil && p.call.state != parked:
 		return
 	}
+	p.endLocked()
+}
+
+// endLocked ends a park and the call in it, which nobody comes back to.
+func (p *park) endLocked() {
 	p.forgetLocked()
 	if c := p.call; c != nil {
 		c.refuseLocked(errNoInput)
@@ -158,8 +170,30 @@ func (l *lane) whoseLocked(m *jsonrpc.Message) (*call, *jsonrpc.Error) {
 	case 1:
 		return c, nil
 	}
-	l.log.Warn("upstream asked something that cannot be attributed to one of its calls", "method", m.Method)
+	l.ambiguousLocked(m.Method)
 	return nil, errAmbiguous
+}
+
+// ambiguousLocked handles a question that cannot be attributed. If that is for parked
+// calls alone, whose questions were put, the oldest gives way for the next.
+func (l *lane) ambiguousLocked(method string) {
+	level := slog.LevelDebug
+	if !l.warned {
+		level, l.warned = slog.LevelWarn, true
+	}
+	l.log.Log(l.ctx, level, "upstream asked something that cannot be attributed to one of its calls", "method", method)
+	waits := 0
+	for _, c := range l.calls {
+		if works(c.method) && c.state == forwarded {
+			waits++
+		}
+	}
+	if waits > 1 {
+		return
+	}
+	if p := l.t.oldestParkLocked(func(p *park) bool { return p.call != nil && p.call.lane == l }); p != nil {
+		p.giveUpLocked()
+	}
 }
 
 // atWorkLocked returns how many calls the server works on, and one of them.
@@ -224,6 +258,7 @@ func (c *call) parkNow() {
 	}
 	c.state = parked
 	c.answerLocked(&jsonrpc.Message{Result: askForInput(jsonrpc.Set(nil, requests...), c.park.stateLocked(), c.serverInfo)})
+	c.group.roomLocked()
 }
 
 // askForInput returns the result that asks for input.

@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	maxLanes      = 32   // of one key on one upstream; beyond, the one longest idle makes room
-	maxGroupLanes = 16   // of them for the same capabilities
+	maxLanes      = 32   // of one key on one upstream; beyond, the one longest idle makes room, or see minPark
+	maxGroupLanes = 16   // of them for the same capabilities; beyond, calls wait: see minPark
 	maxWaiting    = 1024 // calls that wait for a lane in one group; beyond, they are refused
 	maxSpelled    = 64   // ways to write capabilities that are remembered
 
@@ -69,7 +69,8 @@ type group struct {
 	text    json.RawMessage // of the capabilities, for initialize
 	can     abilities
 	lanes   []*lane
-	waiting []*call // for a lane of their own, in order
+	waiting []*call     // for a lane of their own, in order
+	room    *time.Timer // see roomLocked; nil if it was never needed
 	listens map[*modernListen]struct{}
 }
 
@@ -217,6 +218,7 @@ func (g *group) placeLocked(c *call) {
 	default:
 		c.state = waiting
 		g.waiting = append(g.waiting, c)
+		g.roomLocked()
 	}
 }
 
@@ -234,21 +236,26 @@ func (p *pool) isStopped() bool {
 	return p.stopped
 }
 
-// freeLocked returns a lane for one more call, nil if there is none.
-func (g *group) freeLocked(alone bool) *lane {
+// freeLocked returns a lane for one more call, nil if there is none. For a call alone
+// it is the one idle for the longest: what its server asks is hardly about the call
+// before.
+func (g *group) freeLocked(alone bool) (free *lane) {
 	for _, l := range g.lanes {
-		if !alone || l.working == 0 {
+		switch {
+		case !alone:
 			return l
+		case l.working == 0 && (free == nil || l.used.Before(free.used)):
+			free = l
 		}
 	}
-	return nil
+	return free
 }
 
 // nextLocked gives lanes to calls that wait for them.
 func (g *group) nextLocked() {
 	for len(g.waiting) > 0 {
 		l := g.freeLocked(true)
-		if l == nil && len(g.lanes) == 0 {
+		if l == nil && len(g.lanes) < maxGroupLanes {
 			l = g.openLocked(g.waiting[0].clientInfo)
 		}
 		c := g.waiting[0]
@@ -275,12 +282,13 @@ func (g *group) leaveLocked(c *call) {
 func (g *group) openLocked(info json.RawMessage) *lane {
 	number := slices.Index(g.t.lanes[:], nil)
 	if number < 0 {
-		idle := g.t.longestIdleLocked()
-		if idle == nil {
+		spare := g.t.spareLocked()
+		if spare == nil {
 			return nil
 		}
-		number = idle.number
-		idle.endLocked(nil)
+		number = spare.number
+		spare.endParksLocked()
+		spare.endLocked(nil)
 	}
 	if g.t.lanes[number] != nil || !g.t.b.pool.begin() {
 		return nil
