@@ -13,7 +13,7 @@ import (
 
 // inEras is inWorld for a client of each era. One of the modern era says and gets
 // the same: a claim is put into its requests, and taken out of what upstreams get,
-// and so is what lists say of caching. Instead of initialize it sends a
+// and so is what lists say of caching and of who made them. Instead of initialize it sends a
 // server/discover, so that ids at upstreams are the same, too.
 func inEras(t *testing.T, p *Proxy, names []string, test func(w *world)) {
 	for _, era := range []mcp.Era{mcp.Legacy, mcp.Modern} {
@@ -41,8 +41,14 @@ func (p *peer) text(m *jsonrpc.Message) string {
 			out.Params = nil
 		}
 	}
-	return strings.Replace(string(out.Append(nil)), `,"resultType":"complete","ttlMs":0,"cacheScope":"private"`, "", 1)
+	return ofLists.Replace(string(out.Append(nil)))
 }
+
+// ofLists takes out what only lists of the modern era say.
+var ofLists = strings.NewReplacer(
+	`,"resultType":"complete","ttlMs":0,"cacheScope":"private"`, "",
+	`,"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"mcp-proxy","version":"dev"}}`, "",
+)
 
 // Calls that need the same table wait for one list of it. If the one who lists
 // gives up, the next one does.

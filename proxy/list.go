@@ -2,23 +2,12 @@ package proxy
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/mcp"
 )
-
-// A snapshot is a merged list that is handed out by pages.
-type snapshot struct {
-	entries []json.RawMessage
-	rest    []member
-	digest  digest // of the entries: a list that did not change keeps its cursors
-}
 
 // A listing is what one upstream offers of one kind.
 type listing struct {
@@ -29,25 +18,24 @@ type listing struct {
 	digest  digest
 }
 
-// A pageKey says which list a snapshot is of.
-type pageKey struct {
-	era  mcp.Era
-	kind kind
-}
-
 // list returns the handler that merges one kind of list.
 func list(k kind) func(*session, *call) {
 	return func(s *session, c *call) {
-		cursor, meta, err := readList(c.msg.Params)
+		raw, meta, err := readList(c.msg.Params)
 		if err != nil {
 			s.fail(c, invalidParams(err.Error()))
 			return
 		}
-		if cursor != nil {
-			s.nextPage(c, k, cursor)
-			return
+		at, ok := parseCursor(raw)
+		snap := s.snapshot(c.era, k)
+		switch {
+		case ok && at.from > 0 && snap.holds(at):
+			s.settleNow(c, jsonrpc.NewResult(c.id, snap.page(k, at.from, s.p.PageSize)))
+		case !ok || at.from > 0 && c.era == mcp.Legacy: // it was of this session or of none
+			s.fail(c, unknownCursor)
+		default:
+			s.work(c, func(ctx context.Context) { s.listAnew(ctx, c, k, pageOf{at, meta}) })
 		}
-		s.work(c, func(ctx context.Context) { s.firstPage(ctx, c, k, meta) })
 	}
 }
 
@@ -63,117 +51,44 @@ func readList(params json.RawMessage) (cursor, meta json.RawMessage, err error) 
 	return cursor, at[1].Of(params), err
 }
 
-// firstPage merges the upstreams' lists anew. One that is dead or late is left
+// A pageOf is which page of a list is asked for, and the _meta of who asks.
+type pageOf struct {
+	at   cursor
+	meta json.RawMessage
+}
+
+// listAnew merges the upstreams' lists anew. One that is dead or late is left
 // out; if all that could offer anything failed it is an error, never an empty
-// success.
-func (s *session) firstPage(ctx context.Context, c *call, k kind, meta json.RawMessage) {
-	listings, caching, failure := s.listAll(ctx, c.era, k, meta)
+// success. A cursor of the modern era may be older than what is known of lists
+// here: it is good as long as the list is the same ("Servers SHOULD provide stable
+// cursors", and MUST NOT rely on prior requests).
+func (s *session) listAnew(ctx context.Context, c *call, k kind, want pageOf) {
+	listings, caching, failure := s.listAll(ctx, c.era, k, want.meta)
 	if c.era == mcp.Legacy {
 		s.mu.Lock()
 		s.shown[k] = true // a failure, too: whoever comes later is a change
 		s.mu.Unlock()
 	}
+	if ctx.Err() != nil { // nobody wants to know
+		return
+	}
 	if failure != nil {
 		s.settle(c, &jsonrpc.Message{ID: c.id, Error: failure.wire})
 		return
 	}
-	snap := snapshot{}
-	seen, keys := make(map[string]bool), make(map[string]bool)
-	hash := sha256.New()
-	for _, li := range listings {
-		hash.Write(li.digest[:])
-		for _, e := range li.entries {
-			if !seen[e.key] {
-				seen[e.key] = true
-				snap.entries = append(snap.entries, e.raw)
-			} else if s.p.warnOnce("clash " + kindInfo[k].member + e.key) {
-				s.log.Warn("listed by two upstreams: the first one in the config answers", kindInfo[k].key, e.key)
-			}
-		}
-		for _, m := range li.rest {
-			if !keys[m.key] {
-				keys[m.key] = true
-				snap.rest = append(snap.rest, m)
-			}
-		}
-	}
-	hash.Sum(snap.digest[:0])
+	snap := s.merge(k, listings)
 	if c.era == mcp.Modern {
-		snap.rest = append(s.signed(snap.rest, len(listings)), caching.members()...)
-	}
-	if s.p.PageSize > 0 {
-		s.mu.Lock()
-		if s.pages == nil {
-			s.pages = make(map[pageKey]snapshot)
+		if c.lineup.only() == nil {
+			snap.rest = s.signed(snap.rest)
 		}
-		s.pages[pageKey{c.era, k}] = snap
-		s.mu.Unlock()
+		snap.rest = append(snap.rest, caching.members()...)
 	}
-	s.settle(c, jsonrpc.NewResult(c.id, snap.page(k, 0, s.p.PageSize)))
-}
-
-// signed returns the members of a merged list of n upstreams as what the proxy
-// says, if they name who says it and that is not one upstream.
-func (s *session) signed(rest []member, n int) []member {
-	for i, m := range rest {
-		if m.key != "_meta" || n < 2 {
-			continue
-		}
-		if name, _ := jsonrpc.Member(m.value, mcp.KeyServerInfo); name != nil {
-			rest[i].value = jsonrpc.Set(m.value, jsonrpc.Value{Key: mcp.KeyServerInfo, Text: s.p.serverInfo()})
-		}
-	}
-	return rest
-}
-
-// nextPage hands out more of the snapshot that a cursor of ours points into.
-func (s *session) nextPage(c *call, k kind, raw json.RawMessage) {
-	cursor, _ := jsonrpc.Unquote(raw)
-	s.mu.Lock()
-	snap := s.pages[pageKey{c.era, k}]
-	s.mu.Unlock()
-	from, ok := parseCursor(cursor, snap.digest)
-	if !ok || from >= len(snap.entries) {
-		s.fail(c, invalidParams("unknown cursor"))
+	s.keepSnapshot(c.era, k, snap)
+	if want.at.from > 0 && !snap.holds(want.at) {
+		s.fail(c, unknownCursor)
 		return
 	}
-	s.settleNow(c, jsonrpc.NewResult(c.id, snap.page(k, from, s.p.PageSize)))
-}
-
-// page renders the entries from index from on as the result of a list request.
-func (sn *snapshot) page(k kind, from, size int) json.RawMessage {
-	to := len(sn.entries)
-	if size > 0 {
-		to = min(to, from+size)
-	}
-	b := append([]byte(`{"`), kindInfo[k].member...)
-	b = append(b, `":[`...)
-	for i, e := range sn.entries[from:to] {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = append(b, e...)
-	}
-	b = append(b, ']')
-	if to < len(sn.entries) {
-		b = append(append(b, `,"nextCursor":`...), jsonrpc.Quote(formatCursor(sn.digest, to))...)
-	}
-	for _, m := range sn.rest {
-		b = append(append(append(append(b, ','), jsonrpc.Quote(m.key)...), ':'), m.value...)
-	}
-	return append(b, '}')
-}
-
-// A cursor is opaque to clients; one of another list must not be taken for one
-// of this.
-func formatCursor(of digest, from int) string {
-	return hex.EncodeToString(of[:8]) + "-" + strconv.Itoa(from)
-}
-
-func parseCursor(cursor string, of digest) (int, bool) {
-	_, index, _ := strings.Cut(cursor, "-")
-	from, err := strconv.Atoi(index)
-	return from, err == nil && from > 0 && cursor == formatCursor(of, from)
+	s.settle(c, jsonrpc.NewResult(c.id, snap.page(k, want.at.from, s.p.PageSize)))
 }
 
 // listAll returns what each upstream that offers the kind lists, in config

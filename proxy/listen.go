@@ -149,7 +149,11 @@ func (ln *listen) finish(unacknowledged bool) {
 	if unacknowledged {
 		ln.acknowledge()
 	}
-	result := mcp.SetMeta(json.RawMessage(`{"resultType":"complete"}`), ln.id())
+	says := []jsonrpc.Value{ln.id()}
+	if ln.lineup.only() == nil {
+		says = append(says, jsonrpc.Value{Key: mcp.KeyServerInfo, Text: ln.s.p.serverInfo()})
+	}
+	result := mcp.SetMeta(json.RawMessage(`{"resultType":"complete"}`), says...)
 	ln.s.settle(ln.c, jsonrpc.NewResult(ln.c.id, result))
 }
 

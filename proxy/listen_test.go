@@ -32,7 +32,8 @@ var (
 	ackedAll       = frame("notifications/subscriptions/acknowledged", `"notifications":{"toolsListChanged":true,"resourceSubscriptions":["test://a/a"]},`)
 	toolsOfListen  = frame("notifications/tools/list_changed", "")
 	updateOfListen = frame("notifications/resources/updated", `"uri":"test://a/a",`)
-	endOfListen    = `{"jsonrpc":"2.0","id":"l","result":{"resultType":"complete","_meta":{"` + mcp.KeySubscription + `":"l"}}}`
+	endOfOnly      = `{"jsonrpc":"2.0","id":"l","result":{"resultType":"complete","_meta":{"` + mcp.KeySubscription + `":"l"}}}`
+	endOfListen    = `{"jsonrpc":"2.0","id":"l","result":{"resultType":"complete","_meta":{"` + mcp.KeySubscription + `":"l","` + mcp.KeyServerInfo + `":{"name":"mcp-proxy","version":"dev"}}}}`
 )
 
 // listens opens a listen that all upstreams acknowledge.
@@ -280,7 +281,7 @@ func TestD42_RaceListenAndDrain(t *testing.T) {
 			go w.proxy.Shutdown(w.t.Context())
 			<-w.ended
 			got := w.client.take()
-			if n := len(got); n > 0 && got[n-1] != endOfListen && got[n-1] != w.closing(`"l"`, "not_sent") {
+			if n := len(got); n > 0 && got[n-1] != endOfOnly && got[n-1] != w.closing(`"l"`, "not_sent") {
 				t.Errorf("got %q", got)
 			}
 		})
