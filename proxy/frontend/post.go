@@ -28,11 +28,15 @@ func (h *HTTP) post(w http.ResponseWriter, r *http.Request, upstream string) {
 		h.postAlone(w, r, upstream)
 		return
 	}
-	s := h.require(w, r, upstream)
+	s := h.session(r.Header.Get(headerSession), upstream, false)
 	if s == nil {
+		h.postStale(w, r, upstream)
 		return
 	}
 	defer s.release()
+	if !s.fits(w, r) {
+		return
+	}
 	m := h.readMessage(w, r, s)
 	switch {
 	case m == nil:
@@ -51,6 +55,23 @@ func (h *HTTP) postTo(w http.ResponseWriter, r *http.Request, s *session, m *jso
 		return
 	}
 	h.exchange(w, r, s, messages, m.Batch != nil)
+}
+
+// postStale takes what names a session that there is not. To a modern client the
+// header means nothing ("ignore it"), and the body says of which era it is.
+func (h *HTTP) postStale(w http.ResponseWriter, r *http.Request, upstream string) {
+	if h.isDraining() { // before anything of it is read
+		noSession(w)
+		return
+	}
+	m := h.readMessage(w, r, nil)
+	switch {
+	case m == nil:
+	case isModern(m):
+		h.postModern(w, r, upstream, m)
+	default:
+		noSession(w)
+	}
 }
 
 // postAlone takes what comes without a session: a message of the modern era, which
@@ -99,17 +120,30 @@ func (h *HTTP) require(w http.ResponseWriter, r *http.Request, upstream string) 
 		return nil
 	}
 	s := h.session(id, upstream, false)
-	if s == nil { // 404 makes the client begin a new session
-		refuse(w, http.StatusNotFound, "no such session")
+	if s == nil {
+		noSession(w)
 		return nil
 	}
-	if !s.accepts(r.Header.Get(headerVersion)) {
+	if !s.fits(w, r) {
 		s.release()
-		refuse(w, http.StatusBadRequest, "unsupported "+headerVersion)
 		return nil
 	}
 	return s
 }
+
+// fits reports whether r is in the version of the session; if not, the client has
+// been told.
+func (s *session) fits(w http.ResponseWriter, r *http.Request) bool {
+	ok := s.accepts(r.Header.Get(headerVersion))
+	if !ok {
+		refuse(w, http.StatusBadRequest, "unsupported "+headerVersion)
+	}
+	return ok
+}
+
+// noSession refuses what is for a session that there is not. 404 makes the client
+// begin a new one.
+func noSession(w http.ResponseWriter) { refuse(w, http.StatusNotFound, "no such session") }
 
 // readMessage reads the body. A body that cannot be used has been refused, and
 // nil is returned; a bad answer to a question of s becomes an error for who
