@@ -20,6 +20,10 @@ type call struct {
 	level  int     // of log messages that it asked for, from 1 for debug; 0 for none; modern era only
 	tasks  bool    // may be answered with a task, by the extension; modern era only
 
+	// extended tells that the client declares extensions that are not known here,
+	// so that an answer may be of a kind that is not; modern era only.
+	extended bool
+
 	// msg is the request as it came. Owned by who works on the call; nil once
 	// it was forwarded for good, so that its bytes are not kept until the answer.
 	msg *jsonrpc.Message
@@ -33,6 +37,10 @@ type call struct {
 	// others are to be asked in turn if the upstream asked first has only an
 	// error to say. Owned by whoever settles request.
 	others []*leg
+
+	// kind is what the answer is, by its resultType; modern era only. Owned by
+	// whoever settles request.
+	kind string
 
 	// Guarded by session.mu, and set only while the call is in the table: who
 	// takes it reads them freely.
@@ -280,6 +288,10 @@ func (r *request) settle(answer *jsonrpc.Message) {
 		next := c.others[0]
 		c.others = c.others[1:]
 		s.forward(c, next, c.msg.Params)
+		return
+	}
+	if c.era == mcp.Modern {
+		s.settle(c, c.checked(r.leg, answer))
 		return
 	}
 	s.settle(c, &jsonrpc.Message{ID: c.id, Result: answer.Result, Error: answer.Error, Extra: answer.Extra})

@@ -282,6 +282,7 @@ var long, short = func() (*strings.Replacer, *strings.Replacer) {
 	names := []string{
 		"$modern", version + capabilities + `}`,
 		"$tasks", version + capabilities + `"extensions":{"io.modelcontextprotocol/tasks":{}}}`,
+		"$vendor", version + capabilities + `"extensions":{"com.acme/x":{}}}`,
 		"$named", version + `"io.modelcontextprotocol/clientInfo":{"name":"c","version":"9"},` + capabilities + `"sampling":{}}`,
 		"$id", `"io.modelcontextprotocol/subscriptionId"`,
 	}

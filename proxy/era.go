@@ -28,7 +28,7 @@ func (s *session) classify(c *call) *jsonrpc.Error {
 	c.era = mcp.Modern
 	level, _ := jsonrpc.Unquote(meta.LogLevel)
 	c.level = slices.Index(mcp.LogLevels, level) + 1
-	c.tasks = declaresTasks(meta.Capabilities)
+	c.tasks, c.extended = extensionsOf(meta.Capabilities)
 	return meta.Check()
 }
 
@@ -85,15 +85,18 @@ var (
 	escapedSlash = []byte(`\/`)
 )
 
-// declaresTasks reports whether capabilities, of a client or a server, have the
-// tasks extension.
-func declaresTasks(capabilities json.RawMessage) bool {
+// extensionsOf reports whether a client's capabilities have the tasks extension, and
+// whether they have one that is not known here.
+func extensionsOf(capabilities json.RawMessage) (tasks, others bool) {
 	if !bytes.Contains(capabilities, []byte(`"extensions"`)) {
-		return false
+		return false, false
 	}
 	extensions, _ := jsonrpc.Member(capabilities, "extensions")
-	tasks, _ := jsonrpc.Member(extensions, mcp.ExtensionTasks)
-	return tasks != nil
+	_ = jsonrpc.Each(extensions, func(key string, _ json.RawMessage) { // what is no object has none
+		tasks = tasks || key == mcp.ExtensionTasks
+		others = others || key != mcp.ExtensionTasks && key != mcp.ExtensionUI
+	})
+	return tasks, others
 }
 
 // modernMethods is the method table for requests of the modern era. The same

@@ -13,8 +13,8 @@ import (
 
 // inEras is inWorld for a client of each era. One of the modern era says and gets
 // the same: a claim is put into its requests, and taken out of what upstreams get,
-// and so is what lists say of caching and of who made them. Instead of initialize it sends a
-// server/discover, so that ids at upstreams are the same, too.
+// and so is what results of that era say of themselves. Instead of initialize it
+// sends a server/discover, so that ids at upstreams are the same, too.
 func inEras(t *testing.T, p *Proxy, names []string, test func(w *world)) {
 	for _, era := range []mcp.Era{mcp.Legacy, mcp.Modern} {
 		again := &Proxy{Upstreams: slices.Clone(p.Upstreams), InFlight: p.InFlight}
@@ -41,12 +41,14 @@ func (p *peer) text(m *jsonrpc.Message) string {
 			out.Params = nil
 		}
 	}
-	return ofLists.Replace(string(out.Append(nil)))
+	return ofModern.Replace(string(out.Append(nil)))
 }
 
-// ofLists takes out what only lists of the modern era say.
-var ofLists = strings.NewReplacer(
+// ofModern takes out what only results of the modern era say.
+var ofModern = strings.NewReplacer(
 	`,"resultType":"complete","ttlMs":0,"cacheScope":"private"`, "",
+	`"result":{"resultType":"complete"}`, `"result":{}`,
+	`,"resultType":"complete"`, "",
 	`,"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"mcp-proxy","version":"dev"}}`, "",
 )
 

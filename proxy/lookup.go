@@ -61,13 +61,16 @@ func (s *session) byName(c *call, k kind, at jsonrpc.Span, unknown string) {
 		s.fail(c, invalidParams(errMissing("name").Error()))
 		return
 	}
-	to := func(l *leg, original string) {
+	to := func(l *leg, original string, bad *jsonrpc.Error) {
 		switch {
 		case l == nil && c.lineup.prefixOf(name) == "" && !c.lineup.complete:
 			s.fail(c, c.lineup.unreached())
 			return
 		case l == nil || k == tools && !l.up.allows(original):
 			s.fail(c, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: unknown + name})
+			return
+		case bad != nil:
+			s.fail(c, bad)
 			return
 		}
 		if original == name {
@@ -77,10 +80,18 @@ func (s *session) byName(c *call, k kind, at jsonrpc.Span, unknown string) {
 		s.forward(c, l, params, jsonrpc.Edit{Span: at, With: jsonrpc.Quote(original)})
 	}
 	if l, original := c.lineup.owner(k, name); l != nil {
-		to(l, original)
+		bad, sure := c.checkHeaders(l, k, original)
+		if sure {
+			to(l, original, bad)
+			return
+		}
+		s.work(c, func(ctx context.Context) { to(l, original, c.checkHeadersAnew(ctx, l, k, original)) })
 		return
 	}
-	s.work(c, func(ctx context.Context) { to(c.lineup.find(ctx, c.identity(), k, name)) })
+	s.work(c, func(ctx context.Context) {
+		l, original := c.lineup.find(ctx, c.identity(), k, name)
+		to(l, original, c.checkFound(l, k, original))
+	})
 }
 
 // owner looks a name up in the tables: the exposed name first, then a bare name
@@ -238,16 +249,12 @@ func resourceNotFound(era mcp.Era, uri string) *jsonrpc.Error {
 }
 
 // unknownToAll makes the last upstream's error that of all: it may be that it has
-// no resources at all, or speaks as the legacy era does.
+// no resources at all.
 func unknownToAll(answer *jsonrpc.Message, uri string) {
-	switch code, _ := jsonrpc.Member(answer.Error, "code"); string(code) {
-	case noMethod, noResource:
+	if code, _ := jsonrpc.Member(answer.Error, "code"); string(code) == noMethod {
 		answer.Error = resourceNotFound(mcp.Modern, uri).Raw()
 	}
 }
-
-// noResource is [jsonrpc.CodeResourceNotFound] as it stands in an error.
-const noResource = "-32002"
 
 // withResources returns the upstreams that may know a resource that they do not
 // list. Those alive come first: they answer at once, and if none of them has it,

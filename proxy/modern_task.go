@@ -109,12 +109,10 @@ func (l *leg) declaresTasks() bool {
 // modernTaskCreated remembers who runs the task that a call has become. It has no
 // progress token: the extension has no progress on tasks.
 func (s *session) modernTaskCreated(c *call, result json.RawMessage) {
-	var at [2]jsonrpc.Span
-	if c.request == nil || jsonrpc.Find(result, jsonrpc.Span{}, at[:], "resultType", "taskId") != nil {
+	if c.request == nil || c.kind != resultTask {
 		return
 	}
-	kind, _ := jsonrpc.Unquote(at[0].Of(result))
-	if id, ok := jsonrpc.Unquote(at[1].Of(result)); ok && kind == "task" {
+	if id, err := readTaskID(result); err == nil {
 		s.rememberTask(id, c.request.leg)
 	}
 }
