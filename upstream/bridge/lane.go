@@ -218,7 +218,8 @@ func (l *lane) forwardLocked(c *call) {
 	l.last++
 	c.n, c.state, c.serverInfo = l.last, forwarded, l.welcome.info
 	l.calls[c.n] = c
-	l.out.put(jsonrpc.NewRequest(jsonrpc.IntID(c.n), c.method, c.legacyParams()))
+	l.out.put(&jsonrpc.Message{ID: jsonrpc.IntID(c.n), Method: c.method, Params: c.legacyParams(), Extra: c.extra})
+	c.extra = nil
 	if c.digest != nil {
 		c.params = nil
 		c.letGo()

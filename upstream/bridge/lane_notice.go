@@ -29,19 +29,17 @@ func (l *lane) heard(m *jsonrpc.Message) {
 	case "notifications/elicitation/complete", "notifications/tasks/status": // nothing of the modern era
 	default:
 		if c := l.ofLocked(m); c != nil {
-			c.tellLocked(m.Method, stripReserved(m.Params))
+			c.tellLocked(m, stripReserved(m.Params))
 		}
 	}
 }
 
-// tellLocked sends the client a notification that belongs to a call.
-func (c *call) tellLocked(method string, params json.RawMessage) {
+// tellLocked sends the client a notification that belongs to a call, with other params.
+func (c *call) tellLocked(m *jsonrpc.Message, params json.RawMessage) {
 	if c.s == nil || c.state != forwarded {
 		return
 	}
-	m := jsonrpc.NewNotification(method, params)
-	m.Related = c.id
-	c.s.sendLocked(m)
+	c.s.sendLocked(&jsonrpc.Message{Method: m.Method, Params: params, Extra: m.Extra, Related: c.id})
 }
 
 // ofLocked returns the call that a notification surely belongs to; nil if that
@@ -72,7 +70,7 @@ func (l *lane) messageLocked(m *jsonrpc.Message) {
 	}
 	text, _ := jsonrpc.Member(m.Params, "level")
 	if readSeverity(text) >= c.level {
-		c.tellLocked(m.Method, stripReserved(m.Params))
+		c.tellLocked(m, stripReserved(m.Params))
 	}
 }
 
@@ -99,20 +97,21 @@ func (l *lane) progressLocked(m *jsonrpc.Message) {
 	switch {
 	case c == nil:
 	case c.state == parked:
-		c.progress.kept = m.Params
+		c.progress.kept = m
 	default:
-		c.tellProgressLocked(m.Params)
+		c.tellProgressLocked(m)
 	}
 }
 
 // tellProgressLocked tells the client of progress under its own token. After an
 // interruption only what is further on is told.
-func (c *call) tellProgressLocked(params json.RawMessage) {
+func (c *call) tellProgressLocked(m *jsonrpc.Message) {
+	params := m.Params
 	if c.token == nil || c.park != nil && c.progress.last != nil && !further(params, c.progress.last) {
 		return
 	}
 	c.progress.last = params
-	c.tellLocked("notifications/progress", jsonrpc.Set(stripReserved(params), jsonrpc.Value{Key: "progressToken", Text: c.token}))
+	c.tellLocked(m, jsonrpc.Set(stripReserved(params), jsonrpc.Value{Key: "progressToken", Text: c.token}))
 }
 
 func further(params, before json.RawMessage) bool { return progressIn(params) > progressIn(before) }

@@ -53,7 +53,7 @@ type question struct {
 
 // An inputNeeded is a result that asks for input.
 type inputNeeded struct {
-	state json.RawMessage // nil if absent
+	state json.RawMessage // nil if absent or null
 	asks  []inputRequest
 }
 
@@ -70,7 +70,7 @@ func readInput(result json.RawMessage) (inputNeeded, error) {
 	if err := jsonrpc.Find(result, jsonrpc.Span{}, at[:], "inputRequests", "requestState"); err != nil {
 		return inputNeeded{}, err
 	}
-	requests, in := at[0].Of(result), inputNeeded{state: at[1].Of(result)}
+	requests, in := orAbsent(at[0].Of(result)), inputNeeded{state: orAbsent(at[1].Of(result))}
 	if requests == nil && in.state == nil || in.state != nil && in.state[0] != '"' {
 		return in, errors.New("no input requests and no state")
 	}

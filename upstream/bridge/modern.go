@@ -2,13 +2,11 @@ package bridge
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"strings"
 	"sync"
 
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
-	"github.com/mcp-proxy/mcp-proxy/mcp"
 )
 
 const (
@@ -210,62 +208,4 @@ func (s *modernStream) cancelled(m *jsonrpc.Message) {
 	if l := s.listens[id]; l != nil {
 		l.endLocked()
 	}
-}
-
-// A request is what a modern request says in its params besides what it asks.
-type request struct {
-	capabilities, clientInfo     json.RawMessage
-	token                        json.RawMessage // for progress; nil if it wants none
-	level                        int             // of logs; zero for none
-	requestState, inputResponses json.RawMessage
-	meta                         []byte       // what a legacy server gets of _meta, without the token and the closing brace
-	at                           jsonrpc.Span // of _meta
-	task                         bool
-}
-
-var noCapabilities = json.RawMessage(`{}`)
-
-// readRequest reads params. It is an error if two readers of them could read two
-// things.
-func readRequest(params json.RawMessage) (request, error) {
-	var at [4]jsonrpc.Span
-	err := jsonrpc.Find(params, jsonrpc.Span{}, at[:], "_meta", "requestState", "inputResponses", "task")
-	r := request{capabilities: noCapabilities, at: at[0], requestState: at[1].Of(params), inputResponses: at[2].Of(params), task: !at[3].IsZero()}
-	if err != nil || at[0].IsZero() {
-		return r, err
-	}
-	r.meta = append(make([]byte, 0, at[0].End-at[0].Start+32), '{')
-	var strict [5]jsonrpc.Span // each key once, in one spelling
-	err = jsonrpc.Find(params, at[0], strict[:], "progressToken", mcp.KeyVersion, mcp.KeyCapabilities, mcp.KeyClientInfo, mcp.KeyLogLevel)
-	if err == nil {
-		err = jsonrpc.Each(at[0].Of(params), r.readMeta)
-	}
-	if err == nil && len(r.capabilities) > maxCapabilities {
-		err = errors.New("the client's capabilities are too long")
-	}
-	return r, err
-}
-
-// readMeta reads one member of _meta.
-func (r *request) readMeta(key string, value json.RawMessage) {
-	switch {
-	case key == mcp.KeyCapabilities:
-		r.capabilities = value
-	case key == mcp.KeyClientInfo:
-		r.clientInfo = value
-	case key == mcp.KeyLogLevel:
-		r.level = readSeverity(value)
-	case key == "progressToken":
-		r.token = value
-	case !mcp.IsReserved(key):
-		if len(r.meta) > 1 {
-			r.meta = append(r.meta, ',')
-		}
-		r.meta = append(append(append(r.meta, jsonrpc.Quote(key)...), ':'), value...)
-	}
-}
-
-// answersSomething reports whether the request has input for a call.
-func (r *request) answersSomething() bool {
-	return r.inputResponses != nil && string(canonical(r.inputResponses)) != "{}"
 }

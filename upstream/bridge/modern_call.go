@@ -27,6 +27,7 @@ type call struct {
 	// Static after construction.
 	method string
 	params json.RawMessage // as the client sent them first; nil once they are sent, if they are large
+	extra  []byte          // of the request; nil once it is sent
 	group  *group
 
 	request               // the newest of the client's
@@ -47,7 +48,10 @@ type call struct {
 	result    *jsonrpc.Message // the answer, if it came while parked
 	digest    *[32]byte        // of the request: see digestOf; nil until it is needed
 
-	progress struct{ last, kept json.RawMessage } // params: sent last, and held back while parked
+	progress struct {
+		last json.RawMessage  // params, sent last
+		kept *jsonrpc.Message // held back while parked
+	}
 }
 
 // works reports whether a request makes a server work on something that it may have
@@ -59,7 +63,7 @@ func works(method string) bool {
 // newCall returns the call of a request. What is large is not kept until the server
 // answers; so its digest, which may be needed then, is taken now.
 func newCall(m *jsonrpc.Message) *call {
-	c := &call{method: m.Method, params: m.Params}
+	c := &call{method: m.Method, params: m.Params, extra: m.Extra}
 	if len(m.Params) > maxCanonical {
 		digest := digestOf(c.method, c.params)
 		c.digest = &digest
@@ -117,8 +121,8 @@ func (c *call) legacyParams() json.RawMessage {
 	case !c.at.IsZero():
 		params = jsonrpc.Set(params, jsonrpc.Value{Key: "_meta"})
 	}
-	if c.requestState != nil || c.inputResponses != nil || c.task {
-		params = jsonrpc.Set(params, jsonrpc.Value{Key: "requestState"}, jsonrpc.Value{Key: "inputResponses"}, jsonrpc.Value{Key: "task"})
+	if c.foreign {
+		params = jsonrpc.Set(params, foreignKeys...)
 	}
 	return params
 }
@@ -145,11 +149,15 @@ func (c *call) finish(m *jsonrpc.Message) {
 func (c *call) modernAnswer(m *jsonrpc.Message) (answer *jsonrpc.Message, urls []byte) {
 	switch {
 	case m.Error != nil:
-		return c.modernError(m.Error)
+		answer, urls = c.modernError(m.Error)
+		if answer != nil {
+			answer.Extra = m.Extra
+		}
+		return answer, urls
 	case len(m.Result) == 0 || m.Result[0] != '{':
 		return jsonrpc.NewError(jsonrpc.ID{}, jsonrpc.InvalidResponse(c.group.t.id.upstream, "result is not an object")), nil
 	}
-	return &jsonrpc.Message{Result: completed(c.method, m.Result, c.serverInfo)}, nil
+	return &jsonrpc.Message{Result: completed(c.method, m.Result, c.serverInfo), Extra: m.Extra}, nil
 }
 
 // modernError is modernAnswer for an error.
@@ -196,7 +204,7 @@ func (c *call) answerLocked(answer *jsonrpc.Message) {
 		return
 	}
 	delete(c.s.calls, c.id)
-	c.s.sendLocked(&jsonrpc.Message{ID: c.id, Result: answer.Result, Error: answer.Error})
+	c.s.sendLocked(&jsonrpc.Message{ID: c.id, Result: answer.Result, Error: answer.Error, Extra: answer.Extra})
 	c.s = nil
 	if c.receipt != nil {
 		c.group.t.receipts.answered(c.receipt, answer)

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -171,4 +172,19 @@ func useAtRandom(t *testing.T, b *Bridge, key string, seed uint64) {
 	}
 	near.Close()
 	<-done
+}
+
+// Input that is refused costs no more than a look, however it is made.
+func TestLargeInputIsNotTakenApart(t *testing.T) {
+	text := json.RawMessage(`{"inputResponses":{"q":{"a":[` + strings.Repeat("[],", 1<<20) + `0]}},"_meta":{}}`)
+	allocations := testing.AllocsPerRun(2, func() {
+		r, err := readRequest(text)
+		if err != nil || !r.answersSomething() {
+			t.Fatal("it has input")
+		}
+		canonicalIfShort(r.inputResponses)
+	})
+	if allocations > 100 {
+		t.Errorf("%g allocations", allocations)
+	}
 }

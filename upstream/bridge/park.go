@@ -278,7 +278,7 @@ func askForInput(requests json.RawMessage, state string, serverInfo json.RawMess
 func modernAsk(method string, params json.RawMessage) json.RawMessage {
 	if params != nil {
 		if mayHave(params, "_meta") {
-			params = mcp.SetMeta(params, append(slices.Clone(reserved), jsonrpc.Value{Key: "progressToken"})...)
+			params = mcp.SetMeta(params, hopKeys...)
 		}
 		values := []jsonrpc.Value{{Key: "task"}}
 		if method == "elicitation/create" {

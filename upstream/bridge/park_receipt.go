@@ -83,5 +83,5 @@ func (rc *receipt) replay(id jsonrpc.ID, u use) *jsonrpc.Message {
 	if rc.answer == nil || rc.use != u || time.Now().After(rc.until) {
 		return jsonrpc.NewError(id, refusedState(stateUsed))
 	}
-	return &jsonrpc.Message{ID: id, Result: rc.answer.Result, Error: rc.answer.Error}
+	return &jsonrpc.Message{ID: id, Result: rc.answer.Result, Error: rc.answer.Error, Extra: rc.answer.Extra}
 }

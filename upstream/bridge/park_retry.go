@@ -5,6 +5,7 @@ import (
 	"crypto/subtle"
 	"encoding/json"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
@@ -30,7 +31,7 @@ func (s *modernStream) retry(m *jsonrpc.Message, r request) {
 		s.fail(m.ID, invalidParams(err.Error()))
 		return
 	}
-	use := use{v.park, v.round, sha256.Sum256(canonical(r.inputResponses))}
+	use := use{v.park, v.round, sha256.Sum256(canonicalIfShort(r.inputResponses))}
 	if c, result := s.comeBack(m, r, v, use); c != nil {
 		c.finish(result)
 	}
@@ -94,13 +95,12 @@ func (c *call) goOnLocked() {
 	defer c.letGo()
 	l := c.lane
 	l.levelLocked(c)
-	for _, q := range append([]*inquiry(nil), c.questions...) {
-		response, err := jsonrpc.Member(c.inputResponses, q.key)
-		if err != nil || response == nil {
-			continue
+	questions, responses := c.responsesLocked()
+	for i, q := range questions {
+		if responses[i] != nil {
+			q.doneLocked(l)
+			l.out.put(jsonrpc.NewResult(q.m.ID, stripReserved(responses[i])))
 		}
-		q.doneLocked(l)
-		l.out.put(jsonrpc.NewResult(q.m.ID, stripReserved(response)))
 	}
 	if kept := c.progress.kept; kept != nil {
 		c.progress.kept = nil
@@ -109,6 +109,23 @@ func (c *call) goOnLocked() {
 	if len(c.questions) > 0 {
 		c.collectLocked()
 	}
+}
+
+// responsesLocked returns what the client says to each open question, nil for nothing, in
+// one pass. What can be read in two ways says nothing.
+func (c *call) responsesLocked() ([]*inquiry, []json.RawMessage) {
+	questions := slices.Clone(c.questions)
+	keys, at, responses := make([]string, len(questions)), make([]jsonrpc.Span, len(questions)), make([]json.RawMessage, len(questions))
+	for i, q := range questions {
+		keys[i] = q.key
+	}
+	if jsonrpc.Find(c.inputResponses, jsonrpc.Span{}, at, keys...) != nil {
+		return questions, responses
+	}
+	for i := range at {
+		responses[i] = at[i].Of(c.inputResponses)
+	}
+	return questions, responses
 }
 
 // urlsOf returns the requests for input that a refusal amounts to which names URLs to

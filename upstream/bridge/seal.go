@@ -133,13 +133,19 @@ func digestOf(method string, params json.RawMessage) [32]byte {
 	}
 	text := append(binary.AppendUvarint(nil, uint64(len(method))), method...)
 	for _, span := range at {
-		value := span.Of(params)
-		if len(value) <= maxCanonical {
-			value = canonical(value)
-		}
+		value := canonicalIfShort(span.Of(params))
 		text = append(binary.AppendUvarint(text, uint64(len(value))), value...)
 	}
 	return sha256.Sum256(text)
+}
+
+// canonicalIfShort is canonical for text that is not too long for it. The rest stays as
+// it is.
+func canonicalIfShort(text json.RawMessage) json.RawMessage {
+	if len(text) > maxCanonical {
+		return text
+	}
+	return canonical(text)
 }
 
 // canonical returns JSON text without white space, with the members of objects in
