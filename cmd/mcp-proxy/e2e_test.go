@@ -26,16 +26,19 @@ func TestD07_KilledUpstream(t *testing.T) {
 	otherWires(t, layout{}, killUpstream)
 }
 
-// everyWire runs a test with legacy clients on each wire and upstreams at each place,
-// but for the oldest wire, which has one place.
+// everyWire runs a test with legacy clients on each wire and upstreams at each place;
+// with one wire alone where links do not differ. The oldest wire has one place.
 func everyWire(t *testing.T, test func(s *site, wire string)) {
 	for _, wire := range wiresOf(mcp.Legacy) {
 		t.Run(wire, func(t *testing.T) {
-			if wire == "SSE" {
+			switch wire {
+			case "SSE":
 				test(newSite(t), wire)
-				return
+			case "stdio":
+				everyPlace(t, layout{}, func(s *site) { test(s, wire) })
+			default:
+				everyPlace(t, layout{}, func(s *site) { test(s, wire) }, sameLink...)
 			}
-			everyPlace(t, layout{}, func(s *site) { test(s, wire) })
 		})
 	}
 }
@@ -284,7 +287,7 @@ func dropPOST(s *site) {
 // Nothing is left of clients that come, call and vanish.
 func TestManyVanishingClients(t *testing.T) {
 	l := layout{idle: 100 * time.Millisecond}
-	everyPlace(t, l, func(s *site) { vanishMany(s, 50) })
+	everyPlace(t, l, func(s *site) { vanishMany(s, 50) }, sameLink...)
 	for _, l.place = range []string{"local", "WebSocket link"} {
 		acrossEras(t, l, func(s *site) { vanishMany(s, 50) })
 	}

@@ -13,7 +13,7 @@ import (
 // D06: a client vanishes with calls on two upstreams, and a question open. What it
 // waited for is cancelled; to a question that is parked nobody comes back.
 func TestD06_VanishedAcrossEras(t *testing.T) {
-	otherWires(t, layout{idle: 200 * time.Millisecond, parkFor: 500 * time.Millisecond}, func(s *site, wire string) {
+	otherWires(t, layout{idle: 200 * time.Millisecond, parkFor: 200 * time.Millisecond}, func(s *site, wire string) {
 		c := s.connectOver(wire)
 		vanishAcross(s, c, c.vanish)
 		if s.log.count("level=WARN") > 0 {
@@ -81,7 +81,7 @@ func TestErasUse(t *testing.T) {
 // only the legacy era has, but for the first look at which it is.
 func TestErasStayApart(t *testing.T) {
 	for _, pin := range []bool{false, true} {
-		acrossEras(t, layout{core: true, pin: pin}, func(s *site) {
+		acrossEras(t, layout{core: !pin, pin: pin}, func(s *site) {
 			c := s.connect()
 			c.callWithToken(1, "a__notify")
 			c.await("1")
