@@ -295,7 +295,6 @@ func (l *lane) endLocked(end *jsonrpc.ClosedError) {
 	if l.state == laneEnded {
 		return
 	}
-	opening := l.state == laneOpening
 	l.state = laneEnded
 	l.idle.Stop()
 	l.out.end()
@@ -304,29 +303,40 @@ func (l *lane) endLocked(end *jsonrpc.ClosedError) {
 	l.g.removeLocked(l)
 	if end != nil {
 		l.log.Debug("session of modern clients ended", "cause", end.Cause, "in_flight", len(l.calls), "err", end.Err)
-		l.failLocked(end, opening)
+		l.failLocked(end)
 	}
 	l.g.nextLocked()
 	l.g.forgetLocked()
 	l.t.release()
 }
 
-// sendAwayLocked ends all streams, without an answer to anything, because the upstream
-// turned out to speak modern: whoever comes again is not translated.
+// sendAwayLocked ends all streams of the key, without an answer to anything, because
+// the upstream turned out to speak modern: whoever comes again is not translated, and
+// nobody is placed in a session any more. Calls of other sessions may have run.
 func (l *lane) sendAwayLocked(end *jsonrpc.ClosedError) {
 	for _, c := range l.waiting {
 		c.lane = nil
 	}
+	for _, c := range l.calls {
+		c.lane = nil
+	}
 	l.waiting = nil
+	for _, g := range l.t.groups {
+		g.waiting = nil
+	}
 	for s := range l.t.streams {
-		s.cancel(end)
+		mine := *end
+		for _, c := range s.calls {
+			mine.Delivered = mine.Delivered || c.state == forwarded
+		}
+		s.leaveLocked()
+		s.cancel(&mine)
 	}
 }
 
-func (l *lane) failLocked(end *jsonrpc.ClosedError, opening bool) {
-	if opening && end.Cause == jsonrpc.CauseOtherEra {
+func (l *lane) failLocked(end *jsonrpc.ClosedError) {
+	if end.Cause == jsonrpc.CauseOtherEra {
 		l.sendAwayLocked(end)
-		return
 	}
 	closed := func(phase jsonrpc.Phase) *jsonrpc.Message {
 		return jsonrpc.NewError(jsonrpc.ID{}, jsonrpc.ConnectionClosed(jsonrpc.CodeInternalError, l.t.id.upstream, end.Cause, phase))

@@ -113,6 +113,10 @@ func (s *modernStream) end(err error) {
 func (s *modernStream) leave() {
 	s.t.mu.Lock()
 	defer s.t.mu.Unlock()
+	s.leaveLocked()
+}
+
+func (s *modernStream) leaveLocked() {
 	s.ended = true
 	delete(s.t.streams, s)
 	for _, c := range s.calls {

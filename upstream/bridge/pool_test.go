@@ -2,6 +2,7 @@ package bridge
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -289,5 +290,31 @@ func TestPhaseOfWhatASessionLoses(t *testing.T) {
 				t.Errorf("delivered %v: %s", delivered, k.text(m))
 			}
 		}
+	})
+}
+
+// Nothing that may have run is called not sent, when an upstream speaks modern after all.
+func TestOtherEraAndCallsElsewhere(t *testing.T) {
+	inPool(t, func(k *pooled) {
+		k.client("d", "key")
+		k.call("c", 1, "tools/call")
+		k.hello("s0", "{}")
+		k.recv("s0")
+		k.caps = `{"roots":{}}`
+		k.call("c", 2, "tools/call")
+		k.call("d", 1, "tools/call")
+		k.recv("s1")
+		jsonrpc.CloseWith(k.sides["s1"].c, &jsonrpc.ClosedError{Cause: jsonrpc.CauseOtherEra})
+		synctest.Wait()
+		for client, delivered := range map[string]bool{"c": true, "d": false} {
+			end, _ := errors.AsType[*jsonrpc.ClosedError](<-k.sides[client].end)
+			if end == nil || end.Cause != jsonrpc.CauseOtherEra || end.Delivered != delivered {
+				t.Errorf("%s ended with %#v", client, end)
+			}
+		}
+		if m := k.recv("s0"); m.Method != "notifications/cancelled" {
+			t.Errorf("the server received %s", k.text(m))
+		}
+		time.Sleep(ghostFor)
 	})
 }
