@@ -34,6 +34,11 @@ type Message struct {
 	// that this message belongs to; zero if unknown. It never travels to a
 	// client or a server.
 	Related ID
+
+	// Headers are what the sender repeated of the params beside a request, by
+	// names in lower case: "mcp-param-region". Nil if the transport has no room
+	// for that; else, if nothing was repeated, empty. They never travel.
+	Headers map[string][]string
 }
 
 // NewRequest returns a request.

@@ -43,6 +43,7 @@ type table struct {
 	originals map[string]string
 	bare      map[string]bool // the upstream's own names
 	templates []*regexp.Regexp
+	mirrors   mirrors // of tools
 	digest    digest
 }
 
@@ -119,10 +120,13 @@ func (l *leg) index(k kind, elements []json.RawMessage) ([]entry, *table) {
 		t.originals[e.key], t.bare[original] = original, true
 		hash.Write(e.raw)
 		entries = append(entries, e)
-		if k == templates {
+		switch k {
+		case templates:
 			if re := matcher(original); re != nil {
 				t.templates = append(t.templates, re)
 			}
+		case tools:
+			t.mirrors.add(original, raw)
 		}
 	}
 	hash.Sum(t.digest[:0])

@@ -44,6 +44,7 @@ type leg struct {
 	version   [kinds]int           // of what it offers, from 1; counts changes
 	listed    [kinds]int           // the version in tables; 0 for one of an earlier session
 	listedAt  [kinds]time.Time     // when it was; modern era only
+	tooLate   time.Time            // when it last did not list its tools in time, see learnTools
 	listing   [kinds]*listRun      // under way, for a table; nil for none
 	shown     [kinds]digest        // what of it the client has seen
 	announced [kinds]int           // session.announced when the client was told of it; 0: has listed since

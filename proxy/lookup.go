@@ -61,7 +61,8 @@ func (s *session) byName(c *call, k kind, at jsonrpc.Span, unknown string) {
 		s.fail(c, invalidParams(errMissing("name").Error()))
 		return
 	}
-	to := func(l *leg, original string, bad *jsonrpc.Error) {
+	var to func(l *leg, original string, listed bool)
+	to = func(l *leg, original string, listed bool) {
 		switch {
 		case l == nil && c.lineup.prefixOf(name) == "" && !c.lineup.complete:
 			s.fail(c, c.lineup.unreached())
@@ -69,28 +70,29 @@ func (s *session) byName(c *call, k kind, at jsonrpc.Span, unknown string) {
 		case l == nil || k == tools && !l.up.allows(original):
 			s.fail(c, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: unknown + name})
 			return
+		}
+		bad, sure := c.checkHeaders(l, k, original)
+		switch {
+		case !sure && !listed:
+			s.work(c, func(ctx context.Context) {
+				l.learnTools(ctx, c.identity())
+				to(l, original, true)
+			})
 		case bad != nil:
 			s.fail(c, bad)
-			return
-		}
-		if original == name {
+		case original == name:
 			s.forward(c, l, params)
-			return
+		default:
+			s.forward(c, l, params, jsonrpc.Edit{Span: at, With: jsonrpc.Quote(original)})
 		}
-		s.forward(c, l, params, jsonrpc.Edit{Span: at, With: jsonrpc.Quote(original)})
 	}
 	if l, original := c.lineup.owner(k, name); l != nil {
-		bad, sure := c.checkHeaders(l, k, original)
-		if sure {
-			to(l, original, bad)
-			return
-		}
-		s.work(c, func(ctx context.Context) { to(l, original, c.checkHeadersAnew(ctx, l, k, original)) })
+		to(l, original, false)
 		return
 	}
 	s.work(c, func(ctx context.Context) {
 		l, original := c.lineup.find(ctx, c.identity(), k, name)
-		to(l, original, c.checkFound(l, k, original))
+		to(l, original, true)
 	})
 }
 

@@ -27,9 +27,10 @@
 // request that still waits gets the one error. The transport of 2024-11-05 is a
 // session whose single stream is its life.
 //
-// Modern: a POST is checked against its headers (ladder.go, tools.go), gets an id
-// of its own, and waits on the trunk that all clients share who are the same
-// principal and use the same path.
+// Modern: a POST is checked against its headers (ladder.go), but for those that
+// repeat arguments, which go along for who knows the tool. It gets an id of its own,
+// and waits on the trunk that all clients share who are the same principal and use
+// the same path.
 //
 //	POST ─► ladder ─► waiter ─► queue ─► Recv ──┐            Send ─┬─ id ──────► waiter ─► POST
 //	                                            └► ServePrincipal ─┘  Related,
@@ -39,9 +40,8 @@
 // nothing can be resumed: a POST that is dropped is a request that is cancelled.
 //
 // Goroutines: one runs Serve for each HTTP or WebSocket session, one runs
-// ServePrincipal for each trunk, and one lists the tools of a trunk, once. Responses
-// are written by the goroutines of net/http that handle the requests. stdio.go
-// names its own.
+// ServePrincipal for each trunk. Responses are written by the goroutines of net/http
+// that handle the requests. stdio.go names its own.
 //
 // Invariants:
 //   - Who takes a request out of session.pending answers it: Send, a cancel, or

@@ -90,6 +90,24 @@ func checkNotification(h http.Header, m *jsonrpc.Message) *jsonrpc.Error {
 	return nil
 }
 
+// repeated returns the headers that repeat arguments of a call. Which there have to
+// be is known to who knows the tool. Nobody writes to them.
+func repeated(h http.Header) map[string][]string {
+	found := nothingRepeated
+	for name, values := range h {
+		if !strings.HasPrefix(name, "Mcp-Param-") {
+			continue
+		}
+		if len(found) == 0 {
+			found = make(map[string][]string)
+		}
+		found[strings.ToLower(name)] = values
+	}
+	return found
+}
+
+var nothingRepeated = map[string][]string{}
+
 func mismatch(header string) *jsonrpc.Error {
 	return &jsonrpc.Error{Code: mcp.CodeHeaderMismatch,
 		Message: "Header mismatch: " + header + " is missing, or is not what the body says"}

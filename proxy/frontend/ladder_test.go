@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/jsonrpc/conntest"
 )
 
 // TestModernLadder makes every mistake a modern client can make, also two at once,
@@ -144,7 +145,7 @@ func TestModernNotifications(t *testing.T) {
 	note := `{"jsonrpc":"2.0","method":"notifications/x","params":{"y":1.0,` + metaText + `}}`
 	wantRefusal(t, c.post(note, "MCP-Protocol-Version", "2025-11-25"), 400, -32020)
 	wantStatus(t, c.post(note), 202)
-	wantText(t, asked(t, <-ts.conns), note)
+	wantText(t, conntest.Recv(t, <-ts.conns), note)
 }
 
 // TestModernInSession: a modern message is one also on the way of a session.

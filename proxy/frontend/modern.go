@@ -69,15 +69,7 @@ func (h *HTTP) postModern(w http.ResponseWriter, r *http.Request, upstream strin
 		w.WriteHeader(http.StatusAccepted)
 		return
 	}
-	if m.Method == "tools/call" {
-		if err := t.checkParams(r, m.Params); err != nil {
-			badRequest(w, m, err)
-			return
-		}
-		if r.Context().Err() != nil { // it may have waited
-			return
-		}
-	}
+	m.Headers = repeated(r.Header)
 	h.answerModern(w, r, t.ask(m))
 }
 
@@ -164,7 +156,6 @@ func (h *HTTP) runTrunk(t *trunk) {
 	t.log.Debug("trunk opened", "upstream", t.upstream)
 	err := h.ServePrincipal(h.ctx, t.upstream, t.principal, t)
 	t.Close()
-	t.listing.Wait()
 	t.log.Debug("trunk ended", "upstream", t.upstream, "cause", jsonrpc.CauseOf(err))
 	h.mu.Lock()
 	defer h.mu.Unlock()

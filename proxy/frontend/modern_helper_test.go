@@ -13,13 +13,9 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc/conntest"
 )
 
-const (
-	metaText = `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}`
-	noTools  = `{"tools":[],"resultType":"complete"}`
-)
+const metaText = `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}`
 
-// newTrunkServer starts a server whose trunks the test serves. They have had
-// their tools listed.
+// newTrunkServer starts a server whose trunks the test serves.
 func newTrunkServer(t *testing.T, setUp func(*HTTP)) *testServer {
 	t.Helper()
 	var trunks <-chan jsonrpc.Conn
@@ -86,18 +82,6 @@ func (c *testClient) send(req *http.Request) <-chan *http.Response {
 		}
 	}()
 	return got
-}
-
-// asked returns the next request of a trunk; a question for its tools is answered
-// with none.
-func asked(t *testing.T, trunk jsonrpc.Conn) *jsonrpc.Message {
-	t.Helper()
-	m := conntest.Recv(t, trunk)
-	if m.Method == "tools/list" {
-		trunk.Send(jsonrpc.NewResult(m.ID, json.RawMessage(noTools)))
-		m = conntest.Recv(t, trunk)
-	}
-	return m
 }
 
 // wantCancel checks that the next message of a trunk cancels m.

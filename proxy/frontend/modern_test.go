@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"reflect"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -49,6 +50,33 @@ func TestModernPlain(t *testing.T) {
 	}
 }
 
+// TestModernHeaders: the headers that repeat arguments go along, and no others. A
+// client that has none says so.
+func TestModernHeaders(t *testing.T) {
+	ts := newTrunkServer(t, nil)
+	c := ts.at("/mcp")
+	send := func(set ...string) {
+		req := c.modern("1", "tools/call", `"name":"a"`, set...)
+		req.Header.Add("Mcp-Param-Two", "1")
+		req.Header.Add("mcp-param-two", "2")
+		c.send(req)
+	}
+	c.send(c.modern("1", "tools/call", `"name":"a"`))
+	trunk := conntest.Await(t, "trunk", ts.conns)
+	if m := conntest.Recv(t, trunk); m.Headers == nil || len(m.Headers) > 0 {
+		t.Errorf("headers %v, want none", m.Headers)
+	}
+	send("mcp-param-ReGion", "=?base64?w6k=?=", "Mcp-Params", "x")
+	want := map[string][]string{"mcp-param-region": {"=?base64?w6k=?="}, "mcp-param-two": {"1", "2"}}
+	m := conntest.Recv(t, trunk)
+	if !reflect.DeepEqual(m.Headers, want) {
+		t.Errorf("headers %v, want %v", m.Headers, want)
+	}
+	if text := string(m.Append(nil)); strings.Contains(strings.ToLower(text), "param-") {
+		t.Errorf("they travel: %s", text)
+	}
+}
+
 // TestModernStream: what precedes the response makes it an event stream, without
 // ids, which the response ends.
 func TestModernStream(t *testing.T) {
@@ -56,7 +84,7 @@ func TestModernStream(t *testing.T) {
 	c := ts.at("/mcp/files")
 	got := c.send(c.modern(`"7"`, "tools/call", `"name":"a"`))
 	trunk := conntest.Await(t, "trunk", ts.conns)
-	m := asked(t, trunk)
+	m := conntest.Recv(t, trunk)
 	trunk.Send(noted(m, "notifications/progress", `{"progressToken":1.0}`))
 	resp := conntest.Await(t, "response", got)
 	if resp.Header.Get("X-Accel-Buffering") != "no" {
@@ -135,7 +163,7 @@ func TestD32_InStream(t *testing.T) {
 	c := ts.at("/mcp")
 	got := c.send(c.modern("1", "tools/call", `"name":"a"`))
 	trunk := conntest.Await(t, "trunk", ts.conns)
-	m := asked(t, trunk)
+	m := conntest.Recv(t, trunk)
 	trunk.Send(noted(m, "notifications/message", `{}`))
 	stream := newEvents(t, conntest.Await(t, "response", got))
 	stream.one()

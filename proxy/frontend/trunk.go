@@ -28,15 +28,12 @@ type trunk struct {
 	done    chan struct{} // closed by end
 	gone    chan struct{} // closed when ServePrincipal has returned
 
-	listing sync.WaitGroup // the goroutine that runs listTools
-
 	mu     sync.Mutex // guards the fields below, and those of all waiters
 	closed bool
 	cause  error // of the end
 	lease
 	lastID  int64
 	waiting map[int64]*waiter // who removes one answers it, unless it is abandoned
-	tools   tools
 
 	// queue waits for Recv. It holds a request for each open POST at most, and a
 	// cancel for each one that Recv has returned.
@@ -171,9 +168,6 @@ func (t *trunk) Send(m *jsonrpc.Message) error {
 			t.log.Debug("message belongs to no request, dropped", "method", m.Method)
 		}
 		return err
-	}
-	if p.method == "tools/list" && m.Result != nil {
-		t.learn(m.Result)
 	}
 	e, status := event{data: p.text(m), response: m.IsResponse()}, statusOf(m)
 	t.mu.Lock()

@@ -71,17 +71,6 @@ func (p *waiter) plain() (body []byte, status int, ok bool) {
 	return p.events[0].data, p.status, true
 }
 
-// last returns the response if it is there, whatever goes before it.
-func (p *waiter) last() (body []byte, ok bool) {
-	p.t.mu.Lock()
-	defer p.t.mu.Unlock()
-	n := len(p.events)
-	if n == 0 || !p.events[n-1].response {
-		return nil, false
-	}
-	return p.events[n-1].data, true
-}
-
 func (p *waiter) next(out []byte) ([]byte, bool) {
 	p.t.mu.Lock()
 	events := p.events
