@@ -24,6 +24,10 @@ type call struct {
 	// so that an answer may be of a kind that is not; modern era only.
 	extended bool
 
+	// retry tells that the request holds what is for the upstream alone that has
+	// asked for it; modern era only. Set before the call is forwarded.
+	retry bool
+
 	// msg is the request as it came. Owned by who works on the call; nil once
 	// it was forwarded for good, so that its bytes are not kept until the answer.
 	msg *jsonrpc.Message

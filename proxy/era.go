@@ -113,7 +113,7 @@ func init() { // not a literal: the handlers refer to the table
 		"tools/call":               (*session).callTool,
 		"prompts/get":              (*session).getPrompt,
 		"completion/complete":      (*session).complete,
-		"resources/read":           (*session).byURI,
+		"resources/read":           (*session).readResource,
 		"server/discover":          (*session).discover,
 		"subscriptions/listen":     (*session).listen,
 		"tasks/get":                (*session).byModernTask,

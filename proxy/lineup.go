@@ -133,6 +133,7 @@ func (l *leg) serves(up *Upstream, prefix string) bool {
 func (s *session) removeLocked(l *leg) {
 	l.hangUpLocked("upstream removed")
 	maps.DeleteFunc(s.subs, func(_ string, sub subscription) bool { return sub.leg == l })
+	maps.DeleteFunc(s.readers, func(_ digest, reader *leg) bool { return reader == l })
 	s.tasks.forgetLocked(l)
 	s.clientTasks.forgetLocked(l)
 }

@@ -206,7 +206,8 @@ func (s *session) byURI(c *call) {
 }
 
 // toOwnerOf forwards c to the upstream that lists the URI, else to one with a
-// template that matches, else to those that declare resources, one by one.
+// template that matches, else to those that declare resources, one by one. A retry
+// goes to who has asked for it.
 func (s *session) toOwnerOf(c *call, raw json.RawMessage) {
 	uri, ok := jsonrpc.Unquote(raw)
 	if !ok {
@@ -218,10 +219,7 @@ func (s *session) toOwnerOf(c *call, raw json.RawMessage) {
 		s.forward(c, l, c.msg.Params)
 		return
 	}
-	if c.era == mcp.Modern && c.method == "resources/read" {
-		s.whenAnswered(c, func(answer *jsonrpc.Message) { unknownToAll(answer, uri) })
-	}
-	if l := v.ownerOf(uri); l != nil {
+	if l := s.knownOwner(c, uri); l != nil {
 		s.forward(c, l, c.msg.Params)
 		return
 	}
@@ -236,9 +234,21 @@ func (s *session) toOwnerOf(c *call, raw json.RawMessage) {
 			s.fail(c, orDefault(v.unreached(), resourceNotFound(c.era, uri)))
 			return
 		}
+		s.toOneOf(ctx, c, candidates)
+	})
+}
+
+// toOneOf forwards a call about a resource to those that may have it, in turn. A retry
+// is for one of them only, who a plain read finds.
+func (s *session) toOneOf(ctx context.Context, c *call, candidates []*leg) {
+	if !c.retry {
 		c.others = candidates[1:]
 		s.forward(c, candidates[0], c.msg.Params)
-	})
+		return
+	}
+	if l := s.whoAnswers(ctx, c, candidates, c.method, c.plainRead()); l != nil {
+		s.forward(c, l, c.msg.Params)
+	}
 }
 
 // resourceNotFound has a code of its own in the legacy era only.
@@ -248,14 +258,6 @@ func resourceNotFound(era mcp.Era, uri string) *jsonrpc.Error {
 		code = jsonrpc.CodeInvalidParams
 	}
 	return &jsonrpc.Error{Code: code, Message: "Resource not found", Data: map[string]string{"uri": uri}}
-}
-
-// unknownToAll makes the last upstream's error that of all: it may be that it has
-// no resources at all.
-func unknownToAll(answer *jsonrpc.Message, uri string) {
-	if code, _ := jsonrpc.Member(answer.Error, "code"); string(code) == noMethod {
-		answer.Error = resourceNotFound(mcp.Modern, uri).Raw()
-	}
 }
 
 // withResources returns the upstreams that may know a resource that they do not

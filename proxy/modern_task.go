@@ -13,7 +13,7 @@ import (
 var errNoTasks = mcp.MissingCapability(json.RawMessage(`{"extensions":{"` + mcp.ExtensionTasks + `":{}}}`))
 
 // byModernTask forwards a request about a task to the upstream that runs it. That
-// of one nobody here remembers, since a session began anew, is found by asking.
+// of one nobody here remembers, since a session began anew, is found by asking for it.
 func (s *session) byModernTask(c *call) {
 	id, err := readTaskID(c.msg.Params)
 	switch l := c.lineup.only(); {
@@ -44,21 +44,19 @@ func (s *session) taskOwner(id string, era mcp.Era) *leg {
 	return nil
 }
 
-// findTask asks those upstreams that may run the task, in turn, and remembers who
-// knew it.
+// findTask asks those upstreams that may run the task for it, in turn, and forwards
+// the call to the one that knew it, which is remembered.
 func (s *session) findTask(ctx context.Context, c *call, id string) {
 	candidates := c.lineup.withTasks(ctx, c.identity())
 	if len(candidates) == 0 {
 		s.fail(c, orDefault(c.lineup.unreached(), invalidParams("unknown task")))
 		return
 	}
-	c.others = candidates[1:]
-	s.whenAnswered(c, func(answer *jsonrpc.Message) {
-		if r := c.request; answer.Error == nil && r != nil {
-			s.rememberTask(id, r.leg)
-		}
-	})
-	s.forward(c, candidates[0], c.msg.Params)
+	params := jsonrpc.Set(nil, jsonrpc.Value{Key: "taskId", Text: jsonrpc.Quote(id)}, jsonrpc.Value{Key: "_meta", Text: c.identity()})
+	if l := s.whoAnswers(ctx, c, candidates, "tasks/get", params); l != nil {
+		s.rememberTask(id, l)
+		s.forward(c, l, c.msg.Params)
+	}
 }
 
 func (s *session) rememberTask(id string, l *leg) {

@@ -50,6 +50,7 @@ type session struct {
 	subs        map[string]subscription // by URI
 	level       json.RawMessage         // params of the last logging/setLevel
 	tasks       tasks                   // that upstreams run
+	readers     readers                 // of resources, in the modern era
 	clientTasks tasks                   // that the client runs, for upstreams
 	pages       map[pageKey]snapshot    // merged lists that are handed out by pages
 	wanted      [kinds]bool             // which merged lists the client has asked for
