@@ -41,6 +41,8 @@ func newLocal(s *stream) *local {
 	}
 }
 
+func (l *local) sessionless() bool { return false } // the process is the session
+
 func (l *local) start() error {
 	p, err := l.host.startProcess(l.command, l.wg, l.stdinFailed)
 	if err != nil {

@@ -88,9 +88,7 @@ func TestProbeOfNothing(t *testing.T) {
 		c.returned()
 	}
 	eventually(t, "it is told", func() bool { return len(r.log.at(slog.LevelWarn)) == freeFailures+1 })
-	c := r.attach("k")
-	c.send("initialize", 0)
-	c.ends(causeStartFailed, false)
+	r.attach("k").ends(causeStartFailed, false)
 }
 
 // All streams have one process, whatever they are called, and the same ids.

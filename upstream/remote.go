@@ -76,6 +76,12 @@ func (r *remote) write() {
 	r.conn.Close()
 }
 
+// sessionless implements server.
+func (r *remote) sessionless() bool {
+	c, ok := r.conn.(interface{ Sessionless() bool })
+	return ok && c.Sessionless()
+}
+
 // next waits for messages and takes them all; nil behind the last ones.
 func (r *remote) next() []*jsonrpc.Message {
 	r.mu.Lock()

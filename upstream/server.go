@@ -22,6 +22,10 @@ type server interface {
 	// cause of the server's end.
 	recv(batch []*jsonrpc.Message) ([]*jsonrpc.Message, error)
 
+	// sessionless reports, once recv has returned the result of initialize,
+	// whether there is no session all the same: each request stands alone.
+	sessionless() bool
+
 	// finish passes the last messages on and begins the server's end.
 	finish(last []*jsonrpc.Message)
 

@@ -167,13 +167,17 @@ func (s *stream) heardFirst(n news) {
 		s.flight.refuse()
 		return
 	case greeting:
+		if s.server.sessionless() && s.otherEra() { // it could ask nothing, and tell nothing by itself
+			s.end(jsonrpc.CauseOtherEra, nil)
+			return
+		}
 		s.eras.greeted()
 	}
 	s.stopStartTimer()
 }
 
-// otherEra reports whether the server took no initialize because it speaks the
-// modern era alone. It may take as long as a probe.
+// otherEra reports whether a server that took no initialize, or began no session
+// with it, speaks the modern era. It may take as long as a probe.
 func (s *stream) otherEra() bool {
 	if closed(s.ended) || s.id.era == mcp.Modern || s.up.only() != "" || s.eras.both() {
 		return false
@@ -184,7 +188,7 @@ func (s *stream) otherEra() bool {
 		return false
 	}
 	if s.eras.snubbed(modern) {
-		s.log.Info("upstream speaks the modern era only")
+		s.log.Info("upstream is spoken to in the modern era only")
 	}
 	return modern
 }

@@ -55,6 +55,7 @@ type lane struct {
 	warned    bool                             // of a question that cannot be attributed
 	subs      map[string]*subscription         // by URI
 	listens   map[*modernListen]struct{}       // that hear from this lane
+	began     time.Time                        // the session, with initialize answered
 	used      time.Time                        // the last time
 	idle      *time.Timer                      // that reaps
 
@@ -168,7 +169,7 @@ func (l *lane) welcomeLocked(m *jsonrpc.Message) {
 		l.endLocked(&jsonrpc.ClosedError{Cause: causeRefused})
 		return
 	}
-	l.welcome, l.state = w, laneReady
+	l.welcome, l.state, l.began = w, laneReady, time.Now()
 	l.out.put(jsonrpc.NewNotification("notifications/initialized", nil))
 	l.forwardAllLocked()
 	for li := range l.listens {

@@ -85,12 +85,7 @@ func (l *legacy) refuseLocked(m *jsonrpc.Message, err *jsonrpc.Error) {
 
 // forward passes a request on.
 func (l *legacy) forward(m *jsonrpc.Message) {
-	params := m.Params
-	if m.Method == "tools/call" && mayHave(params, "task") { // no tasks were declared, and so the rest counts (2025-11-25 basic/utilities/tasks)
-		if task, _ := jsonrpc.Member(params, "task"); task != nil {
-			params = jsonrpc.Set(params, jsonrpc.Value{Key: "task"})
-		}
-	}
+	params := withoutForeign(m.Method, m.Params)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.hello == nil {
@@ -106,6 +101,29 @@ func (l *legacy) forward(m *jsonrpc.Message) {
 		c.params = params
 	}
 	l.sendLocked(c, params)
+}
+
+// withoutForeign returns params of a legacy client without what means something else in
+// the other era. No tasks were declared, and so the rest counts (2025-11-25
+// basic/utilities/tasks); and input that nobody asked for is none.
+func withoutForeign(method string, params json.RawMessage) json.RawMessage {
+	if !asksForInput(method) {
+		return params
+	}
+	for _, foreign := range foreignKeys {
+		if mayHave(params, foreign.Key) {
+			params = without(params, foreign)
+		}
+	}
+	return params
+}
+
+// without returns an object without a member; the same text if it is not there.
+func without(object json.RawMessage, member jsonrpc.Value) json.RawMessage {
+	if value, err := jsonrpc.Member(object, member.Key); err == nil && value == nil {
+		return object
+	}
+	return jsonrpc.Set(object, jsonrpc.Value{Key: member.Key})
 }
 
 // sendLocked sends a call, or its retry, under an id of its own.

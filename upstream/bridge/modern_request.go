@@ -27,7 +27,7 @@ var (
 	// hopKeys are what a legacy server gets nothing of in _meta.
 	hopKeys = append(slices.Clone(reserved), jsonrpc.Value{Key: "progressToken"})
 
-	// foreignKeys are what it gets nothing of in params.
+	// foreignKeys are what it gets nothing of in params, nor a modern one of a legacy client.
 	foreignKeys = []jsonrpc.Value{{Key: "requestState"}, {Key: "inputResponses"}, {Key: "task"}}
 )
 

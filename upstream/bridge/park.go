@@ -14,6 +14,7 @@ import (
 
 const (
 	collectFor       = 25 * time.Millisecond // questions that come together are asked together
+	startFor         = time.Second           // servers ask for roots when they start, which says nothing of their calls
 	maxParks         = 256                   // of one key on one upstream; beyond, see minPark, or questions are refused
 	maxParkRounds    = 8                     // of one call; beyond, questions are refused
 	maxCallQuestions = 64                    // of one call at once; beyond, they are refused
@@ -158,8 +159,12 @@ func (l *lane) whoseLocked(m *jsonrpc.Message) (*call, *jsonrpc.Error) {
 		return nil, errNotNeeded
 	}
 	c, n := l.atWorkLocked()
-	if n == 0 && m.Method == "roots/list" { // servers do that when they start
+	ofStart := m.Method == "roots/list" && time.Since(l.began) < startFor
+	switch {
+	case n != 1 && ofStart, n == 0 && m.Method == "roots/list":
 		return nil, noMethod(m.Method)
+	case ofStart: // may be of the call, too
+		return c, nil
 	}
 	if _, known := l.t.b.pool.asking.LoadOrStore(l.t.id.upstream, true); !known {
 		l.log.Debug("upstream asks: each call of modern clients has a session of its own")

@@ -44,6 +44,13 @@ func (s *session) initialize(c *call) {
 	s.reply(c, reply)
 }
 
+// Sessionless reports, once initialize was answered, whether the server has begun no
+// session with that: it can then send nothing but answers.
+func (s *session) Sessionless() bool {
+	p := s.current()
+	return p.id == "" && !p.legacy
+}
+
 func mayBeLegacy(status int) bool {
 	return status == http.StatusBadRequest || status == http.StatusNotFound || status == http.StatusMethodNotAllowed
 }
