@@ -37,7 +37,12 @@ func (s *session) discover(c *call) {
 // no answer that can be used.
 func (l *leg) discover(ctx context.Context, meta json.RawMessage) json.RawMessage {
 	answer, err := l.ask(ctx, "server/discover", listParams(meta, nil))
-	if err != nil || answer.Error != nil || answer.Result[0] != '{' {
+	usable := err == nil && answer.Error == nil
+	if usable {
+		kind, bad := kindOf(answer.Result)
+		usable = bad == nil && (kind == "" || kind == resultComplete)
+	}
+	if !usable {
 		l.log.Debug("upstream cannot say what it is", "method", "server/discover", "err", err)
 		return nil
 	}
@@ -57,7 +62,7 @@ var supportedVersions = func() json.RawMessage {
 // discovered is the result of server/discover, of what upstreams said now.
 func (v *lineup) discovered(said map[*leg]json.RawMessage) json.RawMessage {
 	if l := v.only(); l != nil && said[l] != nil {
-		return jsonrpc.Set(said[l], jsonrpc.Value{Key: "supportedVersions", Text: supportedVersions})
+		return v.s.p.discoveredBy(said[l])
 	}
 	in := v.introduce(func(l *leg) json.RawMessage { return said[l] })
 	var cs cachings
@@ -75,6 +80,18 @@ func (v *lineup) discovered(said map[*leg]json.RawMessage) json.RawMessage {
 		values = append(values, jsonrpc.Value{Key: m.key, Text: m.value})
 	}
 	return mcp.SetMeta(jsonrpc.Set(nil, values...), jsonrpc.Value{Key: mcp.KeyServerInfo, Text: v.s.p.serverInfo()})
+}
+
+// discoveredBy is the result of server/discover of the only upstream, with the versions
+// of this hop and what it must say and does not.
+func (p *Proxy) discoveredBy(said json.RawMessage) json.RawMessage {
+	kind, _ := kindOf(said) // read before
+	result := completed("server/discover", kind, jsonrpc.Set(said, jsonrpc.Value{Key: "supportedVersions", Text: supportedVersions}))
+	meta, _ := jsonrpc.Member(result, "_meta")
+	if info, _ := jsonrpc.Member(meta, mcp.KeyServerInfo); info != nil {
+		return result
+	}
+	return mcp.SetMeta(result, jsonrpc.Value{Key: mcp.KeyServerInfo, Text: p.serverInfo()})
 }
 
 // knownExtensions returns capabilities without the extensions whose methods could

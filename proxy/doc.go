@@ -53,6 +53,9 @@
 //     upstream that has gone meanwhile refuses it. A listen follows.
 //   - Nothing of a leg of the modern era reaches the client but with a request of
 //     the client that it belongs to, and the acknowledgment is first of a listen.
+//   - What answers an upstream's questions, and the state that it gave with them, go
+//     to that upstream and to no other.
+//   - An answer of the modern era is looked at before the client has it: see result.go.
 //   - A listen holds up no drain: it ends with its result when the session is to.
 //   - session.mu guards all tables of a session and is never held across I/O.
 //     Proxy.mu may be taken under it, never the other way.
