@@ -201,22 +201,6 @@ func (s *session) cancelled(m *jsonrpc.Message) {
 	s.deliver(c, nil, s.send)
 }
 
-// expire settles the call of a request whose upstream took too long, and cancels
-// it there. A timeout is not a close: the upstream stays.
-func (s *session) expire(r *request) {
-	c := r.call
-	s.mu.Lock()
-	current := c.request == r
-	s.mu.Unlock()
-	if !current || !s.take(c) {
-		return
-	}
-	if r.sent {
-		r.leg.tell(cancellation(r.id, "timeout"))
-	}
-	s.deliver(c, jsonrpc.NewError(c.id, jsonrpc.TimedOut(r.leg.up.Name)), s.out.wait)
-}
-
 func cancellation(id jsonrpc.ID, reason string) *jsonrpc.Message {
 	return jsonrpc.NewNotification("notifications/cancelled",
 		[]byte(`{"requestId":`+id.String()+`,"reason":"`+reason+`"}`))
@@ -256,26 +240,13 @@ type request struct {
 	// Guarded by session.mu.
 	sent  bool // its write has begun
 	timer *time.Timer
+	asks  int // open questions that it may be the reason of, see askersLocked
 }
 
 // removeLocked takes r out of its leg's table.
 func (r *request) removeLocked() {
 	if r.leg.pending[r.n] == r {
 		delete(r.leg.pending, r.n)
-	}
-}
-
-// startTimerLocked begins the upstream's requestTimeout, if it has one.
-func (r *request) startTimerLocked() {
-	if d := r.leg.up.RequestTimeout; d > 0 {
-		r.timer = time.AfterFunc(d, func() { r.leg.s.expire(r) })
-	}
-}
-
-// extendLocked starts the time anew: a request that makes progress is not late.
-func (r *request) extendLocked() {
-	if r.timer != nil {
-		r.timer.Reset(r.leg.up.RequestTimeout)
 	}
 }
 

@@ -17,6 +17,8 @@ type question struct {
 	id    jsonrpc.ID // the asker's own id
 	token json.RawMessage
 	rel   jsonrpc.ID // the client's request that it belongs to
+
+	askers []*request // whose time does not run while it is open
 }
 
 // questions is the table of what the client was asked. Guarded by session.mu.
@@ -48,6 +50,7 @@ func (q *questions) takeWhereLocked(match func(*question) bool) []*question {
 
 func (q *questions) removeLocked(x *question) {
 	delete(q.open, x.n)
+	x.goOnLocked()
 	if x.leg.asked[x.id] == x.n {
 		delete(x.leg.asked, x.id)
 	}
@@ -78,7 +81,9 @@ func (s *session) question(l *leg, a *attempt, m *jsonrpc.Message) {
 		return
 	}
 	s.questions.minted++
-	q := &question{n: s.questions.minted, leg: l, id: m.ID, token: bytes.Clone(token.Of(m.Params)), rel: related}
+	q := &question{n: s.questions.minted, leg: l, id: m.ID, token: bytes.Clone(token.Of(m.Params)), rel: related,
+		askers: l.askersLocked(m.Related)}
+	q.waitLocked()
 	s.questions.open[q.n] = q
 	l.asked[m.ID] = q.n
 	s.mu.Unlock()
