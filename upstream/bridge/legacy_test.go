@@ -279,7 +279,7 @@ func TestLegacyClientThatDoesNotRead(t *testing.T) {
 					jsonrpc.CloseWith(server, &jsonrpc.ClosedError{Cause: "exit status 1", Delivered: true})
 				}()
 				synctest.Wait()
-				if sent > maxQueued+1000 || sent < min(c.notes, maxQueued) {
+				if sent > 2*maxQueued+1000 || sent < min(c.notes, maxQueued) { // the half of it may be on its way already
 					t.Errorf("%d messages were taken", sent)
 				}
 				if c.cause == causeHostStopped {

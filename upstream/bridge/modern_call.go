@@ -157,7 +157,14 @@ func (c *call) modernAnswer(m *jsonrpc.Message) (answer *jsonrpc.Message, urls [
 	case len(m.Result) == 0 || m.Result[0] != '{':
 		return jsonrpc.NewError(jsonrpc.ID{}, jsonrpc.InvalidResponse(c.group.t.id.upstream, "result is not an object")), nil
 	}
-	return &jsonrpc.Message{Result: completed(c.method, m.Result, c.serverInfo), Extra: m.Extra}, nil
+	result := m.Result
+	if c.method == "tools/list" {
+		var left []string
+		if result, left = withoutTaskTools(result); len(left) > 0 {
+			c.group.t.b.logger().Debug("tools left out: they run as tasks only", "upstream", c.group.t.id.upstream, "tools", left)
+		}
+	}
+	return &jsonrpc.Message{Result: completed(c.method, result, c.serverInfo), Extra: m.Extra}, nil
 }
 
 // modernError is modernAnswer for an error.

@@ -3,8 +3,10 @@ package bridge
 import (
 	"bytes"
 	"encoding/json"
+	"slices"
 	"strconv"
 
+	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/mcp"
 )
 
@@ -30,4 +32,34 @@ func completed(method string, result, serverInfo json.RawMessage) json.RawMessag
 		out = append(append(out, serverInfo...), '}')
 	}
 	return append(out, '}')
+}
+
+// withoutTaskTools returns the result of a legacy tools/list without the tools that run as
+// tasks alone, which no modern client can call, and their names. What it says of tasks
+// that need not be stays, and means nothing.
+func withoutTaskTools(result json.RawMessage) (json.RawMessage, []string) {
+	var at [1]jsonrpc.Span
+	if !mayHave(result, "taskSupport") || jsonrpc.Find(result, jsonrpc.Span{}, at[:], "tools") != nil {
+		return result, nil
+	}
+	tools, err := jsonrpc.Elements(at[0].Of(result))
+	if err != nil {
+		return result, nil
+	}
+	var left []string
+	tools = slices.DeleteFunc(tools, func(tool json.RawMessage) bool {
+		execution, _ := jsonrpc.Member(tool, "execution")
+		support, _ := jsonrpc.Member(execution, "taskSupport")
+		kind, _ := jsonrpc.Unquote(support)
+		if kind == "required" {
+			name, _ := jsonrpc.Member(tool, "name")
+			text, _ := jsonrpc.Unquote(name)
+			left = append(left, text)
+		}
+		return kind == "required"
+	})
+	if left == nil {
+		return result, nil
+	}
+	return jsonrpc.Replace(result, jsonrpc.Edit{Span: at[0], With: array(tools...)}), left
 }
