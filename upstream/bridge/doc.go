@@ -30,6 +30,27 @@
 // sealed and names the park (park*.go, seal.go). What outlives the streams ends with
 // [Bridge.Stop].
 //
+// Whose a question is must be certain. A legacy server over HTTP says it; one over
+// stdio does not, so that once it has asked, each call has a lane of its own. Three
+// things remain:
+//
+//   - Nobody knows that a server asks before it does. If its first question comes while
+//     several calls share a lane it is refused, and so is what it asks for the others of
+//     them; that happens once, for all clients. Calls one at a time, or a lane for each,
+//     until it is known would cost every server that never asks.
+//   - What a server asks after it has answered a call is taken for a question of the
+//     next call in that lane. Idle lanes are used in turn, the one idle for the longest
+//     first, so that with more than one this is rare; a server that is asked one thing
+//     after the other has only one.
+//   - Where one server process is shared by all sessions, lanes are of no help: its host
+//     refuses what could belong to calls of two of them, for as long as one is parked.
+//     [Bridge.Unattributed] ends those that are old.
+//
+// A client that closes a dialog does not come back, and its call would hold a lane for
+// ParkFor. So when others wait for a lane, or for what else a park takes, the oldest
+// that is older than minPark ends as if its time were over (pool_room.go). Its retry is
+// refused as expired.
+//
 // What results, errors and capabilities are in the other era is in fields.go, as
 // functions of bytes.
 //
@@ -38,8 +59,8 @@
 // of a listen. Legacy waits for them all. Of a modern stream: read (the caller's of
 // Modern) and its sendQueue. Of a lane: run, which owns Recv, its sendQueue, and
 // closeWhenEnded, which unblocks both; the pool waits for them. Besides there are
-// timers: for questions that come together, the expiry of a park, an idle lane, a
-// listen. A call costs no goroutine.
+// timers: for questions that come together, the expiry of a park, calls that wait for
+// an old one, an idle lane, a listen. A call costs no goroutine.
 //
 // Invariants:
 //   - Params, results and what is asked stay the bytes that came: what belongs to one
@@ -55,6 +76,9 @@
 //     and what waits in a queue.
 //
 // Tasks are different protocols in the two eras and are not bridged: nobody is told
-// that the other side has them. The package does not find out which era anybody
+// that the other side has them, and tools that run as tasks alone are not listed to
+// modern clients. The includeContext of sampling passes as it is: the package does not
+// know how many servers its client sees, and a client that sees one means what the
+// server means; with several "thisServer" may be all of them to it. The package does not find out which era anybody
 // speaks, start servers, or time out calls.
 package bridge

@@ -129,9 +129,9 @@ func (p *park) giveUpLocked() {
 
 // Unattributed has the bridge know that an upstream whose one server is shared by all
 // sessions asked something that could belong to calls of more than one of them. Then
-// those end that have long waited for their clients: one call that nobody comes back to
-// would keep the server from asking anybody. The host must not hold a lock that its
-// streams need.
+// a call ends that has long waited for its client, the oldest of each key: one that nobody
+// comes back to would keep the server from asking anybody. It calls nothing of the host's,
+// so that locks may be held.
 func (b *Bridge) Unattributed(upstream string) {
 	for _, t := range b.pool.tenantsOf(upstream) {
 		t.mu.Lock()

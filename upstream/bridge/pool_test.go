@@ -293,6 +293,33 @@ func TestPhaseOfWhatASessionLoses(t *testing.T) {
 	})
 }
 
+// What waits for a lane is not placed in one any more.
+func TestOtherEraAndCallsThatWait(t *testing.T) {
+	inPool(t, func(k *pooled) {
+		k.asks()
+		for i := range maxGroupLanes {
+			k.call("c", i, "tools/call")
+			k.hello(fmt.Sprintf("s%d", i), "{}")
+			k.recv(fmt.Sprintf("s%d", i))
+		}
+		for i := range 3 {
+			k.call("c", 100+i, "tools/call")
+		}
+		jsonrpc.CloseWith(k.sides["s0"].c, &jsonrpc.ClosedError{Cause: jsonrpc.CauseOtherEra, Delivered: true})
+		k.ended("c", jsonrpc.CauseOtherEra)
+		for i := range maxGroupLanes - 1 {
+			if m := k.recv(fmt.Sprintf("s%d", i+1)); m.Method != "notifications/cancelled" {
+				t.Errorf("a server received %s", k.text(m))
+			}
+		}
+		time.Sleep(ghostFor)
+		k.quiet()
+		if n := k.sessions(); n != maxGroupLanes {
+			t.Errorf("%d sessions", n)
+		}
+	})
+}
+
 // Nothing that may have run is called not sent, when an upstream speaks modern after all.
 func TestOtherEraAndCallsElsewhere(t *testing.T) {
 	inPool(t, func(k *pooled) {
