@@ -41,7 +41,8 @@
 //   - What a server asks after it has answered a call is taken for a question of the
 //     next call in that lane. Idle lanes are used in turn, the one idle for the longest
 //     first, so that with more than one this is rare; a server that is asked one thing
-//     after the other has only one.
+//     after the other has only one. The price: after a burst all its lanes stay for as
+//     long as there are calls often enough.
 //   - Where one server process is shared by all sessions, lanes are of no help: its host
 //     refuses what could belong to calls of two of them, for as long as one is parked.
 //     [Bridge.Unattributed] ends those that are old.
