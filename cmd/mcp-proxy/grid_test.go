@@ -44,9 +44,11 @@ func (s *site) awaitNoted(upstream, part string, n int) {
 		return countPart(s.notedBy(upstream), part) >= n
 	})
 	if got := countPart(s.notedBy(upstream), part); got != n {
-		s.t.Errorf("%s came %d times to %s, want %d", part, got, upstream, n)
+		s.t.Errorf("%s came %d times to %s, want %d; noted last:\n%s", part, got, upstream, n, strings.Join(lastOf(s.notedBy(upstream), 8), "\n"))
 	}
 }
+
+func lastOf(lines []string, n int) []string { return lines[max(len(lines)-n, 0):] }
 
 // D01: a client leaves with calls on two upstreams, another one stays.
 func TestD01_ClientLeavesOthers(t *testing.T) {
