@@ -183,7 +183,8 @@ func (s *session) relinked(names []string) {
 }
 
 // wakeListensLocked makes the listens of the client listen to upstreams that are
-// back, all at the same time, so that it is told once of all that it has missed.
+// back, all at the same time. It is told then of all that it has missed, once, however
+// long each of them takes to acknowledge.
 func (s *session) wakeListensLocked(names []string) {
 	if len(s.listens) == 0 {
 		return
@@ -192,6 +193,7 @@ func (s *session) wakeListensLocked(names []string) {
 	for _, l := range s.modern.legs {
 		if slices.Contains(names, l.up.Name) {
 			l.wakeSharesLocked(after)
+			l.tellMissedLocked(after)
 		}
 	}
 }

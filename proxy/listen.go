@@ -26,13 +26,14 @@ type listen struct {
 	lineup *lineup // that it is split over
 
 	// Guarded by session.mu.
-	shares  map[*leg]*share
-	ending  bool               // over is closed
-	acked   bool               // the client was told what is honoured: others may follow
-	early   []*jsonrpc.Message // what came before that
-	bytes   int                // in early
-	lists   [kinds]bool        // list_changed held back
-	updated map[string]bool    // URIs of which an update may have been missed, held back
+	shares    map[*leg]*share
+	ending    bool               // over is closed
+	acked     bool               // the client was told what is honoured: others may follow
+	early     []*jsonrpc.Message // what came before that
+	bytes     int                // in early
+	lists     [kinds]bool        // list_changed held back
+	updated   map[string]bool    // URIs of which an update may have been missed, held back
+	holdUntil time.Time          // no news before: when upstreams that are back were asked to listen
 }
 
 const (
@@ -107,8 +108,9 @@ func (ln *listen) run(ctx context.Context) {
 			deadline = nil
 			ln.acknowledge()
 		case <-flush:
-			flush = nil
-			ln.tellNews()
+			if flush = ln.hold(); flush == nil {
+				ln.tellNews()
+			}
 		case <-ln.poked:
 			ln.follow(ctx)
 		}
@@ -309,6 +311,18 @@ func (ln *listen) holdsNews() bool {
 	ln.s.mu.Lock()
 	defer ln.s.mu.Unlock()
 	return ln.lists != [kinds]bool{} || ln.updated != nil
+}
+
+// hold returns a channel that says when news need no longer be held back, nil for
+// now. What the client asks for because of them comes behind the listens of all
+// upstreams that are back, so that it misses nothing.
+func (ln *listen) hold() <-chan time.Time {
+	ln.s.mu.Lock()
+	defer ln.s.mu.Unlock()
+	if wait := time.Until(ln.holdUntil); wait > 0 {
+		return time.After(wait + debounce)
+	}
+	return nil
 }
 
 // tellNews sends what was held back.

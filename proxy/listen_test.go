@@ -153,6 +153,45 @@ func TestD13_LinkLostWhileClientListens(t *testing.T) {
 	})
 }
 
+// Upstreams that take their time are no reason to tell the client twice.
+func TestD13_LinkReturnsToSlowUpstreams(t *testing.T) {
+	names := []string{"a", "b", "c", "d"}
+	inModernWorld(t, &Proxy{}, names, func(w *world) {
+		w.listens()
+		w.hands = map[string]func(*peer, *jsonrpc.Message){}
+		for i, n := range names {
+			w.reach(n, &jsonrpc.ClosedError{Cause: "link lost"})
+			w.hands[n] = func(p *peer, m *jsonrpc.Message) {
+				if m.Method == "subscriptions/listen" {
+					time.Sleep(time.Duration(i) * time.Second / 2)
+				}
+				echo(n)(p, m)
+			}
+		}
+		w.cut()
+		w.wantSoon()
+		for _, n := range names {
+			w.reach(n, nil)
+		}
+		w.proxy.Returned(names...)
+		var told []string
+		for len(told) == 0 {
+			time.Sleep(debounce / 2)
+			told = w.client.take()
+		}
+		if !slices.Equal(told, []string{toolsOfListen, updateOfListen}) {
+			t.Errorf("told %q", told)
+		}
+		for _, n := range names { // what the client asks for now comes behind that
+			if got := w.upstream(n).take(); len(got) != 1 || !strings.Contains(got[0], "subscriptions/listen") {
+				t.Errorf("%s got %q", n, got)
+			}
+		}
+		time.Sleep(5 * time.Second)
+		w.client.want()
+	})
+}
+
 func TestD42_Drain(t *testing.T) {
 	inModernWorld(t, &Proxy{}, []string{"a", "b"}, func(w *world) {
 		w.listens()

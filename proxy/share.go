@@ -23,7 +23,7 @@ type share struct {
 	// Guarded by session.mu.
 	answered bool   // the upstream has acknowledged it, or has refused
 	honoured filter // what it acknowledged last
-	missed   bool   // what it would have heard was lost, until it is answered again
+	missed   bool   // what it would have heard was lost, and the client was not told
 }
 
 // A share that ended is made again after about relistenFirst, then after twice
@@ -122,14 +122,30 @@ func (l *leg) wakeSharesLocked(after time.Duration) {
 // the client is told to look for itself.
 func (sh *share) answeredLocked(honoured filter) {
 	sh.answered, sh.honoured = true, honoured
+	sh.tellMissedLocked()
+}
+
+// tellMissedLocked makes the client look for itself if anything was missed.
+func (sh *share) tellMissedLocked() {
 	if sh.missed {
 		sh.missed = false
 		sh.ln.changeLocked(sh.want.lists)
-		for _, uri := range honoured.uris {
+		for _, uri := range sh.honoured.uris {
 			sh.ln.missedLocked(uri)
 		}
 	}
 	sh.ln.poke()
+}
+
+// tellMissedLocked tells the listens of the client what they missed of an upstream
+// that is back, after a time.
+func (l *leg) tellMissedLocked(after time.Duration) {
+	for ln := range l.s.listens {
+		if sh := ln.shares[l]; sh != nil && sh.missed {
+			ln.holdUntil = time.Now().Add(after)
+			sh.tellMissedLocked()
+		}
+	}
 }
 
 // shareOf returns the share that a notification of an upstream belongs to.
