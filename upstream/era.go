@@ -10,7 +10,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/mcp"
 )
 
-// A Bridge translates streams between the eras. Both methods own client, and return
+// A Bridge translates streams between the eras. Legacy and Modern own client, and return
 // its end when nothing is left of it; what they need of the upstream they get from
 // [Host.Open].
 type Bridge interface {
@@ -19,6 +19,11 @@ type Bridge interface {
 
 	// Modern serves a modern client's stream on an upstream that speaks legacy.
 	Modern(ctx context.Context, upstream, key string, client jsonrpc.Conn) error
+
+	// Unattributed says that a shared upstream asked something and it could not be
+	// told of whom, since several clients have calls there. The Bridge keeps some
+	// for clients that may never come back, and can give up those.
+	Unattributed(upstream string)
 }
 
 const (

@@ -19,7 +19,9 @@ import (
 )
 
 // A toldBridge ends what it is given with the name of the method.
-type toldBridge struct{}
+type toldBridge struct{ unattributed atomic.Int32 }
+
+func (b *toldBridge) Unattributed(string) { b.unattributed.Add(1) }
 
 func (b *toldBridge) Legacy(_ context.Context, _, _ string, c jsonrpc.Conn) error {
 	return b.end(c, "bridged from legacy")

@@ -57,7 +57,8 @@ type shared struct {
 	near     *jsonrpc.PipeConn
 	forced   context.Context // done: nothing waits any more
 	modern   *modernServer   // what the modern era has besides; nil in the legacy one
-	wg       sync.WaitGroup  // writeServer
+	bridge   Bridge          // of the host; nil for none
+	wg       sync.WaitGroup  // writeServer, and for moments Unattributed
 
 	mu      sync.Mutex // guards the fields below, and those of the sharers that say so
 	sharers map[*sharer]struct{}
@@ -136,7 +137,7 @@ func (h *Host) newSharedLocked(t target, id claimID, trial bool) (sh *shared, st
 	}
 	near, far := jsonrpc.Pipe()
 	sh = newShared(t, h.Limits, near)
-	sh.forced = h.forcedLocked()
+	sh.forced, sh.bridge = h.forcedLocked(), h.Bridge
 	a := attachment{target: t, id: id}
 	if id.era == mcp.Modern {
 		sh.modern = newModernServer(t, trial)

@@ -50,6 +50,9 @@ func (sh *shared) question(m *jsonrpc.Message, related jsonrpc.ID) {
 	case s == nil:
 		sh.replyLocked(jsonrpc.NewError(m.ID, &jsonrpc.Error{
 			Code: jsonrpc.CodeInternalError, Message: "cannot attribute server request"}))
+		if sh.bridge != nil && !said {
+			sh.wg.Go(func() { sh.bridge.Unattributed(sh.name) })
+		}
 	case len(s.questions) >= maxSharedQuestions:
 		sh.replyLocked(jsonrpc.NewError(m.ID, jsonrpc.Overloaded(sh.name)))
 	default:

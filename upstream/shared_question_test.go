@@ -5,6 +5,7 @@ package upstream
 import (
 	"fmt"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -40,6 +41,8 @@ func TestSharedQuestionHasOneOwner(t *testing.T) {
 // its way: that is nobody else's to answer.
 func TestSharedQuestionOfACallThatIsOver(t *testing.T) {
 	inSharedWorld(t, Upstream{}, func(w *sharedWorld) {
+		told := new(toldBridge)
+		w.host.Bridge = told
 		a, b, c := w.start("a"), w.start("b"), w.start("c")
 		s := w.server()
 		ask := func(want bool) {
@@ -57,6 +60,9 @@ func TestSharedQuestionOfACallThatIsOver(t *testing.T) {
 		a.say(`{"id":1,"method":"x"}`)
 		a.leave()
 		ask(false)
+		if synctest.Wait(); told.unattributed.Load() != 1 {
+			t.Error("the bridge, which may keep a call of somebody who never comes back, does not hear of that")
+		}
 		time.Sleep(lingering)
 		c.say(`{"id":1,"method":"x"}`)
 		c.say(`{"method":"notifications/cancelled","params":{"requestId":1}}`)
