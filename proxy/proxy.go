@@ -145,7 +145,7 @@ func (p *Proxy) Unreachable() {
 // streams that the link lost have to have ended before: what is open stays open.
 // Those at which a client has subscriptions are started, within half a second,
 // to have them replayed; others when they are needed. A client that listens is told
-// when the upstream listens again, which is within half a second, too.
+// once, when all of them were asked to listen again, which is as soon.
 func (p *Proxy) Returned(upstreams ...string) {
 	for _, s := range p.running() {
 		s.relinked(upstreams)
