@@ -55,6 +55,7 @@
 //     no upstream waits for a client that never saw it. Send to a trunk never
 //     waits, since others use it: a request for which more than 4 MiB of
 //     notifications came up unread is answered with an error and cancelled.
+//     All responses that wait to be read share one bound (unread.go).
 //   - There are never two trunks of one principal on one path.
 //   - session.mu guards its streams too, trunk.mu its waiters; neither is held
 //     across I/O.

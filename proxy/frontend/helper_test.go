@@ -33,8 +33,17 @@ func newTestServer(t *testing.T, setUp func(*HTTP)) *testServer {
 	t.Cleanup(func() {
 		ts.HTTP.Close()
 		server.Close()
+		ts.wantNoneUnread()
 	})
 	return ts
+}
+
+// wantNoneUnread checks that what was counted was given back, when all handlers have
+// returned.
+func (ts *testServer) wantNoneUnread() {
+	if ts.unread != nil && ts.unread.bytes.Load() != 0 {
+		ts.t.Errorf("%d bytes wait to be read, and nobody knows of them", ts.unread.bytes.Load())
+	}
 }
 
 // newBubbleServer is newTestServer for the inside of a synctest bubble. Its

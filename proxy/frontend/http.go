@@ -50,6 +50,7 @@ type HTTP struct {
 	wg      sync.WaitGroup // one for each open session or trunk
 	timers  sync.Pool      // stopped ones for waitPlain: one for each POST would be garbage at once
 	large   chan struct{}  // an element for each large body that is being read
+	unread  *unread        // of all POSTs
 
 	mu       sync.Mutex // guards the fields below
 	draining bool
@@ -65,6 +66,7 @@ func (h *HTTP) init() {
 		h.sessions = make(map[string]*session)
 		h.trunks = make(map[trunkKey]*trunk)
 		h.large = make(chan struct{}, largeBodies)
+		h.unread = newUnread(h.Limits)
 	})
 }
 
@@ -205,6 +207,9 @@ func (h *HTTP) begin(upstream string, setUp func(*session)) *session {
 	s.onEnd = func() { h.forget(s) }
 	s.hold()
 	setUp(s)
+	if !s.legacy { // there, Send waits for the one stream
+		s.unread = h.unread
+	}
 	h.mu.Lock()
 	h.sessions[s.id] = s
 	h.mu.Unlock()

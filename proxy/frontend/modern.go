@@ -134,7 +134,7 @@ func (h *HTTP) trunk(w http.ResponseWriter, r *http.Request, key trunkKey) *trun
 // beginTrunk makes a trunk in the room that enter made for it, and holds it; nil if
 // somebody else was first.
 func (h *HTTP) beginTrunk(key trunkKey) *trunk {
-	t := newTrunk(key, h.logger())
+	t := newTrunk(key, h.logger(), h.unread)
 	t.hold() // even if it ends at once it is the one for this POST
 	h.mu.Lock()
 	defer h.mu.Unlock()

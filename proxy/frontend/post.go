@@ -239,6 +239,7 @@ func (h *HTTP) answer(w http.ResponseWriter, r *http.Request, s *session, st *st
 	}
 	s.announce(w, st)
 	writePlain(w, events, st.batch)
+	s.wroteAll(st)
 }
 
 // waitPlain waits for a stream to be complete, or to need an event stream, which it

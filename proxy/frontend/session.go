@@ -30,6 +30,7 @@ type session struct {
 	legacy   bool   // 2024-11-05: everything goes to the one stream
 	keep     int    // events that the store holds
 	onEnd    func() // called once, when the session has ended
+	unread   *unread
 
 	in      chan *jsonrpc.Message // from POSTs to Recv; never closed
 	refused chan struct{}         // capacity 1: answers is not empty
@@ -56,7 +57,7 @@ type session struct {
 
 func newSession(id, upstream string) *session {
 	s := &session{
-		id: id, upstream: upstream, keep: storeEvents,
+		id: id, upstream: upstream, keep: storeEvents, unread: newUnread(jsonrpc.Limits{}),
 		in: make(chan *jsonrpc.Message, inbound), refused: make(chan struct{}, 1), done: make(chan struct{}),
 		pending:    make(map[jsonrpc.ID]*stream),
 		standalone: &stream{first: 1},
@@ -202,6 +203,9 @@ func (s *session) routeLocked(m *jsonrpc.Message) *stream {
 func (s *session) settleLocked(id jsonrpc.ID, st *stream, e event) {
 	delete(s.pending, id)
 	st.owed--
+	if !s.unread.hasRoom(len(e.data)) {
+		e.data = jsonrpc.NewError(id, unreadable()).Append(nil)
+	}
 	s.pushLocked(st, e)
 }
 

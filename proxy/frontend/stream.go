@@ -84,6 +84,7 @@ func (s *session) pushLocked(st *stream, e event) {
 	}
 	st.events = append(st.events, e)
 	st.queued += len(e.data)
+	s.unread.add(len(e.data))
 	if st.reader == nil {
 		s.storeLocked(st, st.last())
 		return
@@ -98,6 +99,7 @@ func (s *session) storeLocked(st *stream, last int) {
 	for st.first+st.stored <= last && st.stored < len(st.events) {
 		size := len(st.events[st.stored].data)
 		st.queued -= size
+		s.unread.give(size)
 		st.stored++
 		s.store = append(s.store, st)
 		s.storeBytes += size
@@ -165,6 +167,14 @@ func (s *session) takeAll(st *stream) ([]event, bool) {
 	return st.events, true
 }
 
+// wroteAll records that a plain stream went out, or never will. Nobody looks at it
+// any more.
+func (s *session) wroteAll(st *stream) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.loseLocked(st)
+}
+
 // take copies the events that rd has not taken into rd.batch, and reports whether
 // more may come.
 func (s *session) take(st *stream, rd *reader) (more bool) {
@@ -217,6 +227,7 @@ func (s *session) loseLocked(st *stream) {
 	for _, e := range st.events {
 		s.refuseLocked(e)
 	}
+	s.unread.give(st.queued)
 	st.events, st.queued = nil, 0
 }
 

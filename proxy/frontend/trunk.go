@@ -24,6 +24,7 @@ type trunk struct {
 	// Static after construction.
 	trunkKey
 	log     *slog.Logger
+	unread  *unread
 	arrived chan struct{} // capacity 1: queue is not empty
 	done    chan struct{} // closed by end
 	gone    chan struct{} // closed when ServePrincipal has returned
@@ -49,9 +50,9 @@ type queued struct {
 	p *waiter
 }
 
-func newTrunk(key trunkKey, log *slog.Logger) *trunk {
+func newTrunk(key trunkKey, log *slog.Logger, u *unread) *trunk {
 	return &trunk{
-		trunkKey: key, log: log,
+		trunkKey: key, log: log, unread: u,
 		arrived: make(chan struct{}, 1), done: make(chan struct{}), gone: make(chan struct{}),
 		waiting: make(map[int64]*waiter),
 	}
@@ -141,7 +142,8 @@ func (t *trunk) tellLocked(m *jsonrpc.Message) {
 }
 
 // abandon gives up a request, unless it has been answered: Serve hears of it, if
-// it knows the request at all, and what it sends for it is dropped.
+// it knows the request at all, and what it sends for it is dropped. Nothing of it is
+// written any more.
 func (t *trunk) abandon(p *waiter) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -149,6 +151,8 @@ func (t *trunk) abandon(p *waiter) {
 		delete(t.waiting, p.id)
 		t.cancelLocked(p)
 	}
+	t.unread.give(p.bytes)
+	p.bytes = 0
 }
 
 func (t *trunk) cancelLocked(p *waiter) {
@@ -174,6 +178,8 @@ func (t *trunk) Send(m *jsonrpc.Message) error {
 	defer t.mu.Unlock()
 	switch {
 	case t.waiting[p.id] != p: // abandoned meanwhile
+	case e.response && !t.unread.hasRoom(len(e.data)):
+		p.settleLocked(unreadable())
 	case e.response:
 		p.endLocked(e, status)
 	case p.bytes > maxUnread:

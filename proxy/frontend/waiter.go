@@ -46,6 +46,7 @@ func (p *waiter) text(m *jsonrpc.Message) []byte {
 func (p *waiter) pushLocked(e event) {
 	p.events = append(p.events, e)
 	p.bytes += len(e.data)
+	p.t.unread.add(len(e.data))
 	notify(p.wake)
 }
 
@@ -88,6 +89,7 @@ func (p *waiter) written() {
 	p.t.mu.Lock()
 	defer p.t.mu.Unlock()
 	p.bytes -= p.taken
+	p.t.unread.give(p.taken)
 	p.taken = 0
 }
 

@@ -1,0 +1,63 @@
+package frontend
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/jsonrpc/conntest"
+)
+
+// TestUnread has clients that do not read their responses: what finds no room is
+// replaced by an error, small ones are not, and what has been read or given up makes
+// room again.
+func TestUnread(t *testing.T) {
+	large := `{"x":"` + strings.Repeat("x", 32<<20) + `"}` // more than sockets hold
+	const overloaded = `{"jsonrpc":"2.0","id":%d,"error":{"code":-32603,"message":"Too many responses that nobody reads","data":{"reason":"overloaded","phase":"in_flight","retryable":false}}}`
+	few := func(h *HTTP) {
+		h.init()
+		h.unread.limit = int64(len(large)) + 50 // with what stands around it
+	}
+	for _, era := range []string{"legacy", "modern"} {
+		t.Run(era, func(t *testing.T) {
+			var ts *testServer
+			var conn jsonrpc.Conn
+			var request func(id int) *http.Request
+			var c *testClient
+			if era == "modern" {
+				ts = newTrunkServer(t, few)
+				c = ts.at("/mcp")
+				request = func(id int) *http.Request { return c.modern(fmt.Sprint(id), "x", "") }
+			} else {
+				ts = newManualServer(t, few)
+				c, conn = ts.connectManual("2025-11-25")
+				request = func(id int) *http.Request { return c.request(http.MethodPost, fmt.Sprintf(call, id)) }
+			}
+			ask := func(id int, result string) *http.Response {
+				got := c.send(request(id))
+				if conn == nil {
+					conn = conntest.Await(t, "trunk", ts.conns)
+				}
+				m := conntest.Recv(t, conn)
+				conn.Send(jsonrpc.NewResult(m.ID, []byte(result)))
+				return conntest.Await(t, "response", got)
+			}
+			first := ask(1, large)
+			wantText(t, onlyMessage(t, ask(2, large)), fmt.Sprintf(overloaded, 2))
+			wantText(t, onlyMessage(t, ask(3, `{}`)), `{"jsonrpc":"2.0","id":3,"result":{}}`)
+			if n, err := io.Copy(io.Discard, first.Body); err != nil || n < int64(len(large)) {
+				t.Errorf("read %d bytes: %v", n, err)
+			}
+			empty := func() bool { return ts.unread.bytes.Load() == 0 }
+			conntest.Eventually(t, "there is room", empty)
+			ask(4, large).Body.Close() // it goes away
+			conntest.Eventually(t, "there is room", empty)
+			if n, _ := io.Copy(io.Discard, ask(5, large).Body); n < int64(len(large)) {
+				t.Errorf("read %d bytes", n)
+			}
+		})
+	}
+}
