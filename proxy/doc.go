@@ -10,8 +10,9 @@
 // A [Proxy] is a value: give it Upstreams and a Dialer and call Serve with each
 // client's Conn. A session has one leg for each upstream and era; a leg owns one
 // stream, opened when first needed and again after it ended. Names and URIs
-// resolve by the tables in catalog.go; the method tables are in route.go and, for
-// the modern era, in era.go.
+// resolve by the tables in catalog.go, which also say what headers have to repeat of
+// a tool's arguments (mirror.go); the method tables are in route.go and, for the
+// modern era, in era.go.
 //
 // Each message of a client is of an era, whatever others on its Conn are. What is
 // of the legacy era needs an initialize, and travels on legs of that era; what is
@@ -47,6 +48,10 @@
 //   - Ids and progress tokens on a leg are minted here, one integer for each
 //     request; the client's own come back byte for byte.
 //   - The one connection-closed error is built at the moment of settling.
+//   - No request times out while a question of its upstream is open at the client
+//     that it may be the reason of.
+//   - A cursor of the modern era is good as long as the list is the same, in any
+//     session.
 //   - A stream is closed behind what its queue still holds, within lastWords: what
 //     a client says last arrives, requests that were settled meanwhile do not.
 //   - A lineup never changes. A call is routed by the one that it began with; an

@@ -41,7 +41,7 @@ type Upstream struct {
 	Prefix *string
 
 	StartTimeout   time.Duration // how long initialize may hold a client; zero means 30 s
-	RequestTimeout time.Duration // without answer or progress; zero means the client's own
+	RequestTimeout time.Duration // without answer, progress or an open question; zero means the client's own
 
 	Allow, Deny []string // globs on original tool names; Deny wins; no Allow means all
 }
