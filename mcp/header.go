@@ -166,6 +166,10 @@ func sameInteger(a, b string) bool {
 const (
 	annotation     = "x-mcp-header"
 	maxSchemaDepth = 64
+
+	// maxMirrors bounds the parameters of one tool that headers repeat: servers
+	// take no more headers than that.
+	maxMirrors = 128
 )
 
 // Mirrors returns the parameters that an inputSchema wants repeated in headers,
@@ -287,6 +291,8 @@ func (s *search) add(name, kind json.RawMessage, here place) {
 		s.fail("%s %q is not at a property that can be reached by properties alone", annotation, header)
 	case typ != "string" && typ != "integer" && typ != "boolean":
 		s.fail("%s %q is at a property that is no string, integer or boolean", annotation, header)
+	case len(s.found) >= maxMirrors:
+		s.fail("more than %d parameters have %s", maxMirrors, annotation)
 	case slices.ContainsFunc(s.found, func(o Mirror) bool { return strings.EqualFold(o.Header, m.Header) }):
 		s.fail("%s %q stands twice", annotation, header)
 	default:

@@ -2,6 +2,7 @@ package mcp_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"reflect"
 	"strings"
 	"testing"
@@ -193,5 +194,23 @@ func TestMirrorValue(t *testing.T) {
 		if got, ok := m.Value(json.RawMessage(none)); ok {
 			t.Errorf("%s: %q", none, got)
 		}
+	}
+}
+
+// TestManyMirrors: a tool that wants more headers than servers take is unusable, and
+// takes no time to be found so.
+func TestManyMirrors(t *testing.T) {
+	properties := func(n int) json.RawMessage {
+		var text []string
+		for i := range n {
+			text = append(text, fmt.Sprintf(`"p%d":{"type":"string","x-mcp-header":"H%d"}`, i, i))
+		}
+		return json.RawMessage(`{"type":"object","properties":{` + strings.Join(text, ",") + `}}`)
+	}
+	if found, err := mcp.Mirrors(properties(128)); err != nil || len(found) != 128 {
+		t.Errorf("%d mirrors, %v", len(found), err)
+	}
+	if _, err := mcp.Mirrors(properties(100_000)); err == nil {
+		t.Error("100,000 mirrors are no error")
 	}
 }

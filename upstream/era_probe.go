@@ -87,6 +87,9 @@ func (sh *shared) discovered(answer *jsonrpc.Message) {
 		defer sh.mu.Unlock()
 		sh.retireLocked(jsonrpc.CauseOtherEra)
 	default:
+		if !mcp.DiscoversModern(answer) {
+			m.log.Warn("upstream is pinned to the modern era, and does not answer server/discover as of that era")
+		}
 		sh.decide(true, true, nil)
 		sh.mu.Lock()
 		defer sh.mu.Unlock()

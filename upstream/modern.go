@@ -2,6 +2,7 @@ package upstream
 
 import (
 	"bytes"
+	"log/slog"
 	"sync/atomic"
 	"time"
 
@@ -29,6 +30,7 @@ type modernServer struct {
 	// Static after construction.
 	eras   *eras
 	pinned bool // whatever answers is of this era
+	log    *slog.Logger
 
 	trial   atomic.Bool   // until it is decided, if it was ever in question
 	decided chan struct{} // closed with the fields below set; only of a trial
@@ -43,8 +45,8 @@ type modernServer struct {
 	logsTill time.Time   // a call with a log level was given up, and until then may still log
 }
 
-func newModernServer(t target, trial bool) *modernServer {
-	m := &modernServer{eras: t.eras, pinned: t.up.only() == mcp.Modern, decided: make(chan struct{})}
+func newModernServer(t target, trial bool, log *slog.Logger) *modernServer {
+	m := &modernServer{eras: t.eras, pinned: t.up.only() == mcp.Modern, log: log, decided: make(chan struct{})}
 	m.trial.Store(trial)
 	return m
 }

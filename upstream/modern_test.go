@@ -301,11 +301,14 @@ func TestModernSlowClient(t *testing.T) {
 	})
 }
 
-// That a pinned server refuses server/discover is its own affair.
+// That a pinned server refuses server/discover is its own affair; the log says so.
 func TestModernPinnedServerNeedNotDiscover(t *testing.T) {
 	inModernWorld(t, func(w *sharedWorld) {
 		w.discover = `"error":{"code":-32601,"message":"Method not found"}`
 		w.attach("a").lives(w.server())
+		if warned := w.log.at(slog.LevelWarn); len(warned) != 1 {
+			t.Errorf("warnings %v", warned)
+		}
 	})
 }
 

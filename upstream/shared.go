@@ -140,7 +140,7 @@ func (h *Host) newSharedLocked(t target, id claimID, trial bool) (sh *shared, st
 	sh.forced, sh.bridge = h.forcedLocked(), h.Bridge
 	a := attachment{target: t, id: id}
 	if id.era == mcp.Modern {
-		sh.modern = newModernServer(t, trial)
+		sh.modern = newModernServer(t, trial, h.logger().With("upstream", t.name))
 		a.trial = sh.modern.trial.Load
 		sh.discover()
 	} else {

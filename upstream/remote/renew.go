@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"time"
 
@@ -104,7 +105,7 @@ func (s *session) renew(ctx context.Context, lost *peer) (*peer, *failure) {
 
 // make brings a renewal to its end.
 func (s *session) make(r *renewal, lost *peer) {
-	next, capabilities, err := s.meet()
+	next, capabilities, subscribed, err := s.meet()
 	s.mu.Lock()
 	s.renewal, r.next, r.err = nil, next, err
 	if next != nil {
@@ -123,11 +124,15 @@ func (s *session) make(r *renewal, lost *peer) {
 			s.put(received{m: jsonrpc.NewNotification("notifications/"+kind+"/list_changed", nil)})
 		}
 	}
+	for _, uri := range subscribed { // likewise
+		s.put(received{m: jsonrpc.NewNotification("notifications/resources/updated", slices.Concat([]byte(`{"uri":`), uri, []byte{'}'}))})
+	}
 	s.hear(next, func() { close(r.done) })
 }
 
-// meet makes a new session like the lost one. The peer is nil if it cannot.
-func (s *session) meet() (next *peer, capabilities []byte, err error) {
+// meet makes a new session like the lost one, and returns what it has subscribed to
+// there. The peer is nil if it cannot.
+func (s *session) meet() (next *peer, capabilities []byte, subscribed [][]byte, err error) {
 	s.mu.Lock()
 	params := s.state.params
 	s.mu.Unlock()
@@ -143,23 +148,28 @@ func (s *session) meet() (next *peer, capabilities []byte, err error) {
 	}
 	if f != nil {
 		x.p.cancel()
-		return nil, nil, fmt.Errorf("make a new session: %s", f.cause)
+		return nil, nil, nil, fmt.Errorf("make a new session: %s", f.cause)
 	}
 	for _, m := range s.replay() {
-		s.repeat(x.p, m)
+		if uri := member(m.Params, "uri"); s.repeat(x.p, m) && uri != nil {
+			subscribed = append(subscribed, uri)
+		}
 	}
-	return x.p, member(reply.Result, "capabilities"), nil
+	return x.p, member(reply.Result, "capabilities"), subscribed, nil
 }
 
 // repeat posts a request of our own.
-func (s *session) repeat(p *peer, m *jsonrpc.Message) {
+func (s *session) repeat(p *peer, m *jsonrpc.Message) (accepted bool) {
 	ctx, cancel := context.WithTimeout(s.work, talkTimeout)
 	defer cancel()
 	x := &exchange{server: s.server, to: s, p: p, id: m.ID, reach: newReach(nil)}
 	defer x.close()
-	if reply, f := x.run(ctx, m); f != nil || reply.Error != nil {
+	reply, f := x.run(ctx, m)
+	if f != nil || reply.Error != nil {
 		s.log.Debug("upstream's new session refuses what the old one had", "method", m.Method)
+		return false
 	}
+	return true
 }
 
 // forget gives up what belongs to a lost session: calls whose response has

@@ -192,18 +192,20 @@ func TestD34_ForgottenSession(t *testing.T) {
 		c.request(int64(10+i), "tools/call", `{}`)
 	}
 	answers := map[string]int{}
-	for range count + 4 {
+	for range count + 5 {
 		switch m := c.recv(); {
 		case m.Result != nil:
 			answers[string(m.Result)]++
 		case m.Error != nil:
 			wantError(t, m, 3, closed, "HTTP 404", jsonrpc.InFlight)
 			answers["lost"]++
+		case m.Method == "notifications/resources/updated":
+			answers[m.Method+string(m.Params)]++
 		default:
 			answers[m.Method]++
 		}
 	}
-	if answers[`{"ran":true}`] != count || answers["lost"] != 1 || answers["notifications/cancelled"] != 1 ||
+	if answers[`{"ran":true}`] != count || answers[`notifications/resources/updated{"uri":"x:1"}`] != 1 || answers["lost"] != 1 || answers["notifications/cancelled"] != 1 ||
 		answers["notifications/tools/list_changed"] != 1 || answers["notifications/resources/list_changed"] != 1 {
 		t.Errorf("answers %v", answers)
 	}
