@@ -136,9 +136,10 @@ func (c *call) stop() {
 	}
 }
 
-// phase tells whether c, which was taken, may have run.
+// phase tells whether c, which was taken, may have run. A listen runs from its
+// beginning.
 func (c *call) phase() jsonrpc.Phase {
-	if c.request != nil && c.request.sent {
+	if c.request != nil && c.request.sent || c.method == methodListen {
 		return jsonrpc.InFlight
 	}
 	return jsonrpc.NotSent

@@ -14,7 +14,7 @@ import (
 // returned, and what of it is needed later is kept with the call.
 func (s *session) classify(c *call) *jsonrpc.Error {
 	c.era = mcp.Legacy
-	surely := s.stateless || c.method == "server/discover" || c.method == "subscriptions/listen"
+	surely := s.stateless || c.method == mcp.DiscoverMethod || c.method == methodListen
 	if !surely && !mayClaim(c.msg.Params) {
 		return nil
 	}
@@ -115,7 +115,7 @@ func init() { // not a literal: the handlers refer to the table
 		"completion/complete":      (*session).complete,
 		"resources/read":           (*session).readResource,
 		"server/discover":          (*session).discover,
-		"subscriptions/listen":     (*session).listen,
+		methodListen:               (*session).listen,
 		"tasks/get":                (*session).byModernTask,
 		"tasks/update":             (*session).byModernTask,
 		"tasks/cancel":             (*session).byModernTask,

@@ -47,6 +47,8 @@ const (
 	ownersWithin = 200 * time.Millisecond
 )
 
+const methodListen = "subscriptions/listen"
+
 // listen begins a subscriptions/listen.
 func (s *session) listen(c *call) {
 	want, err := readFilter(c.msg.Params)

@@ -232,7 +232,7 @@ func TestD42_ForcedEnd(t *testing.T) {
 		w.listens()
 		w.cancel()
 		<-w.ended
-		w.client.want(w.closing(`"l"`, "not_sent"))
+		w.client.want(w.closing(`"l"`, "in_flight"))
 		if !w.upstream("a").gone() {
 			t.Error("stream is still open")
 		}
@@ -320,7 +320,7 @@ func TestD42_RaceListenAndDrain(t *testing.T) {
 			go w.proxy.Shutdown(w.t.Context())
 			<-w.ended
 			got := w.client.take()
-			if n := len(got); n > 0 && got[n-1] != endOfOnly && got[n-1] != w.closing(`"l"`, "not_sent") {
+			if n := len(got); n > 0 && got[n-1] != endOfOnly && got[n-1] != w.closing(`"l"`, "in_flight") {
 				t.Errorf("got %q", got)
 			}
 		})

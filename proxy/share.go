@@ -40,7 +40,7 @@ func (sh *share) run(ctx context.Context) {
 	for {
 		began := time.Now()
 		params := listenParams(sh.ln.meta, sh.want.text())
-		answer, err := sh.leg.askFor(ctx, sh, "subscriptions/listen", params)
+		answer, err := sh.leg.askFor(ctx, sh, methodListen, params)
 		if err != nil {
 			return
 		}
