@@ -56,11 +56,9 @@ func (l *local) start() error {
 	return nil
 }
 
-func (l *local) send(batch []*jsonrpc.Message) {
-	for _, m := range batch {
-		l.text = append(m.Append(l.text), '\n')
-	}
-	if err := l.p.stdin.write(l.text); err != nil {
+func (l *local) send(batch []*jsonrpc.Message, accepted func([]*jsonrpc.Message)) {
+	l.text = appendLines(l.text, batch)
+	if err := l.p.stdin.write(l.text, func() { accepted(batch) }); err != nil {
 		l.wg.Go(func() { l.stdinFailed(err) })
 	}
 	if l.text = l.text[:0]; cap(l.text) > keptBuffer {
@@ -123,12 +121,15 @@ func (l *local) readStderr() {
 	l.stderr.readFrom(l.p.stderr)
 }
 
-func (l *local) finish(last []*jsonrpc.Message) {
-	var text []byte
-	for _, m := range last {
+func (l *local) finish(last func() []*jsonrpc.Message) {
+	l.p.stdin.finish(func() []byte { return appendLines(nil, last()) })
+}
+
+func appendLines(text []byte, messages []*jsonrpc.Message) []byte {
+	for _, m := range messages {
 		text = append(m.Append(text), '\n')
 	}
-	l.p.stdin.finish(text)
+	return text
 }
 
 func (l *local) abort() { l.p.stdin.abort() }

@@ -45,7 +45,7 @@ func (r *remote) start() error {
 	return nil
 }
 
-func (r *remote) send(batch []*jsonrpc.Message) {
+func (r *remote) send(batch []*jsonrpc.Message, accepted func([]*jsonrpc.Message)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for r.bytes >= maxBacklog && !r.ending {
@@ -54,6 +54,7 @@ func (r *remote) send(batch []*jsonrpc.Message) {
 	if r.ending {
 		return
 	}
+	accepted(batch)
 	for _, m := range batch {
 		r.queue = append(r.queue, m)
 		r.bytes += m.Size()
@@ -96,14 +97,16 @@ func (r *remote) next() []*jsonrpc.Message {
 }
 
 // end queues the last messages.
-func (r *remote) end(last []*jsonrpc.Message) {
+func (r *remote) end(last func() []*jsonrpc.Message) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.ending {
 		return
 	}
 	r.ending = true
-	r.queue = append(r.queue, last...)
+	if last != nil {
+		r.queue = append(r.queue, last()...)
+	}
 	r.changed.Broadcast()
 }
 
@@ -135,7 +138,7 @@ func lostSession(err error) error {
 const farewellTimeout = time.Second
 
 // finish needs no session that is not there yet.
-func (r *remote) finish(last []*jsonrpc.Message) {
+func (r *remote) finish(last func() []*jsonrpc.Message) {
 	r.end(last)
 	if !closed(r.dialled) {
 		r.cancel()

@@ -15,8 +15,10 @@ type server interface {
 
 	// send passes messages on, in order, and keeps none of them. It may wait,
 	// which is the stream's flow control, but not after finish or abort. What
-	// goes wrong is told by recv or as a failure of the server.
-	send(batch []*jsonrpc.Message)
+	// goes wrong is told by recv or as a failure of the server. Between the wait
+	// and the passing it calls accepted, unless finish or abort was called: then
+	// the messages are dropped.
+	send(batch []*jsonrpc.Message, accepted func([]*jsonrpc.Message))
 
 	// recv is [jsonrpc.RecvAll]. Its end is a [*jsonrpc.ClosedError] with the
 	// cause of the server's end.
@@ -26,8 +28,9 @@ type server interface {
 	// whether there is no session all the same: each request stands alone.
 	sessionless() bool
 
-	// finish passes the last messages on and begins the server's end.
-	finish(last []*jsonrpc.Message)
+	// finish passes the last messages on and begins the server's end. last is
+	// called when no send will pass anything any more.
+	finish(last func() []*jsonrpc.Message)
 
 	// abort begins the end of a server that listens no more.
 	abort()

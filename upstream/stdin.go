@@ -42,10 +42,10 @@ func newStdin(f *os.File, timeout time.Duration, wg *sync.WaitGroup, failed func
 	return s
 }
 
-// write accepts one or more lines; it keeps nothing of p. It blocks while the
-// backlog is full, until finish or abort. Then, and after a failure, lines are
-// dropped without an error: the failure is told once.
-func (s *stdin) write(p []byte) error {
+// write accepts one or more lines, and calls accepted just before; it keeps nothing
+// of p. It blocks while the backlog is full, until finish or abort. Then, and after
+// a failure, lines are dropped without an error: the failure is told once.
+func (s *stdin) write(p []byte, accepted func()) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for len(s.backlog) >= maxBacklog && !s.done {
@@ -54,18 +54,20 @@ func (s *stdin) write(p []byte) error {
 	if s.done {
 		return nil
 	}
+	accepted()
 	return s.acceptLocked(p)
 }
 
 // finish writes the last lines, which a full backlog does not hold up, and
-// closes the pipe behind them. It does not wait for that.
-func (s *stdin) finish(last []byte) {
+// closes the pipe behind them. It does not wait for that. last is called when write
+// accepts no more.
+func (s *stdin) finish(last func() []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.done {
 		return
 	}
-	s.acceptLocked(last) // an error: there is nobody left to tell it
+	s.acceptLocked(last()) // an error: there is nobody left to tell it
 	s.stopLocked()
 	if !s.draining {
 		s.f.Close()

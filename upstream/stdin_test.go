@@ -35,12 +35,12 @@ func TestStdinKeepsOrderThroughTheBacklog(t *testing.T) {
 	go func() {
 		pad := bytes.Repeat([]byte{'p'}, 300)
 		for i := range lines {
-			s.write(fmt.Appendf(nil, "%d %s\n", i, pad))
+			s.write(fmt.Appendf(nil, "%d %s\n", i, pad), func() {})
 			if i%5000 == 0 {
 				time.Sleep(5 * time.Millisecond) // lets the backlog drain: both ways are taken
 			}
 		}
-		s.finish([]byte("end\n"))
+		s.finish(func() []byte { return []byte("end\n") })
 	}()
 	in := bufio.NewScanner(r)
 	for i := range lines {
@@ -60,20 +60,25 @@ func TestStdinKeepsOrderThroughTheBacklog(t *testing.T) {
 func TestStdinFinishIsNotHeldUp(t *testing.T) {
 	s, r, wg := stdinPipe(t, time.Hour, func(err error) { t.Error(err) })
 	big := bytes.Repeat([]byte{'x'}, 2*maxBacklog)
-	s.write(big)
-	blocked := make(chan struct{})
+	s.write(big, func() {})
+	blocked, accepted := make(chan struct{}), false
 	go func() {
-		s.write([]byte("dropped")) // waits for room, and then there is no more need
+		s.write([]byte("dropped"), func() { accepted = true }) // waits for room, and then there is no more need
 		close(blocked)
 	}()
-	s.finish([]byte("last"))
+	var known bool
+	s.finish(func() []byte { known = accepted; return []byte("last") })
 	<-blocked
 	got, err := io.ReadAll(r)
 	if err != nil || !bytes.Equal(got[:len(big)], big) {
 		t.Errorf("%d bytes, %v", len(got), err)
 	}
-	if rest := string(got[len(big):]); rest != "last" && rest != "droppedlast" {
-		t.Errorf("ends with %q", rest)
+	want := "last" // and nothing that finish did not know of
+	if known {
+		want = "droppedlast"
+	}
+	if rest := string(got[len(big):]); rest != want {
+		t.Errorf("ends with %q, want %q", rest, want)
 	}
 	wg.Wait()
 }
@@ -81,10 +86,10 @@ func TestStdinFinishIsNotHeldUp(t *testing.T) {
 func TestStdinTellsAFailureOnce(t *testing.T) {
 	s, r, _ := stdinPipe(t, time.Hour, func(err error) { t.Error(err) })
 	r.Close()
-	if s.write([]byte("x")) == nil {
+	if s.write([]byte("x"), func() {}) == nil {
 		t.Error("no error")
 	}
-	if err := s.write([]byte("x")); err != nil {
+	if err := s.write([]byte("x"), func() {}); err != nil {
 		t.Error(err)
 	}
 }
@@ -92,7 +97,7 @@ func TestStdinTellsAFailureOnce(t *testing.T) {
 func TestStdinTimesOutWithoutProgress(t *testing.T) {
 	failed := make(chan error, 2)
 	s, _, _ := stdinPipe(t, 20*time.Millisecond, func(err error) { failed <- err })
-	s.write(make([]byte, 1<<20))
+	s.write(make([]byte, 1<<20), func() {})
 	if err := <-failed; err != os.ErrDeadlineExceeded {
 		t.Error(err)
 	}

@@ -105,20 +105,26 @@ func (s *stream) serve() error {
 // readStream brings messages to the server until the stream ends. It owns Recv.
 func (s *stream) readStream() error {
 	var batch []*jsonrpc.Message
+	accepted := s.sent // made once
 	for {
 		var end error
 		batch, end = jsonrpc.RecvAll(s.c, batch[:0])
-		for _, m := range batch {
-			if s.flight.down(m) {
-				s.start.Store(time.AfterFunc(s.up.startTimeout(), func() { s.end(causeStartTimeout, nil) }))
-			}
-		}
 		if len(batch) > 0 {
-			s.server.send(batch)
+			s.server.send(batch, accepted)
 		}
 		clear(batch)
 		if _, ok := errors.AsType[*jsonrpc.InvalidError](end); end != nil && !ok { // the proxy sends no invalid ones
 			return jsonrpc.Closed(end)
+		}
+	}
+}
+
+// sent notes messages that are being passed on: neither farewell nor anybody else
+// speaks of them before, and all that end knows of has been passed on.
+func (s *stream) sent(batch []*jsonrpc.Message) {
+	for _, m := range batch {
+		if s.flight.down(m) {
+			s.start.Store(time.AfterFunc(s.up.startTimeout(), func() { s.end(causeStartTimeout, nil) }))
 		}
 	}
 }
@@ -265,7 +271,7 @@ func (s *stream) end(cause string, err error) {
 		e := s.ending(cause, err)
 		inARow := s.host.ended(s.claim, e.outcome, e.cause, e.life)
 		if e.outcome == intended || e.outcome == tried {
-			s.server.finish(s.flight.farewell())
+			s.server.finish(s.flight.farewell)
 		} else {
 			s.server.abort()
 		}

@@ -51,6 +51,8 @@ func orElse(d, otherwise time.Duration) time.Duration {
 // Stop ends what outlives the streams of modern clients: their listens with the
 // result of a graceful end, and the pooled legacy sessions by closing their
 // streams, so that each server ends as it wishes. When ctx is done it ends them by
-// force. It returns when nothing of the pool is left; streams that are still served
-// end on their own, and what they ask for is refused.
+// force, also after it has returned: it does so when nothing of the pool is left, and
+// servers may still take their leave, for which whoever opened the streams waits
+// (Host.Stop). Streams that are still served end on their own, and what they ask for
+// is refused.
 func (b *Bridge) Stop(ctx context.Context) { b.pool.stop(ctx) }

@@ -18,6 +18,9 @@ import (
 // cancelled. So long its lane is not for others.
 const ghostFor = time.Second
 
+// lastWords is how long a server may take to read what it is told last.
+const lastWords = 250 * time.Millisecond
+
 type laneState int // only moves forward
 
 const (
@@ -87,17 +90,25 @@ func (l *lane) run() {
 	l.relates = l.t.b.relates(l.t.id.upstream)
 	l.out.c = c
 	var wg sync.WaitGroup
-	wg.Go(l.out.run)
-	wg.Go(func() { l.closeWhenEnded(c) })
+	sent := make(chan struct{})
+	wg.Go(func() { defer close(sent); l.out.run() })
+	wg.Go(func() { l.closeWhenEnded(c, sent) })
 	l.begin()
 	l.end(l.read(c))
 	wg.Wait()
 }
 
-// closeWhenEnded unblocks Recv and Send. To the host it means that the server is to
+// closeWhenEnded unblocks Recv and Send, when what was said last is sent or a server
+// that does not read has had time for it. To the host it means that the server is to
 // end as it wishes.
-func (l *lane) closeWhenEnded(c jsonrpc.Conn) {
+func (l *lane) closeWhenEnded(c jsonrpc.Conn, sent <-chan struct{}) {
 	<-l.ctx.Done()
+	late := time.NewTimer(lastWords)
+	defer late.Stop()
+	select {
+	case <-sent:
+	case <-late.C:
+	}
 	c.Close()
 }
 

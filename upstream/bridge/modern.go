@@ -40,8 +40,10 @@ type modernStream struct {
 // Modern serves one stream of modern clients, for an upstream that speaks legacy.
 // It owns client. The sessions that it uses are the key's: they outlive the stream.
 //
-// When client ends, or ctx is done, the calls that came on it are cancelled; what is
-// parked waits for whoever comes back with its requestState. If the upstream turns
+// When client ends, or ctx is done, the calls that came on it are cancelled. What is
+// parked waits for whoever comes back with its requestState, if the key is a
+// principal's; that of one connection whose last stream its client closed has nothing
+// from then on, and if the stream ended otherwise, 30 s later. If the upstream turns
 // out to speak modern, the stream ends with [jsonrpc.CauseOtherEra]. Modern returns
 // when everything that it started is gone; its error is an [jsonrpc.ErrClosed].
 func (b *Bridge) Modern(ctx context.Context, upstream, key string, client jsonrpc.Conn) error {
@@ -103,17 +105,18 @@ func (s *modernStream) read() error {
 func (s *modernStream) end(err error) {
 	s.endOnce.Do(func() {
 		s.err = err
-		s.leave()
+		s.leave(err)
 		s.out.end()
 		jsonrpc.CloseWith(s.c, err)
 	})
 }
 
-// leave lets go of everything that is the stream's.
-func (s *modernStream) leave() {
+// leave lets go of everything that is the stream's, which has ended.
+func (s *modernStream) leave(end error) {
 	s.t.mu.Lock()
 	defer s.t.mu.Unlock()
 	s.leaveLocked()
+	s.t.leftLocked(end)
 }
 
 func (s *modernStream) leaveLocked() {

@@ -222,7 +222,7 @@ func (k *pooled) ended(name, cause string) {
 // playModern plays a conversation, and returns it as it went.
 func playModern(t *testing.T, text string) string {
 	k := newPooled(t)
-	k.client("c", "key")
+	k.client("c", "p-key")
 	var out strings.Builder
 	for i, line := range strings.Split(strings.TrimSuffix(text, "\n"), "\n") {
 		verb, rest, _ := strings.Cut(line, " ")

@@ -26,6 +26,7 @@ var (
 	errAmbiguous   = &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "cannot attribute server request"}
 	errCannotAsk   = &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "the client cannot be asked during this request"}
 	errNotNeeded   = &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "the call has ended"}
+	errGone        = jsonrpc.ConnectionClosed(jsonrpc.CodeConnectionClosed, "", "client disconnected", jsonrpc.InFlight)
 	errNoInput     = &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "no answer in time"}
 	errTooManyAsks = &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "too many questions"}
 )
@@ -96,14 +97,15 @@ func (p *park) expire() {
 	case p.call != nil && p.call.state != parked:
 		return
 	}
-	p.endLocked()
+	p.endLocked(errNoInput)
 }
 
-// endLocked ends a park and the call in it, which nobody comes back to.
-func (p *park) endLocked() {
+// endLocked ends a park and the call in it, which nobody comes back to. The server
+// hears why as the answer to what it asked.
+func (p *park) endLocked(why *jsonrpc.Error) {
 	p.forgetLocked()
 	if c := p.call; c != nil {
-		c.refuseLocked(errNoInput)
+		c.refuseLocked(why)
 		c.dropLocked(nil)
 	}
 }

@@ -88,7 +88,7 @@ func TestKeptAnswersAreBounded(t *testing.T) {
 		}
 		time.Sleep(k.b.ParkFor) // nobody comes for the first
 		synctest.Wait()
-		if n := k.b.pool.tenants[tenantID{"up", "key"}].kept; n != 0 {
+		if n := k.b.pool.tenants[tenantID{"up", "p-key"}].kept; n != 0 {
 			t.Errorf("%d bytes are kept", n)
 		}
 	})
@@ -116,7 +116,7 @@ func TestRoundsAreBounded(t *testing.T) {
 		}
 		k.say("s0", `{"jsonrpc":"2.0","id":2,"result":{}}`)
 		k.answered("c", maxParkRounds, 0)
-		if n := len(k.b.pool.tenants[tenantID{"up", "key"}].parks); n != 0 {
+		if n := len(k.b.pool.tenants[tenantID{"up", "p-key"}].parks); n != 0 {
 			t.Errorf("%d parks are left", n)
 		}
 	})

@@ -60,6 +60,9 @@ type tenant struct {
 	parks    map[parkID]*park
 	receipts receipts
 	kept     int // bytes of answers to parked calls
+
+	left time.Time   // when the last stream was lost: see leftLocked
+	gone *time.Timer // since then; nil if that never was
 }
 
 // A group is the lanes whose servers were told the same capabilities. Guarded by
@@ -139,9 +142,7 @@ func (p *pool) stop(ctx context.Context) {
 	if force == nil {
 		return // nobody was ever here
 	}
-	defer force()
-	unhook := context.AfterFunc(ctx, force)
-	defer unhook()
+	context.AfterFunc(ctx, force) // of servers that still take their leave, too
 	for _, t := range all {
 		t.stop()
 	}

@@ -124,7 +124,7 @@ func (t *tenant) oldestParkLocked(some func(*park) bool) (oldest *park) {
 // giveUpLocked ends the call of a park before its time.
 func (p *park) giveUpLocked() {
 	p.t.b.logger().Debug("parked call ended early: others need its session", "upstream", p.t.id.upstream)
-	p.endLocked()
+	p.endLocked(errNoInput)
 }
 
 // Unattributed has the bridge know that an upstream whose one server is shared by all
@@ -142,6 +142,7 @@ func (b *Bridge) Unattributed(upstream string) {
 	}
 }
 
+// tenantsOf returns the tenants on an upstream.
 func (p *pool) tenantsOf(upstream string) (all []*tenant) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -17,7 +17,7 @@ import (
 func inPool(t *testing.T, test func(k *pooled)) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newPooled(t)
-		k.client("c", "key")
+		k.client("c", "p-key")
 		test(k)
 		k.quiet()
 	})
@@ -76,7 +76,7 @@ func TestSessionsAreReapedWhenIdle(t *testing.T) {
 		k.hello("s1", "{}")
 		k.serve("s1")
 		k.answered("c", 4, 0)
-		if k.keys[0] != k.keys[1] || !strings.HasPrefix(k.keys[0], "key-") {
+		if k.keys[0] != k.keys[1] || !strings.HasPrefix(k.keys[0], "p-key-") {
 			t.Errorf("sessions have the keys %q", k.keys)
 		}
 	})
@@ -90,7 +90,7 @@ func TestSessionsOutliveStreams(t *testing.T) {
 		k.answered("c", 1, 0)
 		k.sides["c"].c.Close()
 		synctest.Wait()
-		k.client("d", "key")
+		k.client("d", "p-key")
 		k.call("d", 1, "tools/list")
 		k.serve("s0")
 		k.answered("d", 1, 0)
@@ -171,7 +171,7 @@ func TestSessionsOfAKeyAreBounded(t *testing.T) {
 		k.hello(fmt.Sprintf("s%d", maxLanes), "{}")
 		k.serve(fmt.Sprintf("s%d", maxLanes))
 		k.answered("c", 101, 0)
-		if n := len(k.b.pool.tenants[tenantID{"up", "key"}].groups); n != maxLanes {
+		if n := len(k.b.pool.tenants[tenantID{"up", "p-key"}].groups); n != maxLanes {
 			t.Errorf("%d groups", n)
 		}
 	})
@@ -183,8 +183,8 @@ func TestSlowClientIsDropped(t *testing.T) {
 		k := newPooled(t)
 		near, far := jsonrpc.Pipe()
 		done := make(chan error, 1)
-		go func() { done <- k.b.Modern(k.ctx, "up", "key", far) }()
-		k.client("c", "key")
+		go func() { done <- k.b.Modern(k.ctx, "up", "p-key", far) }()
+		k.client("c", "p-key")
 		k.call("c", 1, "tools/list")
 		k.hello("s0", "{}")
 		k.serve("s0")
@@ -216,7 +216,7 @@ func TestServerThatDoesNotRead(t *testing.T) {
 		k := newPooled(t)
 		near, far := jsonrpc.Pipe()
 		k.b.Open = func(context.Context, string, string, mcp.Era) jsonrpc.Conn { return near }
-		k.client("c", "key")
+		k.client("c", "p-key")
 		k.call("c", 0, "tools/list")
 		hello, _ := far.Recv()
 		far.Send(jsonrpc.NewResult(hello.ID, []byte(benchWelcome)))
@@ -232,9 +232,9 @@ func TestServerThatDoesNotRead(t *testing.T) {
 		if m := <-k.sides["c"].in; !strings.Contains(string(m.Error), jsonrpc.ReasonOverloaded) {
 			t.Errorf("a call received %s", k.text(m))
 		}
-		k.b.pool.tenants[tenantID{"up", "key"}].mu.Lock()
-		lane := k.b.pool.tenants[tenantID{"up", "key"}].lanes[0]
-		k.b.pool.tenants[tenantID{"up", "key"}].mu.Unlock()
+		k.b.pool.tenants[tenantID{"up", "p-key"}].mu.Lock()
+		lane := k.b.pool.tenants[tenantID{"up", "p-key"}].lanes[0]
+		k.b.pool.tenants[tenantID{"up", "p-key"}].mu.Unlock()
 		if lane.out.holds(maxQueued+2, maxQueuedBytes) { // calls and answers may each be one too many
 			t.Error("more waits than there is room for")
 		}
@@ -323,7 +323,7 @@ func TestOtherEraAndCallsThatWait(t *testing.T) {
 // Nothing that may have run is called not sent, when an upstream speaks modern after all.
 func TestOtherEraAndCallsElsewhere(t *testing.T) {
 	inPool(t, func(k *pooled) {
-		k.client("d", "key")
+		k.client("d", "p-key")
 		k.call("c", 1, "tools/call")
 		k.hello("s0", "{}")
 		k.recv("s0")
