@@ -3,6 +3,7 @@ package mcp
 import (
 	"encoding/json"
 	"slices"
+	"strings"
 
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
 )
@@ -34,6 +35,14 @@ var (
 // IsModern reports whether a version, known or not, is one without sessions.
 // Versions are dates and compare as text.
 func IsModern(version string) bool { return version >= "2026-07-28" }
+
+// PrincipalPrefix begins the key of a principal, which comes back under the same key
+// whenever it likes. Any other key is of one connection, and not seen again when that
+// has ended. It says how long to keep what is a key's, and nothing of whose it is.
+const PrincipalPrefix = "p-"
+
+// IsPrincipalKey reports whether a key is that of a principal.
+func IsPrincipalKey(key string) bool { return strings.HasPrefix(key, PrincipalPrefix) }
 
 // Error codes that MCP defines beside JSON-RPC's.
 const (

@@ -135,7 +135,7 @@ func TestServePrincipal(t *testing.T) {
 		}
 		seen := map[string]bool{}
 		for _, key := range keys {
-			if seen[key] || len(key) != 52 {
+			if seen[key] || !mcp.IsPrincipalKey(key) || len(key) != 54 {
 				t.Errorf("keys %q", keys)
 			}
 			seen[key] = true

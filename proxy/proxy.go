@@ -301,11 +301,12 @@ func (p *Proxy) listTimeout() time.Duration { return orDefault(p.ListTimeout, 10
 
 func (p *Proxy) drain() time.Duration { return orDefault(p.Drain, 5*time.Second) }
 
-// newKey returns a key that names one client to the hosts; it is unguessable.
+// newKey returns a key that names one connection to the hosts; it is unguessable, and
+// not of the form of a principal's.
 func newKey() string { return rand.Text() }
 
 // keyOf returns the key of a principal, which is unguessable, too, and says
-// nothing of who it is.
+// nothing of who it is, but that it may come back.
 func (p *Proxy) keyOf(upstream, principal string) string {
 	p.mu.Lock()
 	if p.secret == "" {
@@ -314,7 +315,7 @@ func (p *Proxy) keyOf(upstream, principal string) string {
 	mac := hmac.New(sha256.New, []byte(p.secret))
 	p.mu.Unlock()
 	mac.Write([]byte(upstream + "\x00" + principal)) // no name of an upstream has a NUL
-	return base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(mac.Sum(nil))
+	return mcp.PrincipalPrefix + base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(mac.Sum(nil))
 }
 
 func orDefault[T comparable](v, byDefault T) T {
