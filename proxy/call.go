@@ -17,6 +17,7 @@ type call struct {
 	batch  *batch // the array that the answer goes into; nil for none
 	era    mcp.Era
 	lineup *lineup // the upstreams when it came
+	view   *view   // what its client sees of them; nil if its claim is wrong
 	level  int     // of log messages that it asked for, from 1 for debug; 0 for none; modern era only
 	tasks  bool    // may be answered with a task, by the extension; modern era only
 
@@ -38,8 +39,8 @@ type call struct {
 	// meta is where _meta stands in msg.Params; nil if nobody has looked.
 	meta *jsonrpc.Span
 
-	// others are to be asked in turn if the upstream asked first has only an
-	// error to say. Owned by whoever settles request.
+	// others are to be asked in turn if the upstream asked first does not have the
+	// resource, see unaware. Owned by whoever settles request.
 	others []*leg
 
 	// kind is what the answer is, by its resultType; modern era only. Owned by
@@ -260,7 +261,7 @@ func (r *request) settle(answer *jsonrpc.Message) {
 		return
 	}
 	s := r.leg.s
-	if answer.Error != nil && len(c.others) > 0 {
+	if len(c.others) > 0 && answer.Error != nil && unaware(answer.Error) {
 		next := c.others[0]
 		c.others = c.others[1:]
 		s.forward(c, next, c.msg.Params)

@@ -90,7 +90,7 @@ func (l *leg) returned(a *attempt, announced [kinds]int) {
 func (l *leg) differs(k kind) bool {
 	ctx, cancel := context.WithTimeout(l.s.ctx, l.s.p.listTimeout())
 	defer cancel()
-	now, _ := l.list(ctx, k, nil)
+	now, _ := l.list(ctx, k, asker{view: &l.s.own})
 	l.s.mu.Lock()
 	defer l.s.mu.Unlock()
 	return now != nil && now.digest != l.shown[k] && l.announced[k] == 0

@@ -13,7 +13,7 @@ import (
 // in _meta, or is one that only that era has. What is wrong with the claim is
 // returned, and what of it is needed later is kept with the call.
 func (s *session) classify(c *call) *jsonrpc.Error {
-	c.era = mcp.Legacy
+	c.era, c.view = mcp.Legacy, &s.own
 	surely := s.stateless || c.method == mcp.DiscoverMethod || c.method == methodListen
 	if !surely && !mayClaim(c.msg.Params) {
 		return nil
@@ -25,11 +25,15 @@ func (s *session) classify(c *call) *jsonrpc.Error {
 	case !surely && !meta.Claimed:
 		return nil
 	}
-	c.era = mcp.Modern
+	c.era, c.view = mcp.Modern, nil
 	level, _ := jsonrpc.Unquote(meta.LogLevel)
 	c.level = slices.Index(mcp.LogLevels, level) + 1
 	c.tasks, c.extended = extensionsOf(meta.Capabilities)
-	return meta.Check()
+	if bad := meta.Check(); bad != nil {
+		return bad
+	}
+	c.view = s.viewOf(meta.Capabilities)
+	return nil
 }
 
 // readMeta reads the claim. Params may be long and are read once: where what

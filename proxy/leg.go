@@ -40,12 +40,9 @@ type leg struct {
 	held      []incoming           // until the client is ready for it
 	heldBytes int                  // in held
 	info      serverInfo           // what its last initialize said
-	tables    [kinds]*table        // what it offers, as last listed
+	own       catalog              // what it offers; legacy era only, see catalogLocked
 	version   [kinds]int           // of what it offers, from 1; counts changes
-	listed    [kinds]int           // the version in tables; 0 for one of an earlier session
-	listedAt  [kinds]time.Time     // when it was; modern era only
 	tooLate   time.Time            // when it last did not list its tools in time, see learnTools
-	listing   [kinds]*listRun      // under way, for a table; nil for none
 	shown     [kinds]digest        // what of it the client has seen
 	announced [kinds]int           // session.announced when the client was told of it; 0: has listed since
 	deaf      bool                 // since its last start a message was lost to a full queue
@@ -79,8 +76,10 @@ func newLeg(v *lineup, up *Upstream, prefix string) *leg {
 	}
 	l.wake.L = &s.mu
 	l.ctx, l.cancel = context.WithCancel(s.ctx)
+	if l.era == mcp.Legacy {
+		l.own = *l.newCatalog(digest{})
+	}
 	for k := range kinds {
-		l.tables[k] = s.p.lastTable(tableKey{up.Name, k, prefix})
 		l.version[k], l.shown[k] = 1, emptyDigest
 	}
 	return l

@@ -134,6 +134,7 @@ func (s *session) removeLocked(l *leg) {
 	l.hangUpLocked("upstream removed")
 	maps.DeleteFunc(s.subs, func(_ string, sub subscription) bool { return sub.leg == l })
 	maps.DeleteFunc(s.readers, func(_ digest, reader *leg) bool { return reader == l })
+	s.forgetLocked(l)
 	s.tasks.forgetLocked(l)
 	s.clientTasks.forgetLocked(l)
 }

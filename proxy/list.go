@@ -27,14 +27,14 @@ func list(k kind) func(*session, *call) {
 			return
 		}
 		at, ok := parseCursor(raw)
-		snap := s.snapshot(c.era, k)
+		snap := s.snapshot(c.view, k)
 		switch {
 		case ok && at.from > 0 && snap.holds(at):
 			s.settleNow(c, jsonrpc.NewResult(c.id, snap.page(k, at.from, s.p.PageSize)))
 		case !ok || at.from > 0 && c.era == mcp.Legacy: // it was of this session or of none
 			s.fail(c, unknownCursor)
 		default:
-			s.work(c, func(ctx context.Context) { s.listAnew(ctx, c, k, pageOf{at, meta}) })
+			s.work(c, func(ctx context.Context) { s.listAnew(ctx, c, k, pageOf{at, asker{c.view, meta}}) })
 		}
 	}
 }
@@ -51,10 +51,10 @@ func readList(params json.RawMessage) (cursor, meta json.RawMessage, err error) 
 	return cursor, at[1].Of(params), err
 }
 
-// A pageOf is which page of a list is asked for, and the _meta of who asks.
+// A pageOf is which page of a list is asked for, and by whom.
 type pageOf struct {
-	at   cursor
-	meta json.RawMessage
+	at  cursor
+	who asker
 }
 
 // listAnew merges the upstreams' lists anew. One that is dead or late is left
@@ -63,7 +63,7 @@ type pageOf struct {
 // here: it is good as long as the list is the same ("Servers SHOULD provide stable
 // cursors", and MUST NOT rely on prior requests).
 func (s *session) listAnew(ctx context.Context, c *call, k kind, want pageOf) {
-	listings, caching, failure := s.listAll(ctx, c.era, k, want.meta)
+	listings, caching, failure := s.listAll(ctx, c.era, k, want.who)
 	if c.era == mcp.Legacy {
 		s.mu.Lock()
 		s.shown[k] = true // a failure, too: whoever comes later is a change
@@ -83,7 +83,7 @@ func (s *session) listAnew(ctx context.Context, c *call, k kind, want pageOf) {
 		}
 		snap.rest = append(snap.rest, caching.members()...)
 	}
-	s.keepSnapshot(c.era, k, snap)
+	s.keepSnapshot(c.view, k, snap)
 	if want.at.from > 0 && !snap.holds(want.at) {
 		s.fail(c, unknownCursor)
 		return
@@ -94,11 +94,11 @@ func (s *session) listAnew(ctx context.Context, c *call, k kind, want pageOf) {
 // listAll returns what each upstream that offers the kind lists, in config
 // order, and how all of it may be kept; if not one could list, the first failure.
 // Upstreams that are not known yet have failed.
-func (s *session) listAll(ctx context.Context, era mcp.Era, k kind, meta json.RawMessage) ([]listing, caching, *failure) {
+func (s *session) listAll(ctx context.Context, era mcp.Era, k kind, who asker) ([]listing, caching, *failure) {
 	v, asOf := s.wants(era, k)
 	found := make([]*listing, len(v.legs))
 	failed := make([]*failure, len(v.legs))
-	v.fanOut(ctx, all, func(ctx context.Context, i int, l *leg) { found[i], failed[i] = l.list(ctx, k, meta) })
+	v.fanOut(ctx, all, func(ctx context.Context, i int, l *leg) { found[i], failed[i] = l.list(ctx, k, who) })
 	if ctx.Err() != nil {
 		return nil, caching{}, nil // cancelled: nobody wants to know
 	}
@@ -163,7 +163,7 @@ func (l *leg) showed(k kind, digest digest, asOf int) {
 // list asks one upstream for one kind of list and keeps the table. An upstream
 // that does not offer the kind lists nothing; if it is the only one, it speaks
 // for itself.
-func (l *leg) list(ctx context.Context, k kind, meta json.RawMessage) (*listing, *failure) {
+func (l *leg) list(ctx context.Context, k kind, who asker) (*listing, *failure) {
 	if err := l.start(ctx); err != nil {
 		return nil, ownFailure(err)
 	}
@@ -176,7 +176,7 @@ func (l *leg) list(ctx context.Context, k kind, meta json.RawMessage) (*listing,
 	var all collection
 	var f *failure
 	if li.offered {
-		all, f = l.pages(ctx, kindInfo[k].method, kindInfo[k].member, meta)
+		all, f = l.pages(ctx, kindInfo[k].method, kindInfo[k].member, who.meta)
 	}
 	if f != nil && !f.unsupported {
 		return nil, f
@@ -184,29 +184,29 @@ func (l *leg) list(ctx context.Context, k kind, meta json.RawMessage) (*listing,
 	var t *table
 	li.entries, t = l.index(k, all.elements)
 	li.rest, li.caching, li.digest = all.rest, all.caching, t.digest
-	l.keep(k, t, version)
+	l.keep(who.view, k, t, version)
 	return li, f
 }
 
-// keep makes t the table of this leg, and the first one of later sessions. It is
+// keep makes t the table of a view, and the first one of later sessions. It is
 // out of date already if a change was told while the upstream listed.
-func (l *leg) keep(k kind, t *table, version int) {
+func (l *leg) keep(w *view, k kind, t *table, version int) {
 	l.s.mu.Lock()
-	l.tables[k], l.listed[k] = t, version
+	c := l.catalogLocked(w)
+	c.tables[k], c.listed[k] = t, version
 	if l.era == mcp.Modern {
-		l.listedAt[k] = time.Now()
+		c.listedAt[k] = time.Now()
 	}
 	l.s.mu.Unlock()
-	l.s.p.keepTable(tableKey{l.up.Name, k, l.prefix}, t)
+	l.s.p.keepTable(l.tableKey(w.caps, k), t)
 }
 
 // refresh lists what is not known yet, or known to have changed, on the given
-// legs, so that a name or URI can be looked up. The meta is the identity of the
-// call that needs it.
-func (v *lineup) refresh(ctx context.Context, meta json.RawMessage, want func(*leg) bool, ks ...kind) {
+// legs, so that a name or URI can be looked up.
+func (v *lineup) refresh(ctx context.Context, who asker, want func(*leg) bool, ks ...kind) {
 	v.fanOut(ctx, want, func(ctx context.Context, _ int, l *leg) {
 		for _, k := range ks {
-			if !l.freshen(ctx, k, meta) {
+			if !l.freshen(ctx, k, who) {
 				return
 			}
 		}
@@ -216,6 +216,7 @@ func (v *lineup) refresh(ctx context.Context, meta json.RawMessage, want func(*l
 // A listRun is a refresh of one table that is under way. Whoever needs the same
 // table meanwhile waits for it: many calls at once do not list as many times.
 type listRun struct {
+	of   *catalog
 	done chan struct{}
 	ok   bool // of done: the table is fresh
 	gone bool // of done: who listed was not to wait any longer
@@ -223,19 +224,20 @@ type listRun struct {
 
 // freshen lists a kind if what is known of it is stale, and reports whether it is
 // fresh now: the upstream may be down, or too slow.
-func (l *leg) freshen(ctx context.Context, k kind, meta json.RawMessage) bool {
+func (l *leg) freshen(ctx context.Context, k kind, who asker) bool {
 	for {
 		l.s.mu.Lock()
-		if !l.staleLocked(k) {
+		if !l.staleLocked(who.view, k) {
 			l.s.mu.Unlock()
 			return true
 		}
-		run := l.listing[k]
+		known := l.catalogLocked(who.view)
+		run := known.listing[k]
 		if run == nil {
-			run = &listRun{done: make(chan struct{})}
-			l.listing[k] = run
+			run = &listRun{of: known, done: make(chan struct{})}
+			known.listing[k] = run
 			l.s.mu.Unlock()
-			return l.listFor(ctx, k, meta, run)
+			return l.listFor(ctx, k, who, run)
 		}
 		l.s.mu.Unlock()
 		select {
@@ -250,26 +252,27 @@ func (l *leg) freshen(ctx context.Context, k kind, meta json.RawMessage) bool {
 }
 
 // listFor lists a kind for all who wait for run.
-func (l *leg) listFor(ctx context.Context, k kind, meta json.RawMessage, run *listRun) bool {
-	li, _ := l.list(ctx, k, meta)
+func (l *leg) listFor(ctx context.Context, k kind, who asker, run *listRun) bool {
+	li, _ := l.list(ctx, k, who)
 	run.ok, run.gone = li != nil, li == nil && ctx.Err() != nil
 	l.s.mu.Lock()
-	l.listing[k] = nil
+	run.of.listing[k] = nil
 	l.s.mu.Unlock()
 	close(run.done)
 	return run.ok
 }
 
-// stale reports whether what the upstream offers may differ from what is known.
+// stale reports whether what the upstream offers may differ from what a view knows.
 // In the modern era nobody tells of changes unless a client listens.
-func (l *leg) stale(k kind) bool {
+func (l *leg) stale(w *view, k kind) bool {
 	l.s.mu.Lock()
 	defer l.s.mu.Unlock()
-	return l.staleLocked(k)
+	return l.staleLocked(w, k)
 }
 
-func (l *leg) staleLocked(k kind) bool {
-	return l.listed[k] != l.version[k] || l.era == mcp.Modern && time.Since(l.listedAt[k]) >= relist
+func (l *leg) staleLocked(w *view, k kind) bool {
+	c := l.catalogLocked(w)
+	return c.listed[k] != l.version[k] || l.era == mcp.Modern && time.Since(c.listedAt[k]) >= relist
 }
 
 // relist is how often names that nobody knows may make an upstream of the modern

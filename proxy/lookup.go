@@ -75,7 +75,7 @@ func (s *session) byName(c *call, k kind, at jsonrpc.Span, unknown string) {
 		switch {
 		case !sure && !listed:
 			s.work(c, func(ctx context.Context) {
-				l.learnTools(ctx, c.identity())
+				l.learnTools(ctx, c.asker())
 				to(l, original, true)
 			})
 		case bad != nil:
@@ -86,44 +86,44 @@ func (s *session) byName(c *call, k kind, at jsonrpc.Span, unknown string) {
 			s.forward(c, l, params, jsonrpc.Edit{Span: at, With: jsonrpc.Quote(original)})
 		}
 	}
-	if l, original := c.lineup.owner(k, name); l != nil {
+	if l, original := c.lineup.owner(c.view, k, name); l != nil {
 		to(l, original, false)
 		return
 	}
 	s.work(c, func(ctx context.Context) {
-		l, original := c.lineup.find(ctx, c.identity(), k, name)
+		l, original := c.lineup.find(ctx, c.asker(), k, name)
 		to(l, original, true)
 	})
 }
 
-// owner looks a name up in the tables: the exposed name first, then a bare name
+// owner looks a name up in the tables of a view: the exposed name first, then a bare name
 // that exactly one upstream offers (apps and prompts mention those). A session
 // with one upstream and bare names needs no table.
-func (v *lineup) owner(k kind, name string) (*leg, string) {
+func (v *lineup) owner(w *view, k kind, name string) (*leg, string) {
 	if l := v.only(); l != nil && l.prefix == "" {
 		return l, name
 	}
 	v.s.mu.Lock()
 	defer v.s.mu.Unlock()
 	for _, l := range v.legs {
-		if original, ok := l.tables[k].resolve(name); ok {
+		if original, ok := l.catalogLocked(w).tables[k].resolve(name); ok {
 			return l, original
 		}
 	}
 	for _, l := range v.legs {
-		if l.tables[k] == nil {
+		if l.catalogLocked(w).tables[k] == nil {
 			return nil, "" // it may offer the bare name, too
 		}
 	}
-	return v.bareOwnerLocked(k, name), name
+	return v.bareOwnerLocked(w, k, name), name
 }
 
 // bareOwnerLocked returns the one upstream that is known to offer a name of its
 // own; nil if there are none or several.
-func (v *lineup) bareOwnerLocked(k kind, name string) *leg {
+func (v *lineup) bareOwnerLocked(w *view, k kind, name string) *leg {
 	var only *leg
 	for _, l := range v.legs {
-		if l.tables[k] != nil && l.tables[k].bare[name] {
+		if t := l.catalogLocked(w).tables[k]; t != nil && t.bare[name] {
 			if only != nil {
 				return nil
 			}
@@ -135,28 +135,27 @@ func (v *lineup) bareOwnerLocked(k kind, name string) *leg {
 
 // find looks a name up after asking those upstreams that have not listed yet, or
 // whose list changed: first the one whose prefix the name has, which gets the
-// call if it cannot list now, so that its state is what the client hears. The meta
-// is that of refresh.
-func (v *lineup) find(ctx context.Context, meta json.RawMessage, k kind, name string) (*leg, string) {
+// call if it cannot list now, so that its state is what the client hears.
+func (v *lineup) find(ctx context.Context, who asker, k kind, name string) (*leg, string) {
 	prefix := v.prefixOf(name)
 	if prefix != "" {
-		v.refresh(ctx, meta, func(l *leg) bool { return l.prefix == prefix }, k)
-		if l, original := v.owner(k, name); l != nil {
+		v.refresh(ctx, who, func(l *leg) bool { return l.prefix == prefix }, k)
+		if l, original := v.owner(who.view, k, name); l != nil {
 			return l, original
 		}
 		for _, l := range v.legs {
-			if l.prefix == prefix && l.stale(k) {
+			if l.prefix == prefix && l.stale(who.view, k) {
 				return l, strings.TrimPrefix(name, prefix)
 			}
 		}
 	}
-	v.refresh(ctx, meta, all, k)
-	if l, original := v.owner(k, name); l != nil {
+	v.refresh(ctx, who, all, k)
+	if l, original := v.owner(who.view, k, name); l != nil {
 		return l, original
 	}
 	v.s.mu.Lock()
 	defer v.s.mu.Unlock()
-	return v.bareOwnerLocked(k, name), name // whoever could not list now cannot be asked either
+	return v.bareOwnerLocked(who.view, k, name), name // whoever could not list now cannot be asked either
 }
 
 // prefixOf returns the longest prefix of an upstream that a name begins with.
@@ -224,8 +223,8 @@ func (s *session) toOwnerOf(c *call, raw json.RawMessage) {
 		return
 	}
 	s.work(c, func(ctx context.Context) {
-		v.refresh(ctx, c.identity(), all, resources, templates)
-		if l := v.ownerOf(uri); l != nil {
+		v.refresh(ctx, c.asker(), all, resources, templates)
+		if l := v.ownerOf(c.view, uri); l != nil {
 			s.forward(c, l, c.msg.Params)
 			return
 		}
@@ -277,14 +276,14 @@ func (v *lineup) withResources() []*leg {
 	return append(alive, others...)
 }
 
-// ownerOf looks a URI, or a template as such, up in the tables.
-func (v *lineup) ownerOf(uri string) *leg {
-	if l := v.listedBy(uri); l != nil {
+// ownerOf looks a URI, or a template as such, up in the tables of a view.
+func (v *lineup) ownerOf(w *view, uri string) *leg {
+	if l := v.listedBy(w, uri); l != nil {
 		return l
 	}
 	for _, l := range v.legs {
 		v.s.mu.Lock()
-		t := l.tables[templates]
+		t := l.catalogLocked(w).tables[templates]
 		v.s.mu.Unlock()
 		if t.covers(uri) {
 			return l
@@ -293,12 +292,12 @@ func (v *lineup) ownerOf(uri string) *leg {
 	return nil
 }
 
-func (v *lineup) listedBy(uri string) *leg {
+func (v *lineup) listedBy(w *view, uri string) *leg {
 	v.s.mu.Lock()
 	defer v.s.mu.Unlock()
 	for _, k := range []kind{resources, templates} {
 		for _, l := range v.legs {
-			if _, ok := l.tables[k].resolve(uri); ok {
+			if _, ok := l.catalogLocked(w).tables[k].resolve(uri); ok {
 				return l
 			}
 		}

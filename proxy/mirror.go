@@ -64,13 +64,13 @@ func (c *call) checkHeaders(l *leg, k kind, tool string) (bad *jsonrpc.Error, su
 		return nil, true
 	}
 	l.s.mu.Lock()
-	t := l.tables[tools]
+	t := l.catalogLocked(c.view).tables[tools]
 	l.s.mu.Unlock()
 	known := t != nil && t.bare[tool]
 	if known {
 		bad = c.disagrees(t.mirrors.of[tool])
 	}
-	return bad, known && bad == nil || !l.mayLearnTools()
+	return bad, known && bad == nil || !l.mayLearnTools(c.view)
 }
 
 // disagrees compares the headers of a call with its arguments. Headers that the
@@ -98,17 +98,17 @@ const relearn = time.Minute
 
 // mayLearnTools reports whether the upstream should list its tools so that a call
 // can be checked.
-func (l *leg) mayLearnTools() bool {
+func (l *leg) mayLearnTools(w *view) bool {
 	l.s.mu.Lock()
 	defer l.s.mu.Unlock()
-	return l.staleLocked(tools) && (l.tooLate.IsZero() || time.Since(l.tooLate) >= relearn)
+	return l.staleLocked(w, tools) && (l.tooLate.IsZero() || time.Since(l.tooLate) >= relearn)
 }
 
-// learnTools makes the upstream list its tools. The meta is that of refresh.
-func (l *leg) learnTools(ctx context.Context, meta json.RawMessage) {
+// learnTools makes the upstream list its tools.
+func (l *leg) learnTools(ctx context.Context, who asker) {
 	ctx, cancel := context.WithTimeout(ctx, l.s.p.listTimeout())
 	defer cancel()
-	late := !l.freshen(ctx, tools, meta) && errors.Is(ctx.Err(), context.DeadlineExceeded)
+	late := !l.freshen(ctx, tools, who) && errors.Is(ctx.Err(), context.DeadlineExceeded)
 	l.s.mu.Lock()
 	defer l.s.mu.Unlock()
 	if late {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/json"
+	"strconv"
 
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/mcp"
@@ -85,7 +86,7 @@ func (s *session) knownOwner(c *call, uri string) *leg {
 			return l
 		}
 	}
-	return c.lineup.ownerOf(uri)
+	return c.lineup.ownerOf(c.view, uri)
 }
 
 // plainRead is the params of a retry as those of a first read.
@@ -94,10 +95,36 @@ func (c *call) plainRead() json.RawMessage {
 		jsonrpc.Value{Key: "inputResponses"}, jsonrpc.Value{Key: "requestState"})
 }
 
+// unaware reports whether an error of an upstream says that it does not have a
+// resource or was never asked: then another one may have it. Any other error is that
+// of the one that has it. A code of 0 is what servers say that have no code for it.
+func unaware(text json.RawMessage) bool {
+	var at [2]jsonrpc.Span
+	if jsonrpc.Find(text, jsonrpc.Span{}, at[:], "code", "data") != nil {
+		return false
+	}
+	switch code, _ := strconv.Atoi(string(at[0].Of(text))); code {
+	case jsonrpc.CodeResourceNotFound, jsonrpc.CodeInvalidParams, jsonrpc.CodeMethodNotFound, 0:
+		return true
+	}
+	if at[1].IsZero() {
+		return false
+	}
+	var of [2]jsonrpc.Span
+	if jsonrpc.Find(text, at[1], of[:], "reason", "phase") != nil {
+		return false
+	}
+	reason, _ := jsonrpc.Unquote(of[0].Of(text))
+	phase, _ := jsonrpc.Unquote(of[1].Of(text))
+	return reason == jsonrpc.ReasonClosed && phase == string(jsonrpc.NotSent)
+}
+
 // whoAnswers asks upstreams in turn and returns the first one with a result. If there
-// is none it answers c, with what the last one said.
+// is none it answers c, with the first error that says more than that its upstream
+// does not know, else the last one.
 func (s *session) whoAnswers(ctx context.Context, c *call, legs []*leg, method string, params json.RawMessage) *leg {
 	var refusal *jsonrpc.Message
+	vague := false
 	for _, l := range legs {
 		answer := l.askWithin(ctx, method, params)
 		switch {
@@ -106,7 +133,9 @@ func (s *session) whoAnswers(ctx context.Context, c *call, legs []*leg, method s
 		case answer.Error == nil:
 			return l
 		}
-		refusal = c.checked(l, answer)
+		if refusal == nil || vague {
+			refusal, vague = c.checked(l, answer), unaware(answer.Error)
+		}
 	}
 	s.settle(c, refusal)
 	return nil

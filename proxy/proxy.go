@@ -81,6 +81,7 @@ type Proxy struct {
 	sessions map[*session]struct{}
 	draining bool
 	tables   map[tableKey]*table // last known, to seed new sessions
+	recent   recent              // of modern tables
 	warned   map[string]struct{} // name clashes told once
 	secret   string              // behind the keys of principals; made when first needed
 }
@@ -96,6 +97,7 @@ type tableKey struct {
 	upstream string
 	kind     kind
 	prefix   string
+	caps     digest // of the clients that see it so, as in view
 }
 
 // Update replaces the set of upstreams, whose names must differ, in the order of
@@ -267,6 +269,12 @@ func (p *Proxy) keepTable(k tableKey, t *table) {
 		p.tables = make(map[tableKey]*table)
 	}
 	p.tables[k] = t
+	if k.caps == (digest{}) {
+		return // of the legacy era
+	}
+	if forgotten, ok := p.recent.add(k.caps); ok {
+		maps.DeleteFunc(p.tables, func(old tableKey, _ *table) bool { return old.caps == forgotten })
+	}
 }
 
 // warnOnce reports whether a warning about subject is still to be given.

@@ -52,7 +52,9 @@ type session struct {
 	tasks       tasks                   // that upstreams run
 	readers     readers                 // of resources, in the modern era
 	clientTasks tasks                   // that the client runs, for upstreams
-	pages       map[pageKey]snapshot    // merged lists that are handed out by pages
+	own         view                    // of the legacy era
+	views       map[digest]*view        // of the modern era, by the capabilities; see recent
+	recent      recent                  // of views
 	wanted      [kinds]bool             // which merged lists the client has asked for
 	shown       [kinds]bool             // which of them it has seen
 	announced   int                     // counts what made the client ask again, see announceLocked

@@ -19,37 +19,31 @@ type snapshot struct {
 	digest  digest   // of the entries: a list that did not change keeps its cursors
 }
 
-// A pageKey says which list a snapshot is of.
-type pageKey struct {
-	era  mcp.Era
-	kind kind
-}
-
 // snapshot returns the list of a kind whose pages were handed out last; an empty
 // one if there is none.
-func (s *session) snapshot(era mcp.Era, k kind) snapshot {
+func (s *session) snapshot(w *view, k kind) *snapshot {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.pages[pageKey{era, k}]
+	return orDefault(w.pages[k], &snapshot{})
 }
 
 // keepSnapshot keeps a list if there are pages.
-func (s *session) keepSnapshot(era mcp.Era, k kind, snap snapshot) {
+func (s *session) keepSnapshot(w *view, k kind, snap *snapshot) {
 	if s.p.PageSize == 0 {
 		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.pages == nil {
-		s.pages = make(map[pageKey]snapshot)
+	if w.pages == nil {
+		w.pages = make(map[kind]*snapshot)
 	}
-	s.pages[pageKey{era, k}] = snap
+	w.pages[k] = snap
 }
 
 // merge makes one list of those of several upstreams. What two of them have is that
 // of the first; so is each member of _meta.
-func (s *session) merge(k kind, listings []listing) snapshot {
-	var snap snapshot
+func (s *session) merge(k kind, listings []listing) *snapshot {
+	snap := new(snapshot)
 	listed, at := make(map[string]bool), make(map[string]int)
 	hash := sha256.New()
 	for _, li := range listings {

@@ -2,7 +2,6 @@ package proxy
 
 import (
 	"context"
-	"encoding/json"
 	"maps"
 	"slices"
 
@@ -24,9 +23,10 @@ func (ln *listen) split(ctx context.Context, v *lineup) map[*leg]filter {
 		}
 		wants[l] = f
 	}
-	v.findOwners(ctx, identityIn(ln.meta), ln.want.uris)
+	who := asker{ln.c.view, identityIn(ln.meta)}
+	v.findOwners(ctx, who, ln.want.uris)
 	for _, uri := range ln.want.uris {
-		for _, l := range v.watchersOf(uri) {
+		for _, l := range v.watchersOf(who.view, uri) {
 			f := wants[l]
 			f.uris = append(f.uris, uri)
 			wants[l] = f
@@ -45,17 +45,17 @@ func (ln *listen) split(ctx context.Context, v *lineup) map[*leg]filter {
 
 // findOwners makes the upstreams list their resources if nobody is known to have
 // one of these.
-func (v *lineup) findOwners(ctx context.Context, meta json.RawMessage, uris []string) {
-	if slices.ContainsFunc(uris, func(uri string) bool { return v.ownerOf(uri) == nil }) {
+func (v *lineup) findOwners(ctx context.Context, who asker, uris []string) {
+	if slices.ContainsFunc(uris, func(uri string) bool { return v.ownerOf(who.view, uri) == nil }) {
 		ctx, cancel := context.WithTimeout(ctx, ownersWithin)
 		defer cancel()
-		v.refresh(ctx, meta, all, resources, templates)
+		v.refresh(ctx, who, all, resources, templates)
 	}
 }
 
 // watchersOf returns the upstreams that may know of changes of a resource.
-func (v *lineup) watchersOf(uri string) []*leg {
-	if l := v.ownerOf(uri); l != nil {
+func (v *lineup) watchersOf(w *view, uri string) []*leg {
+	if l := v.ownerOf(w, uri); l != nil {
 		return []*leg{l}
 	}
 	return v.withResources()
