@@ -28,7 +28,8 @@
 // (pool.go, lane*.go). When the server asks something, the call is parked and the
 // client is answered with what to ask; the requestState that it comes back with is
 // sealed and names the park (park*.go, seal.go). What outlives the streams ends with
-// [Bridge.Stop].
+// [Bridge.Stop], and that of a key which is not a principal's with the last stream of
+// the key, since nobody comes back to it (pool_leave.go).
 //
 // Whose a question is must be certain. A legacy server over HTTP says it; one over
 // stdio does not, so that once it has asked, each call has a lane of its own. Three
@@ -61,7 +62,7 @@
 // Modern) and its sendQueue. Of a lane: run, which owns Recv, its sendQueue, and
 // closeWhenEnded, which unblocks both; the pool waits for them. Besides there are
 // timers: for questions that come together, the expiry of a park, calls that wait for
-// an old one, an idle lane, a listen. A call costs no goroutine.
+// an old one, an idle lane, a lost connection, a listen. A call costs no goroutine.
 //
 // Invariants:
 //   - Params, results and what is asked stay the bytes that came: what belongs to one

@@ -142,7 +142,9 @@ func (p *pool) stop(ctx context.Context) {
 	if force == nil {
 		return // nobody was ever here
 	}
-	context.AfterFunc(ctx, force) // of servers that still take their leave, too
+	defer force()
+	unhook := context.AfterFunc(ctx, force)
+	defer unhook()
 	for _, t := range all {
 		t.stop()
 	}

@@ -1,0 +1,64 @@
+package bridge
+
+import (
+	"errors"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/mcp"
+)
+
+// returnFor is how long the sessions of one connection, and what is parked there, wait
+// for it when its stream was lost: links are dialled again meanwhile.
+const returnFor = 30 * time.Second
+
+// leftLocked handles that a stream of the tenant has ended. With the last one of one
+// connection goes all that it had, since nobody else can use it; that of a principal is
+// there for when it comes back.
+func (t *tenant) leftLocked(end error) {
+	switch {
+	case len(t.streams) > 0 || mcp.IsPrincipalKey(t.id.key):
+		return
+	case !mayReturn(end):
+		t.endAllLocked()
+		return
+	}
+	t.left = time.Now()
+	if t.gone != nil {
+		t.gone.Reset(returnFor)
+		return
+	}
+	t.gone = time.AfterFunc(returnFor, func() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		if len(t.streams) == 0 && time.Since(t.left) >= returnFor {
+			t.endAllLocked()
+		}
+	})
+}
+
+// mayReturn reports whether a client whose stream has ended may still be there, and
+// come back under the same key: it did not close the stream.
+func mayReturn(end error) bool {
+	closed, ok := errors.AsType[*jsonrpc.ClosedError](end)
+	if !ok {
+		return false
+	}
+	switch closed.Cause {
+	case causeLinkLost, causeSlow, jsonrpc.CauseOtherEra:
+		return true
+	}
+	return false
+}
+
+// endAllLocked ends what is parked and then the sessions, as their servers wish.
+func (t *tenant) endAllLocked() {
+	for _, p := range t.parks {
+		p.endLocked(errGone)
+	}
+	for _, l := range t.lanes {
+		if l != nil {
+			l.endLocked(nil)
+		}
+	}
+}
