@@ -384,3 +384,30 @@ func TestD06_ConnectionLeavesServerThatDoesNotRead(t *testing.T) {
 		far.Close()
 	})
 }
+
+// Servers take their leave after Stop has returned, and no longer than it may take.
+func TestStopForcesNobodyBeforeItsTime(t *testing.T) {
+	inPool(t, func(k *pooled) {
+		var opened context.Context
+		open := k.b.Open
+		k.b.Open = func(ctx context.Context, upstream, key string, era mcp.Era) jsonrpc.Conn {
+			opened = ctx
+			return open(ctx, upstream, key, era)
+		}
+		k.call("c", 1, "tools/list")
+		k.hello("s0", "{}")
+		k.serve("s0")
+		k.answered("c", 1, 0)
+		ctx, force := context.WithCancel(context.Background())
+		k.b.Stop(ctx)
+		k.ended("s0", "")
+		if opened.Err() != nil {
+			k.t.Error("the session was forced to end")
+		}
+		force()
+		synctest.Wait()
+		if opened.Err() == nil {
+			k.t.Error("the session is not forced to end")
+		}
+	})
+}
