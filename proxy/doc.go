@@ -20,6 +20,10 @@
 // when their stream is open. Whether the upstream speaks that era is the host's
 // business. Ids of the client are one table for both.
 //
+// A session of the modern era may be of many clients. What they are offered is kept
+// by what they can do, in view.go: names and cursors of one are not lost when another
+// one lists.
+//
 // Upstreams come and go while clients are served: Update replaces the set, and
 // Returned says that a link is back. The legs of a session at one time are its
 // lineup of an era, in lineup.go. Only an upstream that is surely the only one is
@@ -60,6 +64,8 @@
 //     the client that it belongs to, and the acknowledgment is first of a listen.
 //   - What answers an upstream's questions, and the state that it gave with them, go
 //     to that upstream and to no other.
+//   - A name resolves by what upstreams list to clients with the capabilities of the
+//     one that uses it.
 //   - An answer of the modern era is looked at before the client has it: see result.go.
 //   - A listen holds up no drain: it ends with its result when the session is to.
 //   - session.mu guards all tables of a session and is never held across I/O.
