@@ -138,9 +138,11 @@ func (c *client) cancel(id string) {
 }
 
 // works calls a tool of an upstream until it answers, which it need not do at
-// once after it was lost; until then nothing may have been sent to it.
-func (c *client) works(id int, tool string) {
+// once after it was lost; until then nothing may have been sent to it. It returns how
+// many calls were refused.
+func (c *client) works(id int, tool string) (refused int) {
 	c.t.Helper()
+	first := id
 	eventually(c.t, tool, func() bool {
 		id++
 		got := c.get(id, tool)
@@ -149,6 +151,7 @@ func (c *client) works(id int, tool string) {
 		}
 		return !strings.HasPrefix(got, "!")
 	})
+	return id - first - 1
 }
 
 // heardOf returns how many notifications have a part.

@@ -8,8 +8,13 @@ import (
 	"time"
 )
 
-// gathered is how long failures are gathered into one line of the log.
-const gathered = 500 * time.Millisecond
+// Failures are gathered into one line of the log until none has come for gathered:
+// on a busy machine those of one event are far apart. That is no later than
+// mostGathered after the first.
+const (
+	gathered     = 500 * time.Millisecond
+	mostGathered = 5 * time.Second
+)
 
 // A tally makes one line of the log of what fails together: when a server dies
 // under 200 requests, that is one event, though some are only refused when they
@@ -20,6 +25,7 @@ type tally struct {
 	mu       sync.Mutex // guards the fields below
 	failures []failures
 	timer    *time.Timer // set while failures are gathered
+	first    time.Time   // of those
 	sessions int         // that may still count; the last one flushes
 	refused  bool        // the log has said so, and no request succeeded since
 }
@@ -43,7 +49,9 @@ func (t *tally) count(f *failure) {
 	}
 	t.failures[i].count++
 	if t.timer == nil {
-		t.timer = time.AfterFunc(gathered, t.flush)
+		t.first, t.timer = time.Now(), time.AfterFunc(gathered, t.flush)
+	} else if time.Since(t.first) < mostGathered {
+		t.timer.Reset(gathered)
 	}
 }
 
