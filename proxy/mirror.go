@@ -85,8 +85,7 @@ func (c *call) disagrees(wanted []mcp.Mirror) *jsonrpc.Error {
 	}
 	for _, m := range wanted {
 		if !m.Agrees(c.msg.Headers[strings.ToLower(m.Header)], arguments) {
-			return &jsonrpc.Error{Code: mcp.CodeHeaderMismatch,
-				Message: "Header mismatch: " + m.Header + " is missing, or is not what the body says"}
+			return mcp.HeaderMismatch(m.Header)
 		}
 	}
 	return nil

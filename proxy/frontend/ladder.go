@@ -43,11 +43,11 @@ func checkModern(h http.Header, m *jsonrpc.Message) *jsonrpc.Error {
 	}
 	switch {
 	case !says(h[headerVersion], meta.Version):
-		return mismatch(headerVersion)
+		return mcp.HeaderMismatch(headerVersion)
 	case !says(h[headerMethod], m.Method):
-		return mismatch(headerMethod)
+		return mcp.HeaderMismatch(headerMethod)
 	case len(keys) > 1 && !names(h[headerName], at[1].Of(m.Params)):
-		return mismatch(headerName)
+		return mcp.HeaderMismatch(headerName)
 	}
 	return bad
 }
@@ -75,7 +75,7 @@ func checkNotification(h http.Header, m *jsonrpc.Message) *jsonrpc.Error {
 	version := strings.Trim(h.Get(headerVersion), " \t")
 	if meta.Claimed {
 		if len(h[headerVersion]) > 0 && !says(h[headerVersion], meta.Version) {
-			return mismatch(headerVersion)
+			return mcp.HeaderMismatch(headerVersion)
 		}
 		version = meta.Version
 	}
@@ -83,7 +83,7 @@ func checkNotification(h http.Header, m *jsonrpc.Message) *jsonrpc.Error {
 	case err != nil:
 		return &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: `Invalid params: "_meta" is ambiguous`}
 	case len(h[headerMethod]) > 0 && !says(h[headerMethod], m.Method):
-		return mismatch(headerMethod)
+		return mcp.HeaderMismatch(headerMethod)
 	case !slices.Contains(mcp.ModernVersions, version):
 		return mcp.UnsupportedVersion(version, mcp.Versions)
 	}
@@ -107,8 +107,3 @@ func repeated(h http.Header) map[string][]string {
 }
 
 var nothingRepeated = map[string][]string{}
-
-func mismatch(header string) *jsonrpc.Error {
-	return &jsonrpc.Error{Code: mcp.CodeHeaderMismatch,
-		Message: "Header mismatch: " + header + " is missing, or is not what the body says"}
-}
