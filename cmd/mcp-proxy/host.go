@@ -197,13 +197,14 @@ func (h *hosting) finish(grace time.Duration) {
 }
 
 // busy reports whether anybody waits for an answer: nobody does for that of a server
-// which is being stopped, or is gone.
+// which is being stopped, or is gone, nor for that to a parked call, whose client may
+// never come back.
 func (h *hosting) busy() bool {
+	inFlight := 0
 	for _, s := range h.host.Status() {
-		lives := s.State == upstream.StateStarting || s.State == upstream.StateRunning
-		if lives && s.InFlight > 0 {
-			return true
+		if s.State == upstream.StateStarting || s.State == upstream.StateRunning {
+			inFlight += s.InFlight
 		}
 	}
-	return false
+	return inFlight > h.bridge.Parked()
 }

@@ -3,6 +3,7 @@ package bridge
 import (
 	"context"
 	"encoding/json"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -133,10 +134,7 @@ func (p *pool) begin() bool {
 func (p *pool) stop(ctx context.Context) {
 	p.mu.Lock()
 	p.stopped = true
-	var all []*tenant
-	for _, t := range p.tenants {
-		all = append(all, t)
-	}
+	all := slices.Collect(maps.Values(p.tenants))
 	force := p.force
 	p.mu.Unlock()
 	if force == nil {

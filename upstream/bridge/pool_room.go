@@ -1,6 +1,10 @@
 package bridge
 
-import "time"
+import (
+	"maps"
+	"slices"
+	"time"
+)
 
 // minPark is how long a call is surely parked. It is far more than a program takes to
 // answer, and time for a user to read a form. After it a call still may be parked for
@@ -142,6 +146,21 @@ func (b *Bridge) Unattributed(upstream string) {
 	}
 }
 
+// Parked returns how many calls legacy servers have not answered, but no client waits for
+// either: each was told to come back with what its server asks.
+func (b *Bridge) Parked() (n int) {
+	for _, t := range b.pool.all() {
+		t.mu.Lock()
+		for _, p := range t.parks {
+			if p.call != nil && p.call.state == parked && p.call.lane != nil {
+				n++
+			}
+		}
+		t.mu.Unlock()
+	}
+	return n
+}
+
 // tenantsOf returns the tenants on an upstream.
 func (p *pool) tenantsOf(upstream string) (all []*tenant) {
 	p.mu.Lock()
@@ -152,4 +171,10 @@ func (p *pool) tenantsOf(upstream string) (all []*tenant) {
 		}
 	}
 	return all
+}
+
+func (p *pool) all() []*tenant {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Collect(maps.Values(p.tenants))
 }

@@ -346,45 +346,6 @@ func TestOtherEraAndCallsElsewhere(t *testing.T) {
 	})
 }
 
-// Whoever reads nothing loses the stream, and comes back.
-func TestConnectionThatMayReturn(t *testing.T) {
-	for end, want := range map[error]bool{
-		&jsonrpc.ClosedError{Cause: causeLinkLost, Err: errors.New("reset")}: true,
-		&jsonrpc.ClosedError{Cause: causeSlow}:                               true,
-		&jsonrpc.ClosedError{Cause: jsonrpc.CauseOtherEra}:                   true,
-		&jsonrpc.ClosedError{Cause: "closed", Err: errors.New("reset")}:      false,
-		&jsonrpc.ClosedError{Cause: causeHostStopped}:                        false,
-		jsonrpc.ErrClosed: false,
-	} {
-		if mayReturn(end) != want {
-			t.Errorf("%v: want %v", end, want)
-		}
-	}
-}
-
-// What is told last arrives, but a server that does not read is not waited for.
-func TestD06_ConnectionLeavesServerThatDoesNotRead(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		k := newPooled(t)
-		near, far := jsonrpc.Pipe()
-		k.b.Open = func(context.Context, string, string, mcp.Era) jsonrpc.Conn { return near }
-		k.client("c", "one")
-		k.call("c", 0, "tools/call")
-		hello, _ := far.Recv()
-		far.Send(jsonrpc.NewResult(hello.ID, []byte(benchWelcome)))
-		for i := range maxQueued / 2 {
-			k.call("c", i+1, "tools/call")
-		}
-		began := time.Now()
-		k.sides["c"].c.Close()
-		k.b.Stop(context.Background())
-		if waited := time.Since(began); waited != lastWords {
-			t.Errorf("it took %v", waited)
-		}
-		far.Close()
-	})
-}
-
 // Servers take their leave after Stop has returned, and no longer than it may take.
 func TestStopForcesNobodyBeforeItsTime(t *testing.T) {
 	inPool(t, func(k *pooled) {
