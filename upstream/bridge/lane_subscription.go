@@ -75,8 +75,6 @@ func (l *lane) updatedLocked(m *jsonrpc.Message) {
 		return
 	}
 	for li := range l.listens {
-		if li.watches(uri) {
-			li.noteLocked(uri, m)
-		}
+		li.hearUpdateLocked(uri, m)
 	}
 }

@@ -14,6 +14,7 @@ import (
 const (
 	maxListens = 256  // of one stream; beyond, they are refused
 	maxWatched = 1024 // URIs of one listen; one with more is refused
+	maxPending = 1024 // resources that were updated and not told of; beyond, see hearUpdateLocked
 
 	ackWithin  = time.Second           // whatever the server says of URIs
 	noticeFor  = 20 * time.Millisecond // the same of several sessions is told once
@@ -38,16 +39,11 @@ type modernListen struct {
 	kinds    offers          // acknowledged
 	acked    bool
 	ended    bool
-	failures int         // in a row, to have a session
-	timer    *time.Timer // until the ack, or until the next try
-	pending  []notice    // in order, each thing once
-	flush    *time.Timer // of pending
-}
-
-// A notice is something that a client is to be told of.
-type notice struct {
-	about string // the method, or the URI that was updated
-	m     *jsonrpc.Message
+	failures int                // in a row, to have a session
+	timer    *time.Timer        // until the ack, or until the next try
+	pending  []*jsonrpc.Message // what to tell, in order, each thing once
+	places   map[string]int     // in pending, by the method or the URI that was updated; nil for none
+	flush    *time.Timer        // of pending
 }
 
 // listen begins a listen.
@@ -224,9 +220,26 @@ func (l *modernListen) catchUpLocked() {
 		l.hearLocked(method, jsonrpc.NewNotification(method, nil))
 	}
 	for _, uri := range l.uris {
-		params := jsonrpc.Set(nil, jsonrpc.Value{Key: "uri", Text: jsonrpc.Quote(uri)})
-		l.noteLocked(uri, jsonrpc.NewNotification("notifications/resources/updated", params))
+		l.noteLocked(uri, updated(uri))
 	}
+}
+
+func updated(uri string) *jsonrpc.Message {
+	params := jsonrpc.Set(nil, jsonrpc.Value{Key: "uri", Text: jsonrpc.Quote(uri)})
+	return jsonrpc.NewNotification("notifications/resources/updated", params)
+}
+
+// hearUpdateLocked handles that a resource was updated, which may be a part of what
+// the listen subscribed to. When too much waits to be told, it tells of that as a whole.
+func (l *modernListen) hearUpdateLocked(uri string, m *jsonrpc.Message) {
+	watched, ok := l.watchedLocked(uri)
+	if !ok {
+		return
+	}
+	if _, known := l.places[uri]; !known && len(l.pending) >= maxPending {
+		uri, m = watched, updated(watched)
+	}
+	l.noteLocked(uri, m)
 }
 
 // hearLocked handles that a list has changed.
@@ -255,12 +268,15 @@ func (l *modernListen) hearLocked(method string, m *jsonrpc.Message) {
 // noteLocked has the client told of something, in a moment and after the ack. The
 // newest word about a thing counts.
 func (l *modernListen) noteLocked(about string, m *jsonrpc.Message) {
-	at := slices.IndexFunc(l.pending, func(n notice) bool { return n.about == about })
-	if at >= 0 {
-		l.pending[at].m = m
+	if at, known := l.places[about]; known {
+		l.pending[at] = m
 		return
 	}
-	l.pending = append(l.pending, notice{about, m})
+	if l.places == nil {
+		l.places = make(map[string]int)
+	}
+	l.places[about] = len(l.pending)
+	l.pending = append(l.pending, m)
 	l.flushLaterLocked()
 }
 
@@ -277,10 +293,10 @@ func (l *modernListen) flushNow() {
 	if l.ended {
 		return
 	}
-	for _, n := range l.pending {
-		l.sendLocked(n.m.Method, stripReserved(n.m.Params))
+	for _, m := range l.pending {
+		l.sendLocked(m.Method, stripReserved(m.Params))
 	}
-	l.pending = nil
+	l.pending, l.places = nil, nil
 }
 
 // lostLocked handles that the session has ended. Before the ack that is the end of the
@@ -349,13 +365,13 @@ func (l *modernListen) endLocked() {
 	l.g.forgetLocked()
 }
 
-// watches reports whether the listen is to be told of an update of uri, which may be a
-// part of what it subscribed to.
-func (l *modernListen) watches(uri string) bool {
+// watchedLocked returns what the listen subscribed to that a resource is or is a part
+// of, if anything.
+func (l *modernListen) watchedLocked(uri string) (watched string, ok bool) {
 	for _, mine := range l.uris {
 		if uri == mine || strings.HasPrefix(uri, strings.TrimSuffix(mine, "/")+"/") {
-			return true
+			return mine, true
 		}
 	}
-	return false
+	return "", false
 }
