@@ -32,6 +32,7 @@ func TestPrintCalls(t *testing.T) {
 		"http":      {p50: 120 * µs, perSecond: 25e3, big: 1, first: 1},
 		"unix link": {p50: 135 * µs, perSecond: 64e3, big: 1, first: 1},
 
+		"shared http":           {p50: 120 * µs, perSecond: 25e3, big: 1, first: 1},
 		"modern http":           {p50: 120 * µs, perSecond: 26e3, cpu: 40 * µs, big: 1, first: 1},
 		"modern http to legacy": {p50: 140 * µs, perSecond: 20e3, cpu: 56 * µs, big: 1, first: 1},
 	}
@@ -41,7 +42,7 @@ func TestPrintCalls(t *testing.T) {
 	}
 	for _, want := range []string{
 		"1.50 ≤ 1.5 ✓", "39.5 % ≥ 40 % ✗", "≤ 20ms ✗", "2.00 ≤ 1.7 ✗", "25.0 % ≥ 25 % ✓", "12.5 % ≥ 12.5 % ✓",
-		"modern http http 120 µs 1.00 ≤ 1 ✓", "56 µs + 16 µs ≤ 15µs ✗",
+		"modern http shared http 120 µs 1.00 ≤ 1 ✓", "56 µs + 16 µs ≤ 15µs ✗",
 		"unix link stdio 135 µs 1.50 ≤ 1.25 ✗", "81.0 % ≥ 80 % ✓",
 	} {
 		if columns := strings.Fields(out.String()); !strings.Contains(strings.Join(columns, " "), want) {

@@ -92,7 +92,9 @@ func (b programs) targets() []target {
 		{name: "tcp link", base: "stdio", far: b.host(alone, "tcp://127.0.0.1:0"), argv: b.stdio(linked), open: openStdio},
 		{name: "remote", base: "stdio", far: []string{b.echo, "http"}, argv: b.stdio(remote), open: openStdio},
 		{name: "shared", base: "websocket", argv: b.serve(shared), serves: true, open: openWebSocket},
-		{name: "modern http", base: "http", argv: b.serve(without), serves: true, open: openModern},
+		{name: "shared http", base: "http", argv: b.serve(shared), serves: true, open: openHTTP},
+		// A modern server is one process for all clients, as a shared one is.
+		{name: "modern http", base: "shared http", argv: b.serve(without), serves: true, open: openModern},
 		{name: "modern http to legacy", base: "modern http", argv: b.serve(alone), serves: true, open: openModern, bridged: true},
 		{name: "stdio to modern", base: "stdio", argv: b.stdio(without), open: openStdio, bridged: true},
 		{name: "shared by 50", base: "shared", argv: b.serve(shared), serves: true, open: openWebSocket, clients: 50},
