@@ -31,8 +31,11 @@ var update = flag.Bool("update", false, "write what was received into testdata/l
 //
 // STAMP stands for the members of _meta that every modern request carries, * for an
 // elicitationId.
-func TestLegacyTalks(t *testing.T) {
-	files, _ := filepath.Glob("testdata/legacy/*.txt")
+func TestLegacyTalks(t *testing.T) { playAll(t, "testdata/legacy/*.txt", play) }
+
+// playAll plays conversations, each of which play returns as it was heard.
+func playAll(t *testing.T, glob string, play func(t *testing.T, text string) string) {
+	files, _ := filepath.Glob(glob)
 	if len(files) == 0 {
 		t.Fatal("no conversations")
 	}

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -36,27 +34,7 @@ import (
 //
 // STAMP stands for what every modern request says in _meta, $1 for the first
 // requestState, and INITIALIZE for params with the capabilities that follow.
-func TestModernTalks(t *testing.T) {
-	files, _ := filepath.Glob("testdata/modern/*.txt")
-	if len(files) == 0 {
-		t.Fatal("no conversations")
-	}
-	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
-			text, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			var after string
-			synctest.Test(t, func(t *testing.T) { after = playModern(t, string(text)) })
-			if *update {
-				if err := os.WriteFile(file, []byte(after), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			}
-		})
-	}
-}
+func TestModernTalks(t *testing.T) { playAll(t, "testdata/modern/*.txt", playModern) }
 
 // A pooled is a bridge with modern clients and the legacy sessions that it opens.
 type pooled struct {

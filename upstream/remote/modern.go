@@ -2,10 +2,8 @@ package remote
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"net/http"
-	"net/url"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -25,18 +23,15 @@ const maxNotes = 16
 // the stream as it is. Cancelling ctx ends it at once; Close must be called in
 // either case.
 func (s *Server) DialModern(ctx context.Context) (jsonrpc.Conn, error) {
-	u, err := url.Parse(s.URL)
+	socket, err := s.isSocket()
 	if err != nil {
-		return nil, fmt.Errorf("dial %s: the URL cannot be read", s.Name) // url.Error would quote it
+		return nil, err
 	}
-	switch u.Scheme {
-	case "http", "https":
-		s.once.Do(s.prepare)
-		return newModern(ctx, s), nil
-	case "ws", "wss":
+	if socket {
 		return s.dialModernWebSocket(ctx)
 	}
-	return nil, fmt.Errorf("dial %s: unknown scheme %q", s.Name, u.Scheme)
+	s.once.Do(s.prepare)
+	return newModern(ctx, s), nil
 }
 
 // A modern is a jsonrpc.Conn to a Server of the modern era. There is nothing that

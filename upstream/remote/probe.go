@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"net/url"
 	"strconv"
 	"time"
 
@@ -23,11 +22,13 @@ const socketPatience = 5 * time.Second
 // servers of the legacy era answer (2026-07-28 basic/versioning).
 func (s *Server) Probe(ctx context.Context) (bool, error) {
 	s.once.Do(s.prepare)
-	u, err := url.Parse(s.URL)
+	socket, err := s.isSocket()
 	switch {
+	case err != nil:
+		return false, &jsonrpc.ClosedError{Cause: causeOf(err), Err: err}
 	case s.SSE:
 		return false, nil
-	case err == nil && (u.Scheme == "ws" || u.Scheme == "wss"):
+	case socket:
 		return s.probeWebSocket(ctx)
 	}
 	ctx, cancel := context.WithTimeout(ctx, talkTimeout)

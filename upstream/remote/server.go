@@ -61,18 +61,31 @@ func (s *Server) log() *slog.Logger {
 // that is sent does. On ws and wss it connects. Cancelling ctx ends the session at once; Close takes leave
 // of the server first, and must be called in either case.
 func (s *Server) Dial(ctx context.Context) (jsonrpc.Conn, error) {
+	socket, err := s.isSocket()
+	if err != nil {
+		return nil, err
+	}
+	if socket {
+		return s.dialWebSocket(ctx)
+	}
+	s.once.Do(s.prepare)
+	return newSession(ctx, s), nil
+}
+
+// isSocket reports whether the server is reached over a WebSocket, and not over
+// HTTP. The error is for neither.
+func (s *Server) isSocket() (bool, error) {
 	u, err := url.Parse(s.URL)
 	if err != nil {
-		return nil, fmt.Errorf("dial %s: the URL cannot be read", s.Name) // url.Error would quote it
+		return false, fmt.Errorf("dial %s: the URL cannot be read", s.Name) // url.Error would quote it
 	}
 	switch u.Scheme {
 	case "http", "https":
-		s.once.Do(s.prepare)
-		return newSession(ctx, s), nil
+		return false, nil
 	case "ws", "wss":
-		return s.dialWebSocket(ctx)
+		return true, nil
 	}
-	return nil, fmt.Errorf("dial %s: unknown scheme %q", s.Name, u.Scheme)
+	return false, fmt.Errorf("dial %s: unknown scheme %q", s.Name, u.Scheme)
 }
 
 // prepare makes what the sessions share.
