@@ -46,6 +46,25 @@ func useSDKAt(t *testing.T, l layout) {
 	s.useSDK("a__", &mcp.StreamableClientTransport{Endpoint: s.url + "/mcp", HTTPClient: client})
 }
 
+// A server that the SDK restricts to the modern era takes initialize all the same, and
+// refuses what comes after it: a legacy client has to be translated.
+func TestSDKRestricted(t *testing.T) {
+	server := mcp.NewServer(&mcp.Implementation{Name: "restricted", Version: "1"},
+		&mcp.ServerOptions{SupportedProtocolVersions: eras.ModernVersions})
+	addSDKTools(server)
+	listener := httptest.NewServer(mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server },
+		&mcp.StreamableHTTPOptions{Stateless: true}))
+	t.Cleanup(listener.Close)
+	s := newSite(t, layout{place: "HTTP", start: strings.TrimPrefix(listener.URL, "http://")})
+	client := &http.Client{Transport: &http.Transport{}}
+	t.Cleanup(client.CloseIdleConnections)
+	c := s.connectSDK(&mcp.StreamableClientTransport{Endpoint: s.url + "/mcp", HTTPClient: client})
+	result, err := c.CallTool(t.Context(), &mcp.CallToolParams{Name: "a__work"})
+	if err != nil || result.IsError {
+		t.Errorf("got %+v, %v", result, err)
+	}
+}
+
 // The same over stdio.
 func TestSDKStdio(t *testing.T) {
 	for _, l := range append([]layout{{}}, otherPairs...) {
