@@ -39,11 +39,10 @@
 //     several calls share a lane it is refused, and so is what it asks for the others of
 //     them; that happens once, for all clients. Calls one at a time, or a lane for each,
 //     until it is known would cost every server that never asks.
-//   - What a server asks after it has answered a call is taken for a question of the
-//     next call in that lane. Idle lanes are used in turn, the one idle for the longest
-//     first, so that with more than one this is rare; a server that is asked one thing
-//     after the other has only one. The price: after a burst all its lanes stay for as
-//     long as there are calls often enough.
+//   - What a server asks after it has answered a call, which it must not, is taken for a
+//     question of the next call in that lane. To use idle lanes in turn would make that
+//     rarer, and give calls that follow each other a different session each, with what
+//     the server remembers of the last one in another.
 //   - Where one server process is shared by all sessions, lanes are of no help: its host
 //     refuses what could belong to calls of two of them, for as long as one is parked.
 //     [Bridge.Unattributed] ends those that are old.

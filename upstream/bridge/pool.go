@@ -235,19 +235,16 @@ func (p *pool) isStopped() bool {
 	return p.stopped
 }
 
-// freeLocked returns a lane for one more call, nil if there is none. For a call alone
-// it is the one idle for the longest: what its server asks is hardly about the call
-// before.
-func (g *group) freeLocked(alone bool) (free *lane) {
+// freeLocked returns a lane for one more call, nil if there is none. Always the first
+// one: calls that follow each other have one session, so that what a server
+// remembers of it is there.
+func (g *group) freeLocked(alone bool) *lane {
 	for _, l := range g.lanes {
-		switch {
-		case !alone:
+		if !alone || l.working == 0 {
 			return l
-		case l.working == 0 && (free == nil || l.used.Before(free.used)):
-			free = l
 		}
 	}
-	return free
+	return nil
 }
 
 // nextLocked gives lanes to calls that wait for them.

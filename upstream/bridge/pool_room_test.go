@@ -208,16 +208,16 @@ func TestUnattributedEndsAnOldPark(t *testing.T) {
 	})
 }
 
-// What a server asks after its answer is not asked of whoever comes next, if there is
-// another session.
-func TestSessionThatIsIdleLongestIsUsed(t *testing.T) {
+// Calls that follow each other have one session, whatever others there are: what the
+// server remembers of it is there.
+func TestCallsInTurnHaveOneSession(t *testing.T) {
 	inPool(t, func(k *pooled) {
 		k.asks()
 		for i := range 3 {
 			k.call("c", i, "tools/call")
 			k.hello(fmt.Sprintf("s%d", i), "{}")
 		}
-		for i, server := range []string{"s1", "s2", "s0", "s1", "s2", "s0"} {
+		for i, server := range []string{"s1", "s2", "s0", "s0", "s0", "s0"} {
 			if i >= 3 {
 				k.call("c", i, "tools/call")
 			}
