@@ -13,11 +13,12 @@ import (
 )
 
 const (
-	collectFor       = 25 * time.Millisecond // questions that come together are asked together
-	startFor         = time.Second           // servers ask for roots when they start, which says nothing of their calls
-	maxParks         = 256                   // of one key on one upstream; beyond, see minPark, or questions are refused
-	maxParkRounds    = 8                     // of one call; beyond, questions are refused
-	maxCallQuestions = 64                    // of one call at once; beyond, they are refused
+	collectFor       = 25 * time.Millisecond  // questions that come together are asked together
+	startFor         = 2 * time.Second        // servers ask for roots when they start, which says nothing of their calls
+	startCollectFor  = 250 * time.Millisecond // a call that ends within this time was not what such a question is about
+	maxParks         = 256                    // of one key on one upstream; beyond, see minPark, or questions are refused
+	maxParkRounds    = 8                      // of one call; beyond, questions are refused
+	maxCallQuestions = 64                     // of one call at once; beyond, they are refused
 )
 
 // What a server hears of a question that nobody is asked.
@@ -130,7 +131,16 @@ func (l *lane) asked(m *jsonrpc.Message) {
 	q := &inquiry{c, keyOf(c.asked), m}
 	c.questions = append(c.questions, q)
 	l.questions[m.ID] = q
-	c.collectLocked()
+	if l.ofStart(m) {
+		c.collectLocked(startCollectFor)
+	} else {
+		c.collectLocked(collectFor)
+	}
+}
+
+// ofStart reports whether a question may be one that a server asks when it starts.
+func (l *lane) ofStart(m *jsonrpc.Message) bool {
+	return m.Method == "roots/list" && time.Since(l.began) < startFor
 }
 
 // keyOf returns the key in inputRequests of the nth question of a call.
@@ -161,7 +171,7 @@ func (l *lane) whoseLocked(m *jsonrpc.Message) (*call, *jsonrpc.Error) {
 		return nil, errNotNeeded
 	}
 	c, n := l.atWorkLocked()
-	ofStart := m.Method == "roots/list" && time.Since(l.began) < startFor
+	ofStart := l.ofStart(m)
 	switch {
 	case n != 1 && ofStart, n == 0 && m.Method == "roots/list":
 		return nil, noMethod(m.Method)
@@ -233,9 +243,9 @@ func (c *call) refusesLocked(m *jsonrpc.Message) *jsonrpc.Error {
 }
 
 // collectLocked waits for what else is asked before the client hears of it.
-func (c *call) collectLocked() {
+func (c *call) collectLocked(d time.Duration) {
 	if c.state == forwarded && c.collect == nil {
-		c.collect = time.AfterFunc(collectFor, c.parkNow)
+		c.collect = time.AfterFunc(d, c.parkNow)
 	}
 }
 

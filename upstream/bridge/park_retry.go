@@ -107,7 +107,7 @@ func (c *call) goOnLocked() {
 		c.tellProgressLocked(kept)
 	}
 	if len(c.questions) > 0 {
-		c.collectLocked()
+		c.collectLocked(collectFor)
 	}
 }
 

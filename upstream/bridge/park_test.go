@@ -12,14 +12,14 @@ import (
 
 func TestParksAreBounded(t *testing.T) {
 	inPool(t, func(k *pooled) {
-		k.relates, k.caps = true, `{"roots":{}}`
+		k.relates, k.caps = true, `{"sampling":{}}`
 		for i := range maxParks + 1 {
 			k.call("c", i, "tools/call")
 			if i == 0 {
 				k.hello("s0", "{}")
 			}
 			call := k.recv("s0")
-			k.say("s0", fmt.Sprintf(`@%s {"jsonrpc":"2.0","id":%d,"method":"roots/list"}`, call.ID, i))
+			k.say("s0", fmt.Sprintf(`@%s {"jsonrpc":"2.0","id":%d,"method":"sampling/createMessage"}`, call.ID, i))
 			time.Sleep(collectFor)
 			if i < maxParks {
 				k.answered("c", i, 0)
@@ -39,7 +39,7 @@ func TestParksAreBounded(t *testing.T) {
 // What is large is not kept, but known again.
 func TestLargeCallIsParked(t *testing.T) {
 	inPool(t, func(k *pooled) {
-		k.caps = `{"roots":{}}`
+		k.caps = `{"sampling":{}}`
 		arguments := `{"b":[1, 2],"a":"` + strings.Repeat("x", 2*maxCanonical) + `"}`
 		k.say("c", `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a","arguments":`+arguments+`,"_meta":{STAMP,"progressToken":1}}}`)
 		k.hello("s0", "{}")
@@ -50,7 +50,7 @@ func TestLargeCallIsParked(t *testing.T) {
 		if m := k.recv("c"); string(m.Params) != `{"progressToken":1,"progress":1}` {
 			t.Errorf("the client received %s", m.Params)
 		}
-		k.say("s0", `{"jsonrpc":"2.0","id":1,"method":"roots/list"}`)
+		k.say("s0", `{"jsonrpc":"2.0","id":1,"method":"sampling/createMessage"}`)
 		time.Sleep(collectFor)
 		k.text(k.recv("c"))
 		retry := `{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"arguments":` + arguments + `,"name":"a","_meta":{STAMP},"requestState":"$1","inputResponses":{"q1":{"roots":[]}}}}`
@@ -65,7 +65,7 @@ func TestLargeCallIsParked(t *testing.T) {
 
 func TestKeptAnswersAreBounded(t *testing.T) {
 	inPool(t, func(k *pooled) {
-		k.relates, k.caps = true, `{"roots":{}}`
+		k.relates, k.caps = true, `{"sampling":{}}`
 		const calls = maxKept>>20 + 1 // the last is too many
 		answer := []byte(`{"a":"` + strings.Repeat("x", 1<<20) + `"}`)
 		for i := range calls {
@@ -74,7 +74,7 @@ func TestKeptAnswersAreBounded(t *testing.T) {
 				k.hello("s0", "{}")
 			}
 			call := k.recv("s0")
-			k.say("s0", fmt.Sprintf(`@%s {"jsonrpc":"2.0","id":%d,"method":"roots/list"}`, call.ID, i))
+			k.say("s0", fmt.Sprintf(`@%s {"jsonrpc":"2.0","id":%d,"method":"sampling/createMessage"}`, call.ID, i))
 			time.Sleep(collectFor)
 			k.text(k.recv("c"))
 			k.sides["s0"].c.Send(jsonrpc.NewResult(call.ID, answer))
@@ -96,12 +96,12 @@ func TestKeptAnswersAreBounded(t *testing.T) {
 
 func TestRoundsAreBounded(t *testing.T) {
 	inPool(t, func(k *pooled) {
-		k.caps = `{"roots":{}}`
+		k.caps = `{"sampling":{}}`
 		k.call("c", 0, "tools/call")
 		k.hello("s0", "{}")
 		k.recv("s0")
 		for i := range maxParkRounds {
-			k.say("s0", fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"roots/list"}`, i))
+			k.say("s0", fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"sampling/createMessage"}`, i))
 			time.Sleep(collectFor)
 			k.text(k.recv("c")) // and the state is known
 			k.say("c", fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"a","_meta":{STAMP},"requestState":"$%d","inputResponses":{"q%d":{"roots":[]}}}}`, i+1, i+1, i+1))
@@ -109,7 +109,7 @@ func TestRoundsAreBounded(t *testing.T) {
 				t.Fatalf("round %d: %s", i, k.text(m))
 			}
 		}
-		k.say("s0", `{"jsonrpc":"2.0","id":100,"method":"roots/list"}`)
+		k.say("s0", `{"jsonrpc":"2.0","id":100,"method":"sampling/createMessage"}`)
 		time.Sleep(collectFor)
 		if m := k.recv("s0"); m.Error == nil {
 			t.Errorf("the server received %s", k.text(m))

@@ -60,7 +60,7 @@ func TestParked(t *testing.T) {
 				t.Errorf("%d calls are parked, want %d", n, want)
 			}
 		}
-		k.caps = `{"roots":{}}`
+		k.caps = `{"sampling":{}}`
 		parked(0)
 		k.asks()
 		k.park("s0", 1)

@@ -25,7 +25,7 @@ func (k *pooled) park(server string, id int) {
 
 func (k *pooled) ask(server string) {
 	k.t.Helper()
-	k.say(server, `{"jsonrpc":"2.0","id":"q","method":"roots/list"}`)
+	k.say(server, `{"jsonrpc":"2.0","id":"q","method":"sampling/createMessage"}`)
 }
 
 // gaveUp fails if a server does not hear that nobody answers, and wants its call.
@@ -54,7 +54,7 @@ func (k *pooled) comeBack(id, state int) {
 func TestD39_ParkedCallsMakeRoom(t *testing.T) {
 	inPool(t, func(k *pooled) {
 		k.asks()
-		k.caps = `{"roots":{}}`
+		k.caps = `{"sampling":{}}`
 		for i := range maxGroupLanes {
 			k.park(fmt.Sprintf("s%d", i), i)
 		}
@@ -94,7 +94,7 @@ func TestD39_ParkedCallsMakeRoom(t *testing.T) {
 func TestD39_CallWaitsUntilAParkIsOld(t *testing.T) {
 	inPool(t, func(k *pooled) {
 		k.asks()
-		k.caps = `{"roots":{}}`
+		k.caps = `{"sampling":{}}`
 		for i := range maxGroupLanes {
 			k.call("c", i, "tools/call")
 			k.hello(fmt.Sprintf("s%d", i), "{}")
@@ -128,7 +128,7 @@ func TestD39_ParkedSessionMakesRoom(t *testing.T) {
 	inPool(t, func(k *pooled) {
 		k.asks()
 		for i := range maxLanes {
-			k.caps = fmt.Sprintf(`{"roots":{},"experimental":{"%d":{}}}`, i/maxGroupLanes)
+			k.caps = fmt.Sprintf(`{"sampling":{},"experimental":{"%d":{}}}`, i/maxGroupLanes)
 			k.park(fmt.Sprintf("s%d", i), i)
 		}
 		k.caps = `{}`
@@ -157,7 +157,7 @@ func TestQuestionEndsAnOldPark(t *testing.T) {
 	inPool(t, func(k *pooled) {
 		var logged bytes.Buffer
 		k.b.Log = slog.New(slog.NewTextHandler(&logged, &slog.HandlerOptions{Level: slog.LevelInfo}))
-		k.relates, k.caps = true, `{"roots":{}}`
+		k.relates, k.caps = true, `{"sampling":{}}`
 		for i := range 2 {
 			k.call("c", i, "tools/call")
 			if i == 0 {
@@ -165,7 +165,7 @@ func TestQuestionEndsAnOldPark(t *testing.T) {
 			}
 			k.recv("s0")
 		}
-		k.say("s0", `@2 {"jsonrpc":"2.0","id":"p","method":"roots/list"}`)
+		k.say("s0", `@2 {"jsonrpc":"2.0","id":"p","method":"sampling/createMessage"}`)
 		time.Sleep(collectFor)
 		k.text(k.recv("c"))
 		for range 2 {
@@ -193,7 +193,7 @@ func TestQuestionEndsAnOldPark(t *testing.T) {
 func TestUnattributedEndsAnOldPark(t *testing.T) {
 	inPool(t, func(k *pooled) {
 		k.asks()
-		k.caps = `{"roots":{}}`
+		k.caps = `{"sampling":{}}`
 		k.park("s0", 0)
 		time.Sleep(minPark / 2)
 		k.park("s1", 1)
@@ -230,7 +230,7 @@ func TestCallsInTurnHaveOneSession(t *testing.T) {
 
 func TestParksMakeRoomForParks(t *testing.T) {
 	inPool(t, func(k *pooled) {
-		k.relates, k.caps = true, `{"roots":{}}`
+		k.relates, k.caps = true, `{"sampling":{}}`
 		for i := range maxParks + 1 {
 			k.call("c", i, "tools/call")
 			if i == 0 {
@@ -240,7 +240,7 @@ func TestParksMakeRoomForParks(t *testing.T) {
 			if i == maxParks {
 				time.Sleep(minPark)
 			}
-			k.say("s0", fmt.Sprintf(`@%s {"jsonrpc":"2.0","id":%d,"method":"roots/list"}`, call.ID, i))
+			k.say("s0", fmt.Sprintf(`@%s {"jsonrpc":"2.0","id":%d,"method":"sampling/createMessage"}`, call.ID, i))
 			time.Sleep(collectFor)
 			k.answered("c", i, 0)
 		}
