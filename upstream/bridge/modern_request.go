@@ -15,7 +15,7 @@ type request struct {
 	capabilities, clientInfo     json.RawMessage
 	token                        json.RawMessage // for progress; nil if it wants none
 	level                        int             // of logs; zero for none
-	requestState, inputResponses json.RawMessage // nil if absent or null
+	requestState, inputResponses json.RawMessage // nil if absent, the state also if null
 	meta                         []byte          // what a legacy server gets of _meta, without the token and the closing brace
 	at                           jsonrpc.Span    // of _meta
 	foreign                      bool            // there are params that mean nothing, or something else, to a legacy server
@@ -37,8 +37,11 @@ func readRequest(params json.RawMessage) (request, error) {
 	var at [4]jsonrpc.Span
 	err := jsonrpc.Find(params, jsonrpc.Span{}, at[:], "_meta", "requestState", "inputResponses", "task")
 	r := request{capabilities: noCapabilities, at: at[0],
-		requestState: orAbsent(at[1].Of(params)), inputResponses: orAbsent(at[2].Of(params)),
+		requestState: orAbsent(at[1].Of(params)), inputResponses: at[2].Of(params),
 		foreign: !at[1].IsZero() || !at[2].IsZero() || !at[3].IsZero()}
+	if err == nil && r.inputResponses != nil && r.inputResponses[0] != '{' {
+		err = errors.New(`"inputResponses" is not an object`)
+	}
 	if err != nil || at[0].IsZero() {
 		return r, err
 	}
