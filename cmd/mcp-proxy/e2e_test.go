@@ -286,7 +286,13 @@ func dropPOST(s *site) {
 // Nothing is left of clients that come, call and vanish.
 func TestManyVanishingClients(t *testing.T) {
 	l := layout{idle: 100 * time.Millisecond}
-	everyPlace(t, l, func(s *site) { vanishMany(s, 50) }, sameLink...)
+	everyPlace(t, l, func(s *site) {
+		total := 50
+		if s.layout.place == "local" && !testing.Short() {
+			total = 150
+		}
+		vanishMany(s, total)
+	}, sameLink...)
 	for _, l.place = range []string{"local", "WebSocket link"} {
 		acrossEras(t, l, func(s *site) { vanishMany(s, 50) })
 	}
