@@ -29,6 +29,14 @@ func newTrunkServer(t *testing.T, setUp func(*HTTP)) *testServer {
 	return ts
 }
 
+// newBubbleTrunks returns a client in a bubble, and the trunks as they are made.
+func newBubbleTrunks(t *testing.T) (*testClient, <-chan jsonrpc.Conn) {
+	t.Helper()
+	var trunks <-chan jsonrpc.Conn
+	ts := newBubbleServer(t, func(h *HTTP) { trunks = manualPrincipal(h) })
+	return ts.at("/mcp"), trunks
+}
+
 // manualPrincipal makes the trunks of h come out of the returned channel.
 func manualPrincipal(h *HTTP) <-chan jsonrpc.Conn {
 	manually := &HTTP{}

@@ -109,9 +109,7 @@ func TestModernStream(t *testing.T) {
 // the stream begins, and is kept alive by comments.
 func TestModernTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var trunks <-chan jsonrpc.Conn
-		ts := newBubbleServer(t, func(h *HTTP) { trunks = manualPrincipal(h) })
-		c := ts.at("/mcp")
+		c, trunks := newBubbleTrunks(t)
 		got := c.send(c.modern("1", "x", ""))
 		trunk := <-trunks
 		m := conntest.Recv(t, trunk)
@@ -140,9 +138,7 @@ func TestModernTime(t *testing.T) {
 // nowhere.
 func TestD32_BeforeHeaders(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var trunks <-chan jsonrpc.Conn
-		ts := newBubbleServer(t, func(h *HTTP) { trunks = manualPrincipal(h) })
-		c := ts.at("/mcp")
+		c, trunks := newBubbleTrunks(t)
 		ctx, drop := context.WithCancel(t.Context())
 		c.send(c.modern("1", "x", "").WithContext(ctx))
 		trunk := <-trunks
@@ -174,9 +170,7 @@ func TestD32_InStream(t *testing.T) {
 
 func TestD32_BeforeTheFirstEvent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var trunks <-chan jsonrpc.Conn
-		ts := newBubbleServer(t, func(h *HTTP) { trunks = manualPrincipal(h) })
-		c := ts.at("/mcp")
+		c, trunks := newBubbleTrunks(t)
 		got := c.send(c.modern("1", "x", ""))
 		trunk := <-trunks
 		m := conntest.Recv(t, trunk)
