@@ -19,8 +19,9 @@
 //
 // A client does not hear which era a server speaks (era.go). It is attached in its
 // own if the server speaks that, else left to the [Bridge]. What is not known is
-// found out: a legacy client is tried in its own era, and only after a refusal, or
-// for a modern client, the server is asked server/discover (era_probe.go).
+// found out: a legacy client is tried in its own era, and only after a refusal, when
+// the server begins no session, or for a modern client, the server is asked
+// server/discover (era_probe.go).
 //
 // A stream has a server of its own (server.go): a process (local.go, process.go)
 // or a remote session (remote.go). Many streams have one together if the upstream
