@@ -31,7 +31,7 @@ type flight struct {
 
 	mu        sync.Mutex // guards the fields below
 	calls     map[jsonrpc.ID]call
-	questions map[jsonrpc.ID]struct{} // of the upstream, not answered by the proxy
+	questions map[jsonrpc.ID]question // of the upstream, not answered by the proxy
 	tasks     map[string]struct{}     // unfinished, by the JSON text of their id
 	seq       int                     // of the newest call
 	highest   int64                   // integer id so far
@@ -46,6 +46,23 @@ type call struct {
 	kind  callKind
 	works bool   // see works
 	task  string // the task that the call is about, as in flight.tasks
+
+	// marked tells that a question which it may wait on got our own error. That
+	// ends it: a cancellation besides has servers of the Python SDK (1.x) answer
+	// it twice and die.
+	marked bool
+}
+
+// A question is a request of the upstream that the proxy has not answered.
+type question struct {
+	seq     int        // of the newest call when it came
+	related jsonrpc.ID // the call that it surely belongs to; zero if the upstream did not say
+	task    string     // the task that it belongs to, likewise
+}
+
+// waits reports whether the call of that id possibly waits for the answer to q.
+func (q question) waits(id jsonrpc.ID, c call) bool {
+	return c.works && c.seq <= q.seq && (q.related.IsZero() || q.related == id) && (q.task == "" || q.task == c.task)
 }
 
 // works reports whether a request makes a server work on something that it may
@@ -98,7 +115,7 @@ func (f *flight) down(m *jsonrpc.Message) (starts bool) {
 		case e.IsRequest():
 			starts = f.addLocked(e) || starts
 		case e.IsResponse():
-			delete(f.questions, e.ID)
+			f.repliedLocked(e)
 		case e.Method == "notifications/cancelled":
 			f.cancelLocked(e)
 		}
@@ -138,12 +155,50 @@ func (f *flight) addLocked(m *jsonrpc.Message) (starts bool) {
 	return c.kind.starts()
 }
 
-// cancelLocked forgets a call that the proxy cancels: no answer is expected.
+// repliedLocked forgets a question that is answered. What waits for it and gets the
+// one error, which is the proxy's and no client's, is marked.
+func (f *flight) repliedLocked(m *jsonrpc.Message) {
+	if q, ok := f.questions[m.ID]; ok && isOurEnd(m.Error) {
+		f.markLocked(q)
+	}
+	delete(f.questions, m.ID)
+}
+
+// isOurEnd reports whether an error is the one connection-closed error.
+func isOurEnd(e json.RawMessage) bool {
+	return e != nil && member(json.RawMessage(member(e, "data")), "reason") == `"`+jsonrpc.ReasonClosed+`"`
+}
+
+func (f *flight) markLocked(q question) {
+	for id, c := range f.calls {
+		if q.waits(id, c) {
+			c.marked = true
+			f.calls[id] = c
+		}
+	}
+}
+
+// cancelLocked forgets a call that the proxy cancels: no answer is expected. A
+// question for which nobody else waits is over, too: an error for it would tell the
+// upstream a second time.
 func (f *flight) cancelLocked(m *jsonrpc.Message) {
 	id, ok := f.findLocked(requestID(m))
-	if ok && !f.calls[id].kind.starts() {
-		delete(f.calls, id)
+	if !ok || f.calls[id].kind.starts() {
+		return
 	}
+	c := f.calls[id]
+	delete(f.calls, id)
+	maps.DeleteFunc(f.questions, func(_ jsonrpc.ID, q question) bool { return q.waits(id, c) && !f.awaitedLocked(q) })
+}
+
+// awaitedLocked reports whether a call possibly waits for the answer to q.
+func (f *flight) awaitedLocked(q question) bool {
+	for id, c := range f.calls {
+		if q.waits(id, c) {
+			return true
+		}
+	}
+	return false
 }
 
 // up notes a message from the upstream and, with guess, sets its Related: a stdio
@@ -163,7 +218,7 @@ func (f *flight) up(m *jsonrpc.Message) (n news) {
 			n = max(n, f.settleLocked(e.ID, e.Result))
 			continue
 		case e.IsRequest():
-			f.askedLocked(e.ID)
+			f.askedLocked(e, cmp.Or(e.Related, m.Related))
 		case e.Method == "notifications/cancelled":
 			delete(f.questions, requestID(e))
 		case e.Method == "notifications/tasks/status":
@@ -176,14 +231,18 @@ func (f *flight) up(m *jsonrpc.Message) (n news) {
 	return n
 }
 
-func (f *flight) askedLocked(id jsonrpc.ID) {
+// askedLocked keeps a question. related is what its stream says of it, before any
+// guess.
+func (f *flight) askedLocked(m *jsonrpc.Message, related jsonrpc.ID) {
 	if len(f.questions) >= maxQuestions {
 		return
 	}
 	if f.questions == nil {
-		f.questions = make(map[jsonrpc.ID]struct{})
+		f.questions = make(map[jsonrpc.ID]question)
 	}
-	f.questions[id] = struct{}{}
+	meta := json.RawMessage(member(m.Params, "_meta"))
+	task := json.RawMessage(member(meta, relatedTask))
+	f.questions[m.ID] = question{seq: f.seq, related: related, task: member(task, "taskId")}
 }
 
 // settle takes a call out whose answer could not be used. It reports whether it
@@ -319,9 +378,10 @@ func (f *flight) snubbed() bool {
 	return false
 }
 
-// farewell returns the messages that clear up what is open, in the order in which
-// an upstream can make sense of them: its questions get their one error first,
-// because a question belongs to a call, whose cancellation may end it.
+// farewell returns the messages that clear up what is open: one for each call. A
+// question gets the one error, which ends the calls that possibly wait for it; all
+// others are cancelled. The end of the stream, which follows, is for those too that
+// go on all the same.
 func (f *flight) farewell() []*jsonrpc.Message {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -330,10 +390,11 @@ func (f *flight) farewell() []*jsonrpc.Message {
 	byText := func(a, b jsonrpc.ID) int { return cmp.Compare(a.String(), b.String()) }
 	for _, id := range slices.SortedFunc(maps.Keys(f.questions), byText) {
 		add(jsonrpc.NewError(id, jsonrpc.ConnectionClosed(jsonrpc.CodeConnectionClosed, "", "", jsonrpc.InFlight)))
+		f.markLocked(f.questions[id])
 	}
 	bySeq := func(a, b jsonrpc.ID) int { return cmp.Compare(f.calls[a].seq, f.calls[b].seq) }
 	for _, id := range slices.SortedFunc(maps.Keys(f.calls), bySeq) {
-		if kind := f.calls[id].kind; !kind.starts() && kind != createsTask {
+		if c := f.calls[id]; !c.kind.starts() && c.kind != createsTask && !c.marked {
 			add(jsonrpc.NewNotification("notifications/cancelled",
 				json.RawMessage(`{"requestId":`+id.String()+`,"reason":"client disconnected"}`)))
 		}

@@ -57,6 +57,10 @@ func TestRelated(t *testing.T) {
 }
 
 func TestFarewell(t *testing.T) {
+	const ask = `<{"jsonrpc":"2.0","id":"q","method":"ask"}`
+	const closed = `>{"jsonrpc":"2.0","id":"q","error":{"code":-32000,"message":"Connection closed","data":{"reason":"connection_closed"}}}`
+	const cancel = `>{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`
+	x := func(id int) string { return fmt.Sprintf(`>{"jsonrpc":"2.0","id":%d,"method":"x"}`, id) }
 	for _, row := range []struct {
 		name  string
 		moves []string
@@ -66,8 +70,20 @@ func TestFarewell(t *testing.T) {
 		{"initialize", []string{`>{"jsonrpc":"2.0","id":1,"method":"initialize"}`}, nil},
 		{"initialize, which somebody cancels", []string{`>{"jsonrpc":"2.0","id":1,"method":"initialize"}`,
 			`>{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`}, nil},
-		{"question first", []string{`>{"jsonrpc":"2.0","id":1,"method":"x"}`, `<{"jsonrpc":"2.0","id":"q","method":"ask"}`},
+		{"question", []string{x(1), ask}, []string{`"id":"q","error"`}},
+		{"question, and calls that cannot wait for it", []string{x(1), `>{"jsonrpc":"2.0","id":2,"method":"tools/list"}`, ask, x(3)},
+			[]string{`"id":"q","error"`, `"requestId":2,`, `"requestId":3,`}},
+		{"question on the stream of a call", []string{x(1), x(2), `@2` + ask}, []string{`"id":"q","error"`, `"requestId":1,`}},
+		{"question of a task", []string{x(1), `>{"jsonrpc":"2.0","id":2,"method":"tasks/result","params":{"taskId":"a"}}`,
+			`<{"jsonrpc":"2.0","id":"q","method":"ask","params":{"_meta":{"io.modelcontextprotocol/related-task":{"taskId":"a"}}}}`},
 			[]string{`"id":"q","error"`, `"requestId":1,`}},
+		{"question that got the one error", []string{x(1), ask, closed}, nil},
+		{"question that got the one error, and the call its answer", []string{x(1), ask, closed, `<{"jsonrpc":"2.0","id":1,"result":{}}`, x(1)},
+			[]string{`"requestId":1,`}},
+		{"question that got an error of the client", []string{x(1), ask, `>{"jsonrpc":"2.0","id":"q","error":{"code":-32000,"message":"no","data":{"reason":"bored"}}}`},
+			[]string{`"requestId":1,`}},
+		{"question of a call that was cancelled", []string{x(1), ask, cancel}, nil},
+		{"question of one of two calls, of which one was cancelled", []string{x(1), x(2), ask, cancel}, []string{`"id":"q","error"`}},
 		{"question answered", []string{`<{"jsonrpc":"2.0","id":"q","method":"ask"}`, `>{"jsonrpc":"2.0","id":"q","result":{}}`}, nil},
 		{"question withdrawn", []string{`<{"jsonrpc":"2.0","id":"q","method":"ask"}`,
 			`<{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"q"}}`}, nil},
@@ -88,7 +104,10 @@ func TestFarewell(t *testing.T) {
 		t.Run(row.name, func(t *testing.T) {
 			var f flight
 			for _, move := range row.moves {
-				if m := message(t, move[1:]); move[0] == '>' {
+				move, related := cutRelated(move)
+				m := message(t, move[1:])
+				m.Related = related
+				if move[0] == '>' {
 					f.down(m)
 				} else {
 					f.up(m)
@@ -108,6 +127,14 @@ func TestFarewell(t *testing.T) {
 			}
 		})
 	}
+}
+
+// cutRelated takes "@2" from the beginning of a move: 2 is what it is related to.
+func cutRelated(move string) (string, jsonrpc.ID) {
+	if move[0] != '@' {
+		return move, jsonrpc.ID{}
+	}
+	return move[2:], jsonrpc.IntID(int64(move[1] - '0'))
 }
 
 func TestTasksAreBounded(t *testing.T) {

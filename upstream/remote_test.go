@@ -63,7 +63,8 @@ func begin(r *rig, f *far) (*client, *jsonrpc.PipeConn) {
 }
 
 // D05, D06: a remote server hears first that its question will not be answered,
-// then what is cancelled, then that the session ends.
+// then what is cancelled, which is nothing that the question was asked for, then that
+// the session ends.
 func TestD06_RemoteFarewell(t *testing.T) {
 	r, f := remoteRig(t)
 	c, s := begin(r, f)
@@ -73,8 +74,10 @@ func TestD06_RemoteFarewell(t *testing.T) {
 	if m := c.recv(); m.Related != id {
 		t.Errorf("the question belongs to %q, want %q", m.Related, id)
 	}
+	c.send("tools/call", 2)
+	recv(s)
 	c.Close()
-	for _, want := range []string{`"id":7,"error":{"code":-32000`, `"notifications/cancelled","params":{"requestId":2`, "end"} {
+	for _, want := range []string{`"id":7,"error":{"code":-32000`, `"notifications/cancelled","params":{"requestId":3`, "end"} {
 		if got := recv(s); !strings.Contains(got, want) {
 			t.Errorf("got %s, want %s", got, want)
 		}

@@ -35,9 +35,9 @@ type sharedTable struct {
 // What is the server's alone lives as long as that stream; with it all sharers
 // end, and whoever comes next gets a new shared.
 //
-// Goroutines: run, which is readServer and waits for writeServer; of each sharer
-// read, which is the caller of share, write, and for a moment close. The Host
-// waits for run and attachAlone, share for the rest.
+// Goroutines: run, which is readServer and waits for writeServer and cancelLate; of
+// each sharer read, which is the caller of share, write, and for a moment close. The
+// Host waits for run and attachAlone, share for the rest.
 //
 // Invariants:
 //   - Everything that comes from the server has one owner, or goes to all because
@@ -58,7 +58,8 @@ type shared struct {
 	forced   context.Context // done: nothing waits any more
 	modern   *modernServer   // what the modern era has besides; nil in the legacy one
 	bridge   Bridge          // of the host; nil for none
-	wg       sync.WaitGroup  // writeServer, and for moments Unattributed
+	over     chan struct{}   // closed by end
+	wg       sync.WaitGroup  // writeServer, cancelLate, and for moments Unattributed
 
 	mu      sync.Mutex // guards the fields below, and those of the sharers that say so
 	sharers map[*sharer]struct{}
@@ -72,6 +73,8 @@ type shared struct {
 
 	welcome  []byte    // the result of the first call, initialize; nil before
 	leftTill time.Time // a client has left, and until then its calls may still speak
+	fading   int       // calls of clients that have left, which go on: see fadeLocked
+	lastSent int64     // of the calls with the server
 
 	wake    sync.Cond  // queue, closing or ended changed
 	queue   []outgoing // to writeServer
@@ -84,7 +87,7 @@ type shared struct {
 
 func newShared(t target, limits jsonrpc.Limits, near *jsonrpc.PipeConn) *shared {
 	sh := &shared{
-		name: t.name, roots: t.up.Roots, outBytes: 2 * limits.MaxMessage(), near: near,
+		name: t.name, roots: t.up.Roots, outBytes: 2 * limits.MaxMessage(), near: near, over: make(chan struct{}),
 		sharers: make(map[*sharer]struct{}),
 		calls:   make(map[int64]*sharedCall),
 		asked:   make(map[jsonrpc.ID]*sharedQuestion),
@@ -251,6 +254,7 @@ func (sh *shared) end(err error) {
 		cause = sh.cause
 	}
 	sh.ended = true
+	close(sh.over)
 	for s := range sh.sharers {
 		sh.dropLocked(s, &jsonrpc.ClosedError{Cause: cause, Delivered: delivered && s.sent, Err: err}, true)
 	}

@@ -35,6 +35,8 @@ type sharedCall struct {
 	n      int64 // minted; its text is the progress token, too. Zero if it stays here
 	sent   bool  // its write has begun
 	orphan bool  // nobody waits for the answer any more
+	marked bool  // as a call of a flight is
+	fades  bool  // see fadeLocked
 
 	// It was cancelled while it waits here for its turn or for a call of this
 	// side. Until then it counts as open, so that what waits is bounded.
@@ -233,6 +235,9 @@ func (sh *shared) removeLocked(c *sharedCall) {
 	delete(sh.calls, c.n)
 	if c.orphan {
 		sh.tasks.orphans--
+		if c.fades {
+			sh.fading--
+		}
 	} else if c.sent && c.by != nil {
 		c.by.atServer--
 	}
@@ -304,6 +309,7 @@ func (s *sharer) cancelled(m *jsonrpc.Message) {
 		return
 	}
 	s.lingers = time.Now().Add(lingering)
+	s.overLocked(c)
 	params := jsonrpc.Replace(m.Params, jsonrpc.Edit{Span: at[0], With: jsonrpc.IntID(c.n).Raw()})
 	s.sh.tellLocked(&jsonrpc.Message{Method: m.Method, Params: params, Extra: m.Extra})
 }

@@ -235,23 +235,35 @@ func (s *sharer) close() {
 	log.Debug("client has left a shared upstream")
 }
 
-// leaveLocked clears up what s has open with a server that stays, in the order in
-// which the server can make sense of it: its questions get their one error first,
-// because a question belongs to a call, whose cancellation may end it.
+// leaveLocked clears up what s has open with a server that stays: one stimulus for
+// each call. A question gets the one error, which ends the calls that possibly wait
+// for it; all others are cancelled.
 func (sh *shared) leaveLocked(s *sharer) {
-	if s.speaksLocked(time.Now()) {
-		sh.leftTill = time.Now().Add(lingering)
-	}
 	for _, n := range slices.Sorted(maps.Keys(s.questions)) {
 		q := s.questions[n]
+		s.markLocked(q)
 		delete(sh.asked, q.id)
 		sh.tellLocked(jsonrpc.NewError(q.id, clientGone()))
 	}
+	speaks := s.running > 0 || time.Now().Before(s.lingers)
+	var fading []*sharedCall
 	byAge := func(a, b *sharedCall) int { return cmp.Compare(a.n, b.n) }
 	for _, c := range slices.SortedFunc(maps.Values(s.calls), byAge) {
-		if sh.abandonLocked(c) && !c.creates {
-			sh.tellLocked(cancellation(c.n))
+		switch {
+		case sh.fadeLocked(c):
+			fading = append(fading, c)
+		case sh.abandonLocked(c):
+			speaks = true
+			if !c.creates {
+				sh.tellLocked(cancellation(c.n))
+			}
 		}
+	}
+	if speaks {
+		sh.leftTill = time.Now().Add(lingering)
+	}
+	if len(fading) > 0 {
+		sh.wg.Go(func() { sh.cancelLate(fading) })
 	}
 	for _, t := range s.tasks {
 		if !t.ended {
@@ -264,6 +276,49 @@ func (sh *shared) leaveLocked(s *sharer) {
 	}
 	sh.unsubscribeAllLocked(s)
 	sh.levelLocked()
+}
+
+// fadeFor is how long a call whose question got the one error may take to end by
+// itself. Then it is cancelled all the same.
+const fadeFor = 30 * time.Second
+
+// fadeLocked leaves a marked call of a client that leaves to itself, and reports
+// whether it did. What such calls say belongs to nobody, so that nothing which could
+// be theirs is attributed to another client meanwhile.
+func (sh *shared) fadeLocked(c *sharedCall) bool {
+	if !c.marked || sh.calls[c.n] != c || sh.tasks.orphans >= maxOrphans {
+		return false
+	}
+	c.orphan, c.fades = true, true
+	sh.tasks.orphans++
+	sh.fading++
+	return true
+}
+
+// cancelLate cancels those of the calls that have not ended by themselves in time.
+func (sh *shared) cancelLate(fading []*sharedCall) {
+	late := time.NewTimer(fadeFor)
+	defer late.Stop()
+	select {
+	case <-late.C:
+	case <-sh.over:
+		return
+	}
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	for _, c := range fading {
+		if sh.calls[c.n] != c {
+			continue
+		}
+		sh.leftTill = time.Now().Add(lingering)
+		if c.creates { // it is cancelled as the task that it may become
+			c.fades = false
+			sh.fading--
+			continue
+		}
+		sh.removeLocked(c)
+		sh.tellLocked(cancellation(c.n))
+	}
 }
 
 func clientGone() *jsonrpc.Error {

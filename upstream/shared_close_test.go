@@ -41,8 +41,9 @@ func TestD01_SharedClientLeaves(t *testing.T) {
 	})
 }
 
-// D05: first the question gets its error, then its call is cancelled.
-func TestD05_SharedQuestionThenCancel(t *testing.T) {
+// D05: the questions get their error, and their call nothing: it is the server's to
+// end. What could be about it is nobody else's until then.
+func TestD05_SharedQuestionThenNothing(t *testing.T) {
 	inSharedWorld(t, Upstream{}, func(w *sharedWorld) {
 		a, b := w.start("a"), w.start("b")
 		s := w.server()
@@ -51,14 +52,72 @@ func TestD05_SharedQuestionThenCancel(t *testing.T) {
 		s.say(`{"id":"q1","method":"elicitation/create","params":{}}`, `{"id":"q2","method":"roots/list"}`)
 		a.hears(`@1 {"id":1,"method":"elicitation/create","params":{}}`, `@1 {"id":2,"method":"roots/list"}`)
 		a.leave()
-		s.hears(`{"id":"q1",`+closedError+`}`, `{"id":"q2",`+closedError+`}`,
-			`{"method":"notifications/cancelled","params":{"requestId":2,`+goneReason+`}}`)
+		s.hears(`{"id":"q1",`+closedError+`}`, `{"id":"q2",`+closedError+`}`)
 		b.lives(s)
 		b.say(`{"id":1,"method":"x"}`)
 		s.heard()
-		time.Sleep(lingering)
-		s.say(`{"id":"q1","method":"roots/list"}`) // the id is free again
+		s.say(`{"id":"q3","method":"roots/list"}`, `{"method":"vendor/secret"}`)
+		s.hears(`{"id":"q3",` + cannot + `}`)
+		s.say(`{"id":2,"error":{"code":1,"message":"as it likes"}}`, `{"id":"q1","method":"roots/list"}`) // that id is free again
 		b.hears(`@1 {"id":1,"method":"roots/list"}`)
+		time.Sleep(fadeFor)
+		s.hears() // it has ended: nothing is cancelled
+	})
+}
+
+// D05: a call that does not end for want of an answer is cancelled later; calls that
+// cannot have waited for one at once.
+func TestD05_SharedQuestionThenCancelLate(t *testing.T) {
+	inSharedWorld(t, Upstream{}, func(w *sharedWorld) {
+		a, b := w.start("a"), w.start("b")
+		s := w.server()
+		a.say(`{"id":1,"method":"x"}`)
+		s.heard()
+		s.say(`{"id":"q","method":"elicitation/create","params":{}}`)
+		a.heard()
+		a.say(`{"id":2,"method":"x"}`)
+		s.heard()
+		a.leave()
+		s.hears(`{"id":"q",`+closedError+`}`, `{"method":"notifications/cancelled","params":{"requestId":3,`+goneReason+`}}`)
+		time.Sleep(fadeFor - time.Millisecond)
+		s.hears()
+		time.Sleep(time.Millisecond)
+		s.hears(`{"method":"notifications/cancelled","params":{"requestId":2,` + goneReason + `}}`)
+		b.lives(s)
+	})
+}
+
+// D03, D05: an error that the proxy gives the server because of a half-close is the
+// one stimulus, too; one that the client gives is not, and a call that the client
+// cancels is not told besides that its question will not be answered.
+func TestD05_SharedOneStimulus(t *testing.T) {
+	inSharedWorld(t, Upstream{}, func(w *sharedWorld) {
+		for _, row := range []struct{ says, hears, end string }{
+			{`{"id":1,` + closedError + `}`, `{"id":"q",` + closedError + `}`, ""},
+			{`{"id":1,"error":{"code":-1,"message":"no"}}`, `{"id":"q","error":{"code":-1,"message":"no"}}`,
+				`{"method":"notifications/cancelled","params":{"requestId":%d,` + goneReason + `}}`},
+			{`{"method":"notifications/cancelled","params":{"requestId":1}}`,
+				`{"method":"notifications/cancelled","params":{"requestId":%d}}`, ""},
+		} {
+			a := w.start("a")
+			s := w.server()
+			a.say(`{"id":1,"method":"x"}`)
+			n := parse(t, s.heard()[0]).ID.String()
+			named := func(text string) []string {
+				if text == "" {
+					return nil
+				}
+				return []string{strings.ReplaceAll(text, "%d", n)}
+			}
+			s.say(`{"id":"q","method":"elicitation/create","params":{}}`)
+			a.heard()
+			a.say(row.says)
+			s.hears(named(row.hears)...)
+			a.leave()
+			s.hears(named(row.end)...)
+			s.say(`{"id":` + n + `,"result":{}}`)
+			time.Sleep(lingering)
+		}
 	})
 }
 

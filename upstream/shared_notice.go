@@ -110,7 +110,7 @@ func (sh *shared) said(m *jsonrpc.Message, related jsonrpc.ID) {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	owner, call, said := sh.ownerLocked(related, meta.task)
-	if !said && !logs && (len(sh.sharers) != 1 || time.Now().Before(sh.leftTill)) {
+	if !said && !logs && (len(sh.sharers) != 1 || sh.othersSpeakLocked(time.Now())) {
 		return
 	}
 	for s := range sh.sharers {

@@ -15,11 +15,39 @@ const maxSharedQuestions = 1024
 
 // A sharedQuestion is a request of the server that a client has not answered.
 type sharedQuestion struct {
-	to      *sharer
-	id      jsonrpc.ID      // the server's
-	n       int64           // minted for the client, and the progress token there
-	token   json.RawMessage // the server's; nil for none
-	related jsonrpc.ID      // the client's call that it belongs to
+	question
+	to    *sharer
+	id    jsonrpc.ID      // the server's
+	n     int64           // minted for the client, and the progress token there
+	token json.RawMessage // the server's; nil for none
+	call  jsonrpc.ID      // the client's that it is shown as part of
+}
+
+// awaits reports whether c, a call of q's client, possibly waits for its answer.
+func (q *sharedQuestion) awaits(c *sharedCall) bool {
+	return c.sent && q.waits(jsonrpc.IntID(c.n), call{seq: int(c.n), works: works(c.method), task: c.task})
+}
+
+// markLocked marks the calls that possibly wait for a question that gets the one
+// error.
+func (s *sharer) markLocked(q *sharedQuestion) {
+	for _, c := range s.calls {
+		c.marked = c.marked || q.awaits(c)
+	}
+}
+
+// overLocked forgets the questions for which nobody waits but a call that is being
+// cancelled: an error for them would tell the server a second time.
+func (s *sharer) overLocked(cancelled *sharedCall) {
+	for _, q := range s.questions {
+		awaited := false
+		for _, c := range s.calls {
+			awaited = awaited || q.awaits(c)
+		}
+		if !awaited && q.awaits(cancelled) {
+			s.sh.forgetQuestionLocked(q)
+		}
+	}
 }
 
 // question hands a request of the server to the one client that it belongs to. If
@@ -60,7 +88,11 @@ func (sh *shared) question(m *jsonrpc.Message, related jsonrpc.ID) {
 			sh.replyLocked(jsonrpc.NewError(m.ID, refusal))
 			return
 		}
-		sh.askClientLocked(s, m, &sharedQuestion{to: s, id: m.ID, related: call}, meta.token)
+		q := question{seq: int(sh.lastSent), task: meta.task}
+		if n, ok := related.Answered(); ok {
+			q.related = jsonrpc.IntID(n)
+		}
+		sh.askClientLocked(s, m, &sharedQuestion{question: q, to: s, id: m.ID, call: call}, meta.token)
 	}
 }
 
@@ -103,7 +135,7 @@ func (sh *shared) ownerLocked(related jsonrpc.ID, task string) (s *sharer, call 
 // newest; nil if the question could be another's.
 func (sh *shared) onlyCallerLocked() (only *sharer, call jsonrpc.ID) {
 	now := time.Now()
-	if now.Before(sh.leftTill) {
+	if sh.othersSpeakLocked(now) {
 		return nil, call
 	}
 	for s := range sh.sharers {
@@ -119,6 +151,12 @@ func (sh *shared) onlyCallerLocked() (only *sharer, call jsonrpc.ID) {
 		return nil, call
 	}
 	return only, only.newestLocked()
+}
+
+// othersSpeakLocked reports whether the server may have something to say because of a
+// client that has left.
+func (sh *shared) othersSpeakLocked(now time.Time) bool {
+	return sh.fading > 0 || now.Before(sh.leftTill)
 }
 
 // speaksLocked reports whether the server may have something to ask for s: because
@@ -171,7 +209,7 @@ func (sh *shared) askClientLocked(s *sharer, m *jsonrpc.Message, q *sharedQuesti
 	if id, ok := jsonrpc.Unquote(json.RawMessage(member(m.Params, "elicitationId"))); ok {
 		sh.elicitedLocked(s, id)
 	}
-	s.putLocked(&jsonrpc.Message{ID: jsonrpc.IntID(q.n), Method: m.Method, Params: params, Extra: m.Extra, Related: q.related})
+	s.putLocked(&jsonrpc.Message{ID: jsonrpc.IntID(q.n), Method: m.Method, Params: params, Extra: m.Extra, Related: q.call})
 }
 
 // answered hands the client's answer to the server. An id that this client was
@@ -185,6 +223,9 @@ func (s *sharer) answered(m *jsonrpc.Message) {
 		return
 	}
 	if q := s.questions[n]; q != nil {
+		if isOurEnd(m.Error) { // the proxy's, whose client can answer no more
+			s.markLocked(q)
+		}
 		sh.forgetQuestionLocked(q)
 		sh.sendLocked(outgoing{m: &jsonrpc.Message{ID: q.id, Result: m.Result, Error: m.Error, Extra: m.Extra}, by: s})
 	}
@@ -210,7 +251,7 @@ func (sh *shared) withdrawn(m *jsonrpc.Message) {
 	}
 	sh.forgetQuestionLocked(q)
 	params := jsonrpc.Replace(m.Params, jsonrpc.Edit{Span: at[0], With: jsonrpc.IntID(q.n).Raw()})
-	q.to.putLocked(&jsonrpc.Message{Method: m.Method, Params: params, Extra: m.Extra, Related: q.related})
+	q.to.putLocked(&jsonrpc.Message{Method: m.Method, Params: params, Extra: m.Extra, Related: q.call})
 }
 
 // progress passes the client's progress on a question of its own to the server.

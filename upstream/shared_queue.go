@@ -128,7 +128,7 @@ func (sh *shared) sentLocked(c *sharedCall) bool {
 	if sh.calls[c.n] != c {
 		return false
 	}
-	c.sent = true
+	c.sent, sh.lastSent = true, c.n
 	if c.by != nil {
 		c.by.sent = true
 		c.by.atServer++
