@@ -171,9 +171,9 @@ func (r *remote) closeWhen(late <-chan time.Time) {
 }
 
 // forcedFarewell is how long a server may take to hear the last words when the stop
-// is forced. A server elsewhere goes on with what it was asked unless it hears of
-// the end.
-const forcedFarewell = 500 * time.Millisecond
+// is forced, and to answer what it was asked before it hears that the session is over.
+// A server elsewhere goes on with what it was asked unless it hears of the end.
+const forcedFarewell = 750 * time.Millisecond
 
 func (r *remote) stop(ctx context.Context) {
 	defer r.cancel()

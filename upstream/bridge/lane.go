@@ -47,7 +47,7 @@ type lane struct {
 	// Guarded by tenant.mu.
 	state     laneState
 	waiting   []*call                          // until the server has answered what comes first
-	calls     map[int64]*call                  // by our id: forwarded, parked, or cancelled a moment ago
+	calls     map[int64]*call                  // by our id: forwarded, parked, or given up a moment ago
 	working   int                              // of calls and waiting, those that [works] is true of
 	own       map[int64]func(*jsonrpc.Message) // what takes the answers to our own requests; called with the lock held
 	questions map[jsonrpc.ID]*inquiry          // of the server, not answered

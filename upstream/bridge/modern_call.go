@@ -17,7 +17,7 @@ const (
 	waiting   callState = iota // for a lane, or for its lane to be ready
 	forwarded                  // to the server, and a client waits for its answer
 	parked                     // as forwarded, but the client was told to come back with input
-	ghost                      // cancelled: the server may still be at it
+	ghost                      // given up: the server may still be at it
 )
 
 // A call is one request to a legacy server, and what a modern client knows of it:
@@ -235,17 +235,22 @@ func (c *call) forgetLocked() {
 func (c *call) cancelLocked(reason json.RawMessage) {
 	delete(c.s.calls, c.id)
 	c.s = nil
-	c.dropLocked(reason)
+	c.dropLocked(reason, errGone)
 }
 
-// dropLocked ends a call that nobody wants the answer of.
-func (c *call) dropLocked(reason json.RawMessage) {
+// dropLocked ends a call that nobody wants the answer of. The server hears one thing:
+// why as the answer to what it has asked for the call, else that the call is cancelled,
+// and the reason.
+func (c *call) dropLocked(reason json.RawMessage, why *jsonrpc.Error) {
 	c.forgetLocked()
 	switch {
 	case c.lane == nil:
 		c.group.leaveLocked(c)
 	case c.state == waiting:
 		c.lane.dismissLocked(c)
+	case len(c.questions) > 0:
+		c.refuseLocked(why)
+		c.lane.fadeLocked(c)
 	default:
 		c.lane.cancelLocked(c, reason)
 	}
@@ -262,11 +267,27 @@ func (l *lane) dismissLocked(c *call) {
 	c.leaveLaneLocked()
 }
 
+// fadeFor is how long a call whose questions got the one error may take to end by itself.
+// A cancellation besides has servers of the Python SDK (1.x) answer twice and die.
+const fadeFor = 30 * time.Second
+
+// fadeLocked leaves a call to itself. It is cancelled if it has not ended in time, and the
+// lane goes on.
+func (l *lane) fadeLocked(c *call) {
+	c.state = ghost
+	c.collect = time.AfterFunc(fadeFor, func() {
+		l.t.mu.Lock()
+		defer l.t.mu.Unlock()
+		if c.lane != nil && l.state != laneEnded {
+			l.cancelLocked(c, nil)
+		}
+	})
+}
+
 // cancelLocked tells the server that a call is cancelled. It may not hear that at
 // once, so that the call stays in the lane for a while: what is asked meanwhile may
 // be about it.
 func (l *lane) cancelLocked(c *call, reason json.RawMessage) {
-	c.refuseLocked(errNotNeeded)
 	values := []jsonrpc.Value{{Key: "requestId", Text: jsonrpc.IntID(c.n).Raw()}, {Key: "reason", Text: reason}}
 	l.out.put(jsonrpc.NewNotification("notifications/cancelled", jsonrpc.Set(nil, values...)))
 	if !works(c.method) {

@@ -28,7 +28,7 @@ var (
 	errCannotAsk   = &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "the client cannot be asked during this request"}
 	errNotNeeded   = &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "the call has ended"}
 	errGone        = jsonrpc.ConnectionClosed(jsonrpc.CodeConnectionClosed, "", "client disconnected", jsonrpc.InFlight)
-	errNoInput     = &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "no answer in time"}
+	errNoInput     = jsonrpc.ConnectionClosed(jsonrpc.CodeConnectionClosed, "", "no answer in time", jsonrpc.InFlight)
 	errTooManyAsks = &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "too many questions"}
 )
 
@@ -106,8 +106,7 @@ func (p *park) expire() {
 func (p *park) endLocked(why *jsonrpc.Error) {
 	p.forgetLocked()
 	if c := p.call; c != nil {
-		c.refuseLocked(why)
-		c.dropLocked(nil)
+		c.dropLocked(nil, why)
 	}
 }
 

@@ -8,10 +8,16 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
 )
 
+// answerTime is how long the server may take to answer a request that was cancelled,
+// or that has to end because the session does, before it is given up.
+const answerTime = 500 * time.Millisecond
+
 // Close implements jsonrpc.Conn. Recv and Send return at once. What was sent
 // before still goes out: notifications and responses, and tasks/cancel, for half
-// of the grace; then requests are given up and the server is told with a DELETE.
-// Close returns when nothing is left of the session, at most after the grace.
+// of the grace. The server is told with a DELETE when it has answered all requests,
+// or answerTime later: servers of the Python SDK accept a message before they take
+// it, so that a DELETE would overtake it. Close returns when nothing is left of the
+// session, at most after the grace.
 func (s *session) Close() error {
 	s.closeOnce.Do(s.leave)
 	return nil
@@ -31,12 +37,7 @@ func (s *session) leave() {
 	if begun {
 		<-s.talked
 	}
-	for _, c := range unfinished {
-		select {
-		case <-c.ended:
-		case <-s.hurry.Done():
-		}
-	}
+	s.awaitAnswers(unfinished)
 	s.giveUp()
 	s.wg.Wait()
 	s.takeLeave()
@@ -51,14 +52,33 @@ func (s *session) closing() (begun bool, unfinished []*call) {
 	defer s.mu.Unlock()
 	s.leaving = true
 	for _, c := range s.calls {
-		if c.m.Method == methodTasksCancel {
-			unfinished = append(unfinished, c)
-		} else if c.state == queued {
+		if c.state == queued && c.m.Method != methodTasksCancel {
 			c.state = cancelled
 			c.cancel(errCancelled)
+			continue
 		}
+		unfinished = append(unfinished, c)
 	}
 	return s.begun, unfinished
+}
+
+// awaitAnswers waits until the server has answered the calls, within bounds.
+func (s *session) awaitAnswers(calls []*call) {
+	late := time.NewTimer(answerTime)
+	defer late.Stop()
+	for _, c := range calls {
+		end := late.C
+		if c.m.Method == methodTasksCancel { // it is yet to be posted
+			end = nil
+		}
+		select {
+		case <-c.taken:
+		case <-end:
+			late.Reset(0) // of the others, too
+		case <-s.hurry.Done():
+			return
+		}
+	}
 }
 
 // takeLeave tells the server that the session is over. It need not listen: the

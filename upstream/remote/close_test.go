@@ -3,6 +3,7 @@ package remote
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -52,6 +53,54 @@ func TestD05_ErrorBeforeCancelBeforeDelete(t *testing.T) {
 		at("task cancelled") > at("DELETE session-1") {
 		t.Errorf("server has seen %q", seen)
 	}
+}
+
+// D06, D35: the DELETE follows the responses of all requests, whether they were
+// cancelled or end because of an error for their question. One that has none does not
+// hold it up for long.
+func TestD35_DeleteBehindTheResponses(t *testing.T) {
+	f := newFake(t)
+	told := make(chan struct{}, 2)
+	f.handle("tools/call", func(w http.ResponseWriter, r *http.Request, m *jsonrpc.Message) {
+		if n, _ := m.ID.Int(); n == 3 {
+			block(r)
+			return
+		}
+		<-told
+		select { // time for a DELETE that does not wait
+		case <-r.Context().Done():
+			return
+		case <-time.After(100 * time.Millisecond):
+		}
+		f.note("answered")
+		stream(w, fmt.Sprintf("data: {\"jsonrpc\":\"2.0\",\"id\":%s,\"result\":{}}\n\n", m.ID))
+	})
+	accepted := func(w http.ResponseWriter, _ *http.Request, _ *jsonrpc.Message) {
+		w.WriteHeader(http.StatusAccepted)
+		told <- struct{}{}
+	}
+	f.handle("notifications/cancelled", accepted)
+	c := connect(t, f)
+	for id := range int64(3) {
+		c.request(id+1, "tools/call", `{}`)
+	}
+	f.await("tools/call", 3)
+	c.cancel(1)
+	c.cancel(2)
+	c.close()
+	f.await("DELETE session-1", 1)
+	if seen := f.all(); slices.Index(seen, "DELETE session-1") < slices.Index(seen, "answered") || countOf(seen, "answered") != 2 {
+		t.Errorf("server has seen %q", seen)
+	}
+}
+
+func countOf(all []string, what string) (n int) {
+	for _, s := range all {
+		if s == what {
+			n++
+		}
+	}
+	return n
 }
 
 func TestCloseGivesUpBehindTheCancel(t *testing.T) {

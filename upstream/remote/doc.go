@@ -14,7 +14,8 @@
 // cancellations, which others do not wait for. Their order towards requests is kept where it matters: all wait for the answer to
 // initialize, then for initialized to be accepted; a cancellation waits until its
 // request was written. One for a request that was not written at all takes it
-// back.
+// back. A request that was cancelled, and each that is there at the end, has 500 ms
+// for its response before the session is over.
 //
 // What comes on the response to a request is Related to it. What comes on the
 // stream of a GET is not, and on HTTP+SSE nothing is.

@@ -88,7 +88,7 @@ type cancellations struct {
 }
 
 // cancelBeside posts a cancellation, and does not wait for it. The call is given up
-// behind it.
+// when the server has had time to answer it all the same.
 func (s *session) cancelBeside(t item) {
 	select {
 	case s.cancels.slots <- struct{}{}:
@@ -101,10 +101,11 @@ func (s *session) cancelBeside(t item) {
 	}
 	s.cancels.wg.Go(func() {
 		defer func() { <-s.cancels.slots }()
-		defer t.cancels.cancel(errCancelled)
 		if !s.mayTalk(t) {
+			t.cancels.cancel(errCancelled)
 			return
 		}
+		defer time.AfterFunc(answerTime, func() { t.cancels.cancel(errCancelled) })
 		ctx, cancel := context.WithTimeout(s.hurry, talkTimeout)
 		defer cancel()
 		f := s.server.deliver(ctx, s.current(), t.m, nil)
