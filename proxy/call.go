@@ -240,9 +240,10 @@ type request struct {
 	token []byte // the client's progress token, as it came; nil for none
 
 	// Guarded by session.mu.
-	sent  bool // its write has begun
-	timer *time.Timer
-	asks  int // open questions that it may be the reason of, see askersLocked
+	sent   bool // its write has begun
+	marked bool // see markAll
+	timer  *time.Timer
+	asks   int // open questions that it may be the reason of, see askersLocked
 }
 
 // removeLocked takes r out of its leg's table.

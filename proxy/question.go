@@ -71,6 +71,7 @@ func (s *session) question(l *leg, a *attempt, m *jsonrpc.Message) {
 		return
 	}
 	if s.phase >= halfClosed {
+		markAll(l.askersLocked(m.Related))
 		s.mu.Unlock()
 		s.refuseQuestion(l, m.ID)
 		return

@@ -274,6 +274,9 @@ func (s *session) halfClose() bool {
 	s.phase = halfClosed
 	s.endListensLocked()
 	refused := s.questions.takeAllLocked()
+	for _, q := range refused {
+		markAll(q.askers)
+	}
 	s.checkIdleLocked()
 	s.mu.Unlock()
 	for _, q := range refused {

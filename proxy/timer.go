@@ -46,6 +46,15 @@ func (l *leg) askersLocked(related jsonrpc.ID) []*request {
 	return all
 }
 
+// markAll notes that a question which the requests may have asked gets the one error.
+// That ends them; a cancellation besides would be one stimulus too many (hosts know
+// which of the others wait for it, too).
+func markAll(askers []*request) {
+	for _, r := range askers {
+		r.marked = true
+	}
+}
+
 // waitLocked makes the requests that a question is asked for not late as long as it
 // is open.
 func (q *question) waitLocked() {
@@ -73,7 +82,7 @@ func (s *session) expire(r *request) {
 	if !late || !s.take(c) {
 		return
 	}
-	if r.sent {
+	if r.sent && !r.marked {
 		r.leg.tell(cancellation(r.id, "timeout"))
 	}
 	s.deliver(c, jsonrpc.NewError(c.id, jsonrpc.TimedOut(r.leg.up.Name)), s.out.wait)

@@ -114,3 +114,19 @@ func TestD11_AnsweredWhileTheClientIsAsked(t *testing.T) {
 		w.client.want()
 	})
 }
+
+// D03, D11: after a half-close a request whose question has got its error is not
+// cancelled besides when its time is over: one stimulus. Others are.
+func TestD03_TimeoutAfterHalfClose(t *testing.T) {
+	inTime(t, 2, func(w *world) {
+		w.asks("files", 1, 2)
+		w.upstream("files").take()
+		w.client.conn.CloseWrite()
+		time.Sleep(time.Second)
+		w.wantTimeouts(1, 2)
+		got := w.upstream("files").take()
+		if len(got) != 2 || !strings.Contains(got[0], `"id":"q1","error"`) || !strings.Contains(got[1], `"requestId":3,`) {
+			t.Errorf("the upstream got %q", got)
+		}
+	})
+}
