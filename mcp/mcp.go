@@ -44,6 +44,24 @@ const PrincipalPrefix = "p-"
 // IsPrincipalKey reports whether a key is that of a principal.
 func IsPrincipalKey(key string) bool { return strings.HasPrefix(key, PrincipalPrefix) }
 
+// PrincipalKey returns the key of a principal of a proxy: the prefix, name, which must
+// have no "-" and says who it is, and the proxy's id if it has one.
+func PrincipalKey(name, proxy string) string {
+	if proxy == "" {
+		return PrincipalPrefix + name
+	}
+	return PrincipalPrefix + name + "-" + proxy
+}
+
+// ProxyOf returns the id of the proxy that a principal's key is of, "" if it has none.
+func ProxyOf(key string) string {
+	if rest, ok := strings.CutPrefix(key, PrincipalPrefix); ok {
+		_, proxy, _ := strings.Cut(rest, "-")
+		return proxy
+	}
+	return ""
+}
+
 // Error codes that MCP defines beside JSON-RPC's.
 const (
 	CodeURLElicitation     = -32042 // legacy, 2025-11-25; -32002 stands in jsonrpc

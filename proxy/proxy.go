@@ -68,6 +68,10 @@ type Proxy struct {
 	Naming    Naming
 	Version   string // of the program, in serverInfo
 
+	// ID tells this Proxy from others that hosts serve, in the keys of principals; it
+	// must not be known to clients. Zero is for one that has its hosts for itself.
+	ID string
+
 	InFlight    int           // requests of one client at a time, of which a quarter may be listens; zero means 1024
 	MaxMessage  int           // bytes, for bounds on queues; zero means 16 MiB
 	PageSize    int           // entries on one page of a merged list; zero means all
@@ -323,7 +327,7 @@ func (p *Proxy) keyOf(upstream, principal string) string {
 	mac := hmac.New(sha256.New, []byte(p.secret))
 	p.mu.Unlock()
 	mac.Write([]byte(upstream + "\x00" + principal)) // no name of an upstream has a NUL
-	return mcp.PrincipalPrefix + base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(mac.Sum(nil))
+	return mcp.PrincipalKey(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(mac.Sum(nil)), p.ID)
 }
 
 func orDefault[T comparable](v, byDefault T) T {

@@ -76,6 +76,24 @@ func (sh *shared) idled() {
 	}
 }
 
+// EndIdle ends the servers of the modern era that have no stream, as they do by
+// themselves when they are without any for a while.
+func (h *Host) EndIdle() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, sh := range h.shared.open {
+		sh.endIdle()
+	}
+}
+
+func (sh *shared) endIdle() {
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	if sh.modern != nil && sh.modern.idle != nil && len(sh.sharers) == 0 {
+		sh.retireLocked(causeIdle)
+	}
+}
+
 // retireLocked ends the session; whoever comes next gets another.
 func (sh *shared) retireLocked(cause string) {
 	sh.modern.retired = true

@@ -20,8 +20,10 @@ const (
 	// the kernel closes them first, and on a busy machine the news takes a while.
 	exitTime = time.Second
 
-	// squeezed is each step of a stop that is forced: all is gone within a second.
-	squeezed = 200 * time.Millisecond
+	// squeezedEnd and squeezedTerm are the steps of a stop that is forced, after the
+	// end of stdin and after SIGTERM: all is gone within a second.
+	squeezedEnd  = 600 * time.Millisecond
+	squeezedTerm = 200 * time.Millisecond
 )
 
 // A process is one running upstream with its three pipes.
@@ -146,10 +148,10 @@ func (p *process) cause() string {
 // early when the process has exited, and soon when ctx is done.
 func (p *process) stop(ctx context.Context) {
 	close(p.stopping)
-	if !p.exits(ctx) {
+	if !p.exits(ctx, squeezedEnd) {
 		p.signal(p.group.terminate)
 		p.stdin.abort() // whatever finish still waits for
-		if !p.exits(ctx) {
+		if !p.exits(ctx, squeezedTerm) {
 			p.signal(p.group.kill)
 		}
 	}
@@ -157,8 +159,10 @@ func (p *process) stop(ctx context.Context) {
 	p.stdin.abort()
 }
 
-// exits reports whether the process exits within one step.
-func (p *process) exits(ctx context.Context) bool {
+// exits reports whether the process exits within one step: the grace, of which as much
+// is left when ctx is done as squeezed says.
+func (p *process) exits(ctx context.Context, squeezed time.Duration) bool {
+	end := time.Now().Add(p.grace)
 	step := time.NewTimer(p.grace)
 	defer step.Stop()
 	select {
@@ -168,7 +172,7 @@ func (p *process) exits(ctx context.Context) bool {
 		return false
 	case <-ctx.Done():
 	}
-	step.Reset(min(p.grace, squeezed))
+	step.Reset(min(time.Until(end), squeezed))
 	select {
 	case <-p.exited:
 		return true

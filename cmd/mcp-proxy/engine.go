@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/rand"
 	"fmt"
 	"log/slog"
 	"os"
@@ -39,6 +40,7 @@ func newEngine(cfg *config.Config, log *slog.Logger) (*engine, error) {
 		Dialer:      proxy.DialFunc(e.dial),
 		Naming:      namingOf(cfg),
 		Version:     programVersion(),
+		ID:          rand.Text(),
 		InFlight:    cfg.Limits.InFlight,
 		MaxMessage:  limits.Message,
 		PageSize:    cfg.PageSize,

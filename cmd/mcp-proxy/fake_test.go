@@ -42,8 +42,9 @@ import (
 //
 // It appends every message that it gets to the file that FAKE_LOG names, and "end"
 // when its client has left. FAKE_STUBBORN makes it ignore that, and SIGTERM;
-// FAKE_MUTE, initialize and server/discover. It is on stdio, or at the address that
-// FAKE_HTTP has.
+// FAKE_MUTE, initialize and server/discover. FAKE_CLEARS is how long it takes to clear
+// up when its client has left, before it appends "cleared". It is on stdio, or at the
+// address that FAKE_HTTP has.
 //
 // FAKE_ERA is "modern" or "both", else it is of the legacy era alone. Then FAKE_PROBED
 // is what server/discover makes it do, which it does not know: "exit", or "silent".
@@ -111,6 +112,10 @@ func serveFake(c jsonrpc.Conn) error {
 		m, err := c.Recv()
 		if err != nil {
 			f.note("end")
+			if d, err := time.ParseDuration(os.Getenv("FAKE_CLEARS")); err == nil {
+				time.Sleep(d)
+				f.note("cleared")
+			}
 			return err
 		}
 		f.note(string(m.Append(nil)))

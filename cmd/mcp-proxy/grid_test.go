@@ -237,7 +237,7 @@ func TestD15_DrainEverywhere(t *testing.T) {
 		s.awaitNoted("a", `"hang"`, 1)
 		over := make(chan bool, 1)
 		go func() {
-			over <- shutdown(stopReserve+500*time.Millisecond, make(chan os.Signal), s.engine, s.front, &http.Server{})
+			over <- shutdown(s.engine.near.stopReserve()+500*time.Millisecond, make(chan os.Signal), s.engine, s.front, &http.Server{})
 		}()
 		for id := 10; !strings.Contains(c.get(id, "a__echo"), "not_sent"); id++ {
 		}

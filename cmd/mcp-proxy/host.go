@@ -80,7 +80,7 @@ func runHost(ctx context.Context, cfg *config.Config, at config.HostLink, again 
 	go h.tellStatus(linked, asked, log)
 	go again.reloadOn(linked, func(cfg *config.Config) error { _, err := h.adopt(cfg); return err }, log)
 
-	grace := time.Duration(0)
+	grace := lostGrace
 	select {
 	case s := <-signals:
 		grace = cfg.ShutdownGrace
@@ -150,16 +150,15 @@ func linkURL(at link.Endpoint, l net.Listener) string {
 	return (&url.URL{Scheme: u.Scheme, Host: l.Addr().String(), Path: u.Path}).String()
 }
 
-// forceTime is what it takes to end upstreams by force.
-const forceTime = 750 * time.Millisecond
+// lostGrace is the budget of a shutdown that no signal asked for.
+const lostGrace = 2500 * time.Millisecond
 
-// shutdown lets what is in flight finish, hangs up, and lets the upstreams end as
-// they wish, all within one budget; when that is nearly used up, or at a second
-// signal, the rest ends by force. It reports whether a signal forced it. Proxies
+// shutdown lets what is in flight finish, hangs up, and leaves the rest of one budget
+// to the upstreams, to end as they wish; when it is nearly used up, or at a second
+// signal, what is left ends by force. It reports whether a signal forced it. Proxies
 // that stop at the same time have their last answers then.
 func (h *hosting) shutdown(grace time.Duration, signals <-chan os.Signal, hangUp func()) bool {
-	budget := max(grace, stopReserve)
-	limit := time.AfterFunc(budget-forceTime, h.force)
+	limit := time.AfterFunc(max(grace-forceTime, 0), h.force)
 	defer limit.Stop()
 	gone := make(chan struct{})
 	forced := make(chan bool, 1)
@@ -172,7 +171,7 @@ func (h *hosting) shutdown(grace time.Duration, signals <-chan os.Signal, hangUp
 			forced <- false
 		}
 	}()
-	h.finish(budget - stopReserve)
+	h.finish(max(grace-h.stopReserve(), 0))
 	hangUp()
 	h.stop(h.forced)
 	close(gone)

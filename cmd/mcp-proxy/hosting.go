@@ -38,6 +38,9 @@ type hosting struct {
 	configs map[string]config.Upstream // what host runs, by name
 	remotes map[string]*remote.Server  // those of them that are remote
 
+	proxies map[string]*linkedProxy // by id, those that links come from
+	keptFor time.Duration           // after the last link of a proxy: it may dial again
+
 	forced context.Context    // done: upstreams end at once
 	force  context.CancelFunc // whoever makes a hosting calls it in the end
 }
@@ -50,11 +53,13 @@ func newHosting(cfg *config.Config, log *slog.Logger) (*hosting, error) {
 		host:    &upstream.Host{Log: log, Limits: limits},
 		log:     log,
 		remotes: make(map[string]*remote.Server),
+		proxies: make(map[string]*linkedProxy),
+		keptFor: 30 * time.Second,
 	}
 	h.bridge = &bridge.Bridge{Open: h.host.Open, Relates: h.relates, Log: log}
 	h.host.Bridge = h.bridge
 	h.forced, h.force = context.WithCancel(context.Background())
-	h.server = &link.Server{Handle: h.attach, Known: h.host.Known, Log: log, Limits: limits}
+	h.server = &link.Server{Handle: h.attach, Known: h.host.Known, Linked: h.linked, Unlinked: h.unlinked, Log: log, Limits: limits}
 	if _, err := h.adopt(cfg); err != nil {
 		return nil, err
 	}
@@ -95,6 +100,29 @@ func (h *hosting) adopt(cfg *config.Config) (changed []string, err error) {
 	return changed, nil
 }
 
+const (
+	// forceTime is what it takes to end upstreams by force.
+	forceTime = time.Second
+
+	// tellTime is what it takes to tell clients of the end that do not read.
+	tellTime = time.Second
+
+	// stopMargin is kept of shutdownGrace for the end of servers that ignore SIGTERM.
+	stopMargin = 500 * time.Millisecond
+)
+
+// stopReserve is the part of shutdownGrace that is not for the drain: a server that was
+// busy until its end has its whole stopGrace before SIGTERM.
+func (h *hosting) stopReserve() time.Duration {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	longest := tellTime
+	for _, u := range h.configs {
+		longest = max(longest, u.StopGrace)
+	}
+	return longest + stopMargin
+}
+
 // stop ends what outlives its streams, when ctx is done by force.
 func (h *hosting) stop(ctx context.Context) {
 	h.bridge.Stop(ctx)
@@ -113,6 +141,49 @@ func (h *hosting) stop(ctx context.Context) {
 func (h *hosting) attach(ctx context.Context, hello link.Hello, c jsonrpc.Conn) error {
 	defer context.AfterFunc(ctx, func() { jsonrpc.CloseWith(c, errHostStops) })()
 	return h.host.Attach(h.forced, hello.Upstream, hello.Key, cmp.Or(mcp.Era(hello.Era), mcp.Legacy), c)
+}
+
+// A linkedProxy is a proxy elsewhere that has links to this host. Guarded by hosting.mu.
+type linkedProxy struct {
+	links int
+	gone  time.Time // when the last one ended
+}
+
+func (h *hosting) linked(proxy string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.proxies[proxy] == nil {
+		h.proxies[proxy] = &linkedProxy{}
+	}
+	h.proxies[proxy].links++
+}
+
+func (h *hosting) unlinked(proxy string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	p := h.proxies[proxy]
+	if p.links--; p.links == 0 {
+		p.gone = time.Now()
+		time.AfterFunc(h.keptFor, func() { h.forget(proxy) }) // after stop there is nothing left
+	}
+}
+
+// forget ends what is kept for a proxy that did not come back.
+func (h *hosting) forget(proxy string) {
+	h.mu.Lock()
+	p := h.proxies[proxy]
+	gone := p != nil && p.links == 0 && time.Since(p.gone) >= h.keptFor
+	if gone {
+		delete(h.proxies, proxy)
+	}
+	last := len(h.proxies) == 0
+	h.mu.Unlock()
+	if gone {
+		h.bridge.Forget(proxy)
+	}
+	if gone && last {
+		h.host.EndIdle()
+	}
 }
 
 // relates reports whether it is certain to which call belongs what an upstream asks.

@@ -238,6 +238,29 @@ func TestD13_KilledProxy(t *testing.T) {
 	}
 }
 
+// D13: a link is lost for good. What its host keeps for one connection ends with the
+// link; what it keeps for principals waits for the proxy to dial again.
+func TestD13_KeptForAProxyThatIsGone(t *testing.T) {
+	s := newSite(t, layout{place: "unix link", client: mcp.Modern, level: slog.LevelDebug})
+	var pids []int
+	for i, wire := range []string{"WebSocket", "HTTP"} {
+		s.connectOver(wire).get(i, "a__echo")
+		pids = append(pids, s.server(`"echo"`))
+	}
+	s.far.cut(true)
+	eventually(t, "the end of what the WebSocket had", func() bool { return gone(pids[0]) })
+	s.far.half.mu.Lock()
+	s.far.half.keptFor = 100 * time.Millisecond // from the next loss on
+	s.far.half.mu.Unlock()
+	s.far.up()
+	eventually(t, "the link", func() bool { return s.log.count("link up") == 4 }) // both ends tell of both
+	if gone(pids[1]) {
+		t.Error("what the principal has is gone, too")
+	}
+	s.far.cut(true)
+	eventually(t, "no process", s.settled)
+}
+
 // Two links announce a name, and one of them one that is configured here.
 func TestNameClash(t *testing.T) {
 	s := emptySite(t)

@@ -77,7 +77,7 @@ func newLinks(cfg *config.Config, p *proxy.Proxy, log *slog.Logger) (*links, err
 func (ls *links) newFarLink(c config.Link, limits jsonrpc.Limits) (*farLink, error) {
 	f := &farLink{config: c, log: ls.log.With("link", c.Name)}
 	f.client = link.Client{
-		Log: f.log, Limits: limits, Heartbeat: heartbeatOf(c.Heartbeat),
+		ID: ls.proxy.ID, Log: f.log, Limits: limits, Heartbeat: heartbeatOf(c.Heartbeat),
 		Announced: func(upstreams []link.Upstream) { ls.announced(f, upstreams) },
 		Lost:      func(err error) { ls.lost(f, err) },
 		Failed:    func(error) { ls.failed(f) },

@@ -236,7 +236,7 @@ func TestD42_DrainedListen(t *testing.T) {
 				c.listen(1, `{"toolsListChanged":true}`)
 				over := make(chan bool, 1)
 				go func() {
-					over <- shutdown(stopReserve+500*time.Millisecond, make(chan os.Signal), s.engine, s.front, &http.Server{})
+					over <- shutdown(s.engine.near.stopReserve()+500*time.Millisecond, make(chan os.Signal), s.engine, s.front, &http.Server{})
 				}()
 				if got := c.await("1"); got != `{"_meta":{"`+mcp.KeySubscription+`":1}}` {
 					t.Error("the listen ended with", got)

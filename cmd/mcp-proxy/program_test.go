@@ -264,6 +264,35 @@ func TestD15_Drain(t *testing.T) {
 	}
 }
 
+// D04, D15: a server with a call has time to clear up between the end of stdin and
+// SIGTERM, as one without has: its whole stopGrace if the proxy serves, and what a host
+// leaves if it is on stdio.
+func TestD15_BusyServerClearsUp(t *testing.T) {
+	for command, clears := range map[string]string{"serve": "1s", "stdio": "300ms"} {
+		t.Run(command, func(t *testing.T) {
+			record := filepath.Join(t.TempDir(), "record")
+			env := []string{"FAKE_LOG=" + record, "FAKE_CLEARS=" + clears, "MCP_PROXY_SHUTDOWN_GRACE=2600ms"}
+			var p *program
+			if command == "stdio" {
+				p = startProgram(t, env, "stdio", "--", "fakeserver")
+				p.greet(layout{}, "hang")
+			} else {
+				var s *site
+				p, s = serving(t, env...)
+				s.connect().call(1, "hang")
+			}
+			eventually(t, "the call", func() bool { return countPart(notedIn(record), `"hang"`) == 1 })
+			p.cmd.Process.Signal(syscall.SIGTERM)
+			if err := p.cmd.Wait(); err != nil {
+				t.Errorf("exit: %v\n%s", err, p.log)
+			}
+			if countPart(notedIn(record), "cleared") != 1 {
+				t.Errorf("the server was not left in peace:\n%s", p.log)
+			}
+		})
+	}
+}
+
 // D15: SIGTERM drains, and a second signal forces.
 func TestD15_SecondSignalForces(t *testing.T) {
 	for _, second := range []bool{false, true} {

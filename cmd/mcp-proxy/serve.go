@@ -17,10 +17,6 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/proxy/frontend"
 )
 
-// stopReserve is the part of shutdownGrace kept for telling clients, which takes
-// long only with those that do not read, and for ending upstreams by force.
-const stopReserve = 2500 * time.Millisecond
-
 // runServe serves clients over HTTP until a signal says to stop.
 func runServe(ctx context.Context, cfg *config.Config, again reload, log *slog.Logger) error {
 	token, err := readToken(cfg.TokenFile)
@@ -123,29 +119,31 @@ func newServer(front http.Handler, log *slog.Logger) *http.Server {
 	}
 }
 
-// shutdown drains within one budget: no new requests or sessions, those in
-// flight finish, upstreams stop as they wish; when the budget is nearly used up,
-// or at a second signal, the rest ends by force. It reports whether a signal
-// forced it.
+// shutdown drains within one budget: no new requests or sessions, and those in flight
+// finish. What is left of the budget then is the upstreams', to stop as they wish; when
+// it is nearly used up, or at a second signal, the rest ends by force. It reports
+// whether a signal forced it.
 func shutdown(grace time.Duration, signals <-chan os.Signal, e *engine, front *frontend.HTTP, server *http.Server) bool {
-	ctx, cancel := context.WithTimeout(context.Background(), max(grace-stopReserve, 0))
+	drain, cancel := context.WithTimeout(context.Background(), max(grace-e.near.stopReserve(), 0))
 	defer cancel()
-	defer e.forceSoon(ctx)()
+	limit := time.AfterFunc(max(grace-forceTime, hangUpTime), e.near.force)
+	defer limit.Stop()
 	drained := make(chan struct{})
 	forced := make(chan bool, 1)
 	go func() {
 		select {
 		case <-signals:
 			cancel()
+			limit.Reset(hangUpTime)
 			forced <- true
 		case <-drained:
 			forced <- false
 		}
 	}()
 	front.Drain()
-	e.proxy.Shutdown(ctx)
+	e.proxy.Shutdown(drain)
 	front.Close() // what did not finish in time hears so now
-	e.stop(ctx)
+	e.stop(e.near.forced)
 	closeServer(server)
 	close(drained)
 	return <-forced

@@ -42,8 +42,8 @@ type modernStream struct {
 //
 // When client ends, or ctx is done, the calls that came on it are cancelled. What is
 // parked waits for whoever comes back with its requestState, if the key is a
-// principal's; that of one connection whose last stream its client closed has nothing
-// from then on, and if the stream ended otherwise, 30 s later. If the upstream turns
+// principal's; that of one connection has nothing from the end of its last stream on, or
+// if the bridge ended that, 30 s later. If the upstream turns
 // out to speak modern, the stream ends with [jsonrpc.CauseOtherEra]. Modern returns
 // when everything that it started is gone; its error is an [jsonrpc.ErrClosed].
 func (b *Bridge) Modern(ctx context.Context, upstream, key string, client jsonrpc.Conn) error {

@@ -30,6 +30,7 @@ import (
 //	sleep 250ms         time passes
 //	s0 closes CAUSE     a session ends; "s0 dies CAUSE" before anything reached the server; c closes: a client's stream
 //	c ended CAUSE       its stream has ended; s0 ended: the session
+//	forget ID           the proxy of that id is gone
 //	stop                the bridge stops
 //
 // STAMP stands for what every modern request says in _meta, $1 for the first
@@ -218,6 +219,8 @@ func playModern(t *testing.T, text string) string {
 			k.hello(fields[1], fields[2])
 		case verb == "quiet":
 			k.quiet()
+		case verb == "forget":
+			k.b.Forget(rest)
 		case verb == "stop":
 			k.b.Stop(context.Background())
 		case verb == "sleep":

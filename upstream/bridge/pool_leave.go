@@ -9,12 +9,12 @@ import (
 )
 
 // returnFor is how long the sessions of one connection, and what is parked there, wait
-// for it when its stream was lost: links are dialled again meanwhile.
+// for it when its stream ended on this side.
 const returnFor = 30 * time.Second
 
 // leftLocked handles that a stream of the tenant has ended. With the last one of one
-// connection goes all that it had, since nobody else can use it; that of a principal is
-// there for when it comes back.
+// connection goes all that it had, also when the link was lost; that of a principal is
+// there for when it comes back, or until Forget.
 func (t *tenant) leftLocked(end error) {
 	switch {
 	case len(t.streams) > 0 || mcp.IsPrincipalKey(t.id.key):
@@ -45,10 +45,22 @@ func mayReturn(end error) bool {
 		return false
 	}
 	switch closed.Cause {
-	case causeLinkLost, causeSlow, jsonrpc.CauseOtherEra:
+	case causeSlow, jsonrpc.CauseOtherEra:
 		return true
 	}
 	return false
+}
+
+// Forget ends all that is kept for the principals of a proxy, which is gone for good as
+// far as anybody can tell: nobody else has their keys.
+func (b *Bridge) Forget(proxy string) {
+	for _, t := range b.pool.all() {
+		if mcp.ProxyOf(t.id.key) == proxy {
+			t.mu.Lock()
+			t.endAllLocked()
+			t.mu.Unlock()
+		}
+	}
 }
 
 // endAllLocked ends what is parked and then the sessions, as their servers wish.

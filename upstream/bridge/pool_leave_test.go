@@ -14,7 +14,7 @@ import (
 // Whoever reads nothing loses the stream, and comes back.
 func TestConnectionThatMayReturn(t *testing.T) {
 	for end, want := range map[error]bool{
-		&jsonrpc.ClosedError{Cause: causeLinkLost, Err: errors.New("reset")}: true,
+		&jsonrpc.ClosedError{Cause: causeLinkLost, Err: errors.New("reset")}: false,
 		&jsonrpc.ClosedError{Cause: causeSlow}:                               true,
 		&jsonrpc.ClosedError{Cause: jsonrpc.CauseOtherEra}:                   true,
 		&jsonrpc.ClosedError{Cause: "closed", Err: errors.New("reset")}:      false,

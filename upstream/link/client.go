@@ -25,6 +25,10 @@ type Client struct {
 	Log    *slog.Logger   // nil discards
 	Limits jsonrpc.Limits // of one message from the host
 
+	// ID is what hosts know this proxy by on its next link, at most 64 bytes. Zero
+	// is for one that does not say.
+	ID string
+
 	// HelloTimeout is how long a host may take to answer a hello; zero means
 	// 30 s. Then the link is given up, since a stream that is not answered
 	// cannot be closed without harm to it.
@@ -123,7 +127,7 @@ func (c *Client) control(l *link, over chan struct{}) {
 		return
 	}
 	k := newControl(l, y)
-	if err := k.greet(); err != nil {
+	if err := k.greet(c.ID); err != nil {
 		k.end(err)
 		return
 	}

@@ -64,12 +64,32 @@ func (c *control) line(limit int) ([]byte, error) {
 	}
 }
 
-// controlHello is {"mcp-proxy":1,"control":true,"versions":[1]}. The first
-// member is the version of the line itself, and stays as it is when there are
-// more versions of what follows.
-func controlHello() []byte {
+// controlHello is {"mcp-proxy":1,"control":true,"versions":[1],"proxy":"…"}. The
+// first member is the version of the line itself, and stays as it is when there are
+// more versions of what follows. The last is the proxy's id, if it has one.
+func controlHello(proxy string) []byte {
 	b := append(appendNote(nil, "control"), `true,"versions":[`...)
-	return append(append(b, joinInts(versions)...), "]}\n"...)
+	b = append(append(b, joinInts(versions)...), ']')
+	if proxy != "" {
+		b = append(append(b, `,"proxy":`...), jsonrpc.Quote(proxy)...)
+	}
+	return append(b, "}\n"...)
+}
+
+// maxProxyID bounds the id of a proxy, in bytes.
+const maxProxyID = 64
+
+// proxyID returns the id of the proxy that says a hello; "" if it does not say.
+func proxyID(line []byte) string {
+	var at [1]jsonrpc.Span
+	if jsonrpc.Find(line, jsonrpc.Span{}, at[:], "proxy") != nil {
+		return ""
+	}
+	id, _ := jsonrpc.Unquote(at[0].Of(line))
+	if len(id) > maxProxyID {
+		return ""
+	}
+	return id
 }
 
 func joinInts(numbers []int) string {
@@ -122,9 +142,9 @@ func pickedLine(v int) []byte {
 	return fmt.Appendf(appendNote(nil, "ok"), "true,\"version\":%d}\n", v)
 }
 
-// greet says hello and reads the answer.
-func (c *control) greet() error {
-	if err := c.out.WriteLines(controlHello()); err != nil {
+// greet says hello for a proxy of that id and reads the answer.
+func (c *control) greet(proxy string) error {
+	if err := c.out.WriteLines(controlHello(proxy)); err != nil {
 		return err
 	}
 	line, err := c.line(maxHello)

@@ -49,6 +49,8 @@ type link struct {
 	trusted bool    // the other side's messages need not be checked
 	up      func()  // called once the hello is through; may be nil
 
+	proxy string // its id; "" for none. Written by the stream that becomes control
+
 	wg       sync.WaitGroup // what spawn and leave started
 	leaving  sync.WaitGroup // what leave has still to say
 	controls sync.WaitGroup // what goes on as long as the link

@@ -52,6 +52,11 @@ type Server struct {
 	// Trusted is for a proxy in this process; see [Client].
 	Trusted bool
 
+	// Linked and Unlinked, if they are not nil, are called with the id of a proxy
+	// that has one: the first when a link to it is up, the second when that has
+	// ended and all its handlers have returned.
+	Linked, Unlinked func(proxy string)
+
 	mu        sync.Mutex    // guards the fields below
 	announced []byte        // the line; nil before the first link or Announce
 	changed   chan struct{} // closed by the next Announce; nil if nobody waits
@@ -94,6 +99,9 @@ func (s *Server) serve(ctx context.Context, carrier net.Conn, w watcher) error {
 	}
 	w.ended(l.begun() != nil, l.cause())
 	streams.Wait()
+	if l.proxy != "" && s.Unlinked != nil {
+		s.Unlinked(l.proxy)
+	}
 	return l.close(err)
 }
 
@@ -226,6 +234,9 @@ func (s *Server) control(on *stream, hello []byte) error {
 	}
 	if !l.begin(k) {
 		return errTwoControl
+	}
+	if l.proxy = proxyID(hello); l.proxy != "" && s.Linked != nil {
+		s.Linked(l.proxy)
 	}
 	l.controls.Go(func() { k.end(s.talk(k, v)) })
 	return errControl

@@ -200,7 +200,7 @@ func FuzzAnnouncement(f *testing.F) {
 // FuzzControlHello checks that no hello breaks the host, and that it picks no
 // version that was not offered.
 func FuzzControlHello(f *testing.F) {
-	for _, line := range []string{string(controlHello()), `{"mcp-proxy":1,"control":true,"versions":[2,1]}`,
+	for _, line := range []string{string(controlHello("")), string(controlHello("id")), `{"mcp-proxy":1,"control":true,"versions":[2,1]}`,
 		`{"mcp-proxy":2,"control":true}`, `{"control":true,"versions":{}}`, `{"control":true`} {
 		f.Add([]byte(line))
 	}
