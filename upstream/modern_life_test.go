@@ -39,6 +39,22 @@ func TestModernIdleServerEnds(t *testing.T) {
 	})
 }
 
+// With the last proxy a server that has no stream ends at once.
+func TestEndIdle(t *testing.T) {
+	inModernWorld(t, func(w *sharedWorld) {
+		a := w.attach("a")
+		s := w.server()
+		w.host.EndIdle()
+		a.lives(s)
+		a.leave()
+		w.host.EndIdle()
+		if s.hears(); s.end == nil {
+			t.Fatal("the server was not ended")
+		}
+		w.attach("b").lives(w.server())
+	})
+}
+
 // Who comes in the instant in which the server is given up has it, or the next one.
 func TestModernIdleServerEndsAsAStreamBegins(t *testing.T) {
 	for range 200 {
