@@ -44,7 +44,7 @@ func (d decoder) Decode(data []byte, top map[string]any) error {
 	// The file of another program, which keeps its own settings beside them.
 	file.object(known, func(key string, v value) {
 		if !v.misspelt(key, known) {
-			v.warn(v.source, v.key, "unknown key, ignored")
+			v.warn(v.source, v.key, "unknown key, ignored%s", DidYouMean(key, known.keys()))
 		}
 	})
 	return nil

@@ -75,7 +75,7 @@ func TestURLMistakes(t *testing.T) {
 	got := problems(t, Options{URL: "ftp://hunter2", Headers: []string{
 		"hunter2", "a b: hunter2", ": hunter2", "A: ${CONFIG_TEST_SECRET}", "B: ${CONFIG_TEST_UNSET}", "C: ok", "c: hunter2",
 	}})
-	want := `URL: must be an http, https, ws or wss URL (the latter two without a user)
+	want := `URL: must be a URL such as https://example.com/mcp (it begins with http://, https://, ws:// or wss://, the last two without a user)
 --header: must be "Name: value"
 --header: must be "Name: value"
 --header: must be "Name: value"

@@ -2,7 +2,9 @@ package config
 
 import (
 	"fmt"
+	"maps"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -75,10 +77,12 @@ func (v value) object(known fields, unknown func(key string, v value)) {
 func (v value) strict(known fields) {
 	v.object(known, func(key string, v value) {
 		if !v.misspelt(key, known) {
-			v.wrong("unknown key")
+			v.wrong("unknown key%s", DidYouMean(key, known.keys()))
 		}
 	})
 }
+
+func (f fields) keys() []string { return slices.Collect(maps.Keys(f)) }
 
 // misspelt refuses a key that differs from a known one only in case.
 func (v value) misspelt(key string, known fields) bool {

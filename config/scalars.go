@@ -38,7 +38,7 @@ var (
 	envName  = scalar[string]{what: "the name of a variable", kinds: text, parse: check(isEnvName)}
 	header   = scalar[string]{what: "a header value on one line", kinds: text | number | boolean, parse: check(isHeaderValue), secret: true}
 	rootURI  = scalar[string]{what: "a URI such as file:///data", kinds: text, parse: check(isURI)}
-	httpURL  = scalar[string]{what: "an http, https, ws or wss URL (the latter two without a user)", kinds: text, parse: check(isURL("http", "https", "ws", "wss")), secret: true}
+	httpURL  = scalar[string]{what: "a URL such as https://example.com/mcp (it begins with http://, https://, ws:// or wss://, the last two without a user)", kinds: text, parse: check(isURL("http", "https", "ws", "wss")), secret: true}
 	dialURL  = scalar[string]{what: "unix:///path, tcp://HOST:PORT, tls://HOST:PORT, or a ws or wss URL without a user", kinds: text, parse: check(isURL(linkSchemes...)), secret: true}
 
 	prefixMode = scalar[string]{what: "auto, always or never", kinds: text, parse: oneOf("auto", "always", "never")}

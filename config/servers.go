@@ -19,11 +19,15 @@ func (l *loader) readServers(v value) {
 		known["type"] = into(&u.Type, serverType.read)
 		known["disabled"] = func(value) {}
 		known["tools"] = into(&u.Tools, value.foreignTools)
-		v.object(known, func(key string, v value) { v.ignore(key) })
+		v.object(known, func(key string, v value) { v.ignore(key, known) })
 		misplaced := func(v value, format string, args ...any) {
 			v.warn(v.source, v.key, format, args...)
 		}
-		v.transport(misplaced)
+		if slip := v.slip(known); slip != "" {
+			v.pick(slip, func(v value) { v.wrong("unknown key%s", DidYouMean(slip, known.keys())) })
+		} else {
+			v.transport(misplaced)
+		}
 		v.sharedOnly(u.Shared, misplaced)
 		v.typeFits(u)
 		l.entries = append(l.entries, entry{Upstream: *u, foreign: true})
@@ -47,10 +51,10 @@ func (v value) pick(key string, read func(value)) {
 }
 
 // ignore warns of an unknown key the first time that it is seen.
-func (v value) ignore(key string) {
+func (v value) ignore(key string, known fields) {
 	if !v.ignored[key] {
 		v.ignored[key] = true
-		v.warn(v.source, v.key, "unknown key, ignored here and in all of mcpServers")
+		v.warn(v.source, v.key, "unknown key, ignored here and in all of mcpServers%s", DidYouMean(key, known.keys()))
 	}
 }
 

@@ -18,8 +18,11 @@ func (l *loader) readUpstreams(v value) {
 			v.wrong("is not %s", nameRule)
 		}
 		u := newUpstream(name, v)
-		v.strict(u.fields())
-		v.transport(value.wrong)
+		known := u.fields()
+		v.strict(known)
+		if v.slip(known) == "" { // or that is the mistake
+			v.transport(value.wrong)
+		}
 		v.sharedOnly(u.Shared, value.wrong)
 		l.entries = append(l.entries, entry{Upstream: *u})
 	})
@@ -86,6 +89,21 @@ func (v value) transport(misplaced func(v value, format string, args ...any)) {
 			misplaced(v, "has a meaning only beside %s", needs)
 		}
 	})
+}
+
+// slip returns the unknown key that must be a misspelt command or url, since
+// neither is there; "" if there is none.
+func (v value) slip(known fields) string {
+	if v.node.has("command") || v.node.has("url") {
+		return ""
+	}
+	for _, m := range v.node.members {
+		near := Nearest(m.key, known.keys())
+		if _, ok := known[m.key]; !ok && (near == "command" || near == "url") {
+			return m.key
+		}
+	}
+	return ""
 }
 
 // sharedOnly checks that only a shared upstream has roots of its own: any other

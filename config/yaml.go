@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"regexp"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
@@ -19,19 +20,26 @@ func parseYAML(data []byte) (*node, error) {
 	case errors.Is(err, io.EOF):
 		return &node{kind: null}, nil
 	case err != nil:
-		return nil, yamlError(err)
+		return nil, yamlError(err, data)
 	}
 	switch err := dec.Decode(&next); {
 	case err == nil:
 		return nil, fmt.Errorf("line %d: holds a second document", next.Line)
 	case !errors.Is(err, io.EOF):
-		return nil, yamlError(err)
+		return nil, yamlError(err, data)
 	}
 	var p yamlParser
 	return p.value(&doc, 0)
 }
 
-func yamlError(err error) error {
+var tabbed = regexp.MustCompile(`(?m)^ *\t+[^\s#]`)
+
+// yamlError returns what is wrong with a text that could not be parsed. Of a tab
+// that indents, the parser says only that it cannot start a token.
+func yamlError(err error, data []byte) error {
+	if at := tabbed.FindIndex(data); at != nil {
+		return fmt.Errorf("line %d: begins with a tab: indent YAML with spaces", line(data, at[0]))
+	}
 	return errors.New(strings.TrimPrefix(err.Error(), "yaml: "))
 }
 
