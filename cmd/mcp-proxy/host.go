@@ -30,11 +30,12 @@ func newHost() *cobra.Command {
 			"unix:///path, tcp://, tls://, ws:// and wss://.",
 		Example: "  mcp-proxy host --config tools.yaml --listen unix:///run/mcp/tools.sock\n" +
 			"  mcp-proxy host --dial wss://proxy.example.com/link --token-file token -- npx -y some-server",
+		Args: commandBehindDash,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := at.Check(); err != nil {
 				return err
 			}
-			cfg, again, log, err := o.load(cmd, args, config.Options{Host: true})
+			cfg, again, log, err := o.load(args, config.Options{Host: true})
 			if err != nil {
 				return err
 			}
@@ -73,7 +74,7 @@ func runHost(ctx context.Context, cfg *config.Config, at config.HostLink, again 
 	m, err := meet(linked, h.server, endpoint, at.Listen != "")
 	if err != nil {
 		hangUp()
-		return &runError{err}
+		return &runError{inUse(err)}
 	}
 	asked := make(chan os.Signal, 1)
 	notifyStatus(asked)

@@ -31,6 +31,7 @@ var onlyIn = map[string]string{
 	"github.com/spf13/viper":                          "config",
 	"github.com/lmittmann/tint":                       "cmd/mcp-proxy",
 	"github.com/spf13/cobra":                          "cmd/mcp-proxy",
+	"github.com/spf13/pflag":                          "cmd/mcp-proxy",
 	"github.com/go-json-experiment/json/jsontext":     "jsonrpc",
 	"github.com/yosida95/uritemplate/v3":              "proxy",
 	"github.com/tmaxmax/go-sse":                       "upstream/remote",

@@ -1,9 +1,11 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"strings"
+	"syscall"
 
 	"github.com/mcp-proxy/mcp-proxy/upstream/link"
 )
@@ -17,7 +19,7 @@ func listenAll(addresses []string) ([]net.Listener, error) {
 			for _, l := range listeners {
 				l.Close()
 			}
-			return nil, err // says where
+			return nil, inUse(err) // says where
 		}
 		listeners = append(listeners, l)
 	}
@@ -30,6 +32,15 @@ func listen(address string) (net.Listener, error) {
 		return link.ListenUnix(path, 0)
 	}
 	return net.Listen("tcp", address)
+}
+
+// inUse says what to do about an error of listening where somebody else does.
+func inUse(err error) error {
+	const windows = syscall.Errno(10048) // what WSAEADDRINUSE is there
+	if errors.Is(err, syscall.EADDRINUSE) || errors.Is(err, windows) {
+		return fmt.Errorf("%w: another program listens there; stop that one, or choose another address with --listen", err)
+	}
+	return err
 }
 
 // announceListeners prints where clients reach us, on stdout: the port may have

@@ -70,13 +70,10 @@ func newRoot() *cobra.Command {
 		Version:       programVersion(),
 		SilenceErrors: true,
 		SilenceUsage:  true,
-		Args:          cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			cmd.SetOut(os.Stderr)
-			cmd.Usage()
-			return errors.New("a command is needed")
-		},
+		Args:          unknownCommand,
+		RunE:          commandNeeded,
 	}
+	root.SetFlagErrorFunc(unknownFlag)
 	root.SetVersionTemplate("mcp-proxy {{.Version}}\n")
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.AddCommand(newServe(), newStdio(), newConnect(), newHost(), newCheck(), newVersion())
@@ -93,6 +90,7 @@ func newServe() *cobra.Command {
 			"takes over the upstreams of the configuration anew.",
 		Example: "  mcp-proxy serve --config mcp-proxy.yaml\n" +
 			"  mcp-proxy serve --listen 127.0.0.1:9000 -- npx -y @modelcontextprotocol/server-everything",
+		Args: commandBehindDash,
 		RunE: o.with(runServe),
 	}
 	o.addFlags(cmd)
@@ -107,6 +105,7 @@ func newStdio() *cobra.Command {
 		Short: "Serve one client on stdin and stdout",
 		Example: "  mcp-proxy stdio --config mcp-proxy.yaml\n" +
 			"  mcp-proxy stdio -- npx -y @modelcontextprotocol/server-everything",
+		Args: commandBehindDash,
 		RunE: o.with(runStdio),
 	}
 	o.addFlags(cmd)
@@ -122,12 +121,9 @@ func newConnect() *cobra.Command {
 		Long:  "Connects a client on stdin and stdout to a remote server: http(s):// (Streamable HTTP, or HTTP+SSE where that is all\nthere is) or ws(s)://.",
 		Example: "  mcp-proxy connect https://example.com/mcp --header 'Authorization: Bearer ${TOKEN}'\n" +
 			"  mcp-proxy connect ws://127.0.0.1:8080/ws",
-		Args: cobra.ExactArgs(1),
+		Args: oneURL,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if args[0] == "" {
-				return errors.New("a URL is needed")
-			}
-			cfg, _, log, err := o.load(cmd, nil, config.Options{URL: args[0], Headers: headers})
+			cfg, _, log, err := o.load(nil, config.Options{URL: args[0], Headers: headers})
 			if err != nil {
 				return err
 			}
@@ -192,7 +188,7 @@ func addConfigFlag(cmd *cobra.Command, file *string) {
 // log.
 func (o *options) with(f func(context.Context, *config.Config, reload, *slog.Logger) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
-		cfg, again, log, err := o.load(cmd, args, config.Options{Listen: o.listen})
+		cfg, again, log, err := o.load(args, config.Options{Listen: o.listen})
 		if err != nil {
 			return err
 		}
@@ -201,11 +197,8 @@ func (o *options) with(f func(context.Context, *config.Config, reload, *slog.Log
 }
 
 // load reads the configuration from the flags and what else from says, and sets up
-// the log. Arguments are the command behind "--"; before it there can be none.
-func (o *options) load(cmd *cobra.Command, args []string, from config.Options) (*config.Config, reload, *slog.Logger, error) {
-	if dash := cmd.ArgsLenAtDash(); dash != 0 && len(args) > 0 {
-		return nil, nil, nil, fmt.Errorf("unexpected argument %q: a command goes behind --", args[0])
-	}
+// the log. Arguments are the command behind "--".
+func (o *options) load(args []string, from config.Options) (*config.Config, reload, *slog.Logger, error) {
 	log, err := newLogger(os.Stderr, o.logFormat, o.logLevel)
 	if err != nil {
 		return nil, nil, nil, err

@@ -4,6 +4,7 @@ package main
 
 import (
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -320,6 +321,30 @@ func TestD15_SecondSignalForces(t *testing.T) {
 		err := p.cmd.Wait()
 		if forced := err != nil; forced != second {
 			t.Errorf("second signal %v: exit %v\n%s", second, err, p.log)
+		}
+	}
+}
+
+// An address that is in use is an error that says what to do, of exit code 1.
+func TestAddressInUse(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	address := l.Addr().String()
+	for _, args := range [][]string{
+		{"serve", "--listen", address, "--", "fakeserver"},
+		{"host", "--listen", "tcp://" + address, "--", "fakeserver"},
+	} {
+		p := startProgram(t, nil, args...)
+		err := p.cmd.Wait()
+		if code := p.cmd.ProcessState.ExitCode(); code != exitError {
+			t.Errorf("%s: exit code %d, %v", args[0], code, err)
+		}
+		want := "in use: another program listens there; stop that one, or choose another address with --listen"
+		if n := p.log.count(want); n != 1 || p.log.count(address) != 1 {
+			t.Errorf("%s:\n%s", args[0], p.log)
 		}
 	}
 }

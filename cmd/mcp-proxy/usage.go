@@ -1,0 +1,85 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/mcp-proxy/mcp-proxy/config"
+)
+
+// commandNeeded is run for the program without a command.
+func commandNeeded(cmd *cobra.Command, _ []string) error {
+	cmd.SetOut(os.Stderr)
+	cmd.Usage()
+	return errors.New("a command is needed")
+}
+
+// unknownCommand refuses words that are no command.
+func unknownCommand(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	var names []string
+	for _, c := range cmd.Commands() {
+		names = append(names, c.Name())
+	}
+	return fmt.Errorf("unknown command %q%s", args[0], config.DidYouMean(args[0], names))
+}
+
+// unknownFlag says more about a flag that could not be parsed. A misspelt command
+// is found here, if its flags follow it.
+func unknownFlag(cmd *cobra.Command, err error) error {
+	if words := cmd.Flags().Args(); !cmd.HasParent() && len(words) > 0 {
+		return unknownCommand(cmd, words)
+	}
+	unknown, ok := errors.AsType[*pflag.NotExistError](err)
+	switch {
+	case !ok:
+		return err
+	case !cmd.HasParent():
+		return fmt.Errorf("%w: a command comes first", err)
+	}
+	word := unknown.GetSpecifiedName()
+	if letters := unknown.GetSpecifiedShortnames(); letters != "" { // -listen
+		word = letters
+	}
+	var names []string
+	cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
+	if near := config.Nearest(word, names); near != "" {
+		return fmt.Errorf("%w; did you mean --%s?", err, near)
+	}
+	return err
+}
+
+// commandBehindDash refuses arguments that are not a command behind "--".
+func commandBehindDash(cmd *cobra.Command, args []string) error {
+	dash := cmd.ArgsLenAtDash()
+	switch {
+	case len(args) == 0 || dash == 0:
+		return nil
+	case looksLikeConfig(args[0]):
+		return fmt.Errorf("unexpected argument %q; did you mean --config %s?", args[0], args[0])
+	}
+	return fmt.Errorf("unexpected argument %q: a command goes behind --, as in mcp-proxy %s -- %s", args[0], cmd.Name(), args[0])
+}
+
+func looksLikeConfig(word string) bool {
+	return slices.Contains([]string{".yaml", ".yml", ".json", ".toml"}, filepath.Ext(word))
+}
+
+// oneURL is the argument of connect.
+func oneURL(_ *cobra.Command, args []string) error {
+	switch {
+	case len(args) == 0 || args[0] == "":
+		return errors.New("connect needs a URL, as in mcp-proxy connect https://example.com/mcp")
+	case len(args) > 1:
+		return fmt.Errorf("connect takes one URL, not %d arguments", len(args))
+	}
+	return nil
+}
