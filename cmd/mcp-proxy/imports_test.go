@@ -20,8 +20,10 @@ var mayImport = map[string][]string{
 	"upstream":         {"jsonrpc", "mcp"},
 	"upstream/bridge":  {"jsonrpc", "mcp"},
 	"upstream/link":    {"jsonrpc", "jsonrpc/wsconn"},
-	"upstream/remote":  {"jsonrpc", "jsonrpc/wsconn", "mcp"},
+	"upstream/remote":  {"internal/secretfile", "jsonrpc", "jsonrpc/wsconn", "mcp"},
 	"config":           {},
+
+	"internal/secretfile": {},
 }
 
 // One outside dependency lives in one package, so that it can be replaced there.

@@ -3,36 +3,39 @@ package remote
 import (
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
-	"os"
 	"strings"
 	"sync"
-	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/secretfile"
 )
 
-// maxHeaderFile bounds the bytes of a file with a header's value.
-const maxHeaderFile = 64 << 10
-
-// headerFiles is what was last read from the files of HeadersFrom.
+// headerFiles are the files of HeadersFrom.
 type headerFiles struct {
-	mu    sync.Mutex // guards the fields below; held while a file is read, which others need too
-	read  map[string]headerFile
-	stale bool // the server refused the credentials: read again whatever the files look like
+	mu    sync.Mutex                  // guards files
+	files map[string]*secretfile.File // by path; made when first needed
 }
 
-// A headerFile is a file's value, and what told it from the one before.
-type headerFile struct {
-	value    string
-	size     int64
-	modified time.Time
-}
-
-// refused has the files read again before the next request.
+// refused has the files read again before the next request: the server refused the
+// credentials.
 func (f *headerFiles) refused() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.stale = true
+	for _, file := range f.files {
+		file.Forget()
+	}
+}
+
+func (f *headerFiles) file(path string) *secretfile.File {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.files[path] == nil {
+		if f.files == nil {
+			f.files = make(map[string]*secretfile.File)
+		}
+		f.files[path] = &secretfile.File{Path: path}
+	}
+	return f.files[path]
 }
 
 // header returns what the config wants to be sent with a request. A file that
@@ -42,76 +45,38 @@ func (s *Server) header() (http.Header, error) {
 	h := make(http.Header, len(s.Headers)+len(s.HeadersFrom)+8)
 	for name, value := range s.Headers {
 		if !sendable(value) {
-			return nil, fmt.Errorf("header %s: the value has control characters", name)
+			return nil, fmt.Errorf("header %s: %w", name, errControl)
 		}
 		h.Set(name, value)
 	}
-	s.files.mu.Lock()
-	defer s.files.mu.Unlock()
 	for name, path := range s.HeadersFrom {
-		value, err := s.files.valueLocked(path)
+		value, err := headerIn(s.files.file(path))
 		if err != nil {
 			return nil, fmt.Errorf("header %s from file %s: %w", name, path, err)
 		}
 		h.Set(name, value)
 	}
-	s.files.stale = false
 	return h, nil
 }
 
-func (f *headerFiles) valueLocked(path string) (string, error) {
-	info, err := os.Stat(path)
-	if err != nil {
-		return "", errorWithoutPath(err)
+var errControl = errors.New("the value has control characters")
+
+func headerIn(file *secretfile.File) (string, error) {
+	value, err := file.Read()
+	if err == nil && !sendable(value) {
+		err = errControl
 	}
-	if !info.Mode().IsRegular() { // a pipe would have everybody wait, and cannot be read again
-		return "", errors.New("not a regular file")
-	}
-	old, known := f.read[path]
-	if known && !f.stale && old.size == info.Size() && old.modified.Equal(info.ModTime()) {
-		return old.value, nil
-	}
-	value, err := readHeaderFile(path)
-	if err != nil {
-		return "", err
-	}
-	if f.read == nil {
-		f.read = make(map[string]headerFile)
-	}
-	f.read[path] = headerFile{value, info.Size(), info.ModTime()}
-	return value, nil
+	return value, err
 }
 
-func readHeaderFile(path string) (string, error) {
-	file, err := os.Open(path)
-	if err != nil {
-		return "", errorWithoutPath(err)
-	}
-	defer file.Close()
-	text, err := io.ReadAll(io.LimitReader(file, maxHeaderFile+1))
-	switch {
-	case err != nil:
-		return "", errorWithoutPath(err)
-	case len(text) > maxHeaderFile:
-		return "", fmt.Errorf("more than %d bytes", maxHeaderFile)
-	}
-	value := strings.TrimRight(string(text), "\r\n")
-	if !sendable(value) {
-		return "", fmt.Errorf("the value has control characters")
-	}
-	return value, nil
+// CheckHeaderFile reports why a file cannot be one of [Server.HeadersFrom]. The
+// error does not name it.
+func CheckHeaderFile(path string) error {
+	_, err := headerIn(&secretfile.File{Path: path})
+	return err
 }
 
 // sendable reports whether a header may have that value.
 func sendable(value string) bool {
 	return !strings.ContainsFunc(value, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f })
-}
-
-// errorWithoutPath returns what went wrong with a file whose path the error that
-// is made of it names anyway.
-func errorWithoutPath(err error) error {
-	if e, ok := errors.AsType[*os.PathError](err); ok {
-		return e.Err
-	}
-	return err
 }

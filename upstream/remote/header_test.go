@@ -30,6 +30,8 @@ func TestHeaders(t *testing.T) {
 		t.Errorf("header is %v, %v", h, err)
 	}
 	write(t, path, "Bearer three") // another size
+	lastHour := time.Now().Add(-time.Hour)
+	os.Chtimes(path, lastHour, lastHour) // what has just changed is always read again
 	if h, _ := s.header(); h.Get("Authorization") != "Bearer three" {
 		t.Errorf("header is %v", h)
 	}
@@ -54,9 +56,13 @@ func TestBadHeaders(t *testing.T) {
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "control"), "sec\nret")
 	write(t, filepath.Join(dir, "long"), strings.Repeat("secret", 20000))
-	for _, name := range []string{"control", "long", "missing"} {
+	write(t, filepath.Join(dir, "empty"), "\n")
+	for _, name := range []string{"control", "empty", "long", "missing"} {
 		s := &Server{HeadersFrom: map[string]string{"X-Key": filepath.Join(dir, name)}}
 		_, err := s.header()
+		if CheckHeaderFile(filepath.Join(dir, name)) == nil {
+			t.Errorf("%s: the check finds nothing", name)
+		}
 		if err == nil || !strings.Contains(err.Error(), "X-Key") || strings.Count(err.Error(), filepath.Join(dir, name)) != 1 || strings.Contains(err.Error(), "sec") {
 			t.Errorf("%s: %v", name, err)
 		}
