@@ -71,7 +71,7 @@ func runHost(ctx context.Context, cfg *config.Config, at config.HostLink, again 
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
 	defer signal.Stop(signals)
 	linked, hangUp := context.WithCancel(ctx)
-	m, err := meet(linked, h.server, endpoint, at.Listen != "")
+	m, err := meet(linked, h.server, endpoint, at)
 	if err != nil {
 		hangUp()
 		return &runError{inUse(err)}
@@ -124,10 +124,10 @@ type meeting struct {
 }
 
 // meet listens at the endpoint or dials it, and serves links there until ctx ends.
-func meet(ctx context.Context, server *link.Server, at link.Endpoint, listens bool) (*meeting, error) {
+func meet(ctx context.Context, server *link.Server, at link.Endpoint, flags config.HostLink) (*meeting, error) {
 	m := &meeting{over: make(chan struct{})}
-	serve := func() error { return server.Redial(ctx, at.Dial) }
-	if listens {
+	serve := func() error { return server.Redial(ctx, dialFunc(at.Dial).hinting(tokenHint(flags.TokenFile))) }
+	if flags.Listen != "" {
 		l, err := at.Listen()
 		if err != nil {
 			return nil, err

@@ -346,7 +346,9 @@ func TestUnknownUpstream(t *testing.T) {
 func TestWrongToken(t *testing.T) {
 	s := newSite(t, layout{place: "WebSocket link"})
 	c := s.connect()
-	for _, token := range []string{"Bearer wrong", ""} {
+	for token, asks := range map[string]string{
+		"Bearer wrong": `Bearer realm="mcp-proxy link", error="invalid_token"`, "Bearer ": `Bearer realm="mcp-proxy link"`, "": `Bearer realm="mcp-proxy link"`,
+	} {
 		req, _ := http.NewRequest(http.MethodGet, s.url+"/link", nil)
 		for name, value := range map[string]string{"Authorization": token, "Connection": "Upgrade", "Upgrade": "websocket",
 			"Sec-WebSocket-Version": "13", "Sec-WebSocket-Key": "MDEyMzQ1Njc4OWFiY2RlZg==", "Sec-WebSocket-Protocol": "mcp-proxy-link"} {
@@ -357,12 +359,12 @@ func TestWrongToken(t *testing.T) {
 			t.Fatal(err)
 		}
 		resp.Body.Close()
-		if resp.StatusCode != http.StatusUnauthorized {
-			t.Errorf("%q: %s", token, resp.Status)
+		if got := resp.Header.Get("WWW-Authenticate"); resp.StatusCode != http.StatusUnauthorized || got != asks {
+			t.Errorf("%q: %s, %s, want %s", token, resp.Status, got, asks)
 		}
 	}
 	http.DefaultClient.CloseIdleConnections()
-	if s.log.count("link refused") != 2 || s.log.count("link lost") != 0 {
+	if s.log.count("link refused") != 3 || s.log.count("link lost") != 0 {
 		t.Errorf("log:\n%s", s.log)
 	}
 	c.get(1, "a__echo")

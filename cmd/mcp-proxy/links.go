@@ -87,18 +87,14 @@ func (ls *links) newFarLink(c config.Link, limits jsonrpc.Limits) (*farLink, err
 	return f, err
 }
 
+// dial is how the link comes up that is dialled from here.
+func (f *farLink) dial() dialFunc {
+	return dialFunc(f.endpoint.Dial).hinting("the host refuses our token: that in " + f.config.Key + ".tokenFile must be the one in --token-file of the host")
+}
+
 // heartbeatOf is the heartbeat of links that ask so often.
 func heartbeatOf(every time.Duration) link.Heartbeat {
 	return link.Heartbeat{Every: every, Dead: 3 * every}
-}
-
-// tokenFrom reads a token anew each time, since tokens are rotated; nil for no
-// file.
-func tokenFrom(file string) func() (string, error) {
-	if file == "" {
-		return nil
-	}
-	return func() (string, error) { return readToken(file) }
 }
 
 // start keeps the links up that are dialled from here, until ctx ends; wg has
@@ -107,7 +103,7 @@ func (ls *links) start(ctx context.Context, wg *sync.WaitGroup) {
 	ls.ctx = ctx
 	for _, f := range ls.all {
 		if f.config.Dial != "" {
-			wg.Go(func() { _ = f.client.Redial(ctx, f.endpoint.Dial) }) // it ends with ctx
+			wg.Go(func() { _ = f.client.Redial(ctx, f.dial()) }) // it ends with ctx
 		}
 	}
 }

@@ -3,12 +3,10 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net/http"
 	"os"
 	"os/signal"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -19,19 +17,18 @@ import (
 
 // runServe serves clients over HTTP until a signal says to stop.
 func runServe(ctx context.Context, cfg *config.Config, again reload, log *slog.Logger) error {
-	token, err := readToken(cfg.TokenFile)
-	if err != nil {
+	if _, err := readToken(cfg.TokenFile); err != nil {
 		return config.Problems{{Source: cfg.File, Key: "tokenFile", Text: err.Error()}}
 	}
 	e, err := newEngine(cfg, log)
 	if err != nil {
 		return err
 	}
-	front := newFront(cfg, token, e, log)
+	front := newFront(cfg, e, log)
 	if err := front.Guard.Check(); err != nil { // config has refused that; nobody may come past it
 		return &runError{err}
 	}
-	if token == "" {
+	if cfg.TokenFile == "" {
 		log.Warn("no tokenFile: modern HTTP clients are one principal, and share the sessions kept for them at legacy upstreams", "principal", "anonymous")
 	}
 	listeners, err := listenAll(cfg.Listen)
@@ -79,13 +76,13 @@ func runServe(ctx context.Context, cfg *config.Config, again reload, log *slog.L
 	return nil
 }
 
-func newFront(cfg *config.Config, token string, e *engine, log *slog.Logger) *frontend.HTTP {
+func newFront(cfg *config.Config, e *engine, log *slog.Logger) *frontend.HTTP {
 	return &frontend.HTTP{
 		Serve:          e.serve,
 		ServePrincipal: e.proxy.ServePrincipal,
 		Known:          e.known,
 		Guard: frontend.Guard{
-			Token: token, AllowedHosts: cfg.AllowedHosts, AllowedOrigins: cfg.AllowedOrigins,
+			TokenFrom: told(tokenFrom(cfg.TokenFile), log), AllowedHosts: cfg.AllowedHosts, AllowedOrigins: cfg.AllowedOrigins,
 			Listen: cfg.Listen, Insecure: cfg.Insecure,
 		},
 		Limits:      limitsOf(cfg),
@@ -156,23 +153,4 @@ func closeServer(server *http.Server) {
 	if server.Shutdown(ctx) != nil {
 		server.Close()
 	}
-}
-
-// readToken returns the bearer token, "" for no file.
-func readToken(file string) (string, error) {
-	if file == "" {
-		return "", nil
-	}
-	text, err := os.ReadFile(file)
-	if err != nil {
-		return "", err
-	}
-	token := strings.TrimSpace(string(text))
-	if token == "" {
-		return "", fmt.Errorf("%s is empty", file)
-	}
-	if strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }) { // no client could send it
-		return "", fmt.Errorf("%s must hold one word of visible ASCII characters", file)
-	}
-	return token, nil
 }

@@ -25,7 +25,10 @@ import (
 // lets in loopback names, without a token.
 type Guard struct {
 	// Token is what "Authorization: Bearer" must carry; "" asks for none.
-	Token string
+	// TokenFrom is asked for it in its place, for each request, since tokens are
+	// rotated; an error refuses the request with 503.
+	Token     string
+	TokenFrom func() (string, error)
 
 	// AllowedHosts are let in besides loopback names and the addresses in
 	// Listen: a name for any port, a name:port for that port, "*" for all.
@@ -47,7 +50,7 @@ var ErrExposed = errors.New("listening beyond loopback needs a token, or insecur
 // Check reports whether it is safe to listen at g.Listen. Who listens calls it
 // first.
 func (g *Guard) Check() error {
-	if g.Token != "" || g.Insecure {
+	if g.asksToken() || g.Insecure {
 		return nil
 	}
 	for _, addr := range g.Listen {
@@ -59,8 +62,8 @@ func (g *Guard) Check() error {
 }
 
 // Wrap returns a handler that passes on what g lets in. It answers 403 to a
-// foreign Host or Origin, 401 without the right token, and all CORS preflights
-// itself (they carry no token).
+// foreign Host or Origin, 401 without the right token, which says whether there was
+// none or a wrong one, and all CORS preflights itself (they carry no token).
 func (g *Guard) Wrap(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !g.hostAllowed(r) {
@@ -75,11 +78,9 @@ func (g *Guard) Wrap(next http.Handler) http.Handler {
 			w.WriteHeader(http.StatusNoContent)
 			return
 		}
-		if g.tokenMatches(w, r) {
+		if g.admitToken(w, r) {
 			next.ServeHTTP(w, r)
-			return
 		}
-		refuse(w, http.StatusUnauthorized, "a bearer token is required")
 	})
 }
 
@@ -188,28 +189,50 @@ func corsParams(r *http.Request) string {
 // principal names whose requests those are that a Guard let in, which is all it
 // knows of who sent them: all who have the token are one.
 func (g *Guard) principal() string {
-	if g.Token == "" {
-		return "anonymous"
+	if g.asksToken() {
+		return "token"
 	}
-	return "token"
+	return "anonymous"
 }
 
-// tokenMatches reports whether r carries the token, and says in w's header what
-// is missing. Hashes are compared, so that not even the length shows in the time.
-func (g *Guard) tokenMatches(w http.ResponseWriter, r *http.Request) bool {
-	if g.Token == "" {
+func (g *Guard) asksToken() bool { return g.Token != "" || g.TokenFrom != nil }
+
+func (g *Guard) token() (string, error) {
+	if g.TokenFrom == nil {
+		return g.Token, nil
+	}
+	token, err := g.TokenFrom()
+	if err == nil && token == "" {
+		err = errNoToken
+	}
+	return token, err
+}
+
+var errNoToken = errors.New("no token to compare with")
+
+// admitToken reports whether r carries the token, and refuses it otherwise. Hashes
+// are compared, so that not even the length shows in the time.
+func (g *Guard) admitToken(w http.ResponseWriter, r *http.Request) bool {
+	if !g.asksToken() {
 		return true
 	}
-	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
-	if !strings.EqualFold(scheme, "Bearer") {
-		w.Header().Set("WWW-Authenticate", `Bearer realm="mcp-proxy"`)
+	token, err := g.token()
+	if err != nil { // nobody's token can be told from a wrong one
+		unavailable(w, "tokens cannot be checked")
 		return false
 	}
-	want, got := sha256.Sum256([]byte(g.Token)), sha256.Sum256([]byte(strings.TrimSpace(token)))
+	scheme, given, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	if given = strings.TrimSpace(given); given == "" || !strings.EqualFold(scheme, "Bearer") {
+		w.Header().Set("WWW-Authenticate", `Bearer realm="mcp-proxy"`)
+		refuse(w, http.StatusUnauthorized, "a bearer token is required, as in Authorization: Bearer TOKEN")
+		return false
+	}
+	want, got := sha256.Sum256([]byte(token)), sha256.Sum256([]byte(given))
 	if subtle.ConstantTimeCompare(want[:], got[:]) == 1 {
 		return true
 	}
 	w.Header().Set("WWW-Authenticate", `Bearer realm="mcp-proxy", error="invalid_token"`)
+	refuse(w, http.StatusUnauthorized, "the bearer token is wrong")
 	return false
 }
 

@@ -2,9 +2,11 @@ package frontend
 
 import (
 	"context"
+	"errors"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 )
 
@@ -119,18 +121,21 @@ func TestGuardPreflight(t *testing.T) {
 func TestGuardToken(t *testing.T) {
 	g := &Guard{Token: "secret"}
 	const plain, invalid = `Bearer realm="mcp-proxy"`, `Bearer realm="mcp-proxy", error="invalid_token"`
+	const missing, wrong = "a bearer token is required", "the bearer token is wrong"
 	tests := []struct {
 		header string
 		status int
 		asks   string
+		says   string
 	}{
-		{"Bearer secret", http.StatusTeapot, ""},
-		{"bearer secret", http.StatusTeapot, ""},
-		{"", http.StatusUnauthorized, plain},
-		{"Basic secret", http.StatusUnauthorized, plain},
-		{"Bearer", http.StatusUnauthorized, invalid},
-		{"Bearer Secret", http.StatusUnauthorized, invalid},
-		{"Bearer secretsecret", http.StatusUnauthorized, invalid},
+		{"Bearer secret", http.StatusTeapot, "", ""},
+		{"bearer secret", http.StatusTeapot, "", ""},
+		{"", http.StatusUnauthorized, plain, missing},
+		{"Basic secret", http.StatusUnauthorized, plain, missing},
+		{"Bearer", http.StatusUnauthorized, plain, missing},
+		{"Bearer  ", http.StatusUnauthorized, plain, missing},
+		{"Bearer Secret", http.StatusUnauthorized, invalid, wrong},
+		{"Bearer secretsecret", http.StatusUnauthorized, invalid, wrong},
 	}
 	for _, tt := range tests {
 		w := serveGuarded(g, http.MethodPost, "Authorization", tt.header)
@@ -138,7 +143,37 @@ func TestGuardToken(t *testing.T) {
 			t.Errorf("Authorization %q: %d, %q; want %d, %q", tt.header,
 				w.Code, w.Header().Get("WWW-Authenticate"), tt.status, tt.asks)
 		}
+		if body := w.Body.String(); !strings.Contains(body, tt.says) {
+			t.Errorf("Authorization %q: %s; want %q", tt.header, body, tt.says)
+		}
 	}
+}
+
+// The token is asked for anew each time. One that cannot be known lets nobody in.
+func TestGuardTokenFrom(t *testing.T) {
+	var token string
+	var failure error
+	g := &Guard{TokenFrom: func() (string, error) { return token, failure }, Listen: []string{":8080"}}
+	if err := g.Check(); err != nil || g.principal() != "token" {
+		t.Errorf("it asks for a token: %v, %s", err, g.principal())
+	}
+	expect := func(given string, status int) {
+		t.Helper()
+		w := serveGuarded(g, http.MethodPost, "Authorization", "Bearer "+given)
+		if w.Code != status || strings.Contains(w.Body.String(), "secret") {
+			t.Errorf("token %q for %q: %d %s, want %d", given, token, w.Code, w.Body, status)
+		}
+	}
+	token = "one"
+	expect("one", http.StatusTeapot)
+	token = "two"
+	expect("one", http.StatusUnauthorized)
+	expect("two", http.StatusTeapot)
+	failure = errors.New("the file secret is gone")
+	expect("two", http.StatusServiceUnavailable)
+	expect("", http.StatusServiceUnavailable)
+	token, failure = "", nil
+	expect("", http.StatusServiceUnavailable)
 }
 
 func TestGuardCheck(t *testing.T) {

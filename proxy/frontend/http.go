@@ -171,9 +171,9 @@ func (h *HTTP) enter(w http.ResponseWriter) bool {
 	h.mu.Unlock()
 	switch {
 	case draining:
-		h.busy(w, "the proxy is shutting down")
+		unavailable(w, "the proxy is shutting down")
 	case full:
-		h.busy(w, "too many sessions")
+		unavailable(w, "too many sessions")
 	default:
 		return true
 	}
@@ -191,7 +191,8 @@ func (h *HTTP) leaveLocked() {
 	h.wg.Done()
 }
 
-func (h *HTTP) busy(w http.ResponseWriter, reason string) {
+// unavailable refuses a request that may succeed later.
+func unavailable(w http.ResponseWriter, reason string) {
 	w.Header().Set("Retry-After", "5")
 	refuseWith(w, http.StatusServiceUnavailable, &jsonrpc.Error{
 		Code:    jsonrpc.CodeInternalError,

@@ -78,7 +78,7 @@ func (h *HTTP) postStale(w http.ResponseWriter, r *http.Request, upstream string
 // has none, or initialize. Modern clients may send the header; it means nothing.
 func (h *HTTP) postAlone(w http.ResponseWriter, r *http.Request, upstream string) {
 	if h.isDraining() { // before anything of it is read
-		h.busy(w, "the proxy is shutting down")
+		unavailable(w, "the proxy is shutting down")
 		return
 	}
 	m := h.readMessage(w, r, nil)
@@ -153,7 +153,7 @@ func (h *HTTP) readMessage(w http.ResponseWriter, r *http.Request, s *session) *
 	if no != nil {
 		w.Header().Set("Connection", "close") // the rest of the body is not wanted
 		if no.status == http.StatusServiceUnavailable {
-			h.busy(w, no.reason)
+			unavailable(w, no.reason)
 		} else {
 			refuse(w, no.status, no.reason)
 		}

@@ -17,26 +17,41 @@ import (
 
 // Why a request for a link is refused.
 var (
-	errBrowser = errors.New("a browser is no end of a link")
-	errToken   = errors.New("a bearer token is required")
+	errBrowser    = errors.New("a browser is no end of a link")
+	errNoToken    = errors.New("a bearer token is required")
+	errWrongToken = errors.New("the bearer token is wrong")
 )
 
 // Upgrade makes a carrier of a request for a WebSocket. It says which of the
 // tokens the request carries; without tokens it asks for none. A request that it
 // refuses it also answers: 403 with an Origin, since no browser is an end of a
-// link, 401 without one of the tokens.
+// link, 401 without one of the tokens, 503 if one of them cannot be known.
 func Upgrade(w http.ResponseWriter, r *http.Request, tokens ...func() (string, error)) (c net.Conn, which int, err error) {
 	if r.Header.Get("Origin") != "" {
 		http.Error(w, errBrowser.Error(), http.StatusForbidden)
 		return nil, 0, errBrowser
 	}
 	if which, err = matchToken(r, tokens); err != nil {
-		w.Header().Set("WWW-Authenticate", `Bearer realm="mcp-proxy link"`)
-		http.Error(w, errToken.Error(), http.StatusUnauthorized)
+		refuseToken(w, err)
 		return nil, 0, err
 	}
 	c, err = wsconn.AcceptCarrier(w, r)
 	return c, which, err
+}
+
+// refuseToken answers a request that has none of the tokens.
+func refuseToken(w http.ResponseWriter, err error) {
+	const challenge = `Bearer realm="mcp-proxy link"`
+	switch {
+	case errors.Is(err, errNoToken):
+		w.Header().Set("WWW-Authenticate", challenge)
+	case errors.Is(err, errWrongToken):
+		w.Header().Set("WWW-Authenticate", challenge+`, error="invalid_token"`)
+	default:
+		http.Error(w, "tokens cannot be checked", http.StatusServiceUnavailable)
+		return
+	}
+	http.Error(w, err.Error(), http.StatusUnauthorized)
 }
 
 // matchToken returns which token r carries. All are compared, and their hashes,
@@ -45,9 +60,12 @@ func matchToken(r *http.Request, tokens []func() (string, error)) (which int, er
 	if len(tokens) == 0 {
 		return 0, nil
 	}
-	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
-	got := sha256.Sum256([]byte(strings.TrimSpace(token)))
-	which, err = -1, errToken
+	scheme, given, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	if given = strings.TrimSpace(given); given == "" || !strings.EqualFold(scheme, "Bearer") {
+		return 0, errNoToken
+	}
+	got := sha256.Sum256([]byte(given))
+	which, err = -1, errWrongToken
 	for i, token := range tokens {
 		text, unknown := token()
 		if unknown != nil {
@@ -59,7 +77,7 @@ func matchToken(r *http.Request, tokens []func() (string, error)) (which int, er
 			which = i
 		}
 	}
-	if which < 0 || !strings.EqualFold(scheme, "Bearer") {
+	if which < 0 {
 		return 0, err
 	}
 	return which, nil

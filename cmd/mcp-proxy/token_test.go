@@ -1,0 +1,84 @@
+//go:build unix
+
+package main
+
+import (
+	"fmt"
+	"net/http"
+	"os"
+	"strings"
+	"testing"
+)
+
+// The clients' token is read again when its file changes. While it cannot be read
+// nobody is let in, of which the log has one line.
+func TestTokenIsRotated(t *testing.T) {
+	s := emptySite(t)
+	token := s.write("token", "one")
+	p := startProgram(t, nil, "serve", "--listen", "127.0.0.1:0", "--config",
+		s.write("mcp-proxy.yaml", "tokenFile: token\nupstreams: {a: {command: fakeserver}}\n"))
+	_, rest, _ := strings.Cut(p.hear(), "http://")
+	address, _, _ := strings.Cut(rest, "/")
+	expect := func(token string, want int) {
+		t.Helper()
+		req, _ := http.NewRequest(http.MethodPost, "http://"+address+"/mcp", strings.NewReader(initialize))
+		for name, value := range map[string]string{"Authorization": "Bearer " + token, "Content-Type": "application/json", "Accept": "application/json, text/event-stream"} {
+			req.Header.Set(name, value)
+		}
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if resp.StatusCode != want {
+			t.Errorf("token %s: %s, want %d", token, resp.Status, want)
+		}
+	}
+	defer http.DefaultClient.CloseIdleConnections()
+	expect("one", http.StatusOK)
+	s.write("token", "two")
+	expect("one", http.StatusUnauthorized)
+	expect("two", http.StatusOK)
+	os.Remove(token)
+	expect("two", http.StatusServiceUnavailable)
+	s.write("token", "")
+	expect("", http.StatusServiceUnavailable)
+	if p.log.count("token file cannot be used") != 1 {
+		t.Errorf("log:\n%s", p.log)
+	}
+	s.write("token", "three")
+	expect("three", http.StatusOK)
+	if p.log.count("token file can be used again") != 1 {
+		t.Errorf("log:\n%s", p.log)
+	}
+}
+
+// A host that its proxy refuses says what to do, and needs no restart to do it.
+func TestRefusedHost(t *testing.T) {
+	for _, place := range []string{"host", "proxy"} { // which of them dials
+		s := emptySite(t)
+		s.write("theirs", "secret")
+		s.write("ours", "other")
+		if place == "proxy" {
+			address := freeAddress(t)
+			startProgram(t, nil, "host", "--listen", "ws://"+address+"/link", "--token-file", s.dir+"/theirs", "--", "fakeserver").hear()
+			s.run(fmt.Sprintf("links: {far: {dial: 'ws://%s/link', tokenFile: ours}}\n", address))
+			eventually(t, "what to do", func() bool {
+				return s.log.count("HTTP 401: the host refuses our token: that in links.far.tokenFile must be the one in --token-file of the host") > 0
+			})
+		} else {
+			s.run("links: {far: {accept: true, tokenFile: theirs}}\n")
+			url := "ws" + strings.TrimPrefix(s.url, "http") + "/link"
+			without := startProgram(t, nil, "host", "--dial", url, "--", "fakeserver")
+			host := startProgram(t, nil, "host", "--dial", url, "--token-file", s.dir+"/ours", "--", "fakeserver")
+			eventually(t, "what to do", func() bool {
+				return host.log.count("HTTP 401: the proxy refuses our token: that in --token-file must be the one in links.NAME.tokenFile of the proxy") > 0
+			})
+			eventually(t, "what to give", func() bool {
+				return without.log.count("HTTP 401: the proxy asks for a token: give --token-file with the token in links.NAME.tokenFile of the proxy") > 0
+			})
+		}
+		s.write("ours", "secret")
+		eventually(t, "the link", func() bool { return s.engine.known("main") })
+	}
+}
