@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -66,8 +67,52 @@ func checkDir(dir string) error {
 	return err
 }
 
-// lookPath looks Path up where the process itself would: a PATH in Env counts.
+// Check reports why the command cannot be run, without running it, and what is wrong
+// with its working directory; nil is nothing.
+func (c *Command) Check() (command, dir error) {
+	_, command = c.lookPath()
+	return command, checkDir(c.Dir)
+}
+
+// lookPath returns the file to run. The error says what to do about it.
 func (c *Command) lookPath() (string, error) {
+	path, err := c.find()
+	if err != nil {
+		return "", &commandError{c.Path, err}
+	}
+	return path, nil
+}
+
+// A commandError is a command that there is not, or that cannot be run. Of a whole
+// command line it shows the first word alone: there may be secrets behind that.
+type commandError struct {
+	path string
+	err  error
+}
+
+// Error implements error.
+func (e *commandError) Error() string {
+	words := strings.Fields(e.path)
+	switch {
+	case len(words) > 1:
+		return fmt.Sprintf("\"%s …\" is no program: put %s alone in command, and its arguments in args (behind --, write them without quotes)", words[0], words[0])
+	case errors.Is(e.err, exec.ErrNotFound):
+		return fmt.Sprintf("%q is not on the server's PATH: install it, or give its whole path", e.path)
+	case errors.Is(e.err, fs.ErrNotExist):
+		return fmt.Sprintf("%q does not exist", e.path)
+	case errors.Is(e.err, fs.ErrPermission):
+		return fmt.Sprintf("%q is not executable: make it so (chmod +x), or put what runs it in command and the file in args", e.path)
+	case errors.Is(e.err, syscall.EISDIR):
+		return fmt.Sprintf("%q is a directory", e.path)
+	}
+	return e.err.Error()
+}
+
+// Unwrap returns what went wrong.
+func (e *commandError) Unwrap() error { return e.err }
+
+// find looks Path up where the process itself would: a PATH in Env counts.
+func (c *Command) find() (string, error) {
 	i := slices.IndexFunc(c.Env, func(kv string) bool { return strings.HasPrefix(kv, "PATH=") })
 	if i < 0 || filepath.Base(c.Path) != c.Path {
 		return exec.LookPath(c.Path)

@@ -3,6 +3,8 @@
 package upstream
 
 import (
+	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -56,5 +58,46 @@ func TestDirIsTheWorkingDirectory(t *testing.T) {
 	real, _ := filepath.EvalSymlinks(dir)
 	if st := r.host.Status()[0]; !slices.Equal(st.Stderr, []string{dir}) && !slices.Equal(st.Stderr, []string{real}) {
 		t.Errorf("ran in %q", st.Stderr)
+	}
+}
+
+// What is wrong with a command is found without running it, and is said with what to
+// do; nothing of a command line is shown but its first word.
+func TestCommandCheck(t *testing.T) {
+	dir := t.TempDir()
+	file := func(name string, mode os.FileMode) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte("#!/bin/sh\n"), mode); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	good, plain, spaces := file("good", 0o700), file("plain", 0o600), file("with spaces", 0o700)
+	for _, row := range []struct {
+		name string
+		c    Command
+		want string
+	}{
+		{"a file", Command{Path: good}, ""},
+		{"a file whose name has spaces", Command{Path: spaces}, ""},
+		{"a name on the server's PATH", Command{Path: "good", Env: []string{"PATH=" + dir}}, ""},
+		{"a name that only our PATH has", Command{Path: "sh", Env: []string{"PATH=" + dir}}, `"sh" is not on the server's PATH: install it, or give its whole path`},
+		{"no such name", Command{Path: "none-of-ours"}, `"none-of-ours" is not on the server's PATH: install it, or give its whole path`},
+		{"no such file", Command{Path: dir + "/none"}, `"` + dir + `/none" does not exist`},
+		{"not executable", Command{Path: plain}, `"` + plain + `" is not executable: make it so (chmod +x), or put what runs it in command and the file in args`},
+		{"a directory", Command{Path: dir}, `"` + dir + `" is a directory`},
+		{"a command line", Command{Path: "npx -y --key=hunter2"}, `"npx …" is no program: put npx alone in command, and its arguments in args (behind --, write them without quotes)`},
+		{"a path and arguments", Command{Path: good + " --key hunter2"}, `"` + good + ` …" is no program: put ` + good + ` alone in command, and its arguments in args (behind --, write them without quotes)`},
+	} {
+		got, wrongDir := row.c.Check()
+		if (got == nil) != (row.want == "") || got != nil && got.Error() != row.want || wrongDir != nil {
+			t.Errorf("%s:\ngot  %v, %v\nwant %s", row.name, got, wrongDir, row.want)
+		}
+	}
+	if _, err := (&Command{Path: good, Dir: dir + "/none"}).Check(); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("no such directory: %v", err)
+	}
+	if command, _ := (&Command{Path: dir + "/none"}).Check(); !errors.Is(command, fs.ErrNotExist) {
+		t.Errorf("the cause is lost: %v", command)
 	}
 }

@@ -4,7 +4,7 @@
 //	mcp-proxy stdio   --config F                                       [-- CMD ARGS…]
 //	mcp-proxy connect URL
 //	mcp-proxy host    --config F --listen URL | --dial URL             [-- CMD ARGS…]
-//	mcp-proxy check   --config F
+//	mcp-proxy check   [F]
 //	mcp-proxy version
 //
 // This is the only place where the packages meet:

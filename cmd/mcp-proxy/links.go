@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"net/http"
 	"slices"
@@ -52,21 +51,14 @@ type links struct {
 // [config.Problems].
 func newLinks(cfg *config.Config, p *proxy.Proxy, log *slog.Logger) (*links, error) {
 	ls := &links{local: cfg.Upstreams, proxy: p, log: log, owners: make(map[string]*farLink), told: make(map[string]bool)}
-	tokens := make(map[string]string) // to the links that accept with them
+	tokens := checker{file: cfg.File}
+	if tokens.linkTokens(cfg.Links); len(tokens.problems) > 0 {
+		return nil, tokens.problems
+	}
 	for _, c := range cfg.Links {
 		f, err := ls.newFarLink(c, limitsOf(cfg))
 		if err != nil {
 			return nil, config.Problems{{Source: cfg.File, Key: c.Key + ".tls", Text: err.Error()}}
-		}
-		token, err := readToken(c.TokenFile)
-		if err == nil && c.Accept && tokens[token] != "" {
-			err = fmt.Errorf("holds the same token as that of %s: it is what tells their hosts apart", tokens[token])
-		}
-		if err != nil {
-			return nil, config.Problems{{Source: cfg.File, Key: c.Key + ".tokenFile", Text: err.Error()}}
-		}
-		if c.Accept {
-			tokens[token] = c.Key
 		}
 		ls.all = append(ls.all, f)
 	}

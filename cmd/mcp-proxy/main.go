@@ -135,32 +135,6 @@ func newConnect() *cobra.Command {
 	return cmd
 }
 
-func newCheck() *cobra.Command {
-	var o options
-	cmd := &cobra.Command{
-		Use:   "check",
-		Short: "Validate a configuration: one line for each mistake, exit code 2",
-		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			cfg, warnings, err := config.Load(config.Options{File: o.config})
-			if err != nil {
-				return err
-			}
-			for _, w := range warnings {
-				fmt.Fprintln(os.Stderr, "warning:", w)
-			}
-			fmt.Printf("%s: ok, %d %s", cfg.File, len(cfg.Upstreams), plural("upstream", len(cfg.Upstreams)))
-			if n := len(cfg.Links); n > 0 {
-				fmt.Printf(", %d %s", n, plural("link", n))
-			}
-			fmt.Println()
-			return nil
-		},
-	}
-	addConfigFlag(cmd, &o.config)
-	return cmd
-}
-
 func newVersion() *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
@@ -206,12 +180,16 @@ func (o *options) load(args []string, from config.Options) (*config.Config, relo
 	from.File, from.Command = o.config, args
 	read := func() (*config.Config, error) {
 		cfg, warnings, err := config.Load(from)
-		if err == nil {
-			for _, w := range warnings {
-				log.Warn("configuration", "warning", w)
-			}
+		if err != nil {
+			return nil, err
 		}
-		return cfg, err
+		for _, w := range warnings {
+			log.Warn("configuration", "warning", w)
+		}
+		for _, p := range checkUpstreams(cfg) {
+			log.Warn("configuration", "warning", p.Error())
+		}
+		return cfg, nil
 	}
 	cfg, err := read()
 	return cfg, read, log, err
