@@ -8,8 +8,6 @@ import (
 	"net"
 	"net/url"
 	"os"
-	"os/signal"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -67,9 +65,8 @@ func runHost(ctx context.Context, cfg *config.Config, at config.HostLink, again 
 	}
 	defer h.force()
 	h.server.Heartbeat = heartbeatOf(at.Heartbeat)
-	signals := make(chan os.Signal, 2)
-	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
-	defer signal.Stop(signals)
+	signals, ignore := stopSignals()
+	defer ignore()
 	linked, hangUp := context.WithCancel(ctx)
 	m, err := meet(linked, h.server, endpoint, at)
 	if err != nil {

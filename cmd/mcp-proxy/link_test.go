@@ -392,10 +392,11 @@ func TestD15_HostStops(t *testing.T) {
 			t.Error("the call that could finish got", got)
 		}
 		s.awaitNoted("a", " end", 1)
+		end := host.cmd.Wait
 		if stubborn {
-			host.cmd.Process.Signal(syscall.SIGTERM)
+			end = host.insist
 		}
-		err := host.cmd.Wait()
+		err := end()
 		if forced := err != nil; forced != stubborn {
 			t.Errorf("stubborn %v: exit %v\n%s", stubborn, err, host.log)
 		}

@@ -6,9 +6,7 @@ import (
 	"log/slog"
 	"net/http"
 	"os"
-	"os/signal"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/config"
@@ -37,9 +35,8 @@ func runServe(ctx context.Context, cfg *config.Config, again reload, log *slog.L
 	}
 	server := newServer(handlerOf(e, front), log)
 	// Before the first client: a signal must find its handler.
-	signals := make(chan os.Signal, 2)
-	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
-	defer signal.Stop(signals)
+	signals, ignore := stopSignals()
+	defer ignore()
 	e.start()
 	var wg sync.WaitGroup
 	serving, over := context.WithCancel(ctx)

@@ -1,0 +1,50 @@
+package main
+
+import (
+	"os"
+	"os/signal"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// together is how close two signals are that are one: a supervisor that signals the
+// whole group, and a shell that does, too, mean no force.
+const together = 300 * time.Millisecond
+
+// stopSignals returns the signals that say to stop, of which the second forces, until
+// stop is called. Those that come together are one.
+func stopSignals() (signals <-chan os.Signal, stop func()) {
+	all, apart := make(chan os.Signal, 2), make(chan os.Signal, 2)
+	signal.Notify(all, syscall.SIGINT, syscall.SIGTERM)
+	done := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() { passApart(all, apart, done) })
+	return apart, func() {
+		signal.Stop(all)
+		close(done)
+		wg.Wait()
+	}
+}
+
+// passApart passes signals on until done is closed, but for those that come together
+// with the one that was passed on last. What finds no room in out is dropped: whoever
+// reads it has had the one that forces.
+func passApart(in <-chan os.Signal, out chan<- os.Signal, done <-chan struct{}) {
+	var last time.Time
+	for {
+		select {
+		case s := <-in:
+			if !last.IsZero() && time.Since(last) < together {
+				continue
+			}
+			last = time.Now()
+			select {
+			case out <- s:
+			default:
+			}
+		case <-done:
+			return
+		}
+	}
+}

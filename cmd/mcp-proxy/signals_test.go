@@ -1,0 +1,107 @@
+//go:build unix
+
+package main
+
+import (
+	"os"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestSignalsTogetherAreOne(t *testing.T) {
+	for _, test := range []struct {
+		name string
+		at   []time.Duration // after the first
+		want int
+	}{
+		{"one", []time.Duration{0}, 1},
+		{"at once", []time.Duration{0, 0, 0}, 1},
+		{"within", []time.Duration{0, together - 1}, 1},
+		{"apart", []time.Duration{0, together}, 2},
+		{"a row is not one for ever", []time.Duration{0, together / 2, together, together + 1}, 2},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				in, out, done := make(chan os.Signal), make(chan os.Signal, 2), make(chan struct{})
+				go passApart(in, out, done)
+				began := time.Now()
+				for _, at := range test.at {
+					time.Sleep(time.Until(began.Add(at)))
+					in <- syscall.SIGTERM
+				}
+				synctest.Wait()
+				if len(out) != test.want {
+					t.Errorf("%d were passed on, want %d", len(out), test.want)
+				}
+				close(done)
+			})
+		})
+	}
+}
+
+// Two signals at once only begin the end: what is in flight finishes.
+func TestD15_TwoSignalsAtOnce(t *testing.T) {
+	for _, command := range []string{"serve", "host", "stdio"} {
+		t.Run(command, func(t *testing.T) {
+			s, socket := behindHost(t)
+			env := []string{"FAKE_LOG=" + s.record("a"), "MCP_PROXY_SHUTDOWN_GRACE=20s"}
+			var p *program
+			switch command {
+			case "serve":
+				var served *site
+				p, served = serving(t, env...)
+				s.url = served.url
+			case "host":
+				p = startProgram(t, env, "host", "--listen", "unix://"+socket, "--", "fakeserver")
+				s.run("links: {far: {dial: unix://" + socket + "}}\n")
+				eventually(t, "the link", func() bool { return s.engine.known("main") })
+			case "stdio":
+				p = startProgram(t, env, "stdio", "--", "fakeserver")
+				p.greet(layout{}, "hang")
+				s.awaitNoted("a", `"hang"`, 1)
+				p.twice()
+				if got := p.hear(); got == "" {
+					t.Error("the call got nothing")
+				}
+			}
+			if command != "stdio" {
+				c := s.connect()
+				c.call(1, "ask")
+				eventually(t, "the question", func() bool { return c.questions() == 1 })
+				p.twice()
+				eventually(t, "the shutdown", func() bool { return p.log.count("shutting down") == 1 })
+				c.accept()
+				if got := c.await("1"); got != `{"action":"accept"}` {
+					t.Error("the call that could finish got", got)
+				}
+			}
+			if err := p.cmd.Wait(); err != nil {
+				t.Errorf("exit: %v\n%s", err, p.log)
+			}
+		})
+	}
+}
+
+// insist signals until the program has ended, as somebody does who has no patience.
+func (p *program) insist() error {
+	ended := make(chan error, 1)
+	go func() { ended <- p.cmd.Wait() }()
+	every := time.NewTicker(together / 3)
+	defer every.Stop()
+	for {
+		select {
+		case err := <-ended:
+			return err
+		case <-every.C:
+			p.cmd.Process.Signal(syscall.SIGTERM)
+		}
+	}
+}
+
+// twice is what a supervisor does that signals the group, after the shell did.
+func (p *program) twice() {
+	p.cmd.Process.Signal(syscall.SIGINT)
+	p.cmd.Process.Signal(syscall.SIGTERM)
+}
