@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"strings"
 	"sync"
 	"time"
 
@@ -38,7 +39,7 @@ func newEngine(cfg *config.Config, log *slog.Logger) (*engine, error) {
 	e := &engine{log: log, lost: make(chan error, 1), link: link.Client{Log: log, Limits: limits, Trusted: true}}
 	e.proxy = &proxy.Proxy{
 		Dialer:      proxy.DialFunc(e.dial),
-		Naming:      namingOf(cfg),
+		Naming:      proxy.Naming(strings.TrimPrefix(cfg.Prefix, "auto")),
 		Version:     programVersion(),
 		ID:          rand.Text(),
 		InFlight:    cfg.Limits.InFlight,
@@ -73,7 +74,7 @@ func (e *engine) start() {
 		}
 	})
 	e.wg.Go(func() { e.near.server.Serve(e.near.forced, far) }) // ends for the same reason
-	e.far.start(linked, &e.wg)
+	e.far.start(linked)
 	asked := make(chan os.Signal, 1)
 	notifyStatus(asked)
 	e.wg.Go(func() { e.near.tellStatus(linked, asked, e.log) })
@@ -113,14 +114,18 @@ func (e *engine) dial(ctx context.Context, name, key string, era mcp.Era) (jsonr
 	return e.link.Open(ctx, hello)
 }
 
-// adopt takes over the upstreams of a new configuration, and tells clients. With an
-// error nothing has changed.
+// adopt takes over the upstreams and links of a new configuration, and tells clients.
+// With an error nothing has changed.
 func (e *engine) adopt(cfg *config.Config) error {
+	links, err := e.far.plan(cfg)
+	if err != nil {
+		return err
+	}
 	changed, err := e.near.adopt(cfg)
 	if err != nil {
 		return err
 	}
-	e.far.adopt(cfg.Upstreams)
+	e.far.adopt(cfg, links)
 	e.proxy.Returned(changed...)
 	return nil
 }
@@ -135,18 +140,6 @@ func (e *engine) serve(ctx context.Context, name string, c jsonrpc.Conn) error {
 
 func limitsOf(cfg *config.Config) jsonrpc.Limits {
 	return jsonrpc.Limits{Message: int(cfg.Limits.Message), Depth: cfg.Limits.Depth}
-}
-
-// namingOf decides what "auto" means where the proxy cannot: a link counts before
-// it is known what its host offers, so that no name changes when it comes.
-func namingOf(cfg *config.Config) proxy.Naming {
-	switch {
-	case cfg.Prefix != "auto":
-		return proxy.Naming(cfg.Prefix)
-	case len(cfg.Links) > 0 && len(cfg.Upstreams)+len(cfg.Links) > 1:
-		return proxy.NamePrefixAlways
-	}
-	return proxy.NamePrefixAuto
 }
 
 // atLeast makes a configured 0s, which the libraries take for their default, as

@@ -21,6 +21,10 @@ type farLink struct {
 	client   link.Client
 	endpoint link.Endpoint // to dial; zero if the host dials us
 
+	// Set before the link is used: it is not wanted any more when ctx is done.
+	ctx    context.Context
+	hangUp context.CancelFunc
+
 	// Guarded by links.mu.
 	routes []proxy.Upstream // as announced last; kept while the link is lost
 	known  bool             // something was announced
@@ -33,15 +37,18 @@ type farLink struct {
 // true to what the hosts announce.
 type links struct {
 	// Static after construction.
-	proxy *proxy.Proxy
-	log   *slog.Logger
-	all   []*farLink // in config order
+	proxy  *proxy.Proxy
+	log    *slog.Logger
+	limits jsonrpc.Limits
+	auto   bool // names carry that of their upstream if there are several
 
-	ctx context.Context // of the links; done: none is accepted any more
-	wg  sync.WaitGroup  // links that were accepted
+	ctx context.Context // of the links; set by start; done: none comes up any more
+	wg  sync.WaitGroup  // links that were accepted, and those that are dialled
 
 	mu     sync.Mutex // guards the fields below, and those of all links; held while the proxy is told
+	all    []*farLink // in config order
 	local  []config.Upstream
+	mixed  bool // upstreams and links, or several links: there are several upstreams, whatever hosts announce
 	owners map[string]*farLink
 	told   map[string]bool // upstreams that were left out and logged
 	closed bool            // wg takes no more
@@ -50,26 +57,50 @@ type links struct {
 // newLinks returns the links that cfg describes. Its error is a
 // [config.Problems].
 func newLinks(cfg *config.Config, p *proxy.Proxy, log *slog.Logger) (*links, error) {
-	ls := &links{local: cfg.Upstreams, proxy: p, log: log, owners: make(map[string]*farLink), told: make(map[string]bool)}
+	ls := &links{
+		proxy: p, log: log, limits: limitsOf(cfg), auto: cfg.Prefix == "auto",
+		owners: make(map[string]*farLink), told: make(map[string]bool),
+	}
+	all, err := ls.plan(cfg)
+	ls.takeOverLocked(cfg, all)
+	return ls, err
+}
+
+// plan returns the links of a configuration: those that are there as they are, and
+// new ones, which do nothing yet. Its error is a [config.Problems].
+func (ls *links) plan(cfg *config.Config) ([]*farLink, error) {
 	tokens := checker{file: cfg.File}
 	if tokens.linkTokens(cfg.Links); len(tokens.problems) > 0 {
 		return nil, tokens.problems
 	}
+	ls.mu.Lock()
+	running := ls.all
+	ls.mu.Unlock()
+	var all []*farLink
 	for _, c := range cfg.Links {
-		f, err := ls.newFarLink(c, limitsOf(cfg))
+		if i := slices.IndexFunc(running, func(f *farLink) bool { return f.config == c }); i >= 0 {
+			all = append(all, running[i])
+			continue
+		}
+		f, err := ls.newFarLink(c)
 		if err != nil {
 			return nil, config.Problems{{Source: cfg.File, Key: c.Key + ".tls", Text: err.Error()}}
 		}
-		ls.all = append(ls.all, f)
+		all = append(all, f)
 	}
-	return ls, nil
+	return all, nil
+}
+
+func (ls *links) takeOverLocked(cfg *config.Config, all []*farLink) {
+	ls.all, ls.local = all, cfg.Upstreams
+	ls.mixed = len(all) > 0 && len(all)+len(cfg.Upstreams) > 1
 }
 
 // newFarLink returns one link. The error is about its TLS files.
-func (ls *links) newFarLink(c config.Link, limits jsonrpc.Limits) (*farLink, error) {
+func (ls *links) newFarLink(c config.Link) (*farLink, error) {
 	f := &farLink{config: c, log: ls.log.With("link", c.Name)}
 	f.client = link.Client{
-		ID: ls.proxy.ID, Log: f.log, Limits: limits, Heartbeat: heartbeatOf(c.Heartbeat),
+		ID: ls.proxy.ID, Log: f.log, Limits: ls.limits, Heartbeat: heartbeatOf(c.Heartbeat),
 		Announced: func(upstreams []link.Upstream) { ls.announced(f, upstreams) },
 		Lost:      func(err error) { ls.lost(f, err) },
 		Failed:    func(error) { ls.failed(f) },
@@ -89,14 +120,21 @@ func heartbeatOf(every time.Duration) link.Heartbeat {
 	return link.Heartbeat{Every: every, Dead: 3 * every}
 }
 
-// start keeps the links up that are dialled from here, until ctx ends; wg has
-// their goroutines.
-func (ls *links) start(ctx context.Context, wg *sync.WaitGroup) {
+// start begins the links, which go on until ctx ends. Whoever ends it waits.
+func (ls *links) start(ctx context.Context) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
 	ls.ctx = ctx
 	for _, f := range ls.all {
-		if f.config.Dial != "" {
-			wg.Go(func() { _ = f.client.Redial(ctx, f.dial()) }) // it ends with ctx
-		}
+		ls.startLocked(f)
+	}
+}
+
+// startLocked keeps a link up that is dialled from here, and lets the others come.
+func (ls *links) startLocked(f *farLink) {
+	f.ctx, f.hangUp = context.WithCancel(ls.ctx)
+	if f.config.Dial != "" && !ls.closed {
+		ls.wg.Go(func() { _ = f.client.Redial(f.ctx, f.dial()) }) // it ends with its ctx
 	}
 }
 
@@ -125,20 +163,28 @@ func (ls *links) unreachableLocked() {
 	}
 }
 
-// accepting reports whether hosts may dial us.
-func (ls *links) accepting() bool {
-	return slices.ContainsFunc(ls.all, func(f *farLink) bool { return f.config.Accept })
+// accepting returns the links of hosts that dial us.
+func (ls *links) accepting() (all []*farLink) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	for _, f := range ls.all {
+		if f.config.Accept {
+			all = append(all, f)
+		}
+	}
+	return all
 }
 
 // ServeHTTP is /link, where hosts dial in. The token tells whose link it is.
 func (ls *links) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	var accepting []*farLink
+	accepting := ls.accepting()
 	var tokens []func() (string, error)
-	for _, f := range ls.all {
-		if f.config.Accept {
-			accepting = append(accepting, f)
-			tokens = append(tokens, f.endpoint.Token)
-		}
+	for _, f := range accepting {
+		tokens = append(tokens, f.endpoint.Token)
+	}
+	if len(accepting) == 0 {
+		http.NotFound(w, r) // the last of them went this moment
+		return
 	}
 	if !ls.enter() {
 		http.Error(w, "shutting down", http.StatusServiceUnavailable)
@@ -152,8 +198,8 @@ func (ls *links) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	f := accepting[which]
 	before := ls.losses(f)
-	err = f.client.Serve(ls.ctx, carrier)
-	if ls.ctx.Err() == nil && ls.losses(f) == before { // it never was one
+	err = f.client.Serve(f.ctx, carrier)
+	if f.ctx.Err() == nil && ls.losses(f) == before { // it never was one
 		f.log.Warn("link failed", "peer", r.RemoteAddr, "err", err)
 	}
 }
@@ -168,7 +214,7 @@ func (ls *links) enter() bool {
 	return !ls.closed
 }
 
-// wait waits for the accepted links and lets no more come.
+// wait waits for all links and lets no more come.
 func (ls *links) wait() {
 	ls.mu.Lock()
 	ls.closed = true
@@ -186,7 +232,7 @@ func (ls *links) owner(upstream string) *farLink {
 
 // lost notes that a link that was up has ended. Redial logs the end of its own.
 func (ls *links) lost(f *farLink, err error) {
-	if f.config.Accept && ls.ctx.Err() == nil {
+	if f.config.Accept && f.ctx.Err() == nil {
 		f.log.Warn("link lost", "err", err)
 	}
 	ls.mu.Lock()
@@ -201,13 +247,25 @@ func (ls *links) losses(f *farLink) int {
 	return f.lost
 }
 
-// adopt takes over what runs here.
-func (ls *links) adopt(local []config.Upstream) {
+// adopt takes over what runs here, and the links that plan has returned: what is gone
+// is hung up, and what is new begins. The others notice nothing.
+func (ls *links) adopt(cfg *config.Config, all []*farLink) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
-	ls.local = local
-	ls.proxy.Update(ls.setLocked())
+	before := ls.all
+	ls.takeOverLocked(cfg, all)
+	ls.proxy.Update(ls.setLocked()) // first: calls end because of this, and not of a link
 	ls.unreachableLocked()
+	for _, f := range before {
+		if !slices.Contains(all, f) {
+			f.hangUp()
+		}
+	}
+	for _, f := range all {
+		if !slices.Contains(before, f) {
+			ls.startLocked(f)
+		}
+	}
 }
 
 // announced takes over what a host announces, which may be the same as before.
@@ -239,7 +297,7 @@ func (ls *links) announced(f *farLink, upstreams []link.Upstream) {
 func (ls *links) setLocked() (set []proxy.Upstream, complete bool) {
 	taken := make(map[string]string) // names to where they are from
 	for _, u := range ls.local {
-		set = append(set, routeOf(u))
+		set = append(set, ls.namedLocked(routeOf(u)))
 		taken[u.Name] = u.Key
 	}
 	clear(ls.owners)
@@ -253,10 +311,19 @@ func (ls *links) setLocked() (set []proxy.Upstream, complete bool) {
 			}
 			taken[u.Name] = f.config.Key
 			ls.owners[u.Name] = f
-			set = append(set, u)
+			set = append(set, ls.namedLocked(u))
 		}
 	}
 	return set, complete
+}
+
+// namedLocked decides what "auto" means where the proxy cannot: a link counts before
+// it is known what its host offers, so that no name changes when it comes.
+func (ls *links) namedLocked(u proxy.Upstream) proxy.Upstream {
+	if ls.auto && ls.mixed && u.Prefix == nil {
+		u.Prefix = &u.Name
+	}
+	return u
 }
 
 // leaveOutLocked logs, once, that an upstream cannot be used and why.

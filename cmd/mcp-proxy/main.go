@@ -87,7 +87,7 @@ func newServe() *cobra.Command {
 		Short: "Serve clients over Streamable HTTP, WebSocket and SSE",
 		Long: "Serves clients at /mcp (Streamable HTTP), /ws (WebSocket) and /sse (the transport of 2024-11-05);\n" +
 			"/mcp/NAME and /ws/NAME are one upstream, its names bare. SIGINT and SIGTERM drain, a second one ends at once; SIGHUP\n" +
-			"takes over the upstreams of the configuration anew.",
+			"takes over the upstreams and links of the configuration anew.",
 		Example: "  mcp-proxy serve --config mcp-proxy.yaml\n" +
 			"  mcp-proxy serve --listen 127.0.0.1:9000 -- npx -y @modelcontextprotocol/server-everything",
 		Args: commandBehindDash,

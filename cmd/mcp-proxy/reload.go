@@ -13,8 +13,8 @@ import (
 // A reload reads the configuration again, as it was read first.
 type reload func() (*config.Config, error)
 
-// reloadOn has the upstreams of the configuration taken over anew at each SIGHUP,
-// until ctx ends. Everything else in it is as it was at the start. One that cannot
+// reloadOn has the upstreams and links of the configuration taken over anew at each
+// SIGHUP, until ctx ends. Everything else in it is as it was at the start. One that cannot
 // be used changes nothing.
 func (again reload) reloadOn(ctx context.Context, adopt func(*config.Config) error, log *slog.Logger) {
 	asked := make(chan os.Signal, 1)
@@ -34,6 +34,6 @@ func (again reload) reloadOn(ctx context.Context, adopt func(*config.Config) err
 			log.Error("configuration not taken over", "err", err)
 			continue
 		}
-		log.Info("upstreams of the configuration taken over", "upstreams", len(cfg.Upstreams))
+		log.Info("configuration taken over", "upstreams", len(cfg.Upstreams), "links", len(cfg.Links))
 	}
 }

@@ -89,13 +89,10 @@ func newFront(cfg *config.Config, e *engine, log *slog.Logger) *frontend.HTTP {
 	}
 }
 
-// handlerOf adds /link to the front end, if hosts may dial us.
+// handlerOf adds /link to the front end, while hosts may dial us.
 func handlerOf(e *engine, front *frontend.HTTP) http.Handler {
-	if !e.far.accepting() {
-		return front
-	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path == "/link" {
+		if r.URL.Path == "/link" && len(e.far.accepting()) > 0 {
 			e.far.ServeHTTP(w, r)
 			return
 		}

@@ -23,7 +23,7 @@ func runStdio(ctx context.Context, cfg *config.Config, _ reload, log *slog.Logge
 	if err != nil {
 		return err
 	}
-	if e.far.accepting() {
+	if len(e.far.accepting()) > 0 {
 		return config.Problems{{Source: cfg.File, Key: "links", Text: "accept needs mcp-proxy serve: nothing listens here for a host that dials"}}
 	}
 	e.start()
