@@ -48,6 +48,8 @@
 //   - A process is in a group of its own. The group is killed after every end,
 //     a clean one too, before its leader is reaped (on Linux), so that the group
 //     id cannot be somebody else's.
+//   - A child of ours is known as such before anybody looks for orphans to reap
+//     (ReapOrphans), and until it is reaped itself.
 //   - A client of a shared server sees nothing of another's: what cannot be
 //     attributed is refused, never guessed.
 //   - A process that is asked for its era is kept if it is modern. Else it is thrown

@@ -24,13 +24,20 @@ type spawner struct {
 func (s *spawner) start(cmd *exec.Cmd, wg *sync.WaitGroup) (*group, error) {
 	g := &group{pidfd: -1}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL, PidFD: &g.pidfd}
-	started := make(chan error, 1)
-	s.acquire(wg) <- func() { started <- cmd.Start() }
-	if err := <-started; err != nil {
+	jobs := s.acquire(wg)
+	err := children.start(func() (int, error) {
+		started := make(chan error, 1)
+		jobs <- func() { started <- cmd.Start() }
+		if err := <-started; err != nil {
+			return 0, err
+		}
+		g.pid = cmd.Process.Pid
+		return g.pid, nil
+	})
+	if err != nil {
 		s.release(g)
 		return nil, err
 	}
-	g.pid = cmd.Process.Pid
 	return g, nil
 }
 
@@ -77,6 +84,9 @@ func (g *group) await(*exec.Cmd) {
 	for unix.Waitid(unix.P_PID, g.pid, nil, unix.WEXITED|unix.WNOWAIT, nil) == unix.EINTR {
 	}
 }
+
+// reap reaps the leader, which has exited.
+func (g *group) reap(cmd *exec.Cmd) { children.reap(g.pid, cmd.Wait) }
 
 func hasExited(pidfd uintptr) bool {
 	for {

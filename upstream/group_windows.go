@@ -65,6 +65,9 @@ func (g *group) add(pid int) error {
 
 func (g *group) await(cmd *exec.Cmd) { cmd.Wait() }
 
+// reap does nothing: await has done it.
+func (g *group) reap(*exec.Cmd) {}
+
 // terminate does nothing: Windows has no request to end that every program gets.
 func (g *group) terminate() {}
 

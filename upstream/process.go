@@ -123,7 +123,7 @@ func (p *process) reap() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.group.kill()
-	p.cmd.Wait() // nil or an ExitError: cause tells
+	p.group.reap(p.cmd)
 	p.spawner.release(p.group)
 	p.reaped = true
 }

@@ -7,10 +7,12 @@ import (
 	"log/slog"
 	"os"
 	"runtime/debug"
+	"sync"
 
 	"github.com/spf13/cobra"
 
 	"github.com/mcp-proxy/mcp-proxy/config"
+	"github.com/mcp-proxy/mcp-proxy/upstream"
 )
 
 // version is set when a release is built; else the module's own is used.
@@ -25,7 +27,13 @@ const (
 
 func main() {
 	tuneMemory()
-	os.Exit(run(context.Background(), os.Args[1:]))
+	var wg sync.WaitGroup
+	ctx, cancel := context.WithCancel(context.Background())
+	wg.Go(func() { upstream.ReapOrphans(ctx) })
+	code := run(ctx, os.Args[1:])
+	cancel()
+	wg.Wait()
+	os.Exit(code)
 }
 
 // run runs the program with arguments and returns its exit code.

@@ -31,7 +31,14 @@ type program struct {
 
 func startProgram(t *testing.T, env []string, args ...string) *program {
 	t.Helper()
-	p := &program{t: t, cmd: exec.Command("mcp-proxy", args...), log: &lines{}}
+	return startProgramIn(t, nil, env, append([]string{"mcp-proxy"}, args...)...)
+}
+
+// startProgramIn starts a program that is the proxy, or becomes it.
+func startProgramIn(t *testing.T, attr *syscall.SysProcAttr, env []string, args ...string) *program {
+	t.Helper()
+	p := &program{t: t, cmd: exec.Command(args[0], args[1:]...), log: &lines{}}
+	p.cmd.SysProcAttr = attr
 	p.cmd.Env = append(os.Environ(), env...)
 	p.cmd.Stderr = p.log
 	stdin, in, err := os.Pipe()

@@ -30,7 +30,9 @@ func TestReloadLinks(t *testing.T) {
 		return at
 	}
 	file := ""
-	links := func(list string) { file = s.write("links.yaml", "upstreams: {b: {command: fakeserver}}\nlinks:\n"+list) }
+	links := func(list string) {
+		file = s.write("links.yaml", "upstreams: {b: {command: fakeserver}}\nlinks:\n"+list)
+	}
 	stays := "  one: {dial: '" + host("x") + "'}\n"
 	links(stays)
 	p := startProgram(t, nil, "serve", "--listen", "127.0.0.1:0", "--config", file)

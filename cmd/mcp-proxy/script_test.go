@@ -10,11 +10,13 @@ import (
 
 // The programs that scripts can start: the proxy itself, and a scripted server.
 func TestMain(m *testing.M) {
-	testscript.Main(leakChecked{m}, map[string]func(){
-		"mcp-proxy":  main,
-		"fakeserver": fakeServer,
-		"sdkserver":  sdkServer,
-	})
+	testscript.Main(leakChecked{m}, programs)
+}
+
+var programs = map[string]func(){
+	"mcp-proxy":  main,
+	"fakeserver": fakeServer,
+	"sdkserver":  sdkServer,
 }
 
 func TestScripts(t *testing.T) {
