@@ -2,9 +2,7 @@ package jsonrpc
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
-	"strings"
 )
 
 // Error codes of JSON-RPC 2.0 and of MCP that the proxy itself sends.
@@ -56,6 +54,7 @@ type ErrorData struct {
 	Cause     string `json:"cause,omitempty"`
 	Phase     Phase  `json:"phase"`
 	Retryable bool   `json:"retryable"`
+	Event     string `json:"event,omitempty"` // of the end, as in the log line about it
 }
 
 // A Phase tells how far a request had come when it failed.
@@ -71,78 +70,26 @@ const (
 // ConnectionClosed returns the one connection-closed error. The code is
 // [CodeInternalError] when one upstream of a living client is gone, and
 // [CodeConnectionClosed] when the receiver's own connection ends; upstream and
-// cause may then be "".
+// cause may then be "". Who has the end of the upstream's connection uses
+// [ClosedError.Wire], which tells more.
 func ConnectionClosed(code int, upstream, cause string, phase Phase) *Error {
-	return &Error{code, "Connection closed", ErrorData{ReasonClosed, upstream, cause, phase, phase == NotSent}}
+	return (&ClosedError{Cause: cause}).Wire(code, upstream, phase)
 }
 
 // TimedOut returns the error of a request that its upstream did not answer in
 // time. A timeout is not a close.
 func TimedOut(upstream string) *Error {
-	return &Error{CodeInternalError, "Request timed out", ErrorData{ReasonTimeout, upstream, "", InFlight, false}}
+	return &Error{CodeInternalError, "Request timed out", ErrorData{Reason: ReasonTimeout, Upstream: upstream, Phase: InFlight}}
 }
 
 // Overloaded returns the error of a request for which there was no room.
 func Overloaded(upstream string) *Error {
-	return &Error{CodeInternalError, "Too many requests in flight", ErrorData{ReasonOverloaded, upstream, "", NotSent, true}}
+	return &Error{CodeInternalError, "Too many requests in flight", ErrorData{Reason: ReasonOverloaded, Upstream: upstream, Phase: NotSent, Retryable: true}}
 }
 
 // InvalidResponse returns the error of a request whose reply was unusable.
 func InvalidResponse(upstream, cause string) *Error {
-	return &Error{CodeInternalError, "Invalid response from upstream", ErrorData{ReasonInvalidResponse, upstream, cause, InFlight, false}}
-}
-
-// ErrClosed is what every end of a connection is: errors.Is(err, ErrClosed)
-// holds for an end on this side and on the other, and the wrapped cause is for
-// the log alone.
-var ErrClosed = errors.New("connection closed")
-
-// A ClosedError is the end of a connection to an upstream, with what the other
-// side of a link needs to say about it. It satisfies errors.Is(err, ErrClosed).
-type ClosedError struct {
-	Cause string // short and structured, as in [ErrorData]
-
-	// Delivered is false only if nothing that was sent here ever reached the
-	// upstream, so that its requests are [NotSent].
-	Delivered bool
-
-	Err error // what happened, for the log; may be nil
-}
-
-// Error implements error.
-func (e *ClosedError) Error() string {
-	if e.Err == nil {
-		return "connection closed: " + e.Cause
-	}
-	return "connection closed: " + e.Cause + ": " + e.Err.Error()
-}
-
-// Is makes a ClosedError an [ErrClosed].
-func (e *ClosedError) Is(target error) bool { return target == ErrClosed }
-
-// Unwrap returns what happened.
-func (e *ClosedError) Unwrap() error { return e.Err }
-
-// CauseOtherEra is the cause of a stream that ended, before its initialize was
-// answered, because its upstream turned out to speak the other era. A stream that
-// is opened now will be translated, so whoever opened it opens it once more.
-const CauseOtherEra = "speaks another era"
-
-// Closed returns an error that is [ErrClosed] and wraps cause. A cause that is
-// an ErrClosed already is returned as it is, so that an end is wrapped once.
-func Closed(cause error) error {
-	if cause == nil {
-		return ErrClosed
-	}
-	if errors.Is(cause, ErrClosed) {
-		return cause
-	}
-	return fmt.Errorf("%w: %w", ErrClosed, cause)
-}
-
-// CauseOf returns what an end says beside being [ErrClosed], for a log.
-func CauseOf(end error) string {
-	return strings.TrimPrefix(end.Error(), ErrClosed.Error()+": ")
+	return &Error{CodeInternalError, "Invalid response from upstream", ErrorData{Reason: ReasonInvalidResponse, Upstream: upstream, Cause: cause, Phase: InFlight}}
 }
 
 // An InvalidError is one message that cannot be used. It costs that message

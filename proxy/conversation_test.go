@@ -252,6 +252,9 @@ func (c *conversation) scripted(upstream string) func(*peer, *jsonrpc.Message) {
 		c.mu.Lock()
 		answer, ok := c.offers[upstream][key]
 		c.mu.Unlock()
+		if ok && m.Method == "initialize" && answer != "-" && answer[0] != '{' { // as a host does
+			defer p.conn.CloseCause(&jsonrpc.ClosedError{Cause: "initialize refused", Event: anEvent, Lasting: true})
+		}
 		switch {
 		case !ok:
 			echo(upstream)(p, m)

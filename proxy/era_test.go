@@ -157,7 +157,7 @@ func TestServePrincipalBounds(t *testing.T) {
 		client.want(fmt.Sprintf(`{"jsonrpc":"2.0","id":8,"error":%s}`, jsonrpc.Overloaded("").Raw()))
 	})
 	err := new(Proxy).ServePrincipal(t.Context(), "nothing", "anonymous", newStuckConn())
-	if cause := causeOf(err); cause != "unknown upstream" {
+	if cause := jsonrpc.EndOf(err, "").Cause; cause != "unknown upstream" {
 		t.Error("ended with", err)
 	}
 }

@@ -31,7 +31,7 @@ var claim = []jsonrpc.Value{
 // text is a message that p got.
 func (p *peer) text(m *jsonrpc.Message) string {
 	if p.era != mcp.Modern {
-		return string(m.Append(nil))
+		return sameEvent(string(m.Append(nil)))
 	}
 	out := *m
 	if m.IsRequest() {
@@ -41,7 +41,7 @@ func (p *peer) text(m *jsonrpc.Message) string {
 			out.Params = nil
 		}
 	}
-	return ofModern.Replace(string(out.Append(nil)))
+	return sameEvent(ofModern.Replace(string(out.Append(nil))))
 }
 
 // ofModern takes out what only results of the modern era say.

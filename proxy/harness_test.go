@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -286,8 +287,26 @@ func orDefaultRaw(raw json.RawMessage) json.RawMessage {
 
 // cc is the text of the one connection-closed error.
 func cc(id any, code int, upstream, cause, phase string) string {
-	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%v,"error":%s}`, id,
-		jsonrpc.ConnectionClosed(code, upstream, cause, jsonrpc.Phase(phase)).Raw())
+	return ccOf(id, code, upstream, jsonrpc.ClosedError{Cause: cause}, phase)
+}
+
+// ccOf is cc for an end that says more than its cause. The end of an upstream's stream
+// is an event.
+func ccOf(id any, code int, upstream string, end jsonrpc.ClosedError, phase string) string {
+	if upstream != "" && end.Cause != "" && end.Cause != "start timeout" {
+		end.Event = anEvent
+	}
+	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%v,"error":%s}`, id, end.Wire(code, upstream, jsonrpc.Phase(phase)).Raw())
+}
+
+// anEvent stands for every event in what tests compare.
+const anEvent = "anyevent"
+
+var events = regexp.MustCompile(`"event":"[0-9a-hjkmnp-tv-z]{8}"`)
+
+// sameEvent makes the event of an error, if it has one as it must be, the same.
+func sameEvent(text string) string {
+	return events.ReplaceAllLiteralString(text, `"event":"`+anEvent+`"`)
 }
 
 func decode(t *testing.T, text string) *jsonrpc.Message {

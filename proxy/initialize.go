@@ -141,14 +141,14 @@ func (l *leg) startWithin(ctx context.Context) {
 
 // initialized handles an upstream's answer to initialize.
 func (l *leg) initialized(a *attempt, answer *jsonrpc.Message) {
-	if answer.Error != nil || answer.Result[0] != '{' { // nothing can be asked of it: hang up, so that the host stops it
+	if answer.Error != nil || answer.Result[0] != '{' { // nothing can be asked of it
 		l.s.mu.Lock()
-		ended := a.ended
-		a.cause = "start failed"
-		l.s.mu.Unlock()
-		if !ended {
-			l.log.Debug("upstream refused initialize") // its host warns
-			a.conn.Close()
+		defer l.s.mu.Unlock()
+		if !a.ended {
+			l.log.Debug("upstream refused initialize") // its host warns, ends the stream and says which event that is
+			a.own = &jsonrpc.ClosedError{Cause: "initialize refused", Lasting: true}
+			conn := a.conn
+			time.AfterFunc(lastWords, func() { conn.Close() })
 		}
 		return
 	}

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -28,11 +29,11 @@ type leg struct {
 	cancel context.CancelFunc
 
 	// Guarded by session.mu.
-	attempt   *attempt // the open stream, or the last one
-	closed    bool     // no new attempt and no new request: hung up for good
-	cause     string   // of closed; "" for the session's end
-	reopening bool     // a goroutine is about to open it, see reopen
-	minted    int64    // last id; never reused, so that a late reply settles nothing else
+	attempt   *attempt             // the open stream, or the last one
+	closed    bool                 // no new attempt and no new request: hung up for good
+	gone      *jsonrpc.ClosedError // why; without a cause for the session's end
+	reopening bool                 // a goroutine is about to open it, see reopen
+	minted    int64                // last id; never reused, so that a late reply settles nothing else
 	pending   map[int64]*request
 	queue     []queued             // to writeLoop
 	bytes     int                  // in queue
@@ -56,9 +57,9 @@ type attempt struct {
 	conn    jsonrpc.Conn  // nil until the stream is open
 	ready   bool          // initialize was answered: writeLoop may send
 	ended   bool
-	done    chan struct{}  // closed with ended
-	cause   string         // of an end that this side chose; "" for what Recv says
-	err     *jsonrpc.Error // why it ended before it was ready
+	done    chan struct{}        // closed with ended
+	own     *jsonrpc.ClosedError // the end that this side chose; nil for what Recv says
+	err     *jsonrpc.Error       // why it ended before it was ready
 }
 
 // incoming is a message that came on an attempt's stream.
@@ -89,7 +90,7 @@ func newLeg(v *lineup, up *Upstream, prefix string) *leg {
 // hangUp it returns an attempt that has ended.
 func (l *leg) openLocked() *attempt {
 	if l.closed {
-		a := &attempt{started: make(chan struct{}), ended: true, err: l.lost(l.cause, jsonrpc.NotSent)}
+		a := &attempt{started: make(chan struct{}), ended: true, err: l.lost(l.gone, jsonrpc.NotSent)}
 		close(a.started)
 		return a
 	}
@@ -113,13 +114,13 @@ func (l *leg) start(ctx context.Context) *jsonrpc.Error {
 		defer l.s.mu.Unlock()
 		return a.err
 	case <-ctx.Done():
-		return l.lost("start timeout", jsonrpc.NotSent)
+		return l.lost(&jsonrpc.ClosedError{Cause: "start timeout"}, jsonrpc.NotSent)
 	}
 }
 
 // lost is the connection-closed error of a request on this leg.
-func (l *leg) lost(cause string, at jsonrpc.Phase) *jsonrpc.Error {
-	return jsonrpc.ConnectionClosed(jsonrpc.CodeInternalError, l.up.Name, cause, at)
+func (l *leg) lost(end *jsonrpc.ClosedError, at jsonrpc.Phase) *jsonrpc.Error {
+	return end.Wire(jsonrpc.CodeInternalError, l.up.Name, at)
 }
 
 // run owns the stream of one attempt and its Recv. An upstream that has turned
@@ -151,7 +152,7 @@ func (l *leg) stream(a *attempt) error {
 func (l *leg) again(a *attempt, end error) bool {
 	l.s.mu.Lock()
 	defer l.s.mu.Unlock()
-	if a.ready || l.closed || causeOf(end) != jsonrpc.CauseOtherEra {
+	if a.ready || l.closed || jsonrpc.EndOf(end, "").Cause != jsonrpc.CauseOtherEra {
 		return false
 	}
 	maps.DeleteFunc(l.pending, func(_ int64, r *request) bool { return r.sent })
@@ -282,45 +283,45 @@ func (l *leg) refuseLocked(r *request, err *jsonrpc.Error) {
 
 // end settles all that the stream of a had in flight, once for each.
 func (l *leg) end(a *attempt, err error) {
-	cause, delivered := causeOf(err), true
-	if c, ok := errors.AsType[*jsonrpc.ClosedError](err); ok {
-		delivered = c.Delivered
-	}
-	if cause == jsonrpc.CauseOtherEra { // whatever it speaks, nobody can use it
-		cause = "start failed"
-	}
-	cause, pending, questions := l.takeAll(a, cause)
-	l.log.Debug("stream ended", "cause", cause, "err", err, "in_flight", len(pending))
+	end, pending, questions := l.takeAll(a, jsonrpc.EndOf(err, "link lost"))
+	l.log.Debug("stream ended", "cause", end.Cause, "event", end.Event, "err", err, "in_flight", len(pending))
 	for _, r := range pending {
 		at := jsonrpc.NotSent
-		if r.sent && delivered {
+		if r.sent && end.Delivered {
 			at = jsonrpc.InFlight
 		}
-		r.settle(jsonrpc.NewError(r.id, l.lost(cause, at)))
+		r.settle(jsonrpc.NewError(r.id, l.lost(end, at)))
 	}
 	for _, q := range questions {
 		l.s.withdraw(q)
 	}
 }
 
-// causeOf is what the end of a stream says of its upstream.
-func causeOf(end error) string {
-	if c, ok := errors.AsType[*jsonrpc.ClosedError](end); ok {
-		return c.Cause
+// toldAs returns what clients hear of the end of a, which its stream says is end. The
+// event is this side's if it chose the end before the host did.
+func (a *attempt) toldAs(end *jsonrpc.ClosedError) *jsonrpc.ClosedError {
+	if end.Cause == jsonrpc.CauseOtherEra { // whatever it speaks, nobody can use it
+		end.Cause = "start failed"
 	}
-	return "link lost"
+	if a.own != nil {
+		own := *a.own
+		own.Delivered, own.Event = end.Delivered, cmp.Or(own.Event, end.Event)
+		end = &own
+	}
+	end.Event = cmp.Or(end.Event, jsonrpc.NewEvent()) // an older host does not say
+	return end
 }
 
 // takeAll marks the end of a and takes all that belonged to it, before any of it
-// is settled. The cause is that of this side, if it chose the end.
-func (l *leg) takeAll(a *attempt, cause string) (string, map[int64]*request, []*question) {
+// is settled. It returns what is to be told of the end.
+func (l *leg) takeAll(a *attempt, end *jsonrpc.ClosedError) (*jsonrpc.ClosedError, map[int64]*request, []*question) {
 	l.s.mu.Lock()
 	defer l.s.mu.Unlock()
-	cause = orDefault(a.cause, cause)
+	end = a.toldAs(end)
 	a.ended = true
 	close(a.done)
 	if !a.ready {
-		a.err = l.lost(cause, jsonrpc.NotSent)
+		a.err = l.lost(end, jsonrpc.NotSent)
 		close(a.started)
 	}
 	pending := l.pending
@@ -335,7 +336,7 @@ func (l *leg) takeAll(a *attempt, cause string) (string, map[int64]*request, []*
 	}
 	clear(l.asked)
 	l.wake.Broadcast()
-	return cause, pending, questions
+	return end, pending, questions
 }
 
 // hangUpLocked closes the stream for good, after what the client has still said:
@@ -344,14 +345,19 @@ func (l *leg) takeAll(a *attempt, cause string) (string, map[int64]*request, []*
 // If the session goes on, the cause is what its requests there are told when the
 // stream has ended.
 func (l *leg) hangUpLocked(cause string) {
-	l.closed, l.cause = true, cause
+	l.closed, l.gone = true, &jsonrpc.ClosedError{Cause: cause}
+	if cause != "" {
+		l.gone.Event = jsonrpc.NewEvent()
+	}
 	l.cancel()
 	l.queue = slices.DeleteFunc(l.queue, func(q queued) bool { return q.r != nil })
 	a := l.attempt
 	if a == nil || a.ended {
 		return
 	}
-	a.cause = orDefault(a.cause, cause)
+	if a.own == nil && cause != "" {
+		a.own = l.gone
+	}
 	if a.conn == nil {
 		return // who dials gives up
 	}

@@ -47,9 +47,9 @@ type claim struct {
 	last    Status      // of current's process, when that is nil
 	expire  *time.Timer // set while streams is zero
 
-	failures int    // starts that did not come to an answer
-	deaths   int    // servers that died young
-	cause    string // of the last of either
+	failures int                  // starts that did not come to an answer
+	deaths   int                  // servers that died young
+	end      *jsonrpc.ClosedError // the last of either
 	wait     backoff.ExponentialBackOff
 	next     time.Time // no start before
 }
@@ -85,7 +85,9 @@ func (h *Host) attach(id claimID) (*claim, *jsonrpc.ClosedError) {
 	}
 	cl.streams++
 	if time.Now().Before(cl.next) {
-		return cl, &jsonrpc.ClosedError{Cause: cl.cause, Err: errWaits}
+		wait := jsonrpc.EndOf(cl.end, "")
+		wait.Delivered, wait.Err = false, errWaits
+		return cl, wait
 	}
 	return cl, nil
 }
@@ -116,13 +118,13 @@ func (h *Host) forget(cl *claim) {
 
 // ended counts the end of a server that lived for life. It returns the number of
 // failures in a row.
-func (h *Host) ended(cl *claim, how outcome, cause string, life time.Duration) int {
+func (h *Host) ended(cl *claim, how outcome, end *jsonrpc.ClosedError, life time.Duration) int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if how == tried {
 		return cl.inARow()
 	}
-	cl.cause = cause
+	cl.end = end
 	switch {
 	case how == intended:
 		cl.reset() // its client has left: nobody will use the claim again

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
 )
 
 // A Command is one upstream that is a program speaking MCP on its stdin and
@@ -39,14 +41,14 @@ func (c *Command) stopGrace() time.Duration    { return cmp.Or(c.StopGrace, 2*ti
 // cmd returns the command, ready to start but for its files.
 func (c *Command) cmd() (*exec.Cmd, error) {
 	if c.Path == "" {
-		return nil, errors.New("no command")
+		return nil, errNoCommand
 	}
 	path, err := c.lookPath()
 	if err != nil {
 		return nil, err
 	}
 	if err := checkDir(c.Dir); err != nil {
-		return nil, fmt.Errorf("working directory: %w", err)
+		return nil, fmt.Errorf("%w: %w", errNoDir, err)
 	}
 	cmd := exec.Command(path, c.Args...)
 	cmd.Args[0] = c.Path
@@ -54,6 +56,29 @@ func (c *Command) cmd() (*exec.Cmd, error) {
 	cmd.Env = c.environ(os.Environ())
 	return cmd, cmd.Err
 }
+
+// notStarted is the end of a process that never was, because of err.
+func notStarted(err error) *jsonrpc.ClosedError {
+	end := &jsonrpc.ClosedError{Cause: causeStartFailed, Event: jsonrpc.NewEvent(), Lasting: true, Err: err}
+	switch {
+	case errors.Is(err, errNoDir):
+		end.Says = "did not start: no such working directory"
+	case errors.Is(err, errNoCommand), errors.Is(err, exec.ErrNotFound), errors.Is(err, fs.ErrNotExist):
+		end.Says = "did not start: command not found"
+	case errors.Is(err, fs.ErrPermission):
+		end.Says = "did not start: permission denied"
+	case errors.Is(err, syscall.ENOEXEC):
+		end.Says = "did not start: the command is no program"
+	default: // no processes or descriptors left, for example: that passes
+		end.Says, end.Lasting = "did not start: the command cannot be run", false
+	}
+	return end
+}
+
+var (
+	errNoCommand = errors.New("no command")
+	errNoDir     = errors.New("working directory")
+)
 
 // checkDir finds what the kernel would blame on the program.
 func checkDir(dir string) error {

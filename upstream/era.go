@@ -54,6 +54,9 @@ type eras struct {
 	until  time.Time // modern is no
 	unsure bool      // it is, though no answer said so
 	asking *asking   // under way; nil for none
+
+	trouble  jsonrpc.ClosedError // of the last asking that failed and was told, see notAsked
+	troubled time.Time
 }
 
 // An asking is one probe, which all share that need to know.

@@ -32,7 +32,7 @@ func (b *toldBridge) Modern(_ context.Context, _, _ string, c jsonrpc.Conn) erro
 }
 
 func (b *toldBridge) end(c jsonrpc.Conn, cause string) error {
-	err := &jsonrpc.ClosedError{Cause: cause}
+	err := &jsonrpc.ClosedError{Cause: cause, Event: jsonrpc.NewEvent()}
 	jsonrpc.CloseWith(c, err)
 	return err
 }

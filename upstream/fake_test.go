@@ -72,6 +72,9 @@ func (f *fake) serve() {
 	case f.has("dies"):
 		fmt.Fprintln(os.Stderr, "cannot find the license")
 		os.Exit(3)
+	case f.has("dies-wordy"):
+		fmt.Fprintln(os.Stderr, "first line\nno \x1b[31mlicense\x1b[0m in /etc: "+strings.Repeat("\u00e9", 200))
+		os.Exit(3)
 	case f.has("banner"):
 		fmt.Println("Welcome to the server!\n\n{not json\n[]")
 	}

@@ -1,6 +1,7 @@
 package upstream
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -22,6 +23,10 @@ type Host struct {
 	// refuses them.
 	Bridge Bridge
 
+	// ClientsOperate is whether every client is whoever runs the Host: then the
+	// error about a Command that did not start has its last line on stderr.
+	ClientsOperate bool
+
 	spawner spawner
 	wg      sync.WaitGroup // Attach, and the spawner's thread
 
@@ -30,6 +35,7 @@ type Host struct {
 	eras    map[string]*eras     // by upstream
 	streams map[*stream]struct{} // with a server
 	shared  sharedTable
+	losses  map[string]*loss // by upstream
 }
 
 // Known reports whether there is an upstream of that name.
@@ -94,7 +100,7 @@ func (h *Host) Attach(ctx context.Context, upstream, key string, era mcp.Era, c 
 	speaks, err := h.eraFor(ctx, t, era)
 	switch {
 	case err != nil:
-		return refuseFor(c, causeOf(err), err)
+		return refuseFor(c, causeLost, h.notAsked(t, err))
 	case speaks == era:
 		return h.attachIn(ctx, t, claimID{upstream, key, era}, c)
 	case h.Bridge == nil:
@@ -147,13 +153,15 @@ func (h *Host) attachAlone(ctx context.Context, a attachment, c jsonrpc.Conn) er
 	defer h.detach(cl)
 	if wait != nil {
 		log.Debug("upstream waits before its next start")
-		return refuseFor(c, a.up.startCause(wait.Cause), wait)
+		wait.Says, wait.Cause = wait.Words(), a.up.startCause(wait.Cause)
+		return refuseFor(c, causeStartFailed, wait)
 	}
 	s := newStream(ctx, h, cl, a, c, log)
 	if err := s.server.start(); err != nil {
-		inARow := h.ended(cl, startFailed, causeStartFailed, 0)
-		defer tellFailure(log.With("cause", causeStartFailed, "err", err), startFailed, inARow)
-		return refuse(c, err)
+		end := notStarted(err)
+		inARow := h.ended(cl, startFailed, end, 0)
+		defer tellFailure(log.With("cause", end.Cause, "event", end.Event, "err", err), startFailed, inARow)
+		return refuseFor(c, causeStartFailed, end)
 	}
 	h.enter(s)
 	defer h.leave(s)
@@ -167,18 +175,12 @@ func short(key string) string { return key[:min(len(key), 8)] }
 // refuse ends a stream of which nothing was read.
 func refuse(c jsonrpc.Conn, err error) error { return refuseFor(c, causeStartFailed, err) }
 
+// refuseFor is refuse with the cause of an err that has none.
 func refuseFor(c jsonrpc.Conn, cause string, err error) error {
-	end := &jsonrpc.ClosedError{Cause: cause, Err: err}
+	end := jsonrpc.EndOf(err, cause)
+	end.Delivered, end.Event = false, cmp.Or(end.Event, jsonrpc.NewEvent())
 	jsonrpc.CloseWith(c, end)
 	return end
-}
-
-// causeOf returns the cause of an end that is err.
-func causeOf(err error) string {
-	if end, ok := errors.AsType[*jsonrpc.ClosedError](err); ok {
-		return end.Cause
-	}
-	return causeLost
 }
 
 func (h *Host) logger() *slog.Logger {

@@ -3,9 +3,7 @@ package upstream
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"os"
-	"strings"
 	"sync"
 	"time"
 
@@ -146,10 +144,10 @@ func (l *local) status(st *Status) {
 	}
 }
 
-func (l *local) lastWords(log *slog.Logger) *slog.Logger {
+func (l *local) lastWords() []string {
 	select { // the last lines are the ones that matter
 	case <-l.stderrEnd:
 	case <-time.After(lull):
 	}
-	return log.With("stderr", strings.Join(l.stderr.tail(), "\n"))
+	return l.stderr.tail()
 }

@@ -3,7 +3,6 @@ package upstream
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"sync"
 	"time"
 
@@ -126,12 +125,7 @@ func (r *remote) recv(batch []*jsonrpc.Message) ([]*jsonrpc.Message, error) {
 }
 
 // lostSession makes err, the end of a session, one with a cause.
-func lostSession(err error) error {
-	if end, ok := errors.AsType[*jsonrpc.ClosedError](err); ok {
-		return end
-	}
-	return &jsonrpc.ClosedError{Cause: causeLost, Delivered: true, Err: err}
-}
+func lostSession(err error) error { return jsonrpc.EndOf(err, causeLost) }
 
 // farewellTimeout bounds how long a server may take to accept what it is told at
 // the end. Then the session is closed, which bounds the rest.
@@ -198,4 +192,4 @@ func (r *remote) status(st *Status) {
 	}
 }
 
-func (r *remote) lastWords(log *slog.Logger) *slog.Logger { return log }
+func (r *remote) lastWords() []string { return nil }

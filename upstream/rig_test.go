@@ -233,6 +233,20 @@ func (c *client) ends(cause string, delivered bool) {
 	if closed.Cause != cause || closed.Delivered != delivered {
 		c.t.Fatalf("closed with cause %q, delivered %v; want %q, %v", closed.Cause, closed.Delivered, cause, delivered)
 	}
+	if !jsonrpc.IsEvent(closed.Event) {
+		c.t.Fatalf("closed with the event %q", closed.Event)
+	}
+}
+
+// end waits until the host closes the stream and returns how.
+func (c *client) end() *jsonrpc.ClosedError {
+	c.t.Helper()
+	select {
+	case <-c.host.closed:
+	case <-time.After(patience):
+		c.t.Fatal("the stream is not closed")
+	}
+	return jsonrpc.EndOf(c.host.cause, "")
 }
 
 // A logBook keeps what was logged.

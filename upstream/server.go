@@ -2,7 +2,6 @@ package upstream
 
 import (
 	"context"
-	"log/slog"
 
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
 )
@@ -42,6 +41,7 @@ type server interface {
 	// status adds what there is to say of the server.
 	status(st *Status)
 
-	// lastWords adds to log what the server said about its end.
-	lastWords(log *slog.Logger) *slog.Logger
+	// lastWords returns the last lines that the server said beside its messages,
+	// after waiting a moment for those about its end; nil if it has no place for that.
+	lastWords() []string
 }

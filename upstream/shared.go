@@ -1,6 +1,7 @@
 package upstream
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"sync"
@@ -184,6 +185,7 @@ func (h *Host) Stop(ctx context.Context) {
 		unhook := context.AfterFunc(ctx, force)
 		defer unhook()
 	}
+	h.tellLosses()
 	h.wg.Wait()
 }
 
@@ -244,19 +246,19 @@ func (sh *shared) end(err error) {
 	if sh.modern != nil {
 		sh.modernEnded(err)
 	}
-	cause, delivered := causeLost, true
-	if end, ok := errors.AsType[*jsonrpc.ClosedError](err); ok {
-		cause, delivered = end.Cause, end.Delivered
-	}
+	end := jsonrpc.EndOf(err, causeLost)
+	end.Event = cmp.Or(end.Event, jsonrpc.NewEvent())
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	if sh.cause != "" {
-		cause = sh.cause
+	if sh.cause != "" && sh.cause != end.Cause {
+		end.Cause, end.Says, end.Lasting = sh.cause, "", sh.cause == causeRefused
 	}
 	sh.ended = true
 	close(sh.over)
 	for s := range sh.sharers {
-		sh.dropLocked(s, &jsonrpc.ClosedError{Cause: cause, Delivered: delivered && s.sent, Err: err}, true)
+		mine := *end
+		mine.Delivered = mine.Delivered && s.sent
+		sh.dropLocked(s, &mine, true)
 	}
 	sh.calls, sh.asked, sh.subs, sh.urls, sh.tasks = nil, nil, nil, nil, sharedTasks{}
 	sh.queue, sh.held = nil, nil

@@ -173,7 +173,7 @@ func (s *sharer) putLocked(m *jsonrpc.Message) {
 	}
 	size := m.Size()
 	if len(s.out) >= maxOut || len(s.out) > 0 && s.outBytes+size > s.sh.outBytes {
-		s.sh.dropLocked(s, &jsonrpc.ClosedError{Cause: causeTooSlow, Delivered: true}, false)
+		s.sh.dropLocked(s, &jsonrpc.ClosedError{Cause: causeTooSlow, Delivered: true, Event: jsonrpc.NewEvent()}, false)
 		return
 	}
 	s.out = append(s.out, m)
@@ -192,7 +192,7 @@ func (s *sharer) end(err error) {
 func (s *sharer) endWith(cause string, err error) {
 	s.sh.mu.Lock()
 	defer s.sh.mu.Unlock()
-	s.sh.dropLocked(s, &jsonrpc.ClosedError{Cause: cause, Delivered: s.sent, Err: err}, false)
+	s.sh.dropLocked(s, &jsonrpc.ClosedError{Cause: cause, Delivered: s.sent, Event: jsonrpc.NewEvent(), Err: err}, false)
 }
 
 // dropLocked is the one place through which every end of a sharer passes; the
@@ -228,7 +228,11 @@ func (s *sharer) close() {
 	}
 	jsonrpc.CloseWith(s.c, s.err)
 	log := s.log.With("cause", jsonrpc.CauseOf(s.err), "in_flight", s.lost)
-	if end, ok := errors.AsType[*jsonrpc.ClosedError](s.err); ok && end.Cause == causeTooSlow {
+	end, ok := errors.AsType[*jsonrpc.ClosedError](s.err)
+	if ok {
+		log = log.With("event", end.Event)
+	}
+	if ok && end.Cause == causeTooSlow {
 		log.Warn("client of a shared upstream does not read")
 		return
 	}

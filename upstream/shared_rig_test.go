@@ -315,7 +315,7 @@ func (c *sharedClient) ends(cause string, delivered bool) {
 	end := c.end
 	c.mu.Unlock()
 	var closed *jsonrpc.ClosedError
-	if !errors.As(end, &closed) || closed.Cause != cause || closed.Delivered != delivered {
+	if !errors.As(end, &closed) || closed.Cause != cause || closed.Delivered != delivered || !jsonrpc.IsEvent(closed.Event) {
 		c.w.t.Fatalf("%s ended with %#v; want cause %q, delivered %v", c.name, end, cause, delivered)
 	}
 	if err, first := <-c.done; first && !errors.Is(err, jsonrpc.ErrClosed) {
@@ -338,7 +338,7 @@ func (c *sharedClient) lives(s *sharedServer) {
 }
 
 const (
-	closedError = `"error":{"code":-32000,"message":"Connection closed","data":{"reason":"connection_closed","cause":"client disconnected","phase":"in_flight","retryable":false}}`
+	closedError = `"error":{"code":-32000,"message":"Connection closed: client disconnected","data":{"reason":"connection_closed","cause":"client disconnected","phase":"in_flight","retryable":false}}`
 	cannot      = `"error":{"code":-32603,"message":"cannot attribute server request"}`
 	goneReason  = `"reason":"client disconnected"`
 )

@@ -95,7 +95,7 @@ func TestD48_RefusesInitialize(t *testing.T) {
 		if len(w) != freeFailures+1 || w[0]["msg"] != "upstream failed to start" || w[0]["cause"] != "initialize refused" {
 			t.Errorf("%s: %v", how, w)
 		}
-		r.attach("k").ends("start failed", false) // it waits
+		r.attach("k").ends("initialize refused", false) // it waits
 	}
 }
 
@@ -126,7 +126,7 @@ func claimOf(h *Host, how outcome, life time.Duration) (started bool) {
 	cl, wait := h.attach(claimID{"u", "k", mcp.Legacy})
 	defer h.detach(cl)
 	if wait == nil {
-		h.ended(cl, how, "exit status 1", life)
+		h.ended(cl, how, &jsonrpc.ClosedError{Cause: "exit status 1"}, life)
 	}
 	return wait == nil
 }
@@ -203,7 +203,8 @@ func TestD43_Banner(t *testing.T) {
 	r := newRig(t, fakeCommand("banner"))
 	c := r.start("k")
 	c.call("echo", 1)
-	if w := r.log.at(slog.LevelWarn); len(w) != 1 {
+	const what = "upstream wrote a line that is not a message: only MCP messages belong on stdout; log to stderr"
+	if w := r.log.at(slog.LevelWarn); len(w) != 1 || w[0]["msg"] != what {
 		t.Errorf("warnings: %v", w)
 	}
 	if st := r.host.Status()[0]; st.Unusable != 3 || st.State != StateRunning {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -133,6 +134,7 @@ func (s *stream) sent(batch []*jsonrpc.Message) {
 // the end of the stream. It goes on when nobody listens any more.
 func (s *stream) readServer() {
 	var batch []*jsonrpc.Message
+	refused := false
 	for {
 		var err error
 		batch, err = s.server.recv(batch[:0])
@@ -142,6 +144,7 @@ func (s *stream) readServer() {
 		for _, m := range batch {
 			if n := s.flight.up(m); n != nothing {
 				s.heardFirst(n)
+				refused = n == refusal
 			}
 		}
 		bad, unusable := errors.AsType[*jsonrpc.InvalidError](err)
@@ -156,6 +159,9 @@ func (s *stream) readServer() {
 			}
 		}
 		clear(batch)
+		if refused { // nothing can be asked of it, and the proxy need not find an end for that
+			s.end(causeRefused, nil)
+		}
 		if err != nil && !unusable {
 			s.lost(err)
 			return
@@ -226,21 +232,18 @@ func (s *stream) lost(err error) {
 		s.end(jsonrpc.CauseOtherEra, nil)
 		return
 	}
-	cause := causeLost
-	if end, ok := errors.AsType[*jsonrpc.ClosedError](err); ok {
-		cause, err = end.Cause, end.Err
-	}
-	if cause == jsonrpc.CauseOtherEra {
+	end := jsonrpc.EndOf(err, causeLost)
+	if end.Cause == jsonrpc.CauseOtherEra {
 		s.eras.forget()
 	}
-	s.end(cause, err)
+	s.end(end.Cause, end)
 }
 
 // unusableMessage copes with what is no message: the answer to what waits for it,
 // if that can still be told, else nil.
 func (s *stream) unusableMessage(bad *jsonrpc.InvalidError) *jsonrpc.Message {
 	if s.unusable.Add(1) == 1 {
-		s.log.Warn("upstream wrote a line that is not a message", "err", bad)
+		s.log.Warn(s.strayText(), "err", bad)
 	}
 	if !bad.Reply || bad.ID.IsZero() {
 		return nil
@@ -253,6 +256,14 @@ func (s *stream) unusableMessage(bad *jsonrpc.InvalidError) *jsonrpc.Message {
 		s.heardFirst(n)
 	}
 	return jsonrpc.NewError(id, jsonrpc.InvalidResponse(s.name, bad.Reason))
+}
+
+// strayText is how the log says that something is no message.
+func (s *stream) strayText() string {
+	if s.up.Command == nil {
+		return "upstream sent something that is not a message"
+	}
+	return "upstream wrote a line that is not a message: only MCP messages belong on stdout; log to stderr"
 }
 
 func (s *stream) stopStartTimer() {
@@ -269,7 +280,10 @@ func (s *stream) end(cause string, err error) {
 		defer close(s.ended)
 		s.stopStartTimer()
 		e := s.ending(cause, err)
-		inARow := s.host.ended(s.claim, e.outcome, e.cause, e.life)
+		inARow := s.host.ended(s.claim, e.outcome, e.end, e.life)
+		if s.isOneOfMany(e) {
+			s.host.losesSession(s, e, inARow)
+		}
 		if e.outcome == intended || e.outcome == tried {
 			s.server.finish(s.flight.farewell)
 		} else {
@@ -288,22 +302,30 @@ var errTried = errors.New("it does not speak this era")
 // An ending is what there is to say about the end of a stream.
 type ending struct {
 	outcome  outcome
-	err      error  // for the proxy
-	cause    string // of the server's end, for the log
+	err      error                // for the proxy
+	end      *jsonrpc.ClosedError // that is for the claim; nil if the proxy chose it
+	cause    string               // of the server's end, for the log
 	inFlight int
 	life     time.Duration
 }
 
 func (s *stream) ending(cause string, err error) ending {
 	inFlight, sent, answered, refused := s.flight.state()
+	if cause == "" && refused { // and so the proxy hung up
+		cause = causeRefused
+	}
 	e := ending{err: err, cause: cause, inFlight: inFlight, life: time.Since(s.began)}
-	closed := &jsonrpc.ClosedError{Cause: cause, Delivered: answered || sent && !s.flight.modern, Err: err}
+	if cause == "" {
+		return e
+	}
+	closed := &jsonrpc.ClosedError{Err: err}
+	if cause != causeRefused {
+		closed = jsonrpc.EndOf(err, "") // which knows more of a server's own end
+	}
+	closed.Cause, closed.Delivered = cause, answered || sent && !s.flight.modern
+	closed.Event = cmp.Or(closed.Event, jsonrpc.NewEvent())
+	e.err, e.end = closed, closed
 	switch {
-	case cause == "" && refused: // and so the proxy hung up
-		e.outcome, e.cause = startFailed, causeRefused
-		return e
-	case cause == "":
-		return e
 	case cause == causeHostStopped, cause == causeChanged:
 	case cause == jsonrpc.CauseOtherEra: // a legacy server has refused initialize, a modern one was replaced
 		e.outcome, closed.Delivered = tried, s.id.era == mcp.Modern
@@ -313,17 +335,36 @@ func (s *stream) ending(cause string, err error) ending {
 		e.outcome = died
 	default:
 		e.outcome = startFailed
-		if !sent && cause != causeStartTimeout {
-			closed.Cause = s.up.startCause(cause)
-		}
+		s.didNotStart(closed, sent)
 	}
-	e.err = closed
 	return e
+}
+
+// didNotStart makes an end that of a server which never was there.
+func (s *stream) didNotStart(end *jsonrpc.ClosedError, sent bool) {
+	cause := end.Cause
+	end.Lasting = end.Lasting || cause == causeRefused
+	if s.up.Command == nil || cause == causeRefused {
+		return
+	}
+	end.Says = "did not start in time"
+	if cause != causeStartTimeout {
+		end.Says = "did not start: " + cause
+	}
+	if s.host.ClientsOperate {
+		end.Says = withLast(end.Says, s.server.lastWords())
+	}
+	if !sent && cause != causeStartTimeout {
+		end.Cause = causeStartFailed
+	}
 }
 
 // tell writes the one log line of an end.
 func (s *stream) tell(e ending, inARow int) {
 	log := s.log.With("cause", cmp.Or(e.cause, jsonrpc.CauseOf(e.err)), "in_flight", e.inFlight, "dur", e.life)
+	if e.end != nil {
+		log = log.With("event", e.end.Event)
+	}
 	if n := s.unusable.Load(); n > 0 {
 		log = log.With("unusable", n)
 	}
@@ -331,12 +372,20 @@ func (s *stream) tell(e ending, inARow int) {
 		log.Debug("upstream stopped")
 		return
 	}
-	if e.err != nil {
-		if end := errors.Unwrap(e.err); end != nil {
-			log = log.With("err", end)
-		}
+	if end := errors.Unwrap(e.err); end != nil {
+		log = log.With("err", end)
 	}
-	tellFailure(s.server.lastWords(log), e.outcome, inARow)
+	if s.isOneOfMany(e) {
+		log.Debug("session with the upstream lost")
+		return
+	}
+	if s.up.Command == nil && e.end != nil && e.end.Says != "" {
+		log = log.With("why", e.end.Says)
+	}
+	if lines := s.server.lastWords(); lines != nil {
+		log = log.With("stderr", strings.Join(lines, "\n"))
+	}
+	tellFailure(log, e.outcome, inARow)
 }
 
 // tellFailure says once that a claim is in a crash loop, and from then on is

@@ -47,7 +47,7 @@ func cancelled(id jsonrpc.ID) string {
 	return fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":%s,"reason":"client disconnected"}}`, id)
 }
 
-const lostQuestion = `{"jsonrpc":"2.0","id":%d,"error":{"code":-32000,"message":"Connection closed","data":{"reason":"connection_closed","phase":"in_flight","retryable":false}}}`
+const lostQuestion = `{"jsonrpc":"2.0","id":%d,"error":{"code":-32000,"message":"Connection closed: this session is over","data":{"reason":"connection_closed","phase":"in_flight","retryable":false}}}`
 
 func TestMessagesPassUnchanged(t *testing.T) {
 	c := newRig(t, fakeCommand()).start("k")

@@ -50,10 +50,9 @@ type Upstream struct {
 	StartTimeout time.Duration // for the answer to initialize, or to server/discover; zero means 30 s
 }
 
-// startCause is what clients hear of a start that failed because of cause: how a
-// process exited is for the log.
+// startCause is the cause that clients hear of a start that failed because of cause.
 func (u *Upstream) startCause(cause string) string {
-	if u.Command != nil {
+	if u.Command != nil && cause != causeRefused {
 		return causeStartFailed
 	}
 	return cause

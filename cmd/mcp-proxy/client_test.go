@@ -105,7 +105,7 @@ func (c *client) heard(text []byte) {
 		}
 		c.answers[id] = m.Result
 		if m.Error != nil {
-			c.answers[id] = append([]byte("!"), m.Error...)
+			c.answers[id] = append([]byte("!"), sameEvent(m.Error)...)
 		}
 	default:
 		c.told = append(c.told, m.Method+" "+string(m.Params))

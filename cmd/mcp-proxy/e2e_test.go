@@ -16,7 +16,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/mcp"
 )
 
@@ -108,7 +107,7 @@ func (s *site) killed(answer string) bool {
 		causes = []string{"connection lost", "connection reset", "connection refused", "HTTP 404"}
 	}
 	return slices.ContainsFunc(causes, func(cause string) bool {
-		return answer == "!"+string(jsonrpc.ConnectionClosed(-32603, "a", cause, jsonrpc.InFlight).Raw())
+		return answer == lost("a", cause)
 	})
 }
 

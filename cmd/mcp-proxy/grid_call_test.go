@@ -201,21 +201,24 @@ func TestD47_LostNotification(t *testing.T) {
 // D48: an upstream cannot start, or ends before it has answered initialize. The
 // others work.
 func TestD48_CannotStart(t *testing.T) {
-	for _, start := range []string{"./none", `"false"`} {
-		everywhere(t, layout{start: start}, func(s *site) { cannotStart(s, "start failed") }, noProcess...)
+	for start, end := range map[string]jsonrpc.ClosedError{
+		"./none":  {Cause: "start failed", Says: "did not start: command not found", Lasting: true},
+		`"false"`: {Cause: "start failed", Says: "did not start: exit status 1"},
+	} {
+		everywhere(t, layout{start: start}, func(s *site) { cannotStart(s, end) }, noProcess...)
 	}
 	for _, place := range places {
 		if l := (layout{place: place, start: freeAddress(t)}); l.remote() {
-			t.Run(place, func(t *testing.T) { cannotStart(newSite(t, l), "connection refused") })
+			t.Run(place, func(t *testing.T) { cannotStart(newSite(t, l), jsonrpc.ClosedError{Cause: "connection refused"}) })
 		}
 	}
 }
 
-func cannotStart(s *site, cause string) {
+func cannotStart(s *site, end jsonrpc.ClosedError) {
 	c := s.connect()
 	c.get(1, "b__echo")
 	got := c.get(2, "a__echo")
-	if want := "!" + string(jsonrpc.ConnectionClosed(-32603, "a", cause, jsonrpc.NotSent).Raw()); got != want {
+	if want := closedBy("a", end, jsonrpc.NotSent); got != want {
 		s.t.Errorf("got  %s\nwant %s", got, want)
 	}
 	// Each start has its warning: that at initialize, and that of the call.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -25,7 +26,23 @@ var (
 
 // lost is what a call gets whose upstream has ended.
 func lost(upstream, cause string) string {
-	return "!" + string(jsonrpc.ConnectionClosed(-32603, upstream, cause, jsonrpc.InFlight).Raw())
+	return closedBy(upstream, jsonrpc.ClosedError{Cause: cause}, jsonrpc.InFlight)
+}
+
+// closedBy is what a call gets because of an end, which is an event.
+func closedBy(upstream string, end jsonrpc.ClosedError, at jsonrpc.Phase) string {
+	end.Event = anEvent
+	return "!" + string(end.Wire(-32603, upstream, at).Raw())
+}
+
+// anEvent stands for every event in what tests compare.
+const anEvent = "anyevent"
+
+var eventMember = regexp.MustCompile(`"event":"[0-9a-hjkmnp-tv-z]{8}"`)
+
+// sameEvent makes the event of an error, if it has one as it must be, the same.
+func sameEvent(text []byte) []byte {
+	return eventMember.ReplaceAllLiteral(text, []byte(`"event":"`+anEvent+`"`))
 }
 
 // ending is what a call gets whose client's connection ends.

@@ -113,7 +113,7 @@ func TestD14_IdleLinkLost(t *testing.T) {
 			s.t.Error("the client heard", c.answers, c.told)
 		}
 		began := time.Now()
-		want := "!" + string(jsonrpc.ConnectionClosed(-32603, "a", "link lost", jsonrpc.NotSent).Raw())
+		want := closedBy("a", jsonrpc.ClosedError{Cause: "link lost"}, jsonrpc.NotSent)
 		if got := c.get(2, "a__echo"); got != want || time.Since(began) > 10*time.Second {
 			s.t.Errorf("after %v the call got %s", time.Since(began), got)
 		}

@@ -102,7 +102,7 @@ func (ls *links) newFarLink(c config.Link) (*farLink, error) {
 	f.client = link.Client{
 		ID: ls.proxy.ID, Log: f.log, Limits: ls.limits, Heartbeat: heartbeatOf(c.Heartbeat),
 		Announced: func(upstreams []link.Upstream) { ls.announced(f, upstreams) },
-		Lost:      func(err error) { ls.lost(f, err) },
+		Lost:      func(event string, err error) { ls.lost(f, event, err) },
 		Failed:    func(error) { ls.failed(f) },
 	}
 	t, err := clientTLS(c.TLS)
@@ -231,9 +231,9 @@ func (ls *links) owner(upstream string) *farLink {
 }
 
 // lost notes that a link that was up has ended. Redial logs the end of its own.
-func (ls *links) lost(f *farLink, err error) {
+func (ls *links) lost(f *farLink, event string, err error) {
 	if f.config.Accept && f.ctx.Err() == nil {
-		f.log.Warn("link lost", "err", err)
+		f.log.Warn("link lost", "event", event, "err", err)
 	}
 	ls.mu.Lock()
 	defer ls.mu.Unlock()

@@ -26,6 +26,7 @@ func runStdio(ctx context.Context, cfg *config.Config, _ reload, log *slog.Logge
 	if len(e.far.accepting()) > 0 {
 		return config.Problems{{Source: cfg.File, Key: "links", Text: "accept needs mcp-proxy serve: nothing listens here for a host that dials"}}
 	}
+	e.near.host.ClientsOperate = true
 	e.start()
 	defer e.forceSoon(ctx)()
 	client := frontend.NewStdio(os.Stdin, os.Stdout, limitsOf(cfg))

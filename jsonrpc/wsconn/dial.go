@@ -26,7 +26,8 @@ const (
 // A StatusError is the answer of a server that refuses the upgrade. Redirects are
 // not followed, so one may be a redirect.
 type StatusError struct {
-	Code int // the HTTP status
+	Code      int      // the HTTP status
+	Challenge []string // what WWW-Authenticate says
 }
 
 // Error implements error.
@@ -146,7 +147,7 @@ func refusal(resp *http.Response, err error) error {
 	case !errors.Is(err, websocket.ErrBadHandshake):
 		return fmt.Errorf("dial WebSocket: %w", unquoted(err))
 	case resp.StatusCode != http.StatusSwitchingProtocols:
-		return &StatusError{resp.StatusCode}
+		return &StatusError{resp.StatusCode, resp.Header.Values("Www-Authenticate")}
 	}
 	return errNoWebSocket
 }

@@ -18,8 +18,8 @@ import (
 )
 
 const (
-	closedInFlight = `{"code":-32000,"message":"Connection closed","data":{"reason":"connection_closed","phase":"in_flight","retryable":false}}`
-	closedNotSent  = `{"code":-32000,"message":"Connection closed","data":{"reason":"connection_closed","phase":"not_sent","retryable":true}}`
+	closedInFlight = `{"code":-32000,"message":"Connection closed: this session is over","data":{"reason":"connection_closed","phase":"in_flight","retryable":false}}`
+	closedNotSent  = `{"code":-32000,"message":"Connection closed: this session is over","data":{"reason":"connection_closed","phase":"not_sent","retryable":true}}`
 	cancelledError = `{"code":-32800,"message":"Request cancelled"}`
 )
 

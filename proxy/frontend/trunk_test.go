@@ -14,7 +14,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc/conntest"
 )
 
-const modernClosed = `{"code":-32603,"message":"Connection closed","data":{"reason":"connection_closed","phase":%q,"retryable":%v}}`
+const modernClosed = `{"code":-32603,"message":"Connection closed: this session is over","data":{"reason":"connection_closed","phase":%q,"retryable":%v}}`
 
 type trunkHolds struct{ queue, waiting, open int }
 

@@ -2,6 +2,7 @@ package bridge
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -177,7 +178,9 @@ func (l *lane) askLocked(method string, params json.RawMessage, answered func(*j
 func (l *lane) welcomeLocked(m *jsonrpc.Message) {
 	w, ok := readWelcome(m.Result)
 	if !ok {
-		l.endLocked(&jsonrpc.ClosedError{Cause: causeRefused})
+		if len(m.Result) > 0 && m.Result[0] == '{' { // else the host ends the stream, and says which event that is
+			l.endLocked(&jsonrpc.ClosedError{Cause: causeRefused, Lasting: true})
+		}
 		return
 	}
 	l.welcome, l.state, l.began = w, laneReady, time.Now()
@@ -291,10 +294,7 @@ func (l *lane) busyLocked() bool {
 
 // end ends the lane because its stream has.
 func (l *lane) end(err error) {
-	end, ok := errors.AsType[*jsonrpc.ClosedError](err)
-	if !ok {
-		end = &jsonrpc.ClosedError{Cause: causeLinkLost, Delivered: true, Err: err}
-	}
+	end := jsonrpc.EndOf(err, causeLinkLost)
 	l.t.mu.Lock()
 	defer l.t.mu.Unlock()
 	l.endLocked(end)
@@ -314,7 +314,8 @@ func (l *lane) endLocked(end *jsonrpc.ClosedError) {
 	l.t.lanes[l.number] = nil
 	l.g.removeLocked(l)
 	if end != nil {
-		l.log.Debug("session of modern clients ended", "cause", end.Cause, "in_flight", len(l.calls), "err", end.Err)
+		end.Event = cmp.Or(end.Event, jsonrpc.NewEvent())
+		l.log.Debug("session of modern clients ended", "cause", end.Cause, "event", end.Event, "in_flight", len(l.calls), "err", end.Err)
 		l.failLocked(end)
 	}
 	l.g.nextLocked()
@@ -351,7 +352,7 @@ func (l *lane) failLocked(end *jsonrpc.ClosedError) {
 		l.sendAwayLocked(end)
 	}
 	closed := func(phase jsonrpc.Phase) *jsonrpc.Message {
-		return jsonrpc.NewError(jsonrpc.ID{}, jsonrpc.ConnectionClosed(jsonrpc.CodeInternalError, l.t.id.upstream, end.Cause, phase))
+		return jsonrpc.NewError(jsonrpc.ID{}, end.Wire(jsonrpc.CodeInternalError, l.t.id.upstream, phase))
 	}
 	phase := jsonrpc.NotSent
 	if end.Delivered {

@@ -155,6 +155,9 @@ func (k *pooled) say(name, text string) {
 
 var stateMember = regexp.MustCompile(`"requestState":"([^"]*)"`)
 
+// eventMember is that of an event which is as it must be.
+var eventMember = regexp.MustCompile(`"event":"[0-9a-hjkmnp-tv-z]{8}"`)
+
 func (k *pooled) text(m *jsonrpc.Message) string {
 	text := stateMember.ReplaceAllStringFunc(string(m.Append(nil)), func(member string) string {
 		state := stateMember.FindStringSubmatch(member)[1]
@@ -166,6 +169,7 @@ func (k *pooled) text(m *jsonrpc.Message) string {
 		return fmt.Sprintf(`"requestState":"$%d"`, at+1)
 	})
 	text = strings.ReplaceAll(text, `"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"srv"}}`, "SRV")
+	text = eventMember.ReplaceAllLiteralString(text, `"event":"anyevent"`)
 	if !m.Related.IsZero() {
 		text = "@" + m.Related.String() + " " + text
 	}

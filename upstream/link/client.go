@@ -44,12 +44,13 @@ type Client struct {
 
 	// Announced, if it is not nil, is called with what the host announces: once
 	// a link is up, whenever it changes, and again when a lost link is back.
-	// Lost is called with the cause when a link that was up has ended, also if a
+	// Lost is called with the event, as the ends of its streams have it, and the
+	// cause when a link that was up has ended, also if a
 	// newer one has replaced it. The calls come one after another: those for one
 	// link, Lost the last, and then those for the next. The link waits for them,
 	// and neither may wait for Serve.
 	Announced func(upstreams []Upstream)
-	Lost      func(err error)
+	Lost      func(event string, err error)
 
 	// Failed, if it is not nil, is called with the cause when Redial could not
 	// bring a link up.
@@ -58,6 +59,7 @@ type Client struct {
 	mu      sync.Mutex    // guards the fields below
 	link    *link         // nil while there is none
 	lost    time.Time     // when link became nil; zero before the first
+	event   string        // of that loss
 	changed chan struct{} // closed when link changes; nil if nobody waits
 	turn    chan struct{} // closed when the last link makes no more calls; nil before the first
 }
@@ -74,7 +76,7 @@ func (c *Client) Serve(ctx context.Context, carrier net.Conn) error {
 func (c *Client) serve(ctx context.Context, carrier net.Conn, w watcher) error {
 	l, err := c.newLink(ctx, carrier)
 	if err != nil {
-		w.ended(false, err)
+		w.ended(false, "", err)
 		return err
 	}
 	l.up = w.up
@@ -101,9 +103,9 @@ func (c *Client) serve(ctx context.Context, carrier net.Conn, w watcher) error {
 	talk.Wait()
 	up := c.Trusted || l.begun() != nil
 	if up && c.Lost != nil {
-		c.Lost(err)
+		c.Lost(l.event, err)
 	}
-	w.ended(up, err)
+	w.ended(up, l.event, err)
 	return err
 }
 
@@ -170,7 +172,7 @@ func (c *Client) detach(l *link) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.link == l {
-		c.lost = time.Now()
+		c.lost, c.event = time.Now(), l.event
 		c.setLocked(nil)
 	}
 }
@@ -191,7 +193,7 @@ func (c *Client) Open(ctx context.Context, h Hello) (jsonrpc.Conn, error) {
 	for again := false; ; again = true {
 		l, err := c.await(ctx)
 		if err != nil {
-			return nil, notOpened(causeLost, err)
+			return nil, c.away(err)
 		}
 		k, err := c.try(ctx, l, h)
 		if err == nil {
@@ -223,13 +225,13 @@ func (c *Client) try(ctx context.Context, l *link, h Hello) (*conn, error) {
 			}
 		}
 	}) {
-		return nil, notOpened(causeLost, nil)
+		return nil, notOpened(l.lost(nil))
 	}
 	select {
 	case r := <-opened:
 		return r.conn, r.err
 	case <-ctx.Done():
-		return nil, notOpened("not opened in time", context.Cause(ctx))
+		return nil, &jsonrpc.ClosedError{Cause: "not opened in time", Err: context.Cause(ctx)}
 	}
 }
 
@@ -277,14 +279,14 @@ func (c *Client) state() (l *link, lost time.Time, changed <-chan struct{}) {
 func (c *Client) open(l *link, h Hello) (*conn, error) {
 	hello, err := h.line()
 	if err != nil {
-		return nil, notOpened(err.Error(), nil)
+		return nil, &jsonrpc.ClosedError{Cause: err.Error()}
 	}
 	giveUp := time.AfterFunc(c.helloTimeout(), func() { l.fail(errNoAnswer) })
 	defer giveUp.Stop()
 	y, err := l.y.OpenStream()
 	if err != nil {
 		l.fail(err) // a stream that may be half open cannot be closed
-		return nil, notOpened(causeLost, err)
+		return nil, notOpened(l.lost(err))
 	}
 	k := newConn(l, y, c.Limits)
 	if err := k.greet(hello); err != nil {
@@ -294,42 +296,46 @@ func (c *Client) open(l *link, h Hello) (*conn, error) {
 	return k, nil
 }
 
-// badAnswer is the cause when a host answers a hello with something else.
+// errAnswer is the end of a stream whose host answers the hello with something else.
+var errAnswer = &jsonrpc.ClosedError{Cause: badAnswer}
+
 const badAnswer = "bad answer to the hello"
 
 // greet says hello and reads the answer.
 func (c *conn) greet(hello []byte) error {
 	err := c.out.WriteLines(hello)
 	if err != nil {
-		return undelivered(err)
+		return notOpened(err)
 	}
 	line, err := c.line()
 	if err != nil {
-		return undelivered(err)
+		return notOpened(err)
 	}
 	n, err := parseNote(line)
 	switch {
 	case err != nil || !isNote(line):
-		return notOpened(badAnswer, nil)
+		return notOpened(errAnswer)
 	case n.ok:
 		return nil
 	case n.refused != "":
-		return notOpened(n.refused, nil)
+		return &jsonrpc.ClosedError{Cause: n.refused}
 	}
-	return notOpened(badAnswer, nil)
+	return notOpened(errAnswer)
 }
 
-// undelivered makes the end of a stream the error of its opening.
-func undelivered(err error) error {
-	if end, ok := errors.AsType[*jsonrpc.ClosedError](err); ok {
-		return notOpened(end.Cause, end.Err)
-	}
-	return notOpened(badAnswer, err)
+// notOpened makes the end of a stream the error of its opening: nothing was sent.
+func notOpened(err error) error {
+	end := jsonrpc.EndOf(err, badAnswer)
+	end.Delivered = false
+	return end
 }
 
-// notOpened returns the error of an opening that failed: nothing was sent.
-func notOpened(cause string, err error) error {
-	return &jsonrpc.ClosedError{Cause: cause, Err: err}
+// away is the error of an opening for which there was no link. It is part of the
+// link's loss.
+func (c *Client) away(err error) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return &jsonrpc.ClosedError{Cause: causeLost, Event: c.event, Err: err}
 }
 
 // orElse returns d, or what zero means.

@@ -66,6 +66,9 @@ func (c *conn) Recv() (*jsonrpc.Message, error) {
 			return nil, err
 		}
 		if n.closed != nil {
+			if !c.stream.link.trusted {
+				n.closed = plain(n.closed)
+			}
 			return nil, c.shut(n.closed, nil, longAgo)
 		}
 		related = n.related // zero for a note from a later version

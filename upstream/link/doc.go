@@ -22,7 +22,7 @@
 //	          or   {"mcp-proxy":1,"refused":"unknown upstream"}
 //	both ways      messages, one a line
 //	               {"mcp-proxy":1,"re":7}     the next message belongs to request 7
-//	host → proxy   {"mcp-proxy":1,"closed":{"cause":"signal: killed","delivered":true}}
+//	host → proxy   {"mcp-proxy":1,"closed":{"cause":"signal: killed","delivered":true,"event":"k3v9x2ma"}}
 //
 // An upstream cannot forge such a line: every message is decoded and encoded
 // anew on its way, and an encoded message begins with {"jsonrpc".

@@ -47,6 +47,7 @@ type link struct {
 	carrier net.Conn
 	socket  *socket // the carrier, unless that is a Ring
 	trusted bool    // the other side's messages need not be checked
+	event   string  // of its end, which its streams and the log name
 	up      func()  // called once the hello is through; may be nil
 
 	proxy string // its id; "" for none. Written by the stream that becomes control
@@ -65,7 +66,7 @@ type link struct {
 
 // newLink starts a session with yamux.Client or yamux.Server. It owns carrier.
 func newLink(carrier net.Conn, end func(io.ReadWriteCloser, *yamux.Config) (*yamux.Session, error), config *yamux.Config, trusted bool) (*link, error) {
-	l := &link{carrier: carrier, trusted: trusted}
+	l := &link{carrier: carrier, trusted: trusted, event: jsonrpc.NewEvent()}
 	if _, inMemory := carrier.(*ringConn); !inMemory {
 		l.socket = newSocket(carrier)
 		l.carrier = l.socket
@@ -186,6 +187,11 @@ func (l *link) part(err error, while time.Duration) {
 func (l *link) fail(err error) {
 	l.record(err)
 	l.carrier.Close()
+}
+
+// lost is the end of a stream that the end of its link is.
+func (l *link) lost(err error) *jsonrpc.ClosedError {
+	return &jsonrpc.ClosedError{Cause: causeLost, Delivered: true, Event: l.event, Err: err}
 }
 
 // record keeps err as the cause of the end, unless there is one.

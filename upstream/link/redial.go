@@ -69,10 +69,10 @@ type serveFunc func(ctx context.Context, carrier net.Conn, w watcher) error
 // ended, perhaps long before all handlers have returned.
 type watcher struct {
 	up    func() // may be nil
-	ended func(up bool, err error)
+	ended func(up bool, event string, err error)
 }
 
-var unwatched = watcher{ended: func(bool, error) {}}
+var unwatched = watcher{ended: func(bool, string, error) {}}
 
 func redial(ctx context.Context, r *reporter, dial func(context.Context) (net.Conn, error), serve serveFunc) error {
 	var wg sync.WaitGroup
@@ -89,14 +89,14 @@ func redial(ctx context.Context, r *reporter, dial func(context.Context) (net.Co
 		carrier, err := dial(ctx)
 		if err != nil {
 			<-slots
-			r.ended(ctx, false, err, 0)
+			r.ended(ctx, false, "", err, 0)
 			continue
 		}
 		ended := make(chan bool, 1)
 		wg.Go(func() {
 			defer func() { <-slots }()
-			_ = serve(ctx, carrier, watcher{ended: func(up bool, err error) { // which is reported
-				r.ended(ctx, up, err, time.Since(start))
+			_ = serve(ctx, carrier, watcher{ended: func(up bool, event string, err error) { // which is reported
+				r.ended(ctx, up, event, err, time.Since(start))
 				ended <- up
 			}})
 		})
@@ -125,13 +125,13 @@ func accept(ctx context.Context, r *reporter, l net.Listener, serve serveFunc) e
 		case errors.Is(err, net.ErrClosed):
 			return err
 		case err != nil: // no descriptors left, for example: that passes
-			r.ended(ctx, false, fmt.Errorf("accept: %w", err), 0)
+			r.ended(ctx, false, "", fmt.Errorf("accept: %w", err), 0)
 			pause(ctx, newBackOff().NextBackOff())
 			continue
 		}
 		if !enter(ctx, slots, &strangers) {
 			carrier.Close()
-			r.ended(ctx, false, errManyLinks, 0)
+			r.ended(ctx, false, "", errManyLinks, 0)
 			continue
 		}
 		strangers.add(carrier)
@@ -141,7 +141,7 @@ func accept(ctx context.Context, r *reporter, l net.Listener, serve serveFunc) e
 			start := time.Now()
 			_ = serve(ctx, carrier, watcher{
 				up:    func() { strangers.remove(carrier) },
-				ended: func(up bool, err error) { r.ended(ctx, up, err, time.Since(start)) },
+				ended: func(up bool, event string, err error) { r.ended(ctx, up, event, err, time.Since(start)) },
 			})
 		})
 	}
@@ -224,8 +224,8 @@ type reporter struct {
 	warned time.Time
 }
 
-// ended logs the end of a link, or of an attempt at one.
-func (r *reporter) ended(ctx context.Context, up bool, err error, lived time.Duration) {
+// ended logs the end of a link with its event, or of an attempt at one.
+func (r *reporter) ended(ctx context.Context, up bool, event string, err error, lived time.Duration) {
 	level := slog.LevelDebug
 	switch {
 	case ctx.Err() != nil:
@@ -235,7 +235,7 @@ func (r *reporter) ended(ctx context.Context, up bool, err error, lived time.Dur
 		level = slog.LevelWarn
 	}
 	if up {
-		r.log.Log(ctx, level, "link lost", "err", err, "dur", lived)
+		r.log.Log(ctx, level, "link lost", "event", event, "err", err, "dur", lived)
 		return
 	}
 	r.log.Log(ctx, level, "link failed", "err", err)

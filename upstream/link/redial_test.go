@@ -70,7 +70,7 @@ func TestReplaced(t *testing.T) {
 	announced := make(chan []Upstream, 2)
 	var calls []string // in order, since they never overlap
 	c.Announced = func(u []Upstream) { calls = append(calls, "announced"); announced <- u }
-	c.Lost = func(error) { calls = append(calls, "lost") }
+	c.Lost = func(string, error) { calls = append(calls, "lost") }
 	ctx, stop := context.WithCancel(t.Context())
 	s := &Server{Handle: handle, Upstreams: []Upstream{{Name: "files"}}}
 	serverEnd := make(chan error, 1)
@@ -142,7 +142,7 @@ func TestRedialReports(t *testing.T) {
 	e := Endpoint{URL: "unix://" + filepath.Join(t.TempDir(), "s")}
 	var log syncBuffer
 	lost := make(chan error, 10)
-	c := &Client{Log: slog.New(slog.NewTextHandler(&log, nil)), Lost: func(err error) { lost <- err }}
+	c := &Client{Log: slog.New(slog.NewTextHandler(&log, nil)), Lost: func(_ string, err error) { lost <- err }}
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- c.Redial(ctx, e.Dial) }()

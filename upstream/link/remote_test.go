@@ -40,7 +40,7 @@ func reach(t testing.TB, c *Client, s *Server, l net.Listener, dial func(context
 	log := slog.New(slog.NewTextHandler(r.log, nil))
 	c.Log, s.Log = log.With("end", "proxy"), log.With("end", "host")
 	c.Announced = func(u []Upstream) { r.announced <- u }
-	c.Lost = func(err error) { r.lost <- err }
+	c.Lost = func(_ string, err error) { r.lost <- err }
 	var near, far context.Context
 	near, r.stopClient = context.WithCancel(context.Background())
 	far, r.stopServer = context.WithCancel(context.Background())

@@ -73,7 +73,7 @@ func (s *Server) Serve(ctx context.Context, carrier net.Conn) error {
 func (s *Server) serve(ctx context.Context, carrier net.Conn, w watcher) error {
 	l, err := s.newLink(ctx, carrier)
 	if err != nil {
-		w.ended(false, err)
+		w.ended(false, "", err)
 		return err
 	}
 	l.up = w.up
@@ -97,7 +97,7 @@ func (s *Server) serve(ctx context.Context, carrier net.Conn, w watcher) error {
 	} else {
 		l.part(err, tellTimeout)
 	}
-	w.ended(l.begun() != nil, l.cause())
+	w.ended(l.begun() != nil, l.event, l.cause())
 	streams.Wait()
 	if l.proxy != "" && s.Unlinked != nil {
 		s.Unlinked(l.proxy)

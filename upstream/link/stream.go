@@ -105,20 +105,20 @@ func (s *stream) Write(p []byte) (n int, err error) {
 func (s *stream) ended(err error) error {
 	if errors.Is(err, yamux.ErrConnectionWriteTimeout) {
 		s.link.fail(err)
-		return &jsonrpc.ClosedError{Cause: causeLost, Delivered: true, Err: err}
+		return s.link.lost(err)
 	}
 	switch {
 	case s.stopped.Load():
 		return errClosed
 	case s.y.Session().IsClosed():
-		return &jsonrpc.ClosedError{Cause: causeLost, Delivered: true, Err: net.ErrClosed}
+		return s.link.lost(net.ErrClosed)
 	case err == io.EOF:
 		return errClosed
 	case errors.Is(err, yamux.ErrStreamClosed), errors.Is(err, yamux.ErrConnectionReset), errors.Is(err, yamux.ErrTimeout):
 		return &jsonrpc.ClosedError{Cause: errClosed.Cause, Delivered: true, Err: err}
 	}
 	// The carrier's own error: the session ends of it, though not at once.
-	return &jsonrpc.ClosedError{Cause: causeLost, Delivered: true, Err: err}
+	return s.link.lost(err)
 }
 
 // stop ends Read, and Write at the deadline unless the other side reads.

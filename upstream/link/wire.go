@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"strconv"
+	"strings"
 	"unicode/utf8"
 
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
@@ -88,11 +89,22 @@ func refusalLine(reason string) []byte {
 	return append(append(appendNote(nil, "refused"), jsonrpc.Quote(reason)...), "}\n"...)
 }
 
-// closingLine returns {"mcp-proxy":1,"closed":{"cause":"exit status 3","delivered":true}}.
+// closingLine returns {"mcp-proxy":1,"closed":{"cause":"exit status 3","delivered":true,"event":"k3v9x2ma"}},
+// with "says":"…" and "lasting":true where the end has them.
 func closingLine(end *jsonrpc.ClosedError) []byte {
 	b := append(appendNote(nil, "closed"), `{"cause":`...)
 	b = append(append(b, jsonrpc.Quote(end.Cause)...), `,"delivered":`...)
-	return append(strconv.AppendBool(b, end.Delivered), "}}\n"...)
+	b = strconv.AppendBool(b, end.Delivered)
+	if end.Event != "" {
+		b = append(append(b, `,"event":`...), jsonrpc.Quote(end.Event)...)
+	}
+	if end.Says != "" {
+		b = append(append(b, `,"says":`...), jsonrpc.Quote(end.Says)...)
+	}
+	if end.Lasting {
+		b = append(b, `,"lasting":true`...)
+	}
+	return append(b, "}}\n"...)
 }
 
 // appendRelated appends {"mcp-proxy":1,"re":7} to b.
@@ -142,17 +154,39 @@ func parseNote(line []byte) (n note, err error) {
 	return n, err
 }
 
+// parseClosed reads an end. What an older version does not say is left open.
 func parseClosed(doc json.RawMessage) (*jsonrpc.ClosedError, error) {
-	var at [2]jsonrpc.Span
-	if jsonrpc.Find(doc, jsonrpc.Span{}, at[:], "cause", "delivered") != nil {
+	var at [5]jsonrpc.Span
+	if jsonrpc.Find(doc, jsonrpc.Span{}, at[:], "cause", "delivered", "event", "says", "lasting") != nil {
 		return nil, errBadNote
 	}
 	cause, ok := jsonrpc.Unquote(at[0].Of(doc))
 	if !ok {
 		return nil, errBadNote
 	}
-	// Only a clear "false" makes it safe to send requests again.
-	return &jsonrpc.ClosedError{Cause: cmp.Or(shorten(cause), errClosed.Cause), Delivered: string(at[1].Of(doc)) != "false"}, nil
+	end := &jsonrpc.ClosedError{
+		Cause:     cmp.Or(shorten(cause), errClosed.Cause),
+		Delivered: string(at[1].Of(doc)) != "false", // only a clear "false" makes it safe to send requests again
+		Lasting:   string(at[4].Of(doc)) == "true",
+	}
+	if event, _ := jsonrpc.Unquote(at[2].Of(doc)); jsonrpc.IsEvent(event) {
+		end.Event = event
+	}
+	says, _ := jsonrpc.Unquote(at[3].Of(doc))
+	end.Says = shorten(says)
+	return end, nil
+}
+
+// plain returns an end that came over a socket without words that could be a path,
+// a URL or something else that is not for clients.
+func plain(end *jsonrpc.ClosedError) *jsonrpc.ClosedError {
+	odd := func(r rune) bool {
+		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && !strings.ContainsRune(" ():,-", r)
+	}
+	if strings.ContainsFunc(end.Says, odd) {
+		end.Says = ""
+	}
+	return end
 }
 
 var errBadNote = &jsonrpc.InvalidError{Code: jsonrpc.CodeParseError, Reason: "bad line of the link"}

@@ -24,6 +24,8 @@ func TestLines(t *testing.T) {
 		{okLine, `{"mcp-proxy":1,"ok":true}` + "\n"},
 		{string(refusalLine("unknown upstream")), `{"mcp-proxy":1,"refused":"unknown upstream"}` + "\n"},
 		{string(closingLine(end)), `{"mcp-proxy":1,"closed":{"cause":"signal: killed","delivered":true}}` + "\n"},
+		{string(closingLine(&jsonrpc.ClosedError{Cause: "start failed", Event: "k3v9x2ma", Says: "did not start: x", Lasting: true})),
+			`{"mcp-proxy":1,"closed":{"cause":"start failed","delivered":false,"event":"k3v9x2ma","says":"did not start: x","lasting":true}}` + "\n"},
 		{string(appendMessage(nil, related)), `{"mcp-proxy":1,"re":7}` + "\n" + `{"jsonrpc":"2.0","method":"n"}` + "\n"},
 	} {
 		if tt.got != tt.want {
@@ -67,6 +69,12 @@ func TestParseNote(t *testing.T) {
 		{`{"mcp-proxy":1,"closed":{"cause":"killed","delivered":true}}`, killed},
 		{`{"mcp-proxy":1,"closed":{"cause":"killed"}}`, killed},
 		{`{"mcp-proxy":1,"closed":{"cause":"start failed","delivered":false}}`, unsent},
+		{`{"mcp-proxy":1,"closed":{"cause":"killed","event":"k3v9x2ma","says":"was killed","lasting":true,"later":[]}}`,
+			note{closed: &jsonrpc.ClosedError{Cause: "killed", Delivered: true, Event: "k3v9x2ma", Says: "was killed", Lasting: true}}},
+		{`{"mcp-proxy":1,"closed":{"cause":"killed","event":"k3v9x2m/","says":7,"lasting":"true"}}`, killed},
+		{`{"mcp-proxy":1,"closed":{"cause":"killed","event":"k3v9x2maa","says":"\u0007","lasting":1}}`, killed},
+		{`{"mcp-proxy":1,"closed":{"cause":"killed","event":7,"says":"` + strings.Repeat("x", 300) + `"}}`,
+			note{closed: &jsonrpc.ClosedError{Cause: "killed", Delivered: true, Says: strings.Repeat("x", maxCause)}}},
 		{`{"mcp-proxy":1,"later":{}}`, note{}},
 		{`{"mcp-proxy":1,"refused":"\u001b[1mno\u0000\n\u200b"}`, note{refused: "[1mno"}},
 		{`{"mcp-proxy":1,"closed":{"cause":"\u0007"}}`, note{closed: &jsonrpc.ClosedError{Cause: "closed", Delivered: true}}},
@@ -81,6 +89,23 @@ func TestParseNote(t *testing.T) {
 		var bad *jsonrpc.InvalidError
 		if n, err := parseNote([]byte(line)); !errors.As(err, &bad) {
 			t.Errorf("%q: %+v, %v; want an InvalidError", line, n, err)
+		}
+	}
+}
+
+// What another process says is not repeated to clients if it could be more than words.
+func TestPlainEnds(t *testing.T) {
+	for says, want := range map[string]bool{
+		"did not start: exit status 3":  true,
+		"needs OAuth (HTTP 401)":        true,
+		"did not start: see /var/log/x": false,
+		"is at https://example.com":     false,
+		`did not start: C:\secret`:      false,
+		"did not start: password=x":     false,
+		"did not start: \u00e9":         false,
+	} {
+		if got := plain(&jsonrpc.ClosedError{Says: says}).Says; (got == says) != want || !want && got != "" {
+			t.Errorf("%q became %q", says, got)
 		}
 	}
 }

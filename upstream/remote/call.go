@@ -3,7 +3,6 @@ package remote
 import (
 	"context"
 	"errors"
-	"net/http"
 	"sync/atomic"
 
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
@@ -167,11 +166,14 @@ func (s *session) failCall(c *call, f *failure) {
 	s.put(received{m: m})
 }
 
-// note has the log hear of a failure. What it hears of otherwise is for Debug.
+// note has the log hear of a failure, as of an event. That a session was lost it hears
+// otherwise.
 func (s *session) note(c *call, f *failure) {
 	switch {
-	case f.status == http.StatusUnauthorized, f.status == http.StatusForbidden, errors.Is(f.err, errSessionLost):
-		s.log.Debug("request to the upstream failed", "method", c.m.Method, "id", c.m.ID.String(), "err", f.cause)
+	case f.denied():
+		s.server.tally.denied(f)
+	case errors.Is(f.err, errSessionLost):
+		s.server.tally.mention(c.m, f)
 	default:
 		s.server.tally.count(f)
 	}

@@ -95,7 +95,7 @@ func (x *exchange) run(ctx context.Context, m *jsonrpc.Message) (*jsonrpc.Messag
 // refusal returns what an error status says: an error of JSON-RPC if the body is
 // one, which may have no id.
 func (x *exchange) refusal() (*jsonrpc.Message, *failure) {
-	f := refused(x.resp.StatusCode)
+	f := refusedBy(x.resp)
 	if location := x.resp.Header.Get("Location"); location != "" && f.status < 400 {
 		f.err = errors.New("the server redirects to another place, which is not followed")
 	}
@@ -121,6 +121,12 @@ func (x *exchange) refusal() (*jsonrpc.Message, *failure) {
 		return nil, f
 	}
 	x.vague = m.ID.IsZero()
+	switch {
+	case f.denied() && x.vague: // it is about the credentials, and not about what was asked
+		return nil, f
+	case f.denied():
+		x.server.tally.denied(f)
+	}
 	return reply, nil
 }
 
@@ -294,7 +300,7 @@ func (x *exchange) resume(ctx context.Context) *failure {
 	if resp.StatusCode >= 500 {
 		return nil
 	}
-	return refused(resp.StatusCode)
+	return refusedBy(resp)
 }
 
 func wait(retry, otherwise time.Duration) time.Duration {

@@ -10,6 +10,8 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -31,6 +33,9 @@ type failure struct {
 	phase   jsonrpc.Phase // how far the request came
 	invalid bool          // the answer came but could not be used
 	status  int           // of the HTTP response; zero if there was none
+	oauth   bool          // which asks for OAuth
+	fixed   bool          // only a change of the configuration helps
+	event   string        // in the log; "" if that has not heard of it
 	lost    bool          // the server does not know the session: the request did not run
 	err     error         // for the log; may be nil
 
@@ -44,7 +49,35 @@ func (f *failure) answer(upstream string, id jsonrpc.ID) *jsonrpc.Message {
 	if f.invalid {
 		return jsonrpc.NewError(id, jsonrpc.InvalidResponse(upstream, f.cause))
 	}
-	return jsonrpc.NewError(id, jsonrpc.ConnectionClosed(jsonrpc.CodeInternalError, upstream, f.cause, f.phase))
+	return jsonrpc.NewError(id, f.end().Wire(jsonrpc.CodeInternalError, upstream, f.phase))
+}
+
+// end returns what the failure is as the end of a session, which delivered nothing.
+func (f *failure) end() *jsonrpc.ClosedError {
+	cause, err := f.forLog()
+	end := &jsonrpc.ClosedError{Cause: cause, Event: f.event, Lasting: f.lasting(), Err: err}
+	switch {
+	case f.oauth:
+		end.Says = "needs OAuth (" + cause + ")"
+	case f.denied():
+		end.Says = "refuses our credentials (" + cause + ")"
+	}
+	return end
+}
+
+// denied reports whether the server does not let us in.
+func (f *failure) denied() bool {
+	return f.status == http.StatusUnauthorized || f.status == http.StatusForbidden
+}
+
+// lasting reports whether trying again cannot help before somebody changes something:
+// the mistake is ours, in the configuration or to this server.
+func (f *failure) lasting() bool {
+	switch f.status {
+	case http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests:
+		return false
+	}
+	return f.fixed || f.status >= 300 && f.status < 500
 }
 
 // broke reports whether the connection or the stream broke before the answer came,
@@ -69,12 +102,27 @@ func refused(status int) *failure {
 	return &failure{cause: httpCause(status), phase: jsonrpc.InFlight, status: status}
 }
 
+// refusedBy is refused for a response, which may say more.
+func refusedBy(resp *http.Response) *failure {
+	f := refused(resp.StatusCode)
+	f.oauth = f.denied() && asksForOAuth(resp.Header.Values("Www-Authenticate"))
+	return f
+}
+
+// asksForOAuth reports whether a challenge names the metadata of a protected resource
+// (RFC 9728, 5.1), which is how MCP servers ask for OAuth.
+func asksForOAuth(challenges []string) bool {
+	return slices.ContainsFunc(challenges, resourceMetadata.MatchString)
+}
+
+var resourceMetadata = regexp.MustCompile(`(?i)(^|[\s,])resource_metadata\s*=`)
+
 func httpCause(status int) string { return "HTTP " + strconv.Itoa(status) }
 
 // broken returns the failure of a request because of err. What is beyond reach
 // was not sent.
 func broken(ctx context.Context, err error, reached bool) *failure {
-	f := &failure{cause: causeOf(err), phase: jsonrpc.InFlight, err: loggable(err)}
+	f := &failure{cause: causeOf(err), phase: jsonrpc.InFlight, fixed: isUntrusted(err), err: loggable(err)}
 	switch cause := context.Cause(ctx); {
 	case errors.Is(cause, errSessionLost):
 		f.cause, f.err = httpCause(http.StatusNotFound), cause
@@ -156,8 +204,14 @@ func causeOf(err error) string {
 	return "request failed"
 }
 
+// isUntrusted reports whether the server's certificate was not accepted.
+func isUntrusted(err error) bool {
+	_, untrusted := errors.AsType[*tls.CertificateVerificationError](err)
+	return untrusted
+}
+
 func isTLS(err error) bool {
-	_, certificate := errors.AsType[*tls.CertificateVerificationError](err)
+	certificate := isUntrusted(err)
 	_, record := errors.AsType[tls.RecordHeaderError](err)
 	op, isOp := errors.AsType[*net.OpError](err)
 	alert := isOp && (op.Op == "remote error" || op.Op == "local error") // as crypto/tls names those who say so

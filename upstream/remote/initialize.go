@@ -22,7 +22,7 @@ func (s *session) initialize(c *call) {
 	}
 	x, reply, f := s.greet(c.ctx, c.m, c.m.ID)
 	if f == nil && x.vague {
-		reply, f = nil, refused(x.resp.StatusCode)
+		reply, f = nil, refusedBy(x.resp)
 	}
 	if f != nil && mayBeLegacy(f.status) {
 		x.close()

@@ -44,7 +44,7 @@ func (s *session) attachTo(resp *http.Response) *failure {
 	switch {
 	case resp.StatusCode != http.StatusOK:
 		discard(resp)
-		return refused(resp.StatusCode)
+		return refusedBy(resp)
 	case !isStream(resp):
 		discard(resp)
 		return invalid("not an event stream")
@@ -123,7 +123,7 @@ func (s *session) deliverCall(c *call) *failure {
 	}
 	defer discard(resp)
 	if !succeeded(resp) {
-		return refused(resp.StatusCode)
+		return refusedBy(resp)
 	}
 	return nil
 }

@@ -45,7 +45,10 @@ func (s *session) listen(p *peer, heard func()) {
 	l := listener{s: s, p: p, heard: heard}
 	for worked := false; ; {
 		began := time.Now()
-		status := l.listen(p.ctx)
+		status, f := l.listen(p.ctx)
+		if worked && f != nil && p.ctx.Err() == nil {
+			s.server.tally.lose(f)
+		}
 		switch {
 		case p.ctx.Err() != nil:
 			return
@@ -85,28 +88,32 @@ type listener struct {
 }
 
 // listen reads one stream to its end. It returns the status of the response, 200
-// only with a stream; zero if there was no response.
-func (l *listener) listen(ctx context.Context) (status int) {
+// only with a stream; zero if there was no response. The failure tells that the server
+// is out of reach.
+func (l *listener) listen(ctx context.Context) (status int, f *failure) {
 	l.progress = false
 	resp, f := l.s.server.get(ctx, l.p, l.lastID)
 	l.heard()
 	if f != nil {
-		return 0
+		return 0, f
 	}
 	switch {
+	case resp.StatusCode >= 500:
+		discard(resp)
+		return resp.StatusCode, refused(resp.StatusCode)
 	case resp.StatusCode != http.StatusOK:
 		discard(resp)
-		return resp.StatusCode
+		return resp.StatusCode, nil
 	case !isStream(resp):
 		discard(resp)
-		return http.StatusNotAcceptable
+		return http.StatusNotAcceptable, nil
 	}
 	defer resp.Body.Close()
 	events := newEvents(resp.Body, l.s.server.Limits.MaxMessage())
 	for {
 		ev, err := events.next()
 		if err != nil && !errors.Is(err, errEventTooLong) {
-			return http.StatusOK
+			return http.StatusOK, nil
 		}
 		if ev.retry > 0 {
 			l.retry = ev.retry
@@ -119,7 +126,7 @@ func (l *listener) listen(ctx context.Context) (status int) {
 		}
 		l.progress = true
 		if !l.s.unrelated(ev.data, err, l.p) {
-			return http.StatusOK
+			return http.StatusOK, nil
 		}
 	}
 }

@@ -3,7 +3,6 @@ package remote
 import (
 	"context"
 	"log/slog"
-	"net/http"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -211,8 +210,12 @@ func (s *modern) answer(c *modernCall, reply *jsonrpc.Message, f *failure) {
 func (s *modern) note(c *modernCall, f *failure) {
 	switch {
 	case s.ctx.Err() != nil || s.work.Err() != nil:
-	case f.status == http.StatusUnauthorized, f.status == http.StatusForbidden, f.broke() && c.m.Method == methodListen:
-		s.log.Debug("request to the upstream failed", "method", c.m.Method, "id", c.m.ID.String(), "err", f.cause)
+	case f.denied():
+		s.server.tally.denied(f)
+	case c.m.Method == methodListen && f.broke():
+		s.server.tally.mention(c.m, f)
+	case c.m.Method == methodListen && f.phase == jsonrpc.NotSent:
+		s.server.tally.lose(f)
 	default:
 		s.server.tally.count(f)
 	}

@@ -37,10 +37,10 @@ func (s *Server) Probe(ctx context.Context) (bool, error) {
 	defer s.leave()
 	reply, status, f := s.own(ctx, mcp.Discover(ownID("discover")))
 	switch {
+	case f != nil && (tellsNothing(status) || !f.invalid && f.status == 0):
+		return false, f.end()
 	case tellsNothing(status):
-		return false, &jsonrpc.ClosedError{Cause: httpCause(status)}
-	case f != nil && !f.invalid && f.status == 0:
-		return false, &jsonrpc.ClosedError{Cause: f.cause, Err: f.err}
+		return false, refused(status).end()
 	case f != nil:
 		return false, nil
 	}

@@ -105,7 +105,7 @@ func (s *Server) deliver(ctx context.Context, p *peer, m *jsonrpc.Message, own h
 	}
 	defer discard(resp)
 	if !succeeded(resp) {
-		return refused(resp.StatusCode)
+		return refusedBy(resp)
 	}
 	return nil
 }
@@ -157,7 +157,7 @@ func (s *Server) get(ctx context.Context, p *peer, lastID string) (*http.Respons
 func (s *Server) do(req *http.Request, p *peer, own http.Header, r *reach) (*http.Response, *failure) {
 	header, err := s.header()
 	if err != nil {
-		return nil, &failure{cause: "bad header file", phase: jsonrpc.NotSent, err: err}
+		return nil, &failure{cause: "bad header file", phase: jsonrpc.NotSent, fixed: true, err: err}
 	}
 	req.Host = header.Get("Host")
 	header.Del("Host")
@@ -190,7 +190,6 @@ func (s *Server) noteStatus(resp *http.Response) {
 	switch {
 	case resp.StatusCode == http.StatusUnauthorized || resp.StatusCode == http.StatusForbidden:
 		s.files.refused()
-		s.tally.denied(resp.StatusCode)
 	case succeeded(resp):
 		s.tally.accepted()
 	}

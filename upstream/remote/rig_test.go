@@ -366,12 +366,24 @@ func (c *client) end() *jsonrpc.ClosedError {
 func wantError(t *testing.T, m *jsonrpc.Message, id int64, reason, cause string, phase jsonrpc.Phase) {
 	t.Helper()
 	var e struct {
-		Data jsonrpc.ErrorData
+		Message string
+		Data    jsonrpc.ErrorData
 	}
 	json.Unmarshal(m.Error, &e)
-	want := jsonrpc.ErrorData{Reason: reason, Upstream: "up", Cause: cause, Phase: phase, Retryable: phase == jsonrpc.NotSent}
-	if m.ID != jsonrpc.IntID(id) || e.Data != want {
-		t.Errorf("got %s\nwant for %d %+v", m.Append(nil), id, want)
+	want := jsonrpc.ErrorData{Reason: reason, Upstream: "up", Cause: cause, Phase: phase,
+		Retryable: phase == jsonrpc.NotSent && cause != "bad header file"}
+	message := jsonrpc.InvalidResponse("up", cause).Message
+	switch reason {
+	case jsonrpc.ReasonOverloaded:
+		message = jsonrpc.Overloaded("up").Message
+	case jsonrpc.ReasonClosed:
+		message = jsonrpc.ConnectionClosed(jsonrpc.CodeInternalError, "up", cause, phase).Message
+		if want.Event = e.Data.Event; !jsonrpc.IsEvent(e.Data.Event) {
+			want.Event = "an event"
+		}
+	}
+	if m.ID != jsonrpc.IntID(id) || e.Data != want || e.Message != message {
+		t.Errorf("got %s\nwant for %d %q, %+v", m.Append(nil), id, message, want)
 	}
 }
 

@@ -72,7 +72,7 @@ func newSession(ctx context.Context, server *Server) *session {
 	s.work, s.giveUp = context.WithCancel(s.ctx)
 	s.hurry, s.stopTalk = context.WithCancel(s.ctx)
 	s.peer = s.newPeer(server.URL)
-	s.unhook = context.AfterFunc(ctx, func() { s.fail("host stopped", context.Cause(ctx)) })
+	s.unhook = context.AfterFunc(ctx, func() { s.fail(&jsonrpc.ClosedError{Cause: causeStopped, Err: context.Cause(ctx)}) })
 	server.tally.join()
 	return s
 }
@@ -163,8 +163,9 @@ func (s *session) begin(m *jsonrpc.Message) (gate <-chan struct{}) {
 }
 
 // fail ends the session because of what happened to it.
-func (s *session) fail(cause string, err error) {
-	s.end(&jsonrpc.ClosedError{Cause: cause, Delivered: s.delivered.Load(), Err: err})
+func (s *session) fail(end *jsonrpc.ClosedError) {
+	end.Delivered = s.delivered.Load()
+	s.end(end)
 	s.cancel()
 }
 
@@ -172,6 +173,6 @@ func (s *session) fail(cause string, err error) {
 // without, unless it failed because the session ends.
 func (s *session) failed(f *failure) {
 	if s.work.Err() == nil {
-		s.fail(f.forLog())
+		s.fail(f.end())
 	}
 }

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
 )
 
 // Failures are gathered into one line of the log until none has come for gathered:
@@ -24,10 +26,13 @@ type tally struct {
 
 	mu       sync.Mutex // guards the fields below
 	failures []failures
+	streams  int         // outside of calls that were lost with them
+	event    string      // of what is gathered, or was last
 	timer    *time.Timer // set while failures are gathered
 	first    time.Time   // of those
 	sessions int         // that may still count; the last one flushes
-	refused  bool        // the log has said so, and no request succeeded since
+	told     bool        // the log has heard of a failure, and no request succeeded since
+	denial   string      // the event of credentials being refused, likewise; "" for none
 }
 
 // failures are those of one cause.
@@ -37,32 +42,53 @@ type failures struct {
 	err   error // of the first
 }
 
-// count notes that a request failed.
+// count notes that a request failed. What fails together is one event.
 func (t *tally) count(f *failure) {
-	cause, err := f.forLog()
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.countLocked(f, 1)
+}
+
+// lose notes that a stream outside of calls was lost, or is asked for again, and the
+// server cannot be reached: all that shows that it is gone while nobody calls it. The
+// log hears of it once, and not at all if requests have failed.
+func (t *tally) lose(f *failure) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.told {
+		f.event = t.event
+		return
+	}
+	t.streams++
+	t.countLocked(f, 0)
+}
+
+func (t *tally) countLocked(f *failure, requests int) {
+	cause, err := f.forLog()
 	i := slices.IndexFunc(t.failures, func(f failures) bool { return f.cause == cause })
 	if i < 0 {
 		i = len(t.failures)
 		t.failures = append(t.failures, failures{cause: cause, err: err})
 	}
-	t.failures[i].count++
+	t.failures[i].count += requests
 	if t.timer == nil {
+		t.event = jsonrpc.NewEvent()
 		t.first, t.timer = time.Now(), time.AfterFunc(gathered, t.flush)
 	} else if time.Since(t.first) < mostGathered {
 		t.timer.Reset(gathered)
 	}
+	f.event = t.event
 }
 
 func (t *tally) flush() {
 	t.mu.Lock()
-	failed := t.failures
-	t.failures = nil
+	failed, streams, event := t.failures, t.streams, t.event
+	t.failures, t.streams = nil, 0
 	if t.timer != nil {
 		t.timer.Stop()
 		t.timer = nil
 	}
+	t.told = t.told || len(failed) > 0
 	t.mu.Unlock()
 	if len(failed) == 0 {
 		return
@@ -73,29 +99,50 @@ func (t *tally) flush() {
 		count += f.count
 		causes = append(causes, f.cause)
 	}
-	log := t.log.With("cause", strings.Join(causes, ", "))
+	log := t.log.With("cause", strings.Join(causes, ", "), "event", event)
 	if err := failed[0].err; err != nil {
 		log = log.With("err", err)
+	}
+	if streams > 0 {
+		log = log.With("streams", streams)
+	}
+	if count == 0 {
+		log.Warn("upstream cannot be reached")
+		return
 	}
 	log.Warn("requests to the upstream failed", "requests", count)
 }
 
-// denied notes a 401 or 403. The log hears of the first.
-func (t *tally) denied(status int) {
+// mention notes a failure that is worth no line of its own.
+func (t *tally) mention(m *jsonrpc.Message, f *failure) {
+	f.event = jsonrpc.NewEvent()
+	t.log.Debug("request to the upstream failed", "method", m.Method, "id", m.ID.String(), "cause", f.cause, "event", f.event)
+}
+
+// denied notes that the server does not let us in. The log hears of the first, which
+// all until it does are part of.
+func (t *tally) denied(f *failure) {
 	t.mu.Lock()
-	first := !t.refused
-	t.refused = true
-	t.mu.Unlock()
+	first := t.denial == ""
 	if first {
-		t.log.Warn("upstream refuses the credentials", "status", status)
+		t.denial = jsonrpc.NewEvent()
+	}
+	f.event = t.denial
+	t.mu.Unlock()
+	switch {
+	case first && f.oauth:
+		t.log.Warn("upstream needs OAuth", "status", f.status, "event", f.event)
+	case first:
+		t.log.Warn("upstream refuses the credentials", "status", f.status, "event", f.event)
 	}
 }
 
-// accepted notes that the credentials are good.
+// accepted notes that a request succeeded: the server is there, and the credentials are
+// good.
 func (t *tally) accepted() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.refused = false
+	t.told, t.denial = false, ""
 }
 
 func (t *tally) join() {

@@ -40,7 +40,7 @@ func (s *Server) dialSocket(ctx context.Context) (*webSocket, error) {
 	s.once.Do(s.prepare)
 	header, err := s.upgradeHeader()
 	if err != nil {
-		return nil, &jsonrpc.ClosedError{Cause: "bad header file", Err: err}
+		return nil, &jsonrpc.ClosedError{Cause: "bad header file", Lasting: true, Err: err}
 	}
 	cfg := wsconn.Config{Limits: s.Limits, WriteTimeout: s.writeTimeout()}
 	conn, err := cfg.Dial(ctx, s.URL, header, s.TLS)
@@ -74,14 +74,16 @@ func (s *Server) upgradeHeader() (http.Header, error) {
 
 // notDialled returns the end of a session that never began.
 func (s *Server) notDialled(ctx context.Context, err error) *jsonrpc.ClosedError {
-	end := &jsonrpc.ClosedError{Cause: causeOf(err), Err: err}
-	status, refused := errors.AsType[*wsconn.StatusError](err)
+	end := &jsonrpc.ClosedError{Cause: causeOf(err), Lasting: isUntrusted(err), Err: err}
+	status, answered := errors.AsType[*wsconn.StatusError](err)
 	switch {
-	case refused:
-		end.Cause = httpCause(status.Code)
-		if status.Code == http.StatusUnauthorized || status.Code == http.StatusForbidden {
+	case answered:
+		f := refused(status.Code)
+		f.oauth, f.err = f.denied() && asksForOAuth(status.Challenge), err
+		if f.denied() {
 			s.files.refused()
 		}
+		end = f.end()
 	case ctx.Err() != nil:
 		end.Cause = causeStopped
 	case errors.Is(err, wsconn.ErrHandshake):

@@ -1,0 +1,172 @@
+package jsonrpc
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// ErrClosed is what every end of a connection is: errors.Is(err, ErrClosed)
+// holds for an end on this side and on the other, and the wrapped cause is for
+// the log alone.
+var ErrClosed = errors.New("connection closed")
+
+// A ClosedError is the end of a connection to an upstream, with what the other
+// side of a link needs to say about it. It satisfies errors.Is(err, ErrClosed).
+type ClosedError struct {
+	Cause string // short and structured, as in [ErrorData]
+
+	// Delivered is false only if nothing that was sent here ever reached the
+	// upstream, so that its requests are [NotSent].
+	Delivered bool
+
+	// Event is the id of this end: in the log line about it, and in every error
+	// that it causes. Who sees the end mints it; "" if nobody has.
+	Event string
+
+	// Says is what the upstream did, as the error says it behind its name: "did
+	// not start: exit status 3". "" leaves that to Cause.
+	Says string
+
+	// Lasting means that trying again cannot help before somebody has changed
+	// something.
+	Lasting bool
+
+	Err error // what happened, for the log; may be nil
+}
+
+// Error implements error.
+func (e *ClosedError) Error() string {
+	if e.Err == nil {
+		return "connection closed: " + e.Cause
+	}
+	return "connection closed: " + e.Cause + ": " + e.Err.Error()
+}
+
+// Is makes a ClosedError an [ErrClosed].
+func (e *ClosedError) Is(target error) bool { return target == ErrClosed }
+
+// Unwrap returns what happened.
+func (e *ClosedError) Unwrap() error { return e.Err }
+
+// Wire returns the one connection-closed error of a request that had come as far as
+// phase, as [ConnectionClosed] does. Its message is all that most people see, so
+// it is one sentence that says which upstream and why.
+func (e *ClosedError) Wire(code int, upstream string, phase Phase) *Error {
+	var says string
+	switch {
+	case e.Cause == "":
+		says = "this session is over"
+	case upstream == "":
+		says = e.Cause
+	default:
+		says = upstream + " " + e.Words()
+	}
+	return &Error{code, "Connection closed: " + says, ErrorData{
+		Reason: ReasonClosed, Upstream: upstream, Cause: e.Cause, Phase: phase,
+		Retryable: phase == NotSent && !e.Lasting, Event: e.Event,
+	}}
+}
+
+// Words returns what the upstream did, in words that follow its name.
+func (e *ClosedError) Words() string {
+	if e.Says == "" {
+		return saidBy(e.Cause)
+	}
+	return e.Says
+}
+
+// saidBy puts a cause into words, which follow the upstream's name.
+func saidBy(cause string) string {
+	kind, _, _ := strings.Cut(cause, " ")
+	if words := says[cause]; words != "" {
+		return words
+	}
+	switch kind {
+	case "signal:":
+		return "was killed (" + cause + ")"
+	case "exit":
+		return "exited (" + cause + ")"
+	case "HTTP":
+		return "answered with " + cause
+	}
+	return "is gone (" + cause + ")"
+}
+
+// says has the words for causes that do not say by themselves what happened.
+var says = map[string]string{
+	"start failed":        "did not start",
+	"start timeout":       "did not start in time",
+	"still starting":      "is still starting",
+	"initialize refused":  "refused initialize",
+	"stdout closed":       "closed its stdout (stdout closed)",
+	"stdin closed":        "closed its stdin (stdin closed)",
+	"write timeout":       "does not read what it is sent (write timeout)",
+	"stream ended":        "broke off its answer (stream ended)",
+	"connection lost":     "broke off the connection (connection lost)",
+	"connection reset":    "broke off the connection (connection reset)",
+	"link lost":           "is out of reach: link lost",
+	"connection refused":  "is out of reach: connection refused",
+	"no such host":        "is out of reach: no such host",
+	"connect timeout":     "is out of reach: connect timeout",
+	"host unreachable":    "is out of reach: host unreachable",
+	"network unreachable": "is out of reach: network unreachable",
+	"bad header file":     "was not asked: a file of headersFrom cannot be read (bad header file)",
+	"unknown upstream":    "is not known to its host",
+	"host stopped":        "was stopped (host stopped)",
+	"upstream changed":    "was changed in the configuration (upstream changed)",
+	"upstream removed":    "was removed from the configuration (upstream removed)",
+	"HTTP 401":            "refuses our credentials (HTTP 401)",
+	"HTTP 403":            "refuses our credentials (HTTP 403)",
+}
+
+// CauseOtherEra is the cause of a stream that ended, before its initialize was
+// answered, because its upstream turned out to speak the other era. A stream that
+// is opened now will be translated, so whoever opened it opens it once more.
+const CauseOtherEra = "speaks another era"
+
+// EndOf returns, as a copy, what err says of the end of a connection. An err that
+// is no [ClosedError] is the end with that cause, and may have cost what was sent.
+func EndOf(err error, cause string) *ClosedError {
+	if end, ok := errors.AsType[*ClosedError](err); ok {
+		mine := *end
+		return &mine
+	}
+	return &ClosedError{Cause: cause, Delivered: true, Err: err}
+}
+
+// eventLetters are those that nobody confuses with each other.
+const eventLetters = "0123456789abcdefghjkmnpqrstvwxyz"
+
+// NewEvent returns the id of an event, such as "k3v9x2ma".
+func NewEvent() string {
+	var id [8]byte
+	rand.Read(id[:])
+	for i := range id {
+		id[i] = eventLetters[int(id[i])%len(eventLetters)]
+	}
+	return string(id[:])
+}
+
+// IsEvent reports whether id looks as those of [NewEvent] do.
+func IsEvent(id string) bool {
+	return len(id) == 8 && strings.Trim(id, eventLetters) == ""
+}
+
+// Closed returns an error that is [ErrClosed] and wraps cause. A cause that is
+// an ErrClosed already is returned as it is, so that an end is wrapped once.
+func Closed(cause error) error {
+	if cause == nil {
+		return ErrClosed
+	}
+	if errors.Is(cause, ErrClosed) {
+		return cause
+	}
+	return fmt.Errorf("%w: %w", ErrClosed, cause)
+}
+
+// CauseOf returns what an end says beside being [ErrClosed], for a log.
+func CauseOf(end error) string {
+	return strings.TrimPrefix(end.Error(), ErrClosed.Error()+": ")
+}

@@ -1,0 +1,161 @@
+//go:build unix
+
+package upstream
+
+import (
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+)
+
+// says is the message of the one error about an end.
+func says(end *jsonrpc.ClosedError) string {
+	return strings.TrimPrefix(end.Wire(jsonrpc.CodeInternalError, "fake", jsonrpc.NotSent).Message, "Connection closed: ")
+}
+
+// What clients are told of a start, and whether they should try again, depends on
+// what went wrong. The line in the log is about the same event.
+func TestD48_SaysWhy(t *testing.T) {
+	script := filepath.Join(t.TempDir(), "script")
+	if err := os.WriteFile(script, []byte("#!/bin/sh\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	garbage := filepath.Join(t.TempDir(), "garbage")
+	if err := os.WriteFile(garbage, []byte("\x00\x01"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	nowhere := fakeCommand()
+	nowhere.Dir = "no-such-directory"
+	for _, tt := range []struct {
+		command Command
+		says    string
+		lasting bool
+	}{
+		{Command{Path: "no-such-program-anywhere"}, "fake did not start: command not found", true},
+		{Command{Path: "/no/such/program"}, "fake did not start: command not found", true},
+		{Command{}, "fake did not start: command not found", true},
+		{Command{Path: script}, "fake did not start: permission denied", true},
+		{Command{Path: garbage}, "fake did not start: the command is no program", true},
+		{nowhere, "fake did not start: no such working directory", true},
+		{fakeCommand("dies"), "fake did not start: exit status 3", false},
+	} {
+		r := newRig(t, tt.command)
+		c := r.attach("k")
+		c.Send(jsonrpc.NewRequest(jsonrpc.IntID(1), "initialize", []byte(`{}`))) // it may have ended
+		end := c.end()
+		c.returned()
+		if says(end) != tt.says || end.Lasting != tt.lasting || end.Cause != "start failed" || end.Delivered {
+			t.Errorf("%s: %q, %+v; want %q, lasting %v", tt.command.Path, says(end), end, tt.says, tt.lasting)
+		}
+		if w := r.log.at(slog.LevelWarn); len(w) != 1 || w[0]["event"] != end.Event || !jsonrpc.IsEvent(end.Event) {
+			t.Errorf("%s: event %q, warnings %v", tt.command.Path, end.Event, w)
+		}
+	}
+}
+
+// A server that refuses initialize ends with that, without anybody hanging up, and
+// nothing but a change makes it accept.
+func TestD48_RefusalIsAnEnd(t *testing.T) {
+	for i, how := range []string{"refuses", "odd", "refuses", "odd"} {
+		command := fakeCommand(how)
+		r := newRigOf(t, Upstream{Command: &command, Shared: i >= 2})
+		c := r.attach("k")
+		c.send("initialize", 0)
+		end := c.end()
+		c.returned()
+		if says(end) != "fake refused initialize" || end.Cause != "initialize refused" || !end.Lasting || end.Delivered {
+			t.Errorf("%s: %q, %+v", how, says(end), end)
+		}
+		eventually(t, "a warning", func() bool { return len(r.log.at(slog.LevelWarn)) > 0 }) // a shared one is told of meanwhile
+		if w := r.log.at(slog.LevelWarn); len(w) != 1 || w[0]["msg"] != "upstream failed to start" || w[0]["event"] != end.Event {
+			t.Errorf("%s: event %q, warnings %v", how, end.Event, w)
+		}
+	}
+}
+
+// D07: the error about a dead server and the one line about it name one event.
+func TestD07_OneEvent(t *testing.T) {
+	r := newRig(t, fakeCommand())
+	c := r.start("k")
+	c.send("exit", 5)
+	end := c.end()
+	if w := r.warned("upstream ended unexpectedly", 1); w["event"] != end.Event || !jsonrpc.IsEvent(end.Event) {
+		t.Errorf("event %q, warning %v", end.Event, w)
+	}
+	if says(end) != "fake exited (exit status 5)" {
+		t.Error(says(end))
+	}
+	c.returned()
+}
+
+// While a claim waits for its next start, errors are about the last one.
+func TestBackOffIsAboutTheLastEvent(t *testing.T) {
+	for _, how := range []string{"dies", "refuses"} {
+		r := newRig(t, fakeCommand(how))
+		var last *jsonrpc.ClosedError
+		for range freeFailures + 1 {
+			c := r.attach("k")
+			c.send("initialize", 0)
+			last = c.end()
+			c.returned()
+		}
+		c := r.attach("k")
+		got := c.end()
+		if err := c.returned(); !strings.Contains(err.Error(), "waiting") {
+			t.Fatal(err)
+		}
+		if got.Event != last.Event || got.Lasting != last.Lasting || says(got) != says(last) || got.Cause != last.Cause {
+			t.Errorf("%s: %q %+v, want %q %+v", how, says(got), got, says(last), last)
+		}
+		if w := r.log.at(slog.LevelWarn); len(w) != freeFailures+1 || w[freeFailures]["event"] != got.Event {
+			t.Errorf("%s: event %q, warnings %v", how, got.Event, w)
+		}
+	}
+}
+
+// Only where the client is whoever runs the host, it hears a line of what a server
+// said that did not start, shortened and without what cannot be printed.
+func TestLastWordsAreForOperators(t *testing.T) {
+	quoted := "no [31mlicense[0m in /etc: "
+	quoted += strings.Repeat("\u00e9", (maxQuoted-len(quoted))/2)
+	for _, tt := range []struct {
+		up   func(*Upstream)
+		role string
+		want string
+	}{
+		{func(*Upstream) {}, "dies-wordy", "fake did not start: exit status 3: " + quoted},
+		{func(u *Upstream) { u.Shared = true }, "dies-wordy", "fake did not start: exit status 3: " + quoted},
+		{func(*Upstream) {}, "dies", "fake did not start: exit status 3: cannot find the license"},
+	} {
+		for _, operate := range []bool{false, true} {
+			command := fakeCommand(tt.role)
+			up := Upstream{Command: &command}
+			tt.up(&up)
+			r := newRigOf(t, up)
+			r.host.ClientsOperate = operate
+			c := r.attach("k")
+			c.Send(jsonrpc.NewRequest(jsonrpc.IntID(1), "initialize", []byte(`{}`)))
+			want := tt.want
+			if !operate {
+				want = "fake did not start: exit status 3"
+			}
+			if end := c.end(); says(end) != want {
+				t.Errorf("clients operate: %v: %q, want %q", operate, says(end), want)
+			}
+			c.returned()
+		}
+	}
+	r := newRig(t, fakeCommand())
+	r.host.ClientsOperate = true
+	c := r.start("k")
+	c.call("stderr", 1)
+	c.send("exit", 5)
+	if end := c.end(); says(end) != "fake exited (exit status 5)" {
+		t.Errorf("one that had started: %q", says(end))
+	}
+	c.returned()
+}
