@@ -40,7 +40,9 @@
 //
 // Invariants:
 //   - Every end passes through stream.end; the first cause wins, and one log
-//     line tells it.
+//     line tells it, with the event that the errors have. The end of a remote server
+//     is one for all its sessions (losses.go).
+//   - A server that refuses initialize ends its stream with that, behind the answer.
 //   - The stream is closed before the server is stopped and never waits for it,
 //     but what a server wrote before it ended is delivered first.
 //   - The claim is up to date before the stream is closed: whoever attaches

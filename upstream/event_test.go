@@ -3,6 +3,8 @@
 package upstream
 
 import (
+	"context"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -10,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/mcp"
 )
 
 // says is the message of the one error about an end.
@@ -158,4 +161,94 @@ func TestLastWordsAreForOperators(t *testing.T) {
 		t.Errorf("one that had started: %q", says(end))
 	}
 	c.returned()
+}
+
+// D07: a remote server that dies under the sessions of several clients is one event,
+// and one line that says how many they and their calls were.
+func TestD07_RemoteDiesUnderSeveral(t *testing.T) {
+	r, f := remoteRig(t)
+	var all []*client
+	var servers []*jsonrpc.PipeConn
+	for i := range 3 {
+		c := r.attach(fmt.Sprint(i))
+		id := c.send("initialize", 0)
+		s := f.welcome()
+		c.wait(id)
+		for range i + 1 {
+			c.send("tools/call", 1)
+			recv(s)
+		}
+		all, servers = append(all, c), append(servers, s)
+	}
+	for _, s := range servers {
+		s.CloseCause(&jsonrpc.ClosedError{Cause: "connection lost", Delivered: true})
+	}
+	events := make(map[string]bool)
+	for _, c := range all {
+		end := c.end()
+		if says(end) != "fake broke off the connection (connection lost)" || !end.Delivered {
+			t.Errorf("%q, %+v", says(end), end)
+		}
+		events[end.Event] = true
+		c.returned()
+	}
+	w := r.warned("upstream ended unexpectedly", 6)
+	if len(events) != 1 || !events[fmt.Sprint(w["event"])] || w["streams"] != 3.0 || w["cause"] != "connection lost" {
+		t.Errorf("events %v, warning %v", events, w)
+	}
+	r.host.Stop(t.Context())
+	r.warned("upstream ended unexpectedly", 6)
+}
+
+// What is gathered is told before the host has stopped.
+func TestStopTellsLosses(t *testing.T) {
+	r, f := remoteRig(t)
+	c, s := begin(r, f)
+	s.CloseCause(&jsonrpc.ClosedError{Cause: "connection lost", Delivered: true})
+	c.end()
+	c.returned()
+	r.host.Stop(t.Context())
+	if w := r.log.at(slog.LevelWarn); len(w) != 1 || w[0]["msg"] != "upstream ended unexpectedly" {
+		t.Errorf("warnings: %v", w)
+	}
+}
+
+// A remote server that cannot be asked for its era leaves one line, which all whom that
+// concerns name, also those who ask again soon.
+func TestNotAskedIsOneEvent(t *testing.T) {
+	refused := &jsonrpc.ClosedError{Cause: "HTTP 401", Says: "needs OAuth (HTTP 401)", Lasting: true}
+	r := newRigOf(t, Upstream{
+		Dial:       func(context.Context) (jsonrpc.Conn, error) { return nil, refused },
+		DialModern: func(context.Context) (jsonrpc.Conn, error) { return nil, refused },
+		Probe:      func(context.Context) (bool, error) { return false, refused },
+	})
+	events := make(map[string]bool)
+	for i := range 3 {
+		c := r.attachIn(fmt.Sprint(i), mcp.Modern)
+		end := c.end()
+		if says(end) != "fake needs OAuth (HTTP 401)" || !end.Lasting || end.Delivered {
+			t.Errorf("%q, %+v", says(end), end)
+		}
+		events[end.Event] = true
+		c.returned()
+	}
+	w := r.log.at(slog.LevelWarn)
+	if len(w) != 1 || len(events) != 1 || !events[fmt.Sprint(w[0]["event"])] || w[0]["why"] != "needs OAuth (HTTP 401)" {
+		t.Errorf("events %v, warnings %v", events, w)
+	}
+}
+
+// A session that a remote server does not let begin is one line, which says why.
+func TestD48_RemoteRefusesUs(t *testing.T) {
+	refused := &jsonrpc.ClosedError{Cause: "HTTP 401", Says: "needs OAuth (HTTP 401)", Lasting: true}
+	r := newRigOf(t, Upstream{Dial: func(context.Context) (jsonrpc.Conn, error) { return nil, refused }})
+	c := r.attach("k")
+	end := c.end()
+	c.returned()
+	if says(end) != "fake needs OAuth (HTTP 401)" || !end.Lasting || end.Cause != "HTTP 401" {
+		t.Errorf("%q, %+v", says(end), end)
+	}
+	if w := r.log.at(slog.LevelWarn); len(w) != 1 || w[0]["why"] != "needs OAuth (HTTP 401)" || w[0]["event"] != end.Event {
+		t.Errorf("warnings: %v", w)
+	}
 }

@@ -14,7 +14,8 @@ import (
 type Bridge struct {
 	// Open returns a stream to an upstream, in an era that it speaks. It does not
 	// wait for the upstream to start; what goes wrong is the end of the stream, a
-	// [*jsonrpc.ClosedError]. Whoever opens it closes it.
+	// [*jsonrpc.ClosedError]. An answer to initialize that is no result is followed by
+	// such an end. Whoever opens it closes it.
 	Open func(ctx context.Context, upstream, key string, era mcp.Era) jsonrpc.Conn
 
 	// Relates reports whether the Related of what a legacy upstream sends is

@@ -23,6 +23,7 @@
 //	both ways      messages, one a line
 //	               {"mcp-proxy":1,"re":7}     the next message belongs to request 7
 //	host → proxy   {"mcp-proxy":1,"closed":{"cause":"signal: killed","delivered":true,"event":"k3v9x2ma"}}
+//	               with "says":"did not start: …" and "lasting":true where that is known
 //
 // An upstream cannot forge such a line: every message is decoded and encoded
 // anew on its way, and an encoded message begins with {"jsonrpc".

@@ -22,7 +22,8 @@
 //
 // # What becomes of a request
 //
-//   - It gets what the server replied, also when that came with an error status.
+//   - It gets what the server replied, also when that came with an error status; but a
+//     401 or 403 that is about no request says only that we are not let in, and why.
 //   - A reply that cannot be used, or a response that is no reply, is the error
 //     invalid_response; nothing hangs because of it.
 //   - A stream that breaks off is resumed behind its last event; without one, or
@@ -87,8 +88,9 @@
 //     for another.
 //   - No lock is held across I/O, but for the reading of header files, which
 //     everybody needs who would wait for it.
-//   - Each failure of many requests at once is one line of the log; header values
-//     and URLs stand in none.
+//   - Each failure of many requests at once is one line of the log and one event, and
+//     so is a server that is gone from under streams outside of calls; header values
+//     and URLs stand in none. The end of a session is its host's to tell.
 //
 // The package does not look into messages, except for the version and the
 // capabilities in the reply to initialize, what a new session must be told again,
