@@ -85,12 +85,22 @@ export async function hold(client, frames, { signal, name = "work", args = { ste
   return { result, answers: () => frames.filter(isAnswer).map(([, m]) => m) };
 }
 
+/** What is said of an upstream, by the cause of its end. */
+const words = {
+  "signal: killed": "was killed (signal: killed)",
+  "link lost": "is out of reach: link lost",
+  "connection refused": "is out of reach: connection refused",
+  "connection lost": "broke off the connection (connection lost)",
+};
+
 /** Whether an error is the one that tells of an upstream's end during a call. */
 export function connectionClosed(upstream, cause = "signal: killed") {
   return (err) => {
     assert.equal(err.code, -32603);
-    assert.equal(err.message, "MCP error -32603: Connection closed");
-    assert.deepEqual(err.data, {
+    assert.equal(err.message, `MCP error -32603: Connection closed: ${upstream} ${words[cause]}`);
+    const { event, ...data } = err.data;
+    assert.match(event, /^[0-9a-hjkmnp-tv-z]{8}$/);
+    assert.deepEqual(data, {
       reason: "connection_closed",
       upstream,
       cause,
