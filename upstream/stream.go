@@ -243,7 +243,7 @@ func (s *stream) lost(err error) {
 // if that can still be told, else nil.
 func (s *stream) unusableMessage(bad *jsonrpc.InvalidError) *jsonrpc.Message {
 	if s.unusable.Add(1) == 1 {
-		s.log.Warn(s.strayText(), "err", bad)
+		s.tellStray(bad)
 	}
 	if !bad.Reply || bad.ID.IsZero() {
 		return nil
@@ -258,12 +258,13 @@ func (s *stream) unusableMessage(bad *jsonrpc.InvalidError) *jsonrpc.Message {
 	return jsonrpc.NewError(id, jsonrpc.InvalidResponse(s.name, bad.Reason))
 }
 
-// strayText is how the log says that something is no message.
-func (s *stream) strayText() string {
+// tellStray says once that a server sends what is no message, and what it should do.
+func (s *stream) tellStray(bad *jsonrpc.InvalidError) {
 	if s.up.Command == nil {
-		return "upstream sent something that is not a message"
+		s.log.Warn("upstream sent something that is not a message", "err", bad)
+		return
 	}
-	return "upstream wrote a line that is not a message: only MCP messages belong on stdout; log to stderr"
+	s.log.Warn("upstream wrote a line that is not a message: only MCP messages belong on stdout; log to stderr", "err", bad)
 }
 
 func (s *stream) stopStartTimer() {
