@@ -187,7 +187,10 @@ func (l *leg) adopt(a *attempt, conn jsonrpc.Conn) error {
 	r.done = func(answer *jsonrpc.Message) { l.initialized(a, answer) }
 	params := ownToken(l.s.hello.params, r.id)
 	l.s.mu.Unlock()
-	return conn.Send(jsonrpc.NewRequest(r.id, "initialize", params))
+	if err := conn.Send(jsonrpc.NewRequest(r.id, "initialize", params)); !errors.Is(err, jsonrpc.ErrClosed) {
+		return err
+	}
+	return nil // Recv says why it has ended already
 }
 
 func (l *leg) receiveAll(a *attempt, conn jsonrpc.Conn) error {
