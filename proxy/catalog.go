@@ -38,28 +38,35 @@ func (k kind) named() bool { return k == tools || k == prompts }
 
 // A table is one list of one upstream, as last seen. It is immutable.
 type table struct {
-	// originals maps what the client sees, an exposed name or a URI, to what
-	// the upstream calls it.
-	originals map[string]string
-	bare      map[string]bool // the upstream's own names
+	names     map[string]bool // the upstream's own names, or URIs
 	templates []*regexp.Regexp
 	mirrors   mirrors // of tools
 	digest    digest
 }
 
-// A digest tells whether two lists, as the client sees them, differ.
+// A digest tells whether two lists differ.
 type digest [sha256.Size]byte
 
 // emptyDigest is that of a list without entries.
 var emptyDigest = digest(sha256.Sum256(nil))
 
-// resolve returns the upstream's own name for an exposed one.
-func (t *table) resolve(exposed string) (string, bool) {
+// resolve returns the upstream's own name for one that is exposed with a prefix.
+func (t *table) resolve(prefix, exposed string) (string, bool) {
 	if t == nil {
 		return "", false
 	}
-	original, ok := t.originals[exposed]
-	return original, ok
+	if original, ok := strings.CutPrefix(exposed, prefix); ok && t.names[original] {
+		return original, exposedName(prefix, original) == exposed
+	}
+	if len(exposed) != maxName {
+		return "", false
+	}
+	for original := range t.names { // one that was overlong
+		if strings.HasPrefix(prefix+original, exposed[:keptOfName]) && exposedName(prefix, original) == exposed {
+			return original, true
+		}
+	}
+	return "", false
 }
 
 // covers reports whether a template of the list matches a URI.
@@ -91,69 +98,77 @@ func matcher(template string) *regexp.Regexp {
 	return t.Regexp()
 }
 
-// An entry is one element of a list, as it goes to the client.
+// An entry is one element of a list, as its upstream wrote it.
 type entry struct {
-	key string // exposed name or URI
-	raw json.RawMessage
+	name string // its own, or a URI
+	at   jsonrpc.Span
+	raw  json.RawMessage
 }
 
-// index builds the entries that the client sees and the table behind them from
+// index builds the entries that the client may see and the table behind them from
 // one upstream's list. An element that cannot be used costs itself alone.
 func (l *leg) index(k kind, elements []json.RawMessage) ([]entry, *table) {
-	t := &table{originals: make(map[string]string, len(elements)), bare: make(map[string]bool)}
+	t := &table{names: make(map[string]bool, len(elements))}
 	hash := sha256.New()
 	var entries []entry
 	for _, raw := range elements {
-		e, original, err := l.expose(k, raw)
+		e, err := readEntry(k, raw)
 		if err != nil {
 			if l.s.p.warnOnce(fmt.Sprint(l.up.Name, k, err)) {
 				l.log.Warn("list entry left out", "method", kindInfo[k].method, "err", err)
 			}
 			continue
 		}
-		if k == tools && !l.up.allows(original) {
+		if t.names[e.name] || k == tools && !l.up.allows(e.name) {
 			continue
 		}
-		if _, twice := t.originals[e.key]; twice {
-			continue
-		}
-		t.originals[e.key], t.bare[original] = original, true
+		t.names[e.name] = true
 		hash.Write(e.raw)
 		entries = append(entries, e)
 		switch k {
 		case templates:
-			if re := matcher(original); re != nil {
+			if re := matcher(e.name); re != nil {
 				t.templates = append(t.templates, re)
 			}
 		case tools:
-			t.mirrors.add(original, raw)
+			t.mirrors.add(e.name, raw)
 		}
 	}
 	hash.Sum(t.digest[:0])
 	return entries, t
 }
 
-// expose returns one element under the name that the client sees, and the
-// upstream's own name for it.
-func (l *leg) expose(k kind, raw json.RawMessage) (entry, string, error) {
+// readEntry reads what one element of a list is called.
+func readEntry(k kind, raw json.RawMessage) (entry, error) {
 	key := kindInfo[k].key
 	var at [1]jsonrpc.Span
 	if err := jsonrpc.Find(raw, jsonrpc.Span{}, at[:], key); err != nil {
-		return entry{}, "", err
+		return entry{}, err
 	}
-	original, ok := jsonrpc.Unquote(at[0].Of(raw))
+	name, ok := jsonrpc.Unquote(at[0].Of(raw))
 	if !ok {
-		return entry{}, "", errMissing(key)
+		return entry{}, errMissing(key)
 	}
-	if !k.named() || l.prefix == "" {
-		return entry{original, raw}, original, nil
-	}
-	exposed := exposedName(l.prefix, original)
-	return entry{exposed, jsonrpc.Replace(raw, jsonrpc.Edit{Span: at[0], With: jsonrpc.Quote(exposed)})}, original, nil
+	return entry{name, at[0], raw}, nil
 }
 
-// maxName is how long a name may be for the language models that read it.
-const maxName = 64
+// exposed returns the name that the client sees, and the element with it.
+func (e *entry) exposed(prefix string) (string, json.RawMessage) {
+	if prefix == "" {
+		return e.name, e.raw
+	}
+	name := exposedName(prefix, e.name)
+	return name, jsonrpc.Replace(e.raw, jsonrpc.Edit{Span: e.at, With: jsonrpc.Quote(name)})
+}
+
+const (
+	// maxName is how long a name may be for the language models that read it.
+	maxName = 64
+
+	// keptOfName is what stays of one that is longer, before "_" and a hash.
+	keptOfName = maxName - 1 - 2*hashOfName
+	hashOfName = 4 // bytes
+)
 
 var fitName = regexp.MustCompile(`^[a-zA-Z0-9_-]{1,64}$`)
 
@@ -165,16 +180,13 @@ func exposedName(prefix, original string) string {
 		return name
 	}
 	sum := sha256.Sum256([]byte(name))
-	tail := "_" + hex.EncodeToString(sum[:4])
-	return name[:maxName-len(tail)] + tail
+	return name[:keptOfName] + "_" + hex.EncodeToString(sum[:hashOfName])
 }
 
-// prefix returns what the exposed names of an upstream in a set begin with. It
-// counts the upstreams that there are, never those that live: a name must not
-// change because another server died. Nor must it because one becomes known.
-func (p *Proxy) prefix(in *set, i int) string {
-	u := &in.upstreams[i]
-	several := len(in.upstreams) > 1 || !in.complete
+// prefix returns what the exposed names of an upstream begin with, by itself or
+// among several. That counts the upstreams that there are, never those that live: a
+// name must not change because another server died.
+func (p *Proxy) prefix(u *Upstream, several bool) string {
 	switch {
 	case u.Prefix != nil && *u.Prefix == "":
 		return ""

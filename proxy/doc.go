@@ -26,7 +26,8 @@
 //
 // Upstreams come and go while clients are served: Update replaces the set, and
 // Returned says that a link is back. The legs of a session at one time are its
-// lineup of an era, in lineup.go. Only an upstream that is surely the only one is
+// lineup of an era, in lineup.go, which also has the prefixes of their names: a leg
+// stays when names change. Only an upstream that is surely the only one is
 // special, and that is decided for each request; what initialize said of it stands.
 //
 // A subscriptions/listen, in listen.go, is a call that stays. Each upstream has a

@@ -22,7 +22,6 @@ type leg struct {
 	s      *session
 	era    mcp.Era
 	up     *Upstream
-	prefix string // of exposed names, with its separator; "" for bare names
 	log    *slog.Logger
 	wake   sync.Cond       // on session.mu: queue or attempt changed
 	ctx    context.Context // ends with the session, or when the leg is hung up
@@ -68,10 +67,10 @@ type incoming struct {
 	m *jsonrpc.Message
 }
 
-func newLeg(v *lineup, up *Upstream, prefix string) *leg {
+func newLeg(v *lineup, up *Upstream) *leg {
 	s := v.s
 	l := &leg{
-		s: s, era: v.era, up: up, prefix: prefix, log: s.log.With("upstream", up.Name),
+		s: s, era: v.era, up: up, log: s.log.With("upstream", up.Name),
 		pending: make(map[int64]*request),
 		asked:   make(map[jsonrpc.ID]int64),
 	}

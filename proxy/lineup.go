@@ -13,11 +13,10 @@ import (
 // A lineup is the upstreams that a session serves at one time in one era. It is
 // immutable: a change replaces it, and a call keeps the one that it began with.
 type lineup struct {
+	*set     // that it is of
 	s        *session
 	era      mcp.Era
-	legs     []*leg        // in the order of merged lists
-	complete bool          // there are no upstreams that are not known yet
-	settled  bool          // or none that are worth waiting for
+	legs     []*leg        // of the upstreams in the set
 	replaced chan struct{} // closed when there is a newer lineup
 }
 
@@ -56,9 +55,9 @@ func (s *session) upstreamsLocked(era mcp.Era) *lineup {
 	}
 	if s.modern == nil {
 		v := s.lineup
-		s.modern = &lineup{s: s, era: era, complete: v.complete, settled: v.settled, replaced: make(chan struct{})}
+		s.modern = &lineup{set: v.set, s: s, era: era, replaced: make(chan struct{})}
 		for _, l := range v.legs {
-			s.modern.legs = append(s.modern.legs, newLeg(s.modern, l.up, l.prefix))
+			s.modern.legs = append(s.modern.legs, newLeg(s.modern, l.up))
 		}
 	}
 	return s.modern
@@ -84,7 +83,7 @@ func (s *session) follow() {
 	old := s.lineup
 	next, added := old.followLocked(set)
 	s.lineup = next
-	if !slices.Equal(old.legs, next.legs) {
+	if !slices.Equal(old.legs, next.legs) || !slices.Equal(old.prefixes, next.prefixes) {
 		s.announceLocked(added)
 	}
 	if s.modern != nil {
@@ -96,20 +95,21 @@ func (s *session) follow() {
 }
 
 // followLocked returns the lineup that follows, of what is served now, and which
-// of its legs are new. Those that it has no more are hung up.
+// of its legs are new. Those that it has no more are hung up; those that only have
+// other names notice nothing.
 func (v *lineup) followLocked(set *set) (next *lineup, added []*leg) {
-	next = &lineup{s: v.s, era: v.era, complete: set.complete, settled: set.settled, replaced: make(chan struct{})}
+	next = &lineup{set: set, s: v.s, era: v.era, replaced: make(chan struct{})}
 	gone := make(map[string]*leg, len(v.legs))
 	for _, l := range v.legs {
 		gone[l.up.Name] = l
 	}
 	for i := range set.upstreams {
-		up, prefix := &set.upstreams[i], v.s.p.prefix(set, i)
+		up := &set.upstreams[i]
 		l := gone[up.Name]
-		if l != nil && l.serves(up, prefix) {
+		if l != nil && l.serves(up) {
 			delete(gone, up.Name)
 		} else {
-			l = newLeg(next, up, prefix)
+			l = newLeg(next, up)
 			added = append(added, l)
 		}
 		next.legs = append(next.legs, l)
@@ -122,8 +122,8 @@ func (v *lineup) followLocked(set *set) (next *lineup, added []*leg) {
 }
 
 // serves reports whether the leg is as it would be if it was made anew.
-func (l *leg) serves(up *Upstream, prefix string) bool {
-	return l.prefix == prefix && l.up.Name == up.Name &&
+func (l *leg) serves(up *Upstream) bool {
+	return l.up.Name == up.Name &&
 		l.up.StartTimeout == up.StartTimeout && l.up.RequestTimeout == up.RequestTimeout &&
 		slices.Equal(l.up.Allow, up.Allow) && slices.Equal(l.up.Deny, up.Deny)
 }
@@ -131,13 +131,17 @@ func (l *leg) serves(up *Upstream, prefix string) bool {
 // removeLocked hangs up an upstream that is no longer served. The end of its
 // stream settles what is in flight there; what else points to it is forgotten.
 func (s *session) removeLocked(l *leg) {
-	l.hangUpLocked("upstream removed")
+	l.hangUpLocked(causeChanged)
 	maps.DeleteFunc(s.subs, func(_ string, sub subscription) bool { return sub.leg == l })
 	maps.DeleteFunc(s.readers, func(_ digest, reader *leg) bool { return reader == l })
 	s.forgetLocked(l)
 	s.tasks.forgetLocked(l)
 	s.clientTasks.forgetLocked(l)
 }
+
+// causeChanged is what requests are told that were for an upstream which is gone or
+// something else now. Its host says the same.
+const causeChanged = "upstream removed"
 
 // announceLocked tells the client that the lists which it has asked for are to
 // be asked for again, because of these upstreams or of some that are gone: once

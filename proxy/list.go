@@ -12,6 +12,7 @@ import (
 // A listing is what one upstream offers of one kind.
 type listing struct {
 	offered bool // the upstream has such a list
+	prefix  string
 	entries []entry
 	rest    []member
 	caching cachings
@@ -120,6 +121,7 @@ func (s *session) listAll(ctx context.Context, era mcp.Era, k kind, who asker) (
 		}
 		offered = offered || found[i].offered
 		l.showed(k, found[i].digest, asOf)
+		found[i].prefix = v.prefix(k, i)
 		listings = append(listings, *found[i])
 		if found[i].offered {
 			cs.add(found[i].caching.merged)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"slices"
 	"strings"
 
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
@@ -97,16 +98,17 @@ func (s *session) byName(c *call, k kind, at jsonrpc.Span, unknown string) {
 }
 
 // owner looks a name up in the tables of a view: the exposed name first, then a bare name
-// that exactly one upstream offers (apps and prompts mention those). A session
-// with one upstream and bare names needs no table.
+// that exactly one upstream offers (apps and prompts mention those, and so do clients
+// that were given it when there was but one). A session with one upstream and bare
+// names needs no table.
 func (v *lineup) owner(w *view, k kind, name string) (*leg, string) {
-	if l := v.only(); l != nil && l.prefix == "" {
-		return l, name
+	if l := v.only(); l != nil && v.prefixes[0] == "" {
+		return l, v.former(w, k, name)
 	}
 	v.s.mu.Lock()
 	defer v.s.mu.Unlock()
-	for _, l := range v.legs {
-		if original, ok := l.catalogLocked(w).tables[k].resolve(name); ok {
+	for i, l := range v.legs {
+		if original, ok := l.catalogLocked(w).tables[k].resolve(v.prefixes[i], name); ok {
 			return l, original
 		}
 	}
@@ -118,12 +120,28 @@ func (v *lineup) owner(w *view, k kind, name string) (*leg, string) {
 	return v.bareOwnerLocked(w, k, name), name
 }
 
+// former returns the only upstream's own name for one that a client was given when
+// there were several. Any other name is the upstream's own.
+func (v *lineup) former(w *view, k kind, name string) string {
+	prefix := v.legs[0].up.Name + "__"
+	if !v.s.follows || !strings.HasPrefix(name, prefix) {
+		return name
+	}
+	v.s.mu.Lock()
+	t := v.legs[0].catalogLocked(w).tables[k]
+	v.s.mu.Unlock()
+	if original, ok := t.resolve(prefix, name); ok && !t.names[name] {
+		return original
+	}
+	return name
+}
+
 // bareOwnerLocked returns the one upstream that is known to offer a name of its
 // own; nil if there are none or several.
 func (v *lineup) bareOwnerLocked(w *view, k kind, name string) *leg {
 	var only *leg
 	for _, l := range v.legs {
-		if t := l.catalogLocked(w).tables[k]; t != nil && t.bare[name] {
+		if t := l.catalogLocked(w).tables[k]; t != nil && t.names[name] {
 			if only != nil {
 				return nil
 			}
@@ -139,12 +157,13 @@ func (v *lineup) bareOwnerLocked(w *view, k kind, name string) *leg {
 func (v *lineup) find(ctx context.Context, who asker, k kind, name string) (*leg, string) {
 	prefix := v.prefixOf(name)
 	if prefix != "" {
-		v.refresh(ctx, who, func(l *leg) bool { return l.prefix == prefix }, k)
+		named := v.named(prefix)
+		v.refresh(ctx, who, func(l *leg) bool { return slices.Contains(named, l) }, k)
 		if l, original := v.owner(who.view, k, name); l != nil {
 			return l, original
 		}
-		for _, l := range v.legs {
-			if l.prefix == prefix && l.stale(who.view, k) {
+		for _, l := range named {
+			if l.stale(who.view, k) {
 				return l, strings.TrimPrefix(name, prefix)
 			}
 		}
@@ -161,12 +180,30 @@ func (v *lineup) find(ctx context.Context, who asker, k kind, name string) (*leg
 // prefixOf returns the longest prefix of an upstream that a name begins with.
 func (v *lineup) prefixOf(name string) string {
 	longest := ""
-	for _, l := range v.legs {
-		if len(l.prefix) > len(longest) && strings.HasPrefix(name, l.prefix) {
-			longest = l.prefix
+	for _, prefix := range v.prefixes {
+		if len(prefix) > len(longest) && strings.HasPrefix(name, prefix) {
+			longest = prefix
 		}
 	}
 	return longest
+}
+
+// named returns the upstreams whose names have a prefix.
+func (v *lineup) named(prefix string) (found []*leg) {
+	for i, l := range v.legs {
+		if v.prefixes[i] == prefix {
+			found = append(found, l)
+		}
+	}
+	return found
+}
+
+// prefix is that of what the i-th upstream lists of a kind: URIs stay as they are.
+func (v *lineup) prefix(k kind, i int) string {
+	if k.named() {
+		return v.prefixes[i]
+	}
+	return ""
 }
 
 // complete routes completion/complete by what it refers to.
@@ -297,7 +334,7 @@ func (v *lineup) listedBy(w *view, uri string) *leg {
 	defer v.s.mu.Unlock()
 	for _, k := range []kind{resources, templates} {
 		for _, l := range v.legs {
-			if _, ok := l.catalogLocked(w).tables[k].resolve(uri); ok {
+			if t := l.catalogLocked(w).tables[k]; t != nil && t.names[uri] {
 				return l
 			}
 		}

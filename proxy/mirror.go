@@ -66,7 +66,7 @@ func (c *call) checkHeaders(l *leg, k kind, tool string) (bad *jsonrpc.Error, su
 	l.s.mu.Lock()
 	t := l.catalogLocked(c.view).tables[tools]
 	l.s.mu.Unlock()
-	known := t != nil && t.bare[tool]
+	known := t != nil && t.names[tool]
 	if known {
 		bad = c.disagrees(t.mirrors.of[tool])
 	}

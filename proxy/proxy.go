@@ -93,14 +93,22 @@ type Proxy struct {
 // A set is what a proxy serves at one time. It is immutable.
 type set struct {
 	upstreams []Upstream
-	complete  bool
-	settled   bool // nothing is gained by waiting for what makes it complete
+	prefixes  []string // of their exposed names, with the separator; "" for bare ones
+	complete  bool     // there are no upstreams that are not known yet
+	settled   bool     // or none that are worth waiting for
+}
+
+func (p *Proxy) newSet(upstreams []Upstream, complete bool) *set {
+	s := &set{upstreams: slices.Clone(upstreams), complete: complete, settled: complete}
+	for i := range s.upstreams {
+		s.prefixes = append(s.prefixes, p.prefix(&s.upstreams[i], len(upstreams) > 1 || !complete))
+	}
+	return s
 }
 
 type tableKey struct {
 	upstream string
 	kind     kind
-	prefix   string
 	caps     digest // of the clients that see it so, as in view
 }
 
@@ -112,8 +120,9 @@ type tableKey struct {
 //
 // Sessions with all upstreams follow. An upstream that was not there is started
 // when it is needed; one that is not there any more is hung up, which settles
-// what is in flight with the cause "upstream removed"; one whose settings or
-// prefix differ is both. All others run on. A client that has asked for lists is
+// what is in flight with the cause "upstream changed"; one whose settings differ is
+// both. All others run on, under another name if they have one now; a bare name that
+// is known to be of one alone is good all the time. A client that has asked for lists is
 // told once, for each kind, to ask again; in the modern era that is one that
 // listens, whose listen is split anew, and is over when no upstream is left.
 // Sessions with one upstream stay as they began.
@@ -123,7 +132,7 @@ func (p *Proxy) Update(upstreams []Upstream, complete bool) {
 		names[u.Name] = true
 	}
 	p.mu.Lock()
-	p.set = &set{slices.Clone(upstreams), complete, complete}
+	p.set = p.newSet(upstreams, complete)
 	maps.DeleteFunc(p.tables, func(k tableKey, _ *table) bool { return !names[k.upstream] })
 	p.mu.Unlock()
 	for _, s := range p.running() {
@@ -163,7 +172,7 @@ func (p *Proxy) current() *set {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.set == nil {
-		p.set = &set{slices.Clone(p.Upstreams), true, true}
+		p.set = p.newSet(p.Upstreams, true)
 	}
 	return p.set
 }
@@ -208,10 +217,11 @@ func (p *Proxy) serveAll(ctx context.Context, s *session) error {
 }
 
 func (p *Proxy) serveUpstream(ctx context.Context, upstream string, s *session) error {
-	set := p.current()
-	for i := range set.upstreams {
-		if up := &set.upstreams[i]; up.Name == upstream {
-			s.lineup.legs = []*leg{newLeg(s.lineup, up, "")}
+	now := p.current()
+	for i := range now.upstreams {
+		if up := &now.upstreams[i]; up.Name == upstream {
+			s.lineup.set = &set{upstreams: []Upstream{*up}, prefixes: []string{""}, complete: true, settled: true}
+			s.lineup.legs = []*leg{newLeg(s.lineup, up)}
 			return p.serve(ctx, s)
 		}
 	}

@@ -84,7 +84,7 @@ func newSession(p *Proxy, c jsonrpc.Conn, key string) *session {
 	}
 	s.log = p.logger().With("session", s.key[:8]) // as hosts shorten it
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
-	s.lineup = &lineup{s: s, era: mcp.Legacy, complete: true, settled: true, replaced: make(chan struct{})}
+	s.lineup = &lineup{set: &set{complete: true, settled: true}, s: s, era: mcp.Legacy, replaced: make(chan struct{})}
 	return s
 }
 

@@ -47,15 +47,18 @@ func (s *session) merge(k kind, listings []listing) *snapshot {
 	listed, at := make(map[string]bool), make(map[string]int)
 	hash := sha256.New()
 	for _, li := range listings {
-		hash.Write(li.digest[:])
+		shown := sha256.New()
 		for _, e := range li.entries {
-			if !listed[e.key] {
-				listed[e.key] = true
-				snap.entries = append(snap.entries, e.raw)
-			} else if s.p.warnOnce("clash " + kindInfo[k].member + e.key) {
-				s.log.Warn("listed by two upstreams: the first one in the config answers", kindInfo[k].key, e.key)
+			name, raw := e.exposed(li.prefix)
+			shown.Write(raw)
+			if !listed[name] {
+				listed[name] = true
+				snap.entries = append(snap.entries, raw)
+			} else if s.p.warnOnce("clash " + kindInfo[k].member + name) {
+				s.log.Warn("listed by two upstreams: the first one in the config answers", kindInfo[k].key, name)
 			}
 		}
+		hash.Write(shown.Sum(nil))
 		for _, m := range li.rest {
 			i, twice := at[m.key]
 			switch {

@@ -103,7 +103,7 @@ func (l *leg) newCatalog(caps digest) *catalog {
 	return c
 }
 
-func (l *leg) tableKey(caps digest, k kind) tableKey { return tableKey{l.up.Name, k, l.prefix, caps} }
+func (l *leg) tableKey(caps digest, k kind) tableKey { return tableKey{l.up.Name, k, caps} }
 
 // forgetLocked forgets what the upstream offers.
 func (s *session) forgetLocked(l *leg) {

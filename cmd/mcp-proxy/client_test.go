@@ -202,6 +202,13 @@ func (c *client) await(id string) string {
 	return string(answer)
 }
 
+// answer returns what a request was answered so far; "" for nothing.
+func (c *client) answer(id string) string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return string(c.answers[id])
+}
+
 // count returns how many answers satisfy ok.
 func (c *client) count(ok func(answer string) bool) int {
 	c.mu.Lock()

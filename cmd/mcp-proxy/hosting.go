@@ -77,7 +77,7 @@ func (h *hosting) adopt(cfg *config.Config) (changed []string, err error) {
 	for _, u := range cfg.Upstreams {
 		configs[u.Name] = u
 		announced = append(announced, link.Upstream{Name: u.Name, Settings: settingsOf(routeOf(u))})
-		if old, ok := h.configs[u.Name]; ok && reflect.DeepEqual(old, u) {
+		if old, ok := h.configs[u.Name]; ok && runsOn(old, u) {
 			next[u.Name] = h.host.Upstreams[u.Name] // nobody else changes it
 			remotes[u.Name] = h.remotes[u.Name]
 			continue
@@ -87,7 +87,7 @@ func (h *hosting) adopt(cfg *config.Config) (changed []string, err error) {
 		}
 	}
 	for name, old := range h.configs {
-		if now, ok := configs[name]; !ok || !reflect.DeepEqual(old, now) {
+		if now, ok := configs[name]; !ok || !runsOn(old, now) {
 			changed = append(changed, name)
 		}
 	}
@@ -120,6 +120,12 @@ func (h *hosting) stopReserve() time.Duration {
 		longest = max(longest, u.StopGrace)
 	}
 	return longest + stopMargin
+}
+
+// runsOn reports whether an upstream is what it was, though it may have other names.
+func runsOn(old, now config.Upstream) bool {
+	old.Prefix = now.Prefix
+	return reflect.DeepEqual(old, now)
 }
 
 // stop ends what outlives its streams, when ctx is done by force.

@@ -4,6 +4,7 @@ package main
 
 import (
 	"fmt"
+	"maps"
 	"strings"
 	"syscall"
 	"testing"
@@ -20,18 +21,7 @@ func TestReload(t *testing.T) {
 			}
 			file := upstreams("  a: {command: fakeserver, env: {FAKE_LOG: RECORD}}\n" +
 				"  b: {command: fakeserver, env: {FAKE_LOG: RECORD}}\n")
-			var p *program
-			if command == "host" {
-				p = startProgram(t, nil, "host", "--listen", "unix://"+socket, "--config", file)
-				p.hear()
-				s.run("links: {far: {dial: unix://" + socket + "}}\n")
-				eventually(t, "the link", func() bool { return s.engine.known("b") })
-			} else {
-				p = startProgram(t, nil, "serve", "--listen", "127.0.0.1:0", "--config", file)
-				_, rest, _ := strings.Cut(p.hear(), "http://")
-				address, _, _ := strings.Cut(rest, "/")
-				s.url = "http://" + address
-			}
+			p := s.runs(command, socket, file, "b")
 			c := s.connect()
 			c.list()
 			c.call(1, "a__slow")
@@ -67,5 +57,91 @@ func TestReload(t *testing.T) {
 			eventually(t, "the end of a", func() bool { return strings.HasPrefix(c.get(30, "a__echo"), "!") })
 			c.works(40, "b__echo")
 		})
+	}
+}
+
+// runs starts the proxy, or a host and the site's proxy before it, with a file, and
+// waits for an upstream of it.
+func (s *site) runs(command, socket, file, upstream string) *program {
+	s.t.Helper()
+	if command == "host" {
+		p := startProgram(s.t, nil, "host", "--listen", "unix://"+socket, "--config", file)
+		p.hear()
+		s.run("links: {far: {dial: unix://" + socket + "}}\n")
+		eventually(s.t, "the link", func() bool { return s.engine.known(upstream) })
+		return p
+	}
+	p := startProgram(s.t, nil, "serve", "--listen", "127.0.0.1:0", "--config", file)
+	_, rest, _ := strings.Cut(p.hear(), "http://")
+	address, _, _ := strings.Cut(rest, "/")
+	s.url = "http://" + address
+	return p
+}
+
+// SIGHUP that makes several upstreams of one, or one of several, changes names alone:
+// calls go on, nothing is started anew. Who was using what is gone hears one cause,
+// however it came and whatever it speaks.
+func TestReloadRenames(t *testing.T) {
+	for _, command := range []string{"serve", "host"} {
+		for _, session := range []string{"isolated", "shared"} {
+			t.Run(command+" "+session, func(t *testing.T) { reloadRenames(t, command, session) })
+		}
+	}
+}
+
+func reloadRenames(t *testing.T, command, session string) {
+	s, socket := behindHost(t)
+	configure := func(names ...string) string {
+		text := "upstreams:\n"
+		for _, name := range names {
+			text += fmt.Sprintf("  %s: {command: fakeserver, session: %s, env: {FAKE_LOG: %q}}\n", name, session, s.record(name))
+		}
+		return s.write("reload.yaml", text)
+	}
+	p := s.runs(command, socket, configure("a"), "a")
+	reload := func(times int, names ...string) {
+		configure(names...)
+		p.cmd.Process.Signal(syscall.SIGHUP)
+		eventually(t, "the reload", func() bool { return p.log.count("upstreams of the configuration taken over") == times })
+	}
+	clients := map[string]*client{}
+	for _, over := range []string{"WebSocket", "HTTP", "modern WebSocket", "modern HTTP"} {
+		c := s.connectOver(over)
+		clients[over] = c
+		c.list()
+		c.call(1, "slow")
+	}
+	s.awaitNoted("a", `"slow"`, len(clients))
+	started := s.servers("a")
+
+	reload(1, "a", "b")
+	for over, c := range clients {
+		c.works(10, "b__echo")
+		c.call(2, "b__hang")
+		if got := c.answer("1"); got != "" {
+			t.Error(over, "the call that is open got", got)
+		}
+	}
+	s.awaitNoted("b", `"hang"`, len(clients))
+
+	reload(2, "a")
+	for over, c := range clients {
+		if got := c.await("2"); !strings.Contains(got, `"upstream":"b"`) {
+			t.Error(over, "the call on what is gone got", got)
+		}
+		for id, tool := range []string{"echo", "a__echo"} {
+			if got := c.get(100+id, tool); strings.HasPrefix(got, "!") {
+				t.Error(over, tool, got)
+			}
+		}
+		c.call(3, "release")
+	}
+	for over, c := range clients {
+		if got := c.await("1"); got != fakeDone {
+			t.Error(over, "the call got", got)
+		}
+	}
+	if now := s.servers("a"); !maps.Equal(now, started) || p.log.count("upstream ended unexpectedly") != 0 {
+		t.Errorf("processes: %v, then %v\n%s", started, now, p.log)
 	}
 }
