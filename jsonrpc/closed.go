@@ -115,8 +115,7 @@ var says = map[string]string{
 	"bad header file":     "was not asked: a file of headersFrom cannot be read (bad header file)",
 	"unknown upstream":    "is not known to its host",
 	"host stopped":        "was stopped (host stopped)",
-	"upstream changed":    "was changed in the configuration (upstream changed)",
-	"upstream removed":    "was removed from the configuration (upstream removed)",
+	"upstream changed":    "was changed or removed in the configuration (upstream changed)",
 	"HTTP 401":            "refuses our credentials (HTTP 401)",
 	"HTTP 403":            "refuses our credentials (HTTP 403)",
 }

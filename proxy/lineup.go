@@ -141,7 +141,7 @@ func (s *session) removeLocked(l *leg) {
 
 // causeChanged is what requests are told that were for an upstream which is gone or
 // something else now. Its host says the same.
-const causeChanged = "upstream removed"
+const causeChanged = "upstream changed"
 
 // announceLocked tells the client that the lists which it has asked for are to
 // be asked for again, because of these upstreams or of some that are gone: once

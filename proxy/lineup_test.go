@@ -218,7 +218,7 @@ func TestUpdateReplacesWhatDiffers(t *testing.T) {
 				case stays:
 					w.client.want(toolsChanged)
 				default:
-					w.client.want(cc(1, -32603, "a", "upstream removed", "in_flight"), toolsChanged)
+					w.client.want(cc(1, -32603, "a", "upstream changed", "in_flight"), toolsChanged)
 				}
 				if w.upstream("a").gone() == stays || w.upstream("b").gone() {
 					t.Error("wrong streams are gone")
@@ -288,7 +288,7 @@ func TestRemovedWhileItStarts(t *testing.T) {
 		w.client.say(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a__echo"}}`)
 		w.client.want()
 		w.proxy.Update([]Upstream{{Name: "b"}, {Name: "c"}}, true)
-		w.client.want(cc(1, -32603, "a", "upstream removed", "not_sent"))
+		w.client.want(cc(1, -32603, "a", "upstream changed", "not_sent"))
 	})
 }
 
@@ -315,7 +315,7 @@ func TestRemovedWhileItStalls(t *testing.T) {
 		time.Sleep(time.Second)
 		got := w.client.take()
 		slices.Sort(got)
-		if want := []string{cc(1, -32603, "a", "upstream removed", "in_flight"), cc(2, -32603, "a", "upstream removed", "not_sent"), toolsChanged}; !slices.Equal(got, want) {
+		if want := []string{cc(1, -32603, "a", "upstream changed", "in_flight"), cc(2, -32603, "a", "upstream changed", "not_sent"), toolsChanged}; !slices.Equal(got, want) {
 			t.Errorf("got %q", got)
 		}
 	})
@@ -350,7 +350,7 @@ func TestUpdateWhileDraining(t *testing.T) {
 		w.client.conn.CloseWrite()
 		synctest.Wait()
 		w.proxy.Update([]Upstream{{Name: "b"}, {Name: "c"}}, true)
-		w.client.want(cc(1, -32603, "a", "upstream removed", "in_flight"))
+		w.client.want(cc(1, -32603, "a", "upstream changed", "in_flight"))
 		w.upstream("b").say(`{"jsonrpc":"2.0","id":3,"result":{}}`)
 		w.client.want(`{"jsonrpc":"2.0","id":2,"result":{}}`)
 		if err := <-w.ended; !errors.Is(err, errDrained) {

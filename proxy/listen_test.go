@@ -262,7 +262,7 @@ func TestRemovedUpstreamModern(t *testing.T) {
 		w.proxy.Update([]Upstream{{Name: "b"}}, true)
 		got := w.client.take()
 		slices.Sort(got)
-		if want := []string{cc(1, -32603, "a", "upstream removed", "in_flight"), cc(2, -32603, "a", "upstream removed", "in_flight")}; !slices.Equal(got, want) {
+		if want := []string{cc(1, -32603, "a", "upstream changed", "in_flight"), cc(2, -32603, "a", "upstream changed", "in_flight")}; !slices.Equal(got, want) {
 			t.Errorf("got %q", got)
 		}
 		time.Sleep(lastWords)

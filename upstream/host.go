@@ -95,7 +95,7 @@ func (h *Host) Attach(ctx context.Context, upstream, key string, era mcp.Era, c 
 	defer h.wg.Done()
 	t, ok := h.target(upstream)
 	if !ok {
-		return refuse(c, errNoUpstream)
+		return refuseFor(c, causeChanged, errNoUpstream)
 	}
 	speaks, err := h.eraFor(ctx, t, era)
 	switch {
@@ -111,6 +111,7 @@ func (h *Host) Attach(ctx context.Context, upstream, key string, era mcp.Era, c 
 	return h.Bridge.Legacy(ctx, upstream, key, c)
 }
 
+// errNoUpstream is for a proxy that has not heard yet that the upstream is gone.
 var errNoUpstream = errors.New("no upstream of that name")
 
 // Open returns a stream to an upstream, attached as by Attach in an era that it
@@ -120,7 +121,7 @@ func (h *Host) Open(ctx context.Context, upstream, key string, era mcp.Era) json
 	h.wg.Go(func() {
 		t, ok := h.target(upstream)
 		if !ok {
-			_ = refuse(far, errNoUpstream)
+			_ = refuseFor(far, causeChanged, errNoUpstream)
 			return
 		}
 		_ = h.attachIn(ctx, t, claimID{upstream, key, era}, far) // near.Recv says it, too

@@ -19,7 +19,7 @@
 //
 //	proxy → host   {"mcp-proxy":1,"upstream":"files","key":"…","era":"legacy"}
 //	host → proxy   {"mcp-proxy":1,"ok":true}
-//	          or   {"mcp-proxy":1,"refused":"unknown upstream"}
+//	          or   {"mcp-proxy":1,"refused":"upstream changed"}
 //	both ways      messages, one a line
 //	               {"mcp-proxy":1,"re":7}     the next message belongs to request 7
 //	host → proxy   {"mcp-proxy":1,"closed":{"cause":"signal: killed","delivered":true,"event":"k3v9x2ma"}}

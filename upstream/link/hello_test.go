@@ -21,7 +21,7 @@ import (
 func TestBadHello(t *testing.T) {
 	const good = `{"mcp-proxy":1,"upstream":"files","key":"k","era":"legacy"}`
 	for _, tt := range []struct{ name, sent, refused string }{
-		{"unknown upstream", strings.Replace(good, "files", "nowhere", 1) + "\n", "unknown upstream"},
+		{"unknown upstream", strings.Replace(good, "files", "nowhere", 1) + "\n", "upstream changed"},
 		{"another version", `{"mcp-proxy":2,"whatever":[]}` + "\n", "unknown link version"},
 		{"not a hello", `{"jsonrpc":"2.0","id":1,"method":"initialize"}` + "\n", "bad hello"},
 		{"not JSON", "GET / HTTP/1.1\r\n", "bad hello"},
@@ -96,7 +96,7 @@ func serveRaw(t *testing.T, s *Server) *yamux.Session {
 // TestBadHost is what Open returns when the host is not this package's Server.
 func TestBadHost(t *testing.T) {
 	for _, tt := range []struct{ name, answer, cause string }{
-		{"refuses", string(refusalLine("unknown upstream")), "unknown upstream"},
+		{"refuses", string(refusalLine("upstream changed")), "upstream changed"},
 		{"talks nonsense", "hello\n", "bad answer to the hello"},
 		{"sends a message", `{"jsonrpc":"2.0","method":"n"}` + "\n", "bad answer to the hello"},
 		{"does not say ok", `{"mcp-proxy":1}` + "\n", "bad answer to the hello"},

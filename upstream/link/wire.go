@@ -58,7 +58,7 @@ var (
 	errBadVersion = errors.New("unknown link version")
 	errHasty      = errors.New("messages before the answer to the hello")
 	errLateHello  = errors.New("hello timeout")
-	errUnknown    = errors.New("unknown upstream")
+	errUnknown    = errors.New("upstream changed") // it was announced, and is gone since
 )
 
 // parseHello reads the line of a hello. The version comes first: nothing else
@@ -84,7 +84,7 @@ func parseHello(line []byte) (Hello, error) {
 	return Hello{Upstream: texts[0], Key: texts[1], Era: texts[2]}, nil
 }
 
-// refusalLine returns {"mcp-proxy":1,"refused":"unknown upstream"}.
+// refusalLine returns {"mcp-proxy":1,"refused":"upstream changed"}.
 func refusalLine(reason string) []byte {
 	return append(append(appendNote(nil, "refused"), jsonrpc.Quote(reason)...), "}\n"...)
 }

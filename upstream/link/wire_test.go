@@ -22,7 +22,7 @@ func TestLines(t *testing.T) {
 	for _, tt := range []struct{ got, want string }{
 		{string(greeting), `{"mcp-proxy":1,"upstream":"files","key":"k\"1","era":"legacy"}` + "\n"},
 		{okLine, `{"mcp-proxy":1,"ok":true}` + "\n"},
-		{string(refusalLine("unknown upstream")), `{"mcp-proxy":1,"refused":"unknown upstream"}` + "\n"},
+		{string(refusalLine("upstream changed")), `{"mcp-proxy":1,"refused":"upstream changed"}` + "\n"},
 		{string(closingLine(end)), `{"mcp-proxy":1,"closed":{"cause":"signal: killed","delivered":true}}` + "\n"},
 		{string(closingLine(&jsonrpc.ClosedError{Cause: "start failed", Event: "k3v9x2ma", Says: "did not start: x", Lasting: true})),
 			`{"mcp-proxy":1,"closed":{"cause":"start failed","delivered":false,"event":"k3v9x2ma","says":"did not start: x","lasting":true}}` + "\n"},

@@ -28,7 +28,7 @@ func TestRefusedStreamsKeepCredit(t *testing.T) {
 	t.Run("refused", func(t *testing.T) {
 		times(acceptBacklog+300, func() {
 			_, err := p.client.Open(t.Context(), Hello{Upstream: "nowhere"})
-			wantNotOpened(t, err, "unknown upstream")
+			wantNotOpened(t, err, "upstream changed")
 		})
 	})
 	t.Run("abandoned", func(t *testing.T) {
