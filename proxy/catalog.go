@@ -38,6 +38,7 @@ func (k kind) named() bool { return k == tools || k == prompts }
 
 // A table is one list of one upstream, as last seen. It is immutable.
 type table struct {
+	entries   []entry         // as the client may see them
 	names     map[string]bool // the upstream's own names, or URIs
 	templates []*regexp.Regexp
 	mirrors   mirrors // of tools
@@ -105,12 +106,11 @@ type entry struct {
 	raw  json.RawMessage
 }
 
-// index builds the entries that the client may see and the table behind them from
-// one upstream's list. An element that cannot be used costs itself alone.
-func (l *leg) index(k kind, elements []json.RawMessage) ([]entry, *table) {
+// index builds the table of what the client may see of one upstream's list. An
+// element that cannot be used costs itself alone.
+func (l *leg) index(k kind, elements []json.RawMessage) *table {
 	t := &table{names: make(map[string]bool, len(elements))}
 	hash := sha256.New()
-	var entries []entry
 	for _, raw := range elements {
 		e, err := readEntry(k, raw)
 		if err != nil {
@@ -124,7 +124,7 @@ func (l *leg) index(k kind, elements []json.RawMessage) ([]entry, *table) {
 		}
 		t.names[e.name] = true
 		hash.Write(e.raw)
-		entries = append(entries, e)
+		t.entries = append(t.entries, e)
 		switch k {
 		case templates:
 			if re := matcher(e.name); re != nil {
@@ -135,7 +135,7 @@ func (l *leg) index(k kind, elements []json.RawMessage) ([]entry, *table) {
 		}
 	}
 	hash.Sum(t.digest[:0])
-	return entries, t
+	return t
 }
 
 // readEntry reads what one element of a list is called.

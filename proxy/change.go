@@ -79,19 +79,10 @@ func (l *leg) returned(a *attempt, announced [kinds]int) {
 		if ended {
 			return
 		}
-		if matters && l.differs(k) {
-			l.s.tellChanged(min(k, resources)) // there is one notification for both
+		if matters {
+			ctx, cancel := context.WithTimeout(l.s.ctx, l.s.p.listTimeout())
+			l.catchUp(ctx, k, asker{view: &l.s.own})
+			cancel()
 		}
 	}
-}
-
-// differs reports whether the upstream lists something else than the client has
-// seen of it.
-func (l *leg) differs(k kind) bool {
-	ctx, cancel := context.WithTimeout(l.s.ctx, l.s.p.listTimeout())
-	defer cancel()
-	now, _ := l.list(ctx, k, asker{view: &l.s.own})
-	l.s.mu.Lock()
-	defer l.s.mu.Unlock()
-	return now != nil && now.digest != l.shown[k] && l.announced[k] == 0
 }

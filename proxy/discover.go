@@ -3,7 +3,6 @@ package proxy
 import (
 	"context"
 	"encoding/json"
-	"sync"
 
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/mcp"
@@ -18,16 +17,8 @@ func (s *session) discover(c *call) {
 	}
 	meta, _ := jsonrpc.Member(c.msg.Params, "_meta") // read before
 	s.work(c, func(ctx context.Context) {
-		var mu sync.Mutex
-		said := make(map[*leg]json.RawMessage)
-		s.startAll(ctx, mcp.Modern, func(l *leg, ctx context.Context) {
-			ctx, cancel := context.WithTimeout(ctx, l.startTimeout())
-			defer cancel()
-			if result := l.discover(ctx, meta); result != nil {
-				mu.Lock()
-				defer mu.Unlock()
-				said[l] = result
-			}
+		said := s.startAll(ctx, mcp.Modern, mcp.DiscoverMethod, func(l *leg, ctx context.Context) json.RawMessage {
+			return l.discover(ctx, meta)
 		})
 		s.settle(c, jsonrpc.NewResult(c.id, s.upstreams(mcp.Modern).discovered(said)))
 	})
@@ -47,6 +38,7 @@ func (l *leg) discover(ctx context.Context, meta json.RawMessage) json.RawMessag
 		return nil
 	}
 	info := l.infoOf(answer.Result)
+	l.s.p.noteInTime(l.up.Name, mcp.DiscoverMethod)
 	l.s.mu.Lock()
 	defer l.s.mu.Unlock()
 	l.info = info

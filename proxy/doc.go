@@ -30,6 +30,11 @@
 // stays when names change. Only an upstream that is surely the only one is
 // special, and that is decided for each request; what initialize said of it stands.
 //
+// Nobody waits twice for an upstream that was once not there in time, for its start or
+// for a list: the Proxy remembers it until it has answered (late.go). Initialize and
+// lists ask the others first, and it aside; what it lists then is compared with what
+// the client has seen.
+//
 // A subscriptions/listen, in listen.go, is a call that stays. Each upstream has a
 // share of it, in share.go, which is a listen of our own:
 //
@@ -40,7 +45,8 @@
 // Goroutines of a session, all waited for by Serve: readLoop, which is the
 // caller's, and writeLoop; for each open leg run and writeLoop; one for each
 // request that needs more than one message to answer (initialize, discovery, lists,
-// a name not yet known, a listen); one for each share of a listen; one while a
+// a name not yet known, a listen), and for what it asks of each upstream, or aside of
+// one that is late; one for each share of a listen; one while a
 // list_changed is held back; one for each leg that is to be opened again since its
 // link is back. readLoop never waits for an upstream, so that a cancellation always
 // passes; it waits for the client to read only when that has left thousands of

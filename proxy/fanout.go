@@ -30,12 +30,62 @@ func (v *lineup) fanOut(ctx context.Context, want func(*leg) bool, ask func(cont
 
 func all(*leg) bool { return true }
 
+// gather asks each upstream that want accepts for its part of a list, all at once, and
+// returns what they said or why they did not, by their index in the lineup. They have
+// the list timeout together. Those that were late once are asked only if no other can
+// answer, and then one answer is enough.
+func gather[T any](ctx context.Context, v *lineup, method string, want func(*leg) bool,
+	ask func(context.Context, *leg) (T, *failure)) (said []T, failed []*failure) {
+	ctx, cancel := context.WithTimeout(ctx, v.s.p.listTimeout())
+	defer cancel()
+	said, failed = make([]T, len(v.legs)), make([]*failure, len(v.legs))
+	var prompt, tardy []int
+	for i, l := range v.legs {
+		switch {
+		case !want(l):
+		case l.late(method):
+			tardy = append(tardy, i)
+			failed[i] = l.lateFailure()
+			failed[i].skipped = true
+		default:
+			prompt = append(prompt, i)
+		}
+	}
+	answered := func(i int) bool { return failed[i] == nil || failed[i].unsupported }
+	askAll := func(who []int, enough func()) {
+		var wg sync.WaitGroup
+		for _, i := range who {
+			wg.Go(func() {
+				l := v.legs[i]
+				said[i], failed[i] = ask(ctx, l)
+				switch {
+				case answered(i):
+					enough()
+				case late(ctx):
+					l.noteLate(method)
+					fallthrough
+				case ctx.Err() != nil:
+					failed[i] = l.lateFailure()
+				}
+			})
+		}
+		wg.Wait()
+	}
+	askAll(prompt, func() {})
+	if !slices.ContainsFunc(prompt, answered) {
+		askAll(tardy, cancel)
+	}
+	return said, failed
+}
+
 // A failure is why one upstream has no part in an answer made of many: its own
 // error, or one of the proxy's about it.
 type failure struct {
 	wire        json.RawMessage
 	cause       string // for the log
 	unsupported bool   // the upstream has no such list, whatever it declared
+	late        bool   // it was not waited for any longer
+	skipped     bool   // or not at all
 }
 
 func ownFailure(err *jsonrpc.Error) *failure {
@@ -65,7 +115,7 @@ func (l *leg) pages(ctx context.Context, method, list string, meta json.RawMessa
 		}
 		if answer.Error != nil {
 			code, _ := jsonrpc.Member(answer.Error, "code")
-			return found, &failure{answer.Error, "error response", string(code) == noMethod}
+			return found, &failure{wire: answer.Error, cause: "error response", unsupported: string(code) == noMethod}
 		}
 		p, err := parsePage(list, answer.Result)
 		if size += len(answer.Result); size > l.s.p.queueBytes() {
@@ -76,6 +126,7 @@ func (l *leg) pages(ctx context.Context, method, list string, meta json.RawMessa
 		}
 		found.add(l.era, p, page == 0)
 		if p.cursor == nil {
+			l.s.p.noteInTime(l.up.Name, method)
 			return found, nil
 		}
 		if cursor != nil && string(p.cursor) == string(cursor) {
@@ -83,6 +134,7 @@ func (l *leg) pages(ctx context.Context, method, list string, meta json.RawMessa
 		}
 		cursor = p.cursor
 	}
+	l.s.p.noteInTime(l.up.Name, method)
 	found.caching.partial() // it goes on
 	return found, nil
 }

@@ -7,8 +7,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"sync"
-	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/mcp"
@@ -57,7 +55,7 @@ func (s *session) initialize(c *call) {
 		return
 	}
 	s.work(c, func(ctx context.Context) {
-		s.startAll(ctx, mcp.Legacy, (*leg).startWithin)
+		s.startAll(ctx, mcp.Legacy, starts, (*leg).introduced)
 		result := s.welcome(version)
 		s.promised(result)
 		s.settle(c, jsonrpc.NewResult(c.id, result))
@@ -96,49 +94,6 @@ func negotiate(params json.RawMessage) (json.RawMessage, string, error) {
 	return jsonrpc.Replace(params, jsonrpc.Edit{Span: at[0], With: jsonrpc.Quote(version)}), version, nil
 }
 
-// maxStart is how long upstreams may hold the client's initialize, whatever they
-// are waiting for: hosts give up after 10 s.
-const maxStart = 8 * time.Second
-
-// startAll starts all upstreams at once, those that become known meanwhile too,
-// and waits for each as long as it may hold the client, which start sees to.
-func (s *session) startAll(ctx context.Context, era mcp.Era, start func(*leg, context.Context)) {
-	ctx, cancel := context.WithTimeout(ctx, maxStart)
-	defer cancel()
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	begun := make(map[*leg]bool)
-	for ctx.Err() == nil {
-		v := s.upstreams(era)
-		for _, l := range v.legs {
-			if !begun[l] {
-				begun[l] = true
-				wg.Go(func() { start(l, ctx) })
-			}
-		}
-		if v.settled {
-			wg.Wait()
-			if s.upstreams(era) == v {
-				return
-			}
-			continue
-		}
-		select {
-		case <-v.replaced:
-		case <-ctx.Done():
-		}
-	}
-}
-
-// startWithin is start within the upstream's own startTimeout.
-func (l *leg) startWithin(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, l.startTimeout())
-	defer cancel()
-	if err := l.start(ctx); err != nil && ctx.Err() != nil && l.ctx.Err() == nil {
-		l.log.Info("upstream is slow to start; initialize goes on without it")
-	}
-}
-
 // initialized handles an upstream's answer to initialize.
 func (l *leg) initialized(a *attempt, answer *jsonrpc.Message) {
 	if answer.Error != nil || answer.Result[0] != '{' { // nothing can be asked of it
@@ -157,6 +112,7 @@ func (l *leg) initialized(a *attempt, answer *jsonrpc.Message) {
 	l.info, l.deaf, l.missed = info, false, false
 	first := []*jsonrpc.Message{jsonrpc.NewNotification("notifications/initialized", nil)}
 	l.readyLocked(a, append(first, l.replayLocked()...))
+	l.heardLocked(a)
 	announced := l.announced // now: the client's next list, which waits for this, ends it
 	l.s.mu.Unlock()
 	l.s.wg.Go(func() { l.returned(a, announced) })

@@ -47,6 +47,8 @@ type leg struct {
 	announced [kinds]int           // session.announced when the client was told of it; 0: has listed since
 	deaf      bool                 // since its last start a message was lost to a full queue
 	missed    bool                 // since its last start it was left out of a list
+	behind    map[kind]asker       // lists that the client saw without it, see missedList
+	aside     map[string]bool      // methods that it is asked for and nobody waits, see asideLocked
 }
 
 // An attempt is one stream from its opening to its end. One of the modern era is
@@ -55,6 +57,7 @@ type attempt struct {
 	started chan struct{} // closed when initialize was answered or the stream ended before
 	conn    jsonrpc.Conn  // nil until the stream is open
 	ready   bool          // initialize was answered: writeLoop may send
+	heard   bool          // anything was answered
 	ended   bool
 	done    chan struct{}        // closed with ended
 	own     *jsonrpc.ClosedError // the end that this side chose; nil for what Recv says
@@ -208,7 +211,7 @@ func (l *leg) receiveAll(a *attempt, conn jsonrpc.Conn) error {
 		if ok {
 			l.log.Debug("unusable message from upstream", "err", bad)
 			if bad.Reply { // settle what would wait for ever
-				l.answered(jsonrpc.NewError(bad.ID, jsonrpc.InvalidResponse(l.up.Name, "")))
+				l.answered(a, jsonrpc.NewError(bad.ID, jsonrpc.InvalidResponse(l.up.Name, "")))
 			}
 		}
 	}

@@ -94,49 +94,108 @@ func (s *session) listAnew(ctx context.Context, c *call, k kind, want pageOf) {
 
 // listAll returns what each upstream that offers the kind lists, in config
 // order, and how all of it may be kept; if not one could list, the first failure.
-// Upstreams that are not known yet have failed.
+// Upstreams that are not known yet have failed, but if no other answers they are
+// waited for, too.
 func (s *session) listAll(ctx context.Context, era mcp.Era, k kind, who asker) ([]listing, caching, *failure) {
-	v, asOf := s.wants(era, k)
-	found := make([]*listing, len(v.legs))
-	failed := make([]*failure, len(v.legs))
-	v.fanOut(ctx, all, func(ctx context.Context, i int, l *leg) { found[i], failed[i] = l.list(ctx, k, who) })
-	if ctx.Err() != nil {
-		return nil, caching{}, nil // cancelled: nobody wants to know
+	patience, cancel := context.WithTimeout(ctx, s.p.listTimeout())
+	defer cancel()
+	for {
+		v, asOf := s.wants(era, k)
+		found, failed := gather(ctx, v, kindInfo[k].method, all,
+			func(ctx context.Context, l *leg) (*listing, *failure) { return l.list(ctx, k, who) })
+		if ctx.Err() != nil {
+			return nil, caching{}, nil // cancelled: nobody wants to know
+		}
+		m := s.mergeParts(v, k, who, asOf, found, failed)
+		if m.answered || v.settled {
+			return m.result()
+		}
+		select {
+		case <-v.replaced:
+		case <-patience.Done():
+			return m.result()
+		}
 	}
-	var listings []listing
-	var cs cachings
-	var first *failure
-	offered := false
+}
+
+// A merging is what upstreams list together.
+type merging struct {
+	listings []listing
+	caching  cachings
+	failure  *failure // the first
+	offered  bool     // somebody has such a list
+	answered bool     // somebody could say
+}
+
+func (m *merging) result() ([]listing, caching, *failure) {
+	if m.failure != nil && !m.offered {
+		return nil, caching{}, m.failure
+	}
+	return m.listings, m.caching.merged, nil
+}
+
+// mergeParts puts together what upstreams said. One that starts stands in with what
+// anybody saw of it last.
+func (s *session) mergeParts(v *lineup, k kind, who asker, asOf int, found []*listing, failed []*failure) *merging {
+	m := new(merging)
 	for i, l := range v.legs {
-		if f := failed[i]; f != nil {
+		li := found[i]
+		f := failed[i]
+		m.answered = m.answered || f == nil || f.unsupported
+		if f != nil {
+			li = l.standIn(k, who, f)
+			m.failed(f)
+		}
+		if li == nil {
 			if !f.unsupported {
 				l.leftOut(kindInfo[k].method, f)
-				cs.partial()
-			}
-			if first == nil || first.unsupported && !f.unsupported {
-				first = f
 			}
 			l.showed(k, emptyDigest, asOf)
 			continue
 		}
-		offered = offered || found[i].offered
-		l.showed(k, found[i].digest, asOf)
-		found[i].prefix = v.prefix(k, i)
-		listings = append(listings, *found[i])
-		if found[i].offered {
-			cs.add(found[i].caching.merged)
+		l.showed(k, li.digest, asOf)
+		li.prefix = v.prefix(k, i)
+		m.offered = m.offered || li.offered
+		m.listings = append(m.listings, *li)
+		if f == nil && li.offered {
+			m.caching.add(li.caching.merged)
 		}
 	}
 	if err := v.unreached(); err != nil {
-		cs.partial()
-		if first == nil || first.unsupported {
-			first = ownFailure(err)
+		m.failed(ownFailure(err))
+	}
+	return m
+}
+
+// failed notes that a part is missing. An upstream that has no such list misses none.
+func (m *merging) failed(f *failure) {
+	if !f.unsupported {
+		m.caching.partial()
+	}
+	if m.failure == nil || m.failure.unsupported && !f.unsupported {
+		m.failure = f
+	}
+}
+
+// standIn returns what stands in a merged list for an upstream that is missing, nil for
+// nothing, and sees to it that the client hears of it later.
+func (l *leg) standIn(k kind, who asker, f *failure) *listing {
+	if !f.late {
+		return nil
+	}
+	l.missedList(k, who, f)
+	t := l.lastTable(who.view, k)
+	if t == nil {
+		return nil
+	}
+	li := &listing{digest: t.digest}
+	for _, e := range t.entries {
+		if k != tools || l.up.allows(e.name) {
+			li.entries = append(li.entries, e)
 		}
 	}
-	if first != nil && !offered {
-		return nil, caching{}, first
-	}
-	return listings, cs.merged, nil
+	li.offered = len(li.entries) > 0
+	return li
 }
 
 // wants notes that the client asks for a merged list, and returns whose. What is
@@ -183,32 +242,38 @@ func (l *leg) list(ctx context.Context, k kind, who asker) (*listing, *failure) 
 	if f != nil && !f.unsupported {
 		return nil, f
 	}
-	var t *table
-	li.entries, t = l.index(k, all.elements)
-	li.rest, li.caching, li.digest = all.rest, all.caching, t.digest
+	t := l.s.p.keepTable(l.tableKey(who.view.caps, k), l.index(k, all.elements))
+	li.entries, li.rest, li.caching, li.digest = t.entries, all.rest, all.caching, t.digest
 	l.keep(who.view, k, t, version)
 	return li, f
 }
 
-// keep makes t the table of a view, and the first one of later sessions. It is
-// out of date already if a change was told while the upstream listed.
+// keep makes t the table of a view. It is out of date already if a change was told
+// while the upstream listed.
 func (l *leg) keep(w *view, k kind, t *table, version int) {
 	l.s.mu.Lock()
+	defer l.s.mu.Unlock()
 	c := l.catalogLocked(w)
 	c.tables[k], c.listed[k] = t, version
 	if l.era == mcp.Modern {
 		c.listedAt[k] = time.Now()
 	}
-	l.s.mu.Unlock()
-	l.s.p.keepTable(l.tableKey(w.caps, k), t)
 }
 
 // refresh lists what is not known yet, or known to have changed, on the given
-// legs, so that a name or URI can be looked up.
+// legs, so that a name or URI can be looked up. Nobody is waited for who was late
+// before: a call of what is known waits, a look at what is not does not.
 func (v *lineup) refresh(ctx context.Context, who asker, want func(*leg) bool, ks ...kind) {
-	v.fanOut(ctx, want, func(ctx context.Context, _ int, l *leg) {
+	v.fanOut(ctx, want, func(within context.Context, _ int, l *leg) {
 		for _, k := range ks {
-			if !l.freshen(ctx, k, who) {
+			method := kindInfo[k].method
+			if l.late(method) {
+				continue
+			}
+			if !l.freshen(within, k, who) {
+				if late(within) && ctx.Err() == nil {
+					l.noteLate(method)
+				}
 				return
 			}
 		}

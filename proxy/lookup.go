@@ -298,17 +298,23 @@ func resourceNotFound(era mcp.Era, uri string) *jsonrpc.Error {
 
 // withResources returns the upstreams that may know a resource that they do not
 // list. Those alive come first: they answer at once, and if none of them has it,
-// the state of the others is what the client should hear.
+// the state of the others is what the client should hear. Nobody waits for one that
+// was late, unless there is no other.
 func (v *lineup) withResources() []*leg {
-	var alive, others []*leg
+	var alive, others, tardy []*leg
 	for _, l := range v.legs {
 		switch {
 		case !l.offers("resources"):
+		case l.late(kindInfo[resources].method):
+			tardy = append(tardy, l)
 		case l.alive():
 			alive = append(alive, l)
 		default:
 			others = append(others, l)
 		}
+	}
+	if alive == nil && others == nil {
+		return tardy
 	}
 	return append(alive, others...)
 }

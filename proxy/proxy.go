@@ -75,7 +75,7 @@ type Proxy struct {
 	InFlight    int           // requests of one client at a time, of which a quarter may be listens; zero means 1024
 	MaxMessage  int           // bytes, for bounds on queues; zero means 16 MiB
 	PageSize    int           // entries on one page of a merged list; zero means all
-	ListTimeout time.Duration // for one upstream's part of a merged list; zero means 10 s
+	ListTimeout time.Duration // for a merged list, once for each upstream that is late; zero means 10 s
 	Drain       time.Duration // for requests in flight after a half-close; zero means 5 s
 
 	Log *slog.Logger // nil discards
@@ -87,6 +87,7 @@ type Proxy struct {
 	tables   map[tableKey]*table // last known, to seed new sessions
 	recent   recent              // of modern tables
 	warned   map[string]struct{} // name clashes told once
+	late     map[lateKey]bool    // who was once not there in time; see late.go
 	secret   string              // behind the keys of principals; made when first needed
 }
 
@@ -115,8 +116,9 @@ type tableKey struct {
 // Update replaces the set of upstreams, whose names must differ, in the order of
 // merged lists. It may be called at any time and does not wait. complete is false
 // while there are upstreams that are not known yet: then a client's initialize
-// waits for the next Update as for an upstream that is slow to start. An upstream
-// that is known and out of reach stays in the set.
+// waits for the next Update as for an upstream that is slow to start, so that the
+// first one does, and a list if nobody else can answer it. An upstream that is known
+// and out of reach stays in the set.
 //
 // Sessions with all upstreams follow. An upstream that was not there is started
 // when it is needed; one that is not there any more is hung up, which settles
@@ -134,6 +136,8 @@ func (p *Proxy) Update(upstreams []Upstream, complete bool) {
 	p.mu.Lock()
 	p.set = p.newSet(upstreams, complete)
 	maps.DeleteFunc(p.tables, func(k tableKey, _ *table) bool { return !names[k.upstream] })
+	names[""] = !complete
+	p.forgetLateLocked(func(upstream string) bool { return !names[upstream] })
 	p.mu.Unlock()
 	for _, s := range p.running() {
 		s.follow()
@@ -155,13 +159,17 @@ func (p *Proxy) Unreachable() {
 }
 
 // Returned says that upstreams were out of reach, since the link to them was
-// lost, and are back. It does not wait. Each client that has asked for lists is
+// lost, and are back, or that they are others now. It does not wait. If they were late
+// before, that is forgotten. Each client that has asked for lists is
 // told once, for each kind, to ask again, however many upstreams are back. The
 // streams that the link lost have to have ended before: what is open stays open.
 // Those at which a client has subscriptions are started, within half a second,
 // to have them replayed; others when they are needed. A client that listens is told
 // once, when all of them were asked to listen again, which is as soon.
 func (p *Proxy) Returned(upstreams ...string) {
+	p.mu.Lock()
+	p.forgetLateLocked(func(upstream string) bool { return slices.Contains(upstreams, upstream) })
+	p.mu.Unlock()
 	for _, s := range p.running() {
 		s.relinked(upstreams)
 	}
@@ -276,19 +284,25 @@ func (p *Proxy) lastTable(k tableKey) *table {
 	return p.tables[k]
 }
 
-func (p *Proxy) keepTable(k tableKey, t *table) {
+// keepTable keeps t as the table last seen, and returns it, or an equal one that is
+// kept already.
+func (p *Proxy) keepTable(k tableKey, t *table) *table {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if old := p.tables[k]; old != nil && old.digest == t.digest {
+		t = old
+	}
 	if p.tables == nil {
 		p.tables = make(map[tableKey]*table)
 	}
 	p.tables[k] = t
 	if k.caps == (digest{}) {
-		return // of the legacy era
+		return t // of the legacy era
 	}
 	if forgotten, ok := p.recent.add(k.caps); ok {
 		maps.DeleteFunc(p.tables, func(old tableKey, _ *table) bool { return old.caps == forgotten })
 	}
+	return t
 }
 
 // warnOnce reports whether a warning about subject is still to be given.

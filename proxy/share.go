@@ -207,6 +207,9 @@ func (sh *share) acknowledged(m *jsonrpc.Message) {
 	}
 	sh.ln.s.mu.Lock()
 	defer sh.ln.s.mu.Unlock()
+	if a := sh.leg.attempt; !a.ended {
+		sh.leg.heardLocked(a)
+	}
 	sh.answeredLocked(honoured)
 }
 
@@ -216,11 +219,26 @@ func (sh *share) changed(k kind) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	sh.leg.changedLocked(k)
+	sh.tellListLocked(k)
+}
+
+// tellListLocked tells the client that a list is not what it was, if it wants to hear.
+func (sh *share) tellListLocked(k kind) {
 	if sh.want.lists[k] {
 		var lists [kinds]bool
 		lists[k] = true
 		sh.ln.changeLocked(lists)
 		sh.ln.poke()
+	}
+}
+
+// tellListensLocked tells all listens of the client that a list of the upstream is not
+// what it was.
+func (l *leg) tellListensLocked(k kind) {
+	for ln := range l.s.listens {
+		if sh := ln.shares[l]; sh != nil {
+			sh.tellListLocked(k)
+		}
 	}
 }
 

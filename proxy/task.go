@@ -195,10 +195,8 @@ func haveTasks(l *leg) bool { return l.declares("tasks") }
 // can, with the first failure.
 func (s *session) mergeTasks(ctx context.Context, c *call, meta json.RawMessage) {
 	v := c.lineup
-	found := make([]collection, len(v.legs))
-	failed := make([]*failure, len(v.legs))
-	v.fanOut(ctx, haveTasks, func(ctx context.Context, i int, l *leg) {
-		found[i], failed[i] = l.pages(ctx, c.method, "tasks", meta)
+	found, failed := gather(ctx, v, c.method, haveTasks, func(ctx context.Context, l *leg) (collection, *failure) {
+		return l.pages(ctx, c.method, "tasks", meta)
 	})
 	var merged [][]byte
 	var first *failure

@@ -18,7 +18,7 @@ func (l *leg) receive(a *attempt, m *jsonrpc.Message) {
 			l.receive(a, e)
 		}
 	case m.IsResponse():
-		l.answered(m)
+		l.answered(a, m)
 	case l.era == mcp.Modern:
 		l.handleModern(m)
 	case m.Method == "ping" && m.IsRequest():
@@ -30,13 +30,16 @@ func (l *leg) receive(a *attempt, m *jsonrpc.Message) {
 }
 
 // answered settles the request that m answers.
-func (l *leg) answered(m *jsonrpc.Message) {
+func (l *leg) answered(a *attempt, m *jsonrpc.Message) {
 	n, ok := m.ID.Answered()
 	l.s.mu.Lock()
 	r := l.pending[n]
 	known := ok && r != nil && r.sent // an id can be guessed before it was sent
 	if known {
 		delete(l.pending, n)
+	}
+	if a.ready && m.Result != nil {
+		l.heardLocked(a)
 	}
 	l.s.mu.Unlock()
 	if !known {
