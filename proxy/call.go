@@ -52,6 +52,7 @@ type call struct {
 	after   func(answer *jsonrpc.Message) // sees the answer before the client does
 	request *request                      // the forwarded request, once there is one
 	cancel  context.CancelFunc            // ends the goroutine that works on the call, if one does
+	acked   bool                          // a listen: the client was told what is honoured, and others may follow
 }
 
 // begin enters a request into the table of calls. It returns false if it has

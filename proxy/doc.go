@@ -74,7 +74,8 @@
 //   - A name resolves by what upstreams list to clients with the capabilities of the
 //     one that uses it.
 //   - An answer of the modern era is looked at before the client has it: see result.go.
-//   - A listen holds up no drain: it ends with its result when the session is to.
+//   - A listen holds up no drain: it ends with its result when the session is to, and
+//     also when that is forced.
 //   - session.mu guards all tables of a session and is never held across I/O.
 //     Proxy.mu may be taken under it, never the other way.
 //

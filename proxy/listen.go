@@ -28,7 +28,6 @@ type listen struct {
 	// Guarded by session.mu.
 	shares    map[*leg]*share
 	ending    bool               // over is closed
-	acked     bool               // the client was told what is honoured: others may follow
 	early     []*jsonrpc.Message // what came before that
 	bytes     int                // in early
 	lists     [kinds]bool        // list_changed held back
@@ -153,17 +152,21 @@ func (ln *listen) finish(unacknowledged bool) {
 	if unacknowledged {
 		ln.acknowledge()
 	}
-	says := []jsonrpc.Value{ln.id()}
-	if ln.lineup.only() == nil {
-		says = append(says, jsonrpc.Value{Key: mcp.KeyServerInfo, Text: ln.s.p.serverInfo()})
-	}
-	result := mcp.SetMeta(json.RawMessage(`{"resultType":"complete"}`), says...)
-	ln.s.settle(ln.c, jsonrpc.NewResult(ln.c.id, result))
+	ln.s.settle(ln.c, ln.c.over(ln.lineup))
 }
 
-// id is what every message of the listen carries.
-func (ln *listen) id() jsonrpc.Value {
-	return jsonrpc.Value{Key: mcp.KeySubscription, Text: ln.c.id.Raw()}
+// over is the result of a listen that is over, on what it was split over last.
+func (c *call) over(v *lineup) *jsonrpc.Message {
+	says := []jsonrpc.Value{c.subscription()}
+	if v.only() == nil {
+		says = append(says, jsonrpc.Value{Key: mcp.KeyServerInfo, Text: v.s.p.serverInfo()})
+	}
+	return jsonrpc.NewResult(c.id, mcp.SetMeta(json.RawMessage(`{"resultType":"complete"}`), says...))
+}
+
+// subscription is what every message of a listen carries.
+func (c *call) subscription() jsonrpc.Value {
+	return jsonrpc.Value{Key: mcp.KeySubscription, Text: c.id.Raw()}
 }
 
 // follow splits the listen anew if there are other upstreams than it is split
@@ -231,7 +234,7 @@ func (ln *listen) acknowledge() {
 	ln.send("notifications/subscriptions/acknowledged", params)
 	ln.s.mu.Lock()
 	early := ln.early
-	ln.acked, ln.early = true, nil
+	ln.c.acked, ln.early = true, nil
 	ln.s.mu.Unlock()
 	for _, m := range early {
 		ln.s.out.wait(m)
@@ -351,7 +354,7 @@ func (ln *listen) send(method string, params json.RawMessage) {
 // own returns a notification as one of this listen.
 func (ln *listen) own(m *jsonrpc.Message) *jsonrpc.Message {
 	out := *m
-	out.Params = mcp.SetMeta(m.Params, ln.id())
+	out.Params = mcp.SetMeta(m.Params, ln.c.subscription())
 	out.Related = ln.c.id
 	return &out
 }
@@ -364,7 +367,7 @@ func (ln *listen) pass(m *jsonrpc.Message, asked bool) {
 	}
 	m = ln.own(m)
 	ln.s.mu.Lock()
-	early := !ln.acked
+	early := !ln.c.acked
 	room := len(ln.early) < maxEarly && ln.bytes+m.Size() <= ln.s.p.queueBytes()
 	if early && room {
 		ln.early = append(ln.early, m)

@@ -232,7 +232,7 @@ func TestD42_ForcedEnd(t *testing.T) {
 		w.listens()
 		w.cancel()
 		<-w.ended
-		w.client.want(w.closing(`"l"`, "in_flight"))
+		w.client.want(endOfOnly)
 		if !w.upstream("a").gone() {
 			t.Error("stream is still open")
 		}

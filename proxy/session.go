@@ -123,7 +123,7 @@ func (s *session) end(written <-chan struct{}) {
 	defer context.AfterFunc(deadline, s.out.close)() // unblocks who waits for room
 	for _, c := range calls {
 		c.stop()
-		s.deliver(c, jsonrpc.NewError(c.id, c.endingError(c.phase())), s.out.wait)
+		s.deliver(c, s.lastAnswer(c), s.out.wait)
 	}
 	if !gone {
 		waitFor(s.settled, deadline.Done())
@@ -131,6 +131,18 @@ func (s *session) end(written <-chan struct{}) {
 		waitFor(written, deadline.Done())
 		s.client.Close()
 	}
+}
+
+// lastAnswer is what a call gets that the end of the session takes. A listen is no
+// less over than after a drain.
+func (s *session) lastAnswer(c *call) *jsonrpc.Message {
+	s.mu.Lock()
+	acked := c.acked // what acknowledges it may be at work
+	s.mu.Unlock()
+	if acked {
+		return c.over(s.upstreams(mcp.Modern))
+	}
+	return jsonrpc.NewError(c.id, c.endingError(c.phase()))
 }
 
 // takeAll takes the whole table of calls at once, after which nothing can enter

@@ -356,3 +356,24 @@ func TestAddressInUse(t *testing.T) {
 		}
 	}
 }
+
+// SIGTERM to stdio ends at once; a listen that is open ends with its result all the same.
+func TestStdioSIGTERMEndsListens(t *testing.T) {
+	for _, era := range []mcp.Era{mcp.Legacy, mcp.Modern} {
+		t.Run(string(era), func(t *testing.T) {
+			p := startProgram(t, []string{"FAKE_ERA=" + string(era)}, "stdio", "--", "fakeserver")
+			p.say(fmt.Sprintf(`{"jsonrpc":"2.0","id":"l","method":"subscriptions/listen","params":{"notifications":{"toolsListChanged":true},"_meta":{%q:"2026-07-28",%q:{}}}}`,
+				mcp.KeyVersion, mcp.KeyCapabilities))
+			if got := p.hear(); !strings.Contains(got, "notifications/subscriptions/acknowledged") {
+				t.Fatal("first came", got)
+			}
+			p.cmd.Process.Signal(syscall.SIGTERM)
+			if got := p.hear(); !strings.Contains(got, `"id":"l","result":{"resultType":"complete"`) {
+				t.Error("the listen ended with", got)
+			}
+			if err := p.cmd.Wait(); err != nil {
+				t.Errorf("exit: %v\n%s", err, p.log)
+			}
+		})
+	}
+}
