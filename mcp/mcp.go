@@ -78,6 +78,7 @@ const (
 	KeyLogLevel     = "io.modelcontextprotocol/logLevel"
 	KeySubscription = "io.modelcontextprotocol/subscriptionId"
 	KeyServerInfo   = "io.modelcontextprotocol/serverInfo"
+	KeyRelatedTask  = "io.modelcontextprotocol/related-task" // of 2025-11-25: ties a message to a task
 )
 
 // Extensions that are more than a key in capabilities.

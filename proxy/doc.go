@@ -14,6 +14,9 @@
 // a tool's arguments (mirror.go); the method tables are in route.go and, for the
 // modern era, in era.go.
 //
+// The ids of tasks are exposed with the upstream's name, too (taskid.go), if there are
+// several upstreams; what a client was given once stays good.
+//
 // Each message of a client is of an era, whatever others on its Conn are. What is
 // of the legacy era needs an initialize, and travels on legs of that era; what is
 // of the modern era needs none, and travels on legs of its own, which are ready

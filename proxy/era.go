@@ -211,7 +211,7 @@ func (l *leg) passModern(m *jsonrpc.Message) {
 		l.s.drop("nobody has asked for it", m)
 		return
 	}
-	out := *m
+	out := *l.exposed(m)
 	out.Related = c.id
 	l.s.out.wait(&out)
 }

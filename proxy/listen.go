@@ -273,7 +273,7 @@ func (ln *listen) honoured() (f filter, base json.RawMessage) {
 			uris[uri] = true
 		}
 		for _, id := range sh.honoured.tasks {
-			tasks[id] = true
+			tasks[id], tasks[l.taskNameLocked(id)] = true, true
 		}
 		if v.only() == l {
 			base = sh.honoured.as

@@ -20,9 +20,9 @@ func (s *session) callTool(c *call) {
 	}
 	switch {
 	case c.era == mcp.Modern && c.tasks:
-		s.whenAnswered(c, func(answer *jsonrpc.Message) { s.modernTaskCreated(c, answer.Result) })
+		s.whenAnswered(c, func(answer *jsonrpc.Message) { answer.Result = s.modernTaskCreated(c, answer.Result) })
 	case c.era == mcp.Legacy && !c.tool[2].IsZero():
-		s.whenAnswered(c, func(answer *jsonrpc.Message) { s.taskCreated(c, answer.Result) })
+		s.whenAnswered(c, func(answer *jsonrpc.Message) { answer.Result = s.taskCreated(c, answer.Result) })
 	}
 	c.meta = &c.tool[1]
 	s.byName(c, tools, c.tool[0], "Unknown tool: ")

@@ -16,32 +16,20 @@ var errNoTasks = mcp.MissingCapability(json.RawMessage(`{"extensions":{"` + mcp.
 // of one nobody here remembers, since a session began anew, is found by asking for it.
 func (s *session) byModernTask(c *call) {
 	id, err := readTaskID(c.msg.Params)
-	switch l := c.lineup.only(); {
+	switch {
 	case !c.tasks:
 		s.fail(c, errNoTasks)
 		return
 	case err != nil:
 		s.fail(c, invalidParams(err.Error()))
 		return
-	case l != nil:
-		s.forward(c, l, c.msg.Params)
-		return
 	}
-	if l := s.taskOwner(id, mcp.Modern); l != nil {
-		s.forward(c, l, c.msg.Params)
+	if l, own := c.lineup.runner(id); l != nil {
+		s.whenAnswered(c, func(answer *jsonrpc.Message) { answer.Result = givenBack(answer.Result, id) })
+		s.forwardTask(c, l, own)
 		return
 	}
 	s.work(c, func(ctx context.Context) { s.findTask(ctx, c, id) })
-}
-
-// taskOwner returns the upstream that runs a task; nil if it is not known.
-func (s *session) taskOwner(id string, era mcp.Era) *leg {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if x := s.tasks.byID[id]; x != nil && x.leg.era == era {
-		return x.leg
-	}
-	return nil
 }
 
 // findTask asks those upstreams that may run the task for it, in turn, and forwards
@@ -54,15 +42,15 @@ func (s *session) findTask(ctx context.Context, c *call, id string) {
 	}
 	params := jsonrpc.Set(nil, jsonrpc.Value{Key: "taskId", Text: jsonrpc.Quote(id)}, jsonrpc.Value{Key: "_meta", Text: c.identity()})
 	if l := s.whoAnswers(ctx, c, candidates, "tasks/get", params); l != nil {
-		s.rememberTask(id, l)
+		s.rememberTask(id, id, l) // an id from when there was but one upstream
 		s.forward(c, l, c.msg.Params)
 	}
 }
 
-func (s *session) rememberTask(id string, l *leg) {
+func (s *session) rememberTask(name, own string, l *leg) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.tasks.addLocked(&task{id: id, leg: l})
+	s.tasks.addLocked(&task{id: name, own: own, leg: l})
 }
 
 // withTasks returns the upstreams that declare the tasks extension, after asking
@@ -104,13 +92,18 @@ func (l *leg) declaresTasks() bool {
 	return tasks != nil
 }
 
-// modernTaskCreated remembers who runs the task that a call has become. It has no
-// progress token: the extension has no progress on tasks.
-func (s *session) modernTaskCreated(c *call, result json.RawMessage) {
+// modernTaskCreated remembers who runs the task that a call has become, and returns
+// the result as the client may have it. It has no progress token: the extension has no
+// progress on tasks.
+func (s *session) modernTaskCreated(c *call, result json.RawMessage) json.RawMessage {
 	if c.request == nil || c.kind != resultTask {
-		return
+		return result
 	}
-	if id, err := readTaskID(result); err == nil {
-		s.rememberTask(id, c.request.leg)
+	id, err := readTaskID(result)
+	if err != nil {
+		return result
 	}
+	name := c.request.leg.taskName(id)
+	s.rememberTask(name, id, c.request.leg)
+	return givenBack(result, name)
 }

@@ -94,7 +94,7 @@ func (s *session) question(l *leg, a *attempt, m *jsonrpc.Message) {
 	if !token.IsZero() {
 		params = jsonrpc.Replace(params, jsonrpc.Edit{Span: token, With: id.Raw()})
 	}
-	s.out.wait(&jsonrpc.Message{ID: id, Method: m.Method, Params: params, Extra: m.Extra, Related: related})
+	s.out.wait(l.exposed(&jsonrpc.Message{ID: id, Method: m.Method, Params: params, Extra: m.Extra, Related: related}))
 }
 
 // refuseQuestion answers an upstream whose question the client can not answer any
@@ -115,11 +115,12 @@ func (s *session) answered(m *jsonrpc.Message) {
 		return
 	}
 	s.questions.removeLocked(q)
+	result := renamedRelated(m.Result, q.leg.ownTaskLocked)
 	if id != "" && !ended {
 		s.clientTasks.addLocked(&task{id: id, leg: q.leg, key: tokenKey{nil, q.n}, token: q.token})
 	}
 	// An open question means an open stream: its end would have taken it.
-	room := q.leg.queueLocked(&jsonrpc.Message{ID: q.id, Result: m.Result, Error: m.Error, Extra: m.Extra}, nil)
+	room := q.leg.queueLocked(&jsonrpc.Message{ID: q.id, Result: result, Error: m.Error, Extra: m.Extra}, nil)
 	s.mu.Unlock()
 	if !room {
 		q.leg.unread(m)
@@ -172,5 +173,5 @@ func (s *session) clientProgress(m *jsonrpc.Message) {
 		return
 	}
 	params := jsonrpc.Replace(m.Params, jsonrpc.Edit{Span: at[0], With: token})
-	l.tell(&jsonrpc.Message{Method: m.Method, Params: params, Extra: m.Extra})
+	l.tell(&jsonrpc.Message{Method: m.Method, Params: renamedRelated(params, l.ownTask), Extra: m.Extra})
 }

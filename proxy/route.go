@@ -153,7 +153,11 @@ func errMissing(key string) error { return fmt.Errorf("%q is missing or not a st
 // forward sends the call to an upstream, with an id and a progress token of its
 // own. The edits are to the call's params.
 func (s *session) forward(c *call, l *leg, params json.RawMessage, edits ...jsonrpc.Edit) {
-	token, err := c.findToken(params)
+	meta, err := c.findMeta(params)
+	var token jsonrpc.Span
+	if err == nil {
+		token, err = tokenIn(params, meta)
+	}
 	if err != nil {
 		s.fail(c, invalidParams(err.Error()))
 		return
@@ -163,6 +167,7 @@ func (s *session) forward(c *call, l *leg, params json.RawMessage, edits ...json
 	if s.calls[c.id] != c {
 		return // cancelled meanwhile
 	}
+	edits = append(edits, renaming(params, relatedIn(params, meta), l.ownTaskLocked)...)
 	r := l.mintLocked()
 	r.call, c.request = c, r
 	if !token.IsZero() {
@@ -190,12 +195,14 @@ func findToken(params json.RawMessage) (jsonrpc.Span, error) {
 	return tokenIn(params, at[0])
 }
 
-// findToken is findToken for the call's own params.
-func (c *call) findToken(params json.RawMessage) (jsonrpc.Span, error) {
-	if c.meta == nil {
-		return findToken(params)
+// findMeta returns where _meta stands in params, which are the call's own.
+func (c *call) findMeta(params json.RawMessage) (jsonrpc.Span, error) {
+	if c.meta != nil {
+		return *c.meta, nil
 	}
-	return tokenIn(params, *c.meta)
+	var at [1]jsonrpc.Span
+	err := jsonrpc.Find(params, jsonrpc.Span{}, at[:], "_meta")
+	return at[0], err
 }
 
 // tokenIn is findToken for params whose _meta is known to stand at a place.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
@@ -194,10 +195,20 @@ func (sh *share) receive(m *jsonrpc.Message) {
 	case "notifications/resources/updated":
 		ln.pass(m, sh.want.uris != nil)
 	case "notifications/tasks":
-		ln.pass(m, sh.want.tasks != nil)
+		out := *m
+		out.Params = renamed(m.Params, whole(m.Params), sh.taskName)
+		ln.pass(&out, sh.want.tasks != nil)
 	default:
 		ln.pass(m, sh.want.as != nil) // the only upstream
 	}
+}
+
+// taskName returns what the listen calls a task of the upstream.
+func (sh *share) taskName(id string) string {
+	if name := sh.leg.taskName(id); !slices.Contains(sh.ln.want.tasks, id) {
+		return name
+	}
+	return id
 }
 
 func (sh *share) acknowledged(m *jsonrpc.Message) {

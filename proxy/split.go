@@ -4,8 +4,6 @@ import (
 	"context"
 	"maps"
 	"slices"
-
-	"github.com/mcp-proxy/mcp-proxy/mcp"
 )
 
 // split says which upstream is to listen for what: for a list, all that could have
@@ -13,7 +11,7 @@ import (
 // only upstream gets the client's own filter.
 func (ln *listen) split(ctx context.Context, v *lineup) map[*leg]filter {
 	if l := v.only(); l != nil {
-		return map[*leg]filter{l: ln.want}
+		return map[*leg]filter{l: ln.want.forOnly(v)}
 	}
 	wants := make(map[*leg]filter, len(v.legs))
 	for _, l := range v.legs {
@@ -32,8 +30,8 @@ func (ln *listen) split(ctx context.Context, v *lineup) map[*leg]filter {
 			wants[l] = f
 		}
 	}
-	for _, id := range ln.want.tasks {
-		for _, l := range v.runnersOf(id) {
+	for _, name := range ln.want.tasks {
+		for l, id := range v.runnersOf(name) {
 			f := wants[l]
 			f.tasks = append(f.tasks, id)
 			wants[l] = f
@@ -61,16 +59,30 @@ func (v *lineup) watchersOf(w *view, uri string) []*leg {
 	return v.withResources()
 }
 
-// runnersOf returns the upstreams that may run a task.
-func (v *lineup) runnersOf(id string) []*leg {
-	if l := v.s.taskOwner(id, mcp.Modern); l != nil {
-		return []*leg{l}
+// runnersOf returns the upstreams that may run a task, and what they call it.
+func (v *lineup) runnersOf(name string) map[*leg]string {
+	if l, own := v.runner(name); l != nil {
+		return map[*leg]string{l: own}
 	}
-	var found []*leg
+	found := make(map[*leg]string)
 	for _, l := range v.legs {
 		if l.unknown() || l.declaresTasks() {
-			found = append(found, l)
+			found[l] = name
 		}
 	}
 	return found
+}
+
+// forOnly returns the client's filter with what the only upstream calls its tasks, some
+// of which may have been given when there were several.
+func (f filter) forOnly(v *lineup) filter {
+	own := make([]string, len(f.tasks))
+	for i, name := range f.tasks {
+		_, own[i] = v.runner(name)
+	}
+	if !slices.Equal(own, f.tasks) {
+		f.tasks = own
+		f.as = f.on(f.as)
+	}
+	return f
 }

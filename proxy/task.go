@@ -7,7 +7,6 @@ import (
 	"slices"
 
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
-	"github.com/mcp-proxy/mcp-proxy/mcp"
 )
 
 // maxTasks bounds how many tasks of one client are remembered.
@@ -15,8 +14,9 @@ const maxTasks = 10000
 
 // A task is a request that was accepted and goes on after its answer.
 type task struct {
-	id  string
-	leg *leg // the upstream that runs it, or, for one of the client's own, that asked for it
+	id  string // as the client has it
+	own string // as leg has it, if that runs it
+	leg *leg   // the upstream that runs it, or, for one of the client's own, that asked for it
 
 	// The progress token of the request stays valid until the task ends
 	// (2025-11-25 basic/utilities/tasks). key is the token on the side that
@@ -87,20 +87,25 @@ func (t *tasks) endLocked(l *leg, id string) {
 	}
 }
 
-// taskCreated remembers who runs the task that a call has become.
-func (s *session) taskCreated(c *call, result json.RawMessage) {
+// taskCreated remembers who runs the task that a call has become, and returns the
+// result as the client may have it.
+func (s *session) taskCreated(c *call, result json.RawMessage) json.RawMessage {
 	id, ended := taskOf(result)
 	r := c.request
 	if id == "" || r == nil {
-		return
+		return result
 	}
-	x := &task{id: id, leg: r.leg, key: tokenKey{r.leg, r.n}, token: r.token}
+	s.mu.Lock()
+	x := &task{id: r.leg.taskNameLocked(id), own: id, leg: r.leg, key: tokenKey{r.leg, r.n}, token: r.token}
 	if ended {
 		x.token = nil
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.tasks.addLocked(x)
+	s.mu.Unlock()
+	rename := func(string) string { return x.id }
+	var at [1]jsonrpc.Span
+	_ = jsonrpc.Find(result, jsonrpc.Span{}, at[:], "task") // it was found before
+	return renamedRelated(renamed(result, at[0], rename), rename)
 }
 
 // taskOf returns the id of the task in a CreateTaskResult and whether it ended.
@@ -123,17 +128,20 @@ func taskState(doc json.RawMessage, in jsonrpc.Span) (id string, ended bool) {
 	return id, status == "completed" || status == "failed" || status == "cancelled"
 }
 
-// taskStatus notes an upstream's word on one of its tasks.
-func (l *leg) taskStatus(params json.RawMessage) {
-	if id, ended := taskState(params, jsonrpc.Span{}); ended {
-		l.taskEnded(id)
+// taskStatus passes an upstream's word on one of its tasks on.
+func (l *leg) taskStatus(m *jsonrpc.Message) {
+	if id, ended := taskState(m.Params, jsonrpc.Span{}); ended {
+		l.taskEnded(l.taskName(id))
 	}
+	out := *m
+	out.Params = renamed(m.Params, whole(m.Params), l.taskName)
+	l.pass(&out)
 }
 
-func (l *leg) taskEnded(id string) {
+func (l *leg) taskEnded(name string) {
 	l.s.mu.Lock()
 	defer l.s.mu.Unlock()
-	l.s.tasks.endLocked(l, id)
+	l.s.tasks.endLocked(l, name)
 }
 
 // byTask forwards a request about a task to the upstream that runs it.
@@ -143,21 +151,32 @@ func (s *session) byTask(c *call) {
 		s.fail(c, invalidParams(err.Error()))
 		return
 	}
-	l := s.taskOwner(id, mcp.Legacy)
-	if l == nil {
-		l = c.lineup.only()
-	}
+	l, own := c.lineup.runner(id)
 	if l == nil {
 		s.fail(c, invalidParams("unknown task"))
 		return
 	}
 	s.whenAnswered(c, func(answer *jsonrpc.Message) {
-		_, ended := taskState(answer.Result, jsonrpc.Span{})
-		if answer.Error == nil && (ended || c.method == "tasks/result") {
+		if answer.Error != nil {
+			return
+		}
+		if _, ended := taskState(answer.Result, jsonrpc.Span{}); ended || c.method == "tasks/result" {
 			l.taskEnded(id)
 		}
+		answer.Result = givenBack(answer.Result, id)
 	})
-	s.forward(c, l, c.msg.Params)
+	s.forwardTask(c, l, own)
+}
+
+// forwardTask forwards a request about a task under the upstream's own id.
+func (s *session) forwardTask(c *call, l *leg, own string) {
+	var at [1]jsonrpc.Span
+	_ = jsonrpc.Find(c.msg.Params, jsonrpc.Span{}, at[:], "taskId") // it was found before
+	if id, _ := jsonrpc.Unquote(at[0].Of(c.msg.Params)); id == own {
+		s.forward(c, l, c.msg.Params)
+		return
+	}
+	s.forward(c, l, c.msg.Params, jsonrpc.Edit{Span: at[0], With: jsonrpc.Quote(own)})
 }
 
 // readTaskID reads which task a request is about.
@@ -211,7 +230,7 @@ func (s *session) mergeTasks(ctx context.Context, c *call, meta json.RawMessage)
 		}
 		for _, e := range found[i].elements {
 			s.noteTask(l, e)
-			merged = append(merged, e)
+			merged = append(merged, renamed(e, whole(e), l.taskName))
 		}
 	}
 	if first != nil && answers == 0 {
@@ -224,7 +243,7 @@ func (s *session) mergeTasks(ctx context.Context, c *call, meta json.RawMessage)
 // noteTask remembers who runs a task.
 func (s *session) noteTask(l *leg, listed json.RawMessage) {
 	if id, _ := taskState(listed, jsonrpc.Span{}); id != "" {
-		s.rememberTask(id, l)
+		s.rememberTask(l.taskName(id), id, l)
 	}
 }
 

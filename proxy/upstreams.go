@@ -125,8 +125,7 @@ func (l *leg) handle(a *attempt, m *jsonrpc.Message) {
 	case "notifications/resources/list_changed":
 		l.listChanged(resources)
 	case "notifications/tasks/status":
-		l.taskStatus(m.Params)
-		l.pass(m)
+		l.taskStatus(m)
 	default:
 		l.pass(m)
 	}
@@ -134,7 +133,7 @@ func (l *leg) handle(a *attempt, m *jsonrpc.Message) {
 
 // pass hands a message on to the client as it is.
 func (l *leg) pass(m *jsonrpc.Message) {
-	out := *m
+	out := *l.exposed(m)
 	out.Related = l.related(m.Related)
 	l.s.out.wait(&out)
 }
@@ -180,5 +179,5 @@ func (l *leg) progress(m *jsonrpc.Message) {
 	out := *m
 	out.Params = jsonrpc.Replace(m.Params, jsonrpc.Edit{Span: at[0], With: token})
 	out.Related = related
-	l.s.out.wait(&out)
+	l.s.out.wait(l.exposed(&out))
 }

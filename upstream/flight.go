@@ -10,6 +10,7 @@ import (
 	"sync"
 
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/mcp"
 )
 
 // maxTasks bounds the unfinished tasks that are remembered on one stream. Those
@@ -241,7 +242,7 @@ func (f *flight) askedLocked(m *jsonrpc.Message, related jsonrpc.ID) {
 		f.questions = make(map[jsonrpc.ID]question)
 	}
 	meta := json.RawMessage(member(m.Params, "_meta"))
-	task := json.RawMessage(member(meta, relatedTask))
+	task := json.RawMessage(member(meta, mcp.KeyRelatedTask))
 	f.questions[m.ID] = question{seq: f.seq, related: related, task: member(task, "taskId")}
 }
 

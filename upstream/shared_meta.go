@@ -4,11 +4,8 @@ import (
 	"encoding/json"
 
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/mcp"
 )
-
-// relatedTask is the member of _meta that ties a message to a task (2025-11-25
-// basic/utilities/tasks).
-const relatedTask = "io.modelcontextprotocol/related-task"
 
 // A meta is what _meta says about whose a message is.
 type meta struct {
@@ -24,7 +21,7 @@ func readMeta(params json.RawMessage) (meta, error) {
 		return meta{}, err
 	}
 	var in [2]jsonrpc.Span
-	if err := jsonrpc.Find(params, at[0], in[:], "progressToken", relatedTask); err != nil {
+	if err := jsonrpc.Find(params, at[0], in[:], "progressToken", mcp.KeyRelatedTask); err != nil {
 		return meta{}, err
 	}
 	if string(in[0].Of(params)) == "null" {
