@@ -17,16 +17,20 @@ func (s *session) discover(c *call) {
 	}
 	meta, _ := jsonrpc.Member(c.msg.Params, "_meta") // read before
 	s.work(c, func(ctx context.Context) {
-		said := s.startAll(ctx, mcp.Modern, mcp.DiscoverMethod, func(l *leg, ctx context.Context) json.RawMessage {
+		said, failed := s.startAll(ctx, mcp.Modern, mcp.DiscoverMethod, func(l *leg, ctx context.Context) (json.RawMessage, *failure) {
 			return l.discover(ctx, meta)
 		})
+		if failed != nil {
+			s.settle(c, &jsonrpc.Message{ID: c.id, Error: failed.wire})
+			return
+		}
 		s.settle(c, jsonrpc.NewResult(c.id, s.upstreams(mcp.Modern).discovered(said)))
 	})
 }
 
 // discover asks an upstream what it is and keeps that. It returns nil if there is
-// no answer that can be used.
-func (l *leg) discover(ctx context.Context, meta json.RawMessage) json.RawMessage {
+// no answer that can be used, and if it is not there why.
+func (l *leg) discover(ctx context.Context, meta json.RawMessage) (json.RawMessage, *failure) {
 	answer, err := l.ask(ctx, "server/discover", listParams(meta, nil))
 	usable := err == nil && answer.Error == nil
 	if usable {
@@ -35,14 +39,25 @@ func (l *leg) discover(ctx context.Context, meta json.RawMessage) json.RawMessag
 	}
 	if !usable {
 		l.log.Debug("upstream cannot say what it is", "method", "server/discover", "err", err)
-		return nil
+		if err == nil && isClosed(answer.Error) {
+			return nil, &failure{wire: answer.Error}
+		}
+		return nil, nil
 	}
 	info := l.infoOf(answer.Result)
 	l.s.p.noteInTime(l.up.Name, mcp.DiscoverMethod)
 	l.s.mu.Lock()
 	defer l.s.mu.Unlock()
 	l.info = info
-	return answer.Result
+	return answer.Result, nil
+}
+
+// isClosed reports whether an error is the connection-closed one.
+func isClosed(wire json.RawMessage) bool {
+	data, _ := jsonrpc.Member(wire, "data")
+	raw, _ := jsonrpc.Member(data, "reason")
+	reason, _ := jsonrpc.Unquote(raw)
+	return reason == jsonrpc.ReasonClosed
 }
 
 // supportedVersions are all that are served here, modern ones first.

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/mcp"
@@ -55,7 +56,13 @@ func (s *session) initialize(c *call) {
 		return
 	}
 	s.work(c, func(ctx context.Context) {
-		s.startAll(ctx, mcp.Legacy, starts, (*leg).introduced)
+		if _, failed := s.startAll(ctx, mcp.Legacy, starts, (*leg).introduced); failed != nil {
+			s.mu.Lock()
+			s.hello = hello{} // it may come again
+			s.mu.Unlock()
+			s.settle(c, &jsonrpc.Message{ID: c.id, Error: failed.wire})
+			return
+		}
 		result := s.welcome(version)
 		s.promised(result)
 		s.settle(c, jsonrpc.NewResult(c.id, result))

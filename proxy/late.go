@@ -161,7 +161,7 @@ func (l *leg) lateFailure() *failure {
 	f := ownFailure(jsonrpc.TimedOut(l.up.Name))
 	if l.starting() {
 		if l.era == mcp.Legacy {
-			f = ownFailure(l.lost("start timeout", jsonrpc.NotSent))
+			f = ownFailure(l.lost(&jsonrpc.ClosedError{Cause: "start timeout"}, jsonrpc.NotSent))
 		}
 		f.cause = "still starting"
 	}

@@ -58,6 +58,7 @@ type attempt struct {
 	conn    jsonrpc.Conn  // nil until the stream is open
 	ready   bool          // initialize was answered: writeLoop may send
 	heard   bool          // anything was answered
+	counted bool          // a client waits, or waited, for its start
 	ended   bool
 	done    chan struct{}        // closed with ended
 	own     *jsonrpc.ClosedError // the end that this side chose; nil for what Recv says
@@ -110,6 +111,11 @@ func (l *leg) start(ctx context.Context) *jsonrpc.Error {
 	l.s.mu.Lock()
 	a := l.openLocked()
 	l.s.mu.Unlock()
+	return l.await(ctx, a)
+}
+
+// await is start for an attempt that was begun before.
+func (l *leg) await(ctx context.Context, a *attempt) *jsonrpc.Error {
 	select {
 	case <-a.started:
 		l.s.mu.Lock()
@@ -189,10 +195,8 @@ func (l *leg) adopt(a *attempt, conn jsonrpc.Conn) error {
 	r.done = func(answer *jsonrpc.Message) { l.initialized(a, answer) }
 	params := ownToken(l.s.hello.params, r.id)
 	l.s.mu.Unlock()
-	if err := conn.Send(jsonrpc.NewRequest(r.id, "initialize", params)); !errors.Is(err, jsonrpc.ErrClosed) {
-		return err
-	}
-	return nil // Recv says why it has ended already
+	_ = conn.Send(jsonrpc.NewRequest(r.id, "initialize", params)) // if it fails, Recv says why
+	return nil
 }
 
 func (l *leg) receiveAll(a *attempt, conn jsonrpc.Conn) error {

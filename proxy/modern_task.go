@@ -57,7 +57,7 @@ func (s *session) rememberTask(name, own string, l *leg) {
 // those that have not said yet. One that cannot say now comes last: if none of the
 // others knows the task, its state is what the client should hear.
 func (v *lineup) withTasks(ctx context.Context, meta json.RawMessage) []*leg {
-	v.fanOut(ctx, func(l *leg) bool { return l.unknown() && !l.late(mcp.DiscoverMethod) }, func(ctx context.Context, _ int, l *leg) { l.discover(ctx, meta) })
+	v.fanOut(ctx, func(l *leg) bool { return l.unknown() && !l.late(mcp.DiscoverMethod) }, func(ctx context.Context, _ int, l *leg) { _, _ = l.discover(ctx, meta) })
 	var known, others []*leg
 	for _, l := range v.legs {
 		switch {

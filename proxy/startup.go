@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"time"
 
+	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/mcp"
 )
 
@@ -14,12 +15,13 @@ const maxStart = 8 * time.Second
 
 // startAll starts all upstreams at once, those that become known meanwhile too, and
 // waits for each as long as it may hold the client. It returns what those said that
-// were in time, which start sees to; nil is nothing. Those that were late before are
-// waited for only if no other says anything, and then one is enough.
-func (s *session) startAll(ctx context.Context, era mcp.Era, method string, start starter) map[*leg]json.RawMessage {
+// were in time. Those that were late before are waited for only if no other says
+// anything, and then one is enough. What only a sole upstream could have said, and why
+// it cannot, is the failure.
+func (s *session) startAll(ctx context.Context, era mcp.Era, method string, start starter) (map[*leg]json.RawMessage, *failure) {
 	ctx, cancel := context.WithTimeout(ctx, maxStart)
 	defer cancel()
-	u := &startup{s: s, method: method, start: start, begun: make(map[*leg]bool), answers: make(chan started), said: make(map[*leg]json.RawMessage)}
+	u := &startup{s: s, method: method, start: start, begun: make(map[*leg]bool), answers: make(chan started), said: make(map[*leg]json.RawMessage), failed: make(map[*leg]*failure)}
 	for {
 		v := s.upstreams(era)
 		unknown := !v.settled && !s.p.wasLate("", starts)
@@ -30,7 +32,7 @@ func (s *session) startAll(ctx context.Context, era mcp.Era, method string, star
 		}
 		if u.over() && !unknown {
 			if s.upstreams(era) == v {
-				return u.said
+				return u.said, u.failed[v.only()]
 			}
 			continue
 		}
@@ -42,13 +44,14 @@ func (s *session) startAll(ctx context.Context, era mcp.Era, method string, star
 			if late(ctx) && !v.settled {
 				s.p.noteLate("", starts)
 			}
-			return u.said
+			return u.said, u.failed[v.only()]
 		}
 	}
 }
 
-// A starter starts an upstream and returns what it says of itself; nil for nothing.
-type starter func(*leg, context.Context) json.RawMessage
+// A starter starts an upstream and returns what it says of itself, nil for nothing,
+// and why it did not start, nil if it may still.
+type starter func(*leg, context.Context) (json.RawMessage, *failure)
 
 // A startup is the upstreams that startAll starts.
 type startup struct {
@@ -60,13 +63,15 @@ type startup struct {
 	open    int           // waited for, and have not answered yet
 	tardy   int           // likewise, of those that were late before
 	said    map[*leg]json.RawMessage
+	failed  map[*leg]*failure
 }
 
-// A started is what an upstream said, nil for nothing.
+// A started is what an upstream said, nil for nothing, and why.
 type started struct {
-	leg   *leg
-	tardy bool
-	said  json.RawMessage
+	leg    *leg
+	tardy  bool
+	said   json.RawMessage
+	failed *failure
 }
 
 // over reports whether nobody has to be waited for.
@@ -80,6 +85,9 @@ func (u *startup) take(a started) {
 	}
 	if a.said != nil {
 		u.said[a.leg] = a.said
+	}
+	if a.failed != nil {
+		u.failed[a.leg] = a.failed
 	}
 }
 
@@ -112,7 +120,7 @@ func (u *startup) beginAside(l *leg) {
 	defer u.s.mu.Unlock()
 	l.openLocked()
 	if l.era == mcp.Modern {
-		l.asideLocked(u.method, func(ctx context.Context) { u.start(l, ctx) })
+		l.asideLocked(u.method, func(ctx context.Context) { _, _ = u.start(l, ctx) })
 	}
 }
 
@@ -120,23 +128,87 @@ func (u *startup) beginAside(l *leg) {
 func (u *startup) ask(ctx context.Context, l *leg, tardy bool) {
 	within, cancel := context.WithTimeout(ctx, l.startTimeout())
 	defer cancel()
-	said := u.start(l, within)
-	if said == nil && late(within) && l.ctx.Err() == nil {
+	said, failed := u.insist(within, l)
+	if said == nil && failed == nil && late(within) && l.ctx.Err() == nil {
 		l.noteLate(u.method)
 		l.log.Info("upstream is still starting; the client goes on without it")
 	}
 	select {
-	case u.answers <- started{l, tardy, said}:
+	case u.answers <- started{l, tardy, said, failed}:
 	case <-ctx.Done():
 	}
 }
 
+// insist starts one upstream, a sole one again if that helps: nobody else can answer
+// for it.
+func (u *startup) insist(ctx context.Context, l *leg) (json.RawMessage, *failure) {
+	var t trials
+	for {
+		said, f := u.start(l, ctx)
+		if f == nil || ctx.Err() != nil || u.s.upstreams(l.era).only() != l || !l.dialled() {
+			return said, nil
+		}
+		pause, again := t.next(f.wire)
+		if deadline, _ := ctx.Deadline(); !again || time.Until(deadline) <= pause {
+			return nil, f
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return nil, f
+		}
+	}
+}
+
+// dialled reports whether the last attempt had a stream: its host is there.
+func (l *leg) dialled() bool {
+	l.s.mu.Lock()
+	defer l.s.mu.Unlock()
+	return l.attempt != nil && l.attempt.conn != nil
+}
+
+// trials are the starts of a sole upstream that failed within one wait.
+type trials struct {
+	failed int
+	event  string // of the last one
+}
+
+const (
+	maxTrials = 2
+
+	// lookAgain is how often an upstream is looked after that waits before its next
+	// start.
+	lookAgain = 250 * time.Millisecond
+)
+
+// next reports whether another start may help after one that ended with the error, and
+// when. The same event a second time is no start, but the wait before one.
+func (t *trials) next(wire json.RawMessage) (pause time.Duration, again bool) {
+	data, _ := jsonrpc.Member(wire, "data")
+	retryable, _ := jsonrpc.Member(data, "retryable")
+	raw, _ := jsonrpc.Member(data, "event")
+	event, _ := jsonrpc.Unquote(raw)
+	if event != "" && event == t.event {
+		return lookAgain, true
+	}
+	t.event = event
+	t.failed++
+	return 0, string(retryable) == "true" && t.failed < maxTrials
+}
+
 // introduced starts an upstream that introduces itself when it does.
-func (l *leg) introduced(ctx context.Context) json.RawMessage {
-	if l.start(ctx) != nil {
-		return nil
+func (l *leg) introduced(ctx context.Context) (json.RawMessage, *failure) {
+	l.s.mu.Lock()
+	a := l.attempt // which initialize began, and may have failed already
+	if a == nil || a.counted {
+		a = l.openLocked()
+	}
+	a.counted = true
+	l.s.mu.Unlock()
+	if err := l.await(ctx, a); err != nil {
+		return nil, ownFailure(err)
 	}
 	l.s.mu.Lock()
 	defer l.s.mu.Unlock()
-	return l.info.result
+	return l.info.result, nil
 }

@@ -377,3 +377,30 @@ func TestStdioSIGTERMEndsListens(t *testing.T) {
 		})
 	}
 }
+
+// A sole server that dies when it starts has nothing to offer, and the client hears that.
+func TestSoleServerDies(t *testing.T) {
+	for _, era := range []mcp.Era{mcp.Legacy, mcp.Modern} {
+		t.Run(string(era), func(t *testing.T) {
+			p := startProgram(t, nil, "stdio", "--", "sh", "-c", "exit 3")
+			if era == mcp.Legacy {
+				p.say(initialize)
+			} else {
+				p.say(fmt.Sprintf(`{"jsonrpc":"2.0","id":0,"method":"server/discover","params":{"_meta":{%q:"2026-07-28",%q:{}}}}`, mcp.KeyVersion, mcp.KeyCapabilities))
+			}
+			if got := p.hear(); !strings.Contains(got, `"id":0,"error":`) || !strings.Contains(got, `"phase":"not_sent"`) {
+				t.Error("got", got)
+			}
+			if era == mcp.Legacy {
+				p.say(initialize) // it may come again
+				if got := p.hear(); !strings.Contains(got, `"reason":"connection_closed"`) {
+					t.Error("got", got)
+				}
+			}
+			p.in.Close()
+			if err := p.cmd.Wait(); err != nil {
+				t.Errorf("exit: %v\n%s", err, p.log)
+			}
+		})
+	}
+}
