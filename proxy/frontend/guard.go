@@ -35,8 +35,7 @@ type Guard struct {
 	AllowedHosts []string
 
 	// AllowedOrigins are let in besides loopback origins: scheme://host[:port],
-	// or "*" for all. Pages from these may also read what they get (CORS);
-	// loopback pages that are not listed may not.
+	// or "*" for all. Pages that are let in may also read what they get (CORS).
 	AllowedOrigins []string
 
 	Listen   []string // where the server listens: HOST:PORT or unix:///path
@@ -156,9 +155,8 @@ func (g *Guard) admitOrigin(w http.ResponseWriter, r *http.Request) bool {
 	}
 	w.Header().Add("Vary", "Origin")
 	listed := func(allowed string) bool { return allowed == "*" || strings.EqualFold(allowed, origin) }
-	if !slices.ContainsFunc(g.AllowedOrigins, listed) {
-		u, err := url.Parse(origin)
-		return err == nil && (u.Scheme == "http" || u.Scheme == "https") && isLoopback(u.Hostname())
+	if !isLocalOrigin(origin) && !slices.ContainsFunc(g.AllowedOrigins, listed) {
+		return false
 	}
 	h := w.Header()
 	h.Set("Access-Control-Allow-Origin", origin)
@@ -169,6 +167,12 @@ func (g *Guard) admitOrigin(w http.ResponseWriter, r *http.Request) bool {
 		h.Set("Access-Control-Max-Age", "7200")
 	}
 	return true
+}
+
+// isLocalOrigin reports whether origin is a page that this machine serves itself.
+func isLocalOrigin(origin string) bool {
+	u, err := url.Parse(origin)
+	return err == nil && (u.Scheme == "http" || u.Scheme == "https") && isLoopback(u.Hostname())
 }
 
 // corsParams returns the Mcp-Param headers that a preflight asks for, to be

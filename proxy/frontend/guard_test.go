@@ -55,7 +55,7 @@ func TestGuardOrigin(t *testing.T) {
 		let, cors bool
 	}{
 		{"", true, false},
-		{"http://localhost:5173", true, false}, {"https://127.0.0.1", true, false}, {"http://[::1]:80", true, false},
+		{"http://localhost:5173", true, true}, {"https://127.0.0.1", true, true}, {"http://[::1]:80", true, true},
 		{"https://app.example", true, true}, {"HTTPS://APP.example", true, true}, {"vscode-webview://panel", true, true},
 		{"https://app.example:444", false, false}, {"http://app.example", false, false},
 		{"https://evil.example", false, false}, {"null", false, false}, {"chrome-extension://localhost", false, false},
@@ -66,8 +66,12 @@ func TestGuardOrigin(t *testing.T) {
 		if let := w.Code == http.StatusTeapot; let != tt.let {
 			t.Errorf("Origin %q: status %d, want it let in: %v", tt.origin, w.Code, tt.let)
 		}
-		if cors := w.Header().Get("Access-Control-Allow-Origin") != ""; cors != tt.cors {
-			t.Errorf("Origin %q: CORS %v, want %v", tt.origin, cors, tt.cors)
+		want := ""
+		if tt.cors {
+			want = tt.origin
+		}
+		if got := w.Header().Get("Access-Control-Allow-Origin"); got != want {
+			t.Errorf("Origin %q: Access-Control-Allow-Origin %q, want %q", tt.origin, got, want)
 		}
 	}
 	w := serveGuarded(&Guard{AllowedOrigins: []string{"*"}}, http.MethodPost, "Origin", "https://any.example")
@@ -90,25 +94,27 @@ func serveGuarded(g *Guard, method, name, value string) *httptest.ResponseRecord
 
 func TestGuardPreflight(t *testing.T) {
 	g := &Guard{Token: "secret", AllowedOrigins: []string{"https://app.example"}}
-	w := serveGuarded(g, http.MethodOptions, "Origin", "https://app.example")
-	if w.Code != http.StatusNoContent {
-		t.Errorf("preflight without token: %d, want 204", w.Code)
-	}
-	for name, want := range map[string]string{
-		"Access-Control-Allow-Origin":   "https://app.example",
-		"Access-Control-Allow-Methods":  "GET, POST, DELETE",
-		"Access-Control-Allow-Headers":  "Authorization, Content-Type, Last-Event-ID, MCP-Protocol-Version, Mcp-Method, Mcp-Name, Mcp-Session-Id",
-		"Access-Control-Expose-Headers": "Mcp-Session-Id, Retry-After, WWW-Authenticate",
-		"Vary":                          "Origin",
-	} {
-		if got := w.Header().Get(name); got != want {
-			t.Errorf("%s: %q, want %q", name, got, want)
+	for _, origin := range []string{"https://app.example", "http://localhost:5173"} {
+		w := serveGuarded(g, http.MethodOptions, "Origin", origin)
+		if w.Code != http.StatusNoContent {
+			t.Errorf("preflight from %s without token: %d, want 204", origin, w.Code)
+		}
+		for name, want := range map[string]string{
+			"Access-Control-Allow-Origin":   origin,
+			"Access-Control-Allow-Methods":  "GET, POST, DELETE",
+			"Access-Control-Allow-Headers":  "Authorization, Content-Type, Last-Event-ID, MCP-Protocol-Version, Mcp-Method, Mcp-Name, Mcp-Session-Id",
+			"Access-Control-Expose-Headers": "Mcp-Session-Id, Retry-After, WWW-Authenticate",
+			"Vary":                          "Origin",
+		} {
+			if got := w.Header().Get(name); got != want {
+				t.Errorf("from %s: %s: %q, want %q", origin, name, got, want)
+			}
 		}
 	}
 	r := httptest.NewRequest(http.MethodOptions, "http://localhost/mcp", nil)
 	r.Header.Set("Origin", "https://app.example")
 	r.Header.Set("Access-Control-Request-Headers", "content-type, mcp-param-region,Mcp-Param-A!, mcp-param-, mcp-param-b:c, x-other")
-	w = httptest.NewRecorder()
+	w := httptest.NewRecorder()
 	g.Wrap(http.NotFoundHandler()).ServeHTTP(w, r)
 	if got := w.Header().Get("Access-Control-Allow-Headers"); got != corsHeaders+", mcp-param-region, Mcp-Param-A!" {
 		t.Errorf("Access-Control-Allow-Headers: %q", got)
