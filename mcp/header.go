@@ -51,10 +51,10 @@ func DecodeHeader(header string) (string, bool) {
 	return string(value), err == nil
 }
 
-// HeaderMismatch returns the error -32020, for a header that is missing or is not
-// what the body says.
+// HeaderMismatch returns the error -32020, for a header that is missing, comes twice
+// or is not what the body says.
 func HeaderMismatch(header string) *jsonrpc.Error {
-	return &jsonrpc.Error{Code: CodeHeaderMismatch, Message: "Header mismatch: " + header + " is missing, or is not what the body says"}
+	return &jsonrpc.Error{Code: CodeHeaderMismatch, Message: "Header mismatch: " + header + " is missing, comes twice, or is not what the body says"}
 }
 
 // trimOWS trims what RFC 9110 calls optional white space.

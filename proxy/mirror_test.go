@@ -134,7 +134,7 @@ func TestHeaderMismatchSays(t *testing.T) {
 	inModernWorld(t, &Proxy{}, []string{"a"}, func(w *world) {
 		w.lists("a", fmt.Sprintf(mirrored, "x"))
 		w.callsWith(1, "x", `{"region":"eu"}`)
-		w.client.want(`{"jsonrpc":"2.0","id":1,"error":{"code":-32020,"message":"Header mismatch: Mcp-Param-Region is missing, or is not what the body says"}}`)
+		w.client.want(`{"jsonrpc":"2.0","id":1,"error":{"code":-32020,"message":"Header mismatch: Mcp-Param-Region is missing, comes twice, or is not what the body says"}}`)
 		if n := w.asked("a", "tools/call"); n != 0 {
 			t.Error("the tool was called")
 		}

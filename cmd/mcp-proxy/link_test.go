@@ -346,11 +346,19 @@ func TestUnknownUpstream(t *testing.T) {
 func TestWrongToken(t *testing.T) {
 	s := newSite(t, layout{place: "WebSocket link"})
 	c := s.connect()
-	for token, asks := range map[string]string{
-		"Bearer wrong": `Bearer realm="mcp-proxy link", error="invalid_token"`, "Bearer ": `Bearer realm="mcp-proxy link"`, "": `Bearer realm="mcp-proxy link"`,
+	for _, tt := range []struct {
+		host, token string
+		want        int
+		asks        string
+	}{
+		{"", "Bearer wrong", http.StatusUnauthorized, `Bearer realm="mcp-proxy link", error="invalid_token"`},
+		{"", "Bearer ", http.StatusUnauthorized, `Bearer realm="mcp-proxy link"`},
+		{"", "", http.StatusUnauthorized, `Bearer realm="mcp-proxy link"`},
+		{"evil.example", "Bearer secret", http.StatusForbidden, ""},
 	} {
 		req, _ := http.NewRequest(http.MethodGet, s.url+"/link", nil)
-		for name, value := range map[string]string{"Authorization": token, "Connection": "Upgrade", "Upgrade": "websocket",
+		req.Host = tt.host
+		for name, value := range map[string]string{"Authorization": tt.token, "Connection": "Upgrade", "Upgrade": "websocket",
 			"Sec-WebSocket-Version": "13", "Sec-WebSocket-Key": "MDEyMzQ1Njc4OWFiY2RlZg==", "Sec-WebSocket-Protocol": "mcp-proxy-link"} {
 			req.Header.Set(name, value)
 		}
@@ -359,12 +367,12 @@ func TestWrongToken(t *testing.T) {
 			t.Fatal(err)
 		}
 		resp.Body.Close()
-		if got := resp.Header.Get("WWW-Authenticate"); resp.StatusCode != http.StatusUnauthorized || got != asks {
-			t.Errorf("%q: %s, %s, want %s", token, resp.Status, got, asks)
+		if got := resp.Header.Get("WWW-Authenticate"); resp.StatusCode != tt.want || got != tt.asks {
+			t.Errorf("%q at %q: %s, %s, want %d, %s", tt.token, tt.host, resp.Status, got, tt.want, tt.asks)
 		}
 	}
 	http.DefaultClient.CloseIdleConnections()
-	if s.log.count("link refused") != 3 || s.log.count("link lost") != 0 {
+	if s.log.count("link refused") != 4 || s.log.count("link lost") != 0 {
 		t.Errorf("log:\n%s", s.log)
 	}
 	c.get(1, "a__echo")

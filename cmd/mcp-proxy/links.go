@@ -193,7 +193,7 @@ func (ls *links) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer ls.wg.Done()
 	carrier, which, err := link.Upgrade(w, r, tokens...)
 	if err != nil {
-		ls.log.Warn("link refused", "peer", r.RemoteAddr, "err", err)
+		ls.refused(r, err)
 		return
 	}
 	f := accepting[which]
@@ -202,6 +202,11 @@ func (ls *links) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if f.ctx.Err() == nil && ls.losses(f) == before { // it never was one
 		f.log.Warn("link failed", "peer", r.RemoteAddr, "err", err)
 	}
+}
+
+// refused logs that a request for a link has been refused.
+func (ls *links) refused(r *http.Request, err error) {
+	ls.log.Warn("link refused", "peer", r.RemoteAddr, "err", err)
 }
 
 // enter counts an accepted link in, unless wait was called.

@@ -92,11 +92,15 @@ func newFront(cfg *config.Config, e *engine, log *slog.Logger) *frontend.HTTP {
 // handlerOf adds /link to the front end, while hosts may dial us.
 func handlerOf(e *engine, front *frontend.HTTP) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path == "/link" && len(e.far.accepting()) > 0 {
-			e.far.ServeHTTP(w, r)
+		if r.URL.Path != "/link" || len(e.far.accepting()) == 0 {
+			front.ServeHTTP(w, r)
 			return
 		}
-		front.ServeHTTP(w, r)
+		if err := front.Guard.Admit(w, r); err != nil {
+			e.far.refused(r, err)
+			return
+		}
+		e.far.ServeHTTP(w, r)
 	})
 }
 

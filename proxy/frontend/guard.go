@@ -61,12 +61,12 @@ func (g *Guard) Check() error {
 }
 
 // Wrap returns a handler that passes on what g lets in. It answers 403 to a
-// foreign Host or Origin, 401 without the right token, which says whether there was
-// none or a wrong one, and all CORS preflights itself (they carry no token).
+// foreign Host or Origin, 400 to a header that comes twice, 401 without the right
+// token, which says whether there was none or a wrong one, and all CORS preflights
+// itself (they carry no token).
 func (g *Guard) Wrap(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !g.hostAllowed(r) {
-			refuse(w, http.StatusForbidden, "Host is not allowed")
+		if g.Admit(w, r) != nil {
 			return
 		}
 		if !g.admitOrigin(w, r) {
@@ -82,6 +82,34 @@ func (g *Guard) Wrap(next http.Handler) http.Handler {
 		}
 	})
 }
+
+// Admit is the part of g for handlers that check Origin and token themselves. It
+// returns why r is refused, and has then answered it: 403 to a foreign Host, 400 to
+// a header that comes twice.
+func (g *Guard) Admit(w http.ResponseWriter, r *http.Request) error {
+	if !g.hostAllowed(r) {
+		refuse(w, http.StatusForbidden, errHost.Error())
+		return errHost
+	}
+	for _, name := range onceOnly {
+		if len(r.Header[name]) > 1 {
+			refuse(w, http.StatusBadRequest, name+" comes twice")
+			return errTwice
+		}
+	}
+	return nil
+}
+
+// onceOnly are headers that must not come twice: of two components that take another
+// one each, the second serves what the first did not let in. net/http refuses a
+// second Host, and HTTP.route a second version.
+var onceOnly = []string{"Origin", "Authorization", headerSession}
+
+// What Admit returns.
+var (
+	errHost  = errors.New("Host is not allowed")
+	errTwice = errors.New("a header comes twice")
+)
 
 // refuse answers a request with an HTTP error status. The body is an error
 // response without an id, which the specification allows for all of them.

@@ -1,8 +1,10 @@
 package frontend
 
 import (
+	"bufio"
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -197,6 +199,58 @@ func TestGuardCheck(t *testing.T) {
 	for _, tt := range tests {
 		if err := tt.g.Check(); (err == nil) != tt.ok {
 			t.Errorf("Check of %v: %v, want ok: %v", tt.g.Listen, err, tt.ok)
+		}
+	}
+}
+
+// TestHeadersThatComeTwice: whoever takes the first and whoever takes the last of two
+// would not serve the same request, so nobody does.
+func TestHeadersThatComeTwice(t *testing.T) {
+	ts := newTestServer(t, func(h *HTTP) { h.Guard.Token = "secret" })
+	auth := []string{"Authorization", "Bearer secret"}
+	for _, path := range []string{"/mcp", "/mcp/files", "/sse", "/message", "/ws", "/ws/files"} {
+		for _, method := range []string{http.MethodGet, http.MethodPost, http.MethodDelete} {
+			for _, tt := range []struct {
+				name, first, second string
+				code                int
+			}{
+				{"Origin", "http://localhost", "http://localhost", -32600},
+				{"Authorization", "Bearer secret", "Bearer secret", -32600},
+				{"Mcp-Session-Id", "x", "x", -32600},
+				{"Mcp-Protocol-Version", "2025-11-25", "2025-11-25", -32600},
+				{"Mcp-Protocol-Version", "2025-11-25", "2026-07-28", -32020},
+				{"Mcp-Protocol-Version", "2026-07-28", "2026-07-28", -32020},
+			} {
+				req := ts.at(path).request(method, `{"jsonrpc":"2.0","method":"notifications/x"}`, append(auth, tt.name, tt.first)...)
+				req.Header.Add(tt.name, tt.second)
+				resp := ts.at(path).do(req)
+				if resp.StatusCode != http.StatusBadRequest { // its body may be a stream without an end
+					t.Errorf("%s %s with two %s: %s", method, path, tt.name, resp.Status)
+					continue
+				}
+				wantRefusal(t, resp, http.StatusBadRequest, tt.code)
+			}
+		}
+	}
+}
+
+// TestTwoHosts: net/http refuses them for us. No client of ours would send two.
+func TestTwoHosts(t *testing.T) {
+	ts := newTestServer(t, nil)
+	for _, hosts := range []string{"Host: localhost\r\nHost: localhost\r\n", "Host: localhost\r\nHost: evil.example\r\n", "Host: localhost, evil.example\r\n"} {
+		conn, err := net.Dial("tcp", strings.TrimPrefix(ts.url, "http://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		fmt.Fprintf(conn, "POST /mcp HTTP/1.1\r\n%sContent-Type: application/json\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}", hosts)
+		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if want := http.StatusBadRequest; resp.StatusCode != want && strings.Count(hosts, "Host:") == 2 || resp.StatusCode < want {
+			t.Errorf("%q: %s", hosts, resp.Status)
 		}
 	}
 }

@@ -103,6 +103,9 @@ func (h *HTTP) route(w http.ResponseWriter, r *http.Request) {
 		}
 		path, upstream = strings.TrimSuffix(prefix, "/"), name
 	}
+	if twoVersions(w, r, path) {
+		return
+	}
 	switch path {
 	case "/mcp":
 		h.serveMCP(w, r, upstream)

@@ -20,6 +20,8 @@ const (
 // it is not. The order decides which error a client sees that made several.
 func checkModern(h http.Header, m *jsonrpc.Message) *jsonrpc.Error {
 	switch {
+	case len(h[headerVersion]) > 1:
+		return mcp.HeaderMismatch(headerVersion)
 	case m.Batch != nil:
 		return invalidRequest("batches do not exist in this protocol version")
 	case m.IsNotification():
@@ -50,6 +52,21 @@ func checkModern(h http.Header, m *jsonrpc.Message) *jsonrpc.Error {
 		return mcp.HeaderMismatch(headerName)
 	}
 	return bad
+}
+
+// twoVersions refuses a request whose version comes twice, and reports whether it
+// did. A POST of the modern era is left to checkModern, which knows its id.
+func twoVersions(w http.ResponseWriter, r *http.Request, path string) bool {
+	modern := modernHeader(r)
+	switch {
+	case len(r.Header[headerVersion]) < 2 || modern && path == "/mcp" && r.Method == http.MethodPost:
+		return false
+	case modern:
+		refuseWith(w, http.StatusBadRequest, mcp.HeaderMismatch(headerVersion))
+	default:
+		refuse(w, http.StatusBadRequest, headerVersion+" comes twice")
+	}
+	return true
 }
 
 // says reports whether there is one value and it is want.

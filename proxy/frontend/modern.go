@@ -19,8 +19,7 @@ const (
 // modernHeader reports whether the header of r names a version without sessions,
 // known or not. Versions are dates; what is none decides nothing.
 func modernHeader(r *http.Request) bool {
-	v := r.Header.Get(headerVersion)
-	return mcp.IsModern(v) && v[0] <= '9'
+	return slices.ContainsFunc(r.Header[headerVersion], func(v string) bool { return mcp.IsModern(v) && v[0] <= '9' })
 }
 
 // isModern reports whether a message, wherever it stands, is one of a modern

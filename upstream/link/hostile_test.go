@@ -330,16 +330,27 @@ func TestTokens(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for header, want := range map[string]int{"X-Other": http.StatusBadRequest, "Origin": http.StatusForbidden} {
-		r.Header = http.Header{"Authorization": {"Bearer right"}}
-		r.Header.Set(header, "http://localhost")
+	good := http.Header{"Authorization": {"Bearer right"}, "Connection": {"Upgrade"}, "Upgrade": {"websocket"},
+		"Sec-Websocket-Version": {"13"}, "Sec-Websocket-Key": {"MDEyMzQ1Njc4OWFiY2RlZg=="}, "Sec-Websocket-Protocol": {"mcp-proxy-link"}}
+	for header, tt := range map[string]struct {
+		values []string
+		want   int
+	}{
+		"X-Other":       {[]string{"http://localhost"}, http.StatusSwitchingProtocols},
+		"Upgrade":       {nil, http.StatusBadRequest},
+		"Origin":        {[]string{"http://localhost"}, http.StatusForbidden},
+		"origin":        {[]string{"", "http://localhost"}, http.StatusBadRequest},
+		"authorization": {[]string{"Bearer right", "Bearer wrong"}, http.StatusBadRequest},
+	} {
+		r.Header = good.Clone()
+		r.Header[http.CanonicalHeaderKey(header)] = tt.values
 		resp, err := http.DefaultTransport.RoundTrip(r)
 		if err != nil {
 			t.Fatal(err)
 		}
 		resp.Body.Close()
-		if resp.StatusCode != want {
-			t.Errorf("with %q: %d, want %d", header, resp.StatusCode, want)
+		if resp.StatusCode != tt.want {
+			t.Errorf("with %s %q: %d, want %d", header, tt.values, resp.StatusCode, tt.want)
 		}
 	}
 	http.DefaultTransport.(*http.Transport).CloseIdleConnections()
