@@ -52,26 +52,24 @@ type Conn struct {
 	limits jsonrpc.Limits
 	ping   time.Duration
 	timer  *time.Timer // runs tick
+	opened time.Time
 
-	heard atomic.Bool // something came since the last tick
+	heard atomic.Int64 // when something came last, in nanoseconds after opened
 
 	closing sync.Once
 	reading sync.Mutex // held by Recv; guards the field below
 	goodbye bool       // the peer sent a close frame
-
-	quiet int // owned by tick: how many ticks in a row heard nothing
 }
 
 // newConn makes a Conn of an upgraded connection.
 func (cfg Config) newConn(frames *websocket.Conn, socket net.Conn, client bool) *Conn {
-	c := &Conn{limits: cfg.Limits, ping: cmp.Or(cfg.Ping, defaultPing)}
+	c := &Conn{limits: cfg.Limits, ping: cmp.Or(cfg.Ping, defaultPing), opened: time.Now()}
 	c.frames, c.socket, c.masks = frames, socket, client
 	c.writeTimeout = cmp.Or(cfg.WriteTimeout, defaultWriteTimeout)
 	frames.SetReadLimit(int64(cfg.Limits.MaxMessage()))
 	frames.SetPingHandler(c.onPing)
 	frames.SetPongHandler(c.onPong)
 	frames.SetCloseHandler(c.onClose)
-	c.heard.Store(true)                         // the handshake
 	c.timer = time.AfterFunc(time.Hour, c.tick) // tick uses c.timer: it must be set before it runs
 	c.timer.Reset(c.ping)
 	return c
@@ -133,7 +131,7 @@ func (c *Conn) readAll(r io.Reader) ([]byte, error) {
 	for {
 		n, err := r.Read(text[len(text):cap(text)])
 		text = text[:len(text)+n]
-		c.heard.Store(true)
+		c.hear()
 		switch {
 		case err == io.EOF && cap(text) == len(buf):
 			return bytes.Clone(text), nil
@@ -148,10 +146,17 @@ func (c *Conn) readAll(r io.Reader) ([]byte, error) {
 	}
 }
 
+func (c *Conn) onPing(data string) error {
+	c.hear()
+	return c.framer.onPing(data)
+}
+
 func (c *Conn) onPong(string) error {
-	c.heard.Store(true)
+	c.hear()
 	return nil
 }
+
+func (c *Conn) hear() { c.heard.Store(int64(time.Since(c.opened))) }
 
 // onClose is called by NextReader. The answer carries the peer's own code. With
 // it all is said: the peer's Close need not wait for ours.
@@ -170,12 +175,8 @@ func (c *Conn) tick() {
 	if c.err() != nil {
 		return
 	}
-	if c.heard.Swap(false) {
-		c.quiet = 0
-	} else {
-		c.quiet++
-	}
-	if c.quiet == 2 {
+	left := 2*c.ping + time.Duration(c.heard.Load()) - time.Since(c.opened)
+	if left <= 0 {
 		c.end(ErrSilent)
 		c.abort()
 		return
@@ -184,7 +185,7 @@ func (c *Conn) tick() {
 		c.write(c.appendFrame(nil, websocket.PingMessage, nil))
 		c.doneWriting()
 	}
-	c.timer.Reset(c.ping)
+	c.timer.Reset(min(c.ping, left))
 	if c.err() != nil { // Close may have stopped the timer just before
 		c.timer.Stop()
 	}

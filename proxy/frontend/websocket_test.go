@@ -1,10 +1,13 @@
 package frontend
 
 import (
+	"bufio"
 	"errors"
+	"io"
 	"net/http"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/gorilla/websocket"
@@ -110,4 +113,53 @@ func TestD15_WebSocketDrain(t *testing.T) {
 		}
 		client.Close()
 	}, ts.HTTP.Close)
+}
+
+// TestSilentWebSocketClient: 40 s after the last byte from it a client is gone,
+// whatever that byte was; one that answers pings stays.
+func TestSilentWebSocketClient(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		say  string // in one frame, at each of the moments
+		at   []time.Duration
+		gone time.Duration
+	}{
+		{"from the start", "", nil, 40 * time.Second},
+		{"after a pong", "\x8a\x80\x00\x00\x00\x00", []time.Duration{20 * time.Second}, 60 * time.Second},
+		{"after pongs", "\x8a\x80\x00\x00\x00\x00", []time.Duration{39 * time.Second, 78 * time.Second, 117 * time.Second}, 157 * time.Second},
+		{"after a ping", "\x89\x80\x00\x00\x00\x00", []time.Duration{35 * time.Second}, 75 * time.Second},
+		{"in a message", "\x81\x85\x00\x00\x00\x00{", []time.Duration{35 * time.Second}, 75 * time.Second},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				conn := newBubbleServer(t, nil).upgrade()
+				start := time.Now()
+				for _, at := range tt.at {
+					time.AfterFunc(at, func() { io.WriteString(conn, tt.say) })
+				}
+				io.Copy(io.Discard, conn)
+				if gone := time.Since(start); gone != tt.gone {
+					t.Errorf("gone after %v, want %v", gone, tt.gone)
+				}
+			})
+		})
+	}
+}
+
+// upgrade opens a WebSocket whose client is the test itself: who reads from it answers
+// nothing.
+func (ts *testServer) upgrade() io.ReadWriteCloser {
+	ts.t.Helper()
+	conn, err := ts.client.Transport.(*http.Transport).DialContext(ts.t.Context(), "", "")
+	if err != nil {
+		ts.t.Fatal(err)
+	}
+	ts.t.Cleanup(func() { conn.Close() })
+	go io.WriteString(conn, "GET /ws HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"+
+		"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: MDEyMzQ1Njc4OWFiY2RlZg==\r\n\r\n")
+	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil || resp.StatusCode != http.StatusSwitchingProtocols {
+		ts.t.Fatalf("upgrade: %v, %v", resp, err)
+	}
+	return conn
 }
