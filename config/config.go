@@ -15,6 +15,7 @@ type Config struct {
 	AllowedHosts   []string      // besides loopback names and the listen addresses; "*" is any
 	AllowedOrigins []string      // besides loopback; "*" is any
 	SessionIdle    time.Duration // an HTTP session without traffic ends after this
+	SessionGone    time.Duration // and after this if all it had was a GET stream, which closed
 	ListTimeout    time.Duration // an upstream slower than this is left out of a merged list
 	PageSize       int           // entries of a page of a merged list; zero: one page
 	Drain          time.Duration // what is in flight at a half-close may take this long; may be zero

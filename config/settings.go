@@ -31,6 +31,7 @@ var settings = []setting{
 	many("allowedHosts", hostName),
 	many("allowedOrigins", origin),
 	one("sessionIdle", duration1, 30*time.Minute),
+	one("sessionGone", duration1, 5*time.Minute),
 	one("listTimeout", duration1, 10*time.Second),
 	one("pageSize", count, 0),
 	one("drain", duration, 5*time.Second),

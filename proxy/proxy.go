@@ -32,6 +32,13 @@ func (f DialFunc) Dial(ctx context.Context, upstream, key string, era mcp.Era) (
 	return f(ctx, upstream, key, era)
 }
 
+// A Keeper is a client's Conn that ends when its client seems to be gone, as an HTTP
+// session does. It is told what still goes on for that client.
+type Keeper interface {
+	// KeepWhile gives it a function that reports whether a task is unfinished.
+	KeepWhile(func() bool)
+}
+
 // An Upstream is what the router knows of one upstream server.
 type Upstream struct {
 	Name string // [A-Za-z0-9_-]{1,32} without "__"
@@ -238,6 +245,9 @@ func (p *Proxy) serveUpstream(ctx context.Context, upstream string, s *session) 
 }
 
 func (p *Proxy) serve(ctx context.Context, s *session) error {
+	if k, ok := s.client.(Keeper); ok {
+		k.KeepWhile(s.hasUnfinished)
+	}
 	p.mu.Lock()
 	if p.sessions == nil {
 		p.sessions = make(map[*session]struct{})

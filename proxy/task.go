@@ -18,6 +18,8 @@ type task struct {
 	own string // as leg has it, if that runs it
 	leg *leg   // the upstream that runs it, or, for one of the client's own, that asked for it
 
+	unfinished bool // as far as is known; only of those that began here
+
 	// The progress token of the request stays valid until the task ends
 	// (2025-11-25 basic/utilities/tasks). key is the token on the side that
 	// runs the task, token the one that the other side chose; nil for none.
@@ -83,8 +85,20 @@ func (t *tasks) forgetLocked(l *leg) {
 func (t *tasks) endLocked(l *leg, id string) {
 	if x := t.byID[id]; x != nil && x.leg == l {
 		delete(t.byToken, x.key)
-		x.token = nil
+		x.token, x.unfinished = nil, false
 	}
+}
+
+// hasUnfinished reports whether an upstream still works on a task.
+func (s *session) hasUnfinished() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, x := range s.tasks.byID {
+		if x.unfinished {
+			return true
+		}
+	}
+	return false
 }
 
 // taskCreated remembers who runs the task that a call has become, and returns the
@@ -96,7 +110,7 @@ func (s *session) taskCreated(c *call, result json.RawMessage) json.RawMessage {
 		return result
 	}
 	s.mu.Lock()
-	x := &task{id: r.leg.taskNameLocked(id), own: id, leg: r.leg, key: tokenKey{r.leg, r.n}, token: r.token}
+	x := &task{id: r.leg.taskNameLocked(id), own: id, leg: r.leg, key: tokenKey{r.leg, r.n}, token: r.token, unfinished: !ended}
 	if ended {
 		x.token = nil
 	}

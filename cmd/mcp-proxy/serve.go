@@ -85,6 +85,7 @@ func newFront(cfg *config.Config, e *engine, log *slog.Logger) *frontend.HTTP {
 		Limits:      limitsOf(cfg),
 		Sessions:    cfg.Limits.Sessions,
 		SessionIdle: cfg.SessionIdle,
+		SessionGone: cfg.SessionGone,
 		Log:         log,
 	}
 }

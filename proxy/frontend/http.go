@@ -41,6 +41,15 @@ type HTTP struct {
 	Sessions    int           // at a time, of all kinds, a principal's being one; zero means 256
 	SessionIdle time.Duration // without any request open; zero means 30 minutes, negative for ever
 
+	// SessionGone is how long a legacy session lasts whose GET stream closed, if
+	// nothing comes from its client any more and it has nothing in flight; zero means
+	// 5 minutes, negative as long as any other. A client that leaves without a DELETE
+	// shows it by no more than this. One that goes on without the stream (the
+	// TypeScript SDK gives it up after two retries, and does not begin anew after a
+	// 404) shows that by its next request; from then on SessionIdle alone counts, as
+	// for one that never had the stream, however long its user thinks.
+	SessionGone time.Duration
+
 	Log *slog.Logger // nil discards
 
 	once    sync.Once
@@ -256,6 +265,8 @@ func (h *HTTP) session(id, upstream string, legacy bool) *session {
 }
 
 func (h *HTTP) sessionIdle() time.Duration { return cmp.Or(h.SessionIdle, 30*time.Minute) }
+
+func (h *HTTP) sessionGone() time.Duration { return cmp.Or(h.SessionGone, 5*time.Minute) }
 
 func (h *HTTP) logger() *slog.Logger {
 	if h.Log == nil {

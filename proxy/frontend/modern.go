@@ -149,9 +149,7 @@ func (h *HTTP) beginTrunk(key trunkKey) *trunk {
 // runTrunk is the goroutine of a trunk.
 func (h *HTTP) runTrunk(t *trunk) {
 	defer close(t.gone)
-	if idle := h.sessionIdle(); idle > 0 {
-		t.expireAfter(idle)
-	}
+	t.expireAfter(h.sessionIdle())
 	t.log.Debug("trunk opened", "upstream", t.upstream)
 	err := h.ServePrincipal(h.ctx, t.upstream, t.principal, t)
 	t.Close()

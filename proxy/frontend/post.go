@@ -103,9 +103,7 @@ func (h *HTTP) postInitialize(w http.ResponseWriter, r *http.Request, upstream s
 	s := h.begin(upstream, func(s *session) {
 		raw, _ := jsonrpc.Member(m.Params, "protocolVersion")
 		s.version, _ = jsonrpc.Unquote(raw)
-		if idle := h.sessionIdle(); idle > 0 {
-			s.expireAfter(idle)
-		}
+		s.expireAfter(h.sessionIdle(), h.sessionGone())
 	})
 	defer s.release()
 	h.exchange(w, r, s, []*jsonrpc.Message{m}, false)

@@ -15,6 +15,7 @@ const inbound = 64
 var (
 	errDeleted    = errors.New("deleted by the client")
 	errIdle       = errors.New("idle for too long")
+	errGone       = errors.New("the client did not return")
 	errDropped    = errors.New("connection dropped by the client")
 	errNotStarted = errors.New("initialize failed")
 	errServed     = errors.New("closed by the proxy")
@@ -44,6 +45,7 @@ type session struct {
 	version     string // negotiated; before that, what the client asked for
 	established bool   // initialize succeeded
 	lease
+	busy func() bool // work goes on besides requests; nil: never
 
 	pending    map[jsonrpc.ID]*stream // requests without a response; who removes one answers it
 	answers    []*jsonrpc.Message     // errors for questions that found no room
@@ -292,18 +294,40 @@ func (s *session) release() {
 }
 
 // expireAfter ends the session when no HTTP request was open for idle. A call in
-// flight does not keep it: nobody may ever come back for the result.
-func (s *session) expireAfter(idle time.Duration) {
+// flight does not keep it: nobody may ever come back for the result. But it does
+// from ending after gone, when the standalone stream was cut and nothing came since.
+func (s *session) expireAfter(idle, gone time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.lease.start(idle, s.expire)
+	s.lease.start(idle, gone, s.expire)
 }
 
 func (s *session) expire() {
+	busy := s.isBusy()
 	s.mu.Lock()
-	ended := !s.closed && !s.lease.renew() && s.endLocked(errIdle, false)
+	cause := errIdle
+	if s.lease.alone {
+		cause = errGone
+	}
+	ended := !s.closed && !s.lease.renew(busy || len(s.pending) > 0) && s.endLocked(cause, false)
 	s.mu.Unlock()
 	if ended {
 		s.onEnd()
 	}
+}
+
+// KeepWhile gives a function that reports whether work goes on for the client
+// besides its requests: as long as it does, the client may be away for longer. It is
+// called with no lock held.
+func (s *session) KeepWhile(busy func() bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.busy = busy
+}
+
+func (s *session) isBusy() bool {
+	s.mu.Lock()
+	busy := s.busy
+	s.mu.Unlock()
+	return busy != nil && busy()
 }

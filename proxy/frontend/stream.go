@@ -172,6 +172,7 @@ func (s *session) takeAll(st *stream) ([]event, bool) {
 func (s *session) wroteAll(st *stream) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.lease.seen()
 	s.loseLocked(st)
 }
 
@@ -196,6 +197,9 @@ func (s *session) wrote(st *stream, rd *reader) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	st.sent = max(st.sent, rd.at)
+	if st != s.standalone {
+		s.lease.seen()
+	}
 	if st.reader == rd {
 		s.storeLocked(st, rd.at)
 		s.room.Broadcast()
@@ -211,6 +215,9 @@ func (s *session) detach(st *stream, rd *reader, resumable bool) {
 		return
 	}
 	st.reader = nil
+	if st == s.standalone && !s.closed {
+		s.lease.cut()
+	}
 	if resumable || st.sent > 0 || st.number == 0 {
 		s.storeLocked(st, st.last())
 		s.forgetLocked(st)

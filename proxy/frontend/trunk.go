@@ -278,13 +278,13 @@ func (t *trunk) release() {
 func (t *trunk) expireAfter(idle time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.lease.start(idle, t.expire)
+	t.lease.start(idle, 0, t.expire)
 }
 
 func (t *trunk) expire() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if !t.closed && !t.lease.renew() {
+	if !t.closed && !t.lease.renew(false) {
 		t.endLocked(errIdle)
 	}
 }
