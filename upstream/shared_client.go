@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/mcp"
 )
 
 const (
@@ -45,7 +46,7 @@ type sharer struct {
 	written chan struct{}  // closed by write
 
 	// Guarded by shared.mu.
-	can       abilities
+	can       mcp.Abilities
 	hello     *sharedCall                // its initialize, from then on
 	ready     bool                       // which was answered: now it hears of what goes to all
 	calls     map[jsonrpc.ID]*sharedCall // not settled, by the client's id

@@ -84,7 +84,7 @@ func (sh *shared) question(m *jsonrpc.Message, related jsonrpc.ID) {
 	case len(s.questions) >= maxSharedQuestions:
 		sh.replyLocked(jsonrpc.NewError(m.ID, jsonrpc.Overloaded(sh.name)))
 	default:
-		if refusal := s.can.refuses(m); refusal != nil {
+		if refusal := s.refuses(m); refusal != nil {
 			sh.replyLocked(jsonrpc.NewError(m.ID, refusal))
 			return
 		}

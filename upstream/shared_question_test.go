@@ -136,7 +136,8 @@ func TestSharedRootsOutsideOfACall(t *testing.T) {
 
 // What a client did not declare it is not asked.
 func TestSharedQuestionNeedsTheCapability(t *testing.T) {
-	const none, some = `{}`, `{"sampling":{},"elicitation":{}}`
+	const none, some, urls = `{}`, `{"sampling":{},"elicitation":{}}`, `{"elicitation":{"url":{}}}`
+	const noMode = `"error":{"code":-32602,"message":"Invalid params: the client does not take this mode"}`
 	notFound := func(method string) string {
 		return `"error":{"code":-32601,"message":"Method not found: ` + method + `"}`
 	}
@@ -149,7 +150,13 @@ func TestSharedQuestionNeedsTheCapability(t *testing.T) {
 		{some, `"method":"sampling/createMessage"`, ""},
 		{some, `"method":"sampling/createMessage","params":{"tools":[]}`, `"error":{"code":-32602,"message":"Invalid params: the client does not take tools"}`},
 		{some, `"method":"elicitation/create","params":{"mode":"form"}`, ""},
-		{some, `"method":"elicitation/create","params":{"mode":"url"}`, `"error":{"code":-32602,"message":"Invalid params: the client does not take this mode"}`},
+		{some, `"method":"elicitation/create","params":{"mode":"url"}`, noMode},
+		{some, `"method":"elicitation/create"`, ""},
+		{urls, `"method":"elicitation/create","params":{"mode":"form"}`, noMode},
+		{urls, `"method":"elicitation/create","params":{"message":"m","requestedSchema":{}}`, noMode},
+		{urls, `"method":"elicitation/create"`, noMode},
+		{urls, `"method":"elicitation/create","params":{"mode":"url","mode":"form"}`, noMode},
+		{urls, `"method":"elicitation/create","params":{"mode":"url"}`, ""},
 		{some, `"method":"roots/list"`, notFound("roots/list")},
 		{all, `"method":"roots/list"`, ""},
 		{all, `"method":"sampling/createMessage","params":{"tools":[],"toolChoice":{}}`, ""},

@@ -14,7 +14,7 @@ import (
 // A hello is what a legacy client's initialize said.
 type hello struct {
 	version string // that the client speaks
-	can     abilities
+	can     mcp.Abilities
 	info    json.RawMessage // clientInfo; nil if it has none
 	caps    json.RawMessage // as modern requests carry them
 	ready   bool            // the client sent initialized
@@ -38,7 +38,7 @@ func readHello(params json.RawMessage) (*hello, error) {
 	if info := at[1].Of(params); info != nil && info[0] == '{' {
 		h.info = info
 	}
-	h.can = readAbilities(h.caps)
+	h.can = abilitiesOf(h.caps)
 	return h, nil
 }
 

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/mcp"
 )
 
 const (
@@ -99,10 +100,10 @@ func readInputRequest(key string, value json.RawMessage) (inputRequest, error) {
 }
 
 // isOf reports whether a client can be asked that.
-func (ask inputRequest) isOf(can abilities) bool {
+func (ask inputRequest) isOf(can mcp.Abilities) bool {
 	switch ask.method {
 	case "elicitation/create", "sampling/createMessage", "roots/list":
-		return can.refuses(jsonrpc.NewNotification(ask.method, ask.params)) == nil
+		return can.Refuses(ask.method, ask.params) == nil
 	}
 	return false
 }

@@ -238,7 +238,7 @@ func (c *call) refusesLocked(m *jsonrpc.Message) *jsonrpc.Error {
 	case len(c.questions) >= maxCallQuestions:
 		return errTooManyAsks
 	}
-	return readAbilities(c.capabilities).refuses(m)
+	return abilitiesOf(c.capabilities).Refuses(m.Method, m.Params)
 }
 
 // collectLocked waits for what else is asked before the client hears of it.
@@ -326,54 +326,8 @@ func (q *inquiry) doneLocked(l *lane) {
 	q.c.questions = slices.DeleteFunc(q.c.questions, func(other *inquiry) bool { return other == q })
 }
 
-// abilities are what a client can be asked.
-type abilities struct{ roots, sampling, samplingTools, form, url bool }
-
-func readAbilities(capabilities json.RawMessage) (can abilities) {
-	var top [3]jsonrpc.Span
-	if jsonrpc.Find(capabilities, jsonrpc.Span{}, top[:], "roots", "sampling", "elicitation") != nil {
-		return can
-	}
-	can.roots, can.sampling = !top[0].IsZero(), !top[1].IsZero()
-	tools, _ := jsonrpc.Member(top[1].Of(capabilities), "tools")
-	can.samplingTools = tools != nil
-	if elicitation := top[2].Of(capabilities); elicitation != nil {
-		form, _ := jsonrpc.Member(elicitation, "form")
-		url, _ := jsonrpc.Member(elicitation, "url")
-		can.url = url != nil
-		can.form = form != nil || url == nil // an empty object means forms
-	}
+// abilitiesOf reads what a client can be asked: nothing, if that is ambiguous.
+func abilitiesOf(capabilities json.RawMessage) mcp.Abilities {
+	can, _ := mcp.ReadAbilities(capabilities)
 	return can
-}
-
-// refuses returns why a client cannot be asked this; nil if it can.
-func (can abilities) refuses(m *jsonrpc.Message) *jsonrpc.Error {
-	mode, _ := jsonrpc.Member(m.Params, "mode")
-	var able bool
-	switch {
-	case m.Method == "roots/list":
-		able = can.roots
-	case m.Method == "sampling/createMessage":
-		if able = can.sampling; able && !can.samplingTools && wantsTools(m.Params) {
-			return invalidParams("the client does not take tools")
-		}
-	case string(mode) == `"url"`:
-		if able = can.url; !able && can.form {
-			return invalidParams("the client does not take this mode")
-		}
-	default:
-		if able = can.form; !able && can.url {
-			return invalidParams("the client does not take this mode")
-		}
-	}
-	if !able {
-		return noMethod(m.Method)
-	}
-	return nil
-}
-
-func wantsTools(params json.RawMessage) bool {
-	var at [2]jsonrpc.Span
-	err := jsonrpc.Find(params, jsonrpc.Span{}, at[:], "tools", "toolChoice")
-	return err != nil || !at[0].IsZero() || !at[1].IsZero()
 }

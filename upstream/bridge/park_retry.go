@@ -137,7 +137,7 @@ func (c *call) urlsOf(e wireError) (*jsonrpc.Message, []byte) {
 	if err != nil || errList != nil || len(elicitations) == 0 || len(elicitations) > maxCallQuestions {
 		return &jsonrpc.Message{Error: toModernError(e.text)}, nil
 	}
-	if !readAbilities(c.capabilities).url {
+	if !abilitiesOf(c.capabilities).URL {
 		return jsonrpc.NewError(jsonrpc.ID{}, mcp.MissingCapability([]byte(`{"elicitation":{"url":{}}}`))), nil
 	}
 	requests := make([]jsonrpc.Value, 0, len(elicitations))

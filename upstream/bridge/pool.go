@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/mcp"
 )
 
 const (
@@ -71,7 +72,7 @@ type tenant struct {
 type group struct {
 	t       *tenant
 	text    json.RawMessage // of the capabilities, for initialize
-	can     abilities
+	can     mcp.Abilities
 	lanes   []*lane
 	waiting []*call     // for a lane of their own, in order
 	room    *time.Timer // see roomLocked; nil if it was never needed
@@ -175,7 +176,7 @@ func (t *tenant) groupLocked(capabilities json.RawMessage) *group {
 	text := canonical(bridgedCapabilities(capabilities))
 	g := t.groups[string(text)]
 	if g == nil {
-		g = &group{t: t, text: text, can: readAbilities(text), listens: make(map[*modernListen]struct{})}
+		g = &group{t: t, text: text, can: abilitiesOf(text), listens: make(map[*modernListen]struct{})}
 		t.groups[string(text)] = g
 	}
 	if len(t.spelled) >= maxSpelled {
