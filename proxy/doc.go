@@ -71,7 +71,8 @@
 //   - A lineup never changes. A call is routed by the one that it began with; an
 //     upstream that has gone meanwhile refuses it. A listen follows.
 //   - Nothing of a leg of the modern era reaches the client but with a request of
-//     the client that it belongs to, and the acknowledgment is first of a listen.
+//     the client that it belongs to. The acknowledgment is first of a listen, and what
+//     it does not name is not delivered.
 //   - What answers an upstream's questions, and the state that it gave with them, go
 //     to that upstream and to no other.
 //   - A name resolves by what upstreams list to clients with the capabilities of the

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"slices"
+	"strings"
 
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
 )
@@ -112,6 +113,33 @@ func arrayOf(texts []string) json.RawMessage {
 		b = append(b, jsonrpc.Quote(s)...)
 	}
 	return append(b, ']')
+}
+
+// covers reports whether f, what is left of a client's wish, is about a notification
+// of an upstream. An update may be of a part of what was asked for: that goes by how
+// URIs are written, and is believed where it does not say.
+func (f *filter) covers(m *jsonrpc.Message, wish *filter) bool {
+	switch m.Method {
+	case "notifications/resources/updated":
+		uri, _ := unquoted(m.Params, "uri")
+		return f.uris != nil && (isPart(uri, f.uris) || !isPart(uri, wish.uris))
+	case "notifications/tasks":
+		id, ok := unquoted(m.Params, "taskId")
+		return ok && slices.Contains(f.tasks, id)
+	}
+	return true
+}
+
+func unquoted(params json.RawMessage, key string) (string, bool) {
+	raw, _ := jsonrpc.Member(params, key)
+	return jsonrpc.Unquote(raw)
+}
+
+// isPart reports whether uri is one of uris, or below one of them.
+func isPart(uri string, uris []string) bool {
+	return slices.ContainsFunc(uris, func(of string) bool {
+		return uri == of || strings.HasPrefix(uri, strings.TrimSuffix(of, "/")+"/")
+	})
 }
 
 func (f *filter) isEmpty() bool {

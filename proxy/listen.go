@@ -28,6 +28,7 @@ type listen struct {
 	// Guarded by session.mu.
 	shares    map[*leg]*share
 	ending    bool               // over is closed
+	told      filter             // that; what it does not name is never delivered
 	early     []*jsonrpc.Message // what came before that
 	bytes     int                // in early
 	lists     [kinds]bool        // list_changed held back
@@ -227,60 +228,44 @@ func (ln *listen) allAnswered() bool {
 	return true
 }
 
-// acknowledge tells the client what is honoured, and then what came before that.
+// acknowledge tells the client what it will hear of, and then of that what came
+// before.
 func (ln *listen) acknowledge() {
-	honoured, base := ln.honoured()
-	params := jsonrpc.Set(nil, jsonrpc.Value{Key: "notifications", Text: honoured.on(base)})
+	told, base := ln.honoured()
+	params := jsonrpc.Set(nil, jsonrpc.Value{Key: "notifications", Text: told.on(base)})
 	ln.send("notifications/subscriptions/acknowledged", params)
 	ln.s.mu.Lock()
 	early := ln.early
-	ln.c.acked, ln.early = true, nil
+	ln.c.acked, ln.told, ln.early = true, told, nil
 	ln.s.mu.Unlock()
 	for _, m := range early {
-		ln.s.out.wait(m)
+		ln.passTold(m)
 	}
 }
 
-// honoured returns what upstreams have acknowledged so far, and for an only one how
-// it said so. Changes of a list are promised also if an upstream may still, or if
-// one that has the list may come and go, which is a change that is told here.
+// honoured returns what is acknowledged. Of resources and tasks that is what upstreams
+// have accepted so far: what one accepts later is not told of. Changes of lists are as
+// the client asked, since those of upstreams that come and go are told here; but an
+// only one that has said what it honours has the word, also on how that is written.
 func (ln *listen) honoured() (f filter, base json.RawMessage) {
 	v := ln.lineup
-	declared := make(map[*leg][kinds]bool, len(v.legs))
-	for _, l := range v.legs {
-		var d [kinds]bool
-		for k := range kinds {
-			d[k] = v.only() == nil && l.declares(kindInfo[k].capability)
-		}
-		declared[l] = d
-	}
 	ln.s.mu.Lock()
 	defer ln.s.mu.Unlock()
 	uris, tasks := make(map[string]bool), make(map[string]bool)
-	for k := range kinds {
-		f.lists[k] = !v.complete
-	}
-	for _, l := range v.legs {
-		sh := ln.shares[l]
-		for k := range kinds {
-			waits := sh != nil && !sh.answered && sh.want.lists[k]
-			f.lists[k] = f.lists[k] || declared[l][k] || waits || sh != nil && sh.honoured.lists[k]
-		}
-		if sh == nil {
-			continue
-		}
+	f.lists = ln.want.lists
+	for l, sh := range ln.shares {
 		for _, uri := range sh.honoured.uris {
 			uris[uri] = true
 		}
 		for _, id := range sh.honoured.tasks {
 			tasks[id], tasks[l.taskNameLocked(id)] = true, true
 		}
-		if v.only() == l {
+		if v.only() == l && sh.honoured.as != nil {
 			base = sh.honoured.as
+			for k, honoured := range sh.honoured.lists {
+				f.lists[k] = f.lists[k] && honoured
+			}
 		}
-	}
-	for k, wanted := range ln.want.lists {
-		f.lists[k] = f.lists[k] && wanted
 	}
 	f.uris, f.tasks = among(ln.want.uris, uris), among(ln.want.tasks, tasks)
 	return f, base
@@ -333,15 +318,15 @@ func (ln *listen) hold() <-chan time.Time {
 // tellNews sends what was held back.
 func (ln *listen) tellNews() {
 	ln.s.mu.Lock()
-	lists, updated := ln.lists, ln.updated
+	lists, updated, told := ln.lists, ln.updated, ln.told
 	ln.lists, ln.updated = [kinds]bool{}, nil
 	ln.s.mu.Unlock()
 	for k, yes := range lists {
-		if yes {
+		if yes && told.lists[k] {
 			ln.send(kindInfo[k].changed, nil)
 		}
 	}
-	for _, uri := range among(ln.want.uris, updated) {
+	for _, uri := range among(told.uris, updated) {
 		ln.send("notifications/resources/updated", jsonrpc.Set(nil, jsonrpc.Value{Key: "uri", Text: jsonrpc.Quote(uri)}))
 	}
 }
@@ -376,8 +361,20 @@ func (ln *listen) pass(m *jsonrpc.Message, asked bool) {
 	ln.s.mu.Unlock()
 	switch {
 	case !early:
-		ln.s.out.wait(m)
+		ln.passTold(m)
 	case !room:
 		ln.s.drop("the listen is not acknowledged", m)
 	}
+}
+
+// passTold hands on what the acknowledgment named.
+func (ln *listen) passTold(m *jsonrpc.Message) {
+	ln.s.mu.Lock()
+	told := ln.told
+	ln.s.mu.Unlock()
+	if !told.covers(m, &ln.want) {
+		ln.s.drop("it was not acknowledged", m)
+		return
+	}
+	ln.s.out.wait(m)
 }

@@ -345,15 +345,27 @@ func TestD42_RaceCancelAndDrain(t *testing.T) {
 	}
 }
 
+// listening returns the id of the listen that a peer got last.
+func (p *peer) listening() (id jsonrpc.ID) {
+	for _, text := range p.take() {
+		if m := decode(p.t, text); m.Method == methodListen {
+			id = m.ID
+		}
+	}
+	return id
+}
+
 // What comes before the acknowledgment is kept, but not without end.
 func TestEarlyIsBounded(t *testing.T) {
-	inModernWorld(t, &Proxy{}, []string{"a"}, func(w *world) {
+	inModernWorld(t, &Proxy{}, []string{"a", "b"}, func(w *world) {
 		w.initialize()
-		w.upstream("a").mute()
+		w.upstream("b").mute() // so that the acknowledgment waits
 		w.client.say(listenTools)
+		time.Sleep(ownersWithin)
 		a := w.upstream("a")
+		id := a.listening()
 		for range maxEarly + 10 {
-			a.tell(jsonrpc.IntID(2), "notifications/resources/updated", `"uri":"test://a/a"`)
+			a.tell(id, "notifications/resources/updated", `"uri":"test://a/a"`)
 		}
 		w.client.want()
 		time.Sleep(ackWithin)
