@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
@@ -16,10 +15,13 @@ const (
 	maxWatched = 1024 // URIs of one listen; one with more is refused
 	maxPending = 1024 // resources that were updated and not told of; beyond, see hearUpdateLocked
 
-	ackWithin  = time.Second           // whatever the server says of URIs
 	noticeFor  = 20 * time.Millisecond // the same of several sessions is told once
 	firstRetry = 500 * time.Millisecond
 	lastRetry  = 30 * time.Second
+
+	// ackWithin is when a listen is acknowledged, since it came, whatever the server
+	// says of some URIs: the proxy waits for 500 ms, and would tell of none.
+	ackWithin = 400 * time.Millisecond
 )
 
 // A modernListen is a subscriptions/listen of a client. It hears from one session of its
@@ -28,6 +30,7 @@ type modernListen struct {
 	// Static after construction.
 	s          *modernStream
 	id         jsonrpc.ID
+	came       time.Time
 	g          *group
 	clientInfo json.RawMessage
 	wants      offers   // subscribe is not used
@@ -62,7 +65,7 @@ func (s *modernStream) listen(m *jsonrpc.Message, r request) {
 		s.sendLocked(jsonrpc.NewError(m.ID, jsonrpc.Overloaded(s.t.id.upstream)))
 		return
 	}
-	l := &modernListen{s: s, id: m.ID, g: s.t.groupLocked(r.capabilities), clientInfo: r.clientInfo, wants: wants, uris: uris}
+	l := &modernListen{s: s, id: m.ID, came: time.Now(), g: s.t.groupLocked(r.capabilities), clientInfo: r.clientInfo, wants: wants, uris: uris}
 	s.listens[m.ID] = l
 	l.g.listens[l] = struct{}{}
 	if !l.bindLocked() {
@@ -126,7 +129,7 @@ func (l *modernListen) beginLocked() {
 	again, can := l.acked, l.lane.welcome.offers
 	if !again {
 		l.kinds = offers{tools: l.wants.tools && can.tools, prompts: l.wants.prompts && can.prompts, resources: l.wants.resources && can.resources}
-		l.timer = time.AfterFunc(ackWithin, l.ackNow)
+		l.timer = time.AfterFunc(l.patience(), l.ackNow)
 	}
 	l.asking, l.honoured = make(map[string]bool), make(map[string]bool)
 	if can.subscribe {
@@ -138,6 +141,15 @@ func (l *modernListen) beginLocked() {
 	case len(l.asking) == 0:
 		l.ackLocked()
 	}
+}
+
+// patience is how long the server has for what it says of URIs. If its start took all
+// the time nobody waits any more.
+func (l *modernListen) patience() time.Duration {
+	if left := ackWithin - time.Since(l.came); left > 0 {
+		return left
+	}
+	return ackWithin
 }
 
 func (l *modernListen) subscribeLocked() {
@@ -185,6 +197,7 @@ func (l *modernListen) ackLocked() {
 	}
 	l.asking = nil
 	l.uris = slices.DeleteFunc(l.uris, func(uri string) bool { return !l.honoured[uri] })
+	l.forgetOthersLocked()
 
 	var values []jsonrpc.Value
 	for _, kind := range []struct {
@@ -212,91 +225,6 @@ func (l *modernListen) sendLocked(method string, params json.RawMessage) {
 	m := jsonrpc.NewNotification(method, mcp.SetMeta(params, jsonrpc.Value{Key: mcp.KeySubscription, Text: l.id.Raw()}))
 	m.Related = l.id
 	l.s.sendLocked(m)
-}
-
-// catchUpLocked tells of everything that may have changed while nobody listened.
-func (l *modernListen) catchUpLocked() {
-	for _, method := range []string{"notifications/tools/list_changed", "notifications/prompts/list_changed", "notifications/resources/list_changed"} {
-		l.hearLocked(method, jsonrpc.NewNotification(method, nil))
-	}
-	for _, uri := range l.uris {
-		l.noteLocked(uri, updated(uri))
-	}
-}
-
-func updated(uri string) *jsonrpc.Message {
-	params := jsonrpc.Set(nil, jsonrpc.Value{Key: "uri", Text: jsonrpc.Quote(uri)})
-	return jsonrpc.NewNotification("notifications/resources/updated", params)
-}
-
-// hearUpdateLocked handles that a resource was updated, which may be a part of what
-// the listen subscribed to. When too much waits to be told, it tells of that as a whole.
-func (l *modernListen) hearUpdateLocked(uri string, m *jsonrpc.Message) {
-	watched, ok := l.watchedLocked(uri)
-	if !ok {
-		return
-	}
-	if _, known := l.places[uri]; !known && len(l.pending) >= maxPending {
-		uri, m = watched, updated(watched)
-	}
-	l.noteLocked(uri, m)
-}
-
-// hearLocked handles that a list has changed.
-func (l *modernListen) hearLocked(method string, m *jsonrpc.Message) {
-	wants := l.kinds
-	if !l.acked {
-		wants = l.wants
-	}
-	switch method {
-	case "notifications/tools/list_changed":
-		if !wants.tools {
-			return
-		}
-	case "notifications/prompts/list_changed":
-		if !wants.prompts {
-			return
-		}
-	case "notifications/resources/list_changed":
-		if !wants.resources {
-			return
-		}
-	}
-	l.noteLocked(method, m)
-}
-
-// noteLocked has the client told of something, in a moment and after the ack. The
-// newest word about a thing counts.
-func (l *modernListen) noteLocked(about string, m *jsonrpc.Message) {
-	if at, known := l.places[about]; known {
-		l.pending[at] = m
-		return
-	}
-	if l.places == nil {
-		l.places = make(map[string]int)
-	}
-	l.places[about] = len(l.pending)
-	l.pending = append(l.pending, m)
-	l.flushLaterLocked()
-}
-
-func (l *modernListen) flushLaterLocked() {
-	if l.acked && l.flush == nil && len(l.pending) > 0 {
-		l.flush = time.AfterFunc(noticeFor, l.flushNow)
-	}
-}
-
-func (l *modernListen) flushNow() {
-	l.s.t.mu.Lock()
-	defer l.s.t.mu.Unlock()
-	l.flush = nil
-	if l.ended {
-		return
-	}
-	for _, m := range l.pending {
-		l.sendLocked(m.Method, stripReserved(m.Params))
-	}
-	l.pending, l.places = nil, nil
 }
 
 // lostLocked handles that the session has ended. Before the ack that is the end of the
@@ -363,15 +291,4 @@ func (l *modernListen) endLocked() {
 		}
 	}
 	l.g.forgetLocked()
-}
-
-// watchedLocked returns what the listen subscribed to that a resource is or is a part
-// of, if anything.
-func (l *modernListen) watchedLocked(uri string) (watched string, ok bool) {
-	for _, mine := range l.uris {
-		if uri == mine || strings.HasPrefix(uri, strings.TrimSuffix(mine, "/")+"/") {
-			return mine, true
-		}
-	}
-	return "", false
 }
