@@ -43,7 +43,7 @@ type legacy struct {
 	mu        sync.Mutex // guards the fields below
 	ended     bool
 	hello     *hello // nil before initialize
-	level     string // set by logging/setLevel; "" before
+	level     string // of logging/setLevel
 	stamp     []byte // members of _meta that every modern request carries
 	minted    int64  // ids on the modern stream
 	open      map[int64]modernRequest
@@ -67,7 +67,7 @@ type modernRequest struct {
 // cause of the end. All that was started has ended then.
 func (b *Bridge) Legacy(ctx context.Context, upstream, key string, client jsonrpc.Conn) error {
 	l := &legacy{
-		upstream: upstream, log: b.logger().With("upstream", upstream),
+		upstream: upstream, log: b.logger().With("upstream", upstream), level: unsaidLevel,
 		client: client, modern: b.Open(ctx, upstream, key, mcp.Modern),
 		open:      make(map[int64]modernRequest),
 		calls:     make(map[jsonrpc.ID]*legacyCall),

@@ -122,6 +122,10 @@ func (l *legacy) initializedLocked() {
 	}
 }
 
+// unsaidLevel is what a client hears that never sets a level: a legacy server decides
+// then, and most say what is worth saying; a modern one says nothing unless it is asked.
+const unsaidLevel = "info"
+
 // setLevel handles logging/setLevel: every request says the level from now on.
 func (l *legacy) setLevel(m *jsonrpc.Message) {
 	text, err := jsonrpc.Member(m.Params, "level")
@@ -142,15 +146,11 @@ func (l *legacy) setLevel(m *jsonrpc.Message) {
 
 // stampLocked makes the stamp anew, which is never written to.
 func (l *legacy) stampLocked() {
-	values := []jsonrpc.Value{
-		{Key: mcp.KeyVersion, Text: jsonrpc.Quote(mcp.ModernVersions[0])},
-		{Key: mcp.KeyClientInfo, Text: l.hello.info},
-		{Key: mcp.KeyCapabilities, Text: l.hello.caps},
-	}
-	if l.level != "" {
-		values = append(values, jsonrpc.Value{Key: mcp.KeyLogLevel, Text: jsonrpc.Quote(l.level)})
-	}
-	text := jsonrpc.Set(nil, values...)
+	text := jsonrpc.Set(nil,
+		jsonrpc.Value{Key: mcp.KeyVersion, Text: jsonrpc.Quote(mcp.ModernVersions[0])},
+		jsonrpc.Value{Key: mcp.KeyClientInfo, Text: l.hello.info},
+		jsonrpc.Value{Key: mcp.KeyCapabilities, Text: l.hello.caps},
+		jsonrpc.Value{Key: mcp.KeyLogLevel, Text: jsonrpc.Quote(l.level)})
 	l.stamp = text[1 : len(text)-1 : len(text)-1]
 }
 

@@ -2,6 +2,7 @@ package bridge
 
 import (
 	"encoding/json"
+	"slices"
 	"strconv"
 
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
@@ -33,7 +34,7 @@ func (l *legacy) noticeOfServer(m *jsonrpc.Message) {
 	case "notifications/progress":
 		l.progressLocked(m)
 	case "notifications/message":
-		if l.level != "" {
+		if l.wantsToHearLocked(m) {
 			l.passLocked(m)
 		}
 	case "notifications/subscriptions/acknowledged":
@@ -51,6 +52,15 @@ func (l *legacy) noticeOfServer(m *jsonrpc.Message) {
 	default:
 		l.passLocked(m)
 	}
+}
+
+// wantsToHearLocked reports whether a log message is of the client's level or above. A
+// level that nobody knows may be.
+func (l *legacy) wantsToHearLocked(m *jsonrpc.Message) bool {
+	raw, _ := jsonrpc.Member(m.Params, "level")
+	level, _ := jsonrpc.Unquote(raw)
+	i := slices.Index(mcp.LogLevels, level)
+	return i < 0 && level != "" || i >= slices.Index(mcp.LogLevels, l.level)
 }
 
 // passLocked passes a notification on, unless the call that it belongs to is settled.
