@@ -61,7 +61,9 @@
 // Modern) and its sendQueue. Of a lane: run, which owns Recv, its sendQueue, and
 // closeWhenEnded, which unblocks both; the pool waits for them. Besides there are
 // timers: for questions that come together, the expiry of a park, calls that wait for
-// an old one, an idle lane, a lost connection, a listen. A call costs no goroutine.
+// an old one, an idle lane, a lost connection, a listen. When a stream ends, or the
+// pool, its timers are stopped, and those that have fired are waited for (timer.go). A
+// call costs no goroutine.
 //
 // Invariants:
 //   - Params, results and what is asked stay the bytes that came: what belongs to one

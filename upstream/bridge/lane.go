@@ -61,7 +61,7 @@ type lane struct {
 	listens   map[*modernListen]struct{}       // that hear from this lane
 	began     time.Time                        // the session, with initialize answered
 	used      time.Time                        // the last time
-	idle      *time.Timer                      // that reaps
+	idle      *timer                           // that reaps
 
 	welcome welcome // written once, before the lane is ready
 }
@@ -80,7 +80,7 @@ func newLane(g *group, number int, info json.RawMessage) *lane {
 		calls: make(map[int64]*call), own: make(map[int64]func(*jsonrpc.Message)),
 		questions: make(map[jsonrpc.ID]*inquiry), subs: make(map[string]*subscription), listens: make(map[*modernListen]struct{})}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
-	l.idle = time.AfterFunc(g.t.b.idle(), l.reap)
+	l.idle = g.t.after(g.t.b.idle(), l.reapLocked)
 	return l
 }
 
@@ -308,7 +308,7 @@ func (l *lane) endLocked(end *jsonrpc.ClosedError) {
 		return
 	}
 	l.state = laneEnded
-	l.idle.Stop()
+	l.idle.stop()
 	l.out.end()
 	l.cancel()
 	l.t.lanes[l.number] = nil

@@ -36,7 +36,7 @@ func (l *lane) levelLocked(c *call) (wait bool) {
 		l.level, l.leveling = most, true
 		params := jsonrpc.Set(nil, jsonrpc.Value{Key: "level", Text: jsonrpc.Quote(mcp.LogLevels[most-1])})
 		l.askLocked("logging/setLevel", params, l.leveledLocked)
-		time.AfterFunc(levelWithin, l.leveledLate)
+		l.t.after(levelWithin, l.leveledLateLocked)
 	}
 	return l.leveling
 }
@@ -49,10 +49,8 @@ func (l *lane) leveledLocked(m *jsonrpc.Message) {
 	l.forwardAllLocked()
 }
 
-// leveledLate ends the wait for a server that says nothing.
-func (l *lane) leveledLate() {
-	l.t.mu.Lock()
-	defer l.t.mu.Unlock()
+// leveledLateLocked ends the wait for a server that says nothing.
+func (l *lane) leveledLateLocked() {
 	if l.leveling && l.state == laneReady {
 		l.leveling = false
 		l.forwardAllLocked()

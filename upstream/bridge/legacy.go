@@ -38,7 +38,8 @@ type legacy struct {
 	modern   jsonrpc.Conn
 	toClient *sendQueue
 	toModern *sendQueue
-	wg       sync.WaitGroup // all goroutines, and timers that may still fire
+	wg       sync.WaitGroup // all goroutines
+	timers   timers
 
 	mu        sync.Mutex // guards the fields below
 	ended     bool
@@ -93,6 +94,7 @@ func (l *legacy) serve(ctx context.Context) error {
 	<-ctx.Done()
 
 	err := l.endedWith(context.Cause(ctx))
+	l.timers.end()
 	l.stop()
 	l.modern.Close() // whose host cancels what is open there
 	l.toModern.end()
@@ -104,6 +106,7 @@ func (l *legacy) serve(ctx context.Context) error {
 	}
 	jsonrpc.CloseWith(l.client, err)
 	l.wg.Wait()
+	l.timers.wait()
 	return err
 }
 
@@ -202,32 +205,14 @@ func readAll(c jsonrpc.Conn, fn func(*jsonrpc.Message), bad func(*jsonrpc.Invali
 
 // afterLocked runs fn with mu held, d from now, unless it is stopped or the stream ends
 // first. One that is stopped too late still runs: fn must look whether it is wanted.
-func (l *legacy) afterLocked(d time.Duration, fn func()) timer {
-	if l.ended {
-		return timer{}
-	}
-	l.wg.Add(1)
-	return timer{&l.wg, time.AfterFunc(d, func() {
-		defer l.wg.Done()
+func (l *legacy) afterLocked(d time.Duration, fn func()) *timer {
+	return l.timers.after(d, func() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		if !l.ended {
 			fn()
 		}
-	})}
-}
-
-// A timer is what afterLocked will do. The zero timer is none.
-type timer struct {
-	wg *sync.WaitGroup
-	t  *time.Timer
-}
-
-// stop may be called repeatedly, and after the timer has fired.
-func (t timer) stop() {
-	if t.t != nil && t.t.Stop() {
-		t.wg.Done()
-	}
+	})
 }
 
 // mintLocked enters a request on the modern stream.

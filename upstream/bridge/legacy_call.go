@@ -26,7 +26,7 @@ type legacyCall struct {
 	last   float64         // progress that the client was told of, if told
 	told   bool
 	round  *round // what the client is asked; nil for nothing
-	pause  timer
+	pause  *timer
 }
 
 var (

@@ -64,7 +64,7 @@ func (l *legacy) subscriptionLocked(m *jsonrpc.Message) *listen {
 
 // A relisten paces the attempts to listen again.
 type relisten struct {
-	timer
+	*timer
 	pause backoff.ExponentialBackOff
 }
 

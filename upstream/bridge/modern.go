@@ -64,10 +64,13 @@ func (b *Bridge) Modern(ctx context.Context, upstream, key string, client jsonrp
 
 	var wg sync.WaitGroup
 	wg.Go(s.out.run)
-	unhook := context.AfterFunc(ctx, func() { s.end(whyDone(ctx)) })
-	defer unhook()
+	hooked := make(chan struct{})
+	unhook := context.AfterFunc(ctx, func() { defer close(hooked); s.end(whyDone(ctx)) })
 	s.end(s.read())
 	wg.Wait()
+	if !unhook() {
+		<-hooked
+	}
 	return s.err
 }
 

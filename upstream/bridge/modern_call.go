@@ -42,7 +42,7 @@ type call struct {
 
 	questions []*inquiry       // not answered, in order
 	asked     int              // questions ever
-	collect   *time.Timer      // until the questions of a moment are there
+	collect   *timer           // until the questions of a moment are there
 	park      *park            // nil if it never was
 	receipt   *receipt         // of the state that the newest request came with
 	result    *jsonrpc.Message // the answer, if it came while parked
@@ -221,9 +221,7 @@ func (c *call) answerLocked(answer *jsonrpc.Message) {
 
 // forgetLocked lets go of what is kept for a call that is over.
 func (c *call) forgetLocked() {
-	if c.collect != nil {
-		c.collect.Stop()
-	}
+	c.collect.stop()
 	c.keptLocked()
 	if c.park != nil {
 		c.park.forgetLocked()
@@ -275,9 +273,7 @@ const fadeFor = 30 * time.Second
 // lane goes on.
 func (l *lane) fadeLocked(c *call) {
 	c.state = ghost
-	c.collect = time.AfterFunc(fadeFor, func() {
-		l.t.mu.Lock()
-		defer l.t.mu.Unlock()
+	c.collect = l.t.after(fadeFor, func() {
 		if c.lane != nil && l.state != laneEnded {
 			l.cancelLocked(c, nil)
 		}
@@ -295,9 +291,7 @@ func (l *lane) cancelLocked(c *call, reason json.RawMessage) {
 		return
 	}
 	c.state = ghost
-	c.collect = time.AfterFunc(ghostFor, func() {
-		l.t.mu.Lock()
-		defer l.t.mu.Unlock()
+	c.collect = l.t.after(ghostFor, func() {
 		if c.lane != nil {
 			c.leaveLaneLocked()
 		}

@@ -43,10 +43,10 @@ type modernListen struct {
 	acked    bool
 	ended    bool
 	failures int                // in a row, to have a session
-	timer    *time.Timer        // until the ack, or until the next try
+	timer    *timer             // until the ack, or until the next try
 	pending  []*jsonrpc.Message // what to tell, in order, each thing once
 	places   map[string]int     // in pending, by the method or the URI that was updated; nil for none
-	flush    *time.Timer        // of pending
+	flush    *timer             // of pending
 }
 
 // listen begins a listen.
@@ -129,7 +129,7 @@ func (l *modernListen) beginLocked() {
 	again, can := l.acked, l.lane.welcome.offers
 	if !again {
 		l.kinds = offers{tools: l.wants.tools && can.tools, prompts: l.wants.prompts && can.prompts, resources: l.wants.resources && can.resources}
-		l.timer = time.AfterFunc(l.patience(), l.ackNow)
+		l.timer = l.s.t.after(l.patience(), l.ackLocked)
 	}
 	l.asking, l.honoured = make(map[string]bool), make(map[string]bool)
 	if can.subscribe {
@@ -161,13 +161,6 @@ func (l *modernListen) subscribeLocked() {
 	}
 }
 
-// ackNow ends the wait for what the server says of URIs.
-func (l *modernListen) ackNow() {
-	l.s.t.mu.Lock()
-	defer l.s.t.mu.Unlock()
-	l.ackLocked()
-}
-
 // subscribedLocked hears how a subscription went.
 func (l *modernListen) subscribedLocked(uri string, ok bool) {
 	if !l.asking[uri] {
@@ -189,9 +182,7 @@ func (l *modernListen) ackLocked() {
 		return
 	}
 	l.acked = true
-	if l.timer != nil {
-		l.timer.Stop()
-	}
+	l.timer.stop()
 	for uri := range l.asking {
 		l.lane.unsubscribeLocked(l, uri)
 	}
@@ -244,9 +235,7 @@ func (l *modernListen) lostLocked(err *jsonrpc.Message) {
 func (l *modernListen) retryLocked() {
 	wait := min(lastRetry, firstRetry<<min(l.failures, 10))
 	l.failures++
-	l.timer = time.AfterFunc(wait, func() {
-		l.s.t.mu.Lock()
-		defer l.s.t.mu.Unlock()
+	l.timer = l.s.t.after(wait, func() {
 		if !l.ended && l.lane == nil && !l.bindLocked() {
 			l.retryLocked()
 		}
@@ -278,11 +267,8 @@ func (l *modernListen) endLocked() {
 	l.ended = true
 	delete(l.s.listens, l.id)
 	delete(l.g.listens, l)
-	for _, t := range []*time.Timer{l.timer, l.flush} {
-		if t != nil {
-			t.Stop()
-		}
-	}
+	l.timer.stop()
+	l.flush.stop()
 	if lane := l.lane; lane != nil {
 		delete(lane.listens, l)
 		lane.used = time.Now()

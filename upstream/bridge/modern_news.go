@@ -2,7 +2,6 @@ package bridge
 
 import (
 	"strings"
-	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
 )
@@ -89,13 +88,11 @@ func (l *modernListen) forgetOthersLocked() {
 
 func (l *modernListen) flushLaterLocked() {
 	if l.acked && l.flush == nil && len(l.pending) > 0 {
-		l.flush = time.AfterFunc(noticeFor, l.flushNow)
+		l.flush = l.s.t.after(noticeFor, l.flushLocked)
 	}
 }
 
-func (l *modernListen) flushNow() {
-	l.s.t.mu.Lock()
-	defer l.s.t.mu.Unlock()
+func (l *modernListen) flushLocked() {
 	l.flush = nil
 	if l.ended {
 		return

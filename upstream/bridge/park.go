@@ -47,9 +47,9 @@ type park struct {
 	call   *call // nil if the call begins anew when its client comes back
 	round  byte  // that the newest state is of
 	digest [32]byte
-	since  time.Time   // that state was given
-	expiry time.Time   // of it
-	timer  *time.Timer // until then
+	since  time.Time // that state was given
+	expiry time.Time // of it
+	timer  *timer    // until then
 }
 
 // newParkLocked returns a park; nil if there are too many.
@@ -63,7 +63,6 @@ func (t *tenant) newParkLocked(c *call, digest [32]byte) *park {
 	}
 	p := &park{t: t, call: c, digest: digest}
 	rand.Read(p.id[:])
-	p.timer = time.AfterFunc(t.b.parkFor(), p.expire)
 	t.parks[p.id] = p
 	t.hold()
 	return p
@@ -74,7 +73,8 @@ func (p *park) stateLocked() string {
 	p.round++
 	p.since = time.Now()
 	p.expiry = p.since.Add(p.t.b.parkFor())
-	p.timer.Reset(p.t.b.parkFor())
+	p.timer.stop()
+	p.timer = p.t.after(p.t.b.parkFor(), p.expireLocked)
 	return p.t.sealer.seal(sealed{restart: p.call == nil, park: p.id, round: p.round, expiry: p.expiry, digest: p.digest}, p.t.bound)
 }
 
@@ -83,15 +83,13 @@ func (p *park) forgetLocked() {
 	if p.t.parks[p.id] != p {
 		return
 	}
-	p.timer.Stop()
+	p.timer.stop()
 	delete(p.t.parks, p.id)
 	p.t.release()
 }
 
-// expire ends a call whose client does not come back.
-func (p *park) expire() {
-	p.t.mu.Lock()
-	defer p.t.mu.Unlock()
+// expireLocked ends a call whose client does not come back.
+func (p *park) expireLocked() {
 	switch {
 	case p.t.parks[p.id] != p, time.Now().Before(p.expiry): // another round has begun
 		return
@@ -244,7 +242,7 @@ func (c *call) refusesLocked(m *jsonrpc.Message) *jsonrpc.Error {
 // collectLocked waits for what else is asked before the client hears of it.
 func (c *call) collectLocked(d time.Duration) {
 	if c.state == forwarded && c.collect == nil {
-		c.collect = time.AfterFunc(d, c.parkNow)
+		c.collect = c.group.t.b.pool.timers.after(d, c.parkNow)
 	}
 }
 

@@ -39,6 +39,8 @@ type pool struct {
 	force   context.CancelFunc
 	stopped bool
 	wg      sync.WaitGroup // lanes
+
+	timers timers // all that tenants have to do later, with their locks
 }
 
 type tenantID struct{ upstream, key string }
@@ -63,8 +65,8 @@ type tenant struct {
 	receipts receipts
 	kept     int // bytes of answers to parked calls
 
-	left time.Time   // when the last stream was lost: see leftLocked
-	gone *time.Timer // since then; nil if that never was
+	left time.Time // when the last stream was lost: see leftLocked
+	gone *timer    // since then
 }
 
 // A group is the lanes whose servers were told the same capabilities. Guarded by
@@ -74,8 +76,8 @@ type group struct {
 	text    json.RawMessage // of the capabilities, for initialize
 	can     mcp.Abilities
 	lanes   []*lane
-	waiting []*call     // for a lane of their own, in order
-	room    *time.Timer // see roomLocked; nil if it was never needed
+	waiting []*call // for a lane of their own, in order
+	room    *timer  // see roomLocked
 	listens map[*modernListen]struct{}
 }
 
@@ -142,10 +144,22 @@ func (p *pool) stop(ctx context.Context) {
 		return // nobody was ever here
 	}
 	context.AfterFunc(ctx, force) // of servers that still take their leave, too
+	p.timers.end()
 	for _, t := range all {
 		t.stop()
 	}
 	p.wg.Wait()
+	p.timers.wait()
+}
+
+// after runs fn with t's lock held, d from now, unless it is stopped or the pool stops
+// before. One that is stopped too late still runs: fn must look whether it is wanted.
+func (t *tenant) after(d time.Duration, fn func()) *timer {
+	return t.b.pool.timers.after(d, func() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		fn()
+	})
 }
 
 // stop ends everything of t but its streams.
@@ -310,9 +324,7 @@ func (t *tenant) longestIdleLocked() (idle *lane) {
 }
 
 // reap ends a session that nobody has used for a while.
-func (l *lane) reap() {
-	l.t.mu.Lock()
-	defer l.t.mu.Unlock()
+func (l *lane) reapLocked() {
 	if l.state == laneEnded {
 		return
 	}
@@ -320,7 +332,7 @@ func (l *lane) reap() {
 		if left <= 0 {
 			left = l.t.b.idle()
 		}
-		l.idle.Reset(left)
+		l.idle = l.t.after(left, l.reapLocked)
 		return
 	}
 	l.log.Debug("session ends for want of use")

@@ -24,13 +24,8 @@ func (t *tenant) leftLocked(end error) {
 		return
 	}
 	t.left = time.Now()
-	if t.gone != nil {
-		t.gone.Reset(returnFor)
-		return
-	}
-	t.gone = time.AfterFunc(returnFor, func() {
-		t.mu.Lock()
-		defer t.mu.Unlock()
+	t.gone.stop()
+	t.gone = t.after(returnFor, func() {
 		if len(t.streams) == 0 && time.Since(t.left) >= returnFor {
 			t.endAllLocked()
 		}

@@ -31,14 +31,8 @@ func (g *group) roomLocked() {
 
 // roomIn has roomLocked called later.
 func (g *group) roomIn(wait time.Duration) {
-	if g.room != nil {
-		g.room.Stop()
-	}
-	g.room = time.AfterFunc(wait, func() {
-		g.t.mu.Lock()
-		defer g.t.mu.Unlock()
-		g.roomLocked()
-	})
+	g.room.stop()
+	g.room = g.t.after(wait, g.roomLocked)
 }
 
 // emptyingLocked returns how many lanes will soon be free, as nothing but cancelled
