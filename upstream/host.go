@@ -87,11 +87,13 @@ func (h *Host) Replace(upstreams map[string]Upstream, changed []string) {
 // Attach fails at once until its back-off is over. When c is closed, what is in
 // flight is cancelled and the upstream stopped, which takes up to three times its
 // StopGrace; the error is then an [jsonrpc.ErrClosed]. Cancelling ctx stops it all
-// within a second.
+// within a second. After [Host.Stop] has begun Attach fails at once.
 //
 // Attach returns when everything that it started is gone.
 func (h *Host) Attach(ctx context.Context, upstream, key string, era mcp.Era, c jsonrpc.Conn) error {
-	h.wg.Add(1)
+	if !h.begin() {
+		return refuseFor(c, causeHostStopped, errStops)
+	}
 	defer h.wg.Done()
 	t, ok := h.target(upstream)
 	if !ok {
@@ -111,6 +113,17 @@ func (h *Host) Attach(ctx context.Context, upstream, key string, era mcp.Era, c 
 	return h.Bridge.Legacy(ctx, upstream, key, c)
 }
 
+// begin counts in what Stop waits for, unless that has begun.
+func (h *Host) begin() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.shared.stopped {
+		return false
+	}
+	h.wg.Add(1)
+	return true
+}
+
 // errNoUpstream is for a proxy that has not heard yet that the upstream is gone.
 var errNoUpstream = errors.New("no upstream of that name")
 
@@ -118,15 +131,23 @@ var errNoUpstream = errors.New("no upstream of that name")
 // must speak. Cancelling ctx ends it at once; [Host.Stop] waits for it.
 func (h *Host) Open(ctx context.Context, upstream, key string, era mcp.Era) jsonrpc.Conn {
 	near, far := jsonrpc.Pipe()
-	h.wg.Go(func() {
-		t, ok := h.target(upstream)
-		if !ok {
-			_ = refuseFor(far, causeChanged, errNoUpstream)
-			return
-		}
-		_ = h.attachIn(ctx, t, claimID{upstream, key, era}, far) // near.Recv says it, too
-	})
+	if !h.begin() {
+		_ = refuseFor(far, causeHostStopped, errStops)
+		return near
+	}
+	go h.attachOpened(ctx, upstream, key, era, far)
 	return near
+}
+
+// attachOpened attaches a stream from Open. What it returns near.Recv says, too.
+func (h *Host) attachOpened(ctx context.Context, upstream, key string, era mcp.Era, far jsonrpc.Conn) {
+	defer h.wg.Done()
+	t, ok := h.target(upstream)
+	if !ok {
+		_ = refuseFor(far, causeChanged, errNoUpstream)
+		return
+	}
+	_ = h.attachIn(ctx, t, claimID{upstream, key, era}, far)
 }
 
 // attachIn is Attach in an era that the upstream speaks, or that it is tried in.

@@ -168,8 +168,8 @@ func (h *Host) forcedLocked() context.Context {
 
 // Stop ends the shared upstreams, which outlive their streams, as they wish and by
 // force when ctx is done. It returns when every process and goroutine of the host
-// is gone, and so must wait for the other streams to be ended by their owners. No
-// Attach may begin meanwhile.
+// is gone, and so must wait for the other streams to be ended by their owners. None
+// is attached any more.
 func (h *Host) Stop(ctx context.Context) {
 	h.mu.Lock()
 	h.shared.stopped = true
