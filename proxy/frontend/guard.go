@@ -88,7 +88,7 @@ func (g *Guard) Wrap(next http.Handler) http.Handler {
 // a header that comes twice.
 func (g *Guard) Admit(w http.ResponseWriter, r *http.Request) error {
 	if !g.hostAllowed(r) {
-		refuse(w, http.StatusForbidden, errHost.Error())
+		refuse(w, http.StatusForbidden, "Host is not allowed")
 		return errHost
 	}
 	for _, name := range onceOnly {
@@ -107,8 +107,8 @@ var onceOnly = []string{"Origin", "Authorization", headerSession}
 
 // What Admit returns.
 var (
-	errHost  = errors.New("Host is not allowed")
-	errTwice = errors.New("a header comes twice")
+	errHost  = errors.New("its Host is not allowed")
+	errTwice = errors.New("one of its headers comes twice")
 )
 
 // refuse answers a request with an HTTP error status. The body is an error

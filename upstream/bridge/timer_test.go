@@ -18,7 +18,7 @@ func TestTimers(t *testing.T) {
 		ts.after(2, func() { <-proceed; ran = append(ran, "slow") })
 		never := ts.after(time.Hour, func() { ran = append(ran, "stopped") })
 		ts.after(time.Hour, func() { ran = append(ran, "ended") })
-		time.Sleep(10)
+		time.Sleep(time.Second)
 		first.stop() // too late
 		never.stop()
 		never.stop()

@@ -20,7 +20,7 @@ var (
 	errBrowser    = errors.New("a browser is no end of a link")
 	errNoToken    = errors.New("a bearer token is required")
 	errWrongToken = errors.New("the bearer token is wrong")
-	errTwice      = errors.New("Origin or Authorization comes twice")
+	errTwice      = errors.New("the header Origin or Authorization comes twice")
 )
 
 // Upgrade makes a carrier of a request for a WebSocket. It says which of the
