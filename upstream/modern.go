@@ -39,10 +39,10 @@ type modernServer struct {
 	err     error // it could not be told
 
 	// Guarded by shared.mu.
-	silence  *time.Timer // until server/discover is answered on trial; else nil
-	idle     *time.Timer // while there is no sharer
-	retired  bool        // no more sharers: it ends
-	logsTill time.Time   // a call with a log level was given up, and until then may still log
+	silence *time.Timer // until server/discover is answered on trial; else nil
+	idle    *time.Timer // while there is no sharer
+	retired bool        // no more sharers: it ends
+	givenUp givenUp
 }
 
 func newModernServer(t target, trial bool, log *slog.Logger) *modernServer {
@@ -120,7 +120,9 @@ func (s *sharer) forwardModern(c *sharedCall, m *jsonrpc.Message) {
 		at[0] = jsonrpc.Span{}
 	}
 	c.listens = m.Method == methodListen
-	c.logs = !c.listens && !at[1].IsZero() && !isNull(at[1].Of(m.Params)) // a listen never does
+	if !c.listens { // which never logs
+		c.logs = levelOf(at[1].Of(m.Params))
+	}
 	s.pass(c, m, at[0])
 }
 
@@ -183,27 +185,4 @@ func (sh *shared) listenCancelled(m *jsonrpc.Message) {
 func listenResult(c *sharedCall, m *jsonrpc.Message) *jsonrpc.Message {
 	result := mcp.SetMeta(m.Result, jsonrpc.Value{Key: mcp.KeySubscription, Text: c.id.Raw()})
 	return &jsonrpc.Message{ID: m.ID, Result: result, Extra: m.Extra}
-}
-
-// logged passes a log message on to the only call in flight that asked for any.
-// With another, or one that was given up a moment ago, it could be that one's.
-func (sh *shared) logged(m *jsonrpc.Message) {
-	sh.mu.Lock()
-	defer sh.mu.Unlock()
-	if time.Now().Before(sh.modern.logsTill) {
-		return
-	}
-	var only *sharedCall
-	for _, c := range sh.calls {
-		switch {
-		case !c.logs || !c.sent:
-		case only != nil:
-			return
-		default:
-			only = c
-		}
-	}
-	if only != nil {
-		only.by.putLocked(&jsonrpc.Message{Method: m.Method, Params: m.Params, Extra: m.Extra, Related: only.id})
-	}
 }

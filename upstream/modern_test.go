@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -219,6 +220,50 @@ func TestModernLogMessages(t *testing.T) {
 		a.leave()
 		s.say(logMessage)
 		b.hears()
+	})
+}
+
+// With several that asked, it is told by the level, or by all being of one connection.
+func TestModernLogMessagesOfSeveral(t *testing.T) {
+	inModernWorld(t, func(w *sharedWorld) {
+		a, b, all := w.attach("a"), w.attach("b"), w.attach("p-all")
+		s := w.server()
+		from := func(id int, level string) string {
+			return fmt.Sprintf(`{"id":%d,"method":"x","params":{"_meta":{"io.modelcontextprotocol/logLevel":%q}}}`, id, level)
+		}
+		failure := strings.Replace(logMessage, "info", "error", 1)
+		a.say(from(1, "info"), from(2, "error"))
+		b.say(from(1, "emergency"))
+		s.heard()
+		s.say(logMessage, failure)
+		a.hears("@1 "+logMessage, "@2 "+failure) // the newest that asked
+		a.say(`{"method":"notifications/cancelled","params":{"requestId":2}}`)
+		s.say(failure)
+		a.hears("@1 " + failure)
+		time.Sleep(lingering)
+		b.say(`{"method":"notifications/cancelled","params":{"requestId":1}}`)
+		s.say(failure) // b did not want it
+		a.hears("@1 " + failure)
+		b.say(from(2, "warning"))
+		s.say(failure)
+		a.say(`{"method":"notifications/cancelled","params":{"requestId":1}}`)
+		s.say(failure)
+		a.hears()
+		b.hears()
+		time.Sleep(lingering)
+		s.say(failure)
+		b.hears("@2 " + failure)
+		b.say(`{"method":"notifications/cancelled","params":{"requestId":2}}`)
+		time.Sleep(lingering)
+
+		all.say(from(1, "info"))
+		s.say(logMessage)
+		all.hears("@1 " + logMessage)
+		all.say(from(2, "info")) // another client of the principal, as far as anybody knows
+		s.say(logMessage)
+		all.say(`{"method":"notifications/cancelled","params":{"requestId":2}}`)
+		s.say(logMessage)
+		all.hears()
 	})
 }
 

@@ -106,6 +106,7 @@ func (h *Host) share(ctx context.Context, t target, id claimID, c jsonrpc.Conn) 
 		return refuse(c, context.Cause(ctx))
 	}
 	s := newSharer(c, h.logger().With("upstream", t.name, "session", short(id.key)))
+	s.alone = !mcp.IsPrincipalKey(id.key)
 	if !h.joinShared(t, id.era, s) {
 		return refuse(c, errStops)
 	}

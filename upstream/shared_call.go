@@ -28,7 +28,7 @@ type sharedCall struct {
 	token   json.RawMessage // the client's progress token, as it came; nil for none
 	creates bool            // it asks for a task
 	listens bool            // modern: it is subscriptions/listen
-	logs    bool            // modern: it says which log messages it wants
+	logs    logLevel        // modern: the least of the log messages it wants; zero for none
 	task    string          // tasks/*: the id of the task that it is about
 
 	// Guarded by shared.mu.
@@ -275,8 +275,8 @@ func (sh *shared) abandonLocked(c *sharedCall) bool {
 		return false
 	}
 	sh.removeLocked(c)
-	if c.logs && c.sent {
-		sh.modern.logsTill = time.Now().Add(lingering)
+	if c.logs != 0 && c.sent {
+		sh.modern.gaveUpLocked(c)
 	}
 	if c.creates && c.sent && sh.tasks.orphans < maxOrphans {
 		c.orphan = true

@@ -41,6 +41,7 @@ type sharer struct {
 	// Static after join.
 	c       jsonrpc.Conn
 	log     *slog.Logger
+	alone   bool // the stream is of one connection, not of all clients of a principal
 	sh      *shared
 	wg      sync.WaitGroup // write, close
 	written chan struct{}  // closed by write

@@ -104,6 +104,9 @@ func TestD23_Progress(t *testing.T) {
 		a, b := s.connect(), s.connect()
 		a.say(`{"jsonrpc":"2.0","id":"level","method":"logging/setLevel","params":{"level":"info"}}`)
 		a.await("level")
+		// A modern process does not say whose a message is: b must not want it, too.
+		b.say(`{"jsonrpc":"2.0","id":"level","method":"logging/setLevel","params":{"level":"emergency"}}`)
+		b.await("level")
 		b.callWithToken(1, "a__slow")
 		s.awaitNoted("a", `"slow"`, 1)
 		a.callWithToken(1, "a__notify")
