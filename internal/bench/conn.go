@@ -43,8 +43,11 @@ type answer struct {
 	err  error
 }
 
-func newConn(w wire, r io.Reader, wc io.WriteCloser) *conn {
-	return &conn{wire: w, r: bufio.NewReaderSize(r, 64<<10), w: wc, inFlight: map[int]chan<- answer{}}
+// ample is the read buffer of a client whose speed is measured.
+const ample = 64 << 10
+
+func newConn(w wire, r io.Reader, wc io.WriteCloser, buffer int) *conn {
+	return &conn{wire: w, r: bufio.NewReaderSize(r, buffer), w: wc, inFlight: map[int]chan<- answer{}}
 }
 
 // dialTCP connects to a server on this machine.
@@ -53,12 +56,12 @@ func dialTCP(addr string) (net.Conn, error) {
 }
 
 // dialWebSocket returns a conn to the WebSocket endpoint of the proxy at addr.
-func dialWebSocket(addr string) (*conn, error) {
+func dialWebSocket(addr string, buffer int) (*conn, error) {
 	nc, err := dialTCP(addr)
 	if err != nil {
 		return nil, err
 	}
-	c := newConn(&wsWire{}, nc, nc)
+	c := newConn(&wsWire{}, nc, nc, buffer)
 	_, err = io.WriteString(nc, "GET /ws HTTP/1.1\r\nHost: "+addr+"\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"+
 		"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Protocol: mcp\r\n\r\n")
 	if err != nil {
@@ -81,7 +84,7 @@ func dialHTTP(addr, session string) (*conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return newConn(&httpWire{host: addr, session: session}, nc, nc), nil
+	return newConn(&httpWire{host: addr, session: session}, nc, nc, ample), nil
 }
 
 // dialModern is dialHTTP for a client without a session.
@@ -202,16 +205,18 @@ func (c *caller) initialized() error {
 	return c.conn.send([]byte(`{"jsonrpc":"2.0","method":"notifications/initialized"}`), 0, nil)
 }
 
-// padding makes a call's message about 300 bytes long, and so its answer.
-var padding = `{"name":"echo","arguments":{"text":"` + strings.Repeat("The quick brown fox. ", 10) + `"}}`
+// padding, a tool's arguments, makes a call's message about 300 bytes long, and so its answer.
+var padding = `,"arguments":{"text":"` + strings.Repeat("The quick brown fox. ", 10) + `"}}`
 
 // call calls a tool whose result has size bytes, or is as long as padding.
-func (c *caller) call(size int) error {
-	params := padding
+func (c *caller) call(size int) error { return c.callTool("echo", size) }
+
+func (c *caller) callTool(name string, size int) error {
+	arguments := padding
 	if size > 0 {
-		params = `{"name":"echo","arguments":{"size":` + strconv.Itoa(size) + `}}`
+		arguments = `,"arguments":{"size":` + strconv.Itoa(size) + `}}`
 	}
-	return c.request("tools/call", params, size)
+	return c.request("tools/call", `{"name":"`+name+`"`+arguments, size)
 }
 
 // said begins the params of a request without a session.

@@ -15,6 +15,8 @@ type options struct {
 	rounds  int
 	part    time.Duration // how long each part of a sample lasts
 	proxy   string
+	crowds  []crowd
+	only    bool // nothing but the crowds
 	profile profiler
 }
 
@@ -26,17 +28,30 @@ func main() {
 }
 
 func parse() options {
-	var o options
+	o := options{crowds: largest}
 	quick := flag.Bool("quick", false, "a smoke test of half a minute: 3 short rounds")
 	flag.IntVar(&o.rounds, "rounds", 9, "`number` of rounds, of which the medians are reported")
 	flag.DurationVar(&o.part, "part", 700*time.Millisecond, "how long one measurement of a round lasts")
 	flag.StringVar(&o.proxy, "proxy", "", "measure this `binary` instead of building this tree's")
 	flag.StringVar(&o.profile.dir, "profile", "", "profile the proxy into this `directory` instead of measuring")
+	flag.Func("crowd", "measure only crowds, of `CLIENTSxUPSTREAMS`; may be repeated", o.addCrowd)
 	flag.Parse()
 	if *quick {
 		o.rounds, o.part = 3, 150*time.Millisecond
+		if !o.only {
+			o.crowds = []crowd{{50, 4}}
+		}
 	}
 	return o
+}
+
+func (o *options) addCrowd(text string) error {
+	c, err := parseCrowd(text)
+	if !o.only {
+		o.only, o.crowds = true, nil
+	}
+	o.crowds = append(o.crowds, c)
+	return err
 }
 
 func run(o options) error {
@@ -49,9 +64,12 @@ func run(o options) error {
 	if err != nil {
 		return err
 	}
+	if o.only {
+		return visits(os.Stdout, programs, o.crowds, o.profile)
+	}
 	targets := programs.targets()
 	if o.profile.dir != "" {
-		return profile(o.profile, targets, programs.crowds())
+		return profile(o.profile, targets, programs.groups())
 	}
 
 	medians, err := rounds(targets, o)
@@ -75,12 +93,15 @@ func neighbours(b programs, o options) error {
 	if err := printStall(os.Stdout, st); err != nil {
 		return err
 	}
-	weights, err := weighAll(b.crowds(), o.profile)
+	weights, err := weighAll(b.groups(), o.profile)
 	if err != nil {
 		return err
 	}
 	fmt.Println()
-	return printWeights(os.Stdout, b.crowds(), weights)
+	if err := printWeights(os.Stdout, b.groups(), weights); err != nil {
+		return err
+	}
+	return visits(os.Stdout, b, o.crowds, o.profile)
 }
 
 // rounds measures each target once in each round.
@@ -104,13 +125,13 @@ func rounds(targets []target, o options) (map[string]sample, error) {
 
 // profile prints where time goes under load, and leaves heap profiles of a
 // proxy with many clients beside the others.
-func profile(pr profiler, targets []target, crowds []crowd) error {
+func profile(pr profiler, targets []target, groups []group) error {
 	if err := os.MkdirAll(pr.dir, 0o755); err != nil {
 		return err
 	}
 	if err := pr.report(os.Stdout, targets, 5*time.Second); err != nil {
 		return err
 	}
-	_, err := weighAll(crowds, pr)
+	_, err := weighAll(groups, pr)
 	return err
 }

@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// A crowd is many WebSocket clients, whose weight in the memory of the proxy
+// A group is many WebSocket clients, whose weight in the memory of the proxy
 // alone is measured, and in that of the host behind it.
-type crowd struct {
+type group struct {
 	name       string // of its profiles
 	text       string // for the report
 	tgt        target
@@ -17,9 +17,9 @@ type crowd struct {
 	aim        float64 // bytes for each in the proxy; zero means none
 }
 
-func (b programs) crowds() []crowd {
+func (b programs) groups() []group {
 	far := b.host(shared, b.socket())
-	return []crowd{
+	return []group{
 		{"connected", "connected WebSocket clients", b.webSocket(alone), 1000, false, 30 * kib},
 		{"initialized", "initialized ones", b.webSocket(alone), 200, true, 80 * kib},
 		{"shared", "that share a server", b.webSocket(shared), 1000, true, 0},
@@ -34,12 +34,12 @@ type weight struct{ idle, each float64 }
 // settle is how long a process is left alone before its memory is read.
 const settle = time.Second
 
-// weighAll returns what weigh does for each of crowds.
-func weighAll(crowds []crowd, pr profiler) (weights [][]weight, err error) {
-	for _, c := range crowds {
-		w, err := c.weigh(pr.probe(c.name).ofMemory())
+// weighAll returns what weigh does for each of groups.
+func weighAll(groups []group, pr profiler) (weights [][]weight, err error) {
+	for _, g := range groups {
+		w, err := g.weigh(pr.probe(g.name).ofMemory())
 		if err != nil {
-			return nil, fmt.Errorf("weigh clients %s: %w", c.text, err)
+			return nil, fmt.Errorf("weigh clients %s: %w", g.text, err)
 		}
 		weights = append(weights, w)
 	}
@@ -47,8 +47,8 @@ func weighAll(crowds []crowd, pr profiler) (weights [][]weight, err error) {
 }
 
 // weigh returns the weights of the proxy and, if there is one, the host.
-func (c crowd) weigh(pr probe) (weights []weight, err error) {
-	s, err := c.tgt.launch(pr)
+func (g group) weigh(pr probe) (weights []weight, err error) {
+	s, err := g.tgt.launch(pr)
 	if err != nil {
 		return nil, err
 	}
@@ -58,7 +58,7 @@ func (c crowd) weigh(pr probe) (weights []weight, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := s.crowd(c); err != nil {
+	if err := s.admit(g); err != nil {
 		return nil, err
 	}
 	full, err := s.rss()
@@ -66,19 +66,19 @@ func (c crowd) weigh(pr probe) (weights []weight, err error) {
 		return nil, err
 	}
 	for i := range full {
-		weights = append(weights, weight{idle[i], (full[i] - idle[i]) / float64(c.clients)})
+		weights = append(weights, weight{idle[i], (full[i] - idle[i]) / float64(g.clients)})
 	}
-	return weights, pr.collect(c.tgt)
+	return weights, pr.collect(g.tgt)
 }
 
-// crowd adds the clients of c.
-func (s *session) crowd(c crowd) error {
-	for range c.clients {
-		client, err := c.tgt.open(s.procs[0])
+// admit adds the clients of g.
+func (s *session) admit(g group) error {
+	for range g.clients {
+		client, err := g.tgt.open(s.procs[0])
 		if err != nil {
 			return err
 		}
-		if !c.initialize {
+		if !g.initialize {
 			s.add(client)
 		} else if err := s.join(client); err != nil {
 			return err

@@ -132,7 +132,13 @@ func (p *process) rss() (float64, error) {
 			return kib * 1024, err
 		}
 	}
-	return 0, errors.New("no VmRSS in the status of the process")
+	return 0, errors.New("the process has ended, or has no VmRSS")
+}
+
+// files returns how many descriptors the process has open.
+func (p *process) files() (int, error) {
+	entries, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", p.cmd.Process.Pid))
+	return len(entries), err
 }
 
 // stop ends the process as an operator would, and kills it if that takes long.

@@ -79,22 +79,53 @@ func printStall(w io.Writer, st stall) error {
 	return err
 }
 
-// printWeights writes the table of all crowds; weights are in their order.
-func printWeights(w io.Writer, crowds []crowd, weights [][]weight) error {
+// printWeights writes the table of all groups; weights are in their order.
+func printWeights(w io.Writer, groups []group, weights [][]weight) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	idle := weights[0][0].idle
 	fmt.Fprintf(t, "resident memory\tof the proxy\taim\tof the host\t\n")
 	fmt.Fprintf(t, "idle\t%.1f MiB\t%s\t\t\n", idle/mib, atMost(idle, 15*mib, "15 MiB"))
-	for i, c := range crowds {
+	for i, g := range groups {
 		each := weights[i][0].each
-		fmt.Fprintf(t, "each of %d %s\t%.1f KiB\t%s\t", c.clients, c.text,
-			each/kib, atMost(each, c.aim, fmt.Sprintf("%.0f KiB", c.aim/kib)))
+		fmt.Fprintf(t, "each of %d %s\t%.1f KiB\t%s\t", g.clients, g.text,
+			each/kib, atMost(each, g.aim, fmt.Sprintf("%.0f KiB", g.aim/kib)))
 		for _, host := range weights[i][1:] {
 			fmt.Fprintf(t, "%.1f KiB", host.each/kib)
 		}
 		fmt.Fprintf(t, "\t\n")
 	}
 	return t.Flush()
+}
+
+// grace is the proxy's shutdownGrace, and a moment for the rest of the process.
+const grace = 8*time.Second + 500*time.Millisecond
+
+// printVisit writes the table of one crowd.
+func printVisit(w io.Writer, c crowd, v visit) error {
+	const arrival, each = 5 * time.Second, 70 * kib
+	within := func(d, limit time.Duration) string { return atMost(d.Seconds(), limit.Seconds(), limit.String()) }
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintf(t, "%d clients of %d upstreams\t\taim\t\n", c.clients, c.upstreams)
+	fmt.Fprintf(t, "initialized\t%d\t%s\t\n", v.initialized, all(v.initialized, c.clients))
+	fmt.Fprintf(t, "in\t%s\t%s\t\n", milli(v.arrival), within(v.arrival, arrival))
+	fmt.Fprintf(t, "processor time of that\t%s\t\t\n", milli(v.arrivalCPU))
+	fmt.Fprintf(t, "memory for each client and upstream\t%.1f KiB\t%s\t\n", v.each/kib, atMost(v.each, each, "70 KiB"))
+	fmt.Fprintf(t, "calls answered\t%d\t%s\t\n", v.answered, all(v.answered, v.calls))
+	fmt.Fprintf(t, "in, all at once\t%s\t\t\n", milli(v.calling))
+	fmt.Fprintf(t, "processor time of that\t%s\t\t\n", milli(v.callingCPU))
+	fmt.Fprintf(t, "p50, p99 of them\t%s, %s\t\t\n", milli(v.p50), milli(v.p99))
+	fmt.Fprintf(t, "memory left when they have gone\t%.1f MiB\t\t\n", v.left/mib)
+	fmt.Fprintf(t, "descriptors left\t%d\t%s\t\n", v.files, atMost(float64(v.files), 0.5, "0"))
+	fmt.Fprintf(t, "as many others initialized in\t%s\t%s\t\n", milli(v.again), within(v.again, arrival))
+	fmt.Fprintf(t, "end with all of them there\t%s\t%s\t\n", milli(v.exit), within(v.exit, grace))
+	return t.Flush()
+}
+
+// all says whether each of them was meant.
+func all(value, want int) string { return fmt.Sprintf("%d%s", want, verdict(value == want)) }
+
+func milli(d time.Duration) string {
+	return fmt.Sprintf("%.1f ms", d.Seconds()*1e3)
 }
 
 // atMostCPU says whether a bridge takes no more than it may; more is what a call

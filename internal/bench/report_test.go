@@ -62,14 +62,14 @@ func TestPrintStall(t *testing.T) {
 }
 
 func TestPrintWeights(t *testing.T) {
-	crowds := programs{}.crowds()
-	weights := make([][]weight, len(crowds))
+	groups := programs{}.groups()
+	weights := make([][]weight, len(groups))
 	for i := range weights {
 		weights[i] = []weight{{idle: 10 * mib, each: 40 * kib}}
 	}
 	weights[3] = append(weights[3], weight{each: 25 * kib})
 	var out strings.Builder
-	if err := printWeights(&out, crowds, weights); err != nil {
+	if err := printWeights(&out, groups, weights); err != nil {
 		t.Fatal(err)
 	}
 	got := strings.Join(strings.Fields(out.String()), " ")

@@ -108,7 +108,7 @@ func (b programs) webSocket(config string, far ...string) target {
 }
 
 func openStdio(p *process) (*conn, error) {
-	return newConn(&lineWire{}, p.out, p.in), nil
+	return newConn(&lineWire{}, p.out, p.in, ample), nil
 }
 
 func openWebSocket(p *process) (*conn, error) {
@@ -116,7 +116,7 @@ func openWebSocket(p *process) (*conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return dialWebSocket(addr)
+	return dialWebSocket(addr, ample)
 }
 
 func openHTTP(p *process) (*conn, error) {

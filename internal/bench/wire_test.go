@@ -70,7 +70,7 @@ func TestLine(t *testing.T) {
 			}
 		}
 	}()
-	converse(t, newConn(&lineWire{}, client, client), width)
+	converse(t, newConn(&lineWire{}, client, client, ample), width)
 	client.Close()
 	<-done
 }
@@ -94,7 +94,7 @@ func TestWebSocket(t *testing.T) {
 		}
 	}))
 	defer server.Close()
-	c, err := dialWebSocket(server.Listener.Addr().String())
+	c, err := dialWebSocket(server.Listener.Addr().String(), ample)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -154,7 +154,7 @@ func TestRefusals(t *testing.T) {
 		"end":            "",
 	} {
 		s := &session{}
-		c := s.add(newConn(&httpWire{}, strings.NewReader(response), nopCloser{io.Discard}))
+		c := s.add(newConn(&httpWire{}, strings.NewReader(response), nopCloser{io.Discard}, ample))
 		if err := c.initialize(); err == nil {
 			t.Errorf("%s: taken for an answer", name)
 		}

@@ -1,0 +1,285 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// A crowd is WebSocket clients that come all at once, to a proxy with so many
+// upstreams that are shared by all.
+type crowd struct{ clients, upstreams int }
+
+// largest are the crowds of a full run.
+var largest = []crowd{{250, 20}, {10_000, 1}}
+
+func (c crowd) String() string { return fmt.Sprintf("%dx%d", c.clients, c.upstreams) }
+
+// parseCrowd is the inverse of String.
+func parseCrowd(text string) (c crowd, err error) {
+	if _, err := fmt.Sscanf(text, "%dx%d", &c.clients, &c.upstreams); err != nil || c.String() != text || min(c.clients, c.upstreams) < 1 {
+		return c, errors.New("want CLIENTSxUPSTREAMS")
+	}
+	return c, nil
+}
+
+// A visit is how a crowd has fared. Memory, descriptors and processor time are the
+// proxy's.
+type visit struct {
+	initialized int           // clients
+	arrival     time.Duration // until all of them were
+	arrivalCPU  time.Duration
+	each        float64 // bytes, for each client and upstream
+
+	calls, answered int
+	p50, p99        time.Duration // of a call
+	calling         time.Duration // all of the calls
+	callingCPU      time.Duration
+
+	left  float64 // bytes, when they have gone
+	files int     // descriptors, likewise
+
+	again time.Duration // the arrival of as many others
+	exit  time.Duration // from the signal to the end of the proxy, with all of them there
+}
+
+const (
+	// patience is how long a crowd waits for all answers before it leaves.
+	patience = time.Minute
+
+	// dialers is how many clients connect at a time.
+	dialers = 128
+)
+
+// visit lets c come, call and go, and come again to see the proxy end.
+func (c crowd) visit(b programs, pr probe) (v visit, err error) {
+	tgt, err := c.target(b)
+	if err != nil {
+		return v, err
+	}
+	s, err := tgt.launch(pr)
+	if err != nil {
+		return v, err
+	}
+	defer func() { err = errors.Join(s.explain(err), s.end()) }()
+
+	first := &gathering{s: s, members: crowd{1, c.upstreams}} // starts the servers
+	if _, err := first.arrive(); err != nil {
+		return v, err
+	}
+	first.leave()
+	idle, err := s.rss()
+	if err != nil {
+		return v, err
+	}
+	files, err := s.procs[0].files()
+	if err != nil {
+		return v, err
+	}
+	g, before := &gathering{s: s, members: c}, s.procs[0].cpu()
+	if v.arrival, err = g.arrive(); err != nil {
+		return v, err
+	}
+	v.arrivalCPU = s.procs[0].cpu() - before
+	if err := pr.collect(tgt); err != nil {
+		return v, err
+	}
+	v.initialized = len(g.callers)
+	full, err := s.rss()
+	if err != nil {
+		return v, err
+	}
+	v.each = (full[0] - idle[0]) / float64(c.clients*c.upstreams)
+	before = s.procs[0].cpu()
+	g.call(&v)
+	v.callingCPU = s.procs[0].cpu() - before
+	g.leave()
+	if err := v.remains(s, idle[0], files); err != nil {
+		return v, err
+	}
+	others := &gathering{s: s, members: c}
+	if v.again, err = others.arrive(); err != nil {
+		return v, err
+	}
+	begin := time.Now()
+	err = s.procs[0].stop()
+	v.exit = time.Since(begin)
+	others.leave()
+	s.procs = nil
+	return v, err
+}
+
+// remains notes what the proxy keeps of a crowd that has gone.
+func (v *visit) remains(s *session, idle float64, files int) error {
+	for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+		now, err := s.procs[0].files()
+		if err != nil {
+			return err
+		}
+		if v.files = now - files; v.files <= 0 || time.Now().After(end) {
+			break
+		}
+	}
+	left, err := s.rss()
+	if err != nil {
+		return err
+	}
+	v.left = left[0] - idle
+	return nil
+}
+
+// target is a proxy with c's upstreams. Its limits are the defaults if these allow
+// so many clients.
+func (c crowd) target(b programs) (target, error) {
+	var upstreams []string
+	for i := range c.upstreams {
+		upstreams = append(upstreams, fmt.Sprintf(`"%s": {"command": %q, "era": "legacy", "session": "shared"}`, c.upstream(i), b.echo))
+	}
+	limits := ""
+	if c.clients > 250 {
+		limits = fmt.Sprintf(`, "limits": {"sessions": %d}`, 3*c.clients)
+	}
+	text := fmt.Sprintf(`{"upstreams": {%s}%s}`, strings.Join(upstreams, ", "), limits)
+	name := "crowd-" + c.String()
+	return b.webSocket(name), os.WriteFile(b.config(name), []byte(text), 0o600)
+}
+
+func (crowd) upstream(i int) string { return fmt.Sprintf("u%d", i) }
+
+// tool is the name of the tool of upstream i.
+func (c crowd) tool(i int) string {
+	if c.upstreams == 1 {
+		return "echo"
+	}
+	return c.upstream(i) + "__echo"
+}
+
+// A gathering is the clients of a crowd that have come to a proxy.
+type gathering struct {
+	s       *session
+	members crowd
+
+	mu      sync.Mutex // guards the fields below
+	conns   []*conn
+	callers []*caller // initialized
+	readers sync.WaitGroup
+}
+
+// arrive connects all members and then initializes all at once. It returns when
+// each has its answer, or lost patience.
+func (g *gathering) arrive() (time.Duration, error) {
+	begin := time.Now()
+	var dialing errgroup.Group
+	dialing.SetLimit(dialers)
+	for range g.members.clients {
+		dialing.Go(g.connect)
+	}
+	if err := dialing.Wait(); err != nil {
+		return 0, err
+	}
+	defer g.impatient()()
+	var opening sync.WaitGroup
+	for _, c := range g.conns {
+		opening.Go(func() { g.initialize(c) })
+	}
+	opening.Wait()
+	return time.Since(begin), nil
+}
+
+func (g *gathering) connect() error {
+	addr, err := g.s.procs[0].address()
+	if err != nil {
+		return err
+	}
+	c, err := dialWebSocket(addr, 4<<10)
+	if err != nil {
+		return err
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.conns = append(g.conns, c)
+	g.readers.Go(func() {
+		c.readLoop()
+		c.w.Close() // a proxy that says goodbye waits for it
+	})
+	return nil
+}
+
+func (g *gathering) initialize(c *conn) {
+	client := c.caller(g.s.nextID)
+	if client.initialize() != nil || client.initialized() != nil {
+		return // it is missing among callers
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.callers = append(g.callers, client)
+}
+
+// impatient has all leave after some time, unless stop is called.
+func (g *gathering) impatient() (stop func() bool) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	unhook := context.AfterFunc(ctx, g.hangUp)
+	return func() bool { defer cancel(); return unhook() }
+}
+
+func (g *gathering) hangUp() {
+	for _, c := range g.conns {
+		c.w.Close() // readLoop tells whoever waits
+	}
+}
+
+// leave disconnects all.
+func (g *gathering) leave() {
+	g.hangUp()
+	g.readers.Wait()
+}
+
+// call has all clients call at the same time each upstream's tool once.
+func (g *gathering) call(v *visit) {
+	defer g.impatient()()
+	var mu sync.Mutex
+	var times []time.Duration
+	begin := time.Now()
+	var calling sync.WaitGroup
+	for n, client := range g.callers {
+		calling.Go(func() {
+			for i := range g.members.upstreams {
+				sent := time.Now()
+				if client.callTool(g.members.tool((n+i)%g.members.upstreams), 0) != nil {
+					continue
+				}
+				mu.Lock()
+				times = append(times, time.Since(sent))
+				mu.Unlock()
+			}
+		})
+	}
+	calling.Wait()
+	slices.Sort(times)
+	v.calling = time.Since(begin)
+	v.calls, v.answered = g.members.clients*g.members.upstreams, len(times)
+	v.p50, v.p99 = quantile(times, 0.50), quantile(times, 0.99)
+}
+
+// visits prints how each of crowds has fared.
+func visits(w io.Writer, b programs, crowds []crowd, pr profiler) error {
+	for _, c := range crowds {
+		v, err := c.visit(b, pr.probe("crowd-"+c.String()))
+		if err != nil {
+			return fmt.Errorf("crowd of %s: %w", c, err)
+		}
+		fmt.Fprintln(w)
+		if err := printVisit(w, c, v); err != nil {
+			return err
+		}
+	}
+	return nil
+}
