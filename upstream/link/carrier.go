@@ -15,6 +15,36 @@ import (
 // frames come with one system call.
 const readBuffer = 64 << 10
 
+// A session is a carrier as yamux sees it. It calls lose before yamux can know
+// that it has ended.
+type session struct {
+	net.Conn
+	lose func()
+}
+
+func (s session) Read(p []byte) (int, error) {
+	n, err := s.Conn.Read(p)
+	if err != nil {
+		s.lose()
+	}
+	return n, err
+}
+
+func (s session) Write(p []byte) (int, error) {
+	n, err := s.Conn.Write(p)
+	if err != nil {
+		s.lose()
+	}
+	return n, err
+}
+
+// Close is how yamux ends what it does not understand. It is late then, and
+// better than never.
+func (s session) Close() error {
+	s.lose()
+	return s.Conn.Close()
+}
+
 // A socket is a carrier on which each system call counts: reads are buffered,
 // writes coalesced, and it knows when something last came.
 type socket struct {

@@ -41,7 +41,7 @@ type conn struct {
 func newConn(l *link, y *yamux.Stream, limits jsonrpc.Limits) *conn {
 	limits.Message = limits.MaxMessage() + slack
 	s := &stream{y: y, link: l}
-	l.streams.Add(1)
+	l.enter(s)
 	return &conn{stream: s, out: jsonrpc.NewLineWriter(s), limits: limits, lines: jsonrpc.NewLineReader(s, limits)}
 }
 
@@ -159,7 +159,7 @@ func (c *conn) leave(last []byte) {
 
 func (c *conn) finish() {
 	c.stream.finish()
-	c.stream.link.streams.Add(-1)
+	c.stream.link.finished(c.stream)
 }
 
 // A hostConn is the host's end, which tells the proxy why it closes.

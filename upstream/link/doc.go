@@ -93,8 +93,9 @@
 //     one of its credits for opening streams for good. An opening that takes
 //     too long ends the link.
 //   - The accept loop only accepts.
-//   - The carrier is closed before the yamux session, whose Close would spin
-//     on every blocked reader.
+//   - Before yamux hears that the link has ended, whoever waits for a stream is
+//     interrupted, and the carrier is closed: yamux's Close would let every
+//     blocked reader spin, which with thousands of them takes minutes.
 //   - Whatever a peer still sends on a closed stream is read and dropped, so
 //     that its writers do not wait for a reader who left.
 //   - A frame on a socket has at most 16 KiB of data, so that a large message

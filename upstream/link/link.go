@@ -55,24 +55,26 @@ type link struct {
 	wg       sync.WaitGroup // what spawn and leave started
 	leaving  sync.WaitGroup // what leave has still to say
 	controls sync.WaitGroup // what goes on as long as the link
-	streams  atomic.Int64   // those that are not finished
 	refused  atomic.Bool    // a hello was, of which the log has heard
+	losing   sync.Once      // lose
+	dead     atomic.Bool    // lose was called: nothing may wait for a stream
 
-	mu      sync.Mutex // guards the fields below
-	closed  bool       // spawn starts nothing more
-	control *control   // nil before the hello, and without one
-	err     error      // why the link ended, the first cause
+	mu      sync.Mutex           // guards the fields below
+	closed  bool                 // spawn starts nothing more
+	control *control             // nil before the hello, and without one
+	streams map[*stream]struct{} // those that are not finished, but for the control stream
+	err     error                // why the link ended, the first cause
 }
 
 // newLink starts a session with yamux.Client or yamux.Server. It owns carrier.
 func newLink(carrier net.Conn, end func(io.ReadWriteCloser, *yamux.Config) (*yamux.Session, error), config *yamux.Config, trusted bool) (*link, error) {
-	l := &link{carrier: carrier, trusted: trusted, event: jsonrpc.NewEvent()}
+	l := &link{carrier: carrier, trusted: trusted, event: jsonrpc.NewEvent(), streams: make(map[*stream]struct{})}
 	if _, inMemory := carrier.(*ringConn); !inMemory {
 		l.socket = newSocket(carrier)
 		l.carrier = l.socket
 	}
 	var err error
-	if l.y, err = end(l.carrier, config); err != nil {
+	if l.y, err = end(session{l.carrier, l.lose}, config); err != nil {
 		l.carrier.Close()
 		return nil, fmt.Errorf("start link: %w", err)
 	}
@@ -182,16 +184,52 @@ func (l *link) part(err error, while time.Duration) {
 
 // fail ends the link, and all its streams with it, because of err. It closes
 // the carrier alone and leaves the rest to yamux, whose reader then finds the
-// end: yamux's own Close would let every blocked reader of a stream spin until
-// that happens.
+// end.
 func (l *link) fail(err error) {
 	l.record(err)
+	l.lose()
 	l.carrier.Close()
 }
 
 // lost is the end of a stream that the end of its link is.
 func (l *link) lost(err error) *jsonrpc.ClosedError {
 	return &jsonrpc.ClosedError{Cause: causeLost, Delivered: true, Event: l.event, Err: err}
+}
+
+// lose interrupts whoever waits for a stream, before yamux hears that the link
+// has ended: its Session.Close has to lock every stream, one after another, and
+// until it has come to one, that stream's reader spins, now and then with the lock
+// held. Thousands of them would share the processors, 10 ms each, for minutes.
+func (l *link) lose() {
+	l.losing.Do(func() { // whoever comes second waits, too
+		l.dead.Store(true)
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		for s := range l.streams {
+			s.interrupt()
+		}
+	})
+}
+
+// enter adds a stream to those of the link.
+func (l *link) enter(s *stream) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.streams[s] = struct{}{}
+}
+
+// finished takes it out again.
+func (l *link) finished(s *stream) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.streams, s)
+}
+
+// unfinished returns how many streams there are.
+func (l *link) unfinished() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.streams)
 }
 
 // record keeps err as the cause of the end, unless there is one.

@@ -122,7 +122,7 @@ func (s *Server) helloTimeout() time.Duration { return orElse(s.HelloTimeout, 10
 // accept accepts streams until the link or ctx ends, and returns the cause. It
 // does no work itself: a stream that waits too long here ends the link.
 func (s *Server) accept(ctx context.Context, l *link, streams *sync.WaitGroup) error {
-	most := int64(s.Streams)
+	most := s.Streams
 	if most <= 0 {
 		most = 4096
 	}
@@ -138,7 +138,7 @@ func (s *Server) accept(ctx context.Context, l *link, streams *sync.WaitGroup) e
 			return err
 		}
 		c := hostConn{newConn(l, y, s.Limits)}
-		switch n := l.streams.Load(); {
+		switch n := l.unfinished(); {
 		case n > most+maxRefusals:
 			return errFlood
 		case n > most: // no warning for each

@@ -56,6 +56,7 @@ func (s *stream) Read(p []byte) (int, error) {
 	if s.stopped.Load() {
 		return 0, errClosed
 	}
+	s.heed()
 	n, err := s.y.Read(p)
 	if err != nil {
 		err = s.ended(err)
@@ -90,6 +91,7 @@ func (s *stream) Write(p []byte) (n int, err error) {
 	if s.link.socket != nil {
 		frame = maxFrame
 	}
+	s.heed()
 	for n < len(p) {
 		k, err := s.y.Write(p[n:min(n+frame, len(p))])
 		if n += k; err != nil {
@@ -110,7 +112,7 @@ func (s *stream) ended(err error) error {
 	switch {
 	case s.stopped.Load():
 		return errClosed
-	case s.y.Session().IsClosed():
+	case s.link.dead.Load(), s.y.Session().IsClosed():
 		return s.link.lost(net.ErrClosed)
 	case err == io.EOF:
 		return errClosed
@@ -126,6 +128,21 @@ func (s *stream) stop(deadline time.Time) {
 	s.stopped.Store(true)
 	s.y.SetReadDeadline(longAgo)
 	s.y.SetWriteDeadline(deadline)
+	s.heed()
+}
+
+// interrupt ends Read, Write and drain because the link has ended.
+func (s *stream) interrupt() {
+	s.y.SetReadDeadline(longAgo)
+	s.y.SetWriteDeadline(longAgo)
+}
+
+// heed interrupts s if the link has ended. Who has set a deadline must ask, since
+// the link may have ended before.
+func (s *stream) heed() {
+	if s.link.dead.Load() {
+		s.interrupt()
+	}
 }
 
 // linger waits, for a while, until the other side has closed the stream.
@@ -141,5 +158,6 @@ func (s *stream) drain(deadline time.Time) {
 	s.reading.Lock()
 	defer s.reading.Unlock()
 	s.y.SetReadDeadline(deadline)
+	s.heed()
 	_, _ = io.CopyN(io.Discard, s.y, lingerBytes) // any end will do
 }
