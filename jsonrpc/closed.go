@@ -153,6 +153,10 @@ func IsEvent(id string) bool {
 	return len(id) == 8 && strings.Trim(id, eventLetters) == ""
 }
 
+// CauseOverloaded is the cause of a stream that was not opened because there are too
+// many: its requests are [Overloaded].
+const CauseOverloaded = "overloaded"
+
 // Closed returns an error that is [ErrClosed] and wraps cause. A cause that is
 // an ErrClosed already is returned as it is, so that an end is wrapped once.
 func Closed(cause error) error {

@@ -126,8 +126,12 @@ func (l *leg) await(ctx context.Context, a *attempt) *jsonrpc.Error {
 	}
 }
 
-// lost is the connection-closed error of a request on this leg.
+// lost is the connection-closed error of a request on this leg, or says that there
+// was no room for a stream.
 func (l *leg) lost(end *jsonrpc.ClosedError, at jsonrpc.Phase) *jsonrpc.Error {
+	if end.Cause == jsonrpc.CauseOverloaded {
+		return jsonrpc.Overloaded(l.up.Name)
+	}
 	return end.Wire(jsonrpc.CodeInternalError, l.up.Name, at)
 }
 

@@ -30,12 +30,17 @@ type Client struct {
 	ID string
 
 	// HelloTimeout is how long a host may take to answer a hello; zero means
-	// 30 s. Then the link is given up, since a stream that is not answered
-	// cannot be closed without harm to it.
+	// 30 s, and an hour in one process. Then the link is given up, since a stream
+	// that is not answered cannot be closed without harm to it.
 	HelloTimeout time.Duration
 
 	// Heartbeat finds a host that is gone without a word.
 	Heartbeat Heartbeat
+
+	// Streams bounds those that are open at once, until SetStreams replaces it;
+	// zero is no bound but the host's. One more is refused at once, with
+	// [jsonrpc.CauseOverloaded].
+	Streams int
 
 	// Trusted is for a host in this process: its messages are not checked a
 	// second time, and there is no control stream, so no heartbeat and no
@@ -62,6 +67,7 @@ type Client struct {
 	event   string        // of that loss
 	changed chan struct{} // closed when link changes; nil if nobody waits
 	turn    chan struct{} // closed when the last link makes no more calls; nil before the first
+	crowd   crowd         // of streams that are open
 }
 
 // Serve owns carrier until it returns, and lets Open use it. It returns when
@@ -114,7 +120,7 @@ func (c *Client) newLink(ctx context.Context, carrier net.Conn) (*link, error) {
 		carrier.Close()
 		return nil, jsonrpc.Closed(err)
 	}
-	return newLink(carrier, yamux.Client, newConfig(orDiscard(c.Log)), c.Trusted)
+	return newLink(carrier, yamux.Client, newConfig(orDiscard(c.Log), c.Trusted), c.Trusted)
 }
 
 // control says hello for the link and then reads what the host announces.
@@ -151,7 +157,9 @@ func (c *Client) talk(k *control, over chan struct{}) error {
 	})
 }
 
-func (c *Client) helloTimeout() time.Duration { return orElse(c.HelloTimeout, 30*time.Second) }
+func (c *Client) helloTimeout() time.Duration {
+	return orElse(c.HelloTimeout, timeout(30*time.Second, c.Trusted))
+}
 
 // attach makes l the link, and ends the one before it. It returns a channel that
 // is closed when that makes no more calls.
@@ -190,6 +198,45 @@ func (c *Client) setLocked(l *link) {
 // it gives only a second to be back. Every error is a [*jsonrpc.ClosedError] with
 // Delivered false; if the host refused, the cause says why.
 func (c *Client) Open(ctx context.Context, h Hello) (jsonrpc.Conn, error) {
+	if !c.enter(h.Upstream) {
+		return nil, notOpened(&jsonrpc.ClosedError{Cause: jsonrpc.CauseOverloaded, Err: errTooMany})
+	}
+	k, err := c.openSoon(ctx, h)
+	if err != nil {
+		c.leave()
+		return nil, err
+	}
+	k.over = c.leave
+	return k, nil
+}
+
+// SetStreams replaces Streams, for the streams that are opened from now on.
+func (c *Client) SetStreams(most int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.Streams = most
+}
+
+// enter counts one more stream, if there is room.
+func (c *Client) enter(upstream string) bool {
+	c.mu.Lock()
+	most := c.Streams
+	ok, first := c.crowd.enter(most)
+	c.mu.Unlock()
+	if first {
+		orDiscard(c.Log).Warn("too many streams, more are refused", "most", most, "upstream", upstream)
+	}
+	return ok
+}
+
+func (c *Client) leave() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.crowd.leave(c.Streams)
+}
+
+// openSoon is Open once there is room.
+func (c *Client) openSoon(ctx context.Context, h Hello) (*conn, error) {
 	for again := false; ; again = true {
 		l, err := c.await(ctx)
 		if err != nil {
@@ -215,8 +262,16 @@ func (c *Client) try(ctx context.Context, l *link, h Hello) (*conn, error) {
 		err  error
 	}
 	opened := make(chan result) // never closed
+	select {
+	case l.opening <- struct{}{}:
+	case <-l.y.CloseChan():
+		return nil, notOpened(l.lost(nil))
+	case <-ctx.Done():
+		return nil, notOpened(&jsonrpc.ClosedError{Cause: causeLate, Err: context.Cause(ctx)})
+	}
 	if !l.spawn(func() {
 		k, err := c.open(l, h)
+		<-l.opening
 		select {
 		case opened <- result{k, err}:
 		case <-ctx.Done():
@@ -225,15 +280,19 @@ func (c *Client) try(ctx context.Context, l *link, h Hello) (*conn, error) {
 			}
 		}
 	}) {
+		<-l.opening
 		return nil, notOpened(l.lost(nil))
 	}
 	select {
 	case r := <-opened:
 		return r.conn, r.err
 	case <-ctx.Done():
-		return nil, &jsonrpc.ClosedError{Cause: "not opened in time", Err: context.Cause(ctx)}
+		return nil, notOpened(&jsonrpc.ClosedError{Cause: causeLate, Err: context.Cause(ctx)})
 	}
 }
+
+// causeLate is the cause when ctx ends before a stream is open.
+const causeLate = "not opened in time"
 
 // blip is how long a lost link may take to be back before Open fails: nothing
 // was sent yet, so that nobody needs to know.

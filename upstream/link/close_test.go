@@ -264,7 +264,7 @@ func maybe(fn func()) {
 // TestSlowProxy reads what a host sent only when yamux, had the host closed its
 // stream, would long have forgotten it.
 func TestSlowProxy(t *testing.T) {
-	config := newConfig(orDiscard(nil))
+	config := newConfig(orDiscard(nil), false)
 	config.StreamCloseTimeout = 50 * time.Millisecond
 	near, far := rawPair(t, config)
 	for n := range 500 {
@@ -285,7 +285,7 @@ func TestSlowProxy(t *testing.T) {
 
 // TestUnreadProxy closes towards a proxy that only sends: it gets closeTimeout.
 func TestUnreadProxy(t *testing.T) {
-	config := newConfig(orDiscard(nil))
+	config := newConfig(orDiscard(nil), false)
 	config.StreamCloseTimeout = 10 * time.Millisecond
 	near, far := rawPair(t, config)
 	far.Close()

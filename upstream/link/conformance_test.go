@@ -12,7 +12,7 @@ import (
 // TestConn gives up sooner than the real timeout on a side that sends to a
 // closed stream and does not receive.
 func TestConn(t *testing.T) {
-	config := newConfig(orDiscard(nil))
+	config := newConfig(orDiscard(nil), false)
 	config.StreamCloseTimeout = 200 * time.Millisecond
 	t.Run("ring", func(t *testing.T) {
 		conntest.Run(t, func(t *testing.T) (a, b jsonrpc.Conn) { return rawPair(t, config) })

@@ -30,6 +30,7 @@ type conn struct {
 	stream *stream
 	out    *jsonrpc.LineWriter
 	limits jsonrpc.Limits // of a message that must be checked
+	over   func()         // called once, when c ends; nil until it is handed out
 
 	// Owned by Recv.
 	lines *jsonrpc.LineReader
@@ -145,6 +146,9 @@ func (c *conn) shut(end *jsonrpc.ClosedError, last []byte, deadline time.Time) e
 		return first
 	}
 	c.end.Store(end)
+	if c.over != nil {
+		c.over()
+	}
 	c.stream.stop(deadline)
 	c.stream.link.leave(func() { c.leave(last) }, c.finish)
 	return end

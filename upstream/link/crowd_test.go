@@ -2,8 +2,12 @@ package link
 
 import (
 	"context"
+	"log/slog"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
 )
@@ -63,5 +67,101 @@ func TestCrowdedLinkEnds(t *testing.T) {
 			talk.Wait()
 			readers.Wait()
 		})
+	}
+}
+
+// TestStreams goes one step beyond the bound of a proxy: the host does not hear of
+// it, and the log does once.
+func TestStreams(t *testing.T) {
+	const most = 10
+	var log syncBuffer
+	var served atomic.Int64
+	c := &Client{Streams: most, Log: slog.New(slog.NewTextHandler(&log, nil))}
+	p := join(t, c, &Server{Handle: func(ctx context.Context, h Hello, c jsonrpc.Conn) error {
+		served.Add(1)
+		return echo(ctx, h, c)
+	}})
+	conns := make([]jsonrpc.Conn, most)
+	for i := range conns {
+		conns[i] = open(t, p.client)
+	}
+	for range 100 {
+		_, err := c.Open(t.Context(), hello)
+		wantNotOpened(t, err, jsonrpc.CauseOverloaded)
+	}
+	conns[0].Close()
+	conns[0] = open(t, p.client) // there is room again
+	_, err := c.Open(t.Context(), hello)
+	wantNotOpened(t, err, jsonrpc.CauseOverloaded)
+	if lines := strings.Count(log.String(), "too many streams"); lines != 1 {
+		t.Errorf("%d lines, want 1:\n%s", lines, log.String())
+	}
+	for _, conn := range conns {
+		call(t, conn, numbered(1))
+		conn.Close()
+	}
+	for range most {
+		open(t, p.client)
+	}
+	if n := served.Load(); n != 2*most+1 {
+		t.Errorf("the host has served %d streams, want %d", n, 2*most+1)
+	}
+	_, err = c.Open(t.Context(), hello)
+	wantNotOpened(t, err, jsonrpc.CauseOverloaded)
+	if lines := strings.Count(log.String(), "too many streams"); lines != 2 {
+		t.Errorf("%d lines, want another for another crowd:\n%s", lines, log.String())
+	}
+	c.SetStreams(most + 1)
+	open(t, p.client)
+}
+
+// TestUnboundedInMemory has more streams at once than a host takes on a socket.
+func TestUnboundedInMemory(t *testing.T) {
+	p := join(t, &Client{}, &Server{Handle: echo})
+	var g sync.WaitGroup
+	for n := range 4200 {
+		g.Go(func() { call(t, open(t, p.client), numbered(n)) })
+	}
+	g.Wait()
+}
+
+// TestCrowdOnSocket has a proxy that opens, all at once, many more streams than the
+// host takes: each is refused, those that were there go on, and the log has a line.
+func TestCrowdOnSocket(t *testing.T) {
+	const most, more = 20, 4 * maxRefusals
+	l, dial := listenAt(t, Endpoint{URL: "tcp://127.0.0.1:0"}, Endpoint{URL: "tcp://127.0.0.1:0"})
+	r := reach(t, &Client{}, &Server{Handle: echo, Streams: most}, l, dial.Dial)
+	conns := []jsonrpc.Conn{}
+	for range most - 1 { // and the control stream
+		conns = append(conns, open(t, r.client))
+	}
+	var crowd sync.WaitGroup
+	for range more {
+		crowd.Go(func() {
+			_, err := r.client.Open(t.Context(), hello)
+			wantNotOpened(t, err, jsonrpc.CauseOverloaded)
+		})
+	}
+	crowd.Wait()
+	for _, c := range conns {
+		call(t, c, numbered(1))
+	}
+	if lines := strings.Count(r.log.String(), "too many streams"); lines != 1 {
+		t.Errorf("%d lines, want 1:\n%s", lines, r.log.String())
+	}
+}
+
+// TestTimeoutsInMemory are such that no machine is too slow: each ends the link.
+func TestTimeoutsInMemory(t *testing.T) {
+	config := newConfig(orDiscard(nil), true)
+	for name, d := range map[string]time.Duration{
+		"hello, proxy": (&Client{Trusted: true}).helloTimeout(),
+		"hello, host":  (&Server{Trusted: true}).helloTimeout(),
+		"write":        config.ConnectionWriteTimeout,
+		"close":        config.StreamCloseTimeout,
+	} {
+		if d < 10*time.Minute {
+			t.Errorf("%s: %v", name, d)
+		}
 	}
 }

@@ -46,8 +46,9 @@
 // heartbeats. A peer is dead when not a single byte has come from it for some
 // time, of whatever stream: a slow carrier full of data is not a dead one.
 //
-// Both ends that are in one process are Trusted: they have no control stream and
-// do not check messages again. From others each message is decoded strictly.
+// Both ends that are in one process are Trusted: they have no control stream, do
+// not check messages again, and never give each other up. Nothing that clients do
+// ends their link. From others each message is decoded strictly.
 //
 // # Ends
 //
@@ -80,8 +81,9 @@
 // # Bounds
 //
 // A stream holds at most yamux's window of 256 KiB that nobody has read, and one
-// message. A host takes 4096 streams on a link and refuses more; 64 refusals
-// that go unread end the link. It has 64 links: one more takes the place of the one
+// message. A proxy has as many streams as Client.Streams says, and opens 256 of
+// them at a time. A host takes 4096 on a link from elsewhere, or Server.Streams, and
+// refuses more; 512 refusals that go unread end the link. It has 64 links: one more takes the place of the one
 // that has been without a hello for longest, or is closed. An announcement
 // has 1000 names, 16 KiB of settings each and 1 MiB in all; more ends the link.
 // Hellos have time limits, as has TLS. Causes from the other side are cut to 200

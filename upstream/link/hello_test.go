@@ -81,7 +81,7 @@ func serveRaw(t *testing.T, s *Server) *yamux.Session {
 	near, far := Ring()
 	ended := make(chan error, 1)
 	go func() { ended <- s.Serve(context.Background(), far) }()
-	session, err := yamux.Client(near, newConfig(orDiscard(nil)))
+	session, err := yamux.Client(near, newConfig(orDiscard(nil), false))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -127,7 +127,7 @@ func clientRaw(t *testing.T, c *Client) *yamux.Session {
 	near, far := Ring()
 	ended := make(chan error, 1)
 	go func() { ended <- c.Serve(context.Background(), near) }()
-	session, err := yamux.Server(far, newConfig(orDiscard(nil)))
+	session, err := yamux.Server(far, newConfig(orDiscard(nil), false))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -277,7 +277,7 @@ func TestHostOpensStream(t *testing.T) {
 	near, far := Ring()
 	ended := make(chan error, 1)
 	go func() { ended <- (&Client{}).Serve(t.Context(), near) }()
-	session, err := yamux.Server(far, newConfig(orDiscard(nil)))
+	session, err := yamux.Server(far, newConfig(orDiscard(nil), false))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -106,7 +106,7 @@ func TestRandomBytes(t *testing.T) {
 
 // rawHost answers a proxy's control hello with answer, and then sends lines.
 func rawHost(t *testing.T, carrier net.Conn, answer string, lines ...string) {
-	session, err := yamux.Server(carrier, newConfig(orDiscard(nil)))
+	session, err := yamux.Server(carrier, newConfig(orDiscard(nil), false))
 	if err != nil {
 		t.Error(err)
 		return
@@ -200,7 +200,7 @@ func TestBadControlHello(t *testing.T) {
 			ended := make(chan error, 1)
 			s := &Server{Handle: echo, HelloTimeout: 500 * time.Millisecond, Log: slog.New(slog.NewTextHandler(&log, nil))}
 			go func() { ended <- s.Serve(t.Context(), far) }()
-			session, err := yamux.Client(near, newConfig(orDiscard(nil)))
+			session, err := yamux.Client(near, newConfig(orDiscard(nil), false))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -222,7 +222,7 @@ func TestBadControlHello(t *testing.T) {
 	t.Run("twice", func(t *testing.T) {
 		near, far := tcpPair(t)
 		go (&Server{Handle: echo}).Serve(t.Context(), far)
-		session, err := yamux.Client(near, newConfig(orDiscard(nil)))
+		session, err := yamux.Client(near, newConfig(orDiscard(nil), false))
 		if err != nil {
 			t.Fatal(err)
 		}

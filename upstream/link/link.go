@@ -22,6 +22,10 @@ const (
 	// burst of openings can come near.
 	acceptBacklog = 1024
 
+	// maxOpening is how many streams a proxy opens at a time on one link: fewer than
+	// a host's backlog, and than it may have to refuse at once.
+	maxOpening = 256
+
 	// writeTimeout is how long the carrier may refuse to take a frame; then
 	// the link ends.
 	writeTimeout = 60 * time.Second
@@ -53,6 +57,7 @@ type link struct {
 	proxy string // its id; "" for none. Written by the stream that becomes control
 
 	wg       sync.WaitGroup // what spawn and leave started
+	opening  chan struct{}  // has one for each opening that the proxy has begun
 	leaving  sync.WaitGroup // what leave has still to say
 	controls sync.WaitGroup // what goes on as long as the link
 	refused  atomic.Bool    // a hello was, of which the log has heard
@@ -68,8 +73,8 @@ type link struct {
 
 // newLink starts a session with yamux.Client or yamux.Server. It owns carrier.
 func newLink(carrier net.Conn, end func(io.ReadWriteCloser, *yamux.Config) (*yamux.Session, error), config *yamux.Config, trusted bool) (*link, error) {
-	l := &link{carrier: carrier, trusted: trusted, event: jsonrpc.NewEvent(), streams: make(map[*stream]struct{})}
-	if _, inMemory := carrier.(*ringConn); !inMemory {
+	l := &link{carrier: carrier, trusted: trusted, event: jsonrpc.NewEvent(), opening: make(chan struct{}, maxOpening), streams: make(map[*stream]struct{})}
+	if _, ring := carrier.(*ringConn); !ring {
 		l.socket = newSocket(carrier)
 		l.carrier = l.socket
 	}
@@ -89,13 +94,27 @@ func (l *link) silence() time.Duration {
 	return l.socket.silence()
 }
 
-func newConfig(log *slog.Logger) *yamux.Config {
+// inMemory is what the timeouts are between two ends in one process: there is no
+// carrier that could be dead, but processors may be busy, and yamux's timeouts end
+// the link, that of writes at once and that of closing now and then (it resets a
+// stream which may be closing in that very moment).
+const inMemory = time.Hour
+
+// timeout returns d, or what takes its place in one process.
+func timeout(d time.Duration, trusted bool) time.Duration {
+	if trusted {
+		return inMemory
+	}
+	return d
+}
+
+func newConfig(log *slog.Logger, trusted bool) *yamux.Config {
 	config := yamux.DefaultConfig()
 	config.AcceptBacklog = acceptBacklog
 	config.EnableKeepAlive = false // its pings wait behind the data of a busy carrier
-	config.ConnectionWriteTimeout = writeTimeout
+	config.ConnectionWriteTimeout = timeout(writeTimeout, trusted)
 	config.StreamOpenTimeout = 0 // the hello has a deadline
-	config.StreamCloseTimeout = closeTimeout
+	config.StreamCloseTimeout = timeout(closeTimeout, trusted)
 	config.LogOutput = nil
 	config.Logger = chatter{log}
 	return config

@@ -186,7 +186,7 @@ func TestD14_LostInHello(t *testing.T) {
 			return near, nil
 		}
 		go func() {
-			session, err := yamux.Server(far, newConfig(orDiscard(nil)))
+			session, err := yamux.Server(far, newConfig(orDiscard(nil), false))
 			if err != nil {
 				t.Error(err)
 				return

@@ -291,7 +291,7 @@ func TestStreamFlood(t *testing.T) {
 	for {
 		c, err := r.client.Open(t.Context(), hello)
 		if err != nil {
-			wantNotOpened(t, err, "too many streams")
+			wantNotOpened(t, err, "overloaded")
 			break
 		}
 		conns = append(conns, c)

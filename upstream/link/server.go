@@ -26,7 +26,7 @@ type Handler func(ctx context.Context, h Hello, c jsonrpc.Conn) error
 
 // maxRefusals bounds the streams that are being refused because there are too
 // many; with one more the link ends.
-const maxRefusals = 64
+const maxRefusals = 2 * maxOpening
 
 // A Server is the host's end: it accepts streams to upstreams.
 type Server struct {
@@ -39,17 +39,19 @@ type Server struct {
 	Upstreams []Upstream
 
 	// HelloTimeout is how long a link or a stream may take to say hello; zero
-	// means 10 s.
+	// means 10 s, and an hour in one process.
 	HelloTimeout time.Duration
 
 	// Heartbeat finds a proxy that is gone without a word.
 	Heartbeat Heartbeat
 
-	// Streams bounds those on one link at once; zero means 4096. More are
-	// refused.
+	// Streams bounds those on one link at once, also those whose proxy has left
+	// and whose handler has not returned, until SetStreams replaces it; zero means
+	// 4096. More are refused with [jsonrpc.CauseOverloaded].
 	Streams int
 
-	// Trusted is for a proxy in this process; see [Client].
+	// Trusted is for a proxy in this process, which bounds its streams itself; see
+	// [Client].
 	Trusted bool
 
 	// Linked and Unlinked, if they are not nil, are called with the id of a proxy
@@ -114,18 +116,17 @@ func (s *Server) newLink(ctx context.Context, carrier net.Conn) (*link, error) {
 		carrier.Close()
 		return nil, jsonrpc.Closed(err)
 	}
-	return newLink(carrier, yamux.Server, newConfig(orDiscard(s.Log)), s.Trusted)
+	return newLink(carrier, yamux.Server, newConfig(orDiscard(s.Log), s.Trusted), s.Trusted)
 }
 
-func (s *Server) helloTimeout() time.Duration { return orElse(s.HelloTimeout, 10*time.Second) }
+func (s *Server) helloTimeout() time.Duration {
+	return orElse(s.HelloTimeout, timeout(10*time.Second, s.Trusted))
+}
 
 // accept accepts streams until the link or ctx ends, and returns the cause. It
 // does no work itself: a stream that waits too long here ends the link.
 func (s *Server) accept(ctx context.Context, l *link, streams *sync.WaitGroup) error {
-	most := s.Streams
-	if most <= 0 {
-		most = 4096
-	}
+	full := false // a stream was refused, which the log knows
 	for {
 		y, err := l.y.AcceptStreamWithContext(ctx)
 		if ctx.Err() != nil {
@@ -138,15 +139,36 @@ func (s *Server) accept(ctx context.Context, l *link, streams *sync.WaitGroup) e
 			return err
 		}
 		c := hostConn{newConn(l, y, s.Limits)}
-		switch n := l.unfinished(); {
+		switch n, most := l.unfinished(), s.most(); {
+		case s.Trusted || n <= most:
+			full = full && n > most/2
+			streams.Go(func() { s.stream(ctx, c) })
 		case n > most+maxRefusals:
 			return errFlood
-		case n > most: // no warning for each
-			c.shut(errClosed, refusalLine(errFlood.Error()), time.Now().Add(lastTimeout))
 		default:
-			streams.Go(func() { s.stream(ctx, c) })
+			if !full { // one event, one line
+				orDiscard(s.Log).Warn("too many streams on a link, more are refused", "most", most)
+			}
+			full = true
+			c.shut(errClosed, refusalLine(jsonrpc.CauseOverloaded), time.Now().Add(lastTimeout))
 		}
 	}
+}
+
+// SetStreams replaces Streams, for the streams that come from now on.
+func (s *Server) SetStreams(most int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.Streams = most
+}
+
+func (s *Server) most() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.Streams <= 0 {
+		return 4096
+	}
+	return s.Streams
 }
 
 // stream serves one stream.

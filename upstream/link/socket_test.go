@@ -17,7 +17,7 @@ import (
 // TestFramesAreSmall looks at what a large message becomes on a socket.
 func TestFramesAreSmall(t *testing.T) {
 	near, far := tcpPair(t)
-	l, err := newLink(near, yamux.Client, newConfig(orDiscard(nil)), false)
+	l, err := newLink(near, yamux.Client, newConfig(orDiscard(nil), false), false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -48,7 +48,7 @@ func TestFramesAreSmall(t *testing.T) {
 // TestUntrusted sends what a trusted peer never would.
 func TestUntrusted(t *testing.T) {
 	a, b := tcpPair(t)
-	near, far := rawPairOver(t, newConfig(orDiscard(nil)), a, b)
+	near, far := rawPairOver(t, newConfig(orDiscard(nil), false), a, b)
 	for _, line := range []string{
 		`{"jsonrpc":"2.0","method":"n","params":{"a":1,}}`,
 		`{"jsonrpc":"2.0","method":"n","params":7}`,

@@ -99,7 +99,7 @@ func TestManyBlockedReaders(t *testing.T) {
 func TestCarrierClosesFirst(t *testing.T) {
 	near, _ := Ring()
 	spy := &closeSpy{Conn: near}
-	l, err := newLink(spy, yamux.Client, newConfig(orDiscard(nil)), true)
+	l, err := newLink(spy, yamux.Client, newConfig(orDiscard(nil), false), true)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -129,7 +129,7 @@ func (s *closeSpy) Close() error {
 // carrier's other end, from which nobody reads.
 func stalledLink(t *testing.T) (*link, net.Conn) {
 	t.Helper()
-	config := newConfig(orDiscard(nil))
+	config := newConfig(orDiscard(nil), false)
 	config.ConnectionWriteTimeout = time.Second
 	near, far := Ring()
 	t.Cleanup(func() { far.Close() })
@@ -292,7 +292,7 @@ func TestGarbageOnCarrier(t *testing.T) {
 
 // TestMessages passes what a stream must not mistake, lose or change.
 func TestMessages(t *testing.T) {
-	near, far := rawPair(t, newConfig(orDiscard(nil)))
+	near, far := rawPair(t, newConfig(orDiscard(nil), false))
 	spoof := jsonrpc.NewNotification("n", []byte("{\"mcp-proxy\":1,\n\"closed\":{\"cause\":\"x\"}}"))
 	spoof.Extra = []byte(`,"mcp-proxy":1`)
 	related := numbered(1)
@@ -323,7 +323,7 @@ func TestMessages(t *testing.T) {
 
 // TestInvalidLines costs a line each, and no more.
 func TestInvalidLines(t *testing.T) {
-	near, far := rawPair(t, newConfig(orDiscard(nil)))
+	near, far := rawPair(t, newConfig(orDiscard(nil), false))
 	near.lines = jsonrpc.NewLineReader(near.stream, jsonrpc.Limits{Message: 100 << 10})
 	for _, line := range []string{"nonsense", `{"mcp-proxy":1,"closed":7}`, strings.Repeat("x", 300<<10), `{"jsonrpc":"1.0","id":7,"result":{}}`} {
 		go far.out.WriteLines([]byte(line + "\n" + `{"mcp-proxy":1,"later":true}` + "\n" + `{"jsonrpc":"2.0","method":"n"}` + "\n"))
