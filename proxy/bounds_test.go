@@ -91,6 +91,37 @@ func TestQuestionsHeldAreBounded(t *testing.T) {
 	})
 }
 
+// An upstream to which there are too many streams is asked for one at each need, and
+// no more.
+func TestOverloadedStream(t *testing.T) {
+	inEras(t, &Proxy{}, []string{"full", "good"}, func(w *world) {
+		w.dial["full"] = &jsonrpc.ClosedError{Cause: jsonrpc.CauseOverloaded}
+		dials := 0
+		w.proxy.Dialer = DialFunc(func(ctx context.Context, upstream, key string, era mcp.Era) (jsonrpc.Conn, error) {
+			w.mu.Lock()
+			if upstream == "full" {
+				dials++
+			}
+			w.mu.Unlock()
+			return w.open(ctx, upstream, key, era)
+		})
+		w.initialize()
+		time.Sleep(time.Hour)
+		before := dials
+		for id := range 3 {
+			w.client.say(fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"full__x"}}`, id))
+			w.client.want(fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"error":%s}`, id, jsonrpc.Overloaded("full").Raw()))
+		}
+		if before > 2 || dials > before+2*3 { // to list its tools, and to call one
+			t.Errorf("%d streams were tried for initialize, %d for 3 calls", before, dials-before)
+		}
+		w.reach("full", nil)
+		w.client.say(`{"jsonrpc":"2.0","id":9,"method":"tools/call","params":{"name":"full__echo"}}`)
+		w.client.take()
+		w.upstream("full")
+	})
+}
+
 // Questions held for a stream that ended are not put to the client.
 func TestQuestionsHeldDieWithTheirStream(t *testing.T) {
 	inWorld(t, &Proxy{}, []string{"files"}, func(w *world) {

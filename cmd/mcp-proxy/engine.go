@@ -54,6 +54,7 @@ func newEngine(cfg *config.Config, log *slog.Logger) (*engine, error) {
 		return nil, err
 	}
 	e.near.server.Trusted = true
+	e.link.Streams = e.near.streams(len(cfg.Upstreams))
 	if e.far, err = newLinks(cfg, e.proxy, log); err != nil {
 		return nil, err
 	}
@@ -125,6 +126,7 @@ func (e *engine) adopt(cfg *config.Config) error {
 	if err != nil {
 		return err
 	}
+	e.link.SetStreams(e.near.streams(len(cfg.Upstreams) + len(changed))) // which are still ending
 	e.far.adopt(cfg, links)
 	e.proxy.Returned(changed...)
 	return nil

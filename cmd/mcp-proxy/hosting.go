@@ -28,10 +28,11 @@ import (
 // A hosting is the far half: the upstreams of a configuration, and the end of the
 // links that lead to them.
 type hosting struct {
-	host   *upstream.Host
-	bridge *bridge.Bridge
-	server *link.Server
-	log    *slog.Logger
+	host        *upstream.Host
+	bridge      *bridge.Bridge
+	server      *link.Server
+	log         *slog.Logger
+	perUpstream int // streams that clients may have to each upstream
 
 	mu      sync.Mutex                 // held by adopt and stop; guards the fields below
 	configs map[string]config.Upstream // what host runs, by name
@@ -49,11 +50,12 @@ type hosting struct {
 func newHosting(cfg *config.Config, log *slog.Logger) (*hosting, error) {
 	limits := limitsOf(cfg)
 	h := &hosting{
-		host:    &upstream.Host{Log: log, Limits: limits},
-		log:     log,
-		remotes: make(map[string]*remote.Server),
-		proxies: make(map[string]*linkedProxy),
-		keptFor: 30 * time.Second,
+		host:        &upstream.Host{Log: log, Limits: limits},
+		log:         log,
+		perUpstream: streamsEach * cfg.Limits.Sessions,
+		remotes:     make(map[string]*remote.Server),
+		proxies:     make(map[string]*linkedProxy),
+		keptFor:     30 * time.Second,
 	}
 	h.bridge = &bridge.Bridge{Open: h.host.Open, Relates: h.relates, Log: log}
 	h.host.Bridge = h.bridge
@@ -95,6 +97,7 @@ func (h *hosting) adopt(cfg *config.Config) (changed []string, err error) {
 		return nil, config.Problems{{Source: cfg.File, Key: "upstreams", Text: err.Error()}}
 	}
 	h.configs, h.remotes = configs, remotes
+	h.server.SetStreams(max(leastStreams, 2*h.streams(len(configs)+len(changed))))
 	h.host.Replace(next, changed)
 	return changed, nil
 }
@@ -127,6 +130,17 @@ func runsOn(old, now config.Upstream) bool {
 	old.Prefix = now.Prefix
 	return reflect.DeepEqual(old, now)
 }
+
+// streamsEach is how many streams a client may have to an upstream: one in each era.
+const streamsEach = 2
+
+// leastStreams is how many streams a link from elsewhere may have, whatever the
+// configuration: it does not know how many clients a proxy has.
+const leastStreams = 4096
+
+// streams is how many clients may have to so many upstreams at once. As many more
+// may be ending, whose servers are still being stopped.
+func (h *hosting) streams(upstreams int) int { return h.perUpstream * upstreams }
 
 // stop ends what outlives its streams, when ctx is done by force.
 func (h *hosting) stop(ctx context.Context) {
