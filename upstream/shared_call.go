@@ -112,6 +112,7 @@ func (s *sharer) initialize(c *sharedCall, m *jsonrpc.Message) {
 		sh.failLocked(c, &jsonrpc.Error{Code: jsonrpc.CodeInvalidRequest, Message: "Invalid request: already initialized"})
 	default:
 		s.hello, s.can = c, can
+		sh.countLocked(s, 1)
 		sh.greetLocked(s)
 		sh.levelLocked()
 	}

@@ -281,6 +281,7 @@ func (sh *shared) leaveLocked(s *sharer) {
 		delete(sh.urls, id)
 	}
 	sh.unsubscribeAllLocked(s)
+	sh.countLocked(s, -1)
 	sh.levelLocked()
 }
 

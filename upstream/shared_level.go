@@ -31,6 +31,7 @@ type sharedLevel struct {
 	current logLevel      // that the server has accepted; zero for its own choice
 	asking  bool          // a setLevel of ours is not answered
 	waiting []*sharedCall // setLevel of clients
+	wanting [9]int        // clients that have said hello, by what they want: nobody counts thousands each time one comes
 }
 
 func (s *sharer) wantsLocked() logLevel { return cmp.Or(s.level, info) }
@@ -49,7 +50,9 @@ func (s *sharer) setLevel(c *sharedCall, m *jsonrpc.Message) {
 	if s.ended {
 		return
 	}
+	sh.countLocked(s, -1)
 	s.level, sh.level.wanted = level, true
+	sh.countLocked(s, 1)
 	sh.level.waiting = append(sh.level.waiting, c)
 	sh.levelLocked()
 }
@@ -82,13 +85,20 @@ var noLogging = &jsonrpc.Error{Code: jsonrpc.CodeMethodNotFound, Message: "Metho
 
 // mostVerboseLocked returns what the server must say so that each client hears
 // what it wants; zero without clients.
-func (sh *shared) mostVerboseLocked() (most logLevel) {
-	for s := range sh.sharers {
-		if w := s.wantsLocked(); s.hello != nil && (most == 0 || w < most) {
-			most = w
+func (sh *shared) mostVerboseLocked() logLevel {
+	for level, n := range sh.level.wanting {
+		if n > 0 {
+			return logLevel(level)
 		}
 	}
-	return most
+	return 0
+}
+
+// countLocked adds n clients that want what s does, once s has said hello.
+func (sh *shared) countLocked(s *sharer, n int) {
+	if s.hello != nil {
+		sh.level.wanting[s.wantsLocked()] += n
+	}
 }
 
 // levelAnswered handles the server's answer. An error is that of all who waited;

@@ -113,9 +113,21 @@ func (sh *shared) said(m *jsonrpc.Message, related jsonrpc.ID) {
 	if !said && !logs && (len(sh.sharers) != 1 || sh.othersSpeakLocked(time.Now())) {
 		return
 	}
+	if owner != nil {
+		owner.hearSaidLocked(m, call, logs, level)
+	}
+	if said {
+		return
+	}
 	for s := range sh.sharers {
-		if (!said || s == owner) && (!logs || level >= s.wantsLocked()) {
-			s.hearLocked(m, call)
-		}
+		s.hearSaidLocked(m, call, logs, level)
+	}
+}
+
+// hearSaidLocked passes on what the server has said, but for log messages that the
+// client does not want.
+func (s *sharer) hearSaidLocked(m *jsonrpc.Message, call jsonrpc.ID, logs bool, level logLevel) {
+	if !logs || level >= s.wantsLocked() {
+		s.hearLocked(m, call)
 	}
 }
