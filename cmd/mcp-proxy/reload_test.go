@@ -102,7 +102,7 @@ func reloadRenames(t *testing.T, command, session string) {
 	reload := func(times int, names ...string) {
 		configure(names...)
 		p.cmd.Process.Signal(syscall.SIGHUP)
-		eventually(t, "the reload", func() bool { return p.log.count("upstreams of the configuration taken over") == times })
+		eventually(t, "the reload", func() bool { return p.log.count("configuration taken over") == times })
 	}
 	clients := map[string]*client{}
 	for _, over := range []string{"WebSocket", "HTTP", "modern WebSocket", "modern HTTP"} {
