@@ -10,13 +10,14 @@ import assert from "node:assert/strict";
 import { after, describe, test } from "node:test";
 import { Client, httpWire, stdioWire } from "./raw.mjs";
 import { Child, gone, pythons, until } from "./proxy.mjs";
-import { Pool, ended, goneWithin, handlers, proxied, starts, stdioServer } from "./waiting.mjs";
+import { Pool, ended, goneWithin, handlers, opens, proxied, starts, stdioServer, tools } from "./waiting.mjs";
 
 const stopGrace = 2; // s, the default
 
 /** Before 1.27 python-sdk joined its handlers when its transport closed (PR #2306). */
 const old = (release) => release.localeCompare("1.27", "en", { numeric: true }) < 0;
 const oneEra = (release) => release.startsWith("1.");
+const bothEras = (release) => !oneEra(release);
 
 // What a client does, or what is done to it; how many answers its call gets, if it
 // is not suspended; and for how long that is no reason for a server to end.
@@ -40,15 +41,20 @@ const legacy = { ...connected, HTTP: { DELETE: deletes, expiry: expires, SIGTERM
 // What is kept for a principal waits 30 s for a proxy to come back.
 const modern = { ...connected, HTTP: { killed: cancels, SIGTERM: drains, "lost link": { ...loses, delay: 30 } } };
 
+// All handlers with the release that the most people have, and those that differ
+// with the others; INTEROP_FULL=1 means all with all.
 const all = Object.keys(handlers);
+const few = process.env.INTEROP_FULL ? all : ["sleeping", "all of it"];
+const newest1 = pythons.findLast(oneEra);
+const waitsOf = (release) => (release === newest1 ? all : few);
 
-/** Who meets whom: the clients' era and ways to leave, and what the server is pinned to. */
+/** Who meets whom: the eras of clients and their ways to leave, and what servers are pinned to. */
 const meetings = [
-  { of: () => true, client: "legacy", ways: legacy, waits: all },
-  { of: oneEra, client: "modern", ways: modern, waits: all },
-  { of: (release) => !oneEra(release), client: "modern", ways: modern, waits: ["sleeping"] },
-  { of: (release) => !oneEra(release), client: "modern", ways: modern, waits: all, pinned: "legacy" },
-  { of: (release) => !oneEra(release), client: "legacy", ways: legacy, waits: ["sleeping"], pinned: "modern" },
+  { of: () => true, client: "legacy", ways: legacy },
+  { of: (release) => release === newest1, client: "modern", ways: modern, waits: ["sleeping", "eliciting"] },
+  { of: bothEras, client: "modern", ways: modern, waits: ["sleeping"] },
+  { of: bothEras, client: "modern", ways: modern, waits: ["eliciting"], pinned: "legacy" },
+  { of: bothEras, client: "legacy", ways: legacy, waits: ["sleeping"], pinned: "modern" },
 ];
 
 function* cells() {
@@ -58,7 +64,7 @@ function* cells() {
       for (const server of Object.keys(servers)) {
         for (const [client, all] of Object.entries(ways)) {
           for (const [way, what] of Object.entries(all)) {
-            for (const handler of what.handlers ?? waits) {
+            for (const handler of what.handlers ?? waits ?? waitsOf(release)) {
               const at = pinned ? `${release} as ${pinned}` : release;
               const name = `${at}, ${server}; ${era} ${client}, ${way}; ${handler}`;
               yield { name, release, pinned, server, era, client, handler, ...what };
@@ -87,11 +93,85 @@ const servers = {
 describe("a client leaves", { concurrency: 14 }, () => {
   for (const release of pythons) {
     for (const kind of Object.keys(servers)) {
-      for (const handler of all) test(`${release}, ${kind}; no proxy; ${handler}`, (t) => control(t, release, kind, handler));
+      for (const handler of waitsOf(release)) test(`${release}, ${kind}; no proxy; ${handler}`, (t) => control(t, release, kind, handler));
     }
   }
   for (const cell of cells()) test(cell.name, (t) => servers[cell.server].use(t, cell.release, (server) => leave(t, cell, server)));
 });
+
+// Who leaves a shared server, and how, while another's call is at work there.
+const leavers = [
+  ["WebSocket", "legacy", { "close 1000": closes, reset: resets }],
+  ["HTTP", "legacy", { DELETE: deletes, expiry: expires }],
+  ["WebSocket", "modern", { "close 1000": closes, reset: resets }],
+];
+
+// What the other one does meanwhile. Two may be asked something at a time only by a
+// server that can say whom it asks.
+const others = { holds: { server: ["stdio", "HTTP"], stay: holds }, "is asked": { server: ["HTTP"], stay: isAsked } };
+
+describe("one of two clients leaves a shared server", { concurrency: 14 }, () => {
+  for (const release of pythons.filter((release) => !old(release))) {
+    for (const [client, era, ways] of leavers) {
+      for (const [way, what] of Object.entries(ways)) {
+        for (const [other, { server, stay }] of Object.entries(others)) {
+          for (const kind of server) {
+            const name = `${release}, ${kind}; ${era} ${client}, ${way}; the other ${other}`;
+            const cell = { name, release, server: kind, client, era, stay, ...what };
+            test(name, (t) => servers[kind].use(t, release, (server) => share(t, cell, server)));
+          }
+        }
+      }
+    }
+  }
+});
+
+async function share(t, { name, client: via, era, stay, act, settings }, server) {
+  const main = { ...server.upstream, session: "shared", era: "legacy" };
+  const { proxy, open } = await starts.run(() => proxied(t, via, { main }, { shutdownGrace: "4s", ...settings }));
+  const { record } = server;
+  try {
+    const [a, b] = [await open(era), await opens.WebSocket(proxy)];
+    const { pid, calls } = await starts.run(() => calling(a, server, "eliciting", name));
+    await b.initialize();
+    await stay(b, `${name}, other`, async () => {
+      await act({ client: a });
+      await record.noted(calls[0].call, "cleared", 2 * stopGrace);
+    });
+    await isAsked(b, `${name}, again`, () => {});
+    assert.ok(!gone(pid));
+    await proxy.stop();
+    assert.doesNotMatch(record.stderr(), /Traceback|ExceptionGroup/);
+    return true;
+  } catch (err) {
+    throw new Error(`${record.story(name)}\n${proxy.text()}`, { cause: err });
+  }
+}
+
+/** Has a call at work while the others go on, and then finishes it with one more. */
+async function holds(client, call, meanwhile) {
+  const id = client.call("hold", call);
+  await client.message((m) => m.params?.progressToken === call);
+  await meanwhile();
+  assert.deepEqual(client.answers(id), []);
+  client.call("release", call);
+  assert.equal(text(await client.answered(id)), "released");
+}
+
+/** Is asked something, and answers when the others are done. */
+async function isAsked(client, call, meanwhile) {
+  const id = client.call("elicit", call);
+  const { id: question } = await client.message((m) => m.params?.message === call);
+  await meanwhile();
+  assert.deepEqual(client.answers(id), []);
+  client.answer(question, { action: "accept", content: { name: call } });
+  assert.equal(text(await client.answered(id)), call);
+}
+
+function text({ result, error }) {
+  assert.ok(result && !result.isError, JSON.stringify(result ?? error));
+  return result.content[0].text;
+}
 
 /** A cell. It resolves to whether the server is as it was. */
 async function leave(t, cell, server) {
@@ -117,26 +197,33 @@ function atWork(t, { name, client: via, era, handler, link, settings, pinned }, 
   });
 }
 
-async function calling(client, { record }, handler, call) {
+/** Makes the calls of a handler, one after the other is waiting. */
+async function calling(client, { record }, handler, name) {
   await client.initialize();
-  const { tool, heard } = handlers[handler];
-  const id = client.call(tool, call);
-  await client.message((m) => m.method === heard || m.result?.resultType === "input_required", 60);
-  const { pid, session } = await record.noted(call, "waits");
-  return { id, call, pid, session, suspended: client.answers(id).length > 0 };
+  const calls = [];
+  for (const tool of handlers[handler]) {
+    const call = `${name}; ${tool}`;
+    const id = client.call(tool, call);
+    await client.message((m) => m.method === tools[tool] || m.result?.resultType === "input_required", 60);
+    calls.push({ id, call, suspended: client.answers(id).length > 0 });
+  }
+  const { pid, session } = await record.noted(calls[0].call, "waits");
+  return { calls, pid, session };
 }
 
-/** Waits for what a call leaves behind to end, and returns what is wrong with that. */
-async function end({ server, call, pid, session }, { server: kind, delay = 0, goesOn }) {
+/** Waits for what is left of calls to end, and returns what is wrong with that. */
+async function end({ server, calls, pid, session }, { server: kind, delay = 0, goesOn }) {
   const { record } = server;
   const seconds = delay + 2 * stopGrace;
-  const over = goesOn || (await until("the end", () => servers[kind].over({ pid, session }, server), seconds).catch(() => false));
-  const cleared = await record.noted(call, "cleared", over && gone(pid) ? 0 : seconds).catch(() => false);
+  const soon = (what, probe, within) => until(what, probe, within).catch(() => false);
+  const over = goesOn || (await soon("the end", () => servers[kind].over({ pid, session }, server), seconds));
+  const cleared = () => calls.every(({ call }) => record.of(call, "cleared"));
+  const peace = await soon("the handlers' ends", cleared, gone(pid) ? 0 : seconds);
   const words = record.stderr();
   const last = record.lines().find(({ event }) => event === "ended");
   return [
     !over && "the server is still there",
-    !cleared && "the handler did not clear up",
+    !peace && "a handler did not clear up",
     /ExceptionGroup|unhandled errors in a TaskGroup/.test(words) && "nested errors",
     /Traceback/.test(words) && "a traceback",
     gone(pid) && !last && "the server was killed",
@@ -145,12 +232,12 @@ async function end({ server, call, pid, session }, { server: kind, delay = 0, go
 }
 
 /** What is wrong with what the proxy said, to the client and in the log. */
-function said({ client, id, suspended, proxy, host, log }, { answers, goesOn }) {
-  const got = client.answers(id).length;
+function said({ client, calls, proxy, host, log }, { answers, goesOn }) {
+  const wrong = calls.filter(({ id, suspended }) => client.answers(id).length !== (suspended ? 1 : answers));
   const lines = log().filter(({ msg }) => !msg.startsWith("upstream stderr") && msg !== "shutting down");
   const code = proxy.process.exitCode;
   return [
-    got !== (suspended ? 1 : answers) && `${got} answers: ${JSON.stringify(client.answers(id))}`,
+    ...wrong.map(({ id, call }) => `answers to ${call}: ${JSON.stringify(client.answers(id))}`),
     lines.length !== (goesOn ? 0 : 1) && `${lines.length} lines in the log of the ${host ? "host" : "proxy"}`,
     code && `the proxy exited with ${code}`,
   ].filter(Boolean);

@@ -6,12 +6,21 @@ import { join } from "node:path";
 import { Client, httpWire, stdioWire, webSocketWire } from "./raw.mjs";
 import { Child, binary, directory, gone, here, python, records, serve, until } from "./proxy.mjs";
 
-/** The tool that each handler is, and what its client hears when the handler waits. */
+/** Tools of the server, and what a client hears when one waits. */
+export const tools = {
+  sleep: "notifications/progress",
+  sample: "sampling/createMessage",
+  elicit: "elicitation/create",
+  roots: "roots/list",
+};
+
+/** What handlers do while they wait, by the tools that are called. */
 export const handlers = {
-  sleeping: { tool: "sleep", heard: "notifications/progress" },
-  sampling: { tool: "sample", heard: "sampling/createMessage" },
-  eliciting: { tool: "elicit", heard: "elicitation/create" },
-  roots: { tool: "roots", heard: "roots/list" },
+  sleeping: ["sleep"],
+  sampling: ["sample"],
+  eliciting: ["elicit"],
+  roots: ["roots"],
+  "all of it": Object.keys(tools),
 };
 
 const script = here("python/waiting.py");
@@ -41,9 +50,9 @@ export class Record {
     return text(`${this.file}.stderr`).slice(this.read);
   }
 
-  /** All that there is to read when something went wrong with a call. */
-  story(call) {
-    const lines = this.lines().filter((line) => line.call === call || line.event === "ended");
+  /** All that there is to read when something went wrong with calls whose names begin so. */
+  story(name) {
+    const lines = this.lines().filter(({ call }) => call === undefined || call.startsWith(name));
     return [...lines.map((line) => JSON.stringify(line)), this.stderr()].join("\n");
   }
 }
@@ -102,21 +111,33 @@ export const starts = new Bound(3);
 export class Pool {
   idle = {};
   bounds = {};
-  ends = [];
 
   /** Runs job with a server, which the next one gets if job resolves to true. */
   use(release, job) {
+    const idle = (this.idle[release] ??= []);
     this.bounds[release] ??= new Bound(4);
     return this.bounds[release].run(async () => {
-      const idle = (this.idle[release] ??= []);
-      const server = idle.pop() ?? (await httpServer({ after: (end) => this.ends.push(end) }, release));
+      const server = idle.pop() ?? (await this.start(release));
       server.record.read = text(`${server.record.file}.stderr`).length;
-      if (await job(server)) idle.push(server);
+      const again = await job(server).catch(async (err) => {
+        await server.stop();
+        throw err;
+      });
+      if (again) idle.push(server);
+      else await server.stop();
     });
   }
 
+  async start(release) {
+    const ends = [];
+    const stop = async () => {
+      for (const end of ends.toReversed()) await end();
+    };
+    return { ...(await httpServer({ after: (end) => ends.push(end) }, release)), stop };
+  }
+
   async stop() {
-    for (const end of this.ends.toReversed()) await end();
+    for (const server of Object.values(this.idle).flat()) await server.stop();
   }
 }
 
@@ -160,7 +181,8 @@ function stdioProxy(t, file) {
   return logging(new Child(t, binary, ["stdio", "--config", file], { stdio: ["pipe", "pipe", "pipe"] }));
 }
 
-const opens = {
+/** A client of a proxy, by how it is connected. */
+export const opens = {
   stdio: async (proxy, era) => new Client(stdioWire(proxy), era),
   WebSocket: async ({ host }, era) => new Client(await webSocketWire(host), era),
   HTTP: async ({ host }, era) => new Client(httpWire(`http://${host}/mcp`), era),
