@@ -27,8 +27,8 @@ const closes = { act: ({ client }) => client.wire.close(), answers: 0 };
 const resets = { act: ({ client }) => client.wire.reset(), answers: 0 };
 const deletes = { act: ({ client }) => client.wire.remove(), answers: 1 };
 const expires = { act: ({ client }) => client.wire.drop(), answers: 0, delay: 1, settings: { sessionIdle: "1s" } };
-const cancels = { act: ({ client }) => client.wire.drop(), answers: 0, goesOn: true, handlers: ["sleeping"] };
-const stops = { act: ({ proxy }) => proxy.process.kill("SIGTERM"), answers: 1 };
+const cancels = { act: ({ client }) => client.wire.drop(), answers: 0, stays: true, silent: true, handlers: ["sleeping"] };
+const stops = { act: ({ proxy }) => proxy.process.kill("SIGTERM"), answers: 1, ends: true };
 const drains = { ...stops, delay: 2 };
 const loses = { act: ({ proxy }) => proxy.process.kill("SIGKILL"), answers: 0, link: true };
 
@@ -52,10 +52,16 @@ const waitsOf = (release) => (release === newest1 ? all : few);
 const meetings = [
   { of: () => true, client: "legacy", ways: legacy },
   { of: (release) => release === newest1, client: "modern", ways: modern, waits: ["sleeping", "eliciting"] },
-  { of: bothEras, client: "modern", ways: modern, waits: ["sleeping"] },
+  { of: bothEras, client: "modern", ways: modern, waits: ["sleeping", "eliciting"] },
   { of: bothEras, client: "modern", ways: modern, waits: ["eliciting"], pinned: "legacy" },
-  { of: bothEras, client: "legacy", ways: legacy, waits: ["sleeping"], pinned: "modern" },
+  { of: bothEras, client: "legacy", ways: legacy, waits: ["sleeping", "eliciting"], pinned: "modern" },
 ];
+
+/** A server that speaks modern is nobody's, and is kept for the next one if there is a proxy. */
+function keeping(client, { link, ends }) {
+  if (link) return { delay: 30 };
+  return { stays: client !== "stdio" && !ends };
+}
 
 function* cells() {
   for (const release of pythons) {
@@ -67,7 +73,8 @@ function* cells() {
             for (const handler of what.handlers ?? waits ?? waitsOf(release)) {
               const at = pinned ? `${release} as ${pinned}` : release;
               const name = `${at}, ${server}; ${era} ${client}, ${way}; ${handler}`;
-              yield { name, release, pinned, server, era, client, handler, ...what };
+              const kept = (pinned ?? (bothEras(release) && era)) === "modern" && keeping(client, what);
+              yield { name, release, pinned, server, era, client, handler, ...what, ...kept };
             }
           }
         }
@@ -83,10 +90,12 @@ const servers = {
   stdio: {
     use: (t, release, job) => job(stdioServer(t, release)),
     over: ({ pid }) => gone(pid),
+    settle() {},
   },
   HTTP: {
     use: (t, release, job) => pool.use(release, job),
-    over: ({ session }, { upstream }) => !session || ended(upstream.url, session),
+    over: ({ session }, server) => !session || ended(server, session),
+    settle: ({ upstream }) => fetch(`${upstream.url}/none`).then((response) => response.text()),
   },
 };
 
@@ -179,7 +188,7 @@ async function leave(t, cell, server) {
   await cell.act(rig);
   const found = await end(rig, cell);
   const known = old(cell.release) ? await without(cell.release, cell.server, cell.handler) : [];
-  const problems = [...found.filter((problem) => !known.includes(problem)), ...said(rig, cell)];
+  const problems = [...found.filter((problem) => !known.includes(problem)), ...(await said(rig, cell))];
   if (problems.length > 0) assert.fail(`${problems.join("; ")}\n${server.record.story(cell.name)}\n${rig.text()}`);
   return found.length === 0;
 }
@@ -212,13 +221,14 @@ async function calling(client, { record }, handler, name) {
 }
 
 /** Waits for what is left of calls to end, and returns what is wrong with that. */
-async function end({ server, calls, pid, session }, { server: kind, delay = 0, goesOn }) {
+async function end({ server, calls, pid, session }, { server: kind, delay = 0, stays }) {
   const { record } = server;
   const seconds = delay + 2 * stopGrace;
   const soon = (what, probe, within) => until(what, probe, within).catch(() => false);
-  const over = goesOn || (await soon("the end", () => servers[kind].over({ pid, session }, server), seconds));
+  const over = stays || (await soon("the end", () => servers[kind].over({ pid, session }, server), seconds));
   const cleared = () => calls.every(({ call }) => record.of(call, "cleared"));
   const peace = await soon("the handlers' ends", cleared, gone(pid) ? 0 : seconds);
+  await servers[kind].settle(server);
   const words = record.stderr();
   const last = record.lines().find(({ event }) => event === "ended");
   return [
@@ -232,13 +242,15 @@ async function end({ server, calls, pid, session }, { server: kind, delay = 0, g
 }
 
 /** What is wrong with what the proxy said, to the client and in the log. */
-function said({ client, calls, proxy, host, log }, { answers, goesOn }) {
+async function said({ client, calls, proxy, host, log: all }, { answers, silent }) {
+  const log = () => all().filter(({ msg }) => !msg.startsWith("upstream stderr") && msg !== "shutting down");
+  if (!silent) await until("a line in the log", () => log().length > 0, 5).catch(() => {});
   const wrong = calls.filter(({ id, suspended }) => client.answers(id).length !== (suspended ? 1 : answers));
-  const lines = log().filter(({ msg }) => !msg.startsWith("upstream stderr") && msg !== "shutting down");
+  const lines = log().length;
   const code = proxy.process.exitCode;
   return [
     ...wrong.map(({ id, call }) => `answers to ${call}: ${JSON.stringify(client.answers(id))}`),
-    lines.length !== (goesOn ? 0 : 1) && `${lines.length} lines in the log of the ${host ? "host" : "proxy"}`,
+    lines !== (silent ? 0 : 1) && `${lines} lines in the log of the ${host ? "host" : "proxy"}`,
     code && `the proxy exited with ${code}`,
   ].filter(Boolean);
 }

@@ -141,20 +141,9 @@ export class Pool {
   }
 }
 
-/** Whether a server over HTTP has ended a session. */
-export async function ended(url, session) {
-  const response = await fetch(url, {
-    method: "POST",
-    headers: {
-      "Content-Type": "application/json",
-      Accept: "application/json, text/event-stream",
-      "Mcp-Session-Id": session,
-      "MCP-Protocol-Version": "2025-11-25",
-    },
-    body: JSON.stringify({ jsonrpc: "2.0", id: "probe", method: "ping" }),
-  });
-  await response.body?.cancel();
-  return response.status === 404;
+/** Whether a server over HTTP was told that a session is over. To ask it might disturb it. */
+export function ended({ record }, session) {
+  return record.stderr().includes(`Terminating session: ${session}`);
 }
 
 /**

@@ -25,7 +25,14 @@ try:
     from mcp.server.mcpserver import Context
 except ImportError:
     from mcp.server.fastmcp import Context, FastMCP as MCPServer
-from mcp.types import SamplingMessage, TextContent
+from mcp.types import ElicitRequest, ElicitRequestFormParams, SamplingMessage, TextContent
+
+try:
+    from mcp.types import InputRequiredResult
+
+    Elicited = str | InputRequiredResult
+except ImportError:
+    Elicited = str
 
 gc.enable()
 
@@ -61,6 +68,15 @@ async def waiting(call: str, ctx: Context):
         note("cleared", call=call)
 
 
+def suspended(call: str):
+    """A call of the modern era waits nowhere: the client comes back."""
+    note("waits", call=call)
+    schema = {"type": "object", "properties": {"name": {"type": "string"}}}
+    params = ElicitRequestFormParams(message=call, requested_schema=schema)
+    note("cleared", call=call)
+    return InputRequiredResult(input_requests={"name": ElicitRequest(params=params)})
+
+
 server = MCPServer("waiting")
 released = {}
 
@@ -82,7 +98,9 @@ async def sample(call: str, ctx: Context) -> str:
 
 
 @server.tool()
-async def elicit(call: str, ctx: Context) -> str:
+async def elicit(call: str, ctx: Context) -> Elicited:
+    if getattr(ctx, "protocol_version", "") == "2026-07-28":
+        return suspended(call)
     async with waiting(call, ctx):
         result = await ctx.elicit(call, Answer)
     return result.data.name
