@@ -135,7 +135,7 @@ describe("one of two clients leaves a shared server", { concurrency: 14 }, () =>
   }
 });
 
-async function share(t, { name, client: via, era, stay, act, settings }, server) {
+async function share(t, { name, server: kind, client: via, era, stay, act, settings }, server) {
   const main = { ...server.upstream, session: "shared", era: "legacy" };
   const { proxy, open } = await starts.run(() => proxied(t, via, { main }, { shutdownGrace: "4s", ...settings }));
   const { record } = server;
@@ -150,7 +150,8 @@ async function share(t, { name, client: via, era, stay, act, settings }, server)
     await isAsked(b, `${name}, again`, () => {});
     assert.ok(!gone(pid));
     await proxy.stop();
-    assert.doesNotMatch(record.stderr(), /Traceback|ExceptionGroup/);
+    await servers[kind].settle(server);
+    assert.deepEqual(outcries(server), []);
     return true;
   } catch (err) {
     throw new Error(`${record.story(name)}\n${proxy.text()}`, { cause: err });
@@ -187,8 +188,12 @@ async function leave(t, cell, server) {
   const rig = await atWork(t, cell, server);
   await cell.act(rig);
   const found = await end(rig, cell);
+  const heard = await said(rig, cell);
+  await rig.proxy.stop(); // what it has kept until now ends, too
+  await servers[cell.server].settle(server);
+  found.push(...outcries(server));
   const known = old(cell.release) ? await without(cell.release, cell.server, cell.handler) : [];
-  const problems = [...found.filter((problem) => !known.includes(problem)), ...(await said(rig, cell))];
+  const problems = [...new Set([...found.filter((problem) => !known.includes(problem)), ...heard])];
   if (problems.length > 0) assert.fail(`${problems.join("; ")}\n${server.record.story(cell.name)}\n${rig.text()}`);
   return found.length === 0;
 }
@@ -229,15 +234,22 @@ async function end({ server, calls, pid, session }, { server: kind, delay = 0, s
   const cleared = () => calls.every(({ call }) => record.of(call, "cleared"));
   const peace = await soon("the handlers' ends", cleared, gone(pid) ? 0 : seconds);
   await servers[kind].settle(server);
-  const words = record.stderr();
   const last = record.lines().find(({ event }) => event === "ended");
   return [
     !over && "the server is still there",
     !peace && "a handler did not clear up",
-    /ExceptionGroup|unhandled errors in a TaskGroup/.test(words) && "nested errors",
-    /Traceback/.test(words) && "a traceback",
+    ...outcries(server),
     gone(pid) && !last && "the server was killed",
     last?.error && "the server ended with an error",
+  ].filter(Boolean);
+}
+
+/** What a server said on stderr that it should not have to say. */
+function outcries({ record }) {
+  const words = record.stderr();
+  return [
+    /ExceptionGroup|unhandled errors in a TaskGroup/.test(words) && "nested errors",
+    /Traceback/.test(words) && "a traceback",
   ].filter(Boolean);
 }
 

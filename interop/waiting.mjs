@@ -162,7 +162,7 @@ export async function proxied(t, kind, upstreams, { link, ...settings } = {}) {
   }
   const file = config(dir, "proxy", { ...settings, upstreams });
   const proxy = kind === "stdio" ? stdioProxy(t, file) : logging(await serve(t, ["--config", file]));
-  if (host && kind !== "stdio") await proxy.match(/"link up"/);
+  if (host) await proxy.match(/"link up"/);
   return { proxy, host, open: (era) => opens[kind](proxy, era) };
 }
 
