@@ -63,12 +63,21 @@ export class Client extends EventEmitter {
   }
 
   async initialize() {
-    if (this.era === "modern") return;
+    if (this.era === "modern") return this.discover();
     const id = this.send("initialize", { protocolVersion: "2025-11-25", capabilities, clientInfo: info });
     const { error } = await this.answered(id, 40);
     if (error) throw new Error(`initialize: ${JSON.stringify(error)}`);
     this.notify("notifications/initialized");
     await this.wire.listen?.();
+  }
+
+  /** Asks who is there, until somebody is: where a link has just come up, that takes a moment. */
+  async discover() {
+    for (;;) {
+      const { error } = await this.answered(this.send("server/discover"), 60);
+      if (!error) return;
+      if (!error.data?.retryable) throw new Error(`server/discover: ${JSON.stringify(error)}`);
+    }
   }
 
   /** Calls a tool; progress is wanted under the call's own name. */
