@@ -12,7 +12,9 @@ import { Client, httpWire, stdioWire } from "./raw.mjs";
 import { Child, gone, pythons, until } from "./proxy.mjs";
 import { Pool, ended, goneWithin, handlers, opens, proxied, starts, stdioServer, tools } from "./waiting.mjs";
 
-const stopGrace = 2; // s, the default
+const stopGrace = 4; // s; more than the default, for machines that have much to do
+const patient = { stopGrace: `${stopGrace}s`, startTimeout: "2m" };
+const settingsOf = (more) => ({ drain: "1s", shutdownGrace: `${stopGrace + 2}s`, ...more });
 
 /** Before 1.27 python-sdk joined its handlers when its transport closed (PR #2306). */
 const old = (release) => release.localeCompare("1.27", "en", { numeric: true }) < 0;
@@ -136,8 +138,8 @@ describe("one of two clients leaves a shared server", { concurrency: 14 }, () =>
 });
 
 async function share(t, { name, server: kind, client: via, era, stay, act, settings }, server) {
-  const main = { ...server.upstream, session: "shared", era: "legacy" };
-  const { proxy, open } = await starts.run(() => proxied(t, via, { main }, { shutdownGrace: "4s", ...settings }));
+  const main = { ...server.upstream, ...patient, session: "shared", era: "legacy" };
+  const { proxy, open } = await starts.run(() => proxied(t, via, { main }, settingsOf(settings)));
   const { record } = server;
   try {
     const [a, b] = [await open(era), await opens.WebSocket(proxy)];
@@ -205,9 +207,9 @@ async function leaveBehind(t, cell, server, known) {
 
 /** A proxy, a client, and its call, which waits in the server. */
 function atWork(t, { name, client: via, era, handler, link, settings, pinned }, server) {
-  const config = { drain: "1s", shutdownGrace: "4s", link, ...settings };
   return starts.run(async () => {
-    const { proxy, host, open } = await proxied(t, via, { main: { ...server.upstream, era: pinned } }, config);
+    const main = { ...server.upstream, ...patient, era: pinned };
+    const { proxy, host, open } = await proxied(t, via, { main }, settingsOf({ link, ...settings }));
     const client = await open(era);
     const at = await calling(client, server, handler, name);
     const { log, text } = host ?? proxy;

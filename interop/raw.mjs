@@ -42,12 +42,14 @@ export class Client extends EventEmitter {
     this.wire.send({ jsonrpc: "2.0", id, result });
   }
 
-  /** The first message, come or to come, that is like this. */
+  /** The first message, come or to come, that is like this; an error if one is answered with an error. */
   async message(like, seconds = 20) {
     const signal = AbortSignal.timeout(seconds * 1000);
     for (;;) {
       const found = this.received.find(like);
       if (found) return found;
+      const refusal = this.received.findLast((m) => m.error && !m.error.data?.retryable);
+      if (refusal) throw new Error(JSON.stringify(refusal));
       await once(this, "message", { signal }).catch(() => {
         throw new Error(`nothing of the kind came in ${seconds} s: ${JSON.stringify(this.received)}`);
       });
