@@ -76,7 +76,7 @@ func TestReloadLinks(t *testing.T) {
 	c.call(3, "y__hang")
 	s.awaitNoted("y", `"hang"`, 1)
 	reload(stays + "  two: {dial: '" + host("z") + "'}\n")
-	if got := c.await("3"); !strings.Contains(got, jsonrpc.ReasonClosed) || !strings.Contains(got, `"cause":"upstream `) {
+	if got := c.await("3"); !strings.Contains(got, jsonrpc.ReasonClosed) || !strings.Contains(got, `"cause":"upstream changed"`) {
 		t.Error("the call on the link that changed got", got)
 	}
 	works("z__echo")
