@@ -3,9 +3,11 @@ package main
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/upstream/link"
 )
@@ -41,6 +43,25 @@ func inUse(err error) error {
 		return fmt.Errorf("%w: another program listens there; stop that one, or choose another address with --listen", err)
 	}
 	return err
+}
+
+// A fullListener lets the log know that clients wait because this process, or the
+// system, has no descriptors left. net/http tries again, and keeps it for itself.
+type fullListener struct {
+	net.Listener
+	log  *slog.Logger
+	told time.Time // owned by Accept
+}
+
+// Accept implements [net.Listener].
+func (l *fullListener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	full := errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)
+	if full && time.Since(l.told) > time.Minute {
+		l.told = time.Now()
+		l.log.Warn("no descriptors left, clients wait: raise the limit (ulimit -n), or lower limits.sessions", "err", err)
+	}
+	return c, err
 }
 
 // announceListeners prints where clients reach us, on stdout: the port may have

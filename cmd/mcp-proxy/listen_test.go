@@ -1,12 +1,41 @@
 package main
 
 import (
+	"bytes"
+	"errors"
+	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 )
+
+// A brokenListener has no connections.
+type brokenListener struct {
+	net.Listener
+	err error
+}
+
+func (l brokenListener) Accept() (net.Conn, error) {
+	return nil, &net.OpError{Op: "accept", Err: l.err}
+}
+
+func TestNoDescriptors(t *testing.T) {
+	for err, want := range map[error]int{syscall.EMFILE: 1, syscall.ENFILE: 1, net.ErrClosed: 0} {
+		var log bytes.Buffer
+		l := &fullListener{Listener: brokenListener{err: err}, log: slog.New(slog.NewTextHandler(&log, nil))}
+		for range 100 {
+			if _, got := l.Accept(); !errors.Is(got, err) {
+				t.Errorf("%v became %v", err, got)
+			}
+		}
+		if n := strings.Count(log.String(), "no descriptors left"); n != want {
+			t.Errorf("%v: %d lines, want %d", err, n, want)
+		}
+	}
+}
 
 func TestListenAtASocket(t *testing.T) {
 	t.Chdir(t.TempDir()) // the path of a socket must be short

@@ -45,7 +45,7 @@ func runServe(ctx context.Context, cfg *config.Config, again reload, log *slog.L
 	failed := make(chan error, len(listeners))
 	for _, l := range listeners {
 		wg.Go(func() {
-			if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+			if err := server.Serve(&fullListener{Listener: l, log: log}); !errors.Is(err, http.ErrServerClosed) {
 				failed <- err
 			}
 		})

@@ -1,0 +1,35 @@
+package main
+
+import (
+	"runtime"
+	"sync/atomic"
+	"testing"
+)
+
+func TestPercentFor(t *testing.T) {
+	const mib = 1 << 20
+	for used, want := range map[uint64]int{
+		0: 400, mib: 400, 100 * mib: 400, 128 * mib: 300, 256 * mib: 100, 512 * mib: 100, 10_000 * mib: 100,
+	} {
+		if got := percentFor(used); got != want {
+			t.Errorf("%d MiB: %d, want %d", used/mib, got, want)
+		}
+	}
+}
+
+// The collector is told how much is in use again and again.
+func TestCollection(t *testing.T) {
+	var percent atomic.Int64
+	(&collection{set: func(p int) int { return int(percent.Swap(int64(p))) }}).over()
+	becomes := func(want int64) {
+		t.Helper()
+		for percent.Load() != want { // which the finalizer sets soon after a cycle
+			runtime.GC()
+		}
+	}
+	becomes(gcPercent)
+	much := make([]byte, 300<<20) // none of which is touched
+	becomes(goPercent)
+	runtime.KeepAlive(much)
+	becomes(gcPercent)
+}
