@@ -26,8 +26,8 @@
 // the sessions that the server needs are kept between them, in a pool: a key has
 // lanes on each upstream, each a session that was told one set of capabilities
 // (pool.go, lane*.go). When the server asks something, the call is parked and the
-// client is answered with what to ask; the requestState that it comes back with is
-// sealed and names the park (park*.go, seal.go). What outlives the streams ends with
+// client is answered with what to ask; the requestState that it comes back with names
+// the park (park*.go). What outlives the streams ends with
 // [Bridge.Stop], and that of a key which is not a principal's with the last stream of
 // the key, since nobody comes back to it (pool_leave.go).
 //

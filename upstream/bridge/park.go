@@ -39,13 +39,14 @@ type inquiry struct {
 	m   *jsonrpc.Message
 }
 
-// A park is where a call waits whose client was told to come back with input. Its id
-// stays the same for all rounds of the call. Guarded by tenant.mu.
+// A park is where a call waits whose client was told to come back with input. The
+// requestState of each round names it: 128 random bits, that only clients of its key
+// can use. Guarded by tenant.mu.
 type park struct {
 	t      *tenant
-	id     parkID
-	call   *call // nil if the call begins anew when its client comes back
-	round  byte  // that the newest state is of
+	state  string // the newest
+	call   *call  // nil if the call begins anew when its client comes back
+	round  byte   // that the newest state is of
 	digest [32]byte
 	since  time.Time // that state was given
 	expiry time.Time // of it
@@ -61,37 +62,39 @@ func (t *tenant) newParkLocked(c *call, digest [32]byte) *park {
 		}
 		oldest.giveUpLocked()
 	}
-	p := &park{t: t, call: c, digest: digest}
-	rand.Read(p.id[:])
-	t.parks[p.id] = p
+	p := &park{t: t, state: rand.Text(), call: c, digest: digest}
+	t.parks[p.state] = p
 	t.hold()
 	return p
 }
 
 // stateLocked begins a round and returns its requestState.
 func (p *park) stateLocked() string {
+	delete(p.t.parks, p.state)
+	p.state = rand.Text()
+	p.t.parks[p.state] = p
 	p.round++
 	p.since = time.Now()
 	p.expiry = p.since.Add(p.t.b.parkFor())
 	p.timer.stop()
 	p.timer = p.t.after(p.t.b.parkFor(), p.expireLocked)
-	return p.t.sealer.seal(sealed{restart: p.call == nil, park: p.id, round: p.round, expiry: p.expiry, digest: p.digest}, p.t.bound)
+	return p.state
 }
 
 // forgetLocked ends a park, if that was not done before.
 func (p *park) forgetLocked() {
-	if p.t.parks[p.id] != p {
+	if p.t.parks[p.state] != p {
 		return
 	}
 	p.timer.stop()
-	delete(p.t.parks, p.id)
+	delete(p.t.parks, p.state)
 	p.t.release()
 }
 
 // expireLocked ends a call whose client does not come back.
 func (p *park) expireLocked() {
 	switch {
-	case p.t.parks[p.id] != p, time.Now().Before(p.expiry): // another round has begun
+	case p.t.parks[p.state] != p, time.Now().Before(p.expiry): // another round has begun
 		return
 	case p.call != nil && p.call.state != parked:
 		return

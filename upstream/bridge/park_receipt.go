@@ -12,10 +12,10 @@ const (
 	maxReplayBytes = 4 << 20          // in them; beyond, the oldest answers are not kept
 )
 
-// A use is one use of a requestState, with one input.
+// A use is one use of a requestState, for one request with one input.
 type use struct {
-	park      parkID
-	round     byte
+	state     string
+	digest    [32]byte // of the request: see digestOf
 	responses [32]byte // hash
 }
 
@@ -38,7 +38,7 @@ type receipts struct {
 // find returns the receipt of the state that is used, with whatever input.
 func (rs *receipts) find(u use) *receipt {
 	for _, rc := range rs.all {
-		if rc.park == u.park && rc.round == u.round {
+		if rc.state == u.state {
 			return rc
 		}
 	}
@@ -80,7 +80,10 @@ func (rs *receipts) dropAnswer(rc *receipt) {
 
 // replay returns what a client hears that uses a state a second time.
 func (rc *receipt) replay(id jsonrpc.ID, u use) *jsonrpc.Message {
-	if rc.answer == nil || rc.use != u || time.Now().After(rc.until) {
+	switch {
+	case rc.digest != u.digest:
+		return jsonrpc.NewError(id, refusedState(stateInvalid))
+	case rc.answer == nil || rc.use != u || time.Now().After(rc.until):
 		return jsonrpc.NewError(id, refusedState(stateUsed))
 	}
 	return &jsonrpc.Message{ID: id, Result: rc.answer.Result, Error: rc.answer.Error, Extra: rc.answer.Extra}

@@ -2,7 +2,6 @@ package bridge
 
 import (
 	"crypto/sha256"
-	"crypto/subtle"
 	"encoding/json"
 	"errors"
 	"slices"
@@ -12,27 +11,32 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/mcp"
 )
 
+// Reasons why a requestState is refused, in the data of the error.
+const (
+	stateInvalid = "request_state_invalid" // of another request
+	stateExpired = "request_state_expired" // too old, of a program that has ended, forged, or another's
+	stateUsed    = "request_state_used"
+)
+
+// refusedState returns the error for a requestState that is not accepted.
+func refusedState(reason string) *jsonrpc.Error {
+	return &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "Invalid params: requestState is not valid here", Data: stateData{reason}}
+}
+
+type stateData struct {
+	Reason string `json:"reason"`
+}
+
 // retry handles a request that comes back with a requestState. Whatever is wrong with
 // it, the call never runs a second time: its first half may have had its effect.
 func (s *modernStream) retry(m *jsonrpc.Message, r request) {
-	state, _ := jsonrpc.Unquote(r.requestState)
-	v, refused := s.t.sealer.open(state, s.t.bound)
-	if refused == "" {
-		digest := digestOf(m.Method, m.Params)
-		if subtle.ConstantTimeCompare(digest[:], v.digest[:]) != 1 {
-			refused = stateInvalid
-		}
-	}
-	if refused != "" {
-		s.fail(m.ID, refusedState(refused))
-		return
-	}
 	if err := checkResponses(r.inputResponses); err != nil {
 		s.fail(m.ID, invalidParams(err.Error()))
 		return
 	}
-	use := use{v.park, v.round, sha256.Sum256(canonicalIfShort(r.inputResponses))}
-	if c, result := s.comeBack(m, r, v, use); c != nil {
+	state, _ := jsonrpc.Unquote(r.requestState)
+	use := use{state, digestOf(m.Method, m.Params), sha256.Sum256(canonicalIfShort(r.inputResponses))}
+	if c, result := s.comeBack(m, r, use); c != nil {
 		c.finish(result)
 	}
 }
@@ -54,9 +58,9 @@ func checkResponses(responses json.RawMessage) error {
 	return wrong
 }
 
-// comeBack goes on with the call that a valid state belongs to. If it was answered
-// meanwhile, it returns that answer, to be given to the client.
-func (s *modernStream) comeBack(m *jsonrpc.Message, r request, v sealed, u use) (*call, *jsonrpc.Message) {
+// comeBack goes on with the call that a state belongs to. If it was answered meanwhile,
+// it returns that answer, to be given to the client.
+func (s *modernStream) comeBack(m *jsonrpc.Message, r request, u use) (*call, *jsonrpc.Message) {
 	t := s.t
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -64,12 +68,15 @@ func (s *modernStream) comeBack(m *jsonrpc.Message, r request, v sealed, u use) 
 		s.sendLocked(rc.replay(m.ID, u))
 		return nil, nil
 	}
-	p := t.parks[v.park]
+	p := t.parks[u.state]
 	switch {
-	case p == nil || !time.Now().Before(v.expiry):
+	case p == nil || !time.Now().Before(p.expiry):
 		s.sendLocked(jsonrpc.NewError(m.ID, refusedState(stateExpired)))
 		return nil, nil
-	case p.round != v.round || p.call != nil && p.call.state != parked:
+	case p.digest != u.digest:
+		s.sendLocked(jsonrpc.NewError(m.ID, refusedState(stateInvalid)))
+		return nil, nil
+	case p.call != nil && p.call.state != parked:
 		s.sendLocked(jsonrpc.NewError(m.ID, refusedState(stateUsed)))
 		return nil, nil
 	case p.call == nil:

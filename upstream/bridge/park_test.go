@@ -131,3 +131,42 @@ func TestRoundsAreBounded(t *testing.T) {
 		}
 	})
 }
+
+// Each character of a requestState counts, and no state is another one's: who comes back
+// with anything else gets nothing, and the call waits on.
+func TestD39_ForgedState(t *testing.T) {
+	inPool(t, func(k *pooled) {
+		k.asks()
+		k.caps = `{"sampling":{}}`
+		k.park("s0", 0)
+		k.park("s1", 1)
+		state := k.states[0]
+		if len(state) < 22 || state == k.states[1] {
+			t.Fatalf("states %q", k.states)
+		}
+		forged := []string{"", " ", state + "A", state[1:], state[:len(state)-1], strings.ToLower(state), state + "\n", strings.Repeat("x", 4096)}
+		for i := range state {
+			forged = append(forged, state[:i]+string('A'+('Z'-state[i])%26)+state[i+1:])
+		}
+		for i, text := range forged {
+			if text == state {
+				continue
+			}
+			k.say("c", fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"a","_meta":{STAMP},"requestState":%s,"inputResponses":{"q1":{}}}}`,
+				100+i, jsonrpc.Quote(text)))
+			if m := k.recv("c"); !strings.Contains(string(m.Error), stateExpired) {
+				t.Errorf("%q received %s", text, k.text(m))
+			}
+		}
+		k.client("d", "p-other") // another principal
+		k.say("d", `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a","_meta":{STAMP},"requestState":"$1","inputResponses":{"q1":{}}}}`)
+		if m := k.recv("d"); !strings.Contains(string(m.Error), stateExpired) {
+			t.Errorf("another principal received %s", k.text(m))
+		}
+		k.quiet()
+		k.comeBack(1, 1)
+		if m := k.recv("s0"); m.Result == nil {
+			t.Errorf("the server received %s", k.text(m))
+		}
+	})
+}

@@ -34,7 +34,6 @@ type pool struct {
 
 	mu      sync.Mutex // guards the fields below
 	tenants map[tenantID]*tenant
-	sealer  *sealer         // made with the first tenant
 	ctx     context.Context // of all sessions; made with the first tenant
 	force   context.CancelFunc
 	stopped bool
@@ -49,10 +48,8 @@ type tenantID struct{ upstream, key string }
 // and the streams of its clients. It is there as long as one of these is.
 type tenant struct {
 	// Static after construction.
-	b      *Bridge
-	id     tenantID
-	sealer *sealer
-	bound  [32]byte // what requestState is bound to: see sealer
+	b  *Bridge
+	id tenantID
 
 	uses int // guarded by pool.mu
 
@@ -61,7 +58,7 @@ type tenant struct {
 	groups   map[string]*group // by their capabilities
 	spelled  map[string]*group // by capabilities as requests write them
 	lanes    [maxLanes]*lane   // by number
-	parks    map[parkID]*park
+	parks    map[string]*park // by requestState
 	receipts receipts
 	kept     int // bytes of answers to parked calls
 
@@ -92,14 +89,13 @@ func (b *Bridge) tenant(id tenantID) *tenant {
 	}
 	if p.tenants == nil {
 		p.tenants = make(map[tenantID]*tenant)
-		p.sealer = newSealer()
 		p.ctx, p.force = context.WithCancel(context.Background())
 	}
 	t := p.tenants[id]
 	if t == nil {
-		t = &tenant{b: b, id: id, sealer: p.sealer, bound: boundTo(id),
+		t = &tenant{b: b, id: id,
 			streams: make(map[*modernStream]struct{}), groups: make(map[string]*group),
-			spelled: make(map[string]*group), parks: make(map[parkID]*park)}
+			spelled: make(map[string]*group), parks: make(map[string]*park)}
 		p.tenants[id] = t
 	}
 	t.uses++
