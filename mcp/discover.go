@@ -28,38 +28,26 @@ func Discover(id jsonrpc.ID) *jsonrpc.Message {
 func DiscoversModern(answer *jsonrpc.Message) bool {
 	if answer.Result != nil {
 		versions, _ := jsonrpc.Member(answer.Result, "supportedVersions")
-		return SpokenVersion(versions, "") != ""
+		return speaksModern(versions)
 	}
 	raw, _ := jsonrpc.Member(answer.Error, "code")
 	switch code, _ := strconv.Atoi(string(raw)); code {
 	case CodeUnsupportedVersion:
-		return SpokenVersion(SupportedVersions(answer.Error), "") != ""
+		data, _ := jsonrpc.Member(answer.Error, "data")
+		versions, _ := jsonrpc.Member(data, "supported")
+		return speaksModern(versions)
 	case CodeHeaderMismatch, CodeMissingCapability:
 		return true
 	}
 	return false
 }
 
-// SupportedVersions returns the array of versions in an error -32022, nil if there
-// is none.
-func SupportedVersions(refusal json.RawMessage) json.RawMessage {
-	data, _ := jsonrpc.Member(refusal, "data")
-	versions, _ := jsonrpc.Member(data, "supported")
-	return versions
-}
-
-// SpokenVersion returns the newest version of the modern era, besides one, in an
-// array of versions that we speak; "" for none.
-func SpokenVersion(versions json.RawMessage, besides string) string {
+// speaksModern reports whether an array of versions has one of the modern era that we
+// speak.
+func speaksModern(versions json.RawMessage) bool {
 	elements, _ := jsonrpc.Elements(versions)
-	spoken := func(v string) bool {
-		return v != besides && slices.ContainsFunc(elements, func(e json.RawMessage) bool {
-			text, _ := jsonrpc.Unquote(e)
-			return text == v
-		})
-	}
-	if i := slices.IndexFunc(ModernVersions, spoken); i >= 0 {
-		return ModernVersions[i]
-	}
-	return ""
+	return slices.ContainsFunc(elements, func(e json.RawMessage) bool {
+		text, _ := jsonrpc.Unquote(e)
+		return slices.Contains(ModernVersions, text)
+	})
 }

@@ -185,16 +185,6 @@ func SetMeta(object json.RawMessage, values ...jsonrpc.Value) json.RawMessage {
 	return jsonrpc.Set(object, jsonrpc.Value{Key: "_meta", Text: meta})
 }
 
-// IsReserved reports whether a key of _meta is one that says something about one
-// hop alone, and so stays behind between the eras.
-func IsReserved(key string) bool {
-	switch key {
-	case KeyVersion, KeyClientInfo, KeyCapabilities, KeyLogLevel, KeySubscription, KeyServerInfo:
-		return true
-	}
-	return false
-}
-
 // NamedBy returns the key of params that Mcp-Name repeats for a method, "" for none
 // (2026-07-28 basic/transports/streamable-http).
 func NamedBy(method string) string {

@@ -10,7 +10,9 @@ import (
 
 // glance is [jsonrpc.Member] for a result, which is valid JSON, may be long and was
 // read once before: it looks at little if the key stands there once, or not at all,
-// and then does not see one that differs only in case. The key has a capital.
+// and then does not see one that differs only in case. The key has a capital. It is worth
+// its lines: without it a result of 64 KiB costs three to ten times as much
+// (BenchmarkModernResult).
 func glance(object json.RawMessage, key string) (json.RawMessage, error) {
 	name := []byte(`"` + key + `"`)
 	at, n := occurrences(object, name)

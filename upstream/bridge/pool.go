@@ -58,7 +58,7 @@ type tenant struct {
 	groups   map[string]*group // by their capabilities
 	spelled  map[string]*group // by capabilities as requests write them
 	lanes    [maxLanes]*lane   // by number
-	parks    map[string]*park // by requestState
+	parks    map[string]*park  // by requestState
 	receipts receipts
 	kept     int // bytes of answers to parked calls
 

@@ -63,7 +63,6 @@
 //     that pass and from one made before a call that needs it. After -32020 it is
 //     learnt anew and the call posted once more. A tool whose annotations are
 //     malformed is taken out of lists.
-//   - After -32022 a request is posted once more in a version that both speak.
 //   - Listens take no slot of MaxConcurrent.
 //
 // # Goroutines

@@ -11,7 +11,7 @@ import (
 // ask posts a call, and once more where that can help, until its answer. The
 // caller closes the exchange.
 func (s *modern) ask(c *modernCall) (*exchange, *jsonrpc.Message, *failure) {
-	m := s.server.revised(c.m)
+	m := c.m
 	round := s.server.learnFor(c.ctx, m)
 	x, reply, f := s.post(c, m)
 	if f == nil && x.resp == nil { // refused here
@@ -61,14 +61,12 @@ func (s *modern) again(c *modernCall, m *jsonrpc.Message, round int, reply *json
 		again.ID = ownID("again:" + m.ID.String()) // the other may still be running
 		return &again
 	}
-	switch code, _ := strconv.Atoi(string(member(reply.Error, "code"))); {
-	case code == mcp.CodeHeaderMismatch && m.Method == methodToolsCall:
-		s.server.refresh(c.ctx, m, round)
-		return m
-	case code == mcp.CodeUnsupportedVersion:
-		return s.server.revise(m, reply.Error)
+	code, _ := strconv.Atoi(string(member(reply.Error, "code")))
+	if code != mcp.CodeHeaderMismatch || m.Method != methodToolsCall {
+		return nil
 	}
-	return nil
+	s.server.refresh(c.ctx, m, round)
+	return m
 }
 
 // repeatable reports whether a method has no effects, so that it may be posted

@@ -42,9 +42,8 @@ type Server struct {
 	tally  tally
 
 	// Of the modern era.
-	tools    tools
-	doubted  atomic.Int64             // when it was last asked again for its era, in Unix nanoseconds; zero: never
-	revision atomic.Pointer[revision] // nil: the server has refused no version that we speak
+	tools   tools
+	doubted atomic.Int64 // when it was last asked again for its era, in Unix nanoseconds; zero: never
 }
 
 func (s *Server) writeTimeout() time.Duration { return cmp.Or(s.WriteTimeout, 60*time.Second) }
