@@ -36,7 +36,7 @@ var onlyIn = map[string]string{
 	"github.com/spf13/pflag":                          "cmd/mcp-proxy",
 	"github.com/go-json-experiment/json/jsontext":     "jsonrpc",
 	"github.com/yosida95/uritemplate/v3":              "proxy",
-	"github.com/tmaxmax/go-sse":                       "upstream/remote",
+	"github.com/tmaxmax/go-sse":                       "", // tests alone
 	"github.com/modelcontextprotocol/go-sdk/mcp":      "examples",
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc":  "examples",
 	"github.com/tidwall/gjson":                        "",

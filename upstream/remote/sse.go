@@ -7,8 +7,6 @@ import (
 	"io"
 	"strconv"
 	"time"
-
-	"github.com/tmaxmax/go-sse"
 )
 
 const (
@@ -24,6 +22,8 @@ const (
 	minRetry = 10 * time.Millisecond
 )
 
+const byteOrderMark = "\ufeff"
+
 // errEventTooLong is an event that is skipped.
 var errEventTooLong = errors.New("event too long")
 
@@ -36,14 +36,14 @@ type event struct {
 }
 
 // events reads server-sent events. It cuts the stream at blank lines and drops
-// comments, which cost no memory so; what an event says is read by go-sse, one
-// event at a time. (Given the whole stream, go-sse would look at a long event
-// again from its start for each packet, keep the buffer of the longest, and not
-// tell the retry field.)
+// comments, which cost no memory so. (The libraries that were tried look at a long event
+// again from its start for each packet, keep the buffer of the longest, or do not tell
+// the retry field; tests hold what is read here against one.)
 type events struct {
 	r       *bufio.Reader
 	max     int // bytes of one event
 	buf     []byte
+	begun   bool // the byte order mark, if there is one, is read
 	start   bool // at the start of a line
 	afterCR bool // which a line feed may follow
 	comment bool // in a line that is a comment
@@ -59,6 +59,12 @@ func newEvents(r io.Reader, maxMessage int) *events {
 // skips it when it is called again; io.EOF when the stream ended, and any other
 // error when it broke.
 func (e *events) next() (event, error) {
+	if !e.begun {
+		e.begun = true
+		if mark, _ := e.r.Peek(len(byteOrderMark)); string(mark) == byteOrderMark { // less is no event
+			e.drop(len(mark))
+		}
+	}
 	for {
 		blank, err := e.more()
 		switch {
@@ -124,38 +130,41 @@ func (e *events) keep(text []byte) {
 	}
 }
 
-// parse reads the event that is in the buffer, and empties that.
+// parse reads the event that is in the buffer, and empties that (HTML, "Interpreting an
+// event stream").
 func (e *events) parse() event {
 	var ev event
-	text := append(e.buf, '\n')
-	e.buf = nil
-	config := sse.ReadConfig{MaxEventSize: len(text) + 1}
-	for parsed, err := range sse.Read(bytes.NewReader(text), &config) {
-		if err != nil {
-			break // only fields that SSE does not know
+	var data []byte
+	for line := range bytes.Lines(e.buf) {
+		name, value, _ := bytes.Cut(bytes.TrimSuffix(line, []byte{'\n'}), []byte{':'})
+		value = bytes.TrimPrefix(value, []byte{' '})
+		switch string(name) {
+		case "event":
+			ev.kind = string(value)
+		case "data":
+			data = append(append(data, value...), '\n')
+		case "id":
+			ev.id = string(value)
+		case "retry":
+			ev.retry = retryIn(value, ev.retry)
 		}
-		ev.kind, ev.data, ev.id = parsed.Type, parsed.Data, parsed.LastEventID
 	}
+	e.buf = nil
+	ev.data = string(bytes.TrimSuffix(data, []byte{'\n'}))
 	if ev.kind == "message" {
 		ev.kind = ""
 	}
 	if len(ev.id) > maxEventID || !sendable(ev.id) {
 		ev.id = ""
 	}
-	ev.retry = retry(text)
 	return ev
 }
 
-// retry returns the value of the retry field of an event, which go-sse keeps to
-// itself.
-func retry(text []byte) (wait time.Duration) {
-	for line := range bytes.Lines(text) {
-		if value, ok := bytes.CutPrefix(line, []byte("retry:")); ok {
-			ms, err := strconv.ParseUint(string(bytes.TrimSpace(value)), 10, 31)
-			if err == nil {
-				wait = min(max(time.Duration(ms)*time.Millisecond, minRetry), maxRetry)
-			}
-		}
+// retryIn returns the value of a retry field, or if it is none what was said before.
+func retryIn(value []byte, before time.Duration) time.Duration {
+	ms, err := strconv.ParseUint(string(value), 10, 31)
+	if err != nil {
+		return before
 	}
-	return wait
+	return min(max(time.Duration(ms)*time.Millisecond, minRetry), maxRetry)
 }
