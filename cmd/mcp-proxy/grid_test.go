@@ -217,7 +217,7 @@ func TestD11_RequestTimeout(t *testing.T) {
 
 // D12: a server stops reading.
 func TestD12_StoppedReading(t *testing.T) {
-	everywhere(t, layout{a: ", writeTimeout: 300ms"}, func(s *site) {
+	everywhere(t, layout{a: ", writeTimeout: 1s"}, func(s *site) {
 		c := s.connect()
 		c.call(140, "a__plug")
 		s.awaitNoted("a", `"plug"`, 1)
