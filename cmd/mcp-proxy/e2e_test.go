@@ -112,14 +112,15 @@ func (s *site) killed(answer string) bool {
 }
 
 // warnedOf checks that one warning tells of a lost server and its calls; of a remote
-// one it is the end of what could not reach it, and comes when that is over.
+// one it is the end of what could not reach it, and comes when that is over. What tries
+// to reach it before it is back is told for itself.
 func (s *site) warnedOf(calls int) {
 	s.t.Helper()
 	told := 0
 	good := func() bool {
 		told = s.log.count("level=WARN")
 		if s.layout.remote() {
-			told -= s.log.count("upstream failed to start")
+			told -= s.log.count("upstream failed to start") + s.log.count("upstream cannot be asked for its era")
 		}
 		if !s.layout.remote() {
 			return told == 1 && s.log.count(fmt.Sprintf("in_flight=%d ", calls)) == 1
