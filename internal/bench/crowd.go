@@ -18,8 +18,11 @@ import (
 // upstreams that are shared by all.
 type crowd struct{ clients, upstreams int }
 
-// largest are the crowds of a full run.
-var largest = []crowd{{250, 20}, {10_000, 1}}
+// Crowds of a full run, and of a quick one.
+var (
+	largest = []crowd{{250, 20}, {10_000, 1}}
+	small   = []crowd{{50, 4}}
+)
 
 func (c crowd) String() string { return fmt.Sprintf("%dx%d", c.clients, c.upstreams) }
 
@@ -71,68 +74,92 @@ func (c crowd) visit(b programs, pr probe) (v visit, err error) {
 	}
 	defer func() { err = errors.Join(s.explain(err), s.end()) }()
 
-	first := &gathering{s: s, members: crowd{1, c.upstreams}} // starts the servers
-	if _, err := first.arrive(); err != nil {
+	before, err := c.empty(s)
+	if err != nil {
 		return v, err
+	}
+	g := &gathering{s: s, members: c}
+	if err := errors.Join(g.come(&v), pr.collect(tgt), g.stay(&v, before)); err != nil {
+		return v, err
+	}
+	g.leave()
+	if err := v.remains(s, before); err != nil {
+		return v, err
+	}
+	return v, (&gathering{s: s, members: c}).end(&v)
+}
+
+// A house is what the proxy takes without clients, once the servers have started.
+type house struct {
+	memory float64
+	files  int
+}
+
+func (c crowd) empty(s *session) (h house, err error) {
+	first := &gathering{s: s, members: crowd{1, c.upstreams}} // starts them
+	if _, err := first.arrive(); err != nil {
+		return h, err
 	}
 	first.leave()
-	idle, err := s.rss()
+	sizes, err := s.rss()
 	if err != nil {
-		return v, err
+		return h, err
 	}
 	files, err := s.procs[0].files()
-	if err != nil {
-		return v, err
-	}
-	g, before := &gathering{s: s, members: c}, s.procs[0].cpu()
-	if v.arrival, err = g.arrive(); err != nil {
-		return v, err
-	}
-	v.arrivalCPU = s.procs[0].cpu() - before
-	if err := pr.collect(tgt); err != nil {
-		return v, err
-	}
+	return house{sizes[0], files}, err
+}
+
+// come has all arrive.
+func (g *gathering) come(v *visit) (err error) {
+	before := g.s.procs[0].cpu()
+	v.arrival, err = g.arrive()
+	v.arrivalCPU = g.s.procs[0].cpu() - before
 	v.initialized = len(g.callers)
-	full, err := s.rss()
+	return err
+}
+
+// stay has all idle, and then call.
+func (g *gathering) stay(v *visit, before house) error {
+	sizes, err := g.s.rss()
 	if err != nil {
-		return v, err
+		return err
 	}
-	v.each = (full[0] - idle[0]) / float64(c.clients*c.upstreams)
-	before = s.procs[0].cpu()
-	g.call(&v)
-	v.callingCPU = s.procs[0].cpu() - before
-	g.leave()
-	if err := v.remains(s, idle[0], files); err != nil {
-		return v, err
-	}
-	others := &gathering{s: s, members: c}
-	if v.again, err = others.arrive(); err != nil {
-		return v, err
+	v.each = (sizes[0] - before.memory) / float64(g.members.clients*g.members.upstreams)
+	cpu := g.s.procs[0].cpu()
+	g.call(v)
+	v.callingCPU = g.s.procs[0].cpu() - cpu
+	return nil
+}
+
+// end has all arrive and the proxy end.
+func (g *gathering) end(v *visit) (err error) {
+	if v.again, err = g.arrive(); err != nil {
+		return err
 	}
 	begin := time.Now()
-	err = s.procs[0].stop()
+	err = g.s.procs[0].stop()
 	v.exit = time.Since(begin)
-	others.leave()
-	s.procs = nil
-	return v, err
+	g.leave()
+	g.s.procs = nil
+	return err
 }
 
 // remains notes what the proxy keeps of a crowd that has gone.
-func (v *visit) remains(s *session, idle float64, files int) error {
+func (v *visit) remains(s *session, before house) error {
 	for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
 		now, err := s.procs[0].files()
 		if err != nil {
 			return err
 		}
-		if v.files = now - files; v.files <= 0 || time.Now().After(end) {
+		if v.files = now - before.files; v.files <= 0 || time.Now().After(end) {
 			break
 		}
 	}
-	left, err := s.rss()
+	sizes, err := s.rss()
 	if err != nil {
 		return err
 	}
-	v.left = left[0] - idle
+	v.left = sizes[0] - before.memory
 	return nil
 }
 

@@ -39,7 +39,7 @@ func parse() options {
 	if *quick {
 		o.rounds, o.part = 3, 150*time.Millisecond
 		if !o.only {
-			o.crowds = []crowd{{50, 4}}
+			o.crowds = small
 		}
 	}
 	return o

@@ -81,3 +81,32 @@ func TestPrintWeights(t *testing.T) {
 		}
 	}
 }
+
+func TestCrowd(t *testing.T) {
+	for text, want := range map[string]crowd{"250x20": {250, 20}, "10000x1": {10_000, 1}, "0x1": {}, "5": {}, "5x": {}, "5x6x": {}, "x": {}} {
+		c, err := parseCrowd(text)
+		if good := want != (crowd{}); good != (err == nil) || good && c != want {
+			t.Errorf("%q: %v, %v", text, c, err)
+		}
+	}
+}
+
+func TestPrintVisit(t *testing.T) {
+	var out strings.Builder
+	v := visit{
+		initialized: 250, arrival: 5100 * time.Millisecond, each: 41 * kib, calls: 5000, answered: 4999,
+		p50: time.Millisecond, p99: 2 * time.Millisecond, files: 1, again: time.Second, exit: time.Second,
+	}
+	if err := printVisit(&out, crowd{250, 20}, v); err != nil {
+		t.Fatal(err)
+	}
+	got := strings.Join(strings.Fields(out.String()), " ")
+	for _, want := range []string{
+		"250 clients of 20 upstreams", "initialized 250 250 ✓", "in 5100.0 ms ≤ 5s ✗", "upstream 41.0 KiB ≤ 70 KiB ✓",
+		"calls answered 4999 5000 ✗", "1.0 ms, 2.0 ms", "descriptors left 1 ≤ 0 ✗", "others initialized in 1000.0 ms ≤ 5s ✓",
+	} {
+		if !strings.Contains(got, want) {
+			t.Errorf("no %q in\n%s", want, out.String())
+		}
+	}
+}
