@@ -3,10 +3,12 @@
 package main
 
 import (
+	"sync"
 	"testing"
 
 	"github.com/mcp-proxy/mcp-proxy/config"
 	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/upstream/link"
 )
 
 // The bound of streams is what the configuration allows, and so it stays when that
@@ -63,4 +65,26 @@ func TestTooManyStreams(t *testing.T) {
 		other.works(40, "a__echo")
 		other.works(50, "b__echo")
 	})
+}
+
+// If the link within the process ends, whatever the reason, it is a lost link and not
+// the end of the proxy.
+func TestLinkWithinLost(t *testing.T) {
+	s := newSite(t)
+	c := s.connect()
+	c.call(1, "a__hang")
+	s.awaitNoted("a", `"hang"`, 1)
+	near, far := link.Ring() // takes its place
+	var other sync.WaitGroup
+	other.Go(func() { s.engine.near.server.Serve(t.Context(), far) })
+	other.Go(func() { s.engine.link.Serve(t.Context(), near) })
+	if got := c.await("1"); got != lost("a", "link lost") {
+		t.Error("the call got", got)
+	}
+	other.Wait() // the next has taken its place
+	c.works(10, "a__echo")
+	c.works(20, "b__echo")
+	if n := s.log.count("link within the process lost"); n != 1 {
+		t.Errorf("%d lines say so:\n%s", n, s.log)
+	}
 }

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"crypto/rand"
-	"fmt"
 	"log/slog"
 	"os"
 	"strings"
@@ -29,14 +28,13 @@ type engine struct {
 
 	hangUp context.CancelFunc // ends the links, after which the host winds up
 	wg     sync.WaitGroup     // the links' ends, and tellStatus
-	lost   chan error         // has what ended the link within the process before its time; capacity 1
 }
 
 // newEngine returns the engine that cfg describes. start makes it run. The error
 // is a [config.Problems].
 func newEngine(cfg *config.Config, log *slog.Logger) (*engine, error) {
 	limits := limitsOf(cfg)
-	e := &engine{log: log, lost: make(chan error, 1), link: link.Client{Log: log, Limits: limits, Trusted: true}}
+	e := &engine{log: log, link: link.Client{Log: log, Limits: limits, Trusted: true}}
 	e.proxy = &proxy.Proxy{
 		Dialer:      proxy.DialFunc(e.dial),
 		Naming:      proxy.Naming(strings.TrimPrefix(cfg.Prefix, "auto")),
@@ -64,22 +62,33 @@ func newEngine(cfg *config.Config, log *slog.Logger) (*engine, error) {
 
 // start runs the links until stop.
 func (e *engine) start() {
-	near, far := link.Ring()
 	var linked context.Context
 	linked, e.hangUp = context.WithCancel(context.Background())
-	e.wg.Go(func() {
-		// In one process nothing can cut the link. If it ends all the same
-		// there are no upstreams any more, and no use in going on.
-		if err := e.link.Serve(linked, near); linked.Err() == nil {
-			e.lost <- fmt.Errorf("link within the process: %w", err)
-		}
-	})
-	e.wg.Go(func() { e.near.server.Serve(e.near.forced, far) }) // ends for the same reason
+	e.wg.Go(func() { e.join(linked) })
 	e.far.start(linked)
 	asked := make(chan os.Signal, 1)
 	notifyStatus(asked)
 	e.wg.Go(func() { e.near.tellStatus(linked, asked, e.log) })
 }
+
+// join links the proxy to what runs here until ctx ends. Nothing that clients do ends
+// the link: if it ends all the same, its streams do, and there is another.
+func (e *engine) join(ctx context.Context) {
+	for ctx.Err() == nil {
+		near, far := link.Ring()
+		e.wg.Go(func() { e.near.server.Serve(e.near.forced, far) }) // ends for the same reason
+		if err := e.link.Serve(ctx, near); ctx.Err() == nil {
+			e.log.Error("link within the process lost", "err", err)
+			select {
+			case <-time.After(pauseBefore):
+			case <-ctx.Done():
+			}
+		}
+	}
+}
+
+// pauseBefore another link is less than openings of streams wait for it.
+const pauseBefore = 100 * time.Millisecond
 
 // stop waits for the upstreams that sessions have left behind to end as they
 // wish, and when ctx is done ends them by force, within a second.

@@ -57,8 +57,6 @@ func runServe(ctx context.Context, cfg *config.Config, again reload, log *slog.L
 		log.Info("shutting down", "signal", s.String(), "grace", cfg.ShutdownGrace)
 	case err = <-failed:
 		log.Error("listener failed", "err", err)
-	case err = <-e.lost:
-		log.Error("link lost", "err", err)
 	case <-ctx.Done():
 	}
 	over()
