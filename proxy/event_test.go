@@ -13,11 +13,14 @@ import (
 )
 
 // told returns the errors that a client gets for two calls to an upstream whose stream
-// does what serve does.
+// does what serve does. It is one of two: initialize of a sole one would fail.
 func told(t *testing.T, serve func(stream *jsonrpc.PipeConn)) (all []toldError) {
 	synctest.Test(t, func(t *testing.T) {
-		p := &Proxy{Upstreams: []Upstream{{Name: "files"}}, Dialer: DialFunc(
-			func(context.Context, string, string, mcp.Era) (jsonrpc.Conn, error) {
+		p := &Proxy{Upstreams: []Upstream{{Name: "files"}, {Name: "away"}}, Dialer: DialFunc(
+			func(_ context.Context, upstream, _ string, _ mcp.Era) (jsonrpc.Conn, error) {
+				if upstream == "away" {
+					return nil, &jsonrpc.ClosedError{Cause: "link lost"}
+				}
 				ours, theirs := jsonrpc.Pipe()
 				go serve(ours)
 				return theirs, nil
@@ -26,7 +29,7 @@ func told(t *testing.T, serve func(stream *jsonrpc.PipeConn)) (all []toldError) 
 		ended := make(chan error, 1)
 		go func() { ended <- p.Serve(context.Background(), theirs) }()
 		for id := range int64(3) {
-			m := jsonrpc.NewRequest(jsonrpc.IntID(id), "tools/call", []byte(`{"name":"x"}`))
+			m := jsonrpc.NewRequest(jsonrpc.IntID(id), "tools/call", []byte(`{"name":"files__x"}`))
 			if id == 0 {
 				m = jsonrpc.NewRequest(jsonrpc.IntID(id), "initialize", []byte(`{"protocolVersion":"2025-11-25","capabilities":{}}`))
 			}
@@ -61,7 +64,10 @@ type toldError struct {
 // that it costs. A host that says less, as older ones do, leaves the event to the proxy.
 func TestEndsAreToldAsTheHostSaysThem(t *testing.T) {
 	refuse := func(stream *jsonrpc.PipeConn) {
-		m, _ := stream.Recv()
+		m, err := stream.Recv()
+		if err != nil {
+			return // the client has left
+		}
 		stream.Send(jsonrpc.NewError(m.ID, &jsonrpc.Error{Code: -1, Message: "no"}))
 	}
 	for name, tt := range map[string]struct {

@@ -14,14 +14,25 @@ import (
 // dying makes the next n streams end as those of a server that dies when it starts.
 // It returns how many streams there were.
 func (w *world) dying(n int) (opened func() int) {
+	return w.ending(func(stream int) *jsonrpc.ClosedError {
+		if stream > n {
+			return nil
+		}
+		return &jsonrpc.ClosedError{Cause: "start failed"}
+	})
+}
+
+// ending ends the streams that how says, at once. They count from 1.
+func (w *world) ending(how func(stream int) *jsonrpc.ClosedError) (opened func() int) {
 	streams := 0
 	w.proxy.Dialer = DialFunc(func(ctx context.Context, upstream, key string, era mcp.Era) (jsonrpc.Conn, error) {
 		c, err := w.open(ctx, upstream, key, era)
-		if streams++; streams <= n {
+		streams++
+		if end := how(streams); end != nil {
 			w.mu.Lock()
 			defer w.mu.Unlock()
 			of := w.conns[stream(upstream, era)]
-			of[len(of)-1].conn.CloseCause(&jsonrpc.ClosedError{Cause: "start failed"})
+			of[len(of)-1].conn.CloseCause(end)
 		}
 		return c, err
 	})
@@ -49,6 +60,45 @@ func TestSoleUpstreamCannotStart(t *testing.T) {
 			}
 		}
 	})
+}
+
+// What no other start can help is told at once.
+func TestSoleUpstreamIsMissing(t *testing.T) {
+	inEras(t, &Proxy{}, []string{"a"}, func(w *world) {
+		w.leave()
+		w.connect()
+		opened := w.ending(func(int) *jsonrpc.ClosedError {
+			return &jsonrpc.ClosedError{Cause: "command not found", Lasting: true}
+		})
+		if _, got := w.took(w.hello()); !strings.Contains(got, "command not found") || opened() != 1 {
+			t.Errorf("got %s after %d starts", got, opened())
+		}
+	})
+}
+
+// A host that waits before the next start ends all streams with one event. That is
+// waited out, but not for ever.
+func TestSoleUpstreamInBackOff(t *testing.T) {
+	for _, c := range []struct {
+		lasts, took time.Duration
+		ok          bool
+	}{{3 * time.Second, 3 * time.Second, true}, {time.Minute, 8*time.Second - lookAgain, false}} {
+		inEras(t, &Proxy{}, []string{"a"}, func(w *world) {
+			w.leave()
+			w.connect()
+			began := time.Now()
+			w.ending(func(int) *jsonrpc.ClosedError {
+				if time.Since(began) >= c.lasts {
+					return nil
+				}
+				return &jsonrpc.ClosedError{Cause: "start failed", Event: "e1"}
+			})
+			d, got := w.took(w.hello())
+			if wantTook(t, "the answer", d, c.took); strings.Contains(got, `"result"`) != c.ok {
+				t.Error("got", got)
+			}
+		})
+	}
 }
 
 // After such an answer initialize may come again, and what was said meanwhile counts
