@@ -64,6 +64,13 @@ func (l *leg) noteLate(method string) {
 	}
 }
 
+// alive reports whether the upstream has answered initialize on an open stream.
+func (l *leg) alive() bool {
+	l.s.mu.Lock()
+	defer l.s.mu.Unlock()
+	return l.attempt != nil && l.attempt.ready && !l.attempt.ended
+}
+
 // started reports whether the upstream has answered anything on an open stream.
 func (l *leg) started() bool {
 	l.s.mu.Lock()
@@ -161,7 +168,7 @@ func (l *leg) lateFailure() *failure {
 	f := ownFailure(jsonrpc.TimedOut(l.up.Name))
 	if l.starting() {
 		if l.era == mcp.Legacy {
-			f = ownFailure(l.lost(&jsonrpc.ClosedError{Cause: "start timeout"}, jsonrpc.NotSent))
+			f = ownFailure(l.slow())
 		}
 		f.cause = "still starting"
 	}

@@ -122,7 +122,7 @@ func (l *leg) await(ctx context.Context, a *attempt) *jsonrpc.Error {
 		defer l.s.mu.Unlock()
 		return a.err
 	case <-ctx.Done():
-		return l.lost(&jsonrpc.ClosedError{Cause: "start timeout"}, jsonrpc.NotSent)
+		return l.slow()
 	}
 }
 
@@ -395,16 +395,4 @@ func (l *leg) firstIs(said *bool) slog.Level {
 	}
 	*said = true
 	return slog.LevelWarn
-}
-
-// alive reports whether the upstream has answered initialize on an open stream.
-func (l *leg) alive() bool {
-	l.s.mu.Lock()
-	defer l.s.mu.Unlock()
-	return l.attempt != nil && l.attempt.ready && !l.attempt.ended
-}
-
-// startTimeout is how long this upstream may hold the client's initialize.
-func (l *leg) startTimeout() time.Duration {
-	return min(orDefault(l.up.StartTimeout, 30*time.Second), maxStart)
 }

@@ -13,6 +13,16 @@ import (
 // are waiting for: hosts give up after 10 s.
 const maxStart = 8 * time.Second
 
+// startTimeout is how long this upstream may hold the client's initialize.
+func (l *leg) startTimeout() time.Duration {
+	return min(orDefault(l.up.StartTimeout, 30*time.Second), maxStart)
+}
+
+// slow is the error of what does not wait for the start any longer.
+func (l *leg) slow() *jsonrpc.Error {
+	return l.lost(&jsonrpc.ClosedError{Cause: "start timeout"}, jsonrpc.NotSent)
+}
+
 // startAll starts all upstreams at once, those that become known meanwhile too, and
 // waits for each as long as it may hold the client. It returns what those said that
 // were in time. Those that were late before are waited for only if no other says
