@@ -156,7 +156,7 @@ async function share(t, { name, server: kind, client: via, era, stay, act, setti
     assert.deepEqual(outcries(server), []);
     return true;
   } catch (err) {
-    throw new Error(`${record.story(name)}\n${proxy.text()}`, { cause: err });
+    throw new Error(`${err.message}\n${record.story(name)}\n${proxy.text()}`, { cause: err });
   }
 }
 
