@@ -43,6 +43,7 @@ type stream struct {
 	began  time.Time
 	wg     sync.WaitGroup
 
+	ends    atomic.Bool   // end has begun
 	ended   chan struct{} // closed by end, after everything that it does
 	endOnce sync.Once
 	err     error // the end; written before ended is closed
@@ -191,7 +192,7 @@ func (s *stream) heardFirst(n news) {
 // otherEra reports whether a server that took no initialize, or began no session
 // with it, speaks the modern era. It may take as long as a probe.
 func (s *stream) otherEra() bool {
-	if closed(s.ended) || s.id.era == mcp.Modern || s.up.only() != "" || s.eras.both() {
+	if s.ends.Load() || s.id.era == mcp.Modern || s.up.only() != "" || s.eras.both() {
 		return false
 	}
 	s.eras.doubt()
@@ -279,6 +280,7 @@ func (s *stream) stopStartTimer() {
 func (s *stream) end(cause string, err error) {
 	s.endOnce.Do(func() {
 		defer close(s.ended)
+		s.ends.Store(true)
 		s.stopStartTimer()
 		e := s.ending(cause, err)
 		inARow := s.host.ended(s.claim, e.outcome, e.end, e.life)
