@@ -300,12 +300,12 @@ func (g *gathering) call(v *visit) {
 func visits(w io.Writer, b programs, crowds []crowd, pr profiler) error {
 	for _, c := range crowds {
 		v, err := c.visit(b, pr.probe("crowd-"+c.String()))
+		if v.arrival > 0 { // it tells much, even if the proxy did not bear it to the end
+			fmt.Fprintln(w)
+			err = errors.Join(err, printVisit(w, c, v))
+		}
 		if err != nil {
 			return fmt.Errorf("crowd of %s: %w", c, err)
-		}
-		fmt.Fprintln(w)
-		if err := printVisit(w, c, v); err != nil {
-			return err
 		}
 	}
 	return nil

@@ -109,15 +109,19 @@ func printVisit(w io.Writer, c crowd, v visit) error {
 	fmt.Fprintf(t, "initialized\t%d\t%s\t\n", v.initialized, all(v.initialized, c.clients))
 	fmt.Fprintf(t, "in\t%s\t%s\t\n", milli(v.arrival), within(v.arrival, arrival))
 	fmt.Fprintf(t, "processor time of that\t%s\t\t\n", milli(v.arrivalCPU))
-	fmt.Fprintf(t, "memory for each client and upstream\t%.1f KiB\t%s\t\n", v.each/kib, atMost(v.each, each, "70 KiB"))
-	fmt.Fprintf(t, "calls answered\t%d\t%s\t\n", v.answered, all(v.answered, v.calls))
-	fmt.Fprintf(t, "in, all at once\t%s\t\t\n", milli(v.calling))
-	fmt.Fprintf(t, "processor time of that\t%s\t\t\n", milli(v.callingCPU))
-	fmt.Fprintf(t, "p50, p99 of them\t%s, %s\t\t\n", milli(v.p50), milli(v.p99))
-	fmt.Fprintf(t, "memory left when they have gone\t%.1f MiB\t\t\n", v.left/mib)
-	fmt.Fprintf(t, "descriptors left\t%d\t%s\t\n", v.files, atMost(float64(v.files), 0.5, "0"))
-	fmt.Fprintf(t, "as many others initialized in\t%s\t%s\t\n", milli(v.again), within(v.again, arrival))
-	fmt.Fprintf(t, "end with all of them there\t%s\t%s\t\n", milli(v.exit), within(v.exit, grace))
+	if v.calls > 0 { // they could stay
+		fmt.Fprintf(t, "memory for each client and upstream\t%.1f KiB\t%s\t\n", v.each/kib, atMost(v.each, each, "70 KiB"))
+		fmt.Fprintf(t, "calls answered\t%d\t%s\t\n", v.answered, all(v.answered, v.calls))
+		fmt.Fprintf(t, "in, all at once\t%s\t\t\n", milli(v.calling))
+		fmt.Fprintf(t, "processor time of that\t%s\t\t\n", milli(v.callingCPU))
+		fmt.Fprintf(t, "p50, p99 of them\t%s, %s\t\t\n", milli(v.p50), milli(v.p99))
+	}
+	if v.again > 0 { // and go
+		fmt.Fprintf(t, "memory left when they have gone\t%.1f MiB\t\t\n", v.left/mib)
+		fmt.Fprintf(t, "descriptors left\t%d\t%s\t\n", v.files, atMost(float64(v.files), 0.5, "0"))
+		fmt.Fprintf(t, "as many others initialized in\t%s\t%s\t\n", milli(v.again), within(v.again, arrival))
+		fmt.Fprintf(t, "end with all of them there\t%s\t%s\t\n", milli(v.exit), within(v.exit, grace))
+	}
 	return t.Flush()
 }
 
