@@ -271,7 +271,6 @@ func (c *Client) try(ctx context.Context, l *link, h Hello) (*conn, error) {
 	}
 	if !l.spawn(func() {
 		k, err := c.open(l, h)
-		<-l.opening
 		select {
 		case opened <- result{k, err}:
 		case <-ctx.Done():
@@ -334,24 +333,31 @@ func (c *Client) state() (l *link, lost time.Time, changed <-chan struct{}) {
 	return l, c.lost, c.changed
 }
 
-// open opens a stream and says hello on it.
+// open opens a stream and says hello on it. The next may be opened when this one is
+// open, or gone: to the host, one that it refuses is there until it is closed.
 func (c *Client) open(l *link, h Hello) (*conn, error) {
+	opened := func() { <-l.opening }
 	hello, err := h.line()
 	if err != nil {
+		opened()
 		return nil, &jsonrpc.ClosedError{Cause: err.Error()}
 	}
 	giveUp := time.AfterFunc(c.helloTimeout(), func() { l.fail(errNoAnswer) })
 	defer giveUp.Stop()
 	y, err := l.y.OpenStream()
 	if err != nil {
+		opened()
 		l.fail(err) // a stream that may be half open cannot be closed
 		return nil, notOpened(l.lost(err))
 	}
 	k := newConn(l, y, c.Limits)
+	k.finished = opened
 	if err := k.greet(hello); err != nil {
 		k.Close()
 		return nil, err
 	}
+	k.finished = nil // nobody has closed it yet
+	opened()
 	return k, nil
 }
 

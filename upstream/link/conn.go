@@ -30,7 +30,10 @@ type conn struct {
 	stream *stream
 	out    *jsonrpc.LineWriter
 	limits jsonrpc.Limits // of a message that must be checked
-	over   func()         // called once, when c ends; nil until it is handed out
+
+	// Set before anybody can close c; may be nil.
+	over     func() // called once, when c ends
+	finished func() // called when the other side has closed c too, unless the link has ended
 
 	// Owned by Recv.
 	lines *jsonrpc.LineReader
@@ -164,6 +167,9 @@ func (c *conn) leave(last []byte) {
 func (c *conn) finish() {
 	c.stream.finish()
 	c.stream.link.finished(c.stream)
+	if c.finished != nil {
+		c.finished()
+	}
 }
 
 // A hostConn is the host's end, which tells the proxy why it closes.

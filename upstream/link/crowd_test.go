@@ -128,7 +128,7 @@ func TestUnboundedInMemory(t *testing.T) {
 // TestCrowdOnSocket has a proxy that opens, all at once, many more streams than the
 // host takes: each is refused, those that were there go on, and the log has a line.
 func TestCrowdOnSocket(t *testing.T) {
-	const most, more = 20, 4 * maxOpening
+	const most, more = 20, 8 * maxRefusals
 	l, dial := listenAt(t, Endpoint{URL: "tcp://127.0.0.1:0"}, Endpoint{URL: "tcp://127.0.0.1:0"})
 	r := reach(t, &Client{}, &Server{Handle: echo, Streams: most}, l, dial.Dial)
 	conns := []jsonrpc.Conn{}

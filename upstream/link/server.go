@@ -26,7 +26,7 @@ type Handler func(ctx context.Context, h Hello, c jsonrpc.Conn) error
 
 // maxRefusals bounds the streams that are being refused because there are too
 // many; with one more the link ends.
-const maxRefusals = 4 * maxOpening
+const maxRefusals = 2 * maxOpening
 
 // A Server is the host's end: it accepts streams to upstreams.
 type Server struct {
