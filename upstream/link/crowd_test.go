@@ -101,7 +101,7 @@ func TestStreams(t *testing.T) {
 		conn.Close()
 	}
 	for range most {
-		open(t, p.client)
+		call(t, open(t, p.client), numbered(1)) // its handler runs
 	}
 	if n := served.Load(); n != 2*most+1 {
 		t.Errorf("the host has served %d streams, want %d", n, 2*most+1)
