@@ -81,11 +81,16 @@ func (s *session) awaitAnswers(calls []*call) {
 	}
 }
 
+// leaveAfter is how long the server may take to notice that the stream of our GET has
+// ended, of which it says nothing. Servers of the Python SDK (1.x) fail, with a
+// traceback, when the session ends before that.
+const leaveAfter = 50 * time.Millisecond
+
 // takeLeave tells the server that the session is over. It need not listen: the
 // spec lets it answer 405.
 func (s *session) takeLeave() {
 	p := s.current()
-	if p.id == "" || s.ctx.Err() != nil {
+	if p.id == "" || sleep(s.ctx, min(leaveAfter, s.server.stopGrace()/8)) != nil {
 		return
 	}
 	r := newReach(nil)
