@@ -101,13 +101,14 @@ const servers = {
   },
 };
 
-describe("a client leaves", { concurrency: 14 }, () => {
+describe("a client leaves", { concurrency: 28 }, () => {
   for (const release of pythons) {
     for (const kind of Object.keys(servers)) {
       for (const handler of waitsOf(release)) test(`${release}, ${kind}; no proxy; ${handler}`, (t) => control(t, release, kind, handler));
     }
   }
-  for (const cell of cells()) test(cell.name, (t) => leave(t, cell));
+  const longestFirst = (a, b) => (b.delay ?? 0) - (a.delay ?? 0);
+  for (const cell of [...cells()].sort(longestFirst)) test(cell.name, (t) => leave(t, cell));
 });
 
 // Who leaves a shared server, and how, while another's call is at work there.
@@ -121,7 +122,7 @@ const leavers = [
 // server that can say whom it asks.
 const others = { holds: { server: ["stdio", "HTTP"], stay: holds }, "is asked": { server: ["HTTP"], stay: isAsked } };
 
-describe("one of two clients leaves a shared server", { concurrency: 14 }, () => {
+describe("one of two clients leaves a shared server", { concurrency: 28 }, () => {
   for (const release of full ? pythons.filter((release) => !old(release)) : [newest1]) {
     for (const [client, era, ways] of leavers) {
       for (const [way, what] of Object.entries(ways)) {
