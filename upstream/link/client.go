@@ -129,7 +129,7 @@ func (c *Client) control(l *link, over chan struct{}) {
 	defer giveUp.Stop()
 	y, err := l.y.OpenStream()
 	if err != nil {
-		if !l.y.IsClosed() { // or it is a consequence
+		if !l.ending() { // or it is a consequence
 			l.fail(err)
 		}
 		return

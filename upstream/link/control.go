@@ -217,7 +217,7 @@ func (c *control) refuse(err error) {
 // not what err came from.
 func (c *control) end(err error) {
 	switch {
-	case c.link.y.IsClosed(): // err is a consequence
+	case c.link.ending(): // err is a consequence
 	case errors.Is(err, errLeft):
 		c.link.fail(err)
 	default:

@@ -176,7 +176,11 @@ func (l *link) begun() *control {
 }
 
 // over reports whether the link has ended, or will in a moment.
-func (l *link) over() bool { return l.cause() != nil || l.y.IsClosed() }
+func (l *link) over() bool { return l.cause() != nil || l.ending() }
+
+// ending reports whether yamux's session has ended, or will in a moment: what fails
+// now is a consequence.
+func (l *link) ending() bool { return l.dead.Load() || l.y.IsClosed() }
 
 // cause returns why the link has ended; nil while it lives.
 func (l *link) cause() error {
