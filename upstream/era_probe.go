@@ -5,8 +5,8 @@ import (
 	"errors"
 	"time"
 
-	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
-	"github.com/mcp-proxy/mcp-proxy/mcp"
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
 // probeTime is how long a process may be silent when it is asked whether it speaks

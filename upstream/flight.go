@@ -9,8 +9,8 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
-	"github.com/mcp-proxy/mcp-proxy/mcp"
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
 // maxTasks bounds the unfinished tasks that are remembered on one stream. Those

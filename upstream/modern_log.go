@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
 
 // A log message of a modern server belongs to a request, and names none. It may be of

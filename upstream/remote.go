@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
 
 // A remote server is what Upstream.Dial or DialModern begins. recv dials it, and

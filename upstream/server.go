@@ -3,7 +3,7 @@ package upstream
 import (
 	"context"
 
-	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
 
 // A server is what a stream is attached to: a local process or a remote session.

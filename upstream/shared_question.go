@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
 
 // maxSharedQuestions bounds the questions that one client has open. Those beyond

@@ -1,6 +1,6 @@
 package upstream
 
-import "github.com/mcp-proxy/mcp-proxy/jsonrpc"
+import "github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 
 const (
 	// What one client may have waiting for the server; then its stream is read

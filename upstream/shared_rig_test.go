@@ -13,8 +13,8 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
-	"github.com/mcp-proxy/mcp-proxy/mcp"
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
 // A sharedWorld is a host with one shared upstream, its scripted server and its

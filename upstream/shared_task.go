@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
 
 const (

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/mcp-proxy/mcp-proxy/mcp"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
 // A State is what a claim's newest process does.

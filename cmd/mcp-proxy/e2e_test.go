@@ -16,7 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/mcp-proxy/mcp-proxy/mcp"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
 // D07, D50: 200 calls on an upstream that is killed, 50 on another.

@@ -10,9 +10,9 @@ import (
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/config"
-	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
-	"github.com/mcp-proxy/mcp-proxy/mcp"
-	"github.com/mcp-proxy/mcp-proxy/proxy"
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/proxy/session"
 	"github.com/mcp-proxy/mcp-proxy/upstream/link"
 )
 
@@ -20,7 +20,7 @@ import (
 // upstreams that run here, the link between them, and the links to hosts
 // elsewhere.
 type engine struct {
-	proxy *proxy.Proxy
+	proxy *session.Router
 	near  *hosting    // what runs here
 	link  link.Client // to near
 	far   *links
@@ -35,9 +35,9 @@ type engine struct {
 func newEngine(cfg *config.Config, log *slog.Logger) (*engine, error) {
 	limits := limitsOf(cfg)
 	e := &engine{log: log, link: link.Client{Log: log, Limits: limits, Trusted: true}}
-	e.proxy = &proxy.Proxy{
-		Dialer:      proxy.DialFunc(e.dial),
-		Naming:      proxy.Naming(strings.TrimPrefix(cfg.Prefix, "auto")),
+	e.proxy = &session.Router{
+		Dialer:      session.DialFunc(e.dial),
+		Naming:      session.Naming(strings.TrimPrefix(cfg.Prefix, "auto")),
 		Version:     programVersion(),
 		ID:          rand.Text(),
 		InFlight:    cfg.Limits.InFlight,

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/mcp-proxy/mcp-proxy/mcp"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
 // D06: a client vanishes with calls on two upstreams, and a question open. What it

@@ -16,9 +16,9 @@ import (
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/config"
-	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
-	"github.com/mcp-proxy/mcp-proxy/mcp"
-	"github.com/mcp-proxy/mcp-proxy/proxy"
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/proxy/session"
 	"github.com/mcp-proxy/mcp-proxy/upstream"
 	"github.com/mcp-proxy/mcp-proxy/upstream/bridge"
 	"github.com/mcp-proxy/mcp-proxy/upstream/link"
@@ -252,8 +252,8 @@ func commandOf(u config.Upstream) *upstream.Command {
 	return c
 }
 
-func routeOf(u config.Upstream) proxy.Upstream {
-	return proxy.Upstream{
+func routeOf(u config.Upstream) session.Upstream {
+	return session.Upstream{
 		Name: u.Name, Prefix: u.Prefix, StartTimeout: u.StartTimeout, RequestTimeout: u.RequestTimeout,
 		Allow: u.Tools.Allow, Deny: u.Tools.Deny,
 	}
@@ -269,7 +269,7 @@ type settings struct {
 	Deny           []string `json:"deny,omitempty"`
 }
 
-func settingsOf(u proxy.Upstream) json.RawMessage {
+func settingsOf(u session.Upstream) json.RawMessage {
 	text, err := json.Marshal(settings{u.Prefix, u.StartTimeout.String(), u.RequestTimeout.String(), u.Allow, u.Deny})
 	if err != nil { // strings alone
 		panic(err)
@@ -279,8 +279,8 @@ func settingsOf(u proxy.Upstream) json.RawMessage {
 
 // routeFrom is the upstream that a host has announced. Settings that cannot be
 // read cannot be obeyed either, and some of them forbid.
-func routeFrom(u link.Upstream) (proxy.Upstream, error) {
-	route := proxy.Upstream{Name: u.Name}
+func routeFrom(u link.Upstream) (session.Upstream, error) {
+	route := session.Upstream{Name: u.Name}
 	var s settings
 	if u.Settings != nil && json.Unmarshal(u.Settings, &s) != nil {
 		return route, errSettings

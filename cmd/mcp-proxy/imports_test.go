@@ -11,37 +11,37 @@ const module = "github.com/mcp-proxy/mcp-proxy/"
 
 // The architecture drawing, as a table: what each package may import of ours.
 var mayImport = map[string][]string{
-	"jsonrpc":          {},
-	"mcp":              {"jsonrpc"},
-	"jsonrpc/conntest": {"jsonrpc"},
-	"jsonrpc/wsconn":   {"jsonrpc"},
-	"proxy":            {"jsonrpc", "mcp"},
-	"proxy/frontend":   {"jsonrpc", "jsonrpc/wsconn", "mcp"},
-	"upstream":         {"jsonrpc", "mcp"},
-	"upstream/bridge":  {"jsonrpc", "mcp"},
-	"upstream/link":    {"jsonrpc", "jsonrpc/wsconn"},
-	"upstream/remote":  {"internal/secretfile", "jsonrpc", "jsonrpc/wsconn", "mcp"},
-	"config":           {},
+	"internal/jsonrpc":          {},
+	"internal/mcp":              {"internal/jsonrpc"},
+	"internal/jsonrpc/conntest": {"internal/jsonrpc"},
+	"internal/jsonrpc/wsconn":   {"internal/jsonrpc"},
+	"proxy/session":             {"internal/jsonrpc", "internal/mcp"},
+	"proxy/frontend":            {"internal/jsonrpc", "internal/jsonrpc/wsconn", "internal/mcp"},
+	"upstream":                  {"internal/jsonrpc", "internal/mcp"},
+	"upstream/bridge":           {"internal/jsonrpc", "internal/mcp"},
+	"upstream/link":             {"internal/jsonrpc", "internal/jsonrpc/wsconn"},
+	"upstream/remote":           {"internal/secretfile", "internal/jsonrpc", "internal/jsonrpc/wsconn", "internal/mcp"},
+	"config":                    {},
 
 	"internal/secretfile": {},
 }
 
 // One outside dependency lives in one package, so that it can be replaced there.
 var onlyIn = map[string]string{
-	"github.com/hashicorp/yamux":                      "upstream/link",
-	"github.com/gorilla/websocket":                    "jsonrpc/wsconn",
-	"github.com/spf13/viper":                          "config",
-	"github.com/lmittmann/tint":                       "cmd/mcp-proxy",
-	"github.com/spf13/cobra":                          "cmd/mcp-proxy",
-	"github.com/spf13/pflag":                          "cmd/mcp-proxy",
-	"github.com/go-json-experiment/json/jsontext":     "jsonrpc",
-	"github.com/yosida95/uritemplate/v3":              "proxy",
-	"github.com/tmaxmax/go-sse":                       "", // tests alone
-	"github.com/modelcontextprotocol/go-sdk/mcp":      "examples",
-	"github.com/modelcontextprotocol/go-sdk/jsonrpc":  "examples",
-	"github.com/tidwall/gjson":                        "",
-	"github.com/segmentio/encoding/json":              "",
-	"github.com/mcp-proxy/mcp-proxy/jsonrpc/conntest": "",
+	"github.com/hashicorp/yamux":                               "upstream/link",
+	"github.com/gorilla/websocket":                             "internal/jsonrpc/wsconn",
+	"github.com/spf13/viper":                                   "config",
+	"github.com/lmittmann/tint":                                "cmd/mcp-proxy",
+	"github.com/spf13/cobra":                                   "cmd/mcp-proxy",
+	"github.com/spf13/pflag":                                   "cmd/mcp-proxy",
+	"github.com/go-json-experiment/json/jsontext":              "internal/jsonrpc",
+	"github.com/yosida95/uritemplate/v3":                       "proxy/session",
+	"github.com/tmaxmax/go-sse":                                "", // tests alone
+	"github.com/modelcontextprotocol/go-sdk/mcp":               "examples",
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc":           "examples",
+	"github.com/tidwall/gjson":                                 "",
+	"github.com/segmentio/encoding/json":                       "",
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc/conntest": "",
 }
 
 func TestImportsAreTheDrawing(t *testing.T) {

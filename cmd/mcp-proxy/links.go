@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/config"
-	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
-	"github.com/mcp-proxy/mcp-proxy/proxy"
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/proxy/session"
 	"github.com/mcp-proxy/mcp-proxy/upstream/link"
 )
 
@@ -26,18 +26,18 @@ type farLink struct {
 	hangUp context.CancelFunc
 
 	// Guarded by links.mu.
-	routes []proxy.Upstream // as announced last; kept while the link is lost
-	known  bool             // something was announced
-	down   bool             // lost since
-	failed bool             // did not come up
-	lost   int              // how often it was lost
+	routes []session.Upstream // as announced last; kept while the link is lost
+	known  bool               // something was announced
+	down   bool               // lost since
+	failed bool               // did not come up
+	lost   int                // how often it was lost
 }
 
 // links are all links to hosts elsewhere. They keep the proxy's set of upstreams
 // true to what the hosts announce.
 type links struct {
 	// Static after construction.
-	proxy  *proxy.Proxy
+	proxy  *session.Router
 	log    *slog.Logger
 	limits jsonrpc.Limits
 	auto   bool // names carry that of their upstream if there are several
@@ -56,7 +56,7 @@ type links struct {
 
 // newLinks returns the links that cfg describes. Its error is a
 // [config.Problems].
-func newLinks(cfg *config.Config, p *proxy.Proxy, log *slog.Logger) (*links, error) {
+func newLinks(cfg *config.Config, p *session.Router, log *slog.Logger) (*links, error) {
 	ls := &links{
 		proxy: p, log: log, limits: limitsOf(cfg), auto: cfg.Prefix == "auto",
 		owners: make(map[string]*farLink), told: make(map[string]bool),
@@ -277,7 +277,7 @@ func (ls *links) adopt(cfg *config.Config, all []*farLink) {
 func (ls *links) announced(f *farLink, upstreams []link.Upstream) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
-	var routes []proxy.Upstream
+	var routes []session.Upstream
 	for _, u := range upstreams {
 		route, err := routeFrom(u)
 		if err != nil {
@@ -299,7 +299,7 @@ func (ls *links) announced(f *farLink, upstreams []link.Upstream) {
 // setLocked returns all upstreams, those that run here first, then those of each
 // link in config order, and whether that is all. Of two with one name the first
 // counts.
-func (ls *links) setLocked() (set []proxy.Upstream, complete bool) {
+func (ls *links) setLocked() (set []session.Upstream, complete bool) {
 	taken := make(map[string]string) // names to where they are from
 	for _, u := range ls.local {
 		set = append(set, ls.namedLocked(routeOf(u)))
@@ -324,7 +324,7 @@ func (ls *links) setLocked() (set []proxy.Upstream, complete bool) {
 
 // namedLocked decides what "auto" means where the proxy cannot: a link counts before
 // it is known what its host offers, so that no name changes when it comes.
-func (ls *links) namedLocked(u proxy.Upstream) proxy.Upstream {
+func (ls *links) namedLocked(u session.Upstream) session.Upstream {
 	if ls.auto && ls.mixed && u.Prefix == nil {
 		u.Prefix = &u.Name
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
-	eras "github.com/mcp-proxy/mcp-proxy/mcp"
+	eras "github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
 // newSDKServer returns a server made with the official SDK that uses all it has, in

@@ -13,7 +13,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
-	eras "github.com/mcp-proxy/mcp-proxy/mcp"
+	eras "github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
 // The official SDK is the client and the server, of each era, wherever that is.

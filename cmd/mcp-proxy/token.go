@@ -10,8 +10,8 @@ import (
 	"strings"
 	"sync/atomic"
 
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc/wsconn"
 	"github.com/mcp-proxy/mcp-proxy/internal/secretfile"
-	"github.com/mcp-proxy/mcp-proxy/jsonrpc/wsconn"
 )
 
 // tokenFrom returns what reads the bearer token in a file, again when it changes,

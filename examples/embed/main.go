@@ -13,10 +13,10 @@ import (
 	"os/signal"
 	"sync"
 
-	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
-	"github.com/mcp-proxy/mcp-proxy/mcp"
-	"github.com/mcp-proxy/mcp-proxy/proxy"
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 	"github.com/mcp-proxy/mcp-proxy/proxy/frontend"
+	"github.com/mcp-proxy/mcp-proxy/proxy/session"
 	"github.com/mcp-proxy/mcp-proxy/upstream"
 	"github.com/mcp-proxy/mcp-proxy/upstream/bridge"
 	"github.com/mcp-proxy/mcp-proxy/upstream/link"
@@ -48,10 +48,10 @@ func main() {
 
 	// The near half: what serves clients.
 	client := &link.Client{Log: log}
-	router := &proxy.Proxy{
+	router := &session.Router{
 		Log:       log,
-		Upstreams: []proxy.Upstream{{Name: "clock"}, {Name: "notes"}},
-		Dialer: proxy.DialFunc(func(ctx context.Context, name, key string, era mcp.Era) (jsonrpc.Conn, error) {
+		Upstreams: []session.Upstream{{Name: "clock"}, {Name: "notes"}},
+		Dialer: session.DialFunc(func(ctx context.Context, name, key string, era mcp.Era) (jsonrpc.Conn, error) {
 			return client.Open(ctx, link.Hello{Upstream: name, Key: key, Era: string(era)})
 		}),
 	}

@@ -10,8 +10,8 @@ import (
 
 	"github.com/tmaxmax/go-sse"
 
-	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
-	"github.com/mcp-proxy/mcp-proxy/jsonrpc/conntest"
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc/conntest"
 )
 
 // A testClient speaks HTTP to a testServer, by hand.

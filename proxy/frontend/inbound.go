@@ -5,7 +5,7 @@ import (
 	"errors"
 	"slices"
 
-	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
 
 // Why a POST is not accepted.

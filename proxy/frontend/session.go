@@ -5,7 +5,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
 
 // inbound is how many messages from POSTs wait for Recv; then the POSTs wait.

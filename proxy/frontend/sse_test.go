@@ -7,7 +7,7 @@ import (
 
 	"github.com/tmaxmax/go-sse"
 
-	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
 
 func TestAppendEvent(t *testing.T) {

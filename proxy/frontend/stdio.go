@@ -8,7 +8,7 @@ import (
 	"sync"
 	"syscall"
 
-	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
 
 // Why a Stdio ended, besides what the kernel says.

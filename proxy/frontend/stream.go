@@ -1,6 +1,6 @@
 package frontend
 
-import "github.com/mcp-proxy/mcp-proxy/jsonrpc"
+import "github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 
 // Bounds on the events that a session holds. Those that a connected client has
 // not read yet make Send wait, per stream. Those kept for a client that may

@@ -3,7 +3,7 @@ package frontend
 import (
 	"sync/atomic"
 
-	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
 
 // maxWaiting bounds, in bytes, the responses of all clients together that wait to

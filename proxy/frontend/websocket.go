@@ -3,8 +3,8 @@ package frontend
 import (
 	"net/http"
 
-	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
-	"github.com/mcp-proxy/mcp-proxy/jsonrpc/wsconn"
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc/wsconn"
 )
 
 // serveWS is the WebSocket endpoint: one session for as long as the connection

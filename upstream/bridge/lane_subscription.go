@@ -1,6 +1,6 @@
 package bridge
 
-import "github.com/mcp-proxy/mcp-proxy/jsonrpc"
+import "github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 
 // A subscription is a URI that listens of a lane want to hear of. The server has at
 // most one to it. Guarded by tenant.mu.

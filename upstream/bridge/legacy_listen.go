@@ -6,7 +6,7 @@ import (
 
 	"github.com/cenkalti/backoff/v5"
 
-	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
 
 // healthy is how long a listen lives whose end is no failure: the next one begins

@@ -5,8 +5,8 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
-	"github.com/mcp-proxy/mcp-proxy/mcp"
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
 // noticeOfClient handles a notification of the client. The modern era knows one from

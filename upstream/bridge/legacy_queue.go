@@ -3,7 +3,7 @@ package bridge
 import (
 	"sync"
 
-	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
 
 // How much may wait in a sendQueue before who brings more has to wait, too.

@@ -5,7 +5,7 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
 
 // maxURIs bounds the resources that one client is subscribed to. Further

@@ -3,7 +3,7 @@ package bridge
 import (
 	"strings"
 
-	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
 
 // catchUpLocked tells of everything that may have changed while nobody listened.

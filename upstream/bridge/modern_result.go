@@ -6,8 +6,8 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
-	"github.com/mcp-proxy/mcp-proxy/mcp"
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
 // completed is [toModernResult] without a look at the result where that is not needed,

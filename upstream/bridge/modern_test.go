@@ -11,9 +11,9 @@ import (
 
 	"context"
 
-	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
-	"github.com/mcp-proxy/mcp-proxy/jsonrpc/conntest"
-	"github.com/mcp-proxy/mcp-proxy/mcp"
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc/conntest"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
 // What is quick says the same as what looks at everything, and is as good JSON.

@@ -3,7 +3,7 @@ package bridge
 import (
 	"time"
 
-	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
 
 const (

@@ -12,7 +12,7 @@ import (
 
 	"github.com/hashicorp/yamux"
 
-	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
 
 // versions are those of the link that this package speaks, the best first.

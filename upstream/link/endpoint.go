@@ -12,7 +12,7 @@ import (
 	"net/url"
 	"time"
 
-	"github.com/mcp-proxy/mcp-proxy/jsonrpc/wsconn"
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc/wsconn"
 )
 
 const (

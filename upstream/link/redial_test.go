@@ -17,7 +17,7 @@ import (
 	"github.com/Shopify/toxiproxy/v2/toxics"
 	"github.com/hashicorp/yamux"
 
-	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
 
 // TestD14_DeadWithoutTraffic finds a host that is gone without a word while

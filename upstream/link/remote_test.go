@@ -14,7 +14,7 @@ import (
 
 	"github.com/Shopify/toxiproxy/v2/toxics"
 
-	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
 
 // quick is a heartbeat for tests.

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/mcp-proxy/mcp-proxy/jsonrpc/wsconn"
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc/wsconn"
 )
 
 // Why a request for a link is refused.

@@ -5,7 +5,7 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
 
 // answerTime is how long the server may take to answer a request that was cancelled,

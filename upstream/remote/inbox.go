@@ -3,7 +3,7 @@ package remote
 import (
 	"sync"
 
-	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
 
 // inDepth is how many messages wait for Recv; then the streams that they come on

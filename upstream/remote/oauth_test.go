@@ -11,7 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
 
 const oauthChallenge = `Bearer realm="x", resource_metadata="https://secret.invalid/.well-known/oauth-protected-resource"`

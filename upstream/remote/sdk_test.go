@@ -10,7 +10,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
-	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
 
 // sdkServer is a server made with the Go SDK: "ask" asks the user before it

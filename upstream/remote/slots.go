@@ -4,7 +4,7 @@ import (
 	"context"
 	"sync"
 
-	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
 
 // takesSlot reports whether a request counts for MaxConcurrent. What ends a task

@@ -7,8 +7,8 @@ import (
 	"net/http"
 	"os"
 
-	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
-	"github.com/mcp-proxy/mcp-proxy/jsonrpc/wsconn"
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc/wsconn"
 )
 
 const causeStopped = "host stopped" // the ctx of Dial is done

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"sync"
 
-	"github.com/mcp-proxy/mcp-proxy/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
 
 // A throttle keeps a session on a WebSocket to MaxConcurrent. Requests beyond

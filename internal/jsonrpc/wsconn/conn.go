@@ -1,0 +1,251 @@
+package wsconn
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+	"unicode/utf8"
+
+	"github.com/gorilla/websocket"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+)
+
+// Why a connection ended, besides what the kernel and gorilla say.
+var (
+	// ErrSilent is the end of a peer that answered no pings.
+	ErrSilent = errors.New("no answer to pings")
+
+	// ErrTooLarge is the end after a message or frame over the limit.
+	ErrTooLarge = errors.New("message over the limit")
+
+	errBinary = errors.New("binary frame")
+	errText   = errors.New("text frame")
+	errUTF8   = errors.New("text frame is not UTF-8")
+)
+
+const (
+	defaultPing         = 20 * time.Second
+	defaultWriteTimeout = 30 * time.Second
+	closeTimeout        = time.Second // for the close handshake
+	readBuffer          = 1 << 10     // kept by an idle Conn; longer messages are read past it
+)
+
+// largeWrite is how many bytes of messages go out with one write, and the largest
+// buffer that is used again.
+const largeWrite = 64 << 10
+
+// A write buffer is needed only while messages go out.
+var writeBuffers = sync.Pool{New: func() any { return new([]byte) }}
+
+// A Conn is a [jsonrpc.Conn] on a WebSocket. It has no goroutine; pings come from
+// a timer.
+type Conn struct {
+	framer
+
+	// Static after construction.
+	limits jsonrpc.Limits
+	ping   time.Duration
+	timer  *time.Timer // runs tick
+	opened time.Time
+
+	heard atomic.Int64 // when something came last, in nanoseconds after opened
+
+	closing sync.Once
+	reading sync.Mutex // held by Recv; guards the field below
+	goodbye bool       // the peer sent a close frame
+}
+
+// newConn makes a Conn of an upgraded connection.
+func (cfg Config) newConn(frames *websocket.Conn, socket net.Conn, client bool) *Conn {
+	c := &Conn{limits: cfg.Limits, ping: cmp.Or(cfg.Ping, defaultPing), opened: time.Now()}
+	c.frames, c.socket, c.masks = frames, socket, client
+	c.writeTimeout = cmp.Or(cfg.WriteTimeout, defaultWriteTimeout)
+	frames.SetReadLimit(int64(cfg.Limits.MaxMessage()))
+	frames.SetPingHandler(c.onPing)
+	frames.SetPongHandler(c.onPong)
+	frames.SetCloseHandler(c.onClose)
+	c.timer = time.AfterFunc(time.Hour, c.tick) // tick uses c.timer: it must be set before it runs
+	c.timer.Reset(c.ping)
+	return c
+}
+
+// Recv implements [jsonrpc.Conn]. There is no half-close: it never returns io.EOF.
+func (c *Conn) Recv() (*jsonrpc.Message, error) {
+	c.reading.Lock()
+	defer c.reading.Unlock()
+	if err := c.err(); err != nil {
+		return nil, err
+	}
+	kind, r, err := c.frames.NextReader()
+	if err != nil {
+		return nil, c.failed(err)
+	}
+	if kind != websocket.TextMessage {
+		return nil, c.reject(websocket.CloseUnsupportedData, errBinary)
+	}
+	text, err := c.readAll(r)
+	if err != nil {
+		return nil, c.failed(err)
+	}
+	m, err := c.limits.Decode(text)
+	if err != nil && !utf8.Valid(text) {
+		return nil, c.reject(websocket.CloseInvalidFramePayloadData, errUTF8)
+	}
+	return m, err
+}
+
+// failed ends the connection because of gorilla's err. If that was a matter of
+// the protocol, gorilla has told the peer.
+func (f *framer) failed(err error) error {
+	if f.err() == nil {
+		f.saidBye.Store(true)
+	}
+	if errors.Is(err, websocket.ErrReadLimit) {
+		err = ErrTooLarge
+	}
+	return f.end(err)
+}
+
+// reject ends the connection because of what the peer sent.
+func (f *framer) reject(code int, cause error) error {
+	err := f.end(cause)
+	f.sayBye(code)
+	return err
+}
+
+// A scratch buffer is needed only while a message arrives.
+var scratch = sync.Pool{New: func() any { return new([4 << 10]byte) }}
+
+// readAll returns what r holds. Most messages fit the scratch buffer and are
+// copied out of it in their true size.
+func (c *Conn) readAll(r io.Reader) ([]byte, error) {
+	buf := scratch.Get().(*[4 << 10]byte)
+	defer scratch.Put(buf)
+	text := buf[:0]
+	for {
+		n, err := r.Read(text[len(text):cap(text)])
+		text = text[:len(text)+n]
+		c.hear()
+		switch {
+		case err == io.EOF && cap(text) == len(buf):
+			return bytes.Clone(text), nil
+		case err == io.EOF:
+			return text, nil
+		case err != nil:
+			return nil, err
+		case len(text) == cap(text):
+			// One byte past the limit is where the end is read.
+			text = append(make([]byte, 0, min(2*len(text), max(len(buf), c.limits.MaxMessage())+1)), text...)
+		}
+	}
+}
+
+func (c *Conn) onPing(data string) error {
+	c.hear()
+	return c.framer.onPing(data)
+}
+
+func (c *Conn) onPong(string) error {
+	c.hear()
+	return nil
+}
+
+func (c *Conn) hear() { c.heard.Store(int64(time.Since(c.opened))) }
+
+// onClose is called by NextReader. The answer carries the peer's own code. With
+// it all is said: the peer's Close need not wait for ours.
+func (c *Conn) onClose(code int, _ string) error {
+	c.goodbye = true
+	c.end(&CloseError{code})
+	c.sayBye(code)
+	if s, ok := c.socket.(closeWriter); ok {
+		s.CloseWrite()
+	}
+	return nil
+}
+
+// tick pings the peer, or gives it up.
+func (c *Conn) tick() {
+	if c.err() != nil {
+		return
+	}
+	left := 2*c.ping + time.Duration(c.heard.Load()) - time.Since(c.opened)
+	if left <= 0 {
+		c.end(ErrSilent)
+		c.abort()
+		return
+	}
+	if c.writing.TryLock() { // a Send in the way has a deadline of its own
+		c.write(c.appendFrame(nil, websocket.PingMessage, nil))
+		c.doneWriting()
+	}
+	c.timer.Reset(min(c.ping, left))
+	if c.err() != nil { // Close may have stopped the timer just before
+		c.timer.Stop()
+	}
+}
+
+// Send implements [jsonrpc.Conn].
+func (c *Conn) Send(m *jsonrpc.Message) error { return c.SendAll([]*jsonrpc.Message{m}) }
+
+// SendAll sends messages, as many with one write as make up a large one.
+func (c *Conn) SendAll(messages []*jsonrpc.Message) error {
+	pooled := writeBuffers.Get().(*[]byte)
+	defer writeBuffers.Put(pooled)
+	c.writing.Lock()
+	defer c.doneWriting()
+	buf := (*pooled)[:0]
+	for i, m := range messages {
+		if err := c.err(); err != nil {
+			return err
+		}
+		buf = c.appendMessage(buf, m)
+		if len(buf) < largeWrite && i < len(messages)-1 {
+			continue
+		}
+		if err := c.write(buf); err != nil {
+			return err
+		}
+		buf = buf[:0]
+	}
+	if cap(buf) <= largeWrite {
+		*pooled = buf
+	}
+	return nil
+}
+
+// Close implements [jsonrpc.Conn]. It unblocks the others at once, and waits at
+// most a second for the peer to take leave.
+func (c *Conn) Close() error {
+	c.closing.Do(c.close)
+	return nil
+}
+
+func (c *Conn) close() {
+	c.end(nil)
+	c.timer.Stop()
+	deadline := time.Now().Add(closeTimeout)
+	c.socket.SetReadDeadline(time.Unix(1, 0)) // Recv returns
+	c.sayBye(c.leaving())
+	c.reading.Lock()
+	defer c.reading.Unlock()
+	// Closing a socket that holds unread input resets the connection, and the
+	// peer could lose what was sent last. So its input is taken to the end.
+	if s, ok := c.socket.(closeWriter); ok && !c.goodbye && s.CloseWrite() == nil {
+		s.SetReadDeadline(deadline)
+		io.Copy(io.Discard, s)
+	}
+	c.socket.Close()
+}
+
+// closeWriter is what TCP, TLS and Unix sockets can: say that no more comes.
+type closeWriter interface {
+	net.Conn
+	CloseWrite() error
+}

@@ -1,0 +1,53 @@
+package mcp
+
+import (
+	"encoding/json"
+	"slices"
+	"strconv"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+)
+
+// DiscoverMethod is the request that shows which era a server speaks.
+const DiscoverMethod = "server/discover"
+
+// Discover returns a server/discover that this program sends in its own name.
+func Discover(id jsonrpc.ID) *jsonrpc.Message {
+	params := SetMeta(nil,
+		jsonrpc.Value{Key: KeyVersion, Text: jsonrpc.Quote(ModernVersions[0])},
+		jsonrpc.Value{Key: KeyClientInfo, Text: json.RawMessage(`{"name":"mcp-proxy","version":"1"}`)},
+		jsonrpc.Value{Key: KeyCapabilities, Text: json.RawMessage(`{}`)})
+	return jsonrpc.NewRequest(id, DiscoverMethod, params)
+}
+
+// DiscoversModern reports whether the answer to a server/discover is that of a
+// server with which we have a version of the modern era in common. A server that
+// demands a capability, or finds fault with a header, is of that era, too
+// (2026-07-28 basic/versioning: recognized modern errors); any other error is no
+// sign of it.
+func DiscoversModern(answer *jsonrpc.Message) bool {
+	if answer.Result != nil {
+		versions, _ := jsonrpc.Member(answer.Result, "supportedVersions")
+		return speaksModern(versions)
+	}
+	raw, _ := jsonrpc.Member(answer.Error, "code")
+	switch code, _ := strconv.Atoi(string(raw)); code {
+	case CodeUnsupportedVersion:
+		data, _ := jsonrpc.Member(answer.Error, "data")
+		versions, _ := jsonrpc.Member(data, "supported")
+		return speaksModern(versions)
+	case CodeHeaderMismatch, CodeMissingCapability:
+		return true
+	}
+	return false
+}
+
+// speaksModern reports whether an array of versions has one of the modern era that we
+// speak.
+func speaksModern(versions json.RawMessage) bool {
+	elements, _ := jsonrpc.Elements(versions)
+	return slices.ContainsFunc(elements, func(e json.RawMessage) bool {
+		text, _ := jsonrpc.Unquote(e)
+		return slices.Contains(ModernVersions, text)
+	})
+}

@@ -1,0 +1,43 @@
+package mcp
+
+import (
+	"encoding/json"
+	"testing"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+)
+
+func TestDiscoversModern(t *testing.T) {
+	result := func(s string) *jsonrpc.Message { return &jsonrpc.Message{Result: json.RawMessage(s)} }
+	refusal := func(s string) *jsonrpc.Message { return &jsonrpc.Message{Error: json.RawMessage(s)} }
+	for _, c := range []struct {
+		what   string
+		answer *jsonrpc.Message
+		want   bool
+	}{
+		{"both eras", result(`{"supportedVersions":["2025-11-25","2026-07-28"]}`), true},
+		{"legacy alone, as a stateful server says", result(`{"supportedVersions":["2025-11-25"]}`), false},
+		{"a version of the future", result(`{"supportedVersions":["2031-01-01"]}`), false},
+		{"no versions", result(`{}`), false},
+		{"versions that are none", result(`{"supportedVersions":[1,null]}`), false},
+		{"another version wanted", refusal(`{"code":-32022,"message":"m","data":{"supported":["2026-07-28"]}}`), true},
+		{"legacy wanted", refusal(`{"code":-32022,"message":"m","data":{"supported":["2025-11-25"]}}`), false},
+		{"wanted without versions", refusal(`{"code":-32022,"message":"m"}`), false},
+		{"a capability is missing", refusal(`{"code":-32021,"message":"m"}`), true},
+		{"a header differs", refusal(`{"code":-32020,"message":"m"}`), true},
+		{"unknown method", refusal(`{"code":-32601,"message":"m"}`), false},
+		{"not initialized", refusal(`{"code":-32000,"message":"m"}`), false},
+		{"a code that is no number", refusal(`{"code":"-32022","message":"m","data":{"supported":["2026-07-28"]}}`), false},
+	} {
+		if got := DiscoversModern(c.answer); got != c.want {
+			t.Errorf("%s: %v", c.what, got)
+		}
+	}
+}
+
+func TestDiscoverIsModern(t *testing.T) {
+	meta, err := ReadMeta(Discover(jsonrpc.IntID(1)).Params)
+	if err != nil || !meta.Claimed || meta.Check() != nil {
+		t.Errorf("%+v, %v, %v", meta, err, meta.Check())
+	}
+}

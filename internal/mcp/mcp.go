@@ -1,0 +1,200 @@
+package mcp
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+)
+
+// An Era is a family of protocol versions that understand each other.
+type Era string
+
+// The eras, as a hello of a link and a configuration call them.
+const (
+	Legacy Era = "legacy"
+	Modern Era = "modern"
+)
+
+// Other returns the era that e is not.
+func (e Era) Other() Era {
+	if e == Modern {
+		return Legacy
+	}
+	return Modern
+}
+
+// Versions that this program speaks, newest first.
+var (
+	ModernVersions = []string{"2026-07-28"}
+	LegacyVersions = []string{"2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"}
+	Versions       = slices.Concat(ModernVersions, LegacyVersions)
+)
+
+// IsModern reports whether a version, known or not, is one without sessions.
+// Versions are dates and compare as text.
+func IsModern(version string) bool { return version >= "2026-07-28" }
+
+// PrincipalPrefix begins the key of a principal, which comes back under the same key
+// whenever it likes. Any other key is of one connection, and not seen again when that
+// has ended. It says how long to keep what is a key's, and nothing of whose it is.
+const PrincipalPrefix = "p-"
+
+// IsPrincipalKey reports whether a key is that of a principal.
+func IsPrincipalKey(key string) bool { return strings.HasPrefix(key, PrincipalPrefix) }
+
+// PrincipalKey returns the key of a principal of a proxy: the prefix, name, which must
+// have no "-" and says who it is, and the proxy's id if it has one.
+func PrincipalKey(name, proxy string) string {
+	if proxy == "" {
+		return PrincipalPrefix + name
+	}
+	return PrincipalPrefix + name + "-" + proxy
+}
+
+// ProxyOf returns the id of the proxy that a principal's key is of, "" if it has none.
+func ProxyOf(key string) string {
+	if rest, ok := strings.CutPrefix(key, PrincipalPrefix); ok {
+		_, proxy, _ := strings.Cut(rest, "-")
+		return proxy
+	}
+	return ""
+}
+
+// Error codes that MCP defines beside JSON-RPC's.
+const (
+	CodeURLElicitation     = -32042 // legacy, 2025-11-25; -32002 stands in jsonrpc
+	CodeHeaderMismatch     = -32020 // modern, as are those below
+	CodeMissingCapability  = -32021
+	CodeUnsupportedVersion = -32022
+)
+
+// The reserved keys of _meta (2026-07-28 basic/index).
+const (
+	KeyVersion      = "io.modelcontextprotocol/protocolVersion"
+	KeyClientInfo   = "io.modelcontextprotocol/clientInfo"
+	KeyCapabilities = "io.modelcontextprotocol/clientCapabilities"
+	KeyLogLevel     = "io.modelcontextprotocol/logLevel"
+	KeySubscription = "io.modelcontextprotocol/subscriptionId"
+	KeyServerInfo   = "io.modelcontextprotocol/serverInfo"
+	KeyRelatedTask  = "io.modelcontextprotocol/related-task" // of 2025-11-25: ties a message to a task
+)
+
+// Extensions that are more than a key in capabilities.
+const (
+	ExtensionTasks = "io.modelcontextprotocol/tasks"
+	ExtensionUI    = "io.modelcontextprotocol/ui"
+)
+
+// Meta is what a modern request says in _meta about itself and its sender.
+type Meta struct {
+	Claimed bool   // it names a protocol version, and so is of the modern era
+	Version string // "" if what it names is no string
+
+	Capabilities json.RawMessage // of the client; nil if absent
+	ClientInfo   json.RawMessage // nil if absent
+	LogLevel     json.RawMessage // nil if absent
+}
+
+// ReadMeta reads the reserved keys of _meta in a request's params. It is an error
+// if one of them, or _meta, occurs twice or in another case.
+func ReadMeta(params json.RawMessage) (Meta, error) {
+	var in [1]jsonrpc.Span
+	if err := jsonrpc.Find(params, jsonrpc.Span{}, in[:], "_meta"); err != nil {
+		return Meta{}, err
+	}
+	return ReadMetaIn(params, in[0])
+}
+
+// ReadMetaIn is ReadMeta for params whose _meta is known to stand at a place; zero
+// is none.
+func ReadMetaIn(params json.RawMessage, meta jsonrpc.Span) (Meta, error) {
+	if meta.IsZero() {
+		return Meta{}, nil
+	}
+	var at [4]jsonrpc.Span
+	err := jsonrpc.Find(params, meta, at[:], KeyVersion, KeyCapabilities, KeyClientInfo, KeyLogLevel)
+	m := Meta{Claimed: !at[0].IsZero(), Capabilities: at[1].Of(params), ClientInfo: at[2].Of(params), LogLevel: at[3].Of(params)}
+	m.Version, _ = jsonrpc.Unquote(at[0].Of(params))
+	return m, err
+}
+
+// Check returns what is wrong with the _meta of a modern request, nil if nothing
+// is: a required key is missing or malformed (-32602), the log level is none
+// (-32602), or nobody here speaks the version (-32022).
+func (m Meta) Check() *jsonrpc.Error {
+	switch {
+	case m.Version == "":
+		return invalid(`"_meta" has no valid "` + KeyVersion + `"`)
+	case len(m.Capabilities) == 0 || m.Capabilities[0] != '{':
+		return invalid(`"_meta" has no valid "` + KeyCapabilities + `"`)
+	case m.ClientInfo != nil && m.ClientInfo[0] != '{':
+		return invalid(`"` + KeyClientInfo + `" is not an object`)
+	case m.LogLevel != nil && !isLogLevel(m.LogLevel):
+		return invalid(`"` + KeyLogLevel + `" is not a log level`)
+	case !slices.Contains(ModernVersions, m.Version):
+		return UnsupportedVersion(m.Version, Versions)
+	}
+	return nil
+}
+
+func invalid(reason string) *jsonrpc.Error {
+	return &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "Invalid params: " + reason}
+}
+
+// LogLevels are the severities of server/utilities/logging, the most verbose
+// first; they are the same in both eras.
+var LogLevels = []string{"debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"}
+
+func isLogLevel(raw json.RawMessage) bool {
+	level, ok := jsonrpc.Unquote(raw)
+	return ok && slices.Contains(LogLevels, level)
+}
+
+// UnsupportedVersion returns the error -32022, which names the versions that are
+// spoken here.
+func UnsupportedVersion(requested string, supported []string) *jsonrpc.Error {
+	return &jsonrpc.Error{Code: CodeUnsupportedVersion, Message: "Unsupported protocol version",
+		Data: versionData{supported, requested}}
+}
+
+type versionData struct {
+	Supported []string `json:"supported"`
+	Requested string   `json:"requested"`
+}
+
+// MissingCapability returns the error -32021. required is a ClientCapabilities
+// object: {"elicitation":{}}.
+func MissingCapability(required json.RawMessage) *jsonrpc.Error {
+	return &jsonrpc.Error{Code: CodeMissingCapability, Message: "Missing required client capability",
+		Data: capabilityData{required}}
+}
+
+type capabilityData struct {
+	Required json.RawMessage `json:"requiredCapabilities"`
+}
+
+// SetMeta returns params, or a result, with keys of its _meta set or taken out, as
+// [jsonrpc.Set] does. A _meta that is left without members goes, too.
+func SetMeta(object json.RawMessage, values ...jsonrpc.Value) json.RawMessage {
+	meta, _ := jsonrpc.Member(object, "_meta")
+	if meta = jsonrpc.Set(meta, values...); string(meta) == "{}" {
+		meta = nil
+	}
+	return jsonrpc.Set(object, jsonrpc.Value{Key: "_meta", Text: meta})
+}
+
+// NamedBy returns the key of params that Mcp-Name repeats for a method, "" for none
+// (2026-07-28 basic/transports/streamable-http).
+func NamedBy(method string) string {
+	switch method {
+	case "tools/call", "prompts/get":
+		return "name"
+	case "resources/read":
+		return "uri"
+	case "tasks/get", "tasks/update", "tasks/cancel": // all of the tasks extension
+		return "taskId"
+	}
+	return ""
+}

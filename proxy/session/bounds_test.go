@@ -1,0 +1,311 @@
+package session
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+)
+
+// A slowConn takes its time for each Send.
+type slowConn struct {
+	*jsonrpc.PipeConn
+	each time.Duration
+}
+
+func (c *slowConn) Send(m *jsonrpc.Message) error {
+	time.Sleep(c.each)
+	return c.PipeConn.Send(m)
+}
+
+// A drain lasts until the last answer is written, not only until it is queued.
+func TestD02_SlowReaderGetsAll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &Router{Upstreams: []Upstream{{Name: "files"}}, Dialer: DialFunc(func(context.Context, string, string, mcp.Era) (jsonrpc.Conn, error) {
+			ours, theirs := jsonrpc.Pipe()
+			newPeer(t, ours, echo("files"))
+			return theirs, nil
+		})}
+		conn, theirs := jsonrpc.Pipe()
+		client := newPeer(t, conn, nil)
+		done := make(chan error, 1)
+		go func() { done <- p.Serve(t.Context(), &slowConn{theirs, time.Second}) }()
+		client.say(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25"}}`)
+		for id := 1; id <= 3; id++ {
+			client.say(strings.Replace(call1, `"id":1`, fmt.Sprint(`"id":`, id), 1))
+		}
+		conn.CloseWrite()
+		<-done
+		if got := client.take(); len(got) != 4 {
+			t.Errorf("got %q", got)
+		}
+	})
+}
+
+// A client that asks faster than answers are written, but reads, is served.
+func TestBurst(t *testing.T) {
+	inWorld(t, &Router{}, nil, func(w *world) {
+		for range 20 * outboxSpare * outboxMessages {
+			w.client.conn.Send(jsonrpc.NewRequest(jsonrpc.IntID(1), "ping", nil))
+		}
+		if got := w.client.take(); len(got) != 20*outboxSpare*outboxMessages {
+			t.Error("answers:", len(got))
+		}
+	})
+}
+
+func TestD03_MoreInFlightThanTheOutboxHolds(t *testing.T) {
+	const n = 3 * outboxSpare * outboxMessages
+	inEras(t, &Router{InFlight: n}, []string{"files"}, func(w *world) {
+		w.initialize()
+		w.calls("files", "echo", 1, n)
+		w.cancel()
+		<-w.ended
+		once(w, n, w.closing("ID", "in_flight"))
+	})
+}
+
+func TestQuestionsHeldAreBounded(t *testing.T) {
+	inWorld(t, &Router{}, []string{"files"}, func(w *world) {
+		w.client.say(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25"}}`)
+		u := w.upstream("files")
+		u.take()
+		for id := range int64(maxHeld + 1) {
+			u.conn.Send(jsonrpc.NewRequest(jsonrpc.IntID(id), "roots/list", nil))
+		}
+		u.want(fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"error":%s}`, maxHeld, jsonrpc.Overloaded("files").Raw()))
+		w.client.take()
+		w.client.say(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+		if got := w.client.take(); len(got) != maxHeld {
+			t.Error("questions:", len(got))
+		}
+	})
+}
+
+// An upstream to which there are too many streams is asked for one at each need, and
+// no more.
+func TestOverloadedStream(t *testing.T) {
+	inEras(t, &Router{}, []string{"full", "good"}, func(w *world) {
+		w.dial["full"] = &jsonrpc.ClosedError{Cause: jsonrpc.CauseOverloaded}
+		dials := 0
+		w.proxy.Dialer = DialFunc(func(ctx context.Context, upstream, key string, era mcp.Era) (jsonrpc.Conn, error) {
+			w.mu.Lock()
+			if upstream == "full" {
+				dials++
+			}
+			w.mu.Unlock()
+			return w.open(ctx, upstream, key, era)
+		})
+		w.initialize()
+		time.Sleep(time.Hour)
+		before := dials
+		for id := range 3 {
+			w.client.say(fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"full__x"}}`, id))
+			w.client.want(fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"error":%s}`, id, jsonrpc.Overloaded("full").Raw()))
+		}
+		if before > 2 || dials > before+2*3 { // to list its tools, and to call one
+			t.Errorf("%d streams were tried for initialize, %d for 3 calls", before, dials-before)
+		}
+		w.reach("full", nil)
+		w.client.say(`{"jsonrpc":"2.0","id":9,"method":"tools/call","params":{"name":"full__echo"}}`)
+		w.client.take()
+		w.upstream("full")
+	})
+}
+
+// Questions held for a stream that ended are not put to the client.
+func TestQuestionsHeldDieWithTheirStream(t *testing.T) {
+	inWorld(t, &Router{}, []string{"files"}, func(w *world) {
+		w.client.say(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25"}}`)
+		w.upstream("files").say(`{"jsonrpc":"2.0","id":1,"method":"roots/list"}`)
+		w.die("files", "exit status 1", true)
+		w.client.take()
+		w.client.say(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+		w.client.want()
+	})
+}
+
+// An oddConn is a stream to an upstream that misbehaves as a Conn.
+type oddConn struct {
+	*jsonrpc.PipeConn
+	sendFails bool
+}
+
+func (c *oddConn) Send(m *jsonrpc.Message) error {
+	if c.sendFails && m.Method == "tools/call" {
+		return jsonrpc.ErrClosed
+	}
+	return c.PipeConn.Send(m)
+}
+
+func (c *oddConn) Recv() (*jsonrpc.Message, error) {
+	m, err := c.PipeConn.Recv()
+	if m != nil && m.Method == "odd" {
+		return nil, &jsonrpc.InvalidError{Code: jsonrpc.CodeParseError, Reason: "x", ID: jsonrpc.IntID(2), Reply: true}
+	}
+	return m, err
+}
+
+func oddUpstream(w *world, sendFails bool) Dialer {
+	return DialFunc(func(ctx context.Context, upstream, key string, era mcp.Era) (jsonrpc.Conn, error) {
+		c, err := w.open(ctx, upstream, key, era)
+		return &oddConn{c.(*jsonrpc.PipeConn), sendFails}, err
+	})
+}
+
+// A stream on which only writing fails is ended, so that no call waits for ever.
+func TestD12_WriteFails(t *testing.T) {
+	inEras(t, &Router{}, []string{"files"}, func(w *world) {
+		w.proxy.Dialer = oddUpstream(w, true)
+		w.initialize()
+		w.client.say(call1)
+		w.client.want()
+		time.Sleep(2 * time.Second)
+		w.client.want(cc(1, -32603, "files", "link lost", "in_flight"))
+	})
+}
+
+func TestD43_UnusableReply(t *testing.T) {
+	inEras(t, &Router{}, []string{"files"}, func(w *world) {
+		w.proxy.Dialer = oddUpstream(w, false)
+		w.initialize()
+		w.calls("files", "echo", 1, 3)
+		w.upstream("files").say(`{"jsonrpc":"2.0","method":"odd"}`)
+		w.client.want(fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"error":%s}`, jsonrpc.InvalidResponse("files", "").Raw()))
+		w.upstream("files").say(`{"jsonrpc":"2.0","id":3,"result":{}}`)
+		w.client.want(`{"jsonrpc":"2.0","id":2,"result":{}}`)
+		w.upstream("files").say(`{"jsonrpc":"2.0","id":"4","result":{}}`)
+		w.client.want(`{"jsonrpc":"2.0","id":3,"result":{}}`)
+	})
+}
+
+// An answer that cannot be used is an answer: the upstream does not wait for ever.
+func TestUnusableAnswer(t *testing.T) {
+	inWorld(t, &Router{}, []string{"files"}, func(w *world) {
+		ours, theirs := jsonrpc.Pipe()
+		client, ended := newPeer(w.t, ours, nil), make(chan error, 1)
+		go func() { ended <- w.proxy.Serve(context.Background(), &oddConn{theirs, false}) }()
+		client.say(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25"}}`)
+		client.say(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+		u := w.upstream("files")
+		u.take()
+		u.say(`{"jsonrpc":"2.0","id":"a","method":"roots/list"}`)
+		u.say(`{"jsonrpc":"2.0","id":"b","method":"roots/list"}`)
+		client.take() // both came
+		client.say(`{"jsonrpc":"2.0","method":"odd"}`)
+		u.want(`{"jsonrpc":"2.0","id":"b","error":{"code":-32700,"message":"Parse error: x"}}`)
+		ours.Close()
+		<-ended
+	})
+}
+
+// The oldest task is forgotten first, with its progress token.
+func TestTasksAreBounded(t *testing.T) {
+	var ts tasks
+	l := &leg{}
+	for n := range int64(maxTasks + 1) {
+		ts.addLocked(&task{id: fmt.Sprint(n), leg: l, key: tokenKey{l, n}, token: json.RawMessage(`1`)})
+	}
+	if len(ts.byID) != maxTasks || len(ts.byToken) != maxTasks || ts.byID["0"] != nil || ts.byID["1"] == nil {
+		t.Error(len(ts.byID), len(ts.byToken))
+	}
+	ts.addLocked(&task{id: "1", leg: l}) // listed: the token stays
+	ts.endLocked(&leg{}, "1")            // another upstream's
+	if ts.byToken[tokenKey{l, 1}] == nil {
+		t.Error("token is lost")
+	}
+	ts.endLocked(l, "1")
+	if ts.byToken[tokenKey{l, 1}] != nil || ts.byID["1"] == nil {
+		t.Error("task is lost, or its token is not")
+	}
+}
+
+// An upstream that dies of being listed is not started over and over for that.
+func TestDiesWhenListed(t *testing.T) {
+	inWorld(t, &Router{}, []string{"files", "mad"}, func(w *world) {
+		w.initialize()
+		for _, method := range []string{"tools/list", "prompts/list", "resources/list"} {
+			w.client.say(`{"jsonrpc":"2.0","id":1,"method":"` + method + `"}`)
+			w.client.take()
+		}
+		w.mu.Lock()
+		w.hands = map[string]func(*peer, *jsonrpc.Message){"mad": func(p *peer, m *jsonrpc.Message) {
+			if strings.HasSuffix(m.Method, "/list") {
+				p.conn.CloseCause(&jsonrpc.ClosedError{Cause: "signal: killed", Delivered: true})
+				return
+			}
+			echo("mad")(p, m)
+		}}
+		w.mu.Unlock()
+		w.die("mad", "exit status 1", true)
+		w.client.say(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"mad__echo"}}`)
+		time.Sleep(time.Minute)
+		w.client.take()
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if n := len(w.conns["mad"]); n > 3 {
+			t.Error("streams:", n)
+		}
+	})
+}
+
+func FuzzMatcher(f *testing.F) {
+	f.Add("x://{a}/{+b*}{?c,d:3}{&e*}{#f}{/g}{.h}", "x://a/b?c=1")
+	f.Add("{a:9999,b:9999}", strings.Repeat("x", 5000)) // takes minutes in other ways
+	f.Add("{"+strings.Repeat("a,", 498)+"a}", "a")
+	f.Add("{a*}{b*}{c*}{d*}{e*}{f*}{g*}{h*}", strings.Repeat("a,", 4096))
+	f.Fuzz(func(t *testing.T, template, uri string) {
+		began := time.Now()
+		if re := matcher(template); re != nil {
+			(&table{templates: []*regexp.Regexp{re}}).covers(uri)
+		}
+		if d := time.Since(began); d > 5*time.Second {
+			t.Error("took", d)
+		}
+	})
+}
+
+func TestExposedNames(t *testing.T) {
+	long := strings.Repeat("a", 60)
+	names := []string{exposedName("files__", long), exposedName("files__", long+"b"), exposedName("docs__", long)}
+	for i, n := range names {
+		if len(n) != maxName || !fitName.MatchString(n) || slices.Index(names, n) != i {
+			t.Error(n)
+		}
+	}
+	for _, as := range []string{"x", "ü", "a.b/" + long, ""} {
+		if n := exposedName("files__", as); n != "files__"+as {
+			t.Error(n)
+		}
+	}
+}
+
+// An upstream that does not read loses what it is told, with one warning for all.
+func TestDeafUpstream(t *testing.T) {
+	var log warnings
+	inWorld(t, &Router{Log: slog.New(&log)}, []string{"files"}, func(w *world) {
+		over := make(chan struct{})
+		defer close(over)
+		w.hands = map[string]func(*peer, *jsonrpc.Message){"files": func(p *peer, m *jsonrpc.Message) {
+			if echo("files")(p, m); m.Method == "vendor/news" {
+				<-over
+			}
+		}}
+		w.initialize()
+		for range 2 * maxQueue {
+			w.client.conn.Send(jsonrpc.NewNotification("vendor/news", nil))
+		}
+		if told := log.take(); !slices.Equal(told, []string{"message dropped: the upstream does not read"}) {
+			t.Errorf("%d warnings: %.3q", len(told), told)
+		}
+	})
+}

@@ -1,0 +1,277 @@
+package session
+
+import (
+	"context"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+)
+
+// A call is one request of the client, from its arrival until it is settled or
+// cancelled.
+type call struct {
+	// Static after construction.
+	id     jsonrpc.ID
+	method string
+	batch  *batch // the array that the answer goes into; nil for none
+	era    mcp.Era
+	lineup *lineup // the upstreams when it came
+	view   *view   // what its client sees of them; nil if its claim is wrong
+	level  int     // of log messages that it asked for, from 1 for debug; 0 for none; modern era only
+	tasks  bool    // may be answered with a task, by the extension; modern era only
+
+	// extended tells that the client declares extensions that are not known here,
+	// so that an answer may be of a kind that is not; modern era only.
+	extended bool
+
+	// retry tells that the request holds what is for the upstream alone that has
+	// asked for it; modern era only. Set before the call is forwarded.
+	retry bool
+
+	// msg is the request as it came. Owned by who works on the call; nil once
+	// it was forwarded for good, so that its bytes are not kept until the answer.
+	msg *jsonrpc.Message
+
+	// tool is what callTool reads, of a tools/call; nil if nobody has looked.
+	tool *toolCall
+
+	// meta is where _meta stands in msg.Params; nil if nobody has looked.
+	meta *jsonrpc.Span
+
+	// others are to be asked in turn if the upstream asked first does not have the
+	// resource, see unaware. Owned by whoever settles request.
+	others []*leg
+
+	// kind is what the answer is, by its resultType; modern era only. Owned by
+	// whoever settles request.
+	kind string
+
+	// Guarded by session.mu, and set only while the call is in the table: who
+	// takes it reads them freely.
+	after   func(answer *jsonrpc.Message) // sees the answer before the client does
+	request *request                      // the forwarded request, once there is one
+	cancel  context.CancelFunc            // ends the goroutine that works on the call, if one does
+	acked   bool                          // a listen: the client was told what is honoured, and others may follow
+}
+
+// begin enters a request into the table of calls. It returns false if it has
+// answered the request itself: there is no room for it, or its id is taken.
+func (s *session) begin(c *call) bool {
+	s.mu.Lock()
+	_, taken := s.calls[c.id]
+	full := len(s.calls) >= s.inFlight
+	ending := s.phase >= draining
+	s.unsettled++
+	if !taken && !full && !ending {
+		c.lineup = s.upstreamsLocked(c.era)
+		s.calls[c.id] = c
+		s.mu.Unlock()
+		return true
+	}
+	s.mu.Unlock()
+	switch {
+	case taken: // with the id, the error would settle the first call at the client
+		s.deliver(c, jsonrpc.NewError(jsonrpc.ID{}, &jsonrpc.Error{
+			Code: jsonrpc.CodeInvalidRequest, Message: "Invalid request: the id is in use by a request in flight"}), s.send)
+	case ending:
+		s.deliver(c, jsonrpc.NewError(c.id, c.endingError(jsonrpc.NotSent)), s.send)
+	default:
+		s.deliver(c, jsonrpc.NewError(c.id, jsonrpc.Overloaded("")), s.send)
+	}
+	return false
+}
+
+// take takes a call out of the table and reports whether it was there: whoever
+// takes it settles it. The forwarded request goes with it. Once the session's
+// ctx has ended only takeAll takes: what was interrupted by that end would pass
+// for an answer.
+func (s *session) take(c *call) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.calls[c.id] != c || s.ctx.Err() != nil { // settled before; the id may be in use again
+		return false
+	}
+	delete(s.calls, c.id)
+	if c.request != nil {
+		c.request.removeLocked()
+	}
+	return true
+}
+
+// settle answers c, unless somebody else has taken it. An answer that waits for
+// room in the outbox slows the stream that it came from.
+func (s *session) settle(c *call, answer *jsonrpc.Message) {
+	if !s.take(c) {
+		s.drop("late answer", answer)
+		return
+	}
+	c.stop()
+	s.deliver(c, answer, s.out.wait)
+}
+
+// deliver hands the answer of a call that was taken to put. A nil answer is that
+// of a cancelled call.
+func (s *session) deliver(c *call, answer *jsonrpc.Message, put func(*jsonrpc.Message)) {
+	if answer != nil && c.after != nil {
+		c.after(answer)
+	}
+	if c.batch != nil {
+		answer = s.collect(c.batch, answer)
+	}
+	if answer != nil {
+		put(answer)
+	}
+	s.mu.Lock()
+	s.unsettled--
+	s.checkIdleLocked()
+	s.mu.Unlock()
+}
+
+// stop ends the goroutine and the timer of a call that was taken.
+func (c *call) stop() {
+	if c.cancel != nil {
+		c.cancel()
+	}
+	if c.request != nil && c.request.timer != nil {
+		c.request.timer.Stop()
+	}
+}
+
+// phase tells whether c, which was taken, may have run. A listen runs from its
+// beginning.
+func (c *call) phase() jsonrpc.Phase {
+	if c.request != nil && c.request.sent || c.method == methodListen {
+		return jsonrpc.InFlight
+	}
+	return jsonrpc.NotSent
+}
+
+// work runs fn for a call that takes more than one message to answer. Its ctx
+// ends when the call is cancelled or the session ends; it settles the call.
+func (s *session) work(c *call, fn func(ctx context.Context)) {
+	ctx, cancel := context.WithCancel(s.ctx)
+	s.mu.Lock()
+	current := s.calls[c.id] == c
+	if current {
+		c.cancel = cancel
+	}
+	s.mu.Unlock()
+	if !current {
+		cancel()
+		return
+	}
+	s.wg.Go(func() {
+		defer cancel()
+		fn(ctx)
+	})
+}
+
+// whenAnswered makes fn see the answer of c before the client does.
+func (s *session) whenAnswered(c *call, fn func(answer *jsonrpc.Message)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.calls[c.id] == c {
+		c.after = fn
+	}
+}
+
+// cancelled handles the client's notifications/cancelled: the call is answered
+// by nobody from here on. Nothing happens for an id that is unknown, settled or
+// none at all, nor for initialize, which must not be cancelled (2025-11-25
+// basic/utilities/cancellation).
+func (s *session) cancelled(m *jsonrpc.Message) {
+	var at [1]jsonrpc.Span
+	if err := jsonrpc.Find(m.Params, jsonrpc.Span{}, at[:], "requestId"); err != nil {
+		s.log.Debug("unusable cancellation", "err", err)
+		return
+	}
+	id, ok := jsonrpc.ParseID(at[0].Of(m.Params))
+	if !ok {
+		return
+	}
+	s.mu.Lock()
+	c := s.calls[id]
+	s.mu.Unlock()
+	if c == nil || c.method == "initialize" || !s.take(c) {
+		return
+	}
+	c.stop()
+	if r := c.request; r != nil && r.sent {
+		params := jsonrpc.Replace(m.Params, jsonrpc.Edit{Span: at[0], With: r.id.Raw()})
+		r.leg.tell(&jsonrpc.Message{Method: m.Method, Params: params, Extra: m.Extra})
+	}
+	s.deliver(c, nil, s.send)
+}
+
+func cancellation(id jsonrpc.ID, reason string) *jsonrpc.Message {
+	return jsonrpc.NewNotification("notifications/cancelled",
+		[]byte(`{"requestId":`+id.String()+`,"reason":"`+reason+`"}`))
+}
+
+// A batch collects the answers to the requests of one array.
+type batch struct {
+	missing int // guarded by session.mu
+	answers []*jsonrpc.Message
+}
+
+// collect adds the answer of one call, nil if it was cancelled, and returns the
+// array once it is complete; an empty array is never sent.
+func (s *session) collect(b *batch, answer *jsonrpc.Message) *jsonrpc.Message {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if answer != nil {
+		b.answers = append(b.answers, answer)
+	}
+	if b.missing--; b.missing > 0 || len(b.answers) == 0 {
+		return nil
+	}
+	return &jsonrpc.Message{Batch: b.answers}
+}
+
+// A request is one that this side sent on a leg and that is not answered.
+type request struct {
+	leg   *leg
+	id    jsonrpc.ID // minted; its integer is the progress token, too
+	n     int64
+	call  *call  // whose it is; nil for the session's own
+	share *share // of a listen that it is; nil for none
+	done  func(answer *jsonrpc.Message)
+
+	token []byte // the client's progress token, as it came; nil for none
+
+	// Guarded by session.mu.
+	sent   bool // its write has begun
+	marked bool // see markAll
+	timer  *time.Timer
+	asks   int // open questions that it may be the reason of, see askersLocked
+}
+
+// removeLocked takes r out of its leg's table.
+func (r *request) removeLocked() {
+	if r.leg.pending[r.n] == r {
+		delete(r.leg.pending, r.n)
+	}
+}
+
+// settle gives r, which was taken out of its leg's table, its answer. An
+// upstream that does not know a resource may not be the last to be asked.
+func (r *request) settle(answer *jsonrpc.Message) {
+	c := r.call
+	if c == nil {
+		r.done(answer)
+		return
+	}
+	s := r.leg.s
+	if len(c.others) > 0 && answer.Error != nil && unaware(answer.Error) {
+		next := c.others[0]
+		c.others = c.others[1:]
+		s.forward(c, next, c.msg.Params)
+		return
+	}
+	if c.era == mcp.Modern {
+		s.settle(c, c.checked(r.leg, answer))
+		return
+	}
+	s.settle(c, &jsonrpc.Message{ID: c.id, Result: answer.Result, Error: answer.Error, Extra: answer.Extra})
+}

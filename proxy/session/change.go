@@ -1,0 +1,88 @@
+package session
+
+import (
+	"context"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+)
+
+// debounce is how long a list_changed is held back for others to join it. It
+// must stay well under the 100 ms that clients are promised.
+const debounce = 50 * time.Millisecond
+
+// listChanged notes that an upstream changed a list, and tells the client.
+func (l *leg) listChanged(k kind) {
+	l.s.mu.Lock()
+	l.changedLocked(k)
+	l.s.mu.Unlock()
+	l.s.tellChanged(k)
+}
+
+// changedLocked makes what is known of a list out of date.
+func (l *leg) changedLocked(k kind) {
+	l.version[k]++
+	if k == resources { // there is one notification for both
+		l.version[templates]++
+	}
+}
+
+// tellChanged sends one list_changed for all changes within the debounce.
+func (s *session) tellChanged(k kind) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.tellChangedLocked(k)
+}
+
+func (s *session) tellChangedLocked(k kind) {
+	held := false
+	for _, c := range s.changed {
+		held = held || c
+	}
+	s.changed[k] = true
+	if held || s.phase >= closing {
+		return
+	}
+	s.wg.Go(func() {
+		timer := time.NewTimer(debounce)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+			s.flushChanged()
+		case <-s.ctx.Done():
+		}
+	})
+}
+
+func (s *session) flushChanged() {
+	s.mu.Lock()
+	changed := s.changed
+	s.changed = [kinds]bool{}
+	s.mu.Unlock()
+	for k, yes := range changed {
+		if yes {
+			s.out.wait(jsonrpc.NewNotification(kindInfo[k].changed, nil))
+		}
+	}
+}
+
+// returned runs when an upstream has answered initialize. If the client has seen
+// lists without it, or with what it offered before, and they differ now, it is
+// told, unless it was before and had not looked yet, which announced says. An
+// upstream that ends meanwhile is not started for that.
+func (l *leg) returned(a *attempt, announced [kinds]int) {
+	for k := range kinds {
+		l.s.mu.Lock()
+		matters := l.s.shown[k] && l.s.hello.listChanged[k] && announced[k] == 0
+		ended := a.ended || l.closed
+		l.s.mu.Unlock()
+		if ended {
+			return
+		}
+		if matters {
+			ctx, cancel := context.WithTimeout(l.s.ctx, l.s.p.listTimeout())
+			l.catchUp(ctx, k, asker{view: &l.s.own})
+			cancel()
+		}
+	}
+}

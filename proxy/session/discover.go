@@ -1,0 +1,125 @@
+package session
+
+import (
+	"context"
+	"encoding/json"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+)
+
+// discover asks all upstreams what they are and answers for them together. It
+// holds the client as long as initialize does.
+func (s *session) discover(c *call) {
+	if _, err := findToken(c.msg.Params); err != nil {
+		s.fail(c, invalidParams(err.Error()))
+		return
+	}
+	meta, _ := jsonrpc.Member(c.msg.Params, "_meta") // read before
+	s.work(c, func(ctx context.Context) {
+		said, failed := s.startAll(ctx, mcp.Modern, mcp.DiscoverMethod, func(l *leg, ctx context.Context) (json.RawMessage, *failure) {
+			return l.discover(ctx, meta)
+		})
+		if failed != nil {
+			s.settle(c, &jsonrpc.Message{ID: c.id, Error: failed.wire})
+			return
+		}
+		s.settle(c, jsonrpc.NewResult(c.id, s.upstreams(mcp.Modern).discovered(said)))
+	})
+}
+
+// discover asks an upstream what it is and keeps that. It returns nil if there is
+// no answer that can be used, and if it is not there why.
+func (l *leg) discover(ctx context.Context, meta json.RawMessage) (json.RawMessage, *failure) {
+	answer, err := l.ask(ctx, "server/discover", listParams(meta, nil))
+	usable := err == nil && answer.Error == nil
+	if usable {
+		kind, bad := kindOf(answer.Result)
+		usable = bad == nil && (kind == "" || kind == resultComplete)
+	}
+	if !usable {
+		l.log.Debug("upstream cannot say what it is", "method", "server/discover", "err", err)
+		if err == nil && isClosed(answer.Error) {
+			return nil, &failure{wire: answer.Error}
+		}
+		return nil, nil
+	}
+	info := l.infoOf(answer.Result)
+	l.s.p.noteInTime(l.up.Name, mcp.DiscoverMethod)
+	l.s.mu.Lock()
+	defer l.s.mu.Unlock()
+	l.info = info
+	return answer.Result, nil
+}
+
+// isClosed reports whether an error is the connection-closed one.
+func isClosed(wire json.RawMessage) bool {
+	data, _ := jsonrpc.Member(wire, "data")
+	raw, _ := jsonrpc.Member(data, "reason")
+	reason, _ := jsonrpc.Unquote(raw)
+	return reason == jsonrpc.ReasonClosed
+}
+
+// supportedVersions are all that are served here, modern ones first.
+var supportedVersions = func() json.RawMessage {
+	versions, _ := json.Marshal(mcp.Versions) // strings always can be
+	return versions
+}()
+
+// discovered is the result of server/discover, of what upstreams said now.
+func (v *lineup) discovered(said map[*leg]json.RawMessage) json.RawMessage {
+	if l := v.only(); l != nil && said[l] != nil {
+		return v.s.p.discoveredBy(said[l])
+	}
+	in := v.introduce(func(l *leg) json.RawMessage { return said[l] })
+	var cs cachings
+	for _, result := range said {
+		cs.add(cachingOf(result))
+	}
+	if in.missing {
+		cs.partial()
+	}
+	values := []jsonrpc.Value{{Key: "supportedVersions", Text: supportedVersions}, {Key: "capabilities", Text: in.capabilities}}
+	if in.instructions != "" {
+		values = append(values, jsonrpc.Value{Key: "instructions", Text: jsonrpc.Quote(in.instructions)})
+	}
+	for _, m := range cs.merged.members() {
+		values = append(values, jsonrpc.Value{Key: m.key, Text: m.value})
+	}
+	return mcp.SetMeta(jsonrpc.Set(nil, values...), jsonrpc.Value{Key: mcp.KeyServerInfo, Text: v.s.p.serverInfo()})
+}
+
+// discoveredBy is the result of server/discover of the only upstream, with the versions
+// of this hop and what it must say and does not.
+func (p *Router) discoveredBy(said json.RawMessage) json.RawMessage {
+	kind, _ := kindOf(said) // read before
+	result := completed("server/discover", kind, jsonrpc.Set(said, jsonrpc.Value{Key: "supportedVersions", Text: supportedVersions}))
+	meta, _ := jsonrpc.Member(result, "_meta")
+	if info, _ := jsonrpc.Member(meta, mcp.KeyServerInfo); info != nil {
+		return result
+	}
+	return mcp.SetMeta(result, jsonrpc.Value{Key: mcp.KeyServerInfo, Text: p.serverInfo()})
+}
+
+// knownExtensions returns capabilities without the extensions whose methods could
+// not be routed among several upstreams. Tasks are one in the modern era only.
+func knownExtensions(era mcp.Era, capabilities json.RawMessage) json.RawMessage {
+	extensions, _ := jsonrpc.Member(capabilities, "extensions")
+	if extensions == nil {
+		return capabilities
+	}
+	var known []jsonrpc.Value
+	for _, key := range []string{mcp.ExtensionTasks, mcp.ExtensionUI} {
+		if era == mcp.Legacy && key == mcp.ExtensionTasks {
+			continue
+		}
+		if settings, _ := jsonrpc.Member(extensions, key); settings != nil {
+			known = append(known, jsonrpc.Value{Key: key, Text: settings})
+		}
+	}
+	var kept json.RawMessage
+	if known != nil {
+		kept = jsonrpc.Set(nil, known...)
+	}
+	return jsonrpc.Set(capabilities, jsonrpc.Value{Key: "extensions", Text: kept})
+}

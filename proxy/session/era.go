@@ -1,0 +1,224 @@
+package session
+
+import (
+	"bytes"
+	"encoding/json"
+	"slices"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+)
+
+// classify finds out of which era a request is: it claims to be of the modern one
+// in _meta, or is one that only that era has. What is wrong with the claim is
+// returned, and what of it is needed later is kept with the call.
+func (s *session) classify(c *call) *jsonrpc.Error {
+	c.era, c.view = mcp.Legacy, &s.own
+	surely := s.stateless || c.method == mcp.DiscoverMethod || c.method == methodListen
+	if !surely && !mayClaim(c.msg.Params) {
+		return nil
+	}
+	meta, err := c.readMeta()
+	switch {
+	case err != nil:
+		return invalidParams(err.Error())
+	case !surely && !meta.Claimed:
+		return nil
+	}
+	c.era, c.view = mcp.Modern, nil
+	level, _ := jsonrpc.Unquote(meta.LogLevel)
+	c.level = slices.Index(mcp.LogLevels, level) + 1
+	c.tasks, c.extended = extensionsOf(meta.Capabilities)
+	if bad := meta.Check(); bad != nil {
+		return bad
+	}
+	c.view = s.viewOf(meta.Capabilities)
+	return nil
+}
+
+// readMeta reads the claim. Params may be long and are read once: where what
+// stands that its handler needs is kept.
+func (c *call) readMeta() (mcp.Meta, error) {
+	var at [1]jsonrpc.Span
+	if c.method == "tools/call" {
+		if err := c.findTool(); err != nil {
+			return mcp.Meta{}, err
+		}
+		at[0] = c.tool[1]
+	} else if err := jsonrpc.Find(c.msg.Params, jsonrpc.Span{}, at[:], "_meta"); err != nil {
+		return mcp.Meta{}, err
+	}
+	c.meta = &at[0]
+	return mcp.ReadMetaIn(c.msg.Params, at[0])
+}
+
+// identity is the _meta of a request that the session makes for c: what the client
+// says of itself, since an upstream may offer one client what it does not another.
+// It is nil in the legacy era, which has said so with initialize.
+func (c *call) identity() json.RawMessage {
+	if c.era == mcp.Legacy {
+		return nil
+	}
+	return identityIn(c.meta.Of(c.msg.Params))
+}
+
+// identityIn returns that much of a _meta.
+func identityIn(meta json.RawMessage) json.RawMessage {
+	keys := []string{mcp.KeyVersion, mcp.KeyClientInfo, mcp.KeyCapabilities}
+	at := make([]jsonrpc.Span, len(keys))
+	if jsonrpc.Find(meta, jsonrpc.Span{}, at, keys...) != nil {
+		return meta // no claim was accepted that cannot be read
+	}
+	values := make([]jsonrpc.Value, len(keys))
+	for i, key := range keys {
+		values[i] = jsonrpc.Value{Key: key, Text: at[i].Of(meta)}
+	}
+	return jsonrpc.Set(nil, values...)
+}
+
+// mayClaim reports whether params may hold the key that claims the modern era. It
+// is a glance, since all messages of the legacy era pay for it: the key has to
+// stand there, unless a letter or a slash of it is written as an escape.
+func mayClaim(params json.RawMessage) bool {
+	return bytes.Contains(params, keyVersion) || bytes.Contains(params, escapedASCII) || bytes.Contains(params, escapedSlash)
+}
+
+var (
+	keyVersion   = []byte(mcp.KeyVersion)
+	escapedASCII = []byte(`\u00`)
+	escapedSlash = []byte(`\/`)
+)
+
+// extensionsOf reports whether a client's capabilities have the tasks extension, and
+// whether they have one that is not known here.
+func extensionsOf(capabilities json.RawMessage) (tasks, others bool) {
+	if !bytes.Contains(capabilities, []byte(`"extensions"`)) {
+		return false, false
+	}
+	extensions, _ := jsonrpc.Member(capabilities, "extensions")
+	_ = jsonrpc.Each(extensions, func(key string, _ json.RawMessage) { // what is no object has none
+		tasks = tasks || key == mcp.ExtensionTasks
+		others = others || key != mcp.ExtensionTasks && key != mcp.ExtensionUI
+	})
+	return tasks, others
+}
+
+// modernMethods is the method table for requests of the modern era. The same
+// holds for its handlers as for those of methods; none of them takes a question
+// of an upstream, of which this era has none.
+var modernMethods map[string]func(*session, *call)
+
+func init() { // not a literal: the handlers refer to the table
+	modernMethods = map[string]func(*session, *call){
+		"tools/list":               list(tools),
+		"prompts/list":             list(prompts),
+		"resources/list":           list(resources),
+		"resources/templates/list": list(templates),
+		"tools/call":               (*session).callTool,
+		"prompts/get":              (*session).getPrompt,
+		"completion/complete":      (*session).complete,
+		"resources/read":           (*session).readResource,
+		"server/discover":          (*session).discover,
+		methodListen:               (*session).listen,
+		"tasks/get":                (*session).byModernTask,
+		"tasks/update":             (*session).byModernTask,
+		"tasks/cancel":             (*session).byModernTask,
+	}
+}
+
+// removed are the methods of the legacy era that the modern one has not, even if
+// an upstream knew them.
+var removed = []string{"initialize", "ping", "logging/setLevel", "resources/subscribe", "resources/unsubscribe", "tasks/list", "tasks/result"}
+
+// modernRequest routes one request of the modern era, which needs no initialize.
+func (s *session) modernRequest(c *call) {
+	if handle, ok := modernMethods[c.method]; ok {
+		handle(s, c)
+		return
+	}
+	if l := c.lineup.only(); l != nil && !slices.Contains(removed, c.method) {
+		s.forward(c, l, c.msg.Params)
+		return
+	}
+	s.fail(c, methodNotFound(c.method)) // never broadcast: nobody knows whose it is
+}
+
+// claimed reports whether a notification of the client is of the modern era.
+func (s *session) claimed(m *jsonrpc.Message) bool {
+	if s.stateless || !mayClaim(m.Params) {
+		return s.stateless
+	}
+	meta, err := mcp.ReadMeta(m.Params)
+	return err == nil && meta.Claimed
+}
+
+// modernNotified handles a notification of the client that is of the modern era
+// and no cancellation. That era defines no other, so that it is for an upstream
+// that is the only one.
+func (s *session) modernNotified(m *jsonrpc.Message) {
+	if l := s.upstreams(mcp.Modern).only(); l != nil {
+		l.tell(m)
+		return
+	}
+	s.drop("no owner", m)
+}
+
+// handleModern passes a notification of an upstream of the modern era on, if it
+// belongs to a request of the client. A request is none that this era has.
+func (l *leg) handleModern(m *jsonrpc.Message) {
+	if m.IsRequest() {
+		l.s.drop("request from an upstream of the modern era", m)
+		return
+	}
+	switch m.Method {
+	case "notifications/progress":
+		l.progress(m)
+	case "notifications/message":
+		l.passModern(m)
+	case "notifications/cancelled":
+		l.listenCancelled(m)
+	default:
+		sh := l.shareOf(m)
+		switch {
+		case sh != nil:
+			sh.receive(m)
+		case slices.Contains(ofListens, m.Method):
+			l.s.drop("nobody listens", m)
+		default:
+			l.passModern(m)
+		}
+	}
+}
+
+// ofListens are the notifications that come on listens and nowhere else.
+var ofListens = []string{
+	"notifications/subscriptions/acknowledged", kindInfo[tools].changed, kindInfo[prompts].changed, kindInfo[resources].changed,
+	"notifications/resources/updated", "notifications/tasks",
+}
+
+// passModern hands a message on with the request of the client that it belongs to;
+// there is no other way for it. A log message goes only to one who has asked, with
+// the request, for its level.
+func (l *leg) passModern(m *jsonrpc.Message) {
+	n, ok := m.Related.Int()
+	l.s.mu.Lock()
+	var c *call
+	if r := l.pending[n]; ok && r != nil {
+		c = r.call
+	}
+	l.s.mu.Unlock()
+	if c == nil || m.Method == "notifications/message" && !c.logs(m.Params) {
+		l.s.drop("nobody has asked for it", m)
+		return
+	}
+	out := *l.exposed(m)
+	out.Related = c.id
+	l.s.out.wait(&out)
+}
+
+// logs reports whether whoever made the call wants to hear a log message.
+func (c *call) logs(params json.RawMessage) bool {
+	raw, err := jsonrpc.Member(params, "level")
+	level, _ := jsonrpc.Unquote(raw)
+	return err == nil && c.level > 0 && slices.Index(mcp.LogLevels, level)+1 >= c.level
+}

@@ -1,0 +1,276 @@
+package session
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+)
+
+// What the eras have in common is tested for both, with inEras.
+
+// otherEra is the world's dialer, whose first n streams to each upstream end since
+// it speaks the other era, after it has said something first.
+func otherEra(w *world, n int, first string) Dialer {
+	seen := map[string]int{}
+	return DialFunc(func(ctx context.Context, upstream, key string, era mcp.Era) (jsonrpc.Conn, error) {
+		c, err := w.open(ctx, upstream, key, era)
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if seen[upstream]++; seen[upstream] <= n {
+			w.conns[upstream][len(w.conns[upstream])-1].handle(func(p *peer, _ *jsonrpc.Message) {
+				p.say(first)
+				p.conn.CloseCause(&jsonrpc.ClosedError{Cause: jsonrpc.CauseOtherEra})
+			})
+		}
+		return c, err
+	})
+}
+
+// An upstream that turns out to speak the other era is opened once more, and the
+// client notices nothing.
+func TestOtherEra(t *testing.T) {
+	inWorld(t, &Router{}, []string{"files"}, func(w *world) {
+		w.proxy.Dialer = otherEra(w, 1, noise)
+		w.client.say(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25"}}`)
+		w.client.say(call1)
+		got := w.client.take()
+		slices.Sort(got)
+		if len(got) != 2 || !strings.Contains(got[0], `"tools":{"listChanged":true}`) ||
+			got[1] != `{"jsonrpc":"2.0","id":1,"result":{"content":[],"structuredContent":{"by":"files","args":{}}}}` {
+			t.Errorf("got %q", got)
+		}
+		if n := len(w.conns["files"]); n != 2 {
+			t.Error("streams:", n)
+		}
+	})
+}
+
+// What an upstream asked before it turned out so is forgotten.
+func TestOtherEraAndQuestion(t *testing.T) {
+	inWorld(t, &Router{}, []string{"files"}, func(w *world) {
+		w.proxy.Dialer = otherEra(w, 1, `{"jsonrpc":"2.0","id":"q","method":"roots/list"}`)
+		w.initialize()
+		w.client.want()
+		w.upstream("files").say(`{"jsonrpc":"2.0","id":"q","method":"roots/list"}`)
+		w.client.want(`{"jsonrpc":"2.0","id":1,"method":"roots/list"}`)
+	})
+}
+
+const noise = `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":99,"progress":1}}`
+
+func TestOtherEraTwice(t *testing.T) {
+	inWorld(t, &Router{}, []string{"files"}, func(w *world) {
+		w.proxy.Dialer = otherEra(w, 100, noise)
+		w.client.say(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25"}}`)
+		w.client.want(cc(0, -32603, "files", "start failed", "not_sent"))
+	})
+}
+
+// The session may end at any moment of the second attempt.
+func TestOtherEraAndTheEnd(t *testing.T) {
+	for range 100 {
+		inWorld(t, &Router{}, []string{"a", "b", "c"}, func(w *world) {
+			w.proxy.Dialer = otherEra(w, 1, noise)
+			w.client.say(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25"}}`)
+			w.client.conn.Close()
+			<-w.ended
+		})
+	}
+}
+
+// serves is a session of the world's proxy that serve begins.
+func (w *world) serves(serve func(ctx context.Context, c jsonrpc.Conn) error) (*peer, func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	ours, theirs := jsonrpc.Pipe()
+	client, ended := newPeer(w.t, ours, nil), make(chan error, 1)
+	go func() { ended <- serve(ctx, theirs) }()
+	return client, func() {
+		cancel()
+		<-ended
+		ours.Close()
+	}
+}
+
+func TestServePrincipal(t *testing.T) {
+	inWorld(t, &Router{InFlight: 2}, []string{"files", "docs"}, func(w *world) {
+		keys := map[string]string{} // by who
+		who := ""
+		w.proxy.Dialer = DialFunc(func(ctx context.Context, upstream, key string, era mcp.Era) (jsonrpc.Conn, error) {
+			if era != mcp.Modern {
+				t.Error("era", era)
+			}
+			w.mu.Lock()
+			if old := keys[who]; old != "" && old != key {
+				t.Error("another key for", who)
+			}
+			keys[who] = key
+			w.mu.Unlock()
+			return w.open(ctx, upstream, key, era)
+		})
+		for _, row := range [][2]string{{"", "anonymous"}, {"", "token"}, {"files", "anonymous"}, {"files", "anonymous"}, {"", "anonymous"}} {
+			who = fmt.Sprint(row)
+			client, stop := w.serves(func(ctx context.Context, c jsonrpc.Conn) error {
+				return w.proxy.ServePrincipal(ctx, row[0], row[1], c)
+			})
+			client.say(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`) // the session knows that it is modern
+			client.want(`{"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"Invalid params: \"_meta\" has no valid \"io.modelcontextprotocol/protocolVersion\""}}`)
+			client.era = mcp.Modern
+			client.say(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`)
+			if got := client.take(); len(got) != 1 || strings.Contains(got[0], "files__echo") != (row[0] == "") {
+				t.Errorf("got %q", got)
+			}
+			stop()
+		}
+		seen := map[string]bool{}
+		for _, key := range keys {
+			if seen[key] || !mcp.IsPrincipalKey(key) || len(key) != 54 {
+				t.Errorf("keys %q", keys)
+			}
+			seen[key] = true
+		}
+	})
+}
+
+func TestServePrincipalBounds(t *testing.T) {
+	inWorld(t, &Router{InFlight: 2}, []string{"files"}, func(w *world) {
+		w.hands = map[string]func(*peer, *jsonrpc.Message){"files": func(*peer, *jsonrpc.Message) {}}
+		client, stop := w.serves(func(ctx context.Context, c jsonrpc.Conn) error {
+			return w.proxy.ServePrincipal(ctx, "", "anonymous", c)
+		})
+		defer stop()
+		client.era = mcp.Modern
+		for id := range 9 {
+			client.say(strings.Replace(call1, `"id":1`, fmt.Sprint(`"id":`, id), 1))
+		}
+		client.want(fmt.Sprintf(`{"jsonrpc":"2.0","id":8,"error":%s}`, jsonrpc.Overloaded("").Raw()))
+	})
+	err := new(Router).ServePrincipal(t.Context(), "nothing", "anonymous", newStuckConn())
+	if cause := jsonrpc.EndOf(err, "").Cause; cause != "unknown upstream" {
+		t.Error("ended with", err)
+	}
+}
+
+func TestD15_DrainModern(t *testing.T) {
+	inModernWorld(t, &Router{}, []string{"files"}, func(w *world) {
+		w.initialize()
+		got := w.calls("files", "echo", 1, 1)
+		shut := make(chan struct{})
+		go func() { w.proxy.Shutdown(w.t.Context()); close(shut) }()
+		synctest.Wait()
+		w.client.say(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"echo"}}`)
+		w.client.want(cc(2, -32603, "", "", "not_sent"))
+		echo("files")(w.upstream("files"), decode(t, got[0]))
+		w.client.want(`{"jsonrpc":"2.0","id":1,"result":{"content":[],"structuredContent":{"by":"files","args":{}}}}`)
+		<-shut
+		<-w.ended
+	})
+}
+
+func TestD03_HalfCloseExceedsDrainModern(t *testing.T) {
+	inModernWorld(t, &Router{}, []string{"files"}, func(w *world) {
+		w.initialize()
+		w.calls("files", "echo", 1, 1)
+		w.client.conn.CloseWrite()
+		time.Sleep(5*time.Second + time.Millisecond)
+		w.client.want(cc(1, -32603, "", "", "in_flight"))
+		<-w.ended
+	})
+}
+
+func TestD48_CannotStartModern(t *testing.T) {
+	inModernWorld(t, &Router{}, []string{"bad", "good"}, func(w *world) {
+		w.dial["bad"] = &jsonrpc.ClosedError{Cause: "start failed"}
+		w.client.say(`{"jsonrpc":"2.0","id":0,"method":"server/discover"}`)
+		if got := w.client.take(); len(got) != 1 || !strings.Contains(got[0], `"logging":{}`) {
+			t.Errorf("got %q", got)
+		}
+		w.client.say(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"bad__x"}}`)
+		w.client.want(cc(1, -32603, "bad", "start failed", "not_sent"))
+		w.client.say(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"good__nothing"}}`)
+		w.client.want(`{"jsonrpc":"2.0","id":2,"error":{"code":-32602,"message":"Unknown tool: good__nothing"}}`)
+	})
+}
+
+// A discovery waits for an upstream only so long.
+func TestDiscoverWithHungUpstream(t *testing.T) {
+	inModernWorld(t, &Router{Upstreams: []Upstream{{Name: "hung", StartTimeout: time.Second}, {Name: "good"}}}, nil, func(w *world) {
+		w.hands = map[string]func(*peer, *jsonrpc.Message){"hung": func(*peer, *jsonrpc.Message) {}}
+		w.client.say(`{"jsonrpc":"2.0","id":0,"method":"server/discover"}`)
+		w.client.want()
+		time.Sleep(time.Second)
+		if got := w.client.take(); len(got) != 1 || !strings.Contains(got[0], `"logging":{}`) {
+			t.Errorf("got %q", got)
+		}
+		w.upstream("hung").want(`{"jsonrpc":"2.0","id":1,"method":"server/discover"}`,
+			`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1,"reason":"no longer needed"}}`)
+	})
+}
+
+// Nobody tells of a new tool in the modern era: a name that is not known makes the
+// upstream list anew, but not each time.
+func TestUnknownNamesListAnew(t *testing.T) {
+	inModernWorld(t, &Router{}, []string{"a", "b"}, func(w *world) {
+		w.list()
+		u := w.upstream("a")
+		u.take()
+		tools := `{"tools":[{"name":"new"}]}`
+		u.handle(func(p *peer, m *jsonrpc.Message) {
+			if m.Method == "tools/list" {
+				p.conn.Send(jsonrpc.NewResult(m.ID, []byte(tools)))
+				return
+			}
+			echo("a")(p, m)
+		})
+		call := func(want string) {
+			t.Helper()
+			w.client.say(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a__new"}}`)
+			if got := w.client.take(); len(got) != 1 || !strings.Contains(got[0], want) {
+				t.Errorf("got %q", got)
+			}
+		}
+		call("Unknown tool")
+		u.want()
+		time.Sleep(relist)
+		call(`"by":"a"`)
+		if got := u.take(); len(got) != 2 || !strings.Contains(got[0], "tools/list") {
+			t.Errorf("upstream got %q", got)
+		}
+		call(`"by":"a"`)
+		if got := u.take(); len(got) != 1 {
+			t.Errorf("upstream got %q", got)
+		}
+	})
+}
+
+// Elements of a batch are of the legacy era, which has batches.
+func TestBatchWithClaim(t *testing.T) {
+	inWorld(t, &Router{}, []string{"files"}, func(w *world) {
+		w.client.say(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-03-26","capabilities":{}}}`)
+		w.client.take()
+		w.client.say(`[{"jsonrpc":"2.0","id":1,"method":"ping"},{"jsonrpc":"2.0","id":2,"method":"tools/list","params":{"_meta":` + string(jsonrpc.Set(nil, claim...)) + `}}]`)
+		w.client.want(`[{"jsonrpc":"2.0","id":1,"result":{}},{"jsonrpc":"2.0","id":2,"error":{"code":-32600,"message":"Invalid request: no batch is possible here"}}]`)
+	})
+}
+
+// A session of the legacy era has nothing of the modern one.
+func TestModernLineupIsMadeWhenNeeded(t *testing.T) {
+	inWorld(t, &Router{}, []string{"files", "docs"}, func(w *world) {
+		w.initialize()
+		w.list()
+		w.proxy.Update([]Upstream{{Name: "docs"}}, true)
+		synctest.Wait()
+		s := w.proxy.running()[0]
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.modern != nil || s.listens != nil {
+			t.Error("made before a request of the modern era")
+		}
+	})
+}

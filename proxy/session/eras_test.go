@@ -1,0 +1,96 @@
+package session
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+)
+
+// inEras is inWorld for a client of each era. One of the modern era says and gets
+// the same: a claim is put into its requests, and taken out of what upstreams get,
+// and so is what results of that era say of themselves. Instead of initialize it
+// sends a server/discover, so that ids at upstreams are the same, too.
+func inEras(t *testing.T, p *Router, names []string, test func(w *world)) {
+	for _, era := range []mcp.Era{mcp.Legacy, mcp.Modern} {
+		again := &Router{Upstreams: slices.Clone(p.Upstreams), InFlight: p.InFlight}
+		t.Run(string(era), func(t *testing.T) { inWorldOf(t, era, again, names, test) })
+	}
+}
+
+// claim is what makes a request one of the modern era.
+var claim = []jsonrpc.Value{
+	{Key: mcp.KeyVersion, Text: json.RawMessage(`"2026-07-28"`)},
+	{Key: mcp.KeyCapabilities, Text: json.RawMessage(`{}`)},
+}
+
+// text is a message that p got.
+func (p *peer) text(m *jsonrpc.Message) string {
+	if p.era != mcp.Modern {
+		return sameEvent(string(m.Append(nil)))
+	}
+	out := *m
+	if m.IsRequest() {
+		out.Params = mcp.SetMeta(m.Params, jsonrpc.Value{Key: mcp.KeyVersion},
+			jsonrpc.Value{Key: mcp.KeyCapabilities}, jsonrpc.Value{Key: mcp.KeyClientInfo})
+		if string(out.Params) == `{}` {
+			out.Params = nil
+		}
+	}
+	return sameEvent(ofModern.Replace(string(out.Append(nil))))
+}
+
+// ofModern takes out what only results of the modern era say.
+var ofModern = strings.NewReplacer(
+	`,"resultType":"complete","ttlMs":0,"cacheScope":"private"`, "",
+	`"result":{"resultType":"complete"}`, `"result":{}`,
+	`,"resultType":"complete"`, "",
+	`,"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"mcp-proxy","version":"dev"}}`, "",
+)
+
+// Calls that need the same table wait for one list of it. If the one who lists
+// gives up, the next one does.
+func TestManyCallsListOnce(t *testing.T) {
+	inEras(t, &Router{}, []string{"a", "b"}, func(w *world) {
+		w.initialize()
+		a := w.upstream("a")
+		a.mute()
+		a.take()
+		for id := range 10 {
+			w.client.say(fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"a__echo"}}`, id))
+		}
+		if got := a.take(); len(got) != 1 || !strings.Contains(got[0], "tools/list") {
+			t.Errorf("upstream got %q", got)
+		}
+		lists := 1
+		for id := range 8 { // one of them is who lists
+			w.client.say(fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":%d}}`, id))
+			for _, m := range a.take() {
+				if strings.Contains(m, "tools/list") {
+					lists++
+				}
+			}
+		}
+		a.handle(echo("a"))
+		a.conn.Send(jsonrpc.NewResult(jsonrpc.IntID(int64(1+lists)), json.RawMessage(`{"tools":[{"name":"echo"}]}`)))
+		got := w.client.take()
+		slices.Sort(got)
+		if len(got) != 2 || !strings.HasPrefix(got[0], `{"jsonrpc":"2.0","id":8,"result"`) || !strings.HasPrefix(got[1], `{"jsonrpc":"2.0","id":9,"result"`) {
+			t.Errorf("got %q", got)
+		}
+	})
+}
+
+// closing is the text of the error that ends what is in flight when the client's
+// own connection ends.
+func (w *world) closing(id any, phase string) string {
+	code := jsonrpc.CodeConnectionClosed
+	if w.era == mcp.Modern {
+		code = jsonrpc.CodeInternalError
+	}
+	return cc(id, code, "", "", phase)
+}

@@ -1,0 +1,220 @@
+package session
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+	"sync"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+)
+
+// fanOut runs ask for each upstream that want accepts, all at once, and waits
+// for them; each has the list timeout. The int is its index in the lineup.
+func (v *lineup) fanOut(ctx context.Context, want func(*leg) bool, ask func(context.Context, int, *leg)) {
+	var wg sync.WaitGroup
+	for i, l := range v.legs {
+		if want(l) {
+			wg.Go(func() {
+				ctx, cancel := context.WithTimeout(ctx, v.s.p.listTimeout())
+				defer cancel()
+				ask(ctx, i, l)
+			})
+		}
+	}
+	wg.Wait()
+}
+
+func all(*leg) bool { return true }
+
+// gather asks each upstream that want accepts for its part of a list, all at once, and
+// returns what they said or why they did not, by their index in the lineup. They have
+// the list timeout together. Those that were late once are asked only if no other can
+// answer, and then one answer is enough.
+func gather[T any](ctx context.Context, v *lineup, method string, want func(*leg) bool,
+	ask func(context.Context, *leg) (T, *failure)) (said []T, failed []*failure) {
+	ctx, cancel := context.WithTimeout(ctx, v.s.p.listTimeout())
+	defer cancel()
+	said, failed = make([]T, len(v.legs)), make([]*failure, len(v.legs))
+	var prompt, tardy []int
+	for i, l := range v.legs {
+		switch {
+		case !want(l):
+		case l.late(method):
+			tardy = append(tardy, i)
+			failed[i] = l.lateFailure()
+			failed[i].skipped = true
+		default:
+			prompt = append(prompt, i)
+		}
+	}
+	answered := func(i int) bool { return failed[i] == nil || failed[i].unsupported }
+	askAll := func(who []int, enough func()) {
+		var wg sync.WaitGroup
+		for _, i := range who {
+			wg.Go(func() {
+				l := v.legs[i]
+				said[i], failed[i] = ask(ctx, l)
+				switch {
+				case answered(i):
+					enough()
+				case late(ctx):
+					l.noteLate(method)
+					fallthrough
+				case ctx.Err() != nil:
+					failed[i] = l.lateFailure()
+				}
+			})
+		}
+		wg.Wait()
+	}
+	askAll(prompt, func() {})
+	if !slices.ContainsFunc(prompt, answered) {
+		askAll(tardy, cancel)
+	}
+	return said, failed
+}
+
+// A failure is why one upstream has no part in an answer made of many: its own
+// error, or one of the proxy's about it.
+type failure struct {
+	wire        json.RawMessage
+	cause       string // for the log
+	unsupported bool   // the upstream has no such list, whatever it declared
+	late        bool   // it was not waited for any longer
+	skipped     bool   // or not at all
+}
+
+func ownFailure(err *jsonrpc.Error) *failure {
+	cause := err.Message
+	if data, ok := err.Data.(jsonrpc.ErrorData); ok && data.Cause != "" {
+		cause = data.Cause
+	}
+	return &failure{wire: err.Raw(), cause: cause}
+}
+
+// A collection is a list of one upstream, all pages of it.
+type collection struct {
+	elements []json.RawMessage
+	rest     []member // what else the first page said
+	caching  cachings // of the pages; modern era only
+}
+
+// pages asks one upstream for a list of any kind, following its cursors. It starts
+// the upstream if need be. The meta is that of the client's request, nil for none.
+func (l *leg) pages(ctx context.Context, method, list string, meta json.RawMessage) (found collection, _ *failure) {
+	var cursor json.RawMessage
+	size := 0
+	for page := range maxPages {
+		answer, err := l.ask(ctx, method, listParams(meta, cursor))
+		if err != nil {
+			return found, ownFailure(jsonrpc.TimedOut(l.up.Name))
+		}
+		if answer.Error != nil {
+			code, _ := jsonrpc.Member(answer.Error, "code")
+			return found, &failure{wire: answer.Error, cause: "error response", unsupported: string(code) == noMethod}
+		}
+		p, err := parsePage(list, answer.Result)
+		if size += len(answer.Result); size > l.s.p.queueBytes() {
+			err = errors.New("too long")
+		}
+		if err != nil {
+			return found, ownFailure(jsonrpc.InvalidResponse(l.up.Name, "unusable list"))
+		}
+		found.add(l.era, p, page == 0)
+		if p.cursor == nil {
+			l.s.p.noteInTime(l.up.Name, method)
+			return found, nil
+		}
+		if cursor != nil && string(p.cursor) == string(cursor) {
+			break
+		}
+		cursor = p.cursor
+	}
+	l.s.p.noteInTime(l.up.Name, method)
+	found.caching.partial() // it goes on
+	return found, nil
+}
+
+// add appends a page.
+func (c *collection) add(era mcp.Era, p page, first bool) {
+	c.elements = append(c.elements, p.elements...)
+	if era == mcp.Modern {
+		var caching caching
+		caching, p.rest = takeCaching(p.rest)
+		c.caching.add(caching)
+	}
+	if first {
+		c.rest = p.rest
+	}
+}
+
+// listParams are those of a request for one page. Of what the client said only
+// _meta may pass: anything else could make the list, which is a table for later
+// calls as well, another one.
+func listParams(meta, cursor json.RawMessage) json.RawMessage {
+	var members [][]byte
+	if meta != nil {
+		members = append(members, slices.Concat([]byte(`"_meta":`), meta))
+	}
+	if cursor != nil {
+		members = append(members, slices.Concat([]byte(`"cursor":`), cursor))
+	}
+	if members == nil {
+		return nil
+	}
+	return slices.Concat([]byte{'{'}, bytes.Join(members, []byte{','}), []byte{'}'})
+}
+
+// noMethod is [jsonrpc.CodeMethodNotFound] as it stands in an error.
+const noMethod = "-32601"
+
+// maxPages bounds how far an upstream's cursors are followed.
+const maxPages = 1000
+
+// A page is the result of a list request, taken apart.
+type page struct {
+	elements []json.RawMessage
+	cursor   json.RawMessage // for more; nil if there is none
+	rest     []member
+}
+
+// A member is one of a list result beside the list and its cursor.
+type member struct {
+	key   string
+	value json.RawMessage
+}
+
+func parsePage(list string, result json.RawMessage) (page, error) {
+	var p page
+	var array json.RawMessage
+	err := jsonrpc.Each(result, func(key string, value json.RawMessage) {
+		switch key {
+		case list:
+			array = value
+		case "nextCursor":
+			p.cursor = value
+		default:
+			p.rest = append(p.rest, member{key, value})
+		}
+	})
+	if err != nil {
+		return p, err
+	}
+	if array == nil {
+		return p, errors.New("no " + list)
+	}
+	if len(p.cursor) == 0 || p.cursor[0] != '"' {
+		p.cursor = nil
+	}
+	p.elements, err = jsonrpc.Elements(array)
+	return p, err
+}
+
+// leftOut logs that an upstream has no part in the answer to method.
+func (l *leg) leftOut(method string, f *failure) {
+	l.log.Log(l.s.ctx, l.firstIs(&l.missed), "upstream left out of a merged list", "method", method, "cause", f.cause)
+}

@@ -1,0 +1,368 @@
+package session
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+)
+
+// A world is a proxy between a scripted client and scripted upstreams, all in
+// one synctest bubble.
+type world struct {
+	t      *testing.T
+	era    mcp.Era // of what the client says, see inEras
+	proxy  *Router
+	client *peer
+	ended  chan error
+	cancel context.CancelFunc
+
+	mu    sync.Mutex
+	conns map[string][]*peer                       // streams opened so far, by upstream
+	dial  map[string]error                         // upstreams that cannot be reached
+	hands map[string]func(*peer, *jsonrpc.Message) // of upstreams that do more than echo
+}
+
+// A peer is the test's end of a Conn, which collects what it receives.
+type peer struct {
+	t    *testing.T
+	conn *jsonrpc.PipeConn
+	hand func(*peer, *jsonrpc.Message) // nil: collect only
+	era  mcp.Era                       // dresses what it says and undresses what it gets
+
+	mu  sync.Mutex
+	got []string
+	err error // how Recv ended
+}
+
+// inWorld runs test in a bubble with the named upstreams, each an echo server
+// unless the test changes its peer.hand.
+func inWorld(t *testing.T, p *Router, names []string, test func(w *world)) {
+	inWorldOf(t, mcp.Legacy, p, names, test)
+}
+
+func inWorldOf(t *testing.T, era mcp.Era, p *Router, names []string, test func(w *world)) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{t: t, era: era, proxy: p, conns: map[string][]*peer{}, dial: map[string]error{}}
+		for _, n := range names {
+			p.Upstreams = append(p.Upstreams, Upstream{Name: n})
+		}
+		if p.Dialer == nil {
+			p.Dialer = DialFunc(w.open)
+		}
+		w.connect()
+		defer func() {
+			w.cancel()
+			<-w.ended
+			w.hangUp()
+			synctest.Wait()
+		}()
+		test(w)
+	})
+}
+
+func (w *world) connect() {
+	ctx, cancel := context.WithCancel(context.Background())
+	ours, theirs := jsonrpc.Pipe()
+	w.cancel, w.ended = cancel, make(chan error, 1)
+	ended := w.ended
+	w.client = newPeer(w.t, ours, nil)
+	w.client.era = w.era
+	go func() { ended <- w.proxy.Serve(ctx, theirs); close(ended) }()
+}
+
+func (w *world) open(_ context.Context, upstream, _ string, era mcp.Era) (jsonrpc.Conn, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if err := w.dial[upstream]; err != nil {
+		return nil, err
+	}
+	ours, theirs := jsonrpc.Pipe()
+	hand := w.hands[upstream]
+	if hand == nil {
+		hand = echo(upstream)
+	}
+	p := newPeer(w.t, ours, hand)
+	p.era = w.era
+	w.conns[stream(upstream, era)] = append(w.conns[stream(upstream, era)], p)
+	return theirs, nil
+}
+
+const modernStream = "@modern"
+
+// stream is how the streams of an era to an upstream are called in a world.
+func stream(upstream string, era mcp.Era) string {
+	if era == mcp.Modern {
+		return upstream + modernStream
+	}
+	return upstream
+}
+
+// upstream returns the test's end of the newest stream to an upstream, once
+// nothing moves any more; "@modern" behind the name means one of that era.
+func (w *world) upstream(name string) *peer {
+	w.t.Helper()
+	synctest.Wait()
+	return w.newest(name)
+}
+
+func (w *world) newest(name string) *peer {
+	w.t.Helper()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	name = stream(name, w.era)
+	if len(w.conns[name]) == 0 {
+		w.t.Fatalf("no stream to %s", name)
+	}
+	return w.conns[name][len(w.conns[name])-1]
+}
+
+func (w *world) hangUp() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, peers := range w.conns {
+		for _, p := range peers {
+			p.conn.Close()
+		}
+	}
+	w.client.conn.Close()
+}
+
+// initialize does the handshake of a client.
+func (w *world) initialize() {
+	if w.era == mcp.Modern {
+		w.client.say(`{"jsonrpc":"2.0","id":0,"method":"server/discover"}`)
+		w.client.take()
+		return
+	}
+	w.client.say(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"roots":{}},"clientInfo":{"name":"t","version":"1"}}}`)
+	synctest.Wait()
+	w.client.say(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+	synctest.Wait()
+	w.client.take()
+}
+
+// list makes the client list all tools, so that names are known.
+func (w *world) list() {
+	w.client.say(`{"jsonrpc":"2.0","id":"list","method":"tools/list"}`)
+	w.client.take()
+}
+
+func newPeer(t *testing.T, conn *jsonrpc.PipeConn, hand func(*peer, *jsonrpc.Message)) *peer {
+	p := &peer{t: t, conn: conn, hand: hand}
+	go func() {
+		for {
+			m, err := conn.Recv()
+			p.mu.Lock()
+			if err != nil {
+				p.err = err
+				p.mu.Unlock()
+				return
+			}
+			hand := p.hand
+			p.got = append(p.got, p.text(m))
+			p.mu.Unlock()
+			if hand != nil {
+				hand(p, m)
+			}
+		}
+	}()
+	return p
+}
+
+// say sends one message, given as JSON text.
+func (p *peer) say(text string) {
+	p.t.Helper()
+	m, err := jsonrpc.Decode([]byte(text))
+	if err != nil {
+		p.t.Fatalf("say %s: %v", text, err)
+	}
+	p.send(m)
+}
+
+func (p *peer) send(m *jsonrpc.Message) {
+	p.t.Helper()
+	if p.era == mcp.Modern && m.IsRequest() {
+		m.Params = mcp.SetMeta(m.Params, claim...)
+	}
+	if err := p.conn.Send(m); err != nil && !errors.Is(err, jsonrpc.ErrClosed) {
+		p.t.Fatal(err)
+	}
+}
+
+// mute makes the peer collect what it gets without answering.
+func (p *peer) mute() { p.handle(nil) }
+
+func (p *peer) handle(hand func(*peer, *jsonrpc.Message)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.hand = hand
+}
+
+// take returns what came since the last take, once nothing moves any more.
+func (p *peer) take() []string {
+	synctest.Wait()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	got := p.got
+	p.got = nil
+	return got
+}
+
+// gone reports whether the other side closed.
+func (p *peer) gone() bool {
+	synctest.Wait()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.err != nil && p.err != io.EOF
+}
+
+// want checks what came since the last take, in order.
+func (p *peer) want(want ...string) {
+	p.t.Helper()
+	got := p.take()
+	if g, w := strings.Join(got, "\n"), strings.Join(want, "\n"); g != w {
+		p.t.Errorf("got:\n%s\nwant:\n%s", g, w)
+	}
+}
+
+// echo answers as a server with one tool "echo", whose result is its arguments.
+func echo(name string) func(*peer, *jsonrpc.Message) {
+	return func(p *peer, m *jsonrpc.Message) {
+		if !m.IsRequest() {
+			return
+		}
+		result := `{}`
+		switch m.Method {
+		case "initialize":
+			result = `{"protocolVersion":"2025-11-25","capabilities":{"tools":{"listChanged":true},"prompts":{},"resources":{"subscribe":true},"logging":{},"completions":{}},"serverInfo":{"name":"` + name + `","version":"1"}}`
+		case "server/discover":
+			result = `{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{"tools":{"listChanged":true},"prompts":{},"resources":{"subscribe":true},"completions":{}},"ttlMs":0,"cacheScope":"private"}`
+		case "subscriptions/listen": // no answer
+			acknowledge(p, m)
+			return
+		case "tools/list":
+			result = `{"tools":[{"name":"echo","inputSchema":{"type":"object"}}]}`
+		case "prompts/list":
+			result = `{"prompts":[{"name":"ask"}]}`
+		case "resources/list":
+			result = `{"resources":[{"uri":"test://` + name + `/a","name":"a"}]}`
+		case "resources/templates/list":
+			result = `{"resourceTemplates":[{"uriTemplate":"test://` + name + `/t/{x}","name":"t"}]}`
+		case "tools/call":
+			args, _ := jsonrpc.Member(m.Params, "arguments")
+			result = `{"content":[],"structuredContent":{"by":"` + name + `","args":` + string(orDefaultRaw(args)) + `}}`
+		}
+		p.conn.Send(jsonrpc.NewResult(m.ID, json.RawMessage(result)))
+	}
+}
+
+// acknowledge honours all of a listen.
+func acknowledge(p *peer, m *jsonrpc.Message) {
+	filter, _ := jsonrpc.Member(m.Params, "notifications")
+	p.tell(m.ID, "notifications/subscriptions/acknowledged", `"notifications":`+string(filter))
+}
+
+// tell sends a frame of a listen, whose id on this stream is given.
+func (p *peer) tell(listen jsonrpc.ID, method, members string) {
+	params := mcp.SetMeta(json.RawMessage(`{`+members+`}`), jsonrpc.Value{Key: mcp.KeySubscription, Text: listen.Raw()})
+	p.conn.Send(&jsonrpc.Message{Method: method, Params: params, Related: listen})
+}
+
+func orDefaultRaw(raw json.RawMessage) json.RawMessage {
+	if raw == nil {
+		return json.RawMessage(`{}`)
+	}
+	return raw
+}
+
+// cc is the text of the one connection-closed error.
+func cc(id any, code int, upstream, cause, phase string) string {
+	return ccOf(id, code, upstream, jsonrpc.ClosedError{Cause: cause}, phase)
+}
+
+// ccOf is cc for an end that says more than its cause. The end of an upstream's stream
+// is an event.
+func ccOf(id any, code int, upstream string, end jsonrpc.ClosedError, phase string) string {
+	if upstream != "" && end.Cause != "" && end.Cause != "start timeout" {
+		end.Event = anEvent
+	}
+	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%v,"error":%s}`, id, end.Wire(code, upstream, jsonrpc.Phase(phase)).Raw())
+}
+
+// anEvent stands for every event in what tests compare.
+const anEvent = "anyevent"
+
+var events = regexp.MustCompile(`"event":"[0-9a-hjkmnp-tv-z]{8}"`)
+
+// sameEvent makes the event of an error, if it has one as it must be, the same.
+func sameEvent(text string) string {
+	return events.ReplaceAllLiteralString(text, `"event":"`+anEvent+`"`)
+}
+
+func decode(t *testing.T, text string) *jsonrpc.Message {
+	t.Helper()
+	m, err := jsonrpc.Decode([]byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// gated is the world's dialer behind a gate.
+func gated(w *world, gate <-chan struct{}) Dialer {
+	return DialFunc(func(ctx context.Context, upstream, key string, era mcp.Era) (jsonrpc.Conn, error) {
+		select {
+		case <-gate:
+			return w.open(ctx, upstream, key, era)
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	})
+}
+
+// A stuckConn is a client that talks and never reads.
+type stuckConn struct {
+	in     chan *jsonrpc.Message
+	closed chan struct{}
+	once   sync.Once
+}
+
+func newStuckConn() *stuckConn {
+	return &stuckConn{in: make(chan *jsonrpc.Message), closed: make(chan struct{})}
+}
+
+func (c *stuckConn) say(m *jsonrpc.Message) {
+	select {
+	case c.in <- m:
+	case <-c.closed:
+	}
+}
+
+func (c *stuckConn) Recv() (*jsonrpc.Message, error) {
+	select {
+	case m := <-c.in:
+		return m, nil
+	case <-c.closed:
+		return nil, jsonrpc.ErrClosed
+	}
+}
+
+func (c *stuckConn) Send(*jsonrpc.Message) error {
+	<-c.closed
+	return jsonrpc.ErrClosed
+}
+
+func (c *stuckConn) Close() error {
+	c.once.Do(func() { close(c.closed) })
+	return nil
+}

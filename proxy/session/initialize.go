@@ -1,0 +1,308 @@
+package session
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+)
+
+// batchVersion is the one version in which messages may come in arrays.
+const batchVersion = "2025-03-26"
+
+// hello is what the client's initialize settled for the session.
+type hello struct {
+	params  json.RawMessage // for upstreams: the client's own, with the version agreed; nil before initialize
+	version string
+	ready   bool // the client takes questions: it sent initialized, or a request after initialize
+
+	listChanged [kinds]bool // what the client was promised to hear of
+}
+
+// serverInfo is what an upstream said in its answer to initialize.
+type serverInfo struct {
+	result       json.RawMessage // nil if it has not answered yet
+	capabilities map[string]json.RawMessage
+}
+
+// initialize starts all upstreams and answers for them together. A client waits
+// for a slow one only so long; its start goes on.
+func (s *session) initialize(c *call) {
+	params, version, err := negotiate(c.msg.Params)
+	if err == nil {
+		_, err = findToken(params)
+	}
+	if err != nil {
+		s.fail(c, invalidParams(err.Error()))
+		return
+	}
+	s.mu.Lock()
+	again := s.hello.params != nil
+	if !again {
+		s.hello.params, s.hello.version = params, version
+		for _, l := range s.lineup.legs { // now: what the client says next waits for them
+			l.openLocked()
+		}
+	}
+	s.mu.Unlock()
+	if again {
+		s.fail(c, &jsonrpc.Error{Code: jsonrpc.CodeInvalidRequest, Message: "Invalid request: already initialized"})
+		return
+	}
+	s.work(c, func(ctx context.Context) {
+		if _, failed := s.startAll(ctx, mcp.Legacy, starts, (*leg).introduced); failed != nil {
+			s.mu.Lock()
+			s.hello = hello{} // it may come again
+			s.mu.Unlock()
+			s.settle(c, &jsonrpc.Message{ID: c.id, Error: failed.wire})
+			return
+		}
+		result := s.welcome(version)
+		s.promised(result)
+		s.settle(c, jsonrpc.NewResult(c.id, result))
+	})
+}
+
+// promised notes which lists the client was told about changes of.
+func (s *session) promised(result json.RawMessage) {
+	capabilities, _ := jsonrpc.Member(result, "capabilities")
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for k := range kinds {
+		list, _ := jsonrpc.Member(capabilities, kindInfo[k].capability)
+		changes, _ := jsonrpc.Member(list, "listChanged")
+		s.hello.listChanged[k] = string(changes) == "true"
+	}
+}
+
+// negotiate returns the client's params with the version that the session will
+// speak: the client's own if it is known, else the newest (2025-11-25
+// basic/lifecycle: "Otherwise, the server MUST respond with another protocol
+// version it supports").
+func negotiate(params json.RawMessage) (json.RawMessage, string, error) {
+	var at [1]jsonrpc.Span
+	if err := jsonrpc.Find(params, jsonrpc.Span{}, at[:], "protocolVersion"); err != nil {
+		return nil, "", err
+	}
+	version, ok := jsonrpc.Unquote(at[0].Of(params))
+	if !ok {
+		return nil, "", errMissing("protocolVersion")
+	}
+	if slices.Contains(mcp.LegacyVersions, version) {
+		return params, version, nil
+	}
+	version = mcp.LegacyVersions[0]
+	return jsonrpc.Replace(params, jsonrpc.Edit{Span: at[0], With: jsonrpc.Quote(version)}), version, nil
+}
+
+// initialized handles an upstream's answer to initialize.
+func (l *leg) initialized(a *attempt, answer *jsonrpc.Message) {
+	if answer.Error != nil || answer.Result[0] != '{' { // nothing can be asked of it
+		l.s.mu.Lock()
+		defer l.s.mu.Unlock()
+		if !a.ended {
+			l.log.Debug("upstream refused initialize") // its host warns, ends the stream and says which event that is
+			a.own = &jsonrpc.ClosedError{Cause: "initialize refused", Lasting: true}
+			conn := a.conn
+			time.AfterFunc(lastWords, func() { conn.Close() })
+		}
+		return
+	}
+	info := l.infoOf(answer.Result)
+	l.s.mu.Lock()
+	l.info, l.deaf, l.missed = info, false, false
+	first := []*jsonrpc.Message{jsonrpc.NewNotification("notifications/initialized", nil)}
+	l.readyLocked(a, append(first, l.replayLocked()...))
+	l.heardLocked(a)
+	announced := l.announced // now: the client's next list, which waits for this, ends it
+	l.s.mu.Unlock()
+	l.s.wg.Go(func() { l.returned(a, announced) })
+}
+
+// infoOf reads what an upstream says of itself, in whatever era.
+func (l *leg) infoOf(result json.RawMessage) serverInfo {
+	info := serverInfo{result: result, capabilities: make(map[string]json.RawMessage)}
+	capabilities, err := jsonrpc.Member(result, "capabilities")
+	if err == nil && capabilities != nil {
+		err = jsonrpc.Each(capabilities, func(k string, v json.RawMessage) { info.capabilities[k] = v })
+	}
+	if err != nil {
+		l.log.Warn("unusable capabilities from upstream", "err", err)
+	}
+	return info
+}
+
+// replayLocked returns the requests that bring a restarted upstream to where the
+// session had it: its log level and subscriptions.
+func (l *leg) replayLocked() []*jsonrpc.Message {
+	var replay []*jsonrpc.Message
+	request := func(method string, params json.RawMessage) {
+		r := l.mintLocked()
+		r.sent = true
+		r.done = func(answer *jsonrpc.Message) {
+			if answer.Error != nil {
+				l.log.Debug("upstream did not take up where it was", "method", method)
+			}
+		}
+		replay = append(replay, jsonrpc.NewRequest(r.id, method, ownToken(params, r.id)))
+	}
+	if _, ok := l.info.capabilities["logging"]; ok && l.s.level != nil {
+		request("logging/setLevel", l.s.level)
+	}
+	for _, uri := range slices.Sorted(maps.Keys(l.s.subs)) {
+		if sub := l.s.subs[uri]; sub.leg == l {
+			request("resources/subscribe", sub.params)
+		}
+	}
+	return replay
+}
+
+// declares reports whether the upstream declared a capability.
+func (l *leg) declares(capability string) bool {
+	l.s.mu.Lock()
+	defer l.s.mu.Unlock()
+	_, ok := l.info.capabilities[capability]
+	return ok
+}
+
+// offers is declares, but an upstream that has not answered initialize may have
+// the capability, too.
+func (l *leg) offers(capability string) bool {
+	l.s.mu.Lock()
+	defer l.s.mu.Unlock()
+	_, ok := l.info.capabilities[capability]
+	return ok || l.info.result == nil
+}
+
+// clientReady opens the way for what upstreams have to ask and to tell.
+func (s *session) clientReady() {
+	s.mu.Lock()
+	if s.hello.ready || s.hello.params == nil {
+		s.mu.Unlock()
+		return
+	}
+	s.hello.ready = true
+	legs := s.lineup.legs
+	s.mu.Unlock()
+	for _, l := range legs {
+		s.wg.Go(l.release)
+	}
+}
+
+// welcome is the result of initialize.
+func (s *session) welcome(version string) json.RawMessage {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if l := s.lineup.only(); l != nil && l.info.result != nil {
+		return own(l.info.result, version)
+	}
+	in := s.lineup.introduce(func(l *leg) json.RawMessage { return l.info.result })
+	result := append([]byte(`{"protocolVersion":`), jsonrpc.Quote(version)...)
+	result = append(append(result, `,"capabilities":`...), in.capabilities...)
+	result = append(append(result, `,"serverInfo":`...), s.p.serverInfo()...)
+	if in.instructions != "" {
+		result = append(append(result, `,"instructions":`...), jsonrpc.Quote(in.instructions)...)
+	}
+	return append(result, '}')
+}
+
+// serverInfo is how the proxy calls itself.
+func (p *Router) serverInfo() json.RawMessage {
+	return slices.Concat([]byte(`{"name":"mcp-proxy","version":`), jsonrpc.Quote(orDefault(p.Version, "dev")), []byte{'}'})
+}
+
+// An introduction is what upstreams say of themselves, together.
+type introduction struct {
+	capabilities json.RawMessage
+	instructions string // "" for none
+	missing      bool   // not all could say
+}
+
+// introduce sums up what each upstream said, which is nil for one that has not.
+func (v *lineup) introduce(said func(*leg) json.RawMessage) introduction {
+	in := introduction{capabilities: json.RawMessage(`{}`), missing: !v.complete}
+	var instructions []string
+	for _, l := range v.legs {
+		result := said(l)
+		if result == nil {
+			in.missing = true
+			continue
+		}
+		offered, _ := jsonrpc.Member(result, "capabilities")
+		in.capabilities = union(in.capabilities, knownExtensions(v.era, offered))
+		raw, _ := jsonrpc.Member(result, "instructions")
+		if text, ok := jsonrpc.Unquote(raw); ok && text != "" {
+			instructions = append(instructions, "# "+l.up.Name+"\n\n"+text)
+		}
+	}
+	in.capabilities = announce(in.capabilities, in.missing)
+	in.instructions = strings.Join(instructions, "\n\n")
+	return in
+}
+
+// own is the only upstream's result, in the version of this hop.
+func own(result json.RawMessage, version string) json.RawMessage {
+	var at [1]jsonrpc.Span
+	if jsonrpc.Find(result, jsonrpc.Span{}, at[:], "protocolVersion") != nil {
+		return result
+	}
+	if at[0].IsZero() {
+		return union(json.RawMessage(`{"protocolVersion":`+string(jsonrpc.Quote(version))+`}`), result)
+	}
+	return jsonrpc.Replace(result, jsonrpc.Edit{Span: at[0], With: jsonrpc.Quote(version)})
+}
+
+// everything is what is advertised while an upstream is missing: it may offer
+// any of it when it comes.
+const everything = `{"tools":{},"prompts":{},"resources":{"subscribe":true},"logging":{},"completions":{}}`
+
+// announce returns the capabilities of the session. Lists can change even if no
+// upstream says so: an upstream may come and go.
+func announce(capabilities json.RawMessage, missing bool) json.RawMessage {
+	if missing {
+		capabilities = union(capabilities, json.RawMessage(everything))
+	}
+	for _, list := range []string{"resources", "prompts", "tools"} {
+		if v, _ := jsonrpc.Member(capabilities, list); v != nil {
+			capabilities = union(json.RawMessage(`{"`+list+`":{"listChanged":true}}`), capabilities)
+		}
+	}
+	return capabilities
+}
+
+// union merges two JSON objects: members of both are merged in turn if they are
+// objects, true wins over false, and else a's stays.
+func union(a, b json.RawMessage) json.RawMessage {
+	var keys []string
+	values := make(map[string]json.RawMessage)
+	add := func(k string, v json.RawMessage) {
+		old, ok := values[k]
+		if !ok {
+			keys = append(keys, k)
+			values[k] = v
+		} else if v = bytes.TrimSpace(v); string(v) == "true" {
+			values[k] = v
+		} else if len(v) > 0 && v[0] == '{' && old[0] == '{' {
+			values[k] = union(old, v)
+		}
+	}
+	for _, object := range []json.RawMessage{a, b} {
+		if len(object) > 0 && jsonrpc.Each(object, add) != nil {
+			return a
+		}
+	}
+	merged := []byte{'{'}
+	for i, k := range keys {
+		if i > 0 {
+			merged = append(merged, ',')
+		}
+		merged = append(append(append(merged, jsonrpc.Quote(k)...), ':'), values[k]...)
+	}
+	return append(merged, '}')
+}

@@ -1,0 +1,400 @@
+package session
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+)
+
+// Sets of upstreams that change while clients are served. What a client sees of
+// it is told in testdata/upstreams_*.txtar and link_*.txtar.
+
+// cut ends all streams as the end of the link does that they are on.
+func (w *world) cut() {
+	synctest.Wait()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, streams := range w.conns {
+		for _, p := range streams {
+			p.conn.CloseCause(&jsonrpc.ClosedError{Cause: "link lost", Delivered: true})
+		}
+	}
+}
+
+// another is a second client of the same proxy.
+func (w *world) another() *world {
+	other := &world{t: w.t, proxy: w.proxy, conns: map[string][]*peer{}}
+	other.connect()
+	return other
+}
+
+func (w *world) leave() {
+	w.client.conn.Close()
+	<-w.ended
+}
+
+const (
+	toolsChanged     = `{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`
+	resourcesChanged = `{"jsonrpc":"2.0","method":"notifications/resources/list_changed"}`
+)
+
+func TestD13_LinkLost(t *testing.T) {
+	inWorld(t, &Router{}, []string{"a", "b", "c", "d"}, func(w *world) {
+		other := w.another()
+		defer other.leave()
+		clients := []*world{w, other}
+		for _, c := range clients {
+			c.initialize()
+			c.list()
+			c.client.say(`{"jsonrpc":"2.0","id":1,"method":"resources/list"}`)
+			c.client.take()
+		}
+		inFlight := map[string]int{"a": 2, "b": 2, "c": 1, "d": 1}
+		first := map[string]int{"a": 1, "b": 3, "c": 5, "d": 6}
+		var want []string
+		for _, u := range []string{"a", "b", "c", "d"} {
+			for _, p := range w.conns[u] {
+				p.mute()
+			}
+			w.calls(u, u+"__echo", first[u], inFlight[u])
+			for i := range inFlight[u] {
+				want = append(want, cc(first[u]+i, -32603, u, "link lost", "in_flight"))
+			}
+		}
+		w.cut()
+		got := w.client.take()
+		slices.Sort(got)
+		if !slices.Equal(got, want) {
+			t.Errorf("got %q", got)
+		}
+
+		w.proxy.Returned("a", "b", "c", "d")
+		time.Sleep(time.Second)
+		for _, c := range clients {
+			c.client.want(toolsChanged, resourcesChanged)
+			c.client.say(`{"jsonrpc":"2.0","id":9,"method":"tools/call","params":{"name":"d__echo"}}`)
+			c.client.want(`{"jsonrpc":"2.0","id":9,"result":{"content":[],"structuredContent":{"by":"d","args":{}}}}`)
+			c.list()
+			time.Sleep(time.Second)
+			c.client.want() // the upstreams have started again, which is no news
+		}
+	})
+}
+
+// A client that asks for nothing is not told of it.
+func TestReturnedToClientsWithoutLists(t *testing.T) {
+	inWorld(t, &Router{}, []string{"a", "b"}, func(w *world) {
+		w.proxy.Returned("a") // before initialize
+		w.initialize()
+		w.cut()
+		w.proxy.Returned("a", "b")
+		time.Sleep(time.Second)
+		w.client.want()
+		if n := len(w.conns["a"]); n != 1 {
+			t.Error("streams:", n)
+		}
+	})
+}
+
+// What the link brings back is compared again once the client has listed.
+func TestReturnedAndThenDifferent(t *testing.T) {
+	inWorld(t, &Router{}, []string{"a", "b"}, func(w *world) {
+		w.initialize()
+		w.list()
+		w.cut()
+		w.proxy.Returned("a")
+		time.Sleep(time.Second)
+		w.client.want(toolsChanged)
+		w.list()
+		w.hands = map[string]func(*peer, *jsonrpc.Message){"a": func(p *peer, m *jsonrpc.Message) {
+			if m.Method == "tools/list" {
+				p.conn.Send(jsonrpc.NewResult(m.ID, json.RawMessage(`{"tools":[]}`)))
+				return
+			}
+			echo("a")(p, m)
+		}}
+		w.die("a", "exit status 1", true)
+		w.client.say(`{"jsonrpc":"2.0","id":9,"method":"tools/call","params":{"name":"a__echo"}}`)
+		time.Sleep(time.Second)
+		w.client.want(`{"jsonrpc":"2.0","id":9,"result":{"content":[],"structuredContent":{"by":"a","args":{}}}}`, toolsChanged)
+	})
+}
+
+// A list that was asked for before the link was back is not the one that shows
+// what it brought.
+func TestReturnedDuringList(t *testing.T) {
+	inWorld(t, &Router{}, []string{"a", "b"}, func(w *world) {
+		w.initialize()
+		for _, u := range []string{"a", "b"} {
+			w.upstream(u).mute()
+		}
+		w.client.say(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`)
+		w.die("a", "link lost", true)
+		w.proxy.Returned("a")
+		time.Sleep(time.Second)
+		w.client.want(toolsChanged)
+		w.upstream("b").say(`{"jsonrpc":"2.0","id":2,"result":{"tools":[]}}`)
+		w.client.want(`{"jsonrpc":"2.0","id":1,"result":{"tools":[]}}`)
+		w.client.say(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"a__echo"}}`)
+		time.Sleep(time.Second)
+		w.client.want(`{"jsonrpc":"2.0","id":2,"result":{"content":[],"structuredContent":{"by":"a","args":{}}}}`)
+	})
+}
+
+// A session that ends does not wait for its turn to open streams again.
+func TestReturnedAndTheEnd(t *testing.T) {
+	inWorld(t, &Router{}, []string{"a", "b"}, func(w *world) {
+		w.initialize()
+		w.client.say(`{"jsonrpc":"2.0","id":1,"method":"resources/subscribe","params":{"uri":"test://a/a"}}`)
+		w.client.take()
+		w.cut()
+		synctest.Wait()
+		began := time.Now()
+		for range 100 {
+			w.proxy.Returned("a", "b")
+		}
+		w.cancel()
+		<-w.ended
+		if took := time.Since(began); took > 0 || len(w.conns["a"]) != 1 {
+			t.Error("took", took, "streams:", len(w.conns["a"]))
+		}
+	})
+}
+
+// A list that was asked for before the news does not count as the one asked for
+// after it.
+func TestUpdateDuringList(t *testing.T) {
+	inWorld(t, &Router{}, []string{"a", "b"}, func(w *world) {
+		w.initialize()
+		b := w.upstream("b")
+		b.mute()
+		b.take()
+		w.client.say(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`)
+		b.take()
+		w.proxy.Update(append(slices.Clone(w.proxy.Upstreams), Upstream{Name: "c"}), true)
+		time.Sleep(time.Second)
+		w.client.want(toolsChanged)
+		b.say(`{"jsonrpc":"2.0","id":2,"result":{"tools":[]}}`)
+		w.client.want(`{"jsonrpc":"2.0","id":1,"result":{"tools":[{"name":"a__echo","inputSchema":{"type":"object"}}]}}`)
+		w.client.say(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"c__echo"}}`)
+		time.Sleep(time.Second)
+		w.client.want(`{"jsonrpc":"2.0","id":2,"result":{"content":[],"structuredContent":{"by":"c","args":{}}}}`)
+	})
+}
+
+func TestUpdateReplacesWhatDiffers(t *testing.T) {
+	prefix := "x"
+	for name, change := range map[string]func(*Upstream){
+		"":               func(u *Upstream) { u.Allow = slices.Clone(u.Allow) },
+		"Prefix":         func(u *Upstream) { u.Prefix = &prefix },
+		"StartTimeout":   func(u *Upstream) { u.StartTimeout++ },
+		"RequestTimeout": func(u *Upstream) { u.RequestTimeout = time.Second },
+		"Allow":          func(u *Upstream) { u.Allow = []string{"echo"} },
+		"Deny":           func(u *Upstream) { u.Deny = []string{"echo"} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, &Router{Upstreams: []Upstream{{Name: "a", Allow: []string{"e*"}}, {Name: "b"}}}, nil, func(w *world) {
+				w.initialize()
+				w.list()
+				w.calls("a", "a__echo", 1, 1)
+				w.calls("b", "b__echo", 2, 1)
+				set := slices.Clone(w.proxy.Upstreams)
+				change(&set[0])
+				w.proxy.Update(set, true)
+				time.Sleep(time.Second)
+				stays := name == "" || name == "Prefix" // a change of names ends nothing
+				switch {
+				case name == "":
+					w.client.want()
+				case stays:
+					w.client.want(toolsChanged)
+				default:
+					w.client.want(cc(1, -32603, "a", "upstream changed", "in_flight"), toolsChanged)
+				}
+				if w.upstream("a").gone() == stays || w.upstream("b").gone() {
+					t.Error("wrong streams are gone")
+				}
+				w.upstream("b").handle(echo("b"))
+				if stays {
+					w.upstream("a").handle(echo("a"))
+				}
+				w.client.say(`{"jsonrpc":"2.0","id":3,"method":"tools/list"}`)
+				if n := strings.Count(strings.Join(w.client.take(), ""), `__echo"`); n != map[bool]int{true: 1, false: 2}[name == "Deny"] {
+					t.Error("tools:", n)
+				}
+			})
+		})
+	}
+}
+
+// The task, token and subscription of an upstream that goes are forgotten, also
+// when they come with its last answer.
+func TestRemovedUpstreamLeavesNothing(t *testing.T) {
+	inWorld(t, &Router{}, []string{"a", "b"}, func(w *world) {
+		w.hands = map[string]func(*peer, *jsonrpc.Message){"a": func(p *peer, m *jsonrpc.Message) {
+			if m.Method == "tools/call" {
+				p.conn.Send(jsonrpc.NewResult(m.ID, json.RawMessage(`{"task":{"taskId":"t","status":"working"}}`)))
+				return
+			}
+			echo("a")(p, m)
+		}}
+		w.initialize()
+		w.list()
+		w.client.say(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a__echo","task":{},"_meta":{"progressToken":"p"}}}`)
+		w.client.say(`{"jsonrpc":"2.0","id":2,"method":"resources/subscribe","params":{"uri":"test://a/a"}}`)
+		w.upstream("a").say(`{"jsonrpc":"2.0","id":"q","method":"sampling/createMessage","params":{"_meta":{"progressToken":7}}}`)
+		w.client.take()
+		w.client.say(`{"jsonrpc":"2.0","id":1,"result":{"task":{"taskId":"mine","status":"working"}}}`)
+		w.client.take()
+		s := w.proxy.running()[0]
+		gone := s.upstreams(mcp.Legacy).legs[0]
+		if n := len(s.subs) + len(s.tasks.byID) + len(s.clientTasks.byID); n != 3 {
+			t.Error("remembered:", n)
+		}
+		w.proxy.Update(w.proxy.Upstreams[1:], true)
+		synctest.Wait()
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.tasks.addLocked(&task{id: "late", leg: gone, key: tokenKey{gone, 9}, token: json.RawMessage(`1`)})
+		if n := len(s.subs) + len(s.tasks.byID) + len(s.tasks.byToken) + len(s.tasks.order) + len(s.clientTasks.byID) +
+			len(s.clientTasks.byToken) + len(s.clientTasks.order) + len(s.questions.open); n != 0 {
+			t.Error("left:", n)
+		}
+		for k := range w.proxy.tables {
+			if k.upstream == "a" {
+				t.Error("table is left:", k)
+			}
+		}
+	})
+}
+
+// A call that waits for a stream to an upstream does not wait for it after that
+// has gone.
+func TestRemovedWhileItStarts(t *testing.T) {
+	inWorld(t, &Router{}, []string{"a", "b"}, func(w *world) {
+		w.initialize()
+		w.list()
+		w.die("a", "exit status 1", true)
+		w.proxy.Dialer = gated(w, nil)
+		w.client.say(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a__echo"}}`)
+		w.client.want()
+		w.proxy.Update([]Upstream{{Name: "b"}, {Name: "c"}}, true)
+		w.client.want(cc(1, -32603, "a", "upstream changed", "not_sent"))
+	})
+}
+
+// An upstream that neither reads nor answers goes all the same.
+func TestRemovedWhileItStalls(t *testing.T) {
+	inWorld(t, &Router{}, []string{"a", "b"}, func(w *world) {
+		w.proxy.Dialer = DialFunc(func(ctx context.Context, upstream, key string, era mcp.Era) (jsonrpc.Conn, error) {
+			c, err := w.open(ctx, upstream, key, era)
+			return &stallingConn{c.(*jsonrpc.PipeConn), make(chan struct{}), sync.Once{}}, err
+		})
+		w.initialize()
+		w.list()
+		w.client.say(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a__echo"}}`)
+		synctest.Wait()
+		w.client.say(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"a__echo"}}`)
+		synctest.Wait()
+		gone := w.proxy.running()[0].upstreams(mcp.Legacy).legs[0]
+		w.proxy.Update([]Upstream{{Name: "b"}, {Name: "c"}}, true)
+		began := time.Now()
+		answer, err := gone.ask(context.Background(), "late", nil)
+		if err != nil || !strings.Contains(string(answer.Error), `"not_sent"`) || time.Since(began) > 0 {
+			t.Error("late request:", answer, err)
+		}
+		time.Sleep(time.Second)
+		got := w.client.take()
+		slices.Sort(got)
+		if want := []string{cc(1, -32603, "a", "upstream changed", "in_flight"), cc(2, -32603, "a", "upstream changed", "not_sent"), toolsChanged}; !slices.Equal(got, want) {
+			t.Errorf("got %q", got)
+		}
+	})
+}
+
+// A stallingConn takes no tools/call until it is closed.
+type stallingConn struct {
+	*jsonrpc.PipeConn
+	closed chan struct{}
+	once   sync.Once
+}
+
+func (c *stallingConn) Send(m *jsonrpc.Message) error {
+	if m.Method == "tools/call" {
+		<-c.closed
+		return jsonrpc.ErrClosed
+	}
+	return c.PipeConn.Send(m)
+}
+
+func (c *stallingConn) Close() error {
+	c.once.Do(func() { close(c.closed) })
+	return c.PipeConn.Close()
+}
+
+func TestUpdateWhileDraining(t *testing.T) {
+	inWorld(t, &Router{}, []string{"a", "b"}, func(w *world) {
+		w.initialize()
+		w.list()
+		w.calls("a", "a__echo", 1, 1)
+		w.calls("b", "b__echo", 2, 1)
+		w.client.conn.CloseWrite()
+		synctest.Wait()
+		w.proxy.Update([]Upstream{{Name: "b"}, {Name: "c"}}, true)
+		w.client.want(cc(1, -32603, "a", "upstream changed", "in_flight"))
+		w.upstream("b").say(`{"jsonrpc":"2.0","id":3,"result":{}}`)
+		w.client.want(`{"jsonrpc":"2.0","id":2,"result":{}}`)
+		if err := <-w.ended; !errors.Is(err, errDrained) {
+			t.Error("ended with", err)
+		}
+		w.proxy.Update(nil, true) // nobody is there any more
+		w.proxy.Returned("b")
+	})
+}
+
+// A session with one upstream keeps it; who comes later finds the new set.
+func TestServeUpstreamAndUpdate(t *testing.T) {
+	inWorld(t, &Router{}, nil, func(w *world) {
+		w.proxy.Update([]Upstream{{Name: "a"}, {Name: "b"}}, true)
+		serve := func(name string) (*peer, chan error) {
+			ours, theirs := jsonrpc.Pipe()
+			ended := make(chan error, 1)
+			go func() { ended <- w.proxy.ServeUpstream(context.Background(), name, theirs) }()
+			return newPeer(t, ours, nil), ended
+		}
+		client, ended := serve("a")
+		alone := &world{t: t, client: client}
+		alone.initialize()
+		alone.list()
+		w.proxy.Update([]Upstream{{Name: "b"}, {Name: "c"}}, false)
+		time.Sleep(time.Second)
+		client.say(call1)
+		client.want(`{"jsonrpc":"2.0","id":1,"result":{"content":[],"structuredContent":{"by":"a","args":{}}}}`)
+		w.proxy.Returned("a")
+		time.Sleep(time.Second)
+		client.want(toolsChanged)
+		client.conn.Close()
+		<-ended
+
+		_, ended = serve("a")
+		if err := <-ended; jsonrpc.CauseOf(err) != "unknown upstream" {
+			t.Error("ended with", err)
+		}
+		client, ended = serve("c")
+		alone.client = client
+		alone.initialize()
+		client.say(call1)
+		client.want(`{"jsonrpc":"2.0","id":1,"result":{"content":[],"structuredContent":{"by":"c","args":{}}}}`)
+		client.conn.Close()
+		<-ended
+	})
+}

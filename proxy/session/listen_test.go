@@ -1,0 +1,376 @@
+package session
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+)
+
+// What a client sees of a listen in quiet times is told in testdata/modern_listen*.
+
+// inModernWorld is inWorld for a client of the modern era.
+func inModernWorld(t *testing.T, p *Router, names []string, test func(w *world)) {
+	inWorldOf(t, mcp.Modern, p, names, test)
+}
+
+const listenTools = `{"jsonrpc":"2.0","id":"l","method":"subscriptions/listen","params":{"notifications":{"toolsListChanged":true,"resourceSubscriptions":["test://a/a"]}}}`
+
+// frame is what the client gets of its listen.
+func frame(method, members string) string {
+	return `{"jsonrpc":"2.0","method":"` + method + `","params":{` + members + `"_meta":{"` + mcp.KeySubscription + `":"l"}}}`
+}
+
+var (
+	ackedAll       = frame("notifications/subscriptions/acknowledged", `"notifications":{"toolsListChanged":true,"resourceSubscriptions":["test://a/a"]},`)
+	toolsOfListen  = frame("notifications/tools/list_changed", "")
+	updateOfListen = frame("notifications/resources/updated", `"uri":"test://a/a",`)
+	endOfOnly      = `{"jsonrpc":"2.0","id":"l","result":{"resultType":"complete","_meta":{"` + mcp.KeySubscription + `":"l"}}}`
+	endOfListen    = `{"jsonrpc":"2.0","id":"l","result":{"resultType":"complete","_meta":{"` + mcp.KeySubscription + `":"l","` + mcp.KeyServerInfo + `":{"name":"mcp-proxy","version":"dev"}}}}`
+)
+
+// listens opens a listen that all upstreams acknowledge.
+func (w *world) listens() {
+	w.t.Helper()
+	w.client.say(listenTools)
+	w.client.want(ackedAll)
+}
+
+// wantSoon checks what the client gets within a minute.
+func (w *world) wantSoon(want ...string) {
+	w.t.Helper()
+	time.Sleep(time.Minute)
+	w.client.want(want...)
+}
+
+func (w *world) reach(upstream string, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.dial[upstream] = err
+}
+
+func TestD41_UpstreamDiesWhileClientListens(t *testing.T) {
+	inModernWorld(t, &Router{}, []string{"a", "b", "c"}, func(w *world) {
+		w.listens()
+		b := w.upstream("b")
+		b.take()
+		w.die("a", "signal: killed", true)
+		w.client.want() // the listen stays
+		w.wantSoon(toolsOfListen, updateOfListen)
+		if got := w.upstream("a").take(); len(got) != 1 || !strings.Contains(got[0], "subscriptions/listen") {
+			t.Errorf("upstream got %q", got)
+		}
+		b.want() // has noticed nothing
+		w.wantSoon()
+	})
+}
+
+// An upstream that ends a listen in whatever way is listened to again.
+func TestD41_UpstreamEndsListen(t *testing.T) {
+	for _, end := range []string{
+		`{"jsonrpc":"2.0","id":%d,"result":{"resultType":"complete"}}`,
+		`{"jsonrpc":"2.0","id":%d,"error":{"code":-32603,"message":"busy"}}`,
+		`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":%d}}`,
+	} {
+		inModernWorld(t, &Router{}, []string{"a"}, func(w *world) {
+			w.listens()
+			a := w.upstream("a")
+			a.take()
+			a.say(fmt.Sprintf(end, 1))
+			w.client.want()
+			w.wantSoon(toolsOfListen, updateOfListen)
+			if got := a.take(); len(got) != 1 || !strings.Contains(got[0], `"id":2,"method":"subscriptions/listen"`) {
+				t.Errorf("upstream got %q", got)
+			}
+		})
+	}
+}
+
+// A server that dies of being listened to is not started over and over.
+func TestD41_CrashLoop(t *testing.T) {
+	inModernWorld(t, &Router{}, []string{"a"}, func(w *world) {
+		w.hands = map[string]func(*peer, *jsonrpc.Message){"a": func(p *peer, _ *jsonrpc.Message) {
+			p.conn.CloseCause(&jsonrpc.ClosedError{Cause: "exit status 1", Delivered: true})
+		}}
+		w.client.say(listenTools)
+		time.Sleep(10 * time.Minute)
+		w.client.want(frame("notifications/subscriptions/acknowledged", `"notifications":{"toolsListChanged":true},`))
+		if n := len(w.conns["a"+modernStream]); n < 10 || n > 40 {
+			t.Error("starts:", n)
+		}
+	})
+}
+
+// One that does not know listens is not asked again, until it is another process.
+func TestListenRefused(t *testing.T) {
+	inModernWorld(t, &Router{}, []string{"a", "b"}, func(w *world) {
+		w.initialize()
+		refuse := func(p *peer, m *jsonrpc.Message) {
+			if m.Method == "subscriptions/listen" {
+				p.conn.Send(jsonrpc.NewError(m.ID, methodNotFound(m.Method)))
+				return
+			}
+			echo("a")(p, m)
+		}
+		w.hands = map[string]func(*peer, *jsonrpc.Message){"a": refuse}
+		w.upstream("a").handle(refuse)
+		w.client.say(listenTools) // a has tools, which may come and go
+		w.client.want(frame("notifications/subscriptions/acknowledged", `"notifications":{"toolsListChanged":true},`))
+		w.wantSoon()
+		a := w.upstream("a")
+		if got := a.take(); !strings.Contains(got[len(got)-1], "subscriptions/listen") || strings.Count(fmt.Sprint(got), "subscriptions/listen") != 1 {
+			t.Errorf("upstream got %q", got)
+		}
+		w.die("a", "exit status 1", true)
+		w.client.say(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a__echo"}}`)
+		w.wantSoon(`{"jsonrpc":"2.0","id":1,"result":{"content":[],"structuredContent":{"by":"a","args":{}}}}`, toolsOfListen)
+	})
+}
+
+func TestD13_LinkLostWhileClientListens(t *testing.T) {
+	names := []string{"a", "b", "c", "d"}
+	inModernWorld(t, &Router{}, names, func(w *world) {
+		w.listens()
+		for _, n := range names {
+			w.reach(n, &jsonrpc.ClosedError{Cause: "link lost"})
+		}
+		w.cut()
+		w.wantSoon()
+		for _, n := range names {
+			w.reach(n, nil)
+		}
+		w.proxy.Returned(names...)
+		time.Sleep(time.Second)
+		w.client.want(toolsOfListen, updateOfListen)
+		w.wantSoon()
+	})
+}
+
+// Upstreams that take their time are no reason to tell the client twice.
+func TestD13_LinkReturnsToSlowUpstreams(t *testing.T) {
+	names := []string{"a", "b", "c", "d"}
+	inModernWorld(t, &Router{}, names, func(w *world) {
+		w.listens()
+		w.hands = map[string]func(*peer, *jsonrpc.Message){}
+		for i, n := range names {
+			w.reach(n, &jsonrpc.ClosedError{Cause: "link lost"})
+			w.hands[n] = func(p *peer, m *jsonrpc.Message) {
+				if m.Method == "subscriptions/listen" {
+					time.Sleep(time.Duration(i) * time.Second / 2)
+				}
+				echo(n)(p, m)
+			}
+		}
+		w.cut()
+		w.wantSoon()
+		for _, n := range names {
+			w.reach(n, nil)
+		}
+		w.proxy.Returned(names...)
+		var told []string
+		for len(told) == 0 {
+			time.Sleep(debounce / 2)
+			told = w.client.take()
+		}
+		if !slices.Equal(told, []string{toolsOfListen, updateOfListen}) {
+			t.Errorf("told %q", told)
+		}
+		for _, n := range names { // what the client asks for now comes behind that
+			if got := w.upstream(n).take(); len(got) != 1 || !strings.Contains(got[0], "subscriptions/listen") {
+				t.Errorf("%s got %q", n, got)
+			}
+		}
+		time.Sleep(5 * time.Second)
+		w.client.want()
+	})
+}
+
+func TestD42_Drain(t *testing.T) {
+	inModernWorld(t, &Router{}, []string{"a", "b"}, func(w *world) {
+		w.listens()
+		w.client.say(strings.Replace(listenTools, `"l"`, `"other"`, 1))
+		w.client.say(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"other"}}`)
+		w.list()
+		got := w.calls("a", "a__echo", 1, 1)
+		w.client.take()
+		shut := make(chan struct{})
+		go func() { w.proxy.Shutdown(w.t.Context()); close(shut) }()
+		w.client.want(endOfListen)
+		w.client.say(listenTools)
+		w.client.want(w.closing(`"l"`, "not_sent"))
+		echo("a")(w.upstream("a"), decode(t, got[0]))
+		<-shut
+		<-w.ended
+		if got := w.client.take(); len(got) != 1 || !strings.Contains(got[0], `"id":1`) {
+			t.Errorf("got %q", got)
+		}
+	})
+}
+
+func TestD42_HalfClose(t *testing.T) {
+	inModernWorld(t, &Router{}, []string{"a", "b"}, func(w *world) {
+		w.client.say(listenTools)
+		w.client.conn.CloseWrite() // before it is acknowledged, maybe
+		if got := w.client.take(); len(got) != 2 || got[1] != endOfListen {
+			t.Errorf("got %q", got)
+		}
+		if err := <-w.ended; !errors.Is(err, errDrained) {
+			t.Error("ended with", err)
+		}
+	})
+}
+
+func TestD42_ForcedEnd(t *testing.T) {
+	inModernWorld(t, &Router{}, []string{"a"}, func(w *world) {
+		w.listens()
+		w.cancel()
+		<-w.ended
+		w.client.want(endOfOnly)
+		if !w.upstream("a").gone() {
+			t.Error("stream is still open")
+		}
+	})
+}
+
+func TestD42_UpstreamsGone(t *testing.T) {
+	inModernWorld(t, &Router{}, []string{"a", "b"}, func(w *world) {
+		w.listens()
+		w.proxy.Update([]Upstream{{Name: "b"}}, false)
+		time.Sleep(debounce)
+		w.client.want(toolsOfListen, updateOfListen) // b honours what nobody has
+		w.proxy.Update(nil, false)
+		time.Sleep(debounce)
+		w.client.want(toolsOfListen) // there may be others
+		w.proxy.Update(nil, true)
+		w.client.want(endOfListen)
+		w.client.say(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"l"}}`)
+		w.client.want()
+	})
+}
+
+func TestRemovedUpstreamModern(t *testing.T) {
+	inModernWorld(t, &Router{}, []string{"a", "b"}, func(w *world) {
+		w.list()
+		w.calls("a", "a__echo", 1, 2)
+		w.proxy.Update([]Upstream{{Name: "b"}}, true)
+		got := w.client.take()
+		slices.Sort(got)
+		if want := []string{cc(1, -32603, "a", "upstream changed", "in_flight"), cc(2, -32603, "a", "upstream changed", "in_flight")}; !slices.Equal(got, want) {
+			t.Errorf("got %q", got)
+		}
+		time.Sleep(lastWords)
+		if !w.upstream("a").gone() {
+			t.Error("stream is still open")
+		}
+		w.wantSoon() // nobody listens
+	})
+}
+
+func TestUpdateWhileClientListens(t *testing.T) {
+	inModernWorld(t, &Router{Naming: NamePrefixAlways}, []string{"b"}, func(w *world) {
+		w.listens()
+		b := w.upstream("b")
+		b.take()
+		w.proxy.Update([]Upstream{{Name: "b"}, {Name: "a"}}, true)
+		time.Sleep(debounce)
+		w.client.want(toolsOfListen, updateOfListen)
+		if got := w.upstream("a").take(); !strings.Contains(strings.Join(got, "\n"), `"resourceSubscriptions":["test://a/a"]`) {
+			t.Errorf("upstream got %q", got)
+		}
+		got := b.take() // the resource is not its own any more
+		if n := len(got); n < 2 || !strings.HasSuffix(got[n-1], `"notifications":{"toolsListChanged":true}}}`) && !strings.HasSuffix(got[n-2], `"notifications":{"toolsListChanged":true}}}`) {
+			t.Errorf("upstream got %q", got)
+		}
+		w.wantSoon()
+	})
+}
+
+func TestListensAreBounded(t *testing.T) {
+	inModernWorld(t, &Router{InFlight: 8}, []string{"a"}, func(w *world) {
+		for i := range 3 {
+			w.client.say(strings.Replace(listenTools, `"l"`, fmt.Sprint(i), 1))
+		}
+		got := w.client.take()
+		if want := fmt.Sprintf(`{"jsonrpc":"2.0","id":2,"error":%s}`, jsonrpc.Overloaded("").Raw()); len(got) != 3 || !slices.Contains(got, want) {
+			t.Errorf("got %q", got)
+		}
+		uris, _ := json.Marshal(make([]string, maxWatched+1))
+		w.client.say(`{"jsonrpc":"2.0","id":9,"method":"subscriptions/listen","params":{"notifications":{"resourceSubscriptions":` + string(uris) + `}}}`)
+		if got := w.client.take(); len(got) != 1 || !strings.Contains(got[0], "-32602") {
+			t.Errorf("got %q", got)
+		}
+	})
+}
+
+// A listen that comes as the drain begins holds it up no more than another.
+func TestD42_RaceListenAndDrain(t *testing.T) {
+	for range 200 {
+		inModernWorld(t, &Router{}, []string{"a"}, func(w *world) {
+			w.initialize()
+			m := decode(t, listenTools)
+			m.Params = mcp.SetMeta(m.Params, claim...)
+			go w.client.conn.Send(m)
+			go w.proxy.Shutdown(w.t.Context())
+			<-w.ended
+			got := w.client.take()
+			if n := len(got); n > 0 && got[n-1] != endOfOnly && got[n-1] != w.closing(`"l"`, "in_flight") {
+				t.Errorf("got %q", got)
+			}
+		})
+	}
+}
+
+// A listen ends in exactly one way, whatever happens at once.
+func TestD42_RaceCancelAndDrain(t *testing.T) {
+	for range 200 {
+		inModernWorld(t, &Router{}, []string{"a", "b"}, func(w *world) {
+			w.listens()
+			b := w.upstream("b")
+			go w.client.conn.Send(decode(t, `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"l"}}`))
+			go w.proxy.Shutdown(w.t.Context())
+			go b.conn.Close()
+			synctest.Wait()
+			if got := w.client.take(); len(got) > 1 || len(got) == 1 && got[0] != endOfListen {
+				t.Errorf("got %q", got)
+			}
+			<-w.ended
+		})
+	}
+}
+
+// listening returns the id of the listen that a peer got last.
+func (p *peer) listening() (id jsonrpc.ID) {
+	for _, text := range p.take() {
+		if m := decode(p.t, text); m.Method == methodListen {
+			id = m.ID
+		}
+	}
+	return id
+}
+
+// What comes before the acknowledgment is kept, but not without end.
+func TestEarlyIsBounded(t *testing.T) {
+	inModernWorld(t, &Router{}, []string{"a", "b"}, func(w *world) {
+		w.initialize()
+		w.upstream("b").mute() // so that the acknowledgment waits
+		w.client.say(listenTools)
+		time.Sleep(ownersWithin)
+		a := w.upstream("a")
+		id := a.listening()
+		for range maxEarly + 10 {
+			a.tell(id, "notifications/resources/updated", `"uri":"test://a/a"`)
+		}
+		w.client.want()
+		time.Sleep(ackWithin)
+		if got := w.client.take(); len(got) != 1+maxEarly || !strings.Contains(got[0], "acknowledged") {
+			t.Error("messages:", len(got))
+		}
+	})
+}

@@ -1,0 +1,153 @@
+package session
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"strconv"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+)
+
+// What a client says in answer to an upstream, and the state that this one gave it,
+// are for that upstream alone (2026-07-28 basic/patterns/mrtr). They never go to one
+// that only may have the resource or the task.
+
+// maxReaders bounds how many answered reads of one session are remembered.
+const maxReaders = 10000
+
+// readers remembers which upstream answered the last read of a resource, for each
+// identity of a client: it is who put the questions that a retry answers. Guarded by
+// session.mu.
+type readers map[digest]*leg
+
+// addLocked remembers l. When there is no room all others are forgotten; those who
+// have still to answer a question are found by asking.
+func (r *readers) addLocked(key digest, l *leg) {
+	if l.closed { // its answer was on the way when it went
+		return
+	}
+	if *r == nil || len(*r) >= maxReaders {
+		*r = make(readers)
+	}
+	(*r)[key] = l
+}
+
+// readerKey is what a call's read is remembered by.
+func (c *call) readerKey(uri string) (key digest) {
+	hash := sha256.New()
+	hash.Write(c.identity()) // an object: what follows is no part of it
+	hash.Write([]byte(uri))
+	hash.Sum(key[:0])
+	return key
+}
+
+// readResource routes resources/read of the modern era.
+func (s *session) readResource(c *call) {
+	var at [3]jsonrpc.Span
+	if err := jsonrpc.Find(c.msg.Params, jsonrpc.Span{}, at[:], "uri", "inputResponses", "requestState"); err != nil {
+		s.fail(c, invalidParams(err.Error()))
+		return
+	}
+	raw := at[0].Of(c.msg.Params)
+	c.retry = isGiven(at[1].Of(c.msg.Params)) || isGiven(at[2].Of(c.msg.Params))
+	if uri, ok := jsonrpc.Unquote(raw); ok && c.lineup.only() == nil {
+		key := c.readerKey(uri)
+		s.whenAnswered(c, func(answer *jsonrpc.Message) { s.readAnswered(c, answer, key, uri) })
+	}
+	s.toOwnerOf(c, raw)
+}
+
+// isGiven reports whether a member is there; null is none.
+func isGiven(value json.RawMessage) bool { return value != nil && string(value) != "null" }
+
+// readAnswered remembers who answered a read. The last upstream's error is that of
+// all, which may be that it has no resources.
+func (s *session) readAnswered(c *call, answer *jsonrpc.Message, key digest, uri string) {
+	if code, _ := jsonrpc.Member(answer.Error, "code"); string(code) == noMethod {
+		answer.Error = resourceNotFound(mcp.Modern, uri).Raw()
+	}
+	if answer.Error == nil && c.request != nil {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.readers.addLocked(key, c.request.leg)
+	}
+}
+
+// knownOwner returns the upstream that has a resource as far as is known: for a retry
+// the one that it answers, else that which lists it or has a template for it.
+func (s *session) knownOwner(c *call, uri string) *leg {
+	if c.retry {
+		s.mu.Lock()
+		l := s.readers[c.readerKey(uri)]
+		s.mu.Unlock()
+		if l != nil {
+			return l
+		}
+	}
+	return c.lineup.ownerOf(c.view, uri)
+}
+
+// plainRead is the params of a retry as those of a first read.
+func (c *call) plainRead() json.RawMessage {
+	return jsonrpc.Set(c.msg.Params, jsonrpc.Value{Key: "_meta", Text: c.identity()},
+		jsonrpc.Value{Key: "inputResponses"}, jsonrpc.Value{Key: "requestState"})
+}
+
+// unaware reports whether an error of an upstream says that it does not have a
+// resource or was never asked: then another one may have it. Any other error is that
+// of the one that has it. A code of 0 is what servers say that have no code for it.
+func unaware(text json.RawMessage) bool {
+	var at [2]jsonrpc.Span
+	if jsonrpc.Find(text, jsonrpc.Span{}, at[:], "code", "data") != nil {
+		return false
+	}
+	switch code, _ := strconv.Atoi(string(at[0].Of(text))); code {
+	case jsonrpc.CodeResourceNotFound, jsonrpc.CodeInvalidParams, jsonrpc.CodeMethodNotFound, 0:
+		return true
+	}
+	if at[1].IsZero() {
+		return false
+	}
+	var of [2]jsonrpc.Span
+	if jsonrpc.Find(text, at[1], of[:], "reason", "phase") != nil {
+		return false
+	}
+	reason, _ := jsonrpc.Unquote(of[0].Of(text))
+	phase, _ := jsonrpc.Unquote(of[1].Of(text))
+	return reason == jsonrpc.ReasonClosed && phase == string(jsonrpc.NotSent)
+}
+
+// whoAnswers asks upstreams in turn and returns the first one with a result. If there
+// is none it answers c, with the first error that says more than that its upstream
+// does not know, else the last one.
+func (s *session) whoAnswers(ctx context.Context, c *call, legs []*leg, method string, params json.RawMessage) *leg {
+	var refusal *jsonrpc.Message
+	vague := false
+	for _, l := range legs {
+		answer := l.askWithin(ctx, method, params)
+		switch {
+		case ctx.Err() != nil:
+			return nil // c was taken
+		case answer.Error == nil:
+			return l
+		}
+		if refusal == nil || vague {
+			refusal, vague = c.checked(l, answer), unaware(answer.Error)
+		}
+	}
+	s.settle(c, refusal)
+	return nil
+}
+
+// askWithin is ask within the list timeout, whose end is an answer.
+func (l *leg) askWithin(ctx context.Context, method string, params json.RawMessage) *jsonrpc.Message {
+	ctx, cancel := context.WithTimeout(ctx, l.s.p.listTimeout())
+	defer cancel()
+	answer, err := l.ask(ctx, method, params)
+	if err != nil {
+		return jsonrpc.NewError(jsonrpc.ID{}, jsonrpc.TimedOut(l.up.Name))
+	}
+	return answer
+}

@@ -1,0 +1,373 @@
+package session
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base32"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+)
+
+// A Dialer opens streams to upstreams, wherever they are.
+type Dialer interface {
+	// Dial opens a stream of an era to the named upstream. Streams with the same
+	// key belong to one client. It must return soon after ctx is done. The end of
+	// the returned Conn should be a [*jsonrpc.ClosedError].
+	Dial(ctx context.Context, upstream, key string, era mcp.Era) (jsonrpc.Conn, error)
+}
+
+// The DialFunc type makes a function a [Dialer].
+type DialFunc func(ctx context.Context, upstream, key string, era mcp.Era) (jsonrpc.Conn, error)
+
+// Dial calls f.
+func (f DialFunc) Dial(ctx context.Context, upstream, key string, era mcp.Era) (jsonrpc.Conn, error) {
+	return f(ctx, upstream, key, era)
+}
+
+// A Keeper is a client's Conn that ends when its client seems to be gone, as an HTTP
+// session does. It is told what still goes on for that client.
+type Keeper interface {
+	// KeepWhile gives it a function that reports whether a task is unfinished.
+	KeepWhile(func() bool)
+}
+
+// An Upstream is what the router knows of one upstream server.
+type Upstream struct {
+	Name string // [A-Za-z0-9_-]{1,32} without "__"
+
+	// Prefix stands before "__" in exposed names, whatever the Proxy's
+	// Naming says; "" makes them bare, nil goes by Naming.
+	Prefix *string
+
+	StartTimeout   time.Duration // how long initialize may hold a client; zero means 30 s
+	RequestTimeout time.Duration // without answer, progress or an open question; zero means the client's own
+
+	Allow, Deny []string // globs on original tool names; Deny wins; no Allow means all
+}
+
+// Naming says when exposed names carry the upstream's name.
+type Naming string
+
+// NamePrefixAuto prefixes if there is more than one upstream, alive or not, or may
+// be: as long as some are not known yet. A program that knows better from its
+// configuration says always, so that names do not change later.
+const (
+	NamePrefixAuto   Naming = ""
+	NamePrefixAlways Naming = "always"
+	NamePrefixNever  Naming = "never"
+)
+
+// A Router serves clients from a set of upstreams. Its fields must not change
+// once Serve, ServeUpstream or Update was called.
+type Router struct {
+	// Upstreams are served until Update names others; it is not looked at
+	// after that. They are in config order, which is the order of merged lists.
+	Upstreams []Upstream
+	Dialer    Dialer
+	Naming    Naming
+	Version   string // of the program, in serverInfo
+
+	// ID tells this Proxy from others that hosts serve, in the keys of principals; it
+	// must not be known to clients. Zero is for one that has its hosts for itself.
+	ID string
+
+	InFlight    int           // requests of one client at a time, of which a quarter may be listens; zero means 1024
+	MaxMessage  int           // bytes, for bounds on queues; zero means 16 MiB
+	PageSize    int           // entries on one page of a merged list; zero means all
+	ListTimeout time.Duration // for a merged list, once for each upstream that is late; zero means 10 s
+	Drain       time.Duration // for requests in flight after a half-close; zero means 5 s
+
+	Log *slog.Logger // nil discards
+
+	mu       sync.Mutex // may be taken with a session's mu held, never the other way
+	set      *set       // served now; nil if that is Upstreams
+	sessions map[*session]struct{}
+	draining bool
+	tables   map[tableKey]*table // last known, to seed new sessions
+	recent   recent              // of modern tables
+	warned   map[string]struct{} // name clashes told once
+	late     map[lateKey]bool    // who was once not there in time; see late.go
+	secret   string              // behind the keys of principals; made when first needed
+}
+
+// A set is what a proxy serves at one time. It is immutable.
+type set struct {
+	upstreams []Upstream
+	prefixes  []string // of their exposed names, with the separator; "" for bare ones
+	complete  bool     // there are no upstreams that are not known yet
+	settled   bool     // or none that are worth waiting for
+}
+
+func (p *Router) newSet(upstreams []Upstream, complete bool) *set {
+	s := &set{upstreams: slices.Clone(upstreams), complete: complete, settled: complete}
+	for i := range s.upstreams {
+		s.prefixes = append(s.prefixes, p.prefix(&s.upstreams[i], len(upstreams) > 1 || !complete))
+	}
+	return s
+}
+
+type tableKey struct {
+	upstream string
+	kind     kind
+	caps     digest // of the clients that see it so, as in view
+}
+
+// Update replaces the set of upstreams, whose names must differ, in the order of
+// merged lists. It may be called at any time and does not wait. complete is false
+// while there are upstreams that are not known yet: then a client's initialize
+// waits for the next Update as for an upstream that is slow to start, so that the
+// first one does, and a list if nobody else can answer it. An upstream that is known
+// and out of reach stays in the set.
+//
+// Sessions with all upstreams follow. An upstream that was not there is started
+// when it is needed; one that is not there any more is hung up, which settles
+// what is in flight with the cause "upstream changed"; one whose settings differ is
+// both. All others run on, under another name if they have one now; a bare name that
+// is known to be of one alone is good all the time. A client that has asked for lists is
+// told once, for each kind, to ask again; in the modern era that is one that
+// listens, whose listen is split anew, and is over when no upstream is left.
+// Sessions with one upstream stay as they began.
+func (p *Router) Update(upstreams []Upstream, complete bool) {
+	names := make(map[string]bool, len(upstreams))
+	for _, u := range upstreams {
+		names[u.Name] = true
+	}
+	p.mu.Lock()
+	p.set = p.newSet(upstreams, complete)
+	maps.DeleteFunc(p.tables, func(k tableKey, _ *table) bool { return !names[k.upstream] })
+	names[""] = !complete
+	p.forgetLateLocked(func(upstream string) bool { return !names[upstream] })
+	p.mu.Unlock()
+	for _, s := range p.running() {
+		s.follow()
+	}
+}
+
+// Unreachable says that the upstreams which are not known yet are out of reach for
+// now, until the next Update: a client's initialize does not wait for them, as it
+// does not for one whose start has failed.
+func (p *Router) Unreachable() {
+	now := *p.current()
+	now.settled = true
+	p.mu.Lock()
+	p.set = &now
+	p.mu.Unlock()
+	for _, s := range p.running() {
+		s.follow()
+	}
+}
+
+// Returned says that upstreams were out of reach, since the link to them was
+// lost, and are back, or that they are others now. It does not wait. If they were late
+// before, that is forgotten. Each client that has asked for lists is
+// told once, for each kind, to ask again, however many upstreams are back. The
+// streams that the link lost have to have ended before: what is open stays open.
+// Those at which a client has subscriptions are started, within half a second,
+// to have them replayed; others when they are needed. A client that listens is told
+// once, when all of them were asked to listen again, which is as soon.
+func (p *Router) Returned(upstreams ...string) {
+	p.mu.Lock()
+	p.forgetLateLocked(func(upstream string) bool { return slices.Contains(upstreams, upstream) })
+	p.mu.Unlock()
+	for _, s := range p.running() {
+		s.relinked(upstreams)
+	}
+}
+
+// current returns the set that is served now.
+func (p *Router) current() *set {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.set == nil {
+		p.set = p.newSet(p.Upstreams, true)
+	}
+	return p.set
+}
+
+func (p *Router) running() []*session {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Collect(maps.Keys(p.sessions))
+}
+
+// Serve is the session of one client with all upstreams. It owns c until it
+// returns, closes it, and reports the one cause of the end, which satisfies
+// errors.Is(err, [jsonrpc.ErrClosed]). Cancelling ctx ends it by force: what is
+// in flight is settled with the connection-closed error first.
+func (p *Router) Serve(ctx context.Context, c jsonrpc.Conn) error {
+	return p.serveAll(ctx, newSession(p, c, newKey()))
+}
+
+// ServeUpstream is Serve with one upstream, whose names stay bare.
+func (p *Router) ServeUpstream(ctx context.Context, upstream string, c jsonrpc.Conn) error {
+	return p.serveUpstream(ctx, upstream, newSession(p, c, newKey()))
+}
+
+// ServePrincipal is the one session, with all upstreams or with the one named, of
+// all modern HTTP clients that are the same principal: of each message that it
+// gets, the sender is known to be that. Its key is the same whenever it is served
+// anew by this Proxy, so that hosts keep what is theirs. It takes four times as
+// many requests at a time as the session of one client. An upstream of "" means
+// all; one that is unknown ends it as ServeUpstream does.
+func (p *Router) ServePrincipal(ctx context.Context, upstream, principal string, c jsonrpc.Conn) error {
+	s := newSession(p, c, p.keyOf(upstream, principal))
+	s.stateless, s.inFlight = true, 4*s.inFlight
+	if upstream == "" {
+		return p.serveAll(ctx, s)
+	}
+	return p.serveUpstream(ctx, upstream, s)
+}
+
+func (p *Router) serveAll(ctx context.Context, s *session) error {
+	s.follows = true
+	return p.serve(ctx, s)
+}
+
+func (p *Router) serveUpstream(ctx context.Context, upstream string, s *session) error {
+	now := p.current()
+	for i := range now.upstreams {
+		if up := &now.upstreams[i]; up.Name == upstream {
+			s.lineup.set = &set{upstreams: []Upstream{*up}, prefixes: []string{""}, complete: true, settled: true}
+			s.lineup.legs = []*leg{newLeg(s.lineup, up)}
+			return p.serve(ctx, s)
+		}
+	}
+	s.client.Close()
+	return jsonrpc.Closed(&jsonrpc.ClosedError{Cause: "unknown upstream"})
+}
+
+func (p *Router) serve(ctx context.Context, s *session) error {
+	if k, ok := s.client.(Keeper); ok {
+		k.KeepWhile(s.hasUnfinished)
+	}
+	p.mu.Lock()
+	if p.sessions == nil {
+		p.sessions = make(map[*session]struct{})
+	}
+	p.sessions[s] = struct{}{}
+	draining := p.draining
+	p.mu.Unlock()
+	defer func() {
+		p.mu.Lock()
+		delete(p.sessions, s)
+		p.mu.Unlock()
+	}()
+	s.follow() // not before it is known: no Update passes it by
+	if draining {
+		s.startDrain()
+	}
+	return s.serve(ctx)
+}
+
+// Shutdown drains all sessions: each refuses new requests, and ends when its
+// last one in flight is settled. It returns when all have ended or ctx is done;
+// what is left then ends when the ctx of its Serve is cancelled.
+func (p *Router) Shutdown(ctx context.Context) {
+	p.mu.Lock()
+	p.draining = true
+	p.mu.Unlock()
+	sessions := p.running()
+	for _, s := range sessions {
+		s.startDrain()
+	}
+	for _, s := range sessions {
+		select {
+		case <-s.ended:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// lastTable returns the table last seen by any session, nil if there is none.
+func (p *Router) lastTable(k tableKey) *table {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.tables[k]
+}
+
+// keepTable keeps t as the table last seen, and returns it, or an equal one that is
+// kept already.
+func (p *Router) keepTable(k tableKey, t *table) *table {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if old := p.tables[k]; old != nil && old.digest == t.digest {
+		t = old
+	}
+	if p.tables == nil {
+		p.tables = make(map[tableKey]*table)
+	}
+	p.tables[k] = t
+	if k.caps == (digest{}) {
+		return t // of the legacy era
+	}
+	if forgotten, ok := p.recent.add(k.caps); ok {
+		maps.DeleteFunc(p.tables, func(old tableKey, _ *table) bool { return old.caps == forgotten })
+	}
+	return t
+}
+
+// warnOnce reports whether a warning about subject is still to be given.
+func (p *Router) warnOnce(subject string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if _, ok := p.warned[subject]; ok || len(p.warned) >= maxWarnings {
+		return false
+	}
+	if p.warned == nil {
+		p.warned = make(map[string]struct{})
+	}
+	p.warned[subject] = struct{}{}
+	return true
+}
+
+// maxWarnings bounds how many name clashes are remembered and told.
+const maxWarnings = 1000
+
+func (p *Router) logger() *slog.Logger {
+	if p.Log == nil {
+		return slog.New(slog.DiscardHandler)
+	}
+	return p.Log
+}
+
+func (p *Router) inFlight() int { return orDefault(p.InFlight, 1024) }
+
+func (p *Router) queueBytes() int { return 2 * orDefault(p.MaxMessage, 16<<20) }
+
+func (p *Router) listTimeout() time.Duration { return orDefault(p.ListTimeout, 10*time.Second) }
+
+func (p *Router) drain() time.Duration { return orDefault(p.Drain, 5*time.Second) }
+
+// newKey returns a key that names one connection to the hosts; it is unguessable, and
+// not of the form of a principal's.
+func newKey() string { return rand.Text() }
+
+// keyOf returns the key of a principal, which is unguessable, too, and says
+// nothing of who it is, but that it may come back.
+func (p *Router) keyOf(upstream, principal string) string {
+	p.mu.Lock()
+	if p.secret == "" {
+		p.secret = rand.Text()
+	}
+	mac := hmac.New(sha256.New, []byte(p.secret))
+	p.mu.Unlock()
+	mac.Write([]byte(upstream + "\x00" + principal)) // no name of an upstream has a NUL
+	return mcp.PrincipalKey(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(mac.Sum(nil)), p.ID)
+}
+
+func orDefault[T comparable](v, byDefault T) T {
+	var zero T
+	if v == zero {
+		return byDefault
+	}
+	return v
+}

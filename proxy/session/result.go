@@ -1,0 +1,161 @@
+package session
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"strconv"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+)
+
+// What a result of the modern era may be: its resultType. The last one is of the
+// tasks extension.
+const (
+	resultComplete      = "complete"
+	resultInputRequired = "input_required"
+	resultTask          = "task"
+)
+
+var errKind = errors.New("unexpected resultType")
+
+// checked returns the answer of an upstream to c, of the modern era, as the client
+// may have it. A result that this client must not get is an error of the call.
+func (c *call) checked(l *leg, answer *jsonrpc.Message) *jsonrpc.Message {
+	if answer.Error != nil {
+		return &jsonrpc.Message{ID: c.id, Error: checkedError(l, answer.Error), Extra: answer.Extra}
+	}
+	kind, err := kindOf(answer.Result)
+	if err == nil && !c.admits(kind) {
+		err = errKind
+	}
+	if err != nil {
+		l.log.Debug("unusable result from upstream", "method", c.method, "err", err)
+		return jsonrpc.NewError(c.id, jsonrpc.InvalidResponse(l.up.Name, err.Error()))
+	}
+	c.kind = orDefault(kind, resultComplete)
+	result := answer.Result
+	if c.kind == resultComplete {
+		result = completed(c.method, kind, result)
+	}
+	return &jsonrpc.Message{ID: c.id, Result: result, Extra: answer.Extra}
+}
+
+// admits reports whether the call may be answered with a kind of result: one that
+// its client knows, for this method (2026-07-28 basic/index, basic/patterns/mrtr).
+// An extension that is not known here may have kinds of its own; its client and an
+// upstream that is the only one know.
+func (c *call) admits(kind string) bool {
+	switch kind {
+	case "", resultComplete:
+		return true
+	case resultInputRequired:
+		return c.method == "tools/call" || c.method == "prompts/get" || c.method == "resources/read"
+	case resultTask:
+		return c.tasks && c.method == "tools/call"
+	}
+	return c.extended && c.lineup.only() != nil
+}
+
+// kindOf returns the resultType of a result, "" if it has none. It is an error if
+// it cannot be told.
+func kindOf(result json.RawMessage) (string, error) {
+	if len(result) == 0 || result[0] != '{' {
+		return "", errors.New("result is not an object")
+	}
+	raw, err := glance(result, "resultType")
+	if raw == nil || err != nil {
+		return "", err
+	}
+	kind, ok := jsonrpc.Unquote(raw)
+	if !ok || kind == "" {
+		return "", errKind
+	}
+	return kind, nil
+}
+
+// completed returns a complete result of a method with what it must say and does not:
+// its resultType, which is kind or "" for none, and how it may be kept. Of that nothing
+// is known, so that it may not be.
+func completed(method, kind string, result json.RawMessage) json.RawMessage {
+	var absent, wrong []jsonrpc.Value
+	if kind == "" {
+		absent = append(absent, jsonrpc.Value{Key: "resultType", Text: json.RawMessage(`"` + resultComplete + `"`)})
+	}
+	if method == "resources/read" || method == "server/discover" { // lists are made here
+		for _, h := range hints {
+			switch raw, err := glance(result, h.key); {
+			case err == nil && raw == nil:
+				absent = append(absent, jsonrpc.Value{Key: h.key, Text: h.none})
+			case err != nil || !h.valid(raw):
+				wrong = append(wrong, jsonrpc.Value{Key: h.key, Text: h.none})
+			}
+		}
+	}
+	if wrong != nil {
+		result = jsonrpc.Set(result, wrong...)
+	}
+	return appended(result, absent)
+}
+
+// hints are what every complete result that could be kept says of that (2026-07-28
+// server/utilities/caching), and what is said for those that do not.
+var hints = []struct {
+	key   string
+	valid func(raw json.RawMessage) bool
+	none  json.RawMessage
+}{
+	{"ttlMs", isTTL, json.RawMessage(`0`)},
+	{"cacheScope", isScope, json.RawMessage(`"private"`)},
+}
+
+func isTTL(raw json.RawMessage) bool {
+	ms, err := strconv.ParseFloat(string(raw), 64)
+	return err == nil && ms >= 0
+}
+
+func isScope(raw json.RawMessage) bool {
+	scope, _ := jsonrpc.Unquote(raw)
+	return scope == "public" || scope == "private"
+}
+
+// appended returns object with members at its end that it does not have.
+func appended(object json.RawMessage, values []jsonrpc.Value) json.RawMessage {
+	if len(values) == 0 {
+		return object
+	}
+	head := bytes.TrimRight(object[:bytes.LastIndexByte(object, '}')], space)
+	out := append(make([]byte, 0, len(object)+64*len(values)), head...)
+	for _, v := range values {
+		if len(out) > 1 { // more than the opening brace
+			out = append(out, ',')
+		}
+		out = append(append(append(out, jsonrpc.Quote(v.Key)...), ':'), v.Text...)
+	}
+	return append(out, '}')
+}
+
+// checkedError returns an error of an upstream of the modern era as a client of it
+// may have it. Some codes are of the legacy era, which must not be seen here
+// (2026-07-28 basic/index); others are about the hop to the upstream, and a client
+// would begin to negotiate with us.
+func checkedError(l *leg, text json.RawMessage) json.RawMessage {
+	var at [1]jsonrpc.Span
+	if jsonrpc.Find(text, jsonrpc.Span{}, at[:], "code") != nil {
+		return text
+	}
+	as := func(code int64) json.RawMessage {
+		return jsonrpc.Replace(text, jsonrpc.Edit{Span: at[0], With: strconv.AppendInt(nil, code, 10)})
+	}
+	switch code, _ := strconv.Atoi(string(at[0].Of(text))); code {
+	case jsonrpc.CodeResourceNotFound:
+		return as(jsonrpc.CodeInvalidParams)
+	case mcp.CodeURLElicitation: // only words can still tell the user where to go
+		return as(jsonrpc.CodeInternalError)
+	case mcp.CodeHeaderMismatch, mcp.CodeUnsupportedVersion:
+		l.log.Debug("unusable error from upstream", "code", code)
+		return jsonrpc.InvalidResponse(l.up.Name, "unexpected error code").Raw()
+	}
+	return text
+}

@@ -1,0 +1,297 @@
+package session
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+)
+
+// methods is the method table for requests of a client. A handler must not
+// wait: what takes more than a look at the tables goes into session.work.
+var methods map[string]func(*session, *call)
+
+func init() { // not a literal: the handlers refer to the table
+	methods = map[string]func(*session, *call){
+		"initialize":               (*session).initialize,
+		"ping":                     (*session).pong,
+		"tools/list":               list(tools),
+		"prompts/list":             list(prompts),
+		"resources/list":           list(resources),
+		"resources/templates/list": list(templates),
+		"tools/call":               (*session).callTool,
+		"prompts/get":              (*session).getPrompt,
+		"completion/complete":      (*session).complete,
+		"resources/read":           (*session).byURI,
+		"resources/subscribe":      (*session).subscribe,
+		"resources/unsubscribe":    (*session).unsubscribe,
+		"logging/setLevel":         (*session).setLevel,
+		"tasks/list":               (*session).listTasks,
+		"tasks/get":                (*session).byTask,
+		"tasks/result":             (*session).byTask,
+		"tasks/cancel":             (*session).byTask,
+	}
+}
+
+// receive handles one message from the client.
+func (s *session) receive(m *jsonrpc.Message) {
+	switch {
+	case m.Batch != nil:
+		s.receiveBatch(m.Batch)
+	case m.IsRequest():
+		s.request(m, nil)
+	case m.IsNotification():
+		s.notified(m)
+	default:
+		s.answered(m)
+	}
+}
+
+// receiveBatch takes an array apart, in the one version that has them (2025-03-26
+// basic: implementations MUST support receiving JSON-RPC batches). Each element
+// is a message of its own; the answers go back as one array.
+func (s *session) receiveBatch(elements []*jsonrpc.Message) {
+	b := &batch{}
+	initializes := false
+	for _, m := range elements {
+		if m.IsRequest() {
+			b.missing++
+		}
+		initializes = initializes || m.Method == "initialize"
+	}
+	s.mu.Lock()
+	version := s.hello.version
+	s.mu.Unlock()
+	if version != batchVersion || initializes {
+		s.send(jsonrpc.NewError(jsonrpc.ID{}, noBatch))
+		return
+	}
+	for _, m := range elements {
+		if m.IsRequest() {
+			s.request(m, b)
+		} else {
+			s.receive(m)
+		}
+	}
+}
+
+var noBatch = &jsonrpc.Error{Code: jsonrpc.CodeInvalidRequest, Message: "Invalid request: no batch is possible here"}
+
+// request routes one request of the client.
+func (s *session) request(m *jsonrpc.Message, b *batch) {
+	c := &call{id: m.ID, method: m.Method, msg: m, batch: b}
+	bad := s.classify(c)
+	switch {
+	case !s.begin(c):
+		return
+	case bad != nil:
+		s.fail(c, bad)
+		return
+	case c.era == mcp.Modern && b != nil: // it has no batches
+		s.fail(c, noBatch)
+		return
+	case c.era == mcp.Modern:
+		s.modernRequest(c)
+		return
+	}
+	s.mu.Lock()
+	welcome := s.hello.params != nil
+	s.mu.Unlock()
+	if m.Method != "initialize" && m.Method != "ping" {
+		if !welcome {
+			s.fail(c, &jsonrpc.Error{Code: jsonrpc.CodeInvalidRequest, Message: "Invalid request: not initialized"})
+			return
+		}
+		s.clientReady()
+	}
+	if handle, ok := methods[m.Method]; ok {
+		handle(s, c)
+		return
+	}
+	if l := c.lineup.only(); l != nil {
+		s.forward(c, l, m.Params)
+		return
+	}
+	s.fail(c, methodNotFound(m.Method)) // never broadcast: nobody knows whose it is
+}
+
+// pong answers a ping, which is about this hop alone.
+func (s *session) pong(c *call) {
+	s.settleNow(c, jsonrpc.NewResult(c.id, json.RawMessage(`{}`)))
+}
+
+// settleNow is settle for readLoop, which must not wait for room.
+func (s *session) settleNow(c *call, answer *jsonrpc.Message) {
+	if s.take(c) {
+		s.deliver(c, answer, s.send)
+	}
+}
+
+// fail settles c with an error of the proxy's own, without waiting.
+func (s *session) fail(c *call, err *jsonrpc.Error) {
+	if s.take(c) {
+		c.stop()
+		s.deliver(c, jsonrpc.NewError(c.id, err), s.send)
+	}
+}
+
+func invalidParams(reason string) *jsonrpc.Error {
+	return &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "Invalid params: " + reason}
+}
+
+func methodNotFound(method string) *jsonrpc.Error {
+	return &jsonrpc.Error{Code: jsonrpc.CodeMethodNotFound, Message: "Method not found: " + method}
+}
+
+func errMissing(key string) error { return fmt.Errorf("%q is missing or not a string", key) }
+
+// forward sends the call to an upstream, with an id and a progress token of its
+// own. The edits are to the call's params.
+func (s *session) forward(c *call, l *leg, params json.RawMessage, edits ...jsonrpc.Edit) {
+	meta, err := c.findMeta(params)
+	var token jsonrpc.Span
+	if err == nil {
+		token, err = tokenIn(params, meta)
+	}
+	if err != nil {
+		s.fail(c, invalidParams(err.Error()))
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.calls[c.id] != c {
+		return // cancelled meanwhile
+	}
+	edits = append(edits, renaming(params, relatedIn(params, meta), l.ownTaskLocked)...)
+	r := l.mintLocked()
+	r.call, c.request = c, r
+	if !token.IsZero() {
+		r.token = bytes.Clone(token.Of(params))
+		edits = append(edits, jsonrpc.Edit{Span: token, With: r.id.Raw()})
+	}
+	if len(edits) > 0 {
+		params = jsonrpc.Replace(params, edits...)
+	}
+	m := &jsonrpc.Message{ID: r.id, Method: c.method, Params: params, Extra: c.msg.Extra}
+	if len(c.others) == 0 {
+		c.msg = nil
+	}
+	r.startTimerLocked()
+	l.sendLocked(r, m)
+}
+
+// findToken returns where the progress token stands in params, if there is one:
+// null is none.
+func findToken(params json.RawMessage) (jsonrpc.Span, error) {
+	var at [1]jsonrpc.Span
+	if err := jsonrpc.Find(params, jsonrpc.Span{}, at[:], "_meta"); err != nil {
+		return jsonrpc.Span{}, err
+	}
+	return tokenIn(params, at[0])
+}
+
+// findMeta returns where _meta stands in params, which are the call's own.
+func (c *call) findMeta(params json.RawMessage) (jsonrpc.Span, error) {
+	if c.meta != nil {
+		return *c.meta, nil
+	}
+	var at [1]jsonrpc.Span
+	err := jsonrpc.Find(params, jsonrpc.Span{}, at[:], "_meta")
+	return at[0], err
+}
+
+// tokenIn is findToken for params whose _meta is known to stand at a place.
+func tokenIn(params json.RawMessage, meta jsonrpc.Span) (jsonrpc.Span, error) {
+	if meta.IsZero() {
+		return meta, nil
+	}
+	var at [1]jsonrpc.Span
+	err := jsonrpc.Find(params, meta, at[:], "progressToken")
+	if string(at[0].Of(params)) == "null" {
+		at[0] = jsonrpc.Span{}
+	}
+	return at[0], err
+}
+
+// ownToken puts a minted id in the place of the client's progress token in a
+// request of the session's own: nobody waits for progress on it, but the token
+// could be taken for one of ours.
+func ownToken(params json.RawMessage, id jsonrpc.ID) json.RawMessage {
+	token, err := findToken(params)
+	if err != nil || token.IsZero() {
+		return params
+	}
+	return jsonrpc.Replace(params, jsonrpc.Edit{Span: token, With: id.Raw()})
+}
+
+// notified handles a notification of the client. A cancellation is of the era of
+// what it cancels.
+func (s *session) notified(m *jsonrpc.Message) {
+	if m.Method == "notifications/cancelled" {
+		s.cancelled(m)
+		return
+	}
+	if s.claimed(m) {
+		s.modernNotified(m)
+		return
+	}
+	switch m.Method {
+	case "notifications/initialized":
+		s.clientReady()
+	case "notifications/progress":
+		s.clientProgress(m)
+	case "notifications/roots/list_changed":
+		for _, l := range s.upstreams(mcp.Legacy).legs {
+			if l.alive() {
+				l.tell(m)
+			}
+		}
+	case "notifications/tasks/status":
+		s.clientTaskStatus(m)
+	default:
+		if l := s.upstreams(mcp.Legacy).only(); l != nil {
+			l.tell(m)
+			return
+		}
+		s.drop("no owner", m)
+	}
+}
+
+// setLevel tells all upstreams that log how much the client wants to hear, and
+// those that start later likewise.
+func (s *session) setLevel(c *call) {
+	raw, err := jsonrpc.Member(c.msg.Params, "level")
+	if level, ok := jsonrpc.Unquote(raw); err == nil && !(ok && slices.Contains(mcp.LogLevels, level)) {
+		err = errors.New(`"level" is not a log level`)
+	}
+	if err != nil {
+		s.fail(c, invalidParams(err.Error()))
+		return
+	}
+	params := bytes.Clone(c.msg.Params)
+	remember := func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.level = params
+	}
+	if l := c.lineup.only(); l != nil {
+		s.whenAnswered(c, func(answer *jsonrpc.Message) {
+			if answer.Error == nil {
+				remember()
+			}
+		})
+		s.forward(c, l, params)
+		return
+	}
+	remember() // before the look at who is alive: one that comes to life now has it replayed
+	s.work(c, func(ctx context.Context) {
+		s.upstreams(mcp.Legacy).fanOut(ctx, func(l *leg) bool { return l.alive() && l.declares("logging") },
+			func(ctx context.Context, _ int, l *leg) { _, _ = l.ask(ctx, c.method, params) }) // it is told; what it says to that changes nothing
+		s.settle(c, jsonrpc.NewResult(c.id, json.RawMessage(`{}`)))
+	})
+}

@@ -1,0 +1,343 @@
+package session
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+)
+
+// flushTimeout bounds the last writes to a client that is being closed, so that
+// one who does not read cannot hold the end up.
+const flushTimeout = time.Second
+
+// errDrained is the cause of a session that ended because it was to.
+var errDrained = errors.New("drained")
+
+// A session is one client and its legs.
+type session struct {
+	// Static after construction.
+	p      *Router
+	log    *slog.Logger
+	key    string // names this client to the hosts
+	client jsonrpc.Conn
+	out    *outbox
+	ended  chan struct{}
+	ctx    context.Context // ends with the session; for what lives as long as it
+	cancel context.CancelCauseFunc
+	wg     sync.WaitGroup
+
+	follows   bool // serves all upstreams, as the proxy does; false: one for good
+	stateless bool // of a principal: all requests are of the modern era
+	inFlight  int  // requests at a time
+
+	mu          sync.Mutex              // guards the fields below and those of legs
+	lineup      *lineup                 // of the legacy era; never nil; the same from closing on
+	modern      *lineup                 // of the modern era; nil before the first request of it
+	phase       phase                   // only moves forward
+	calls       map[jsonrpc.ID]*call    // the client's requests in flight
+	unsettled   int                     // calls whose answer is not in the outbox yet
+	settled     chan struct{}           // closed once, when closing and unsettled is 0
+	idle        bool                    // settled is closed
+	questions   questions               // the upstreams' requests in flight
+	hello       hello                   // what initialize said
+	subs        map[string]subscription // by URI
+	level       json.RawMessage         // params of the last logging/setLevel
+	tasks       tasks                   // that upstreams run
+	readers     readers                 // of resources, in the modern era
+	clientTasks tasks                   // that the client runs, for upstreams
+	own         view                    // of the legacy era
+	views       map[digest]*view        // of the modern era, by the capabilities; see recent
+	recent      recent                  // of views
+	wanted      [kinds]bool             // which merged lists the client has asked for
+	shown       [kinds]bool             // which of them it has seen
+	announced   int                     // counts what made the client ask again, see announceLocked
+	changed     [kinds]bool             // list_changed held back
+	lost        int                     // late and unknown messages dropped
+	listens     map[*listen]struct{}    // open ones; nil before the first
+}
+
+// A phase is how far a session has come.
+type phase int
+
+const (
+	open       phase = iota
+	draining         // no new requests; ends when calls is empty
+	halfClosed       // draining, and the client can answer no more questions
+	closing          // everything was settled
+)
+
+// newSession returns a session without upstreams.
+func newSession(p *Router, c jsonrpc.Conn, key string) *session {
+	s := &session{
+		p: p, key: key, client: c, out: newOutbox(), ended: make(chan struct{}), inFlight: p.inFlight(),
+		settled:   make(chan struct{}),
+		calls:     make(map[jsonrpc.ID]*call),
+		questions: questions{open: make(map[int64]*question)},
+		subs:      make(map[string]subscription),
+	}
+	s.log = p.logger().With("session", s.key[:8]) // as hosts shorten it
+	s.ctx, s.cancel = context.WithCancelCause(context.Background())
+	s.lineup = &lineup{set: &set{complete: true, settled: true}, s: s, era: mcp.Legacy, replaced: make(chan struct{})}
+	return s
+}
+
+// serve runs the session to its end.
+func (s *session) serve(ctx context.Context) error {
+	began := time.Now()
+	s.log.Debug("client connected")
+	defer close(s.ended)
+	stop := context.AfterFunc(ctx, func() { s.cancel(jsonrpc.Closed(context.Cause(ctx))) })
+	defer stop()
+
+	written, over := make(chan struct{}), make(chan struct{})
+	s.wg.Go(func() { defer close(written); s.writeLoop() })
+	context.AfterFunc(s.ctx, func() { defer close(over); s.end(written) })
+	s.readLoop()
+	<-over
+	s.wg.Wait()
+
+	err := jsonrpc.Closed(context.Cause(s.ctx))
+	s.log.Info("client disconnected", "cause", jsonrpc.CauseOf(err), "dur", time.Since(began))
+	return err
+}
+
+// end settles everything, and closes the client when it has heard of it. The
+// hosts tell the upstreams when the streams close.
+func (s *session) end(written <-chan struct{}) {
+	gone := isGone(context.Cause(s.ctx))
+	if gone { // nobody listens: unblock who waits for room
+		s.out.close()
+		s.client.Close()
+	}
+	calls := s.takeAll()
+	s.hangUp()
+	deadline, stop := context.WithTimeout(context.Background(), flushTimeout)
+	defer stop()
+	defer context.AfterFunc(deadline, s.out.close)() // unblocks who waits for room
+	for _, c := range calls {
+		c.stop()
+		s.deliver(c, s.lastAnswer(c), s.out.wait)
+	}
+	if !gone {
+		waitFor(s.settled, deadline.Done())
+		s.out.close()
+		waitFor(written, deadline.Done())
+		s.client.Close()
+	}
+}
+
+// lastAnswer is what a call gets that the end of the session takes. A listen is no
+// less over than after a drain.
+func (s *session) lastAnswer(c *call) *jsonrpc.Message {
+	s.mu.Lock()
+	acked := c.acked // what acknowledges it may be at work
+	s.mu.Unlock()
+	if acked {
+		return c.over(s.upstreams(mcp.Modern))
+	}
+	return jsonrpc.NewError(c.id, c.endingError(c.phase()))
+}
+
+// takeAll takes the whole table of calls at once, after which nothing can enter
+// it any more.
+func (s *session) takeAll() map[jsonrpc.ID]*call {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.phase = closing
+	calls := s.calls
+	s.calls = nil
+	for _, c := range calls {
+		if c.request != nil {
+			c.request.removeLocked()
+		}
+	}
+	s.checkIdleLocked()
+	return calls
+}
+
+// hangUp hangs up all upstreams. Those of an earlier lineup were when they went.
+func (s *session) hangUp() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, v := range s.lineupsLocked() {
+		for _, l := range v.legs {
+			l.hangUpLocked("")
+		}
+	}
+}
+
+func waitFor(event, timeout <-chan struct{}) {
+	select {
+	case <-event:
+	case <-timeout:
+	}
+}
+
+// endingError is the one error when the client's own connection is ending. The
+// modern era reserves its code.
+func (c *call) endingError(at jsonrpc.Phase) *jsonrpc.Error {
+	code := jsonrpc.CodeConnectionClosed
+	if c.era == mcp.Modern {
+		code = jsonrpc.CodeInternalError
+	}
+	return jsonrpc.ConnectionClosed(code, "", "", at)
+}
+
+// A goneError is the end of the client's connection on its side.
+type goneError struct{ err error }
+
+func (e *goneError) Error() string { return e.err.Error() }
+func (e *goneError) Unwrap() error { return e.err }
+
+func isGone(err error) bool {
+	_, ok := errors.AsType[*goneError](err)
+	return ok
+}
+
+// readLoop owns Recv of the client. It must not wait for anything else. It returns
+// when the session's end has begun.
+func (s *session) readLoop() {
+	for {
+		m, err := s.client.Recv()
+		if bad, ok := errors.AsType[*jsonrpc.InvalidError](err); ok {
+			s.refuse(bad)
+			continue
+		}
+		if err == io.EOF { // the bare one: the end of a connection may wrap it
+			if s.halfClose() {
+				continue // the next Recv tells when the client is gone altogether
+			}
+			<-s.ctx.Done()
+			return
+		}
+		if err != nil {
+			s.cancel(&goneError{jsonrpc.Closed(err)})
+			return
+		}
+		s.receive(m)
+	}
+}
+
+// writeLoop owns Send of the client. That all is written of a session that was
+// to end is what ends it.
+func (s *session) writeLoop() {
+	var batch []*jsonrpc.Message
+	for {
+		if batch = s.out.take(batch); batch == nil {
+			s.cancel(errDrained)
+			return
+		}
+		if err := jsonrpc.SendAll(s.client, batch); err != nil {
+			s.out.close()
+			s.cancel(&goneError{jsonrpc.Closed(err)})
+			return
+		}
+	}
+}
+
+// patience is how long a client may make the session talk and not listen.
+const patience = time.Second
+
+// send queues what the session itself has to say. Even spare room may be short
+// for a moment, if the client asks faster than writeLoop runs; a client that
+// does not listen at all is ended.
+func (s *session) send(m *jsonrpc.Message) {
+	if s.out.now(m) {
+		return
+	}
+	timer := time.AfterFunc(patience, func() { s.cancel(jsonrpc.Closed(errors.New("the client does not read"))) })
+	defer timer.Stop()
+	s.out.waitSpare(m)
+}
+
+// refuse tells the client about one unusable message. The id is given back only
+// when it cannot be mistaken for that of a request in flight. An upstream whose
+// question could not be answered so hears of it.
+func (s *session) refuse(bad *jsonrpc.InvalidError) {
+	id := bad.ID
+	if bad.Reply && !id.IsZero() {
+		s.answered(jsonrpc.NewError(id, bad.Wire()))
+	}
+	s.mu.Lock()
+	_, busy := s.calls[id]
+	s.mu.Unlock()
+	if busy || bad.Reply || bad.Code == jsonrpc.CodeParseError {
+		id = jsonrpc.ID{}
+	}
+	s.log.Debug("unusable message from client", "err", bad)
+	s.send(jsonrpc.NewError(id, bad.Wire()))
+}
+
+// halfClose begins the drain after the client's last message; false if it had
+// begun before. Questions get their error at once: no answer can come any more.
+func (s *session) halfClose() bool {
+	s.mu.Lock()
+	if s.phase >= halfClosed {
+		s.mu.Unlock()
+		return false
+	}
+	s.phase = halfClosed
+	s.endListensLocked()
+	refused := s.questions.takeAllLocked()
+	for _, q := range refused {
+		markAll(q.askers)
+	}
+	s.checkIdleLocked()
+	s.mu.Unlock()
+	for _, q := range refused {
+		s.refuseQuestion(q.leg, q.id)
+	}
+	s.wg.Go(s.drainTimeout)
+	return true
+}
+
+// drainTimeout ends a half-closed session whose requests take too long.
+func (s *session) drainTimeout() {
+	timer := time.NewTimer(s.p.drain())
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		s.cancel(errDrained)
+	case <-s.ctx.Done():
+	}
+}
+
+// startDrain refuses new requests from now on and ends the session when those in
+// flight are settled. Listens are at once.
+func (s *session) startDrain() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.phase == open {
+		s.phase = draining
+		s.endListensLocked()
+	}
+	s.checkIdleLocked()
+}
+
+// checkIdleLocked ends a draining session when its last call is settled.
+func (s *session) checkIdleLocked() {
+	switch {
+	case s.unsettled > 0 || s.phase == open:
+	case s.phase < closing:
+		s.out.close() // writeLoop ends the session when the last answer is written
+	case !s.idle:
+		s.idle = true
+		close(s.settled)
+	}
+}
+
+// drop counts a message that nobody waits for.
+func (s *session) drop(what string, m *jsonrpc.Message) {
+	s.mu.Lock()
+	s.lost++
+	n := s.lost
+	s.mu.Unlock()
+	s.log.Debug("message dropped", "reason", what, "method", m.Method, "id", m.ID.String(), "dropped", n)
+}

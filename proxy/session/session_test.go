@@ -1,0 +1,23 @@
+package session
+
+import (
+	"testing"
+)
+
+func TestCallThroughOneUpstream(t *testing.T) {
+	inWorld(t, &Router{}, []string{"files"}, func(w *world) {
+		w.initialize()
+		w.client.say(`{"jsonrpc":"2.0","id":"x","method":"tools/call","params":{"name":"echo","arguments":{"n":9007199254740993}}}`)
+		w.client.want(`{"jsonrpc":"2.0","id":"x","result":{"content":[],"structuredContent":{"by":"files","args":{"n":9007199254740993}}}}`)
+	})
+}
+
+func TestListMergesAndRoutes(t *testing.T) {
+	inWorld(t, &Router{}, []string{"files", "docs"}, func(w *world) {
+		w.initialize()
+		w.client.say(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`)
+		w.client.want(`{"jsonrpc":"2.0","id":1,"result":{"tools":[{"name":"files__echo","inputSchema":{"type":"object"}},{"name":"docs__echo","inputSchema":{"type":"object"}}]}}`)
+		w.client.say(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"docs__echo"}}`)
+		w.client.want(`{"jsonrpc":"2.0","id":2,"result":{"content":[],"structuredContent":{"by":"docs","args":{}}}}`)
+	})
+}

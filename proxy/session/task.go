@@ -1,0 +1,279 @@
+package session
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"slices"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+)
+
+// maxTasks bounds how many tasks of one client are remembered.
+const maxTasks = 10000
+
+// A task is a request that was accepted and goes on after its answer.
+type task struct {
+	id  string // as the client has it
+	own string // as leg has it, if that runs it
+	leg *leg   // the upstream that runs it, or, for one of the client's own, that asked for it
+
+	unfinished bool // as far as is known; only of those that began here
+
+	// The progress token of the request stays valid until the task ends
+	// (2025-11-25 basic/utilities/tasks). key is the token on the side that
+	// runs the task, token the one that the other side chose; nil for none.
+	key   tokenKey
+	token json.RawMessage
+}
+
+// A tokenKey is a progress token that was minted here. The leg is nil for those
+// given to the client.
+type tokenKey struct {
+	leg *leg
+	n   int64
+}
+
+// tasks remembers the tasks that one side runs. Guarded by session.mu.
+type tasks struct {
+	byID    map[string]*task
+	byToken map[tokenKey]*task
+	order   []string // the oldest, which is forgotten first, first
+}
+
+// addLocked remembers x, or that x belongs to another upstream now.
+func (t *tasks) addLocked(x *task) {
+	if t.byID == nil {
+		t.byID, t.byToken = make(map[string]*task), make(map[tokenKey]*task)
+	}
+	known := t.byID[x.id]
+	switch {
+	case x.leg.closed: // its answer was on the way when it went
+		return
+	case known != nil && known.leg == x.leg && x.token == nil:
+		return
+	case known != nil:
+		delete(t.byToken, known.key)
+	default:
+		if len(t.order) >= maxTasks {
+			oldest := t.byID[t.order[0]]
+			delete(t.byToken, oldest.key)
+			delete(t.byID, oldest.id)
+			t.order = t.order[1:]
+		}
+		t.order = append(t.order, x.id)
+	}
+	t.byID[x.id] = x
+	if x.token != nil {
+		t.byToken[x.key] = x
+	}
+}
+
+// forgetLocked forgets the tasks of an upstream that is gone.
+func (t *tasks) forgetLocked(l *leg) {
+	for id, x := range t.byID {
+		if x.leg == l {
+			delete(t.byToken, x.key)
+			delete(t.byID, id)
+		}
+	}
+	t.order = slices.DeleteFunc(t.order, func(id string) bool { return t.byID[id] == nil })
+}
+
+// endLocked lets go of the progress token of a task that ended. The task itself
+// can still be asked for.
+func (t *tasks) endLocked(l *leg, id string) {
+	if x := t.byID[id]; x != nil && x.leg == l {
+		delete(t.byToken, x.key)
+		x.token, x.unfinished = nil, false
+	}
+}
+
+// hasUnfinished reports whether an upstream still works on a task.
+func (s *session) hasUnfinished() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, x := range s.tasks.byID {
+		if x.unfinished {
+			return true
+		}
+	}
+	return false
+}
+
+// taskCreated remembers who runs the task that a call has become, and returns the
+// result as the client may have it.
+func (s *session) taskCreated(c *call, result json.RawMessage) json.RawMessage {
+	id, ended := taskOf(result)
+	r := c.request
+	if id == "" || r == nil {
+		return result
+	}
+	s.mu.Lock()
+	x := &task{id: r.leg.taskNameLocked(id), own: id, leg: r.leg, key: tokenKey{r.leg, r.n}, token: r.token, unfinished: !ended}
+	if ended {
+		x.token = nil
+	}
+	s.tasks.addLocked(x)
+	s.mu.Unlock()
+	rename := func(string) string { return x.id }
+	var at [1]jsonrpc.Span
+	_ = jsonrpc.Find(result, jsonrpc.Span{}, at[:], "task") // it was found before
+	return renamedRelated(renamed(result, at[0], rename), rename)
+}
+
+// taskOf returns the id of the task in a CreateTaskResult and whether it ended.
+func taskOf(result json.RawMessage) (string, bool) {
+	var at [1]jsonrpc.Span
+	if jsonrpc.Find(result, jsonrpc.Span{}, at[:], "task") != nil || at[0].IsZero() {
+		return "", false
+	}
+	return taskState(result, at[0])
+}
+
+// taskState reads taskId and status of the object that in covers.
+func taskState(doc json.RawMessage, in jsonrpc.Span) (id string, ended bool) {
+	var at [2]jsonrpc.Span
+	if jsonrpc.Find(doc, in, at[:], "taskId", "status") != nil {
+		return "", false
+	}
+	id, _ = jsonrpc.Unquote(at[0].Of(doc))
+	status, _ := jsonrpc.Unquote(at[1].Of(doc))
+	return id, status == "completed" || status == "failed" || status == "cancelled"
+}
+
+// taskStatus passes an upstream's word on one of its tasks on.
+func (l *leg) taskStatus(m *jsonrpc.Message) {
+	if id, ended := taskState(m.Params, jsonrpc.Span{}); ended {
+		l.taskEnded(l.taskName(id))
+	}
+	out := *m
+	out.Params = renamed(m.Params, whole(m.Params), l.taskName)
+	l.pass(&out)
+}
+
+func (l *leg) taskEnded(name string) {
+	l.s.mu.Lock()
+	defer l.s.mu.Unlock()
+	l.s.tasks.endLocked(l, name)
+}
+
+// byTask forwards a request about a task to the upstream that runs it.
+func (s *session) byTask(c *call) {
+	id, err := readTaskID(c.msg.Params)
+	if err != nil {
+		s.fail(c, invalidParams(err.Error()))
+		return
+	}
+	l, own := c.lineup.runner(id)
+	if l == nil {
+		s.fail(c, invalidParams("unknown task"))
+		return
+	}
+	s.whenAnswered(c, func(answer *jsonrpc.Message) {
+		if answer.Error != nil {
+			return
+		}
+		if _, ended := taskState(answer.Result, jsonrpc.Span{}); ended || c.method == "tasks/result" {
+			l.taskEnded(id)
+		}
+		answer.Result = givenBack(answer.Result, id)
+	})
+	s.forwardTask(c, l, own)
+}
+
+// forwardTask forwards a request about a task under the upstream's own id.
+func (s *session) forwardTask(c *call, l *leg, own string) {
+	var at [1]jsonrpc.Span
+	_ = jsonrpc.Find(c.msg.Params, jsonrpc.Span{}, at[:], "taskId") // it was found before
+	if id, _ := jsonrpc.Unquote(at[0].Of(c.msg.Params)); id == own {
+		s.forward(c, l, c.msg.Params)
+		return
+	}
+	s.forward(c, l, c.msg.Params, jsonrpc.Edit{Span: at[0], With: jsonrpc.Quote(own)})
+}
+
+// readTaskID reads which task a request is about.
+func readTaskID(params json.RawMessage) (string, error) {
+	raw, err := jsonrpc.Member(params, "taskId")
+	id, ok := jsonrpc.Unquote(raw)
+	if err == nil && !ok {
+		err = errMissing("taskId")
+	}
+	return id, err
+}
+
+// listTasks merges the tasks of all upstreams that have them, on one page.
+func (s *session) listTasks(c *call) {
+	if l := c.lineup.only(); l != nil {
+		s.forward(c, l, c.msg.Params)
+		return
+	}
+	cursor, meta, err := readList(c.msg.Params)
+	switch {
+	case err != nil:
+		s.fail(c, invalidParams(err.Error()))
+	case cursor != nil:
+		s.fail(c, invalidParams("unknown cursor"))
+	case !slices.ContainsFunc(c.lineup.legs, haveTasks):
+		s.fail(c, methodNotFound(c.method))
+	default:
+		s.work(c, func(ctx context.Context) { s.mergeTasks(ctx, c, meta) })
+	}
+}
+
+func haveTasks(l *leg) bool { return l.declares("tasks") }
+
+// mergeTasks answers with the tasks of those upstreams that can say; if none
+// can, with the first failure.
+func (s *session) mergeTasks(ctx context.Context, c *call, meta json.RawMessage) {
+	v := c.lineup
+	found, failed := gather(ctx, v, c.method, haveTasks, func(ctx context.Context, l *leg) (collection, *failure) {
+		return l.pages(ctx, c.method, "tasks", meta)
+	})
+	var merged [][]byte
+	var first *failure
+	answers := 0
+	for i, l := range v.legs {
+		switch f := failed[i]; {
+		case f != nil:
+			l.leftOut(c.method, f)
+			first = orDefault(first, f)
+		case haveTasks(l):
+			answers++
+		}
+		for _, e := range found[i].elements {
+			s.noteTask(l, e)
+			merged = append(merged, renamed(e, whole(e), l.taskName))
+		}
+	}
+	if first != nil && answers == 0 {
+		s.settle(c, &jsonrpc.Message{ID: c.id, Error: first.wire})
+		return
+	}
+	s.settle(c, jsonrpc.NewResult(c.id, slices.Concat([]byte(`{"tasks":[`), bytes.Join(merged, []byte{','}), []byte(`]}`))))
+}
+
+// noteTask remembers who runs a task.
+func (s *session) noteTask(l *leg, listed json.RawMessage) {
+	if id, _ := taskState(listed, jsonrpc.Span{}); id != "" {
+		s.rememberTask(l.taskName(id), id, l)
+	}
+}
+
+// clientTaskStatus routes the client's word on a task of its own: one that it
+// made of an upstream's question.
+func (s *session) clientTaskStatus(m *jsonrpc.Message) {
+	id, ended := taskState(m.Params, jsonrpc.Span{})
+	s.mu.Lock()
+	x := s.clientTasks.byID[id]
+	if x != nil && ended {
+		s.clientTasks.endLocked(x.leg, id)
+	}
+	s.mu.Unlock()
+	if x == nil {
+		s.drop("status of no task", m)
+		return
+	}
+	x.leg.tell(m)
+}

@@ -1,0 +1,89 @@
+package session
+
+import (
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+)
+
+// The requestTimeout of an upstream is how long a request may be without an answer
+// and without progress. It does not run while the upstream waits for the client: as
+// long as one of its questions is open there that the request may be the reason of.
+
+// startTimerLocked begins the upstream's requestTimeout, if it has one.
+func (r *request) startTimerLocked() {
+	if d := r.leg.up.RequestTimeout; d > 0 {
+		r.timer = time.AfterFunc(d, func() { r.leg.s.expire(r) })
+	}
+}
+
+// extendLocked starts the time anew: a request that makes progress is not late.
+func (r *request) extendLocked() {
+	if r.timer != nil {
+		r.timer.Reset(r.leg.up.RequestTimeout)
+	}
+}
+
+// askersLocked returns the requests that a question may be asked for: the one that
+// it belongs to, or if it does not say, all that the upstream has.
+func (l *leg) askersLocked(related jsonrpc.ID) []*request {
+	if l.up.RequestTimeout <= 0 {
+		return nil
+	}
+	if !related.IsZero() {
+		n, _ := related.Int()
+		if r := l.pending[n]; r != nil {
+			return []*request{r}
+		}
+		return nil
+	}
+	var all []*request
+	for _, r := range l.pending {
+		if r.sent && r.timer != nil {
+			all = append(all, r)
+		}
+	}
+	return all
+}
+
+// markAll notes that a question which the requests may have asked gets the one error.
+// That ends them; a cancellation besides would be one stimulus too many (hosts know
+// which of the others wait for it, too).
+func markAll(askers []*request) {
+	for _, r := range askers {
+		r.marked = true
+	}
+}
+
+// waitLocked makes the requests that a question is asked for not late as long as it
+// is open.
+func (q *question) waitLocked() {
+	for _, r := range q.askers {
+		r.asks++
+	}
+}
+
+// goOnLocked starts their time anew. One that was answered meanwhile has none: expire
+// finds nothing to settle.
+func (q *question) goOnLocked() {
+	for _, r := range q.askers {
+		r.asks--
+		r.extendLocked()
+	}
+}
+
+// expire settles the call of a request whose upstream took too long, and cancels
+// it there. A timeout is not a close: the upstream stays.
+func (s *session) expire(r *request) {
+	c := r.call
+	s.mu.Lock()
+	late := c.request == r && r.asks == 0
+	s.mu.Unlock()
+	if !late || !s.take(c) {
+		return
+	}
+	if r.sent && !r.marked {
+		r.leg.tell(cancellation(r.id, "timeout"))
+	}
+	s.deliver(c, jsonrpc.NewError(c.id, jsonrpc.TimedOut(r.leg.up.Name)), s.out.wait)
+}
