@@ -122,7 +122,7 @@ func TestOverloadedStream(t *testing.T) {
 	})
 }
 
-// Questions held for a stream that ended are not put to the client.
+// Server requests held for a stream that ended are not put to the client.
 func TestQuestionsHeldDieWithTheirStream(t *testing.T) {
 	inWorld(t, &Router{}, []string{"files"}, func(w *world) {
 		w.client.say(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25"}}`)
@@ -211,20 +211,20 @@ func TestUnusableAnswer(t *testing.T) {
 // The oldest task is forgotten first, with its progress token.
 func TestTasksAreBounded(t *testing.T) {
 	var ts tasks
-	l := &leg{}
+	u := &upstreamConn{}
 	for n := range int64(maxTasks + 1) {
-		ts.addLocked(&task{id: fmt.Sprint(n), leg: l, key: tokenKey{l, n}, token: json.RawMessage(`1`)})
+		ts.addLocked(&task{id: fmt.Sprint(n), conn: u, key: tokenKey{u, n}, token: json.RawMessage(`1`)})
 	}
 	if len(ts.byID) != maxTasks || len(ts.byToken) != maxTasks || ts.byID["0"] != nil || ts.byID["1"] == nil {
 		t.Error(len(ts.byID), len(ts.byToken))
 	}
-	ts.addLocked(&task{id: "1", leg: l}) // listed: the token stays
-	ts.endLocked(&leg{}, "1")            // another upstream's
-	if ts.byToken[tokenKey{l, 1}] == nil {
+	ts.addLocked(&task{id: "1", conn: u}) // listed: the token stays
+	ts.endLocked(&upstreamConn{}, "1")    // another upstream's
+	if ts.byToken[tokenKey{u, 1}] == nil {
 		t.Error("token is lost")
 	}
-	ts.endLocked(l, "1")
-	if ts.byToken[tokenKey{l, 1}] != nil || ts.byID["1"] == nil {
+	ts.endLocked(u, "1")
+	if ts.byToken[tokenKey{u, 1}] != nil || ts.byID["1"] == nil {
 		t.Error("task is lost, or its token is not")
 	}
 }

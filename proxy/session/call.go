@@ -12,14 +12,14 @@ import (
 // cancelled.
 type call struct {
 	// Static after construction.
-	id     jsonrpc.ID
-	method string
-	batch  *batch // the array that the answer goes into; nil for none
-	era    mcp.Era
-	lineup *lineup // the upstreams when it came
-	view   *view   // what its client sees of them; nil if its claim is wrong
-	level  int     // of log messages that it asked for, from 1 for debug; 0 for none; modern era only
-	tasks  bool    // may be answered with a task, by the extension; modern era only
+	id        jsonrpc.ID
+	method    string
+	batch     *batch // the array that the answer goes into; nil for none
+	era       mcp.Era
+	upstreams *upstreamSet // the upstreams when it came
+	view      *view        // what its client sees of them; nil if its claim is wrong
+	level     int          // of log messages that it asked for, from 1 for debug; 0 for none; modern era only
+	tasks     bool         // may be answered with a task, by the extension; modern era only
 
 	// extended tells that the client declares extensions that are not known here,
 	// so that an answer may be of a kind that is not; modern era only.
@@ -41,7 +41,7 @@ type call struct {
 
 	// others are to be asked in turn if the upstream asked first does not have the
 	// resource, see unaware. Owned by whoever settles request.
-	others []*leg
+	others []*upstreamConn
 
 	// kind is what the answer is, by its resultType; modern era only. Owned by
 	// whoever settles request.
@@ -52,7 +52,7 @@ type call struct {
 	after   func(answer *jsonrpc.Message) // sees the answer before the client does
 	request *request                      // the forwarded request, once there is one
 	cancel  context.CancelFunc            // ends the goroutine that works on the call, if one does
-	acked   bool                          // a listen: the client was told what is honoured, and others may follow
+	acked   bool                          // a subscription: the client was told what is honoured, and others may follow
 }
 
 // begin enters a request into the table of calls. It returns false if it has
@@ -64,7 +64,7 @@ func (s *session) begin(c *call) bool {
 	ending := s.phase >= draining
 	s.unsettled++
 	if !taken && !full && !ending {
-		c.lineup = s.upstreamsLocked(c.era)
+		c.upstreams = s.upstreamsLocked(c.era)
 		s.calls[c.id] = c
 		s.mu.Unlock()
 		return true
@@ -138,7 +138,7 @@ func (c *call) stop() {
 	}
 }
 
-// phase tells whether c, which was taken, may have run. A listen runs from its
+// phase tells whether c, which was taken, may have run. A subscription runs from its
 // beginning.
 func (c *call) phase() jsonrpc.Phase {
 	if c.request != nil && c.request.sent || c.method == methodListen {
@@ -199,7 +199,7 @@ func (s *session) cancelled(m *jsonrpc.Message) {
 	c.stop()
 	if r := c.request; r != nil && r.sent {
 		params := jsonrpc.Replace(m.Params, jsonrpc.Edit{Span: at[0], With: r.id.Raw()})
-		r.leg.tell(&jsonrpc.Message{Method: m.Method, Params: params, Extra: m.Extra})
+		r.conn.tell(&jsonrpc.Message{Method: m.Method, Params: params, Extra: m.Extra})
 	}
 	s.deliver(c, nil, s.send)
 }
@@ -229,14 +229,14 @@ func (s *session) collect(b *batch, answer *jsonrpc.Message) *jsonrpc.Message {
 	return &jsonrpc.Message{Batch: b.answers}
 }
 
-// A request is one that this side sent on a leg and that is not answered.
+// A request is one that this side sent on an upstream connection and that is not answered.
 type request struct {
-	leg   *leg
-	id    jsonrpc.ID // minted; its integer is the progress token, too
-	n     int64
-	call  *call  // whose it is; nil for the session's own
-	share *share // of a listen that it is; nil for none
-	done  func(answer *jsonrpc.Message)
+	conn *upstreamConn
+	id   jsonrpc.ID // minted; its integer is the progress token, too
+	n    int64
+	call *call             // whose it is; nil for the session's own
+	part *subscriptionPart // of a subscription that it is; nil for none
+	done func(answer *jsonrpc.Message)
 
 	token []byte // the client's progress token, as it came; nil for none
 
@@ -244,17 +244,17 @@ type request struct {
 	sent   bool // its write has begun
 	marked bool // see markAll
 	timer  *time.Timer
-	asks   int // open questions that it may be the reason of, see askersLocked
+	asks   int // open server requests that it may be the reason of, see askersLocked
 }
 
-// removeLocked takes r out of its leg's table.
+// removeLocked takes r out of its upstream connection's table.
 func (r *request) removeLocked() {
-	if r.leg.pending[r.n] == r {
-		delete(r.leg.pending, r.n)
+	if r.conn.pending[r.n] == r {
+		delete(r.conn.pending, r.n)
 	}
 }
 
-// settle gives r, which was taken out of its leg's table, its answer. An
+// settle gives r, which was taken out of its upstream connection's table, its answer. An
 // upstream that does not know a resource may not be the last to be asked.
 func (r *request) settle(answer *jsonrpc.Message) {
 	c := r.call
@@ -262,7 +262,7 @@ func (r *request) settle(answer *jsonrpc.Message) {
 		r.done(answer)
 		return
 	}
-	s := r.leg.s
+	s := r.conn.s
 	if len(c.others) > 0 && answer.Error != nil && unaware(answer.Error) {
 		next := c.others[0]
 		c.others = c.others[1:]
@@ -270,7 +270,7 @@ func (r *request) settle(answer *jsonrpc.Message) {
 		return
 	}
 	if c.era == mcp.Modern {
-		s.settle(c, c.checked(r.leg, answer))
+		s.settle(c, c.checked(r.conn, answer))
 		return
 	}
 	s.settle(c, &jsonrpc.Message{ID: c.id, Result: answer.Result, Error: answer.Error, Extra: answer.Extra})

@@ -108,18 +108,18 @@ type entry struct {
 
 // index builds the table of what the client may see of one upstream's list. An
 // element that cannot be used costs itself alone.
-func (l *leg) index(k kind, elements []json.RawMessage) *table {
+func (u *upstreamConn) index(k kind, elements []json.RawMessage) *table {
 	t := &table{names: make(map[string]bool, len(elements))}
 	hash := sha256.New()
 	for _, raw := range elements {
 		e, err := readEntry(k, raw)
 		if err != nil {
-			if l.s.p.warnOnce(fmt.Sprint(l.up.Name, k, err)) {
-				l.log.Warn("list entry left out", "method", kindInfo[k].method, "err", err)
+			if u.s.p.warnOnce(fmt.Sprint(u.up.Name, k, err)) {
+				u.log.Warn("list entry left out", "method", kindInfo[k].method, "err", err)
 			}
 			continue
 		}
-		if t.names[e.name] || k == tools && !l.up.allows(e.name) {
+		if t.names[e.name] || k == tools && !u.up.allows(e.name) {
 			continue
 		}
 		t.names[e.name] = true

@@ -12,18 +12,18 @@ import (
 const debounce = 50 * time.Millisecond
 
 // listChanged notes that an upstream changed a list, and tells the client.
-func (l *leg) listChanged(k kind) {
-	l.s.mu.Lock()
-	l.changedLocked(k)
-	l.s.mu.Unlock()
-	l.s.tellChanged(k)
+func (u *upstreamConn) listChanged(k kind) {
+	u.s.mu.Lock()
+	u.changedLocked(k)
+	u.s.mu.Unlock()
+	u.s.tellChanged(k)
 }
 
 // changedLocked makes what is known of a list out of date.
-func (l *leg) changedLocked(k kind) {
-	l.version[k]++
+func (u *upstreamConn) changedLocked(k kind) {
+	u.version[k]++
 	if k == resources { // there is one notification for both
-		l.version[templates]++
+		u.version[templates]++
 	}
 }
 
@@ -70,18 +70,18 @@ func (s *session) flushChanged() {
 // lists without it, or with what it offered before, and they differ now, it is
 // told, unless it was before and had not looked yet, which announced says. An
 // upstream that ends meanwhile is not started for that.
-func (l *leg) returned(a *attempt, announced [kinds]int) {
+func (u *upstreamConn) returned(a *attempt, announced [kinds]int) {
 	for k := range kinds {
-		l.s.mu.Lock()
-		matters := l.s.shown[k] && l.s.hello.listChanged[k] && announced[k] == 0
-		ended := a.ended || l.closed
-		l.s.mu.Unlock()
+		u.s.mu.Lock()
+		matters := u.s.shown[k] && u.s.hello.listChanged[k] && announced[k] == 0
+		ended := a.ended || u.closed
+		u.s.mu.Unlock()
 		if ended {
 			return
 		}
 		if matters {
-			ctx, cancel := context.WithTimeout(l.s.ctx, l.s.p.listTimeout())
-			l.catchUp(ctx, k, asker{view: &l.s.own})
+			ctx, cancel := context.WithTimeout(u.s.ctx, u.s.p.listTimeout())
+			u.catchUp(ctx, k, asker{view: &u.s.own})
 			cancel()
 		}
 	}

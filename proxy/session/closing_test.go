@@ -195,7 +195,7 @@ func TestD15_Drain(t *testing.T) {
 		w.client.say(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"echo"}}`)
 		w.client.want(cc(2, -32000, "", "", "not_sent"))
 
-		// Questions are still answered while requests finish.
+		// Server requests are still answered while requests finish.
 		u.say(`{"jsonrpc":"2.0","id":5,"method":"roots/list"}`)
 		w.client.want(`{"jsonrpc":"2.0","id":1,"method":"roots/list"}`)
 		w.client.say(`{"jsonrpc":"2.0","id":1,"result":{"roots":[]}}`)

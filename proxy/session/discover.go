@@ -17,8 +17,8 @@ func (s *session) discover(c *call) {
 	}
 	meta, _ := jsonrpc.Member(c.msg.Params, "_meta") // read before
 	s.work(c, func(ctx context.Context) {
-		said, failed := s.startAll(ctx, mcp.Modern, mcp.DiscoverMethod, func(l *leg, ctx context.Context) (json.RawMessage, *failure) {
-			return l.discover(ctx, meta)
+		said, failed := s.startAll(ctx, mcp.Modern, mcp.DiscoverMethod, func(u *upstreamConn, ctx context.Context) (json.RawMessage, *failure) {
+			return u.discover(ctx, meta)
 		})
 		if failed != nil {
 			s.settle(c, &jsonrpc.Message{ID: c.id, Error: failed.wire})
@@ -30,25 +30,25 @@ func (s *session) discover(c *call) {
 
 // discover asks an upstream what it is and keeps that. It returns nil if there is
 // no answer that can be used, and if it is not there why.
-func (l *leg) discover(ctx context.Context, meta json.RawMessage) (json.RawMessage, *failure) {
-	answer, err := l.ask(ctx, "server/discover", listParams(meta, nil))
+func (u *upstreamConn) discover(ctx context.Context, meta json.RawMessage) (json.RawMessage, *failure) {
+	answer, err := u.ask(ctx, "server/discover", listParams(meta, nil))
 	usable := err == nil && answer.Error == nil
 	if usable {
 		kind, bad := kindOf(answer.Result)
 		usable = bad == nil && (kind == "" || kind == resultComplete)
 	}
 	if !usable {
-		l.log.Debug("upstream cannot say what it is", "method", "server/discover", "err", err)
+		u.log.Debug("upstream cannot say what it is", "method", "server/discover", "err", err)
 		if err == nil && isClosed(answer.Error) {
 			return nil, &failure{wire: answer.Error}
 		}
 		return nil, nil
 	}
-	info := l.infoOf(answer.Result)
-	l.s.p.noteInTime(l.up.Name, mcp.DiscoverMethod)
-	l.s.mu.Lock()
-	defer l.s.mu.Unlock()
-	l.info = info
+	info := u.infoOf(answer.Result)
+	u.s.p.noteInTime(u.up.Name, mcp.DiscoverMethod)
+	u.s.mu.Lock()
+	defer u.s.mu.Unlock()
+	u.info = info
 	return answer.Result, nil
 }
 
@@ -67,11 +67,11 @@ var supportedVersions = func() json.RawMessage {
 }()
 
 // discovered is the result of server/discover, of what upstreams said now.
-func (v *lineup) discovered(said map[*leg]json.RawMessage) json.RawMessage {
-	if l := v.only(); l != nil && said[l] != nil {
-		return v.s.p.discoveredBy(said[l])
+func (set *upstreamSet) discovered(said map[*upstreamConn]json.RawMessage) json.RawMessage {
+	if u := set.only(); u != nil && said[u] != nil {
+		return set.s.p.discoveredBy(said[u])
 	}
-	in := v.introduce(func(l *leg) json.RawMessage { return said[l] })
+	in := set.introduce(func(u *upstreamConn) json.RawMessage { return said[u] })
 	var cs cachings
 	for _, result := range said {
 		cs.add(cachingOf(result))
@@ -86,7 +86,7 @@ func (v *lineup) discovered(said map[*leg]json.RawMessage) json.RawMessage {
 	for _, m := range cs.merged.members() {
 		values = append(values, jsonrpc.Value{Key: m.key, Text: m.value})
 	}
-	return mcp.SetMeta(jsonrpc.Set(nil, values...), jsonrpc.Value{Key: mcp.KeyServerInfo, Text: v.s.p.serverInfo()})
+	return mcp.SetMeta(jsonrpc.Set(nil, values...), jsonrpc.Value{Key: mcp.KeyServerInfo, Text: set.s.p.serverInfo()})
 }
 
 // discoveredBy is the result of server/discover of the only upstream, with the versions

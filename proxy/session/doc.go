@@ -1,14 +1,14 @@
-// Package proxy is the session of one client: it fans the client's requests out
-// to upstreams, brings answers and questions back, and ends honestly.
+// Package session is the session of one client: it fans the client's requests out
+// to upstreams, brings answers and server requests back, and ends honestly.
 //
 //	                     ┌──────────── session ────────────┐
-//	           readLoop  │ calls      (client's requests)  │  leg.queue  writeLoop
-//	client ──────Recv───►│ questions  (upstreams' requests)│─────Send────────────► stream
+//	           readLoop  │ calls      (client's requests)  │  queue      writeLoop
+//	client ──────Recv───►│ serverRequests (of upstreams)   │─────Send────────────► stream
 //	       ◄─────Send────│ outbox                          │◄────Recv──────────── to one
-//	          writeLoop  └─────────────────────────────────┘  leg.run             upstream
+//	          writeLoop  └─────────────────────────────────┘  run                 upstream
 //
 // A [Router] is a value: give it Upstreams and a Dialer and call Serve with each
-// client's Conn. A session has one leg for each upstream and era; a leg owns one
+// client's Conn. A session has one upstream connection for each upstream and era, which owns one
 // stream, opened when first needed and again after it ended. Names and URIs
 // resolve by the tables in catalog.go, which also say what headers have to repeat of
 // a tool's arguments (mirror.go); the method tables are in route.go and, for the
@@ -18,8 +18,8 @@
 // several upstreams; what a client was given once stays good.
 //
 // Each message of a client is of an era, whatever others on its Conn are. What is
-// of the legacy era needs an initialize, and travels on legs of that era; what is
-// of the modern era needs none, and travels on legs of its own, which are ready
+// of the legacy era needs an initialize, and travels on upstream connections of that era; what is
+// of the modern era needs none, and travels on connections of its own, which are ready
 // when their stream is open. Whether the upstream speaks that era is the host's
 // business. Ids of the client are one table for both.
 //
@@ -28,29 +28,29 @@
 // one lists.
 //
 // Upstreams come and go while clients are served: Update replaces the set, and
-// Returned says that a link is back. The legs of a session at one time are its
-// lineup of an era, in lineup.go, which also has the prefixes of their names: a leg
-// stays when names change. Only an upstream that is surely the only one is
+// Returned says that a link is back. The upstream connections of a session at one time are its
+// upstream set of an era, in upstream_set.go, which also has the prefixes of their names: a
+// connection stays when names change. Only an upstream that is surely the only one is
 // special, and that is decided for each request; what initialize said of it stands.
 //
 // Nobody waits twice for an upstream that was once not there in time, for its start or
-// for a list: the Proxy remembers it until it has answered (late.go). Initialize and
+// for a list: the Router remembers it until it has answered (late.go). Initialize and
 // lists ask the others first, and it aside; what it lists then is compared with what
 // the client has seen.
 //
-// A subscriptions/listen, in listen.go, is a call that stays. Each upstream has a
-// share of it, in share.go, which is a listen of our own:
+// A subscription, in subscription.go, is a subscriptions/listen: a call that stays. Each
+// upstream has a part of it, in subscription_part.go, which is a listen of our own:
 //
-//	           ┌─ listen ─┐     ┌─ share ─► leg    made again after it ended,
-//	client ────┤ run      ├─────┼─ share ─► leg    not too eagerly; then the client
-//	           └──────────┘     └─ share ─► leg    hears of all it may have missed
+//	           ┌─ subscription ─┐     ┌─ part ─► upstream    made again after it ended,
+//	client ────┤ run            ├─────┼─ part ─► upstream    not too eagerly; then the client
+//	           └────────────────┘     └─ part ─► upstream    hears of all it may have missed
 //
 // Goroutines of a session, all waited for by Serve: readLoop, which is the
-// caller's, and writeLoop; for each open leg run and writeLoop; one for each
+// caller's, and writeLoop; for each open upstream connection run and writeLoop; one for each
 // request that needs more than one message to answer (initialize, discovery, lists,
-// a name not yet known, a listen), and for what it asks of each upstream, or aside of
-// one that is late; one for each share of a listen; one while a
-// list_changed is held back; one for each leg that is to be opened again since its
+// a name not yet known, a subscription), and for what it asks of each upstream, or aside of
+// one that is late; one for each part of a subscription; one while a
+// list_changed is held back; one for each upstream connection that is to be opened again since its
 // link is back. readLoop never waits for an upstream, so that a cancellation always
 // passes; it waits for the client to read only when that has left thousands of
 // answers unread, and then not for long.
@@ -59,29 +59,29 @@
 //   - Settle once: whoever takes a call out of session.calls answers it. Nobody
 //     else does, and a cancelled call is answered by nobody. Once the session's
 //     ctx has ended, only its end takes.
-//   - Ids and progress tokens on a leg are minted here, one integer for each
+//   - Ids and progress tokens on an upstream connection are minted here, one integer for each
 //     request; the client's own come back byte for byte.
 //   - The one connection-closed error is built at the moment of settling.
-//   - No request times out while a question of its upstream is open at the client
+//   - No request times out while a request of its upstream is open at the client
 //     that it may be the reason of.
 //   - A cursor of the modern era is good as long as the list is the same, in any
 //     session.
 //   - A stream is closed behind what its queue still holds, within lastWords: what
 //     a client says last arrives, requests that were settled meanwhile do not.
-//   - A lineup never changes. A call is routed by the one that it began with; an
-//     upstream that has gone meanwhile refuses it. A listen follows.
-//   - Nothing of a leg of the modern era reaches the client but with a request of
-//     the client that it belongs to. The acknowledgment is first of a listen, and what
+//   - An upstream set never changes. A call is routed by the one that it began with; an
+//     upstream that has gone meanwhile refuses it. A subscription follows.
+//   - Nothing of an upstream of the modern era reaches the client but with a request of
+//     the client that it belongs to. The acknowledgment is first of a subscription, and what
 //     it does not name is not delivered.
-//   - What answers an upstream's questions, and the state that it gave with them, go
+//   - What answers an upstream's requests, and the state that it gave with them, go
 //     to that upstream and to no other.
 //   - A name resolves by what upstreams list to clients with the capabilities of the
 //     one that uses it.
 //   - An answer of the modern era is looked at before the client has it: see result.go.
-//   - A listen holds up no drain: it ends with its result when the session is to, and
+//   - A subscription holds up no drain: it ends with its result when the session is to, and
 //     also when that is forced.
 //   - session.mu guards all tables of a session and is never held across I/O.
-//     Proxy.mu may be taken under it, never the other way.
+//     Router.mu may be taken under it, never the other way.
 //
 // The package starts no processes and knows no transport: both ends are Conns,
 // so that it can be tested in a synctest bubble.

@@ -104,7 +104,7 @@ func extensionsOf(capabilities json.RawMessage) (tasks, others bool) {
 }
 
 // modernMethods is the method table for requests of the modern era. The same
-// holds for its handlers as for those of methods; none of them takes a question
+// holds for its handlers as for those of methods; none of them takes a server request
 // of an upstream, of which this era has none.
 var modernMethods map[string]func(*session, *call)
 
@@ -136,8 +136,8 @@ func (s *session) modernRequest(c *call) {
 		handle(s, c)
 		return
 	}
-	if l := c.lineup.only(); l != nil && !slices.Contains(removed, c.method) {
-		s.forward(c, l, c.msg.Params)
+	if u := c.upstreams.only(); u != nil && !slices.Contains(removed, c.method) {
+		s.forward(c, u, c.msg.Params)
 		return
 	}
 	s.fail(c, methodNotFound(c.method)) // never broadcast: nobody knows whose it is
@@ -156,8 +156,8 @@ func (s *session) claimed(m *jsonrpc.Message) bool {
 // and no cancellation. That era defines no other, so that it is for an upstream
 // that is the only one.
 func (s *session) modernNotified(m *jsonrpc.Message) {
-	if l := s.upstreams(mcp.Modern).only(); l != nil {
-		l.tell(m)
+	if u := s.upstreams(mcp.Modern).only(); u != nil {
+		u.tell(m)
 		return
 	}
 	s.drop("no owner", m)
@@ -165,33 +165,33 @@ func (s *session) modernNotified(m *jsonrpc.Message) {
 
 // handleModern passes a notification of an upstream of the modern era on, if it
 // belongs to a request of the client. A request is none that this era has.
-func (l *leg) handleModern(m *jsonrpc.Message) {
+func (u *upstreamConn) handleModern(m *jsonrpc.Message) {
 	if m.IsRequest() {
-		l.s.drop("request from an upstream of the modern era", m)
+		u.s.drop("request from an upstream of the modern era", m)
 		return
 	}
 	switch m.Method {
 	case "notifications/progress":
-		l.progress(m)
+		u.progress(m)
 	case "notifications/message":
-		l.passModern(m)
+		u.passModern(m)
 	case "notifications/cancelled":
-		l.listenCancelled(m)
+		u.subscriptionCancelled(m)
 	default:
-		sh := l.shareOf(m)
+		part := u.partOf(m)
 		switch {
-		case sh != nil:
-			sh.receive(m)
-		case slices.Contains(ofListens, m.Method):
-			l.s.drop("nobody listens", m)
+		case part != nil:
+			part.receive(m)
+		case slices.Contains(ofSubscriptions, m.Method):
+			u.s.drop("nobody has subscribed", m)
 		default:
-			l.passModern(m)
+			u.passModern(m)
 		}
 	}
 }
 
-// ofListens are the notifications that come on listens and nowhere else.
-var ofListens = []string{
+// ofSubscriptions are the notifications that come with subscriptions and nowhere else.
+var ofSubscriptions = []string{
 	"notifications/subscriptions/acknowledged", kindInfo[tools].changed, kindInfo[prompts].changed, kindInfo[resources].changed,
 	"notifications/resources/updated", "notifications/tasks",
 }
@@ -199,21 +199,21 @@ var ofListens = []string{
 // passModern hands a message on with the request of the client that it belongs to;
 // there is no other way for it. A log message goes only to one who has asked, with
 // the request, for its level.
-func (l *leg) passModern(m *jsonrpc.Message) {
+func (u *upstreamConn) passModern(m *jsonrpc.Message) {
 	n, ok := m.Related.Int()
-	l.s.mu.Lock()
+	u.s.mu.Lock()
 	var c *call
-	if r := l.pending[n]; ok && r != nil {
+	if r := u.pending[n]; ok && r != nil {
 		c = r.call
 	}
-	l.s.mu.Unlock()
+	u.s.mu.Unlock()
 	if c == nil || m.Method == "notifications/message" && !c.logs(m.Params) {
-		l.s.drop("nobody has asked for it", m)
+		u.s.drop("nobody has asked for it", m)
 		return
 	}
-	out := *l.exposed(m)
+	out := *u.exposed(m)
 	out.Related = c.id
-	l.s.out.wait(&out)
+	u.s.out.wait(&out)
 }
 
 // logs reports whether whoever made the call wants to hear a log message.

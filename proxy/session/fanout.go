@@ -13,39 +13,39 @@ import (
 )
 
 // fanOut runs ask for each upstream that want accepts, all at once, and waits
-// for them; each has the list timeout. The int is its index in the lineup.
-func (v *lineup) fanOut(ctx context.Context, want func(*leg) bool, ask func(context.Context, int, *leg)) {
+// for them; each has the list timeout. The int is its index in the upstream set.
+func (set *upstreamSet) fanOut(ctx context.Context, want func(*upstreamConn) bool, ask func(context.Context, int, *upstreamConn)) {
 	var wg sync.WaitGroup
-	for i, l := range v.legs {
-		if want(l) {
+	for i, u := range set.conns {
+		if want(u) {
 			wg.Go(func() {
-				ctx, cancel := context.WithTimeout(ctx, v.s.p.listTimeout())
+				ctx, cancel := context.WithTimeout(ctx, set.s.p.listTimeout())
 				defer cancel()
-				ask(ctx, i, l)
+				ask(ctx, i, u)
 			})
 		}
 	}
 	wg.Wait()
 }
 
-func all(*leg) bool { return true }
+func all(*upstreamConn) bool { return true }
 
 // gather asks each upstream that want accepts for its part of a list, all at once, and
-// returns what they said or why they did not, by their index in the lineup. They have
+// returns what they said or why they did not, by their index in the upstream set. They have
 // the list timeout together. Those that were late once are asked only if no other can
 // answer, and then one answer is enough.
-func gather[T any](ctx context.Context, v *lineup, method string, want func(*leg) bool,
-	ask func(context.Context, *leg) (T, *failure)) (said []T, failed []*failure) {
-	ctx, cancel := context.WithTimeout(ctx, v.s.p.listTimeout())
+func gather[T any](ctx context.Context, set *upstreamSet, method string, want func(*upstreamConn) bool,
+	ask func(context.Context, *upstreamConn) (T, *failure)) (said []T, failed []*failure) {
+	ctx, cancel := context.WithTimeout(ctx, set.s.p.listTimeout())
 	defer cancel()
-	said, failed = make([]T, len(v.legs)), make([]*failure, len(v.legs))
+	said, failed = make([]T, len(set.conns)), make([]*failure, len(set.conns))
 	var prompt, tardy []int
-	for i, l := range v.legs {
+	for i, u := range set.conns {
 		switch {
-		case !want(l):
-		case l.late(method):
+		case !want(u):
+		case u.late(method):
 			tardy = append(tardy, i)
-			failed[i] = l.lateFailure()
+			failed[i] = u.lateFailure()
 			failed[i].skipped = true
 		default:
 			prompt = append(prompt, i)
@@ -56,16 +56,16 @@ func gather[T any](ctx context.Context, v *lineup, method string, want func(*leg
 		var wg sync.WaitGroup
 		for _, i := range who {
 			wg.Go(func() {
-				l := v.legs[i]
-				said[i], failed[i] = ask(ctx, l)
+				u := set.conns[i]
+				said[i], failed[i] = ask(ctx, u)
 				switch {
 				case answered(i):
 					enough()
 				case late(ctx):
-					l.noteLate(method)
+					u.noteLate(method)
 					fallthrough
 				case ctx.Err() != nil:
-					failed[i] = l.lateFailure()
+					failed[i] = u.lateFailure()
 				}
 			})
 		}
@@ -105,28 +105,28 @@ type collection struct {
 
 // pages asks one upstream for a list of any kind, following its cursors. It starts
 // the upstream if need be. The meta is that of the client's request, nil for none.
-func (l *leg) pages(ctx context.Context, method, list string, meta json.RawMessage) (found collection, _ *failure) {
+func (u *upstreamConn) pages(ctx context.Context, method, list string, meta json.RawMessage) (found collection, _ *failure) {
 	var cursor json.RawMessage
 	size := 0
 	for page := range maxPages {
-		answer, err := l.ask(ctx, method, listParams(meta, cursor))
+		answer, err := u.ask(ctx, method, listParams(meta, cursor))
 		if err != nil {
-			return found, ownFailure(jsonrpc.TimedOut(l.up.Name))
+			return found, ownFailure(jsonrpc.TimedOut(u.up.Name))
 		}
 		if answer.Error != nil {
 			code, _ := jsonrpc.Member(answer.Error, "code")
 			return found, &failure{wire: answer.Error, cause: "error response", unsupported: string(code) == noMethod}
 		}
 		p, err := parsePage(list, answer.Result)
-		if size += len(answer.Result); size > l.s.p.queueBytes() {
+		if size += len(answer.Result); size > u.s.p.queueBytes() {
 			err = errors.New("too long")
 		}
 		if err != nil {
-			return found, ownFailure(jsonrpc.InvalidResponse(l.up.Name, "unusable list"))
+			return found, ownFailure(jsonrpc.InvalidResponse(u.up.Name, "unusable list"))
 		}
-		found.add(l.era, p, page == 0)
+		found.add(u.era, p, page == 0)
 		if p.cursor == nil {
-			l.s.p.noteInTime(l.up.Name, method)
+			u.s.p.noteInTime(u.up.Name, method)
 			return found, nil
 		}
 		if cursor != nil && string(p.cursor) == string(cursor) {
@@ -134,7 +134,7 @@ func (l *leg) pages(ctx context.Context, method, list string, meta json.RawMessa
 		}
 		cursor = p.cursor
 	}
-	l.s.p.noteInTime(l.up.Name, method)
+	u.s.p.noteInTime(u.up.Name, method)
 	found.caching.partial() // it goes on
 	return found, nil
 }
@@ -215,6 +215,6 @@ func parsePage(list string, result json.RawMessage) (page, error) {
 }
 
 // leftOut logs that an upstream has no part in the answer to method.
-func (l *leg) leftOut(method string, f *failure) {
-	l.log.Log(l.s.ctx, l.firstIs(&l.missed), "upstream left out of a merged list", "method", method, "cause", f.cause)
+func (u *upstreamConn) leftOut(method string, f *failure) {
+	u.log.Log(u.s.ctx, u.firstIs(&u.missed), "upstream left out of a merged list", "method", method, "cause", f.cause)
 }

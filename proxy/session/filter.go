@@ -10,7 +10,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
 
-// A filter says which notifications a listen is about (2026-07-28
+// A filter says which notifications a subscription is about (2026-07-28
 // basic/patterns/subscriptions, and taskIds of the tasks extension).
 type filter struct {
 	lists [kinds]bool // of tools, prompts and resources: list_changed
@@ -21,14 +21,14 @@ type filter struct {
 	as json.RawMessage
 }
 
-// maxWatched bounds the URIs and the tasks of one listen; one with more is refused.
+// maxWatched bounds the URIs and the tasks of one subscription; one with more is refused.
 const maxWatched = 1000
 
 // filterKeys are the members of a filter: lists in the order of kinds, and
 // resourceSubscriptions and taskIds behind them.
 var filterKeys = [...]string{"toolsListChanged", "promptsListChanged", "resourcesListChanged", "resourceSubscriptions", "taskIds"}
 
-// readFilter reads the filter in the params of a listen or of an acknowledgment.
+// readFilter reads the filter in the params of a subscription or of an acknowledgment.
 // It keeps no bytes of them.
 func readFilter(params json.RawMessage) (filter, error) {
 	raw, err := jsonrpc.Member(params, "notifications")

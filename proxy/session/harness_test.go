@@ -266,13 +266,13 @@ func echo(name string) func(*peer, *jsonrpc.Message) {
 	}
 }
 
-// acknowledge honours all of a listen.
+// acknowledge honours all of a subscription.
 func acknowledge(p *peer, m *jsonrpc.Message) {
 	filter, _ := jsonrpc.Member(m.Params, "notifications")
 	p.tell(m.ID, "notifications/subscriptions/acknowledged", `"notifications":`+string(filter))
 }
 
-// tell sends a frame of a listen, whose id on this stream is given.
+// tell sends a frame of a subscription, whose id on this stream is given.
 func (p *peer) tell(listen jsonrpc.ID, method, members string) {
 	params := mcp.SetMeta(json.RawMessage(`{`+members+`}`), jsonrpc.Value{Key: mcp.KeySubscription, Text: listen.Raw()})
 	p.conn.Send(&jsonrpc.Message{Method: method, Params: params, Related: listen})

@@ -20,7 +20,7 @@ const batchVersion = "2025-03-26"
 type hello struct {
 	params  json.RawMessage // for upstreams: the client's own, with the version agreed; nil before initialize
 	version string
-	ready   bool // the client takes questions: it sent initialized, or a request after initialize
+	ready   bool // the client takes server requests: it sent initialized, or a request after initialize
 
 	listChanged [kinds]bool // what the client was promised to hear of
 }
@@ -46,8 +46,8 @@ func (s *session) initialize(c *call) {
 	again := s.hello.params != nil
 	if !again {
 		s.hello.params, s.hello.version = params, version
-		for _, l := range s.lineup.legs { // now: what the client says next waits for them
-			l.openLocked()
+		for _, u := range s.legacy.conns { // now: what the client says next waits for them
+			u.openLocked()
 		}
 	}
 	s.mu.Unlock()
@@ -56,7 +56,7 @@ func (s *session) initialize(c *call) {
 		return
 	}
 	s.work(c, func(ctx context.Context) {
-		if _, failed := s.startAll(ctx, mcp.Legacy, starts, (*leg).introduced); failed != nil {
+		if _, failed := s.startAll(ctx, mcp.Legacy, starts, (*upstreamConn).introduced); failed != nil {
 			s.mu.Lock()
 			s.hello = hello{} // it may come again
 			s.mu.Unlock()
@@ -102,61 +102,61 @@ func negotiate(params json.RawMessage) (json.RawMessage, string, error) {
 }
 
 // initialized handles an upstream's answer to initialize.
-func (l *leg) initialized(a *attempt, answer *jsonrpc.Message) {
+func (u *upstreamConn) initialized(a *attempt, answer *jsonrpc.Message) {
 	if answer.Error != nil || answer.Result[0] != '{' { // nothing can be asked of it
-		l.s.mu.Lock()
-		defer l.s.mu.Unlock()
+		u.s.mu.Lock()
+		defer u.s.mu.Unlock()
 		if !a.ended {
-			l.log.Debug("upstream refused initialize") // its host warns, ends the stream and says which event that is
+			u.log.Debug("upstream refused initialize") // its host warns, ends the stream and says which event that is
 			a.own = &jsonrpc.ClosedError{Cause: "initialize refused", Lasting: true}
 			conn := a.conn
 			time.AfterFunc(lastWords, func() { conn.Close() })
 		}
 		return
 	}
-	info := l.infoOf(answer.Result)
-	l.s.mu.Lock()
-	l.info, l.deaf, l.missed = info, false, false
+	info := u.infoOf(answer.Result)
+	u.s.mu.Lock()
+	u.info, u.deaf, u.missed = info, false, false
 	first := []*jsonrpc.Message{jsonrpc.NewNotification("notifications/initialized", nil)}
-	l.readyLocked(a, append(first, l.replayLocked()...))
-	l.heardLocked(a)
-	announced := l.announced // now: the client's next list, which waits for this, ends it
-	l.s.mu.Unlock()
-	l.s.wg.Go(func() { l.returned(a, announced) })
+	u.readyLocked(a, append(first, u.replayLocked()...))
+	u.heardLocked(a)
+	announced := u.announced // now: the client's next list, which waits for this, ends it
+	u.s.mu.Unlock()
+	u.s.wg.Go(func() { u.returned(a, announced) })
 }
 
 // infoOf reads what an upstream says of itself, in whatever era.
-func (l *leg) infoOf(result json.RawMessage) serverInfo {
+func (u *upstreamConn) infoOf(result json.RawMessage) serverInfo {
 	info := serverInfo{result: result, capabilities: make(map[string]json.RawMessage)}
 	capabilities, err := jsonrpc.Member(result, "capabilities")
 	if err == nil && capabilities != nil {
 		err = jsonrpc.Each(capabilities, func(k string, v json.RawMessage) { info.capabilities[k] = v })
 	}
 	if err != nil {
-		l.log.Warn("unusable capabilities from upstream", "err", err)
+		u.log.Warn("unusable capabilities from upstream", "err", err)
 	}
 	return info
 }
 
 // replayLocked returns the requests that bring a restarted upstream to where the
 // session had it: its log level and subscriptions.
-func (l *leg) replayLocked() []*jsonrpc.Message {
+func (u *upstreamConn) replayLocked() []*jsonrpc.Message {
 	var replay []*jsonrpc.Message
 	request := func(method string, params json.RawMessage) {
-		r := l.mintLocked()
+		r := u.mintLocked()
 		r.sent = true
 		r.done = func(answer *jsonrpc.Message) {
 			if answer.Error != nil {
-				l.log.Debug("upstream did not take up where it was", "method", method)
+				u.log.Debug("upstream did not take up where it was", "method", method)
 			}
 		}
 		replay = append(replay, jsonrpc.NewRequest(r.id, method, ownToken(params, r.id)))
 	}
-	if _, ok := l.info.capabilities["logging"]; ok && l.s.level != nil {
-		request("logging/setLevel", l.s.level)
+	if _, ok := u.info.capabilities["logging"]; ok && u.s.level != nil {
+		request("logging/setLevel", u.s.level)
 	}
-	for _, uri := range slices.Sorted(maps.Keys(l.s.subs)) {
-		if sub := l.s.subs[uri]; sub.leg == l {
+	for _, uri := range slices.Sorted(maps.Keys(u.s.resourceSubs)) {
+		if sub := u.s.resourceSubs[uri]; sub.conn == u {
 			request("resources/subscribe", sub.params)
 		}
 	}
@@ -164,20 +164,20 @@ func (l *leg) replayLocked() []*jsonrpc.Message {
 }
 
 // declares reports whether the upstream declared a capability.
-func (l *leg) declares(capability string) bool {
-	l.s.mu.Lock()
-	defer l.s.mu.Unlock()
-	_, ok := l.info.capabilities[capability]
+func (u *upstreamConn) declares(capability string) bool {
+	u.s.mu.Lock()
+	defer u.s.mu.Unlock()
+	_, ok := u.info.capabilities[capability]
 	return ok
 }
 
 // offers is declares, but an upstream that has not answered initialize may have
 // the capability, too.
-func (l *leg) offers(capability string) bool {
-	l.s.mu.Lock()
-	defer l.s.mu.Unlock()
-	_, ok := l.info.capabilities[capability]
-	return ok || l.info.result == nil
+func (u *upstreamConn) offers(capability string) bool {
+	u.s.mu.Lock()
+	defer u.s.mu.Unlock()
+	_, ok := u.info.capabilities[capability]
+	return ok || u.info.result == nil
 }
 
 // clientReady opens the way for what upstreams have to ask and to tell.
@@ -188,10 +188,10 @@ func (s *session) clientReady() {
 		return
 	}
 	s.hello.ready = true
-	legs := s.lineup.legs
+	conns := s.legacy.conns
 	s.mu.Unlock()
-	for _, l := range legs {
-		s.wg.Go(l.release)
+	for _, u := range conns {
+		s.wg.Go(u.release)
 	}
 }
 
@@ -199,10 +199,10 @@ func (s *session) clientReady() {
 func (s *session) welcome(version string) json.RawMessage {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if l := s.lineup.only(); l != nil && l.info.result != nil {
-		return own(l.info.result, version)
+	if u := s.legacy.only(); u != nil && u.info.result != nil {
+		return own(u.info.result, version)
 	}
-	in := s.lineup.introduce(func(l *leg) json.RawMessage { return l.info.result })
+	in := s.legacy.introduce(func(u *upstreamConn) json.RawMessage { return u.info.result })
 	result := append([]byte(`{"protocolVersion":`), jsonrpc.Quote(version)...)
 	result = append(append(result, `,"capabilities":`...), in.capabilities...)
 	result = append(append(result, `,"serverInfo":`...), s.p.serverInfo()...)
@@ -225,20 +225,20 @@ type introduction struct {
 }
 
 // introduce sums up what each upstream said, which is nil for one that has not.
-func (v *lineup) introduce(said func(*leg) json.RawMessage) introduction {
-	in := introduction{capabilities: json.RawMessage(`{}`), missing: !v.complete}
+func (set *upstreamSet) introduce(said func(*upstreamConn) json.RawMessage) introduction {
+	in := introduction{capabilities: json.RawMessage(`{}`), missing: !set.complete}
 	var instructions []string
-	for _, l := range v.legs {
-		result := said(l)
+	for _, u := range set.conns {
+		result := said(u)
 		if result == nil {
 			in.missing = true
 			continue
 		}
 		offered, _ := jsonrpc.Member(result, "capabilities")
-		in.capabilities = union(in.capabilities, knownExtensions(v.era, offered))
+		in.capabilities = union(in.capabilities, knownExtensions(set.era, offered))
 		raw, _ := jsonrpc.Member(result, "instructions")
 		if text, ok := jsonrpc.Unquote(raw); ok && text != "" {
-			instructions = append(instructions, "# "+l.up.Name+"\n\n"+text)
+			instructions = append(instructions, "# "+u.up.Name+"\n\n"+text)
 		}
 	}
 	in.capabilities = announce(in.capabilities, in.missing)

@@ -52,110 +52,110 @@ func (p *Router) forgetLateLocked(of func(upstream string) bool) {
 
 // late reports whether nobody is to wait for the upstream's answer to a method that
 // another one can answer. What others had to wait for is no reason where it has started.
-func (l *leg) late(method string) bool {
-	return method != starts && l.s.p.wasLate(l.up.Name, method) || !l.started() && l.s.p.wasLate(l.up.Name, starts)
+func (u *upstreamConn) late(method string) bool {
+	return method != starts && u.s.p.wasLate(u.up.Name, method) || !u.started() && u.s.p.wasLate(u.up.Name, starts)
 }
 
 // noteLate notes that the upstream did not answer in time.
-func (l *leg) noteLate(method string) {
-	l.s.p.noteLate(l.up.Name, method)
-	if !l.started() {
-		l.s.p.noteLate(l.up.Name, starts)
+func (u *upstreamConn) noteLate(method string) {
+	u.s.p.noteLate(u.up.Name, method)
+	if !u.started() {
+		u.s.p.noteLate(u.up.Name, starts)
 	}
 }
 
 // alive reports whether the upstream has answered initialize on an open stream.
-func (l *leg) alive() bool {
-	l.s.mu.Lock()
-	defer l.s.mu.Unlock()
-	return l.attempt != nil && l.attempt.ready && !l.attempt.ended
+func (u *upstreamConn) alive() bool {
+	u.s.mu.Lock()
+	defer u.s.mu.Unlock()
+	return u.attempt != nil && u.attempt.ready && !u.attempt.ended
 }
 
 // started reports whether the upstream has answered anything on an open stream.
-func (l *leg) started() bool {
-	l.s.mu.Lock()
-	defer l.s.mu.Unlock()
-	return l.attempt != nil && l.attempt.heard && !l.attempt.ended
+func (u *upstreamConn) started() bool {
+	u.s.mu.Lock()
+	defer u.s.mu.Unlock()
+	return u.attempt != nil && u.attempt.heard && !u.attempt.ended
 }
 
 // starting reports whether there is an open stream on which nothing was answered yet.
-func (l *leg) starting() bool {
-	l.s.mu.Lock()
-	defer l.s.mu.Unlock()
-	return l.attempt != nil && !l.attempt.heard && !l.attempt.ended
+func (u *upstreamConn) starting() bool {
+	u.s.mu.Lock()
+	defer u.s.mu.Unlock()
+	return u.attempt != nil && !u.attempt.heard && !u.attempt.ended
 }
 
 // heardLocked notes that the upstream has answered something. What it was too late
 // for before it may answer now.
-func (l *leg) heardLocked(a *attempt) {
+func (u *upstreamConn) heardLocked(a *attempt) {
 	if !a.heard {
 		a.heard = true
-		l.s.p.noteInTime(l.up.Name, starts)
-		l.s.p.noteInTime(l.up.Name, mcp.DiscoverMethod) // which is how the modern era asks for it
+		u.s.p.noteInTime(u.up.Name, starts)
+		u.s.p.noteInTime(u.up.Name, mcp.DiscoverMethod) // which is how the modern era asks for it
 	}
-	for k, who := range l.behind {
-		delete(l.behind, k)
-		l.asideLocked(kindInfo[k].method, func(ctx context.Context) { l.catchUp(ctx, k, who) })
+	for k, who := range u.behind {
+		delete(u.behind, k)
+		u.asideLocked(kindInfo[k].method, func(ctx context.Context) { u.catchUp(ctx, k, who) })
 	}
 }
 
 // behindLocked notes that a client has seen a list of a kind without the upstream.
-func (l *leg) behindLocked(k kind, who asker) {
-	if l.behind == nil {
-		l.behind = make(map[kind]asker)
+func (u *upstreamConn) behindLocked(k kind, who asker) {
+	if u.behind == nil {
+		u.behind = make(map[kind]asker)
 	}
-	l.behind[k] = who
+	u.behind[k] = who
 }
 
 // asideLocked runs fn, which asks the upstream for something that nobody waits for, unless
 // that is being done already.
-func (l *leg) asideLocked(method string, fn func(ctx context.Context)) {
-	if l.closed || l.aside[method] {
+func (u *upstreamConn) asideLocked(method string, fn func(ctx context.Context)) {
+	if u.closed || u.aside[method] {
 		return
 	}
-	if l.aside == nil {
-		l.aside = make(map[string]bool)
+	if u.aside == nil {
+		u.aside = make(map[string]bool)
 	}
-	l.aside[method] = true
-	l.s.wg.Go(func() {
-		ctx, cancel := context.WithTimeout(l.s.ctx, l.s.p.listTimeout())
+	u.aside[method] = true
+	u.s.wg.Go(func() {
+		ctx, cancel := context.WithTimeout(u.s.ctx, u.s.p.listTimeout())
 		defer cancel()
 		fn(ctx)
-		l.s.mu.Lock()
-		defer l.s.mu.Unlock()
-		delete(l.aside, method)
+		u.s.mu.Lock()
+		defer u.s.mu.Unlock()
+		delete(u.aside, method)
 	})
 }
 
 // catchUp lists a kind for a client that has seen a list without the upstream, and
 // tells it if there is anything to see.
-func (l *leg) catchUp(ctx context.Context, k kind, who asker) {
-	li, _ := l.list(ctx, k, who)
-	l.s.mu.Lock()
-	defer l.s.mu.Unlock()
+func (u *upstreamConn) catchUp(ctx context.Context, k kind, who asker) {
+	li, _ := u.list(ctx, k, who)
+	u.s.mu.Lock()
+	defer u.s.mu.Unlock()
 	switch {
 	case li == nil && late(ctx):
-		l.behindLocked(k, who)
+		u.behindLocked(k, who)
 	case li == nil:
-	case l.era == mcp.Modern:
-		l.tellListensLocked(min(k, resources)) // there is one notification for both
-	case l.s.shown[k] && l.s.hello.listChanged[k] && l.announced[k] == 0 && li.digest != l.shown[k]:
-		l.s.tellChangedLocked(min(k, resources))
+	case u.era == mcp.Modern:
+		u.tellSubscriptionsLocked(min(k, resources)) // there is one notification for both
+	case u.s.shown[k] && u.s.hello.listChanged[k] && u.announced[k] == 0 && li.digest != u.shown[k]:
+		u.s.tellChangedLocked(min(k, resources))
 	}
 }
 
 // missed sees to it that the client hears of an upstream that is missing in a list
 // of a kind since it was late. That it starts is told when it has.
-func (l *leg) missedList(k kind, who asker, f *failure) {
-	l.s.mu.Lock()
-	defer l.s.mu.Unlock()
-	a := l.openLocked()
+func (u *upstreamConn) missedList(k kind, who asker, f *failure) {
+	u.s.mu.Lock()
+	defer u.s.mu.Unlock()
+	a := u.openLocked()
 	switch {
-	case l.era == mcp.Legacy && !a.ready:
+	case u.era == mcp.Legacy && !a.ready:
 	case f.skipped:
-		l.asideLocked(kindInfo[k].method, func(ctx context.Context) { l.catchUp(ctx, k, who) })
+		u.asideLocked(kindInfo[k].method, func(ctx context.Context) { u.catchUp(ctx, k, who) })
 	default:
-		l.behindLocked(k, who)
+		u.behindLocked(k, who)
 	}
 }
 
@@ -164,11 +164,11 @@ func late(ctx context.Context) bool { return errors.Is(ctx.Err(), context.Deadli
 
 // lateFailure is why an upstream has no part in an answer that did not wait for it any
 // longer.
-func (l *leg) lateFailure() *failure {
-	f := ownFailure(jsonrpc.TimedOut(l.up.Name))
-	if l.starting() {
-		if l.era == mcp.Legacy {
-			f = ownFailure(l.slow())
+func (u *upstreamConn) lateFailure() *failure {
+	f := ownFailure(jsonrpc.TimedOut(u.up.Name))
+	if u.starting() {
+		if u.era == mcp.Legacy {
+			f = ownFailure(u.slow())
 		}
 		f.cause = "still starting"
 	}
@@ -178,15 +178,15 @@ func (l *leg) lateFailure() *failure {
 
 // lastTable returns what any client saw last of a list of the upstream, while it
 // starts; nil if nobody has seen any.
-func (l *leg) lastTable(w *view, k kind) *table {
-	if !l.starting() {
+func (u *upstreamConn) lastTable(w *view, k kind) *table {
+	if !u.starting() {
 		return nil
 	}
-	t := l.s.p.lastTable(l.tableKey(w.caps, k))
+	t := u.s.p.lastTable(u.tableKey(w.caps, k))
 	if t != nil {
-		l.s.mu.Lock()
-		defer l.s.mu.Unlock()
-		l.catalogLocked(w).tables[k] = t // what is listed can be called
+		u.s.mu.Lock()
+		defer u.s.mu.Unlock()
+		u.catalogLocked(w).tables[k] = t // what is listed can be called
 	}
 	return t
 }

@@ -79,7 +79,7 @@ func (s *session) listAnew(ctx context.Context, c *call, k kind, want pageOf) {
 	}
 	snap := s.merge(k, listings)
 	if c.era == mcp.Modern {
-		if c.lineup.only() == nil {
+		if c.upstreams.only() == nil {
 			snap.rest = s.signed(snap.rest)
 		}
 		snap.rest = append(snap.rest, caching.members()...)
@@ -100,18 +100,18 @@ func (s *session) listAll(ctx context.Context, era mcp.Era, k kind, who asker) (
 	patience, cancel := context.WithTimeout(ctx, s.p.listTimeout())
 	defer cancel()
 	for {
-		v, asOf := s.wants(era, k)
-		found, failed := gather(ctx, v, kindInfo[k].method, all,
-			func(ctx context.Context, l *leg) (*listing, *failure) { return l.list(ctx, k, who) })
+		set, asOf := s.wants(era, k)
+		found, failed := gather(ctx, set, kindInfo[k].method, all,
+			func(ctx context.Context, u *upstreamConn) (*listing, *failure) { return u.list(ctx, k, who) })
 		if ctx.Err() != nil {
 			return nil, caching{}, nil // cancelled: nobody wants to know
 		}
-		m := s.mergeParts(v, k, who, asOf, found, failed)
-		if m.answered || v.settled {
+		m := s.mergeParts(set, k, who, asOf, found, failed)
+		if m.answered || set.settled {
 			return m.result()
 		}
 		select {
-		case <-v.replaced:
+		case <-set.replaced:
 		case <-patience.Done():
 			return m.result()
 		}
@@ -136,32 +136,32 @@ func (m *merging) result() ([]listing, caching, *failure) {
 
 // mergeParts puts together what upstreams said. One that starts stands in with what
 // anybody saw of it last.
-func (s *session) mergeParts(v *lineup, k kind, who asker, asOf int, found []*listing, failed []*failure) *merging {
+func (s *session) mergeParts(set *upstreamSet, k kind, who asker, asOf int, found []*listing, failed []*failure) *merging {
 	m := new(merging)
-	for i, l := range v.legs {
+	for i, u := range set.conns {
 		li := found[i]
 		f := failed[i]
 		m.answered = m.answered || f == nil || f.unsupported
 		if f != nil {
-			li = l.standIn(k, who, f)
+			li = u.standIn(k, who, f)
 			m.failed(f)
 		}
 		if li == nil {
 			if !f.unsupported {
-				l.leftOut(kindInfo[k].method, f)
+				u.leftOut(kindInfo[k].method, f)
 			}
-			l.showed(k, emptyDigest, asOf)
+			u.showed(k, emptyDigest, asOf)
 			continue
 		}
-		l.showed(k, li.digest, asOf)
-		li.prefix = v.prefix(k, i)
+		u.showed(k, li.digest, asOf)
+		li.prefix = set.prefix(k, i)
 		m.offered = m.offered || li.offered
 		m.listings = append(m.listings, *li)
 		if f == nil && li.offered {
 			m.caching.add(li.caching.merged)
 		}
 	}
-	if err := v.unreached(); err != nil {
+	if err := set.unreached(); err != nil {
 		m.failed(ownFailure(err))
 	}
 	return m
@@ -179,18 +179,18 @@ func (m *merging) failed(f *failure) {
 
 // standIn returns what stands in a merged list for an upstream that is missing, nil for
 // nothing, and sees to it that the client hears of it later.
-func (l *leg) standIn(k kind, who asker, f *failure) *listing {
+func (u *upstreamConn) standIn(k kind, who asker, f *failure) *listing {
 	if !f.late {
 		return nil
 	}
-	l.missedList(k, who, f)
-	t := l.lastTable(who.view, k)
+	u.missedList(k, who, f)
+	t := u.lastTable(who.view, k)
 	if t == nil {
 		return nil
 	}
 	li := &listing{digest: t.digest}
 	for _, e := range t.entries {
-		if k != tools || l.up.allows(e.name) {
+		if k != tools || u.up.allows(e.name) {
 			li.entries = append(li.entries, e)
 		}
 	}
@@ -201,7 +201,7 @@ func (l *leg) standIn(k kind, who asker, f *failure) *listing {
 // wants notes that the client asks for a merged list, and returns whose. What is
 // announced from here on, the client has to ask for again: see showed. In the
 // modern era a client hears of changes only if it listens.
-func (s *session) wants(era mcp.Era, k kind) (v *lineup, asOf int) {
+func (s *session) wants(era mcp.Era, k kind) (set *upstreamSet, asOf int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if era == mcp.Legacy {
@@ -212,67 +212,67 @@ func (s *session) wants(era mcp.Era, k kind) (v *lineup, asOf int) {
 
 // showed notes what of this upstream the client sees in a merged list, which it
 // asked for when session.announced was asOf.
-func (l *leg) showed(k kind, digest digest, asOf int) {
-	l.s.mu.Lock()
-	defer l.s.mu.Unlock()
-	l.shown[k] = digest
-	if l.announced[k] <= asOf {
-		l.announced[k] = 0
+func (u *upstreamConn) showed(k kind, digest digest, asOf int) {
+	u.s.mu.Lock()
+	defer u.s.mu.Unlock()
+	u.shown[k] = digest
+	if u.announced[k] <= asOf {
+		u.announced[k] = 0
 	}
 }
 
 // list asks one upstream for one kind of list and keeps the table. An upstream
 // that does not offer the kind lists nothing; if it is the only one, it speaks
 // for itself.
-func (l *leg) list(ctx context.Context, k kind, who asker) (*listing, *failure) {
-	if err := l.start(ctx); err != nil {
+func (u *upstreamConn) list(ctx context.Context, k kind, who asker) (*listing, *failure) {
+	if err := u.start(ctx); err != nil {
 		return nil, ownFailure(err)
 	}
-	l.s.mu.Lock()
-	version, only := l.version[k], l.s.upstreamsLocked(l.era).only() == l
-	l.s.mu.Unlock()
+	u.s.mu.Lock()
+	version, only := u.version[k], u.s.upstreamsLocked(u.era).only() == u
+	u.s.mu.Unlock()
 	// In the modern era every list can be asked for: what has been discovered by
 	// chance must not change the answer.
-	li := &listing{offered: only || l.era == mcp.Modern || l.offers(kindInfo[k].capability)}
+	li := &listing{offered: only || u.era == mcp.Modern || u.offers(kindInfo[k].capability)}
 	var all collection
 	var f *failure
 	if li.offered {
-		all, f = l.pages(ctx, kindInfo[k].method, kindInfo[k].member, who.meta)
+		all, f = u.pages(ctx, kindInfo[k].method, kindInfo[k].member, who.meta)
 	}
 	if f != nil && !f.unsupported {
 		return nil, f
 	}
-	t := l.s.p.keepTable(l.tableKey(who.view.caps, k), l.index(k, all.elements))
+	t := u.s.p.keepTable(u.tableKey(who.view.caps, k), u.index(k, all.elements))
 	li.entries, li.rest, li.caching, li.digest = t.entries, all.rest, all.caching, t.digest
-	l.keep(who.view, k, t, version)
+	u.keep(who.view, k, t, version)
 	return li, f
 }
 
 // keep makes t the table of a view. It is out of date already if a change was told
 // while the upstream listed.
-func (l *leg) keep(w *view, k kind, t *table, version int) {
-	l.s.mu.Lock()
-	defer l.s.mu.Unlock()
-	c := l.catalogLocked(w)
+func (u *upstreamConn) keep(w *view, k kind, t *table, version int) {
+	u.s.mu.Lock()
+	defer u.s.mu.Unlock()
+	c := u.catalogLocked(w)
 	c.tables[k], c.listed[k] = t, version
-	if l.era == mcp.Modern {
+	if u.era == mcp.Modern {
 		c.listedAt[k] = time.Now()
 	}
 }
 
 // refresh lists what is not known yet, or known to have changed, on the given
-// legs, so that a name or URI can be looked up. Nobody is waited for who was late
+// upstream connections, so that a name or URI can be looked up. Nobody is waited for who was late
 // before: a call of what is known waits, a look at what is not does not.
-func (v *lineup) refresh(ctx context.Context, who asker, want func(*leg) bool, ks ...kind) {
-	v.fanOut(ctx, want, func(within context.Context, _ int, l *leg) {
+func (set *upstreamSet) refresh(ctx context.Context, who asker, want func(*upstreamConn) bool, ks ...kind) {
+	set.fanOut(ctx, want, func(within context.Context, _ int, u *upstreamConn) {
 		for _, k := range ks {
 			method := kindInfo[k].method
-			if l.late(method) {
+			if u.late(method) {
 				continue
 			}
-			if !l.freshen(within, k, who) {
+			if !u.freshen(within, k, who) {
 				if late(within) && ctx.Err() == nil {
-					l.noteLate(method)
+					u.noteLate(method)
 				}
 				return
 			}
@@ -291,22 +291,22 @@ type listRun struct {
 
 // freshen lists a kind if what is known of it is stale, and reports whether it is
 // fresh now: the upstream may be down, or too slow.
-func (l *leg) freshen(ctx context.Context, k kind, who asker) bool {
+func (u *upstreamConn) freshen(ctx context.Context, k kind, who asker) bool {
 	for {
-		l.s.mu.Lock()
-		if !l.staleLocked(who.view, k) {
-			l.s.mu.Unlock()
+		u.s.mu.Lock()
+		if !u.staleLocked(who.view, k) {
+			u.s.mu.Unlock()
 			return true
 		}
-		known := l.catalogLocked(who.view)
+		known := u.catalogLocked(who.view)
 		run := known.listing[k]
 		if run == nil {
 			run = &listRun{of: known, done: make(chan struct{})}
 			known.listing[k] = run
-			l.s.mu.Unlock()
-			return l.listFor(ctx, k, who, run)
+			u.s.mu.Unlock()
+			return u.listFor(ctx, k, who, run)
 		}
-		l.s.mu.Unlock()
+		u.s.mu.Unlock()
 		select {
 		case <-run.done:
 		case <-ctx.Done():
@@ -319,27 +319,27 @@ func (l *leg) freshen(ctx context.Context, k kind, who asker) bool {
 }
 
 // listFor lists a kind for all who wait for run.
-func (l *leg) listFor(ctx context.Context, k kind, who asker, run *listRun) bool {
-	li, _ := l.list(ctx, k, who)
+func (u *upstreamConn) listFor(ctx context.Context, k kind, who asker, run *listRun) bool {
+	li, _ := u.list(ctx, k, who)
 	run.ok, run.gone = li != nil, li == nil && ctx.Err() != nil
-	l.s.mu.Lock()
+	u.s.mu.Lock()
 	run.of.listing[k] = nil
-	l.s.mu.Unlock()
+	u.s.mu.Unlock()
 	close(run.done)
 	return run.ok
 }
 
 // stale reports whether what the upstream offers may differ from what a view knows.
 // In the modern era nobody tells of changes unless a client listens.
-func (l *leg) stale(w *view, k kind) bool {
-	l.s.mu.Lock()
-	defer l.s.mu.Unlock()
-	return l.staleLocked(w, k)
+func (u *upstreamConn) stale(w *view, k kind) bool {
+	u.s.mu.Lock()
+	defer u.s.mu.Unlock()
+	return u.staleLocked(w, k)
 }
 
-func (l *leg) staleLocked(w *view, k kind) bool {
-	c := l.catalogLocked(w)
-	return c.listed[k] != l.version[k] || l.era == mcp.Modern && time.Since(c.listedAt[k]) >= relist
+func (u *upstreamConn) staleLocked(w *view, k kind) bool {
+	c := u.catalogLocked(w)
+	return c.listed[k] != u.version[k] || u.era == mcp.Modern && time.Since(c.listedAt[k]) >= relist
 }
 
 // relist is how often names that nobody knows may make an upstream of the modern

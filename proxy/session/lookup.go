@@ -62,38 +62,38 @@ func (s *session) byName(c *call, k kind, at jsonrpc.Span, unknown string) {
 		s.fail(c, invalidParams(errMissing("name").Error()))
 		return
 	}
-	var to func(l *leg, original string, listed bool)
-	to = func(l *leg, original string, listed bool) {
+	var to func(u *upstreamConn, original string, listed bool)
+	to = func(u *upstreamConn, original string, listed bool) {
 		switch {
-		case l == nil && c.lineup.prefixOf(name) == "" && !c.lineup.complete:
-			s.fail(c, c.lineup.unreached())
+		case u == nil && c.upstreams.prefixOf(name) == "" && !c.upstreams.complete:
+			s.fail(c, c.upstreams.unreached())
 			return
-		case l == nil || k == tools && !l.up.allows(original):
+		case u == nil || k == tools && !u.up.allows(original):
 			s.fail(c, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: unknown + name})
 			return
 		}
-		bad, sure := c.checkHeaders(l, k, original)
+		bad, sure := c.checkHeaders(u, k, original)
 		switch {
 		case !sure && !listed:
 			s.work(c, func(ctx context.Context) {
-				l.learnTools(ctx, c.asker())
-				to(l, original, true)
+				u.learnTools(ctx, c.asker())
+				to(u, original, true)
 			})
 		case bad != nil:
 			s.fail(c, bad)
 		case original == name:
-			s.forward(c, l, params)
+			s.forward(c, u, params)
 		default:
-			s.forward(c, l, params, jsonrpc.Edit{Span: at, With: jsonrpc.Quote(original)})
+			s.forward(c, u, params, jsonrpc.Edit{Span: at, With: jsonrpc.Quote(original)})
 		}
 	}
-	if l, original := c.lineup.owner(c.view, k, name); l != nil {
-		to(l, original, false)
+	if u, original := c.upstreams.owner(c.view, k, name); u != nil {
+		to(u, original, false)
 		return
 	}
 	s.work(c, func(ctx context.Context) {
-		l, original := c.lineup.find(ctx, c.asker(), k, name)
-		to(l, original, true)
+		u, original := c.upstreams.find(ctx, c.asker(), k, name)
+		to(u, original, true)
 	})
 }
 
@@ -101,35 +101,35 @@ func (s *session) byName(c *call, k kind, at jsonrpc.Span, unknown string) {
 // that exactly one upstream offers (apps and prompts mention those, and so do clients
 // that were given it when there was but one). A session with one upstream and bare
 // names needs no table.
-func (v *lineup) owner(w *view, k kind, name string) (*leg, string) {
-	if l := v.only(); l != nil && v.prefixes[0] == "" {
-		return l, v.former(w, k, name)
+func (set *upstreamSet) owner(w *view, k kind, name string) (*upstreamConn, string) {
+	if u := set.only(); u != nil && set.prefixes[0] == "" {
+		return u, set.former(w, k, name)
 	}
-	v.s.mu.Lock()
-	defer v.s.mu.Unlock()
-	for i, l := range v.legs {
-		if original, ok := l.catalogLocked(w).tables[k].resolve(v.prefixes[i], name); ok {
-			return l, original
+	set.s.mu.Lock()
+	defer set.s.mu.Unlock()
+	for i, u := range set.conns {
+		if original, ok := u.catalogLocked(w).tables[k].resolve(set.prefixes[i], name); ok {
+			return u, original
 		}
 	}
-	for _, l := range v.legs {
-		if l.catalogLocked(w).tables[k] == nil {
+	for _, u := range set.conns {
+		if u.catalogLocked(w).tables[k] == nil {
 			return nil, "" // it may offer the bare name, too
 		}
 	}
-	return v.bareOwnerLocked(w, k, name), name
+	return set.bareOwnerLocked(w, k, name), name
 }
 
 // former returns the only upstream's own name for one that a client was given when
 // there were several. Any other name is the upstream's own.
-func (v *lineup) former(w *view, k kind, name string) string {
-	prefix := v.legs[0].up.Name + "__"
-	if !v.s.follows || !strings.HasPrefix(name, prefix) {
+func (set *upstreamSet) former(w *view, k kind, name string) string {
+	prefix := set.conns[0].up.Name + "__"
+	if !set.s.follows || !strings.HasPrefix(name, prefix) {
 		return name
 	}
-	v.s.mu.Lock()
-	t := v.legs[0].catalogLocked(w).tables[k]
-	v.s.mu.Unlock()
+	set.s.mu.Lock()
+	t := set.conns[0].catalogLocked(w).tables[k]
+	set.s.mu.Unlock()
 	if original, ok := t.resolve(prefix, name); ok && !t.names[name] {
 		return original
 	}
@@ -138,14 +138,14 @@ func (v *lineup) former(w *view, k kind, name string) string {
 
 // bareOwnerLocked returns the one upstream that is known to offer a name of its
 // own; nil if there are none or several.
-func (v *lineup) bareOwnerLocked(w *view, k kind, name string) *leg {
-	var only *leg
-	for _, l := range v.legs {
-		if t := l.catalogLocked(w).tables[k]; t != nil && t.names[name] {
+func (set *upstreamSet) bareOwnerLocked(w *view, k kind, name string) *upstreamConn {
+	var only *upstreamConn
+	for _, u := range set.conns {
+		if t := u.catalogLocked(w).tables[k]; t != nil && t.names[name] {
 			if only != nil {
 				return nil
 			}
-			only = l
+			only = u
 		}
 	}
 	return only
@@ -154,33 +154,33 @@ func (v *lineup) bareOwnerLocked(w *view, k kind, name string) *leg {
 // find looks a name up after asking those upstreams that have not listed yet, or
 // whose list changed: first the one whose prefix the name has, which gets the
 // call if it cannot list now, so that its state is what the client hears.
-func (v *lineup) find(ctx context.Context, who asker, k kind, name string) (*leg, string) {
-	prefix := v.prefixOf(name)
+func (set *upstreamSet) find(ctx context.Context, who asker, k kind, name string) (*upstreamConn, string) {
+	prefix := set.prefixOf(name)
 	if prefix != "" {
-		named := v.named(prefix)
-		v.refresh(ctx, who, func(l *leg) bool { return slices.Contains(named, l) }, k)
-		if l, original := v.owner(who.view, k, name); l != nil {
-			return l, original
+		named := set.named(prefix)
+		set.refresh(ctx, who, func(u *upstreamConn) bool { return slices.Contains(named, u) }, k)
+		if u, original := set.owner(who.view, k, name); u != nil {
+			return u, original
 		}
-		for _, l := range named {
-			if l.stale(who.view, k) {
-				return l, strings.TrimPrefix(name, prefix)
+		for _, u := range named {
+			if u.stale(who.view, k) {
+				return u, strings.TrimPrefix(name, prefix)
 			}
 		}
 	}
-	v.refresh(ctx, who, all, k)
-	if l, original := v.owner(who.view, k, name); l != nil {
-		return l, original
+	set.refresh(ctx, who, all, k)
+	if u, original := set.owner(who.view, k, name); u != nil {
+		return u, original
 	}
-	v.s.mu.Lock()
-	defer v.s.mu.Unlock()
-	return v.bareOwnerLocked(who.view, k, name), name // whoever could not list now cannot be asked either
+	set.s.mu.Lock()
+	defer set.s.mu.Unlock()
+	return set.bareOwnerLocked(who.view, k, name), name // whoever could not list now cannot be asked either
 }
 
 // prefixOf returns the longest prefix of an upstream that a name begins with.
-func (v *lineup) prefixOf(name string) string {
+func (set *upstreamSet) prefixOf(name string) string {
 	longest := ""
-	for _, prefix := range v.prefixes {
+	for _, prefix := range set.prefixes {
 		if len(prefix) > len(longest) && strings.HasPrefix(name, prefix) {
 			longest = prefix
 		}
@@ -189,19 +189,19 @@ func (v *lineup) prefixOf(name string) string {
 }
 
 // named returns the upstreams whose names have a prefix.
-func (v *lineup) named(prefix string) (found []*leg) {
-	for i, l := range v.legs {
-		if v.prefixes[i] == prefix {
-			found = append(found, l)
+func (set *upstreamSet) named(prefix string) (found []*upstreamConn) {
+	for i, u := range set.conns {
+		if set.prefixes[i] == prefix {
+			found = append(found, u)
 		}
 	}
 	return found
 }
 
 // prefix is that of what the i-th upstream lists of a kind: URIs stay as they are.
-func (v *lineup) prefix(k kind, i int) string {
+func (set *upstreamSet) prefix(k kind, i int) string {
 	if k.named() {
-		return v.prefixes[i]
+		return set.prefixes[i]
 	}
 	return ""
 }
@@ -223,8 +223,8 @@ func (s *session) complete(c *call) {
 	case "ref/resource":
 		s.toOwnerOf(c, in[1].Of(c.msg.Params))
 	default:
-		if l := c.lineup.only(); l != nil {
-			s.forward(c, l, c.msg.Params)
+		if u := c.upstreams.only(); u != nil {
+			s.forward(c, u, c.msg.Params)
 			return
 		}
 		s.fail(c, invalidParams(`"ref" is neither a prompt nor a resource`))
@@ -250,24 +250,24 @@ func (s *session) toOwnerOf(c *call, raw json.RawMessage) {
 		s.fail(c, invalidParams(errMissing("uri").Error()))
 		return
 	}
-	v := c.lineup
-	if l := v.only(); l != nil {
-		s.forward(c, l, c.msg.Params)
+	set := c.upstreams
+	if u := set.only(); u != nil {
+		s.forward(c, u, c.msg.Params)
 		return
 	}
-	if l := s.knownOwner(c, uri); l != nil {
-		s.forward(c, l, c.msg.Params)
+	if u := s.knownOwner(c, uri); u != nil {
+		s.forward(c, u, c.msg.Params)
 		return
 	}
 	s.work(c, func(ctx context.Context) {
-		v.refresh(ctx, c.asker(), all, resources, templates)
-		if l := v.ownerOf(c.view, uri); l != nil {
-			s.forward(c, l, c.msg.Params)
+		set.refresh(ctx, c.asker(), all, resources, templates)
+		if u := set.ownerOf(c.view, uri); u != nil {
+			s.forward(c, u, c.msg.Params)
 			return
 		}
-		candidates := v.withResources()
+		candidates := set.withResources()
 		if len(candidates) == 0 {
-			s.fail(c, orDefault(v.unreached(), resourceNotFound(c.era, uri)))
+			s.fail(c, orDefault(set.unreached(), resourceNotFound(c.era, uri)))
 			return
 		}
 		s.toOneOf(ctx, c, candidates)
@@ -276,14 +276,14 @@ func (s *session) toOwnerOf(c *call, raw json.RawMessage) {
 
 // toOneOf forwards a call about a resource to those that may have it, in turn. A retry
 // is for one of them only, who a plain read finds.
-func (s *session) toOneOf(ctx context.Context, c *call, candidates []*leg) {
+func (s *session) toOneOf(ctx context.Context, c *call, candidates []*upstreamConn) {
 	if !c.retry {
 		c.others = candidates[1:]
 		s.forward(c, candidates[0], c.msg.Params)
 		return
 	}
-	if l := s.whoAnswers(ctx, c, candidates, c.method, c.plainRead()); l != nil {
-		s.forward(c, l, c.msg.Params)
+	if u := s.whoAnswers(ctx, c, candidates, c.method, c.plainRead()); u != nil {
+		s.forward(c, u, c.msg.Params)
 	}
 }
 
@@ -300,17 +300,17 @@ func resourceNotFound(era mcp.Era, uri string) *jsonrpc.Error {
 // list. Those alive come first: they answer at once, and if none of them has it,
 // the state of the others is what the client should hear. Nobody waits for one that
 // was late, unless there is no other.
-func (v *lineup) withResources() []*leg {
-	var alive, others, tardy []*leg
-	for _, l := range v.legs {
+func (set *upstreamSet) withResources() []*upstreamConn {
+	var alive, others, tardy []*upstreamConn
+	for _, u := range set.conns {
 		switch {
-		case !l.offers("resources"):
-		case l.late(kindInfo[resources].method):
-			tardy = append(tardy, l)
-		case l.alive():
-			alive = append(alive, l)
+		case !u.offers("resources"):
+		case u.late(kindInfo[resources].method):
+			tardy = append(tardy, u)
+		case u.alive():
+			alive = append(alive, u)
 		default:
-			others = append(others, l)
+			others = append(others, u)
 		}
 	}
 	if alive == nil && others == nil {
@@ -320,28 +320,28 @@ func (v *lineup) withResources() []*leg {
 }
 
 // ownerOf looks a URI, or a template as such, up in the tables of a view.
-func (v *lineup) ownerOf(w *view, uri string) *leg {
-	if l := v.listedBy(w, uri); l != nil {
-		return l
+func (set *upstreamSet) ownerOf(w *view, uri string) *upstreamConn {
+	if u := set.listedBy(w, uri); u != nil {
+		return u
 	}
-	for _, l := range v.legs {
-		v.s.mu.Lock()
-		t := l.catalogLocked(w).tables[templates]
-		v.s.mu.Unlock()
+	for _, u := range set.conns {
+		set.s.mu.Lock()
+		t := u.catalogLocked(w).tables[templates]
+		set.s.mu.Unlock()
 		if t.covers(uri) {
-			return l
+			return u
 		}
 	}
 	return nil
 }
 
-func (v *lineup) listedBy(w *view, uri string) *leg {
-	v.s.mu.Lock()
-	defer v.s.mu.Unlock()
+func (set *upstreamSet) listedBy(w *view, uri string) *upstreamConn {
+	set.s.mu.Lock()
+	defer set.s.mu.Unlock()
 	for _, k := range []kind{resources, templates} {
-		for _, l := range v.legs {
-			if t := l.catalogLocked(w).tables[k]; t != nil && t.names[uri] {
-				return l
+		for _, u := range set.conns {
+			if t := u.catalogLocked(w).tables[k]; t != nil && t.names[uri] {
+				return u
 			}
 		}
 	}
@@ -350,13 +350,13 @@ func (v *lineup) listedBy(w *view, uri string) *leg {
 
 // A subscription is what the client subscribed to and who serves it, so that it
 // survives a restart of the upstream.
-type subscription struct {
-	leg    *leg
+type resourceSubscription struct {
+	conn   *upstreamConn
 	params json.RawMessage
 }
 
 // maxSubscriptions bounds how many subscriptions of one client are remembered.
-const maxSubscriptions = 10000
+const maxResourceSubscriptions = 10000
 
 // subscribe routes resources/subscribe and remembers what succeeded.
 func (s *session) subscribe(c *call) {
@@ -369,8 +369,8 @@ func (s *session) subscribe(c *call) {
 		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if len(s.subs) < maxSubscriptions && !c.request.leg.closed {
-			s.subs[uri] = subscription{c.request.leg, params}
+		if len(s.resourceSubs) < maxResourceSubscriptions && !c.request.conn.closed {
+			s.resourceSubs[uri] = resourceSubscription{c.request.conn, params}
 		}
 	})
 	s.byURI(c)
@@ -385,11 +385,11 @@ func (s *session) unsubscribe(c *call) {
 	}
 	uri, _ := jsonrpc.Unquote(raw)
 	s.mu.Lock()
-	sub, ok := s.subs[uri]
-	delete(s.subs, uri)
+	sub, ok := s.resourceSubs[uri]
+	delete(s.resourceSubs, uri)
 	s.mu.Unlock()
 	if ok {
-		s.forward(c, sub.leg, c.msg.Params)
+		s.forward(c, sub.conn, c.msg.Params)
 		return
 	}
 	s.toOwnerOf(c, raw)

@@ -59,18 +59,18 @@ func sizeOf(name string, found []mcp.Mirror) (size int) {
 // checkHeaders returns what is wrong with the headers of a call that goes to an
 // upstream's tool, nil for nothing as far as is known. It is not sure if a fresh
 // list of the tools could say something else.
-func (c *call) checkHeaders(l *leg, k kind, tool string) (bad *jsonrpc.Error, sure bool) {
+func (c *call) checkHeaders(u *upstreamConn, k kind, tool string) (bad *jsonrpc.Error, sure bool) {
 	if k != tools || c.msg.Headers == nil {
 		return nil, true
 	}
-	l.s.mu.Lock()
-	t := l.catalogLocked(c.view).tables[tools]
-	l.s.mu.Unlock()
+	u.s.mu.Lock()
+	t := u.catalogLocked(c.view).tables[tools]
+	u.s.mu.Unlock()
 	known := t != nil && t.names[tool]
 	if known {
 		bad = c.disagrees(t.mirrors.of[tool])
 	}
-	return bad, known && bad == nil || !l.mayLearnTools(c.view)
+	return bad, known && bad == nil || !u.mayLearnTools(c.view)
 }
 
 // disagrees compares the headers of a call with its arguments. Headers that the
@@ -97,20 +97,20 @@ const relearn = time.Minute
 
 // mayLearnTools reports whether the upstream should list its tools so that a call
 // can be checked.
-func (l *leg) mayLearnTools(w *view) bool {
-	l.s.mu.Lock()
-	defer l.s.mu.Unlock()
-	return l.staleLocked(w, tools) && (l.tooLate.IsZero() || time.Since(l.tooLate) >= relearn)
+func (u *upstreamConn) mayLearnTools(w *view) bool {
+	u.s.mu.Lock()
+	defer u.s.mu.Unlock()
+	return u.staleLocked(w, tools) && (u.tooLate.IsZero() || time.Since(u.tooLate) >= relearn)
 }
 
 // learnTools makes the upstream list its tools.
-func (l *leg) learnTools(ctx context.Context, who asker) {
-	ctx, cancel := context.WithTimeout(ctx, l.s.p.listTimeout())
+func (u *upstreamConn) learnTools(ctx context.Context, who asker) {
+	ctx, cancel := context.WithTimeout(ctx, u.s.p.listTimeout())
 	defer cancel()
-	late := !l.freshen(ctx, tools, who) && errors.Is(ctx.Err(), context.DeadlineExceeded)
-	l.s.mu.Lock()
-	defer l.s.mu.Unlock()
+	late := !u.freshen(ctx, tools, who) && errors.Is(ctx.Err(), context.DeadlineExceeded)
+	u.s.mu.Lock()
+	defer u.s.mu.Unlock()
 	if late {
-		l.tooLate = time.Now()
+		u.tooLate = time.Now()
 	}
 }

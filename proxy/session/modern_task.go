@@ -24,9 +24,9 @@ func (s *session) byModernTask(c *call) {
 		s.fail(c, invalidParams(err.Error()))
 		return
 	}
-	if l, own := c.lineup.runner(id); l != nil {
+	if u, own := c.upstreams.runner(id); u != nil {
 		s.whenAnswered(c, func(answer *jsonrpc.Message) { answer.Result = givenBack(answer.Result, id) })
-		s.forwardTask(c, l, own)
+		s.forwardTask(c, u, own)
 		return
 	}
 	s.work(c, func(ctx context.Context) { s.findTask(ctx, c, id) })
@@ -35,60 +35,60 @@ func (s *session) byModernTask(c *call) {
 // findTask asks those upstreams that may run the task for it, in turn, and forwards
 // the call to the one that knew it, which is remembered.
 func (s *session) findTask(ctx context.Context, c *call, id string) {
-	candidates := c.lineup.withTasks(ctx, c.identity())
+	candidates := c.upstreams.withTasks(ctx, c.identity())
 	if len(candidates) == 0 {
-		s.fail(c, orDefault(c.lineup.unreached(), invalidParams("unknown task")))
+		s.fail(c, orDefault(c.upstreams.unreached(), invalidParams("unknown task")))
 		return
 	}
 	params := jsonrpc.Set(nil, jsonrpc.Value{Key: "taskId", Text: jsonrpc.Quote(id)}, jsonrpc.Value{Key: "_meta", Text: c.identity()})
-	if l := s.whoAnswers(ctx, c, candidates, "tasks/get", params); l != nil {
-		s.rememberTask(id, id, l) // an id from when there was but one upstream
-		s.forward(c, l, c.msg.Params)
+	if u := s.whoAnswers(ctx, c, candidates, "tasks/get", params); u != nil {
+		s.rememberTask(id, id, u) // an id from when there was but one upstream
+		s.forward(c, u, c.msg.Params)
 	}
 }
 
-func (s *session) rememberTask(name, own string, l *leg) {
+func (s *session) rememberTask(name, own string, u *upstreamConn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.tasks.addLocked(&task{id: name, own: own, leg: l})
+	s.tasks.addLocked(&task{id: name, own: own, conn: u})
 }
 
 // withTasks returns the upstreams that declare the tasks extension, after asking
 // those that have not said yet. One that cannot say now comes last: if none of the
 // others knows the task, its state is what the client should hear.
-func (v *lineup) withTasks(ctx context.Context, meta json.RawMessage) []*leg {
-	v.fanOut(ctx, func(l *leg) bool { return l.unknown() && !l.late(mcp.DiscoverMethod) }, func(ctx context.Context, _ int, l *leg) { _, _ = l.discover(ctx, meta) })
-	var known, others []*leg
-	for _, l := range v.legs {
+func (set *upstreamSet) withTasks(ctx context.Context, meta json.RawMessage) []*upstreamConn {
+	set.fanOut(ctx, func(u *upstreamConn) bool { return u.unknown() && !u.late(mcp.DiscoverMethod) }, func(ctx context.Context, _ int, u *upstreamConn) { _, _ = u.discover(ctx, meta) })
+	var known, others []*upstreamConn
+	for _, u := range set.conns {
 		switch {
-		case l.unknown() && !l.late(mcp.DiscoverMethod):
-			others = append(others, l)
-		case l.declaresTasks():
-			known = append(known, l)
+		case u.unknown() && !u.late(mcp.DiscoverMethod):
+			others = append(others, u)
+		case u.declaresTasks():
+			known = append(known, u)
 		}
 	}
-	slices.SortStableFunc(known, func(a, b *leg) int { return aliveFirst(a) - aliveFirst(b) })
+	slices.SortStableFunc(known, func(a, b *upstreamConn) int { return aliveFirst(a) - aliveFirst(b) })
 	return append(known, others...)
 }
 
-func aliveFirst(l *leg) int {
-	if l.alive() {
+func aliveFirst(u *upstreamConn) int {
+	if u.alive() {
 		return 0
 	}
 	return 1
 }
 
 // unknown reports whether the upstream has never said what it is.
-func (l *leg) unknown() bool {
-	l.s.mu.Lock()
-	defer l.s.mu.Unlock()
-	return l.info.result == nil
+func (u *upstreamConn) unknown() bool {
+	u.s.mu.Lock()
+	defer u.s.mu.Unlock()
+	return u.info.result == nil
 }
 
-func (l *leg) declaresTasks() bool {
-	l.s.mu.Lock()
-	defer l.s.mu.Unlock()
-	tasks, _ := jsonrpc.Member(l.info.capabilities["extensions"], mcp.ExtensionTasks)
+func (u *upstreamConn) declaresTasks() bool {
+	u.s.mu.Lock()
+	defer u.s.mu.Unlock()
+	tasks, _ := jsonrpc.Member(u.info.capabilities["extensions"], mcp.ExtensionTasks)
 	return tasks != nil
 }
 
@@ -103,7 +103,7 @@ func (s *session) modernTaskCreated(c *call, result json.RawMessage) json.RawMes
 	if err != nil {
 		return result
 	}
-	name := c.request.leg.taskName(id)
-	s.rememberTask(name, id, c.request.leg)
+	name := c.request.conn.taskName(id)
+	s.rememberTask(name, id, c.request.conn)
 	return givenBack(result, name)
 }

@@ -18,20 +18,20 @@ import (
 const maxReaders = 10000
 
 // readers remembers which upstream answered the last read of a resource, for each
-// identity of a client: it is who put the questions that a retry answers. Guarded by
+// identity of a client: it is who put the server requests that a retry answers. Guarded by
 // session.mu.
-type readers map[digest]*leg
+type readers map[digest]*upstreamConn
 
 // addLocked remembers l. When there is no room all others are forgotten; those who
-// have still to answer a question are found by asking.
-func (r *readers) addLocked(key digest, l *leg) {
-	if l.closed { // its answer was on the way when it went
+// have still to answer a server request are found by asking.
+func (r *readers) addLocked(key digest, u *upstreamConn) {
+	if u.closed { // its answer was on the way when it went
 		return
 	}
 	if *r == nil || len(*r) >= maxReaders {
 		*r = make(readers)
 	}
-	(*r)[key] = l
+	(*r)[key] = u
 }
 
 // readerKey is what a call's read is remembered by.
@@ -52,7 +52,7 @@ func (s *session) readResource(c *call) {
 	}
 	raw := at[0].Of(c.msg.Params)
 	c.retry = isGiven(at[1].Of(c.msg.Params)) || isGiven(at[2].Of(c.msg.Params))
-	if uri, ok := jsonrpc.Unquote(raw); ok && c.lineup.only() == nil {
+	if uri, ok := jsonrpc.Unquote(raw); ok && c.upstreams.only() == nil {
 		key := c.readerKey(uri)
 		s.whenAnswered(c, func(answer *jsonrpc.Message) { s.readAnswered(c, answer, key, uri) })
 	}
@@ -71,22 +71,22 @@ func (s *session) readAnswered(c *call, answer *jsonrpc.Message, key digest, uri
 	if answer.Error == nil && c.request != nil {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.readers.addLocked(key, c.request.leg)
+		s.readers.addLocked(key, c.request.conn)
 	}
 }
 
 // knownOwner returns the upstream that has a resource as far as is known: for a retry
 // the one that it answers, else that which lists it or has a template for it.
-func (s *session) knownOwner(c *call, uri string) *leg {
+func (s *session) knownOwner(c *call, uri string) *upstreamConn {
 	if c.retry {
 		s.mu.Lock()
-		l := s.readers[c.readerKey(uri)]
+		u := s.readers[c.readerKey(uri)]
 		s.mu.Unlock()
-		if l != nil {
-			return l
+		if u != nil {
+			return u
 		}
 	}
-	return c.lineup.ownerOf(c.view, uri)
+	return c.upstreams.ownerOf(c.view, uri)
 }
 
 // plainRead is the params of a retry as those of a first read.
@@ -122,19 +122,19 @@ func unaware(text json.RawMessage) bool {
 // whoAnswers asks upstreams in turn and returns the first one with a result. If there
 // is none it answers c, with the first error that says more than that its upstream
 // does not know, else the last one.
-func (s *session) whoAnswers(ctx context.Context, c *call, legs []*leg, method string, params json.RawMessage) *leg {
+func (s *session) whoAnswers(ctx context.Context, c *call, conns []*upstreamConn, method string, params json.RawMessage) *upstreamConn {
 	var refusal *jsonrpc.Message
 	vague := false
-	for _, l := range legs {
-		answer := l.askWithin(ctx, method, params)
+	for _, u := range conns {
+		answer := u.askWithin(ctx, method, params)
 		switch {
 		case ctx.Err() != nil:
 			return nil // c was taken
 		case answer.Error == nil:
-			return l
+			return u
 		}
 		if refusal == nil || vague {
-			refusal, vague = c.checked(l, answer), unaware(answer.Error)
+			refusal, vague = c.checked(u, answer), unaware(answer.Error)
 		}
 	}
 	s.settle(c, refusal)
@@ -142,12 +142,12 @@ func (s *session) whoAnswers(ctx context.Context, c *call, legs []*leg, method s
 }
 
 // askWithin is ask within the list timeout, whose end is an answer.
-func (l *leg) askWithin(ctx context.Context, method string, params json.RawMessage) *jsonrpc.Message {
-	ctx, cancel := context.WithTimeout(ctx, l.s.p.listTimeout())
+func (u *upstreamConn) askWithin(ctx context.Context, method string, params json.RawMessage) *jsonrpc.Message {
+	ctx, cancel := context.WithTimeout(ctx, u.s.p.listTimeout())
 	defer cancel()
-	answer, err := l.ask(ctx, method, params)
+	answer, err := u.ask(ctx, method, params)
 	if err != nil {
-		return jsonrpc.NewError(jsonrpc.ID{}, jsonrpc.TimedOut(l.up.Name))
+		return jsonrpc.NewError(jsonrpc.ID{}, jsonrpc.TimedOut(u.up.Name))
 	}
 	return answer
 }

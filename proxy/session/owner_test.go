@@ -9,16 +9,16 @@ import (
 
 func TestReadersAreBounded(t *testing.T) {
 	var r readers
-	l := &leg{}
+	u := &upstreamConn{}
 	for n := range maxReaders {
-		r.addLocked(digest{byte(n), byte(n >> 8)}, l)
+		r.addLocked(digest{byte(n), byte(n >> 8)}, u)
 	}
 	if len(r) != maxReaders {
 		t.Errorf("%d are remembered", len(r))
 	}
-	r.addLocked(digest{31: 1}, l)
-	r.addLocked(digest{31: 2}, &leg{closed: true})
-	if len(r) != 1 || r[digest{31: 1}] != l {
+	r.addLocked(digest{31: 1}, u)
+	r.addLocked(digest{31: 2}, &upstreamConn{closed: true})
+	if len(r) != 1 || r[digest{31: 1}] != u {
 		t.Errorf("%d are remembered", len(r))
 	}
 }

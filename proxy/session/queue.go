@@ -15,14 +15,14 @@ type queued struct {
 
 // queueLocked queues m and reports whether there was room: reading never stops
 // for an upstream that does not read.
-func (l *leg) queueLocked(m *jsonrpc.Message, r *request) bool {
+func (u *upstreamConn) queueLocked(m *jsonrpc.Message, r *request) bool {
 	size := m.Size()
-	if len(l.queue) > 0 && l.bytes+size > l.s.p.queueBytes() || len(l.queue) >= maxQueue {
+	if len(u.queue) > 0 && u.bytes+size > u.s.p.queueBytes() || len(u.queue) >= maxQueue {
 		return false
 	}
-	l.queue = append(l.queue, queued{m, r})
-	l.bytes += size
-	l.wake.Signal()
+	u.queue = append(u.queue, queued{m, r})
+	u.bytes += size
+	u.wake.Signal()
 	return true
 }
 
@@ -31,26 +31,26 @@ const maxQueue = 8192
 
 // tell sends m, which is not a request, to the upstream if it is there. What
 // finds no room is lost with a warning: the upstream has not read for long.
-func (l *leg) tell(m *jsonrpc.Message) {
-	l.s.mu.Lock()
-	alive := l.attempt != nil && !l.attempt.ended
-	room := alive && l.queueLocked(m, nil)
-	l.s.mu.Unlock()
+func (u *upstreamConn) tell(m *jsonrpc.Message) {
+	u.s.mu.Lock()
+	alive := u.attempt != nil && !u.attempt.ended
+	room := alive && u.queueLocked(m, nil)
+	u.s.mu.Unlock()
 	if alive && !room {
-		l.unread(m)
+		u.unread(m)
 	}
 }
 
 // unread tells of a message that was lost because the queue was full.
-func (l *leg) unread(m *jsonrpc.Message) {
-	l.log.Log(l.s.ctx, l.firstIs(&l.deaf), "message dropped: the upstream does not read", "method", m.Method)
+func (u *upstreamConn) unread(m *jsonrpc.Message) {
+	u.log.Log(u.s.ctx, u.firstIs(&u.deaf), "message dropped: the upstream does not read", "method", m.Method)
 }
 
 // writeLoop owns Send of a ready stream. It leaves the end to run, which learns
 // the cause from Recv, unless only this direction is broken.
-func (l *leg) writeLoop(a *attempt) {
+func (u *upstreamConn) writeLoop(a *attempt) {
 	for {
-		batch := l.next(a)
+		batch := u.next(a)
 		if batch == nil {
 			a.conn.Close() // after hangUp: everything is sent
 			return
@@ -68,19 +68,19 @@ func (l *leg) writeLoop(a *attempt) {
 
 // next waits for messages to the upstream and takes them all; nil at the end, and
 // after hangUp when there are no more. From here on their requests count as sent.
-func (l *leg) next(a *attempt) []*jsonrpc.Message {
-	l.s.mu.Lock()
-	defer l.s.mu.Unlock()
+func (u *upstreamConn) next(a *attempt) []*jsonrpc.Message {
+	u.s.mu.Lock()
+	defer u.s.mu.Unlock()
 	for {
-		for len(l.queue) == 0 && !a.ended && !l.closed {
-			l.wake.Wait()
+		for len(u.queue) == 0 && !a.ended && !u.closed {
+			u.wake.Wait()
 		}
-		if a.ended || len(l.queue) == 0 {
+		if a.ended || len(u.queue) == 0 {
 			return nil
 		}
-		batch := make([]*jsonrpc.Message, 0, len(l.queue))
-		for _, q := range l.queue {
-			if q.r != nil && l.pending[q.r.n] != q.r {
+		batch := make([]*jsonrpc.Message, 0, len(u.queue))
+		for _, q := range u.queue {
+			if q.r != nil && u.pending[q.r.n] != q.r {
 				continue
 			}
 			if q.r != nil {
@@ -88,8 +88,8 @@ func (l *leg) next(a *attempt) []*jsonrpc.Message {
 			}
 			batch = append(batch, q.m)
 		}
-		clear(l.queue)
-		l.queue, l.bytes = l.queue[:0], 0
+		clear(u.queue)
+		u.queue, u.bytes = u.queue[:0], 0
 		if len(batch) > 0 {
 			return batch
 		}

@@ -336,8 +336,8 @@ func TestRaceUpdates(t *testing.T) {
 	race(t, func(*world) {}, func(w *world) {
 		synctest.Wait()
 		var names []string
-		for _, l := range w.proxy.running()[0].upstreams(mcp.Legacy).legs {
-			names = append(names, l.up.Name)
+		for _, u := range w.proxy.running()[0].upstreams(mcp.Legacy).conns {
+			names = append(names, u.up.Name)
 		}
 		var want []string
 		for _, u := range w.proxy.current().upstreams {

@@ -101,7 +101,7 @@ func (w *world) wantChanged() {
 	w.client.want()
 }
 
-// What belongs to an upstream stays its own under another name: questions,
+// What belongs to an upstream stays its own under another name: server requests,
 // subscriptions, tasks.
 func TestRenameKeepsWhatIsOpen(t *testing.T) {
 	inWorld(t, &Router{}, []string{"a"}, func(w *world) {

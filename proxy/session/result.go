@@ -22,17 +22,17 @@ var errKind = errors.New("unexpected resultType")
 
 // checked returns the answer of an upstream to c, of the modern era, as the client
 // may have it. A result that this client must not get is an error of the call.
-func (c *call) checked(l *leg, answer *jsonrpc.Message) *jsonrpc.Message {
+func (c *call) checked(u *upstreamConn, answer *jsonrpc.Message) *jsonrpc.Message {
 	if answer.Error != nil {
-		return &jsonrpc.Message{ID: c.id, Error: checkedError(l, answer.Error), Extra: answer.Extra}
+		return &jsonrpc.Message{ID: c.id, Error: checkedError(u, answer.Error), Extra: answer.Extra}
 	}
 	kind, err := kindOf(answer.Result)
 	if err == nil && !c.admits(kind) {
 		err = errKind
 	}
 	if err != nil {
-		l.log.Debug("unusable result from upstream", "method", c.method, "err", err)
-		return jsonrpc.NewError(c.id, jsonrpc.InvalidResponse(l.up.Name, err.Error()))
+		u.log.Debug("unusable result from upstream", "method", c.method, "err", err)
+		return jsonrpc.NewError(c.id, jsonrpc.InvalidResponse(u.up.Name, err.Error()))
 	}
 	c.kind = orDefault(kind, resultComplete)
 	result := answer.Result
@@ -55,7 +55,7 @@ func (c *call) admits(kind string) bool {
 	case resultTask:
 		return c.tasks && c.method == "tools/call"
 	}
-	return c.extended && c.lineup.only() != nil
+	return c.extended && c.upstreams.only() != nil
 }
 
 // kindOf returns the resultType of a result, "" if it has none. It is an error if
@@ -140,7 +140,7 @@ func appended(object json.RawMessage, values []jsonrpc.Value) json.RawMessage {
 // may have it. Some codes are of the legacy era, which must not be seen here
 // (2026-07-28 basic/index); others are about the hop to the upstream, and a client
 // would begin to negotiate with us.
-func checkedError(l *leg, text json.RawMessage) json.RawMessage {
+func checkedError(u *upstreamConn, text json.RawMessage) json.RawMessage {
 	var at [1]jsonrpc.Span
 	if jsonrpc.Find(text, jsonrpc.Span{}, at[:], "code") != nil {
 		return text
@@ -154,8 +154,8 @@ func checkedError(l *leg, text json.RawMessage) json.RawMessage {
 	case mcp.CodeURLElicitation: // only words can still tell the user where to go
 		return as(jsonrpc.CodeInternalError)
 	case mcp.CodeHeaderMismatch, mcp.CodeUnsupportedVersion:
-		l.log.Debug("unusable error from upstream", "code", code)
-		return jsonrpc.InvalidResponse(l.up.Name, "unexpected error code").Raw()
+		u.log.Debug("unusable error from upstream", "code", code)
+		return jsonrpc.InvalidResponse(u.up.Name, "unexpected error code").Raw()
 	}
 	return text
 }

@@ -113,8 +113,8 @@ func (s *session) request(m *jsonrpc.Message, b *batch) {
 		handle(s, c)
 		return
 	}
-	if l := c.lineup.only(); l != nil {
-		s.forward(c, l, m.Params)
+	if u := c.upstreams.only(); u != nil {
+		s.forward(c, u, m.Params)
 		return
 	}
 	s.fail(c, methodNotFound(m.Method)) // never broadcast: nobody knows whose it is
@@ -152,7 +152,7 @@ func errMissing(key string) error { return fmt.Errorf("%q is missing or not a st
 
 // forward sends the call to an upstream, with an id and a progress token of its
 // own. The edits are to the call's params.
-func (s *session) forward(c *call, l *leg, params json.RawMessage, edits ...jsonrpc.Edit) {
+func (s *session) forward(c *call, u *upstreamConn, params json.RawMessage, edits ...jsonrpc.Edit) {
 	meta, err := c.findMeta(params)
 	var token jsonrpc.Span
 	if err == nil {
@@ -167,8 +167,8 @@ func (s *session) forward(c *call, l *leg, params json.RawMessage, edits ...json
 	if s.calls[c.id] != c {
 		return // cancelled meanwhile
 	}
-	edits = append(edits, renaming(params, relatedIn(params, meta), l.ownTaskLocked)...)
-	r := l.mintLocked()
+	edits = append(edits, renaming(params, relatedIn(params, meta), u.ownTaskLocked)...)
+	r := u.mintLocked()
 	r.call, c.request = c, r
 	if !token.IsZero() {
 		r.token = bytes.Clone(token.Of(params))
@@ -182,7 +182,7 @@ func (s *session) forward(c *call, l *leg, params json.RawMessage, edits ...json
 		c.msg = nil
 	}
 	r.startTimerLocked()
-	l.sendLocked(r, m)
+	u.sendLocked(r, m)
 }
 
 // findToken returns where the progress token stands in params, if there is one:
@@ -246,16 +246,16 @@ func (s *session) notified(m *jsonrpc.Message) {
 	case "notifications/progress":
 		s.clientProgress(m)
 	case "notifications/roots/list_changed":
-		for _, l := range s.upstreams(mcp.Legacy).legs {
-			if l.alive() {
-				l.tell(m)
+		for _, u := range s.upstreams(mcp.Legacy).conns {
+			if u.alive() {
+				u.tell(m)
 			}
 		}
 	case "notifications/tasks/status":
 		s.clientTaskStatus(m)
 	default:
-		if l := s.upstreams(mcp.Legacy).only(); l != nil {
-			l.tell(m)
+		if u := s.upstreams(mcp.Legacy).only(); u != nil {
+			u.tell(m)
 			return
 		}
 		s.drop("no owner", m)
@@ -279,19 +279,19 @@ func (s *session) setLevel(c *call) {
 		defer s.mu.Unlock()
 		s.level = params
 	}
-	if l := c.lineup.only(); l != nil {
+	if u := c.upstreams.only(); u != nil {
 		s.whenAnswered(c, func(answer *jsonrpc.Message) {
 			if answer.Error == nil {
 				remember()
 			}
 		})
-		s.forward(c, l, params)
+		s.forward(c, u, params)
 		return
 	}
 	remember() // before the look at who is alive: one that comes to life now has it replayed
 	s.work(c, func(ctx context.Context) {
-		s.upstreams(mcp.Legacy).fanOut(ctx, func(l *leg) bool { return l.alive() && l.declares("logging") },
-			func(ctx context.Context, _ int, l *leg) { _, _ = l.ask(ctx, c.method, params) }) // it is told; what it says to that changes nothing
+		s.upstreams(mcp.Legacy).fanOut(ctx, func(u *upstreamConn) bool { return u.alive() && u.declares("logging") },
+			func(ctx context.Context, _ int, u *upstreamConn) { _, _ = u.ask(ctx, c.method, params) }) // it is told; what it says to that changes nothing
 		s.settle(c, jsonrpc.NewResult(c.id, json.RawMessage(`{}`)))
 	})
 }

@@ -20,7 +20,7 @@ const flushTimeout = time.Second
 // errDrained is the cause of a session that ended because it was to.
 var errDrained = errors.New("drained")
 
-// A session is one client and its legs.
+// A session is one client and its upstream connections.
 type session struct {
 	// Static after construction.
 	p      *Router
@@ -37,30 +37,30 @@ type session struct {
 	stateless bool // of a principal: all requests are of the modern era
 	inFlight  int  // requests at a time
 
-	mu          sync.Mutex              // guards the fields below and those of legs
-	lineup      *lineup                 // of the legacy era; never nil; the same from closing on
-	modern      *lineup                 // of the modern era; nil before the first request of it
-	phase       phase                   // only moves forward
-	calls       map[jsonrpc.ID]*call    // the client's requests in flight
-	unsettled   int                     // calls whose answer is not in the outbox yet
-	settled     chan struct{}           // closed once, when closing and unsettled is 0
-	idle        bool                    // settled is closed
-	questions   questions               // the upstreams' requests in flight
-	hello       hello                   // what initialize said
-	subs        map[string]subscription // by URI
-	level       json.RawMessage         // params of the last logging/setLevel
-	tasks       tasks                   // that upstreams run
-	readers     readers                 // of resources, in the modern era
-	clientTasks tasks                   // that the client runs, for upstreams
-	own         view                    // of the legacy era
-	views       map[digest]*view        // of the modern era, by the capabilities; see recent
-	recent      recent                  // of views
-	wanted      [kinds]bool             // which merged lists the client has asked for
-	shown       [kinds]bool             // which of them it has seen
-	announced   int                     // counts what made the client ask again, see announceLocked
-	changed     [kinds]bool             // list_changed held back
-	lost        int                     // late and unknown messages dropped
-	listens     map[*listen]struct{}    // open ones; nil before the first
+	mu             sync.Mutex                      // guards the fields below and those of upstream connections
+	legacy         *upstreamSet                    // of the legacy era; never nil; the same from closing on
+	modern         *upstreamSet                    // of the modern era; nil before the first request of it
+	phase          phase                           // only moves forward
+	calls          map[jsonrpc.ID]*call            // the client's requests in flight
+	unsettled      int                             // calls whose answer is not in the outbox yet
+	settled        chan struct{}                   // closed once, when closing and unsettled is 0
+	idle           bool                            // settled is closed
+	serverRequests serverRequests                  // the upstreams' requests in flight
+	hello          hello                           // what initialize said
+	resourceSubs   map[string]resourceSubscription // by URI
+	level          json.RawMessage                 // params of the last logging/setLevel
+	tasks          tasks                           // that upstreams run
+	readers        readers                         // of resources, in the modern era
+	clientTasks    tasks                           // that the client runs, for upstreams
+	own            view                            // of the legacy era
+	views          map[digest]*view                // of the modern era, by the capabilities; see recent
+	recent         recent                          // of views
+	wanted         [kinds]bool                     // which merged lists the client has asked for
+	shown          [kinds]bool                     // which of them it has seen
+	announced      int                             // counts what made the client ask again, see announceLocked
+	changed        [kinds]bool                     // list_changed held back
+	lost           int                             // late and unknown messages dropped
+	subscriptions  map[*subscription]struct{}      // open ones; nil before the first
 }
 
 // A phase is how far a session has come.
@@ -69,7 +69,7 @@ type phase int
 const (
 	open       phase = iota
 	draining         // no new requests; ends when calls is empty
-	halfClosed       // draining, and the client can answer no more questions
+	halfClosed       // draining, and the client can answer no more server requests
 	closing          // everything was settled
 )
 
@@ -77,14 +77,14 @@ const (
 func newSession(p *Router, c jsonrpc.Conn, key string) *session {
 	s := &session{
 		p: p, key: key, client: c, out: newOutbox(), ended: make(chan struct{}), inFlight: p.inFlight(),
-		settled:   make(chan struct{}),
-		calls:     make(map[jsonrpc.ID]*call),
-		questions: questions{open: make(map[int64]*question)},
-		subs:      make(map[string]subscription),
+		settled:        make(chan struct{}),
+		calls:          make(map[jsonrpc.ID]*call),
+		serverRequests: serverRequests{open: make(map[int64]*serverRequest)},
+		resourceSubs:   make(map[string]resourceSubscription),
 	}
 	s.log = p.logger().With("session", s.key[:8]) // as hosts shorten it
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
-	s.lineup = &lineup{set: &set{complete: true, settled: true}, s: s, era: mcp.Legacy, replaced: make(chan struct{})}
+	s.legacy = &upstreamSet{configured: &configured{complete: true, settled: true}, s: s, era: mcp.Legacy, replaced: make(chan struct{})}
 	return s
 }
 
@@ -133,7 +133,7 @@ func (s *session) end(written <-chan struct{}) {
 	}
 }
 
-// lastAnswer is what a call gets that the end of the session takes. A listen is no
+// lastAnswer is what a call gets that the end of the session takes. A subscription is no
 // less over than after a drain.
 func (s *session) lastAnswer(c *call) *jsonrpc.Message {
 	s.mu.Lock()
@@ -162,13 +162,13 @@ func (s *session) takeAll() map[jsonrpc.ID]*call {
 	return calls
 }
 
-// hangUp hangs up all upstreams. Those of an earlier lineup were when they went.
+// hangUp hangs up all upstreams. Those of an earlier upstream set were when they went.
 func (s *session) hangUp() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, v := range s.lineupsLocked() {
-		for _, l := range v.legs {
-			l.hangUpLocked("")
+	for _, set := range s.upstreamSetsLocked() {
+		for _, u := range set.conns {
+			u.hangUpLocked("")
 		}
 	}
 }
@@ -259,7 +259,7 @@ func (s *session) send(m *jsonrpc.Message) {
 
 // refuse tells the client about one unusable message. The id is given back only
 // when it cannot be mistaken for that of a request in flight. An upstream whose
-// question could not be answered so hears of it.
+// server request could not be answered so hears of it.
 func (s *session) refuse(bad *jsonrpc.InvalidError) {
 	id := bad.ID
 	if bad.Reply && !id.IsZero() {
@@ -276,7 +276,7 @@ func (s *session) refuse(bad *jsonrpc.InvalidError) {
 }
 
 // halfClose begins the drain after the client's last message; false if it had
-// begun before. Questions get their error at once: no answer can come any more.
+// begun before. Server requests get their error at once: no answer can come any more.
 func (s *session) halfClose() bool {
 	s.mu.Lock()
 	if s.phase >= halfClosed {
@@ -284,15 +284,15 @@ func (s *session) halfClose() bool {
 		return false
 	}
 	s.phase = halfClosed
-	s.endListensLocked()
-	refused := s.questions.takeAllLocked()
-	for _, q := range refused {
-		markAll(q.askers)
+	s.endSubscriptionsLocked()
+	refused := s.serverRequests.takeAllLocked()
+	for _, sr := range refused {
+		markAll(sr.askers)
 	}
 	s.checkIdleLocked()
 	s.mu.Unlock()
-	for _, q := range refused {
-		s.refuseQuestion(q.leg, q.id)
+	for _, sr := range refused {
+		s.refuseServerRequest(sr.conn, sr.id)
 	}
 	s.wg.Go(s.drainTimeout)
 	return true
@@ -310,13 +310,13 @@ func (s *session) drainTimeout() {
 }
 
 // startDrain refuses new requests from now on and ends the session when those in
-// flight are settled. Listens are at once.
+// flight are settled. Subscriptions are at once.
 func (s *session) startDrain() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.phase == open {
 		s.phase = draining
-		s.endListensLocked()
+		s.endSubscriptionsLocked()
 	}
 	s.checkIdleLocked()
 }

@@ -14,13 +14,13 @@ import (
 const maxStart = 8 * time.Second
 
 // startTimeout is how long this upstream may hold the client's initialize.
-func (l *leg) startTimeout() time.Duration {
-	return min(orDefault(l.up.StartTimeout, 30*time.Second), maxStart)
+func (u *upstreamConn) startTimeout() time.Duration {
+	return min(orDefault(u.up.StartTimeout, 30*time.Second), maxStart)
 }
 
 // slow is the error of what does not wait for the start any longer.
-func (l *leg) slow() *jsonrpc.Error {
-	return l.lost(&jsonrpc.ClosedError{Cause: "start timeout"}, jsonrpc.NotSent)
+func (u *upstreamConn) slow() *jsonrpc.Error {
+	return u.lost(&jsonrpc.ClosedError{Cause: "start timeout"}, jsonrpc.NotSent)
 }
 
 // startAll starts all upstreams at once, those that become known meanwhile too, and
@@ -28,134 +28,134 @@ func (l *leg) slow() *jsonrpc.Error {
 // were in time. Those that were late before are waited for only if no other says
 // anything, and then one is enough. What only a sole upstream could have said, and why
 // it cannot, is the failure.
-func (s *session) startAll(ctx context.Context, era mcp.Era, method string, start starter) (map[*leg]json.RawMessage, *failure) {
+func (s *session) startAll(ctx context.Context, era mcp.Era, method string, start starter) (map[*upstreamConn]json.RawMessage, *failure) {
 	ctx, cancel := context.WithTimeout(ctx, maxStart)
 	defer cancel()
-	u := &startup{s: s, method: method, start: start, begun: make(map[*leg]bool), answers: make(chan started), said: make(map[*leg]json.RawMessage), failed: make(map[*leg]*failure)}
+	st := &startup{s: s, method: method, start: start, begun: make(map[*upstreamConn]bool), answers: make(chan started), said: make(map[*upstreamConn]json.RawMessage), failed: make(map[*upstreamConn]*failure)}
 	for {
-		v := s.upstreams(era)
-		unknown := !v.settled && !s.p.wasLate("", starts)
-		u.begin(ctx, v, false)
-		if u.open == 0 && !unknown && len(u.said) == 0 {
-			unknown = !v.settled
-			u.begin(ctx, v, true)
+		set := s.upstreams(era)
+		unknown := !set.settled && !s.p.wasLate("", starts)
+		st.begin(ctx, set, false)
+		if st.open == 0 && !unknown && len(st.said) == 0 {
+			unknown = !set.settled
+			st.begin(ctx, set, true)
 		}
-		if u.over() && !unknown {
-			if s.upstreams(era) == v {
-				return u.said, u.failed[v.only()]
+		if st.over() && !unknown {
+			if s.upstreams(era) == set {
+				return st.said, st.failed[set.only()]
 			}
 			continue
 		}
 		select {
-		case a := <-u.answers:
-			u.take(a)
-		case <-v.replaced:
+		case a := <-st.answers:
+			st.take(a)
+		case <-set.replaced:
 		case <-ctx.Done():
-			if late(ctx) && !v.settled {
+			if late(ctx) && !set.settled {
 				s.p.noteLate("", starts)
 			}
-			return u.said, u.failed[v.only()]
+			return st.said, st.failed[set.only()]
 		}
 	}
 }
 
 // A starter starts an upstream and returns what it says of itself, nil for nothing,
 // and why it did not start, nil if it may still.
-type starter func(*leg, context.Context) (json.RawMessage, *failure)
+type starter func(*upstreamConn, context.Context) (json.RawMessage, *failure)
 
 // A startup is the upstreams that startAll starts.
 type startup struct {
 	s       *session
 	method  string // that they answer
 	start   starter
-	begun   map[*leg]bool // started; true: and waited for
-	answers chan started  // to startAll, while it waits; never closed
-	open    int           // waited for, and have not answered yet
-	tardy   int           // likewise, of those that were late before
-	said    map[*leg]json.RawMessage
-	failed  map[*leg]*failure
+	begun   map[*upstreamConn]bool // started; true: and waited for
+	answers chan started           // to startAll, while it waits; never closed
+	open    int                    // waited for, and have not answered yet
+	tardy   int                    // likewise, of those that were late before
+	said    map[*upstreamConn]json.RawMessage
+	failed  map[*upstreamConn]*failure
 }
 
 // A started is what an upstream said, nil for nothing, and why.
 type started struct {
-	leg    *leg
+	conn   *upstreamConn
 	tardy  bool
 	said   json.RawMessage
 	failed *failure
 }
 
 // over reports whether nobody has to be waited for.
-func (u *startup) over() bool { return u.open == 0 && (u.tardy == 0 || len(u.said) > 0) }
+func (st *startup) over() bool { return st.open == 0 && (st.tardy == 0 || len(st.said) > 0) }
 
-func (u *startup) take(a started) {
+func (st *startup) take(a started) {
 	if a.tardy {
-		u.tardy--
+		st.tardy--
 	} else {
-		u.open--
+		st.open--
 	}
 	if a.said != nil {
-		u.said[a.leg] = a.said
+		st.said[a.conn] = a.said
 	}
 	if a.failed != nil {
-		u.failed[a.leg] = a.failed
+		st.failed[a.conn] = a.failed
 	}
 }
 
 // begin starts those upstreams that were not started yet. Those that were late before
 // are waited for only if tardy says so.
-func (u *startup) begin(ctx context.Context, v *lineup, tardy bool) {
-	for _, l := range v.legs {
-		waits, seen := u.begun[l]
-		late := l.late(u.method)
+func (st *startup) begin(ctx context.Context, set *upstreamSet, tardy bool) {
+	for _, u := range set.conns {
+		waits, seen := st.begun[u]
+		late := u.late(st.method)
 		switch {
 		case waits || seen && !tardy:
 		case late && !tardy:
-			u.begun[l] = false
-			u.beginAside(l)
+			st.begun[u] = false
+			st.beginAside(u)
 		default:
-			u.begun[l] = true
+			st.begun[u] = true
 			if late {
-				u.tardy++
+				st.tardy++
 			} else {
-				u.open++
+				st.open++
 			}
-			u.s.wg.Go(func() { u.ask(ctx, l, late) })
+			st.s.wg.Go(func() { st.ask(ctx, u, late) })
 		}
 	}
 }
 
 // beginAside starts an upstream that nobody waits for.
-func (u *startup) beginAside(l *leg) {
-	u.s.mu.Lock()
-	defer u.s.mu.Unlock()
-	l.openLocked()
-	if l.era == mcp.Modern {
-		l.asideLocked(u.method, func(ctx context.Context) { _, _ = u.start(l, ctx) })
+func (st *startup) beginAside(u *upstreamConn) {
+	st.s.mu.Lock()
+	defer st.s.mu.Unlock()
+	u.openLocked()
+	if u.era == mcp.Modern {
+		u.asideLocked(st.method, func(ctx context.Context) { _, _ = st.start(u, ctx) })
 	}
 }
 
 // ask starts one upstream, within its own startTimeout.
-func (u *startup) ask(ctx context.Context, l *leg, tardy bool) {
-	within, cancel := context.WithTimeout(ctx, l.startTimeout())
+func (st *startup) ask(ctx context.Context, u *upstreamConn, tardy bool) {
+	within, cancel := context.WithTimeout(ctx, u.startTimeout())
 	defer cancel()
-	said, failed := u.insist(within, l)
-	if said == nil && failed == nil && late(within) && l.ctx.Err() == nil {
-		l.noteLate(u.method)
-		l.log.Info("upstream is still starting; the client goes on without it")
+	said, failed := st.insist(within, u)
+	if said == nil && failed == nil && late(within) && u.ctx.Err() == nil {
+		u.noteLate(st.method)
+		u.log.Info("upstream is still starting; the client goes on without it")
 	}
 	select {
-	case u.answers <- started{l, tardy, said, failed}:
+	case st.answers <- started{u, tardy, said, failed}:
 	case <-ctx.Done():
 	}
 }
 
 // insist starts one upstream, a sole one again if that helps: nobody else can answer
 // for it.
-func (u *startup) insist(ctx context.Context, l *leg) (json.RawMessage, *failure) {
+func (st *startup) insist(ctx context.Context, u *upstreamConn) (json.RawMessage, *failure) {
 	var t trials
 	for {
-		said, f := u.start(l, ctx)
-		if f == nil || ctx.Err() != nil || u.s.upstreams(l.era).only() != l || !l.dialled() {
+		said, f := st.start(u, ctx)
+		if f == nil || ctx.Err() != nil || st.s.upstreams(u.era).only() != u || !u.dialled() {
 			return said, nil
 		}
 		pause, again := t.next(f.wire)
@@ -171,10 +171,10 @@ func (u *startup) insist(ctx context.Context, l *leg) (json.RawMessage, *failure
 }
 
 // dialled reports whether the last attempt had a stream: its host is there.
-func (l *leg) dialled() bool {
-	l.s.mu.Lock()
-	defer l.s.mu.Unlock()
-	return l.attempt != nil && l.attempt.conn != nil
+func (u *upstreamConn) dialled() bool {
+	u.s.mu.Lock()
+	defer u.s.mu.Unlock()
+	return u.attempt != nil && u.attempt.conn != nil
 }
 
 // trials are the starts of a sole upstream that failed within one wait.
@@ -207,18 +207,18 @@ func (t *trials) next(wire json.RawMessage) (pause time.Duration, again bool) {
 }
 
 // introduced starts an upstream that introduces itself when it does.
-func (l *leg) introduced(ctx context.Context) (json.RawMessage, *failure) {
-	l.s.mu.Lock()
-	a := l.attempt // which initialize began, and may have failed already
+func (u *upstreamConn) introduced(ctx context.Context) (json.RawMessage, *failure) {
+	u.s.mu.Lock()
+	a := u.attempt // which initialize began, and may have failed already
 	if a == nil || a.counted {
-		a = l.openLocked()
+		a = u.openLocked()
 	}
 	a.counted = true
-	l.s.mu.Unlock()
-	if err := l.await(ctx, a); err != nil {
+	u.s.mu.Unlock()
+	if err := u.await(ctx, a); err != nil {
 		return nil, ownFailure(err)
 	}
-	l.s.mu.Lock()
-	defer l.s.mu.Unlock()
-	return l.info.result, nil
+	u.s.mu.Lock()
+	defer u.s.mu.Unlock()
+	return u.info.result, nil
 }

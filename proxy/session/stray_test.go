@@ -165,7 +165,7 @@ func (c *goneConn) Send(m *jsonrpc.Message) error {
 	return c.Conn.Send(m)
 }
 
-// A client's death is not reported to that client: its 50 calls, its question
+// A client's death is not reported to that client: its 50 calls, its server request
 // and the drain that follows say nothing to it.
 func TestRaceM_DeathIsNotToldToTheDead(t *testing.T) {
 	inEras(t, &Router{}, []string{"files"}, func(w *world) {

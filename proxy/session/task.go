@@ -14,9 +14,9 @@ const maxTasks = 10000
 
 // A task is a request that was accepted and goes on after its answer.
 type task struct {
-	id  string // as the client has it
-	own string // as leg has it, if that runs it
-	leg *leg   // the upstream that runs it, or, for one of the client's own, that asked for it
+	id   string        // as the client has it
+	own  string        // as upstream connection has it, if that runs it
+	conn *upstreamConn // the upstream that runs it, or, for one of the client's own, that asked for it
 
 	unfinished bool // as far as is known; only of those that began here
 
@@ -27,11 +27,11 @@ type task struct {
 	token json.RawMessage
 }
 
-// A tokenKey is a progress token that was minted here. The leg is nil for those
+// A tokenKey is a progress token that was minted here. The upstream connection is nil for those
 // given to the client.
 type tokenKey struct {
-	leg *leg
-	n   int64
+	conn *upstreamConn
+	n    int64
 }
 
 // tasks remembers the tasks that one side runs. Guarded by session.mu.
@@ -48,9 +48,9 @@ func (t *tasks) addLocked(x *task) {
 	}
 	known := t.byID[x.id]
 	switch {
-	case x.leg.closed: // its answer was on the way when it went
+	case x.conn.closed: // its answer was on the way when it went
 		return
-	case known != nil && known.leg == x.leg && x.token == nil:
+	case known != nil && known.conn == x.conn && x.token == nil:
 		return
 	case known != nil:
 		delete(t.byToken, known.key)
@@ -70,9 +70,9 @@ func (t *tasks) addLocked(x *task) {
 }
 
 // forgetLocked forgets the tasks of an upstream that is gone.
-func (t *tasks) forgetLocked(l *leg) {
+func (t *tasks) forgetLocked(u *upstreamConn) {
 	for id, x := range t.byID {
-		if x.leg == l {
+		if x.conn == u {
 			delete(t.byToken, x.key)
 			delete(t.byID, id)
 		}
@@ -82,8 +82,8 @@ func (t *tasks) forgetLocked(l *leg) {
 
 // endLocked lets go of the progress token of a task that ended. The task itself
 // can still be asked for.
-func (t *tasks) endLocked(l *leg, id string) {
-	if x := t.byID[id]; x != nil && x.leg == l {
+func (t *tasks) endLocked(u *upstreamConn, id string) {
+	if x := t.byID[id]; x != nil && x.conn == u {
 		delete(t.byToken, x.key)
 		x.token, x.unfinished = nil, false
 	}
@@ -110,7 +110,7 @@ func (s *session) taskCreated(c *call, result json.RawMessage) json.RawMessage {
 		return result
 	}
 	s.mu.Lock()
-	x := &task{id: r.leg.taskNameLocked(id), own: id, leg: r.leg, key: tokenKey{r.leg, r.n}, token: r.token, unfinished: !ended}
+	x := &task{id: r.conn.taskNameLocked(id), own: id, conn: r.conn, key: tokenKey{r.conn, r.n}, token: r.token, unfinished: !ended}
 	if ended {
 		x.token = nil
 	}
@@ -143,19 +143,19 @@ func taskState(doc json.RawMessage, in jsonrpc.Span) (id string, ended bool) {
 }
 
 // taskStatus passes an upstream's word on one of its tasks on.
-func (l *leg) taskStatus(m *jsonrpc.Message) {
+func (u *upstreamConn) taskStatus(m *jsonrpc.Message) {
 	if id, ended := taskState(m.Params, jsonrpc.Span{}); ended {
-		l.taskEnded(l.taskName(id))
+		u.taskEnded(u.taskName(id))
 	}
 	out := *m
-	out.Params = renamed(m.Params, whole(m.Params), l.taskName)
-	l.pass(&out)
+	out.Params = renamed(m.Params, whole(m.Params), u.taskName)
+	u.pass(&out)
 }
 
-func (l *leg) taskEnded(name string) {
-	l.s.mu.Lock()
-	defer l.s.mu.Unlock()
-	l.s.tasks.endLocked(l, name)
+func (u *upstreamConn) taskEnded(name string) {
+	u.s.mu.Lock()
+	defer u.s.mu.Unlock()
+	u.s.tasks.endLocked(u, name)
 }
 
 // byTask forwards a request about a task to the upstream that runs it.
@@ -165,8 +165,8 @@ func (s *session) byTask(c *call) {
 		s.fail(c, invalidParams(err.Error()))
 		return
 	}
-	l, own := c.lineup.runner(id)
-	if l == nil {
+	u, own := c.upstreams.runner(id)
+	if u == nil {
 		s.fail(c, invalidParams("unknown task"))
 		return
 	}
@@ -175,22 +175,22 @@ func (s *session) byTask(c *call) {
 			return
 		}
 		if _, ended := taskState(answer.Result, jsonrpc.Span{}); ended || c.method == "tasks/result" {
-			l.taskEnded(id)
+			u.taskEnded(id)
 		}
 		answer.Result = givenBack(answer.Result, id)
 	})
-	s.forwardTask(c, l, own)
+	s.forwardTask(c, u, own)
 }
 
 // forwardTask forwards a request about a task under the upstream's own id.
-func (s *session) forwardTask(c *call, l *leg, own string) {
+func (s *session) forwardTask(c *call, u *upstreamConn, own string) {
 	var at [1]jsonrpc.Span
 	_ = jsonrpc.Find(c.msg.Params, jsonrpc.Span{}, at[:], "taskId") // it was found before
 	if id, _ := jsonrpc.Unquote(at[0].Of(c.msg.Params)); id == own {
-		s.forward(c, l, c.msg.Params)
+		s.forward(c, u, c.msg.Params)
 		return
 	}
-	s.forward(c, l, c.msg.Params, jsonrpc.Edit{Span: at[0], With: jsonrpc.Quote(own)})
+	s.forward(c, u, c.msg.Params, jsonrpc.Edit{Span: at[0], With: jsonrpc.Quote(own)})
 }
 
 // readTaskID reads which task a request is about.
@@ -205,8 +205,8 @@ func readTaskID(params json.RawMessage) (string, error) {
 
 // listTasks merges the tasks of all upstreams that have them, on one page.
 func (s *session) listTasks(c *call) {
-	if l := c.lineup.only(); l != nil {
-		s.forward(c, l, c.msg.Params)
+	if u := c.upstreams.only(); u != nil {
+		s.forward(c, u, c.msg.Params)
 		return
 	}
 	cursor, meta, err := readList(c.msg.Params)
@@ -215,36 +215,36 @@ func (s *session) listTasks(c *call) {
 		s.fail(c, invalidParams(err.Error()))
 	case cursor != nil:
 		s.fail(c, invalidParams("unknown cursor"))
-	case !slices.ContainsFunc(c.lineup.legs, haveTasks):
+	case !slices.ContainsFunc(c.upstreams.conns, haveTasks):
 		s.fail(c, methodNotFound(c.method))
 	default:
 		s.work(c, func(ctx context.Context) { s.mergeTasks(ctx, c, meta) })
 	}
 }
 
-func haveTasks(l *leg) bool { return l.declares("tasks") }
+func haveTasks(u *upstreamConn) bool { return u.declares("tasks") }
 
 // mergeTasks answers with the tasks of those upstreams that can say; if none
 // can, with the first failure.
 func (s *session) mergeTasks(ctx context.Context, c *call, meta json.RawMessage) {
-	v := c.lineup
-	found, failed := gather(ctx, v, c.method, haveTasks, func(ctx context.Context, l *leg) (collection, *failure) {
-		return l.pages(ctx, c.method, "tasks", meta)
+	set := c.upstreams
+	found, failed := gather(ctx, set, c.method, haveTasks, func(ctx context.Context, u *upstreamConn) (collection, *failure) {
+		return u.pages(ctx, c.method, "tasks", meta)
 	})
 	var merged [][]byte
 	var first *failure
 	answers := 0
-	for i, l := range v.legs {
+	for i, u := range set.conns {
 		switch f := failed[i]; {
 		case f != nil:
-			l.leftOut(c.method, f)
+			u.leftOut(c.method, f)
 			first = orDefault(first, f)
-		case haveTasks(l):
+		case haveTasks(u):
 			answers++
 		}
 		for _, e := range found[i].elements {
-			s.noteTask(l, e)
-			merged = append(merged, renamed(e, whole(e), l.taskName))
+			s.noteTask(u, e)
+			merged = append(merged, renamed(e, whole(e), u.taskName))
 		}
 	}
 	if first != nil && answers == 0 {
@@ -255,25 +255,25 @@ func (s *session) mergeTasks(ctx context.Context, c *call, meta json.RawMessage)
 }
 
 // noteTask remembers who runs a task.
-func (s *session) noteTask(l *leg, listed json.RawMessage) {
+func (s *session) noteTask(u *upstreamConn, listed json.RawMessage) {
 	if id, _ := taskState(listed, jsonrpc.Span{}); id != "" {
-		s.rememberTask(l.taskName(id), id, l)
+		s.rememberTask(u.taskName(id), id, u)
 	}
 }
 
 // clientTaskStatus routes the client's word on a task of its own: one that it
-// made of an upstream's question.
+// made of an upstream's server request.
 func (s *session) clientTaskStatus(m *jsonrpc.Message) {
 	id, ended := taskState(m.Params, jsonrpc.Span{})
 	s.mu.Lock()
 	x := s.clientTasks.byID[id]
 	if x != nil && ended {
-		s.clientTasks.endLocked(x.leg, id)
+		s.clientTasks.endLocked(x.conn, id)
 	}
 	s.mu.Unlock()
 	if x == nil {
 		s.drop("status of no task", m)
 		return
 	}
-	x.leg.tell(m)
+	x.conn.tell(m)
 }

@@ -16,62 +16,62 @@ import (
 // there was one upstream then, stays good.
 
 // taskNameLocked returns what the client calls a task of the upstream.
-func (l *leg) taskNameLocked(id string) string {
-	name := l.up.Name + "__" + id
+func (u *upstreamConn) taskNameLocked(id string) string {
+	name := u.up.Name + "__" + id
 	for _, given := range []string{id, name} {
-		if x := l.s.tasks.byID[given]; x != nil && x.leg == l && x.own == id {
+		if x := u.s.tasks.byID[given]; x != nil && x.conn == u && x.own == id {
 			return given
 		}
 	}
-	if l.s.upstreamsLocked(l.era).only() != nil {
+	if u.s.upstreamsLocked(u.era).only() != nil {
 		return id
 	}
 	return name
 }
 
-func (l *leg) taskName(id string) string {
-	l.s.mu.Lock()
-	defer l.s.mu.Unlock()
-	return l.taskNameLocked(id)
+func (u *upstreamConn) taskName(id string) string {
+	u.s.mu.Lock()
+	defer u.s.mu.Unlock()
+	return u.taskNameLocked(id)
 }
 
 // runner returns the upstream that runs a task which the client calls so, and what
 // it calls it itself; nil if that is not known. The longest name of an upstream counts,
 // unless the task is remembered.
-func (v *lineup) runner(name string) (found *leg, own string) {
-	v.s.mu.Lock()
-	defer v.s.mu.Unlock()
-	return v.runnerLocked(name)
+func (set *upstreamSet) runner(name string) (found *upstreamConn, own string) {
+	set.s.mu.Lock()
+	defer set.s.mu.Unlock()
+	return set.runnerLocked(name)
 }
 
-func (v *lineup) runnerLocked(name string) (found *leg, own string) {
-	if x := v.s.tasks.byID[name]; x != nil && x.leg.era == v.era {
-		return x.leg, x.own
+func (set *upstreamSet) runnerLocked(name string) (found *upstreamConn, own string) {
+	if x := set.s.tasks.byID[name]; x != nil && x.conn.era == set.era {
+		return x.conn, x.own
 	}
-	if l := v.only(); l != nil {
-		return l, name
+	if u := set.only(); u != nil {
+		return u, name
 	}
-	for _, l := range v.legs {
-		id, ok := strings.CutPrefix(name, l.up.Name+"__")
-		if ok && (found == nil || len(l.up.Name) > len(found.up.Name)) {
-			found, own = l, id
+	for _, u := range set.conns {
+		id, ok := strings.CutPrefix(name, u.up.Name+"__")
+		if ok && (found == nil || len(u.up.Name) > len(found.up.Name)) {
+			found, own = u, id
 		}
 	}
 	return found, own
 }
 
 // ownTaskLocked returns what the upstream itself calls a task of its own.
-func (l *leg) ownTaskLocked(name string) string {
-	if runner, own := l.s.upstreamsLocked(l.era).runnerLocked(name); runner == l {
+func (u *upstreamConn) ownTaskLocked(name string) string {
+	if runner, own := u.s.upstreamsLocked(u.era).runnerLocked(name); runner == u {
 		return own
 	}
 	return name
 }
 
-func (l *leg) ownTask(name string) string {
-	l.s.mu.Lock()
-	defer l.s.mu.Unlock()
-	return l.ownTaskLocked(name)
+func (u *upstreamConn) ownTask(name string) string {
+	u.s.mu.Lock()
+	defer u.s.mu.Unlock()
+	return u.ownTaskLocked(name)
 }
 
 // renaming returns what makes the taskId of the object that in covers another one; nil
@@ -136,18 +136,18 @@ var keyRelated = []byte(mcp.KeyRelatedTask)
 
 // exposed returns a message of the upstream with the client's name of the task that it
 // is tied to. One that the client runs has the client's own.
-func (l *leg) exposed(m *jsonrpc.Message) *jsonrpc.Message {
+func (u *upstreamConn) exposed(m *jsonrpc.Message) *jsonrpc.Message {
 	if relatedTask(m.Params).IsZero() {
 		return m
 	}
 	out := *m
 	out.Params = renamedRelated(m.Params, func(id string) string {
-		l.s.mu.Lock()
-		defer l.s.mu.Unlock()
-		if x := l.s.clientTasks.byID[id]; x != nil && x.leg == l {
+		u.s.mu.Lock()
+		defer u.s.mu.Unlock()
+		if x := u.s.clientTasks.byID[id]; x != nil && x.conn == u {
 			return id
 		}
-		return l.taskNameLocked(id)
+		return u.taskNameLocked(id)
 	})
 	return &out
 }

@@ -8,37 +8,37 @@ import (
 
 // The requestTimeout of an upstream is how long a request may be without an answer
 // and without progress. It does not run while the upstream waits for the client: as
-// long as one of its questions is open there that the request may be the reason of.
+// long as one of its server requests is open there that the request may be the reason of.
 
 // startTimerLocked begins the upstream's requestTimeout, if it has one.
 func (r *request) startTimerLocked() {
-	if d := r.leg.up.RequestTimeout; d > 0 {
-		r.timer = time.AfterFunc(d, func() { r.leg.s.expire(r) })
+	if d := r.conn.up.RequestTimeout; d > 0 {
+		r.timer = time.AfterFunc(d, func() { r.conn.s.expire(r) })
 	}
 }
 
 // extendLocked starts the time anew: a request that makes progress is not late.
 func (r *request) extendLocked() {
 	if r.timer != nil {
-		r.timer.Reset(r.leg.up.RequestTimeout)
+		r.timer.Reset(r.conn.up.RequestTimeout)
 	}
 }
 
-// askersLocked returns the requests that a question may be asked for: the one that
+// askersLocked returns the requests that a server request may be asked for: the one that
 // it belongs to, or if it does not say, all that the upstream has.
-func (l *leg) askersLocked(related jsonrpc.ID) []*request {
-	if l.up.RequestTimeout <= 0 {
+func (u *upstreamConn) askersLocked(related jsonrpc.ID) []*request {
+	if u.up.RequestTimeout <= 0 {
 		return nil
 	}
 	if !related.IsZero() {
 		n, _ := related.Int()
-		if r := l.pending[n]; r != nil {
+		if r := u.pending[n]; r != nil {
 			return []*request{r}
 		}
 		return nil
 	}
 	var all []*request
-	for _, r := range l.pending {
+	for _, r := range u.pending {
 		if r.sent && r.timer != nil {
 			all = append(all, r)
 		}
@@ -46,7 +46,7 @@ func (l *leg) askersLocked(related jsonrpc.ID) []*request {
 	return all
 }
 
-// markAll notes that a question which the requests may have asked gets the one error.
+// markAll notes that a server request which the requests may have asked gets the one error.
 // That ends them; a cancellation besides would be one stimulus too many (hosts know
 // which of the others wait for it, too).
 func markAll(askers []*request) {
@@ -55,18 +55,18 @@ func markAll(askers []*request) {
 	}
 }
 
-// waitLocked makes the requests that a question is asked for not late as long as it
+// waitLocked makes the requests that a server request is asked for not late as long as it
 // is open.
-func (q *question) waitLocked() {
-	for _, r := range q.askers {
+func (sr *serverRequest) waitLocked() {
+	for _, r := range sr.askers {
 		r.asks++
 	}
 }
 
 // goOnLocked starts their time anew. One that was answered meanwhile has none: expire
 // finds nothing to settle.
-func (q *question) goOnLocked() {
-	for _, r := range q.askers {
+func (sr *serverRequest) goOnLocked() {
+	for _, r := range sr.askers {
 		r.asks--
 		r.extendLocked()
 	}
@@ -83,7 +83,7 @@ func (s *session) expire(r *request) {
 		return
 	}
 	if r.sent && !r.marked {
-		r.leg.tell(cancellation(r.id, "timeout"))
+		r.conn.tell(cancellation(r.id, "timeout"))
 	}
-	s.deliver(c, jsonrpc.NewError(c.id, jsonrpc.TimedOut(r.leg.up.Name)), s.out.wait)
+	s.deliver(c, jsonrpc.NewError(c.id, jsonrpc.TimedOut(r.conn.up.Name)), s.out.wait)
 }

@@ -11,7 +11,7 @@ import (
 )
 
 // asks makes the upstream ask the client something for a request of its own, 0 if
-// it does not say for which, and returns when the client has the question.
+// it does not say for which, and returns when the client has the server request.
 func (w *world) asks(upstream string, id int, related int64) {
 	w.t.Helper()
 	m := decode(w.t, fmt.Sprintf(`{"jsonrpc":"2.0","id":"q%d","method":"elicitation/create"}`, id))
@@ -82,7 +82,7 @@ func TestD11_WhileTheClientIsAskedForAny(t *testing.T) {
 	})
 }
 
-// A question that is withdrawn holds up nothing any more, nor does one for a request
+// A server request that is withdrawn holds up nothing any more, nor does one for a request
 // that is not known.
 func TestD11_QuestionWithdrawn(t *testing.T) {
 	inTime(t, 1, func(w *world) {
@@ -96,7 +96,7 @@ func TestD11_QuestionWithdrawn(t *testing.T) {
 	})
 }
 
-// Nothing times out that was answered, or has ended, while its question was open.
+// Nothing times out that was answered, or has ended, while its server request was open.
 func TestD11_AnsweredWhileTheClientIsAsked(t *testing.T) {
 	inTime(t, 2, func(w *world) {
 		w.asks("files", 1, 2)
@@ -115,7 +115,7 @@ func TestD11_AnsweredWhileTheClientIsAsked(t *testing.T) {
 	})
 }
 
-// D03, D11: after a half-close a request whose question has got its error is not
+// D03, D11: after a half-close a request whose server request has got its error is not
 // cancelled besides when its time is over: one stimulus. Others are.
 func TestD03_TimeoutAfterHalfClose(t *testing.T) {
 	inTime(t, 2, func(w *world) {

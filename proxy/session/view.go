@@ -15,15 +15,15 @@ import (
 // may depend on them: a name that one client was given must not be unknown since
 // another one has listed. All that is of the legacy era is one view.
 type view struct {
-	caps     digest             // of the capabilities; zero in the legacy era
-	catalogs map[*leg]*catalog  // modern era only; guarded by session.mu
-	pages    map[kind]*snapshot // merged lists that are handed out by pages; guarded by session.mu
+	caps     digest                     // of the capabilities; zero in the legacy era
+	catalogs map[*upstreamConn]*catalog // modern era only; guarded by session.mu
+	pages    map[kind]*snapshot         // merged lists that are handed out by pages; guarded by session.mu
 }
 
 // A catalog is what one upstream offers in one view. It is guarded by session.mu.
 type catalog struct {
 	tables   [kinds]*table    // as last listed
-	listed   [kinds]int       // leg.version in tables; 0 for one of an earlier session
+	listed   [kinds]int       // upstreamConn.version in tables; 0 for one of an earlier session
 	listedAt [kinds]time.Time // when it was; modern era only
 	listing  [kinds]*listRun  // under way, for a table; nil for none
 }
@@ -56,7 +56,7 @@ func (s *session) viewOf(capabilities json.RawMessage) *view {
 		if s.views == nil {
 			s.views = make(map[digest]*view)
 		}
-		w = &view{caps: caps, catalogs: make(map[*leg]*catalog)}
+		w = &view{caps: caps, catalogs: make(map[*upstreamConn]*catalog)}
 		s.views[caps] = w
 	}
 	return w
@@ -81,33 +81,33 @@ func (r *recent) add(caps digest) (forgotten digest, full bool) {
 
 // catalogLocked returns what is known of the upstream in a view. At first that is
 // what any session saw last.
-func (l *leg) catalogLocked(w *view) *catalog {
-	if l.era == mcp.Legacy {
-		return &l.own
+func (u *upstreamConn) catalogLocked(w *view) *catalog {
+	if u.era == mcp.Legacy {
+		return &u.own
 	}
-	c := w.catalogs[l]
+	c := w.catalogs[u]
 	if c == nil {
-		c = l.newCatalog(w.caps)
-		if !l.closed { // nobody would forget it
-			w.catalogs[l] = c
+		c = u.newCatalog(w.caps)
+		if !u.closed { // nobody would forget it
+			w.catalogs[u] = c
 		}
 	}
 	return c
 }
 
-func (l *leg) newCatalog(caps digest) *catalog {
+func (u *upstreamConn) newCatalog(caps digest) *catalog {
 	c := new(catalog)
 	for k := range kinds {
-		c.tables[k] = l.s.p.lastTable(l.tableKey(caps, k))
+		c.tables[k] = u.s.p.lastTable(u.tableKey(caps, k))
 	}
 	return c
 }
 
-func (l *leg) tableKey(caps digest, k kind) tableKey { return tableKey{l.up.Name, k, caps} }
+func (u *upstreamConn) tableKey(caps digest, k kind) tableKey { return tableKey{u.up.Name, k, caps} }
 
 // forgetLocked forgets what the upstream offers.
-func (s *session) forgetLocked(l *leg) {
+func (s *session) forgetLocked(u *upstreamConn) {
 	for _, w := range s.views {
-		delete(w.catalogs, l)
+		delete(w.catalogs, u)
 	}
 }

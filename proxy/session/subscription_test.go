@@ -14,7 +14,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
-// What a client sees of a listen in quiet times is told in testdata/modern_listen*.
+// What a client sees of a subscription in quiet times is told in testdata/modern_listen*.
 
 // inModernWorld is inWorld for a client of the modern era.
 func inModernWorld(t *testing.T, p *Router, names []string, test func(w *world)) {
@@ -36,7 +36,7 @@ var (
 	endOfListen    = `{"jsonrpc":"2.0","id":"l","result":{"resultType":"complete","_meta":{"` + mcp.KeySubscription + `":"l","` + mcp.KeyServerInfo + `":{"name":"mcp-proxy","version":"dev"}}}}`
 )
 
-// listens opens a listen that all upstreams acknowledge.
+// listens opens a subscription that all upstreams acknowledge.
 func (w *world) listens() {
 	w.t.Helper()
 	w.client.say(listenTools)
@@ -62,7 +62,7 @@ func TestD41_UpstreamDiesWhileClientListens(t *testing.T) {
 		b := w.upstream("b")
 		b.take()
 		w.die("a", "signal: killed", true)
-		w.client.want() // the listen stays
+		w.client.want() // the subscription stays
 		w.wantSoon(toolsOfListen, updateOfListen)
 		if got := w.upstream("a").take(); len(got) != 1 || !strings.Contains(got[0], "subscriptions/listen") {
 			t.Errorf("upstream got %q", got)
@@ -72,7 +72,7 @@ func TestD41_UpstreamDiesWhileClientListens(t *testing.T) {
 	})
 }
 
-// An upstream that ends a listen in whatever way is listened to again.
+// An upstream that ends a subscription in whatever way is listened to again.
 func TestD41_UpstreamEndsListen(t *testing.T) {
 	for _, end := range []string{
 		`{"jsonrpc":"2.0","id":%d,"result":{"resultType":"complete"}}`,
@@ -309,7 +309,7 @@ func TestListensAreBounded(t *testing.T) {
 	})
 }
 
-// A listen that comes as the drain begins holds it up no more than another.
+// A subscription that comes as the drain begins holds it up no more than another.
 func TestD42_RaceListenAndDrain(t *testing.T) {
 	for range 200 {
 		inModernWorld(t, &Router{}, []string{"a"}, func(w *world) {
@@ -327,7 +327,7 @@ func TestD42_RaceListenAndDrain(t *testing.T) {
 	}
 }
 
-// A listen ends in exactly one way, whatever happens at once.
+// A subscription ends in exactly one way, whatever happens at once.
 func TestD42_RaceCancelAndDrain(t *testing.T) {
 	for range 200 {
 		inModernWorld(t, &Router{}, []string{"a", "b"}, func(w *world) {
@@ -345,7 +345,7 @@ func TestD42_RaceCancelAndDrain(t *testing.T) {
 	}
 }
 
-// listening returns the id of the listen that a peer got last.
+// listening returns the id of the subscription that a peer got last.
 func (p *peer) listening() (id jsonrpc.ID) {
 	for _, text := range p.take() {
 		if m := decode(p.t, text); m.Method == methodListen {

@@ -15,16 +15,16 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
-// A leg is one session's side of one upstream: at most one open stream, opened
+// An upstream connection is one session's side of one upstream: at most one open stream, opened
 // when first needed, and again after it ended.
-type leg struct {
+type upstreamConn struct {
 	// Static after construction.
 	s      *session
 	era    mcp.Era
 	up     *Upstream
 	log    *slog.Logger
 	wake   sync.Cond       // on session.mu: queue or attempt changed
-	ctx    context.Context // ends with the session, or when the leg is hung up
+	ctx    context.Context // ends with the session, or when the upstream connection is hung up
 	cancel context.CancelFunc
 
 	// Guarded by session.mu.
@@ -36,7 +36,7 @@ type leg struct {
 	pending   map[int64]*request
 	queue     []queued             // to writeLoop
 	bytes     int                  // in queue
-	asked     map[jsonrpc.ID]int64 // open questions: the upstream's id to ours
+	asked     map[jsonrpc.ID]int64 // open server requests: the upstream's id to ours
 	held      []incoming           // until the client is ready for it
 	heldBytes int                  // in held
 	info      serverInfo           // what its last initialize said
@@ -71,108 +71,108 @@ type incoming struct {
 	m *jsonrpc.Message
 }
 
-func newLeg(v *lineup, up *Upstream) *leg {
-	s := v.s
-	l := &leg{
-		s: s, era: v.era, up: up, log: s.log.With("upstream", up.Name),
+func newUpstreamConn(set *upstreamSet, up *Upstream) *upstreamConn {
+	s := set.s
+	u := &upstreamConn{
+		s: s, era: set.era, up: up, log: s.log.With("upstream", up.Name),
 		pending: make(map[int64]*request),
 		asked:   make(map[jsonrpc.ID]int64),
 	}
-	l.wake.L = &s.mu
-	l.ctx, l.cancel = context.WithCancel(s.ctx)
-	if l.era == mcp.Legacy {
-		l.own = *l.newCatalog(digest{})
+	u.wake.L = &s.mu
+	u.ctx, u.cancel = context.WithCancel(s.ctx)
+	if u.era == mcp.Legacy {
+		u.own = *u.newCatalog(digest{})
 	}
 	for k := range kinds {
-		l.version[k], l.shown[k] = 1, emptyDigest
+		u.version[k], u.shown[k] = 1, emptyDigest
 	}
-	return l
+	return u
 }
 
 // openLocked makes sure that there is a stream, or an attempt at one. After
 // hangUp it returns an attempt that has ended.
-func (l *leg) openLocked() *attempt {
-	if l.closed {
-		a := &attempt{started: make(chan struct{}), ended: true, err: l.lost(l.gone, jsonrpc.NotSent)}
+func (u *upstreamConn) openLocked() *attempt {
+	if u.closed {
+		a := &attempt{started: make(chan struct{}), ended: true, err: u.lost(u.gone, jsonrpc.NotSent)}
 		close(a.started)
 		return a
 	}
-	if l.attempt == nil || l.attempt.ended {
+	if u.attempt == nil || u.attempt.ended {
 		a := &attempt{started: make(chan struct{}), done: make(chan struct{})}
-		l.attempt = a
-		l.s.wg.Go(func() { l.run(a) })
+		u.attempt = a
+		u.s.wg.Go(func() { u.run(a) })
 	}
-	return l.attempt
+	return u.attempt
 }
 
 // start opens the stream if need be and waits until the upstream has answered
 // initialize. The error is the one to give to whoever needs the upstream.
-func (l *leg) start(ctx context.Context) *jsonrpc.Error {
-	l.s.mu.Lock()
-	a := l.openLocked()
-	l.s.mu.Unlock()
-	return l.await(ctx, a)
+func (u *upstreamConn) start(ctx context.Context) *jsonrpc.Error {
+	u.s.mu.Lock()
+	a := u.openLocked()
+	u.s.mu.Unlock()
+	return u.await(ctx, a)
 }
 
 // await is start for an attempt that was begun before.
-func (l *leg) await(ctx context.Context, a *attempt) *jsonrpc.Error {
+func (u *upstreamConn) await(ctx context.Context, a *attempt) *jsonrpc.Error {
 	select {
 	case <-a.started:
-		l.s.mu.Lock()
-		defer l.s.mu.Unlock()
+		u.s.mu.Lock()
+		defer u.s.mu.Unlock()
 		return a.err
 	case <-ctx.Done():
-		return l.slow()
+		return u.slow()
 	}
 }
 
-// lost is the connection-closed error of a request on this leg, or says that there
+// lost is the connection-closed error of a request on this upstream connection, or says that there
 // was no room for a stream.
-func (l *leg) lost(end *jsonrpc.ClosedError, at jsonrpc.Phase) *jsonrpc.Error {
+func (u *upstreamConn) lost(end *jsonrpc.ClosedError, at jsonrpc.Phase) *jsonrpc.Error {
 	if end.Cause == jsonrpc.CauseOverloaded {
-		return jsonrpc.Overloaded(l.up.Name)
+		return jsonrpc.Overloaded(u.up.Name)
 	}
-	return end.Wire(jsonrpc.CodeInternalError, l.up.Name, at)
+	return end.Wire(jsonrpc.CodeInternalError, u.up.Name, at)
 }
 
 // run owns the stream of one attempt and its Recv. An upstream that has turned
 // out to speak the other era is tried once more, of which nobody hears.
-func (l *leg) run(a *attempt) {
-	err := l.stream(a)
-	if l.again(a, err) {
-		err = l.stream(a)
+func (u *upstreamConn) run(a *attempt) {
+	err := u.stream(a)
+	if u.again(a, err) {
+		err = u.stream(a)
 	}
-	l.end(a, err)
+	u.end(a, err)
 }
 
 // stream opens a stream for a and returns how it ended.
-func (l *leg) stream(a *attempt) error {
-	conn, err := l.s.p.Dialer.Dial(l.ctx, l.up.Name, l.s.key, l.era)
+func (u *upstreamConn) stream(a *attempt) error {
+	conn, err := u.s.p.Dialer.Dial(u.ctx, u.up.Name, u.s.key, u.era)
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
-	if err := l.adopt(a, conn); err != nil {
+	if err := u.adopt(a, conn); err != nil {
 		return err
 	}
-	return l.receiveAll(a, conn)
+	return u.receiveAll(a, conn)
 }
 
 // again reports whether the stream of a ended because its upstream speaks the
 // other era, and if so makes a ready for another one: nothing but initialize was
 // sent.
-func (l *leg) again(a *attempt, end error) bool {
-	l.s.mu.Lock()
-	defer l.s.mu.Unlock()
-	if a.ready || l.closed || jsonrpc.EndOf(end, "").Cause != jsonrpc.CauseOtherEra {
+func (u *upstreamConn) again(a *attempt, end error) bool {
+	u.s.mu.Lock()
+	defer u.s.mu.Unlock()
+	if a.ready || u.closed || jsonrpc.EndOf(end, "").Cause != jsonrpc.CauseOtherEra {
 		return false
 	}
-	maps.DeleteFunc(l.pending, func(_ int64, r *request) bool { return r.sent })
-	for _, q := range l.s.questions.takeLegLocked(l) {
-		l.s.wg.Go(func() { l.s.withdraw(q) })
+	maps.DeleteFunc(u.pending, func(_ int64, r *request) bool { return r.sent })
+	for _, sr := range u.s.serverRequests.takeUpstreamLocked(u) {
+		u.s.wg.Go(func() { u.s.withdraw(sr) })
 	}
-	clear(l.asked)
-	l.held, l.heldBytes = nil, 0
+	clear(u.asked)
+	u.held, u.heldBytes = nil, 0
 	a.conn = nil
 	return true
 }
@@ -180,36 +180,36 @@ func (l *leg) again(a *attempt, end error) bool {
 // adopt makes conn the stream of a. One of the legacy era begins with initialize,
 // which is the first message and waits for no queue; one of the modern era is
 // ready.
-func (l *leg) adopt(a *attempt, conn jsonrpc.Conn) error {
-	l.s.mu.Lock()
-	if l.closed {
-		l.s.mu.Unlock()
+func (u *upstreamConn) adopt(a *attempt, conn jsonrpc.Conn) error {
+	u.s.mu.Lock()
+	if u.closed {
+		u.s.mu.Unlock()
 		return jsonrpc.ErrClosed
 	}
 	a.conn = conn
-	if l.era == mcp.Modern {
-		l.deaf, l.missed = false, false
-		l.readyLocked(a, nil)
-		l.wakeSharesLocked(0)
-		l.s.mu.Unlock()
+	if u.era == mcp.Modern {
+		u.deaf, u.missed = false, false
+		u.readyLocked(a, nil)
+		u.wakePartsLocked(0)
+		u.s.mu.Unlock()
 		return nil
 	}
-	r := l.mintLocked()
+	r := u.mintLocked()
 	r.sent = true
-	r.done = func(answer *jsonrpc.Message) { l.initialized(a, answer) }
-	params := ownToken(l.s.hello.params, r.id)
-	l.s.mu.Unlock()
+	r.done = func(answer *jsonrpc.Message) { u.initialized(a, answer) }
+	params := ownToken(u.s.hello.params, r.id)
+	u.s.mu.Unlock()
 	_ = conn.Send(jsonrpc.NewRequest(r.id, "initialize", params)) // if it fails, Recv says why
 	return nil
 }
 
-func (l *leg) receiveAll(a *attempt, conn jsonrpc.Conn) error {
+func (u *upstreamConn) receiveAll(a *attempt, conn jsonrpc.Conn) error {
 	var batch []*jsonrpc.Message
 	for {
 		var end error
 		batch, end = jsonrpc.RecvAll(conn, batch[:0])
 		for _, m := range batch {
-			l.receive(a, m)
+			u.receive(a, m)
 		}
 		clear(batch)
 		bad, ok := errors.AsType[*jsonrpc.InvalidError](end)
@@ -217,9 +217,9 @@ func (l *leg) receiveAll(a *attempt, conn jsonrpc.Conn) error {
 			return end
 		}
 		if ok {
-			l.log.Debug("unusable message from upstream", "err", bad)
+			u.log.Debug("unusable message from upstream", "err", bad)
 			if bad.Reply { // settle what would wait for ever
-				l.answered(a, jsonrpc.NewError(bad.ID, jsonrpc.InvalidResponse(l.up.Name, "")))
+				u.answered(a, jsonrpc.NewError(bad.ID, jsonrpc.InvalidResponse(u.up.Name, "")))
 			}
 		}
 	}
@@ -227,86 +227,86 @@ func (l *leg) receiveAll(a *attempt, conn jsonrpc.Conn) error {
 
 // readyLocked lets the queue flow once the upstream has answered initialize;
 // first are the messages that it has to know before any request.
-func (l *leg) readyLocked(a *attempt, first []*jsonrpc.Message) {
+func (u *upstreamConn) readyLocked(a *attempt, first []*jsonrpc.Message) {
 	for i, m := range first {
-		l.queue = slices.Insert(l.queue, i, queued{m: m})
+		u.queue = slices.Insert(u.queue, i, queued{m: m})
 	}
 	a.ready = true
 	close(a.started)
-	l.s.wg.Go(func() { l.writeLoop(a) })
+	u.s.wg.Go(func() { u.writeLoop(a) })
 }
 
 // mintLocked enters a new request into the table.
-func (l *leg) mintLocked() *request {
-	l.minted++
-	r := &request{leg: l, n: l.minted, id: jsonrpc.IntID(l.minted)}
-	l.pending[r.n] = r
+func (u *upstreamConn) mintLocked() *request {
+	u.minted++
+	r := &request{conn: u, n: u.minted, id: jsonrpc.IntID(u.minted)}
+	u.pending[r.n] = r
 	return r
 }
 
 // ask sends a request of the session's own and waits for the answer, which may
 // be a connection-closed error. It starts the upstream if need be. When ctx ends
 // first the request is cancelled at the upstream and the error is ctx's.
-func (l *leg) ask(ctx context.Context, method string, params json.RawMessage) (*jsonrpc.Message, error) {
-	return l.askFor(ctx, nil, method, params)
+func (u *upstreamConn) ask(ctx context.Context, method string, params json.RawMessage) (*jsonrpc.Message, error) {
+	return u.askFor(ctx, nil, method, params)
 }
 
-// askFor is ask for a share, to which notifications about the request go.
-func (l *leg) askFor(ctx context.Context, sh *share, method string, params json.RawMessage) (*jsonrpc.Message, error) {
+// askFor is ask for a part, to which notifications about the request go.
+func (u *upstreamConn) askFor(ctx context.Context, part *subscriptionPart, method string, params json.RawMessage) (*jsonrpc.Message, error) {
 	answers := make(chan *jsonrpc.Message, 1)
-	l.s.mu.Lock()
-	r := l.mintLocked()
-	r.share = sh
+	u.s.mu.Lock()
+	r := u.mintLocked()
+	r.part = part
 	r.done = func(answer *jsonrpc.Message) { answers <- answer }
-	l.sendLocked(r, jsonrpc.NewRequest(r.id, method, ownToken(params, r.id)))
-	l.s.mu.Unlock()
+	u.sendLocked(r, jsonrpc.NewRequest(r.id, method, ownToken(params, r.id)))
+	u.s.mu.Unlock()
 	select {
 	case answer := <-answers:
 		return answer, nil
 	case <-ctx.Done():
 	}
-	l.s.mu.Lock()
-	_, open := l.pending[r.n]
+	u.s.mu.Lock()
+	_, open := u.pending[r.n]
 	r.removeLocked()
-	l.s.mu.Unlock()
+	u.s.mu.Unlock()
 	if open && r.sent {
-		l.tell(cancellation(r.id, "no longer needed"))
+		u.tell(cancellation(r.id, "no longer needed"))
 	}
 	return nil, context.Cause(ctx)
 }
 
 // sendLocked queues the message of a request, which is refused at once if there
-// is no room or the leg is hung up.
-func (l *leg) sendLocked(r *request, m *jsonrpc.Message) {
-	a := l.openLocked()
+// is no room or the upstream connection is hung up.
+func (u *upstreamConn) sendLocked(r *request, m *jsonrpc.Message) {
+	a := u.openLocked()
 	switch {
 	case a.ended:
-		l.refuseLocked(r, a.err)
-	case !l.queueLocked(m, r):
-		l.refuseLocked(r, jsonrpc.Overloaded(l.up.Name))
+		u.refuseLocked(r, a.err)
+	case !u.queueLocked(m, r):
+		u.refuseLocked(r, jsonrpc.Overloaded(u.up.Name))
 	}
 }
 
 // refuseLocked settles a request that cannot be sent, in a goroutine of its own
 // because the caller holds the lock.
-func (l *leg) refuseLocked(r *request, err *jsonrpc.Error) {
+func (u *upstreamConn) refuseLocked(r *request, err *jsonrpc.Error) {
 	r.removeLocked()
-	l.s.wg.Go(func() { r.settle(jsonrpc.NewError(r.id, err)) })
+	u.s.wg.Go(func() { r.settle(jsonrpc.NewError(r.id, err)) })
 }
 
 // end settles all that the stream of a had in flight, once for each.
-func (l *leg) end(a *attempt, err error) {
-	end, pending, questions := l.takeAll(a, jsonrpc.EndOf(err, "link lost"))
-	l.log.Debug("stream ended", "cause", end.Cause, "event", end.Event, "err", err, "in_flight", len(pending))
+func (u *upstreamConn) end(a *attempt, err error) {
+	end, pending, requests := u.takeAll(a, jsonrpc.EndOf(err, "link lost"))
+	u.log.Debug("stream ended", "cause", end.Cause, "event", end.Event, "err", err, "in_flight", len(pending))
 	for _, r := range pending {
 		at := jsonrpc.NotSent
 		if r.sent && end.Delivered {
 			at = jsonrpc.InFlight
 		}
-		r.settle(jsonrpc.NewError(r.id, l.lost(end, at)))
+		r.settle(jsonrpc.NewError(r.id, u.lost(end, at)))
 	}
-	for _, q := range questions {
-		l.s.withdraw(q)
+	for _, sr := range requests {
+		u.s.withdraw(sr)
 	}
 }
 
@@ -327,29 +327,29 @@ func (a *attempt) toldAs(end *jsonrpc.ClosedError) *jsonrpc.ClosedError {
 
 // takeAll marks the end of a and takes all that belonged to it, before any of it
 // is settled. It returns what is to be told of the end.
-func (l *leg) takeAll(a *attempt, end *jsonrpc.ClosedError) (*jsonrpc.ClosedError, map[int64]*request, []*question) {
-	l.s.mu.Lock()
-	defer l.s.mu.Unlock()
+func (u *upstreamConn) takeAll(a *attempt, end *jsonrpc.ClosedError) (*jsonrpc.ClosedError, map[int64]*request, []*serverRequest) {
+	u.s.mu.Lock()
+	defer u.s.mu.Unlock()
 	end = a.toldAs(end)
 	a.ended = true
 	close(a.done)
 	if !a.ready {
-		a.err = l.lost(end, jsonrpc.NotSent)
+		a.err = u.lost(end, jsonrpc.NotSent)
 		close(a.started)
 	}
-	pending := l.pending
-	l.pending = make(map[int64]*request)
-	l.queue, l.bytes, l.held, l.heldBytes = nil, 0, nil, 0
+	pending := u.pending
+	u.pending = make(map[int64]*request)
+	u.queue, u.bytes, u.held, u.heldBytes = nil, 0, nil, 0
 	for k := range kinds {
-		l.version[k]++ // the next process may offer something else
+		u.version[k]++ // the next process may offer something else
 	}
-	questions := l.s.questions.takeLegLocked(l)
-	if l.s.phase >= closing {
-		questions = nil // the client is not asked to bother any more
+	requests := u.s.serverRequests.takeUpstreamLocked(u)
+	if u.s.phase >= closing {
+		requests = nil // the client is not asked to bother any more
 	}
-	clear(l.asked)
-	l.wake.Broadcast()
-	return end, pending, questions
+	clear(u.asked)
+	u.wake.Broadcast()
+	return end, pending, requests
 }
 
 // hangUpLocked closes the stream for good, after what the client has still said:
@@ -357,29 +357,29 @@ func (l *leg) takeAll(a *attempt, end *jsonrpc.ClosedError) (*jsonrpc.ClosedErro
 // has lastWords for that. The host then cancels what this session had in flight.
 // If the session goes on, the cause is what its requests there are told when the
 // stream has ended.
-func (l *leg) hangUpLocked(cause string) {
-	l.closed, l.gone = true, &jsonrpc.ClosedError{Cause: cause}
+func (u *upstreamConn) hangUpLocked(cause string) {
+	u.closed, u.gone = true, &jsonrpc.ClosedError{Cause: cause}
 	if cause != "" {
-		l.gone.Event = jsonrpc.NewEvent()
+		u.gone.Event = jsonrpc.NewEvent()
 	}
-	l.cancel()
-	l.queue = slices.DeleteFunc(l.queue, func(q queued) bool { return q.r != nil })
-	a := l.attempt
+	u.cancel()
+	u.queue = slices.DeleteFunc(u.queue, func(q queued) bool { return q.r != nil })
+	a := u.attempt
 	if a == nil || a.ended {
 		return
 	}
 	if a.own == nil && cause != "" {
-		a.own = l.gone
+		a.own = u.gone
 	}
 	if a.conn == nil {
 		return // who dials gives up
 	}
-	l.wake.Broadcast()
+	u.wake.Broadcast()
 	if a.ready {
 		time.AfterFunc(lastWords, func() { a.conn.Close() })
 		return
 	}
-	l.s.wg.Go(func() { a.conn.Close() })
+	u.s.wg.Go(func() { a.conn.Close() })
 }
 
 // lastWords bounds the last writes to an upstream.
@@ -387,9 +387,9 @@ const lastWords = 250 * time.Millisecond
 
 // firstIs returns the level of what is worth a warning only once for each start
 // of the upstream. said tells whether it was given; it is a field of l.
-func (l *leg) firstIs(said *bool) slog.Level {
-	l.s.mu.Lock()
-	defer l.s.mu.Unlock()
+func (u *upstreamConn) firstIs(said *bool) slog.Level {
+	u.s.mu.Lock()
+	defer u.s.mu.Unlock()
 	if *said {
 		return slog.LevelDebug
 	}

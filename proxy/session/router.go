@@ -48,7 +48,7 @@ type Upstream struct {
 	Prefix *string
 
 	StartTimeout   time.Duration // how long initialize may hold a client; zero means 30 s
-	RequestTimeout time.Duration // without answer, progress or an open question; zero means the client's own
+	RequestTimeout time.Duration // without answer, progress or an open server request; zero means the client's own
 
 	Allow, Deny []string // globs on original tool names; Deny wins; no Allow means all
 }
@@ -79,7 +79,7 @@ type Router struct {
 	// must not be known to clients. Zero is for one that has its hosts for itself.
 	ID string
 
-	InFlight    int           // requests of one client at a time, of which a quarter may be listens; zero means 1024
+	InFlight    int           // requests of one client at a time, of which a quarter may be subscriptions; zero means 1024
 	MaxMessage  int           // bytes, for bounds on queues; zero means 16 MiB
 	PageSize    int           // entries on one page of a merged list; zero means all
 	ListTimeout time.Duration // for a merged list, once for each upstream that is late; zero means 10 s
@@ -87,27 +87,27 @@ type Router struct {
 
 	Log *slog.Logger // nil discards
 
-	mu       sync.Mutex // may be taken with a session's mu held, never the other way
-	set      *set       // served now; nil if that is Upstreams
-	sessions map[*session]struct{}
-	draining bool
-	tables   map[tableKey]*table // last known, to seed new sessions
-	recent   recent              // of modern tables
-	warned   map[string]struct{} // name clashes told once
-	late     map[lateKey]bool    // who was once not there in time; see late.go
-	secret   string              // behind the keys of principals; made when first needed
+	mu         sync.Mutex  // may be taken with a session's mu held, never the other way
+	configured *configured // served now; nil if that is Upstreams
+	sessions   map[*session]struct{}
+	draining   bool
+	tables     map[tableKey]*table // last known, to seed new sessions
+	recent     recent              // of modern tables
+	warned     map[string]struct{} // name clashes told once
+	late       map[lateKey]bool    // who was once not there in time; see late.go
+	secret     string              // behind the keys of principals; made when first needed
 }
 
 // A set is what a proxy serves at one time. It is immutable.
-type set struct {
+type configured struct {
 	upstreams []Upstream
 	prefixes  []string // of their exposed names, with the separator; "" for bare ones
 	complete  bool     // there are no upstreams that are not known yet
 	settled   bool     // or none that are worth waiting for
 }
 
-func (p *Router) newSet(upstreams []Upstream, complete bool) *set {
-	s := &set{upstreams: slices.Clone(upstreams), complete: complete, settled: complete}
+func (p *Router) newConfigured(upstreams []Upstream, complete bool) *configured {
+	s := &configured{upstreams: slices.Clone(upstreams), complete: complete, settled: complete}
 	for i := range s.upstreams {
 		s.prefixes = append(s.prefixes, p.prefix(&s.upstreams[i], len(upstreams) > 1 || !complete))
 	}
@@ -133,7 +133,7 @@ type tableKey struct {
 // both. All others run on, under another name if they have one now; a bare name that
 // is known to be of one alone is good all the time. A client that has asked for lists is
 // told once, for each kind, to ask again; in the modern era that is one that
-// listens, whose listen is split anew, and is over when no upstream is left.
+// listens, whose subscription is split anew, and is over when no upstream is left.
 // Sessions with one upstream stay as they began.
 func (p *Router) Update(upstreams []Upstream, complete bool) {
 	names := make(map[string]bool, len(upstreams))
@@ -141,7 +141,7 @@ func (p *Router) Update(upstreams []Upstream, complete bool) {
 		names[u.Name] = true
 	}
 	p.mu.Lock()
-	p.set = p.newSet(upstreams, complete)
+	p.configured = p.newConfigured(upstreams, complete)
 	maps.DeleteFunc(p.tables, func(k tableKey, _ *table) bool { return !names[k.upstream] })
 	names[""] = !complete
 	p.forgetLateLocked(func(upstream string) bool { return !names[upstream] })
@@ -158,7 +158,7 @@ func (p *Router) Unreachable() {
 	now := *p.current()
 	now.settled = true
 	p.mu.Lock()
-	p.set = &now
+	p.configured = &now
 	p.mu.Unlock()
 	for _, s := range p.running() {
 		s.follow()
@@ -183,13 +183,13 @@ func (p *Router) Returned(upstreams ...string) {
 }
 
 // current returns the set that is served now.
-func (p *Router) current() *set {
+func (p *Router) current() *configured {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.set == nil {
-		p.set = p.newSet(p.Upstreams, true)
+	if p.configured == nil {
+		p.configured = p.newConfigured(p.Upstreams, true)
 	}
-	return p.set
+	return p.configured
 }
 
 func (p *Router) running() []*session {
@@ -235,8 +235,8 @@ func (p *Router) serveUpstream(ctx context.Context, upstream string, s *session)
 	now := p.current()
 	for i := range now.upstreams {
 		if up := &now.upstreams[i]; up.Name == upstream {
-			s.lineup.set = &set{upstreams: []Upstream{*up}, prefixes: []string{""}, complete: true, settled: true}
-			s.lineup.legs = []*leg{newLeg(s.lineup, up)}
+			s.legacy.configured = &configured{upstreams: []Upstream{*up}, prefixes: []string{""}, complete: true, settled: true}
+			s.legacy.conns = []*upstreamConn{newUpstreamConn(s.legacy, up)}
 			return p.serve(ctx, s)
 		}
 	}

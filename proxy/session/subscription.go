@@ -1,0 +1,380 @@
+package session
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"maps"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+)
+
+// A subscription is one subscriptions/listen of the client, split over the upstreams.
+// Its goroutine, run, is the one that works on the call; each part has one, too.
+type subscription struct {
+	// Static after construction.
+	s     *session
+	c     *call
+	want  filter
+	meta  json.RawMessage // _meta of the client's request, for those of the parts
+	over  chan struct{}   // closed once, to end it as agreed with the client
+	poked chan struct{}   // to run: look at what is guarded by session.mu; never closed
+
+	// Owned by run.
+	upstreams *upstreamSet // that it is split over
+
+	// Guarded by session.mu.
+	parts     map[*upstreamConn]*subscriptionPart
+	ending    bool               // over is closed
+	told      filter             // that; what it does not name is never delivered
+	early     []*jsonrpc.Message // what came before that
+	bytes     int                // in early
+	lists     [kinds]bool        // list_changed held back
+	updated   map[string]bool    // URIs of which an update may have been missed, held back
+	holdUntil time.Time          // no news before: when upstreams that are back were asked to listen
+}
+
+const (
+	// maxEarly bounds what is kept until a subscription is acknowledged, beside its
+	// bytes, of which there is as much room as in a queue; more is lost.
+	maxEarly = 1024
+
+	// ackWithin is how long the acknowledgment waits for those of the upstreams.
+	// Before that, ownersWithin is how long is looked for who has which resource.
+	ackWithin    = 500 * time.Millisecond
+	ownersWithin = 200 * time.Millisecond
+)
+
+const methodListen = "subscriptions/listen"
+
+// listen begins a subscriptions/listen.
+func (s *session) listen(c *call) {
+	want, err := readFilter(c.msg.Params)
+	if err == nil {
+		_, err = findToken(c.msg.Params)
+	}
+	switch {
+	case err != nil:
+		s.fail(c, invalidParams(err.Error()))
+		return
+	case want.tasks != nil && !c.tasks:
+		s.fail(c, errNoTasks)
+		return
+	}
+	meta, _ := jsonrpc.Member(c.msg.Params, "_meta") // read before
+	sub := &subscription{s: s, c: c, want: want, meta: bytes.Clone(meta),
+		over: make(chan struct{}), poked: make(chan struct{}, 1), parts: make(map[*upstreamConn]*subscriptionPart)}
+	c.msg = nil
+	s.mu.Lock()
+	room := len(s.subscriptions) < max(s.inFlight/4, 1)
+	if room {
+		if s.subscriptions == nil {
+			s.subscriptions = make(map[*subscription]struct{})
+		}
+		s.subscriptions[sub] = struct{}{}
+		if s.phase >= draining { // since the call began
+			sub.endLocked()
+		}
+	}
+	s.mu.Unlock()
+	if !room {
+		s.fail(c, jsonrpc.Overloaded(""))
+		return
+	}
+	s.work(c, sub.run)
+}
+
+// run serves the subscription until it is cancelled, the session ends, or it is over.
+func (sub *subscription) run(ctx context.Context) {
+	defer sub.forget()
+	deadline := time.After(ackWithin)
+	var flush <-chan time.Time // nil while nothing is held back
+	sub.follow(ctx)
+	for {
+		if deadline != nil && sub.allAnswered() {
+			deadline = nil
+			sub.acknowledge()
+		}
+		if flush == nil && deadline == nil && sub.holdsNews() {
+			flush = time.After(debounce)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-sub.over:
+			sub.finish(deadline != nil)
+			return
+		case <-deadline:
+			deadline = nil
+			sub.acknowledge()
+		case <-flush:
+			if flush = sub.hold(); flush == nil {
+				sub.tellNews()
+			}
+		case <-sub.poked:
+			sub.follow(ctx)
+		}
+	}
+}
+
+func (sub *subscription) forget() {
+	sub.s.mu.Lock()
+	defer sub.s.mu.Unlock()
+	delete(sub.s.subscriptions, sub)
+}
+
+// poke makes run look. It does not wait.
+func (sub *subscription) poke() {
+	select {
+	case sub.poked <- struct{}{}:
+	default:
+	}
+}
+
+// endLocked ends the subscription as agreed with the client: with a result.
+func (sub *subscription) endLocked() {
+	if !sub.ending {
+		sub.ending = true
+		close(sub.over)
+	}
+}
+
+// endSubscriptionsLocked ends all subscriptions, which would hold up the end of the session.
+func (s *session) endSubscriptionsLocked() {
+	for sub := range s.subscriptions {
+		sub.endLocked()
+	}
+}
+
+// finish answers the subscription. The acknowledgment comes first, always.
+func (sub *subscription) finish(unacknowledged bool) {
+	if unacknowledged {
+		sub.acknowledge()
+	}
+	sub.s.settle(sub.c, sub.c.over(sub.upstreams))
+}
+
+// over is the result of a subscription that is over, on what it was split over last.
+func (c *call) over(set *upstreamSet) *jsonrpc.Message {
+	says := []jsonrpc.Value{c.subscriptionMember()}
+	if set.only() == nil {
+		says = append(says, jsonrpc.Value{Key: mcp.KeyServerInfo, Text: set.s.p.serverInfo()})
+	}
+	return jsonrpc.NewResult(c.id, mcp.SetMeta(json.RawMessage(`{"resultType":"complete"}`), says...))
+}
+
+// subscription is what every message of a subscription carries.
+func (c *call) subscriptionMember() jsonrpc.Value {
+	return jsonrpc.Value{Key: mcp.KeySubscription, Text: c.id.Raw()}
+}
+
+// follow splits the subscription anew if there are other upstreams than it is split
+// over. Parts that stay the same notice nothing. If none is left, for good as far
+// as anybody knows, the subscription is over.
+func (sub *subscription) follow(ctx context.Context) {
+	set := sub.s.upstreams(mcp.Modern)
+	first := sub.upstreams == nil
+	if set == sub.upstreams {
+		return
+	}
+	wants := sub.split(ctx, set)
+	sub.upstreams = set
+	sub.s.mu.Lock()
+	defer sub.s.mu.Unlock()
+	maps.DeleteFunc(sub.parts, func(u *upstreamConn, part *subscriptionPart) bool {
+		want, ok := wants[u]
+		if ok && want.equal(&part.want) {
+			return false
+		}
+		part.stop()
+		return true
+	})
+	for u, want := range wants {
+		if sub.parts[u] == nil {
+			sub.parts[u] = sub.partLocked(ctx, u, want, !first)
+		}
+	}
+	if first {
+		return
+	}
+	sub.changeLocked(sub.want.lists)
+	if len(set.conns) == 0 && set.complete {
+		sub.endLocked()
+	}
+}
+
+// partLocked begins the part of an upstream.
+func (sub *subscription) partLocked(ctx context.Context, u *upstreamConn, want filter, missed bool) *subscriptionPart {
+	ctx, cancel := context.WithCancel(ctx)
+	part := &subscriptionPart{sub: sub, conn: u, want: want, stop: cancel, wake: make(chan time.Duration, 1), missed: missed}
+	sub.s.wg.Go(func() {
+		defer cancel()
+		part.run(ctx)
+	})
+	return part
+}
+
+// allAnswered reports whether no upstream has still to say what it honours.
+func (sub *subscription) allAnswered() bool {
+	sub.s.mu.Lock()
+	defer sub.s.mu.Unlock()
+	for _, part := range sub.parts {
+		if !part.answered {
+			return false
+		}
+	}
+	return true
+}
+
+// acknowledge tells the client what it will hear of, and then of that what came
+// before.
+func (sub *subscription) acknowledge() {
+	told, base := sub.honoured()
+	params := jsonrpc.Set(nil, jsonrpc.Value{Key: "notifications", Text: told.on(base)})
+	sub.send("notifications/subscriptions/acknowledged", params)
+	sub.s.mu.Lock()
+	early := sub.early
+	sub.c.acked, sub.told, sub.early = true, told, nil
+	sub.s.mu.Unlock()
+	for _, m := range early {
+		sub.passTold(m)
+	}
+}
+
+// honoured returns what is acknowledged. Of resources and tasks that is what upstreams
+// have accepted so far: what one accepts later is not told of. Changes of lists are as
+// the client asked, since those of upstreams that come and go are told here; but an
+// only one that has said what it honours has the word, also on how that is written.
+func (sub *subscription) honoured() (f filter, base json.RawMessage) {
+	set := sub.upstreams
+	sub.s.mu.Lock()
+	defer sub.s.mu.Unlock()
+	uris, tasks := make(map[string]bool), make(map[string]bool)
+	f.lists = sub.want.lists
+	for u, part := range sub.parts {
+		for _, uri := range part.honoured.uris {
+			uris[uri] = true
+		}
+		for _, id := range part.honoured.tasks {
+			tasks[id], tasks[u.taskNameLocked(id)] = true, true
+		}
+		if set.only() == u && part.honoured.as != nil {
+			base = part.honoured.as
+			for k, honoured := range part.honoured.lists {
+				f.lists[k] = f.lists[k] && honoured
+			}
+		}
+	}
+	f.uris, f.tasks = among(sub.want.uris, uris), among(sub.want.tasks, tasks)
+	return f, base
+}
+
+// among returns those of texts that are in a set.
+func among(texts []string, set map[string]bool) (found []string) {
+	for _, t := range texts {
+		if set[t] {
+			found = append(found, t)
+		}
+	}
+	return found
+}
+
+// changeLocked notes that the client is to be told of changes of lists, those that
+// it wants. Run has to be poked after that.
+func (sub *subscription) changeLocked(lists [kinds]bool) {
+	for k, yes := range lists {
+		sub.lists[k] = sub.lists[k] || yes && sub.want.lists[k]
+	}
+}
+
+// missedLocked notes that an update of a resource may have been missed.
+func (sub *subscription) missedLocked(uri string) {
+	if sub.updated == nil {
+		sub.updated = make(map[string]bool)
+	}
+	sub.updated[uri] = true
+}
+
+func (sub *subscription) holdsNews() bool {
+	sub.s.mu.Lock()
+	defer sub.s.mu.Unlock()
+	return sub.lists != [kinds]bool{} || sub.updated != nil
+}
+
+// hold returns a channel that says when news need no longer be held back, nil for
+// now. What the client asks for because of them comes behind the subscriptions of all
+// upstreams that are back, so that it misses nothing.
+func (sub *subscription) hold() <-chan time.Time {
+	sub.s.mu.Lock()
+	defer sub.s.mu.Unlock()
+	if wait := time.Until(sub.holdUntil); wait > 0 {
+		return time.After(wait + debounce)
+	}
+	return nil
+}
+
+// tellNews sends what was held back.
+func (sub *subscription) tellNews() {
+	sub.s.mu.Lock()
+	lists, updated, told := sub.lists, sub.updated, sub.told
+	sub.lists, sub.updated = [kinds]bool{}, nil
+	sub.s.mu.Unlock()
+	for k, yes := range lists {
+		if yes && told.lists[k] {
+			sub.send(kindInfo[k].changed, nil)
+		}
+	}
+	for _, uri := range among(told.uris, updated) {
+		sub.send("notifications/resources/updated", jsonrpc.Set(nil, jsonrpc.Value{Key: "uri", Text: jsonrpc.Quote(uri)}))
+	}
+}
+
+// send sends a notification of the subscription.
+func (sub *subscription) send(method string, params json.RawMessage) {
+	sub.s.out.wait(sub.own(jsonrpc.NewNotification(method, params)))
+}
+
+// own returns a notification as one of this subscription.
+func (sub *subscription) own(m *jsonrpc.Message) *jsonrpc.Message {
+	out := *m
+	out.Params = mcp.SetMeta(m.Params, sub.c.subscriptionMember())
+	out.Related = sub.c.id
+	return &out
+}
+
+// pass hands on what an upstream tells, if it was asked for.
+func (sub *subscription) pass(m *jsonrpc.Message, asked bool) {
+	if !asked {
+		sub.s.drop("nobody has asked for it", m)
+		return
+	}
+	m = sub.own(m)
+	sub.s.mu.Lock()
+	early := !sub.c.acked
+	room := len(sub.early) < maxEarly && sub.bytes+m.Size() <= sub.s.p.queueBytes()
+	if early && room {
+		sub.early = append(sub.early, m)
+		sub.bytes += m.Size()
+	}
+	sub.s.mu.Unlock()
+	switch {
+	case !early:
+		sub.passTold(m)
+	case !room:
+		sub.s.drop("the subscription is not acknowledged", m)
+	}
+}
+
+// passTold hands on what the acknowledgment named.
+func (sub *subscription) passTold(m *jsonrpc.Message) {
+	sub.s.mu.Lock()
+	told := sub.told
+	sub.s.mu.Unlock()
+	if !told.covers(m, &sub.want) {
+		sub.s.drop("it was not acknowledged", m)
+		return
+	}
+	sub.s.out.wait(m)
+}

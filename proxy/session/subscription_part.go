@@ -1,0 +1,274 @@
+package session
+
+import (
+	"context"
+	"encoding/json"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+)
+
+// A part is the part of a subscription that one upstream has: a subscription of our own, made
+// again after it ended.
+type subscriptionPart struct {
+	// Static after construction.
+	sub  *subscription
+	conn *upstreamConn
+	want filter
+	stop context.CancelFunc
+	wake chan time.Duration // to its goroutine while it pauses: go on after that time; never closed
+
+	// Guarded by session.mu.
+	answered bool   // the upstream has acknowledged it, or has refused
+	honoured filter // what it acknowledged last
+	missed   bool   // what it would have heard was lost, and the client was not told
+}
+
+// A part that ended is made again after about resubscribeFirst, then after twice
+// that, up to resubscribeMost: to listen starts an upstream, which may die of it.
+const (
+	resubscribeFirst = time.Second
+	resubscribeMost  = time.Minute
+)
+
+// run keeps the upstream listening until ctx ends. One that refuses is asked again
+// when it may have become another one.
+func (part *subscriptionPart) run(ctx context.Context) {
+	delay := resubscribeFirst
+	for {
+		began := time.Now()
+		params := listenParams(part.sub.meta, part.want.text())
+		answer, err := part.conn.askFor(ctx, part, methodListen, params)
+		if err != nil {
+			return
+		}
+		refused := part.ended(answer)
+		if time.Since(began) >= resubscribeMost {
+			delay = resubscribeFirst
+		}
+		if !part.pause(ctx, delay, refused) {
+			return
+		}
+		delay = min(2*delay, resubscribeMost)
+	}
+}
+
+// listenParams are those of a subscriptions/listen.
+func listenParams(meta, notifications json.RawMessage) json.RawMessage {
+	return jsonrpc.Set(nil, jsonrpc.Value{Key: "_meta", Text: meta}, jsonrpc.Value{Key: "notifications", Text: notifications})
+}
+
+// ended notes that the upstream listens no more and reports whether it refused to:
+// for what is wrong with the request, not with the upstream.
+func (part *subscriptionPart) ended(answer *jsonrpc.Message) (refused bool) {
+	switch code, _ := jsonrpc.Member(answer.Error, "code"); string(code) {
+	case noMethod, "-32602", "-32021", "-32022":
+		refused = true
+	}
+	s := part.sub.s
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if refused {
+		part.answeredLocked(filter{})
+	}
+	part.missed = true
+	part.conn.log.Debug("upstream listens no more", "refused", refused)
+	return refused
+}
+
+// pause waits until it is time to listen again, and reports false if it never is.
+// It may be woken before.
+func (part *subscriptionPart) pause(ctx context.Context, delay time.Duration, refused bool) bool {
+	select {
+	case <-part.wake: // it came while the upstream listened
+	default:
+	}
+	var timer <-chan time.Time // nil: a refusal stands until the upstream changes
+	if !refused {
+		timer = time.After(delay/2 + rand.N(delay))
+	}
+	for {
+		select {
+		case <-timer:
+			return true
+		case d := <-part.wake:
+			timer = time.After(d)
+		case <-ctx.Done():
+			return false
+		case <-part.conn.ctx.Done():
+			return false
+		}
+	}
+}
+
+// wakePartsLocked ends the pauses of all parts of an upstream after a time: it is
+// back.
+func (u *upstreamConn) wakePartsLocked(after time.Duration) {
+	for sub := range u.s.subscriptions {
+		part := sub.parts[u]
+		if part == nil {
+			continue
+		}
+		select {
+		case part.wake <- after:
+		default:
+		}
+	}
+}
+
+// answeredLocked notes what the upstream honours. If anything was missed before,
+// the client is told to look for itself.
+func (part *subscriptionPart) answeredLocked(honoured filter) {
+	part.answered, part.honoured = true, honoured
+	part.tellMissedLocked()
+}
+
+// tellMissedLocked makes the client look for itself if anything was missed.
+func (part *subscriptionPart) tellMissedLocked() {
+	if part.missed {
+		part.missed = false
+		part.sub.changeLocked(part.want.lists)
+		for _, uri := range part.honoured.uris {
+			part.sub.missedLocked(uri)
+		}
+	}
+	part.sub.poke()
+}
+
+// tellMissedLocked tells the subscriptions of the client what they missed of an upstream
+// that is back, after a time.
+func (u *upstreamConn) tellMissedLocked(after time.Duration) {
+	for sub := range u.s.subscriptions {
+		if part := sub.parts[u]; part != nil && part.missed {
+			sub.holdUntil = time.Now().Add(after)
+			part.tellMissedLocked()
+		}
+	}
+}
+
+// partOf returns the part that a notification of an upstream belongs to.
+func (u *upstreamConn) partOf(m *jsonrpc.Message) *subscriptionPart {
+	id := m.Related
+	if id.IsZero() {
+		id = subscriptionID(m.Params)
+	}
+	n, ok := id.Int()
+	u.s.mu.Lock()
+	defer u.s.mu.Unlock()
+	if r := u.pending[n]; ok && r != nil {
+		return r.part
+	}
+	return nil
+}
+
+// subscriptionID returns the id of the subscription that a notification says it belongs
+// to.
+func subscriptionID(params json.RawMessage) jsonrpc.ID {
+	var at [2]jsonrpc.Span
+	err := jsonrpc.Find(params, jsonrpc.Span{}, at[:1], "_meta")
+	if err == nil && !at[0].IsZero() {
+		err = jsonrpc.Find(params, at[0], at[1:], mcp.KeySubscription)
+	}
+	if err != nil {
+		return jsonrpc.ID{}
+	}
+	id, _ := jsonrpc.ParseID(at[1].Of(params))
+	return id
+}
+
+// receive handles what the upstream has to tell. Nothing that was not asked for
+// passes.
+func (part *subscriptionPart) receive(m *jsonrpc.Message) {
+	sub := part.sub
+	switch m.Method {
+	case "notifications/subscriptions/acknowledged":
+		part.acknowledged(m)
+	case kindInfo[tools].changed:
+		part.changed(tools)
+	case kindInfo[prompts].changed:
+		part.changed(prompts)
+	case kindInfo[resources].changed:
+		part.changed(resources)
+	case "notifications/resources/updated":
+		sub.pass(m, part.want.uris != nil)
+	case "notifications/tasks":
+		out := *m
+		out.Params = renamed(m.Params, whole(m.Params), part.taskName)
+		sub.pass(&out, part.want.tasks != nil)
+	default:
+		sub.pass(m, part.want.as != nil) // the only upstream
+	}
+}
+
+// taskName returns what the subscription calls a task of the upstream.
+func (part *subscriptionPart) taskName(id string) string {
+	if name := part.conn.taskName(id); !slices.Contains(part.sub.want.tasks, id) {
+		return name
+	}
+	return id
+}
+
+func (part *subscriptionPart) acknowledged(m *jsonrpc.Message) {
+	honoured, err := readFilter(m.Params)
+	if err != nil {
+		part.conn.log.Debug("unusable acknowledgment from upstream", "err", err)
+	}
+	part.sub.s.mu.Lock()
+	defer part.sub.s.mu.Unlock()
+	if a := part.conn.attempt; !a.ended {
+		part.conn.heardLocked(a)
+	}
+	part.answeredLocked(honoured)
+}
+
+// changed notes that the upstream changed a list.
+func (part *subscriptionPart) changed(k kind) {
+	s := part.sub.s
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	part.conn.changedLocked(k)
+	part.tellListLocked(k)
+}
+
+// tellListLocked tells the client that a list is not what it was, if it wants to hear.
+func (part *subscriptionPart) tellListLocked(k kind) {
+	if part.want.lists[k] {
+		var lists [kinds]bool
+		lists[k] = true
+		part.sub.changeLocked(lists)
+		part.sub.poke()
+	}
+}
+
+// tellSubscriptionsLocked tells all subscriptions of the client that a list of the upstream is not
+// what it was.
+func (u *upstreamConn) tellSubscriptionsLocked(k kind) {
+	for sub := range u.s.subscriptions {
+		if part := sub.parts[u]; part != nil {
+			part.tellListLocked(k)
+		}
+	}
+}
+
+// subscriptionCancelled handles an upstream's cancellation of a subscription, which is how
+// some end one.
+func (u *upstreamConn) subscriptionCancelled(m *jsonrpc.Message) {
+	raw, err := jsonrpc.Member(m.Params, "requestId")
+	id, _ := jsonrpc.ParseID(raw)
+	n, ok := id.Int()
+	u.s.mu.Lock()
+	r := u.pending[n]
+	known := err == nil && ok && r != nil && r.part != nil
+	if known {
+		r.removeLocked()
+	}
+	u.s.mu.Unlock()
+	if !known {
+		u.s.drop("cancellation of no subscription", m)
+		return
+	}
+	r.settle(jsonrpc.NewResult(r.id, json.RawMessage(`{}`)))
+}
