@@ -1,5 +1,6 @@
 // Package jsonrpc is the vocabulary of the proxy: a message, its id, the one
-// error, and the Conn that carries messages.
+// error, the Conn that carries messages, and what everybody keeps beside a Conn: a
+// [Table] of what waits for an answer and a [Queue] of what waits to be sent.
 //
 //	bytes ──Decode──► Message ──Append──► bytes
 //	                    │

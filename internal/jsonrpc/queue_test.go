@@ -1,0 +1,262 @@
+package jsonrpc_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+)
+
+// A line is a Queue with its lock, and what was taken from it.
+type line struct {
+	sync.Mutex
+	*jsonrpc.Queue
+}
+
+func newLine() *line {
+	l := &line{}
+	l.Queue = jsonrpc.NewQueue(l)
+	return l
+}
+
+// locked runs fn with the lock held.
+func (l *line) locked(fn func()) {
+	l.Lock()
+	defer l.Unlock()
+	fn()
+}
+
+func notice(method string) *jsonrpc.Message { return jsonrpc.NewNotification(method, nil) }
+
+func names(messages []*jsonrpc.Message) (all []string) {
+	for _, m := range messages {
+		all = append(all, m.Method)
+	}
+	return all
+}
+
+func (l *line) wantTaken(t *testing.T, want ...string) {
+	t.Helper()
+	got, err := l.Take(nil)
+	if !slices.Equal(names(got), want) {
+		t.Errorf("taken: %v, %v, want %v", names(got), err, want)
+	}
+}
+
+func TestQueueRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLine()
+		mine, other := &jsonrpc.Room{Messages: 2}, &jsonrpc.Room{Bytes: 300}
+		waited := 0
+		wait := func(times int) {
+			l.locked(func() { _ = l.Wait(mine, times) })
+			waited++
+		}
+		l.locked(func() {
+			for i, want := range []error{nil, nil, jsonrpc.ErrFull} {
+				if err := l.Put(jsonrpc.Queued{Message: notice(fmt.Sprint(i)), Room: mine}); err != want {
+					t.Errorf("Put %d: %v, want %v", i, err, want)
+				}
+			}
+			large := jsonrpc.NewNotification("large", make([]byte, 1000))
+			if l.Put(jsonrpc.Queued{Message: large, Room: other}) != nil {
+				t.Error("a message that is alone may be larger than its room, and another's room is its own")
+			}
+			if l.Put(jsonrpc.Queued{Message: notice("small"), Room: other}) != jsonrpc.ErrFull {
+				t.Error("there is room behind a large message")
+			}
+			l.Force(jsonrpc.Queued{Message: notice("forced"), Room: mine})
+		})
+		go wait(1)
+		wait(2) // spare room: at once
+		synctest.Wait()
+		if waited != 1 {
+			t.Error("who waits for room did not wait")
+		}
+		l.wantTaken(t, "0", "1", "large", "forced")
+		synctest.Wait()
+		if waited != 2 {
+			t.Error("who waits for room waits for ever")
+		}
+	})
+}
+
+func TestQueueHold(t *testing.T) {
+	l := newLine()
+	const rest, questions jsonrpc.Class = 1, 2
+	l.locked(func() {
+		l.Force(jsonrpc.Queued{Message: notice("early"), Class: rest})
+		l.Hold(rest | questions)
+		l.Force(jsonrpc.Queued{Message: notice("initialize")})
+		l.Force(jsonrpc.Queued{Message: notice("ask"), Class: questions})
+		l.Force(jsonrpc.Queued{Message: notice("call"), Class: rest})
+	})
+	l.wantTaken(t, "initialize")
+	l.locked(func() { l.Release(rest, notice("initialized")) })
+	l.wantTaken(t, "initialized", "early", "call")
+	l.locked(func() { l.Release(questions) })
+	l.wantTaken(t, "ask")
+}
+
+// A request is a message that may be cancelled before it is sent.
+type request struct{ cancelled, sent bool }
+
+func (r *request) Leave() bool {
+	r.sent = !r.cancelled
+	return r.sent
+}
+
+func TestQueueLeave(t *testing.T) {
+	l := newLine()
+	room := &jsonrpc.Room{Messages: 3}
+	gone, stays := &request{cancelled: true}, &request{}
+	l.locked(func() {
+		l.Force(jsonrpc.Queued{Message: notice("gone"), Of: gone, Room: room})
+		l.Force(jsonrpc.Queued{Message: notice("stays"), Of: stays, Room: room})
+		l.Force(jsonrpc.Queued{Message: notice("dropped"), Room: room})
+		l.Drop(func(m jsonrpc.Queued) bool { return m.Method == "dropped" })
+		if l.Len() != 2 {
+			t.Errorf("%d wait", l.Len())
+		}
+	})
+	l.wantTaken(t, "stays")
+	if gone.sent || !stays.sent {
+		t.Error("what leaves is marked sent, and nothing else is")
+	}
+	l.locked(func() {
+		for range room.Messages {
+			if l.Put(jsonrpc.Queued{Message: notice("again"), Room: room}) != nil {
+				t.Error("what is gone takes room")
+			}
+		}
+	})
+}
+
+func TestQueueFinish(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLine()
+		a, b := jsonrpc.Pipe()
+		l.locked(func() {
+			l.Hold(1)
+			l.Force(jsonrpc.Queued{Message: notice("held"), Class: 1})
+			l.Force(jsonrpc.Queued{Message: notice("queued")})
+		})
+		done := make(chan error, 1)
+		go func() { done <- l.Run(a) }()
+		l.locked(func() {
+			l.Finish(time.Second, func() []*jsonrpc.Message { return []*jsonrpc.Message{notice("last")} })
+			l.Force(jsonrpc.Queued{Message: notice("too late")})
+			if err := l.Put(jsonrpc.Queued{Message: notice("too late")}); err != jsonrpc.ErrClosed {
+				t.Errorf("Put after Finish: %v", err)
+			}
+		})
+		var got []*jsonrpc.Message
+		for {
+			m, err := b.Recv()
+			if err != nil {
+				break
+			}
+			got = append(got, m)
+		}
+		if want := []string{"queued", "last"}; !slices.Equal(names(got), want) {
+			t.Errorf("received %v, want %v", names(got), want)
+		}
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		if err := b.Send(notice("answer")); err != nil {
+			t.Errorf("the Conn is closed, not half-closed: %v", err)
+		}
+	})
+}
+
+// TestQueueFinishBound has a Conn that nobody reads: its end is bounded all the same.
+func TestQueueFinishBound(t *testing.T) {
+	for _, before := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			l := newLine()
+			a, _ := jsonrpc.Pipe()
+			began := time.Now()
+			finish := func() { l.locked(func() { l.Finish(time.Second, nil) }) }
+			l.locked(func() {
+				for range 200 {
+					l.Force(jsonrpc.Queued{Message: notice("unread")})
+				}
+			})
+			if before {
+				finish()
+			} else {
+				go func() { time.Sleep(0); finish() }()
+			}
+			err := l.Run(a)
+			if !errors.Is(err, jsonrpc.ErrClosed) || time.Since(began) != time.Second {
+				t.Errorf("Run: %v after %v", err, time.Since(began))
+			}
+		})
+	}
+}
+
+func TestQueueClose(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLine()
+		room := &jsonrpc.Room{Messages: 1}
+		why := errors.New("why")
+		l.locked(func() {
+			l.Hold(1)
+			l.Force(jsonrpc.Queued{Message: notice("held"), Class: 1, Room: room})
+		})
+		ends := make(chan error, 3)
+		go func() { l.locked(func() { ends <- l.Wait(room, 1) }) }()
+		go func() { _, err := l.Take(nil); ends <- err }()
+		synctest.Wait()
+		l.locked(func() {
+			l.Close(why)
+			l.Close(errors.New("other"))
+			ends <- l.Put(jsonrpc.Queued{Message: notice("too late")})
+		})
+		for range cap(ends) {
+			if err := <-ends; !errors.Is(err, why) || !errors.Is(err, jsonrpc.ErrClosed) {
+				t.Errorf("the end is %v", err)
+			}
+		}
+	})
+}
+
+// TestQueueSend has a Conn that breaks: Run returns, and closes the Queue.
+func TestQueueSend(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLine()
+		a, b := jsonrpc.Pipe()
+		b.Close()
+		l.locked(func() { l.Force(jsonrpc.Queued{Message: notice("lost")}) })
+		if err := l.Run(a); !errors.Is(err, jsonrpc.ErrClosed) {
+			t.Errorf("Run: %v", err)
+		}
+		l.locked(func() {
+			if err := l.Put(jsonrpc.Queued{Message: notice("late")}); !errors.Is(err, jsonrpc.ErrClosed) {
+				t.Errorf("Put after the end of Run: %v", err)
+			}
+		})
+	})
+}
+
+func BenchmarkQueue(b *testing.B) {
+	l := newLine()
+	room := &jsonrpc.Room{Messages: 256, Bytes: 1 << 20}
+	m, r := notice("notifications/progress"), &request{}
+	var batch []*jsonrpc.Message
+	b.ReportAllocs()
+	for b.Loop() {
+		l.Lock()
+		for range 8 {
+			_ = l.Put(jsonrpc.Queued{Message: m, Room: room, Of: r})
+		}
+		l.Unlock()
+		batch, _ = l.Take(batch[:0])
+	}
+}

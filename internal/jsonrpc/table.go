@@ -1,0 +1,128 @@
+package jsonrpc
+
+import (
+	"cmp"
+	"errors"
+	"maps"
+	"slices"
+)
+
+// Why a Table or a Queue takes no more. Beside these there is the error of Close.
+var (
+	ErrInUse = errors.New("the id is in use")
+	ErrFull  = errors.New("too many at a time")
+)
+
+// A Table holds what waits to be settled, by id. It is bounded, and it remembers the
+// order in which entries came. Whoever takes an entry out settles it, and nobody else
+// does: an entry is taken once.
+//
+// A Table has no lock: the lock of its owner guards it, together with what else must
+// change in the same step. The zero value is an empty Table without a bound.
+type Table[K, V comparable] struct {
+	Max int // entries at a time; zero means no bound
+
+	entries map[K]tableEntry[V]
+	added   uint64
+	closed  error // nil while open
+}
+
+type tableEntry[V comparable] struct {
+	value V
+	order uint64
+}
+
+// Add enters v under k. It returns [ErrInUse] if k is taken, [ErrFull] if there is no
+// room, and after Close the error that was given there.
+func (t *Table[K, V]) Add(k K, v V) error {
+	if t.closed != nil {
+		return t.closed
+	}
+	if _, taken := t.entries[k]; taken {
+		return ErrInUse
+	}
+	if t.Max > 0 && len(t.entries) >= t.Max {
+		return ErrFull
+	}
+	if t.entries == nil {
+		t.entries = make(map[K]tableEntry[V])
+	}
+	t.added++
+	t.entries[k] = tableEntry[V]{v, t.added}
+	return nil
+}
+
+// Get returns what is entered under k; the zero V if nothing is.
+func (t *Table[K, V]) Get(k K) V { return t.entries[k].value }
+
+// Has reports whether the very entry v is in the Table under k.
+func (t *Table[K, V]) Has(k K, v V) bool {
+	e, ok := t.entries[k]
+	return ok && e.value == v
+}
+
+// Take takes v out and reports whether it was there. Another entry that has reused k
+// stays.
+func (t *Table[K, V]) Take(k K, v V) bool {
+	if !t.Has(k, v) {
+		return false
+	}
+	delete(t.entries, k)
+	return true
+}
+
+// TakeKey takes out what is entered under k.
+func (t *Table[K, V]) TakeKey(k K) (v V, ok bool) {
+	e, ok := t.entries[k]
+	if ok {
+		delete(t.entries, k)
+	}
+	return e.value, ok
+}
+
+// TakeIf takes out all entries for which want reports true, and returns them in the
+// order in which they came. A nil want takes all.
+func (t *Table[K, V]) TakeIf(want func(V) bool) []V {
+	var taken []V
+	for _, k := range t.keys() {
+		if v := t.entries[k].value; want == nil || want(v) {
+			delete(t.entries, k)
+			taken = append(taken, v)
+		}
+	}
+	return taken
+}
+
+// Each calls fn with all entries, in the order in which they came, until fn reports
+// false. fn may take entries out. Each is an iterator: for k, v := range t.Each.
+func (t *Table[K, V]) Each(fn func(k K, v V) bool) {
+	for _, k := range t.keys() {
+		if e, ok := t.entries[k]; ok && !fn(k, e.value) {
+			return
+		}
+	}
+}
+
+// keys returns all keys, the oldest entry's first. To sort is cheaper than to keep an
+// order: entries come and go for each call, and all of them are looked at when
+// something ends.
+func (t *Table[K, V]) keys() []K {
+	return slices.SortedFunc(maps.Keys(t.entries), func(a, b K) int {
+		return cmp.Compare(t.entries[a].order, t.entries[b].order)
+	})
+}
+
+// Len returns the number of entries.
+func (t *Table[K, V]) Len() int { return len(t.entries) }
+
+// Close takes out everything, in the order in which it came, and lets nothing in any
+// more: Add returns err, which must not be nil. The first Close counts.
+func (t *Table[K, V]) Close(err error) []V {
+	if t.closed == nil {
+		t.closed = err
+	}
+	return t.TakeIf(nil)
+}
+
+// Closed returns the error of Close; nil before.
+func (t *Table[K, V]) Closed() error { return t.closed }
