@@ -1,6 +1,7 @@
 package jsonrpc
 
 import (
+	"context"
 	"slices"
 	"sync"
 	"time"
@@ -15,8 +16,8 @@ const queueAtOnce = 64
 // others waits for room before it reads on. The order of what is put is the order of
 // what is sent.
 //
-// All methods need L, the lock of its owner, to be held; Take and Run, which take it
-// themselves, do not. That makes it one step for a message to leave and for its owner to
+// All methods need L, the lock of its owner, to be held; Take, Next and Run, which take
+// it themselves, do not. That makes it one step for a message to leave and for its owner to
 // note that it was sent.
 type Queue struct {
 	L sync.Locker
@@ -126,10 +127,24 @@ func (q *Queue) add(m Queued) {
 // above 1 is spare room, for what must hardly ever wait. It returns an error once the
 // Queue takes no more.
 func (q *Queue) Wait(r *Room, times int) error {
+	return q.WaitContext(context.Background(), r, times)
+}
+
+// WaitContext is Wait, but it returns the error of ctx if that is done first.
+func (q *Queue) WaitContext(ctx context.Context, r *Room, times int) error {
 	for q.state == queueOpen && !r.fits(1, times) {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		stop := context.AfterFunc(ctx, func() {
+			q.L.Lock()
+			defer q.L.Unlock()
+			q.room.Broadcast()
+		})
 		q.waiting++
 		q.room.Wait()
 		q.waiting--
+		stop()
 	}
 	return q.end()
 }
@@ -222,6 +237,20 @@ func (q *Queue) Len() int { return len(q.line) + len(q.held) }
 // Take waits for messages, takes them and appends them to batch: nobody else may Take or
 // Run. After Close it returns the error; after Finish [ErrClosed], when all is taken.
 func (q *Queue) Take(batch []*Message) ([]*Message, error) {
+	return q.takeUpTo(queueAtOnce, batch)
+}
+
+// Next is Take for one message: all others can still be cancelled without a trace.
+func (q *Queue) Next() (*Message, error) {
+	var one [1]*Message
+	got, err := q.takeUpTo(1, one[:0])
+	if err != nil {
+		return nil, err
+	}
+	return got[0], nil
+}
+
+func (q *Queue) takeUpTo(limit int, batch []*Message) ([]*Message, error) {
 	q.L.Lock()
 	defer q.L.Unlock()
 	for {
@@ -231,15 +260,15 @@ func (q *Queue) Take(batch []*Message) ([]*Message, error) {
 			}
 			q.more.Wait()
 		}
-		if longer := q.take(batch); len(longer) > len(batch) {
+		if longer := q.take(limit, batch); len(longer) > len(batch) {
 			return longer, nil
 		}
 	}
 }
 
 // take takes the first messages; none, if nobody wants them any more.
-func (q *Queue) take(batch []*Message) []*Message {
-	n := min(len(q.line), queueAtOnce)
+func (q *Queue) take(limit int, batch []*Message) []*Message {
+	n := min(len(q.line), limit)
 	for _, m := range q.line[:n] {
 		if m.Room != nil {
 			m.Room.add(-1, -m.Size())

@@ -1,6 +1,7 @@
 package jsonrpc_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -259,4 +260,60 @@ func BenchmarkQueue(b *testing.B) {
 		l.Unlock()
 		batch, _ = l.Take(batch[:0])
 	}
+}
+
+// TestQueueNext takes one message at a time: the others are still in line, and can be
+// dropped.
+func TestQueueNext(t *testing.T) {
+	l := newLine()
+	l.locked(func() {
+		for i := range 3 {
+			l.Force(jsonrpc.Queued{Message: notice(fmt.Sprint(i))})
+		}
+	})
+	if m, err := l.Next(); err != nil || m.Method != "0" {
+		t.Fatalf("Next: %v, %v", m, err)
+	}
+	l.locked(func() { l.Drop(func(m jsonrpc.Queued) bool { return m.Method == "1" }) })
+	l.wantTaken(t, "2")
+	why := errors.New("why")
+	l.locked(func() { l.Close(why) })
+	if _, err := l.Next(); !errors.Is(err, why) {
+		t.Errorf("Next after Close: %v", err)
+	}
+}
+
+// TestQueueWaitContext gives up waiting for room.
+func TestQueueWaitContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, room := newLine(), &jsonrpc.Room{Messages: 1}
+		why := errors.New("why")
+		ctx, cancel := context.WithCancel(t.Context())
+		wait := func(ctx context.Context) (err error) {
+			l.locked(func() { err = l.WaitContext(ctx, room, 1) })
+			return err
+		}
+		if err := wait(ctx); err != nil {
+			t.Errorf("there is room: %v", err)
+		}
+		l.locked(func() { _ = l.Put(jsonrpc.Queued{Message: notice("full"), Room: room}) })
+		go func() {
+			time.Sleep(time.Second)
+			cancel()
+			time.Sleep(time.Second)
+			l.wantTaken(t, "full")
+			time.Sleep(time.Second)
+			l.locked(func() { l.Close(why) })
+		}()
+		start := time.Now()
+		for i, want := range []error{context.Canceled, nil} {
+			if err := wait([]context.Context{ctx, t.Context()}[i]); err != want || time.Since(start) != time.Duration(i+1)*time.Second {
+				t.Errorf("%d: %v after %v, want %v", i, err, time.Since(start), want)
+			}
+		}
+		l.locked(func() { _ = l.Put(jsonrpc.Queued{Message: notice("full"), Room: room}) })
+		if err := wait(t.Context()); !errors.Is(err, why) {
+			t.Errorf("after Close: %v", err)
+		}
+	})
 }
