@@ -51,7 +51,7 @@ func (h *Host) beginProbe(t target) (sh *shared, ctx context.Context, err error)
 
 // discover makes the first call of the modern era.
 func (sh *shared) discover() {
-	n := sh.mintLocked(&sharedCall{method: mcp.DiscoverMethod, then: sh.discovered})
+	n := sh.mintLocked(&sharedCall{method: mcp.MethodDiscover, then: sh.discovered})
 	sh.queue = append(sh.queue, outgoing{m: mcp.Discover(jsonrpc.IntID(n)), call: sh.calls[n]})
 	if sh.modern.trial.Load() {
 		sh.modern.silence = time.AfterFunc(probeTime, sh.insist)

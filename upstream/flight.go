@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"maps"
 	"slices"
-	"strings"
 	"sync"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
@@ -45,7 +44,7 @@ type flight struct {
 type call struct {
 	seq   int
 	kind  callKind
-	works bool   // see works
+	works bool   // see mcp.Method
 	task  string // the task that the call is about, as in flight.tasks
 
 	// marked tells that a question which it may wait on got our own error. That
@@ -64,17 +63,6 @@ type question struct {
 // waits reports whether the call of that id possibly waits for the answer to q.
 func (q question) waits(id jsonrpc.ID, c call) bool {
 	return c.works && c.seq <= q.seq && (q.related.IsZero() || q.related == id) && (q.task == "" || q.task == c.task)
-}
-
-// works reports whether a request makes a server work on something that it may
-// have to ask about. Many requests are the proxy's own, such as those for lists,
-// and clients know nothing of them.
-func works(method string) bool {
-	switch method {
-	case "initialize", "ping", "logging/setLevel", "resources/subscribe", "resources/unsubscribe", "tasks/get", "tasks/cancel":
-		return false
-	}
-	return !strings.HasSuffix(method, "/list")
 }
 
 type callKind byte
@@ -117,7 +105,7 @@ func (f *flight) down(m *jsonrpc.Message) (starts bool) {
 			starts = f.addLocked(e) || starts
 		case e.IsResponse():
 			f.repliedLocked(e)
-		case e.Method == "notifications/cancelled":
+		case e.Method == mcp.MethodCancelled:
 			f.cancelLocked(e)
 		}
 	}
@@ -129,19 +117,19 @@ func (f *flight) addLocked(m *jsonrpc.Message) (starts bool) {
 	if n, ok := m.ID.Int(); ok {
 		f.highest = max(f.highest, n)
 	}
-	c := call{seq: f.seq, works: works(m.Method)}
+	c := call{seq: f.seq, works: mcp.MethodOf(m.Method).Works}
 	switch {
 	case f.modern:
 		if f.discovers && f.seq == 1 {
 			c.kind = discover
-		} else if m.Method == methodListen {
+		} else if m.Method == mcp.MethodListen {
 			c.kind = listen
 		}
-	case m.Method == "initialize":
+	case m.Method == mcp.MethodInitialize:
 		c.kind = initialize
-	case m.Method == "tasks/get":
+	case m.Method == mcp.MethodTasksGet:
 		c.kind, c.task = readsTask, member(m.Params, "taskId")
-	case m.Method == "tasks/result", m.Method == "tasks/cancel":
+	case m.Method == mcp.MethodTasksResult, m.Method == mcp.MethodTasksCancel:
 		c.kind, c.task = endsTask, member(m.Params, "taskId")
 	default:
 		if bytes.Contains(m.Params, []byte(`"task"`)) && member(m.Params, "task") != "" {
@@ -220,12 +208,12 @@ func (f *flight) up(m *jsonrpc.Message) (n news) {
 			continue
 		case e.IsRequest():
 			f.askedLocked(e, cmp.Or(e.Related, m.Related))
-		case e.Method == "notifications/cancelled":
+		case e.Method == mcp.MethodCancelled:
 			delete(f.questions, requestID(e))
-		case e.Method == "notifications/tasks/status":
+		case e.Method == mcp.MethodTaskStatus:
 			f.taskLocked(member(e.Params, "taskId"), e.Params)
 		}
-		if f.guess && e.Method != "notifications/progress" { // that has its token
+		if f.guess && e.Method != mcp.MethodProgress { // that has its token
 			m.Related = f.newestLocked()
 		}
 	}
@@ -396,13 +384,12 @@ func (f *flight) farewell() []*jsonrpc.Message {
 	bySeq := func(a, b jsonrpc.ID) int { return cmp.Compare(f.calls[a].seq, f.calls[b].seq) }
 	for _, id := range slices.SortedFunc(maps.Keys(f.calls), bySeq) {
 		if c := f.calls[id]; !c.kind.starts() && c.kind != createsTask && !c.marked {
-			add(jsonrpc.NewNotification("notifications/cancelled",
-				json.RawMessage(`{"requestId":`+id.String()+`,"reason":"client disconnected"}`)))
+			add(mcp.Cancellation(id, "client disconnected"))
 		}
 	}
 	for _, task := range slices.Sorted(maps.Keys(f.tasks)) {
 		f.highest++
-		add(jsonrpc.NewRequest(jsonrpc.IntID(f.highest), "tasks/cancel", json.RawMessage(`{"taskId":`+task+`}`)))
+		add(jsonrpc.NewRequest(jsonrpc.IntID(f.highest), mcp.MethodTasksCancel, json.RawMessage(`{"taskId":`+task+`}`)))
 	}
 	return last
 }

@@ -16,8 +16,6 @@ const modernIdle = time.Minute
 
 const causeIdle = "idle"
 
-const methodListen = "subscriptions/listen"
-
 // A modernServer is what a shared has besides in the modern era, in which all
 // streams of an upstream have one process or WebSocket, whoever they are: nothing
 // there belongs to a connection, but for the requests in flight.
@@ -119,7 +117,7 @@ func (s *sharer) forwardModern(c *sharedCall, m *jsonrpc.Message) {
 	if isNull(at[0].Of(m.Params)) {
 		at[0] = jsonrpc.Span{}
 	}
-	c.listens = m.Method == methodListen
+	c.listens = m.Method == mcp.MethodListen
 	if !c.listens { // which never logs
 		c.logs = levelOf(at[1].Of(m.Params))
 	}
@@ -133,11 +131,11 @@ func isNull(text []byte) bool { return bytes.Equal(text, []byte("null")) }
 // none goes to nobody (2026-07-28 basic/patterns).
 func (sh *shared) hear(m *jsonrpc.Message) {
 	switch m.Method { // stream.withoutRequests has the requests
-	case "notifications/progress":
+	case mcp.MethodProgress:
 		sh.progress(m)
-	case "notifications/cancelled":
+	case mcp.MethodCancelled:
 		sh.listenCancelled(m)
-	case "notifications/message":
+	case mcp.MethodLog:
 		sh.logged(m)
 	default:
 		sh.listened(m)

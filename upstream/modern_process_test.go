@@ -99,7 +99,7 @@ func TestModernStreamsShareAProcess(t *testing.T) {
 	if b.pid() != pid {
 		t.Error("each has a process of its own")
 	}
-	listen, hang := a.send(methodListen, 0), a.send("hang", 0)
+	listen, hang := a.send(mcp.MethodListen, 0), a.send("hang", 0)
 	if m := a.recv(); m.Related != listen {
 		t.Errorf("got %s, related to %q", m.Append(nil), m.Related)
 	}

@@ -275,9 +275,9 @@ func (sh *shared) initializeLocked(then func(answer *jsonrpc.Message)) {
 	const params = `{"protocolVersion":"2025-11-25","capabilities":{"roots":{"listChanged":true},` +
 		`"sampling":{"context":{},"tools":{}},"elicitation":{"form":{},"url":{}}},` +
 		`"clientInfo":{"name":"mcp-proxy","version":"1"}}`
-	n := sh.mintLocked(&sharedCall{method: "initialize", then: then})
+	n := sh.mintLocked(&sharedCall{method: mcp.MethodInitialize, then: then})
 	sh.queue = append(sh.queue, outgoing{
-		m: jsonrpc.NewRequest(jsonrpc.IntID(n), "initialize", []byte(params)), call: sh.calls[n]})
+		m: jsonrpc.NewRequest(jsonrpc.IntID(n), mcp.MethodInitialize, []byte(params)), call: sh.calls[n]})
 }
 
 // initialized handles the server's answer to initialize. After a refusal nothing
@@ -293,7 +293,7 @@ func (sh *shared) initialized(answer *jsonrpc.Message) {
 	defer sh.mu.Unlock()
 	sh.welcome = answer.Result
 	sh.level.offered = logging != nil
-	sh.tellLocked(jsonrpc.NewNotification("notifications/initialized", nil))
+	sh.tellLocked(jsonrpc.NewNotification(mcp.MethodInitialized, nil))
 	sh.queue = append(sh.queue, sh.held...)
 	sh.held = nil
 	for s := range sh.sharers {

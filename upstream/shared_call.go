@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
 // maxOrphans bounds the calls of clients that have left or cancelled which are
@@ -48,15 +49,15 @@ var sharedMethods map[string]func(*sharer, *sharedCall, *jsonrpc.Message)
 
 func init() { // not a literal: the handlers refer to the table
 	sharedMethods = map[string]func(*sharer, *sharedCall, *jsonrpc.Message){
-		"initialize":            (*sharer).initialize,
-		"ping":                  (*sharer).pong,
-		"logging/setLevel":      (*sharer).setLevel,
-		"resources/subscribe":   (*sharer).subscribe,
-		"resources/unsubscribe": (*sharer).subscribe,
-		"tasks/get":             (*sharer).aboutTask,
-		"tasks/result":          (*sharer).aboutTask,
-		"tasks/cancel":          (*sharer).aboutTask,
-		"tasks/list":            (*sharer).listTasks,
+		mcp.MethodInitialize:  (*sharer).initialize,
+		mcp.MethodPing:        (*sharer).pong,
+		mcp.MethodSetLevel:    (*sharer).setLevel,
+		mcp.MethodSubscribe:   (*sharer).subscribe,
+		mcp.MethodUnsubscribe: (*sharer).subscribe,
+		mcp.MethodTasksGet:    (*sharer).aboutTask,
+		mcp.MethodTasksResult: (*sharer).aboutTask,
+		mcp.MethodTasksCancel: (*sharer).aboutTask,
+		mcp.MethodTasksList:   (*sharer).listTasks,
 	}
 }
 
@@ -201,7 +202,7 @@ func (sh *shared) answered(m *jsonrpc.Message) {
 		sh.taskCreated(c, m)
 	case c.task != "":
 		sh.taskAnswered(c, m)
-	case c.method == "tasks/list" && sh.modern == nil:
+	case c.method == mcp.MethodTasksList && sh.modern == nil:
 		m = sh.ownTasks(c, m)
 	case c.listens && m.Error == nil:
 		m = listenResult(c, m)
@@ -299,7 +300,7 @@ func (s *sharer) cancelled(m *jsonrpc.Message) {
 	s.sh.mu.Lock()
 	defer s.sh.mu.Unlock()
 	c := s.calls[id]
-	if !ok || c == nil || c.method == "initialize" {
+	if !ok || c == nil || c.method == mcp.MethodInitialize {
 		return
 	}
 	if c.n == 0 {
@@ -318,17 +319,17 @@ func (s *sharer) cancelled(m *jsonrpc.Message) {
 // notified handles a notification of the client. The client's roots and what a
 // vendor has to say are for the server, which is all clients' the same.
 func (s *sharer) notified(m *jsonrpc.Message) {
-	if s.sh.modern != nil && m.Method != "notifications/cancelled" {
+	if s.sh.modern != nil && m.Method != mcp.MethodCancelled {
 		s.send(m)
 		return
 	}
 	switch m.Method {
-	case "notifications/initialized": // the server had ours
-	case "notifications/cancelled":
+	case mcp.MethodInitialized: // the server had ours
+	case mcp.MethodCancelled:
 		s.cancelled(m)
-	case "notifications/progress":
+	case mcp.MethodProgress:
 		s.progress(m)
-	case "notifications/tasks/status": // no client was said to have tasks
+	case mcp.MethodTaskStatus: // no client was said to have tasks
 	default:
 		if _, err := s.checkMeta(m.Params); err == nil {
 			s.send(m)

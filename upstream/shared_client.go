@@ -3,7 +3,6 @@ package upstream
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"log/slog"
 	"maps"
@@ -261,7 +260,7 @@ func (sh *shared) leaveLocked(s *sharer) {
 		case sh.abandonLocked(c):
 			speaks = true
 			if !c.creates {
-				sh.tellLocked(cancellation(c.n))
+				sh.tellLocked(mcp.Cancellation(jsonrpc.IntID(c.n), "client disconnected"))
 			}
 		}
 	}
@@ -324,15 +323,10 @@ func (sh *shared) cancelLate(fading []*sharedCall) {
 			continue
 		}
 		sh.removeLocked(c)
-		sh.tellLocked(cancellation(c.n))
+		sh.tellLocked(mcp.Cancellation(jsonrpc.IntID(c.n), "client disconnected"))
 	}
 }
 
 func clientGone() *jsonrpc.Error {
 	return jsonrpc.ConnectionClosed(jsonrpc.CodeConnectionClosed, "", "client disconnected", jsonrpc.InFlight)
-}
-
-func cancellation(n int64) *jsonrpc.Message {
-	return jsonrpc.NewNotification("notifications/cancelled",
-		json.RawMessage(`{"requestId":`+jsonrpc.IntID(n).String()+`,"reason":"client disconnected"}`))
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
 // A logLevel is a syslog severity of 2025-11-25 server/utilities/logging, as an
@@ -76,7 +77,7 @@ func (sh *shared) levelLocked() {
 		for s := range sh.sharers {
 			s.sent = s.sent || s.level != 0
 		}
-		sh.askLocked("logging/setLevel", json.RawMessage(`{"level":"`+logLevels[want]+`"}`), nil,
+		sh.askLocked(mcp.MethodSetLevel, json.RawMessage(`{"level":"`+logLevels[want]+`"}`), nil,
 			func(answer *jsonrpc.Message) { sh.levelAnswered(want, answer) })
 	}
 }

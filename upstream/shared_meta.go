@@ -54,7 +54,7 @@ func readAbilities(params json.RawMessage) (mcp.Abilities, error) {
 // not understand must end here.
 func (s *sharer) refuses(m *jsonrpc.Message) *jsonrpc.Error {
 	switch m.Method {
-	case "tasks/get", "tasks/result", "tasks/cancel", "tasks/list":
+	case mcp.MethodTasksGet, mcp.MethodTasksResult, mcp.MethodTasksCancel, mcp.MethodTasksList:
 		return &jsonrpc.Error{Code: jsonrpc.CodeMethodNotFound, Message: "Method not found: " + m.Method}
 	}
 	return s.can.Refuses(m.Method, m.Params)

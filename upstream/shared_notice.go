@@ -6,26 +6,27 @@ import (
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
 // notified handles a notification of the server.
 func (sh *shared) notified(m *jsonrpc.Message, related jsonrpc.ID) {
 	switch m.Method {
-	case "notifications/progress":
+	case mcp.MethodProgress:
 		sh.progress(m)
-	case "notifications/cancelled":
+	case mcp.MethodCancelled:
 		sh.withdrawn(m)
-	case "notifications/tools/list_changed", "notifications/prompts/list_changed", "notifications/resources/list_changed":
+	case mcp.MethodToolsChanged, mcp.MethodPromptsChanged, mcp.MethodResourcesChanged:
 		sh.mu.Lock()
 		defer sh.mu.Unlock()
 		for s := range sh.sharers {
 			s.hearLocked(m, jsonrpc.ID{})
 		}
-	case "notifications/resources/updated":
+	case mcp.MethodResourceUpdated:
 		sh.updated(m)
-	case "notifications/tasks/status":
+	case mcp.MethodTaskStatus:
 		sh.taskStatus(m, related)
-	case "notifications/elicitation/complete":
+	case mcp.MethodElicited:
 		sh.elicitationComplete(m)
 	default:
 		sh.said(m, related)
@@ -105,7 +106,7 @@ func (sh *shared) said(m *jsonrpc.Message, related jsonrpc.ID) {
 	if err != nil {
 		return
 	}
-	logs := m.Method == "notifications/message"
+	logs := m.Method == mcp.MethodLog
 	level := cmp.Or(readLevel(m.Params), info)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
 // maxSharedQuestions bounds the questions that one client has open. Those beyond
@@ -25,7 +26,7 @@ type sharedQuestion struct {
 
 // awaits reports whether c, a call of q's client, possibly waits for its answer.
 func (q *sharedQuestion) awaits(c *sharedCall) bool {
-	return c.sent && q.waits(jsonrpc.IntID(c.n), call{seq: int(c.n), works: works(c.method), task: c.task})
+	return c.sent && q.waits(jsonrpc.IntID(c.n), call{seq: int(c.n), works: mcp.MethodOf(c.method).Works, task: c.task})
 }
 
 // markLocked marks the calls that possibly wait for a question that gets the one
@@ -54,7 +55,7 @@ func (s *sharer) overLocked(cancelled *sharedCall) {
 // that cannot be told it is refused, never guessed: it would show one client's
 // affairs to another, and the answer likewise.
 func (sh *shared) question(m *jsonrpc.Message, related jsonrpc.ID) {
-	if m.Method == "ping" {
+	if m.Method == mcp.MethodPing {
 		sh.reply(jsonrpc.NewResult(m.ID, noResult))
 		return
 	}
@@ -73,7 +74,7 @@ func (sh *shared) question(m *jsonrpc.Message, related jsonrpc.ID) {
 		s, call = sh.onlyCallerLocked()
 	}
 	switch {
-	case s == nil && m.Method == "roots/list" && sh.roots != nil && !said && !sh.busyLocked():
+	case s == nil && m.Method == mcp.MethodRootsList && sh.roots != nil && !said && !sh.busyLocked():
 		sh.replyLocked(jsonrpc.NewResult(m.ID, rootsResult(sh.roots)))
 	case s == nil:
 		sh.replyLocked(jsonrpc.NewError(m.ID, &jsonrpc.Error{
@@ -181,7 +182,7 @@ func (sh *shared) busyLocked() bool {
 func (s *sharer) newestLocked() jsonrpc.ID {
 	newest := &sharedCall{}
 	for _, c := range s.calls {
-		if w, most := works(c.method), works(newest.method); c.sent && (w == most && c.n > newest.n || w && !most || newest.n == 0) {
+		if w, most := mcp.MethodOf(c.method).Works, mcp.MethodOf(newest.method).Works; c.sent && (w == most && c.n > newest.n || w && !most || newest.n == 0) {
 			newest = c
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
 // A sharedSub is a URI that clients subscribe to. The server has at most one
@@ -40,7 +41,7 @@ func (s *sharer) subscribe(c *sharedCall, m *jsonrpc.Message) {
 	sh := s.sh
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	on := m.Method == "resources/subscribe"
+	on := m.Method == mcp.MethodSubscribe
 	_, held := s.subs[uri]
 	switch {
 	case s.ended:
@@ -122,9 +123,9 @@ func (sub *sharedSub) hold(s *sharer, on bool) {
 }
 
 func (sh *shared) askSubLocked(sub *sharedSub, op subOp) {
-	method := "resources/unsubscribe"
+	method := mcp.MethodUnsubscribe
 	if op.on {
-		method = "resources/subscribe"
+		method = mcp.MethodSubscribe
 	}
 	sub.asking = true
 	sh.askLocked(method, op.params, op.call, func(answer *jsonrpc.Message) { sh.subAnswered(sub, op.on, answer) })

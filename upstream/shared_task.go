@@ -8,6 +8,7 @@ import (
 	"strconv"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
 const (
@@ -99,7 +100,7 @@ func (sh *shared) taskCreated(c *sharedCall, answer *jsonrpc.Message) {
 func (sh *shared) cancelTaskLocked(raw json.RawMessage) {
 	sh.minted++
 	params := slices.Concat([]byte(`{"taskId":`), raw, []byte(`}`))
-	sh.tellLocked(jsonrpc.NewRequest(jsonrpc.IntID(sh.minted), "tasks/cancel", params))
+	sh.tellLocked(jsonrpc.NewRequest(jsonrpc.IntID(sh.minted), mcp.MethodTasksCancel, params))
 }
 
 // readTask reads the id, raw and decoded, and the status of a Task object.
@@ -148,7 +149,7 @@ func (s *sharer) owns(task string) bool {
 // says about the task.
 func (sh *shared) taskAnswered(c *sharedCall, answer *jsonrpc.Message) {
 	_, _, ended := readTask(answer.Result)
-	if answer.Error != nil || !ended && c.method != "tasks/result" {
+	if answer.Error != nil || !ended && c.method != mcp.MethodTasksResult {
 		return
 	}
 	sh.mu.Lock()

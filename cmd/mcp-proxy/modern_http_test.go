@@ -107,7 +107,7 @@ func (w *modernPosts) stamp(req *http.Request, m *jsonrpc.Message) {
 	req.Header.Set("Accept", "application/json, text/event-stream")
 	req.Header.Set("MCP-Protocol-Version", "2026-07-28")
 	req.Header.Set("Mcp-Method", m.Method)
-	if key := mcp.NamedBy(m.Method); key != "" {
+	if key := mcp.MethodOf(m.Method).HeaderKey(); key != "" {
 		text, _ := jsonrpc.Member(m.Params, key)
 		name, _ := jsonrpc.Unquote(text)
 		req.Header.Set("Mcp-Name", mcp.EncodeHeader(name))

@@ -51,13 +51,13 @@ func ReadAbilities(capabilities json.RawMessage) (Abilities, error) {
 func (can Abilities) Refuses(method string, params json.RawMessage) *jsonrpc.Error {
 	able := true
 	switch method {
-	case "roots/list":
+	case MethodRootsList:
 		able = can.Roots
-	case "sampling/createMessage":
+	case MethodSample:
 		if able = can.Sampling; able && !can.SamplingTools && wantsTools(params) {
 			return invalid("the client does not take tools")
 		}
-	case "elicitation/create":
+	case MethodElicit:
 		able = can.Form || can.URL
 		if able && !can.takesMode(params) {
 			return invalid("the client does not take this mode")

@@ -8,16 +8,14 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
 
-// DiscoverMethod is the request that shows which era a server speaks.
-const DiscoverMethod = "server/discover"
-
-// Discover returns a server/discover that this program sends in its own name.
+// Discover returns a server/discover that this program sends in its own name, to learn
+// which era a server speaks.
 func Discover(id jsonrpc.ID) *jsonrpc.Message {
 	params := SetMeta(nil,
 		jsonrpc.Value{Key: KeyVersion, Text: jsonrpc.Quote(ModernVersions[0])},
 		jsonrpc.Value{Key: KeyClientInfo, Text: json.RawMessage(`{"name":"mcp-proxy","version":"1"}`)},
 		jsonrpc.Value{Key: KeyCapabilities, Text: json.RawMessage(`{}`)})
-	return jsonrpc.NewRequest(id, DiscoverMethod, params)
+	return jsonrpc.NewRequest(id, MethodDiscover, params)
 }
 
 // DiscoversModern reports whether the answer to a server/discover is that of a

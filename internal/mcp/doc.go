@@ -1,6 +1,6 @@
 // Package mcp is the vocabulary of the protocol's two eras, as far as more than
 // one part of the proxy needs it: versions, the reserved keys of _meta, error
-// codes, what a client can be asked, and the headers of Streamable HTTP that repeat
+// codes, the table of methods, what a client can be asked, and the headers of Streamable HTTP that repeat
 // what a body says.
 //
 // In the legacy era (2024-11-05 to 2025-11-25) a client says initialize once and a

@@ -184,17 +184,3 @@ func SetMeta(object json.RawMessage, values ...jsonrpc.Value) json.RawMessage {
 	}
 	return jsonrpc.Set(object, jsonrpc.Value{Key: "_meta", Text: meta})
 }
-
-// NamedBy returns the key of params that Mcp-Name repeats for a method, "" for none
-// (2026-07-28 basic/transports/streamable-http).
-func NamedBy(method string) string {
-	switch method {
-	case "tools/call", "prompts/get":
-		return "name"
-	case "resources/read":
-		return "uri"
-	case "tasks/get", "tasks/update", "tasks/cancel": // all of the tasks extension
-		return "taskId"
-	}
-	return ""
-}

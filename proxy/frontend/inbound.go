@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
 // Why a POST is not accepted.
@@ -35,7 +36,7 @@ func (s *session) expect(messages []*jsonrpc.Message, batch bool) (*stream, erro
 			st = newPostStream(batch)
 		}
 		s.pending[m.ID] = st
-		st.init = m.Method == "initialize" // a second one was refused before
+		st.init = m.Method == mcp.MethodInitialize // a second one was refused before
 		st.owed++
 	}
 	return st, nil
@@ -55,7 +56,7 @@ func (s *session) deliver(ctx context.Context, st *stream, messages []*jsonrpc.M
 			s.withdrawLocked(st, messages[i:])
 			return ctx.Err()
 		}
-		if m.Method == "notifications/cancelled" && !s.legacy {
+		if m.Method == mcp.MethodCancelled && !s.legacy {
 			s.cancelled(m)
 		}
 	}

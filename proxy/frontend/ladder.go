@@ -29,7 +29,7 @@ func checkModern(h http.Header, m *jsonrpc.Message) *jsonrpc.Error {
 	case !m.IsRequest():
 		return invalidRequest("a client has no responses to send in this protocol version")
 	}
-	keys := []string{"_meta", mcp.NamedBy(m.Method)}
+	keys := []string{"_meta", mcp.MethodOf(m.Method).HeaderKey()}
 	var at [2]jsonrpc.Span
 	if keys[1] == "" {
 		keys = keys[:1]

@@ -10,12 +10,6 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
-// Methods of the modern era that are looked at here.
-const (
-	methodListen   = "subscriptions/listen"
-	methodDiscover = "server/discover"
-)
-
 // modernHeader reports whether the header of r names a version without sessions,
 // known or not. Versions are dates; what is none decides nothing.
 func modernHeader(r *http.Request) bool {
@@ -28,7 +22,7 @@ func isModern(m *jsonrpc.Message) bool {
 	if m.Batch != nil {
 		return slices.ContainsFunc(m.Batch, isModern)
 	}
-	return m.Method == methodListen || m.Method == methodDiscover || claims(m.Params)
+	return mcp.MethodOf(m.Method).ModernOnly() || claims(m.Params)
 }
 
 // claims reports whether params name a version in _meta. Those that cannot, nearly
@@ -54,7 +48,7 @@ func (h *HTTP) postModern(w http.ResponseWriter, r *http.Request, upstream strin
 	// Over HTTP a request is cancelled by closing its stream, and the core has no
 	// other notification. One that says no version could not be told from a legacy
 	// one behind this.
-	if m.IsNotification() && (m.Method == "notifications/cancelled" || !claims(m.Params)) {
+	if m.IsNotification() && (m.Method == mcp.MethodCancelled || !claims(m.Params)) {
 		w.WriteHeader(http.StatusAccepted)
 		return
 	}

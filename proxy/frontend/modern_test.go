@@ -13,6 +13,7 @@ import (
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc/conntest"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
 // TestModernPlain: a response that is there soon goes as JSON, with the status of
@@ -183,7 +184,7 @@ func TestD32_BeforeTheFirstEvent(t *testing.T) {
 func TestD32_Listen(t *testing.T) {
 	ts := newTrunkServer(t, nil)
 	c := ts.at("/mcp")
-	got := c.send(c.modern("1", methodListen, `"notifications":{}`))
+	got := c.send(c.modern("1", mcp.MethodListen, `"notifications":{}`))
 	trunk := conntest.Await(t, "trunk", ts.conns)
 	m := conntest.Recv(t, trunk)
 	trunk.Send(noted(m, "notifications/subscriptions/acknowledged", `{"notifications":{}}`))
@@ -258,7 +259,7 @@ func TestModernListen(t *testing.T) {
 	c := ts.at("/mcp")
 	var trunk jsonrpc.Conn
 	for _, id := range []string{`"l\/1"`, `123456789012345678901234567890`} {
-		got := c.send(c.modern(id, methodListen, `"notifications":{"toolsListChanged":true}`))
+		got := c.send(c.modern(id, mcp.MethodListen, `"notifications":{"toolsListChanged":true}`))
 		if trunk == nil {
 			trunk = conntest.Await(t, "trunk", ts.conns)
 		}
@@ -281,7 +282,7 @@ func TestModernListen(t *testing.T) {
 func TestModernListenRefused(t *testing.T) {
 	ts := newTestServer(t, nil)
 	c := ts.at("/mcp")
-	wantBody(t, c.do(c.modern("1", methodListen, "")), 404, `{"jsonrpc":"2.0","id":1,"error":{"code":-32601,"message":"Method not found"}}`)
+	wantBody(t, c.do(c.modern("1", mcp.MethodListen, "")), 404, `{"jsonrpc":"2.0","id":1,"error":{"code":-32601,"message":"Method not found"}}`)
 }
 
 // TestModernSlowReader has a client that does not read its stream: others go on,

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
 // plainWait is how long a POST of the legacy era waits for a response that can go as
@@ -88,7 +89,7 @@ func (h *HTTP) postAlone(w http.ResponseWriter, r *http.Request, upstream string
 		h.postModern(w, r, upstream, m)
 	case !knownVersion(r.Header.Get(headerVersion)):
 		refuse(w, http.StatusBadRequest, "unsupported "+headerVersion)
-	case !m.IsRequest() || m.Method != "initialize":
+	case !m.IsRequest() || m.Method != mcp.MethodInitialize:
 		refuse(w, http.StatusBadRequest, headerSession+" is missing, and the message is not initialize")
 	default:
 		h.postInitialize(w, r, upstream, m)
@@ -186,7 +187,7 @@ func unbundle(m *jsonrpc.Message, s *session) (messages []*jsonrpc.Message, reas
 		messages = m.Batch
 	}
 	for _, m := range messages {
-		if m.Method == "initialize" && !s.legacy {
+		if m.Method == mcp.MethodInitialize && !s.legacy {
 			return nil, "the session is initialized already"
 		}
 	}

@@ -27,7 +27,7 @@ func modernScripted(c jsonrpc.Conn, started, cancelled chan<- struct{}) error {
 		case "tools/list":
 			answer(`{"resultType":"complete","ttlMs":0,"cacheScope":"private","tools":[{"name":"notify","inputSchema":{"type":"object"}},{"name":"never","inputSchema":{"type":"object"}},
 				{"name":"back","inputSchema":{"type":"object","properties":{"region":{"type":"string","x-mcp-header":"Region"},"n":{"type":"integer","x-mcp-header":"N"},"empty":{"type":"string","x-mcp-header":"E"}}}}]}`)
-		case methodListen:
+		case "subscriptions/listen":
 			c.Send(noted(m, "notifications/subscriptions/acknowledged", `{"notifications":{"toolsListChanged":true}}`))
 			c.Send(noted(m, "notifications/tools/list_changed", `{}`))
 		case "notifications/cancelled":

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"log/slog"
 	"slices"
-	"strconv"
 	"sync"
 	"time"
 
@@ -160,8 +159,7 @@ func (t *trunk) cancelLocked(p *waiter) {
 		t.queue = slices.DeleteFunc(t.queue, func(q queued) bool { return q.p == p })
 		return
 	}
-	params := strconv.AppendInt([]byte(`{"requestId":`), p.id, 10)
-	t.tellLocked(jsonrpc.NewNotification("notifications/cancelled", append(params, '}')))
+	t.tellLocked(mcp.Cancellation(jsonrpc.IntID(p.id), ""))
 }
 
 // Send implements [jsonrpc.Conn]. What belongs to no open POST is dropped.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc/conntest"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
 const modernClosed = `{"code":-32603,"message":"Connection closed: this session is over","data":{"reason":"connection_closed","phase":%q,"retryable":%v}}`
@@ -111,7 +112,7 @@ func TestModernIdle(t *testing.T) {
 			h.SessionIdle = time.Minute
 		})
 		c := ts.at("/mcp")
-		got, ended := c.send(c.modern("1", methodListen, "")), make(chan *jsonrpc.Message)
+		got, ended := c.send(c.modern("1", mcp.MethodListen, "")), make(chan *jsonrpc.Message)
 		trunk := <-trunks
 		m := conntest.Recv(t, trunk)
 		go func() { ended <- onlyMessage(t, <-got) }()

@@ -32,7 +32,7 @@ func (p *waiter) text(m *jsonrpc.Message) []byte {
 	if m.IsResponse() {
 		out.ID = p.client
 	}
-	if p.method == methodListen {
+	if p.method == mcp.MethodListen {
 		listen := jsonrpc.Value{Key: mcp.KeySubscription, Text: p.client.Raw()}
 		if m.Method != "" {
 			out.Params = mcp.SetMeta(m.Params, listen)

@@ -141,7 +141,7 @@ func (c *call) stop() {
 // phase tells whether c, which was taken, may have run. A subscription runs from its
 // beginning.
 func (c *call) phase() jsonrpc.Phase {
-	if c.request != nil && c.request.sent || c.method == methodListen {
+	if c.request != nil && c.request.sent || c.method == mcp.MethodListen {
 		return jsonrpc.InFlight
 	}
 	return jsonrpc.NotSent
@@ -193,7 +193,7 @@ func (s *session) cancelled(m *jsonrpc.Message) {
 	s.mu.Lock()
 	c := s.calls[id]
 	s.mu.Unlock()
-	if c == nil || c.method == "initialize" || !s.take(c) {
+	if c == nil || c.method == mcp.MethodInitialize || !s.take(c) {
 		return
 	}
 	c.stop()
@@ -202,11 +202,6 @@ func (s *session) cancelled(m *jsonrpc.Message) {
 		r.conn.tell(&jsonrpc.Message{Method: m.Method, Params: params, Extra: m.Extra})
 	}
 	s.deliver(c, nil, s.send)
-}
-
-func cancellation(id jsonrpc.ID, reason string) *jsonrpc.Message {
-	return jsonrpc.NewNotification("notifications/cancelled",
-		[]byte(`{"requestId":`+id.String()+`,"reason":"`+reason+`"}`))
 }
 
 // A batch collects the answers to the requests of one array.

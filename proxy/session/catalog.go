@@ -13,6 +13,7 @@ import (
 	"github.com/yosida95/uritemplate/v3"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
 // A kind is one of the lists that upstreams offer.
@@ -28,10 +29,10 @@ const (
 
 // kindInfo is how a kind is called on the wire.
 var kindInfo = [kinds]struct{ capability, method, member, key, changed string }{
-	tools:     {"tools", "tools/list", "tools", "name", "notifications/tools/list_changed"},
-	prompts:   {"prompts", "prompts/list", "prompts", "name", "notifications/prompts/list_changed"},
-	resources: {"resources", "resources/list", "resources", "uri", "notifications/resources/list_changed"},
-	templates: {"resources", "resources/templates/list", "resourceTemplates", "uriTemplate", "notifications/resources/list_changed"},
+	tools:     {"tools", mcp.MethodToolsList, "tools", "name", mcp.MethodToolsChanged},
+	prompts:   {"prompts", mcp.MethodPromptsList, "prompts", "name", mcp.MethodPromptsChanged},
+	resources: {"resources", mcp.MethodResourcesList, "resources", "uri", mcp.MethodResourcesChanged},
+	templates: {"resources", mcp.MethodTemplatesList, "resourceTemplates", "uriTemplate", mcp.MethodResourcesChanged},
 }
 
 func (k kind) named() bool { return k == tools || k == prompts }

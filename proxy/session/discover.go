@@ -17,7 +17,7 @@ func (s *session) discover(c *call) {
 	}
 	meta, _ := jsonrpc.Member(c.msg.Params, "_meta") // read before
 	s.work(c, func(ctx context.Context) {
-		said, failed := s.startAll(ctx, mcp.Modern, mcp.DiscoverMethod, func(u *upstreamConn, ctx context.Context) (json.RawMessage, *failure) {
+		said, failed := s.startAll(ctx, mcp.Modern, mcp.MethodDiscover, func(u *upstreamConn, ctx context.Context) (json.RawMessage, *failure) {
 			return u.discover(ctx, meta)
 		})
 		if failed != nil {
@@ -31,21 +31,21 @@ func (s *session) discover(c *call) {
 // discover asks an upstream what it is and keeps that. It returns nil if there is
 // no answer that can be used, and if it is not there why.
 func (u *upstreamConn) discover(ctx context.Context, meta json.RawMessage) (json.RawMessage, *failure) {
-	answer, err := u.ask(ctx, "server/discover", listParams(meta, nil))
+	answer, err := u.ask(ctx, mcp.MethodDiscover, listParams(meta, nil))
 	usable := err == nil && answer.Error == nil
 	if usable {
 		kind, bad := kindOf(answer.Result)
 		usable = bad == nil && (kind == "" || kind == resultComplete)
 	}
 	if !usable {
-		u.log.Debug("upstream cannot say what it is", "method", "server/discover", "err", err)
+		u.log.Debug("upstream cannot say what it is", "method", mcp.MethodDiscover, "err", err)
 		if err == nil && isClosed(answer.Error) {
 			return nil, &failure{wire: answer.Error}
 		}
 		return nil, nil
 	}
 	info := u.infoOf(answer.Result)
-	u.s.p.noteInTime(u.up.Name, mcp.DiscoverMethod)
+	u.s.p.noteInTime(u.up.Name, mcp.MethodDiscover)
 	u.s.mu.Lock()
 	defer u.s.mu.Unlock()
 	u.info = info
@@ -93,7 +93,7 @@ func (set *upstreamSet) discovered(said map[*upstreamConn]json.RawMessage) json.
 // of this hop and what it must say and does not.
 func (p *Router) discoveredBy(said json.RawMessage) json.RawMessage {
 	kind, _ := kindOf(said) // read before
-	result := completed("server/discover", kind, jsonrpc.Set(said, jsonrpc.Value{Key: "supportedVersions", Text: supportedVersions}))
+	result := completed(mcp.MethodDiscover, kind, jsonrpc.Set(said, jsonrpc.Value{Key: "supportedVersions", Text: supportedVersions}))
 	meta, _ := jsonrpc.Member(result, "_meta")
 	if info, _ := jsonrpc.Member(meta, mcp.KeyServerInfo); info != nil {
 		return result

@@ -14,7 +14,7 @@ import (
 // returned, and what of it is needed later is kept with the call.
 func (s *session) classify(c *call) *jsonrpc.Error {
 	c.era, c.view = mcp.Legacy, &s.own
-	surely := s.stateless || c.method == mcp.DiscoverMethod || c.method == methodListen
+	surely := s.stateless || c.method == mcp.MethodDiscover || c.method == mcp.MethodListen
 	if !surely && !mayClaim(c.msg.Params) {
 		return nil
 	}
@@ -40,7 +40,7 @@ func (s *session) classify(c *call) *jsonrpc.Error {
 // stands that its handler needs is kept.
 func (c *call) readMeta() (mcp.Meta, error) {
 	var at [1]jsonrpc.Span
-	if c.method == "tools/call" {
+	if c.method == mcp.MethodToolsCall {
 		if err := c.findTool(); err != nil {
 			return mcp.Meta{}, err
 		}
@@ -110,25 +110,25 @@ var modernMethods map[string]func(*session, *call)
 
 func init() { // not a literal: the handlers refer to the table
 	modernMethods = map[string]func(*session, *call){
-		"tools/list":               list(tools),
-		"prompts/list":             list(prompts),
-		"resources/list":           list(resources),
-		"resources/templates/list": list(templates),
-		"tools/call":               (*session).callTool,
-		"prompts/get":              (*session).getPrompt,
-		"completion/complete":      (*session).complete,
-		"resources/read":           (*session).readResource,
-		"server/discover":          (*session).discover,
-		methodListen:               (*session).listen,
-		"tasks/get":                (*session).byModernTask,
-		"tasks/update":             (*session).byModernTask,
-		"tasks/cancel":             (*session).byModernTask,
+		mcp.MethodToolsList:     list(tools),
+		mcp.MethodPromptsList:   list(prompts),
+		mcp.MethodResourcesList: list(resources),
+		mcp.MethodTemplatesList: list(templates),
+		mcp.MethodToolsCall:     (*session).callTool,
+		mcp.MethodPromptsGet:    (*session).getPrompt,
+		mcp.MethodComplete:      (*session).complete,
+		mcp.MethodResourcesRead: (*session).readResource,
+		mcp.MethodDiscover:      (*session).discover,
+		mcp.MethodListen:        (*session).listen,
+		mcp.MethodTasksGet:      (*session).byModernTask,
+		mcp.MethodTasksUpdate:   (*session).byModernTask,
+		mcp.MethodTasksCancel:   (*session).byModernTask,
 	}
 }
 
 // removed are the methods of the legacy era that the modern one has not, even if
 // an upstream knew them.
-var removed = []string{"initialize", "ping", "logging/setLevel", "resources/subscribe", "resources/unsubscribe", "tasks/list", "tasks/result"}
+var removed = []string{mcp.MethodInitialize, mcp.MethodPing, mcp.MethodSetLevel, mcp.MethodSubscribe, mcp.MethodUnsubscribe, mcp.MethodTasksList, mcp.MethodTasksResult}
 
 // modernRequest routes one request of the modern era, which needs no initialize.
 func (s *session) modernRequest(c *call) {
@@ -171,11 +171,11 @@ func (u *upstreamConn) handleModern(m *jsonrpc.Message) {
 		return
 	}
 	switch m.Method {
-	case "notifications/progress":
+	case mcp.MethodProgress:
 		u.progress(m)
-	case "notifications/message":
+	case mcp.MethodLog:
 		u.passModern(m)
-	case "notifications/cancelled":
+	case mcp.MethodCancelled:
 		u.subscriptionCancelled(m)
 	default:
 		part := u.partOf(m)
@@ -192,8 +192,8 @@ func (u *upstreamConn) handleModern(m *jsonrpc.Message) {
 
 // ofSubscriptions are the notifications that come with subscriptions and nowhere else.
 var ofSubscriptions = []string{
-	"notifications/subscriptions/acknowledged", kindInfo[tools].changed, kindInfo[prompts].changed, kindInfo[resources].changed,
-	"notifications/resources/updated", "notifications/tasks",
+	mcp.MethodAcknowledged, kindInfo[tools].changed, kindInfo[prompts].changed, kindInfo[resources].changed,
+	mcp.MethodResourceUpdated, mcp.MethodTask,
 }
 
 // passModern hands a message on with the request of the client that it belongs to;
@@ -207,7 +207,7 @@ func (u *upstreamConn) passModern(m *jsonrpc.Message) {
 		c = r.call
 	}
 	u.s.mu.Unlock()
-	if c == nil || m.Method == "notifications/message" && !c.logs(m.Params) {
+	if c == nil || m.Method == mcp.MethodLog && !c.logs(m.Params) {
 		u.s.drop("nobody has asked for it", m)
 		return
 	}

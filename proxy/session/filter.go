@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
 // A filter says which notifications a subscription is about (2026-07-28
@@ -120,10 +121,10 @@ func arrayOf(texts []string) json.RawMessage {
 // URIs are written, and is believed where it does not say.
 func (f *filter) covers(m *jsonrpc.Message, wish *filter) bool {
 	switch m.Method {
-	case "notifications/resources/updated":
+	case mcp.MethodResourceUpdated:
 		uri, _ := unquoted(m.Params, "uri")
 		return f.uris != nil && (isPart(uri, f.uris) || !isPart(uri, wish.uris))
-	case "notifications/tasks":
+	case mcp.MethodTask:
 		id, ok := unquoted(m.Params, "taskId")
 		return ok && slices.Contains(f.tasks, id)
 	}

@@ -117,7 +117,7 @@ func (u *upstreamConn) initialized(a *attempt, answer *jsonrpc.Message) {
 	info := u.infoOf(answer.Result)
 	u.s.mu.Lock()
 	u.info, u.deaf, u.missed = info, false, false
-	first := []*jsonrpc.Message{jsonrpc.NewNotification("notifications/initialized", nil)}
+	first := []*jsonrpc.Message{jsonrpc.NewNotification(mcp.MethodInitialized, nil)}
 	u.readyLocked(a, append(first, u.replayLocked()...))
 	u.heardLocked(a)
 	announced := u.announced // now: the client's next list, which waits for this, ends it
@@ -153,11 +153,11 @@ func (u *upstreamConn) replayLocked() []*jsonrpc.Message {
 		replay = append(replay, jsonrpc.NewRequest(r.id, method, ownToken(params, r.id)))
 	}
 	if _, ok := u.info.capabilities["logging"]; ok && u.s.level != nil {
-		request("logging/setLevel", u.s.level)
+		request(mcp.MethodSetLevel, u.s.level)
 	}
 	for _, uri := range slices.Sorted(maps.Keys(u.s.resourceSubs)) {
 		if sub := u.s.resourceSubs[uri]; sub.conn == u {
-			request("resources/subscribe", sub.params)
+			request(mcp.MethodSubscribe, sub.params)
 		}
 	}
 	return replay

@@ -17,7 +17,7 @@ import (
 type lateKey struct{ upstream, method string }
 
 // starts stands for the start, in whatever era.
-const starts = "initialize"
+const starts = mcp.MethodInitialize
 
 func (p *Router) wasLate(upstream, method string) bool {
 	p.mu.Lock()
@@ -91,7 +91,7 @@ func (u *upstreamConn) heardLocked(a *attempt) {
 	if !a.heard {
 		a.heard = true
 		u.s.p.noteInTime(u.up.Name, starts)
-		u.s.p.noteInTime(u.up.Name, mcp.DiscoverMethod) // which is how the modern era asks for it
+		u.s.p.noteInTime(u.up.Name, mcp.MethodDiscover) // which is how the modern era asks for it
 	}
 	for k, who := range u.behind {
 		delete(u.behind, k)

@@ -41,7 +41,7 @@ func (s *session) findTask(ctx context.Context, c *call, id string) {
 		return
 	}
 	params := jsonrpc.Set(nil, jsonrpc.Value{Key: "taskId", Text: jsonrpc.Quote(id)}, jsonrpc.Value{Key: "_meta", Text: c.identity()})
-	if u := s.whoAnswers(ctx, c, candidates, "tasks/get", params); u != nil {
+	if u := s.whoAnswers(ctx, c, candidates, mcp.MethodTasksGet, params); u != nil {
 		s.rememberTask(id, id, u) // an id from when there was but one upstream
 		s.forward(c, u, c.msg.Params)
 	}
@@ -57,11 +57,11 @@ func (s *session) rememberTask(name, own string, u *upstreamConn) {
 // those that have not said yet. One that cannot say now comes last: if none of the
 // others knows the task, its state is what the client should hear.
 func (set *upstreamSet) withTasks(ctx context.Context, meta json.RawMessage) []*upstreamConn {
-	set.fanOut(ctx, func(u *upstreamConn) bool { return u.unknown() && !u.late(mcp.DiscoverMethod) }, func(ctx context.Context, _ int, u *upstreamConn) { _, _ = u.discover(ctx, meta) })
+	set.fanOut(ctx, func(u *upstreamConn) bool { return u.unknown() && !u.late(mcp.MethodDiscover) }, func(ctx context.Context, _ int, u *upstreamConn) { _, _ = u.discover(ctx, meta) })
 	var known, others []*upstreamConn
 	for _, u := range set.conns {
 		switch {
-		case u.unknown() && !u.late(mcp.DiscoverMethod):
+		case u.unknown() && !u.late(mcp.MethodDiscover):
 			others = append(others, u)
 		case u.declaresTasks():
 			known = append(known, u)

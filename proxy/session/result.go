@@ -51,9 +51,9 @@ func (c *call) admits(kind string) bool {
 	case "", resultComplete:
 		return true
 	case resultInputRequired:
-		return c.method == "tools/call" || c.method == "prompts/get" || c.method == "resources/read"
+		return c.method == mcp.MethodToolsCall || c.method == mcp.MethodPromptsGet || c.method == mcp.MethodResourcesRead
 	case resultTask:
-		return c.tasks && c.method == "tools/call"
+		return c.tasks && c.method == mcp.MethodToolsCall
 	}
 	return c.extended && c.upstreams.only() != nil
 }
@@ -83,7 +83,7 @@ func completed(method, kind string, result json.RawMessage) json.RawMessage {
 	if kind == "" {
 		absent = append(absent, jsonrpc.Value{Key: "resultType", Text: json.RawMessage(`"` + resultComplete + `"`)})
 	}
-	if method == "resources/read" || method == "server/discover" { // lists are made here
+	if method == mcp.MethodResourcesRead || method == mcp.MethodDiscover { // lists are made here
 		for _, h := range hints {
 			switch raw, err := glance(result, h.key); {
 			case err == nil && raw == nil:

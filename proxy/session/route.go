@@ -18,23 +18,23 @@ var methods map[string]func(*session, *call)
 
 func init() { // not a literal: the handlers refer to the table
 	methods = map[string]func(*session, *call){
-		"initialize":               (*session).initialize,
-		"ping":                     (*session).pong,
-		"tools/list":               list(tools),
-		"prompts/list":             list(prompts),
-		"resources/list":           list(resources),
-		"resources/templates/list": list(templates),
-		"tools/call":               (*session).callTool,
-		"prompts/get":              (*session).getPrompt,
-		"completion/complete":      (*session).complete,
-		"resources/read":           (*session).byURI,
-		"resources/subscribe":      (*session).subscribe,
-		"resources/unsubscribe":    (*session).unsubscribe,
-		"logging/setLevel":         (*session).setLevel,
-		"tasks/list":               (*session).listTasks,
-		"tasks/get":                (*session).byTask,
-		"tasks/result":             (*session).byTask,
-		"tasks/cancel":             (*session).byTask,
+		mcp.MethodInitialize:    (*session).initialize,
+		mcp.MethodPing:          (*session).pong,
+		mcp.MethodToolsList:     list(tools),
+		mcp.MethodPromptsList:   list(prompts),
+		mcp.MethodResourcesList: list(resources),
+		mcp.MethodTemplatesList: list(templates),
+		mcp.MethodToolsCall:     (*session).callTool,
+		mcp.MethodPromptsGet:    (*session).getPrompt,
+		mcp.MethodComplete:      (*session).complete,
+		mcp.MethodResourcesRead: (*session).byURI,
+		mcp.MethodSubscribe:     (*session).subscribe,
+		mcp.MethodUnsubscribe:   (*session).unsubscribe,
+		mcp.MethodSetLevel:      (*session).setLevel,
+		mcp.MethodTasksList:     (*session).listTasks,
+		mcp.MethodTasksGet:      (*session).byTask,
+		mcp.MethodTasksResult:   (*session).byTask,
+		mcp.MethodTasksCancel:   (*session).byTask,
 	}
 }
 
@@ -62,7 +62,7 @@ func (s *session) receiveBatch(elements []*jsonrpc.Message) {
 		if m.IsRequest() {
 			b.missing++
 		}
-		initializes = initializes || m.Method == "initialize"
+		initializes = initializes || m.Method == mcp.MethodInitialize
 	}
 	s.mu.Lock()
 	version := s.hello.version
@@ -102,7 +102,7 @@ func (s *session) request(m *jsonrpc.Message, b *batch) {
 	s.mu.Lock()
 	welcome := s.hello.params != nil
 	s.mu.Unlock()
-	if m.Method != "initialize" && m.Method != "ping" {
+	if m.Method != mcp.MethodInitialize && m.Method != mcp.MethodPing {
 		if !welcome {
 			s.fail(c, &jsonrpc.Error{Code: jsonrpc.CodeInvalidRequest, Message: "Invalid request: not initialized"})
 			return
@@ -232,7 +232,7 @@ func ownToken(params json.RawMessage, id jsonrpc.ID) json.RawMessage {
 // notified handles a notification of the client. A cancellation is of the era of
 // what it cancels.
 func (s *session) notified(m *jsonrpc.Message) {
-	if m.Method == "notifications/cancelled" {
+	if m.Method == mcp.MethodCancelled {
 		s.cancelled(m)
 		return
 	}
@@ -241,17 +241,17 @@ func (s *session) notified(m *jsonrpc.Message) {
 		return
 	}
 	switch m.Method {
-	case "notifications/initialized":
+	case mcp.MethodInitialized:
 		s.clientReady()
-	case "notifications/progress":
+	case mcp.MethodProgress:
 		s.clientProgress(m)
-	case "notifications/roots/list_changed":
+	case mcp.MethodRootsChanged:
 		for _, u := range s.upstreams(mcp.Legacy).conns {
 			if u.alive() {
 				u.tell(m)
 			}
 		}
-	case "notifications/tasks/status":
+	case mcp.MethodTaskStatus:
 		s.clientTaskStatus(m)
 	default:
 		if u := s.upstreams(mcp.Legacy).only(); u != nil {

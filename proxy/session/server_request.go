@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
 // maxServerRequests bounds the server requests that one client has open.
@@ -148,7 +149,7 @@ func (s *session) serverRequestCancelled(u *upstreamConn, m *jsonrpc.Message) {
 
 // withdraw tells the client that nobody waits for its answer any more.
 func (s *session) withdraw(sr *serverRequest) {
-	m := cancellation(jsonrpc.IntID(sr.n), "upstream disconnected")
+	m := mcp.Cancellation(jsonrpc.IntID(sr.n), "upstream disconnected")
 	m.Related = sr.rel
 	s.out.wait(m)
 }

@@ -47,8 +47,6 @@ const (
 	ownersWithin = 200 * time.Millisecond
 )
 
-const methodListen = "subscriptions/listen"
-
 // listen begins a subscriptions/listen.
 func (s *session) listen(c *call) {
 	want, err := readFilter(c.msg.Params)
@@ -233,7 +231,7 @@ func (sub *subscription) allAnswered() bool {
 func (sub *subscription) acknowledge() {
 	told, base := sub.honoured()
 	params := jsonrpc.Set(nil, jsonrpc.Value{Key: "notifications", Text: told.on(base)})
-	sub.send("notifications/subscriptions/acknowledged", params)
+	sub.send(mcp.MethodAcknowledged, params)
 	sub.s.mu.Lock()
 	early := sub.early
 	sub.c.acked, sub.told, sub.early = true, told, nil
@@ -327,7 +325,7 @@ func (sub *subscription) tellNews() {
 		}
 	}
 	for _, uri := range among(told.uris, updated) {
-		sub.send("notifications/resources/updated", jsonrpc.Set(nil, jsonrpc.Value{Key: "uri", Text: jsonrpc.Quote(uri)}))
+		sub.send(mcp.MethodResourceUpdated, jsonrpc.Set(nil, jsonrpc.Value{Key: "uri", Text: jsonrpc.Quote(uri)}))
 	}
 }
 

@@ -41,7 +41,7 @@ func (part *subscriptionPart) run(ctx context.Context) {
 	for {
 		began := time.Now()
 		params := listenParams(part.sub.meta, part.want.text())
-		answer, err := part.conn.askFor(ctx, part, methodListen, params)
+		answer, err := part.conn.askFor(ctx, part, mcp.MethodListen, params)
 		if err != nil {
 			return
 		}
@@ -184,7 +184,7 @@ func subscriptionID(params json.RawMessage) jsonrpc.ID {
 func (part *subscriptionPart) receive(m *jsonrpc.Message) {
 	sub := part.sub
 	switch m.Method {
-	case "notifications/subscriptions/acknowledged":
+	case mcp.MethodAcknowledged:
 		part.acknowledged(m)
 	case kindInfo[tools].changed:
 		part.changed(tools)
@@ -192,9 +192,9 @@ func (part *subscriptionPart) receive(m *jsonrpc.Message) {
 		part.changed(prompts)
 	case kindInfo[resources].changed:
 		part.changed(resources)
-	case "notifications/resources/updated":
+	case mcp.MethodResourceUpdated:
 		sub.pass(m, part.want.uris != nil)
-	case "notifications/tasks":
+	case mcp.MethodTask:
 		out := *m
 		out.Params = renamed(m.Params, whole(m.Params), part.taskName)
 		sub.pass(&out, part.want.tasks != nil)

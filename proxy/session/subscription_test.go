@@ -348,7 +348,7 @@ func TestD42_RaceCancelAndDrain(t *testing.T) {
 // listening returns the id of the subscription that a peer got last.
 func (p *peer) listening() (id jsonrpc.ID) {
 	for _, text := range p.take() {
-		if m := decode(p.t, text); m.Method == methodListen {
+		if m := decode(p.t, text); m.Method == mcp.MethodListen {
 			id = m.ID
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
 // maxTasks bounds how many tasks of one client are remembered.
@@ -174,7 +175,7 @@ func (s *session) byTask(c *call) {
 		if answer.Error != nil {
 			return
 		}
-		if _, ended := taskState(answer.Result, jsonrpc.Span{}); ended || c.method == "tasks/result" {
+		if _, ended := taskState(answer.Result, jsonrpc.Span{}); ended || c.method == mcp.MethodTasksResult {
 			u.taskEnded(id)
 		}
 		answer.Result = givenBack(answer.Result, id)

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
 // The requestTimeout of an upstream is how long a request may be without an answer
@@ -83,7 +84,7 @@ func (s *session) expire(r *request) {
 		return
 	}
 	if r.sent && !r.marked {
-		r.conn.tell(cancellation(r.id, "timeout"))
+		r.conn.tell(mcp.Cancellation(r.id, "timeout"))
 	}
 	s.deliver(c, jsonrpc.NewError(c.id, jsonrpc.TimedOut(r.conn.up.Name)), s.out.wait)
 }

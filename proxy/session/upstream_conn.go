@@ -199,7 +199,7 @@ func (u *upstreamConn) adopt(a *attempt, conn jsonrpc.Conn) error {
 	r.done = func(answer *jsonrpc.Message) { u.initialized(a, answer) }
 	params := ownToken(u.s.hello.params, r.id)
 	u.s.mu.Unlock()
-	_ = conn.Send(jsonrpc.NewRequest(r.id, "initialize", params)) // if it fails, Recv says why
+	_ = conn.Send(jsonrpc.NewRequest(r.id, mcp.MethodInitialize, params)) // if it fails, Recv says why
 	return nil
 }
 
@@ -270,7 +270,7 @@ func (u *upstreamConn) askFor(ctx context.Context, part *subscriptionPart, metho
 	r.removeLocked()
 	u.s.mu.Unlock()
 	if open && r.sent {
-		u.tell(cancellation(r.id, "no longer needed"))
+		u.tell(mcp.Cancellation(r.id, "no longer needed"))
 	}
 	return nil, context.Cause(ctx)
 }

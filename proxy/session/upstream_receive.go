@@ -21,7 +21,7 @@ func (u *upstreamConn) receive(a *attempt, m *jsonrpc.Message) {
 		u.answered(a, m)
 	case u.era == mcp.Modern:
 		u.handleModern(m)
-	case m.Method == "ping" && m.IsRequest():
+	case m.Method == mcp.MethodPing && m.IsRequest():
 		u.reply(a, jsonrpc.NewResult(m.ID, json.RawMessage(`{}`)))
 	case u.hold(a, m):
 	default:
@@ -114,17 +114,17 @@ func (u *upstreamConn) handle(a *attempt, m *jsonrpc.Message) {
 		return
 	}
 	switch m.Method {
-	case "notifications/progress":
+	case mcp.MethodProgress:
 		u.progress(m)
-	case "notifications/cancelled":
+	case mcp.MethodCancelled:
 		u.s.serverRequestCancelled(u, m)
-	case "notifications/tools/list_changed":
+	case mcp.MethodToolsChanged:
 		u.listChanged(tools)
-	case "notifications/prompts/list_changed":
+	case mcp.MethodPromptsChanged:
 		u.listChanged(prompts)
-	case "notifications/resources/list_changed":
+	case mcp.MethodResourcesChanged:
 		u.listChanged(resources)
-	case "notifications/tasks/status":
+	case mcp.MethodTaskStatus:
 		u.taskStatus(m)
 	default:
 		u.pass(m)

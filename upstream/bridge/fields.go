@@ -42,22 +42,6 @@ func mayHave(object json.RawMessage, key string) bool {
 	return bytes.Contains(object, []byte(key)) || bytes.Contains(object, []byte(`\u`))
 }
 
-// isCacheable reports whether a complete modern result of a method carries ttlMs
-// and cacheScope (2026-07-28 server/utilities/caching).
-func isCacheable(method string) bool {
-	switch method {
-	case "server/discover", "tools/list", "prompts/list", "resources/list", "resources/templates/list", "resources/read":
-		return true
-	}
-	return false
-}
-
-// asksForInput reports whether a modern server may answer a method with
-// input_required (2026-07-28 basic/patterns/mrtr).
-func asksForInput(method string) bool {
-	return method == "tools/call" || method == "prompts/get" || method == "resources/read"
-}
-
 // A modernResult is a result of a modern server with what matters of it found, in one
 // pass over its bytes.
 type modernResult struct {
@@ -93,18 +77,18 @@ func readModernResult(text json.RawMessage) (modernResult, error) {
 // the client would refuse, and with it the whole result, is made text or left out.
 func (r modernResult) toLegacy(method, version string) json.RawMessage {
 	edits := []memberEdit{{r.resultType, nil}}
-	if isCacheable(method) {
+	if mcp.MethodOf(method).Cacheable {
 		edits = append(edits, memberEdit{r.ttl, nil}, memberEdit{r.scope, nil})
 	}
 	if !r.meta.IsZero() {
 		edits = append(edits, memberEdit{r.meta, orNil(jsonrpc.Set(r.meta.Of(r.text), reserved...))})
 	}
 	switch method {
-	case "tools/call":
+	case mcp.MethodToolsCall:
 		edits = append(edits, r.legacyContent(version)...)
-	case "tools/list":
+	case mcp.MethodToolsList:
 		edits = append(edits, r.each("tools", legacyTool))
-	case "prompts/get":
+	case mcp.MethodPromptsGet:
 		if version < linksSince {
 			edits = append(edits, r.each("messages", func(m json.RawMessage) json.RawMessage { return legacyMessage(version, m) }))
 		}
@@ -228,7 +212,7 @@ func array(elements ...json.RawMessage) json.RawMessage {
 // of how long it stays true, so that nobody keeps it. serverInfo may be nil.
 func toModernResult(method string, result, serverInfo json.RawMessage) json.RawMessage {
 	values := []jsonrpc.Value{{Key: "resultType", Text: jsonrpc.Quote(resultComplete)}}
-	if isCacheable(method) {
+	if mcp.MethodOf(method).Cacheable {
 		values = append(values, jsonrpc.Value{Key: "ttlMs", Text: []byte(`0`)},
 			jsonrpc.Value{Key: "cacheScope", Text: []byte(`"private"`)})
 	}
@@ -249,7 +233,7 @@ func toLegacyError(method string, text json.RawMessage) json.RawMessage {
 	e, ok := readError(text)
 	switch {
 	case !ok:
-	case e.code == jsonrpc.CodeInvalidParams && method == "resources/read" && e.saysNotFound():
+	case e.code == jsonrpc.CodeInvalidParams && method == mcp.MethodResourcesRead && e.saysNotFound():
 		return e.withCode(jsonrpc.CodeResourceNotFound)
 	case e.code == mcp.CodeHeaderMismatch, e.code == mcp.CodeMissingCapability, e.code == mcp.CodeUnsupportedVersion:
 		return e.withCode(jsonrpc.CodeInternalError)

@@ -162,7 +162,7 @@ func (l *lane) begin() {
 	l.t.mu.Lock()
 	defer l.t.mu.Unlock()
 	if l.state == laneOpening {
-		l.askLocked("initialize", params, l.welcomeLocked)
+		l.askLocked(mcp.MethodInitialize, params, l.welcomeLocked)
 	}
 }
 
@@ -184,7 +184,7 @@ func (l *lane) welcomeLocked(m *jsonrpc.Message) {
 		return
 	}
 	l.welcome, l.state, l.began = w, laneReady, time.Now()
-	l.out.put(jsonrpc.NewNotification("notifications/initialized", nil))
+	l.out.put(jsonrpc.NewNotification(mcp.MethodInitialized, nil))
 	l.forwardAllLocked()
 	for li := range l.listens {
 		li.beginLocked()
@@ -203,7 +203,7 @@ func (l *lane) forwardAllLocked() {
 // takeLocked gives a call to the lane.
 func (l *lane) takeLocked(c *call) {
 	c.lane = l
-	if works(c.method) {
+	if mcp.MethodOf(c.method).Works {
 		l.working++
 	}
 	if l.state == laneReady {
@@ -217,7 +217,7 @@ func (l *lane) takeLocked(c *call) {
 // forwardLocked sends a call to the server, which has said its welcome.
 func (l *lane) forwardLocked(c *call) {
 	switch {
-	case c.method == "server/discover":
+	case c.method == mcp.MethodDiscover:
 		c.leaveLaneLocked()
 		c.settleLocked(&jsonrpc.Message{Result: l.welcome.discover})
 		return
@@ -281,7 +281,7 @@ func (c *call) leaveLaneLocked() {
 	c.lane = nil
 	delete(l.calls, c.n)
 	l.used = time.Now()
-	if works(c.method) {
+	if mcp.MethodOf(c.method).Works {
 		l.working--
 		l.g.nextLocked()
 	}

@@ -35,7 +35,7 @@ func (l *lane) levelLocked(c *call) (wait bool) {
 	if most != l.level && !l.leveling {
 		l.level, l.leveling = most, true
 		params := jsonrpc.Set(nil, jsonrpc.Value{Key: "level", Text: jsonrpc.Quote(mcp.LogLevels[most-1])})
-		l.askLocked("logging/setLevel", params, l.leveledLocked)
+		l.askLocked(mcp.MethodSetLevel, params, l.leveledLocked)
 		l.t.after(levelWithin, l.leveledLateLocked)
 	}
 	return l.leveling

@@ -5,6 +5,7 @@ import (
 	"strconv"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
 // heard handles a notification of the server.
@@ -12,21 +13,21 @@ func (l *lane) heard(m *jsonrpc.Message) {
 	l.t.mu.Lock()
 	defer l.t.mu.Unlock()
 	switch m.Method {
-	case "notifications/progress":
+	case mcp.MethodProgress:
 		l.progressLocked(m)
-	case "notifications/message":
+	case mcp.MethodLog:
 		l.messageLocked(m)
-	case "notifications/cancelled":
+	case mcp.MethodCancelled:
 		text, _ := jsonrpc.Member(m.Params, "requestId")
 		id, _ := jsonrpc.ParseID(text)
 		l.takenBackLocked(id)
-	case "notifications/tools/list_changed", "notifications/prompts/list_changed", "notifications/resources/list_changed":
+	case mcp.MethodToolsChanged, mcp.MethodPromptsChanged, mcp.MethodResourcesChanged:
 		for li := range l.g.listens { // the newest list is the same for all lanes
 			li.hearLocked(m.Method, m)
 		}
-	case "notifications/resources/updated":
+	case mcp.MethodResourceUpdated:
 		l.updatedLocked(m)
-	case "notifications/elicitation/complete", "notifications/tasks/status": // nothing of the modern era
+	case mcp.MethodElicited, mcp.MethodTaskStatus: // nothing of the modern era
 	default:
 		if c := l.ofLocked(m); c != nil {
 			c.tellLocked(m, stripReserved(m.Params))

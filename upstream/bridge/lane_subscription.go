@@ -1,6 +1,9 @@
 package bridge
 
-import "github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+import (
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+)
 
 // A subscription is a URI that listens of a lane want to hear of. The server has at
 // most one to it. Guarded by tenant.mu.
@@ -43,9 +46,9 @@ func (l *lane) stepLocked(uri string, sub *subscription) {
 			delete(l.subs, uri)
 		}
 	default:
-		method := "resources/subscribe"
+		method := mcp.MethodSubscribe
 		if !wanted {
-			method = "resources/unsubscribe"
+			method = mcp.MethodUnsubscribe
 		}
 		sub.asking = true
 		params := jsonrpc.Set(nil, jsonrpc.Value{Key: "uri", Text: jsonrpc.Quote(uri)})

@@ -31,7 +31,7 @@ func readWelcome(result json.RawMessage) (w welcome, ok bool) {
 	w.logs = logging != nil
 	w.offers = offers{isSet(capabilities, "tools", "listChanged"), isSet(capabilities, "prompts", "listChanged"),
 		isSet(capabilities, "resources", "listChanged"), isSet(capabilities, "resources", "subscribe")}
-	w.discover = toModernResult("server/discover", jsonrpc.Set(nil,
+	w.discover = toModernResult(mcp.MethodDiscover, jsonrpc.Set(nil,
 		jsonrpc.Value{Key: "supportedVersions", Text: []byte(`["` + strings.Join(mcp.ModernVersions, `","`) + `"]`)},
 		jsonrpc.Value{Key: "capabilities", Text: bridgedCapabilities(capabilities)},
 		jsonrpc.Value{Key: "instructions", Text: at[3].Of(result)}), w.info)

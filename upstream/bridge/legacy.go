@@ -236,10 +236,5 @@ func (l *legacy) askLocked(method string, params json.RawMessage, r modernReques
 // cancelLocked tells the upstream that nobody waits for a request any more.
 func (l *legacy) cancelLocked(n int64, reason string) {
 	delete(l.open, n)
-	l.toModern.put(cancelled(jsonrpc.IntID(n), reason))
-}
-
-func cancelled(id jsonrpc.ID, reason string) *jsonrpc.Message {
-	params := jsonrpc.Set(nil, jsonrpc.Value{Key: "requestId", Text: id.Raw()}, jsonrpc.Value{Key: "reason", Text: jsonrpc.Quote(reason)})
-	return jsonrpc.NewNotification("notifications/cancelled", params)
+	l.toModern.put(mcp.Cancellation(jsonrpc.IntID(n), reason))
 }

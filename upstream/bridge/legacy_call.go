@@ -3,9 +3,9 @@ package bridge
 import (
 	"encoding/json"
 	"strconv"
-	"strings"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
 // A legacyCall is a request of the client that is not settled. It is sent to the
@@ -37,27 +37,21 @@ var (
 // request handles a request of the client.
 func (l *legacy) request(m *jsonrpc.Message) {
 	switch m.Method {
-	case "initialize":
+	case mcp.MethodInitialize:
 		l.initialize(m)
-	case "ping": // is about this hop alone
+	case mcp.MethodPing: // is about this hop alone
 		l.toClient.put(jsonrpc.NewResult(m.ID, noResult))
-	case "logging/setLevel":
+	case mcp.MethodSetLevel:
 		l.setLevel(m)
-	case "resources/subscribe", "resources/unsubscribe":
+	case mcp.MethodSubscribe, mcp.MethodUnsubscribe:
 		l.subscription(m)
 	default:
-		if isForeign(m.Method) {
+		if mcp.MethodOf(m.Method).Foreign() {
 			l.toClient.put(jsonrpc.NewError(m.ID, &jsonrpc.Error{Code: jsonrpc.CodeMethodNotFound, Message: "Method not found"}))
 			return
 		}
 		l.forward(m)
 	}
-}
-
-// isForeign reports whether a method means something else, or nothing, in the other
-// era: the tasks of 2025-11-25 are not those of the extension.
-func isForeign(method string) bool {
-	return strings.HasPrefix(method, "tasks/") || method == "server/discover" || method == "subscriptions/listen"
 }
 
 // beginLocked enters a request into the table. It returns nil if it has refused it.
@@ -97,7 +91,7 @@ func (l *legacy) forward(m *jsonrpc.Message) {
 		return
 	}
 	c.version = l.hello.version
-	if asksForInput(m.Method) {
+	if mcp.MethodOf(m.Method).Asks {
 		c.params = params
 	}
 	l.sendLocked(c, params)
@@ -107,7 +101,7 @@ func (l *legacy) forward(m *jsonrpc.Message) {
 // the other era. No tasks were declared, and so the rest counts (2025-11-25
 // basic/utilities/tasks); and input that nobody asked for is none.
 func withoutForeign(method string, params json.RawMessage) json.RawMessage {
-	if !asksForInput(method) {
+	if !mcp.MethodOf(method).Asks {
 		return params
 	}
 	for _, foreign := range foreignKeys {
@@ -187,7 +181,7 @@ func (l *legacy) callAnswered(r modernRequest, m *jsonrpc.Message) {
 	switch {
 	case err == nil && result.kind == resultComplete:
 		l.settle(c, &jsonrpc.Message{Result: result.toLegacy(c.method, c.version), Extra: m.Extra})
-	case err == nil && result.kind == resultInputRequired && asksForInput(c.method):
+	case err == nil && result.kind == resultInputRequired && mcp.MethodOf(c.method).Asks:
 		l.inputRequired(c, m.Result)
 	default: // "task", to a client that declared none, say
 		l.settle(c, &jsonrpc.Message{Error: jsonrpc.InvalidResponse(l.upstream, "unknown resultType").Raw()})
@@ -233,7 +227,7 @@ func (l *legacy) cancelledByClient(m *jsonrpc.Message) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	c := l.calls[id]
-	if !ok || c == nil || c.method == "initialize" || l.ended {
+	if !ok || c == nil || c.method == mcp.MethodInitialize || l.ended {
 		return
 	}
 	n := c.n

@@ -59,14 +59,14 @@ func (l *legacy) initialize(m *jsonrpc.Message) {
 		}
 		l.hello = h
 		l.stampLocked()
-		l.askLocked("server/discover", nil, modernRequest{then: func(answer *jsonrpc.Message) { l.discoveredLocked(c, answer) }})
+		l.askLocked(mcp.MethodDiscover, nil, modernRequest{then: func(answer *jsonrpc.Message) { l.discoveredLocked(c, answer) }})
 	}
 }
 
 // discoveredLocked answers initialize.
 func (l *legacy) discoveredLocked(c *legacyCall, answer *jsonrpc.Message) {
 	if answer.Error != nil {
-		l.settleLocked(c, &jsonrpc.Message{Error: toLegacyError("initialize", answer.Error)})
+		l.settleLocked(c, &jsonrpc.Message{Error: toLegacyError(mcp.MethodInitialize, answer.Error)})
 		return
 	}
 	result, err := l.welcome(answer.Result)
@@ -99,7 +99,7 @@ func (l *legacy) welcome(discovered json.RawMessage) (json.RawMessage, error) {
 	if info == nil || info[0] != '{' {
 		info = jsonrpc.Set(nil, jsonrpc.Value{Key: "name", Text: jsonrpc.Quote(l.upstream)}, jsonrpc.Value{Key: "version", Text: []byte(`""`)})
 	}
-	return jsonrpc.Set(r.toLegacy("server/discover", l.hello.version),
+	return jsonrpc.Set(r.toLegacy(mcp.MethodDiscover, l.hello.version),
 		jsonrpc.Value{Key: "supportedVersions"},
 		jsonrpc.Value{Key: "protocolVersion", Text: jsonrpc.Quote(l.hello.version)},
 		jsonrpc.Value{Key: "capabilities", Text: bridgedCapabilities(at[1].Of(discovered))},

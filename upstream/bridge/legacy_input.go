@@ -95,14 +95,14 @@ func readInputRequest(key string, value json.RawMessage) (inputRequest, error) {
 	method, _ := jsonrpc.Unquote(at[0].Of(value))
 	ask := inputRequest{key: key, method: method, params: at[1].Of(value)}
 	mode, err := jsonrpc.Member(ask.params, "mode")
-	ask.url = method == "elicitation/create" && string(mode) == `"url"`
+	ask.url = method == mcp.MethodElicit && string(mode) == `"url"`
 	return ask, err
 }
 
 // isOf reports whether a client can be asked that.
 func (ask inputRequest) isOf(can mcp.Abilities) bool {
 	switch ask.method {
-	case "elicitation/create", "sampling/createMessage", "roots/list":
+	case mcp.MethodElicit, mcp.MethodSample, mcp.MethodRootsList:
 		return can.Refuses(ask.method, ask.params) == nil
 	}
 	return false
@@ -156,7 +156,7 @@ func (l *legacy) refusalLocked(c *legacyCall, in inputNeeded) string {
 // result of a tool, and nobody to that of anything else.
 func (l *legacy) inputFailedLocked(c *legacyCall, reason string) {
 	l.withdrawLocked(c, reason)
-	if c.method != "tools/call" {
+	if c.method != mcp.MethodToolsCall {
 		l.failLocked(c, &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "Internal error: " + reason})
 		return
 	}
@@ -248,7 +248,7 @@ func (l *legacy) withdrawLocked(c *legacyCall, reason string) {
 			continue
 		}
 		delete(l.questions, n)
-		m := cancelled(jsonrpc.IntID(n), reason)
+		m := mcp.Cancellation(jsonrpc.IntID(n), reason)
 		m.Related = c.id
 		l.toClient.put(m)
 	}

@@ -7,6 +7,7 @@ import (
 	"github.com/cenkalti/backoff/v5"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
 // healthy is how long a listen lives whose end is no failure: the next one begins
@@ -33,7 +34,7 @@ type listener interface {
 // listenLocked opens a listen.
 func (l *legacy) listenLocked(by listener, filter json.RawMessage, uris map[string]bool) *listen {
 	ln := &listen{by: by, uris: uris}
-	ln.n = l.askLocked("subscriptions/listen", jsonrpc.Set(nil, jsonrpc.Value{Key: "notifications", Text: filter}), modernRequest{listen: ln})
+	ln.n = l.askLocked(mcp.MethodListen, jsonrpc.Set(nil, jsonrpc.Value{Key: "notifications", Text: filter}), modernRequest{listen: ln})
 	return ln
 }
 
@@ -93,9 +94,9 @@ type listChanges struct {
 type change struct{ capability, filter, method string }
 
 var changes = []change{
-	{"tools", "toolsListChanged", "notifications/tools/list_changed"},
-	{"prompts", "promptsListChanged", "notifications/prompts/list_changed"},
-	{"resources", "resourcesListChanged", "notifications/resources/list_changed"},
+	{"tools", "toolsListChanged", mcp.MethodToolsChanged},
+	{"prompts", "promptsListChanged", mcp.MethodPromptsChanged},
+	{"resources", "resourcesListChanged", mcp.MethodResourcesChanged},
 }
 
 // declaredChanges returns the changes that a server's capabilities promise.
@@ -149,7 +150,7 @@ func (s *listChanges) ended(ln *listen, answer *jsonrpc.Message) {
 }
 
 func (s *listChanges) told(_ *listen, m *jsonrpc.Message) {
-	if m.Method != "notifications/resources/updated" {
+	if m.Method != mcp.MethodResourceUpdated {
 		s.l.toClient.put(bare(m))
 	}
 }

@@ -14,9 +14,9 @@ import (
 // needed, and nobody waits for progress on a question.
 func (l *legacy) noticeOfClient(m *jsonrpc.Message) {
 	switch m.Method {
-	case "notifications/cancelled":
+	case mcp.MethodCancelled:
 		l.cancelledByClient(m)
-	case "notifications/initialized":
+	case mcp.MethodInitialized:
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		l.initializedLocked()
@@ -31,24 +31,24 @@ func (l *legacy) noticeOfServer(m *jsonrpc.Message) {
 		return
 	}
 	switch m.Method {
-	case "notifications/progress":
+	case mcp.MethodProgress:
 		l.progressLocked(m)
-	case "notifications/message":
+	case mcp.MethodLog:
 		if l.wantsToHearLocked(m) {
 			l.passLocked(m)
 		}
-	case "notifications/subscriptions/acknowledged":
+	case mcp.MethodAcknowledged:
 		if ln := l.subscriptionLocked(m); ln != nil {
 			ln.acknowledgedLocked(m)
 		}
-	case "notifications/tools/list_changed", "notifications/prompts/list_changed",
-		"notifications/resources/list_changed", "notifications/resources/updated":
+	case mcp.MethodToolsChanged, mcp.MethodPromptsChanged,
+		mcp.MethodResourcesChanged, mcp.MethodResourceUpdated:
 		if ln := l.subscriptionLocked(m); ln != nil && ln.acked {
 			ln.by.told(ln, m)
 		}
-	case "notifications/cancelled":
+	case mcp.MethodCancelled:
 		l.cancelledByServerLocked(m)
-	case "notifications/tasks": // nobody declared them
+	case mcp.MethodTask: // nobody declared them
 	default:
 		l.passLocked(m)
 	}

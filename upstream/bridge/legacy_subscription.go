@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
 // maxURIs bounds the resources that one client is subscribed to. Further
@@ -45,7 +46,7 @@ func (l *legacy) subscription(m *jsonrpc.Message) {
 		l.refuseLocked(m, errNotInitialized)
 	case err != nil || !ok:
 		l.refuseLocked(m, invalidParams(`"uri" is missing or not a string`))
-	case m.Method == "resources/unsubscribe":
+	case m.Method == mcp.MethodUnsubscribe:
 		s.removeLocked(uri)
 		l.toClient.put(jsonrpc.NewResult(m.ID, noResult))
 	case s.wanted[uri]:
@@ -139,7 +140,7 @@ func (s *subscriptions) caughtUpLocked() {
 		case !s.current.uris[uri]:
 			delete(s.wanted, uri)
 		case s.deaf:
-			s.l.toClient.put(jsonrpc.NewNotification("notifications/resources/updated",
+			s.l.toClient.put(jsonrpc.NewNotification(mcp.MethodResourceUpdated,
 				jsonrpc.Set(nil, jsonrpc.Value{Key: "uri", Text: jsonrpc.Quote(uri)})))
 		}
 	}
@@ -174,7 +175,7 @@ func (s *subscriptions) ended(ln *listen, answer *jsonrpc.Message) {
 		s.next = nil
 		failure := invalidParams("the server does not tell changes of resources").Raw()
 		if answer != nil && answer.Error != nil {
-			failure = toLegacyError("resources/subscribe", answer.Error)
+			failure = toLegacyError(mcp.MethodSubscribe, answer.Error)
 		}
 		s.answerLocked(func(a subscribeAsk) bool { return a.on == ln }, failure)
 	default:
@@ -188,7 +189,7 @@ func (s *subscriptions) ended(ln *listen, answer *jsonrpc.Message) {
 func (s *subscriptions) told(ln *listen, m *jsonrpc.Message) {
 	text, _ := jsonrpc.Member(m.Params, "uri")
 	uri, _ := jsonrpc.Unquote(text)
-	if m.Method != "notifications/resources/updated" || ln.uris[uri] && !s.wanted[uri] {
+	if m.Method != mcp.MethodResourceUpdated || ln.uris[uri] && !s.wanted[uri] {
 		return
 	}
 	s.l.toClient.put(bare(m))

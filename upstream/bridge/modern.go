@@ -3,10 +3,10 @@ package bridge
 import (
 	"context"
 	"errors"
-	"strings"
 	"sync"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
 const (
@@ -93,7 +93,7 @@ func (s *modernStream) read() error {
 			switch {
 			case m.IsRequest():
 				s.request(m)
-			case m.Method == "notifications/cancelled":
+			case m.Method == mcp.MethodCancelled:
 				s.cancelled(m)
 			}
 		}
@@ -155,10 +155,10 @@ func (s *modernStream) request(m *jsonrpc.Message) {
 	switch {
 	case err != nil:
 		s.fail(m.ID, invalidParams(err.Error()))
-	case strings.HasPrefix(m.Method, "tasks/"): // not the tasks of the legacy era
-		s.fail(m.ID, &jsonrpc.Error{Code: jsonrpc.CodeMethodNotFound, Message: "Method not found: " + m.Method})
-	case m.Method == "subscriptions/listen":
+	case m.Method == mcp.MethodListen:
 		s.listen(m, r)
+	case m.Method != mcp.MethodDiscover && mcp.MethodOf(m.Method).Foreign():
+		s.fail(m.ID, &jsonrpc.Error{Code: jsonrpc.CodeMethodNotFound, Message: "Method not found: " + m.Method})
 	case r.requestState != nil || r.answersSomething():
 		s.retry(m, r)
 	default:

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
@@ -52,12 +51,6 @@ type call struct {
 		last json.RawMessage  // params, sent last
 		kept *jsonrpc.Message // held back while parked
 	}
-}
-
-// works reports whether a request makes a server work on something that it may have
-// to ask about.
-func works(method string) bool {
-	return method != "server/discover" && !strings.HasSuffix(method, "/list")
 }
 
 // newCall returns the call of a request. What is large is not kept until the server
@@ -158,7 +151,7 @@ func (c *call) modernAnswer(m *jsonrpc.Message) (answer *jsonrpc.Message, urls [
 		return jsonrpc.NewError(jsonrpc.ID{}, jsonrpc.InvalidResponse(c.group.t.id.upstream, "result is not an object")), nil
 	}
 	result := m.Result
-	if c.method == "tools/list" {
+	if c.method == mcp.MethodToolsList {
 		var left []string
 		if result, left = withoutTaskTools(result); len(left) > 0 {
 			c.group.t.b.logger().Debug("tools left out: they run as tasks only", "upstream", c.group.t.id.upstream, "tools", left)
@@ -171,22 +164,12 @@ func (c *call) modernAnswer(m *jsonrpc.Message) (answer *jsonrpc.Message, urls [
 func (c *call) modernError(text json.RawMessage) (answer *jsonrpc.Message, urls []byte) {
 	e, ok := readError(text)
 	switch {
-	case ok && e.code == mcp.CodeURLElicitation && asksForInput(c.method):
+	case ok && e.code == mcp.CodeURLElicitation && mcp.MethodOf(c.method).Asks:
 		return c.urlsOf(e)
-	case ok && !isLegacyMethod(c.method) && e.isHTTP400():
+	case ok && !mcp.MethodOf(c.method).Bridged() && e.isHTTP400():
 		return jsonrpc.NewError(jsonrpc.ID{}, noMethod(c.method)), nil
 	}
 	return &jsonrpc.Message{Error: toModernError(text)}, nil
-}
-
-// isLegacyMethod reports whether the legacy versions define a method that modern
-// clients use.
-func isLegacyMethod(method string) bool {
-	switch method {
-	case "completion/complete", "resources/templates/list":
-		return true
-	}
-	return isCacheable(method) || asksForInput(method)
 }
 
 // isHTTP400 reports whether an error is ours, for a server that answered a POST with
@@ -284,9 +267,10 @@ func (l *lane) fadeLocked(c *call) {
 // once, so that the call stays in the lane for a while: what is asked meanwhile may
 // be about it.
 func (l *lane) cancelLocked(c *call, reason json.RawMessage) {
-	values := []jsonrpc.Value{{Key: "requestId", Text: jsonrpc.IntID(c.n).Raw()}, {Key: "reason", Text: reason}}
-	l.out.put(jsonrpc.NewNotification("notifications/cancelled", jsonrpc.Set(nil, values...)))
-	if !works(c.method) {
+	m := mcp.Cancellation(jsonrpc.IntID(c.n), "")
+	m.Params = jsonrpc.Set(m.Params, jsonrpc.Value{Key: "reason", Text: reason}) // as the client wrote it
+	l.out.put(m)
+	if !mcp.MethodOf(c.method).Works {
 		c.leaveLaneLocked()
 		return
 	}

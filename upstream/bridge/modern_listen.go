@@ -207,7 +207,7 @@ func (l *modernListen) ackLocked() {
 		values = append(values, jsonrpc.Value{Key: "resourceSubscriptions", Text: array(texts...)})
 	}
 	params := jsonrpc.Set(nil, jsonrpc.Value{Key: "notifications", Text: jsonrpc.Set(nil, values...)})
-	l.sendLocked("notifications/subscriptions/acknowledged", params)
+	l.sendLocked(mcp.MethodAcknowledged, params)
 	l.flushLaterLocked()
 }
 
@@ -253,7 +253,7 @@ func (l *modernListen) failLocked(err *jsonrpc.Message) {
 // finishLocked ends the listen gracefully (2026-07-28 basic/patterns/subscriptions).
 func (l *modernListen) finishLocked() {
 	if !l.ended {
-		result := toModernResult("subscriptions/listen", []byte(`{}`), nil)
+		result := toModernResult(mcp.MethodListen, []byte(`{}`), nil)
 		l.s.sendLocked(jsonrpc.NewResult(l.id, mcp.SetMeta(result, jsonrpc.Value{Key: mcp.KeySubscription, Text: l.id.Raw()})))
 	}
 	l.endLocked()

@@ -4,11 +4,12 @@ import (
 	"strings"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
 // catchUpLocked tells of everything that may have changed while nobody listened.
 func (l *modernListen) catchUpLocked() {
-	for _, method := range []string{"notifications/tools/list_changed", "notifications/prompts/list_changed", "notifications/resources/list_changed"} {
+	for _, method := range []string{mcp.MethodToolsChanged, mcp.MethodPromptsChanged, mcp.MethodResourcesChanged} {
 		l.hearLocked(method, jsonrpc.NewNotification(method, nil))
 	}
 	for _, uri := range l.uris {
@@ -18,7 +19,7 @@ func (l *modernListen) catchUpLocked() {
 
 func updated(uri string) *jsonrpc.Message {
 	params := jsonrpc.Set(nil, jsonrpc.Value{Key: "uri", Text: jsonrpc.Quote(uri)})
-	return jsonrpc.NewNotification("notifications/resources/updated", params)
+	return jsonrpc.NewNotification(mcp.MethodResourceUpdated, params)
 }
 
 // hearUpdateLocked handles that a resource was updated, which may be a part of what
@@ -41,15 +42,15 @@ func (l *modernListen) hearLocked(method string, m *jsonrpc.Message) {
 		wants = l.wants
 	}
 	switch method {
-	case "notifications/tools/list_changed":
+	case mcp.MethodToolsChanged:
 		if !wants.tools {
 			return
 		}
-	case "notifications/prompts/list_changed":
+	case mcp.MethodPromptsChanged:
 		if !wants.prompts {
 			return
 		}
-	case "notifications/resources/list_changed":
+	case mcp.MethodResourcesChanged:
 		if !wants.resources {
 			return
 		}
@@ -77,7 +78,7 @@ func (l *modernListen) forgetOthersLocked() {
 	early := l.pending
 	l.pending, l.places = nil, nil
 	for _, m := range early {
-		if raw, _ := jsonrpc.Member(m.Params, "uri"); m.Method == "notifications/resources/updated" {
+		if raw, _ := jsonrpc.Member(m.Params, "uri"); m.Method == mcp.MethodResourceUpdated {
 			uri, _ := jsonrpc.Unquote(raw)
 			l.hearUpdateLocked(uri, m)
 			continue

@@ -24,7 +24,7 @@ func completed(method string, result, serverInfo json.RawMessage) json.RawMessag
 		out = append(out, ',')
 	}
 	out = append(out, `"resultType":"`+resultComplete+`"`...)
-	if isCacheable(method) {
+	if mcp.MethodOf(method).Cacheable {
 		out = append(out, `,"ttlMs":0,"cacheScope":"private"`...)
 	}
 	if serverInfo != nil {

@@ -113,7 +113,7 @@ func (p *park) endLocked(why *jsonrpc.Error) {
 
 // asked handles a request of the server.
 func (l *lane) asked(m *jsonrpc.Message) {
-	if m.Method == "ping" {
+	if m.Method == mcp.MethodPing {
 		l.reply(jsonrpc.NewResult(m.ID, []byte(`{}`)))
 		return
 	}
@@ -140,7 +140,7 @@ func (l *lane) asked(m *jsonrpc.Message) {
 
 // ofStart reports whether a question may be one that a server asks when it starts.
 func (l *lane) ofStart(m *jsonrpc.Message) bool {
-	return m.Method == "roots/list" && time.Since(l.began) < startFor
+	return m.Method == mcp.MethodRootsList && time.Since(l.began) < startFor
 }
 
 // keyOf returns the key in inputRequests of the nth question of a call.
@@ -159,7 +159,7 @@ func (l *lane) reply(m *jsonrpc.Message) {
 // a lane for each call from then on.
 func (l *lane) whoseLocked(m *jsonrpc.Message) (*call, *jsonrpc.Error) {
 	switch m.Method {
-	case "roots/list", "sampling/createMessage", "elicitation/create":
+	case mcp.MethodRootsList, mcp.MethodSample, mcp.MethodElicit:
 	default:
 		return nil, noMethod(m.Method)
 	}
@@ -173,7 +173,7 @@ func (l *lane) whoseLocked(m *jsonrpc.Message) (*call, *jsonrpc.Error) {
 	c, n := l.atWorkLocked()
 	ofStart := l.ofStart(m)
 	switch {
-	case n != 1 && ofStart, n == 0 && m.Method == "roots/list":
+	case n != 1 && ofStart, n == 0 && m.Method == mcp.MethodRootsList:
 		return nil, noMethod(m.Method)
 	case ofStart: // may be of the call, too
 		return c, nil
@@ -201,7 +201,7 @@ func (l *lane) ambiguousLocked(method string) {
 	l.log.Log(l.ctx, level, "upstream asked something that cannot be attributed to one of its calls", "method", method)
 	waits := 0
 	for _, c := range l.calls {
-		if works(c.method) && c.state == forwarded {
+		if mcp.MethodOf(c.method).Works && c.state == forwarded {
 			waits++
 		}
 	}
@@ -216,7 +216,7 @@ func (l *lane) ambiguousLocked(method string) {
 // atWorkLocked returns how many calls the server works on, and one of them.
 func (l *lane) atWorkLocked() (one *call, n int) {
 	for _, c := range l.calls {
-		if works(c.method) {
+		if mcp.MethodOf(c.method).Works {
 			one = c
 			n++
 		}
@@ -234,7 +234,7 @@ func (c *call) refusesLocked(m *jsonrpc.Message) *jsonrpc.Error {
 	switch {
 	case c.state == ghost:
 		return errNotNeeded
-	case !asksForInput(c.method):
+	case !mcp.MethodOf(c.method).Asks:
 		return errCannotAsk
 	case len(c.questions) >= maxCallQuestions:
 		return errTooManyAsks
@@ -298,7 +298,7 @@ func modernAsk(method string, params json.RawMessage) json.RawMessage {
 			params = mcp.SetMeta(params, hopKeys...)
 		}
 		values := []jsonrpc.Value{{Key: "task"}}
-		if method == "elicitation/create" {
+		if method == mcp.MethodElicit {
 			values = append(values, jsonrpc.Value{Key: "elicitationId"})
 		}
 		params = jsonrpc.Set(params, values...)

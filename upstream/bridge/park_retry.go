@@ -150,7 +150,7 @@ func (c *call) urlsOf(e wireError) (*jsonrpc.Message, []byte) {
 	requests := make([]jsonrpc.Value, 0, len(elicitations))
 	for i, params := range elicitations {
 		params = jsonrpc.Set(params, jsonrpc.Value{Key: "mode", Text: []byte(`"url"`)})
-		requests = append(requests, jsonrpc.Value{Key: keyOf(i + 1), Text: modernAsk("elicitation/create", params)})
+		requests = append(requests, jsonrpc.Value{Key: keyOf(i + 1), Text: modernAsk(mcp.MethodElicit, params)})
 	}
 	return nil, jsonrpc.Set(nil, requests...)
 }

@@ -214,7 +214,7 @@ func (g *group) forgetLocked() {
 // own: then whatever is asked there is its.
 func (g *group) placeLocked(c *call) {
 	_, asks := g.t.b.pool.asking.Load(g.t.id.upstream)
-	alone := asks && works(c.method)
+	alone := asks && mcp.MethodOf(c.method).Works
 	l := g.freeLocked(alone)
 	if l == nil && (!alone || len(g.lanes) < maxGroupLanes) {
 		l = g.openLocked(c.clientInfo)

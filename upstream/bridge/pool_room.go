@@ -1,6 +1,8 @@
 package bridge
 
 import (
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+
 	"maps"
 	"slices"
 	"time"
@@ -64,7 +66,7 @@ func (l *lane) parkedLocked() (since time.Time, serves bool) {
 	n := 0
 	for _, c := range l.calls {
 		switch {
-		case !works(c.method):
+		case !mcp.MethodOf(c.method).Works:
 			continue
 		case c.state == parked && c.park.since.After(since):
 			since = c.park.since

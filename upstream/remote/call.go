@@ -6,17 +6,7 @@ import (
 	"sync/atomic"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
-)
-
-const (
-	methodInitialize  = "initialize"
-	methodInitialized = "notifications/initialized"
-	methodCancelled   = "notifications/cancelled"
-	methodTasksCancel = "tasks/cancel"
-	methodListen      = "subscriptions/listen"
-	methodDiscover    = "server/discover"
-	methodToolsList   = "tools/list"
-	methodToolsCall   = "tools/call"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
 // A call is a request that has no answer yet. Whoever takes it out of
@@ -62,7 +52,7 @@ func (s *session) request(m *jsonrpc.Message, gate <-chan struct{}) {
 	c := &call{m: m, gate: gate, reach: newReach(s.counted(m)), taken: make(chan struct{}), ended: make(chan struct{}), release: func() {}}
 	c.ctx, c.cancel = context.WithCancelCause(s.work)
 	s.calls[m.ID] = c
-	if m.Method == methodInitialize {
+	if m.Method == mcp.MethodInitialize {
 		s.state.params = m.Params
 	}
 	s.wg.Go(func() { s.run(c) })
@@ -71,7 +61,7 @@ func (s *session) request(m *jsonrpc.Message, gate <-chan struct{}) {
 // counted returns what notes that m reached the server, nil for initialize: a
 // server that saw only that has run nothing.
 func (s *session) counted(m *jsonrpc.Message) *atomic.Bool {
-	if m.Method == methodInitialize {
+	if m.Method == mcp.MethodInitialize {
 		return nil
 	}
 	return &s.delivered
@@ -88,7 +78,7 @@ func (s *session) run(c *call) {
 		return
 	}
 	switch {
-	case c.m.Method == methodInitialize:
+	case c.m.Method == mcp.MethodInitialize:
 		s.initialize(c)
 	case s.current().legacy:
 		s.runLegacy(c)
@@ -117,7 +107,7 @@ func (s *session) await(c *call) bool {
 func (s *session) start(c *call) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if c.state != queued || s.leaving && c.m.Method != methodTasksCancel {
+	if c.state != queued || s.leaving && c.m.Method != mcp.MethodTasksCancel {
 		return false
 	}
 	c.state = started
@@ -236,7 +226,7 @@ func (s *session) cancelled(m *jsonrpc.Message) (*call, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c := s.calls[id]
-	if c == nil || c.m.Method == methodInitialize || c.state == cancelled {
+	if c == nil || c.m.Method == mcp.MethodInitialize || c.state == cancelled {
 		return nil, false
 	}
 	was := c.state

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
 // answerTime is how long the server may take to answer a request that was cancelled,
@@ -52,7 +53,7 @@ func (s *session) closing() (begun bool, unfinished []*call) {
 	defer s.mu.Unlock()
 	s.leaving = true
 	for _, c := range s.calls {
-		if c.state == queued && c.m.Method != methodTasksCancel {
+		if c.state == queued && c.m.Method != mcp.MethodTasksCancel {
 			c.state = cancelled
 			c.cancel(errCancelled)
 			continue
@@ -68,7 +69,7 @@ func (s *session) awaitAnswers(calls []*call) {
 	defer late.Stop()
 	for _, c := range calls {
 		end := late.C
-		if c.m.Method == methodTasksCancel { // it is yet to be posted
+		if c.m.Method == mcp.MethodTasksCancel { // it is yet to be posted
 			end = nil
 		}
 		select {

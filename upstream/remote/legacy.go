@@ -1,6 +1,8 @@
 package remote
 
 import (
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+
 	"context"
 	"errors"
 	"net/http"
@@ -109,7 +111,7 @@ func (s *session) runLegacy(c *call) {
 		case <-c.taken:
 		case <-c.ctx.Done():
 		}
-	case c.m.Method == methodInitialize:
+	case c.m.Method == mcp.MethodInitialize:
 		s.failed(f)
 	default:
 		s.failCall(c, f)

@@ -100,7 +100,7 @@ func (s *modern) Send(m *jsonrpc.Message) error {
 	case m.IsRequest():
 		s.request(m)
 		return nil
-	case m.Method == methodCancelled:
+	case m.Method == mcp.MethodCancelled:
 		s.cancelled(m)
 		return nil
 	}
@@ -119,7 +119,7 @@ func (s *modern) request(m *jsonrpc.Message) {
 		return
 	}
 	parent := s.work
-	if m.Method == methodTasksCancel { // which Close does not give up at once
+	if m.Method == mcp.MethodTasksCancel { // which Close does not give up at once
 		parent = s.ctx
 	}
 	c := &modernCall{m: m}
@@ -212,9 +212,9 @@ func (s *modern) note(c *modernCall, f *failure) {
 	case s.ctx.Err() != nil || s.work.Err() != nil:
 	case f.denied():
 		s.server.tally.denied(f)
-	case c.m.Method == methodListen && f.broke():
+	case c.m.Method == mcp.MethodListen && f.broke():
 		s.server.tally.mention(c.m, f)
-	case c.m.Method == methodListen && f.phase == jsonrpc.NotSent:
+	case c.m.Method == mcp.MethodListen && f.phase == jsonrpc.NotSent:
 		s.server.tally.lose(f)
 	default:
 		s.server.tally.count(f)
@@ -251,10 +251,10 @@ func (s *modern) pass(m *jsonrpc.Message, _ *peer) bool {
 	switch {
 	case c == nil:
 		return false
-	case m.IsRequest(), m.Method == methodCancelled:
+	case m.IsRequest(), m.Method == mcp.MethodCancelled:
 		s.log.Debug("message dropped that the modern era does not have from servers", "method", m.Method)
 		return true
-	case c.m.Method == methodListen:
+	case c.m.Method == mcp.MethodListen:
 		if m = subscribed(m); m == nil {
 			s.log.Debug("message of another subscription dropped")
 			return true

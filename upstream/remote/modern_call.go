@@ -24,7 +24,7 @@ func (s *modern) ask(c *modernCall) (*exchange, *jsonrpc.Message, *failure) {
 		x.close()
 		x, reply, f = s.post(c, again)
 	}
-	if f == nil && m.Method == methodToolsList && reply.Result != nil {
+	if f == nil && m.Method == mcp.MethodToolsList && reply.Result != nil {
 		list := *reply
 		list.Result = s.server.tools.learn(reply.Result, s.log)
 		reply = &list
@@ -54,7 +54,7 @@ func (s *modern) again(c *modernCall, m *jsonrpc.Message, round int, reply *json
 		return nil
 	}
 	if f != nil {
-		if !f.broke() || !repeatable(m.Method) {
+		if !f.broke() || !mcp.MethodOf(m.Method).Safe {
 			return nil
 		}
 		again := *m
@@ -62,22 +62,11 @@ func (s *modern) again(c *modernCall, m *jsonrpc.Message, round int, reply *json
 		return &again
 	}
 	code, _ := strconv.Atoi(string(member(reply.Error, "code")))
-	if code != mcp.CodeHeaderMismatch || m.Method != methodToolsCall {
+	if code != mcp.CodeHeaderMismatch || m.Method != mcp.MethodToolsCall {
 		return nil
 	}
 	s.server.refresh(c.ctx, m, round)
 	return m
-}
-
-// repeatable reports whether a method has no effects, so that it may be posted
-// again though it may have run.
-func repeatable(method string) bool {
-	switch method {
-	case methodToolsList, "prompts/list", "resources/list", "resources/templates/list",
-		methodDiscover, "resources/read", "completion/complete":
-		return true
-	}
-	return false
 }
 
 // mirrored returns the headers that repeat what m says (2026-07-28
@@ -99,7 +88,7 @@ func (s *Server) mirrored(m *jsonrpc.Message) (http.Header, *jsonrpc.Error) {
 	case meta.Version != "":
 		h.Set(headerVersion, meta.Version)
 	}
-	if key := mcp.NamedBy(m.Method); key != "" {
+	if key := mcp.MethodOf(m.Method).HeaderKey(); key != "" {
 		err = s.name(h, m, key)
 	}
 	if err != nil {
@@ -119,7 +108,7 @@ func (s *Server) name(h http.Header, m *jsonrpc.Message, key string) error {
 		return nil // which the server may say
 	}
 	h.Set(headerName, mcp.EncodeHeader(name))
-	if m.Method != methodToolsCall {
+	if m.Method != mcp.MethodToolsCall {
 		return nil
 	}
 	for _, mirror := range s.tools.mirrors(name) {

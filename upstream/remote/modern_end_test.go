@@ -11,6 +11,7 @@ import (
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc/conntest"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
 // cut ends a connection in the middle of a response.
@@ -52,7 +53,7 @@ func TestD31_D33_LostAnswers(t *testing.T) {
 					m, posts = c.recv(), posts+1
 				}
 				switch {
-				case !repeatable(method):
+				case !mcp.MethodOf(method).Safe:
 					wantError(t, m, 5, jsonrpc.ReasonClosed, cause, jsonrpc.InFlight)
 					if len(ids) != 1 {
 						t.Errorf("posted %d times", len(ids))

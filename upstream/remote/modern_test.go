@@ -10,6 +10,7 @@ import (
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc/conntest"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
 const modernMeta = `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"c","version":"1"},"io.modelcontextprotocol/clientCapabilities":{},"vendor/x":1.50}`
@@ -39,13 +40,13 @@ func dialModern(t *testing.T, s *Server) *client {
 func modernServer(t *testing.T, f *fake) (*Server, *logs) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.on[methodToolsList] == nil {
-		f.on[methodToolsList] = func(w http.ResponseWriter, _ *http.Request, m *jsonrpc.Message) {
+	if f.on[mcp.MethodToolsList] == nil {
+		f.on[mcp.MethodToolsList] = func(w http.ResponseWriter, _ *http.Request, m *jsonrpc.Message) {
 			reply(w, m, `{"tools":[{"name":"t","inputSchema":{"type":"object"}}]}`)
 		}
 	}
-	if f.on[methodDiscover] == nil {
-		f.on[methodDiscover] = func(w http.ResponseWriter, _ *http.Request, m *jsonrpc.Message) {
+	if f.on[mcp.MethodDiscover] == nil {
+		f.on[mcp.MethodDiscover] = func(w http.ResponseWriter, _ *http.Request, m *jsonrpc.Message) {
 			reply(w, m, `{"supportedVersions":["2026-07-28"]}`)
 		}
 	}
@@ -57,7 +58,7 @@ func connectModern(t *testing.T, f *fake) *client {
 	t.Helper()
 	s, _ := modernServer(t, f)
 	c := dialModern(t, s)
-	c.request(0, methodToolsList, params(""))
+	c.request(0, mcp.MethodToolsList, params(""))
 	c.recv()
 	return c
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
 const (
@@ -34,16 +35,16 @@ func (s *session) keep(m *jsonrpc.Message) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch m.Method {
-	case "logging/setLevel":
+	case mcp.MethodSetLevel:
 		s.state.level = m.Params
-	case "resources/subscribe":
+	case mcp.MethodSubscribe:
 		if s.state.subscriptions == nil {
 			s.state.subscriptions = make(map[string][]byte)
 		}
 		if len(s.state.subscriptions) < maxSubscriptions {
 			s.state.subscriptions[string(member(m.Params, "uri"))] = m.Params
 		}
-	case "resources/unsubscribe":
+	case mcp.MethodUnsubscribe:
 		delete(s.state.subscriptions, string(member(m.Params, "uri")))
 	}
 }
@@ -57,10 +58,10 @@ func (s *session) replay() []*jsonrpc.Message {
 		requests = append(requests, jsonrpc.NewRequest(ownID(strconv.Itoa(len(requests))), method, params))
 	}
 	if s.state.level != nil {
-		add("logging/setLevel", s.state.level)
+		add(mcp.MethodSetLevel, s.state.level)
 	}
 	for _, params := range s.state.subscriptions {
-		add("resources/subscribe", params)
+		add(mcp.MethodSubscribe, params)
 	}
 	return requests
 }
@@ -125,7 +126,7 @@ func (s *session) make(r *renewal, lost *peer) {
 		}
 	}
 	for _, uri := range subscribed { // likewise
-		s.put(received{m: jsonrpc.NewNotification("notifications/resources/updated", slices.Concat([]byte(`{"uri":`), uri, []byte{'}'}))})
+		s.put(received{m: jsonrpc.NewNotification(mcp.MethodResourceUpdated, slices.Concat([]byte(`{"uri":`), uri, []byte{'}'}))})
 	}
 	s.hear(next, func() { close(r.done) })
 }
@@ -136,7 +137,7 @@ func (s *session) meet() (next *peer, capabilities []byte, subscribed [][]byte, 
 	s.mu.Lock()
 	params := s.state.params
 	s.mu.Unlock()
-	x, reply, f := s.greet(s.work, jsonrpc.NewRequest(ownID(methodInitialize), methodInitialize, params), jsonrpc.ID{})
+	x, reply, f := s.greet(s.work, jsonrpc.NewRequest(ownID(mcp.MethodInitialize), mcp.MethodInitialize, params), jsonrpc.ID{})
 	defer x.close()
 	if f == nil && reply.Result == nil {
 		f = &failure{cause: "initialize refused"}
@@ -144,7 +145,7 @@ func (s *session) meet() (next *peer, capabilities []byte, subscribed [][]byte, 
 	if f == nil {
 		ctx, cancel := context.WithTimeout(s.work, talkTimeout)
 		defer cancel()
-		f = s.server.deliver(ctx, x.p, jsonrpc.NewNotification(methodInitialized, nil), nil)
+		f = s.server.deliver(ctx, x.p, jsonrpc.NewNotification(mcp.MethodInitialized, nil), nil)
 	}
 	if f != nil {
 		x.p.cancel()
@@ -192,8 +193,7 @@ func (s *session) forget(lost *peer) {
 	}
 	s.mu.Unlock()
 	for _, id := range questions {
-		params := []byte(`{"requestId":` + id.String() + `,"reason":"session lost"}`)
-		s.put(received{m: jsonrpc.NewNotification(methodCancelled, params)})
+		s.put(received{m: mcp.Cancellation(id, "session lost")})
 	}
 	if len(silent) > 0 {
 		s.spawn(func() { s.giveUpSilent(silent, lost) })
@@ -230,7 +230,7 @@ func (s *session) asked(m *jsonrpc.Message, p *peer) {
 			s.questions = make(map[jsonrpc.ID]*peer)
 		}
 		s.questions[m.ID] = p
-	case m.Method == methodCancelled:
+	case m.Method == mcp.MethodCancelled:
 		id, _ := jsonrpc.ParseID(member(m.Params, "requestId"))
 		delete(s.questions, id)
 	}

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
 const (
@@ -126,7 +127,7 @@ func (s *session) send(m *jsonrpc.Message) error {
 	case m.IsRequest():
 		s.request(m, gate)
 		return nil
-	case m.Method == methodCancelled:
+	case m.Method == mcp.MethodCancelled:
 		c, ok := s.cancelled(m)
 		if !ok {
 			return nil
@@ -152,9 +153,9 @@ func (s *session) begin(m *jsonrpc.Message) (gate <-chan struct{}) {
 	}
 	gate = s.gate
 	switch {
-	case m.Method == methodInitialize:
+	case m.Method == mcp.MethodInitialize:
 		s.gate = s.opened
-	case m.Method == methodInitialized:
+	case m.Method == mcp.MethodInitialized:
 		s.gate = s.ready
 	case !m.IsRequest() && gate == s.ready: // they are in order anyway
 		return nil

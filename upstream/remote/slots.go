@@ -5,12 +5,15 @@ import (
 	"sync"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
 // takesSlot reports whether a request counts for MaxConcurrent. What ends a task
 // must not wait for the calls before it, and calls must not wait for a listen,
 // which lives as long as its client.
-func takesSlot(method string) bool { return method != methodTasksCancel && method != methodListen }
+func takesSlot(method string) bool {
+	return method != mcp.MethodTasksCancel && method != mcp.MethodListen
+}
 
 // acquire waits until a request may be sent. With true release gives its slot
 // back, and may be called repeatedly.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
 // talkTimeout bounds how long a notification or a response may take, since
@@ -61,7 +62,7 @@ func (s *session) talkOne(t item) {
 		s.cancelBeside(t)
 		return
 	}
-	if t.m.Method == methodInitialized {
+	if t.m.Method == mcp.MethodInitialized {
 		defer s.isReady()
 	}
 	if !s.mayTalk(t) {

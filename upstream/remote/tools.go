@@ -147,7 +147,7 @@ func clip(text string) string {
 // returns the round of what is known.
 func (s *Server) learnFor(ctx context.Context, m *jsonrpc.Message) (round int) {
 	name, ok := jsonrpc.Unquote(member(m.Params, "name"))
-	if m.Method != methodToolsCall || !ok {
+	if m.Method != mcp.MethodToolsCall || !ok {
 		return 0
 	}
 	t := &s.tools
@@ -223,7 +223,7 @@ func (s *Server) list(ctx context.Context, m *jsonrpc.Message) {
 	meta := jsonrpc.Set(member(m.Params, "_meta"), jsonrpc.Value{Key: "progressToken"}, jsonrpc.Value{Key: mcp.KeyLogLevel})
 	params := jsonrpc.Set(nil, jsonrpc.Value{Key: "_meta", Text: meta})
 	for page := range maxPages {
-		request := jsonrpc.NewRequest(ownID("tools:"+strconv.Itoa(page)), methodToolsList, params)
+		request := jsonrpc.NewRequest(ownID("tools:"+strconv.Itoa(page)), mcp.MethodToolsList, params)
 		reply, _, f := s.own(ctx, request)
 		if f != nil || reply.Result == nil {
 			s.tally.log.Debug("tools of the upstream are not known")

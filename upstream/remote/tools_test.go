@@ -12,6 +12,7 @@ import (
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc/conntest"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
 // regional is a tool whose region is repeated in the header that name says.
@@ -32,8 +33,8 @@ type catalog struct {
 func newCatalog(t *testing.T, header string, tools ...string) *catalog {
 	c := &catalog{fake: newFake(t), headers: make(chan http.Header, 1000)}
 	c.set(header, tools...)
-	c.handle(methodToolsList, c.list)
-	c.handle(methodToolsCall, c.call)
+	c.handle(mcp.MethodToolsList, c.list)
+	c.handle(mcp.MethodToolsCall, c.call)
 	return c
 }
 
@@ -73,14 +74,14 @@ func TestToolHeaders(t *testing.T) {
 	s, _ := server(t, f.URL)
 	c := dialModern(t, s)
 	for id := range int64(3) {
-		c.request(id, methodToolsCall, params(arguments))
+		c.request(id, mcp.MethodToolsCall, params(arguments))
 		wantResult(t, c.recv(), id, `{"content":[]}`)
 		h := <-f.headers
 		if h.Get("Mcp-Param-Region") != "=?base64?WsO8cmljaA==?=" || h.Get("Mcp-Param-N") != "42" || h.Get("Mcp-Param-Other") != "" || h.Get("Mcp-Name") != "sql" {
 			t.Errorf("headers %v", h)
 		}
 	}
-	c.request(4, methodToolsCall, params(`"name":"sql","arguments":{"region":null}`))
+	c.request(4, mcp.MethodToolsCall, params(`"name":"sql","arguments":{"region":null}`))
 	c.recv()
 	if h := <-f.headers; len(h.Values("Mcp-Param-Region")) > 0 {
 		t.Errorf("null is repeated: %v", h)
@@ -95,9 +96,9 @@ func TestToolHeadersLearnt(t *testing.T) {
 	f := newCatalog(t, "Mcp-Param-Region", regional("sql", "Region"))
 	s, _ := server(t, f.URL)
 	a, b := dialModern(t, s), dialModern(t, s)
-	a.request(1, methodToolsList, params(""))
+	a.request(1, mcp.MethodToolsList, params(""))
 	wantResult(t, a.recv(), 1, `{"tools":[`+regional("sql", "Region")+`]}`)
-	b.request(1, methodToolsCall, params(arguments))
+	b.request(1, mcp.MethodToolsCall, params(arguments))
 	wantResult(t, b.recv(), 1, `{"content":[]}`)
 	if n := f.lists.Load(); n != 1 {
 		t.Errorf("listed %d times", n)
@@ -110,7 +111,7 @@ func TestToolHeadersShared(t *testing.T) {
 	f := newCatalog(t, "Mcp-Param-Region", regional("sql", "Region"))
 	release := make(chan struct{})
 	asked := make(chan *jsonrpc.Message, 100)
-	f.handle(methodToolsList, func(w http.ResponseWriter, r *http.Request, m *jsonrpc.Message) {
+	f.handle(mcp.MethodToolsList, func(w http.ResponseWriter, r *http.Request, m *jsonrpc.Message) {
 		asked <- m
 		select {
 		case <-release:
@@ -122,13 +123,13 @@ func TestToolHeadersShared(t *testing.T) {
 	s.MaxConcurrent = 3
 	a, b := dialModern(t, s), dialModern(t, s)
 	withToken := strings.Replace(params(arguments), `"_meta":{`, `"_meta":{"progressToken":9,`, 1)
-	a.request(1, methodToolsCall, withToken)
+	a.request(1, mcp.MethodToolsCall, withToken)
 	first := conntest.Await(t, "list", asked)
 	if string(first.Params) != "{"+modernMeta+"}" {
 		t.Errorf("listed with %s", first.Params)
 	}
-	b.request(1, methodToolsCall, withToken)
-	b.request(2, methodToolsCall, withToken)
+	b.request(1, mcp.MethodToolsCall, withToken)
+	b.request(2, mcp.MethodToolsCall, withToken)
 	a.cancel(1) // whose list it was: another makes it
 	second := conntest.Await(t, "list", asked)
 	if i, ok := second.ID.Int(); ok {
@@ -156,14 +157,14 @@ func TestToolHeadersUnknown(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newCatalog(t, "Mcp-Name")
-			f.handle(methodToolsList, func(w http.ResponseWriter, _ *http.Request, m *jsonrpc.Message) {
+			f.handle(mcp.MethodToolsList, func(w http.ResponseWriter, _ *http.Request, m *jsonrpc.Message) {
 				f.lists.Add(1)
 				list(w, m)
 			})
 			s, _ := server(t, f.URL)
 			c := dialModern(t, s)
 			for id := range int64(3) {
-				c.request(id, methodToolsCall, params(arguments))
+				c.request(id, mcp.MethodToolsCall, params(arguments))
 				wantResult(t, c.recv(), id, `{"content":[]}`)
 			}
 			if n := f.lists.Load(); n != 1 && n != maxPages {
@@ -181,15 +182,15 @@ func TestHeaderMismatch(t *testing.T) {
 	f := newCatalog(t, "Mcp-Param-Region", regional("sql", "Region"))
 	s, _ := server(t, f.URL)
 	c := dialModern(t, s)
-	c.request(1, methodToolsCall, params(arguments))
+	c.request(1, mcp.MethodToolsCall, params(arguments))
 	wantResult(t, c.recv(), 1, `{"content":[]}`)
 
 	f.set("Mcp-Param-Zone", regional("sql", "Zone"))
-	c.request(2, methodToolsCall, params(arguments))
+	c.request(2, mcp.MethodToolsCall, params(arguments))
 	wantResult(t, c.recv(), 2, `{"content":[]}`)
 
 	f.set("Mcp-Param-Never", regional("sql", "Zone"))
-	c.request(3, methodToolsCall, params(arguments))
+	c.request(3, mcp.MethodToolsCall, params(arguments))
 	if m := c.recv(); string(m.Error) != `{"code":-32020,"message":"Header mismatch"}` {
 		t.Errorf("got %s", m.Append(nil))
 	}
@@ -203,7 +204,7 @@ func TestHeaderMismatch(t *testing.T) {
 func TestHeaderMismatchOfMany(t *testing.T) {
 	f := newCatalog(t, "Mcp-Param-Zone", regional("sql", "Region"))
 	posted, hold := make(chan struct{}, 2), make(chan struct{})
-	f.handle(methodToolsCall, func(w http.ResponseWriter, r *http.Request, m *jsonrpc.Message) {
+	f.handle(mcp.MethodToolsCall, func(w http.ResponseWriter, r *http.Request, m *jsonrpc.Message) {
 		if r.Header.Get("Mcp-Param-Zone") == "" {
 			posted <- struct{}{}
 			if m.ID == jsonrpc.IntID(2) {
@@ -214,10 +215,10 @@ func TestHeaderMismatchOfMany(t *testing.T) {
 	})
 	s, _ := server(t, f.URL)
 	c := dialModern(t, s)
-	c.request(2, methodToolsCall, params(arguments))
+	c.request(2, mcp.MethodToolsCall, params(arguments))
 	conntest.Await(t, "call", posted)
 	f.set("Mcp-Param-Zone", regional("sql", "Zone"))
-	c.request(1, methodToolsCall, params(arguments))
+	c.request(1, mcp.MethodToolsCall, params(arguments))
 	wantResult(t, c.recv(), 1, `{"content":[]}`)
 	close(hold)
 	wantResult(t, c.recv(), 2, `{"content":[]}`)
@@ -230,13 +231,13 @@ func TestHeaderMismatchOfMany(t *testing.T) {
 func TestMalformedAnnotations(t *testing.T) {
 	good, bad := `{"name":"good", "x":[1e400]}`, regional("bad", "a b")
 	f := newFake(t)
-	f.handle(methodToolsList, func(w http.ResponseWriter, _ *http.Request, m *jsonrpc.Message) {
+	f.handle(mcp.MethodToolsList, func(w http.ResponseWriter, _ *http.Request, m *jsonrpc.Message) {
 		reply(w, m, `{"ttlMs":1, "tools":[`+bad+`,`+good+`,`+regional("fine", "N2")+`,`+bad+`],"_meta":{"x":1.0}}`)
 	})
 	s, l := server(t, f.URL)
 	c := dialModern(t, s)
 	for id := range int64(3) {
-		c.request(id, methodToolsList, params(""))
+		c.request(id, mcp.MethodToolsList, params(""))
 		wantResult(t, c.recv(), id, `{"ttlMs":1, "tools":[`+good+`,`+regional("fine", "N2")+`],"_meta":{"x":1.0}}`)
 	}
 	if l.sum("WARN") != 1 || l.sum("tool=bad") != 1 || l.sum("err=") != 1 {
@@ -299,7 +300,7 @@ func TestRelist(t *testing.T) {
 	s, _ := server(t, f.URL)
 	c := dialModern(t, s)
 	for id := range int64(2) {
-		c.request(id, methodToolsCall, params(arguments))
+		c.request(id, mcp.MethodToolsCall, params(arguments))
 		c.recv()
 		s.tools.mu.Lock()
 		s.tools.listed = time.Now().Add(-2 * relistAfter)

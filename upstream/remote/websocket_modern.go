@@ -49,9 +49,9 @@ func (w *modernSocket) Recv() (*jsonrpc.Message, error) {
 func relation(m *jsonrpc.Message) jsonrpc.ID {
 	text := member(member(m.Params, "_meta"), mcp.KeySubscription)
 	switch m.Method {
-	case "notifications/progress":
+	case mcp.MethodProgress:
 		text = member(m.Params, "progressToken")
-	case methodCancelled:
+	case mcp.MethodCancelled:
 		text = member(m.Params, "requestId")
 	}
 	id, _ := jsonrpc.ParseID(text)

@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
 // A throttle keeps a session on a WebSocket to MaxConcurrent. Requests beyond
@@ -115,7 +116,7 @@ func (t *throttle) Send(m *jsonrpc.Message) error {
 		return nil
 	case m.IsRequest() && takesSlot(m.Method):
 		return t.request(m)
-	case m.Method == methodCancelled && t.cancelled(m):
+	case m.Method == mcp.MethodCancelled && t.cancelled(m):
 		return nil
 	}
 	return t.conn.Send(m)
