@@ -29,8 +29,9 @@ type Queue struct {
 	waiting    int // for room
 
 	state    queueState
-	err      error // of Close
-	conn     Conn  // of Run
+	err      error // of Finish or Close
+	paused   bool
+	conn     Conn // of Run
 	within   time.Duration
 	lastSays func() []*Message
 	late     *time.Timer // closes conn if the last words take too long
@@ -90,11 +91,11 @@ func NewQueue(l sync.Locker) *Queue {
 	return q
 }
 
-// Put puts m in line. It returns [ErrFull] if its Room has none, [ErrClosed] after
-// Finish, and after Close the error that was given there.
+// Put puts m in line. It returns [ErrFull] if its Room has none, and after Finish or
+// Close the error that was given there.
 func (q *Queue) Put(m Queued) error {
-	if err := q.end(); err != nil {
-		return err
+	if q.err != nil {
+		return q.err
 	}
 	if !m.Room.fits(m.Size(), 1) {
 		return ErrFull
@@ -146,7 +147,7 @@ func (q *Queue) WaitContext(ctx context.Context, r *Room, times int) error {
 		q.waiting--
 		stop()
 	}
-	return q.end()
+	return q.err
 }
 
 // Hold keeps back the messages of a class from now on, also those that are in line.
@@ -190,14 +191,14 @@ func (q *Queue) Drop(unwanted func(Queued) bool) {
 	q.freed()
 }
 
-// Finish lets nothing in any more. Run sends what is in line, asks for the last words if
-// last is not nil, sends them and half-closes the Conn. What is held is not sent. If all
-// that takes longer than within, Run's Conn is closed.
-func (q *Queue) Finish(within time.Duration, last func() []*Message) {
+// Finish lets nothing in any more, because of err. Run sends what is in line, asks for
+// the last words if last is not nil, sends them and half-closes the Conn. What is held is
+// not sent. If all that takes longer than within, Run's Conn is closed, with err.
+func (q *Queue) Finish(err error, within time.Duration, last func() []*Message) {
 	if q.state != queueOpen {
 		return
 	}
-	q.state, q.within, q.lastSays, q.held = queueFinishing, within, last, nil
+	q.state, q.err, q.within, q.lastSays, q.held = queueFinishing, Closed(err), within, last, nil
 	q.bound()
 	q.more.Broadcast()
 	q.room.Broadcast()
@@ -206,36 +207,36 @@ func (q *Queue) Finish(within time.Duration, last func() []*Message) {
 // bound starts the time of the last words, once there is a Conn and an end.
 func (q *Queue) bound() {
 	if c := q.conn; c != nil && q.state == queueFinishing && q.late == nil {
-		q.late = time.AfterFunc(q.within, func() { c.Close() })
+		cause := q.err
+		q.late = time.AfterFunc(q.within, func() { CloseWith(c, cause) })
 	}
 }
 
-// Close drops everything and lets nothing in any more. The first Close counts.
+// Close drops everything and lets nothing in any more. The first error counts.
 func (q *Queue) Close(err error) {
 	if q.state == queueClosed {
 		return
 	}
-	q.state, q.err, q.line, q.held = queueClosed, Closed(err), nil, nil
+	if q.err == nil {
+		q.err = Closed(err)
+	}
+	q.state, q.line, q.held = queueClosed, nil, nil
 	q.more.Broadcast()
 	q.room.Broadcast()
 }
 
-// end returns why nothing is taken any more.
-func (q *Queue) end() error {
-	switch q.state {
-	case queueOpen:
-		return nil
-	case queueClosed:
-		return q.err
-	}
-	return ErrClosed
+// Pause, if on, makes Run return, at once if it is called after that. What is in line waits
+// until Pause is off, for the next Run.
+func (q *Queue) Pause(on bool) {
+	q.paused = on
+	q.more.Broadcast()
 }
 
 // Len returns how many messages wait, held ones too.
 func (q *Queue) Len() int { return len(q.line) + len(q.held) }
 
 // Take waits for messages, takes them and appends them to batch: nobody else may Take or
-// Run. After Close it returns the error; after Finish [ErrClosed], when all is taken.
+// Run. At the end it returns the error of Finish or Close; after Finish all is taken.
 func (q *Queue) Take(batch []*Message) ([]*Message, error) {
 	return q.takeUpTo(queueAtOnce, batch)
 }
@@ -254,9 +255,9 @@ func (q *Queue) takeUpTo(limit int, batch []*Message) ([]*Message, error) {
 	q.L.Lock()
 	defer q.L.Unlock()
 	for {
-		for len(q.line) == 0 {
-			if err := q.end(); err != nil {
-				return batch, err
+		for len(q.line) == 0 || q.paused {
+			if q.err != nil || q.paused {
+				return batch, q.err
 			}
 			q.more.Wait()
 		}
@@ -290,7 +291,8 @@ func (q *Queue) freed() {
 }
 
 // Run owns Send of c until the end. It returns nil after Finish, when all that was to be
-// sent is; else the error of Close, or of Send, with which it closes the Queue.
+// sent is, and after Pause; else the error of Close, or of Send, of which the Queue's owner
+// makes what it likes.
 func (q *Queue) Run(c Conn) error {
 	q.L.Lock()
 	q.conn = c
@@ -299,11 +301,9 @@ func (q *Queue) Run(c Conn) error {
 	err := q.send(c)
 	q.L.Lock()
 	defer q.L.Unlock()
+	q.conn = nil
 	if q.late != nil {
 		q.late.Stop()
-	}
-	if err != nil {
-		q.Close(err)
 	}
 	return err
 }
@@ -311,9 +311,9 @@ func (q *Queue) Run(c Conn) error {
 func (q *Queue) send(c Conn) error {
 	var batch []*Message
 	for {
-		var err error
-		if batch, err = q.Take(batch[:0]); err != nil {
-			return q.finish(c, err)
+		batch, _ = q.Take(batch[:0])
+		if len(batch) == 0 {
+			return q.finish(c)
 		}
 		if err := SendAll(c, batch); err != nil {
 			return Closed(err)
@@ -322,15 +322,17 @@ func (q *Queue) send(c Conn) error {
 	}
 }
 
-// finish sends the last words, unless the Queue was closed with an error.
-func (q *Queue) finish(c Conn, err error) error {
+// finish sends the last words, unless the Queue was closed or paused.
+func (q *Queue) finish(c Conn) error {
 	q.L.Lock()
-	finishing, last := q.state == queueFinishing, q.lastSays
+	state, paused, last := q.state, q.paused, q.lastSays
 	q.L.Unlock()
-	if !finishing {
-		return err
-	}
-	if last != nil {
+	switch {
+	case state == queueClosed:
+		return q.err // which nobody changes any more
+	case state == queueOpen || paused:
+		return nil
+	case last != nil:
 		if err := SendAll(c, last()); err != nil {
 			return Closed(err)
 		}

@@ -150,7 +150,7 @@ func TestQueueFinish(t *testing.T) {
 		done := make(chan error, 1)
 		go func() { done <- l.Run(a) }()
 		l.locked(func() {
-			l.Finish(time.Second, func() []*jsonrpc.Message { return []*jsonrpc.Message{notice("last")} })
+			l.Finish(nil, time.Second, func() []*jsonrpc.Message { return []*jsonrpc.Message{notice("last")} })
 			l.Force(jsonrpc.Queued{Message: notice("too late")})
 			if err := l.Put(jsonrpc.Queued{Message: notice("too late")}); err != jsonrpc.ErrClosed {
 				t.Errorf("Put after Finish: %v", err)
@@ -183,7 +183,7 @@ func TestQueueFinishBound(t *testing.T) {
 			l := newLine()
 			a, _ := jsonrpc.Pipe()
 			began := time.Now()
-			finish := func() { l.locked(func() { l.Finish(time.Second, nil) }) }
+			finish := func() { l.locked(func() { l.Finish(nil, time.Second, nil) }) }
 			l.locked(func() {
 				for range 200 {
 					l.Force(jsonrpc.Queued{Message: notice("unread")})
@@ -228,7 +228,7 @@ func TestQueueClose(t *testing.T) {
 	})
 }
 
-// TestQueueSend has a Conn that breaks: Run returns, and closes the Queue.
+// TestQueueSend has a Conn that breaks: Run returns, and the Queue stays for another.
 func TestQueueSend(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLine()
@@ -238,11 +238,30 @@ func TestQueueSend(t *testing.T) {
 		if err := l.Run(a); !errors.Is(err, jsonrpc.ErrClosed) {
 			t.Errorf("Run: %v", err)
 		}
-		l.locked(func() {
-			if err := l.Put(jsonrpc.Queued{Message: notice("late")}); !errors.Is(err, jsonrpc.ErrClosed) {
-				t.Errorf("Put after the end of Run: %v", err)
-			}
-		})
+		a, b = jsonrpc.Pipe()
+		l.locked(func() { l.Force(jsonrpc.Queued{Message: notice("kept")}) })
+		done := make(chan error, 1)
+		go func() { done <- l.Run(a) }()
+		if m, err := b.Recv(); err != nil || m.Method != "kept" {
+			t.Errorf("received %v, %v", m, err)
+		}
+		l.locked(func() { l.Pause(true) })
+		l.locked(func() { l.Force(jsonrpc.Queued{Message: notice("next")}) })
+		if err := <-done; err != nil {
+			t.Errorf("paused: %v", err)
+		}
+		if err := l.Run(a); err != nil {
+			t.Errorf("still paused: %v", err)
+		}
+		l.locked(func() { l.Pause(false) })
+		go func() { done <- l.Run(a) }()
+		if m, err := b.Recv(); err != nil || m.Method != "next" {
+			t.Errorf("received %v, %v", m, err)
+		}
+		l.locked(func() { l.Close(nil) })
+		if err := <-done; !errors.Is(err, jsonrpc.ErrClosed) {
+			t.Errorf("closed: %v", err)
+		}
 	})
 }
 
