@@ -183,8 +183,11 @@ func (f *fake) answer(m *jsonrpc.Message) {
 				say(jsonrpc.NewNotification("got-last", nil))
 			}
 		}
-	case "grandchild", "chatter":
-		say(jsonrpc.NewResult(m.ID, json.RawMessage(strconv.Itoa(f.grandchild(map[string]string{"grandchild": "sleep", "chatter": "chatter"}[m.Method])))))
+	case "grandchild":
+		say(jsonrpc.NewResult(m.ID, json.RawMessage(strconv.Itoa(f.grandchild("sleep")))))
+	case "chatter": // the answer goes first, since the grandchild begins at once
+		say(ok)
+		f.grandchild("chatter")
 	case "grandchild-and-exit":
 		f.grandchild("sleep")
 		os.Exit(4)
