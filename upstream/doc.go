@@ -2,8 +2,8 @@
 // proxy, and attaches streams to them.
 //
 //	            Attach                    server
-//	stream ───► readStream ─► flight ─► ┌ local: a process group
-//	  (Conn) ◄─ readServer ◄─ flight ◄─ └ remote: a session that Dial begins
+//	stream ───► readStream ─► flight ─► ┌ a process group
+//	  (Conn) ◄─ readServer ◄─ flight ◄─ └ a session that Dial begins
 //
 //	stream ───► ┐
 //	stream ───► ├ shared ── Pipe ─► stream ─► server
@@ -23,8 +23,8 @@
 // the server begins no session, or for a modern client, the server is asked
 // server/discover (era_probe.go).
 //
-// A stream has a server of its own (server.go): a process (local.go, process.go)
-// or a remote session (remote.go). Many streams have one together if the upstream
+// A stream has a server of its own (server.go): a [process.Server] or a remote
+// session (remote.go). Many streams have one together if the upstream
 // is shared (shared.go): then ids and progress tokens are mapped, and between the
 // streams and the server stands one stream of that server's own, so that a shared
 // server starts, ends and fails as any other. In the modern era, which has no
@@ -32,9 +32,8 @@
 // ends when it was without any for a while.
 //
 // Goroutines of an attached stream: readStream (the caller's of Attach) and
-// readServer; of a process, readStderr and watch, for moments also stdin's drain,
-// while the pipe is full; of a remote session those of its Conn; and stop, the
-// steps of the end. Attach waits for them all. Those of a server that is shared, or
+// readServer; those of the process, or of a remote session its write and those of
+// its Conn; and stop, the steps of the end. Attach waits for them all. Those of a server that is shared, or
 // asked for its era, and of streams from [Host.Open], may live until [Host.Stop],
 // which waits for them.
 //
@@ -47,23 +46,16 @@
 //     but what a server wrote before it ended is delivered first.
 //   - The claim is up to date before the stream is closed: whoever attaches
 //     again because of the close finds it so.
-//   - A process is in a group of its own. The group is killed after every end,
-//     a clean one too, before its leader is reaped (on Linux), so that the group
-//     id cannot be somebody else's.
-//   - A child of ours is known as such before anybody looks for orphans to reap
-//     (ReapOrphans), and until it is reaped itself.
 //   - A client of a shared server sees nothing of another's: what cannot be
 //     attributed is refused, never guessed.
 //   - A process that is asked for its era is kept if it is modern. Else it is thrown
 //     away, is no failure, and says nothing to the log but at the level of debug.
 //   - What a legacy stream ends with because of its server's era was not delivered.
-//   - Everything is bounded: a message by Limits, what a full stdin pipe holds
-//     up by maxBacklog, the log of stderr by a rate, the last words after an exit
-//     by 250 ms of silence, what waits for a client of a shared server by a queue,
-//     a probe by StartTimeout.
+//   - Everything is bounded: a message by Limits, what waits for a remote server by
+//     maxBacklog, what waits for a client of a shared server by a queue, a probe by
+//     StartTimeout.
 //
-// A grandchild that leaves the process group (setsid) is out of reach. The
-// package does not know what messages mean beyond what closing and sharing need:
+// The package does not know what messages mean beyond what closing and sharing need:
 // it does not route, time out calls, translate, or speak initialize itself, but for
 // a shared server, nor server/discover, but for a probe and the start of a modern
 // one.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/upstream/process"
 )
 
 // says is the message of the one error about an end.
@@ -34,15 +35,15 @@ func TestD48_SaysWhy(t *testing.T) {
 	nowhere := fakeCommand()
 	nowhere.Dir = "no-such-directory"
 	for _, tt := range []struct {
-		command Command
+		command process.Command
 		says    string
 		lasting bool
 	}{
-		{Command{Path: "no-such-program-anywhere"}, "fake did not start: command not found", true},
-		{Command{Path: "/no/such/program"}, "fake did not start: command not found", true},
-		{Command{}, "fake did not start: command not found", true},
-		{Command{Path: script}, "fake did not start: permission denied", true},
-		{Command{Path: garbage}, "fake did not start: the command is no program", true},
+		{process.Command{Path: "no-such-program-anywhere"}, "fake did not start: command not found", true},
+		{process.Command{Path: "/no/such/program"}, "fake did not start: command not found", true},
+		{process.Command{}, "fake did not start: command not found", true},
+		{process.Command{Path: script}, "fake did not start: permission denied", true},
+		{process.Command{Path: garbage}, "fake did not start: the command is no program", true},
 		{nowhere, "fake did not start: no such working directory", true},
 		{fakeCommand("dies"), "fake did not start: exit status 3", false},
 	} {

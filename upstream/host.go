@@ -27,8 +27,7 @@ type Host struct {
 	// error about a Command that did not start has its last line on stderr.
 	ClientsOperate bool
 
-	spawner spawner
-	wg      sync.WaitGroup // Attach, and the spawner's thread
+	wg sync.WaitGroup // Attach, and what Stop waits for besides
 
 	mu      sync.Mutex // guards the fields below, the claims in them, and Upstreams
 	claims  map[claimID]*claim
@@ -179,10 +178,10 @@ func (h *Host) attachAlone(ctx context.Context, a attachment, c jsonrpc.Conn) er
 		return refuseFor(c, causeStartFailed, wait)
 	}
 	s := newStream(ctx, h, cl, a, c, log)
-	if err := s.server.start(); err != nil {
-		end := notStarted(err)
+	if err := s.start(); err != nil {
+		end := jsonrpc.EndOf(err, causeStartFailed)
 		inARow := h.ended(cl, startFailed, end, 0)
-		defer tellFailure(log.With("cause", end.Cause, "event", end.Event, "err", err), startFailed, inARow)
+		defer tellFailure(log.With("cause", end.Cause, "event", end.Event, "err", end.Err), startFailed, inARow)
 		return refuseFor(c, causeStartFailed, end)
 	}
 	h.enter(s)

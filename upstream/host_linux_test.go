@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/mcp-proxy/mcp-proxy/upstream/process"
 )
 
 // After kill -9 of the host its child ends too, though it ignores that its stdin
@@ -62,7 +64,7 @@ func TestNoDescriptorIsLeft(t *testing.T) {
 		cycle(leave)
 	}
 	cycle(exit)
-	newRig(t, Command{Path: "/dev/null"}).attach("k").returned()
+	newRig(t, process.Command{Path: "/dev/null"}).attach("k").returned()
 	if after := descriptors(t); after > before {
 		t.Errorf("%d descriptors, before %d", after, before)
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/upstream/process"
 )
 
 // modernRig returns a rig with a process of unknown era, and the file of what its
@@ -81,7 +82,7 @@ func TestProbeOfAProcess(t *testing.T) {
 
 // What cannot be started is no legacy server for that.
 func TestProbeOfNothing(t *testing.T) {
-	r := newRig(t, Command{Path: "/nonexistent/program"})
+	r := newRig(t, process.Command{Path: "/nonexistent/program"})
 	for range freeFailures + 2 {
 		c := r.attachIn("k", mcp.Modern)
 		c.ends(causeStartFailed, false)
@@ -130,7 +131,7 @@ func TestD08_ModernProcessEnds(t *testing.T) {
 		cause  string
 	}{
 		{"kill", 0, "signal: killed"}, {"exit", 0, "exit status 0"}, {"grandchild-and-exit", 0, "exit status 4"},
-		{"close-stdout", 0, causeStdoutClosed},
+		{"close-stdout", 0, "stdout closed"},
 	} {
 		t.Run(row.method, func(t *testing.T) {
 			r, _ := modernRig(t, "modern")

@@ -9,7 +9,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
 
-// A remote server is what Upstream.Dial or DialModern begins. recv dials it, and
+// A remote server is what Upstream.Dial or DialModern begins. Recv dials it, and
 // write writes to it from a queue, so that whoever reads the stream always sees
 // its end, as with the backlog of a process.
 type remote struct {
@@ -19,7 +19,7 @@ type remote struct {
 	ctx    context.Context // of the session; done: it ends at once
 	cancel context.CancelFunc
 
-	dialled chan struct{} // closed by recv, with conn and err set
+	dialled chan struct{} // closed by Recv, with conn and err set
 	conn    jsonrpc.Conn  // nil if there is none
 	err     error
 
@@ -28,23 +28,19 @@ type remote struct {
 	mu      sync.Mutex // guards the fields below; not held while anything is sent
 	changed sync.Cond
 	queue   []*jsonrpc.Message // to write
-	bytes   int                // in it; beyond maxBacklog, send waits
+	bytes   int                // in it; beyond maxBacklog, Send waits
 	ending  bool               // nothing more is queued
 }
 
 func newRemote(ctx context.Context, dial func(context.Context) (jsonrpc.Conn, error), wg *sync.WaitGroup) *remote {
 	r := &remote{dial: dial, wg: wg, dialled: make(chan struct{}), left: make(chan struct{})}
-	r.ctx, r.cancel = context.WithCancel(context.WithoutCancel(ctx)) // finish and stop see to its end
+	r.ctx, r.cancel = context.WithCancel(context.WithoutCancel(ctx)) // Finish and Stop see to its end
 	r.changed.L = &r.mu
+	wg.Go(r.write)
 	return r
 }
 
-func (r *remote) start() error {
-	r.wg.Go(r.write)
-	return nil
-}
-
-func (r *remote) send(batch []*jsonrpc.Message, accepted func([]*jsonrpc.Message)) {
+func (r *remote) Send(batch []*jsonrpc.Message, accepted func([]*jsonrpc.Message)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for r.bytes >= maxBacklog && !r.ending {
@@ -62,7 +58,7 @@ func (r *remote) send(batch []*jsonrpc.Message, accepted func([]*jsonrpc.Message
 }
 
 // write writes the queue until it has ended, and then takes leave. That the
-// session is lost is recv's to tell.
+// session is lost is Recv's to tell.
 func (r *remote) write() {
 	defer close(r.left)
 	<-r.dialled
@@ -76,7 +72,8 @@ func (r *remote) write() {
 	r.conn.Close()
 }
 
-// sessionless implements server.
+// sessionless reports, once Recv has returned the result of initialize, whether there
+// is no session all the same: each request stands alone.
 func (r *remote) sessionless() bool {
 	c, ok := r.conn.(interface{ Sessionless() bool })
 	return ok && c.Sessionless()
@@ -109,7 +106,7 @@ func (r *remote) end(last func() []*jsonrpc.Message) {
 	r.changed.Broadcast()
 }
 
-func (r *remote) recv(batch []*jsonrpc.Message) ([]*jsonrpc.Message, error) {
+func (r *remote) Recv(batch []*jsonrpc.Message) ([]*jsonrpc.Message, error) {
 	if !closed(r.dialled) {
 		r.conn, r.err = r.dial(r.ctx)
 		close(r.dialled)
@@ -127,12 +124,16 @@ func (r *remote) recv(batch []*jsonrpc.Message) ([]*jsonrpc.Message, error) {
 // lostSession makes err, the end of a session, one with a cause.
 func lostSession(err error) error { return jsonrpc.EndOf(err, causeLost) }
 
+// maxBacklog bounds the bytes that wait for a remote server. It is more than a stream
+// has in transit, so that its end is usually seen behind the data.
+const maxBacklog = 1 << 20
+
 // farewellTimeout bounds how long a server may take to accept what it is told at
 // the end. Then the session is closed, which bounds the rest.
 const farewellTimeout = time.Second
 
-// finish needs no session that is not there yet.
-func (r *remote) finish(last func() []*jsonrpc.Message) {
+// Finish needs no session that is not there yet.
+func (r *remote) Finish(last func() []*jsonrpc.Message) {
 	r.end(last)
 	if !closed(r.dialled) {
 		r.cancel()
@@ -141,8 +142,8 @@ func (r *remote) finish(last func() []*jsonrpc.Message) {
 	r.wg.Go(func() { r.closeWhen(late.C) })
 }
 
-// abort closes the session at once, which unblocks write.
-func (r *remote) abort() {
+// Abort closes the session at once, which unblocks write.
+func (r *remote) Abort() {
 	r.end(nil)
 	if !closed(r.dialled) {
 		r.cancel()
@@ -169,7 +170,7 @@ func (r *remote) closeWhen(late <-chan time.Time) {
 // A server elsewhere goes on with what it was asked unless it hears of the end.
 const forcedFarewell = 750 * time.Millisecond
 
-func (r *remote) stop(ctx context.Context) {
+func (r *remote) Stop(ctx context.Context) {
 	defer r.cancel()
 	select {
 	case <-r.left:
@@ -181,15 +182,8 @@ func (r *remote) stop(ctx context.Context) {
 	<-r.left
 }
 
-func (r *remote) status(st *Status) {
+func (r *remote) State() (stopping, gone bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	switch {
-	case closed(r.left):
-		st.State = StateReady
-	case r.ending:
-		st.State = StateStopping
-	}
+	return r.ending, closed(r.left)
 }
-
-func (r *remote) lastWords() []string { return nil }

@@ -21,6 +21,7 @@ import (
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/upstream/process"
 )
 
 // patience is for events that must come; nothing waits that long when all is well.
@@ -87,8 +88,8 @@ func eventually(t testing.TB, what string, ok func() bool) {
 }
 
 // fakeCommand returns a Command that runs the fake server.
-func fakeCommand(traits ...string) Command {
-	return Command{
+func fakeCommand(traits ...string) process.Command {
+	return process.Command{
 		Path:       os.Args[0],
 		InheritEnv: []string{markEnv, "GOCOVERDIR"},
 		Env:        []string{"GORACE=atexit_sleep_ms=0", fakeEnv + "=serve", traitsEnv + "=" + strings.Join(traits, ",")},
@@ -103,7 +104,9 @@ type rig struct {
 	log  *logBook
 }
 
-func newRig(t testing.TB, command Command) *rig { return newRigOf(t, Upstream{Command: &command}) }
+func newRig(t testing.TB, command process.Command) *rig {
+	return newRigOf(t, Upstream{Command: &command})
+}
 
 func newRigOf(t testing.TB, up Upstream) *rig {
 	r := &rig{t: t, log: &logBook{}}

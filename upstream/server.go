@@ -6,42 +6,31 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
 
-// A server is what a stream is attached to: a local process or a remote session.
-// Whoever makes one calls start, and in the end finish or abort, then stop.
+// A server is what a stream is attached to: a [process.Server] or a remote session.
+// Whoever makes one calls Finish or Abort in the end, then Stop.
 type server interface {
-	// start starts the server's goroutines. It fails if there can be no server.
-	start() error
-
-	// send passes messages on, in order, and keeps none of them. It may wait,
-	// which is the stream's flow control, but not after finish or abort. What
-	// goes wrong is told by recv or as a failure of the server. Between the wait
-	// and the passing it calls accepted, unless finish or abort was called: then
+	// Send passes messages on, in order, and keeps none of them. It may wait,
+	// which is the stream's flow control, but not after Finish or Abort. What
+	// goes wrong is told by Recv or as a failure of the server. Between the wait
+	// and the passing it calls accepted, unless Finish or Abort was called: then
 	// the messages are dropped.
-	send(batch []*jsonrpc.Message, accepted func([]*jsonrpc.Message))
+	Send(batch []*jsonrpc.Message, accepted func([]*jsonrpc.Message))
 
-	// recv is [jsonrpc.RecvAll]. Its end is a [*jsonrpc.ClosedError] with the
+	// Recv is [jsonrpc.RecvAll]. Its end is a [*jsonrpc.ClosedError] with the
 	// cause of the server's end.
-	recv(batch []*jsonrpc.Message) ([]*jsonrpc.Message, error)
+	Recv(batch []*jsonrpc.Message) ([]*jsonrpc.Message, error)
 
-	// sessionless reports, once recv has returned the result of initialize,
-	// whether there is no session all the same: each request stands alone.
-	sessionless() bool
+	// Finish passes the last messages on and begins the server's end. last is
+	// called when no Send will pass anything any more.
+	Finish(last func() []*jsonrpc.Message)
 
-	// finish passes the last messages on and begins the server's end. last is
-	// called when no send will pass anything any more.
-	finish(last func() []*jsonrpc.Message)
+	// Abort begins the end of a server that listens no more.
+	Abort()
 
-	// abort begins the end of a server that listens no more.
-	abort()
-
-	// stop makes the server end, by force when ctx is done. It returns when
+	// Stop makes the server end, by force when ctx is done. It returns when
 	// nothing is left of it.
-	stop(ctx context.Context)
+	Stop(ctx context.Context)
 
-	// status adds what there is to say of the server.
-	status(st *Status)
-
-	// lastWords returns the last lines that the server said beside its messages,
-	// after waiting a moment for those about its end; nil if it has no place for that.
-	lastWords() []string
+	// State reports whether the server has been told to end, and whether it is gone.
+	State() (stopping, gone bool)
 }

@@ -6,7 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -14,6 +17,7 @@ import (
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/upstream/process"
 )
 
 func TestD48_DiesBeforeItAnswersInitialize(t *testing.T) {
@@ -34,7 +38,7 @@ func TestD48_DiesBeforeItAnswersInitialize(t *testing.T) {
 
 func TestD48_CannotBeExecuted(t *testing.T) {
 	for _, path := range []string{"", "no-such-program-anywhere", "/dev/null"} {
-		r := newRig(t, Command{Path: path})
+		r := newRig(t, process.Command{Path: path})
 		c := r.attach("k")
 		c.ends("start failed", false)
 		c.returned()
@@ -55,6 +59,22 @@ func TestD48_NoWorkingDirectory(t *testing.T) {
 		if w := r.log.at(slog.LevelWarn); len(w) != 1 || !strings.Contains(fmt.Sprint(w[0]["err"]), "working directory: ") {
 			t.Errorf("directory %q: warnings %v", dir, w)
 		}
+	}
+}
+
+func TestDirIsTheWorkingDirectory(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "run.sh"), []byte("#!/bin/sh\nread x; pwd >&2; exec sleep 0\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	r := newRig(t, process.Command{Path: filepath.Join(dir, "run.sh"), Dir: dir})
+	c := r.attach("k")
+	c.send("initialize", 0)
+	c.ends("start failed", false)
+	c.returned()
+	real, _ := filepath.EvalSymlinks(dir)
+	if st := r.host.Status()[0]; !slices.Equal(st.Stderr, []string{dir}) && !slices.Equal(st.Stderr, []string{real}) {
+		t.Errorf("ran in %q", st.Stderr)
 	}
 }
 
@@ -248,6 +268,14 @@ func TestD43_IDOfAnotherKind(t *testing.T) {
 		t.Errorf("%d in flight", st.InFlight)
 	}
 }
+
+// What is kept of stderr, and logged of it, at the most.
+const (
+	stderrLine  = 1 << 10
+	stderrLines = 20
+	stderrRate  = 20 // lines a second
+	stderrBurst = 100
+)
 
 func TestStderrIsLogged(t *testing.T) {
 	r := newRig(t, fakeCommand())

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/upstream/process"
 )
 
 // A State is what a claim's newest process does.
@@ -86,9 +87,14 @@ func (s *stream) addStatus(st *Status) {
 	if st.State = StateStarting; answered {
 		st.State = StateRunning
 	}
-	s.server.status(st)
-	if st.State == StateReady { // it is gone
+	if p, ok := s.server.(*process.Server); ok {
+		st.PID, st.Started, st.Stderr = p.PID(), p.Started(), p.Stderr()
+	}
+	switch stopping, gone := s.server.State(); {
+	case gone:
 		st.State = waits
+	case stopping:
+		st.State = StateStopping
 	}
 }
 

@@ -10,20 +10,20 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/upstream/process"
 )
 
 // Causes of an end, as the error that clients see has them. Beside these stand
-// those of an exit: "exit status 3", "signal: killed".
+// those of a process: "exit status 3", "signal: killed", "stdout closed".
 const (
-	causeStartFailed  = "start failed"
+	causeStartFailed  = process.CauseStartFailed
 	causeStartTimeout = "start timeout"
 	causeRefused      = "initialize refused"
-	causeWriteTimeout = "write timeout"
-	causeStdinClosed  = "stdin closed"
-	causeStdoutClosed = "stdout closed"
 	causeHostStopped  = "host stopped"
 	causeChanged      = "upstream changed"
 	causeLost         = "connection lost" // of a remote server that does not say more
@@ -48,10 +48,10 @@ type stream struct {
 	endOnce sync.Once
 	err     error // the end; written before ended is closed
 
-	dialled  atomic.Bool // a remote server was reached
-	flight   flight
-	start    atomic.Pointer[time.Timer] // while initialize waits for its answer
-	unusable atomic.Int64               // messages of the server that were none
+	dialled    atomic.Bool // a remote server was reached
+	flight     flight
+	startTimer atomic.Pointer[time.Timer] // while initialize waits for its answer
+	unusable   atomic.Int64               // messages of the server that were none
 }
 
 func newStream(ctx context.Context, h *Host, cl *claim, a attachment, c jsonrpc.Conn, log *slog.Logger) *stream {
@@ -59,12 +59,40 @@ func newStream(ctx context.Context, h *Host, cl *claim, a attachment, c jsonrpc.
 	together := a.up.together(a.id.era)
 	s.flight.modern, s.flight.discovers = a.id.era == mcp.Modern, a.id.era == mcp.Modern && together
 	s.flight.guess = !s.flight.modern && !together && !a.up.Relates
-	if a.up.Command != nil {
-		s.server = newLocal(s)
-	} else {
-		s.server = newRemote(ctx, s.dial, &s.wg)
-	}
 	return s
+}
+
+// start starts the server. The error is the end of one that never was.
+func (s *stream) start() error {
+	if s.up.Command == nil {
+		s.server = newRemote(s.ctx, s.dial, &s.wg)
+		return nil
+	}
+	p, err := process.Start(s.up.Command, process.Options{
+		Limits: s.host.Limits, Log: s.log, Quiet: s.onTrial,
+		Failed: func(end *jsonrpc.ClosedError) { s.end(end.Cause, end) },
+	})
+	if err != nil {
+		return err
+	}
+	s.server = p
+	return nil
+}
+
+// sessionless reports, once initialize is answered, whether the server began no
+// session. A process always is one.
+func (s *stream) sessionless() bool {
+	r, ok := s.server.(*remote)
+	return ok && r.sessionless()
+}
+
+// lastWords returns the last lines that a process wrote to stderr before it ended.
+func (s *stream) lastWords() []string {
+	p, ok := s.server.(*process.Server)
+	if !ok {
+		return nil
+	}
+	return p.LastWords()
 }
 
 // dial reaches a remote server in the stream's era. Where that has no first call, a
@@ -112,7 +140,7 @@ func (s *stream) readStream() error {
 		var end error
 		batch, end = jsonrpc.RecvAll(s.c, batch[:0])
 		if len(batch) > 0 {
-			s.server.send(batch, accepted)
+			s.server.Send(batch, accepted)
 		}
 		clear(batch)
 		if _, ok := errors.AsType[*jsonrpc.InvalidError](end); end != nil && !ok { // the proxy sends no invalid ones
@@ -126,7 +154,7 @@ func (s *stream) readStream() error {
 func (s *stream) sent(batch []*jsonrpc.Message) {
 	for _, m := range batch {
 		if s.flight.down(m) {
-			s.start.Store(time.AfterFunc(s.up.startTimeout(), func() { s.end(causeStartTimeout, nil) }))
+			s.startTimer.Store(time.AfterFunc(s.up.startTimeout(), func() { s.end(causeStartTimeout, nil) }))
 		}
 	}
 }
@@ -138,7 +166,7 @@ func (s *stream) readServer() {
 	refused := false
 	for {
 		var err error
-		batch, err = s.server.recv(batch[:0])
+		batch, err = s.server.Recv(batch[:0])
 		if s.flight.modern {
 			batch = s.withoutRequests(batch)
 		}
@@ -180,7 +208,7 @@ func (s *stream) heardFirst(n news) {
 		s.flight.refuse()
 		return
 	case greeting:
-		if s.server.sessionless() && s.otherEra() { // it could ask nothing, and tell nothing by itself
+		if s.sessionless() && s.otherEra() { // it could ask nothing, and tell nothing by itself
 			s.end(jsonrpc.CauseOtherEra, nil)
 			return
 		}
@@ -269,7 +297,7 @@ func (s *stream) tellStray(bad *jsonrpc.InvalidError) {
 }
 
 func (s *stream) stopStartTimer() {
-	if t := s.start.Swap(nil); t != nil {
+	if t := s.startTimer.Swap(nil); t != nil {
 		t.Stop()
 	}
 }
@@ -288,11 +316,11 @@ func (s *stream) end(cause string, err error) {
 			s.host.losesSession(s, e, inARow)
 		}
 		if e.outcome == intended || e.outcome == tried {
-			s.server.finish(s.flight.farewell)
+			s.server.Finish(s.flight.farewell)
 		} else {
-			s.server.abort()
+			s.server.Abort()
 		}
-		s.wg.Go(func() { s.server.stop(s.ctx) })
+		s.wg.Go(func() { s.server.Stop(s.ctx) })
 		s.err = e.err
 		jsonrpc.CloseWith(s.c, e.err)
 		s.tell(e, inARow)
@@ -355,11 +383,35 @@ func (s *stream) didNotStart(end *jsonrpc.ClosedError, sent bool) {
 		end.Says = "did not start: " + cause
 	}
 	if s.host.ClientsOperate {
-		end.Says = withLast(end.Says, s.server.lastWords())
+		end.Says = withLast(end.Says, s.lastWords())
 	}
 	if !sent && cause != causeStartTimeout {
 		end.Cause = causeStartFailed
 	}
+}
+
+// maxQuoted is how much of a line of stderr the message of an error may have, in bytes.
+const maxQuoted = 200
+
+// withLast adds the last of lines to a text, as far as it can be printed.
+func withLast(text string, lines []string) string {
+	if len(lines) == 0 {
+		return text
+	}
+	line := strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return -1
+	}, lines[len(lines)-1])
+	n := min(len(line), maxQuoted)
+	for n < len(line) && !utf8.RuneStart(line[n]) {
+		n--
+	}
+	if n == 0 {
+		return text
+	}
+	return text + ": " + line[:n]
 }
 
 // tell writes the one log line of an end.
@@ -385,7 +437,7 @@ func (s *stream) tell(e ending, inARow int) {
 	if s.up.Command == nil && e.end != nil && e.end.Says != "" {
 		log = log.With("why", e.end.Says)
 	}
-	if lines := s.server.lastWords(); lines != nil {
+	if lines := s.lastWords(); lines != nil {
 		log = log.With("stderr", strings.Join(lines, "\n"))
 	}
 	tellFailure(log, e.outcome, inARow)

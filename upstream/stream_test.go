@@ -18,10 +18,11 @@ import (
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/upstream/process"
 )
 
 // recording makes a command keep what it reads, and returns how to get it.
-func recording(t *testing.T, command *Command) (lines func() []string) {
+func recording(t *testing.T, command *process.Command) (lines func() []string) {
 	path := filepath.Join(t.TempDir(), "record")
 	command.Env = append(command.Env, recordEnv+"="+path)
 	return func() []string {

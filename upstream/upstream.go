@@ -7,12 +7,13 @@ import (
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/upstream/process"
 )
 
 // An Upstream is one server that a Host offers: a Command that it runs, or a
 // remote one that Dial and DialModern reach. One of the two is needed.
 type Upstream struct {
-	Command *Command
+	Command *process.Command
 
 	// Dial begins a session with a remote server, without waiting for it if it
 	// can. Cancelling ctx ends the session at once. Recv of the Conn ends with

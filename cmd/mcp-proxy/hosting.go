@@ -22,6 +22,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/upstream"
 	"github.com/mcp-proxy/mcp-proxy/upstream/bridge"
 	"github.com/mcp-proxy/mcp-proxy/upstream/link"
+	"github.com/mcp-proxy/mcp-proxy/upstream/process"
 	"github.com/mcp-proxy/mcp-proxy/upstream/remote"
 )
 
@@ -241,8 +242,8 @@ func remoteOf(u config.Upstream, limits jsonrpc.Limits, log *slog.Logger) *remot
 	}
 }
 
-func commandOf(u config.Upstream) *upstream.Command {
-	c := &upstream.Command{
+func commandOf(u config.Upstream) *process.Command {
+	c := &process.Command{
 		Path: u.Command, Args: u.Args, Dir: u.Cwd, InheritEnv: u.InheritEnv,
 		WriteTimeout: u.WriteTimeout, StopGrace: u.StopGrace,
 	}

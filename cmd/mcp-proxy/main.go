@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/mcp-proxy/mcp-proxy/config"
-	"github.com/mcp-proxy/mcp-proxy/upstream"
+	"github.com/mcp-proxy/mcp-proxy/upstream/process"
 )
 
 // version is set when a release is built; else the module's own is used.
@@ -29,7 +29,7 @@ func main() {
 	tuneMemory()
 	var wg sync.WaitGroup
 	ctx, cancel := context.WithCancel(context.Background())
-	wg.Go(func() { upstream.ReapOrphans(ctx) })
+	wg.Go(func() { process.ReapOrphans(ctx) })
 	code := run(ctx, os.Args[1:])
 	cancel()
 	wg.Wait()

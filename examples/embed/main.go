@@ -20,6 +20,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/upstream"
 	"github.com/mcp-proxy/mcp-proxy/upstream/bridge"
 	"github.com/mcp-proxy/mcp-proxy/upstream/link"
+	"github.com/mcp-proxy/mcp-proxy/upstream/process"
 )
 
 const address = "127.0.0.1:8081"
@@ -33,8 +34,8 @@ func main() {
 	host := &upstream.Host{
 		Log: log,
 		Upstreams: map[string]upstream.Upstream{
-			"clock": {Command: &upstream.Command{Path: "go", Args: []string{"run", "./examples/servers/clock"}}},
-			"notes": {Command: &upstream.Command{Path: "go", Args: []string{"run", "./examples/servers/notes"}}},
+			"clock": {Command: &process.Command{Path: "go", Args: []string{"run", "./examples/servers/clock"}}},
+			"notes": {Command: &process.Command{Path: "go", Args: []string{"run", "./examples/servers/notes"}}},
 		},
 	}
 	translator := &bridge.Bridge{Log: log, Open: host.Open}

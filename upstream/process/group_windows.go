@@ -1,22 +1,20 @@
-package upstream
+package process
 
 import (
 	"os/exec"
-	"sync"
 	"syscall"
 	"unsafe"
 
 	"golang.org/x/sys/windows"
 )
 
-// A spawner starts processes.
-type spawner struct{}
-
 // A group is a job object that holds one child and what it starts. The system
 // ends them all when the job's last handle is closed, by kill or by our own end.
 type group struct{ job windows.Handle }
 
-func (s *spawner) start(cmd *exec.Cmd, _ *sync.WaitGroup) (*group, error) {
+// startGroup starts cmd in a job of its own. After it succeeded, release must be
+// called when the process is gone.
+func startGroup(cmd *exec.Cmd) (*group, error) {
 	job, err := newJob()
 	if err != nil {
 		return nil, err
@@ -24,19 +22,19 @@ func (s *spawner) start(cmd *exec.Cmd, _ *sync.WaitGroup) (*group, error) {
 	g := &group{job}
 	cmd.SysProcAttr = &syscall.SysProcAttr{CreationFlags: windows.CREATE_NEW_PROCESS_GROUP, HideWindow: true}
 	if err := cmd.Start(); err != nil {
-		s.release(g)
+		g.release()
 		return nil, err
 	}
 	if err := g.add(cmd.Process.Pid); err != nil {
 		cmd.Process.Kill()
 		cmd.Wait()
-		s.release(g)
+		g.release()
 		return nil, err
 	}
 	return g, nil
 }
 
-func (s *spawner) release(g *group) { windows.CloseHandle(g.job) }
+func (g *group) release() { windows.CloseHandle(g.job) }
 
 func newJob() (windows.Handle, error) {
 	job, err := windows.CreateJobObject(nil, nil)

@@ -1,18 +1,15 @@
 //go:build unix && !linux
 
-package upstream
+package process
 
 import (
 	"os/exec"
-	"sync"
 	"syscall"
 )
 
-// A spawner starts processes. What Linux needs a thread for does not exist here:
-// when the host is killed, its children see their stdin end.
-type spawner struct{}
-
-func (s *spawner) start(cmd *exec.Cmd, _ *sync.WaitGroup) (*group, error) {
+// startGroup starts cmd in a group of its own. What Linux needs a thread for does
+// not exist here: when this program is killed, its children see their stdin end.
+func startGroup(cmd *exec.Cmd) (*group, error) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := cmd.Start(); err != nil {
 		return nil, err
@@ -20,7 +17,7 @@ func (s *spawner) start(cmd *exec.Cmd, _ *sync.WaitGroup) (*group, error) {
 	return &group{pid: cmd.Process.Pid, pidfd: -1}, nil
 }
 
-func (s *spawner) release(*group) {}
+func (g *group) release() {}
 
 // await returns when the leader has exited. Here it has been reaped then, so a
 // group of which nobody is left might in theory be another's when it is killed.

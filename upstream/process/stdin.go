@@ -1,4 +1,4 @@
-package upstream
+package process
 
 import (
 	"os"
@@ -26,8 +26,8 @@ type stdin struct {
 	f       *os.File
 	try     func([]byte) (int, error) // writes what fits at once
 	timeout time.Duration             // without progress
-	failed  func(error)               // told once, by drain: os.ErrDeadlineExceeded or what a write returned
-	wg      *sync.WaitGroup           // drain's
+	failed  func(error)               // told once, by a goroutine: os.ErrDeadlineExceeded or what a write returned
+	wg      *sync.WaitGroup           // of these goroutines; none is started after abort
 
 	mu       sync.Mutex // guards the fields below; never held while a write may block
 	changed  sync.Cond  // the backlog shrank, or done was set
@@ -44,18 +44,20 @@ func newStdin(f *os.File, timeout time.Duration, wg *sync.WaitGroup, failed func
 
 // write accepts one or more lines, and calls accepted just before; it keeps nothing
 // of p. It blocks while the backlog is full, until finish or abort. Then, and after
-// a failure, lines are dropped without an error: the failure is told once.
-func (s *stdin) write(p []byte, accepted func()) error {
+// a failure, lines are dropped.
+func (s *stdin) write(p []byte, accepted func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for len(s.backlog) >= maxBacklog && !s.done {
 		s.changed.Wait()
 	}
 	if s.done {
-		return nil
+		return
 	}
 	accepted()
-	return s.acceptLocked(p)
+	if err := s.acceptLocked(p); err != nil {
+		s.wg.Go(func() { s.failed(err) })
+	}
 }
 
 // finish writes the last lines, which a full backlog does not hold up, and

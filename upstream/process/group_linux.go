@@ -1,4 +1,4 @@
-package upstream
+package process
 
 import (
 	"os"
@@ -10,21 +10,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A spawner starts processes from one OS thread that lives as long as any of
-// them: Pdeathsig is sent when the thread that started a child ends, not only
-// when its process does. The zero value is ready.
-type spawner struct {
+// starter is the one thread from which all processes of this program start.
+var starter thread
+
+// A thread runs functions on one OS thread, which lives as long as any process that
+// was started there: Pdeathsig is sent when the thread that started a child ends, not
+// only when its process does. The zero value is ready.
+type thread struct {
 	mu    sync.Mutex
-	alive int
-	jobs  chan func() // to run; closed by release after the last process
+	alive int            // processes
+	jobs  chan func()    // to run; closed by release after the last process
+	wg    sync.WaitGroup // run
 }
 
-// start starts cmd in a group of its own. After it succeeded, release must be
-// called when the process is gone. The thread's goroutine is counted in wg.
-func (s *spawner) start(cmd *exec.Cmd, wg *sync.WaitGroup) (*group, error) {
+// startGroup starts cmd in a group of its own. After it succeeded, release must be
+// called when the process is gone.
+func startGroup(cmd *exec.Cmd) (*group, error) {
 	g := &group{pidfd: -1}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL, PidFD: &g.pidfd}
-	jobs := s.acquire(wg)
+	jobs := starter.acquire()
 	err := children.start(func() (int, error) {
 		started := make(chan error, 1)
 		jobs <- func() { started <- cmd.Start() }
@@ -35,28 +39,33 @@ func (s *spawner) start(cmd *exec.Cmd, wg *sync.WaitGroup) (*group, error) {
 		return g.pid, nil
 	})
 	if err != nil {
-		s.release(g)
+		starter.release()
 		return nil, err
 	}
 	return g, nil
 }
 
-func (s *spawner) acquire(wg *sync.WaitGroup) chan<- func() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.alive++; s.alive == 1 {
+// release lets the thread go, which the process needs no longer.
+func (g *group) release() { starter.release() }
+
+func (t *thread) acquire() chan<- func() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.alive++; t.alive == 1 {
 		jobs := make(chan func())
-		wg.Go(func() { run(jobs) })
-		s.jobs = jobs
+		t.wg.Go(func() { run(jobs) })
+		t.jobs = jobs
 	}
-	return s.jobs
+	return t.jobs
 }
 
-func (s *spawner) release(*group) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.alive--; s.alive == 0 {
-		close(s.jobs)
+// release ends the thread after the last process, and waits for it.
+func (t *thread) release() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.alive--; t.alive == 0 {
+		close(t.jobs)
+		t.wg.Wait()
 	}
 }
 

@@ -1,6 +1,6 @@
 //go:build unix
 
-package upstream
+package process
 
 import (
 	"bufio"
@@ -84,13 +84,17 @@ func TestStdinFinishIsNotHeldUp(t *testing.T) {
 }
 
 func TestStdinTellsAFailureOnce(t *testing.T) {
-	s, r, _ := stdinPipe(t, time.Hour, func(err error) { t.Error(err) })
+	failed := make(chan error, 2)
+	s, r, wg := stdinPipe(t, time.Hour, func(err error) { failed <- err })
 	r.Close()
-	if s.write([]byte("x"), func() {}) == nil {
+	s.write([]byte("x"), func() {})
+	if err := <-failed; err == nil {
 		t.Error("no error")
 	}
-	if err := s.write([]byte("x"), func() {}); err != nil {
-		t.Error(err)
+	s.write([]byte("x"), func() {})
+	wg.Wait()
+	if len(failed) > 0 {
+		t.Error(<-failed)
 	}
 }
 

@@ -1,4 +1,4 @@
-package upstream
+package process
 
 import (
 	"context"
@@ -26,12 +26,11 @@ const (
 	squeezedTerm = 200 * time.Millisecond
 )
 
-// A process is one running upstream with its three pipes.
+// A process is one running server with its three pipes.
 type process struct {
 	// Static after construction.
 	cmd            *exec.Cmd
 	group          *group
-	spawner        *spawner
 	stdin          *stdin
 	stdout, stderr *pipeReader
 	grace          time.Duration
@@ -48,13 +47,13 @@ type process struct {
 
 // startProcess starts c. The caller runs watch, and reads stdout and stderr to
 // their ends. What goes wrong with stdin later is told to stdinFailed.
-func (h *Host) startProcess(c *Command, wg *sync.WaitGroup, stdinFailed func(error)) (*process, error) {
+func startProcess(c *Command, wg *sync.WaitGroup, stdinFailed func(error)) (*process, error) {
 	cmd, err := c.cmd()
 	if err != nil {
 		return nil, err
 	}
 	p := &process{
-		cmd: cmd, spawner: &h.spawner, grace: c.stopGrace(),
+		cmd: cmd, grace: c.stopGrace(),
 		drained: make(chan struct{}), stopping: make(chan struct{}),
 		exited: make(chan struct{}), gone: make(chan struct{}),
 	}
@@ -62,7 +61,7 @@ func (h *Host) startProcess(c *Command, wg *sync.WaitGroup, stdinFailed func(err
 	if err != nil {
 		return nil, err
 	}
-	p.group, err = h.spawner.start(cmd, &h.wg)
+	p.group, err = startGroup(cmd)
 	for _, f := range []any{cmd.Stdin, cmd.Stdout, cmd.Stderr} {
 		f.(*os.File).Close() // the child's ends
 	}
@@ -124,7 +123,7 @@ func (p *process) reap() {
 	defer p.mu.Unlock()
 	p.group.kill()
 	p.group.reap(p.cmd)
-	p.spawner.release(p.group)
+	p.group.release()
 	p.reaped = true
 }
 

@@ -1,6 +1,6 @@
 //go:build unix
 
-package upstream
+package process
 
 import (
 	"errors"
@@ -42,22 +42,6 @@ func TestLookPathUsesItsOwnPATH(t *testing.T) {
 	c.Env = []string{"PATH=.:" + dir}
 	if got, err := c.lookPath(); got != tool {
 		t.Errorf("got %q, %v", got, err)
-	}
-}
-
-func TestDirIsTheWorkingDirectory(t *testing.T) {
-	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "run.sh"), []byte("#!/bin/sh\nread x; pwd >&2; exec sleep 0\n"), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	r := newRig(t, Command{Path: filepath.Join(dir, "run.sh"), Dir: dir})
-	c := r.attach("k")
-	c.send("initialize", 0)
-	c.ends("start failed", false)
-	c.returned()
-	real, _ := filepath.EvalSymlinks(dir)
-	if st := r.host.Status()[0]; !slices.Equal(st.Stderr, []string{dir}) && !slices.Equal(st.Stderr, []string{real}) {
-		t.Errorf("ran in %q", st.Stderr)
 	}
 }
 

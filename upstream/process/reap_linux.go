@@ -1,4 +1,4 @@
-package upstream
+package process
 
 import (
 	"bytes"
@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// children are the processes that Hosts have started and not reaped yet: those of the
-// whole program, as zombies are.
+// children are the processes that were started here and are not reaped yet: those of
+// the whole program, as zombies are.
 var children childTable
 
 // A childTable tells our own children from orphans.
@@ -48,7 +48,7 @@ func (t *childTable) reap(pid int, wait func() error) {
 
 // ReapOrphans does what the first process of a container has to, until ctx ends: it
 // reaps the processes that it inherits when their parents die. In any other process it
-// returns at once. It is for programs all of whose own children are a Host's: the exit
+// returns at once. It is for programs all of whose own children are started here: the exit
 // codes of others would be lost.
 //
 // It waits for the orphans one by one. A wait for any child could take the exit code

@@ -1,4 +1,4 @@
-package upstream
+package process
 
 import (
 	"cmp"
@@ -16,8 +16,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
 
-// A Command is one upstream that is a program speaking MCP on its stdin and
-// stdout. Only Path is needed.
+// A Command is a program that speaks MCP on its stdin and stdout. Only Path is needed.
 type Command struct {
 	Path string   // a file, or a name to look up in PATH
 	Args []string // without the program's own name
@@ -59,7 +58,7 @@ func (c *Command) cmd() (*exec.Cmd, error) {
 
 // notStarted is the end of a process that never was, because of err.
 func notStarted(err error) *jsonrpc.ClosedError {
-	end := &jsonrpc.ClosedError{Cause: causeStartFailed, Event: jsonrpc.NewEvent(), Lasting: true, Err: err}
+	end := &jsonrpc.ClosedError{Cause: CauseStartFailed, Event: jsonrpc.NewEvent(), Lasting: true, Err: err}
 	switch {
 	case errors.Is(err, errNoDir):
 		end.Says = "did not start: no such working directory"

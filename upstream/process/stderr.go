@@ -1,4 +1,4 @@
-package upstream
+package process
 
 import (
 	"bufio"
@@ -9,8 +9,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"unicode"
-	"unicode/utf8"
 
 	"golang.org/x/time/rate"
 )
@@ -89,28 +87,4 @@ func (l *stderrLog) tail() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.Clone(l.last)
-}
-
-// maxQuoted is how much of a line of stderr the message of an error may have, in bytes.
-const maxQuoted = 200
-
-// withLast adds the last of lines to a text, as far as it can be printed.
-func withLast(text string, lines []string) string {
-	if len(lines) == 0 {
-		return text
-	}
-	line := strings.Map(func(r rune) rune {
-		if unicode.IsPrint(r) {
-			return r
-		}
-		return -1
-	}, lines[len(lines)-1])
-	n := min(len(line), maxQuoted)
-	for n < len(line) && !utf8.RuneStart(line[n]) {
-		n--
-	}
-	if n == 0 {
-		return text
-	}
-	return text + ": " + line[:n]
 }
