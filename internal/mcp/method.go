@@ -23,7 +23,9 @@ type Method struct {
 	Asks      bool // its result may ask the client for input (2026-07-28 basic/patterns/mrtr)
 	Safe      bool // it changes nothing, so that it may be sent again though it may have run
 	Works     bool // a server works on something for it, and may ask the client about that
-	OnListen  bool // a notification that comes on subscriptions/listen in the modern era
+	OnListen  bool // comes on subscriptions/listen in the modern era
+
+	notifies bool // is a notification
 }
 
 // A Side is who sends a method.
@@ -111,8 +113,8 @@ const (
 	anywhere = FromClient | FromServer
 )
 
-// The table. In the modern era a server asks by its results alone.
-var methods = []Method{
+// The table, first half. In the modern era a server asks by its results alone.
+var requests = []Method{
 	{Name: MethodInitialize, From: FromClient, Eras: InLegacy, Owner: Here},
 	{Name: MethodPing, From: anywhere, Eras: InLegacy, Owner: Here},
 	{Name: MethodDiscover, From: FromClient, Eras: InModern, Owner: Here, Cacheable: true, Safe: true},
@@ -136,7 +138,10 @@ var methods = []Method{
 	{Name: MethodRootsList, From: FromServer, Eras: InLegacy, Owner: ByRequest},
 	{Name: MethodSample, From: FromServer, Eras: InLegacy, Owner: ByRequest, Works: true},
 	{Name: MethodElicit, From: FromServer, Eras: InLegacy, Owner: ByRequest, Works: true},
+}
 
+// The second half.
+var notifications = []Method{
 	{Name: MethodInitialized, From: FromClient, Eras: InLegacy, Owner: Here},
 	{Name: MethodCancelled, From: anywhere, Eras: both, Owner: ByRequest, Key: "requestId"},
 	{Name: MethodProgress, From: anywhere, Eras: both, Owner: ByRequest, Key: "progressToken"},
@@ -153,9 +158,13 @@ var methods = []Method{
 }
 
 var methodByName = func() map[string]*Method {
-	rows := make(map[string]*Method, len(methods))
-	for i := range methods {
-		rows[methods[i].Name] = &methods[i]
+	rows := make(map[string]*Method, len(requests)+len(notifications))
+	for i := range requests {
+		rows[requests[i].Name] = &requests[i]
+	}
+	for i := range notifications {
+		notifications[i].notifies = true
+		rows[notifications[i].Name] = &notifications[i]
 	}
 	return rows
 }()
@@ -189,6 +198,9 @@ func (row *Method) In(e Era) bool {
 	return row.Eras == 0 || row.Eras&InLegacy != 0
 }
 
+// IsRequestOf reports whether the method is known, and one that a side asks.
+func (row *Method) IsRequestOf(side Side) bool { return row.From&side != 0 && !row.notifies }
+
 // ModernOnly reports whether the core of the modern era alone has the method: its name
 // tells the era of a message.
 func (row *Method) ModernOnly() bool { return row.Eras == InModern }
@@ -205,7 +217,7 @@ func (row *Method) Foreign() bool { return row.Eras != 0 && !row.Bridged() }
 func (row *Method) HeaderKey() string {
 	switch row.Owner {
 	case ByName, ByURI, ByTask:
-		if row.In(Modern) && row.From&FromClient != 0 {
+		if row.In(Modern) && row.IsRequestOf(FromClient) {
 			return row.Key
 		}
 	}

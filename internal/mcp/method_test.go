@@ -11,7 +11,7 @@ import (
 // The rows agree with themselves.
 func TestMethods(t *testing.T) {
 	seen := make(map[string]bool)
-	for _, row := range methods {
+	for _, row := range slices.Concat(requests, notifications) {
 		if seen[row.Name] || row.Name == "" || row.From == 0 || row.Eras == 0 {
 			t.Errorf("row %+v: no name, a second one of that name, no side or no era", row)
 		}
@@ -20,7 +20,7 @@ func TestMethods(t *testing.T) {
 		if found && row.Key == "" || row.Owner == Nobody {
 			t.Errorf("%s: nothing says how its owner is found", row.Name)
 		}
-		if strings.HasPrefix(row.Name, "notifications/") && (row.Cacheable || row.Asks || row.Works) {
+		if row.notifies != strings.HasPrefix(row.Name, "notifications/") || row.notifies && (row.Cacheable || row.Asks || row.Works) {
 			t.Errorf("%s: a notification has no result", row.Name)
 		}
 		if row.OnListen && !row.In(Modern) {

@@ -14,7 +14,7 @@ import (
 // returned, and what of it is needed later is kept with the call.
 func (s *session) classify(c *call) *jsonrpc.Error {
 	c.era, c.view = mcp.Legacy, &s.own
-	surely := s.stateless || c.method == mcp.MethodDiscover || c.method == mcp.MethodListen
+	surely := s.stateless || mcp.MethodOf(c.method).ModernOnly()
 	if !surely && !mayClaim(c.msg.Params) {
 		return nil
 	}
@@ -103,46 +103,6 @@ func extensionsOf(capabilities json.RawMessage) (tasks, others bool) {
 	return tasks, others
 }
 
-// modernMethods is the method table for requests of the modern era. The same
-// holds for its handlers as for those of methods; none of them takes a server request
-// of an upstream, of which this era has none.
-var modernMethods map[string]func(*session, *call)
-
-func init() { // not a literal: the handlers refer to the table
-	modernMethods = map[string]func(*session, *call){
-		mcp.MethodToolsList:     list(tools),
-		mcp.MethodPromptsList:   list(prompts),
-		mcp.MethodResourcesList: list(resources),
-		mcp.MethodTemplatesList: list(templates),
-		mcp.MethodToolsCall:     (*session).callTool,
-		mcp.MethodPromptsGet:    (*session).getPrompt,
-		mcp.MethodComplete:      (*session).complete,
-		mcp.MethodResourcesRead: (*session).readResource,
-		mcp.MethodDiscover:      (*session).discover,
-		mcp.MethodListen:        (*session).listen,
-		mcp.MethodTasksGet:      (*session).byModernTask,
-		mcp.MethodTasksUpdate:   (*session).byModernTask,
-		mcp.MethodTasksCancel:   (*session).byModernTask,
-	}
-}
-
-// removed are the methods of the legacy era that the modern one has not, even if
-// an upstream knew them.
-var removed = []string{mcp.MethodInitialize, mcp.MethodPing, mcp.MethodSetLevel, mcp.MethodSubscribe, mcp.MethodUnsubscribe, mcp.MethodTasksList, mcp.MethodTasksResult}
-
-// modernRequest routes one request of the modern era, which needs no initialize.
-func (s *session) modernRequest(c *call) {
-	if handle, ok := modernMethods[c.method]; ok {
-		handle(s, c)
-		return
-	}
-	if u := c.upstreams.only(); u != nil && !slices.Contains(removed, c.method) {
-		s.forward(c, u, c.msg.Params)
-		return
-	}
-	s.fail(c, methodNotFound(c.method)) // never broadcast: nobody knows whose it is
-}
-
 // claimed reports whether a notification of the client is of the modern era.
 func (s *session) claimed(m *jsonrpc.Message) bool {
 	if s.stateless || !mayClaim(m.Params) {
@@ -182,18 +142,12 @@ func (u *upstreamConn) handleModern(m *jsonrpc.Message) {
 		switch {
 		case part != nil:
 			part.receive(m)
-		case slices.Contains(ofSubscriptions, m.Method):
+		case mcp.MethodOf(m.Method).OnListen:
 			u.s.drop("nobody has subscribed", m)
 		default:
 			u.passModern(m)
 		}
 	}
-}
-
-// ofSubscriptions are the notifications that come with subscriptions and nowhere else.
-var ofSubscriptions = []string{
-	mcp.MethodAcknowledged, kindInfo[tools].changed, kindInfo[prompts].changed, kindInfo[resources].changed,
-	mcp.MethodResourceUpdated, mcp.MethodTask,
 }
 
 // passModern hands a message on with the request of the client that it belongs to;

@@ -43,8 +43,12 @@ func (c *call) readerKey(uri string) (key digest) {
 	return key
 }
 
-// readResource routes resources/read of the modern era.
+// readResource routes resources/read, which may be a retry in the modern era.
 func (s *session) readResource(c *call) {
+	if c.era == mcp.Legacy {
+		s.byURI(c)
+		return
+	}
 	var at [3]jsonrpc.Span
 	if err := jsonrpc.Find(c.msg.Params, jsonrpc.Span{}, at[:], "uri", "inputResponses", "requestState"); err != nil {
 		s.fail(c, invalidParams(err.Error()))

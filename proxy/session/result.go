@@ -51,7 +51,7 @@ func (c *call) admits(kind string) bool {
 	case "", resultComplete:
 		return true
 	case resultInputRequired:
-		return c.method == mcp.MethodToolsCall || c.method == mcp.MethodPromptsGet || c.method == mcp.MethodResourcesRead
+		return mcp.MethodOf(c.method).Asks
 	case resultTask:
 		return c.tasks && c.method == mcp.MethodToolsCall
 	}
@@ -83,7 +83,7 @@ func completed(method, kind string, result json.RawMessage) json.RawMessage {
 	if kind == "" {
 		absent = append(absent, jsonrpc.Value{Key: "resultType", Text: json.RawMessage(`"` + resultComplete + `"`)})
 	}
-	if method == mcp.MethodResourcesRead || method == mcp.MethodDiscover { // lists are made here
+	if mcp.MethodOf(method).Cacheable {
 		for _, h := range hints {
 			switch raw, err := glance(result, h.key); {
 			case err == nil && raw == nil:

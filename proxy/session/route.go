@@ -12,29 +12,40 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
-// methods is the method table for requests of a client. A handler must not
-// wait: what takes more than a look at the tables goes into session.work.
-var methods map[string]func(*session, *call)
+// A handler begins to answer a request of the client, of either era if the method is of
+// both. It must not wait: what takes more than a look at the tables goes into
+// session.work.
+type handler func(*session, *call)
 
-func init() { // not a literal: the handlers refer to the table
-	methods = map[string]func(*session, *call){
+// handlers are those of methods with an answer that is made here, or that are more than
+// passed on.
+var handlers map[string]handler
+
+// finders pass a request on to its owner.
+var finders map[mcp.Owner]handler
+
+func init() { // not literals: the handlers refer to the tables
+	handlers = map[string]handler{
 		mcp.MethodInitialize:    (*session).initialize,
 		mcp.MethodPing:          (*session).pong,
+		mcp.MethodDiscover:      (*session).discover,
+		mcp.MethodListen:        (*session).listen,
 		mcp.MethodToolsList:     list(tools),
 		mcp.MethodPromptsList:   list(prompts),
 		mcp.MethodResourcesList: list(resources),
 		mcp.MethodTemplatesList: list(templates),
+		mcp.MethodTasksList:     (*session).listTasks,
 		mcp.MethodToolsCall:     (*session).callTool,
 		mcp.MethodPromptsGet:    (*session).getPrompt,
-		mcp.MethodComplete:      (*session).complete,
-		mcp.MethodResourcesRead: (*session).byURI,
+		mcp.MethodResourcesRead: (*session).readResource,
 		mcp.MethodSubscribe:     (*session).subscribe,
 		mcp.MethodUnsubscribe:   (*session).unsubscribe,
 		mcp.MethodSetLevel:      (*session).setLevel,
-		mcp.MethodTasksList:     (*session).listTasks,
-		mcp.MethodTasksGet:      (*session).byTask,
-		mcp.MethodTasksResult:   (*session).byTask,
-		mcp.MethodTasksCancel:   (*session).byTask,
+	}
+	finders = map[mcp.Owner]handler{
+		mcp.ByURI:  (*session).byURI,
+		mcp.ByRef:  (*session).complete,
+		mcp.ByTask: (*session).byTask,
 	}
 }
 
@@ -96,7 +107,7 @@ func (s *session) request(m *jsonrpc.Message, b *batch) {
 		s.fail(c, noBatch)
 		return
 	case c.era == mcp.Modern:
-		s.modernRequest(c)
+		s.route(c)
 		return
 	}
 	s.mu.Lock()
@@ -109,15 +120,31 @@ func (s *session) request(m *jsonrpc.Message, b *batch) {
 		}
 		s.clientReady()
 	}
-	if handle, ok := methods[m.Method]; ok {
+	s.route(c)
+}
+
+// route hands a request to its handler. One that has none can only be for the only
+// upstream, and is never broadcast. What the modern era has removed goes to nobody, even if
+// an upstream knew it.
+func (s *session) route(c *call) {
+	row := mcp.MethodOf(c.method)
+	known := row.IsRequestOf(mcp.FromClient)
+	var handle handler
+	if known && row.In(c.era) {
+		if handle = handlers[c.method]; handle == nil {
+			handle = finders[row.Owner]
+		}
+	}
+	u := c.upstreams.only()
+	removed := known && c.era == mcp.Modern && !row.In(mcp.Modern)
+	switch {
+	case handle != nil:
 		handle(s, c)
-		return
+	case u != nil && !removed:
+		s.forward(c, u, c.msg.Params)
+	default:
+		s.fail(c, methodNotFound(c.method))
 	}
-	if u := c.upstreams.only(); u != nil {
-		s.forward(c, u, m.Params)
-		return
-	}
-	s.fail(c, methodNotFound(m.Method)) // never broadcast: nobody knows whose it is
 }
 
 // pong answers a ping, which is about this hop alone.

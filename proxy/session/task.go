@@ -161,6 +161,10 @@ func (u *upstreamConn) taskEnded(name string) {
 
 // byTask forwards a request about a task to the upstream that runs it.
 func (s *session) byTask(c *call) {
+	if c.era == mcp.Modern {
+		s.byModernTask(c)
+		return
+	}
 	id, err := readTaskID(c.msg.Params)
 	if err != nil {
 		s.fail(c, invalidParams(err.Error()))
