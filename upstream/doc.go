@@ -6,7 +6,7 @@
 //	  (Conn) ◄─ readServer ◄─ flight ◄─ └ a session that Dial begins
 //
 //	stream ───► ┐
-//	stream ───► ├ shared ── Pipe ─► stream ─► server
+//	stream ───► ├ pool ──── Pipe ─► stream ─► server
 //	stream ───► ┘
 //
 //	stream ───► Bridge ── Open ─► stream ─► server (of the other era)
@@ -25,10 +25,10 @@
 //
 // A stream has a server of its own (server.go): a [process.Server] or a remote
 // session (remote.go). Many streams have one together if the upstream
-// is shared (shared.go): then ids and progress tokens are mapped, and between the
+// is shared (share.go, and package pool): then ids and progress tokens are mapped, and between the
 // streams and the server stands one stream of that server's own, so that a shared
 // server starts, ends and fails as any other. In the modern era, which has no
-// sessions, all streams of a process or WebSocket have it together (modern.go); it
+// sessions, all streams of a process or WebSocket have it together; it
 // ends when it was without any for a while.
 //
 // Goroutines of an attached stream: readStream (the caller's of Attach) and
@@ -56,7 +56,6 @@
 //     StartTimeout.
 //
 // The package does not know what messages mean beyond what closing and sharing need:
-// it does not route, time out calls, translate, or speak initialize itself, but for
-// a shared server, nor server/discover, but for a probe and the start of a modern
-// one.
+// it does not route, time out calls, translate, or speak initialize or server/discover
+// itself.
 package upstream

@@ -10,6 +10,7 @@ import (
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/upstream/pool"
 )
 
 // A Host runs upstreams for the streams that attach to them. Its exported fields
@@ -29,12 +30,15 @@ type Host struct {
 
 	wg sync.WaitGroup // Attach, and what Stop waits for besides
 
-	mu      sync.Mutex // guards the fields below, the claims in them, and Upstreams
-	claims  map[claimID]*claim
-	eras    map[string]*eras     // by upstream
-	streams map[*stream]struct{} // with a server
-	shared  sharedTable
-	losses  map[string]*loss // by upstream
+	mu        sync.Mutex // guards the fields below, the claims in them, and Upstreams
+	claims    map[claimID]*claim
+	eras      map[string]*eras     // by upstream
+	streams   map[*stream]struct{} // with a server
+	losses    map[string]*loss     // by upstream
+	sharing   *pool.Shared         // servers that many streams share; see pool
+	probes    context.Context      // of remote servers that are asked for their era
+	endProbes context.CancelFunc
+	stopped   bool
 }
 
 // Known reports whether there is an upstream of that name.
@@ -63,11 +67,7 @@ func (h *Host) Replace(upstreams map[string]Upstream, changed []string) {
 			cl.reset() // what failed was another
 		}
 	}
-	for id, sh := range h.shared.open {
-		if slices.Contains(changed, id.upstream) {
-			h.wg.Go(func() { sh.stop(causeChanged) })
-		}
-	}
+	h.poolLocked().End(changed, causeChanged)
 	for _, name := range changed {
 		delete(h.eras, name)
 	}
@@ -116,7 +116,7 @@ func (h *Host) Attach(ctx context.Context, upstream, key string, era mcp.Era, c 
 func (h *Host) begin() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.shared.stopped {
+	if h.stopped {
 		return false
 	}
 	h.wg.Add(1)

@@ -342,7 +342,7 @@ func TestModernSlowClient(t *testing.T) {
 		s.hears(`{"method":"notifications/cancelled","params":{"requestId":2,` + goneReason + `}}`)
 		b.lives(s)
 		slow.listen()
-		slow.ends(causeTooSlow, true)
+		slow.ends("client too slow", true)
 	})
 }
 

@@ -314,7 +314,7 @@ func TestSharedSlowClient(t *testing.T) {
 				synctest.Wait()
 				s.hears(`{"method":"notifications/cancelled","params":{"requestId":2,` + goneReason + `}}`)
 				slow.listen()
-				slow.ends(causeTooSlow, true)
+				slow.ends("client too slow", true)
 				if warned := w.log.at(slog.LevelWarn); len(warned) != 1 || warned[0]["session"] != "slow" {
 					t.Errorf("warnings: %v", warned)
 				}
@@ -352,7 +352,7 @@ func TestSharedSlowClients(t *testing.T) {
 		s.hears(`{"id":5,"method":"resources/unsubscribe","params":{"uri":"x:1"}}`, `{"id":6,"method":"logging/setLevel","params":{"level":"error"}}`)
 		for _, c := range slow {
 			c.listen()
-			c.ends(causeTooSlow, true)
+			c.ends("client too slow", true)
 		}
 		a.lives(s)
 	})

@@ -15,6 +15,7 @@ import (
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/upstream/pool"
 	"github.com/mcp-proxy/mcp-proxy/upstream/process"
 )
 
@@ -327,9 +328,6 @@ func (s *stream) end(cause string, err error) {
 	})
 }
 
-// errTried is the end of a server that has not said that it speaks the era.
-var errTried = errors.New("it does not speak this era")
-
 // An ending is what there is to say about the end of a stream.
 type ending struct {
 	outcome  outcome
@@ -361,7 +359,7 @@ func (s *stream) ending(cause string, err error) ending {
 	case cause == jsonrpc.CauseOtherEra: // a legacy server has refused initialize, a modern one was replaced
 		e.outcome, closed.Delivered = tried, s.id.era == mcp.Modern
 	case s.onTrial():
-		e.outcome, closed.Err = tried, errTried
+		e.outcome, closed.Err = tried, pool.ErrTried
 	case answered:
 		e.outcome = died
 	default:

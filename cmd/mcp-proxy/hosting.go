@@ -20,17 +20,18 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 	"github.com/mcp-proxy/mcp-proxy/proxy/session"
 	"github.com/mcp-proxy/mcp-proxy/upstream"
-	"github.com/mcp-proxy/mcp-proxy/upstream/bridge"
 	"github.com/mcp-proxy/mcp-proxy/upstream/link"
+	"github.com/mcp-proxy/mcp-proxy/upstream/pool"
 	"github.com/mcp-proxy/mcp-proxy/upstream/process"
 	"github.com/mcp-proxy/mcp-proxy/upstream/remote"
+	"github.com/mcp-proxy/mcp-proxy/upstream/translate"
 )
 
 // A hosting is the far half: the upstreams of a configuration, and the end of the
 // links that lead to them.
 type hosting struct {
 	host        *upstream.Host
-	bridge      *bridge.Bridge
+	bridge      *pool.Bridge
 	server      *link.Server
 	log         *slog.Logger
 	perUpstream int // streams that clients may have to each upstream
@@ -46,6 +47,12 @@ type hosting struct {
 	force  context.CancelFunc // whoever makes a hosting calls it in the end
 }
 
+// A bridge lets clients of one era use servers of the other.
+type bridge struct {
+	*pool.Bridge
+	*translate.Translator
+}
+
 // newHosting returns the host that cfg describes. Its error is a
 // [config.Problems].
 func newHosting(cfg *config.Config, log *slog.Logger) (*hosting, error) {
@@ -58,8 +65,8 @@ func newHosting(cfg *config.Config, log *slog.Logger) (*hosting, error) {
 		proxies:     make(map[string]*linkedProxy),
 		keptFor:     30 * time.Second,
 	}
-	h.bridge = &bridge.Bridge{Open: h.host.Open, Relates: h.relates, Log: log}
-	h.host.Bridge = h.bridge
+	h.bridge = &pool.Bridge{Open: h.host.Open, Relates: h.relates, Log: log}
+	h.host.Bridge = bridge{h.bridge, &translate.Translator{Open: h.host.Open, Log: log}}
 	h.forced, h.force = context.WithCancel(context.Background())
 	h.server = &link.Server{Handle: h.attach, Known: h.host.Known, Linked: h.linked, Unlinked: h.unlinked, Log: log, Limits: limits}
 	if _, err := h.adopt(cfg); err != nil {

@@ -24,8 +24,8 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 	"github.com/mcp-proxy/mcp-proxy/proxy/frontend"
-	"github.com/mcp-proxy/mcp-proxy/upstream/bridge"
 	"github.com/mcp-proxy/mcp-proxy/upstream/link"
+	"github.com/mcp-proxy/mcp-proxy/upstream/pool"
 )
 
 // A site is a whole proxy in this process, with real servers behind it and a
@@ -256,7 +256,7 @@ func (s *site) run(text string) {
 }
 
 // hurry sets how long a bridge waits.
-func (s *site) hurry(b *bridge.Bridge) { b.Idle, b.ParkFor = s.layout.idle, s.layout.parkFor }
+func (s *site) hurry(b *pool.Bridge) { b.Idle, b.ParkFor = s.layout.idle, s.layout.parkFor }
 
 func (s *site) record(upstream string) string { return filepath.Join(s.dir, "record-"+upstream) }
 

@@ -18,9 +18,10 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/proxy/frontend"
 	"github.com/mcp-proxy/mcp-proxy/proxy/session"
 	"github.com/mcp-proxy/mcp-proxy/upstream"
-	"github.com/mcp-proxy/mcp-proxy/upstream/bridge"
 	"github.com/mcp-proxy/mcp-proxy/upstream/link"
+	"github.com/mcp-proxy/mcp-proxy/upstream/pool"
 	"github.com/mcp-proxy/mcp-proxy/upstream/process"
+	"github.com/mcp-proxy/mcp-proxy/upstream/translate"
 )
 
 const address = "127.0.0.1:8081"
@@ -38,8 +39,11 @@ func main() {
 			"notes": {Command: &process.Command{Path: "go", Args: []string{"run", "./examples/servers/notes"}}},
 		},
 	}
-	translator := &bridge.Bridge{Log: log, Open: host.Open}
-	host.Bridge = translator // for clients and servers of different eras
+	translator := &pool.Bridge{Log: log, Open: host.Open}
+	host.Bridge = struct { // for clients and servers of different eras
+		*pool.Bridge
+		*translate.Translator
+	}{translator, &translate.Translator{Log: log, Open: host.Open}}
 	server := &link.Server{
 		Log: log,
 		Handle: func(ctx context.Context, h link.Hello, c jsonrpc.Conn) error {

@@ -111,3 +111,13 @@ func (e *InvalidError) Wire() *Error {
 	}
 	return &Error{Code: e.Code, Message: "Invalid request: " + e.Reason}
 }
+
+// InvalidParams is the error for params that cannot be used.
+func InvalidParams(reason string) *Error {
+	return &Error{Code: CodeInvalidParams, Message: "Invalid params: " + reason}
+}
+
+// MethodNotFound is the error for a method that is not known.
+func MethodNotFound(method string) *Error {
+	return &Error{Code: CodeMethodNotFound, Message: "Method not found: " + method}
+}

@@ -147,6 +147,13 @@ func invalid(reason string) *jsonrpc.Error {
 // first; they are the same in both eras.
 var LogLevels = []string{"debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"}
 
+// ReadLevel returns a log level as its place in [LogLevels], from 1 for the most
+// verbose; zero if text is none.
+func ReadLevel(text json.RawMessage) int {
+	name, _ := jsonrpc.Unquote(text)
+	return slices.Index(LogLevels, name) + 1
+}
+
 func isLogLevel(raw json.RawMessage) bool {
 	level, ok := jsonrpc.Unquote(raw)
 	return ok && slices.Contains(LogLevels, level)

@@ -1,0 +1,49 @@
+package pool
+
+import (
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+)
+
+// levelWithin is how long calls wait for the answer to setLevel.
+const levelWithin = time.Second
+
+// levelLocked has the server log what a call wants to hear, and what those want that
+// are under way with it. What it says beyond that is left out. It reports whether the
+// call has to wait until the server has answered, so that nothing is missed.
+func (l *lane) levelLocked(c *call) (wait bool) {
+	if c.Level == 0 || !l.welcome.Logs || l.noLevels {
+		return false
+	}
+	most := c.Level
+	for _, other := range l.calls {
+		if other.s != nil && other.Level != 0 {
+			most = min(most, other.Level)
+		}
+	}
+	if most != l.level && !l.leveling {
+		l.level, l.leveling = most, true
+		params := jsonrpc.Set(nil, jsonrpc.Value{Key: "level", Text: jsonrpc.Quote(mcp.LogLevels[most-1])})
+		l.askLocked(mcp.MethodSetLevel, params, l.leveledLocked)
+		l.t.after(levelWithin, l.leveledLateLocked)
+	}
+	return l.leveling
+}
+
+// leveledLocked handles the answer to setLevel. A server that refuses is not asked
+// again in this session, and logs what it likes.
+func (l *lane) leveledLocked(m *jsonrpc.Message) {
+	l.leveling = false
+	l.noLevels = m.Error != nil
+	l.forwardAllLocked()
+}
+
+// leveledLateLocked ends the wait for a server that says nothing.
+func (l *lane) leveledLateLocked() {
+	if l.leveling && l.state == laneReady {
+		l.leveling = false
+		l.forwardAllLocked()
+	}
+}

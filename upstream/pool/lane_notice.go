@@ -1,0 +1,125 @@
+package pool
+
+import (
+	"encoding/json"
+	"strconv"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/upstream/translate"
+)
+
+// heard handles a notification of the server.
+func (l *lane) heard(m *jsonrpc.Message) {
+	l.t.mu.Lock()
+	defer l.t.mu.Unlock()
+	switch m.Method {
+	case mcp.MethodProgress:
+		l.progressLocked(m)
+	case mcp.MethodLog:
+		l.messageLocked(m)
+	case mcp.MethodCancelled:
+		text, _ := jsonrpc.Member(m.Params, "requestId")
+		id, _ := jsonrpc.ParseID(text)
+		l.takenBackLocked(id)
+	case mcp.MethodToolsChanged, mcp.MethodPromptsChanged, mcp.MethodResourcesChanged:
+		for li := range l.g.listens { // the newest list is the same for all lanes
+			li.hearLocked(m.Method, m)
+		}
+	case mcp.MethodResourceUpdated:
+		l.updatedLocked(m)
+	case mcp.MethodElicited, mcp.MethodTaskStatus: // nothing of the modern era
+	default:
+		if c := l.ofLocked(m); c != nil {
+			c.tellLocked(m, translate.StripReserved(m.Params))
+		}
+	}
+}
+
+// tellLocked sends the client a notification that belongs to a call, with other params.
+func (c *call) tellLocked(m *jsonrpc.Message, params json.RawMessage) {
+	if c.s == nil || c.state != forwarded {
+		return
+	}
+	c.s.sendLocked(&jsonrpc.Message{Method: m.Method, Params: params, Extra: m.Extra, Related: c.id})
+}
+
+// ofLocked returns the call that a notification surely belongs to; nil if that
+// cannot be told.
+func (l *lane) ofLocked(m *jsonrpc.Message) *call {
+	if !m.Related.IsZero() && l.relates {
+		n, _ := m.Related.Answered()
+		return l.calls[n]
+	}
+	if len(l.calls) == 1 {
+		for _, c := range l.calls {
+			return c
+		}
+	}
+	return nil
+}
+
+// messageLocked brings a log message to the call that it belongs to, as far as that
+// wants to hear it. If it cannot be told, but only one call wants to hear anything, it
+// is that call's.
+func (l *lane) messageLocked(m *jsonrpc.Message) {
+	c := l.ofLocked(m)
+	if c == nil && (m.Related.IsZero() || !l.relates) {
+		c = l.onlyListenerLocked()
+	}
+	if c == nil || c.Level == 0 {
+		return
+	}
+	text, _ := jsonrpc.Member(m.Params, "level")
+	if mcp.ReadLevel(text) >= c.Level {
+		c.tellLocked(m, translate.StripReserved(m.Params))
+	}
+}
+
+func (l *lane) onlyListenerLocked() (only *call) {
+	for _, c := range l.calls {
+		switch {
+		case c.Level == 0:
+		case only != nil:
+			return nil
+		default:
+			only = c
+		}
+	}
+	return only
+}
+
+// progressLocked brings progress to the call whose token it has. While nobody waits
+// for the call, the last of it is kept.
+func (l *lane) progressLocked(m *jsonrpc.Message) {
+	text, _ := jsonrpc.Member(m.Params, "progressToken")
+	id, _ := jsonrpc.ParseID(text)
+	n, _ := id.Answered()
+	c := l.calls[n]
+	switch {
+	case c == nil:
+	case c.state == parked:
+		c.progress.kept = m
+	default:
+		c.tellProgressLocked(m)
+	}
+}
+
+// tellProgressLocked tells the client of progress under its own token. After an
+// interruption only what is further on is told.
+func (c *call) tellProgressLocked(m *jsonrpc.Message) {
+	params := m.Params
+	if c.Token == nil || c.park != nil && c.progress.last != nil && !further(params, c.progress.last) {
+		return
+	}
+	c.progress.last = params
+	c.tellLocked(m, jsonrpc.Set(translate.StripReserved(params), jsonrpc.Value{Key: "progressToken", Text: c.Token}))
+}
+
+func further(params, before json.RawMessage) bool { return progressIn(params) > progressIn(before) }
+
+func progressIn(params json.RawMessage) float64 {
+	text, _ := jsonrpc.Member(params, "progress")
+	n, _ := strconv.ParseFloat(string(text), 64)
+	return n
+}

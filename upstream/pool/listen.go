@@ -1,0 +1,281 @@
+package pool
+
+import (
+	"encoding/json"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/upstream/translate"
+)
+
+const (
+	maxListens = 256  // of one stream; beyond, they are refused
+	maxWatched = 1024 // URIs of one listen; one with more is refused
+	maxPending = 1024 // resources that were updated and not told of; beyond, see hearUpdateLocked
+
+	noticeFor  = 20 * time.Millisecond // the same of several sessions is told once
+	firstRetry = 500 * time.Millisecond
+	lastRetry  = 30 * time.Second
+
+	// ackWithin is when a listen is acknowledged, since it came, whatever the server
+	// says of some URIs: the proxy waits for 500 ms, and would tell of none.
+	ackWithin = 400 * time.Millisecond
+)
+
+// A modernListen is a subscriptions/listen of a client. It hears from one session of its
+// key, and from a new one when that is lost. Guarded by tenant.mu.
+type modernListen struct {
+	// Static after construction.
+	s          *modernStream
+	id         jsonrpc.ID
+	came       time.Time
+	g          *group
+	clientInfo json.RawMessage
+	wants      translate.Offers // subscribe is not used
+	uris       []string         // each once
+
+	lane     *lane            // nil while it has none
+	asking   map[string]bool  // URIs whose subscription is not answered
+	honoured map[string]bool  // URIs
+	kinds    translate.Offers // acknowledged
+	acked    bool
+	ended    bool
+	failures int                // in a row, to have a session
+	timer    *timer             // until the ack, or until the next try
+	pending  []*jsonrpc.Message // what to tell, in order, each thing once
+	places   map[string]int     // in pending, by the method or the URI that was updated; nil for none
+	flush    *timer             // of pending
+}
+
+// listen begins a listen.
+func (s *modernStream) listen(m *jsonrpc.Message, r translate.Request) {
+	wants, uris, err := readFilter(m.Params)
+	if err != nil {
+		s.fail(m.ID, jsonrpc.InvalidParams(err.Error()))
+		return
+	}
+	s.t.mu.Lock()
+	defer s.t.mu.Unlock()
+	switch {
+	case s.ended:
+		return
+	case len(s.listens) >= maxListens || s.listens[m.ID] != nil:
+		s.sendLocked(jsonrpc.NewError(m.ID, jsonrpc.Overloaded(s.t.id.upstream)))
+		return
+	}
+	l := &modernListen{s: s, id: m.ID, came: time.Now(), g: s.t.groupLocked(r.Capabilities), clientInfo: r.ClientInfo, wants: wants, uris: uris}
+	s.listens[m.ID] = l
+	l.g.listens[l] = struct{}{}
+	if !l.bindLocked() {
+		l.failLocked(s.t.refusal())
+	}
+}
+
+// readFilter reads what a client wants to be told of.
+func readFilter(params json.RawMessage) (wants translate.Offers, uris []string, err error) {
+	var in [1]jsonrpc.Span
+	if err = jsonrpc.Find(params, jsonrpc.Span{}, in[:], "notifications"); err != nil {
+		return
+	}
+	if in[0].IsZero() || params[in[0].Start] != '{' {
+		return wants, nil, errors.New(`"notifications" is not an object`)
+	}
+	var at [4]jsonrpc.Span
+	if err = jsonrpc.Find(params, in[0], at[:], "toolsListChanged", "promptsListChanged", "resourcesListChanged", "resourceSubscriptions"); err != nil {
+		return
+	}
+	is := func(i int) bool { return string(at[i].Of(params)) == "true" }
+	wants = translate.Offers{Tools: is(0), Prompts: is(1), Resources: is(2)}
+	if at[3].IsZero() {
+		return
+	}
+	list, err := jsonrpc.Elements(at[3].Of(params))
+	if err != nil || len(list) > maxWatched {
+		return wants, nil, errors.New(`"resourceSubscriptions" is not a list, or too long`)
+	}
+	for _, text := range list {
+		uri, ok := jsonrpc.Unquote(text)
+		if !ok {
+			return wants, nil, errors.New(`"resourceSubscriptions" holds what is no URI`)
+		}
+		uris = append(uris, uri)
+	}
+	slices.Sort(uris)
+	return wants, slices.Compact(uris), nil
+}
+
+// bindLocked gives the listen a session to hear from. It reports false if there is
+// none.
+func (l *modernListen) bindLocked() bool {
+	lane := l.g.freeLocked(false)
+	if lane == nil {
+		if lane = l.g.openLocked(l.clientInfo); lane == nil {
+			return false
+		}
+	}
+	l.lane = lane
+	lane.listens[l] = struct{}{}
+	if lane.state == laneReady {
+		l.beginLocked()
+	}
+	return true
+}
+
+// beginLocked subscribes, once the session is ready.
+func (l *modernListen) beginLocked() {
+	l.failures = 0
+	again, can := l.acked, l.lane.welcome.Offers
+	if !again {
+		l.kinds = translate.Offers{Tools: l.wants.Tools && can.Tools, Prompts: l.wants.Prompts && can.Prompts, Resources: l.wants.Resources && can.Resources}
+		l.timer = l.s.t.after(l.patience(), l.ackLocked)
+	}
+	l.asking, l.honoured = make(map[string]bool), make(map[string]bool)
+	if can.Subscribe {
+		l.subscribeLocked()
+	}
+	switch {
+	case again:
+		l.catchUpLocked()
+	case len(l.asking) == 0:
+		l.ackLocked()
+	}
+}
+
+// patience is how long the server has for what it says of URIs. If its start took all
+// the time nobody waits any more.
+func (l *modernListen) patience() time.Duration {
+	if left := ackWithin - time.Since(l.came); left > 0 {
+		return left
+	}
+	return ackWithin
+}
+
+func (l *modernListen) subscribeLocked() {
+	for _, uri := range l.uris {
+		l.asking[uri] = true
+	}
+	for _, uri := range slices.Clone(l.uris) { // the last answer may be there at once
+		l.lane.subscribeLocked(l, uri)
+	}
+}
+
+// subscribedLocked hears how a subscription went.
+func (l *modernListen) subscribedLocked(uri string, ok bool) {
+	if !l.asking[uri] {
+		return
+	}
+	delete(l.asking, uri)
+	if ok {
+		l.honoured[uri] = true
+	}
+	if len(l.asking) == 0 && l.lane.state == laneReady {
+		l.ackLocked()
+	}
+}
+
+// ackLocked tells the client what it will hear of. What the server has not agreed to
+// by now is not among it.
+func (l *modernListen) ackLocked() {
+	if l.acked || l.ended || l.lane == nil {
+		return
+	}
+	l.acked = true
+	l.timer.stop()
+	for uri := range l.asking {
+		l.lane.unsubscribeLocked(l, uri)
+	}
+	l.asking = nil
+	l.uris = slices.DeleteFunc(l.uris, func(uri string) bool { return !l.honoured[uri] })
+	l.forgetOthersLocked()
+
+	var values []jsonrpc.Value
+	for _, kind := range []struct {
+		key string
+		on  bool
+	}{{"toolsListChanged", l.kinds.Tools}, {"promptsListChanged", l.kinds.Prompts}, {"resourcesListChanged", l.kinds.Resources}} {
+		if kind.on {
+			values = append(values, jsonrpc.Value{Key: kind.key, Text: []byte(`true`)})
+		}
+	}
+	if len(l.uris) > 0 {
+		texts := make([]json.RawMessage, 0, len(l.uris))
+		for _, uri := range l.uris {
+			texts = append(texts, jsonrpc.Quote(uri))
+		}
+		values = append(values, jsonrpc.Value{Key: "resourceSubscriptions", Text: translate.Array(texts...)})
+	}
+	params := jsonrpc.Set(nil, jsonrpc.Value{Key: "notifications", Text: jsonrpc.Set(nil, values...)})
+	l.sendLocked(mcp.MethodAcknowledged, params)
+	l.flushLaterLocked()
+}
+
+// sendLocked sends a frame of the listen.
+func (l *modernListen) sendLocked(method string, params json.RawMessage) {
+	m := jsonrpc.NewNotification(method, mcp.SetMeta(params, jsonrpc.Value{Key: mcp.KeySubscription, Text: l.id.Raw()}))
+	m.Related = l.id
+	l.s.sendLocked(m)
+}
+
+// lostLocked handles that the session has ended. Before the ack that is the end of the
+// listen, too; afterwards there will be another session.
+func (l *modernListen) lostLocked(err *jsonrpc.Message) {
+	l.lane = nil
+	switch {
+	case !l.acked:
+		l.failLocked(err)
+	case l.s.t.b.pool.isStopped():
+		l.finishLocked()
+	default:
+		l.retryLocked()
+	}
+}
+
+func (l *modernListen) retryLocked() {
+	wait := min(lastRetry, firstRetry<<min(l.failures, 10))
+	l.failures++
+	l.timer = l.s.t.after(wait, func() {
+		if !l.ended && l.lane == nil && !l.bindLocked() {
+			l.retryLocked()
+		}
+	})
+}
+
+// failLocked answers the listen with an error.
+func (l *modernListen) failLocked(err *jsonrpc.Message) {
+	if !l.ended {
+		l.s.sendLocked(&jsonrpc.Message{ID: l.id, Error: err.Error})
+	}
+	l.endLocked()
+}
+
+// finishLocked ends the listen gracefully (2026-07-28 basic/patterns/subscriptions).
+func (l *modernListen) finishLocked() {
+	if !l.ended {
+		result := translate.ToModernResult(mcp.MethodListen, []byte(`{}`), nil)
+		l.s.sendLocked(jsonrpc.NewResult(l.id, mcp.SetMeta(result, jsonrpc.Value{Key: mcp.KeySubscription, Text: l.id.Raw()})))
+	}
+	l.endLocked()
+}
+
+// endLocked ends the listen without a word.
+func (l *modernListen) endLocked() {
+	if l.ended {
+		return
+	}
+	l.ended = true
+	delete(l.s.listens, l.id)
+	delete(l.g.listens, l)
+	l.timer.stop()
+	l.flush.stop()
+	if lane := l.lane; lane != nil {
+		delete(lane.listens, l)
+		lane.used = time.Now()
+		for _, uri := range l.uris {
+			lane.unsubscribeLocked(l, uri)
+		}
+	}
+	l.g.forgetLocked()
+}

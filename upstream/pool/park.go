@@ -1,0 +1,296 @@
+package pool
+
+import (
+	"crypto/rand"
+	"log/slog"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/upstream/translate"
+)
+
+const (
+	collectFor       = 25 * time.Millisecond  // questions that come together are asked together
+	startFor         = 2 * time.Second        // servers ask for roots when they start, which says nothing of their calls
+	startCollectFor  = 250 * time.Millisecond // a call that ends within this time was not what such a question is about
+	maxParks         = 256                    // of one key on one upstream; beyond, see minPark, or questions are refused
+	maxParkRounds    = 8                      // of one call; beyond, questions are refused
+	maxCallQuestions = 64                     // of one call at once; beyond, they are refused
+)
+
+// What a server hears of a question that nobody is asked.
+var (
+	errNoCall      = &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "no call is in progress that the request could belong to"}
+	errAmbiguous   = &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "cannot attribute server request"}
+	errCannotAsk   = &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "the client cannot be asked during this request"}
+	errNotNeeded   = &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "the call has ended"}
+	errGone        = jsonrpc.ConnectionClosed(jsonrpc.CodeConnectionClosed, "", "client disconnected", jsonrpc.InFlight)
+	errNoInput     = jsonrpc.ConnectionClosed(jsonrpc.CodeConnectionClosed, "", "no answer in time", jsonrpc.InFlight)
+	errTooManyAsks = &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "too many questions"}
+)
+
+// An inquiry is a question: a request of a server that a client has to answer.
+type inquiry struct {
+	c   *call
+	key string // in inputRequests
+	m   *jsonrpc.Message
+}
+
+// A park is where a call waits whose client was told to come back with input. The
+// requestState of each round names it: 128 random bits, that only clients of its key
+// can use. Guarded by tenant.mu.
+type park struct {
+	t      *tenant
+	state  string // the newest
+	call   *call  // nil if the call begins anew when its client comes back
+	round  byte   // that the newest state is of
+	digest [32]byte
+	since  time.Time // that state was given
+	expiry time.Time // of it
+	timer  *timer    // until then
+}
+
+// newParkLocked returns a park; nil if there are too many.
+func (t *tenant) newParkLocked(c *call, digest [32]byte) *park {
+	if len(t.parks) >= maxParks {
+		oldest := t.oldestParkLocked(func(*park) bool { return true })
+		if oldest == nil {
+			return nil
+		}
+		oldest.giveUpLocked()
+	}
+	p := &park{t: t, state: rand.Text(), call: c, digest: digest}
+	t.parks[p.state] = p
+	t.hold()
+	return p
+}
+
+// stateLocked begins a round and returns its requestState.
+func (p *park) stateLocked() string {
+	delete(p.t.parks, p.state)
+	p.state = rand.Text()
+	p.t.parks[p.state] = p
+	p.round++
+	p.since = time.Now()
+	p.expiry = p.since.Add(p.t.b.parkFor())
+	p.timer.stop()
+	p.timer = p.t.after(p.t.b.parkFor(), p.expireLocked)
+	return p.state
+}
+
+// forgetLocked ends a park, if that was not done before.
+func (p *park) forgetLocked() {
+	if p.t.parks[p.state] != p {
+		return
+	}
+	p.timer.stop()
+	delete(p.t.parks, p.state)
+	p.t.release()
+}
+
+// expireLocked ends a call whose client does not come back.
+func (p *park) expireLocked() {
+	switch {
+	case p.t.parks[p.state] != p, time.Now().Before(p.expiry): // another round has begun
+		return
+	case p.call != nil && p.call.state != parked:
+		return
+	}
+	p.endLocked(errNoInput)
+}
+
+// endLocked ends a park and the call in it, which nobody comes back to. The server
+// hears why as the answer to what it asked.
+func (p *park) endLocked(why *jsonrpc.Error) {
+	p.forgetLocked()
+	if c := p.call; c != nil {
+		c.dropLocked(nil, why)
+	}
+}
+
+// asked handles a request of the server.
+func (l *lane) asked(m *jsonrpc.Message) {
+	if m.Method == mcp.MethodPing {
+		l.reply(jsonrpc.NewResult(m.ID, []byte(`{}`)))
+		return
+	}
+	l.t.mu.Lock()
+	defer l.t.mu.Unlock()
+	c, refusal := l.whoseLocked(m)
+	if refusal == nil {
+		refusal = c.refusesLocked(m)
+	}
+	if refusal != nil {
+		l.reply(jsonrpc.NewError(m.ID, refusal))
+		return
+	}
+	c.asked++
+	q := &inquiry{c, keyOf(c.asked), m}
+	c.questions = append(c.questions, q)
+	l.questions[m.ID] = q
+	if l.ofStart(m) {
+		c.collectLocked(startCollectFor)
+	} else {
+		c.collectLocked(collectFor)
+	}
+}
+
+// ofStart reports whether a question may be one that a server asks when it starts.
+func (l *lane) ofStart(m *jsonrpc.Message) bool {
+	return m.Method == mcp.MethodRootsList && time.Since(l.began) < startFor
+}
+
+// keyOf returns the key in inputRequests of the nth question of a call.
+func keyOf(n int) string { return "q" + strconv.Itoa(n) }
+
+// reply answers a question, unless the server asks so much and reads so little that
+// there is no room.
+func (l *lane) reply(m *jsonrpc.Message) {
+	if !l.out.holds(maxQueued, maxQueuedBytes) {
+		l.out.put(m)
+	}
+}
+
+// whoseLocked returns the call that a question belongs to. That must be certain, or
+// it might be shown to somebody else. An upstream about whose questions it is not has
+// a lane for each call from then on.
+func (l *lane) whoseLocked(m *jsonrpc.Message) (*call, *jsonrpc.Error) {
+	switch m.Method {
+	case mcp.MethodRootsList, mcp.MethodSample, mcp.MethodElicit:
+	default:
+		return nil, jsonrpc.MethodNotFound(m.Method)
+	}
+	if !m.Related.IsZero() && l.relates {
+		n, _ := m.Related.Answered()
+		if c := l.calls[n]; c != nil {
+			return c, nil
+		}
+		return nil, errNotNeeded
+	}
+	c, n := l.atWorkLocked()
+	ofStart := l.ofStart(m)
+	switch {
+	case n != 1 && ofStart, n == 0 && m.Method == mcp.MethodRootsList:
+		return nil, jsonrpc.MethodNotFound(m.Method)
+	case ofStart: // may be of the call, too
+		return c, nil
+	}
+	if _, known := l.t.b.pool.asking.LoadOrStore(l.t.id.upstream, true); !known {
+		l.log.Debug("upstream asks: each call of modern clients has a session of its own")
+	}
+	switch n {
+	case 0:
+		return nil, errNoCall
+	case 1:
+		return c, nil
+	}
+	l.ambiguousLocked(m.Method)
+	return nil, errAmbiguous
+}
+
+// ambiguousLocked handles a question that cannot be attributed. If that is for parked
+// calls alone, whose questions were put, the oldest gives way for the next.
+func (l *lane) ambiguousLocked(method string) {
+	level := slog.LevelDebug
+	if !l.warned {
+		level, l.warned = slog.LevelWarn, true
+	}
+	l.log.Log(l.ctx, level, "upstream asked something that cannot be attributed to one of its calls", "method", method)
+	waits := 0
+	for _, c := range l.calls {
+		if mcp.MethodOf(c.method).Works && c.state == forwarded {
+			waits++
+		}
+	}
+	if waits > 1 {
+		return
+	}
+	if p := l.t.oldestParkLocked(func(p *park) bool { return p.call != nil && p.call.lane == l }); p != nil {
+		p.giveUpLocked()
+	}
+}
+
+// atWorkLocked returns how many calls the server works on, and one of them.
+func (l *lane) atWorkLocked() (one *call, n int) {
+	for _, c := range l.calls {
+		if mcp.MethodOf(c.method).Works {
+			one = c
+			n++
+		}
+	}
+	return one, n
+}
+
+// refusesLocked returns why the client of a call cannot be asked something; nil if it
+// can.
+func (c *call) refusesLocked(m *jsonrpc.Message) *jsonrpc.Error {
+	switch {
+	case c.state == ghost:
+		return errNotNeeded
+	case !mcp.MethodOf(c.method).Asks:
+		return errCannotAsk
+	case len(c.questions) >= maxCallQuestions:
+		return errTooManyAsks
+	}
+	return translate.AbilitiesOf(c.Capabilities).Refuses(m.Method, m.Params)
+}
+
+// collectLocked waits for what else is asked before the client hears of it.
+func (c *call) collectLocked(d time.Duration) {
+	if c.state == forwarded && c.collect == nil {
+		c.collect = c.group.t.b.pool.timers.after(d, c.parkNow)
+	}
+}
+
+// parkNow answers the client with what the server has asked.
+func (c *call) parkNow() {
+	digest := c.digestNow()
+	t := c.group.t
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if c.state != forwarded || c.s == nil {
+		return
+	}
+	c.collect = nil
+	if len(c.questions) == 0 {
+		return // they were taken back
+	}
+	if c.park == nil {
+		c.park = t.newParkLocked(c, digest)
+	}
+	if c.park == nil || c.park.round >= maxParkRounds {
+		c.refuseLocked(errTooManyAsks)
+		return
+	}
+	requests := make([]jsonrpc.Value, 0, len(c.questions))
+	for _, q := range c.questions {
+		requests = append(requests, jsonrpc.Value{Key: q.key, Text: translate.InputRequest(q.m.Method, q.m.Params)})
+	}
+	c.state = parked
+	c.answerLocked(&jsonrpc.Message{Result: translate.InputRequired(jsonrpc.Set(nil, requests...), c.park.stateLocked(), c.serverInfo)})
+	c.group.roomLocked()
+}
+
+// refuseLocked answers all questions of a call with an error.
+func (c *call) refuseLocked(err *jsonrpc.Error) {
+	for _, q := range c.questions {
+		delete(c.lane.questions, q.m.ID)
+		c.lane.out.put(jsonrpc.NewError(q.m.ID, err))
+	}
+	c.questions = nil
+}
+
+// takenBackLocked forgets a question that the server does not ask any more.
+func (l *lane) takenBackLocked(id jsonrpc.ID) {
+	if q := l.questions[id]; q != nil {
+		q.doneLocked(l)
+	}
+}
+
+func (q *inquiry) doneLocked(l *lane) {
+	delete(l.questions, q.m.ID)
+	q.c.questions = slices.DeleteFunc(q.c.questions, func(other *inquiry) bool { return other == q })
+}

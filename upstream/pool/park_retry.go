@@ -1,0 +1,182 @@
+package pool
+
+import (
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/upstream/translate"
+)
+
+// Reasons why a requestState is refused, in the data of the error.
+const (
+	stateInvalid = "request_state_invalid" // of another request
+	stateExpired = "request_state_expired" // too old, of a program that has ended, forged, or another's
+	stateUsed    = "request_state_used"
+)
+
+// refusedState returns the error for a requestState that is not accepted.
+func refusedState(reason string) *jsonrpc.Error {
+	return &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "Invalid params: requestState is not valid here", Data: stateData{reason}}
+}
+
+type stateData struct {
+	Reason string `json:"reason"`
+}
+
+// retry handles a request that comes back with a requestState. Whatever is wrong with
+// it, the call never runs a second time: its first half may have had its effect.
+func (s *modernStream) retry(m *jsonrpc.Message, r translate.Request) {
+	if err := checkResponses(r.Input); err != nil {
+		s.fail(m.ID, jsonrpc.InvalidParams(err.Error()))
+		return
+	}
+	state, _ := jsonrpc.Unquote(r.State)
+	use := use{state, digestOf(m.Method, m.Params), sha256.Sum256(canonicalIfShort(r.Input))}
+	if c, result := s.comeBack(m, r, use); c != nil {
+		c.finish(result)
+	}
+}
+
+// checkResponses returns what keeps inputResponses from being an object of results.
+func checkResponses(responses json.RawMessage) error {
+	if responses == nil {
+		return nil
+	}
+	var wrong error
+	err := jsonrpc.Each(responses, func(_ string, value json.RawMessage) {
+		if value[0] != '{' {
+			wrong = errors.New(`a value in "inputResponses" is not an object`)
+		}
+	})
+	if err != nil {
+		return errors.New(`"inputResponses" is not an object`)
+	}
+	return wrong
+}
+
+// comeBack goes on with the call that a state belongs to. If it was answered meanwhile,
+// it returns that answer, to be given to the client.
+func (s *modernStream) comeBack(m *jsonrpc.Message, r translate.Request, u use) (*call, *jsonrpc.Message) {
+	t := s.t
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if rc := t.receipts.find(u); rc != nil {
+		s.sendLocked(rc.replay(m.ID, u))
+		return nil, nil
+	}
+	p := t.parks[u.state]
+	switch {
+	case p == nil || !time.Now().Before(p.expiry):
+		s.sendLocked(jsonrpc.NewError(m.ID, refusedState(stateExpired)))
+		return nil, nil
+	case p.digest != u.digest:
+		s.sendLocked(jsonrpc.NewError(m.ID, refusedState(stateInvalid)))
+		return nil, nil
+	case p.call != nil && p.call.state != parked:
+		s.sendLocked(jsonrpc.NewError(m.ID, refusedState(stateUsed)))
+		return nil, nil
+	case p.call == nil:
+		s.restartLocked(m, r, p, u)
+		return nil, nil
+	}
+	c := p.call
+	if !s.enterLocked(c, m.ID, r) {
+		return nil, nil
+	}
+	c.receipt = t.receipts.add(u)
+	c.state = forwarded
+	if result := c.keptLocked(); result != nil {
+		return c, result
+	}
+	c.goOnLocked()
+	return nil, nil
+}
+
+// goOnLocked gives the server the input that it has asked for. What is missing is
+// asked again.
+func (c *call) goOnLocked() {
+	defer c.LetGo()
+	l := c.lane
+	l.levelLocked(c)
+	questions, responses := c.responsesLocked()
+	for i, q := range questions {
+		if responses[i] != nil {
+			q.doneLocked(l)
+			l.out.put(jsonrpc.NewResult(q.m.ID, translate.StripReserved(responses[i])))
+		}
+	}
+	if kept := c.progress.kept; kept != nil {
+		c.progress.kept = nil
+		c.tellProgressLocked(kept)
+	}
+	if len(c.questions) > 0 {
+		c.collectLocked(collectFor)
+	}
+}
+
+// responsesLocked returns what the client says to each open question, nil for nothing, in
+// one pass. What can be read in two ways says nothing.
+func (c *call) responsesLocked() ([]*inquiry, []json.RawMessage) {
+	questions := slices.Clone(c.questions)
+	keys, at, responses := make([]string, len(questions)), make([]jsonrpc.Span, len(questions)), make([]json.RawMessage, len(questions))
+	for i, q := range questions {
+		keys[i] = q.key
+	}
+	if jsonrpc.Find(c.Input, jsonrpc.Span{}, at, keys...) != nil {
+		return questions, responses
+	}
+	for i := range at {
+		responses[i] = at[i].Of(c.Input)
+	}
+	return questions, responses
+}
+
+// urlsOf returns the requests for input that a refusal amounts to which names URLs to
+// visit first (2025-11-25 client/elicitation, "URL Elicitation Required"); or the
+// error for a client that does not take them.
+func (c *call) urlsOf(e translate.WireError) (*jsonrpc.Message, []byte) {
+	list, err := jsonrpc.Member(e.Data, "elicitations")
+	elicitations, errList := jsonrpc.Elements(list)
+	if err != nil || errList != nil || len(elicitations) == 0 || len(elicitations) > maxCallQuestions {
+		return &jsonrpc.Message{Error: translate.ToModernError(e.Text)}, nil
+	}
+	if !translate.AbilitiesOf(c.Capabilities).URL {
+		return jsonrpc.NewError(jsonrpc.ID{}, mcp.MissingCapability([]byte(`{"elicitation":{"url":{}}}`))), nil
+	}
+	requests := make([]jsonrpc.Value, 0, len(elicitations))
+	for i, params := range elicitations {
+		params = jsonrpc.Set(params, jsonrpc.Value{Key: "mode", Text: []byte(`"url"`)})
+		requests = append(requests, jsonrpc.Value{Key: keyOf(i + 1), Text: translate.InputRequest(mcp.MethodElicit, params)})
+	}
+	return nil, jsonrpc.Set(nil, requests...)
+}
+
+// restartLocked returns the answer to a call that was refused until its client has
+// visited URLs. When it comes back the call begins anew: nothing has run.
+func (c *call) restartLocked(requests json.RawMessage, digest [32]byte) *jsonrpc.Message {
+	if c.restarts >= maxParkRounds {
+		return jsonrpc.NewError(jsonrpc.ID{}, errTooManyAsks)
+	}
+	p := c.group.t.newParkLocked(nil, digest)
+	if p == nil {
+		return jsonrpc.NewError(jsonrpc.ID{}, jsonrpc.Overloaded(c.group.t.id.upstream))
+	}
+	p.round = c.restarts
+	return &jsonrpc.Message{Result: translate.InputRequired(requests, p.stateLocked(), c.serverInfo)}
+}
+
+// restartLocked begins a call anew, once.
+func (s *modernStream) restartLocked(m *jsonrpc.Message, r translate.Request, p *park, u use) {
+	c := newCall(m)
+	if c.restarts = p.round; !s.enterLocked(c, m.ID, r) {
+		return
+	}
+	c.receipt = s.t.receipts.add(u)
+	p.forgetLocked()
+	c.group.placeLocked(c)
+}

@@ -1,0 +1,83 @@
+package pool
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+)
+
+// Whoever reads nothing loses the stream, and comes back.
+func TestConnectionThatMayReturn(t *testing.T) {
+	for end, want := range map[error]bool{
+		&jsonrpc.ClosedError{Cause: causeLinkLost, Err: errors.New("reset")}: false,
+		&jsonrpc.ClosedError{Cause: causeSlow}:                               true,
+		&jsonrpc.ClosedError{Cause: jsonrpc.CauseOtherEra}:                   true,
+		&jsonrpc.ClosedError{Cause: "closed", Err: errors.New("reset")}:      false,
+		&jsonrpc.ClosedError{Cause: causeHostStopped}:                        false,
+		jsonrpc.ErrClosed: false,
+	} {
+		if mayReturn(end) != want {
+			t.Errorf("%v: want %v", end, want)
+		}
+	}
+}
+
+// What is told last arrives, but a server that does not read is not waited for.
+func TestD06_ConnectionLeavesServerThatDoesNotRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newPooled(t)
+		near, far := jsonrpc.Pipe()
+		k.b.Open = func(context.Context, string, string, mcp.Era) jsonrpc.Conn { return near }
+		k.client("c", "one")
+		k.call("c", 0, "tools/call")
+		hello, _ := far.Recv()
+		far.Send(jsonrpc.NewResult(hello.ID, []byte(benchWelcome)))
+		for i := range maxQueued / 2 {
+			k.call("c", i+1, "tools/call")
+		}
+		began := time.Now()
+		k.sides["c"].c.Close()
+		k.b.Stop(context.Background())
+		if waited := time.Since(began); waited != lastWords {
+			t.Errorf("it took %v", waited)
+		}
+		far.Close()
+	})
+}
+
+// A call is parked as long as it waits for its client, and its server for that.
+func TestParked(t *testing.T) {
+	inPool(t, func(k *pooled) {
+		parked := func(want int) {
+			t.Helper()
+			synctest.Wait()
+			if n := k.b.Parked(); n != want {
+				t.Errorf("%d calls are parked, want %d", n, want)
+			}
+		}
+		k.caps = `{"sampling":{}}`
+		parked(0)
+		k.asks()
+		k.park("s0", 1)
+		k.park("s1", 2)
+		k.call("c", 3, "tools/call")
+		k.hello("s2", "{}")
+		k.recv("s2")
+		parked(2)
+		k.say("s0", `{"jsonrpc":"2.0","id":2,"result":{}}`) // its answer is kept
+		k.recv("s0")
+		parked(1)
+		k.say("c", `{"jsonrpc":"2.0","id":4,"method":"tools/call","params":{"name":"a","_meta":{STAMP},"requestState":"$2","inputResponses":{"q1":{"roots":[]}}}}`)
+		k.recv("s1")
+		parked(0)
+		k.say("s2", `{"jsonrpc":"2.0","id":2,"result":{}}`)
+		k.answered("c", 3, 0)
+		k.say("s1", `{"jsonrpc":"2.0","id":2,"result":{}}`)
+		k.answered("c", 4, 0)
+	})
+}

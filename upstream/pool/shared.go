@@ -1,0 +1,189 @@
+package pool
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"sync"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+)
+
+// An Upstream is what there is to know of a server that many streams share.
+type Upstream struct {
+	Name  string
+	Roots []string // answer roots/list outside of any call; nil refuses it
+
+	// Serve starts a server of an era for the one stream c, and owns c. It returns
+	// when nothing is left of the server. Recv of the other end says how it ended: with
+	// an error that is [ErrTried] if onTrial was true until then, as nobody knew whether
+	// the server speaks the era.
+	Serve func(ctx context.Context, era mcp.Era, c jsonrpc.Conn, onTrial func() bool) error
+
+	Modern  bool   // it surely speaks the modern era, whatever it answers
+	Misread func() // it was believed to speak the modern era, and does not
+}
+
+// ErrTried is the end of a server that has not said that it speaks the era.
+var ErrTried = errors.New("it does not speak this era")
+
+// A Shared holds the servers that many streams share. Its fields must not change
+// once it serves.
+type Shared struct {
+	Log        *slog.Logger // nil discards
+	MaxMessage int          // bytes of the largest message from a server
+
+	// Unattributed is told that an upstream asked something and it could not be told
+	// of whom, since several clients have calls there. It may be nil.
+	Unattributed func(upstream string)
+
+	wg sync.WaitGroup // sessions and their servers, and Attach
+
+	mu      sync.Mutex            // guards the fields below
+	open    map[sessionID]*shared // one that has ended is replaced at the next need
+	stopped bool                  // no more are opened
+	forced  context.Context       // of all; nil before the first
+	force   context.CancelFunc
+}
+
+// A sessionID names a session: the upstream has one in each era.
+type sessionID struct {
+	upstream string
+	era      mcp.Era
+}
+
+var errStops = errors.New("the host stops")
+
+// Attach serves one stream of a client on a server that it shares with others, which
+// stays when the stream is closed. It owns c. The log calls the stream by session.
+// Alone is whether the stream is of one connection, not of all clients of a principal.
+func (p *Shared) Attach(ctx context.Context, up Upstream, era mcp.Era, session string, alone bool, c jsonrpc.Conn) error {
+	if ctx.Err() != nil {
+		return refuse(c, context.Cause(ctx))
+	}
+	s := newSharer(c, p.logger().With("upstream", up.Name, "session", session))
+	s.alone = alone
+	if !p.join(up, era, s) {
+		return refuse(c, errStops)
+	}
+	defer p.wg.Done()
+	return s.serve(ctx)
+}
+
+// refuse ends a stream of which nothing was read.
+func refuse(c jsonrpc.Conn, err error) error {
+	end := jsonrpc.EndOf(err, causeStartFailed)
+	end.Delivered, end.Event = false, cmp.Or(end.Event, jsonrpc.NewEvent())
+	jsonrpc.CloseWith(c, end)
+	return end
+}
+
+// join makes s a sharer of an upstream's server, and starts that if need be: once, so
+// that a start which fails at once is s's to hear of. It counts s in. It reports false
+// after Stop.
+func (p *Shared) join(up Upstream, era mcp.Era, s *sharer) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.stopped {
+		return false
+	}
+	p.wg.Add(1)
+	if sh := p.open[sessionID{up.Name, era}]; sh != nil && sh.join(s) {
+		return true
+	}
+	sh, start := p.newLocked(up, era, false)
+	sh.join(s)
+	start()
+	return true
+}
+
+// newLocked makes the session with an upstream, to be started when it has its first
+// sharer. One on trial is there to find out whether its server speaks the era.
+func (p *Shared) newLocked(up Upstream, era mcp.Era, trial bool) (sh *shared, start func()) {
+	if p.open == nil {
+		p.open = make(map[sessionID]*shared)
+		p.forced, p.force = context.WithCancel(context.Background())
+	}
+	near, far := jsonrpc.Pipe()
+	sh = newShared(p, up, near)
+	var onTrial func() bool
+	if era == mcp.Modern {
+		sh.modern = newModernServer(up, trial, p.logger().With("upstream", up.Name))
+		onTrial = sh.modern.trial.Load
+		sh.discover()
+	} else {
+		sh.initializeLocked(sh.initialized) // nobody else knows it yet
+	}
+	p.open[sessionID{up.Name, era}] = sh
+	return sh, func() {
+		p.wg.Go(func() { _ = up.Serve(p.forced, era, far, onTrial) }) // near.Recv says it, too
+		p.wg.Go(sh.run)
+	}
+}
+
+// Try starts a server to find out whether it speaks modern. One that does is kept: it
+// is the modern server from then on. One that does not is thrown away, since some do
+// not survive a request before initialize. told is false if it gave no answer that
+// shows it.
+func (p *Shared) Try(up Upstream) (modern, told bool, err error) {
+	p.mu.Lock()
+	if p.stopped {
+		p.mu.Unlock()
+		return false, false, &jsonrpc.ClosedError{Cause: causeHostStopped, Err: errStops}
+	}
+	sh, start := p.newLocked(up, mcp.Modern, true)
+	start()
+	p.mu.Unlock()
+	<-sh.modern.decided
+	return sh.modern.modern, sh.modern.told, sh.modern.err
+}
+
+// End ends the sessions with some upstreams for a cause that clients hear. It does not
+// wait for that.
+func (p *Shared) End(upstreams []string, cause string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for id, sh := range p.open {
+		if slices.Contains(upstreams, id.upstream) {
+			sh.stop(cause)
+		}
+	}
+}
+
+// EndIdle ends the servers of the modern era that have no stream, as they do by
+// themselves when they are without any for a while.
+func (p *Shared) EndIdle() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, sh := range p.open {
+		sh.endIdle()
+	}
+}
+
+// Stop ends all sessions, as their servers wish and by force when ctx is done. It
+// returns when nothing is left of them and of their streams. No stream is attached any
+// more.
+func (p *Shared) Stop(ctx context.Context) {
+	p.mu.Lock()
+	p.stopped = true
+	open, force := p.open, p.force // from here on as they are
+	p.mu.Unlock()
+	for _, sh := range open {
+		sh.stop(causeHostStopped)
+	}
+	if force != nil { // it reaches servers that have ended and are not gone yet, too
+		unhook := context.AfterFunc(ctx, force)
+		defer unhook()
+	}
+	p.wg.Wait()
+}
+
+func (p *Shared) logger() *slog.Logger {
+	if p.Log == nil {
+		return slog.New(slog.DiscardHandler)
+	}
+	return p.Log
+}
