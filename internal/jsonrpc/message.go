@@ -35,6 +35,10 @@ type Message struct {
 	// client or a server.
 	Related ID
 
+	// Notes are what a reader of Params has found in them, for the next one who has
+	// this message. They never travel, and mean nothing here.
+	Notes any
+
 	// Headers are what the sender repeated of the params beside a request, by
 	// names in lower case: "mcp-param-region". Nil if the transport has no room
 	// for that; else, if nothing was repeated, empty. They never travel.

@@ -39,6 +39,20 @@ type Edit struct {
 // case: those are keys whose meaning must be the same to everybody.
 func Find(doc []byte, in Span, out []Span, keys ...string) error {
 	clear(out)
+	var strict error
+	err := Search(doc, in, keys, func(i int, value Span, bad error) {
+		if bad != nil {
+			strict = bad
+			return
+		}
+		out[i] = value
+	})
+	return errors.Join(err, strict)
+}
+
+// Search is [Find] for who wants to know which key has a fault: found is called for each
+// member that has one of keys, with where its value stands, or with why it is refused.
+func Search(doc []byte, in Span, keys []string, found func(i int, value Span, bad error)) error {
 	if in.IsZero() {
 		in.End = len(doc)
 	}
@@ -47,19 +61,20 @@ func Find(doc []byte, in Span, out []Span, keys ...string) error {
 		return nil
 	}
 	base := in.End - len(obj)
-	var strict error
-	err := each(obj, func(key []byte, _, value Span) {
+	var seen uint64 // of keys, of which nobody has more than 64
+	return each(obj, func(key []byte, _, value Span) {
 		i, bad := match(key, keys)
-		switch {
-		case bad != nil:
-			strict = bad
-		case i >= 0 && !out[i].IsZero():
-			strict = duplicateKey(keys[i])
-		case i >= 0:
-			out[i] = Span{base + value.Start, base + value.End}
+		if i < 0 {
+			return
 		}
+		if bad == nil && seen&(1<<i) != 0 {
+			bad = duplicateKey(keys[i])
+		}
+		if bad == nil {
+			seen |= 1 << i
+		}
+		found(i, Span{base + value.Start, base + value.End}, bad)
 	})
-	return errors.Join(err, strict)
 }
 
 // Member returns the value of one key of an object, nil if it is absent. It is
@@ -138,7 +153,7 @@ func Unquote(text json.RawMessage) (string, bool) {
 	return string(s), err == nil || len(s) > 0
 }
 
-// match returns the index of key among keys, -1 if it is none of them, and an
+// match returns the index of key among keys, -1 if it is none of them, with an
 // error if it is one of them but for case.
 func match(key []byte, keys []string) (int, error) {
 	for i, k := range keys {
@@ -146,9 +161,9 @@ func match(key []byte, keys []string) (int, error) {
 			return i, nil
 		}
 	}
-	for _, k := range keys {
+	for i, k := range keys {
 		if bytes.EqualFold(key, []byte(k)) {
-			return -1, fmt.Errorf("key %q is not written that way", k)
+			return i, fmt.Errorf("key %q is not written that way", k)
 		}
 	}
 	return -1, nil

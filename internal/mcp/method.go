@@ -16,7 +16,7 @@ type Method struct {
 	Eras  Eras
 	Owner Owner
 
-	// Key is the member of params by which the owner is found, "" for none.
+	// Key is the member of params that says for whom or for what it is, "" for none.
 	Key string
 
 	Cacheable bool // its result says how long it may be kept (2026-07-28 server/utilities/caching)
@@ -25,7 +25,11 @@ type Method struct {
 	Works     bool // a server works on something for it, and may ask the client about that
 	OnListen  bool // comes on subscriptions/listen in the modern era
 
-	notifies bool // is a notification
+	Mirrors bool // headers repeat arguments of it (2026-07-28 server/tools, "x-mcp-header")
+
+	notifies bool     // is a notification
+	reads    []Member // that matter in params, of keys
+	keys     []string
 }
 
 // A Side is who sends a method.
@@ -115,16 +119,16 @@ const (
 
 // The table, first half. In the modern era a server asks by its results alone.
 var requests = []Method{
-	{Name: MethodInitialize, From: FromClient, Eras: InLegacy, Owner: Here},
+	{Name: MethodInitialize, From: FromClient, Eras: InLegacy, Owner: Here, Key: "protocolVersion"},
 	{Name: MethodPing, From: anywhere, Eras: InLegacy, Owner: Here},
 	{Name: MethodDiscover, From: FromClient, Eras: InModern, Owner: Here, Cacheable: true, Safe: true},
-	{Name: MethodListen, From: FromClient, Eras: InModern, Owner: Here, Works: true},
+	{Name: MethodListen, From: FromClient, Eras: InModern, Owner: Here, Key: "notifications", Works: true},
 	{Name: MethodSetLevel, From: FromClient, Eras: InLegacy, Owner: Everybody, Key: "level"},
 	{Name: MethodToolsList, From: FromClient, Eras: both, Owner: Everybody, Cacheable: true, Safe: true},
 	{Name: MethodPromptsList, From: FromClient, Eras: both, Owner: Everybody, Cacheable: true, Safe: true},
 	{Name: MethodResourcesList, From: FromClient, Eras: both, Owner: Everybody, Cacheable: true, Safe: true},
 	{Name: MethodTemplatesList, From: FromClient, Eras: both, Owner: Everybody, Cacheable: true, Safe: true},
-	{Name: MethodToolsCall, From: FromClient, Eras: both, Owner: ByName, Key: "name", Asks: true, Works: true},
+	{Name: MethodToolsCall, From: FromClient, Eras: both, Owner: ByName, Key: "name", Asks: true, Works: true, Mirrors: true},
 	{Name: MethodPromptsGet, From: FromClient, Eras: both, Owner: ByName, Key: "name", Asks: true, Works: true},
 	{Name: MethodResourcesRead, From: FromClient, Eras: both, Owner: ByURI, Key: "uri", Cacheable: true, Asks: true, Safe: true, Works: true},
 	{Name: MethodSubscribe, From: FromClient, Eras: InLegacy, Owner: ByURI, Key: "uri"},
@@ -154,20 +158,41 @@ var notifications = []Method{
 	{Name: MethodTaskStatus, From: anywhere, Eras: InLegacy, Owner: ByTask, Key: "taskId"},
 	{Name: MethodTask, From: FromServer, Eras: InExtension, Owner: ByTask, Key: "taskId", OnListen: true},
 	{Name: MethodElicited, From: FromServer, Eras: InLegacy, Owner: ByRequest, Key: "elicitationId"},
-	{Name: MethodAcknowledged, From: FromServer, Eras: InModern, Owner: ByRequest, OnListen: true},
+	{Name: MethodAcknowledged, From: FromServer, Eras: InModern, Owner: ByRequest, Key: "notifications", OnListen: true},
 }
 
 var methodByName = func() map[string]*Method {
 	rows := make(map[string]*Method, len(requests)+len(notifications))
 	for i := range requests {
 		rows[requests[i].Name] = &requests[i]
+		requests[i].prepare()
 	}
 	for i := range notifications {
-		notifications[i].notifies = true
 		rows[notifications[i].Name] = &notifications[i]
+		notifications[i].notifies = true
+		notifications[i].prepare()
+	}
+	for _, row := range []*Method{unknown, unknownList, unknownTask} {
+		row.prepare()
 	}
 	return rows
 }()
+
+// prepare notes which members of params matter.
+func (row *Method) prepare() {
+	add := func(wanted bool, m Member, key string) {
+		if wanted {
+			row.reads, row.keys = append(row.reads, m), append(row.keys, key)
+		}
+	}
+	add(row.Key != "", Key, row.Key)
+	add(true, InMeta, "_meta")
+	add(row.Owner == Everybody && row.Key == "", Cursor, "cursor")
+	add(row.Works, Task, "task")
+	add(row.Mirrors, Arguments, "arguments")
+	add(row.Asks, Responses, "inputResponses")
+	add(row.Asks, RequestState, "requestState")
+}
 
 // The rows for methods that nobody here knows: their names are all there is to go by.
 var (

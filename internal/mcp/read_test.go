@@ -1,0 +1,80 @@
+package mcp
+
+import (
+	"encoding/json"
+	"testing"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+)
+
+func TestRead(t *testing.T) {
+	for _, c := range []struct {
+		method, params string
+		want           map[Member]string
+	}{
+		{"tools/call", `{"name":"t","arguments":{"name":"x"},"task":{},"_meta":{"progressToken":1,"a":2}}`,
+			map[Member]string{Key: `"t"`, Arguments: `{"name":"x"}`, Task: `{}`, InMeta: `{"progressToken":1,"a":2}`, Token: `1`}},
+		{"tools/call", `{"_meta":{"progressToken":null}}`, map[Member]string{InMeta: `{"progressToken":null}`}},
+		{"tools/call", `[]`, nil},
+		{"tools/call", ``, nil},
+		{"prompts/list", `{"cursor":"c","name":"n"}`, map[Member]string{Cursor: `"c"`}},
+		{"completion/complete", `{"ref":{"type":"ref/prompt","name":"p"}}`,
+			map[Member]string{Key: `{"type":"ref/prompt","name":"p"}`, RefType: `"ref/prompt"`, RefName: `"p"`}},
+		{"resources/read", `{"uri":"u","requestState":"s","inputResponses":{}}`,
+			map[Member]string{Key: `"u"`, RequestState: `"s"`, Responses: `{}`}},
+		{"notifications/progress", `{"progressToken":"p","_meta":{"io.modelcontextprotocol/related-task":{"taskId":"t"}}}`,
+			map[Member]string{Key: `"p"`, InMeta: `{"io.modelcontextprotocol/related-task":{"taskId":"t"}}`, RelatedTask: `{"taskId":"t"}`, RelatedTaskID: `"t"`}},
+		{"vendor/thing", `{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"},"task":1}`,
+			map[Member]string{InMeta: `{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}`, Version: `"2026-07-28"`, Task: `1`}},
+	} {
+		n := ReadParams(c.method, json.RawMessage(c.params))
+		for m := range members {
+			if got := string(n.Raw(m)); got != c.want[m] || n.Has(m) != (got != "") {
+				t.Errorf("%s %s: member %d is %q, want %q", c.method, c.params, m, got, c.want[m])
+			}
+		}
+		if err := n.Err(Key, InMeta, Token); err != nil {
+			t.Error(c.method, c.params, err)
+		}
+	}
+}
+
+// A fault is that of the member alone that has it.
+func TestReadFaults(t *testing.T) {
+	for _, c := range []struct {
+		params, want string
+		of           Member
+	}{
+		{`{"name":"a","name":"b"}`, `duplicate key "name"`, Key},
+		{`{"n\u0061me":"a","name":"b"}`, `duplicate key "name"`, Key},
+		{`{"Name":"a"}`, `key "name" is not written that way`, Key},
+		{`{"name":"a","NAME":"b"}`, `key "name" is not written that way`, Key},
+		{`{"_meta":{"ProgressToken":1}}`, `key "progressToken" is not written that way`, Token},
+		{`{"_meta":{},"_meta":{}}`, `duplicate key "_meta"`, InMeta},
+	} {
+		n := ReadParams(MethodToolsCall, json.RawMessage(c.params))
+		for m := range members {
+			err := n.Err(m)
+			if (err != nil) != (m == c.of) || err != nil && err.Error() != c.want {
+				t.Errorf("%s: member %d: %v", c.params, m, err)
+			}
+		}
+	}
+	if n := ReadParams(MethodToolsCall, json.RawMessage(`{"a"`)); n.Err() == nil {
+		t.Error("what is no JSON has no fault")
+	}
+}
+
+// Notes are those of the very params.
+func TestReadOnce(t *testing.T) {
+	m := jsonrpc.NewRequest(jsonrpc.IntID(1), MethodToolsCall, json.RawMessage(`{"name":"a"}`))
+	m.Notes = Read(m)
+	again := *m
+	if Read(&again) != m.Notes {
+		t.Error("the params were read twice")
+	}
+	again.Params = json.RawMessage(`{"name":"b"}`)
+	if name, _ := Read(&again).Text(Key); name != "b" {
+		t.Errorf("other params have the notes of those before: %q", name)
+	}
+}
