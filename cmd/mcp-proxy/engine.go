@@ -12,6 +12,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/config"
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 	"github.com/mcp-proxy/mcp-proxy/proxy/session"
 	"github.com/mcp-proxy/mcp-proxy/upstream/link"
 )
@@ -37,7 +38,7 @@ func newEngine(cfg *config.Config, log *slog.Logger) (*engine, error) {
 	e := &engine{log: log, link: link.Client{Log: log, Limits: limits, Trusted: true}}
 	e.proxy = &session.Router{
 		Dialer:      session.DialFunc(e.dial),
-		Naming:      session.Naming(strings.TrimPrefix(cfg.Prefix, "auto")),
+		Naming:      catalog.Naming(strings.TrimPrefix(cfg.Prefix, "auto")),
 		Version:     programVersion(),
 		ID:          rand.Text(),
 		InFlight:    cfg.Limits.InFlight,

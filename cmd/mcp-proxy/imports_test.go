@@ -15,7 +15,8 @@ var mayImport = map[string][]string{
 	"internal/mcp":              {"internal/jsonrpc"},
 	"internal/jsonrpc/conntest": {"internal/jsonrpc"},
 	"internal/jsonrpc/wsconn":   {"internal/jsonrpc"},
-	"proxy/session":             {"internal/jsonrpc", "internal/mcp"},
+	"proxy/catalog":             {"internal/jsonrpc", "internal/mcp"},
+	"proxy/session":             {"internal/jsonrpc", "internal/mcp", "proxy/catalog"},
 	"proxy/frontend":            {"internal/jsonrpc", "internal/jsonrpc/wsconn", "internal/mcp"},
 	"upstream":                  {"internal/jsonrpc", "internal/mcp", "upstream/pool", "upstream/process"},
 	"upstream/process":          {"internal/jsonrpc"},
@@ -37,7 +38,7 @@ var onlyIn = map[string]string{
 	"github.com/spf13/cobra":                                   "cmd/mcp-proxy",
 	"github.com/spf13/pflag":                                   "cmd/mcp-proxy",
 	"github.com/go-json-experiment/json/jsontext":              "internal/jsonrpc",
-	"github.com/yosida95/uritemplate/v3":                       "proxy/session",
+	"github.com/yosida95/uritemplate/v3":                       "proxy/catalog",
 	"github.com/tmaxmax/go-sse":                                "", // tests alone
 	"github.com/modelcontextprotocol/go-sdk/mcp":               "examples",
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc":           "examples",

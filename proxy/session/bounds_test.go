@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -256,37 +255,6 @@ func TestDiesWhenListed(t *testing.T) {
 			t.Error("streams:", n)
 		}
 	})
-}
-
-func FuzzMatcher(f *testing.F) {
-	f.Add("x://{a}/{+b*}{?c,d:3}{&e*}{#f}{/g}{.h}", "x://a/b?c=1")
-	f.Add("{a:9999,b:9999}", strings.Repeat("x", 5000)) // takes minutes in other ways
-	f.Add("{"+strings.Repeat("a,", 498)+"a}", "a")
-	f.Add("{a*}{b*}{c*}{d*}{e*}{f*}{g*}{h*}", strings.Repeat("a,", 4096))
-	f.Fuzz(func(t *testing.T, template, uri string) {
-		began := time.Now()
-		if re := matcher(template); re != nil {
-			(&table{templates: []*regexp.Regexp{re}}).covers(uri)
-		}
-		if d := time.Since(began); d > 5*time.Second {
-			t.Error("took", d)
-		}
-	})
-}
-
-func TestExposedNames(t *testing.T) {
-	long := strings.Repeat("a", 60)
-	names := []string{exposedName("files__", long), exposedName("files__", long+"b"), exposedName("docs__", long)}
-	for i, n := range names {
-		if len(n) != maxName || !fitName.MatchString(n) || slices.Index(names, n) != i {
-			t.Error(n)
-		}
-	}
-	for _, as := range []string{"x", "ü", "a.b/" + long, ""} {
-		if n := exposedName("files__", as); n != "files__"+as {
-			t.Error(n)
-		}
-	}
 }
 
 // An upstream that does not read loses what it is told, with one warning for all.

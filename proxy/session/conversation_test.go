@@ -19,6 +19,7 @@ import (
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 )
 
 var update = flag.Bool("update", false, "rewrite what peers get in testdata/*.txtar")
@@ -101,7 +102,7 @@ func (c *conversation) configure(t *testing.T, p *Router, comment string) {
 		case "upstreams":
 			p.Upstreams, c.more = named(value)
 		case "naming":
-			p.Naming = Naming(value)
+			p.Naming = catalog.Naming(value)
 		case "version":
 			c.version = value
 		case "page-size":

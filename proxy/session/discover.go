@@ -6,6 +6,7 @@ import (
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 )
 
 // discover asks all upstreams what they are and answers for them together. It
@@ -31,7 +32,7 @@ func (s *session) discover(c *call) {
 // discover asks an upstream what it is and keeps that. It returns nil if there is
 // no answer that can be used, and if it is not there why.
 func (u *upstreamConn) discover(ctx context.Context, meta json.RawMessage) (json.RawMessage, *failure) {
-	answer, err := u.ask(ctx, mcp.MethodDiscover, listParams(meta, nil))
+	answer, err := u.ask(ctx, mcp.MethodDiscover, catalog.ListParams(meta, nil))
 	usable := err == nil && answer.Error == nil
 	if usable {
 		kind, bad := kindOf(answer.Result)
@@ -72,20 +73,18 @@ func (set *upstreamSet) discovered(said map[*upstreamConn]json.RawMessage) json.
 		return set.s.p.discoveredBy(said[u])
 	}
 	in := set.introduce(func(u *upstreamConn) json.RawMessage { return said[u] })
-	var cs cachings
+	var caching catalog.Caching
 	for _, result := range said {
-		cs.add(cachingOf(result))
+		caching.Add(catalog.CachingOf(result))
 	}
-	if in.missing {
-		cs.partial()
+	if in.Missing {
+		caching.Partial()
 	}
-	values := []jsonrpc.Value{{Key: "supportedVersions", Text: supportedVersions}, {Key: "capabilities", Text: in.capabilities}}
-	if in.instructions != "" {
-		values = append(values, jsonrpc.Value{Key: "instructions", Text: jsonrpc.Quote(in.instructions)})
+	values := []jsonrpc.Value{{Key: "supportedVersions", Text: supportedVersions}, {Key: "capabilities", Text: in.Capabilities}}
+	if in.Instructions != "" {
+		values = append(values, jsonrpc.Value{Key: "instructions", Text: jsonrpc.Quote(in.Instructions)})
 	}
-	for _, m := range cs.merged.members() {
-		values = append(values, jsonrpc.Value{Key: m.key, Text: m.value})
-	}
+	values = append(values, caching.Members()...)
 	return mcp.SetMeta(jsonrpc.Set(nil, values...), jsonrpc.Value{Key: mcp.KeyServerInfo, Text: set.s.p.serverInfo()})
 }
 
@@ -99,27 +98,4 @@ func (p *Router) discoveredBy(said json.RawMessage) json.RawMessage {
 		return result
 	}
 	return mcp.SetMeta(result, jsonrpc.Value{Key: mcp.KeyServerInfo, Text: p.serverInfo()})
-}
-
-// knownExtensions returns capabilities without the extensions whose methods could
-// not be routed among several upstreams. Tasks are one in the modern era only.
-func knownExtensions(era mcp.Era, capabilities json.RawMessage) json.RawMessage {
-	extensions, _ := jsonrpc.Member(capabilities, "extensions")
-	if extensions == nil {
-		return capabilities
-	}
-	var known []jsonrpc.Value
-	for _, key := range []string{mcp.ExtensionTasks, mcp.ExtensionUI} {
-		if era == mcp.Legacy && key == mcp.ExtensionTasks {
-			continue
-		}
-		if settings, _ := jsonrpc.Member(extensions, key); settings != nil {
-			known = append(known, jsonrpc.Value{Key: key, Text: settings})
-		}
-	}
-	var kept json.RawMessage
-	if known != nil {
-		kept = jsonrpc.Set(nil, known...)
-	}
-	return jsonrpc.Set(capabilities, jsonrpc.Value{Key: "extensions", Text: kept})
 }

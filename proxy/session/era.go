@@ -165,8 +165,8 @@ func (u *upstreamConn) passModern(m *jsonrpc.Message) {
 		u.s.drop("nobody has asked for it", m)
 		return
 	}
-	out := *u.exposed(m)
-	out.Related = c.id
+	out := *m
+	out.Params, out.Related = u.exposed(m.Params), c.id
 	u.s.out.wait(&out)
 }
 

@@ -1,15 +1,13 @@
 package session
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"slices"
 	"sync"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
-	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 )
 
 // fanOut runs ask for each upstream that want accepts, all at once, and waits
@@ -96,20 +94,13 @@ func ownFailure(err *jsonrpc.Error) *failure {
 	return &failure{wire: err.Raw(), cause: cause}
 }
 
-// A collection is a list of one upstream, all pages of it.
-type collection struct {
-	elements []json.RawMessage
-	rest     []member // what else the first page said
-	caching  cachings // of the pages; modern era only
-}
-
 // pages asks one upstream for a list of any kind, following its cursors. It starts
 // the upstream if need be. The meta is that of the client's request, nil for none.
-func (u *upstreamConn) pages(ctx context.Context, method, list string, meta json.RawMessage) (found collection, _ *failure) {
+func (u *upstreamConn) pages(ctx context.Context, method, list string, meta json.RawMessage) (found catalog.Collection, _ *failure) {
 	var cursor json.RawMessage
 	size := 0
-	for page := range maxPages {
-		answer, err := u.ask(ctx, method, listParams(meta, cursor))
+	for range maxPages {
+		answer, err := u.ask(ctx, method, catalog.ListParams(meta, cursor))
 		if err != nil {
 			return found, ownFailure(jsonrpc.TimedOut(u.up.Name))
 		}
@@ -117,56 +108,26 @@ func (u *upstreamConn) pages(ctx context.Context, method, list string, meta json
 			code, _ := jsonrpc.Member(answer.Error, "code")
 			return found, &failure{wire: answer.Error, cause: "error response", unsupported: string(code) == noMethod}
 		}
-		p, err := parsePage(list, answer.Result)
-		if size += len(answer.Result); size > u.s.p.queueBytes() {
-			err = errors.New("too long")
+		size += len(answer.Result)
+		var next json.RawMessage
+		if size <= u.s.p.queueBytes() {
+			next, err = found.Add(u.era, list, answer.Result)
 		}
-		if err != nil {
+		if err != nil || size > u.s.p.queueBytes() {
 			return found, ownFailure(jsonrpc.InvalidResponse(u.up.Name, "unusable list"))
 		}
-		found.add(u.era, p, page == 0)
-		if p.cursor == nil {
+		if next == nil {
 			u.s.p.noteInTime(u.up.Name, method)
 			return found, nil
 		}
-		if cursor != nil && string(p.cursor) == string(cursor) {
+		if cursor != nil && string(next) == string(cursor) {
 			break
 		}
-		cursor = p.cursor
+		cursor = next
 	}
 	u.s.p.noteInTime(u.up.Name, method)
-	found.caching.partial() // it goes on
+	found.Caching.Partial() // it goes on
 	return found, nil
-}
-
-// add appends a page.
-func (c *collection) add(era mcp.Era, p page, first bool) {
-	c.elements = append(c.elements, p.elements...)
-	if era == mcp.Modern {
-		var caching caching
-		caching, p.rest = takeCaching(p.rest)
-		c.caching.add(caching)
-	}
-	if first {
-		c.rest = p.rest
-	}
-}
-
-// listParams are those of a request for one page. Of what the client said only
-// _meta may pass: anything else could make the list, which is a table for later
-// calls as well, another one.
-func listParams(meta, cursor json.RawMessage) json.RawMessage {
-	var members [][]byte
-	if meta != nil {
-		members = append(members, slices.Concat([]byte(`"_meta":`), meta))
-	}
-	if cursor != nil {
-		members = append(members, slices.Concat([]byte(`"cursor":`), cursor))
-	}
-	if members == nil {
-		return nil
-	}
-	return slices.Concat([]byte{'{'}, bytes.Join(members, []byte{','}), []byte{'}'})
 }
 
 // noMethod is [jsonrpc.CodeMethodNotFound] as it stands in an error.
@@ -174,45 +135,6 @@ const noMethod = "-32601"
 
 // maxPages bounds how far an upstream's cursors are followed.
 const maxPages = 1000
-
-// A page is the result of a list request, taken apart.
-type page struct {
-	elements []json.RawMessage
-	cursor   json.RawMessage // for more; nil if there is none
-	rest     []member
-}
-
-// A member is one of a list result beside the list and its cursor.
-type member struct {
-	key   string
-	value json.RawMessage
-}
-
-func parsePage(list string, result json.RawMessage) (page, error) {
-	var p page
-	var array json.RawMessage
-	err := jsonrpc.Each(result, func(key string, value json.RawMessage) {
-		switch key {
-		case list:
-			array = value
-		case "nextCursor":
-			p.cursor = value
-		default:
-			p.rest = append(p.rest, member{key, value})
-		}
-	})
-	if err != nil {
-		return p, err
-	}
-	if array == nil {
-		return p, errors.New("no " + list)
-	}
-	if len(p.cursor) == 0 || p.cursor[0] != '"' {
-		p.cursor = nil
-	}
-	p.elements, err = jsonrpc.Elements(array)
-	return p, err
-}
 
 // leftOut logs that an upstream has no part in the answer to method.
 func (u *upstreamConn) leftOut(method string, f *failure) {

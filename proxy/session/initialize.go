@@ -1,16 +1,15 @@
 package session
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 )
 
 // batchVersion is the one version in which messages may come in arrays.
@@ -22,7 +21,7 @@ type hello struct {
 	version string
 	ready   bool // the client takes server requests: it sent initialized, or a request after initialize
 
-	listChanged [kinds]bool // what the client was promised to hear of
+	listChanged [catalog.Kinds]bool // what the client was promised to hear of
 }
 
 // serverInfo is what an upstream said in its answer to initialize.
@@ -74,8 +73,8 @@ func (s *session) promised(result json.RawMessage) {
 	capabilities, _ := jsonrpc.Member(result, "capabilities")
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for k := range kinds {
-		list, _ := jsonrpc.Member(capabilities, kindInfo[k].capability)
+	for k := range catalog.Kinds {
+		list, _ := jsonrpc.Member(capabilities, k.Capability())
 		changes, _ := jsonrpc.Member(list, "listChanged")
 		s.hello.listChanged[k] = string(changes) == "true"
 	}
@@ -200,14 +199,14 @@ func (s *session) welcome(version string) json.RawMessage {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if u := s.legacy.only(); u != nil && u.info.result != nil {
-		return own(u.info.result, version)
+		return catalog.InVersion(u.info.result, version)
 	}
 	in := s.legacy.introduce(func(u *upstreamConn) json.RawMessage { return u.info.result })
 	result := append([]byte(`{"protocolVersion":`), jsonrpc.Quote(version)...)
-	result = append(append(result, `,"capabilities":`...), in.capabilities...)
+	result = append(append(result, `,"capabilities":`...), in.Capabilities...)
 	result = append(append(result, `,"serverInfo":`...), s.p.serverInfo()...)
-	if in.instructions != "" {
-		result = append(append(result, `,"instructions":`...), jsonrpc.Quote(in.instructions)...)
+	if in.Instructions != "" {
+		result = append(append(result, `,"instructions":`...), jsonrpc.Quote(in.Instructions)...)
 	}
 	return append(result, '}')
 }
@@ -217,92 +216,11 @@ func (p *Router) serverInfo() json.RawMessage {
 	return slices.Concat([]byte(`{"name":"mcp-proxy","version":`), jsonrpc.Quote(orDefault(p.Version, "dev")), []byte{'}'})
 }
 
-// An introduction is what upstreams say of themselves, together.
-type introduction struct {
-	capabilities json.RawMessage
-	instructions string // "" for none
-	missing      bool   // not all could say
-}
-
 // introduce sums up what each upstream said, which is nil for one that has not.
-func (set *upstreamSet) introduce(said func(*upstreamConn) json.RawMessage) introduction {
-	in := introduction{capabilities: json.RawMessage(`{}`), missing: !set.complete}
-	var instructions []string
-	for _, u := range set.conns {
-		result := said(u)
-		if result == nil {
-			in.missing = true
-			continue
-		}
-		offered, _ := jsonrpc.Member(result, "capabilities")
-		in.capabilities = union(in.capabilities, knownExtensions(set.era, offered))
-		raw, _ := jsonrpc.Member(result, "instructions")
-		if text, ok := jsonrpc.Unquote(raw); ok && text != "" {
-			instructions = append(instructions, "# "+u.up.Name+"\n\n"+text)
-		}
+func (set *upstreamSet) introduce(said func(*upstreamConn) json.RawMessage) catalog.Introduction {
+	names, results := make([]string, len(set.conns)), make([]json.RawMessage, len(set.conns))
+	for i, u := range set.conns {
+		names[i], results[i] = u.up.Name, said(u)
 	}
-	in.capabilities = announce(in.capabilities, in.missing)
-	in.instructions = strings.Join(instructions, "\n\n")
-	return in
-}
-
-// own is the only upstream's result, in the version of this hop.
-func own(result json.RawMessage, version string) json.RawMessage {
-	var at [1]jsonrpc.Span
-	if jsonrpc.Find(result, jsonrpc.Span{}, at[:], "protocolVersion") != nil {
-		return result
-	}
-	if at[0].IsZero() {
-		return union(json.RawMessage(`{"protocolVersion":`+string(jsonrpc.Quote(version))+`}`), result)
-	}
-	return jsonrpc.Replace(result, jsonrpc.Edit{Span: at[0], With: jsonrpc.Quote(version)})
-}
-
-// everything is what is advertised while an upstream is missing: it may offer
-// any of it when it comes.
-const everything = `{"tools":{},"prompts":{},"resources":{"subscribe":true},"logging":{},"completions":{}}`
-
-// announce returns the capabilities of the session. Lists can change even if no
-// upstream says so: an upstream may come and go.
-func announce(capabilities json.RawMessage, missing bool) json.RawMessage {
-	if missing {
-		capabilities = union(capabilities, json.RawMessage(everything))
-	}
-	for _, list := range []string{"resources", "prompts", "tools"} {
-		if v, _ := jsonrpc.Member(capabilities, list); v != nil {
-			capabilities = union(json.RawMessage(`{"`+list+`":{"listChanged":true}}`), capabilities)
-		}
-	}
-	return capabilities
-}
-
-// union merges two JSON objects: members of both are merged in turn if they are
-// objects, true wins over false, and else a's stays.
-func union(a, b json.RawMessage) json.RawMessage {
-	var keys []string
-	values := make(map[string]json.RawMessage)
-	add := func(k string, v json.RawMessage) {
-		old, ok := values[k]
-		if !ok {
-			keys = append(keys, k)
-			values[k] = v
-		} else if v = bytes.TrimSpace(v); string(v) == "true" {
-			values[k] = v
-		} else if len(v) > 0 && v[0] == '{' && old[0] == '{' {
-			values[k] = union(old, v)
-		}
-	}
-	for _, object := range []json.RawMessage{a, b} {
-		if len(object) > 0 && jsonrpc.Each(object, add) != nil {
-			return a
-		}
-	}
-	merged := []byte{'{'}
-	for i, k := range keys {
-		if i > 0 {
-			merged = append(merged, ',')
-		}
-		merged = append(append(append(merged, jsonrpc.Quote(k)...), ':'), values[k]...)
-	}
-	return append(merged, '}')
+	return catalog.Introduce(set.era, names, results, !set.complete)
 }

@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 )
 
 // A keeper is a client's Conn that may end by itself.
@@ -46,7 +47,7 @@ func TestUnfinishedTasksKeep(t *testing.T) {
 			t.Helper()
 			w.client.say(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"echo","task":{}}}`)
 			for _, text := range w.client.take() {
-				id, _ = taskOf(decode(t, text).Result)
+				id, _ = catalog.CreatedTask(decode(t, text).Result)
 			}
 			return id
 		}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 )
 
 // Nobody waits twice: who was once not there in time holds up no later initialize or
@@ -95,14 +96,14 @@ func (u *upstreamConn) heardLocked(a *attempt) {
 	}
 	for k, who := range u.behind {
 		delete(u.behind, k)
-		u.asideLocked(kindInfo[k].method, func(ctx context.Context) { u.catchUp(ctx, k, who) })
+		u.asideLocked(k.Method(), func(ctx context.Context) { u.catchUp(ctx, k, who) })
 	}
 }
 
 // behindLocked notes that a client has seen a list of a kind without the upstream.
-func (u *upstreamConn) behindLocked(k kind, who asker) {
+func (u *upstreamConn) behindLocked(k catalog.Kind, who asker) {
 	if u.behind == nil {
-		u.behind = make(map[kind]asker)
+		u.behind = make(map[catalog.Kind]asker)
 	}
 	u.behind[k] = who
 }
@@ -129,7 +130,7 @@ func (u *upstreamConn) asideLocked(method string, fn func(ctx context.Context)) 
 
 // catchUp lists a kind for a client that has seen a list without the upstream, and
 // tells it if there is anything to see.
-func (u *upstreamConn) catchUp(ctx context.Context, k kind, who asker) {
+func (u *upstreamConn) catchUp(ctx context.Context, k catalog.Kind, who asker) {
 	li, _ := u.list(ctx, k, who)
 	u.s.mu.Lock()
 	defer u.s.mu.Unlock()
@@ -138,22 +139,22 @@ func (u *upstreamConn) catchUp(ctx context.Context, k kind, who asker) {
 		u.behindLocked(k, who)
 	case li == nil:
 	case u.era == mcp.Modern:
-		u.tellSubscriptionsLocked(min(k, resources)) // there is one notification for both
-	case u.s.shown[k] && u.s.hello.listChanged[k] && u.announced[k] == 0 && li.digest != u.shown[k]:
-		u.s.tellChangedLocked(min(k, resources))
+		u.tellSubscriptionsLocked(min(k, catalog.Resources)) // there is one notification for both
+	case u.s.shown[k] && u.s.hello.listChanged[k] && u.announced[k] == 0 && li.Digest != u.shown[k]:
+		u.s.tellChangedLocked(min(k, catalog.Resources))
 	}
 }
 
 // missed sees to it that the client hears of an upstream that is missing in a list
 // of a kind since it was late. That it starts is told when it has.
-func (u *upstreamConn) missedList(k kind, who asker, f *failure) {
+func (u *upstreamConn) missedList(k catalog.Kind, who asker, f *failure) {
 	u.s.mu.Lock()
 	defer u.s.mu.Unlock()
 	a := u.openLocked()
 	switch {
 	case u.era == mcp.Legacy && !a.ready:
 	case f.skipped:
-		u.asideLocked(kindInfo[k].method, func(ctx context.Context) { u.catchUp(ctx, k, who) })
+		u.asideLocked(k.Method(), func(ctx context.Context) { u.catchUp(ctx, k, who) })
 	default:
 		u.behindLocked(k, who)
 	}
@@ -178,7 +179,7 @@ func (u *upstreamConn) lateFailure() *failure {
 
 // lastTable returns what any client saw last of a list of the upstream, while it
 // starts; nil if nobody has seen any.
-func (u *upstreamConn) lastTable(w *view, k kind) *table {
+func (u *upstreamConn) lastTable(w *view, k catalog.Kind) *catalog.Table {
 	if !u.starting() {
 		return nil
 	}

@@ -3,36 +3,28 @@ package session
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 )
 
-// A listing is what one upstream offers of one kind.
-type listing struct {
-	offered bool // the upstream has such a list
-	prefix  string
-	entries []entry
-	rest    []member
-	caching cachings
-	digest  digest
-}
-
 // list returns the handler that merges one kind of list.
-func list(k kind) func(*session, *call) {
+func list(k catalog.Kind) func(*session, *call) {
 	return func(s *session, c *call) {
 		raw, meta, err := readList(c.msg.Params)
 		if err != nil {
 			s.fail(c, invalidParams(err.Error()))
 			return
 		}
-		at, ok := parseCursor(raw)
-		snap := s.snapshot(c.view, k)
+		at, ok := catalog.ParseCursor(raw)
+		known := s.pagesOf(c.view, k)
 		switch {
-		case ok && at.from > 0 && snap.holds(at):
-			s.settleNow(c, jsonrpc.NewResult(c.id, snap.page(k, at.from, s.p.PageSize)))
-		case !ok || at.from > 0 && c.era == mcp.Legacy: // it was of this session or of none
+		case ok && at.From > 0 && known.Holds(at):
+			s.settleNow(c, jsonrpc.NewResult(c.id, known.Page(k, at.From, s.p.PageSize)))
+		case !ok || at.From > 0 && c.era == mcp.Legacy: // it was of this session or of none
 			s.fail(c, unknownCursor)
 		default:
 			s.work(c, func(ctx context.Context) { s.listAnew(ctx, c, k, pageOf{at, asker{c.view, meta}}) })
@@ -54,7 +46,7 @@ func readList(params json.RawMessage) (cursor, meta json.RawMessage, err error) 
 
 // A pageOf is which page of a list is asked for, and by whom.
 type pageOf struct {
-	at  cursor
+	at  catalog.Cursor
 	who asker
 }
 
@@ -63,7 +55,7 @@ type pageOf struct {
 // success. A cursor of the modern era may be older than what is known of lists
 // here: it is good as long as the list is the same ("Servers SHOULD provide stable
 // cursors", and MUST NOT rely on prior requests).
-func (s *session) listAnew(ctx context.Context, c *call, k kind, want pageOf) {
+func (s *session) listAnew(ctx context.Context, c *call, k catalog.Kind, want pageOf) {
 	listings, caching, failure := s.listAll(ctx, c.era, k, want.who)
 	if c.era == mcp.Legacy {
 		s.mu.Lock()
@@ -77,34 +69,59 @@ func (s *session) listAnew(ctx context.Context, c *call, k kind, want pageOf) {
 		s.settle(c, &jsonrpc.Message{ID: c.id, Error: failure.wire})
 		return
 	}
-	snap := s.merge(k, listings)
+	merged, clashes := catalog.Merge(listings)
+	for _, name := range clashes {
+		if s.p.warnOnce("clash " + k.Member() + name) {
+			s.log.Warn("listed by two upstreams: the first one in the config answers", k.Key(), name)
+		}
+	}
 	if c.era == mcp.Modern {
 		if c.upstreams.only() == nil {
-			snap.rest = s.signed(snap.rest)
+			merged.Sign(s.p.serverInfo())
 		}
-		snap.rest = append(snap.rest, caching.members()...)
+		merged.Say(caching)
 	}
-	s.keepSnapshot(c.view, k, snap)
-	if want.at.from > 0 && !snap.holds(want.at) {
+	s.keepPages(c.view, k, merged)
+	if want.at.From > 0 && !merged.Holds(want.at) {
 		s.fail(c, unknownCursor)
 		return
 	}
-	s.settle(c, jsonrpc.NewResult(c.id, snap.page(k, want.at.from, s.p.PageSize)))
+	s.settle(c, jsonrpc.NewResult(c.id, merged.Page(k, want.at.From, s.p.PageSize)))
+}
+
+var unknownCursor = invalidParams("unknown cursor")
+
+// pagesOf returns the list of a kind whose pages were handed out last; an empty one if
+// there is none.
+func (s *session) pagesOf(w *view, k catalog.Kind) *catalog.List {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return orDefault(w.pages[k], &catalog.List{})
+}
+
+// keepPages keeps a list if it has pages.
+func (s *session) keepPages(w *view, k catalog.Kind, list *catalog.List) {
+	if s.p.PageSize == 0 {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	w.pages[k] = list
 }
 
 // listAll returns what each upstream that offers the kind lists, in config
 // order, and how all of it may be kept; if not one could list, the first failure.
 // Upstreams that are not known yet have failed, but if no other answers they are
 // waited for, too.
-func (s *session) listAll(ctx context.Context, era mcp.Era, k kind, who asker) ([]listing, caching, *failure) {
+func (s *session) listAll(ctx context.Context, era mcp.Era, k catalog.Kind, who asker) ([]catalog.Listing, catalog.Caching, *failure) {
 	patience, cancel := context.WithTimeout(ctx, s.p.listTimeout())
 	defer cancel()
 	for {
 		set, asOf := s.wants(era, k)
-		found, failed := gather(ctx, set, kindInfo[k].method, all,
-			func(ctx context.Context, u *upstreamConn) (*listing, *failure) { return u.list(ctx, k, who) })
+		found, failed := gather(ctx, set, k.Method(), all,
+			func(ctx context.Context, u *upstreamConn) (*catalog.Listing, *failure) { return u.list(ctx, k, who) })
 		if ctx.Err() != nil {
-			return nil, caching{}, nil // cancelled: nobody wants to know
+			return nil, catalog.Caching{}, nil // cancelled: nobody wants to know
 		}
 		m := s.mergeParts(set, k, who, asOf, found, failed)
 		if m.answered || set.settled {
@@ -120,23 +137,23 @@ func (s *session) listAll(ctx context.Context, era mcp.Era, k kind, who asker) (
 
 // A merging is what upstreams list together.
 type merging struct {
-	listings []listing
-	caching  cachings
+	listings []catalog.Listing
+	caching  catalog.Caching
 	failure  *failure // the first
 	offered  bool     // somebody has such a list
 	answered bool     // somebody could say
 }
 
-func (m *merging) result() ([]listing, caching, *failure) {
+func (m *merging) result() ([]catalog.Listing, catalog.Caching, *failure) {
 	if m.failure != nil && !m.offered {
-		return nil, caching{}, m.failure
+		return nil, catalog.Caching{}, m.failure
 	}
-	return m.listings, m.caching.merged, nil
+	return m.listings, m.caching, nil
 }
 
 // mergeParts puts together what upstreams said. One that starts stands in with what
 // anybody saw of it last.
-func (s *session) mergeParts(set *upstreamSet, k kind, who asker, asOf int, found []*listing, failed []*failure) *merging {
+func (s *session) mergeParts(set *upstreamSet, k catalog.Kind, who asker, asOf int, found []*catalog.Listing, failed []*failure) *merging {
 	m := new(merging)
 	for i, u := range set.conns {
 		li := found[i]
@@ -148,17 +165,17 @@ func (s *session) mergeParts(set *upstreamSet, k kind, who asker, asOf int, foun
 		}
 		if li == nil {
 			if !f.unsupported {
-				u.leftOut(kindInfo[k].method, f)
+				u.leftOut(k.Method(), f)
 			}
-			u.showed(k, emptyDigest, asOf)
+			u.showed(k, catalog.EmptyDigest, asOf)
 			continue
 		}
-		u.showed(k, li.digest, asOf)
-		li.prefix = set.prefix(k, i)
-		m.offered = m.offered || li.offered
+		u.showed(k, li.Digest, asOf)
+		li.Prefix = set.prefix(k, i)
+		m.offered = m.offered || li.Offered
 		m.listings = append(m.listings, *li)
-		if f == nil && li.offered {
-			m.caching.add(li.caching.merged)
+		if f == nil && li.Offered {
+			m.caching.Add(li.Caching)
 		}
 	}
 	if err := set.unreached(); err != nil {
@@ -170,7 +187,7 @@ func (s *session) mergeParts(set *upstreamSet, k kind, who asker, asOf int, foun
 // failed notes that a part is missing. An upstream that has no such list misses none.
 func (m *merging) failed(f *failure) {
 	if !f.unsupported {
-		m.caching.partial()
+		m.caching.Partial()
 	}
 	if m.failure == nil || m.failure.unsupported && !f.unsupported {
 		m.failure = f
@@ -179,7 +196,7 @@ func (m *merging) failed(f *failure) {
 
 // standIn returns what stands in a merged list for an upstream that is missing, nil for
 // nothing, and sees to it that the client hears of it later.
-func (u *upstreamConn) standIn(k kind, who asker, f *failure) *listing {
+func (u *upstreamConn) standIn(k catalog.Kind, who asker, f *failure) *catalog.Listing {
 	if !f.late {
 		return nil
 	}
@@ -188,20 +205,20 @@ func (u *upstreamConn) standIn(k kind, who asker, f *failure) *listing {
 	if t == nil {
 		return nil
 	}
-	li := &listing{digest: t.digest}
-	for _, e := range t.entries {
-		if k != tools || u.up.allows(e.name) {
-			li.entries = append(li.entries, e)
+	li := &catalog.Listing{Digest: t.Digest}
+	for _, e := range t.Entries {
+		if u.shows(k, e.Name) {
+			li.Entries = append(li.Entries, e)
 		}
 	}
-	li.offered = len(li.entries) > 0
+	li.Offered = len(li.Entries) > 0
 	return li
 }
 
 // wants notes that the client asks for a merged list, and returns whose. What is
 // announced from here on, the client has to ask for again: see showed. In the
 // modern era a client hears of changes only if it listens.
-func (s *session) wants(era mcp.Era, k kind) (set *upstreamSet, asOf int) {
+func (s *session) wants(era mcp.Era, k catalog.Kind) (set *upstreamSet, asOf int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if era == mcp.Legacy {
@@ -212,7 +229,7 @@ func (s *session) wants(era mcp.Era, k kind) (set *upstreamSet, asOf int) {
 
 // showed notes what of this upstream the client sees in a merged list, which it
 // asked for when session.announced was asOf.
-func (u *upstreamConn) showed(k kind, digest digest, asOf int) {
+func (u *upstreamConn) showed(k catalog.Kind, digest catalog.Digest, asOf int) {
 	u.s.mu.Lock()
 	defer u.s.mu.Unlock()
 	u.shown[k] = digest
@@ -224,7 +241,7 @@ func (u *upstreamConn) showed(k kind, digest digest, asOf int) {
 // list asks one upstream for one kind of list and keeps the table. An upstream
 // that does not offer the kind lists nothing; if it is the only one, it speaks
 // for itself.
-func (u *upstreamConn) list(ctx context.Context, k kind, who asker) (*listing, *failure) {
+func (u *upstreamConn) list(ctx context.Context, k catalog.Kind, who asker) (*catalog.Listing, *failure) {
 	if err := u.start(ctx); err != nil {
 		return nil, ownFailure(err)
 	}
@@ -233,24 +250,40 @@ func (u *upstreamConn) list(ctx context.Context, k kind, who asker) (*listing, *
 	u.s.mu.Unlock()
 	// In the modern era every list can be asked for: what has been discovered by
 	// chance must not change the answer.
-	li := &listing{offered: only || u.era == mcp.Modern || u.offers(kindInfo[k].capability)}
-	var all collection
+	li := &catalog.Listing{Offered: only || u.era == mcp.Modern || u.offers(k.Capability())}
+	var all catalog.Collection
 	var f *failure
-	if li.offered {
-		all, f = u.pages(ctx, kindInfo[k].method, kindInfo[k].member, who.meta)
+	if li.Offered {
+		all, f = u.pages(ctx, k.Method(), k.Member(), who.meta)
 	}
 	if f != nil && !f.unsupported {
 		return nil, f
 	}
-	t := u.s.p.keepTable(u.tableKey(who.view.caps, k), u.index(k, all.elements))
-	li.entries, li.rest, li.caching, li.digest = t.entries, all.rest, all.caching, t.digest
+	t := u.s.p.keepTable(u.tableKey(who.view.caps, k), u.index(k, all.Elements))
+	li.Entries, li.Rest, li.Caching, li.Digest = t.Entries, all.Rest, all.Caching, t.Digest
 	u.keep(who.view, k, t, version)
 	return li, f
 }
 
+// index builds the table of what the client may see of the upstream's list.
+func (u *upstreamConn) index(k catalog.Kind, elements []json.RawMessage) *catalog.Table {
+	t, unusable := catalog.Index(k, elements, func(name string) bool { return u.shows(k, name) })
+	for _, err := range unusable {
+		if u.s.p.warnOnce(fmt.Sprint(u.up.Name, k, err)) {
+			u.log.Warn("list entry left out", "method", k.Method(), "err", err)
+		}
+	}
+	return t
+}
+
+// shows reports whether the client may see what the upstream lists under a name.
+func (u *upstreamConn) shows(k catalog.Kind, name string) bool {
+	return k != catalog.Tools || u.up.allows(name)
+}
+
 // keep makes t the table of a view. It is out of date already if a change was told
 // while the upstream listed.
-func (u *upstreamConn) keep(w *view, k kind, t *table, version int) {
+func (u *upstreamConn) keep(w *view, k catalog.Kind, t *catalog.Table, version int) {
 	u.s.mu.Lock()
 	defer u.s.mu.Unlock()
 	c := u.catalogLocked(w)
@@ -263,10 +296,10 @@ func (u *upstreamConn) keep(w *view, k kind, t *table, version int) {
 // refresh lists what is not known yet, or known to have changed, on the given
 // upstream connections, so that a name or URI can be looked up. Nobody is waited for who was late
 // before: a call of what is known waits, a look at what is not does not.
-func (set *upstreamSet) refresh(ctx context.Context, who asker, want func(*upstreamConn) bool, ks ...kind) {
+func (set *upstreamSet) refresh(ctx context.Context, who asker, want func(*upstreamConn) bool, ks ...catalog.Kind) {
 	set.fanOut(ctx, want, func(within context.Context, _ int, u *upstreamConn) {
 		for _, k := range ks {
-			method := kindInfo[k].method
+			method := k.Method()
 			if u.late(method) {
 				continue
 			}
@@ -283,7 +316,7 @@ func (set *upstreamSet) refresh(ctx context.Context, who asker, want func(*upstr
 // A listRun is a refresh of one table that is under way. Whoever needs the same
 // table meanwhile waits for it: many calls at once do not list as many times.
 type listRun struct {
-	of   *catalog
+	of   *known
 	done chan struct{}
 	ok   bool // of done: the table is fresh
 	gone bool // of done: who listed was not to wait any longer
@@ -291,7 +324,7 @@ type listRun struct {
 
 // freshen lists a kind if what is known of it is stale, and reports whether it is
 // fresh now: the upstream may be down, or too slow.
-func (u *upstreamConn) freshen(ctx context.Context, k kind, who asker) bool {
+func (u *upstreamConn) freshen(ctx context.Context, k catalog.Kind, who asker) bool {
 	for {
 		u.s.mu.Lock()
 		if !u.staleLocked(who.view, k) {
@@ -319,7 +352,7 @@ func (u *upstreamConn) freshen(ctx context.Context, k kind, who asker) bool {
 }
 
 // listFor lists a kind for all who wait for run.
-func (u *upstreamConn) listFor(ctx context.Context, k kind, who asker, run *listRun) bool {
+func (u *upstreamConn) listFor(ctx context.Context, k catalog.Kind, who asker, run *listRun) bool {
 	li, _ := u.list(ctx, k, who)
 	run.ok, run.gone = li != nil, li == nil && ctx.Err() != nil
 	u.s.mu.Lock()
@@ -331,13 +364,13 @@ func (u *upstreamConn) listFor(ctx context.Context, k kind, who asker, run *list
 
 // stale reports whether what the upstream offers may differ from what a view knows.
 // In the modern era nobody tells of changes unless a client listens.
-func (u *upstreamConn) stale(w *view, k kind) bool {
+func (u *upstreamConn) stale(w *view, k catalog.Kind) bool {
 	u.s.mu.Lock()
 	defer u.s.mu.Unlock()
 	return u.staleLocked(w, k)
 }
 
-func (u *upstreamConn) staleLocked(w *view, k kind) bool {
+func (u *upstreamConn) staleLocked(w *view, k catalog.Kind) bool {
 	c := u.catalogLocked(w)
 	return c.listed[k] != u.version[k] || u.era == mcp.Modern && time.Since(c.listedAt[k]) >= relist
 }

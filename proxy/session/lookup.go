@@ -9,6 +9,7 @@ import (
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 )
 
 // callTool routes tools/call by the tool's name. Its params may be long, and are
@@ -25,7 +26,7 @@ func (s *session) callTool(c *call) {
 		s.whenAnswered(c, func(answer *jsonrpc.Message) { answer.Result = s.taskCreated(c, answer.Result) })
 	}
 	c.meta = &c.tool[1]
-	s.byName(c, tools, c.tool[0], "Unknown tool: ")
+	s.byName(c, catalog.Tools, c.tool[0], "Unknown tool: ")
 }
 
 // A toolCall is where in the params of a tools/call stands what it is routed by.
@@ -50,12 +51,12 @@ func (s *session) byNameIn(c *call, in jsonrpc.Span) {
 		s.fail(c, invalidParams(err.Error()))
 		return
 	}
-	s.byName(c, prompts, at[0], "Unknown prompt: ")
+	s.byName(c, catalog.Prompts, at[0], "Unknown prompt: ")
 }
 
 // byName forwards a call to the upstream that offers the name that stands at a
 // place in params, under its own name there.
-func (s *session) byName(c *call, k kind, at jsonrpc.Span, unknown string) {
+func (s *session) byName(c *call, k catalog.Kind, at jsonrpc.Span, unknown string) {
 	params := c.msg.Params
 	name, ok := jsonrpc.Unquote(at.Of(params))
 	if !ok {
@@ -65,10 +66,10 @@ func (s *session) byName(c *call, k kind, at jsonrpc.Span, unknown string) {
 	var to func(u *upstreamConn, original string, listed bool)
 	to = func(u *upstreamConn, original string, listed bool) {
 		switch {
-		case u == nil && c.upstreams.prefixOf(name) == "" && !c.upstreams.complete:
+		case u == nil && catalog.Longest(c.upstreams.prefixes, name) == "" && !c.upstreams.complete:
 			s.fail(c, c.upstreams.unreached())
 			return
-		case u == nil || k == tools && !u.up.allows(original):
+		case u == nil || k == catalog.Tools && !u.up.allows(original):
 			s.fail(c, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: unknown + name})
 			return
 		}
@@ -101,61 +102,58 @@ func (s *session) byName(c *call, k kind, at jsonrpc.Span, unknown string) {
 // that exactly one upstream offers (apps and prompts mention those, and so do clients
 // that were given it when there was but one). A session with one upstream and bare
 // names needs no table.
-func (set *upstreamSet) owner(w *view, k kind, name string) (*upstreamConn, string) {
+func (set *upstreamSet) owner(w *view, k catalog.Kind, name string) (*upstreamConn, string) {
 	if u := set.only(); u != nil && set.prefixes[0] == "" {
 		return u, set.former(w, k, name)
 	}
+	var room [someUpstreams]catalog.Offer
+	i, original := catalog.Owner(set.offers(w, k, room[:0]), name)
+	return set.at(i), original
+}
+
+// someUpstreams are as many as need no memory to look a name up.
+const someUpstreams = 8
+
+// offers appends what the upstreams list of a kind, as far as a view knows.
+func (set *upstreamSet) offers(w *view, k catalog.Kind, to []catalog.Offer) []catalog.Offer {
 	set.s.mu.Lock()
 	defer set.s.mu.Unlock()
 	for i, u := range set.conns {
-		if original, ok := u.catalogLocked(w).tables[k].resolve(set.prefixes[i], name); ok {
-			return u, original
-		}
+		to = append(to, catalog.Offer{Prefix: set.prefix(k, i), Table: u.catalogLocked(w).tables[k]})
 	}
-	for _, u := range set.conns {
-		if u.catalogLocked(w).tables[k] == nil {
-			return nil, "" // it may offer the bare name, too
-		}
+	return to
+}
+
+// at returns the i-th upstream, nil for -1.
+func (set *upstreamSet) at(i int) *upstreamConn {
+	if i < 0 {
+		return nil
 	}
-	return set.bareOwnerLocked(w, k, name), name
+	return set.conns[i]
 }
 
 // former returns the only upstream's own name for one that a client was given when
 // there were several. Any other name is the upstream's own.
-func (set *upstreamSet) former(w *view, k kind, name string) string {
-	prefix := set.conns[0].up.Name + "__"
-	if !set.s.follows || !strings.HasPrefix(name, prefix) {
+func (set *upstreamSet) former(w *view, k catalog.Kind, name string) string {
+	u := set.conns[0]
+	if !set.s.follows || !catalog.MayBeFormer(u.up.Name, name) {
 		return name
 	}
-	set.s.mu.Lock()
-	t := set.conns[0].catalogLocked(w).tables[k]
-	set.s.mu.Unlock()
-	if original, ok := t.resolve(prefix, name); ok && !t.names[name] {
-		return original
-	}
-	return name
+	return u.table(w, k).Former(u.up.Name, name)
 }
 
-// bareOwnerLocked returns the one upstream that is known to offer a name of its
-// own; nil if there are none or several.
-func (set *upstreamSet) bareOwnerLocked(w *view, k kind, name string) *upstreamConn {
-	var only *upstreamConn
-	for _, u := range set.conns {
-		if t := u.catalogLocked(w).tables[k]; t != nil && t.names[name] {
-			if only != nil {
-				return nil
-			}
-			only = u
-		}
-	}
-	return only
+// table returns what is known of a list of the upstream, nil for nothing.
+func (u *upstreamConn) table(w *view, k catalog.Kind) *catalog.Table {
+	u.s.mu.Lock()
+	defer u.s.mu.Unlock()
+	return u.catalogLocked(w).tables[k]
 }
 
 // find looks a name up after asking those upstreams that have not listed yet, or
 // whose list changed: first the one whose prefix the name has, which gets the
 // call if it cannot list now, so that its state is what the client hears.
-func (set *upstreamSet) find(ctx context.Context, who asker, k kind, name string) (*upstreamConn, string) {
-	prefix := set.prefixOf(name)
+func (set *upstreamSet) find(ctx context.Context, who asker, k catalog.Kind, name string) (*upstreamConn, string) {
+	prefix := catalog.Longest(set.prefixes, name)
 	if prefix != "" {
 		named := set.named(prefix)
 		set.refresh(ctx, who, func(u *upstreamConn) bool { return slices.Contains(named, u) }, k)
@@ -172,20 +170,9 @@ func (set *upstreamSet) find(ctx context.Context, who asker, k kind, name string
 	if u, original := set.owner(who.view, k, name); u != nil {
 		return u, original
 	}
-	set.s.mu.Lock()
-	defer set.s.mu.Unlock()
-	return set.bareOwnerLocked(who.view, k, name), name // whoever could not list now cannot be asked either
-}
-
-// prefixOf returns the longest prefix of an upstream that a name begins with.
-func (set *upstreamSet) prefixOf(name string) string {
-	longest := ""
-	for _, prefix := range set.prefixes {
-		if len(prefix) > len(longest) && strings.HasPrefix(name, prefix) {
-			longest = prefix
-		}
-	}
-	return longest
+	var room [someUpstreams]catalog.Offer
+	i := catalog.BareOwner(set.offers(who.view, k, room[:0]), name)
+	return set.at(i), name // whoever could not list now cannot be asked either
 }
 
 // named returns the upstreams whose names have a prefix.
@@ -199,8 +186,8 @@ func (set *upstreamSet) named(prefix string) (found []*upstreamConn) {
 }
 
 // prefix is that of what the i-th upstream lists of a kind: URIs stay as they are.
-func (set *upstreamSet) prefix(k kind, i int) string {
-	if k.named() {
+func (set *upstreamSet) prefix(k catalog.Kind, i int) string {
+	if k.IsNamed() {
 		return set.prefixes[i]
 	}
 	return ""
@@ -260,7 +247,7 @@ func (s *session) toOwnerOf(c *call, raw json.RawMessage) {
 		return
 	}
 	s.work(c, func(ctx context.Context) {
-		set.refresh(ctx, c.asker(), all, resources, templates)
+		set.refresh(ctx, c.asker(), all, catalog.Resources, catalog.Templates)
 		if u := set.ownerOf(c.view, uri); u != nil {
 			s.forward(c, u, c.msg.Params)
 			return
@@ -305,7 +292,7 @@ func (set *upstreamSet) withResources() []*upstreamConn {
 	for _, u := range set.conns {
 		switch {
 		case !u.offers("resources"):
-		case u.late(kindInfo[resources].method):
+		case u.late(catalog.Resources.Method()):
 			tardy = append(tardy, u)
 		case u.alive():
 			alive = append(alive, u)
@@ -321,34 +308,11 @@ func (set *upstreamSet) withResources() []*upstreamConn {
 
 // ownerOf looks a URI, or a template as such, up in the tables of a view.
 func (set *upstreamSet) ownerOf(w *view, uri string) *upstreamConn {
-	if u := set.listedBy(w, uri); u != nil {
-		return u
-	}
-	for _, u := range set.conns {
-		set.s.mu.Lock()
-		t := u.catalogLocked(w).tables[templates]
-		set.s.mu.Unlock()
-		if t.covers(uri) {
-			return u
-		}
-	}
-	return nil
+	var listed, matching [someUpstreams]catalog.Offer
+	return set.at(catalog.OwnerOfURI(set.offers(w, catalog.Resources, listed[:0]), set.offers(w, catalog.Templates, matching[:0]), uri))
 }
 
-func (set *upstreamSet) listedBy(w *view, uri string) *upstreamConn {
-	set.s.mu.Lock()
-	defer set.s.mu.Unlock()
-	for _, k := range []kind{resources, templates} {
-		for _, u := range set.conns {
-			if t := u.catalogLocked(w).tables[k]; t != nil && t.names[uri] {
-				return u
-			}
-		}
-	}
-	return nil
-}
-
-// A subscription is what the client subscribed to and who serves it, so that it
+// A resourceSubscription is what the client subscribed to and who serves it, so that it
 // survives a restart of the upstream.
 type resourceSubscription struct {
 	conn   *upstreamConn

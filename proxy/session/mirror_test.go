@@ -244,15 +244,3 @@ func TestD32_BeforeTheCall(t *testing.T) {
 }
 
 func nothing(*peer, *jsonrpc.Message) {}
-
-// Schemas of an upstream cannot fill the memory.
-func TestMirrorsAreBounded(t *testing.T) {
-	var ms mirrors
-	long := strings.Repeat("n", 1000)
-	for i := range 3000 {
-		ms.add(fmt.Sprint(i, long), json.RawMessage(fmt.Sprintf(mirrored, long)))
-	}
-	if ms.bytes > maxMirrors || len(ms.of) < 100 || len(ms.of) > 1000 {
-		t.Errorf("%d tools, %d bytes", len(ms.of), ms.bytes)
-	}
-}

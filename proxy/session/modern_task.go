@@ -7,6 +7,7 @@ import (
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 )
 
 // errNoTasks is what a client hears that does not declare the tasks extension.
@@ -15,7 +16,7 @@ var errNoTasks = mcp.MissingCapability(json.RawMessage(`{"extensions":{"` + mcp.
 // byModernTask forwards a request about a task to the upstream that runs it. That
 // of one nobody here remembers, since a session began anew, is found by asking for it.
 func (s *session) byModernTask(c *call) {
-	id, err := readTaskID(c.msg.Params)
+	id, err := catalog.TaskID(c.msg.Params)
 	switch {
 	case !c.tasks:
 		s.fail(c, errNoTasks)
@@ -25,7 +26,7 @@ func (s *session) byModernTask(c *call) {
 		return
 	}
 	if u, own := c.upstreams.runner(id); u != nil {
-		s.whenAnswered(c, func(answer *jsonrpc.Message) { answer.Result = givenBack(answer.Result, id) })
+		s.whenAnswered(c, func(answer *jsonrpc.Message) { answer.Result = catalog.GivenBack(answer.Result, id) })
 		s.forwardTask(c, u, own)
 		return
 	}
@@ -99,11 +100,11 @@ func (s *session) modernTaskCreated(c *call, result json.RawMessage) json.RawMes
 	if c.request == nil || c.kind != resultTask {
 		return result
 	}
-	id, err := readTaskID(result)
+	id, err := catalog.TaskID(result)
 	if err != nil {
 		return result
 	}
 	name := c.request.conn.taskName(id)
 	s.rememberTask(name, id, c.request.conn)
-	return givenBack(result, name)
+	return catalog.GivenBack(result, name)
 }

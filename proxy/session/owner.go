@@ -8,6 +8,7 @@ import (
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 )
 
 // What a client says in answer to an upstream, and the state that this one gave it,
@@ -20,11 +21,11 @@ const maxReaders = 10000
 // readers remembers which upstream answered the last read of a resource, for each
 // identity of a client: it is who put the server requests that a retry answers. Guarded by
 // session.mu.
-type readers map[digest]*upstreamConn
+type readers map[catalog.Digest]*upstreamConn
 
 // addLocked remembers l. When there is no room all others are forgotten; those who
 // have still to answer a server request are found by asking.
-func (r *readers) addLocked(key digest, u *upstreamConn) {
+func (r *readers) addLocked(key catalog.Digest, u *upstreamConn) {
 	if u.closed { // its answer was on the way when it went
 		return
 	}
@@ -35,7 +36,7 @@ func (r *readers) addLocked(key digest, u *upstreamConn) {
 }
 
 // readerKey is what a call's read is remembered by.
-func (c *call) readerKey(uri string) (key digest) {
+func (c *call) readerKey(uri string) (key catalog.Digest) {
 	hash := sha256.New()
 	hash.Write(c.identity()) // an object: what follows is no part of it
 	hash.Write([]byte(uri))
@@ -68,7 +69,7 @@ func isGiven(value json.RawMessage) bool { return value != nil && string(value) 
 
 // readAnswered remembers who answered a read. The last upstream's error is that of
 // all, which may be that it has no resources.
-func (s *session) readAnswered(c *call, answer *jsonrpc.Message, key digest, uri string) {
+func (s *session) readAnswered(c *call, answer *jsonrpc.Message, key catalog.Digest, uri string) {
 	if code, _ := jsonrpc.Member(answer.Error, "code"); string(code) == noMethod {
 		answer.Error = resourceNotFound(mcp.Modern, uri).Raw()
 	}

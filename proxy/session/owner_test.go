@@ -5,20 +5,21 @@ import (
 	"testing"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 )
 
 func TestReadersAreBounded(t *testing.T) {
 	var r readers
 	u := &upstreamConn{}
 	for n := range maxReaders {
-		r.addLocked(digest{byte(n), byte(n >> 8)}, u)
+		r.addLocked(catalog.Digest{byte(n), byte(n >> 8)}, u)
 	}
 	if len(r) != maxReaders {
 		t.Errorf("%d are remembered", len(r))
 	}
-	r.addLocked(digest{31: 1}, u)
-	r.addLocked(digest{31: 2}, &upstreamConn{closed: true})
-	if len(r) != 1 || r[digest{31: 1}] != u {
+	r.addLocked(catalog.Digest{31: 1}, u)
+	r.addLocked(catalog.Digest{31: 2}, &upstreamConn{closed: true})
+	if len(r) != 1 || r[catalog.Digest{31: 1}] != u {
 		t.Errorf("%d are remembered", len(r))
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 )
 
 // offersTools makes an upstream list tools of these names; otherwise it is an echo.
@@ -60,7 +61,7 @@ func TestRenameEndsNothing(t *testing.T) {
 		a.handle(w.hands["a"])
 		for name, want := range map[string]string{
 			"read": "a read", long: "a " + long, "a__read": "a read", "a__both": "a both", "b__both": "b both", "write": "b write",
-			exposedName("a__", long): "a " + long,
+			catalog.Exposed("a__", long): "a " + long,
 		} {
 			if got := w.by(name); got != want {
 				t.Errorf("%s: got %s, want %s", name, got, want)
@@ -77,7 +78,7 @@ func TestRenameEndsNothing(t *testing.T) {
 		w.proxy.Update(one, true)
 		time.Sleep(time.Second)
 		w.wantChanged()
-		for _, name := range []string{"a__read", "read", "untabled", exposedName("a__", long)} {
+		for _, name := range []string{"a__read", "read", "untabled", catalog.Exposed("a__", long)} {
 			if got := w.by(name); !strings.HasPrefix(got, "a ") || strings.Contains(got, "__") {
 				t.Errorf("%s: got %s", name, got)
 			}

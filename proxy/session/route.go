@@ -10,6 +10,7 @@ import (
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 )
 
 // A handler begins to answer a request of the client, of either era if the method is of
@@ -30,10 +31,10 @@ func init() { // not literals: the handlers refer to the tables
 		mcp.MethodPing:          (*session).pong,
 		mcp.MethodDiscover:      (*session).discover,
 		mcp.MethodListen:        (*session).listen,
-		mcp.MethodToolsList:     list(tools),
-		mcp.MethodPromptsList:   list(prompts),
-		mcp.MethodResourcesList: list(resources),
-		mcp.MethodTemplatesList: list(templates),
+		mcp.MethodToolsList:     list(catalog.Tools),
+		mcp.MethodPromptsList:   list(catalog.Prompts),
+		mcp.MethodResourcesList: list(catalog.Resources),
+		mcp.MethodTemplatesList: list(catalog.Templates),
 		mcp.MethodTasksList:     (*session).listTasks,
 		mcp.MethodToolsCall:     (*session).callTool,
 		mcp.MethodPromptsGet:    (*session).getPrompt,
@@ -194,7 +195,7 @@ func (s *session) forward(c *call, u *upstreamConn, params json.RawMessage, edit
 	if s.calls[c.id] != c {
 		return // cancelled meanwhile
 	}
-	edits = append(edits, renaming(params, relatedIn(params, meta), u.ownTaskLocked)...)
+	edits = append(edits, catalog.RenamingRelated(params, meta, u.ownTaskLocked)...)
 	r := u.mintLocked()
 	r.call, c.request = c, r
 	if !token.IsZero() {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 )
 
 // A Dialer opens streams to upstreams, wherever they are.
@@ -53,17 +54,8 @@ type Upstream struct {
 	Allow, Deny []string // globs on original tool names; Deny wins; no Allow means all
 }
 
-// Naming says when exposed names carry the upstream's name.
-type Naming string
-
-// NamePrefixAuto prefixes if there is more than one upstream, alive or not, or may
-// be: as long as some are not known yet. A program that knows better from its
-// configuration says always, so that names do not change later.
-const (
-	NamePrefixAuto   Naming = ""
-	NamePrefixAlways Naming = "always"
-	NamePrefixNever  Naming = "never"
-)
+// allows reports whether the client may see and call a tool.
+func (u *Upstream) allows(tool string) bool { return catalog.Allows(u.Allow, u.Deny, tool) }
 
 // A Router serves clients from a set of upstreams. Its fields must not change
 // once Serve, ServeUpstream or Update was called.
@@ -72,7 +64,7 @@ type Router struct {
 	// after that. They are in config order, which is the order of merged lists.
 	Upstreams []Upstream
 	Dialer    Dialer
-	Naming    Naming
+	Naming    catalog.Naming
 	Version   string // of the program, in serverInfo
 
 	// ID tells this Proxy from others that hosts serve, in the keys of principals; it
@@ -91,11 +83,11 @@ type Router struct {
 	configured *configured // served now; nil if that is Upstreams
 	sessions   map[*session]struct{}
 	draining   bool
-	tables     map[tableKey]*table // last known, to seed new sessions
-	recent     recent              // of modern tables
-	warned     map[string]struct{} // name clashes told once
-	late       map[lateKey]bool    // who was once not there in time; see late.go
-	secret     string              // behind the keys of principals; made when first needed
+	tables     map[tableKey]*catalog.Table // last known, to seed new sessions
+	recent     recent                      // of modern tables
+	warned     map[string]struct{}         // name clashes told once
+	late       map[lateKey]bool            // who was once not there in time; see late.go
+	secret     string                      // behind the keys of principals; made when first needed
 }
 
 // A set is what a proxy serves at one time. It is immutable.
@@ -109,15 +101,16 @@ type configured struct {
 func (p *Router) newConfigured(upstreams []Upstream, complete bool) *configured {
 	s := &configured{upstreams: slices.Clone(upstreams), complete: complete, settled: complete}
 	for i := range s.upstreams {
-		s.prefixes = append(s.prefixes, p.prefix(&s.upstreams[i], len(upstreams) > 1 || !complete))
+		up := &s.upstreams[i]
+		s.prefixes = append(s.prefixes, p.Naming.Prefix(up.Name, up.Prefix, len(upstreams) > 1 || !complete))
 	}
 	return s
 }
 
 type tableKey struct {
 	upstream string
-	kind     kind
-	caps     digest // of the clients that see it so, as in view
+	kind     catalog.Kind
+	caps     catalog.Digest // of the clients that see it so, as in view
 }
 
 // Update replaces the set of upstreams, whose names must differ, in the order of
@@ -142,7 +135,7 @@ func (p *Router) Update(upstreams []Upstream, complete bool) {
 	}
 	p.mu.Lock()
 	p.configured = p.newConfigured(upstreams, complete)
-	maps.DeleteFunc(p.tables, func(k tableKey, _ *table) bool { return !names[k.upstream] })
+	maps.DeleteFunc(p.tables, func(k tableKey, _ *catalog.Table) bool { return !names[k.upstream] })
 	names[""] = !complete
 	p.forgetLateLocked(func(upstream string) bool { return !names[upstream] })
 	p.mu.Unlock()
@@ -288,7 +281,7 @@ func (p *Router) Shutdown(ctx context.Context) {
 }
 
 // lastTable returns the table last seen by any session, nil if there is none.
-func (p *Router) lastTable(k tableKey) *table {
+func (p *Router) lastTable(k tableKey) *catalog.Table {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.tables[k]
@@ -296,21 +289,21 @@ func (p *Router) lastTable(k tableKey) *table {
 
 // keepTable keeps t as the table last seen, and returns it, or an equal one that is
 // kept already.
-func (p *Router) keepTable(k tableKey, t *table) *table {
+func (p *Router) keepTable(k tableKey, t *catalog.Table) *catalog.Table {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if old := p.tables[k]; old != nil && old.digest == t.digest {
+	if old := p.tables[k]; old != nil && old.Digest == t.Digest {
 		t = old
 	}
 	if p.tables == nil {
-		p.tables = make(map[tableKey]*table)
+		p.tables = make(map[tableKey]*catalog.Table)
 	}
 	p.tables[k] = t
-	if k.caps == (digest{}) {
+	if k.caps == (catalog.Digest{}) {
 		return t // of the legacy era
 	}
 	if forgotten, ok := p.recent.add(k.caps); ok {
-		maps.DeleteFunc(p.tables, func(old tableKey, _ *table) bool { return old.caps == forgotten })
+		maps.DeleteFunc(p.tables, func(old tableKey, _ *catalog.Table) bool { return old.caps == forgotten })
 	}
 	return t
 }

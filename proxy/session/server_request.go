@@ -6,6 +6,7 @@ import (
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 )
 
 // maxServerRequests bounds the server requests that one client has open.
@@ -95,7 +96,7 @@ func (s *session) serverRequest(u *upstreamConn, a *attempt, m *jsonrpc.Message)
 	if !token.IsZero() {
 		params = jsonrpc.Replace(params, jsonrpc.Edit{Span: token, With: id.Raw()})
 	}
-	s.out.wait(u.exposed(&jsonrpc.Message{ID: id, Method: m.Method, Params: params, Extra: m.Extra, Related: related}))
+	s.out.wait(&jsonrpc.Message{ID: id, Method: m.Method, Params: u.exposed(params), Extra: m.Extra, Related: related})
 }
 
 // refuseServerRequest answers an upstream whose server request the client can not answer any
@@ -107,7 +108,7 @@ func (s *session) refuseServerRequest(u *upstreamConn, id jsonrpc.ID) {
 // answered hands the client's answer to the upstream that asked.
 func (s *session) answered(m *jsonrpc.Message) {
 	n, ok := m.ID.Int()
-	id, ended := taskOf(m.Result)
+	id, ended := catalog.CreatedTask(m.Result)
 	s.mu.Lock()
 	sr := s.serverRequests.open[n]
 	if !ok || sr == nil {
@@ -116,7 +117,7 @@ func (s *session) answered(m *jsonrpc.Message) {
 		return
 	}
 	s.serverRequests.removeLocked(sr)
-	result := renamedRelated(m.Result, sr.conn.ownTaskLocked)
+	result := catalog.RenameRelated(m.Result, sr.conn.ownTaskLocked)
 	if id != "" && !ended {
 		s.clientTasks.addLocked(&task{id: id, conn: sr.conn, key: tokenKey{nil, sr.n}, token: sr.token})
 	}
@@ -174,5 +175,5 @@ func (s *session) clientProgress(m *jsonrpc.Message) {
 		return
 	}
 	params := jsonrpc.Replace(m.Params, jsonrpc.Edit{Span: at[0], With: token})
-	u.tell(&jsonrpc.Message{Method: m.Method, Params: renamedRelated(params, u.ownTask), Extra: m.Extra})
+	u.tell(&jsonrpc.Message{Method: m.Method, Params: catalog.RenameRelated(params, u.ownTask), Extra: m.Extra})
 }

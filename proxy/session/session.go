@@ -11,6 +11,7 @@ import (
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 )
 
 // flushTimeout bounds the last writes to a client that is being closed, so that
@@ -53,12 +54,12 @@ type session struct {
 	readers        readers                         // of resources, in the modern era
 	clientTasks    tasks                           // that the client runs, for upstreams
 	own            view                            // of the legacy era
-	views          map[digest]*view                // of the modern era, by the capabilities; see recent
+	views          map[catalog.Digest]*view        // of the modern era, by the capabilities; see recent
 	recent         recent                          // of views
-	wanted         [kinds]bool                     // which merged lists the client has asked for
-	shown          [kinds]bool                     // which of them it has seen
+	wanted         [catalog.Kinds]bool             // which merged lists the client has asked for
+	shown          [catalog.Kinds]bool             // which of them it has seen
 	announced      int                             // counts what made the client ask again, see announceLocked
-	changed        [kinds]bool                     // list_changed held back
+	changed        [catalog.Kinds]bool             // list_changed held back
 	lost           int                             // late and unknown messages dropped
 	subscriptions  map[*subscription]struct{}      // open ones; nil before the first
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 )
 
 // A subscription is one subscriptions/listen of the client, split over the upstreams.
@@ -17,7 +18,7 @@ type subscription struct {
 	// Static after construction.
 	s     *session
 	c     *call
-	want  filter
+	want  catalog.Filter
 	meta  json.RawMessage // _meta of the client's request, for those of the parts
 	over  chan struct{}   // closed once, to end it as agreed with the client
 	poked chan struct{}   // to run: look at what is guarded by session.mu; never closed
@@ -27,13 +28,13 @@ type subscription struct {
 
 	// Guarded by session.mu.
 	parts     map[*upstreamConn]*subscriptionPart
-	ending    bool               // over is closed
-	told      filter             // that; what it does not name is never delivered
-	early     []*jsonrpc.Message // what came before that
-	bytes     int                // in early
-	lists     [kinds]bool        // list_changed held back
-	updated   map[string]bool    // URIs of which an update may have been missed, held back
-	holdUntil time.Time          // no news before: when upstreams that are back were asked to listen
+	ending    bool                // over is closed
+	told      catalog.Filter      // that; what it does not name is never delivered
+	early     []*jsonrpc.Message  // what came before that
+	bytes     int                 // in early
+	lists     [catalog.Kinds]bool // list_changed held back
+	updated   map[string]bool     // URIs of which an update may have been missed, held back
+	holdUntil time.Time           // no news before: when upstreams that are back were asked to listen
 }
 
 const (
@@ -49,7 +50,7 @@ const (
 
 // listen begins a subscriptions/listen.
 func (s *session) listen(c *call) {
-	want, err := readFilter(c.msg.Params)
+	want, err := catalog.ReadFilter(c.msg.Params)
 	if err == nil {
 		_, err = findToken(c.msg.Params)
 	}
@@ -57,7 +58,7 @@ func (s *session) listen(c *call) {
 	case err != nil:
 		s.fail(c, invalidParams(err.Error()))
 		return
-	case want.tasks != nil && !c.tasks:
+	case want.Tasks != nil && !c.tasks:
 		s.fail(c, errNoTasks)
 		return
 	}
@@ -183,7 +184,7 @@ func (sub *subscription) follow(ctx context.Context) {
 	defer sub.s.mu.Unlock()
 	maps.DeleteFunc(sub.parts, func(u *upstreamConn, part *subscriptionPart) bool {
 		want, ok := wants[u]
-		if ok && want.equal(&part.want) {
+		if ok && want.Equal(&part.want) {
 			return false
 		}
 		part.stop()
@@ -197,14 +198,14 @@ func (sub *subscription) follow(ctx context.Context) {
 	if first {
 		return
 	}
-	sub.changeLocked(sub.want.lists)
+	sub.changeLocked(sub.want.Lists)
 	if len(set.conns) == 0 && set.complete {
 		sub.endLocked()
 	}
 }
 
 // partLocked begins the part of an upstream.
-func (sub *subscription) partLocked(ctx context.Context, u *upstreamConn, want filter, missed bool) *subscriptionPart {
+func (sub *subscription) partLocked(ctx context.Context, u *upstreamConn, want catalog.Filter, missed bool) *subscriptionPart {
 	ctx, cancel := context.WithCancel(ctx)
 	part := &subscriptionPart{sub: sub, conn: u, want: want, stop: cancel, wake: make(chan time.Duration, 1), missed: missed}
 	sub.s.wg.Go(func() {
@@ -230,7 +231,7 @@ func (sub *subscription) allAnswered() bool {
 // before.
 func (sub *subscription) acknowledge() {
 	told, base := sub.honoured()
-	params := jsonrpc.Set(nil, jsonrpc.Value{Key: "notifications", Text: told.on(base)})
+	params := jsonrpc.Set(nil, jsonrpc.Value{Key: "notifications", Text: told.On(base)})
 	sub.send(mcp.MethodAcknowledged, params)
 	sub.s.mu.Lock()
 	early := sub.early
@@ -245,27 +246,27 @@ func (sub *subscription) acknowledge() {
 // have accepted so far: what one accepts later is not told of. Changes of lists are as
 // the client asked, since those of upstreams that come and go are told here; but an
 // only one that has said what it honours has the word, also on how that is written.
-func (sub *subscription) honoured() (f filter, base json.RawMessage) {
+func (sub *subscription) honoured() (f catalog.Filter, base json.RawMessage) {
 	set := sub.upstreams
 	sub.s.mu.Lock()
 	defer sub.s.mu.Unlock()
 	uris, tasks := make(map[string]bool), make(map[string]bool)
-	f.lists = sub.want.lists
+	f.Lists = sub.want.Lists
 	for u, part := range sub.parts {
-		for _, uri := range part.honoured.uris {
+		for _, uri := range part.honoured.URIs {
 			uris[uri] = true
 		}
-		for _, id := range part.honoured.tasks {
+		for _, id := range part.honoured.Tasks {
 			tasks[id], tasks[u.taskNameLocked(id)] = true, true
 		}
-		if set.only() == u && part.honoured.as != nil {
-			base = part.honoured.as
-			for k, honoured := range part.honoured.lists {
-				f.lists[k] = f.lists[k] && honoured
+		if set.only() == u && part.honoured.As != nil {
+			base = part.honoured.As
+			for k, honoured := range part.honoured.Lists {
+				f.Lists[k] = f.Lists[k] && honoured
 			}
 		}
 	}
-	f.uris, f.tasks = among(sub.want.uris, uris), among(sub.want.tasks, tasks)
+	f.URIs, f.Tasks = among(sub.want.URIs, uris), among(sub.want.Tasks, tasks)
 	return f, base
 }
 
@@ -281,9 +282,9 @@ func among(texts []string, set map[string]bool) (found []string) {
 
 // changeLocked notes that the client is to be told of changes of lists, those that
 // it wants. Run has to be poked after that.
-func (sub *subscription) changeLocked(lists [kinds]bool) {
+func (sub *subscription) changeLocked(lists [catalog.Kinds]bool) {
 	for k, yes := range lists {
-		sub.lists[k] = sub.lists[k] || yes && sub.want.lists[k]
+		sub.lists[k] = sub.lists[k] || yes && sub.want.Lists[k]
 	}
 }
 
@@ -298,7 +299,7 @@ func (sub *subscription) missedLocked(uri string) {
 func (sub *subscription) holdsNews() bool {
 	sub.s.mu.Lock()
 	defer sub.s.mu.Unlock()
-	return sub.lists != [kinds]bool{} || sub.updated != nil
+	return sub.lists != [catalog.Kinds]bool{} || sub.updated != nil
 }
 
 // hold returns a channel that says when news need no longer be held back, nil for
@@ -317,14 +318,14 @@ func (sub *subscription) hold() <-chan time.Time {
 func (sub *subscription) tellNews() {
 	sub.s.mu.Lock()
 	lists, updated, told := sub.lists, sub.updated, sub.told
-	sub.lists, sub.updated = [kinds]bool{}, nil
+	sub.lists, sub.updated = [catalog.Kinds]bool{}, nil
 	sub.s.mu.Unlock()
 	for k, yes := range lists {
-		if yes && told.lists[k] {
-			sub.send(kindInfo[k].changed, nil)
+		if yes && told.Lists[k] {
+			sub.send(catalog.Kind(k).Changed(), nil)
 		}
 	}
-	for _, uri := range among(told.uris, updated) {
+	for _, uri := range among(told.URIs, updated) {
 		sub.send(mcp.MethodResourceUpdated, jsonrpc.Set(nil, jsonrpc.Value{Key: "uri", Text: jsonrpc.Quote(uri)}))
 	}
 }
@@ -370,7 +371,7 @@ func (sub *subscription) passTold(m *jsonrpc.Message) {
 	sub.s.mu.Lock()
 	told := sub.told
 	sub.s.mu.Unlock()
-	if !told.covers(m, &sub.want) {
+	if !told.Covers(m, &sub.want) {
 		sub.s.drop("it was not acknowledged", m)
 		return
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 )
 
 // A part is the part of a subscription that one upstream has: a subscription of our own, made
@@ -17,14 +18,14 @@ type subscriptionPart struct {
 	// Static after construction.
 	sub  *subscription
 	conn *upstreamConn
-	want filter
+	want catalog.Filter
 	stop context.CancelFunc
 	wake chan time.Duration // to its goroutine while it pauses: go on after that time; never closed
 
 	// Guarded by session.mu.
-	answered bool   // the upstream has acknowledged it, or has refused
-	honoured filter // what it acknowledged last
-	missed   bool   // what it would have heard was lost, and the client was not told
+	answered bool           // the upstream has acknowledged it, or has refused
+	honoured catalog.Filter // what it acknowledged last
+	missed   bool           // what it would have heard was lost, and the client was not told
 }
 
 // A part that ended is made again after about resubscribeFirst, then after twice
@@ -40,7 +41,7 @@ func (part *subscriptionPart) run(ctx context.Context) {
 	delay := resubscribeFirst
 	for {
 		began := time.Now()
-		params := listenParams(part.sub.meta, part.want.text())
+		params := listenParams(part.sub.meta, part.want.Text())
 		answer, err := part.conn.askFor(ctx, part, mcp.MethodListen, params)
 		if err != nil {
 			return
@@ -72,7 +73,7 @@ func (part *subscriptionPart) ended(answer *jsonrpc.Message) (refused bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if refused {
-		part.answeredLocked(filter{})
+		part.answeredLocked(catalog.Filter{})
 	}
 	part.missed = true
 	part.conn.log.Debug("upstream listens no more", "refused", refused)
@@ -121,7 +122,7 @@ func (u *upstreamConn) wakePartsLocked(after time.Duration) {
 
 // answeredLocked notes what the upstream honours. If anything was missed before,
 // the client is told to look for itself.
-func (part *subscriptionPart) answeredLocked(honoured filter) {
+func (part *subscriptionPart) answeredLocked(honoured catalog.Filter) {
 	part.answered, part.honoured = true, honoured
 	part.tellMissedLocked()
 }
@@ -130,8 +131,8 @@ func (part *subscriptionPart) answeredLocked(honoured filter) {
 func (part *subscriptionPart) tellMissedLocked() {
 	if part.missed {
 		part.missed = false
-		part.sub.changeLocked(part.want.lists)
-		for _, uri := range part.honoured.uris {
+		part.sub.changeLocked(part.want.Lists)
+		for _, uri := range part.honoured.URIs {
 			part.sub.missedLocked(uri)
 		}
 	}
@@ -186,33 +187,33 @@ func (part *subscriptionPart) receive(m *jsonrpc.Message) {
 	switch m.Method {
 	case mcp.MethodAcknowledged:
 		part.acknowledged(m)
-	case kindInfo[tools].changed:
-		part.changed(tools)
-	case kindInfo[prompts].changed:
-		part.changed(prompts)
-	case kindInfo[resources].changed:
-		part.changed(resources)
+	case catalog.Tools.Changed():
+		part.changed(catalog.Tools)
+	case catalog.Prompts.Changed():
+		part.changed(catalog.Prompts)
+	case catalog.Resources.Changed():
+		part.changed(catalog.Resources)
 	case mcp.MethodResourceUpdated:
-		sub.pass(m, part.want.uris != nil)
+		sub.pass(m, part.want.URIs != nil)
 	case mcp.MethodTask:
 		out := *m
-		out.Params = renamed(m.Params, whole(m.Params), part.taskName)
-		sub.pass(&out, part.want.tasks != nil)
+		out.Params = catalog.RenameTask(m.Params, part.taskName)
+		sub.pass(&out, part.want.Tasks != nil)
 	default:
-		sub.pass(m, part.want.as != nil) // the only upstream
+		sub.pass(m, part.want.As != nil) // the only upstream
 	}
 }
 
 // taskName returns what the subscription calls a task of the upstream.
 func (part *subscriptionPart) taskName(id string) string {
-	if name := part.conn.taskName(id); !slices.Contains(part.sub.want.tasks, id) {
+	if name := part.conn.taskName(id); !slices.Contains(part.sub.want.Tasks, id) {
 		return name
 	}
 	return id
 }
 
 func (part *subscriptionPart) acknowledged(m *jsonrpc.Message) {
-	honoured, err := readFilter(m.Params)
+	honoured, err := catalog.ReadFilter(m.Params)
 	if err != nil {
 		part.conn.log.Debug("unusable acknowledgment from upstream", "err", err)
 	}
@@ -225,7 +226,7 @@ func (part *subscriptionPart) acknowledged(m *jsonrpc.Message) {
 }
 
 // changed notes that the upstream changed a list.
-func (part *subscriptionPart) changed(k kind) {
+func (part *subscriptionPart) changed(k catalog.Kind) {
 	s := part.sub.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -234,9 +235,9 @@ func (part *subscriptionPart) changed(k kind) {
 }
 
 // tellListLocked tells the client that a list is not what it was, if it wants to hear.
-func (part *subscriptionPart) tellListLocked(k kind) {
-	if part.want.lists[k] {
-		var lists [kinds]bool
+func (part *subscriptionPart) tellListLocked(k catalog.Kind) {
+	if part.want.Lists[k] {
+		var lists [catalog.Kinds]bool
 		lists[k] = true
 		part.sub.changeLocked(lists)
 		part.sub.poke()
@@ -245,7 +246,7 @@ func (part *subscriptionPart) tellListLocked(k kind) {
 
 // tellSubscriptionsLocked tells all subscriptions of the client that a list of the upstream is not
 // what it was.
-func (u *upstreamConn) tellSubscriptionsLocked(k kind) {
+func (u *upstreamConn) tellSubscriptionsLocked(k catalog.Kind) {
 	for sub := range u.s.subscriptions {
 		if part := sub.parts[u]; part != nil {
 			part.tellListLocked(k)

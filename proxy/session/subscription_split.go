@@ -4,40 +4,42 @@ import (
 	"context"
 	"maps"
 	"slices"
+
+	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 )
 
 // split says which upstream is to listen for what: for a list, all that could have
 // it; for a resource or a task, who has it, or all that may if nobody knows. The
 // only upstream gets the client's own filter.
-func (sub *subscription) split(ctx context.Context, set *upstreamSet) map[*upstreamConn]filter {
+func (sub *subscription) split(ctx context.Context, set *upstreamSet) map[*upstreamConn]catalog.Filter {
 	if u := set.only(); u != nil {
-		return map[*upstreamConn]filter{u: sub.want.forOnly(set)}
+		return map[*upstreamConn]catalog.Filter{u: forOnly(sub.want, set)}
 	}
-	wants := make(map[*upstreamConn]filter, len(set.conns))
+	wants := make(map[*upstreamConn]catalog.Filter, len(set.conns))
 	for _, u := range set.conns {
-		var f filter
-		for k, wanted := range sub.want.lists {
-			f.lists[k] = wanted && u.offers(kindInfo[k].capability)
+		var f catalog.Filter
+		for k, wanted := range sub.want.Lists {
+			f.Lists[k] = wanted && u.offers(catalog.Kind(k).Capability())
 		}
 		wants[u] = f
 	}
 	who := asker{sub.c.view, identityIn(sub.meta)}
-	set.findOwners(ctx, who, sub.want.uris)
-	for _, uri := range sub.want.uris {
+	set.findOwners(ctx, who, sub.want.URIs)
+	for _, uri := range sub.want.URIs {
 		for _, u := range set.watchersOf(who.view, uri) {
 			f := wants[u]
-			f.uris = append(f.uris, uri)
+			f.URIs = append(f.URIs, uri)
 			wants[u] = f
 		}
 	}
-	for _, name := range sub.want.tasks {
+	for _, name := range sub.want.Tasks {
 		for u, id := range set.runnersOf(name) {
 			f := wants[u]
-			f.tasks = append(f.tasks, id)
+			f.Tasks = append(f.Tasks, id)
 			wants[u] = f
 		}
 	}
-	maps.DeleteFunc(wants, func(_ *upstreamConn, f filter) bool { return f.isEmpty() })
+	maps.DeleteFunc(wants, func(_ *upstreamConn, f catalog.Filter) bool { return f.IsEmpty() })
 	return wants
 }
 
@@ -47,7 +49,7 @@ func (set *upstreamSet) findOwners(ctx context.Context, who asker, uris []string
 	if slices.ContainsFunc(uris, func(uri string) bool { return set.ownerOf(who.view, uri) == nil }) {
 		ctx, cancel := context.WithTimeout(ctx, ownersWithin)
 		defer cancel()
-		set.refresh(ctx, who, all, resources, templates)
+		set.refresh(ctx, who, all, catalog.Resources, catalog.Templates)
 	}
 }
 
@@ -75,14 +77,14 @@ func (set *upstreamSet) runnersOf(name string) map[*upstreamConn]string {
 
 // forOnly returns the client's filter with what the only upstream calls its tasks, some
 // of which may have been given when there were several.
-func (f filter) forOnly(set *upstreamSet) filter {
-	own := make([]string, len(f.tasks))
-	for i, name := range f.tasks {
+func forOnly(f catalog.Filter, set *upstreamSet) catalog.Filter {
+	own := make([]string, len(f.Tasks))
+	for i, name := range f.Tasks {
 		_, own[i] = set.runner(name)
 	}
-	if !slices.Equal(own, f.tasks) {
-		f.tasks = own
-		f.as = f.on(f.as)
+	if !slices.Equal(own, f.Tasks) {
+		f.Tasks = own
+		f.As = f.On(f.As)
 	}
 	return f
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 )
 
 // What a client sees of a subscription in quiet times is told in testdata/modern_listen*.
@@ -274,7 +275,7 @@ func TestRemovedUpstreamModern(t *testing.T) {
 }
 
 func TestUpdateWhileClientListens(t *testing.T) {
-	inModernWorld(t, &Router{Naming: NamePrefixAlways}, []string{"b"}, func(w *world) {
+	inModernWorld(t, &Router{Naming: catalog.PrefixAlways}, []string{"b"}, func(w *world) {
 		w.listens()
 		b := w.upstream("b")
 		b.take()
@@ -301,7 +302,7 @@ func TestListensAreBounded(t *testing.T) {
 		if want := fmt.Sprintf(`{"jsonrpc":"2.0","id":2,"error":%s}`, jsonrpc.Overloaded("").Raw()); len(got) != 3 || !slices.Contains(got, want) {
 			t.Errorf("got %q", got)
 		}
-		uris, _ := json.Marshal(make([]string, maxWatched+1))
+		uris, _ := json.Marshal(make([]string, catalog.MaxWatched+1))
 		w.client.say(`{"jsonrpc":"2.0","id":9,"method":"subscriptions/listen","params":{"notifications":{"resourceSubscriptions":` + string(uris) + `}}}`)
 		if got := w.client.take(); len(got) != 1 || !strings.Contains(got[0], "-32602") {
 			t.Errorf("got %q", got)

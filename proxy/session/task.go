@@ -8,6 +8,7 @@ import (
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 )
 
 // maxTasks bounds how many tasks of one client are remembered.
@@ -105,7 +106,7 @@ func (s *session) hasUnfinished() bool {
 // taskCreated remembers who runs the task that a call has become, and returns the
 // result as the client may have it.
 func (s *session) taskCreated(c *call, result json.RawMessage) json.RawMessage {
-	id, ended := taskOf(result)
+	id, ended := catalog.CreatedTask(result)
 	r := c.request
 	if id == "" || r == nil {
 		return result
@@ -117,39 +118,16 @@ func (s *session) taskCreated(c *call, result json.RawMessage) json.RawMessage {
 	}
 	s.tasks.addLocked(x)
 	s.mu.Unlock()
-	rename := func(string) string { return x.id }
-	var at [1]jsonrpc.Span
-	_ = jsonrpc.Find(result, jsonrpc.Span{}, at[:], "task") // it was found before
-	return renamedRelated(renamed(result, at[0], rename), rename)
-}
-
-// taskOf returns the id of the task in a CreateTaskResult and whether it ended.
-func taskOf(result json.RawMessage) (string, bool) {
-	var at [1]jsonrpc.Span
-	if jsonrpc.Find(result, jsonrpc.Span{}, at[:], "task") != nil || at[0].IsZero() {
-		return "", false
-	}
-	return taskState(result, at[0])
-}
-
-// taskState reads taskId and status of the object that in covers.
-func taskState(doc json.RawMessage, in jsonrpc.Span) (id string, ended bool) {
-	var at [2]jsonrpc.Span
-	if jsonrpc.Find(doc, in, at[:], "taskId", "status") != nil {
-		return "", false
-	}
-	id, _ = jsonrpc.Unquote(at[0].Of(doc))
-	status, _ := jsonrpc.Unquote(at[1].Of(doc))
-	return id, status == "completed" || status == "failed" || status == "cancelled"
+	return catalog.Created(result, x.id)
 }
 
 // taskStatus passes an upstream's word on one of its tasks on.
 func (u *upstreamConn) taskStatus(m *jsonrpc.Message) {
-	if id, ended := taskState(m.Params, jsonrpc.Span{}); ended {
+	if id, ended := catalog.TaskState(m.Params); ended {
 		u.taskEnded(u.taskName(id))
 	}
 	out := *m
-	out.Params = renamed(m.Params, whole(m.Params), u.taskName)
+	out.Params = catalog.RenameTask(m.Params, u.taskName)
 	u.pass(&out)
 }
 
@@ -165,7 +143,7 @@ func (s *session) byTask(c *call) {
 		s.byModernTask(c)
 		return
 	}
-	id, err := readTaskID(c.msg.Params)
+	id, err := catalog.TaskID(c.msg.Params)
 	if err != nil {
 		s.fail(c, invalidParams(err.Error()))
 		return
@@ -179,10 +157,10 @@ func (s *session) byTask(c *call) {
 		if answer.Error != nil {
 			return
 		}
-		if _, ended := taskState(answer.Result, jsonrpc.Span{}); ended || c.method == mcp.MethodTasksResult {
+		if _, ended := catalog.TaskState(answer.Result); ended || c.method == mcp.MethodTasksResult {
 			u.taskEnded(id)
 		}
-		answer.Result = givenBack(answer.Result, id)
+		answer.Result = catalog.GivenBack(answer.Result, id)
 	})
 	s.forwardTask(c, u, own)
 }
@@ -196,16 +174,6 @@ func (s *session) forwardTask(c *call, u *upstreamConn, own string) {
 		return
 	}
 	s.forward(c, u, c.msg.Params, jsonrpc.Edit{Span: at[0], With: jsonrpc.Quote(own)})
-}
-
-// readTaskID reads which task a request is about.
-func readTaskID(params json.RawMessage) (string, error) {
-	raw, err := jsonrpc.Member(params, "taskId")
-	id, ok := jsonrpc.Unquote(raw)
-	if err == nil && !ok {
-		err = errMissing("taskId")
-	}
-	return id, err
 }
 
 // listTasks merges the tasks of all upstreams that have them, on one page.
@@ -233,7 +201,7 @@ func haveTasks(u *upstreamConn) bool { return u.declares("tasks") }
 // can, with the first failure.
 func (s *session) mergeTasks(ctx context.Context, c *call, meta json.RawMessage) {
 	set := c.upstreams
-	found, failed := gather(ctx, set, c.method, haveTasks, func(ctx context.Context, u *upstreamConn) (collection, *failure) {
+	found, failed := gather(ctx, set, c.method, haveTasks, func(ctx context.Context, u *upstreamConn) (catalog.Collection, *failure) {
 		return u.pages(ctx, c.method, "tasks", meta)
 	})
 	var merged [][]byte
@@ -247,9 +215,9 @@ func (s *session) mergeTasks(ctx context.Context, c *call, meta json.RawMessage)
 		case haveTasks(u):
 			answers++
 		}
-		for _, e := range found[i].elements {
+		for _, e := range found[i].Elements {
 			s.noteTask(u, e)
-			merged = append(merged, renamed(e, whole(e), u.taskName))
+			merged = append(merged, catalog.RenameTask(e, u.taskName))
 		}
 	}
 	if first != nil && answers == 0 {
@@ -261,7 +229,7 @@ func (s *session) mergeTasks(ctx context.Context, c *call, meta json.RawMessage)
 
 // noteTask remembers who runs a task.
 func (s *session) noteTask(u *upstreamConn, listed json.RawMessage) {
-	if id, _ := taskState(listed, jsonrpc.Span{}); id != "" {
+	if id, _ := catalog.TaskState(listed); id != "" {
 		s.rememberTask(u.taskName(id), id, u)
 	}
 }
@@ -269,7 +237,7 @@ func (s *session) noteTask(u *upstreamConn, listed json.RawMessage) {
 // clientTaskStatus routes the client's word on a task of its own: one that it
 // made of an upstream's server request.
 func (s *session) clientTaskStatus(m *jsonrpc.Message) {
-	id, ended := taskState(m.Params, jsonrpc.Span{})
+	id, ended := catalog.TaskState(m.Params)
 	s.mu.Lock()
 	x := s.clientTasks.byID[id]
 	if x != nil && ended {
@@ -281,4 +249,76 @@ func (s *session) clientTaskStatus(m *jsonrpc.Message) {
 		return
 	}
 	x.conn.tell(m)
+}
+
+// taskNameLocked returns what the client calls a task of the upstream.
+func (u *upstreamConn) taskNameLocked(id string) string {
+	name := catalog.TaskName(u.up.Name, id)
+	for _, given := range []string{id, name} {
+		if x := u.s.tasks.byID[given]; x != nil && x.conn == u && x.own == id {
+			return given
+		}
+	}
+	if u.s.upstreamsLocked(u.era).only() != nil {
+		return id
+	}
+	return name
+}
+
+func (u *upstreamConn) taskName(id string) string {
+	u.s.mu.Lock()
+	defer u.s.mu.Unlock()
+	return u.taskNameLocked(id)
+}
+
+// runner returns the upstream that runs a task which the client calls so, and what
+// it calls it itself; nil if that is not known. The longest name of an upstream counts,
+// unless the task is remembered.
+func (set *upstreamSet) runner(name string) (found *upstreamConn, own string) {
+	set.s.mu.Lock()
+	defer set.s.mu.Unlock()
+	return set.runnerLocked(name)
+}
+
+func (set *upstreamSet) runnerLocked(name string) (found *upstreamConn, own string) {
+	if x := set.s.tasks.byID[name]; x != nil && x.conn.era == set.era {
+		return x.conn, x.own
+	}
+	if u := set.only(); u != nil {
+		return u, name
+	}
+	for _, u := range set.conns {
+		id, ok := catalog.OwnTask(u.up.Name, name)
+		if ok && (found == nil || len(u.up.Name) > len(found.up.Name)) {
+			found, own = u, id
+		}
+	}
+	return found, own
+}
+
+// ownTaskLocked returns what the upstream itself calls a task of its own.
+func (u *upstreamConn) ownTaskLocked(name string) string {
+	if runner, own := u.s.upstreamsLocked(u.era).runnerLocked(name); runner == u {
+		return own
+	}
+	return name
+}
+
+func (u *upstreamConn) ownTask(name string) string {
+	u.s.mu.Lock()
+	defer u.s.mu.Unlock()
+	return u.ownTaskLocked(name)
+}
+
+// exposed returns params of the upstream with the client's name of the task that they
+// are tied to. One that the client runs has the client's own.
+func (u *upstreamConn) exposed(params json.RawMessage) json.RawMessage {
+	return catalog.RenameRelated(params, func(id string) string {
+		u.s.mu.Lock()
+		defer u.s.mu.Unlock()
+		if x := u.s.clientTasks.byID[id]; x != nil && x.conn == u {
+			return id
+		}
+		return u.taskNameLocked(id)
+	})
 }

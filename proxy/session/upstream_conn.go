@@ -13,6 +13,7 @@ import (
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 )
 
 // An upstream connection is one session's side of one upstream: at most one open stream, opened
@@ -34,21 +35,21 @@ type upstreamConn struct {
 	reopening bool                 // a goroutine is about to open it, see reopen
 	minted    int64                // last id; never reused, so that a late reply settles nothing else
 	pending   map[int64]*request
-	queue     []queued             // to writeLoop
-	bytes     int                  // in queue
-	asked     map[jsonrpc.ID]int64 // open server requests: the upstream's id to ours
-	held      []incoming           // until the client is ready for it
-	heldBytes int                  // in held
-	info      serverInfo           // what its last initialize said
-	own       catalog              // what it offers; legacy era only, see catalogLocked
-	version   [kinds]int           // of what it offers, from 1; counts changes
-	tooLate   time.Time            // when it last did not list its tools in time, see learnTools
-	shown     [kinds]digest        // what of it the client has seen
-	announced [kinds]int           // session.announced when the client was told of it; 0: has listed since
-	deaf      bool                 // since its last start a message was lost to a full queue
-	missed    bool                 // since its last start it was left out of a list
-	behind    map[kind]asker       // lists that the client saw without it, see missedList
-	aside     map[string]bool      // methods that it is asked for and nobody waits, see asideLocked
+	queue     []queued                      // to writeLoop
+	bytes     int                           // in queue
+	asked     map[jsonrpc.ID]int64          // open server requests: the upstream's id to ours
+	held      []incoming                    // until the client is ready for it
+	heldBytes int                           // in held
+	info      serverInfo                    // what its last initialize said
+	own       known                         // what it offers; legacy era only, see catalogLocked
+	version   [catalog.Kinds]int            // of what it offers, from 1; counts changes
+	tooLate   time.Time                     // when it last did not list its tools in time, see learnTools
+	shown     [catalog.Kinds]catalog.Digest // what of it the client has seen
+	announced [catalog.Kinds]int            // session.announced when the client was told of it; 0: has listed since
+	deaf      bool                          // since its last start a message was lost to a full queue
+	missed    bool                          // since its last start it was left out of a list
+	behind    map[catalog.Kind]asker        // lists that the client saw without it, see missedList
+	aside     map[string]bool               // methods that it is asked for and nobody waits, see asideLocked
 }
 
 // An attempt is one stream from its opening to its end. One of the modern era is
@@ -81,10 +82,10 @@ func newUpstreamConn(set *upstreamSet, up *Upstream) *upstreamConn {
 	u.wake.L = &s.mu
 	u.ctx, u.cancel = context.WithCancel(s.ctx)
 	if u.era == mcp.Legacy {
-		u.own = *u.newCatalog(digest{})
+		u.own = *u.newCatalog(catalog.Digest{})
 	}
-	for k := range kinds {
-		u.version[k], u.shown[k] = 1, emptyDigest
+	for k := range catalog.Kinds {
+		u.version[k], u.shown[k] = 1, catalog.EmptyDigest
 	}
 	return u
 }
@@ -340,7 +341,7 @@ func (u *upstreamConn) takeAll(a *attempt, end *jsonrpc.ClosedError) (*jsonrpc.C
 	pending := u.pending
 	u.pending = make(map[int64]*request)
 	u.queue, u.bytes, u.held, u.heldBytes = nil, 0, nil, 0
-	for k := range kinds {
+	for k := range catalog.Kinds {
 		u.version[k]++ // the next process may offer something else
 	}
 	requests := u.s.serverRequests.takeUpstreamLocked(u)

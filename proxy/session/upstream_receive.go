@@ -5,6 +5,7 @@ import (
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 )
 
 // maxHeld bounds what is kept of one upstream until the client is ready.
@@ -119,11 +120,11 @@ func (u *upstreamConn) handle(a *attempt, m *jsonrpc.Message) {
 	case mcp.MethodCancelled:
 		u.s.serverRequestCancelled(u, m)
 	case mcp.MethodToolsChanged:
-		u.listChanged(tools)
+		u.listChanged(catalog.Tools)
 	case mcp.MethodPromptsChanged:
-		u.listChanged(prompts)
+		u.listChanged(catalog.Prompts)
 	case mcp.MethodResourcesChanged:
-		u.listChanged(resources)
+		u.listChanged(catalog.Resources)
 	case mcp.MethodTaskStatus:
 		u.taskStatus(m)
 	default:
@@ -133,8 +134,8 @@ func (u *upstreamConn) handle(a *attempt, m *jsonrpc.Message) {
 
 // pass hands a message on to the client as it is.
 func (u *upstreamConn) pass(m *jsonrpc.Message) {
-	out := *u.exposed(m)
-	out.Related = u.related(m.Related)
+	out := *m
+	out.Params, out.Related = u.exposed(m.Params), u.related(m.Related)
 	u.s.out.wait(&out)
 }
 
@@ -177,7 +178,7 @@ func (u *upstreamConn) progress(m *jsonrpc.Message) {
 		return
 	}
 	out := *m
-	out.Params = jsonrpc.Replace(m.Params, jsonrpc.Edit{Span: at[0], With: token})
+	out.Params = u.exposed(jsonrpc.Replace(m.Params, jsonrpc.Edit{Span: at[0], With: token}))
 	out.Related = related
-	u.s.out.wait(u.exposed(&out))
+	u.s.out.wait(&out)
 }

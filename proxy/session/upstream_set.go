@@ -8,6 +8,7 @@ import (
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 )
 
 // An upstream set is the upstreams that a session serves at one time in one era. It is
@@ -133,7 +134,7 @@ func (u *upstreamConn) serves(up *Upstream) bool {
 func (s *session) removeLocked(u *upstreamConn) {
 	u.hangUpLocked(causeChanged)
 	maps.DeleteFunc(s.resourceSubs, func(_ string, sub resourceSubscription) bool { return sub.conn == u })
-	maps.DeleteFunc(s.readers, func(_ digest, reader *upstreamConn) bool { return reader == u })
+	maps.DeleteFunc(s.readers, func(_ catalog.Digest, reader *upstreamConn) bool { return reader == u })
 	s.forgetLocked(u)
 	s.tasks.forgetLocked(u)
 	s.clientTasks.forgetLocked(u)
@@ -149,14 +150,14 @@ const causeChanged = "upstream changed"
 // these upstreams is no news.
 func (s *session) announceLocked(conns []*upstreamConn) {
 	s.announced++
-	for k := range kinds {
+	for k := range catalog.Kinds {
 		if !s.wanted[k] || !s.hello.listChanged[k] {
 			continue
 		}
 		for _, u := range conns {
 			u.announced[k] = s.announced
 		}
-		s.tellChangedLocked(min(k, resources)) // there is one notification for both
+		s.tellChangedLocked(min(k, catalog.Resources)) // there is one notification for both
 	}
 }
 

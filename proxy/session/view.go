@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 )
 
 // A view is what is known of the upstreams' offers as clients with the same
@@ -15,17 +16,17 @@ import (
 // may depend on them: a name that one client was given must not be unknown since
 // another one has listed. All that is of the legacy era is one view.
 type view struct {
-	caps     digest                     // of the capabilities; zero in the legacy era
-	catalogs map[*upstreamConn]*catalog // modern era only; guarded by session.mu
-	pages    map[kind]*snapshot         // merged lists that are handed out by pages; guarded by session.mu
+	caps     catalog.Digest               // of the capabilities; zero in the legacy era
+	catalogs map[*upstreamConn]*known     // modern era only; guarded by session.mu
+	pages    [catalog.Kinds]*catalog.List // merged lists that are handed out by pages; guarded by session.mu
 }
 
 // A catalog is what one upstream offers in one view. It is guarded by session.mu.
-type catalog struct {
-	tables   [kinds]*table    // as last listed
-	listed   [kinds]int       // upstreamConn.version in tables; 0 for one of an earlier session
-	listedAt [kinds]time.Time // when it was; modern era only
-	listing  [kinds]*listRun  // under way, for a table; nil for none
+type known struct {
+	tables   [catalog.Kinds]*catalog.Table // as last listed
+	listed   [catalog.Kinds]int            // upstreamConn.version in tables; 0 for one of an earlier session
+	listedAt [catalog.Kinds]time.Time      // when it was; modern era only
+	listing  [catalog.Kinds]*listRun       // under way, for a table; nil for none
 }
 
 // An asker is for whom upstreams are asked for lists.
@@ -45,7 +46,7 @@ const maxViews = 16
 // viewOf returns the view of clients of the modern era with these capabilities.
 // They are compared byte for byte.
 func (s *session) viewOf(capabilities json.RawMessage) *view {
-	caps := digest(sha256.Sum256(capabilities))
+	caps := catalog.Digest(sha256.Sum256(capabilities))
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if forgotten, ok := s.recent.add(caps); ok {
@@ -54,20 +55,20 @@ func (s *session) viewOf(capabilities json.RawMessage) *view {
 	w := s.views[caps]
 	if w == nil {
 		if s.views == nil {
-			s.views = make(map[digest]*view)
+			s.views = make(map[catalog.Digest]*view)
 		}
-		w = &view{caps: caps, catalogs: make(map[*upstreamConn]*catalog)}
+		w = &view{caps: caps, catalogs: make(map[*upstreamConn]*known)}
 		s.views[caps] = w
 	}
 	return w
 }
 
 // A recent is of which capabilities there are views, the last used one at the end.
-type recent []digest
+type recent []catalog.Digest
 
 // add notes that caps are used, and returns which are to be forgotten for that, if
 // any are.
-func (r *recent) add(caps digest) (forgotten digest, full bool) {
+func (r *recent) add(caps catalog.Digest) (forgotten catalog.Digest, full bool) {
 	i := slices.Index(*r, caps)
 	if full = i < 0 && len(*r) == maxViews; full {
 		i, forgotten = 0, (*r)[0]
@@ -81,7 +82,7 @@ func (r *recent) add(caps digest) (forgotten digest, full bool) {
 
 // catalogLocked returns what is known of the upstream in a view. At first that is
 // what any session saw last.
-func (u *upstreamConn) catalogLocked(w *view) *catalog {
+func (u *upstreamConn) catalogLocked(w *view) *known {
 	if u.era == mcp.Legacy {
 		return &u.own
 	}
@@ -95,15 +96,17 @@ func (u *upstreamConn) catalogLocked(w *view) *catalog {
 	return c
 }
 
-func (u *upstreamConn) newCatalog(caps digest) *catalog {
-	c := new(catalog)
-	for k := range kinds {
+func (u *upstreamConn) newCatalog(caps catalog.Digest) *known {
+	c := new(known)
+	for k := range catalog.Kinds {
 		c.tables[k] = u.s.p.lastTable(u.tableKey(caps, k))
 	}
 	return c
 }
 
-func (u *upstreamConn) tableKey(caps digest, k kind) tableKey { return tableKey{u.up.Name, k, caps} }
+func (u *upstreamConn) tableKey(caps catalog.Digest, k catalog.Kind) tableKey {
+	return tableKey{u.up.Name, k, caps}
+}
 
 // forgetLocked forgets what the upstream offers.
 func (s *session) forgetLocked(u *upstreamConn) {

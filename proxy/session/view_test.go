@@ -9,6 +9,7 @@ import (
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 )
 
 // offersByCaps makes an upstream list the tools of those who may sample, else those of
@@ -171,7 +172,7 @@ func TestViewsAreBounded(t *testing.T) {
 				t.Error("catalogs:", len(v.catalogs))
 			}
 		}
-		if n := len(w.proxy.tables); n > int(kinds)*maxViews {
+		if n := len(w.proxy.tables); n > int(catalog.Kinds)*maxViews {
 			t.Error("tables:", n)
 		}
 	})
@@ -180,14 +181,14 @@ func TestViewsAreBounded(t *testing.T) {
 func TestRecent(t *testing.T) {
 	var r recent
 	for n := range maxViews {
-		if _, full := r.add(digest{byte(n)}); full {
+		if _, full := r.add(catalog.Digest{byte(n)}); full {
 			t.Error("full at", n)
 		}
 	}
-	if _, full := r.add(digest{0}); full {
+	if _, full := r.add(catalog.Digest{0}); full {
 		t.Error("what is used again needs no room")
 	}
-	if forgotten, full := r.add(digest{99}); !full || forgotten != (digest{1}) || len(r) != maxViews {
+	if forgotten, full := r.add(catalog.Digest{99}); !full || forgotten != (catalog.Digest{1}) || len(r) != maxViews {
 		t.Error("forgotten:", forgotten[0], full, len(r))
 	}
 }

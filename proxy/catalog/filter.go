@@ -1,4 +1,4 @@
-package session
+package catalog
 
 import (
 	"bytes"
@@ -13,44 +13,44 @@ import (
 
 // A filter says which notifications a subscription is about (2026-07-28
 // basic/patterns/subscriptions, and taskIds of the tasks extension).
-type filter struct {
-	lists [kinds]bool // of tools, prompts and resources: list_changed
-	uris  []string    // of resources: updated
-	tasks []string    // ids
+type Filter struct {
+	Lists [Kinds]bool // of tools, prompts and resources: list_changed
+	URIs  []string    // of resources: updated
+	Tasks []string    // ids
 
-	// as is how it was written, with what else it has; nil for one made here.
-	as json.RawMessage
+	// As is how it was written, with what else it has; nil for one made here.
+	As json.RawMessage
 }
 
-// maxWatched bounds the URIs and the tasks of one subscription; one with more is refused.
-const maxWatched = 1000
+// MaxWatched bounds the URIs and the tasks of one subscription; one with more is refused.
+const MaxWatched = 1000
 
 // filterKeys are the members of a filter: lists in the order of kinds, and
 // resourceSubscriptions and taskIds behind them.
 var filterKeys = [...]string{"toolsListChanged", "promptsListChanged", "resourcesListChanged", "resourceSubscriptions", "taskIds"}
 
-// readFilter reads the filter in the params of a subscription or of an acknowledgment.
+// ReadFilter reads the filter in the params of a subscription or of an acknowledgment.
 // It keeps no bytes of them.
-func readFilter(params json.RawMessage) (filter, error) {
+func ReadFilter(params json.RawMessage) (Filter, error) {
 	raw, err := jsonrpc.Member(params, "notifications")
 	if err == nil && (len(raw) == 0 || raw[0] != '{') {
 		err = errors.New(`"notifications" is missing or not an object`)
 	}
 	if err != nil {
-		return filter{}, err
+		return Filter{}, err
 	}
 	var at [len(filterKeys)]jsonrpc.Span
 	if err := jsonrpc.Find(raw, jsonrpc.Span{}, at[:], filterKeys[:]...); err != nil {
-		return filter{}, err
+		return Filter{}, err
 	}
-	f := filter{as: bytes.Clone(raw)}
-	for k := tools; k <= resources; k++ {
-		f.lists[k] = string(at[k].Of(raw)) == "true"
+	f := Filter{As: bytes.Clone(raw)}
+	for k := Tools; k <= Resources; k++ {
+		f.Lists[k] = string(at[k].Of(raw)) == "true"
 	}
-	if f.uris, err = stringsOf(at[3].Of(raw), filterKeys[3]); err != nil {
-		return filter{}, err
+	if f.URIs, err = stringsOf(at[3].Of(raw), filterKeys[3]); err != nil {
+		return Filter{}, err
 	}
-	f.tasks, err = stringsOf(at[4].Of(raw), filterKeys[4])
+	f.Tasks, err = stringsOf(at[4].Of(raw), filterKeys[4])
 	return f, err
 }
 
@@ -60,7 +60,7 @@ func stringsOf(array json.RawMessage, key string) ([]string, error) {
 		return nil, nil
 	}
 	elements, err := jsonrpc.Elements(array)
-	if err != nil || len(elements) > maxWatched {
+	if err != nil || len(elements) > MaxWatched {
 		return nil, errors.New(`"` + key + `" is no array or too long`)
 	}
 	var found []string
@@ -78,27 +78,27 @@ func stringsOf(array json.RawMessage, key string) ([]string, error) {
 	return found, nil
 }
 
-// on returns base as a filter for what f says, whatever base says of that.
-func (f *filter) on(base json.RawMessage) json.RawMessage {
+// On returns base as a filter for what f says, whatever base says of that.
+func (f *Filter) On(base json.RawMessage) json.RawMessage {
 	var values []jsonrpc.Value
-	for k := tools; k <= resources; k++ {
+	for k := Tools; k <= Resources; k++ {
 		v := jsonrpc.Value{Key: filterKeys[k]}
-		if f.lists[k] {
+		if f.Lists[k] {
 			v.Text = json.RawMessage("true")
 		}
 		values = append(values, v)
 	}
 	return jsonrpc.Set(base, append(values,
-		jsonrpc.Value{Key: filterKeys[3], Text: arrayOf(f.uris)},
-		jsonrpc.Value{Key: filterKeys[4], Text: arrayOf(f.tasks)})...)
+		jsonrpc.Value{Key: filterKeys[3], Text: arrayOf(f.URIs)},
+		jsonrpc.Value{Key: filterKeys[4], Text: arrayOf(f.Tasks)})...)
 }
 
-// text returns f as it is sent.
-func (f *filter) text() json.RawMessage {
-	if f.as != nil {
-		return f.as
+// Text returns f as it is sent.
+func (f *Filter) Text() json.RawMessage {
+	if f.As != nil {
+		return f.As
 	}
-	return f.on(nil)
+	return f.On(nil)
 }
 
 // arrayOf returns a JSON array of strings; nil for none.
@@ -116,17 +116,17 @@ func arrayOf(texts []string) json.RawMessage {
 	return append(b, ']')
 }
 
-// covers reports whether f, what is left of a client's wish, is about a notification
+// Covers reports whether f, what is left of a client's wish, is about a notification
 // of an upstream. An update may be of a part of what was asked for: that goes by how
 // URIs are written, and is believed where it does not say.
-func (f *filter) covers(m *jsonrpc.Message, wish *filter) bool {
+func (f *Filter) Covers(m *jsonrpc.Message, wish *Filter) bool {
 	switch m.Method {
 	case mcp.MethodResourceUpdated:
 		uri, _ := unquoted(m.Params, "uri")
-		return f.uris != nil && (isPart(uri, f.uris) || !isPart(uri, wish.uris))
+		return f.URIs != nil && (isPart(uri, f.URIs) || !isPart(uri, wish.URIs))
 	case mcp.MethodTask:
 		id, ok := unquoted(m.Params, "taskId")
-		return ok && slices.Contains(f.tasks, id)
+		return ok && slices.Contains(f.Tasks, id)
 	}
 	return true
 }
@@ -143,10 +143,10 @@ func isPart(uri string, uris []string) bool {
 	})
 }
 
-func (f *filter) isEmpty() bool {
-	return f.lists == [kinds]bool{} && f.uris == nil && f.tasks == nil && f.as == nil
+func (f *Filter) IsEmpty() bool {
+	return f.Lists == [Kinds]bool{} && f.URIs == nil && f.Tasks == nil && f.As == nil
 }
 
-func (f *filter) equal(g *filter) bool {
-	return f.lists == g.lists && slices.Equal(f.uris, g.uris) && slices.Equal(f.tasks, g.tasks) && bytes.Equal(f.as, g.as)
+func (f *Filter) Equal(g *Filter) bool {
+	return f.Lists == g.Lists && slices.Equal(f.URIs, g.URIs) && slices.Equal(f.Tasks, g.Tasks) && bytes.Equal(f.As, g.As)
 }

@@ -1,4 +1,4 @@
-package session
+package catalog
 
 import (
 	"testing"
@@ -15,17 +15,17 @@ func FuzzFilter(f *testing.F) {
 		if m, err := jsonrpc.Decode(append(append([]byte(`{"jsonrpc":"2.0","method":"x","params":`), params...), '}')); err != nil || m.Batch != nil {
 			return // params are valid JSON
 		}
-		read, err := readFilter(params)
+		read, err := ReadFilter(params)
 		if err != nil {
 			return
 		}
-		if len(read.uris) > maxWatched || len(read.tasks) > maxWatched {
+		if len(read.URIs) > MaxWatched || len(read.Tasks) > MaxWatched {
 			t.Error("too long")
 		}
-		read.as = nil
-		again, err := readFilter(listenParams(nil, read.text()))
-		again.as = nil
-		if err != nil || !again.equal(&read) {
+		read.As = nil
+		again, err := ReadFilter(jsonrpc.Set(nil, jsonrpc.Value{Key: "notifications", Text: read.Text()}))
+		again.As = nil
+		if err != nil || !again.Equal(&read) {
 			t.Errorf("%q: read %+v, again %+v, %v", params, read, again, err)
 		}
 	})

@@ -1,0 +1,78 @@
+package catalog
+
+import (
+	"encoding/json"
+	"strconv"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+)
+
+// A Caching is how long and by whom a result may be kept (2026-07-28
+// server/utilities/caching). The zero value is what is assumed of a result that
+// does not say: for no time, by nobody but its client.
+type Caching struct {
+	ttl    int64 // ms, never negative
+	public bool
+	some   bool // it has a part
+}
+
+// Add makes c that of an answer with one part more: the shortest time, and private if
+// one of the parts is.
+func (c *Caching) Add(part Caching) {
+	if !c.some {
+		*c = Caching{part.ttl, part.public, true}
+		return
+	}
+	c.ttl = min(c.ttl, part.ttl)
+	c.public = c.public && part.public
+}
+
+// Partial notes that a part is missing, of which nothing is known: the answer is
+// stale when it is there.
+func (c *Caching) Partial() { c.Add(Caching{}) }
+
+// maxTTL bounds a time that is passed on, so that no sum of it overflows: 10 years.
+const maxTTL = 10 * 365 * 24 * 3600 * 1000
+
+// takeCaching splits the members of a result in its caching, and those that are
+// neither that nor resultType.
+func takeCaching(members []jsonrpc.Value) (c Caching, rest []jsonrpc.Value) {
+	for _, m := range members {
+		switch m.Key {
+		case "ttlMs":
+			if ms, err := strconv.ParseFloat(string(m.Text), 64); err == nil {
+				c.ttl = int64(min(max(ms, 0), maxTTL))
+			}
+		case "cacheScope":
+			scope, _ := jsonrpc.Unquote(m.Text)
+			c.public = scope == "public"
+		case "resultType":
+		default:
+			rest = append(rest, m)
+		}
+	}
+	return c, rest
+}
+
+// CachingOf reads the caching of a result.
+func CachingOf(result json.RawMessage) Caching {
+	var members []jsonrpc.Value
+	if jsonrpc.Each(result, func(k string, v json.RawMessage) { members = append(members, jsonrpc.Value{Key: k, Text: v}) }) != nil {
+		return Caching{}
+	}
+	c, _ := takeCaching(members)
+	return c
+}
+
+// Members are those that a complete, cacheable result of the modern era has.
+func (c Caching) Members() []jsonrpc.Value {
+	scope := `"private"`
+	if c.public {
+		scope = `"public"`
+	}
+	return []jsonrpc.Value{
+		{Key: "resultType", Text: json.RawMessage(`"complete"`)},
+		{Key: "ttlMs", Text: strconv.AppendInt(nil, c.ttl, 10)},
+		{Key: "cacheScope", Text: json.RawMessage(scope)},
+	}
+}

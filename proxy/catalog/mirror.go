@@ -1,0 +1,72 @@
+package catalog
+
+import (
+	"encoding/json"
+	"strings"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+)
+
+// Some parameters of a tool are repeated in headers of a call, for whoever stands
+// between and does not read bodies (2026-07-28 server/tools, "x-mcp-header"). "Any
+// server that processes the message body MUST validate" that both say the same.
+
+// maxMirrors bounds what a table keeps of such parameters, in bytes. Tools beyond
+// are not checked.
+const maxMirrors = 1 << 20
+
+// A mirrors is what the headers of calls have to repeat, by the upstream's own
+// names of the tools that want it, which are few.
+type mirrors struct {
+	of    map[string][]mcp.Mirror
+	bytes int // of it, about
+}
+
+// add adds what a listed tool wants repeated. One whose annotations are wrong wants
+// nothing: over HTTP it would not have been listed.
+func (ms *mirrors) add(name string, tool json.RawMessage) {
+	schema, err := jsonrpc.Member(tool, "inputSchema")
+	if err != nil {
+		return
+	}
+	found, err := mcp.Mirrors(schema)
+	size := sizeOf(name, found)
+	if err != nil || size == 0 || ms.bytes+size > maxMirrors {
+		return
+	}
+	if ms.of == nil {
+		ms.of = make(map[string][]mcp.Mirror)
+	}
+	ms.of[name] = found
+	ms.bytes += size
+}
+
+// sizeOf returns about how many bytes the mirrors of a tool take.
+func sizeOf(name string, found []mcp.Mirror) (size int) {
+	for _, m := range found {
+		size += 128 + len(name) + len(m.Header)
+		for _, key := range m.Path {
+			size += 16 + len(key)
+		}
+	}
+	return size
+}
+
+// Disagrees compares the headers of a call with its arguments, and returns what is wrong
+// with it, nil for nothing. Headers that the tool does not want are ignored.
+func Disagrees(wanted []mcp.Mirror, headers map[string][]string, params json.RawMessage) (*jsonrpc.Error, error) {
+	if len(wanted) == 0 {
+		return nil, nil
+	}
+	arguments, err := jsonrpc.Member(params, "arguments")
+	if err != nil {
+		return nil, err
+	}
+	for _, m := range wanted {
+		if !m.Agrees(headers[strings.ToLower(m.Header)], arguments) {
+			return mcp.HeaderMismatch(m.Header), nil
+		}
+	}
+	return nil, nil
+}

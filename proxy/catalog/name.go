@@ -1,0 +1,91 @@
+package catalog
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"path"
+	"regexp"
+	"strings"
+)
+
+// Naming says when exposed names carry the upstream's name.
+type Naming string
+
+// PrefixAuto prefixes if there is more than one upstream, alive or not, or may
+// be: as long as some are not known yet. A program that knows better from its
+// configuration says always, so that names do not change later.
+const (
+	PrefixAuto   Naming = ""
+	PrefixAlways Naming = "always"
+	PrefixNever  Naming = "never"
+)
+
+// separator stands between an upstream's name and the name of what it offers.
+const separator = "__"
+
+// Prefix returns what the exposed names of an upstream begin with. Its own prefix, if
+// it has one, wins over naming. Several counts the upstreams that there are, never
+// those that live: a name must not change because another server died.
+func (naming Naming) Prefix(upstream string, own *string, several bool) string {
+	switch {
+	case own != nil && *own == "":
+		return ""
+	case own != nil:
+		return *own + separator
+	case naming == PrefixAlways, naming == PrefixAuto && several:
+		return upstream + separator
+	}
+	return ""
+}
+
+// Longest returns the longest of the prefixes that a name begins with.
+func Longest(prefixes []string, name string) string {
+	longest := ""
+	for _, prefix := range prefixes {
+		if len(prefix) > len(longest) && strings.HasPrefix(name, prefix) {
+			longest = prefix
+		}
+	}
+	return longest
+}
+
+const (
+	// maxName is how long a name may be for the language models that read it.
+	maxName = 64
+
+	// keptOfName is what stays of one that is longer, before "_" and a hash.
+	keptOfName = maxName - 1 - 2*hashOfName
+	hashOfName = 4 // bytes
+)
+
+var fitName = regexp.MustCompile(`^[a-zA-Z0-9_-]{1,64}$`)
+
+// Exposed puts the prefix before a name. If that makes a fit name overlong, its
+// end becomes a hash of the whole, always the same one.
+func Exposed(prefix, original string) string {
+	name := prefix + original
+	if len(name) <= maxName || !fitName.MatchString(original) {
+		return name
+	}
+	sum := sha256.Sum256([]byte(name))
+	return name[:keptOfName] + "_" + hex.EncodeToString(sum[:hashOfName])
+}
+
+// Allows reports whether the globs let the client see and call a tool. Deny wins; no
+// allow means all.
+func Allows(allow, deny []string, tool string) bool {
+	return (len(allow) == 0 || matchesAny(allow, tool)) && !matchesAny(deny, tool)
+}
+
+func matchesAny(globs []string, name string) bool {
+	for _, g := range globs {
+		if ok, _ := path.Match(flat(g), flat(name)); ok {
+			return true
+		}
+	}
+	return false
+}
+
+// flat hides slashes from path.Match: names of tools are not paths, and a * in a
+// rule that denies must match all of them.
+func flat(s string) string { return strings.ReplaceAll(s, "/", "\x00") }

@@ -1,0 +1,152 @@
+package catalog
+
+import (
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/yosida95/uritemplate/v3"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+)
+
+// A Table is one list of one upstream, as last seen. It is immutable. A nil Table has
+// no entries: nobody has listed it.
+type Table struct {
+	Entries []Entry // as the client may see them
+	Digest  Digest  // of the entries
+
+	names     map[string]bool // the upstream's own names, or URIs
+	templates []*regexp.Regexp
+	mirrors   mirrors // of tools
+}
+
+// A Digest tells whether two lists differ.
+type Digest [sha256.Size]byte
+
+// EmptyDigest is that of a list without entries.
+var EmptyDigest = Digest(sha256.Sum256(nil))
+
+// Index builds the table of those elements of one upstream's list that keep accepts by
+// their name. An element that cannot be used costs itself alone; why is in unusable.
+func Index(k Kind, elements []json.RawMessage, keep func(name string) bool) (t *Table, unusable []error) {
+	t = &Table{names: make(map[string]bool, len(elements))}
+	hash := sha256.New()
+	for _, raw := range elements {
+		e, err := readEntry(k, raw)
+		if err != nil {
+			unusable = append(unusable, err)
+			continue
+		}
+		if t.names[e.Name] || !keep(e.Name) {
+			continue
+		}
+		t.names[e.Name] = true
+		hash.Write(e.raw)
+		t.Entries = append(t.Entries, e)
+		switch k {
+		case Templates:
+			if re := matcher(e.Name); re != nil {
+				t.templates = append(t.templates, re)
+			}
+		case Tools:
+			t.mirrors.add(e.Name, raw)
+		}
+	}
+	hash.Sum(t.Digest[:0])
+	return t, unusable
+}
+
+// Has reports whether the upstream itself lists a name or a URI.
+func (t *Table) Has(name string) bool { return t != nil && t.names[name] }
+
+// Mirrors returns what the headers of a call of a tool have to repeat.
+func (t *Table) Mirrors(tool string) []mcp.Mirror {
+	if t == nil {
+		return nil
+	}
+	return t.mirrors.of[tool]
+}
+
+// resolve returns the upstream's own name for one that is exposed with a prefix.
+func (t *Table) resolve(prefix, exposed string) (string, bool) {
+	if t == nil {
+		return "", false
+	}
+	if original, ok := strings.CutPrefix(exposed, prefix); ok && t.names[original] {
+		return original, Exposed(prefix, original) == exposed
+	}
+	if len(exposed) != maxName {
+		return "", false
+	}
+	for original := range t.names { // one that was overlong
+		if strings.HasPrefix(prefix+original, exposed[:keptOfName]) && Exposed(prefix, original) == exposed {
+			return original, true
+		}
+	}
+	return "", false
+}
+
+// covers reports whether a template of the list matches a URI.
+func (t *Table) covers(uri string) bool {
+	return t != nil && len(uri) <= maxMatched &&
+		slices.ContainsFunc(t.templates, func(re *regexp.Regexp) bool { return re.MatchString(uri) })
+}
+
+// maxTemplate and maxMatched bound, in bytes, the templates that are matched and
+// the URIs that they are matched against. What is longer has an owner only if it
+// is listed.
+const (
+	maxTemplate = 1000
+	maxMatched  = 2048
+)
+
+// matcher returns what matches the URIs of a template, nil if it cannot be used.
+// A regular expression takes linear time; [uritemplate.Template.Match] can take
+// minutes. Regexp panics for more than a thousand variables in an expression, for
+// which maxTemplate has no room.
+func matcher(template string) *regexp.Regexp {
+	if len(template) > maxTemplate {
+		return nil
+	}
+	t, err := uritemplate.New(template)
+	if err != nil {
+		return nil
+	}
+	return t.Regexp()
+}
+
+// An Entry is one element of a list, as its upstream wrote it.
+type Entry struct {
+	Name string // its own, or a URI
+	at   jsonrpc.Span
+	raw  json.RawMessage
+}
+
+// readEntry reads what one element of a list is called.
+func readEntry(k Kind, raw json.RawMessage) (Entry, error) {
+	var at [1]jsonrpc.Span
+	if err := jsonrpc.Find(raw, jsonrpc.Span{}, at[:], k.Key()); err != nil {
+		return Entry{}, err
+	}
+	name, ok := jsonrpc.Unquote(at[0].Of(raw))
+	if !ok {
+		return Entry{}, errMissing(k.Key())
+	}
+	return Entry{name, at[0], raw}, nil
+}
+
+func errMissing(key string) error { return fmt.Errorf("%q is missing or not a string", key) }
+
+// exposed returns the name that the client sees, and the element with it.
+func (e *Entry) exposed(prefix string) (string, json.RawMessage) {
+	if prefix == "" {
+		return e.Name, e.raw
+	}
+	name := Exposed(prefix, e.Name)
+	return name, jsonrpc.Replace(e.raw, jsonrpc.Edit{Span: e.at, With: jsonrpc.Quote(name)})
+}

@@ -1,0 +1,138 @@
+package catalog
+
+import (
+	"bytes"
+	"encoding/json"
+	"strings"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+)
+
+// The id of a task is unique at the upstream that runs it, and has to be here
+// (2025-11-25 basic/utilities/tasks: "Task IDs MUST be unique among all tasks
+// controlled by the receiver"). Among several upstreams a client is given it with
+// the upstream's name before it: docs__786512e2. What it was given otherwise, since
+// there was one upstream then, stays good.
+
+// TaskName returns what a client calls a task of one of several upstreams.
+func TaskName(upstream, id string) string { return upstream + separator + id }
+
+// OwnTask returns what an upstream calls a task whose name begins with the upstream's.
+func OwnTask(upstream, name string) (id string, ok bool) {
+	return strings.CutPrefix(name, upstream+separator)
+}
+
+// RenameTask returns doc with another taskId.
+func RenameTask(doc json.RawMessage, rename func(string) string) json.RawMessage {
+	return replaced(doc, renaming(doc, jsonrpc.Span{End: len(doc)}, rename))
+}
+
+// RenameRelated is RenameTask for the member of _meta that ties a message to a task.
+func RenameRelated(doc json.RawMessage, rename func(string) string) json.RawMessage {
+	var meta [1]jsonrpc.Span
+	if !mayRelate(doc) || jsonrpc.Find(doc, jsonrpc.Span{}, meta[:], "_meta") != nil {
+		return doc
+	}
+	return replaced(doc, RenamingRelated(doc, meta[0], rename))
+}
+
+// RenamingRelated returns the edits of RenameRelated for a document whose _meta stands at
+// a place. It is a glance at most messages.
+func RenamingRelated(doc json.RawMessage, meta jsonrpc.Span, rename func(string) string) []jsonrpc.Edit {
+	var at [1]jsonrpc.Span
+	if meta.IsZero() || !mayRelate(meta.Of(doc)) || jsonrpc.Find(doc, meta, at[:], mcp.KeyRelatedTask) != nil {
+		return nil
+	}
+	return renaming(doc, at[0], rename)
+}
+
+// GivenBack returns the answer to a request about a task with the name that the request
+// has for it.
+func GivenBack(result json.RawMessage, name string) json.RawMessage {
+	rename := func(string) string { return name }
+	return RenameRelated(RenameTask(result, rename), rename)
+}
+
+// Created returns the answer to a request that has become a task with the name that the
+// client gets for it.
+func Created(result json.RawMessage, name string) json.RawMessage {
+	rename := func(string) string { return name }
+	return RenameRelated(replaced(result, renaming(result, createdIn(result), rename)), rename)
+}
+
+// renaming returns what makes the taskId of the object that in covers another one; nil
+// if there is none, or none other.
+func renaming(doc json.RawMessage, in jsonrpc.Span, rename func(string) string) []jsonrpc.Edit {
+	var at [1]jsonrpc.Span
+	if in.IsZero() || jsonrpc.Find(doc, in, at[:], "taskId") != nil {
+		return nil
+	}
+	id, ok := jsonrpc.Unquote(at[0].Of(doc))
+	if !ok {
+		return nil
+	}
+	name := rename(id)
+	if name == id {
+		return nil
+	}
+	return []jsonrpc.Edit{{Span: at[0], With: jsonrpc.Quote(name)}}
+}
+
+func replaced(doc json.RawMessage, edits []jsonrpc.Edit) json.RawMessage {
+	if edits == nil {
+		return doc
+	}
+	return jsonrpc.Replace(doc, edits...)
+}
+
+// mayRelate reports whether the key may stand there, if need be with escapes.
+func mayRelate(text json.RawMessage) bool {
+	return bytes.Contains(text, keyRelated) || bytes.Contains(text, escapedASCII) || bytes.Contains(text, escapedSlash)
+}
+
+var (
+	keyRelated   = []byte(mcp.KeyRelatedTask)
+	escapedASCII = []byte(`\u00`)
+	escapedSlash = []byte(`\/`)
+)
+
+// TaskID reads which task a request is about.
+func TaskID(params json.RawMessage) (string, error) {
+	raw, err := jsonrpc.Member(params, "taskId")
+	id, ok := jsonrpc.Unquote(raw)
+	if err == nil && !ok {
+		err = errMissing("taskId")
+	}
+	return id, err
+}
+
+// CreatedTask returns the id of the task in a CreateTaskResult and whether it ended.
+func CreatedTask(result json.RawMessage) (id string, ended bool) {
+	in := createdIn(result)
+	if in.IsZero() {
+		return "", false
+	}
+	return taskState(result, in)
+}
+
+func createdIn(result json.RawMessage) jsonrpc.Span {
+	var at [1]jsonrpc.Span
+	if jsonrpc.Find(result, jsonrpc.Span{}, at[:], "task") != nil {
+		return jsonrpc.Span{}
+	}
+	return at[0]
+}
+
+// TaskState reads taskId and status of a task.
+func TaskState(doc json.RawMessage) (id string, ended bool) { return taskState(doc, jsonrpc.Span{}) }
+
+func taskState(doc json.RawMessage, in jsonrpc.Span) (id string, ended bool) {
+	var at [2]jsonrpc.Span
+	if jsonrpc.Find(doc, in, at[:], "taskId", "status") != nil {
+		return "", false
+	}
+	id, _ = jsonrpc.Unquote(at[0].Of(doc))
+	status, _ := jsonrpc.Unquote(at[1].Of(doc))
+	return id, status == "completed" || status == "failed" || status == "cancelled"
+}
