@@ -104,12 +104,13 @@ func (q *Queue) Put(m Queued) error {
 	return nil
 }
 
-// Force puts m in line, whether there is room or not. After Finish or Close it does
-// nothing.
-func (q *Queue) Force(m Queued) {
-	if q.state == queueOpen {
+// Force puts m in line, whether there is room or not. After Finish or Close it returns the
+// error.
+func (q *Queue) Force(m Queued) error {
+	if q.err == nil {
 		q.add(m)
 	}
+	return q.err
 }
 
 func (q *Queue) add(m Queued) {
@@ -133,7 +134,7 @@ func (q *Queue) Wait(r *Room, times int) error {
 
 // WaitContext is Wait, but it returns the error of ctx if that is done first.
 func (q *Queue) WaitContext(ctx context.Context, r *Room, times int) error {
-	for q.state == queueOpen && !r.fits(1, times) {
+	for !q.Roomy(r, times) {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
@@ -149,6 +150,12 @@ func (q *Queue) WaitContext(ctx context.Context, r *Room, times int) error {
 	}
 	return q.err
 }
+
+// Roomy reports whether Wait would not wait.
+func (q *Queue) Roomy(r *Room, times int) bool { return q.err != nil || r.fits(1, times) }
+
+// Err returns why the Queue takes no more; nil as long as it does.
+func (q *Queue) Err() error { return q.err }
 
 // Hold keeps back the messages of a class from now on, also those that are in line.
 func (q *Queue) Hold(c Class) {
@@ -166,7 +173,7 @@ func (q *Queue) Hold(c Class) {
 func (q *Queue) Release(c Class, first ...*Message) {
 	q.hold &^= c
 	for _, m := range first {
-		q.Force(Queued{Message: m})
+		_ = q.Force(Queued{Message: m})
 	}
 	q.held = slices.DeleteFunc(q.held, func(m Queued) bool {
 		free := m.Class&q.hold == 0

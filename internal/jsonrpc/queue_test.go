@@ -71,7 +71,7 @@ func TestQueueRoom(t *testing.T) {
 			if l.Put(jsonrpc.Queued{Message: notice("small"), Room: other}) != jsonrpc.ErrFull {
 				t.Error("there is room behind a large message")
 			}
-			l.Force(jsonrpc.Queued{Message: notice("forced"), Room: mine})
+			_ = l.Force(jsonrpc.Queued{Message: notice("forced"), Room: mine})
 		})
 		go wait(1)
 		wait(2) // spare room: at once
@@ -91,11 +91,11 @@ func TestQueueHold(t *testing.T) {
 	l := newLine()
 	const rest, questions jsonrpc.Class = 1, 2
 	l.locked(func() {
-		l.Force(jsonrpc.Queued{Message: notice("early"), Class: rest})
+		_ = l.Force(jsonrpc.Queued{Message: notice("early"), Class: rest})
 		l.Hold(rest | questions)
-		l.Force(jsonrpc.Queued{Message: notice("initialize")})
-		l.Force(jsonrpc.Queued{Message: notice("ask"), Class: questions})
-		l.Force(jsonrpc.Queued{Message: notice("call"), Class: rest})
+		_ = l.Force(jsonrpc.Queued{Message: notice("initialize")})
+		_ = l.Force(jsonrpc.Queued{Message: notice("ask"), Class: questions})
+		_ = l.Force(jsonrpc.Queued{Message: notice("call"), Class: rest})
 	})
 	l.wantTaken(t, "initialize")
 	l.locked(func() { l.Release(rest, notice("initialized")) })
@@ -117,9 +117,9 @@ func TestQueueLeave(t *testing.T) {
 	room := &jsonrpc.Room{Messages: 3}
 	gone, stays := &request{cancelled: true}, &request{}
 	l.locked(func() {
-		l.Force(jsonrpc.Queued{Message: notice("gone"), Of: gone, Room: room})
-		l.Force(jsonrpc.Queued{Message: notice("stays"), Of: stays, Room: room})
-		l.Force(jsonrpc.Queued{Message: notice("dropped"), Room: room})
+		_ = l.Force(jsonrpc.Queued{Message: notice("gone"), Of: gone, Room: room})
+		_ = l.Force(jsonrpc.Queued{Message: notice("stays"), Of: stays, Room: room})
+		_ = l.Force(jsonrpc.Queued{Message: notice("dropped"), Room: room})
 		l.Drop(func(m jsonrpc.Queued) bool { return m.Method == "dropped" })
 		if l.Len() != 2 {
 			t.Errorf("%d wait", l.Len())
@@ -144,14 +144,14 @@ func TestQueueFinish(t *testing.T) {
 		a, b := jsonrpc.Pipe()
 		l.locked(func() {
 			l.Hold(1)
-			l.Force(jsonrpc.Queued{Message: notice("held"), Class: 1})
-			l.Force(jsonrpc.Queued{Message: notice("queued")})
+			_ = l.Force(jsonrpc.Queued{Message: notice("held"), Class: 1})
+			_ = l.Force(jsonrpc.Queued{Message: notice("queued")})
 		})
 		done := make(chan error, 1)
 		go func() { done <- l.Run(a) }()
 		l.locked(func() {
 			l.Finish(nil, time.Second, func() []*jsonrpc.Message { return []*jsonrpc.Message{notice("last")} })
-			l.Force(jsonrpc.Queued{Message: notice("too late")})
+			_ = l.Force(jsonrpc.Queued{Message: notice("too late")})
 			if err := l.Put(jsonrpc.Queued{Message: notice("too late")}); err != jsonrpc.ErrClosed {
 				t.Errorf("Put after Finish: %v", err)
 			}
@@ -186,7 +186,7 @@ func TestQueueFinishBound(t *testing.T) {
 			finish := func() { l.locked(func() { l.Finish(nil, time.Second, nil) }) }
 			l.locked(func() {
 				for range 200 {
-					l.Force(jsonrpc.Queued{Message: notice("unread")})
+					_ = l.Force(jsonrpc.Queued{Message: notice("unread")})
 				}
 			})
 			if before {
@@ -209,7 +209,7 @@ func TestQueueClose(t *testing.T) {
 		why := errors.New("why")
 		l.locked(func() {
 			l.Hold(1)
-			l.Force(jsonrpc.Queued{Message: notice("held"), Class: 1, Room: room})
+			_ = l.Force(jsonrpc.Queued{Message: notice("held"), Class: 1, Room: room})
 		})
 		ends := make(chan error, 3)
 		go func() { l.locked(func() { ends <- l.Wait(room, 1) }) }()
@@ -234,19 +234,19 @@ func TestQueueSend(t *testing.T) {
 		l := newLine()
 		a, b := jsonrpc.Pipe()
 		b.Close()
-		l.locked(func() { l.Force(jsonrpc.Queued{Message: notice("lost")}) })
+		l.locked(func() { _ = l.Force(jsonrpc.Queued{Message: notice("lost")}) })
 		if err := l.Run(a); !errors.Is(err, jsonrpc.ErrClosed) {
 			t.Errorf("Run: %v", err)
 		}
 		a, b = jsonrpc.Pipe()
-		l.locked(func() { l.Force(jsonrpc.Queued{Message: notice("kept")}) })
+		l.locked(func() { _ = l.Force(jsonrpc.Queued{Message: notice("kept")}) })
 		done := make(chan error, 1)
 		go func() { done <- l.Run(a) }()
 		if m, err := b.Recv(); err != nil || m.Method != "kept" {
 			t.Errorf("received %v, %v", m, err)
 		}
 		l.locked(func() { l.Pause(true) })
-		l.locked(func() { l.Force(jsonrpc.Queued{Message: notice("next")}) })
+		l.locked(func() { _ = l.Force(jsonrpc.Queued{Message: notice("next")}) })
 		if err := <-done; err != nil {
 			t.Errorf("paused: %v", err)
 		}
@@ -287,7 +287,7 @@ func TestQueueNext(t *testing.T) {
 	l := newLine()
 	l.locked(func() {
 		for i := range 3 {
-			l.Force(jsonrpc.Queued{Message: notice(fmt.Sprint(i))})
+			_ = l.Force(jsonrpc.Queued{Message: notice(fmt.Sprint(i))})
 		}
 	})
 	if m, err := l.Next(); err != nil || m.Method != "0" {

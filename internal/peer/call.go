@@ -1,0 +1,184 @@
+package peer
+
+import (
+	"errors"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+)
+
+// ErrCancelled is why a call is not sent that was cancelled before, or whose request was.
+var ErrCancelled = errors.New("cancelled")
+
+// A Call is a request of this side.
+type Call struct {
+	// Static once it is sent.
+	ID      jsonrpc.ID // minted; its text is the progress token, too
+	Method  string
+	For     *Request   // that it is made for; nil for a call of this side's own
+	Related jsonrpc.ID // the other side's request that it belongs to; for its cancellation
+	Works   bool       // the other side may have to ask something before it answers; see [Peer.Leave]
+	Task    string     // that it is about; "" for none
+
+	// Done is called once, unless Cancel or Take has taken the call: with the response, or
+	// with the end of the Peer. If it is nil nobody waits.
+	Done func(answer *jsonrpc.Message, lost *Lost)
+
+	// Progress is called with each progress notification of the call; at is where its
+	// token stands in the params. If it is nil [Options.Notified] is.
+	Progress func(m *jsonrpc.Message, at jsonrpc.Span)
+
+	p *Peer
+	n int64
+
+	// Guarded by Peer.mu.
+	over   bool // taken, or never to be sent
+	sent   bool // its write has begun
+	marked bool // see Peer.Leave
+}
+
+// NewCall returns a call that is to be sent.
+func (p *Peer) NewCall(method string) *Call {
+	n := p.minted.Add(1)
+	return &Call{ID: jsonrpc.IntID(n), Method: method, p: p, n: n}
+}
+
+// Send enters the call into the table, and m into the queue under its id and method. If it
+// returns an error, it has not, and nobody is told: [jsonrpc.ErrFull], [ErrCancelled], or
+// the end of the Peer. m must be nobody else's.
+func (c *Call) Send(m *jsonrpc.Message) error {
+	m.ID, m.Method = c.ID, c.Method
+	p := c.p
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if c.over {
+		return ErrCancelled
+	}
+	err := p.calls.Add(c.n, c)
+	if err != nil {
+		return err
+	}
+	if err = p.putLocked(m, c); err != nil {
+		p.calls.Take(c.n, c)
+	}
+	return err
+}
+
+// Leave implements [jsonrpc.Leaving].
+func (c *Call) Leave() bool {
+	if c.over {
+		return false
+	}
+	c.sent, c.p.lastSent = true, c.n
+	return true
+}
+
+// Take takes the call out, so that Done is not called, and reports whether it was there.
+func (c *Call) Take() bool {
+	c.p.mu.Lock()
+	defer c.p.mu.Unlock()
+	return c.takeLocked()
+}
+
+func (c *Call) takeLocked() bool {
+	was := c.over
+	c.over = true
+	return c.p.calls.Take(c.n, c) && !was
+}
+
+// Sent reports whether the write of the call has begun.
+func (c *Call) Sent() bool {
+	c.p.mu.Lock()
+	defer c.p.mu.Unlock()
+	return c.sent
+}
+
+// Cancel takes the call out, and tells the other side if it was sent there. It reports
+// whether the call was still open; then Done is not called.
+func (c *Call) Cancel(reason string) bool { return c.CancelWith(cancelled(c.ID, reason)) }
+
+// CancelWith is Cancel with a notification of the caller's.
+func (c *Call) CancelWith(m *jsonrpc.Message) bool {
+	p := c.p
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !c.takeLocked() {
+		return false
+	}
+	if c.sent && !c.marked && c.Method != "initialize" { // which must not be cancelled
+		m.Related = c.Related
+		_ = p.out.Force(jsonrpc.Queued{Message: m}) // there are no more of them than calls
+	}
+	return true
+}
+
+func cancelled(id jsonrpc.ID, reason string) *jsonrpc.Message {
+	return jsonrpc.NewNotification("notifications/cancelled", jsonrpc.Set(nil,
+		jsonrpc.Value{Key: "requestId", Text: id.Raw()}, jsonrpc.Value{Key: "reason", Text: jsonrpc.Quote(reason)}))
+}
+
+// settle tells who waits for a call that was taken.
+func (c *Call) settle(answer *jsonrpc.Message, lost *Lost) {
+	if c.Done != nil {
+		c.Done(answer, lost)
+	}
+}
+
+// answered handles a response.
+func (p *Peer) answered(m *jsonrpc.Message) {
+	if c := p.takeAnswered(m.ID); c != nil {
+		c.settle(m, nil)
+		return
+	}
+	if p.o.Dropped != nil { // it is late, a duplicate, or answers nothing
+		p.o.Dropped("late answer", m)
+	}
+}
+
+// takeAnswered takes the call out that a response of that id answers; nil for none.
+func (p *Peer) takeAnswered(id jsonrpc.ID) *Call {
+	n, ok := id.Answered()
+	if !ok {
+		return nil
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	c := p.calls.Get(n)
+	if c == nil || !c.sent || !c.takeLocked() {
+		return nil
+	}
+	return c
+}
+
+// Call returns the open call that the other side knows by that id; nil for none.
+func (p *Peer) Call(id jsonrpc.ID) *Call {
+	n, ok := id.Answered()
+	if !ok {
+		return nil
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.calls.Get(n)
+}
+
+// Calls returns the open calls for which want reports true, which is called with the lock
+// held; the oldest is first.
+func (p *Peer) Calls(want func(c *Call) bool) (open []*Call) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, c := range p.calls.Each {
+		if want == nil || want(c) {
+			open = append(open, c)
+		}
+	}
+	return open
+}
+
+// TakeCalls takes out the open calls for which want reports true, which is called with the
+// lock held. They are the caller's to settle.
+func (p *Peer) TakeCalls(want func(c *Call) bool) []*Call {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	taken := p.calls.TakeIf(want)
+	p.overLocked(taken, nil)
+	return taken
+}

@@ -1,0 +1,395 @@
+// Package peer is one end of a conversation: who has asked what, what waits to be sent,
+// and who hears what when it ends.
+//
+//	        ┌── Peer ──────────────────────────┐
+//	Recv ──►│ requests of the other side ──► Request ──► Respond ─┐
+//	        │ responses ──► calls of this side ──► Done           │
+//	Send ◄──│ Queue ◄─────────────── Call.Send, Cancel, Notify ◄──┘
+//	        └──────────────────────────────────┘
+//
+// A [Peer] has a table of what this side has asked, a table of what the other side has
+// asked, a queue, and one mutex for the three. It mints the ids of its calls, which are
+// their progress tokens, too. It exists before its Conn: calls wait for one. Where one Peer
+// passes on what another has received, [Request.Forward] joins the two.
+//
+// # Proof
+//
+// Everything about who is answered, who is cancelled and who hears of an end follows from
+// six sentences.
+//
+//  1. An entry leaves its table once. ([jsonrpc.Table]; all ways out are Table methods that
+//     are called with the mutex held: response, cancellation, end.)
+//  2. What leaves is settled by who took it: answered, cancelled, or told of the end. Nobody
+//     else writes anything about it. So there are never two answers, and never none.
+//  3. The end of a Peer takes both tables at once, under the lock, and settles outside it.
+//     What comes later is refused with the same end.
+//  4. What was cancelled before it was sent is never sent, and neither is its cancellation:
+//     to leave the queue and to be marked as sent are one step under the mutex, and a
+//     cancellation looks at the mark under it.
+//  5. Of the two ends of [Request.Forward] the side of the client decides: a response takes
+//     the call, then the request, and answers only if it was there; a cancellation takes the
+//     request, then the call. A call that has lost its request is answered to nobody. No
+//     mutex is held while the other is taken, so that none can wait for each other.
+//  6. Recv waits for room only towards others ([Options.Ready]), never for its own side's
+//     queue: nothing that is put blocks. So a client is always listened to, and what slows
+//     a server down is a client that does not read.
+//
+// Goroutines: [Peer.Run] reads on its caller's and has one that writes. It waits for it.
+package peer
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+)
+
+// Options are what its owner has to say about a Peer. The functions are called without
+// locks; those that are nil do nothing.
+type Options struct {
+	Name     string       // of the upstream that the other side is, for errors; "" for a client
+	Requests int          // of the other side at a time; those beyond are refused. Zero: no bound
+	Room     jsonrpc.Room // for what waits to be sent
+
+	// Full makes the Room strict: a call that finds none is refused, everything else is
+	// lost, and Full is told of it. If it is nil nothing is refused, and who makes others
+	// send waits for room before; see [Peer.Wait].
+	Full func(m *jsonrpc.Message)
+
+	// Class tells what [Peer.Hold] may keep back.
+	Class func(m *jsonrpc.Message) jsonrpc.Class
+
+	// Ready is called before each message is handled. It waits until what that causes has
+	// room where it goes.
+	Ready func()
+
+	// Request handles a request. It must not wait for an answer to anything.
+	Request func(r *Request)
+
+	// Notified handles a notification, but not the progress of calls and the cancellation
+	// of requests that are open. of is the call that it belongs to; if that is nil though
+	// m.Related is not zero, it belongs to a call that is over.
+	Notified func(m *jsonrpc.Message, of *Call)
+
+	// Array is asked whether an array of messages may come. If it is nil they may.
+	Array func(elements []*jsonrpc.Message) *jsonrpc.Error
+
+	Invalid    func(bad *jsonrpc.InvalidError)         // a message that cannot be used; who waits for it was told
+	Dropped    func(why string, m *jsonrpc.Message)    // a response that nobody waits for
+	HalfClosed func()                                  // the other side will send no more; nil: that is the end
+	Refuse     func(r *jsonrpc.Message) *jsonrpc.Error // the error of a request while the Peer drains
+}
+
+// A Peer is this side's end of a conversation.
+type Peer struct {
+	o      Options // static
+	minted atomic.Int64
+
+	mu       sync.Mutex // guards the fields below, and those of calls and requests that say so
+	calls    jsonrpc.Table[int64, *Call]
+	requests jsonrpc.Table[jsonrpc.ID, *Request]
+	out      *jsonrpc.Queue
+	lastSent int64 // id of the newest call that was sent
+	owed     int   // requests that were taken to be answered and are not yet
+	drain    *drain
+}
+
+// New returns a Peer without a Conn.
+func New(o Options) *Peer {
+	p := &Peer{o: o}
+	p.requests.Max = o.Requests
+	p.out = jsonrpc.NewQueue(&p.mu)
+	return p
+}
+
+// Run serves c until it has ended, and returns the one cause of that; ctx ends it by
+// force. What is open stays so until [Peer.End], or [Peer.Reset] if there is to be another
+// Conn.
+func (p *Peer) Run(ctx context.Context, c jsonrpc.Conn) error {
+	ctx, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	closed := make(chan struct{})
+	context.AfterFunc(ctx, func() { // unblocks both Recv and Send
+		defer close(closed)
+		jsonrpc.CloseWith(c, context.Cause(ctx))
+	})
+	p.pause(false)
+	written := make(chan struct{})
+	go func() { defer close(written); p.write(ctx, c, end) }()
+	end(p.read(ctx, c))
+	p.pause(true)
+	<-written
+	<-closed
+	return jsonrpc.Closed(context.Cause(ctx))
+}
+
+func (p *Peer) pause(on bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.out.Pause(on)
+}
+
+// oneWay is how long Recv has to say why Send fails.
+const oneWay = time.Second
+
+// write owns Send of c.
+func (p *Peer) write(ctx context.Context, c jsonrpc.Conn, end context.CancelCauseFunc) {
+	err := p.out.Run(c)
+	if err == nil {
+		p.mu.Lock()
+		cause := p.out.Err()
+		p.mu.Unlock()
+		if cause != nil { // finished, not paused
+			end(cause)
+		}
+		return
+	}
+	late := time.NewTimer(oneWay)
+	defer late.Stop()
+	select {
+	case <-ctx.Done():
+	case <-late.C:
+		end(err)
+	}
+}
+
+// read owns Recv of c.
+func (p *Peer) read(ctx context.Context, c jsonrpc.Conn) error {
+	var batch []*jsonrpc.Message
+	halfClosed := false
+	for {
+		var err error
+		batch, err = jsonrpc.RecvAll(c, batch[:0])
+		for _, m := range batch {
+			p.receive(m)
+		}
+		clear(batch)
+		bad, invalid := errors.AsType[*jsonrpc.InvalidError](err)
+		switch {
+		case err == nil:
+		case invalid:
+			p.ready()
+			p.invalid(bad)
+		case err != io.EOF || p.o.HalfClosed == nil: // the bare EOF: the end of a connection may wrap it
+			return jsonrpc.Closed(err)
+		case halfClosed:
+			<-ctx.Done()
+			return context.Cause(ctx)
+		default:
+			halfClosed = true
+			p.o.HalfClosed()
+		}
+	}
+}
+
+func (p *Peer) ready() {
+	if p.o.Ready != nil {
+		p.o.Ready()
+	}
+}
+
+// receive handles one message, or an array.
+func (p *Peer) receive(m *jsonrpc.Message) {
+	if m.Batch == nil {
+		p.ready()
+		p.handle(m, nil)
+		return
+	}
+	p.ready()
+	if p.o.Array != nil {
+		if err := p.o.Array(m.Batch); err != nil {
+			p.Send(jsonrpc.NewError(jsonrpc.ID{}, err))
+			return
+		}
+	}
+	a := &array{}
+	for _, e := range m.Batch {
+		if e.IsRequest() {
+			a.missing++
+		}
+	}
+	for _, e := range m.Batch {
+		if e.Related.IsZero() {
+			e.Related = m.Related
+		}
+		p.handle(e, a)
+	}
+}
+
+func (p *Peer) handle(m *jsonrpc.Message, a *array) {
+	switch {
+	case m.IsRequest():
+		p.requested(m, a)
+	case m.IsNotification():
+		p.notified(m)
+	default:
+		p.answered(m)
+	}
+}
+
+// invalid settles what a message would have settled that cannot be used.
+func (p *Peer) invalid(bad *jsonrpc.InvalidError) {
+	if c := p.takeAnswered(bad.ID); bad.Reply && c != nil {
+		c.settle(jsonrpc.NewError(bad.ID, jsonrpc.InvalidResponse(p.o.Name, "")), nil)
+	}
+	if p.o.Invalid != nil {
+		p.o.Invalid(bad)
+	}
+}
+
+// Send puts m in the queue, which is no call and no response: a notification, or an error
+// that answers nothing known.
+func (p *Peer) Send(m *jsonrpc.Message) {
+	p.mu.Lock()
+	full := p.putLocked(m, nil) == jsonrpc.ErrFull
+	p.mu.Unlock()
+	if full {
+		p.o.Full(m)
+	}
+}
+
+// putLocked puts m in the queue if there is room, which is only a question if Full is set.
+func (p *Peer) putLocked(m *jsonrpc.Message, of *Call) error {
+	q := jsonrpc.Queued{Message: m, Room: &p.o.Room}
+	if of != nil {
+		q.Of = of
+	}
+	if p.o.Class != nil {
+		q.Class = p.o.Class(m)
+	}
+	if p.o.Full != nil {
+		return p.out.Put(q)
+	}
+	return p.out.Force(q)
+}
+
+// Wait waits until there is room, or less than so many times as much is in use. It returns
+// an error when there is no use in waiting any more.
+func (p *Peer) Wait(times int) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.out.Wait(&p.o.Room, times)
+}
+
+// Roomy reports whether Wait would not wait.
+func (p *Peer) Roomy(times int) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.out.Roomy(&p.o.Room, times)
+}
+
+// Hold keeps back messages of a class until they are released.
+func (p *Peer) Hold(c jsonrpc.Class) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.out.Hold(c)
+}
+
+// Release lets go what is held of a class, behind first.
+func (p *Peer) Release(c jsonrpc.Class, first ...*jsonrpc.Message) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.out.Release(c, first...)
+}
+
+// Finish lets nothing be sent any more, because of err, but what waits already, for which
+// there is so much time. Then the Conn ends, with err as the cause.
+func (p *Peer) Finish(err error, within time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.out.Finish(err, within, nil)
+}
+
+// A drain is how a Peer drains.
+type drain struct {
+	cause  error
+	within time.Duration
+}
+
+// Drain refuses new requests from now on. When all that are open are answered and the
+// answers are written, for which there is so much time, the Conn ends, with err as the cause.
+func (p *Peer) Drain(err error, within time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.drain == nil {
+		p.drain = &drain{err, within}
+	}
+	p.drainedLocked()
+}
+
+func (p *Peer) drainedLocked() {
+	if d := p.drain; d != nil && p.requests.Len() == 0 && p.owed == 0 {
+		p.out.Finish(d.cause, d.within, nil)
+	}
+}
+
+// Lost is the end of a Peer, as a call sees it.
+type Lost struct {
+	End   *jsonrpc.ClosedError
+	Phase jsonrpc.Phase
+}
+
+// Wire returns the error for who waits for the call. The upstream is the one that is lost.
+func (l *Lost) Wire(code int, upstream string) *jsonrpc.Error {
+	if l.End.Cause == jsonrpc.CauseOverloaded {
+		return jsonrpc.Overloaded(upstream)
+	}
+	return l.End.Wire(code, upstream, l.Phase)
+}
+
+// End is the end of the Peer, because its Conn has ended or there will be none: of err, if
+// that is not a [*jsonrpc.ClosedError], it is only known that calls may be lost. Everything
+// that is open hears of it before End returns. The first End counts.
+func (p *Peer) End(err error) {
+	end := jsonrpc.EndOf(err, "link lost")
+	p.mu.Lock()
+	p.out.Close(end)
+	calls, requests := p.calls.Close(end), p.requests.Close(end)
+	p.overLocked(calls, requests)
+	p.mu.Unlock()
+	p.tellEnd(end, calls, requests)
+}
+
+// Reset is the end of a Conn that another one follows: it ends what was sent on it and what
+// came on it. Calls that still wait go on.
+func (p *Peer) Reset(err error) {
+	end := jsonrpc.EndOf(err, "link lost")
+	p.mu.Lock()
+	calls, requests := p.calls.TakeIf(func(c *Call) bool { return c.sent }), p.requests.TakeIf(nil)
+	p.overLocked(calls, requests)
+	p.mu.Unlock()
+	p.tellEnd(end, calls, requests)
+}
+
+func (p *Peer) overLocked(calls []*Call, requests []*Request) {
+	for _, c := range calls {
+		c.over = true
+	}
+	for _, r := range requests {
+		r.over = true
+	}
+}
+
+func (p *Peer) tellEnd(end *jsonrpc.ClosedError, calls []*Call, requests []*Request) {
+	for _, c := range calls {
+		phase := jsonrpc.NotSent
+		if c.sent && end.Delivered {
+			phase = jsonrpc.InFlight
+		}
+		c.settle(nil, &Lost{end, phase})
+	}
+	for _, r := range requests {
+		r.cancelled(nil, jsonrpc.Span{})
+	}
+}
+
+// Open returns how many calls and requests are open.
+func (p *Peer) Open() (calls, requests int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.calls.Len(), p.requests.Len()
+}

@@ -1,0 +1,266 @@
+package peer
+
+import (
+	"errors"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+)
+
+// A Request is a request of the other side.
+type Request struct {
+	// Static.
+	ID     jsonrpc.ID // the other side's
+	Method string
+	Of     *Call // of this side, that the request surely belongs to; nil if it does not say
+
+	// Message is the request as it came. Its handler may forget it, so that its bytes are
+	// not kept until the answer.
+	Message *jsonrpc.Message
+
+	Task  string // that it belongs to; "" if it does not say. Set by its handler
+	Value any    // the owner's
+
+	p     *Peer
+	array *array // that the answer goes into; nil for none
+	seq   int64  // id of the newest call that had been sent when it came
+
+	// Guarded by Peer.mu.
+	over     bool // taken
+	onCancel func(m *jsonrpc.Message, at jsonrpc.Span)
+	call     *Call // that it is forwarded as
+}
+
+// An array collects the answers to the requests of one array.
+type array struct {
+	missing int // guarded by Peer.mu
+	answers []*jsonrpc.Message
+}
+
+// errDraining is why a request is not entered while the Peer drains.
+var errDraining = errors.New("draining")
+
+var errInUse = &jsonrpc.Error{Code: jsonrpc.CodeInvalidRequest, Message: "Invalid request: the id is in use by a request in flight"}
+
+// requested enters a request, or refuses it.
+func (p *Peer) requested(m *jsonrpc.Message, a *array) {
+	r := &Request{ID: m.ID, Method: m.Method, Message: m, p: p, array: a}
+	if err := p.enter(r); err != nil {
+		p.refuse(r, err)
+		return
+	}
+	p.o.Request(r)
+}
+
+func (p *Peer) enter(r *Request) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	r.Of, r.seq = p.relatedLocked(r.Message), p.lastSent
+	if p.drain != nil && p.o.Refuse != nil && p.requests.Get(r.ID) == nil && p.requests.Closed() == nil {
+		return errDraining
+	}
+	return p.requests.Add(r.ID, r)
+}
+
+// refuse answers a request that was not entered. The answer to one whose id is taken has
+// none: it would settle the first one at the other side.
+func (p *Peer) refuse(r *Request, err error) {
+	var answer *jsonrpc.Message
+	switch err {
+	case jsonrpc.ErrInUse:
+		answer = jsonrpc.NewError(jsonrpc.ID{}, errInUse)
+	case jsonrpc.ErrFull:
+		answer = jsonrpc.NewError(r.ID, jsonrpc.Overloaded(p.o.Name))
+	case errDraining:
+		answer = jsonrpc.NewError(r.ID, p.o.Refuse(r.Message))
+	default:
+		return // the other side is gone
+	}
+	p.mu.Lock()
+	full := r.leaveLocked(answer)
+	p.mu.Unlock()
+	if full != nil {
+		p.o.Full(full)
+	}
+}
+
+// relatedLocked returns the call that a message belongs to; nil if it does not say, or the
+// call is over.
+func (p *Peer) relatedLocked(m *jsonrpc.Message) *Call {
+	if m.Related.IsZero() {
+		return nil
+	}
+	n, _ := m.Related.Answered()
+	return p.calls.Get(n)
+}
+
+// Take takes the request out and reports whether it was there: whoever takes it owes it an
+// Answer.
+func (r *Request) Take() bool {
+	r.p.mu.Lock()
+	defer r.p.mu.Unlock()
+	return r.takeLocked()
+}
+
+func (r *Request) takeLocked() bool {
+	if !r.p.requests.Take(r.ID, r) {
+		return false
+	}
+	r.over = true
+	r.p.owed++
+	return true
+}
+
+// Answer answers a request that was taken, with the result or error that m holds. m must be
+// nobody else's; nil answers nothing.
+func (r *Request) Answer(m *jsonrpc.Message) {
+	p := r.p
+	p.mu.Lock()
+	full := r.answerLocked(m)
+	p.mu.Unlock()
+	if full != nil {
+		p.o.Full(full)
+	}
+}
+
+func (r *Request) answerLocked(m *jsonrpc.Message) (full *jsonrpc.Message) {
+	if m != nil {
+		m.ID = r.ID
+	}
+	full = r.leaveLocked(m)
+	r.p.owed--
+	r.p.drainedLocked()
+	return full
+}
+
+// leaveLocked sends the answer of a request, nil for none, in its array if it came in one.
+// An empty array is never sent. It returns what found no room.
+func (r *Request) leaveLocked(answer *jsonrpc.Message) (full *jsonrpc.Message) {
+	if a := r.array; a != nil {
+		if answer != nil {
+			a.answers = append(a.answers, answer)
+		}
+		if a.missing--; a.missing > 0 || len(a.answers) == 0 {
+			return nil
+		}
+		answer = &jsonrpc.Message{Batch: a.answers}
+	}
+	if answer != nil && r.p.putLocked(answer, nil) == jsonrpc.ErrFull {
+		return answer
+	}
+	return nil
+}
+
+// Respond answers the request, unless it was cancelled or answered before: then it reports
+// false. m must be nobody else's.
+func (r *Request) Respond(m *jsonrpc.Message) bool {
+	p := r.p
+	p.mu.Lock()
+	if !r.takeLocked() {
+		p.mu.Unlock()
+		return false
+	}
+	full := r.answerLocked(m)
+	p.mu.Unlock()
+	if full != nil {
+		p.o.Full(full)
+	}
+	return true
+}
+
+// Fail is Respond with an error of this side.
+func (r *Request) Fail(err *jsonrpc.Error) bool { return r.Respond(&jsonrpc.Message{Error: err.Raw()}) }
+
+// Open reports whether the request was neither answered nor cancelled.
+func (r *Request) Open() bool {
+	r.p.mu.Lock()
+	defer r.p.mu.Unlock()
+	return !r.over
+}
+
+// InArray reports whether the request came in an array.
+func (r *Request) InArray() bool { return r.array != nil }
+
+// OnCancel has fn called when the other side cancels the request, with its notification and
+// where the id stands in its params, and when the Peer ends, with nil. It reports whether
+// the request is still open: if not, fn is not called.
+func (r *Request) OnCancel(fn func(m *jsonrpc.Message, at jsonrpc.Span)) bool {
+	r.p.mu.Lock()
+	defer r.p.mu.Unlock()
+	r.onCancel = fn
+	return !r.over
+}
+
+// cancelled tells who works on a request that was taken that nobody waits for the answer. m
+// is nil at the end of the Peer.
+func (r *Request) cancelled(m *jsonrpc.Message, at jsonrpc.Span) {
+	r.p.mu.Lock()
+	onCancel, c := r.onCancel, r.call
+	r.p.mu.Unlock()
+	switch {
+	case onCancel != nil:
+		onCancel(m, at)
+	case c == nil:
+	case m == nil:
+		c.Cancel("disconnected")
+	default:
+		c.CancelWith(&jsonrpc.Message{Method: m.Method, Extra: m.Extra,
+			Params: jsonrpc.Replace(m.Params, jsonrpc.Edit{Span: at, With: c.ID.Raw()})})
+	}
+}
+
+// Forward sends the request on as a call of another Peer, whose message is m: the
+// cancellation of the request cancels the call, and the answer to the call answers the
+// request, unless c.Done does something else about it. It returns an error as [Call.Send]
+// does; then the request is as it was. A request may be forwarded again when its call is
+// over.
+func (r *Request) Forward(c *Call, m *jsonrpc.Message) error {
+	c.For = r
+	if c.Done == nil {
+		c.Done = c.answerRequest
+	}
+	r.p.mu.Lock()
+	over := r.over
+	r.call = c
+	r.p.mu.Unlock()
+	if over { // else whoever takes it from here on sees c, and a call that it cancels is not sent
+		return ErrCancelled
+	}
+	return c.Send(m)
+}
+
+// answerRequest answers the request of a call as the call was.
+func (c *Call) answerRequest(answer *jsonrpc.Message, lost *Lost) {
+	if lost != nil {
+		c.For.Fail(lost.Wire(jsonrpc.CodeInternalError, c.p.o.Name))
+		return
+	}
+	c.For.Respond(&jsonrpc.Message{Result: answer.Result, Error: answer.Error, Extra: answer.Extra})
+}
+
+// Forwarded returns the call that the request was forwarded as last; nil for none.
+func (r *Request) Forwarded() *Call {
+	r.p.mu.Lock()
+	defer r.p.mu.Unlock()
+	return r.call
+}
+
+// Request returns the open request of that id; nil for none.
+func (p *Peer) Request(id jsonrpc.ID) *Request {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.requests.Get(id)
+}
+
+// TakeRequests takes out the open requests for which want reports true, which is called
+// with the lock held. The caller owes each an Answer.
+func (p *Peer) TakeRequests(want func(r *Request) bool) []*Request {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	taken := p.requests.TakeIf(want)
+	p.overLocked(nil, taken)
+	p.owed += len(taken)
+	return taken
+}
+
+// Peer returns the Peer that the request came to.
+func (r *Request) Peer() *Peer { return r.p }
