@@ -3,15 +3,16 @@
 // (2024-11-05), and WebSockets; and streams of the modern era (2026-07-28), which
 // have no session. [Server.Probe] finds out which era a server speaks.
 //
-//	                    ┌─ request ────────► call ─► POST ─► exchange ─┐
-//	Send ─► session ────┤                                              ├─► Recv
-//	                    └─ all the rest ───► talk ─► POST              │
-//	                                         listen ◄─ GET ────────────┘
+//	                    ┌─ request ──────► call ────► POST ─► exchange ─┐
+//	Send ─► session ────┤                                               ├─► Recv
+//	                    └─ all the rest ─► outbox ──► POST              │
+//	                                       listener ◄─ GET ─────────────┘
 //
-// A session is one peer, the session as the server knows it, and another one when
-// the server has forgotten it. Requests are posted concurrently; notifications
-// and responses one after the other, since they could overtake each other, but for
-// cancellations, which others do not wait for. Their order towards requests is kept where it matters: all wait for the answer to
+// A session has one endpoint: where messages are posted, and the session that the
+// server has there. When the server has forgotten that, it has another one. Requests
+// are posted concurrently. Notifications and responses are posted one after the other,
+// since they could overtake each other. Cancellations are posted beside them. Their
+// order towards requests is kept where it matters: all wait for the answer to
 // initialize, then for initialized to be accepted; a cancellation waits until its
 // request was written. One for a request that was not written at all takes it
 // back. A request that was cancelled, and each that is there at the end, has 500 ms
@@ -22,18 +23,18 @@
 //
 // # What becomes of a request
 //
-//   - It gets what the server replied, also when that came with an error status; but a
-//     401 or 403 that is about no request says only that we are not let in, and why.
+//   - It gets what the server replied, also when that came with an error status. But a
+//     401 or 403 that is about no request says only that our credentials are refused.
 //   - A reply that cannot be used, or a response that is no reply, is the error
 //     invalid_response; nothing hangs because of it.
 //   - A stream that breaks off is resumed behind its last event; without one, or
 //     when that fails, it is the connection-closed error. A request that may have
 //     run is never posted again.
-//   - A 404 to a session's id says that it did not run: then one new session is
-//     made for all who hear so (initialize, initialized, the log level, the
-//     subscriptions), and it is posted once more. Other requests of the lost
-//     session get the connection-closed error, its questions are cancelled, and
-//     list_changed says that something may have.
+//   - A 404 to a session's id says that the request did not run. Then one new session
+//     is made for all who hear so (initialize, initialized, the log level, the
+//     subscriptions), and the request is posted once more. Other requests of the lost
+//     session get the connection-closed error, the server's requests are cancelled,
+//     and list_changed says that something may have changed.
 //   - Anything else is the connection-closed error. Its phase is not_sent exactly
 //     if no connection was made that could have carried the request.
 //
@@ -47,40 +48,54 @@
 //	                                    │
 //	                                  tools ─► POST tools/list
 //
-// A request is a POST of its own: what is posted and how its answer is read is the
-// same code, with a peer that has no id, is never resumed, and has headers of one
-// request alone, which are made of the body as it is posted. Nothing is lost with a
-// server that is gone but the requests in flight, so the stream goes on.
+// A request is a POST of its own. It is posted, and its answer is read, by the same
+// code, but it is never resumed, and it has headers that repeat what is in its body.
+// Nothing is lost with a server that is gone but the requests in flight, so the stream
+// goes on.
 //
 //   - A cancellation closes the request's connection, or resets its stream of HTTP/2:
 //     that is how the server hears of it. It is not posted.
-//   - What comes before an answer is Related to its request; frames of a listen
-//     carry its id as their subscription, and others are dropped. Requests of the
-//     server are dropped.
+//   - What comes before an answer is Related to its request. Messages of a subscription
+//     carry its id, and others are dropped. Requests of the server are dropped.
 //   - A request that breaks off gets the connection-closed error, unless it has no
 //     effects: then it is posted once more, with an id of our own.
 //   - What a tool wants repeated in headers is known to the Server, from all lists
 //     that pass and from one made before a call that needs it. After -32020 it is
 //     learnt anew and the call posted once more. A tool whose annotations are
 //     malformed is taken out of lists.
-//   - Listens take no slot of MaxConcurrent.
+//   - Subscriptions take no slot of MaxConcurrent.
+//
+// # Files
+//
+// References run down this list, and each of these is a type with its own state.
+//
+//	server       what a program uses; what its sessions share
+//	modern       streams of the modern era · mirror: what tools want in headers
+//	era          which era a server speaks
+//	websocket    sessions on a WebSocket · throttle: MaxConcurrent there
+//	session      sessions of the legacy era, of which each of these is a part:
+//	             calls, outbox, listener, handshake, sse (HTTP+SSE), renewal
+//	exchange     a POST and its response, until the reply · events: of its stream
+//	transport    requests of HTTP to a server · connect: its connections
+//	life         what ends, and when, and what waits for Recv
+//	headers, failurelog, failure
 //
 // # Goroutines
 //
-// Of a session, all waited for by Close: talk, from the first Send, which waits for
-// one of each cancellation on its way; one run for each call; listen, or for HTTP+SSE readLegacy; make, while a lost session is
-// renewed, which goes on as listen; giveUpSilent for a second after that; and
-// answers that Send makes itself until they are received. Dial starts none.
-// modern.go, websocket.go and websocket_throttle.go name their own. Probe, and a list
-// of tools for a call, run in whoever asks.
+// Of a session, all waited for by Close: the outbox's run, from the first message,
+// which waits for one of each cancellation on its way; one run for each call; the
+// listener's run, or the reader of the stream of HTTP+SSE; replace, while a lost session
+// is renewed; one that gives up silent calls a second after that; and answers that Send
+// makes itself until they are received. Dial starts none. modern.go and throttle.go name
+// their own. Probe, and a list of tools for a call, run in whoever asks.
 //
 // Invariants:
-//   - Whoever takes a call out of session.calls answers it, and a cancelled one is
+//   - Whoever takes a call out of its Table answers it, and a cancelled one is
 //     not answered.
 //   - Every queue and body is bounded: 16 messages for Recv, then streams wait; 64
 //     notifications and responses, then Send waits; 32 cancellations on their way,
-//     then the rest waits, or is dropped if the server takes none; 4096 calls, then one gets the
-//     error overloaded; an event or a JSON body by Limits, comments of an event
+//     then the rest waits, or is dropped if the server takes none; 4096 calls, then one
+//     gets the error overloaded; an event or a JSON body by Limits, comments of an event
 //     stream cost nothing; compressed bodies are refused. Calls beyond
 //     MaxConcurrent wait unsent. Of the modern era: 16 notifications on their way,
 //     then Send waits; what is known of 8192 tools in 4 MiB, then one makes room
@@ -88,11 +103,11 @@
 //   - No lock is held across I/O, but for the reading of header files, which
 //     everybody needs who would wait for it.
 //   - Each failure of many requests at once is one line of the log and one event, and
-//     so is a server that is gone from under streams outside of calls; header values
-//     and URLs stand in none. The end of a session is its host's to tell.
+//     so is a server that is gone from under streams outside of calls. Header values
+//     and URLs are in none. The end of a session is its host's to tell.
 //
 // The package does not look into messages, except for the version and the
 // capabilities in the reply to initialize, what a new session must be told again,
-// and in the modern era what headers repeat, lists of tools, and the subscription
-// of a listen's frames. It does not time out requests, nor know of other upstreams.
+// and in the modern era what headers repeat, lists of tools, and the id of a
+// subscription. It does not time out requests, nor know of other upstreams.
 package remote

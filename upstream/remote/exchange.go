@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"strconv"
 	"strings"
 	"time"
 
@@ -29,41 +30,32 @@ const (
 )
 
 // An exchange is one request and what comes on the response to it, until its
-// reply. What comes before that goes to its receiver.
+// reply.
 type exchange struct {
-	server  *Server
-	to      receiver
-	p       *peer
-	header  http.Header // of this request alone; nil for none
-	id      jsonrpc.ID  // of the request
-	related jsonrpc.ID  // set on messages that are passed on; zero for requests of our own
-	reach   *reach
-	began   func()                     // called when the response begins; may be nil
-	greeted func(http.Header) *failure // called with its header when it is a success; may be nil
+	t       *transport
+	at      *endpoint
+	header  http.Header                // of this request alone; nil for none
+	id      jsonrpc.ID                 // of the request
+	related jsonrpc.ID                 // set on messages that are passed on; zero for requests of our own
+	reach   *reach                     // how far the request came
+	began   func(http.Header) *failure // called with the header of a success; may be nil
+	pass    func(received) bool        // has what comes before the reply; false if nobody is there for it any more
 
-	resp   *http.Response // nil before it has come
-	vague  bool           // the reply came with an error status and without an id
-	lastID string         // of the stream's last event that had one
-	retry  time.Duration
-}
-
-// A receiver has what comes on a response before its reply. Both report whether
-// anybody is still there for it.
-type receiver interface {
-	pass(m *jsonrpc.Message, from *peer) bool // what the server said
-	put(r received) bool                      // what cannot be used
+	resp  *http.Response // nil before it has come
+	vague bool           // the reply came with an error status and without an id
+	place place          // in the stream
 }
 
 // run posts the request m and reads until its reply. The caller calls close or
 // linger.
 func (x *exchange) run(ctx context.Context, m *jsonrpc.Message) (*jsonrpc.Message, *failure) {
-	resp, f := x.server.post(ctx, x.p, m, x.header, x.reach) //nolint:bodyclose // close and linger do
+	resp, f := x.t.post(ctx, x.at, m, x.header, x.reach) //nolint:bodyclose // close and linger do
 	if f != nil {
 		return nil, f
 	}
 	x.resp = resp
 	switch {
-	case resp.StatusCode == http.StatusNotFound && x.p.id != "":
+	case resp.StatusCode == http.StatusNotFound && x.at.id != "":
 		f = refused(resp.StatusCode)
 		f.lost = true
 		return nil, f
@@ -73,10 +65,7 @@ func (x *exchange) run(ctx context.Context, m *jsonrpc.Message) (*jsonrpc.Messag
 		return nil, invalid("compressed response")
 	}
 	if x.began != nil {
-		x.began()
-	}
-	if x.greeted != nil {
-		if f := x.greeted(resp.Header); f != nil {
+		if f := x.began(resp.Header); f != nil {
 			return nil, f
 		}
 	}
@@ -90,6 +79,14 @@ func (x *exchange) run(ctx context.Context, m *jsonrpc.Message) (*jsonrpc.Messag
 		return nil, invalid("empty response")
 	}
 	return nil, invalid("neither JSON nor an event stream")
+}
+
+// status returns the status of the response, zero without one.
+func (x *exchange) status() int {
+	if x.resp == nil {
+		return 0
+	}
+	return x.resp.StatusCode
 }
 
 // refusal returns what an error status says: an error of JSON-RPC if the body is
@@ -108,7 +105,7 @@ func (x *exchange) refusal() (*jsonrpc.Message, *failure) {
 	if err != nil {
 		return nil, f
 	}
-	m, err := x.server.Limits.Decode(text)
+	m, err := x.t.limits.Decode(text)
 	if err != nil || m.Error == nil {
 		return nil, f
 	}
@@ -116,7 +113,7 @@ func (x *exchange) refusal() (*jsonrpc.Message, *failure) {
 	if !ok {
 		return nil, f
 	}
-	if x.p.id != "" && f.status == http.StatusBadRequest && tellsLoss(m.Error) {
+	if x.at.id != "" && f.status == http.StatusBadRequest && tellsLoss(m.Error) {
 		f.lost, f.said = true, reply
 		return nil, f
 	}
@@ -125,33 +122,32 @@ func (x *exchange) refusal() (*jsonrpc.Message, *failure) {
 	case f.denied() && x.vague: // it is about the credentials, and not about what was asked
 		return nil, f
 	case f.denied():
-		x.server.tally.denied(f)
+		x.t.failures.denied(f)
 	}
 	return reply, nil
 }
 
-// tellsLoss reports whether an error is how servers made after the TypeScript
-// SDK's examples say with a 400 what ought to be a 404: that they do not know the
-// session. It has no code of its own. After a restart of such a server its
-// clients would have to be restarted, too.
+// tellsLoss reports whether a server says with a 400 what ought to be a 404: that it
+// does not know the session. Servers made after the examples of the TypeScript SDK do.
+// Their error has no code of its own, so only its text tells. Without this, a restart
+// of such a server would need a restart of its clients.
 func tellsLoss(e json.RawMessage) bool {
-	if code, err := jsonrpc.Member(e, "code"); err != nil || string(code) != "-32000" {
+	if errorCode(e) != jsonrpc.CodeConnectionClosed {
 		return false
 	}
-	raw, _ := jsonrpc.Member(e, "message")
-	message, _ := jsonrpc.Unquote(raw)
+	message, _ := jsonrpc.Unquote(member(e, "message"))
 	message = strings.ToLower(message)
 	return strings.Contains(message, "session") || strings.Contains(message, "not initialized")
 }
 
 // readJSON reads a body that is the reply, or in 2025-03-26 an array with it.
 func (x *exchange) readJSON(ctx context.Context) (*jsonrpc.Message, *failure) {
-	limits := x.server.Limits
-	text, err := io.ReadAll(io.LimitReader(x.resp.Body, int64(limits.MaxMessage())+1))
+	most := x.t.limits.MaxMessage()
+	text, err := io.ReadAll(io.LimitReader(x.resp.Body, int64(most)+1))
 	switch {
 	case err != nil:
 		return nil, broken(ctx, err, true)
-	case len(text) > limits.MaxMessage():
+	case len(text) > most:
 		return nil, invalid("message too long")
 	}
 	reply, f := x.take(ctx, text)
@@ -164,22 +160,18 @@ func (x *exchange) readJSON(ctx context.Context) (*jsonrpc.Message, *failure) {
 // take reads one message, or in 2025-03-26 several. It returns the reply if that
 // is among them.
 func (x *exchange) take(ctx context.Context, text []byte) (reply *jsonrpc.Message, f *failure) {
-	m, err := x.server.Limits.Decode(text)
+	m, err := x.t.limits.Decode(text)
 	if err != nil {
 		bad, _ := errors.AsType[*jsonrpc.InvalidError](err)
 		if bad.Reply && (bad.ID.IsZero() || same(bad.ID, x.id)) || mediaType(x.resp) == typeJSON {
 			return nil, invalid(bad.Reason)
 		}
-		if !x.to.put(received{err: bad}) {
+		if !x.pass(received{err: bad}) {
 			return nil, broken(ctx, jsonrpc.ErrClosed, true)
 		}
 		return nil, nil
 	}
-	elements := m.Batch
-	if elements == nil {
-		elements = []*jsonrpc.Message{m}
-	}
-	for _, e := range elements {
+	for _, e := range elements(m) {
 		switch answer, mine := x.mine(e); {
 		case mine:
 			reply = answer
@@ -187,7 +179,7 @@ func (x *exchange) take(ctx context.Context, text []byte) (reply *jsonrpc.Messag
 			f = invalid("a response to another request")
 		default:
 			e.Related = x.related
-			if !x.to.pass(e, x.p) {
+			if !x.pass(received{m: e}) {
 				return nil, broken(ctx, jsonrpc.ErrClosed, true)
 			}
 		}
@@ -196,6 +188,14 @@ func (x *exchange) take(ctx context.Context, text []byte) (reply *jsonrpc.Messag
 		return reply, nil
 	}
 	return nil, f
+}
+
+// elements returns the messages of an array, or a message that is none.
+func elements(m *jsonrpc.Message) []*jsonrpc.Message {
+	if m.Batch == nil {
+		return []*jsonrpc.Message{m}
+	}
+	return m.Batch
 }
 
 // mine reports whether m is the reply. An error without an id can be about
@@ -226,14 +226,14 @@ func same(reply, request jsonrpc.ID) bool {
 func (x *exchange) readStreams(ctx context.Context) (*jsonrpc.Message, *failure) {
 	for resumes := 0; ; {
 		if x.resp != nil {
-			reply, progress, f, end := x.readStream(ctx)
-			if reply != nil || f != nil {
+			reply, f, end := x.readStream(ctx)
+			if end == nil {
 				return reply, f
 			}
-			if progress {
+			if x.place.moved {
 				resumes = 0
 			}
-			if x.lastID == "" || resumes == maxResumes {
+			if x.place.lastID == "" || x.at.modern || resumes == maxResumes {
 				return nil, dropped(ctx, end)
 			}
 			x.close()
@@ -247,41 +247,27 @@ func (x *exchange) readStreams(ctx context.Context) (*jsonrpc.Message, *failure)
 	}
 }
 
-// readStream reads one event stream until the reply or its end. progress is
-// whether something came.
-func (x *exchange) readStream(ctx context.Context) (reply *jsonrpc.Message, progress bool, f *failure, end error) {
-	events := newEvents(x.resp.Body, x.server.Limits.MaxMessage())
-	for {
-		ev, err := events.next()
-		switch {
-		case errors.Is(err, errEventTooLong):
-			return nil, progress, invalid("message too long"), nil
-		case err != nil:
-			return nil, progress, nil, err
+// readStream reads one event stream until the reply, a failure, or the stream's end.
+func (x *exchange) readStream(ctx context.Context) (reply *jsonrpc.Message, f *failure, end error) {
+	x.place.moved = false
+	end = x.place.read(newEvents(x.resp.Body, x.t.limits.MaxMessage()), func(text string, tooLong error) bool {
+		if tooLong != nil {
+			f = invalid("message too long")
+			return false
 		}
-		if ev.retry > 0 {
-			x.retry = ev.retry
-		}
-		if ev.id != "" && ev.id != x.lastID && !x.p.modern {
-			x.lastID, progress = ev.id, true
-		}
-		if ev.kind != "" || ev.data == "" { // the first event may have no data: it is there for its id
-			continue
-		}
-		progress = true
-		if reply, f = x.take(ctx, []byte(ev.data)); reply != nil || f != nil {
-			return reply, progress, f, nil
-		}
-	}
+		reply, f = x.take(ctx, []byte(text))
+		return reply == nil && f == nil
+	})
+	return reply, f, end
 }
 
 // resume opens the rest of the stream after as long as the server wants. x.resp
 // is nil when that has failed for now.
 func (x *exchange) resume(ctx context.Context) *failure {
-	if err := sleep(ctx, wait(x.retry, resumeAfter)); err != nil {
+	if err := sleep(ctx, x.place.wait(resumeAfter)); err != nil {
 		return broken(ctx, err, true)
 	}
-	resp, f := x.server.get(ctx, x.p, x.lastID)
+	resp, f := x.t.get(ctx, x.at, x.place.lastID)
 	switch {
 	case f != nil && f.phase == jsonrpc.NotSent || ctx.Err() != nil: // nobody there
 		if f != nil {
@@ -303,25 +289,6 @@ func (x *exchange) resume(ctx context.Context) *failure {
 	return refusedBy(resp)
 }
 
-func wait(retry, otherwise time.Duration) time.Duration {
-	if retry > 0 {
-		return retry
-	}
-	return otherwise
-}
-
-// sleep waits, for as long as ctx lives.
-func sleep(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
 // close ends the exchange.
 func (x *exchange) close() {
 	if x.resp != nil {
@@ -330,7 +297,7 @@ func (x *exchange) close() {
 	}
 }
 
-// linger ends the exchange of a call that was answered. The server gets a moment
+// linger ends the exchange of a request that was answered. The server gets a moment
 // to end the response by itself, then cancel has to abort it.
 func (x *exchange) linger(cancel context.CancelCauseFunc) {
 	if x.resp == nil {
@@ -340,4 +307,26 @@ func (x *exchange) linger(cancel context.CancelCauseFunc) {
 	defer t.Stop()
 	_, _ = io.CopyN(io.Discard, x.resp.Body, maxRefusal)
 	x.close()
+}
+
+// member returns the value of a key of an object, nil if it cannot be read.
+func member(object []byte, key string) []byte {
+	value, err := jsonrpc.Member(object, key)
+	if err != nil {
+		return nil
+	}
+	return value
+}
+
+// errorCode returns the code of an error of JSON-RPC, zero without one.
+func errorCode(e json.RawMessage) int {
+	code, _ := strconv.Atoi(string(member(e, "code")))
+	return code
+}
+
+// ownID returns the id of a request that is not the client's. Its clients' ids are
+// integers.
+func ownID(name string) jsonrpc.ID {
+	id, _ := jsonrpc.ParseID(jsonrpc.Quote("mcp-proxy:" + name))
+	return id
 }

@@ -19,6 +19,12 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
 
+// Causes that occur in more than one place.
+const (
+	causeStopped    = "host stopped" // the ctx of Dial is done
+	causeHeaderFile = "bad header file"
+)
+
 // Why work that depends on a context was given up.
 var (
 	errCancelled   = errors.New("the request was cancelled")

@@ -4,7 +4,6 @@ import (
 	"context"
 	"log/slog"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
@@ -15,53 +14,23 @@ import (
 // Then Send waits, for talkTimeout at most.
 const maxNotes = 16
 
-// DialModern begins a stream of the modern era (2026-07-28): what is sent on it are
-// requests whose _meta says all about them, and cancellations. On http and https it
-// does no I/O, and each request is a POST of its own: the stream ends with Close or
-// ctx only, whatever becomes of a request. On ws and wss it connects, and carries
-// the stream as it is. Cancelling ctx ends it at once; Close must be called in
-// either case.
-func (s *Server) DialModern(ctx context.Context) (jsonrpc.Conn, error) {
-	socket, err := s.isSocket()
-	if err != nil {
-		return nil, err
-	}
-	if socket {
-		return s.dialModernWebSocket(ctx)
-	}
-	s.once.Do(s.prepare)
-	return newModern(ctx, s), nil
-}
-
-// A modern is a jsonrpc.Conn to a Server of the modern era. There is nothing that
-// its requests have in common.
+// A modern is a jsonrpc.Conn to a server of the modern era over HTTP. There is nothing
+// that its requests have in common.
 //
 // Goroutines, which Close waits for: one run for each call, one for each
-// notification on its way, and for a moment one for each answer that Send makes
-// itself.
+// notification on its way, one while the server is asked again for its era, and for a
+// moment one for each answer that Send makes itself.
 type modern struct {
-	// Static after construction.
-	*inbox
-	server *Server
-	log    *slog.Logger
-	peer   *peer
-	ctx    context.Context // done: all is given up
-	cancel context.CancelFunc
-	work   context.Context // child of ctx, of calls. Done: they are given up
-	giveUp context.CancelFunc
-	unhook func() bool   // from the ctx of DialModern
-	notes  chan struct{} // an element for each notification on its way
+	*life
+	t     *transport
+	log   *slog.Logger
+	at    *endpoint
+	tools *tools
+	era   *eraProbe
+	notes chan struct{} // an element for each notification on its way
 
-	closeOnce sync.Once
-
-	// delivered: a request may have reached the server.
-	delivered atomic.Bool
-
-	wg sync.WaitGroup
-
-	mu      sync.Mutex // guards the fields below
-	leaving bool       // no goroutine may be started any more
-	calls   map[jsonrpc.ID]*modernCall
+	mu    sync.Mutex // guards calls
+	calls jsonrpc.Table[jsonrpc.ID, *modernCall]
 }
 
 // A modernCall is a request that has no answer yet. Whoever takes it out of
@@ -72,26 +41,19 @@ type modernCall struct {
 	cancel context.CancelCauseFunc
 }
 
-func newModern(ctx context.Context, server *Server) *modern {
-	s := &modern{
-		inbox: newInbox(), server: server, log: server.tally.log, notes: make(chan struct{}, maxNotes),
-		peer: &peer{url: server.URL, modern: true}, calls: make(map[jsonrpc.ID]*modernCall),
+func newModern(ctx context.Context, t *transport, known *tools, era *eraProbe) *modern {
+	t.join()
+	return &modern{
+		life: newLife(ctx), t: t, log: t.failures.log, at: &endpoint{url: t.url, modern: true},
+		tools: known, era: era, notes: make(chan struct{}, maxNotes),
+		calls: jsonrpc.Table[jsonrpc.ID, *modernCall]{Max: maxOpen},
 	}
-	s.ctx, s.cancel = context.WithCancel(ctx)
-	s.work, s.giveUp = context.WithCancel(s.ctx)
-	s.unhook = context.AfterFunc(ctx, func() {
-		s.end(&jsonrpc.ClosedError{Cause: causeStopped, Delivered: s.delivered.Load(), Err: context.Cause(ctx)})
-	})
-	server.tally.join()
-	return s
 }
 
 // Send implements jsonrpc.Conn. It waits for room at most, never for a response.
 func (s *modern) Send(m *jsonrpc.Message) error {
-	select {
-	case <-s.ended:
-		return jsonrpc.Closed(s.err)
-	default:
+	if err := s.over(); err != nil {
+		return err
 	}
 	switch {
 	case m.Batch != nil, m.IsResponse(): // the era has no such messages
@@ -109,23 +71,23 @@ func (s *modern) Send(m *jsonrpc.Message) error {
 
 // request begins a call.
 func (s *modern) request(m *jsonrpc.Message) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.leaving {
-		return
-	}
-	if refusal := s.server.refusal(m.ID, s.calls[m.ID] != nil, len(s.calls)); refusal != nil {
-		s.wg.Go(func() { s.put(received{m: refusal}) }) // for which Send must not wait
-		return
-	}
 	parent := s.work
 	if m.Method == mcp.MethodTasksCancel { // which Close does not give up at once
 		parent = s.ctx
 	}
 	c := &modernCall{m: m}
 	c.ctx, c.cancel = context.WithCancelCause(parent)
-	s.calls[m.ID] = c
-	s.wg.Go(func() { s.run(c) })
+	s.mu.Lock()
+	err := s.calls.Add(m.ID, c)
+	s.mu.Unlock()
+	switch {
+	case err != nil:
+		c.cancel(nil)
+		s.refuse(s.t.name, m.ID, err)
+	case !s.spawn(func() { s.run(c) }):
+		c.cancel(nil)
+		s.take(c)
+	}
 }
 
 // cancelled gives up the call that m cancels: closing its response is how the
@@ -134,8 +96,7 @@ func (s *modern) cancelled(m *jsonrpc.Message) {
 	id, _ := jsonrpc.ParseID(member(m.Params, "requestId"))
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if c := s.calls[id]; c != nil {
-		delete(s.calls, id)
+	if c, ok := s.calls.TakeKey(id); ok {
 		c.cancel(errCancelled)
 	}
 }
@@ -146,30 +107,28 @@ func (s *modern) notify(m *jsonrpc.Message) error {
 	select {
 	case s.notes <- struct{}{}:
 	case <-s.ended:
-		return jsonrpc.Closed(s.err)
+		return s.over()
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.leaving {
-		<-s.notes
-		return jsonrpc.ErrClosed
-	}
-	s.wg.Go(func() {
+	post := func() {
 		defer func() { <-s.notes }()
 		ctx, cancel := context.WithTimeout(s.ctx, talkTimeout)
 		defer cancel()
-		header, _ := s.server.mirrored(m) // what is wrong with it the server may say
-		if f := s.server.deliver(ctx, s.peer, m, header); f != nil {
+		header, _ := requestHeader(m, s.tools.mirrors) // what is wrong with it the server may say
+		if f := s.t.deliver(ctx, s.at, m, header, newReach(nil)); f != nil {
 			s.log.Debug("message was not accepted by the upstream", "method", m.Method, "err", f.cause)
 		}
-	})
+	}
+	if !s.spawn(post) {
+		<-s.notes
+		return jsonrpc.ErrClosed
+	}
 	return nil
 }
 
 // run brings a call to its end.
 func (s *modern) run(c *modernCall) {
 	defer c.cancel(nil)
-	release, ok := s.server.acquire(c.ctx, c.m.Method)
+	release, ok := s.t.slots.acquire(c.ctx, c.m.Method)
 	if !ok {
 		s.take(c)
 		return
@@ -177,7 +136,7 @@ func (s *modern) run(c *modernCall) {
 	defer release()
 	x, reply, f := s.ask(c)
 	defer x.linger(c.cancel)
-	release()
+	release() // lingering needs none
 	if s.take(c) {
 		s.answer(c, reply, f)
 	}
@@ -187,83 +146,127 @@ func (s *modern) run(c *modernCall) {
 func (s *modern) take(c *modernCall) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.calls[c.m.ID] != c {
-		return false
+	return s.calls.Take(c.m.ID, c)
+}
+
+// ask posts a call, and once more where that can help, until its answer. The
+// caller closes the exchange.
+func (s *modern) ask(c *modernCall) (*exchange, *jsonrpc.Message, *failure) {
+	m := c.m
+	round := s.tools.learnFor(c.ctx, m)
+	x, reply, f := s.post(c, m)
+	if f == nil && x.resp == nil { // refused here
+		return x, reply, nil
 	}
-	delete(s.calls, c.m.ID)
-	return true
+	if isDoubtful(x.status(), reply) {
+		s.doubt()
+	}
+	if again := s.again(c, m, round, reply, f); again != nil {
+		x.close()
+		x, reply, f = s.post(c, again)
+	}
+	if f == nil && m.Method == mcp.MethodToolsList && reply.Result != nil {
+		list := *reply
+		list.Result = s.tools.learn(reply.Result, s.log)
+		reply = &list
+	}
+	return x, reply, f
+}
+
+// post posts m for a call and reads until its reply.
+func (s *modern) post(c *modernCall, m *jsonrpc.Message) (*exchange, *jsonrpc.Message, *failure) {
+	header, bad := requestHeader(m, s.tools.mirrors)
+	x := &exchange{
+		t: s.t, at: s.at, header: header, id: m.ID, related: c.m.ID, reach: newReach(&s.delivered),
+		pass: func(r received) bool { return s.pass(c, r) },
+	}
+	if bad != nil {
+		return x, jsonrpc.NewError(m.ID, bad), nil
+	}
+	reply, f := x.run(c.ctx, m)
+	return x, reply, f
+}
+
+// doubt asks the server again for its era, and ends the stream if that is another one:
+// the server was replaced, and the host has to know.
+func (s *modern) doubt() {
+	if !s.era.doubt() {
+		return
+	}
+	s.spawn(func() {
+		if modern, err := s.era.run(s.work); !modern && err == nil {
+			s.end(&jsonrpc.ClosedError{Cause: jsonrpc.CauseOtherEra, Delivered: true})
+		}
+	})
+}
+
+// again returns what to post in place of m after its first answer; nil if that is
+// the last. What has effects is posted again only if the server says that it did
+// not run. round is that of the tools that m was posted with.
+func (s *modern) again(c *modernCall, m *jsonrpc.Message, round int, reply *jsonrpc.Message, f *failure) *jsonrpc.Message {
+	if c.ctx.Err() != nil {
+		return nil
+	}
+	if f != nil {
+		if !f.broke() || !mcp.MethodOf(m.Method).Safe {
+			return nil
+		}
+		again := *m
+		again.ID = ownID("again:" + m.ID.String()) // the other may still be running
+		return &again
+	}
+	if errorCode(reply.Error) != mcp.CodeHeaderMismatch || m.Method != mcp.MethodToolsCall {
+		return nil
+	}
+	s.tools.refresh(c.ctx, m, round)
+	return m
 }
 
 // answer brings the end of a call to Recv.
 func (s *modern) answer(c *modernCall, reply *jsonrpc.Message, f *failure) {
 	if f != nil {
 		s.note(c, f)
-		reply = f.answer(s.server.Name, c.m.ID)
+		reply = f.answer(s.t.name, c.m.ID)
 	}
 	s.put(received{m: &jsonrpc.Message{
 		ID: c.m.ID, Result: reply.Result, Error: reply.Error, Extra: reply.Extra, Related: c.m.ID,
 	}})
 }
 
-// note has the log hear of a failure. That a listen breaks off is usual, and
-// whoever listens does so again.
+// note has the log hear of a failure. That a subscription breaks off is usual, and
+// whoever has it asks for another one.
 func (s *modern) note(c *modernCall, f *failure) {
 	switch {
-	case s.ctx.Err() != nil || s.work.Err() != nil:
+	case s.work.Err() != nil:
 	case f.denied():
-		s.server.tally.denied(f)
+		s.t.failures.denied(f)
 	case c.m.Method == mcp.MethodListen && f.broke():
-		s.server.tally.mention(c.m, f)
+		s.t.failures.mention(c.m, f)
 	case c.m.Method == mcp.MethodListen && f.phase == jsonrpc.NotSent:
-		s.server.tally.lose(f)
+		s.t.failures.lose(f)
 	default:
-		s.server.tally.count(f)
+		s.t.failures.count(f)
 	}
 }
 
-// Close implements jsonrpc.Conn. Recv and Send return at once, and requests are
-// given up, which cancels them. What was sent before still goes out, for half of
-// the grace: notifications and tasks/cancel. Close returns when nothing is left.
-func (s *modern) Close() error {
-	s.closeOnce.Do(s.leave)
-	return nil
-}
-
-func (s *modern) leave() {
-	s.unhook()
-	s.end(jsonrpc.ErrClosed)
-	s.mu.Lock()
-	s.leaving = true
-	s.mu.Unlock()
-	s.giveUp()
-	force := time.AfterFunc(s.server.stopGrace()/2, s.cancel)
-	defer force.Stop()
-	s.wg.Wait()
-	s.cancel()
-	s.server.leave()
-}
-
-// pass implements receiver, for a call that is still wanted.
-func (s *modern) pass(m *jsonrpc.Message, _ *peer) bool {
-	s.mu.Lock()
-	c := s.calls[m.Related]
-	s.mu.Unlock()
+// pass brings to Recv what comes before the answer to a call, while that is wanted.
+func (s *modern) pass(c *modernCall, r received) bool {
+	m := r.m
 	switch {
-	case c == nil:
-		return false
+	case m == nil:
 	case m.IsRequest(), m.Method == mcp.MethodCancelled:
 		s.log.Debug("message dropped that the modern era does not have from servers", "method", m.Method)
-		return true
+		return c.ctx.Err() == nil
 	case c.m.Method == mcp.MethodListen:
-		if m = subscribed(m); m == nil {
+		if r.m = subscribed(m); r.m == nil {
 			s.log.Debug("message of another subscription dropped")
-			return true
+			return c.ctx.Err() == nil
 		}
 	}
-	return s.offer(received{m: m}, c.ctx.Done())
+	return s.offer(r, c.ctx.Done())
 }
 
-// subscribed returns a message of the listen that it is related to with the id of
+// subscribed returns a message of the subscription that it is related to with the id of
 // that, which a server may write differently or have forgotten; nil if it names
 // another subscription.
 func subscribed(m *jsonrpc.Message) *jsonrpc.Message {
@@ -285,4 +288,20 @@ func subscribed(m *jsonrpc.Message) *jsonrpc.Message {
 	own := *m
 	own.Params = mcp.SetMeta(m.Params, jsonrpc.Value{Key: mcp.KeySubscription, Text: m.Related.Raw()})
 	return &own
+}
+
+// Close implements jsonrpc.Conn. Recv and Send return at once, and requests are
+// given up, which cancels them. What was sent before still goes out, for half of
+// the grace: notifications and tasks/cancel. Close returns when nothing is left.
+func (s *modern) Close() error {
+	s.closing.Do(func() {
+		s.leave()
+		s.giveUp()
+		force := time.AfterFunc(s.t.stopGrace/2, s.cancel)
+		defer force.Stop()
+		s.wg.Wait()
+		s.cancel()
+		s.t.leave()
+	})
+	return nil
 }

@@ -160,21 +160,21 @@ func TestKilledUnderStreams(t *testing.T) {
 }
 
 // What is lost beside requests adds no line to theirs, until one has succeeded.
-func TestTallyTellsAnOutageOnce(t *testing.T) {
+func TestFailureLogTellsAnOutageOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := &logs{}
-		tally := &tally{log: newLog(l)}
+		failures := &failureLog{log: newLog(l)}
 		gone := func() *failure { return &failure{cause: "connection refused", phase: jsonrpc.NotSent} }
 		lost, failed := gone(), gone()
-		tally.count(failed)
-		tally.lose(lost)
+		failures.count(failed)
+		failures.lose(lost)
 		if failed.event != lost.event || !jsonrpc.IsEvent(lost.event) {
 			t.Errorf("events %q and %q", failed.event, lost.event)
 		}
 		time.Sleep(2 * gathered)
 		for range 3 {
 			again := gone()
-			tally.lose(again)
+			failures.lose(again)
 			time.Sleep(2 * gathered)
 			if again.event != lost.event {
 				t.Errorf("event %q, want that of the outage, %q", again.event, lost.event)
@@ -183,9 +183,9 @@ func TestTallyTellsAnOutageOnce(t *testing.T) {
 		if l.sum("WARN") != 1 || l.sum("streams=1") != 1 || l.sum("requests=1") != 1 {
 			t.Errorf("the log is %s", l)
 		}
-		tally.accepted()
+		failures.accepted()
 		another := gone()
-		tally.lose(another)
+		failures.lose(another)
 		time.Sleep(2 * gathered)
 		if l.sum("WARN") != 2 || another.event == lost.event {
 			t.Errorf("event %q, the log is %s", another.event, l)

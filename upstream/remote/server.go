@@ -4,12 +4,8 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
-	"fmt"
 	"log/slog"
-	"net/http"
-	"net/url"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
@@ -18,94 +14,95 @@ import (
 // A Server is a remote MCP server, used by many sessions. Its fields must not
 // change after the first Dial.
 type Server struct {
-	Name string // of the upstream: stands in errors and logs
+	Name string // of the upstream, in errors and logs
 	URL  string // http, https, ws or wss
 	SSE  bool   // only the HTTP+SSE transport of 2024-11-05
 
-	// Headers go with each HTTP request, HeadersFrom too: header names to files
-	// with their values, which are read again when they change. HeadersFrom wins
-	// over Headers, and the protocol's own headers over both.
+	// Headers go with each HTTP request. HeadersFrom are header names and files with
+	// their values, which are read again when they change. They win over Headers, and
+	// the protocol's own headers win over both.
 	Headers     map[string]string
 	HeadersFrom map[string]string
 
 	TLS           *tls.Config    // nil: the system's roots
-	MaxConcurrent int            // requests in flight at once, of all sessions together, but for listens; zero: no bound
+	MaxConcurrent int            // requests in flight, of all sessions together, but for subscriptions; zero: no bound
 	WriteTimeout  time.Duration  // without progress writing; zero means 60 s
 	StopGrace     time.Duration  // for taking leave; zero means 2 s
 	Limits        jsonrpc.Limits // of one message from the server
 	Log           *slog.Logger   // nil discards
 
-	once   sync.Once
-	client *http.Client
-	slots  chan struct{} // one element for each request in flight; nil without a bound
-	files  headerFiles
-	tally  tally
-
-	// Of the modern era.
-	tools   tools
-	doubted atomic.Int64 // when it was last asked again for its era, in Unix nanoseconds; zero: never
-}
-
-func (s *Server) writeTimeout() time.Duration { return cmp.Or(s.WriteTimeout, 60*time.Second) }
-func (s *Server) stopGrace() time.Duration    { return cmp.Or(s.StopGrace, 2*time.Second) }
-
-func (s *Server) log() *slog.Logger {
-	if s.Log == nil {
-		return slog.New(slog.DiscardHandler)
-	}
-	return s.Log
-}
-
-// Dial begins a session. On http and https it does no I/O: the first message
-// that is sent does. On ws and wss it connects. Cancelling ctx ends the session at once; Close takes leave
-// of the server first, and must be called in either case.
-func (s *Server) Dial(ctx context.Context) (jsonrpc.Conn, error) {
-	socket, err := s.isSocket()
-	if err != nil {
-		return nil, err
-	}
-	if socket {
-		return s.dialWebSocket(ctx)
-	}
-	s.once.Do(s.prepare)
-	return newSession(ctx, s), nil
-}
-
-// isSocket reports whether the server is reached over a WebSocket, and not over
-// HTTP. The error is for neither.
-func (s *Server) isSocket() (bool, error) {
-	u, err := url.Parse(s.URL)
-	if err != nil {
-		return false, fmt.Errorf("dial %s: the URL cannot be read", s.Name) // url.Error would quote it
-	}
-	switch u.Scheme {
-	case "http", "https":
-		return false, nil
-	case "ws", "wss":
-		return true, nil
-	}
-	return false, fmt.Errorf("dial %s: unknown scheme %q", s.Name, u.Scheme)
+	// What the sessions share, made by the first that needs it.
+	once      sync.Once
+	transport *transport
+	tools     *tools
+	era       *eraProbe
 }
 
 // prepare makes what the sessions share.
-func (s *Server) prepare() {
-	s.client = &http.Client{Transport: s.transport(), CheckRedirect: checkRedirect}
-	if s.MaxConcurrent > 0 {
-		s.slots = make(chan struct{}, s.MaxConcurrent)
-	}
-	s.tally.log = s.log().With("upstream", s.Name)
+func (s *Server) prepare() *transport {
+	s.once.Do(func() {
+		log := s.Log
+		if log == nil {
+			log = slog.New(slog.DiscardHandler)
+		}
+		timeout := cmp.Or(s.WriteTimeout, 60*time.Second)
+		s.transport = &transport{
+			name: s.Name, url: s.URL, tls: s.TLS, limits: s.Limits, headers: newHeaders(s.Headers, s.HeadersFrom),
+			writeTimeout: timeout, stopGrace: cmp.Or(s.StopGrace, 2*time.Second),
+			client: newClient(s.TLS, timeout), failures: failureLog{log: log.With("upstream", s.Name)},
+		}
+		if s.MaxConcurrent > 0 {
+			s.transport.slots = make(slots, s.MaxConcurrent)
+		}
+		s.tools = &tools{t: s.transport, turn: make(chan struct{}, 1)}
+		s.era = &eraProbe{t: s.transport, sse: s.SSE}
+	})
+	return s.transport
 }
 
-// leave counts a session out. Without any, connections are not kept.
-func (s *Server) leave() {
-	if s.tally.leave() {
-		s.client.CloseIdleConnections()
+// Dial begins a session of the legacy era. On http and https it does no I/O: the first
+// message that is sent does. On ws and wss it connects. Cancelling ctx ends the session
+// at once; Close takes leave of the server first, and must be called in either case.
+func (s *Server) Dial(ctx context.Context) (jsonrpc.Conn, error) {
+	t := s.prepare()
+	socket, err := isSocket(t)
+	switch {
+	case err != nil:
+		return nil, err
+	case socket:
+		return dialWebSocket(ctx, t)
 	}
+	return newSession(ctx, t, s.SSE), nil
+}
+
+// DialModern begins a stream of the modern era (2026-07-28): what is sent on it are
+// requests whose _meta says all about them, and cancellations. On http and https it
+// does no I/O, and each request is a POST of its own: the stream ends with Close or
+// ctx only, whatever becomes of a request. On ws and wss it connects, and carries
+// the stream as it is. Cancelling ctx ends it at once; Close must be called in
+// either case.
+func (s *Server) DialModern(ctx context.Context) (jsonrpc.Conn, error) {
+	t := s.prepare()
+	socket, err := isSocket(t)
+	switch {
+	case err != nil:
+		return nil, err
+	case socket:
+		return dialModernWebSocket(ctx, t)
+	}
+	return newModern(ctx, t, s.tools, s.era), nil
+}
+
+// Probe asks the server, with server/discover, whether it speaks a version of the
+// modern era that we speak. The error, a [*jsonrpc.ClosedError], is that it could
+// not be told: nobody was there, or answered in time, or let us in. Over HTTP that
+// may take 10 s, on a WebSocket 5 s more than to connect: silence there is how
+// servers of the legacy era answer (2026-07-28 basic/versioning).
+func (s *Server) Probe(ctx context.Context) (bool, error) {
+	s.prepare()
+	return s.era.run(ctx)
 }
 
 // Close closes the connections that are kept for reuse. All sessions must have
 // been closed.
-func (s *Server) Close() {
-	s.once.Do(s.prepare)
-	s.client.CloseIdleConnections()
-}
+func (s *Server) Close() { s.prepare().client.CloseIdleConnections() }

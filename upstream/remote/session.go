@@ -2,172 +2,49 @@ package remote
 
 import (
 	"context"
+	"errors"
 	"log/slog"
+	"net/http"
 	"sync"
-	"sync/atomic"
+	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
-const (
-	// outDepth is how many notifications and responses wait to be posted; then
-	// Send waits.
-	outDepth = 64
-
-	// maxOpen bounds the requests in flight. Those beyond are answered with an
-	// error, since Send must not wait for a response.
-	maxOpen = 4096
-)
-
-// A session is a jsonrpc.Conn to a Server: one HTTP session, or several one after
-// the other when the server forgets. See the package's doc for its goroutines.
+// A session is a jsonrpc.Conn to a server of the legacy era over HTTP: one session
+// there, or several one after the other when the server forgets. See the package's doc
+// for its goroutines.
 type session struct {
-	// Static after construction.
-	server   *Server
-	log      *slog.Logger
-	ctx      context.Context // done: all is given up at once
-	cancel   context.CancelFunc
-	work     context.Context // child of ctx, of calls and streams. Done: they are given up
-	giveUp   context.CancelFunc
-	hurry    context.Context // child of ctx, of notifications and responses
-	stopTalk context.CancelFunc
-	unhook   func() bool // from the ctx of Dial
+	*life
+	t   *transport
+	log *slog.Logger
+	sse bool // only HTTP+SSE is spoken
 
-	*inbox
-	lane   chan item     // to talk; never closed
-	opened chan struct{} // closed when the server answered initialize
-	ready  chan struct{} // closed when it was told initialized
-	left   chan struct{} // closed by Close: the lane gets no more
-	talked chan struct{} // closed by talk at its end
-
-	openOnce, readyOnce, closeOnce sync.Once
-
-	// delivered: a request besides initialize may have reached the server.
-	delivered atomic.Bool
-
-	wg      sync.WaitGroup
-	cancels cancellations
-
-	mu        sync.Mutex      // guards the fields below
-	begun     bool            // something was sent
-	leaving   bool            // no goroutine may be started any more
-	gate      <-chan struct{} // what messages that are sent now wait for; nil: nothing
-	calls     map[jsonrpc.ID]*call
-	questions map[jsonrpc.ID]*peer // of the server, not answered: whom the answer is for
-	peer      *peer
-	renewal   *renewal // under way; nil if none is
-	state     state
+	first     sync.Once // starts what the first message needs
+	handshake *handshake
+	outbox    *outbox
+	calls     *calls
+	asked     *serverRequests
+	history   history
+	endpoints endpoints
 }
 
-func newSession(ctx context.Context, server *Server) *session {
+func newSession(ctx context.Context, t *transport, sse bool) *session {
 	s := &session{
-		server: server, log: server.tally.log,
-		inbox: newInbox(), lane: make(chan item, outDepth),
-		opened: make(chan struct{}), ready: make(chan struct{}),
-		left: make(chan struct{}), talked: make(chan struct{}),
-		calls:   make(map[jsonrpc.ID]*call),
-		cancels: cancellations{slots: make(chan struct{}, maxCancels)},
+		life: newLife(ctx), t: t, log: t.failures.log, sse: sse,
+		handshake: newHandshake(sse), calls: newCalls(), asked: newServerRequests(),
 	}
-	s.ctx, s.cancel = context.WithCancel(ctx)
-	s.work, s.giveUp = context.WithCancel(s.ctx)
-	s.hurry, s.stopTalk = context.WithCancel(s.ctx)
-	s.peer = s.newPeer(server.URL)
-	s.unhook = context.AfterFunc(ctx, func() { s.fail(&jsonrpc.ClosedError{Cause: causeStopped, Err: context.Cause(ctx)}) })
-	server.tally.join()
+	s.outbox = newOutbox(s.ctx, s.log, s.ended, s.post)
+	s.endpoints.at = s.newEndpoint(t.url)
+	t.join()
 	return s
 }
 
-func (s *session) newPeer(url string) *peer {
-	p := &peer{url: url}
-	p.ctx, p.cancel = context.WithCancel(s.work)
-	return p
-}
-
-// spawn runs fn in a goroutine that Close waits for. It does not when the
-// session is being left.
-func (s *session) spawn(fn func()) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.leaving {
-		return false
-	}
-	s.wg.Go(fn)
-	return true
-}
-
-// current returns the peer that messages go to.
-func (s *session) current() *peer {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.peer
-}
-
-// Send implements jsonrpc.Conn. It waits for room at most, never for a response.
-func (s *session) Send(m *jsonrpc.Message) error {
-	if m.Batch == nil {
-		return s.send(m)
-	}
-	for _, e := range m.Batch { // versions since 2025-06-18 have no batches
-		if err := s.send(e); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (s *session) send(m *jsonrpc.Message) error {
-	select {
-	case <-s.ended:
-		return jsonrpc.Closed(s.err)
-	default:
-	}
-	gate := s.begin(m)
-	switch {
-	case m.IsRequest():
-		s.request(m, gate)
-		return nil
-	case m.Method == mcp.MethodCancelled:
-		c, ok := s.cancelled(m)
-		if !ok {
-			return nil
-		}
-		return s.tell(item{m: m, gate: gate, cancels: c})
-	}
-	return s.tell(item{m: m, gate: gate})
-}
-
-// begin starts what the first message needs. It returns what m has to wait for:
-// all after initialize for its answer, all after initialized for its being
-// accepted.
-func (s *session) begin(m *jsonrpc.Message) (gate <-chan struct{}) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !s.begun && !s.leaving {
-		s.begun = true
-		s.wg.Go(s.talk)
-		if s.server.SSE {
-			s.gate = s.opened
-			s.wg.Go(s.openLegacy)
-		}
-	}
-	gate = s.gate
-	switch {
-	case m.Method == mcp.MethodInitialize:
-		s.gate = s.opened
-	case m.Method == mcp.MethodInitialized:
-		s.gate = s.ready
-	case !m.IsRequest() && gate == s.ready: // they are in order anyway
-		return nil
-	}
-	return gate
-}
-
-// fail ends the session because of what happened to it.
-func (s *session) fail(end *jsonrpc.ClosedError) {
-	end.Delivered = s.delivered.Load()
-	s.end(end)
-	s.cancel()
+func (s *session) newEndpoint(url string) *endpoint {
+	at := &endpoint{url: url}
+	at.ctx, at.cancel = context.WithCancel(s.work)
+	return at
 }
 
 // failed ends the session because of how something failed that it cannot do
@@ -176,4 +53,399 @@ func (s *session) failed(f *failure) {
 	if s.work.Err() == nil {
 		s.fail(f.end())
 	}
+}
+
+// Sessionless reports, once initialize was answered, whether the server has begun no
+// session with that: it can then send nothing but answers.
+func (s *session) Sessionless() bool {
+	at := s.endpoints.current()
+	return at.id == "" && !at.sse
+}
+
+// Send implements jsonrpc.Conn. It waits for room at most, never for a response.
+func (s *session) Send(m *jsonrpc.Message) error {
+	for _, e := range elements(m) { // versions since 2025-06-18 have no arrays
+		if err := s.send(e); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *session) send(m *jsonrpc.Message) error {
+	if err := s.over(); err != nil {
+		return err
+	}
+	s.first.Do(s.begin)
+	t := item{m: m, gate: s.handshake.gateOf(m)}
+	switch {
+	case m.IsRequest():
+		s.request(m, t.gate)
+		return nil
+	case m.Method == mcp.MethodCancelled:
+		id, _ := jsonrpc.ParseID(member(m.Params, "requestId"))
+		if t.cancels = s.calls.cancel(id); t.cancels == nil {
+			return nil
+		}
+	case m.Method == mcp.MethodInitialized:
+		t.then = s.initialized
+	}
+	if !s.outbox.put(t) {
+		return s.over()
+	}
+	return nil
+}
+
+// begin starts what runs as long as the session.
+func (s *session) begin() {
+	if !s.spawn(s.outbox.run) {
+		close(s.outbox.done)
+		return
+	}
+	if s.sse {
+		s.spawn(func() {
+			if f := s.attach(s.work); f != nil {
+				s.failed(f)
+				return
+			}
+			s.handshake.open()
+		})
+	}
+}
+
+// post posts a notification or a response.
+func (s *session) post(ctx context.Context, m *jsonrpc.Message) *failure {
+	at := s.endpoints.current()
+	if m.IsResponse() && !s.asked.answer(m.ID, at) {
+		s.log.Debug("response dropped, its request came from a session that the server has forgotten", "id", m.ID.String())
+		return nil
+	}
+	return s.t.deliver(ctx, at, m, nil, newReach(nil))
+}
+
+// request begins a call.
+func (s *session) request(m *jsonrpc.Message, gate <-chan struct{}) {
+	c := &call{m: m, gate: gate, reach: newReach(&s.delivered), taken: make(chan struct{})}
+	if m.Method == mcp.MethodInitialize { // a server that saw only that has run nothing
+		c.reach.delivered = nil
+		s.history.begin(m.Params)
+	}
+	c.ctx, c.cancel = context.WithCancelCause(s.work)
+	if err := s.calls.add(c); err != nil {
+		c.cancel(nil)
+		s.refuse(s.t.name, m.ID, err)
+		return
+	}
+	if !s.spawn(func() { s.run(c) }) {
+		s.drop(c)
+	}
+}
+
+// run brings a call to its end.
+func (s *session) run(c *call) {
+	defer s.drop(c)
+	if c.gate != nil {
+		select {
+		case <-c.gate:
+		case <-c.ctx.Done():
+			return
+		}
+	}
+	release, ok := s.t.slots.acquire(c.ctx, c.m.Method)
+	if !ok {
+		return
+	}
+	defer release()
+	if !s.calls.start(c) {
+		return
+	}
+	switch {
+	case c.m.Method == mcp.MethodInitialize:
+		s.initialize(c)
+	case s.endpoints.current().sse:
+		s.runSSE(c)
+	default:
+		s.runStreamable(c, release)
+	}
+}
+
+// drop clears up behind a call.
+func (s *session) drop(c *call) {
+	s.calls.take(c)
+	c.cancel(nil)
+	c.reach.done()
+}
+
+// reply answers a call with what the server said.
+func (s *session) reply(c *call, m *jsonrpc.Message) {
+	if !s.calls.take(c) {
+		return
+	}
+	if m.Result != nil {
+		s.history.keep(c.m)
+	}
+	s.put(received{m: m})
+}
+
+// failCall answers a call with an error, unless nobody wants it any more.
+func (s *session) failCall(c *call, f *failure) {
+	if errors.Is(context.Cause(c.ctx), errCancelled) || s.work.Err() != nil || !s.calls.take(c) {
+		return
+	}
+	switch {
+	case f.denied():
+		s.t.failures.denied(f)
+	case errors.Is(f.err, errSessionLost): // which the log hears of otherwise
+		s.t.failures.mention(c.m, f)
+	default:
+		s.t.failures.count(f)
+	}
+	m := f.answer(s.t.name, c.m.ID)
+	m.Related = c.m.ID
+	s.put(received{m: m})
+}
+
+// initialize posts the session's first request. Without an answer there is no
+// session. A server that does not know it may be one of 2024-11-05, which is
+// found out with a GET.
+func (s *session) initialize(c *call) {
+	if s.sse {
+		s.runSSE(c)
+		return
+	}
+	at := s.newEndpoint(s.t.url)
+	x := &exchange{t: s.t, at: at, id: c.m.ID, related: c.m.ID, reach: newReach(nil), pass: s.passer(at)}
+	reply, f := greet(c.ctx, x, c.m)
+	if f == nil && x.vague {
+		reply, f = nil, refusedBy(x.resp)
+	}
+	if f != nil && mayBeSSE(f.status) {
+		x.close()
+		if s.attach(c.ctx) == nil {
+			s.handshake.open()
+			s.runSSE(c)
+			return
+		}
+	}
+	defer x.linger(c.cancel)
+	if f != nil {
+		s.failed(f)
+		return
+	}
+	s.endpoints.move(at)
+	s.handshake.open()
+	s.reply(c, reply)
+}
+
+// initialized begins to listen, when the server has been told that the client is
+// initialized, and lets the messages behind that go.
+func (s *session) initialized() {
+	at := s.endpoints.current()
+	if at.sse {
+		s.handshake.isReady()
+		return
+	}
+	s.listen(at, s.handshake.isReady)
+}
+
+// listen reads what the server says outside of calls. It calls then when the server
+// has answered to that, or within hearTime.
+func (s *session) listen(at *endpoint, then func()) {
+	l := &listener{t: s.t, at: at, message: s.outside(at), heard: soon(then)}
+	l.renew = func(ctx context.Context) bool {
+		_, f := s.renew(ctx, at)
+		return f == nil
+	}
+	if !s.spawn(l.run) {
+		l.heard()
+	}
+}
+
+// runStreamable posts a call and answers it. A server that has forgotten the
+// session did not run it: then it is posted once more, to a new one.
+func (s *session) runStreamable(c *call, release func()) {
+	at := s.endpoints.current()
+	x, reply, f := s.exchange(c, at)
+	if f != nil && f.lost {
+		x.close()
+		if at, f = s.renew(c.ctx, at); f == nil && s.calls.wanted(c) {
+			x, reply, f = s.exchange(c, at)
+		}
+	}
+	defer x.linger(c.cancel)
+	if f != nil && f.said != nil {
+		reply, f = f.said, nil
+	}
+	switch {
+	case f != nil:
+		s.failCall(c, f)
+	case reply != nil:
+		s.reply(c, reply)
+	}
+	release() // lingering needs none
+}
+
+// exchange posts a call and reads until its reply.
+func (s *session) exchange(c *call, at *endpoint) (*exchange, *jsonrpc.Message, *failure) {
+	s.calls.posted(c, at)
+	x := &exchange{t: s.t, at: at, id: c.m.ID, related: c.m.ID, reach: c.reach, pass: s.passer(at)}
+	x.began = func(http.Header) *failure {
+		s.calls.answered(c)
+		return nil
+	}
+	reply, f := x.run(c.ctx, c.m)
+	return x, reply, f
+}
+
+// passer returns what brings to Recv what comes from an endpoint besides replies.
+func (s *session) passer(at *endpoint) func(received) bool {
+	return func(r received) bool {
+		if r.m != nil {
+			s.asked.note(r.m, at)
+		}
+		return s.put(r)
+	}
+}
+
+// attach makes the session one of HTTP+SSE. ctx bounds how long that takes.
+func (s *session) attach(ctx context.Context) *failure {
+	streamCtx, cancel := context.WithCancel(s.work) // the stream outlives ctx
+	defer context.AfterFunc(ctx, cancel)()
+	stream, f := openSSE(streamCtx, s.t, s.endpoints.current())
+	if f != nil {
+		cancel()
+		return f
+	}
+	at := s.newEndpoint(stream.url)
+	at.sse = true
+	s.endpoints.move(at)
+	read := func() {
+		if end := stream.read(s.outside(at)); end != nil { // the stream's end is the session's
+			s.failed(dropped(s.work, end))
+		}
+	}
+	if !s.spawn(read) {
+		stream.body.Close()
+	}
+	return nil
+}
+
+// runSSE posts a call. Its reply comes on the session's stream.
+func (s *session) runSSE(c *call) {
+	f := s.t.deliver(c.ctx, s.endpoints.current(), c.m, nil, c.reach)
+	switch {
+	case f == nil:
+		select {
+		case <-c.taken:
+		case <-c.ctx.Done():
+		}
+	case c.m.Method == mcp.MethodInitialize:
+		s.failed(f)
+	default:
+		s.failCall(c, f)
+	}
+}
+
+// outside returns what takes what comes outside of a call's own response, which is how
+// all comes on HTTP+SSE. It reports whether the session still lives.
+func (s *session) outside(at *endpoint) func(text string, tooLong error) bool {
+	pass := s.passer(at)
+	return func(text string, tooLong error) bool {
+		if tooLong != nil {
+			return pass(received{err: &jsonrpc.InvalidError{Code: jsonrpc.CodeInvalidRequest, Reason: "message too long"}})
+		}
+		m, err := s.t.limits.Decode([]byte(text))
+		if err != nil {
+			bad, _ := errors.AsType[*jsonrpc.InvalidError](err)
+			if c := s.calls.find(bad.ID); c != nil && bad.Reply {
+				s.failCall(c, invalid(bad.Reason))
+				return true
+			}
+			return pass(received{err: bad})
+		}
+		for _, e := range elements(m) {
+			if !e.IsResponse() {
+				if !pass(received{m: e}) {
+					return false
+				}
+			} else if c := s.calls.find(e.ID); c != nil {
+				s.reply(c, e)
+			} else {
+				s.log.Debug("late response dropped", "id", e.ID.String())
+			}
+		}
+		return true
+	}
+}
+
+// renew returns the endpoint to use in place of one that the server has forgotten.
+func (s *session) renew(ctx context.Context, lost *endpoint) (*endpoint, *failure) {
+	return s.endpoints.renew(ctx, lost, func(r *renewal) bool {
+		return s.spawn(func() { s.replace(lost, r) })
+	})
+}
+
+// replace makes a new session in place of a lost one, and brings the renewal to its end.
+func (s *session) replace(lost *endpoint, r *renewal) {
+	next := s.newEndpoint(s.t.url)
+	news, err := meet(s.work, s.t, next, &s.history, s.passer(next))
+	s.endpoints.renewed(r, next, err)
+	if err != nil {
+		next.cancel()
+		close(r.done)
+		return
+	}
+	s.log.Info("upstream forgot the session, a new one is made")
+	lost.cancel()
+	s.forget(lost)
+	for _, m := range news {
+		s.put(received{m: m})
+	}
+	s.listen(next, func() { close(r.done) })
+}
+
+// forget gives up what belongs to a lost session: calls whose response has
+// begun, others if they hear nothing for a while, and the server's requests.
+func (s *session) forget(lost *endpoint) {
+	silent := s.calls.lose(lost, false)
+	for _, id := range s.asked.of(lost) {
+		s.put(received{m: mcp.Cancellation(id, "session lost")})
+	}
+	if silent {
+		s.spawn(func() {
+			if sleep(s.work, lostAfter) == nil {
+				s.calls.lose(lost, true)
+			}
+		})
+	}
+}
+
+// Close implements jsonrpc.Conn. Recv and Send return at once. What was sent
+// before still goes out: notifications and responses, and tasks/cancel, for half
+// of the grace. The server is told with a DELETE when it has answered all requests,
+// or answerTime later: servers of the Python SDK accept a message before they take
+// it, so that a DELETE would overtake it. Close returns when nothing is left of the
+// session, at most after the grace.
+func (s *session) Close() error {
+	s.closing.Do(s.close)
+	return nil
+}
+
+func (s *session) close() {
+	s.leave()
+	force := time.AfterFunc(s.t.stopGrace, s.cancel)
+	half := time.AfterFunc(s.t.stopGrace/2, s.outbox.stop)
+	defer force.Stop()
+	defer half.Stop()
+
+	unfinished := s.calls.leave()
+	s.first.Do(s.begin)
+	s.outbox.leave()
+	<-s.outbox.done
+	awaitAnswers(unfinished, s.outbox.hurry.Done())
+	s.giveUp()
+	s.wg.Wait()
+	takeLeave(s.ctx, s.t, s.endpoints.current())
+	s.cancel()
+	s.t.leave()
 }

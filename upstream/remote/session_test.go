@@ -418,7 +418,7 @@ func TestCancellationsOfADeafServer(t *testing.T) {
 	c := connect(t, f)
 	c.request(1, "tools/call", `{}`)
 	f.await("tools/call", 1)
-	cancels := &c.Conn.(*session).cancels
+	cancels := c.Conn.(*session).outbox
 	cancels.deaf.Store(true)
 	for range maxCancels {
 		cancels.slots <- struct{}{}

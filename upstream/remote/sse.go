@@ -1,170 +1,67 @@
 package remote
 
 import (
-	"bufio"
-	"bytes"
-	"errors"
+	"context"
 	"io"
-	"strconv"
-	"time"
+	"net/http"
+	"net/url"
 )
 
-const (
-	// eventSlack is what an event may have beyond its message: names of fields,
-	// its id, comments are not counted.
-	eventSlack = 64 << 10
+// maxEndpoint bounds the bytes of the URL that a server of 2024-11-05 gives.
+const maxEndpoint = 4096
 
-	maxEventID = 1 << 10 // bytes; a longer id is not used to resume
-
-	// A server can keep us from coming back no longer than maxRetry, and not
-	// have us back before minRetry.
-	maxRetry = time.Minute
-	minRetry = 10 * time.Millisecond
-)
-
-const byteOrderMark = "\ufeff"
-
-// errEventTooLong is an event that is skipped.
-var errEventTooLong = errors.New("event too long")
-
-// An event is one that a server sent.
-type event struct {
-	kind  string // "" for a message
-	data  string
-	id    string        // "" if it has none of its own that can be used
-	retry time.Duration // how long to wait before resuming; zero if it does not say
+// An sseStream is the stream that is a session in HTTP+SSE: all that the server says
+// comes on it.
+type sseStream struct {
+	body   io.ReadCloser
+	events *events
+	url    string // where messages are posted
 }
 
-// events reads server-sent events. It cuts the stream at blank lines and drops
-// comments, which cost no memory so. (The libraries that were tried look at a long event
-// again from its start for each packet, keep the buffer of the longest, or do not tell
-// the retry field; tests hold what is read here against one.)
-type events struct {
-	r       *bufio.Reader
-	max     int // bytes of one event
-	buf     []byte
-	begun   bool // the byte order mark, if there is one, is read
-	start   bool // at the start of a line
-	afterCR bool // which a line feed may follow
-	comment bool // in a line that is a comment
-	skip    bool // the event is too long
-	unsaid  bool // and that has not been said
-}
-
-func newEvents(r io.Reader, maxMessage int) *events {
-	return &events{r: bufio.NewReader(r), max: maxMessage + eventSlack, start: true}
-}
-
-// next returns the next event. It returns errEventTooLong as soon as one is, and
-// skips it when it is called again; io.EOF when the stream ended, and any other
-// error when it broke.
-func (e *events) next() (event, error) {
-	if !e.begun {
-		e.begun = true
-		if mark, _ := e.r.Peek(len(byteOrderMark)); string(mark) == byteOrderMark { // less is no event
-			e.drop(len(mark))
-		}
+// openSSE opens the stream of a session. Its first event says where messages are
+// posted.
+func openSSE(ctx context.Context, t *transport, at *endpoint) (*sseStream, *failure) {
+	resp, f := t.get(ctx, at, "")
+	if f != nil {
+		return nil, f
 	}
-	for {
-		blank, err := e.more()
-		switch {
-		case err == io.EOF && len(e.buf) > 0 && !e.skip: // servers forget the last blank line
-			return e.parse(), nil
-		case err != nil:
-			return event{}, err
-		case e.unsaid:
-			e.unsaid = false
-			return event{}, errEventTooLong
-		case !blank:
-		case e.skip:
-			e.skip = false
-		case len(e.buf) > 0:
-			return e.parse(), nil
-		}
-	}
-}
-
-// more takes what has arrived, at most to the end of a line. It reports whether
-// that was a blank line, the end of an event.
-func (e *events) more() (blank bool, err error) {
-	if _, err := e.r.Peek(1); err != nil {
-		return false, err
-	}
-	buf, _ := e.r.Peek(e.r.Buffered())
-	if e.afterCR && buf[0] == '\n' {
-		e.afterCR = false
-		e.drop(1)
-		return false, nil
-	}
-	e.afterCR = false
-	if e.start {
-		e.comment = buf[0] == ':'
-	}
-	n := bytes.IndexAny(buf, "\r\n")
-	if n < 0 {
-		e.keep(buf)
-		e.start = false
-		e.drop(len(buf))
-		return false, nil
-	}
-	blank = e.start && n == 0
-	if !blank {
-		e.keep(buf[:n])
-		e.keep([]byte{'\n'})
-	}
-	e.afterCR, e.start = buf[n] == '\r', true
-	e.drop(n + 1)
-	return blank, nil
-}
-
-// drop moves on by n bytes that are in the buffer.
-func (e *events) drop(n int) { _, _ = e.r.Discard(n) }
-
-func (e *events) keep(text []byte) {
 	switch {
-	case e.comment || e.skip:
-	case len(e.buf)+len(text) > e.max:
-		e.skip, e.unsaid, e.buf = true, true, nil
-	default:
-		e.buf = append(e.buf, text...)
+	case resp.StatusCode != http.StatusOK:
+		discard(resp)
+		return nil, refusedBy(resp)
+	case !isStream(resp):
+		discard(resp)
+		return nil, invalid("not an event stream")
 	}
+	s := &sseStream{body: resp.Body, events: newEvents(resp.Body, t.limits.MaxMessage())}
+	ev, err := s.events.next()
+	if err == nil && ev.kind == "endpoint" && len(ev.data) <= maxEndpoint {
+		s.url = endpointURL(t.url, ev.data)
+	}
+	if s.url == "" {
+		s.body.Close()
+		return nil, invalid("no endpoint event")
+	}
+	return s, nil
 }
 
-// parse reads the event that is in the buffer, and empties that (HTML, "Interpreting an
-// event stream").
-func (e *events) parse() event {
-	var ev event
-	var data []byte
-	for line := range bytes.Lines(e.buf) {
-		name, value, _ := bytes.Cut(bytes.TrimSuffix(line, []byte{'\n'}), []byte{':'})
-		value = bytes.TrimPrefix(value, []byte{' '})
-		switch string(name) {
-		case "event":
-			ev.kind = string(value)
-		case "data":
-			data = append(append(data, value...), '\n')
-		case "id":
-			ev.id = string(value)
-		case "retry":
-			ev.retry = retryIn(value, ev.retry)
-		}
-	}
-	e.buf = nil
-	ev.data = string(bytes.TrimSuffix(data, []byte{'\n'}))
-	if ev.kind == "message" {
-		ev.kind = ""
-	}
-	if len(ev.id) > maxEventID || !sendable(ev.id) {
-		ev.id = ""
-	}
-	return ev
-}
-
-// retryIn returns the value of a retry field, or if it is none what was said before.
-func retryIn(value []byte, before time.Duration) time.Duration {
-	ms, err := strconv.ParseUint(string(value), 10, 31)
+// endpointURL returns the URL of an endpoint event, "" if it cannot be used: it must be
+// of the server that was configured, since credentials go there.
+func endpointURL(server, endpoint string) string {
+	base, err := url.Parse(server)
 	if err != nil {
-		return before
+		return ""
 	}
-	return min(max(time.Duration(ms)*time.Millisecond, minRetry), maxRetry)
+	u, err := base.Parse(endpoint)
+	if err != nil || u.Scheme != base.Scheme || u.Host != base.Host {
+		return ""
+	}
+	u.User = base.User
+	return u.String()
+}
+
+// read hands on what comes until message reports false, with nil, or the stream ends.
+func (s *sseStream) read(message func(text string, tooLong error) bool) error {
+	defer s.body.Close()
+	return new(place).read(s.events, message)
 }

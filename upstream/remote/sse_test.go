@@ -1,126 +1,121 @@
 package remote
 
 import (
-	"errors"
+	"fmt"
 	"io"
+	"net/http"
+	"slices"
 	"strings"
 	"testing"
-	"testing/iotest"
-	"time"
 
-	"github.com/tmaxmax/go-sse"
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
 
-func readAll(r io.Reader, limit int) (all []event, long int, end error) {
-	e := newEvents(r, limit)
-	for {
-		ev, err := e.next()
+// newOldFake returns a server of 2024-11-05: what it answers goes to the stream.
+// A test may write to out too.
+func newOldFake(t *testing.T) (f *fake, out chan string) {
+	f = newFake(t)
+	out = make(chan string, 100)
+	f.any = func(w http.ResponseWriter, r *http.Request) bool {
 		switch {
-		case errors.Is(err, errEventTooLong):
-			long++
-		case err != nil:
-			return all, long, err
-		default:
-			all = append(all, ev)
-		}
-	}
-}
-
-func TestEvents(t *testing.T) {
-	const ms = time.Millisecond
-	tests := []struct {
-		name, text string
-		want       []event
-	}{
-		{"plain", "data: a\n\n", []event{{data: "a"}}},
-		{"message", "event: message\nid: 1\ndata: a\ndata: b\n\n", []event{{data: "a\nb", id: "1"}}},
-		{"CRLF", "event: endpoint\r\ndata: a\r\n\r\ndata: b\r\n\r\n", []event{{kind: "endpoint", data: "a"}, {data: "b"}}},
-		{"CR", "data: a\r\rdata: b\r\r", []event{{data: "a"}, {data: "b"}}},
-		{"mixed", "data: a\r\ndata: b\n\r\n", []event{{data: "a\nb"}}},
-		{"comments", ": x\n:\n\n:y\ndata: a\n: z\n\n\n\n", []event{{data: "a"}}},
-		{"primes", "id: 5\ndata:\nretry: 20\n\n", []event{{id: "5", retry: 20 * ms}}},
-		{"retry alone", "retry: 50\n\n", []event{{retry: 50 * ms}}},
-		{"retry is bounded", "retry: 2000000000\n\nretry: 0\n\nretry: -1\n\nretry: x\n\n", []event{{retry: maxRetry}, {retry: minRetry}, {}, {}}},
-		{"no last blank line", "data: a\n\ndata: b", []event{{data: "a"}, {data: "b"}}},
-		{"byte order mark", "\ufeffdata: a\n\n", []event{{data: "a"}}},
-		{"unknown fields", "x: y\nz\ndata: a\n\n", []event{{data: "a"}}},
-		{"id that cannot be sent", "id: a\x01\ndata: a\n\n", []event{{data: "a"}}},
-		{"long id", "id: " + strings.Repeat("x", maxEventID+1) + "\ndata: a\n\n", []event{{data: "a"}}},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			for _, r := range []io.Reader{strings.NewReader(tt.text), iotest.OneByteReader(strings.NewReader(tt.text))} {
-				got, _, err := readAll(r, 1<<20)
-				if err != io.EOF || len(got) != len(tt.want) {
-					t.Fatalf("got %+v, %v, want %+v", got, err, tt.want)
-				}
-				for i, ev := range got {
-					if ev != tt.want[i] {
-						t.Errorf("event %d is %+v, want %+v", i, ev, tt.want[i])
+		case r.Method == http.MethodGet:
+			f.note("GET")
+			stream(w, "event: endpoint\ndata: /message?session=1\n\n")
+			for {
+				select {
+				case text := <-out:
+					if text == "" {
+						return true
 					}
+					stream(w, text)
+				case <-r.Context().Done():
+					f.note("left")
+					return true
 				}
 			}
+		case r.URL.Path != "/message":
+			w.WriteHeader(http.StatusMethodNotAllowed)
+		default:
+			text, _ := io.ReadAll(r.Body)
+			m, _ := jsonrpc.Decode(text)
+			if f.note(m.Method); m.Method == "initialize" {
+				out <- sseResult(m, initResult)
+			} else if m.IsRequest() && m.Method == "ping" {
+				out <- sseResult(m, `{}`)
+			} else if m.Method == "lost" {
+				w.WriteHeader(404)
+				return true
+			}
+			w.WriteHeader(http.StatusAccepted)
+		}
+		return true
+	}
+	return f, out
+}
+
+func TestLegacy(t *testing.T) {
+	for _, only := range []bool{false, true} {
+		t.Run(fmt.Sprintf("SSE=%v", only), func(t *testing.T) {
+			f, out := newOldFake(t)
+			s, _ := server(t, f.URL)
+			s.SSE = only
+			c := shaken(t, s)
+			c.request(1, "ping", "")
+			wantResult(t, c.recv(), 1, `{}`)
+			out <- "event: message\ndata: {\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"roots/list\"}\n\n"
+			if m := c.recv(); m.Method != "roots/list" || !m.Related.IsZero() {
+				t.Errorf("got %s", m.Append(nil))
+			}
+			c.request(2, "lost", "")
+			wantError(t, c.recv(), 2, closed, "HTTP 404", jsonrpc.InFlight)
+			c.request(3, "hangs", "")
+			f.await("hangs", 1)
+			c.cancel(3)
+			f.await("notifications/cancelled", 1)
+			c.request(4, "hangs", "")
+			f.await("hangs", 2)
+			out <- "data: {\"id\":4,\"result\":{}}\n\n"
+			if m := c.recv(); !strings.Contains(string(m.Error), unusable) || m.ID != jsonrpc.IntID(4) {
+				t.Errorf("got %s", m.Append(nil))
+			}
+			c.close()
+			f.await("left", 1)
 		})
 	}
 }
 
-func TestLongEventIsSkipped(t *testing.T) {
-	text := "data: a\n\ndata: " + strings.Repeat("x", eventSlack+100) + "\ndata: y\n\ndata: b\n\n"
-	got, long, err := readAll(strings.NewReader(text), 10)
-	if err != io.EOF || long != 1 || len(got) != 2 || got[0].data != "a" || got[1].data != "b" {
-		t.Errorf("got %.200v, %d too long, %v", got, long, err)
+func TestLegacyStreamIsTheSession(t *testing.T) {
+	f, out := newOldFake(t)
+	s, _ := server(t, f.URL)
+	c := shaken(t, s)
+	f.await("notifications/initialized", 1)
+	c.request(1, "hangs", "")
+	f.await("hangs", 1)
+	out <- "data: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/last\"}\n\n"
+	out <- ""
+	if m := c.recv(); m.Method != "notifications/last" {
+		t.Errorf("got %s", m.Append(nil))
+	}
+	if end := c.end(); end.Cause != "stream ended" || !end.Delivered {
+		t.Errorf("the end is %+v", end)
+	}
+	c.close()
+	if slices.Contains(f.all(), "DELETE ") {
+		t.Error("there was a DELETE")
 	}
 }
 
-func TestBrokenStreamHasNoLastEvent(t *testing.T) {
-	r := io.MultiReader(strings.NewReader("data: a\n\nid: 2\ndata: b\n"), iotest.ErrReader(io.ErrUnexpectedEOF))
-	if got, _, err := readAll(r, 100); err != io.ErrUnexpectedEOF || len(got) != 1 {
-		t.Errorf("got %v, %v", got, err)
+func TestLegacyEndpointElsewhere(t *testing.T) {
+	for _, text := range []string{"event: endpoint\ndata: http://other.invalid/\n\n", "event: endpoint\ndata: //other.invalid/\n\n", "data: /x\n\n", ""} {
+		f := newFake(t)
+		f.any = func(w http.ResponseWriter, _ *http.Request) bool { stream(w, text); return true }
+		s, _ := server(t, f.URL)
+		s.SSE = true
+		c := dial(t, s)
+		c.request(0, "initialize", initParams)
+		if end := c.end(); end.Cause != "invalid response" || end.Delivered {
+			t.Errorf("the end is %+v", end)
+		}
+		c.close()
 	}
-}
-
-// FuzzEvents checks that cutting a stream into events changes nothing of what
-// go-sse reads from the whole, however it arrives.
-func FuzzEvents(f *testing.F) {
-	for _, seed := range []string{
-		"data: a\n\n", ": c\r\n\r\nid: 1\rdata: b\r\r", "retry: 7\n\ndata\n\n", "event: x\ndata: {\"jsonrpc\":\"2.0\"}\n\n\n\n", "data: x",
-	} {
-		f.Add([]byte(seed))
-	}
-	f.Fuzz(func(t *testing.T, text []byte) {
-		whole, _, _ := readAll(strings.NewReader(string(text)), 1<<20)
-		bytewise, _, _ := readAll(iotest.OneByteReader(strings.NewReader(string(text))), 1<<20)
-		if len(whole) != len(bytewise) {
-			t.Fatalf("%d events at once, %d byte by byte", len(whole), len(bytewise))
-		}
-		var data []string
-		for i, ev := range whole {
-			if ev != bytewise[i] {
-				t.Fatalf("event %d is %+v at once, %+v byte by byte", i, ev, bytewise[i])
-			}
-			if ev.data != "" {
-				data = append(data, ev.data)
-			}
-			m, err := (&Server{}).Limits.Decode([]byte(ev.data))
-			if (m == nil) == (err == nil) {
-				t.Fatalf("decoded to %v, %v", m, err)
-			}
-		}
-		i := 0
-		for ev, err := range sse.Read(strings.NewReader(string(text)), nil) {
-			if err != nil {
-				return // it gives up where the last line has no end
-			}
-			if ev.Data == "" {
-				continue
-			}
-			if i >= len(data) || data[i] != ev.Data {
-				t.Fatalf("go-sse reads event %d as %q, we have %q", i, ev.Data, data)
-			}
-			i++
-		}
-		if i != len(data) {
-			t.Fatalf("we have %d events, go-sse %d", len(data), i)
-		}
-	})
 }

@@ -119,8 +119,8 @@ func TestProxy(t *testing.T) {
 	defer http.DefaultTransport.(*http.Transport).CloseIdleConnections()
 	defer proxy.Close()
 	s, _ := server(t, f.URL)
-	s.once.Do(s.prepare)
-	transport := s.client.Transport.(*http.Transport)
+	s.prepare()
+	transport := s.transport.client.Transport.(*http.Transport)
 	if transport.Proxy == nil { // which reads the environment once for a process, and not for loopback
 		t.Fatal("no proxies")
 	}

@@ -1,77 +1,265 @@
 package remote
 
 import (
+	"bytes"
 	"context"
-	"net"
+	"crypto/tls"
+	"io"
+	"maps"
+	"mime"
 	"net/http"
+	"net/http/httptrace"
+	"sync"
+	"sync/atomic"
 	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
 const (
-	dialTimeout    = 10 * time.Second
-	idleTimeout    = 90 * time.Second
-	maxHeaderBytes = 256 << 10 // of a response
-	maxIdleConns   = 256       // kept for reuse
-	maxRedirects   = 5
+	typeJSON = "application/json"
+	typeSSE  = "text/event-stream"
 
-	// writeChunk is how much must be written within the write timeout.
-	writeChunk = 64 << 10
+	// maxRefusal bounds the bytes of a response with an error status, and of
+	// what is read of one that nobody wants so that its connection can be reused.
+	maxRefusal = 64 << 10
 )
 
-// transport returns what the sessions of s share: connections, and how they are
-// made. There is no timeout for a response, since a call may take as long as it
-// takes, and no decompression, since nobody bounds what comes out of it.
-func (s *Server) transport() *http.Transport {
-	t := &http.Transport{
-		Proxy:                  http.ProxyFromEnvironment,
-		DialContext:            s.dial,
-		TLSHandshakeTimeout:    dialTimeout,
-		DisableCompression:     true,
-		MaxIdleConnsPerHost:    maxIdleConns,
-		IdleConnTimeout:        idleTimeout,
-		MaxResponseHeaderBytes: maxHeaderBytes,
-		ForceAttemptHTTP2:      true,
-		HTTP2:                  &http.HTTP2Config{WriteByteTimeout: s.writeTimeout()},
+// A transport carries requests of HTTP to one server. All sessions share it.
+type transport struct {
+	// Static after construction.
+	name, url    string // of the server
+	tls          *tls.Config
+	client       *http.Client
+	headers      headers
+	limits       jsonrpc.Limits
+	writeTimeout time.Duration
+	stopGrace    time.Duration
+	slots        slots
+
+	failures failureLog
+	sessions atomic.Int64 // that live
+}
+
+// join counts a session in.
+func (t *transport) join() { t.sessions.Add(1) }
+
+// leave counts a session out. Behind the last one nothing is left to be said, and
+// connections are not kept.
+func (t *transport) leave() {
+	if t.sessions.Add(-1) == 0 {
+		t.failures.flush()
+		t.client.CloseIdleConnections()
 	}
-	if s.TLS != nil {
-		t.TLSClientConfig = s.TLS.Clone()
+}
+
+// Slots are what requests of all sessions take while they are in flight, and have one
+// element for each that is taken. Without a bound they are nil.
+type slots chan struct{}
+
+// takesSlot reports whether a request counts for MaxConcurrent. What ends a task
+// must not wait for the calls before it, and calls must not wait for a subscription,
+// which lives as long as its client.
+func takesSlot(method string) bool { return method != mcp.MethodTasksCancel && method != mcp.MethodListen }
+
+// acquire waits until a request may be sent. With true release gives its slot
+// back, and may be called repeatedly.
+func (s slots) acquire(ctx context.Context, method string) (release func(), ok bool) {
+	if s == nil || !takesSlot(method) {
+		return func() {}, true
 	}
+	select {
+	case s <- struct{}{}:
+		return sync.OnceFunc(func() { <-s }), true
+	case <-ctx.Done():
+		return nil, false
+	}
+}
+
+// An endpoint is where messages are posted, and the session that the server has there.
+// In the modern era there are no sessions.
+type endpoint struct {
+	// Static once a request other than initialize may use it.
+	url     string
+	modern  bool   // each request is alone: streams are not resumed
+	sse     bool   // of HTTP+SSE: replies come on the stream that is the session
+	id      string // the session's; "" if the server gave none
+	version string // negotiated; "" if unknown
+
+	ctx    context.Context // done: the server has forgotten the session, or ours ends
+	cancel context.CancelFunc
+}
+
+// A reach notes how far a request came.
+type reach struct {
+	connected atomic.Bool   // something may have been sent from here on
+	delivered *atomic.Bool  // the session's, set with it; nil for what does not count there
+	written   chan struct{} // closed when the whole request was, or will not be
+	once      sync.Once
+}
+
+func newReach(delivered *atomic.Bool) *reach {
+	return &reach{delivered: delivered, written: make(chan struct{})}
+}
+
+func (r *reach) connect() {
+	r.connected.Store(true)
+	if r.delivered != nil {
+		r.delivered.Store(true)
+	}
+}
+
+func (r *reach) done() { r.once.Do(func() { close(r.written) }) }
+
+func (r *reach) trace(ctx context.Context) context.Context {
+	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+		GotConn:      func(httptrace.GotConnInfo) { r.connect() },
+		WroteRequest: func(httptrace.WroteRequestInfo) { r.done() },
+	})
+}
+
+// post sends a message, with headers of its own or nil. The caller closes the
+// response's body.
+func (t *transport) post(ctx context.Context, at *endpoint, m *jsonrpc.Message, own http.Header, r *reach) (*http.Response, *failure) {
+	ctx, giveUp := context.WithCancelCause(ctx)
+	req, err := http.NewRequestWithContext(r.trace(ctx), http.MethodPost, at.url, nil)
+	if err != nil {
+		giveUp(nil)
+		return nil, broken(ctx, err, false)
+	}
+	text := m.Append(nil)
+	req.ContentLength = int64(len(text))
+	req.GetBody = func() (io.ReadCloser, error) {
+		stalled := time.AfterFunc(t.writeTimeout, func() { giveUp(errStalled) })
+		stalled.Stop() // until the first Read
+		return &body{r: bytes.NewReader(text), stalled: stalled, timeout: t.writeTimeout}, nil
+	}
+	req.Body, _ = req.GetBody()
+	header := http.Header{"Content-Type": {typeJSON}, "Accept": {typeJSON + ", " + typeSSE}}
+	maps.Copy(header, own)
+	return t.do(req, at, header, r)
+}
+
+// deliver posts a message that has no answer.
+func (t *transport) deliver(ctx context.Context, at *endpoint, m *jsonrpc.Message, own http.Header, r *reach) *failure {
+	resp, f := t.post(ctx, at, m, own, r)
+	if f != nil {
+		return f
+	}
+	defer discard(resp)
+	if !succeeded(resp) {
+		return refusedBy(resp)
+	}
+	return nil
+}
+
+// A body is that of a request. It gives the request up when nobody takes more of it
+// for the timeout: on HTTP/2 a server can stop reading one request while its
+// connection is fine, which conn cannot see.
+type body struct {
+	r       *bytes.Reader
+	stalled *time.Timer
+	timeout time.Duration
+	closed  atomic.Bool
+}
+
+// Read implements io.Reader.
+func (b *body) Read(p []byte) (int, error) {
+	b.stalled.Reset(b.timeout)
+	if b.closed.Load() { // Close may be called at the same time
+		b.stalled.Stop()
+	}
+	return b.r.Read(p)
+}
+
+// Close implements io.Closer. net/http calls it when the request is written or
+// given up.
+func (b *body) Close() error {
+	b.closed.Store(true)
+	b.stalled.Stop()
+	return nil
+}
+
+// get opens an event stream, behind the event lastID if that is not "". The
+// caller closes the response's body.
+func (t *transport) get(ctx context.Context, at *endpoint, lastID string) (*http.Response, *failure) {
+	own := http.Header{"Accept": {typeSSE}}
+	if lastID != "" {
+		own.Set(headerResume, lastID)
+	}
+	return t.bare(ctx, http.MethodGet, at, own)
+}
+
+// bare sends a request without a body.
+func (t *transport) bare(ctx context.Context, method string, at *endpoint, own http.Header) (*http.Response, *failure) {
+	r := newReach(nil)
+	req, err := http.NewRequestWithContext(r.trace(ctx), method, at.url, nil)
+	if err != nil {
+		return nil, broken(ctx, err, false)
+	}
+	return t.do(req, at, own, r)
+}
+
+// do sends a request with the headers of the configuration and, winning over them,
+// those of the protocol.
+func (t *transport) do(req *http.Request, at *endpoint, own http.Header, r *reach) (*http.Response, *failure) {
+	header, err := t.headers.read()
+	if err != nil {
+		return nil, &failure{cause: causeHeaderFile, phase: jsonrpc.NotSent, fixed: true, err: err}
+	}
+	req.Host = header.Get("Host")
+	header.Del("Host")
+	maps.Copy(header, own)
+	if at.id != "" {
+		header.Set(headerSession, at.id)
+	}
+	if at.version != "" {
+		header.Set(headerVersion, at.version)
+	}
+	req.Header = header
+	resp, err := t.client.Do(req)
+	if err != nil {
+		return nil, broken(req.Context(), err, r.connected.Load())
+	}
+	if resp.StatusCode == http.StatusSwitchingProtocols { // nobody asked; no ctx ends a Read from it
+		resp.Body.Close()
+		return nil, refused(resp.StatusCode)
+	}
+	switch {
+	case resp.StatusCode == http.StatusUnauthorized || resp.StatusCode == http.StatusForbidden:
+		t.headers.refused()
+	case succeeded(resp):
+		t.failures.accepted()
+	}
+	return resp, nil
+}
+
+// mediaType returns the type of a response's body, "" if it has none.
+func mediaType(resp *http.Response) string {
+	t, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type"))
 	return t
 }
 
-func (s *Server) dial(ctx context.Context, network, address string) (net.Conn, error) {
-	c, err := (&net.Dialer{Timeout: dialTimeout}).DialContext(ctx, network, address)
-	if err != nil {
-		return nil, err
-	}
-	return &conn{c, s.writeTimeout()}, nil
+// succeeded reports whether the status of a response says that all went well.
+func succeeded(resp *http.Response) bool { return resp.StatusCode/100 == 2 }
+
+// encoded reports whether a body is compressed, which nobody asked for.
+func encoded(resp *http.Response) bool {
+	encoding := resp.Header.Get("Content-Encoding")
+	return encoding != "" && encoding != "identity"
 }
 
-// A conn gives up writing when the server does not read for so long.
-type conn struct {
-	net.Conn
-	timeout time.Duration
+// isStream reports whether a response is an event stream.
+func isStream(resp *http.Response) bool {
+	return resp.StatusCode == http.StatusOK && mediaType(resp) == typeSSE && !encoded(resp)
 }
 
-// Write implements net.Conn.
-func (c *conn) Write(b []byte) (n int, err error) {
-	for first := true; first || n < len(b) && err == nil; first = false {
-		c.SetWriteDeadline(time.Now().Add(c.timeout))
-		var m int
-		m, err = c.Conn.Write(b[n:min(n+writeChunk, len(b))])
-		n += m
+// discard reads a body that nobody wants to its end, if that is near, so that
+// its connection can be used again, and closes it.
+func discard(resp *http.Response) {
+	if mediaType(resp) != typeSSE {
+		_, _ = io.CopyN(io.Discard, resp.Body, maxRefusal)
 	}
-	return n, err
-}
-
-// checkRedirect follows only what keeps method and body and stays with the
-// server that was configured: another one must not see credentials or calls.
-// What is not followed is the response.
-func checkRedirect(r *http.Request, via []*http.Request) error {
-	first := via[0].URL
-	keeps := r.Response.StatusCode == http.StatusTemporaryRedirect || r.Response.StatusCode == http.StatusPermanentRedirect
-	if !keeps || len(via) > maxRedirects || r.URL.Scheme != first.Scheme || r.URL.Host != first.Host {
-		return http.ErrUseLastResponse
-	}
-	return nil
+	resp.Body.Close()
 }

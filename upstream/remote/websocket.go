@@ -3,15 +3,31 @@ package remote
 import (
 	"context"
 	"errors"
-	"maps"
-	"net/http"
+	"fmt"
+	"log/slog"
+	"net/url"
 	"os"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc/wsconn"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
-const causeStopped = "host stopped" // the ctx of Dial is done
+// isSocket reports whether a server is reached over a WebSocket, and not over
+// HTTP. The error is for neither.
+func isSocket(t *transport) (bool, error) {
+	u, err := url.Parse(t.url)
+	if err != nil {
+		return false, fmt.Errorf("dial %s: the URL cannot be read", t.name) // url.Error would quote it
+	}
+	switch u.Scheme {
+	case "http", "https":
+		return false, nil
+	case "ws", "wss":
+		return true, nil
+	}
+	return false, fmt.Errorf("dial %s: unknown scheme %q", t.name, u.Scheme)
+}
 
 // A webSocket is a session with a server on a WebSocket: the connection is the
 // session. It has no goroutines.
@@ -21,59 +37,31 @@ type webSocket struct {
 	unhook func() bool     // from ctx
 }
 
-// dialWebSocket begins a session with a server at a ws or wss URL, as dialSocket
-// does, and keeps it to MaxConcurrent.
-func (s *Server) dialWebSocket(ctx context.Context) (jsonrpc.Conn, error) {
-	w, err := s.dialSocket(ctx)
-	if err != nil {
-		return nil, err
-	}
-	if s.slots != nil {
-		return newThrottle(w, s), nil
-	}
-	return w, nil
-}
-
 // dialSocket connects to a server at a ws or wss URL, within 10 s. A failure is a
 // [*jsonrpc.ClosedError]: nothing was delivered.
-func (s *Server) dialSocket(ctx context.Context) (*webSocket, error) {
-	s.once.Do(s.prepare)
-	header, err := s.upgradeHeader()
+func dialSocket(ctx context.Context, t *transport) (*webSocket, error) {
+	header, err := t.headers.read()
 	if err != nil {
-		return nil, &jsonrpc.ClosedError{Cause: "bad header file", Lasting: true, Err: err}
+		return nil, &jsonrpc.ClosedError{Cause: causeHeaderFile, Lasting: true, Err: err}
 	}
-	cfg := wsconn.Config{Limits: s.Limits, WriteTimeout: s.writeTimeout()}
-	conn, err := cfg.Dial(ctx, s.URL, header, s.TLS)
+	for _, name := range []string{ // which belong to the handshake
+		"Connection", "Upgrade", "Sec-Websocket-Key", "Sec-Websocket-Version", "Sec-Websocket-Extensions",
+		"Sec-Websocket-Protocol",
+	} {
+		header.Del(name)
+	}
+	cfg := wsconn.Config{Limits: t.limits, WriteTimeout: t.writeTimeout}
+	conn, err := cfg.Dial(ctx, t.url, header, t.tls)
 	if err != nil {
-		return nil, s.notDialled(ctx, err)
+		return nil, notDialled(ctx, t, err)
 	}
 	w := &webSocket{Conn: conn, ctx: ctx}
 	w.unhook = context.AfterFunc(ctx, func() { conn.Close() })
 	return w, nil
 }
 
-// upgradeHeader returns what the config wants to be sent, without what belongs to
-// the handshake or to another transport.
-func (s *Server) upgradeHeader() (http.Header, error) {
-	header, err := s.header()
-	if err != nil {
-		return nil, err
-	}
-	for _, name := range []string{
-		"Connection", "Upgrade", "Sec-Websocket-Key", "Sec-Websocket-Version", "Sec-Websocket-Extensions",
-		"Sec-Websocket-Protocol",
-	} {
-		header.Del(name)
-	}
-	maps.DeleteFunc(header, func(name string, _ []string) bool { return isProtocols(name) })
-	if header.Get("User-Agent") == "" {
-		header.Set("User-Agent", "mcp-proxy")
-	}
-	return header, nil
-}
-
 // notDialled returns the end of a session that never began.
-func (s *Server) notDialled(ctx context.Context, err error) *jsonrpc.ClosedError {
+func notDialled(ctx context.Context, t *transport, err error) *jsonrpc.ClosedError {
 	end := &jsonrpc.ClosedError{Cause: causeOf(err), Lasting: isUntrusted(err), Err: err}
 	status, answered := errors.AsType[*wsconn.StatusError](err)
 	switch {
@@ -81,7 +69,7 @@ func (s *Server) notDialled(ctx context.Context, err error) *jsonrpc.ClosedError
 		f := refused(status.Code)
 		f.oauth, f.err = f.denied() && asksForOAuth(status.Challenge), err
 		if f.denied() {
-			s.files.refused()
+			t.headers.refused()
 		}
 		end = f.end()
 	case ctx.Err() != nil:
@@ -129,4 +117,49 @@ func (w *webSocket) ended(err error) error {
 func (w *webSocket) Close() error {
 	w.unhook()
 	return w.Conn.Close()
+}
+
+// A modernSocket is a stream of the modern era on a WebSocket, where all that comes
+// comes on one connection. It says which request a notification names, if it names one,
+// and drops requests, which the era does not have.
+type modernSocket struct {
+	jsonrpc.Conn
+	log *slog.Logger
+}
+
+// Recv implements jsonrpc.Conn.
+func (w *modernSocket) Recv() (*jsonrpc.Message, error) {
+	for {
+		m, err := w.Conn.Recv()
+		switch {
+		case err != nil:
+			return nil, err
+		case m.IsRequest():
+			w.log.Debug("request dropped, the modern era has none from servers", "method", m.Method)
+		case m.IsNotification():
+			related := *m
+			related.Related = relation(m)
+			return &related, nil
+		default:
+			return m, nil
+		}
+	}
+}
+
+// relation returns the request that a notification names: a subscription by its id, or
+// when the server ends it; others by their progress token, which is the id.
+func relation(m *jsonrpc.Message) jsonrpc.ID {
+	text := member(member(m.Params, "_meta"), mcp.KeySubscription)
+	switch m.Method {
+	case mcp.MethodProgress:
+		text = member(m.Params, "progressToken")
+	case mcp.MethodCancelled:
+		text = member(m.Params, "requestId")
+	}
+	id, _ := jsonrpc.ParseID(text)
+	n, ok := id.Answered()
+	if !ok {
+		return jsonrpc.ID{}
+	}
+	return jsonrpc.IntID(n)
 }

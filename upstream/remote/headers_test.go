@@ -25,29 +25,29 @@ func TestHeaders(t *testing.T) {
 		Headers:     map[string]string{"X-A": "a", "authorization": "never", "Mcp-Session-Id": "no", "User-Agent": "me"},
 		HeadersFrom: map[string]string{"Authorization": path},
 	}
-	h, err := s.header()
+	h, err := s.prepare().headers.read()
 	if err != nil || h.Get("X-A") != "a" || h.Get("Authorization") != "Bearer one" {
 		t.Errorf("header is %v, %v", h, err)
 	}
 	write(t, path, "Bearer three") // another size
 	lastHour := time.Now().Add(-time.Hour)
 	os.Chtimes(path, lastHour, lastHour) // what has just changed is always read again
-	if h, _ := s.header(); h.Get("Authorization") != "Bearer three" {
+	if h, _ := s.prepare().headers.read(); h.Get("Authorization") != "Bearer three" {
 		t.Errorf("header is %v", h)
 	}
 	info, _ := os.Stat(path)
 	write(t, path, "Bearer tthre")
 	os.Chtimes(path, info.ModTime(), info.ModTime())
-	if h, _ := s.header(); h.Get("Authorization") != "Bearer three" {
+	if h, _ := s.prepare().headers.read(); h.Get("Authorization") != "Bearer three" {
 		t.Errorf("header is %v: it was read though nothing shows that it changed", h)
 	}
-	s.files.refused()
-	if h, _ := s.header(); h.Get("Authorization") != "Bearer tthre" {
+	s.prepare().headers.refused()
+	if h, _ := s.prepare().headers.read(); h.Get("Authorization") != "Bearer tthre" {
 		t.Errorf("header is %v", h)
 	}
 	write(t, path, "Bearer tthre")
 	os.Chtimes(path, time.Now(), info.ModTime().Add(time.Hour))
-	if h, err := s.header(); err != nil || h.Get("Authorization") != "Bearer tthre" {
+	if h, err := s.prepare().headers.read(); err != nil || h.Get("Authorization") != "Bearer tthre" {
 		t.Errorf("header is %v, %v", h, err)
 	}
 }
@@ -59,7 +59,7 @@ func TestBadHeaders(t *testing.T) {
 	write(t, filepath.Join(dir, "empty"), "\n")
 	for _, name := range []string{"control", "empty", "long", "missing"} {
 		s := &Server{HeadersFrom: map[string]string{"X-Key": filepath.Join(dir, name)}}
-		_, err := s.header()
+		_, err := s.prepare().headers.read()
 		if CheckHeaderFile(filepath.Join(dir, name)) == nil {
 			t.Errorf("%s: the check finds nothing", name)
 		}
@@ -68,11 +68,11 @@ func TestBadHeaders(t *testing.T) {
 		}
 	}
 	device := &Server{HeadersFrom: map[string]string{"X-Key": os.DevNull}}
-	if _, err := device.header(); err == nil || !strings.Contains(err.Error(), "not a regular file") {
+	if _, err := device.prepare().headers.read(); err == nil || !strings.Contains(err.Error(), "not a regular file") {
 		t.Errorf("a device: %v", err)
 	}
 	s := &Server{Headers: map[string]string{"X-Key": "sec\x00ret"}}
-	if _, err := s.header(); err == nil || strings.Contains(err.Error(), "sec") {
+	if _, err := s.prepare().headers.read(); err == nil || strings.Contains(err.Error(), "sec") {
 		t.Errorf("control character: %v", err)
 	}
 }

@@ -76,8 +76,8 @@ func TestProbe(t *testing.T) {
 			}
 			s, _ := server(t, f.URL)
 			s.MaxConcurrent = 1
-			s.once.Do(s.prepare)
-			s.slots <- struct{}{} // a question about the server does not wait for calls
+			s.prepare()
+			s.transport.slots <- struct{}{} // a question about the server does not wait for calls
 			wantVerdict(t, s, tt.modern, tt.cause)
 		})
 	}
@@ -160,8 +160,8 @@ func TestProbeWebSocket(t *testing.T) {
 			defer func() { <-served }()
 			s, _ := server(t, url)
 			s.MaxConcurrent = 1
-			s.once.Do(s.prepare)
-			s.slots <- struct{}{}
+			s.prepare()
+			s.transport.slots <- struct{}{}
 			wantVerdict(t, s, tt.modern, "")
 		})
 	}

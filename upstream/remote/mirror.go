@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"log/slog"
+	"net/http"
 	"strconv"
 	"sync"
 	"time"
@@ -30,12 +31,14 @@ const (
 // tools is what a server's tools want repeated in headers. It is learnt from all
 // lists that pass, and from those made for a call.
 type tools struct {
-	mu      sync.Mutex // guards the fields below; not held while a list is made
-	known   map[string]tool
-	bytes   int       // of known, about
-	listed  time.Time // when the last list for a call ended
-	rounds  int       // such lists that have ended
-	listing *listing  // under way; nil if none is
+	t    *transport    // static
+	turn chan struct{} // has an element while a list is made for a call; capacity 1
+
+	mu     sync.Mutex // guards the fields below
+	known  map[string]tool
+	bytes  int       // of known, about
+	listed time.Time // when the last list for a call ended
+	rounds int       // such lists that have ended
 }
 
 // A tool is what is known of one.
@@ -43,12 +46,6 @@ type tool struct {
 	mirrors []mcp.Mirror
 	fault   string // why it is left out of lists; "" if it is not
 	bytes   int
-}
-
-// A listing is the making of a list of tools. Calls of several streams wait for one.
-type listing struct {
-	done chan struct{} // closed at its end
-	over bool          // false if who made it gave up; written before done is closed
 }
 
 // mirrors returns the parameters of a tool that headers repeat.
@@ -145,12 +142,14 @@ func clip(text string) string {
 
 // learnFor sees to it that the tool that m calls is known, if that can be had. It
 // returns the round of what is known.
-func (s *Server) learnFor(ctx context.Context, m *jsonrpc.Message) (round int) {
-	name, ok := jsonrpc.Unquote(member(m.Params, "name"))
-	if m.Method != mcp.MethodToolsCall || !ok {
+func (t *tools) learnFor(ctx context.Context, m *jsonrpc.Message) (round int) {
+	if m.Method != mcp.MethodToolsCall {
 		return 0
 	}
-	t := &s.tools
+	name, ok := jsonrpc.Unquote(member(m.Params, "name"))
+	if !ok {
+		return 0
+	}
 	t.mu.Lock()
 	_, known := t.known[name]
 	lately := !t.listed.IsZero() && time.Since(t.listed) < relistAfter
@@ -159,77 +158,54 @@ func (s *Server) learnFor(ctx context.Context, m *jsonrpc.Message) (round int) {
 	if known || lately {
 		return round
 	}
-	s.refresh(ctx, m, round)
+	t.refresh(ctx, m, round)
+	return t.round()
+}
+
+// refresh lists the tools for the call m, within talkTimeout, unless that was done
+// since the round seen. If somebody else is at it, it waits for them.
+func (t *tools) refresh(ctx context.Context, m *jsonrpc.Message, seen int) {
+	limited, cancel := context.WithTimeout(ctx, talkTimeout)
+	defer cancel()
+	select {
+	case t.turn <- struct{}{}:
+		defer func() { <-t.turn }()
+	case <-limited.Done():
+		return
+	}
+	if t.round() > seen {
+		return
+	}
+	t.list(limited, m)
+	if ctx.Err() != nil { // it was given up, and somebody else may do it
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.rounds++
+	t.listed = time.Now()
+}
+
+// round returns how often the tools were listed for a call.
+func (t *tools) round() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.rounds
 }
 
-// refresh lists the tools for the call m, within talkTimeout, unless that was done
-// since the round seen. If somebody else is at it, it waits for them.
-func (s *Server) refresh(ctx context.Context, m *jsonrpc.Message, seen int) {
-	limited, cancel := context.WithTimeout(ctx, talkTimeout)
-	defer cancel()
-	for {
-		l, mine := s.tools.join(seen)
-		if mine {
-			s.list(limited, m)
-			s.tools.leave(l, ctx.Err() == nil)
-			return
-		}
-		if l == nil {
-			return
-		}
-		select {
-		case <-l.done:
-			if l.over {
-				return
-			}
-		case <-limited.Done():
-			return
-		}
-	}
-}
-
-// join returns the listing to wait for or, with true, to make; nil if there was
-// one since the round seen.
-func (t *tools) join(seen int) (l *listing, mine bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	switch {
-	case t.listing != nil:
-		return t.listing, false
-	case t.rounds > seen:
-		return nil, false
-	}
-	t.listing = &listing{done: make(chan struct{})}
-	return t.listing, true
-}
-
-// leave ends a listing. With false it was given up, and somebody else may make it.
-func (t *tools) leave(l *listing, over bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.listing, l.over = nil, over
-	if over {
-		t.rounds++
-		t.listed = time.Now()
-	}
-	close(l.done)
-}
-
 // list lists the tools, all pages of them, as whoever made the call m.
-func (s *Server) list(ctx context.Context, m *jsonrpc.Message) {
+func (t *tools) list(ctx context.Context, m *jsonrpc.Message) {
 	meta := jsonrpc.Set(member(m.Params, "_meta"), jsonrpc.Value{Key: "progressToken"}, jsonrpc.Value{Key: mcp.KeyLogLevel})
 	params := jsonrpc.Set(nil, jsonrpc.Value{Key: "_meta", Text: meta})
+	log := t.t.failures.log
 	for page := range maxPages {
 		request := jsonrpc.NewRequest(ownID("tools:"+strconv.Itoa(page)), mcp.MethodToolsList, params)
-		reply, _, f := s.own(ctx, request)
+		reply, _, f := ask(ctx, t.t, request)
 		if f != nil || reply.Result == nil {
-			s.tally.log.Debug("tools of the upstream are not known")
+			log.Debug("tools of the upstream are not known")
 			return
 		}
-		s.tools.learn(reply.Result, s.tally.log)
+		t.learn(reply.Result, log)
 		cursor := member(reply.Result, "nextCursor")
 		if len(cursor) == 0 || cursor[0] != '"' {
 			return
@@ -238,22 +214,64 @@ func (s *Server) list(ctx context.Context, m *jsonrpc.Message) {
 	}
 }
 
-// own posts a request that is nobody's, and returns its reply and the status that
-// came with it, zero for none. What else comes is dropped. It takes no slot, since
-// a call that has one may wait for it.
-func (s *Server) own(ctx context.Context, m *jsonrpc.Message) (reply *jsonrpc.Message, status int, f *failure) {
-	header, _ := s.mirrored(m)
-	x := &exchange{server: s, to: nobody{}, p: &peer{url: s.URL, modern: true}, header: header, id: m.ID, reach: newReach(nil)}
+// ask posts a request of our own to a server of the modern era. It returns the reply
+// and the status that came with it, zero for none. What else comes is dropped. It takes
+// no slot, since a call that has one may wait for it.
+func ask(ctx context.Context, t *transport, m *jsonrpc.Message) (reply *jsonrpc.Message, status int, f *failure) {
+	header, _ := requestHeader(m, nil)
+	x := &exchange{
+		t: t, at: &endpoint{url: t.url, modern: true}, header: header,
+		id: m.ID, reach: newReach(nil), pass: func(received) bool { return true },
+	}
 	defer x.close()
 	reply, f = x.run(ctx, m)
-	if x.resp != nil {
-		status = x.resp.StatusCode
-	}
-	return reply, status, f
+	return reply, x.status(), f
 }
 
-// nobody is the receiver of what nobody wants.
-type nobody struct{}
+// requestHeader returns the headers that repeat what m says (2026-07-28
+// basic/transports/streamable-http, "Request Metadata"), and the parameters of a tool
+// that mirrors returns. The error answers a request that has something to repeat which
+// cannot be told, or which no header can carry.
+func requestHeader(m *jsonrpc.Message, mirrors func(tool string) []mcp.Mirror) (http.Header, *jsonrpc.Error) {
+	h := http.Header{}
+	if !visible(m.Method) {
+		return h, &jsonrpc.Error{Code: jsonrpc.CodeMethodNotFound, Message: "Method not found"}
+	}
+	h.Set(headerMethod, m.Method)
+	meta, err := mcp.ReadMeta(m.Params)
+	if err != nil {
+		return h, invalidParams(err)
+	}
+	switch {
+	case !visible(meta.Version) || len(meta.Version) > maxVersion:
+		return h, mcp.UnsupportedVersion(meta.Version, mcp.Versions)
+	case meta.Version != "":
+		h.Set(headerVersion, meta.Version)
+	}
+	key := mcp.MethodOf(m.Method).HeaderKey()
+	if key == "" {
+		return h, nil
+	}
+	var at [2]jsonrpc.Span
+	if err := jsonrpc.Find(m.Params, jsonrpc.Span{}, at[:], key, "arguments"); err != nil {
+		return h, invalidParams(err)
+	}
+	name, ok := jsonrpc.Unquote(at[0].Of(m.Params))
+	if !ok {
+		return h, nil // which the server may say
+	}
+	h.Set(headerName, mcp.EncodeHeader(name))
+	if m.Method != mcp.MethodToolsCall {
+		return h, nil
+	}
+	for _, mirror := range mirrors(name) {
+		if value, ok := mirror.Value(at[1].Of(m.Params)); ok {
+			h.Set(mirror.Header, value)
+		}
+	}
+	return h, nil
+}
 
-func (nobody) pass(*jsonrpc.Message, *peer) bool { return true }
-func (nobody) put(received) bool                 { return true }
+func invalidParams(err error) *jsonrpc.Error {
+	return &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "Invalid params: " + err.Error()}
+}

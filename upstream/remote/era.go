@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
@@ -15,27 +15,35 @@ import (
 // of the legacy era may not answer at all.
 const socketPatience = 5 * time.Second
 
-// Probe asks the server, with server/discover, whether it speaks a version of the
-// modern era that we speak. The error, a [*jsonrpc.ClosedError], is that it could
-// not be told: nobody was there, or answered in time, or let us in. Over HTTP that
-// may take 10 s, on a WebSocket 5 s more than to connect: silence there is how
-// servers of the legacy era answer (2026-07-28 basic/versioning).
-func (s *Server) Probe(ctx context.Context) (bool, error) {
-	s.once.Do(s.prepare)
-	socket, err := s.isSocket()
+// doubtPause is how long a server is believed that was asked again for its era.
+const doubtPause = time.Minute
+
+// An eraProbe finds out which era a server speaks.
+type eraProbe struct {
+	// Static after construction.
+	t   *transport
+	sse bool // it speaks HTTP+SSE, so that there is nothing to find out
+
+	doubted atomic.Int64 // when doubt was true last, in Unix nanoseconds; zero: never
+}
+
+// run asks the server, with server/discover, whether it speaks a version of the modern
+// era that we speak. See [Server.Probe].
+func (p *eraProbe) run(ctx context.Context) (bool, error) {
+	socket, err := isSocket(p.t)
 	switch {
 	case err != nil:
 		return false, &jsonrpc.ClosedError{Cause: causeOf(err), Err: err}
-	case s.SSE:
+	case p.sse:
 		return false, nil
 	case socket:
-		return s.probeWebSocket(ctx)
+		return p.overSocket(ctx)
 	}
 	ctx, cancel := context.WithTimeout(ctx, talkTimeout)
 	defer cancel()
-	s.tally.join()
-	defer s.leave()
-	reply, status, f := s.own(ctx, mcp.Discover(ownID("discover")))
+	p.t.join()
+	defer p.t.leave()
+	reply, status, f := ask(ctx, p.t, mcp.Discover(ownID("discover")))
 	switch {
 	case f != nil && (tellsNothing(status) || !f.invalid && f.status == 0):
 		return false, f.end()
@@ -47,8 +55,13 @@ func (s *Server) Probe(ctx context.Context) (bool, error) {
 	return mcp.DiscoversModern(reply), nil
 }
 
-// doubtPause is how long a server is believed that was asked again for its era.
-const doubtPause = time.Minute
+// doubt reports whether the server is to be asked again, since it refused a request as
+// a server of another era does. That is not too often.
+func (p *eraProbe) doubt() bool {
+	last := p.doubted.Load()
+	now := time.Now().UnixNano()
+	return (last == 0 || now-last >= int64(doubtPause)) && p.doubted.CompareAndSwap(last, now)
+}
 
 // isDoubtful reports whether a request was refused as only a server refuses it that
 // does not speak the modern era (any more): with a status that is due to requests,
@@ -62,7 +75,7 @@ func isDoubtful(status int, reply *jsonrpc.Message) bool {
 	if reply == nil {
 		return true
 	}
-	switch code, _ := strconv.Atoi(string(member(reply.Error, "code"))); code {
+	switch errorCode(reply.Error) {
 	case mcp.CodeUnsupportedVersion:
 		return !mcp.DiscoversModern(reply)
 	case mcp.CodeHeaderMismatch, mcp.CodeMissingCapability, jsonrpc.CodeMethodNotFound, jsonrpc.CodeInvalidParams,
@@ -70,26 +83,6 @@ func isDoubtful(status int, reply *jsonrpc.Message) bool {
 		return false
 	}
 	return true
-}
-
-// doubt asks the server again, not too often, and ends the stream if it does not
-// speak modern any more: it was replaced, and the host has to know.
-func (s *modern) doubt() {
-	last := s.server.doubted.Load()
-	now := time.Now().UnixNano()
-	if last != 0 && now-last < int64(doubtPause) || !s.server.doubted.CompareAndSwap(last, now) {
-		return
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.leaving {
-		return
-	}
-	s.wg.Go(func() {
-		if modern, err := s.server.Probe(s.work); !modern && err == nil {
-			s.end(&jsonrpc.ClosedError{Cause: jsonrpc.CauseOtherEra, Delivered: true})
-		}
-	})
 }
 
 // tellsNothing reports whether a status says nothing about who speaks what: it is
@@ -102,9 +95,9 @@ func tellsNothing(status int) bool {
 	return status >= 500 || status >= 300 && status < 400
 }
 
-// probeWebSocket asks on a connection of its own.
-func (s *Server) probeWebSocket(ctx context.Context) (bool, error) {
-	conn, err := s.dialSocket(ctx)
+// overSocket asks on a connection of its own.
+func (p *eraProbe) overSocket(ctx context.Context) (bool, error) {
+	conn, err := dialSocket(ctx, p.t)
 	if err != nil {
 		return false, err
 	}

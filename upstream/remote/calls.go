@@ -1,0 +1,194 @@
+package remote
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+)
+
+// maxOpen bounds the requests in flight. Those beyond are answered with an error,
+// since Send must not wait for a response.
+const maxOpen = 4096
+
+// answerTime is how long the server may take to answer a request that was cancelled, or
+// that has to end because the session does.
+const answerTime = 500 * time.Millisecond
+
+// A call is a request to a session of the legacy era that has no answer yet. Whoever
+// takes it out of calls answers it: its own goroutine, or on HTTP+SSE the one that
+// reads the stream.
+type call struct {
+	// Static after construction.
+	m      *jsonrpc.Message
+	gate   <-chan struct{} // what it waits for before it is posted; nil: nothing
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	reach  *reach
+	taken  chan struct{} // closed by whoever takes the call out
+
+	// Guarded by calls.mu.
+	state callState // only moves forward
+	at    *endpoint // that it was posted to
+	begun bool      // the response has begun
+}
+
+type callState byte
+
+const (
+	queued callState = iota
+	started
+	cancelled // it gets no answer any more
+)
+
+// last reports whether a call is still to be posted when the session is being left.
+func (c *call) last() bool { return c.m.Method == mcp.MethodTasksCancel }
+
+// calls are the requests of a session that have no answer yet.
+type calls struct {
+	mu      sync.Mutex // guards what follows, and the fields of calls that say so
+	open    jsonrpc.Table[jsonrpc.ID, *call]
+	leaving bool // the session ends
+}
+
+func newCalls() *calls {
+	return &calls{open: jsonrpc.Table[jsonrpc.ID, *call]{Max: maxOpen}}
+}
+
+// add enters a call.
+func (cs *calls) add(c *call) error {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	return cs.open.Add(c.m.ID, c)
+}
+
+// find returns the call that a response with that id answers, nil if there is none.
+func (cs *calls) find(id jsonrpc.ID) *call {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	if c := cs.open.Get(id); c != nil {
+		return c
+	}
+	n, ok := id.Answered()
+	if !ok {
+		return nil
+	}
+	return cs.open.Get(jsonrpc.IntID(n))
+}
+
+// take takes a call out. With true the caller is the one to answer it.
+func (cs *calls) take(c *call) bool {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	if !cs.open.Take(c.m.ID, c) {
+		return false
+	}
+	close(c.taken)
+	return c.state != cancelled
+}
+
+// start moves a call on that was not cancelled before it could be posted.
+func (cs *calls) start(c *call) bool {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	if c.state != queued || cs.leaving && !c.last() {
+		return false
+	}
+	c.state = started
+	return true
+}
+
+// wanted reports whether a call that was started is still wanted.
+func (cs *calls) wanted(c *call) bool {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	return c.state == started
+}
+
+// posted notes where a call is posted, and answered that the response has begun.
+func (cs *calls) posted(c *call, at *endpoint) {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	c.at, c.begun = at, false
+}
+
+func (cs *calls) answered(c *call) {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	c.begun = true
+}
+
+// cancel notes that a request is to be cancelled. It returns the call if the server is
+// to hear of it: not of one that it has not seen, nor of one that is answered, nor of
+// initialize.
+func (cs *calls) cancel(id jsonrpc.ID) *call {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	c := cs.open.Get(id)
+	if c == nil || c.m.Method == mcp.MethodInitialize || c.state == cancelled {
+		return nil
+	}
+	sent := c.state == started
+	c.state = cancelled
+	if !sent {
+		c.cancel(errCancelled)
+		return nil
+	}
+	return c
+}
+
+// leave gives up what was not posted. It returns the calls to wait for.
+func (cs *calls) leave() (unfinished []*call) {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	cs.leaving = true
+	for _, c := range cs.open.Each {
+		if c.state == queued && !c.last() {
+			c.state = cancelled
+			c.cancel(errCancelled)
+			continue
+		}
+		unfinished = append(unfinished, c)
+	}
+	return unfinished
+}
+
+// lose gives up the calls at an endpoint that the server has forgotten: those whose
+// response has begun, or with all of them the others, too. It reports whether there
+// are others.
+func (cs *calls) lose(at *endpoint, all bool) (silent bool) {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	for _, c := range cs.open.Each {
+		switch {
+		case c.at != at:
+		case all || c.begun:
+			c.cancel(errSessionLost)
+		default:
+			silent = true
+		}
+	}
+	return silent
+}
+
+// awaitAnswers waits until the server has answered the calls, for answerTime, or as long
+// as it takes if they were yet to be posted; until hurry is closed at most.
+func awaitAnswers(calls []*call, hurry <-chan struct{}) {
+	late := time.NewTimer(answerTime)
+	defer late.Stop()
+	for _, c := range calls {
+		end := late.C
+		if c.last() {
+			end = nil
+		}
+		select {
+		case <-c.taken:
+		case <-end:
+			late.Reset(0) // of the others, too
+		case <-hurry:
+			return
+		}
+	}
+}

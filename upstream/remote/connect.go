@@ -1,0 +1,76 @@
+package remote
+
+import (
+	"context"
+	"crypto/tls"
+	"net"
+	"net/http"
+	"time"
+)
+
+const (
+	dialTimeout    = 10 * time.Second
+	idleTimeout    = 90 * time.Second
+	maxHeaderBytes = 256 << 10 // of a response
+	maxIdleConns   = 256       // kept for reuse
+	maxRedirects   = 5
+
+	// writeChunk is how much must be written within the write timeout.
+	writeChunk = 64 << 10
+)
+
+// newClient returns what all sessions with a server use: its connections, and how
+// they are made. There is no timeout for a response, since a call takes as long as it
+// takes. Nothing is decompressed, since nothing would bound what comes out of it.
+func newClient(config *tls.Config, writeTimeout time.Duration) *http.Client {
+	t := &http.Transport{
+		Proxy: http.ProxyFromEnvironment,
+		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+			c, err := (&net.Dialer{Timeout: dialTimeout}).DialContext(ctx, network, address)
+			if err != nil {
+				return nil, err
+			}
+			return &conn{c, writeTimeout}, nil
+		},
+		TLSHandshakeTimeout:    dialTimeout,
+		DisableCompression:     true,
+		MaxIdleConnsPerHost:    maxIdleConns,
+		IdleConnTimeout:        idleTimeout,
+		MaxResponseHeaderBytes: maxHeaderBytes,
+		ForceAttemptHTTP2:      true,
+		HTTP2:                  &http.HTTP2Config{WriteByteTimeout: writeTimeout},
+	}
+	if config != nil {
+		t.TLSClientConfig = config.Clone()
+	}
+	return &http.Client{Transport: t, CheckRedirect: checkRedirect}
+}
+
+// A conn gives up writing when the server does not read for so long.
+type conn struct {
+	net.Conn
+	timeout time.Duration
+}
+
+// Write implements net.Conn.
+func (c *conn) Write(b []byte) (n int, err error) {
+	for first := true; first || n < len(b) && err == nil; first = false {
+		c.SetWriteDeadline(time.Now().Add(c.timeout))
+		var m int
+		m, err = c.Conn.Write(b[n:min(n+writeChunk, len(b))])
+		n += m
+	}
+	return n, err
+}
+
+// checkRedirect follows only what keeps method and body and stays with the
+// server that was configured: another one must not see credentials or calls.
+// What is not followed is the response.
+func checkRedirect(r *http.Request, via []*http.Request) error {
+	first := via[0].URL
+	keeps := r.Response.StatusCode == http.StatusTemporaryRedirect || r.Response.StatusCode == http.StatusPermanentRedirect
+	if !keeps || len(via) > maxRedirects || r.URL.Scheme != first.Scheme || r.URL.Host != first.Host {
+		return http.ErrUseLastResponse
+	}
+	return nil
+}

@@ -1,0 +1,100 @@
+package remote
+
+import (
+	"context"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+)
+
+const (
+	maxSessionID = 1024 // bytes
+	maxVersion   = 64   // bytes
+
+	// leaveAfter is how long the server may take to notice that the stream of our GET
+	// has ended, of which it says nothing. Servers of the Python SDK (1.x) fail, with a
+	// traceback, when the session ends before that.
+	leaveAfter = 50 * time.Millisecond
+)
+
+// A handshake keeps back what the server cannot make sense of yet: what is behind
+// initialize until that is answered, and what is behind initialized until the server
+// has accepted that.
+type handshake struct {
+	opened, ready chan struct{}
+	open          func() // lets the messages behind initialize go; repeatable
+	isReady       func() // lets the messages behind initialized go; repeatable
+
+	mu   sync.Mutex      // guards the field below
+	gate <-chan struct{} // what messages that are sent now wait for; nil: nothing
+}
+
+func newHandshake(sse bool) *handshake {
+	h := &handshake{opened: make(chan struct{}), ready: make(chan struct{})}
+	h.open = sync.OnceFunc(func() { close(h.opened) })
+	h.isReady = sync.OnceFunc(func() { close(h.ready) })
+	if sse { // there is a stream to be opened first
+		h.gate = h.opened
+	}
+	return h
+}
+
+// gateOf returns what the next message that is sent has to wait for.
+func (h *handshake) gateOf(m *jsonrpc.Message) (gate <-chan struct{}) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	gate = h.gate
+	switch {
+	case m.Method == mcp.MethodInitialize:
+		h.gate = h.opened
+	case m.Method == mcp.MethodInitialized:
+		h.gate = h.ready
+	case !m.IsRequest() && gate == h.ready: // the outbox keeps their order anyway
+		return nil
+	}
+	return gate
+}
+
+// greet posts initialize in an exchange with an endpoint that has no session yet, which
+// then has one.
+func greet(ctx context.Context, x *exchange, m *jsonrpc.Message) (*jsonrpc.Message, *failure) {
+	x.began = func(h http.Header) *failure {
+		id := h.Get(headerSession)
+		if len(id) > maxSessionID || !visible(id) {
+			return invalid("invalid session id")
+		}
+		x.at.id = id
+		return nil
+	}
+	reply, f := x.run(ctx, m)
+	if reply != nil && reply.Result != nil {
+		version, _ := jsonrpc.Unquote(member(reply.Result, "protocolVersion"))
+		if len(version) <= maxVersion && visible(version) {
+			x.at.version = version
+		}
+	}
+	return reply, f
+}
+
+// mayBeSSE reports whether a server that refuses initialize with a status may be one
+// of HTTP+SSE (2025-11-25 basic/transports, backwards compatibility).
+func mayBeSSE(status int) bool {
+	return status == http.StatusBadRequest || status == http.StatusNotFound || status == http.StatusMethodNotAllowed
+}
+
+// takeLeave tells the server that a session is over. It need not listen: the spec lets
+// it answer 405.
+func takeLeave(ctx context.Context, t *transport, at *endpoint) {
+	if at.id == "" || sleep(ctx, min(leaveAfter, t.stopGrace/8)) != nil {
+		return
+	}
+	resp, f := t.bare(ctx, http.MethodDelete, at, nil)
+	if f != nil {
+		t.failures.log.Debug("upstream was not told that the session is over", "err", f.cause)
+		return
+	}
+	discard(resp)
+}

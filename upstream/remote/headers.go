@@ -1,0 +1,104 @@
+package remote
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"strings"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/secretfile"
+)
+
+const (
+	headerSession = "Mcp-Session-Id"
+	headerVersion = "Mcp-Protocol-Version"
+	headerResume  = "Last-Event-Id"
+	headerMethod  = "Mcp-Method"
+	headerName    = "Mcp-Name"
+	headerParam   = "Mcp-Param-" // and a name that the server gave
+)
+
+// headers are those that the configuration wants sent with each request.
+type headers struct {
+	values map[string]string
+	files  map[string]*secretfile.File // win over values
+}
+
+func newHeaders(values, from map[string]string) headers {
+	h := headers{values: values, files: make(map[string]*secretfile.File, len(from))}
+	for name, path := range from {
+		h.files[name] = &secretfile.File{Path: path}
+	}
+	return h
+}
+
+// refused has the files read again before the next request: the server refused the
+// credentials.
+func (h headers) refused() {
+	for _, file := range h.files {
+		file.Forget()
+	}
+}
+
+// read returns the headers, without those that the configuration cannot set. A file
+// that cannot be read, or a value that cannot be sent, is an error that names both
+// header and file, never the content.
+func (h headers) read() (http.Header, error) {
+	header := make(http.Header, len(h.values)+len(h.files)+8)
+	for name, value := range h.values {
+		if !sendable(value) {
+			return nil, fmt.Errorf("header %s: %w", name, errControl)
+		}
+		header.Set(name, value)
+	}
+	for name, file := range h.files {
+		value, err := headerIn(file)
+		if err != nil {
+			return nil, fmt.Errorf("header %s from file %s: %w", name, file.Path, err)
+		}
+		header.Set(name, value)
+	}
+	maps.DeleteFunc(header, func(name string, _ []string) bool { return isProtocols(name) })
+	if header.Get("User-Agent") == "" {
+		header.Set("User-Agent", "mcp-proxy")
+	}
+	return header, nil
+}
+
+// isProtocols reports whether a header, its name in canonical form, says something
+// that only the sender of a request can know.
+func isProtocols(name string) bool {
+	switch name {
+	case headerSession, headerVersion, headerResume, headerMethod, headerName, "Accept-Encoding":
+		return true
+	}
+	return strings.HasPrefix(name, headerParam)
+}
+
+var errControl = errors.New("the value has control characters")
+
+func headerIn(file *secretfile.File) (string, error) {
+	value, err := file.Read()
+	if err == nil && !sendable(value) {
+		err = errControl
+	}
+	return value, err
+}
+
+// CheckHeaderFile reports why a file cannot be one of [Server.HeadersFrom]. The
+// error does not name it.
+func CheckHeaderFile(path string) error {
+	_, err := headerIn(&secretfile.File{Path: path})
+	return err
+}
+
+// sendable reports whether a header may have that value.
+func sendable(value string) bool {
+	return !strings.ContainsFunc(value, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f })
+}
+
+// visible reports whether s has only visible characters, as the id of a session must.
+func visible(s string) bool {
+	return !strings.ContainsFunc(s, func(r rune) bool { return r < 0x21 || r > 0x7e })
+}

@@ -1,0 +1,178 @@
+package remote
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+)
+
+// inDepth is how many messages wait for Recv; then the streams that they come on
+// wait.
+const inDepth = 16
+
+// An inbox is what waits for Recv, and the end of it.
+type inbox struct {
+	in    chan received // to Recv; never closed
+	ended chan struct{} // closed by end
+	once  sync.Once
+	err   error // the end; written before ended is closed
+}
+
+// received is what Recv returns.
+type received struct {
+	m   *jsonrpc.Message
+	err *jsonrpc.InvalidError
+}
+
+func (r received) result() (*jsonrpc.Message, error) {
+	if r.err != nil {
+		return nil, r.err
+	}
+	return r.m, nil
+}
+
+func newInbox() *inbox {
+	return &inbox{in: make(chan received, inDepth), ended: make(chan struct{})}
+}
+
+// Recv implements jsonrpc.Conn. The end is a [*jsonrpc.ClosedError], after what
+// had come before it; after Close it is jsonrpc.ErrClosed.
+func (b *inbox) Recv() (*jsonrpc.Message, error) {
+	select {
+	case r := <-b.in:
+		return r.result()
+	case <-b.ended:
+	}
+	select {
+	case r := <-b.in:
+		return r.result()
+	default:
+		return nil, b.err
+	}
+}
+
+// put brings something to Recv. It reports whether anybody still receives: after
+// the end nobody does, though there be room.
+func (b *inbox) put(r received) bool { return b.offer(r, nil) }
+
+// offer does as put does, for as long as gone is open.
+func (b *inbox) offer(r received, gone <-chan struct{}) bool {
+	select {
+	case <-b.ended:
+		return false
+	case <-gone:
+		return false
+	default:
+	}
+	select {
+	case b.in <- r:
+		return true
+	case <-gone:
+		return false
+	case <-b.ended:
+		return false
+	}
+}
+
+// end is the one place through which every end passes; the first one counts.
+func (b *inbox) end(err error) {
+	b.once.Do(func() {
+		b.err = err
+		close(b.ended)
+	})
+}
+
+// over returns what Send fails with, nil before the end.
+func (b *inbox) over() error {
+	select {
+	case <-b.ended:
+		return jsonrpc.Closed(b.err)
+	default:
+		return nil
+	}
+}
+
+// A life is how a session over HTTP lives and ends: what it receives, what it gives
+// up and when, and its goroutines.
+type life struct {
+	*inbox
+	ctx    context.Context // done: all is given up at once
+	cancel context.CancelFunc
+	work   context.Context // child of ctx, of requests and streams. Done: they are given up
+	giveUp context.CancelFunc
+	unhook func() bool // from the ctx of Dial
+
+	delivered atomic.Bool // a request that counts may have reached the server
+	closing   sync.Once
+
+	mu      sync.Mutex // guards the fields below
+	leaving bool       // no goroutine may be started any more
+	wg      sync.WaitGroup
+}
+
+func newLife(ctx context.Context) *life {
+	l := &life{inbox: newInbox()}
+	l.ctx, l.cancel = context.WithCancel(ctx)
+	l.work, l.giveUp = context.WithCancel(l.ctx)
+	l.unhook = context.AfterFunc(ctx, func() { l.fail(&jsonrpc.ClosedError{Cause: causeStopped, Err: context.Cause(ctx)}) })
+	return l
+}
+
+// spawn runs fn in a goroutine that Close waits for. It does not once the session is
+// being left.
+func (l *life) spawn(fn func()) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.leaving {
+		return false
+	}
+	l.wg.Go(fn)
+	return true
+}
+
+// fail ends the session because of what happened to it.
+func (l *life) fail(end *jsonrpc.ClosedError) {
+	end.Delivered = l.delivered.Load()
+	l.end(end)
+	l.cancel()
+}
+
+// leave ends the session because it is closed: nothing begins any more.
+func (l *life) leave() {
+	l.unhook()
+	l.end(jsonrpc.ErrClosed)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.leaving = true
+}
+
+// refuse answers a request that a Table of requests did not take, for which Send must
+// not wait.
+func (l *life) refuse(upstream string, id jsonrpc.ID, err error) {
+	l.spawn(func() { l.put(received{m: refusal(upstream, id, err)}) })
+}
+
+// refusal returns the answer to a request that a Table of requests did not take. One
+// with an id that is in use would be taken for the answer to the first request with it.
+func refusal(upstream string, id jsonrpc.ID, err error) *jsonrpc.Message {
+	if errors.Is(err, jsonrpc.ErrInUse) {
+		return jsonrpc.NewError(jsonrpc.ID{}, &jsonrpc.Error{Code: jsonrpc.CodeInvalidRequest, Message: "Duplicate request id"})
+	}
+	return jsonrpc.NewError(id, jsonrpc.Overloaded(upstream))
+}
+
+// sleep waits, for as long as ctx lives.
+func sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

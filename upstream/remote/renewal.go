@@ -1,0 +1,248 @@
+package remote
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+)
+
+const (
+	// lostAfter is how long requests of a lost session that have no response
+	// yet may still get their own 404, which says that they did not run.
+	lostAfter = time.Second
+
+	// maxSubscriptions bounds those that a new session is given back.
+	maxSubscriptions = 4096
+
+	// maxServerRequests bounds those that are remembered. Others lose their session
+	// unnoticed.
+	maxServerRequests = 4096
+)
+
+// A history is what a new session must be told to be what the lost one was.
+type history struct {
+	mu            sync.Mutex        // guards the fields below
+	params        []byte            // of initialize
+	level         []byte            // params of the last logging/setLevel
+	subscriptions map[string][]byte // params of resources/subscribe, by the JSON text of the URI
+}
+
+// begin notes the params of initialize.
+func (h *history) begin(params []byte) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.params = params
+}
+
+// keep notes what a request that succeeded changed.
+func (h *history) keep(m *jsonrpc.Message) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	switch m.Method {
+	case mcp.MethodSetLevel:
+		h.level = m.Params
+	case mcp.MethodSubscribe:
+		if h.subscriptions == nil {
+			h.subscriptions = make(map[string][]byte)
+		}
+		if len(h.subscriptions) < maxSubscriptions {
+			h.subscriptions[string(member(m.Params, "uri"))] = m.Params
+		}
+	case mcp.MethodUnsubscribe:
+		delete(h.subscriptions, string(member(m.Params, "uri")))
+	}
+}
+
+// initialize returns the request that begins a session.
+func (h *history) initialize() *jsonrpc.Message {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return jsonrpc.NewRequest(ownID(mcp.MethodInitialize), mcp.MethodInitialize, h.params)
+}
+
+// replay returns the requests that repeat the rest.
+func (h *history) replay() []*jsonrpc.Message {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var requests []*jsonrpc.Message
+	add := func(method string, params []byte) {
+		requests = append(requests, jsonrpc.NewRequest(ownID(strconv.Itoa(len(requests))), method, params))
+	}
+	if h.level != nil {
+		add(mcp.MethodSetLevel, h.level)
+	}
+	for _, params := range h.subscriptions {
+		add(mcp.MethodSubscribe, params)
+	}
+	return requests
+}
+
+// meet makes a new session at an endpoint that has none, and tells it what h remembers.
+// It returns what the client has to hear: of what may have changed while nobody
+// listened.
+func meet(ctx context.Context, t *transport, at *endpoint, h *history, pass func(received) bool) (news []*jsonrpc.Message, err error) {
+	m := h.initialize()
+	x := &exchange{t: t, at: at, id: m.ID, reach: newReach(nil), pass: pass}
+	defer x.close()
+	reply, f := greet(ctx, x, m)
+	if f == nil && reply.Result == nil {
+		f = &failure{cause: "initialize refused"}
+	}
+	if f == nil {
+		ctx, cancel := context.WithTimeout(ctx, talkTimeout)
+		defer cancel()
+		f = t.deliver(ctx, at, jsonrpc.NewNotification(mcp.MethodInitialized, nil), nil, newReach(nil))
+	}
+	if f != nil {
+		return nil, fmt.Errorf("make a new session: %s", f.cause)
+	}
+	capabilities := member(reply.Result, "capabilities")
+	for _, kind := range []string{"tools", "prompts", "resources"} {
+		if member(capabilities, kind) != nil {
+			news = append(news, jsonrpc.NewNotification("notifications/"+kind+"/list_changed", nil))
+		}
+	}
+	for _, m := range h.replay() {
+		if uri := member(m.Params, "uri"); repeat(ctx, t, at, m, pass) && uri != nil {
+			news = append(news, jsonrpc.NewNotification(mcp.MethodResourceUpdated, slices.Concat([]byte(`{"uri":`), uri, []byte{'}'})))
+		}
+	}
+	return news, nil
+}
+
+// repeat posts a request of our own.
+func repeat(ctx context.Context, t *transport, at *endpoint, m *jsonrpc.Message, pass func(received) bool) (accepted bool) {
+	ctx, cancel := context.WithTimeout(ctx, talkTimeout)
+	defer cancel()
+	x := &exchange{t: t, at: at, id: m.ID, reach: newReach(nil), pass: pass}
+	defer x.close()
+	reply, f := x.run(ctx, m)
+	if f != nil || reply.Error != nil {
+		t.failures.log.Debug("upstream's new session refuses what the old one had", "method", m.Method)
+		return false
+	}
+	return true
+}
+
+// endpoints is where messages go, and the making of a new session there in place of one
+// that the server has forgotten.
+type endpoints struct {
+	mu      sync.Mutex // guards the fields below
+	at      *endpoint
+	renewal *renewal // under way; nil if none is
+}
+
+// A renewal is waited for by all requests that found out that their session is lost.
+type renewal struct {
+	done chan struct{} // closed at its end
+	next *endpoint     // nil if it failed; written before done is closed, as is err
+	err  error         // why it failed, for the log
+}
+
+// current returns where messages go.
+func (e *endpoints) current() *endpoint {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.at
+}
+
+// move has messages go to another endpoint.
+func (e *endpoints) move(at *endpoint) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.at = at
+}
+
+// renew returns the endpoint to use in place of lost, which it finds or has made: begin
+// starts that, and is false if it cannot.
+func (e *endpoints) renew(ctx context.Context, lost *endpoint, begin func(*renewal) bool) (*endpoint, *failure) {
+	e.mu.Lock()
+	if e.at != lost {
+		defer e.mu.Unlock()
+		return e.at, nil
+	}
+	r := e.renewal
+	if r == nil {
+		r = &renewal{done: make(chan struct{})}
+		if begin(r) {
+			e.renewal = r
+		} else {
+			close(r.done)
+		}
+	}
+	e.mu.Unlock()
+	select {
+	case <-r.done:
+	case <-ctx.Done():
+		return nil, broken(ctx, ctx.Err(), true)
+	}
+	if r.next == nil {
+		f := refused(http.StatusNotFound)
+		f.err = r.err
+		return nil, f
+	}
+	return r.next, nil
+}
+
+// renewed notes how a renewal went. It is done when its maker says so.
+func (e *endpoints) renewed(r *renewal, next *endpoint, err error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.renewal, r.err = nil, err
+	if err == nil {
+		e.at, r.next = next, next
+	}
+}
+
+// serverRequests are the requests of the server that have no answer yet, by id: the
+// endpoint whose session each belongs to.
+type serverRequests struct {
+	mu   sync.Mutex // guards open
+	open jsonrpc.Table[jsonrpc.ID, *endpoint]
+}
+
+func newServerRequests() *serverRequests {
+	return &serverRequests{open: jsonrpc.Table[jsonrpc.ID, *endpoint]{Max: maxServerRequests}}
+}
+
+// note notes a message of the server.
+func (r *serverRequests) note(m *jsonrpc.Message, at *endpoint) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case m.IsRequest() && r.open.Len() < maxServerRequests:
+		r.open.TakeKey(m.ID) // of a lost session
+		_ = r.open.Add(m.ID, at)
+	case m.Method == mcp.MethodCancelled:
+		id, _ := jsonrpc.ParseID(member(m.Params, "requestId"))
+		r.open.TakeKey(id)
+	}
+}
+
+// answer takes out the request that is answered, and reports whether the answer is for
+// an endpoint. The lost session's ids may be in use again.
+func (r *serverRequests) answer(id jsonrpc.ID, at *endpoint) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	asked, known := r.open.TakeKey(id)
+	return !known || asked == at
+}
+
+// of returns the ids of an endpoint's requests.
+func (r *serverRequests) of(at *endpoint) (ids []jsonrpc.ID) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for id, asked := range r.open.Each {
+		if asked == at {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
