@@ -252,7 +252,7 @@ func TestCloseWaits(t *testing.T) {
 	ts.connect("2025-06-18")
 	returned := make(chan struct{})
 	go func() { ts.HTTP.Close(); close(returned) }()
-	conntest.Eventually(t, "draining", ts.isDraining)
+	conntest.Eventually(t, "draining", ts.open.isDraining)
 	close(release)
 	conntest.Await(t, "return of Close", returned)
 	select {
@@ -275,9 +275,8 @@ func TestSessionCap(t *testing.T) {
 	wantStatus(t, a.post(ping), 200)
 	wantStatus(t, a.delete(), 204)
 	conntest.Eventually(t, "there is room again", func() bool {
-		ts.mu.Lock()
-		defer ts.mu.Unlock()
-		return ts.open == 1
+		open, _ := ts.connections()
+		return open == 1
 	})
 	ts.connect("2025-06-18")
 }
@@ -341,9 +340,7 @@ func TestInitializeDropped(t *testing.T) {
 			t.Errorf("initialize: %v", err)
 		}
 		synctest.Wait()
-		ts.mu.Lock()
-		defer ts.mu.Unlock()
-		if len(ts.sessions) != 0 {
+		if _, sessions := ts.connections(); sessions != 0 {
 			t.Error("the session is still there")
 		}
 	})
@@ -359,9 +356,8 @@ func TestChaos(t *testing.T) {
 	}
 	wg.Wait()
 	conntest.Eventually(t, "all sessions have ended", func() bool {
-		ts.mu.Lock()
-		defer ts.mu.Unlock()
-		return ts.open == 0 && len(ts.sessions) == 0
+		open, sessions := ts.connections()
+		return open == 0 && sessions == 0
 	})
 }
 
@@ -394,16 +390,16 @@ func chaos(ts *testServer) {
 // TestWithdrawReusedID withdraws a request that was cancelled and whose id is in
 // use again: the later one stays (race J).
 func TestWithdrawReusedID(t *testing.T) {
-	s := newSession("x", "")
+	s := newSession("", nil)
 	messages := []*jsonrpc.Message{jsonrpc.NewRequest(jsonrpc.IntID(1), "x", nil)}
 	first, _ := s.expect(messages, false)
-	s.cancelled(jsonrpc.NewNotification("notifications/cancelled", []byte(`{"requestId":1}`)))
+	s.cancelledLocked(jsonrpc.NewNotification("notifications/cancelled", []byte(`{"requestId":1}`)))
 	second, err := s.expect(messages, false)
 	if err != nil {
 		t.Fatal(err)
 	}
 	s.withdrawLocked(first, messages)
-	if s.pending[jsonrpc.IntID(1)] != second || second.owed != 1 {
+	if s.pending.Get(jsonrpc.IntID(1)) != second.st || second.st.owed != 1 {
 		t.Error("the later request with the same id was withdrawn")
 	}
 }

@@ -1,63 +1,66 @@
-// Package frontend is how clients reach the proxy: it turns stdin and stdout, a
-// WebSocket, or HTTP into a [jsonrpc.Conn] and hands it to a Serve function.
+// Package frontend is how clients reach the proxy. It turns stdin and stdout, a
+// WebSocket, or HTTP into a [jsonrpc.Conn] and hands that to a Serve function.
 //
-//	stdin, stdout ──────────────────────────────► Stdio ───────┐
+//	stdin, stdout ────────────────────────────► Stdio ─────────┐
 //	                                                           │
-//	/ws /ws/NAME ────┐                         ┌► wsconn.Conn ─┤
-//	/sse /message ───┼─► Guard ─► HTTP.route ──┼► session ─────┼─Conn─► Serve
-//	/mcp /mcp/NAME ──┘                         ├► session ─────┘
-//	                                           └► trunk ────────Conn─► ServePrincipal
+//	/ws /ws/NAME ────┐                    ┌► wsconn.Conn ──────┤
+//	/sse /message ───┼─► Guard ─► HTTP ───┼► session ──────────┼─Conn─► Serve
+//	/mcp /mcp/NAME ──┘                    ├► session ──────────┘
+//	                                      └► principalConn ─────Conn─► ServePrincipal
 //
-// On stdio and on a WebSocket the connection is the session. HTTP has no
-// connection: what its requests have in common is, in the legacy era, a session
-// that a header names, and in the modern era nothing but whose they are. Each POST
-// says of which era it is (modern.go).
+// On stdio and on a WebSocket the connection is the session. Requests over HTTP have
+// no connection in common. In the legacy era a header names their session; in the
+// modern era they only have the same principal. Each POST says of which era it is
+// (headers.go).
 //
 // Legacy: each message to the client must find the response that carries it.
 //
-//	POST ─► inbound ─► Recv ──┐               Send ─┬─ response ──► POST that asked
-//	                          └─►  Serve  ──────┘   ├─ Related ───► that POST's stream
-//	                                                └─ other ─────► standalone stream
+//	POST ─► Queue ─► Recv ──┐               Send ─┬─ response ──► POST that asked
+//	                        └─►  Serve  ──────┘   ├─ Related ───► that POST's stream
+//	                                              └─ other ─────► standalone stream
 //
-// A POST's stream goes out as plain JSON if its responses are all there within
-// 50 ms and nothing precedes them, else as server-sent events. An event stream
-// outlives its connection: a client that was cut off resumes with a GET and
-// Last-Event-ID. To drop the connection of a POST is therefore not to cancel;
-// DELETE, expiry and the end of Serve are what ends a session, and then every
-// request that still waits gets the one error. The transport of 2024-11-05 is a
-// session whose single stream is its life.
+// A POST is answered with plain JSON if its responses are there within 50 ms and
+// nothing comes before them, else with server-sent events. A stream of events outlives
+// its connection: a client that was cut off resumes it with a GET and Last-Event-ID.
+// So to drop the connection of a POST is not to cancel. DELETE, expiry and the end of
+// Serve end a session, and then every request that still waits gets the one error. A
+// session of HTTP+SSE (2024-11-05) has one stream, and ends with it.
 //
-// Modern: a POST is checked against its headers (ladder.go), but for those that
-// repeat arguments, which go along for who knows the tool. It gets an id of its own,
-// and waits on the trunk that all clients share who are the same principal and use
-// the same path.
+// Modern: a POST is checked against its headers, but for those that repeat arguments;
+// they go with the message to where the tool is known. The request gets an id of its
+// own and travels on the connection of its principal and path.
 //
-//	POST ─► ladder ─► waiter ─► queue ─► Recv ──┐            Send ─┬─ id ──────► waiter ─► POST
+//	POST ─► checks ─► waiter ─► Queue ─► Recv ──┐            Send ─┬─ id ──────► waiter ─► POST
 //	                                            └► ServePrincipal ─┘  Related,
 //	                                                                  subscription
 //
-// JSON and events are as above, but there is no stream besides those of POSTs and
-// nothing can be resumed: a POST that is dropped is a request that is cancelled.
+// JSON and events are as above, but the only streams are those of POSTs, and nothing
+// can be resumed: a POST that is dropped is a request that is cancelled.
 //
-// Goroutines: one runs Serve for each HTTP or WebSocket session, one runs
-// ServePrincipal for each trunk. Responses are written by the goroutines of net/http
-// that handle the requests. stdio.go names its own.
+// From the top down: http.go has the configuration and the paths; streamable.go,
+// httpsse.go and modern.go handle requests; sessions.go is where sessions begin and
+// end; session.go with streams.go, and principal.go, are the Conns; guard.go says who a
+// client is; headers.go, body.go, events.go and reply.go read and write HTTP.
+//
+// Goroutines: one runs Serve for each HTTP session and each WebSocket, one runs
+// ServePrincipal for each principal's connection. Responses are written by the
+// goroutines of net/http that handle the requests. interrupt.go names those of Stdio.
 //
 // Invariants:
-//   - Who takes a request out of session.pending answers it: Send, a cancel, or
-//     the end of the session. So each POST gets one ending, and late ones none.
-//     The same holds for trunk.waiting; a POST that is gone takes its own out.
+//   - Whoever takes a request out of a Table answers it: Send, a cancel, or the end.
+//     So each POST gets one ending, and late ones none. A modern POST whose client is
+//     gone takes its own request out.
 //   - A message goes out on one stream only, in the order of Send.
 //   - Each queue is bounded. While a connected client does not read its stream,
 //     Send to a session waits, for at most 30 s a write; then the client counts as
-//     cut off. What waits for one that is cut off pushes out the oldest, 256 events
-//     or 4 MiB a session; a question pushed out is answered with an error, so that
-//     no upstream waits for a client that never saw it. Send to a trunk never
-//     waits, since others use it: a request for which more than 4 MiB of
-//     notifications came up unread is answered with an error and cancelled.
-//     All responses that wait to be read share one bound (unread.go).
-//   - There are never two trunks of one principal on one path.
-//   - session.mu guards its streams too, trunk.mu its waiters; neither is held
+//     cut off. What waits for a client that is cut off pushes out the oldest, 256
+//     events or 4 MiB a session; a question pushed out is answered with an error, so
+//     that no upstream waits for a client that never saw it. Send to a principal's
+//     connection never waits, since others use it: a request with more than 4 MiB of
+//     unread notifications is answered with an error and cancelled. All responses
+//     that wait to be read share one bound.
+//   - There are never two connections of one principal on one path.
+//   - session.mu guards its streams too, principalConn.mu its waiters. Neither is held
 //     across I/O.
 //
 // The package does not look into messages, except for the id and method of

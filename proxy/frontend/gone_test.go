@@ -78,12 +78,12 @@ func (l *leaving) use() {
 func (l *leaving) lasts(d time.Duration, cause error) {
 	l.t.Helper()
 	start := time.Now()
-	<-l.done
+	<-l.conn.(*endedConn).done
 	if got := time.Since(start); got != d {
 		l.t.Errorf("the session lasted %v, want %v", got, d)
 	}
-	if !errors.Is(l.cause, cause) {
-		l.t.Errorf("it ended because: %v, want: %v", l.cause, cause)
+	if err := l.in.Err(); !errors.Is(err, cause) {
+		l.t.Errorf("it ended because: %v, want: %v", err, cause)
 	}
 	wantRefusal(l.t, l.post(ping), http.StatusNotFound, -32600)
 }

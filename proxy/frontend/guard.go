@@ -11,31 +11,30 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
-// A Guard decides which HTTP requests reach a handler. It is the same for
-// Streamable HTTP, for the 2024-11-05 transport and for the WebSocket upgrade,
-// so the handlers behind it check nothing of this again.
+// A Guard decides which HTTP requests reach a handler, and says who their clients are
+// (identify). It is the same for Streamable HTTP, HTTP+SSE and the WebSocket upgrade,
+// so their handlers check none of this again.
 //
-// A web page must not reach a proxy on its reader's machine. A name of the
-// attacker's that resolves to 127.0.0.1 shows in Host; a plain cross-site
-// request shows in Origin. Both are checked, on every request. The zero Guard
-// lets in loopback names, without a token.
+// A web page must not reach a proxy on its reader's machine. If the attacker's own
+// name resolves to 127.0.0.1, that name is in Host. A plain cross-site request has the
+// page in Origin. Both are checked on every request. The zero Guard allows loopback
+// names, without a token.
 type Guard struct {
-	// Token is what "Authorization: Bearer" must carry; "" asks for none.
-	// TokenFrom is asked for it in its place, for each request, since tokens are
-	// rotated; an error refuses the request with 503.
+	// Token is what "Authorization: Bearer" must carry; "" asks for none. If
+	// TokenFrom is set, it is called for each request instead, since tokens are
+	// rotated. Its error refuses the request with 503.
 	Token     string
 	TokenFrom func() (string, error)
 
-	// AllowedHosts are let in besides loopback names and the addresses in
+	// AllowedHosts are allowed besides loopback names and the addresses in
 	// Listen: a name for any port, a name:port for that port, "*" for all.
 	AllowedHosts []string
 
-	// AllowedOrigins are let in besides loopback origins: scheme://host[:port],
-	// or "*" for all. Pages that are let in may also read what they get (CORS).
+	// AllowedOrigins are allowed besides loopback origins: scheme://host[:port],
+	// or "*" for all. Their pages may also read what they get (CORS).
 	AllowedOrigins []string
 
 	Listen   []string // where the server listens: HOST:PORT or unix:///path
@@ -46,8 +45,7 @@ type Guard struct {
 // could use.
 var ErrExposed = errors.New("listening beyond loopback needs a token, or insecure: true")
 
-// Check reports whether it is safe to listen at g.Listen. Who listens calls it
-// first.
+// Check reports whether it is safe to listen at g.Listen. Call it before listening.
 func (g *Guard) Check() error {
 	if g.asksToken() || g.Insecure {
 		return nil
@@ -60,27 +58,27 @@ func (g *Guard) Check() error {
 	return nil
 }
 
-// Wrap returns a handler that passes on what g lets in. It answers 403 to a
-// foreign Host or Origin, 400 to a header that comes twice, 401 without the right
-// token, which says whether there was none or a wrong one, and all CORS preflights
-// itself (they carry no token).
-func (g *Guard) Wrap(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if g.Admit(w, r) != nil {
-			return
-		}
-		if !g.admitOrigin(w, r) {
-			refuse(w, http.StatusForbidden, "Origin is not allowed")
-			return
-		}
-		if r.Method == http.MethodOptions {
-			w.WriteHeader(http.StatusNoContent)
-			return
-		}
-		if g.admitToken(w, r) {
-			next.ServeHTTP(w, r)
-		}
-	})
+// A client is who sends a request, as far as the Guard can tell, and which upstream
+// its path names, "" for all.
+type client struct{ principal, upstream string }
+
+// identify checks a request and says who its client is. If the request is refused, it
+// has been answered and ok is false: 403 for a foreign Host or Origin, 400 for a header
+// that comes twice, 401 without the right token, which says whether there was none or a
+// wrong one. A CORS preflight, which carries no token, has been answered with 204.
+func (g *Guard) identify(w http.ResponseWriter, r *http.Request) (principal string, ok bool) {
+	if g.Admit(w, r) != nil {
+		return "", false
+	}
+	if !g.checkOrigin(w, r) {
+		refuse(w, http.StatusForbidden, "Origin is not allowed")
+		return "", false
+	}
+	if r.Method == http.MethodOptions {
+		w.WriteHeader(http.StatusNoContent)
+		return "", false
+	}
+	return g.checkToken(w, r)
 }
 
 // Admit is the part of g for handlers that check Origin and token themselves. It
@@ -100,9 +98,9 @@ func (g *Guard) Admit(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// onceOnly are headers that must not come twice: of two components that take another
-// one each, the second serves what the first did not let in. net/http refuses a
-// second Host, and HTTP.route a second version.
+// onceOnly are headers that must not come twice. One component may read the first
+// and another the last, and the second then serves what the first did not allow.
+// net/http refuses a second Host, and HTTP.route a second version.
 var onceOnly = []string{"Origin", "Authorization", headerSession}
 
 // What Admit returns.
@@ -110,30 +108,6 @@ var (
 	errHost  = errors.New("its Host is not allowed")
 	errTwice = errors.New("one of its headers comes twice")
 )
-
-// refuse answers a request with an HTTP error status. The body is an error
-// response without an id, which the specification allows for all of them.
-func refuse(w http.ResponseWriter, status int, reason string) {
-	refuseWith(w, status, invalidRequest(reason))
-}
-
-func refuseWith(w http.ResponseWriter, status int, err *jsonrpc.Error) {
-	writeError(w, status, jsonrpc.ID{}, err)
-}
-
-// writeError answers a request with an error, under its id if that is known and
-// the client's era wants it.
-func writeError(w http.ResponseWriter, status int, id jsonrpc.ID, err *jsonrpc.Error) {
-	w.Header()["Content-Type"] = headerJSON
-	w.WriteHeader(status)
-	w.Write(jsonrpc.NewError(id, err).Append(nil)) // the client may be gone: nobody to tell
-}
-
-func invalidRequest(reason string) *jsonrpc.Error {
-	return &jsonrpc.Error{Code: jsonrpc.CodeInvalidRequest, Message: "Invalid request: " + reason}
-}
-
-var headerJSON = []string{"application/json"}
 
 func (g *Guard) hostAllowed(r *http.Request) bool {
 	host := hostOnly(r.Host)
@@ -153,9 +127,9 @@ func (g *Guard) hostAllowed(r *http.Request) bool {
 	return slices.ContainsFunc(g.Listen, listens) || isLocalAddr(r, host)
 }
 
-// isLocalAddr reports whether host is the address that the connection came in
-// on, which is what listening at 0.0.0.0 means. No name can be rebound to make a
-// browser send an address. Browsers do not reach Unix sockets either.
+// isLocalAddr reports whether host is the address on which the connection came in:
+// that is what listening at 0.0.0.0 means. An attacker's name that resolves to the
+// address is in Host itself. Browsers do not reach Unix sockets.
 func isLocalAddr(r *http.Request, host string) bool {
 	local, _ := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
 	switch local := local.(type) {
@@ -174,9 +148,9 @@ const (
 	corsExposed = "Mcp-Session-Id, Retry-After, WWW-Authenticate"
 )
 
-// admitOrigin reports whether r's Origin is let in, and adds the CORS headers
-// where they are due. Only browsers send an Origin.
-func (g *Guard) admitOrigin(w http.ResponseWriter, r *http.Request) bool {
+// checkOrigin reports whether r's Origin is allowed, and adds the CORS headers if
+// it is. Only browsers send an Origin.
+func (g *Guard) checkOrigin(w http.ResponseWriter, r *http.Request) bool {
 	origin := r.Header.Get("Origin")
 	if origin == "" {
 		return true
@@ -204,7 +178,7 @@ func isLocalOrigin(origin string) bool {
 }
 
 // corsParams returns the Mcp-Param headers that a preflight asks for, to be
-// appended: they are named by the schemas of tools.
+// appended. The schemas of tools name them, so nobody can list them here.
 func corsParams(r *http.Request) string {
 	var b strings.Builder
 	for _, line := range r.Header["Access-Control-Request-Headers"] {
@@ -216,15 +190,6 @@ func corsParams(r *http.Request) string {
 		}
 	}
 	return b.String()
-}
-
-// principal names whose requests those are that a Guard let in, which is all it
-// knows of who sent them: all who have the token are one.
-func (g *Guard) principal() string {
-	if g.asksToken() {
-		return "token"
-	}
-	return "anonymous"
 }
 
 func (g *Guard) asksToken() bool { return g.Token != "" || g.TokenFrom != nil }
@@ -242,30 +207,36 @@ func (g *Guard) token() (string, error) {
 
 var errNoToken = errors.New("no token to compare with")
 
-// admitToken reports whether r carries the token, and refuses it otherwise. Hashes
-// are compared, so that not even the length shows in the time.
-func (g *Guard) admitToken(w http.ResponseWriter, r *http.Request) bool {
+// The principals that a token tells apart: all who have it are one.
+const (
+	principalToken     = "token"
+	principalAnonymous = "anonymous"
+)
+
+// checkToken says who the client of r is by its token, and refuses a client without
+// the right one. Hashes are compared, so that not even the length shows in the time.
+func (g *Guard) checkToken(w http.ResponseWriter, r *http.Request) (principal string, ok bool) {
 	if !g.asksToken() {
-		return true
+		return principalAnonymous, true
 	}
 	token, err := g.token()
-	if err != nil { // nobody's token can be told from a wrong one
+	if err != nil { // no token can be told from a wrong one
 		unavailable(w, "tokens cannot be checked")
-		return false
+		return "", false
 	}
 	scheme, given, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 	if given = strings.TrimSpace(given); given == "" || !strings.EqualFold(scheme, "Bearer") {
 		w.Header().Set("WWW-Authenticate", `Bearer realm="mcp-proxy"`)
 		refuse(w, http.StatusUnauthorized, "a bearer token is required, as in Authorization: Bearer TOKEN")
-		return false
+		return "", false
 	}
 	want, got := sha256.Sum256([]byte(token)), sha256.Sum256([]byte(given))
 	if subtle.ConstantTimeCompare(want[:], got[:]) == 1 {
-		return true
+		return principalToken, true
 	}
 	w.Header().Set("WWW-Authenticate", `Bearer realm="mcp-proxy", error="invalid_token"`)
 	refuse(w, http.StatusUnauthorized, "the bearer token is wrong")
-	return false
+	return "", false
 }
 
 func isUnix(addr string) bool { return strings.HasPrefix(addr, "unix:") }

@@ -82,15 +82,17 @@ func TestGuardOrigin(t *testing.T) {
 	}
 }
 
-// serveGuarded sends one request with one header through g to a teapot.
+// serveGuarded sends one request with one header through g to a teapot behind it.
 func serveGuarded(g *Guard, method, name, value string) *httptest.ResponseRecorder {
-	teapot := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) })
 	r := httptest.NewRequest(method, "http://localhost/mcp", nil)
 	if value != "" {
 		r.Header.Set(name, value)
 	}
 	w := httptest.NewRecorder()
-	g.Wrap(teapot).ServeHTTP(w, r)
+	if principal, ok := g.identify(w, r); ok {
+		w.Header().Set("Principal", principal)
+		w.WriteHeader(http.StatusTeapot)
+	}
 	return w
 }
 
@@ -117,7 +119,7 @@ func TestGuardPreflight(t *testing.T) {
 	r.Header.Set("Origin", "https://app.example")
 	r.Header.Set("Access-Control-Request-Headers", "content-type, mcp-param-region,Mcp-Param-A!, mcp-param-, mcp-param-b:c, x-other")
 	w := httptest.NewRecorder()
-	g.Wrap(http.NotFoundHandler()).ServeHTTP(w, r)
+	g.identify(w, r)
 	if got := w.Header().Get("Access-Control-Allow-Headers"); got != corsHeaders+", mcp-param-region, Mcp-Param-A!" {
 		t.Errorf("Access-Control-Allow-Headers: %q", got)
 	}
@@ -162,14 +164,17 @@ func TestGuardTokenFrom(t *testing.T) {
 	var token string
 	var failure error
 	g := &Guard{TokenFrom: func() (string, error) { return token, failure }, Listen: []string{":8080"}}
-	if err := g.Check(); err != nil || g.principal() != "token" {
-		t.Errorf("it asks for a token: %v, %s", err, g.principal())
+	if err := g.Check(); err != nil {
+		t.Errorf("it asks for a token: %v", err)
 	}
 	expect := func(given string, status int) {
 		t.Helper()
 		w := serveGuarded(g, http.MethodPost, "Authorization", "Bearer "+given)
 		if w.Code != status || strings.Contains(w.Body.String(), "secret") {
 			t.Errorf("token %q for %q: %d %s, want %d", given, token, w.Code, w.Body, status)
+		}
+		if principal := w.Header().Get("Principal"); status == http.StatusTeapot && principal != "token" {
+			t.Errorf("the principal is %q", principal)
 		}
 	}
 	token = "one"

@@ -41,8 +41,8 @@ func newTestServer(t *testing.T, setUp func(*HTTP)) *testServer {
 // wantNoneUnread checks that what was counted was given back, when all handlers have
 // returned.
 func (ts *testServer) wantNoneUnread() {
-	if ts.unread != nil && ts.unread.bytes.Load() != 0 {
-		ts.t.Errorf("%d bytes wait to be read, and nobody knows of them", ts.unread.bytes.Load())
+	if n := ts.open.unread.bytes.Load(); n != 0 {
+		ts.t.Errorf("%d bytes wait to be read, and nobody knows of them", n)
 	}
 }
 
@@ -223,15 +223,23 @@ func initializeResult(m *jsonrpc.Message) *jsonrpc.Message {
 // only returns the one session of ts, to look at what no client can see.
 func (ts *testServer) only() *session {
 	ts.t.Helper()
-	ts.mu.Lock()
-	defer ts.mu.Unlock()
-	if len(ts.sessions) != 1 {
-		ts.t.Fatalf("%d sessions, want 1", len(ts.sessions))
+	ts.open.mu.Lock()
+	defer ts.open.mu.Unlock()
+	if len(ts.open.byID) != 1 {
+		ts.t.Fatalf("%d sessions, want 1", len(ts.open.byID))
 	}
-	for _, s := range ts.sessions {
+	for _, s := range ts.open.byID {
 		return s
 	}
 	return nil
+}
+
+// connections returns how many there are of all kinds, and how many sessions clients
+// can still use.
+func (ts *testServer) connections() (open, sessions int) {
+	ts.open.mu.Lock()
+	defer ts.open.mu.Unlock()
+	return ts.open.count, len(ts.open.byID)
 }
 
 // holds is how much a session remembers.
@@ -240,7 +248,7 @@ type holds struct{ streams, pending, stored, bytes, dropped, open int }
 func (s *session) holds() holds {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return holds{len(s.streams), len(s.pending), len(s.store), s.storeBytes, s.dropped, s.open}
+	return holds{len(s.out.numbered), s.pending.Len(), len(s.out.store), s.out.bytes, s.out.dropped, s.idle.open}
 }
 
 func isInvalid(err error) bool {

@@ -3,7 +3,6 @@ package frontend
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
 	"log/slog"
 	"net/http"
 	"strings"
@@ -11,6 +10,7 @@ import (
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc/wsconn"
 )
 
 // HTTP serves clients over HTTP:
@@ -52,30 +52,25 @@ type HTTP struct {
 
 	Log *slog.Logger // nil discards
 
-	once    sync.Once
-	guarded http.Handler
-	ctx     context.Context // of all sessions
-	cancel  context.CancelCauseFunc
-	wg      sync.WaitGroup // one for each open session or trunk
-	timers  sync.Pool      // stopped ones for waitPlain: one for each POST would be garbage at once
-	large   chan struct{}  // an element for each large body that is being read
-	unread  *unread        // of all POSTs
-
-	mu       sync.Mutex // guards the fields below
-	draining bool
-	open     int                 // sessions whose Serve has not returned, and trunks
-	sessions map[string]*session // that a client may still use, by id
-	trunks   map[trunkKey]*trunk // whose ServePrincipal has not returned
+	once       sync.Once
+	open       *openSessions
+	streamable *streamable
+	sse        *httpSSE
 }
 
 func (h *HTTP) init() {
 	h.once.Do(func() {
-		h.guarded = h.Guard.Wrap(http.HandlerFunc(h.route))
-		h.ctx, h.cancel = context.WithCancelCause(context.Background())
-		h.sessions = make(map[string]*session)
-		h.trunks = make(map[trunkKey]*trunk)
-		h.large = make(chan struct{}, largeBodies)
-		h.unread = newUnread(h.Limits)
+		log := cmp.Or(h.Log, slog.New(slog.DiscardHandler))
+		ctx, cancel := context.WithCancelCause(context.Background())
+		h.open = &openSessions{
+			serve: h.Serve, max: cmp.Or(h.Sessions, 256),
+			idle: cmp.Or(h.SessionIdle, 30*time.Minute), gone: cmp.Or(h.SessionGone, 5*time.Minute),
+			unread: newUnread(h.Limits), log: log, ctx: ctx, cancel: cancel, byID: make(map[string]*session),
+		}
+		waits, bodies := &waits{}, newBodies(h.Limits)
+		modern := &modernClients{serve: h.ServePrincipal, open: h.open, waits: waits, conns: make(map[client]*principalConn)}
+		h.streamable = &streamable{h.open, bodies, waits, modern}
+		h.sse = &httpSSE{h.open, bodies}
 	})
 }
 
@@ -87,19 +82,21 @@ func (h *HTTP) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		h.serveHealth(w)
 		return
 	}
-	h.guarded.ServeHTTP(w, r)
+	if principal, ok := h.Guard.identify(w, r); ok {
+		h.route(w, r, principal)
+	}
 }
 
 func (h *HTTP) serveHealth(w http.ResponseWriter) {
-	if h.isDraining() {
+	if h.open.isDraining() {
 		http.Error(w, "draining", http.StatusServiceUnavailable)
 		return
 	}
 	w.Write([]byte("ok"))
 }
 
-// route finds the handler of a request that the guard let in.
-func (h *HTTP) route(w http.ResponseWriter, r *http.Request) {
+// route finds the handler of a request that the guard passed.
+func (h *HTTP) route(w http.ResponseWriter, r *http.Request, principal string) {
 	path, upstream := r.URL.Path, ""
 	for _, prefix := range []string{"/mcp/", "/ws/"} {
 		name, ok := strings.CutPrefix(path, prefix)
@@ -117,160 +114,46 @@ func (h *HTTP) route(w http.ResponseWriter, r *http.Request) {
 	}
 	switch path {
 	case "/mcp":
-		h.serveMCP(w, r, upstream)
+		h.streamable.serve(w, r, client{principal, upstream})
 	case "/ws":
 		h.serveWS(w, r, upstream)
 	case "/sse":
-		h.serveSSE(w, r)
+		h.sse.get(w, r)
 	case "/message":
-		h.serveMessage(w, r)
+		h.sse.post(w, r)
 	default:
 		http.NotFound(w, r)
 	}
 }
 
-// serveMCP is the MCP endpoint of Streamable HTTP.
-func (h *HTTP) serveMCP(w http.ResponseWriter, r *http.Request, upstream string) {
-	switch r.Method {
-	case http.MethodPost:
-		h.post(w, r, upstream)
-	case http.MethodGet:
-		h.get(w, r, upstream)
-	case http.MethodDelete:
-		h.delete(w, r, upstream)
-	default:
-		notAllowed(w, "GET, POST, DELETE, OPTIONS")
+// serveWS is the WebSocket endpoint: one session for as long as the connection
+// lives.
+func (h *HTTP) serveWS(w http.ResponseWriter, r *http.Request, upstream string) {
+	if r.Method != http.MethodGet {
+		notAllowed(w, "GET")
+		return
 	}
-}
-
-func notAllowed(w http.ResponseWriter, allow string) {
-	w.Header().Set("Allow", allow)
-	refuse(w, http.StatusMethodNotAllowed, "method not allowed")
+	if !h.open.enter(w) {
+		return
+	}
+	c, err := wsconn.Config{Limits: h.Limits}.Accept(w, r, refuse)
+	if err != nil {
+		h.open.leave()
+		return
+	}
+	go h.open.serveConn("websocket", upstream, c) // the handler's goroutine has a large stack and holds the request
 }
 
 // Drain makes /healthz answer 503, and so every request that would begin a new
 // session. Those that are open go on.
 func (h *HTTP) Drain() {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.draining = true
+	h.init()
+	h.open.drain()
 }
 
 // Close drains, cancels the context of every Serve and waits until all have
 // returned. The server's Shutdown, called next, waits for the last bytes.
 func (h *HTTP) Close() {
 	h.init()
-	h.Drain()
-	h.cancel(errStopped)
-	h.wg.Wait()
-}
-
-func (h *HTTP) isDraining() bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.draining
-}
-
-// enter makes room for one more session, which leave gives back. If there is
-// none it answers 503 and returns false.
-func (h *HTTP) enter(w http.ResponseWriter) bool {
-	h.mu.Lock()
-	draining, full := h.draining, h.open >= cmp.Or(h.Sessions, 256)
-	if !draining && !full {
-		h.open++
-		h.wg.Add(1)
-	}
-	h.mu.Unlock()
-	switch {
-	case draining:
-		unavailable(w, "the proxy is shutting down")
-	case full:
-		unavailable(w, "too many sessions")
-	default:
-		return true
-	}
-	return false
-}
-
-func (h *HTTP) leave() {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.leaveLocked()
-}
-
-func (h *HTTP) leaveLocked() {
-	h.open--
-	h.wg.Done()
-}
-
-// unavailable refuses a request that may succeed later.
-func unavailable(w http.ResponseWriter, reason string) {
-	w.Header().Set("Retry-After", "5")
-	refuseWith(w, http.StatusServiceUnavailable, &jsonrpc.Error{
-		Code:    jsonrpc.CodeInternalError,
-		Message: "Service unavailable: " + reason,
-		Data:    jsonrpc.ErrorData{Reason: jsonrpc.ReasonOverloaded, Phase: jsonrpc.NotSent, Retryable: true},
-	})
-}
-
-// begin starts the session of a client for whom there is room. The session is
-// held by the caller, who must release it.
-func (h *HTTP) begin(upstream string, setUp func(*session)) *session {
-	s := newSession(rand.Text(), upstream)
-	s.onEnd = func() { h.forget(s) }
-	s.hold()
-	setUp(s)
-	if !s.legacy { // there, Send waits for the one stream
-		s.unread = h.unread
-	}
-	h.mu.Lock()
-	h.sessions[s.id] = s
-	h.mu.Unlock()
-	go h.run(s)
-	return s
-}
-
-// run is the goroutine of a session.
-func (h *HTTP) run(s *session) {
-	defer h.leave()
-	log := h.logger().With("http_session", s.id[:8]) // the proxy has a key of its own
-	log.Debug("HTTP session opened", "upstream", s.upstream)
-	err := h.Serve(h.ctx, s.upstream, s)
-	s.Close()
-	s.mu.Lock()
-	dropped := s.dropped
-	s.mu.Unlock()
-	log.Debug("HTTP session ended", "cause", jsonrpc.CauseOf(err))
-	if dropped > 0 {
-		log.Warn("client did not fetch its messages, oldest dropped", "dropped", dropped)
-	}
-}
-
-func (h *HTTP) forget(s *session) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	delete(h.sessions, s.id)
-}
-
-// session returns the session with this id and holds it; nil if it has ended, or
-// belongs to another path.
-func (h *HTTP) session(id, upstream string, legacy bool) *session {
-	h.mu.Lock()
-	s := h.sessions[id]
-	h.mu.Unlock()
-	if s == nil || s.upstream != upstream || s.legacy != legacy || !s.hold() {
-		return nil
-	}
-	return s
-}
-
-func (h *HTTP) sessionIdle() time.Duration { return cmp.Or(h.SessionIdle, 30*time.Minute) }
-
-func (h *HTTP) sessionGone() time.Duration { return cmp.Or(h.SessionGone, 5*time.Minute) }
-
-func (h *HTTP) logger() *slog.Logger {
-	if h.Log == nil {
-		return slog.New(slog.DiscardHandler)
-	}
-	return h.Log
+	h.open.close()
 }

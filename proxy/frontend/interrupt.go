@@ -15,8 +15,11 @@ import (
 
 // interruptibleReader returns f as a reader that Close unblocks. It owns f.
 func interruptibleReader(f *os.File) io.ReadCloser {
-	if p := pollable(f); p != nil {
-		return p
+	if canBeInterrupted(f) {
+		return f
+	}
+	if u := unblock(f); u != nil {
+		return u
 	}
 	r := &blockingReader{f: f, chunks: make(chan chunk), gone: make(chan struct{})}
 	go r.pump()
@@ -25,8 +28,11 @@ func interruptibleReader(f *os.File) io.ReadCloser {
 
 // interruptibleWriter returns f as a writer that Close unblocks. It owns f.
 func interruptibleWriter(f *os.File) io.WriteCloser {
-	if p := pollable(f); p != nil {
-		return p
+	if canBeInterrupted(f) {
+		return f
+	}
+	if u := unblock(f); u != nil {
+		return u
 	}
 	w := &blockingWriter{f: f, text: make(chan []byte), written: make(chan error, 1), gone: make(chan struct{})}
 	go w.pump()

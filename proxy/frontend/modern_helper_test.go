@@ -15,36 +15,36 @@ import (
 
 const metaText = `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}`
 
-// newTrunkServer starts a server whose trunks the test serves.
-func newTrunkServer(t *testing.T, setUp func(*HTTP)) *testServer {
+// newPrincipalServer starts a server whose conns the test serves.
+func newPrincipalServer(t *testing.T, setUp func(*HTTP)) *testServer {
 	t.Helper()
-	var trunks <-chan jsonrpc.Conn
+	var conns <-chan jsonrpc.Conn
 	ts := newTestServer(t, func(h *HTTP) {
-		trunks = manualPrincipal(h)
+		conns = manualPrincipal(h)
 		if setUp != nil {
 			setUp(h)
 		}
 	})
-	ts.conns = trunks
+	ts.conns = conns
 	return ts
 }
 
-// newBubbleTrunks returns a client in a bubble, and the trunks as they are made.
-func newBubbleTrunks(t *testing.T) (*testClient, <-chan jsonrpc.Conn) {
+// newBubblePrincipals returns a client in a bubble, and the conns as they are made.
+func newBubblePrincipals(t *testing.T) (*testClient, <-chan jsonrpc.Conn) {
 	t.Helper()
-	var trunks <-chan jsonrpc.Conn
-	ts := newBubbleServer(t, func(h *HTTP) { trunks = manualPrincipal(h) })
-	return ts.at("/mcp"), trunks
+	var conns <-chan jsonrpc.Conn
+	ts := newBubbleServer(t, func(h *HTTP) { conns = manualPrincipal(h) })
+	return ts.at("/mcp"), conns
 }
 
-// manualPrincipal makes the trunks of h come out of the returned channel.
+// manualPrincipal makes the conns of h come out of the returned channel.
 func manualPrincipal(h *HTTP) <-chan jsonrpc.Conn {
 	manually := &HTTP{}
-	trunks := manual(manually)
+	conns := manual(manually)
 	h.ServePrincipal = func(ctx context.Context, upstream, _ string, c jsonrpc.Conn) error {
 		return manually.Serve(ctx, upstream, c)
 	}
-	return trunks
+	return conns
 }
 
 // modern returns a POST as a good modern client makes it. params may be "", and
@@ -92,10 +92,10 @@ func (c *testClient) send(req *http.Request) <-chan *http.Response {
 	return got
 }
 
-// wantCancel checks that the next message of a trunk cancels m.
-func wantCancel(t *testing.T, trunk jsonrpc.Conn, m *jsonrpc.Message) {
+// wantCancel checks that the next message of a conn cancels m.
+func wantCancel(t *testing.T, conn jsonrpc.Conn, m *jsonrpc.Message) {
 	t.Helper()
-	wantText(t, conntest.Recv(t, trunk), `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":`+m.ID.String()+`}}`)
+	wantText(t, conntest.Recv(t, conn), `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":`+m.ID.String()+`}}`)
 }
 
 // noted returns a notification that belongs to m.

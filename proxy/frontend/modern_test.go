@@ -19,9 +19,9 @@ import (
 // TestModernPlain: a response that is there soon goes as JSON, with the status of
 // its code, under the id as the client wrote it.
 func TestModernPlain(t *testing.T) {
-	ts := newTrunkServer(t, nil)
+	ts := newPrincipalServer(t, nil)
 	c := ts.at("/mcp")
-	var trunk jsonrpc.Conn
+	var conn jsonrpc.Conn
 	for i, tt := range []struct {
 		answer string // member and value
 		status int
@@ -36,13 +36,13 @@ func TestModernPlain(t *testing.T) {
 	} {
 		id := []string{`"s\u00e9"`, `12345678901234567890`, `1.0`, `-1`}[i%4]
 		got := c.send(c.modern(id, "x", `"a": [1.0]`))
-		if trunk == nil {
-			trunk = conntest.Await(t, "trunk", ts.conns)
+		if conn == nil {
+			conn = conntest.Await(t, "connection", ts.conns)
 		}
-		m := conntest.Recv(t, trunk)
+		m := conntest.Recv(t, conn)
 		wantText(t, m, fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"x","params":{"a": [1.0],%s}}`, i+1, metaText))
 		answer := decode(t, fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"z":1,%s}`, i+1, tt.answer))
-		trunk.Send(answer)
+		conn.Send(answer)
 		resp := conntest.Await(t, "response", got)
 		wantBody(t, resp, tt.status, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"z":1,%s}`, id, tt.answer))
 		if resp.Header.Get("Mcp-Session-Id") != "" {
@@ -54,7 +54,7 @@ func TestModernPlain(t *testing.T) {
 // TestModernHeaders: the headers that repeat arguments go along, and no others. A
 // client that has none says so.
 func TestModernHeaders(t *testing.T) {
-	ts := newTrunkServer(t, nil)
+	ts := newPrincipalServer(t, nil)
 	c := ts.at("/mcp")
 	send := func(set ...string) {
 		req := c.modern("1", "tools/call", `"name":"a"`, set...)
@@ -63,13 +63,13 @@ func TestModernHeaders(t *testing.T) {
 		c.send(req)
 	}
 	c.send(c.modern("1", "tools/call", `"name":"a"`))
-	trunk := conntest.Await(t, "trunk", ts.conns)
-	if m := conntest.Recv(t, trunk); m.Headers == nil || len(m.Headers) > 0 {
+	conn := conntest.Await(t, "connection", ts.conns)
+	if m := conntest.Recv(t, conn); m.Headers == nil || len(m.Headers) > 0 {
 		t.Errorf("headers %v, want none", m.Headers)
 	}
 	send("mcp-param-ReGion", "=?base64?w6k=?=", "Mcp-Params", "x")
 	want := map[string][]string{"mcp-param-region": {"=?base64?w6k=?="}, "mcp-param-two": {"1", "2"}}
-	m := conntest.Recv(t, trunk)
+	m := conntest.Recv(t, conn)
 	if !reflect.DeepEqual(m.Headers, want) {
 		t.Errorf("headers %v, want %v", m.Headers, want)
 	}
@@ -81,12 +81,12 @@ func TestModernHeaders(t *testing.T) {
 // TestModernStream: what precedes the response makes it an event stream, without
 // ids, which the response ends.
 func TestModernStream(t *testing.T) {
-	ts := newTrunkServer(t, nil)
+	ts := newPrincipalServer(t, nil)
 	c := ts.at("/mcp/files")
 	got := c.send(c.modern(`"7"`, "tools/call", `"name":"a"`))
-	trunk := conntest.Await(t, "trunk", ts.conns)
-	m := conntest.Recv(t, trunk)
-	trunk.Send(noted(m, "notifications/progress", `{"progressToken":1.0}`))
+	conn := conntest.Await(t, "connection", ts.conns)
+	m := conntest.Recv(t, conn)
+	conn.Send(noted(m, "notifications/progress", `{"progressToken":1.0}`))
 	resp := conntest.Await(t, "response", got)
 	if resp.Header.Get("X-Accel-Buffering") != "no" {
 		t.Error("boxes on the way may hold it back")
@@ -94,10 +94,10 @@ func TestModernStream(t *testing.T) {
 	stream := newEvents(t, resp)
 	ev := stream.one()
 	wantText(t, ev.message(t), `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":1.0}}`)
-	trunk.Send(note("notifications/unrelated"))
-	trunk.Send(jsonrpc.NewRequest(jsonrpc.IntID(9), "ping", nil))
-	trunk.Send(jsonrpc.NewResult(jsonrpc.IntID(999), json.RawMessage(`{}`)))
-	trunk.Send(jsonrpc.NewError(m.ID, &jsonrpc.Error{Code: jsonrpc.CodeMethodNotFound, Message: "x"}))
+	conn.Send(note("notifications/unrelated"))
+	conn.Send(jsonrpc.NewRequest(jsonrpc.IntID(9), "ping", nil))
+	conn.Send(jsonrpc.NewResult(jsonrpc.IntID(999), json.RawMessage(`{}`)))
+	conn.Send(jsonrpc.NewError(m.ID, &jsonrpc.Error{Code: jsonrpc.CodeMethodNotFound, Message: "x"}))
 	last := stream.one()
 	wantText(t, last.message(t), `{"jsonrpc":"2.0","id":"7","error":{"code":-32601,"message":"x"}}`)
 	if ev.LastEventID != "" || last.LastEventID != "" {
@@ -110,17 +110,17 @@ func TestModernStream(t *testing.T) {
 // the stream begins, and is kept alive by comments.
 func TestModernTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c, trunks := newBubbleTrunks(t)
+		c, conns := newBubblePrincipals(t)
 		got := c.send(c.modern("1", "x", ""))
-		trunk := <-trunks
-		m := conntest.Recv(t, trunk)
+		conn := <-conns
+		m := conntest.Recv(t, conn)
 		time.Sleep(keepAlive - time.Millisecond)
-		trunk.Send(jsonrpc.NewError(m.ID, &jsonrpc.Error{Code: -32601, Message: "m"}))
+		conn.Send(jsonrpc.NewError(m.ID, &jsonrpc.Error{Code: -32601, Message: "m"}))
 		wantBody(t, <-got, 404, `{"jsonrpc":"2.0","id":1,"error":{"code":-32601,"message":"m"}}`)
 
 		start := time.Now()
 		got = c.send(c.modern("1", "x", ""))
-		m = conntest.Recv(t, trunk)
+		m = conntest.Recv(t, conn)
 		resp := <-got
 		if took := time.Since(start); took != keepAlive {
 			t.Errorf("the stream began after %v", took)
@@ -130,7 +130,7 @@ func TestModernTime(t *testing.T) {
 		if took := time.Since(start); string(buf[:n]) != ":\n\n" || took != 2*keepAlive {
 			t.Errorf("%q after %v", buf[:n], took)
 		}
-		trunk.Send(jsonrpc.NewResult(m.ID, json.RawMessage(`{}`)))
+		conn.Send(jsonrpc.NewResult(m.ID, json.RawMessage(`{}`)))
 		wantText(t, newEvents(t, resp).one().message(t), `{"jsonrpc":"2.0","id":1,"result":{}}`)
 	})
 }
@@ -139,110 +139,110 @@ func TestModernTime(t *testing.T) {
 // nowhere.
 func TestD32_BeforeHeaders(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c, trunks := newBubbleTrunks(t)
+		c, conns := newBubblePrincipals(t)
 		ctx, drop := context.WithCancel(t.Context())
 		c.send(c.modern("1", "x", "").WithContext(ctx))
-		trunk := <-trunks
-		m := conntest.Recv(t, trunk)
+		conn := <-conns
+		m := conntest.Recv(t, conn)
 		time.Sleep(plainWait / 2)
 		start := time.Now()
 		drop()
-		wantCancel(t, trunk, m)
+		wantCancel(t, conn, m)
 		if took := time.Since(start); took != 0 {
 			t.Errorf("cancelled after %v", took)
 		}
-		wantDead(t, trunk, c, m)
+		wantDead(t, conn, c, m)
 	})
 }
 
 func TestD32_InStream(t *testing.T) {
-	ts := newTrunkServer(t, nil)
+	ts := newPrincipalServer(t, nil)
 	c := ts.at("/mcp")
 	got := c.send(c.modern("1", "tools/call", `"name":"a"`))
-	trunk := conntest.Await(t, "trunk", ts.conns)
-	m := conntest.Recv(t, trunk)
-	trunk.Send(noted(m, "notifications/message", `{}`))
+	conn := conntest.Await(t, "connection", ts.conns)
+	m := conntest.Recv(t, conn)
+	conn.Send(noted(m, "notifications/message", `{}`))
 	stream := newEvents(t, conntest.Await(t, "response", got))
 	stream.one()
 	stream.close()
-	wantCancel(t, trunk, m)
-	wantDead(t, trunk, c, m)
+	wantCancel(t, conn, m)
+	wantDead(t, conn, c, m)
 }
 
 func TestD32_BeforeTheFirstEvent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c, trunks := newBubbleTrunks(t)
+		c, conns := newBubblePrincipals(t)
 		got := c.send(c.modern("1", "x", ""))
-		trunk := <-trunks
-		m := conntest.Recv(t, trunk)
+		conn := <-conns
+		m := conntest.Recv(t, conn)
 		(<-got).Body.Close() // the stream has begun by itself
-		wantCancel(t, trunk, m)
-		wantDead(t, trunk, c, m)
+		wantCancel(t, conn, m)
+		wantDead(t, conn, c, m)
 	})
 }
 
 func TestD32_Listen(t *testing.T) {
-	ts := newTrunkServer(t, nil)
+	ts := newPrincipalServer(t, nil)
 	c := ts.at("/mcp")
 	got := c.send(c.modern("1", mcp.MethodListen, `"notifications":{}`))
-	trunk := conntest.Await(t, "trunk", ts.conns)
-	m := conntest.Recv(t, trunk)
-	trunk.Send(noted(m, "notifications/subscriptions/acknowledged", `{"notifications":{}}`))
+	conn := conntest.Await(t, "connection", ts.conns)
+	m := conntest.Recv(t, conn)
+	conn.Send(noted(m, "notifications/subscriptions/acknowledged", `{"notifications":{}}`))
 	stream := newEvents(t, conntest.Await(t, "response", got))
 	stream.one()
 	stream.close()
-	wantCancel(t, trunk, m)
-	wantDead(t, trunk, c, m)
+	wantCancel(t, conn, m)
+	wantDead(t, conn, c, m)
 }
 
 // TestD32_Unread drops a POST that nobody has received: there is nothing to
 // cancel, or to run.
 func TestD32_Unread(t *testing.T) {
-	ts := newTrunkServer(t, nil)
+	ts := newPrincipalServer(t, nil)
 	c := ts.at("/mcp")
 	ctx, drop := context.WithCancel(t.Context())
 	c.send(c.modern("1", "x", "").WithContext(ctx))
-	trunk := conntest.Await(t, "trunk", ts.conns)
-	tr := ts.onlyTrunk()
-	conntest.Eventually(t, "the request is there", func() bool { return tr.holds() != trunkHolds{} })
+	conn := conntest.Await(t, "connection", ts.conns)
+	pc := ts.onlyPrincipal()
+	conntest.Eventually(t, "the request is there", func() bool { return pc.holds() != connHolds{} })
 	drop()
-	conntest.Eventually(t, "the request is gone", func() bool { return tr.holds() == trunkHolds{} })
+	conntest.Eventually(t, "the request is gone", func() bool { return pc.holds() == connHolds{} })
 	c.send(c.modern("2", "y", ""))
-	if m := conntest.Recv(t, trunk); m.Method != "y" {
+	if m := conntest.Recv(t, conn); m.Method != "y" {
 		t.Errorf("received %s", m.Append(nil))
 	}
 }
 
 // wantDead sends late messages for m, which must go nowhere, and checks that the
-// trunk lives.
-func wantDead(t *testing.T, trunk jsonrpc.Conn, c *testClient, m *jsonrpc.Message) {
+// conn lives.
+func wantDead(t *testing.T, conn jsonrpc.Conn, c *testClient, m *jsonrpc.Message) {
 	t.Helper()
 	for _, late := range []*jsonrpc.Message{noted(m, "notifications/late", `{}`), jsonrpc.NewResult(m.ID, json.RawMessage(`{}`))} {
-		if err := trunk.Send(late); err != nil {
+		if err := conn.Send(late); err != nil {
 			t.Errorf("Send of what is late: %v", err)
 		}
 	}
 	got := c.send(c.modern(`"again"`, "x", ""))
-	next := conntest.Recv(t, trunk)
-	trunk.Send(jsonrpc.NewResult(next.ID, json.RawMessage(`{}`)))
+	next := conntest.Recv(t, conn)
+	conn.Send(jsonrpc.NewResult(next.ID, json.RawMessage(`{}`)))
 	wantText(t, onlyMessage(t, conntest.Await(t, "response", got)), `{"jsonrpc":"2.0","id":"again","result":{}}`)
 }
 
 // TestModernSameIDs has two clients use one id and one progress token at once.
 func TestModernSameIDs(t *testing.T) {
-	ts := newTrunkServer(t, nil)
+	ts := newPrincipalServer(t, nil)
 	c := ts.at("/mcp")
 	ask := func(path string) *http.Request { return c.modern("1", "x", `"which":"`+path+`"`) }
 	first := c.send(ask("a"))
-	trunk := conntest.Await(t, "trunk", ts.conns)
-	a := conntest.Recv(t, trunk)
+	conn := conntest.Await(t, "connection", ts.conns)
+	a := conntest.Recv(t, conn)
 	second := c.send(ask("b"))
-	b := conntest.Recv(t, trunk)
+	b := conntest.Recv(t, conn)
 	for _, m := range []*jsonrpc.Message{b, a} {
-		trunk.Send(noted(m, "notifications/progress", `{"progressToken":"t","progress":`+m.ID.String()+`}`))
+		conn.Send(noted(m, "notifications/progress", `{"progressToken":"t","progress":`+m.ID.String()+`}`))
 	}
 	for _, m := range []*jsonrpc.Message{a, b} {
-		trunk.Send(jsonrpc.NewResult(m.ID, m.Params))
+		conn.Send(jsonrpc.NewResult(m.ID, m.Params))
 	}
 	for got, m := range map[<-chan *http.Response]*jsonrpc.Message{first: a, second: b} {
 		stream := newEvents(t, conntest.Await(t, "response", got))
@@ -255,24 +255,24 @@ func TestModernSameIDs(t *testing.T) {
 // TestModernListen: the frames of a listen name the client's listen, however they
 // are addressed.
 func TestModernListen(t *testing.T) {
-	ts := newTrunkServer(t, nil)
+	ts := newPrincipalServer(t, nil)
 	c := ts.at("/mcp")
-	var trunk jsonrpc.Conn
+	var conn jsonrpc.Conn
 	for _, id := range []string{`"l\/1"`, `123456789012345678901234567890`} {
 		got := c.send(c.modern(id, mcp.MethodListen, `"notifications":{"toolsListChanged":true}`))
-		if trunk == nil {
-			trunk = conntest.Await(t, "trunk", ts.conns)
+		if conn == nil {
+			conn = conntest.Await(t, "connection", ts.conns)
 		}
-		m := conntest.Recv(t, trunk)
+		m := conntest.Recv(t, conn)
 		own := `"io.modelcontextprotocol/subscriptionId":`
-		trunk.Send(noted(m, "notifications/subscriptions/acknowledged", `{"_meta":{"a":1,`+own+m.ID.String()+`},"notifications":{}}`))
+		conn.Send(noted(m, "notifications/subscriptions/acknowledged", `{"_meta":{"a":1,`+own+m.ID.String()+`},"notifications":{}}`))
 		stream := newEvents(t, conntest.Await(t, "response", got))
 		wantText(t, stream.one().message(t), `{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged","params":{"_meta":{"a":1,`+own+id+`},"notifications":{}}}`)
-		trunk.Send(jsonrpc.NewNotification("notifications/tools/list_changed", json.RawMessage(`{"_meta":{`+own+m.ID.String()+`}}`)))
+		conn.Send(jsonrpc.NewNotification("notifications/tools/list_changed", json.RawMessage(`{"_meta":{`+own+m.ID.String()+`}}`)))
 		wantText(t, stream.one().message(t), `{"jsonrpc":"2.0","method":"notifications/tools/list_changed","params":{"_meta":{`+own+id+`}}}`)
-		trunk.Send(noted(m, "notifications/resources/list_changed", ``))
+		conn.Send(noted(m, "notifications/resources/list_changed", ``))
 		wantText(t, stream.one().message(t), `{"jsonrpc":"2.0","method":"notifications/resources/list_changed","params":{"_meta":{`+own+id+`}}}`)
-		trunk.Send(jsonrpc.NewResult(m.ID, json.RawMessage(`{"resultType":"complete","_meta":{`+own+m.ID.String()+`}}`)))
+		conn.Send(jsonrpc.NewResult(m.ID, json.RawMessage(`{"resultType":"complete","_meta":{`+own+m.ID.String()+`}}`)))
 		wantText(t, stream.one().message(t), `{"jsonrpc":"2.0","id":`+id+`,"result":{"resultType":"complete","_meta":{`+own+id+`}}}`)
 		stream.end()
 	}
@@ -288,39 +288,39 @@ func TestModernListenRefused(t *testing.T) {
 // TestModernSlowReader has a client that does not read its stream: others go on,
 // and it is given up when too much has come for it.
 func TestModernSlowReader(t *testing.T) {
-	ts := newTrunkServer(t, nil)
+	ts := newPrincipalServer(t, nil)
 	c := ts.at("/mcp")
 	slow := c.send(c.modern("1", "x", ""))
-	trunk := conntest.Await(t, "trunk", ts.conns)
-	m := conntest.Recv(t, trunk)
+	conn := conntest.Await(t, "connection", ts.conns)
+	m := conntest.Recv(t, conn)
 	large := noted(m, "notifications/message", `{"data":"`+strings.Repeat("x", 1<<20)+`"}`)
-	trunk.Send(large)
+	conn.Send(large)
 	conntest.Await(t, "response", slow)
-	tr := ts.onlyTrunk()
-	for sent := 0; tr.holds().waiting > 0; sent++ {
+	pc := ts.onlyPrincipal()
+	for sent := 0; pc.holds().waiting > 0; sent++ {
 		if sent > 100 {
 			t.Fatal("there is no bound")
 		}
-		if err := trunk.Send(large); err != nil {
+		if err := conn.Send(large); err != nil {
 			t.Fatal(err)
 		}
 	}
-	wantCancel(t, trunk, m)
+	wantCancel(t, conn, m)
 	other := c.send(c.modern("2", "x", ""))
-	trunk.Send(jsonrpc.NewResult(conntest.Recv(t, trunk).ID, json.RawMessage(`{}`)))
+	conn.Send(jsonrpc.NewResult(conntest.Recv(t, conn).ID, json.RawMessage(`{}`)))
 	wantText(t, onlyMessage(t, conntest.Await(t, "response", other)), `{"jsonrpc":"2.0","id":2,"result":{}}`)
 }
 
 // TestModernLargeResponse is no client that does not read.
 func TestModernLargeResponse(t *testing.T) {
-	ts := newTrunkServer(t, nil)
+	ts := newPrincipalServer(t, nil)
 	c := ts.at("/mcp")
 	got := c.send(c.modern("1", "x", ""))
-	trunk := conntest.Await(t, "trunk", ts.conns)
-	m := conntest.Recv(t, trunk)
+	conn := conntest.Await(t, "connection", ts.conns)
+	m := conntest.Recv(t, conn)
 	large := `{"x":"` + strings.Repeat("x", 3*maxUnread) + `"}`
-	trunk.Send(noted(m, "notifications/x", large))
-	trunk.Send(jsonrpc.NewResult(m.ID, json.RawMessage(large)))
+	conn.Send(noted(m, "notifications/x", large))
+	conn.Send(jsonrpc.NewResult(m.ID, json.RawMessage(large)))
 	stream := newEvents(t, conntest.Await(t, "response", got))
 	stream.one()
 	wantText(t, stream.one().message(t), `{"jsonrpc":"2.0","id":1,"result":`+large+`}`)
@@ -328,19 +328,19 @@ func TestModernLargeResponse(t *testing.T) {
 
 // TestModernLongStream: what has been read counts no more.
 func TestModernLongStream(t *testing.T) {
-	ts := newTrunkServer(t, nil)
+	ts := newPrincipalServer(t, nil)
 	c := ts.at("/mcp")
 	got := c.send(c.modern("1", "x", ""))
-	trunk := conntest.Await(t, "trunk", ts.conns)
-	m := conntest.Recv(t, trunk)
+	conn := conntest.Await(t, "connection", ts.conns)
+	m := conntest.Recv(t, conn)
 	large := noted(m, "notifications/x", `{"x":"`+strings.Repeat("x", maxUnread/4)+`"}`)
-	trunk.Send(large)
+	conn.Send(large)
 	stream := newEvents(t, conntest.Await(t, "response", got))
 	for range 12 {
 		wantText(t, stream.one().message(t), string(large.Append(nil)))
-		trunk.Send(large)
+		conn.Send(large)
 	}
-	if ts.onlyTrunk().holds().waiting != 1 {
+	if ts.onlyPrincipal().holds().waiting != 1 {
 		t.Error("it was given up")
 	}
 }

@@ -10,10 +10,5 @@ import (
 // pollBroken cannot tell here whether anybody reads f: only a write shows it.
 func pollBroken(*os.File) (broken, ok bool) { return false, false }
 
-// pollable returns f if closing it unblocks its reads and writes, else nil.
-func pollable(f *os.File) io.ReadWriteCloser {
-	if canBeInterrupted(f) {
-		return f
-	}
-	return nil
-}
+// unblock cannot make f non-blocking here.
+func unblock(*os.File) io.ReadWriteCloser { return nil }

@@ -5,6 +5,7 @@ package frontend
 import (
 	"io"
 	"os"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -28,13 +29,10 @@ func pollBroken(f *os.File) (broken, ok bool) {
 	return broken, err == nil
 }
 
-// pollable returns f as a file whose reads and writes Close unblocks, nil if f is
+// unblock returns f as a file whose reads and writes Close unblocks, nil if f is
 // neither a pipe nor a socket. Non-blocking is a property of what is open and not
 // of the descriptor, so whoever shares it sees it; Close undoes it.
-func pollable(f *os.File) io.ReadWriteCloser {
-	if canBeInterrupted(f) {
-		return f
-	}
+func unblock(f *os.File) io.ReadWriteCloser {
 	raw, err := f.SyscallConn()
 	if err != nil {
 		return nil
@@ -55,7 +53,7 @@ func pollable(f *os.File) io.ReadWriteCloser {
 		return nil
 	}
 	p := &unblocked{File: os.NewFile(uintptr(dup), f.Name()), f: f}
-	if !canBeInterrupted(p.File) {
+	if p.SetDeadline(time.Time{}) != nil {
 		p.File.Close()
 		p.restore()
 		return nil

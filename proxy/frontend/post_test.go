@@ -206,9 +206,8 @@ func TestInitializeRefused(t *testing.T) {
 		t.Errorf("got %s, want Serve's error", m.Append(nil))
 	}
 	conntest.Eventually(t, "the session is gone", func() bool {
-		ts.mu.Lock()
-		defer ts.mu.Unlock()
-		return len(ts.sessions) == 0 && ts.open == 0
+		open, sessions := ts.connections()
+		return sessions == 0 && open == 0
 	})
 }
 

@@ -75,9 +75,11 @@ func TestSDKClient(t *testing.T) {
 		t.Run(name, func(t *testing.T) { testSDKClient(t, transport) })
 	}
 	conntest.Eventually(t, "all sessions have ended", func() bool {
-		ts.mu.Lock()
-		defer ts.mu.Unlock()
-		return ts.open == len(ts.trunks) // of the question whether the server is modern
+		open, _ := ts.connections()
+		modern := ts.streamable.modern
+		modern.mu.Lock()
+		defer modern.mu.Unlock()
+		return open == len(modern.conns) // of the question whether the server is modern
 	})
 }
 

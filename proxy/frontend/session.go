@@ -1,11 +1,14 @@
 package frontend
 
 import (
+	"context"
+	"crypto/rand"
 	"errors"
 	"sync"
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
 // inbound is how many messages from POSTs wait for Recv; then the POSTs wait.
@@ -22,114 +25,121 @@ var (
 	errStopped    = errors.New("the proxy stopped")
 )
 
-// A session is one client that speaks HTTP, and the Conn that Serve gets: Recv
-// returns what POSTs bring, Send finds the stream for a message.
+// A session is one legacy client that speaks HTTP, and the Conn that Serve gets:
+// Recv returns what POSTs bring, Send finds the stream for a message. Its requests
+// and their responses travel on different connections, so it is a Table and a Queue
+// and not a Peer.
 type session struct {
 	// Static after construction.
 	id       string
 	upstream string
-	legacy   bool   // 2024-11-05: everything goes to the one stream
-	keep     int    // events that the store holds
+	sse      bool   // HTTP+SSE: everything goes to the one stream
 	onEnd    func() // called once, when the session has ended
-	unread   *unread
 
-	in      chan *jsonrpc.Message // from POSTs to Recv; never closed
-	refused chan struct{}         // capacity 1: answers is not empty
-	done    chan struct{}         // closed by end
-
-	mu          sync.Mutex // guards the fields below and all streams
-	room        sync.Cond  // a stream takes messages again, or is detached, or the session ended
-	closed      bool
-	cause       error  // of the end
-	own         bool   // this side closed
-	version     string // negotiated; before that, what the client asked for
-	established bool   // initialize succeeded
-	lease
-	busy func() bool // work goes on besides requests; nil: never
-
-	pending    map[jsonrpc.ID]*stream // requests without a response; who removes one answers it
-	answers    []*jsonrpc.Message     // errors for questions that found no room
-	standalone *stream
-	streams    map[int]*stream // event streams of POSTs that can be resumed
-	lastStream int
-	store      []*stream // whose oldest stored event is next to go, in order
-	storeBytes int
-	dropped    int // messages pushed out of the store that no client ever got
+	mu          sync.Mutex                         // guards the fields below
+	in          *jsonrpc.Queue                     // from POSTs to Recv; finished when the session has ended
+	room        jsonrpc.Room                       // of POSTs in it
+	pending     jsonrpc.Table[jsonrpc.ID, *stream] // requests without a response
+	out         streams
+	idle        idleTimer
+	busy        func() bool // work goes on besides requests; nil: never
+	version     string      // negotiated; before that, what the client asked for
+	established bool        // initialize succeeded
 }
 
-func newSession(id, upstream string) *session {
-	s := &session{
-		id: id, upstream: upstream, keep: storeEvents, unread: newUnread(jsonrpc.Limits{}),
-		in: make(chan *jsonrpc.Message, inbound), refused: make(chan struct{}, 1), done: make(chan struct{}),
-		pending:    make(map[jsonrpc.ID]*stream),
-		standalone: &stream{first: 1},
-		streams:    make(map[int]*stream),
-	}
-	s.room.L = &s.mu
+func newSession(upstream string, u *unread) *session {
+	s := &session{id: rand.Text(), upstream: upstream, onEnd: func() {}, room: jsonrpc.Room{Messages: inbound}}
+	s.in = jsonrpc.NewQueue(&s.mu)
+	s.out = streams{mu: &s.mu, idle: &s.idle, unread: u, keep: storeEvents, standalone: &stream{first: 1}, numbered: make(map[int]*stream)}
+	s.out.room.L = &s.mu
+	s.out.refuse = func(question jsonrpc.ID) { s.answerLocked(jsonrpc.NewError(question, jsonrpc.Overloaded(""))) }
 	return s
 }
 
 // Recv implements [jsonrpc.Conn]. What POSTs brought before the client ended the
 // session still arrives.
 func (s *session) Recv() (*jsonrpc.Message, error) {
-	for {
-		select {
-		case <-s.done:
-			return s.rest()
-		default:
-		}
-		select {
-		case m := <-s.in:
-			return m, nil
-		case <-s.refused:
-			if m := s.nextAnswer(); m != nil {
-				return m, nil
-			}
-		case <-s.done:
-		}
+	return s.in.Next()
+}
+
+// answer makes Recv return m, an answer to a question that the client cannot give.
+// It does nothing if s is nil.
+func (s *session) answer(m *jsonrpc.Message) {
+	if s != nil {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.answerLocked(m)
 	}
 }
 
-// rest returns what is left after the end, and then the end.
-func (s *session) rest() (*jsonrpc.Message, error) {
-	s.mu.Lock()
-	own, cause := s.own, s.cause
-	s.mu.Unlock()
-	if !own {
-		select {
-		case m := <-s.in:
-			return m, nil
-		default:
-		}
-	}
-	return nil, jsonrpc.Closed(cause)
-}
+func (s *session) answerLocked(m *jsonrpc.Message) { s.in.Force(jsonrpc.Queued{Message: m}) }
 
-// answerLocked makes Recv return m, a response that the client cannot give.
-func (s *session) answerLocked(m *jsonrpc.Message) {
-	s.answers = append(s.answers, m)
-	notify(s.refused)
-}
-
-func (s *session) nextAnswer() *jsonrpc.Message {
+// expect opens a stream for the responses to the requests among messages, and
+// returns its reader; nil if there are none. No response can come before it is there.
+func (s *session) expect(messages []*jsonrpc.Message, batch bool) (*reader, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.answers) == 0 {
-		return nil
+	var rd *reader
+	for i, m := range messages {
+		if !m.IsRequest() {
+			continue
+		}
+		if rd == nil {
+			rd = s.out.newPost(batch)
+		}
+		if err := s.pending.Add(m.ID, rd.st); err != nil {
+			s.withdrawLocked(rd, messages[:i])
+			return nil, err
+		}
+		rd.st.init = m.Method == mcp.MethodInitialize // a second one was refused before
+		rd.st.owed++
 	}
-	m := s.answers[0]
-	s.answers = s.answers[1:]
-	if len(s.answers) > 0 {
-		notify(s.refused)
-	}
-	return m
+	return rd, nil
 }
 
-// notify puts a token into a channel of capacity 1, unless there is one.
-func notify(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
+// deliver hands messages to Recv, waiting for room; rd is what expect returned for
+// them. If the client goes away meanwhile, the rest was not sent.
+func (s *session) deliver(ctx context.Context, rd *reader, messages []*jsonrpc.Message) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i, m := range messages {
+		err := s.in.WaitContext(ctx, &s.room, 1)
+		if err == nil {
+			err = s.in.Put(jsonrpc.Queued{Message: m, Room: &s.room})
+		}
+		if err != nil {
+			if ctx.Err() != nil {
+				s.withdrawLocked(rd, messages[i:])
+			}
+			return err
+		}
+		if m.Method == mcp.MethodCancelled && !s.sse {
+			s.cancelledLocked(m)
+		}
+	}
+	return nil
+}
+
+// withdrawLocked takes back the requests among messages for which rd waits.
+func (s *session) withdrawLocked(rd *reader, messages []*jsonrpc.Message) {
+	for _, m := range messages {
+		if m.IsRequest() && rd != nil && s.pending.Take(m.ID, rd.st) {
+			rd.st.owed--
+		}
+	}
+}
+
+// cancelledLocked ends the wait of a request that its client cancelled: the proxy
+// never answers such a request, but the POST needs an end. initialize cannot be
+// cancelled.
+func (s *session) cancelledLocked(m *jsonrpc.Message) {
+	raw, err := jsonrpc.Member(m.Params, "requestId")
+	id, ok := jsonrpc.ParseID(raw)
+	if err != nil || !ok {
+		return
+	}
+	if st := s.pending.Get(id); st != nil && !st.init {
+		s.failLocked(id, &jsonrpc.Error{Code: jsonrpc.CodeRequestCancelled, Message: "Request cancelled"})
 	}
 }
 
@@ -155,30 +165,42 @@ func (s *session) Send(m *jsonrpc.Message) error {
 // sendLocked returns the stream that took the message, nil if none did.
 func (s *session) sendLocked(m *jsonrpc.Message, e event) (*stream, error) {
 	st := s.routeLocked(m)
-	for st != nil && st.full() && !s.closed {
-		s.room.Wait()
+	for st != nil && st.full() && s.in.Err() == nil {
+		s.out.room.Wait()
 		st = s.routeLocked(m)
 	}
 	switch {
-	case s.closed:
-		return nil, jsonrpc.Closed(s.cause)
+	case s.in.Err() != nil:
+		return nil, s.in.Err()
 	case st == nil: // late or unknown: whoever took the request answered it
-	case e.response && !s.legacy:
-		if st.init {
+	case e.response && !s.sse:
+		if st.init && m.Error == nil {
 			s.negotiatedLocked(m)
 		}
-		s.settleLocked(m.ID, st, e)
+		s.settleLocked(m.ID, e)
 	default:
-		s.pushLocked(st, e)
+		s.out.push(st, e)
 	}
 	return st, nil
 }
 
+// routeLocked returns the stream for m, nil if nobody waits for it.
+func (s *session) routeLocked(m *jsonrpc.Message) *stream {
+	switch {
+	case s.sse:
+		return s.out.standalone
+	case m.IsResponse():
+		return s.pending.Get(m.ID)
+	}
+	st := s.pending.Get(m.Related)
+	if st == nil || (st.lost && m.IsRequest()) { // a question may still reach the client elsewhere
+		return s.out.standalone
+	}
+	return st
+}
+
 // negotiatedLocked learns from the response to initialize.
 func (s *session) negotiatedLocked(m *jsonrpc.Message) {
-	if m.Error != nil {
-		return
-	}
 	s.established = true
 	raw, _ := jsonrpc.Member(m.Result, "protocolVersion")
 	if version, ok := jsonrpc.Unquote(raw); ok {
@@ -186,33 +208,18 @@ func (s *session) negotiatedLocked(m *jsonrpc.Message) {
 	}
 }
 
-// routeLocked returns the stream for m, nil if nobody waits for it.
-func (s *session) routeLocked(m *jsonrpc.Message) *stream {
-	switch {
-	case s.legacy:
-		return s.standalone
-	case m.IsResponse():
-		return s.pending[m.ID]
-	}
-	st := s.pending[m.Related]
-	if st == nil || (st.lost && m.IsRequest()) { // a question may still reach the client elsewhere
-		return s.standalone
-	}
-	return st
-}
-
 // settleLocked takes the request id out of the table and answers it.
-func (s *session) settleLocked(id jsonrpc.ID, st *stream, e event) {
-	delete(s.pending, id)
+func (s *session) settleLocked(id jsonrpc.ID, e event) {
+	st, _ := s.pending.TakeKey(id)
 	st.owed--
-	if !s.unread.hasRoom(len(e.data)) {
+	if !s.out.unread.hasRoom(len(e.data)) {
 		e.data = jsonrpc.NewError(id, unreadable()).Append(nil)
 	}
-	s.pushLocked(st, e)
+	s.out.push(st, e)
 }
 
-func (s *session) settleErrorLocked(id jsonrpc.ID, st *stream, err *jsonrpc.Error) {
-	s.settleLocked(id, st, event{data: jsonrpc.NewError(id, err).Append(nil), response: true})
+func (s *session) failLocked(id jsonrpc.ID, err *jsonrpc.Error) {
+	s.settleLocked(id, event{data: jsonrpc.NewError(id, err).Append(nil), response: true})
 }
 
 // Close implements [jsonrpc.Conn].
@@ -235,37 +242,33 @@ func (s *session) end(cause error, own bool) {
 
 // endLocked reports whether it was this call that ended the session.
 func (s *session) endLocked(cause error, own bool) bool {
-	s.own = s.own || own
-	if s.closed {
+	first := s.in.Err() == nil
+	s.in.Finish(cause, 0, nil)
+	if own {
+		s.dropUnreceivedLocked()
+	}
+	if !first {
 		return false
 	}
-	s.closed, s.cause = true, cause
-	if own {
-		s.refuseQueuedLocked()
+	for id := range s.pending.Each {
+		s.failLocked(id, ending(jsonrpc.InFlight))
 	}
-	for id, st := range s.pending {
-		s.settleErrorLocked(id, st, ending(jsonrpc.InFlight))
-	}
-	for _, st := range s.streams {
-		st.wake()
-	}
-	s.standalone.wake()
-	s.lease.stop()
-	s.room.Broadcast()
-	close(s.done)
+	s.pending.Close(s.in.Err())
+	s.out.close()
+	s.idle.stop()
 	return true
 }
 
-// refuseQueuedLocked answers the requests that Recv has not returned and never will.
-func (s *session) refuseQueuedLocked() {
-	for {
-		select {
-		case m := <-s.in:
-			if st := s.pending[m.ID]; st != nil && m.IsRequest() {
-				s.settleErrorLocked(m.ID, st, ending(jsonrpc.NotSent))
-			}
-		default:
-			return
+// dropUnreceivedLocked answers the requests that Recv has not returned and never will.
+func (s *session) dropUnreceivedLocked() {
+	var unreceived []*jsonrpc.Message
+	s.in.Drop(func(m jsonrpc.Queued) bool {
+		unreceived = append(unreceived, m.Message)
+		return true
+	})
+	for _, m := range unreceived {
+		if m.IsRequest() && s.pending.Get(m.ID) != nil {
+			s.failLocked(m.ID, ending(jsonrpc.NotSent))
 		}
 	}
 }
@@ -280,17 +283,17 @@ func ending(phase jsonrpc.Phase) *jsonrpc.Error {
 func (s *session) hold() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed {
+	if s.in.Err() != nil {
 		return false
 	}
-	s.lease.take()
+	s.idle.take()
 	return true
 }
 
 func (s *session) release() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.lease.give()
+	s.idle.give()
 }
 
 // expireAfter ends the session when no HTTP request was open for idle. A call in
@@ -299,17 +302,17 @@ func (s *session) release() {
 func (s *session) expireAfter(idle, gone time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.lease.start(idle, gone, s.expire)
+	s.idle.start(idle, gone, s.expire)
 }
 
 func (s *session) expire() {
 	busy := s.isBusy()
 	s.mu.Lock()
 	cause := errIdle
-	if s.lease.alone {
+	if s.idle.alone {
 		cause = errGone
 	}
-	ended := !s.closed && !s.lease.renew(busy || len(s.pending) > 0) && s.endLocked(cause, false)
+	ended := s.in.Err() == nil && !s.idle.renew(busy || s.pending.Len() > 0) && s.endLocked(cause, false)
 	s.mu.Unlock()
 	if ended {
 		s.onEnd()
@@ -330,4 +333,30 @@ func (s *session) isBusy() bool {
 	busy := s.busy
 	s.mu.Unlock()
 	return busy != nil && busy()
+}
+
+// accepts reports whether a client of this session may send the header
+// MCP-Protocol-Version: v. Without the header the negotiated version holds.
+func (s *session) accepts(v string) bool {
+	return knownVersion(v) || v == "2024-11-05" && v == s.versionOf()
+}
+
+func (s *session) versionOf() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.version
+}
+
+func (s *session) dropped() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.out.dropped
+}
+
+// isKnown reports whether the client may be told the session's id on rd: unless it is
+// clear by now that initialize failed.
+func (s *session) isKnown(rd *reader) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return rd.st.init && (rd.st.owed > 0 || s.established)
 }

@@ -19,7 +19,7 @@ func TestUnread(t *testing.T) {
 	const overloaded = `{"jsonrpc":"2.0","id":%d,"error":{"code":-32603,"message":"Too many responses that nobody reads","data":{"reason":"overloaded","phase":"in_flight","retryable":false}}}`
 	few := func(h *HTTP) {
 		h.init()
-		h.unread.limit = int64(len(large)) + 50 // with what stands around it
+		h.open.unread.limit = int64(len(large)) + 50 // with what stands around it
 	}
 	for _, era := range []string{"legacy", "modern"} {
 		t.Run(era, func(t *testing.T) {
@@ -28,7 +28,7 @@ func TestUnread(t *testing.T) {
 			var request func(id int) *http.Request
 			var c *testClient
 			if era == "modern" {
-				ts = newTrunkServer(t, few)
+				ts = newPrincipalServer(t, few)
 				c = ts.at("/mcp")
 				request = func(id int) *http.Request { return c.modern(fmt.Sprint(id), "x", "") }
 			} else {
@@ -39,7 +39,7 @@ func TestUnread(t *testing.T) {
 			ask := func(id int, result string) *http.Response {
 				got := c.send(request(id))
 				if conn == nil {
-					conn = conntest.Await(t, "trunk", ts.conns)
+					conn = conntest.Await(t, "connection", ts.conns)
 				}
 				m := conntest.Recv(t, conn)
 				conn.Send(jsonrpc.NewResult(m.ID, []byte(result)))
@@ -51,7 +51,7 @@ func TestUnread(t *testing.T) {
 			if n, err := io.Copy(io.Discard, first.Body); err != nil || n < int64(len(large)) {
 				t.Errorf("read %d bytes: %v", n, err)
 			}
-			empty := func() bool { return ts.unread.bytes.Load() == 0 }
+			empty := func() bool { return ts.open.unread.bytes.Load() == 0 }
 			conntest.Eventually(t, "there is room", empty)
 			ask(4, large).Body.Close() // it goes away
 			conntest.Eventually(t, "there is room", empty)

@@ -2,10 +2,19 @@ package frontend
 
 import (
 	"bytes"
+	"context"
 	"net/http"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+)
+
+const (
+	typeJSON = "application/json"
+	typeSSE  = "text/event-stream"
 )
 
 const (
@@ -14,6 +23,9 @@ const (
 	stall = 30 * time.Second
 	piece = 64 << 10
 
+	// smallBody is what net/http holds back, so that it finds the length itself.
+	smallBody = 2 << 10
+
 	// keepAlive is the pause after which an idle event stream carries a comment,
 	// so that no box on the way takes it for dead (most do after 60 s).
 	keepAlive = 15 * time.Second
@@ -21,6 +33,13 @@ const (
 	// retryMillis is what a client waits before it resumes a dropped stream.
 	retryMillis = "500"
 )
+
+// An event is one message of a response.
+type event struct {
+	data     []byte     // JSON text
+	question jsonrpc.ID // of a request to the client
+	response bool
+}
 
 // appendEvent appends one server-sent event to b:
 //
@@ -104,7 +123,7 @@ func (r *responder) extend() { r.rc.SetWriteDeadline(time.Now().Add(stall)) }
 // begin sends the header of an event stream.
 func (r *responder) begin() error {
 	h := r.w.Header()
-	h["Content-Type"] = []string{"text/event-stream"}
+	h["Content-Type"] = []string{typeSSE}
 	h["Cache-Control"] = []string{"no-cache, no-transform"}
 	h["X-Accel-Buffering"] = []string{"no"} // or nginx holds events back
 	r.w.WriteHeader(http.StatusOK)
@@ -137,4 +156,90 @@ func (r *responder) flush() error {
 	}
 	r.extend()
 	return r.rc.Flush()
+}
+
+// A feed is where the events of one HTTP response come from.
+type feed interface {
+	// next appends the events that are there to out, as server-sent events, and
+	// reports whether more may come.
+	next(out []byte) (longer []byte, more bool)
+
+	written()             // what next returned went out
+	woken() chan struct{} // receives when next may have something
+}
+
+// copyEvents writes what f has until that ends, the client is gone, or ctx is done.
+// While there is nothing it keeps the connection alive.
+func copyEvents(ctx context.Context, out *responder, f feed) {
+	idle := time.NewTicker(keepAlive)
+	defer idle.Stop()
+	for {
+		var more bool
+		if out.buf, more = f.next(out.buf); len(out.buf) > 0 {
+			if out.flush() != nil {
+				return
+			}
+			f.written()
+		}
+		if !more {
+			return
+		}
+		select {
+		case <-f.woken():
+		case <-idle.C:
+			if out.comment() != nil {
+				return
+			}
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// notify puts a token into a channel of capacity 1, unless there is one.
+func notify(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// maxWaiting bounds, in bytes, the responses of all clients together that wait to
+// be read: a client that does not read holds its own for half a minute, and there
+// may be many. It has room for four of the largest at least. A response that finds
+// no room is replaced by an error.
+const maxWaiting = 256 << 20
+
+// An unread counts the bytes of events that wait to be read: add counts what comes to
+// wait, and gives back what does so no more, written or not. Nil counts nothing.
+type unread struct {
+	limit int64
+	bytes atomic.Int64
+}
+
+func newUnread(l jsonrpc.Limits) *unread {
+	return &unread{limit: max(maxWaiting, 4*int64(l.MaxMessage()))}
+}
+
+func (u *unread) add(n int) {
+	if u != nil {
+		u.bytes.Add(int64(n))
+	}
+}
+
+// hasRoom reports whether a response may wait. A small one always may, being less
+// than its connection costs. What comes at the same time is not counted yet: the
+// bound may be exceeded by as many responses as are sent at once.
+func (u *unread) hasRoom(n int) bool {
+	return u == nil || n <= smallBody || u.bytes.Load()+int64(n) <= u.limit
+}
+
+// unreadable is what a client gets instead of a response for which there is no room.
+// The request has been served.
+func unreadable() *jsonrpc.Error {
+	return &jsonrpc.Error{
+		Code:    jsonrpc.CodeInternalError,
+		Message: "Too many responses that nobody reads",
+		Data:    jsonrpc.ErrorData{Reason: jsonrpc.ReasonOverloaded, Phase: jsonrpc.InFlight},
+	}
 }

@@ -140,7 +140,7 @@ func dropPost(t *testing.T, ts *testServer, c *testClient, n int) (lastID string
 	conntest.Eventually(t, "the connection is detached", func() bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		return s.pending[jsonrpc.IntID(1)].reader == nil
+		return s.pending.Get(jsonrpc.IntID(1)).reader == nil
 	})
 	return lastID
 }
@@ -385,7 +385,7 @@ func TestSlowReader(t *testing.T) {
 			t.Errorf("%d messages were held for a client that does not read", sent)
 		}
 		s := ts.only()
-		if s.standalone.reader != nil {
+		if s.out.standalone.reader != nil {
 			t.Error("the stalled connection still carries the stream")
 		}
 		resp.Body.Close()

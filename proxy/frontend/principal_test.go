@@ -17,52 +17,54 @@ import (
 
 const modernClosed = `{"code":-32603,"message":"Connection closed: this session is over","data":{"reason":"connection_closed","phase":%q,"retryable":%v}}`
 
-type trunkHolds struct{ queue, waiting, open int }
+type connHolds struct{ queue, waiting, open int }
 
-func (t *trunk) holds() trunkHolds {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return trunkHolds{len(t.queue), len(t.waiting), t.open}
+func (c *principalConn) holds() connHolds {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return connHolds{c.in.Len(), c.waiting.Len(), c.idle.open}
 }
 
-// onlyTrunk returns the one trunk of ts, to look at what no client can see.
-func (ts *testServer) onlyTrunk() *trunk {
+// onlyPrincipal returns the one principal's connection of ts, to look at what no client
+// can see.
+func (ts *testServer) onlyPrincipal() *principalConn {
 	ts.t.Helper()
-	ts.mu.Lock()
-	defer ts.mu.Unlock()
-	if len(ts.trunks) != 1 || ts.open != 1 {
-		ts.t.Fatalf("%d trunks and %d open, want 1", len(ts.trunks), ts.open)
+	modern := ts.streamable.modern
+	modern.mu.Lock()
+	defer modern.mu.Unlock()
+	if open, _ := ts.connections(); len(modern.conns) != 1 || open != 1 {
+		ts.t.Fatalf("%d connections of principals and %d open, want 1", len(modern.conns), open)
 	}
-	for _, t := range ts.trunks {
-		return t
+	for _, c := range modern.conns {
+		return c
 	}
 	return nil
 }
 
 // TestModernEnd: when Serve closes, what it received was in flight, the rest not
-// sent; the next POST finds a new trunk, once the old one is gone.
+// sent; the next POST finds a new conn, once the old one is gone.
 func TestModernEnd(t *testing.T) {
-	ts := newTrunkServer(t, nil)
+	ts := newPrincipalServer(t, nil)
 	c := ts.at("/mcp")
 	first := c.send(c.modern("1", "x", ""))
-	trunk := conntest.Await(t, "trunk", ts.conns)
-	conntest.Recv(t, trunk)
+	conn := conntest.Await(t, "connection", ts.conns)
+	conntest.Recv(t, conn)
 	second := c.send(c.modern("2", "x", ""))
-	tr := ts.onlyTrunk()
-	conntest.Eventually(t, "the request waits", func() bool { return tr.holds().queue == 1 })
-	trunk.Close()
+	pc := ts.onlyPrincipal()
+	conntest.Eventually(t, "the request waits", func() bool { return pc.holds().queue == 1 })
+	conn.Close()
 	wantText(t, onlyMessage(t, conntest.Await(t, "response", first)), `{"jsonrpc":"2.0","id":1,"error":`+fmt.Sprintf(modernClosed, "in_flight", false)+`}`)
 	wantText(t, onlyMessage(t, conntest.Await(t, "response", second)), `{"jsonrpc":"2.0","id":2,"error":`+fmt.Sprintf(modernClosed, "not_sent", true)+`}`)
-	if err := trunk.Send(note("x")); !errors.Is(err, jsonrpc.ErrClosed) {
+	if err := conn.Send(note("x")); !errors.Is(err, jsonrpc.ErrClosed) {
 		t.Errorf("Send after the end: %v", err)
 	}
 	third := c.send(c.modern("3", "x", ""))
-	conntest.Eventually(t, "it waits for the end", func() bool { return len(third) == 0 && tr.holds().open == 0 })
+	conntest.Eventually(t, "it waits for the end", func() bool { return len(third) == 0 && pc.holds().open == 0 })
 	if len(ts.conns) > 0 {
-		t.Fatal("there are two trunks")
+		t.Fatal("there are two conns")
 	}
-	wantRecvEnds(t, trunk, errServed) // and with it, ServePrincipal
-	next := conntest.Await(t, "another trunk", ts.conns)
+	wantRecvEnds(t, conn, errServed) // and with it, ServePrincipal
+	next := conntest.Await(t, "another connection", ts.conns)
 	m := conntest.Recv(t, next)
 	next.Send(jsonrpc.NewResult(m.ID, json.RawMessage(`{}`)))
 	wantText(t, onlyMessage(t, conntest.Await(t, "response", third)), `{"jsonrpc":"2.0","id":3,"result":{}}`)
@@ -89,61 +91,61 @@ func TestModernEndsAtOnce(t *testing.T) {
 	}
 }
 
-// TestModernPaths: each path has its trunk, and each principal.
+// TestModernPaths: each path has its conn, and each principal.
 func TestModernPaths(t *testing.T) {
-	ts := newTrunkServer(t, func(h *HTTP) { h.Sessions = 2 })
+	ts := newPrincipalServer(t, func(h *HTTP) { h.Sessions = 2 })
 	all, files := ts.at("/mcp"), ts.at("/mcp/files")
 	all.send(all.modern("1", "x", ""))
-	trunk := conntest.Await(t, "trunk", ts.conns)
-	conntest.Recv(t, trunk)
+	conn := conntest.Await(t, "connection", ts.conns)
+	conntest.Recv(t, conn)
 	files.send(files.modern("1", "x", ""))
-	conntest.Recv(t, conntest.Await(t, "another trunk", ts.conns))
+	conntest.Recv(t, conntest.Await(t, "another connection", ts.conns))
 	all.send(all.modern("1", "x", ""))
-	conntest.Recv(t, trunk)
+	conntest.Recv(t, conn)
 	wantRefusal(t, all.post(strings.Replace(initializeText, "%", "2025-11-25", 1)), 503, -32603)
 }
 
-// TestModernIdle: a trunk ends when no POST was open for a while, not before.
+// TestModernIdle: a conn ends when no POST was open for a while, not before.
 func TestModernIdle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var trunks <-chan jsonrpc.Conn
+		var conns <-chan jsonrpc.Conn
 		ts := newBubbleServer(t, func(h *HTTP) {
-			trunks = manualPrincipal(h)
+			conns = manualPrincipal(h)
 			h.SessionIdle = time.Minute
 		})
 		c := ts.at("/mcp")
 		got, ended := c.send(c.modern("1", mcp.MethodListen, "")), make(chan *jsonrpc.Message)
-		trunk := <-trunks
-		m := conntest.Recv(t, trunk)
+		conn := <-conns
+		m := conntest.Recv(t, conn)
 		go func() { ended <- onlyMessage(t, <-got) }()
 		time.Sleep(time.Hour)
-		trunk.Send(jsonrpc.NewResult(m.ID, json.RawMessage(`{}`)))
+		conn.Send(jsonrpc.NewResult(m.ID, json.RawMessage(`{}`)))
 		<-ended
 		start := time.Now()
-		if _, err := trunk.Recv(); !errors.Is(err, errIdle) {
+		if _, err := conn.Recv(); !errors.Is(err, errIdle) {
 			t.Errorf("Recv returned %v", err)
 		}
 		if took := time.Since(start); took < time.Minute || took > time.Minute+keepAlive {
 			t.Errorf("expired after %v", took)
 		}
 		c.send(c.modern("2", "x", ""))
-		conntest.Recv(t, <-trunks)
+		conntest.Recv(t, <-conns)
 	})
 }
 
 // TestModernDrain: what is in flight goes on, nothing new comes, and Close answers
 // what is left.
 func TestModernDrain(t *testing.T) {
-	ts := newTrunkServer(t, nil)
+	ts := newPrincipalServer(t, nil)
 	c := ts.at("/mcp")
 	first := c.send(c.modern("1", "x", ""))
-	trunk := conntest.Await(t, "trunk", ts.conns)
-	m := conntest.Recv(t, trunk)
+	conn := conntest.Await(t, "connection", ts.conns)
+	m := conntest.Recv(t, conn)
 	second := c.send(c.modern("2", "x", ""))
-	conntest.Recv(t, trunk)
+	conntest.Recv(t, conn)
 	ts.Drain()
 	wantRefusal(t, c.do(c.modern("3", "x", "")), 503, -32603)
-	trunk.Send(jsonrpc.NewResult(m.ID, json.RawMessage(`{}`)))
+	conn.Send(jsonrpc.NewResult(m.ID, json.RawMessage(`{}`)))
 	wantText(t, onlyMessage(t, conntest.Await(t, "response", first)), `{"jsonrpc":"2.0","id":1,"result":{}}`)
 	ts.HTTP.Close()
 	wantText(t, onlyMessage(t, conntest.Await(t, "response", second)), `{"jsonrpc":"2.0","id":2,"error":`+fmt.Sprintf(modernClosed, "in_flight", false)+`}`)

@@ -11,9 +11,9 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc/conntest"
 )
 
-// TestModernLadder makes every mistake a modern client can make, also two at once,
-// where the first in the order of the ladder counts.
-func TestModernLadder(t *testing.T) {
+// TestHeaderChecks makes every mistake a modern client can make, also two at once,
+// where the first in the order of the checks counts.
+func TestHeaderChecks(t *testing.T) {
 	ts := newTestServer(t, func(h *HTTP) {
 		h.Limits = jsonrpc.Limits{Message: 4 << 10}
 		h.ServePrincipal = principal(unknown)
@@ -137,7 +137,7 @@ func TestModernLadder(t *testing.T) {
 // TestModernNotifications: without a version they mean nothing, cancels never do,
 // and one that names its version is handed on.
 func TestModernNotifications(t *testing.T) {
-	ts := newTrunkServer(t, nil)
+	ts := newPrincipalServer(t, nil)
 	c := ts.at("/mcp")
 	const cancel = `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`
 	wantStatus(t, c.post(cancel, "MCP-Protocol-Version", "2026-07-28"), 202)

@@ -58,7 +58,7 @@ func TestLegacy(t *testing.T) {
 	conntest.Eventually(t, "nothing is kept, since nobody can resume it", func() bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		return len(s.store) == 0 && len(s.standalone.events) == 0
+		return len(s.out.store) == 0 && len(s.out.standalone.events) == 0
 	})
 }
 

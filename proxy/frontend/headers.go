@@ -1,0 +1,216 @@
+package frontend
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+)
+
+// The headers of Streamable HTTP, in the form in which net/http keeps them. The
+// last two are of the modern era.
+const (
+	headerSession = "Mcp-Session-Id"
+	headerVersion = "Mcp-Protocol-Version"
+	headerLastID  = "Last-Event-Id"
+	headerMethod  = "Mcp-Method"
+	headerName    = "Mcp-Name"
+)
+
+// versions are the protocol versions of legacy Streamable HTTP, oldest first.
+var versions = []string{"2025-03-26", "2025-06-18", "2025-11-25"}
+
+func knownVersion(v string) bool { return v == "" || slices.Contains(versions, v) }
+
+// checkPost checks the headers that every POST must have, and refuses one that
+// lacks them.
+func checkPost(w http.ResponseWriter, r *http.Request) bool {
+	if mediaType(r.Header.Get("Content-Type")) != typeJSON {
+		refuse(w, http.StatusUnsupportedMediaType, "Content-Type must be application/json")
+		return false
+	}
+	if e := r.Header.Get("Content-Encoding"); e != "" && !strings.EqualFold(e, "identity") {
+		refuse(w, http.StatusUnsupportedMediaType, "Content-Encoding is not supported")
+		return false
+	}
+	return true
+}
+
+// checkAccept refuses a client that does not accept all of these types.
+func checkAccept(w http.ResponseWriter, r *http.Request, types ...string) bool {
+	for _, t := range types {
+		if !accepts(r, t) {
+			refuse(w, http.StatusNotAcceptable, "Accept must list "+strings.Join(types, " and "))
+			return false
+		}
+	}
+	return true
+}
+
+// accepts reports whether the client accepts want, "type/subtype". A client that
+// does not say what it accepts accepts everything.
+func accepts(r *http.Request, want string) bool {
+	values := r.Header["Accept"]
+	if len(values) == 0 {
+		return true
+	}
+	class, _, _ := strings.Cut(want, "/")
+	for _, v := range values {
+		for part := range strings.SplitSeq(v, ",") {
+			switch mediaType(part) {
+			case want, "*/*", class + "/*":
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// mediaType returns a media type without its parameters.
+func mediaType(value string) string {
+	t, _, _ := strings.Cut(value, ";")
+	if t == typeJSON {
+		return t
+	}
+	return strings.ToLower(strings.TrimSpace(t))
+}
+
+// modernHeader reports whether a header of r names a version without sessions,
+// known or not. Versions are dates; anything else decides nothing.
+func modernHeader(r *http.Request) bool {
+	return slices.ContainsFunc(r.Header[headerVersion], func(v string) bool { return mcp.IsModern(v) && v[0] <= '9' })
+}
+
+// isModern reports whether the body of a POST is of the modern era. A batch is, if
+// one of its messages is.
+func isModern(m *jsonrpc.Message) bool {
+	if m.Batch != nil {
+		return slices.ContainsFunc(m.Batch, isModern)
+	}
+	return mcp.MethodOf(m.Method).ModernOnly() || claims(m.Params)
+}
+
+// claims reports whether params name a version in _meta. Most params of legacy
+// clients contain neither text, and are not parsed. The key may be written with \u.
+func claims(params json.RawMessage) bool {
+	if !bytes.Contains(params, []byte("protocolVersion")) && !bytes.Contains(params, []byte(`\u`)) {
+		return false
+	}
+	meta, _ := mcp.ReadMeta(params)
+	return meta.Claimed
+}
+
+// twoVersions refuses a request that names its version twice, and reports whether
+// it did. A POST of the modern era is left to checkModern, which knows its id.
+func twoVersions(w http.ResponseWriter, r *http.Request, path string) bool {
+	modern := modernHeader(r)
+	switch {
+	case len(r.Header[headerVersion]) < 2 || modern && path == "/mcp" && r.Method == http.MethodPost:
+		return false
+	case modern:
+		writeError(w, http.StatusBadRequest, jsonrpc.ID{}, mcp.HeaderMismatch(headerVersion))
+	default:
+		refuse(w, http.StatusBadRequest, headerVersion+" comes twice")
+	}
+	return true
+}
+
+// checkModern compares a message of a modern client with the headers that repeat
+// parts of it. It returns why the message is refused with 400, nil if it is not.
+// A client that made several mistakes sees the error of the first check that fails,
+// so the order counts.
+func checkModern(h http.Header, m *jsonrpc.Message) *jsonrpc.Error {
+	switch {
+	case len(h[headerVersion]) > 1:
+		return mcp.HeaderMismatch(headerVersion)
+	case m.Batch != nil:
+		return invalidRequest("batches do not exist in this protocol version")
+	case m.IsNotification():
+		return checkNotification(h, m)
+	case !m.IsRequest():
+		return invalidRequest("a client has no responses to send in this protocol version")
+	}
+	keys := []string{"_meta", mcp.MethodOf(m.Method).HeaderKey()}
+	var at [2]jsonrpc.Span
+	if keys[1] == "" {
+		keys = keys[:1]
+	}
+	err := jsonrpc.Find(m.Params, jsonrpc.Span{}, at[:], keys...)
+	meta, twice := mcp.ReadMetaIn(m.Params, at[0])
+	if err != nil || twice != nil {
+		return ambiguous(strings.Join(keys, `" or "`))
+	}
+	bad := meta.Check()
+	if bad != nil && bad.Code != mcp.CodeUnsupportedVersion {
+		return bad
+	}
+	switch {
+	case !says(h[headerVersion], meta.Version):
+		return mcp.HeaderMismatch(headerVersion)
+	case !says(h[headerMethod], m.Method):
+		return mcp.HeaderMismatch(headerMethod)
+	case len(keys) > 1 && !names(h[headerName], at[1].Of(m.Params)):
+		return mcp.HeaderMismatch(headerName)
+	}
+	return bad
+}
+
+// checkNotification is checkModern for notifications. They need no headers and no
+// _meta ("header requirements for notification POSTs are not defined by this
+// revision"), but what is there must be right.
+func checkNotification(h http.Header, m *jsonrpc.Message) *jsonrpc.Error {
+	meta, err := mcp.ReadMeta(m.Params)
+	version := strings.Trim(h.Get(headerVersion), " \t")
+	if meta.Claimed {
+		if len(h[headerVersion]) > 0 && !says(h[headerVersion], meta.Version) {
+			return mcp.HeaderMismatch(headerVersion)
+		}
+		version = meta.Version
+	}
+	switch {
+	case err != nil:
+		return ambiguous("_meta")
+	case len(h[headerMethod]) > 0 && !says(h[headerMethod], m.Method):
+		return mcp.HeaderMismatch(headerMethod)
+	case !slices.Contains(mcp.ModernVersions, version):
+		return mcp.UnsupportedVersion(version, mcp.Versions)
+	}
+	return nil
+}
+
+// says reports whether there is one value and it is want.
+func says(values []string, want string) bool {
+	return len(values) == 1 && strings.Trim(values[0], " \t") == want
+}
+
+// names reports whether there is one value of Mcp-Name and it is the JSON string want.
+func names(values []string, raw json.RawMessage) bool {
+	want, ok := jsonrpc.Unquote(raw)
+	if !ok || len(values) != 1 {
+		return false
+	}
+	got, ok := mcp.DecodeHeader(values[0])
+	return ok && got == want
+}
+
+// repeated returns the headers that repeat arguments of a call. They go with the
+// message, and are checked where the tool's schema is known. Nobody writes to them.
+func repeated(h http.Header) map[string][]string {
+	found := nothingRepeated
+	for name, values := range h {
+		if !strings.HasPrefix(name, "Mcp-Param-") {
+			continue
+		}
+		if len(found) == 0 {
+			found = make(map[string][]string)
+		}
+		found[strings.ToLower(name)] = values
+	}
+	return found
+}
+
+var nothingRepeated = map[string][]string{}

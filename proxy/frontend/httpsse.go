@@ -1,0 +1,68 @@
+package frontend
+
+import "net/http"
+
+// The HTTP+SSE transport of 2024-11-05. A GET of /sse is the session: its first
+// event names the endpoint for POSTs, all messages to the client follow on it,
+// and when it drops the session is over.
+type httpSSE struct {
+	open   *openSessions
+	bodies *bodies
+}
+
+// get opens a session and is its stream.
+func (h *httpSSE) get(w http.ResponseWriter, r *http.Request) {
+	if r.Method != http.MethodGet {
+		notAllowed(w, "GET, OPTIONS")
+		return
+	}
+	if !checkAccept(w, r, typeSSE) || !h.open.enter(w) {
+		return
+	}
+	s := newSession("", nil)    // Send waits for the one stream
+	s.sse, s.out.keep = true, 0 // nothing can be resumed
+	rd := s.out.attach("")
+	h.open.begin(s)
+	defer s.release()
+	defer s.end(errDropped, false)
+	out := newResponder(w)
+	if out.begin() != nil {
+		return
+	}
+	// Relative, so that it holds behind whatever path prefix a client sees.
+	out.buf = appendEvent(out.buf, "endpoint", "", []byte("message?sessionId="+s.id))
+	if out.flush() != nil {
+		return
+	}
+	copyEvents(r.Context(), out, rd)
+}
+
+// post takes one message for the session that the query names.
+func (h *httpSSE) post(w http.ResponseWriter, r *http.Request) {
+	if r.Method != http.MethodPost {
+		notAllowed(w, "POST, OPTIONS")
+		return
+	}
+	if !checkPost(w, r) {
+		return
+	}
+	s := h.open.find(r.URL.Query().Get("sessionId"), "", true)
+	if s == nil {
+		noSession(w)
+		return
+	}
+	defer s.release()
+	m := h.bodies.readMessage(w, r, s.answer)
+	if m == nil {
+		return
+	}
+	messages, reason := unbundle(m, s)
+	switch {
+	case reason != "":
+		refuse(w, http.StatusBadRequest, reason)
+	case s.deliver(r.Context(), nil, messages) != nil:
+		sessionEnded(w)
+	default:
+		w.WriteHeader(http.StatusAccepted)
+	}
+}

@@ -1,0 +1,327 @@
+package frontend
+
+import (
+	"encoding/json"
+	"log/slog"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+)
+
+// maxUnread bounds the notifications, in bytes, that wait for a modern client to
+// read its response. A client that lets more come up is given up.
+const maxUnread = 4 << 20
+
+// A principalConn is the Conn on which the requests of all modern clients travel that
+// are the same principal and use the same path. Each POST has an id of its own there.
+// Recv returns what POSTs bring. Send finds the POST for a message, and never waits
+// for a client.
+type principalConn struct {
+	// Static after construction.
+	log    *slog.Logger
+	unread *unread
+	gone   chan struct{} // closed when ServePrincipal has returned
+
+	mu      sync.Mutex // guards the fields below, and those of all waiters
+	idle    idleTimer
+	lastID  int64
+	waiting jsonrpc.Table[int64, *waiter] // requests without a response
+
+	// in waits for Recv. It needs no bound of its own: it holds a request for each
+	// open POST at most, and a cancel for each one that Recv has returned.
+	in *jsonrpc.Queue
+}
+
+func newPrincipalConn(log *slog.Logger, u *unread) *principalConn {
+	c := &principalConn{log: log, unread: u, gone: make(chan struct{})}
+	c.in = jsonrpc.NewQueue(&c.mu)
+	return c
+}
+
+// Recv implements [jsonrpc.Conn].
+func (c *principalConn) Recv() (*jsonrpc.Message, error) { return c.in.Next() }
+
+// RecvAll does what [jsonrpc.RecvAll] says.
+func (c *principalConn) RecvAll(batch []*jsonrpc.Message) ([]*jsonrpc.Message, error) {
+	return c.in.Take(batch)
+}
+
+// ask hands over a request, and owns m from then on. Whoever asked ends with abandon.
+func (c *principalConn) ask(m *jsonrpc.Message) *waiter {
+	p := &waiter{c: c, clientID: m.ID, method: m.Method, wake: make(chan struct{}, 1)}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.lastID++
+	p.id = c.lastID
+	if c.waiting.Add(p.id, p) != nil {
+		p.failLocked(closing(jsonrpc.NotSent))
+		return p
+	}
+	m.ID = jsonrpc.IntID(p.id)
+	c.in.Force(jsonrpc.Queued{Message: m, Of: p})
+	return p
+}
+
+// tell hands over a notification, unless the connection has ended.
+func (c *principalConn) tell(m *jsonrpc.Message) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.in.Force(jsonrpc.Queued{Message: m})
+}
+
+// abandon gives up a request, unless it has been answered: Serve hears of it, if
+// it knows the request at all, and what it sends for it is dropped. Nothing of it is
+// written any more.
+func (c *principalConn) abandon(p *waiter) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.waiting.Take(p.id, p) {
+		c.cancelLocked(p)
+	}
+	c.unread.add(-p.bytes)
+	p.bytes = 0
+}
+
+func (c *principalConn) cancelLocked(p *waiter) {
+	if !p.received {
+		c.in.Drop(func(m jsonrpc.Queued) bool { return m.Of == p })
+		return
+	}
+	c.in.Force(jsonrpc.Queued{Message: mcp.Cancellation(jsonrpc.IntID(p.id), "")})
+}
+
+// Send implements [jsonrpc.Conn]. What belongs to no open POST is dropped.
+func (c *principalConn) Send(m *jsonrpc.Message) error {
+	p, err := c.route(m)
+	if p == nil {
+		if err == nil && m.Method != "" {
+			c.log.Debug("message belongs to no request, dropped", "method", m.Method)
+		}
+		return err
+	}
+	e := event{data: p.text(m), response: m.IsResponse()}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case !c.waiting.Has(p.id, p): // abandoned meanwhile
+	case e.response:
+		c.waiting.Take(p.id, p)
+		p.settleLocked(e, statusOf(m))
+	case p.bytes > maxUnread:
+		c.log.Debug("client does not read its response, given up", "method", p.method)
+		c.waiting.Take(p.id, p)
+		c.cancelLocked(p)
+		p.events = nil
+		p.failLocked(closing(jsonrpc.InFlight))
+	default:
+		p.pushLocked(e)
+	}
+	return nil
+}
+
+// route returns the waiter that m is for, nil if there is none. Requests are for
+// nobody: a modern server asks in its results.
+func (c *principalConn) route(m *jsonrpc.Message) (*waiter, error) {
+	id, ok := m.ID.Answered()
+	if m.Method != "" {
+		if id, ok = m.Related.Int(); !ok {
+			id, ok = subscription(m.Params)
+		}
+		ok = ok && m.ID.IsZero()
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !ok {
+		return nil, c.waiting.Closed()
+	}
+	return c.waiting.Get(id), c.waiting.Closed()
+}
+
+// subscription returns the listen that a notification says it belongs to.
+func subscription(params json.RawMessage) (int64, bool) {
+	meta, _ := jsonrpc.Member(params, "_meta")
+	raw, _ := jsonrpc.Member(meta, mcp.KeySubscription)
+	id, _ := jsonrpc.ParseID(raw)
+	return id.Int()
+}
+
+// Close implements [jsonrpc.Conn].
+func (c *principalConn) Close() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.endLocked(errServed)
+	return nil
+}
+
+// endLocked ends the connection, once: every open POST is answered with the one error.
+func (c *principalConn) endLocked(cause error) {
+	for _, p := range c.waiting.Close(jsonrpc.Closed(cause)) {
+		phase := jsonrpc.NotSent
+		if p.received {
+			phase = jsonrpc.InFlight
+		}
+		p.failLocked(closing(phase))
+	}
+	c.in.Close(cause)
+	c.idle.stop()
+}
+
+// closing is the one error for modern clients.
+func closing(phase jsonrpc.Phase) *jsonrpc.Error {
+	return jsonrpc.ConnectionClosed(jsonrpc.CodeInternalError, "", "", phase)
+}
+
+// hold keeps the connection while a POST uses it; false if it has ended. The caller
+// must release it.
+func (c *principalConn) hold() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	open := c.waiting.Closed() == nil
+	if open {
+		c.idle.take()
+	}
+	return open
+}
+
+func (c *principalConn) release() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.idle.give()
+}
+
+// expireAfter ends the connection when no POST was open for idle.
+func (c *principalConn) expireAfter(idle time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.idle.start(idle, 0, c.expire)
+}
+
+func (c *principalConn) expire() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.waiting.Closed() == nil && !c.idle.renew(false) {
+		c.endLocked(errIdle)
+	}
+}
+
+// A waiter is one request on a principalConn and what has come for it. It is the feed
+// of the POST's response.
+type waiter struct {
+	// Static once the request is handed over.
+	c        *principalConn
+	id       int64      // on the connection
+	clientID jsonrpc.ID // as the client wrote it
+	method   string
+	wake     chan struct{} // capacity 1: there is something to take
+
+	// Guarded by principalConn.mu.
+	received bool    // Recv has returned the request
+	events   []event // that wait to be taken; a response is the last
+	bytes    int     // of the events that have not been written
+	taken    int     // of these, those that are being written
+	status   int     // of the response, if nothing goes before it
+}
+
+// Leave implements [jsonrpc.Leaving].
+func (p *waiter) Leave() bool {
+	p.received = true
+	return true
+}
+
+// text returns a message of the connection as the client gets it: under its own id,
+// and with its own listen in what belongs to that.
+func (p *waiter) text(m *jsonrpc.Message) []byte {
+	out := *m
+	if m.IsResponse() {
+		out.ID = p.clientID
+	}
+	if p.method == mcp.MethodListen {
+		listen := jsonrpc.Value{Key: mcp.KeySubscription, Text: p.clientID.Raw()}
+		if m.Method != "" {
+			out.Params = mcp.SetMeta(m.Params, listen)
+		} else if m.Result != nil {
+			out.Result = mcp.SetMeta(m.Result, listen)
+		}
+	}
+	return out.Append(make([]byte, 0, out.Size()))
+}
+
+func (p *waiter) pushLocked(e event) {
+	p.events = append(p.events, e)
+	p.bytes += len(e.data)
+	p.c.unread.add(len(e.data))
+	notify(p.wake)
+}
+
+// settleLocked answers the request, which has been taken from the table.
+func (p *waiter) settleLocked(e event, status int) {
+	if !p.c.unread.hasRoom(len(e.data)) {
+		p.failLocked(unreadable())
+		return
+	}
+	p.status = status
+	p.pushLocked(e)
+}
+
+func (p *waiter) failLocked(err *jsonrpc.Error) {
+	m := jsonrpc.NewError(p.clientID, err)
+	p.status = statusOf(m)
+	p.pushLocked(event{data: m.Append(nil), response: true})
+}
+
+// plain returns the response if it is there and nothing goes before it.
+func (p *waiter) plain() (body []byte, status int, ok bool) {
+	p.c.mu.Lock()
+	defer p.c.mu.Unlock()
+	if len(p.events) != 1 || !p.events[0].response {
+		return nil, 0, false
+	}
+	return p.events[0].data, p.status, true
+}
+
+// next implements feed.
+func (p *waiter) next(out []byte) ([]byte, bool) {
+	p.c.mu.Lock()
+	events := p.events
+	p.events, p.taken = nil, p.bytes
+	p.c.mu.Unlock()
+	more := true
+	for _, e := range events {
+		out = appendEvent(out, "message", "", e.data)
+		more = more && !e.response
+	}
+	return out, more
+}
+
+func (p *waiter) written() {
+	p.c.mu.Lock()
+	defer p.c.mu.Unlock()
+	p.bytes -= p.taken
+	p.c.unread.add(-p.taken)
+	p.taken = 0
+}
+
+func (p *waiter) woken() chan struct{} { return p.wake }
+
+// statuses are the HTTP statuses that errors of the modern era have; all others
+// go with 200 (2026-07-28 basic/transports/streamable-http).
+var statuses = map[string]int{
+	"-32601": http.StatusNotFound,
+	"-32020": http.StatusBadRequest,
+	"-32021": http.StatusBadRequest,
+	"-32022": http.StatusBadRequest,
+}
+
+// statusOf returns the HTTP status of a response that goes as plain JSON.
+func statusOf(m *jsonrpc.Message) int {
+	if m.Error != nil {
+		code, _ := jsonrpc.Member(m.Error, "code")
+		if status := statuses[string(code)]; status != 0 {
+			return status
+		}
+	}
+	return http.StatusOK
+}

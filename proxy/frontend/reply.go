@@ -1,0 +1,96 @@
+package frontend
+
+import (
+	"context"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+)
+
+// Answers that are not event streams: refusals, and responses as plain JSON.
+
+var headerJSON = []string{typeJSON}
+
+// refuse answers a request with an HTTP error status. The body is an error
+// response without an id, which the specification allows for all of them.
+func refuse(w http.ResponseWriter, status int, reason string) {
+	writeError(w, status, jsonrpc.ID{}, invalidRequest(reason))
+}
+
+// refuseMessage answers the POST that brought m with an error, under the id of m
+// if that is a request.
+func refuseMessage(w http.ResponseWriter, m *jsonrpc.Message, err *jsonrpc.Error) {
+	id := m.ID
+	if !m.IsRequest() {
+		id = jsonrpc.ID{}
+	}
+	writeError(w, http.StatusBadRequest, id, err)
+}
+
+func writeError(w http.ResponseWriter, status int, id jsonrpc.ID, err *jsonrpc.Error) {
+	w.Header()["Content-Type"] = headerJSON
+	w.WriteHeader(status)
+	w.Write(jsonrpc.NewError(id, err).Append(nil)) // the client may be gone: nobody to tell
+}
+
+func invalidRequest(reason string) *jsonrpc.Error {
+	return &jsonrpc.Error{Code: jsonrpc.CodeInvalidRequest, Message: "Invalid request: " + reason}
+}
+
+func ambiguous(keys string) *jsonrpc.Error {
+	return &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: `Invalid params: "` + keys + `" is ambiguous`}
+}
+
+// unavailable refuses a request that may succeed later.
+func unavailable(w http.ResponseWriter, reason string) {
+	w.Header().Set("Retry-After", "5")
+	writeError(w, http.StatusServiceUnavailable, jsonrpc.ID{}, &jsonrpc.Error{
+		Code:    jsonrpc.CodeInternalError,
+		Message: "Service unavailable: " + reason,
+		Data:    jsonrpc.ErrorData{Reason: jsonrpc.ReasonOverloaded, Phase: jsonrpc.NotSent, Retryable: true},
+	})
+}
+
+func notAllowed(w http.ResponseWriter, allow string) {
+	w.Header().Set("Allow", allow)
+	refuse(w, http.StatusMethodNotAllowed, "method not allowed")
+}
+
+// noSession refuses a request that names an unknown session. 404 makes the client
+// begin a new one.
+func noSession(w http.ResponseWriter) { refuse(w, http.StatusNotFound, "no such session") }
+
+// writeJSON writes a complete response.
+func writeJSON(w http.ResponseWriter, status int, body []byte) {
+	h := w.Header()
+	h["Content-Type"] = headerJSON
+	if len(body) > smallBody {
+		h["Content-Length"] = []string{strconv.Itoa(len(body))}
+	}
+	w.WriteHeader(status)
+	newResponder(w).write(body) // the client may be gone: nobody to tell
+}
+
+// Waits are the pauses in which a POST waits for a response that can go as plain
+// JSON. They reuse their timers: one for each POST would be garbage at once.
+type waits struct{ timers sync.Pool }
+
+// wait returns when wake receives, when ctx is done, or after d.
+func (ws *waits) wait(ctx context.Context, wake <-chan struct{}, d time.Duration) {
+	timer, ok := ws.timers.Get().(*time.Timer)
+	if ok {
+		timer.Reset(d)
+	} else {
+		timer = time.NewTimer(d)
+	}
+	select {
+	case <-wake:
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+	timer.Stop()
+	ws.timers.Put(timer)
+}

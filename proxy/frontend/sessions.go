@@ -1,0 +1,141 @@
+package frontend
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+)
+
+// OpenSessions are all connections that clients have by way of HTTP: sessions,
+// WebSockets, and the connections of principals. It bounds how many there are, ends
+// them, and waits for them: here each begins and ends.
+type openSessions struct {
+	// Static after construction.
+	serve      func(ctx context.Context, upstream string, c jsonrpc.Conn) error // HTTP.Serve
+	max        int
+	idle, gone time.Duration
+	unread     *unread // of all but HTTP+SSE and WebSockets, where Send waits
+	log        *slog.Logger
+	ctx        context.Context // of all sessions
+	cancel     context.CancelCauseFunc
+
+	wg       sync.WaitGroup // one for each that run has not ended
+	mu       sync.Mutex     // guards the fields below
+	draining bool
+	count    int                 // of those that are open
+	byID     map[string]*session // that a client may still use
+}
+
+const shuttingDown = "the proxy is shutting down"
+
+// enter makes room for one more session, which run gives back. If there is
+// none it answers 503 and returns false.
+func (o *openSessions) enter(w http.ResponseWriter) bool {
+	o.mu.Lock()
+	draining, full := o.draining, o.count >= o.max
+	if !draining && !full {
+		o.count++
+		o.wg.Add(1)
+	}
+	o.mu.Unlock()
+	switch {
+	case draining:
+		unavailable(w, shuttingDown)
+	case full:
+		unavailable(w, "too many sessions")
+	default:
+		return true
+	}
+	return false
+}
+
+// leave gives back the room that enter made.
+func (o *openSessions) leave() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.count--
+	o.wg.Done()
+}
+
+// run is the life of a connection for which enter made room.
+func (o *openSessions) run(log *slog.Logger, c jsonrpc.Conn, serve func(context.Context) error) {
+	defer o.leave()
+	log.Debug("session opened")
+	err := serve(o.ctx)
+	c.Close()
+	log.Debug("session ended", "cause", jsonrpc.CauseOf(err))
+}
+
+// serveConn is the goroutine of a client whose connection is its session.
+func (o *openSessions) serveConn(transport, upstream string, c jsonrpc.Conn) {
+	log := o.log.With("transport", transport, "upstream", upstream)
+	o.run(log, c, func(ctx context.Context) error { return o.serve(ctx, upstream, c) })
+}
+
+// begin starts a session for which enter made room. The caller holds it and must
+// release it.
+func (o *openSessions) begin(s *session) {
+	s.onEnd = func() { o.forget(s) }
+	s.hold()
+	if !s.sse {
+		s.expireAfter(o.idle, o.gone)
+	}
+	o.mu.Lock()
+	o.byID[s.id] = s
+	o.mu.Unlock()
+	go o.serveSession(s)
+}
+
+// serveSession is the goroutine of a session.
+func (o *openSessions) serveSession(s *session) {
+	log := o.log.With("transport", "http", "upstream", s.upstream, "http_session", s.id[:8]) // the proxy has a key of its own
+	o.run(log, s, func(ctx context.Context) error {
+		err := o.serve(ctx, s.upstream, s)
+		s.Close()
+		if dropped := s.dropped(); dropped > 0 {
+			log.Warn("client did not fetch its messages, oldest dropped", "dropped", dropped)
+		}
+		return err
+	})
+}
+
+func (o *openSessions) forget(s *session) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	delete(o.byID, s.id)
+}
+
+// find returns the session with this id and holds it; nil if it has ended, or
+// belongs to another path.
+func (o *openSessions) find(id, upstream string, sse bool) *session {
+	o.mu.Lock()
+	s := o.byID[id]
+	o.mu.Unlock()
+	if s == nil || s.upstream != upstream || s.sse != sse || !s.hold() {
+		return nil
+	}
+	return s
+}
+
+func (o *openSessions) drain() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.draining = true
+}
+
+func (o *openSessions) isDraining() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.draining
+}
+
+// close ends all sessions and waits for them.
+func (o *openSessions) close() {
+	o.drain()
+	o.cancel(errStopped)
+	o.wg.Wait()
+}

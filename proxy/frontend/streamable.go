@@ -1,0 +1,276 @@
+package frontend
+
+import (
+	"errors"
+	"net/http"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+)
+
+// plainWait is how long a POST of the legacy era waits for a response that can go as
+// plain JSON. Its client needs the event stream, to resume it.
+const plainWait = 50 * time.Millisecond
+
+// A streamable is the endpoint of Streamable HTTP. It answers legacy clients itself.
+type streamable struct {
+	open   *openSessions
+	bodies *bodies
+	waits  *waits
+	modern *modernClients
+}
+
+func (h *streamable) serve(w http.ResponseWriter, r *http.Request, c client) {
+	switch r.Method {
+	case http.MethodPost:
+		h.post(w, r, c)
+	case http.MethodGet:
+		h.get(w, r, c.upstream)
+	case http.MethodDelete:
+		h.delete(w, r, c.upstream)
+	default:
+		notAllowed(w, "GET, POST, DELETE, OPTIONS")
+	}
+}
+
+// post takes one message, or one batch, from a client and answers it. It belongs to
+// the session that the header names. Without one it is initialize, or of the modern
+// era: to those clients the header means nothing ("ignore it").
+func (h *streamable) post(w http.ResponseWriter, r *http.Request, c client) {
+	if !checkPost(w, r) || !checkAccept(w, r, typeJSON, typeSSE) {
+		return
+	}
+	id := r.Header.Get(headerSession)
+	named := id != "" && !modernHeader(r)
+	var s *session
+	if named {
+		s = h.open.find(id, c.upstream, false)
+	}
+	if s != nil {
+		defer s.release()
+		if !s.fits(w, r) {
+			return
+		}
+	} else if h.open.isDraining() { // before anything of it is read
+		if named {
+			noSession(w)
+		} else {
+			unavailable(w, shuttingDown)
+		}
+		return
+	}
+	m := h.bodies.readMessage(w, r, s.answer)
+	switch {
+	case m == nil:
+	case modernHeader(r) || isModern(m):
+		h.modern.post(w, r, c, m)
+	case s != nil:
+		h.postTo(w, r, s, m)
+	case named:
+		noSession(w)
+	default:
+		h.postFirst(w, r, c.upstream, m)
+	}
+}
+
+// postTo takes what a client sends to its session.
+func (h *streamable) postTo(w http.ResponseWriter, r *http.Request, s *session, m *jsonrpc.Message) {
+	messages, reason := unbundle(m, s)
+	if reason != "" {
+		refuse(w, http.StatusBadRequest, reason)
+		return
+	}
+	h.exchange(w, r, s, messages, m.Batch != nil)
+}
+
+// postFirst takes initialize, which begins a session.
+func (h *streamable) postFirst(w http.ResponseWriter, r *http.Request, upstream string, m *jsonrpc.Message) {
+	switch {
+	case !knownVersion(r.Header.Get(headerVersion)):
+		refuse(w, http.StatusBadRequest, "unsupported "+headerVersion)
+		return
+	case !m.IsRequest() || m.Method != mcp.MethodInitialize:
+		refuse(w, http.StatusBadRequest, headerSession+" is missing, and the message is not initialize")
+		return
+	case !h.open.enter(w):
+		return
+	}
+	s := newSession(upstream, h.open.unread)
+	raw, _ := jsonrpc.Member(m.Params, "protocolVersion")
+	s.version, _ = jsonrpc.Unquote(raw)
+	h.open.begin(s)
+	defer s.release()
+	h.exchange(w, r, s, []*jsonrpc.Message{m}, false)
+}
+
+// get opens the standalone stream, or resumes the stream that Last-Event-ID
+// names. An id that is unknown or too old is 400, not 404: the session lives, and
+// 404 would make the client begin a new one.
+func (h *streamable) get(w http.ResponseWriter, r *http.Request, upstream string) {
+	if refusedModern(w, r) || !checkAccept(w, r, typeSSE) {
+		return
+	}
+	s := h.require(w, r, upstream)
+	if s == nil {
+		return
+	}
+	defer s.release()
+	lastID := r.Header.Get(headerLastID)
+	rd := s.out.attach(lastID)
+	if rd == nil {
+		refuse(w, http.StatusBadRequest, "unknown or expired Last-Event-ID")
+		return
+	}
+	pump(w, r, s, rd, lastID == "")
+}
+
+// delete ends a session. What is in flight is answered with the one error.
+func (h *streamable) delete(w http.ResponseWriter, r *http.Request, upstream string) {
+	if refusedModern(w, r) {
+		return
+	}
+	s := h.require(w, r, upstream)
+	if s == nil {
+		return
+	}
+	defer s.release()
+	s.end(errDeleted, false)
+	w.WriteHeader(http.StatusNoContent)
+}
+
+// refusedModern refuses a client that says it is of the era without sessions, and
+// names none: there is only POST for it.
+func refusedModern(w http.ResponseWriter, r *http.Request) bool {
+	modern := modernHeader(r) && r.Header.Get(headerSession) == ""
+	if modern {
+		notAllowed(w, "POST, OPTIONS")
+	}
+	return modern
+}
+
+// require returns the session that r names and holds it; if there is none, or r
+// does not fit it, the client has been told.
+func (h *streamable) require(w http.ResponseWriter, r *http.Request, upstream string) *session {
+	id := r.Header.Get(headerSession)
+	if id == "" {
+		refuse(w, http.StatusBadRequest, headerSession+" is missing")
+		return nil
+	}
+	s := h.open.find(id, upstream, false)
+	if s == nil {
+		noSession(w)
+		return nil
+	}
+	if !s.fits(w, r) {
+		s.release()
+		return nil
+	}
+	return s
+}
+
+// fits reports whether r is in the version of the session; if not, the client has
+// been told.
+func (s *session) fits(w http.ResponseWriter, r *http.Request) bool {
+	ok := s.accepts(r.Header.Get(headerVersion))
+	if !ok {
+		refuse(w, http.StatusBadRequest, "unsupported "+headerVersion)
+	}
+	return ok
+}
+
+// unbundle returns the messages of a batch, which exists in 2025-03-26 alone, or
+// of a single message; or why they are refused.
+func unbundle(m *jsonrpc.Message, s *session) (messages []*jsonrpc.Message, reason string) {
+	messages = []*jsonrpc.Message{m}
+	if m.Batch != nil {
+		if s.sse || s.versionOf() != "2025-03-26" {
+			return nil, "batches exist in protocol version 2025-03-26 only"
+		}
+		messages = m.Batch
+	}
+	for _, m := range messages {
+		if m.Method == mcp.MethodInitialize && !s.sse {
+			return nil, "the session is initialized already"
+		}
+	}
+	return messages, ""
+}
+
+// exchange hands messages to Serve and answers the POST that brought them.
+func (h *streamable) exchange(w http.ResponseWriter, r *http.Request, s *session, messages []*jsonrpc.Message, batch bool) {
+	rd, err := s.expect(messages, batch)
+	if errors.Is(err, jsonrpc.ErrInUse) {
+		refuse(w, http.StatusBadRequest, "a request with this id is in flight")
+		return
+	}
+	if err == nil {
+		err = s.deliver(r.Context(), rd, messages)
+	}
+	switch {
+	case rd != nil: // if the session ended, each request has been answered with that
+		h.answer(w, r, s, rd)
+	case err != nil:
+		sessionEnded(w)
+	default:
+		w.WriteHeader(http.StatusAccepted)
+	}
+}
+
+func sessionEnded(w http.ResponseWriter) { refuse(w, http.StatusNotFound, "the session has ended") }
+
+// answer writes the responses on rd: as plain JSON if they are all there soon and
+// nothing else is, else as an event stream.
+func (h *streamable) answer(w http.ResponseWriter, r *http.Request, s *session, rd *reader) {
+	h.waits.wait(r.Context(), rd.wake, plainWait)
+	if r.Context().Err() != nil { // not a cancel; but the response has nowhere to go
+		rd.detach(false)
+		if rd.st.init { // nobody knows the session's id
+			s.end(errDropped, false)
+		}
+		return
+	}
+	responses, complete := rd.responses()
+	if !complete {
+		s.out.number(rd.st)
+	}
+	if s.isKnown(rd) {
+		w.Header()[headerSession] = []string{s.id}
+	}
+	if !complete {
+		pump(w, r, s, rd, true)
+		return
+	}
+	writeJSON(w, http.StatusOK, joined(responses, rd.st.batch))
+	rd.wrotePlain()
+}
+
+// joined returns responses as one JSON value.
+func joined(responses []event, batch bool) []byte {
+	if !batch {
+		return responses[0].data
+	}
+	body := []byte{'['}
+	for i, e := range responses {
+		if i > 0 {
+			body = append(body, ',')
+		}
+		body = append(body, e.data...)
+	}
+	return append(body, ']')
+}
+
+// pump writes the events on rd until the stream is complete, the connection drops,
+// or another connection takes the stream over. A fresh stream is primed.
+func pump(w http.ResponseWriter, r *http.Request, s *session, rd *reader, fresh bool) {
+	out := newResponder(w)
+	primed := fresh && s.versionOf() >= "2025-11-25"
+	defer rd.detach(primed || !fresh)
+	if out.begin() != nil {
+		return
+	}
+	if primed && out.prime(eventID(rd.st.number, rd.at)) != nil {
+		return
+	}
+	copyEvents(r.Context(), out, rd)
+}

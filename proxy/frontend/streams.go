@@ -1,0 +1,315 @@
+package frontend
+
+import (
+	"sync"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+)
+
+// Bounds on the events that a session holds. Those that a connected client has
+// not read yet make Send wait, per stream. Those kept for a client that may
+// resume push out the oldest, per session; the newest stays however large it is.
+const (
+	storeEvents = 256
+	storeBytes  = 4 << 20
+)
+
+// Streams are the streams of one session, and the store from which a client that
+// was cut off resumes them. The lock of the session guards everything here but
+// readers' batches. The methods of a reader, attach and number take the lock
+// themselves; all others need it.
+type streams struct {
+	// Static after construction.
+	mu     *sync.Mutex               // of the session
+	idle   *idleTimer                // of the session
+	refuse func(question jsonrpc.ID) // called for a question that its client will never get
+	unread *unread                   // nil if Send waits for each event to be read
+	keep   int                       // events that the store holds; 0 if streams cannot be resumed
+
+	room       sync.Cond // on mu: a stream takes messages again, or is detached, or the session ended
+	closed     bool
+	standalone *stream
+	numbered   map[int]*stream // of POSTs, those that can be resumed
+	last       int             // number given out
+	store      []*stream       // an element for each stored event, the next to be dropped first
+	bytes      int             // of the stored events
+	dropped    int             // messages pushed out of the store that no client ever got
+}
+
+// A stream is the messages that belong together on the wire: the response to one
+// POST, or the standalone stream that a GET opens. It outlives the connections
+// that carry it, so that a client can resume it.
+type stream struct {
+	number int // in event ids; 0 is the standalone stream, -1 one that is plain
+	owed   int // responses still to come
+	batch  bool
+	init   bool // of the request that opened the session
+
+	// plain holds until the first byte: what comes may yet go as plain JSON.
+	plain bool
+
+	// lost means that nobody can ever read it: its client went away without
+	// an event id to resume from.
+	lost bool
+
+	reader *reader // nil if no connection carries the stream now
+	events []event // first the stored ones, then those that wait to be written
+	first  int     // number of events[0]; numbers start with 1
+	stored int     // how many events count towards the session's store
+	sent   int     // number of the last event written to a connection
+	queued int     // bytes of the events that wait to be written
+}
+
+// A reader is one HTTP response that carries a stream, and its feed.
+type reader struct {
+	out   *streams
+	st    *stream
+	wake  chan struct{} // capacity 1: there is something to take
+	at    int           // number of the last event taken; guarded by out.mu
+	batch []event       // the events taken last; only for the goroutine of the response
+}
+
+func (o *streams) carry(st *stream, at int) *reader {
+	st.reader = &reader{out: o, st: st, wake: make(chan struct{}, 1), at: at}
+	return st.reader
+}
+
+// newPost returns the stream of a POST, for its reader.
+func (o *streams) newPost(batch bool) *reader {
+	return o.carry(&stream{number: -1, batch: batch, plain: true, first: 1}, 0)
+}
+
+// wake tells who carries st to look at it again.
+func (st *stream) wake() {
+	if st.reader != nil {
+		notify(st.reader.wake)
+	}
+}
+
+func (st *stream) lastEvent() int { return st.first + len(st.events) - 1 }
+
+// full reports whether Send must wait for the connection.
+func (st *stream) full() bool {
+	return st.reader != nil && (len(st.events)-st.stored >= storeEvents || st.queued >= storeBytes)
+}
+
+// done reports whether the last response has come. The standalone stream, which
+// owes none, ends with its session.
+func (st *stream) done() bool { return st.number != 0 && st.owed == 0 }
+
+// push adds an event to st, whoever reads it.
+func (o *streams) push(st *stream, e event) {
+	if st.lost {
+		o.drop(e)
+		return
+	}
+	st.events = append(st.events, e)
+	st.queued += len(e.data)
+	o.unread.add(len(e.data))
+	if st.reader == nil {
+		o.keepTo(st, st.lastEvent())
+		return
+	}
+	if !st.plain || !e.response || st.owed == 0 { // a batch goes as JSON only if it is complete
+		st.wake()
+	}
+}
+
+// keepTo moves the events of st up to number last into the store.
+func (o *streams) keepTo(st *stream, last int) {
+	for st.first+st.stored <= last && st.stored < len(st.events) {
+		size := len(st.events[st.stored].data)
+		st.queued -= size
+		o.unread.add(-size)
+		st.stored++
+		o.store = append(o.store, st)
+		o.bytes += size
+	}
+	for len(o.store) > o.keep || (o.bytes > storeBytes && len(o.store) > 1) {
+		o.evict()
+	}
+}
+
+// evict drops the oldest event of the store.
+func (o *streams) evict() {
+	st := o.store[0]
+	o.store[0] = nil
+	o.store = o.store[1:]
+	e := st.events[0]
+	st.events[0] = event{}
+	st.events = st.events[1:]
+	if st.first > st.sent {
+		o.dropped++
+		o.drop(e)
+	}
+	st.first++
+	st.stored--
+	o.bytes -= len(e.data)
+	o.forget(st)
+}
+
+// drop is for an event that no client got. The upstream that asked a question must
+// not wait for ever.
+func (o *streams) drop(e event) {
+	if !e.question.IsZero() {
+		o.refuse(e.question)
+	}
+}
+
+// forget removes a stream that no client can want any more.
+func (o *streams) forget(st *stream) {
+	if st.done() && st.reader == nil && len(st.events) == 0 {
+		delete(o.numbered, st.number)
+	}
+}
+
+// lose gives up a stream that nobody can resume.
+func (o *streams) lose(st *stream) {
+	st.lost = true
+	delete(o.numbered, st.number)
+	for _, e := range st.events {
+		o.drop(e)
+	}
+	o.unread.add(-st.queued)
+	st.events, st.queued = nil, 0
+}
+
+// close lets all streams end once what they hold is written.
+func (o *streams) close() {
+	o.closed = true
+	for _, st := range o.numbered {
+		st.wake()
+	}
+	o.standalone.wake()
+	o.room.Broadcast()
+}
+
+// number makes a POST's stream an event stream, which can be resumed.
+func (o *streams) number(st *stream) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.last++
+	st.number, st.plain = o.last, false
+	o.numbered[st.number] = st
+}
+
+// attach makes a new connection carry the stream that lastID names, from the
+// event after it; without an id the standalone stream, from the first event that
+// no connection took. It replaces the connection that carried it. Nil means that
+// there is no such stream (any more).
+func (o *streams) attach(lastID string) *reader {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	st := o.standalone
+	at := st.sent
+	if st.reader != nil {
+		at = st.reader.at
+	}
+	if lastID != "" {
+		number, event, ok := parseEventID(lastID)
+		if !ok || number < 0 {
+			return nil
+		}
+		if number > 0 {
+			st = o.numbered[number]
+		}
+		if st == nil || event < 0 || event > st.lastEvent() {
+			return nil
+		}
+		at = event
+	}
+	st.wake() // who carried it until now finds that it does no more
+	return o.carry(st, at)
+}
+
+// responses returns all events of a POST's stream if they are all that will come, and
+// nothing but responses. They are not stored.
+func (rd *reader) responses() ([]event, bool) {
+	rd.out.mu.Lock()
+	defer rd.out.mu.Unlock()
+	if rd.st.owed > 0 {
+		return nil, false
+	}
+	for _, e := range rd.st.events {
+		if !e.response {
+			return nil, false
+		}
+	}
+	return rd.st.events, true
+}
+
+// wrotePlain records that a plain stream went out, or never will. Nobody looks at it
+// any more.
+func (rd *reader) wrotePlain() {
+	rd.out.mu.Lock()
+	defer rd.out.mu.Unlock()
+	rd.out.idle.seen()
+	rd.out.lose(rd.st)
+}
+
+// next implements feed, with the events that rd has not taken.
+func (rd *reader) next(out []byte) ([]byte, bool) {
+	more := rd.take()
+	for i, e := range rd.batch {
+		id := ""
+		if rd.out.keep > 0 {
+			id = eventID(rd.st.number, rd.at-len(rd.batch)+1+i)
+		}
+		out = appendEvent(out, "message", id, e.data)
+	}
+	return out, more
+}
+
+func (rd *reader) take() (more bool) {
+	rd.out.mu.Lock()
+	defer rd.out.mu.Unlock()
+	clear(rd.batch)
+	rd.batch = rd.batch[:0]
+	st := rd.st
+	if st.reader != rd { // replaced by a newer connection
+		return false
+	}
+	rd.at = max(rd.at, st.first-1) // what was evicted in the meantime is lost
+	rd.batch = append(rd.batch, st.events[rd.at-st.first+1:]...)
+	rd.at += len(rd.batch)
+	return !st.done() && !rd.out.closed
+}
+
+// written implements feed: it lets Send go on.
+func (rd *reader) written() {
+	o, st := rd.out, rd.st
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	st.sent = max(st.sent, rd.at)
+	if st != o.standalone {
+		o.idle.seen()
+	}
+	if st.reader == rd {
+		o.keepTo(st, rd.at)
+		o.room.Broadcast()
+	}
+}
+
+func (rd *reader) woken() chan struct{} { return rd.wake }
+
+// detach ends the connection of rd. What it did not write stays for a client that
+// can resume; if it cannot, nobody will ever read it.
+func (rd *reader) detach(resumable bool) {
+	o, st := rd.out, rd.st
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if st.reader != rd {
+		return
+	}
+	st.reader = nil
+	if st == o.standalone && !o.closed {
+		o.idle.cut()
+	}
+	if resumable || st.sent > 0 || st.number == 0 {
+		o.keepTo(st, st.lastEvent())
+		o.forget(st)
+	} else {
+		o.lose(st)
+	}
+	o.room.Broadcast()
+}
