@@ -85,9 +85,13 @@ func Member(doc json.RawMessage, key string) (json.RawMessage, error) {
 	return at[0].Of(doc), err
 }
 
-// Replace returns doc with the edits made; doc itself stays as it is. Edits must
-// not overlap; one with a zero Span is left out.
+// Replace returns doc with the edits made; doc itself stays as it is, and is returned if
+// there are none. Edits must not overlap; one with a zero Span is left out.
 func Replace(doc json.RawMessage, edits ...Edit) json.RawMessage {
+	edits = slices.DeleteFunc(edits, func(e Edit) bool { return e.IsZero() })
+	if len(edits) == 0 {
+		return doc
+	}
 	slices.SortFunc(edits, func(a, b Edit) int { return a.Start - b.Start })
 	size := len(doc)
 	for _, e := range edits {
@@ -95,9 +99,6 @@ func Replace(doc json.RawMessage, edits ...Edit) json.RawMessage {
 	}
 	out, from := make([]byte, 0, size), 0
 	for _, e := range edits {
-		if e.IsZero() {
-			continue
-		}
 		out = append(append(out, doc[from:e.Start]...), e.With...)
 		from = e.End
 	}

@@ -190,6 +190,7 @@ func (row *Method) prepare() {
 	add(row.Owner == Everybody && row.Key == "", Cursor, "cursor")
 	add(row.Works, Task, "task")
 	add(row.Mirrors, Arguments, "arguments")
+	add(row.notifies && row.Owner == ByTask, Status, "status")
 	add(row.Asks, Responses, "inputResponses")
 	add(row.Asks, RequestState, "requestState")
 }

@@ -19,6 +19,7 @@ const (
 	Arguments                  // of a tool, some of which headers may repeat
 	Responses                  // inputResponses: of a request that was answered with questions
 	RequestState               // requestState, likewise
+	Status                     // of the task that a notification is about
 
 	RefType // of Key, if that is a reference
 	RefName

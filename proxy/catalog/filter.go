@@ -31,8 +31,8 @@ var filterKeys = [...]string{"toolsListChanged", "promptsListChanged", "resource
 
 // ReadFilter reads the filter in the params of a subscription or of an acknowledgment.
 // It keeps no bytes of them.
-func ReadFilter(params json.RawMessage) (Filter, error) {
-	raw, err := jsonrpc.Member(params, "notifications")
+func ReadFilter(n *mcp.Notes) (Filter, error) {
+	raw, err := n.Raw(mcp.Key), n.Err(mcp.Key)
 	if err == nil && (len(raw) == 0 || raw[0] != '{') {
 		err = errors.New(`"notifications" is missing or not an object`)
 	}
@@ -122,18 +122,13 @@ func arrayOf(texts []string) json.RawMessage {
 func (f *Filter) Covers(m *jsonrpc.Message, wish *Filter) bool {
 	switch m.Method {
 	case mcp.MethodResourceUpdated:
-		uri, _ := unquoted(m.Params, "uri")
+		uri, _ := mcp.Read(m).Text(mcp.Key)
 		return f.URIs != nil && (isPart(uri, f.URIs) || !isPart(uri, wish.URIs))
 	case mcp.MethodTask:
-		id, ok := unquoted(m.Params, "taskId")
+		id, ok := mcp.Read(m).Text(mcp.Key)
 		return ok && slices.Contains(f.Tasks, id)
 	}
 	return true
-}
-
-func unquoted(params json.RawMessage, key string) (string, bool) {
-	raw, _ := jsonrpc.Member(params, key)
-	return jsonrpc.Unquote(raw)
 }
 
 // isPart reports whether uri is one of uris, or below one of them.

@@ -55,11 +55,11 @@ func sizeOf(name string, found []mcp.Mirror) (size int) {
 
 // Disagrees compares the headers of a call with its arguments, and returns what is wrong
 // with it, nil for nothing. Headers that the tool does not want are ignored.
-func Disagrees(wanted []mcp.Mirror, headers map[string][]string, params json.RawMessage) (*jsonrpc.Error, error) {
+func Disagrees(wanted []mcp.Mirror, headers map[string][]string, n *mcp.Notes) (*jsonrpc.Error, error) {
 	if len(wanted) == 0 {
 		return nil, nil
 	}
-	arguments, err := jsonrpc.Member(params, "arguments")
+	arguments, err := n.Raw(mcp.Arguments), n.Err(mcp.Arguments)
 	if err != nil {
 		return nil, err
 	}

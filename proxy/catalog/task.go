@@ -25,26 +25,20 @@ func OwnTask(upstream, name string) (id string, ok bool) {
 
 // RenameTask returns doc with another taskId.
 func RenameTask(doc json.RawMessage, rename func(string) string) json.RawMessage {
-	return replaced(doc, renaming(doc, jsonrpc.Span{End: len(doc)}, rename))
+	return jsonrpc.Replace(doc, renaming(doc, jsonrpc.Span{End: len(doc)}, rename)...)
 }
 
 // RenameRelated is RenameTask for the member of _meta that ties a message to a task.
 func RenameRelated(doc json.RawMessage, rename func(string) string) json.RawMessage {
 	var meta [1]jsonrpc.Span
-	if !mayRelate(doc) || jsonrpc.Find(doc, jsonrpc.Span{}, meta[:], "_meta") != nil {
+	if !mayRelate(doc) || jsonrpc.Find(doc, jsonrpc.Span{}, meta[:], "_meta") != nil || meta[0].IsZero() {
 		return doc
 	}
-	return replaced(doc, RenamingRelated(doc, meta[0], rename))
-}
-
-// RenamingRelated returns the edits of RenameRelated for a document whose _meta stands at
-// a place. It is a glance at most messages.
-func RenamingRelated(doc json.RawMessage, meta jsonrpc.Span, rename func(string) string) []jsonrpc.Edit {
 	var at [1]jsonrpc.Span
-	if meta.IsZero() || !mayRelate(meta.Of(doc)) || jsonrpc.Find(doc, meta, at[:], mcp.KeyRelatedTask) != nil {
-		return nil
+	if jsonrpc.Find(doc, meta[0], at[:], mcp.KeyRelatedTask) != nil {
+		return doc
 	}
-	return renaming(doc, at[0], rename)
+	return jsonrpc.Replace(doc, renaming(doc, at[0], rename)...)
 }
 
 // GivenBack returns the answer to a request about a task with the name that the request
@@ -58,7 +52,7 @@ func GivenBack(result json.RawMessage, name string) json.RawMessage {
 // client gets for it.
 func Created(result json.RawMessage, name string) json.RawMessage {
 	rename := func(string) string { return name }
-	return RenameRelated(replaced(result, renaming(result, createdIn(result), rename)), rename)
+	return RenameRelated(jsonrpc.Replace(result, renaming(result, createdIn(result), rename)...), rename)
 }
 
 // renaming returns what makes the taskId of the object that in covers another one; nil
@@ -72,18 +66,25 @@ func renaming(doc json.RawMessage, in jsonrpc.Span, rename func(string) string) 
 	if !ok {
 		return nil
 	}
+	return renamed(at[0], id, rename)
+}
+
+// Renaming is renaming for a member of params: what the message is about, or the task that
+// it is tied to.
+func Renaming(n *mcp.Notes, in mcp.Member, rename func(string) string) []jsonrpc.Edit {
+	id, ok := n.Text(in)
+	if !ok || n.Err(in) != nil || in == mcp.RelatedTaskID && n.Err(mcp.InMeta, mcp.RelatedTask) != nil {
+		return nil
+	}
+	return renamed(n.At(in), id, rename)
+}
+
+func renamed(at jsonrpc.Span, id string, rename func(string) string) []jsonrpc.Edit {
 	name := rename(id)
 	if name == id {
 		return nil
 	}
-	return []jsonrpc.Edit{{Span: at[0], With: jsonrpc.Quote(name)}}
-}
-
-func replaced(doc json.RawMessage, edits []jsonrpc.Edit) json.RawMessage {
-	if edits == nil {
-		return doc
-	}
-	return jsonrpc.Replace(doc, edits...)
+	return []jsonrpc.Edit{{Span: at, With: jsonrpc.Quote(name)}}
 }
 
 // mayRelate reports whether the key may stand there, if need be with escapes.
@@ -97,9 +98,9 @@ var (
 	escapedSlash = []byte(`\/`)
 )
 
-// TaskID reads which task a request is about.
-func TaskID(params json.RawMessage) (string, error) {
-	raw, err := jsonrpc.Member(params, "taskId")
+// TaskID reads which task a result is about.
+func TaskID(result json.RawMessage) (string, error) {
+	raw, err := jsonrpc.Member(result, "taskId")
 	id, ok := jsonrpc.Unquote(raw)
 	if err == nil && !ok {
 		err = errMissing("taskId")
@@ -134,5 +135,20 @@ func taskState(doc json.RawMessage, in jsonrpc.Span) (id string, ended bool) {
 	}
 	id, _ = jsonrpc.Unquote(at[0].Of(doc))
 	status, _ := jsonrpc.Unquote(at[1].Of(doc))
-	return id, status == "completed" || status == "failed" || status == "cancelled"
+	return id, isLast(status)
+}
+
+// NotedTask returns which task a notification is about and whether it has ended.
+func NotedTask(n *mcp.Notes) (id string, ended bool) {
+	if n.Err(mcp.Key, mcp.Status) != nil {
+		return "", false
+	}
+	id, _ = n.Text(mcp.Key)
+	status, _ := n.Text(mcp.Status)
+	return id, isLast(status)
+}
+
+// isLast reports whether a task of this status has ended.
+func isLast(status string) bool {
+	return status == "completed" || status == "failed" || status == "cancelled"
 }

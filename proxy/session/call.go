@@ -31,13 +31,8 @@ type call struct {
 
 	// msg is the request as it came. Owned by who works on the call; nil once
 	// it was forwarded for good, so that its bytes are not kept until the answer.
-	msg *jsonrpc.Message
-
-	// tool is what callTool reads, of a tools/call; nil if nobody has looked.
-	tool *toolCall
-
-	// meta is where _meta stands in msg.Params; nil if nobody has looked.
-	meta *jsonrpc.Span
+	msg   *jsonrpc.Message
+	notes *mcp.Notes // of msg
 
 	// others are to be asked in turn if the upstream asked first does not have the
 	// resource, see unaware. Owned by whoever settles request.
@@ -180,13 +175,12 @@ func (s *session) whenAnswered(c *call, fn func(answer *jsonrpc.Message)) {
 // by nobody from here on. Nothing happens for an id that is unknown, settled or
 // none at all, nor for initialize, which must not be cancelled (2025-11-25
 // basic/utilities/cancellation).
-func (s *session) cancelled(m *jsonrpc.Message) {
-	var at [1]jsonrpc.Span
-	if err := jsonrpc.Find(m.Params, jsonrpc.Span{}, at[:], "requestId"); err != nil {
+func (s *session) cancelled(m *jsonrpc.Message, n *mcp.Notes) {
+	if err := n.Err(mcp.Key); err != nil {
 		s.log.Debug("unusable cancellation", "err", err)
 		return
 	}
-	id, ok := jsonrpc.ParseID(at[0].Of(m.Params))
+	id, ok := jsonrpc.ParseID(n.Raw(mcp.Key))
 	if !ok {
 		return
 	}
@@ -198,7 +192,7 @@ func (s *session) cancelled(m *jsonrpc.Message) {
 	}
 	c.stop()
 	if r := c.request; r != nil && r.sent {
-		params := jsonrpc.Replace(m.Params, jsonrpc.Edit{Span: at[0], With: r.id.Raw()})
+		params := jsonrpc.Replace(m.Params, jsonrpc.Edit{Span: n.At(mcp.Key), With: r.id.Raw()})
 		r.conn.tell(&jsonrpc.Message{Method: m.Method, Params: params, Extra: m.Extra})
 	}
 	s.deliver(c, nil, s.send)
@@ -261,7 +255,7 @@ func (r *request) settle(answer *jsonrpc.Message) {
 	if len(c.others) > 0 && answer.Error != nil && unaware(answer.Error) {
 		next := c.others[0]
 		c.others = c.others[1:]
-		s.forward(c, next, c.msg.Params)
+		s.forward(c, next)
 		return
 	}
 	if c.era == mcp.Modern {

@@ -12,11 +12,11 @@ import (
 // discover asks all upstreams what they are and answers for them together. It
 // holds the client as long as initialize does.
 func (s *session) discover(c *call) {
-	if _, err := findToken(c.msg.Params); err != nil {
+	if err := c.notes.Err(mcp.InMeta, mcp.Token); err != nil {
 		s.fail(c, invalidParams(err.Error()))
 		return
 	}
-	meta, _ := jsonrpc.Member(c.msg.Params, "_meta") // read before
+	meta := c.notes.Raw(mcp.InMeta)
 	s.work(c, func(ctx context.Context) {
 		said, failed := s.startAll(ctx, mcp.Modern, mcp.MethodDiscover, func(u *upstreamConn, ctx context.Context) (json.RawMessage, *failure) {
 			return u.discover(ctx, meta)

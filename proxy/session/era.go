@@ -14,16 +14,13 @@ import (
 // returned, and what of it is needed later is kept with the call.
 func (s *session) classify(c *call) *jsonrpc.Error {
 	c.era, c.view = mcp.Legacy, &s.own
-	surely := s.stateless || mcp.MethodOf(c.method).ModernOnly()
-	if !surely && !mayClaim(c.msg.Params) {
-		return nil
-	}
-	meta, err := c.readMeta()
+	surely := s.stateless || c.notes.Method.ModernOnly()
+	meta, err := c.notes.Claim()
 	switch {
+	case !surely && !meta.Claimed && (err == nil || !mayClaim(c.msg.Params)):
+		return nil
 	case err != nil:
 		return invalidParams(err.Error())
-	case !surely && !meta.Claimed:
-		return nil
 	}
 	c.era, c.view = mcp.Modern, nil
 	level, _ := jsonrpc.Unquote(meta.LogLevel)
@@ -36,22 +33,6 @@ func (s *session) classify(c *call) *jsonrpc.Error {
 	return nil
 }
 
-// readMeta reads the claim. Params may be long and are read once: where what
-// stands that its handler needs is kept.
-func (c *call) readMeta() (mcp.Meta, error) {
-	var at [1]jsonrpc.Span
-	if c.method == mcp.MethodToolsCall {
-		if err := c.findTool(); err != nil {
-			return mcp.Meta{}, err
-		}
-		at[0] = c.tool[1]
-	} else if err := jsonrpc.Find(c.msg.Params, jsonrpc.Span{}, at[:], "_meta"); err != nil {
-		return mcp.Meta{}, err
-	}
-	c.meta = &at[0]
-	return mcp.ReadMetaIn(c.msg.Params, at[0])
-}
-
 // identity is the _meta of a request that the session makes for c: what the client
 // says of itself, since an upstream may offer one client what it does not another.
 // It is nil in the legacy era, which has said so with initialize.
@@ -59,26 +40,17 @@ func (c *call) identity() json.RawMessage {
 	if c.era == mcp.Legacy {
 		return nil
 	}
-	return identityIn(c.meta.Of(c.msg.Params))
-}
-
-// identityIn returns that much of a _meta.
-func identityIn(meta json.RawMessage) json.RawMessage {
-	keys := []string{mcp.KeyVersion, mcp.KeyClientInfo, mcp.KeyCapabilities}
-	at := make([]jsonrpc.Span, len(keys))
-	if jsonrpc.Find(meta, jsonrpc.Span{}, at, keys...) != nil {
-		return meta // no claim was accepted that cannot be read
-	}
-	values := make([]jsonrpc.Value, len(keys))
-	for i, key := range keys {
-		values[i] = jsonrpc.Value{Key: key, Text: at[i].Of(meta)}
+	values := []jsonrpc.Value{
+		{Key: mcp.KeyVersion, Text: c.notes.Raw(mcp.Version)},
+		{Key: mcp.KeyClientInfo, Text: c.notes.Raw(mcp.ClientInfo)},
+		{Key: mcp.KeyCapabilities, Text: c.notes.Raw(mcp.Capabilities)},
 	}
 	return jsonrpc.Set(nil, values...)
 }
 
-// mayClaim reports whether params may hold the key that claims the modern era. It
-// is a glance, since all messages of the legacy era pay for it: the key has to
-// stand there, unless a letter or a slash of it is written as an escape.
+// mayClaim reports whether params that are ambiguous may hold the key that claims the
+// modern era: it has to stand there, unless a letter or a slash of it is written as an
+// escape.
 func mayClaim(params json.RawMessage) bool {
 	return bytes.Contains(params, keyVersion) || bytes.Contains(params, escapedASCII) || bytes.Contains(params, escapedSlash)
 }
@@ -101,15 +73,6 @@ func extensionsOf(capabilities json.RawMessage) (tasks, others bool) {
 		others = others || key != mcp.ExtensionTasks && key != mcp.ExtensionUI
 	})
 	return tasks, others
-}
-
-// claimed reports whether a notification of the client is of the modern era.
-func (s *session) claimed(m *jsonrpc.Message) bool {
-	if s.stateless || !mayClaim(m.Params) {
-		return s.stateless
-	}
-	meta, err := mcp.ReadMeta(m.Params)
-	return err == nil && meta.Claimed
 }
 
 // modernNotified handles a notification of the client that is of the modern era
@@ -154,25 +117,25 @@ func (u *upstreamConn) handleModern(m *jsonrpc.Message) {
 // there is no other way for it. A log message goes only to one who has asked, with
 // the request, for its level.
 func (u *upstreamConn) passModern(m *jsonrpc.Message) {
-	n, ok := m.Related.Int()
+	id, ok := m.Related.Int()
 	u.s.mu.Lock()
 	var c *call
-	if r := u.pending[n]; ok && r != nil {
+	if r := u.pending[id]; ok && r != nil {
 		c = r.call
 	}
 	u.s.mu.Unlock()
-	if c == nil || m.Method == mcp.MethodLog && !c.logs(m.Params) {
+	n := mcp.Read(m)
+	if c == nil || m.Method == mcp.MethodLog && !c.logs(n) {
 		u.s.drop("nobody has asked for it", m)
 		return
 	}
-	out := *m
-	out.Params, out.Related = u.exposed(m.Params), c.id
-	u.s.out.wait(&out)
+	out := u.exposed(m, n)
+	out.Related = c.id
+	u.s.out.wait(out)
 }
 
 // logs reports whether whoever made the call wants to hear a log message.
-func (c *call) logs(params json.RawMessage) bool {
-	raw, err := jsonrpc.Member(params, "level")
-	level, _ := jsonrpc.Unquote(raw)
-	return err == nil && c.level > 0 && slices.Index(mcp.LogLevels, level)+1 >= c.level
+func (c *call) logs(n *mcp.Notes) bool {
+	level, _ := n.Text(mcp.Key)
+	return n.Err(mcp.Key) == nil && c.level > 0 && slices.Index(mcp.LogLevels, level)+1 >= c.level
 }

@@ -16,7 +16,7 @@ func (c *call) checkHeaders(u *upstreamConn, k catalog.Kind, tool string) (bad *
 		return nil, true
 	}
 	t := u.table(c.view, catalog.Tools)
-	bad, err := catalog.Disagrees(t.Mirrors(tool), c.msg.Headers, c.msg.Params)
+	bad, err := catalog.Disagrees(t.Mirrors(tool), c.msg.Headers, c.notes)
 	if err != nil {
 		bad = invalidParams(err.Error())
 	}

@@ -33,10 +33,7 @@ type serverInfo struct {
 // initialize starts all upstreams and answers for them together. A client waits
 // for a slow one only so long; its start goes on.
 func (s *session) initialize(c *call) {
-	params, version, err := negotiate(c.msg.Params)
-	if err == nil {
-		_, err = findToken(params)
-	}
+	params, version, err := negotiate(c.msg.Params, c.notes)
 	if err != nil {
 		s.fail(c, invalidParams(err.Error()))
 		return
@@ -84,20 +81,22 @@ func (s *session) promised(result json.RawMessage) {
 // speak: the client's own if it is known, else the newest (2025-11-25
 // basic/lifecycle: "Otherwise, the server MUST respond with another protocol
 // version it supports").
-func negotiate(params json.RawMessage) (json.RawMessage, string, error) {
-	var at [1]jsonrpc.Span
-	if err := jsonrpc.Find(params, jsonrpc.Span{}, at[:], "protocolVersion"); err != nil {
+func negotiate(params json.RawMessage, n *mcp.Notes) (json.RawMessage, string, error) {
+	if err := n.Err(mcp.Key); err != nil {
 		return nil, "", err
 	}
-	version, ok := jsonrpc.Unquote(at[0].Of(params))
+	version, ok := n.Text(mcp.Key)
 	if !ok {
 		return nil, "", errMissing("protocolVersion")
+	}
+	if err := n.Err(mcp.InMeta, mcp.Token); err != nil {
+		return nil, "", err
 	}
 	if slices.Contains(mcp.LegacyVersions, version) {
 		return params, version, nil
 	}
 	version = mcp.LegacyVersions[0]
-	return jsonrpc.Replace(params, jsonrpc.Edit{Span: at[0], With: jsonrpc.Quote(version)}), version, nil
+	return jsonrpc.Replace(params, jsonrpc.Edit{Span: n.At(mcp.Key), With: jsonrpc.Quote(version)}), version, nil
 }
 
 // initialized handles an upstream's answer to initialize.
@@ -149,7 +148,7 @@ func (u *upstreamConn) replayLocked() []*jsonrpc.Message {
 				u.log.Debug("upstream did not take up where it was", "method", method)
 			}
 		}
-		replay = append(replay, jsonrpc.NewRequest(r.id, method, ownToken(params, r.id)))
+		replay = append(replay, jsonrpc.NewRequest(r.id, method, ownToken(method, params, r.id)))
 	}
 	if _, ok := u.info.capabilities["logging"]; ok && u.s.level != nil {
 		request(mcp.MethodSetLevel, u.s.level)

@@ -14,7 +14,7 @@ import (
 // list returns the handler that merges one kind of list.
 func list(k catalog.Kind) func(*session, *call) {
 	return func(s *session, c *call) {
-		raw, meta, err := readList(c.msg.Params)
+		raw, meta, err := c.readList()
 		if err != nil {
 			s.fail(c, invalidParams(err.Error()))
 			return
@@ -33,15 +33,11 @@ func list(k catalog.Kind) func(*session, *call) {
 }
 
 // readList reads the params of a list request; a cursor of null is none.
-func readList(params json.RawMessage) (cursor, meta json.RawMessage, err error) {
-	var at [2]jsonrpc.Span
-	if err = jsonrpc.Find(params, jsonrpc.Span{}, at[:], "cursor", "_meta"); err == nil {
-		_, err = findToken(params)
-	}
-	if cursor = at[0].Of(params); string(cursor) == "null" {
+func (c *call) readList() (cursor, meta json.RawMessage, err error) {
+	if cursor = c.notes.Raw(mcp.Cursor); string(cursor) == "null" {
 		cursor = nil
 	}
-	return cursor, at[1].Of(params), err
+	return cursor, c.notes.Raw(mcp.InMeta), c.notes.Err(mcp.Cursor, mcp.InMeta, mcp.Token)
 }
 
 // A pageOf is which page of a list is asked for, and by whom.

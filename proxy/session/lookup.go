@@ -12,53 +12,34 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 )
 
-// callTool routes tools/call by the tool's name. Its params may be long, and are
-// read once.
+// callTool routes tools/call by the tool's name.
 func (s *session) callTool(c *call) {
-	if err := c.findTool(); err != nil {
+	if err := c.notes.Err(mcp.Key, mcp.InMeta, mcp.Task); err != nil {
 		s.fail(c, invalidParams(err.Error()))
 		return
 	}
 	switch {
 	case c.era == mcp.Modern && c.tasks:
 		s.whenAnswered(c, func(answer *jsonrpc.Message) { answer.Result = s.modernTaskCreated(c, answer.Result) })
-	case c.era == mcp.Legacy && !c.tool[2].IsZero():
+	case c.era == mcp.Legacy && c.notes.Has(mcp.Task):
 		s.whenAnswered(c, func(answer *jsonrpc.Message) { answer.Result = s.taskCreated(c, answer.Result) })
 	}
-	c.meta = &c.tool[1]
-	s.byName(c, catalog.Tools, c.tool[0], "Unknown tool: ")
-}
-
-// A toolCall is where in the params of a tools/call stands what it is routed by.
-type toolCall [3]jsonrpc.Span // of name, _meta and task
-
-// findTool reads the params of a tools/call, unless that was done before.
-func (c *call) findTool() error {
-	if c.tool != nil {
-		return nil
-	}
-	c.tool = new(toolCall)
-	return jsonrpc.Find(c.msg.Params, jsonrpc.Span{}, c.tool[:], "name", "_meta", "task")
+	s.byName(c, catalog.Tools, mcp.Key, "Unknown tool: ")
 }
 
 // getPrompt routes prompts/get by the prompt's name.
-func (s *session) getPrompt(c *call) { s.byNameIn(c, jsonrpc.Span{}) }
+func (s *session) getPrompt(c *call) { s.byName(c, catalog.Prompts, mcp.Key, unknownPrompt) }
 
-// byNameIn routes a call by the name of a prompt in the object that in covers.
-func (s *session) byNameIn(c *call, in jsonrpc.Span) {
-	var at [1]jsonrpc.Span
-	if err := jsonrpc.Find(c.msg.Params, in, at[:], "name"); err != nil {
+const unknownPrompt = "Unknown prompt: "
+
+// byName forwards a call to the upstream that offers the name that a member of params
+// says, under its own name there.
+func (s *session) byName(c *call, k catalog.Kind, in mcp.Member, unknown string) {
+	if err := c.notes.Err(in); err != nil {
 		s.fail(c, invalidParams(err.Error()))
 		return
 	}
-	s.byName(c, catalog.Prompts, at[0], "Unknown prompt: ")
-}
-
-// byName forwards a call to the upstream that offers the name that stands at a
-// place in params, under its own name there.
-func (s *session) byName(c *call, k catalog.Kind, at jsonrpc.Span, unknown string) {
-	params := c.msg.Params
-	name, ok := jsonrpc.Unquote(at.Of(params))
+	name, ok := c.notes.Text(in)
 	if !ok {
 		s.fail(c, invalidParams(errMissing("name").Error()))
 		return
@@ -83,9 +64,9 @@ func (s *session) byName(c *call, k catalog.Kind, at jsonrpc.Span, unknown strin
 		case bad != nil:
 			s.fail(c, bad)
 		case original == name:
-			s.forward(c, u, params)
+			s.forward(c, u)
 		default:
-			s.forward(c, u, params, jsonrpc.Edit{Span: at, With: jsonrpc.Quote(original)})
+			s.forward(c, u, jsonrpc.Edit{Span: c.notes.At(in), With: jsonrpc.Quote(original)})
 		}
 	}
 	if u, original := c.upstreams.owner(c.view, k, name); u != nil {
@@ -195,23 +176,18 @@ func (set *upstreamSet) prefix(k catalog.Kind, i int) string {
 
 // complete routes completion/complete by what it refers to.
 func (s *session) complete(c *call) {
-	var ref, in [2]jsonrpc.Span
-	err := jsonrpc.Find(c.msg.Params, jsonrpc.Span{}, ref[:1], "ref")
-	if err == nil && !ref[0].IsZero() {
-		err = jsonrpc.Find(c.msg.Params, ref[0], in[:], "type", "uri")
-	}
-	if err != nil {
+	if err := c.notes.Err(mcp.Key, mcp.RefType, mcp.RefURI); err != nil {
 		s.fail(c, invalidParams(err.Error()))
 		return
 	}
-	switch kindOfRef, _ := jsonrpc.Unquote(in[0].Of(c.msg.Params)); kindOfRef {
+	switch kindOfRef, _ := c.notes.Text(mcp.RefType); kindOfRef {
 	case "ref/prompt":
-		s.byNameIn(c, ref[0])
+		s.byName(c, catalog.Prompts, mcp.RefName, unknownPrompt)
 	case "ref/resource":
-		s.toOwnerOf(c, in[1].Of(c.msg.Params))
+		s.toOwnerOf(c, mcp.RefURI)
 	default:
 		if u := c.upstreams.only(); u != nil {
-			s.forward(c, u, c.msg.Params)
+			s.forward(c, u)
 			return
 		}
 		s.fail(c, invalidParams(`"ref" is neither a prompt nor a resource`))
@@ -220,36 +196,35 @@ func (s *session) complete(c *call) {
 
 // byURI forwards a call to the upstream that has the resource.
 func (s *session) byURI(c *call) {
-	uri, err := jsonrpc.Member(c.msg.Params, "uri")
-	if err != nil {
+	if err := c.notes.Err(mcp.Key); err != nil {
 		s.fail(c, invalidParams(err.Error()))
 		return
 	}
-	s.toOwnerOf(c, uri)
+	s.toOwnerOf(c, mcp.Key)
 }
 
 // toOwnerOf forwards c to the upstream that lists the URI, else to one with a
 // template that matches, else to those that declare resources, one by one. A retry
 // goes to who has asked for it.
-func (s *session) toOwnerOf(c *call, raw json.RawMessage) {
-	uri, ok := jsonrpc.Unquote(raw)
+func (s *session) toOwnerOf(c *call, in mcp.Member) {
+	uri, ok := c.notes.Text(in)
 	if !ok {
 		s.fail(c, invalidParams(errMissing("uri").Error()))
 		return
 	}
 	set := c.upstreams
 	if u := set.only(); u != nil {
-		s.forward(c, u, c.msg.Params)
+		s.forward(c, u)
 		return
 	}
 	if u := s.knownOwner(c, uri); u != nil {
-		s.forward(c, u, c.msg.Params)
+		s.forward(c, u)
 		return
 	}
 	s.work(c, func(ctx context.Context) {
 		set.refresh(ctx, c.asker(), all, catalog.Resources, catalog.Templates)
 		if u := set.ownerOf(c.view, uri); u != nil {
-			s.forward(c, u, c.msg.Params)
+			s.forward(c, u)
 			return
 		}
 		candidates := set.withResources()
@@ -266,11 +241,11 @@ func (s *session) toOwnerOf(c *call, raw json.RawMessage) {
 func (s *session) toOneOf(ctx context.Context, c *call, candidates []*upstreamConn) {
 	if !c.retry {
 		c.others = candidates[1:]
-		s.forward(c, candidates[0], c.msg.Params)
+		s.forward(c, candidates[0])
 		return
 	}
 	if u := s.whoAnswers(ctx, c, candidates, c.method, c.plainRead()); u != nil {
-		s.forward(c, u, c.msg.Params)
+		s.forward(c, u)
 	}
 }
 
@@ -325,10 +300,9 @@ const maxResourceSubscriptions = 10000
 // subscribe routes resources/subscribe and remembers what succeeded.
 func (s *session) subscribe(c *call) {
 	params := bytes.Clone(c.msg.Params)
+	uri, _ := c.notes.Text(mcp.Key)
 	s.whenAnswered(c, func(answer *jsonrpc.Message) {
-		raw, err := jsonrpc.Member(params, "uri")
-		uri, _ := jsonrpc.Unquote(raw)
-		if answer.Error != nil || err != nil || c.request == nil {
+		if answer.Error != nil || c.request == nil {
 			return
 		}
 		s.mu.Lock()
@@ -342,19 +316,18 @@ func (s *session) subscribe(c *call) {
 
 // unsubscribe goes where the subscription is.
 func (s *session) unsubscribe(c *call) {
-	raw, err := jsonrpc.Member(c.msg.Params, "uri")
-	if err != nil {
+	if err := c.notes.Err(mcp.Key); err != nil {
 		s.fail(c, invalidParams(err.Error()))
 		return
 	}
-	uri, _ := jsonrpc.Unquote(raw)
+	uri, _ := c.notes.Text(mcp.Key)
 	s.mu.Lock()
 	sub, ok := s.resourceSubs[uri]
 	delete(s.resourceSubs, uri)
 	s.mu.Unlock()
 	if ok {
-		s.forward(c, sub.conn, c.msg.Params)
+		s.forward(c, sub.conn)
 		return
 	}
-	s.toOwnerOf(c, raw)
+	s.toOwnerOf(c, mcp.Key)
 }

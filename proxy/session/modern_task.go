@@ -16,7 +16,7 @@ var errNoTasks = mcp.MissingCapability(json.RawMessage(`{"extensions":{"` + mcp.
 // byModernTask forwards a request about a task to the upstream that runs it. That
 // of one nobody here remembers, since a session began anew, is found by asking for it.
 func (s *session) byModernTask(c *call) {
-	id, err := catalog.TaskID(c.msg.Params)
+	id, err := c.taskID()
 	switch {
 	case !c.tasks:
 		s.fail(c, errNoTasks)
@@ -44,7 +44,7 @@ func (s *session) findTask(ctx context.Context, c *call, id string) {
 	params := jsonrpc.Set(nil, jsonrpc.Value{Key: "taskId", Text: jsonrpc.Quote(id)}, jsonrpc.Value{Key: "_meta", Text: c.identity()})
 	if u := s.whoAnswers(ctx, c, candidates, mcp.MethodTasksGet, params); u != nil {
 		s.rememberTask(id, id, u) // an id from when there was but one upstream
-		s.forward(c, u, c.msg.Params)
+		s.forward(c, u)
 	}
 }
 

@@ -50,18 +50,17 @@ func (s *session) readResource(c *call) {
 		s.byURI(c)
 		return
 	}
-	var at [3]jsonrpc.Span
-	if err := jsonrpc.Find(c.msg.Params, jsonrpc.Span{}, at[:], "uri", "inputResponses", "requestState"); err != nil {
+	n := c.notes
+	if err := n.Err(mcp.Key, mcp.Responses, mcp.RequestState); err != nil {
 		s.fail(c, invalidParams(err.Error()))
 		return
 	}
-	raw := at[0].Of(c.msg.Params)
-	c.retry = isGiven(at[1].Of(c.msg.Params)) || isGiven(at[2].Of(c.msg.Params))
-	if uri, ok := jsonrpc.Unquote(raw); ok && c.upstreams.only() == nil {
+	c.retry = isGiven(n.Raw(mcp.Responses)) || isGiven(n.Raw(mcp.RequestState))
+	if uri, ok := n.Text(mcp.Key); ok && c.upstreams.only() == nil {
 		key := c.readerKey(uri)
 		s.whenAnswered(c, func(answer *jsonrpc.Message) { s.readAnswered(c, answer, key, uri) })
 	}
-	s.toOwnerOf(c, raw)
+	s.toOwnerOf(c, mcp.Key)
 }
 
 // isGiven reports whether a member is there; null is none.

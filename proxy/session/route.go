@@ -96,7 +96,7 @@ var noBatch = &jsonrpc.Error{Code: jsonrpc.CodeInvalidRequest, Message: "Invalid
 
 // request routes one request of the client.
 func (s *session) request(m *jsonrpc.Message, b *batch) {
-	c := &call{id: m.ID, method: m.Method, msg: m, batch: b}
+	c := &call{id: m.ID, method: m.Method, msg: m, notes: mcp.Read(m), batch: b}
 	bad := s.classify(c)
 	switch {
 	case !s.begin(c):
@@ -128,7 +128,7 @@ func (s *session) request(m *jsonrpc.Message, b *batch) {
 // upstream, and is never broadcast. What the modern era has removed goes to nobody, even if
 // an upstream knew it.
 func (s *session) route(c *call) {
-	row := mcp.MethodOf(c.method)
+	row := c.notes.Method
 	known := row.IsRequestOf(mcp.FromClient)
 	var handle handler
 	if known && row.In(c.era) {
@@ -142,7 +142,7 @@ func (s *session) route(c *call) {
 	case handle != nil:
 		handle(s, c)
 	case u != nil && !removed:
-		s.forward(c, u, c.msg.Params)
+		s.forward(c, u)
 	default:
 		s.fail(c, methodNotFound(c.method))
 	}
@@ -180,13 +180,9 @@ func errMissing(key string) error { return fmt.Errorf("%q is missing or not a st
 
 // forward sends the call to an upstream, with an id and a progress token of its
 // own. The edits are to the call's params.
-func (s *session) forward(c *call, u *upstreamConn, params json.RawMessage, edits ...jsonrpc.Edit) {
-	meta, err := c.findMeta(params)
-	var token jsonrpc.Span
-	if err == nil {
-		token, err = tokenIn(params, meta)
-	}
-	if err != nil {
+func (s *session) forward(c *call, u *upstreamConn, edits ...jsonrpc.Edit) {
+	n := c.notes
+	if err := n.Err(mcp.InMeta, mcp.Token); err != nil {
 		s.fail(c, invalidParams(err.Error()))
 		return
 	}
@@ -195,76 +191,41 @@ func (s *session) forward(c *call, u *upstreamConn, params json.RawMessage, edit
 	if s.calls[c.id] != c {
 		return // cancelled meanwhile
 	}
-	edits = append(edits, catalog.RenamingRelated(params, meta, u.ownTaskLocked)...)
+	edits = append(edits, catalog.Renaming(n, mcp.RelatedTaskID, u.ownTaskLocked)...)
 	r := u.mintLocked()
 	r.call, c.request = c, r
-	if !token.IsZero() {
-		r.token = bytes.Clone(token.Of(params))
-		edits = append(edits, jsonrpc.Edit{Span: token, With: r.id.Raw()})
+	if n.Has(mcp.Token) {
+		r.token = bytes.Clone(n.Raw(mcp.Token))
+		edits = append(edits, jsonrpc.Edit{Span: n.At(mcp.Token), With: r.id.Raw()})
 	}
-	if len(edits) > 0 {
-		params = jsonrpc.Replace(params, edits...)
-	}
-	m := &jsonrpc.Message{ID: r.id, Method: c.method, Params: params, Extra: c.msg.Extra}
+	m := &jsonrpc.Message{ID: r.id, Method: c.method, Params: jsonrpc.Replace(c.msg.Params, edits...), Extra: c.msg.Extra}
 	if len(c.others) == 0 {
-		c.msg = nil
+		c.msg, c.notes = nil, nil
 	}
 	r.startTimerLocked()
 	u.sendLocked(r, m)
 }
 
-// findToken returns where the progress token stands in params, if there is one:
-// null is none.
-func findToken(params json.RawMessage) (jsonrpc.Span, error) {
-	var at [1]jsonrpc.Span
-	if err := jsonrpc.Find(params, jsonrpc.Span{}, at[:], "_meta"); err != nil {
-		return jsonrpc.Span{}, err
-	}
-	return tokenIn(params, at[0])
-}
-
-// findMeta returns where _meta stands in params, which are the call's own.
-func (c *call) findMeta(params json.RawMessage) (jsonrpc.Span, error) {
-	if c.meta != nil {
-		return *c.meta, nil
-	}
-	var at [1]jsonrpc.Span
-	err := jsonrpc.Find(params, jsonrpc.Span{}, at[:], "_meta")
-	return at[0], err
-}
-
-// tokenIn is findToken for params whose _meta is known to stand at a place.
-func tokenIn(params json.RawMessage, meta jsonrpc.Span) (jsonrpc.Span, error) {
-	if meta.IsZero() {
-		return meta, nil
-	}
-	var at [1]jsonrpc.Span
-	err := jsonrpc.Find(params, meta, at[:], "progressToken")
-	if string(at[0].Of(params)) == "null" {
-		at[0] = jsonrpc.Span{}
-	}
-	return at[0], err
-}
-
 // ownToken puts a minted id in the place of the client's progress token in a
 // request of the session's own: nobody waits for progress on it, but the token
 // could be taken for one of ours.
-func ownToken(params json.RawMessage, id jsonrpc.ID) json.RawMessage {
-	token, err := findToken(params)
-	if err != nil || token.IsZero() {
+func ownToken(method string, params json.RawMessage, id jsonrpc.ID) json.RawMessage {
+	n := mcp.ReadParams(method, params)
+	if n.Err(mcp.InMeta, mcp.Token) != nil || !n.Has(mcp.Token) {
 		return params
 	}
-	return jsonrpc.Replace(params, jsonrpc.Edit{Span: token, With: id.Raw()})
+	return jsonrpc.Replace(params, jsonrpc.Edit{Span: n.At(mcp.Token), With: id.Raw()})
 }
 
 // notified handles a notification of the client. A cancellation is of the era of
 // what it cancels.
 func (s *session) notified(m *jsonrpc.Message) {
+	n := mcp.Read(m)
 	if m.Method == mcp.MethodCancelled {
-		s.cancelled(m)
+		s.cancelled(m, n)
 		return
 	}
-	if s.claimed(m) {
+	if claim, err := n.Claim(); s.stateless || err == nil && claim.Claimed {
 		s.modernNotified(m)
 		return
 	}
@@ -272,7 +233,7 @@ func (s *session) notified(m *jsonrpc.Message) {
 	case mcp.MethodInitialized:
 		s.clientReady()
 	case mcp.MethodProgress:
-		s.clientProgress(m)
+		s.clientProgress(m, n)
 	case mcp.MethodRootsChanged:
 		for _, u := range s.upstreams(mcp.Legacy).conns {
 			if u.alive() {
@@ -280,7 +241,7 @@ func (s *session) notified(m *jsonrpc.Message) {
 			}
 		}
 	case mcp.MethodTaskStatus:
-		s.clientTaskStatus(m)
+		s.clientTaskStatus(m, n)
 	default:
 		if u := s.upstreams(mcp.Legacy).only(); u != nil {
 			u.tell(m)
@@ -293,8 +254,8 @@ func (s *session) notified(m *jsonrpc.Message) {
 // setLevel tells all upstreams that log how much the client wants to hear, and
 // those that start later likewise.
 func (s *session) setLevel(c *call) {
-	raw, err := jsonrpc.Member(c.msg.Params, "level")
-	if level, ok := jsonrpc.Unquote(raw); err == nil && !(ok && slices.Contains(mcp.LogLevels, level)) {
+	err := c.notes.Err(mcp.Key)
+	if level, ok := c.notes.Text(mcp.Key); err == nil && !(ok && slices.Contains(mcp.LogLevels, level)) {
 		err = errors.New(`"level" is not a log level`)
 	}
 	if err != nil {
@@ -313,7 +274,7 @@ func (s *session) setLevel(c *call) {
 				remember()
 			}
 		})
-		s.forward(c, u, params)
+		s.forward(c, u)
 		return
 	}
 	remember() // before the look at who is alive: one that comes to life now has it replayed

@@ -61,8 +61,8 @@ func (q *serverRequests) removeLocked(x *serverRequest) {
 // server request passes a request of an upstream to the client, under an id of ours:
 // two upstreams may use the same.
 func (s *session) serverRequest(u *upstreamConn, a *attempt, m *jsonrpc.Message) {
-	token, err := findToken(m.Params)
-	if err != nil {
+	n := mcp.Read(m)
+	if err := n.Err(mcp.InMeta, mcp.Token); err != nil {
 		u.tell(jsonrpc.NewError(m.ID, invalidParams(err.Error())))
 		return
 	}
@@ -84,7 +84,7 @@ func (s *session) serverRequest(u *upstreamConn, a *attempt, m *jsonrpc.Message)
 		return
 	}
 	s.serverRequests.minted++
-	sr := &serverRequest{n: s.serverRequests.minted, conn: u, id: m.ID, token: bytes.Clone(token.Of(m.Params)), rel: related,
+	sr := &serverRequest{n: s.serverRequests.minted, conn: u, id: m.ID, token: bytes.Clone(n.Raw(mcp.Token)), rel: related,
 		askers: u.askersLocked(m.Related)}
 	sr.waitLocked()
 	s.serverRequests.open[sr.n] = sr
@@ -92,11 +92,9 @@ func (s *session) serverRequest(u *upstreamConn, a *attempt, m *jsonrpc.Message)
 	s.mu.Unlock()
 
 	id := jsonrpc.IntID(sr.n)
-	params := m.Params
-	if !token.IsZero() {
-		params = jsonrpc.Replace(params, jsonrpc.Edit{Span: token, With: id.Raw()})
-	}
-	s.out.wait(&jsonrpc.Message{ID: id, Method: m.Method, Params: u.exposed(params), Extra: m.Extra, Related: related})
+	out := u.exposed(m, n, jsonrpc.Edit{Span: n.At(mcp.Token), With: id.Raw()})
+	out.ID, out.Related = id, related
+	s.out.wait(out)
 }
 
 // refuseServerRequest answers an upstream whose server request the client can not answer any
@@ -131,20 +129,19 @@ func (s *session) answered(m *jsonrpc.Message) {
 
 // serverRequestCancelled passes an upstream's cancellation of its server request on.
 func (s *session) serverRequestCancelled(u *upstreamConn, m *jsonrpc.Message) {
-	var at [1]jsonrpc.Span
-	err := jsonrpc.Find(m.Params, jsonrpc.Span{}, at[:], "requestId")
-	id, ok := jsonrpc.ParseID(at[0].Of(m.Params))
+	n := mcp.Read(m)
+	id, ok := jsonrpc.ParseID(n.Raw(mcp.Key))
 	s.mu.Lock()
 	sr := s.serverRequests.open[u.asked[id]]
 	if sr != nil {
 		s.serverRequests.removeLocked(sr)
 	}
 	s.mu.Unlock()
-	if err != nil || !ok || sr == nil {
+	if n.Err(mcp.Key) != nil || !ok || sr == nil {
 		s.drop("cancellation of no server request", m)
 		return
 	}
-	params := jsonrpc.Replace(m.Params, jsonrpc.Edit{Span: at[0], With: jsonrpc.IntID(sr.n).Raw()})
+	params := jsonrpc.Replace(m.Params, jsonrpc.Edit{Span: n.At(mcp.Key), With: jsonrpc.IntID(sr.n).Raw()})
 	s.out.wait(&jsonrpc.Message{Method: m.Method, Params: params, Extra: m.Extra, Related: sr.rel})
 }
 
@@ -156,10 +153,8 @@ func (s *session) withdraw(sr *serverRequest) {
 }
 
 // clientProgress routes progress on a server request to who asked it.
-func (s *session) clientProgress(m *jsonrpc.Message) {
-	var at [1]jsonrpc.Span
-	err := jsonrpc.Find(m.Params, jsonrpc.Span{}, at[:], "progressToken")
-	id, _ := jsonrpc.ParseID(at[0].Of(m.Params))
+func (s *session) clientProgress(m *jsonrpc.Message, notes *mcp.Notes) {
+	id, _ := jsonrpc.ParseID(notes.Raw(mcp.Key))
 	n, ok := id.Int()
 	var u *upstreamConn
 	var token json.RawMessage
@@ -170,10 +165,10 @@ func (s *session) clientProgress(m *jsonrpc.Message) {
 		u, token = x.conn, x.token
 	}
 	s.mu.Unlock()
-	if err != nil || !ok || token == nil {
+	if notes.Err(mcp.Key) != nil || !ok || token == nil {
 		s.drop("progress on no server request", m)
 		return
 	}
-	params := jsonrpc.Replace(m.Params, jsonrpc.Edit{Span: at[0], With: token})
-	u.tell(&jsonrpc.Message{Method: m.Method, Params: catalog.RenameRelated(params, u.ownTask), Extra: m.Extra})
+	edits := append(catalog.Renaming(notes, mcp.RelatedTaskID, u.ownTask), jsonrpc.Edit{Span: notes.At(mcp.Key), With: token})
+	u.tell(&jsonrpc.Message{Method: m.Method, Params: jsonrpc.Replace(m.Params, edits...), Extra: m.Extra})
 }

@@ -16,12 +16,13 @@ import (
 // Its goroutine, run, is the one that works on the call; each part has one, too.
 type subscription struct {
 	// Static after construction.
-	s     *session
-	c     *call
-	want  catalog.Filter
-	meta  json.RawMessage // _meta of the client's request, for those of the parts
-	over  chan struct{}   // closed once, to end it as agreed with the client
-	poked chan struct{}   // to run: look at what is guarded by session.mu; never closed
+	s        *session
+	c        *call
+	want     catalog.Filter
+	meta     json.RawMessage // _meta of the client's request, for those of the parts
+	identity json.RawMessage // see call.identity
+	over     chan struct{}   // closed once, to end it as agreed with the client
+	poked    chan struct{}   // to run: look at what is guarded by session.mu; never closed
 
 	// Owned by run.
 	upstreams *upstreamSet // that it is split over
@@ -50,9 +51,9 @@ const (
 
 // listen begins a subscriptions/listen.
 func (s *session) listen(c *call) {
-	want, err := catalog.ReadFilter(c.msg.Params)
+	want, err := catalog.ReadFilter(c.notes)
 	if err == nil {
-		_, err = findToken(c.msg.Params)
+		err = c.notes.Err(mcp.InMeta, mcp.Token)
 	}
 	switch {
 	case err != nil:
@@ -62,10 +63,9 @@ func (s *session) listen(c *call) {
 		s.fail(c, errNoTasks)
 		return
 	}
-	meta, _ := jsonrpc.Member(c.msg.Params, "_meta") // read before
-	sub := &subscription{s: s, c: c, want: want, meta: bytes.Clone(meta),
+	sub := &subscription{s: s, c: c, want: want, meta: bytes.Clone(c.notes.Raw(mcp.InMeta)), identity: c.identity(),
 		over: make(chan struct{}), poked: make(chan struct{}, 1), parts: make(map[*upstreamConn]*subscriptionPart)}
-	c.msg = nil
+	c.msg, c.notes = nil, nil
 	s.mu.Lock()
 	room := len(s.subscriptions) < max(s.inFlight/4, 1)
 	if room {

@@ -154,7 +154,7 @@ func (u *upstreamConn) tellMissedLocked(after time.Duration) {
 func (u *upstreamConn) partOf(m *jsonrpc.Message) *subscriptionPart {
 	id := m.Related
 	if id.IsZero() {
-		id = subscriptionID(m.Params)
+		id = subscriptionID(mcp.Read(m))
 	}
 	n, ok := id.Int()
 	u.s.mu.Lock()
@@ -167,16 +167,11 @@ func (u *upstreamConn) partOf(m *jsonrpc.Message) *subscriptionPart {
 
 // subscriptionID returns the id of the subscription that a notification says it belongs
 // to.
-func subscriptionID(params json.RawMessage) jsonrpc.ID {
-	var at [2]jsonrpc.Span
-	err := jsonrpc.Find(params, jsonrpc.Span{}, at[:1], "_meta")
-	if err == nil && !at[0].IsZero() {
-		err = jsonrpc.Find(params, at[0], at[1:], mcp.KeySubscription)
-	}
-	if err != nil {
+func subscriptionID(n *mcp.Notes) jsonrpc.ID {
+	if n.Err(mcp.InMeta, mcp.Subscription) != nil {
 		return jsonrpc.ID{}
 	}
-	id, _ := jsonrpc.ParseID(at[1].Of(params))
+	id, _ := jsonrpc.ParseID(n.Raw(mcp.Subscription))
 	return id
 }
 
@@ -197,7 +192,7 @@ func (part *subscriptionPart) receive(m *jsonrpc.Message) {
 		sub.pass(m, part.want.URIs != nil)
 	case mcp.MethodTask:
 		out := *m
-		out.Params = catalog.RenameTask(m.Params, part.taskName)
+		out.Params = jsonrpc.Replace(m.Params, catalog.Renaming(mcp.Read(m), mcp.Key, part.taskName)...)
 		sub.pass(&out, part.want.Tasks != nil)
 	default:
 		sub.pass(m, part.want.As != nil) // the only upstream
@@ -213,7 +208,7 @@ func (part *subscriptionPart) taskName(id string) string {
 }
 
 func (part *subscriptionPart) acknowledged(m *jsonrpc.Message) {
-	honoured, err := catalog.ReadFilter(m.Params)
+	honoured, err := catalog.ReadFilter(mcp.Read(m))
 	if err != nil {
 		part.conn.log.Debug("unusable acknowledgment from upstream", "err", err)
 	}
@@ -257,12 +252,12 @@ func (u *upstreamConn) tellSubscriptionsLocked(k catalog.Kind) {
 // subscriptionCancelled handles an upstream's cancellation of a subscription, which is how
 // some end one.
 func (u *upstreamConn) subscriptionCancelled(m *jsonrpc.Message) {
-	raw, err := jsonrpc.Member(m.Params, "requestId")
-	id, _ := jsonrpc.ParseID(raw)
+	notes := mcp.Read(m)
+	id, _ := jsonrpc.ParseID(notes.Raw(mcp.Key))
 	n, ok := id.Int()
 	u.s.mu.Lock()
 	r := u.pending[n]
-	known := err == nil && ok && r != nil && r.part != nil
+	known := notes.Err(mcp.Key) == nil && ok && r != nil && r.part != nil
 	if known {
 		r.removeLocked()
 	}

@@ -23,7 +23,7 @@ func (sub *subscription) split(ctx context.Context, set *upstreamSet) map[*upstr
 		}
 		wants[u] = f
 	}
-	who := asker{sub.c.view, identityIn(sub.meta)}
+	who := asker{sub.c.view, sub.identity}
 	set.findOwners(ctx, who, sub.want.URIs)
 	for _, uri := range sub.want.URIs {
 		for _, u := range set.watchersOf(who.view, uri) {

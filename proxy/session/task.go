@@ -123,12 +123,11 @@ func (s *session) taskCreated(c *call, result json.RawMessage) json.RawMessage {
 
 // taskStatus passes an upstream's word on one of its tasks on.
 func (u *upstreamConn) taskStatus(m *jsonrpc.Message) {
-	if id, ended := catalog.TaskState(m.Params); ended {
+	n := mcp.Read(m)
+	if id, ended := catalog.NotedTask(n); ended {
 		u.taskEnded(u.taskName(id))
 	}
-	out := *m
-	out.Params = catalog.RenameTask(m.Params, u.taskName)
-	u.pass(&out)
+	u.pass(m, n, catalog.Renaming(n, mcp.Key, u.taskName)...)
 }
 
 func (u *upstreamConn) taskEnded(name string) {
@@ -143,7 +142,7 @@ func (s *session) byTask(c *call) {
 		s.byModernTask(c)
 		return
 	}
-	id, err := catalog.TaskID(c.msg.Params)
+	id, err := c.taskID()
 	if err != nil {
 		s.fail(c, invalidParams(err.Error()))
 		return
@@ -167,22 +166,26 @@ func (s *session) byTask(c *call) {
 
 // forwardTask forwards a request about a task under the upstream's own id.
 func (s *session) forwardTask(c *call, u *upstreamConn, own string) {
-	var at [1]jsonrpc.Span
-	_ = jsonrpc.Find(c.msg.Params, jsonrpc.Span{}, at[:], "taskId") // it was found before
-	if id, _ := jsonrpc.Unquote(at[0].Of(c.msg.Params)); id == own {
-		s.forward(c, u, c.msg.Params)
-		return
+	s.forward(c, u, catalog.Renaming(c.notes, mcp.Key, func(string) string { return own })...)
+}
+
+// taskID returns which task a request is about.
+func (c *call) taskID() (string, error) {
+	id, ok := c.notes.Text(mcp.Key)
+	err := c.notes.Err(mcp.Key)
+	if err == nil && !ok {
+		err = errMissing("taskId")
 	}
-	s.forward(c, u, c.msg.Params, jsonrpc.Edit{Span: at[0], With: jsonrpc.Quote(own)})
+	return id, err
 }
 
 // listTasks merges the tasks of all upstreams that have them, on one page.
 func (s *session) listTasks(c *call) {
 	if u := c.upstreams.only(); u != nil {
-		s.forward(c, u, c.msg.Params)
+		s.forward(c, u)
 		return
 	}
-	cursor, meta, err := readList(c.msg.Params)
+	cursor, meta, err := c.readList()
 	switch {
 	case err != nil:
 		s.fail(c, invalidParams(err.Error()))
@@ -236,8 +239,8 @@ func (s *session) noteTask(u *upstreamConn, listed json.RawMessage) {
 
 // clientTaskStatus routes the client's word on a task of its own: one that it
 // made of an upstream's server request.
-func (s *session) clientTaskStatus(m *jsonrpc.Message) {
-	id, ended := catalog.TaskState(m.Params)
+func (s *session) clientTaskStatus(m *jsonrpc.Message, n *mcp.Notes) {
+	id, ended := catalog.NotedTask(n)
 	s.mu.Lock()
 	x := s.clientTasks.byID[id]
 	if x != nil && ended {
@@ -310,15 +313,19 @@ func (u *upstreamConn) ownTask(name string) string {
 	return u.ownTaskLocked(name)
 }
 
-// exposed returns params of the upstream with the client's name of the task that they
-// are tied to. One that the client runs has the client's own.
-func (u *upstreamConn) exposed(params json.RawMessage) json.RawMessage {
-	return catalog.RenameRelated(params, func(id string) string {
+// exposed returns a copy of a message of the upstream with edits to its params made, and
+// with the client's name of the task that it is tied to. A task that the client runs has
+// the client's own name.
+func (u *upstreamConn) exposed(m *jsonrpc.Message, n *mcp.Notes, edits ...jsonrpc.Edit) *jsonrpc.Message {
+	edits = append(edits, catalog.Renaming(n, mcp.RelatedTaskID, func(id string) string {
 		u.s.mu.Lock()
 		defer u.s.mu.Unlock()
 		if x := u.s.clientTasks.byID[id]; x != nil && x.conn == u {
 			return id
 		}
 		return u.taskNameLocked(id)
-	})
+	})...)
+	out := *m
+	out.Params = jsonrpc.Replace(m.Params, edits...)
+	return &out
 }

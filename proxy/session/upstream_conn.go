@@ -198,7 +198,7 @@ func (u *upstreamConn) adopt(a *attempt, conn jsonrpc.Conn) error {
 	r := u.mintLocked()
 	r.sent = true
 	r.done = func(answer *jsonrpc.Message) { u.initialized(a, answer) }
-	params := ownToken(u.s.hello.params, r.id)
+	params := ownToken(mcp.MethodInitialize, u.s.hello.params, r.id)
 	u.s.mu.Unlock()
 	_ = conn.Send(jsonrpc.NewRequest(r.id, mcp.MethodInitialize, params)) // if it fails, Recv says why
 	return nil
@@ -259,7 +259,7 @@ func (u *upstreamConn) askFor(ctx context.Context, part *subscriptionPart, metho
 	r := u.mintLocked()
 	r.part = part
 	r.done = func(answer *jsonrpc.Message) { answers <- answer }
-	u.sendLocked(r, jsonrpc.NewRequest(r.id, method, ownToken(params, r.id)))
+	u.sendLocked(r, jsonrpc.NewRequest(r.id, method, ownToken(method, params, r.id)))
 	u.s.mu.Unlock()
 	select {
 	case answer := <-answers:

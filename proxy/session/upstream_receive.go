@@ -128,15 +128,15 @@ func (u *upstreamConn) handle(a *attempt, m *jsonrpc.Message) {
 	case mcp.MethodTaskStatus:
 		u.taskStatus(m)
 	default:
-		u.pass(m)
+		u.pass(m, mcp.Read(m))
 	}
 }
 
-// pass hands a message on to the client as it is.
-func (u *upstreamConn) pass(m *jsonrpc.Message) {
-	out := *m
-	out.Params, out.Related = u.exposed(m.Params), u.related(m.Related)
-	u.s.out.wait(&out)
+// pass hands a message on to the client, with edits to its params.
+func (u *upstreamConn) pass(m *jsonrpc.Message, n *mcp.Notes, edits ...jsonrpc.Edit) {
+	out := u.exposed(m, n, edits...)
+	out.Related = u.related(m.Related)
+	u.s.out.wait(out)
 }
 
 // related translates the id of a request on this upstream connection to the client's own.
@@ -156,12 +156,12 @@ func (u *upstreamConn) related(id jsonrpc.ID) jsonrpc.ID {
 // progress passes a progress notification on with the token that the client
 // chose. After the request was settled there is nobody to tell.
 func (u *upstreamConn) progress(m *jsonrpc.Message) {
-	var at [1]jsonrpc.Span
-	if err := jsonrpc.Find(m.Params, jsonrpc.Span{}, at[:], "progressToken"); err != nil {
+	notes := mcp.Read(m)
+	if notes.Err(mcp.Key) != nil {
 		u.s.drop("unusable progress", m)
 		return
 	}
-	id, _ := jsonrpc.ParseID(at[0].Of(m.Params))
+	id, _ := jsonrpc.ParseID(notes.Raw(mcp.Key))
 	n, ok := id.Int()
 	u.s.mu.Lock()
 	var token json.RawMessage
@@ -177,8 +177,7 @@ func (u *upstreamConn) progress(m *jsonrpc.Message) {
 		u.s.drop("late progress", m)
 		return
 	}
-	out := *m
-	out.Params = u.exposed(jsonrpc.Replace(m.Params, jsonrpc.Edit{Span: at[0], With: token}))
+	out := u.exposed(m, notes, jsonrpc.Edit{Span: notes.At(mcp.Key), With: token})
 	out.Related = related
-	u.s.out.wait(&out)
+	u.s.out.wait(out)
 }
