@@ -339,8 +339,11 @@ func (q *Queue) finish(c Conn) error {
 		return q.err // which nobody changes any more
 	case state == queueOpen || paused:
 		return nil
-	case last != nil:
-		if err := SendAll(c, last()); err != nil {
+	case last == nil: // whoever closes the Conn may have a cause to tell
+		return nil
+	}
+	if words := last(); len(words) > 0 {
+		if err := SendAll(c, words); err != nil {
 			return Closed(err)
 		}
 	}

@@ -18,6 +18,10 @@ type Call struct {
 	Related jsonrpc.ID // the other side's request that it belongs to; for its cancellation
 	Works   bool       // the other side may have to ask something before it answers; see [Peer.Leave]
 	Task    string     // that it is about; "" for none
+	Owner   any        // whose it is, where several have calls at one Peer; see [Request.Mark]
+	Value   any        // the owner's
+
+	Room *jsonrpc.Room // in the queue; nil for the Peer's own
 
 	// Done is called once, unless Cancel or Take has taken the call: with the response, or
 	// with the end of the Peer. If it is nil nobody waits.
@@ -57,7 +61,7 @@ func (c *Call) Send(m *jsonrpc.Message) error {
 	if err != nil {
 		return err
 	}
-	if err = p.putLocked(m, c); err != nil {
+	if err = p.putLocked(m, c, c.Room); err != nil {
 		p.calls.Take(c.n, c)
 	}
 	return err
@@ -68,7 +72,7 @@ func (c *Call) Leave() bool {
 	if c.over {
 		return false
 	}
-	c.sent, c.p.lastSent = true, c.n
+	c.sent, c.p.lastSent = true, max(c.p.lastSent, c.n)
 	return true
 }
 

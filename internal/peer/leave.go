@@ -8,23 +8,57 @@ import "github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 // that is marked is not cancelled.
 
 // waitsFor reports whether c possibly waits for the answer to r: it was sent before, works
-// on something, and nothing says otherwise.
+// on something, is the same owner's, and nothing says otherwise.
 func (c *Call) waitsFor(r *Request) bool {
-	return c.sent && c.Works && c.n <= r.seq && (r.Message == nil || r.Message.Related.IsZero() || r.Of == c) &&
+	return c.sent && c.Works && c.Owner == r.Owner && c.n <= r.seq && (r.Message == nil || r.Message.Related.IsZero() || r.Of == c) &&
 		(r.Task == "" || r.Task == c.Task)
+}
+
+// Mark marks the calls that possibly wait for the request, which is to be answered with
+// the one connection-closed error.
+func (r *Request) Mark() {
+	r.p.mu.Lock()
+	defer r.p.mu.Unlock()
+	if r.over {
+		return
+	}
+	for _, c := range r.p.calls.Each {
+		c.marked = c.marked || c.waitsFor(r)
+	}
 }
 
 // Refuse answers the request with the one connection-closed error, and marks the calls that
 // possibly wait for it. It reports false if the request was cancelled or answered before.
 func (r *Request) Refuse(err *jsonrpc.Error) bool {
-	r.p.mu.Lock()
-	if !r.over {
-		for _, c := range r.p.calls.Each {
-			c.marked = c.marked || c.waitsFor(r)
+	r.Mark()
+	return r.Fail(err)
+}
+
+// Forget takes out the requests for which c alone possibly waited, which was taken: who is
+// told of its cancellation must not hear of the end of what it asked besides.
+func (c *Call) Forget() {
+	p := c.p
+	p.mu.Lock()
+	forgotten := p.requests.TakeIf(func(r *Request) bool { return c.waitsFor(r) && !p.awaitedLocked(r) })
+	p.overLocked(nil, forgotten)
+	p.owed += len(forgotten)
+	p.mu.Unlock()
+	for _, r := range forgotten {
+		r.Answer(nil)
+		if to := r.Forwarded(); to != nil {
+			to.Take()
 		}
 	}
-	r.p.mu.Unlock()
-	return r.Fail(err)
+}
+
+// awaitedLocked reports whether an open call possibly waits for r.
+func (p *Peer) awaitedLocked(r *Request) bool {
+	for _, c := range p.calls.Each {
+		if c.waitsFor(r) {
+			return true
+		}
+	}
+	return false
 }
 
 // Leave clears up with another side that stays, for somebody who leaves: his requests get
@@ -35,7 +69,7 @@ func (p *Peer) Leave(requests []*Request, calls []*Call, err *jsonrpc.Error, rea
 		r.Refuse(err)
 	}
 	for _, c := range calls {
-		if c.isMarked() {
+		if c.Marked() {
 			marked = append(marked, c)
 			continue
 		}
@@ -44,7 +78,8 @@ func (p *Peer) Leave(requests []*Request, calls []*Call, err *jsonrpc.Error, rea
 	return marked
 }
 
-func (c *Call) isMarked() bool {
+// Marked reports whether the call is open and was marked.
+func (c *Call) Marked() bool {
 	c.p.mu.Lock()
 	defer c.p.mu.Unlock()
 	return c.marked && !c.over

@@ -38,9 +38,11 @@
 package peer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -78,6 +80,9 @@ type Options struct {
 	// Array is asked whether an array of messages may come. If it is nil they may.
 	Array func(elements []*jsonrpc.Message) *jsonrpc.Error
 
+	// DropTwins has a request be dropped whose id is in use. Else it is refused.
+	DropTwins bool
+
 	Invalid    func(bad *jsonrpc.InvalidError)         // a message that cannot be used; who waits for it was told
 	Dropped    func(why string, m *jsonrpc.Message)    // a response that nobody waits for
 	HalfClosed func()                                  // the other side will send no more; nil: that is the end
@@ -96,6 +101,8 @@ type Peer struct {
 	lastSent int64 // id of the newest call that was sent
 	owed     int   // requests that were taken to be answered and are not yet
 	drain    *drain
+
+	halfClosed bool // this side sends no more, and hears the other out
 }
 
 // New returns a Peer without a Conn.
@@ -141,9 +148,9 @@ func (p *Peer) write(ctx context.Context, c jsonrpc.Conn, end context.CancelCaus
 	err := p.out.Run(c)
 	if err == nil {
 		p.mu.Lock()
-		cause := p.out.Err()
+		cause, stays := p.out.Err(), p.halfClosed
 		p.mu.Unlock()
-		if cause != nil { // finished, not paused
+		if cause != nil && !stays { // finished, not paused
 			end(cause)
 		}
 		return
@@ -243,9 +250,12 @@ func (p *Peer) invalid(bad *jsonrpc.InvalidError) {
 
 // Send puts m in the queue, which is no call and no response: a notification, or an error
 // that answers nothing known.
-func (p *Peer) Send(m *jsonrpc.Message) {
+func (p *Peer) Send(m *jsonrpc.Message) { p.SendIn(nil, m) }
+
+// SendIn is Send with a room of its own; nil is the Peer's.
+func (p *Peer) SendIn(room *jsonrpc.Room, m *jsonrpc.Message) {
 	p.mu.Lock()
-	full := p.putLocked(m, nil) == jsonrpc.ErrFull
+	full := p.putLocked(m, nil, room) == jsonrpc.ErrFull
 	p.mu.Unlock()
 	if full {
 		p.o.Full(m)
@@ -253,8 +263,8 @@ func (p *Peer) Send(m *jsonrpc.Message) {
 }
 
 // putLocked puts m in the queue if there is room, which is only a question if Full is set.
-func (p *Peer) putLocked(m *jsonrpc.Message, of *Call) error {
-	q := jsonrpc.Queued{Message: m, Room: &p.o.Room}
+func (p *Peer) putLocked(m *jsonrpc.Message, of *Call, room *jsonrpc.Room) error {
+	q := jsonrpc.Queued{Message: m, Room: cmp.Or(room, &p.o.Room)}
 	if of != nil {
 		q.Of = of
 	}
@@ -273,6 +283,14 @@ func (p *Peer) Wait(times int) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.out.Wait(&p.o.Room, times)
+}
+
+// WaitIn waits until a room of its own has room. It returns an error when there is no use in
+// waiting any more, or ctx is done.
+func (p *Peer) WaitIn(ctx context.Context, room *jsonrpc.Room) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.out.WaitContext(ctx, room, 1)
 }
 
 // Roomy reports whether Wait would not wait.
@@ -302,6 +320,15 @@ func (p *Peer) Finish(err error, within time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.out.Finish(err, within, nil)
+}
+
+// HalfClose lets nothing be sent any more, because of err, but what waits already. Then the
+// Conn is half-closed, and Run goes on until the other side has ended, too.
+func (p *Peer) HalfClose(err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.halfClosed = true
+	p.out.Finish(err, math.MaxInt64, func() []*jsonrpc.Message { return nil })
 }
 
 // A drain is how a Peer drains.

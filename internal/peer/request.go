@@ -18,7 +18,10 @@ type Request struct {
 	Message *jsonrpc.Message
 
 	Task  string // that it belongs to; "" if it does not say. Set by its handler
+	Owner any    // whose it is, as of a Call. Set by its handler
 	Value any    // the owner's
+
+	Room *jsonrpc.Room // of the answer in the queue; nil for the Peer's own. Set by its handler
 
 	p     *Peer
 	array *array // that the answer goes into; nil for none
@@ -67,6 +70,9 @@ func (p *Peer) refuse(r *Request, err error) {
 	var answer *jsonrpc.Message
 	switch err {
 	case jsonrpc.ErrInUse:
+		if p.o.DropTwins {
+			return
+		}
 		answer = jsonrpc.NewError(jsonrpc.ID{}, errInUse)
 	case jsonrpc.ErrFull:
 		answer = jsonrpc.NewError(r.ID, jsonrpc.Overloaded(p.o.Name))
@@ -144,7 +150,7 @@ func (r *Request) leaveLocked(answer *jsonrpc.Message) (full *jsonrpc.Message) {
 		}
 		answer = &jsonrpc.Message{Batch: a.answers}
 	}
-	if answer != nil && r.p.putLocked(answer, nil) == jsonrpc.ErrFull {
+	if answer != nil && r.p.putLocked(answer, nil, r.Room) == jsonrpc.ErrFull {
 		return answer
 	}
 	return nil
@@ -249,6 +255,19 @@ func (p *Peer) Request(id jsonrpc.ID) *Request {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.requests.Get(id)
+}
+
+// Requests returns the open requests for which want reports true, which is called with
+// the lock held; the oldest is first.
+func (p *Peer) Requests(want func(r *Request) bool) (open []*Request) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, r := range p.requests.Each {
+		if want(r) {
+			open = append(open, r)
+		}
+	}
+	return open
 }
 
 // TakeRequests takes out the open requests for which want reports true, which is called

@@ -1,0 +1,108 @@
+package peer_test
+
+import (
+	"encoding/json"
+	"io"
+	"testing"
+	"testing/synctest"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/peer"
+)
+
+// A shared is a Peer that has calls of two owners at one server.
+func inShared(t *testing.T, test func(s *side, server *jsonrpc.PipeConn)) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSide("near", peer.Options{DropTwins: true})
+		near, server := jsonrpc.Pipe()
+		s.run(t, near)
+		go func() {
+			for {
+				if _, err := server.Recv(); err != nil {
+					return
+				}
+			}
+		}()
+		test(s, server)
+		server.Close()
+		<-s.done
+	})
+}
+
+func (s *side) callOf(owner any) *peer.Call {
+	c := s.NewCall("work")
+	c.Works, c.Owner, c.Room = true, owner, &jsonrpc.Room{}
+	_ = c.Send(&jsonrpc.Message{})
+	synctest.Wait()
+	return c
+}
+
+func (s *side) asked(owner any, server *jsonrpc.PipeConn, id int64) *peer.Request {
+	_ = server.Send(jsonrpc.NewRequest(jsonrpc.IntID(id), "ask", nil))
+	synctest.Wait()
+	r := s.Request(jsonrpc.IntID(id))
+	if r != nil {
+		r.Owner = owner
+	}
+	return r
+}
+
+func TestMarkIsOfOneOwner(t *testing.T) {
+	inShared(t, func(s *side, server *jsonrpc.PipeConn) {
+		a, b := s.callOf("a"), s.callOf("b")
+		r := s.asked("a", server, 1)
+		if got := len(s.Requests(func(*peer.Request) bool { return true })); got != 1 {
+			t.Errorf("%d requests", got)
+		}
+		_ = server.Send(jsonrpc.NewRequest(jsonrpc.IntID(1), "ask", nil)) // a twin
+		r.Refuse(jsonrpc.ConnectionClosed(-32000, "", "gone", jsonrpc.InFlight))
+		if !a.Marked() || b.Marked() {
+			t.Errorf("marked: %v, %v", a.Marked(), b.Marked())
+		}
+		if later := s.callOf("a"); later.Marked() {
+			t.Error("a call is marked that the server had not got")
+		}
+	})
+}
+
+func TestForget(t *testing.T) {
+	inShared(t, func(s *side, server *jsonrpc.PipeConn) {
+		a, other, b := s.callOf("a"), s.callOf("a"), s.callOf("b")
+		ofA, ofB := s.asked("a", server, 1), s.asked("b", server, 2)
+		a.Take()
+		if a.Forget(); !ofA.Open() {
+			t.Error("another call possibly waits")
+		}
+		other.Take()
+		if other.Forget(); ofA.Open() || !ofB.Open() {
+			t.Errorf("open: %v, %v", ofA.Open(), ofB.Open())
+		}
+		b.Take()
+	})
+}
+
+func TestHalfClose(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSide("near", peer.Options{})
+		near, server := jsonrpc.Pipe()
+		c := s.call(`{}`)
+		s.HalfClose(&jsonrpc.ClosedError{Cause: "enough"})
+		s.run(t, near)
+		m, err := server.Recv()
+		if err != nil || m.Method != "work" {
+			t.Fatal(m, err)
+		}
+		if m, err := server.Recv(); err != io.EOF {
+			t.Error(m, err)
+		}
+		_ = server.Send(jsonrpc.NewResult(c.ID, json.RawMessage(`{}`)))
+		synctest.Wait()
+		if s.ended[c] != 1 {
+			t.Error("an answer was not heard")
+		}
+		jsonrpc.CloseWith(server, &jsonrpc.ClosedError{Cause: "done"})
+		if err := <-s.done; jsonrpc.EndOf(err, "").Cause != "done" {
+			t.Error(err)
+		}
+	})
+}
