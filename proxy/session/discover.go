@@ -46,7 +46,7 @@ func (u *upstreamConn) discover(ctx context.Context, meta json.RawMessage) (json
 		return nil, nil
 	}
 	info := u.infoOf(answer.Result)
-	u.s.p.noteInTime(u.up.Name, mcp.MethodDiscover)
+	u.s.p.memory.noteInTime(u.up.Name, mcp.MethodDiscover)
 	u.s.mu.Lock()
 	defer u.s.mu.Unlock()
 	u.info = info

@@ -13,7 +13,7 @@ import (
 // in _meta, or is one that only that era has. What is wrong with the claim is
 // returned, and what of it is needed later is kept with the call.
 func (s *session) classify(c *call) *jsonrpc.Error {
-	c.era, c.view = mcp.Legacy, &s.own
+	c.era, c.view = mcp.Legacy, &s.views.legacy
 	surely := s.stateless || c.notes.Method.ModernOnly()
 	meta, err := c.notes.Claim()
 	switch {
@@ -29,7 +29,7 @@ func (s *session) classify(c *call) *jsonrpc.Error {
 	if bad := meta.Check(); bad != nil {
 		return bad
 	}
-	c.view = s.viewOf(meta.Capabilities)
+	c.view = s.views.of(meta.Capabilities)
 	return nil
 }
 

@@ -117,7 +117,7 @@ func (u *upstreamConn) pages(ctx context.Context, method, list string, meta json
 			return found, ownFailure(jsonrpc.InvalidResponse(u.up.Name, "unusable list"))
 		}
 		if next == nil {
-			u.s.p.noteInTime(u.up.Name, method)
+			u.s.p.memory.noteInTime(u.up.Name, method)
 			return found, nil
 		}
 		if cursor != nil && string(next) == string(cursor) {
@@ -125,7 +125,7 @@ func (u *upstreamConn) pages(ctx context.Context, method, list string, meta json
 		}
 		cursor = next
 	}
-	u.s.p.noteInTime(u.up.Name, method)
+	u.s.p.memory.noteInTime(u.up.Name, method)
 	found.Caching.Partial() // it goes on
 	return found, nil
 }
@@ -138,5 +138,5 @@ const maxPages = 1000
 
 // leftOut logs that an upstream has no part in the answer to method.
 func (u *upstreamConn) leftOut(method string, f *failure) {
-	u.log.Log(u.s.ctx, u.firstIs(&u.missed), "upstream left out of a merged list", "method", method, "cause", f.cause)
+	u.log.Log(u.s.ctx, firstIs(&u.missed), "upstream left out of a merged list", "method", method, "cause", f.cause)
 }

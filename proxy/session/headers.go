@@ -2,7 +2,6 @@ package session
 
 import (
 	"context"
-	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
@@ -15,34 +14,19 @@ func (c *call) checkHeaders(u *upstreamConn, k catalog.Kind, tool string) (bad *
 	if k != catalog.Tools || c.msg.Headers == nil {
 		return nil, true
 	}
-	t := u.table(c.view, catalog.Tools)
+	t := u.lists.table(c.view, catalog.Tools)
 	bad, err := catalog.Disagrees(t.Mirrors(tool), c.msg.Headers, c.notes)
 	if err != nil {
 		bad = invalidParams(err.Error())
 	}
-	return bad, t.Has(tool) && bad == nil || !u.mayLearnTools(c.view)
-}
-
-// relearn is how long calls go unchecked, and do not wait, once an upstream did not
-// list its tools in time for one of them.
-const relearn = time.Minute
-
-// mayLearnTools reports whether the upstream should list its tools so that a call
-// can be checked.
-func (u *upstreamConn) mayLearnTools(w *view) bool {
-	u.s.mu.Lock()
-	defer u.s.mu.Unlock()
-	return u.staleLocked(w, catalog.Tools) && (u.tooLate.IsZero() || time.Since(u.tooLate) >= relearn)
+	return bad, t.Has(tool) && bad == nil || !u.lists.mayLearnTools(c.view)
 }
 
 // learnTools makes the upstream list its tools.
 func (u *upstreamConn) learnTools(ctx context.Context, who asker) {
 	ctx, cancel := context.WithTimeout(ctx, u.s.p.listTimeout())
 	defer cancel()
-	tooLate := !u.freshen(ctx, catalog.Tools, who) && late(ctx)
-	u.s.mu.Lock()
-	defer u.s.mu.Unlock()
-	if tooLate {
-		u.tooLate = time.Now()
+	if !u.freshen(ctx, catalog.Tools, who) && late(ctx) {
+		u.lists.noteTooLate()
 	}
 }

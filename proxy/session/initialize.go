@@ -20,8 +20,6 @@ type hello struct {
 	params  json.RawMessage // for upstreams: the client's own, with the version agreed; nil before initialize
 	version string
 	ready   bool // the client takes server requests: it sent initialized, or a request after initialize
-
-	listChanged [catalog.Kinds]bool // what the client was promised to hear of
 }
 
 // serverInfo is what an upstream said in its answer to initialize.
@@ -68,13 +66,13 @@ func (s *session) initialize(c *call) {
 // promised notes which lists the client was told about changes of.
 func (s *session) promised(result json.RawMessage) {
 	capabilities, _ := jsonrpc.Member(result, "capabilities")
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	var lists [catalog.Kinds]bool
 	for k := range catalog.Kinds {
 		list, _ := jsonrpc.Member(capabilities, k.Capability())
 		changes, _ := jsonrpc.Member(list, "listChanged")
-		s.hello.listChanged[k] = string(changes) == "true"
+		lists[k] = string(changes) == "true"
 	}
+	s.news.promise(lists)
 }
 
 // negotiate returns the client's params with the version that the session will
@@ -113,14 +111,16 @@ func (u *upstreamConn) initialized(a *attempt, answer *jsonrpc.Message) {
 		return
 	}
 	info := u.infoOf(answer.Result)
+	lists := u.s.news.unannounced(u) // now: the client's next list, which waits for this, ends what was announced
 	u.s.mu.Lock()
-	u.info, u.deaf, u.missed = info, false, false
+	u.info = info
+	u.deaf.Store(false)
+	u.missed.Store(false)
 	first := []*jsonrpc.Message{jsonrpc.NewNotification(mcp.MethodInitialized, nil)}
 	u.readyLocked(a, append(first, u.replayLocked()...))
 	u.heardLocked(a)
-	announced := u.announced // now: the client's next list, which waits for this, ends it
 	u.s.mu.Unlock()
-	u.s.wg.Go(func() { u.returned(a, announced) })
+	u.s.wg.Go(func() { u.s.news.returned(u, a, lists) })
 }
 
 // infoOf reads what an upstream says of itself, in whatever era.

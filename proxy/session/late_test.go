@@ -134,7 +134,7 @@ func TestLateUpstreamComes(t *testing.T) {
 		if _, got := w.took(listsTools); !strings.Contains(got, "slow__echo") {
 			t.Error("listed", got)
 		}
-		if w.proxy.wasLate("slow", starts) {
+		if w.proxy.memory.wasLate("slow", starts) {
 			t.Error("it counts as late")
 		}
 		next := w.next()
@@ -182,7 +182,7 @@ func TestLateList(t *testing.T) {
 		if _, got := w.took(listsTools); !strings.Contains(got, "b__echo") {
 			t.Error("listed", got)
 		}
-		if w.proxy.wasLate("b", "tools/list") {
+		if w.proxy.memory.wasLate("b", "tools/list") {
 			t.Error("it counts as late")
 		}
 	})

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
@@ -20,7 +19,7 @@ func list(k catalog.Kind) func(*session, *call) {
 			return
 		}
 		at, ok := catalog.ParseCursor(raw)
-		known := s.pagesOf(c.view, k)
+		known := s.views.pages(c.view, k)
 		switch {
 		case ok && at.From > 0 && known.Holds(at):
 			s.settleNow(c, jsonrpc.NewResult(c.id, known.Page(k, at.From, s.p.PageSize)))
@@ -54,9 +53,7 @@ type pageOf struct {
 func (s *session) listAnew(ctx context.Context, c *call, k catalog.Kind, want pageOf) {
 	listings, caching, failure := s.listAll(ctx, c.era, k, want.who)
 	if c.era == mcp.Legacy {
-		s.mu.Lock()
-		s.shown[k] = true // a failure, too: whoever comes later is a change
-		s.mu.Unlock()
+		s.news.answered(k)
 	}
 	if ctx.Err() != nil { // nobody wants to know
 		return
@@ -67,7 +64,7 @@ func (s *session) listAnew(ctx context.Context, c *call, k catalog.Kind, want pa
 	}
 	merged, clashes := catalog.Merge(listings)
 	for _, name := range clashes {
-		if s.p.warnOnce("clash " + k.Member() + name) {
+		if s.p.memory.warnOnce("clash " + k.Member() + name) {
 			s.log.Warn("listed by two upstreams: the first one in the config answers", k.Key(), name)
 		}
 	}
@@ -77,7 +74,9 @@ func (s *session) listAnew(ctx context.Context, c *call, k catalog.Kind, want pa
 		}
 		merged.Say(caching)
 	}
-	s.keepPages(c.view, k, merged)
+	if s.p.PageSize > 0 {
+		s.views.keepPages(c.view, k, merged)
+	}
 	if want.at.From > 0 && !merged.Holds(want.at) {
 		s.fail(c, unknownCursor)
 		return
@@ -87,24 +86,6 @@ func (s *session) listAnew(ctx context.Context, c *call, k catalog.Kind, want pa
 
 var unknownCursor = invalidParams("unknown cursor")
 
-// pagesOf returns the list of a kind whose pages were handed out last; an empty one if
-// there is none.
-func (s *session) pagesOf(w *view, k catalog.Kind) *catalog.List {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return orDefault(w.pages[k], &catalog.List{})
-}
-
-// keepPages keeps a list if it has pages.
-func (s *session) keepPages(w *view, k catalog.Kind, list *catalog.List) {
-	if s.p.PageSize == 0 {
-		return
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	w.pages[k] = list
-}
-
 // listAll returns what each upstream that offers the kind lists, in config
 // order, and how all of it may be kept; if not one could list, the first failure.
 // Upstreams that are not known yet have failed, but if no other answers they are
@@ -113,7 +94,11 @@ func (s *session) listAll(ctx context.Context, era mcp.Era, k catalog.Kind, who 
 	patience, cancel := context.WithTimeout(ctx, s.p.listTimeout())
 	defer cancel()
 	for {
-		set, asOf := s.wants(era, k)
+		asOf := 0
+		if era == mcp.Legacy {
+			asOf = s.news.want(k)
+		}
+		set := s.upstreams(era) // after that: what is announced later may not be in it
 		found, failed := gather(ctx, set, k.Method(), all,
 			func(ctx context.Context, u *upstreamConn) (*catalog.Listing, *failure) { return u.list(ctx, k, who) })
 		if ctx.Err() != nil {
@@ -163,10 +148,10 @@ func (s *session) mergeParts(set *upstreamSet, k catalog.Kind, who asker, asOf i
 			if !f.unsupported {
 				u.leftOut(k.Method(), f)
 			}
-			u.showed(k, catalog.EmptyDigest, asOf)
+			s.news.showed(u, k, catalog.EmptyDigest, asOf)
 			continue
 		}
-		u.showed(k, li.Digest, asOf)
+		s.news.showed(u, k, li.Digest, asOf)
 		li.Prefix = set.prefix(k, i)
 		m.offered = m.offered || li.Offered
 		m.listings = append(m.listings, *li)
@@ -196,8 +181,11 @@ func (u *upstreamConn) standIn(k catalog.Kind, who asker, f *failure) *catalog.L
 	if !f.late {
 		return nil
 	}
-	u.missedList(k, who, f)
-	t := u.lastTable(who.view, k)
+	u.lag.missed(k, who, f)
+	if !u.starting() {
+		return nil
+	}
+	t := u.lists.recall(who.view, k)
 	if t == nil {
 		return nil
 	}
@@ -211,29 +199,6 @@ func (u *upstreamConn) standIn(k catalog.Kind, who asker, f *failure) *catalog.L
 	return li
 }
 
-// wants notes that the client asks for a merged list, and returns whose. What is
-// announced from here on, the client has to ask for again: see showed. In the
-// modern era a client hears of changes only if it listens.
-func (s *session) wants(era mcp.Era, k catalog.Kind) (set *upstreamSet, asOf int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if era == mcp.Legacy {
-		s.wanted[k] = true
-	}
-	return s.upstreamsLocked(era), s.announced
-}
-
-// showed notes what of this upstream the client sees in a merged list, which it
-// asked for when session.announced was asOf.
-func (u *upstreamConn) showed(k catalog.Kind, digest catalog.Digest, asOf int) {
-	u.s.mu.Lock()
-	defer u.s.mu.Unlock()
-	u.shown[k] = digest
-	if u.announced[k] <= asOf {
-		u.announced[k] = 0
-	}
-}
-
 // list asks one upstream for one kind of list and keeps the table. An upstream
 // that does not offer the kind lists nothing; if it is the only one, it speaks
 // for itself.
@@ -241,9 +206,7 @@ func (u *upstreamConn) list(ctx context.Context, k catalog.Kind, who asker) (*ca
 	if err := u.start(ctx); err != nil {
 		return nil, ownFailure(err)
 	}
-	u.s.mu.Lock()
-	version, only := u.version[k], u.s.upstreamsLocked(u.era).only() == u
-	u.s.mu.Unlock()
+	version, only := u.lists.versionOf(k), u.s.upstreams(u.era).only() == u
 	// In the modern era every list can be asked for: what has been discovered by
 	// chance must not change the answer.
 	li := &catalog.Listing{Offered: only || u.era == mcp.Modern || u.offers(k.Capability())}
@@ -255,9 +218,9 @@ func (u *upstreamConn) list(ctx context.Context, k catalog.Kind, who asker) (*ca
 	if f != nil && !f.unsupported {
 		return nil, f
 	}
-	t := u.s.p.keepTable(u.tableKey(who.view.caps, k), u.index(k, all.Elements))
+	t := u.s.p.memory.keep(u.lists.key(who.view.caps, k), u.index(k, all.Elements))
 	li.Entries, li.Rest, li.Caching, li.Digest = t.Entries, all.Rest, all.Caching, t.Digest
-	u.keep(who.view, k, t, version)
+	u.lists.keep(who.view, k, t, version)
 	return li, f
 }
 
@@ -265,7 +228,7 @@ func (u *upstreamConn) list(ctx context.Context, k catalog.Kind, who asker) (*ca
 func (u *upstreamConn) index(k catalog.Kind, elements []json.RawMessage) *catalog.Table {
 	t, unusable := catalog.Index(k, elements, func(name string) bool { return u.shows(k, name) })
 	for _, err := range unusable {
-		if u.s.p.warnOnce(fmt.Sprint(u.up.Name, k, err)) {
+		if u.s.p.memory.warnOnce(fmt.Sprint(u.up.Name, k, err)) {
 			u.log.Warn("list entry left out", "method", k.Method(), "err", err)
 		}
 	}
@@ -275,18 +238,6 @@ func (u *upstreamConn) index(k catalog.Kind, elements []json.RawMessage) *catalo
 // shows reports whether the client may see what the upstream lists under a name.
 func (u *upstreamConn) shows(k catalog.Kind, name string) bool {
 	return k != catalog.Tools || u.up.allows(name)
-}
-
-// keep makes t the table of a view. It is out of date already if a change was told
-// while the upstream listed.
-func (u *upstreamConn) keep(w *view, k catalog.Kind, t *catalog.Table, version int) {
-	u.s.mu.Lock()
-	defer u.s.mu.Unlock()
-	c := u.catalogLocked(w)
-	c.tables[k], c.listed[k] = t, version
-	if u.era == mcp.Modern {
-		c.listedAt[k] = time.Now()
-	}
 }
 
 // refresh lists what is not known yet, or known to have changed, on the given
@@ -309,33 +260,17 @@ func (set *upstreamSet) refresh(ctx context.Context, who asker, want func(*upstr
 	})
 }
 
-// A listRun is a refresh of one table that is under way. Whoever needs the same
-// table meanwhile waits for it: many calls at once do not list as many times.
-type listRun struct {
-	of   *known
-	done chan struct{}
-	ok   bool // of done: the table is fresh
-	gone bool // of done: who listed was not to wait any longer
-}
-
 // freshen lists a kind if what is known of it is stale, and reports whether it is
 // fresh now: the upstream may be down, or too slow.
 func (u *upstreamConn) freshen(ctx context.Context, k catalog.Kind, who asker) bool {
 	for {
-		u.s.mu.Lock()
-		if !u.staleLocked(who.view, k) {
-			u.s.mu.Unlock()
+		run, first := u.lists.run(who.view, k)
+		switch {
+		case run == nil:
 			return true
-		}
-		known := u.catalogLocked(who.view)
-		run := known.listing[k]
-		if run == nil {
-			run = &listRun{of: known, done: make(chan struct{})}
-			known.listing[k] = run
-			u.s.mu.Unlock()
+		case first:
 			return u.listFor(ctx, k, who, run)
 		}
-		u.s.mu.Unlock()
 		select {
 		case <-run.done:
 		case <-ctx.Done():
@@ -351,26 +286,6 @@ func (u *upstreamConn) freshen(ctx context.Context, k catalog.Kind, who asker) b
 func (u *upstreamConn) listFor(ctx context.Context, k catalog.Kind, who asker, run *listRun) bool {
 	li, _ := u.list(ctx, k, who)
 	run.ok, run.gone = li != nil, li == nil && ctx.Err() != nil
-	u.s.mu.Lock()
-	run.of.listing[k] = nil
-	u.s.mu.Unlock()
-	close(run.done)
+	u.lists.ran(k, run)
 	return run.ok
 }
-
-// stale reports whether what the upstream offers may differ from what a view knows.
-// In the modern era nobody tells of changes unless a client listens.
-func (u *upstreamConn) stale(w *view, k catalog.Kind) bool {
-	u.s.mu.Lock()
-	defer u.s.mu.Unlock()
-	return u.staleLocked(w, k)
-}
-
-func (u *upstreamConn) staleLocked(w *view, k catalog.Kind) bool {
-	c := u.catalogLocked(w)
-	return c.listed[k] != u.version[k] || u.era == mcp.Modern && time.Since(c.listedAt[k]) >= relist
-}
-
-// relist is how often names that nobody knows may make an upstream of the modern
-// era list anew.
-const relist = time.Second

@@ -97,10 +97,8 @@ const someUpstreams = 8
 
 // offers appends what the upstreams list of a kind, as far as a view knows.
 func (set *upstreamSet) offers(w *view, k catalog.Kind, to []catalog.Offer) []catalog.Offer {
-	set.s.mu.Lock()
-	defer set.s.mu.Unlock()
 	for i, u := range set.conns {
-		to = append(to, catalog.Offer{Prefix: set.prefix(k, i), Table: u.catalogLocked(w).tables[k]})
+		to = append(to, catalog.Offer{Prefix: set.prefix(k, i), Table: u.lists.table(w, k)})
 	}
 	return to
 }
@@ -120,14 +118,7 @@ func (set *upstreamSet) former(w *view, k catalog.Kind, name string) string {
 	if !set.s.follows || !catalog.MayBeFormer(u.up.Name, name) {
 		return name
 	}
-	return u.table(w, k).Former(u.up.Name, name)
-}
-
-// table returns what is known of a list of the upstream, nil for nothing.
-func (u *upstreamConn) table(w *view, k catalog.Kind) *catalog.Table {
-	u.s.mu.Lock()
-	defer u.s.mu.Unlock()
-	return u.catalogLocked(w).tables[k]
+	return u.lists.table(w, k).Former(u.up.Name, name)
 }
 
 // find looks a name up after asking those upstreams that have not listed yet, or
@@ -142,7 +133,7 @@ func (set *upstreamSet) find(ctx context.Context, who asker, k catalog.Kind, nam
 			return u, original
 		}
 		for _, u := range named {
-			if u.stale(who.view, k) {
+			if u.lists.stale(who.view, k) {
 				return u, strings.TrimPrefix(name, prefix)
 			}
 		}

@@ -43,7 +43,7 @@ func (u *upstreamConn) tell(m *jsonrpc.Message) {
 
 // unread tells of a message that was lost because the queue was full.
 func (u *upstreamConn) unread(m *jsonrpc.Message) {
-	u.log.Log(u.s.ctx, u.firstIs(&u.deaf), "message dropped: the upstream does not read", "method", m.Method)
+	u.log.Log(u.s.ctx, firstIs(&u.deaf), "message dropped: the upstream does not read", "method", m.Method)
 }
 
 // writeLoop owns Send of a ready stream. It leaves the end to run, which learns

@@ -83,11 +83,9 @@ type Router struct {
 	configured *configured // served now; nil if that is Upstreams
 	sessions   map[*session]struct{}
 	draining   bool
-	tables     map[tableKey]*catalog.Table // last known, to seed new sessions
-	recent     recent                      // of modern tables
-	warned     map[string]struct{}         // name clashes told once
-	late       map[lateKey]bool            // who was once not there in time; see late.go
-	secret     string                      // behind the keys of principals; made when first needed
+	secret     string // behind the keys of principals; made when first needed
+
+	memory memory
 }
 
 // A set is what a proxy serves at one time. It is immutable.
@@ -105,12 +103,6 @@ func (p *Router) newConfigured(upstreams []Upstream, complete bool) *configured 
 		s.prefixes = append(s.prefixes, p.Naming.Prefix(up.Name, up.Prefix, len(upstreams) > 1 || !complete))
 	}
 	return s
-}
-
-type tableKey struct {
-	upstream string
-	kind     catalog.Kind
-	caps     catalog.Digest // of the clients that see it so, as in view
 }
 
 // Update replaces the set of upstreams, whose names must differ, in the order of
@@ -135,9 +127,7 @@ func (p *Router) Update(upstreams []Upstream, complete bool) {
 	}
 	p.mu.Lock()
 	p.configured = p.newConfigured(upstreams, complete)
-	maps.DeleteFunc(p.tables, func(k tableKey, _ *catalog.Table) bool { return !names[k.upstream] })
-	names[""] = !complete
-	p.forgetLateLocked(func(upstream string) bool { return !names[upstream] })
+	p.memory.retain(names, !complete)
 	p.mu.Unlock()
 	for _, s := range p.running() {
 		s.follow()
@@ -167,9 +157,7 @@ func (p *Router) Unreachable() {
 // to have them replayed; others when they are needed. A client that listens is told
 // once, when all of them were asked to listen again, which is as soon.
 func (p *Router) Returned(upstreams ...string) {
-	p.mu.Lock()
-	p.forgetLateLocked(func(upstream string) bool { return slices.Contains(upstreams, upstream) })
-	p.mu.Unlock()
+	p.memory.forgive(upstreams)
 	for _, s := range p.running() {
 		s.relinked(upstreams)
 	}
@@ -279,51 +267,6 @@ func (p *Router) Shutdown(ctx context.Context) {
 		}
 	}
 }
-
-// lastTable returns the table last seen by any session, nil if there is none.
-func (p *Router) lastTable(k tableKey) *catalog.Table {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.tables[k]
-}
-
-// keepTable keeps t as the table last seen, and returns it, or an equal one that is
-// kept already.
-func (p *Router) keepTable(k tableKey, t *catalog.Table) *catalog.Table {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if old := p.tables[k]; old != nil && old.Digest == t.Digest {
-		t = old
-	}
-	if p.tables == nil {
-		p.tables = make(map[tableKey]*catalog.Table)
-	}
-	p.tables[k] = t
-	if k.caps == (catalog.Digest{}) {
-		return t // of the legacy era
-	}
-	if forgotten, ok := p.recent.add(k.caps); ok {
-		maps.DeleteFunc(p.tables, func(old tableKey, _ *catalog.Table) bool { return old.caps == forgotten })
-	}
-	return t
-}
-
-// warnOnce reports whether a warning about subject is still to be given.
-func (p *Router) warnOnce(subject string) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if _, ok := p.warned[subject]; ok || len(p.warned) >= maxWarnings {
-		return false
-	}
-	if p.warned == nil {
-		p.warned = make(map[string]struct{})
-	}
-	p.warned[subject] = struct{}{}
-	return true
-}
-
-// maxWarnings bounds how many name clashes are remembered and told.
-const maxWarnings = 1000
 
 func (p *Router) logger() *slog.Logger {
 	if p.Log == nil {

@@ -11,7 +11,6 @@ import (
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
-	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 )
 
 // flushTimeout bounds the last writes to a client that is being closed, so that
@@ -38,6 +37,10 @@ type session struct {
 	stateless bool // of a principal: all requests are of the modern era
 	inFlight  int  // requests at a time
 
+	// Each has a lock of its own.
+	views views // what is known of lists
+	news  news  // what the client has seen of them
+
 	mu             sync.Mutex                      // guards the fields below and those of upstream connections
 	legacy         *upstreamSet                    // of the legacy era; never nil; the same from closing on
 	modern         *upstreamSet                    // of the modern era; nil before the first request of it
@@ -53,13 +56,6 @@ type session struct {
 	tasks          tasks                           // that upstreams run
 	readers        readers                         // of resources, in the modern era
 	clientTasks    tasks                           // that the client runs, for upstreams
-	own            view                            // of the legacy era
-	views          map[catalog.Digest]*view        // of the modern era, by the capabilities; see recent
-	recent         recent                          // of views
-	wanted         [catalog.Kinds]bool             // which merged lists the client has asked for
-	shown          [catalog.Kinds]bool             // which of them it has seen
-	announced      int                             // counts what made the client ask again, see announceLocked
-	changed        [catalog.Kinds]bool             // list_changed held back
 	lost           int                             // late and unknown messages dropped
 	subscriptions  map[*subscription]struct{}      // open ones; nil before the first
 }
@@ -83,6 +79,7 @@ func newSession(p *Router, c jsonrpc.Conn, key string) *session {
 		serverRequests: serverRequests{open: make(map[int64]*serverRequest)},
 		resourceSubs:   make(map[string]resourceSubscription),
 	}
+	s.news.s = s
 	s.log = p.logger().With("session", s.key[:8]) // as hosts shorten it
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
 	s.legacy = &upstreamSet{configured: &configured{complete: true, settled: true}, s: s, era: mcp.Legacy, replaced: make(chan struct{})}

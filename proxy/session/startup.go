@@ -34,7 +34,7 @@ func (s *session) startAll(ctx context.Context, era mcp.Era, method string, star
 	st := &startup{s: s, method: method, start: start, begun: make(map[*upstreamConn]bool), answers: make(chan started), said: make(map[*upstreamConn]json.RawMessage), failed: make(map[*upstreamConn]*failure)}
 	for {
 		set := s.upstreams(era)
-		unknown := !set.settled && !s.p.wasLate("", starts)
+		unknown := !set.settled && !s.p.memory.wasLate("", starts)
 		st.begin(ctx, set, false)
 		if st.open == 0 && !unknown && len(st.said) == 0 {
 			unknown = !set.settled
@@ -52,7 +52,7 @@ func (s *session) startAll(ctx context.Context, era mcp.Era, method string, star
 		case <-set.replaced:
 		case <-ctx.Done():
 			if late(ctx) && !set.settled {
-				s.p.noteLate("", starts)
+				s.p.memory.noteLate("", starts)
 			}
 			return st.said, st.failed[set.only()]
 		}
@@ -126,11 +126,9 @@ func (st *startup) begin(ctx context.Context, set *upstreamSet, tardy bool) {
 
 // beginAside starts an upstream that nobody waits for.
 func (st *startup) beginAside(u *upstreamConn) {
-	st.s.mu.Lock()
-	defer st.s.mu.Unlock()
-	u.openLocked()
+	u.wakeUp()
 	if u.era == mcp.Modern {
-		u.asideLocked(st.method, func(ctx context.Context) { _, _ = st.start(u, ctx) })
+		u.lag.ask(st.method, func(ctx context.Context) { _, _ = st.start(u, ctx) })
 	}
 }
 

@@ -225,7 +225,7 @@ func (part *subscriptionPart) changed(k catalog.Kind) {
 	s := part.sub.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	part.conn.changedLocked(k)
+	part.conn.lists.changed(k)
 	part.tellListLocked(k)
 }
 
@@ -239,9 +239,11 @@ func (part *subscriptionPart) tellListLocked(k catalog.Kind) {
 	}
 }
 
-// tellSubscriptionsLocked tells all subscriptions of the client that a list of the upstream is not
+// tellSubscriptions tells all subscriptions of the client that a list of the upstream is not
 // what it was.
-func (u *upstreamConn) tellSubscriptionsLocked(k catalog.Kind) {
+func (u *upstreamConn) tellSubscriptions(k catalog.Kind) {
+	u.s.mu.Lock()
+	defer u.s.mu.Unlock()
 	for sub := range u.s.subscriptions {
 		if part := sub.parts[u]; part != nil {
 			part.tellListLocked(k)

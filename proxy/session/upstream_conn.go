@@ -9,6 +9,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
@@ -28,6 +29,15 @@ type upstreamConn struct {
 	ctx    context.Context // ends with the session, or when the upstream connection is hung up
 	cancel context.CancelFunc
 
+	// Guarded as they say.
+	lists upstreamLists // what it lists
+	seen  seen          // what the client has seen of that
+	lag   lag           // what it owes to clients that did not wait for it
+
+	// Said once since its last start: a message was lost to a full queue; it was left
+	// out of a list.
+	deaf, missed atomic.Bool
+
 	// Guarded by session.mu.
 	attempt   *attempt             // the open stream, or the last one
 	closed    bool                 // no new attempt and no new request: hung up for good
@@ -35,21 +45,12 @@ type upstreamConn struct {
 	reopening bool                 // a goroutine is about to open it, see reopen
 	minted    int64                // last id; never reused, so that a late reply settles nothing else
 	pending   map[int64]*request
-	queue     []queued                      // to writeLoop
-	bytes     int                           // in queue
-	asked     map[jsonrpc.ID]int64          // open server requests: the upstream's id to ours
-	held      []incoming                    // until the client is ready for it
-	heldBytes int                           // in held
-	info      serverInfo                    // what its last initialize said
-	own       known                         // what it offers; legacy era only, see catalogLocked
-	version   [catalog.Kinds]int            // of what it offers, from 1; counts changes
-	tooLate   time.Time                     // when it last did not list its tools in time, see learnTools
-	shown     [catalog.Kinds]catalog.Digest // what of it the client has seen
-	announced [catalog.Kinds]int            // session.announced when the client was told of it; 0: has listed since
-	deaf      bool                          // since its last start a message was lost to a full queue
-	missed    bool                          // since its last start it was left out of a list
-	behind    map[catalog.Kind]asker        // lists that the client saw without it, see missedList
-	aside     map[string]bool               // methods that it is asked for and nobody waits, see asideLocked
+	queue     []queued             // to writeLoop
+	bytes     int                  // in queue
+	asked     map[jsonrpc.ID]int64 // open server requests: the upstream's id to ours
+	held      []incoming           // until the client is ready for it
+	heldBytes int                  // in held
+	info      serverInfo           // what its last initialize said
 }
 
 // An attempt is one stream from its opening to its end. One of the modern era is
@@ -81,11 +82,10 @@ func newUpstreamConn(set *upstreamSet, up *Upstream) *upstreamConn {
 	}
 	u.wake.L = &s.mu
 	u.ctx, u.cancel = context.WithCancel(s.ctx)
-	if u.era == mcp.Legacy {
-		u.own = *u.newCatalog(catalog.Digest{})
-	}
-	for k := range catalog.Kinds {
-		u.version[k], u.shown[k] = 1, catalog.EmptyDigest
+	u.lists = newUpstreamLists(u)
+	u.lag.u = u
+	for k := range u.seen {
+		u.seen[k].digest = catalog.EmptyDigest
 	}
 	return u
 }
@@ -104,6 +104,20 @@ func (u *upstreamConn) openLocked() *attempt {
 		u.s.wg.Go(func() { u.run(a) })
 	}
 	return u.attempt
+}
+
+// wakeUp opens the stream if need be, and reports whether the upstream is ready.
+func (u *upstreamConn) wakeUp() (ready bool) {
+	u.s.mu.Lock()
+	defer u.s.mu.Unlock()
+	return u.openLocked().ready
+}
+
+// isOpen reports whether an attempt is the open stream.
+func (u *upstreamConn) isOpen(a *attempt) bool {
+	u.s.mu.Lock()
+	defer u.s.mu.Unlock()
+	return !a.ended && !u.closed
 }
 
 // start opens the stream if need be and waits until the upstream has answered
@@ -189,7 +203,8 @@ func (u *upstreamConn) adopt(a *attempt, conn jsonrpc.Conn) error {
 	}
 	a.conn = conn
 	if u.era == mcp.Modern {
-		u.deaf, u.missed = false, false
+		u.deaf.Store(false)
+		u.missed.Store(false)
 		u.readyLocked(a, nil)
 		u.wakePartsLocked(0)
 		u.s.mu.Unlock()
@@ -341,9 +356,7 @@ func (u *upstreamConn) takeAll(a *attempt, end *jsonrpc.ClosedError) (*jsonrpc.C
 	pending := u.pending
 	u.pending = make(map[int64]*request)
 	u.queue, u.bytes, u.held, u.heldBytes = nil, 0, nil, 0
-	for k := range catalog.Kinds {
-		u.version[k]++ // the next process may offer something else
-	}
+	u.lists.changed(catalog.Tools, catalog.Prompts, catalog.Resources) // the next process may offer something else
 	requests := u.s.serverRequests.takeUpstreamLocked(u)
 	if u.s.phase >= closing {
 		requests = nil // the client is not asked to bother any more
@@ -387,13 +400,10 @@ func (u *upstreamConn) hangUpLocked(cause string) {
 const lastWords = 250 * time.Millisecond
 
 // firstIs returns the level of what is worth a warning only once for each start
-// of the upstream. said tells whether it was given; it is a field of l.
-func (u *upstreamConn) firstIs(said *bool) slog.Level {
-	u.s.mu.Lock()
-	defer u.s.mu.Unlock()
-	if *said {
+// of the upstream. said tells whether it was given.
+func firstIs(said *atomic.Bool) slog.Level {
+	if said.Swap(true) {
 		return slog.LevelDebug
 	}
-	*said = true
 	return slog.LevelWarn
 }

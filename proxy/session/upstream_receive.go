@@ -120,16 +120,22 @@ func (u *upstreamConn) handle(a *attempt, m *jsonrpc.Message) {
 	case mcp.MethodCancelled:
 		u.s.serverRequestCancelled(u, m)
 	case mcp.MethodToolsChanged:
-		u.listChanged(catalog.Tools)
+		u.changed(catalog.Tools)
 	case mcp.MethodPromptsChanged:
-		u.listChanged(catalog.Prompts)
+		u.changed(catalog.Prompts)
 	case mcp.MethodResourcesChanged:
-		u.listChanged(catalog.Resources)
+		u.changed(catalog.Resources)
 	case mcp.MethodTaskStatus:
 		u.taskStatus(m)
 	default:
 		u.pass(m, mcp.Read(m))
 	}
+}
+
+// changed notes that the upstream changed a list, and tells the client.
+func (u *upstreamConn) changed(k catalog.Kind) {
+	u.lists.changed(k)
+	u.s.news.tell(k)
 }
 
 // pass hands a message on to the client, with edits to its params.

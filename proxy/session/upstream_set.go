@@ -85,7 +85,7 @@ func (s *session) follow() {
 	next, added := old.followLocked(served)
 	s.legacy = next
 	if !slices.Equal(old.conns, next.conns) || !slices.Equal(old.prefixes, next.prefixes) {
-		s.announceLocked(added)
+		s.news.announce(added)
 	}
 	if s.modern != nil {
 		s.modern, _ = s.modern.followLocked(served)
@@ -135,7 +135,7 @@ func (s *session) removeLocked(u *upstreamConn) {
 	u.hangUpLocked(causeChanged)
 	maps.DeleteFunc(s.resourceSubs, func(_ string, sub resourceSubscription) bool { return sub.conn == u })
 	maps.DeleteFunc(s.readers, func(_ catalog.Digest, reader *upstreamConn) bool { return reader == u })
-	s.forgetLocked(u)
+	s.views.forget(u)
 	s.tasks.forgetLocked(u)
 	s.clientTasks.forgetLocked(u)
 }
@@ -143,23 +143,6 @@ func (s *session) removeLocked(u *upstreamConn) {
 // causeChanged is what requests are told that were for an upstream which is gone or
 // something else now. Its host says the same.
 const causeChanged = "upstream changed"
-
-// announceLocked tells the client that the lists which it has asked for are to
-// be asked for again, because of these upstreams or of some that are gone: once
-// for each kind, however many they are. Until the client has listed, a start of
-// these upstreams is no news.
-func (s *session) announceLocked(conns []*upstreamConn) {
-	s.announced++
-	for k := range catalog.Kinds {
-		if !s.wanted[k] || !s.hello.listChanged[k] {
-			continue
-		}
-		for _, u := range conns {
-			u.announced[k] = s.announced
-		}
-		s.tellChangedLocked(min(k, catalog.Resources)) // there is one notification for both
-	}
-}
 
 // relinked is called when the link to upstreams was lost and is back. What they
 // offer may have changed while nobody could hear of it.
@@ -179,7 +162,7 @@ func (s *session) relinked(names []string) {
 	if len(back) == 0 {
 		return
 	}
-	s.announceLocked(back)
+	s.news.announce(back)
 	for _, sub := range s.resourceSubs {
 		if u := sub.conn; slices.Contains(back, u) && !u.reopening {
 			u.reopening = true

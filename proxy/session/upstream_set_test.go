@@ -269,7 +269,7 @@ func TestRemovedUpstreamLeavesNothing(t *testing.T) {
 			len(s.clientTasks.byToken) + len(s.clientTasks.order) + len(s.serverRequests.open); n != 0 {
 			t.Error("left:", n)
 		}
-		for k := range w.proxy.tables {
+		for k := range w.proxy.memory.tables {
 			if k.upstream == "a" {
 				t.Error("table is left:", k)
 			}

@@ -3,30 +3,24 @@ package session
 import (
 	"crypto/sha256"
 	"encoding/json"
-	"slices"
+	"sync"
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 )
 
-// A view is what is known of the upstreams' offers as clients with the same
+// A view is what is known of the upstreams' lists as clients with the same
 // capabilities see them. In the modern era a session may be of many clients, or of
-// one that says other capabilities with each request, and what an upstream offers
+// one that says other capabilities with each request, and what an upstream lists
 // may depend on them: a name that one client was given must not be unknown since
 // another one has listed. All that is of the legacy era is one view.
 type view struct {
-	caps     catalog.Digest               // of the capabilities; zero in the legacy era
-	catalogs map[*upstreamConn]*known     // modern era only; guarded by session.mu
-	pages    [catalog.Kinds]*catalog.List // merged lists that are handed out by pages; guarded by session.mu
-}
+	caps catalog.Digest // of the capabilities; zero in the legacy era
 
-// A catalog is what one upstream offers in one view. It is guarded by session.mu.
-type known struct {
-	tables   [catalog.Kinds]*catalog.Table // as last listed
-	listed   [catalog.Kinds]int            // upstreamConn.version in tables; 0 for one of an earlier session
-	listedAt [catalog.Kinds]time.Time      // when it was; modern era only
-	listing  [catalog.Kinds]*listRun       // under way, for a table; nil for none
+	// Guarded by views.mu.
+	known map[*upstreamConn]*known     // modern era only; in the legacy era see upstreamLists
+	pages [catalog.Kinds]*catalog.List // merged lists that are handed out by pages
 }
 
 // An asker is for whom upstreams are asked for lists.
@@ -38,79 +32,227 @@ type asker struct {
 // asker returns for whom upstreams are asked so that c can be routed.
 func (c *call) asker() asker { return asker{c.view, c.identity()} }
 
-// maxViews bounds the views of a session, and those of which a Proxy remembers
-// tables. The one that was used least recently is forgotten; who comes back makes
-// the upstreams list again.
-const maxViews = 16
+// A known is what one upstream lists in one view.
+type known struct {
+	tables   [catalog.Kinds]*catalog.Table // as last listed
+	listed   [catalog.Kinds]int            // upstreamLists.version in tables; 0 for one of an earlier session
+	listedAt [catalog.Kinds]time.Time      // when it was; modern era only
+	listing  [catalog.Kinds]*listRun       // under way, for a table; nil for none
+}
 
-// viewOf returns the view of clients of the modern era with these capabilities.
+// views are those of one session.
+type views struct {
+	mu     sync.Mutex // guards the fields below and the upstreamLists; only memory.mu is locked under it
+	legacy view
+	modern map[catalog.Digest]*view
+	recent recent // of modern
+}
+
+// of returns the view of clients of the modern era with these capabilities.
 // They are compared byte for byte.
-func (s *session) viewOf(capabilities json.RawMessage) *view {
+func (vs *views) of(capabilities json.RawMessage) *view {
 	caps := catalog.Digest(sha256.Sum256(capabilities))
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if forgotten, ok := s.recent.add(caps); ok {
-		delete(s.views, forgotten)
+	vs.mu.Lock()
+	defer vs.mu.Unlock()
+	if forgotten, ok := vs.recent.add(caps); ok {
+		delete(vs.modern, forgotten)
 	}
-	w := s.views[caps]
+	w := vs.modern[caps]
 	if w == nil {
-		if s.views == nil {
-			s.views = make(map[catalog.Digest]*view)
+		if vs.modern == nil {
+			vs.modern = make(map[catalog.Digest]*view)
 		}
-		w = &view{caps: caps, catalogs: make(map[*upstreamConn]*known)}
-		s.views[caps] = w
+		w = &view{caps: caps, known: make(map[*upstreamConn]*known)}
+		vs.modern[caps] = w
 	}
 	return w
 }
 
-// A recent is of which capabilities there are views, the last used one at the end.
-type recent []catalog.Digest
-
-// add notes that caps are used, and returns which are to be forgotten for that, if
-// any are.
-func (r *recent) add(caps catalog.Digest) (forgotten catalog.Digest, full bool) {
-	i := slices.Index(*r, caps)
-	if full = i < 0 && len(*r) == maxViews; full {
-		i, forgotten = 0, (*r)[0]
+// forget forgets what an upstream lists that was hung up.
+func (vs *views) forget(u *upstreamConn) {
+	vs.mu.Lock()
+	defer vs.mu.Unlock()
+	for _, w := range vs.modern {
+		delete(w.known, u)
 	}
-	if i >= 0 {
-		*r = slices.Delete(*r, i, i+1)
-	}
-	*r = append(*r, caps)
-	return forgotten, full
 }
 
-// catalogLocked returns what is known of the upstream in a view. At first that is
-// what any session saw last.
-func (u *upstreamConn) catalogLocked(w *view) *known {
+// pages returns the list of a kind whose pages were handed out last; an empty one if
+// there is none.
+func (vs *views) pages(w *view, k catalog.Kind) *catalog.List {
+	vs.mu.Lock()
+	defer vs.mu.Unlock()
+	return orDefault(w.pages[k], &catalog.List{})
+}
+
+func (vs *views) keepPages(w *view, k catalog.Kind, list *catalog.List) {
+	vs.mu.Lock()
+	defer vs.mu.Unlock()
+	w.pages[k] = list
+}
+
+// An upstreamLists is what a session knows of what one upstream lists.
+type upstreamLists struct {
+	u *upstreamConn // whose they are
+
+	mu      *sync.Mutex        // views.mu, which guards the fields below
+	own     known              // legacy era only
+	version [catalog.Kinds]int // from 1; counts changes
+	tooLate time.Time          // when it last did not list its tools in time, see learnTools
+}
+
+func newUpstreamLists(u *upstreamConn) upstreamLists {
+	ls := upstreamLists{u: u, mu: &u.s.views.mu}
 	if u.era == mcp.Legacy {
-		return &u.own
+		ls.own = *ls.remembered(catalog.Digest{})
 	}
-	c := w.catalogs[u]
-	if c == nil {
-		c = u.newCatalog(w.caps)
-		if !u.closed { // nobody would forget it
-			w.catalogs[u] = c
+	for k := range catalog.Kinds {
+		ls.version[k] = 1
+	}
+	return ls
+}
+
+// remembered is what any session saw last.
+func (ls *upstreamLists) remembered(caps catalog.Digest) *known {
+	kn := new(known)
+	for k := range catalog.Kinds {
+		kn.tables[k] = ls.u.s.p.memory.table(ls.key(caps, k))
+	}
+	return kn
+}
+
+func (ls *upstreamLists) key(caps catalog.Digest, k catalog.Kind) tableKey {
+	return tableKey{ls.u.up.Name, k, caps}
+}
+
+// inLocked returns what is known of the upstream in a view. At first that is what any
+// session saw last.
+func (ls *upstreamLists) inLocked(w *view) *known {
+	if ls.u.era == mcp.Legacy {
+		return &ls.own
+	}
+	kn := w.known[ls.u]
+	if kn == nil {
+		kn = ls.remembered(w.caps)
+		if ls.u.ctx.Err() == nil { // else nobody would forget it
+			w.known[ls.u] = kn
 		}
 	}
-	return c
+	return kn
 }
 
-func (u *upstreamConn) newCatalog(caps catalog.Digest) *known {
-	c := new(known)
-	for k := range catalog.Kinds {
-		c.tables[k] = u.s.p.lastTable(u.tableKey(caps, k))
+// table returns what is known of a list, nil for nothing.
+func (ls *upstreamLists) table(w *view, k catalog.Kind) *catalog.Table {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	return ls.inLocked(w).tables[k]
+}
+
+// keep makes t the table of a view, as of a version of what the upstream offers: it is
+// out of date already if a change was told while it listed.
+func (ls *upstreamLists) keep(w *view, k catalog.Kind, t *catalog.Table, version int) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	kn := ls.inLocked(w)
+	kn.tables[k], kn.listed[k] = t, version
+	if ls.u.era == mcp.Modern {
+		kn.listedAt[k] = time.Now()
 	}
-	return c
 }
 
-func (u *upstreamConn) tableKey(caps catalog.Digest, k catalog.Kind) tableKey {
-	return tableKey{u.up.Name, k, caps}
-}
-
-// forgetLocked forgets what the upstream offers.
-func (s *session) forgetLocked(u *upstreamConn) {
-	for _, w := range s.views {
-		delete(w.catalogs, u)
+// recall makes the table last seen by any session that of a view, and returns it; nil if
+// nobody has seen any.
+func (ls *upstreamLists) recall(w *view, k catalog.Kind) *catalog.Table {
+	t := ls.u.s.p.memory.table(ls.key(w.caps, k))
+	if t != nil {
+		ls.mu.Lock()
+		defer ls.mu.Unlock()
+		ls.inLocked(w).tables[k] = t
 	}
+	return t
+}
+
+// changed makes what is known of lists out of date.
+func (ls *upstreamLists) changed(ks ...catalog.Kind) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	for _, k := range ks {
+		ls.version[k]++
+		if k == catalog.Resources { // there is one notification for both
+			ls.version[catalog.Templates]++
+		}
+	}
+}
+
+// versionOf counts the changes of a list.
+func (ls *upstreamLists) versionOf(k catalog.Kind) int {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	return ls.version[k]
+}
+
+// stale reports whether what the upstream lists may differ from what a view knows.
+// In the modern era nobody tells of changes unless a client subscribes.
+func (ls *upstreamLists) stale(w *view, k catalog.Kind) bool {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	return ls.staleLocked(ls.inLocked(w), k)
+}
+
+func (ls *upstreamLists) staleLocked(kn *known, k catalog.Kind) bool {
+	return kn.listed[k] != ls.version[k] || ls.u.era == mcp.Modern && time.Since(kn.listedAt[k]) >= relist
+}
+
+// relist is how often names that nobody knows may make an upstream of the modern
+// era list anew.
+const relist = time.Second
+
+// A listRun is a refresh of one table that is under way. Whoever needs the same
+// table meanwhile waits for it: many calls at once do not list as many times.
+type listRun struct {
+	of   *known
+	done chan struct{}
+	ok   bool // of done: the table is fresh
+	gone bool // of done: who listed was not to wait any longer
+}
+
+// run returns who lists what a view knows and is stale; nil if it is fresh. The first one
+// to ask is to list.
+func (ls *upstreamLists) run(w *view, k catalog.Kind) (run *listRun, first bool) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	kn := ls.inLocked(w)
+	if !ls.staleLocked(kn, k) {
+		return nil, false
+	}
+	if first = kn.listing[k] == nil; first {
+		kn.listing[k] = &listRun{of: kn, done: make(chan struct{})}
+	}
+	return kn.listing[k], first
+}
+
+// ran ends run, which has its result.
+func (ls *upstreamLists) ran(k catalog.Kind, run *listRun) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	run.of.listing[k] = nil
+	close(run.done)
+}
+
+// mayLearnTools reports whether the upstream should list its tools so that a call
+// can be checked.
+func (ls *upstreamLists) mayLearnTools(w *view) bool {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	return ls.staleLocked(ls.inLocked(w), catalog.Tools) && (ls.tooLate.IsZero() || time.Since(ls.tooLate) >= relearn)
+}
+
+// relearn is how long calls go unchecked, and do not wait, once an upstream did not
+// list its tools in time for one of them.
+const relearn = time.Minute
+
+func (ls *upstreamLists) noteTooLate() {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	ls.tooLate = time.Now()
 }

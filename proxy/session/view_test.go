@@ -164,15 +164,15 @@ func TestViewsAreBounded(t *testing.T) {
 		w.proxy.Update(w.proxy.Upstreams[1:], true)
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if len(s.views) != maxViews || len(s.recent) != maxViews || len(w.proxy.recent) != maxViews {
-			t.Error("views:", len(s.views), len(s.recent), len(w.proxy.recent))
+		if len(s.views.modern) != maxViews || len(s.views.recent) != maxViews || len(w.proxy.memory.recent) != maxViews {
+			t.Error("views:", len(s.views.modern), len(s.views.recent), len(w.proxy.memory.recent))
 		}
-		for _, v := range s.views {
-			if len(v.catalogs) > 1 {
-				t.Error("catalogs:", len(v.catalogs))
+		for _, v := range s.views.modern {
+			if len(v.known) > 1 {
+				t.Error("known:", len(v.known))
 			}
 		}
-		if n := len(w.proxy.tables); n > int(catalog.Kinds)*maxViews {
+		if n := len(w.proxy.memory.tables); n > int(catalog.Kinds)*maxViews {
 			t.Error("tables:", n)
 		}
 	})

@@ -1,0 +1,138 @@
+package session
+
+import (
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
+)
+
+// A memory is what the sessions of a router remember of upstreams together. It outlives
+// each of them.
+type memory struct {
+	mu     sync.Mutex // guards the fields below; nothing else is locked under it
+	tables map[tableKey]*catalog.Table
+	recent recent           // of tables of the modern era
+	late   map[lateKey]bool // see late.go
+	warned map[string]bool  // of what a warning was given
+}
+
+// A tableKey names what upstreams list to clients with the same capabilities.
+type tableKey struct {
+	upstream string
+	kind     catalog.Kind
+	caps     catalog.Digest // of the capabilities, as in view
+}
+
+// A lateKey is what an upstream was late for: a method, among them starts. The
+// upstream is "" for those that are not known yet.
+type lateKey struct{ upstream, method string }
+
+// table returns the table last seen by any session, nil if there is none.
+func (m *memory) table(k tableKey) *catalog.Table {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.tables[k]
+}
+
+// keep keeps t as the table last seen, and returns it, or an equal one that is kept
+// already.
+func (m *memory) keep(k tableKey, t *catalog.Table) *catalog.Table {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if old := m.tables[k]; old != nil && old.Digest == t.Digest {
+		t = old
+	}
+	if m.tables == nil {
+		m.tables = make(map[tableKey]*catalog.Table)
+	}
+	m.tables[k] = t
+	if k.caps == (catalog.Digest{}) {
+		return t // of the legacy era
+	}
+	if forgotten, ok := m.recent.add(k.caps); ok {
+		maps.DeleteFunc(m.tables, func(old tableKey, _ *catalog.Table) bool { return old.caps == forgotten })
+	}
+	return t
+}
+
+// wasLate reports whether an upstream did not answer a method in time, and has not since.
+func (m *memory) wasLate(upstream, method string) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.late[lateKey{upstream, method}]
+}
+
+func (m *memory) noteLate(upstream, method string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.late == nil {
+		m.late = make(map[lateKey]bool)
+	}
+	m.late[lateKey{upstream, method}] = true
+}
+
+// noteInTime notes that an upstream has answered.
+func (m *memory) noteInTime(upstream, method string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.late, lateKey{upstream, method})
+}
+
+// forgive gives upstreams another chance to be in time: they may be something else now.
+func (m *memory) forgive(upstreams []string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	maps.DeleteFunc(m.late, func(k lateKey, _ bool) bool { return slices.Contains(upstreams, k.upstream) })
+}
+
+// retain forgets all but what is about these upstreams, or if there are others about
+// those that are not known yet.
+func (m *memory) retain(upstreams map[string]bool, others bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	maps.DeleteFunc(m.tables, func(k tableKey, _ *catalog.Table) bool { return !upstreams[k.upstream] })
+	maps.DeleteFunc(m.late, func(k lateKey, _ bool) bool {
+		return !upstreams[k.upstream] && !(others && k.upstream == "")
+	})
+}
+
+// warnOnce reports whether a warning about subject is still to be given.
+func (m *memory) warnOnce(subject string) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.warned[subject] || len(m.warned) >= maxWarnings {
+		return false
+	}
+	if m.warned == nil {
+		m.warned = make(map[string]bool)
+	}
+	m.warned[subject] = true
+	return true
+}
+
+// maxWarnings bounds how many warnings are remembered, and given.
+const maxWarnings = 1000
+
+// A recent is of which capabilities something is remembered, the last used ones at the
+// end.
+type recent []catalog.Digest
+
+// maxViews bounds it. What was used least recently is forgotten; who comes back makes the
+// upstreams list again.
+const maxViews = 16
+
+// add notes that caps are used, and returns which are to be forgotten for that, if
+// any are.
+func (r *recent) add(caps catalog.Digest) (forgotten catalog.Digest, full bool) {
+	i := slices.Index(*r, caps)
+	if full = i < 0 && len(*r) == maxViews; full {
+		i, forgotten = 0, (*r)[0]
+	}
+	if i >= 0 {
+		*r = slices.Delete(*r, i, i+1)
+	}
+	*r = append(*r, caps)
+	return forgotten, full
+}

@@ -1,0 +1,163 @@
+package session
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
+)
+
+// news is what the client has seen of merged lists, and how it is told that they have
+// changed. It is of the legacy era: in the modern one a client subscribes.
+type news struct {
+	s *session
+
+	mu        sync.Mutex          // guards the fields below and upstreamConn.seen; nothing else is locked under it
+	promised  [catalog.Kinds]bool // the client was told by initialize that it will hear of changes
+	wanted    [catalog.Kinds]bool // which lists the client has asked for
+	shown     [catalog.Kinds]bool // which of them it has seen
+	held      [catalog.Kinds]bool // list_changed that are held back
+	announced int                 // counts what made the client ask again, see announce
+}
+
+// seen is what the client has seen of the lists of one upstream.
+type seen [catalog.Kinds]struct {
+	digest    catalog.Digest
+	announced int // news.announced when the client was told of it; 0: has listed since
+}
+
+// debounce is how long a list_changed is held back for others to join it. It
+// must stay well under the 100 ms that clients are promised.
+const debounce = 50 * time.Millisecond
+
+// promise notes of which lists the client was told that it will hear of changes.
+func (n *news) promise(lists [catalog.Kinds]bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.promised = lists
+}
+
+// want notes that the client asks for a merged list. What is announced from here on,
+// which is after asOf, the client has to ask for again.
+func (n *news) want(k catalog.Kind) (asOf int) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.wanted[k] = true
+	return n.announced
+}
+
+// showed notes what of an upstream the client sees in a merged list, which it asked for
+// when want said asOf.
+func (n *news) showed(u *upstreamConn, k catalog.Kind, digest catalog.Digest, asOf int) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	u.seen[k].digest = digest
+	if u.seen[k].announced <= asOf {
+		u.seen[k].announced = 0
+	}
+}
+
+// answered notes that the client has seen a list, or that there is none: whoever comes
+// later is a change.
+func (n *news) answered(k catalog.Kind) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.shown[k] = true
+}
+
+// announce tells the client that the lists which it has asked for are to be asked for
+// again, because of these upstreams or of some that are gone: once for each kind,
+// however many they are. Until the client has listed, a start of these upstreams is
+// no news.
+func (n *news) announce(conns []*upstreamConn) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.announced++
+	for k := range catalog.Kinds {
+		if !n.wanted[k] || !n.promised[k] {
+			continue
+		}
+		for _, u := range conns {
+			u.seen[k].announced = n.announced
+		}
+		n.tellLocked(k)
+	}
+}
+
+// unannounced returns the lists of an upstream whose change would be news to the client.
+func (n *news) unannounced(u *upstreamConn) (lists [catalog.Kinds]bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for k := range lists {
+		lists[k] = u.seen[k].announced == 0
+	}
+	return lists
+}
+
+// matters reports whether the client waits for news of a list.
+func (n *news) matters(k catalog.Kind) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.shown[k] && n.promised[k]
+}
+
+// compare tells the client if what an upstream lists differs from what it has seen.
+func (n *news) compare(u *upstreamConn, k catalog.Kind, digest catalog.Digest) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.shown[k] && n.promised[k] && u.seen[k].announced == 0 && digest != u.seen[k].digest {
+		n.tellLocked(k)
+	}
+}
+
+// tell sends one list_changed for all changes within the debounce.
+func (n *news) tell(k catalog.Kind) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.tellLocked(k)
+}
+
+func (n *news) tellLocked(k catalog.Kind) {
+	none := n.held == [catalog.Kinds]bool{}
+	n.held[min(k, catalog.Resources)] = true // there is one notification for both
+	if none && n.s.ctx.Err() == nil {
+		n.s.wg.Go(n.flush)
+	}
+}
+
+// flush sends what is held back when the debounce is over.
+func (n *news) flush() {
+	select {
+	case <-time.After(debounce):
+	case <-n.s.ctx.Done():
+		return
+	}
+	n.mu.Lock()
+	held := n.held
+	n.held = [catalog.Kinds]bool{}
+	n.mu.Unlock()
+	for k, yes := range held {
+		if yes {
+			n.s.out.wait(jsonrpc.NewNotification(catalog.Kind(k).Changed(), nil))
+		}
+	}
+}
+
+// returned runs when an upstream has answered initialize. If the client has seen
+// lists without it, or with what it offered before, and they differ now, it is
+// told, unless it was before and had not looked yet: then they are not in lists. An
+// upstream that ends meanwhile is not started for that.
+func (n *news) returned(u *upstreamConn, a *attempt, lists [catalog.Kinds]bool) {
+	for k := range catalog.Kinds {
+		if !u.isOpen(a) {
+			return
+		}
+		if lists[k] && n.matters(k) {
+			ctx, cancel := context.WithTimeout(n.s.ctx, n.s.p.listTimeout())
+			u.lag.catchUp(ctx, k, asker{view: &n.s.views.legacy})
+			cancel()
+		}
+	}
+}
