@@ -22,8 +22,8 @@ func wantStopped(t *testing.T, r *rig, err error) {
 	}
 	r.host.mu.Lock()
 	defer r.host.mu.Unlock()
-	if len(r.host.claims) != 0 {
-		t.Error("claims:", len(r.host.claims))
+	if len(r.host.restarts.all) != 0 {
+		t.Error("restart states:", len(r.host.restarts.all))
 	}
 }
 

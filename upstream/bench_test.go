@@ -32,13 +32,13 @@ func BenchmarkEcho(b *testing.B) {
 	}
 }
 
-// BenchmarkFlight measures what the host adds to a call and its answer.
-func BenchmarkFlight(b *testing.B) {
-	var f flight
+// BenchmarkInFlight measures what the host adds to a call and its answer.
+func BenchmarkInFlight(b *testing.B) {
+	f := newInFlight(false, false, true)
 	call, answer := jsonrpc.NewRequest(jsonrpc.IntID(7), "tools/call", nil), jsonrpc.NewResult(jsonrpc.IntID(7), json.RawMessage(`{}`))
 	b.ReportAllocs()
 	for b.Loop() {
-		f.down(call)
-		f.up(answer)
+		f.toServer(call)
+		f.fromServer(answer)
 	}
 }

@@ -1,9 +1,9 @@
 // Package upstream is the host: it starts and watches the servers behind the
 // proxy, and attaches streams to them.
 //
-//	            Attach                    server
-//	stream ───► readStream ─► flight ─► ┌ a process group
-//	  (Conn) ◄─ readServer ◄─ flight ◄─ └ a session that Dial begins
+//	            Attach                      server
+//	stream ───► readStream ─► inFlight ─► ┌ a process group
+//	  (Conn) ◄─ readServer ◄─ inFlight ◄─ └ a session that Dial begins
 //
 //	stream ───► ┐
 //	stream ───► ├ pool ──── Pipe ─► stream ─► server
@@ -11,40 +11,40 @@
 //
 //	stream ───► Bridge ── Open ─► stream ─► server (of the other era)
 //
-// A [Host] knows its upstreams by name. Each stream that is attached to one
-// belongs to a claim, the state of one key, which outlives the stream: that is
-// where start failures are counted and where a next start has to wait. The
-// messages pass unchanged; the host only remembers what is open, so that it can
-// clear up when the stream or the server ends (flight.go).
+// A [Host] knows its upstreams by name (host.go). Each stream that is attached to one
+// has a server of its own (stream.go): a [process.Server] or a remote session
+// (remote.go). The messages pass unchanged. The stream only notes what is in flight, so
+// that it can clear up when it ends or the server does (inflight.go).
+//
+// Servers come and go. What outlives them is the restart state of their key
+// (restart.go): there start failures are counted, and a next start has to wait.
 //
 // A client does not hear which era a server speaks (era.go). It is attached in its
 // own if the server speaks that, else left to the [Bridge]. What is not known is
-// found out: a legacy client is tried in its own era, and only after a refusal, when
-// the server begins no session, or for a modern client, the server is asked
-// server/discover (era_probe.go).
+// found out: a legacy client is tried in its own era. Only after a refusal, when the
+// server begins no session, or for a modern client, the server is asked
+// server/discover.
 //
-// A stream has a server of its own (server.go): a [process.Server] or a remote
-// session (remote.go). Many streams have one together if the upstream
-// is shared (share.go, and package pool): then ids and progress tokens are mapped, and between the
-// streams and the server stands one stream of that server's own, so that a shared
-// server starts, ends and fails as any other. In the modern era, which has no
-// sessions, all streams of a process or WebSocket have it together; it
-// ends when it was without any for a while.
+// Many streams have one server together if the upstream is shared (package pool).
+// Between them and the server stands one stream of that server's own, so that a shared
+// server starts, ends and fails as any other. In the modern era, which has no sessions,
+// all streams of a process or WebSocket have it together. It ends when it has been
+// without any for a while.
 //
 // Goroutines of an attached stream: readStream (the caller's of Attach) and
 // readServer; those of the process, or of a remote session its write and those of
-// its Conn; and stop, the steps of the end. Attach waits for them all. Those of a server that is shared, or
-// asked for its era, and of streams from [Host.Open], may live until [Host.Stop],
-// which waits for them.
+// its Conn; and stop, the steps of the end. Attach waits for them all. Those of a
+// server that is shared, or asked for its era, and of streams from [Host.Open], may
+// live until [Host.Stop], which waits for them.
 //
 // Invariants:
-//   - Every end passes through stream.end; the first cause wins, and one log
+//   - Every end passes through stream.end. The first cause wins, and one log
 //     line tells it, with the event that the errors have. The end of a remote server
-//     is one for all its sessions (losses.go).
+//     is one for all its sessions (failures.go).
 //   - A server that refuses initialize ends its stream with that, behind the answer.
 //   - The stream is closed before the server is stopped and never waits for it,
 //     but what a server wrote before it ended is delivered first.
-//   - The claim is up to date before the stream is closed: whoever attaches
+//   - The restart state is up to date before the stream is closed: whoever attaches
 //     again because of the close finds it so.
 //   - A client of a shared server sees nothing of another's: what cannot be
 //     attributed is refused, never guessed.

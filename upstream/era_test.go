@@ -211,9 +211,9 @@ func TestWrongEra(t *testing.T) {
 		w.host.Bridge = nil
 		w.attachIn("a", mcp.Modern).ends(causeWrongEra, false)
 		for _, era := range []mcp.Era{mcp.Legacy, mcp.Modern} {
-			w.host.Upstreams["u"] = Upstream{Era: era, Dial: w.dial, DialModern: w.dial}
+			w.host.Replace(map[string]Upstream{"u": {Era: era, Dial: w.dial, DialModern: w.dial}}, []string{"u"})
 			w.attachIn("b", era.Other()).ends(causeWrongEra, false)
-			w.host.Upstreams["u"] = Upstream{Era: era}
+			w.host.Replace(map[string]Upstream{"u": {Era: era}}, []string{"u"})
 			w.attachIn("c", era).ends(causeWrongEra, false)
 		}
 		if len(w.servers) != 0 {

@@ -13,6 +13,9 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/upstream/pool"
 )
 
+// sharedKey is the key of a server that many streams share.
+const sharedKey = "shared"
+
 // A Host runs upstreams for the streams that attach to them. Its exported fields
 // must not change after the first Attach, but for what Replace does.
 type Host struct {
@@ -28,17 +31,24 @@ type Host struct {
 	// error about a Command that did not start has its last line on stderr.
 	ClientsOperate bool
 
-	wg sync.WaitGroup // Attach, and what Stop waits for besides
+	once     sync.Once      // init
+	wg       sync.WaitGroup // streams, probes of eras, and what fails is still to be logged
+	stopping context.Context
+	stop     context.CancelFunc // of stopping, by Stop
+	pool     pool.Shared        // servers that many streams share
+	restarts restarts
+	failures failureLog
 
-	mu        sync.Mutex // guards the fields below, the claims in them, and Upstreams
-	claims    map[claimID]*claim
-	eras      map[string]*eras     // by upstream
-	streams   map[*stream]struct{} // with a server
-	losses    map[string]*loss     // by upstream
-	sharing   *pool.Shared         // servers that many streams share; see pool
-	probes    context.Context      // of remote servers that are asked for their era
-	endProbes context.CancelFunc
-	stopped   bool
+	mu      sync.Mutex // guards the fields below, Upstreams, and the beginning of what wg counts
+	eras    map[string]*eraFinder
+	streams map[*stream]struct{} // with a server
+}
+
+func (h *Host) init() {
+	h.stopping, h.stop = context.WithCancel(context.Background())
+	h.pool.Log, h.pool.MaxMessage, h.pool.Unattributed = h.Log, h.Limits.MaxMessage(), h.unattributed
+	h.failures.log, h.failures.wg = h.logger(), &h.wg
+	h.eras, h.streams = make(map[string]*eraFinder), make(map[*stream]struct{})
 }
 
 // Known reports whether there is an upstream of that name.
@@ -58,24 +68,20 @@ func (h *Host) Replace(upstreams map[string]Upstream, changed []string) {
 	defer h.mu.Unlock()
 	h.Upstreams = upstreams
 	for s := range h.streams {
-		if slices.Contains(changed, s.claim.id.upstream) && s.claim.id.key != sharedKey {
+		if slices.Contains(changed, s.name) && s.id.key != sharedKey {
 			h.wg.Go(func() { s.end(causeChanged, nil) })
 		}
 	}
-	for id, cl := range h.claims {
-		if slices.Contains(changed, id.upstream) {
-			cl.reset() // what failed was another
-		}
-	}
-	h.poolLocked().End(changed, causeChanged)
+	h.pool.End(changed, causeChanged)
+	h.restarts.reset(changed)
+	h.failures.forget(changed)
 	for _, name := range changed {
 		delete(h.eras, name)
 	}
 }
 
-// Attach serves one stream of a client of that era: it starts the upstream of that
-// name for the claim that key has on it, and passes messages until either ends. It
-// owns c.
+// Attach serves one stream of a client of that era: it starts the server that key has of
+// the upstream of that name, and passes messages until either ends. It owns c.
 //
 // An upstream that speaks the other era alone is left to the Bridge. Before that is
 // known of it, a legacy stream may end with [jsonrpc.CauseOtherEra].
@@ -91,21 +97,23 @@ func (h *Host) Replace(upstreams map[string]Upstream, changed []string) {
 // Attach returns when everything that it started is gone.
 func (h *Host) Attach(ctx context.Context, upstream, key string, era mcp.Era, c jsonrpc.Conn) error {
 	if !h.begin() {
-		return refuseFor(c, causeHostStopped, errStops)
+		return refuse(c, causeHostStopped, errStops)
 	}
 	defer h.wg.Done()
 	t, ok := h.target(upstream)
 	if !ok {
-		return refuseFor(c, causeChanged, errNoUpstream)
+		return refuse(c, causeChanged, errNoUpstream)
 	}
-	speaks, err := h.eraFor(ctx, t, era)
+	speaks, err := t.eras.speaksTo(ctx, era)
 	switch {
+	case err != nil && t.up.Command == nil:
+		return refuse(c, causeLost, h.failures.cannotAsk(upstream, err))
 	case err != nil:
-		return refuseFor(c, causeLost, h.notAsked(t, err))
+		return refuse(c, causeLost, err)
 	case speaks == era:
-		return h.attachIn(ctx, t, claimID{upstream, key, era}, c)
+		return h.attachIn(ctx, t, serverID{upstream, key, era}, c)
 	case h.Bridge == nil:
-		return refuseFor(c, causeWrongEra, errors.New("there is no bridge between the eras"))
+		return refuse(c, causeWrongEra, errors.New("there is no bridge between the eras"))
 	case era == mcp.Modern:
 		return h.Bridge.Modern(ctx, upstream, key, c)
 	}
@@ -114,24 +122,28 @@ func (h *Host) Attach(ctx context.Context, upstream, key string, era mcp.Era, c 
 
 // begin counts in what Stop waits for, unless that has begun.
 func (h *Host) begin() bool {
+	h.once.Do(h.init)
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.stopped {
+	if h.stopping.Err() != nil {
 		return false
 	}
 	h.wg.Add(1)
 	return true
 }
 
-// errNoUpstream is for a proxy that has not heard yet that the upstream is gone.
-var errNoUpstream = errors.New("no upstream of that name")
+// Why a stream is refused.
+var (
+	errStops      = errors.New("the host stops")
+	errNoUpstream = errors.New("no upstream of that name") // the proxy has not heard yet that it is gone
+)
 
 // Open returns a stream to an upstream, attached as by Attach in an era that it
 // must speak. Cancelling ctx ends it at once; [Host.Stop] waits for it.
 func (h *Host) Open(ctx context.Context, upstream, key string, era mcp.Era) jsonrpc.Conn {
 	near, far := jsonrpc.Pipe()
 	if !h.begin() {
-		_ = refuseFor(far, causeHostStopped, errStops)
+		_ = refuse(far, causeHostStopped, errStops)
 		return near
 	}
 	go h.attachOpened(ctx, upstream, key, era, far)
@@ -143,81 +155,106 @@ func (h *Host) attachOpened(ctx context.Context, upstream, key string, era mcp.E
 	defer h.wg.Done()
 	t, ok := h.target(upstream)
 	if !ok {
-		_ = refuseFor(far, causeChanged, errNoUpstream)
+		_ = refuse(far, causeChanged, errNoUpstream)
 		return
 	}
-	_ = h.attachIn(ctx, t, claimID{upstream, key, era}, far)
+	_ = h.attachIn(ctx, t, serverID{upstream, key, era}, far)
+}
+
+// A target is what a stream is to be attached to.
+type target struct {
+	name string
+	up   *Upstream
+	eras *eraFinder
+}
+
+// target returns the upstream of that name with what is known of it.
+func (h *Host) target(name string) (target, bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	up, ok := h.Upstreams[name]
+	if !ok {
+		return target{}, false
+	}
+	t := target{name, &up, h.eras[name]}
+	if t.eras == nil {
+		t.eras = &eraFinder{only: up.only(), wg: &h.wg}
+		t.eras.probe = func() (modern, told bool, err error) { return h.probe(t) }
+		h.eras[name] = t.eras
+	}
+	return t, true
+}
+
+// probe asks an upstream whether it speaks modern. A process is started for that, and
+// kept if it does. told is false if it gave no answer that shows it.
+func (h *Host) probe(t target) (modern, told bool, err error) {
+	if t.up.Command != nil {
+		return h.pool.Try(h.shared(t))
+	}
+	if h.stopping.Err() != nil {
+		return false, false, &jsonrpc.ClosedError{Cause: causeHostStopped, Err: errStops}
+	}
+	ctx, cancel := context.WithTimeout(h.stopping, t.up.startTimeout())
+	defer cancel()
+	modern, err = t.up.Probe(ctx)
+	return modern, true, err
 }
 
 // attachIn is Attach in an era that the upstream speaks, or that it is tried in.
-func (h *Host) attachIn(ctx context.Context, t target, id claimID, c jsonrpc.Conn) error {
+func (h *Host) attachIn(ctx context.Context, t target, id serverID, c jsonrpc.Conn) error {
 	if t.up.together(id.era) {
-		return h.share(ctx, t, id, c)
+		return h.pool.Attach(ctx, h.shared(t), id.era, short(id.key), !mcp.IsPrincipalKey(id.key), c)
 	}
 	return h.attachAlone(ctx, attachment{target: t, id: id}, c)
 }
 
-// An attachment is what a stream with a server of its own is attached to.
-type attachment struct {
-	target
-	id    claimID
-	trial func() bool // whether it is open that the server speaks the era; nil: it is not
+// shared returns what the pool has to know of an upstream.
+func (h *Host) shared(t target) pool.Upstream {
+	return pool.Upstream{
+		Name: t.name, Roots: t.up.Roots, Modern: t.up.only() == mcp.Modern, Misread: t.eras.misread,
+		Serve: func(ctx context.Context, era mcp.Era, c jsonrpc.Conn, onTrial func() bool) error {
+			return h.attachAlone(ctx, attachment{target: t, id: serverID{t.name, sharedKey, era}, trial: onTrial}, c)
+		},
+	}
+}
+
+// unattributed tells the Bridge that a shared upstream asked something in vain.
+func (h *Host) unattributed(upstream string) {
+	if h.Bridge != nil {
+		h.Bridge.Unattributed(upstream)
+	}
 }
 
 // attachAlone is attachIn for a stream with a server of its own.
 func (h *Host) attachAlone(ctx context.Context, a attachment, c jsonrpc.Conn) error {
 	if ctx.Err() != nil {
-		return refuse(c, context.Cause(ctx))
+		return refuse(c, causeStartFailed, context.Cause(ctx))
 	}
 	log := h.logger().With("upstream", a.name, "session", short(a.id.key))
-	cl, wait := h.attach(a.id)
-	defer h.detach(cl)
+	r, wait := h.restarts.enter(a.id)
+	defer r.leave()
 	if wait != nil {
 		log.Debug("upstream waits before its next start")
 		wait.Says, wait.Cause = wait.Words(), a.up.startCause(wait.Cause)
-		return refuseFor(c, causeStartFailed, wait)
+		return refuse(c, causeStartFailed, wait)
 	}
-	s := newStream(ctx, h, cl, a, c, log)
+	s := newStream(ctx, a, c, log)
+	s.restart, s.failures, s.limits, s.quotes = r, &h.failures, h.Limits, h.ClientsOperate
 	if err := s.start(); err != nil {
 		end := jsonrpc.EndOf(err, causeStartFailed)
-		inARow := h.ended(cl, startFailed, end, 0)
+		inARow := r.ended(startFailed, end, 0)
 		defer tellFailure(log.With("cause", end.Cause, "event", end.Event, "err", end.Err), startFailed, inARow)
-		return refuseFor(c, causeStartFailed, end)
+		return refuse(c, causeStartFailed, end)
 	}
 	h.enter(s)
 	defer h.leave(s)
 	return s.serve()
 }
 
-// short returns enough of a key to tell clients apart in a log, and too little to
-// be one.
-func short(key string) string { return key[:min(len(key), 8)] }
-
-// refuse ends a stream of which nothing was read.
-func refuse(c jsonrpc.Conn, err error) error { return refuseFor(c, causeStartFailed, err) }
-
-// refuseFor is refuse with the cause of an err that has none.
-func refuseFor(c jsonrpc.Conn, cause string, err error) error {
-	end := jsonrpc.EndOf(err, cause)
-	end.Delivered, end.Event = false, cmp.Or(end.Event, jsonrpc.NewEvent())
-	jsonrpc.CloseWith(c, end)
-	return end
-}
-
-func (h *Host) logger() *slog.Logger {
-	if h.Log == nil {
-		return slog.New(slog.DiscardHandler)
-	}
-	return h.Log
-}
-
 func (h *Host) enter(s *stream) {
+	s.restart.started(s)
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	s.claim.current = s
-	if h.streams == nil {
-		h.streams = make(map[*stream]struct{})
-	}
 	h.streams[s] = struct{}{}
 }
 
@@ -225,4 +262,57 @@ func (h *Host) leave(s *stream) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	delete(h.streams, s)
+}
+
+// short returns enough of a key to tell clients apart in a log, and too little to
+// be one.
+func short(key string) string { return key[:min(len(key), 8)] }
+
+// refuse ends a stream of which nothing was read, with that cause if err has none.
+func refuse(c jsonrpc.Conn, cause string, err error) error {
+	end := jsonrpc.EndOf(err, cause)
+	end.Delivered, end.Event = false, cmp.Or(end.Event, jsonrpc.NewEvent())
+	jsonrpc.CloseWith(c, end)
+	return end
+}
+
+// EndIdle ends the servers of the modern era that have no stream, as they do by
+// themselves when they are without any for a while.
+func (h *Host) EndIdle() { h.pool.EndIdle() }
+
+// Status returns the servers that are in use or remembered, by upstream, key and era.
+func (h *Host) Status() []Status {
+	all := h.restarts.status()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for i, st := range all {
+		if f := h.eras[st.Upstream]; f != nil {
+			all[i].Speaks = f.known()
+		}
+	}
+	slices.SortFunc(all, func(a, b Status) int {
+		return cmp.Or(cmp.Compare(a.Upstream, b.Upstream), cmp.Compare(a.Key, b.Key), cmp.Compare(a.Era, b.Era))
+	})
+	return all
+}
+
+// Stop ends the shared upstreams, which outlive their streams, as they wish and by
+// force when ctx is done. It returns when every process and goroutine of the host
+// is gone, and so must wait for the other streams to be ended by their owners. None
+// is attached any more.
+func (h *Host) Stop(ctx context.Context) {
+	h.once.Do(h.init)
+	h.mu.Lock()
+	h.stop()
+	h.mu.Unlock()
+	h.failures.flush()
+	h.pool.Stop(ctx)
+	h.wg.Wait()
+}
+
+func (h *Host) logger() *slog.Logger {
+	if h.Log == nil {
+		return slog.New(slog.DiscardHandler)
+	}
+	return h.Log
 }

@@ -9,9 +9,24 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
 
-// A remote server is what Upstream.Dial or DialModern begins. Recv dials it, and
-// write writes to it from a queue, so that whoever reads the stream always sees
-// its end, as with the backlog of a process.
+const (
+	// maxBacklog bounds the bytes that wait for a remote server. It is more than a
+	// stream has in transit, so that its end is usually seen behind the data.
+	maxBacklog = 1 << 20
+
+	// farewellTimeout bounds how long a server may take to accept what it is told at
+	// the end. Then the session is closed, which bounds the rest.
+	farewellTimeout = time.Second
+
+	// forcedFarewell is how long a server may take to hear the last words when the stop
+	// is forced, and to answer what it was asked before it hears that the session is
+	// over. A server elsewhere goes on with what it was asked unless it hears of the end.
+	forcedFarewell = 750 * time.Millisecond
+)
+
+// A remote server is what Upstream.Dial or DialModern begins. Recv dials it, and write
+// writes to it from a queue, so that whoever reads the stream always sees its end, as
+// with the backlog of a process.
 type remote struct {
 	// Static after construction.
 	dial   func(context.Context) (jsonrpc.Conn, error)
@@ -25,89 +40,50 @@ type remote struct {
 
 	left chan struct{} // closed by write at its end: nothing is left of the session
 
-	mu      sync.Mutex // guards the fields below; not held while anything is sent
-	changed sync.Cond
-	queue   []*jsonrpc.Message // to write
-	bytes   int                // in it; beyond maxBacklog, Send waits
-	ending  bool               // nothing more is queued
+	mu    sync.Mutex // guards queue and room
+	queue *jsonrpc.Queue
+	room  jsonrpc.Room
 }
 
 func newRemote(ctx context.Context, dial func(context.Context) (jsonrpc.Conn, error), wg *sync.WaitGroup) *remote {
-	r := &remote{dial: dial, wg: wg, dialled: make(chan struct{}), left: make(chan struct{})}
+	r := &remote{dial: dial, wg: wg, dialled: make(chan struct{}), left: make(chan struct{}), room: jsonrpc.Room{Bytes: maxBacklog}}
 	r.ctx, r.cancel = context.WithCancel(context.WithoutCancel(ctx)) // Finish and Stop see to its end
-	r.changed.L = &r.mu
+	r.queue = jsonrpc.NewQueue(&r.mu)
 	wg.Go(r.write)
 	return r
 }
 
+// Send implements server.
 func (r *remote) Send(batch []*jsonrpc.Message, accepted func([]*jsonrpc.Message)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for r.bytes >= maxBacklog && !r.ending {
-		r.changed.Wait()
-	}
-	if r.ending {
+	if r.queue.Wait(&r.room, 1) != nil {
 		return
 	}
 	accepted(batch)
 	for _, m := range batch {
-		r.queue = append(r.queue, m)
-		r.bytes += m.Size()
+		r.queue.Force(jsonrpc.Queued{Message: m, Room: &r.room})
 	}
-	r.changed.Broadcast()
 }
 
-// write writes the queue until it has ended, and then takes leave. That the
-// session is lost is Recv's to tell.
+// write writes the queue until it has ended, and then takes leave. That the session is
+// lost is Recv's to tell: until then what cannot be written is dropped.
 func (r *remote) write() {
 	defer close(r.left)
 	<-r.dialled
 	if r.conn == nil {
-		r.end(nil)
 		return
 	}
-	for batch := r.next(); batch != nil; batch = r.next() {
-		_ = jsonrpc.SendAll(r.conn, batch)
+	if r.queue.Run(r.conn) != nil {
+		for err := error(nil); err == nil; _, err = r.queue.Next() {
+		}
 	}
 	r.conn.Close()
 }
 
-// sessionless reports, once Recv has returned the result of initialize, whether there
-// is no session all the same: each request stands alone.
-func (r *remote) sessionless() bool {
-	c, ok := r.conn.(interface{ Sessionless() bool })
-	return ok && c.Sessionless()
-}
-
-// next waits for messages and takes them all; nil behind the last ones.
-func (r *remote) next() []*jsonrpc.Message {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for len(r.queue) == 0 && !r.ending {
-		r.changed.Wait()
-	}
-	batch := r.queue
-	r.queue, r.bytes = nil, 0
-	r.changed.Broadcast()
-	return batch
-}
-
-// end queues the last messages.
-func (r *remote) end(last func() []*jsonrpc.Message) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.ending {
-		return
-	}
-	r.ending = true
-	if last != nil {
-		r.queue = append(r.queue, last()...)
-	}
-	r.changed.Broadcast()
-}
-
+// Recv implements server.
 func (r *remote) Recv(batch []*jsonrpc.Message) ([]*jsonrpc.Message, error) {
-	if !closed(r.dialled) {
+	if !r.isDialled() {
 		r.conn, r.err = r.dial(r.ctx)
 		close(r.dialled)
 	}
@@ -124,52 +100,48 @@ func (r *remote) Recv(batch []*jsonrpc.Message) ([]*jsonrpc.Message, error) {
 // lostSession makes err, the end of a session, one with a cause.
 func lostSession(err error) error { return jsonrpc.EndOf(err, causeLost) }
 
-// maxBacklog bounds the bytes that wait for a remote server. It is more than a stream
-// has in transit, so that its end is usually seen behind the data.
-const maxBacklog = 1 << 20
-
-// farewellTimeout bounds how long a server may take to accept what it is told at
-// the end. Then the session is closed, which bounds the rest.
-const farewellTimeout = time.Second
-
-// Finish needs no session that is not there yet.
-func (r *remote) Finish(last func() []*jsonrpc.Message) {
-	r.end(last)
-	if !closed(r.dialled) {
-		r.cancel()
-	}
-	late := time.NewTimer(farewellTimeout)
-	r.wg.Go(func() { r.closeWhen(late.C) })
-}
-
-// Abort closes the session at once, which unblocks write.
-func (r *remote) Abort() {
-	r.end(nil)
-	if !closed(r.dialled) {
-		r.cancel()
-	}
-	now := make(chan time.Time)
-	close(now)
-	r.wg.Go(func() { r.closeWhen(now) })
-}
-
-// closeWhen closes the session at a time, unless it is left before.
-func (r *remote) closeWhen(late <-chan time.Time) {
+func (r *remote) isDialled() bool {
 	select {
-	case <-r.left:
-		return
-	case <-late:
-	}
-	if <-r.dialled; r.conn != nil {
-		r.conn.Close()
+	case <-r.dialled:
+		return true
+	default:
+		return false
 	}
 }
 
-// forcedFarewell is how long a server may take to hear the last words when the stop
-// is forced, and to answer what it was asked before it hears that the session is over.
-// A server elsewhere goes on with what it was asked unless it hears of the end.
-const forcedFarewell = 750 * time.Millisecond
+// sessionless reports, once Recv has returned the result of initialize, whether there
+// is no session all the same: each request stands alone.
+func (r *remote) sessionless() bool {
+	c, ok := r.conn.(interface{ Sessionless() bool })
+	return ok && c.Sessionless()
+}
 
+// Finish implements server. It needs no session that is not there yet.
+func (r *remote) Finish(last func() []*jsonrpc.Message) {
+	r.mu.Lock()
+	r.queue.Finish(jsonrpc.ErrClosed, farewellTimeout, last)
+	r.mu.Unlock()
+	if !r.isDialled() {
+		r.cancel()
+	}
+}
+
+// Abort implements server. It closes the session at once, which unblocks write.
+func (r *remote) Abort() {
+	r.mu.Lock()
+	r.queue.Close(jsonrpc.ErrClosed)
+	r.mu.Unlock()
+	if !r.isDialled() {
+		r.cancel()
+	}
+	r.wg.Go(func() {
+		if <-r.dialled; r.conn != nil {
+			r.conn.Close()
+		}
+	})
+}
+
+// Stop implements server.
 func (r *remote) Stop(ctx context.Context) {
 	defer r.cancel()
 	select {
@@ -180,10 +152,4 @@ func (r *remote) Stop(ctx context.Context) {
 	late := time.AfterFunc(forcedFarewell, r.cancel)
 	defer late.Stop()
 	<-r.left
-}
-
-func (r *remote) State() (stopping, gone bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.ending, closed(r.left)
 }

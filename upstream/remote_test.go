@@ -166,7 +166,7 @@ func TestRemoteFloodsAndDoesNotRead(t *testing.T) {
 	c, s := begin(r, f)
 	c.send("tools/call", 1)
 	recv(s)
-	const asked = 2 * maxQuestions
+	const asked = 2 * maxServerRequests
 	for n := range int64(asked) {
 		s.Send(&jsonrpc.Message{ID: jsonrpc.IntID(n), Method: "ping"})
 		c.recv()
@@ -177,7 +177,7 @@ func TestRemoteFloodsAndDoesNotRead(t *testing.T) {
 	for recv(s) != "end" {
 		told++
 	}
-	if told > maxQuestions+1 {
+	if told > maxServerRequests+1 {
 		t.Errorf("%d messages at the end", told)
 	}
 }

@@ -12,11 +12,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
-	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 	"github.com/mcp-proxy/mcp-proxy/upstream/process"
 )
 
@@ -139,84 +137,6 @@ func TestD48_CrashLoop(t *testing.T) {
 	if len(w) != crashLoop || w[crashLoop-1]["msg"] != "upstream is in a crash loop" {
 		t.Errorf("warnings: %v", w)
 	}
-}
-
-// claimOf goes through one round of a claim as Attach does.
-func claimOf(h *Host, how outcome, life time.Duration) (started bool) {
-	cl, wait := h.attach(claimID{"u", "k", mcp.Legacy})
-	defer h.detach(cl)
-	if wait == nil {
-		h.ended(cl, how, &jsonrpc.ClosedError{Cause: "exit status 1"}, life)
-	}
-	return wait == nil
-}
-
-func TestBackOff(t *testing.T) {
-	for _, row := range []struct {
-		name  string
-		how   outcome
-		life  time.Duration
-		count int // rounds without waiting
-	}{
-		{"start failures", startFailed, 0, 2},
-		{"dies young", died, time.Second, 4},
-		{"dies old", died, time.Minute, 100},
-		{"intended", intended, time.Second, 100},
-	} {
-		t.Run(row.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				h := &Host{}
-				for i := range row.count {
-					if !claimOf(h, row.how, row.life) {
-						t.Fatalf("round %d has to wait", i)
-					}
-				}
-				if ready := claimOf(h, row.how, row.life); ready != (row.count == 100) {
-					t.Fatalf("after %d rounds: ready is %v", row.count, ready)
-				}
-				time.Sleep(time.Second)
-				if !claimOf(h, intended, 0) { // the first back-off is at most 750 ms
-					t.Fatal("still waiting")
-				}
-				if len(h.claims) != 0 {
-					t.Error("a claim without failures is kept")
-				}
-			})
-		})
-	}
-}
-
-func TestBackOffGrowsAndOthersAreUnaffected(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		h := &Host{}
-		for range 20 {
-			for !claimOf(h, startFailed, 0) {
-				time.Sleep(100 * time.Millisecond)
-			}
-		}
-		cl := h.claims[claimID{"u", "k", mcp.Legacy}]
-		if wait := time.Until(cl.next); wait < 14*time.Second || wait > 46*time.Second {
-			t.Errorf("waits %v after 20 failures", wait)
-		}
-		if _, wait := h.attach(claimID{"u", "other", mcp.Legacy}); wait != nil {
-			t.Error("one client's bad luck is another's")
-		}
-	})
-}
-
-func TestClaimsOfDepartedClientsAreForgotten(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		h := &Host{}
-		claimOf(h, startFailed, 0)
-		if len(h.Status()) != 1 {
-			t.Fatal("a failure is forgotten at once")
-		}
-		time.Sleep(remembered + time.Second)
-		synctest.Wait()
-		if left := h.Status(); len(left) != 0 {
-			t.Errorf("claims left: %v", left)
-		}
-	})
 }
 
 func TestD43_Banner(t *testing.T) {

@@ -6,12 +6,9 @@ import (
 	"errors"
 	"log/slog"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
@@ -19,24 +16,43 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/upstream/process"
 )
 
-// Causes of an end, as the error that clients see has them. Beside these stand
-// those of a process: "exit status 3", "signal: killed", "stdout closed".
-const (
-	causeStartFailed  = process.CauseStartFailed
-	causeStartTimeout = "start timeout"
-	causeRefused      = "initialize refused"
-	causeHostStopped  = "host stopped"
-	causeChanged      = "upstream changed"
-	causeLost         = "connection lost" // of a remote server that does not say more
-	causeWrongEra     = "wrong era"       // and nobody translates
-)
+// An attachment is what a stream with a server of its own is attached to.
+type attachment struct {
+	target
+	id    serverID
+	trial func() bool // whether it is open that the server speaks the era; nil: it is not
+}
+
+// A server is a process or a remote session, to which a stream passes messages. Whoever
+// makes one calls Finish or Abort in the end, then Stop.
+type server interface {
+	// Send passes messages on, in order, and keeps none of them. It may wait,
+	// which is the stream's flow control, but not after Finish or Abort. What
+	// goes wrong is told by Recv or as a failure of the server. Between the wait
+	// and the passing it calls accepted, unless Finish or Abort was called: then
+	// the messages are dropped.
+	Send(batch []*jsonrpc.Message, accepted func([]*jsonrpc.Message))
+
+	// Recv is [jsonrpc.RecvAll]. Its end is a [*jsonrpc.ClosedError] with the
+	// cause of the server's end.
+	Recv(batch []*jsonrpc.Message) ([]*jsonrpc.Message, error)
+
+	// Finish passes the last messages on and begins the server's end. last is
+	// called when no Send will pass anything any more.
+	Finish(last func() []*jsonrpc.Message)
+
+	// Abort begins the end of a server that listens no more.
+	Abort()
+
+	// Stop makes the server end, by force when ctx is done. It returns when
+	// nothing is left of it.
+	Stop(ctx context.Context)
+}
 
 // A stream is one Conn attached to one server of its own.
 type stream struct {
 	// Static after construction.
-	ctx   context.Context // done: the stop is forced. It bounds the stream's life
-	host  *Host
-	claim *claim
+	ctx context.Context // done: the stop is forced. It bounds the stream's life
 	attachment
 	c      jsonrpc.Conn
 	log    *slog.Logger
@@ -44,23 +60,30 @@ type stream struct {
 	began  time.Time
 	wg     sync.WaitGroup
 
+	// Static: the host's.
+	restart  *restart
+	failures *failureLog
+	limits   jsonrpc.Limits // of one message from the server
+	quotes   bool           // the end of a process that did not start has its last line on stderr
+
 	ends    atomic.Bool   // end has begun
 	ended   chan struct{} // closed by end, after everything that it does
 	endOnce sync.Once
-	err     error // the end; written before ended is closed
+	err     error       // the end; written before ended is closed
+	gone    atomic.Bool // nothing is left of the server
 
-	dialled    atomic.Bool // a remote server was reached
-	flight     flight
+	inFlight   *inFlight
+	dialled    atomic.Bool                // a remote server was reached
 	startTimer atomic.Pointer[time.Timer] // while initialize waits for its answer
 	unusable   atomic.Int64               // messages of the server that were none
 }
 
-func newStream(ctx context.Context, h *Host, cl *claim, a attachment, c jsonrpc.Conn, log *slog.Logger) *stream {
-	s := &stream{ctx: ctx, host: h, claim: cl, attachment: a, c: c, log: log, began: time.Now(), ended: make(chan struct{})}
-	together := a.up.together(a.id.era)
-	s.flight.modern, s.flight.discovers = a.id.era == mcp.Modern, a.id.era == mcp.Modern && together
-	s.flight.guess = !s.flight.modern && !together && !a.up.Relates
-	return s
+func newStream(ctx context.Context, a attachment, c jsonrpc.Conn, log *slog.Logger) *stream {
+	modern, together := a.id.era == mcp.Modern, a.up.together(a.id.era)
+	return &stream{
+		ctx: ctx, attachment: a, c: c, log: log, began: time.Now(), ended: make(chan struct{}),
+		inFlight: newInFlight(modern, modern && together, !modern && !together && !a.up.Relates),
+	}
 }
 
 // start starts the server. The error is the end of one that never was.
@@ -70,7 +93,7 @@ func (s *stream) start() error {
 		return nil
 	}
 	p, err := process.Start(s.up.Command, process.Options{
-		Limits: s.host.Limits, Log: s.log, Quiet: s.onTrial,
+		Limits: s.limits, Log: s.log, Quiet: s.onTrial,
 		Failed: func(end *jsonrpc.ClosedError) { s.end(end.Cause, end) },
 	})
 	if err != nil {
@@ -87,20 +110,11 @@ func (s *stream) sessionless() bool {
 	return ok && r.sessionless()
 }
 
-// lastWords returns the last lines that a process wrote to stderr before it ended.
-func (s *stream) lastWords() []string {
-	p, ok := s.server.(*process.Server)
-	if !ok {
-		return nil
-	}
-	return p.LastWords()
-}
-
 // dial reaches a remote server in the stream's era. Where that has no first call, a
 // Conn is all that there is to start.
 func (s *stream) dial(ctx context.Context) (jsonrpc.Conn, error) {
 	dial := s.up.Dial
-	if s.flight.modern {
+	if s.inFlight.modern {
 		dial = s.up.DialModern
 	}
 	if dial == nil {
@@ -110,8 +124,8 @@ func (s *stream) dial(ctx context.Context) (jsonrpc.Conn, error) {
 	if err == nil {
 		s.dialled.Store(true)
 	}
-	if err == nil && s.flight.modern && !s.flight.discovers {
-		s.flight.begun()
+	if err == nil && s.inFlight.modern && !s.inFlight.discovers {
+		s.inFlight.begun()
 	}
 	return c, err
 }
@@ -150,11 +164,11 @@ func (s *stream) readStream() error {
 	}
 }
 
-// sent notes messages that are being passed on: neither farewell nor anybody else
+// sent notes messages that are being passed on: neither the last words nor anybody else
 // speaks of them before, and all that end knows of has been passed on.
 func (s *stream) sent(batch []*jsonrpc.Message) {
 	for _, m := range batch {
-		if s.flight.down(m) {
+		if s.inFlight.toServer(m) {
 			s.startTimer.Store(time.AfterFunc(s.up.startTimeout(), func() { s.end(causeStartTimeout, nil) }))
 		}
 	}
@@ -168,11 +182,11 @@ func (s *stream) readServer() {
 	for {
 		var err error
 		batch, err = s.server.Recv(batch[:0])
-		if s.flight.modern {
+		if s.inFlight.modern {
 			batch = s.withoutRequests(batch)
 		}
 		for _, m := range batch {
-			if n := s.flight.up(m); n != nothing {
+			if n := s.inFlight.fromServer(m); n != nothing {
 				s.heardFirst(n)
 				refused = n == refusal
 			}
@@ -206,14 +220,14 @@ func (s *stream) heardFirst(n news) {
 		if s.otherEra() { // before the client hears of the refusal
 			s.end(jsonrpc.CauseOtherEra, nil)
 		}
-		s.flight.refuse()
+		s.inFlight.refuse()
 		return
 	case greeting:
 		if s.sessionless() && s.otherEra() { // it could ask nothing, and tell nothing by itself
 			s.end(jsonrpc.CauseOtherEra, nil)
 			return
 		}
-		s.eras.greeted()
+		s.eras.initialized()
 	}
 	s.stopStartTimer()
 }
@@ -221,24 +235,20 @@ func (s *stream) heardFirst(n news) {
 // otherEra reports whether a server that took no initialize, or began no session
 // with it, speaks the modern era. It may take as long as a probe.
 func (s *stream) otherEra() bool {
-	if s.ends.Load() || s.id.era == mcp.Modern || s.up.only() != "" || s.eras.both() {
+	if s.ends.Load() || s.inFlight.modern {
 		return false
 	}
-	s.eras.doubt()
-	modern, err := s.host.speaksModern(s.ended, s.target)
-	if err != nil {
-		return false
-	}
-	if s.eras.snubbed(modern) {
+	modern, news := s.eras.notInitialized(s.ended)
+	if news {
 		s.log.Info("upstream is spoken to in the modern era only")
 	}
 	return modern
 }
 
-// snubbed reports whether a server that was there ended without an answer to
+// hangsUp reports whether a server that was there ended without an answer to
 // initialize.
-func (s *stream) snubbed() bool {
-	return (s.up.Command != nil || s.dialled.Load()) && s.flight.snubbed()
+func (s *stream) hangsUp() bool {
+	return (s.up.Command != nil || s.dialled.Load()) && s.inFlight.awaitsInitialize()
 }
 
 // withoutRequests takes out what no server of the modern era may send (2026-07-28
@@ -258,13 +268,13 @@ func (s *stream) withoutRequests(batch []*jsonrpc.Message) []*jsonrpc.Message {
 
 // lost ends the stream because its server has ended.
 func (s *stream) lost(err error) {
-	if s.snubbed() && s.otherEra() {
+	if s.hangsUp() && s.otherEra() {
 		s.end(jsonrpc.CauseOtherEra, nil)
 		return
 	}
 	end := jsonrpc.EndOf(err, causeLost)
 	if end.Cause == jsonrpc.CauseOtherEra {
-		s.eras.forget()
+		s.eras.misread()
 	}
 	s.end(end.Cause, end)
 }
@@ -278,7 +288,7 @@ func (s *stream) unusableMessage(bad *jsonrpc.InvalidError) *jsonrpc.Message {
 	if !bad.Reply || bad.ID.IsZero() {
 		return nil
 	}
-	id, ok, n := s.flight.settle(bad.ID)
+	id, ok, n := s.inFlight.settle(bad.ID)
 	if !ok {
 		return nil
 	}
@@ -312,38 +322,34 @@ func (s *stream) end(cause string, err error) {
 		s.ends.Store(true)
 		s.stopStartTimer()
 		e := s.ending(cause, err)
-		inARow := s.host.ended(s.claim, e.outcome, e.end, e.life)
-		if s.isOneOfMany(e) {
-			s.host.losesSession(s, e, inARow)
+		inARow := s.restart.ended(e.outcome, e.end, e.life)
+		if e.ofMany {
+			s.failures.lostSession(s.name, s.log, e, inARow)
 		}
 		if e.outcome == intended || e.outcome == tried {
-			s.server.Finish(s.flight.farewell)
+			s.server.Finish(s.inFlight.lastWords)
 		} else {
 			s.server.Abort()
 		}
-		s.wg.Go(func() { s.server.Stop(s.ctx) })
+		s.wg.Go(s.stop)
 		s.err = e.err
 		jsonrpc.CloseWith(s.c, e.err)
-		s.tell(e, inARow)
+		e.tell(s.log, s.unusable.Load(), s.stderr, inARow)
 	})
 }
 
-// An ending is what there is to say about the end of a stream.
-type ending struct {
-	outcome  outcome
-	err      error                // for the proxy
-	end      *jsonrpc.ClosedError // that is for the claim; nil if the proxy chose it
-	cause    string               // of the server's end, for the log
-	inFlight int
-	life     time.Duration
+func (s *stream) stop() {
+	s.server.Stop(s.ctx)
+	s.gone.Store(true)
 }
 
+// ending decides what an end means.
 func (s *stream) ending(cause string, err error) ending {
-	inFlight, sent, answered, refused := s.flight.state()
-	if cause == "" && refused { // and so the proxy hung up
+	inFlight, start := s.inFlight.state()
+	if cause == "" && start.refused { // and so the proxy hung up
 		cause = causeRefused
 	}
-	e := ending{err: err, cause: cause, inFlight: inFlight, life: time.Since(s.began)}
+	e := ending{err: err, cause: cause, inFlight: inFlight, life: time.Since(s.began), remote: s.up.Command == nil}
 	if cause == "" {
 		return e
 	}
@@ -351,107 +357,50 @@ func (s *stream) ending(cause string, err error) ending {
 	if cause != causeRefused {
 		closed = jsonrpc.EndOf(err, "") // which knows more of a server's own end
 	}
-	closed.Cause, closed.Delivered = cause, answered || sent && !s.flight.modern
+	closed.Cause, closed.Delivered = cause, start.answered || start.sent && !s.inFlight.modern
 	closed.Event = cmp.Or(closed.Event, jsonrpc.NewEvent())
 	e.err, e.end = closed, closed
 	switch {
 	case cause == causeHostStopped, cause == causeChanged:
 	case cause == jsonrpc.CauseOtherEra: // a legacy server has refused initialize, a modern one was replaced
-		e.outcome, closed.Delivered = tried, s.id.era == mcp.Modern
+		e.outcome, closed.Delivered = tried, s.inFlight.modern
 	case s.onTrial():
 		e.outcome, closed.Err = tried, pool.ErrTried
-	case answered:
-		e.outcome = died
+	case start.answered:
+		e.outcome, e.ofMany = died, e.remote && !s.up.together(s.id.era)
 	default:
 		e.outcome = startFailed
-		s.didNotStart(closed, sent)
+		e.didNotStart(start.sent)
+		if s.quotes && !e.remote && cause != causeRefused {
+			closed.Says = withLast(closed.Says, s.stderr())
+		}
 	}
 	return e
 }
 
-// didNotStart makes an end that of a server which never was there.
-func (s *stream) didNotStart(end *jsonrpc.ClosedError, sent bool) {
-	cause := end.Cause
-	end.Lasting = end.Lasting || cause == causeRefused
-	if s.up.Command == nil || cause == causeRefused {
-		return
+// stderr returns the last lines that a process wrote to stderr before it ended.
+func (s *stream) stderr() []string {
+	p, ok := s.server.(*process.Server)
+	if !ok {
+		return nil
 	}
-	end.Says = "did not start in time"
-	if cause != causeStartTimeout {
-		end.Says = "did not start: " + cause
-	}
-	if s.host.ClientsOperate {
-		end.Says = withLast(end.Says, s.lastWords())
-	}
-	if !sent && cause != causeStartTimeout {
-		end.Cause = causeStartFailed
-	}
+	return p.LastWords()
 }
 
-// maxQuoted is how much of a line of stderr the message of an error may have, in bytes.
-const maxQuoted = 200
-
-// withLast adds the last of lines to a text, as far as it can be printed.
-func withLast(text string, lines []string) string {
-	if len(lines) == 0 {
-		return text
+// addStatus implements reporter.
+func (s *stream) addStatus(st *Status) {
+	inFlight, start := s.inFlight.state()
+	st.InFlight, st.Unusable, st.Started = inFlight, int(s.unusable.Load()), s.began
+	if p, ok := s.server.(*process.Server); ok {
+		st.PID, st.Started, st.Stderr = p.PID(), p.Started(), p.Stderr()
 	}
-	line := strings.Map(func(r rune) rune {
-		if unicode.IsPrint(r) {
-			return r
-		}
-		return -1
-	}, lines[len(lines)-1])
-	n := min(len(line), maxQuoted)
-	for n < len(line) && !utf8.RuneStart(line[n]) {
-		n--
-	}
-	if n == 0 {
-		return text
-	}
-	return text + ": " + line[:n]
-}
-
-// tell writes the one log line of an end.
-func (s *stream) tell(e ending, inARow int) {
-	log := s.log.With("cause", cmp.Or(e.cause, jsonrpc.CauseOf(e.err)), "in_flight", e.inFlight, "dur", e.life)
-	if e.end != nil {
-		log = log.With("event", e.end.Event)
-	}
-	if n := s.unusable.Load(); n > 0 {
-		log = log.With("unusable", n)
-	}
-	if e.outcome == intended || e.outcome == tried {
-		log.Debug("upstream stopped")
-		return
-	}
-	if end := errors.Unwrap(e.err); end != nil {
-		log = log.With("err", end)
-	}
-	if s.isOneOfMany(e) {
-		log.Debug("session with the upstream lost")
-		return
-	}
-	if s.up.Command == nil && e.end != nil && e.end.Says != "" {
-		log = log.With("why", e.end.Says)
-	}
-	if lines := s.lastWords(); lines != nil {
-		log = log.With("stderr", strings.Join(lines, "\n"))
-	}
-	tellFailure(log, e.outcome, inARow)
-}
-
-// tellFailure says once that a claim is in a crash loop, and from then on is
-// quiet about each round of it.
-func tellFailure(log *slog.Logger, how outcome, inARow int) {
 	switch {
-	case inARow > crashLoop:
-		log.Debug("upstream is still in a crash loop", "failures", inARow)
-	case inARow == crashLoop:
-		log.Warn("upstream is in a crash loop", "failures", inARow)
-	case how == startFailed:
-		log.Warn("upstream failed to start")
+	case s.gone.Load():
+	case s.ends.Load():
+		st.State = StateStopping
+	case start.answered:
+		st.State = StateRunning
 	default:
-		log.Warn("upstream ended unexpectedly")
+		st.State = StateStarting
 	}
 }

@@ -68,3 +68,42 @@ func (u *Upstream) together(era mcp.Era) bool {
 	}
 	return u.Shared
 }
+
+// only returns the era that is not in question; "" finds out.
+func (u *Upstream) only() mcp.Era {
+	switch {
+	case u.Era != "":
+		return u.Era
+	case u.Command == nil && (u.DialModern == nil || u.Probe == nil):
+		return mcp.Legacy
+	}
+	return ""
+}
+
+// A Bridge translates streams between the eras. Legacy and Modern own client, and return
+// its end when nothing is left of it; what they need of the upstream they get from
+// [Host.Open].
+type Bridge interface {
+	// Legacy serves a legacy client's stream on an upstream that speaks modern.
+	Legacy(ctx context.Context, upstream, key string, client jsonrpc.Conn) error
+
+	// Modern serves a modern client's stream on an upstream that speaks legacy.
+	Modern(ctx context.Context, upstream, key string, client jsonrpc.Conn) error
+
+	// Unattributed says that a shared upstream asked something and it could not be
+	// told of whom, since several clients have calls there. The Bridge keeps some
+	// for clients that may never come back, and can give up those.
+	Unattributed(upstream string)
+}
+
+// Causes of an end, as the error that clients see has them. Beside these stand
+// those of a process: "exit status 3", "signal: killed", "stdout closed".
+const (
+	causeStartFailed  = process.CauseStartFailed
+	causeStartTimeout = "start timeout"
+	causeRefused      = "initialize refused"
+	causeHostStopped  = "host stopped"
+	causeChanged      = "upstream changed"
+	causeLost         = "connection lost" // of a remote server that does not say more
+	causeWrongEra     = "wrong era"       // and nobody translates
+)

@@ -103,6 +103,18 @@ func (t *Table[K, V]) Each(fn func(k K, v V) bool) {
 	}
 }
 
+// Newest returns the entry that came last of those for which want reports true; a nil
+// want means all.
+func (t *Table[K, V]) Newest(want func(V) bool) (k K, v V, ok bool) {
+	var order uint64 // no entry has zero
+	for key, e := range t.entries {
+		if e.order > order && (want == nil || want(e.value)) {
+			k, v, order = key, e.value, e.order
+		}
+	}
+	return k, v, order > 0
+}
+
 // keys returns all keys, the oldest entry's first. To sort is cheaper than to keep an
 // order: entries come and go for each call, and all of them are looked at when
 // something ends.

@@ -17,7 +17,7 @@ func message(t *testing.T, text string) *jsonrpc.Message {
 	return m
 }
 
-// TestRelated drives a flight: ">" goes to the upstream, "<" comes from it.
+// TestRelated drives an inFlight: ">" goes to the upstream, "<" comes from it.
 func TestRelated(t *testing.T) {
 	question, progress := `{"jsonrpc":"2.0","id":"q","method":"roots/list"}`, `{"jsonrpc":"2.0","method":"notifications/progress"}`
 	call := func(id int) string { return fmt.Sprintf(`>{"jsonrpc":"2.0","id":%d,"method":"x"}`, id) }
@@ -39,16 +39,16 @@ func TestRelated(t *testing.T) {
 		{"batch", []string{`>[` + call(4)[1:] + `,` + call(5)[1:] + `]`}, `[` + question + `]`, "5"},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			f := flight{guess: true}
+			f := newInFlight(false, false, true)
 			for _, move := range row.moves {
 				if m := message(t, move[1:]); move[0] == '>' {
-					f.down(m)
+					f.toServer(m)
 				} else {
-					f.up(m)
+					f.fromServer(m)
 				}
 			}
 			m := message(t, row.last)
-			f.up(m)
+			f.fromServer(m)
 			if m.Related.String() != row.want {
 				t.Errorf("related to %q, want %q", m.Related, row.want)
 			}
@@ -56,7 +56,7 @@ func TestRelated(t *testing.T) {
 	}
 }
 
-func TestFarewell(t *testing.T) {
+func TestLastWords(t *testing.T) {
 	const ask = `<{"jsonrpc":"2.0","id":"q","method":"ask"}`
 	const closed = `>{"jsonrpc":"2.0","id":"q","error":{"code":-32000,"message":"Connection closed","data":{"reason":"connection_closed"}}}`
 	const cancel = `>{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`
@@ -102,19 +102,19 @@ func TestFarewell(t *testing.T) {
 			`<{"jsonrpc":"2.0","id":1,"result":{"task":{"taskId":"a","status":"working"}}}`}, nil},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			var f flight
+			f := newInFlight(false, false, false)
 			for _, move := range row.moves {
 				move, related := cutRelated(move)
 				m := message(t, move[1:])
 				m.Related = related
 				if move[0] == '>' {
-					f.down(m)
+					f.toServer(m)
 				} else {
-					f.up(m)
+					f.fromServer(m)
 				}
 			}
 			var got []string
-			for _, m := range f.farewell() {
+			for _, m := range f.lastWords() {
 				got = append(got, string(m.Append(nil)))
 			}
 			if len(got) != len(row.want) {
@@ -138,12 +138,12 @@ func cutRelated(move string) (string, jsonrpc.ID) {
 }
 
 func TestTasksAreBounded(t *testing.T) {
-	var f flight
+	f := newInFlight(false, false, false)
 	for i := range maxTasks + 10 {
-		f.down(message(t, fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"task":{}}}`, i)))
-		f.up(message(t, fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"result":{"task":{"taskId":"%d","status":"working"}}}`, i, i)))
+		f.toServer(message(t, fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"task":{}}}`, i)))
+		f.fromServer(message(t, fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"result":{"task":{"taskId":"%d","status":"working"}}}`, i, i)))
 	}
-	if len(f.tasks) != maxTasks || len(f.calls) != 0 {
-		t.Errorf("%d tasks, %d calls", len(f.tasks), len(f.calls))
+	if f.tasks.Len() != maxTasks || f.calls.Len() != 0 {
+		t.Errorf("%d tasks, %d calls", f.tasks.Len(), f.calls.Len())
 	}
 }

@@ -1,0 +1,148 @@
+package upstream
+
+import (
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+)
+
+const (
+	// gathered is how long the ends of sessions with one remote server are one event:
+	// when it dies, all its clients lose theirs.
+	gathered = 500 * time.Millisecond
+
+	// quietFor is how long a remote server that fails as before when it is asked for
+	// its era is no news.
+	quietFor = time.Minute
+)
+
+// A failureLog tells of failures that are one event, though many streams see it, in one
+// line of the log.
+type failureLog struct {
+	log *slog.Logger
+	wg  *sync.WaitGroup // of the lines that are still to be written
+
+	mu       sync.Mutex // guards the fields below
+	losses   map[string]*loss
+	notAsked map[string]askFailure
+}
+
+// A loss is the unexpected ends of sessions with one remote server. Its fields are
+// guarded by failureLog.mu.
+type loss struct {
+	log               *slog.Logger // of the first, with its cause
+	event             string
+	streams, inFlight int
+	inARow            int // the least of them
+	timer             *time.Timer
+}
+
+// An askFailure is the last failure to ask an upstream for its era.
+type askFailure struct {
+	cause, event string
+	told         time.Time
+}
+
+// lostSession notes that a stream has lost its session with a remote server, to whose
+// log it would write. The event of the end becomes that of the loss, and the line in the
+// log comes soon.
+func (f *failureLog) lostSession(upstream string, log *slog.Logger, e ending, inARow int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	l := f.losses[upstream]
+	if l == nil {
+		l = &loss{log: log.With("cause", e.cause), event: e.end.Event, inARow: inARow}
+		if e.end.Err != nil {
+			l.log = l.log.With("err", e.end.Err)
+		}
+		if f.losses == nil {
+			f.losses = make(map[string]*loss)
+		}
+		f.losses[upstream] = l
+		f.wg.Add(1)
+		l.timer = time.AfterFunc(gathered, func() { f.tell(upstream, l) })
+	}
+	e.end.Event = l.event
+	l.streams++
+	l.inFlight += e.inFlight
+	l.inARow = min(l.inARow, inARow)
+}
+
+func (f *failureLog) tell(upstream string, l *loss) {
+	defer f.wg.Done()
+	f.mu.Lock()
+	delete(f.losses, upstream)
+	log := l.log.With("event", l.event, "in_flight", l.inFlight, "streams", l.streams)
+	inARow := l.inARow
+	f.mu.Unlock()
+	tellFailure(log, died, inARow)
+}
+
+// flush tells now what is gathered.
+func (f *failureLog) flush() {
+	f.mu.Lock()
+	left := make(map[string]*loss)
+	for upstream, l := range f.losses {
+		if l.timer.Stop() {
+			left[upstream] = l
+		}
+	}
+	f.mu.Unlock()
+	for upstream, l := range left {
+		f.tell(upstream, l)
+	}
+}
+
+// cannotAsk returns the end of a stream whose remote server could not be asked for its
+// era. The log hears of that here, once for all who wait.
+func (f *failureLog) cannotAsk(upstream string, err error) error {
+	end, ok := errors.AsType[*jsonrpc.ClosedError](err)
+	if !ok || end.Cause == causeHostStopped {
+		return err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	last := f.notAsked[upstream]
+	if last.cause != end.Cause || time.Since(last.told) > quietFor {
+		last = askFailure{end.Cause, jsonrpc.NewEvent(), time.Now()}
+		if f.notAsked == nil {
+			f.notAsked = make(map[string]askFailure)
+		}
+		f.notAsked[upstream] = last
+		log := f.log.With("upstream", upstream, "cause", end.Cause, "event", last.event)
+		if end.Says != "" {
+			log = log.With("why", end.Says)
+		}
+		log.Warn("upstream cannot be asked for its era", "err", end.Err)
+	}
+	mine := *end
+	mine.Event = last.event
+	return &mine
+}
+
+// forget makes it news again that upstreams which were replaced cannot be asked.
+func (f *failureLog) forget(upstreams []string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, name := range upstreams {
+		delete(f.notAsked, name)
+	}
+}
+
+// tellFailure says once that a server is in a crash loop, and from then on is quiet
+// about each round of it.
+func tellFailure(log *slog.Logger, how outcome, inARow int) {
+	switch {
+	case inARow > crashLoop:
+		log.Debug("upstream is still in a crash loop", "failures", inARow)
+	case inARow == crashLoop:
+		log.Warn("upstream is in a crash loop", "failures", inARow)
+	case how == startFailed:
+		log.Warn("upstream failed to start")
+	default:
+		log.Warn("upstream ended unexpectedly")
+	}
+}

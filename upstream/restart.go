@@ -1,0 +1,206 @@
+package upstream
+
+import (
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+)
+
+const (
+	// freeFailures start failures in a row cost no waiting: the first restart is
+	// at once. A server that did start and then died gets more credit, since a
+	// call of its client may be what it died of.
+	freeFailures = 1
+	freeDeaths   = 3
+
+	// A server with that many failures in a row is in a crash loop. Nothing
+	// changes for it, but it is said.
+	crashLoop = 5
+
+	// stableAfter is how long a server must live to be forgiven.
+	stableAfter = 10 * time.Second
+
+	// remembered is how long failures are kept without a stream: a client that has
+	// left does not come back to its key.
+	remembered = 5 * time.Minute
+)
+
+var errWaits = errors.New("waiting before the next start")
+
+// A serverID names the servers that follow one another: those that a key has of an
+// upstream in one era.
+type serverID struct {
+	upstream, key string
+	era           mcp.Era
+}
+
+// restarts are the restart states of all servers. The zero value is ready.
+type restarts struct {
+	mu  sync.Mutex // guards all, and the fields of each restart
+	all map[serverID]*restart
+}
+
+// A restart is the restart state of one server, which outlives the streams that come
+// and go: the failures in a row, and when the next start is allowed. Its fields are
+// guarded by restarts.mu.
+type restart struct {
+	in *restarts
+	id serverID
+
+	streams int         // attached
+	newest  reporter    // on the newest server that was started; nil for none
+	expire  *time.Timer // set while streams is zero
+
+	failures int                  // starts that did not come to an answer
+	deaths   int                  // servers that died young
+	end      *jsonrpc.ClosedError // the last of either
+	wait     backoff.ExponentialBackOff
+	next     time.Time // no start before
+}
+
+// An outcome is what the end of a server means for its restart state.
+type outcome int
+
+const (
+	intended    outcome = iota // the stream was closed, or the host stops
+	startFailed                // it ended before it answered anything
+	died                       // it ended later
+	tried                      // it does not speak this era, which nobody had promised
+)
+
+// enter counts a stream in and returns its restart state. With an error, the end that
+// the last server came to, the stream has to wait before it starts another.
+func (rs *restarts) enter(id serverID) (*restart, *jsonrpc.ClosedError) {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	r := rs.all[id]
+	if r == nil {
+		r = &restart{in: rs, id: id, wait: backoff.ExponentialBackOff{
+			InitialInterval: 500 * time.Millisecond, RandomizationFactor: 0.5, Multiplier: 2, MaxInterval: 30 * time.Second,
+		}}
+		if rs.all == nil {
+			rs.all = make(map[serverID]*restart)
+		}
+		rs.all[id] = r
+	}
+	if r.expire != nil {
+		r.expire.Stop()
+		r.expire = nil
+	}
+	r.streams++
+	if time.Now().Before(r.next) {
+		wait := jsonrpc.EndOf(r.end, "")
+		wait.Delivered, wait.Err = false, errWaits
+		return r, wait
+	}
+	return r, nil
+}
+
+// leave counts a stream out. What has nothing to remember is forgotten at once, all
+// else after a while.
+func (r *restart) leave() {
+	r.in.mu.Lock()
+	defer r.in.mu.Unlock()
+	if r.streams--; r.streams > 0 {
+		return
+	}
+	if r.inARow() == 0 {
+		delete(r.in.all, r.id)
+		return
+	}
+	last := r.statusLocked()
+	r.newest = &last // keep no stream alive
+	r.expire = time.AfterFunc(remembered, r.forget)
+}
+
+func (r *restart) forget() {
+	r.in.mu.Lock()
+	defer r.in.mu.Unlock()
+	if r.streams == 0 && r.in.all[r.id] == r {
+		delete(r.in.all, r.id)
+	}
+}
+
+// started notes the newest server.
+func (r *restart) started(newest reporter) {
+	r.in.mu.Lock()
+	defer r.in.mu.Unlock()
+	r.newest = newest
+}
+
+// ended counts the end of a server that lived for life. It returns the number of
+// failures in a row.
+func (r *restart) ended(how outcome, end *jsonrpc.ClosedError, life time.Duration) int {
+	r.in.mu.Lock()
+	defer r.in.mu.Unlock()
+	if how == tried {
+		return r.inARow()
+	}
+	r.end = end
+	switch {
+	case how == intended:
+		r.resetLocked() // its client has left: nobody will come back to the key
+	case how == died && life >= stableAfter:
+		r.resetLocked()
+	case how == died:
+		r.deaths++
+	default:
+		r.failures++
+	}
+	if r.failures > freeFailures || r.deaths > freeDeaths {
+		r.next = time.Now().Add(r.wait.NextBackOff())
+	}
+	return r.inARow()
+}
+
+// reset forgets the failures of upstreams that were replaced: what failed was another.
+func (rs *restarts) reset(upstreams []string) {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	for id, r := range rs.all {
+		if slices.Contains(upstreams, id.upstream) {
+			r.resetLocked()
+		}
+	}
+}
+
+func (r *restart) resetLocked() {
+	r.failures, r.deaths, r.next = 0, 0, time.Time{}
+	r.wait.Reset()
+}
+
+func (r *restart) inARow() int { return r.failures + r.deaths }
+
+// status returns what is known of each server that is in use or remembered.
+func (rs *restarts) status() []Status {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	all := make([]Status, 0, len(rs.all))
+	for _, r := range rs.all {
+		all = append(all, r.statusLocked())
+	}
+	return all
+}
+
+func (r *restart) statusLocked() Status {
+	st := Status{
+		Upstream: r.id.upstream, Key: r.id.key, Era: r.id.era,
+		State: StateReady, Failures: r.inARow(), Next: r.next,
+	}
+	switch {
+	case r.inARow() >= crashLoop:
+		st.State = StateCrashLoop
+	case time.Now().Before(r.next):
+		st.State = StateWaiting
+	}
+	if r.newest != nil {
+		r.newest.addStatus(&st)
+	}
+	return st
+}

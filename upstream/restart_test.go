@@ -1,0 +1,88 @@
+package upstream
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+)
+
+// roundOf goes through one round of a restart state as Attach does.
+func roundOf(rs *restarts, how outcome, life time.Duration) (started bool) {
+	r, wait := rs.enter(serverID{"u", "k", mcp.Legacy})
+	defer r.leave()
+	if wait == nil {
+		r.ended(how, &jsonrpc.ClosedError{Cause: "exit status 1"}, life)
+	}
+	return wait == nil
+}
+
+func TestBackOff(t *testing.T) {
+	for _, row := range []struct {
+		name  string
+		how   outcome
+		life  time.Duration
+		count int // rounds without waiting
+	}{
+		{"start failures", startFailed, 0, 2},
+		{"dies young", died, time.Second, 4},
+		{"dies old", died, time.Minute, 100},
+		{"intended", intended, time.Second, 100},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var rs restarts
+				for i := range row.count {
+					if !roundOf(&rs, row.how, row.life) {
+						t.Fatalf("round %d has to wait", i)
+					}
+				}
+				if ready := roundOf(&rs, row.how, row.life); ready != (row.count == 100) {
+					t.Fatalf("after %d rounds: ready is %v", row.count, ready)
+				}
+				time.Sleep(time.Second)
+				if !roundOf(&rs, intended, 0) { // the first back-off is at most 750 ms
+					t.Fatal("still waiting")
+				}
+				if len(rs.all) != 0 {
+					t.Error("a state without failures is kept")
+				}
+			})
+		})
+	}
+}
+
+func TestBackOffGrowsAndOthersAreUnaffected(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var rs restarts
+		for range 20 {
+			for !roundOf(&rs, startFailed, 0) {
+				time.Sleep(100 * time.Millisecond)
+			}
+		}
+		r := rs.all[serverID{"u", "k", mcp.Legacy}]
+		if wait := time.Until(r.next); wait < 14*time.Second || wait > 46*time.Second {
+			t.Errorf("waits %v after 20 failures", wait)
+		}
+		if _, wait := rs.enter(serverID{"u", "other", mcp.Legacy}); wait != nil {
+			t.Error("one client's bad luck is another's")
+		}
+	})
+}
+
+func TestFailuresOfDepartedClientsAreForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var rs restarts
+		roundOf(&rs, startFailed, 0)
+		if len(rs.status()) != 1 {
+			t.Fatal("a failure is forgotten at once")
+		}
+		time.Sleep(remembered + time.Second)
+		synctest.Wait()
+		if left := rs.status(); len(left) != 0 {
+			t.Errorf("states left: %v", left)
+		}
+	})
+}
