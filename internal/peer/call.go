@@ -89,6 +89,21 @@ func (c *Call) takeLocked() bool {
 	return c.p.calls.Take(c.n, c) && !was
 }
 
+// Recall takes the call out if it was not sent, so that it never is, and reports whether
+// it has.
+func (c *Call) Recall() bool {
+	c.p.mu.Lock()
+	defer c.p.mu.Unlock()
+	return !c.sent && c.takeLocked()
+}
+
+// Open reports whether the call was neither answered nor taken.
+func (c *Call) Open() bool {
+	c.p.mu.Lock()
+	defer c.p.mu.Unlock()
+	return c.p.calls.Has(c.n, c)
+}
+
 // Sent reports whether the write of the call has begun.
 func (c *Call) Sent() bool {
 	c.p.mu.Lock()

@@ -10,8 +10,8 @@ import "github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 // waitsFor reports whether c possibly waits for the answer to r: it was sent before, works
 // on something, is the same owner's, and nothing says otherwise.
 func (c *Call) waitsFor(r *Request) bool {
-	return c.sent && c.Works && c.Owner == r.Owner && c.n <= r.seq && (r.Message == nil || r.Message.Related.IsZero() || r.Of == c) &&
-		(r.Task == "" || r.Task == c.Task)
+	return c.sent && c.Works && c.Owner == r.Owner && c.n <= r.seq &&
+		(!r.says || r.Of == c) && (r.Task == "" || r.Task == c.Task)
 }
 
 // Mark marks the calls that possibly wait for the request, which is to be answered with
@@ -34,12 +34,12 @@ func (r *Request) Refuse(err *jsonrpc.Error) bool {
 	return r.Fail(err)
 }
 
-// Forget takes out the requests for which c alone possibly waited, which was taken: who is
+// Forget takes out the requests for which c alone possibly waits, which is cancelled: who is
 // told of its cancellation must not hear of the end of what it asked besides.
 func (c *Call) Forget() {
 	p := c.p
 	p.mu.Lock()
-	forgotten := p.requests.TakeIf(func(r *Request) bool { return c.waitsFor(r) && !p.awaitedLocked(r) })
+	forgotten := p.requests.TakeIf(func(r *Request) bool { return c.waitsFor(r) && !p.awaitedLocked(r, c) })
 	p.overLocked(nil, forgotten)
 	p.owed += len(forgotten)
 	p.mu.Unlock()
@@ -51,10 +51,10 @@ func (c *Call) Forget() {
 	}
 }
 
-// awaitedLocked reports whether an open call possibly waits for r.
-func (p *Peer) awaitedLocked(r *Request) bool {
+// awaitedLocked reports whether another open call than but possibly waits for r.
+func (p *Peer) awaitedLocked(r *Request, but *Call) bool {
 	for _, c := range p.calls.Each {
-		if c.waitsFor(r) {
+		if c != but && c.waitsFor(r) {
 			return true
 		}
 	}

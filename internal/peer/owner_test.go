@@ -42,7 +42,7 @@ func (s *side) asked(owner any, server *jsonrpc.PipeConn, id int64) *peer.Reques
 	synctest.Wait()
 	r := s.Request(jsonrpc.IntID(id))
 	if r != nil {
-		r.Owner = owner
+		r.Assign(owner, "", nil)
 	}
 	return r
 }

@@ -77,6 +77,9 @@ type Options struct {
 	// m.Related is not zero, it belongs to a call that is over.
 	Notified func(m *jsonrpc.Message, of *Call)
 
+	// Apart has the elements of an array be handled as if they had come alone.
+	Apart bool
+
 	// Array is asked whether an array of messages may come. If it is nil they may.
 	Array func(elements []*jsonrpc.Message) *jsonrpc.Error
 
@@ -207,6 +210,13 @@ func (p *Peer) receive(m *jsonrpc.Message) {
 		return
 	}
 	p.ready()
+	if p.o.Apart {
+		for _, e := range m.Batch {
+			e.Related = cmp.Or(e.Related, m.Related)
+			p.handle(e, nil)
+		}
+		return
+	}
 	if p.o.Array != nil {
 		if err := p.o.Array(m.Batch); err != nil {
 			p.Send(jsonrpc.NewError(jsonrpc.ID{}, err))

@@ -17,15 +17,15 @@ type Request struct {
 	// not kept until the answer.
 	Message *jsonrpc.Message
 
-	Task  string // that it belongs to; "" if it does not say. Set by its handler
-	Owner any    // whose it is, as of a Call. Set by its handler
+	Task  string // that it belongs to; "" if it does not say. Set by Assign
+	Owner any    // whose it is, as of a Call. Set by Assign
 	Value any    // the owner's
 
-	Room *jsonrpc.Room // of the answer in the queue; nil for the Peer's own. Set by its handler
-
 	p     *Peer
-	array *array // that the answer goes into; nil for none
-	seq   int64  // id of the newest call that had been sent when it came
+	array *array        // that the answer goes into; nil for none
+	says  bool          // which call it belongs to
+	room  *jsonrpc.Room // of the answer in the queue; nil for the Peer's own
+	seq   int64         // id of the newest call that had been sent when it came
 
 	// Guarded by Peer.mu.
 	over     bool // taken
@@ -57,7 +57,7 @@ func (p *Peer) requested(m *jsonrpc.Message, a *array) {
 func (p *Peer) enter(r *Request) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	r.Of, r.seq = p.relatedLocked(r.Message), p.lastSent
+	r.Of, r.says, r.seq = p.relatedLocked(r.Message), !r.Message.Related.IsZero(), p.lastSent
 	if p.drain != nil && p.o.Refuse != nil && p.requests.Get(r.ID) == nil && p.requests.Closed() == nil {
 		return errDraining
 	}
@@ -97,6 +97,14 @@ func (p *Peer) relatedLocked(m *jsonrpc.Message) *Call {
 	}
 	n, _ := m.Related.Answered()
 	return p.calls.Get(n)
+}
+
+// Assign says whose the request is, as Owner of a Call does, to which task it belongs, and
+// which room its answer takes.
+func (r *Request) Assign(owner any, task string, room *jsonrpc.Room) {
+	r.p.mu.Lock()
+	defer r.p.mu.Unlock()
+	r.Owner, r.Task, r.room = owner, task, room
 }
 
 // Take takes the request out and reports whether it was there: whoever takes it owes it an
@@ -150,7 +158,7 @@ func (r *Request) leaveLocked(answer *jsonrpc.Message) (full *jsonrpc.Message) {
 		}
 		answer = &jsonrpc.Message{Batch: a.answers}
 	}
-	if answer != nil && r.p.putLocked(answer, nil, r.Room) == jsonrpc.ErrFull {
+	if answer != nil && r.p.putLocked(answer, nil, r.room) == jsonrpc.ErrFull {
 		return answer
 	}
 	return nil
