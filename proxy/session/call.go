@@ -53,13 +53,13 @@ type call struct {
 // begin enters a request into the table of calls. It returns false if it has
 // answered the request itself: there is no room for it, or its id is taken.
 func (s *session) begin(c *call) bool {
+	c.upstreams = s.upstreams.of(c.era)
 	s.mu.Lock()
 	_, taken := s.calls[c.id]
 	full := len(s.calls) >= s.inFlight
 	ending := s.phase >= draining
 	s.unsettled++
 	if !taken && !full && !ending {
-		c.upstreams = s.upstreamsLocked(c.era)
 		s.calls[c.id] = c
 		s.mu.Unlock()
 		return true

@@ -25,7 +25,7 @@ func (s *session) discover(c *call) {
 			s.settle(c, &jsonrpc.Message{ID: c.id, Error: failed.wire})
 			return
 		}
-		s.settle(c, jsonrpc.NewResult(c.id, s.upstreams(mcp.Modern).discovered(said)))
+		s.settle(c, jsonrpc.NewResult(c.id, s.upstreams.of(mcp.Modern).discovered(said)))
 	})
 }
 

@@ -79,7 +79,7 @@ func extensionsOf(capabilities json.RawMessage) (tasks, others bool) {
 // and no cancellation. That era defines no other, so that it is for an upstream
 // that is the only one.
 func (s *session) modernNotified(m *jsonrpc.Message) {
-	if u := s.upstreams(mcp.Modern).only(); u != nil {
+	if u := s.upstreams.of(mcp.Modern).only(); u != nil {
 		u.tell(m)
 		return
 	}

@@ -3,7 +3,6 @@ package session
 import (
 	"context"
 	"encoding/json"
-	"maps"
 	"slices"
 	"time"
 
@@ -20,6 +19,8 @@ type hello struct {
 	params  json.RawMessage // for upstreams: the client's own, with the version agreed; nil before initialize
 	version string
 	ready   bool // the client takes server requests: it sent initialized, or a request after initialize
+
+	level json.RawMessage // params of the last logging/setLevel
 }
 
 // serverInfo is what an upstream said in its answer to initialize.
@@ -40,7 +41,7 @@ func (s *session) initialize(c *call) {
 	again := s.hello.params != nil
 	if !again {
 		s.hello.params, s.hello.version = params, version
-		for _, u := range s.legacy.conns { // now: what the client says next waits for them
+		for _, u := range s.upstreams.of(mcp.Legacy).conns { // now: what the client says next waits for them
 			u.openLocked()
 		}
 	}
@@ -52,7 +53,7 @@ func (s *session) initialize(c *call) {
 	s.work(c, func(ctx context.Context) {
 		if _, failed := s.startAll(ctx, mcp.Legacy, starts, (*upstreamConn).introduced); failed != nil {
 			s.mu.Lock()
-			s.hello = hello{} // it may come again
+			s.hello = hello{level: s.hello.level} // it may come again
 			s.mu.Unlock()
 			s.settle(c, &jsonrpc.Message{ID: c.id, Error: failed.wire})
 			return
@@ -150,13 +151,11 @@ func (u *upstreamConn) replayLocked() []*jsonrpc.Message {
 		}
 		replay = append(replay, jsonrpc.NewRequest(r.id, method, ownToken(method, params, r.id)))
 	}
-	if _, ok := u.info.capabilities["logging"]; ok && u.s.level != nil {
-		request(mcp.MethodSetLevel, u.s.level)
+	if _, ok := u.info.capabilities["logging"]; ok && u.s.hello.level != nil {
+		request(mcp.MethodSetLevel, u.s.hello.level)
 	}
-	for _, uri := range slices.Sorted(maps.Keys(u.s.resourceSubs)) {
-		if sub := u.s.resourceSubs[uri]; sub.conn == u {
-			request(mcp.MethodSubscribe, sub.params)
-		}
+	for _, params := range u.s.resourceSubs.of(u) {
+		request(mcp.MethodSubscribe, params)
 	}
 	return replay
 }
@@ -186,7 +185,7 @@ func (s *session) clientReady() {
 		return
 	}
 	s.hello.ready = true
-	conns := s.legacy.conns
+	conns := s.upstreams.of(mcp.Legacy).conns
 	s.mu.Unlock()
 	for _, u := range conns {
 		s.wg.Go(u.release)
@@ -197,10 +196,10 @@ func (s *session) clientReady() {
 func (s *session) welcome(version string) json.RawMessage {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if u := s.legacy.only(); u != nil && u.info.result != nil {
+	if u := s.upstreams.of(mcp.Legacy).only(); u != nil && u.info.result != nil {
 		return catalog.InVersion(u.info.result, version)
 	}
-	in := s.legacy.introduce(func(u *upstreamConn) json.RawMessage { return u.info.result })
+	in := s.upstreams.of(mcp.Legacy).introduce(func(u *upstreamConn) json.RawMessage { return u.info.result })
 	result := append([]byte(`{"protocolVersion":`), jsonrpc.Quote(version)...)
 	result = append(append(result, `,"capabilities":`...), in.Capabilities...)
 	result = append(append(result, `,"serverInfo":`...), s.p.serverInfo()...)

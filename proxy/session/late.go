@@ -102,7 +102,7 @@ func (g *lag) ask(method string, fn func(ctx context.Context)) {
 }
 
 func (g *lag) askLocked(method string, fn func(ctx context.Context)) {
-	if g.aside[method] || g.u.ctx.Err() != nil {
+	if g.aside[method] || g.u.isHungUp() {
 		return
 	}
 	if g.aside == nil {

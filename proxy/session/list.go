@@ -98,7 +98,7 @@ func (s *session) listAll(ctx context.Context, era mcp.Era, k catalog.Kind, who 
 		if era == mcp.Legacy {
 			asOf = s.news.want(k)
 		}
-		set := s.upstreams(era) // after that: what is announced later may not be in it
+		set := s.upstreams.of(era) // after that: what is announced later may not be in it
 		found, failed := gather(ctx, set, k.Method(), all,
 			func(ctx context.Context, u *upstreamConn) (*catalog.Listing, *failure) { return u.list(ctx, k, who) })
 		if ctx.Err() != nil {
@@ -206,7 +206,7 @@ func (u *upstreamConn) list(ctx context.Context, k catalog.Kind, who asker) (*ca
 	if err := u.start(ctx); err != nil {
 		return nil, ownFailure(err)
 	}
-	version, only := u.lists.versionOf(k), u.s.upstreams(u.era).only() == u
+	version, only := u.lists.versionOf(k), u.s.upstreams.of(u.era).only() == u
 	// In the modern era every list can be asked for: what has been discovered by
 	// chance must not change the answer.
 	li := &catalog.Listing{Offered: only || u.era == mcp.Modern || u.offers(k.Capability())}

@@ -1,9 +1,7 @@
 package session
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"slices"
 	"strings"
 
@@ -115,7 +113,7 @@ func (set *upstreamSet) at(i int) *upstreamConn {
 // there were several. Any other name is the upstream's own.
 func (set *upstreamSet) former(w *view, k catalog.Kind, name string) string {
 	u := set.conns[0]
-	if !set.s.follows || !catalog.MayBeFormer(u.up.Name, name) {
+	if !set.s.upstreams.follows || !catalog.MayBeFormer(u.up.Name, name) {
 		return name
 	}
 	return u.lists.table(w, k).Former(u.up.Name, name)
@@ -276,49 +274,4 @@ func (set *upstreamSet) withResources() []*upstreamConn {
 func (set *upstreamSet) ownerOf(w *view, uri string) *upstreamConn {
 	var listed, matching [someUpstreams]catalog.Offer
 	return set.at(catalog.OwnerOfURI(set.offers(w, catalog.Resources, listed[:0]), set.offers(w, catalog.Templates, matching[:0]), uri))
-}
-
-// A resourceSubscription is what the client subscribed to and who serves it, so that it
-// survives a restart of the upstream.
-type resourceSubscription struct {
-	conn   *upstreamConn
-	params json.RawMessage
-}
-
-// maxSubscriptions bounds how many subscriptions of one client are remembered.
-const maxResourceSubscriptions = 10000
-
-// subscribe routes resources/subscribe and remembers what succeeded.
-func (s *session) subscribe(c *call) {
-	params := bytes.Clone(c.msg.Params)
-	uri, _ := c.notes.Text(mcp.Key)
-	s.whenAnswered(c, func(answer *jsonrpc.Message) {
-		if answer.Error != nil || c.request == nil {
-			return
-		}
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if len(s.resourceSubs) < maxResourceSubscriptions && !c.request.conn.closed {
-			s.resourceSubs[uri] = resourceSubscription{c.request.conn, params}
-		}
-	})
-	s.byURI(c)
-}
-
-// unsubscribe goes where the subscription is.
-func (s *session) unsubscribe(c *call) {
-	if err := c.notes.Err(mcp.Key); err != nil {
-		s.fail(c, invalidParams(err.Error()))
-		return
-	}
-	uri, _ := c.notes.Text(mcp.Key)
-	s.mu.Lock()
-	sub, ok := s.resourceSubs[uri]
-	delete(s.resourceSubs, uri)
-	s.mu.Unlock()
-	if ok {
-		s.forward(c, sub.conn)
-		return
-	}
-	s.toOwnerOf(c, mcp.Key)
 }

@@ -49,9 +49,7 @@ func (s *session) findTask(ctx context.Context, c *call, id string) {
 }
 
 func (s *session) rememberTask(name, own string, u *upstreamConn) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.tasks.addLocked(&task{id: name, own: own, conn: u})
+	s.tasks.add(&task{id: name, own: own, conn: u})
 }
 
 // withTasks returns the upstreams that declare the tasks extension, after asking

@@ -4,7 +4,9 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/json"
+	"maps"
 	"strconv"
+	"sync"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
@@ -19,20 +21,37 @@ import (
 const maxReaders = 10000
 
 // readers remembers which upstream answered the last read of a resource, for each
-// identity of a client: it is who put the server requests that a retry answers. Guarded by
-// session.mu.
-type readers map[catalog.Digest]*upstreamConn
+// identity of a client: it is who asked what a retry answers.
+type readers struct {
+	mu sync.Mutex // guards of; nothing else is locked under it
+	of map[catalog.Digest]*upstreamConn
+}
 
-// addLocked remembers l. When there is no room all others are forgotten; those who
-// have still to answer a server request are found by asking.
-func (r *readers) addLocked(key catalog.Digest, u *upstreamConn) {
-	if u.closed { // its answer was on the way when it went
+// add remembers u. When there is no room all others are forgotten; those who
+// have still to answer a client are found by asking.
+func (r *readers) add(key catalog.Digest, u *upstreamConn) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if u.isHungUp() { // its answer was on the way when it went
 		return
 	}
-	if *r == nil || len(*r) >= maxReaders {
-		*r = make(readers)
+	if r.of == nil || len(r.of) >= maxReaders {
+		r.of = make(map[catalog.Digest]*upstreamConn)
 	}
-	(*r)[key] = u
+	r.of[key] = u
+}
+
+func (r *readers) get(key catalog.Digest) *upstreamConn {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.of[key]
+}
+
+// forget forgets an upstream that was hung up.
+func (r *readers) forget(u *upstreamConn) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	maps.DeleteFunc(r.of, func(_ catalog.Digest, reader *upstreamConn) bool { return reader == u })
 }
 
 // readerKey is what a call's read is remembered by.
@@ -73,9 +92,7 @@ func (s *session) readAnswered(c *call, answer *jsonrpc.Message, key catalog.Dig
 		answer.Error = resourceNotFound(mcp.Modern, uri).Raw()
 	}
 	if answer.Error == nil && c.request != nil {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.readers.addLocked(key, c.request.conn)
+		s.readers.add(key, c.request.conn)
 	}
 }
 
@@ -83,10 +100,7 @@ func (s *session) readAnswered(c *call, answer *jsonrpc.Message, key catalog.Dig
 // the one that it answers, else that which lists it or has a template for it.
 func (s *session) knownOwner(c *call, uri string) *upstreamConn {
 	if c.retry {
-		s.mu.Lock()
-		u := s.readers[c.readerKey(uri)]
-		s.mu.Unlock()
-		if u != nil {
+		if u := s.readers.get(c.readerKey(uri)); u != nil {
 			return u
 		}
 	}

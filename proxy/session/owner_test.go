@@ -1,6 +1,7 @@
 package session
 
 import (
+	"context"
 	"encoding/json"
 	"testing"
 
@@ -10,17 +11,19 @@ import (
 
 func TestReadersAreBounded(t *testing.T) {
 	var r readers
-	u := &upstreamConn{}
+	gone, hangUp := context.WithCancel(t.Context())
+	hangUp()
+	u := &upstreamConn{ctx: t.Context()}
 	for n := range maxReaders {
-		r.addLocked(catalog.Digest{byte(n), byte(n >> 8)}, u)
+		r.add(catalog.Digest{byte(n), byte(n >> 8)}, u)
 	}
-	if len(r) != maxReaders {
-		t.Errorf("%d are remembered", len(r))
+	if len(r.of) != maxReaders {
+		t.Errorf("%d are remembered", len(r.of))
 	}
-	r.addLocked(catalog.Digest{31: 1}, u)
-	r.addLocked(catalog.Digest{31: 2}, &upstreamConn{closed: true})
-	if len(r) != 1 || r[catalog.Digest{31: 1}] != u {
-		t.Errorf("%d are remembered", len(r))
+	r.add(catalog.Digest{31: 1}, u)
+	r.add(catalog.Digest{31: 2}, &upstreamConn{ctx: gone})
+	if len(r.of) != 1 || r.of[catalog.Digest{31: 1}] != u {
+		t.Errorf("%d are remembered", len(r.of))
 	}
 }
 

@@ -336,7 +336,7 @@ func TestRaceUpdates(t *testing.T) {
 	race(t, func(*world) {}, func(w *world) {
 		synctest.Wait()
 		var names []string
-		for _, u := range w.proxy.running()[0].upstreams(mcp.Legacy).conns {
+		for _, u := range w.proxy.running()[0].upstreams.of(mcp.Legacy).conns {
 			names = append(names, u.up.Name)
 		}
 		var want []string

@@ -191,7 +191,7 @@ func (s *session) forward(c *call, u *upstreamConn, edits ...jsonrpc.Edit) {
 	if s.calls[c.id] != c {
 		return // cancelled meanwhile
 	}
-	edits = append(edits, catalog.Renaming(n, mcp.RelatedTaskID, u.ownTaskLocked)...)
+	edits = append(edits, catalog.Renaming(n, mcp.RelatedTaskID, u.ownTask)...)
 	r := u.mintLocked()
 	r.call, c.request = c, r
 	if n.Has(mcp.Token) {
@@ -235,7 +235,7 @@ func (s *session) notified(m *jsonrpc.Message) {
 	case mcp.MethodProgress:
 		s.clientProgress(m, n)
 	case mcp.MethodRootsChanged:
-		for _, u := range s.upstreams(mcp.Legacy).conns {
+		for _, u := range s.upstreams.of(mcp.Legacy).conns {
 			if u.alive() {
 				u.tell(m)
 			}
@@ -243,7 +243,7 @@ func (s *session) notified(m *jsonrpc.Message) {
 	case mcp.MethodTaskStatus:
 		s.clientTaskStatus(m, n)
 	default:
-		if u := s.upstreams(mcp.Legacy).only(); u != nil {
+		if u := s.upstreams.of(mcp.Legacy).only(); u != nil {
 			u.tell(m)
 			return
 		}
@@ -266,7 +266,7 @@ func (s *session) setLevel(c *call) {
 	remember := func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.level = params
+		s.hello.level = params
 	}
 	if u := c.upstreams.only(); u != nil {
 		s.whenAnswered(c, func(answer *jsonrpc.Message) {
@@ -279,7 +279,7 @@ func (s *session) setLevel(c *call) {
 	}
 	remember() // before the look at who is alive: one that comes to life now has it replayed
 	s.work(c, func(ctx context.Context) {
-		s.upstreams(mcp.Legacy).fanOut(ctx, func(u *upstreamConn) bool { return u.alive() && u.declares("logging") },
+		s.upstreams.of(mcp.Legacy).fanOut(ctx, func(u *upstreamConn) bool { return u.alive() && u.declares("logging") },
 			func(ctx context.Context, _ int, u *upstreamConn) { _, _ = u.ask(ctx, c.method, params) }) // it is told; what it says to that changes nothing
 		s.settle(c, jsonrpc.NewResult(c.id, json.RawMessage(`{}`)))
 	})

@@ -208,7 +208,7 @@ func (p *Router) ServePrincipal(ctx context.Context, upstream, principal string,
 }
 
 func (p *Router) serveAll(ctx context.Context, s *session) error {
-	s.follows = true
+	s.upstreams.follows = true
 	return p.serve(ctx, s)
 }
 
@@ -216,8 +216,7 @@ func (p *Router) serveUpstream(ctx context.Context, upstream string, s *session)
 	now := p.current()
 	for i := range now.upstreams {
 		if up := &now.upstreams[i]; up.Name == upstream {
-			s.legacy.configured = &configured{upstreams: []Upstream{*up}, prefixes: []string{""}, complete: true, settled: true}
-			s.legacy.conns = []*upstreamConn{newUpstreamConn(s.legacy, up)}
+			s.upstreams.hold(&configured{upstreams: []Upstream{*up}, prefixes: []string{""}, complete: true, settled: true})
 			return p.serve(ctx, s)
 		}
 	}
@@ -227,7 +226,7 @@ func (p *Router) serveUpstream(ctx context.Context, upstream string, s *session)
 
 func (p *Router) serve(ctx context.Context, s *session) error {
 	if k, ok := s.client.(Keeper); ok {
-		k.KeepWhile(s.hasUnfinished)
+		k.KeepWhile(s.tasks.unfinished)
 	}
 	p.mu.Lock()
 	if p.sessions == nil {

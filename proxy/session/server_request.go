@@ -115,9 +115,9 @@ func (s *session) answered(m *jsonrpc.Message) {
 		return
 	}
 	s.serverRequests.removeLocked(sr)
-	result := catalog.RenameRelated(m.Result, sr.conn.ownTaskLocked)
+	result := catalog.RenameRelated(m.Result, sr.conn.ownTask)
 	if id != "" && !ended {
-		s.clientTasks.addLocked(&task{id: id, conn: sr.conn, key: tokenKey{nil, sr.n}, token: sr.token})
+		s.tasks.addClient(&task{id: id, conn: sr.conn, key: tokenKey{nil, sr.n}, token: sr.token})
 	}
 	// An open server request means an open stream: its end would have taken it.
 	room := sr.conn.queueLocked(&jsonrpc.Message{ID: sr.id, Result: result, Error: m.Error, Extra: m.Extra}, nil)
@@ -161,8 +161,8 @@ func (s *session) clientProgress(m *jsonrpc.Message, notes *mcp.Notes) {
 	s.mu.Lock()
 	if sr := s.serverRequests.open[n]; sr != nil {
 		u, token = sr.conn, sr.token
-	} else if x := s.clientTasks.byToken[tokenKey{nil, n}]; x != nil {
-		u, token = x.conn, x.token
+	} else {
+		u, token = s.tasks.clientToken(n)
 	}
 	s.mu.Unlock()
 	if notes.Err(mcp.Key) != nil || !ok || token == nil {

@@ -2,7 +2,6 @@ package session
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"io"
 	"log/slog"
@@ -33,31 +32,27 @@ type session struct {
 	cancel context.CancelCauseFunc
 	wg     sync.WaitGroup
 
-	follows   bool // serves all upstreams, as the proxy does; false: one for good
 	stateless bool // of a principal: all requests are of the modern era
 	inFlight  int  // requests at a time
 
 	// Each has a lock of its own.
-	views views // what is known of lists
-	news  news  // what the client has seen of them
+	upstreams    upstreamSets
+	views        views        // what is known of lists
+	news         news         // what the client has seen of them
+	tasks        tasks        // that go on
+	readers      readers      // of resources, in the modern era
+	resourceSubs resourceSubs // in the legacy era
 
-	mu             sync.Mutex                      // guards the fields below and those of upstream connections
-	legacy         *upstreamSet                    // of the legacy era; never nil; the same from closing on
-	modern         *upstreamSet                    // of the modern era; nil before the first request of it
-	phase          phase                           // only moves forward
-	calls          map[jsonrpc.ID]*call            // the client's requests in flight
-	unsettled      int                             // calls whose answer is not in the outbox yet
-	settled        chan struct{}                   // closed once, when closing and unsettled is 0
-	idle           bool                            // settled is closed
-	serverRequests serverRequests                  // the upstreams' requests in flight
-	hello          hello                           // what initialize said
-	resourceSubs   map[string]resourceSubscription // by URI
-	level          json.RawMessage                 // params of the last logging/setLevel
-	tasks          tasks                           // that upstreams run
-	readers        readers                         // of resources, in the modern era
-	clientTasks    tasks                           // that the client runs, for upstreams
-	lost           int                             // late and unknown messages dropped
-	subscriptions  map[*subscription]struct{}      // open ones; nil before the first
+	mu             sync.Mutex                 // guards the fields below and those of upstream connections
+	phase          phase                      // only moves forward
+	calls          map[jsonrpc.ID]*call       // the client's requests in flight
+	unsettled      int                        // calls whose answer is not in the outbox yet
+	settled        chan struct{}              // closed once, when closing and unsettled is 0
+	idle           bool                       // settled is closed
+	serverRequests serverRequests             // the upstreams' requests in flight
+	hello          hello                      // what initialize said
+	lost           int                        // late and unknown messages dropped
+	subscriptions  map[*subscription]struct{} // open ones; nil before the first
 }
 
 // A phase is how far a session has come.
@@ -77,12 +72,12 @@ func newSession(p *Router, c jsonrpc.Conn, key string) *session {
 		settled:        make(chan struct{}),
 		calls:          make(map[jsonrpc.ID]*call),
 		serverRequests: serverRequests{open: make(map[int64]*serverRequest)},
-		resourceSubs:   make(map[string]resourceSubscription),
 	}
 	s.news.s = s
 	s.log = p.logger().With("session", s.key[:8]) // as hosts shorten it
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
-	s.legacy = &upstreamSet{configured: &configured{complete: true, settled: true}, s: s, era: mcp.Legacy, replaced: make(chan struct{})}
+	s.upstreams.s = s
+	s.upstreams.hold(&configured{complete: true, settled: true})
 	return s
 }
 
@@ -138,7 +133,7 @@ func (s *session) lastAnswer(c *call) *jsonrpc.Message {
 	acked := c.acked // what acknowledges it may be at work
 	s.mu.Unlock()
 	if acked {
-		return c.over(s.upstreams(mcp.Modern))
+		return c.over(s.upstreams.of(mcp.Modern))
 	}
 	return jsonrpc.NewError(c.id, c.endingError(c.phase()))
 }
@@ -164,10 +159,8 @@ func (s *session) takeAll() map[jsonrpc.ID]*call {
 func (s *session) hangUp() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, set := range s.upstreamSetsLocked() {
-		for _, u := range set.conns {
-			u.hangUpLocked("")
-		}
+	for _, u := range s.upstreams.conns() {
+		u.hangUpLocked("")
 	}
 }
 

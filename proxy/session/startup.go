@@ -33,7 +33,7 @@ func (s *session) startAll(ctx context.Context, era mcp.Era, method string, star
 	defer cancel()
 	st := &startup{s: s, method: method, start: start, begun: make(map[*upstreamConn]bool), answers: make(chan started), said: make(map[*upstreamConn]json.RawMessage), failed: make(map[*upstreamConn]*failure)}
 	for {
-		set := s.upstreams(era)
+		set := s.upstreams.of(era)
 		unknown := !set.settled && !s.p.memory.wasLate("", starts)
 		st.begin(ctx, set, false)
 		if st.open == 0 && !unknown && len(st.said) == 0 {
@@ -41,7 +41,7 @@ func (s *session) startAll(ctx context.Context, era mcp.Era, method string, star
 			st.begin(ctx, set, true)
 		}
 		if st.over() && !unknown {
-			if s.upstreams(era) == set {
+			if s.upstreams.of(era) == set {
 				return st.said, st.failed[set.only()]
 			}
 			continue
@@ -153,7 +153,7 @@ func (st *startup) insist(ctx context.Context, u *upstreamConn) (json.RawMessage
 	var t trials
 	for {
 		said, f := st.start(u, ctx)
-		if f == nil || ctx.Err() != nil || st.s.upstreams(u.era).only() != u || !u.dialled() {
+		if f == nil || ctx.Err() != nil || st.s.upstreams.of(u.era).only() != u || !u.dialled() {
 			return said, nil
 		}
 		pause, again := t.next(f.wire)

@@ -173,7 +173,7 @@ func (c *call) subscriptionMember() jsonrpc.Value {
 // over. Parts that stay the same notice nothing. If none is left, for good as far
 // as anybody knows, the subscription is over.
 func (sub *subscription) follow(ctx context.Context) {
-	set := sub.s.upstreams(mcp.Modern)
+	set := sub.s.upstreams.of(mcp.Modern)
 	first := sub.upstreams == nil
 	if set == sub.upstreams {
 		return
@@ -257,7 +257,7 @@ func (sub *subscription) honoured() (f catalog.Filter, base json.RawMessage) {
 			uris[uri] = true
 		}
 		for _, id := range part.honoured.Tasks {
-			tasks[id], tasks[u.taskNameLocked(id)] = true, true
+			tasks[id], tasks[u.taskName(id)] = true, true
 		}
 		if set.only() == u && part.honoured.As != nil {
 			base = part.honoured.As

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"slices"
+	"sync"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
@@ -36,22 +37,133 @@ type tokenKey struct {
 	n    int64
 }
 
-// tasks remembers the tasks that one side runs. Guarded by session.mu.
+// tasks remembers the tasks that go on for one client.
 type tasks struct {
+	mu     sync.Mutex // guards both, and the tasks in them; nothing else is locked under it
+	server taskTable  // those that upstreams run
+	client taskTable  // those that the client runs, for upstreams
+}
+
+// A taskTable is the tasks that one side runs.
+type taskTable struct {
 	byID    map[string]*task
 	byToken map[tokenKey]*task
 	order   []string // the oldest, which is forgotten first, first
 }
 
-// addLocked remembers x, or that x belongs to another upstream now.
-func (t *tasks) addLocked(x *task) {
+// add remembers a task that an upstream runs, or that it belongs to another one now.
+func (ts *tasks) add(x *task) { ts.addTo(&ts.server, x) }
+
+// addClient remembers a task that the client runs.
+func (ts *tasks) addClient(x *task) { ts.addTo(&ts.client, x) }
+
+func (ts *tasks) addTo(t *taskTable, x *task) {
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	if x.conn.isHungUp() { // its answer was on the way when it went
+		return
+	}
+	t.add(x)
+}
+
+// forget forgets the tasks of an upstream that was hung up.
+func (ts *tasks) forget(u *upstreamConn) {
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	ts.server.forget(u)
+	ts.client.forget(u)
+}
+
+// runner returns who runs a task that the client calls so, and what it calls it itself.
+// It is nil if that is not remembered.
+func (ts *tasks) runner(era mcp.Era, name string) (u *upstreamConn, own string) {
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	if x := ts.server.byID[name]; x != nil && x.conn.era == era {
+		return x.conn, x.own
+	}
+	return nil, ""
+}
+
+// isNamed reports whether the client was given a name for a task of an upstream.
+func (ts *tasks) isNamed(u *upstreamConn, own, name string) bool {
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	x := ts.server.byID[name]
+	return x != nil && x.conn == u && x.own == own
+}
+
+// isClients reports whether the client runs a task for an upstream.
+func (ts *tasks) isClients(u *upstreamConn, id string) bool {
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	x := ts.client.byID[id]
+	return x != nil && x.conn == u
+}
+
+// token returns the client's progress token of the task that has become of the request n
+// to an upstream; nil for none.
+func (ts *tasks) token(u *upstreamConn, n int64) json.RawMessage {
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	if x := ts.server.byToken[tokenKey{u, n}]; x != nil {
+		return x.token
+	}
+	return nil
+}
+
+// clientToken returns who asked the client for the task that has become of the request n
+// to it, and its progress token.
+func (ts *tasks) clientToken(n int64) (*upstreamConn, json.RawMessage) {
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	if x := ts.client.byToken[tokenKey{nil, n}]; x != nil {
+		return x.conn, x.token
+	}
+	return nil, nil
+}
+
+// ended notes that a task of an upstream has ended.
+func (ts *tasks) ended(u *upstreamConn, name string) {
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	ts.server.end(u, name)
+}
+
+// heard notes what the client says of a task of its own, and returns who asked for it;
+// nil if nobody did.
+func (ts *tasks) heard(id string, ended bool) *upstreamConn {
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	x := ts.client.byID[id]
+	if x == nil {
+		return nil
+	}
+	if ended {
+		ts.client.end(x.conn, id)
+	}
+	return x.conn
+}
+
+// unfinished reports whether an upstream still works on a task.
+func (ts *tasks) unfinished() bool {
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	for _, x := range ts.server.byID {
+		if x.unfinished {
+			return true
+		}
+	}
+	return false
+}
+
+// add remembers x, or that x belongs to another upstream now.
+func (t *taskTable) add(x *task) {
 	if t.byID == nil {
 		t.byID, t.byToken = make(map[string]*task), make(map[tokenKey]*task)
 	}
 	known := t.byID[x.id]
 	switch {
-	case x.conn.closed: // its answer was on the way when it went
-		return
 	case known != nil && known.conn == x.conn && x.token == nil:
 		return
 	case known != nil:
@@ -71,8 +183,7 @@ func (t *tasks) addLocked(x *task) {
 	}
 }
 
-// forgetLocked forgets the tasks of an upstream that is gone.
-func (t *tasks) forgetLocked(u *upstreamConn) {
+func (t *taskTable) forget(u *upstreamConn) {
 	for id, x := range t.byID {
 		if x.conn == u {
 			delete(t.byToken, x.key)
@@ -82,25 +193,13 @@ func (t *tasks) forgetLocked(u *upstreamConn) {
 	t.order = slices.DeleteFunc(t.order, func(id string) bool { return t.byID[id] == nil })
 }
 
-// endLocked lets go of the progress token of a task that ended. The task itself
-// can still be asked for.
-func (t *tasks) endLocked(u *upstreamConn, id string) {
+// end lets go of the progress token of a task that ended. The task itself can still be
+// asked for.
+func (t *taskTable) end(u *upstreamConn, id string) {
 	if x := t.byID[id]; x != nil && x.conn == u {
 		delete(t.byToken, x.key)
 		x.token, x.unfinished = nil, false
 	}
-}
-
-// hasUnfinished reports whether an upstream still works on a task.
-func (s *session) hasUnfinished() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, x := range s.tasks.byID {
-		if x.unfinished {
-			return true
-		}
-	}
-	return false
 }
 
 // taskCreated remembers who runs the task that a call has become, and returns the
@@ -111,29 +210,22 @@ func (s *session) taskCreated(c *call, result json.RawMessage) json.RawMessage {
 	if id == "" || r == nil {
 		return result
 	}
-	s.mu.Lock()
-	x := &task{id: r.conn.taskNameLocked(id), own: id, conn: r.conn, key: tokenKey{r.conn, r.n}, token: r.token, unfinished: !ended}
+	name := r.conn.taskName(id)
+	x := &task{id: name, own: id, conn: r.conn, key: tokenKey{r.conn, r.n}, token: r.token, unfinished: !ended}
 	if ended {
 		x.token = nil
 	}
-	s.tasks.addLocked(x)
-	s.mu.Unlock()
-	return catalog.Created(result, x.id)
+	s.tasks.add(x)
+	return catalog.Created(result, name)
 }
 
 // taskStatus passes an upstream's word on one of its tasks on.
 func (u *upstreamConn) taskStatus(m *jsonrpc.Message) {
 	n := mcp.Read(m)
 	if id, ended := catalog.NotedTask(n); ended {
-		u.taskEnded(u.taskName(id))
+		u.s.tasks.ended(u, u.taskName(id))
 	}
 	u.pass(m, n, catalog.Renaming(n, mcp.Key, u.taskName)...)
-}
-
-func (u *upstreamConn) taskEnded(name string) {
-	u.s.mu.Lock()
-	defer u.s.mu.Unlock()
-	u.s.tasks.endLocked(u, name)
 }
 
 // byTask forwards a request about a task to the upstream that runs it.
@@ -157,7 +249,7 @@ func (s *session) byTask(c *call) {
 			return
 		}
 		if _, ended := catalog.TaskState(answer.Result); ended || c.method == mcp.MethodTasksResult {
-			u.taskEnded(id)
+			s.tasks.ended(u, id)
 		}
 		answer.Result = catalog.GivenBack(answer.Result, id)
 	})
@@ -241,51 +333,34 @@ func (s *session) noteTask(u *upstreamConn, listed json.RawMessage) {
 // made of an upstream's server request.
 func (s *session) clientTaskStatus(m *jsonrpc.Message, n *mcp.Notes) {
 	id, ended := catalog.NotedTask(n)
-	s.mu.Lock()
-	x := s.clientTasks.byID[id]
-	if x != nil && ended {
-		s.clientTasks.endLocked(x.conn, id)
-	}
-	s.mu.Unlock()
-	if x == nil {
+	u := s.tasks.heard(id, ended)
+	if u == nil {
 		s.drop("status of no task", m)
 		return
 	}
-	x.conn.tell(m)
+	u.tell(m)
 }
 
-// taskNameLocked returns what the client calls a task of the upstream.
-func (u *upstreamConn) taskNameLocked(id string) string {
+// taskName returns what the client calls a task of the upstream.
+func (u *upstreamConn) taskName(id string) string {
 	name := catalog.TaskName(u.up.Name, id)
-	for _, given := range []string{id, name} {
-		if x := u.s.tasks.byID[given]; x != nil && x.conn == u && x.own == id {
-			return given
-		}
-	}
-	if u.s.upstreamsLocked(u.era).only() != nil {
+	switch {
+	case u.s.tasks.isNamed(u, id, id):
+		return id
+	case u.s.tasks.isNamed(u, id, name):
+		return name
+	case u.s.upstreams.of(u.era).only() != nil:
 		return id
 	}
 	return name
-}
-
-func (u *upstreamConn) taskName(id string) string {
-	u.s.mu.Lock()
-	defer u.s.mu.Unlock()
-	return u.taskNameLocked(id)
 }
 
 // runner returns the upstream that runs a task which the client calls so, and what
 // it calls it itself; nil if that is not known. The longest name of an upstream counts,
 // unless the task is remembered.
 func (set *upstreamSet) runner(name string) (found *upstreamConn, own string) {
-	set.s.mu.Lock()
-	defer set.s.mu.Unlock()
-	return set.runnerLocked(name)
-}
-
-func (set *upstreamSet) runnerLocked(name string) (found *upstreamConn, own string) {
-	if x := set.s.tasks.byID[name]; x != nil && x.conn.era == set.era {
-		return x.conn, x.own
+	if u, own := set.s.tasks.runner(set.era, name); u != nil {
+		return u, own
 	}
 	if u := set.only(); u != nil {
 		return u, name
@@ -299,18 +374,12 @@ func (set *upstreamSet) runnerLocked(name string) (found *upstreamConn, own stri
 	return found, own
 }
 
-// ownTaskLocked returns what the upstream itself calls a task of its own.
-func (u *upstreamConn) ownTaskLocked(name string) string {
-	if runner, own := u.s.upstreamsLocked(u.era).runnerLocked(name); runner == u {
+// ownTask returns what the upstream itself calls a task of its own.
+func (u *upstreamConn) ownTask(name string) string {
+	if runner, own := u.s.upstreams.of(u.era).runner(name); runner == u {
 		return own
 	}
 	return name
-}
-
-func (u *upstreamConn) ownTask(name string) string {
-	u.s.mu.Lock()
-	defer u.s.mu.Unlock()
-	return u.ownTaskLocked(name)
 }
 
 // exposed returns a copy of a message of the upstream with edits to its params made, and
@@ -318,12 +387,10 @@ func (u *upstreamConn) ownTask(name string) string {
 // the client's own name.
 func (u *upstreamConn) exposed(m *jsonrpc.Message, n *mcp.Notes, edits ...jsonrpc.Edit) *jsonrpc.Message {
 	edits = append(edits, catalog.Renaming(n, mcp.RelatedTaskID, func(id string) string {
-		u.s.mu.Lock()
-		defer u.s.mu.Unlock()
-		if x := u.s.clientTasks.byID[id]; x != nil && x.conn == u {
+		if u.s.tasks.isClients(u, id) {
 			return id
 		}
-		return u.taskNameLocked(id)
+		return u.taskName(id)
 	})...)
 	out := *m
 	out.Params = jsonrpc.Replace(m.Params, edits...)

@@ -113,6 +113,10 @@ func (u *upstreamConn) wakeUp() (ready bool) {
 	return u.openLocked().ready
 }
 
+// isHungUp reports whether nothing is to be asked of the upstream any more: it was hung
+// up, or the session ends.
+func (u *upstreamConn) isHungUp() bool { return u.ctx.Err() != nil }
+
 // isOpen reports whether an attempt is the open stream.
 func (u *upstreamConn) isOpen(a *attempt) bool {
 	u.s.mu.Lock()

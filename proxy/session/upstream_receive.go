@@ -175,8 +175,8 @@ func (u *upstreamConn) progress(m *jsonrpc.Message) {
 	if r := u.pending[n]; r != nil && r.call != nil {
 		token, related = r.token, r.call.id
 		r.extendLocked()
-	} else if x := u.s.tasks.byToken[tokenKey{u, n}]; x != nil {
-		token = x.token
+	} else {
+		token = u.s.tasks.token(u, n)
 	}
 	u.s.mu.Unlock()
 	if !ok || token == nil {

@@ -1,14 +1,14 @@
 package session
 
 import (
-	"maps"
 	"math/rand/v2"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
-	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 )
 
 // An upstream set is the upstreams that a session serves at one time in one era. It is
@@ -41,67 +41,88 @@ func (set *upstreamSet) unreached() *jsonrpc.Error {
 	return jsonrpc.ConnectionClosed(jsonrpc.CodeInternalError, "", "link lost", jsonrpc.NotSent)
 }
 
-// upstreams returns the upstream set of this moment, for what belongs to no call.
-func (s *session) upstreams(era mcp.Era) *upstreamSet {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.upstreamsLocked(era)
+// upstreamSets are those of a session.
+type upstreamSets struct {
+	s       *session
+	follows bool // they are all upstreams, as the router serves them; false: one for good
+
+	// Only stored with changing held: a stored set is never older than the one before.
+	legacy   atomic.Pointer[upstreamSet] // never nil; the same from closing on
+	modern   atomic.Pointer[upstreamSet] // nil before the first request of that era
+	changing sync.Mutex                  // may be taken with session.mu held
 }
 
-// upstreamsLocked makes the upstream set of the modern era when it is first needed: most
-// sessions of the legacy era never do.
-func (s *session) upstreamsLocked(era mcp.Era) *upstreamSet {
+// hold makes the sets hold what is configured; there were none before.
+func (sets *upstreamSets) hold(c *configured) {
+	set := &upstreamSet{configured: c, s: sets.s, era: mcp.Legacy, replaced: make(chan struct{})}
+	for i := range c.upstreams {
+		set.conns = append(set.conns, newUpstreamConn(set, &c.upstreams[i]))
+	}
+	sets.legacy.Store(set)
+}
+
+// of returns the upstream set of this moment. That of the modern era is made when it is
+// first needed: most sessions of the legacy era never do.
+func (sets *upstreamSets) of(era mcp.Era) *upstreamSet {
 	if era == mcp.Legacy {
-		return s.legacy
+		return sets.legacy.Load()
 	}
-	if s.modern == nil {
-		set := s.legacy
-		s.modern = &upstreamSet{configured: set.configured, s: s, era: era, replaced: make(chan struct{})}
-		for _, u := range set.conns {
-			s.modern.conns = append(s.modern.conns, newUpstreamConn(s.modern, u.up))
-		}
+	if set := sets.modern.Load(); set != nil {
+		return set
 	}
-	return s.modern
+	sets.changing.Lock()
+	defer sets.changing.Unlock()
+	if set := sets.modern.Load(); set != nil {
+		return set
+	}
+	legacy := sets.legacy.Load()
+	set := &upstreamSet{configured: legacy.configured, s: sets.s, era: era, replaced: make(chan struct{})}
+	for _, u := range legacy.conns {
+		set.conns = append(set.conns, newUpstreamConn(set, u.up))
+	}
+	sets.modern.Store(set)
+	return set
 }
 
-// upstreamSetsLocked returns those that there are.
-func (s *session) upstreamSetsLocked() []*upstreamSet {
-	if s.modern == nil {
-		return []*upstreamSet{s.legacy}
+// conns returns the upstream connections of both eras.
+func (sets *upstreamSets) conns() []*upstreamConn {
+	conns := sets.legacy.Load().conns
+	if modern := sets.modern.Load(); modern != nil {
+		conns = slices.Concat(conns, modern.conns)
 	}
-	return []*upstreamSet{s.legacy, s.modern}
+	return conns
 }
 
-// follow makes the session serve what the proxy serves now. The streams of
+// follow makes the session serve what the router serves now. The streams of
 // upstreams that stay as they are notice nothing.
 func (s *session) follow() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.follows || s.phase >= closing {
+	if !s.upstreams.follows || s.phase >= closing {
 		return
 	}
 	served := s.p.current() // under the lock: no older set replaces a newer one
-	old := s.legacy
-	next, added := old.followLocked(served)
-	s.legacy = next
-	if !slices.Equal(old.conns, next.conns) || !slices.Equal(old.prefixes, next.prefixes) {
+	s.upstreams.changing.Lock()
+	defer s.upstreams.changing.Unlock()
+	if added, differs := s.upstreams.followLocked(&s.upstreams.legacy, served); differs {
 		s.news.announce(added)
 	}
-	if s.modern != nil {
-		s.modern, _ = s.modern.followLocked(served)
+	if s.upstreams.modern.Load() != nil {
+		s.upstreams.followLocked(&s.upstreams.modern, served)
 		for sub := range s.subscriptions {
 			sub.poke()
 		}
 	}
 }
 
-// followLocked returns the upstream set that follows, of what is served now, and which
-// of its upstream connections are new. Those that it has no more are hung up; those that only have
-// other names notice nothing.
-func (set *upstreamSet) followLocked(served *configured) (next *upstreamSet, added []*upstreamConn) {
-	next = &upstreamSet{configured: served, s: set.s, era: set.era, replaced: make(chan struct{})}
-	gone := make(map[string]*upstreamConn, len(set.conns))
-	for _, u := range set.conns {
+// followLocked replaces an upstream set by one of what is served now. Upstreams that are
+// there no more are hung up; those that only have other names notice nothing. It returns
+// which upstream connections are new, and whether clients see other upstreams or names.
+func (sets *upstreamSets) followLocked(at *atomic.Pointer[upstreamSet], served *configured) (added []*upstreamConn, differs bool) {
+	old := at.Load()
+	next := &upstreamSet{configured: served, s: sets.s, era: old.era, replaced: make(chan struct{})}
+	gone := make(map[string]*upstreamConn, len(old.conns))
+	for _, u := range old.conns {
 		gone[u.up.Name] = u
 	}
 	for i := range served.upstreams {
@@ -115,11 +136,12 @@ func (set *upstreamSet) followLocked(served *configured) (next *upstreamSet, add
 		}
 		next.conns = append(next.conns, u)
 	}
-	close(set.replaced)
+	at.Store(next)
+	close(old.replaced)
 	for _, u := range gone {
-		set.s.removeLocked(u)
+		sets.s.removeLocked(u)
 	}
-	return next, added
+	return added, !slices.Equal(old.conns, next.conns) || !slices.Equal(old.prefixes, next.prefixes)
 }
 
 // serves reports whether the upstream connection is as it would be if it was made anew.
@@ -133,11 +155,10 @@ func (u *upstreamConn) serves(up *Upstream) bool {
 // stream settles what is in flight there; what else points to it is forgotten.
 func (s *session) removeLocked(u *upstreamConn) {
 	u.hangUpLocked(causeChanged)
-	maps.DeleteFunc(s.resourceSubs, func(_ string, sub resourceSubscription) bool { return sub.conn == u })
-	maps.DeleteFunc(s.readers, func(_ catalog.Digest, reader *upstreamConn) bool { return reader == u })
+	s.resourceSubs.forget(u)
+	s.readers.forget(u)
 	s.views.forget(u)
-	s.tasks.forgetLocked(u)
-	s.clientTasks.forgetLocked(u)
+	s.tasks.forget(u)
 }
 
 // causeChanged is what requests are told that were for an upstream which is gone or
@@ -154,7 +175,7 @@ func (s *session) relinked(names []string) {
 	}
 	s.wakeSubscriptionsLocked(names)
 	var back []*upstreamConn
-	for _, u := range s.legacy.conns {
+	for _, u := range s.upstreams.of(mcp.Legacy).conns {
 		if slices.Contains(names, u.up.Name) {
 			back = append(back, u)
 		}
@@ -163,8 +184,8 @@ func (s *session) relinked(names []string) {
 		return
 	}
 	s.news.announce(back)
-	for _, sub := range s.resourceSubs {
-		if u := sub.conn; slices.Contains(back, u) && !u.reopening {
+	for _, u := range back {
+		if !u.reopening && s.resourceSubs.of(u) != nil {
 			u.reopening = true
 			s.wg.Go(u.reopen)
 		}
@@ -179,7 +200,7 @@ func (s *session) wakeSubscriptionsLocked(names []string) {
 		return
 	}
 	after := rand.N(reopenWithin)
-	for _, u := range s.modern.conns {
+	for _, u := range s.upstreams.of(mcp.Modern).conns {
 		if slices.Contains(names, u.up.Name) {
 			u.wakePartsLocked(after)
 			u.tellMissedLocked(after)

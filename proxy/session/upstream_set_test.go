@@ -256,17 +256,15 @@ func TestRemovedUpstreamLeavesNothing(t *testing.T) {
 		w.client.say(`{"jsonrpc":"2.0","id":1,"result":{"task":{"taskId":"mine","status":"working"}}}`)
 		w.client.take()
 		s := w.proxy.running()[0]
-		gone := s.upstreams(mcp.Legacy).conns[0]
-		if n := len(s.resourceSubs) + len(s.tasks.byID) + len(s.clientTasks.byID); n != 3 {
+		gone := s.upstreams.of(mcp.Legacy).conns[0]
+		if n := len(s.resourceSubs.byURI) + len(s.tasks.server.byID) + len(s.tasks.client.byID); n != 3 {
 			t.Error("remembered:", n)
 		}
 		w.proxy.Update(w.proxy.Upstreams[1:], true)
 		synctest.Wait()
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.tasks.addLocked(&task{id: "late", conn: gone, key: tokenKey{gone, 9}, token: json.RawMessage(`1`)})
-		if n := len(s.resourceSubs) + len(s.tasks.byID) + len(s.tasks.byToken) + len(s.tasks.order) + len(s.clientTasks.byID) +
-			len(s.clientTasks.byToken) + len(s.clientTasks.order) + len(s.serverRequests.open); n != 0 {
+		s.tasks.add(&task{id: "late", conn: gone, key: tokenKey{gone, 9}, token: json.RawMessage(`1`)})
+		if n := len(s.resourceSubs.byURI) + len(s.tasks.server.byID) + len(s.tasks.server.byToken) + len(s.tasks.server.order) + len(s.tasks.client.byID) +
+			len(s.tasks.client.byToken) + len(s.tasks.client.order) + len(s.serverRequests.open); n != 0 {
 			t.Error("left:", n)
 		}
 		for k := range w.proxy.memory.tables {
@@ -305,7 +303,7 @@ func TestRemovedWhileItStalls(t *testing.T) {
 		synctest.Wait()
 		w.client.say(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"a__echo"}}`)
 		synctest.Wait()
-		gone := w.proxy.running()[0].upstreams(mcp.Legacy).conns[0]
+		gone := w.proxy.running()[0].upstreams.of(mcp.Legacy).conns[0]
 		w.proxy.Update([]Upstream{{Name: "b"}, {Name: "c"}}, true)
 		began := time.Now()
 		answer, err := gone.ask(context.Background(), "late", nil)

@@ -134,7 +134,7 @@ func (ls *upstreamLists) inLocked(w *view) *known {
 	kn := w.known[ls.u]
 	if kn == nil {
 		kn = ls.remembered(w.caps)
-		if ls.u.ctx.Err() == nil { // else nobody would forget it
+		if !ls.u.isHungUp() { // else nobody would forget it
 			w.known[ls.u] = kn
 		}
 	}

@@ -1,0 +1,94 @@
+package session
+
+import (
+	"bytes"
+	"encoding/json"
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+)
+
+// resourceSubs are the resources that a client of the legacy era has subscribed to, so
+// that they survive a restart of their upstream.
+type resourceSubs struct {
+	mu    sync.Mutex // guards byURI; nothing else is locked under it
+	byURI map[string]resourceSub
+}
+
+// A resourceSub is what the client has said, and who serves it.
+type resourceSub struct {
+	conn   *upstreamConn
+	params json.RawMessage
+}
+
+// maxResourceSubs bounds how many of one client are remembered.
+const maxResourceSubs = 10000
+
+func (rs *resourceSubs) add(uri string, sub resourceSub) {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	if len(rs.byURI) >= maxResourceSubs || sub.conn.isHungUp() {
+		return
+	}
+	if rs.byURI == nil {
+		rs.byURI = make(map[string]resourceSub)
+	}
+	rs.byURI[uri] = sub
+}
+
+// take forgets a subscription, and returns who served it; nil if nobody did.
+func (rs *resourceSubs) take(uri string) *upstreamConn {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	u := rs.byURI[uri].conn
+	delete(rs.byURI, uri)
+	return u
+}
+
+// of returns the params of all subscriptions at an upstream, by their URIs.
+func (rs *resourceSubs) of(u *upstreamConn) (params []json.RawMessage) {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	for _, uri := range slices.Sorted(maps.Keys(rs.byURI)) {
+		if sub := rs.byURI[uri]; sub.conn == u {
+			params = append(params, sub.params)
+		}
+	}
+	return params
+}
+
+// forget forgets those at an upstream that was hung up.
+func (rs *resourceSubs) forget(u *upstreamConn) {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	maps.DeleteFunc(rs.byURI, func(_ string, sub resourceSub) bool { return sub.conn == u })
+}
+
+// subscribe routes resources/subscribe and remembers what succeeded.
+func (s *session) subscribe(c *call) {
+	params := bytes.Clone(c.msg.Params)
+	uri, _ := c.notes.Text(mcp.Key)
+	s.whenAnswered(c, func(answer *jsonrpc.Message) {
+		if answer.Error == nil && c.request != nil {
+			s.resourceSubs.add(uri, resourceSub{c.request.conn, params})
+		}
+	})
+	s.byURI(c)
+}
+
+// unsubscribe goes where the subscription is.
+func (s *session) unsubscribe(c *call) {
+	if err := c.notes.Err(mcp.Key); err != nil {
+		s.fail(c, invalidParams(err.Error()))
+		return
+	}
+	uri, _ := c.notes.Text(mcp.Key)
+	if u := s.resourceSubs.take(uri); u != nil {
+		s.forward(c, u)
+		return
+	}
+	s.toOwnerOf(c, mcp.Key)
+}
