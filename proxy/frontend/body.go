@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
 const (
@@ -40,7 +41,7 @@ func newBodies(limits jsonrpc.Limits) *bodies {
 	return &bodies{limits: limits, large: make(chan struct{}, largeBodies)}
 }
 
-// readMessage returns the message in the body of r. If the body cannot be used, it
+// readMessage returns the message in the body of r, with its notes. If the body cannot be used, it
 // refuses r and returns nil; badReply, unless it is nil, then gets an error for each
 // question that the body failed to answer.
 func (b *bodies) readMessage(w http.ResponseWriter, r *http.Request, badReply func(*jsonrpc.Message)) *jsonrpc.Message {
@@ -56,6 +57,10 @@ func (b *bodies) readMessage(w http.ResponseWriter, r *http.Request, badReply fu
 	}
 	m, err := b.limits.Decode(body)
 	if err == nil {
+		m.Notes = mcp.Read(m)
+		for _, one := range m.Batch {
+			one.Notes = mcp.Read(one)
+		}
 		return m
 	}
 	bad, _ := errors.AsType[*jsonrpc.InvalidError](err) // it always is one

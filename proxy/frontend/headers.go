@@ -1,7 +1,6 @@
 package frontend
 
 import (
-	"bytes"
 	"encoding/json"
 	"net/http"
 	"slices"
@@ -91,17 +90,8 @@ func isModern(m *jsonrpc.Message) bool {
 	if m.Batch != nil {
 		return slices.ContainsFunc(m.Batch, isModern)
 	}
-	return mcp.MethodOf(m.Method).ModernOnly() || claims(m.Params)
-}
-
-// claims reports whether params name a version in _meta. Most params of legacy
-// clients contain neither text, and are not parsed. The key may be written with \u.
-func claims(params json.RawMessage) bool {
-	if !bytes.Contains(params, []byte("protocolVersion")) && !bytes.Contains(params, []byte(`\u`)) {
-		return false
-	}
-	meta, _ := mcp.ReadMeta(params)
-	return meta.Claimed
+	n := mcp.Read(m)
+	return n.Method.ModernOnly() || n.Has(mcp.Version)
 }
 
 // twoVersions refuses a request that names its version twice, and reports whether
@@ -134,15 +124,14 @@ func checkModern(h http.Header, m *jsonrpc.Message) *jsonrpc.Error {
 	case !m.IsRequest():
 		return invalidRequest("a client has no responses to send in this protocol version")
 	}
-	keys := []string{"_meta", mcp.MethodOf(m.Method).HeaderKey()}
-	var at [2]jsonrpc.Span
-	if keys[1] == "" {
-		keys = keys[:1]
-	}
-	err := jsonrpc.Find(m.Params, jsonrpc.Span{}, at[:], keys...)
-	meta, twice := mcp.ReadMetaIn(m.Params, at[0])
-	if err != nil || twice != nil {
-		return ambiguous(strings.Join(keys, `" or "`))
+	n := mcp.Read(m)
+	meta, err := n.Claim()
+	key := n.Method.HeaderKey()
+	switch {
+	case key != "" && (err != nil || n.Err(mcp.Key) != nil):
+		return ambiguous(`_meta" or "` + key)
+	case err != nil:
+		return ambiguous("_meta")
 	}
 	bad := meta.Check()
 	if bad != nil && bad.Code != mcp.CodeUnsupportedVersion {
@@ -153,7 +142,7 @@ func checkModern(h http.Header, m *jsonrpc.Message) *jsonrpc.Error {
 		return mcp.HeaderMismatch(headerVersion)
 	case !says(h[headerMethod], m.Method):
 		return mcp.HeaderMismatch(headerMethod)
-	case len(keys) > 1 && !names(h[headerName], at[1].Of(m.Params)):
+	case key != "" && !names(h[headerName], n.Raw(mcp.Key)):
 		return mcp.HeaderMismatch(headerName)
 	}
 	return bad
@@ -163,7 +152,7 @@ func checkModern(h http.Header, m *jsonrpc.Message) *jsonrpc.Error {
 // _meta ("header requirements for notification POSTs are not defined by this
 // revision"), but what is there must be right.
 func checkNotification(h http.Header, m *jsonrpc.Message) *jsonrpc.Error {
-	meta, err := mcp.ReadMeta(m.Params)
+	meta, err := mcp.Read(m).Claim()
 	version := strings.Trim(h.Get(headerVersion), " \t")
 	if meta.Claimed {
 		if len(h[headerVersion]) > 0 && !says(h[headerVersion], meta.Version) {

@@ -33,7 +33,7 @@ func (h *modernClients) post(w http.ResponseWriter, r *http.Request, from client
 	// Over HTTP a request is cancelled by closing its stream, and the core has no
 	// other notification. One that says no version could not be told from a legacy
 	// one behind this.
-	if m.IsNotification() && (m.Method == mcp.MethodCancelled || !claims(m.Params)) {
+	if m.IsNotification() && (m.Method == mcp.MethodCancelled || !mcp.Read(m).Has(mcp.Version)) {
 		w.WriteHeader(http.StatusAccepted)
 		return
 	}

@@ -1,7 +1,6 @@
 package frontend
 
 import (
-	"encoding/json"
 	"log/slog"
 	"net/http"
 	"sync"
@@ -128,7 +127,9 @@ func (c *principalConn) route(m *jsonrpc.Message) (*waiter, error) {
 	id, ok := m.ID.Answered()
 	if m.Method != "" {
 		if id, ok = m.Related.Int(); !ok {
-			id, ok = subscription(m.Params)
+			raw := mcp.Read(m).Raw(mcp.Subscription)
+			listen, _ := jsonrpc.ParseID(raw) // that it says it belongs to
+			id, ok = listen.Int()
 		}
 		ok = ok && m.ID.IsZero()
 	}
@@ -138,14 +139,6 @@ func (c *principalConn) route(m *jsonrpc.Message) (*waiter, error) {
 		return nil, c.waiting.Closed()
 	}
 	return c.waiting.Get(id), c.waiting.Closed()
-}
-
-// subscription returns the listen that a notification says it belongs to.
-func subscription(params json.RawMessage) (int64, bool) {
-	meta, _ := jsonrpc.Member(params, "_meta")
-	raw, _ := jsonrpc.Member(meta, mcp.KeySubscription)
-	id, _ := jsonrpc.ParseID(raw)
-	return id.Int()
 }
 
 // Close implements [jsonrpc.Conn].

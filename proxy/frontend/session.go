@@ -133,9 +133,9 @@ func (s *session) withdrawLocked(rd *reader, messages []*jsonrpc.Message) {
 // never answers such a request, but the POST needs an end. initialize cannot be
 // cancelled.
 func (s *session) cancelledLocked(m *jsonrpc.Message) {
-	raw, err := jsonrpc.Member(m.Params, "requestId")
-	id, ok := jsonrpc.ParseID(raw)
-	if err != nil || !ok {
+	n := mcp.Read(m)
+	id, ok := jsonrpc.ParseID(n.Raw(mcp.Key))
+	if n.Err(mcp.Key) != nil || !ok {
 		return
 	}
 	if st := s.pending.Get(id); st != nil && !st.init {

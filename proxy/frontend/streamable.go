@@ -97,8 +97,7 @@ func (h *streamable) postFirst(w http.ResponseWriter, r *http.Request, upstream 
 		return
 	}
 	s := newSession(upstream, h.open.unread)
-	raw, _ := jsonrpc.Member(m.Params, "protocolVersion")
-	s.version, _ = jsonrpc.Unquote(raw)
+	s.version, _ = mcp.Read(m).Text(mcp.Key)
 	h.open.begin(s)
 	defer s.release()
 	h.exchange(w, r, s, []*jsonrpc.Message{m}, false)
