@@ -193,6 +193,9 @@ func (r *restart) statusLocked() Status {
 		Upstream: r.id.upstream, Key: r.id.key, Era: r.id.era,
 		State: StateReady, Failures: r.inARow(), Next: r.next,
 	}
+	if st.Failures > 0 {
+		st.Cause = r.end.Cause
+	}
 	switch {
 	case r.inARow() >= crashLoop:
 		st.State = StateCrashLoop

@@ -28,6 +28,7 @@ type Status struct {
 	Speaks   []mcp.Era // the upstream, as far as is known
 	State    State
 	Failures int       // ends in a row that count against it
+	Cause    string    // of the last of them; "" for none
 	Next     time.Time // no start before; zero for any time
 
 	// Of the newest server; zero if there was none.

@@ -6,47 +6,19 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/mcp-proxy/mcp-proxy/config"
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/upstream/link"
 )
-
-// The bound of streams is what the configuration allows, and so it stays when that
-// changes; those on what was removed are still ending then.
-func TestStreamsFollowConfig(t *testing.T) {
-	s := newSite(t, layout{top: "limits: {sessions: 3000}\n"})
-	if got := s.engine.link.Streams; got != 3000*2*2 {
-		t.Errorf("%d streams for 3000 sessions, 2 upstreams and 2 eras", got)
-	}
-	cfg := s.load("mcp-proxy.yaml", "upstreams: {a: {command: fakeserver}, c: {command: fakeserver}, d: {command: fakeserver}}\n", false)
-	if err := s.engine.adopt(cfg); err != nil {
-		t.Fatal(err)
-	}
-	if got := s.engine.link.Streams; got != 3000*(3+2)*2 {
-		t.Errorf("%d streams for 3000 sessions and 2 eras, when 1 upstream has changed, 1 has gone and 2 have come", got)
-	}
-	for sessions, want := range map[int]int{256: 4096, 3000: 2 * 3000 * 2} {
-		h, err := newHosting(&config.Config{Limits: config.Limits{Sessions: sessions}, Upstreams: []config.Upstream{{Name: "a", Command: "a"}}}, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		h.force()
-		if got := h.server.Streams; got < want {
-			t.Errorf("a host takes %d streams for %d sessions, want at least %d", got, sessions, want)
-		}
-	}
-}
 
 // One step beyond the bound, each request gets the one error and the log a line;
 // nobody else notices.
 func TestTooManyStreams(t *testing.T) {
 	everywhere(t, layout{}, func(s *site) {
+		within := inside[link.Client](s.proxy, "within", "client")
 		if s.layout.linked() {
-			for _, f := range s.engine.far.all {
-				f.client.SetStreams(2)
-			}
+			inside[link.Client](s.proxy, "links", "all", "0", "client").SetStreams(2)
 		}
-		s.engine.link.SetStreams(2)
+		within.SetStreams(2)
 		first := s.connect()
 		first.works(10, "a__echo")
 		first.works(20, "b__echo")
@@ -76,8 +48,8 @@ func TestLinkWithinLost(t *testing.T) {
 	s.awaitNoted("a", `"hang"`, 1)
 	near, far := link.Ring() // takes its place
 	var other sync.WaitGroup
-	other.Go(func() { s.engine.near.server.Serve(t.Context(), far) })
-	other.Go(func() { s.engine.link.Serve(t.Context(), near) })
+	other.Go(func() { (*inside[*link.Server](s.proxy, "host", "server")).Serve(t.Context(), far) })
+	other.Go(func() { inside[link.Client](s.proxy, "within", "client").Serve(t.Context(), near) })
 	if got := c.await("1"); got != lost("a", "link lost") {
 		t.Error("the call got", got)
 	}

@@ -7,17 +7,12 @@
 //	mcp-proxy check   [F]
 //	mcp-proxy version
 //
-// This is the only place where the packages meet:
+// The program is flags, signals, terminal output and exit codes; all else is package
+// proxy, which it embeds as any other program could:
 //
-//	config ──► engine: proxy ──link.Client ═ Ring ═══ link.Server──► upstream.Host   (hosting)
-//	              ▲      └─────link.Client ═ socket ═ link.Server──► upstream.Host   (host, elsewhere)
-//	           serve: frontend.HTTP        stdio, connect: frontend.Stdio
+//	flags ─► config ─► serve          proxy.New: Listen, Serve ──┐
+//	                   stdio, connect proxy.New: ServeStdio    ──┼─ a signal ─► Shutdown ─► exit code
+//	                   host           proxy.NewHost: Serve     ──┘
 //
-// An upstream.Host runs commands itself; remote servers it reaches by remote.Server,
-// which is given to it here. links.go makes one set of upstreams of those that run
-// here and those that hosts elsewhere announce.
-//
-// A client's session ends first, then its streams, then the host's processes,
-// then the link: each Serve has returned before the next is told to end. Only
-// main exits.
+// SIGHUP is Reload, and SIGUSR1 logs a Snapshot. Only main exits.
 package main

@@ -157,8 +157,7 @@ func TestD06_VanishedClient(t *testing.T) {
 
 // D29: a client over HTTP vanishes without a word, and expires.
 func TestD29_ExpiredClient(t *testing.T) {
-	everywhere(t, layout{}, func(s *site) {
-		s.front.SessionIdle = 500 * time.Millisecond
+	everywhere(t, layout{top: "sessionIdle: 500ms\n"}, func(s *site) {
 		c, left := vanishing(s, "HTTP")
 		c.wire.(*httpWire).abandon()
 		left()

@@ -31,8 +31,7 @@ func TestD06_VanishedAcrossEras(t *testing.T) {
 
 // D29: a client over HTTP vanishes without a word, and expires.
 func TestD29_ExpiredAcrossEras(t *testing.T) {
-	s := newSite(t, layout{era: mcp.Modern})
-	s.front.SessionIdle = 500 * time.Millisecond
+	s := newSite(t, layout{era: mcp.Modern, top: "sessionIdle: 500ms\n"})
 	c := s.connectOver("HTTP")
 	vanishAcross(s, c, c.wire.(*httpWire).abandon)
 }

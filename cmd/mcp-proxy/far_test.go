@@ -9,15 +9,17 @@ import (
 	"net"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/config"
+	"github.com/mcp-proxy/mcp-proxy/proxy"
 	"github.com/mcp-proxy/mcp-proxy/upstream/link"
 )
 
 // A farHost is a host in this process, whose links can be cut.
 type farHost struct {
 	t    *testing.T
-	half *hosting
+	host *proxy.Host
 	ctx  context.Context
 	wg   sync.WaitGroup
 
@@ -26,22 +28,26 @@ type farHost struct {
 	open []*carrier
 }
 
-func newFarHost(t *testing.T, cfg *config.Config, log *lines) *farHost {
+func newFarHost(t *testing.T, cfg *config.Config, beat time.Duration, log *lines) *farHost {
 	t.Helper()
-	half, err := newHosting(cfg, slog.New(slog.NewTextHandler(log, nil)))
+	host, err := proxy.NewHost(cfg, config.HostLink{Heartbeat: beat}, proxy.Options{Log: slog.New(slog.NewTextHandler(log, nil))})
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := &farHost{t: t, half: half}
+	f := &farHost{t: t, host: host}
 	ctx, cancel := context.WithCancel(context.Background())
 	f.ctx = ctx
 	t.Cleanup(func() {
 		cancel()
 		f.wg.Wait()
-		f.half.stop(context.Background())
+		end, stop := context.WithTimeout(context.Background(), stopReserve(cfg))
+		defer stop()
+		f.host.Shutdown(end)
 	})
 	return f
 }
+
+func (f *farHost) server() *link.Server { return *inside[*link.Server](f.host, "half", "server") }
 
 // listen serves links at a URL and returns it with its port.
 func (f *farHost) listen(url string) string {
@@ -51,15 +57,18 @@ func (f *farHost) listen(url string) string {
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	f.wg.Go(func() { f.half.server.Accept(f.ctx, watched{l, f}) })
-	return linkURL(at, l)
+	f.wg.Go(func() { f.server().Accept(f.ctx, watched{l, f}) })
+	if l.Addr().Network() == "unix" {
+		return url
+	}
+	return "tcp://" + l.Addr().String()
 }
 
 // dial keeps a link up to a proxy.
 func (f *farHost) dial(url string) {
 	at := link.Endpoint{URL: url, Token: func() (string, error) { return "secret", nil }}
 	f.wg.Go(func() {
-		f.half.server.Redial(f.ctx, func(ctx context.Context) (net.Conn, error) {
+		f.server().Redial(f.ctx, func(ctx context.Context) (net.Conn, error) {
 			c, err := at.Dial(ctx)
 			if err != nil {
 				return nil, err

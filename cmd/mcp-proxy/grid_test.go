@@ -4,8 +4,6 @@ package main
 
 import (
 	"fmt"
-	"net/http"
-	"os"
 	"regexp"
 	"strconv"
 	"strings"
@@ -254,7 +252,7 @@ func TestD15_DrainEverywhere(t *testing.T) {
 		s.awaitNoted("a", `"hang"`, 1)
 		over := make(chan bool, 1)
 		go func() {
-			over <- shutdown(s.engine.near.stopReserve()+500*time.Millisecond, make(chan os.Signal), s.engine, s.front, &http.Server{})
+			over <- s.shutdown(500*time.Millisecond) != nil
 		}()
 		for id := 10; !strings.Contains(c.get(id, "a__echo"), "not_sent"); id++ {
 		}

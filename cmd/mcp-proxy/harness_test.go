@@ -5,6 +5,8 @@ package main
 import (
 	"fmt"
 	"os"
+	"reflect"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -13,6 +15,21 @@ import (
 
 	"go.uber.org/goleak"
 )
+
+// inside returns a field within a part of the proxy, which no program may look at or
+// change: the names lead there, or an index.
+func inside[T any](part any, path ...string) *T {
+	v := reflect.ValueOf(part)
+	for _, name := range path {
+		if v = reflect.Indirect(v); v.Kind() == reflect.Slice {
+			i, _ := strconv.Atoi(name)
+			v = v.Index(i)
+		} else {
+			v = v.FieldByName(name)
+		}
+	}
+	return (*T)(v.Addr().UnsafePointer())
+}
 
 // leakChecked fails the tests if they leave goroutines or processes behind.
 type leakChecked struct{ m *testing.M }

@@ -26,8 +26,17 @@ var mayImport = map[string][]string{
 	"upstream/link":             {"internal/jsonrpc", "internal/jsonrpc/wsconn"},
 	"upstream/remote":           {"internal/secretfile", "internal/jsonrpc", "internal/jsonrpc/wsconn", "internal/mcp"},
 	"config":                    {},
+	"internal/secretfile":       {},
+	"internal/observe":          {},
 
-	"internal/secretfile": {},
+	// The parts meet in the door, which programs embed.
+	"proxy": {
+		"config", "internal/jsonrpc", "internal/jsonrpc/wsconn", "internal/mcp", "internal/observe", "internal/secretfile",
+		"proxy/catalog", "proxy/frontend", "proxy/session",
+		"upstream", "upstream/link", "upstream/pool", "upstream/process", "upstream/remote", "upstream/translate",
+	},
+	"cmd/mcp-proxy":  {"config", "proxy"},
+	"examples/embed": {"config", "proxy"},
 }
 
 // One outside dependency lives in one package, so that it can be replaced there.

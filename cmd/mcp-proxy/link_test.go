@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -125,9 +126,7 @@ func TestD14_IdleLinkLost(t *testing.T) {
 
 // D14: a link is dead without a word: no byte comes or goes.
 func TestD14_SilentLink(t *testing.T) {
-	beat := link.Heartbeat{Every: 100 * time.Millisecond, Dead: 500 * time.Millisecond}
-	l := layout{place: "TCP link", beat: &beat}
-	s := newSite(t, l)
+	s := newSite(t, layout{place: "TCP link", beat: 170 * time.Millisecond})
 	c := s.connect()
 	c.call(1, "a__hang")
 	s.awaitNoted("a", `"hang"`, 1)
@@ -177,7 +176,7 @@ func TestD13_KilledHost(t *testing.T) {
 	s, socket := behindHost(t)
 	host := hostProgram(t, socket, s.record("a"), 4)
 	s.run("links: {far: {dial: unix://" + socket + "}}\n")
-	eventually(t, "the link", func() bool { return s.engine.known("up3") })
+	eventually(t, "the link", func() bool { return s.linkedTo("up3") })
 	var clients []*client
 	for range 2 {
 		c := s.connect()
@@ -249,9 +248,10 @@ func TestD13_KeptForAProxyThatIsGone(t *testing.T) {
 	}
 	s.far.cut(true)
 	eventually(t, "the end of what the WebSocket had", func() bool { return gone(pids[0]) })
-	s.far.half.mu.Lock()
-	s.far.half.keptFor = 100 * time.Millisecond // from the next loss on
-	s.far.half.mu.Unlock()
+	mu := inside[sync.Mutex](s.far.host, "half", "proxies", "mu")
+	mu.Lock()
+	*inside[time.Duration](s.far.host, "half", "proxies", "keptFor") = 100 * time.Millisecond // from the next loss on
+	mu.Unlock()
 	s.far.up()
 	eventually(t, "the link", func() bool { return s.log.count("link up") == 4 }) // both ends tell of both
 	if gone(pids[1]) {
@@ -268,11 +268,11 @@ func TestNameClash(t *testing.T) {
 	links := "links:\n"
 	for _, name := range []string{"one", "two"} {
 		hosts := fmt.Sprintf("upstreams:\n  x: {command: fakeserver}\n  y: {command: fakeserver, env: {FAKE_LOG: %q}}\n  %s: {command: fakeserver}\n", s.record(name), name)
-		far := newFarHost(t, s.load(name+".yaml", hosts, true), &lines{})
+		far := newFarHost(t, s.load(name+".yaml", hosts, true), 0, &lines{})
 		links += "  " + name + ": {dial: " + far.listen("unix://"+s.dir+"/"+name) + "}\n"
 	}
 	s.run(text + links)
-	eventually(t, "both links", func() bool { return s.engine.known("one") && s.engine.known("two") })
+	eventually(t, "both links", func() bool { return s.linkedTo("one") && s.linkedTo("two") })
 	c := s.connect()
 	for i, tool := range []string{"x__echo", "y__echo", "one__echo", "two__echo"} {
 		if got := c.get(i, tool); strings.HasPrefix(got, "!") {
@@ -298,7 +298,7 @@ func TestWithdrawnUpstream(t *testing.T) {
 	s, socket := behindHost(t)
 	host := hostProgram(t, socket, s.record("a"), 3)
 	s.run("links: {far: {dial: unix://" + socket + "}}\n")
-	eventually(t, "the link", func() bool { return s.engine.known("up2") })
+	eventually(t, "the link", func() bool { return s.linkedTo("up2") })
 	c := s.connect()
 	c.list()
 	c.get(1, "up2__echo")
@@ -307,7 +307,7 @@ func TestWithdrawnUpstream(t *testing.T) {
 		t.Errorf("the host: %v\n%s", err, host.log)
 	}
 	hostProgram(t, socket, s.record("a"), 2)
-	eventually(t, "the withdrawal", func() bool { return !s.engine.known("up2") })
+	eventually(t, "the withdrawal", func() bool { return !s.linkedTo("up2") })
 	c.works(10, "up1__echo")
 	if got := c.get(2, "up2__echo"); !strings.HasPrefix(got, `!{"code":-32602,"message":"Unknown tool`) {
 		t.Error("its tool got", got)
@@ -328,7 +328,7 @@ func TestUnknownUpstream(t *testing.T) {
 		c := s.connect()
 		c.call(1, "a__slow")
 		s.awaitNoted("a", `"slow"`, 1)
-		_, err := s.engine.far.all[0].client.Open(s.t.Context(), link.Hello{Upstream: "none", Key: "k", Era: string(mcp.Legacy)})
+		_, err := inside[link.Client](s.proxy, "links", "all", "0", "client").Open(s.t.Context(), link.Hello{Upstream: "none", Key: "k", Era: string(mcp.Legacy)})
 		if end, ok := errors.AsType[*jsonrpc.ClosedError](err); !ok || end.Delivered {
 			s.t.Errorf("got %v", err)
 		}
@@ -389,7 +389,7 @@ func TestD15_HostStops(t *testing.T) {
 		}
 		host := startProgram(t, []string{"FAKE_LOG=" + s.record("a")}, "host", "--listen", "unix://"+socket, "--", "fakeserver")
 		s.run("links: {far: {dial: unix://" + socket + "}}\n")
-		eventually(t, "the link", func() bool { return s.engine.known("main") })
+		eventually(t, "the link", func() bool { return s.linkedTo("main") })
 		c := s.connect()
 		c.call(1, "ask")
 		eventually(t, "the question", func() bool { return c.questions() == 1 })

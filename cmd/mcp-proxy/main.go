@@ -6,17 +6,13 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"runtime/debug"
 	"sync"
 
 	"github.com/spf13/cobra"
 
 	"github.com/mcp-proxy/mcp-proxy/config"
-	"github.com/mcp-proxy/mcp-proxy/upstream/process"
+	"github.com/mcp-proxy/mcp-proxy/proxy"
 )
-
-// version is set when a release is built; else the module's own is used.
-var version = ""
 
 // Exit codes. Anything else that fails is 1.
 const (
@@ -29,7 +25,7 @@ func main() {
 	tuneMemory()
 	var wg sync.WaitGroup
 	ctx, cancel := context.WithCancel(context.Background())
-	wg.Go(func() { process.ReapOrphans(ctx) })
+	wg.Go(func() { proxy.ReapOrphans(ctx) })
 	code := run(ctx, os.Args[1:])
 	cancel()
 	wg.Wait()
@@ -75,7 +71,7 @@ func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:           "mcp-proxy",
 		Short:         "Fans one MCP client out to several MCP servers",
-		Version:       programVersion(),
+		Version:       proxy.Version(),
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Args:          unknownCommand,
@@ -148,7 +144,7 @@ func newVersion() *cobra.Command {
 		Use:   "version",
 		Short: "Print the version",
 		Args:  cobra.NoArgs,
-		Run:   func(*cobra.Command, []string) { fmt.Println("mcp-proxy", programVersion()) },
+		Run:   func(*cobra.Command, []string) { fmt.Println("mcp-proxy", proxy.Version()) },
 	}
 }
 
@@ -194,24 +190,10 @@ func (o *options) load(args []string, from config.Options) (*config.Config, relo
 		for _, w := range warnings {
 			log.Warn("configuration", "warning", w)
 		}
-		for _, p := range checkUpstreams(cfg) {
-			log.Warn("configuration", "warning", p.Error())
-		}
 		return cfg, nil
 	}
 	cfg, err := read()
 	return cfg, read, log, err
-}
-
-// programVersion returns the version of a release, or what the build knows.
-func programVersion() string {
-	if version != "" {
-		return version
-	}
-	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
-		return info.Main.Version
-	}
-	return "(devel)"
 }
 
 func plural(noun string, n int) string {

@@ -5,7 +5,6 @@ package main
 import (
 	"fmt"
 	"net/http"
-	"os"
 	"strconv"
 	"strings"
 	"syscall"
@@ -236,7 +235,7 @@ func TestD42_DrainedListen(t *testing.T) {
 				c.listen(1, `{"toolsListChanged":true}`)
 				over := make(chan bool, 1)
 				go func() {
-					over <- shutdown(s.engine.near.stopReserve()+500*time.Millisecond, make(chan os.Signal), s.engine, s.front, &http.Server{})
+					over <- s.shutdown(500*time.Millisecond) != nil
 				}()
 				if got := c.await("1"); got != `{"_meta":{"`+mcp.KeySubscription+`":1}}` {
 					t.Error("the listen ended with", got)

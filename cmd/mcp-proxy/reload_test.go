@@ -68,7 +68,7 @@ func (s *site) runs(command, socket, file, upstream string) *program {
 		p := startProgram(s.t, nil, "host", "--listen", "unix://"+socket, "--config", file)
 		p.hear()
 		s.run("links: {far: {dial: unix://" + socket + "}}\n")
-		eventually(s.t, "the link", func() bool { return s.engine.known(upstream) })
+		eventually(s.t, "the link", func() bool { return s.linkedTo(upstream) })
 		return p
 	}
 	p := startProgram(s.t, nil, "serve", "--listen", "127.0.0.1:0", "--config", file)

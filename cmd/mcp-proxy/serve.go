@@ -3,67 +3,104 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
-	"net/http"
+	"net"
 	"os"
-	"sync"
+	"syscall"
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/config"
-	"github.com/mcp-proxy/mcp-proxy/proxy/frontend"
+	"github.com/mcp-proxy/mcp-proxy/proxy"
 )
 
 // runServe serves clients over HTTP until a signal says to stop.
 func runServe(ctx context.Context, cfg *config.Config, again reload, log *slog.Logger) error {
-	if _, err := readToken(cfg.TokenFile); err != nil {
-		return config.Problems{{Source: cfg.File, Key: "tokenFile", Text: err.Error()}}
-	}
-	e, err := newEngine(cfg, log)
+	p, err := proxy.New(cfg, proxy.Options{Log: log})
 	if err != nil {
-		return err
-	}
-	front := newFront(cfg, e, log)
-	if err := front.Guard.Check(); err != nil { // config has refused that; nobody may come past it
-		return &runError{err}
+		return failedBy(err)
 	}
 	if cfg.TokenFile == "" {
 		log.Warn("no tokenFile: modern HTTP clients are one principal, and share the sessions kept for them at legacy upstreams", "principal", "anonymous")
 	}
-	listeners, err := listenAll(cfg.Listen)
+	addresses, err := p.Listen()
 	if err != nil {
-		return &runError{err}
+		return &runError{inUse(err)}
 	}
-	server := newServer(handlerOf(e, front), log)
-	// Before the first client: a signal must find its handler.
+	s := service{running: p, log: log, again: again, grace: cfg.ShutdownGrace, lostGrace: cfg.ShutdownGrace}
+	return s.run(ctx, func() { announce(addresses) })
+}
+
+// announce prints where clients reach us, on stdout.
+func announce(addresses []net.Addr) {
+	for _, a := range addresses {
+		switch a.Network() {
+		case "unix":
+			fmt.Printf("listening on unix://%s (/mcp, /ws, /sse)\n", a)
+		default:
+			fmt.Printf("listening on http://%s/mcp, ws://%s/ws and http://%s/sse\n", a, a, a)
+		}
+	}
+}
+
+// failedBy returns what New or NewHost has failed by: a mistake of the user, or not.
+func failedBy(err error) error {
+	if _, ok := errors.AsType[config.Problems](err); ok {
+		return err
+	}
+	return &runError{err}
+}
+
+// inUse says what to do about an error of listening where somebody else does.
+func inUse(err error) error {
+	const windows = syscall.Errno(10048) // what WSAEADDRINUSE is there
+	if errors.Is(err, syscall.EADDRINUSE) || errors.Is(err, windows) {
+		return fmt.Errorf("%w: another program listens there; stop that one, or choose another address with --listen", err)
+	}
+	return err
+}
+
+// A service is what serves until a signal says to stop.
+type service struct {
+	running interface { // a Proxy or a Host
+		Serve() error
+		Reload(*config.Config) error
+		Shutdown(context.Context) error
+		Snapshot() proxy.Snapshot
+	}
+	log   *slog.Logger
+	again reload
+
+	grace     time.Duration // of a shutdown that a signal asks for
+	lostGrace time.Duration // of one after Serve has failed
+}
+
+// run serves, says so, and returns after the shutdown. The signals find their handlers
+// before the first client comes.
+func (s *service) run(ctx context.Context, ready func()) error {
 	signals, ignore := stopSignals()
 	defer ignore()
-	e.start()
-	var wg sync.WaitGroup
+	defer tellStatus(s.running.Snapshot, s.log)()
 	serving, over := context.WithCancel(ctx)
 	defer over()
-	wg.Go(func() { again.reloadOn(serving, e.adopt, log) })
-	failed := make(chan error, len(listeners))
-	for _, l := range listeners {
-		wg.Go(func() {
-			if err := server.Serve(&fullListener{Listener: l, log: log}); !errors.Is(err, http.ErrServerClosed) {
-				failed <- err
-			}
-		})
-	}
-	announceListeners(listeners)
+	defer s.again.onSignal(serving, s.running.Reload, s.log)()
+	ended := make(chan error, 1)
+	go func() { ended <- s.running.Serve() }() // until Shutdown
+	ready()
 
+	var err error
+	grace := s.lostGrace
 	select {
-	case s := <-signals:
-		log.Info("shutting down", "signal", s.String(), "grace", cfg.ShutdownGrace)
-	case err = <-failed:
-		log.Error("listener failed", "err", err)
+	case signal := <-signals:
+		grace = s.grace
+		s.log.Info("shutting down", "signal", signal.String(), "grace", grace)
+	case err = <-ended:
+		s.log.Error("listener failed", "err", err)
 	case <-ctx.Done():
 	}
 	over()
-	forced := shutdown(cfg.ShutdownGrace, signals, e, front, server)
-	wg.Wait()
-	if err == nil && forced {
-		err = errors.New("shutdown was forced")
+	if forced := s.shutdown(grace, signals); forced && err == nil {
+		err = proxy.ErrForced
 	}
 	if err != nil {
 		return &runError{err}
@@ -71,83 +108,22 @@ func runServe(ctx context.Context, cfg *config.Config, again reload, log *slog.L
 	return nil
 }
 
-func newFront(cfg *config.Config, e *engine, log *slog.Logger) *frontend.HTTP {
-	return &frontend.HTTP{
-		Serve:          e.serve,
-		ServePrincipal: e.proxy.ServePrincipal,
-		Known:          e.known,
-		Guard: frontend.Guard{
-			TokenFrom: told(tokenFrom(cfg.TokenFile), log), AllowedHosts: cfg.AllowedHosts, AllowedOrigins: cfg.AllowedOrigins,
-			Listen: cfg.Listen, Insecure: cfg.Insecure,
-		},
-		Limits:      limitsOf(cfg),
-		Sessions:    cfg.Limits.Sessions,
-		SessionIdle: cfg.SessionIdle,
-		SessionGone: cfg.SessionGone,
-		Log:         log,
-	}
-}
-
-// handlerOf adds /link to the front end, while hosts may dial us.
-func handlerOf(e *engine, front *frontend.HTTP) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path != "/link" || len(e.far.accepting()) == 0 {
-			front.ServeHTTP(w, r)
-			return
-		}
-		if err := front.Guard.Admit(w, r); err != nil {
-			e.far.refused(r, err)
-			return
-		}
-		e.far.ServeHTTP(w, r)
-	})
-}
-
-func newServer(front http.Handler, log *slog.Logger) *http.Server {
-	return &http.Server{
-		Handler:           front,
-		ReadHeaderTimeout: 10 * time.Second,
-		IdleTimeout:       2 * time.Minute,
-		MaxHeaderBytes:    64 << 10,
-		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
-	}
-}
-
-// shutdown drains within one budget: no new requests or sessions, and those in flight
-// finish. What is left of the budget then is the upstreams', to stop as they wish; when
-// it is nearly used up, or at a second signal, the rest ends by force. It reports
-// whether a signal forced it.
-func shutdown(grace time.Duration, signals <-chan os.Signal, e *engine, front *frontend.HTTP, server *http.Server) bool {
-	drain, cancel := context.WithTimeout(context.Background(), max(grace-e.near.stopReserve(), 0))
+// shutdown ends all within grace, or at a second signal by force, which it reports.
+func (s *service) shutdown(grace time.Duration, signals <-chan os.Signal) (forced bool) {
+	ctx, cancel := context.WithTimeout(context.Background(), grace)
 	defer cancel()
-	limit := time.AfterFunc(max(grace-forceTime, hangUpTime), e.near.force)
-	defer limit.Stop()
-	drained := make(chan struct{})
-	forced := make(chan bool, 1)
+	over := make(chan struct{})
+	watched := make(chan bool)
 	go func() {
 		select {
 		case <-signals:
 			cancel()
-			limit.Reset(hangUpTime)
-			forced <- true
-		case <-drained:
-			forced <- false
+			watched <- true
+		case <-over:
+			watched <- false
 		}
 	}()
-	front.Drain()
-	e.proxy.Shutdown(drain)
-	front.Close() // what did not finish in time hears so now
-	e.stop(e.near.forced)
-	closeServer(server)
-	close(drained)
-	return <-forced
-}
-
-// closeServer lets handlers write their last bytes, and ends those that cannot.
-func closeServer(server *http.Server) {
-	ctx, cancel := context.WithTimeout(context.Background(), 500*time.Millisecond)
-	defer cancel()
-	if server.Shutdown(ctx) != nil {
-		server.Close()
-	}
+	_ = s.running.Shutdown(ctx) // forced by a signal alone
+	close(over)
+	return <-watched
 }

@@ -56,7 +56,7 @@ func TestD15_TwoSignalsAtOnce(t *testing.T) {
 			case "host":
 				p = startProgram(t, env, "host", "--listen", "unix://"+socket, "--", "fakeserver")
 				s.run("links: {far: {dial: unix://" + socket + "}}\n")
-				eventually(t, "the link", func() bool { return s.engine.known("main") })
+				eventually(t, "the link", func() bool { return s.linkedTo("main") })
 			case "stdio":
 				p = startProgram(t, env, "stdio", "--", "fakeserver")
 				p.greet(layout{}, "hang")

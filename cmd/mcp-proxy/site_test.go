@@ -23,8 +23,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/config"
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
-	"github.com/mcp-proxy/mcp-proxy/proxy/frontend"
-	"github.com/mcp-proxy/mcp-proxy/upstream/link"
+	"github.com/mcp-proxy/mcp-proxy/proxy"
 	"github.com/mcp-proxy/mcp-proxy/upstream/pool"
 )
 
@@ -34,11 +33,11 @@ type site struct {
 	t        *testing.T
 	layout   layout
 	dir      string // short, since sockets are in it
-	engine   *engine
-	front    *frontend.HTTP
-	url      string // http://HOST:PORT
-	log      *lines // the host's, too, if there is one
-	resident int    // processes that no client's leaving ends
+	proxy    *proxy.Proxy
+	cfg      *config.Config // of proxy
+	url      string         // http://HOST:PORT
+	log      *lines         // the host's, too, if there is one
+	resident int            // processes that no client's leaving ends
 	far      *farHost
 }
 
@@ -50,11 +49,11 @@ type layout struct {
 	pin    bool    // the configuration says which era that is
 	core   bool    // for everywhere: this is tested at each place with each pair of eras
 
-	place string          // one of places; "" is local
-	env   string          // of the servers of a, as NAME: value, …
-	a     string          // settings of a, each with a comma before it
-	top   string          // lines of the configuration
-	beat  *link.Heartbeat // of the link
+	place string        // one of places; "" is local
+	env   string        // of the servers of a, as NAME: value, …
+	a     string        // settings of a, each with a comma before it
+	top   string        // lines of the configuration
+	beat  time.Duration // of the link; zero is its default
 
 	idle, parkFor time.Duration // of the bridges; zero is their default
 
@@ -166,12 +165,16 @@ func (s *site) config() string {
 	if !s.layout.linked() {
 		return top + upstreams
 	}
-	s.far = newFarHost(s.t, s.load("host.yaml", upstreams, true), s.log)
+	s.far = newFarHost(s.t, s.load("host.yaml", upstreams, true), s.layout.beat, s.log)
+	beat := ""
+	if s.layout.beat > 0 {
+		beat = fmt.Sprint(", heartbeat: ", s.layout.beat)
+	}
 	switch s.layout.place {
 	case "unix link":
-		return top + "links: {far: {dial: " + s.far.listen("unix://"+s.dir+"/link") + "}}\n"
+		return top + "links: {far: {dial: " + s.far.listen("unix://"+s.dir+"/link") + beat + "}}\n"
 	case "TCP link":
-		return top + "links: {far: {dial: " + s.far.listen("tcp://127.0.0.1:0") + "}}\n"
+		return top + "links: {far: {dial: " + s.far.listen("tcp://127.0.0.1:0") + beat + "}}\n"
 	}
 	s.write("token", "secret")
 	return top + "links: {far: {accept: true, tokenFile: token}}\n"
@@ -225,34 +228,48 @@ func (s *site) run(text string) {
 	t.Helper()
 	cfg := s.load("mcp-proxy.yaml", text, false)
 	log := slog.New(slog.NewTextHandler(s.log, &slog.HandlerOptions{Level: s.layout.level}))
-	var err error
-	if s.engine, err = newEngine(cfg, log); err != nil {
+	p, err := proxy.New(cfg, proxy.Options{Log: log})
+	if err != nil {
 		t.Fatal(err)
 	}
-	s.hurry(s.engine.near.bridge)
+	s.proxy, s.cfg = p, cfg
+	s.hurry(*inside[*pool.Bridge](p, "host", "bridge"))
 	if s.far != nil {
-		s.hurry(s.far.half.bridge)
+		s.hurry(*inside[*pool.Bridge](s.far.host, "half", "bridge"))
 	}
-	if s.layout.beat != nil {
-		s.engine.far.all[0].client.Heartbeat = *s.layout.beat
-		s.far.half.server.Heartbeat = *s.layout.beat
-	}
-	s.engine.start()
-	s.front = &frontend.HTTP{Serve: s.engine.serve, ServePrincipal: s.engine.proxy.ServePrincipal, Known: s.engine.known,
-		Limits: limitsOf(cfg), Sessions: cfg.Limits.Sessions}
-	listener := httptest.NewServer(handlerOf(s.engine, s.front))
+	listener := httptest.NewServer(p.Handler())
 	s.url = listener.URL
 	t.Cleanup(func() {
-		s.front.Close()
-		s.engine.stop(context.Background())
+		s.shutdown(0)
 		listener.Close()
 	})
 	if s.layout.place == "WebSocket link" {
 		s.far.dial("ws" + strings.TrimPrefix(s.url, "http") + "/link")
 	}
 	if s.far != nil {
-		eventually(t, "the link", func() bool { return s.engine.known("b") })
+		eventually(t, "the link", func() bool { return s.linkedTo("b") })
 	}
+}
+
+// linkedTo reports whether a link has announced an upstream.
+func (s *site) linkedTo(upstream string) bool {
+	return slices.ContainsFunc(s.proxy.Snapshot().Links, func(l proxy.LinkStatus) bool { return slices.Contains(l.Upstreams, upstream) })
+}
+
+// shutdown ends the proxy, whose drain may take so long.
+func (s *site) shutdown(drain time.Duration) error {
+	ctx, cancel := context.WithTimeout(context.Background(), stopReserve(s.cfg)+drain)
+	defer cancel()
+	return s.proxy.Shutdown(ctx)
+}
+
+// stopReserve is the part of a shutdown's time that is not for the drain.
+func stopReserve(cfg *config.Config) time.Duration {
+	longest := time.Second
+	for _, u := range cfg.Upstreams {
+		longest = max(longest, u.StopGrace)
+	}
+	return longest + 500*time.Millisecond
 }
 
 // hurry sets how long a bridge waits.

@@ -1,38 +1,29 @@
 package main
 
 import (
-	"context"
 	"log/slog"
-	"os"
-	"os/signal"
 	"strings"
 	"time"
 
-	"github.com/mcp-proxy/mcp-proxy/upstream"
+	"github.com/mcp-proxy/mcp-proxy/proxy"
 )
 
-// tellStatus logs what the host runs for each signal on asked, until ctx is done.
-func (h *hosting) tellStatus(ctx context.Context, asked chan os.Signal, log *slog.Logger) {
-	defer signal.Stop(asked)
-	for {
-		select {
-		case <-asked:
-			all := h.host.Status()
-			log.Info("status", "upstreams", len(all))
-			for _, s := range all {
-				logStatus(log, s)
-			}
-		case <-ctx.Done():
-			return
+// tellStatus logs what runs for each signal that asks, until stop is called.
+func tellStatus(snapshot func() proxy.Snapshot, log *slog.Logger) (stop func()) {
+	return onEach(func() {
+		now := snapshot()
+		log.Info("status", "upstreams", len(now.Upstreams))
+		for _, u := range now.Upstreams {
+			logUpstream(log, u)
 		}
-	}
+	}, statusSignals...)
 }
 
-func logStatus(log *slog.Logger, s upstream.Status) {
-	log = log.With("upstream", s.Upstream, "session", s.Key[:min(len(s.Key), 8)], "state", string(s.State), "era", string(s.Era), "speaks", s.Speaks, "failures", s.Failures)
-	switch s.State {
-	case upstream.StateStarting, upstream.StateRunning, upstream.StateStopping:
-		log = log.With("pid", s.PID, "dur", time.Since(s.Started), "in_flight", s.InFlight)
+func logUpstream(log *slog.Logger, u proxy.UpstreamStatus) {
+	log = log.With("upstream", u.Name, "session", u.Session, "state", u.State, "era", u.Era, "speaks", u.Speaks, "failures", u.Failures)
+	switch u.State {
+	case "starting", "running", "stopping":
+		log = log.With("pid", u.PID, "dur", time.Since(u.Started), "in_flight", u.InFlight)
 	}
-	log.Info("upstream status", "unusable", s.Unusable, "stderr", strings.Join(s.Stderr, "\n"))
+	log.Info("upstream status", "unusable", u.Unusable, "stderr", strings.Join(u.Stderr, "\n"))
 }

@@ -4,9 +4,8 @@ package main
 
 import (
 	"os"
-	"os/signal"
 	"syscall"
 )
 
-// notifyStatus relays the signal that asks for the status.
-func notifyStatus(asked chan<- os.Signal) { signal.Notify(asked, syscall.SIGUSR1) }
+// statusSignals ask for the status.
+var statusSignals = []os.Signal{syscall.SIGUSR1}

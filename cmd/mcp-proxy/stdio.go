@@ -2,15 +2,13 @@ package main
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"os"
 	"os/signal"
 	"syscall"
 
 	"github.com/mcp-proxy/mcp-proxy/config"
-	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
-	"github.com/mcp-proxy/mcp-proxy/proxy/frontend"
+	"github.com/mcp-proxy/mcp-proxy/proxy"
 )
 
 // runStdio serves the one client on stdin and stdout until it goes away. Hosts
@@ -19,21 +17,12 @@ import (
 func runStdio(ctx context.Context, cfg *config.Config, _ reload, log *slog.Logger) error {
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	e, err := newEngine(cfg, log)
+	p, err := proxy.New(cfg, proxy.Options{Log: log, Stdio: true})
 	if err != nil {
-		return err
+		return failedBy(err)
 	}
-	if len(e.far.accepting()) > 0 {
-		return config.Problems{{Source: cfg.File, Key: "links", Text: "accept needs mcp-proxy serve: nothing listens here for a host that dials"}}
-	}
-	e.near.host.ClientsOperate = true
-	e.start()
-	defer e.forceSoon(ctx)()
-	client := frontend.NewStdio(os.Stdin, os.Stdout, limitsOf(cfg))
-	err = e.serve(ctx, "", client)
-	e.stop(ctx)
-	if !errors.Is(err, jsonrpc.ErrClosed) {
-		return &runError{err}
-	}
+	defer tellStatus(p.Snapshot, log)()
+	_ = p.ServeStdio(ctx, os.Stdin, os.Stdout) // that the client went is no failure
+	_ = p.Shutdown(ctx)                        // nor is that a signal forces the rest
 	return nil
 }

@@ -79,6 +79,6 @@ func TestRefusedHost(t *testing.T) {
 			})
 		}
 		s.write("ours", "secret")
-		eventually(t, "the link", func() bool { return s.engine.known("main") })
+		eventually(t, "the link", func() bool { return s.linkedTo("main") })
 	}
 }

@@ -16,7 +16,6 @@ import (
 	"github.com/gorilla/websocket"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
-	"github.com/mcp-proxy/mcp-proxy/proxy/frontend"
 )
 
 // A wsWire is a WebSocket, which vanishes with a reset.
@@ -72,7 +71,7 @@ func dialStdio(s *site, heard func([]byte)) (wire, error) {
 	}
 	w := &stdioWire{in: in, out: out}
 	w.done.Go(func() {
-		s.engine.serve(context.Background(), "", frontend.NewStdio(stdin, stdout, jsonrpc.Limits{}))
+		s.proxy.ServeStdio(context.Background(), stdin, stdout)
 	})
 	w.done.Go(func() {
 		for lines := jsonrpc.NewLineReader(out, jsonrpc.Limits{}); ; {

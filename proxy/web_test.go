@@ -1,4 +1,4 @@
-package main
+package proxy
 
 import (
 	"bytes"
@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -65,20 +64,5 @@ func TestListenAtASocket(t *testing.T) {
 	}
 	if _, err := os.Stat("file"); err != nil {
 		t.Error("the file is gone")
-	}
-}
-
-func TestReadToken(t *testing.T) {
-	for text, ok := range map[string]bool{"abc": true, " abc\n": true, "": false, "\n": false, "a b": false, "a\nb": false, "\xff": false, "é": false} {
-		file := filepath.Join(t.TempDir(), "token")
-		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if token, err := readToken(file); (err == nil) != ok || ok && token != "abc" {
-			t.Errorf("%q: %q, %v", text, token, err)
-		}
-	}
-	if _, err := readToken("no-such-file"); err == nil {
-		t.Error("a file that is not there")
 	}
 }

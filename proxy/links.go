@@ -1,8 +1,11 @@
-package main
+package proxy
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
+	"net"
 	"net/http"
 	"slices"
 	"sync"
@@ -10,6 +13,9 @@ import (
 
 	"github.com/mcp-proxy/mcp-proxy/config"
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc/wsconn"
+	"github.com/mcp-proxy/mcp-proxy/internal/observe"
+	"github.com/mcp-proxy/mcp-proxy/internal/secretfile"
 	"github.com/mcp-proxy/mcp-proxy/proxy/session"
 	"github.com/mcp-proxy/mcp-proxy/upstream/link"
 )
@@ -43,7 +49,7 @@ type links struct {
 	auto   bool // names carry that of their upstream if there are several
 
 	ctx context.Context // of the links; set by start; done: none comes up any more
-	wg  sync.WaitGroup  // links that were accepted, and those that are dialled
+	in  gate            // links that were accepted, and those that are dialled
 
 	mu     sync.Mutex // guards the fields below, and those of all links; held while the proxy is told
 	all    []*farLink // in config order
@@ -51,7 +57,6 @@ type links struct {
 	mixed  bool // upstreams and links, or several links: there are several upstreams, whatever hosts announce
 	owners map[string]*farLink
 	told   map[string]bool // upstreams that were left out and logged
-	closed bool            // wg takes no more
 }
 
 // newLinks returns the links that cfg describes. Its error is a
@@ -106,13 +111,13 @@ func (ls *links) newFarLink(c config.Link) (*farLink, error) {
 		Failed:    func(error) { ls.failed(f) },
 	}
 	t, err := clientTLS(c.TLS)
-	f.endpoint = link.Endpoint{URL: c.Dial, TLS: t, Token: tokenFrom(c.TokenFile)}
+	f.endpoint = link.Endpoint{URL: c.Dial, TLS: t, Token: secretfile.Token(c.TokenFile)}
 	return f, err
 }
 
 // dial is how the link comes up that is dialled from here.
 func (f *farLink) dial() dialFunc {
-	return dialFunc(f.endpoint.Dial).hinting("the host refuses our token: that in " + f.config.Key + ".tokenFile must be the one in --token-file of the host")
+	return hinting(f.endpoint.Dial, "the host refuses our token: that in "+f.config.Key+".tokenFile must be the one in --token-file of the host")
 }
 
 // heartbeatOf is the heartbeat of links that ask so often.
@@ -133,8 +138,8 @@ func (ls *links) start(ctx context.Context) {
 // startLocked keeps a link up that is dialled from here, and lets the others come.
 func (ls *links) startLocked(f *farLink) {
 	f.ctx, f.hangUp = context.WithCancel(ls.ctx)
-	if f.config.Dial != "" && !ls.closed {
-		ls.wg.Go(func() { _ = f.client.Redial(f.ctx, f.dial()) }) // it ends with its ctx
+	if f.config.Dial != "" {
+		ls.in.run(func() { _ = f.client.Redial(f.ctx, f.dial()) }) // it ends with its ctx
 	}
 }
 
@@ -186,11 +191,11 @@ func (ls *links) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.NotFound(w, r) // the last of them went this moment
 		return
 	}
-	if !ls.enter() {
+	if !ls.in.enter() {
 		http.Error(w, "shutting down", http.StatusServiceUnavailable)
 		return
 	}
-	defer ls.wg.Done()
+	defer ls.in.leave()
 	carrier, which, err := link.Upgrade(w, r, tokens...)
 	if err != nil {
 		ls.refused(r, err)
@@ -209,30 +214,23 @@ func (ls *links) refused(r *http.Request, err error) {
 	ls.log.Warn("link refused", "peer", r.RemoteAddr, "err", err)
 }
 
-// enter counts an accepted link in, unless wait was called.
-func (ls *links) enter() bool {
-	ls.mu.Lock()
-	defer ls.mu.Unlock()
-	if !ls.closed {
-		ls.wg.Add(1)
-	}
-	return !ls.closed
-}
-
-// wait waits for all links and lets no more come.
-func (ls *links) wait() {
-	ls.mu.Lock()
-	ls.closed = true
-	ls.mu.Unlock()
-	ls.wg.Wait()
-}
-
 // owner returns the link to the host of an upstream, nil for one that runs here
 // or that nobody knows.
 func (ls *links) owner(upstream string) *farLink {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	return ls.owners[upstream]
+}
+
+// snapshot returns the links as they are now.
+func (ls *links) snapshot() []observe.Link {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	var all []observe.Link
+	for _, f := range ls.all {
+		all = append(all, observe.Link{Name: f.config.Name, Up: f.known && !f.down, Lost: f.lost, Upstreams: slices.Sorted(slices.Values(ls.ownedLocked(f)))})
+	}
+	return all
 }
 
 // lost notes that a link that was up has ended. Redial logs the end of its own.
@@ -351,4 +349,18 @@ func (ls *links) ownedLocked(f *farLink) []string {
 		}
 	}
 	return names
+}
+
+// A dialFunc makes a carrier for a link.
+type dialFunc func(context.Context) (net.Conn, error)
+
+// hinting is dial, whose errors say what to do when the other side refuses the token.
+func hinting(dial dialFunc, hint string) dialFunc {
+	return func(ctx context.Context) (net.Conn, error) {
+		c, err := dial(ctx)
+		if status, ok := errors.AsType[*wsconn.StatusError](err); ok && status.Code == http.StatusUnauthorized {
+			err = fmt.Errorf("%w: %s", err, hint)
+		}
+		return c, err
+	}
 }

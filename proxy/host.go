@@ -1,0 +1,132 @@
+package proxy
+
+import (
+	"context"
+	"net"
+	"net/url"
+
+	"github.com/mcp-proxy/mcp-proxy/config"
+	"github.com/mcp-proxy/mcp-proxy/internal/secretfile"
+	"github.com/mcp-proxy/mcp-proxy/upstream/link"
+)
+
+// A Host is the far half: it offers the upstreams of a configuration to proxies
+// elsewhere. NewHost makes one.
+type Host struct {
+	// Static after construction.
+	half     *hosting
+	at       config.HostLink
+	endpoint link.Endpoint
+	linked   context.Context // of all links
+	hangUp   context.CancelFunc
+
+	listener net.Listener // set by Listen; nil for a Host that dials
+	in       gate         // Serve
+}
+
+// NewHost returns the host that cfg describes, which meets its proxies as at says.
+// Nothing runs before Serve, and nothing after Shutdown or Close. The error is
+// [config.Problems].
+func NewHost(cfg *config.Config, at config.HostLink, o Options) (*Host, error) {
+	log := o.log()
+	warnOfUpstreams(cfg, log)
+	endpoint, err := endpointOf(at)
+	if err != nil {
+		return nil, err
+	}
+	h := &Host{at: at, endpoint: endpoint}
+	if h.half, err = newHosting(cfg, log); err != nil {
+		return nil, err
+	}
+	h.half.server.Heartbeat = heartbeatOf(at.Heartbeat)
+	h.linked, h.hangUp = context.WithCancel(context.Background())
+	return h, nil
+}
+
+// endpointOf reads the files that the flags name.
+func endpointOf(at config.HostLink) (link.Endpoint, error) {
+	e := link.Endpoint{URL: at.Listen + at.Dial, Token: secretfile.Token(at.TokenFile)}
+	if _, err := secretfile.ReadToken(at.TokenFile); err != nil {
+		return e, config.Problems{{Source: "--token-file", Text: err.Error()}}
+	}
+	read := clientTLS
+	if at.Listen != "" {
+		read = serverTLS
+	}
+	var err error
+	if e.TLS, err = read(at.TLS); err != nil {
+		return e, config.Problems{{Source: "--tls-ca, --tls-cert, --tls-key", Text: err.Error()}}
+	}
+	return e, nil
+}
+
+// Listen listens for proxies and returns the URL to dial; "" for a Host that dials
+// itself. Serve has to follow.
+func (h *Host) Listen() (string, error) {
+	if h.at.Listen == "" {
+		return "", nil
+	}
+	var err error
+	if h.listener, err = h.endpoint.Listen(); err != nil {
+		return "", err
+	}
+	return dialURL(h.endpoint, h.listener), nil
+}
+
+// dialURL is where a proxy dials l: the port may have been chosen by the system.
+func dialURL(at link.Endpoint, l net.Listener) string {
+	u, err := url.Parse(at.URL)
+	if err != nil || l.Addr().Network() == "unix" {
+		return at.String()
+	}
+	return (&url.URL{Scheme: u.Scheme, Host: l.Addr().String(), Path: u.Path}).String()
+}
+
+// Serve serves proxies until Shutdown, or until its listener fails.
+func (h *Host) Serve() error {
+	if !h.in.enter() {
+		return nil
+	}
+	defer h.in.leave()
+	if h.listener != nil {
+		return h.half.server.Accept(h.linked, h.listener)
+	}
+	return h.half.server.Redial(h.linked, hinting(h.endpoint.Dial, tokenHint(h.at.TokenFile)))
+}
+
+// tokenHint tells a host what its proxy wants of it.
+func tokenHint(tokenFile string) string {
+	if tokenFile == "" {
+		return "the proxy asks for a token: give --token-file with the token in links.NAME.tokenFile of the proxy"
+	}
+	return "the proxy refuses our token: that in --token-file must be the one in links.NAME.tokenFile of the proxy"
+}
+
+// Reload takes over the upstreams of cfg. With an error, which is [config.Problems],
+// nothing has changed.
+func (h *Host) Reload(cfg *config.Config) error {
+	warnOfUpstreams(cfg, h.half.log)
+	_, err := h.half.adopt(cfg)
+	return err
+}
+
+// Snapshot returns what the host does now.
+func (h *Host) Snapshot() Snapshot { return Snapshot{Upstreams: h.half.snapshot()} }
+
+// Shutdown ends it all, as [Proxy.Shutdown] does: what is in flight finishes, the links
+// hang up, and the rest of the time belongs to the upstreams. Proxies that stop at the
+// same time have their last answers then.
+func (h *Host) Shutdown(ctx context.Context) error {
+	b := newBudget(ctx, h.half, 0)
+	h.half.finish(b.drain)
+	h.hangUp()
+	if h.listener != nil {
+		h.listener.Close()
+	}
+	h.in.wait()
+	h.half.stop()
+	return b.over()
+}
+
+// Close is Shutdown without any time.
+func (h *Host) Close() error { return closeNow(h.Shutdown) }

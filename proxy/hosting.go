@@ -1,0 +1,213 @@
+package proxy
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+	"reflect"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/config"
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/internal/observe"
+	"github.com/mcp-proxy/mcp-proxy/upstream"
+	"github.com/mcp-proxy/mcp-proxy/upstream/link"
+	"github.com/mcp-proxy/mcp-proxy/upstream/pool"
+	"github.com/mcp-proxy/mcp-proxy/upstream/remote"
+	"github.com/mcp-proxy/mcp-proxy/upstream/translate"
+)
+
+// A hosting is the far half: the upstreams of a configuration, and the end of the
+// links that lead to them.
+type hosting struct {
+	host        *upstream.Host
+	bridge      *pool.Bridge
+	server      *link.Server
+	log         *slog.Logger
+	proxies     linkedProxies
+	perUpstream int // streams that clients may have to each upstream
+
+	mu      sync.Mutex                 // held by adopt and stop; guards the fields below
+	configs map[string]config.Upstream // what host runs, by name
+	remotes map[string]*remote.Server  // those of them that are remote
+
+	forced context.Context    // done: upstreams end at once
+	force  context.CancelFunc // called at the latest when all has stopped
+}
+
+// A bridge lets clients of one era use servers of the other.
+type bridge struct {
+	*pool.Bridge
+	*translate.Translator
+}
+
+// newHosting returns the host that cfg describes. Its error is a
+// [config.Problems].
+func newHosting(cfg *config.Config, log *slog.Logger) (*hosting, error) {
+	limits := limitsOf(cfg)
+	h := &hosting{
+		host:        &upstream.Host{Log: log, Limits: limits},
+		log:         log,
+		perUpstream: streamsEach * cfg.Limits.Sessions,
+		remotes:     make(map[string]*remote.Server),
+	}
+	h.proxies = linkedProxies{keptFor: 30 * time.Second, forget: h.forget}
+	h.bridge = &pool.Bridge{Open: h.host.Open, Relates: h.relates, Log: log}
+	h.host.Bridge = bridge{h.bridge, &translate.Translator{Open: h.host.Open, Log: log}}
+	h.forced, h.force = context.WithCancel(context.Background())
+	h.server = &link.Server{Handle: h.attach, Known: h.host.Known, Linked: h.proxies.linked, Unlinked: h.proxies.unlinked, Log: log, Limits: limits}
+	if _, err := h.adopt(cfg); err != nil {
+		return nil, err
+	}
+	return h, nil
+}
+
+// adopt takes over the upstreams of cfg, and announces them. It returns the names of
+// those that are gone or not what they were, whose streams end; all others run on.
+// With an error, a [config.Problems], nothing has changed.
+func (h *hosting) adopt(cfg *config.Config) (changed []string, err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	next, configs := make(map[string]upstream.Upstream), make(map[string]config.Upstream)
+	remotes := make(map[string]*remote.Server)
+	var announced []link.Upstream
+	for _, u := range cfg.Upstreams {
+		configs[u.Name] = u
+		announced = append(announced, announcementOf(u))
+		if old, ok := h.configs[u.Name]; ok && runsOn(old, u) {
+			next[u.Name] = h.host.Upstreams[u.Name] // nobody else changes it
+			remotes[u.Name] = h.remotes[u.Name]
+			continue
+		}
+		if next[u.Name], remotes[u.Name], err = upstreamOf(u, h.host.Limits, h.log); err != nil {
+			return nil, config.Problems{{Source: cfg.File, Key: u.Key + ".tls", Text: err.Error()}}
+		}
+	}
+	for name, old := range h.configs {
+		if now, ok := configs[name]; !ok || !runsOn(old, now) {
+			changed = append(changed, name)
+		}
+	}
+	if err := h.server.Announce(announced); err != nil {
+		return nil, config.Problems{{Source: cfg.File, Key: "upstreams", Text: err.Error()}}
+	}
+	h.configs, h.remotes = configs, remotes
+	h.server.SetStreams(max(leastStreams, 2*h.streams(len(configs)+len(changed))))
+	h.host.Replace(next, changed)
+	return changed, nil
+}
+
+// longestStop is the longest stopGrace of an upstream.
+func (h *hosting) longestStop() (longest time.Duration) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, u := range h.configs {
+		longest = max(longest, u.StopGrace)
+	}
+	return longest
+}
+
+// runsOn reports whether an upstream is what it was, though it may have other names.
+func runsOn(old, now config.Upstream) bool {
+	old.Prefix = now.Prefix
+	return reflect.DeepEqual(old, now)
+}
+
+// streamsEach is how many streams a client may have to an upstream: one in each era.
+const streamsEach = 2
+
+// leastStreams is how many streams a link from elsewhere may have, whatever the
+// configuration: it does not know how many clients a proxy has.
+const leastStreams = 4096
+
+// streams is how many clients may have to so many upstreams at once. As many more
+// may be ending, whose servers are still being stopped.
+func (h *hosting) streams(upstreams int) int { return h.perUpstream * upstreams }
+
+// finish lets what is in flight finish, until ctx is done.
+func (h *hosting) finish(ctx context.Context) {
+	look := time.NewTicker(20 * time.Millisecond)
+	defer look.Stop()
+	for h.busy() {
+		select {
+		case <-look.C:
+		case <-ctx.Done():
+			return
+		case <-h.forced.Done():
+			return
+		}
+	}
+}
+
+// busy reports whether anybody waits for an answer: nobody does for that of a server
+// which is being stopped, or is gone, nor for that to a parked call, whose client may
+// never come back.
+func (h *hosting) busy() bool {
+	inFlight := 0
+	for _, s := range h.host.Status() {
+		if s.State == upstream.StateStarting || s.State == upstream.StateRunning {
+			inFlight += s.InFlight
+		}
+	}
+	return inFlight > h.bridge.Parked()
+}
+
+// snapshot returns what runs.
+func (h *hosting) snapshot() []observe.Upstream {
+	var all []observe.Upstream
+	for _, s := range h.host.Status() {
+		var speaks []string
+		for _, era := range s.Speaks {
+			speaks = append(speaks, string(era))
+		}
+		all = append(all, observe.Upstream{
+			Name: s.Upstream, Session: s.Key[:min(len(s.Key), 8)], Era: string(s.Era), Speaks: speaks,
+			State: string(s.State), Failures: s.Failures, Cause: s.Cause, Next: s.Next,
+			PID: s.PID, Started: s.Started, InFlight: s.InFlight, Unusable: s.Unusable, Stderr: s.Stderr,
+		})
+	}
+	return all
+}
+
+// stop ends what outlives its streams, as it wishes, or at once when it was forced to.
+func (h *hosting) stop() {
+	h.bridge.Stop(h.forced)
+	h.host.Stop(h.forced)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, r := range h.remotes {
+		if r != nil {
+			r.Close()
+		}
+	}
+	h.force()
+}
+
+// attach serves a stream of a link. When the links are to end the stream does, so
+// that its upstream ends as it wishes; force is another matter.
+func (h *hosting) attach(ctx context.Context, hello link.Hello, c jsonrpc.Conn) error {
+	defer context.AfterFunc(ctx, func() { jsonrpc.CloseWith(c, errHostStops) })()
+	return h.host.Attach(h.forced, hello.Upstream, hello.Key, cmp.Or(mcp.Era(hello.Era), mcp.Legacy), c)
+}
+
+// forget ends what is kept for a proxy that did not come back.
+func (h *hosting) forget(proxy string, last bool) {
+	h.bridge.Forget(proxy)
+	if last {
+		h.host.EndIdle()
+	}
+}
+
+// relates reports whether it is certain to which call belongs what an upstream asks.
+// Over HTTP the server says so; a shared one tells for certain only whose it is.
+func (h *hosting) relates(name string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	u := h.configs[name]
+	return !u.Shared && strings.HasPrefix(u.URL, "http")
+}
+
+var errHostStops = &jsonrpc.ClosedError{Cause: "host stopped", Delivered: true}

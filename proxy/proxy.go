@@ -1,0 +1,240 @@
+package proxy
+
+import (
+	"context"
+	"crypto/rand"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/config"
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
+	"github.com/mcp-proxy/mcp-proxy/proxy/frontend"
+	"github.com/mcp-proxy/mcp-proxy/proxy/session"
+	"github.com/mcp-proxy/mcp-proxy/upstream/link"
+)
+
+// Options say what a configuration does not. The zero value is fit for use.
+type Options struct {
+	Log *slog.Logger // nil discards
+
+	// Stdio is set when the only client is that of [Proxy.ServeStdio], which is
+	// whoever runs this program. Errors about a command that did not start then have
+	// its last line on stderr, and a link that waits for its host to dial is a
+	// mistake, since nothing listens.
+	Stdio bool
+}
+
+func (o Options) log() *slog.Logger {
+	if o.Log == nil {
+		return slog.New(slog.DiscardHandler)
+	}
+	return o.Log
+}
+
+// A Proxy serves clients from the upstreams of a configuration. New makes one.
+type Proxy struct {
+	// Static after construction.
+	log    *slog.Logger
+	stdio  bool // as in Options
+	router *session.Router
+	front  *frontend.HTTP
+	web    *web     // where clients on HTTP come in
+	host   *hosting // what runs here
+	within *within  // the link to it
+	links  *links   // to hosts elsewhere
+
+	linked context.Context // of all links
+	hangUp context.CancelFunc
+	once   sync.Once // of starting the links, and of never starting them
+
+	serving context.Context // of clients on stdio
+	cut     context.CancelFunc
+	onStdio gate
+}
+
+// New returns the proxy that cfg describes. Nothing runs before the first call of
+// Handler, Serve or ServeStdio, and nothing after Shutdown or Close. The error is
+// [config.Problems] where cfg is to blame.
+func New(cfg *config.Config, o Options) (*Proxy, error) {
+	log := o.log()
+	warnOfUpstreams(cfg, log)
+	if err := checkToken(cfg); err != nil && !o.Stdio {
+		return nil, err
+	}
+	p := &Proxy{log: log, stdio: o.Stdio}
+	p.router = newRouter(cfg, log, p.dial)
+	var err error
+	if p.host, err = newHosting(cfg, log); err != nil {
+		return nil, err
+	}
+	p.host.host.ClientsOperate = o.Stdio
+	p.within = newWithin(cfg, p.host, log)
+	if p.links, err = newLinks(cfg, p.router, log); err != nil {
+		return nil, err
+	}
+	if o.Stdio && len(p.links.accepting()) > 0 {
+		return nil, config.Problems{{Source: cfg.File, Key: "links", Text: "accept needs mcp-proxy serve: nothing listens here for a host that dials"}}
+	}
+	p.router.Update(p.links.setLocked()) // nothing runs yet
+	p.front = newFront(cfg, p, log)
+	if err := p.front.Guard.Check(); err != nil { // config has refused that; nobody may come past it
+		return nil, err
+	}
+	p.web = newWeb(cfg, http.HandlerFunc(p.serveHTTP), log)
+	p.linked, p.hangUp = context.WithCancel(context.Background())
+	p.serving, p.cut = context.WithCancel(context.Background())
+	return p, nil
+}
+
+func newRouter(cfg *config.Config, log *slog.Logger, dial session.DialFunc) *session.Router {
+	return &session.Router{
+		Dialer:      dial,
+		Naming:      catalog.Naming(strings.TrimPrefix(cfg.Prefix, "auto")),
+		Version:     Version(),
+		ID:          rand.Text(),
+		InFlight:    cfg.Limits.InFlight,
+		MaxMessage:  int(cfg.Limits.Message),
+		PageSize:    cfg.PageSize,
+		ListTimeout: cfg.ListTimeout,
+		Drain:       atLeast(cfg.Drain),
+		Log:         log,
+	}
+}
+
+// atLeast makes a configured 0s, which the parts take for their default, as good as
+// none.
+func atLeast(d time.Duration) time.Duration { return max(d, time.Nanosecond) }
+
+// start runs the links until they are hung up.
+func (p *Proxy) start() {
+	p.once.Do(func() {
+		p.within.start(p.linked)
+		p.links.start(p.linked)
+	})
+}
+
+// dial opens a stream to an upstream, here or elsewhere.
+func (p *Proxy) dial(ctx context.Context, name, key string, era mcp.Era) (jsonrpc.Conn, error) {
+	hello := link.Hello{Upstream: name, Key: key, Era: string(era)}
+	if f := p.links.owner(name); f != nil {
+		return f.client.Open(ctx, hello)
+	}
+	return p.within.client.Open(ctx, hello)
+}
+
+// known reports whether there is an upstream of that name, here or elsewhere.
+func (p *Proxy) known(name string) bool {
+	return p.host.host.Known(name) || p.links.owner(name) != nil
+}
+
+// serve is one client's session with one upstream, "" for all.
+func (p *Proxy) serve(ctx context.Context, upstream string, c jsonrpc.Conn) error {
+	if upstream == "" {
+		return p.router.Serve(ctx, c)
+	}
+	return p.router.ServeUpstream(ctx, upstream, c)
+}
+
+// Handler returns the handler of all paths: /mcp, /ws, /sse with /message, /mcp/NAME and
+// /ws/NAME for one upstream, /healthz, and /link for hosts that dial. What it begins ends
+// with Shutdown, after which the program ends its server.
+func (p *Proxy) Handler() http.Handler {
+	p.start()
+	return p.web.server.Handler
+}
+
+// Listen listens at the addresses of the configuration, at all or at none, and returns
+// where: a port may be chosen by the system. Serve has to follow.
+func (p *Proxy) Listen() ([]net.Addr, error) {
+	if err := p.web.listen(); err != nil {
+		return nil, err
+	}
+	var at []net.Addr
+	for _, l := range p.web.listeners {
+		at = append(at, l.Addr())
+	}
+	return at, nil
+}
+
+// Serve serves [Proxy.Handler] there. It returns nil after Shutdown, and else the first
+// error of a listener, while the others go on.
+func (p *Proxy) Serve() error {
+	p.start()
+	return p.web.serve()
+}
+
+// ServeStdio serves one client on in and out, which it owns, until the client goes away
+// or ctx ends. It returns the one cause of that. A write to a broken stdout or stderr
+// does not kill the program any more.
+//
+// With [Options.Stdio] the end of ctx also ends the upstreams by force, within a second.
+func (p *Proxy) ServeStdio(ctx context.Context, in, out *os.File) error {
+	p.start()
+	client := frontend.NewStdio(in, out, p.front.Limits)
+	if !p.onStdio.enter() {
+		client.Close()
+		return jsonrpc.ErrClosed
+	}
+	defer p.onStdio.leave()
+	if p.stdio { // then by force soon, when the session has hung up, and later at once
+		context.AfterFunc(ctx, func() { time.AfterFunc(hangUpTime, p.host.force) })
+		defer context.AfterFunc(ctx, p.host.force)
+	}
+	session, cut := context.WithCancel(ctx)
+	defer cut()
+	defer context.AfterFunc(p.serving, cut)()
+	return p.router.Serve(session, client)
+}
+
+// Reload takes over the upstreams and links of cfg, and tells clients. All else stays as
+// it was at the start. With an error, which is [config.Problems], nothing has changed.
+func (p *Proxy) Reload(cfg *config.Config) error {
+	warnOfUpstreams(cfg, p.log)
+	links, err := p.links.plan(cfg)
+	if err != nil {
+		return err
+	}
+	changed, err := p.host.adopt(cfg)
+	if err != nil {
+		return err
+	}
+	p.within.client.SetStreams(p.host.streams(len(cfg.Upstreams) + len(changed))) // which are still ending
+	p.links.adopt(cfg, links)
+	p.router.Returned(changed...)
+	return nil
+}
+
+// Snapshot returns what the proxy does now.
+func (p *Proxy) Snapshot() Snapshot {
+	return Snapshot{Upstreams: p.host.snapshot(), Links: p.links.snapshot()}
+}
+
+// Shutdown ends it all, within one budget if ctx has a deadline: no new requests or
+// sessions, and those in flight finish. What is left of the time then belongs to the
+// upstreams, which stop as they wish. When it is nearly used up the rest ends by force,
+// and so it does soon after ctx was cancelled; then the error is [ErrForced].
+func (p *Proxy) Shutdown(ctx context.Context) error {
+	p.once.Do(func() {}) // what has not started never will
+	b := newBudget(ctx, p.host, hangUpTime)
+	p.front.Drain()
+	p.router.Shutdown(b.drain)
+	p.cut() // what did not finish in time hears so now
+	p.front.Close()
+	p.onStdio.wait()
+	p.hangUp()
+	p.links.in.wait()
+	p.within.wait()
+	p.host.stop()
+	p.web.close()
+	return b.over()
+}
+
+// Close is Shutdown without any time.
+func (p *Proxy) Close() error { return closeNow(p.Shutdown) }

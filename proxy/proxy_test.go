@@ -1,0 +1,120 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/config"
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+)
+
+func newProxy(t *testing.T, cfg config.Config) *Proxy {
+	t.Helper()
+	p, err := New(&cfg, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// Close may come at any time, and again; goleak looks for what it leaves.
+func TestClose(t *testing.T) {
+	cfg := config.Config{Listen: []string{"127.0.0.1:0"}, Links: []config.Link{{Name: "far", Dial: "tcp://127.0.0.1:1", Heartbeat: time.Second}}}
+	for when, run := range map[string]func(*Proxy) func() error{
+		"at once":          func(*Proxy) func() error { return nil },
+		"when it listens":  func(p *Proxy) func() error { p.Listen(); return nil },
+		"when it serves":   func(p *Proxy) func() error { p.Listen(); return p.Serve },
+		"with a handler":   func(p *Proxy) func() error { p.Handler(); return nil },
+		"before it serves": func(p *Proxy) func() error { p.Listen(); p.Close(); return p.Serve },
+	} {
+		p := newProxy(t, cfg)
+		over := make(chan error, 1)
+		if serve := run(p); serve != nil {
+			go func() { over <- serve() }()
+		} else {
+			over <- nil
+		}
+		for range 3 {
+			if err := p.Close(); err != nil {
+				t.Errorf("%s: %v", when, err)
+			}
+		}
+		if err := <-over; err != nil {
+			t.Errorf("%s: Serve returned %v", when, err)
+		}
+	}
+}
+
+// A client on stdio hears of the shutdown of the proxy as any other does, and later
+// there are no clients.
+func TestStdioEndsWithTheProxy(t *testing.T) {
+	p := newProxy(t, config.Config{})
+	serve := func() (in *os.File, over chan error) {
+		stdin, in, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		out, stdout, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { in.Close(); out.Close() })
+		over = make(chan error, 1)
+		go func() { over <- p.ServeStdio(context.Background(), stdin, stdout) }()
+		return in, over
+	}
+	_, over := serve()
+	if err := p.Shutdown(context.Background()); err != nil {
+		t.Error(err)
+	}
+	if err := <-over; !errors.Is(err, jsonrpc.ErrClosed) {
+		t.Error("the client's end:", err)
+	}
+	if _, over = serve(); !errors.Is(<-over, jsonrpc.ErrClosed) {
+		t.Error("a client after the end")
+	}
+}
+
+// What cannot be is said by New, before anything runs.
+func TestNewRefuses(t *testing.T) {
+	for what, tt := range map[string]struct {
+		cfg  config.Config
+		o    Options
+		mine bool // the configuration is to blame
+	}{
+		"a token that is not there":   {cfg: config.Config{TokenFile: "no-such-file"}, mine: true},
+		"a host that dials, on stdio": {cfg: config.Config{Links: []config.Link{{Name: "far", Accept: true}}}, o: Options{Stdio: true}, mine: true},
+		"TLS files that are not there": {mine: true, cfg: config.Config{Upstreams: []config.Upstream{
+			{Name: "a", URL: "https://a.example/mcp", TLS: config.TLS{CA: "no-such-file"}}}}},
+		"an open door": {cfg: config.Config{Listen: []string{"0.0.0.0:80"}}},
+	} {
+		_, err := New(&tt.cfg, tt.o)
+		if _, ok := errors.AsType[config.Problems](err); err == nil || ok != tt.mine {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
+// A port that is taken is an error that says so, and no other port stays open.
+func TestListenAtAllOrNone(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	p := newProxy(t, config.Config{Listen: []string{"127.0.0.1:0", taken.Addr().String()}})
+	defer p.Close()
+	if _, err := p.Listen(); err == nil {
+		t.Fatal("no error")
+	}
+	free := p.web.listeners[0].Addr().String()
+	if resp, err := http.Get("http://" + free + "/healthz"); err == nil {
+		resp.Body.Close()
+		t.Error(free, "is open")
+	}
+}

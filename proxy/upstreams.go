@@ -1,0 +1,53 @@
+package proxy
+
+import (
+	"log/slog"
+	"strings"
+
+	"github.com/mcp-proxy/mcp-proxy/config"
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/upstream"
+	"github.com/mcp-proxy/mcp-proxy/upstream/process"
+	"github.com/mcp-proxy/mcp-proxy/upstream/remote"
+)
+
+// upstreamOf returns how the host reaches an upstream, and the remote server if it
+// is one.
+func upstreamOf(u config.Upstream, limits jsonrpc.Limits, log *slog.Logger) (upstream.Upstream, *remote.Server, error) {
+	up := upstream.Upstream{Era: mcp.Era(u.Era), StartTimeout: u.StartTimeout, Shared: u.Shared, Roots: u.Roots}
+	if u.URL == "" {
+		up.Command = commandOf(u)
+		return up, nil, nil
+	}
+	r := remoteOf(u, limits, log)
+	var err error
+	if r.TLS, err = clientTLS(u.TLS); err != nil {
+		return up, nil, err
+	}
+	up.Dial, up.DialModern, up.Probe = r.Dial, r.DialModern, r.Probe
+	up.Relates = strings.HasPrefix(u.URL, "http")
+	return up, r, nil
+}
+
+func remoteOf(u config.Upstream, limits jsonrpc.Limits, log *slog.Logger) *remote.Server {
+	return &remote.Server{
+		Name: u.Name, URL: u.URL, SSE: u.Type == "sse", Headers: u.Headers, HeadersFrom: u.HeadersFrom,
+		MaxConcurrent: u.MaxConcurrent, WriteTimeout: u.WriteTimeout, StopGrace: u.StopGrace, Limits: limits, Log: log,
+	}
+}
+
+func commandOf(u config.Upstream) *process.Command {
+	c := &process.Command{
+		Path: u.Command, Args: u.Args, Dir: u.Cwd, InheritEnv: u.InheritEnv,
+		WriteTimeout: u.WriteTimeout, StopGrace: u.StopGrace,
+	}
+	for name, value := range u.Env {
+		c.Env = append(c.Env, name+"="+value)
+	}
+	return c
+}
+
+func limitsOf(cfg *config.Config) jsonrpc.Limits {
+	return jsonrpc.Limits{Message: int(cfg.Limits.Message), Depth: cfg.Limits.Depth}
+}

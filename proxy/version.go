@@ -1,0 +1,30 @@
+package proxy
+
+import "runtime/debug"
+
+// version is set when a release is built.
+var version = ""
+
+const module = "github.com/mcp-proxy/mcp-proxy"
+
+// Version returns the version of this module in the program that runs: that of a
+// release, or what the build knows.
+func Version() string {
+	if version != "" {
+		return version
+	}
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "(devel)"
+	}
+	found := &info.Main
+	for _, dep := range info.Deps {
+		if dep.Path == module {
+			found = dep
+		}
+	}
+	if found.Version == "" {
+		return "(devel)"
+	}
+	return found.Version
+}

@@ -1,0 +1,169 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/config"
+	"github.com/mcp-proxy/mcp-proxy/internal/secretfile"
+	"github.com/mcp-proxy/mcp-proxy/proxy/frontend"
+	"github.com/mcp-proxy/mcp-proxy/upstream/link"
+)
+
+// A web is the listeners of a configuration, and the server at them.
+type web struct {
+	addresses []string
+	listeners []net.Listener // set by listen
+	server    *http.Server
+	log       *slog.Logger
+	loops     gate // of the server, one for each listener
+}
+
+func newWeb(cfg *config.Config, h http.Handler, log *slog.Logger) *web {
+	return &web{addresses: cfg.Listen, log: log, server: &http.Server{
+		Handler:           h,
+		ReadHeaderTimeout: 10 * time.Second,
+		IdleTimeout:       2 * time.Minute,
+		MaxHeaderBytes:    64 << 10,
+		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+	}}
+}
+
+// listen listens at all addresses, or at none.
+func (w *web) listen() error {
+	w.listeners = nil
+	for _, address := range w.addresses {
+		l, err := listen(address)
+		if err != nil {
+			w.closeListeners()
+			return err // says where
+		}
+		w.listeners = append(w.listeners, l)
+	}
+	return nil
+}
+
+// listen listens at HOST:PORT or unix:///path.
+func listen(address string) (net.Listener, error) {
+	if path, ok := strings.CutPrefix(address, "unix://"); ok {
+		return link.ListenUnix(path, 0)
+	}
+	return net.Listen("tcp", address)
+}
+
+// serve returns the first error of a listener, or nil when close has ended all.
+func (w *web) serve() error {
+	ends := make(chan error, len(w.listeners))
+	for _, l := range w.listeners {
+		if !w.loops.run(func() { ends <- w.server.Serve(&fullListener{Listener: l, log: w.log}) }) {
+			ends <- http.ErrServerClosed
+		}
+	}
+	for range w.listeners {
+		if err := <-ends; !errors.Is(err, http.ErrServerClosed) {
+			return err
+		}
+	}
+	return nil
+}
+
+// close lets handlers write their last bytes, and ends those that cannot.
+func (w *web) close() {
+	ctx, cancel := context.WithTimeout(context.Background(), 500*time.Millisecond)
+	defer cancel()
+	if w.server.Shutdown(ctx) != nil {
+		w.server.Close()
+	}
+	w.closeListeners() // at which nobody served
+	w.loops.wait()
+}
+
+func (w *web) closeListeners() {
+	for _, l := range w.listeners {
+		l.Close()
+	}
+}
+
+// A fullListener lets the log know that clients wait because this process, or the
+// system, has no descriptors left. net/http tries again, and keeps it for itself.
+type fullListener struct {
+	net.Listener
+	log  *slog.Logger
+	told time.Time // owned by Accept
+}
+
+// Accept implements [net.Listener].
+func (l *fullListener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	full := errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)
+	if full && time.Since(l.told) > time.Minute {
+		l.told = time.Now()
+		l.log.Warn("no descriptors left, clients wait: raise the limit (ulimit -n), or lower limits.sessions", "err", err)
+	}
+	return c, err
+}
+
+// newFront returns the front end of p for clients on HTTP.
+func newFront(cfg *config.Config, p *Proxy, log *slog.Logger) *frontend.HTTP {
+	return &frontend.HTTP{
+		Serve:          p.serve,
+		ServePrincipal: p.router.ServePrincipal,
+		Known:          p.known,
+		Guard: frontend.Guard{
+			TokenFrom: told(secretfile.Token(cfg.TokenFile), log), AllowedHosts: cfg.AllowedHosts, AllowedOrigins: cfg.AllowedOrigins,
+			Listen: cfg.Listen, Insecure: cfg.Insecure,
+		},
+		Limits:      limitsOf(cfg),
+		Sessions:    cfg.Limits.Sessions,
+		SessionIdle: cfg.SessionIdle,
+		SessionGone: cfg.SessionGone,
+		Log:         log,
+	}
+}
+
+// serveHTTP adds /link to the front end, while hosts may dial us.
+func (p *Proxy) serveHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.URL.Path != "/link" || len(p.links.accepting()) == 0 {
+		p.front.ServeHTTP(w, r)
+		return
+	}
+	if err := p.front.Guard.Admit(w, r); err != nil {
+		p.links.refused(r, err)
+		return
+	}
+	p.links.ServeHTTP(w, r)
+}
+
+// checkToken reports a token that clients are asked for and that cannot be read.
+func checkToken(cfg *config.Config) error {
+	if _, err := secretfile.ReadToken(cfg.TokenFile); err != nil {
+		return config.Problems{{Source: cfg.File, Key: "tokenFile", Text: err.Error()}}
+	}
+	return nil
+}
+
+// told is read, with a line in the log when it begins to fail and when that is over.
+func told(read func() (string, error), log *slog.Logger) func() (string, error) {
+	if read == nil {
+		return nil
+	}
+	var failing atomic.Bool
+	return func() (string, error) {
+		token, err := read()
+		switch bad := err != nil; {
+		case failing.Swap(bad) == bad:
+		case bad:
+			log.Error("token file cannot be used, clients are refused", "err", err)
+		default:
+			log.Info("token file can be used again")
+		}
+		return token, err
+	}
+}

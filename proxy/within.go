@@ -1,0 +1,50 @@
+package proxy
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/config"
+	"github.com/mcp-proxy/mcp-proxy/upstream/link"
+)
+
+// within is the link within the process, to what runs here.
+type within struct {
+	client link.Client
+	host   *hosting
+	log    *slog.Logger
+	wg     sync.WaitGroup // both ends
+}
+
+func newWithin(cfg *config.Config, host *hosting, log *slog.Logger) *within {
+	host.server.Trusted = true
+	return &within{host: host, log: log, client: link.Client{
+		Log: log, Limits: limitsOf(cfg), Trusted: true, Streams: host.streams(len(cfg.Upstreams)),
+	}}
+}
+
+// start keeps the link up until ctx ends.
+func (l *within) start(ctx context.Context) { l.wg.Go(func() { l.keep(ctx) }) }
+
+// keep keeps the link up until ctx ends. Nothing that clients do ends it: if it ends
+// all the same, its streams do, and there is another.
+func (l *within) keep(ctx context.Context) {
+	for ctx.Err() == nil {
+		near, far := link.Ring()
+		l.wg.Go(func() { l.host.server.Serve(l.host.forced, far) }) // ends for the same reason
+		if err := l.client.Serve(ctx, near); ctx.Err() == nil {
+			l.log.Error("link within the process lost", "err", err)
+			select {
+			case <-time.After(pauseBefore):
+			case <-ctx.Done():
+			}
+		}
+	}
+}
+
+// pauseBefore another link is less than openings of streams wait for it.
+const pauseBefore = 100 * time.Millisecond
+
+func (l *within) wait() { l.wg.Wait() }
