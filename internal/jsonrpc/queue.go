@@ -199,8 +199,9 @@ func (q *Queue) Drop(unwanted func(Queued) bool) {
 }
 
 // Finish lets nothing in any more, because of err. Run sends what is in line, asks for
-// the last words if last is not nil, sends them and half-closes the Conn. What is held is
-// not sent. If all that takes longer than within, Run's Conn is closed, with err.
+// the last words if last is not nil, sends them and returns: then the Conn is to be closed
+// or half-closed. What is held is not sent. If all that takes longer than within, Run's
+// Conn is closed, with err.
 func (q *Queue) Finish(err error, within time.Duration, last func() []*Message) {
 	if q.state != queueOpen {
 		return
@@ -346,9 +347,6 @@ func (q *Queue) finish(c Conn) error {
 		if err := SendAll(c, words); err != nil {
 			return Closed(err)
 		}
-	}
-	if c, ok := c.(interface{ CloseWrite() }); ok {
-		c.CloseWrite()
 	}
 	return nil
 }

@@ -148,7 +148,7 @@ func TestQueueFinish(t *testing.T) {
 			_ = l.Force(jsonrpc.Queued{Message: notice("queued")})
 		})
 		done := make(chan error, 1)
-		go func() { done <- l.Run(a) }()
+		go func() { done <- l.Run(a); a.CloseWrite() }()
 		l.locked(func() {
 			l.Finish(nil, time.Second, func() []*jsonrpc.Message { return []*jsonrpc.Message{notice("last")} })
 			_ = l.Force(jsonrpc.Queued{Message: notice("too late")})

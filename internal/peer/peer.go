@@ -153,6 +153,9 @@ func (p *Peer) write(ctx context.Context, c jsonrpc.Conn, end context.CancelCaus
 		p.mu.Lock()
 		cause, stays := p.out.Err(), p.halfClosed
 		p.mu.Unlock()
+		if half, ok := c.(interface{ CloseWrite() }); ok && stays {
+			half.CloseWrite()
+		}
 		if cause != nil && !stays { // finished, not paused
 			end(cause)
 		}
