@@ -55,12 +55,14 @@ func TestRefusedRequestsSayWhy(t *testing.T) {
 				s, l := server(t, f.URL)
 				connect := map[bool]func(*testing.T, *Server) *client{false: shaken, true: dialModern}
 				c := connect[modern](t, s)
+				f.mu.Lock()
 				f.any = func(w http.ResponseWriter, r *http.Request) bool {
 					if r.Method == http.MethodPost {
 						refuseWith(w, tt.status, tt.challenge, tt.body)
 					}
 					return r.Method == http.MethodPost
 				}
+				f.mu.Unlock()
 				var events []string
 				for id := range int64(2) {
 					c.request(id+7, "ping", params(""))

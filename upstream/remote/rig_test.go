@@ -104,7 +104,10 @@ func (f *fake) await(what string, count int) {
 }
 
 func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if f.any != nil && f.any(w, r) {
+	f.mu.Lock()
+	any := f.any
+	f.mu.Unlock()
+	if any != nil && any(w, r) {
 		return
 	}
 	switch r.Method {

@@ -61,7 +61,9 @@ type slots chan struct{}
 // takesSlot reports whether a request counts for MaxConcurrent. What ends a task
 // must not wait for the calls before it, and calls must not wait for a subscription,
 // which lives as long as its client.
-func takesSlot(method string) bool { return method != mcp.MethodTasksCancel && method != mcp.MethodListen }
+func takesSlot(method string) bool {
+	return method != mcp.MethodTasksCancel && method != mcp.MethodListen
+}
 
 // acquire waits until a request may be sent. With true release gives its slot
 // back, and may be called repeatedly.
