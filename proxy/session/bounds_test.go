@@ -209,16 +209,16 @@ func TestUnusableAnswer(t *testing.T) {
 
 // The oldest task is forgotten first, with its progress token.
 func TestTasksAreBounded(t *testing.T) {
-	var ts taskTable
-	u := &upstreamConn{}
+	var ts tasks
+	u := &upstreamConn{ctx: t.Context()}
 	for n := range int64(maxTasks + 1) {
-		ts.add(&task{id: fmt.Sprint(n), conn: u, key: tokenKey{u, n}, token: json.RawMessage(`1`)})
+		ts.add(task{id: fmt.Sprint(n), conn: u, key: tokenKey{u, n}, token: json.RawMessage(`1`)})
 	}
 	if len(ts.byID) != maxTasks || len(ts.byToken) != maxTasks || ts.byID["0"] != nil || ts.byID["1"] == nil {
 		t.Error(len(ts.byID), len(ts.byToken))
 	}
-	ts.add(&task{id: "1", conn: u}) // listed: the token stays
-	ts.end(&upstreamConn{}, "1")    // another upstream's
+	ts.add(task{id: "1", conn: u}) // listed: the token stays
+	ts.end(&upstreamConn{}, "1")   // another upstream's
 	if ts.byToken[tokenKey{u, 1}] == nil {
 		t.Error("token is lost")
 	}

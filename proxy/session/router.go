@@ -226,7 +226,7 @@ func (p *Router) serveUpstream(ctx context.Context, upstream string, s *session)
 
 func (p *Router) serve(ctx context.Context, s *session) error {
 	if k, ok := s.client.(Keeper); ok {
-		k.KeepWhile(s.tasks.unfinished)
+		k.KeepWhile(s.tasks.haveUnfinished)
 	}
 	p.mu.Lock()
 	if p.sessions == nil {

@@ -117,7 +117,7 @@ func (s *session) answered(m *jsonrpc.Message) {
 	s.serverRequests.removeLocked(sr)
 	result := catalog.RenameRelated(m.Result, sr.conn.ownTask)
 	if id != "" && !ended {
-		s.tasks.addClient(&task{id: id, conn: sr.conn, key: tokenKey{nil, sr.n}, token: sr.token})
+		s.clientTasks.add(task{id: id, conn: sr.conn, key: tokenKey{nil, sr.n}, token: sr.token})
 	}
 	// An open server request means an open stream: its end would have taken it.
 	room := sr.conn.queueLocked(&jsonrpc.Message{ID: sr.id, Result: result, Error: m.Error, Extra: m.Extra}, nil)
@@ -162,7 +162,8 @@ func (s *session) clientProgress(m *jsonrpc.Message, notes *mcp.Notes) {
 	if sr := s.serverRequests.open[n]; sr != nil {
 		u, token = sr.conn, sr.token
 	} else {
-		u, token = s.tasks.clientToken(n)
+		x := s.clientTasks.getByToken(tokenKey{nil, n})
+		u, token = x.conn, x.token
 	}
 	s.mu.Unlock()
 	if notes.Err(mcp.Key) != nil || !ok || token == nil {

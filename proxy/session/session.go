@@ -39,7 +39,8 @@ type session struct {
 	upstreams    upstreamSets
 	views        views        // what is known of lists
 	news         news         // what the client has seen of them
-	tasks        tasks        // that go on
+	tasks        tasks        // that upstreams run
+	clientTasks  tasks        // that the client runs, for upstreams
 	readers      readers      // of resources, in the modern era
 	resourceSubs resourceSubs // in the legacy era
 

@@ -5,202 +5,11 @@ import (
 	"context"
 	"encoding/json"
 	"slices"
-	"sync"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 )
-
-// maxTasks bounds how many tasks of one client are remembered.
-const maxTasks = 10000
-
-// A task is a request that was accepted and goes on after its answer.
-type task struct {
-	id   string        // as the client has it
-	own  string        // as upstream connection has it, if that runs it
-	conn *upstreamConn // the upstream that runs it, or, for one of the client's own, that asked for it
-
-	unfinished bool // as far as is known; only of those that began here
-
-	// The progress token of the request stays valid until the task ends
-	// (2025-11-25 basic/utilities/tasks). key is the token on the side that
-	// runs the task, token the one that the other side chose; nil for none.
-	key   tokenKey
-	token json.RawMessage
-}
-
-// A tokenKey is a progress token that was minted here. The upstream connection is nil for those
-// given to the client.
-type tokenKey struct {
-	conn *upstreamConn
-	n    int64
-}
-
-// tasks remembers the tasks that go on for one client.
-type tasks struct {
-	mu     sync.Mutex // guards both, and the tasks in them; nothing else is locked under it
-	server taskTable  // those that upstreams run
-	client taskTable  // those that the client runs, for upstreams
-}
-
-// A taskTable is the tasks that one side runs.
-type taskTable struct {
-	byID    map[string]*task
-	byToken map[tokenKey]*task
-	order   []string // the oldest, which is forgotten first, first
-}
-
-// add remembers a task that an upstream runs, or that it belongs to another one now.
-func (ts *tasks) add(x *task) { ts.addTo(&ts.server, x) }
-
-// addClient remembers a task that the client runs.
-func (ts *tasks) addClient(x *task) { ts.addTo(&ts.client, x) }
-
-func (ts *tasks) addTo(t *taskTable, x *task) {
-	ts.mu.Lock()
-	defer ts.mu.Unlock()
-	if x.conn.isHungUp() { // its answer was on the way when it went
-		return
-	}
-	t.add(x)
-}
-
-// forget forgets the tasks of an upstream that was hung up.
-func (ts *tasks) forget(u *upstreamConn) {
-	ts.mu.Lock()
-	defer ts.mu.Unlock()
-	ts.server.forget(u)
-	ts.client.forget(u)
-}
-
-// runner returns who runs a task that the client calls so, and what it calls it itself.
-// It is nil if that is not remembered.
-func (ts *tasks) runner(era mcp.Era, name string) (u *upstreamConn, own string) {
-	ts.mu.Lock()
-	defer ts.mu.Unlock()
-	if x := ts.server.byID[name]; x != nil && x.conn.era == era {
-		return x.conn, x.own
-	}
-	return nil, ""
-}
-
-// isNamed reports whether the client was given a name for a task of an upstream.
-func (ts *tasks) isNamed(u *upstreamConn, own, name string) bool {
-	ts.mu.Lock()
-	defer ts.mu.Unlock()
-	x := ts.server.byID[name]
-	return x != nil && x.conn == u && x.own == own
-}
-
-// isClients reports whether the client runs a task for an upstream.
-func (ts *tasks) isClients(u *upstreamConn, id string) bool {
-	ts.mu.Lock()
-	defer ts.mu.Unlock()
-	x := ts.client.byID[id]
-	return x != nil && x.conn == u
-}
-
-// token returns the client's progress token of the task that has become of the request n
-// to an upstream; nil for none.
-func (ts *tasks) token(u *upstreamConn, n int64) json.RawMessage {
-	ts.mu.Lock()
-	defer ts.mu.Unlock()
-	if x := ts.server.byToken[tokenKey{u, n}]; x != nil {
-		return x.token
-	}
-	return nil
-}
-
-// clientToken returns who asked the client for the task that has become of the request n
-// to it, and its progress token.
-func (ts *tasks) clientToken(n int64) (*upstreamConn, json.RawMessage) {
-	ts.mu.Lock()
-	defer ts.mu.Unlock()
-	if x := ts.client.byToken[tokenKey{nil, n}]; x != nil {
-		return x.conn, x.token
-	}
-	return nil, nil
-}
-
-// ended notes that a task of an upstream has ended.
-func (ts *tasks) ended(u *upstreamConn, name string) {
-	ts.mu.Lock()
-	defer ts.mu.Unlock()
-	ts.server.end(u, name)
-}
-
-// heard notes what the client says of a task of its own, and returns who asked for it;
-// nil if nobody did.
-func (ts *tasks) heard(id string, ended bool) *upstreamConn {
-	ts.mu.Lock()
-	defer ts.mu.Unlock()
-	x := ts.client.byID[id]
-	if x == nil {
-		return nil
-	}
-	if ended {
-		ts.client.end(x.conn, id)
-	}
-	return x.conn
-}
-
-// unfinished reports whether an upstream still works on a task.
-func (ts *tasks) unfinished() bool {
-	ts.mu.Lock()
-	defer ts.mu.Unlock()
-	for _, x := range ts.server.byID {
-		if x.unfinished {
-			return true
-		}
-	}
-	return false
-}
-
-// add remembers x, or that x belongs to another upstream now.
-func (t *taskTable) add(x *task) {
-	if t.byID == nil {
-		t.byID, t.byToken = make(map[string]*task), make(map[tokenKey]*task)
-	}
-	known := t.byID[x.id]
-	switch {
-	case known != nil && known.conn == x.conn && x.token == nil:
-		return
-	case known != nil:
-		delete(t.byToken, known.key)
-	default:
-		if len(t.order) >= maxTasks {
-			oldest := t.byID[t.order[0]]
-			delete(t.byToken, oldest.key)
-			delete(t.byID, oldest.id)
-			t.order = t.order[1:]
-		}
-		t.order = append(t.order, x.id)
-	}
-	t.byID[x.id] = x
-	if x.token != nil {
-		t.byToken[x.key] = x
-	}
-}
-
-func (t *taskTable) forget(u *upstreamConn) {
-	for id, x := range t.byID {
-		if x.conn == u {
-			delete(t.byToken, x.key)
-			delete(t.byID, id)
-		}
-	}
-	t.order = slices.DeleteFunc(t.order, func(id string) bool { return t.byID[id] == nil })
-}
-
-// end lets go of the progress token of a task that ended. The task itself can still be
-// asked for.
-func (t *taskTable) end(u *upstreamConn, id string) {
-	if x := t.byID[id]; x != nil && x.conn == u {
-		delete(t.byToken, x.key)
-		x.token, x.unfinished = nil, false
-	}
-}
 
 // taskCreated remembers who runs the task that a call has become, and returns the
 // result as the client may have it.
@@ -211,7 +20,7 @@ func (s *session) taskCreated(c *call, result json.RawMessage) json.RawMessage {
 		return result
 	}
 	name := r.conn.taskName(id)
-	x := &task{id: name, own: id, conn: r.conn, key: tokenKey{r.conn, r.n}, token: r.token, unfinished: !ended}
+	x := task{id: name, own: id, conn: r.conn, key: tokenKey{r.conn, r.n}, token: r.token, unfinished: !ended}
 	if ended {
 		x.token = nil
 	}
@@ -223,7 +32,7 @@ func (s *session) taskCreated(c *call, result json.RawMessage) json.RawMessage {
 func (u *upstreamConn) taskStatus(m *jsonrpc.Message) {
 	n := mcp.Read(m)
 	if id, ended := catalog.NotedTask(n); ended {
-		u.s.tasks.ended(u, u.taskName(id))
+		u.s.tasks.end(u, u.taskName(id))
 	}
 	u.pass(m, n, catalog.Renaming(n, mcp.Key, u.taskName)...)
 }
@@ -249,7 +58,7 @@ func (s *session) byTask(c *call) {
 			return
 		}
 		if _, ended := catalog.TaskState(answer.Result); ended || c.method == mcp.MethodTasksResult {
-			s.tasks.ended(u, id)
+			s.tasks.end(u, id)
 		}
 		answer.Result = catalog.GivenBack(answer.Result, id)
 	})
@@ -311,7 +120,9 @@ func (s *session) mergeTasks(ctx context.Context, c *call, meta json.RawMessage)
 			answers++
 		}
 		for _, e := range found[i].Elements {
-			s.noteTask(u, e)
+			if id, _ := catalog.TaskState(e); id != "" {
+				s.tasks.add(task{id: u.taskName(id), own: id, conn: u})
+			}
 			merged = append(merged, catalog.RenameTask(e, u.taskName))
 		}
 	}
@@ -322,21 +133,17 @@ func (s *session) mergeTasks(ctx context.Context, c *call, meta json.RawMessage)
 	s.settle(c, jsonrpc.NewResult(c.id, slices.Concat([]byte(`{"tasks":[`), bytes.Join(merged, []byte{','}), []byte(`]}`))))
 }
 
-// noteTask remembers who runs a task.
-func (s *session) noteTask(u *upstreamConn, listed json.RawMessage) {
-	if id, _ := catalog.TaskState(listed); id != "" {
-		s.rememberTask(u.taskName(id), id, u)
-	}
-}
-
 // clientTaskStatus routes the client's word on a task of its own: one that it
 // made of an upstream's server request.
 func (s *session) clientTaskStatus(m *jsonrpc.Message, n *mcp.Notes) {
 	id, ended := catalog.NotedTask(n)
-	u := s.tasks.heard(id, ended)
+	u := s.clientTasks.get(id).conn
 	if u == nil {
 		s.drop("status of no task", m)
 		return
+	}
+	if ended {
+		s.clientTasks.end(u, id)
 	}
 	u.tell(m)
 }
@@ -344,12 +151,12 @@ func (s *session) clientTaskStatus(m *jsonrpc.Message, n *mcp.Notes) {
 // taskName returns what the client calls a task of the upstream.
 func (u *upstreamConn) taskName(id string) string {
 	name := catalog.TaskName(u.up.Name, id)
-	switch {
-	case u.s.tasks.isNamed(u, id, id):
-		return id
-	case u.s.tasks.isNamed(u, id, name):
-		return name
-	case u.s.upstreams.of(u.era).only() != nil:
+	for _, given := range []string{id, name} {
+		if x := u.s.tasks.get(given); x.conn == u && x.own == id {
+			return given
+		}
+	}
+	if u.s.upstreams.of(u.era).only() != nil {
 		return id
 	}
 	return name
@@ -359,8 +166,8 @@ func (u *upstreamConn) taskName(id string) string {
 // it calls it itself; nil if that is not known. The longest name of an upstream counts,
 // unless the task is remembered.
 func (set *upstreamSet) runner(name string) (found *upstreamConn, own string) {
-	if u, own := set.s.tasks.runner(set.era, name); u != nil {
-		return u, own
+	if x := set.s.tasks.get(name); x.conn != nil && x.conn.era == set.era {
+		return x.conn, x.own
 	}
 	if u := set.only(); u != nil {
 		return u, name
@@ -387,7 +194,7 @@ func (u *upstreamConn) ownTask(name string) string {
 // the client's own name.
 func (u *upstreamConn) exposed(m *jsonrpc.Message, n *mcp.Notes, edits ...jsonrpc.Edit) *jsonrpc.Message {
 	edits = append(edits, catalog.Renaming(n, mcp.RelatedTaskID, func(id string) string {
-		if u.s.tasks.isClients(u, id) {
+		if u.s.clientTasks.get(id).conn == u {
 			return id
 		}
 		return u.taskName(id)
@@ -395,4 +202,97 @@ func (u *upstreamConn) exposed(m *jsonrpc.Message, n *mcp.Notes, edits ...jsonrp
 	out := *m
 	out.Params = jsonrpc.Replace(m.Params, edits...)
 	return &out
+}
+
+// errNoTasks is what a client hears that does not declare the tasks extension.
+var errNoTasks = mcp.MissingCapability(json.RawMessage(`{"extensions":{"` + mcp.ExtensionTasks + `":{}}}`))
+
+// byModernTask forwards a request about a task to the upstream that runs it. That
+// of one nobody here remembers, since a session began anew, is found by asking for it.
+func (s *session) byModernTask(c *call) {
+	id, err := c.taskID()
+	switch {
+	case !c.tasks:
+		s.fail(c, errNoTasks)
+		return
+	case err != nil:
+		s.fail(c, invalidParams(err.Error()))
+		return
+	}
+	if u, own := c.upstreams.runner(id); u != nil {
+		s.whenAnswered(c, func(answer *jsonrpc.Message) { answer.Result = catalog.GivenBack(answer.Result, id) })
+		s.forwardTask(c, u, own)
+		return
+	}
+	s.work(c, func(ctx context.Context) { s.findTask(ctx, c, id) })
+}
+
+// findTask asks those upstreams that may run the task for it, in turn, and forwards
+// the call to the one that knew it, which is remembered.
+func (s *session) findTask(ctx context.Context, c *call, id string) {
+	candidates := c.upstreams.withTasks(ctx, c.identity())
+	if len(candidates) == 0 {
+		s.fail(c, orDefault(c.upstreams.unreached(), invalidParams("unknown task")))
+		return
+	}
+	params := jsonrpc.Set(nil, jsonrpc.Value{Key: "taskId", Text: jsonrpc.Quote(id)}, jsonrpc.Value{Key: "_meta", Text: c.identity()})
+	if u := s.whoAnswers(ctx, c, candidates, mcp.MethodTasksGet, params); u != nil {
+		s.tasks.add(task{id: id, own: id, conn: u}) // an id from when there was but one upstream
+		s.forward(c, u)
+	}
+}
+
+// withTasks returns the upstreams that declare the tasks extension, after asking
+// those that have not said yet. One that cannot say now comes last: if none of the
+// others knows the task, its state is what the client should hear.
+func (set *upstreamSet) withTasks(ctx context.Context, meta json.RawMessage) []*upstreamConn {
+	set.fanOut(ctx, func(u *upstreamConn) bool { return u.unknown() && !u.late(mcp.MethodDiscover) }, func(ctx context.Context, _ int, u *upstreamConn) { _, _ = u.discover(ctx, meta) })
+	var known, others []*upstreamConn
+	for _, u := range set.conns {
+		switch {
+		case u.unknown() && !u.late(mcp.MethodDiscover):
+			others = append(others, u)
+		case u.declaresTasks():
+			known = append(known, u)
+		}
+	}
+	slices.SortStableFunc(known, func(a, b *upstreamConn) int { return aliveFirst(a) - aliveFirst(b) })
+	return append(known, others...)
+}
+
+func aliveFirst(u *upstreamConn) int {
+	if u.alive() {
+		return 0
+	}
+	return 1
+}
+
+// unknown reports whether the upstream has never said what it is.
+func (u *upstreamConn) unknown() bool {
+	u.s.mu.Lock()
+	defer u.s.mu.Unlock()
+	return u.info.result == nil
+}
+
+func (u *upstreamConn) declaresTasks() bool {
+	u.s.mu.Lock()
+	defer u.s.mu.Unlock()
+	tasks, _ := jsonrpc.Member(u.info.capabilities["extensions"], mcp.ExtensionTasks)
+	return tasks != nil
+}
+
+// modernTaskCreated remembers who runs the task that a call has become, and returns
+// the result as the client may have it. It has no progress token: the extension has no
+// progress on tasks.
+func (s *session) modernTaskCreated(c *call, result json.RawMessage) json.RawMessage {
+	if c.request == nil || c.kind != resultTask {
+		return result
+	}
+	id, err := catalog.TaskID(result)
+	if err != nil {
+		return result
+	}
+	name := c.request.conn.taskName(id)
+	s.tasks.add(task{id: name, own: id, conn: c.request.conn})
+	return catalog.GivenBack(result, name)
 }

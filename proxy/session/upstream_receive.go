@@ -176,7 +176,7 @@ func (u *upstreamConn) progress(m *jsonrpc.Message) {
 		token, related = r.token, r.call.id
 		r.extendLocked()
 	} else {
-		token = u.s.tasks.token(u, n)
+		token = u.s.tasks.getByToken(tokenKey{u, n}).token
 	}
 	u.s.mu.Unlock()
 	if !ok || token == nil {

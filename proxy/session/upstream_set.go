@@ -159,6 +159,7 @@ func (s *session) removeLocked(u *upstreamConn) {
 	s.readers.forget(u)
 	s.views.forget(u)
 	s.tasks.forget(u)
+	s.clientTasks.forget(u)
 }
 
 // causeChanged is what requests are told that were for an upstream which is gone or

@@ -257,14 +257,14 @@ func TestRemovedUpstreamLeavesNothing(t *testing.T) {
 		w.client.take()
 		s := w.proxy.running()[0]
 		gone := s.upstreams.of(mcp.Legacy).conns[0]
-		if n := len(s.resourceSubs.byURI) + len(s.tasks.server.byID) + len(s.tasks.client.byID); n != 3 {
+		if n := len(s.resourceSubs.byURI) + len(s.tasks.byID) + len(s.clientTasks.byID); n != 3 {
 			t.Error("remembered:", n)
 		}
 		w.proxy.Update(w.proxy.Upstreams[1:], true)
 		synctest.Wait()
-		s.tasks.add(&task{id: "late", conn: gone, key: tokenKey{gone, 9}, token: json.RawMessage(`1`)})
-		if n := len(s.resourceSubs.byURI) + len(s.tasks.server.byID) + len(s.tasks.server.byToken) + len(s.tasks.server.order) + len(s.tasks.client.byID) +
-			len(s.tasks.client.byToken) + len(s.tasks.client.order) + len(s.serverRequests.open); n != 0 {
+		s.tasks.add(task{id: "late", conn: gone, key: tokenKey{gone, 9}, token: json.RawMessage(`1`)})
+		if n := len(s.resourceSubs.byURI) + len(s.tasks.byID) + len(s.tasks.byToken) + len(s.tasks.order) + len(s.clientTasks.byID) +
+			len(s.clientTasks.byToken) + len(s.clientTasks.order) + len(s.serverRequests.open); n != 0 {
 			t.Error("left:", n)
 		}
 		for k := range w.proxy.memory.tables {
