@@ -2,6 +2,7 @@ package session
 
 import (
 	"context"
+	"sync/atomic"
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
@@ -42,12 +43,13 @@ type call struct {
 	// whoever settles request.
 	kind string
 
+	acked atomic.Bool // a subscription: the client was told what is honoured, and others may follow
+
 	// Guarded by session.mu, and set only while the call is in the table: who
 	// takes it reads them freely.
 	after   func(answer *jsonrpc.Message) // sees the answer before the client does
 	request *request                      // the forwarded request, once there is one
 	cancel  context.CancelFunc            // ends the goroutine that works on the call, if one does
-	acked   bool                          // a subscription: the client was told what is honoured, and others may follow
 }
 
 // begin enters a request into the table of calls. It returns false if it has

@@ -269,7 +269,7 @@ func TestModernLineupIsMadeWhenNeeded(t *testing.T) {
 		s := w.proxy.running()[0]
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if s.upstreams.modern.Load() != nil || s.subscriptions != nil {
+		if s.upstreams.modern.Load() != nil || s.subscriptions.open != nil {
 			t.Error("made before a request of the modern era")
 		}
 	})

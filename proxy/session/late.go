@@ -63,6 +63,15 @@ func (u *upstreamConn) heardLocked(a *attempt) {
 	u.lag.heard()
 }
 
+// heard is heardLocked for an acknowledgment, which is no answer.
+func (u *upstreamConn) heard() {
+	u.s.mu.Lock()
+	defer u.s.mu.Unlock()
+	if !u.attempt.ended {
+		u.heardLocked(u.attempt)
+	}
+}
+
 // A lag is what an upstream owes to clients that did not wait for it.
 type lag struct {
 	u *upstreamConn // whose it is
@@ -128,7 +137,7 @@ func (g *lag) catchUp(ctx context.Context, k catalog.Kind, who asker) {
 		g.owe(k, who)
 	case li == nil:
 	case g.u.era == mcp.Modern:
-		g.u.tellSubscriptions(min(k, catalog.Resources)) // there is one notification for both
+		g.u.s.subscriptions.changed(g.u, min(k, catalog.Resources)) // there is one notification for both
 	default:
 		g.u.s.news.compare(g.u, k, li.Digest)
 	}

@@ -36,24 +36,24 @@ type session struct {
 	inFlight  int  // requests at a time
 
 	// Each has a lock of its own.
-	upstreams    upstreamSets
-	views        views        // what is known of lists
-	news         news         // what the client has seen of them
-	tasks        tasks        // that upstreams run
-	clientTasks  tasks        // that the client runs, for upstreams
-	readers      readers      // of resources, in the modern era
-	resourceSubs resourceSubs // in the legacy era
+	upstreams     upstreamSets
+	views         views         // what is known of lists
+	news          news          // what the client has seen of them
+	tasks         tasks         // that upstreams run
+	clientTasks   tasks         // that the client runs, for upstreams
+	readers       readers       // of resources, in the modern era
+	resourceSubs  resourceSubs  // in the legacy era
+	subscriptions subscriptions // in the modern era
 
-	mu             sync.Mutex                 // guards the fields below and those of upstream connections
-	phase          phase                      // only moves forward
-	calls          map[jsonrpc.ID]*call       // the client's requests in flight
-	unsettled      int                        // calls whose answer is not in the outbox yet
-	settled        chan struct{}              // closed once, when closing and unsettled is 0
-	idle           bool                       // settled is closed
-	serverRequests serverRequests             // the upstreams' requests in flight
-	hello          hello                      // what initialize said
-	lost           int                        // late and unknown messages dropped
-	subscriptions  map[*subscription]struct{} // open ones; nil before the first
+	mu             sync.Mutex           // guards the fields below and those of upstream connections
+	phase          phase                // only moves forward
+	calls          map[jsonrpc.ID]*call // the client's requests in flight
+	unsettled      int                  // calls whose answer is not in the outbox yet
+	settled        chan struct{}        // closed once, when closing and unsettled is 0
+	idle           bool                 // settled is closed
+	serverRequests serverRequests       // the upstreams' requests in flight
+	hello          hello                // what initialize said
+	lost           int                  // late and unknown messages dropped
 }
 
 // A phase is how far a session has come.
@@ -130,10 +130,7 @@ func (s *session) end(written <-chan struct{}) {
 // lastAnswer is what a call gets that the end of the session takes. A subscription is no
 // less over than after a drain.
 func (s *session) lastAnswer(c *call) *jsonrpc.Message {
-	s.mu.Lock()
-	acked := c.acked // what acknowledges it may be at work
-	s.mu.Unlock()
-	if acked {
+	if c.acked.Load() { // what acknowledges it may be at work
 		return c.over(s.upstreams.of(mcp.Modern))
 	}
 	return jsonrpc.NewError(c.id, c.endingError(c.phase()))
@@ -276,7 +273,7 @@ func (s *session) halfClose() bool {
 		return false
 	}
 	s.phase = halfClosed
-	s.endSubscriptionsLocked()
+	s.subscriptions.end()
 	refused := s.serverRequests.takeAllLocked()
 	for _, sr := range refused {
 		markAll(sr.askers)
@@ -308,7 +305,7 @@ func (s *session) startDrain() {
 	defer s.mu.Unlock()
 	if s.phase == open {
 		s.phase = draining
-		s.endSubscriptionsLocked()
+		s.subscriptions.end()
 	}
 	s.checkIdleLocked()
 }

@@ -22,12 +22,12 @@ type subscription struct {
 	meta     json.RawMessage // _meta of the client's request, for those of the parts
 	identity json.RawMessage // see call.identity
 	over     chan struct{}   // closed once, to end it as agreed with the client
-	poked    chan struct{}   // to run: look at what is guarded by session.mu; never closed
+	poked    chan struct{}   // to run: look at what is guarded by subscriptions.mu; never closed
 
 	// Owned by run.
 	upstreams *upstreamSet // that it is split over
 
-	// Guarded by session.mu.
+	// Guarded by subscriptions.mu.
 	parts     map[*upstreamConn]*subscriptionPart
 	ending    bool                // over is closed
 	told      catalog.Filter      // that; what it does not name is never delivered
@@ -66,19 +66,7 @@ func (s *session) listen(c *call) {
 	sub := &subscription{s: s, c: c, want: want, meta: bytes.Clone(c.notes.Raw(mcp.InMeta)), identity: c.identity(),
 		over: make(chan struct{}), poked: make(chan struct{}, 1), parts: make(map[*upstreamConn]*subscriptionPart)}
 	c.msg, c.notes = nil, nil
-	s.mu.Lock()
-	room := len(s.subscriptions) < max(s.inFlight/4, 1)
-	if room {
-		if s.subscriptions == nil {
-			s.subscriptions = make(map[*subscription]struct{})
-		}
-		s.subscriptions[sub] = struct{}{}
-		if s.phase >= draining { // since the call began
-			sub.endLocked()
-		}
-	}
-	s.mu.Unlock()
-	if !room {
+	if !s.subscriptions.begin(sub, max(s.inFlight/4, 1)) {
 		s.fail(c, jsonrpc.Overloaded(""))
 		return
 	}
@@ -87,7 +75,7 @@ func (s *session) listen(c *call) {
 
 // run serves the subscription until it is cancelled, the session ends, or it is over.
 func (sub *subscription) run(ctx context.Context) {
-	defer sub.forget()
+	defer sub.s.subscriptions.forget(sub)
 	deadline := time.After(ackWithin)
 	var flush <-chan time.Time // nil while nothing is held back
 	sub.follow(ctx)
@@ -118,12 +106,6 @@ func (sub *subscription) run(ctx context.Context) {
 	}
 }
 
-func (sub *subscription) forget() {
-	sub.s.mu.Lock()
-	defer sub.s.mu.Unlock()
-	delete(sub.s.subscriptions, sub)
-}
-
 // poke makes run look. It does not wait.
 func (sub *subscription) poke() {
 	select {
@@ -137,13 +119,6 @@ func (sub *subscription) endLocked() {
 	if !sub.ending {
 		sub.ending = true
 		close(sub.over)
-	}
-}
-
-// endSubscriptionsLocked ends all subscriptions, which would hold up the end of the session.
-func (s *session) endSubscriptionsLocked() {
-	for sub := range s.subscriptions {
-		sub.endLocked()
 	}
 }
 
@@ -164,7 +139,7 @@ func (c *call) over(set *upstreamSet) *jsonrpc.Message {
 	return jsonrpc.NewResult(c.id, mcp.SetMeta(json.RawMessage(`{"resultType":"complete"}`), says...))
 }
 
-// subscription is what every message of a subscription carries.
+// subscriptionMember is what every message of a subscription carries.
 func (c *call) subscriptionMember() jsonrpc.Value {
 	return jsonrpc.Value{Key: mcp.KeySubscription, Text: c.id.Raw()}
 }
@@ -180,8 +155,8 @@ func (sub *subscription) follow(ctx context.Context) {
 	}
 	wants := sub.split(ctx, set)
 	sub.upstreams = set
-	sub.s.mu.Lock()
-	defer sub.s.mu.Unlock()
+	sub.s.subscriptions.mu.Lock()
+	defer sub.s.subscriptions.mu.Unlock()
 	maps.DeleteFunc(sub.parts, func(u *upstreamConn, part *subscriptionPart) bool {
 		want, ok := wants[u]
 		if ok && want.Equal(&part.want) {
@@ -217,8 +192,8 @@ func (sub *subscription) partLocked(ctx context.Context, u *upstreamConn, want c
 
 // allAnswered reports whether no upstream has still to say what it honours.
 func (sub *subscription) allAnswered() bool {
-	sub.s.mu.Lock()
-	defer sub.s.mu.Unlock()
+	sub.s.subscriptions.mu.Lock()
+	defer sub.s.subscriptions.mu.Unlock()
 	for _, part := range sub.parts {
 		if !part.answered {
 			return false
@@ -233,10 +208,11 @@ func (sub *subscription) acknowledge() {
 	told, base := sub.honoured()
 	params := jsonrpc.Set(nil, jsonrpc.Value{Key: "notifications", Text: told.On(base)})
 	sub.send(mcp.MethodAcknowledged, params)
-	sub.s.mu.Lock()
+	sub.s.subscriptions.mu.Lock()
 	early := sub.early
-	sub.c.acked, sub.told, sub.early = true, told, nil
-	sub.s.mu.Unlock()
+	sub.told, sub.early = told, nil
+	sub.c.acked.Store(true)
+	sub.s.subscriptions.mu.Unlock()
 	for _, m := range early {
 		sub.passTold(m)
 	}
@@ -248,8 +224,8 @@ func (sub *subscription) acknowledge() {
 // only one that has said what it honours has the word, also on how that is written.
 func (sub *subscription) honoured() (f catalog.Filter, base json.RawMessage) {
 	set := sub.upstreams
-	sub.s.mu.Lock()
-	defer sub.s.mu.Unlock()
+	sub.s.subscriptions.mu.Lock()
+	defer sub.s.subscriptions.mu.Unlock()
 	uris, tasks := make(map[string]bool), make(map[string]bool)
 	f.Lists = sub.want.Lists
 	for u, part := range sub.parts {
@@ -297,8 +273,8 @@ func (sub *subscription) missedLocked(uri string) {
 }
 
 func (sub *subscription) holdsNews() bool {
-	sub.s.mu.Lock()
-	defer sub.s.mu.Unlock()
+	sub.s.subscriptions.mu.Lock()
+	defer sub.s.subscriptions.mu.Unlock()
 	return sub.lists != [catalog.Kinds]bool{} || sub.updated != nil
 }
 
@@ -306,8 +282,8 @@ func (sub *subscription) holdsNews() bool {
 // now. What the client asks for because of them comes behind the subscriptions of all
 // upstreams that are back, so that it misses nothing.
 func (sub *subscription) hold() <-chan time.Time {
-	sub.s.mu.Lock()
-	defer sub.s.mu.Unlock()
+	sub.s.subscriptions.mu.Lock()
+	defer sub.s.subscriptions.mu.Unlock()
 	if wait := time.Until(sub.holdUntil); wait > 0 {
 		return time.After(wait + debounce)
 	}
@@ -316,10 +292,10 @@ func (sub *subscription) hold() <-chan time.Time {
 
 // tellNews sends what was held back.
 func (sub *subscription) tellNews() {
-	sub.s.mu.Lock()
+	sub.s.subscriptions.mu.Lock()
 	lists, updated, told := sub.lists, sub.updated, sub.told
 	sub.lists, sub.updated = [catalog.Kinds]bool{}, nil
-	sub.s.mu.Unlock()
+	sub.s.subscriptions.mu.Unlock()
 	for k, yes := range lists {
 		if yes && told.Lists[k] {
 			sub.send(catalog.Kind(k).Changed(), nil)
@@ -350,14 +326,14 @@ func (sub *subscription) pass(m *jsonrpc.Message, asked bool) {
 		return
 	}
 	m = sub.own(m)
-	sub.s.mu.Lock()
-	early := !sub.c.acked
+	sub.s.subscriptions.mu.Lock()
+	early := !sub.c.acked.Load()
 	room := len(sub.early) < maxEarly && sub.bytes+m.Size() <= sub.s.p.queueBytes()
 	if early && room {
 		sub.early = append(sub.early, m)
 		sub.bytes += m.Size()
 	}
-	sub.s.mu.Unlock()
+	sub.s.subscriptions.mu.Unlock()
 	switch {
 	case !early:
 		sub.passTold(m)
@@ -368,9 +344,9 @@ func (sub *subscription) pass(m *jsonrpc.Message, asked bool) {
 
 // passTold hands on what the acknowledgment named.
 func (sub *subscription) passTold(m *jsonrpc.Message) {
-	sub.s.mu.Lock()
+	sub.s.subscriptions.mu.Lock()
 	told := sub.told
-	sub.s.mu.Unlock()
+	sub.s.subscriptions.mu.Unlock()
 	if !told.Covers(m, &sub.want) {
 		sub.s.drop("it was not acknowledged", m)
 		return

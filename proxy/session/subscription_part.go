@@ -12,8 +12,8 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 )
 
-// A part is the part of a subscription that one upstream has: a subscription of our own, made
-// again after it ended.
+// A subscriptionPart is what one upstream has of a subscription: a subscriptions/listen
+// of our own, made again after it ended.
 type subscriptionPart struct {
 	// Static after construction.
 	sub  *subscription
@@ -22,7 +22,7 @@ type subscriptionPart struct {
 	stop context.CancelFunc
 	wake chan time.Duration // to its goroutine while it pauses: go on after that time; never closed
 
-	// Guarded by session.mu.
+	// Guarded by subscriptions.mu.
 	answered bool           // the upstream has acknowledged it, or has refused
 	honoured catalog.Filter // what it acknowledged last
 	missed   bool           // what it would have heard was lost, and the client was not told
@@ -69,9 +69,9 @@ func (part *subscriptionPart) ended(answer *jsonrpc.Message) (refused bool) {
 	case noMethod, "-32602", "-32021", "-32022":
 		refused = true
 	}
-	s := part.sub.s
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	mu := &part.sub.s.subscriptions.mu
+	mu.Lock()
+	defer mu.Unlock()
 	if refused {
 		part.answeredLocked(catalog.Filter{})
 	}
@@ -105,18 +105,11 @@ func (part *subscriptionPart) pause(ctx context.Context, delay time.Duration, re
 	}
 }
 
-// wakePartsLocked ends the pauses of all parts of an upstream after a time: it is
-// back.
-func (u *upstreamConn) wakePartsLocked(after time.Duration) {
-	for sub := range u.s.subscriptions {
-		part := sub.parts[u]
-		if part == nil {
-			continue
-		}
-		select {
-		case part.wake <- after:
-		default:
-		}
+// resume ends a pause after a time. It does not wait.
+func (part *subscriptionPart) resume(after time.Duration) {
+	select {
+	case part.wake <- after:
+	default:
 	}
 }
 
@@ -137,17 +130,6 @@ func (part *subscriptionPart) tellMissedLocked() {
 		}
 	}
 	part.sub.poke()
-}
-
-// tellMissedLocked tells the subscriptions of the client what they missed of an upstream
-// that is back, after a time.
-func (u *upstreamConn) tellMissedLocked(after time.Duration) {
-	for sub := range u.s.subscriptions {
-		if part := sub.parts[u]; part != nil && part.missed {
-			sub.holdUntil = time.Now().Add(after)
-			part.tellMissedLocked()
-		}
-	}
 }
 
 // partOf returns the part that a notification of an upstream belongs to.
@@ -212,20 +194,19 @@ func (part *subscriptionPart) acknowledged(m *jsonrpc.Message) {
 	if err != nil {
 		part.conn.log.Debug("unusable acknowledgment from upstream", "err", err)
 	}
-	part.sub.s.mu.Lock()
-	defer part.sub.s.mu.Unlock()
-	if a := part.conn.attempt; !a.ended {
-		part.conn.heardLocked(a)
-	}
+	part.conn.heard()
+	mu := &part.sub.s.subscriptions.mu
+	mu.Lock()
+	defer mu.Unlock()
 	part.answeredLocked(honoured)
 }
 
 // changed notes that the upstream changed a list.
 func (part *subscriptionPart) changed(k catalog.Kind) {
-	s := part.sub.s
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	part.conn.lists.changed(k)
+	mu := &part.sub.s.subscriptions.mu
+	mu.Lock()
+	defer mu.Unlock()
 	part.tellListLocked(k)
 }
 
@@ -236,18 +217,6 @@ func (part *subscriptionPart) tellListLocked(k catalog.Kind) {
 		lists[k] = true
 		part.sub.changeLocked(lists)
 		part.sub.poke()
-	}
-}
-
-// tellSubscriptions tells all subscriptions of the client that a list of the upstream is not
-// what it was.
-func (u *upstreamConn) tellSubscriptions(k catalog.Kind) {
-	u.s.mu.Lock()
-	defer u.s.mu.Unlock()
-	for sub := range u.s.subscriptions {
-		if part := sub.parts[u]; part != nil {
-			part.tellListLocked(k)
-		}
 	}
 }
 

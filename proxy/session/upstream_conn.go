@@ -210,7 +210,7 @@ func (u *upstreamConn) adopt(a *attempt, conn jsonrpc.Conn) error {
 		u.deaf.Store(false)
 		u.missed.Store(false)
 		u.readyLocked(a, nil)
-		u.wakePartsLocked(0)
+		u.s.subscriptions.resume(u)
 		u.s.mu.Unlock()
 		return nil
 	}

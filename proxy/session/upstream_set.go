@@ -109,9 +109,7 @@ func (s *session) follow() {
 	}
 	if s.upstreams.modern.Load() != nil {
 		s.upstreams.followLocked(&s.upstreams.modern, served)
-		for sub := range s.subscriptions {
-			sub.poke()
-		}
+		s.subscriptions.follow()
 	}
 }
 
@@ -174,37 +172,25 @@ func (s *session) relinked(names []string) {
 	if s.phase >= closing {
 		return
 	}
-	s.wakeSubscriptionsLocked(names)
-	var back []*upstreamConn
-	for _, u := range s.upstreams.of(mcp.Legacy).conns {
-		if slices.Contains(names, u.up.Name) {
-			back = append(back, u)
+	var legacy, modern []*upstreamConn
+	for _, u := range s.upstreams.conns() {
+		switch {
+		case !slices.Contains(names, u.up.Name):
+		case u.era == mcp.Modern:
+			modern = append(modern, u)
+		default:
+			legacy = append(legacy, u)
 		}
 	}
-	if len(back) == 0 {
+	s.subscriptions.returned(modern)
+	if len(legacy) == 0 {
 		return
 	}
-	s.news.announce(back)
-	for _, u := range back {
+	s.news.announce(legacy)
+	for _, u := range legacy {
 		if !u.reopening && s.resourceSubs.of(u) != nil {
 			u.reopening = true
 			s.wg.Go(u.reopen)
-		}
-	}
-}
-
-// wakeSubscriptionsLocked makes the subscriptions of the client listen to upstreams that are
-// back, all at the same time. It is told then of all that it has missed, once, however
-// long each of them takes to acknowledge.
-func (s *session) wakeSubscriptionsLocked(names []string) {
-	if len(s.subscriptions) == 0 {
-		return
-	}
-	after := rand.N(reopenWithin)
-	for _, u := range s.upstreams.of(mcp.Modern).conns {
-		if slices.Contains(names, u.up.Name) {
-			u.wakePartsLocked(after)
-			u.tellMissedLocked(after)
 		}
 	}
 }

@@ -1,0 +1,104 @@
+package session
+
+import (
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
+)
+
+// subscriptions are those of a session.
+type subscriptions struct {
+	mu     sync.Mutex // guards the fields below, subscriptions and their parts; may be taken with session.mu held, never the other way
+	open   map[*subscription]struct{}
+	ending bool // the session drains
+}
+
+// begin enters a subscription, if there are not most already.
+func (subs *subscriptions) begin(sub *subscription, most int) bool {
+	subs.mu.Lock()
+	defer subs.mu.Unlock()
+	if len(subs.open) >= most {
+		return false
+	}
+	if subs.open == nil {
+		subs.open = make(map[*subscription]struct{})
+	}
+	subs.open[sub] = struct{}{}
+	if subs.ending { // since the call began
+		sub.endLocked()
+	}
+	return true
+}
+
+func (subs *subscriptions) forget(sub *subscription) {
+	subs.mu.Lock()
+	defer subs.mu.Unlock()
+	delete(subs.open, sub)
+}
+
+// end ends all subscriptions, which would hold up the end of the session.
+func (subs *subscriptions) end() {
+	subs.mu.Lock()
+	defer subs.mu.Unlock()
+	subs.ending = true
+	for sub := range subs.open {
+		sub.endLocked()
+	}
+}
+
+// follow makes all subscriptions look for other upstreams.
+func (subs *subscriptions) follow() {
+	subs.mu.Lock()
+	defer subs.mu.Unlock()
+	for sub := range subs.open {
+		sub.poke()
+	}
+}
+
+// partsLocked returns the parts of all subscriptions that an upstream has.
+func (subs *subscriptions) partsLocked(u *upstreamConn) (parts []*subscriptionPart) {
+	for sub := range subs.open {
+		if part := sub.parts[u]; part != nil {
+			parts = append(parts, part)
+		}
+	}
+	return parts
+}
+
+// resume ends the pauses of all parts of an upstream: it is ready again.
+func (subs *subscriptions) resume(u *upstreamConn) {
+	subs.mu.Lock()
+	defer subs.mu.Unlock()
+	for _, part := range subs.partsLocked(u) {
+		part.resume(0)
+	}
+}
+
+// returned makes the subscriptions listen to upstreams that are back, all at the same
+// time. The client is told then of all that it has missed, once, however long each of
+// them takes to acknowledge.
+func (subs *subscriptions) returned(conns []*upstreamConn) {
+	subs.mu.Lock()
+	defer subs.mu.Unlock()
+	after := rand.N(reopenWithin)
+	for _, u := range conns {
+		for _, part := range subs.partsLocked(u) {
+			part.resume(after)
+			if part.missed {
+				part.sub.holdUntil = time.Now().Add(after)
+				part.tellMissedLocked()
+			}
+		}
+	}
+}
+
+// changed tells all subscriptions that a list of an upstream is not what it was.
+func (subs *subscriptions) changed(u *upstreamConn, k catalog.Kind) {
+	subs.mu.Lock()
+	defer subs.mu.Unlock()
+	for _, part := range subs.partsLocked(u) {
+		part.tellListLocked(k)
+	}
+}
