@@ -16,14 +16,13 @@
 // the client and the request is sent again with the answers, and subscriptions
 // become listens that follow one another. It ends with the client's stream.
 //
-// Goroutines of a legacy stream: readClient and readModern, which own Recv; one for
-// the sendQueue of each side, which own Send; and for moments a timer, of a retry or
-// of a listen. Legacy waits for them all.
+// Each side of a legacy stream is a [peer.Peer]: package peer says who is answered, who is
+// cancelled, and who hears of an end. Goroutines are those of the two Peers, and for moments
+// a timer, of a retry or of a listen. Legacy waits for them all.
 //
 // Invariants:
 //   - Params, results and what is asked stay the bytes that came: what belongs to one
 //     era is spliced in or out. The state of a modern server goes back byte for byte.
-//   - A request is answered once, by whoever takes it out of its table.
 //   - A client is asked nothing that it did not declare, and nothing for a call that
 //     it has cancelled.
 //   - Ids and progress tokens towards a server are minted here, and new for each

@@ -140,14 +140,14 @@ func TestStamped(t *testing.T) {
 			if c.params != "" {
 				params = json.RawMessage(c.params)
 			}
-			got, token, err := stamped(params, []byte(stamp), 9)
+			got, token, err := stamped(params, []byte(stamp), jsonrpc.IntID(9))
 			if want := strings.ReplaceAll(c.want, "S", stamp); err != nil || string(got) != want || string(token) != c.token {
 				t.Errorf("got %s, %s, %v; want %s", got, token, err, want)
 			}
 		})
 	}
 	for _, params := range []string{`[]`, `7`, `{"_meta":7}`, `{"_meta":{},"_meta":{}}`, `{"_Meta":{}}`, `{"_meta":{"progresstoken":1}}`} {
-		if _, _, err := stamped(json.RawMessage(params), []byte(stamp), 9); err == nil {
+		if _, _, err := stamped(json.RawMessage(params), []byte(stamp), jsonrpc.IntID(9)); err == nil {
 			t.Errorf("%s was stamped", params)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/internal/peer"
 )
 
 // A hello is what a legacy client's initialize said.
@@ -43,23 +44,23 @@ func readHello(params json.RawMessage) (*hello, error) {
 }
 
 // initialize asks the upstream what it is, and is answered with that.
-func (l *legacy) initialize(m *jsonrpc.Message) {
-	h, err := readHello(m.Params)
+func (l *legacy) initialize(r *peer.Request) {
+	h, err := readHello(r.Message.Params)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
 	case err != nil:
-		l.refuseLocked(m, jsonrpc.InvalidParams(err.Error()))
+		r.Fail(jsonrpc.InvalidParams(err.Error()))
 	case l.hello != nil:
-		l.refuseLocked(m, &jsonrpc.Error{Code: jsonrpc.CodeInvalidRequest, Message: "Invalid request: already initialized"})
+		r.Fail(&jsonrpc.Error{Code: jsonrpc.CodeInvalidRequest, Message: "Invalid request: already initialized"})
 	default:
-		c := l.beginLocked(m)
+		c := l.beginLocked(r)
 		if c == nil {
 			return
 		}
 		l.hello = h
 		l.stampLocked()
-		l.askLocked(mcp.MethodDiscover, nil, modernRequest{then: func(answer *jsonrpc.Message) { l.discoveredLocked(c, answer) }})
+		l.askLocked(mcp.MethodDiscover, nil, func(answer *jsonrpc.Message) { l.discoveredLocked(c, answer) })
 	}
 }
 
@@ -72,7 +73,7 @@ func (l *legacy) discoveredLocked(c *legacyCall, answer *jsonrpc.Message) {
 	result, err := l.welcome(answer.Result)
 	if err != nil {
 		l.log.Warn("upstream describes itself in a way that cannot be used", "err", err)
-		l.failLocked(c, jsonrpc.InvalidResponse(l.upstream, err.Error()))
+		c.Fail(jsonrpc.InvalidResponse(l.upstream, err.Error()))
 		return
 	}
 	capabilities, _ := jsonrpc.Member(result, "capabilities")
@@ -127,20 +128,20 @@ func (l *legacy) initializedLocked() {
 const unsaidLevel = "info"
 
 // setLevel handles logging/setLevel: every request says the level from now on.
-func (l *legacy) setLevel(m *jsonrpc.Message) {
-	text, err := jsonrpc.Member(m.Params, "level")
+func (l *legacy) setLevel(r *peer.Request) {
+	text, err := jsonrpc.Member(r.Message.Params, "level")
 	level, _ := jsonrpc.Unquote(text)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
 	case l.hello == nil:
-		l.refuseLocked(m, errNotInitialized)
+		r.Fail(errNotInitialized)
 	case err != nil || !slices.Contains(mcp.LogLevels, level):
-		l.refuseLocked(m, jsonrpc.InvalidParams(`"level" is not a log level`))
+		r.Fail(jsonrpc.InvalidParams(`"level" is not a log level`))
 	default:
 		l.level = level
 		l.stampLocked()
-		l.toClient.put(jsonrpc.NewResult(m.ID, noResult))
+		r.Respond(&jsonrpc.Message{Result: noResult})
 	}
 }
 
@@ -166,9 +167,9 @@ func reservedKeys() []string {
 }
 
 // stamped returns params as a modern request carries them: with the members of stamp
-// in _meta, in place of what the client says under these keys, and n in place of its
+// in _meta, in place of what the client says under these keys, and id in place of its
 // progress token, which is returned (nil for none).
-func stamped(params json.RawMessage, stamp []byte, n int64) (text, token json.RawMessage, err error) {
+func stamped(params json.RawMessage, stamp []byte, id jsonrpc.ID) (text, token json.RawMessage, err error) {
 	if params == nil {
 		params = noResult
 	}
@@ -189,10 +190,10 @@ func stamped(params json.RawMessage, stamp []byte, n int64) (text, token json.Ra
 	}
 	if slices.ContainsFunc(in[1:], func(s jsonrpc.Span) bool { return !s.IsZero() }) {
 		bare := jsonrpc.Set(meta.Of(params), reserved...)
-		return stamped(jsonrpc.Replace(params, jsonrpc.Edit{Span: meta, With: bare}), stamp, n)
+		return stamped(jsonrpc.Replace(params, jsonrpc.Edit{Span: meta, With: bare}), stamp, id)
 	}
 	return jsonrpc.Replace(params, opening(params[:meta.End], meta.Start, "", stamp, ""),
-		jsonrpc.Edit{Span: in[0], With: jsonrpc.IntID(n).Raw()}), in[0].Of(params), nil
+		jsonrpc.Edit{Span: in[0], With: id.Raw()}), in[0].Of(params), nil
 }
 
 // opening is the edit that puts members first in the object that begins at start and

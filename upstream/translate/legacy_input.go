@@ -8,6 +8,7 @@ import (
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/internal/peer"
 )
 
 const (
@@ -42,14 +43,8 @@ type round struct {
 	state     json.RawMessage // requestState as it stands there; nil if absent
 	keys      []string
 	answers   []json.RawMessage // by key; nil while the client thinks
-	questions []int64
-	missing   int // answers
-}
-
-// A question is a request to the client that it has not answered.
-type question struct {
-	call *legacyCall
-	i    int // in the round
+	questions []*peer.Call      // to the client
+	missing   int               // answers
 }
 
 // An inputNeeded is a result that asks for input.
@@ -114,7 +109,7 @@ func (l *legacy) inputRequired(c *legacyCall, result json.RawMessage) {
 	in, err := readInput(result)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.calls[c.id] != c || l.ended {
+	if !c.Open() || l.ended {
 		return
 	}
 	reason := l.refusalLocked(c, in)
@@ -143,10 +138,11 @@ func (l *legacy) refusalLocked(c *legacyCall, in inputNeeded) string {
 		}
 		keys[ask.key] = true
 	}
+	open, _ := l.client.Open()
 	switch {
 	case c.rounds >= maxRetries:
 		return failRounds
-	case len(in.asks) > maxAsked, len(l.questions)+len(in.asks) > maxOpenQuestions:
+	case len(in.asks) > maxAsked, open+len(in.asks) > maxOpenQuestions:
 		return failTooMany
 	}
 	return ""
@@ -156,8 +152,8 @@ func (l *legacy) refusalLocked(c *legacyCall, in inputNeeded) string {
 // result of a tool, and nobody to that of anything else.
 func (l *legacy) inputFailedLocked(c *legacyCall, reason string) {
 	l.withdrawLocked(c, reason)
-	if c.method != mcp.MethodToolsCall {
-		l.failLocked(c, &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "Internal error: " + reason})
+	if c.Method != mcp.MethodToolsCall {
+		c.Fail(&jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "Internal error: " + reason})
 		return
 	}
 	result := jsonrpc.Set(nil,
@@ -173,7 +169,7 @@ func (l *legacy) pauseLocked(c *legacyCall, state json.RawMessage) {
 		return
 	}
 	c.pause = l.afterLocked(firstPause<<(c.empty-1), func() {
-		if l.calls[c.id] == c {
+		if c.Open() {
 			l.retryLocked(c, nil, state)
 		}
 	})
@@ -185,38 +181,40 @@ func (l *legacy) askClientLocked(c *legacyCall, in inputNeeded) {
 	c.empty = 0
 	c.round = &round{state: in.state, answers: make([]json.RawMessage, len(in.asks)), missing: len(in.asks)}
 	for i, ask := range in.asks {
-		l.asked++
-		l.questions[l.asked] = &question{c, i}
-		c.round.keys = append(c.round.keys, ask.key)
-		c.round.questions = append(c.round.questions, l.asked)
 		params := ask.params
 		if ask.url {
 			params = jsonrpc.Set(params, jsonrpc.Value{Key: "elicitationId", Text: jsonrpc.Quote(rand.Text())})
 		}
-		l.toClient.put(&jsonrpc.Message{ID: jsonrpc.IntID(l.asked), Method: ask.method, Params: params, Related: c.id})
+		q := l.client.NewCall(ask.method)
+		q.Related = c.ID
+		q.Done = func(answer *jsonrpc.Message, lost *peer.Lost) {
+			if lost == nil {
+				l.answeredByClient(c, i, answer)
+			}
+		}
+		c.round.keys = append(c.round.keys, ask.key)
+		c.round.questions = append(c.round.questions, q)
+		_ = q.Send(&jsonrpc.Message{Params: params, Related: c.ID})
 	}
 }
 
 // answeredByClient handles the answer to a question. The last one of a round sends
 // the call again; an error fails it, and nothing else is waited for. That the user
 // declines is an answer.
-func (l *legacy) answeredByClient(m *jsonrpc.Message) {
-	n, ok := m.ID.Int()
+func (l *legacy) answeredByClient(c *legacyCall, i int, m *jsonrpc.Message) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	q := l.questions[n]
-	if !ok || q == nil || l.ended {
+	r := c.round
+	if r == nil || l.ended { // the call was cancelled meanwhile
 		return
 	}
-	delete(l.questions, n)
 	if m.Error != nil || m.Result[0] != '{' {
-		l.inputFailedLocked(q.call, failClient)
+		l.inputFailedLocked(c, failClient)
 		return
 	}
-	r := q.call.round
-	r.answers[q.i] = m.Result
+	r.answers[i] = m.Result
 	if r.missing--; r.missing == 0 {
-		l.retryLocked(q.call, r.responses(), r.state)
+		l.retryLocked(c, r.responses(), r.state)
 	}
 }
 
@@ -243,14 +241,8 @@ func (l *legacy) withdrawLocked(c *legacyCall, reason string) {
 	if c.round == nil {
 		return
 	}
-	for _, n := range c.round.questions {
-		if l.questions[n] == nil {
-			continue
-		}
-		delete(l.questions, n)
-		m := mcp.Cancellation(jsonrpc.IntID(n), reason)
-		m.Related = c.id
-		l.toClient.put(m)
+	for _, q := range c.round.questions {
+		q.Cancel(reason)
 	}
 	c.round = nil
 }

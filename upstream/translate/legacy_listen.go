@@ -8,6 +8,7 @@ import (
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/internal/peer"
 )
 
 // healthy is how long a listen lives whose end is no failure: the next one begins
@@ -17,7 +18,7 @@ const healthy = 10 * time.Second
 // A listen is a subscriptions/listen on the modern stream, from its request to its
 // end (2026-07-28 basic/patterns/subscriptions).
 type listen struct {
-	n     int64
+	call  *peer.Call
 	by    listener
 	uris  map[string]bool // asked for, and once it is acknowledged those that it covers
 	acked bool
@@ -34,7 +35,9 @@ type listener interface {
 // listenLocked opens a listen.
 func (l *legacy) listenLocked(by listener, filter json.RawMessage, uris map[string]bool) *listen {
 	ln := &listen{by: by, uris: uris}
-	ln.n = l.askLocked(mcp.MethodListen, jsonrpc.Set(nil, jsonrpc.Value{Key: "notifications", Text: filter}), modernRequest{listen: ln})
+	ln.call = l.askLocked(mcp.MethodListen, jsonrpc.Set(nil, jsonrpc.Value{Key: "notifications", Text: filter}),
+		func(answer *jsonrpc.Message) { by.ended(ln, answer) })
+	ln.call.Value = ln
 	return ln
 }
 
@@ -48,19 +51,17 @@ func (ln *listen) acknowledgedLocked(m *jsonrpc.Message) {
 	ln.by.acked(ln, filter)
 }
 
-func (ln *listen) endedLocked(answer *jsonrpc.Message) { ln.by.ended(ln, answer) }
-
-// subscriptionLocked returns the listen that a notification belongs to, nil if there
-// is none: it has ended, or there never was one.
-func (l *legacy) subscriptionLocked(m *jsonrpc.Message) *listen {
-	n, ok := m.Related.Answered()
+// listenOf returns the listen that a notification belongs to, of being the call that
+// its stream names; nil if there is none: it has ended, or there never was one.
+func (l *legacy) listenOf(m *jsonrpc.Message, of *peer.Call) *listen {
 	if m.Related.IsZero() {
-		n, ok = subscriptionOf(m.Params)
+		of = l.modern.Call(subscriptionOf(m.Params))
 	}
-	if !ok {
+	if of == nil {
 		return nil
 	}
-	return l.open[n].listen
+	ln, _ := of.Value.(*listen)
+	return ln
 }
 
 // A relisten paces the attempts to listen again.
@@ -128,7 +129,7 @@ func (s *listChanges) openLocked() {
 func (s *listChanges) acked(_ *listen, filter json.RawMessage) {
 	for _, c := range s.declared {
 		if on, _ := jsonrpc.Member(filter, c.filter); s.deaf && string(on) == "true" {
-			s.l.toClient.put(jsonrpc.NewNotification(c.method, nil))
+			s.l.client.Send(jsonrpc.NewNotification(c.method, nil))
 		}
 	}
 	s.deaf = false
@@ -151,7 +152,7 @@ func (s *listChanges) ended(ln *listen, answer *jsonrpc.Message) {
 
 func (s *listChanges) told(_ *listen, m *jsonrpc.Message) {
 	if m.Method != mcp.MethodResourceUpdated {
-		s.l.toClient.put(bare(m))
+		s.l.client.Send(bare(m))
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/internal/peer"
 )
 
 // maxURIs bounds the resources that one client is subscribed to. Further
@@ -35,26 +36,26 @@ type subscribeAsk struct {
 }
 
 // subscription handles resources/subscribe and resources/unsubscribe.
-func (l *legacy) subscription(m *jsonrpc.Message) {
-	text, err := jsonrpc.Member(m.Params, "uri")
+func (l *legacy) subscription(r *peer.Request) {
+	text, err := jsonrpc.Member(r.Message.Params, "uri")
 	uri, ok := jsonrpc.Unquote(text)
 	s := &l.resources
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
 	case l.hello == nil:
-		l.refuseLocked(m, errNotInitialized)
+		r.Fail(errNotInitialized)
 	case err != nil || !ok:
-		l.refuseLocked(m, jsonrpc.InvalidParams(`"uri" is missing or not a string`))
-	case m.Method == mcp.MethodUnsubscribe:
+		r.Fail(jsonrpc.InvalidParams(`"uri" is missing or not a string`))
+	case r.Method == mcp.MethodUnsubscribe:
 		s.removeLocked(uri)
-		l.toClient.put(jsonrpc.NewResult(m.ID, noResult))
+		r.Respond(&jsonrpc.Message{Result: noResult})
 	case s.wanted[uri]:
-		l.toClient.put(jsonrpc.NewResult(m.ID, noResult))
+		r.Respond(&jsonrpc.Message{Result: noResult})
 	case len(s.wanted)+len(s.asks) >= maxURIs:
-		l.refuseLocked(m, jsonrpc.Overloaded(l.upstream))
+		r.Fail(jsonrpc.Overloaded(l.upstream))
 	default:
-		if c := l.beginLocked(m); c != nil {
+		if c := l.beginLocked(r); c != nil {
 			s.asks = append(s.asks, subscribeAsk{call: c, uri: uri})
 			s.changeLocked()
 		}
@@ -83,7 +84,7 @@ func (s *subscriptions) changeLocked() {
 	}
 	switch {
 	case len(uris) == 0 && s.current != nil:
-		s.l.cancelLocked(s.current.n, "unsubscribed")
+		s.current.call.Cancel("unsubscribed")
 		s.current = nil
 	case len(uris) == 0 || s.current != nil && maps.Equal(uris, s.current.uris):
 	default:
@@ -111,7 +112,7 @@ func (s *subscriptions) acked(ln *listen, filter json.RawMessage) {
 	old := s.current
 	s.current, s.next = ln, nil
 	if old != nil {
-		s.l.cancelLocked(old.n, "replaced")
+		old.call.Cancel("replaced")
 	}
 	s.caughtUpLocked()
 	s.answerLocked(func(a subscribeAsk) bool { return a.on == ln && !ln.uris[a.uri] },
@@ -140,7 +141,7 @@ func (s *subscriptions) caughtUpLocked() {
 		case !s.current.uris[uri]:
 			delete(s.wanted, uri)
 		case s.deaf:
-			s.l.toClient.put(jsonrpc.NewNotification(mcp.MethodResourceUpdated,
+			s.l.client.Send(jsonrpc.NewNotification(mcp.MethodResourceUpdated,
 				jsonrpc.Set(nil, jsonrpc.Value{Key: "uri", Text: jsonrpc.Quote(uri)})))
 		}
 	}
@@ -192,7 +193,7 @@ func (s *subscriptions) told(ln *listen, m *jsonrpc.Message) {
 	if m.Method != mcp.MethodResourceUpdated || ln.uris[uri] && !s.wanted[uri] {
 		return
 	}
-	s.l.toClient.put(bare(m))
+	s.l.client.Send(bare(m))
 }
 
 // abandonedLocked forgets a call that was cancelled. A listen that nobody else waits
@@ -204,7 +205,7 @@ func (s *subscriptions) abandonedLocked(c *legacyCall) {
 		slices.ContainsFunc(s.asks, func(a subscribeAsk) bool { return a.on == s.next }) {
 		return
 	}
-	s.l.cancelLocked(s.next.n, "unsubscribed")
+	s.next.call.Cancel("unsubscribed")
 	s.next = nil
 	s.changeLocked()
 }
