@@ -3,10 +3,12 @@ package session
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"slices"
 	"sync"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 )
 
@@ -76,24 +78,6 @@ func gather[T any](ctx context.Context, set *upstreamSet, method string, want fu
 	return said, failed
 }
 
-// A failure is why one upstream has no part in an answer made of many: its own
-// error, or one of the proxy's about it.
-type failure struct {
-	wire        json.RawMessage
-	cause       string // for the log
-	unsupported bool   // the upstream has no such list, whatever it declared
-	late        bool   // it was not waited for any longer
-	skipped     bool   // or not at all
-}
-
-func ownFailure(err *jsonrpc.Error) *failure {
-	cause := err.Message
-	if data, ok := err.Data.(jsonrpc.ErrorData); ok && data.Cause != "" {
-		cause = data.Cause
-	}
-	return &failure{wire: err.Raw(), cause: cause}
-}
-
 // pages asks one upstream for a list of any kind, following its cursors. It starts
 // the upstream if need be. The meta is that of the client's request, nil for none.
 func (u *upstreamConn) pages(ctx context.Context, method, list string, meta json.RawMessage) (found catalog.Collection, _ *failure) {
@@ -139,4 +123,75 @@ const maxPages = 1000
 // leftOut logs that an upstream has no part in the answer to method.
 func (u *upstreamConn) leftOut(method string, f *failure) {
 	u.log.Log(u.s.ctx, firstIs(&u.missed), "upstream left out of a merged list", "method", method, "cause", f.cause)
+}
+
+// listFor lists a kind for all who wait for run.
+func (u *upstreamConn) listFor(ctx context.Context, k catalog.Kind, who asker, run *listRun) bool {
+	li, _ := u.list(ctx, k, who)
+	run.ok, run.gone = li != nil, li == nil && ctx.Err() != nil
+	u.lists.ran(k, run)
+	return run.ok
+}
+
+// freshen lists a kind if what is known of it is stale, and reports whether it is
+// fresh now: the upstream may be down, or too slow.
+func (u *upstreamConn) freshen(ctx context.Context, k catalog.Kind, who asker) bool {
+	for {
+		run, first := u.lists.run(who.view, k)
+		switch {
+		case run == nil:
+			return true
+		case first:
+			return u.listFor(ctx, k, who, run)
+		}
+		select {
+		case <-run.done:
+		case <-ctx.Done():
+			return false
+		}
+		if !run.gone {
+			return run.ok
+		}
+	}
+}
+
+// list asks one upstream for one kind of list and keeps the table. An upstream
+// that does not offer the kind lists nothing; if it is the only one, it speaks
+// for itself.
+func (u *upstreamConn) list(ctx context.Context, k catalog.Kind, who asker) (*catalog.Listing, *failure) {
+	if err := u.start(ctx); err != nil {
+		return nil, ownFailure(err)
+	}
+	version, only := u.lists.versionOf(k), u.s.upstreams.of(u.era).only() == u
+	// In the modern era every list can be asked for: what has been discovered by
+	// chance must not change the answer.
+	li := &catalog.Listing{Offered: only || u.era == mcp.Modern || u.offers(k.Capability())}
+	var all catalog.Collection
+	var f *failure
+	if li.Offered {
+		all, f = u.pages(ctx, k.Method(), k.Member(), who.meta)
+	}
+	if f != nil && !f.unsupported {
+		return nil, f
+	}
+	t := u.s.p.memory.keep(u.lists.key(who.view.caps, k), u.index(k, all.Elements))
+	li.Entries, li.Rest, li.Caching, li.Digest = t.Entries, all.Rest, all.Caching, t.Digest
+	u.lists.keep(who.view, k, t, version)
+	return li, f
+}
+
+// index builds the table of what the client may see of the upstream's list.
+func (u *upstreamConn) index(k catalog.Kind, elements []json.RawMessage) *catalog.Table {
+	t, unusable := catalog.Index(k, elements, func(name string) bool { return u.shows(k, name) })
+	for _, err := range unusable {
+		if u.s.p.memory.warnOnce(fmt.Sprint(u.up.Name, k, err)) {
+			u.log.Warn("list entry left out", "method", k.Method(), "err", err)
+		}
+	}
+	return t
+}
+
+// shows reports whether the client may see what the upstream lists under a name.
+func (u *upstreamConn) shows(k catalog.Kind, name string) bool {
+	return k != catalog.Tools || u.up.allows(name)
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"slices"
-	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
@@ -21,12 +20,6 @@ type hello struct {
 	ready   bool // the client takes server requests: it sent initialized, or a request after initialize
 
 	level json.RawMessage // params of the last logging/setLevel
-}
-
-// serverInfo is what an upstream said in its answer to initialize.
-type serverInfo struct {
-	result       json.RawMessage // nil if it has not answered yet
-	capabilities map[string]json.RawMessage
 }
 
 // initialize starts all upstreams and answers for them together. A client waits
@@ -98,85 +91,6 @@ func negotiate(params json.RawMessage, n *mcp.Notes) (json.RawMessage, string, e
 	return jsonrpc.Replace(params, jsonrpc.Edit{Span: n.At(mcp.Key), With: jsonrpc.Quote(version)}), version, nil
 }
 
-// initialized handles an upstream's answer to initialize.
-func (u *upstreamConn) initialized(a *attempt, answer *jsonrpc.Message) {
-	if answer.Error != nil || answer.Result[0] != '{' { // nothing can be asked of it
-		u.s.mu.Lock()
-		defer u.s.mu.Unlock()
-		if !a.ended {
-			u.log.Debug("upstream refused initialize") // its host warns, ends the stream and says which event that is
-			a.own = &jsonrpc.ClosedError{Cause: "initialize refused", Lasting: true}
-			conn := a.conn
-			time.AfterFunc(lastWords, func() { conn.Close() })
-		}
-		return
-	}
-	info := u.infoOf(answer.Result)
-	lists := u.s.news.unannounced(u) // now: the client's next list, which waits for this, ends what was announced
-	u.s.mu.Lock()
-	u.info = info
-	u.deaf.Store(false)
-	u.missed.Store(false)
-	first := []*jsonrpc.Message{jsonrpc.NewNotification(mcp.MethodInitialized, nil)}
-	u.readyLocked(a, append(first, u.replayLocked()...))
-	u.heardLocked(a)
-	u.s.mu.Unlock()
-	u.s.wg.Go(func() { u.s.news.returned(u, a, lists) })
-}
-
-// infoOf reads what an upstream says of itself, in whatever era.
-func (u *upstreamConn) infoOf(result json.RawMessage) serverInfo {
-	info := serverInfo{result: result, capabilities: make(map[string]json.RawMessage)}
-	capabilities, err := jsonrpc.Member(result, "capabilities")
-	if err == nil && capabilities != nil {
-		err = jsonrpc.Each(capabilities, func(k string, v json.RawMessage) { info.capabilities[k] = v })
-	}
-	if err != nil {
-		u.log.Warn("unusable capabilities from upstream", "err", err)
-	}
-	return info
-}
-
-// replayLocked returns the requests that bring a restarted upstream to where the
-// session had it: its log level and subscriptions.
-func (u *upstreamConn) replayLocked() []*jsonrpc.Message {
-	var replay []*jsonrpc.Message
-	request := func(method string, params json.RawMessage) {
-		r := u.mintLocked()
-		r.sent = true
-		r.done = func(answer *jsonrpc.Message) {
-			if answer.Error != nil {
-				u.log.Debug("upstream did not take up where it was", "method", method)
-			}
-		}
-		replay = append(replay, jsonrpc.NewRequest(r.id, method, ownToken(method, params, r.id)))
-	}
-	if _, ok := u.info.capabilities["logging"]; ok && u.s.hello.level != nil {
-		request(mcp.MethodSetLevel, u.s.hello.level)
-	}
-	for _, params := range u.s.resourceSubs.of(u) {
-		request(mcp.MethodSubscribe, params)
-	}
-	return replay
-}
-
-// declares reports whether the upstream declared a capability.
-func (u *upstreamConn) declares(capability string) bool {
-	u.s.mu.Lock()
-	defer u.s.mu.Unlock()
-	_, ok := u.info.capabilities[capability]
-	return ok
-}
-
-// offers is declares, but an upstream that has not answered initialize may have
-// the capability, too.
-func (u *upstreamConn) offers(capability string) bool {
-	u.s.mu.Lock()
-	defer u.s.mu.Unlock()
-	_, ok := u.info.capabilities[capability]
-	return ok || u.info.result == nil
-}
-
 // clientReady opens the way for what upstreams have to ask and to tell.
 func (s *session) clientReady() {
 	s.mu.Lock()
@@ -221,4 +135,71 @@ func (set *upstreamSet) introduce(said func(*upstreamConn) json.RawMessage) cata
 		names[i], results[i] = u.up.Name, said(u)
 	}
 	return catalog.Introduce(set.era, names, results, !set.complete)
+}
+
+// discover asks all upstreams what they are and answers for them together. It
+// holds the client as long as initialize does.
+func (s *session) discover(c *call) {
+	if err := c.notes.Err(mcp.InMeta, mcp.Token); err != nil {
+		s.fail(c, invalidParams(err.Error()))
+		return
+	}
+	meta := c.notes.Raw(mcp.InMeta)
+	s.work(c, func(ctx context.Context) {
+		said, failed := s.startAll(ctx, mcp.Modern, mcp.MethodDiscover, func(u *upstreamConn, ctx context.Context) (json.RawMessage, *failure) {
+			return u.discover(ctx, meta)
+		})
+		if failed != nil {
+			s.settle(c, &jsonrpc.Message{ID: c.id, Error: failed.wire})
+			return
+		}
+		s.settle(c, jsonrpc.NewResult(c.id, s.upstreams.of(mcp.Modern).discovered(said)))
+	})
+}
+
+// isClosed reports whether an error is the connection-closed one.
+func isClosed(wire json.RawMessage) bool {
+	data, _ := jsonrpc.Member(wire, "data")
+	raw, _ := jsonrpc.Member(data, "reason")
+	reason, _ := jsonrpc.Unquote(raw)
+	return reason == jsonrpc.ReasonClosed
+}
+
+// supportedVersions are all that are served here, modern ones first.
+var supportedVersions = func() json.RawMessage {
+	versions, _ := json.Marshal(mcp.Versions) // strings always can be
+	return versions
+}()
+
+// discovered is the result of server/discover, of what upstreams said now.
+func (set *upstreamSet) discovered(said map[*upstreamConn]json.RawMessage) json.RawMessage {
+	if u := set.only(); u != nil && said[u] != nil {
+		return set.s.p.discoveredBy(said[u])
+	}
+	in := set.introduce(func(u *upstreamConn) json.RawMessage { return said[u] })
+	var caching catalog.Caching
+	for _, result := range said {
+		caching.Add(catalog.CachingOf(result))
+	}
+	if in.Missing {
+		caching.Partial()
+	}
+	values := []jsonrpc.Value{{Key: "supportedVersions", Text: supportedVersions}, {Key: "capabilities", Text: in.Capabilities}}
+	if in.Instructions != "" {
+		values = append(values, jsonrpc.Value{Key: "instructions", Text: jsonrpc.Quote(in.Instructions)})
+	}
+	values = append(values, caching.Members()...)
+	return mcp.SetMeta(jsonrpc.Set(nil, values...), jsonrpc.Value{Key: mcp.KeyServerInfo, Text: set.s.p.serverInfo()})
+}
+
+// discoveredBy is the result of server/discover of the only upstream, with the versions
+// of this hop and what it must say and does not.
+func (p *Router) discoveredBy(said json.RawMessage) json.RawMessage {
+	kind, _ := kindOf(said) // read before
+	result := completed(mcp.MethodDiscover, kind, jsonrpc.Set(said, jsonrpc.Value{Key: "supportedVersions", Text: supportedVersions}))
+	meta, _ := jsonrpc.Member(result, "_meta")
+	if info, _ := jsonrpc.Member(meta, mcp.KeyServerInfo); info != nil {
+		return result
+	}
+	return mcp.SetMeta(result, jsonrpc.Value{Key: mcp.KeyServerInfo, Text: p.serverInfo()})
 }

@@ -2,12 +2,11 @@ package session
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
-	"sync"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
-	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 )
 
 // Nobody waits twice: who was once not there in time holds up no later initialize or
@@ -72,89 +71,6 @@ func (u *upstreamConn) heard() {
 	}
 }
 
-// A lag is what an upstream owes to clients that did not wait for it.
-type lag struct {
-	u *upstreamConn // whose it is
-
-	mu     sync.Mutex             // guards the fields below; nothing else is locked under it
-	behind map[catalog.Kind]asker // lists that a client has seen without it
-	aside  map[string]bool        // methods that it is asked for now
-}
-
-// heard asks the upstream, which has just answered something, for the lists that a client
-// has seen without it.
-func (g *lag) heard() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	for k, who := range g.behind {
-		delete(g.behind, k)
-		g.askLocked(k.Method(), func(ctx context.Context) { g.catchUp(ctx, k, who) })
-	}
-}
-
-// owe notes that a client has seen a list without the upstream.
-func (g *lag) owe(k catalog.Kind, who asker) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.behind == nil {
-		g.behind = make(map[catalog.Kind]asker)
-	}
-	g.behind[k] = who
-}
-
-// ask runs fn, which asks the upstream for something that nobody waits for, unless
-// that is being done already.
-func (g *lag) ask(method string, fn func(ctx context.Context)) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.askLocked(method, fn)
-}
-
-func (g *lag) askLocked(method string, fn func(ctx context.Context)) {
-	if g.aside[method] || g.u.isHungUp() {
-		return
-	}
-	if g.aside == nil {
-		g.aside = make(map[string]bool)
-	}
-	g.aside[method] = true
-	g.u.s.wg.Go(func() {
-		ctx, cancel := context.WithTimeout(g.u.s.ctx, g.u.s.p.listTimeout())
-		defer cancel()
-		fn(ctx)
-		g.mu.Lock()
-		defer g.mu.Unlock()
-		delete(g.aside, method)
-	})
-}
-
-// catchUp lists a kind for a client that has seen a list without the upstream, and
-// tells it if there is anything to see.
-func (g *lag) catchUp(ctx context.Context, k catalog.Kind, who asker) {
-	li, _ := g.u.list(ctx, k, who)
-	switch {
-	case li == nil && late(ctx):
-		g.owe(k, who)
-	case li == nil:
-	case g.u.era == mcp.Modern:
-		g.u.s.subscriptions.changed(g.u, min(k, catalog.Resources)) // there is one notification for both
-	default:
-		g.u.s.news.compare(g.u, k, li.Digest)
-	}
-}
-
-// missed sees to it that the client hears of an upstream that is missing in a list
-// of a kind since it was late. That it starts is told when it has.
-func (g *lag) missed(k catalog.Kind, who asker, f *failure) {
-	switch ready := g.u.wakeUp(); {
-	case g.u.era == mcp.Legacy && !ready:
-	case f.skipped:
-		g.ask(k.Method(), func(ctx context.Context) { g.catchUp(ctx, k, who) })
-	default:
-		g.owe(k, who)
-	}
-}
-
 // late reports whether what ctx bounds took too long; it may have been called off.
 func late(ctx context.Context) bool { return errors.Is(ctx.Err(), context.DeadlineExceeded) }
 
@@ -170,4 +86,27 @@ func (u *upstreamConn) lateFailure() *failure {
 	}
 	f.late = true
 	return f
+}
+
+// A failure is why one upstream has no part in an answer made of many: its own
+// error, or one of the proxy's about it.
+type failure struct {
+	wire        json.RawMessage
+	cause       string // for the log
+	unsupported bool   // the upstream has no such list, whatever it declared
+	late        bool   // it was not waited for any longer
+	skipped     bool   // or not at all
+}
+
+func ownFailure(err *jsonrpc.Error) *failure {
+	cause := err.Message
+	if data, ok := err.Data.(jsonrpc.ErrorData); ok && data.Cause != "" {
+		cause = data.Cause
+	}
+	return &failure{wire: err.Raw(), cause: cause}
+}
+
+// slow is the error of what does not wait for the start any longer.
+func (u *upstreamConn) slow() *jsonrpc.Error {
+	return u.lost(&jsonrpc.ClosedError{Cause: "start timeout"}, jsonrpc.NotSent)
 }

@@ -3,7 +3,6 @@ package session
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
@@ -148,10 +147,10 @@ func (s *session) mergeParts(set *upstreamSet, k catalog.Kind, who asker, asOf i
 			if !f.unsupported {
 				u.leftOut(k.Method(), f)
 			}
-			s.news.showed(u, k, catalog.EmptyDigest, asOf)
+			s.news.showed(u.seen, k, catalog.EmptyDigest, asOf)
 			continue
 		}
-		s.news.showed(u, k, li.Digest, asOf)
+		s.news.showed(u.seen, k, li.Digest, asOf)
 		li.Prefix = set.prefix(k, i)
 		m.offered = m.offered || li.Offered
 		m.listings = append(m.listings, *li)
@@ -199,47 +198,6 @@ func (u *upstreamConn) standIn(k catalog.Kind, who asker, f *failure) *catalog.L
 	return li
 }
 
-// list asks one upstream for one kind of list and keeps the table. An upstream
-// that does not offer the kind lists nothing; if it is the only one, it speaks
-// for itself.
-func (u *upstreamConn) list(ctx context.Context, k catalog.Kind, who asker) (*catalog.Listing, *failure) {
-	if err := u.start(ctx); err != nil {
-		return nil, ownFailure(err)
-	}
-	version, only := u.lists.versionOf(k), u.s.upstreams.of(u.era).only() == u
-	// In the modern era every list can be asked for: what has been discovered by
-	// chance must not change the answer.
-	li := &catalog.Listing{Offered: only || u.era == mcp.Modern || u.offers(k.Capability())}
-	var all catalog.Collection
-	var f *failure
-	if li.Offered {
-		all, f = u.pages(ctx, k.Method(), k.Member(), who.meta)
-	}
-	if f != nil && !f.unsupported {
-		return nil, f
-	}
-	t := u.s.p.memory.keep(u.lists.key(who.view.caps, k), u.index(k, all.Elements))
-	li.Entries, li.Rest, li.Caching, li.Digest = t.Entries, all.Rest, all.Caching, t.Digest
-	u.lists.keep(who.view, k, t, version)
-	return li, f
-}
-
-// index builds the table of what the client may see of the upstream's list.
-func (u *upstreamConn) index(k catalog.Kind, elements []json.RawMessage) *catalog.Table {
-	t, unusable := catalog.Index(k, elements, func(name string) bool { return u.shows(k, name) })
-	for _, err := range unusable {
-		if u.s.p.memory.warnOnce(fmt.Sprint(u.up.Name, k, err)) {
-			u.log.Warn("list entry left out", "method", k.Method(), "err", err)
-		}
-	}
-	return t
-}
-
-// shows reports whether the client may see what the upstream lists under a name.
-func (u *upstreamConn) shows(k catalog.Kind, name string) bool {
-	return k != catalog.Tools || u.up.allows(name)
-}
-
 // refresh lists what is not known yet, or known to have changed, on the given
 // upstream connections, so that a name or URI can be looked up. Nobody is waited for who was late
 // before: a call of what is known waits, a look at what is not does not.
@@ -258,34 +216,4 @@ func (set *upstreamSet) refresh(ctx context.Context, who asker, want func(*upstr
 			}
 		}
 	})
-}
-
-// freshen lists a kind if what is known of it is stale, and reports whether it is
-// fresh now: the upstream may be down, or too slow.
-func (u *upstreamConn) freshen(ctx context.Context, k catalog.Kind, who asker) bool {
-	for {
-		run, first := u.lists.run(who.view, k)
-		switch {
-		case run == nil:
-			return true
-		case first:
-			return u.listFor(ctx, k, who, run)
-		}
-		select {
-		case <-run.done:
-		case <-ctx.Done():
-			return false
-		}
-		if !run.gone {
-			return run.ok
-		}
-	}
-}
-
-// listFor lists a kind for all who wait for run.
-func (u *upstreamConn) listFor(ctx context.Context, k catalog.Kind, who asker, run *listRun) bool {
-	li, _ := u.list(ctx, k, who)
-	run.ok, run.gone = li != nil, li == nil && ctx.Err() != nil
-	u.lists.ran(k, run)
-	return run.ok
 }

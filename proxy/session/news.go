@@ -12,9 +12,12 @@ import (
 // news is what the client has seen of merged lists, and how it is told that they have
 // changed. It is of the legacy era: in the modern one a client subscribes.
 type news struct {
-	s *session
+	// Static after construction.
+	ctx context.Context // ends with the session
+	wg  *sync.WaitGroup
+	out *outbox
 
-	mu        sync.Mutex          // guards the fields below and upstreamConn.seen; nothing else is locked under it
+	mu        sync.Mutex          // guards the fields below and what is seen; nothing else is locked under it
 	promised  [catalog.Kinds]bool // the client was told by initialize that it will hear of changes
 	wanted    [catalog.Kinds]bool // which lists the client has asked for
 	shown     [catalog.Kinds]bool // which of them it has seen
@@ -26,6 +29,15 @@ type news struct {
 type seen [catalog.Kinds]struct {
 	digest    catalog.Digest
 	announced int // news.announced when the client was told of it; 0: has listed since
+}
+
+// newSeen is what the client has seen of another upstream: empty lists.
+func newSeen() *seen {
+	of := new(seen)
+	for k := range of {
+		of[k].digest = catalog.EmptyDigest
+	}
+	return of
 }
 
 // debounce is how long a list_changed is held back for others to join it. It
@@ -50,12 +62,12 @@ func (n *news) want(k catalog.Kind) (asOf int) {
 
 // showed notes what of an upstream the client sees in a merged list, which it asked for
 // when want said asOf.
-func (n *news) showed(u *upstreamConn, k catalog.Kind, digest catalog.Digest, asOf int) {
+func (n *news) showed(of *seen, k catalog.Kind, digest catalog.Digest, asOf int) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	u.seen[k].digest = digest
-	if u.seen[k].announced <= asOf {
-		u.seen[k].announced = 0
+	of[k].digest = digest
+	if of[k].announced <= asOf {
+		of[k].announced = 0
 	}
 }
 
@@ -71,7 +83,7 @@ func (n *news) answered(k catalog.Kind) {
 // again, because of these upstreams or of some that are gone: once for each kind,
 // however many they are. Until the client has listed, a start of these upstreams is
 // no news.
-func (n *news) announce(conns []*upstreamConn) {
+func (n *news) announce(upstreams []*seen) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.announced++
@@ -79,19 +91,19 @@ func (n *news) announce(conns []*upstreamConn) {
 		if !n.wanted[k] || !n.promised[k] {
 			continue
 		}
-		for _, u := range conns {
-			u.seen[k].announced = n.announced
+		for _, of := range upstreams {
+			of[k].announced = n.announced
 		}
 		n.tellLocked(k)
 	}
 }
 
 // unannounced returns the lists of an upstream whose change would be news to the client.
-func (n *news) unannounced(u *upstreamConn) (lists [catalog.Kinds]bool) {
+func (n *news) unannounced(of *seen) (lists [catalog.Kinds]bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for k := range lists {
-		lists[k] = u.seen[k].announced == 0
+		lists[k] = of[k].announced == 0
 	}
 	return lists
 }
@@ -104,10 +116,10 @@ func (n *news) matters(k catalog.Kind) bool {
 }
 
 // compare tells the client if what an upstream lists differs from what it has seen.
-func (n *news) compare(u *upstreamConn, k catalog.Kind, digest catalog.Digest) {
+func (n *news) compare(of *seen, k catalog.Kind, digest catalog.Digest) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.shown[k] && n.promised[k] && u.seen[k].announced == 0 && digest != u.seen[k].digest {
+	if n.shown[k] && n.promised[k] && of[k].announced == 0 && digest != of[k].digest {
 		n.tellLocked(k)
 	}
 }
@@ -122,8 +134,8 @@ func (n *news) tell(k catalog.Kind) {
 func (n *news) tellLocked(k catalog.Kind) {
 	none := n.held == [catalog.Kinds]bool{}
 	n.held[min(k, catalog.Resources)] = true // there is one notification for both
-	if none && n.s.ctx.Err() == nil {
-		n.s.wg.Go(n.flush)
+	if none && n.ctx.Err() == nil {
+		n.wg.Go(n.flush)
 	}
 }
 
@@ -131,7 +143,7 @@ func (n *news) tellLocked(k catalog.Kind) {
 func (n *news) flush() {
 	select {
 	case <-time.After(debounce):
-	case <-n.s.ctx.Done():
+	case <-n.ctx.Done():
 		return
 	}
 	n.mu.Lock()
@@ -140,24 +152,7 @@ func (n *news) flush() {
 	n.mu.Unlock()
 	for k, yes := range held {
 		if yes {
-			n.s.out.wait(jsonrpc.NewNotification(catalog.Kind(k).Changed(), nil))
-		}
-	}
-}
-
-// returned runs when an upstream has answered initialize. If the client has seen
-// lists without it, or with what it offered before, and they differ now, it is
-// told, unless it was before and had not looked yet: then they are not in lists. An
-// upstream that ends meanwhile is not started for that.
-func (n *news) returned(u *upstreamConn, a *attempt, lists [catalog.Kinds]bool) {
-	for k := range catalog.Kinds {
-		if !u.isOpen(a) {
-			return
-		}
-		if lists[k] && n.matters(k) {
-			ctx, cancel := context.WithTimeout(n.s.ctx, n.s.p.listTimeout())
-			u.lag.catchUp(ctx, k, asker{view: &n.s.views.legacy})
-			cancel()
+			n.out.wait(jsonrpc.NewNotification(catalog.Kind(k).Changed(), nil))
 		}
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"slices"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
@@ -151,70 +150,6 @@ func (s *session) route(c *call) {
 // pong answers a ping, which is about this hop alone.
 func (s *session) pong(c *call) {
 	s.settleNow(c, jsonrpc.NewResult(c.id, json.RawMessage(`{}`)))
-}
-
-// settleNow is settle for readLoop, which must not wait for room.
-func (s *session) settleNow(c *call, answer *jsonrpc.Message) {
-	if s.take(c) {
-		s.deliver(c, answer, s.send)
-	}
-}
-
-// fail settles c with an error of the proxy's own, without waiting.
-func (s *session) fail(c *call, err *jsonrpc.Error) {
-	if s.take(c) {
-		c.stop()
-		s.deliver(c, jsonrpc.NewError(c.id, err), s.send)
-	}
-}
-
-func invalidParams(reason string) *jsonrpc.Error {
-	return &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "Invalid params: " + reason}
-}
-
-func methodNotFound(method string) *jsonrpc.Error {
-	return &jsonrpc.Error{Code: jsonrpc.CodeMethodNotFound, Message: "Method not found: " + method}
-}
-
-func errMissing(key string) error { return fmt.Errorf("%q is missing or not a string", key) }
-
-// forward sends the call to an upstream, with an id and a progress token of its
-// own. The edits are to the call's params.
-func (s *session) forward(c *call, u *upstreamConn, edits ...jsonrpc.Edit) {
-	n := c.notes
-	if err := n.Err(mcp.InMeta, mcp.Token); err != nil {
-		s.fail(c, invalidParams(err.Error()))
-		return
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.calls[c.id] != c {
-		return // cancelled meanwhile
-	}
-	edits = append(edits, catalog.Renaming(n, mcp.RelatedTaskID, u.ownTask)...)
-	r := u.mintLocked()
-	r.call, c.request = c, r
-	if n.Has(mcp.Token) {
-		r.token = bytes.Clone(n.Raw(mcp.Token))
-		edits = append(edits, jsonrpc.Edit{Span: n.At(mcp.Token), With: r.id.Raw()})
-	}
-	m := &jsonrpc.Message{ID: r.id, Method: c.method, Params: jsonrpc.Replace(c.msg.Params, edits...), Extra: c.msg.Extra}
-	if len(c.others) == 0 {
-		c.msg, c.notes = nil, nil
-	}
-	r.startTimerLocked()
-	u.sendLocked(r, m)
-}
-
-// ownToken puts a minted id in the place of the client's progress token in a
-// request of the session's own: nobody waits for progress on it, but the token
-// could be taken for one of ours.
-func ownToken(method string, params json.RawMessage, id jsonrpc.ID) json.RawMessage {
-	n := mcp.ReadParams(method, params)
-	if n.Err(mcp.InMeta, mcp.Token) != nil || !n.Has(mcp.Token) {
-		return params
-	}
-	return jsonrpc.Replace(params, jsonrpc.Edit{Span: n.At(mcp.Token), With: id.Raw()})
 }
 
 // notified handles a notification of the client. A cancellation is of the era of

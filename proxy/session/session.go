@@ -74,9 +74,9 @@ func newSession(p *Router, c jsonrpc.Conn, key string) *session {
 		calls:          make(map[jsonrpc.ID]*call),
 		serverRequests: serverRequests{open: make(map[int64]*serverRequest)},
 	}
-	s.news.s = s
 	s.log = p.logger().With("session", s.key[:8]) // as hosts shorten it
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
+	s.news.ctx, s.news.wg, s.news.out = s.ctx, &s.wg, s.out
 	s.upstreams.s = s
 	s.upstreams.hold(&configured{complete: true, settled: true})
 	return s

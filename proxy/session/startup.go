@@ -18,11 +18,6 @@ func (u *upstreamConn) startTimeout() time.Duration {
 	return min(orDefault(u.up.StartTimeout, 30*time.Second), maxStart)
 }
 
-// slow is the error of what does not wait for the start any longer.
-func (u *upstreamConn) slow() *jsonrpc.Error {
-	return u.lost(&jsonrpc.ClosedError{Cause: "start timeout"}, jsonrpc.NotSent)
-}
-
 // startAll starts all upstreams at once, those that become known meanwhile too, and
 // waits for each as long as it may hold the client. It returns what those said that
 // were in time. Those that were late before are waited for only if no other says
@@ -202,21 +197,4 @@ func (t *trials) next(wire json.RawMessage) (pause time.Duration, again bool) {
 	t.event = event
 	t.failed++
 	return 0, string(retryable) == "true" && t.failed < maxTrials
-}
-
-// introduced starts an upstream that introduces itself when it does.
-func (u *upstreamConn) introduced(ctx context.Context) (json.RawMessage, *failure) {
-	u.s.mu.Lock()
-	a := u.attempt // which initialize began, and may have failed already
-	if a == nil || a.counted {
-		a = u.openLocked()
-	}
-	a.counted = true
-	u.s.mu.Unlock()
-	if err := u.await(ctx, a); err != nil {
-		return nil, ownFailure(err)
-	}
-	u.s.mu.Lock()
-	defer u.s.mu.Unlock()
-	return u.info.result, nil
 }

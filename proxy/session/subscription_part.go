@@ -3,6 +3,7 @@ package session
 import (
 	"context"
 	"encoding/json"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -42,7 +43,7 @@ func (part *subscriptionPart) run(ctx context.Context) {
 	for {
 		began := time.Now()
 		params := listenParams(part.sub.meta, part.want.Text())
-		answer, err := part.conn.askFor(ctx, part, mcp.MethodListen, params)
+		answer, err := part.conn.askFor(ctx, part.receive, mcp.MethodListen, params)
 		if err != nil {
 			return
 		}
@@ -132,31 +133,6 @@ func (part *subscriptionPart) tellMissedLocked() {
 	part.sub.poke()
 }
 
-// partOf returns the part that a notification of an upstream belongs to.
-func (u *upstreamConn) partOf(m *jsonrpc.Message) *subscriptionPart {
-	id := m.Related
-	if id.IsZero() {
-		id = subscriptionID(mcp.Read(m))
-	}
-	n, ok := id.Int()
-	u.s.mu.Lock()
-	defer u.s.mu.Unlock()
-	if r := u.pending[n]; ok && r != nil {
-		return r.part
-	}
-	return nil
-}
-
-// subscriptionID returns the id of the subscription that a notification says it belongs
-// to.
-func subscriptionID(n *mcp.Notes) jsonrpc.ID {
-	if n.Err(mcp.InMeta, mcp.Subscription) != nil {
-		return jsonrpc.ID{}
-	}
-	id, _ := jsonrpc.ParseID(n.Raw(mcp.Subscription))
-	return id
-}
-
 // receive handles what the upstream has to tell. Nothing that was not asked for
 // passes.
 func (part *subscriptionPart) receive(m *jsonrpc.Message) {
@@ -220,22 +196,83 @@ func (part *subscriptionPart) tellListLocked(k catalog.Kind) {
 	}
 }
 
-// subscriptionCancelled handles an upstream's cancellation of a subscription, which is how
-// some end one.
-func (u *upstreamConn) subscriptionCancelled(m *jsonrpc.Message) {
-	notes := mcp.Read(m)
-	id, _ := jsonrpc.ParseID(notes.Raw(mcp.Key))
-	n, ok := id.Int()
-	u.s.mu.Lock()
-	r := u.pending[n]
-	known := notes.Err(mcp.Key) == nil && ok && r != nil && r.part != nil
-	if known {
-		r.removeLocked()
+// split says which upstream is to listen for what: for a list, all that could have
+// it; for a resource or a task, who has it, or all that may if nobody knows. The
+// only upstream gets the client's own filter.
+func (sub *subscription) split(ctx context.Context, set *upstreamSet) map[*upstreamConn]catalog.Filter {
+	if u := set.only(); u != nil {
+		return map[*upstreamConn]catalog.Filter{u: forOnly(sub.want, set)}
 	}
-	u.s.mu.Unlock()
-	if !known {
-		u.s.drop("cancellation of no subscription", m)
-		return
+	wants := make(map[*upstreamConn]catalog.Filter, len(set.conns))
+	for _, u := range set.conns {
+		var f catalog.Filter
+		for k, wanted := range sub.want.Lists {
+			f.Lists[k] = wanted && u.offers(catalog.Kind(k).Capability())
+		}
+		wants[u] = f
 	}
-	r.settle(jsonrpc.NewResult(r.id, json.RawMessage(`{}`)))
+	who := asker{sub.c.view, sub.identity}
+	set.findOwners(ctx, who, sub.want.URIs)
+	for _, uri := range sub.want.URIs {
+		for _, u := range set.watchersOf(who.view, uri) {
+			f := wants[u]
+			f.URIs = append(f.URIs, uri)
+			wants[u] = f
+		}
+	}
+	for _, name := range sub.want.Tasks {
+		for u, id := range set.runnersOf(name) {
+			f := wants[u]
+			f.Tasks = append(f.Tasks, id)
+			wants[u] = f
+		}
+	}
+	maps.DeleteFunc(wants, func(_ *upstreamConn, f catalog.Filter) bool { return f.IsEmpty() })
+	return wants
+}
+
+// findOwners makes the upstreams list their resources if nobody is known to have
+// one of these.
+func (set *upstreamSet) findOwners(ctx context.Context, who asker, uris []string) {
+	if slices.ContainsFunc(uris, func(uri string) bool { return set.ownerOf(who.view, uri) == nil }) {
+		ctx, cancel := context.WithTimeout(ctx, ownersWithin)
+		defer cancel()
+		set.refresh(ctx, who, all, catalog.Resources, catalog.Templates)
+	}
+}
+
+// watchersOf returns the upstreams that may know of changes of a resource.
+func (set *upstreamSet) watchersOf(w *view, uri string) []*upstreamConn {
+	if u := set.ownerOf(w, uri); u != nil {
+		return []*upstreamConn{u}
+	}
+	return set.withResources()
+}
+
+// runnersOf returns the upstreams that may run a task, and what they call it.
+func (set *upstreamSet) runnersOf(name string) map[*upstreamConn]string {
+	if u, own := set.runner(name); u != nil {
+		return map[*upstreamConn]string{u: own}
+	}
+	found := make(map[*upstreamConn]string)
+	for _, u := range set.conns {
+		if u.unknown() || u.declaresTasks() {
+			found[u] = name
+		}
+	}
+	return found
+}
+
+// forOnly returns the client's filter with what the only upstream calls its tasks, some
+// of which may have been given when there were several.
+func forOnly(f catalog.Filter, set *upstreamSet) catalog.Filter {
+	own := make([]string, len(f.Tasks))
+	for i, name := range f.Tasks {
+		_, own[i] = set.runner(name)
+	}
+	if !slices.Equal(own, f.Tasks) {
+		f.Tasks = own
+		f.As = f.On(f.As)
+	}
+	return f
 }

@@ -148,62 +148,6 @@ func (s *session) clientTaskStatus(m *jsonrpc.Message, n *mcp.Notes) {
 	u.tell(m)
 }
 
-// taskName returns what the client calls a task of the upstream.
-func (u *upstreamConn) taskName(id string) string {
-	name := catalog.TaskName(u.up.Name, id)
-	for _, given := range []string{id, name} {
-		if x := u.s.tasks.get(given); x.conn == u && x.own == id {
-			return given
-		}
-	}
-	if u.s.upstreams.of(u.era).only() != nil {
-		return id
-	}
-	return name
-}
-
-// runner returns the upstream that runs a task which the client calls so, and what
-// it calls it itself; nil if that is not known. The longest name of an upstream counts,
-// unless the task is remembered.
-func (set *upstreamSet) runner(name string) (found *upstreamConn, own string) {
-	if x := set.s.tasks.get(name); x.conn != nil && x.conn.era == set.era {
-		return x.conn, x.own
-	}
-	if u := set.only(); u != nil {
-		return u, name
-	}
-	for _, u := range set.conns {
-		id, ok := catalog.OwnTask(u.up.Name, name)
-		if ok && (found == nil || len(u.up.Name) > len(found.up.Name)) {
-			found, own = u, id
-		}
-	}
-	return found, own
-}
-
-// ownTask returns what the upstream itself calls a task of its own.
-func (u *upstreamConn) ownTask(name string) string {
-	if runner, own := u.s.upstreams.of(u.era).runner(name); runner == u {
-		return own
-	}
-	return name
-}
-
-// exposed returns a copy of a message of the upstream with edits to its params made, and
-// with the client's name of the task that it is tied to. A task that the client runs has
-// the client's own name.
-func (u *upstreamConn) exposed(m *jsonrpc.Message, n *mcp.Notes, edits ...jsonrpc.Edit) *jsonrpc.Message {
-	edits = append(edits, catalog.Renaming(n, mcp.RelatedTaskID, func(id string) string {
-		if u.s.clientTasks.get(id).conn == u {
-			return id
-		}
-		return u.taskName(id)
-	})...)
-	out := *m
-	out.Params = jsonrpc.Replace(m.Params, edits...)
-	return &out
-}
-
 // errNoTasks is what a client hears that does not declare the tasks extension.
 var errNoTasks = mcp.MissingCapability(json.RawMessage(`{"extensions":{"` + mcp.ExtensionTasks + `":{}}}`))
 
@@ -265,20 +209,6 @@ func aliveFirst(u *upstreamConn) int {
 		return 0
 	}
 	return 1
-}
-
-// unknown reports whether the upstream has never said what it is.
-func (u *upstreamConn) unknown() bool {
-	u.s.mu.Lock()
-	defer u.s.mu.Unlock()
-	return u.info.result == nil
-}
-
-func (u *upstreamConn) declaresTasks() bool {
-	u.s.mu.Lock()
-	defer u.s.mu.Unlock()
-	tasks, _ := jsonrpc.Member(u.info.capabilities["extensions"], mcp.ExtensionTasks)
-	return tasks != nil
 }
 
 // modernTaskCreated remembers who runs the task that a call has become, and returns

@@ -5,6 +5,8 @@ import (
 	"maps"
 	"slices"
 	"sync"
+
+	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 )
 
 // maxTasks bounds how many tasks of one client are remembered.
@@ -114,4 +116,45 @@ func (t *tasks) haveUnfinished() bool {
 		}
 	}
 	return false
+}
+
+// taskName returns what the client calls a task of the upstream.
+func (u *upstreamConn) taskName(id string) string {
+	name := catalog.TaskName(u.up.Name, id)
+	for _, given := range []string{id, name} {
+		if x := u.s.tasks.get(given); x.conn == u && x.own == id {
+			return given
+		}
+	}
+	if u.s.upstreams.of(u.era).only() != nil {
+		return id
+	}
+	return name
+}
+
+// runner returns the upstream that runs a task which the client calls so, and what
+// it calls it itself; nil if that is not known. The longest name of an upstream counts,
+// unless the task is remembered.
+func (set *upstreamSet) runner(name string) (found *upstreamConn, own string) {
+	if x := set.s.tasks.get(name); x.conn != nil && x.conn.era == set.era {
+		return x.conn, x.own
+	}
+	if u := set.only(); u != nil {
+		return u, name
+	}
+	for _, u := range set.conns {
+		id, ok := catalog.OwnTask(u.up.Name, name)
+		if ok && (found == nil || len(u.up.Name) > len(found.up.Name)) {
+			found, own = u, id
+		}
+	}
+	return found, own
+}
+
+// ownTask returns what the upstream itself calls a task of its own.
+func (u *upstreamConn) ownTask(name string) string {
+	if runner, own := u.s.upstreams.of(u.era).runner(name); runner == u {
+		return own
+	}
+	return name
 }

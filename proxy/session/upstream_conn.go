@@ -30,9 +30,9 @@ type upstreamConn struct {
 	cancel context.CancelFunc
 
 	// Guarded as they say.
-	lists upstreamLists // what it lists
-	seen  seen          // what the client has seen of that
-	lag   lag           // what it owes to clients that did not wait for it
+	lists *upstreamLists // what it lists
+	seen  *seen          // what the client has seen of that
+	lag   lag            // what it owes to clients that did not wait for it
 
 	// Said once since its last start: a message was lost to a full queue; it was left
 	// out of a list.
@@ -82,11 +82,9 @@ func newUpstreamConn(set *upstreamSet, up *Upstream) *upstreamConn {
 	}
 	u.wake.L = &s.mu
 	u.ctx, u.cancel = context.WithCancel(s.ctx)
-	u.lists = newUpstreamLists(u)
+	u.lists = s.views.upstream(up.Name, u.era, &s.p.memory)
 	u.lag.u = u
-	for k := range u.seen {
-		u.seen[k].digest = catalog.EmptyDigest
-	}
+	u.seen = newSeen()
 	return u
 }
 
@@ -271,12 +269,12 @@ func (u *upstreamConn) ask(ctx context.Context, method string, params json.RawMe
 	return u.askFor(ctx, nil, method, params)
 }
 
-// askFor is ask for a part, to which notifications about the request go.
-func (u *upstreamConn) askFor(ctx context.Context, part *subscriptionPart, method string, params json.RawMessage) (*jsonrpc.Message, error) {
+// askFor is ask for who is told of the notifications that belong to the request.
+func (u *upstreamConn) askFor(ctx context.Context, told func(*jsonrpc.Message), method string, params json.RawMessage) (*jsonrpc.Message, error) {
 	answers := make(chan *jsonrpc.Message, 1)
 	u.s.mu.Lock()
 	r := u.mintLocked()
-	r.part = part
+	r.told = told
 	r.done = func(answer *jsonrpc.Message) { answers <- answer }
 	u.sendLocked(r, jsonrpc.NewRequest(r.id, method, ownToken(method, params, r.id)))
 	u.s.mu.Unlock()

@@ -2,6 +2,7 @@ package session
 
 import (
 	"encoding/json"
+	"slices"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
@@ -186,4 +187,118 @@ func (u *upstreamConn) progress(m *jsonrpc.Message) {
 	out := u.exposed(m, notes, jsonrpc.Edit{Span: notes.At(mcp.Key), With: token})
 	out.Related = related
 	u.s.out.wait(out)
+}
+
+// exposed returns a copy of a message of the upstream with edits to its params made, and
+// with the client's name of the task that it is tied to. A task that the client runs has
+// the client's own name.
+func (u *upstreamConn) exposed(m *jsonrpc.Message, n *mcp.Notes, edits ...jsonrpc.Edit) *jsonrpc.Message {
+	edits = append(edits, catalog.Renaming(n, mcp.RelatedTaskID, func(id string) string {
+		if u.s.clientTasks.get(id).conn == u {
+			return id
+		}
+		return u.taskName(id)
+	})...)
+	out := *m
+	out.Params = jsonrpc.Replace(m.Params, edits...)
+	return &out
+}
+
+// handleModern passes a notification of an upstream of the modern era on, if it
+// belongs to a request of the client. A request is none that this era has.
+func (u *upstreamConn) handleModern(m *jsonrpc.Message) {
+	if m.IsRequest() {
+		u.s.drop("request from an upstream of the modern era", m)
+		return
+	}
+	switch m.Method {
+	case mcp.MethodProgress:
+		u.progress(m)
+	case mcp.MethodLog:
+		u.passModern(m)
+	case mcp.MethodCancelled:
+		u.subscriptionCancelled(m)
+	default:
+		tell := u.toldOf(m)
+		switch {
+		case tell != nil:
+			tell(m)
+		case mcp.MethodOf(m.Method).OnListen:
+			u.s.drop("nobody has subscribed", m)
+		default:
+			u.passModern(m)
+		}
+	}
+}
+
+// passModern hands a message on with the request of the client that it belongs to;
+// there is no other way for it. A log message goes only to one who has asked, with
+// the request, for its level.
+func (u *upstreamConn) passModern(m *jsonrpc.Message) {
+	id, ok := m.Related.Int()
+	u.s.mu.Lock()
+	var c *call
+	if r := u.pending[id]; ok && r != nil {
+		c = r.call
+	}
+	u.s.mu.Unlock()
+	n := mcp.Read(m)
+	if c == nil || m.Method == mcp.MethodLog && !c.logs(n) {
+		u.s.drop("nobody has asked for it", m)
+		return
+	}
+	out := u.exposed(m, n)
+	out.Related = c.id
+	u.s.out.wait(out)
+}
+
+// logs reports whether whoever made the call wants to hear a log message.
+func (c *call) logs(n *mcp.Notes) bool {
+	level, _ := n.Text(mcp.Key)
+	return n.Err(mcp.Key) == nil && c.level > 0 && slices.Index(mcp.LogLevels, level)+1 >= c.level
+}
+
+// toldOf returns who is told of a notification that belongs to a subscription; nil for nobody.
+func (u *upstreamConn) toldOf(m *jsonrpc.Message) func(*jsonrpc.Message) {
+	id := m.Related
+	if id.IsZero() {
+		id = subscriptionID(mcp.Read(m))
+	}
+	n, ok := id.Int()
+	u.s.mu.Lock()
+	defer u.s.mu.Unlock()
+	if r := u.pending[n]; ok && r != nil {
+		return r.told
+	}
+	return nil
+}
+
+// subscriptionID returns the id of the subscription that a notification says it belongs
+// to.
+func subscriptionID(n *mcp.Notes) jsonrpc.ID {
+	if n.Err(mcp.InMeta, mcp.Subscription) != nil {
+		return jsonrpc.ID{}
+	}
+	id, _ := jsonrpc.ParseID(n.Raw(mcp.Subscription))
+	return id
+}
+
+// subscriptionCancelled handles an upstream's cancellation of a subscription, which is how
+// some end one.
+func (u *upstreamConn) subscriptionCancelled(m *jsonrpc.Message) {
+	notes := mcp.Read(m)
+	id, _ := jsonrpc.ParseID(notes.Raw(mcp.Key))
+	n, ok := id.Int()
+	u.s.mu.Lock()
+	r := u.pending[n]
+	known := notes.Err(mcp.Key) == nil && ok && r != nil && r.told != nil
+	if known {
+		r.removeLocked()
+	}
+	u.s.mu.Unlock()
+	if !known {
+		u.s.drop("cancellation of no subscription", m)
+		return
+	}
+	r.settle(jsonrpc.NewResult(r.id, json.RawMessage(`{}`)))
 }

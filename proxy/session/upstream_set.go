@@ -105,7 +105,7 @@ func (s *session) follow() {
 	s.upstreams.changing.Lock()
 	defer s.upstreams.changing.Unlock()
 	if added, differs := s.upstreams.followLocked(&s.upstreams.legacy, served); differs {
-		s.news.announce(added)
+		s.announce(added)
 	}
 	if s.upstreams.modern.Load() != nil {
 		s.upstreams.followLocked(&s.upstreams.modern, served)
@@ -155,7 +155,7 @@ func (s *session) removeLocked(u *upstreamConn) {
 	u.hangUpLocked(causeChanged)
 	s.resourceSubs.forget(u)
 	s.readers.forget(u)
-	s.views.forget(u)
+	s.views.forget(u.lists)
 	s.tasks.forget(u)
 	s.clientTasks.forget(u)
 }
@@ -186,13 +186,23 @@ func (s *session) relinked(names []string) {
 	if len(legacy) == 0 {
 		return
 	}
-	s.news.announce(legacy)
+	s.announce(legacy)
 	for _, u := range legacy {
 		if !u.reopening && s.resourceSubs.of(u) != nil {
 			u.reopening = true
 			s.wg.Go(u.reopen)
 		}
 	}
+}
+
+// announce tells the client to ask for lists again, because of these upstreams or of some
+// that are gone.
+func (s *session) announce(conns []*upstreamConn) {
+	var upstreams []*seen
+	for _, u := range conns {
+		upstreams = append(upstreams, u.seen)
+	}
+	s.news.announce(upstreams)
 }
 
 // reopenWithin is the time over which sessions spread the opening of their

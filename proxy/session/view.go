@@ -19,7 +19,7 @@ type view struct {
 	caps catalog.Digest // of the capabilities; zero in the legacy era
 
 	// Guarded by views.mu.
-	known map[*upstreamConn]*known     // modern era only; in the legacy era see upstreamLists
+	known map[*upstreamLists]*known    // modern era only
 	pages [catalog.Kinds]*catalog.List // merged lists that are handed out by pages
 }
 
@@ -28,9 +28,6 @@ type asker struct {
 	view *view
 	meta json.RawMessage // of such requests; nil in the legacy era
 }
-
-// asker returns for whom upstreams are asked so that c can be routed.
-func (c *call) asker() asker { return asker{c.view, c.identity()} }
 
 // A known is what one upstream lists in one view.
 type known struct {
@@ -62,18 +59,19 @@ func (vs *views) of(capabilities json.RawMessage) *view {
 		if vs.modern == nil {
 			vs.modern = make(map[catalog.Digest]*view)
 		}
-		w = &view{caps: caps, known: make(map[*upstreamConn]*known)}
+		w = &view{caps: caps, known: make(map[*upstreamLists]*known)}
 		vs.modern[caps] = w
 	}
 	return w
 }
 
 // forget forgets what an upstream lists that was hung up.
-func (vs *views) forget(u *upstreamConn) {
+func (vs *views) forget(ls *upstreamLists) {
 	vs.mu.Lock()
 	defer vs.mu.Unlock()
+	ls.forgotten = true
 	for _, w := range vs.modern {
-		delete(w.known, u)
+		delete(w.known, ls)
 	}
 }
 
@@ -93,18 +91,23 @@ func (vs *views) keepPages(w *view, k catalog.Kind, list *catalog.List) {
 
 // An upstreamLists is what a session knows of what one upstream lists.
 type upstreamLists struct {
-	u *upstreamConn // whose they are
+	// Static after construction.
+	upstream string // its name
+	era      mcp.Era
+	memory   *memory
 
-	mu      *sync.Mutex        // views.mu, which guards the fields below
-	own     known              // legacy era only
-	version [catalog.Kinds]int // from 1; counts changes
-	tooLate time.Time          // when it last did not list its tools in time, see learnTools
+	mu        *sync.Mutex        // views.mu, which guards the fields below
+	own       *known             // legacy era only
+	version   [catalog.Kinds]int // from 1; counts changes
+	tooLate   time.Time          // when it last did not list its tools in time, see learnTools
+	forgotten bool
 }
 
-func newUpstreamLists(u *upstreamConn) upstreamLists {
-	ls := upstreamLists{u: u, mu: &u.s.views.mu}
-	if u.era == mcp.Legacy {
-		ls.own = *ls.remembered(catalog.Digest{})
+// upstream returns what is known of the lists of another upstream.
+func (vs *views) upstream(name string, era mcp.Era, m *memory) *upstreamLists {
+	ls := &upstreamLists{upstream: name, era: era, memory: m, mu: &vs.mu}
+	if era == mcp.Legacy {
+		ls.own = ls.remembered(catalog.Digest{})
 	}
 	for k := range catalog.Kinds {
 		ls.version[k] = 1
@@ -116,26 +119,26 @@ func newUpstreamLists(u *upstreamConn) upstreamLists {
 func (ls *upstreamLists) remembered(caps catalog.Digest) *known {
 	kn := new(known)
 	for k := range catalog.Kinds {
-		kn.tables[k] = ls.u.s.p.memory.table(ls.key(caps, k))
+		kn.tables[k] = ls.memory.table(ls.key(caps, k))
 	}
 	return kn
 }
 
 func (ls *upstreamLists) key(caps catalog.Digest, k catalog.Kind) tableKey {
-	return tableKey{ls.u.up.Name, k, caps}
+	return tableKey{ls.upstream, k, caps}
 }
 
 // inLocked returns what is known of the upstream in a view. At first that is what any
 // session saw last.
 func (ls *upstreamLists) inLocked(w *view) *known {
-	if ls.u.era == mcp.Legacy {
-		return &ls.own
+	if ls.era == mcp.Legacy {
+		return ls.own
 	}
-	kn := w.known[ls.u]
+	kn := w.known[ls]
 	if kn == nil {
 		kn = ls.remembered(w.caps)
-		if !ls.u.isHungUp() { // else nobody would forget it
-			w.known[ls.u] = kn
+		if !ls.forgotten {
+			w.known[ls] = kn
 		}
 	}
 	return kn
@@ -155,7 +158,7 @@ func (ls *upstreamLists) keep(w *view, k catalog.Kind, t *catalog.Table, version
 	defer ls.mu.Unlock()
 	kn := ls.inLocked(w)
 	kn.tables[k], kn.listed[k] = t, version
-	if ls.u.era == mcp.Modern {
+	if ls.era == mcp.Modern {
 		kn.listedAt[k] = time.Now()
 	}
 }
@@ -163,7 +166,7 @@ func (ls *upstreamLists) keep(w *view, k catalog.Kind, t *catalog.Table, version
 // recall makes the table last seen by any session that of a view, and returns it; nil if
 // nobody has seen any.
 func (ls *upstreamLists) recall(w *view, k catalog.Kind) *catalog.Table {
-	t := ls.u.s.p.memory.table(ls.key(w.caps, k))
+	t := ls.memory.table(ls.key(w.caps, k))
 	if t != nil {
 		ls.mu.Lock()
 		defer ls.mu.Unlock()
@@ -200,7 +203,7 @@ func (ls *upstreamLists) stale(w *view, k catalog.Kind) bool {
 }
 
 func (ls *upstreamLists) staleLocked(kn *known, k catalog.Kind) bool {
-	return kn.listed[k] != ls.version[k] || ls.u.era == mcp.Modern && time.Since(kn.listedAt[k]) >= relist
+	return kn.listed[k] != ls.version[k] || ls.era == mcp.Modern && time.Since(kn.listedAt[k]) >= relist
 }
 
 // relist is how often names that nobody knows may make an upstream of the modern

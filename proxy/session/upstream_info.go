@@ -1,0 +1,151 @@
+package session
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
+)
+
+// serverInfo is what an upstream said in its answer to initialize.
+type serverInfo struct {
+	result       json.RawMessage // nil if it has not answered yet
+	capabilities map[string]json.RawMessage
+}
+
+// initialized handles an upstream's answer to initialize.
+func (u *upstreamConn) initialized(a *attempt, answer *jsonrpc.Message) {
+	if answer.Error != nil || answer.Result[0] != '{' { // nothing can be asked of it
+		u.s.mu.Lock()
+		defer u.s.mu.Unlock()
+		if !a.ended {
+			u.log.Debug("upstream refused initialize") // its host warns, ends the stream and says which event that is
+			a.own = &jsonrpc.ClosedError{Cause: "initialize refused", Lasting: true}
+			conn := a.conn
+			time.AfterFunc(lastWords, func() { conn.Close() })
+		}
+		return
+	}
+	info := u.infoOf(answer.Result)
+	lists := u.s.news.unannounced(u.seen) // now: the client's next list, which waits for this, ends what was announced
+	u.s.mu.Lock()
+	u.info = info
+	u.deaf.Store(false)
+	u.missed.Store(false)
+	first := []*jsonrpc.Message{jsonrpc.NewNotification(mcp.MethodInitialized, nil)}
+	u.readyLocked(a, append(first, u.replayLocked()...))
+	u.heardLocked(a)
+	u.s.mu.Unlock()
+	u.s.wg.Go(func() { u.lag.returned(a, lists) })
+}
+
+// infoOf reads what an upstream says of itself, in whatever era.
+func (u *upstreamConn) infoOf(result json.RawMessage) serverInfo {
+	info := serverInfo{result: result, capabilities: make(map[string]json.RawMessage)}
+	capabilities, err := jsonrpc.Member(result, "capabilities")
+	if err == nil && capabilities != nil {
+		err = jsonrpc.Each(capabilities, func(k string, v json.RawMessage) { info.capabilities[k] = v })
+	}
+	if err != nil {
+		u.log.Warn("unusable capabilities from upstream", "err", err)
+	}
+	return info
+}
+
+// replayLocked returns the requests that bring a restarted upstream to where the
+// session had it: its log level and subscriptions.
+func (u *upstreamConn) replayLocked() []*jsonrpc.Message {
+	var replay []*jsonrpc.Message
+	request := func(method string, params json.RawMessage) {
+		r := u.mintLocked()
+		r.sent = true
+		r.done = func(answer *jsonrpc.Message) {
+			if answer.Error != nil {
+				u.log.Debug("upstream did not take up where it was", "method", method)
+			}
+		}
+		replay = append(replay, jsonrpc.NewRequest(r.id, method, ownToken(method, params, r.id)))
+	}
+	if _, ok := u.info.capabilities["logging"]; ok && u.s.hello.level != nil {
+		request(mcp.MethodSetLevel, u.s.hello.level)
+	}
+	for _, params := range u.s.resourceSubs.of(u) {
+		request(mcp.MethodSubscribe, params)
+	}
+	return replay
+}
+
+// declares reports whether the upstream declared a capability.
+func (u *upstreamConn) declares(capability string) bool {
+	u.s.mu.Lock()
+	defer u.s.mu.Unlock()
+	_, ok := u.info.capabilities[capability]
+	return ok
+}
+
+// offers is declares, but an upstream that has not answered initialize may have
+// the capability, too.
+func (u *upstreamConn) offers(capability string) bool {
+	u.s.mu.Lock()
+	defer u.s.mu.Unlock()
+	_, ok := u.info.capabilities[capability]
+	return ok || u.info.result == nil
+}
+
+// unknown reports whether the upstream has never said what it is.
+func (u *upstreamConn) unknown() bool {
+	u.s.mu.Lock()
+	defer u.s.mu.Unlock()
+	return u.info.result == nil
+}
+
+func (u *upstreamConn) declaresTasks() bool {
+	u.s.mu.Lock()
+	defer u.s.mu.Unlock()
+	tasks, _ := jsonrpc.Member(u.info.capabilities["extensions"], mcp.ExtensionTasks)
+	return tasks != nil
+}
+
+// introduced starts an upstream that introduces itself when it does.
+func (u *upstreamConn) introduced(ctx context.Context) (json.RawMessage, *failure) {
+	u.s.mu.Lock()
+	a := u.attempt // which initialize began, and may have failed already
+	if a == nil || a.counted {
+		a = u.openLocked()
+	}
+	a.counted = true
+	u.s.mu.Unlock()
+	if err := u.await(ctx, a); err != nil {
+		return nil, ownFailure(err)
+	}
+	u.s.mu.Lock()
+	defer u.s.mu.Unlock()
+	return u.info.result, nil
+}
+
+// discover asks an upstream what it is and keeps that. It returns nil if there is
+// no answer that can be used, and if it is not there why.
+func (u *upstreamConn) discover(ctx context.Context, meta json.RawMessage) (json.RawMessage, *failure) {
+	answer, err := u.ask(ctx, mcp.MethodDiscover, catalog.ListParams(meta, nil))
+	usable := err == nil && answer.Error == nil
+	if usable {
+		kind, bad := kindOf(answer.Result)
+		usable = bad == nil && (kind == "" || kind == resultComplete)
+	}
+	if !usable {
+		u.log.Debug("upstream cannot say what it is", "method", mcp.MethodDiscover, "err", err)
+		if err == nil && isClosed(answer.Error) {
+			return nil, &failure{wire: answer.Error}
+		}
+		return nil, nil
+	}
+	info := u.infoOf(answer.Result)
+	u.s.p.memory.noteInTime(u.up.Name, mcp.MethodDiscover)
+	u.s.mu.Lock()
+	defer u.s.mu.Unlock()
+	u.info = info
+	return answer.Result, nil
+}
