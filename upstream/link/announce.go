@@ -3,10 +3,7 @@ package link
 import (
 	"bytes"
 	"encoding/json"
-	"fmt"
 	"strings"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
@@ -23,13 +20,6 @@ type Upstream struct {
 	Name     string          // [A-Za-z0-9_-]{1,32} without "__"
 	Settings json.RawMessage // JSON for the proxy, which the link does not read; may be nil
 }
-
-// A fault is a reason to refuse or end a link that both sides hear.
-type fault string
-
-func (f fault) Error() string { return string(f) }
-
-func faultf(format string, args ...any) error { return fault(fmt.Sprintf(format, args...)) }
 
 // announcementLine returns
 //
@@ -115,22 +105,4 @@ func errManyUpstreams(n int) error {
 func isName(name string) bool {
 	const letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-"
 	return name != "" && len(name) <= 32 && strings.Trim(name, letters) == "" && !strings.Contains(name, "__")
-}
-
-// maxCause bounds what the other side says of an end, in bytes: it reaches logs
-// and clients.
-const maxCause = 200
-
-// shorten returns the beginning of text, without what cannot be printed.
-func shorten(text string) string {
-	n := min(len(text), maxCause)
-	for n < len(text) && !utf8.RuneStart(text[n]) {
-		n--
-	}
-	return strings.Map(func(r rune) rune {
-		if unicode.IsPrint(r) {
-			return r
-		}
-		return -1
-	}, text[:n])
 }

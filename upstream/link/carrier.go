@@ -15,6 +15,9 @@ import (
 // frames come with one system call.
 const readBuffer = 64 << 10
 
+// handshakeTimeout is how long a peer that dialled us may take for TLS.
+const handshakeTimeout = 10 * time.Second
+
 // A session is a carrier as yamux sees it. It calls lose before yamux can know
 // that it has ended.
 type session struct {
@@ -142,8 +145,8 @@ const (
 
 var errPing = errors.New("the other side sent a ping")
 
-// handshake makes c's handshake, if it has one to make, which it tells the
-// reason of a refusal better than a Read would.
+// handshake makes the handshake of TLS if c needs one. Its error says better why the
+// other side refuses than that of a Read.
 func handshake(ctx context.Context, c net.Conn) error {
 	t, ok := c.(*tls.Conn)
 	if !ok {

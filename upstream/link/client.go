@@ -17,7 +17,6 @@ import (
 var (
 	errNoAnswer    = errors.New("hello not answered in time")
 	errHostStreams = errors.New("the host opened a stream")
-	errDown        = errors.New("the link is down")
 )
 
 // A Client is the proxy's end: it opens streams to the upstreams of a host.
@@ -61,13 +60,11 @@ type Client struct {
 	// bring a link up.
 	Failed func(err error)
 
-	mu      sync.Mutex    // guards the fields below
-	link    *link         // nil while there is none
-	lost    time.Time     // when link became nil; zero before the first
-	event   string        // of that loss
-	changed chan struct{} // closed when link changes; nil if nobody waits
-	turn    chan struct{} // closed when the last link makes no more calls; nil before the first
-	crowd   crowd         // of streams that are open
+	current currentLink
+
+	mu    sync.Mutex // guards Streams and the fields below
+	open  int        // streams
+	crowd crowd
 }
 
 // Serve owns carrier until it returns, and lets Open use it. It returns when
@@ -90,7 +87,7 @@ func (c *Client) serve(ctx context.Context, carrier net.Conn, w watcher) error {
 	defer close(over)
 	var talk sync.WaitGroup
 	if c.Trusted {
-		c.attach(l, over)
+		c.current.attach(l, over)
 	} else {
 		talk.Go(func() { c.control(l, over) })
 	}
@@ -100,19 +97,32 @@ func (c *Client) serve(ctx context.Context, carrier net.Conn, w watcher) error {
 		err = context.Cause(ctx)
 	case err == nil:
 		err = errHostStreams
-	case l.begun() == nil:
+	case !l.begun():
 		err = strange(err)
 	}
-	c.detach(l)
+	c.current.detach(l)
 	l.part(err, byeTimeout)
 	err = l.close(err)
 	talk.Wait()
-	up := c.Trusted || l.begun() != nil
+	up := c.Trusted || l.begun()
 	if up && c.Lost != nil {
 		c.Lost(l.event, err)
 	}
 	w.ended(up, l.event, err)
 	return err
+}
+
+// Redial keeps up a link to a host that listens: it dials, serves the link, and
+// when that ends, or cannot be dialled, it dials again, after a while, until ctx
+// ends. It logs when the link comes and goes.
+func (c *Client) Redial(ctx context.Context, dial func(context.Context) (net.Conn, error)) error {
+	return redial(ctx, &reporter{log: orDiscard(c.Log), failed: c.Failed}, dial, c.serve)
+}
+
+// Accept serves links from hosts that dial l, of which the latest is used,
+// until ctx ends or l is closed. It closes l and waits for all links.
+func (c *Client) Accept(ctx context.Context, l net.Listener) error {
+	return accept(ctx, &reporter{log: orDiscard(c.Log)}, l, c.serve)
 }
 
 func (c *Client) newLink(ctx context.Context, carrier net.Conn) (*link, error) {
@@ -140,13 +150,13 @@ func (c *Client) control(l *link, over chan struct{}) {
 		return
 	}
 	giveUp.Stop()
-	l.begin(k)
+	l.begin(k.bye)
 	k.live(c.Heartbeat, nil)
 	k.end(c.talk(k, over))
 }
 
 func (c *Client) talk(k *control, over chan struct{}) error {
-	if before := c.attach(k.link, over); before != nil {
+	if before := c.current.attach(k.link, over); before != nil {
 		<-before
 	}
 	orDiscard(c.Log).Info("link up")
@@ -159,38 +169,6 @@ func (c *Client) talk(k *control, over chan struct{}) error {
 
 func (c *Client) helloTimeout() time.Duration {
 	return orElse(c.HelloTimeout, timeout(30*time.Second, c.Trusted))
-}
-
-// attach makes l the link, and ends the one before it. It returns a channel that
-// is closed when that makes no more calls.
-func (c *Client) attach(l *link, over chan struct{}) (before chan struct{}) {
-	c.mu.Lock()
-	old := c.link
-	before, c.turn = c.turn, over
-	c.setLocked(l)
-	c.mu.Unlock()
-	if old != nil {
-		old.part(errReplaced, tellTimeout)
-	}
-	return before
-}
-
-// detach lets nobody use l any more.
-func (c *Client) detach(l *link) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.link == l {
-		c.lost, c.event = time.Now(), l.event
-		c.setLocked(nil)
-	}
-}
-
-func (c *Client) setLocked(l *link) {
-	c.link = l
-	if c.changed != nil {
-		close(c.changed)
-		c.changed = nil
-	}
 }
 
 // Open opens a stream to an upstream. It waits until Serve has its first link
@@ -221,7 +199,10 @@ func (c *Client) SetStreams(most int) {
 func (c *Client) enter(upstream string) bool {
 	c.mu.Lock()
 	most := c.Streams
-	ok, first := c.crowd.enter(most)
+	ok, first := c.crowd.admit(c.open, most)
+	if ok {
+		c.open++
+	}
 	c.mu.Unlock()
 	if first {
 		orDiscard(c.Log).Warn("too many streams, more are refused", "most", most, "upstream", upstream)
@@ -232,15 +213,16 @@ func (c *Client) enter(upstream string) bool {
 func (c *Client) leave() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.crowd.leave(c.Streams)
+	c.open--
+	c.crowd.thin(c.open, c.Streams)
 }
 
 // openSoon is Open once there is room.
 func (c *Client) openSoon(ctx context.Context, h Hello) (*conn, error) {
 	for again := false; ; again = true {
-		l, err := c.await(ctx)
+		l, err := c.current.await(ctx)
 		if err != nil {
-			return nil, c.away(err)
+			return nil, err
 		}
 		k, err := c.try(ctx, l, h)
 		if err == nil {
@@ -270,7 +252,7 @@ func (c *Client) try(ctx context.Context, l *link, h Hello) (*conn, error) {
 		return nil, notOpened(&jsonrpc.ClosedError{Cause: causeLate, Err: context.Cause(ctx)})
 	}
 	if !l.spawn(func() {
-		k, err := c.open(l, h)
+		k, err := c.openOn(l, h)
 		select {
 		case opened <- result{k, err}:
 		case <-ctx.Done():
@@ -293,49 +275,9 @@ func (c *Client) try(ctx context.Context, l *link, h Hello) (*conn, error) {
 // causeLate is the cause when ctx ends before a stream is open.
 const causeLate = "not opened in time"
 
-// blip is how long a lost link may take to be back before Open fails: nothing
-// was sent yet, so that nobody needs to know.
-const blip = time.Second
-
-// await returns the link as soon as there is one.
-func (c *Client) await(ctx context.Context) (*link, error) {
-	for ctx.Err() == nil {
-		l, lost, changed := c.state()
-		if l != nil {
-			return l, nil
-		}
-		patience := ctx
-		if !lost.IsZero() {
-			var cancel context.CancelFunc
-			patience, cancel = context.WithDeadlineCause(ctx, lost.Add(blip), errDown)
-			defer cancel()
-		}
-		select {
-		case <-changed:
-		case <-patience.Done():
-			return nil, context.Cause(patience)
-		}
-	}
-	return nil, context.Cause(ctx)
-}
-
-// state returns the link, or nil and when it was lost, and a channel that is
-// closed when that changes. A link that is about to end is none.
-func (c *Client) state() (l *link, lost time.Time, changed <-chan struct{}) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.changed == nil {
-		c.changed = make(chan struct{})
-	}
-	if l = c.link; l != nil && l.over() {
-		return nil, time.Time{}, c.changed // detach comes
-	}
-	return l, c.lost, c.changed
-}
-
-// open opens a stream and says hello on it. The next may be opened when this one is
+// openOn opens a stream and says hello on it. The next may be opened when this one is
 // open, or gone: to the host, one that it refuses is there until it is closed.
-func (c *Client) open(l *link, h Hello) (*conn, error) {
+func (c *Client) openOn(l *link, h Hello) (*conn, error) {
 	opened := func() { <-l.opening }
 	hello, err := h.line()
 	if err != nil {
@@ -393,20 +335,4 @@ func notOpened(err error) error {
 	end := jsonrpc.EndOf(err, badAnswer)
 	end.Delivered = false
 	return end
-}
-
-// away is the error of an opening for which there was no link. It is part of the
-// link's loss.
-func (c *Client) away(err error) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return &jsonrpc.ClosedError{Cause: causeLost, Event: c.event, Err: err}
-}
-
-// orElse returns d, or what zero means.
-func orElse(d, zero time.Duration) time.Duration {
-	if d > 0 {
-		return d
-	}
-	return zero
 }

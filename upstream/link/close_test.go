@@ -62,7 +62,7 @@ func noStreams(t *testing.T, links ...*link) {
 
 // current returns the link of a client.
 func current(t testing.TB, c *Client) *link {
-	l, err := c.await(t.Context())
+	l, err := c.current.await(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

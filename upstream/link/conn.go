@@ -13,9 +13,9 @@ import (
 )
 
 const (
-	// slack is added to the limit of a message, since the ids and names that
-	// the proxy puts in may be longer than those that came: what one hop let
-	// in the next must not refuse.
+	// slack is added to the limit of a message. The proxy puts in ids and names,
+	// which may be longer than those that came, and the next hop must not refuse
+	// what the one before has accepted.
 	slack = 4 << 10
 
 	// lastTimeout is how long a closing line, and a Send before it, may wait

@@ -9,8 +9,8 @@
 //
 // In one process the carrier is a [Ring]; a socket works the same way, so that
 // an upstream in this process and one far away close, fail and push back alike.
-// An [Endpoint] is where sockets meet: Unix, TCP, TLS or WebSocket. Who dials is
-// free: a host behind a NAT dials its proxy.
+// An [Endpoint] is where sockets meet: Unix, TCP, TLS or WebSocket. Either end may
+// dial: a host behind a NAT dials its proxy.
 //
 // # On a stream
 //
@@ -70,13 +70,12 @@
 //
 // # Goroutines
 //
-// Each Serve runs yamux's two and, for the moment that they take, one for each
-// opening of a stream (Client) and one for each closing (both). A Server runs
-// one for each stream, in which its handler works. On a socket there is one that
-// writes ([coalescer]), and on the control stream one that reads, one that writes
-// and one that watches for silence. Serve waits for all of them. Redial and
-// Accept run a Serve for each link and wait for it. A listener for WebSockets
-// runs an HTTP server until its Close.
+// Each Serve runs yamux's two, and one for each stream that is being opened (Client)
+// or closed (both). A Server runs one for each stream, in which its handler works. On a
+// socket there is one that writes ([coalescer]), and on the control stream one that
+// reads, one that writes and one that watches for silence. Serve waits for all of
+// them. Redial and Accept run a Serve for each link and wait for it. A listener for
+// WebSockets runs an HTTP server until its Close.
 //
 // # Bounds
 //

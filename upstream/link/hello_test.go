@@ -172,7 +172,7 @@ func TestOpen(t *testing.T) {
 				opened <- err
 			}()
 		}
-		waiting := func() bool { c.mu.Lock(); defer c.mu.Unlock(); return c.changed != nil }
+		waiting := func() bool { c.current.mu.Lock(); defer c.current.mu.Unlock(); return c.current.changed != nil }
 		for !waiting() {
 			time.Sleep(time.Millisecond)
 		}

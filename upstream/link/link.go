@@ -64,16 +64,19 @@ type link struct {
 	losing   sync.Once      // lose
 	dead     atomic.Bool    // lose was called: nothing may wait for a stream
 
-	mu      sync.Mutex           // guards the fields below
-	closed  bool                 // spawn starts nothing more
-	control *control             // nil before the hello, and without one
-	streams map[*stream]struct{} // those that are not finished, but for the control stream
-	err     error                // why the link ended, the first cause
+	mu      sync.Mutex               // guards the fields below
+	closed  bool                     // spawn starts nothing more
+	bye     func(error)              // tells the other side of the end; nil before the hello, and without one
+	streams map[interrupter]struct{} // those that are not finished, but for the control stream
+	err     error                    // why the link ended, the first cause
 }
+
+// An interrupter has somebody who waits for it.
+type interrupter interface{ interrupt() }
 
 // newLink starts a session with yamux.Client or yamux.Server. It owns carrier.
 func newLink(carrier net.Conn, end func(io.ReadWriteCloser, *yamux.Config) (*yamux.Session, error), config *yamux.Config, trusted bool) (*link, error) {
-	l := &link{carrier: carrier, trusted: trusted, event: jsonrpc.NewEvent(), opening: make(chan struct{}, maxOpening), streams: make(map[*stream]struct{})}
+	l := &link{carrier: carrier, trusted: trusted, event: jsonrpc.NewEvent(), opening: make(chan struct{}, maxOpening), streams: make(map[interrupter]struct{})}
 	if _, ring := carrier.(*ringConn); !ring {
 		l.socket = newSocket(carrier)
 		l.carrier = l.socket
@@ -106,6 +109,14 @@ func timeout(d time.Duration, trusted bool) time.Duration {
 		return inMemory
 	}
 	return d
+}
+
+// orElse returns d, or what zero means.
+func orElse(d, zero time.Duration) time.Duration {
+	if d > 0 {
+		return d
+	}
+	return zero
 }
 
 func newConfig(log *slog.Logger, trusted bool) *yamux.Config {
@@ -154,12 +165,13 @@ func (l *link) quiet() {
 	l.closed = true
 }
 
-// begin makes c the control stream, unless there is one.
-func (l *link) begin(c *control) bool {
+// begin notes that the hello is through, and how to say goodbye. It does not if there
+// has been one.
+func (l *link) begin(bye func(error)) bool {
 	l.mu.Lock()
-	first := l.control == nil
+	first := l.bye == nil
 	if first {
-		l.control = c
+		l.bye = bye
 	}
 	l.mu.Unlock()
 	if first && l.up != nil {
@@ -169,10 +181,10 @@ func (l *link) begin(c *control) bool {
 }
 
 // begun reports whether there has been a hello on the control stream.
-func (l *link) begun() *control {
+func (l *link) begun() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.control
+	return l.bye != nil
 }
 
 // over reports whether the link has ended, or will in a moment.
@@ -193,13 +205,13 @@ func (l *link) cause() error {
 // arrived at the other side, which hangs up then, or after a while at the latest.
 // Without a control stream the other side would not know: it ends at once.
 func (l *link) part(err error, while time.Duration) {
-	if c := l.begun(); c != nil {
+	if l.begun() {
 		cut := time.AfterFunc(while, func() { l.fail(err) })
 		defer cut.Stop()
 		l.quiet()
 		l.leaving.Wait()
 		l.record(err)
-		c.bye(err)
+		l.bye(err) // set once
 		<-l.y.CloseChan()
 	}
 	l.fail(err)
@@ -235,14 +247,14 @@ func (l *link) lose() {
 }
 
 // enter adds a stream to those of the link.
-func (l *link) enter(s *stream) {
+func (l *link) enter(s interrupter) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.streams[s] = struct{}{}
 }
 
 // finished takes it out again.
-func (l *link) finished(s *stream) {
+func (l *link) finished(s interrupter) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.streams, s)
@@ -276,17 +288,6 @@ func (l *link) close(err error) error {
 	return jsonrpc.Closed(l.cause())
 }
 
-// strange returns what the end of a link means on which nobody said hello.
-func strange(err error) error {
-	switch {
-	case errors.Is(err, yamux.ErrInvalidVersion), errors.Is(err, yamux.ErrInvalidMsgType):
-		return fmt.Errorf("%w: %w", errNotLink, err)
-	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-		return fmt.Errorf("%w: %w", errHungUp, err)
-	}
-	return err
-}
-
 // causeLost is what both ends say of a stream whose link is gone.
 const causeLost = "link lost"
 
@@ -306,3 +307,25 @@ func orDiscard(log *slog.Logger) *slog.Logger {
 	}
 	return log
 }
+
+// errTooMany is what happened when there was no room for a stream.
+var errTooMany = errors.New("too many streams")
+
+// A crowd is too many streams. That is one event, and so one line in the log, until half
+// of them have gone.
+type crowd struct {
+	told bool // one was refused, which the log knows
+}
+
+// admit reports whether there may be one more beside n streams, of most; zero is no
+// bound. The first that is refused is to be told.
+func (c *crowd) admit(n, most int) (ok, first bool) {
+	if most <= 0 || n < most {
+		return true, false
+	}
+	first, c.told = !c.told, true
+	return false, first
+}
+
+// thin notes that there are n streams, of most.
+func (c *crowd) thin(n, most int) { c.told = c.told && n > most/2 }

@@ -37,31 +37,6 @@ func newBackOff() *backoff.ExponentialBackOff {
 	return b
 }
 
-// Redial keeps up a link to a host that listens: it dials, serves the link, and
-// when that ends, or cannot be dialled, it dials again, after a while, until ctx
-// ends. It logs when the link comes and goes.
-func (c *Client) Redial(ctx context.Context, dial func(context.Context) (net.Conn, error)) error {
-	return redial(ctx, &reporter{log: orDiscard(c.Log), failed: c.Failed}, dial, c.serve)
-}
-
-// Redial keeps up a link to a proxy that listens, as [Client.Redial] does. A new
-// link does not wait for the handlers of the old one.
-func (s *Server) Redial(ctx context.Context, dial func(context.Context) (net.Conn, error)) error {
-	return redial(ctx, &reporter{log: orDiscard(s.Log), host: true}, dial, s.serve)
-}
-
-// Accept serves links from hosts that dial l, of which the latest is used,
-// until ctx ends or l is closed. It closes l and waits for all links.
-func (c *Client) Accept(ctx context.Context, l net.Listener) error {
-	return accept(ctx, &reporter{log: orDiscard(c.Log)}, l, c.serve)
-}
-
-// Accept serves links from proxies that dial l, up to 64 at once, until ctx ends
-// or l is closed. It closes l and waits for all links.
-func (s *Server) Accept(ctx context.Context, l net.Listener) error {
-	return accept(ctx, &reporter{log: orDiscard(s.Log), host: true}, l, s.serve)
-}
-
 // A serveFunc owns carrier until it returns.
 type serveFunc func(ctx context.Context, carrier net.Conn, w watcher) error
 
@@ -166,8 +141,8 @@ func enter(ctx context.Context, slots chan<- struct{}, strangers *lobby) bool {
 	}
 }
 
-// A lobby has the carriers of links that are not up, at most maxLinks. Those who
-// only connect must not keep others out.
+// A lobby has the carriers of links that are not up, at most maxLinks: who only
+// connects must not keep others out.
 type lobby struct {
 	mu       sync.Mutex // guards carriers
 	carriers []net.Conn // the oldest first

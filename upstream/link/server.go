@@ -81,7 +81,7 @@ func (s *Server) serve(ctx context.Context, carrier net.Conn, w watcher) error {
 	l.up = w.up
 	if !s.Trusted {
 		late := time.AfterFunc(s.helloTimeout(), func() {
-			if l.begun() == nil {
+			if !l.begun() {
 				l.fail(errLateHello)
 			}
 		})
@@ -99,12 +99,24 @@ func (s *Server) serve(ctx context.Context, carrier net.Conn, w watcher) error {
 	} else {
 		l.part(err, tellTimeout)
 	}
-	w.ended(l.begun() != nil, l.event, l.cause())
+	w.ended(l.begun(), l.event, l.cause())
 	streams.Wait()
 	if l.proxy != "" && s.Unlinked != nil {
 		s.Unlinked(l.proxy)
 	}
 	return l.close(err)
+}
+
+// Redial keeps up a link to a proxy that listens, as [Client.Redial] does. A new
+// link does not wait for the handlers of the old one.
+func (s *Server) Redial(ctx context.Context, dial func(context.Context) (net.Conn, error)) error {
+	return redial(ctx, &reporter{log: orDiscard(s.Log), host: true}, dial, s.serve)
+}
+
+// Accept serves links from proxies that dial l, up to 64 at once, until ctx ends
+// or l is closed. It closes l and waits for all links.
+func (s *Server) Accept(ctx context.Context, l net.Listener) error {
+	return accept(ctx, &reporter{log: orDiscard(s.Log), host: true}, l, s.serve)
 }
 
 func (s *Server) newLink(ctx context.Context, carrier net.Conn) (*link, error) {
@@ -126,30 +138,30 @@ func (s *Server) helloTimeout() time.Duration {
 // accept accepts streams until the link or ctx ends, and returns the cause. It
 // does no work itself: a stream that waits too long here ends the link.
 func (s *Server) accept(ctx context.Context, l *link, streams *sync.WaitGroup) error {
-	full := false // a stream was refused, which the log knows
+	var full crowd
 	for {
 		y, err := l.y.AcceptStreamWithContext(ctx)
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		if err != nil && l.begun() == nil {
+		if err != nil && !l.begun() {
 			return strange(err)
 		}
 		if err != nil {
 			return err
 		}
 		c := hostConn{newConn(l, y, s.Limits)}
-		switch n, most := l.unfinished(), s.most(); {
-		case s.Trusted || n <= most:
-			full = full && n > most/2
+		n, most := l.unfinished(), s.most()
+		switch ok, first := full.admit(n-1, most); {
+		case ok:
+			full.thin(n, most)
 			streams.Go(func() { s.stream(ctx, c) })
 		case n > most+maxRefusals:
 			return errFlood
 		default:
-			if !full { // one event, one line
+			if first {
 				orDiscard(s.Log).Warn("too many streams on a link, more are refused", "most", most)
 			}
-			full = true
 			c.shut(errClosed, refusalLine(jsonrpc.CauseOverloaded), time.Now().Add(lastTimeout))
 		}
 	}
@@ -162,10 +174,14 @@ func (s *Server) SetStreams(most int) {
 	s.Streams = most
 }
 
+// most returns how many streams there may be on a link, zero for any number.
 func (s *Server) most() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.Streams <= 0 {
+	switch {
+	case s.Trusted:
+		return 0
+	case s.Streams <= 0:
 		return 4096
 	}
 	return s.Streams
@@ -209,7 +225,7 @@ func (s *Server) greet(c hostConn) (Hello, error) {
 		if isControl(line) {
 			return Hello{}, s.control(c.stream, line)
 		}
-		if c.stream.link.begun() == nil {
+		if !c.stream.link.begun() {
 			return Hello{}, errNoControl
 		}
 	}
@@ -254,7 +270,7 @@ func (s *Server) control(on *stream, hello []byte) error {
 		l.controls.Go(func() { k.refuse(err) })
 		return errControl
 	}
-	if !l.begin(k) {
+	if !l.begin(k.bye) {
 		return errTwoControl
 	}
 	if l.proxy = proxyID(hello); l.proxy != "" && s.Linked != nil {

@@ -157,3 +157,9 @@ func (w *webListener) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 		c.Close()
 	}
 }
+
+// isPath reports whether a listener at want serves a request for got; one
+// without a path serves all.
+func isPath(want, got string) bool {
+	return strings.Trim(want, "/") == "" || want == got
+}

@@ -5,8 +5,10 @@ import (
 	"cmp"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"strconv"
 	"strings"
+	"unicode"
 	"unicode/utf8"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
@@ -190,3 +192,28 @@ func plain(end *jsonrpc.ClosedError) *jsonrpc.ClosedError {
 }
 
 var errBadNote = &jsonrpc.InvalidError{Code: jsonrpc.CodeParseError, Reason: "bad line of the link"}
+
+// A fault is a reason to refuse or end a link that both sides hear.
+type fault string
+
+func (f fault) Error() string { return string(f) }
+
+func faultf(format string, args ...any) error { return fault(fmt.Sprintf(format, args...)) }
+
+// maxCause bounds what the other side says of an end, in bytes: it reaches logs
+// and clients.
+const maxCause = 200
+
+// shorten returns the beginning of text, without what cannot be printed.
+func shorten(text string) string {
+	n := min(len(text), maxCause)
+	for n < len(text) && !utf8.RuneStart(text[n]) {
+		n--
+	}
+	return strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return -1
+	}, text[:n])
+}

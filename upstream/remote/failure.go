@@ -71,7 +71,7 @@ func (f *failure) end() *jsonrpc.ClosedError {
 	return end
 }
 
-// denied reports whether the server does not let us in.
+// denied reports whether the server refuses our credentials.
 func (f *failure) denied() bool {
 	return f.status == http.StatusUnauthorized || f.status == http.StatusForbidden
 }

@@ -140,8 +140,8 @@ func clip(text string) string {
 	return string(bytes.ToValidUTF8([]byte(text[:most]), nil)) + "…"
 }
 
-// learnFor sees to it that the tool that m calls is known, if that can be had. It
-// returns the round of what is known.
+// learnFor makes the tool known that m calls, if that can be. It returns the round of
+// what is known.
 func (t *tools) learnFor(ctx context.Context, m *jsonrpc.Message) (round int) {
 	if m.Method != mcp.MethodToolsCall {
 		return 0
@@ -163,7 +163,7 @@ func (t *tools) learnFor(ctx context.Context, m *jsonrpc.Message) (round int) {
 }
 
 // refresh lists the tools for the call m, within talkTimeout, unless that was done
-// since the round seen. If somebody else is at it, it waits for them.
+// since the round seen. If somebody else does it now, it waits for that.
 func (t *tools) refresh(ctx context.Context, m *jsonrpc.Message, seen int) {
 	limited, cancel := context.WithTimeout(ctx, talkTimeout)
 	defer cancel()

@@ -94,9 +94,9 @@ func (s *Server) DialModern(ctx context.Context) (jsonrpc.Conn, error) {
 }
 
 // Probe asks the server, with server/discover, whether it speaks a version of the
-// modern era that we speak. The error, a [*jsonrpc.ClosedError], is that it could
-// not be told: nobody was there, or answered in time, or let us in. Over HTTP that
-// may take 10 s, on a WebSocket 5 s more than to connect: silence there is how
+// modern era that we speak. The error, a [*jsonrpc.ClosedError], says why
+// that cannot be known: nobody is there, or answers in time, or our credentials are
+// refused. Over HTTP that may take 10 s, on a WebSocket 5 s more than to connect: silence there is how
 // servers of the legacy era answer (2026-07-28 basic/versioning).
 func (s *Server) Probe(ctx context.Context) (bool, error) {
 	s.prepare()

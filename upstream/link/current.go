@@ -1,0 +1,105 @@
+package link
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+)
+
+// blip is how long a lost link may take to be back before Open fails: nothing
+// was sent yet, so that nobody needs to know.
+const blip = time.Second
+
+var errDown = errors.New("the link is down")
+
+// A currentLink is the link that a Client uses: the latest that was up.
+type currentLink struct {
+	mu      sync.Mutex    // guards the fields below
+	link    *link         // nil while there is none
+	lost    time.Time     // when link became nil; zero before the first
+	event   string        // of that loss
+	changed chan struct{} // closed when link changes; nil if nobody waits
+	turn    chan struct{} // closed when the last link makes no more calls; nil before the first
+}
+
+// attach makes l the link, which makes no more calls when over is closed, and ends the
+// one before it. It returns the channel that is closed when that makes no more calls.
+func (c *currentLink) attach(l *link, over chan struct{}) (before chan struct{}) {
+	c.mu.Lock()
+	old := c.link
+	before, c.turn = c.turn, over
+	c.setLocked(l)
+	c.mu.Unlock()
+	if old != nil {
+		old.part(errReplaced, tellTimeout)
+	}
+	return before
+}
+
+// detach lets nobody use l any more.
+func (c *currentLink) detach(l *link) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.link == l {
+		c.lost, c.event = time.Now(), l.event
+		c.setLocked(nil)
+	}
+}
+
+func (c *currentLink) setLocked(l *link) {
+	c.link = l
+	if c.changed != nil {
+		close(c.changed)
+		c.changed = nil
+	}
+}
+
+// await returns the link as soon as there is one. Its error is that of an opening,
+// which belongs to the loss of the last link.
+func (c *currentLink) await(ctx context.Context) (*link, error) {
+	l, err := c.wait(ctx)
+	if err != nil {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return nil, &jsonrpc.ClosedError{Cause: causeLost, Event: c.event, Err: err}
+	}
+	return l, nil
+}
+
+func (c *currentLink) wait(ctx context.Context) (*link, error) {
+	for ctx.Err() == nil {
+		l, lost, changed := c.state()
+		if l != nil {
+			return l, nil
+		}
+		patience := ctx
+		if !lost.IsZero() {
+			var cancel context.CancelFunc
+			patience, cancel = context.WithDeadlineCause(ctx, lost.Add(blip), errDown)
+			defer cancel()
+		}
+		select {
+		case <-changed:
+		case <-patience.Done():
+			return nil, context.Cause(patience)
+		}
+	}
+	return nil, context.Cause(ctx)
+}
+
+// state returns the link, or nil and when it was lost, and a channel that is
+// closed when that changes. A link that is about to end is none.
+func (c *currentLink) state() (l *link, lost time.Time, changed <-chan struct{}) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.changed == nil {
+		c.changed = make(chan struct{})
+	}
+	if l = c.link; l != nil && l.over() {
+		return nil, time.Time{}, c.changed // detach comes
+	}
+	return l, c.lost, c.changed
+}
