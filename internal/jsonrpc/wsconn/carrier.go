@@ -19,9 +19,9 @@ const (
 )
 
 // A carrier is a byte stream in the binary frames of a WebSocket. Where frames
-// begin and end means nothing, but each Write is a frame of its own: the caller
-// writes in large pieces. There are no deadlines and no pings of its own; whoever
-// uses it finds out itself that a peer is dead, and closes it.
+// begin and end means nothing, but each Write is a frame of its own, so the caller
+// writes in large pieces. A carrier has no deadlines and sends no pings: whoever uses
+// it finds out that a peer is dead, and closes it.
 type carrier struct {
 	framer
 
@@ -39,7 +39,7 @@ func newCarrier(frames *websocket.Conn, socket net.Conn, client bool) *carrier {
 	return c
 }
 
-// Read implements net.Conn. It returns io.EOF when the peer has taken leave.
+// Read implements net.Conn. It returns io.EOF when the peer has closed the WebSocket.
 func (c *carrier) Read(p []byte) (n int, err error) {
 	c.reading.Lock()
 	defer c.reading.Unlock()
@@ -91,7 +91,7 @@ func (c *carrier) onClose(code int, _ string) error {
 	} else {
 		c.end(&CloseError{code})
 	}
-	c.sayBye(code)
+	c.sendClose(code)
 	return nil
 }
 
@@ -113,8 +113,8 @@ func (c *carrier) Write(p []byte) (n int, err error) {
 	return n, c.err()
 }
 
-// writeFrame writes a frame with the payload p by way of buf: p is the caller's
-// and must not be masked in place.
+// writeFrame writes a frame with the payload p. It masks a copy, in buf: p is the
+// caller's.
 func (c *carrier) writeFrame(p []byte, buf *[]byte) error {
 	var space [14]byte
 	header := c.appendHeader(space[:0], websocket.BinaryMessage, len(p))
@@ -133,13 +133,13 @@ func (c *carrier) writeFrame(p []byte, buf *[]byte) error {
 }
 
 // Close implements net.Conn. Read and Write return at once. A close frame goes
-// out if no Write is in the way; nobody waits for the peer's.
+// out if no Write is under way; nobody waits for the peer's.
 func (c *carrier) Close() error {
 	c.closing.Do(func() {
 		c.end(net.ErrClosed)
 		c.socket.SetReadDeadline(time.Unix(1, 0))
 		if c.writing.TryLock() {
-			c.sayByeLocked(c.leaving())
+			c.sendCloseLocked(c.closeCode())
 			c.writing.Unlock()
 		}
 		c.abort()

@@ -3,7 +3,6 @@ package wsconn
 import (
 	"bytes"
 	"cmp"
-	"errors"
 	"io"
 	"net"
 	"sync"
@@ -16,32 +15,24 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
 
-// Why a connection ended, besides what the kernel and gorilla say.
-var (
-	// ErrSilent is the end of a peer that answered no pings.
-	ErrSilent = errors.New("no answer to pings")
+// A Config is what a [Conn] is made with. The zero value is ready to use.
+type Config struct {
+	Limits jsonrpc.Limits
 
-	// ErrTooLarge is the end after a message or frame over the limit.
-	ErrTooLarge = errors.New("message over the limit")
+	// Ping is how often the peer is pinged; zero means 20 s. A peer that is
+	// silent for two of these, without even a part of a message, is gone.
+	Ping time.Duration
 
-	errBinary = errors.New("binary frame")
-	errText   = errors.New("text frame")
-	errUTF8   = errors.New("text frame is not UTF-8")
-)
+	// WriteTimeout is how long the peer may take for 256 KiB before it is gone;
+	// zero means 30 s.
+	WriteTimeout time.Duration
+}
 
 const (
 	defaultPing         = 20 * time.Second
 	defaultWriteTimeout = 30 * time.Second
-	closeTimeout        = time.Second // for the close handshake
-	readBuffer          = 1 << 10     // kept by an idle Conn; longer messages are read past it
+	readBuffer          = 1 << 10 // kept by an idle Conn; longer messages are read past it
 )
-
-// largeWrite is how many bytes of messages go out with one write, and the largest
-// buffer that is used again.
-const largeWrite = 64 << 10
-
-// A write buffer is needed only while messages go out.
-var writeBuffers = sync.Pool{New: func() any { return new([]byte) }}
 
 // A Conn is a [jsonrpc.Conn] on a WebSocket. It has no goroutine; pings come from
 // a timer.
@@ -56,9 +47,9 @@ type Conn struct {
 
 	heard atomic.Int64 // when something came last, in nanoseconds after opened
 
-	closing sync.Once
-	reading sync.Mutex // held by Recv; guards the field below
-	goodbye bool       // the peer sent a close frame
+	closing    sync.Once
+	reading    sync.Mutex // held by Recv; guards the field below
+	peerClosed bool       // the peer sent a close frame
 }
 
 // newConn makes a Conn of an upgraded connection.
@@ -100,25 +91,6 @@ func (c *Conn) Recv() (*jsonrpc.Message, error) {
 	return m, err
 }
 
-// failed ends the connection because of gorilla's err. If that was a matter of
-// the protocol, gorilla has told the peer.
-func (f *framer) failed(err error) error {
-	if f.err() == nil {
-		f.saidBye.Store(true)
-	}
-	if errors.Is(err, websocket.ErrReadLimit) {
-		err = ErrTooLarge
-	}
-	return f.end(err)
-}
-
-// reject ends the connection because of what the peer sent.
-func (f *framer) reject(code int, cause error) error {
-	err := f.end(cause)
-	f.sayBye(code)
-	return err
-}
-
 // A scratch buffer is needed only while a message arrives.
 var scratch = sync.Pool{New: func() any { return new([4 << 10]byte) }}
 
@@ -158,12 +130,12 @@ func (c *Conn) onPong(string) error {
 
 func (c *Conn) hear() { c.heard.Store(int64(time.Since(c.opened))) }
 
-// onClose is called by NextReader. The answer carries the peer's own code. With
-// it all is said: the peer's Close need not wait for ours.
+// onClose is called by NextReader. The answer carries the peer's own code. Nothing
+// follows it, so that the peer's Close need not wait for ours.
 func (c *Conn) onClose(code int, _ string) error {
-	c.goodbye = true
+	c.peerClosed = true
 	c.end(&CloseError{code})
-	c.sayBye(code)
+	c.sendClose(code)
 	if s, ok := c.socket.(closeWriter); ok {
 		s.CloseWrite()
 	}
@@ -181,7 +153,7 @@ func (c *Conn) tick() {
 		c.abort()
 		return
 	}
-	if c.writing.TryLock() { // a Send in the way has a deadline of its own
+	if c.writing.TryLock() { // a Send under way has a deadline of its own
 		c.write(c.appendFrame(nil, websocket.PingMessage, nil))
 		c.doneWriting()
 	}
@@ -221,7 +193,7 @@ func (c *Conn) SendAll(messages []*jsonrpc.Message) error {
 }
 
 // Close implements [jsonrpc.Conn]. It unblocks the others at once, and waits at
-// most a second for the peer to take leave.
+// most a second for the peer to close.
 func (c *Conn) Close() error {
 	c.closing.Do(c.close)
 	return nil
@@ -232,12 +204,12 @@ func (c *Conn) close() {
 	c.timer.Stop()
 	deadline := time.Now().Add(closeTimeout)
 	c.socket.SetReadDeadline(time.Unix(1, 0)) // Recv returns
-	c.sayBye(c.leaving())
+	c.sendClose(c.closeCode())
 	c.reading.Lock()
 	defer c.reading.Unlock()
-	// Closing a socket that holds unread input resets the connection, and the
-	// peer could lose what was sent last. So its input is taken to the end.
-	if s, ok := c.socket.(closeWriter); ok && !c.goodbye && s.CloseWrite() == nil {
+	// To close a socket that holds unread input resets the connection, and the
+	// peer could lose what was sent last. So its input is read to the end.
+	if s, ok := c.socket.(closeWriter); ok && !c.peerClosed && s.CloseWrite() == nil {
 		s.SetReadDeadline(deadline)
 		io.Copy(io.Discard, s)
 	}

@@ -46,8 +46,8 @@ var (
 
 // Dial connects to the server at url, ws or wss, with header in the request. t is
 // for wss; nil means the system's roots. HTTP and SOCKS5 proxies are taken from
-// the environment. The subprotocol "mcp" is asked for; a server that chooses none
-// is as good.
+// the environment. The subprotocol "mcp" is offered, but the server need not choose
+// it.
 //
 // The handshake takes at most 10 s, and ends when ctx does. Later ctx has no
 // effect. A server that refuses is a [*StatusError].
@@ -60,9 +60,9 @@ func (cfg Config) Dial(ctx context.Context, url string, header http.Header, t *t
 	return cfg.newConn(frames, d.socket(frames), true), nil
 }
 
-// DialCarrier connects to a server that answers with [AcceptCarrier]. What
-// [Config.Dial] says of its arguments and errors holds here, but the server must
-// choose the subprotocol of links.
+// DialCarrier connects to a server that answers with [AcceptCarrier]. Arguments and
+// errors are those of [Config.Dial], but the server must choose the subprotocol of
+// links.
 func DialCarrier(ctx context.Context, url string, header http.Header, t *tls.Config) (net.Conn, error) {
 	d := dialer{subprotocol: subprotocolLink, required: true, buffer: carrierBuffer, tls: t}
 	frames, err := d.dial(ctx, url, header)
@@ -118,7 +118,7 @@ func (d *dialer) dial(ctx context.Context, url string, header http.Header) (*web
 }
 
 // connect is the first step of the handshake, and the last in which gorilla heeds
-// a ctx; that of dial outlives the one it gets here.
+// a ctx. The ctx of dial outlives the one that connect gets.
 func (d *dialer) connect(ctx context.Context, network, addr string) (net.Conn, error) {
 	socket, err := new(net.Dialer).DialContext(ctx, network, addr)
 	if err != nil {
@@ -152,8 +152,8 @@ func refusal(resp *http.Response, err error) error {
 	return errNoWebSocket
 }
 
-// unquoted returns err without what it quotes of the answer, in which a server can
-// repeat our own headers.
+// unquoted returns err without what it quotes of the answer: a server can repeat our
+// own headers there.
 func unquoted(err error) error {
 	_, isTLS := errors.AsType[*tls.CertificateVerificationError](err) // quotes a certificate
 	said, _, quotes := strings.Cut(err.Error(), `"`)
@@ -184,7 +184,7 @@ func (d *dialer) socket(frames *websocket.Conn) net.Conn {
 // unbounded is the left of a greeting that is over.
 const unbounded = -1
 
-// A greeting is a socket that lets no more than a handshake in.
+// A greeting is a socket that reads no more than a handshake.
 type greeting struct {
 	net.Conn
 	left int // bytes that may still come; set to unbounded before frames are read

@@ -24,7 +24,7 @@
 // Invariants:
 //   - Frames are written whole and one after the other, under framer.writing,
 //     which is held across the write: that is what it is for. The reader never
-//     waits for it, except to say goodbye.
+//     waits for it, except to send a close frame.
 //   - A client masks every frame with a fresh random key, in a buffer of ours and
 //     never in the caller's.
 //   - Nothing is compressed, so what the peer sends is as large as it seems.

@@ -4,9 +4,11 @@ import (
 	"crypto/rand"
 	"crypto/tls"
 	"encoding/binary"
+	"errors"
 	"math/bits"
 	"net"
 	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -16,9 +18,39 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
 
+// Why a connection ended, besides what the kernel and gorilla say.
+var (
+	// ErrSilent is the end of a peer that answered no pings.
+	ErrSilent = errors.New("no answer to pings")
+
+	// ErrTooLarge is the end after a message or frame over the limit.
+	ErrTooLarge = errors.New("message over the limit")
+
+	errBinary = errors.New("binary frame")
+	errText   = errors.New("text frame")
+	errUTF8   = errors.New("text frame is not UTF-8")
+)
+
+// A CloseError is the close frame of the peer, as the cause of an end.
+type CloseError struct {
+	Code int // 1005 if the frame carried none
+}
+
+// Error implements error.
+func (e *CloseError) Error() string { return "WebSocket closed " + strconv.Itoa(e.Code) }
+
+const closeTimeout = time.Second // for the close handshake
+
 // writePiece is how many bytes the peer must take within the write timeout, so
 // that a huge message may take longer on a slow line.
 const writePiece = 256 << 10
+
+// largeWrite is how many bytes of messages go out with one write, and the largest
+// buffer that is used again.
+const largeWrite = 64 << 10
+
+// A write buffer is needed only while messages go out.
+var writeBuffers = sync.Pool{New: func() any { return new([]byte) }}
 
 // A framer is a WebSocket in either role. gorilla reads its frames; they are
 // written here, so that what is ready together goes out with one write, without
@@ -31,9 +63,9 @@ type framer struct {
 	masks        bool          // the client's role
 	writeTimeout time.Duration // zero: no bound
 
-	ended   atomic.Pointer[error]  // the first reason, set once
-	saidBye atomic.Bool            // a close frame was written, or none can be: nothing may follow
-	pong    atomic.Pointer[[]byte] // what is to be answered to the last ping
+	ended     atomic.Pointer[error]  // the first reason, set once
+	closeSent atomic.Bool            // a close frame was written, or none can be: nothing may follow
+	pong      atomic.Pointer[[]byte] // what is to be answered to the last ping
 
 	writing sync.Mutex // held across every write
 }
@@ -53,8 +85,27 @@ func (f *framer) err() error {
 	return nil
 }
 
-// abort closes the socket without taking leave: TLS would wait for a peer that
-// does not read.
+// failed ends the connection because of gorilla's err. If that was a matter of
+// the protocol, gorilla has told the peer.
+func (f *framer) failed(err error) error {
+	if f.err() == nil {
+		f.closeSent.Store(true)
+	}
+	if errors.Is(err, websocket.ErrReadLimit) {
+		err = ErrTooLarge
+	}
+	return f.end(err)
+}
+
+// reject ends the connection because of what the peer sent.
+func (f *framer) reject(code int, cause error) error {
+	err := f.end(cause)
+	f.sendClose(code)
+	return err
+}
+
+// abort closes the socket without TLS's own close message, which would wait for a
+// peer that does not read.
 func (f *framer) abort() {
 	if t, ok := f.socket.(*tls.Conn); ok {
 		t.NetConn().Close()
@@ -62,25 +113,25 @@ func (f *framer) abort() {
 	f.socket.Close()
 }
 
-// leaving is the code of a close frame that this side sends of its own accord.
-func (f *framer) leaving() int {
+// closeCode is the code of a close frame that this side sends of its own accord.
+func (f *framer) closeCode() int {
 	if f.masks {
 		return websocket.CloseNormalClosure
 	}
 	return websocket.CloseGoingAway
 }
 
-// write writes whole frames. Who calls it holds writing.
+// write writes whole frames. The caller holds writing.
 func (f *framer) write(frames []byte) error {
 	for piece := range slices.Chunk(frames, writePiece) {
 		if f.writeTimeout > 0 {
 			f.socket.SetWriteDeadline(time.Now().Add(f.writeTimeout))
 		}
-		if f.err() != nil { // so soon that sayBye's deadline may just have been undone
+		if f.err() != nil { // so soon that sendClose's deadline may just have been undone
 			f.socket.SetWriteDeadline(time.Now().Add(closeTimeout))
 		}
 		if _, err := f.socket.Write(piece); err != nil {
-			f.saidBye.Store(true) // the frame that broke off is never continued
+			f.closeSent.Store(true) // the frame that broke off is never continued
 			err = f.end(err)
 			f.abort() // unblocks the reader
 			return err
@@ -89,11 +140,11 @@ func (f *framer) write(frames []byte) error {
 	return nil
 }
 
-// doneWriting gives writing back, after the answer to a ping that came while it
-// was held. Whoever gives it back looks once more, so no ping is overlooked.
+// doneWriting unlocks writing, after it has answered a ping that came meanwhile.
+// It looks once more when it has unlocked it, so that no ping is overlooked.
 func (f *framer) doneWriting() {
 	for {
-		if payload := f.pong.Swap(nil); payload != nil && !f.saidBye.Load() {
+		if payload := f.pong.Swap(nil); payload != nil && !f.closeSent.Load() {
 			f.write(f.appendFrame(nil, websocket.PongMessage, *payload))
 		}
 		f.writing.Unlock()
@@ -114,17 +165,17 @@ func (f *framer) onPing(data string) error {
 	return nil
 }
 
-// sayBye writes a close frame, unless one was written. The connection has ended:
-// a write that is in the way is given up after the time for a close.
-func (f *framer) sayBye(code int) {
+// sendClose writes a close frame, unless one was written. The connection has ended,
+// so a write that is under way gets no more than the time for a close.
+func (f *framer) sendClose(code int) {
 	f.socket.SetWriteDeadline(time.Now().Add(closeTimeout))
 	f.writing.Lock()
 	defer f.doneWriting()
-	f.sayByeLocked(code)
+	f.sendCloseLocked(code)
 }
 
-func (f *framer) sayByeLocked(code int) {
-	if !f.saidBye.Swap(true) {
+func (f *framer) sendCloseLocked(code int) {
+	if !f.closeSent.Swap(true) {
 		f.write(f.appendFrame(nil, websocket.CloseMessage, websocket.FormatCloseMessage(code, "")))
 	}
 }
