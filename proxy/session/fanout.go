@@ -165,7 +165,7 @@ func (u *upstreamConn) list(ctx context.Context, k catalog.Kind, who asker) (*ca
 	version, only := u.lists.versionOf(k), u.s.upstreams.of(u.era).only() == u
 	// In the modern era every list can be asked for: what has been discovered by
 	// chance must not change the answer.
-	li := &catalog.Listing{Offered: only || u.era == mcp.Modern || u.offers(k.Capability())}
+	li := &catalog.Listing{Offered: only || u.era == mcp.Modern || u.says().offers(k.Capability())}
 	var all catalog.Collection
 	var f *failure
 	if li.Offered {

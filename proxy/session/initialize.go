@@ -91,29 +91,30 @@ func negotiate(params json.RawMessage, n *mcp.Notes) (json.RawMessage, string, e
 	return jsonrpc.Replace(params, jsonrpc.Edit{Span: n.At(mcp.Key), With: jsonrpc.Quote(version)}), version, nil
 }
 
-// clientReady opens the way for what upstreams have to ask and to tell.
-func (s *session) clientReady() {
+// clientReady opens the way for what upstreams have to ask and to tell. It reports false
+// if the client has not said initialize.
+func (s *session) clientReady() bool {
 	s.mu.Lock()
-	if s.hello.ready || s.hello.params == nil {
-		s.mu.Unlock()
-		return
+	defer s.mu.Unlock()
+	if s.hello.params == nil {
+		return false
 	}
-	s.hello.ready = true
-	conns := s.upstreams.of(mcp.Legacy).conns
-	s.mu.Unlock()
-	for _, u := range conns {
-		s.wg.Go(u.release)
+	if !s.hello.ready {
+		s.hello.ready = true
+		for _, u := range s.upstreams.of(mcp.Legacy).conns {
+			s.wg.Go(u.release)
+		}
 	}
+	return true
 }
 
 // welcome is the result of initialize.
 func (s *session) welcome(version string) json.RawMessage {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if u := s.upstreams.of(mcp.Legacy).only(); u != nil && u.info.result != nil {
-		return catalog.InVersion(u.info.result, version)
+	set := s.upstreams.of(mcp.Legacy)
+	if u := set.only(); u != nil && u.says().result != nil {
+		return catalog.InVersion(u.says().result, version)
 	}
-	in := s.upstreams.of(mcp.Legacy).introduce(func(u *upstreamConn) json.RawMessage { return u.info.result })
+	in := set.introduce(func(u *upstreamConn) json.RawMessage { return u.says().result })
 	result := append([]byte(`{"protocolVersion":`), jsonrpc.Quote(version)...)
 	result = append(append(result, `,"capabilities":`...), in.Capabilities...)
 	result = append(append(result, `,"serverInfo":`...), s.p.serverInfo()...)

@@ -255,7 +255,7 @@ func (set *upstreamSet) withResources() []*upstreamConn {
 	var alive, others, tardy []*upstreamConn
 	for _, u := range set.conns {
 		switch {
-		case !u.offers("resources"):
+		case !u.says().offers("resources"):
 		case u.late(catalog.Resources.Method()):
 			tardy = append(tardy, u)
 		case u.alive():

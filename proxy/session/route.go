@@ -110,15 +110,9 @@ func (s *session) request(m *jsonrpc.Message, b *batch) {
 		s.route(c)
 		return
 	}
-	s.mu.Lock()
-	welcome := s.hello.params != nil
-	s.mu.Unlock()
-	if m.Method != mcp.MethodInitialize && m.Method != mcp.MethodPing {
-		if !welcome {
-			s.fail(c, &jsonrpc.Error{Code: jsonrpc.CodeInvalidRequest, Message: "Invalid request: not initialized"})
-			return
-		}
-		s.clientReady()
+	if m.Method != mcp.MethodInitialize && m.Method != mcp.MethodPing && !s.clientReady() {
+		s.fail(c, &jsonrpc.Error{Code: jsonrpc.CodeInvalidRequest, Message: "Invalid request: not initialized"})
+		return
 	}
 	s.route(c)
 }
@@ -214,7 +208,7 @@ func (s *session) setLevel(c *call) {
 	}
 	remember() // before the look at who is alive: one that comes to life now has it replayed
 	s.work(c, func(ctx context.Context) {
-		s.upstreams.of(mcp.Legacy).fanOut(ctx, func(u *upstreamConn) bool { return u.alive() && u.declares("logging") },
+		s.upstreams.of(mcp.Legacy).fanOut(ctx, func(u *upstreamConn) bool { return u.alive() && u.says().declares("logging") },
 			func(ctx context.Context, _ int, u *upstreamConn) { _, _ = u.ask(ctx, c.method, params) }) // it is told; what it says to that changes nothing
 		s.settle(c, jsonrpc.NewResult(c.id, json.RawMessage(`{}`)))
 	})

@@ -207,7 +207,7 @@ func (sub *subscription) split(ctx context.Context, set *upstreamSet) map[*upstr
 	for _, u := range set.conns {
 		var f catalog.Filter
 		for k, wanted := range sub.want.Lists {
-			f.Lists[k] = wanted && u.offers(catalog.Kind(k).Capability())
+			f.Lists[k] = wanted && u.says().offers(catalog.Kind(k).Capability())
 		}
 		wants[u] = f
 	}
@@ -256,7 +256,7 @@ func (set *upstreamSet) runnersOf(name string) map[*upstreamConn]string {
 	}
 	found := make(map[*upstreamConn]string)
 	for _, u := range set.conns {
-		if u.unknown() || u.declaresTasks() {
+		if u.says().result == nil || u.says().declaresTasks() {
 			found[u] = name
 		}
 	}

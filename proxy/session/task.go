@@ -99,7 +99,7 @@ func (s *session) listTasks(c *call) {
 	}
 }
 
-func haveTasks(u *upstreamConn) bool { return u.declares("tasks") }
+func haveTasks(u *upstreamConn) bool { return u.says().declares("tasks") }
 
 // mergeTasks answers with the tasks of those upstreams that can say; if none
 // can, with the first failure.
@@ -190,13 +190,13 @@ func (s *session) findTask(ctx context.Context, c *call, id string) {
 // those that have not said yet. One that cannot say now comes last: if none of the
 // others knows the task, its state is what the client should hear.
 func (set *upstreamSet) withTasks(ctx context.Context, meta json.RawMessage) []*upstreamConn {
-	set.fanOut(ctx, func(u *upstreamConn) bool { return u.unknown() && !u.late(mcp.MethodDiscover) }, func(ctx context.Context, _ int, u *upstreamConn) { _, _ = u.discover(ctx, meta) })
+	set.fanOut(ctx, func(u *upstreamConn) bool { return u.says().result == nil && !u.late(mcp.MethodDiscover) }, func(ctx context.Context, _ int, u *upstreamConn) { _, _ = u.discover(ctx, meta) })
 	var known, others []*upstreamConn
 	for _, u := range set.conns {
 		switch {
-		case u.unknown() && !u.late(mcp.MethodDiscover):
+		case u.says().result == nil && !u.late(mcp.MethodDiscover):
 			others = append(others, u)
-		case u.declaresTasks():
+		case u.says().declaresTasks():
 			known = append(known, u)
 		}
 	}

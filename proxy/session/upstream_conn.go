@@ -34,6 +34,8 @@ type upstreamConn struct {
 	seen  *seen          // what the client has seen of that
 	lag   lag            // what it owes to clients that did not wait for it
 
+	info atomic.Pointer[serverInfo] // what it said of itself last; see says
+
 	// Said once since its last start: a message was lost to a full queue; it was left
 	// out of a list.
 	deaf, missed atomic.Bool
@@ -50,7 +52,6 @@ type upstreamConn struct {
 	asked     map[jsonrpc.ID]int64 // open server requests: the upstream's id to ours
 	held      []incoming           // until the client is ready for it
 	heldBytes int                  // in held
-	info      serverInfo           // what its last initialize said
 }
 
 // An attempt is one stream from its opening to its end. One of the modern era is

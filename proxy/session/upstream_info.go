@@ -10,10 +10,32 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 )
 
-// serverInfo is what an upstream said in its answer to initialize.
+// A serverInfo is what an upstream says of itself: its answer to initialize, or to
+// server/discover.
 type serverInfo struct {
-	result       json.RawMessage // nil if it has not answered yet
+	result       json.RawMessage // nil if it has not said anything yet
 	capabilities map[string]json.RawMessage
+}
+
+// says returns what the upstream last said of itself.
+func (u *upstreamConn) says() serverInfo { return *orDefault(u.info.Load(), &serverInfo{}) }
+
+// declares reports whether the upstream declared a capability.
+func (info serverInfo) declares(capability string) bool {
+	_, ok := info.capabilities[capability]
+	return ok
+}
+
+// offers is declares, but an upstream that has not said anything may have the capability,
+// too.
+func (info serverInfo) offers(capability string) bool {
+	return info.result == nil || info.declares(capability)
+}
+
+// declaresTasks is declares for the extension of the modern era.
+func (info serverInfo) declaresTasks() bool {
+	tasks, _ := jsonrpc.Member(info.capabilities["extensions"], mcp.ExtensionTasks)
+	return tasks != nil
 }
 
 // initialized handles an upstream's answer to initialize.
@@ -29,10 +51,9 @@ func (u *upstreamConn) initialized(a *attempt, answer *jsonrpc.Message) {
 		}
 		return
 	}
-	info := u.infoOf(answer.Result)
+	u.note(answer.Result)
 	lists := u.s.news.unannounced(u.seen) // now: the client's next list, which waits for this, ends what was announced
 	u.s.mu.Lock()
-	u.info = info
 	u.deaf.Store(false)
 	u.missed.Store(false)
 	first := []*jsonrpc.Message{jsonrpc.NewNotification(mcp.MethodInitialized, nil)}
@@ -42,8 +63,8 @@ func (u *upstreamConn) initialized(a *attempt, answer *jsonrpc.Message) {
 	u.s.wg.Go(func() { u.lag.returned(a, lists) })
 }
 
-// infoOf reads what an upstream says of itself, in whatever era.
-func (u *upstreamConn) infoOf(result json.RawMessage) serverInfo {
+// note keeps what the upstream says of itself, in whatever era.
+func (u *upstreamConn) note(result json.RawMessage) {
 	info := serverInfo{result: result, capabilities: make(map[string]json.RawMessage)}
 	capabilities, err := jsonrpc.Member(result, "capabilities")
 	if err == nil && capabilities != nil {
@@ -52,7 +73,7 @@ func (u *upstreamConn) infoOf(result json.RawMessage) serverInfo {
 	if err != nil {
 		u.log.Warn("unusable capabilities from upstream", "err", err)
 	}
-	return info
+	u.info.Store(&info)
 }
 
 // replayLocked returns the requests that bring a restarted upstream to where the
@@ -69,44 +90,13 @@ func (u *upstreamConn) replayLocked() []*jsonrpc.Message {
 		}
 		replay = append(replay, jsonrpc.NewRequest(r.id, method, ownToken(method, params, r.id)))
 	}
-	if _, ok := u.info.capabilities["logging"]; ok && u.s.hello.level != nil {
+	if u.says().declares("logging") && u.s.hello.level != nil {
 		request(mcp.MethodSetLevel, u.s.hello.level)
 	}
 	for _, params := range u.s.resourceSubs.of(u) {
 		request(mcp.MethodSubscribe, params)
 	}
 	return replay
-}
-
-// declares reports whether the upstream declared a capability.
-func (u *upstreamConn) declares(capability string) bool {
-	u.s.mu.Lock()
-	defer u.s.mu.Unlock()
-	_, ok := u.info.capabilities[capability]
-	return ok
-}
-
-// offers is declares, but an upstream that has not answered initialize may have
-// the capability, too.
-func (u *upstreamConn) offers(capability string) bool {
-	u.s.mu.Lock()
-	defer u.s.mu.Unlock()
-	_, ok := u.info.capabilities[capability]
-	return ok || u.info.result == nil
-}
-
-// unknown reports whether the upstream has never said what it is.
-func (u *upstreamConn) unknown() bool {
-	u.s.mu.Lock()
-	defer u.s.mu.Unlock()
-	return u.info.result == nil
-}
-
-func (u *upstreamConn) declaresTasks() bool {
-	u.s.mu.Lock()
-	defer u.s.mu.Unlock()
-	tasks, _ := jsonrpc.Member(u.info.capabilities["extensions"], mcp.ExtensionTasks)
-	return tasks != nil
 }
 
 // introduced starts an upstream that introduces itself when it does.
@@ -121,9 +111,7 @@ func (u *upstreamConn) introduced(ctx context.Context) (json.RawMessage, *failur
 	if err := u.await(ctx, a); err != nil {
 		return nil, ownFailure(err)
 	}
-	u.s.mu.Lock()
-	defer u.s.mu.Unlock()
-	return u.info.result, nil
+	return u.says().result, nil
 }
 
 // discover asks an upstream what it is and keeps that. It returns nil if there is
@@ -142,10 +130,7 @@ func (u *upstreamConn) discover(ctx context.Context, meta json.RawMessage) (json
 		}
 		return nil, nil
 	}
-	info := u.infoOf(answer.Result)
+	u.note(answer.Result)
 	u.s.p.memory.noteInTime(u.up.Name, mcp.MethodDiscover)
-	u.s.mu.Lock()
-	defer u.s.mu.Unlock()
-	u.info = info
 	return answer.Result, nil
 }
