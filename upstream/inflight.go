@@ -137,13 +137,11 @@ func (f *inFlight) addLocked(m *jsonrpc.Message) (starts bool) {
 	case m.Method == mcp.MethodInitialize:
 		c.kind = initialize
 	case m.Method == mcp.MethodTasksGet:
-		c.kind, c.task = readsTask, member(m.Params, "taskId")
+		c.kind, c.task = readsTask, string(mcp.Read(m).Raw(mcp.Key))
 	case m.Method == mcp.MethodTasksResult, m.Method == mcp.MethodTasksCancel:
-		c.kind, c.task = endsTask, member(m.Params, "taskId")
-	default:
-		if bytes.Contains(m.Params, []byte(`"task"`)) && member(m.Params, "task") != "" {
-			c.kind = createsTask
-		}
+		c.kind, c.task = endsTask, string(mcp.Read(m).Raw(mcp.Key))
+	case c.works && bytes.Contains(m.Params, []byte(`"task"`)) && mcp.Read(m).Has(mcp.Task):
+		c.kind = createsTask
 	}
 	_ = f.calls.Add(m.ID, c) // the proxy uses no id twice
 	f.sent = f.sent || !c.kind.starts()
@@ -160,7 +158,7 @@ func (f *inFlight) repliedLocked(m *jsonrpc.Message) {
 
 // isOurEnd reports whether an error is the one connection-closed error.
 func isOurEnd(e json.RawMessage) bool {
-	return e != nil && member(json.RawMessage(member(e, "data")), "reason") == `"`+jsonrpc.ReasonClosed+`"`
+	return e != nil && string(member(member(e, "data"), "reason")) == `"`+jsonrpc.ReasonClosed+`"`
 }
 
 func (f *inFlight) markLocked(r serverRequest) {
@@ -216,7 +214,8 @@ func (f *inFlight) fromServer(m *jsonrpc.Message) (n news) {
 		case e.Method == mcp.MethodCancelled:
 			f.requests.TakeKey(requestID(e))
 		case e.Method == mcp.MethodTaskStatus:
-			f.taskLocked(member(e.Params, "taskId"), e.Params)
+			notes := mcp.Read(e)
+			f.taskLocked(string(notes.Raw(mcp.Key)), notes.Raw(mcp.Status))
 		}
 		if f.guesses && e.Method != mcp.MethodProgress { // that has its token
 			m.Related = f.newestLocked()
@@ -228,9 +227,8 @@ func (f *inFlight) fromServer(m *jsonrpc.Message) (n news) {
 // askedLocked keeps a request of the server. related is what its stream says of it,
 // before any guess.
 func (f *inFlight) askedLocked(m *jsonrpc.Message, related jsonrpc.ID) {
-	meta := json.RawMessage(member(m.Params, "_meta"))
-	task := json.RawMessage(member(meta, mcp.KeyRelatedTask))
-	_ = f.requests.Add(m.ID, serverRequest{seq: f.seq, related: related, task: member(task, "taskId")}) // or there are too many
+	task := string(mcp.Read(m).Raw(mcp.RelatedTaskID))
+	_ = f.requests.Add(m.ID, serverRequest{seq: f.seq, related: related, task: task}) // or there are too many
 }
 
 // newestLocked returns the newest call, one that works if there is any; zero if there
@@ -267,9 +265,9 @@ func (f *inFlight) settleLocked(id jsonrpc.ID, result json.RawMessage) news {
 	switch {
 	case result == nil:
 	case c.kind == createsTask:
-		f.createdLocked(json.RawMessage(member(result, "task")))
+		f.createdLocked(member(result, "task"))
 	case c.kind == readsTask:
-		f.taskLocked(c.task, result)
+		f.taskLocked(c.task, member(result, "status"))
 	case c.kind == endsTask:
 		f.tasks.TakeKey(c.task)
 	}
@@ -300,15 +298,15 @@ func (f *inFlight) findLocked(id jsonrpc.ID) (jsonrpc.ID, *call) {
 
 // createdLocked keeps the task of a CreateTaskResult.
 func (f *inFlight) createdLocked(task json.RawMessage) {
-	if id := member(task, "taskId"); id != "" {
+	if id := string(member(task, "taskId")); id != "" {
 		_ = f.tasks.Add(id, struct{}{}) // or there are too many
-		f.taskLocked(id, task)
+		f.taskLocked(id, member(task, "status"))
 	}
 }
 
-// taskLocked forgets a task when the status that stands in object is a last one.
-func (f *inFlight) taskLocked(id string, object json.RawMessage) {
-	switch member(object, "status") {
+// taskLocked forgets a task whose status is a last one.
+func (f *inFlight) taskLocked(id string, status json.RawMessage) {
+	switch string(status) {
 	case `"completed"`, `"failed"`, `"cancelled"`:
 		f.tasks.TakeKey(id)
 	}
@@ -378,16 +376,15 @@ func (f *inFlight) lastWords() (last []*jsonrpc.Message) {
 
 // requestID returns which request a notifications/cancelled is about.
 func requestID(m *jsonrpc.Message) jsonrpc.ID {
-	id, _ := jsonrpc.ParseID([]byte(member(m.Params, "requestId")))
+	id, _ := jsonrpc.ParseID(mcp.Read(m).Raw(mcp.Key))
 	return id
 }
 
-// member returns the JSON text of a member of an object, "" if it has none that
-// can be read.
-func member(object json.RawMessage, key string) string {
+// member returns a member of an object, nil if it has none that can be read.
+func member(object json.RawMessage, key string) json.RawMessage {
 	value, err := jsonrpc.Member(object, key)
 	if err != nil {
-		return ""
+		return nil
 	}
-	return string(value)
+	return value
 }
