@@ -83,7 +83,7 @@ func (r *remote) write() {
 
 // Recv implements server.
 func (r *remote) Recv(batch []*jsonrpc.Message) ([]*jsonrpc.Message, error) {
-	if !r.isDialled() {
+	if !closed(r.dialled) {
 		r.conn, r.err = r.dial(r.ctx)
 		close(r.dialled)
 	}
@@ -100,15 +100,6 @@ func (r *remote) Recv(batch []*jsonrpc.Message) ([]*jsonrpc.Message, error) {
 // lostSession makes err, the end of a session, one with a cause.
 func lostSession(err error) error { return jsonrpc.EndOf(err, causeLost) }
 
-func (r *remote) isDialled() bool {
-	select {
-	case <-r.dialled:
-		return true
-	default:
-		return false
-	}
-}
-
 // sessionless reports, once Recv has returned the result of initialize, whether there
 // is no session all the same: each request stands alone.
 func (r *remote) sessionless() bool {
@@ -121,7 +112,7 @@ func (r *remote) Finish(last func() []*jsonrpc.Message) {
 	r.mu.Lock()
 	r.queue.Finish(jsonrpc.ErrClosed, farewellTimeout, last)
 	r.mu.Unlock()
-	if !r.isDialled() {
+	if !closed(r.dialled) {
 		r.cancel()
 	}
 }
@@ -131,7 +122,7 @@ func (r *remote) Abort() {
 	r.mu.Lock()
 	r.queue.Close(jsonrpc.ErrClosed)
 	r.mu.Unlock()
-	if !r.isDialled() {
+	if !closed(r.dialled) {
 		r.cancel()
 	}
 	r.wg.Go(func() {
@@ -152,4 +143,16 @@ func (r *remote) Stop(ctx context.Context) {
 	late := time.AfterFunc(forcedFarewell, r.cancel)
 	defer late.Stop()
 	<-r.left
+}
+
+// Gone implements server.
+func (r *remote) Gone() bool { return closed(r.left) }
+
+func closed(event <-chan struct{}) bool {
+	select {
+	case <-event:
+		return true
+	default:
+		return false
+	}
 }

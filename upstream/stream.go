@@ -47,6 +47,9 @@ type server interface {
 	// Stop makes the server end, by force when ctx is done. It returns when
 	// nothing is left of it.
 	Stop(ctx context.Context)
+
+	// Gone reports whether nothing runs there any more.
+	Gone() bool
 }
 
 // A stream is one Conn attached to one server of its own.
@@ -69,8 +72,7 @@ type stream struct {
 	ends    atomic.Bool   // end has begun
 	ended   chan struct{} // closed by end, after everything that it does
 	endOnce sync.Once
-	err     error       // the end; written before ended is closed
-	gone    atomic.Bool // nothing is left of the server
+	err     error // the end; written before ended is closed
 
 	inFlight   *inFlight
 	dialled    atomic.Bool                // a remote server was reached
@@ -331,16 +333,11 @@ func (s *stream) end(cause string, err error) {
 		} else {
 			s.server.Abort()
 		}
-		s.wg.Go(s.stop)
+		s.wg.Go(func() { s.server.Stop(s.ctx) })
 		s.err = e.err
 		jsonrpc.CloseWith(s.c, e.err)
 		e.tell(s.log, s.unusable.Load(), s.stderr, inARow)
 	})
-}
-
-func (s *stream) stop() {
-	s.server.Stop(s.ctx)
-	s.gone.Store(true)
 }
 
 // ending decides what an end means.
@@ -395,7 +392,7 @@ func (s *stream) addStatus(st *Status) {
 		st.PID, st.Started, st.Stderr = p.PID(), p.Started(), p.Stderr()
 	}
 	switch {
-	case s.gone.Load():
+	case s.server.Gone():
 	case s.ends.Load():
 		st.State = StateStopping
 	case start.answered:

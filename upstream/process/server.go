@@ -174,12 +174,10 @@ func (s *Server) Stop(ctx context.Context) {
 	s.wg.Wait()
 }
 
-// State reports whether the process has been told to end, and whether it is gone.
-func (s *Server) State() (stopping, gone bool) { return closed(s.p.stopping), closed(s.p.gone) }
-
-func closed(event <-chan struct{}) bool {
+// Gone reports whether the process and its group are gone.
+func (s *Server) Gone() bool {
 	select {
-	case <-event:
+	case <-s.p.gone:
 		return true
 	default:
 		return false
