@@ -26,8 +26,8 @@ const (
 	// smallBody is what net/http holds back, so that it finds the length itself.
 	smallBody = 2 << 10
 
-	// keepAlive is the pause after which an idle event stream carries a comment,
-	// so that no box on the way takes it for dead (most do after 60 s).
+	// keepAlive is the pause after which an idle event stream carries a comment.
+	// Most load balancers and the like close one that is idle for 60 s.
 	keepAlive = 15 * time.Second
 
 	// retryMillis is what a client waits before it resumes a dropped stream.
@@ -78,7 +78,7 @@ func cutLine(data []byte) (line, rest []byte, more bool) {
 }
 
 // eventID names an event within its session: "3-17" is the 17th event of the
-// third stream. "3-0" stands before the first.
+// third stream. "3-0" is before the first.
 func eventID(stream, event int) string {
 	return strconv.Itoa(stream) + "-" + strconv.Itoa(event)
 }
@@ -116,8 +116,8 @@ func (r *responder) write(b []byte) error {
 	return nil
 }
 
-// extend gives the next write its time. A ResponseWriter that cannot do that is
-// one that cannot block.
+// extend gives the next write its time. A ResponseWriter that has no deadlines
+// cannot block.
 func (r *responder) extend() { r.rc.SetWriteDeadline(time.Now().Add(stall)) }
 
 // begin sends the header of an event stream.
@@ -210,8 +210,8 @@ func notify(c chan struct{}) {
 // no room is replaced by an error.
 const maxWaiting = 256 << 20
 
-// An unread counts the bytes of events that wait to be read: add counts what comes to
-// wait, and gives back what does so no more, written or not. Nil counts nothing.
+// An unread counts the bytes of events that wait to be read. What begins to wait is
+// added, what was written or dropped is taken off. Nil counts nothing.
 type unread struct {
 	limit int64
 	bytes atomic.Int64
@@ -227,9 +227,9 @@ func (u *unread) add(n int) {
 	}
 }
 
-// hasRoom reports whether a response may wait. A small one always may, being less
-// than its connection costs. What comes at the same time is not counted yet: the
-// bound may be exceeded by as many responses as are sent at once.
+// hasRoom reports whether a response may wait. A small one always may: its connection
+// costs more. Responses that are sent at the same moment do not see each other, so
+// together they may exceed the bound.
 func (u *unread) hasRoom(n int) bool {
 	return u == nil || n <= smallBody || u.bytes.Load()+int64(n) <= u.limit
 }

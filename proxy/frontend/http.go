@@ -27,10 +27,10 @@ type HTTP struct {
 	// cancelled by Close.
 	Serve func(ctx context.Context, upstream string, c jsonrpc.Conn) error
 
-	// ServePrincipal is the session of all clients without sessions (2026-07-28)
-	// that are one principal, on one path; c carries the requests of all of them,
-	// under ids of its own. It owns c until it returns, and is called again with
-	// the next request. Its ctx is as that of Serve. Nil refuses these clients.
+	// ServePrincipal is the session of all modern clients (2026-07-28) that are one
+	// principal and use one path. c carries the requests of all of them, under ids of
+	// its own. It owns c until it returns, and is called again with the next request.
+	// Its ctx is like that of Serve. Nil refuses these clients.
 	ServePrincipal func(ctx context.Context, upstream, principal string, c jsonrpc.Conn) error
 
 	Known func(upstream string) bool // names for /mcp/NAME and /ws/NAME; nil knows none
@@ -38,16 +38,16 @@ type HTTP struct {
 	Guard  Guard
 	Limits jsonrpc.Limits
 
-	Sessions    int           // at a time, of all kinds, a principal's being one; zero means 256
+	Sessions    int           // at a time, of all kinds; a principal's is one; zero means 256
 	SessionIdle time.Duration // without any request open; zero means 30 minutes, negative for ever
 
-	// SessionGone is how long a legacy session lasts whose GET stream closed, if
-	// nothing comes from its client any more and it has nothing in flight; zero means
-	// 5 minutes, negative as long as any other. A client that leaves without a DELETE
-	// shows it by no more than this. One that goes on without the stream (the
-	// TypeScript SDK gives it up after two retries, and does not begin anew after a
-	// 404) shows that by its next request; from then on SessionIdle alone counts, as
-	// for one that never had the stream, however long its user thinks.
+	// SessionGone is how long a legacy session lasts after its GET stream closed, if
+	// nothing comes from its client any more and it has nothing in flight. Zero means
+	// 5 minutes, negative as long as any other session. A client that leaves without a
+	// DELETE shows it by nothing else. A client may also continue without the stream:
+	// the TypeScript SDK does after two retries, and does not begin anew after a 404.
+	// Its next request shows that, and from then on SessionIdle alone counts, as for a
+	// client that never had the stream.
 	SessionGone time.Duration
 
 	Log *slog.Logger // nil discards
@@ -144,8 +144,8 @@ func (h *HTTP) serveWS(w http.ResponseWriter, r *http.Request, upstream string) 
 	go h.open.serveConn("websocket", upstream, c) // the handler's goroutine has a large stack and holds the request
 }
 
-// Drain makes /healthz answer 503, and so every request that would begin a new
-// session. Those that are open go on.
+// Drain makes /healthz answer 503, and every request that would begin a new session.
+// Open sessions continue.
 func (h *HTTP) Drain() {
 	h.init()
 	h.open.drain()

@@ -30,9 +30,9 @@ func (h *modernClients) post(w http.ResponseWriter, r *http.Request, from client
 		refuseMessage(w, m, err)
 		return
 	}
-	// Over HTTP a request is cancelled by closing its stream, and the core has no
-	// other notification. One that says no version could not be told from a legacy
-	// one behind this.
+	// Over HTTP a request is cancelled by closing its stream, and the protocol has no
+	// other notification from clients. One without a version would look like a legacy
+	// one to Serve.
 	if m.IsNotification() && (m.Method == mcp.MethodCancelled || !mcp.Read(m).Has(mcp.Version)) {
 		w.WriteHeader(http.StatusAccepted)
 		return
@@ -52,10 +52,9 @@ func (h *modernClients) post(w http.ResponseWriter, r *http.Request, from client
 }
 
 // answer writes what comes for p: as plain JSON if that is the response, else as an
-// event stream, which the response ends. It begins when something else comes or the
-// connection would be silent for too long, and no sooner: then the status could not
-// say any more what the response is. A client that goes away before that cancels the
-// request.
+// event stream, which the response ends. The status of plain JSON says what the
+// response is, so the stream begins only when something else comes, or when the
+// connection would be silent for too long. A client that goes away cancels the request.
 func (h *modernClients) answer(w http.ResponseWriter, r *http.Request, p *waiter) {
 	defer p.c.abandon(p)
 	h.waits.wait(r.Context(), p.wake, keepAlive)
@@ -74,7 +73,7 @@ func (h *modernClients) answer(w http.ResponseWriter, r *http.Request, p *waiter
 
 // conn returns the connection of a principal, made if there is none, and holds it.
 // One that is ending is waited for, so that there are never two. It is nil if there
-// is no room for one, which the client has been told, or if the client is gone.
+// is no room for one (the client has been told), or if the client is gone.
 func (h *modernClients) conn(w http.ResponseWriter, r *http.Request, from client) *principalConn {
 	for {
 		h.mu.Lock()

@@ -42,7 +42,7 @@ type session struct {
 	pending     jsonrpc.Table[jsonrpc.ID, *stream] // requests without a response
 	out         streams
 	idle        idleTimer
-	busy        func() bool // work goes on besides requests; nil: never
+	busy        func() bool // the client has work besides requests; nil: never
 	version     string      // negotiated; before that, what the client asked for
 	established bool        // initialize succeeded
 }
@@ -229,8 +229,8 @@ func (s *session) Close() error {
 }
 
 // end ends the session, once: everything that waits for a response gets the one
-// error, and every stream ends. own says that Serve's side wants it; requests
-// that it never received are then known not to have run.
+// error, and every stream ends. own says that Serve's side ends it. Then the requests
+// that it never received are known not to have run.
 func (s *session) end(cause error, own bool) {
 	s.mu.Lock()
 	ended := s.endLocked(cause, own)
@@ -296,9 +296,10 @@ func (s *session) release() {
 	s.idle.give()
 }
 
-// expireAfter ends the session when no HTTP request was open for idle. A call in
-// flight does not keep it: nobody may ever come back for the result. But it does
-// from ending after gone, when the standalone stream was cut and nothing came since.
+// expireAfter ends the session when no HTTP request was open for idle, even with a
+// call in flight: nobody may ever come back for the result. It ends it after gone if
+// the standalone stream was cut and nothing came since; then a call in flight does keep
+// it, up to idle.
 func (s *session) expireAfter(idle, gone time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -319,9 +320,9 @@ func (s *session) expire() {
 	}
 }
 
-// KeepWhile gives a function that reports whether work goes on for the client
-// besides its requests: as long as it does, the client may be away for longer. It is
-// called with no lock held.
+// KeepWhile sets a function that reports whether the client has work besides its
+// requests, such as a task. While it has, the client may be away for longer. The
+// function is called with no lock held.
 func (s *session) KeepWhile(busy func() bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -353,9 +354,9 @@ func (s *session) dropped() int {
 	return s.out.dropped
 }
 
-// isKnown reports whether the client may be told the session's id on rd: unless it is
-// clear by now that initialize failed.
-func (s *session) isKnown(rd *reader) bool {
+// isNew reports whether the response on rd tells the client the id of its session. It
+// does not if initialize is known to have failed.
+func (s *session) isNew(rd *reader) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return rd.st.init && (rd.st.owed > 0 || s.established)

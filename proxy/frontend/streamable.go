@@ -138,8 +138,8 @@ func (h *streamable) delete(w http.ResponseWriter, r *http.Request, upstream str
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// refusedModern refuses a client that says it is of the era without sessions, and
-// names none: there is only POST for it.
+// refusedModern refuses a modern client, which can only POST, and reports whether it
+// did. A client that names a session is none.
 func refusedModern(w http.ResponseWriter, r *http.Request) bool {
 	modern := modernHeader(r) && r.Header.Get(headerSession) == ""
 	if modern {
@@ -148,8 +148,8 @@ func refusedModern(w http.ResponseWriter, r *http.Request) bool {
 	return modern
 }
 
-// require returns the session that r names and holds it; if there is none, or r
-// does not fit it, the client has been told.
+// require returns the session that r names and holds it. If it returns nil, it has
+// refused r.
 func (h *streamable) require(w http.ResponseWriter, r *http.Request, upstream string) *session {
 	id := r.Header.Get(headerSession)
 	if id == "" {
@@ -168,8 +168,7 @@ func (h *streamable) require(w http.ResponseWriter, r *http.Request, upstream st
 	return s
 }
 
-// fits reports whether r is in the version of the session; if not, the client has
-// been told.
+// fits reports whether r is in the version of the session, and refuses it if not.
 func (s *session) fits(w http.ResponseWriter, r *http.Request) bool {
 	ok := s.accepts(r.Header.Get(headerVersion))
 	if !ok {
@@ -233,7 +232,7 @@ func (h *streamable) answer(w http.ResponseWriter, r *http.Request, s *session, 
 	if !complete {
 		s.out.number(rd.st)
 	}
-	if s.isKnown(rd) {
+	if s.isNew(rd) {
 		w.Header()[headerSession] = []string{s.id}
 	}
 	if !complete {

@@ -45,7 +45,7 @@ type stream struct {
 	batch  bool
 	init   bool // of the request that opened the session
 
-	// plain holds until the first byte: what comes may yet go as plain JSON.
+	// plain is true until the first byte: what comes may still go as plain JSON.
 	plain bool
 
 	// lost means that nobody can ever read it: its client went away without
@@ -218,7 +218,7 @@ func (o *streams) attach(lastID string) *reader {
 		}
 		at = event
 	}
-	st.wake() // who carried it until now finds that it does no more
+	st.wake() // the connection that carried it finds that it was replaced
 	return o.carry(st, at)
 }
 
