@@ -56,7 +56,7 @@ type call struct {
 	cancel  context.CancelFunc            // ends the goroutine that works on the call, if one does
 }
 
-// begin enters a request into the table of calls. It returns false if it has
+// begin enters a request into the table of calls; all calls begin here. It returns false if it has
 // answered the request itself: there is no room for it, or its id is taken.
 func (s *session) begin(c *call) bool {
 	c.upstreams = s.upstreams.of(c.era)
@@ -111,7 +111,7 @@ func (s *session) settle(c *call, answer *jsonrpc.Message) {
 	s.deliver(c, answer, s.out.wait)
 }
 
-// deliver hands the answer of a call that was taken to put. A nil answer is that
+// deliver hands the answer of a call that was taken to put; all calls end here. A nil answer is that
 // of a cancelled call.
 func (s *session) deliver(c *call, answer *jsonrpc.Message, put func(*jsonrpc.Message)) {
 	if answer != nil && c.after != nil {
