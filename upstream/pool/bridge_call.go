@@ -20,7 +20,7 @@ const (
 // A call is one request to a legacy server, and what a modern client knows of it:
 // one request after the other, if the server asks something. Guarded by tenant.mu,
 // but for what is static.
-type call struct {
+type bridged struct {
 	// Static after construction.
 	method string
 	params json.RawMessage // as the client sent them first; nil once they are sent, if they are large
@@ -53,8 +53,8 @@ type call struct {
 
 // newCall returns the call of a request. What is large is not kept until the server
 // answers; so its digest, which may be needed then, is taken now.
-func newCall(m *jsonrpc.Message) *call {
-	c := &call{method: m.Method, params: m.Params, extra: m.Extra}
+func newBridged(m *jsonrpc.Message) *bridged {
+	c := &bridged{method: m.Method, params: m.Params, extra: m.Extra}
 	if len(m.Params) > maxCanonical {
 		digest := digestOf(c.method, c.params)
 		c.digest = &digest
@@ -63,7 +63,7 @@ func newCall(m *jsonrpc.Message) *call {
 }
 
 // digestNow returns the digest of the request. It needs no lock.
-func (c *call) digestNow() [32]byte {
+func (c *bridged) digestNow() [32]byte {
 	if c.digest != nil {
 		return *c.digest
 	}
@@ -71,7 +71,7 @@ func (c *call) digestNow() [32]byte {
 }
 
 // keepLocked keeps the answer to a call until its client comes back for it.
-func (c *call) keepLocked(m *jsonrpc.Message) {
+func (c *bridged) keepLocked(m *jsonrpc.Message) {
 	t := c.group.t
 	if t.kept+m.Size() > maxKept {
 		m = jsonrpc.NewError(jsonrpc.ID{}, jsonrpc.InvalidResponse(t.id.upstream, "no room for the answer"))
@@ -81,7 +81,7 @@ func (c *call) keepLocked(m *jsonrpc.Message) {
 }
 
 // keptLocked returns the answer that was kept, nil for none, and keeps it no longer.
-func (c *call) keptLocked() *jsonrpc.Message {
+func (c *bridged) keptLocked() *jsonrpc.Message {
 	m := c.result
 	if m != nil {
 		c.group.t.kept -= m.Size()
@@ -92,7 +92,7 @@ func (c *call) keptLocked() *jsonrpc.Message {
 
 // finish answers the client with the server's answer to a call, which has left its
 // lane. It reads the answer without the lock.
-func (c *call) finish(m *jsonrpc.Message) {
+func (c *bridged) finish(m *jsonrpc.Message) {
 	answer, urls := c.modernAnswer(m)
 	var digest [32]byte
 	if urls != nil {
@@ -109,7 +109,7 @@ func (c *call) finish(m *jsonrpc.Message) {
 
 // modernAnswer returns what a client is to hear of a server's answer, without the id;
 // or the requests for input that the server's refusal amounts to.
-func (c *call) modernAnswer(m *jsonrpc.Message) (answer *jsonrpc.Message, urls []byte) {
+func (c *bridged) modernAnswer(m *jsonrpc.Message) (answer *jsonrpc.Message, urls []byte) {
 	switch {
 	case m.Error != nil:
 		answer, urls = c.modernError(m.Error)
@@ -131,7 +131,7 @@ func (c *call) modernAnswer(m *jsonrpc.Message) (answer *jsonrpc.Message, urls [
 }
 
 // modernError is modernAnswer for an error.
-func (c *call) modernError(text json.RawMessage) (answer *jsonrpc.Message, urls []byte) {
+func (c *bridged) modernError(text json.RawMessage) (answer *jsonrpc.Message, urls []byte) {
 	e, ok := translate.ReadError(text)
 	switch {
 	case ok && e.Code == mcp.CodeURLElicitation && mcp.MethodOf(c.method).Asks:
@@ -153,13 +153,13 @@ func isHTTP400(e translate.WireError) bool {
 
 // settleLocked answers the request of a call, unless nobody waits for that any more,
 // and forgets the call.
-func (c *call) settleLocked(answer *jsonrpc.Message) {
+func (c *bridged) settleLocked(answer *jsonrpc.Message) {
 	c.answerLocked(answer)
 	c.forgetLocked()
 }
 
 // answerLocked answers the request of a call.
-func (c *call) answerLocked(answer *jsonrpc.Message) {
+func (c *bridged) answerLocked(answer *jsonrpc.Message) {
 	if c.s == nil || c.s.calls[c.id] != c {
 		return
 	}
@@ -173,7 +173,7 @@ func (c *call) answerLocked(answer *jsonrpc.Message) {
 }
 
 // forgetLocked lets go of what is kept for a call that is over.
-func (c *call) forgetLocked() {
+func (c *bridged) forgetLocked() {
 	c.collect.stop()
 	c.keptLocked()
 	if c.park != nil {
@@ -183,7 +183,7 @@ func (c *call) forgetLocked() {
 
 // cancelLocked ends a call that its client does not want any more. The reason may be
 // nil.
-func (c *call) cancelLocked(reason json.RawMessage) {
+func (c *bridged) cancelLocked(reason json.RawMessage) {
 	delete(c.s.calls, c.id)
 	c.s = nil
 	c.dropLocked(reason, errGone)
@@ -192,7 +192,7 @@ func (c *call) cancelLocked(reason json.RawMessage) {
 // dropLocked ends a call that nobody wants the answer of. The server hears one thing:
 // why as the answer to what it has asked for the call, else that the call is cancelled,
 // and the reason.
-func (c *call) dropLocked(reason json.RawMessage, why *jsonrpc.Error) {
+func (c *bridged) dropLocked(reason json.RawMessage, why *jsonrpc.Error) {
 	c.forgetLocked()
 	switch {
 	case c.lane == nil:
@@ -208,7 +208,7 @@ func (c *call) dropLocked(reason json.RawMessage, why *jsonrpc.Error) {
 }
 
 // dismissLocked takes a call out that the lane has not sent.
-func (l *lane) dismissLocked(c *call) {
+func (l *lane) dismissLocked(c *bridged) {
 	for i, other := range l.waiting {
 		if other == c {
 			l.waiting = append(l.waiting[:i], l.waiting[i+1:]...)
@@ -220,7 +220,7 @@ func (l *lane) dismissLocked(c *call) {
 
 // fadeLocked leaves a call to itself. It is cancelled if it has not ended in time, and the
 // lane goes on.
-func (l *lane) fadeLocked(c *call) {
+func (l *lane) fadeLocked(c *bridged) {
 	c.state = ghost
 	c.collect = l.t.after(fadeFor, func() {
 		if c.lane != nil && l.state != laneEnded {
@@ -232,7 +232,7 @@ func (l *lane) fadeLocked(c *call) {
 // cancelLocked tells the server that a call is cancelled. It may not hear that at
 // once, so that the call stays in the lane for a while: what is asked meanwhile may
 // be about it.
-func (l *lane) cancelLocked(c *call, reason json.RawMessage) {
+func (l *lane) cancelLocked(c *bridged, reason json.RawMessage) {
 	m := mcp.Cancellation(jsonrpc.IntID(c.n), "")
 	m.Params = jsonrpc.Set(m.Params, jsonrpc.Value{Key: "reason", Text: reason}) // as the client wrote it
 	l.out.put(m)

@@ -33,7 +33,7 @@ type modernStream struct {
 	err     error // the end; written by end
 
 	// Guarded by tenant.mu.
-	calls   map[jsonrpc.ID]*call // not answered, by the client's id
+	calls   map[jsonrpc.ID]*bridged // not answered, by the client's id
 	listens map[jsonrpc.ID]*modernListen
 	ended   bool
 }
@@ -58,7 +58,7 @@ func (b *Bridge) Modern(ctx context.Context, upstream, key string, client jsonrp
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	s := &modernStream{t: t, c: client, out: newSendQueue(client), cancel: cancel,
-		calls: make(map[jsonrpc.ID]*call), listens: make(map[jsonrpc.ID]*modernListen)}
+		calls: make(map[jsonrpc.ID]*bridged), listens: make(map[jsonrpc.ID]*modernListen)}
 	t.mu.Lock()
 	t.streams[s] = struct{}{}
 	t.mu.Unlock()
@@ -169,7 +169,7 @@ func (s *modernStream) request(m *jsonrpc.Message) {
 
 // call begins a call.
 func (s *modernStream) call(m *jsonrpc.Message, r translate.Request) {
-	c := newCall(m)
+	c := newBridged(m)
 	s.t.mu.Lock()
 	defer s.t.mu.Unlock()
 	if s.enterLocked(c, m.ID, r) {
@@ -178,7 +178,7 @@ func (s *modernStream) call(m *jsonrpc.Message, r translate.Request) {
 }
 
 // enterLocked makes c the call of a request of s. It reports false if that cannot be.
-func (s *modernStream) enterLocked(c *call, id jsonrpc.ID, r translate.Request) bool {
+func (s *modernStream) enterLocked(c *bridged, id jsonrpc.ID, r translate.Request) bool {
 	_, twice := s.calls[id]
 	switch {
 	case s.ended:

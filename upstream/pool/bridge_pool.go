@@ -67,8 +67,8 @@ type group struct {
 	text    json.RawMessage // of the capabilities, for initialize
 	can     mcp.Abilities
 	lanes   []*lane
-	waiting []*call // for a lane of their own, in order
-	room    *timer  // see roomLocked
+	waiting []*bridged // for a lane of their own, in order
+	room    *timer     // see roomLocked
 	listens map[*modernListen]struct{}
 }
 
@@ -206,7 +206,7 @@ func (g *group) forgetLocked() {
 // placeLocked brings a call to a lane, or lets it wait for one. Servers that never
 // ask anything run all calls in one lane. In one that does, a call has a lane of its
 // own: then whatever is asked there is its.
-func (g *group) placeLocked(c *call) {
+func (g *group) placeLocked(c *bridged) {
 	_, asks := g.t.b.pool.asking.Load(g.t.id.upstream)
 	alone := asks && mcp.MethodOf(c.method).Works
 	l := g.freeLocked(alone)
@@ -274,8 +274,8 @@ func (g *group) nextLocked() {
 }
 
 // leaveLocked takes a call out that waits for a lane.
-func (g *group) leaveLocked(c *call) {
-	g.waiting = slices.DeleteFunc(g.waiting, func(other *call) bool { return other == c })
+func (g *group) leaveLocked(c *bridged) {
+	g.waiting = slices.DeleteFunc(g.waiting, func(other *bridged) bool { return other == c })
 }
 
 // openLocked begins one more session; nil if there is no room for it. The info is

@@ -3,338 +3,309 @@ package pool
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
-	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/internal/peer"
 )
 
-// maxOrphans bounds the calls of clients that have left or cancelled which are
-// remembered because they may still create a task, which is then cancelled.
-// Tasks of those beyond expire.
-const maxOrphans = 1024
+const (
+	// maxOrphans bounds the calls that are not cancelled though nobody waits for them any
+	// more: they may create a task, which is then cancelled, or end by themselves. Tasks of
+	// those beyond expire.
+	maxOrphans = 1024
 
-// A sharedCall is a request of a client, or of this side, that is not settled.
-type sharedCall struct {
-	// Static after construction.
-	by     *sharer    // nil for a call of this side
-	id     jsonrpc.ID // the client's; zero without by
-	method string
-	then   func(answer *jsonrpc.Message) // gets the answer of a call of this side
-	serves *sharedCall                   // the client's call that a call of this side is made for; nil for none
+	// fadeFor is how long a call whose question got the one error may take to end by
+	// itself. A cancellation besides has servers of the Python SDK (1.x) answer twice and
+	// die; it comes all the same if the call has not ended then.
+	fadeFor = 30 * time.Second
+)
 
-	// Static once it is with the server.
+// A call is a request to the server of a session: of a client, or of this side.
+type call struct {
+	*peer.Call
+
+	// Static once it is sent.
+	member  *member         // whose it is, or for whose request it is made; nil for this side's own
+	request *peer.Request   // of the client
 	token   json.RawMessage // the client's progress token, as it came; nil for none
 	creates bool            // it asks for a task
 	listens bool            // modern: it is subscriptions/listen
 	logs    int             // modern: the least of the log messages it wants; zero for none
-	task    string          // tasks/*: the id of the task that it is about
 
-	// Guarded by shared.mu.
-	n      int64 // minted; its text is the progress token, too. Zero if it stays here
-	sent   bool  // its write has begun
-	orphan bool  // nobody waits for the answer any more
-	marked bool  // as a call of a flight is
-	fades  bool  // see fadeLocked
-
-	// It was cancelled while it waits here for its turn or for a call of this
-	// side. Until then it counts as open, so that what waits is bounded.
-	cancelled bool
+	orphan atomic.Bool // it counts as one of session.orphans
+	quiet  bool        // guarded by session.mu: it is there only for the task that it may create
 }
 
-// sharedMethods are the requests that are not just passed on.
-var sharedMethods map[string]func(*sharer, *sharedCall, *jsonrpc.Message)
+// callOf returns the call that c is to a session.
+func callOf(c *peer.Call) *call { return c.Value.(*call) }
+
+// ofClient reports whether c is a client's own.
+func (c *call) ofClient() bool { return c.For != nil }
+
+// methods are the requests that are not just passed on.
+var methods map[string]func(*member, *peer.Request, *mcp.Notes)
 
 func init() { // not a literal: the handlers refer to the table
-	sharedMethods = map[string]func(*sharer, *sharedCall, *jsonrpc.Message){
-		mcp.MethodInitialize:  (*sharer).initialize,
-		mcp.MethodPing:        (*sharer).pong,
-		mcp.MethodSetLevel:    (*sharer).setLevel,
-		mcp.MethodSubscribe:   (*sharer).subscribe,
-		mcp.MethodUnsubscribe: (*sharer).subscribe,
-		mcp.MethodTasksGet:    (*sharer).aboutTask,
-		mcp.MethodTasksResult: (*sharer).aboutTask,
-		mcp.MethodTasksCancel: (*sharer).aboutTask,
-		mcp.MethodTasksList:   (*sharer).listTasks,
+	methods = map[string]func(*member, *peer.Request, *mcp.Notes){
+		mcp.MethodInitialize:  (*member).initialize,
+		mcp.MethodPing:        (*member).pong,
+		mcp.MethodSetLevel:    (*member).setLevel,
+		mcp.MethodSubscribe:   (*member).subscribe,
+		mcp.MethodUnsubscribe: (*member).subscribe,
+		mcp.MethodTasksGet:    (*member).aboutTask,
+		mcp.MethodTasksResult: (*member).aboutTask,
+		mcp.MethodTasksCancel: (*member).aboutTask,
+		mcp.MethodTasksList:   (*member).listTasks,
 	}
 }
 
 // request handles a request of the client.
-func (s *sharer) request(m *jsonrpc.Message) {
-	c := s.begin(m)
-	if c == nil {
+func (m *member) request(r *peer.Request) {
+	notes := mcp.Read(r.Message)
+	if m.s.modern != nil {
+		m.forwardModern(r, notes)
 		return
 	}
-	if s.sh.modern != nil {
-		s.forwardModern(c, m)
+	if handle := methods[r.Method]; handle != nil {
+		handle(m, r, notes)
 		return
 	}
-	if handle := sharedMethods[m.Method]; handle != nil {
-		handle(s, c, m)
-		return
-	}
-	s.forward(c, m)
-}
-
-// begin enters a request into the table. It returns nil if it has answered the
-// request itself, or if nobody waits for an answer.
-func (s *sharer) begin(m *jsonrpc.Message) *sharedCall {
-	c := &sharedCall{by: s, id: m.ID, method: m.Method}
-	s.sh.mu.Lock()
-	defer s.sh.mu.Unlock()
-	switch {
-	case s.ended:
-		return nil
-	case s.calls[m.ID] != nil: // with the id, the error would settle the first call
-		s.putLocked(jsonrpc.NewError(jsonrpc.ID{}, &jsonrpc.Error{
-			Code: jsonrpc.CodeInvalidRequest, Message: "Invalid request: the id is in use by a request in flight"}))
-		return nil
-	case len(s.calls) >= maxSharedCalls:
-		s.putLocked(jsonrpc.NewError(m.ID, jsonrpc.Overloaded(s.sh.name)))
-		return nil
-	}
-	s.calls[m.ID] = c
-	return c
+	m.forward(r, notes)
 }
 
 // initialize answers the client's own from the first. What the client can do is
 // remembered, for what the server will ask.
-func (s *sharer) initialize(c *sharedCall, m *jsonrpc.Message) {
-	can, err := readAbilities(m.Params)
-	sh := s.sh
-	sh.mu.Lock()
-	defer sh.mu.Unlock()
+func (m *member) initialize(r *peer.Request, _ *mcp.Notes) {
+	capabilities, err := jsonrpc.Member(r.Message.Params, "capabilities")
+	var can mcp.Abilities
+	if err == nil {
+		can, err = mcp.ReadAbilities(capabilities)
+	}
+	s := m.s
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	switch {
 	case err != nil:
-		sh.failLocked(c, jsonrpc.InvalidParams(err.Error()))
-	case s.hello != nil:
-		sh.failLocked(c, &jsonrpc.Error{Code: jsonrpc.CodeInvalidRequest, Message: "Invalid request: already initialized"})
+		r.Fail(jsonrpc.InvalidParams(err.Error()))
+	case m.hello != nil:
+		r.Fail(&jsonrpc.Error{Code: jsonrpc.CodeInvalidRequest, Message: "Invalid request: already initialized"})
 	default:
-		s.hello, s.can = c, can
-		sh.countLocked(s, 1)
-		sh.greetLocked(s)
-		sh.levelLocked()
+		m.hello, m.can = r, can
+		s.countLocked(m, 1)
+		s.greetLocked(m)
+		s.levelLocked()
 	}
 }
 
 // pong answers a ping, which is about this hop alone.
-func (s *sharer) pong(c *sharedCall, _ *jsonrpc.Message) {
-	s.settle(c, jsonrpc.NewResult(c.id, noResult))
-}
+func (m *member) pong(r *peer.Request, _ *mcp.Notes) { r.Respond(&jsonrpc.Message{Result: noResult}) }
 
 var noResult = json.RawMessage(`{}`)
 
-// forward passes a call on. It waits for room.
-func (s *sharer) forward(c *sharedCall, m *jsonrpc.Message, edits ...jsonrpc.Edit) {
-	token, err := s.checkMeta(m.Params)
-	if err != nil {
-		s.fail(c, jsonrpc.InvalidParams(err.Error()))
+// forward passes a request on. It waits for room.
+func (m *member) forward(r *peer.Request, notes *mcp.Notes, edits ...jsonrpc.Edit) {
+	if err := m.checkMeta(notes); err != nil {
+		r.Fail(jsonrpc.InvalidParams(err.Error()))
 		return
 	}
-	c.creates = bytes.Contains(m.Params, []byte(`"task"`)) && strings.HasPrefix(member(m.Params, "task"), "{")
-	s.pass(c, m, token, edits...)
+	m.pass(r, &call{creates: bytes.HasPrefix(notes.Raw(mcp.Task), []byte("{"))}, notes, edits...)
 }
 
-// pass passes a call on, with an id and a progress token of ours. It waits for room.
-func (s *sharer) pass(c *sharedCall, m *jsonrpc.Message, token jsonrpc.Span, edits ...jsonrpc.Edit) {
-	sh := s.sh
-	sh.mu.Lock()
-	defer sh.mu.Unlock()
-	if !s.waitForRoomLocked() {
-		return
+// pass passes a request on, with an id and a progress token of ours. It waits for room.
+func (m *member) pass(r *peer.Request, c *call, notes *mcp.Notes, edits ...jsonrpc.Edit) {
+	server := m.s.server
+	if server.WaitIn(m.ctx, &m.room) != nil {
+		return // everybody who waits is told of that end
 	}
-	n := sh.mintLocked(c)
-	if !token.IsZero() {
-		c.token = bytes.Clone(token.Of(m.Params))
-		edits = append(edits, jsonrpc.Edit{Span: token, With: jsonrpc.IntID(n).Raw()})
+	c.Call, c.member, c.request = server.NewCall(r.Method), m, r
+	c.Value, c.Owner, c.Room, c.Works = c, m, &m.room, notes.Method.Works
+	c.Task = c.task(notes)
+	c.Done, c.Progress = c.answered, c.progress
+	msg := r.Message
+	params := msg.Params
+	if at := notes.At(mcp.Token); !at.IsZero() {
+		c.token = bytes.Clone(at.Of(params))
+		edits = append(edits, jsonrpc.Edit{Span: at, With: c.ID.Raw()})
 	}
-	params := m.Params
 	if len(edits) > 0 {
 		params = jsonrpc.Replace(params, edits...)
 	}
-	out := &jsonrpc.Message{ID: jsonrpc.IntID(n), Method: m.Method, Params: params, Extra: m.Extra}
-	sh.sendLocked(outgoing{m: out, call: c, by: s})
+	r.Message = nil // its bytes are not kept until the answer
+	r.OnCancel(c.cancelled)
+	_ = r.Forward(c.Call, &jsonrpc.Message{Params: params, Extra: msg.Extra})
 }
 
-// checkMeta returns where the progress token of what the client sends is. It may
+// task returns the id of the task that the call is about.
+func (c *call) task(notes *mcp.Notes) string {
+	if notes.Method.Owner != mcp.ByTask || c.member.s.modern != nil {
+		return ""
+	}
+	id, _ := notes.Text(mcp.Key)
+	return id
+}
+
+var errUnknownTask = errors.New("unknown task")
+
+// checkMeta returns what is wrong with what a message of the client says of itself. It may
 // name no task but the client's own: the server might ask the owner of another what
 // belongs to this call, and tell this client the answer.
-func (s *sharer) checkMeta(params json.RawMessage) (token jsonrpc.Span, err error) {
-	meta, err := readMeta(params)
-	if err == nil && meta.task != "" && !s.owns(meta.task) {
+func (m *member) checkMeta(notes *mcp.Notes) error {
+	task, err := relatedTask(notes)
+	if err == nil && task != "" && !m.owns(task) {
 		err = errUnknownTask
 	}
-	return meta.token, err
+	return err
 }
 
-// mintLocked enters a call into the table of those with the server.
-func (sh *shared) mintLocked(c *sharedCall) int64 {
-	sh.minted++
-	c.n = sh.minted
-	sh.calls[c.n] = c
-	return c.n
-}
-
-// askLocked makes a call of this side, for a client's call or of its own accord. It
-// waits for no room.
-func (sh *shared) askLocked(method string, params json.RawMessage, serves *sharedCall, then func(*jsonrpc.Message)) {
-	c := &sharedCall{method: method, then: then, serves: serves}
-	id := jsonrpc.IntID(sh.mintLocked(c))
-	if meta, err := readMeta(params); err == nil && !meta.token.IsZero() { // a client's: it could be taken for one of ours
-		params = jsonrpc.Replace(params, jsonrpc.Edit{Span: meta.token, With: id.Raw()})
+// relatedTask returns the task that a message says it belongs to; "" for none. It is an
+// error if two readers of its _meta could read two things.
+func relatedTask(notes *mcp.Notes) (string, error) {
+	err := notes.Err(mcp.InMeta, mcp.Token, mcp.RelatedTask, mcp.RelatedTaskID)
+	if err != nil || !notes.Has(mcp.RelatedTask) {
+		return "", err
 	}
-	sh.sendLocked(outgoing{m: jsonrpc.NewRequest(id, method, params), call: c})
+	task, ok := notes.Text(mcp.RelatedTaskID)
+	if !ok {
+		return "", errMissing("taskId")
+	}
+	return task, nil
 }
 
-// answered handles a response of the server. One to a call that is settled, or
-// was cancelled, is late, and dropped.
-func (sh *shared) answered(m *jsonrpc.Message) {
-	c := sh.take(m.ID)
+// answered hands the server's answer to the client, if that still waits.
+func (c *call) answered(m *jsonrpc.Message, lost *peer.Lost) {
+	if lost != nil {
+		return // the client's stream ends with that
+	}
+	s := c.member.s
+	c.member.sent.Store(true)
+	s.notOrphan(c)
 	switch {
-	case c == nil:
-		return
-	case c.then != nil:
-		c.then(m)
-		return
 	case c.creates:
-		sh.taskCreated(c, m)
-	case c.task != "":
-		sh.taskAnswered(c, m)
-	case c.method == mcp.MethodTasksList && sh.modern == nil:
-		m = sh.ownTasks(c, m)
+		s.taskCreated(c, m)
+	case c.Task != "":
+		s.taskAnswered(c, m)
+	case c.Method == mcp.MethodTasksList && s.modern == nil:
+		m = s.ownTasks(c, m)
 	case c.listens && m.Error == nil:
 		m = listenResult(c, m)
 	}
-	if m.Error != nil && sh.modern == nil {
-		sh.elicitedBy(c, m.Error)
+	if m.Error != nil && s.modern == nil {
+		s.elicitedBy(c, m.Error)
 	}
-	sh.mu.Lock()
-	defer sh.mu.Unlock()
-	sh.settleLocked(c, &jsonrpc.Message{ID: c.id, Result: m.Result, Error: m.Error, Extra: m.Extra})
+	c.request.Respond(&jsonrpc.Message{Result: m.Result, Error: m.Error, Extra: m.Extra})
 }
 
-// take takes the call out that a response answers. The server answers with the
-// same number, or a string of it.
-func (sh *shared) take(id jsonrpc.ID) *sharedCall {
-	n, ok := id.Answered()
-	sh.mu.Lock()
-	defer sh.mu.Unlock()
-	c := sh.calls[n]
-	if !ok || c == nil || !c.sent {
-		return nil
+// progress passes progress on to the client, under its own token.
+func (c *call) progress(m *jsonrpc.Message, at jsonrpc.Span) {
+	if c.token != nil && c.Sent() && c.request.Open() {
+		params := jsonrpc.Replace(m.Params, jsonrpc.Edit{Span: at, With: c.token})
+		c.member.put(&jsonrpc.Message{Method: m.Method, Params: params, Extra: m.Extra, Related: c.request.ID})
 	}
-	sh.removeLocked(c)
-	return c
 }
 
-// removeLocked takes c out of the table of those with the server.
-func (sh *shared) removeLocked(c *sharedCall) {
-	if sh.calls[c.n] != c {
+// cancelled handles that the client does not wait for the call any more: it has cancelled
+// it with m, or it has left and m is nil. What was not sent leaves no trace. A call that may
+// create a task, or that ends by itself, stays: see maxOrphans.
+func (c *call) cancelled(m *jsonrpc.Message, at jsonrpc.Span) {
+	s := c.member.s
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case c.Recall() || !c.Open():
+		return
+	case m == nil && c.Marked() && s.orphanLocked(c):
+		return
+	case c.creates && s.orphanLocked(c):
+		c.quiet = true
+	case !c.Take(): // it is answered at this moment
 		return
 	}
-	delete(sh.calls, c.n)
-	if c.orphan {
-		sh.tasks.orphans--
-		if c.fades {
-			sh.fading--
-		}
-	} else if c.sent && c.by != nil {
-		c.by.atServer--
+	c.member.recent.add(c.logs)
+	switch {
+	case m != nil:
+		c.Forget()
+		params := jsonrpc.Replace(m.Params, jsonrpc.Edit{Span: at, With: c.ID.Raw()})
+		s.tell(&jsonrpc.Message{Method: m.Method, Params: params, Extra: m.Extra})
+	case !c.creates:
+		s.tell(mcp.Cancellation(c.ID, goneReason))
 	}
 }
 
-// settleLocked answers c, unless somebody else has taken it.
-func (sh *shared) settleLocked(c *sharedCall, answer *jsonrpc.Message) {
-	s := c.by
-	if s.calls[c.id] != c {
-		return
-	}
-	delete(s.calls, c.id)
-	if !c.cancelled {
-		s.putLocked(answer)
-	}
-}
-
-func (sh *shared) failLocked(c *sharedCall, err *jsonrpc.Error) {
-	sh.settleLocked(c, jsonrpc.NewError(c.id, err))
-}
-
-func (s *sharer) settle(c *sharedCall, answer *jsonrpc.Message) {
-	s.sh.mu.Lock()
-	defer s.sh.mu.Unlock()
-	s.sh.settleLocked(c, answer)
-}
-
-func (s *sharer) fail(c *sharedCall, err *jsonrpc.Error) { s.settle(c, jsonrpc.NewError(c.id, err)) }
-
-// abandonLocked forgets a call for which nobody waits any more. It reports whether
-// the server is at work on it. One that may create a task is remembered.
-func (sh *shared) abandonLocked(c *sharedCall) bool {
-	delete(c.by.calls, c.id)
-	if sh.calls[c.n] != c {
+// orphanLocked counts a call as one that stays though nobody waits for it. It reports false
+// if there are too many.
+func (s *session) orphanLocked(c *call) bool {
+	if s.orphans >= maxOrphans {
 		return false
 	}
-	sh.removeLocked(c)
-	if c.logs != 0 && c.sent {
-		sh.modern.gaveUpLocked(c)
+	s.orphans++
+	c.orphan.Store(true)
+	if !c.Open() && c.orphan.CompareAndSwap(true, false) { // it is answered at this moment
+		s.orphans--
 	}
-	if c.creates && c.sent && sh.tasks.orphans < maxOrphans {
-		c.orphan = true
-		sh.tasks.orphans++
-		sh.calls[c.n] = c
-	}
-	return c.sent
+	return true
 }
 
-// cancelled handles the client's cancellation of a call of its own. What it says
-// about any other id, or about initialize, is ignored (2025-11-25
-// basic/utilities/cancellation).
-func (s *sharer) cancelled(m *jsonrpc.Message) {
-	var at [1]jsonrpc.Span
-	if jsonrpc.Find(m.Params, jsonrpc.Span{}, at[:], "requestId") != nil {
-		return
+// notOrphan counts a call no more that is over.
+func (s *session) notOrphan(c *call) {
+	if c.orphan.CompareAndSwap(true, false) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.orphans--
 	}
-	id, ok := jsonrpc.ParseID(at[0].Of(m.Params))
-	s.sh.mu.Lock()
-	defer s.sh.mu.Unlock()
-	c := s.calls[id]
-	if !ok || c == nil || c.method == mcp.MethodInitialize {
-		return
+}
+
+// cancelLate cancels those of the calls that have not ended by themselves in time.
+func (s *session) cancelLate(fading []*peer.Call) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, f := range fading {
+		c := callOf(f)
+		switch {
+		case !c.Open():
+			continue
+		case c.creates: // it is cancelled as the task that it may become
+			c.quiet = true
+		case c.Take():
+			if c.orphan.CompareAndSwap(true, false) {
+				s.orphans--
+			}
+			s.tell(mcp.Cancellation(c.ID, goneReason))
+		}
+		s.left.add(0)
 	}
-	if c.n == 0 {
-		c.cancelled = true
-		return
-	}
-	if !s.sh.abandonLocked(c) {
-		return
-	}
-	s.lingers = time.Now().Add(lingering)
-	s.overLocked(c)
-	params := jsonrpc.Replace(m.Params, jsonrpc.Edit{Span: at[0], With: jsonrpc.IntID(c.n).Raw()})
-	s.sh.tellLocked(&jsonrpc.Message{Method: m.Method, Params: params, Extra: m.Extra})
 }
 
 // notified handles a notification of the client. The client's roots and what a
 // vendor has to say are for the server, which is all clients' the same.
-func (s *sharer) notified(m *jsonrpc.Message) {
-	if s.sh.modern != nil && m.Method != mcp.MethodCancelled {
-		s.send(m)
+func (m *member) notified(msg *jsonrpc.Message, _ *peer.Call) {
+	switch {
+	case msg.Method == mcp.MethodCancelled: // of what is not open
+		return
+	case m.s.modern != nil:
+	case msg.Method == mcp.MethodInitialized, // the server had ours
+		msg.Method == mcp.MethodProgress,   // on what was not asked
+		msg.Method == mcp.MethodTaskStatus, // no client was said to have tasks
+		m.checkMeta(mcp.Read(msg)) != nil:
 		return
 	}
-	switch m.Method {
-	case mcp.MethodInitialized: // the server had ours
-	case mcp.MethodCancelled:
-		s.cancelled(m)
-	case mcp.MethodProgress:
-		s.progress(m)
-	case mcp.MethodTaskStatus: // no client was said to have tasks
-	default:
-		if _, err := s.checkMeta(m.Params); err == nil {
-			s.send(m)
-		}
+	if m.s.server.WaitIn(m.ctx, &m.room) == nil {
+		m.s.server.SendIn(&m.room, msg)
 	}
 }
 
 func errMissing(key string) error { return fmt.Errorf("%q is missing or not a string", key) }
+
+// textIn returns the JSON text of a member of an object, "" if it has none that
+// can be read.
+func textIn(object json.RawMessage, key string) string {
+	value, err := jsonrpc.Member(object, key)
+	if err != nil {
+		return ""
+	}
+	return string(value)
+}

@@ -13,64 +13,61 @@ import (
 const probeTime = 5 * time.Second
 
 // discover makes the first call of the modern era.
-func (sh *shared) discover() {
-	n := sh.mintLocked(&sharedCall{method: mcp.MethodDiscover, then: sh.discovered})
-	sh.queue = append(sh.queue, outgoing{m: mcp.Discover(jsonrpc.IntID(n)), call: sh.calls[n]})
-	if sh.modern.trial.Load() {
-		sh.modern.silence = sh.timers.after(probeTime, sh.insist)
+func (s *session) discover() {
+	first := mcp.Discover(jsonrpc.ID{})
+	s.ask(mcp.MethodDiscover, first.Params, turn{}, s.discovered)
+	if s.modern.trial.Load() {
+		s.modern.silence = s.timers.after(probeTime, s.insist)
 	}
 }
 
 // insist asks a silent process what every legacy server answers: one that does not
 // know server/discover may not answer that at all, and one that is slow to start
 // has not read it yet, and will answer it first. StartTimeout ends the wait.
-func (sh *shared) insist() {
-	sh.mu.Lock()
-	defer sh.mu.Unlock()
-	if sh.ended || closed(sh.modern.decided) {
+func (s *session) insist() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.over || isClosed(s.modern.decided) {
 		return
 	}
-	sh.initializeLocked(func(answer *jsonrpc.Message) {
+	s.initialize(func(answer *jsonrpc.Message) {
 		if answer.Result != nil {
-			sh.decide(false, true, nil)
+			s.decide(false, true, nil)
 		}
 	})
-	sh.wake.Broadcast()
 }
 
 // discovered handles the answer to the first call.
-func (sh *shared) discovered(answer *jsonrpc.Message) {
-	m := sh.modern
+func (s *session) discovered(answer *jsonrpc.Message) {
+	m := s.modern
 	switch {
 	case !m.pinned && !mcp.DiscoversModern(answer) && m.trial.Load():
-		sh.decide(false, true, nil)
+		s.decide(false, true, nil)
 	case !m.pinned && !mcp.DiscoversModern(answer): // it was another when this was learned
 		m.misread()
-		sh.mu.Lock()
-		defer sh.mu.Unlock()
-		sh.retireLocked(jsonrpc.CauseOtherEra)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.retireLocked(jsonrpc.CauseOtherEra)
 	default:
 		if !mcp.DiscoversModern(answer) {
 			m.log.Warn("upstream is pinned to the modern era, and does not answer server/discover as of that era")
 		}
-		sh.decide(true, true, nil)
-		sh.mu.Lock()
-		defer sh.mu.Unlock()
-		sh.welcome = noResult
-		sh.queue = append(sh.queue, sh.held...)
-		sh.held = nil
-		sh.idleLocked()
-		sh.wake.Broadcast()
+		s.decide(true, true, nil)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.welcome = noResult
+		s.server.Release(afterWelcome)
+		s.idleLocked()
 	}
 }
 
 // decide ends a trial; the first decision counts. A server that is not modern, or
 // does not say so, is thrown away.
-func (sh *shared) decide(modern, told bool, err error) {
-	sh.mu.Lock()
-	defer sh.mu.Unlock()
-	m := sh.modern
-	if !m.trial.Load() || closed(m.decided) {
+func (s *session) decide(modern, told bool, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m := s.modern
+	if !m.trial.Load() || isClosed(m.decided) {
 		return
 	}
 	m.silence.stop()
@@ -78,26 +75,35 @@ func (sh *shared) decide(modern, told bool, err error) {
 	if modern {
 		m.trial.Store(false)
 	} else {
-		sh.retireLocked(causeWrongEra)
+		s.retireLocked(causeWrongEra)
 	}
 	close(m.decided)
 }
 
 // modernEnded draws conclusions from the end of the session: a server on trial that
 // exits is not modern, and one that was believed to be is not any more.
-func (sh *shared) modernEnded(err error) {
-	sh.mu.Lock()
-	stale := sh.welcome == nil && !sh.modern.pinned && !sh.closing && !sh.modern.trial.Load()
-	cause := sh.cause
-	sh.mu.Unlock()
+func (s *session) modernEnded(err error) {
+	s.mu.Lock()
+	stale := s.welcome == nil && !s.modern.pinned && s.cause == "" && !s.modern.trial.Load()
+	cause := s.cause
+	s.mu.Unlock()
 	switch {
 	case errors.Is(err, ErrTried):
 		err = nil
 	case cause != "":
 		err = &jsonrpc.ClosedError{Cause: cause, Err: err}
 	}
-	sh.decide(false, false, err)
+	s.decide(false, false, err)
 	if stale {
-		sh.modern.misread()
+		s.modern.misread()
+	}
+}
+
+func isClosed(event <-chan struct{}) bool {
+	select {
+	case <-event:
+		return true
+	default:
+		return false
 	}
 }

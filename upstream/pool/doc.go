@@ -41,6 +41,10 @@
 // that is older than minPark ends as if its time were over (bridge_room.go). Its retry is
 // refused as expired.
 //
+// Goroutines of a shared session: run, which is its Peer's, and what serves the server; of
+// a member serve, which is the caller's of Attach, and its Peer's. [Shared.Stop] waits for
+// them.
+//
 // Goroutines of a modern stream: read (the caller's of Modern) and its sendQueue. Of a
 // lane: run, which owns Recv, its sendQueue, and closeWhenEnded, which unblocks both;
 // the pool waits for them. Besides there are timers: for questions that come together,

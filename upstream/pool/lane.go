@@ -48,8 +48,8 @@ type lane struct {
 
 	// Guarded by tenant.mu.
 	state     laneState
-	waiting   []*call                          // until the server has answered what comes first
-	calls     map[int64]*call                  // by our id: forwarded, parked, or given up a moment ago
+	waiting   []*bridged                       // until the server has answered what comes first
+	calls     map[int64]*bridged               // by our id: forwarded, parked, or given up a moment ago
 	working   int                              // of calls and waiting, those that [works] is true of
 	own       map[int64]func(*jsonrpc.Message) // what takes the answers to our own requests; called with the lock held
 	questions map[jsonrpc.ID]*inquiry          // of the server, not answered
@@ -58,11 +58,11 @@ type lane struct {
 	leveling  bool                             // and it has not answered
 	noLevels  bool                             // it refused
 	warned    bool                             // of a question that cannot be attributed
-	subs      map[string]*subscription         // by URI
-	listens   map[*modernListen]struct{}       // that hear from this lane
-	began     time.Time                        // the session, with initialize answered
-	used      time.Time                        // the last time
-	idle      *timer                           // that reaps
+	subs      subscriptions[*modernListen]
+	listens   map[*modernListen]struct{} // that hear from this lane
+	began     time.Time                  // the session, with initialize answered
+	used      time.Time                  // the last time
+	idle      *timer                     // that reaps
 
 	welcome translate.Welcome // written once, before the lane is ready
 }
@@ -70,8 +70,11 @@ type lane struct {
 func newLane(g *group, number int, info json.RawMessage) *lane {
 	l := &lane{t: g.t, g: g, number: number, info: bytes.Clone(info), out: newSendQueue(nil), used: time.Now(),
 		log:   g.t.b.logger().With("upstream", g.t.id.upstream, "lane", number),
-		calls: make(map[int64]*call), own: make(map[int64]func(*jsonrpc.Message)),
-		questions: make(map[jsonrpc.ID]*inquiry), subs: make(map[string]*subscription), listens: make(map[*modernListen]struct{})}
+		calls: make(map[int64]*bridged), own: make(map[int64]func(*jsonrpc.Message)),
+		questions: make(map[jsonrpc.ID]*inquiry), listens: make(map[*modernListen]struct{})}
+	l.subs.ask = func(method string, params json.RawMessage, _ subscribing[*modernListen], answered func(*jsonrpc.Message)) {
+		l.askLocked(method, params, answered)
+	}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	l.idle = g.t.after(g.t.b.idle(), l.reapLocked)
 	return l
@@ -194,7 +197,7 @@ func (l *lane) forwardAllLocked() {
 }
 
 // takeLocked gives a call to the lane.
-func (l *lane) takeLocked(c *call) {
+func (l *lane) takeLocked(c *bridged) {
 	c.lane = l
 	if mcp.MethodOf(c.method).Works {
 		l.working++
@@ -208,7 +211,7 @@ func (l *lane) takeLocked(c *call) {
 }
 
 // forwardLocked sends a call to the server, which has said its welcome.
-func (l *lane) forwardLocked(c *call) {
+func (l *lane) forwardLocked(c *bridged) {
 	switch {
 	case c.method == mcp.MethodDiscover:
 		c.leaveLaneLocked()
@@ -265,7 +268,7 @@ func (l *lane) answered(m *jsonrpc.Message) {
 
 // leaveLaneLocked takes a call out of its lane, which may then be somebody else's.
 // What the server asked for it and nobody has answered is refused.
-func (c *call) leaveLaneLocked() {
+func (c *bridged) leaveLaneLocked() {
 	l := c.lane
 	if l == nil {
 		return

@@ -13,7 +13,7 @@ const levelWithin = time.Second
 // levelLocked has the server log what a call wants to hear, and what those want that
 // are under way with it. What it says beyond that is left out. It reports whether the
 // call has to wait until the server has answered, so that nothing is missed.
-func (l *lane) levelLocked(c *call) (wait bool) {
+func (l *lane) levelLocked(c *bridged) (wait bool) {
 	if c.Level == 0 || !l.welcome.Logs || l.noLevels {
 		return false
 	}

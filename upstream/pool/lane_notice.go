@@ -36,8 +36,19 @@ func (l *lane) heard(m *jsonrpc.Message) {
 	}
 }
 
+// updatedLocked tells the listens of the lane that watch a resource.
+func (l *lane) updatedLocked(m *jsonrpc.Message) {
+	uri, ok := keyIn(m)
+	if !ok {
+		return
+	}
+	for li := range l.listens {
+		li.hearUpdateLocked(uri, m)
+	}
+}
+
 // tellLocked sends the client a notification that belongs to a call, with other params.
-func (c *call) tellLocked(m *jsonrpc.Message, params json.RawMessage) {
+func (c *bridged) tellLocked(m *jsonrpc.Message, params json.RawMessage) {
 	if c.s == nil || c.state != forwarded {
 		return
 	}
@@ -46,7 +57,7 @@ func (c *call) tellLocked(m *jsonrpc.Message, params json.RawMessage) {
 
 // ofLocked returns the call that a notification surely belongs to; nil if that
 // cannot be told.
-func (l *lane) ofLocked(m *jsonrpc.Message) *call {
+func (l *lane) ofLocked(m *jsonrpc.Message) *bridged {
 	if !m.Related.IsZero() && l.relates {
 		n, _ := m.Related.Answered()
 		return l.calls[n]
@@ -76,7 +87,7 @@ func (l *lane) messageLocked(m *jsonrpc.Message) {
 	}
 }
 
-func (l *lane) onlyListenerLocked() (only *call) {
+func (l *lane) onlyListenerLocked() (only *bridged) {
 	for _, c := range l.calls {
 		switch {
 		case c.Level == 0:
@@ -107,7 +118,7 @@ func (l *lane) progressLocked(m *jsonrpc.Message) {
 
 // tellProgressLocked tells the client of progress under its own token. After an
 // interruption only what is further on is told.
-func (c *call) tellProgressLocked(m *jsonrpc.Message) {
+func (c *bridged) tellProgressLocked(m *jsonrpc.Message) {
 	params := m.Params
 	if c.Token == nil || c.park != nil && c.progress.last != nil && !further(params, c.progress.last) {
 		return

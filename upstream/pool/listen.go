@@ -158,7 +158,15 @@ func (l *modernListen) subscribeLocked() {
 		l.asking[uri] = true
 	}
 	for _, uri := range slices.Clone(l.uris) { // the last answer may be there at once
-		l.lane.subscribeLocked(l, uri)
+		l.lane.subs.add(uri, subscribing[*modernListen]{
+			by: l, on: true, params: jsonrpc.Set(nil, jsonrpc.Value{Key: "uri", Text: jsonrpc.Quote(uri)}),
+			wanted: func() bool { return l.asking[uri] && !l.ended },
+			done: func(answer *jsonrpc.Message) {
+				if answer != nil {
+					l.subscribedLocked(uri, answer.Error == nil)
+				}
+			},
+		})
 	}
 }
 
@@ -184,10 +192,7 @@ func (l *modernListen) ackLocked() {
 	}
 	l.acked = true
 	l.timer.stop()
-	for uri := range l.asking {
-		l.lane.unsubscribeLocked(l, uri)
-	}
-	l.asking = nil
+	l.asking = nil // what comes of these is given back
 	l.uris = slices.DeleteFunc(l.uris, func(uri string) bool { return !l.honoured[uri] })
 	l.forgetOthersLocked()
 
@@ -273,9 +278,7 @@ func (l *modernListen) endLocked() {
 	if lane := l.lane; lane != nil {
 		delete(lane.listens, l)
 		lane.used = time.Now()
-		for _, uri := range l.uris {
-			lane.unsubscribeLocked(l, uri)
-		}
+		lane.subs.releaseAll(l)
 	}
 	l.g.forgetLocked()
 }

@@ -1,13 +1,14 @@
 package pool
 
 import (
-	"bytes"
+	"encoding/json"
 	"log/slog"
 	"sync/atomic"
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/internal/peer"
 )
 
 // modernIdle is how long a server of the modern era stays without a stream. Nothing
@@ -16,7 +17,7 @@ const modernIdle = time.Minute
 
 const causeIdle = "idle"
 
-// A modernServer is what a shared has besides in the modern era, in which all
+// A modernServer is what a session has besides in the modern era, in which all
 // streams of an upstream have one process or WebSocket, whoever they are: nothing
 // there belongs to a connection, but for the requests in flight.
 //
@@ -36,11 +37,10 @@ type modernServer struct {
 	told    bool  // by an answer
 	err     error // it could not be told
 
-	// Guarded by shared.mu.
+	// Guarded by session.mu.
 	silence *timer // until server/discover is answered on trial; else nil
-	idle    *timer // while there is no sharer
-	retired bool   // no more sharers: it ends
-	givenUp givenUp
+	idle    *timer // while there is no member
+	retired bool   // no more members: it ends
 }
 
 func newModernServer(up Upstream, trial bool, log *slog.Logger) *modernServer {
@@ -49,110 +49,100 @@ func newModernServer(up Upstream, trial bool, log *slog.Logger) *modernServer {
 	return m
 }
 
-// stopIdleLocked, with a legacy shared too, forgets that it was without sharers.
-func (sh *shared) stopIdleLocked() {
-	if sh.modern != nil {
-		sh.modern.idle.stop()
-		sh.modern.idle = nil
+// stopIdleLocked, with a legacy session too, forgets that it was without members.
+func (s *session) stopIdleLocked() {
+	if s.modern != nil {
+		s.modern.idle.stop()
+		s.modern.idle = nil
 	}
 }
 
-// idleLocked lets a modern server end when it stays without sharers.
-func (sh *shared) idleLocked() {
-	if sh.modern == nil || sh.ended || sh.welcome == nil || len(sh.sharers) > 0 {
+// idleLocked lets a modern server end when it stays without members.
+func (s *session) idleLocked() {
+	if s.modern == nil || s.over || s.welcome == nil || len(s.members) > 0 {
 		return
 	}
-	sh.stopIdleLocked()
-	sh.modern.idle = sh.timers.after(modernIdle, sh.idled)
+	s.stopIdleLocked()
+	s.modern.idle = s.timers.after(modernIdle, s.idled)
 }
 
-func (sh *shared) idled() {
-	sh.mu.Lock()
-	defer sh.mu.Unlock()
-	if len(sh.sharers) == 0 {
-		sh.retireLocked(causeIdle)
+func (s *session) idled() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.members) == 0 {
+		s.retireLocked(causeIdle)
 	}
 }
 
-func (sh *shared) endIdle() {
-	sh.mu.Lock()
-	defer sh.mu.Unlock()
-	if sh.modern != nil && sh.modern.idle != nil && len(sh.sharers) == 0 {
-		sh.retireLocked(causeIdle)
+func (s *session) endIdle() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.modern != nil && s.modern.idle != nil && len(s.members) == 0 {
+		s.retireLocked(causeIdle)
 	}
 }
 
 // retireLocked ends the session; whoever comes next gets another.
-func (sh *shared) retireLocked(cause string) {
-	sh.modern.retired = true
-	if !sh.closing {
-		sh.closing, sh.cause = true, cause
-	}
-	sh.wake.Broadcast()
+func (s *session) retireLocked(cause string) {
+	s.modern.retired = true
+	s.stopLocked(cause)
 }
 
-// forwardModern passes on a call of a modern client. All of them go to the server:
+// forwardModern passes on a request of a modern client. All of them go to the server:
 // what it does not know it refuses itself.
-func (s *sharer) forwardModern(c *sharedCall, m *jsonrpc.Message) {
-	var in [1]jsonrpc.Span
-	var at [2]jsonrpc.Span
-	err := jsonrpc.Find(m.Params, jsonrpc.Span{}, in[:], "_meta")
-	if err == nil && !in[0].IsZero() {
-		err = jsonrpc.Find(m.Params, in[0], at[:], "progressToken", mcp.KeyLogLevel)
-	}
-	if err != nil {
-		s.fail(c, jsonrpc.InvalidParams(err.Error()))
+func (m *member) forwardModern(r *peer.Request, notes *mcp.Notes) {
+	if err := notes.Err(mcp.InMeta, mcp.Token, mcp.LogLevel); err != nil {
+		r.Fail(jsonrpc.InvalidParams(err.Error()))
 		return
 	}
-	if isNull(at[0].Of(m.Params)) {
-		at[0] = jsonrpc.Span{}
-	}
-	c.listens = m.Method == mcp.MethodListen
+	c := &call{listens: r.Method == mcp.MethodListen}
 	if !c.listens { // which never logs
-		c.logs = levelOf(at[1].Of(m.Params))
+		c.logs = levelOf(notes.Raw(mcp.LogLevel))
 	}
-	s.pass(c, m, at[0])
+	m.pass(r, c, notes)
 }
 
-func isNull(text []byte) bool { return bytes.Equal(text, []byte("null")) }
+// levelOf returns the level that a request asks for. What is none is the server's to
+// refuse; until then it may log anything.
+func levelOf(raw json.RawMessage) int {
+	if raw == nil || string(raw) == "null" {
+		return 0
+	}
+	return max(1, mcp.ReadLevel(raw))
+}
 
-// hear handles what a modern server sends besides answers. It has an owner, by the
+// hear handles a notification of a modern server. It has an owner, by the
 // token, by the subscription, or by being the only one that it can be for; what has
 // none goes to nobody (2026-07-28 basic/patterns).
-func (sh *shared) hear(m *jsonrpc.Message) {
-	switch m.Method { // stream.withoutRequests has the requests
-	case mcp.MethodProgress:
-		sh.progress(m)
+func (s *session) hear(m *jsonrpc.Message) {
+	switch m.Method {
+	case mcp.MethodProgress: // of what is over
 	case mcp.MethodCancelled:
-		sh.listenCancelled(m)
+		s.listenCancelled(m)
 	case mcp.MethodLog:
-		sh.logged(m)
+		s.logged(m)
 	default:
-		sh.listened(m)
+		s.listened(m)
 	}
 }
 
 // listened passes a frame of a listen on to whose it is.
-func (sh *shared) listened(m *jsonrpc.Message) {
-	var in, at [1]jsonrpc.Span
-	if jsonrpc.Find(m.Params, jsonrpc.Span{}, in[:], "_meta") != nil || in[0].IsZero() ||
-		jsonrpc.Find(m.Params, in[0], at[:], mcp.KeySubscription) != nil {
+func (s *session) listened(m *jsonrpc.Message) {
+	notes := mcp.Read(m)
+	if notes.Err(mcp.InMeta, mcp.Subscription) != nil {
 		return
 	}
-	sh.mu.Lock()
-	defer sh.mu.Unlock()
-	if c := sh.listenLocked(at[0].Of(m.Params)); c != nil {
-		params := jsonrpc.Replace(m.Params, jsonrpc.Edit{Span: at[0], With: c.id.Raw()})
-		c.by.putLocked(&jsonrpc.Message{Method: m.Method, Params: params, Extra: m.Extra, Related: c.id})
+	if c := s.listenOf(notes.Raw(mcp.Subscription)); c != nil {
+		params := jsonrpc.Replace(m.Params, jsonrpc.Edit{Span: notes.At(mcp.Subscription), With: c.request.ID.Raw()})
+		c.member.put(&jsonrpc.Message{Method: m.Method, Params: params, Extra: m.Extra, Related: c.request.ID})
 	}
 }
 
-// listenLocked returns the listen that has an id with the server; nil for none.
-func (sh *shared) listenLocked(text []byte) *sharedCall {
+// listenOf returns the listen that has an id with the server; nil for none.
+func (s *session) listenOf(text []byte) *call {
 	id, ok := jsonrpc.ParseID(text)
-	n, isInt := id.Answered()
-	if c := sh.calls[n]; ok && isInt && c != nil && c.listens && c.sent {
-		return c
+	if c := s.server.Call(id); ok && c != nil && callOf(c).listens && c.Sent() {
+		return callOf(c)
 	}
 	return nil
 }
@@ -160,17 +150,59 @@ func (sh *shared) listenLocked(text []byte) *sharedCall {
 // listenCancelled makes of the server's cancellation of a listen what ends it
 // gracefully: cancellation says that a server MUST send the one, subscriptions that
 // it SHOULD send the other (2026-07-28 basic/patterns). It may cancel nothing else.
-func (sh *shared) listenCancelled(m *jsonrpc.Message) {
-	sh.mu.Lock()
-	defer sh.mu.Unlock()
-	if c := sh.listenLocked([]byte(member(m.Params, "requestId"))); c != nil {
-		sh.removeLocked(c)
-		sh.settleLocked(c, listenResult(c, jsonrpc.NewResult(c.id, []byte(`{"resultType":"complete"}`))))
+func (s *session) listenCancelled(m *jsonrpc.Message) {
+	if c := s.listenOf([]byte(textIn(m.Params, "requestId"))); c != nil && c.Take() {
+		c.member.sent.Store(true)
+		c.request.Respond(listenResult(c, &jsonrpc.Message{Result: []byte(`{"resultType":"complete"}`)}))
 	}
 }
 
 // listenResult returns an answer with the client's own id of the subscription.
-func listenResult(c *sharedCall, m *jsonrpc.Message) *jsonrpc.Message {
-	result := mcp.SetMeta(m.Result, jsonrpc.Value{Key: mcp.KeySubscription, Text: c.id.Raw()})
-	return &jsonrpc.Message{ID: m.ID, Result: result, Extra: m.Extra}
+func listenResult(c *call, m *jsonrpc.Message) *jsonrpc.Message {
+	result := mcp.SetMeta(m.Result, jsonrpc.Value{Key: mcp.KeySubscription, Text: c.request.ID.Raw()})
+	return &jsonrpc.Message{Result: result, Extra: m.Extra}
 }
+
+// logged passes a log message of a modern server on to whose it is. It belongs to a
+// request, and names none. It may be of each call in flight that asked for such, and of one
+// that was given up a moment ago. If all of these are of one client that is whose it is;
+// else it goes to nobody. Of several calls of one connection the newest has it; those of a
+// principal may be of different clients.
+func (s *session) logged(m *jsonrpc.Message) {
+	level := levelIn(m.Params)
+	var newest *call
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, c := range s.server.Calls(func(c *peer.Call) bool { return wants(level, callOf(c).logs) }) {
+		switch {
+		case !c.Sent():
+		case newest != nil && (newest.member != callOf(c).member || !newest.member.alone):
+			return
+		default:
+			newest = callOf(c)
+		}
+	}
+	if newest != nil && !s.gaveUpLocked(level, newest.member) {
+		newest.member.put(&jsonrpc.Message{Method: m.Method, Params: m.Params, Extra: m.Extra, Related: newest.request.ID})
+	}
+}
+
+// gaveUpLocked reports whether a log message may be of a call that was given up, of somebody
+// else than m.
+func (s *session) gaveUpLocked(level int, m *member) bool {
+	now := time.Now()
+	may := func(r *recent) bool { return r.speaks(now) && wants(level, r.logs) }
+	if may(&s.left) {
+		return true
+	}
+	for other := range s.members {
+		if (other != m || !m.alone) && may(&other.recent) {
+			return true
+		}
+	}
+	return false
+}
+
+// wants reports whether somebody who wants to hear from a level on, if not zero, wants to
+// hear a message of a level. One that is of none may be of any.
+func wants(level, from int) bool { return from != 0 && (level == 0 || level >= from) }

@@ -23,8 +23,8 @@ const (
 
 // What a server hears of a question that nobody is asked.
 var (
-	errNoCall      = &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "no call is in progress that the request could belong to"}
-	errAmbiguous   = &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "cannot attribute server request"}
+	errNoCall = &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "no call is in progress that the request could belong to"}
+
 	errCannotAsk   = &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "the client cannot be asked during this request"}
 	errNotNeeded   = &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "the call has ended"}
 	errGone        = jsonrpc.ConnectionClosed(jsonrpc.CodeConnectionClosed, "", "client disconnected", jsonrpc.InFlight)
@@ -34,7 +34,7 @@ var (
 
 // An inquiry is a question: a request of a server that a client has to answer.
 type inquiry struct {
-	c   *call
+	c   *bridged
 	key string // in inputRequests
 	m   *jsonrpc.Message
 }
@@ -44,9 +44,9 @@ type inquiry struct {
 // can use. Guarded by tenant.mu.
 type park struct {
 	t      *tenant
-	state  string // the newest
-	call   *call  // nil if the call begins anew when its client comes back
-	round  byte   // that the newest state is of
+	state  string   // the newest
+	call   *bridged // nil if the call begins anew when its client comes back
+	round  byte     // that the newest state is of
 	digest [32]byte
 	since  time.Time // that state was given
 	expiry time.Time // of it
@@ -54,7 +54,7 @@ type park struct {
 }
 
 // newParkLocked returns a park; nil if there are too many.
-func (t *tenant) newParkLocked(c *call, digest [32]byte) *park {
+func (t *tenant) newParkLocked(c *bridged, digest [32]byte) *park {
 	if len(t.parks) >= maxParks {
 		oldest := t.oldestParkLocked(func(*park) bool { return true })
 		if oldest == nil {
@@ -157,7 +157,7 @@ func (l *lane) reply(m *jsonrpc.Message) {
 // whoseLocked returns the call that a question belongs to. That must be certain, or
 // it might be shown to somebody else. An upstream about whose questions it is not has
 // a lane for each call from then on.
-func (l *lane) whoseLocked(m *jsonrpc.Message) (*call, *jsonrpc.Error) {
+func (l *lane) whoseLocked(m *jsonrpc.Message) (*bridged, *jsonrpc.Error) {
 	switch m.Method {
 	case mcp.MethodRootsList, mcp.MethodSample, mcp.MethodElicit:
 	default:
@@ -214,7 +214,7 @@ func (l *lane) ambiguousLocked(method string) {
 }
 
 // atWorkLocked returns how many calls the server works on, and one of them.
-func (l *lane) atWorkLocked() (one *call, n int) {
+func (l *lane) atWorkLocked() (one *bridged, n int) {
 	for _, c := range l.calls {
 		if mcp.MethodOf(c.method).Works {
 			one = c
@@ -226,7 +226,7 @@ func (l *lane) atWorkLocked() (one *call, n int) {
 
 // refusesLocked returns why the client of a call cannot be asked something; nil if it
 // can.
-func (c *call) refusesLocked(m *jsonrpc.Message) *jsonrpc.Error {
+func (c *bridged) refusesLocked(m *jsonrpc.Message) *jsonrpc.Error {
 	switch {
 	case c.state == ghost:
 		return errNotNeeded
@@ -239,14 +239,14 @@ func (c *call) refusesLocked(m *jsonrpc.Message) *jsonrpc.Error {
 }
 
 // collectLocked waits for what else is asked before the client hears of it.
-func (c *call) collectLocked(d time.Duration) {
+func (c *bridged) collectLocked(d time.Duration) {
 	if c.state == forwarded && c.collect == nil {
 		c.collect = c.group.t.b.pool.timers.after(d, c.parkNow)
 	}
 }
 
 // parkNow answers the client with what the server has asked.
-func (c *call) parkNow() {
+func (c *bridged) parkNow() {
 	digest := c.digestNow()
 	t := c.group.t
 	t.mu.Lock()
@@ -275,7 +275,7 @@ func (c *call) parkNow() {
 }
 
 // refuseLocked answers all questions of a call with an error.
-func (c *call) refuseLocked(err *jsonrpc.Error) {
+func (c *bridged) refuseLocked(err *jsonrpc.Error) {
 	for _, q := range c.questions {
 		delete(c.lane.questions, q.m.ID)
 		c.lane.out.put(jsonrpc.NewError(q.m.ID, err))

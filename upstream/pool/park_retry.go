@@ -61,7 +61,7 @@ func checkResponses(responses json.RawMessage) error {
 
 // comeBack goes on with the call that a state belongs to. If it was answered meanwhile,
 // it returns that answer, to be given to the client.
-func (s *modernStream) comeBack(m *jsonrpc.Message, r translate.Request, u use) (*call, *jsonrpc.Message) {
+func (s *modernStream) comeBack(m *jsonrpc.Message, r translate.Request, u use) (*bridged, *jsonrpc.Message) {
 	t := s.t
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -99,7 +99,7 @@ func (s *modernStream) comeBack(m *jsonrpc.Message, r translate.Request, u use) 
 
 // goOnLocked gives the server the input that it has asked for. What is missing is
 // asked again.
-func (c *call) goOnLocked() {
+func (c *bridged) goOnLocked() {
 	defer c.LetGo()
 	l := c.lane
 	l.levelLocked(c)
@@ -121,7 +121,7 @@ func (c *call) goOnLocked() {
 
 // responsesLocked returns what the client says to each open question, nil for nothing, in
 // one pass. What can be read in two ways says nothing.
-func (c *call) responsesLocked() ([]*inquiry, []json.RawMessage) {
+func (c *bridged) responsesLocked() ([]*inquiry, []json.RawMessage) {
 	questions := slices.Clone(c.questions)
 	keys, at, responses := make([]string, len(questions)), make([]jsonrpc.Span, len(questions)), make([]json.RawMessage, len(questions))
 	for i, q := range questions {
@@ -139,7 +139,7 @@ func (c *call) responsesLocked() ([]*inquiry, []json.RawMessage) {
 // urlsOf returns the requests for input that a refusal amounts to which names URLs to
 // visit first (2025-11-25 client/elicitation, "URL Elicitation Required"); or the
 // error for a client that does not take them.
-func (c *call) urlsOf(e translate.WireError) (*jsonrpc.Message, []byte) {
+func (c *bridged) urlsOf(e translate.WireError) (*jsonrpc.Message, []byte) {
 	list, err := jsonrpc.Member(e.Data, "elicitations")
 	elicitations, errList := jsonrpc.Elements(list)
 	if err != nil || errList != nil || len(elicitations) == 0 || len(elicitations) > maxCallQuestions {
@@ -158,7 +158,7 @@ func (c *call) urlsOf(e translate.WireError) (*jsonrpc.Message, []byte) {
 
 // restartLocked returns the answer to a call that was refused until its client has
 // visited URLs. When it comes back the call begins anew: nothing has run.
-func (c *call) restartLocked(requests json.RawMessage, digest [32]byte) *jsonrpc.Message {
+func (c *bridged) restartLocked(requests json.RawMessage, digest [32]byte) *jsonrpc.Message {
 	if c.restarts >= maxParkRounds {
 		return jsonrpc.NewError(jsonrpc.ID{}, errTooManyAsks)
 	}
@@ -172,7 +172,7 @@ func (c *call) restartLocked(requests json.RawMessage, digest [32]byte) *jsonrpc
 
 // restartLocked begins a call anew, once.
 func (s *modernStream) restartLocked(m *jsonrpc.Message, r translate.Request, p *park, u use) {
-	c := newCall(m)
+	c := newBridged(m)
 	if c.restarts = p.round; !s.enterLocked(c, m.ID, r) {
 		return
 	}

@@ -42,10 +42,10 @@ type Shared struct {
 
 	wg sync.WaitGroup // sessions and their servers, and Attach
 
-	mu      sync.Mutex            // guards the fields below
-	open    map[sessionID]*shared // one that has ended is replaced at the next need
-	stopped bool                  // no more are opened
-	forced  context.Context       // of all; nil before the first
+	mu      sync.Mutex             // guards the fields below
+	open    map[sessionID]*session // one that has ended is replaced at the next need
+	stopped bool                   // no more are opened
+	forced  context.Context        // of all; nil before the first
 	force   context.CancelFunc
 }
 
@@ -57,6 +57,19 @@ type sessionID struct {
 
 var errStops = errors.New("the host stops")
 
+var errAmbiguous = &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "cannot attribute server request"}
+
+// Causes of an end, as in [jsonrpc.ErrorData].
+const (
+	causeStartFailed = "start failed"
+	causeHostStopped = "host stopped"
+	causeRefused     = "initialize refused"
+	causeLost        = "connection lost" // of a server that does not say more
+	causeLinkLost    = "link lost"
+	causeWrongEra    = "wrong era"
+	causeSlow        = "client does not read"
+)
+
 // Attach serves one stream of a client on a server that it shares with others, which
 // stays when the stream is closed. It owns c. The log calls the stream by session.
 // Alone is whether the stream is of one connection, not of all clients of a principal.
@@ -64,13 +77,13 @@ func (p *Shared) Attach(ctx context.Context, up Upstream, era mcp.Era, session s
 	if ctx.Err() != nil {
 		return refuse(c, context.Cause(ctx))
 	}
-	s := newSharer(c, p.logger().With("upstream", up.Name, "session", session))
-	s.alone = alone
-	if !p.join(up, era, s) {
+	m := newMember(p, up, c, p.logger().With("upstream", up.Name, "session", session))
+	m.alone = alone
+	if !p.join(up, era, m) {
 		return refuse(c, errStops)
 	}
 	defer p.wg.Done()
-	return s.serve(ctx)
+	return m.serve(ctx)
 }
 
 // refuse ends a stream of which nothing was read.
@@ -81,46 +94,46 @@ func refuse(c jsonrpc.Conn, err error) error {
 	return end
 }
 
-// join makes s a sharer of an upstream's server, and starts that if need be: once, so
-// that a start which fails at once is s's to hear of. It counts s in. It reports false
-// after Stop.
-func (p *Shared) join(up Upstream, era mcp.Era, s *sharer) bool {
+// join makes m a member of the session with an upstream's server, and starts that if need
+// be: once, so that a start which fails at once is m's to hear of. It counts m in. It
+// reports false after Stop.
+func (p *Shared) join(up Upstream, era mcp.Era, m *member) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.stopped {
 		return false
 	}
 	p.wg.Add(1)
-	if sh := p.open[sessionID{up.Name, era}]; sh != nil && sh.join(s) {
+	if s := p.open[sessionID{up.Name, era}]; s != nil && s.join(m) {
 		return true
 	}
-	sh, start := p.newLocked(up, era, false)
-	sh.join(s)
+	s, start := p.newLocked(up, era, false)
+	s.join(m)
 	start()
 	return true
 }
 
 // newLocked makes the session with an upstream, to be started when it has its first
-// sharer. One on trial is there to find out whether its server speaks the era.
-func (p *Shared) newLocked(up Upstream, era mcp.Era, trial bool) (sh *shared, start func()) {
+// member. One on trial is there to find out whether its server speaks the era.
+func (p *Shared) newLocked(up Upstream, era mcp.Era, trial bool) (s *session, start func()) {
 	if p.open == nil {
-		p.open = make(map[sessionID]*shared)
+		p.open = make(map[sessionID]*session)
 		p.forced, p.force = context.WithCancel(context.Background())
 	}
 	near, far := jsonrpc.Pipe()
-	sh = newShared(p, up, near)
+	s = newSession(p, up, near)
 	var onTrial func() bool
 	if era == mcp.Modern {
-		sh.modern = newModernServer(up, trial, p.logger().With("upstream", up.Name))
-		onTrial = sh.modern.trial.Load
-		sh.discover()
+		s.modern = newModernServer(up, trial, p.logger().With("upstream", up.Name))
+		onTrial = s.modern.trial.Load
+		s.discover()
 	} else {
-		sh.initializeLocked(sh.initialized) // nobody else knows it yet
+		s.initialize(s.initialized)
 	}
-	p.open[sessionID{up.Name, era}] = sh
-	return sh, func() {
+	p.open[sessionID{up.Name, era}] = s
+	return s, func() {
 		p.wg.Go(func() { _ = up.Serve(p.forced, era, far, onTrial) }) // near.Recv says it, too
-		p.wg.Go(sh.run)
+		p.wg.Go(s.run)
 	}
 }
 
@@ -134,11 +147,11 @@ func (p *Shared) Try(up Upstream) (modern, told bool, err error) {
 		p.mu.Unlock()
 		return false, false, &jsonrpc.ClosedError{Cause: causeHostStopped, Err: errStops}
 	}
-	sh, start := p.newLocked(up, mcp.Modern, true)
+	s, start := p.newLocked(up, mcp.Modern, true)
 	start()
 	p.mu.Unlock()
-	<-sh.modern.decided
-	return sh.modern.modern, sh.modern.told, sh.modern.err
+	<-s.modern.decided
+	return s.modern.modern, s.modern.told, s.modern.err
 }
 
 // End ends the sessions with some upstreams for a cause that clients hear. It does not
@@ -146,9 +159,9 @@ func (p *Shared) Try(up Upstream) (modern, told bool, err error) {
 func (p *Shared) End(upstreams []string, cause string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for id, sh := range p.open {
+	for id, s := range p.open {
 		if slices.Contains(upstreams, id.upstream) {
-			sh.stop(cause)
+			s.stop(cause)
 		}
 	}
 }
@@ -158,8 +171,8 @@ func (p *Shared) End(upstreams []string, cause string) {
 func (p *Shared) EndIdle() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, sh := range p.open {
-		sh.endIdle()
+	for _, s := range p.open {
+		s.endIdle()
 	}
 }
 
@@ -171,8 +184,8 @@ func (p *Shared) Stop(ctx context.Context) {
 	p.stopped = true
 	open, force := p.open, p.force // from here on as they are
 	p.mu.Unlock()
-	for _, sh := range open {
-		sh.stop(causeHostStopped)
+	for _, s := range open {
+		s.stop(causeHostStopped)
 	}
 	if force != nil { // it reaches servers that have ended and are not gone yet, too
 		unhook := context.AfterFunc(ctx, force)

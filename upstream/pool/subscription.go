@@ -3,176 +3,215 @@ package pool
 import (
 	"bytes"
 	"encoding/json"
-	"slices"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/internal/peer"
 )
 
-// A sharedSub is a URI that clients subscribe to. The server has at most one
-// subscription to it. What clients want is done one after the other, so that the
-// server's last word is the last one's. Guarded by shared.mu.
-type sharedSub struct {
-	uri     string
-	raw     json.RawMessage // its JSON text
-	on      bool            // the server has it
-	holders map[*sharer]struct{}
-	ops     []subOp // the first is with the server if asking
-	asking  bool
+// Subscriptions are the resources of a session that holders want to hear of. The server
+// has at most one subscription to each. What holders want is done one after the other, so
+// that the server's last word is the last one's. Guarded by the lock of its owner.
+type subscriptions[H comparable] struct {
+	// ask asks the server, and has answered called with its answer, with the lock held.
+	// Static.
+	ask func(method string, params json.RawMessage, op subscribing[H], answered func(answer *jsonrpc.Message))
+
+	byURI map[string]*subscription[H]
+	held  map[H]map[string]*subscription[H]
 }
 
-// A subOp is a client's subscription or unsubscription that waits for its turn.
-type subOp struct {
-	call   *sharedCall // nil if there is no client any more
-	params json.RawMessage
+// A subscription is one resource.
+type subscription[H comparable] struct {
+	uri    string
+	on     bool // the server has it
+	by     map[H]struct{}
+	ops    []subscribing[H] // that wait for their turn; the first is with the server if asking
+	asking bool
+}
+
+// A subscribing is a subscription, or the opposite, that a holder wants.
+type subscribing[H comparable] struct {
+	by     H
 	on     bool
+	params json.RawMessage
+	of     turn // the request that it is for; zero for none
+
+	wanted func() bool                   // it still is; nil: no holder does
+	done   func(answer *jsonrpc.Message) // nil if it is not wanted any more
 }
 
-// subscribe handles resources/subscribe and resources/unsubscribe.
-func (s *sharer) subscribe(c *sharedCall, m *jsonrpc.Message) {
-	raw, err := jsonrpc.Member(m.Params, "uri")
-	uri, ok := jsonrpc.Unquote(raw)
-	if err == nil && !ok {
-		err = errMissing("uri")
-	}
-	if err == nil {
-		_, err = s.checkMeta(m.Params)
-	}
-	sh := s.sh
-	sh.mu.Lock()
-	defer sh.mu.Unlock()
-	on := m.Method == mcp.MethodSubscribe
-	_, held := s.subs[uri]
-	switch {
-	case s.ended:
-		return
-	case err != nil:
-		sh.failLocked(c, jsonrpc.InvalidParams(err.Error()))
-		return
-	case on && !held && len(s.subs) >= maxSharerSubs:
-		sh.failLocked(c, jsonrpc.Overloaded(sh.name))
-		return
-	}
-	sub := sh.subs[uri]
+// add does what a holder wants, when it is its turn.
+func (ss *subscriptions[H]) add(uri string, op subscribing[H]) {
+	sub := ss.byURI[uri]
 	if sub == nil {
-		sub = &sharedSub{uri: uri, raw: bytes.Clone(raw), holders: make(map[*sharer]struct{})}
-		sh.subs[uri] = sub
+		if ss.byURI == nil {
+			ss.byURI, ss.held = make(map[string]*subscription[H]), make(map[H]map[string]*subscription[H])
+		}
+		sub = &subscription[H]{uri: uri, by: make(map[H]struct{})}
+		ss.byURI[uri] = sub
 	}
-	sub.ops = append(sub.ops, subOp{c, bytes.Clone(m.Params), on})
-	sh.nextOpLocked(sub)
+	sub.ops = append(sub.ops, op)
+	ss.next(sub)
 }
 
-// nextOpLocked does what can be done without the server, and asks it for the
-// rest.
-func (sh *shared) nextOpLocked(sub *sharedSub) {
+// next does what can be done without the server, and asks it for the rest.
+func (ss *subscriptions[H]) next(sub *subscription[H]) {
 	for !sub.asking && len(sub.ops) > 0 {
 		op := sub.ops[0]
-		if !op.alive() {
-			sub.ops = sub.ops[1:]
-			sh.forgetOpLocked(op)
-			continue
-		}
-		if sub.needsServer(op) {
-			op.call.by.sent = true
-			sh.askSubLocked(sub, op)
+		switch {
+		case !op.wanted():
+			op.done(nil)
+		case sub.needsServer(op):
+			ss.askFor(sub, op)
 			return
+		default:
+			ss.hold(sub, op)
+			op.done(&jsonrpc.Message{Result: noResult})
 		}
 		sub.ops = sub.ops[1:]
-		sub.hold(op.call.by, op.on)
-		sh.settleLocked(op.call, jsonrpc.NewResult(op.call.id, noResult))
 	}
 	switch {
-	case sub.asking || len(sub.holders) > 0:
-	case sub.on: // its clients have left
-		sub.ops = []subOp{{params: slices.Concat([]byte(`{"uri":`), sub.raw, []byte{'}'})}}
-		sh.askSubLocked(sub, sub.ops[0])
+	case sub.asking || len(sub.by) > 0:
+	case sub.on: // its holders have left
+		none := subscribing[H]{
+			params: jsonrpc.Set(nil, jsonrpc.Value{Key: "uri", Text: jsonrpc.Quote(sub.uri)}),
+			wanted: func() bool { return false }, done: func(*jsonrpc.Message) {},
+		}
+		sub.ops = []subscribing[H]{none}
+		ss.askFor(sub, none)
 	default:
-		delete(sh.subs, sub.uri)
-	}
-}
-
-// alive reports whether the client still waits for op.
-func (op subOp) alive() bool {
-	return op.call != nil && op.call.by.calls[op.call.id] == op.call && !op.call.cancelled
-}
-
-// forgetOpLocked ends the call of an op that is not alive.
-func (sh *shared) forgetOpLocked(op subOp) {
-	if op.call != nil {
-		sh.settleLocked(op.call, nil)
+		delete(ss.byURI, sub.uri)
 	}
 }
 
 // needsServer reports whether op changes what the server has.
-func (sub *sharedSub) needsServer(op subOp) bool {
+func (sub *subscription[H]) needsServer(op subscribing[H]) bool {
 	if op.on {
 		return !sub.on
 	}
-	_, holds := sub.holders[op.call.by]
-	return sub.on && (holds && len(sub.holders) == 1 || len(sub.holders) == 0)
+	_, holds := sub.by[op.by]
+	return sub.on && (holds && len(sub.by) == 1 || len(sub.by) == 0)
 }
 
-func (sub *sharedSub) hold(s *sharer, on bool) {
-	if on {
-		sub.holders[s] = struct{}{}
-		s.subs[sub.uri] = struct{}{}
+func (ss *subscriptions[H]) hold(sub *subscription[H], op subscribing[H]) {
+	if !op.on {
+		ss.drop(sub, op.by)
 		return
 	}
-	delete(sub.holders, s)
-	delete(s.subs, sub.uri)
+	if ss.held[op.by] == nil {
+		ss.held[op.by] = make(map[string]*subscription[H])
+	}
+	sub.by[op.by], ss.held[op.by][sub.uri] = struct{}{}, sub
 }
 
-func (sh *shared) askSubLocked(sub *sharedSub, op subOp) {
+func (ss *subscriptions[H]) drop(sub *subscription[H], by H) {
+	delete(sub.by, by)
+	delete(ss.held[by], sub.uri)
+	if len(ss.held[by]) == 0 {
+		delete(ss.held, by)
+	}
+}
+
+func (ss *subscriptions[H]) askFor(sub *subscription[H], op subscribing[H]) {
 	method := mcp.MethodUnsubscribe
 	if op.on {
 		method = mcp.MethodSubscribe
 	}
 	sub.asking = true
-	sh.askLocked(method, op.params, op.call, func(answer *jsonrpc.Message) { sh.subAnswered(sub, op.on, answer) })
+	ss.ask(method, op.params, op, func(answer *jsonrpc.Message) { ss.answered(sub, op.on, answer) })
 }
 
-// subAnswered handles the server's answer to the first of sub.ops. A failed
-// subscription fails for all that waited behind it.
-func (sh *shared) subAnswered(sub *sharedSub, on bool, answer *jsonrpc.Message) {
-	sh.mu.Lock()
-	defer sh.mu.Unlock()
+// answered handles the server's answer to the first of sub.ops. A failed subscription
+// fails for all that waited behind it.
+func (ss *subscriptions[H]) answered(sub *subscription[H], on bool, answer *jsonrpc.Message) {
 	sub.asking = false
 	failed := answer.Error != nil
 	sub.on = on && !failed // after a failed unsubscription nobody wants it either
 	for first := true; len(sub.ops) > 0 && (first || on && failed && sub.ops[0].on); first = false {
 		op := sub.ops[0]
 		sub.ops = sub.ops[1:]
-		if !op.alive() {
-			sh.forgetOpLocked(op)
+		if !op.wanted() {
+			op.done(nil)
 			continue
 		}
 		if !on || !failed {
-			sub.hold(op.call.by, on)
+			ss.hold(sub, op)
 		}
-		sh.settleLocked(op.call, &jsonrpc.Message{ID: op.call.id, Result: answer.Result, Error: answer.Error, Extra: answer.Extra})
+		op.done(answer)
 	}
-	sh.nextOpLocked(sub)
+	ss.next(sub)
 }
 
-// unsubscribeAllLocked lets go of what a client that has left subscribed to. What
-// is with the server is seen to when that is answered.
-func (sh *shared) unsubscribeAllLocked(s *sharer) {
-	for uri := range s.subs {
-		sub := sh.subs[uri]
-		delete(sub.holders, s)
-		sh.nextOpLocked(sub)
+// release lets go of a resource that a holder has.
+func (ss *subscriptions[H]) release(by H, uri string) {
+	if sub := ss.byURI[uri]; sub != nil {
+		ss.drop(sub, by)
+		ss.next(sub)
 	}
 }
 
-// updated tells those who subscribed to that very URI. To a server it may be a part
-// of what somebody subscribed to, but of whose it cannot say.
-func (sh *shared) updated(m *jsonrpc.Message) {
-	uri, ok := jsonrpc.Unquote(json.RawMessage(member(m.Params, "uri")))
-	sh.mu.Lock()
-	defer sh.mu.Unlock()
-	if sub := sh.subs[uri]; ok && sub != nil {
-		for s := range sub.holders {
-			s.hearLocked(m, jsonrpc.ID{})
-		}
+// releaseAll lets go of all that a holder has. What is with the server is seen to when
+// that is answered.
+func (ss *subscriptions[H]) releaseAll(by H) {
+	for uri := range ss.held[by] {
+		ss.release(by, uri)
 	}
+}
+
+// holders returns who wants to hear of a resource.
+func (ss *subscriptions[H]) holders(uri string) map[H]struct{} {
+	if sub := ss.byURI[uri]; sub != nil {
+		return sub.by
+	}
+	return nil
+}
+
+// subscribe handles resources/subscribe and resources/unsubscribe.
+func (m *member) subscribe(r *peer.Request, notes *mcp.Notes) {
+	uri, ok := notes.Text(mcp.Key)
+	err := notes.Err(mcp.Key)
+	if err == nil && !ok {
+		err = errMissing("uri")
+	}
+	if err == nil {
+		err = m.checkMeta(notes)
+	}
+	s := m.s
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	on := r.Method == mcp.MethodSubscribe
+	held := s.subs.held[m]
+	switch {
+	case m.gone:
+		return
+	case err != nil:
+		r.Fail(jsonrpc.InvalidParams(err.Error()))
+		return
+	case on && held[uri] == nil && len(held) >= maxMemberSubs, m.waiting >= maxMemberCalls:
+		r.Fail(jsonrpc.Overloaded(s.up.Name))
+		return
+	}
+	m.waiting++
+	s.subs.add(uri, subscribing[*member]{
+		by: m, on: on, params: bytes.Clone(r.Message.Params), of: turn{m, r}, wanted: r.Open,
+		done: func(answer *jsonrpc.Message) {
+			m.waiting--
+			if answer != nil {
+				r.Respond(&jsonrpc.Message{Result: answer.Result, Error: answer.Error, Extra: answer.Extra})
+			}
+		},
+	})
+}
+
+// askSub asks the server for a subscription, or for its end.
+func (s *session) askSub(method string, params json.RawMessage, op subscribing[*member], answered func(*jsonrpc.Message)) {
+	if op.by != nil {
+		op.by.sent.Store(true)
+	}
+	s.ask(method, params, op.of, func(answer *jsonrpc.Message) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		answered(answer)
+	})
 }

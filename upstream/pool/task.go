@@ -9,20 +9,21 @@ import (
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/internal/peer"
 )
 
 const (
-	// maxSharerTasks bounds the tasks of one client, and likewise what else is
+	// maxMemberTasks bounds the tasks of one client, and likewise what else is
 	// remembered for it. The oldest is forgotten: it then is unknown to all.
-	maxSharerTasks   = 1024
-	maxSharerSubs    = 1024 // those beyond are refused
-	maxSharerURLs    = 1024
-	maxSharerCursors = 1024
+	maxMemberTasks   = 1024
+	maxMemberSubs    = 1024 // those beyond are refused
+	maxMemberURLs    = 1024
+	maxMemberCursors = 1024
 )
 
-// A sharedTask is a task at the server. It is its creator's alone.
-type sharedTask struct {
-	by    *sharer
+// A task is a task at the server. It is its creator's alone.
+type task struct {
+	by    *member
 	id    string
 	raw   json.RawMessage // the JSON text of id
 	n     int64           // of the call that created it, and its progress token
@@ -30,77 +31,115 @@ type sharedTask struct {
 	ended bool
 }
 
-// sharedTasks are the tasks of all clients. Guarded by shared.mu.
-type sharedTasks struct {
-	byID    map[string]*sharedTask
-	byToken map[int64]*sharedTask // until they end (2025-11-25 basic/utilities/tasks)
-	orphans int                   // calls without a client that may create one
+// Tasks are the tasks of all clients. Guarded by session.mu.
+type tasks struct {
+	byID    map[string]*task
+	byToken map[int64]*task // until they end (2025-11-25 basic/utilities/tasks)
 }
 
-func (t *sharedTasks) addLocked(x *sharedTask) {
-	if t.byID == nil {
-		t.byID, t.byToken = make(map[string]*sharedTask), make(map[int64]*sharedTask)
+// MemberTasks are what one client has of tasks. Guarded by session.mu.
+type memberTasks struct {
+	all     []*task // the oldest, which is forgotten first, first
+	running int     // of them, not ended
+	cursors cursors
+}
+
+func (ts *tasks) addLocked(t *task) {
+	if ts.byID == nil {
+		ts.byID, ts.byToken = make(map[string]*task), make(map[int64]*task)
 	}
-	t.byID[x.id] = x
-	if x.ended {
+	ts.byID[t.id] = t
+	if t.ended {
 		return
 	}
-	x.by.running++
-	if x.token != nil {
-		t.byToken[x.n] = x
+	t.by.tasks.running++
+	if t.token != nil {
+		ts.byToken[t.n] = t
 	}
 }
 
-// removeLocked forgets x.
-func (t *sharedTasks) removeLocked(x *sharedTask) {
-	delete(t.byID, x.id)
-	t.endLocked(x)
+// removeLocked forgets t.
+func (ts *tasks) removeLocked(t *task) {
+	delete(ts.byID, t.id)
+	ts.endLocked(t)
 }
 
-// endLocked notes that x is finished. It can still be asked for.
-func (t *sharedTasks) endLocked(x *sharedTask) {
-	delete(t.byToken, x.n)
-	if !x.ended {
-		x.ended = true
-		x.by.running--
+// endLocked notes that t is finished. It can still be asked for.
+func (ts *tasks) endLocked(t *task) {
+	delete(ts.byToken, t.n)
+	if !t.ended {
+		t.ended = true
+		t.by.tasks.running--
 	}
 }
 
 // taskCreated remembers whose the task is that a call has become. Without a
 // client it is cancelled. An id that is taken stays whose it is: nobody gets
 // another's task because the server is mistaken.
-func (sh *shared) taskCreated(c *sharedCall, answer *jsonrpc.Message) {
-	task, _ := jsonrpc.Member(answer.Result, "task")
-	raw, id, ended := readTask(task)
+func (s *session) taskCreated(c *call, answer *jsonrpc.Message) {
+	object, _ := jsonrpc.Member(answer.Result, "task")
+	raw, id, ended := readTask(object)
 	if id == "" {
 		return
 	}
-	sh.mu.Lock()
-	defer sh.mu.Unlock()
-	s := c.by
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m := c.member
 	switch {
-	case sh.tasks.byID[id] != nil:
+	case s.tasks.byID[id] != nil:
 		return
-	case s.calls[c.id] != c:
+	case m.gone || !c.request.Open():
 		if !ended {
-			sh.cancelTaskLocked(raw)
+			s.cancelTask(raw)
 		}
 		return
 	}
-	if len(s.tasks) >= maxSharerTasks {
-		sh.tasks.removeLocked(s.tasks[0])
-		s.tasks = slices.Delete(s.tasks, 0, 1)
+	if len(m.tasks.all) >= maxMemberTasks {
+		s.tasks.removeLocked(m.tasks.all[0])
+		m.tasks.all = slices.Delete(m.tasks.all, 0, 1)
 	}
-	x := &sharedTask{by: s, id: id, raw: bytes.Clone(raw), n: c.n, token: c.token, ended: ended}
-	s.tasks = append(s.tasks, x)
-	sh.tasks.addLocked(x)
+	n, _ := c.ID.Int()
+	t := &task{by: m, id: id, raw: bytes.Clone(raw), n: n, token: c.token, ended: ended}
+	m.tasks.all = append(m.tasks.all, t)
+	s.tasks.addLocked(t)
 }
 
-// cancelTaskLocked ends a task without a client. The answer is of no interest.
-func (sh *shared) cancelTaskLocked(raw json.RawMessage) {
-	sh.minted++
+// cancelTask ends a task without a client. The answer is of no interest.
+func (s *session) cancelTask(raw json.RawMessage) {
 	params := slices.Concat([]byte(`{"taskId":`), raw, []byte(`}`))
-	sh.tellLocked(jsonrpc.NewRequest(jsonrpc.IntID(sh.minted), mcp.MethodTasksCancel, params))
+	s.ask(mcp.MethodTasksCancel, params, turn{}, func(*jsonrpc.Message) {})
+}
+
+// taskProgress passes progress on a task on, under the client's own token, until it has
+// ended.
+func (s *session) taskProgress(m *jsonrpc.Message) {
+	notes := mcp.Read(m)
+	id, _ := jsonrpc.ParseID(notes.Raw(mcp.Key))
+	n, ok := id.Answered()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if t := s.tasks.byToken[n]; ok && t != nil && notes.Err(mcp.Key) == nil {
+		params := jsonrpc.Replace(m.Params, jsonrpc.Edit{Span: notes.At(mcp.Key), With: t.token})
+		t.by.put(&jsonrpc.Message{Method: m.Method, Params: params, Extra: m.Extra})
+	}
+}
+
+// taskStatus passes a word on a task on to its owner.
+func (s *session) taskStatus(m *jsonrpc.Message, of *peer.Call) {
+	_, id, ended := readTask(m.Params)
+	if id == "" {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	owner, call, _ := s.ownerLocked(m.Related, of, id)
+	if owner == nil {
+		return
+	}
+	if ended {
+		s.tasks.endLocked(s.tasks.byID[id])
+	}
+	owner.hearLocked(m, call)
 }
 
 // readTask reads the id, raw and decoded, and the status of a Task object.
@@ -118,44 +157,41 @@ func readTask(task json.RawMessage) (raw json.RawMessage, id string, ended bool)
 // aboutTask handles tasks/get, tasks/result and tasks/cancel. The server is not
 // asked about a task of another client, and the answer is that for a task which
 // does not exist.
-func (s *sharer) aboutTask(c *sharedCall, m *jsonrpc.Message) {
-	raw, err := jsonrpc.Member(m.Params, "taskId")
-	id, ok := jsonrpc.Unquote(raw)
-	if err == nil && !ok {
-		err = errMissing("taskId")
-	}
+func (m *member) aboutTask(r *peer.Request, notes *mcp.Notes) {
+	id, ok := notes.Text(mcp.Key)
+	err := notes.Err(mcp.Key)
 	switch {
-	case err != nil:
-		s.fail(c, jsonrpc.InvalidParams(err.Error()))
-	case !s.owns(id):
-		s.fail(c, jsonrpc.InvalidParams(errUnknownTask.Error()))
-	default:
-		c.task = id
-		s.forward(c, m)
+	case err == nil && !ok:
+		err = errMissing("taskId")
+	case err == nil && !m.owns(id):
+		err = errUnknownTask
 	}
+	if err != nil {
+		r.Fail(jsonrpc.InvalidParams(err.Error()))
+		return
+	}
+	m.forward(r, notes)
 }
 
-var errUnknownTask = errors.New("unknown task")
-
 // owns reports whether a task is this client's.
-func (s *sharer) owns(task string) bool {
-	s.sh.mu.Lock()
-	defer s.sh.mu.Unlock()
-	x := s.sh.tasks.byID[task]
-	return x != nil && x.by == s
+func (m *member) owns(id string) bool {
+	m.s.mu.Lock()
+	defer m.s.mu.Unlock()
+	t := m.s.tasks.byID[id]
+	return t != nil && t.by == m
 }
 
 // taskAnswered notes what the answer to tasks/get, tasks/result or tasks/cancel
 // says about the task.
-func (sh *shared) taskAnswered(c *sharedCall, answer *jsonrpc.Message) {
+func (s *session) taskAnswered(c *call, answer *jsonrpc.Message) {
 	_, _, ended := readTask(answer.Result)
-	if answer.Error != nil || !ended && c.method != mcp.MethodTasksResult {
+	if answer.Error != nil || !ended && c.Method != mcp.MethodTasksResult {
 		return
 	}
-	sh.mu.Lock()
-	defer sh.mu.Unlock()
-	if x := sh.tasks.byID[c.task]; x != nil {
-		sh.tasks.endLocked(x)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if t := s.tasks.byID[c.Task]; t != nil {
+		s.tasks.endLocked(t)
 	}
 }
 
@@ -171,7 +207,7 @@ func (cs *cursors) add(theirs json.RawMessage) string {
 	if cs.theirs == nil {
 		cs.theirs = make(map[string]json.RawMessage)
 	}
-	if len(cs.order) >= maxSharerCursors {
+	if len(cs.order) >= maxMemberCursors {
 		delete(cs.theirs, cs.order[0])
 		cs.order = cs.order[1:]
 	}
@@ -184,30 +220,29 @@ func (cs *cursors) add(theirs json.RawMessage) string {
 
 // listTasks asks the server for a page of its tasks, of which ownTasks leaves the
 // client's own.
-func (s *sharer) listTasks(c *sharedCall, m *jsonrpc.Message) {
-	var at [1]jsonrpc.Span
-	if err := jsonrpc.Find(m.Params, jsonrpc.Span{}, at[:], "cursor"); err != nil {
-		s.fail(c, jsonrpc.InvalidParams(err.Error()))
+func (m *member) listTasks(r *peer.Request, notes *mcp.Notes) {
+	err := notes.Err(mcp.Cursor)
+	if err == nil && !notes.Has(mcp.Cursor) {
+		m.forward(r, notes)
 		return
 	}
-	if at[0].IsZero() {
-		s.forward(c, m)
+	ours, _ := notes.Text(mcp.Cursor)
+	m.s.mu.Lock()
+	theirs := m.tasks.cursors.theirs[ours]
+	m.s.mu.Unlock()
+	if err == nil && theirs == nil {
+		err = errors.New("unknown cursor")
+	}
+	if err != nil {
+		r.Fail(jsonrpc.InvalidParams(err.Error()))
 		return
 	}
-	ours, _ := jsonrpc.Unquote(at[0].Of(m.Params))
-	s.sh.mu.Lock()
-	theirs := s.cursors.theirs[ours]
-	s.sh.mu.Unlock()
-	if theirs == nil {
-		s.fail(c, jsonrpc.InvalidParams("unknown cursor"))
-		return
-	}
-	s.forward(c, m, jsonrpc.Edit{Span: at[0], With: theirs})
+	m.forward(r, notes, jsonrpc.Edit{Span: notes.At(mcp.Cursor), With: theirs})
 }
 
 // ownTasks returns the answer to tasks/list with what is the client's own. A page
 // may come to be empty and yet have a next one.
-func (sh *shared) ownTasks(c *sharedCall, answer *jsonrpc.Message) *jsonrpc.Message {
+func (s *session) ownTasks(c *call, answer *jsonrpc.Message) *jsonrpc.Message {
 	if answer.Error != nil {
 		return answer
 	}
@@ -215,20 +250,20 @@ func (sh *shared) ownTasks(c *sharedCall, answer *jsonrpc.Message) *jsonrpc.Mess
 	err := jsonrpc.Find(answer.Result, jsonrpc.Span{}, at[:], "tasks", "nextCursor")
 	listed, bad := jsonrpc.Elements(at[0].Of(answer.Result))
 	if err != nil || bad != nil {
-		return jsonrpc.NewError(answer.ID, jsonrpc.InvalidResponse(sh.name, "unusable list"))
+		return failure(jsonrpc.InvalidResponse(s.up.Name, "unusable list"))
 	}
-	sh.mu.Lock()
-	defer sh.mu.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	own := [][]byte{}
-	for _, task := range listed {
-		_, id, _ := readTask(task)
-		if x := sh.tasks.byID[id]; x != nil && x.by == c.by {
-			own = append(own, task)
+	for _, object := range listed {
+		_, id, _ := readTask(object)
+		if t := s.tasks.byID[id]; t != nil && t.by == c.member {
+			own = append(own, object)
 		}
 	}
 	edits := []jsonrpc.Edit{{Span: at[0], With: slices.Concat([]byte{'['}, bytes.Join(own, []byte{','}), []byte{']'})}}
 	if next := at[1].Of(answer.Result); len(next) > 0 && next[0] == '"' {
-		edits = append(edits, jsonrpc.Edit{Span: at[1], With: jsonrpc.Quote(c.by.cursors.add(next))})
+		edits = append(edits, jsonrpc.Edit{Span: at[1], With: jsonrpc.Quote(c.member.tasks.cursors.add(next))})
 	}
-	return &jsonrpc.Message{ID: answer.ID, Result: jsonrpc.Replace(answer.Result, edits...), Extra: answer.Extra}
+	return &jsonrpc.Message{Result: jsonrpc.Replace(answer.Result, edits...), Extra: answer.Extra}
 }

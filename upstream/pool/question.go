@@ -1,0 +1,270 @@
+package pool
+
+import (
+	"bytes"
+	"encoding/json"
+	"slices"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/internal/peer"
+)
+
+// maxAsked bounds the server requests that one client has open. Those beyond are refused.
+const maxAsked = 1024
+
+// reply answers a request of the server from here.
+func (s *session) reply(r *peer.Request, m *jsonrpc.Message) { replyIfRoom(s.server, r, m) }
+
+// replyIfRoom answers a request of the server from here, unless it asks so much and reads so
+// little that there is no room.
+func replyIfRoom(server *peer.Peer, r *peer.Request, m *jsonrpc.Message) {
+	if server.Roomy(1) {
+		r.Respond(m)
+	} else if r.Take() {
+		r.Answer(nil)
+	}
+}
+
+func failure(err *jsonrpc.Error) *jsonrpc.Message { return &jsonrpc.Message{Error: err.Raw()} }
+
+// asked hands a request of the server to the one client that it belongs to. If that cannot
+// be told it is refused, never guessed: it would show one client's affairs to another, and
+// the answer likewise.
+func (s *session) asked(r *peer.Request) {
+	if r.Method == mcp.MethodPing {
+		s.reply(r, &jsonrpc.Message{Result: noResult})
+		return
+	}
+	notes := mcp.Read(r.Message)
+	task, err := relatedTask(notes)
+	if err != nil {
+		s.reply(r, failure(jsonrpc.InvalidParams(err.Error())))
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m, of, said := s.ownerLocked(r.Message.Related, r.Of, task)
+	if !said {
+		m, of = s.onlyCallerLocked()
+	}
+	switch {
+	case m == nil && r.Method == mcp.MethodRootsList && s.up.Roots != nil && !said && !s.busy():
+		s.reply(r, &jsonrpc.Message{Result: rootsResult(s.up.Roots)})
+	case m == nil:
+		s.reply(r, failure(errAmbiguous))
+		if s.unattributed != nil && !said {
+			s.wg.Go(func() { s.unattributed(s.up.Name) })
+		}
+	case m.asked() >= maxAsked:
+		s.reply(r, failure(jsonrpc.Overloaded(s.up.Name)))
+	default:
+		if refusal := m.refuses(r.Method, r.Message.Params); refusal != nil {
+			s.reply(r, failure(refusal))
+			return
+		}
+		r.Assign(m, task, &m.room)
+		s.askClientLocked(m, r, notes, of)
+	}
+}
+
+// asked returns how many requests of the server the client has not answered.
+func (m *member) asked() int {
+	calls, _ := m.peer.Open()
+	return calls
+}
+
+// askClientLocked passes a request of the server on, under an id of the client's stream.
+// The client's own request of is what it is shown as part of.
+func (s *session) askClientLocked(m *member, r *peer.Request, notes *mcp.Notes, of jsonrpc.ID) {
+	c := m.peer.NewCall(r.Method)
+	c.Related = of
+	c.Done = func(answer *jsonrpc.Message, lost *peer.Lost) { m.answered(r, answer, lost) }
+	params := r.Message.Params
+	if at := notes.At(mcp.Token); !at.IsZero() {
+		token := bytes.Clone(at.Of(params))
+		params = jsonrpc.Replace(params, jsonrpc.Edit{Span: at, With: c.ID.Raw()})
+		c.Progress = func(p *jsonrpc.Message, at jsonrpc.Span) { m.progress(p, at, token) }
+	} else {
+		c.Progress = func(*jsonrpc.Message, jsonrpc.Span) {}
+	}
+	if id, ok := jsonrpc.Unquote(json.RawMessage(textIn(r.Message.Params, "elicitationId"))); ok {
+		s.elicitedLocked(m, id)
+	}
+	extra := r.Message.Extra
+	r.Message = nil // its bytes are not kept until the answer
+	if r.Forward(c, &jsonrpc.Message{Params: params, Extra: extra, Related: of}) == jsonrpc.ErrFull {
+		m.tooSlow(nil)
+	}
+}
+
+// answered hands the client's answer to the server.
+func (m *member) answered(r *peer.Request, answer *jsonrpc.Message, lost *peer.Lost) {
+	if lost != nil || m.s.server.WaitIn(m.ctx, &m.room) != nil {
+		r.Refuse(clientGone())
+		return
+	}
+	if isOurEnd(answer.Error) { // the proxy's, whose client can answer no more
+		r.Mark()
+	}
+	r.Respond(&jsonrpc.Message{Result: answer.Result, Error: answer.Error, Extra: answer.Extra})
+}
+
+// isOurEnd reports whether an error is the one connection-closed error.
+func isOurEnd(e json.RawMessage) bool {
+	return e != nil && textIn(json.RawMessage(textIn(e, "data")), "reason") == `"`+jsonrpc.ReasonClosed+`"`
+}
+
+// progress passes the client's progress on what it was asked to the server.
+func (m *member) progress(p *jsonrpc.Message, at jsonrpc.Span, token json.RawMessage) {
+	if m.s.server.WaitIn(m.ctx, &m.room) == nil {
+		params := jsonrpc.Replace(p.Params, jsonrpc.Edit{Span: at, With: token})
+		m.s.server.SendIn(&m.room, &jsonrpc.Message{Method: p.Method, Params: params, Extra: p.Extra})
+	}
+}
+
+// ownerLocked returns the client that a message of the server belongs to by what
+// the message says itself, and a request of that client for it. It reports whether
+// the message says anything; then the client is nil if the call or the task is
+// over, or if the two are not the same client's. of is the call that related names.
+func (s *session) ownerLocked(related jsonrpc.ID, of *peer.Call, task string) (m *member, id jsonrpc.ID, said bool) {
+	if related.IsZero() && task == "" {
+		return nil, id, false
+	}
+	if !related.IsZero() {
+		switch {
+		case of == nil:
+			return nil, id, true
+		case callOf(of).member == nil, !callOf(of).ofClient() && task != "": // about the server itself
+			return nil, id, false
+		}
+		c := callOf(of)
+		if c.member.gone || !c.request.Open() {
+			return nil, id, true
+		}
+		m, id = c.member, c.request.ID
+	}
+	if task != "" {
+		t := s.tasks.byID[task]
+		if t == nil || m != nil && t.by != m {
+			return nil, jsonrpc.ID{}, true
+		}
+		m = t.by
+	}
+	if id.IsZero() {
+		id = m.newest()
+	}
+	return m, id, true
+}
+
+// onlyCallerLocked returns the only client with a call at the server, and its newest
+// request; nil if what the server says could be another's.
+func (s *session) onlyCallerLocked() (only *member, id jsonrpc.ID) {
+	for _, m := range s.speakersLocked() {
+		if m == nil || only != nil && only != m {
+			return nil, id
+		}
+		only = m
+	}
+	if only == nil {
+		return nil, id
+	}
+	id = only.newest()
+	if id.IsZero() {
+		return nil, id
+	}
+	return only, id
+}
+
+// speakersLocked returns the clients for which the server may have something to say: because
+// of a call, one that was cancelled a moment ago, or a task, though what is about a task
+// should say so. One that has left is nil.
+func (s *session) speakersLocked() (all []*member) {
+	now := time.Now()
+	if s.othersSpeakLocked(now) {
+		all = append(all, nil)
+	}
+	for _, c := range s.atServer() {
+		if c.request.Open() {
+			all = append(all, c.member)
+		}
+	}
+	for m := range s.members {
+		if m.tasks.running > 0 || m.recent.speaks(now) {
+			all = append(all, m)
+		}
+	}
+	return all
+}
+
+// othersSpeakLocked reports whether the server may have something to say because of a
+// client that has left.
+func (s *session) othersSpeakLocked(now time.Time) bool {
+	return s.left.speaks(now) || slices.ContainsFunc(s.atServer(), func(c *call) bool { return c.member.gone && !c.quiet })
+}
+
+// busy reports whether any client has a call at the server.
+func (s *session) busy() bool {
+	return slices.ContainsFunc(s.atServer(), func(c *call) bool { return c.request.Open() })
+}
+
+// atServer returns the calls of clients that were sent, the oldest first.
+func (s *session) atServer() (sent []*call) {
+	for _, c := range s.server.Calls(func(c *peer.Call) bool { return c.Owner != nil }) {
+		if c.Sent() {
+			sent = append(sent, callOf(c))
+		}
+	}
+	return sent
+}
+
+// newest returns the newest request of m at the server, one that works if there
+// is any; zero for none.
+func (m *member) newest() (id jsonrpc.ID) {
+	works := false
+	for _, c := range m.s.atServer() {
+		if c.member == m && c.request.Open() && (c.Works || !works) {
+			id, works = c.request.ID, c.Works
+		}
+	}
+	return id
+}
+
+func rootsResult(roots []string) json.RawMessage {
+	list := make([][]byte, len(roots))
+	for i, uri := range roots {
+		list[i] = slices.Concat([]byte(`{"uri":`), jsonrpc.Quote(uri), []byte{'}'})
+	}
+	return slices.Concat([]byte(`{"roots":[`), bytes.Join(list, []byte{','}), []byte(`]}`))
+}
+
+// elicitedBy remembers who was told of elicitations in an error (2025-11-25
+// client/elicitation).
+func (s *session) elicitedBy(c *call, err json.RawMessage) {
+	if textIn(err, "code") != "-32042" {
+		return
+	}
+	data := json.RawMessage(textIn(err, "data"))
+	all, _ := jsonrpc.Elements(json.RawMessage(textIn(data, "elicitations")))
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, e := range all {
+		if id, ok := jsonrpc.Unquote(json.RawMessage(textIn(e, "elicitationId"))); ok {
+			s.elicitedLocked(c.member, id)
+		}
+	}
+}
+
+// elicitedLocked remembers who hears of the completion of an elicitation.
+func (s *session) elicitedLocked(m *member, id string) {
+	if s.urls[id] != nil || m.gone {
+		return
+	}
+	if len(m.urls) >= maxMemberURLs {
+		delete(s.urls, m.urls[0])
+		m.urls = slices.Delete(m.urls, 0, 1)
+	}
+	s.urls[id] = m
+	m.urls = append(m.urls, id)
+}
