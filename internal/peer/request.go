@@ -200,7 +200,9 @@ func (r *Request) InArray() bool { return r.array != nil }
 func (r *Request) OnCancel(fn func(m *jsonrpc.Message, at jsonrpc.Span)) bool {
 	r.p.mu.Lock()
 	defer r.p.mu.Unlock()
-	r.onCancel = fn
+	if !r.over { // else who took it may be about to look
+		r.onCancel = fn
+	}
 	return !r.over
 }
 
