@@ -12,20 +12,28 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 )
 
-// fanOut runs ask for each upstream that want accepts, all at once, and waits
-// for them; each has the list timeout. The int is its index in the upstream set.
-func (set *upstreamSet) fanOut(ctx context.Context, want func(*upstreamConn) bool, ask func(context.Context, int, *upstreamConn)) {
+// fanOut runs ask for each upstream, all at once, and waits for them; each has the list
+// timeout.
+func fanOut(ctx context.Context, conns []*upstreamConn, ask func(context.Context, *upstreamConn)) {
 	var wg sync.WaitGroup
-	for i, u := range set.conns {
-		if want(u) {
-			wg.Go(func() {
-				ctx, cancel := context.WithTimeout(ctx, set.s.p.listTimeout())
-				defer cancel()
-				ask(ctx, i, u)
-			})
-		}
+	for _, u := range conns {
+		wg.Go(func() {
+			ctx, cancel := context.WithTimeout(ctx, u.s.p.listTimeout())
+			defer cancel()
+			ask(ctx, u)
+		})
 	}
 	wg.Wait()
+}
+
+// those returns the upstreams of which something is true.
+func (set *upstreamSet) those(are func(*upstreamConn) bool) (found []*upstreamConn) {
+	for _, u := range set.conns {
+		if are(u) {
+			found = append(found, u)
+		}
+	}
+	return found
 }
 
 func all(*upstreamConn) bool { return true }

@@ -198,11 +198,11 @@ func (u *upstreamConn) standIn(k catalog.Kind, who asker, f *failure) *catalog.L
 	return li
 }
 
-// refresh lists what is not known yet, or known to have changed, on the given
-// upstream connections, so that a name or URI can be looked up. Nobody is waited for who was late
-// before: a call of what is known waits, a look at what is not does not.
-func (set *upstreamSet) refresh(ctx context.Context, who asker, want func(*upstreamConn) bool, ks ...catalog.Kind) {
-	set.fanOut(ctx, want, func(within context.Context, _ int, u *upstreamConn) {
+// refresh lists what is not known yet of upstreams, or known to have changed, so that a
+// name or URI can be looked up. Nobody waits for one that was late before: a call of what
+// is known waits, a look at what is not does not.
+func refresh(ctx context.Context, conns []*upstreamConn, who asker, ks ...catalog.Kind) {
+	fanOut(ctx, conns, func(within context.Context, u *upstreamConn) {
 		for _, k := range ks {
 			method := k.Method()
 			if u.late(method) {

@@ -2,7 +2,6 @@ package session
 
 import (
 	"context"
-	"slices"
 	"strings"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
@@ -126,7 +125,7 @@ func (set *upstreamSet) find(ctx context.Context, who asker, k catalog.Kind, nam
 	prefix := catalog.Longest(set.prefixes, name)
 	if prefix != "" {
 		named := set.named(prefix)
-		set.refresh(ctx, who, func(u *upstreamConn) bool { return slices.Contains(named, u) }, k)
+		refresh(ctx, named, who, k)
 		if u, original := set.owner(who.view, k, name); u != nil {
 			return u, original
 		}
@@ -136,7 +135,7 @@ func (set *upstreamSet) find(ctx context.Context, who asker, k catalog.Kind, nam
 			}
 		}
 	}
-	set.refresh(ctx, who, all, k)
+	refresh(ctx, set.conns, who, k)
 	if u, original := set.owner(who.view, k, name); u != nil {
 		return u, original
 	}
@@ -211,7 +210,7 @@ func (s *session) toOwnerOf(c *call, in mcp.Member) {
 		return
 	}
 	s.work(c, func(ctx context.Context) {
-		set.refresh(ctx, c.asker(), all, catalog.Resources, catalog.Templates)
+		refresh(ctx, set.conns, c.asker(), catalog.Resources, catalog.Templates)
 		if u := set.ownerOf(c.view, uri); u != nil {
 			s.forward(c, u)
 			return

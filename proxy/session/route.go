@@ -208,8 +208,8 @@ func (s *session) setLevel(c *call) {
 	}
 	remember() // before the look at who is alive: one that comes to life now has it replayed
 	s.work(c, func(ctx context.Context) {
-		s.upstreams.of(mcp.Legacy).fanOut(ctx, func(u *upstreamConn) bool { return u.alive() && u.says().declares("logging") },
-			func(ctx context.Context, _ int, u *upstreamConn) { _, _ = u.ask(ctx, c.method, params) }) // it is told; what it says to that changes nothing
+		logging := s.upstreams.of(mcp.Legacy).those(func(u *upstreamConn) bool { return u.alive() && u.says().declares("logging") })
+		fanOut(ctx, logging, func(ctx context.Context, u *upstreamConn) { _, _ = u.ask(ctx, c.method, params) }) // what it says to that changes nothing
 		s.settle(c, jsonrpc.NewResult(c.id, json.RawMessage(`{}`)))
 	})
 }

@@ -237,7 +237,7 @@ func (set *upstreamSet) findOwners(ctx context.Context, who asker, uris []string
 	if slices.ContainsFunc(uris, func(uri string) bool { return set.ownerOf(who.view, uri) == nil }) {
 		ctx, cancel := context.WithTimeout(ctx, ownersWithin)
 		defer cancel()
-		set.refresh(ctx, who, all, catalog.Resources, catalog.Templates)
+		refresh(ctx, set.conns, who, catalog.Resources, catalog.Templates)
 	}
 }
 

@@ -190,16 +190,10 @@ func (s *session) findTask(ctx context.Context, c *call, id string) {
 // those that have not said yet. One that cannot say now comes last: if none of the
 // others knows the task, its state is what the client should hear.
 func (set *upstreamSet) withTasks(ctx context.Context, meta json.RawMessage) []*upstreamConn {
-	set.fanOut(ctx, func(u *upstreamConn) bool { return u.says().result == nil && !u.late(mcp.MethodDiscover) }, func(ctx context.Context, _ int, u *upstreamConn) { _, _ = u.discover(ctx, meta) })
-	var known, others []*upstreamConn
-	for _, u := range set.conns {
-		switch {
-		case u.says().result == nil && !u.late(mcp.MethodDiscover):
-			others = append(others, u)
-		case u.says().declaresTasks():
-			known = append(known, u)
-		}
-	}
+	silent := func(u *upstreamConn) bool { return u.says().result == nil && !u.late(mcp.MethodDiscover) }
+	fanOut(ctx, set.those(silent), func(ctx context.Context, u *upstreamConn) { _, _ = u.discover(ctx, meta) })
+	others := set.those(silent)
+	known := set.those(func(u *upstreamConn) bool { return u.says().declaresTasks() && !slices.Contains(others, u) })
 	slices.SortStableFunc(known, func(a, b *upstreamConn) int { return aliveFirst(a) - aliveFirst(b) })
 	return append(known, others...)
 }
