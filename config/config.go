@@ -1,8 +1,6 @@
 package config
 
-import (
-	"time"
-)
+import "time"
 
 // A Config is a whole, valid configuration with every default filled in.
 type Config struct {
@@ -10,15 +8,15 @@ type Config struct {
 	File string `mapstructure:"-"`
 
 	Listen         []string      // HOST:PORT or unix:///path
-	TokenFile      string        // path of the bearer token; empty: none is asked for
-	Insecure       bool          // listening beyond loopback without a token is wanted
+	TokenFile      string        // path of the bearer token; empty: clients need none
+	Insecure       bool          // listening beyond loopback without a token is intended
 	AllowedHosts   []string      // besides loopback names and the listen addresses; "*" is any
 	AllowedOrigins []string      // besides loopback; "*" is any
 	SessionIdle    time.Duration // an HTTP session without traffic ends after this
-	SessionGone    time.Duration // and after this if all it had was a GET stream, which closed
+	SessionGone    time.Duration // and after this if its GET stream closed and nothing came since
 	ListTimeout    time.Duration // an upstream slower than this is left out of a merged list
 	PageSize       int           // entries of a page of a merged list; zero: one page
-	Drain          time.Duration // what is in flight at a half-close may take this long; may be zero
+	Drain          time.Duration // for requests in flight when the client's input ends; may be zero
 	ShutdownGrace  time.Duration // the whole budget of a shutdown; may be zero
 	Prefix         string        // "auto", "always" or "never"
 
@@ -74,24 +72,23 @@ type Tools struct {
 	Deny  []string // wins over Allow
 }
 
-// A Link leads to a host elsewhere, dialled from here (Dial) or from there
-// (Accept).
+// A Link leads to a host elsewhere. Either we dial it (Dial), or it dials us (Accept).
 type Link struct {
 	Name      string // as an upstream's
 	Key       string // where it is configured, for error lines: links.tools
 	Dial      string // unix, tcp, tls, ws or wss URL; empty with Accept
 	Accept    bool   // needs TokenFile
-	TokenFile string // path of the bearer token: the one asked for (Accept), or sent (ws and wss)
+	TokenFile string // path of the bearer token: what the host must send (Accept), or what we send (ws and wss)
 	TLS       TLS    // of a tls or wss Dial; Cert and Key are ours
-	Insecure  bool   // a tcp or ws Dial of another machine is wanted
+	Insecure  bool   // a tcp or ws Dial of another machine is intended
 
-	// Heartbeat is how often the host is asked for a sign of life; after three
-	// without one it is gone. Positive.
+	// Heartbeat is how often the host is asked for a sign of life. After three
+	// without an answer it is gone. Positive.
 	Heartbeat time.Duration
 }
 
-// defaultLimits, defaultLink and defaultUpstream are the defaults of what is not a top-level
-// setting; those stand in settings.
+// defaultLimits, defaultLink and defaultUpstream are the defaults below the top level;
+// settings has those of the top level.
 func defaultLimits() Limits {
 	return Limits{Message: 16 << 20, Depth: 1000, InFlight: 1024, Sessions: 256}
 }

@@ -8,17 +8,17 @@ import (
 )
 
 // direct is the one upstream that the command line gives instead of a file.
-func (l *loader) direct(c *Config, o Options) {
+func (l *loader) direct(c *Config, command []string, url string, headers []string) {
 	var source string
 	var u Upstream
 	switch {
-	case len(o.Command) > 0 && o.URL != "":
+	case len(command) > 0 && url != "":
 		l.fail("--", "", "a command and a URL exclude each other")
 		return
-	case len(o.Command) > 0:
-		source, u = "after --", l.commandLine(o.Command)
-	case o.URL != "":
-		source, u = "as a URL", l.remote(o)
+	case len(command) > 0:
+		source, u = "after --", l.commandLine(command)
+	case url != "":
+		source, u = "as a URL", l.remote(url, headers)
 	default:
 		return
 	}
@@ -47,13 +47,13 @@ func (l *loader) commandLine(command []string) Upstream {
 }
 
 // remote is the upstream of a URL and its headers.
-func (l *loader) remote(o Options) Upstream {
+func (l *loader) remote(url string, headers []string) Upstream {
 	u := defaultUpstream()
-	u.Name, u.Key, u.URL = "main", "URL", o.URL
-	if _, ok := httpURL.parse(o.URL); !ok {
+	u.Name, u.Key, u.URL = "main", "URL", url
+	if _, ok := httpURL.parse(url); !ok {
 		l.fail("URL", "", "must be %s", httpURL.what)
 	}
-	for _, h := range o.Headers {
+	for _, h := range headers {
 		l.header(&u, h)
 	}
 	return u
@@ -87,7 +87,7 @@ func (l *loader) header(u *Upstream, given string) {
 
 var credential = regexp.MustCompile(`(?i)auth|cookie|key|secret|token`)
 
-// careless warns of an upstream that gets credentials for all on the way to read.
+// careless warns of an upstream to which we send unencrypted credentials.
 func (l *loader) careless(u Upstream) {
 	if u.URL == "" || !parseEndpoint(u.URL).exposed() {
 		return

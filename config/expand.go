@@ -54,8 +54,8 @@ func resolve(reference string) (value, problem string) {
 	return value, ""
 }
 
-// varies tells whether s has a variable in it, so that its type is the reader's
-// to decide.
+// varies tells whether s has a variable in it. Such a string may be a value of any
+// type.
 func varies(s string) bool {
 	return strings.Contains(strings.ReplaceAll(s, "$${", ""), "${")
 }

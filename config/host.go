@@ -6,14 +6,14 @@ import (
 	"time"
 )
 
-// A HostLink is what the flags of mcp-proxy host say: where a host meets its
-// proxies, and how both know each other.
+// A HostLink is what the flags of mcp-proxy host say: where the host and its proxies
+// connect, and how they authenticate each other.
 type HostLink struct {
 	Listen    string // URL to listen at (--listen), or
 	Dial      string // URL of the proxy to dial (--dial): unix, tcp, tls, ws or wss
-	TokenFile string // ws and wss: the bearer token that is asked for, or sent
+	TokenFile string // ws and wss: the bearer token that proxies must send, or that we send
 	TLS       TLS    // tls and wss: Cert and Key are ours; with CA a listener asks clients for certificates
-	Insecure  bool   // a link that others can read, or come in by, is wanted
+	Insecure  bool   // a link that others can read or use is intended
 
 	Heartbeat time.Duration // as in Link; zero means 5 s
 }
@@ -94,8 +94,8 @@ func (c *hostCheck) dial(to endpoint) {
 	}
 }
 
-// meaningless refuses flags that would do nothing at an endpoint: whoever gives
-// them believes the link to be guarded.
+// meaningless refuses flags that would do nothing at an endpoint: who gives them
+// believes that they protect the link.
 func (c *hostCheck) meaningless(at endpoint) {
 	if c.TokenFile != "" && !at.web() {
 		c.fail("--token-file", "", "has a meaning only with ws and wss")

@@ -66,7 +66,7 @@ func (v value) misplaced(key, needs string) {
 	v.pick(key, func(v value) { v.wrong("has a meaning only with %s", needs) })
 }
 
-// ownTokens checks that no two accepting links share a token: it is what tells
+// ownTokens checks that no two accepting links share a token: only the token tells
 // their hosts apart.
 func (l *loader) ownTokens() {
 	owner := make(map[string]string)
@@ -90,8 +90,7 @@ type endpoint struct {
 	port   string
 }
 
-// parseEndpoint takes a URL that has been found good; of another it gives the
-// zero endpoint.
+// parseEndpoint takes a valid URL; for another it returns the zero endpoint.
 func parseEndpoint(s string) endpoint {
 	u, err := url.Parse(s)
 	if err != nil {
@@ -103,16 +102,16 @@ func parseEndpoint(s string) endpoint {
 func (e endpoint) web() bool       { return e.scheme == "ws" || e.scheme == "wss" }
 func (e endpoint) encrypted() bool { return slices.Contains([]string{"tls", "wss", "https"}, e.scheme) }
 
-// private tells whether nobody can read along, wherever the other end is.
+// private tells whether nobody else can read, wherever the other end is.
 func (e endpoint) private() bool { return e.scheme == "unix" || e.encrypted() }
 
 // remote tells whether other machines are at the other end, or may be.
 func (e endpoint) remote() bool { return e.scheme != "unix" && !isLoopback(e.host) }
 
-// exposed tells whether what is said can be read on the way.
+// exposed tells whether messages can be read on the way.
 func (e endpoint) exposed() bool { return e.remote() && !e.encrypted() }
 
-// safer is the scheme that says the same encrypted.
+// safer is the scheme of the same link with encryption.
 func (e endpoint) safer() string {
 	if e.web() {
 		return "wss"

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"unicode"
+	"unicode/utf8"
 
 	"github.com/spf13/viper"
 )
@@ -24,14 +25,14 @@ type Options struct {
 	// ~/.config/mcp-proxy).
 	File string
 
-	// Command is what stood after "--": one upstream named main, which gets the
-	// whole environment, as any command started from a shell. No file is
-	// searched for then; one that is given must not have upstreams.
+	// Command is what came after "--": one upstream named main. It gets the whole
+	// environment, as a command does that is started from a shell. No file is
+	// searched for then, and a given file must not have upstreams.
 	Command []string
 
 	// URL is one upstream named main, a remote server: http, https, ws or wss.
-	// As with Command, no file is searched for, and one that is given must not
-	// have upstreams. It excludes Command.
+	// As with Command, no file is searched for, and a given file must not have
+	// upstreams. It excludes Command.
 	URL string
 
 	// Headers go with URL, each "Name: value"; variables in values are expanded.
@@ -40,14 +41,13 @@ type Options struct {
 	// Listen overrides every other source of the setting.
 	Listen []string
 
-	// Host is set for the far half of a link: there can be no links, and what
-	// concerns listening for clients is read but not checked.
+	// Host is set for mcp-proxy host: there can be no links, and the settings about
+	// listening for clients are read but not checked.
 	Host bool
 }
 
-// Load reads, completes and validates a configuration, and returns it with
-// warnings, one line each, that do not hinder. The error is a [Problems] with
-// every mistake; then there is no Config.
+// Load reads, completes and validates a configuration. It returns warnings with it,
+// one line each. The error is a [Problems] with every mistake; then there is no Config.
 //
 // Top-level settings come from flags, else from the environment (MCP_PROXY_
 // and the key in upper case, its words joined by _, lists with commas), else
@@ -66,14 +66,6 @@ func Load(o Options) (*Config, []string, error) {
 		return nil, l.warnings, l.problems
 	}
 	return c, l.warnings, nil
-}
-
-// A loader is the state of one Load.
-type loader struct {
-	reader
-	entries []entry
-	limits  Limits
-	links   []Link
 }
 
 var extensions = []string{".yaml", ".yml", ".json", ".toml"}
@@ -102,8 +94,8 @@ func (l *loader) find(o Options) bool {
 	return true
 }
 
-// search finds a file in dir. One that cannot be looked at counts: reading it
-// tells why.
+// search finds a file in dir. A file that cannot be looked at counts: reading it will
+// say why.
 func search(dir string) string {
 	if dir == "" {
 		return ""
@@ -149,7 +141,83 @@ func (l *loader) read(v *viper.Viper) {
 	}
 }
 
-// readFile reads no more than tells a file that is too large.
+// Decoder makes the loader viper's codec for every format.
+func (l *loader) Decoder(format string) (viper.Decoder, error) {
+	return decoder{l, format}, nil
+}
+
+// A decoder reads one file into the loader.
+type decoder struct {
+	*loader
+	format string
+}
+
+// Decode gives viper the top-level settings, typed, and keeps all else, whose
+// keys viper would lower-case. Mistakes within the file go to the problems; an
+// error is a file that could not be parsed at all.
+func (d decoder) Decode(data []byte, top map[string]any) error {
+	root, err := parse(d.format, data)
+	if err != nil {
+		return err
+	}
+	dropDuplicates(root, "", func(key string) { d.fail(d.source, key, "duplicate key") })
+
+	known := fields{
+		"limits":     d.readLimits,
+		"upstreams":  d.readUpstreams,
+		"mcpServers": d.readServers,
+		"links":      d.readLinks,
+	}
+	for _, s := range settings {
+		known[s.key] = func(v value) {
+			if typed, ok := s.file(v); ok {
+				top[s.key] = typed
+			}
+		}
+	}
+	file := value{&d.reader, root, ""}
+	if !root.has("mcpServers") {
+		file.strict(known)
+		return nil
+	}
+	// The file of another program, which keeps its own settings beside them.
+	file.object(known, func(key string, v value) {
+		if !v.misspelt(key, known) {
+			v.warn(v.source, v.key, "unknown key, ignored%s", DidYouMean(key, known.keys()))
+		}
+	})
+	return nil
+}
+
+func (l *loader) readLimits(v value) {
+	v.strict(fields{
+		"message":  into(&l.limits.Message, size.read),
+		"depth":    into(&l.limits.Depth, levels.read),
+		"inFlight": into(&l.limits.InFlight, positive.read),
+		"sessions": into(&l.limits.Sessions, positive.read),
+	})
+}
+
+// parse reads one file into a tree. An empty file is null.
+func parse(format string, data []byte) (*node, error) {
+	if len(data) > maxBytes {
+		return nil, errTooLarge
+	}
+	if !utf8.Valid(data) {
+		return nil, errNotUTF8
+	}
+	data = bytes.TrimPrefix(data, []byte("\xef\xbb\xbf")) // editors on Windows write it
+	switch format {
+	case "json":
+		return parseJSON(data)
+	case "toml":
+		return parseTOML(data)
+	default:
+		return parseYAML(data)
+	}
+}
+
+// readFile reads one byte more than a file may have.
 func readFile(name string) ([]byte, error) {
 	f, err := os.Open(name)
 	if err != nil {
@@ -194,7 +262,7 @@ func (l *loader) config(v *viper.Viper, o Options) *Config {
 		l.fail("", "", "%s", oneLine(err.Error()))
 	}
 	c.Upstreams = l.name(l.entries)
-	l.direct(c, o)
+	l.direct(c, o.Command, o.URL, o.Headers)
 	if len(l.problems) == 0 {
 		l.complete(c, o)
 	}
@@ -241,8 +309,4 @@ func (l *loader) listening(c *Config, o Options) {
 			l.fail(source, key, "%s can be reached from other machines: set tokenFile, or insecure: true", quote(a))
 		}
 	}
-}
-
-func isPath(command string) bool {
-	return strings.ContainsRune(command, '/') || strings.ContainsRune(command, filepath.Separator)
 }

@@ -2,9 +2,9 @@ package config
 
 import "strings"
 
-// Nearest returns the one of known that word is most likely a slip of: two letters
-// away at most, or what word is short for. It is "" if there is none. Of several as
-// near, it is the first in the alphabet.
+// Nearest returns the one of known that word is most likely a misspelling of: at most
+// two letters differ, or word is short for it. It is "" if there is none. Of several that
+// are equally near it is the first in the alphabet.
 func Nearest(word string, known []string) string {
 	best, least := "", min(2, len(word)/2)+1
 	for _, k := range known {
@@ -32,7 +32,7 @@ func isShort(word, k string) bool {
 	return word == ""
 }
 
-// distance counts the letters to put in, to leave out or to change until a is b.
+// distance counts the letters to add, to remove or to change until a is b.
 func distance(a, b string) int {
 	row := make([]int, len(b)+1) // from the part of a so far to each beginning of b
 	for j := range row {
@@ -53,8 +53,8 @@ func distance(a, b string) int {
 	return row[len(b)]
 }
 
-// DidYouMean completes an error line about an unknown word, with nothing if it is
-// near to none that is known.
+// DidYouMean completes an error line about an unknown word. It is "" if no known word is
+// near.
 func DidYouMean(word string, known []string) string {
 	if near := Nearest(word, known); near != "" {
 		return "; did you mean " + near + "?"

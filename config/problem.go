@@ -1,6 +1,9 @@
 package config
 
-import "strings"
+import (
+	"strconv"
+	"strings"
+)
 
 // A Problem is one mistake in a configuration.
 type Problem struct {
@@ -40,4 +43,20 @@ func (ps Problems) Unwrap() []error {
 		errs[i] = p
 	}
 	return errs
+}
+
+func quote(s string) string { return strconv.Quote(shorten(s)) }
+
+func printable(s string) string {
+	q := quote(s)
+	return q[1 : len(q)-1]
+}
+
+// shorten keeps error lines readable.
+func shorten(s string) string {
+	const most = 64
+	if r := []rune(s); len(r) > most {
+		return string(r[:most]) + "…"
+	}
+	return s
 }

@@ -3,9 +3,7 @@ package config
 import (
 	"fmt"
 	"maps"
-	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 )
 
@@ -27,7 +25,21 @@ func (r *reader) warn(source, key, format string, args ...any) {
 	r.warnings = append(r.warnings, p.Error())
 }
 
-// A value is one node and where it stands.
+// A loader is the state of one Load.
+type loader struct {
+	reader
+	entries []entry
+	limits  Limits
+	links   []Link
+}
+
+// An entry is an upstream and what is known of it only while the file is read.
+type entry struct {
+	Upstream
+	foreign bool // from mcpServers: its name may have to be made fit
+}
+
+// A value is one node and its place in the file.
 type value struct {
 	*reader
 	node *node
@@ -59,6 +71,15 @@ func (v value) each(f func(key string, v value)) {
 		}
 	default:
 		v.wrong("must be a map, not %s", v.node.kind)
+	}
+}
+
+// pick reads one member alone.
+func (v value) pick(key string, read func(value)) {
+	for _, m := range v.node.members {
+		if m.key == key {
+			read(value{v.reader, m.value, join(v.key, m.key)})
+		}
 	}
 }
 
@@ -172,20 +193,6 @@ func (s scalar[T]) mapped(what string, valid func(string) bool) func(value) (map
 	}
 }
 
-// path reads the path of a file, relative to that of the configuration. Empty
-// stays empty.
-func (v value) path() (string, bool) {
-	s, ok := str.read(v)
-	return v.resolve(s), ok
-}
-
-func (r *reader) resolve(path string) string {
-	if path == "" || filepath.IsAbs(path) {
-		return path
-	}
-	return filepath.Join(r.dir, path)
-}
-
 // describe names a node in an error line: as it stands in the file, before
 // variables, so that no secret is shown.
 func (n *node) describe() string {
@@ -197,20 +204,4 @@ func (n *node) describe() string {
 	default:
 		return n.kind.String()
 	}
-}
-
-func quote(s string) string { return strconv.Quote(shorten(s)) }
-
-func printable(s string) string {
-	q := quote(s)
-	return q[1 : len(q)-1]
-}
-
-// shorten keeps error lines readable.
-func shorten(s string) string {
-	const most = 64
-	if r := []rune(s); len(r) > most {
-		return string(r[:most]) + "…"
-	}
-	return s
 }

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"net/url"
 	"path"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -46,6 +47,20 @@ var (
 	session    = scalar[string]{what: "isolated or shared", kinds: text, parse: oneOf("isolated", "shared")}
 	eraMode    = scalar[string]{what: "auto, legacy or modern", kinds: text, parse: oneOf("auto", "legacy", "modern")}
 )
+
+// path reads the path of a file, relative to that of the configuration. Empty
+// stays empty.
+func (v value) path() (string, bool) {
+	s, ok := str.read(v)
+	return v.resolve(s), ok
+}
+
+func (r *reader) resolve(path string) string {
+	if path == "" || filepath.IsAbs(path) {
+		return path
+	}
+	return filepath.Join(r.dir, path)
+}
 
 var linkSchemes = []string{"unix", "tcp", "tls", "ws", "wss"}
 
@@ -131,6 +146,10 @@ func isAddress(s string) bool {
 		return strings.HasPrefix(p, "/") && len(p) > 1 && isClean(p)
 	}
 	return isHostPort(s, true)
+}
+
+func isPath(command string) bool {
+	return strings.ContainsRune(command, '/') || strings.ContainsRune(command, filepath.Separator)
 }
 
 // isLocal tells whether an address can be reached from this machine alone.

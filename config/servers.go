@@ -34,20 +34,11 @@ func (l *loader) readServers(v value) {
 	})
 }
 
-// disabled entries are not looked at any further: their variables are often
-// missing for the very reason that they are off.
+// disabled reports whether an entry is off. Nothing else of it is read: the variables
+// of such entries are often unset.
 func (v value) disabled() (off bool) {
 	v.pick("disabled", into(&off, truth.read))
 	return off
-}
-
-// pick reads one member alone.
-func (v value) pick(key string, read func(value)) {
-	for _, m := range v.node.members {
-		if m.key == key {
-			read(value{v.reader, m.value, join(v.key, m.key)})
-		}
-	}
 }
 
 // ignore warns of an unknown key the first time that it is seen.
@@ -106,8 +97,8 @@ func (v value) foreignTools() (Tools, bool) {
 	return Tools{Allow: allow}, ok
 }
 
-// name gives every upstream its own fit name: first come those that need no
-// change, in the order of the file.
+// name gives every upstream a valid name of its own. Names that need no change come
+// first, in the order of the file.
 func (l *loader) name(entries []entry) []Upstream {
 	taken := make(map[string]bool)
 	kept := make([]bool, len(entries))

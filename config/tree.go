@@ -5,11 +5,10 @@ import (
 	"errors"
 	"regexp"
 	"strconv"
-	"unicode/utf8"
 )
 
-// Bounds of a file. A configuration a hundred times the usual fits; what grows
-// by aliases or nests without end does not.
+// Bounds of a file. They fit a configuration a hundred times as large as usual, but not
+// endless nesting or aliases of aliases.
 const (
 	maxBytes = 1 << 20
 	maxNodes = 20_000
@@ -73,25 +72,6 @@ func (n *node) has(key string) bool {
 		}
 	}
 	return false
-}
-
-// parse reads one file into a tree. An empty file is null.
-func parse(format string, data []byte) (*node, error) {
-	if len(data) > maxBytes {
-		return nil, errTooLarge
-	}
-	if !utf8.Valid(data) {
-		return nil, errNotUTF8
-	}
-	data = bytes.TrimPrefix(data, []byte("\xef\xbb\xbf")) // editors on Windows write it
-	switch format {
-	case "json":
-		return parseJSON(data)
-	case "toml":
-		return parseTOML(data)
-	default:
-		return parseYAML(data)
-	}
 }
 
 // A budget bounds the tree while it is built.

@@ -6,12 +6,6 @@ import (
 	"strings"
 )
 
-// An entry is an upstream and what is known of it only while the file is read.
-type entry struct {
-	Upstream
-	foreign bool // from mcpServers: its name may have to be made fit
-}
-
 func (l *loader) readUpstreams(v value) {
 	v.each(func(name string, v value) {
 		if !isName(name) {

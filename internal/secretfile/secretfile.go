@@ -1,9 +1,8 @@
-// Package secretfile reads values that stand in files of their own, such as tokens
-// and credentials, and reads them again when the files change: such values are
-// rotated while a program runs.
+// Package secretfile reads tokens and credentials that are in files of their own, and
+// reads them again when the files change: such values are rotated while a program runs.
 //
-// A file that cannot be read any more, or that is empty, is an error from then on.
-// The value that it had is not used again, since it may have been withdrawn.
+// A file that has become unreadable or empty is an error. Its old value is not used
+// again, since it may have been withdrawn.
 package secretfile
 
 import (
@@ -20,22 +19,22 @@ import (
 // maxSize bounds the bytes of a file.
 const maxSize = 64 << 10
 
-// settled is how long a file must not have changed when it is read, for what it
-// looks like to tell whether it has changed since: clocks of file systems are coarse.
+// settled is how old the last change of a file must be when it is read. Clocks of file
+// systems are coarse, so a file that has just changed may change again and look the same.
 const settled = 2 * time.Second
 
 // A File is a value in a file. Path must not change after the first Read.
 type File struct {
 	Path string
 
-	mu    sync.Mutex  // guards the fields below; held while the file is read, which others wait for
+	mu    sync.Mutex  // guards the fields below; held while the file is read, so that others wait for that
 	value string      // as read last
-	info  fs.FileInfo // of the file then; nil: read it whatever it looks like
+	info  fs.FileInfo // of the file then; nil: read it again in any case
 }
 
-// Read returns the value, without the ends of lines behind it. It reads the file
-// only if that looks as if it had changed. The error does not name the file, and
-// never holds what is in it.
+// Read returns the value, without line ends behind it. It reads the file only if size
+// or time say that it has changed. The error does not name the file, and never has any
+// of its content.
 func (f *File) Read() (string, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -43,7 +42,7 @@ func (f *File) Read() (string, error) {
 	if err != nil {
 		return "", withoutPath(err)
 	}
-	if !info.Mode().IsRegular() { // a pipe would have everybody wait, and cannot be read again
+	if !info.Mode().IsRegular() { // a pipe would make everybody wait, and cannot be read again
 		return "", errors.New("not a regular file")
 	}
 	if f.info != nil && same(f.info, info) {
@@ -61,8 +60,7 @@ func (f *File) Read() (string, error) {
 	return f.value, nil
 }
 
-// Forget has the next Read read the file, whatever it looks like: the value was
-// refused by whom it is for.
+// Forget makes the next Read read the file in any case: somebody refused the value.
 func (f *File) Forget() {
 	f.mu.Lock()
 	defer f.mu.Unlock()

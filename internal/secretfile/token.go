@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// Token returns a function that reads the bearer token in a file, again when the file
-// changes; nil for no file. Its errors name the file.
+// Token returns a function that returns the bearer token in a file, also after the file
+// has changed. It returns nil for no file. Errors name the file.
 func Token(path string) func() (string, error) {
 	if path == "" {
 		return nil
