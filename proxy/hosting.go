@@ -210,4 +210,4 @@ func (h *hosting) relates(name string) bool {
 	return !u.Shared && strings.HasPrefix(u.URL, "http")
 }
 
-var errHostStops = &jsonrpc.ClosedError{Cause: "host stopped", Delivered: true}
+var errHostStops = &jsonrpc.ClosedError{Cause: jsonrpc.CauseHostStopped, Delivered: true}

@@ -17,7 +17,7 @@ import (
 func wantStopped(t *testing.T, r *rig, err error) {
 	t.Helper()
 	end, ok := errors.AsType[*jsonrpc.ClosedError](err)
-	if !ok || end.Cause != causeHostStopped || end.Delivered {
+	if !ok || end.Cause != jsonrpc.CauseHostStopped || end.Delivered {
 		t.Errorf("got %v", err)
 	}
 	r.host.mu.Lock()

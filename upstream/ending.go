@@ -27,17 +27,17 @@ type ending struct {
 // didNotStart makes the end that of a server which never was there. sent is whether it
 // got a request besides initialize.
 func (e *ending) didNotStart(sent bool) {
-	e.end.Lasting = e.end.Lasting || e.cause == causeRefused
-	if e.remote || e.cause == causeRefused {
+	e.end.Lasting = e.end.Lasting || e.cause == jsonrpc.CauseRefused
+	if e.remote || e.cause == jsonrpc.CauseRefused {
 		return
 	}
-	if e.cause == causeStartTimeout {
+	if e.cause == jsonrpc.CauseStartTimeout {
 		e.end.Says = "did not start in time"
 		return
 	}
 	e.end.Says = "did not start: " + e.cause
 	if !sent {
-		e.end.Cause = causeStartFailed
+		e.end.Cause = jsonrpc.CauseStartFailed
 	}
 }
 

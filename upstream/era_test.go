@@ -128,12 +128,12 @@ func TestProbeIsNotWaitedFor(t *testing.T) {
 		a := w.attachIn("a", mcp.Modern)
 		synctest.Wait()
 		a.cancel(nil)
-		a.ends(causeHostStopped, false)
+		a.ends(jsonrpc.CauseHostStopped, false)
 		b := w.attachIn("b", mcp.Modern)
 		synctest.Wait()
 		began := time.Now()
 		w.host.Stop(context.Background())
-		b.ends(causeLost, false)
+		b.ends(jsonrpc.CauseConnectionLost, false)
 		if d := time.Since(began); d > 0 {
 			t.Errorf("the host stopped after %v", d)
 		}
@@ -209,12 +209,12 @@ func (w *sharedWorld) sessions() []*sharedServer {
 func TestWrongEra(t *testing.T) {
 	inProbedWorld(t, func(w *sharedWorld, p *prober) {
 		w.host.Bridge = nil
-		w.attachIn("a", mcp.Modern).ends(causeWrongEra, false)
+		w.attachIn("a", mcp.Modern).ends(jsonrpc.CauseWrongEra, false)
 		for _, era := range []mcp.Era{mcp.Legacy, mcp.Modern} {
 			w.host.Replace(map[string]Upstream{"u": {Era: era, Dial: w.dial, DialModern: w.dial}}, []string{"u"})
-			w.attachIn("b", era.Other()).ends(causeWrongEra, false)
+			w.attachIn("b", era.Other()).ends(jsonrpc.CauseWrongEra, false)
 			w.host.Replace(map[string]Upstream{"u": {Era: era}}, []string{"u"})
-			w.attachIn("c", era).ends(causeWrongEra, false)
+			w.attachIn("c", era).ends(jsonrpc.CauseWrongEra, false)
 		}
 		if len(w.servers) != 0 {
 			t.Errorf("%d sessions", len(w.servers))
@@ -234,7 +234,7 @@ func TestLegacyRefusalOfALegacyServer(t *testing.T) {
 			c.hears(refusal)
 			c.leave()
 		}
-		if warned := w.log.at(slog.LevelWarn); len(warned) != 2 || warned[0]["cause"] != causeRefused || p.asked.Load() != 1 {
+		if warned := w.log.at(slog.LevelWarn); len(warned) != 2 || warned[0]["cause"] != jsonrpc.CauseRefused || p.asked.Load() != 1 {
 			t.Errorf("%d probes, warnings %v", p.asked.Load(), warned)
 		}
 		time.Sleep(doubted) // neither of the eras: it may be down rather than old
@@ -292,7 +292,7 @@ func TestReplaceForgetsTheEra(t *testing.T) {
 		a.lives(w.server())
 		p.modern.Store(false)
 		w.host.Replace(w.host.Upstreams, []string{"u"})
-		a.ends(causeChanged, true)
+		a.ends(jsonrpc.CauseChanged, true)
 		w.attachIn("b", mcp.Modern).ends("bridged from modern", false)
 	})
 }

@@ -100,7 +100,7 @@ func (f *failureLog) flush() {
 // era. The log hears of that here, once for all who wait.
 func (f *failureLog) cannotAsk(upstream string, err error) error {
 	end, ok := errors.AsType[*jsonrpc.ClosedError](err)
-	if !ok || end.Cause == causeHostStopped {
+	if !ok || end.Cause == jsonrpc.CauseHostStopped {
 		return err
 	}
 	f.mu.Lock()

@@ -69,10 +69,10 @@ func (h *Host) Replace(upstreams map[string]Upstream, changed []string) {
 	h.Upstreams = upstreams
 	for s := range h.streams {
 		if slices.Contains(changed, s.name) && s.id.key != sharedKey {
-			h.wg.Go(func() { s.end(causeChanged, nil) })
+			h.wg.Go(func() { s.end(jsonrpc.CauseChanged, nil) })
 		}
 	}
-	h.pool.End(changed, causeChanged)
+	h.pool.End(changed, jsonrpc.CauseChanged)
 	h.restarts.reset(changed)
 	h.failures.forget(changed)
 	for _, name := range changed {
@@ -97,23 +97,23 @@ func (h *Host) Replace(upstreams map[string]Upstream, changed []string) {
 // Attach returns when everything that it started is gone.
 func (h *Host) Attach(ctx context.Context, upstream, key string, era mcp.Era, c jsonrpc.Conn) error {
 	if !h.begin() {
-		return refuse(c, causeHostStopped, errStops)
+		return refuse(c, jsonrpc.CauseHostStopped, errStops)
 	}
 	defer h.wg.Done()
 	t, ok := h.target(upstream)
 	if !ok {
-		return refuse(c, causeChanged, errNoUpstream)
+		return refuse(c, jsonrpc.CauseChanged, errNoUpstream)
 	}
 	speaks, err := t.eras.speaksTo(ctx, era)
 	switch {
 	case err != nil && t.up.Command == nil:
-		return refuse(c, causeLost, h.failures.cannotAsk(upstream, err))
+		return refuse(c, jsonrpc.CauseConnectionLost, h.failures.cannotAsk(upstream, err))
 	case err != nil:
-		return refuse(c, causeLost, err)
+		return refuse(c, jsonrpc.CauseConnectionLost, err)
 	case speaks == era:
 		return h.attachIn(ctx, t, serverID{upstream, key, era}, c)
 	case h.Bridge == nil:
-		return refuse(c, causeWrongEra, errors.New("there is no bridge between the eras"))
+		return refuse(c, jsonrpc.CauseWrongEra, errors.New("there is no bridge between the eras"))
 	case era == mcp.Modern:
 		return h.Bridge.Modern(ctx, upstream, key, c)
 	}
@@ -143,7 +143,7 @@ var (
 func (h *Host) Open(ctx context.Context, upstream, key string, era mcp.Era) jsonrpc.Conn {
 	near, far := jsonrpc.Pipe()
 	if !h.begin() {
-		_ = refuse(far, causeHostStopped, errStops)
+		_ = refuse(far, jsonrpc.CauseHostStopped, errStops)
 		return near
 	}
 	go h.attachOpened(ctx, upstream, key, era, far)
@@ -155,7 +155,7 @@ func (h *Host) attachOpened(ctx context.Context, upstream, key string, era mcp.E
 	defer h.wg.Done()
 	t, ok := h.target(upstream)
 	if !ok {
-		_ = refuse(far, causeChanged, errNoUpstream)
+		_ = refuse(far, jsonrpc.CauseChanged, errNoUpstream)
 		return
 	}
 	_ = h.attachIn(ctx, t, serverID{upstream, key, era}, far)
@@ -192,7 +192,7 @@ func (h *Host) probe(t target) (modern, told bool, err error) {
 		return h.pool.Try(h.shared(t))
 	}
 	if h.stopping.Err() != nil {
-		return false, false, &jsonrpc.ClosedError{Cause: causeHostStopped, Err: errStops}
+		return false, false, &jsonrpc.ClosedError{Cause: jsonrpc.CauseHostStopped, Err: errStops}
 	}
 	ctx, cancel := context.WithTimeout(h.stopping, t.up.startTimeout())
 	defer cancel()
@@ -228,7 +228,7 @@ func (h *Host) unattributed(upstream string) {
 // attachAlone is attachIn for a stream with a server of its own.
 func (h *Host) attachAlone(ctx context.Context, a attachment, c jsonrpc.Conn) error {
 	if ctx.Err() != nil {
-		return refuse(c, causeStartFailed, context.Cause(ctx))
+		return refuse(c, jsonrpc.CauseStartFailed, context.Cause(ctx))
 	}
 	log := h.logger().With("upstream", a.name, "session", short(a.id.key))
 	r, wait := h.restarts.enter(a.id)
@@ -236,15 +236,15 @@ func (h *Host) attachAlone(ctx context.Context, a attachment, c jsonrpc.Conn) er
 	if wait != nil {
 		log.Debug("upstream waits before its next start")
 		wait.Says, wait.Cause = wait.Words(), a.up.startCause(wait.Cause)
-		return refuse(c, causeStartFailed, wait)
+		return refuse(c, jsonrpc.CauseStartFailed, wait)
 	}
 	s := newStream(ctx, a, c, log)
 	s.restart, s.failures, s.limits, s.quotes = r, &h.failures, h.Limits, h.ClientsOperate
 	if err := s.start(); err != nil {
-		end := jsonrpc.EndOf(err, causeStartFailed)
+		end := jsonrpc.EndOf(err, jsonrpc.CauseStartFailed)
 		inARow := r.ended(startFailed, end, 0)
 		defer tellFailure(log.With("cause", end.Cause, "event", end.Event, "err", end.Err), startFailed, inARow)
-		return refuse(c, causeStartFailed, end)
+		return refuse(c, jsonrpc.CauseStartFailed, end)
 	}
 	h.enter(s)
 	defer h.leave(s)

@@ -151,14 +151,9 @@ func (f *inFlight) addLocked(m *jsonrpc.Message) (starts bool) {
 // repliedLocked forgets a request of the server that is answered. What waits for it and
 // gets the one error, which is the proxy's and no client's, is marked.
 func (f *inFlight) repliedLocked(m *jsonrpc.Message) {
-	if r, ok := f.requests.TakeKey(m.ID); ok && isOurEnd(m.Error) {
+	if r, ok := f.requests.TakeKey(m.ID); ok && jsonrpc.IsClosed(m.Error) {
 		f.markLocked(r)
 	}
-}
-
-// isOurEnd reports whether an error is the one connection-closed error.
-func isOurEnd(e json.RawMessage) bool {
-	return e != nil && string(member(member(e, "data"), "reason")) == `"`+jsonrpc.ReasonClosed+`"`
 }
 
 func (f *inFlight) markLocked(r serverRequest) {

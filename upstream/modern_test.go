@@ -54,7 +54,7 @@ func TestModernStartTimeout(t *testing.T) {
 		a := w.attach("a")
 		a.say(`{"id":1,"method":"tools/call"}`)
 		time.Sleep(30 * time.Second)
-		a.ends(causeStartTimeout, false)
+		a.ends(jsonrpc.CauseStartTimeout, false)
 		w.server().hears() // and so nothing is cancelled
 	})
 }
@@ -364,7 +364,7 @@ func TestModernForcedByContext(t *testing.T) {
 		a.say(`{"id":1,"method":"subscriptions/listen"}`)
 		s.heard()
 		a.cancel(nil)
-		a.ends(causeHostStopped, true)
+		a.ends(jsonrpc.CauseHostStopped, true)
 		s.hears(`{"method":"notifications/cancelled","params":{"requestId":2,` + goneReason + `}}`)
 		b.lives(s)
 	})
@@ -379,7 +379,7 @@ func TestModernStop(t *testing.T) {
 			defer close(stopped)
 			w.host.Stop(context.Background())
 		}()
-		a.ends(causeHostStopped, false)
+		a.ends(jsonrpc.CauseHostStopped, false)
 		<-stopped
 		synctest.Wait()
 		if s.end == nil {

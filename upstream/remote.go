@@ -98,7 +98,7 @@ func (r *remote) Recv(batch []*jsonrpc.Message) ([]*jsonrpc.Message, error) {
 }
 
 // lostSession makes err, the end of a session, one with a cause.
-func lostSession(err error) error { return jsonrpc.EndOf(err, causeLost) }
+func lostSession(err error) error { return jsonrpc.EndOf(err, jsonrpc.CauseConnectionLost) }
 
 // sessionless reports, once Recv has returned the result of initialize, whether there
 // is no session all the same: each request stands alone.

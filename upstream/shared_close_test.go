@@ -267,8 +267,8 @@ func TestSharedStopEndsClients(t *testing.T) {
 		a.say(`{"id":1,"method":"x"}`)
 		s.heard()
 		w.host.Stop(context.Background())
-		a.ends(causeHostStopped, true)
-		b.ends(causeHostStopped, false)
+		a.ends(jsonrpc.CauseHostStopped, true)
+		b.ends(jsonrpc.CauseHostStopped, false)
 		s.hears(`{"method":"notifications/cancelled","params":{"requestId":2,` + goneReason + `}}`)
 		if s.end == nil {
 			t.Error("the session was not closed")

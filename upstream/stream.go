@@ -120,7 +120,7 @@ func (s *stream) dial(ctx context.Context) (jsonrpc.Conn, error) {
 		dial = s.up.DialModern
 	}
 	if dial == nil {
-		return nil, &jsonrpc.ClosedError{Cause: causeWrongEra}
+		return nil, &jsonrpc.ClosedError{Cause: jsonrpc.CauseWrongEra}
 	}
 	c, err := dial(ctx)
 	if err == nil {
@@ -139,7 +139,7 @@ func (s *stream) onTrial() bool { return s.trial != nil && s.trial() }
 // serve runs the stream to its end. Its server has just been started.
 func (s *stream) serve() error {
 	s.wg.Go(s.readServer)
-	unhook := context.AfterFunc(s.ctx, func() { s.end(causeHostStopped, context.Cause(s.ctx)) })
+	unhook := context.AfterFunc(s.ctx, func() { s.end(jsonrpc.CauseHostStopped, context.Cause(s.ctx)) })
 	defer unhook()
 
 	s.end("", s.readStream())
@@ -171,7 +171,7 @@ func (s *stream) readStream() error {
 func (s *stream) sent(batch []*jsonrpc.Message) {
 	for _, m := range batch {
 		if s.inFlight.toServer(m) {
-			s.startTimer.Store(time.AfterFunc(s.up.startTimeout(), func() { s.end(causeStartTimeout, nil) }))
+			s.startTimer.Store(time.AfterFunc(s.up.startTimeout(), func() { s.end(jsonrpc.CauseStartTimeout, nil) }))
 		}
 	}
 }
@@ -206,7 +206,7 @@ func (s *stream) readServer() {
 		}
 		clear(batch)
 		if refused { // nothing can be asked of it, and the proxy need not find an end for that
-			s.end(causeRefused, nil)
+			s.end(jsonrpc.CauseRefused, nil)
 		}
 		if err != nil && !unusable {
 			s.lost(err)
@@ -274,7 +274,7 @@ func (s *stream) lost(err error) {
 		s.end(jsonrpc.CauseOtherEra, nil)
 		return
 	}
-	end := jsonrpc.EndOf(err, causeLost)
+	end := jsonrpc.EndOf(err, jsonrpc.CauseConnectionLost)
 	if end.Cause == jsonrpc.CauseOtherEra {
 		s.eras.misread()
 	}
@@ -344,21 +344,21 @@ func (s *stream) end(cause string, err error) {
 func (s *stream) ending(cause string, err error) ending {
 	inFlight, start := s.inFlight.state()
 	if cause == "" && start.refused { // and so the proxy hung up
-		cause = causeRefused
+		cause = jsonrpc.CauseRefused
 	}
 	e := ending{err: err, cause: cause, inFlight: inFlight, life: time.Since(s.began), remote: s.up.Command == nil}
 	if cause == "" {
 		return e
 	}
 	closed := &jsonrpc.ClosedError{Err: err}
-	if cause != causeRefused {
+	if cause != jsonrpc.CauseRefused {
 		closed = jsonrpc.EndOf(err, "") // which knows more of a server's own end
 	}
 	closed.Cause, closed.Delivered = cause, start.answered || start.sent && !s.inFlight.modern
 	closed.Event = cmp.Or(closed.Event, jsonrpc.NewEvent())
 	e.err, e.end = closed, closed
 	switch {
-	case cause == causeHostStopped, cause == causeChanged:
+	case cause == jsonrpc.CauseHostStopped, cause == jsonrpc.CauseChanged:
 	case cause == jsonrpc.CauseOtherEra: // a legacy server has refused initialize, a modern one was replaced
 		e.outcome, closed.Delivered = tried, s.inFlight.modern
 	case s.onTrial():
@@ -368,7 +368,7 @@ func (s *stream) ending(cause string, err error) ending {
 	default:
 		e.outcome = startFailed
 		e.didNotStart(start.sent)
-		if s.quotes && !e.remote && cause != causeRefused {
+		if s.quotes && !e.remote && cause != jsonrpc.CauseRefused {
 			closed.Says = withLast(closed.Says, s.stderr())
 		}
 	}

@@ -444,7 +444,7 @@ func TestAttachAfterTheEnd(t *testing.T) {
 	if err := r.host.Attach(ctx, "fake", "k", mcp.Legacy, far); !errors.As(err, &closed) || closed.Delivered {
 		t.Error(err)
 	}
-	if err := r.host.Attach(t.Context(), "other", "k", mcp.Legacy, far); !errors.As(err, &closed) || closed.Cause != causeChanged {
+	if err := r.host.Attach(t.Context(), "other", "k", mcp.Legacy, far); !errors.As(err, &closed) || closed.Cause != jsonrpc.CauseChanged {
 		t.Error(err)
 	}
 }

@@ -53,8 +53,8 @@ type Upstream struct {
 
 // startCause is the cause that clients hear of a start that failed because of cause.
 func (u *Upstream) startCause(cause string) string {
-	if u.Command != nil && cause != causeRefused {
-		return causeStartFailed
+	if u.Command != nil && cause != jsonrpc.CauseRefused {
+		return jsonrpc.CauseStartFailed
 	}
 	return cause
 }
@@ -95,15 +95,3 @@ type Bridge interface {
 	// for clients that may never come back, and can give up those.
 	Unattributed(upstream string)
 }
-
-// Causes of an end, as the error that clients see has them. Beside these stand
-// those of a process: "exit status 3", "signal: killed", "stdout closed".
-const (
-	causeStartFailed  = process.CauseStartFailed
-	causeStartTimeout = "start timeout"
-	causeRefused      = "initialize refused"
-	causeHostStopped  = "host stopped"
-	causeChanged      = "upstream changed"
-	causeLost         = "connection lost" // of a remote server that does not say more
-	causeWrongEra     = "wrong era"       // and nobody translates
-)

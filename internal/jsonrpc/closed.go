@@ -15,7 +15,7 @@ var ErrClosed = errors.New("connection closed")
 // A ClosedError is the end of a connection to an upstream, with what the other
 // side of a link needs to say about it. It satisfies errors.Is(err, ErrClosed).
 type ClosedError struct {
-	Cause string // short and structured, as in [ErrorData]
+	Cause string // short and structured, as in [ErrorData]; see [ClassOf]
 
 	// Delivered is false only if nothing that was sent here ever reached the
 	// upstream, so that its requests are [NotSent].
@@ -69,6 +69,9 @@ func (e *ClosedError) Wire(code int, upstream string, phase Phase) *Error {
 	}}
 }
 
+// Class returns what sort of end it is.
+func (e *ClosedError) Class() CauseClass { return ClassOf(e.Cause) }
+
 // Words returns what the upstream did, in words that follow its name.
 func (e *ClosedError) Words() string {
 	if e.Says == "" {
@@ -76,54 +79,6 @@ func (e *ClosedError) Words() string {
 	}
 	return e.Says
 }
-
-// saidBy puts a cause into words, which follow the upstream's name.
-func saidBy(cause string) string {
-	kind, _, _ := strings.Cut(cause, " ")
-	if words := says[cause]; words != "" {
-		return words
-	}
-	switch kind {
-	case "signal:":
-		return "was killed (" + cause + ")"
-	case "exit":
-		return "exited (" + cause + ")"
-	case "HTTP":
-		return "answered with " + cause
-	}
-	return "is gone (" + cause + ")"
-}
-
-// says has the words for causes that do not say by themselves what happened.
-var says = map[string]string{
-	"start failed":        "did not start",
-	"start timeout":       "did not start in time",
-	"still starting":      "is still starting",
-	"initialize refused":  "refused initialize",
-	"stdout closed":       "closed its stdout (stdout closed)",
-	"stdin closed":        "closed its stdin (stdin closed)",
-	"write timeout":       "does not read what it is sent (write timeout)",
-	"stream ended":        "broke off its answer (stream ended)",
-	"connection lost":     "broke off the connection (connection lost)",
-	"connection reset":    "broke off the connection (connection reset)",
-	"link lost":           "is out of reach: link lost",
-	"connection refused":  "is out of reach: connection refused",
-	"no such host":        "is out of reach: no such host",
-	"connect timeout":     "is out of reach: connect timeout",
-	"host unreachable":    "is out of reach: host unreachable",
-	"network unreachable": "is out of reach: network unreachable",
-	"bad header file":     "was not asked: a file of headersFrom cannot be read (bad header file)",
-	"unknown upstream":    "is not known to its host",
-	"host stopped":        "was stopped (host stopped)",
-	"upstream changed":    "was changed or removed in the configuration (upstream changed)",
-	"HTTP 401":            "refuses our credentials (HTTP 401)",
-	"HTTP 403":            "refuses our credentials (HTTP 403)",
-}
-
-// CauseOtherEra is the cause of a stream that ended, before its initialize was
-// answered, because its upstream turned out to speak the other era. A stream that
-// is opened now will be translated, so whoever opened it opens it once more.
-const CauseOtherEra = "speaks another era"
 
 // EndOf returns, as a copy, what err says of the end of a connection. An err that
 // is no [ClosedError] is the end with that cause, and may have cost what was sent.
@@ -152,10 +107,6 @@ func NewEvent() string {
 func IsEvent(id string) bool {
 	return len(id) == 8 && strings.Trim(id, eventLetters) == ""
 }
-
-// CauseOverloaded is the cause of a stream that was not opened because there are too
-// many: its requests are [Overloaded].
-const CauseOverloaded = "overloaded"
 
 // Closed returns an error that is [ErrClosed] and wraps cause. A cause that is
 // an ErrClosed already is returned as it is, so that an end is wrapped once.

@@ -57,6 +57,25 @@ type ErrorData struct {
 	Event     string `json:"event,omitempty"` // of the end, as in the log line about it
 }
 
+// ReadErrorData returns the data of an error that a proxy made, be it this one or another
+// on the way; the zero ErrorData of any other error.
+func ReadErrorData(text json.RawMessage) ErrorData {
+	var in [1]Span
+	var at [6]Span
+	if Find(text, Span{}, in[:], "data") != nil || in[0].IsZero() ||
+		Find(text, in[0], at[:], "reason", "upstream", "cause", "phase", "retryable", "event") != nil {
+		return ErrorData{}
+	}
+	said := func(i int) string {
+		s, _ := Unquote(at[i].Of(text))
+		return s
+	}
+	return ErrorData{said(0), said(1), said(2), Phase(said(3)), string(at[4].Of(text)) == "true", said(5)}
+}
+
+// IsClosed reports whether an error is the one connection-closed error.
+func IsClosed(text json.RawMessage) bool { return ReadErrorData(text).Reason == ReasonClosed }
+
 // A Phase tells how far a request had come when it failed.
 type Phase string
 

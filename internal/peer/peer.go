@@ -385,7 +385,7 @@ func (l *Lost) Wire(code int, upstream string) *jsonrpc.Error {
 // that is not a [*jsonrpc.ClosedError], it is only known that calls may be lost. Everything
 // that is open hears of it before End returns. The first End counts.
 func (p *Peer) End(err error) {
-	end := jsonrpc.EndOf(err, "link lost")
+	end := jsonrpc.EndOf(err, jsonrpc.CauseLinkLost)
 	p.mu.Lock()
 	p.out.Close(end)
 	calls, requests := p.calls.Close(end), p.requests.Close(end)
@@ -397,7 +397,7 @@ func (p *Peer) End(err error) {
 // Reset is the end of a Conn that another one follows: it ends what was sent on it and what
 // came on it. Calls that still wait go on.
 func (p *Peer) Reset(err error) {
-	end := jsonrpc.EndOf(err, "link lost")
+	end := jsonrpc.EndOf(err, jsonrpc.CauseLinkLost)
 	p.mu.Lock()
 	calls, requests := p.calls.TakeIf(func(c *Call) bool { return c.sent }), p.requests.TakeIf(nil)
 	p.overLocked(calls, requests)

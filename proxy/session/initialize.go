@@ -158,14 +158,6 @@ func (s *session) discover(c *call) {
 	})
 }
 
-// isClosed reports whether an error is the connection-closed one.
-func isClosed(wire json.RawMessage) bool {
-	data, _ := jsonrpc.Member(wire, "data")
-	raw, _ := jsonrpc.Member(data, "reason")
-	reason, _ := jsonrpc.Unquote(raw)
-	return reason == jsonrpc.ReasonClosed
-}
-
 // supportedVersions are all that are served here, modern ones first.
 var supportedVersions = func() json.RawMessage {
 	versions, _ := json.Marshal(mcp.Versions) // strings always can be

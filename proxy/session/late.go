@@ -82,7 +82,7 @@ func (u *upstreamConn) lateFailure() *failure {
 		if u.era == mcp.Legacy {
 			f = ownFailure(u.slow())
 		}
-		f.cause = "still starting"
+		f.cause = jsonrpc.CauseStillStarting
 	}
 	f.late = true
 	return f
@@ -108,5 +108,5 @@ func ownFailure(err *jsonrpc.Error) *failure {
 
 // slow is the error of what does not wait for the start any longer.
 func (u *upstreamConn) slow() *jsonrpc.Error {
-	return u.lost(&jsonrpc.ClosedError{Cause: "start timeout"}, jsonrpc.NotSent)
+	return u.lost(&jsonrpc.ClosedError{Cause: jsonrpc.CauseStartTimeout}, jsonrpc.NotSent)
 }

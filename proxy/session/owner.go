@@ -117,24 +117,16 @@ func (c *call) plainRead() json.RawMessage {
 // resource or was never asked: then another one may have it. Any other error is that
 // of the one that has it. A code of 0 is what servers say that have no code for it.
 func unaware(text json.RawMessage) bool {
-	var at [2]jsonrpc.Span
-	if jsonrpc.Find(text, jsonrpc.Span{}, at[:], "code", "data") != nil {
+	raw, err := jsonrpc.Member(text, "code")
+	if err != nil {
 		return false
 	}
-	switch code, _ := strconv.Atoi(string(at[0].Of(text))); code {
+	switch code, _ := strconv.Atoi(string(raw)); code {
 	case jsonrpc.CodeResourceNotFound, jsonrpc.CodeInvalidParams, jsonrpc.CodeMethodNotFound, 0:
 		return true
 	}
-	if at[1].IsZero() {
-		return false
-	}
-	var of [2]jsonrpc.Span
-	if jsonrpc.Find(text, at[1], of[:], "reason", "phase") != nil {
-		return false
-	}
-	reason, _ := jsonrpc.Unquote(of[0].Of(text))
-	phase, _ := jsonrpc.Unquote(of[1].Of(text))
-	return reason == jsonrpc.ReasonClosed && phase == string(jsonrpc.NotSent)
+	data := jsonrpc.ReadErrorData(text)
+	return data.Reason == jsonrpc.ReasonClosed && data.Phase == jsonrpc.NotSent
 }
 
 // whoAnswers asks upstreams in turn and returns the first one with a result. If there

@@ -221,7 +221,7 @@ func (p *Router) serveUpstream(ctx context.Context, upstream string, s *session)
 		}
 	}
 	s.client.Close()
-	return jsonrpc.Closed(&jsonrpc.ClosedError{Cause: "unknown upstream"})
+	return jsonrpc.Closed(&jsonrpc.ClosedError{Cause: jsonrpc.CauseUnknownUpstream})
 }
 
 func (p *Router) serve(ctx context.Context, s *session) error {

@@ -100,7 +100,7 @@ func (s *session) serverRequest(u *upstreamConn, a *attempt, m *jsonrpc.Message)
 // refuseServerRequest answers an upstream whose server request the client can not answer any
 // more.
 func (s *session) refuseServerRequest(u *upstreamConn, id jsonrpc.ID) {
-	u.tell(jsonrpc.NewError(id, jsonrpc.ConnectionClosed(jsonrpc.CodeConnectionClosed, "", "client disconnected", jsonrpc.InFlight)))
+	u.tell(jsonrpc.NewError(id, jsonrpc.ConnectionClosed(jsonrpc.CodeConnectionClosed, "", jsonrpc.CauseClientGone, jsonrpc.InFlight)))
 }
 
 // answered hands the client's answer to the upstream that asked.

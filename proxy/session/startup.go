@@ -187,14 +187,11 @@ const (
 // next reports whether another start may help after one that ended with the error, and
 // when. The same event a second time is no start, but the wait before one.
 func (t *trials) next(wire json.RawMessage) (pause time.Duration, again bool) {
-	data, _ := jsonrpc.Member(wire, "data")
-	retryable, _ := jsonrpc.Member(data, "retryable")
-	raw, _ := jsonrpc.Member(data, "event")
-	event, _ := jsonrpc.Unquote(raw)
-	if event != "" && event == t.event {
+	data := jsonrpc.ReadErrorData(wire)
+	if data.Event != "" && data.Event == t.event {
 		return lookAgain, true
 	}
-	t.event = event
+	t.event = data.Event
 	t.failed++
-	return 0, string(retryable) == "true" && t.failed < maxTrials
+	return 0, data.Retryable && t.failed < maxTrials
 }

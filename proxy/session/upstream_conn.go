@@ -315,7 +315,7 @@ func (u *upstreamConn) refuseLocked(r *request, err *jsonrpc.Error) {
 
 // end settles all that the stream of a had in flight, once for each.
 func (u *upstreamConn) end(a *attempt, err error) {
-	end, pending, requests := u.takeAll(a, jsonrpc.EndOf(err, "link lost"))
+	end, pending, requests := u.takeAll(a, jsonrpc.EndOf(err, jsonrpc.CauseLinkLost))
 	u.log.Debug("stream ended", "cause", end.Cause, "event", end.Event, "err", err, "in_flight", len(pending))
 	for _, r := range pending {
 		at := jsonrpc.NotSent
@@ -333,7 +333,7 @@ func (u *upstreamConn) end(a *attempt, err error) {
 // event is this side's if it chose the end before the host did.
 func (a *attempt) toldAs(end *jsonrpc.ClosedError) *jsonrpc.ClosedError {
 	if end.Cause == jsonrpc.CauseOtherEra { // whatever it speaks, nobody can use it
-		end.Cause = "start failed"
+		end.Cause = jsonrpc.CauseStartFailed
 	}
 	if a.own != nil {
 		own := *a.own

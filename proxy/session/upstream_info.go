@@ -45,7 +45,7 @@ func (u *upstreamConn) initialized(a *attempt, answer *jsonrpc.Message) {
 		defer u.s.mu.Unlock()
 		if !a.ended {
 			u.log.Debug("upstream refused initialize") // its host warns, ends the stream and says which event that is
-			a.own = &jsonrpc.ClosedError{Cause: "initialize refused", Lasting: true}
+			a.own = &jsonrpc.ClosedError{Cause: jsonrpc.CauseRefused, Lasting: true}
 			conn := a.conn
 			time.AfterFunc(lastWords, func() { conn.Close() })
 		}
@@ -125,7 +125,7 @@ func (u *upstreamConn) discover(ctx context.Context, meta json.RawMessage) (json
 	}
 	if !usable {
 		u.log.Debug("upstream cannot say what it is", "method", mcp.MethodDiscover, "err", err)
-		if err == nil && isClosed(answer.Error) {
+		if err == nil && jsonrpc.IsClosed(answer.Error) {
 			return nil, &failure{wire: answer.Error}
 		}
 		return nil, nil

@@ -38,7 +38,7 @@ func (set *upstreamSet) unreached() *jsonrpc.Error {
 	if set.complete {
 		return nil
 	}
-	return jsonrpc.ConnectionClosed(jsonrpc.CodeInternalError, "", "link lost", jsonrpc.NotSent)
+	return jsonrpc.ConnectionClosed(jsonrpc.CodeInternalError, "", jsonrpc.CauseLinkLost, jsonrpc.NotSent)
 }
 
 // upstreamSets are those of a session.
@@ -152,17 +152,13 @@ func (u *upstreamConn) serves(up *Upstream) bool {
 // removeLocked hangs up an upstream that is no longer served. The end of its
 // stream settles what is in flight there; what else points to it is forgotten.
 func (s *session) removeLocked(u *upstreamConn) {
-	u.hangUpLocked(causeChanged)
+	u.hangUpLocked(jsonrpc.CauseChanged)
 	s.resourceSubs.forget(u)
 	s.readers.forget(u)
 	s.views.forget(u.lists)
 	s.tasks.forget(u)
 	s.clientTasks.forget(u)
 }
-
-// causeChanged is what requests are told that were for an upstream which is gone or
-// something else now. Its host says the same.
-const causeChanged = "upstream changed"
 
 // relinked is called when the link to upstreams was lost and is back. What they
 // offer may have changed while nobody could hear of it.

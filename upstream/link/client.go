@@ -249,7 +249,7 @@ func (c *Client) try(ctx context.Context, l *link, h Hello) (*conn, error) {
 	case <-l.y.CloseChan():
 		return nil, notOpened(l.lost(nil))
 	case <-ctx.Done():
-		return nil, notOpened(&jsonrpc.ClosedError{Cause: causeLate, Err: context.Cause(ctx)})
+		return nil, notOpened(&jsonrpc.ClosedError{Cause: jsonrpc.CauseLate, Err: context.Cause(ctx)})
 	}
 	if !l.spawn(func() {
 		k, err := c.openOn(l, h)
@@ -268,12 +268,9 @@ func (c *Client) try(ctx context.Context, l *link, h Hello) (*conn, error) {
 	case r := <-opened:
 		return r.conn, r.err
 	case <-ctx.Done():
-		return nil, notOpened(&jsonrpc.ClosedError{Cause: causeLate, Err: context.Cause(ctx)})
+		return nil, notOpened(&jsonrpc.ClosedError{Cause: jsonrpc.CauseLate, Err: context.Cause(ctx)})
 	}
 }
-
-// causeLate is the cause when ctx ends before a stream is open.
-const causeLate = "not opened in time"
 
 // openOn opens a stream and says hello on it. The next may be opened when this one is
 // open, or gone: to the host, one that it refuses is there until it is closed.
@@ -304,9 +301,7 @@ func (c *Client) openOn(l *link, h Hello) (*conn, error) {
 }
 
 // errAnswer is the end of a stream whose host answers the hello with something else.
-var errAnswer = &jsonrpc.ClosedError{Cause: badAnswer}
-
-const badAnswer = "bad answer to the hello"
+var errAnswer = &jsonrpc.ClosedError{Cause: jsonrpc.CauseBadAnswer}
 
 // greet says hello and reads the answer.
 func (c *conn) greet(hello []byte) error {
@@ -332,7 +327,7 @@ func (c *conn) greet(hello []byte) error {
 
 // notOpened makes the end of a stream the error of its opening: nothing was sent.
 func notOpened(err error) error {
-	end := jsonrpc.EndOf(err, badAnswer)
+	end := jsonrpc.EndOf(err, jsonrpc.CauseBadAnswer)
 	end.Delivered = false
 	return end
 }

@@ -29,7 +29,7 @@ var (
 	errHungUp     = errors.New("hung up before the hello")
 	errNoControl  = fault("the control stream must come first")
 	errTwoControl = fault("a second control stream")
-	errReplaced   = fault("replaced by a newer link")
+	errReplaced   = fault(jsonrpc.CauseReplaced)
 	errFlood      = fault("too many streams")
 )
 

@@ -64,7 +64,7 @@ func (c *currentLink) await(ctx context.Context) (*link, error) {
 	if err != nil {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		return nil, &jsonrpc.ClosedError{Cause: causeLost, Event: c.event, Err: err}
+		return nil, &jsonrpc.ClosedError{Cause: jsonrpc.CauseLinkLost, Event: c.event, Err: err}
 	}
 	return l, nil
 }

@@ -228,7 +228,7 @@ func (l *link) fail(err error) {
 
 // lost is the end of a stream that the end of its link is.
 func (l *link) lost(err error) *jsonrpc.ClosedError {
-	return &jsonrpc.ClosedError{Cause: causeLost, Delivered: true, Event: l.event, Err: err}
+	return &jsonrpc.ClosedError{Cause: jsonrpc.CauseLinkLost, Delivered: true, Event: l.event, Err: err}
 }
 
 // lose interrupts whoever waits for a stream, before yamux hears that the link
@@ -287,9 +287,6 @@ func (l *link) close(err error) error {
 	l.controls.Wait()
 	return jsonrpc.Closed(l.cause())
 }
-
-// causeLost is what both ends say of a stream whose link is gone.
-const causeLost = "link lost"
 
 // chatter makes a yamux.Logger of a slog.Logger. Whatever matters of what yamux
 // says also ends a stream or the link, so all of it is for debugging.

@@ -31,7 +31,7 @@ const (
 var longAgo = time.Unix(1, 0)
 
 // errClosed is the end of a stream that one of its sides closed without a word.
-var errClosed = &jsonrpc.ClosedError{Cause: "closed", Delivered: true}
+var errClosed = &jsonrpc.ClosedError{Cause: jsonrpc.CauseClosed, Delivered: true}
 
 // A stream makes a yamux stream end as a Conn must. yamux's Close leaves a
 // blocked Read waiting, the end of the session looks like a clean io.EOF, and

@@ -60,7 +60,7 @@ var (
 	errBadVersion = errors.New("unknown link version")
 	errHasty      = errors.New("messages before the answer to the hello")
 	errLateHello  = errors.New("hello timeout")
-	errUnknown    = errors.New("upstream changed") // it was announced, and is gone since
+	errUnknown    = errors.New(jsonrpc.CauseChanged) // it was announced, and is gone since
 )
 
 // parseHello reads the line of a hello. The version comes first: nothing else

@@ -2,6 +2,7 @@ package pool
 
 import (
 	"encoding/json"
+	"net/http"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
@@ -136,19 +137,17 @@ func (c *bridged) modernError(text json.RawMessage) (answer *jsonrpc.Message, ur
 	switch {
 	case ok && e.Code == mcp.CodeURLElicitation && mcp.MethodOf(c.method).Asks:
 		return c.urlsOf(e)
-	case ok && !mcp.MethodOf(c.method).Bridged() && isHTTP400(e):
+	case ok && !mcp.MethodOf(c.method).Bridged() && isBadRequest(text):
 		return jsonrpc.NewError(jsonrpc.ID{}, jsonrpc.MethodNotFound(c.method)), nil
 	}
 	return &jsonrpc.Message{Error: translate.ToModernError(text)}, nil
 }
 
-// isHTTP400 reports whether an error is ours, for a server that answered a POST with
-// status 400. Servers of the Go SDK say so that they do not know a method.
-func isHTTP400(e translate.WireError) bool {
-	var at [2]jsonrpc.Span
-	err := jsonrpc.Find(e.Data, jsonrpc.Span{}, at[:], "reason", "cause")
-	return err == nil && e.Code == jsonrpc.CodeInternalError &&
-		string(at[0].Of(e.Data)) == `"`+jsonrpc.ReasonClosed+`"` && string(at[1].Of(e.Data)) == `"HTTP 400"`
+// isBadRequest reports whether a server answered a POST with status 400. Servers of the
+// Go SDK say so that they do not know a method.
+func isBadRequest(text json.RawMessage) bool {
+	data := jsonrpc.ReadErrorData(text)
+	return data.Reason == jsonrpc.ReasonClosed && jsonrpc.HTTPStatus(data.Cause) == http.StatusBadRequest
 }
 
 // settleLocked answers the request of a call, unless nobody waits for that any more,

@@ -50,7 +50,7 @@ type modernStream struct {
 func (b *Bridge) Modern(ctx context.Context, upstream, key string, client jsonrpc.Conn) error {
 	t := b.tenant(tenantID{upstream, key})
 	if t == nil {
-		end := &jsonrpc.ClosedError{Cause: causeHostStopped}
+		end := &jsonrpc.ClosedError{Cause: jsonrpc.CauseHostStopped}
 		jsonrpc.CloseWith(client, end)
 		return end
 	}
@@ -81,7 +81,7 @@ func whyDone(ctx context.Context) error {
 	if end, ok := errors.AsType[*jsonrpc.ClosedError](cause); ok {
 		return end
 	}
-	return &jsonrpc.ClosedError{Cause: causeHostStopped, Delivered: true, Err: cause}
+	return &jsonrpc.ClosedError{Cause: jsonrpc.CauseHostStopped, Delivered: true, Err: cause}
 }
 
 // read handles what comes from the client until its stream ends. It owns Recv.
@@ -139,7 +139,7 @@ func (s *modernStream) leaveLocked() {
 func (s *modernStream) sendLocked(messages ...*jsonrpc.Message) {
 	s.out.put(messages...)
 	if s.out.holds(maxUnread, maxUnreadBytes) {
-		s.cancel(&jsonrpc.ClosedError{Cause: causeSlow, Delivered: true})
+		s.cancel(&jsonrpc.ClosedError{Cause: jsonrpc.CauseSlowStream, Delivered: true})
 	}
 }
 

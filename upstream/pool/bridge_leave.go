@@ -36,14 +36,7 @@ func (t *tenant) leftLocked(end error) {
 // come back under the same key: it did not close the stream.
 func mayReturn(end error) bool {
 	closed, ok := errors.AsType[*jsonrpc.ClosedError](end)
-	if !ok {
-		return false
-	}
-	switch closed.Cause {
-	case causeSlow, jsonrpc.CauseOtherEra:
-		return true
-	}
-	return false
+	return ok && (closed.Class() == jsonrpc.ClassClientSlow || closed.Class() == jsonrpc.ClassOtherEra)
 }
 
 // Forget ends all that is kept for the principals of a proxy, which is gone for good as

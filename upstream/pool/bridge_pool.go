@@ -163,7 +163,7 @@ func (t *tenant) stop() {
 	}
 	for _, l := range t.lanes {
 		if l != nil {
-			l.endLocked(&jsonrpc.ClosedError{Cause: causeHostStopped, Delivered: true})
+			l.endLocked(&jsonrpc.ClosedError{Cause: jsonrpc.CauseHostStopped, Delivered: true})
 		}
 	}
 	for _, p := range t.parks { // of sessions that had ended
@@ -229,7 +229,7 @@ func (g *group) placeLocked(c *bridged) {
 // refusal is what is said when there is no room for one more session.
 func (t *tenant) refusal() *jsonrpc.Message {
 	if t.b.pool.isStopped() {
-		return jsonrpc.NewError(jsonrpc.ID{}, jsonrpc.ConnectionClosed(jsonrpc.CodeInternalError, t.id.upstream, causeHostStopped, jsonrpc.NotSent))
+		return jsonrpc.NewError(jsonrpc.ID{}, jsonrpc.ConnectionClosed(jsonrpc.CodeInternalError, t.id.upstream, jsonrpc.CauseHostStopped, jsonrpc.NotSent))
 	}
 	return jsonrpc.NewError(jsonrpc.ID{}, jsonrpc.Overloaded(t.id.upstream))
 }

@@ -75,7 +75,7 @@ func (s *session) decide(modern, told bool, err error) {
 	if modern {
 		m.trial.Store(false)
 	} else {
-		s.retireLocked(causeWrongEra)
+		s.retireLocked(jsonrpc.CauseWrongEra)
 	}
 	close(m.decided)
 }

@@ -175,7 +175,7 @@ func (l *lane) welcomeLocked(m *jsonrpc.Message) {
 	w, ok := translate.ReadWelcome(m.Result)
 	if !ok {
 		if len(m.Result) > 0 && m.Result[0] == '{' { // else the host ends the stream, and says which event that is
-			l.endLocked(&jsonrpc.ClosedError{Cause: causeRefused, Lasting: true})
+			l.endLocked(&jsonrpc.ClosedError{Cause: jsonrpc.CauseRefused, Lasting: true})
 		}
 		return
 	}
@@ -290,7 +290,7 @@ func (l *lane) busyLocked() bool {
 
 // end ends the lane because its stream has.
 func (l *lane) end(err error) {
-	end := jsonrpc.EndOf(err, causeLinkLost)
+	end := jsonrpc.EndOf(err, jsonrpc.CauseLinkLost)
 	l.t.mu.Lock()
 	defer l.t.mu.Unlock()
 	l.endLocked(end)

@@ -38,8 +38,6 @@ const (
 	memberQueueBytes = 4 << 20
 )
 
-const causeTooSlow = "client too slow"
-
 // A member is one client's stream on a session that others share.
 type member struct {
 	// Static after join.
@@ -101,7 +99,7 @@ func (s *session) join(m *member) bool {
 func (m *member) serve(ctx context.Context) error {
 	defer m.end(nil)
 	stop := func(cause error) {
-		m.end(&jsonrpc.ClosedError{Cause: causeHostStopped, Delivered: m.wasSent(), Event: jsonrpc.NewEvent(), Err: cause})
+		m.end(&jsonrpc.ClosedError{Cause: jsonrpc.CauseHostStopped, Delivered: m.wasSent(), Event: jsonrpc.NewEvent(), Err: cause})
 	}
 	defer context.AfterFunc(ctx, func() { stop(context.Cause(ctx)) })()
 	defer context.AfterFunc(m.s.forced, func() { stop(errStops) })()
@@ -115,7 +113,7 @@ func (m *member) serve(ctx context.Context) error {
 
 // tooSlow ends a client that does not read.
 func (m *member) tooSlow(*jsonrpc.Message) {
-	m.end(&jsonrpc.ClosedError{Cause: causeTooSlow, Delivered: true, Event: jsonrpc.NewEvent()})
+	m.end(&jsonrpc.ClosedError{Cause: jsonrpc.CauseSlowMember, Delivered: true, Event: jsonrpc.NewEvent()})
 }
 
 // tell writes the one log line of an end.
@@ -125,7 +123,7 @@ func (m *member) tell(err error, open int) {
 	if ok {
 		log = log.With("event", end.Event)
 	}
-	if ok && end.Cause == causeTooSlow {
+	if ok && end.Cause == jsonrpc.CauseSlowMember {
 		log.Warn("client of a shared upstream does not read")
 		return
 	}
@@ -187,7 +185,7 @@ func clientGone() *jsonrpc.Error {
 	return jsonrpc.ConnectionClosed(jsonrpc.CodeConnectionClosed, "", goneReason, jsonrpc.InFlight)
 }
 
-const goneReason = "client disconnected"
+const goneReason = jsonrpc.CauseClientGone
 
 // put sends a message to the client. m must be nobody else's.
 func (m *member) put(msg *jsonrpc.Message) { m.peer.Send(msg) }

@@ -15,8 +15,6 @@ import (
 // is lost with it: it has no sessions.
 const modernIdle = time.Minute
 
-const causeIdle = "idle"
-
 // A modernServer is what a session has besides in the modern era, in which all
 // streams of an upstream have one process or WebSocket, whoever they are: nothing
 // there belongs to a connection, but for the requests in flight.
@@ -70,7 +68,7 @@ func (s *session) idled() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.members) == 0 {
-		s.retireLocked(causeIdle)
+		s.retireLocked(jsonrpc.CauseIdle)
 	}
 }
 
@@ -78,7 +76,7 @@ func (s *session) endIdle() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.modern != nil && s.modern.idle != nil && len(s.members) == 0 {
-		s.retireLocked(causeIdle)
+		s.retireLocked(jsonrpc.CauseIdle)
 	}
 }
 

@@ -14,11 +14,11 @@ import (
 // Whoever reads nothing loses the stream, and comes back.
 func TestConnectionThatMayReturn(t *testing.T) {
 	for end, want := range map[error]bool{
-		&jsonrpc.ClosedError{Cause: causeLinkLost, Err: errors.New("reset")}: false,
-		&jsonrpc.ClosedError{Cause: causeSlow}:                               true,
-		&jsonrpc.ClosedError{Cause: jsonrpc.CauseOtherEra}:                   true,
-		&jsonrpc.ClosedError{Cause: "closed", Err: errors.New("reset")}:      false,
-		&jsonrpc.ClosedError{Cause: causeHostStopped}:                        false,
+		&jsonrpc.ClosedError{Cause: jsonrpc.CauseLinkLost, Err: errors.New("reset")}: false,
+		&jsonrpc.ClosedError{Cause: jsonrpc.CauseSlowStream}:                         true,
+		&jsonrpc.ClosedError{Cause: jsonrpc.CauseOtherEra}:                           true,
+		&jsonrpc.ClosedError{Cause: "closed", Err: errors.New("reset")}:              false,
+		&jsonrpc.ClosedError{Cause: jsonrpc.CauseHostStopped}:                        false,
 		jsonrpc.ErrClosed: false,
 	} {
 		if mayReturn(end) != want {

@@ -200,7 +200,7 @@ func TestSlowClientIsDropped(t *testing.T) {
 		if m := k.recv("s0"); m.Method != "notifications/cancelled" {
 			t.Errorf("the server received %s", k.text(m))
 		}
-		if err := <-done; err.(*jsonrpc.ClosedError).Cause != causeSlow {
+		if err := <-done; err.(*jsonrpc.ClosedError).Cause != jsonrpc.CauseSlowStream {
 			t.Errorf("the stream ended with %v", err)
 		}
 		near.Close()
@@ -253,7 +253,7 @@ func TestStopEndsSessions(t *testing.T) {
 		k.recv("s1")
 		k.b.Stop(context.Background())
 		for range 2 {
-			if m := k.recv("c"); !strings.Contains(string(m.Error), causeHostStopped) {
+			if m := k.recv("c"); !strings.Contains(string(m.Error), jsonrpc.CauseHostStopped) {
 				t.Errorf("a call ended with %s", k.text(m))
 			}
 		}
@@ -262,7 +262,7 @@ func TestStopEndsSessions(t *testing.T) {
 		k.b.Stop(context.Background())
 
 		near, far := jsonrpc.Pipe()
-		if err := k.b.Modern(k.ctx, "up", "new", far); err.(*jsonrpc.ClosedError).Cause != causeHostStopped {
+		if err := k.b.Modern(k.ctx, "up", "new", far); err.(*jsonrpc.ClosedError).Cause != jsonrpc.CauseHostStopped {
 			t.Errorf("a new stream ended with %v", err)
 		}
 		near.Close()

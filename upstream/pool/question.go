@@ -105,15 +105,10 @@ func (m *member) answered(r *peer.Request, answer *jsonrpc.Message, lost *peer.L
 		r.Refuse(clientGone())
 		return
 	}
-	if isOurEnd(answer.Error) { // the proxy's, whose client can answer no more
+	if jsonrpc.IsClosed(answer.Error) { // the proxy's, whose client can answer no more
 		r.Mark()
 	}
 	r.Respond(&jsonrpc.Message{Result: answer.Result, Error: answer.Error, Extra: answer.Extra})
-}
-
-// isOurEnd reports whether an error is the one connection-closed error.
-func isOurEnd(e json.RawMessage) bool {
-	return e != nil && textIn(json.RawMessage(textIn(e, "data")), "reason") == `"`+jsonrpc.ReasonClosed+`"`
 }
 
 // progress passes the client's progress on what it was asked to the server.

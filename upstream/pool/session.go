@@ -110,12 +110,12 @@ func (s *session) ended(err error) {
 	if s.modern != nil {
 		s.modernEnded(err)
 	}
-	end := jsonrpc.EndOf(err, causeLost)
+	end := jsonrpc.EndOf(err, jsonrpc.CauseConnectionLost)
 	end.Event = cmp.Or(end.Event, jsonrpc.NewEvent())
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.cause != "" && s.cause != end.Cause {
-		end.Cause, end.Says, end.Lasting = s.cause, "", s.cause == causeRefused
+		end.Cause, end.Says, end.Lasting = s.cause, "", s.cause == jsonrpc.CauseRefused
 	}
 	s.over = true
 	for m := range s.members {
@@ -160,7 +160,7 @@ func (s *session) initialize(then func(answer *jsonrpc.Message)) {
 // can be asked of it: the session ends, and counts as a failed start.
 func (s *session) initialized(answer *jsonrpc.Message) {
 	if len(answer.Result) == 0 || answer.Result[0] != '{' {
-		s.stop(causeRefused)
+		s.stop(jsonrpc.CauseRefused)
 		return
 	}
 	capabilities, _ := jsonrpc.Member(answer.Result, "capabilities")

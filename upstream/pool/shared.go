@@ -59,17 +59,6 @@ var errStops = errors.New("the host stops")
 
 var errAmbiguous = &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "cannot attribute server request"}
 
-// Causes of an end, as in [jsonrpc.ErrorData].
-const (
-	causeStartFailed = "start failed"
-	causeHostStopped = "host stopped"
-	causeRefused     = "initialize refused"
-	causeLost        = "connection lost" // of a server that does not say more
-	causeLinkLost    = "link lost"
-	causeWrongEra    = "wrong era"
-	causeSlow        = "client does not read"
-)
-
 // Attach serves one stream of a client on a server that it shares with others, which
 // stays when the stream is closed. It owns c. The log calls the stream by session.
 // Alone is whether the stream is of one connection, not of all clients of a principal.
@@ -88,7 +77,7 @@ func (p *Shared) Attach(ctx context.Context, up Upstream, era mcp.Era, session s
 
 // refuse ends a stream of which nothing was read.
 func refuse(c jsonrpc.Conn, err error) error {
-	end := jsonrpc.EndOf(err, causeStartFailed)
+	end := jsonrpc.EndOf(err, jsonrpc.CauseStartFailed)
 	end.Delivered, end.Event = false, cmp.Or(end.Event, jsonrpc.NewEvent())
 	jsonrpc.CloseWith(c, end)
 	return end
@@ -145,7 +134,7 @@ func (p *Shared) Try(up Upstream) (modern, told bool, err error) {
 	p.mu.Lock()
 	if p.stopped {
 		p.mu.Unlock()
-		return false, false, &jsonrpc.ClosedError{Cause: causeHostStopped, Err: errStops}
+		return false, false, &jsonrpc.ClosedError{Cause: jsonrpc.CauseHostStopped, Err: errStops}
 	}
 	s, start := p.newLocked(up, mcp.Modern, true)
 	start()
@@ -185,7 +174,7 @@ func (p *Shared) Stop(ctx context.Context) {
 	open, force := p.open, p.force // from here on as they are
 	p.mu.Unlock()
 	for _, s := range open {
-		s.stop(causeHostStopped)
+		s.stop(jsonrpc.CauseHostStopped)
 	}
 	if force != nil { // it reaches servers that have ended and are not gone yet, too
 		unhook := context.AfterFunc(ctx, force)

@@ -58,7 +58,7 @@ func (c *Command) cmd() (*exec.Cmd, error) {
 
 // notStarted is the end of a process that never was, because of err.
 func notStarted(err error) *jsonrpc.ClosedError {
-	end := &jsonrpc.ClosedError{Cause: CauseStartFailed, Event: jsonrpc.NewEvent(), Lasting: true, Err: err}
+	end := &jsonrpc.ClosedError{Cause: jsonrpc.CauseStartFailed, Event: jsonrpc.NewEvent(), Lasting: true, Err: err}
 	switch {
 	case errors.Is(err, errNoDir):
 		end.Says = "did not start: no such working directory"

@@ -11,17 +11,6 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
 
-// CauseStartFailed is the cause of the end of a process that was never there.
-const CauseStartFailed = "start failed"
-
-// Causes of the end of a process that has not exited. The others are those of an
-// exit: "exit status 3", "signal: killed".
-const (
-	causeWriteTimeout = "write timeout"
-	causeStdinClosed  = "stdin closed"
-	causeStdoutClosed = "stdout closed"
-)
-
 // maxAtOnce bounds how many messages from a process are returned together.
 const maxAtOnce = 64
 
@@ -120,7 +109,7 @@ func (s *Server) Recv(batch []*jsonrpc.Message) ([]*jsonrpc.Message, error) {
 func (s *Server) ended() error {
 	s.p.stdout.Close()
 	close(s.p.drained)
-	cause := causeStdoutClosed
+	cause := jsonrpc.CauseStdoutClosed
 	select {
 	case <-s.p.gone:
 		cause = s.p.cause()
@@ -133,14 +122,14 @@ func (s *Server) ended() error {
 // process exits, too; then its end is the true cause.
 func (s *Server) stdinFailed(err error) {
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		s.failed(&jsonrpc.ClosedError{Cause: causeWriteTimeout})
+		s.failed(&jsonrpc.ClosedError{Cause: jsonrpc.CauseWriteTimeout})
 		return
 	}
 	select {
 	case <-s.p.exited:
 	case <-s.p.stopping:
 	case <-time.After(exitTime):
-		s.failed(&jsonrpc.ClosedError{Cause: causeStdinClosed, Err: err})
+		s.failed(&jsonrpc.ClosedError{Cause: jsonrpc.CauseStdinClosed, Err: err})
 	}
 }
 

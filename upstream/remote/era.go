@@ -113,7 +113,7 @@ func (p *eraProbe) overSocket(ctx context.Context) (bool, error) {
 		_, bad := errors.AsType[*jsonrpc.InvalidError](err)
 		switch {
 		case ctx.Err() != nil:
-			return false, &jsonrpc.ClosedError{Cause: causeStopped, Err: context.Cause(ctx)}
+			return false, &jsonrpc.ClosedError{Cause: jsonrpc.CauseHostStopped, Err: context.Cause(ctx)}
 		case bad:
 		case err != nil: // it does not answer, or leaves because of the question
 			return false, nil

@@ -238,7 +238,7 @@ func (x *exchange) readStreams(ctx context.Context) (*jsonrpc.Message, *failure)
 			}
 			x.close()
 		} else if resumes == maxResumes {
-			return nil, &failure{cause: "connection lost", phase: jsonrpc.InFlight}
+			return nil, &failure{cause: jsonrpc.CauseConnectionLost, phase: jsonrpc.InFlight}
 		}
 		resumes++
 		if f := x.resume(ctx); f != nil {

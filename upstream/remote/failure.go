@@ -12,17 +12,10 @@ import (
 	"os"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
-)
-
-// Causes that occur in more than one place.
-const (
-	causeStopped    = "host stopped" // the ctx of Dial is done
-	causeHeaderFile = "bad header file"
 )
 
 // Why work that depends on a context was given up.
@@ -93,7 +86,7 @@ func (f *failure) broke() bool { return !f.invalid && f.status == 0 && f.phase =
 // forLog returns the kind of a failure and what is to be said about it in a log.
 func (f *failure) forLog() (cause string, err error) {
 	if f.invalid {
-		return "invalid response", errors.New(f.cause)
+		return jsonrpc.CauseInvalidResponse, errors.New(f.cause)
 	}
 	return f.cause, f.err
 }
@@ -105,7 +98,7 @@ func invalid(reason string) *failure {
 
 // refused returns the failure of a request that was answered with an HTTP status.
 func refused(status int) *failure {
-	return &failure{cause: httpCause(status), phase: jsonrpc.InFlight, status: status}
+	return &failure{cause: jsonrpc.HTTPCause(status), phase: jsonrpc.InFlight, status: status}
 }
 
 // refusedBy is refused for a response, which may say more.
@@ -123,17 +116,15 @@ func asksForOAuth(challenges []string) bool {
 
 var resourceMetadata = regexp.MustCompile(`(?i)(^|[\s,])resource_metadata\s*=`)
 
-func httpCause(status int) string { return "HTTP " + strconv.Itoa(status) }
-
 // broken returns the failure of a request because of err. What is beyond reach
 // was not sent.
 func broken(ctx context.Context, err error, reached bool) *failure {
 	f := &failure{cause: causeOf(err), phase: jsonrpc.InFlight, fixed: isUntrusted(err), err: loggable(err)}
 	switch cause := context.Cause(ctx); {
 	case errors.Is(cause, errSessionLost):
-		f.cause, f.err = httpCause(http.StatusNotFound), cause
+		f.cause, f.err = jsonrpc.HTTPCause(http.StatusNotFound), cause
 	case errors.Is(cause, errStalled):
-		f.cause, f.err = "write timeout", cause
+		f.cause, f.err = jsonrpc.CauseWriteTimeout, cause
 	}
 	if !reached {
 		f.phase = jsonrpc.NotSent
@@ -146,7 +137,7 @@ func broken(ctx context.Context, err error, reached bool) *failure {
 func dropped(ctx context.Context, end error) *failure {
 	f := broken(ctx, end, true)
 	if end == io.EOF && context.Cause(ctx) == nil {
-		f.cause = "stream ended"
+		f.cause = jsonrpc.CauseStreamEnded
 	}
 	return f
 }
@@ -170,14 +161,14 @@ var causes = []struct {
 	err   error
 	cause string
 }{
-	{syscall.ECONNREFUSED, "connection refused"},
-	{syscall.EHOSTUNREACH, "host unreachable"},
-	{syscall.ENETUNREACH, "network unreachable"},
-	{syscall.ECONNRESET, "connection reset"},
-	{syscall.EPIPE, "connection reset"},
-	{io.EOF, "connection lost"},
-	{io.ErrUnexpectedEOF, "connection lost"},
-	{net.ErrClosed, "connection lost"},
+	{syscall.ECONNREFUSED, jsonrpc.CauseConnectionRefused},
+	{syscall.EHOSTUNREACH, jsonrpc.CauseHostUnreachable},
+	{syscall.ENETUNREACH, jsonrpc.CauseNetworkUnreachable},
+	{syscall.ECONNRESET, jsonrpc.CauseConnectionReset},
+	{syscall.EPIPE, jsonrpc.CauseConnectionReset},
+	{io.EOF, jsonrpc.CauseConnectionLost},
+	{io.ErrUnexpectedEOF, jsonrpc.CauseConnectionLost},
+	{net.ErrClosed, jsonrpc.CauseConnectionLost},
 }
 
 // causeOf returns what an error of net/http is for clients.
@@ -188,26 +179,26 @@ func causeOf(err error) string {
 		}
 	}
 	if isTLS(err) {
-		return "TLS handshake failed"
+		return jsonrpc.CauseTLS
 	}
 	if e, ok := errors.AsType[*net.DNSError](err); ok && e.IsNotFound {
-		return "no such host"
+		return jsonrpc.CauseNoSuchHost
 	} else if ok {
-		return "name lookup failed"
+		return jsonrpc.CauseNameLookup
 	}
 	op, isOp := errors.AsType[*net.OpError](err)
 	timeout := isTimeout(err)
 	switch {
 	case isOp && op.Op == "write" && timeout:
-		return "write timeout"
+		return jsonrpc.CauseWriteTimeout
 	case isOp && op.Op == "dial" && timeout:
-		return "connect timeout"
+		return jsonrpc.CauseConnectTimeout
 	case isOp && op.Op == "dial":
-		return "connect failed"
+		return jsonrpc.CauseConnectFailed
 	case timeout:
-		return "timeout"
+		return jsonrpc.CauseTimeout
 	}
-	return "request failed"
+	return jsonrpc.CauseRequestFailed
 }
 
 // isUntrusted reports whether the server's certificate was not accepted.

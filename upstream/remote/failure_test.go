@@ -252,7 +252,7 @@ func TestCredentials(t *testing.T) {
 	for _, code := range []int{401, 403} {
 		status.Store(int64(code))
 		c.request(2, "ping", "")
-		wantError(t, c.recv(), 2, closed, httpCause(code), jsonrpc.InFlight)
+		wantError(t, c.recv(), 2, closed, jsonrpc.HTTPCause(code), jsonrpc.InFlight)
 	}
 	if l.sum("refuses the credentials") != 1 || l.sum("level=WARN") != 1 {
 		t.Errorf("the log is %s", l)

@@ -118,7 +118,7 @@ func newLife(ctx context.Context) *life {
 	l := &life{inbox: newInbox()}
 	l.ctx, l.cancel = context.WithCancel(ctx)
 	l.work, l.giveUp = context.WithCancel(l.ctx)
-	l.unhook = context.AfterFunc(ctx, func() { l.fail(&jsonrpc.ClosedError{Cause: causeStopped, Err: context.Cause(ctx)}) })
+	l.unhook = context.AfterFunc(ctx, func() { l.fail(&jsonrpc.ClosedError{Cause: jsonrpc.CauseHostStopped, Err: context.Cause(ctx)}) })
 	return l
 }
 

@@ -67,7 +67,7 @@ func TestRefusedRequestsSayWhy(t *testing.T) {
 				for id := range int64(2) {
 					c.request(id+7, "ping", params(""))
 					e := parseError(c.recv())
-					if e.Message != "Connection closed: up "+tt.says || e.Data.Cause != httpCause(tt.status) || e.Data.Retryable {
+					if e.Message != "Connection closed: up "+tt.says || e.Data.Cause != jsonrpc.HTTPCause(tt.status) || e.Data.Retryable {
 						t.Errorf("got %+v", e)
 					}
 					events = append(events, e.Data.Event)
@@ -113,7 +113,7 @@ func TestRefusedSessionsSayWhy(t *testing.T) {
 		_, err = socket.Dial(t.Context())
 		ends["WebSocket"] = jsonrpc.EndOf(err, "")
 		for how, end := range ends {
-			if end.Cause != httpCause(tt.status) || end.Says != tt.says || !end.Lasting || end.Delivered {
+			if end.Cause != jsonrpc.HTTPCause(tt.status) || end.Says != tt.says || !end.Lasting || end.Delivered {
 				t.Errorf("%s, %s: %+v", tt.name, how, end)
 			}
 		}

@@ -208,7 +208,7 @@ func (t *transport) bare(ctx context.Context, method string, at *endpoint, own h
 func (t *transport) do(req *http.Request, at *endpoint, own http.Header, r *reach) (*http.Response, *failure) {
 	header, err := t.headers.read()
 	if err != nil {
-		return nil, &failure{cause: causeHeaderFile, phase: jsonrpc.NotSent, fixed: true, err: err}
+		return nil, &failure{cause: jsonrpc.CauseBadHeaderFile, phase: jsonrpc.NotSent, fixed: true, err: err}
 	}
 	req.Host = header.Get("Host")
 	header.Del("Host")

@@ -42,7 +42,7 @@ type webSocket struct {
 func dialSocket(ctx context.Context, t *transport) (*webSocket, error) {
 	header, err := t.headers.read()
 	if err != nil {
-		return nil, &jsonrpc.ClosedError{Cause: causeHeaderFile, Lasting: true, Err: err}
+		return nil, &jsonrpc.ClosedError{Cause: jsonrpc.CauseBadHeaderFile, Lasting: true, Err: err}
 	}
 	for _, name := range []string{ // which belong to the handshake
 		"Connection", "Upgrade", "Sec-Websocket-Key", "Sec-Websocket-Version", "Sec-Websocket-Extensions",
@@ -73,9 +73,9 @@ func notDialled(ctx context.Context, t *transport, err error) *jsonrpc.ClosedErr
 		}
 		end = f.end()
 	case ctx.Err() != nil:
-		end.Cause = causeStopped
+		end.Cause = jsonrpc.CauseHostStopped
 	case errors.Is(err, wsconn.ErrHandshake):
-		end.Cause = wsconn.ErrHandshake.Error()
+		end.Cause = jsonrpc.CauseBadHandshake
 	}
 	return end
 }
@@ -92,22 +92,22 @@ func (w *webSocket) Recv() (*jsonrpc.Message, error) {
 
 // ended returns what err, the end of the connection, is to the host.
 func (w *webSocket) ended(err error) error {
-	end := &jsonrpc.ClosedError{Cause: "connection lost", Delivered: true, Err: err}
+	end := &jsonrpc.ClosedError{Cause: jsonrpc.CauseConnectionLost, Delivered: true, Err: err}
 	closed, told := errors.AsType[*wsconn.CloseError](err)
 	switch {
 	case told:
 		end.Cause = closed.Error()
 	case errors.Is(err, wsconn.ErrSilent):
-		end.Cause = wsconn.ErrSilent.Error()
+		end.Cause = jsonrpc.CauseSilent
 	case errors.Is(err, wsconn.ErrTooLarge):
-		end.Cause = wsconn.ErrTooLarge.Error()
+		end.Cause = jsonrpc.CauseTooLarge
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		end.Cause = "write timeout"
+		end.Cause = jsonrpc.CauseWriteTimeout
 	case err != jsonrpc.ErrClosed: // which is our own Close
 	case w.ctx.Err() == nil:
 		return err
 	default:
-		end.Cause, end.Err = causeStopped, context.Cause(w.ctx)
+		end.Cause, end.Err = jsonrpc.CauseHostStopped, context.Cause(w.ctx)
 	}
 	return end
 }

@@ -22,12 +22,6 @@ const (
 	flushTime = 5 * time.Second
 )
 
-// Causes of an end, as in [jsonrpc.ErrorData].
-const (
-	causeHostStopped = "host stopped"
-	causeLinkLost    = "link lost"
-)
-
 // How much may wait to be sent to one side before who brings more has to wait, too.
 const (
 	maxQueued      = 1024
@@ -102,9 +96,9 @@ func (l *legacy) endedWith(cause error) error {
 	case errors.As(cause, new(clientLeft)), errors.As(cause, new(*jsonrpc.ClosedError)):
 		return cause
 	case errors.Is(cause, jsonrpc.ErrClosed):
-		return &jsonrpc.ClosedError{Cause: causeLinkLost, Delivered: true, Err: cause}
+		return &jsonrpc.ClosedError{Cause: jsonrpc.CauseLinkLost, Delivered: true, Err: cause}
 	}
-	return &jsonrpc.ClosedError{Cause: causeHostStopped, Delivered: true, Err: cause}
+	return &jsonrpc.ClosedError{Cause: jsonrpc.CauseHostStopped, Delivered: true, Err: cause}
 }
 
 // stop lets nothing new begin, and withdraws what the client is asked.

@@ -242,7 +242,7 @@ func TestLegacyHostStops(t *testing.T) {
 		go func() { done <- b.Legacy(ctx, "up", "key", clientFar) }()
 		synctest.Wait()
 		cancel()
-		if end, ok := errors.AsType[*jsonrpc.ClosedError](<-done); !ok || end.Cause != causeHostStopped {
+		if end, ok := errors.AsType[*jsonrpc.ClosedError](<-done); !ok || end.Cause != jsonrpc.CauseHostStopped {
 			t.Error(end)
 		}
 		if _, err := client.Recv(); !errors.As(err, new(*jsonrpc.ClosedError)) {
@@ -261,7 +261,7 @@ func TestLegacyClientThatDoesNotRead(t *testing.T) {
 		cause string
 	}{
 		"server ends": {200, "exit status 1"},
-		"host stops":  {1e6, causeHostStopped},
+		"host stops":  {1e6, jsonrpc.CauseHostStopped},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -282,7 +282,7 @@ func TestLegacyClientThatDoesNotRead(t *testing.T) {
 				if sent > 2*maxQueued+1000 || sent < min(c.notes, maxQueued) { // the half of it may be on its way already
 					t.Errorf("%d messages were taken", sent)
 				}
-				if c.cause == causeHostStopped {
+				if c.cause == jsonrpc.CauseHostStopped {
 					cancel()
 				}
 				if end, _ := errors.AsType[*jsonrpc.ClosedError](<-done); end == nil || end.Cause != c.cause {
