@@ -24,11 +24,10 @@ type hello struct {
 
 // initialize starts all upstreams and answers for them together. A client waits
 // for a slow one only so long; its start goes on.
-func (s *session) initialize(c *call) {
+func (s *session) initialize(c *call) *jsonrpc.Error {
 	params, version, err := negotiate(c.msg.Params, c.notes)
 	if err != nil {
-		s.fail(c, invalidParams(err.Error()))
-		return
+		return invalidParams(err.Error())
 	}
 	s.mu.Lock()
 	again := s.hello.params != nil
@@ -40,8 +39,7 @@ func (s *session) initialize(c *call) {
 	}
 	s.mu.Unlock()
 	if again {
-		s.fail(c, &jsonrpc.Error{Code: jsonrpc.CodeInvalidRequest, Message: "Invalid request: already initialized"})
-		return
+		return &jsonrpc.Error{Code: jsonrpc.CodeInvalidRequest, Message: "Invalid request: already initialized"}
 	}
 	s.work(c, func(ctx context.Context) {
 		if _, failed := s.startAll(ctx, mcp.Legacy, starts, (*upstreamConn).introduced); failed != nil {
@@ -55,6 +53,7 @@ func (s *session) initialize(c *call) {
 		s.promised(result)
 		s.settle(c, jsonrpc.NewResult(c.id, result))
 	})
+	return nil
 }
 
 // promised notes which lists the client was told about changes of.
@@ -140,10 +139,9 @@ func (set *upstreamSet) introduce(said func(*upstreamConn) json.RawMessage) cata
 
 // discover asks all upstreams what they are and answers for them together. It
 // holds the client as long as initialize does.
-func (s *session) discover(c *call) {
+func (s *session) discover(c *call) *jsonrpc.Error {
 	if err := c.notes.Err(mcp.InMeta, mcp.Token); err != nil {
-		s.fail(c, invalidParams(err.Error()))
-		return
+		return invalidParams(err.Error())
 	}
 	meta := c.notes.Raw(mcp.InMeta)
 	s.work(c, func(ctx context.Context) {
@@ -156,6 +154,7 @@ func (s *session) discover(c *call) {
 		}
 		s.settle(c, jsonrpc.NewResult(c.id, s.upstreams.of(mcp.Modern).discovered(said)))
 	})
+	return nil
 }
 
 // supportedVersions are all that are served here, modern ones first.

@@ -10,12 +10,11 @@ import (
 )
 
 // list returns the handler that merges one kind of list.
-func list(k catalog.Kind) func(*session, *call) {
-	return func(s *session, c *call) {
+func list(k catalog.Kind) handler {
+	return func(s *session, c *call) *jsonrpc.Error {
 		raw, meta, err := c.readList()
 		if err != nil {
-			s.fail(c, invalidParams(err.Error()))
-			return
+			return invalidParams(err.Error())
 		}
 		at, ok := catalog.ParseCursor(raw)
 		known := s.views.pages(c.view, k)
@@ -23,10 +22,11 @@ func list(k catalog.Kind) func(*session, *call) {
 		case ok && at.From > 0 && known.Holds(at):
 			s.settleNow(c, jsonrpc.NewResult(c.id, known.Page(k, at.From, s.p.PageSize)))
 		case !ok || at.From > 0 && c.era == mcp.Legacy: // it was of this session or of none
-			s.fail(c, unknownCursor)
+			return unknownCursor
 		default:
 			s.work(c, func(ctx context.Context) { s.listAnew(ctx, c, k, pageOf{at, asker{c.view, meta}}) })
 		}
+		return nil
 	}
 }
 

@@ -10,10 +10,9 @@ import (
 )
 
 // callTool routes tools/call by the tool's name.
-func (s *session) callTool(c *call) {
+func (s *session) callTool(c *call) *jsonrpc.Error {
 	if err := c.notes.Err(mcp.Key, mcp.InMeta, mcp.Task); err != nil {
-		s.fail(c, invalidParams(err.Error()))
-		return
+		return invalidParams(err.Error())
 	}
 	switch {
 	case c.era == mcp.Modern && c.tasks:
@@ -21,25 +20,25 @@ func (s *session) callTool(c *call) {
 	case c.era == mcp.Legacy && c.notes.Has(mcp.Task):
 		s.whenAnswered(c, func(answer *jsonrpc.Message) { answer.Result = s.taskCreated(c, answer.Result) })
 	}
-	s.byName(c, catalog.Tools, mcp.Key, "Unknown tool: ")
+	return s.byName(c, catalog.Tools, mcp.Key, "Unknown tool: ")
 }
 
 // getPrompt routes prompts/get by the prompt's name.
-func (s *session) getPrompt(c *call) { s.byName(c, catalog.Prompts, mcp.Key, unknownPrompt) }
+func (s *session) getPrompt(c *call) *jsonrpc.Error {
+	return s.byName(c, catalog.Prompts, mcp.Key, unknownPrompt)
+}
 
 const unknownPrompt = "Unknown prompt: "
 
 // byName forwards a call to the upstream that offers the name that a member of params
 // says, under its own name there.
-func (s *session) byName(c *call, k catalog.Kind, in mcp.Member, unknown string) {
+func (s *session) byName(c *call, k catalog.Kind, in mcp.Member, unknown string) *jsonrpc.Error {
 	if err := c.notes.Err(in); err != nil {
-		s.fail(c, invalidParams(err.Error()))
-		return
+		return invalidParams(err.Error())
 	}
 	name, ok := c.notes.Text(in)
 	if !ok {
-		s.fail(c, invalidParams(errMissing("name").Error()))
-		return
+		return invalidParams(errMissing("name").Error())
 	}
 	var to func(u *upstreamConn, original string, listed bool)
 	to = func(u *upstreamConn, original string, listed bool) {
@@ -68,12 +67,13 @@ func (s *session) byName(c *call, k catalog.Kind, in mcp.Member, unknown string)
 	}
 	if u, original := c.upstreams.owner(c.view, k, name); u != nil {
 		to(u, original, false)
-		return
+		return nil
 	}
 	s.work(c, func(ctx context.Context) {
 		u, original := c.upstreams.find(ctx, c.asker(), k, name)
 		to(u, original, true)
 	})
+	return nil
 }
 
 // owner looks a name up in the tables of a view: the exposed name first, then a bare name
@@ -163,51 +163,47 @@ func (set *upstreamSet) prefix(k catalog.Kind, i int) string {
 }
 
 // complete routes completion/complete by what it refers to.
-func (s *session) complete(c *call) {
+func (s *session) complete(c *call) *jsonrpc.Error {
 	if err := c.notes.Err(mcp.Key, mcp.RefType, mcp.RefURI); err != nil {
-		s.fail(c, invalidParams(err.Error()))
-		return
+		return invalidParams(err.Error())
 	}
 	switch kindOfRef, _ := c.notes.Text(mcp.RefType); kindOfRef {
 	case "ref/prompt":
-		s.byName(c, catalog.Prompts, mcp.RefName, unknownPrompt)
+		return s.byName(c, catalog.Prompts, mcp.RefName, unknownPrompt)
 	case "ref/resource":
-		s.toOwnerOf(c, mcp.RefURI)
-	default:
-		if u := c.upstreams.only(); u != nil {
-			s.forward(c, u)
-			return
-		}
-		s.fail(c, invalidParams(`"ref" is neither a prompt nor a resource`))
+		return s.toOwnerOf(c, mcp.RefURI)
 	}
+	if u := c.upstreams.only(); u != nil {
+		s.forward(c, u)
+		return nil
+	}
+	return invalidParams(`"ref" is neither a prompt nor a resource`)
 }
 
 // byURI forwards a call to the upstream that has the resource.
-func (s *session) byURI(c *call) {
+func (s *session) byURI(c *call) *jsonrpc.Error {
 	if err := c.notes.Err(mcp.Key); err != nil {
-		s.fail(c, invalidParams(err.Error()))
-		return
+		return invalidParams(err.Error())
 	}
-	s.toOwnerOf(c, mcp.Key)
+	return s.toOwnerOf(c, mcp.Key)
 }
 
 // toOwnerOf forwards c to the upstream that lists the URI, else to one with a
 // template that matches, else to those that declare resources, one by one. A retry
 // goes to who has asked for it.
-func (s *session) toOwnerOf(c *call, in mcp.Member) {
+func (s *session) toOwnerOf(c *call, in mcp.Member) *jsonrpc.Error {
 	uri, ok := c.notes.Text(in)
 	if !ok {
-		s.fail(c, invalidParams(errMissing("uri").Error()))
-		return
+		return invalidParams(errMissing("uri").Error())
 	}
 	set := c.upstreams
-	if u := set.only(); u != nil {
-		s.forward(c, u)
-		return
+	u := set.only()
+	if u == nil {
+		u = s.knownOwner(c, uri)
 	}
-	if u := s.knownOwner(c, uri); u != nil {
+	if u != nil {
 		s.forward(c, u)
-		return
+		return nil
 	}
 	s.work(c, func(ctx context.Context) {
 		refresh(ctx, set.conns, c.asker(), catalog.Resources, catalog.Templates)
@@ -222,6 +218,7 @@ func (s *session) toOwnerOf(c *call, in mcp.Member) {
 		}
 		s.toOneOf(ctx, c, candidates)
 	})
+	return nil
 }
 
 // toOneOf forwards a call about a resource to those that may have it, in turn. A retry

@@ -64,22 +64,20 @@ func (c *call) readerKey(uri string) (key catalog.Digest) {
 }
 
 // readResource routes resources/read, which may be a retry in the modern era.
-func (s *session) readResource(c *call) {
+func (s *session) readResource(c *call) *jsonrpc.Error {
 	if c.era == mcp.Legacy {
-		s.byURI(c)
-		return
+		return s.byURI(c)
 	}
 	n := c.notes
 	if err := n.Err(mcp.Key, mcp.Responses, mcp.RequestState); err != nil {
-		s.fail(c, invalidParams(err.Error()))
-		return
+		return invalidParams(err.Error())
 	}
 	c.retry = isGiven(n.Raw(mcp.Responses)) || isGiven(n.Raw(mcp.RequestState))
 	if uri, ok := n.Text(mcp.Key); ok && c.upstreams.only() == nil {
 		key := c.readerKey(uri)
 		s.whenAnswered(c, func(answer *jsonrpc.Message) { s.readAnswered(c, answer, key, uri) })
 	}
-	s.toOwnerOf(c, mcp.Key)
+	return s.toOwnerOf(c, mcp.Key)
 }
 
 // isGiven reports whether a member is there; null is none.

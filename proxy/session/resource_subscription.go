@@ -68,7 +68,7 @@ func (rs *resourceSubs) forget(u *upstreamConn) {
 }
 
 // subscribe routes resources/subscribe and remembers what succeeded.
-func (s *session) subscribe(c *call) {
+func (s *session) subscribe(c *call) *jsonrpc.Error {
 	params := bytes.Clone(c.msg.Params)
 	uri, _ := c.notes.Text(mcp.Key)
 	s.whenAnswered(c, func(answer *jsonrpc.Message) {
@@ -76,19 +76,18 @@ func (s *session) subscribe(c *call) {
 			s.resourceSubs.add(uri, resourceSub{c.request.conn, params})
 		}
 	})
-	s.byURI(c)
+	return s.byURI(c)
 }
 
 // unsubscribe goes where the subscription is.
-func (s *session) unsubscribe(c *call) {
+func (s *session) unsubscribe(c *call) *jsonrpc.Error {
 	if err := c.notes.Err(mcp.Key); err != nil {
-		s.fail(c, invalidParams(err.Error()))
-		return
+		return invalidParams(err.Error())
 	}
 	uri, _ := c.notes.Text(mcp.Key)
 	if u := s.resourceSubs.take(uri); u != nil {
 		s.forward(c, u)
-		return
+		return nil
 	}
-	s.toOwnerOf(c, mcp.Key)
+	return s.toOwnerOf(c, mcp.Key)
 }

@@ -14,8 +14,8 @@ import (
 
 // A handler begins to answer a request of the client, of either era if the method is of
 // both. It must not wait: what takes more than a look at the tables goes into
-// session.work.
-type handler func(*session, *call)
+// session.work. If it returns an error, that is the answer.
+type handler func(*session, *call) *jsonrpc.Error
 
 // handlers are those of methods with an answer that is made here, or that are more than
 // passed on.
@@ -97,30 +97,27 @@ var noBatch = &jsonrpc.Error{Code: jsonrpc.CodeInvalidRequest, Message: "Invalid
 func (s *session) request(m *jsonrpc.Message, b *batch) {
 	c := &call{id: m.ID, method: m.Method, msg: m, notes: mcp.Read(m), batch: b}
 	bad := s.classify(c)
+	if !s.begin(c) {
+		return
+	}
 	switch {
-	case !s.begin(c):
-		return
 	case bad != nil:
-		s.fail(c, bad)
-		return
 	case c.era == mcp.Modern && b != nil: // it has no batches
-		s.fail(c, noBatch)
-		return
-	case c.era == mcp.Modern:
-		s.route(c)
-		return
+		bad = noBatch
+	case c.era == mcp.Legacy && m.Method != mcp.MethodInitialize && m.Method != mcp.MethodPing && !s.clientReady():
+		bad = &jsonrpc.Error{Code: jsonrpc.CodeInvalidRequest, Message: "Invalid request: not initialized"}
+	default:
+		bad = s.route(c)
 	}
-	if m.Method != mcp.MethodInitialize && m.Method != mcp.MethodPing && !s.clientReady() {
-		s.fail(c, &jsonrpc.Error{Code: jsonrpc.CodeInvalidRequest, Message: "Invalid request: not initialized"})
-		return
+	if bad != nil {
+		s.fail(c, bad)
 	}
-	s.route(c)
 }
 
 // route hands a request to its handler. One that has none can only be for the only
 // upstream, and is never broadcast. What the modern era has removed goes to nobody, even if
 // an upstream knew it.
-func (s *session) route(c *call) {
+func (s *session) route(c *call) *jsonrpc.Error {
 	row := c.notes.Method
 	known := row.IsRequestOf(mcp.FromClient)
 	var handle handler
@@ -133,17 +130,18 @@ func (s *session) route(c *call) {
 	removed := known && c.era == mcp.Modern && !row.In(mcp.Modern)
 	switch {
 	case handle != nil:
-		handle(s, c)
+		return handle(s, c)
 	case u != nil && !removed:
 		s.forward(c, u)
-	default:
-		s.fail(c, methodNotFound(c.method))
+		return nil
 	}
+	return methodNotFound(c.method)
 }
 
 // pong answers a ping, which is about this hop alone.
-func (s *session) pong(c *call) {
+func (s *session) pong(c *call) *jsonrpc.Error {
 	s.settleNow(c, jsonrpc.NewResult(c.id, json.RawMessage(`{}`)))
+	return nil
 }
 
 // notified handles a notification of the client. A cancellation is of the era of
@@ -182,14 +180,13 @@ func (s *session) notified(m *jsonrpc.Message) {
 
 // setLevel tells all upstreams that log how much the client wants to hear, and
 // those that start later likewise.
-func (s *session) setLevel(c *call) {
+func (s *session) setLevel(c *call) *jsonrpc.Error {
 	err := c.notes.Err(mcp.Key)
 	if level, ok := c.notes.Text(mcp.Key); err == nil && !(ok && slices.Contains(mcp.LogLevels, level)) {
 		err = errors.New(`"level" is not a log level`)
 	}
 	if err != nil {
-		s.fail(c, invalidParams(err.Error()))
-		return
+		return invalidParams(err.Error())
 	}
 	params := bytes.Clone(c.msg.Params)
 	remember := func() {
@@ -204,7 +201,7 @@ func (s *session) setLevel(c *call) {
 			}
 		})
 		s.forward(c, u)
-		return
+		return nil
 	}
 	remember() // before the look at who is alive: one that comes to life now has it replayed
 	s.work(c, func(ctx context.Context) {
@@ -212,4 +209,5 @@ func (s *session) setLevel(c *call) {
 		fanOut(ctx, logging, func(ctx context.Context, u *upstreamConn) { _, _ = u.ask(ctx, c.method, params) }) // what it says to that changes nothing
 		s.settle(c, jsonrpc.NewResult(c.id, json.RawMessage(`{}`)))
 	})
+	return nil
 }

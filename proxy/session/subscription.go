@@ -50,27 +50,25 @@ const (
 )
 
 // listen begins a subscriptions/listen.
-func (s *session) listen(c *call) {
+func (s *session) listen(c *call) *jsonrpc.Error {
 	want, err := catalog.ReadFilter(c.notes)
 	if err == nil {
 		err = c.notes.Err(mcp.InMeta, mcp.Token)
 	}
 	switch {
 	case err != nil:
-		s.fail(c, invalidParams(err.Error()))
-		return
+		return invalidParams(err.Error())
 	case want.Tasks != nil && !c.tasks:
-		s.fail(c, errNoTasks)
-		return
+		return errNoTasks
 	}
 	sub := &subscription{s: s, c: c, want: want, meta: bytes.Clone(c.notes.Raw(mcp.InMeta)), identity: c.identity(),
 		over: make(chan struct{}), poked: make(chan struct{}, 1), parts: make(map[*upstreamConn]*subscriptionPart)}
 	c.msg, c.notes = nil, nil
 	if !s.subscriptions.begin(sub, max(s.inFlight/4, 1)) {
-		s.fail(c, jsonrpc.Overloaded(""))
-		return
+		return jsonrpc.Overloaded("")
 	}
 	s.work(c, sub.run)
+	return nil
 }
 
 // run serves the subscription until it is cancelled, the session ends, or it is over.

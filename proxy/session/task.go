@@ -38,20 +38,17 @@ func (u *upstreamConn) taskStatus(m *jsonrpc.Message) {
 }
 
 // byTask forwards a request about a task to the upstream that runs it.
-func (s *session) byTask(c *call) {
+func (s *session) byTask(c *call) *jsonrpc.Error {
 	if c.era == mcp.Modern {
-		s.byModernTask(c)
-		return
+		return s.byModernTask(c)
 	}
 	id, err := c.taskID()
 	if err != nil {
-		s.fail(c, invalidParams(err.Error()))
-		return
+		return invalidParams(err.Error())
 	}
 	u, own := c.upstreams.runner(id)
 	if u == nil {
-		s.fail(c, invalidParams("unknown task"))
-		return
+		return invalidParams("unknown task")
 	}
 	s.whenAnswered(c, func(answer *jsonrpc.Message) {
 		if answer.Error != nil {
@@ -63,6 +60,7 @@ func (s *session) byTask(c *call) {
 		answer.Result = catalog.GivenBack(answer.Result, id)
 	})
 	s.forwardTask(c, u, own)
+	return nil
 }
 
 // forwardTask forwards a request about a task under the upstream's own id.
@@ -81,22 +79,22 @@ func (c *call) taskID() (string, error) {
 }
 
 // listTasks merges the tasks of all upstreams that have them, on one page.
-func (s *session) listTasks(c *call) {
+func (s *session) listTasks(c *call) *jsonrpc.Error {
 	if u := c.upstreams.only(); u != nil {
 		s.forward(c, u)
-		return
+		return nil
 	}
 	cursor, meta, err := c.readList()
 	switch {
 	case err != nil:
-		s.fail(c, invalidParams(err.Error()))
+		return invalidParams(err.Error())
 	case cursor != nil:
-		s.fail(c, invalidParams("unknown cursor"))
+		return unknownCursor
 	case !slices.ContainsFunc(c.upstreams.conns, haveTasks):
-		s.fail(c, methodNotFound(c.method))
-	default:
-		s.work(c, func(ctx context.Context) { s.mergeTasks(ctx, c, meta) })
+		return methodNotFound(c.method)
 	}
+	s.work(c, func(ctx context.Context) { s.mergeTasks(ctx, c, meta) })
+	return nil
 }
 
 func haveTasks(u *upstreamConn) bool { return u.says().declares("tasks") }
@@ -153,22 +151,21 @@ var errNoTasks = mcp.MissingCapability(json.RawMessage(`{"extensions":{"` + mcp.
 
 // byModernTask forwards a request about a task to the upstream that runs it. That
 // of one nobody here remembers, since a session began anew, is found by asking for it.
-func (s *session) byModernTask(c *call) {
+func (s *session) byModernTask(c *call) *jsonrpc.Error {
 	id, err := c.taskID()
 	switch {
 	case !c.tasks:
-		s.fail(c, errNoTasks)
-		return
+		return errNoTasks
 	case err != nil:
-		s.fail(c, invalidParams(err.Error()))
-		return
+		return invalidParams(err.Error())
 	}
 	if u, own := c.upstreams.runner(id); u != nil {
 		s.whenAnswered(c, func(answer *jsonrpc.Message) { answer.Result = catalog.GivenBack(answer.Result, id) })
 		s.forwardTask(c, u, own)
-		return
+		return nil
 	}
 	s.work(c, func(ctx context.Context) { s.findTask(ctx, c, id) })
+	return nil
 }
 
 // findTask asks those upstreams that may run the task for it, in turn, and forwards
