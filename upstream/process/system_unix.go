@@ -7,6 +7,10 @@ import (
 	"syscall"
 )
 
+var inheritedHere []string
+
+func sameName(a, b string) bool { return a == b }
+
 // tryWriter returns a function that writes to the pipe f what it takes without
 // blocking. It is for one goroutine at a time.
 func tryWriter(f *os.File) func([]byte) (int, error) {
@@ -41,3 +45,15 @@ func tryWriter(f *os.File) func([]byte) (int, error) {
 		return n, nil
 	}
 }
+
+// A group is the process group of one child, which leads it.
+type group struct {
+	pid   int
+	pidfd int // Linux: a descriptor that is readable after the exit; -1 for none
+}
+
+// terminate asks every process of the group to end.
+func (g *group) terminate() { syscall.Kill(-g.pid, syscall.SIGTERM) }
+
+// kill ends every process of the group.
+func (g *group) kill() { syscall.Kill(-g.pid, syscall.SIGKILL) }

@@ -1,12 +1,31 @@
 package process
 
 import (
+	"os"
 	"os/exec"
+	"strings"
 	"syscall"
 	"unsafe"
 
 	"golang.org/x/sys/windows"
 )
+
+// inheritedHere are names without which processes do not even start on Windows.
+var inheritedHere = []string{
+	"SYSTEMROOT", "SYSTEMDRIVE", "WINDIR", "COMSPEC", "PATHEXT", "TEMP", "TMP",
+	"APPDATA", "LOCALAPPDATA", "PROGRAMDATA", "ALLUSERSPROFILE",
+	"PROGRAMFILES", "PROGRAMFILES(X86)", "PROGRAMW6432", "COMMONPROGRAMFILES",
+	"USERPROFILE", "USERNAME", "USERDOMAIN", "HOMEDRIVE", "HOMEPATH",
+	"NUMBER_OF_PROCESSORS", "PROCESSOR_ARCHITECTURE", "OS",
+}
+
+func sameName(a, b string) bool { return strings.EqualFold(a, b) }
+
+// tryWriter returns a function that writes nothing: a pipe on Windows has no way
+// to tell what fits, so every line goes through the backlog.
+func tryWriter(*os.File) func([]byte) (int, error) {
+	return func([]byte) (int, error) { return 0, nil }
+}
 
 // A group is a job object that holds one child and what it starts. The system
 // ends them all when the job's last handle is closed, by kill or by our own end.
