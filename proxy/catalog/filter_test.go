@@ -1,8 +1,9 @@
 package catalog
 
 import (
-	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 	"testing"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )

@@ -27,7 +27,7 @@
 //   - server_request.go: what upstreams ask the client.
 //   - tasks.go, task.go: requests that go on after their answer.
 //   - resource_subscription.go: resources/subscribe. subscription.go: subscriptions/listen.
-//   - result.go: what a result of the modern era must be.
+//   - result.go: which results of the modern era a client gets.
 //   - router.go: all sessions. memory.go: what they remember together.
 //
 // # Eras

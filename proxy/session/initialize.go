@@ -187,8 +187,8 @@ func (set *upstreamSet) discovered(said map[*upstreamConn]json.RawMessage) json.
 // discoveredBy is the result of server/discover of the only upstream, with the versions
 // of this hop and what it must say and does not.
 func (p *Router) discoveredBy(said json.RawMessage) json.RawMessage {
-	kind, _ := kindOf(said) // read before
-	result := completed(mcp.MethodDiscover, kind, jsonrpc.Set(said, jsonrpc.Value{Key: "supportedVersions", Text: supportedVersions}))
+	kind, _ := catalog.ResultType(said) // read before
+	result := catalog.Completed(mcp.MethodDiscover, kind, jsonrpc.Set(said, jsonrpc.Value{Key: "supportedVersions", Text: supportedVersions}))
 	meta, _ := jsonrpc.Member(result, "_meta")
 	if info, _ := jsonrpc.Member(meta, mcp.KeyServerInfo); info != nil {
 		return result

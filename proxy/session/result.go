@@ -1,25 +1,13 @@
 package session
 
 import (
-	"bytes"
 	"encoding/json"
-	"errors"
 	"strconv"
-	"unicode"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 )
-
-// What a result of the modern era may be: its resultType. The last one is of the
-// tasks extension.
-const (
-	resultComplete      = "complete"
-	resultInputRequired = "input_required"
-	resultTask          = "task"
-)
-
-var errKind = errors.New("unexpected resultType")
 
 // checked returns the answer of an upstream to c, of the modern era, as the client
 // may have it. A result that this client must not get is an error of the call.
@@ -27,18 +15,18 @@ func (c *call) checked(u *upstreamConn, answer *jsonrpc.Message) *jsonrpc.Messag
 	if answer.Error != nil {
 		return &jsonrpc.Message{ID: c.id, Error: checkedError(u, answer.Error), Extra: answer.Extra}
 	}
-	kind, err := kindOf(answer.Result)
+	kind, err := catalog.ResultType(answer.Result)
 	if err == nil && !c.admits(kind) {
-		err = errKind
+		err = catalog.ErrResultType
 	}
 	if err != nil {
 		u.log.Debug("unusable result from upstream", "method", c.method, "err", err)
 		return jsonrpc.NewError(c.id, jsonrpc.InvalidResponse(u.up.Name, err.Error()))
 	}
-	c.kind = orDefault(kind, resultComplete)
+	c.kind = orDefault(kind, catalog.ResultComplete)
 	result := answer.Result
-	if c.kind == resultComplete {
-		result = completed(c.method, kind, result)
+	if c.kind == catalog.ResultComplete {
+		result = catalog.Completed(c.method, kind, result)
 	}
 	return &jsonrpc.Message{ID: c.id, Result: result, Extra: answer.Extra}
 }
@@ -49,92 +37,14 @@ func (c *call) checked(u *upstreamConn, answer *jsonrpc.Message) *jsonrpc.Messag
 // upstream that is the only one know.
 func (c *call) admits(kind string) bool {
 	switch kind {
-	case "", resultComplete:
+	case "", catalog.ResultComplete:
 		return true
-	case resultInputRequired:
+	case catalog.ResultInputRequired:
 		return mcp.MethodOf(c.method).Asks
-	case resultTask:
+	case catalog.ResultTask:
 		return c.tasks && c.method == mcp.MethodToolsCall
 	}
 	return c.extended && c.upstreams.only() != nil
-}
-
-// kindOf returns the resultType of a result, "" if it has none. It is an error if
-// it cannot be told.
-func kindOf(result json.RawMessage) (string, error) {
-	if len(result) == 0 || result[0] != '{' {
-		return "", errors.New("result is not an object")
-	}
-	raw, err := glance(result, "resultType")
-	if raw == nil || err != nil {
-		return "", err
-	}
-	kind, ok := jsonrpc.Unquote(raw)
-	if !ok || kind == "" {
-		return "", errKind
-	}
-	return kind, nil
-}
-
-// completed returns a complete result of a method with what it must say and does not:
-// its resultType, which is kind or "" for none, and how it may be kept. Of that nothing
-// is known, so that it may not be.
-func completed(method, kind string, result json.RawMessage) json.RawMessage {
-	var absent, wrong []jsonrpc.Value
-	if kind == "" {
-		absent = append(absent, jsonrpc.Value{Key: "resultType", Text: json.RawMessage(`"` + resultComplete + `"`)})
-	}
-	if mcp.MethodOf(method).Cacheable {
-		for _, h := range hints {
-			switch raw, err := glance(result, h.key); {
-			case err == nil && raw == nil:
-				absent = append(absent, jsonrpc.Value{Key: h.key, Text: h.none})
-			case err != nil || !h.valid(raw):
-				wrong = append(wrong, jsonrpc.Value{Key: h.key, Text: h.none})
-			}
-		}
-	}
-	if wrong != nil {
-		result = jsonrpc.Set(result, wrong...)
-	}
-	return appended(result, absent)
-}
-
-// hints are what every complete result that could be kept says of that (2026-07-28
-// server/utilities/caching), and what is said for those that do not.
-var hints = []struct {
-	key   string
-	valid func(raw json.RawMessage) bool
-	none  json.RawMessage
-}{
-	{"ttlMs", isTTL, json.RawMessage(`0`)},
-	{"cacheScope", isScope, json.RawMessage(`"private"`)},
-}
-
-func isTTL(raw json.RawMessage) bool {
-	ms, err := strconv.ParseFloat(string(raw), 64)
-	return err == nil && ms >= 0
-}
-
-func isScope(raw json.RawMessage) bool {
-	scope, _ := jsonrpc.Unquote(raw)
-	return scope == "public" || scope == "private"
-}
-
-// appended returns object with members at its end that it does not have.
-func appended(object json.RawMessage, values []jsonrpc.Value) json.RawMessage {
-	if len(values) == 0 {
-		return object
-	}
-	head := bytes.TrimRight(object[:bytes.LastIndexByte(object, '}')], space)
-	out := append(make([]byte, 0, len(object)+64*len(values)), head...)
-	for _, v := range values {
-		if len(out) > 1 { // more than the opening brace
-			out = append(out, ',')
-		}
-		out = append(append(append(out, jsonrpc.Quote(v.Key)...), ':'), v.Text...)
-	}
-	return append(out, '}')
 }
 
 // checkedError returns an error of an upstream of the modern era as a client of it
@@ -159,108 +69,4 @@ func checkedError(u *upstreamConn, text json.RawMessage) json.RawMessage {
 		return jsonrpc.InvalidResponse(u.up.Name, "unexpected error code").Raw()
 	}
 	return text
-}
-
-// glance is [jsonrpc.Member] for a result, which is valid JSON, may be long and was
-// read once before: it looks at little if the key stands there once, or not at all,
-// and then does not see one that differs only in case. The key has a capital. It is worth
-// its lines: without it a result of 64 KiB costs three to ten times as much
-// (BenchmarkModernResult).
-func glance(object json.RawMessage, key string) (json.RawMessage, error) {
-	name := []byte(`"` + key + `"`)
-	at, n := occurrences(object, name)
-	switch {
-	case bytes.Contains(object, escapedASCII): // the key may be written otherwise
-	case n == 0:
-		return nil, nil
-	case n == 1 && isMember(object, at):
-		if value := scalarBehind(object[at+len(name):]); value != nil {
-			return value, nil
-		}
-	}
-	return jsonrpc.Member(object, key)
-}
-
-// occurrences returns where name stands first in text, and how often it does. It
-// searches for it from its capital on: those are rare, quotes are not.
-func occurrences(text, name []byte) (first, n int) {
-	head := bytes.IndexFunc(name, unicode.IsUpper)
-	for from := 0; ; {
-		i := bytes.Index(text[from:], name[head:])
-		if i < 0 {
-			return first, n
-		}
-		at := from + i - head
-		if at >= 0 && bytes.HasPrefix(text[at:], name) {
-			if n++; n == 1 {
-				first = at
-			}
-		}
-		from += i + 1
-	}
-}
-
-// isMember reports whether what stands at a place of an object, and could be a name,
-// is that of a member of it. It reads from there to whichever end is nearer.
-func isMember(object []byte, at int) bool {
-	if object[at-1] == '\\' {
-		return false // in a string
-	}
-	if at < len(object)/2 {
-		return nesting(object[:at]) == 1
-	}
-	return nesting(object[at:]) == -1
-}
-
-// nesting returns by how much deeper JSON text is at its end than at its beginning.
-// Both are outside of strings.
-func nesting(text []byte) (depth int) {
-	for i := 0; i < len(text); i++ {
-		switch text[i] {
-		case '{', '[':
-			depth++
-		case '}', ']':
-			depth--
-		case '"':
-			i += lengthOfString(text[i:]) - 1
-		}
-	}
-	return depth
-}
-
-// lengthOfString returns the length of the string that text begins with, quotes
-// included.
-func lengthOfString(text []byte) int {
-	end := 0
-	for {
-		n := bytes.IndexByte(text[end+1:], '"')
-		if n < 0 {
-			return len(text)
-		}
-		end += 1 + n
-		plain := bytes.TrimRight(text[1:end], `\`)
-		if (end-1-len(plain))%2 == 0 {
-			return end + 1
-		}
-	}
-}
-
-const space = " \t\r\n"
-
-// scalarBehind returns the value behind the name of a member; nil if there is none or
-// it is an object or an array.
-func scalarBehind(rest []byte) json.RawMessage {
-	rest = bytes.TrimLeft(rest, space)
-	if rest[0] != ':' {
-		return nil
-	}
-	switch rest = bytes.TrimLeft(rest[1:], space); rest[0] {
-	case '{', '[':
-		return nil
-	case '"':
-		n := lengthOfString(rest)
-		return json.RawMessage(rest[:n:n])
-	}
-	n := bytes.IndexAny(rest, ",}"+space)
-	return json.RawMessage(rest[:n:n])
 }

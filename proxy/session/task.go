@@ -206,7 +206,7 @@ func aliveFirst(u *upstreamConn) int {
 // the result as the client may have it. It has no progress token: the extension has no
 // progress on tasks.
 func (s *session) modernTaskCreated(c *call, result json.RawMessage) json.RawMessage {
-	if c.request == nil || c.kind != resultTask {
+	if c.request == nil || c.kind != catalog.ResultTask {
 		return result
 	}
 	id, err := catalog.TaskID(result)

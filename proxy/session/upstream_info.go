@@ -120,8 +120,8 @@ func (u *upstreamConn) discover(ctx context.Context, meta json.RawMessage) (json
 	answer, err := u.ask(ctx, mcp.MethodDiscover, catalog.ListParams(meta, nil))
 	usable := err == nil && answer.Error == nil
 	if usable {
-		kind, bad := kindOf(answer.Result)
-		usable = bad == nil && (kind == "" || kind == resultComplete)
+		kind, bad := catalog.ResultType(answer.Result)
+		usable = bad == nil && (kind == "" || kind == catalog.ResultComplete)
 	}
 	if !usable {
 		u.log.Debug("upstream cannot say what it is", "method", mcp.MethodDiscover, "err", err)
