@@ -71,6 +71,21 @@ func (e *ending) tell(log *slog.Logger, unusable int64, stderr func() []string, 
 	tellFailure(log, e.outcome, inARow)
 }
 
+// tellFailure says once that a server is in a crash loop, and from then on is quiet
+// about each round of it.
+func tellFailure(log *slog.Logger, how outcome, inARow int) {
+	switch {
+	case inARow > crashLoop:
+		log.Debug("upstream is still in a crash loop", "failures", inARow)
+	case inARow == crashLoop:
+		log.Warn("upstream is in a crash loop", "failures", inARow)
+	case how == startFailed:
+		log.Warn("upstream failed to start")
+	default:
+		log.Warn("upstream ended unexpectedly")
+	}
+}
+
 // maxQuoted is how much of a line of stderr the message of an error may have, in bytes.
 const maxQuoted = 200
 

@@ -11,13 +11,13 @@ import (
 )
 
 const (
-	// believed is how long an upstream counts as not modern: a verdict that a
-	// slow start has caused would never be put right by itself (1.7 of
-	// 2026-07-28 basic/transports/stdio lets silence mean that).
+	// believed is how long an upstream counts as not modern. Silence means that, too
+	// (1.7 of 2026-07-28 basic/transports/stdio), and a slow start is silent: a wrong
+	// verdict would stay for ever.
 	believed = 10 * time.Minute
 
-	// doubted is the same when its legacy era failed, too: then it was down
-	// rather than old.
+	// doubted is the same for an upstream whose legacy era failed, too: then it was
+	// down rather than old.
 	doubted = 30 * time.Second
 )
 
@@ -34,24 +34,24 @@ const (
 // upstream is replaced.
 type eraFinder struct {
 	// Static after construction.
-	only  mcp.Era // the one that is not in question; "" finds out
+	only  mcp.Era // the only era that it can be; "" if that is to be found out
 	probe func() (modern, told bool, err error)
 	wg    *sync.WaitGroup // of probes
 
 	mu     sync.Mutex // guards the fields below; taken last
 	legacy opinion    // whether initialize was ever answered
 	modern opinion
-	until  time.Time // modern is no
-	unsure bool      // it is, though no answer said so
-	asking *asking   // under way; nil for none
+	until  time.Time // how long modern is no
+	unsure bool      // modern is no, though no answer said so
+	asking *asking   // that is under way; nil for none
 }
 
-// An asking is one probe, which all share that need to know.
+// An asking is one probe. All who need to know wait for the same one.
 type asking struct {
 	done   chan struct{} // closed with the fields below set
 	modern bool
-	told   bool  // by an answer
-	err    error // it could not be told
+	told   bool  // an answer said so
+	err    error // why it is not known
 }
 
 // speaksTo returns the era in which the upstream is spoken to for a client of an era:
@@ -87,7 +87,7 @@ func (f *eraFinder) speaksModern(done <-chan struct{}) (bool, error) {
 	}
 }
 
-// ask returns the asking that tells, one that has ended if it is known already.
+// ask returns the asking to wait for. It has ended if the answer is known already.
 func (f *eraFinder) ask() *asking {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -108,7 +108,7 @@ func (f *eraFinder) ask() *asking {
 	return a
 }
 
-// learn keeps what an asking has told, if it has.
+// learn remembers what an asking has found out.
 func (f *eraFinder) learn(a *asking) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -122,8 +122,8 @@ func (f *eraFinder) learn(a *asking) {
 	}
 }
 
-// misread makes the modern era unknown: the upstream was thought to speak it, and does
-// not answer.
+// misread forgets what was believed of the modern era: the upstream does not answer in
+// it.
 func (f *eraFinder) misread() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -140,9 +140,9 @@ func (f *eraFinder) initialized() {
 	f.legacy = yes
 }
 
-// notInitialized notes that the upstream took no initialize, or began no session with
-// it. It reports whether it speaks the modern era instead, and whether that is news. It
-// may take as long as a probe, unless done.
+// notInitialized notes that the upstream refused initialize, or began no session with
+// it. It reports whether the upstream speaks the modern era instead, and whether that is
+// news. It may take as long as a probe; whoever is done does not wait.
 func (f *eraFinder) notInitialized(done <-chan struct{}) (modern, news bool) {
 	if f.only != "" || !f.doubt() {
 		return false, false
@@ -165,9 +165,9 @@ func (f *eraFinder) notInitialized(done <-chan struct{}) (modern, news bool) {
 	return modern, news
 }
 
-// doubt is what an upstream deserves that does not take initialize, and either did once,
-// so that it was replaced and may speak modern since, or has never said that it does not
-// speak modern. One that speaks both eras is not doubted.
+// doubt forgets old opinions about an upstream that did not take initialize. If it did
+// once, it was replaced, and may speak modern since. If it never said that it does not
+// speak modern, it may. There is no doubt, and doubt reports false, if it speaks both.
 func (f *eraFinder) doubt() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -19,11 +19,10 @@ const (
 	quietFor = time.Minute
 )
 
-// A failureLog tells of failures that are one event, though many streams see it, in one
-// line of the log.
+// A failureLog writes one line for an event that many streams see as failures.
 type failureLog struct {
 	log *slog.Logger
-	wg  *sync.WaitGroup // of the lines that are still to be written
+	wg  *sync.WaitGroup // has one for each line that is still to be written
 
 	mu       sync.Mutex // guards the fields below
 	losses   map[string]*loss
@@ -46,9 +45,9 @@ type askFailure struct {
 	told         time.Time
 }
 
-// lostSession notes that a stream has lost its session with a remote server, to whose
-// log it would write. The event of the end becomes that of the loss, and the line in the
-// log comes soon.
+// lostSession notes that a stream has lost its session with a remote server. The event
+// of its end becomes that of the loss. The line, for which log is the stream's, comes
+// soon.
 func (f *failureLog) lostSession(upstream string, log *slog.Logger, e ending, inARow int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -129,20 +128,5 @@ func (f *failureLog) forget(upstreams []string) {
 	defer f.mu.Unlock()
 	for _, name := range upstreams {
 		delete(f.notAsked, name)
-	}
-}
-
-// tellFailure says once that a server is in a crash loop, and from then on is quiet
-// about each round of it.
-func tellFailure(log *slog.Logger, how outcome, inARow int) {
-	switch {
-	case inARow > crashLoop:
-		log.Debug("upstream is still in a crash loop", "failures", inARow)
-	case inARow == crashLoop:
-		log.Warn("upstream is in a crash loop", "failures", inARow)
-	case how == startFailed:
-		log.Warn("upstream failed to start")
-	default:
-		log.Warn("upstream ended unexpectedly")
 	}
 }

@@ -32,14 +32,14 @@ type Host struct {
 	ClientsOperate bool
 
 	once     sync.Once      // init
-	wg       sync.WaitGroup // streams, probes of eras, and what fails is still to be logged
+	wg       sync.WaitGroup // streams, probes of eras, and lines of failures
 	stopping context.Context
 	stop     context.CancelFunc // of stopping, by Stop
 	pool     pool.Shared        // servers that many streams share
 	restarts restarts
 	failures failureLog
 
-	mu      sync.Mutex // guards the fields below, Upstreams, and the beginning of what wg counts
+	mu      sync.Mutex // guards the fields below and Upstreams; held while begin adds to wg
 	eras    map[string]*eraFinder
 	streams map[*stream]struct{} // with a server
 }
@@ -159,13 +159,6 @@ func (h *Host) attachOpened(ctx context.Context, upstream, key string, era mcp.E
 		return
 	}
 	_ = h.attachIn(ctx, t, serverID{upstream, key, era}, far)
-}
-
-// A target is what a stream is to be attached to.
-type target struct {
-	name string
-	up   *Upstream
-	eras *eraFinder
 }
 
 // target returns the upstream of that name with what is known of it.

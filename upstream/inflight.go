@@ -19,12 +19,12 @@ const maxTasks = 1024
 const maxServerRequests = 4096
 
 // An inFlight is what is open on one stream, in both directions, so that it can be
-// cleared up when the stream ends. It only watches the messages pass. It knows of one
-// what this takes; on the hot path that is its kind and its id.
+// cleared up when the stream ends. It only watches the messages pass, and reads of them
+// no more than that needs: on the hot path the kind and the id.
 type inFlight struct {
 	// Static after construction.
 	modern    bool // which has neither initialize nor tasks that end with a stream
-	discovers bool // modern, and the first request asks whether the server is there
+	discovers bool // modern, and the first request is server/discover
 	guesses   bool // fromServer sets Related
 
 	mu       sync.Mutex // guards the fields below
@@ -76,14 +76,14 @@ const (
 	createsTask          // cancelled as a task, once that is known
 	readsTask            // tasks/get: its result tells whether the task is finished
 	endsTask             // tasks/result, tasks/cancel: its result means that it is
-	discover             // the first one of a server that many streams share; never cancelled
+	discover             // modern: the first one to a server that many streams share; never cancelled
 	listen               // modern: nobody waits for its answer
 )
 
 // starts reports whether the server has started when it has answered.
 func (k callKind) starts() bool { return k == initialize || k == discover }
 
-// news is what a message of the server means for the stream beside its content.
+// news is what a message of the server means for the start of that.
 type news byte
 
 const (

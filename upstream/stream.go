@@ -16,11 +16,18 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/upstream/process"
 )
 
+// A target is what a stream is to be attached to.
+type target struct {
+	name string
+	up   *Upstream
+	eras *eraFinder
+}
+
 // An attachment is what a stream with a server of its own is attached to.
 type attachment struct {
 	target
 	id    serverID
-	trial func() bool // whether it is open that the server speaks the era; nil: it is not
+	trial func() bool // reports whether it is still open that the server speaks the era; nil: it is not
 }
 
 // A server is a process or a remote session, to which a stream passes messages. Whoever
@@ -67,7 +74,7 @@ type stream struct {
 	restart  *restart
 	failures *failureLog
 	limits   jsonrpc.Limits // of one message from the server
-	quotes   bool           // the end of a process that did not start has its last line on stderr
+	quotes   bool           // the error about a process that did not start has its last line on stderr
 
 	ends    atomic.Bool   // end has begun
 	ended   chan struct{} // closed by end, after everything that it does
