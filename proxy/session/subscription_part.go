@@ -4,9 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"maps"
-	"math/rand/v2"
 	"slices"
 	"time"
+
+	"github.com/cenkalti/backoff/v5"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
@@ -39,7 +40,9 @@ const (
 // run keeps the upstream listening until ctx ends. One that refuses is asked again
 // when it may have become another one.
 func (part *subscriptionPart) run(ctx context.Context) {
-	delay := resubscribeFirst
+	delay := backoff.ExponentialBackOff{
+		InitialInterval: resubscribeFirst, RandomizationFactor: 0.5, Multiplier: 2, MaxInterval: resubscribeMost,
+	}
 	for {
 		began := time.Now()
 		params := listenParams(part.sub.meta, part.want.Text())
@@ -49,12 +52,11 @@ func (part *subscriptionPart) run(ctx context.Context) {
 		}
 		refused := part.ended(answer)
 		if time.Since(began) >= resubscribeMost {
-			delay = resubscribeFirst
+			delay.Reset()
 		}
-		if !part.pause(ctx, delay, refused) {
+		if !part.pause(ctx, delay.NextBackOff(), refused) {
 			return
 		}
-		delay = min(2*delay, resubscribeMost)
 	}
 }
 
@@ -90,7 +92,7 @@ func (part *subscriptionPart) pause(ctx context.Context, delay time.Duration, re
 	}
 	var timer <-chan time.Time // nil: a refusal stands until the upstream changes
 	if !refused {
-		timer = time.After(delay/2 + rand.N(delay))
+		timer = time.After(delay)
 	}
 	for {
 		select {

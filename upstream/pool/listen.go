@@ -6,6 +6,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/cenkalti/backoff/v5"
+
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 	"github.com/mcp-proxy/mcp-proxy/upstream/translate"
@@ -43,11 +45,11 @@ type modernListen struct {
 	kinds    translate.Offers // acknowledged
 	acked    bool
 	ended    bool
-	failures int                // in a row, to have a session
-	timer    *timer             // until the ack, or until the next try
-	pending  []*jsonrpc.Message // what to tell, in order, each thing once
-	places   map[string]int     // in pending, by the method or the URI that was updated; nil for none
-	flush    *timer             // of pending
+	retries  backoff.ExponentialBackOff // between tries to have a session
+	timer    *timer                     // until the ack, or until the next try
+	pending  []*jsonrpc.Message         // what to tell, in order, each thing once
+	places   map[string]int             // in pending, by the method or the URI that was updated; nil for none
+	flush    *timer                     // of pending
 }
 
 // listen begins a listen.
@@ -66,7 +68,8 @@ func (s *modernStream) listen(m *jsonrpc.Message, r translate.Request) {
 		s.sendLocked(jsonrpc.NewError(m.ID, jsonrpc.Overloaded(s.t.id.upstream)))
 		return
 	}
-	l := &modernListen{s: s, id: m.ID, came: time.Now(), g: s.t.groupLocked(r.Capabilities), clientInfo: r.ClientInfo, wants: wants, uris: uris}
+	l := &modernListen{s: s, id: m.ID, came: time.Now(), g: s.t.groupLocked(r.Capabilities), clientInfo: r.ClientInfo, wants: wants, uris: uris,
+		retries: backoff.ExponentialBackOff{InitialInterval: firstRetry, Multiplier: 2, MaxInterval: lastRetry}}
 	s.listens[m.ID] = l
 	l.g.listens[l] = struct{}{}
 	if !l.bindLocked() {
@@ -126,7 +129,7 @@ func (l *modernListen) bindLocked() bool {
 
 // beginLocked subscribes, once the session is ready.
 func (l *modernListen) beginLocked() {
-	l.failures = 0
+	l.retries.Reset()
 	again, can := l.acked, l.lane.welcome.Offers
 	if !again {
 		l.kinds = translate.Offers{Tools: l.wants.Tools && can.Tools, Prompts: l.wants.Prompts && can.Prompts, Resources: l.wants.Resources && can.Resources}
@@ -239,9 +242,7 @@ func (l *modernListen) lostLocked(err *jsonrpc.Message) {
 }
 
 func (l *modernListen) retryLocked() {
-	wait := min(lastRetry, firstRetry<<min(l.failures, 10))
-	l.failures++
-	l.timer = l.s.t.after(wait, func() {
+	l.timer = l.s.t.after(l.retries.NextBackOff(), func() {
 		if !l.ended && l.lane == nil && !l.bindLocked() {
 			l.retryLocked()
 		}
