@@ -13,7 +13,7 @@
 //
 // A [Host] knows its upstreams by name (host.go). Each stream that is attached to one
 // has a server of its own (stream.go): a [process.Server] or a remote session
-// (remote.go). The messages pass unchanged. The stream only notes what is in flight, so
+// (remote_session.go). The messages pass unchanged. The stream only notes what is in flight, so
 // that it can clear up when it ends or the server does (inflight.go).
 //
 // Servers come and go. What outlives them is the restart state of their key

@@ -17,7 +17,7 @@ import (
 const sharedKey = "shared"
 
 // A Host runs upstreams for the streams that attach to them. Its exported fields
-// must not change after the first Attach, but for what Replace does.
+// must not change once it is used, but for what Replace does.
 type Host struct {
 	Upstreams map[string]Upstream // by name
 	Log       *slog.Logger        // nil discards
@@ -44,6 +44,7 @@ type Host struct {
 	streams map[*stream]struct{} // with a server
 }
 
+// init makes what the fields that configure the Host do not.
 func (h *Host) init() {
 	h.stopping, h.stop = context.WithCancel(context.Background())
 	h.pool.Log, h.pool.MaxMessage, h.pool.Unattributed = h.Log, h.Limits.MaxMessage(), h.unattributed
@@ -64,6 +65,7 @@ func (h *Host) Known(name string) bool {
 // now, end with the cause "upstream changed"; all others notice nothing. It does not
 // wait for that.
 func (h *Host) Replace(upstreams map[string]Upstream, changed []string) {
+	h.once.Do(h.init)
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.Upstreams = upstreams
@@ -271,10 +273,14 @@ func refuse(c jsonrpc.Conn, cause string, err error) error {
 
 // EndIdle ends the servers of the modern era that have no stream, as they do by
 // themselves when they are without any for a while.
-func (h *Host) EndIdle() { h.pool.EndIdle() }
+func (h *Host) EndIdle() {
+	h.once.Do(h.init)
+	h.pool.EndIdle()
+}
 
 // Status returns the servers that are in use or remembered, by upstream, key and era.
 func (h *Host) Status() []Status {
+	h.once.Do(h.init)
 	all := h.restarts.status()
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -98,7 +98,7 @@ func newStream(ctx context.Context, a attachment, c jsonrpc.Conn, log *slog.Logg
 // start starts the server. The error is the end of one that never was.
 func (s *stream) start() error {
 	if s.up.Command == nil {
-		s.server = newRemote(s.ctx, s.dial, &s.wg)
+		s.server = newRemoteSession(s.ctx, s.dial, &s.wg)
 		return nil
 	}
 	p, err := process.Start(s.up.Command, process.Options{
@@ -115,7 +115,7 @@ func (s *stream) start() error {
 // sessionless reports, once initialize is answered, whether the server began no
 // session. A process always is one.
 func (s *stream) sessionless() bool {
-	r, ok := s.server.(*remote)
+	r, ok := s.server.(*remoteSession)
 	return ok && r.sessionless()
 }
 

@@ -24,10 +24,10 @@ const (
 	forcedFarewell = 750 * time.Millisecond
 )
 
-// A remote server is what Upstream.Dial or DialModern begins. Recv dials it, and write
-// writes to it from a queue, so that whoever reads the stream always sees its end, as
+// A remoteSession is a server that Upstream.Dial or DialModern reaches. Recv dials it, and
+// write writes to it from a queue, so that whoever reads the stream always sees its end, as
 // with the backlog of a process.
-type remote struct {
+type remoteSession struct {
 	// Static after construction.
 	dial   func(context.Context) (jsonrpc.Conn, error)
 	wg     *sync.WaitGroup // the stream's
@@ -45,8 +45,8 @@ type remote struct {
 	room  jsonrpc.Room
 }
 
-func newRemote(ctx context.Context, dial func(context.Context) (jsonrpc.Conn, error), wg *sync.WaitGroup) *remote {
-	r := &remote{dial: dial, wg: wg, dialled: make(chan struct{}), left: make(chan struct{}), room: jsonrpc.Room{Bytes: maxBacklog}}
+func newRemoteSession(ctx context.Context, dial func(context.Context) (jsonrpc.Conn, error), wg *sync.WaitGroup) *remoteSession {
+	r := &remoteSession{dial: dial, wg: wg, dialled: make(chan struct{}), left: make(chan struct{}), room: jsonrpc.Room{Bytes: maxBacklog}}
 	r.ctx, r.cancel = context.WithCancel(context.WithoutCancel(ctx)) // Finish and Stop see to its end
 	r.queue = jsonrpc.NewQueue(&r.mu)
 	wg.Go(r.write)
@@ -54,7 +54,7 @@ func newRemote(ctx context.Context, dial func(context.Context) (jsonrpc.Conn, er
 }
 
 // Send implements server.
-func (r *remote) Send(batch []*jsonrpc.Message, accepted func([]*jsonrpc.Message)) {
+func (r *remoteSession) Send(batch []*jsonrpc.Message, accepted func([]*jsonrpc.Message)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.queue.Wait(&r.room, 1) != nil {
@@ -68,7 +68,7 @@ func (r *remote) Send(batch []*jsonrpc.Message, accepted func([]*jsonrpc.Message
 
 // write writes the queue until it has ended, and then takes leave. That the session is
 // lost is Recv's to tell: until then what cannot be written is dropped.
-func (r *remote) write() {
+func (r *remoteSession) write() {
 	defer close(r.left)
 	<-r.dialled
 	if r.conn == nil {
@@ -82,7 +82,7 @@ func (r *remote) write() {
 }
 
 // Recv implements server.
-func (r *remote) Recv(batch []*jsonrpc.Message) ([]*jsonrpc.Message, error) {
+func (r *remoteSession) Recv(batch []*jsonrpc.Message) ([]*jsonrpc.Message, error) {
 	if !closed(r.dialled) {
 		r.conn, r.err = r.dial(r.ctx)
 		close(r.dialled)
@@ -102,13 +102,13 @@ func lostSession(err error) error { return jsonrpc.EndOf(err, jsonrpc.CauseConne
 
 // sessionless reports, once Recv has returned the result of initialize, whether there
 // is no session all the same: each request stands alone.
-func (r *remote) sessionless() bool {
+func (r *remoteSession) sessionless() bool {
 	c, ok := r.conn.(interface{ Sessionless() bool })
 	return ok && c.Sessionless()
 }
 
 // Finish implements server. It needs no session that is not there yet.
-func (r *remote) Finish(last func() []*jsonrpc.Message) {
+func (r *remoteSession) Finish(last func() []*jsonrpc.Message) {
 	r.mu.Lock()
 	r.queue.Finish(jsonrpc.ErrClosed, farewellTimeout, last)
 	r.mu.Unlock()
@@ -118,7 +118,7 @@ func (r *remote) Finish(last func() []*jsonrpc.Message) {
 }
 
 // Abort implements server. It closes the session at once, which unblocks write.
-func (r *remote) Abort() {
+func (r *remoteSession) Abort() {
 	r.mu.Lock()
 	r.queue.Close(jsonrpc.ErrClosed)
 	r.mu.Unlock()
@@ -133,7 +133,7 @@ func (r *remote) Abort() {
 }
 
 // Stop implements server.
-func (r *remote) Stop(ctx context.Context) {
+func (r *remoteSession) Stop(ctx context.Context) {
 	defer r.cancel()
 	select {
 	case <-r.left:
@@ -146,7 +146,7 @@ func (r *remote) Stop(ctx context.Context) {
 }
 
 // Gone implements server.
-func (r *remote) Gone() bool { return closed(r.left) }
+func (r *remoteSession) Gone() bool { return closed(r.left) }
 
 func closed(event <-chan struct{}) bool {
 	select {
