@@ -7,17 +7,17 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
 
-// A Caching is how long and by whom a result may be kept (2026-07-28
-// server/utilities/caching). The zero value is what is assumed of a result that
-// does not say: for no time, by nobody but its client.
+// A Caching says how long a result may be kept, and by whom (2026-07-28
+// server/utilities/caching). A result that does not say has the zero value: it may be
+// kept for no time, and by its client alone.
 type Caching struct {
 	ttl    int64 // ms, never negative
 	public bool
 	some   bool // it has a part
 }
 
-// Add makes c that of an answer with one part more: the shortest time, and private if
-// one of the parts is.
+// Add adds the caching of one more part of an answer. The shortest time wins, and the
+// answer is private if one of its parts is.
 func (c *Caching) Add(part Caching) {
 	if !c.some {
 		*c = Caching{part.ttl, part.public, true}
@@ -27,15 +27,13 @@ func (c *Caching) Add(part Caching) {
 	c.public = c.public && part.public
 }
 
-// Partial notes that a part is missing, of which nothing is known: the answer is
-// stale when it is there.
+// Partial notes that a part is missing: the answer is stale when that part comes.
 func (c *Caching) Partial() { c.Add(Caching{}) }
 
 // maxTTL bounds a time that is passed on, so that no sum of it overflows: 10 years.
 const maxTTL = 10 * 365 * 24 * 3600 * 1000
 
-// takeCaching splits the members of a result in its caching, and those that are
-// neither that nor resultType.
+// takeCaching takes the caching, and resultType, out of the members of a result.
 func takeCaching(members []jsonrpc.Value) (c Caching, rest []jsonrpc.Value) {
 	for _, m := range members {
 		switch m.Key {
@@ -64,7 +62,7 @@ func CachingOf(result json.RawMessage) Caching {
 	return c
 }
 
-// Members are those that a complete, cacheable result of the modern era has.
+// Members returns the members of a complete, cacheable result of the modern era.
 func (c Caching) Members() []jsonrpc.Value {
 	scope := `"private"`
 	if c.public {

@@ -11,18 +11,18 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
-// A filter says which notifications a subscription is about (2026-07-28
+// A Filter says which notifications a subscription is about (2026-07-28
 // basic/patterns/subscriptions, and taskIds of the tasks extension).
 type Filter struct {
 	Lists [Kinds]bool // of tools, prompts and resources: list_changed
 	URIs  []string    // of resources: updated
 	Tasks []string    // ids
 
-	// As is how it was written, with what else it has; nil for one made here.
+	// As is the text that it was read from, with all its members; nil for one made here.
 	As json.RawMessage
 }
 
-// MaxWatched bounds the URIs and the tasks of one subscription; one with more is refused.
+// MaxWatched bounds the URIs and the tasks of one subscription. More are refused.
 const MaxWatched = 1000
 
 // filterKeys are the members of a filter: lists in the order of kinds, and
@@ -78,7 +78,7 @@ func stringsOf(array json.RawMessage, key string) ([]string, error) {
 	return found, nil
 }
 
-// On returns base as a filter for what f says, whatever base says of that.
+// On returns base with the members of f in the place of its own.
 func (f *Filter) On(base json.RawMessage) json.RawMessage {
 	var values []jsonrpc.Value
 	for k := Tools; k <= Resources; k++ {
@@ -116,9 +116,9 @@ func arrayOf(texts []string) json.RawMessage {
 	return append(b, ']')
 }
 
-// Covers reports whether f, what is left of a client's wish, is about a notification
-// of an upstream. An update may be of a part of what was asked for: that goes by how
-// URIs are written, and is believed where it does not say.
+// Covers reports whether f, which is what was acknowledged of a client's wish, is about a
+// notification of an upstream. An update may be of a part of a resource that was asked
+// for. How URIs are written tells that; where it does not, the upstream is believed.
 func (f *Filter) Covers(m *jsonrpc.Message, wish *Filter) bool {
 	switch m.Method {
 	case mcp.MethodResourceUpdated:

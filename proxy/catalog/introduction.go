@@ -16,9 +16,9 @@ type Introduction struct {
 	Missing      bool   // not all could say
 }
 
-// Introduce sums up what each upstream, by its name, said: the result of its initialize or
-// server/discover, nil for one that has not said anything. If missing, there are others
-// that are not known.
+// Introduce sums up what upstreams said of themselves: the results of initialize or
+// server/discover, nil for an upstream that has not said anything. Missing tells that
+// there are others, which are not known yet.
 func Introduce(era mcp.Era, upstreams []string, said []json.RawMessage, missing bool) Introduction {
 	in := Introduction{Capabilities: json.RawMessage(`{}`), Missing: missing}
 	var instructions []string
@@ -51,8 +51,8 @@ func InVersion(result json.RawMessage, version string) json.RawMessage {
 	return jsonrpc.Replace(result, jsonrpc.Edit{Span: at[0], With: jsonrpc.Quote(version)})
 }
 
-// knownExtensions returns capabilities without the extensions whose methods could
-// not be routed among several upstreams. Tasks are one in the modern era only.
+// knownExtensions takes those extensions out of capabilities that could not be routed
+// among several upstreams. Tasks are an extension in the modern era only.
 func knownExtensions(era mcp.Era, capabilities json.RawMessage) json.RawMessage {
 	extensions, _ := jsonrpc.Member(capabilities, "extensions")
 	if extensions == nil {
@@ -92,8 +92,8 @@ func announce(capabilities json.RawMessage, missing bool) json.RawMessage {
 	return capabilities
 }
 
-// union merges two JSON objects: members of both are merged in turn if they are
-// objects, true wins over false, and else a's stays.
+// union merges two JSON objects. If a member is in both, objects are merged, true wins
+// over false, and else that of a stays.
 func union(a, b json.RawMessage) json.RawMessage {
 	var keys []string
 	values := make(map[string]json.RawMessage)

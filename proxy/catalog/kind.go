@@ -5,7 +5,7 @@ import "github.com/mcp-proxy/mcp-proxy/internal/mcp"
 // A Kind is one of the lists that upstreams offer.
 type Kind int
 
-// Kinds is how many there are.
+// The kinds, and how many there are.
 const (
 	Tools Kind = iota
 	Prompts
@@ -14,7 +14,7 @@ const (
 	Kinds
 )
 
-// onWire is how a kind is called on the wire.
+// onWire has the names of a kind on the wire.
 var onWire = [Kinds]struct{ capability, method, member, key, changed string }{
 	Tools:     {"tools", mcp.MethodToolsList, "tools", "name", mcp.MethodToolsChanged},
 	Prompts:   {"prompts", mcp.MethodPromptsList, "prompts", "name", mcp.MethodPromptsChanged},
@@ -22,13 +22,13 @@ var onWire = [Kinds]struct{ capability, method, member, key, changed string }{
 	Templates: {"resources", mcp.MethodTemplatesList, "resourceTemplates", "uriTemplate", mcp.MethodResourcesChanged},
 }
 
-// Capability returns what an upstream declares that has such a list.
+// Capability returns the capability that an upstream with such a list declares.
 func (k Kind) Capability() string { return onWire[k].capability }
 
 // Method returns the method that lists the kind.
 func (k Kind) Method() string { return onWire[k].method }
 
-// Member returns the member of a result that has the list.
+// Member returns the member of a result that holds the list.
 func (k Kind) Member() string { return onWire[k].member }
 
 // Key returns the member of an element that names it.
@@ -37,6 +37,5 @@ func (k Kind) Key() string { return onWire[k].key }
 // Changed returns the notification of a change. Resources and templates share one.
 func (k Kind) Changed() string { return onWire[k].changed }
 
-// IsNamed reports whether the elements have names, which may be prefixed. URIs stay as
-// they are.
+// IsNamed reports whether the elements have names, which may get a prefix. URIs never do.
 func (k Kind) IsNamed() bool { return k == Tools || k == Prompts }

@@ -22,16 +22,16 @@ type Listing struct {
 	Digest  Digest
 }
 
-// A List is a merged list, which may be handed out by pages. The zero value is an empty
-// one.
+// A List is a merged list. It is handed out whole or by pages. The zero List is empty.
 type List struct {
 	entries []json.RawMessage
 	rest    []jsonrpc.Value // what all pages say beside it
 	digest  Digest          // of the entries: a list that did not change keeps its cursors
 }
 
-// Merge makes one list of those of several upstreams. What two of them have is that of
-// the first, and its name is among the clashes; so is each member of _meta.
+// Merge makes one list of those of several upstreams. If two of them list the same name,
+// the first one's element counts, and the name is among the clashes. The first one also
+// counts for each member of _meta.
 func Merge(listings []Listing) (l *List, clashes []string) {
 	l = new(List)
 	listed, at := make(map[string]bool), make(map[string]int)
@@ -64,8 +64,8 @@ func Merge(listings []Listing) (l *List, clashes []string) {
 	return l, clashes
 }
 
-// joined returns an object with the members of both; of one that both have, a's.
-// What is no object has none.
+// joined returns an object with the members of both. If a member is in both, that of a
+// counts. What is no object has no members.
 func joined(a, b json.RawMessage) json.RawMessage {
 	out, seen := []byte{'{'}, make(map[string]bool)
 	for _, object := range []json.RawMessage{a, b} {
@@ -83,7 +83,7 @@ func joined(a, b json.RawMessage) json.RawMessage {
 	return append(out, '}')
 }
 
-// Sign makes the list say that it is the proxy's, which has this serverInfo.
+// Sign makes the list say which server it is from.
 func (l *List) Sign(serverInfo json.RawMessage) {
 	i := slices.IndexFunc(l.rest, func(m jsonrpc.Value) bool { return m.Key == "_meta" })
 	if i < 0 {
@@ -120,9 +120,9 @@ func (l *List) Page(k Kind, from, size int) json.RawMessage {
 	return append(b, '}')
 }
 
-// A Cursor points into a list. It is opaque to clients; one of another list must
-// not be taken for one of this, and one of the same list must, whenever and for
-// whomever that was listed. The zero value points to its beginning.
+// A Cursor points into a list. It is opaque to clients. It is good for the same list,
+// whenever and for whomever that was made, and for no other. The zero Cursor points to
+// the beginning.
 type Cursor struct {
 	list [8]byte // of its digest
 	From int     // index of an entry
@@ -141,8 +141,8 @@ func (l *List) Holds(at Cursor) bool {
 // String returns the cursor as clients get it: "40715f9dba5d2fe6-1".
 func (c Cursor) String() string { return hex.EncodeToString(c.list[:]) + "-" + strconv.Itoa(c.From) }
 
-// ParseCursor reads the cursor of a request; nil is the zero one. It is false for
-// what was never one of ours.
+// ParseCursor reads the cursor of a request; nil is the zero Cursor. It is false for text
+// that we never gave out.
 func ParseCursor(raw json.RawMessage) (Cursor, bool) {
 	if raw == nil {
 		return Cursor{}, true

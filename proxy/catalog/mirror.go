@@ -8,23 +8,22 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
-// Some parameters of a tool are repeated in headers of a call, for whoever stands
-// between and does not read bodies (2026-07-28 server/tools, "x-mcp-header"). "Any
-// server that processes the message body MUST validate" that both say the same.
+// Headers of a call repeat some parameters of its tool, for those on the way who do not
+// read bodies (2026-07-28 server/tools, "x-mcp-header"). "Any server that processes the
+// message body MUST validate" that both say the same.
 
-// maxMirrors bounds what a table keeps of such parameters, in bytes. Tools beyond
-// are not checked.
+// maxMirrors bounds what a table keeps of such parameters, in bytes. Tools that find no
+// room are not checked.
 const maxMirrors = 1 << 20
 
-// A mirrors is what the headers of calls have to repeat, by the upstream's own
-// names of the tools that want it, which are few.
+// A mirrors says what the headers of calls have to repeat, by tool. Few tools want that.
 type mirrors struct {
 	of    map[string][]mcp.Mirror
 	bytes int // of it, about
 }
 
-// add adds what a listed tool wants repeated. One whose annotations are wrong wants
-// nothing: over HTTP it would not have been listed.
+// add adds what a listed tool wants repeated. A tool with wrong annotations wants nothing:
+// over HTTP it would not be listed.
 func (ms *mirrors) add(name string, tool json.RawMessage) {
 	schema, err := jsonrpc.Member(tool, "inputSchema")
 	if err != nil {
@@ -53,8 +52,8 @@ func sizeOf(name string, found []mcp.Mirror) (size int) {
 	return size
 }
 
-// Disagrees compares the headers of a call with its arguments, and returns what is wrong
-// with it, nil for nothing. Headers that the tool does not want are ignored.
+// Disagrees compares the headers of a call with its arguments. It returns the error that
+// answers the call, nil if they agree. Headers that the tool does not want are ignored.
 func Disagrees(wanted []mcp.Mirror, headers map[string][]string, n *mcp.Notes) (*jsonrpc.Error, error) {
 	if len(wanted) == 0 {
 		return nil, nil

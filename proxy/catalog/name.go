@@ -8,12 +8,12 @@ import (
 	"strings"
 )
 
-// Naming says when exposed names carry the upstream's name.
+// A Naming says when exposed names have the upstream's name before them.
 type Naming string
 
-// PrefixAuto prefixes if there is more than one upstream, alive or not, or may
-// be: as long as some are not known yet. A program that knows better from its
-// configuration says always, so that names do not change later.
+// PrefixAuto prefixes if there are several upstreams, alive or not, and as long as some
+// are not known yet. A program whose configuration says that there will be several says
+// PrefixAlways, so that names do not change later.
 const (
 	PrefixAuto   Naming = ""
 	PrefixAlways Naming = "always"
@@ -23,9 +23,9 @@ const (
 // separator stands between an upstream's name and the name of what it offers.
 const separator = "__"
 
-// Prefix returns what the exposed names of an upstream begin with. Its own prefix, if
-// it has one, wins over naming. Several counts the upstreams that there are, never
-// those that live: a name must not change because another server died.
+// Prefix returns what the exposed names of an upstream begin with. A prefix of its own
+// wins. Several is about the upstreams that are configured, not about those that are
+// alive: a name must not change because another server died.
 func (naming Naming) Prefix(upstream string, own *string, several bool) string {
 	switch {
 	case own != nil && *own == "":
@@ -60,8 +60,8 @@ const (
 
 var fitName = regexp.MustCompile(`^[a-zA-Z0-9_-]{1,64}$`)
 
-// Exposed puts the prefix before a name. If that makes a fit name overlong, its
-// end becomes a hash of the whole, always the same one.
+// Exposed puts the prefix before a name. If that makes it too long, its end becomes a
+// hash of the whole, always the same one.
 func Exposed(prefix, original string) string {
 	name := prefix + original
 	if len(name) <= maxName || !fitName.MatchString(original) {
@@ -71,8 +71,8 @@ func Exposed(prefix, original string) string {
 	return name[:keptOfName] + "_" + hex.EncodeToString(sum[:hashOfName])
 }
 
-// Allows reports whether the globs let the client see and call a tool. Deny wins; no
-// allow means all.
+// Allows reports whether a client may see and call a tool. Both are globs. Deny wins; an
+// empty allow allows all.
 func Allows(allow, deny []string, tool string) bool {
 	return (len(allow) == 0 || matchesAny(allow, tool)) && !matchesAny(deny, tool)
 }

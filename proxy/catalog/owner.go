@@ -10,10 +10,10 @@ type Offer struct {
 	Table  *Table // nil: it has not listed yet
 }
 
-// Owner looks an exposed name up in the offers of all upstreams. A bare name that
-// exactly one upstream offers resolves, too: apps and prompts mention those, and so do
-// clients that were given it when there was but one. It returns which offer it is in, -1
-// for none, and the upstream's own name.
+// Owner looks an exposed name up in the offers of all upstreams. It returns the index of
+// the offer, -1 for none, and the upstream's own name. A bare name that exactly one
+// upstream offers is found, too: apps and prompts mention bare names, and clients know
+// them from when there was one upstream.
 func Owner(offers []Offer, name string) (i int, original string) {
 	for i := range offers {
 		if original, ok := offers[i].Table.resolve(offers[i].Prefix, name); ok {
@@ -28,8 +28,8 @@ func Owner(offers []Offer, name string) (i int, original string) {
 	return BareOwner(offers, name), name
 }
 
-// BareOwner returns the one offer that is known to have a name of the upstream's own; -1
-// if there are none or several.
+// BareOwner returns the index of the one offer that has an upstream's own name; -1 if none
+// or several have it.
 func BareOwner(offers []Offer, name string) int {
 	only := -1
 	for i := range offers {
@@ -43,8 +43,8 @@ func BareOwner(offers []Offer, name string) int {
 	return only
 }
 
-// Former returns the only upstream's own name for one that a client was given when
-// there were several. Any other name is the upstream's own.
+// Former returns the upstream's own name for one that a client knows from when there were
+// several upstreams. Any other name is the upstream's own already.
 func (t *Table) Former(upstream, name string) string {
 	if original, ok := t.resolve(upstream+separator, name); ok && !t.names[name] {
 		return original
@@ -52,11 +52,11 @@ func (t *Table) Former(upstream, name string) string {
 	return name
 }
 
-// MayBeFormer reports whether a name may be one that Former knows.
+// MayBeFormer reports whether it is worth to ask Former for a name.
 func MayBeFormer(upstream, name string) bool { return strings.HasPrefix(name, upstream+separator) }
 
-// OwnerOfURI returns which upstream lists a URI, or a template as such, or else has a
-// template that matches it; -1 for none. The tables are those of all upstreams.
+// OwnerOfURI returns the index of the upstream that lists a resource or a template with
+// this very URI, else of one with a template that matches it; -1 for none.
 func OwnerOfURI(resources, templates []Offer, uri string) int {
 	for _, offers := range [][]Offer{resources, templates} {
 		for i := range offers {

@@ -10,9 +10,8 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
-// ListParams are those of a request for one page. Of what the client said only
-// _meta may pass: anything else could make the list, which is a table for later
-// calls as well, another one.
+// ListParams returns the params of a request for one page. Of the client's own params
+// only _meta passes: others could change the list, which serves later calls, too.
 func ListParams(meta, cursor json.RawMessage) json.RawMessage {
 	var members [][]byte
 	if meta != nil {
@@ -36,8 +35,8 @@ type Collection struct {
 	pages int // added
 }
 
-// Add appends the page that is the result of a list request, and returns the cursor for
-// the next page; nil if there is none.
+// Add adds a page, which is the result of a list request. It returns the cursor of the
+// next page; nil if there is none.
 func (c *Collection) Add(era mcp.Era, list string, result json.RawMessage) (cursor json.RawMessage, err error) {
 	var array json.RawMessage
 	var rest []jsonrpc.Value

@@ -11,8 +11,8 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
-// What a result of the modern era may be: its resultType. The last one is of the
-// tasks extension.
+// What a result of the modern era may be: its resultType. The last one is of the tasks
+// extension.
 const (
 	ResultComplete      = "complete"
 	ResultInputRequired = "input_required"
@@ -22,8 +22,7 @@ const (
 // ErrResultType is why a result is not usable.
 var ErrResultType = errors.New("unexpected resultType")
 
-// ResultType returns the resultType of a result, "" if it has none. It is an error if
-// it cannot be told.
+// ResultType returns the resultType of a result, "" if it has none.
 func ResultType(result json.RawMessage) (string, error) {
 	if len(result) == 0 || result[0] != '{' {
 		return "", errors.New("result is not an object")
@@ -39,9 +38,9 @@ func ResultType(result json.RawMessage) (string, error) {
 	return kind, nil
 }
 
-// Completed returns a complete result of a method with what it must say and does not:
-// its resultType, which is kind or "" for none, and how it may be kept. Of that nothing
-// is known, so that it may not be.
+// Completed adds to a complete result what it must say and does not: its resultType, if
+// kind, which was read from it, is "", and how it may be kept. Nothing is known of that,
+// so that it may not be kept.
 func Completed(method, kind string, result json.RawMessage) json.RawMessage {
 	var absent, wrong []jsonrpc.Value
 	if kind == "" {
@@ -63,8 +62,8 @@ func Completed(method, kind string, result json.RawMessage) json.RawMessage {
 	return appended(result, absent)
 }
 
-// hints are what every complete result that could be kept says of that (2026-07-28
-// server/utilities/caching), and what is said for those that do not.
+// hints are what a complete result says of its caching (2026-07-28
+// server/utilities/caching), and what is said for one that does not.
 var hints = []struct {
 	key   string
 	valid func(raw json.RawMessage) bool
@@ -84,7 +83,7 @@ func isScope(raw json.RawMessage) bool {
 	return scope == "public" || scope == "private"
 }
 
-// appended returns object with members at its end that it does not have.
+// appended returns object with new members at its end.
 func appended(object json.RawMessage, values []jsonrpc.Value) json.RawMessage {
 	if len(values) == 0 {
 		return object
@@ -100,11 +99,10 @@ func appended(object json.RawMessage, values []jsonrpc.Value) json.RawMessage {
 	return append(out, '}')
 }
 
-// glance is [jsonrpc.Member] for a result, which is valid JSON, may be long and was
-// read once before: it looks at little if the key stands there once, or not at all,
-// and then does not see one that differs only in case. The key has a capital. It is worth
-// its lines: without it a result of 64 KiB costs three to ten times as much
-// (BenchmarkModernResult).
+// glance is [jsonrpc.Member] for a long result. It reads little of it if the key occurs
+// once or not at all; then it does not see a key that differs only in case. The result
+// is valid JSON, and the key has a capital. Without glance a result of 64 KiB costs
+// three to ten times as much (BenchmarkModernResult in proxy/session).
 func glance(object json.RawMessage, key string) (json.RawMessage, error) {
 	name := []byte(`"` + key + `"`)
 	at, n := occurrences(object, name)
@@ -120,8 +118,8 @@ func glance(object json.RawMessage, key string) (json.RawMessage, error) {
 	return jsonrpc.Member(object, key)
 }
 
-// occurrences returns where name stands first in text, and how often it does. It
-// searches for it from its capital on: those are rare, quotes are not.
+// occurrences returns where name occurs first in text, and how often it occurs. It
+// searches for the rest of name from its capital on: capitals are rare, quotes are not.
 func occurrences(text, name []byte) (first, n int) {
 	head := bytes.IndexFunc(name, unicode.IsUpper)
 	for from := 0; ; {
@@ -139,8 +137,8 @@ func occurrences(text, name []byte) (first, n int) {
 	}
 }
 
-// isMember reports whether what stands at a place of an object, and could be a name,
-// is that of a member of it. It reads from there to whichever end is nearer.
+// isMember reports whether the text at a place of an object, which could be a name, is
+// the name of one of its members. It reads from there to the nearer end.
 func isMember(object []byte, at int) bool {
 	if object[at-1] == '\\' {
 		return false // in a string

@@ -31,8 +31,8 @@ type Digest [sha256.Size]byte
 // EmptyDigest is that of a list without entries.
 var EmptyDigest = Digest(sha256.Sum256(nil))
 
-// Index builds the table of those elements of one upstream's list that keep accepts by
-// their name. An element that cannot be used costs itself alone; why is in unusable.
+// Index makes a table of the elements of one upstream's list whose names keep accepts. An
+// element that cannot be used is left out, and unusable says why.
 func Index(k Kind, elements []json.RawMessage, keep func(name string) bool) (t *Table, unusable []error) {
 	t = &Table{names: make(map[string]bool, len(elements))}
 	hash := sha256.New()
@@ -107,8 +107,8 @@ const (
 
 // matcher returns what matches the URIs of a template, nil if it cannot be used.
 // A regular expression takes linear time; [uritemplate.Template.Match] can take
-// minutes. Regexp panics for more than a thousand variables in an expression, for
-// which maxTemplate has no room.
+// minutes. Regexp panics for an expression with more than a thousand variables, which
+// would be longer than maxTemplate.
 func matcher(template string) *regexp.Regexp {
 	if len(template) > maxTemplate {
 		return nil

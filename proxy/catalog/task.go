@@ -9,11 +9,10 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
-// The id of a task is unique at the upstream that runs it, and has to be here
-// (2025-11-25 basic/utilities/tasks: "Task IDs MUST be unique among all tasks
-// controlled by the receiver"). Among several upstreams a client is given it with
-// the upstream's name before it: docs__786512e2. What it was given otherwise, since
-// there was one upstream then, stays good.
+// The id of a task is unique at its upstream. It has to be unique here, too (2025-11-25
+// basic/utilities/tasks: "Task IDs MUST be unique among all tasks controlled by the
+// receiver"). So if there are several upstreams, a client gets it with the upstream's
+// name before it: docs__786512e2. An id from when there was one upstream stays good.
 
 // TaskName returns what a client calls a task of one of several upstreams.
 func TaskName(upstream, id string) string { return upstream + separator + id }
@@ -41,22 +40,22 @@ func RenameRelated(doc json.RawMessage, rename func(string) string) json.RawMess
 	return jsonrpc.Replace(doc, renaming(doc, at[0], rename)...)
 }
 
-// GivenBack returns the answer to a request about a task with the name that the request
-// has for it.
+// GivenBack returns the answer to a request about a task with the task's name from the
+// request.
 func GivenBack(result json.RawMessage, name string) json.RawMessage {
 	rename := func(string) string { return name }
 	return RenameRelated(RenameTask(result, rename), rename)
 }
 
-// Created returns the answer to a request that has become a task with the name that the
-// client gets for it.
+// Created returns the answer to a request that has become a task, with the name that the
+// client gets for the task.
 func Created(result json.RawMessage, name string) json.RawMessage {
 	rename := func(string) string { return name }
 	return RenameRelated(jsonrpc.Replace(result, renaming(result, createdIn(result), rename)...), rename)
 }
 
-// renaming returns what makes the taskId of the object that in covers another one; nil
-// if there is none, or none other.
+// renaming returns the edits that rename the taskId of the object at in; none if there is
+// nothing to rename.
 func renaming(doc json.RawMessage, in jsonrpc.Span, rename func(string) string) []jsonrpc.Edit {
 	var at [1]jsonrpc.Span
 	if in.IsZero() || jsonrpc.Find(doc, in, at[:], "taskId") != nil {

@@ -9,9 +9,9 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
-// classify finds out of which era a request is: it claims to be of the modern one
-// in _meta, or is one that only that era has. What is wrong with the claim is
-// returned, and what of it is needed later is kept with the call.
+// classify finds out the era of a request. It is of the modern era if it claims so in
+// _meta, or if only that era has its method. It keeps what the claim says with the call,
+// and returns what is wrong with the claim.
 func (s *session) classify(c *call) *jsonrpc.Error {
 	c.era, c.view = mcp.Legacy, &s.views.legacy
 	surely := s.stateless || c.notes.Method.ModernOnly()
@@ -33,9 +33,9 @@ func (s *session) classify(c *call) *jsonrpc.Error {
 	return nil
 }
 
-// identity is the _meta of a request that the session makes for c: what the client
-// says of itself, since an upstream may offer one client what it does not another.
-// It is nil in the legacy era, which has said so with initialize.
+// identity is the _meta of requests that the session makes for c. It has what the client
+// says of itself, since an upstream may not offer the same to all clients. In the legacy
+// era it is nil: initialize has said it.
 func (c *call) identity() json.RawMessage {
 	if c.era == mcp.Legacy {
 		return nil
@@ -75,9 +75,8 @@ func extensionsOf(capabilities json.RawMessage) (tasks, others bool) {
 	return tasks, others
 }
 
-// modernNotified handles a notification of the client that is of the modern era
-// and no cancellation. That era defines no other, so that it is for an upstream
-// that is the only one.
+// modernNotified handles a notification of the modern era that is no cancellation. That
+// era defines no other, so that only a sole upstream can know it.
 func (s *session) modernNotified(m *jsonrpc.Message) {
 	if u := s.upstreams.of(mcp.Modern).only(); u != nil {
 		u.tell(m)

@@ -26,7 +26,7 @@ func fanOut(ctx context.Context, conns []*upstreamConn, ask func(context.Context
 	wg.Wait()
 }
 
-// those returns the upstreams of which something is true.
+// those returns the upstreams that are as asked for.
 func (set *upstreamSet) those(are func(*upstreamConn) bool) (found []*upstreamConn) {
 	for _, u := range set.conns {
 		if are(u) {
@@ -38,10 +38,10 @@ func (set *upstreamSet) those(are func(*upstreamConn) bool) (found []*upstreamCo
 
 func all(*upstreamConn) bool { return true }
 
-// gather asks each upstream that want accepts for its part of a list, all at once, and
-// returns what they said or why they did not, by their index in the upstream set. They have
-// the list timeout together. Those that were late once are asked only if no other can
-// answer, and then one answer is enough.
+// gather asks all upstreams that want accepts for their part of a list, at once. It returns
+// what each has said, or why it has not, in the order of the set. Together they have the
+// list timeout. Those that were late once are asked only if no other can answer; then one
+// answer is enough.
 func gather[T any](ctx context.Context, set *upstreamSet, method string, want func(*upstreamConn) bool,
 	ask func(context.Context, *upstreamConn) (T, *failure)) (said []T, failed []*failure) {
 	ctx, cancel := context.WithTimeout(ctx, set.s.p.listTimeout())
@@ -86,8 +86,8 @@ func gather[T any](ctx context.Context, set *upstreamSet, method string, want fu
 	return said, failed
 }
 
-// pages asks one upstream for a list of any kind, following its cursors. It starts
-// the upstream if need be. The meta is that of the client's request, nil for none.
+// pages asks one upstream for a list, and follows its cursors. It starts the upstream if
+// need be. The meta is that of the client's request, nil for none.
 func (u *upstreamConn) pages(ctx context.Context, method, list string, meta json.RawMessage) (found catalog.Collection, _ *failure) {
 	var cursor json.RawMessage
 	size := 0
@@ -122,7 +122,7 @@ func (u *upstreamConn) pages(ctx context.Context, method, list string, meta json
 	return found, nil
 }
 
-// noMethod is [jsonrpc.CodeMethodNotFound] as it stands in an error.
+// noMethod is [jsonrpc.CodeMethodNotFound] as it is written in an error.
 const noMethod = "-32601"
 
 // maxPages bounds how far an upstream's cursors are followed.
@@ -141,8 +141,8 @@ func (u *upstreamConn) listFor(ctx context.Context, k catalog.Kind, who asker, r
 	return run.ok
 }
 
-// freshen lists a kind if what is known of it is stale, and reports whether it is
-// fresh now: the upstream may be down, or too slow.
+// freshen lists a kind if what is known of it is stale. It reports whether it is fresh now:
+// the upstream may be down, or too slow.
 func (u *upstreamConn) freshen(ctx context.Context, k catalog.Kind, who asker) bool {
 	for {
 		run, first := u.lists.run(who.view, k)
@@ -163,9 +163,8 @@ func (u *upstreamConn) freshen(ctx context.Context, k catalog.Kind, who asker) b
 	}
 }
 
-// list asks one upstream for one kind of list and keeps the table. An upstream
-// that does not offer the kind lists nothing; if it is the only one, it speaks
-// for itself.
+// list asks one upstream for one kind of list, and keeps the table. An upstream that does
+// not offer the kind is not asked, and lists nothing. A sole upstream is always asked.
 func (u *upstreamConn) list(ctx context.Context, k catalog.Kind, who asker) (*catalog.Listing, *failure) {
 	if err := u.start(ctx); err != nil {
 		return nil, ownFailure(err)

@@ -44,11 +44,11 @@ type pageOf struct {
 	who asker
 }
 
-// listAnew merges the upstreams' lists anew. One that is dead or late is left
-// out; if all that could offer anything failed it is an error, never an empty
-// success. A cursor of the modern era may be older than what is known of lists
-// here: it is good as long as the list is the same ("Servers SHOULD provide stable
-// cursors", and MUST NOT rely on prior requests).
+// listAnew asks the upstreams for their lists and merges them. One that is dead or late is
+// left out. If nobody could list anything, the answer is an error, never an empty list. A
+// cursor of the modern era may be older than the session. It is good as long as the list
+// is the same ("Servers SHOULD provide stable cursors", and MUST NOT rely on prior
+// requests).
 func (s *session) listAnew(ctx context.Context, c *call, k catalog.Kind, want pageOf) {
 	listings, caching, failure := s.listAll(ctx, c.era, k, want.who)
 	if c.era == mcp.Legacy {
@@ -85,10 +85,9 @@ func (s *session) listAnew(ctx context.Context, c *call, k catalog.Kind, want pa
 
 var unknownCursor = invalidParams("unknown cursor")
 
-// listAll returns what each upstream that offers the kind lists, in config
-// order, and how all of it may be kept; if not one could list, the first failure.
-// Upstreams that are not known yet have failed, but if no other answers they are
-// waited for, too.
+// listAll returns what each upstream that offers the kind lists, in config order, and how
+// all of it may be kept; or, if none could list, the first failure. Upstreams that are not
+// known yet have failed, but if no other answers it waits for them, too.
 func (s *session) listAll(ctx context.Context, era mcp.Era, k catalog.Kind, who asker) ([]catalog.Listing, catalog.Caching, *failure) {
 	patience, cancel := context.WithTimeout(ctx, s.p.listTimeout())
 	defer cancel()
@@ -131,8 +130,8 @@ func (m *merging) result() ([]catalog.Listing, catalog.Caching, *failure) {
 	return m.listings, m.caching, nil
 }
 
-// mergeParts puts together what upstreams said. One that starts stands in with what
-// anybody saw of it last.
+// mergeParts puts together what upstreams said. For one that is still starting it takes
+// what anybody has seen of it last.
 func (s *session) mergeParts(set *upstreamSet, k catalog.Kind, who asker, asOf int, found []*catalog.Listing, failed []*failure) *merging {
 	m := new(merging)
 	for i, u := range set.conns {
@@ -174,8 +173,8 @@ func (m *merging) failed(f *failure) {
 	}
 }
 
-// standIn returns what stands in a merged list for an upstream that is missing, nil for
-// nothing, and sees to it that the client hears of it later.
+// standIn returns what a merged list has in the place of an upstream that is late, nil for
+// nothing. The client hears of the upstream later.
 func (u *upstreamConn) standIn(k catalog.Kind, who asker, f *failure) *catalog.Listing {
 	if !f.late {
 		return nil
@@ -198,9 +197,9 @@ func (u *upstreamConn) standIn(k catalog.Kind, who asker, f *failure) *catalog.L
 	return li
 }
 
-// refresh lists what is not known yet of upstreams, or known to have changed, so that a
-// name or URI can be looked up. Nobody waits for one that was late before: a call of what
-// is known waits, a look at what is not does not.
+// refresh lists what is not known yet of upstreams, or has changed, so that a name or URI
+// can be looked up. It does not wait for an upstream that was late before: a call of a
+// known tool waits for its upstream, a look-up of an unknown one does not.
 func refresh(ctx context.Context, conns []*upstreamConn, who asker, ks ...catalog.Kind) {
 	fanOut(ctx, conns, func(within context.Context, u *upstreamConn) {
 		for _, k := range ks {

@@ -30,8 +30,8 @@ func (s *session) getPrompt(c *call) *jsonrpc.Error {
 
 const unknownPrompt = "Unknown prompt: "
 
-// byName forwards a call to the upstream that offers the name that a member of params
-// says, under its own name there.
+// byName forwards a call to the upstream that offers what a member of params names, under
+// its own name there.
 func (s *session) byName(c *call, k catalog.Kind, in mcp.Member, unknown string) *jsonrpc.Error {
 	if err := c.notes.Err(in); err != nil {
 		return invalidParams(err.Error())
@@ -76,10 +76,8 @@ func (s *session) byName(c *call, k catalog.Kind, in mcp.Member, unknown string)
 	return nil
 }
 
-// owner looks a name up in the tables of a view: the exposed name first, then a bare name
-// that exactly one upstream offers (apps and prompts mention those, and so do clients
-// that were given it when there was but one). A session with one upstream and bare
-// names needs no table.
+// owner looks a name up in the tables of a view. A sole upstream with bare names needs no
+// table.
 func (set *upstreamSet) owner(w *view, k catalog.Kind, name string) (*upstreamConn, string) {
 	if u := set.only(); u != nil && set.prefixes[0] == "" {
 		return u, set.former(w, k, name)
@@ -89,7 +87,7 @@ func (set *upstreamSet) owner(w *view, k catalog.Kind, name string) (*upstreamCo
 	return set.at(i), original
 }
 
-// someUpstreams are as many as need no memory to look a name up.
+// Up to so many upstreams, a look-up allocates nothing.
 const someUpstreams = 8
 
 // offers appends what the upstreams list of a kind, as far as a view knows.
@@ -108,8 +106,8 @@ func (set *upstreamSet) at(i int) *upstreamConn {
 	return set.conns[i]
 }
 
-// former returns the only upstream's own name for one that a client was given when
-// there were several. Any other name is the upstream's own.
+// former returns the sole upstream's own name for one that a client may know from when
+// there were several.
 func (set *upstreamSet) former(w *view, k catalog.Kind, name string) string {
 	u := set.conns[0]
 	if !set.s.upstreams.follows || !catalog.MayBeFormer(u.up.Name, name) {
@@ -118,9 +116,9 @@ func (set *upstreamSet) former(w *view, k catalog.Kind, name string) string {
 	return u.lists.table(w, k).Former(u.up.Name, name)
 }
 
-// find looks a name up after asking those upstreams that have not listed yet, or
-// whose list changed: first the one whose prefix the name has, which gets the
-// call if it cannot list now, so that its state is what the client hears.
+// find looks a name up after it has asked those upstreams whose lists are unknown or have
+// changed. It begins with the one that the prefix of the name tells. If that one cannot
+// list now it gets the call, so that the client hears what is the matter with it.
 func (set *upstreamSet) find(ctx context.Context, who asker, k catalog.Kind, name string) (*upstreamConn, string) {
 	prefix := catalog.Longest(set.prefixes, name)
 	if prefix != "" {
@@ -154,7 +152,7 @@ func (set *upstreamSet) named(prefix string) (found []*upstreamConn) {
 	return found
 }
 
-// prefix is that of what the i-th upstream lists of a kind: URIs stay as they are.
+// prefix is the prefix of what the i-th upstream lists. URIs have none.
 func (set *upstreamSet) prefix(k catalog.Kind, i int) string {
 	if k.IsNamed() {
 		return set.prefixes[i]
@@ -188,9 +186,9 @@ func (s *session) byURI(c *call) *jsonrpc.Error {
 	return s.toOwnerOf(c, mcp.Key)
 }
 
-// toOwnerOf forwards c to the upstream that lists the URI, else to one with a
-// template that matches, else to those that declare resources, one by one. A retry
-// goes to who has asked for it.
+// toOwnerOf forwards c to the upstream that lists the URI, else to one with a template
+// that matches, else to those that declare resources, one by one. A retry goes to the
+// upstream that has asked for it.
 func (s *session) toOwnerOf(c *call, in mcp.Member) *jsonrpc.Error {
 	uri, ok := c.notes.Text(in)
 	if !ok {
@@ -221,8 +219,8 @@ func (s *session) toOwnerOf(c *call, in mcp.Member) *jsonrpc.Error {
 	return nil
 }
 
-// toOneOf forwards a call about a resource to those that may have it, in turn. A retry
-// is for one of them only, who a plain read finds.
+// toOneOf forwards a call about a resource to those that may have it, in turn. A retry is
+// for one of them alone. A plain read finds out which.
 func (s *session) toOneOf(ctx context.Context, c *call, candidates []*upstreamConn) {
 	if !c.retry {
 		c.others = candidates[1:]
@@ -243,10 +241,10 @@ func resourceNotFound(era mcp.Era, uri string) *jsonrpc.Error {
 	return &jsonrpc.Error{Code: code, Message: "Resource not found", Data: map[string]string{"uri": uri}}
 }
 
-// withResources returns the upstreams that may know a resource that they do not
-// list. Those alive come first: they answer at once, and if none of them has it,
-// the state of the others is what the client should hear. Nobody waits for one that
-// was late, unless there is no other.
+// withResources returns the upstreams that may know a resource which they do not list.
+// Those that are alive come first: they answer at once. If none of them has it, the client
+// should hear what is the matter with the others. One that was late is not waited for,
+// unless there is no other.
 func (set *upstreamSet) withResources() []*upstreamConn {
 	var alive, others, tardy []*upstreamConn
 	for _, u := range set.conns {
@@ -296,5 +294,5 @@ func (u *upstreamConn) learnTools(ctx context.Context, who asker) {
 	}
 }
 
-// asker returns for whom upstreams are asked so that c can be routed.
+// asker is for whom upstreams are asked to route c.
 func (c *call) asker() asker { return asker{c.view, c.identity()} }

@@ -13,22 +13,22 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 )
 
-// What a client says in answer to an upstream, and the state that this one gave it,
-// are for that upstream alone (2026-07-28 basic/patterns/mrtr). They never go to one
-// that only may have the resource or the task.
+// When an upstream has asked a client something, the answer and the state that came with
+// the request are for that upstream alone (2026-07-28 basic/patterns/mrtr). They never go
+// to one that only may have the resource or the task.
 
 // maxReaders bounds how many answered reads of one session are remembered.
 const maxReaders = 10000
 
-// readers remembers which upstream answered the last read of a resource, for each
-// identity of a client: it is who asked what a retry answers.
+// readers remembers which upstream answered a client's last read of a resource. A retry
+// of that read goes there.
 type readers struct {
 	mu sync.Mutex // guards of; nothing else is locked under it
 	of map[catalog.Digest]*upstreamConn
 }
 
-// add remembers u. When there is no room all others are forgotten; those who
-// have still to answer a client are found by asking.
+// add remembers u. When there is no room it forgets all others; who of them has asked a
+// client something is then found by asking.
 func (r *readers) add(key catalog.Digest, u *upstreamConn) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -83,8 +83,8 @@ func (s *session) readResource(c *call) *jsonrpc.Error {
 // isGiven reports whether a member is there; null is none.
 func isGiven(value json.RawMessage) bool { return value != nil && string(value) != "null" }
 
-// readAnswered remembers who answered a read. The last upstream's error is that of
-// all, which may be that it has no resources.
+// readAnswered remembers who answered a read. If the last upstream that was asked has no
+// resources at all, the client hears that nobody has this one.
 func (s *session) readAnswered(c *call, answer *jsonrpc.Message, key catalog.Digest, uri string) {
 	if code, _ := jsonrpc.Member(answer.Error, "code"); string(code) == noMethod {
 		answer.Error = resourceNotFound(mcp.Modern, uri).Raw()
@@ -94,8 +94,8 @@ func (s *session) readAnswered(c *call, answer *jsonrpc.Message, key catalog.Dig
 	}
 }
 
-// knownOwner returns the upstream that has a resource as far as is known: for a retry
-// the one that it answers, else that which lists it or has a template for it.
+// knownOwner returns the upstream that is known to have a resource: for a retry the one
+// that has asked for it, else one that lists it or has a template for it.
 func (s *session) knownOwner(c *call, uri string) *upstreamConn {
 	if c.retry {
 		if u := s.readers.get(c.readerKey(uri)); u != nil {
@@ -105,15 +105,15 @@ func (s *session) knownOwner(c *call, uri string) *upstreamConn {
 	return c.upstreams.ownerOf(c.view, uri)
 }
 
-// plainRead is the params of a retry as those of a first read.
+// plainRead turns the params of a retry into those of a first read.
 func (c *call) plainRead() json.RawMessage {
 	return jsonrpc.Set(c.msg.Params, jsonrpc.Value{Key: "_meta", Text: c.identity()},
 		jsonrpc.Value{Key: "inputResponses"}, jsonrpc.Value{Key: "requestState"})
 }
 
-// unaware reports whether an error of an upstream says that it does not have a
-// resource or was never asked: then another one may have it. Any other error is that
-// of the one that has it. A code of 0 is what servers say that have no code for it.
+// unaware reports whether an error of an upstream says that it does not have a resource,
+// or that it was never asked. Then another one may have it. Any other error comes from
+// the upstream that has it. Servers that have no code for it say 0.
 func unaware(text json.RawMessage) bool {
 	raw, err := jsonrpc.Member(text, "code")
 	if err != nil {
@@ -127,9 +127,9 @@ func unaware(text json.RawMessage) bool {
 	return data.Reason == jsonrpc.ReasonClosed && data.Phase == jsonrpc.NotSent
 }
 
-// whoAnswers asks upstreams in turn and returns the first one with a result. If there
-// is none it answers c, with the first error that says more than that its upstream
-// does not know, else the last one.
+// whoAnswers asks upstreams in turn and returns the first one with a result. If none has
+// one, it answers c with the first error that says more than "unknown", else with the
+// last error.
 func (s *session) whoAnswers(ctx context.Context, c *call, conns []*upstreamConn, method string, params json.RawMessage) *upstreamConn {
 	var refusal *jsonrpc.Message
 	vague := false
@@ -149,7 +149,7 @@ func (s *session) whoAnswers(ctx context.Context, c *call, conns []*upstreamConn
 	return nil
 }
 
-// askWithin is ask within the list timeout, whose end is an answer.
+// askWithin is ask within the list timeout. When that ends, the answer is an error.
 func (u *upstreamConn) askWithin(ctx context.Context, method string, params json.RawMessage) *jsonrpc.Message {
 	ctx, cancel := context.WithTimeout(ctx, u.s.p.listTimeout())
 	defer cancel()

@@ -12,13 +12,12 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 )
 
-// A handler begins to answer a request of the client, of either era if the method is of
-// both. It must not wait: what takes more than a look at the tables goes into
-// session.work. If it returns an error, that is the answer.
+// A handler begins to answer a request of the client, in each era that has its method. It
+// must not wait: what takes more than a look at the tables goes into session.work. An
+// error that it returns is the answer.
 type handler func(*session, *call) *jsonrpc.Error
 
-// handlers are those of methods with an answer that is made here, or that are more than
-// passed on.
+// handlers are for methods that are answered here, or that need more than to be passed on.
 var handlers map[string]handler
 
 // finders pass a request on to its owner.
@@ -114,9 +113,9 @@ func (s *session) request(m *jsonrpc.Message, b *batch) {
 	}
 }
 
-// route hands a request to its handler. One that has none can only be for the only
-// upstream, and is never broadcast. What the modern era has removed goes to nobody, even if
-// an upstream knew it.
+// route hands a request to its handler. A request without handler goes to a sole upstream;
+// it is never broadcast. A method that the modern era has removed goes to nobody, even if
+// an upstream knows it.
 func (s *session) route(c *call) *jsonrpc.Error {
 	row := c.notes.Method
 	known := row.IsRequestOf(mcp.FromClient)

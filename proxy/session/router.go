@@ -34,7 +34,7 @@ func (f DialFunc) Dial(ctx context.Context, upstream, key string, era mcp.Era) (
 }
 
 // A Keeper is a client's Conn that ends when its client seems to be gone, as an HTTP
-// session does. It is told what still goes on for that client.
+// session does. It can ask whether anything still goes on for that client.
 type Keeper interface {
 	// KeepWhile gives it a function that reports whether a task is unfinished.
 	KeepWhile(func() bool)
@@ -44,7 +44,7 @@ type Keeper interface {
 type Upstream struct {
 	Name string // [A-Za-z0-9_-]{1,32} without "__"
 
-	// Prefix stands before "__" in exposed names, whatever the Proxy's
+	// Prefix comes before "__" in exposed names, whatever the Router's
 	// Naming says; "" makes them bare, nil goes by Naming.
 	Prefix *string
 
@@ -67,8 +67,8 @@ type Router struct {
 	Naming    catalog.Naming
 	Version   string // of the program, in serverInfo
 
-	// ID tells this Proxy from others that hosts serve, in the keys of principals; it
-	// must not be known to clients. Zero is for one that has its hosts for itself.
+	// ID tells this Router from others that the same hosts serve, in the keys of
+	// principals. Clients must not know it. It may be empty if the hosts serve no other.
 	ID string
 
 	InFlight    int           // requests of one client at a time, of which a quarter may be subscriptions; zero means 1024
@@ -88,7 +88,7 @@ type Router struct {
 	memory memory
 }
 
-// A set is what a proxy serves at one time. It is immutable.
+// configured are the upstreams that a router serves at one time. It is immutable.
 type configured struct {
 	upstreams []Upstream
 	prefixes  []string // of their exposed names, with the separator; "" for bare ones
@@ -105,21 +105,19 @@ func (p *Router) newConfigured(upstreams []Upstream, complete bool) *configured 
 	return s
 }
 
-// Update replaces the set of upstreams, whose names must differ, in the order of
-// merged lists. It may be called at any time and does not wait. complete is false
-// while there are upstreams that are not known yet: then a client's initialize
-// waits for the next Update as for an upstream that is slow to start, so that the
-// first one does, and a list if nobody else can answer it. An upstream that is known
-// and out of reach stays in the set.
+// Update replaces the upstreams. Their names must differ; their order is that of merged
+// lists. It may be called at any time and does not wait. Complete is false while there are
+// upstreams that are not known yet. Then a client's initialize waits for the next Update,
+// as for an upstream that is slow to start, and so does a list that nobody else can
+// answer. An upstream that is known but out of reach stays among them.
 //
-// Sessions with all upstreams follow. An upstream that was not there is started
-// when it is needed; one that is not there any more is hung up, which settles
-// what is in flight with the cause "upstream changed"; one whose settings differ is
-// both. All others run on, under another name if they have one now; a bare name that
-// is known to be of one alone is good all the time. A client that has asked for lists is
-// told once, for each kind, to ask again; in the modern era that is one that
-// listens, whose subscription is split anew, and is over when no upstream is left.
-// Sessions with one upstream stay as they began.
+// Sessions with all upstreams follow. A new upstream is started when it is needed. One
+// that is gone is hung up, which settles what is in flight there with the cause "upstream
+// changed". One with other settings is both. All others run on, under another name if
+// they have one now. A bare name that only one upstream has is always good. A client that
+// has asked for lists is told once, for each kind, to ask again. In the modern era a
+// client with a subscription is told; the subscription goes on with the new upstreams, and
+// ends when none is left. Sessions with one upstream stay as they began.
 func (p *Router) Update(upstreams []Upstream, complete bool) {
 	names := make(map[string]bool, len(upstreams))
 	for _, u := range upstreams {
@@ -134,9 +132,8 @@ func (p *Router) Update(upstreams []Upstream, complete bool) {
 	}
 }
 
-// Unreachable says that the upstreams which are not known yet are out of reach for
-// now, until the next Update: a client's initialize does not wait for them, as it
-// does not for one whose start has failed.
+// Unreachable says that the upstreams which are not known yet are out of reach until the
+// next Update. A client's initialize does not wait for them any longer.
 func (p *Router) Unreachable() {
 	now := *p.current()
 	now.settled = true
@@ -148,14 +145,14 @@ func (p *Router) Unreachable() {
 	}
 }
 
-// Returned says that upstreams were out of reach, since the link to them was
-// lost, and are back, or that they are others now. It does not wait. If they were late
-// before, that is forgotten. Each client that has asked for lists is
-// told once, for each kind, to ask again, however many upstreams are back. The
-// streams that the link lost have to have ended before: what is open stays open.
-// Those at which a client has subscriptions are started, within half a second,
-// to have them replayed; others when they are needed. A client that listens is told
-// once, when all of them were asked to listen again, which is as soon.
+// Returned says that upstreams whose link was lost are back, or that they are others now.
+// It does not wait. The streams that the link lost must have ended before: what is open
+// stays open. If the upstreams were late before, that is forgotten. Each client that has
+// asked for lists is told once, for each kind, to ask again, however many upstreams are
+// back. Where a client has subscribed to resources, the upstream is started within half a
+// second to replay that; others are started when they are needed. A client with a
+// subscriptions/listen is told once, when all of them were asked to listen again, which is
+// as soon.
 func (p *Router) Returned(upstreams ...string) {
 	p.memory.forgive(upstreams)
 	for _, s := range p.running() {
