@@ -161,7 +161,9 @@ func (c *conn) leave(last []byte) {
 	if last != nil && c.out.WriteLines(last) == nil {
 		c.stream.linger()
 	}
-	c.stream.y.Close()
+	if !c.stream.link.dead.Load() { // the other side would take it for the end of the stream alone
+		c.stream.y.Close()
+	}
 }
 
 func (c *conn) finish() {
