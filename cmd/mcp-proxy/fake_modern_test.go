@@ -24,7 +24,7 @@ func newFakeModern() fakeModern {
 
 // isModern reports whether a request is of the modern era.
 func isModern(m *jsonrpc.Message) bool {
-	meta, _ := mcp.ReadMeta(m.Params)
+	meta, _ := mcp.Read(m).Claim()
 	return meta.Claimed || m.Method == "server/discover" || m.Method == "subscriptions/listen"
 }
 
@@ -70,7 +70,7 @@ func modernResult(method, result string) string {
 
 // wantsLog reports whether a call may be told what is logged.
 func wantsLog(call *jsonrpc.Message) bool {
-	meta, _ := mcp.ReadMeta(call.Params)
+	meta, _ := mcp.Read(call).Claim()
 	return !isModern(call) || meta.LogLevel != nil
 }
 
@@ -112,7 +112,7 @@ func (f *fake) requireInput(m *jsonrpc.Message, question string) {
 	state, _ := jsonrpc.Member(m.Params, "requestState")
 	call := string(jsonrpc.Set(mcp.SetMeta(m.Params, jsonrpc.Value{Key: "progressToken"}),
 		jsonrpc.Value{Key: "requestState"}, jsonrpc.Value{Key: "inputResponses"}))
-	if meta, _ := mcp.ReadMeta(m.Params); state == nil && !strings.Contains(string(meta.Capabilities), `"elicitation"`) {
+	if meta, _ := mcp.Read(m).Claim(); state == nil && !strings.Contains(string(meta.Capabilities), `"elicitation"`) {
 		f.fail(m, mcp.MissingCapability(json.RawMessage(`{"elicitation":{}}`)))
 		return
 	}

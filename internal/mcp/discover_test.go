@@ -36,7 +36,7 @@ func TestDiscoversModern(t *testing.T) {
 }
 
 func TestDiscoverIsModern(t *testing.T) {
-	meta, err := ReadMeta(Discover(jsonrpc.IntID(1)).Params)
+	meta, err := Read(Discover(jsonrpc.IntID(1))).Claim()
 	if err != nil || !meta.Claimed || meta.Check() != nil {
 		t.Errorf("%+v, %v, %v", meta, err, meta.Check())
 	}

@@ -6,7 +6,7 @@
 // In the legacy era (2024-11-05 to 2025-11-25) a client says initialize once and a
 // session remembers it. In the modern era (2026-07-28) there is no session: every
 // request carries in _meta what initialize used to say. Each message is of one era,
-// which [ReadMeta] tells.
+// which [Notes.Claim] tells.
 //
 // The package holds no state and does no I/O. Everything it reads stays raw bytes.
 package mcp

@@ -97,29 +97,6 @@ type Meta struct {
 	LogLevel     json.RawMessage // nil if absent
 }
 
-// ReadMeta reads the reserved keys of _meta in a request's params. It is an error
-// if one of them, or _meta, occurs twice or in another case.
-func ReadMeta(params json.RawMessage) (Meta, error) {
-	var in [1]jsonrpc.Span
-	if err := jsonrpc.Find(params, jsonrpc.Span{}, in[:], "_meta"); err != nil {
-		return Meta{}, err
-	}
-	return ReadMetaIn(params, in[0])
-}
-
-// ReadMetaIn is ReadMeta for params whose _meta is known to stand at a place; zero
-// is none.
-func ReadMetaIn(params json.RawMessage, meta jsonrpc.Span) (Meta, error) {
-	if meta.IsZero() {
-		return Meta{}, nil
-	}
-	var at [4]jsonrpc.Span
-	err := jsonrpc.Find(params, meta, at[:], KeyVersion, KeyCapabilities, KeyClientInfo, KeyLogLevel)
-	m := Meta{Claimed: !at[0].IsZero(), Capabilities: at[1].Of(params), ClientInfo: at[2].Of(params), LogLevel: at[3].Of(params)}
-	m.Version, _ = jsonrpc.Unquote(at[0].Of(params))
-	return m, err
-}
-
 // Check returns what is wrong with the _meta of a modern request, nil if nothing
 // is: a required key is missing or malformed (-32602), the log level is none
 // (-32602), or nobody here speaks the version (-32022).

@@ -26,7 +26,7 @@ func (w *world) offersByCaps(upstream, sampling, others string) {
 			return
 		}
 		offered := others
-		if meta, _ := mcp.ReadMeta(m.Params); strings.Contains(string(meta.Capabilities), "sampling") {
+		if meta, _ := mcp.Read(m).Claim(); strings.Contains(string(meta.Capabilities), "sampling") {
 			offered = sampling
 		}
 		p.conn.Send(jsonrpc.NewResult(m.ID, json.RawMessage(`{"tools":[`+offered+`]}`)))

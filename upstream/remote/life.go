@@ -14,7 +14,8 @@ import (
 // wait.
 const inDepth = 16
 
-// An inbox is what waits for Recv, and the end of it.
+// An inbox is what waits for Recv, and the end of it. It is no jsonrpc.Queue: what cannot
+// be used is in it, too, and who puts into it for a call goes away with the call.
 type inbox struct {
 	in    chan received // to Recv; never closed
 	ended chan struct{} // closed by end

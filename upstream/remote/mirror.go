@@ -143,11 +143,8 @@ func clip(text string) string {
 // learnFor makes the tool known that m calls, if that can be. It returns the round of
 // what is known.
 func (t *tools) learnFor(ctx context.Context, m *jsonrpc.Message) (round int) {
-	if m.Method != mcp.MethodToolsCall {
-		return 0
-	}
-	name, ok := jsonrpc.Unquote(member(m.Params, "name"))
-	if !ok {
+	name, ok := mcp.Read(m).Text(mcp.Key)
+	if m.Method != mcp.MethodToolsCall || !ok {
 		return 0
 	}
 	t.mu.Lock()
@@ -195,7 +192,7 @@ func (t *tools) round() int {
 
 // list lists the tools, all pages of them, as whoever made the call m.
 func (t *tools) list(ctx context.Context, m *jsonrpc.Message) {
-	meta := jsonrpc.Set(member(m.Params, "_meta"), jsonrpc.Value{Key: "progressToken"}, jsonrpc.Value{Key: mcp.KeyLogLevel})
+	meta := jsonrpc.Set(mcp.Read(m).Raw(mcp.InMeta), jsonrpc.Value{Key: "progressToken"}, jsonrpc.Value{Key: mcp.KeyLogLevel})
 	params := jsonrpc.Set(nil, jsonrpc.Value{Key: "_meta", Text: meta})
 	log := t.t.failures.log
 	for page := range maxPages {
@@ -238,7 +235,8 @@ func requestHeader(m *jsonrpc.Message, mirrors func(tool string) []mcp.Mirror) (
 		return h, &jsonrpc.Error{Code: jsonrpc.CodeMethodNotFound, Message: "Method not found"}
 	}
 	h.Set(headerMethod, m.Method)
-	meta, err := mcp.ReadMeta(m.Params)
+	n := mcp.Read(m)
+	meta, err := n.Claim()
 	if err != nil {
 		return h, invalidParams(err)
 	}
@@ -248,25 +246,22 @@ func requestHeader(m *jsonrpc.Message, mirrors func(tool string) []mcp.Mirror) (
 	case meta.Version != "":
 		h.Set(headerVersion, meta.Version)
 	}
-	key := mcp.MethodOf(m.Method).HeaderKey()
-	if key == "" {
+	if n.Method.HeaderKey() == "" {
 		return h, nil
 	}
-	var at [2]jsonrpc.Span
-	if err := jsonrpc.Find(m.Params, jsonrpc.Span{}, at[:], key, "arguments"); err != nil {
+	if err := n.Err(mcp.Key, mcp.Arguments); err != nil {
 		return h, invalidParams(err)
 	}
-	name, ok := jsonrpc.Unquote(at[0].Of(m.Params))
+	name, ok := n.Text(mcp.Key)
 	if !ok {
 		return h, nil // which the server may say
 	}
 	h.Set(headerName, mcp.EncodeHeader(name))
-	if m.Method != mcp.MethodToolsCall {
-		return h, nil
-	}
-	for _, mirror := range mirrors(name) {
-		if value, ok := mirror.Value(at[1].Of(m.Params)); ok {
-			h.Set(mirror.Header, value)
+	if n.Method.Mirrors {
+		for _, mirror := range mirrors(name) {
+			if value, ok := mirror.Value(n.Raw(mcp.Arguments)); ok {
+				h.Set(mirror.Header, value)
+			}
 		}
 	}
 	return h, nil

@@ -75,6 +75,7 @@ func (s *modern) request(m *jsonrpc.Message) {
 	if m.Method == mcp.MethodTasksCancel { // which Close does not give up at once
 		parent = s.ctx
 	}
+	m.Notes = mcp.Read(m) // which several ask for
 	c := &modernCall{m: m}
 	c.ctx, c.cancel = context.WithCancelCause(parent)
 	s.mu.Lock()
@@ -93,7 +94,7 @@ func (s *modern) request(m *jsonrpc.Message) {
 // cancelled gives up the call that m cancels: closing its response is how the
 // server hears of that (2026-07-28 basic/patterns/cancellation).
 func (s *modern) cancelled(m *jsonrpc.Message) {
-	id, _ := jsonrpc.ParseID(member(m.Params, "requestId"))
+	id, _ := jsonrpc.ParseID(mcp.Read(m).Raw(mcp.Key))
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if c, ok := s.calls.TakeKey(id); ok {
@@ -270,14 +271,11 @@ func (s *modern) pass(c *modernCall, r received) bool {
 // that, which a server may write differently or have forgotten; nil if it names
 // another subscription.
 func subscribed(m *jsonrpc.Message) *jsonrpc.Message {
-	meta, err := jsonrpc.Member(m.Params, "_meta")
-	if err != nil {
+	n := mcp.Read(m)
+	if n.Err(mcp.InMeta, mcp.Subscription) != nil {
 		return nil
 	}
-	text, err := jsonrpc.Member(meta, mcp.KeySubscription)
-	if err != nil {
-		return nil
-	}
+	text := n.Raw(mcp.Subscription)
 	id, ok := jsonrpc.ParseID(text)
 	switch {
 	case ok && id == m.Related:

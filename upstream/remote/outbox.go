@@ -30,8 +30,8 @@ const (
 // order among themselves, and one after the other the last of many would come too late:
 // others do not wait for them.
 //
-// It is no jsonrpc.Queue, from which messages leave in batches and at once. Each of
-// these waits for its gate, then for the one before it to be accepted.
+// It is no jsonrpc.Queue: what is in it has a gate of its own, and a cancellation has
+// the call that it is about.
 type outbox struct {
 	// Static after construction.
 	log     *slog.Logger

@@ -221,7 +221,7 @@ func (r *serverRequests) note(m *jsonrpc.Message, at *endpoint) {
 		r.open.TakeKey(m.ID) // of a lost session
 		_ = r.open.Add(m.ID, at)
 	case m.Method == mcp.MethodCancelled:
-		id, _ := jsonrpc.ParseID(member(m.Params, "requestId"))
+		id, _ := jsonrpc.ParseID(mcp.Read(m).Raw(mcp.Key))
 		r.open.TakeKey(id)
 	}
 }

@@ -149,12 +149,10 @@ func (w *modernSocket) Recv() (*jsonrpc.Message, error) {
 // relation returns the request that a notification names: a subscription by its id, or
 // when the server ends it; others by their progress token, which is the id.
 func relation(m *jsonrpc.Message) jsonrpc.ID {
-	text := member(member(m.Params, "_meta"), mcp.KeySubscription)
-	switch m.Method {
-	case mcp.MethodProgress:
-		text = member(m.Params, "progressToken")
-	case mcp.MethodCancelled:
-		text = member(m.Params, "requestId")
+	notes := mcp.Read(m)
+	text := notes.Raw(mcp.Subscription)
+	if m.Method == mcp.MethodProgress || m.Method == mcp.MethodCancelled {
+		text = notes.Raw(mcp.Key)
 	}
 	id, _ := jsonrpc.ParseID(text)
 	n, ok := id.Answered()
