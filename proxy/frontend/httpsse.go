@@ -23,7 +23,7 @@ func (h *httpSSE) get(w http.ResponseWriter, r *http.Request) {
 	s.sse, s.out.keep = true, 0 // nothing can be resumed
 	rd := s.out.attach("")
 	h.open.begin(s)
-	defer s.release()
+	defer s.idle.release()
 	defer s.end(errDropped, false)
 	out := newResponder(w)
 	if out.begin() != nil {
@@ -51,7 +51,7 @@ func (h *httpSSE) post(w http.ResponseWriter, r *http.Request) {
 		noSession(w)
 		return
 	}
-	defer s.release()
+	defer s.idle.release()
 	m := h.bodies.readMessage(w, r, s.answer)
 	if m == nil {
 		return

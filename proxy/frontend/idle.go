@@ -2,13 +2,17 @@ package frontend
 
 import (
 	"math"
+	"sync"
 	"time"
 )
 
-// An idleTimer counts the HTTP requests that use a session or a principal
-// connection, and ends it when there was none for a while. The lock of what it
-// belongs to guards it.
+// An idleTimer counts the HTTP requests that use a session or a principal's connection,
+// and ends it when there was none for a while. The lock of its owner guards it: hold,
+// release and start take the lock themselves, all other methods need it.
 type idleTimer struct {
+	mu *sync.Mutex // of the owner
+
+	over   bool // stop was called
 	idle   time.Duration
 	gone   time.Duration // the same while it is alone
 	expiry *time.Timer   // nil: it never expires
@@ -19,9 +23,11 @@ type idleTimer struct {
 
 const never = time.Duration(math.MaxInt64)
 
-// start makes expire be called after idle, and again whenever renew says so. What is
+// start makes expire be called after idle, and again whenever expired says that it was not the end. What is
 // not above zero is never.
 func (t *idleTimer) start(idle, gone time.Duration, expire func()) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	t.idle, t.gone, t.last = orNever(idle), orNever(gone), time.Now()
 	if t.idle < never || t.gone < never {
 		t.expiry = time.AfterFunc(t.idle, expire)
@@ -35,13 +41,21 @@ func orNever(d time.Duration) time.Duration {
 	return d
 }
 
-// take counts one more request, which give ends.
-func (t *idleTimer) take() {
-	t.open++
-	t.seen()
+// hold keeps the owner from expiring while an HTTP request is served; false if it has
+// ended. The caller must release it.
+func (t *idleTimer) hold() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.over {
+		t.open++
+		t.seen()
+	}
+	return !t.over
 }
 
-func (t *idleTimer) give() {
+func (t *idleTimer) release() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	if t.open--; t.open == 0 {
 		t.last = time.Now()
 	}
@@ -59,10 +73,13 @@ func (t *idleTimer) cut() {
 	}
 }
 
-// renew is called when the timer fired. It reports whether there was a request
-// meanwhile, or kept is set for a client that is alone, and then sets the timer
-// anew: requests do not touch it.
-func (t *idleTimer) renew(kept bool) bool {
+// expired is called when the timer fired. It reports whether that is the end. If there
+// was a request meanwhile, or if kept is set for a client that is alone, it is not, and
+// the timer is set anew: requests do not touch it.
+func (t *idleTimer) expired(kept bool) bool {
+	if t.over {
+		return false
+	}
 	used := time.Since(t.last)
 	if t.open > 0 {
 		used = 0
@@ -77,10 +94,11 @@ func (t *idleTimer) renew(kept bool) bool {
 	if left > 0 {
 		t.expiry.Reset(left)
 	}
-	return left > 0
+	return left <= 0
 }
 
 func (t *idleTimer) stop() {
+	t.over = true
 	if t.expiry != nil {
 		t.expiry.Stop()
 	}

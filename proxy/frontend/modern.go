@@ -41,7 +41,7 @@ func (h *modernClients) post(w http.ResponseWriter, r *http.Request, from client
 	if c == nil {
 		return
 	}
-	defer c.release()
+	defer c.idle.release()
 	if m.IsNotification() {
 		c.tell(m)
 		w.WriteHeader(http.StatusAccepted)
@@ -88,7 +88,7 @@ func (h *modernClients) conn(w http.ResponseWriter, r *http.Request, from client
 			}
 			continue
 		}
-		if c.hold() {
+		if c.idle.hold() {
 			return c
 		}
 		select {
@@ -103,7 +103,7 @@ func (h *modernClients) conn(w http.ResponseWriter, r *http.Request, from client
 // it; nil if somebody else was first.
 func (h *modernClients) begin(from client) *principalConn {
 	c := newPrincipalConn(h.open.log, h.open.unread)
-	c.hold() // even if it ends at once it is the one for this POST
+	c.idle.hold() // even if it ends at once it is the one for this POST
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.conns[from] != nil {
@@ -119,7 +119,7 @@ func (h *modernClients) begin(from client) *principalConn {
 // that waits for gone looks for some.
 func (h *modernClients) run(from client, c *principalConn) {
 	defer close(c.gone)
-	c.expireAfter(h.open.idle)
+	c.idle.start(h.open.idle, 0, c.expire)
 	log := h.open.log.With("transport", "http", "upstream", from.upstream, "principal", from.principal)
 	h.open.run(log, c, func(ctx context.Context) error { return h.serve(ctx, from.upstream, from.principal, c) })
 	h.mu.Lock()

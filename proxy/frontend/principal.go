@@ -4,7 +4,6 @@ import (
 	"log/slog"
 	"net/http"
 	"sync"
-	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
@@ -36,7 +35,7 @@ type principalConn struct {
 
 func newPrincipalConn(log *slog.Logger, u *unread) *principalConn {
 	c := &principalConn{log: log, unread: u, gone: make(chan struct{})}
-	c.in = jsonrpc.NewQueue(&c.mu)
+	c.in, c.idle.mu = jsonrpc.NewQueue(&c.mu), &c.mu
 	return c
 }
 
@@ -167,35 +166,11 @@ func closing(phase jsonrpc.Phase) *jsonrpc.Error {
 	return jsonrpc.ConnectionClosed(jsonrpc.CodeInternalError, "", "", phase)
 }
 
-// hold keeps the connection while a POST uses it; false if it has ended. The caller
-// must release it.
-func (c *principalConn) hold() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	open := c.waiting.Closed() == nil
-	if open {
-		c.idle.take()
-	}
-	return open
-}
-
-func (c *principalConn) release() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.idle.give()
-}
-
-// expireAfter ends the connection when no POST was open for idle.
-func (c *principalConn) expireAfter(idle time.Duration) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.idle.start(idle, 0, c.expire)
-}
-
+// expire ends the connection when no POST was open for HTTP.SessionIdle.
 func (c *principalConn) expire() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.waiting.Closed() == nil && !c.idle.renew(false) {
+	if c.idle.expired(false) {
 		c.endLocked(errIdle)
 	}
 }

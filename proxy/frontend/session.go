@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"sync"
-	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
@@ -49,7 +48,7 @@ type session struct {
 
 func newSession(upstream string, u *unread) *session {
 	s := &session{id: rand.Text(), upstream: upstream, onEnd: func() {}, room: jsonrpc.Room{Messages: inbound}}
-	s.in = jsonrpc.NewQueue(&s.mu)
+	s.in, s.idle.mu = jsonrpc.NewQueue(&s.mu), &s.mu
 	s.out = streams{mu: &s.mu, idle: &s.idle, unread: u, keep: storeEvents, standalone: &stream{first: 1}, numbered: make(map[int]*stream)}
 	s.out.room.L = &s.mu
 	s.out.refuse = func(question jsonrpc.ID) { s.answerLocked(jsonrpc.NewError(question, jsonrpc.Overloaded(""))) }
@@ -278,34 +277,10 @@ func ending(phase jsonrpc.Phase) *jsonrpc.Error {
 	return jsonrpc.ConnectionClosed(jsonrpc.CodeConnectionClosed, "", "", phase)
 }
 
-// hold keeps the session from expiring while an HTTP request is served; false if
-// it has ended. The caller must release it.
-func (s *session) hold() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.in.Err() != nil {
-		return false
-	}
-	s.idle.take()
-	return true
-}
-
-func (s *session) release() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.idle.give()
-}
-
-// expireAfter ends the session when no HTTP request was open for idle, even with a
-// call in flight: nobody may ever come back for the result. It ends it after gone if
-// the standalone stream was cut and nothing came since; then a call in flight does keep
-// it, up to idle.
-func (s *session) expireAfter(idle, gone time.Duration) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.idle.start(idle, gone, s.expire)
-}
-
+// expire ends the session when no HTTP request was open for HTTP.SessionIdle, even with a
+// call in flight: nobody may ever come back for the result. It ends it after
+// HTTP.SessionGone if the standalone stream was cut and nothing came since; then a call
+// in flight does keep it, up to SessionIdle.
 func (s *session) expire() {
 	busy := s.isBusy()
 	s.mu.Lock()
@@ -313,7 +288,7 @@ func (s *session) expire() {
 	if s.idle.alone {
 		cause = errGone
 	}
-	ended := s.in.Err() == nil && !s.idle.renew(busy || s.pending.Len() > 0) && s.endLocked(cause, false)
+	ended := s.idle.expired(busy || s.pending.Len() > 0) && s.endLocked(cause, false)
 	s.mu.Unlock()
 	if ended {
 		s.onEnd()

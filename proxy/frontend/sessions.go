@@ -80,9 +80,9 @@ func (o *openSessions) serveConn(transport, upstream string, c jsonrpc.Conn) {
 // release it.
 func (o *openSessions) begin(s *session) {
 	s.onEnd = func() { o.forget(s) }
-	s.hold()
+	s.idle.hold()
 	if !s.sse {
-		s.expireAfter(o.idle, o.gone)
+		s.idle.start(o.idle, o.gone, s.expire)
 	}
 	o.mu.Lock()
 	o.byID[s.id] = s
@@ -115,7 +115,7 @@ func (o *openSessions) find(id, upstream string, sse bool) *session {
 	o.mu.Lock()
 	s := o.byID[id]
 	o.mu.Unlock()
-	if s == nil || s.upstream != upstream || s.sse != sse || !s.hold() {
+	if s == nil || s.upstream != upstream || s.sse != sse || !s.idle.hold() {
 		return nil
 	}
 	return s

@@ -48,7 +48,7 @@ func (h *streamable) post(w http.ResponseWriter, r *http.Request, c client) {
 		s = h.open.find(id, c.upstream, false)
 	}
 	if s != nil {
-		defer s.release()
+		defer s.idle.release()
 		if !s.fits(w, r) {
 			return
 		}
@@ -99,7 +99,7 @@ func (h *streamable) postFirst(w http.ResponseWriter, r *http.Request, upstream 
 	s := newSession(upstream, h.open.unread)
 	s.version, _ = mcp.Read(m).Text(mcp.Key)
 	h.open.begin(s)
-	defer s.release()
+	defer s.idle.release()
 	h.exchange(w, r, s, []*jsonrpc.Message{m}, false)
 }
 
@@ -114,7 +114,7 @@ func (h *streamable) get(w http.ResponseWriter, r *http.Request, upstream string
 	if s == nil {
 		return
 	}
-	defer s.release()
+	defer s.idle.release()
 	lastID := r.Header.Get(headerLastID)
 	rd := s.out.attach(lastID)
 	if rd == nil {
@@ -133,7 +133,7 @@ func (h *streamable) delete(w http.ResponseWriter, r *http.Request, upstream str
 	if s == nil {
 		return
 	}
-	defer s.release()
+	defer s.idle.release()
 	s.end(errDeleted, false)
 	w.WriteHeader(http.StatusNoContent)
 }
@@ -162,7 +162,7 @@ func (h *streamable) require(w http.ResponseWriter, r *http.Request, upstream st
 		return nil
 	}
 	if !s.fits(w, r) {
-		s.release()
+		s.idle.release()
 		return nil
 	}
 	return s
