@@ -17,13 +17,13 @@ const batchVersion = "2025-03-26"
 type hello struct {
 	params  json.RawMessage // for upstreams: the client's own, with the version agreed; nil before initialize
 	version string
-	ready   bool // the client takes server requests: it sent initialized, or a request after initialize
+	ready   bool // the client takes server requests: it has sent initialized, or another request
 
 	level json.RawMessage // params of the last logging/setLevel
 }
 
-// initialize starts all upstreams and answers for them together. A client waits
-// for a slow one only so long; its start goes on.
+// initialize starts all upstreams and answers for them together. The client waits only
+// so long for a slow one; its start goes on.
 func (s *session) initialize(c *call) *jsonrpc.Error {
 	params, version, err := negotiate(c.msg.Params, c.notes)
 	if err != nil {
@@ -56,7 +56,7 @@ func (s *session) initialize(c *call) *jsonrpc.Error {
 	return nil
 }
 
-// promised notes which lists the client was told about changes of.
+// promised notes of which lists the client was promised to hear changes.
 func (s *session) promised(result json.RawMessage) {
 	capabilities, _ := jsonrpc.Member(result, "capabilities")
 	var lists [catalog.Kinds]bool
@@ -90,8 +90,8 @@ func negotiate(params json.RawMessage, n *mcp.Notes) (json.RawMessage, string, e
 	return jsonrpc.Replace(params, jsonrpc.Edit{Span: n.At(mcp.Key), With: jsonrpc.Quote(version)}), version, nil
 }
 
-// clientReady opens the way for what upstreams have to ask and to tell. It reports false
-// if the client has not said initialize.
+// clientReady lets upstreams ask and tell the client something. It reports false if the
+// client has not sent initialize.
 func (s *session) clientReady() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -128,7 +128,7 @@ func (p *Router) serverInfo() json.RawMessage {
 	return slices.Concat([]byte(`{"name":"mcp-proxy","version":`), jsonrpc.Quote(orDefault(p.Version, "dev")), []byte{'}'})
 }
 
-// introduce sums up what each upstream said, which is nil for one that has not.
+// introduce sums up what each upstream has said of itself; nil for one that has not.
 func (set *upstreamSet) introduce(said func(*upstreamConn) json.RawMessage) catalog.Introduction {
 	names, results := make([]string, len(set.conns)), make([]json.RawMessage, len(set.conns))
 	for i, u := range set.conns {
@@ -137,8 +137,8 @@ func (set *upstreamSet) introduce(said func(*upstreamConn) json.RawMessage) cata
 	return catalog.Introduce(set.era, names, results, !set.complete)
 }
 
-// discover asks all upstreams what they are and answers for them together. It
-// holds the client as long as initialize does.
+// discover asks all upstreams what they are and answers for them together. The client
+// waits as long as for initialize.
 func (s *session) discover(c *call) *jsonrpc.Error {
 	if err := c.notes.Err(mcp.InMeta, mcp.Token); err != nil {
 		return invalidParams(err.Error())
@@ -157,7 +157,7 @@ func (s *session) discover(c *call) *jsonrpc.Error {
 	return nil
 }
 
-// supportedVersions are all that are served here, modern ones first.
+// supportedVersions are all versions that are served here, modern ones first.
 var supportedVersions = func() json.RawMessage {
 	versions, _ := json.Marshal(mcp.Versions) // strings always can be
 	return versions
@@ -184,8 +184,8 @@ func (set *upstreamSet) discovered(said map[*upstreamConn]json.RawMessage) json.
 	return mcp.SetMeta(jsonrpc.Set(nil, values...), jsonrpc.Value{Key: mcp.KeyServerInfo, Text: set.s.p.serverInfo()})
 }
 
-// discoveredBy is the result of server/discover of the only upstream, with the versions
-// of this hop and what it must say and does not.
+// discoveredBy is the result of server/discover of a sole upstream, with the versions of
+// this hop, and completed.
 func (p *Router) discoveredBy(said json.RawMessage) json.RawMessage {
 	kind, _ := catalog.ResultType(said) // read before
 	result := catalog.Completed(mcp.MethodDiscover, kind, jsonrpc.Set(said, jsonrpc.Value{Key: "supportedVersions", Text: supportedVersions}))

@@ -10,7 +10,7 @@ import (
 
 // A lag is what an upstream owes to clients that did not wait for it.
 type lag struct {
-	u *upstreamConn // whose it is
+	u *upstreamConn // that it is of
 
 	mu     sync.Mutex             // guards the fields below; nothing else is locked under it
 	behind map[catalog.Kind]asker // lists that a client has seen without it
@@ -38,8 +38,8 @@ func (g *lag) owe(k catalog.Kind, who asker) {
 	g.behind[k] = who
 }
 
-// ask runs fn, which asks the upstream for something that nobody waits for, unless
-// that is being done already.
+// ask runs fn, which asks the upstream for something that nobody waits for. It does nothing
+// if the upstream is being asked for that already.
 func (g *lag) ask(method string, fn func(ctx context.Context)) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -79,8 +79,8 @@ func (g *lag) catchUp(ctx context.Context, k catalog.Kind, who asker) {
 	}
 }
 
-// missed sees to it that the client hears of an upstream that is missing in a list
-// of a kind since it was late. That it starts is told when it has.
+// missed makes the client hear later of an upstream that is missing in a list since it was
+// late. When an upstream has started, returned tells.
 func (g *lag) missed(k catalog.Kind, who asker, f *failure) {
 	switch ready := g.u.wakeUp(); {
 	case g.u.era == mcp.Legacy && !ready:
@@ -91,10 +91,10 @@ func (g *lag) missed(k catalog.Kind, who asker, f *failure) {
 	}
 }
 
-// returned runs when an upstream has answered initialize. If the client has seen
-// lists without it, or with what it offered before, and they differ now, it is
-// told, unless it was before and had not looked yet: then they are not in lists. An
-// upstream that ends meanwhile is not started for that.
+// returned runs when an upstream has answered initialize. It tells the client if the
+// upstream lists something else than the client has seen of it. A list about which the
+// client was told already, and has not looked, is not in lists. An upstream that ends
+// meanwhile is not started for that.
 func (g *lag) returned(a *attempt, lists [catalog.Kinds]bool) {
 	for k := range catalog.Kinds {
 		if !g.u.isOpen(a) {

@@ -9,15 +9,16 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
-// Nobody waits twice: who was once not there in time holds up no later initialize or
-// list that another upstream can answer, until it has answered. Clients hear of it by
-// list_changed.
+// Nobody waits twice. An upstream that was once not there in time holds up no later
+// initialize or list that another one can answer, until it has answered. Then clients hear
+// of it by list_changed.
 
-// starts stands for the start, in whatever era.
+// starts means the start, in each era.
 const starts = mcp.MethodInitialize
 
-// late reports whether nobody is to wait for the upstream's answer to a method that
-// another one can answer. What others had to wait for is no reason where it has started.
+// late reports whether nobody is to wait for the upstream's answer to a method if another
+// one can answer. An upstream that has started here is not late to start, whatever other
+// sessions saw.
 func (u *upstreamConn) late(method string) bool {
 	return method != starts && u.s.p.memory.wasLate(u.up.Name, method) || !u.started() && u.s.p.memory.wasLate(u.up.Name, starts)
 }
@@ -51,13 +52,13 @@ func (u *upstreamConn) starting() bool {
 	return u.attempt != nil && !u.attempt.heard && !u.attempt.ended
 }
 
-// heardLocked notes that the upstream has answered something. What it was too late
-// for before it may answer now.
+// heardLocked notes that the upstream has answered something. It may answer now what it
+// was too late for before.
 func (u *upstreamConn) heardLocked(a *attempt) {
 	if !a.heard {
 		a.heard = true
 		u.s.p.memory.noteInTime(u.up.Name, starts)
-		u.s.p.memory.noteInTime(u.up.Name, mcp.MethodDiscover) // which is how the modern era asks for it
+		u.s.p.memory.noteInTime(u.up.Name, mcp.MethodDiscover) // that is how the modern era starts
 	}
 	u.lag.heard()
 }
@@ -71,11 +72,10 @@ func (u *upstreamConn) heard() {
 	}
 }
 
-// late reports whether what ctx bounds took too long; it may have been called off.
+// late reports whether what ctx bounds took too long, and was not cancelled.
 func late(ctx context.Context) bool { return errors.Is(ctx.Err(), context.DeadlineExceeded) }
 
-// lateFailure is why an upstream has no part in an answer that did not wait for it any
-// longer.
+// lateFailure is why an upstream has no part in an answer that did not wait for it.
 func (u *upstreamConn) lateFailure() *failure {
 	f := ownFailure(jsonrpc.TimedOut(u.up.Name))
 	if u.starting() {
@@ -88,8 +88,8 @@ func (u *upstreamConn) lateFailure() *failure {
 	return f
 }
 
-// A failure is why one upstream has no part in an answer made of many: its own
-// error, or one of the proxy's about it.
+// A failure is why one upstream has no part in an answer made of many: its own error, or
+// ours about it.
 type failure struct {
 	wire        json.RawMessage
 	cause       string // for the log

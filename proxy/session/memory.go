@@ -8,8 +8,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 )
 
-// A memory is what the sessions of a router remember of upstreams together. It outlives
-// each of them.
+// A memory is what all sessions of a router remember of upstreams. It outlives them.
 type memory struct {
 	mu     sync.Mutex // guards the fields below; nothing else is locked under it
 	tables map[tableKey]*catalog.Table
@@ -87,8 +86,8 @@ func (m *memory) forgive(upstreams []string) {
 	maps.DeleteFunc(m.late, func(k lateKey, _ bool) bool { return slices.Contains(upstreams, k.upstream) })
 }
 
-// retain forgets all but what is about these upstreams, or if there are others about
-// those that are not known yet.
+// retain forgets all about other upstreams than these. Others tells that there are some
+// that are not known yet.
 func (m *memory) retain(upstreams map[string]bool, others bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -115,12 +114,12 @@ func (m *memory) warnOnce(subject string) bool {
 // maxWarnings bounds how many warnings are remembered, and given.
 const maxWarnings = 1000
 
-// A recent is of which capabilities something is remembered, the last used ones at the
-// end.
+// A recent says of which capabilities something is remembered. The last used ones are at
+// the end.
 type recent []catalog.Digest
 
-// maxViews bounds it. What was used least recently is forgotten; who comes back makes the
-// upstreams list again.
+// maxViews bounds it. What was used least recently is forgotten; a client that comes back
+// makes the upstreams list again.
 const maxViews = 16
 
 // add notes that caps are used, and returns which are to be forgotten for that, if

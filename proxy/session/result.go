@@ -9,8 +9,8 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 )
 
-// checked returns the answer of an upstream to c, of the modern era, as the client
-// may have it. A result that this client must not get is an error of the call.
+// checked returns an upstream's answer to a call of the modern era as the client may have
+// it. Instead of a result that the client must not get, it gets an error.
 func (c *call) checked(u *upstreamConn, answer *jsonrpc.Message) *jsonrpc.Message {
 	if answer.Error != nil {
 		return &jsonrpc.Message{ID: c.id, Error: checkedError(u, answer.Error), Extra: answer.Extra}
@@ -31,10 +31,10 @@ func (c *call) checked(u *upstreamConn, answer *jsonrpc.Message) *jsonrpc.Messag
 	return &jsonrpc.Message{ID: c.id, Result: result, Extra: answer.Extra}
 }
 
-// admits reports whether the call may be answered with a kind of result: one that
-// its client knows, for this method (2026-07-28 basic/index, basic/patterns/mrtr).
-// An extension that is not known here may have kinds of its own; its client and an
-// upstream that is the only one know.
+// admits reports whether the call may be answered with a kind of result: one that its
+// client knows, for this method (2026-07-28 basic/index, basic/patterns/mrtr). An
+// extension that is not known here may have kinds of its own. Its client knows them, and
+// a sole upstream may.
 func (c *call) admits(kind string) bool {
 	switch kind {
 	case "", catalog.ResultComplete:
@@ -47,10 +47,9 @@ func (c *call) admits(kind string) bool {
 	return c.extended && c.upstreams.only() != nil
 }
 
-// checkedError returns an error of an upstream of the modern era as a client of it
-// may have it. Some codes are of the legacy era, which must not be seen here
-// (2026-07-28 basic/index); others are about the hop to the upstream, and a client
-// would begin to negotiate with us.
+// checkedError returns an upstream's error as a client of the modern era may have it. Some
+// codes are of the legacy era alone (2026-07-28 basic/index). Others are about the hop to
+// the upstream: a client would begin to negotiate with us.
 func checkedError(u *upstreamConn, text json.RawMessage) json.RawMessage {
 	var at [1]jsonrpc.Span
 	if jsonrpc.Find(text, jsonrpc.Span{}, at[:], "code") != nil {

@@ -18,11 +18,10 @@ func (u *upstreamConn) startTimeout() time.Duration {
 	return min(orDefault(u.up.StartTimeout, 30*time.Second), maxStart)
 }
 
-// startAll starts all upstreams at once, those that become known meanwhile too, and
-// waits for each as long as it may hold the client. It returns what those said that
-// were in time. Those that were late before are waited for only if no other says
-// anything, and then one is enough. What only a sole upstream could have said, and why
-// it cannot, is the failure.
+// startAll starts all upstreams at once, also those that become known meanwhile, and waits
+// for each as long as that may hold the client. It returns what those said that were in
+// time. Those that were late before are waited for only if no other says anything; then
+// one is enough. The failure says why a sole upstream cannot be started.
 func (s *session) startAll(ctx context.Context, era mcp.Era, method string, start starter) (map[*upstreamConn]json.RawMessage, *failure) {
 	ctx, cancel := context.WithTimeout(ctx, maxStart)
 	defer cancel()
@@ -54,8 +53,8 @@ func (s *session) startAll(ctx context.Context, era mcp.Era, method string, star
 	}
 }
 
-// A starter starts an upstream and returns what it says of itself, nil for nothing,
-// and why it did not start, nil if it may still.
+// A starter starts an upstream. It returns what that says of itself, nil for nothing, and
+// why it did not start, nil if it may start still.
 type starter func(*upstreamConn, context.Context) (json.RawMessage, *failure)
 
 // A startup is the upstreams that startAll starts.
@@ -79,7 +78,7 @@ type started struct {
 	failed *failure
 }
 
-// over reports whether nobody has to be waited for.
+// over reports whether all were waited for.
 func (st *startup) over() bool { return st.open == 0 && (st.tardy == 0 || len(st.said) > 0) }
 
 func (st *startup) take(a started) {
@@ -96,8 +95,8 @@ func (st *startup) take(a started) {
 	}
 }
 
-// begin starts those upstreams that were not started yet. Those that were late before
-// are waited for only if tardy says so.
+// begin starts the upstreams that were not started yet. It waits for those that were late
+// before only if tardy says so.
 func (st *startup) begin(ctx context.Context, set *upstreamSet, tardy bool) {
 	for _, u := range set.conns {
 		waits, seen := st.begun[u]
@@ -142,8 +141,8 @@ func (st *startup) ask(ctx context.Context, u *upstreamConn, tardy bool) {
 	}
 }
 
-// insist starts one upstream, a sole one again if that helps: nobody else can answer
-// for it.
+// insist starts one upstream. It starts a sole one again if that may help: nobody else can
+// answer.
 func (st *startup) insist(ctx context.Context, u *upstreamConn) (json.RawMessage, *failure) {
 	var t trials
 	for {
@@ -179,13 +178,13 @@ type trials struct {
 const (
 	maxTrials = 2
 
-	// lookAgain is how often an upstream is looked after that waits before its next
-	// start.
+	// lookAgain is how often a start is tried while the host waits before the next one.
 	lookAgain = 250 * time.Millisecond
 )
 
-// next reports whether another start may help after one that ended with the error, and
-// when. The same event a second time is no start, but the wait before one.
+// next reports whether another start may help after one that failed, and after what pause.
+// If the event is that of the last failure there was no start: the host waits before the
+// next one.
 func (t *trials) next(wire json.RawMessage) (pause time.Duration, again bool) {
 	data := jsonrpc.ReadErrorData(wire)
 	if data.Event != "" && data.Event == t.event {

@@ -12,8 +12,8 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 )
 
-// A subscription is one subscriptions/listen of the client, split over the upstreams.
-// Its goroutine, run, is the one that works on the call; each part has one, too.
+// A subscription is one subscriptions/listen of the client, split over the upstreams. Its
+// goroutine, run, works on the call. Each part has a goroutine, too.
 type subscription struct {
 	// Static after construction.
 	s        *session
@@ -21,7 +21,7 @@ type subscription struct {
 	want     catalog.Filter
 	meta     json.RawMessage // _meta of the client's request, for those of the parts
 	identity json.RawMessage // see call.identity
-	over     chan struct{}   // closed once, to end it as agreed with the client
+	over     chan struct{}   // closed once, to end it with its result
 	poked    chan struct{}   // to run: look at what is guarded by subscriptions.mu; never closed
 
 	// Owned by run.
@@ -30,8 +30,8 @@ type subscription struct {
 	// Guarded by subscriptions.mu.
 	parts     map[*upstreamConn]*subscriptionPart
 	ending    bool                // over is closed
-	told      catalog.Filter      // that; what it does not name is never delivered
-	early     []*jsonrpc.Message  // what came before that
+	told      catalog.Filter      // what was acknowledged; nothing else is delivered
+	early     []*jsonrpc.Message  // what came before the acknowledgment
 	bytes     int                 // in early
 	lists     [catalog.Kinds]bool // list_changed held back
 	updated   map[string]bool     // URIs of which an update may have been missed, held back
@@ -39,12 +39,12 @@ type subscription struct {
 }
 
 const (
-	// maxEarly bounds what is kept until a subscription is acknowledged, beside its
-	// bytes, of which there is as much room as in a queue; more is lost.
+	// maxEarly bounds the messages that are kept until a subscription is acknowledged.
+	// Their bytes are bounded as those of a queue. More is lost.
 	maxEarly = 1024
 
-	// ackWithin is how long the acknowledgment waits for those of the upstreams.
-	// Before that, ownersWithin is how long is looked for who has which resource.
+	// ackWithin is how long the acknowledgment waits for those of the upstreams. Before
+	// that, it takes up to ownersWithin to find out which upstream has which resource.
 	ackWithin    = 500 * time.Millisecond
 	ownersWithin = 200 * time.Millisecond
 )
@@ -112,7 +112,7 @@ func (sub *subscription) poke() {
 	}
 }
 
-// endLocked ends the subscription as agreed with the client: with a result.
+// endLocked ends the subscription with its result.
 func (sub *subscription) endLocked() {
 	if !sub.ending {
 		sub.ending = true

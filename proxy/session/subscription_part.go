@@ -198,9 +198,9 @@ func (part *subscriptionPart) tellListLocked(k catalog.Kind) {
 	}
 }
 
-// split says which upstream is to listen for what: for a list, all that could have
-// it; for a resource or a task, who has it, or all that may if nobody knows. The
-// only upstream gets the client's own filter.
+// split says what each upstream is to listen for. All that could have a list listen for its
+// changes. Who has a resource or a task listens for that, or all that may have it if
+// nobody knows. A sole upstream gets the client's own filter.
 func (sub *subscription) split(ctx context.Context, set *upstreamSet) map[*upstreamConn]catalog.Filter {
 	if u := set.only(); u != nil {
 		return map[*upstreamConn]catalog.Filter{u: forOnly(sub.want, set)}
@@ -233,8 +233,7 @@ func (sub *subscription) split(ctx context.Context, set *upstreamSet) map[*upstr
 	return wants
 }
 
-// findOwners makes the upstreams list their resources if nobody is known to have
-// one of these.
+// findOwners makes the upstreams list their resources if the owner of one is unknown.
 func (set *upstreamSet) findOwners(ctx context.Context, who asker, uris []string) {
 	if slices.ContainsFunc(uris, func(uri string) bool { return set.ownerOf(who.view, uri) == nil }) {
 		ctx, cancel := context.WithTimeout(ctx, ownersWithin)
@@ -265,8 +264,8 @@ func (set *upstreamSet) runnersOf(name string) map[*upstreamConn]string {
 	return found
 }
 
-// forOnly returns the client's filter with what the only upstream calls its tasks, some
-// of which may have been given when there were several.
+// forOnly returns the client's filter with a sole upstream's own names of its tasks. The
+// client may know them by other names, from when there were several upstreams.
 func forOnly(f catalog.Filter, set *upstreamSet) catalog.Filter {
 	own := make([]string, len(f.Tasks))
 	for i, name := range f.Tasks {

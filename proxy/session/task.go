@@ -28,7 +28,7 @@ func (s *session) taskCreated(c *call, result json.RawMessage) json.RawMessage {
 	return catalog.Created(result, name)
 }
 
-// taskStatus passes an upstream's word on one of its tasks on.
+// taskStatus passes on what an upstream says of one of its tasks.
 func (u *upstreamConn) taskStatus(m *jsonrpc.Message) {
 	n := mcp.Read(m)
 	if id, ended := catalog.NotedTask(n); ended {
@@ -99,8 +99,8 @@ func (s *session) listTasks(c *call) *jsonrpc.Error {
 
 func haveTasks(u *upstreamConn) bool { return u.says().declares("tasks") }
 
-// mergeTasks answers with the tasks of those upstreams that can say; if none
-// can, with the first failure.
+// mergeTasks answers with the tasks of those upstreams that could list them, or, if none
+// could, with the first failure.
 func (s *session) mergeTasks(ctx context.Context, c *call, meta json.RawMessage) {
 	set := c.upstreams
 	found, failed := gather(ctx, set, c.method, haveTasks, func(ctx context.Context, u *upstreamConn) (catalog.Collection, *failure) {
@@ -131,8 +131,8 @@ func (s *session) mergeTasks(ctx context.Context, c *call, meta json.RawMessage)
 	s.settle(c, jsonrpc.NewResult(c.id, slices.Concat([]byte(`{"tasks":[`), bytes.Join(merged, []byte{','}), []byte(`]}`))))
 }
 
-// clientTaskStatus routes the client's word on a task of its own: one that it
-// made of an upstream's server request.
+// clientTaskStatus routes what the client says of a task of its own, which an upstream has
+// asked for.
 func (s *session) clientTaskStatus(m *jsonrpc.Message, n *mcp.Notes) {
 	id, ended := catalog.NotedTask(n)
 	u := s.clientTasks.get(id).conn
@@ -146,11 +146,11 @@ func (s *session) clientTaskStatus(m *jsonrpc.Message, n *mcp.Notes) {
 	u.tell(m)
 }
 
-// errNoTasks is what a client hears that does not declare the tasks extension.
+// errNoTasks answers a client that does not declare the tasks extension.
 var errNoTasks = mcp.MissingCapability(json.RawMessage(`{"extensions":{"` + mcp.ExtensionTasks + `":{}}}`))
 
-// byModernTask forwards a request about a task to the upstream that runs it. That
-// of one nobody here remembers, since a session began anew, is found by asking for it.
+// byModernTask forwards a request about a task to the upstream that runs it. If nobody here
+// remembers the task, since the session is a new one, it is found by asking for it.
 func (s *session) byModernTask(c *call) *jsonrpc.Error {
 	id, err := c.taskID()
 	switch {
@@ -168,8 +168,8 @@ func (s *session) byModernTask(c *call) *jsonrpc.Error {
 	return nil
 }
 
-// findTask asks those upstreams that may run the task for it, in turn, and forwards
-// the call to the one that knew it, which is remembered.
+// findTask asks those upstreams that may run the task for it, in turn. It forwards the call
+// to the one that knows it, and remembers that.
 func (s *session) findTask(ctx context.Context, c *call, id string) {
 	candidates := c.upstreams.withTasks(ctx, c.identity())
 	if len(candidates) == 0 {
@@ -183,9 +183,9 @@ func (s *session) findTask(ctx context.Context, c *call, id string) {
 	}
 }
 
-// withTasks returns the upstreams that declare the tasks extension, after asking
-// those that have not said yet. One that cannot say now comes last: if none of the
-// others knows the task, its state is what the client should hear.
+// withTasks returns the upstreams that declare the tasks extension. It first asks those that
+// have not said. One that cannot say now comes last: if none of the others knows the task,
+// the client should hear what is the matter with that one.
 func (set *upstreamSet) withTasks(ctx context.Context, meta json.RawMessage) []*upstreamConn {
 	silent := func(u *upstreamConn) bool { return u.says().result == nil && !u.late(mcp.MethodDiscover) }
 	fanOut(ctx, set.those(silent), func(ctx context.Context, u *upstreamConn) { _, _ = u.discover(ctx, meta) })

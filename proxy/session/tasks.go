@@ -15,10 +15,10 @@ const maxTasks = 10000
 // A task is a request that was accepted and goes on after its answer.
 type task struct {
 	id   string        // as the client has it
-	own  string        // as upstream connection has it, if that runs it
-	conn *upstreamConn // the upstream that runs it, or, for one of the client's own, that asked for it
+	own  string        // as the upstream has it, if that runs it
+	conn *upstreamConn // the upstream that runs it, or that has asked the client for it
 
-	unfinished bool // as far as is known; only of those that began here
+	unfinished bool // as far as is known, and only if it began here
 
 	// The progress token of the request stays valid until the task ends
 	// (2025-11-25 basic/utilities/tasks). key is the token on the side that
@@ -27,8 +27,8 @@ type task struct {
 	token json.RawMessage
 }
 
-// A tokenKey is a progress token that was minted here. The upstream connection is nil for
-// those given to the client.
+// A tokenKey is a progress token that was minted here, for an upstream or, if that is nil,
+// for the client.
 type tokenKey struct {
 	conn *upstreamConn
 	n    int64
@@ -132,9 +132,9 @@ func (u *upstreamConn) taskName(id string) string {
 	return name
 }
 
-// runner returns the upstream that runs a task which the client calls so, and what
-// it calls it itself; nil if that is not known. The longest name of an upstream counts,
-// unless the task is remembered.
+// runner returns the upstream that runs a task, by the client's name for it, and the
+// upstream's own name for it; nil if that is not known. If the task is not remembered, the
+// longest name of an upstream that its name begins with counts.
 func (set *upstreamSet) runner(name string) (found *upstreamConn, own string) {
 	if x := set.s.tasks.get(name); x.conn != nil && x.conn.era == set.era {
 		return x.conn, x.own

@@ -21,10 +21,9 @@ type upstreamSet struct {
 	replaced    chan struct{}   // closed when there is a newer upstream set
 }
 
-// only returns the one upstream there is. It speaks for itself: what it says of
-// itself passes, and so does what nobody knows. It is nil if there are several,
-// or may be, since others are not known yet; a request that comes after a second
-// upstream is told apart again.
+// only returns the sole upstream, nil if there are several, or may be since some are not
+// known yet. A sole upstream speaks for itself: what it says of itself passes, and so do
+// messages that nobody knows.
 func (set *upstreamSet) only() *upstreamConn {
 	if set.complete && len(set.conns) == 1 {
 		return set.conns[0]
@@ -32,8 +31,8 @@ func (set *upstreamSet) only() *upstreamConn {
 	return nil
 }
 
-// unreached is the error for what only an upstream that is not known yet could
-// have; nil if all are known.
+// unreached is the error for what only an upstream that is not known yet could have; nil
+// if all are known.
 func (set *upstreamSet) unreached() *jsonrpc.Error {
 	if set.complete {
 		return nil
@@ -52,7 +51,7 @@ type upstreamSets struct {
 	changing sync.Mutex                  // may be taken with session.mu held
 }
 
-// hold makes the sets hold what is configured; there were none before.
+// hold makes the first set.
 func (sets *upstreamSets) hold(c *configured) {
 	set := &upstreamSet{configured: c, s: sets.s, era: mcp.Legacy, replaced: make(chan struct{})}
 	for i := range c.upstreams {
@@ -93,8 +92,8 @@ func (sets *upstreamSets) conns() []*upstreamConn {
 	return conns
 }
 
-// follow makes the session serve what the router serves now. The streams of
-// upstreams that stay as they are notice nothing.
+// follow makes the session serve what the router serves now. Upstreams that stay as they
+// are notice nothing.
 func (s *session) follow() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -113,9 +112,9 @@ func (s *session) follow() {
 	}
 }
 
-// followLocked replaces an upstream set by one of what is served now. Upstreams that are
-// there no more are hung up; those that only have other names notice nothing. It returns
-// which upstream connections are new, and whether clients see other upstreams or names.
+// followLocked replaces an upstream set by one of what is served now. It hangs up upstreams
+// that are gone. It returns which upstream connections are new, and whether clients see
+// other upstreams or names.
 func (sets *upstreamSets) followLocked(at *atomic.Pointer[upstreamSet], served *configured) (added []*upstreamConn, differs bool) {
 	old := at.Load()
 	next := &upstreamSet{configured: served, s: sets.s, era: old.era, replaced: make(chan struct{})}
@@ -142,15 +141,15 @@ func (sets *upstreamSets) followLocked(at *atomic.Pointer[upstreamSet], served *
 	return added, !slices.Equal(old.conns, next.conns) || !slices.Equal(old.prefixes, next.prefixes)
 }
 
-// serves reports whether the upstream connection is as it would be if it was made anew.
+// serves reports whether a new connection to the upstream would be the same.
 func (u *upstreamConn) serves(up *Upstream) bool {
 	return u.up.Name == up.Name &&
 		u.up.StartTimeout == up.StartTimeout && u.up.RequestTimeout == up.RequestTimeout &&
 		slices.Equal(u.up.Allow, up.Allow) && slices.Equal(u.up.Deny, up.Deny)
 }
 
-// removeLocked hangs up an upstream that is no longer served. The end of its
-// stream settles what is in flight there; what else points to it is forgotten.
+// removeLocked hangs up an upstream that is no longer served. The end of its stream settles
+// what is in flight there. All concerns forget it.
 func (s *session) removeLocked(u *upstreamConn) {
 	u.hangUpLocked(jsonrpc.CauseChanged)
 	s.resourceSubs.forget(u)
@@ -160,8 +159,8 @@ func (s *session) removeLocked(u *upstreamConn) {
 	s.clientTasks.forget(u)
 }
 
-// relinked is called when the link to upstreams was lost and is back. What they
-// offer may have changed while nobody could hear of it.
+// relinked is called when the link to upstreams was lost and is back. What they offer may
+// have changed, and nobody has heard of it.
 func (s *session) relinked(names []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -10,11 +10,10 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 )
 
-// A view is what is known of the upstreams' lists as clients with the same
-// capabilities see them. In the modern era a session may be of many clients, or of
-// one that says other capabilities with each request, and what an upstream lists
-// may depend on them: a name that one client was given must not be unknown since
-// another one has listed. All that is of the legacy era is one view.
+// A view is what is known of the upstreams' lists as clients with the same capabilities
+// see them. In the modern era one session may serve many clients, each request says
+// capabilities, and what an upstream lists may depend on them. So a name that one client
+// knows must not become unknown when another client lists. The legacy era has one view.
 type view struct {
 	caps catalog.Digest // of the capabilities; zero in the legacy era
 
@@ -45,8 +44,8 @@ type views struct {
 	recent recent // of modern
 }
 
-// of returns the view of clients of the modern era with these capabilities.
-// They are compared byte for byte.
+// of returns the view of clients of the modern era with these capabilities, which are
+// compared byte for byte.
 func (vs *views) of(capabilities json.RawMessage) *view {
 	caps := catalog.Digest(sha256.Sum256(capabilities))
 	vs.mu.Lock()
@@ -151,8 +150,8 @@ func (ls *upstreamLists) table(w *view, k catalog.Kind) *catalog.Table {
 	return ls.inLocked(w).tables[k]
 }
 
-// keep makes t the table of a view, as of a version of what the upstream offers: it is
-// out of date already if a change was told while it listed.
+// keep makes t the table of a view, as of a version: it is out of date already if the
+// upstream told of a change while it listed.
 func (ls *upstreamLists) keep(w *view, k catalog.Kind, t *catalog.Table, version int) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -219,8 +218,8 @@ type listRun struct {
 	gone bool // of done: who listed was not to wait any longer
 }
 
-// run returns who lists what a view knows and is stale; nil if it is fresh. The first one
-// to ask is to list.
+// run returns the run that lists what is stale in a view; nil if it is fresh. The first one
+// to ask has to list.
 func (ls *upstreamLists) run(w *view, k catalog.Kind) (run *listRun, first bool) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
