@@ -83,8 +83,9 @@ type Options struct {
 	// Array is asked whether an array of messages may come. If it is nil they may.
 	Array func(elements []*jsonrpc.Message) *jsonrpc.Error
 
-	// DropTwins has a request be dropped whose id is in use. Else it is refused.
-	DropTwins bool
+	// Twin returns the answer to a request whose id is in use, nil for none. If Twin is nil
+	// it is an error without an id, which would settle the first one at the other side.
+	Twin func(m *jsonrpc.Message) *jsonrpc.Message
 
 	Invalid    func(bad *jsonrpc.InvalidError)         // a message that cannot be used; who waits for it was told
 	Dropped    func(why string, m *jsonrpc.Message)    // a response that nobody waits for

@@ -70,8 +70,9 @@ func (p *Peer) refuse(r *Request, err error) {
 	var answer *jsonrpc.Message
 	switch err {
 	case jsonrpc.ErrInUse:
-		if p.o.DropTwins {
-			return
+		if p.o.Twin != nil {
+			answer = p.o.Twin(r.Message)
+			break
 		}
 		answer = jsonrpc.NewError(jsonrpc.ID{}, errInUse)
 	case jsonrpc.ErrFull:

@@ -6,6 +6,7 @@ import (
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/internal/peer"
 	"github.com/mcp-proxy/mcp-proxy/upstream/translate"
 )
 
@@ -29,14 +30,14 @@ type bridged struct {
 	group  *group
 
 	translate.Request               // the newest of the client's
-	s                 *modernStream // of that; nil while nobody waits
-	id                jsonrpc.ID
+	r                 *peer.Request // which that is; nil while nobody waits
+	s                 *client       // of that
 
 	state      callState
 	serverInfo json.RawMessage // of its session
 	restarts   byte            // times that it was refused until URLs are visited
 	lane       *lane           // nil while it has none
-	n          int64           // the id in the lane
+	*peer.Call                 // in the lane, once it is forwarded
 
 	questions []*inquiry       // not answered, in order
 	asked     int              // questions ever
@@ -159,12 +160,14 @@ func (c *bridged) settleLocked(answer *jsonrpc.Message) {
 
 // answerLocked answers the request of a call.
 func (c *bridged) answerLocked(answer *jsonrpc.Message) {
-	if c.s == nil || c.s.calls[c.id] != c {
+	if c.r == nil {
 		return
 	}
-	delete(c.s.calls, c.id)
-	c.s.sendLocked(&jsonrpc.Message{ID: c.id, Result: answer.Result, Error: answer.Error, Extra: answer.Extra})
-	c.s = nil
+	r := c.r
+	c.r = nil
+	if !r.Respond(&jsonrpc.Message{Result: answer.Result, Error: answer.Error, Extra: answer.Extra}) {
+		return // it is cancelled at this moment
+	}
 	if c.receipt != nil {
 		c.group.t.receipts.answered(c.receipt, answer)
 		c.receipt = nil
@@ -183,8 +186,7 @@ func (c *bridged) forgetLocked() {
 // cancelLocked ends a call that its client does not want any more. The reason may be
 // nil.
 func (c *bridged) cancelLocked(reason json.RawMessage) {
-	delete(c.s.calls, c.id)
-	c.s = nil
+	c.r = nil
 	c.dropLocked(reason, errGone)
 }
 
@@ -228,19 +230,25 @@ func (l *lane) fadeLocked(c *bridged) {
 	})
 }
 
-// cancelLocked tells the server that a call is cancelled. It may not hear that at
-// once, so that the call stays in the lane for a while: what is asked meanwhile may
+// cancelLocked tells the server that a call is cancelled, if it was sent. It may not hear
+// that at once, so that the call stays in the lane for a while: what is asked meanwhile may
 // be about it.
 func (l *lane) cancelLocked(c *bridged, reason json.RawMessage) {
-	m := mcp.Cancellation(jsonrpc.IntID(c.n), "")
-	m.Params = jsonrpc.Set(m.Params, jsonrpc.Value{Key: "reason", Text: reason}) // as the client wrote it
-	l.out.put(m)
-	if !mcp.MethodOf(c.method).Works {
+	if c.Recall() {
 		c.leaveLaneLocked()
 		return
 	}
 	c.state = ghost
-	c.collect = l.t.after(ghostFor, func() {
+	if !c.Take() {
+		return // it is answered at this moment
+	}
+	values := []jsonrpc.Value{{Key: "requestId", Text: c.ID.Raw()}, {Key: "reason", Text: reason}}
+	l.server.Send(jsonrpc.NewNotification(mcp.MethodCancelled, jsonrpc.Set(nil, values...)))
+	if !c.Works {
+		c.leaveLaneLocked()
+		return
+	}
+	c.collect = l.t.after(lingering, func() {
 		if c.lane != nil {
 			c.leaveLaneLocked()
 		}

@@ -14,10 +14,13 @@ import (
 )
 
 const (
-	maxLanes      = 32   // of one key on one upstream; beyond, the one longest idle makes room, or see minPark
-	maxGroupLanes = 16   // of them for the same capabilities; beyond, calls wait: see minPark
-	maxWaiting    = 1024 // calls that wait for a lane in one group; beyond, they are refused
-	maxSpelled    = 64   // ways to write capabilities that are remembered
+	maxLanes       = 32   // of one key on one upstream; beyond, the one longest idle makes room, or see minPark
+	maxGroupLanes  = 16   // of them for the same capabilities; beyond, calls wait: see minPark
+	maxWaiting     = 1024 // calls that wait for a lane in one group; beyond, they are refused
+	maxQueued      = 1024 // messages on their way to a server; beyond, calls are refused
+	maxQueuedBytes = 16 << 20
+
+	maxSpelled = 64 // ways to write capabilities that are remembered
 
 	maxKept = 64 << 20 // bytes of answers to parked calls of one key on one upstream; beyond, errors take their place
 )
@@ -48,7 +51,7 @@ type tenant struct {
 	uses int // guarded by pool.mu
 
 	mu       sync.Mutex // guards the fields below, and those of everything in them
-	streams  map[*modernStream]struct{}
+	streams  map[*client]struct{}
 	groups   map[string]*group // by their capabilities
 	spelled  map[string]*group // by capabilities as requests write them
 	lanes    [maxLanes]*lane   // by number
@@ -88,7 +91,7 @@ func (b *Bridge) tenant(id tenantID) *tenant {
 	t := p.tenants[id]
 	if t == nil {
 		t = &tenant{b: b, id: id,
-			streams: make(map[*modernStream]struct{}), groups: make(map[string]*group),
+			streams: make(map[*client]struct{}), groups: make(map[string]*group),
 			spelled: make(map[string]*group), parks: make(map[string]*park)}
 		p.tenants[id] = t
 	}
@@ -157,7 +160,7 @@ func (t *tenant) stop() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for s := range t.streams {
-		for _, l := range s.listens {
+		for l := range s.listens {
 			l.finishLocked()
 		}
 	}

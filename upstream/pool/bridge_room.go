@@ -64,7 +64,7 @@ func (g *group) longestParkedLocked() (longest *lane, since time.Time) {
 // since is when the newest of its parked calls was parked; zero if there is none.
 func (l *lane) parkedLocked() (since time.Time, serves bool) {
 	n := 0
-	for _, c := range l.calls {
+	for c := range l.calls {
 		switch {
 		case !mcp.MethodOf(c.method).Works:
 			continue
@@ -80,7 +80,7 @@ func (l *lane) parkedLocked() (since time.Time, serves bool) {
 
 // endParksLocked ends the parked calls of a lane.
 func (l *lane) endParksLocked() {
-	for _, c := range l.calls {
+	for c := range l.calls {
 		if c.state == parked {
 			c.park.giveUpLocked()
 		}

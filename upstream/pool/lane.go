@@ -5,20 +5,15 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"log/slog"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/internal/peer"
 	"github.com/mcp-proxy/mcp-proxy/upstream/translate"
 )
-
-// ghostFor is how long a server may still ask something for a call that was
-// cancelled. So long its lane is not for others.
-const ghostFor = time.Second
 
 // lastWords is how long a server may take to read what it is told last.
 const lastWords = 250 * time.Millisecond
@@ -31,7 +26,7 @@ const (
 	laneEnded
 )
 
-// A lane is one pooled legacy session, whose client is the bridge.
+// A lane is one legacy session that modern clients use, whose client this side is.
 type lane struct {
 	// Static after construction.
 	t      *tenant
@@ -39,107 +34,53 @@ type lane struct {
 	number int
 	info   json.RawMessage // of the client, for initialize; nil for ours
 	log    *slog.Logger
-	out    *sendQueue
-	ctx    context.Context // done: the lane has ended
-	cancel context.CancelFunc
+	server *peer.Peer
 
-	// Owned by run.
-	relates bool // what the server sends is surely related to what it says
+	relates bool // what the server sends is surely related to what it says; owned by run
 
 	// Guarded by tenant.mu.
-	state     laneState
-	waiting   []*bridged                       // until the server has answered what comes first
-	calls     map[int64]*bridged               // by our id: forwarded, parked, or given up a moment ago
-	working   int                              // of calls and waiting, those that [works] is true of
-	own       map[int64]func(*jsonrpc.Message) // what takes the answers to our own requests; called with the lock held
-	questions map[jsonrpc.ID]*inquiry          // of the server, not answered
-	last      int64                            // id
-	level     int                              // what the server was told to log; zero for nothing
-	leveling  bool                             // and it has not answered
-	noLevels  bool                             // it refused
-	warned    bool                             // of a question that cannot be attributed
-	subs      subscriptions[*modernListen]
-	listens   map[*modernListen]struct{} // that hear from this lane
-	began     time.Time                  // the session, with initialize answered
-	used      time.Time                  // the last time
-	idle      *timer                     // that reaps
+	state   laneState
+	waiting []*bridged            // until the server has answered what comes first
+	calls   map[*bridged]struct{} // forwarded, suspended, or given up a moment ago
+	working int                   // of calls and waiting, those that the server works on
+	level   laneLevel
+	warned  bool // of a request that cannot be attributed
+	subs    subscriptions[*modernListen]
+	listens map[*modernListen]struct{} // that hear from this lane
+	began   time.Time                  // the session, with initialize answered
+	used    time.Time                  // the last time
+	idle    *timer                     // that reaps
 
 	welcome translate.Welcome // written once, before the lane is ready
 }
 
 func newLane(g *group, number int, info json.RawMessage) *lane {
-	l := &lane{t: g.t, g: g, number: number, info: bytes.Clone(info), out: newSendQueue(nil), used: time.Now(),
+	l := &lane{t: g.t, g: g, number: number, info: bytes.Clone(info), used: time.Now(),
 		log:   g.t.b.logger().With("upstream", g.t.id.upstream, "lane", number),
-		calls: make(map[int64]*bridged), own: make(map[int64]func(*jsonrpc.Message)),
-		questions: make(map[jsonrpc.ID]*inquiry), listens: make(map[*modernListen]struct{})}
+		calls: make(map[*bridged]struct{}), listens: make(map[*modernListen]struct{})}
+	l.server = peer.New(peer.Options{
+		Name: g.t.id.upstream, Room: jsonrpc.Room{Messages: maxQueued, Bytes: maxQueuedBytes}, Twin: noAnswer, Apart: true,
+		Request: l.asked, Notified: l.heard, Dropped: l.late,
+	})
 	l.subs.ask = func(method string, params json.RawMessage, _ subscribing[*modernListen], answered func(*jsonrpc.Message)) {
 		l.askLocked(method, params, answered)
 	}
-	l.ctx, l.cancel = context.WithCancel(context.Background())
 	l.idle = g.t.after(g.t.b.idle(), l.reapLocked)
 	return l
 }
 
-// run is the session from its beginning to its end. It owns the Conn and its Recv.
+// run is the session from its beginning to its end. When it is ended from here, the Conn
+// is closed as soon as what was said last is sent, or a server that does not read has had
+// time for it. To the host it means that the server is to end as it wishes.
 func (l *lane) run() {
-	defer l.t.b.pool.wg.Done()
-	c := l.t.b.Open(l.t.b.pool.ctx, l.t.id.upstream, l.t.id.key+"-"+strconv.Itoa(l.number), mcp.Legacy)
-	l.relates = l.t.b.relates(l.t.id.upstream)
-	l.out.c = c
-	var wg sync.WaitGroup
-	sent := make(chan struct{})
-	wg.Go(func() { defer close(sent); l.out.run() })
-	wg.Go(func() { l.closeWhenEnded(c, sent) })
+	b := l.t.b
+	defer b.pool.wg.Done()
+	c := b.Open(b.pool.ctx, l.t.id.upstream, l.t.id.key+"-"+strconv.Itoa(l.number), mcp.Legacy)
+	l.relates = b.relates(l.t.id.upstream)
 	l.begin()
-	l.end(l.read(c))
-	wg.Wait()
-}
-
-// closeWhenEnded unblocks Recv and Send, when what was said last is sent or a server
-// that does not read has had time for it. To the host it means that the server is to
-// end as it wishes.
-func (l *lane) closeWhenEnded(c jsonrpc.Conn, sent <-chan struct{}) {
-	<-l.ctx.Done()
-	late := time.NewTimer(lastWords)
-	defer late.Stop()
-	select {
-	case <-sent:
-	case <-late.C:
-	}
-	c.Close()
-}
-
-// read handles what comes from the server until there is no more.
-func (l *lane) read(c jsonrpc.Conn) error {
-	var batch []*jsonrpc.Message
-	for {
-		var err error
-		batch, err = jsonrpc.RecvAll(c, batch[:0])
-		for _, m := range batch {
-			l.receive(m)
-		}
-		clear(batch)
-		if _, unusable := errors.AsType[*jsonrpc.InvalidError](err); err != nil && !unusable {
-			return err
-		}
-	}
-}
-
-func (l *lane) receive(m *jsonrpc.Message) {
-	for _, e := range m.Batch {
-		if e.Related.IsZero() {
-			e.Related = m.Related
-		}
-		l.receive(e)
-	}
-	switch {
-	case m.IsResponse():
-		l.answered(m)
-	case m.IsRequest():
-		l.asked(m)
-	case m.IsNotification():
-		l.heard(m)
-	}
+	err := l.server.Run(context.Background(), c)
+	l.end(err)
+	l.server.End(err)
 }
 
 // ourInfo is what a server is told of a client that says nothing of itself.
@@ -162,11 +103,17 @@ func (l *lane) begin() {
 	}
 }
 
-// askLocked sends a request of our own.
+// askLocked makes a call of this side, whose answer is handled with the lock held.
 func (l *lane) askLocked(method string, params json.RawMessage, answered func(*jsonrpc.Message)) {
-	l.last++
-	l.own[l.last] = answered
-	l.out.put(jsonrpc.NewRequest(jsonrpc.IntID(l.last), method, params))
+	c := l.server.NewCall(method)
+	c.Done = func(m *jsonrpc.Message, lost *peer.Lost) {
+		l.t.mu.Lock()
+		defer l.t.mu.Unlock()
+		if lost == nil {
+			answered(m)
+		}
+	}
+	_ = c.Send(&jsonrpc.Message{Params: params}) // if the session is over, so is everybody who waits
 }
 
 // welcomeLocked handles the answer to initialize. Everything else was waiting for
@@ -180,7 +127,7 @@ func (l *lane) welcomeLocked(m *jsonrpc.Message) {
 		return
 	}
 	l.welcome, l.state, l.began = w, laneReady, time.Now()
-	l.out.put(jsonrpc.NewNotification(mcp.MethodInitialized, nil))
+	l.server.Send(jsonrpc.NewNotification(mcp.MethodInitialized, nil))
 	l.forwardAllLocked()
 	for li := range l.listens {
 		li.beginLocked()
@@ -217,7 +164,7 @@ func (l *lane) forwardLocked(c *bridged) {
 		c.leaveLaneLocked()
 		c.settleLocked(&jsonrpc.Message{Result: l.welcome.Discover})
 		return
-	case l.out.holds(maxQueued, maxQueuedBytes):
+	case !l.server.Roomy(1):
 		c.leaveLaneLocked()
 		c.settleLocked(jsonrpc.NewError(jsonrpc.ID{}, jsonrpc.Overloaded(l.t.id.upstream)))
 		return
@@ -226,10 +173,14 @@ func (l *lane) forwardLocked(c *bridged) {
 		l.waiting = append(l.waiting, c)
 		return
 	}
-	l.last++
-	c.n, c.state, c.serverInfo = l.last, forwarded, l.welcome.Info
-	l.calls[c.n] = c
-	l.out.put(&jsonrpc.Message{ID: jsonrpc.IntID(c.n), Method: c.method, Params: c.LegacyParams(c.params, c.n), Extra: c.extra})
+	c.state, c.serverInfo = forwarded, l.welcome.Info
+	c.Call = l.server.NewCall(c.method)
+	c.Works, c.Owner, c.Value = mcp.MethodOf(c.method).Works, c, c
+	c.Done = func(m *jsonrpc.Message, lost *peer.Lost) { l.answered(c, m, lost) }
+	c.Progress = func(m *jsonrpc.Message, _ jsonrpc.Span) { l.progress(c, m) }
+	l.calls[c] = struct{}{}
+	n, _ := c.ID.Int()
+	_ = c.Send(&jsonrpc.Message{Params: c.LegacyParams(c.params, n), Extra: c.extra})
 	c.extra = nil
 	if c.digest != nil {
 		c.params = nil
@@ -237,21 +188,10 @@ func (l *lane) forwardLocked(c *bridged) {
 	}
 }
 
-// answered handles an answer of the server.
-func (l *lane) answered(m *jsonrpc.Message) {
-	n, ok := m.ID.Answered()
-	if !ok {
-		return
-	}
+// answered handles the server's answer to a call. The end of the session is endLocked's.
+func (l *lane) answered(c *bridged, m *jsonrpc.Message, lost *peer.Lost) {
 	l.t.mu.Lock()
-	if take := l.own[n]; take != nil {
-		defer l.t.mu.Unlock()
-		delete(l.own, n)
-		take(m)
-		return
-	}
-	c := l.calls[n]
-	if c == nil { // late, or nothing that was asked
+	if lost != nil || c.lane != l {
 		l.t.mu.Unlock()
 		return
 	}
@@ -266,6 +206,20 @@ func (l *lane) answered(m *jsonrpc.Message) {
 	}
 }
 
+// late handles an answer that nobody waits for. One to a call that was cancelled tells that
+// the server is not at it any more.
+func (l *lane) late(_ string, m *jsonrpc.Message) {
+	n, _ := m.ID.Answered()
+	l.t.mu.Lock()
+	defer l.t.mu.Unlock()
+	for c := range l.calls {
+		if c.state == ghost && c.ID == jsonrpc.IntID(n) {
+			c.leaveLaneLocked()
+			return
+		}
+	}
+}
+
 // leaveLaneLocked takes a call out of its lane, which may then be somebody else's.
 // What the server asked for it and nobody has answered is refused.
 func (c *bridged) leaveLaneLocked() {
@@ -275,7 +229,7 @@ func (c *bridged) leaveLaneLocked() {
 	}
 	c.refuseLocked(errNotNeeded)
 	c.lane = nil
-	delete(l.calls, c.n)
+	delete(l.calls, c)
 	l.used = time.Now()
 	if mcp.MethodOf(c.method).Works {
 		l.working--
@@ -305,8 +259,7 @@ func (l *lane) endLocked(end *jsonrpc.ClosedError) {
 	}
 	l.state = laneEnded
 	l.idle.stop()
-	l.out.end()
-	l.cancel()
+	l.server.Finish(jsonrpc.ErrClosed, lastWords)
 	l.t.lanes[l.number] = nil
 	l.g.removeLocked(l)
 	if end != nil {
@@ -326,7 +279,7 @@ func (l *lane) sendAwayLocked(end *jsonrpc.ClosedError) {
 	for _, c := range l.waiting {
 		c.lane = nil
 	}
-	for _, c := range l.calls {
+	for c := range l.calls {
 		c.lane = nil
 	}
 	l.waiting = nil
@@ -335,11 +288,18 @@ func (l *lane) sendAwayLocked(end *jsonrpc.ClosedError) {
 	}
 	for s := range l.t.streams {
 		mine := *end
-		for _, c := range s.calls {
-			mine.Delivered = mine.Delivered || c.state == forwarded
+		for _, r := range s.peer.TakeRequests(nil) {
+			r.Answer(nil)
+			switch of := r.Value.(type) {
+			case *bridged:
+				mine.Delivered = mine.Delivered || of.state == forwarded
+				of.cancelLocked(nil)
+			case *modernListen:
+				of.endLocked()
+			}
 		}
 		s.leaveLocked()
-		s.cancel(&mine)
+		s.end(&mine)
 	}
 }
 
@@ -354,12 +314,11 @@ func (l *lane) failLocked(end *jsonrpc.ClosedError) {
 	if end.Delivered {
 		phase = jsonrpc.InFlight
 	}
-	clear(l.questions)
 	for _, c := range l.waiting {
 		c.lane = nil
 		c.settleLocked(closed(jsonrpc.NotSent))
 	}
-	for _, c := range l.calls {
+	for c := range l.calls {
 		c.lane, c.questions = nil, nil
 		switch c.state {
 		case parked:

@@ -6,22 +6,18 @@ import (
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/internal/peer"
 	"github.com/mcp-proxy/mcp-proxy/upstream/translate"
 )
 
 // heard handles a notification of the server.
-func (l *lane) heard(m *jsonrpc.Message) {
+func (l *lane) heard(m *jsonrpc.Message, of *peer.Call) {
 	l.t.mu.Lock()
 	defer l.t.mu.Unlock()
 	switch m.Method {
-	case mcp.MethodProgress:
-		l.progressLocked(m)
+	case mcp.MethodProgress, mcp.MethodCancelled: // of what is over
 	case mcp.MethodLog:
-		l.messageLocked(m)
-	case mcp.MethodCancelled:
-		text, _ := jsonrpc.Member(m.Params, "requestId")
-		id, _ := jsonrpc.ParseID(text)
-		l.takenBackLocked(id)
+		l.messageLocked(m, of)
 	case mcp.MethodToolsChanged, mcp.MethodPromptsChanged, mcp.MethodResourcesChanged:
 		for li := range l.g.listens { // the newest list is the same for all lanes
 			li.hearLocked(m.Method, m)
@@ -30,7 +26,7 @@ func (l *lane) heard(m *jsonrpc.Message) {
 		l.updatedLocked(m)
 	case mcp.MethodElicited, mcp.MethodTaskStatus: // nothing of the modern era
 	default:
-		if c := l.ofLocked(m); c != nil {
+		if c := l.ofLocked(m, of); c != nil {
 			c.tellLocked(m, translate.StripReserved(m.Params))
 		}
 	}
@@ -49,21 +45,23 @@ func (l *lane) updatedLocked(m *jsonrpc.Message) {
 
 // tellLocked sends the client a notification that belongs to a call, with other params.
 func (c *bridged) tellLocked(m *jsonrpc.Message, params json.RawMessage) {
-	if c.s == nil || c.state != forwarded {
+	if c.r == nil || c.state != forwarded {
 		return
 	}
-	c.s.sendLocked(&jsonrpc.Message{Method: m.Method, Params: params, Extra: m.Extra, Related: c.id})
+	c.s.peer.Send(&jsonrpc.Message{Method: m.Method, Params: params, Extra: m.Extra, Related: c.r.ID})
 }
 
 // ofLocked returns the call that a notification surely belongs to; nil if that
 // cannot be told.
-func (l *lane) ofLocked(m *jsonrpc.Message) *bridged {
-	if !m.Related.IsZero() && l.relates {
-		n, _ := m.Related.Answered()
-		return l.calls[n]
-	}
-	if len(l.calls) == 1 {
-		for _, c := range l.calls {
+func (l *lane) ofLocked(m *jsonrpc.Message, of *peer.Call) *bridged {
+	switch {
+	case !m.Related.IsZero() && l.relates && of == nil:
+		return nil
+	case !m.Related.IsZero() && l.relates:
+		c, _ := of.Value.(*bridged)
+		return c
+	case len(l.calls) == 1:
+		for c := range l.calls {
 			return c
 		}
 	}
@@ -73,8 +71,8 @@ func (l *lane) ofLocked(m *jsonrpc.Message) *bridged {
 // messageLocked brings a log message to the call that it belongs to, as far as that
 // wants to hear it. If it cannot be told, but only one call wants to hear anything, it
 // is that call's.
-func (l *lane) messageLocked(m *jsonrpc.Message) {
-	c := l.ofLocked(m)
+func (l *lane) messageLocked(m *jsonrpc.Message, of *peer.Call) {
+	c := l.ofLocked(m, of)
 	if c == nil && (m.Related.IsZero() || !l.relates) {
 		c = l.onlyListenerLocked()
 	}
@@ -88,7 +86,7 @@ func (l *lane) messageLocked(m *jsonrpc.Message) {
 }
 
 func (l *lane) onlyListenerLocked() (only *bridged) {
-	for _, c := range l.calls {
+	for c := range l.calls {
 		switch {
 		case c.Level == 0:
 		case only != nil:
@@ -100,15 +98,13 @@ func (l *lane) onlyListenerLocked() (only *bridged) {
 	return only
 }
 
-// progressLocked brings progress to the call whose token it has. While nobody waits
-// for the call, the last of it is kept.
-func (l *lane) progressLocked(m *jsonrpc.Message) {
-	text, _ := jsonrpc.Member(m.Params, "progressToken")
-	id, _ := jsonrpc.ParseID(text)
-	n, _ := id.Answered()
-	c := l.calls[n]
+// progress brings progress to the call whose token it has. While nobody waits for the
+// call, the last of it is kept.
+func (l *lane) progress(c *bridged, m *jsonrpc.Message) {
+	l.t.mu.Lock()
+	defer l.t.mu.Unlock()
 	switch {
-	case c == nil:
+	case c.lane != l:
 	case c.state == parked:
 		c.progress.kept = m
 	default:

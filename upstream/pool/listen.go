@@ -10,6 +10,7 @@ import (
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/internal/peer"
 	"github.com/mcp-proxy/mcp-proxy/upstream/translate"
 )
 
@@ -31,8 +32,8 @@ const (
 // key, and from a new one when that is lost. Guarded by tenant.mu.
 type modernListen struct {
 	// Static after construction.
-	s          *modernStream
-	id         jsonrpc.ID
+	s          *client
+	r          *peer.Request
 	came       time.Time
 	g          *group
 	clientInfo json.RawMessage
@@ -53,28 +54,36 @@ type modernListen struct {
 }
 
 // listen begins a listen.
-func (s *modernStream) listen(m *jsonrpc.Message, r translate.Request) {
-	wants, uris, err := readFilter(m.Params)
+func (s *client) listen(r *peer.Request, said translate.Request) {
+	wants, uris, err := readFilter(r.Message.Params)
 	if err != nil {
-		s.fail(m.ID, jsonrpc.InvalidParams(err.Error()))
+		r.Fail(jsonrpc.InvalidParams(err.Error()))
 		return
 	}
 	s.t.mu.Lock()
 	defer s.t.mu.Unlock()
+	l := &modernListen{s: s, r: r, came: time.Now(), g: s.t.groupLocked(said.Capabilities), clientInfo: said.ClientInfo, wants: wants, uris: uris,
+		retries: backoff.ExponentialBackOff{InitialInterval: firstRetry, Multiplier: 2, MaxInterval: lastRetry}}
 	switch {
-	case s.ended:
+	case len(s.listens) >= maxListens:
+		r.Fail(jsonrpc.Overloaded(s.t.id.upstream))
 		return
-	case len(s.listens) >= maxListens || s.listens[m.ID] != nil:
-		s.sendLocked(jsonrpc.NewError(m.ID, jsonrpc.Overloaded(s.t.id.upstream)))
+	case s.ended || !r.OnCancel(l.cancelled):
 		return
 	}
-	l := &modernListen{s: s, id: m.ID, came: time.Now(), g: s.t.groupLocked(r.Capabilities), clientInfo: r.ClientInfo, wants: wants, uris: uris,
-		retries: backoff.ExponentialBackOff{InitialInterval: firstRetry, Multiplier: 2, MaxInterval: lastRetry}}
-	s.listens[m.ID] = l
+	r.Value = l
+	s.listens[l] = struct{}{}
 	l.g.listens[l] = struct{}{}
 	if !l.bindLocked() {
 		l.failLocked(s.t.refusal())
 	}
+}
+
+// cancelled handles that the client has cancelled the listen, or left.
+func (l *modernListen) cancelled(*jsonrpc.Message, jsonrpc.Span) {
+	l.s.t.mu.Lock()
+	defer l.s.t.mu.Unlock()
+	l.endLocked()
 }
 
 // readFilter reads what a client wants to be told of.
@@ -222,9 +231,9 @@ func (l *modernListen) ackLocked() {
 
 // sendLocked sends a frame of the listen.
 func (l *modernListen) sendLocked(method string, params json.RawMessage) {
-	m := jsonrpc.NewNotification(method, mcp.SetMeta(params, jsonrpc.Value{Key: mcp.KeySubscription, Text: l.id.Raw()}))
-	m.Related = l.id
-	l.s.sendLocked(m)
+	m := jsonrpc.NewNotification(method, mcp.SetMeta(params, jsonrpc.Value{Key: mcp.KeySubscription, Text: l.r.ID.Raw()}))
+	m.Related = l.r.ID
+	l.s.peer.Send(m)
 }
 
 // lostLocked handles that the session has ended. Before the ack that is the end of the
@@ -252,7 +261,7 @@ func (l *modernListen) retryLocked() {
 // failLocked answers the listen with an error.
 func (l *modernListen) failLocked(err *jsonrpc.Message) {
 	if !l.ended {
-		l.s.sendLocked(&jsonrpc.Message{ID: l.id, Error: err.Error})
+		l.r.Respond(&jsonrpc.Message{Error: err.Error})
 	}
 	l.endLocked()
 }
@@ -261,7 +270,7 @@ func (l *modernListen) failLocked(err *jsonrpc.Message) {
 func (l *modernListen) finishLocked() {
 	if !l.ended {
 		result := translate.ToModernResult(mcp.MethodListen, []byte(`{}`), nil)
-		l.s.sendLocked(jsonrpc.NewResult(l.id, mcp.SetMeta(result, jsonrpc.Value{Key: mcp.KeySubscription, Text: l.id.Raw()})))
+		l.r.Respond(&jsonrpc.Message{Result: mcp.SetMeta(result, jsonrpc.Value{Key: mcp.KeySubscription, Text: l.r.ID.Raw()})})
 	}
 	l.endLocked()
 }
@@ -272,7 +281,7 @@ func (l *modernListen) endLocked() {
 		return
 	}
 	l.ended = true
-	delete(l.s.listens, l.id)
+	delete(l.s.listens, l)
 	delete(l.g.listens, l)
 	l.timer.stop()
 	l.flush.stop()

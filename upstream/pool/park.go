@@ -1,6 +1,7 @@
 package pool
 
 import (
+	"context"
 	"crypto/rand"
 	"log/slog"
 	"slices"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/internal/peer"
 	"github.com/mcp-proxy/mcp-proxy/upstream/translate"
 )
 
@@ -34,9 +36,9 @@ var (
 
 // An inquiry is a question: a request of a server that a client has to answer.
 type inquiry struct {
+	*peer.Request
 	c   *bridged
 	key string // in inputRequests
-	m   *jsonrpc.Message
 }
 
 // A park is where a call waits whose client was told to come back with input. The
@@ -112,69 +114,70 @@ func (p *park) endLocked(why *jsonrpc.Error) {
 }
 
 // asked handles a request of the server.
-func (l *lane) asked(m *jsonrpc.Message) {
-	if m.Method == mcp.MethodPing {
-		l.reply(jsonrpc.NewResult(m.ID, []byte(`{}`)))
+func (l *lane) asked(r *peer.Request) {
+	if r.Method == mcp.MethodPing {
+		l.reply(r, &jsonrpc.Message{Result: noResult})
 		return
 	}
 	l.t.mu.Lock()
 	defer l.t.mu.Unlock()
-	c, refusal := l.whoseLocked(m)
+	c, refusal := l.whoseLocked(r)
 	if refusal == nil {
-		refusal = c.refusesLocked(m)
+		refusal = c.refusesLocked(r.Message)
 	}
 	if refusal != nil {
-		l.reply(jsonrpc.NewError(m.ID, refusal))
+		l.reply(r, failure(refusal))
 		return
 	}
 	c.asked++
-	q := &inquiry{c, keyOf(c.asked), m}
+	q := &inquiry{r, c, keyOf(c.asked)}
 	c.questions = append(c.questions, q)
-	l.questions[m.ID] = q
-	if l.ofStart(m) {
+	r.Assign(c, "", nil)
+	r.OnCancel(func(*jsonrpc.Message, jsonrpc.Span) {
+		l.t.mu.Lock()
+		defer l.t.mu.Unlock()
+		q.doneLocked()
+	})
+	if l.ofStart(r.Method) {
 		c.collectLocked(startCollectFor)
 	} else {
 		c.collectLocked(collectFor)
 	}
 }
 
-// ofStart reports whether a question may be one that a server asks when it starts.
-func (l *lane) ofStart(m *jsonrpc.Message) bool {
-	return m.Method == mcp.MethodRootsList && time.Since(l.began) < startFor
+// reply answers a request of the server from here.
+func (l *lane) reply(r *peer.Request, m *jsonrpc.Message) { replyIfRoom(l.server, r, m) }
+
+// ofStart reports whether a request may be one that a server makes when it starts.
+func (l *lane) ofStart(method string) bool {
+	return method == mcp.MethodRootsList && time.Since(l.began) < startFor
 }
 
 // keyOf returns the key in inputRequests of the nth question of a call.
 func keyOf(n int) string { return "q" + strconv.Itoa(n) }
 
-// reply answers a question, unless the server asks so much and reads so little that
-// there is no room.
-func (l *lane) reply(m *jsonrpc.Message) {
-	if !l.out.holds(maxQueued, maxQueuedBytes) {
-		l.out.put(m)
-	}
-}
-
 // whoseLocked returns the call that a question belongs to. That must be certain, or
 // it might be shown to somebody else. An upstream about whose questions it is not has
 // a lane for each call from then on.
-func (l *lane) whoseLocked(m *jsonrpc.Message) (*bridged, *jsonrpc.Error) {
-	switch m.Method {
+func (l *lane) whoseLocked(r *peer.Request) (*bridged, *jsonrpc.Error) {
+	switch r.Method {
 	case mcp.MethodRootsList, mcp.MethodSample, mcp.MethodElicit:
 	default:
-		return nil, jsonrpc.MethodNotFound(m.Method)
+		return nil, jsonrpc.MethodNotFound(r.Method)
 	}
-	if !m.Related.IsZero() && l.relates {
-		n, _ := m.Related.Answered()
-		if c := l.calls[n]; c != nil {
-			return c, nil
+	if !r.Message.Related.IsZero() && l.relates {
+		if r.Of != nil {
+			if c, ok := r.Of.Value.(*bridged); ok {
+				return c, nil
+			}
 		}
 		return nil, errNotNeeded
 	}
 	c, n := l.atWorkLocked()
-	ofStart := l.ofStart(m)
+	ofStart := l.ofStart(r.Method)
 	switch {
-	case n != 1 && ofStart, n == 0 && m.Method == mcp.MethodRootsList:
-		return nil, jsonrpc.MethodNotFound(m.Method)
+	case n != 1 && ofStart, n == 0 && r.Method == mcp.MethodRootsList:
+		return nil, jsonrpc.MethodNotFound(r.Method)
 	case ofStart: // may be of the call, too
 		return c, nil
 	}
@@ -187,7 +190,7 @@ func (l *lane) whoseLocked(m *jsonrpc.Message) (*bridged, *jsonrpc.Error) {
 	case 1:
 		return c, nil
 	}
-	l.ambiguousLocked(m.Method)
+	l.ambiguousLocked(r.Method)
 	return nil, errAmbiguous
 }
 
@@ -198,9 +201,9 @@ func (l *lane) ambiguousLocked(method string) {
 	if !l.warned {
 		level, l.warned = slog.LevelWarn, true
 	}
-	l.log.Log(l.ctx, level, "upstream asked something that cannot be attributed to one of its calls", "method", method)
+	l.log.Log(context.Background(), level, "upstream asked something that cannot be attributed to one of its calls", "method", method)
 	waits := 0
-	for _, c := range l.calls {
+	for c := range l.calls {
 		if mcp.MethodOf(c.method).Works && c.state == forwarded {
 			waits++
 		}
@@ -215,7 +218,7 @@ func (l *lane) ambiguousLocked(method string) {
 
 // atWorkLocked returns how many calls the server works on, and one of them.
 func (l *lane) atWorkLocked() (one *bridged, n int) {
-	for _, c := range l.calls {
+	for c := range l.calls {
 		if mcp.MethodOf(c.method).Works {
 			one = c
 			n++
@@ -251,7 +254,7 @@ func (c *bridged) parkNow() {
 	t := c.group.t
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if c.state != forwarded || c.s == nil {
+	if c.state != forwarded || c.r == nil {
 		return
 	}
 	c.collect = nil
@@ -267,7 +270,7 @@ func (c *bridged) parkNow() {
 	}
 	requests := make([]jsonrpc.Value, 0, len(c.questions))
 	for _, q := range c.questions {
-		requests = append(requests, jsonrpc.Value{Key: q.key, Text: translate.InputRequest(q.m.Method, q.m.Params)})
+		requests = append(requests, jsonrpc.Value{Key: q.key, Text: translate.InputRequest(q.Method, q.Message.Params)})
 	}
 	c.state = parked
 	c.answerLocked(&jsonrpc.Message{Result: translate.InputRequired(jsonrpc.Set(nil, requests...), c.park.stateLocked(), c.serverInfo)})
@@ -277,20 +280,12 @@ func (c *bridged) parkNow() {
 // refuseLocked answers all questions of a call with an error.
 func (c *bridged) refuseLocked(err *jsonrpc.Error) {
 	for _, q := range c.questions {
-		delete(c.lane.questions, q.m.ID)
-		c.lane.out.put(jsonrpc.NewError(q.m.ID, err))
+		q.Fail(err)
 	}
 	c.questions = nil
 }
 
-// takenBackLocked forgets a question that the server does not ask any more.
-func (l *lane) takenBackLocked(id jsonrpc.ID) {
-	if q := l.questions[id]; q != nil {
-		q.doneLocked(l)
-	}
-}
-
-func (q *inquiry) doneLocked(l *lane) {
-	delete(l.questions, q.m.ID)
+// doneLocked forgets a question that is over.
+func (q *inquiry) doneLocked() {
 	q.c.questions = slices.DeleteFunc(q.c.questions, func(other *inquiry) bool { return other == q })
 }

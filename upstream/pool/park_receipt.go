@@ -79,12 +79,12 @@ func (rs *receipts) dropAnswer(rc *receipt) {
 }
 
 // replay returns what a client hears that uses a state a second time.
-func (rc *receipt) replay(id jsonrpc.ID, u use) *jsonrpc.Message {
+func (rc *receipt) replay(u use) *jsonrpc.Message {
 	switch {
 	case rc.digest != u.digest:
-		return jsonrpc.NewError(id, refusedState(stateInvalid))
+		return failure(refusedState(stateInvalid))
 	case rc.answer == nil || rc.use != u || time.Now().After(rc.until):
-		return jsonrpc.NewError(id, refusedState(stateUsed))
+		return failure(refusedState(stateUsed))
 	}
-	return &jsonrpc.Message{ID: id, Result: rc.answer.Result, Error: rc.answer.Error, Extra: rc.answer.Extra}
+	return &jsonrpc.Message{Result: rc.answer.Result, Error: rc.answer.Error, Extra: rc.answer.Extra}
 }

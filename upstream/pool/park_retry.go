@@ -9,6 +9,7 @@ import (
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/internal/peer"
 	"github.com/mcp-proxy/mcp-proxy/upstream/translate"
 )
 
@@ -30,14 +31,14 @@ type stateData struct {
 
 // retry handles a request that comes back with a requestState. Whatever is wrong with
 // it, the call never runs a second time: its first half may have had its effect.
-func (s *modernStream) retry(m *jsonrpc.Message, r translate.Request) {
-	if err := checkResponses(r.Input); err != nil {
-		s.fail(m.ID, jsonrpc.InvalidParams(err.Error()))
+func (s *client) retry(r *peer.Request, said translate.Request) {
+	if err := checkResponses(said.Input); err != nil {
+		r.Fail(jsonrpc.InvalidParams(err.Error()))
 		return
 	}
-	state, _ := jsonrpc.Unquote(r.State)
-	use := use{state, digestOf(m.Method, m.Params), sha256.Sum256(canonicalIfShort(r.Input))}
-	if c, result := s.comeBack(m, r, use); c != nil {
+	state, _ := jsonrpc.Unquote(said.State)
+	use := use{state, digestOf(r.Method, r.Message.Params), sha256.Sum256(canonicalIfShort(said.Input))}
+	if c, result := s.comeBack(r, said, use); c != nil {
 		c.finish(result)
 	}
 }
@@ -61,31 +62,31 @@ func checkResponses(responses json.RawMessage) error {
 
 // comeBack goes on with the call that a state belongs to. If it was answered meanwhile,
 // it returns that answer, to be given to the client.
-func (s *modernStream) comeBack(m *jsonrpc.Message, r translate.Request, u use) (*bridged, *jsonrpc.Message) {
+func (s *client) comeBack(r *peer.Request, said translate.Request, u use) (*bridged, *jsonrpc.Message) {
 	t := s.t
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if rc := t.receipts.find(u); rc != nil {
-		s.sendLocked(rc.replay(m.ID, u))
+		r.Respond(rc.replay(u))
 		return nil, nil
 	}
 	p := t.parks[u.state]
 	switch {
 	case p == nil || !time.Now().Before(p.expiry):
-		s.sendLocked(jsonrpc.NewError(m.ID, refusedState(stateExpired)))
+		r.Fail(refusedState(stateExpired))
 		return nil, nil
 	case p.digest != u.digest:
-		s.sendLocked(jsonrpc.NewError(m.ID, refusedState(stateInvalid)))
+		r.Fail(refusedState(stateInvalid))
 		return nil, nil
 	case p.call != nil && p.call.state != parked:
-		s.sendLocked(jsonrpc.NewError(m.ID, refusedState(stateUsed)))
+		r.Fail(refusedState(stateUsed))
 		return nil, nil
 	case p.call == nil:
-		s.restartLocked(m, r, p, u)
+		s.restartLocked(r, said, p, u)
 		return nil, nil
 	}
 	c := p.call
-	if !s.enterLocked(c, m.ID, r) {
+	if !s.enterLocked(c, r, said) {
 		return nil, nil
 	}
 	c.receipt = t.receipts.add(u)
@@ -106,8 +107,8 @@ func (c *bridged) goOnLocked() {
 	questions, responses := c.responsesLocked()
 	for i, q := range questions {
 		if responses[i] != nil {
-			q.doneLocked(l)
-			l.out.put(jsonrpc.NewResult(q.m.ID, translate.StripReserved(responses[i])))
+			q.doneLocked()
+			q.Respond(&jsonrpc.Message{Result: translate.StripReserved(responses[i])})
 		}
 	}
 	if kept := c.progress.kept; kept != nil {
@@ -171,9 +172,9 @@ func (c *bridged) restartLocked(requests json.RawMessage, digest [32]byte) *json
 }
 
 // restartLocked begins a call anew, once.
-func (s *modernStream) restartLocked(m *jsonrpc.Message, r translate.Request, p *park, u use) {
-	c := newBridged(m)
-	if c.restarts = p.round; !s.enterLocked(c, m.ID, r) {
+func (s *client) restartLocked(r *peer.Request, said translate.Request, p *park, u use) {
+	c := newBridged(r.Message)
+	if c.restarts = p.round; !s.enterLocked(c, r, said) {
 		return
 	}
 	c.receipt = s.t.receipts.add(u)

@@ -78,7 +78,7 @@ func TestD39_ParkedCallsMakeRoom(t *testing.T) {
 		time.Sleep(time.Millisecond)
 		k.call("c", 102, "tools/call")
 		k.gaveUp("s2")
-		time.Sleep(ghostFor)
+		time.Sleep(lingering)
 		k.quiet() // they may still be at it
 		k.endsCall("s1")
 		k.endsCall("s2")
@@ -121,12 +121,12 @@ func TestD39_CallWaitsUntilAParkIsOld(t *testing.T) {
 			k.quiet()
 			time.Sleep(collectFor)
 			k.gaveUp(server)
-			time.Sleep(ghostFor)
+			time.Sleep(lingering)
 			k.endsCall(server)
 			if m := k.recv(server); m.Method != "tools/call" {
 				t.Errorf("call %d: %s received %s", i, server, k.text(m))
 			}
-			time.Sleep(minPark/2 - ghostFor - collectFor)
+			time.Sleep(minPark/2 - lingering - collectFor)
 		}
 	})
 }
@@ -150,7 +150,7 @@ func TestD39_ParkedSessionMakesRoom(t *testing.T) {
 		k.hello(fmt.Sprintf("s%d", maxLanes), "{}")
 		k.serve(fmt.Sprintf("s%d", maxLanes))
 		k.answered("c", 101, 0)
-		time.Sleep(ghostFor)
+		time.Sleep(lingering)
 		for len(k.sides["s0"].in) > 0 { // it may have heard why
 			k.recv("s0")
 		}
@@ -186,7 +186,7 @@ func TestQuestionEndsAnOldPark(t *testing.T) {
 			t.Fatalf("the server received %s", k.text(m))
 		}
 		k.recv("s0") // refused: it may still be of the other
-		time.Sleep(ghostFor)
+		time.Sleep(lingering)
 		k.quiet()
 		k.endsCall("s0")
 		k.ask("s0")

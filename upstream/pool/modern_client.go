@@ -1,0 +1,159 @@
+package pool
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/internal/peer"
+	"github.com/mcp-proxy/mcp-proxy/upstream/translate"
+)
+
+const (
+	// maxStreamCalls bounds the open calls of one stream, on which all clients of a
+	// principal may come. Those beyond are refused.
+	maxStreamCalls = 8192
+
+	// A stream of which more than this waits to be read is ended: the sessions
+	// behind it are those of others, too.
+	maxUnread      = 2 * maxStreamCalls
+	maxUnreadBytes = 64 << 20
+)
+
+// A client is one stream of modern clients.
+type client struct {
+	// Static after construction.
+	t    *tenant
+	peer *peer.Peer
+	end  context.CancelCauseFunc // ends the stream
+
+	// Guarded by tenant.mu.
+	listens map[*modernListen]struct{}
+	ended   bool
+}
+
+// Modern serves one stream of modern clients, for an upstream that speaks legacy.
+// It owns c. The sessions that it uses are the key's: they outlive the stream.
+//
+// When c ends, or ctx is done, the calls that came on it are cancelled. What is
+// suspended waits for whoever comes back with its requestState, if the key is a
+// principal's; that of one connection has nothing from the end of its last stream on, or
+// if this side ended that, 30 s later. If the upstream turns
+// out to speak modern, the stream ends with [jsonrpc.CauseOtherEra]. Modern returns
+// when everything that it started is gone; its error is an [jsonrpc.ErrClosed].
+func (b *Bridge) Modern(ctx context.Context, upstream, key string, c jsonrpc.Conn) error {
+	t := b.tenant(tenantID{upstream, key})
+	if t == nil {
+		end := &jsonrpc.ClosedError{Cause: jsonrpc.CauseHostStopped}
+		jsonrpc.CloseWith(c, end)
+		return end
+	}
+	defer t.release()
+	own, end := context.WithCancelCause(context.Background())
+	defer end(nil)
+	defer context.AfterFunc(ctx, func() { end(whyDone(ctx)) })()
+	s := &client{t: t, end: end, listens: make(map[*modernListen]struct{})}
+	s.peer = peer.New(peer.Options{
+		Name: upstream, Requests: maxStreamCalls, Twin: inUse,
+		Room: jsonrpc.Room{Messages: maxUnread, Bytes: maxUnreadBytes}, Full: s.tooSlow,
+		Request: s.request,
+	})
+	t.mu.Lock()
+	t.streams[s] = struct{}{}
+	t.mu.Unlock()
+	err := s.peer.Run(own, c)
+	s.leave(err)
+	return err
+}
+
+func inUse(m *jsonrpc.Message) *jsonrpc.Message {
+	return jsonrpc.NewError(m.ID, &jsonrpc.Error{Code: jsonrpc.CodeInvalidRequest, Message: "Invalid request: the id is in use"})
+}
+
+// whyDone returns the end of a stream whose context is done.
+func whyDone(ctx context.Context) error {
+	cause := context.Cause(ctx)
+	if end, ok := errors.AsType[*jsonrpc.ClosedError](cause); ok {
+		return end
+	}
+	return &jsonrpc.ClosedError{Cause: jsonrpc.CauseHostStopped, Delivered: true, Err: cause}
+}
+
+// tooSlow ends the stream of one who reads nothing for long.
+func (s *client) tooSlow(*jsonrpc.Message) {
+	s.end(&jsonrpc.ClosedError{Cause: jsonrpc.CauseSlowStream, Delivered: true})
+}
+
+// leave lets go of everything that is the stream's, which has ended.
+func (s *client) leave(end error) {
+	s.t.mu.Lock()
+	s.leaveLocked()
+	s.t.mu.Unlock()
+	s.peer.End(end) // its requests are cancelled
+	s.t.mu.Lock()
+	defer s.t.mu.Unlock()
+	s.t.leftLocked(end)
+}
+
+func (s *client) leaveLocked() {
+	s.ended = true
+	delete(s.t.streams, s)
+}
+
+// request begins a call, or goes on with one.
+func (s *client) request(r *peer.Request) {
+	said, err := translate.ReadRequest(r.Message.Params)
+	switch {
+	case err != nil:
+		r.Fail(jsonrpc.InvalidParams(err.Error()))
+	case r.Method == mcp.MethodListen:
+		s.listen(r, said)
+	case r.Method != mcp.MethodDiscover && mcp.MethodOf(r.Method).Foreign():
+		r.Fail(jsonrpc.MethodNotFound(r.Method))
+	case said.State != nil || said.Answers():
+		s.retry(r, said)
+	default:
+		s.call(r, said)
+	}
+}
+
+// call begins a call.
+func (s *client) call(r *peer.Request, said translate.Request) {
+	c := newBridged(r.Message)
+	s.t.mu.Lock()
+	defer s.t.mu.Unlock()
+	if s.enterLocked(c, r, said) {
+		c.group.placeLocked(c)
+	}
+}
+
+// enterLocked makes c the call of a request of s. It reports false if nobody waits for that
+// any more.
+func (s *client) enterLocked(c *bridged, r *peer.Request, said translate.Request) bool {
+	if s.ended || !r.OnCancel(func(m *jsonrpc.Message, _ jsonrpc.Span) { c.cancelled(r, m) }) {
+		return false
+	}
+	r.Message = nil // what is needed of it is the call's
+	r.Value, c.r, c.s, c.Request = c, r, s, said
+	if c.group == nil { // a call that comes back stays in the session that it has
+		c.group = s.t.groupLocked(said.Capabilities)
+	}
+	return true
+}
+
+// cancelled ends a call whose client has cancelled its request, with m, or has left. It is
+// not answered. What is suspended was answered, and lives on.
+func (c *bridged) cancelled(r *peer.Request, m *jsonrpc.Message) {
+	var reason json.RawMessage
+	if m != nil {
+		reason, _ = jsonrpc.Member(m.Params, "reason")
+	}
+	t := c.group.t
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if c.r == r {
+		c.cancelLocked(reason)
+	}
+}
