@@ -15,19 +15,19 @@
 //
 //   - call.go: a request of the client from its arrival to its answer. All calls begin in
 //     begin and end in deliver, all sessions in serve.
-//   - route.go: which handler a message of the client goes to. era.go: of which era it is.
+//   - route.go: which handler a message of the client goes to. era.go: of which era it is,
+//     and what a client of the modern era may get.
 //   - lookup.go, owner.go: which upstream has a tool, a prompt or a resource.
 //   - list.go, fanout.go: merged lists, and how upstreams are asked for them. view.go: what
 //     is known of lists. news.go: what the client has seen of them. What can be said of
 //     lists as values is in proxy/catalog.
 //   - initialize.go: what the client is told of all upstreams. startup.go: how they are
-//     started for that. late.go: who is not waited for. lag.go: what those owe.
+//     started for that. late.go: who is not waited for, and what those owe.
 //   - upstream_conn.go: one upstream. upstream_receive.go: what it says. upstream_info.go:
 //     what it says of itself. upstream_set.go: which upstreams there are.
 //   - server_request.go: what upstreams ask the client.
 //   - tasks.go, task.go: requests that go on after their answer.
 //   - resource_subscription.go: resources/subscribe. subscription.go: subscriptions/listen.
-//   - result.go: which results of the modern era a client gets.
 //   - router.go: all sessions. memory.go: what they remember together.
 //
 // # Eras
