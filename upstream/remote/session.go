@@ -128,13 +128,15 @@ func (s *session) request(m *jsonrpc.Message, gate <-chan struct{}) {
 	c := &call{m: m, gate: gate, reach: newReach(&s.delivered), taken: make(chan struct{})}
 	if m.Method == mcp.MethodInitialize { // a server that saw only that has run nothing
 		c.reach.delivered = nil
-		s.history.begin(m.Params)
 	}
 	c.ctx, c.cancel = context.WithCancelCause(s.work)
 	if err := s.calls.add(c); err != nil {
 		c.cancel(nil)
 		s.refuse(s.t.name, m.ID, err)
 		return
+	}
+	if m.Method == mcp.MethodInitialize {
+		s.history.begin(m.Params)
 	}
 	if !s.spawn(func() { s.run(c) }) {
 		s.drop(c)
