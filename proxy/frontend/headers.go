@@ -148,6 +148,10 @@ func checkModern(h http.Header, m *jsonrpc.Message) *jsonrpc.Error {
 	return bad
 }
 
+func ambiguous(keys string) *jsonrpc.Error {
+	return &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: `Invalid params: "` + keys + `" is ambiguous`}
+}
+
 // checkNotification is checkModern for notifications. They need no headers and no
 // _meta ("header requirements for notification POSTs are not defined by this
 // revision"), but what is there must be right.

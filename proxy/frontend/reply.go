@@ -40,10 +40,6 @@ func invalidRequest(reason string) *jsonrpc.Error {
 	return &jsonrpc.Error{Code: jsonrpc.CodeInvalidRequest, Message: "Invalid request: " + reason}
 }
 
-func ambiguous(keys string) *jsonrpc.Error {
-	return &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: `Invalid params: "` + keys + `" is ambiguous`}
-}
-
 // unavailable refuses a request that may succeed later.
 func unavailable(w http.ResponseWriter, reason string) {
 	w.Header().Set("Retry-After", "5")
