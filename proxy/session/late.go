@@ -33,26 +33,21 @@ func (u *upstreamConn) noteLate(method string) {
 	}
 }
 
-// alive reports whether the upstream has answered initialize on an open stream.
-func (u *upstreamConn) alive() bool {
+// is reports whether there is an attempt that has not ended, of which something is true.
+func (u *upstreamConn) is(so func(*attempt) bool) bool {
 	u.s.mu.Lock()
 	defer u.s.mu.Unlock()
-	return u.attempt != nil && u.attempt.ready && !u.attempt.ended
+	return u.attempt != nil && !u.attempt.ended && so(u.attempt)
 }
 
-// started reports whether the upstream has answered anything on an open stream.
-func (u *upstreamConn) started() bool {
-	u.s.mu.Lock()
-	defer u.s.mu.Unlock()
-	return u.attempt != nil && u.attempt.heard && !u.attempt.ended
-}
+// alive reports whether the upstream has answered initialize.
+func (u *upstreamConn) alive() bool { return u.is(func(a *attempt) bool { return a.ready }) }
 
-// starting reports whether there is an open stream on which nothing was answered yet.
-func (u *upstreamConn) starting() bool {
-	u.s.mu.Lock()
-	defer u.s.mu.Unlock()
-	return u.attempt != nil && !u.attempt.heard && !u.attempt.ended
-}
+// started reports whether the upstream has answered anything.
+func (u *upstreamConn) started() bool { return u.is(func(a *attempt) bool { return a.heard }) }
+
+// starting reports whether the upstream has not answered anything yet.
+func (u *upstreamConn) starting() bool { return u.is(func(a *attempt) bool { return !a.heard }) }
 
 // heardLocked notes that the upstream has answered something. It may answer now what it
 // was too late for before.
@@ -137,10 +132,7 @@ func (g *lag) heard() {
 func (g *lag) owe(k catalog.Kind, who asker) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.behind == nil {
-		g.behind = make(map[catalog.Kind]asker)
-	}
-	g.behind[k] = who
+	put(&g.behind, k, who)
 }
 
 // ask runs fn, which asks the upstream for something that nobody waits for. It does nothing
@@ -155,10 +147,7 @@ func (g *lag) askLocked(method string, fn func(ctx context.Context)) {
 	if g.aside[method] || g.u.isHungUp() {
 		return
 	}
-	if g.aside == nil {
-		g.aside = make(map[string]bool)
-	}
-	g.aside[method] = true
+	put(&g.aside, method, true)
 	g.u.s.wg.Go(func() {
 		ctx, cancel := context.WithTimeout(g.u.s.ctx, g.u.s.p.listTimeout())
 		defer cancel()

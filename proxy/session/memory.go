@@ -43,10 +43,7 @@ func (m *memory) keep(k tableKey, t *catalog.Table) *catalog.Table {
 	if old := m.tables[k]; old != nil && old.Digest == t.Digest {
 		t = old
 	}
-	if m.tables == nil {
-		m.tables = make(map[tableKey]*catalog.Table)
-	}
-	m.tables[k] = t
+	put(&m.tables, k, t)
 	if k.caps == (catalog.Digest{}) {
 		return t // of the legacy era
 	}
@@ -66,10 +63,7 @@ func (m *memory) wasLate(upstream, method string) bool {
 func (m *memory) noteLate(upstream, method string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.late == nil {
-		m.late = make(map[lateKey]bool)
-	}
-	m.late[lateKey{upstream, method}] = true
+	put(&m.late, lateKey{upstream, method}, true)
 }
 
 // noteInTime notes that an upstream has answered.
@@ -104,10 +98,7 @@ func (m *memory) warnOnce(subject string) bool {
 	if m.warned[subject] || len(m.warned) >= maxWarnings {
 		return false
 	}
-	if m.warned == nil {
-		m.warned = make(map[string]bool)
-	}
-	m.warned[subject] = true
+	put(&m.warned, subject, true)
 	return true
 }
 

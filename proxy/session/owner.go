@@ -35,10 +35,10 @@ func (r *readers) add(key catalog.Digest, u *upstreamConn) {
 	if u.isHungUp() { // its answer was on the way when it went
 		return
 	}
-	if r.of == nil || len(r.of) >= maxReaders {
-		r.of = make(map[catalog.Digest]*upstreamConn)
+	if len(r.of) >= maxReaders {
+		clear(r.of)
 	}
-	r.of[key] = u
+	put(&r.of, key, u)
 }
 
 func (r *readers) get(key catalog.Digest) *upstreamConn {

@@ -33,10 +33,7 @@ func (rs *resourceSubs) add(uri string, sub resourceSub) {
 	if len(rs.byURI) >= maxResourceSubs || sub.conn.isHungUp() {
 		return
 	}
-	if rs.byURI == nil {
-		rs.byURI = make(map[string]resourceSub)
-	}
-	rs.byURI[uri] = sub
+	put(&rs.byURI, uri, sub)
 }
 
 // take forgets a subscription, and returns who served it; nil if nobody did.

@@ -226,10 +226,7 @@ func (p *Router) serve(ctx context.Context, s *session) error {
 		k.KeepWhile(s.tasks.haveUnfinished)
 	}
 	p.mu.Lock()
-	if p.sessions == nil {
-		p.sessions = make(map[*session]struct{})
-	}
-	p.sessions[s] = struct{}{}
+	put(&p.sessions, s, struct{}{})
 	draining := p.draining
 	p.mu.Unlock()
 	defer func() {
@@ -302,4 +299,12 @@ func orDefault[T comparable](v, byDefault T) T {
 		return byDefault
 	}
 	return v
+}
+
+// put sets an entry of a map, which is made when it is first needed.
+func put[K comparable, V any](m *map[K]V, k K, v V) {
+	if *m == nil {
+		*m = make(map[K]V)
+	}
+	(*m)[k] = v
 }

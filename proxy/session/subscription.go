@@ -264,10 +264,7 @@ func (sub *subscription) changeLocked(lists [catalog.Kinds]bool) {
 
 // missedLocked notes that an update of a resource may have been missed.
 func (sub *subscription) missedLocked(uri string) {
-	if sub.updated == nil {
-		sub.updated = make(map[string]bool)
-	}
-	sub.updated[uri] = true
+	put(&sub.updated, uri, true)
 }
 
 func (sub *subscription) holdsNews() bool {

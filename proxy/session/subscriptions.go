@@ -22,10 +22,7 @@ func (subs *subscriptions) begin(sub *subscription, most int) bool {
 	if len(subs.open) >= most {
 		return false
 	}
-	if subs.open == nil {
-		subs.open = make(map[*subscription]struct{})
-	}
-	subs.open[sub] = struct{}{}
+	put(&subs.open, sub, struct{}{})
 	if subs.ending { // since the call began
 		sub.endLocked()
 	}

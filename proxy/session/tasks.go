@@ -46,9 +46,6 @@ type tasks struct {
 func (t *tasks) add(x task) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.byID == nil {
-		t.byID, t.byToken = make(map[string]*task), make(map[tokenKey]*task)
-	}
 	known := t.byID[x.id]
 	switch {
 	case x.conn.isHungUp(): // its answer was on the way when it went
@@ -66,9 +63,9 @@ func (t *tasks) add(x task) {
 		}
 		t.order = append(t.order, x.id)
 	}
-	t.byID[x.id] = &x
+	put(&t.byID, x.id, &x)
 	if x.token != nil {
-		t.byToken[x.key] = &x
+		put(&t.byToken, x.key, &x)
 	}
 }
 

@@ -55,11 +55,8 @@ func (vs *views) of(capabilities json.RawMessage) *view {
 	}
 	w := vs.modern[caps]
 	if w == nil {
-		if vs.modern == nil {
-			vs.modern = make(map[catalog.Digest]*view)
-		}
-		w = &view{caps: caps, known: make(map[*upstreamLists]*known)}
-		vs.modern[caps] = w
+		w = &view{caps: caps}
+		put(&vs.modern, caps, w)
 	}
 	return w
 }
@@ -137,7 +134,7 @@ func (ls *upstreamLists) inLocked(w *view) *known {
 	if kn == nil {
 		kn = ls.remembered(w.caps)
 		if !ls.forgotten {
-			w.known[ls] = kn
+			put(&w.known, ls, kn)
 		}
 	}
 	return kn
