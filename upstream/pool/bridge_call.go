@@ -7,6 +7,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 	"github.com/mcp-proxy/mcp-proxy/internal/peer"
+	"github.com/mcp-proxy/mcp-proxy/internal/timers"
 	"github.com/mcp-proxy/mcp-proxy/upstream/translate"
 )
 
@@ -41,7 +42,7 @@ type bridged struct {
 
 	questions []*inquiry       // not answered, in order
 	asked     int              // questions ever
-	collect   *timer           // until the questions of a moment are there
+	collect   *timers.Timer    // until the questions of a moment are there
 	park      *park            // nil if it never was
 	receipt   *receipt         // of the state that the newest request came with
 	result    *jsonrpc.Message // the answer, if it came while parked
@@ -176,7 +177,7 @@ func (c *bridged) answerLocked(answer *jsonrpc.Message) {
 
 // forgetLocked lets go of what is kept for a call that is over.
 func (c *bridged) forgetLocked() {
-	c.collect.stop()
+	c.collect.Stop()
 	c.keptLocked()
 	if c.park != nil {
 		c.park.forgetLocked()

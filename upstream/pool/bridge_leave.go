@@ -24,7 +24,7 @@ func (t *tenant) leftLocked(end error) {
 		return
 	}
 	t.left = time.Now()
-	t.gone.stop()
+	t.gone.Stop()
 	t.gone = t.after(returnFor, func() {
 		if len(t.streams) == 0 && time.Since(t.left) >= returnFor {
 			t.endAllLocked()

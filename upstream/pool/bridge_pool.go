@@ -10,6 +10,7 @@ import (
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/internal/timers"
 	"github.com/mcp-proxy/mcp-proxy/upstream/translate"
 )
 
@@ -36,7 +37,7 @@ type pool struct {
 	stopped bool
 	wg      sync.WaitGroup // lanes
 
-	timers timers // all that tenants have to do later, with their locks
+	timers timers.Set // all that tenants have to do later, with their locks
 }
 
 type tenantID struct{ upstream, key string }
@@ -59,8 +60,8 @@ type tenant struct {
 	receipts receipts
 	kept     int // bytes of answers to parked calls
 
-	left time.Time // when the last stream was lost: see leftLocked
-	gone *timer    // since then
+	left time.Time     // when the last stream was lost: see leftLocked
+	gone *timers.Timer // since then
 }
 
 // A group is the lanes whose servers were told the same capabilities. Guarded by
@@ -70,8 +71,8 @@ type group struct {
 	text    json.RawMessage // of the capabilities, for initialize
 	can     mcp.Abilities
 	lanes   []*lane
-	waiting []*bridged // for a lane of their own, in order
-	room    *timer     // see roomLocked
+	waiting []*bridged    // for a lane of their own, in order
+	room    *timers.Timer // see roomLocked
 	listens map[*modernListen]struct{}
 }
 
@@ -137,18 +138,18 @@ func (p *pool) stop(ctx context.Context) {
 		return // nobody was ever here
 	}
 	context.AfterFunc(ctx, force) // of servers that still take their leave, too
-	p.timers.end()
+	p.timers.End()
 	for _, t := range all {
 		t.stop()
 	}
 	p.wg.Wait()
-	p.timers.wait()
+	p.timers.Wait()
 }
 
 // after runs fn with t's lock held, d from now, unless it is stopped or the pool stops
 // before. One that is stopped too late still runs: fn must look whether it is wanted.
-func (t *tenant) after(d time.Duration, fn func()) *timer {
-	return t.b.pool.timers.after(d, func() {
+func (t *tenant) after(d time.Duration, fn func()) *timers.Timer {
+	return t.b.pool.timers.After(d, func() {
 		t.mu.Lock()
 		defer t.mu.Unlock()
 		fn()

@@ -33,7 +33,7 @@ func (g *group) roomLocked() {
 
 // roomIn has roomLocked called later.
 func (g *group) roomIn(wait time.Duration) {
-	g.room.stop()
+	g.room.Stop()
 	g.room = g.t.after(wait, g.roomLocked)
 }
 

@@ -17,7 +17,7 @@ func (s *session) discover() {
 	first := mcp.Discover(jsonrpc.ID{})
 	s.ask(mcp.MethodDiscover, first.Params, turn{}, s.discovered)
 	if s.modern.trial.Load() {
-		s.modern.silence = s.timers.after(probeTime, s.insist)
+		s.modern.silence = s.timers.After(probeTime, s.insist)
 	}
 }
 
@@ -70,7 +70,7 @@ func (s *session) decide(modern, told bool, err error) {
 	if !m.trial.Load() || isClosed(m.decided) {
 		return
 	}
-	m.silence.stop()
+	m.silence.Stop()
 	m.modern, m.told, m.err = modern, told, err
 	if modern {
 		m.trial.Store(false)

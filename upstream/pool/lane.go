@@ -12,6 +12,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 	"github.com/mcp-proxy/mcp-proxy/internal/peer"
+	"github.com/mcp-proxy/mcp-proxy/internal/timers"
 	"github.com/mcp-proxy/mcp-proxy/upstream/translate"
 )
 
@@ -49,7 +50,7 @@ type lane struct {
 	listens map[*modernListen]struct{} // that hear from this lane
 	began   time.Time                  // the session, with initialize answered
 	used    time.Time                  // the last time
-	idle    *timer                     // that reaps
+	idle    *timers.Timer              // that reaps
 
 	welcome translate.Welcome // written once, before the lane is ready
 }
@@ -258,7 +259,7 @@ func (l *lane) endLocked(end *jsonrpc.ClosedError) {
 		return
 	}
 	l.state = laneEnded
-	l.idle.stop()
+	l.idle.Stop()
 	l.server.Finish(jsonrpc.ErrClosed, lastWords)
 	l.t.lanes[l.number] = nil
 	l.g.removeLocked(l)

@@ -11,6 +11,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 	"github.com/mcp-proxy/mcp-proxy/internal/peer"
+	"github.com/mcp-proxy/mcp-proxy/internal/timers"
 	"github.com/mcp-proxy/mcp-proxy/upstream/translate"
 )
 
@@ -47,10 +48,10 @@ type modernListen struct {
 	acked    bool
 	ended    bool
 	retries  backoff.ExponentialBackOff // between tries to have a session
-	timer    *timer                     // until the ack, or until the next try
+	timer    *timers.Timer              // until the ack, or until the next try
 	pending  []*jsonrpc.Message         // what to tell, in order, each thing once
 	places   map[string]int             // in pending, by the method or the URI that was updated; nil for none
-	flush    *timer                     // of pending
+	flush    *timers.Timer              // of pending
 }
 
 // listen begins a listen.
@@ -203,7 +204,7 @@ func (l *modernListen) ackLocked() {
 		return
 	}
 	l.acked = true
-	l.timer.stop()
+	l.timer.Stop()
 	l.asking = nil // what comes of these is given back
 	l.uris = slices.DeleteFunc(l.uris, func(uri string) bool { return !l.honoured[uri] })
 	l.forgetOthersLocked()
@@ -283,8 +284,8 @@ func (l *modernListen) endLocked() {
 	l.ended = true
 	delete(l.s.listens, l)
 	delete(l.g.listens, l)
-	l.timer.stop()
-	l.flush.stop()
+	l.timer.Stop()
+	l.flush.Stop()
 	if lane := l.lane; lane != nil {
 		delete(lane.listens, l)
 		lane.used = time.Now()

@@ -165,7 +165,7 @@ func (s *session) forgetLocked(m *member) {
 	}
 	fading := s.server.Calls(func(c *peer.Call) bool { return c.Owner == any(m) && !callOf(c).quiet })
 	if len(fading) > 0 {
-		s.timers.after(fadeFor, func() { s.cancelLate(fading) })
+		s.timers.After(fadeFor, func() { s.cancelLate(fading) })
 	}
 	for _, t := range m.tasks.all {
 		if !t.ended {

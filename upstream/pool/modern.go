@@ -9,6 +9,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 	"github.com/mcp-proxy/mcp-proxy/internal/peer"
+	"github.com/mcp-proxy/mcp-proxy/internal/timers"
 )
 
 // modernIdle is how long a server of the modern era stays without a stream. Nothing
@@ -36,9 +37,9 @@ type modernServer struct {
 	err     error // it could not be told
 
 	// Guarded by session.mu.
-	silence *timer // until server/discover is answered on trial; else nil
-	idle    *timer // while there is no member
-	retired bool   // no more members: it ends
+	silence *timers.Timer // until server/discover is answered on trial; else nil
+	idle    *timers.Timer // while there is no member
+	retired bool          // no more members: it ends
 }
 
 func newModernServer(up Upstream, trial bool, log *slog.Logger) *modernServer {
@@ -50,7 +51,7 @@ func newModernServer(up Upstream, trial bool, log *slog.Logger) *modernServer {
 // stopIdleLocked, with a legacy session too, forgets that it was without members.
 func (s *session) stopIdleLocked() {
 	if s.modern != nil {
-		s.modern.idle.stop()
+		s.modern.idle.Stop()
 		s.modern.idle = nil
 	}
 }
@@ -61,7 +62,7 @@ func (s *session) idleLocked() {
 		return
 	}
 	s.stopIdleLocked()
-	s.modern.idle = s.timers.after(modernIdle, s.idled)
+	s.modern.idle = s.timers.After(modernIdle, s.idled)
 }
 
 func (s *session) idled() {

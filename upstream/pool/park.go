@@ -11,6 +11,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 	"github.com/mcp-proxy/mcp-proxy/internal/peer"
+	"github.com/mcp-proxy/mcp-proxy/internal/timers"
 	"github.com/mcp-proxy/mcp-proxy/upstream/translate"
 )
 
@@ -50,9 +51,9 @@ type park struct {
 	call   *bridged // nil if the call begins anew when its client comes back
 	round  byte     // that the newest state is of
 	digest [32]byte
-	since  time.Time // that state was given
-	expiry time.Time // of it
-	timer  *timer    // until then
+	since  time.Time     // that state was given
+	expiry time.Time     // of it
+	timer  *timers.Timer // until then
 }
 
 // newParkLocked returns a park; nil if there are too many.
@@ -78,7 +79,7 @@ func (p *park) stateLocked() string {
 	p.round++
 	p.since = time.Now()
 	p.expiry = p.since.Add(p.t.b.parkFor())
-	p.timer.stop()
+	p.timer.Stop()
 	p.timer = p.t.after(p.t.b.parkFor(), p.expireLocked)
 	return p.state
 }
@@ -88,7 +89,7 @@ func (p *park) forgetLocked() {
 	if p.t.parks[p.state] != p {
 		return
 	}
-	p.timer.stop()
+	p.timer.Stop()
 	delete(p.t.parks, p.state)
 	p.t.release()
 }
@@ -244,7 +245,7 @@ func (c *bridged) refusesLocked(m *jsonrpc.Message) *jsonrpc.Error {
 // collectLocked waits for what else is asked before the client hears of it.
 func (c *bridged) collectLocked(d time.Duration) {
 	if c.state == forwarded && c.collect == nil {
-		c.collect = c.group.t.b.pool.timers.after(d, c.parkNow)
+		c.collect = c.group.t.b.pool.timers.After(d, c.parkNow)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 	"github.com/mcp-proxy/mcp-proxy/internal/peer"
+	"github.com/mcp-proxy/mcp-proxy/internal/timers"
 )
 
 // maxReplies bounds the answers of this side that wait for a server which asks what
@@ -40,7 +41,7 @@ type session struct {
 	near         *jsonrpc.PipeConn
 	server       *peer.Peer
 	modern       *modernServer // what the modern era has besides; nil in the legacy one
-	timers       timers
+	timers       timers.Set
 	wg           sync.WaitGroup // for moments unattributed
 	own          jsonrpc.Room   // of what this side has to say; without a bound
 
@@ -85,9 +86,9 @@ func (s *session) run() {
 	err := s.server.Run(context.Background(), s.near)
 	s.ended(err)
 	s.server.End(err)
-	s.timers.end()
+	s.timers.End()
 	s.wg.Wait()
-	s.timers.wait()
+	s.timers.Wait()
 }
 
 // stop ends the session behind what is queued for the server. The server is then

@@ -11,6 +11,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 	"github.com/mcp-proxy/mcp-proxy/internal/peer"
+	"github.com/mcp-proxy/mcp-proxy/internal/timers"
 )
 
 const (
@@ -38,7 +39,7 @@ type legacy struct {
 	log      *slog.Logger
 	client   *peer.Peer // which may ask, and is asked what calls need
 	modern   *peer.Peer
-	timers   timers
+	timers   timers.Set
 
 	mu        sync.Mutex // guards the fields below
 	ended     bool
@@ -75,7 +76,7 @@ func (l *legacy) serve(ctx context.Context, client, modern jsonrpc.Conn) error {
 	<-ctx.Done()
 
 	err := l.endedWith(context.Cause(ctx))
-	l.timers.end()
+	l.timers.End()
 	l.stop()
 	modern.Close() // whose host cancels what is open there
 	if left, ok := errors.AsType[clientLeft](err); ok {
@@ -85,7 +86,7 @@ func (l *legacy) serve(ctx context.Context, client, modern jsonrpc.Conn) error {
 	wg.Wait()
 	l.modern.End(err)
 	l.client.End(err)
-	l.timers.wait()
+	l.timers.Wait()
 	return err
 }
 
@@ -130,8 +131,8 @@ func (l *legacy) ignore(r *peer.Request) {
 
 // afterLocked runs fn with mu held, d from now, unless it is stopped or the stream ends
 // first. One that is stopped too late still runs: fn must look whether it is wanted.
-func (l *legacy) afterLocked(d time.Duration, fn func()) *timer {
-	return l.timers.after(d, func() {
+func (l *legacy) afterLocked(d time.Duration, fn func()) *timers.Timer {
+	return l.timers.After(d, func() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		if !l.ended {

@@ -6,6 +6,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 	"github.com/mcp-proxy/mcp-proxy/internal/peer"
+	"github.com/mcp-proxy/mcp-proxy/internal/timers"
 )
 
 // A legacyCall is a request of the client. It is sent to the upstream, or waits for the
@@ -26,7 +27,7 @@ type legacyCall struct {
 	last   float64         // progress that the client was told of, if told
 	told   bool
 	round  *round // what the client is asked; nil for nothing
-	pause  *timer
+	pause  *timers.Timer
 }
 
 var (
@@ -172,7 +173,7 @@ func (l *legacy) cancelled(c *legacyCall, m *jsonrpc.Message, at jsonrpc.Span) {
 	if l.ended || m == nil {
 		return
 	}
-	c.pause.stop()
+	c.pause.Stop()
 	l.withdrawLocked(c, "the request was cancelled")
 	l.resources.abandonedLocked(c)
 	if c.sent != nil {

@@ -9,6 +9,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 	"github.com/mcp-proxy/mcp-proxy/internal/peer"
+	"github.com/mcp-proxy/mcp-proxy/internal/timers"
 )
 
 // healthy is how long a listen lives whose end is no failure: the next one begins
@@ -66,7 +67,7 @@ func (l *legacy) listenOf(m *jsonrpc.Message, of *peer.Call) *listen {
 
 // A relisten paces the attempts to listen again.
 type relisten struct {
-	*timer
+	*timers.Timer
 	pause backoff.ExponentialBackOff
 }
 
@@ -77,8 +78,8 @@ func (r *relisten) laterLocked(l *legacy, ln *listen, fn func()) {
 	}
 	r.pause.InitialInterval, r.pause.MaxInterval = 500*time.Millisecond, 30*time.Second
 	r.pause.Multiplier, r.pause.RandomizationFactor = 2, 0.5
-	r.stop()
-	r.timer = l.afterLocked(r.pause.NextBackOff(), fn)
+	r.Stop()
+	r.Timer = l.afterLocked(r.pause.NextBackOff(), fn)
 }
 
 // listChanges is what the client hears of changes in lists: one listen for all that
