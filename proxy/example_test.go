@@ -37,7 +37,7 @@ func ExampleNew() {
 
 	p.Close()
 	web.Close()
-	// Output: [greet]
+	// Output: [greet hang]
 }
 
 // A program that serves one client, as an MCP host starts it.
@@ -66,13 +66,31 @@ func ExampleProxy_Shutdown() {
 	// Output: <nil>
 }
 
-// sdkServer is an MCP server on HTTP, with one tool.
-func sdkServer() *httptest.Server {
+// An sdkHTTP is an MCP server on HTTP: greet answers, hang does not.
+type sdkHTTP struct {
+	*httptest.Server
+	over chan struct{} // hang ends
+}
+
+func (s *sdkHTTP) Close() {
+	close(s.over)
+	s.Server.Close()
+}
+
+func sdkServer() *sdkHTTP {
+	over := make(chan struct{})
 	server := mcp.NewServer(&mcp.Implementation{Name: "server", Version: "1"}, nil)
 	mcp.AddTool(server, &mcp.Tool{Name: "greet"}, func(context.Context, *mcp.CallToolRequest, struct{}) (*mcp.CallToolResult, any, error) {
 		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: "hello"}}}, nil, nil
 	})
-	return httptest.NewServer(mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, nil))
+	mcp.AddTool(server, &mcp.Tool{Name: "hang"}, func(ctx context.Context, _ *mcp.CallToolRequest, _ struct{}) (*mcp.CallToolResult, any, error) {
+		select {
+		case <-ctx.Done():
+		case <-over:
+		}
+		return nil, nil, ctx.Err()
+	})
+	return &sdkHTTP{httptest.NewServer(mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, nil)), over}
 }
 
 // connect returns an MCP client at a URL.

@@ -28,14 +28,14 @@ type Host struct {
 // Nothing runs before Serve, and nothing after Shutdown or Close. The error is
 // [config.Problems].
 func NewHost(cfg *config.Config, at config.HostLink, o Options) (*Host, error) {
-	log := o.log()
-	warnOfUpstreams(cfg, log)
+	o.setDefaults()
+	warnOfUpstreams(cfg, o.Log)
 	endpoint, err := endpointOf(at)
 	if err != nil {
 		return nil, err
 	}
 	h := &Host{at: at, endpoint: endpoint}
-	if h.half, err = newHosting(cfg, log); err != nil {
+	if h.half, err = newHosting(cfg, o); err != nil {
 		return nil, err
 	}
 	h.half.server.Heartbeat = heartbeatOf(at.Heartbeat)

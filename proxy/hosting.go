@@ -46,10 +46,10 @@ type bridge struct {
 
 // newHosting returns the host that cfg describes. Its error is a
 // [config.Problems].
-func newHosting(cfg *config.Config, log *slog.Logger) (*hosting, error) {
-	limits := limitsOf(cfg)
+func newHosting(cfg *config.Config, o Options) (*hosting, error) {
+	log, limits := o.Log, limitsOf(cfg)
 	h := &hosting{
-		host:        &upstream.Host{Log: log, Limits: limits},
+		host:        &upstream.Host{Log: log, Limits: limits, ClientsOperate: o.Stdio, Hooks: o.Hooks},
 		log:         log,
 		perUpstream: streamsEach * cfg.Limits.Sessions,
 		remotes:     make(map[string]*remote.Server),

@@ -35,6 +35,7 @@ type farLink struct {
 	routes []session.Upstream // as announced last; kept while the link is lost
 	known  bool               // something was announced
 	down   bool               // lost since
+	since  time.Time          // up, if it is
 	failed bool               // did not come up
 	lost   int                // how often it was lost
 }
@@ -45,6 +46,7 @@ type links struct {
 	// Static after construction.
 	proxy  *session.Router
 	log    *slog.Logger
+	hooks  observe.Hooks // of which LinkUp and LinkLost are called
 	limits jsonrpc.Limits
 	auto   bool // names carry that of their upstream if there are several
 
@@ -61,9 +63,9 @@ type links struct {
 
 // newLinks returns the links that cfg describes. Its error is a
 // [config.Problems].
-func newLinks(cfg *config.Config, p *session.Router, log *slog.Logger) (*links, error) {
+func newLinks(cfg *config.Config, p *session.Router, o Options) (*links, error) {
 	ls := &links{
-		proxy: p, log: log, limits: limitsOf(cfg), auto: cfg.Prefix == "auto",
+		proxy: p, log: o.Log, hooks: o.Hooks, limits: limitsOf(cfg), auto: cfg.Prefix == "auto",
 		owners: make(map[string]*farLink), told: make(map[string]bool),
 	}
 	all, err := ls.plan(cfg)
@@ -228,9 +230,13 @@ func (ls *links) snapshot() []observe.Link {
 	defer ls.mu.Unlock()
 	var all []observe.Link
 	for _, f := range ls.all {
-		all = append(all, observe.Link{Name: f.config.Name, Up: f.known && !f.down, Lost: f.lost, Upstreams: slices.Sorted(slices.Values(ls.ownedLocked(f)))})
+		all = append(all, ls.observedLocked(f))
 	}
 	return all
+}
+
+func (ls *links) observedLocked(f *farLink) observe.Link {
+	return observe.Link{Name: f.config.Name, Up: f.known && !f.down, Lost: f.lost, Upstreams: slices.Sorted(slices.Values(ls.ownedLocked(f)))}
 }
 
 // lost notes that a link that was up has ended. Redial logs the end of its own.
@@ -242,6 +248,13 @@ func (ls *links) lost(f *farLink, event string, err error) {
 	defer ls.mu.Unlock()
 	f.down = true
 	f.lost++
+	if ls.hooks.LinkLost != nil {
+		end := observe.End{Took: time.Since(f.since), Outcome: observe.Closed, Cause: jsonrpc.ClassLinkLost.String(), Event: event}
+		if f.ctx.Err() != nil {
+			end = observe.End{Took: end.Took, Outcome: observe.OK}
+		}
+		ls.hooks.LinkLost(ls.observedLocked(f), end)
+	}
 }
 
 func (ls *links) losses(f *farLink) int {
@@ -284,11 +297,18 @@ func (ls *links) announced(f *farLink, upstreams []link.Upstream) {
 		}
 		routes = append(routes, route)
 	}
+	up := f.down || !f.known
 	back := f.down || f.known // a change at the host may be one that does not show here
 	f.routes, f.known, f.down = routes, true, false
 	set, complete := ls.setLocked()
 	ls.proxy.Update(set, complete)
 	ls.unreachableLocked()
+	if up {
+		f.since = time.Now()
+	}
+	if up && ls.hooks.LinkUp != nil {
+		ls.hooks.LinkUp(ls.observedLocked(f))
+	}
 	if back {
 		ls.proxy.Returned(ls.ownedLocked(f)...)
 	}

@@ -7,11 +7,28 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/upstream/process"
 )
 
-// What can be seen of a proxy.
+// What can be seen of a proxy; package observe says what each is.
 type (
-	Snapshot       = observe.Snapshot
-	UpstreamStatus = observe.Upstream
-	LinkStatus     = observe.Link
+	Hooks    = observe.Hooks
+	Call     = observe.Call
+	Request  = observe.Request
+	End      = observe.End
+	Outcome  = observe.Outcome
+	Snapshot = observe.Snapshot
+	Session  = observe.Session
+	Upstream = observe.Upstream
+	Link     = observe.Link
+)
+
+// Outcomes.
+const (
+	OK              = observe.OK
+	Failed          = observe.Failed
+	Cancelled       = observe.Cancelled
+	Closed          = observe.Closed
+	Timeout         = observe.Timeout
+	Overloaded      = observe.Overloaded
+	InvalidResponse = observe.InvalidResponse
 )
 
 // ReapOrphans waits, until ctx ends, for processes whose parents have left them to this

@@ -22,7 +22,8 @@ import (
 
 // Options say what a configuration does not. The zero value is fit for use.
 type Options struct {
-	Log *slog.Logger // nil discards
+	Log   *slog.Logger // nil discards
+	Hooks Hooks        // called for what happens; nil ones are off
 
 	// Stdio is set when the only client is that of [Proxy.ServeStdio], which is
 	// whoever runs this program. Errors about a command that did not start then have
@@ -31,11 +32,10 @@ type Options struct {
 	Stdio bool
 }
 
-func (o Options) log() *slog.Logger {
+func (o *Options) setDefaults() {
 	if o.Log == nil {
-		return slog.New(slog.DiscardHandler)
+		o.Log = slog.New(slog.DiscardHandler)
 	}
-	return o.Log
 }
 
 // A Proxy serves clients from the upstreams of a configuration. New makes one.
@@ -63,37 +63,36 @@ type Proxy struct {
 // Handler, Serve or ServeStdio, and nothing after Shutdown or Close. The error is
 // [config.Problems] where cfg is to blame.
 func New(cfg *config.Config, o Options) (*Proxy, error) {
-	log := o.log()
-	warnOfUpstreams(cfg, log)
+	o.setDefaults()
+	warnOfUpstreams(cfg, o.Log)
 	if err := checkToken(cfg); err != nil && !o.Stdio {
 		return nil, err
 	}
-	p := &Proxy{log: log, stdio: o.Stdio}
-	p.router = newRouter(cfg, log, p.dial)
+	p := &Proxy{log: o.Log, stdio: o.Stdio}
+	p.router = newRouter(cfg, o, p.dial)
 	var err error
-	if p.host, err = newHosting(cfg, log); err != nil {
+	if p.host, err = newHosting(cfg, o); err != nil {
 		return nil, err
 	}
-	p.host.host.ClientsOperate = o.Stdio
-	p.within = newWithin(cfg, p.host, log)
-	if p.links, err = newLinks(cfg, p.router, log); err != nil {
+	p.within = newWithin(cfg, p.host, o.Log)
+	if p.links, err = newLinks(cfg, p.router, o); err != nil {
 		return nil, err
 	}
 	if o.Stdio && len(p.links.accepting()) > 0 {
 		return nil, config.Problems{{Source: cfg.File, Key: "links", Text: "accept needs mcp-proxy serve: nothing listens here for a host that dials"}}
 	}
 	p.router.Update(p.links.setLocked()) // nothing runs yet
-	p.front = newFront(cfg, p, log)
+	p.front = newFront(cfg, p, o.Log)
 	if err := p.front.Guard.Check(); err != nil { // config has refused that; nobody may come past it
 		return nil, err
 	}
-	p.web = newWeb(cfg, http.HandlerFunc(p.serveHTTP), log)
+	p.web = newWeb(cfg, http.HandlerFunc(p.serveHTTP), o.Log)
 	p.linked, p.hangUp = context.WithCancel(context.Background())
 	p.serving, p.cut = context.WithCancel(context.Background())
 	return p, nil
 }
 
-func newRouter(cfg *config.Config, log *slog.Logger, dial session.DialFunc) *session.Router {
+func newRouter(cfg *config.Config, o Options, dial session.DialFunc) *session.Router {
 	return &session.Router{
 		Dialer:      dial,
 		Naming:      catalog.Naming(strings.TrimPrefix(cfg.Prefix, "auto")),
@@ -104,7 +103,8 @@ func newRouter(cfg *config.Config, log *slog.Logger, dial session.DialFunc) *ses
 		PageSize:    cfg.PageSize,
 		ListTimeout: cfg.ListTimeout,
 		Drain:       atLeast(cfg.Drain),
-		Log:         log,
+		Log:         o.Log,
+		Hooks:       o.Hooks,
 	}
 }
 
@@ -213,7 +213,7 @@ func (p *Proxy) Reload(cfg *config.Config) error {
 
 // Snapshot returns what the proxy does now.
 func (p *Proxy) Snapshot() Snapshot {
-	return Snapshot{Upstreams: p.host.snapshot(), Links: p.links.snapshot()}
+	return Snapshot{Upstreams: p.host.snapshot(), Sessions: p.router.Sessions(), Links: p.links.snapshot()}
 }
 
 // Shutdown ends it all, within one budget if ctx has a deadline: no new requests or

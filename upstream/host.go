@@ -10,6 +10,7 @@ import (
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/internal/observe"
 	"github.com/mcp-proxy/mcp-proxy/upstream/pool"
 )
 
@@ -31,6 +32,8 @@ type Host struct {
 	// error about a Command that did not start has its last line on stderr.
 	ClientsOperate bool
 
+	Hooks observe.Hooks // of which UpstreamStarted and UpstreamEnded are called
+
 	once     sync.Once      // init
 	wg       sync.WaitGroup // streams, probes of eras, and lines of failures
 	stopping context.Context
@@ -48,6 +51,7 @@ type Host struct {
 func (h *Host) init() {
 	h.stopping, h.stop = context.WithCancel(context.Background())
 	h.pool.Log, h.pool.MaxMessage, h.pool.Unattributed = h.Log, h.Limits.MaxMessage(), h.unattributed
+	h.restarts.hooks = &h.Hooks
 	h.failures.log, h.failures.wg = h.logger(), &h.wg
 	h.eras, h.streams = make(map[string]*eraFinder), make(map[*stream]struct{})
 }
@@ -235,9 +239,11 @@ func (h *Host) attachAlone(ctx context.Context, a attachment, c jsonrpc.Conn) er
 	}
 	s := newStream(ctx, a, c, log)
 	s.restart, s.failures, s.limits, s.quotes = r, &h.failures, h.Limits, h.ClientsOperate
+	r.tellStart()
 	if err := s.start(); err != nil {
 		end := jsonrpc.EndOf(err, jsonrpc.CauseStartFailed)
 		inARow := r.ended(startFailed, end, 0)
+		r.tellEnd(startFailed, end, 0)
 		defer tellFailure(log.With("cause", end.Cause, "event", end.Event, "err", end.Err), startFailed, inARow)
 		return refuse(c, jsonrpc.CauseStartFailed, end)
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/internal/observe"
 )
 
 const (
@@ -42,6 +43,8 @@ type serverID struct {
 
 // restarts are the restart states of all servers. The zero value is ready.
 type restarts struct {
+	hooks *observe.Hooks // nil for none
+
 	mu  sync.Mutex // guards all, and the fields of each restart
 	all map[serverID]*restart
 }
@@ -157,6 +160,31 @@ func (r *restart) ended(how outcome, end *jsonrpc.ClosedError, life time.Duratio
 		r.next = time.Now().Add(r.wait.NextBackOff())
 	}
 	return r.inARow()
+}
+
+// observed is a server as hooks are told of it.
+func (r *restart) observed() observe.Upstream {
+	return observe.Upstream{Name: r.id.upstream, Session: short(r.id.key), Era: string(r.id.era)}
+}
+
+// tellStart tells the hooks of a server that is about to be started.
+func (r *restart) tellStart() {
+	if h := r.in.hooks; h != nil && h.UpstreamStarted != nil {
+		h.UpstreamStarted(r.observed())
+	}
+}
+
+// tellEnd tells the hooks of the end of one.
+func (r *restart) tellEnd(how outcome, end *jsonrpc.ClosedError, life time.Duration) {
+	h := r.in.hooks
+	if h == nil || h.UpstreamEnded == nil {
+		return
+	}
+	told := observe.End{Took: life, Outcome: observe.OK}
+	if how == startFailed || how == died {
+		told.Outcome, told.Cause, told.Event = observe.Failed, jsonrpc.ClassOf(end.Cause).String(), end.Event
+	}
+	h.UpstreamEnded(r.observed(), told)
 }
 
 // reset forgets the failures of upstreams that were replaced: what failed was another.

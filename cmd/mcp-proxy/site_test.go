@@ -253,7 +253,7 @@ func (s *site) run(text string) {
 
 // linkedTo reports whether a link has announced an upstream.
 func (s *site) linkedTo(upstream string) bool {
-	return slices.ContainsFunc(s.proxy.Snapshot().Links, func(l proxy.LinkStatus) bool { return slices.Contains(l.Upstreams, upstream) })
+	return slices.ContainsFunc(s.proxy.Snapshot().Links, func(l proxy.Link) bool { return slices.Contains(l.Upstreams, upstream) })
 }
 
 // shutdown ends the proxy, whose drain may take so long.

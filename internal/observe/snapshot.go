@@ -5,6 +5,7 @@ import "time"
 // A Snapshot is what a proxy or a host does at one time.
 type Snapshot struct {
 	Upstreams []Upstream // that run here, by name, session and era
+	Sessions  []Session  // of clients, the oldest first; a host has none
 	Links     []Link     // to hosts elsewhere, in config order; a host has none
 }
 
@@ -26,6 +27,17 @@ type Upstream struct {
 	InFlight int      // requests that it has not answered
 	Unusable int      // lines on its stdout that were no message
 	Stderr   []string // its last lines
+}
+
+// A Session is that of one client, or of all requests of one principal.
+type Session struct {
+	ID        string // as in the log
+	Client    string // what the client calls itself; "" if it has not said
+	Principal string // whose it is, for a session of a principal
+	Transport string // stdio, websocket, http or http+sse
+	Era       string // "legacy", "modern", or "" if that is not known yet
+	Began     time.Time
+	InFlight  int // calls that are not answered
 }
 
 // A Link leads to a host elsewhere.

@@ -140,6 +140,9 @@ func (c *principalConn) route(m *jsonrpc.Message) (*waiter, error) {
 	return c.waiting.Get(id), c.waiting.Closed()
 }
 
+// Transport names what carries the messages.
+func (c *principalConn) Transport() string { return "http" }
+
 // Close implements [jsonrpc.Conn].
 func (c *principalConn) Close() error {
 	c.mu.Lock()

@@ -295,6 +295,14 @@ func (s *session) expire() {
 	}
 }
 
+// Transport names what carries the client's messages.
+func (s *session) Transport() string {
+	if s.sse {
+		return "http+sse"
+	}
+	return "http"
+}
+
 // KeepWhile sets a function that reports whether the client has work besides its
 // requests, such as a task. While it has, the client may be away for longer. The
 // function is called with no lock held.

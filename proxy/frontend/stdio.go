@@ -110,6 +110,9 @@ func (s *Stdio) sent(err error) error {
 	return nil
 }
 
+// Transport names what carries the client's messages.
+func (s *Stdio) Transport() string { return "stdio" }
+
 // Close implements [jsonrpc.Conn]. What Send accepted has been written by then.
 func (s *Stdio) Close() error {
 	s.end(nil)

@@ -49,6 +49,9 @@ type call struct {
 
 	acked atomic.Bool // a subscription: the client was told what is honoured, and others may follow
 
+	tool    string   // that an upstream is called for, by its name there
+	watched *watched // nil if no hook wants to know of it
+
 	// Guarded by session.mu, and set only while the call is in the table: who
 	// takes it reads them freely.
 	after   func(answer *jsonrpc.Message) // sees the answer before the client does
@@ -60,6 +63,7 @@ type call struct {
 // answered the request itself: there is no room for it, or its id is taken.
 func (s *session) begin(c *call) bool {
 	c.upstreams = s.upstreams.of(c.era)
+	s.tellCall(c)
 	s.mu.Lock()
 	_, taken := s.calls[c.id]
 	full := len(s.calls) >= s.inFlight
@@ -117,6 +121,7 @@ func (s *session) deliver(c *call, answer *jsonrpc.Message, put func(*jsonrpc.Me
 	if answer != nil && c.after != nil {
 		c.after(answer)
 	}
+	s.tellAnswer(c, answer)
 	if c.batch != nil {
 		answer = s.collect(c.batch, answer)
 	}
@@ -304,18 +309,22 @@ type request struct {
 	marked bool // see markAll
 	timer  *time.Timer
 	asks   int // open server requests that it may be the reason of, see askersLocked
+
+	watched *watched // nil if it was not sent, or no hook wants to know of it
 }
 
 // removeLocked takes r out of its upstream connection's table.
 func (r *request) removeLocked() {
 	if r.conn.pending[r.n] == r {
 		delete(r.conn.pending, r.n)
+		r.tellEnd(nil)
 	}
 }
 
 // settle gives r, which was taken out of its upstream connection's table, its answer. An
 // upstream that does not know a resource may not be the last to be asked.
 func (r *request) settle(answer *jsonrpc.Message) {
+	r.tellEnd(answer)
 	c := r.call
 	if c == nil {
 		r.done(answer)

@@ -50,6 +50,9 @@ func (s *session) byName(c *call, k catalog.Kind, in mcp.Member, unknown string)
 			s.fail(c, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: unknown + name})
 			return
 		}
+		if k == catalog.Tools {
+			c.tool = original
+		}
 		bad, sure := c.checkHeaders(u, k, original)
 		switch {
 		case !sure && !listed:

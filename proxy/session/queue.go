@@ -84,7 +84,7 @@ func (u *upstreamConn) next(a *attempt) []*jsonrpc.Message {
 				continue
 			}
 			if q.r != nil {
-				q.r.sent = true
+				q.r.markSentLocked(q.m.Method)
 			}
 			batch = append(batch, q.m)
 		}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/internal/observe"
 	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 )
 
@@ -77,7 +78,8 @@ type Router struct {
 	ListTimeout time.Duration // for a merged list, once for each upstream that is late; zero means 10 s
 	Drain       time.Duration // for requests in flight after a half-close; zero means 5 s
 
-	Log *slog.Logger // nil discards
+	Log   *slog.Logger // nil discards
+	Hooks observe.Hooks
 
 	mu         sync.Mutex  // may be taken with a session's mu held, never the other way
 	configured *configured // served now; nil if that is Upstreams
@@ -197,7 +199,7 @@ func (p *Router) ServeUpstream(ctx context.Context, upstream string, c jsonrpc.C
 // all; one that is unknown ends it as ServeUpstream does.
 func (p *Router) ServePrincipal(ctx context.Context, upstream, principal string, c jsonrpc.Conn) error {
 	s := newSession(p, c, p.keyOf(upstream, principal))
-	s.stateless, s.inFlight = true, 4*s.inFlight
+	s.stateless, s.principal, s.inFlight = true, principal, 4*s.inFlight
 	if upstream == "" {
 		return p.serveAll(ctx, s)
 	}

@@ -32,8 +32,10 @@ type session struct {
 	cancel context.CancelCauseFunc
 	wg     sync.WaitGroup
 
-	stateless bool // of a principal: all requests are of the modern era
-	inFlight  int  // requests at a time
+	began     time.Time
+	stateless bool   // of a principal: all requests are of the modern era
+	principal string // if it is stateless
+	inFlight  int    // requests at a time
 
 	// Each has a lock of its own.
 	upstreams     upstreamSets
@@ -69,7 +71,7 @@ const (
 // newSession returns a session without upstreams.
 func newSession(p *Router, c jsonrpc.Conn, key string) *session {
 	s := &session{
-		p: p, key: key, client: c, out: newOutbox(), ended: make(chan struct{}), inFlight: p.inFlight(),
+		p: p, key: key, client: c, began: time.Now(), out: newOutbox(), ended: make(chan struct{}), inFlight: p.inFlight(),
 		settled:        make(chan struct{}),
 		calls:          make(map[jsonrpc.ID]*call),
 		serverRequests: serverRequests{open: make(map[int64]*serverRequest)},
@@ -84,8 +86,8 @@ func newSession(p *Router, c jsonrpc.Conn, key string) *session {
 
 // serve runs the session to its end.
 func (s *session) serve(ctx context.Context) error {
-	began := time.Now()
 	s.log.Debug("client connected")
+	s.tellBegan()
 	defer close(s.ended)
 	stop := context.AfterFunc(ctx, func() { s.cancel(jsonrpc.Closed(context.Cause(ctx))) })
 	defer stop()
@@ -98,7 +100,8 @@ func (s *session) serve(ctx context.Context) error {
 	s.wg.Wait()
 
 	err := jsonrpc.Closed(context.Cause(s.ctx))
-	s.log.Info("client disconnected", "cause", jsonrpc.CauseOf(err), "dur", time.Since(began))
+	s.tellEnded(err)
+	s.log.Info("client disconnected", "cause", jsonrpc.CauseOf(err), "dur", time.Since(s.began))
 	return err
 }
 

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
-	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -185,7 +184,11 @@ func (u *upstreamConn) again(a *attempt, end error) bool {
 	if a.ready || u.closed || jsonrpc.EndOf(end, "").Cause != jsonrpc.CauseOtherEra {
 		return false
 	}
-	maps.DeleteFunc(u.pending, func(_ int64, r *request) bool { return r.sent })
+	for _, r := range u.pending {
+		if r.sent {
+			r.removeLocked()
+		}
+	}
 	for _, sr := range u.s.serverRequests.takeUpstreamLocked(u) {
 		u.s.wg.Go(func() { u.s.withdraw(sr) })
 	}
@@ -214,7 +217,7 @@ func (u *upstreamConn) adopt(a *attempt, conn jsonrpc.Conn) error {
 		return nil
 	}
 	r := u.mintLocked()
-	r.sent = true
+	r.markSentLocked(mcp.MethodInitialize)
 	r.done = func(answer *jsonrpc.Message) { u.initialized(a, answer) }
 	params := ownToken(mcp.MethodInitialize, u.s.hello.params, r.id)
 	u.s.mu.Unlock()

@@ -82,7 +82,7 @@ func (u *upstreamConn) replayLocked() []*jsonrpc.Message {
 	var replay []*jsonrpc.Message
 	request := func(method string, params json.RawMessage) {
 		r := u.mintLocked()
-		r.sent = true
+		r.markSentLocked(method)
 		r.done = func(answer *jsonrpc.Message) {
 			if answer.Error != nil {
 				u.log.Debug("upstream did not take up where it was", "method", method)

@@ -192,6 +192,9 @@ func (c *Conn) SendAll(messages []*jsonrpc.Message) error {
 	return nil
 }
 
+// Transport names what carries the messages.
+func (c *Conn) Transport() string { return "websocket" }
+
 // Close implements [jsonrpc.Conn]. It unblocks the others at once, and waits at
 // most a second for the peer to close.
 func (c *Conn) Close() error {

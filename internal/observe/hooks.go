@@ -1,0 +1,76 @@
+package observe
+
+import "time"
+
+// Hooks are called for what happens, where it happens and with its locks: they must
+// return soon, and must not call the proxy. Those that are nil are off, and cost nothing.
+//
+// What began ends: each call of the first of a pair is followed by one of the second,
+// with the same values and an End.
+type Hooks struct {
+	// A client has a session.
+	SessionBegan func(Session)
+	SessionEnded func(Session, End)
+
+	// A client has asked for something. What it is and who it is for is known at the
+	// end: the Upstream and the Tool of a call that began are "".
+	CallBegan func(Call)
+	CallEnded func(Call, End)
+
+	// A session has sent a request to an upstream, for a call or of its own.
+	RequestBegan func(Request)
+	RequestEnded func(Request, End)
+
+	// A server that is run from here starts: a process, or a session with a remote one. One
+	// that could not be started has ended, too.
+	UpstreamStarted func(Upstream)
+	UpstreamEnded   func(Upstream, End)
+
+	// A link to a host elsewhere. What was up may be lost.
+	LinkUp   func(Link)
+	LinkLost func(Link, End)
+}
+
+// A Call is one request of a client, from its arrival until it is answered or given up.
+type Call struct {
+	Session   string // as in the log
+	Client    string // what the client calls itself; "" if it has not said
+	Principal string // whose request it is, if the session is that of a principal
+	Era       string // "legacy" or "modern"
+	Method    string // "other" for one that MCP does not have
+	Upstream  string // that the call was passed to; "" for none or several
+
+	// Tool is what the upstream calls the tool that it was called for; "" for none. Of the
+	// only upstream there is, nobody looks tools up: then it is any name that a client said.
+	Tool string
+}
+
+// A Request is one that an upstream was sent.
+type Request struct {
+	Session  string // as in the log
+	Upstream string
+	Era      string
+	Method   string // "other" for one that MCP does not have
+}
+
+// An End is how something has ended.
+type End struct {
+	Took    time.Duration
+	Outcome Outcome
+	Cause   string // of what did not end well: one of few words, fit for a label; "" for none
+	Event   string // as in the error that the client got, and in the log; "" for none
+}
+
+// An Outcome is one of few words for how something has ended.
+type Outcome string
+
+// Outcomes.
+const (
+	OK              Outcome = "ok"
+	Failed          Outcome = "error"            // a call: answered with an error; an upstream: it did not start, or died
+	Cancelled       Outcome = "cancelled"        // nobody waits for the answer any more
+	Closed          Outcome = "closed"           // the connection was
+	Timeout         Outcome = "timeout"          // there was no answer in time
+	Overloaded      Outcome = "overloaded"       // there was no room
+	InvalidResponse Outcome = "invalid_response" // the answer could not be used
+)

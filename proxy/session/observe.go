@@ -1,0 +1,198 @@
+package session
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/internal/observe"
+)
+
+// Sessions returns those that are open, the oldest first.
+func (p *Router) Sessions() []observe.Session {
+	var all []observe.Session
+	for _, s := range p.running() {
+		all = append(all, s.observed())
+	}
+	slices.SortFunc(all, func(a, b observe.Session) int {
+		return cmp.Or(a.Began.Compare(b.Began), cmp.Compare(a.ID, b.ID))
+	})
+	return all
+}
+
+// A carried Conn tells how it is carried.
+type carried interface{ Transport() string }
+
+// id is how logs name the session; hosts shorten its key likewise.
+func (s *session) id() string { return s.key[:8] }
+
+// observed is what can be seen of the session.
+func (s *session) observed() observe.Session {
+	s.mu.Lock()
+	hello, inFlight := s.hello.params, len(s.calls)
+	s.mu.Unlock()
+	seen := observe.Session{ID: s.id(), Client: clientName(hello), Principal: s.principal, Began: s.began, InFlight: inFlight}
+	if c, ok := s.client.(carried); ok {
+		seen.Transport = c.Transport()
+	}
+	switch {
+	case hello != nil:
+		seen.Era = string(mcp.Legacy)
+	case s.stateless || s.upstreams.modern.Load() != nil:
+		seen.Era = string(mcp.Modern)
+	}
+	return seen
+}
+
+// clientName returns what the params of initialize call the client.
+func clientName(hello json.RawMessage) string {
+	info, _ := jsonrpc.Member(hello, "clientInfo")
+	return nameIn(info)
+}
+
+func nameIn(info json.RawMessage) string {
+	raw, _ := jsonrpc.Member(info, "name")
+	name, _ := jsonrpc.Unquote(raw)
+	return name[:min(len(name), maxName)]
+}
+
+// maxName bounds what is told of a client's name, in bytes.
+const maxName = 64
+
+func (s *session) tellBegan() {
+	if tell := s.p.Hooks.SessionBegan; tell != nil {
+		tell(s.observed())
+	}
+}
+
+func (s *session) tellEnded(err error) {
+	tell := s.p.Hooks.SessionEnded
+	if tell == nil {
+		return
+	}
+	end := observe.End{Took: time.Since(s.began), Outcome: observe.OK}
+	switch cause := context.Cause(s.ctx); {
+	case isGone(cause):
+		end.Cause = jsonrpc.ClassClientGone.String()
+	case !errors.Is(cause, errDrained):
+		end.Outcome, end.Cause = observe.Closed, jsonrpc.ClassStopped.String()
+	}
+	tell(s.observed(), end)
+}
+
+// A watched is what hooks are told at the end of a call or a request.
+type watched struct {
+	began time.Time
+	name  string // of a call's client, or of a request's method
+}
+
+// tellCall tells of a call that has come. All that come are delivered, see
+// [session.deliver].
+func (s *session) tellCall(c *call) {
+	h := &s.p.Hooks
+	if h.CallBegan == nil && h.CallEnded == nil {
+		return
+	}
+	c.watched = &watched{began: time.Now()}
+	if c.era == mcp.Modern {
+		c.watched.name = nameIn(c.notes.Raw(mcp.ClientInfo))
+	}
+	if h.CallBegan != nil {
+		h.CallBegan(s.observedCall(c))
+	}
+}
+
+// tellAnswer tells of a call that is over; a nil answer is that of a cancelled one.
+func (s *session) tellAnswer(c *call, answer *jsonrpc.Message) {
+	tell := s.p.Hooks.CallEnded
+	if tell == nil {
+		return
+	}
+	seen := s.observedCall(c)
+	if c.request != nil {
+		seen.Upstream, seen.Tool = c.request.conn.up.Name, c.tool
+	}
+	tell(seen, endOf(c.watched.began, answer))
+}
+
+func (s *session) observedCall(c *call) observe.Call {
+	seen := observe.Call{Session: s.id(), Client: c.watched.name, Principal: s.principal, Era: string(c.era), Method: methodName(c.method)}
+	if c.era == mcp.Legacy {
+		s.mu.Lock()
+		hello := s.hello.params
+		s.mu.Unlock()
+		seen.Client = clientName(hello)
+	}
+	return seen
+}
+
+// markSentLocked notes that the write of r has begun.
+func (r *request) markSentLocked(method string) {
+	r.sent = true
+	h := &r.conn.s.p.Hooks
+	if h.RequestBegan == nil && h.RequestEnded == nil {
+		return
+	}
+	r.watched = &watched{time.Now(), methodName(method)}
+	if h.RequestBegan != nil {
+		h.RequestBegan(r.observed())
+	}
+}
+
+// tellEnd tells of the end of r, which was taken out of its table, unless it was never
+// sent or that is told. A nil answer is that of a request that was given up.
+func (r *request) tellEnd(answer *jsonrpc.Message) {
+	tell := r.conn.s.p.Hooks.RequestEnded
+	if tell == nil || r.watched == nil {
+		return
+	}
+	tell(r.observed(), endOf(r.watched.began, answer))
+	r.watched = nil
+}
+
+func (r *request) observed() observe.Request {
+	return observe.Request{Session: r.conn.s.id(), Upstream: r.conn.up.Name, Era: string(r.conn.era), Method: r.watched.name}
+}
+
+// methodName is the method's own name, or "other": there is no end of those that a client
+// can think of.
+func methodName(method string) string {
+	return cmp.Or(mcp.MethodOf(method).Name, "other")
+}
+
+// endOf is how a request that began then has ended; a nil answer is that of a cancelled
+// one.
+func endOf(began time.Time, answer *jsonrpc.Message) observe.End {
+	end := observe.End{Took: time.Since(began), Outcome: observe.OK}
+	switch {
+	case answer == nil:
+		end.Outcome = observe.Cancelled
+	case answer.Error != nil:
+		end.Outcome = observe.Failed
+		var told struct{ Data jsonrpc.ErrorData }
+		_ = json.Unmarshal(answer.Error, &told) // one of an upstream's own may have any data
+		if outcome, ok := outcomes[told.Data.Reason]; ok {
+			end.Outcome = outcome
+			if outcome == observe.Closed {
+				end.Cause = jsonrpc.ClassOf(told.Data.Cause).String()
+			}
+			if jsonrpc.IsEvent(told.Data.Event) {
+				end.Event = told.Data.Event
+			}
+		}
+	}
+	return end
+}
+
+// outcomes are those of the errors that the proxy and hosts make.
+var outcomes = map[string]observe.Outcome{
+	jsonrpc.ReasonClosed:          observe.Closed,
+	jsonrpc.ReasonTimeout:         observe.Timeout,
+	jsonrpc.ReasonOverloaded:      observe.Overloaded,
+	jsonrpc.ReasonInvalidResponse: observe.InvalidResponse,
+}
