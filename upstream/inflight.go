@@ -371,7 +371,7 @@ func (f *inFlight) lastWords() (last []*jsonrpc.Message) {
 
 // requestID returns which request a notifications/cancelled is about.
 func requestID(m *jsonrpc.Message) jsonrpc.ID {
-	id, _ := jsonrpc.ParseID(mcp.Read(m).Raw(mcp.Key))
+	id, _ := mcp.Read(m).ID(mcp.Key)
 	return id
 }
 

@@ -141,7 +141,7 @@ var requests = []Method{
 	{Name: MethodTasksCancel, From: anywhere, Eras: InLegacy | InExtension, Owner: ByTask, Key: "taskId"},
 	{Name: MethodRootsList, From: FromServer, Eras: InLegacy, Owner: ByRequest},
 	{Name: MethodSample, From: FromServer, Eras: InLegacy, Owner: ByRequest, Works: true},
-	{Name: MethodElicit, From: FromServer, Eras: InLegacy, Owner: ByRequest, Works: true},
+	{Name: MethodElicit, From: FromServer, Eras: InLegacy, Owner: ByRequest, Key: "elicitationId", Works: true},
 }
 
 // The second half.
@@ -188,11 +188,11 @@ func (row *Method) prepare() {
 	add(row.Key != "", Key, row.Key)
 	add(true, InMeta, "_meta")
 	add(row.Owner == Everybody && row.Key == "", Cursor, "cursor")
-	add(row.Works, Task, "task")
+	add(!row.notifies, Task, "task")
 	add(row.Mirrors, Arguments, "arguments")
 	add(row.notifies && row.Owner == ByTask, Status, "status")
-	add(row.Asks, Responses, "inputResponses")
-	add(row.Asks, RequestState, "requestState")
+	add(!row.notifies, Responses, "inputResponses")
+	add(!row.notifies, RequestState, "requestState")
 }
 
 // The rows for methods that nobody here knows: their names are all there is to go by.

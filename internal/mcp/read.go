@@ -87,7 +87,7 @@ func ReadParams(method string, params json.RawMessage) *Notes {
 
 // findIn notes the members of a member; first is that of the first key.
 func (n *Notes) findIn(of Member, keys []string, first Member) {
-	if n.Has(of) {
+	if n.Has(of) && n.faults[of] == nil {
 		n.find(n.at[of], keys, func(i int) Member { return first + Member(i) })
 	}
 }
@@ -122,6 +122,14 @@ func (n *Notes) Raw(m Member) json.RawMessage { return n.at[m].Of(n.params) }
 
 // Text returns the value of a member that is a string, false if it is none.
 func (n *Notes) Text(m Member) (string, bool) { return jsonrpc.Unquote(n.Raw(m)) }
+
+// ID returns the id that a member is. It is false if it is none, or ambiguous.
+func (n *Notes) ID(m Member) (jsonrpc.ID, bool) {
+	if n.Err(m) != nil {
+		return jsonrpc.ID{}, false
+	}
+	return jsonrpc.ParseID(n.Raw(m))
+}
 
 // Err returns what is wrong with one of these members: it occurs twice, or in another
 // case, so that another reader of params could read something else.

@@ -4,6 +4,7 @@ import (
 	"errors"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
 // ErrCancelled is why a call is not sent that was cancelled before, or whose request was.
@@ -113,7 +114,7 @@ func (c *Call) Sent() bool {
 
 // Cancel takes the call out, and tells the other side if it was sent there. It reports
 // whether the call was still open; then Done is not called.
-func (c *Call) Cancel(reason string) bool { return c.CancelWith(cancelled(c.ID, reason)) }
+func (c *Call) Cancel(reason string) bool { return c.CancelWith(mcp.Cancellation(c.ID, reason)) }
 
 // CancelWith is Cancel with a notification of the caller's.
 func (c *Call) CancelWith(m *jsonrpc.Message) bool {
@@ -123,16 +124,11 @@ func (c *Call) CancelWith(m *jsonrpc.Message) bool {
 	if !c.takeLocked() {
 		return false
 	}
-	if c.sent && !c.marked && c.Method != "initialize" { // which must not be cancelled
+	if c.sent && !c.marked && c.Method != mcp.MethodInitialize { // which must not be cancelled
 		m.Related = c.Related
 		_ = p.out.Force(jsonrpc.Queued{Message: m}) // there are no more of them than calls
 	}
 	return true
-}
-
-func cancelled(id jsonrpc.ID, reason string) *jsonrpc.Message {
-	return jsonrpc.NewNotification("notifications/cancelled", jsonrpc.Set(nil,
-		jsonrpc.Value{Key: "requestId", Text: id.Raw()}, jsonrpc.Value{Key: "reason", Text: jsonrpc.Quote(reason)}))
 }
 
 // settle tells who waits for a call that was taken.

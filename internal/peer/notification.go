@@ -1,15 +1,18 @@
 package peer
 
-import "github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+import (
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+)
 
 // notified handles a notification.
 func (p *Peer) notified(m *jsonrpc.Message) {
 	switch m.Method {
-	case "notifications/cancelled":
+	case mcp.MethodCancelled:
 		if p.cancelledBy(m) {
 			return
 		}
-	case "notifications/progress":
+	case mcp.MethodProgress:
 		if p.progressed(m) {
 			return
 		}
@@ -26,13 +29,14 @@ func (p *Peer) notified(m *jsonrpc.Message) {
 // is one: not if it is answered or unknown, and not initialize, which must not be cancelled
 // (2025-11-25 basic/utilities/cancellation).
 func (p *Peer) cancelledBy(m *jsonrpc.Message) bool {
-	at, id, ok := idIn(m, "requestId")
+	n := mcp.Read(m)
+	id, ok := n.ID(mcp.Key)
 	if !ok {
 		return false
 	}
 	p.mu.Lock()
 	r := p.requests.Get(id)
-	if r == nil || r.Method == "initialize" {
+	if r == nil || r.Method == mcp.MethodInitialize {
 		p.mu.Unlock()
 		return false
 	}
@@ -42,13 +46,14 @@ func (p *Peer) cancelledBy(m *jsonrpc.Message) bool {
 	if full != nil {
 		p.o.Full(full)
 	}
-	r.cancelled(m, at)
+	r.cancelled(m, n.At(mcp.Key))
 	return true
 }
 
 // progressed hands progress to the call whose token it has, and reports whether there is one.
 func (p *Peer) progressed(m *jsonrpc.Message) bool {
-	at, id, ok := idIn(m, "progressToken")
+	n := mcp.Read(m)
+	id, ok := n.ID(mcp.Key)
 	if !ok {
 		return false
 	}
@@ -56,16 +61,6 @@ func (p *Peer) progressed(m *jsonrpc.Message) bool {
 	if c == nil || c.Progress == nil {
 		return false
 	}
-	c.Progress(m, at)
+	c.Progress(m, n.At(mcp.Key))
 	return true
-}
-
-// idIn returns an id that stands in the params of a notification, and where.
-func idIn(m *jsonrpc.Message, key string) (at jsonrpc.Span, id jsonrpc.ID, ok bool) {
-	var spans [1]jsonrpc.Span
-	if jsonrpc.Find(m.Params, jsonrpc.Span{}, spans[:], key) != nil {
-		return at, id, false
-	}
-	id, ok = jsonrpc.ParseID(spans[0].Of(m.Params))
-	return spans[0], id, ok
 }

@@ -126,8 +126,7 @@ func (c *principalConn) route(m *jsonrpc.Message) (*waiter, error) {
 	id, ok := m.ID.Answered()
 	if m.Method != "" {
 		if id, ok = m.Related.Int(); !ok {
-			raw := mcp.Read(m).Raw(mcp.Subscription)
-			listen, _ := jsonrpc.ParseID(raw) // that it says it belongs to
+			listen, _ := mcp.Read(m).ID(mcp.Subscription) // that it says it belongs to
 			id, ok = listen.Int()
 		}
 		ok = ok && m.ID.IsZero()

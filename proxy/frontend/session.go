@@ -132,9 +132,8 @@ func (s *session) withdrawLocked(rd *reader, messages []*jsonrpc.Message) {
 // never answers such a request, but the POST needs an end. initialize cannot be
 // cancelled.
 func (s *session) cancelledLocked(m *jsonrpc.Message) {
-	n := mcp.Read(m)
-	id, ok := jsonrpc.ParseID(n.Raw(mcp.Key))
-	if n.Err(mcp.Key) != nil || !ok {
+	id, ok := mcp.Read(m).ID(mcp.Key)
+	if !ok {
 		return
 	}
 	if st := s.pending.Get(id); st != nil && !st.init {

@@ -191,7 +191,7 @@ func (s *session) cancelled(m *jsonrpc.Message, n *mcp.Notes) {
 		s.log.Debug("unusable cancellation", "err", err)
 		return
 	}
-	id, ok := jsonrpc.ParseID(n.Raw(mcp.Key))
+	id, ok := n.ID(mcp.Key)
 	if !ok {
 		return
 	}

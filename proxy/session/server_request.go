@@ -130,14 +130,14 @@ func (s *session) answered(m *jsonrpc.Message) {
 // serverRequestCancelled passes an upstream's cancellation of its server request on.
 func (s *session) serverRequestCancelled(u *upstreamConn, m *jsonrpc.Message) {
 	n := mcp.Read(m)
-	id, ok := jsonrpc.ParseID(n.Raw(mcp.Key))
+	id, ok := n.ID(mcp.Key)
 	s.mu.Lock()
 	sr := s.serverRequests.open[u.asked[id]]
 	if sr != nil {
 		s.serverRequests.removeLocked(sr)
 	}
 	s.mu.Unlock()
-	if n.Err(mcp.Key) != nil || !ok || sr == nil {
+	if !ok || sr == nil {
 		s.drop("cancellation of no server request", m)
 		return
 	}
@@ -154,7 +154,7 @@ func (s *session) withdraw(sr *serverRequest) {
 
 // clientProgress routes progress on a server request to who asked it.
 func (s *session) clientProgress(m *jsonrpc.Message, notes *mcp.Notes) {
-	id, _ := jsonrpc.ParseID(notes.Raw(mcp.Key))
+	id, _ := notes.ID(mcp.Key)
 	n, ok := id.Int()
 	var u *upstreamConn
 	var token json.RawMessage
@@ -166,7 +166,7 @@ func (s *session) clientProgress(m *jsonrpc.Message, notes *mcp.Notes) {
 		u, token = x.conn, x.token
 	}
 	s.mu.Unlock()
-	if notes.Err(mcp.Key) != nil || !ok || token == nil {
+	if !ok || token == nil {
 		s.drop("progress on no server request", m)
 		return
 	}

@@ -164,11 +164,7 @@ func (u *upstreamConn) related(id jsonrpc.ID) jsonrpc.ID {
 // chose. After the request was settled there is nobody to tell.
 func (u *upstreamConn) progress(m *jsonrpc.Message) {
 	notes := mcp.Read(m)
-	if notes.Err(mcp.Key) != nil {
-		u.s.drop("unusable progress", m)
-		return
-	}
-	id, _ := jsonrpc.ParseID(notes.Raw(mcp.Key))
+	id, _ := notes.ID(mcp.Key)
 	n, ok := id.Int()
 	u.s.mu.Lock()
 	var token json.RawMessage
@@ -262,7 +258,7 @@ func (c *call) logs(n *mcp.Notes) bool {
 func (u *upstreamConn) toldOf(m *jsonrpc.Message) func(*jsonrpc.Message) {
 	id := m.Related
 	if id.IsZero() {
-		id = subscriptionID(mcp.Read(m))
+		id, _ = mcp.Read(m).ID(mcp.Subscription)
 	}
 	n, ok := id.Int()
 	u.s.mu.Lock()
@@ -273,25 +269,14 @@ func (u *upstreamConn) toldOf(m *jsonrpc.Message) func(*jsonrpc.Message) {
 	return nil
 }
 
-// subscriptionID returns the id of the subscription that a notification says it belongs
-// to.
-func subscriptionID(n *mcp.Notes) jsonrpc.ID {
-	if n.Err(mcp.InMeta, mcp.Subscription) != nil {
-		return jsonrpc.ID{}
-	}
-	id, _ := jsonrpc.ParseID(n.Raw(mcp.Subscription))
-	return id
-}
-
 // subscriptionCancelled handles an upstream's cancellation of a subscription, which is how
 // some end one.
 func (u *upstreamConn) subscriptionCancelled(m *jsonrpc.Message) {
-	notes := mcp.Read(m)
-	id, _ := jsonrpc.ParseID(notes.Raw(mcp.Key))
+	id, _ := mcp.Read(m).ID(mcp.Key)
 	n, ok := id.Int()
 	u.s.mu.Lock()
 	r := u.pending[n]
-	known := notes.Err(mcp.Key) == nil && ok && r != nil && r.told != nil
+	known := ok && r != nil && r.told != nil
 	if known {
 		r.removeLocked()
 	}

@@ -79,8 +79,7 @@ func (l *lane) messageLocked(m *jsonrpc.Message, of *peer.Call) {
 	if c == nil || c.Level == 0 {
 		return
 	}
-	text, _ := jsonrpc.Member(m.Params, "level")
-	if mcp.ReadLevel(text) >= c.Level {
+	if mcp.ReadLevel(mcp.Read(m).Raw(mcp.Key)) >= c.Level {
 		c.tellLocked(m, translate.StripReserved(m.Params))
 	}
 }

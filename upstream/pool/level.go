@@ -23,8 +23,8 @@ func (m *member) wantsLocked() int { return cmp.Or(m.level, infoLevel) }
 
 // setLevel notes what the client wants to hear. It is answered when the server
 // says as much.
-func (m *member) setLevel(r *peer.Request, _ *mcp.Notes) {
-	wants := levelIn(r.Message.Params)
+func (m *member) setLevel(r *peer.Request, notes *mcp.Notes) {
+	wants := levelIn(notes)
 	if wants == 0 {
 		r.Fail(jsonrpc.InvalidParams(`"level" is not a log level`))
 		return

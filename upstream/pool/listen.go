@@ -56,7 +56,7 @@ type modernListen struct {
 
 // listen begins a listen.
 func (s *client) listen(r *peer.Request, said translate.Request) {
-	wants, uris, err := readFilter(r.Message.Params)
+	wants, uris, err := readFilter(mcp.Read(r.Message))
 	if err != nil {
 		r.Fail(jsonrpc.InvalidParams(err.Error()))
 		return
@@ -88,24 +88,24 @@ func (l *modernListen) cancelled(*jsonrpc.Message, jsonrpc.Span) {
 }
 
 // readFilter reads what a client wants to be told of.
-func readFilter(params json.RawMessage) (wants translate.Offers, uris []string, err error) {
-	var in [1]jsonrpc.Span
-	if err = jsonrpc.Find(params, jsonrpc.Span{}, in[:], "notifications"); err != nil {
+func readFilter(n *mcp.Notes) (wants translate.Offers, uris []string, err error) {
+	filter := n.Raw(mcp.Key)
+	if err = n.Err(mcp.Key); err != nil {
 		return
 	}
-	if in[0].IsZero() || params[in[0].Start] != '{' {
+	if filter == nil || filter[0] != '{' {
 		return wants, nil, errors.New(`"notifications" is not an object`)
 	}
 	var at [4]jsonrpc.Span
-	if err = jsonrpc.Find(params, in[0], at[:], "toolsListChanged", "promptsListChanged", "resourcesListChanged", "resourceSubscriptions"); err != nil {
+	if err = jsonrpc.Find(filter, jsonrpc.Span{}, at[:], "toolsListChanged", "promptsListChanged", "resourcesListChanged", "resourceSubscriptions"); err != nil {
 		return
 	}
-	is := func(i int) bool { return string(at[i].Of(params)) == "true" }
+	is := func(i int) bool { return string(at[i].Of(filter)) == "true" }
 	wants = translate.Offers{Tools: is(0), Prompts: is(1), Resources: is(2)}
 	if at[3].IsZero() {
 		return
 	}
-	list, err := jsonrpc.Elements(at[3].Of(params))
+	list, err := jsonrpc.Elements(at[3].Of(filter))
 	if err != nil || len(list) > maxWatched {
 		return wants, nil, errors.New(`"resourceSubscriptions" is not a list, or too long`)
 	}

@@ -79,8 +79,8 @@ func (l *modernListen) forgetOthersLocked() {
 	early := l.pending
 	l.pending, l.places = nil, nil
 	for _, m := range early {
-		if raw, _ := jsonrpc.Member(m.Params, "uri"); m.Method == mcp.MethodResourceUpdated {
-			uri, _ := jsonrpc.Unquote(raw)
+		if m.Method == mcp.MethodResourceUpdated {
+			uri, _ := mcp.Read(m).Text(mcp.Key)
 			l.hearUpdateLocked(uri, m)
 			continue
 		}

@@ -128,18 +128,15 @@ func (s *session) hear(m *jsonrpc.Message) {
 // listened passes a frame of a listen on to whose it is.
 func (s *session) listened(m *jsonrpc.Message) {
 	notes := mcp.Read(m)
-	if notes.Err(mcp.InMeta, mcp.Subscription) != nil {
-		return
-	}
-	if c := s.listenOf(notes.Raw(mcp.Subscription)); c != nil {
+	if c := s.listenOf(notes, mcp.Subscription); c != nil {
 		params := jsonrpc.Replace(m.Params, jsonrpc.Edit{Span: notes.At(mcp.Subscription), With: c.request.ID.Raw()})
 		c.member.put(&jsonrpc.Message{Method: m.Method, Params: params, Extra: m.Extra, Related: c.request.ID})
 	}
 }
 
-// listenOf returns the listen that has an id with the server; nil for none.
-func (s *session) listenOf(text []byte) *call {
-	id, ok := jsonrpc.ParseID(text)
+// listenOf returns the listen whose id with the server a notification has; nil for none.
+func (s *session) listenOf(notes *mcp.Notes, in mcp.Member) *call {
+	id, ok := notes.ID(in)
 	if c := s.server.Call(id); ok && c != nil && callOf(c).listens && c.Sent() {
 		return callOf(c)
 	}
@@ -150,7 +147,7 @@ func (s *session) listenOf(text []byte) *call {
 // gracefully: cancellation says that a server MUST send the one, subscriptions that
 // it SHOULD send the other (2026-07-28 basic/patterns). It may cancel nothing else.
 func (s *session) listenCancelled(m *jsonrpc.Message) {
-	if c := s.listenOf([]byte(textIn(m.Params, "requestId"))); c != nil && c.Take() {
+	if c := s.listenOf(mcp.Read(m), mcp.Key); c != nil && c.Take() {
 		c.member.sent.Store(true)
 		c.request.Respond(listenResult(c, &jsonrpc.Message{Result: []byte(`{"resultType":"complete"}`)}))
 	}
@@ -168,7 +165,7 @@ func listenResult(c *call, m *jsonrpc.Message) *jsonrpc.Message {
 // else it goes to nobody. Of several calls of one connection the newest has it; those of a
 // principal may be of different clients.
 func (s *session) logged(m *jsonrpc.Message) {
-	level := levelIn(m.Params)
+	level := levelIn(mcp.Read(m))
 	var newest *call
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -104,7 +104,7 @@ func (s *client) leaveLocked() {
 
 // request begins a call, or goes on with one.
 func (s *client) request(r *peer.Request) {
-	said, err := translate.ReadRequest(r.Message.Params)
+	said, err := translate.ReadRequest(mcp.Read(r.Message))
 	switch {
 	case err != nil:
 		r.Fail(jsonrpc.InvalidParams(err.Error()))

@@ -2,7 +2,6 @@ package pool
 
 import (
 	"cmp"
-	"encoding/json"
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
@@ -75,12 +74,13 @@ func (s *session) elicitationComplete(m *jsonrpc.Message) {
 // all that want to hear them; anything else may be private, and goes to a client
 // only if there was no other of late.
 func (s *session) said(m *jsonrpc.Message, of *peer.Call) {
-	task, err := relatedTask(mcp.Read(m))
+	notes := mcp.Read(m)
+	task, err := relatedTask(notes)
 	if err != nil {
 		return
 	}
 	logs := m.Method == mcp.MethodLog
-	level := cmp.Or(levelIn(m.Params), infoLevel)
+	level := cmp.Or(levelIn(notes), infoLevel)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	owner, id, said := s.ownerLocked(m.Related, of, task)
@@ -109,9 +109,12 @@ func (m *member) hearSaidLocked(n *jsonrpc.Message, id jsonrpc.ID, logs bool, le
 // infoLevel is what a client hears that did not say what it wants to hear.
 var infoLevel = mcp.ReadLevel([]byte(`"info"`))
 
-// levelIn returns the level in the params of a message; zero if it has none.
-func levelIn(params json.RawMessage) int {
-	return mcp.ReadLevel(json.RawMessage(textIn(params, "level")))
+// levelIn returns the level of logging/setLevel or of a log message; zero if it has none.
+func levelIn(notes *mcp.Notes) int {
+	if notes.Err(mcp.Key) != nil {
+		return 0
+	}
+	return mcp.ReadLevel(notes.Raw(mcp.Key))
 }
 
 // keyIn returns the member of params that says what a message is about; false if it is no

@@ -89,7 +89,7 @@ func (s *session) askClientLocked(m *member, r *peer.Request, notes *mcp.Notes, 
 	} else {
 		c.Progress = func(*jsonrpc.Message, jsonrpc.Span) {}
 	}
-	if id, ok := jsonrpc.Unquote(json.RawMessage(textIn(r.Message.Params, "elicitationId"))); ok {
+	if id, ok := notes.Text(mcp.Key); ok && r.Method == mcp.MethodElicit {
 		s.elicitedLocked(m, id)
 	}
 	extra := r.Message.Extra

@@ -114,11 +114,11 @@ func (s *session) cancelTask(raw json.RawMessage) {
 // ended.
 func (s *session) taskProgress(m *jsonrpc.Message) {
 	notes := mcp.Read(m)
-	id, _ := jsonrpc.ParseID(notes.Raw(mcp.Key))
+	id, _ := notes.ID(mcp.Key)
 	n, ok := id.Answered()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if t := s.tasks.byToken[n]; ok && t != nil && notes.Err(mcp.Key) == nil {
+	if t := s.tasks.byToken[n]; ok && t != nil {
 		params := jsonrpc.Replace(m.Params, jsonrpc.Edit{Span: notes.At(mcp.Key), With: t.token})
 		t.by.put(&jsonrpc.Message{Method: m.Method, Params: params, Extra: m.Extra})
 	}

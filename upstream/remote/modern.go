@@ -94,7 +94,7 @@ func (s *modern) request(m *jsonrpc.Message) {
 // cancelled gives up the call that m cancels: closing its response is how the
 // server hears of that (2026-07-28 basic/patterns/cancellation).
 func (s *modern) cancelled(m *jsonrpc.Message) {
-	id, _ := jsonrpc.ParseID(mcp.Read(m).Raw(mcp.Key))
+	id, _ := mcp.Read(m).ID(mcp.Key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if c, ok := s.calls.TakeKey(id); ok {
@@ -275,12 +275,11 @@ func subscribed(m *jsonrpc.Message) *jsonrpc.Message {
 	if n.Err(mcp.InMeta, mcp.Subscription) != nil {
 		return nil
 	}
-	text := n.Raw(mcp.Subscription)
-	id, ok := jsonrpc.ParseID(text)
+	id, ok := n.ID(mcp.Subscription)
 	switch {
 	case ok && id == m.Related:
 		return m
-	case text != nil && !(ok && same(id, m.Related)):
+	case n.Has(mcp.Subscription) && !(ok && same(id, m.Related)):
 		return nil
 	}
 	own := *m

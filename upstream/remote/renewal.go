@@ -53,10 +53,10 @@ func (h *history) keep(m *jsonrpc.Message) {
 			h.subscriptions = make(map[string][]byte)
 		}
 		if len(h.subscriptions) < maxSubscriptions {
-			h.subscriptions[string(member(m.Params, "uri"))] = m.Params
+			h.subscriptions[string(mcp.Read(m).Raw(mcp.Key))] = m.Params
 		}
 	case mcp.MethodUnsubscribe:
-		delete(h.subscriptions, string(member(m.Params, "uri")))
+		delete(h.subscriptions, string(mcp.Read(m).Raw(mcp.Key)))
 	}
 }
 
@@ -104,13 +104,16 @@ func meet(ctx context.Context, t *transport, at *endpoint, h *history, pass func
 		return nil, fmt.Errorf("make a new session: %s", f.cause)
 	}
 	capabilities := member(reply.Result, "capabilities")
-	for _, kind := range []string{"tools", "prompts", "resources"} {
-		if member(capabilities, kind) != nil {
-			news = append(news, jsonrpc.NewNotification("notifications/"+kind+"/list_changed", nil))
+	for _, list := range []struct{ capability, changed string }{
+		{"tools", mcp.MethodToolsChanged}, {"prompts", mcp.MethodPromptsChanged}, {"resources", mcp.MethodResourcesChanged},
+	} {
+		if member(capabilities, list.capability) != nil {
+			news = append(news, jsonrpc.NewNotification(list.changed, nil))
 		}
 	}
 	for _, m := range h.replay() {
-		if uri := member(m.Params, "uri"); repeat(ctx, t, at, m, pass) && uri != nil {
+		uri := mcp.Read(m).Raw(mcp.Key)
+		if repeat(ctx, t, at, m, pass) && m.Method == mcp.MethodSubscribe && uri != nil {
 			news = append(news, jsonrpc.NewNotification(mcp.MethodResourceUpdated, slices.Concat([]byte(`{"uri":`), uri, []byte{'}'})))
 		}
 	}
@@ -221,7 +224,7 @@ func (r *serverRequests) note(m *jsonrpc.Message, at *endpoint) {
 		r.open.TakeKey(m.ID) // of a lost session
 		_ = r.open.Add(m.ID, at)
 	case m.Method == mcp.MethodCancelled:
-		id, _ := jsonrpc.ParseID(mcp.Read(m).Raw(mcp.Key))
+		id, _ := mcp.Read(m).ID(mcp.Key)
 		r.open.TakeKey(id)
 	}
 }

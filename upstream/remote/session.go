@@ -83,7 +83,7 @@ func (s *session) send(m *jsonrpc.Message) error {
 		s.request(m, t.gate)
 		return nil
 	case m.Method == mcp.MethodCancelled:
-		id, _ := jsonrpc.ParseID(mcp.Read(m).Raw(mcp.Key))
+		id, _ := mcp.Read(m).ID(mcp.Key)
 		if t.cancels = s.calls.cancel(id); t.cancels == nil {
 			return nil
 		}

@@ -147,7 +147,7 @@ func (w *throttle) start(id jsonrpc.ID, r *turn) bool {
 // has not seen that request, and need not hear of m. Else it has: what cancels
 // must not overtake.
 func (w *throttle) cancelled(m *jsonrpc.Message) bool {
-	id, _ := jsonrpc.ParseID(mcp.Read(m).Raw(mcp.Key))
+	id, _ := mcp.Read(m).ID(mcp.Key)
 	r, started := w.take(id)
 	if r == nil {
 		return false

@@ -149,12 +149,11 @@ func (w *modernSocket) Recv() (*jsonrpc.Message, error) {
 // relation returns the request that a notification names: a subscription by its id, or
 // when the server ends it; others by their progress token, which is the id.
 func relation(m *jsonrpc.Message) jsonrpc.ID {
-	notes := mcp.Read(m)
-	text := notes.Raw(mcp.Subscription)
+	of := mcp.Subscription
 	if m.Method == mcp.MethodProgress || m.Method == mcp.MethodCancelled {
-		text = notes.Raw(mcp.Key)
+		of = mcp.Key
 	}
-	id, _ := jsonrpc.ParseID(text)
+	id, _ := mcp.Read(m).ID(of)
 	n, ok := id.Answered()
 	if !ok {
 		return jsonrpc.ID{}

@@ -129,14 +129,14 @@ const unsaidLevel = "info"
 
 // setLevel handles logging/setLevel: every request says the level from now on.
 func (l *legacy) setLevel(r *peer.Request) {
-	text, err := jsonrpc.Member(r.Message.Params, "level")
-	level, _ := jsonrpc.Unquote(text)
+	n := mcp.Read(r.Message)
+	level, _ := n.Text(mcp.Key)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
 	case l.hello == nil:
 		r.Fail(errNotInitialized)
-	case err != nil || !slices.Contains(mcp.LogLevels, level):
+	case n.Err(mcp.Key) != nil || !slices.Contains(mcp.LogLevels, level):
 		r.Fail(jsonrpc.InvalidParams(`"level" is not a log level`))
 	default:
 		l.level = level

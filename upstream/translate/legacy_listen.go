@@ -47,16 +47,16 @@ func (ln *listen) acknowledgedLocked(m *jsonrpc.Message) {
 	if ln.acked {
 		return
 	}
-	filter, _ := jsonrpc.Member(m.Params, "notifications")
 	ln.acked, ln.since = true, time.Now()
-	ln.by.acked(ln, filter)
+	ln.by.acked(ln, mcp.Read(m).Raw(mcp.Key))
 }
 
 // listenOf returns the listen that a notification belongs to, of being the call that
 // its stream names; nil if there is none: it has ended, or there never was one.
 func (l *legacy) listenOf(m *jsonrpc.Message, of *peer.Call) *listen {
 	if m.Related.IsZero() {
-		of = l.modern.Call(subscriptionOf(m.Params))
+		id, _ := mcp.Read(m).ID(mcp.Subscription)
+		of = l.modern.Call(id)
 	}
 	if of == nil {
 		return nil

@@ -1,7 +1,6 @@
 package translate
 
 import (
-	"encoding/json"
 	"slices"
 	"strconv"
 
@@ -55,8 +54,7 @@ func (l *legacy) noticeOfServer(m *jsonrpc.Message, of *peer.Call) {
 // wantsToHearLocked reports whether a log message is of the client's level or above. A
 // level that nobody knows may be.
 func (l *legacy) wantsToHearLocked(m *jsonrpc.Message) bool {
-	raw, _ := jsonrpc.Member(m.Params, "level")
-	level, _ := jsonrpc.Unquote(raw)
+	level, _ := mcp.Read(m).Text(mcp.Key)
 	i := slices.Index(mcp.LogLevels, level)
 	return i < 0 && level != "" || i >= slices.Index(mcp.LogLevels, l.level)
 }
@@ -97,8 +95,7 @@ func (l *legacy) progress(c *legacyCall, m *jsonrpc.Message, at jsonrpc.Span) {
 // cancelledByServerLocked handles the end of a listen that the server does not answer
 // (2026-07-28 basic/patterns/cancellation). It can cancel nothing else.
 func (l *legacy) cancelledByServerLocked(m *jsonrpc.Message) {
-	text, _ := jsonrpc.Member(m.Params, "requestId")
-	id, _ := jsonrpc.ParseID(text)
+	id, _ := mcp.Read(m).ID(mcp.Key)
 	c := l.modern.Call(id)
 	if c == nil {
 		return
@@ -106,12 +103,4 @@ func (l *legacy) cancelledByServerLocked(m *jsonrpc.Message) {
 	if ln, ok := c.Value.(*listen); ok && c.Take() {
 		ln.by.ended(ln, nil)
 	}
-}
-
-// subscriptionOf returns the id of the listen that a notification says it belongs to.
-func subscriptionOf(params json.RawMessage) jsonrpc.ID {
-	meta, _ := jsonrpc.Member(params, "_meta")
-	text, _ := jsonrpc.Member(meta, mcp.KeySubscription)
-	id, _ := jsonrpc.ParseID(text)
-	return id
 }

@@ -37,15 +37,15 @@ type subscribeAsk struct {
 
 // subscription handles resources/subscribe and resources/unsubscribe.
 func (l *legacy) subscription(r *peer.Request) {
-	text, err := jsonrpc.Member(r.Message.Params, "uri")
-	uri, ok := jsonrpc.Unquote(text)
+	n := mcp.Read(r.Message)
+	uri, ok := n.Text(mcp.Key)
 	s := &l.resources
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
 	case l.hello == nil:
 		r.Fail(errNotInitialized)
-	case err != nil || !ok:
+	case n.Err(mcp.Key) != nil || !ok:
 		r.Fail(jsonrpc.InvalidParams(`"uri" is missing or not a string`))
 	case r.Method == mcp.MethodUnsubscribe:
 		s.removeLocked(uri)
@@ -188,8 +188,7 @@ func (s *subscriptions) ended(ln *listen, answer *jsonrpc.Message) {
 // told passes on that a resource has changed, or one below it, unless the client has
 // unsubscribed meanwhile.
 func (s *subscriptions) told(ln *listen, m *jsonrpc.Message) {
-	text, _ := jsonrpc.Member(m.Params, "uri")
-	uri, _ := jsonrpc.Unquote(text)
+	uri, _ := mcp.Read(m).Text(mcp.Key)
 	if m.Method != mcp.MethodResourceUpdated || ln.uris[uri] && !s.wanted[uri] {
 		return
 	}

@@ -37,21 +37,20 @@ var (
 	foreignKeys = []jsonrpc.Value{{Key: "requestState"}, {Key: "inputResponses"}, {Key: "task"}}
 )
 
-// ReadRequest reads params. It is an error if two readers of them could read two
+// ReadRequest reads the notes of a request. It is an error if two readers of them could read two
 // things.
-func ReadRequest(params json.RawMessage) (Request, error) {
-	var at [4]jsonrpc.Span
-	err := jsonrpc.Find(params, jsonrpc.Span{}, at[:], "_meta", "requestState", "inputResponses", "task")
-	r := Request{Capabilities: noCapabilities, at: at[0],
-		State: orAbsent(at[1].Of(params)), Input: at[2].Of(params),
-		foreign: !at[1].IsZero() || !at[2].IsZero() || !at[3].IsZero()}
+func ReadRequest(n *mcp.Notes) (Request, error) {
+	r := Request{Capabilities: noCapabilities, at: n.At(mcp.InMeta),
+		State: orAbsent(n.Raw(mcp.RequestState)), Input: n.Raw(mcp.Responses),
+		foreign: n.Has(mcp.RequestState) || n.Has(mcp.Responses) || n.Has(mcp.Task)}
+	err := n.Err(mcp.InMeta, mcp.RequestState, mcp.Responses, mcp.Task)
 	if err == nil && r.Input != nil && r.Input[0] != '{' {
 		err = errors.New(`"inputResponses" is not an object`)
 	}
-	if err != nil || at[0].IsZero() {
+	if err != nil || !n.Has(mcp.InMeta) {
 		return r, err
 	}
-	return r, r.readMeta(params)
+	return r, r.readMeta(n)
 }
 
 // orAbsent makes null nil, as some write what they leave out.
@@ -64,22 +63,24 @@ func orAbsent(value json.RawMessage) json.RawMessage {
 
 // readMeta reads _meta: each key that means something here once, in one spelling. The
 // others stay as they are written.
-func (r *Request) readMeta(params json.RawMessage) error {
-	var at [5]jsonrpc.Span
-	err := jsonrpc.Find(params, r.at, at[:], mcp.KeyCapabilities, mcp.KeyClientInfo, mcp.KeyLogLevel, "progressToken", mcp.KeyVersion)
-	meta := r.at.Of(params)
+func (r *Request) readMeta(n *mcp.Notes) error {
+	claim, err := n.Claim()
+	meta := n.Raw(mcp.InMeta)
+	if err == nil {
+		err = n.Err(mcp.Token)
+	}
 	switch {
 	case err != nil:
 		return err
 	case meta[0] != '{':
 		return errors.New(`"_meta" is not an object`)
-	case at[0].End-at[0].Start > maxCapabilities:
+	case len(claim.Capabilities) > maxCapabilities:
 		return errors.New("the client's capabilities are too long")
 	}
-	if !at[0].IsZero() {
-		r.Capabilities = at[0].Of(params)
+	if claim.Capabilities != nil {
+		r.Capabilities = claim.Capabilities
 	}
-	r.ClientInfo, r.Level, r.Token = at[1].Of(params), mcp.ReadLevel(at[2].Of(params)), orAbsent(at[3].Of(params))
+	r.ClientInfo, r.Level, r.Token = claim.ClientInfo, mcp.ReadLevel(claim.LogLevel), n.Raw(mcp.Token)
 	r.meta = bytes.TrimSuffix(jsonrpc.Set(meta, hopKeys...), []byte("}"))
 	return nil
 }

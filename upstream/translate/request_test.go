@@ -3,6 +3,7 @@ package translate
 import (
 	"bytes"
 	"encoding/json"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 	"testing"
 )
 
@@ -38,11 +39,11 @@ func TestMetaIsReadStrictly(t *testing.T) {
 		`5`,
 		`{"io.modelcontextprotocol/clientCapabilities":{"experimental":{"x":"` + string(make([]byte, maxCapabilities)) + `"}}}`,
 	} {
-		if _, err := ReadRequest(json.RawMessage(`{"_meta":` + meta + `}`)); err == nil {
+		if _, err := ReadRequest(mcp.ReadParams(mcp.MethodToolsCall, json.RawMessage(`{"_meta":`+meta+`}`))); err == nil {
 			t.Errorf("%.60s was read", meta)
 		}
 	}
-	r, err := ReadRequest(json.RawMessage(`{"_meta":{"a\"b":1,"io.modelcontextprotocol/logLevel":"emergency","io.modelcontextprotocol/x":2}}`))
+	r, err := ReadRequest(mcp.ReadParams(mcp.MethodToolsCall, json.RawMessage(`{"_meta":{"a\"b":1,"io.modelcontextprotocol/logLevel":"emergency","io.modelcontextprotocol/x":2}}`)))
 	if err != nil || string(r.meta) != `{"a\"b":1,"io.modelcontextprotocol/x":2` || r.Level != 8 {
 		t.Errorf("got %s, %d, %v", r.meta, r.Level, err)
 	}
