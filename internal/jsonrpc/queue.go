@@ -173,7 +173,7 @@ func (q *Queue) Hold(c Class) {
 func (q *Queue) Release(c Class, first ...*Message) {
 	q.hold &^= c
 	for _, m := range first {
-		_ = q.Force(Queued{Message: m})
+		q.Force(Queued{Message: m})
 	}
 	q.held = slices.DeleteFunc(q.held, func(m Queued) bool {
 		free := m.Class&q.hold == 0
@@ -216,7 +216,7 @@ func (q *Queue) Finish(err error, within time.Duration, last func() []*Message) 
 func (q *Queue) bound() {
 	if c := q.conn; c != nil && q.state == queueFinishing && q.late == nil {
 		cause := q.err
-		q.late = time.AfterFunc(q.within, func() { CloseWith(c, cause) })
+		q.late = time.AfterFunc(q.within, func() { _ = CloseWith(c, cause) })
 	}
 }
 

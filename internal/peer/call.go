@@ -126,7 +126,7 @@ func (c *Call) CancelWith(m *jsonrpc.Message) bool {
 	}
 	if c.sent && !c.marked && c.Method != mcp.MethodInitialize { // which must not be cancelled
 		m.Related = c.Related
-		_ = p.out.Force(jsonrpc.Queued{Message: m}) // there are no more of them than calls
+		p.out.Force(jsonrpc.Queued{Message: m}) // there are no more of them than calls
 	}
 	return true
 }
