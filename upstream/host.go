@@ -202,7 +202,7 @@ func (h *Host) probe(t target) (modern, told bool, err error) {
 // attachIn is Attach in an era that the upstream speaks, or that it is tried in.
 func (h *Host) attachIn(ctx context.Context, t target, id serverID, c jsonrpc.Conn) error {
 	if t.up.together(id.era) {
-		return h.pool.Attach(ctx, h.shared(t), id.era, short(id.key), !mcp.IsPrincipalKey(id.key), c)
+		return h.pool.Attach(ctx, h.shared(t), id.era, id.session(), !mcp.IsPrincipalKey(id.key), c)
 	}
 	return h.attachAlone(ctx, attachment{target: t, id: id}, c)
 }
@@ -229,7 +229,7 @@ func (h *Host) attachAlone(ctx context.Context, a attachment, c jsonrpc.Conn) er
 	if ctx.Err() != nil {
 		return refuse(c, jsonrpc.CauseStartFailed, context.Cause(ctx))
 	}
-	log := h.logger().With("upstream", a.name, "session", short(a.id.key))
+	log := h.logger().With("upstream", a.name, "session", a.id.session())
 	r, wait := h.restarts.enter(a.id)
 	defer r.leave()
 	if wait != nil {
@@ -264,10 +264,6 @@ func (h *Host) leave(s *stream) {
 	defer h.mu.Unlock()
 	delete(h.streams, s)
 }
-
-// short returns enough of a key to tell clients apart in a log, and too little to
-// be one.
-func short(key string) string { return key[:min(len(key), 8)] }
 
 // refuse ends a stream of which nothing was read, with that cause if err has none.
 func refuse(c jsonrpc.Conn, cause string, err error) error {

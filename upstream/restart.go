@@ -41,6 +41,10 @@ type serverID struct {
 	era           mcp.Era
 }
 
+// session returns enough of the key to tell clients apart in a log, and too little to
+// be one.
+func (id serverID) session() string { return id.key[:min(len(id.key), 8)] }
+
 // restarts are the restart states of all servers. The zero value is ready.
 type restarts struct {
 	hooks *observe.Hooks // nil for none
@@ -164,7 +168,7 @@ func (r *restart) ended(how outcome, end *jsonrpc.ClosedError, life time.Duratio
 
 // observed is a server as hooks are told of it.
 func (r *restart) observed() observe.Upstream {
-	return observe.Upstream{Name: r.id.upstream, Session: short(r.id.key), Era: string(r.id.era)}
+	return observe.Upstream{Name: r.id.upstream, Session: r.id.session(), Era: string(r.id.era)}
 }
 
 // tellStart tells the hooks of a server that is about to be started.
