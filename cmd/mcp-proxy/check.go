@@ -56,3 +56,10 @@ func runCheck(file string) error {
 	fmt.Println()
 	return nil
 }
+
+func plural(noun string, n int) string {
+	if n == 1 {
+		return noun
+	}
+	return noun + "s"
+}

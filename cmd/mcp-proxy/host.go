@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -28,11 +27,11 @@ func newHost() *cobra.Command {
 			if err := at.Check(); err != nil {
 				return err
 			}
-			cfg, again, log, err := o.load(args, config.Options{Host: true})
+			s, err := o.load(args, config.Options{Host: true})
 			if err != nil {
 				return err
 			}
-			return runHost(cmd.Context(), cfg, at, again, log)
+			return runHost(cmd.Context(), s, at)
 		},
 	}
 	o.addFlags(cmd)
@@ -44,13 +43,13 @@ func newHost() *cobra.Command {
 	flags.StringVar(&at.TLS.Cert, "tls-cert", "", "tls and wss: PEM file of our certificate")
 	flags.StringVar(&at.TLS.Key, "tls-key", "", "tls and wss: PEM file of its key")
 	flags.DurationVar(&at.Heartbeat, "heartbeat", 5*time.Second, "how often to ask the proxy for a sign of life; after three without one it is gone")
-	flags.BoolVar(&at.Insecure, "insecure", false, "accept a link that others can read, or come in by")
+	flags.BoolVar(&at.Insecure, "insecure", false, "allow a link that others can read or use")
 	return cmd
 }
 
-// runHost offers the upstreams of cfg until a signal says to stop.
-func runHost(ctx context.Context, cfg *config.Config, at config.HostLink, again reload, log *slog.Logger) error {
-	h, err := proxy.NewHost(cfg, at, proxy.Options{Log: log})
+// runHost offers upstreams until a signal says to stop.
+func runHost(ctx context.Context, s *start, at config.HostLink) error {
+	h, err := proxy.NewHost(s.cfg, at, proxy.Options{Log: s.log})
 	if err != nil {
 		return failedBy(err)
 	}
@@ -58,8 +57,7 @@ func runHost(ctx context.Context, cfg *config.Config, at config.HostLink, again 
 	if err != nil {
 		return &runError{inUse(err)}
 	}
-	s := service{running: h, log: log, again: again, grace: cfg.ShutdownGrace, lostGrace: 2500 * time.Millisecond}
-	return s.run(ctx, func() {
+	return s.run(ctx, h, 2500*time.Millisecond, func() {
 		if url != "" {
 			fmt.Printf("listening on %s\n", url)
 		}

@@ -11,9 +11,9 @@ import (
 // A reload reads the configuration again, as it was read first.
 type reload func() (*config.Config, error)
 
-// onSignal has the upstreams and links of the configuration taken over anew at each
-// SIGHUP, until stop is called. Everything else in it is as it was at the start. One
-// that cannot be used changes nothing. When ctx is done the signal has no effect.
+// onSignal reads the configuration again at each SIGHUP and takes over its upstreams and
+// links, until stop is called. All else stays as it was at the start, and so does
+// everything if the configuration cannot be used. When ctx is done the signal has no effect.
 func (again reload) onSignal(ctx context.Context, adopt func(*config.Config) error, log *slog.Logger) (stop func()) {
 	return onEach(func() {
 		if ctx.Err() != nil {

@@ -2,26 +2,64 @@ package main
 
 import (
 	"context"
-	"log/slog"
 	"os"
 	"os/signal"
 	"syscall"
+
+	"github.com/spf13/cobra"
 
 	"github.com/mcp-proxy/mcp-proxy/config"
 	"github.com/mcp-proxy/mcp-proxy/proxy"
 )
 
+func newStdio() *cobra.Command {
+	var o options
+	cmd := &cobra.Command{
+		Use:   "stdio [-- CMD ARGS…]",
+		Short: "Serve one client on stdin and stdout",
+		Example: "  mcp-proxy stdio --config mcp-proxy.yaml\n" +
+			"  mcp-proxy stdio -- npx -y @modelcontextprotocol/server-everything",
+		Args: commandBehindDash,
+		RunE: o.with(runStdio),
+	}
+	o.addFlags(cmd)
+	return cmd
+}
+
+func newConnect() *cobra.Command {
+	var o options
+	var headers []string
+	cmd := &cobra.Command{
+		Use:   "connect URL",
+		Short: "Serve one client on stdin and stdout from one remote server",
+		Long:  "Connects a client on stdin and stdout to a remote server: http(s):// (Streamable HTTP, or HTTP+SSE where that is all\nthere is) or ws(s)://.",
+		Example: "  mcp-proxy connect https://example.com/mcp --header 'Authorization: Bearer ${TOKEN}'\n" +
+			"  mcp-proxy connect ws://127.0.0.1:8080/ws",
+		Args: oneURL,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			s, err := o.load(nil, config.Options{URL: args[0], Headers: headers})
+			if err != nil {
+				return err
+			}
+			return runStdio(cmd.Context(), s)
+		},
+	}
+	o.addLogFlags(cmd)
+	cmd.Flags().StringArrayVarP(&headers, "header", "H", nil, `"Name: value" to send with each request, ${NAME} expanded; may be repeated`)
+	return cmd
+}
+
 // runStdio serves the one client on stdin and stdout until it goes away. Hosts
 // close stdin, send SIGTERM 2 s later and SIGKILL 2 s after that: a signal ends
 // everything within 1.5 s.
-func runStdio(ctx context.Context, cfg *config.Config, _ reload, log *slog.Logger) error {
+func runStdio(ctx context.Context, s *start) error {
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	p, err := proxy.New(cfg, proxy.Options{Log: log, Stdio: true})
+	p, err := proxy.New(s.cfg, proxy.Options{Log: s.log, Stdio: true})
 	if err != nil {
 		return failedBy(err)
 	}
-	defer tellStatus(p.Snapshot, log)()
+	defer tellStatus(p.Snapshot, s.log)()
 	_ = p.ServeStdio(ctx, os.Stdin, os.Stdout) // that the client went is no failure
 	_ = p.Shutdown(ctx)                        // nor is that a signal forces the rest
 	return nil

@@ -1,0 +1,73 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/mcp-proxy/mcp-proxy/config"
+)
+
+// options are what the flags of most commands say.
+type options struct {
+	config    string
+	listen    []string
+	logFormat string
+	logLevel  string
+}
+
+func (o *options) addFlags(cmd *cobra.Command) {
+	addConfigFlag(cmd, &o.config)
+	o.addLogFlags(cmd)
+}
+
+func (o *options) addLogFlags(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&o.logFormat, "log-format", "auto", "text, json, or auto: text on a terminal")
+	cmd.Flags().StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error")
+}
+
+func addConfigFlag(cmd *cobra.Command, file *string) {
+	cmd.Flags().StringVarP(file, "config", "c", "", "configuration file, YAML, JSON or TOML (default: mcp-proxy.yaml in the working directory, then in the user's configuration directory)")
+}
+
+// A start is what a command begins with.
+type start struct {
+	cfg   *config.Config
+	again reload // reads cfg anew
+	log   *slog.Logger
+}
+
+// with is a command that runs f with what its flags say.
+func (o *options) with(f func(context.Context, *start) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		s, err := o.load(args, config.Options{Listen: o.listen})
+		if err != nil {
+			return err
+		}
+		return f(cmd.Context(), s)
+	}
+}
+
+// load reads the configuration from the flags and what else from says, and sets up
+// the log. Arguments are the command behind "--".
+func (o *options) load(args []string, from config.Options) (*start, error) {
+	log, err := newLogger(os.Stderr, o.logFormat, o.logLevel)
+	if err != nil {
+		return nil, err
+	}
+	from.File, from.Command = o.config, args
+	read := func() (*config.Config, error) {
+		cfg, warnings, err := config.Load(from)
+		if err != nil {
+			return nil, err
+		}
+		for _, w := range warnings {
+			log.Warn("configuration", "warning", w)
+		}
+		return cfg, nil
+	}
+	cfg, err := read()
+	return &start{cfg, read, log}, err
+}

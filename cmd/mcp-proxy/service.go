@@ -1,0 +1,92 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"syscall"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/config"
+	"github.com/mcp-proxy/mcp-proxy/proxy"
+)
+
+// A service is a Proxy or a Host.
+type service interface {
+	Serve() error
+	Reload(*config.Config) error
+	Shutdown(context.Context) error
+	Snapshot() proxy.Snapshot
+}
+
+// run runs a service until a signal says to stop, and shuts it down. If the service fails
+// it has lostGrace for that. ready is called when signals find their handlers, before the
+// first client comes.
+func (s *start) run(ctx context.Context, v service, lostGrace time.Duration, ready func()) error {
+	signals, ignore := stopSignals()
+	defer ignore()
+	defer tellStatus(v.Snapshot, s.log)()
+	serving, over := context.WithCancel(ctx)
+	defer over()
+	defer s.again.onSignal(serving, v.Reload, s.log)()
+	ended := make(chan error, 1)
+	go func() { ended <- v.Serve() }() // until Shutdown
+	ready()
+
+	var err error
+	grace := lostGrace
+	select {
+	case signal := <-signals:
+		grace = s.cfg.ShutdownGrace
+		s.log.Info("shutting down", "signal", signal.String(), "grace", grace)
+	case err = <-ended:
+		s.log.Error("listener failed", "err", err)
+	case <-ctx.Done():
+	}
+	over()
+	if forced := shutdown(v, grace, signals); forced && err == nil {
+		err = proxy.ErrForced
+	}
+	if err != nil {
+		return &runError{err}
+	}
+	return nil
+}
+
+// shutdown ends a service within grace, or at a second signal by force, which it reports.
+func shutdown(v service, grace time.Duration, signals <-chan os.Signal) (forced bool) {
+	ctx, cancel := context.WithTimeout(context.Background(), grace)
+	defer cancel()
+	over := make(chan struct{})
+	watched := make(chan bool)
+	go func() {
+		select {
+		case <-signals:
+			cancel()
+			watched <- true
+		case <-over:
+			watched <- false
+		}
+	}()
+	_ = v.Shutdown(ctx) // forced by a signal alone
+	close(over)
+	return <-watched
+}
+
+// failedBy returns what New or NewHost has failed by: a mistake of the user, or not.
+func failedBy(err error) error {
+	if _, ok := errors.AsType[config.Problems](err); ok {
+		return err
+	}
+	return &runError{err}
+}
+
+// inUse says what to do about an error of listening where somebody else does.
+func inUse(err error) error {
+	const windows = syscall.Errno(10048) // what WSAEADDRINUSE is there
+	if errors.Is(err, syscall.EADDRINUSE) || errors.Is(err, windows) {
+		return fmt.Errorf("%w: another program listens there; stop that one, or choose another address with --listen", err)
+	}
+	return err
+}
