@@ -152,7 +152,7 @@ func (h *hosting) busy() bool {
 			inFlight += s.InFlight
 		}
 	}
-	return inFlight > h.bridge.Parked()
+	return inFlight > h.bridge.Suspended()
 }
 
 // snapshot returns what runs.

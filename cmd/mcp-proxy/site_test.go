@@ -273,7 +273,7 @@ func stopReserve(cfg *config.Config) time.Duration {
 }
 
 // hurry sets how long a bridge waits.
-func (s *site) hurry(b *pool.Bridge) { b.Idle, b.ParkFor = s.layout.idle, s.layout.parkFor }
+func (s *site) hurry(b *pool.Bridge) { b.Idle, b.SuspendFor = s.layout.idle, s.layout.parkFor }
 
 func (s *site) record(upstream string) string { return filepath.Join(s.dir, "record-"+upstream) }
 

@@ -30,7 +30,7 @@ const (
 )
 
 // A modernListen is a subscriptions/listen of a client. It hears from one session of its
-// key, and from a new one when that is lost. Guarded by tenant.mu.
+// key, and from a new one when that is lost. Guarded by account.mu.
 type modernListen struct {
 	// Static after construction.
 	s          *client
@@ -41,7 +41,7 @@ type modernListen struct {
 	wants      translate.Offers // subscribe is not used
 	uris       []string         // each once
 
-	lane     *lane            // nil while it has none
+	session  *legacySession   // nil while it has none
 	asking   map[string]bool  // URIs whose subscription is not answered
 	honoured map[string]bool  // URIs
 	kinds    translate.Offers // acknowledged
@@ -61,13 +61,13 @@ func (s *client) listen(r *peer.Request, said translate.Request) {
 		r.Fail(jsonrpc.InvalidParams(err.Error()))
 		return
 	}
-	s.t.mu.Lock()
-	defer s.t.mu.Unlock()
-	l := &modernListen{s: s, r: r, came: time.Now(), g: s.t.groupLocked(said.Capabilities), clientInfo: said.ClientInfo, wants: wants, uris: uris,
+	s.a.mu.Lock()
+	defer s.a.mu.Unlock()
+	l := &modernListen{s: s, r: r, came: time.Now(), g: s.a.groupLocked(said.Capabilities), clientInfo: said.ClientInfo, wants: wants, uris: uris,
 		retries: backoff.ExponentialBackOff{InitialInterval: firstRetry, Multiplier: 2, MaxInterval: lastRetry}}
 	switch {
 	case len(s.listens) >= maxListens:
-		r.Fail(jsonrpc.Overloaded(s.t.id.upstream))
+		r.Fail(jsonrpc.Overloaded(s.a.id.upstream))
 		return
 	case s.ended || !r.OnCancel(l.cancelled):
 		return
@@ -76,14 +76,14 @@ func (s *client) listen(r *peer.Request, said translate.Request) {
 	s.listens[l] = struct{}{}
 	l.g.listens[l] = struct{}{}
 	if !l.bindLocked() {
-		l.failLocked(s.t.refusal())
+		l.failLocked(s.a.refusal())
 	}
 }
 
 // cancelled handles that the client has cancelled the listen, or left.
 func (l *modernListen) cancelled(*jsonrpc.Message, jsonrpc.Span) {
-	l.s.t.mu.Lock()
-	defer l.s.t.mu.Unlock()
+	l.s.a.mu.Lock()
+	defer l.s.a.mu.Unlock()
 	l.endLocked()
 }
 
@@ -123,15 +123,15 @@ func readFilter(n *mcp.Notes) (wants translate.Offers, uris []string, err error)
 // bindLocked gives the listen a session to hear from. It reports false if there is
 // none.
 func (l *modernListen) bindLocked() bool {
-	lane := l.g.freeLocked(false)
-	if lane == nil {
-		if lane = l.g.openLocked(l.clientInfo); lane == nil {
+	session := l.g.free(false)
+	if session == nil {
+		if session = l.g.open(l.clientInfo); session == nil {
 			return false
 		}
 	}
-	l.lane = lane
-	lane.listens[l] = struct{}{}
-	if lane.state == laneReady {
+	l.session = session
+	session.listens[l] = struct{}{}
+	if session.state == sessionReady {
 		l.beginLocked()
 	}
 	return true
@@ -140,10 +140,10 @@ func (l *modernListen) bindLocked() bool {
 // beginLocked subscribes, once the session is ready.
 func (l *modernListen) beginLocked() {
 	l.retries.Reset()
-	again, can := l.acked, l.lane.welcome.Offers
+	again, can := l.acked, l.session.welcome.Offers
 	if !again {
 		l.kinds = translate.Offers{Tools: l.wants.Tools && can.Tools, Prompts: l.wants.Prompts && can.Prompts, Resources: l.wants.Resources && can.Resources}
-		l.timer = l.s.t.after(l.patience(), l.ackLocked)
+		l.timer = l.s.a.after(l.patience(), l.ackLocked)
 	}
 	l.asking, l.honoured = make(map[string]bool), make(map[string]bool)
 	if can.Subscribe {
@@ -171,7 +171,7 @@ func (l *modernListen) subscribeLocked() {
 		l.asking[uri] = true
 	}
 	for _, uri := range slices.Clone(l.uris) { // the last answer may be there at once
-		l.lane.subs.add(uri, subscribing[*modernListen]{
+		l.session.subs.add(uri, subscribing[*modernListen]{
 			by: l, on: true, params: jsonrpc.Set(nil, jsonrpc.Value{Key: "uri", Text: jsonrpc.Quote(uri)}),
 			wanted: func() bool { return l.asking[uri] && !l.ended },
 			done: func(answer *jsonrpc.Message) {
@@ -192,7 +192,7 @@ func (l *modernListen) subscribedLocked(uri string, ok bool) {
 	if ok {
 		l.honoured[uri] = true
 	}
-	if len(l.asking) == 0 && l.lane.state == laneReady {
+	if len(l.asking) == 0 && l.session.state == sessionReady {
 		l.ackLocked()
 	}
 }
@@ -200,7 +200,7 @@ func (l *modernListen) subscribedLocked(uri string, ok bool) {
 // ackLocked tells the client what it will hear of. What the server has not agreed to
 // by now is not among it.
 func (l *modernListen) ackLocked() {
-	if l.acked || l.ended || l.lane == nil {
+	if l.acked || l.ended || l.session == nil {
 		return
 	}
 	l.acked = true
@@ -240,11 +240,11 @@ func (l *modernListen) sendLocked(method string, params json.RawMessage) {
 // lostLocked handles that the session has ended. Before the ack that is the end of the
 // listen, too; afterwards there will be another session.
 func (l *modernListen) lostLocked(err *jsonrpc.Message) {
-	l.lane = nil
+	l.session = nil
 	switch {
 	case !l.acked:
 		l.failLocked(err)
-	case l.s.t.b.pool.isStopped():
+	case l.s.a.b.isStopped():
 		l.finishLocked()
 	default:
 		l.retryLocked()
@@ -252,8 +252,8 @@ func (l *modernListen) lostLocked(err *jsonrpc.Message) {
 }
 
 func (l *modernListen) retryLocked() {
-	l.timer = l.s.t.after(l.retries.NextBackOff(), func() {
-		if !l.ended && l.lane == nil && !l.bindLocked() {
+	l.timer = l.s.a.after(l.retries.NextBackOff(), func() {
+		if !l.ended && l.session == nil && !l.bindLocked() {
 			l.retryLocked()
 		}
 	})
@@ -286,10 +286,10 @@ func (l *modernListen) endLocked() {
 	delete(l.g.listens, l)
 	l.timer.Stop()
 	l.flush.Stop()
-	if lane := l.lane; lane != nil {
-		delete(lane.listens, l)
-		lane.used = time.Now()
-		lane.subs.releaseAll(l)
+	if session := l.session; session != nil {
+		delete(session.listens, l)
+		session.used = time.Now()
+		session.subs.releaseAll(l)
 	}
-	l.g.forgetLocked()
+	l.g.forget()
 }

@@ -90,7 +90,7 @@ func (l *modernListen) forgetOthersLocked() {
 
 func (l *modernListen) flushLaterLocked() {
 	if l.acked && l.flush == nil && len(l.pending) > 0 {
-		l.flush = l.s.t.after(noticeFor, l.flushLocked)
+		l.flush = l.s.a.after(noticeFor, l.flushLocked)
 	}
 }
 

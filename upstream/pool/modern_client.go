@@ -25,11 +25,11 @@ const (
 // A client is one stream of modern clients.
 type client struct {
 	// Static after construction.
-	t    *tenant
+	a    *account
 	peer *peer.Peer
 	end  context.CancelCauseFunc // ends the stream
 
-	// Guarded by tenant.mu.
+	// Guarded by account.mu.
 	listens map[*modernListen]struct{}
 	ended   bool
 }
@@ -44,25 +44,25 @@ type client struct {
 // out to speak modern, the stream ends with [jsonrpc.CauseOtherEra]. Modern returns
 // when everything that it started is gone; its error is an [jsonrpc.ErrClosed].
 func (b *Bridge) Modern(ctx context.Context, upstream, key string, c jsonrpc.Conn) error {
-	t := b.tenant(tenantID{upstream, key})
-	if t == nil {
+	a := b.account(accountID{upstream, key})
+	if a == nil {
 		end := &jsonrpc.ClosedError{Cause: jsonrpc.CauseHostStopped}
 		jsonrpc.CloseWith(c, end)
 		return end
 	}
-	defer t.release()
+	defer a.release()
 	own, end := context.WithCancelCause(context.Background())
 	defer end(nil)
 	defer context.AfterFunc(ctx, func() { end(whyDone(ctx)) })()
-	s := &client{t: t, end: end, listens: make(map[*modernListen]struct{})}
+	s := &client{a: a, end: end, listens: make(map[*modernListen]struct{})}
 	s.peer = peer.New(peer.Options{
 		Name: upstream, Requests: maxStreamCalls, Twin: inUse,
 		Room: jsonrpc.Room{Messages: maxUnread, Bytes: maxUnreadBytes}, Full: s.tooSlow,
 		Request: s.request,
 	})
-	t.mu.Lock()
-	t.streams[s] = struct{}{}
-	t.mu.Unlock()
+	a.mu.Lock()
+	a.streams[s] = struct{}{}
+	a.mu.Unlock()
 	err := s.peer.Run(own, c)
 	s.leave(err)
 	return err
@@ -88,18 +88,18 @@ func (s *client) tooSlow(*jsonrpc.Message) {
 
 // leave lets go of everything that is the stream's, which has ended.
 func (s *client) leave(end error) {
-	s.t.mu.Lock()
+	s.a.mu.Lock()
 	s.leaveLocked()
-	s.t.mu.Unlock()
+	s.a.mu.Unlock()
 	s.peer.End(end) // its requests are cancelled
-	s.t.mu.Lock()
-	defer s.t.mu.Unlock()
-	s.t.leftLocked(end)
+	s.a.mu.Lock()
+	defer s.a.mu.Unlock()
+	s.a.leftLocked(end)
 }
 
 func (s *client) leaveLocked() {
 	s.ended = true
-	delete(s.t.streams, s)
+	delete(s.a.streams, s)
 }
 
 // request begins a call, or goes on with one.
@@ -121,38 +121,38 @@ func (s *client) request(r *peer.Request) {
 
 // call begins a call.
 func (s *client) call(r *peer.Request, said translate.Request) {
-	c := newBridged(r.Message)
-	s.t.mu.Lock()
-	defer s.t.mu.Unlock()
+	c := newModernCall(r.Message)
+	s.a.mu.Lock()
+	defer s.a.mu.Unlock()
 	if s.enterLocked(c, r, said) {
-		c.group.placeLocked(c)
+		c.group.place(c)
 	}
 }
 
 // enterLocked makes c the call of a request of s. It reports false if nobody waits for that
 // any more.
-func (s *client) enterLocked(c *bridged, r *peer.Request, said translate.Request) bool {
+func (s *client) enterLocked(c *modernCall, r *peer.Request, said translate.Request) bool {
 	if s.ended || !r.OnCancel(func(m *jsonrpc.Message, _ jsonrpc.Span) { c.cancelled(r, m) }) {
 		return false
 	}
 	r.Message = nil // what is needed of it is the call's
 	r.Value, c.r, c.s, c.Request = c, r, s, said
 	if c.group == nil { // a call that comes back stays in the session that it has
-		c.group = s.t.groupLocked(said.Capabilities)
+		c.group = s.a.groupLocked(said.Capabilities)
 	}
 	return true
 }
 
 // cancelled ends a call whose client has cancelled its request, with m, or has left. It is
 // not answered. What is suspended was answered, and lives on.
-func (c *bridged) cancelled(r *peer.Request, m *jsonrpc.Message) {
+func (c *modernCall) cancelled(r *peer.Request, m *jsonrpc.Message) {
 	var reason json.RawMessage
 	if m != nil {
 		reason, _ = jsonrpc.Member(m.Params, "reason")
 	}
-	t := c.group.t
-	t.mu.Lock()
-	defer t.mu.Unlock()
+	a := c.group.a
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	if c.r == r {
 		c.cancelLocked(reason)
 	}

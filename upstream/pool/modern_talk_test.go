@@ -54,7 +54,7 @@ type pooled struct {
 
 func newPooled(t *testing.T) *pooled {
 	k := &pooled{t: t, sides: make(map[string]*side), caps: "{}", done: make(map[string]chan error)}
-	k.b = &Bridge{Relates: func(string) bool { return k.relates }, Idle: time.Minute, ParkFor: 2 * time.Minute,
+	k.b = &Bridge{Relates: func(string) bool { return k.relates }, Idle: time.Minute, SuspendFor: 2 * time.Minute,
 		Open: func(_ context.Context, upstream, key string, era mcp.Era) jsonrpc.Conn {
 			if upstream != "up" || era != mcp.Legacy {
 				t.Errorf("opened %s, %s", upstream, era)
@@ -79,8 +79,8 @@ func newPooled(t *testing.T) *pooled {
 				t.Errorf("stream %s returned %v", name, err)
 			}
 		}
-		if len(k.b.pool.tenants) != 0 {
-			t.Errorf("%d tenants are left", len(k.b.pool.tenants))
+		if len(k.b.accounts) != 0 {
+			t.Errorf("%d accounts are left", len(k.b.accounts))
 		}
 	})
 	return k

@@ -22,7 +22,7 @@ import (
 // answered once, and nothing is left.
 func TestManyClientsAtOnce(t *testing.T) {
 	var servers sync.WaitGroup
-	b := &Bridge{Idle: 20 * time.Millisecond, ParkFor: 100 * time.Millisecond,
+	b := &Bridge{Idle: 20 * time.Millisecond, SuspendFor: 100 * time.Millisecond,
 		Open: func(_ context.Context, _, key string, _ mcp.Era) jsonrpc.Conn {
 			near, far := jsonrpc.Pipe()
 			servers.Go(func() { serveAtRandom(far, key[:1]) })
@@ -41,10 +41,10 @@ func TestManyClientsAtOnce(t *testing.T) {
 	clients.Wait()
 	b.Stop(context.Background())
 	servers.Wait()
-	conntest.Eventually(t, "no tenant is left", func() bool {
-		b.pool.mu.Lock()
-		defer b.pool.mu.Unlock()
-		return len(b.pool.tenants) == 0
+	conntest.Eventually(t, "no account is left", func() bool {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		return len(b.accounts) == 0
 	})
 }
 

@@ -17,8 +17,8 @@ func TestStopEndsTimers(t *testing.T) {
 		k.say("c", `{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"a",`+meta+`}}`)
 		k.recv("s0") // the level
 		k.say("c", `{"jsonrpc":"2.0","id":3,"method":"tools/call","params":{"name":"a","_meta":{STAMP}}}`)
-		pending := k.b.pool.timers.Len
-		if pending() < 3 { // the ack, the level, the lane's idleness
+		pending := k.b.timers.Len
+		if pending() < 3 { // the ack, the level, the session's idleness
 			t.Error("pending:", pending())
 		}
 		k.b.Stop(k.ctx)

@@ -25,7 +25,7 @@ func inPool(t *testing.T, test func(k *pooled)) {
 }
 
 // asks makes the upstream one that is known to ask.
-func (k *pooled) asks() { k.b.pool.asking.Store("up", true) }
+func (k *pooled) asks() { k.b.asking.Store("up", true) }
 
 func (k *pooled) call(client string, id int, method string) {
 	k.t.Helper()
@@ -106,7 +106,7 @@ func TestSessionsOutliveStreams(t *testing.T) {
 func TestCallsWaitForLanesInOrder(t *testing.T) {
 	inPool(t, func(k *pooled) {
 		k.asks()
-		for i := range maxGroupLanes {
+		for i := range maxGroupSessions {
 			k.call("c", i, "tools/call")
 			k.hello(fmt.Sprintf("s%d", i), "{}")
 		}
@@ -114,7 +114,7 @@ func TestCallsWaitForLanesInOrder(t *testing.T) {
 			k.call("c", 100+i, "tools/call")
 		}
 		k.say("c", `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":100}}`)
-		if k.sessions() != maxGroupLanes {
+		if k.sessions() != maxGroupSessions {
 			t.Fatalf("%d sessions", k.sessions())
 		}
 		k.serve("s3")
@@ -123,7 +123,7 @@ func TestCallsWaitForLanesInOrder(t *testing.T) {
 		k.answered("c", 101, 0)
 		k.serve("s3")
 		k.answered("c", 102, 0)
-		for i := range maxGroupLanes {
+		for i := range maxGroupSessions {
 			if i != 3 {
 				k.serve(fmt.Sprintf("s%d", i))
 				k.answered("c", i, 0)
@@ -135,18 +135,18 @@ func TestCallsWaitForLanesInOrder(t *testing.T) {
 func TestCallThatWaitsGetsALaneWhenOneDies(t *testing.T) {
 	inPool(t, func(k *pooled) {
 		k.asks()
-		for i := range maxGroupLanes {
+		for i := range maxGroupSessions {
 			k.call("c", i, "tools/call")
 			k.hello(fmt.Sprintf("s%d", i), "{}")
 			k.recv(fmt.Sprintf("s%d", i))
 		}
 		k.call("c", 100, "tools/call")
-		for i := range maxGroupLanes {
+		for i := range maxGroupSessions {
 			jsonrpc.CloseWith(k.sides[fmt.Sprintf("s%d", i)].c, &jsonrpc.ClosedError{Cause: "gone", Delivered: true})
 			k.answered("c", i, -32603)
 		}
-		k.hello(fmt.Sprintf("s%d", maxGroupLanes), "{}")
-		k.serve(fmt.Sprintf("s%d", maxGroupLanes))
+		k.hello(fmt.Sprintf("s%d", maxGroupSessions), "{}")
+		k.serve(fmt.Sprintf("s%d", maxGroupSessions))
 		k.answered("c", 100, 0)
 	})
 }
@@ -154,7 +154,7 @@ func TestCallThatWaitsGetsALaneWhenOneDies(t *testing.T) {
 // The one longest idle makes room; if none is idle there is none.
 func TestSessionsOfAKeyAreBounded(t *testing.T) {
 	inPool(t, func(k *pooled) {
-		for i := range maxLanes {
+		for i := range maxSessions {
 			k.caps = fmt.Sprintf(`{"experimental":{"%d":{}}}`, i)
 			k.call("c", i, "tools/call")
 			k.hello(fmt.Sprintf("s%d", i), "{}")
@@ -162,17 +162,17 @@ func TestSessionsOfAKeyAreBounded(t *testing.T) {
 		k.caps = `{}`
 		k.call("c", 100, "tools/call")
 		k.answered("c", 100, -32603)
-		for i := range maxLanes {
-			k.serve(fmt.Sprintf("s%d", (i+5)%maxLanes))
-			k.answered("c", (i+5)%maxLanes, 0)
+		for i := range maxSessions {
+			k.serve(fmt.Sprintf("s%d", (i+5)%maxSessions))
+			k.answered("c", (i+5)%maxSessions, 0)
 			time.Sleep(time.Millisecond)
 		}
 		k.call("c", 101, "tools/call")
 		k.ended("s5", "")
-		k.hello(fmt.Sprintf("s%d", maxLanes), "{}")
-		k.serve(fmt.Sprintf("s%d", maxLanes))
+		k.hello(fmt.Sprintf("s%d", maxSessions), "{}")
+		k.serve(fmt.Sprintf("s%d", maxSessions))
 		k.answered("c", 101, 0)
-		if n := len(k.b.pool.tenants[tenantID{"up", "p-key"}].groups); n != maxLanes {
+		if n := len(k.b.accounts[accountID{"up", "p-key"}].groups); n != maxSessions {
 			t.Errorf("%d groups", n)
 		}
 	})
@@ -302,11 +302,11 @@ func TestPhaseOfWhatASessionLoses(t *testing.T) {
 	})
 }
 
-// What waits for a lane is not placed in one any more.
+// What waits for a session is not placed in one any more.
 func TestOtherEraAndCallsThatWait(t *testing.T) {
 	inPool(t, func(k *pooled) {
 		k.asks()
-		for i := range maxGroupLanes {
+		for i := range maxGroupSessions {
 			k.call("c", i, "tools/call")
 			k.hello(fmt.Sprintf("s%d", i), "{}")
 			k.recv(fmt.Sprintf("s%d", i))
@@ -316,14 +316,14 @@ func TestOtherEraAndCallsThatWait(t *testing.T) {
 		}
 		jsonrpc.CloseWith(k.sides["s0"].c, &jsonrpc.ClosedError{Cause: jsonrpc.CauseOtherEra, Delivered: true})
 		k.ended("c", jsonrpc.CauseOtherEra)
-		for i := range maxGroupLanes - 1 {
+		for i := range maxGroupSessions - 1 {
 			if m := k.recv(fmt.Sprintf("s%d", i+1)); m.Method != "notifications/cancelled" {
 				t.Errorf("a server received %s", k.text(m))
 			}
 		}
 		time.Sleep(lingering)
 		k.quiet()
-		if n := k.sessions(); n != maxGroupLanes {
+		if n := k.sessions(); n != maxGroupSessions {
 			t.Errorf("%d sessions", n)
 		}
 	})

@@ -12,8 +12,8 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
 
-// park has a call in a session of its own ask for something that nobody answers.
-func (k *pooled) park(server string, id int) {
+// suspension has a call in a session of its own ask for something that nobody answers.
+func (k *pooled) suspension(server string, id int) {
 	k.t.Helper()
 	k.call("c", id, "tools/call")
 	k.hello(server, "{}")
@@ -60,12 +60,12 @@ func TestD39_ParkedCallsMakeRoom(t *testing.T) {
 	inPool(t, func(k *pooled) {
 		k.asks()
 		k.caps = `{"sampling":{}}`
-		for i := range maxGroupLanes {
-			k.park(fmt.Sprintf("s%d", i), i)
+		for i := range maxGroupSessions {
+			k.suspension(fmt.Sprintf("s%d", i), i)
 		}
 		k.call("c", 100, "tools/call")
 		k.cancel(100)
-		time.Sleep(minPark)
+		time.Sleep(minSuspended)
 		k.quiet() // nobody waits
 		k.comeBack(20, 1)
 		k.recv("s0")
@@ -97,25 +97,25 @@ func TestD39_ParkedCallsMakeRoom(t *testing.T) {
 	})
 }
 
-// A call waits until one is parked for long enough; one that is younger stays.
+// A call waits until one is suspended for long enough; one that is younger stays.
 func TestD39_CallWaitsUntilAParkIsOld(t *testing.T) {
 	inPool(t, func(k *pooled) {
 		k.asks()
 		k.caps = `{"sampling":{}}`
-		for i := range maxGroupLanes {
+		for i := range maxGroupSessions {
 			k.call("c", i, "tools/call")
 			k.hello(fmt.Sprintf("s%d", i), "{}")
 			k.recv(fmt.Sprintf("s%d", i))
 		}
 		k.call("c", 100, "tools/call")
 		k.call("c", 101, "tools/call")
-		time.Sleep(minPark)
+		time.Sleep(minSuspended)
 		k.quiet() // all work
 		for _, server := range []string{"s7", "s3"} {
 			k.ask(server)
 			time.Sleep(collectFor)
 			k.recv("c")
-			time.Sleep(minPark/2 - collectFor)
+			time.Sleep(minSuspended/2 - collectFor)
 		}
 		for i, server := range []string{"s7", "s3"} {
 			k.quiet()
@@ -126,7 +126,7 @@ func TestD39_CallWaitsUntilAParkIsOld(t *testing.T) {
 			if m := k.recv(server); m.Method != "tools/call" {
 				t.Errorf("call %d: %s received %s", i, server, k.text(m))
 			}
-			time.Sleep(minPark/2 - lingering - collectFor)
+			time.Sleep(minSuspended/2 - lingering - collectFor)
 		}
 	})
 }
@@ -135,20 +135,20 @@ func TestD39_CallWaitsUntilAParkIsOld(t *testing.T) {
 func TestD39_ParkedSessionMakesRoom(t *testing.T) {
 	inPool(t, func(k *pooled) {
 		k.asks()
-		for i := range maxLanes {
-			k.caps = fmt.Sprintf(`{"sampling":{},"experimental":{"%d":{}}}`, i/maxGroupLanes)
-			k.park(fmt.Sprintf("s%d", i), i)
+		for i := range maxSessions {
+			k.caps = fmt.Sprintf(`{"sampling":{},"experimental":{"%d":{}}}`, i/maxGroupSessions)
+			k.suspension(fmt.Sprintf("s%d", i), i)
 		}
 		k.caps = `{}`
 		k.call("c", 100, "tools/call")
 		if m := k.recv("c"); !strings.Contains(string(m.Error), jsonrpc.ReasonOverloaded) {
 			t.Errorf("a call received %s", k.text(m))
 		}
-		time.Sleep(minPark)
+		time.Sleep(minSuspended)
 		k.call("c", 101, "tools/call")
 		k.ended("s0", "")
-		k.hello(fmt.Sprintf("s%d", maxLanes), "{}")
-		k.serve(fmt.Sprintf("s%d", maxLanes))
+		k.hello(fmt.Sprintf("s%d", maxSessions), "{}")
+		k.serve(fmt.Sprintf("s%d", maxSessions))
 		k.answered("c", 101, 0)
 		time.Sleep(lingering)
 		for len(k.sides["s0"].in) > 0 { // it may have heard why
@@ -159,7 +159,7 @@ func TestD39_ParkedSessionMakesRoom(t *testing.T) {
 	})
 }
 
-// What cannot be attributed because of a parked call ends that, when it is old. It is
+// What cannot be attributed because of a suspended call ends that, when it is old. It is
 // refused and one line in the log.
 func TestQuestionEndsAnOldPark(t *testing.T) {
 	inPool(t, func(k *pooled) {
@@ -180,7 +180,7 @@ func TestQuestionEndsAnOldPark(t *testing.T) {
 			k.ask("s0")
 			k.recv("s0") // refused
 		}
-		time.Sleep(minPark)
+		time.Sleep(minSuspended)
 		k.ask("s0")
 		if m := k.recv("s0"); !strings.Contains(string(m.Error), "no answer in time") {
 			t.Fatalf("the server received %s", k.text(m))
@@ -205,10 +205,10 @@ func TestUnattributedEndsAnOldPark(t *testing.T) {
 	inPool(t, func(k *pooled) {
 		k.asks()
 		k.caps = `{"sampling":{}}`
-		k.park("s0", 0)
-		time.Sleep(minPark / 2)
-		k.park("s1", 1)
-		time.Sleep(minPark / 2)
+		k.suspension("s0", 0)
+		time.Sleep(minSuspended / 2)
+		k.suspension("s1", 1)
+		time.Sleep(minSuspended / 2)
 		k.b.Unattributed("other")
 		k.quiet()
 		k.b.Unattributed("up")
@@ -242,23 +242,23 @@ func TestCallsInTurnHaveOneSession(t *testing.T) {
 func TestParksMakeRoomForParks(t *testing.T) {
 	inPool(t, func(k *pooled) {
 		k.relates, k.caps = true, `{"sampling":{}}`
-		for i := range maxParks + 1 {
+		for i := range maxSuspended + 1 {
 			k.call("c", i, "tools/call")
 			if i == 0 {
 				k.hello("s0", "{}")
 			}
 			call := k.recv("s0")
-			if i == maxParks {
-				time.Sleep(minPark)
+			if i == maxSuspended {
+				time.Sleep(minSuspended)
 			}
 			k.say("s0", fmt.Sprintf(`@%s {"jsonrpc":"2.0","id":%d,"method":"sampling/createMessage"}`, call.ID, i))
 			time.Sleep(collectFor)
 			k.answered("c", i, 0)
 		}
 		k.gaveUp("s0")
-		time.Sleep(k.b.ParkFor + fadeFor)
+		time.Sleep(k.b.SuspendFor + fadeFor)
 		synctest.Wait()
-		for range 2*maxParks + 1 { // an error for each other, and a cancellation for all
+		for range 2*maxSuspended + 1 { // an error for each other, and a cancellation for all
 			k.recv("s0")
 		}
 	})

@@ -13,7 +13,7 @@ import (
 func TestParksAreBounded(t *testing.T) {
 	inPool(t, func(k *pooled) {
 		k.relates, k.caps = true, `{"sampling":{}}`
-		for i := range maxParks + 1 {
+		for i := range maxSuspended + 1 {
 			k.call("c", i, "tools/call")
 			if i == 0 {
 				k.hello("s0", "{}")
@@ -21,16 +21,16 @@ func TestParksAreBounded(t *testing.T) {
 			call := k.recv("s0")
 			k.say("s0", fmt.Sprintf(`@%s {"jsonrpc":"2.0","id":%d,"method":"sampling/createMessage"}`, call.ID, i))
 			time.Sleep(collectFor)
-			if i < maxParks {
+			if i < maxSuspended {
 				k.answered("c", i, 0)
 			}
 		}
-		if m := k.recv("s0"); m.Error == nil || m.ID != jsonrpc.IntID(maxParks) {
+		if m := k.recv("s0"); m.Error == nil || m.ID != jsonrpc.IntID(maxSuspended) {
 			t.Errorf("the question too many got %s", k.text(m))
 		}
-		time.Sleep(k.b.ParkFor)
+		time.Sleep(k.b.SuspendFor)
 		synctest.Wait()
-		for range maxParks { // an error for each
+		for range maxSuspended { // an error for each
 			if m := k.recv("s0"); m.Error == nil {
 				t.Fatalf("the server received %s", k.text(m))
 			}
@@ -38,7 +38,7 @@ func TestParksAreBounded(t *testing.T) {
 		k.quiet()
 		time.Sleep(fadeFor)
 		synctest.Wait()
-		for range maxParks { // and if it goes on all the same, a cancellation
+		for range maxSuspended { // and if it goes on all the same, a cancellation
 			if m := k.recv("s0"); m.Method != "notifications/cancelled" {
 				t.Fatalf("the server received %s", k.text(m))
 			}
@@ -96,9 +96,9 @@ func TestKeptAnswersAreBounded(t *testing.T) {
 				t.Errorf("call %d received %.200s", i, k.text(m))
 			}
 		}
-		time.Sleep(k.b.ParkFor) // nobody comes for the first
+		time.Sleep(k.b.SuspendFor) // nobody comes for the first
 		synctest.Wait()
-		if n := k.b.pool.tenants[tenantID{"up", "p-key"}].kept; n != 0 {
+		if n := k.b.accounts[accountID{"up", "p-key"}].kept; n != 0 {
 			t.Errorf("%d bytes are kept", n)
 		}
 	})
@@ -110,7 +110,7 @@ func TestRoundsAreBounded(t *testing.T) {
 		k.call("c", 0, "tools/call")
 		k.hello("s0", "{}")
 		k.recv("s0")
-		for i := range maxParkRounds {
+		for i := range maxRounds {
 			k.say("s0", fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"sampling/createMessage"}`, i))
 			time.Sleep(collectFor)
 			k.text(k.recv("c")) // and the state is known
@@ -125,9 +125,9 @@ func TestRoundsAreBounded(t *testing.T) {
 			t.Errorf("the server received %s", k.text(m))
 		}
 		k.say("s0", `{"jsonrpc":"2.0","id":2,"result":{}}`)
-		k.answered("c", maxParkRounds, 0)
-		if n := len(k.b.pool.tenants[tenantID{"up", "p-key"}].parks); n != 0 {
-			t.Errorf("%d parks are left", n)
+		k.answered("c", maxRounds, 0)
+		if n := len(k.b.accounts[accountID{"up", "p-key"}].suspensions); n != 0 {
+			t.Errorf("%d suspensions are left", n)
 		}
 	})
 }
@@ -138,8 +138,8 @@ func TestD39_ForgedState(t *testing.T) {
 	inPool(t, func(k *pooled) {
 		k.asks()
 		k.caps = `{"sampling":{}}`
-		k.park("s0", 0)
-		k.park("s1", 1)
+		k.suspension("s0", 0)
+		k.suspension("s1", 1)
 		state := k.states[0]
 		if len(state) < 22 || state == k.states[1] {
 			t.Fatalf("states %q", k.states)

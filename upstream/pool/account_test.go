@@ -50,31 +50,31 @@ func TestD06_ConnectionLeavesServerThatDoesNotRead(t *testing.T) {
 	})
 }
 
-// A call is parked as long as it waits for its client, and its server for that.
+// A call is suspended as long as it waits for its client, and its server for that.
 func TestParked(t *testing.T) {
 	inPool(t, func(k *pooled) {
-		parked := func(want int) {
+		suspended := func(want int) {
 			t.Helper()
 			synctest.Wait()
-			if n := k.b.Parked(); n != want {
-				t.Errorf("%d calls are parked, want %d", n, want)
+			if n := k.b.Suspended(); n != want {
+				t.Errorf("%d calls are suspended, want %d", n, want)
 			}
 		}
 		k.caps = `{"sampling":{}}`
-		parked(0)
+		suspended(0)
 		k.asks()
-		k.park("s0", 1)
-		k.park("s1", 2)
+		k.suspension("s0", 1)
+		k.suspension("s1", 2)
 		k.call("c", 3, "tools/call")
 		k.hello("s2", "{}")
 		k.recv("s2")
-		parked(2)
+		suspended(2)
 		k.say("s0", `{"jsonrpc":"2.0","id":2,"result":{}}`) // its answer is kept
 		k.recv("s0")
-		parked(1)
+		suspended(1)
 		k.say("c", `{"jsonrpc":"2.0","id":4,"method":"tools/call","params":{"name":"a","_meta":{STAMP},"requestState":"$2","inputResponses":{"q1":{"roots":[]}}}}`)
 		k.recv("s1")
-		parked(0)
+		suspended(0)
 		k.say("s2", `{"jsonrpc":"2.0","id":2,"result":{}}`)
 		k.answered("c", 3, 0)
 		k.say("s1", `{"jsonrpc":"2.0","id":2,"result":{}}`)

@@ -14,16 +14,16 @@ import (
 type callState int
 
 const (
-	waiting   callState = iota // for a lane, or for its lane to be ready
+	waiting   callState = iota // for a session, or for its session to be ready
 	forwarded                  // to the server, and a client waits for its answer
-	parked                     // as forwarded, but the client was told to come back with input
-	ghost                      // given up: the server may still be at it
+	suspended                  // as forwarded, but the client was told to come back with input
+	cancelled                  // given up: the server may still be at it
 )
 
-// A call is one request to a legacy server, and what a modern client knows of it:
-// one request after the other, if the server asks something. Guarded by tenant.mu,
+// A modernCall is one request to a legacy server, and what a modern client knows of it:
+// one request after the other, if the server asks something. Guarded by account.mu,
 // but for what is static.
-type bridged struct {
+type modernCall struct {
 	// Static after construction.
 	method string
 	params json.RawMessage // as the client sent them first; nil once they are sent, if they are large
@@ -37,27 +37,27 @@ type bridged struct {
 	state      callState
 	serverInfo json.RawMessage // of its session
 	restarts   byte            // times that it was refused until URLs are visited
-	lane       *lane           // nil while it has none
-	*peer.Call                 // in the lane, once it is forwarded
+	session    *legacySession  // nil while it has none
+	*peer.Call                 // in the session, once it is forwarded
 
-	questions []*inquiry       // not answered, in order
-	asked     int              // questions ever
-	collect   *timers.Timer    // until the questions of a moment are there
-	park      *park            // nil if it never was
-	receipt   *receipt         // of the state that the newest request came with
-	result    *jsonrpc.Message // the answer, if it came while parked
-	digest    *[32]byte        // of the request: see digestOf; nil until it is needed
+	requests   []*serverRequest // not answered, in order
+	asked      int              // requests ever
+	collect    *timers.Timer    // until the requests of a moment are there
+	suspension *suspension      // nil if it never was
+	receipt    *receipt         // of the state that the newest request came with
+	result     *jsonrpc.Message // the answer, if it came while suspended
+	digest     *[32]byte        // of the request: see digestOf; nil until it is needed
 
 	progress struct {
 		last json.RawMessage  // params, sent last
-		kept *jsonrpc.Message // held back while parked
+		kept *jsonrpc.Message // held back while suspended
 	}
 }
 
-// newCall returns the call of a request. What is large is not kept until the server
+// newModernCall returns the call of a request. What is large is not kept until the server
 // answers; so its digest, which may be needed then, is taken now.
-func newBridged(m *jsonrpc.Message) *bridged {
-	c := &bridged{method: m.Method, params: m.Params, extra: m.Extra}
+func newModernCall(m *jsonrpc.Message) *modernCall {
+	c := &modernCall{method: m.Method, params: m.Params, extra: m.Extra}
 	if len(m.Params) > maxCanonical {
 		digest := digestOf(c.method, c.params)
 		c.digest = &digest
@@ -65,8 +65,11 @@ func newBridged(m *jsonrpc.Message) *bridged {
 	return c
 }
 
+// works reports whether the server works on something for the call, and may ask about that.
+func (c *modernCall) works() bool { return mcp.MethodOf(c.method).Works }
+
 // digestNow returns the digest of the request. It needs no lock.
-func (c *bridged) digestNow() [32]byte {
+func (c *modernCall) digestNow() [32]byte {
 	if c.digest != nil {
 		return *c.digest
 	}
@@ -74,36 +77,36 @@ func (c *bridged) digestNow() [32]byte {
 }
 
 // keepLocked keeps the answer to a call until its client comes back for it.
-func (c *bridged) keepLocked(m *jsonrpc.Message) {
-	t := c.group.t
-	if t.kept+m.Size() > maxKept {
-		m = jsonrpc.NewError(jsonrpc.ID{}, jsonrpc.InvalidResponse(t.id.upstream, "no room for the answer"))
+func (c *modernCall) keepLocked(m *jsonrpc.Message) {
+	a := c.group.a
+	if a.kept+m.Size() > maxKept {
+		m = jsonrpc.NewError(jsonrpc.ID{}, jsonrpc.InvalidResponse(a.id.upstream, "no room for the answer"))
 	}
 	c.result = m
-	t.kept += m.Size()
+	a.kept += m.Size()
 }
 
 // keptLocked returns the answer that was kept, nil for none, and keeps it no longer.
-func (c *bridged) keptLocked() *jsonrpc.Message {
+func (c *modernCall) keptLocked() *jsonrpc.Message {
 	m := c.result
 	if m != nil {
-		c.group.t.kept -= m.Size()
+		c.group.a.kept -= m.Size()
 	}
 	c.result = nil
 	return m
 }
 
 // finish answers the client with the server's answer to a call, which has left its
-// lane. It reads the answer without the lock.
-func (c *bridged) finish(m *jsonrpc.Message) {
+// session. It reads the answer without the lock.
+func (c *modernCall) finish(m *jsonrpc.Message) {
 	answer, urls := c.modernAnswer(m)
 	var digest [32]byte
 	if urls != nil {
 		digest = c.digestNow()
 	}
-	t := c.group.t
-	t.mu.Lock()
-	defer t.mu.Unlock()
+	a := c.group.a
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	if urls != nil {
 		answer = c.restartLocked(urls, digest)
 	}
@@ -112,7 +115,7 @@ func (c *bridged) finish(m *jsonrpc.Message) {
 
 // modernAnswer returns what a client is to hear of a server's answer, without the id;
 // or the requests for input that the server's refusal amounts to.
-func (c *bridged) modernAnswer(m *jsonrpc.Message) (answer *jsonrpc.Message, urls []byte) {
+func (c *modernCall) modernAnswer(m *jsonrpc.Message) (answer *jsonrpc.Message, urls []byte) {
 	switch {
 	case m.Error != nil:
 		answer, urls = c.modernError(m.Error)
@@ -121,20 +124,20 @@ func (c *bridged) modernAnswer(m *jsonrpc.Message) (answer *jsonrpc.Message, url
 		}
 		return answer, urls
 	case len(m.Result) == 0 || m.Result[0] != '{':
-		return jsonrpc.NewError(jsonrpc.ID{}, jsonrpc.InvalidResponse(c.group.t.id.upstream, "result is not an object")), nil
+		return jsonrpc.NewError(jsonrpc.ID{}, jsonrpc.InvalidResponse(c.group.a.id.upstream, "result is not an object")), nil
 	}
 	result := m.Result
 	if c.method == mcp.MethodToolsList {
 		var left []string
 		if result, left = translate.WithoutTaskTools(result); len(left) > 0 {
-			c.group.t.b.logger().Debug("tools left out: they run as tasks only", "upstream", c.group.t.id.upstream, "tools", left)
+			c.group.a.b.logger().Debug("tools left out: they run as tasks only", "upstream", c.group.a.id.upstream, "tools", left)
 		}
 	}
 	return &jsonrpc.Message{Result: translate.Completed(c.method, result, c.serverInfo), Extra: m.Extra}, nil
 }
 
 // modernError is modernAnswer for an error.
-func (c *bridged) modernError(text json.RawMessage) (answer *jsonrpc.Message, urls []byte) {
+func (c *modernCall) modernError(text json.RawMessage) (answer *jsonrpc.Message, urls []byte) {
 	e, ok := translate.ReadError(text)
 	switch {
 	case ok && e.Code == mcp.CodeURLElicitation && mcp.MethodOf(c.method).Asks:
@@ -154,13 +157,13 @@ func isBadRequest(text json.RawMessage) bool {
 
 // settleLocked answers the request of a call, unless nobody waits for that any more,
 // and forgets the call.
-func (c *bridged) settleLocked(answer *jsonrpc.Message) {
+func (c *modernCall) settleLocked(answer *jsonrpc.Message) {
 	c.answerLocked(answer)
 	c.forgetLocked()
 }
 
 // answerLocked answers the request of a call.
-func (c *bridged) answerLocked(answer *jsonrpc.Message) {
+func (c *modernCall) answerLocked(answer *jsonrpc.Message) {
 	if c.r == nil {
 		return
 	}
@@ -170,23 +173,23 @@ func (c *bridged) answerLocked(answer *jsonrpc.Message) {
 		return // it is cancelled at this moment
 	}
 	if c.receipt != nil {
-		c.group.t.receipts.answered(c.receipt, answer)
+		c.group.a.receipts.answered(c.receipt, answer)
 		c.receipt = nil
 	}
 }
 
 // forgetLocked lets go of what is kept for a call that is over.
-func (c *bridged) forgetLocked() {
+func (c *modernCall) forgetLocked() {
 	c.collect.Stop()
 	c.keptLocked()
-	if c.park != nil {
-		c.park.forgetLocked()
+	if c.suspension != nil {
+		c.suspension.forget()
 	}
 }
 
 // cancelLocked ends a call that its client does not want any more. The reason may be
 // nil.
-func (c *bridged) cancelLocked(reason json.RawMessage) {
+func (c *modernCall) cancelLocked(reason json.RawMessage) {
 	c.r = nil
 	c.dropLocked(reason, errGone)
 }
@@ -194,64 +197,64 @@ func (c *bridged) cancelLocked(reason json.RawMessage) {
 // dropLocked ends a call that nobody wants the answer of. The server hears one thing:
 // why as the answer to what it has asked for the call, else that the call is cancelled,
 // and the reason.
-func (c *bridged) dropLocked(reason json.RawMessage, why *jsonrpc.Error) {
+func (c *modernCall) dropLocked(reason json.RawMessage, why *jsonrpc.Error) {
 	c.forgetLocked()
 	switch {
-	case c.lane == nil:
-		c.group.leaveLocked(c)
+	case c.session == nil:
+		c.group.leave(c)
 	case c.state == waiting:
-		c.lane.dismissLocked(c)
-	case len(c.questions) > 0:
+		c.session.dismissLocked(c)
+	case len(c.requests) > 0:
 		c.refuseLocked(why)
-		c.lane.fadeLocked(c)
+		c.session.fadeLocked(c)
 	default:
-		c.lane.cancelLocked(c, reason)
+		c.session.cancelLocked(c, reason)
 	}
 }
 
-// dismissLocked takes a call out that the lane has not sent.
-func (l *lane) dismissLocked(c *bridged) {
+// dismissLocked takes a call out that the session has not sent.
+func (l *legacySession) dismissLocked(c *modernCall) {
 	for i, other := range l.waiting {
 		if other == c {
 			l.waiting = append(l.waiting[:i], l.waiting[i+1:]...)
 			break
 		}
 	}
-	c.leaveLaneLocked()
+	c.leaveSessionLocked()
 }
 
 // fadeLocked leaves a call to itself. It is cancelled if it has not ended in time, and the
-// lane goes on.
-func (l *lane) fadeLocked(c *bridged) {
-	c.state = ghost
-	c.collect = l.t.after(fadeFor, func() {
-		if c.lane != nil && l.state != laneEnded {
+// session goes on.
+func (l *legacySession) fadeLocked(c *modernCall) {
+	c.state = cancelled
+	c.collect = l.a.after(fadeFor, func() {
+		if c.session != nil && l.state != sessionEnded {
 			l.cancelLocked(c, nil)
 		}
 	})
 }
 
 // cancelLocked tells the server that a call is cancelled, if it was sent. It may not hear
-// that at once, so that the call stays in the lane for a while: what is asked meanwhile may
+// that at once, so that the call stays in the session for a while: what is asked meanwhile may
 // be about it.
-func (l *lane) cancelLocked(c *bridged, reason json.RawMessage) {
+func (l *legacySession) cancelLocked(c *modernCall, reason json.RawMessage) {
 	if c.Recall() {
-		c.leaveLaneLocked()
+		c.leaveSessionLocked()
 		return
 	}
-	c.state = ghost
+	c.state = cancelled
 	if !c.Take() {
 		return // it is answered at this moment
 	}
 	values := []jsonrpc.Value{{Key: "requestId", Text: c.ID.Raw()}, {Key: "reason", Text: reason}}
 	l.server.Send(jsonrpc.NewNotification(mcp.MethodCancelled, jsonrpc.Set(nil, values...)))
 	if !c.Works {
-		c.leaveLaneLocked()
+		c.leaveSessionLocked()
 		return
 	}
-	c.collect = l.t.after(lingering, func() {
-		if c.lane != nil {
-			c.leaveLaneLocked()
+	c.collect = l.a.after(lingering, func() {
+		if c.session != nil {
+			c.leaveSessionLocked()
 		}
 	})
 }

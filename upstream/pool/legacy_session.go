@@ -16,21 +16,26 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/upstream/translate"
 )
 
+const (
+	maxQueued      = 1024 // messages on their way to a server; beyond, calls are refused
+	maxQueuedBytes = 16 << 20
+)
+
 // lastWords is how long a server may take to read what it is told last.
 const lastWords = 250 * time.Millisecond
 
-type laneState int // only moves forward
+type sessionState int // only moves forward
 
 const (
-	laneOpening laneState = iota // initialize is not answered
-	laneReady
-	laneEnded
+	sessionOpening sessionState = iota // initialize is not answered
+	sessionReady
+	sessionEnded
 )
 
-// A lane is one legacy session that modern clients use, whose client this side is.
-type lane struct {
+// A legacySession is one that modern clients use, whose client this side is.
+type legacySession struct {
 	// Static after construction.
-	t      *tenant
+	a      *account
 	g      *group
 	number int
 	info   json.RawMessage // of the client, for initialize; nil for ours
@@ -39,45 +44,45 @@ type lane struct {
 
 	relates bool // what the server sends is surely related to what it says; owned by run
 
-	// Guarded by tenant.mu.
-	state   laneState
-	waiting []*bridged            // until the server has answered what comes first
-	calls   map[*bridged]struct{} // forwarded, suspended, or given up a moment ago
-	working int                   // of calls and waiting, those that the server works on
-	level   laneLevel
+	// Guarded by account.mu.
+	state   sessionState
+	waiting []*modernCall            // until the server has answered what comes first
+	calls   map[*modernCall]struct{} // forwarded, suspended, or given up a moment ago
+	working int                      // of calls and waiting, those that the server works on
+	level   callLevel
 	warned  bool // of a request that cannot be attributed
 	subs    subscriptions[*modernListen]
-	listens map[*modernListen]struct{} // that hear from this lane
+	listens map[*modernListen]struct{} // that hear from this session
 	began   time.Time                  // the session, with initialize answered
 	used    time.Time                  // the last time
 	idle    *timers.Timer              // that reaps
 
-	welcome translate.Welcome // written once, before the lane is ready
+	welcome translate.Welcome // written once, before the session is ready
 }
 
-func newLane(g *group, number int, info json.RawMessage) *lane {
-	l := &lane{t: g.t, g: g, number: number, info: bytes.Clone(info), used: time.Now(),
-		log:   g.t.b.logger().With("upstream", g.t.id.upstream, "lane", number),
-		calls: make(map[*bridged]struct{}), listens: make(map[*modernListen]struct{})}
+func newLegacySession(g *group, number int, info json.RawMessage) *legacySession {
+	l := &legacySession{a: g.a, g: g, number: number, info: bytes.Clone(info), used: time.Now(),
+		log:   g.a.b.logger().With("upstream", g.a.id.upstream, "session", number),
+		calls: make(map[*modernCall]struct{}), listens: make(map[*modernListen]struct{})}
 	l.server = peer.New(peer.Options{
-		Name: g.t.id.upstream, Room: jsonrpc.Room{Messages: maxQueued, Bytes: maxQueuedBytes}, Twin: noAnswer, Apart: true,
+		Name: g.a.id.upstream, Room: jsonrpc.Room{Messages: maxQueued, Bytes: maxQueuedBytes}, Twin: noAnswer, Apart: true,
 		Request: l.asked, Notified: l.heard, Dropped: l.late,
 	})
 	l.subs.ask = func(method string, params json.RawMessage, _ subscribing[*modernListen], answered func(*jsonrpc.Message)) {
 		l.askLocked(method, params, answered)
 	}
-	l.idle = g.t.after(g.t.b.idle(), l.reapLocked)
+	l.idle = g.a.after(g.a.b.idle(), l.reapLocked)
 	return l
 }
 
 // run is the session from its beginning to its end. When it is ended from here, the Conn
 // is closed as soon as what was said last is sent, or a server that does not read has had
 // time for it. To the host it means that the server is to end as it wishes.
-func (l *lane) run() {
-	b := l.t.b
-	defer b.pool.wg.Done()
-	c := b.Open(b.pool.ctx, l.t.id.upstream, l.t.id.key+"-"+strconv.Itoa(l.number), mcp.Legacy)
-	l.relates = b.relates(l.t.id.upstream)
+func (l *legacySession) run() {
+	b := l.a.b
+	defer b.wg.Done()
+	c := b.Open(b.forced, l.a.id.upstream, l.a.id.key+"-"+strconv.Itoa(l.number), mcp.Legacy)
+	l.relates = b.relates(l.a.id.upstream)
 	l.begin()
 	err := l.server.Run(context.Background(), c)
 	l.end(err)
@@ -88,7 +93,7 @@ func (l *lane) run() {
 var ourInfo = json.RawMessage(`{"name":"mcp-proxy","version":"1"}`)
 
 // begin says initialize.
-func (l *lane) begin() {
+func (l *legacySession) begin() {
 	info := l.info
 	if info == nil {
 		info = ourInfo
@@ -97,19 +102,19 @@ func (l *lane) begin() {
 		jsonrpc.Value{Key: "protocolVersion", Text: jsonrpc.Quote(mcp.LegacyVersions[0])},
 		jsonrpc.Value{Key: "capabilities", Text: l.g.text},
 		jsonrpc.Value{Key: "clientInfo", Text: info})
-	l.t.mu.Lock()
-	defer l.t.mu.Unlock()
-	if l.state == laneOpening {
+	l.a.mu.Lock()
+	defer l.a.mu.Unlock()
+	if l.state == sessionOpening {
 		l.askLocked(mcp.MethodInitialize, params, l.welcomeLocked)
 	}
 }
 
 // askLocked makes a call of this side, whose answer is handled with the lock held.
-func (l *lane) askLocked(method string, params json.RawMessage, answered func(*jsonrpc.Message)) {
+func (l *legacySession) askLocked(method string, params json.RawMessage, answered func(*jsonrpc.Message)) {
 	c := l.server.NewCall(method)
 	c.Done = func(m *jsonrpc.Message, lost *peer.Lost) {
-		l.t.mu.Lock()
-		defer l.t.mu.Unlock()
+		l.a.mu.Lock()
+		defer l.a.mu.Unlock()
 		if lost == nil {
 			answered(m)
 		}
@@ -119,7 +124,7 @@ func (l *lane) askLocked(method string, params json.RawMessage, answered func(*j
 
 // welcomeLocked handles the answer to initialize. Everything else was waiting for
 // it.
-func (l *lane) welcomeLocked(m *jsonrpc.Message) {
+func (l *legacySession) welcomeLocked(m *jsonrpc.Message) {
 	w, ok := translate.ReadWelcome(m.Result)
 	if !ok {
 		if len(m.Result) > 0 && m.Result[0] == '{' { // else the host ends the stream, and says which event that is
@@ -127,7 +132,7 @@ func (l *lane) welcomeLocked(m *jsonrpc.Message) {
 		}
 		return
 	}
-	l.welcome, l.state, l.began = w, laneReady, time.Now()
+	l.welcome, l.state, l.began = w, sessionReady, time.Now()
 	l.server.Send(jsonrpc.NewNotification(mcp.MethodInitialized, nil))
 	l.forwardAllLocked()
 	for li := range l.listens {
@@ -136,7 +141,7 @@ func (l *lane) welcomeLocked(m *jsonrpc.Message) {
 }
 
 // forwardAllLocked sends what was waiting.
-func (l *lane) forwardAllLocked() {
+func (l *legacySession) forwardAllLocked() {
 	calls := l.waiting
 	l.waiting = nil
 	for _, c := range calls {
@@ -144,13 +149,13 @@ func (l *lane) forwardAllLocked() {
 	}
 }
 
-// takeLocked gives a call to the lane.
-func (l *lane) takeLocked(c *bridged) {
-	c.lane = l
-	if mcp.MethodOf(c.method).Works {
+// takeLocked gives a call to the session.
+func (l *legacySession) takeLocked(c *modernCall) {
+	c.session = l
+	if c.works() {
 		l.working++
 	}
-	if l.state == laneReady {
+	if l.state == sessionReady {
 		l.forwardLocked(c)
 		return
 	}
@@ -159,15 +164,15 @@ func (l *lane) takeLocked(c *bridged) {
 }
 
 // forwardLocked sends a call to the server, which has said its welcome.
-func (l *lane) forwardLocked(c *bridged) {
+func (l *legacySession) forwardLocked(c *modernCall) {
 	switch {
 	case c.method == mcp.MethodDiscover:
-		c.leaveLaneLocked()
+		c.leaveSessionLocked()
 		c.settleLocked(&jsonrpc.Message{Result: l.welcome.Discover})
 		return
 	case !l.server.Roomy(1):
-		c.leaveLaneLocked()
-		c.settleLocked(jsonrpc.NewError(jsonrpc.ID{}, jsonrpc.Overloaded(l.t.id.upstream)))
+		c.leaveSessionLocked()
+		c.settleLocked(jsonrpc.NewError(jsonrpc.ID{}, jsonrpc.Overloaded(l.a.id.upstream)))
 		return
 	case l.levelLocked(c):
 		c.state = waiting
@@ -176,7 +181,7 @@ func (l *lane) forwardLocked(c *bridged) {
 	}
 	c.state, c.serverInfo = forwarded, l.welcome.Info
 	c.Call = l.server.NewCall(c.method)
-	c.Works, c.Owner, c.Value = mcp.MethodOf(c.method).Works, c, c
+	c.Works, c.Owner, c.Value = c.works(), c, c
 	c.Done = func(m *jsonrpc.Message, lost *peer.Lost) { l.answered(c, m, lost) }
 	c.Progress = func(m *jsonrpc.Message, _ jsonrpc.Span) { l.progress(c, m) }
 	l.calls[c] = struct{}{}
@@ -190,18 +195,18 @@ func (l *lane) forwardLocked(c *bridged) {
 }
 
 // answered handles the server's answer to a call. The end of the session is endLocked's.
-func (l *lane) answered(c *bridged, m *jsonrpc.Message, lost *peer.Lost) {
-	l.t.mu.Lock()
-	if lost != nil || c.lane != l {
-		l.t.mu.Unlock()
+func (l *legacySession) answered(c *modernCall, m *jsonrpc.Message, lost *peer.Lost) {
+	l.a.mu.Lock()
+	if lost != nil || c.session != l {
+		l.a.mu.Unlock()
 		return
 	}
-	c.leaveLaneLocked()
+	c.leaveSessionLocked()
 	was := c.state
-	if was == parked {
+	if was == suspended {
 		c.keepLocked(m)
 	}
-	l.t.mu.Unlock()
+	l.a.mu.Unlock()
 	if was == forwarded {
 		c.finish(m)
 	}
@@ -209,90 +214,90 @@ func (l *lane) answered(c *bridged, m *jsonrpc.Message, lost *peer.Lost) {
 
 // late handles an answer that nobody waits for. One to a call that was cancelled tells that
 // the server is not at it any more.
-func (l *lane) late(_ string, m *jsonrpc.Message) {
+func (l *legacySession) late(_ string, m *jsonrpc.Message) {
 	n, _ := m.ID.Answered()
-	l.t.mu.Lock()
-	defer l.t.mu.Unlock()
+	l.a.mu.Lock()
+	defer l.a.mu.Unlock()
 	for c := range l.calls {
-		if c.state == ghost && c.ID == jsonrpc.IntID(n) {
-			c.leaveLaneLocked()
+		if c.state == cancelled && c.ID == jsonrpc.IntID(n) {
+			c.leaveSessionLocked()
 			return
 		}
 	}
 }
 
-// leaveLaneLocked takes a call out of its lane, which may then be somebody else's.
+// leaveSessionLocked takes a call out of its session, which may then be somebody else's.
 // What the server asked for it and nobody has answered is refused.
-func (c *bridged) leaveLaneLocked() {
-	l := c.lane
+func (c *modernCall) leaveSessionLocked() {
+	l := c.session
 	if l == nil {
 		return
 	}
 	c.refuseLocked(errNotNeeded)
-	c.lane = nil
+	c.session = nil
 	delete(l.calls, c)
 	l.used = time.Now()
-	if mcp.MethodOf(c.method).Works {
+	if c.works() {
 		l.working--
-		l.g.nextLocked()
+		l.g.next()
 	}
 }
 
-// busyLocked reports whether the lane is of use to anybody.
-func (l *lane) busyLocked() bool {
-	return l.state == laneOpening || len(l.calls)+len(l.waiting)+len(l.listens) > 0
+// busyLocked reports whether the session is of use to anybody.
+func (l *legacySession) busyLocked() bool {
+	return l.state == sessionOpening || len(l.calls)+len(l.waiting)+len(l.listens) > 0
 }
 
-// end ends the lane because its stream has.
-func (l *lane) end(err error) {
+// end ends the session because its stream has.
+func (l *legacySession) end(err error) {
 	end := jsonrpc.EndOf(err, jsonrpc.CauseLinkLost)
-	l.t.mu.Lock()
-	defer l.t.mu.Unlock()
+	l.a.mu.Lock()
+	defer l.a.mu.Unlock()
 	l.endLocked(end)
 }
 
 // endLocked is the one place through which every end passes; the first one counts.
-// It is nil if the bridge ends a lane that nobody uses. Who waits for an answer
-// hears of it; who is parked, when the call comes back.
-func (l *lane) endLocked(end *jsonrpc.ClosedError) {
-	if l.state == laneEnded {
+// It is nil if this side ends a session that nobody uses. Who waits for an answer
+// hears of it; who is suspended, when the call comes back.
+func (l *legacySession) endLocked(end *jsonrpc.ClosedError) {
+	if l.state == sessionEnded {
 		return
 	}
-	l.state = laneEnded
+	l.state = sessionEnded
 	l.idle.Stop()
 	l.server.Finish(jsonrpc.ErrClosed, lastWords)
-	l.t.lanes[l.number] = nil
-	l.g.removeLocked(l)
+	l.a.sessions[l.number] = nil
+	l.g.remove(l)
 	if end != nil {
 		end.Event = cmp.Or(end.Event, jsonrpc.NewEvent())
 		l.log.Debug("session of modern clients ended", "cause", end.Cause, "event", end.Event, "in_flight", len(l.calls), "err", end.Err)
 		l.failLocked(end)
 	}
-	l.g.nextLocked()
-	l.g.forgetLocked()
-	l.t.release()
+	l.g.next()
+	l.g.forget()
+	l.a.release()
 }
 
 // sendAwayLocked ends all streams of the key, without an answer to anything, because
 // the upstream turned out to speak modern: whoever comes again is not translated, and
 // nobody is placed in a session any more. Calls of other sessions may have run.
-func (l *lane) sendAwayLocked(end *jsonrpc.ClosedError) {
+func (l *legacySession) sendAwayLocked(end *jsonrpc.ClosedError) {
 	for _, c := range l.waiting {
-		c.lane = nil
+		c.session = nil
 	}
 	for c := range l.calls {
-		c.lane = nil
+		c.session = nil
 	}
 	l.waiting = nil
-	for _, g := range l.t.groups {
+	for _, g := range l.a.groups {
 		g.waiting = nil
 	}
-	for s := range l.t.streams {
+	for s := range l.a.streams {
 		mine := *end
 		for _, r := range s.peer.TakeRequests(nil) {
 			r.Answer(nil)
 			switch of := r.Value.(type) {
-			case *bridged:
+			case *modernCall:
 				mine.Delivered = mine.Delivered || of.state == forwarded
 				of.cancelLocked(nil)
 			case *modernListen:
@@ -304,25 +309,25 @@ func (l *lane) sendAwayLocked(end *jsonrpc.ClosedError) {
 	}
 }
 
-func (l *lane) failLocked(end *jsonrpc.ClosedError) {
+func (l *legacySession) failLocked(end *jsonrpc.ClosedError) {
 	if end.Cause == jsonrpc.CauseOtherEra {
 		l.sendAwayLocked(end)
 	}
 	closed := func(phase jsonrpc.Phase) *jsonrpc.Message {
-		return jsonrpc.NewError(jsonrpc.ID{}, end.Wire(jsonrpc.CodeInternalError, l.t.id.upstream, phase))
+		return jsonrpc.NewError(jsonrpc.ID{}, end.Wire(jsonrpc.CodeInternalError, l.a.id.upstream, phase))
 	}
 	phase := jsonrpc.NotSent
 	if end.Delivered {
 		phase = jsonrpc.InFlight
 	}
 	for _, c := range l.waiting {
-		c.lane = nil
+		c.session = nil
 		c.settleLocked(closed(jsonrpc.NotSent))
 	}
 	for c := range l.calls {
-		c.lane, c.questions = nil, nil
+		c.session, c.requests = nil, nil
 		switch c.state {
-		case parked:
+		case suspended:
 			c.keepLocked(closed(jsonrpc.InFlight))
 		case forwarded:
 			c.settleLocked(closed(phase))
@@ -333,4 +338,52 @@ func (l *lane) failLocked(end *jsonrpc.ClosedError) {
 	for li := range l.listens {
 		li.lostLocked(closed(jsonrpc.NotSent))
 	}
+}
+
+// suspendedLocked reports whether the session works for a client that waits. If it does not,
+// since is when the newest of its suspended calls was suspended; zero if there is none.
+func (l *legacySession) suspendedLocked() (since time.Time, serves bool) {
+	n := 0
+	for c := range l.calls {
+		switch {
+		case !c.works():
+			continue
+		case c.state == suspended && c.suspension.since.After(since):
+			since = c.suspension.since
+		case c.state == forwarded:
+			return since, true
+		}
+		n++
+	}
+	return since, n < l.working // some are not sent yet
+}
+
+// endSuspendedLocked ends the suspended calls of a session.
+func (l *legacySession) endSuspendedLocked() {
+	for c := range l.calls {
+		if c.state == suspended {
+			c.suspension.giveUp()
+		}
+	}
+}
+
+// onlyWorksLocked reports whether nobody uses the session but for calls that work.
+func (l *legacySession) onlyWorksLocked() bool {
+	return l.state == sessionReady && len(l.calls) == l.working && len(l.listens) == 0
+}
+
+// reapLocked ends a session that nobody has used for a while.
+func (l *legacySession) reapLocked() {
+	if l.state == sessionEnded {
+		return
+	}
+	if left := l.a.b.idle() - time.Since(l.used); l.busyLocked() || left > 0 {
+		if left <= 0 {
+			left = l.a.b.idle()
+		}
+		l.idle = l.a.after(left, l.reapLocked)
+		return
+	}
+	l.log.Debug("session ends for want of use")
+	l.endLocked(nil)
 }

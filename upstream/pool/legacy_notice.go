@@ -3,6 +3,7 @@ package pool
 import (
 	"encoding/json"
 	"strconv"
+	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
@@ -11,15 +12,15 @@ import (
 )
 
 // heard handles a notification of the server.
-func (l *lane) heard(m *jsonrpc.Message, of *peer.Call) {
-	l.t.mu.Lock()
-	defer l.t.mu.Unlock()
+func (l *legacySession) heard(m *jsonrpc.Message, of *peer.Call) {
+	l.a.mu.Lock()
+	defer l.a.mu.Unlock()
 	switch m.Method {
 	case mcp.MethodProgress, mcp.MethodCancelled: // of what is over
 	case mcp.MethodLog:
 		l.messageLocked(m, of)
 	case mcp.MethodToolsChanged, mcp.MethodPromptsChanged, mcp.MethodResourcesChanged:
-		for li := range l.g.listens { // the newest list is the same for all lanes
+		for li := range l.g.listens { // the newest list is the same for all sessions
 			li.hearLocked(m.Method, m)
 		}
 	case mcp.MethodResourceUpdated:
@@ -32,8 +33,8 @@ func (l *lane) heard(m *jsonrpc.Message, of *peer.Call) {
 	}
 }
 
-// updatedLocked tells the listens of the lane that watch a resource.
-func (l *lane) updatedLocked(m *jsonrpc.Message) {
+// updatedLocked tells the listens of the session that watch a resource.
+func (l *legacySession) updatedLocked(m *jsonrpc.Message) {
 	uri, ok := keyIn(m)
 	if !ok {
 		return
@@ -44,7 +45,7 @@ func (l *lane) updatedLocked(m *jsonrpc.Message) {
 }
 
 // tellLocked sends the client a notification that belongs to a call, with other params.
-func (c *bridged) tellLocked(m *jsonrpc.Message, params json.RawMessage) {
+func (c *modernCall) tellLocked(m *jsonrpc.Message, params json.RawMessage) {
 	if c.r == nil || c.state != forwarded {
 		return
 	}
@@ -53,12 +54,12 @@ func (c *bridged) tellLocked(m *jsonrpc.Message, params json.RawMessage) {
 
 // ofLocked returns the call that a notification surely belongs to; nil if that
 // cannot be told.
-func (l *lane) ofLocked(m *jsonrpc.Message, of *peer.Call) *bridged {
+func (l *legacySession) ofLocked(m *jsonrpc.Message, of *peer.Call) *modernCall {
 	switch {
 	case !m.Related.IsZero() && l.relates && of == nil:
 		return nil
 	case !m.Related.IsZero() && l.relates:
-		c, _ := of.Value.(*bridged)
+		c, _ := of.Value.(*modernCall)
 		return c
 	case len(l.calls) == 1:
 		for c := range l.calls {
@@ -71,7 +72,7 @@ func (l *lane) ofLocked(m *jsonrpc.Message, of *peer.Call) *bridged {
 // messageLocked brings a log message to the call that it belongs to, as far as that
 // wants to hear it. If it cannot be told, but only one call wants to hear anything, it
 // is that call's.
-func (l *lane) messageLocked(m *jsonrpc.Message, of *peer.Call) {
+func (l *legacySession) messageLocked(m *jsonrpc.Message, of *peer.Call) {
 	c := l.ofLocked(m, of)
 	if c == nil && (m.Related.IsZero() || !l.relates) {
 		c = l.onlyListenerLocked()
@@ -84,7 +85,7 @@ func (l *lane) messageLocked(m *jsonrpc.Message, of *peer.Call) {
 	}
 }
 
-func (l *lane) onlyListenerLocked() (only *bridged) {
+func (l *legacySession) onlyListenerLocked() (only *modernCall) {
 	for c := range l.calls {
 		switch {
 		case c.Level == 0:
@@ -99,12 +100,12 @@ func (l *lane) onlyListenerLocked() (only *bridged) {
 
 // progress brings progress to the call whose token it has. While nobody waits for the
 // call, the last of it is kept.
-func (l *lane) progress(c *bridged, m *jsonrpc.Message) {
-	l.t.mu.Lock()
-	defer l.t.mu.Unlock()
+func (l *legacySession) progress(c *modernCall, m *jsonrpc.Message) {
+	l.a.mu.Lock()
+	defer l.a.mu.Unlock()
 	switch {
-	case c.lane != l:
-	case c.state == parked:
+	case c.session != l:
+	case c.state == suspended:
 		c.progress.kept = m
 	default:
 		c.tellProgressLocked(m)
@@ -113,9 +114,9 @@ func (l *lane) progress(c *bridged, m *jsonrpc.Message) {
 
 // tellProgressLocked tells the client of progress under its own token. After an
 // interruption only what is further on is told.
-func (c *bridged) tellProgressLocked(m *jsonrpc.Message) {
+func (c *modernCall) tellProgressLocked(m *jsonrpc.Message) {
 	params := m.Params
-	if c.Token == nil || c.park != nil && c.progress.last != nil && !further(params, c.progress.last) {
+	if c.Token == nil || c.suspension != nil && c.progress.last != nil && !further(params, c.progress.last) {
 		return
 	}
 	c.progress.last = params
@@ -128,4 +129,53 @@ func progressIn(params json.RawMessage) float64 {
 	text, _ := jsonrpc.Member(params, "progress")
 	n, _ := strconv.ParseFloat(string(text), 64)
 	return n
+}
+
+// A callLevel is the log level of a legacy server that modern clients use. Guarded by
+// account.mu.
+type callLevel struct {
+	told    int  // what the server was told to log; zero for nothing
+	asking  bool // and it has not answered
+	refused bool
+}
+
+// levelWithin is how long calls wait for the answer to setLevel.
+const levelWithin = time.Second
+
+// levelLocked has the server log what a call wants to hear, and what those want that
+// are under way with it. What it says beyond that is left out. It reports whether the
+// call has to wait until the server has answered, so that nothing is missed.
+func (l *legacySession) levelLocked(c *modernCall) (wait bool) {
+	if c.Level == 0 || !l.welcome.Logs || l.level.refused {
+		return false
+	}
+	most := c.Level
+	for other := range l.calls {
+		if other.r != nil && other.Level != 0 {
+			most = min(most, other.Level)
+		}
+	}
+	if most != l.level.told && !l.level.asking {
+		l.level.told, l.level.asking = most, true
+		params := jsonrpc.Set(nil, jsonrpc.Value{Key: "level", Text: jsonrpc.Quote(mcp.LogLevels[most-1])})
+		l.askLocked(mcp.MethodSetLevel, params, l.leveledLocked)
+		l.a.after(levelWithin, l.leveledLateLocked)
+	}
+	return l.level.asking
+}
+
+// leveledLocked handles the answer to setLevel. A server that refuses is not asked
+// again in this session, and logs what it likes.
+func (l *legacySession) leveledLocked(m *jsonrpc.Message) {
+	l.level.asking = false
+	l.level.refused = m.Error != nil
+	l.forwardAllLocked()
+}
+
+// leveledLateLocked ends the wait for a server that says nothing.
+func (l *legacySession) leveledLateLocked() {
+	if l.level.asking && l.state == sessionReady {
+		l.level.asking = false
+		l.forwardAllLocked()
+	}
 }

@@ -62,15 +62,15 @@ func checkResponses(responses json.RawMessage) error {
 
 // comeBack goes on with the call that a state belongs to. If it was answered meanwhile,
 // it returns that answer, to be given to the client.
-func (s *client) comeBack(r *peer.Request, said translate.Request, u use) (*bridged, *jsonrpc.Message) {
-	t := s.t
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if rc := t.receipts.find(u); rc != nil {
+func (s *client) comeBack(r *peer.Request, said translate.Request, u use) (*modernCall, *jsonrpc.Message) {
+	a := s.a
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if rc := a.receipts.find(u); rc != nil {
 		r.Respond(rc.replay(u))
 		return nil, nil
 	}
-	p := t.parks[u.state]
+	p := a.suspensions[u.state]
 	switch {
 	case p == nil || !time.Now().Before(p.expiry):
 		r.Fail(refusedState(stateExpired))
@@ -78,7 +78,7 @@ func (s *client) comeBack(r *peer.Request, said translate.Request, u use) (*brid
 	case p.digest != u.digest:
 		r.Fail(refusedState(stateInvalid))
 		return nil, nil
-	case p.call != nil && p.call.state != parked:
+	case p.call != nil && p.call.state != suspended:
 		r.Fail(refusedState(stateUsed))
 		return nil, nil
 	case p.call == nil:
@@ -89,7 +89,7 @@ func (s *client) comeBack(r *peer.Request, said translate.Request, u use) (*brid
 	if !s.enterLocked(c, r, said) {
 		return nil, nil
 	}
-	c.receipt = t.receipts.add(u)
+	c.receipt = a.receipts.add(u)
 	c.state = forwarded
 	if result := c.keptLocked(); result != nil {
 		return c, result
@@ -100,9 +100,9 @@ func (s *client) comeBack(r *peer.Request, said translate.Request, u use) (*brid
 
 // goOnLocked gives the server the input that it has asked for. What is missing is
 // asked again.
-func (c *bridged) goOnLocked() {
+func (c *modernCall) goOnLocked() {
 	defer c.LetGo()
-	l := c.lane
+	l := c.session
 	l.levelLocked(c)
 	questions, responses := c.responsesLocked()
 	for i, q := range questions {
@@ -115,15 +115,15 @@ func (c *bridged) goOnLocked() {
 		c.progress.kept = nil
 		c.tellProgressLocked(kept)
 	}
-	if len(c.questions) > 0 {
+	if len(c.requests) > 0 {
 		c.collectLocked(collectFor)
 	}
 }
 
 // responsesLocked returns what the client says to each open question, nil for nothing, in
 // one pass. What can be read in two ways says nothing.
-func (c *bridged) responsesLocked() ([]*inquiry, []json.RawMessage) {
-	questions := slices.Clone(c.questions)
+func (c *modernCall) responsesLocked() ([]*serverRequest, []json.RawMessage) {
+	questions := slices.Clone(c.requests)
 	keys, at, responses := make([]string, len(questions)), make([]jsonrpc.Span, len(questions)), make([]json.RawMessage, len(questions))
 	for i, q := range questions {
 		keys[i] = q.key
@@ -140,10 +140,10 @@ func (c *bridged) responsesLocked() ([]*inquiry, []json.RawMessage) {
 // urlsOf returns the requests for input that a refusal amounts to which names URLs to
 // visit first (2025-11-25 client/elicitation, "URL Elicitation Required"); or the
 // error for a client that does not take them.
-func (c *bridged) urlsOf(e translate.WireError) (*jsonrpc.Message, []byte) {
+func (c *modernCall) urlsOf(e translate.WireError) (*jsonrpc.Message, []byte) {
 	list, err := jsonrpc.Member(e.Data, "elicitations")
 	elicitations, errList := jsonrpc.Elements(list)
-	if err != nil || errList != nil || len(elicitations) == 0 || len(elicitations) > maxCallQuestions {
+	if err != nil || errList != nil || len(elicitations) == 0 || len(elicitations) > maxCallRequests {
 		return &jsonrpc.Message{Error: translate.ToModernError(e.Text)}, nil
 	}
 	if !translate.AbilitiesOf(c.Capabilities).URL {
@@ -159,25 +159,25 @@ func (c *bridged) urlsOf(e translate.WireError) (*jsonrpc.Message, []byte) {
 
 // restartLocked returns the answer to a call that was refused until its client has
 // visited URLs. When it comes back the call begins anew: nothing has run.
-func (c *bridged) restartLocked(requests json.RawMessage, digest [32]byte) *jsonrpc.Message {
-	if c.restarts >= maxParkRounds {
+func (c *modernCall) restartLocked(requests json.RawMessage, digest [32]byte) *jsonrpc.Message {
+	if c.restarts >= maxRounds {
 		return jsonrpc.NewError(jsonrpc.ID{}, errTooManyAsks)
 	}
-	p := c.group.t.newParkLocked(nil, digest)
+	p := c.group.a.newSuspensionLocked(nil, digest)
 	if p == nil {
-		return jsonrpc.NewError(jsonrpc.ID{}, jsonrpc.Overloaded(c.group.t.id.upstream))
+		return jsonrpc.NewError(jsonrpc.ID{}, jsonrpc.Overloaded(c.group.a.id.upstream))
 	}
 	p.round = c.restarts
-	return &jsonrpc.Message{Result: translate.InputRequired(requests, p.stateLocked(), c.serverInfo)}
+	return &jsonrpc.Message{Result: translate.InputRequired(requests, p.newState(), c.serverInfo)}
 }
 
 // restartLocked begins a call anew, once.
-func (s *client) restartLocked(r *peer.Request, said translate.Request, p *park, u use) {
-	c := newBridged(r.Message)
+func (s *client) restartLocked(r *peer.Request, said translate.Request, p *suspension, u use) {
+	c := newModernCall(r.Message)
 	if c.restarts = p.round; !s.enterLocked(c, r, said) {
 		return
 	}
-	c.receipt = s.t.receipts.add(u)
-	p.forgetLocked()
-	c.group.placeLocked(c)
+	c.receipt = s.a.receipts.add(u)
+	p.forget()
+	c.group.place(c)
 }

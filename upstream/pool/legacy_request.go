@@ -1,0 +1,176 @@
+package pool
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/internal/peer"
+	"github.com/mcp-proxy/mcp-proxy/upstream/translate"
+)
+
+const (
+	startFor        = 2 * time.Second // servers ask for roots when they start, which says nothing of their calls
+	maxCallRequests = 64              // of one call at once; beyond, they are refused
+)
+
+// What a server hears of a request that nobody is asked.
+var (
+	errNoCall = &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "no call is in progress that the request could belong to"}
+
+	errCannotAsk   = &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "the client cannot be asked during this request"}
+	errNotNeeded   = &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "the call has ended"}
+	errGone        = jsonrpc.ConnectionClosed(jsonrpc.CodeConnectionClosed, "", jsonrpc.CauseClientGone, jsonrpc.InFlight)
+	errNoInput     = jsonrpc.ConnectionClosed(jsonrpc.CodeConnectionClosed, "", jsonrpc.CauseClientSilent, jsonrpc.InFlight)
+	errTooManyAsks = &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "too many questions"}
+)
+
+// A serverRequest is a request of a legacy server that a client has to answer.
+type serverRequest struct {
+	*peer.Request
+	c   *modernCall
+	key string // in inputRequests
+}
+
+// asked handles a request of the server.
+func (l *legacySession) asked(r *peer.Request) {
+	if r.Method == mcp.MethodPing {
+		l.reply(r, &jsonrpc.Message{Result: noResult})
+		return
+	}
+	l.a.mu.Lock()
+	defer l.a.mu.Unlock()
+	c, refusal := l.whoseLocked(r)
+	if refusal == nil {
+		refusal = c.refusesLocked(r.Message)
+	}
+	if refusal != nil {
+		l.reply(r, failure(refusal))
+		return
+	}
+	c.asked++
+	q := &serverRequest{r, c, keyOf(c.asked)}
+	c.requests = append(c.requests, q)
+	r.Assign(c, "", nil)
+	r.OnCancel(func(*jsonrpc.Message, jsonrpc.Span) {
+		l.a.mu.Lock()
+		defer l.a.mu.Unlock()
+		q.doneLocked()
+	})
+	if l.ofStart(r.Method) {
+		c.collectLocked(startCollectFor)
+	} else {
+		c.collectLocked(collectFor)
+	}
+}
+
+// reply answers a request of the server from here.
+func (l *legacySession) reply(r *peer.Request, m *jsonrpc.Message) { replyIfRoom(l.server, r, m) }
+
+// ofStart reports whether a request may be one that a server makes when it starts.
+func (l *legacySession) ofStart(method string) bool {
+	return method == mcp.MethodRootsList && time.Since(l.began) < startFor
+}
+
+// keyOf returns the key in inputRequests of the nth question of a call.
+func keyOf(n int) string { return "q" + strconv.Itoa(n) }
+
+// whoseLocked returns the call that a question belongs to. That must be certain, or
+// it might be shown to somebody else. An upstream about whose questions it is not has
+// a session for each call from then on.
+func (l *legacySession) whoseLocked(r *peer.Request) (*modernCall, *jsonrpc.Error) {
+	switch r.Method {
+	case mcp.MethodRootsList, mcp.MethodSample, mcp.MethodElicit:
+	default:
+		return nil, jsonrpc.MethodNotFound(r.Method)
+	}
+	if !r.Message.Related.IsZero() && l.relates {
+		if r.Of != nil {
+			if c, ok := r.Of.Value.(*modernCall); ok {
+				return c, nil
+			}
+		}
+		return nil, errNotNeeded
+	}
+	c, n := l.atWorkLocked()
+	ofStart := l.ofStart(r.Method)
+	switch {
+	case n != 1 && ofStart, n == 0 && r.Method == mcp.MethodRootsList:
+		return nil, jsonrpc.MethodNotFound(r.Method)
+	case ofStart: // may be of the call, too
+		return c, nil
+	}
+	if _, known := l.a.b.asking.LoadOrStore(l.a.id.upstream, true); !known {
+		l.log.Debug("upstream asks: each call of modern clients has a session of its own")
+	}
+	switch n {
+	case 0:
+		return nil, errNoCall
+	case 1:
+		return c, nil
+	}
+	l.ambiguousLocked(r.Method)
+	return nil, errAmbiguous
+}
+
+// ambiguousLocked handles a question that cannot be attributed. If that is for suspended
+// calls alone, whose questions were put, the oldest gives way for the next.
+func (l *legacySession) ambiguousLocked(method string) {
+	level := slog.LevelDebug
+	if !l.warned {
+		level, l.warned = slog.LevelWarn, true
+	}
+	l.log.Log(context.Background(), level, "upstream asked something that cannot be attributed to one of its calls", "method", method)
+	waits := 0
+	for c := range l.calls {
+		if c.works() && c.state == forwarded {
+			waits++
+		}
+	}
+	if waits > 1 {
+		return
+	}
+	l.a.giveUpOldestLocked(func(p *suspension) bool { return p.isAtServer() && p.call.session == l })
+}
+
+// atWorkLocked returns how many calls the server works on, and one of them.
+func (l *legacySession) atWorkLocked() (one *modernCall, n int) {
+	for c := range l.calls {
+		if c.works() {
+			one = c
+			n++
+		}
+	}
+	return one, n
+}
+
+// refusesLocked returns why the client of a call cannot be asked something; nil if it
+// can.
+func (c *modernCall) refusesLocked(m *jsonrpc.Message) *jsonrpc.Error {
+	switch {
+	case c.state == cancelled:
+		return errNotNeeded
+	case !mcp.MethodOf(c.method).Asks:
+		return errCannotAsk
+	case len(c.requests) >= maxCallRequests:
+		return errTooManyAsks
+	}
+	return translate.AbilitiesOf(c.Capabilities).Refuses(m.Method, m.Params)
+}
+
+// refuseLocked answers all questions of a call with an error.
+func (c *modernCall) refuseLocked(err *jsonrpc.Error) {
+	for _, q := range c.requests {
+		q.Fail(err)
+	}
+	c.requests = nil
+}
+
+// doneLocked forgets a question that is over.
+func (q *serverRequest) doneLocked() {
+	q.c.requests = slices.DeleteFunc(q.c.requests, func(other *serverRequest) bool { return other == q })
+}
