@@ -3,7 +3,6 @@ package jsonrpc
 import (
 	"cmp"
 	"errors"
-	"maps"
 	"slices"
 )
 
@@ -84,19 +83,37 @@ func (t *Table[K, V]) TakeKey(k K) (v V, ok bool) {
 // order in which they came. A nil want takes all.
 func (t *Table[K, V]) TakeIf(want func(V) bool) []V {
 	var taken []V
-	for _, k := range t.keys() {
-		if v := t.entries[k].value; want == nil || want(v) {
-			delete(t.entries, k)
-			taken = append(taken, v)
-		}
+	for _, k := range t.keys(want) {
+		v, _ := t.TakeKey(k)
+		taken = append(taken, v)
 	}
 	return taken
+}
+
+// All returns the entries for which want reports true, in the order in which they came. A
+// nil want returns all.
+func (t *Table[K, V]) All(want func(V) bool) []V {
+	var all []V
+	for _, k := range t.keys(want) {
+		all = append(all, t.entries[k].value)
+	}
+	return all
+}
+
+// Any reports whether want reports true for an entry. The order is any.
+func (t *Table[K, V]) Any(want func(V) bool) bool {
+	for _, e := range t.entries {
+		if want(e.value) {
+			return true
+		}
+	}
+	return false
 }
 
 // Each calls fn with all entries, in the order in which they came, until fn reports
 // false. fn may take entries out. Each is an iterator: for k, v := range t.Each.
 func (t *Table[K, V]) Each(fn func(k K, v V) bool) {
-	for _, k := range t.keys() {
+	for _, k := range t.keys(nil) {
 		if e, ok := t.entries[k]; ok && !fn(k, e.value) {
 			return
 		}
@@ -115,13 +132,18 @@ func (t *Table[K, V]) Newest(want func(V) bool) (k K, v V, ok bool) {
 	return k, v, order > 0
 }
 
-// keys returns all keys, the oldest entry's first. To sort is cheaper than to keep an
-// order: entries come and go for each call, and all of them are looked at when
-// something ends.
-func (t *Table[K, V]) keys() []K {
-	return slices.SortedFunc(maps.Keys(t.entries), func(a, b K) int {
-		return cmp.Compare(t.entries[a].order, t.entries[b].order)
-	})
+// keys returns the keys of the entries that are wanted, the oldest entry's first. To sort
+// is cheaper than to keep an order: entries come and go for each call, and all of them are
+// looked at when something ends.
+func (t *Table[K, V]) keys(want func(V) bool) []K {
+	var keys []K
+	for k, e := range t.entries {
+		if want == nil || want(e.value) {
+			keys = append(keys, k)
+		}
+	}
+	slices.SortFunc(keys, func(a, b K) int { return cmp.Compare(t.entries[a].order, t.entries[b].order) })
+	return keys
 }
 
 // Len returns the number of entries.

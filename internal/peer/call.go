@@ -177,15 +177,10 @@ func (p *Peer) Call(id jsonrpc.ID) *Call {
 
 // Calls returns the open calls for which want reports true, which is called with the lock
 // held; the oldest is first.
-func (p *Peer) Calls(want func(c *Call) bool) (open []*Call) {
+func (p *Peer) Calls(want func(c *Call) bool) []*Call {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, c := range p.calls.Each {
-		if want == nil || want(c) {
-			open = append(open, c)
-		}
-	}
-	return open
+	return p.calls.All(want)
 }
 
 // TakeCalls takes out the open calls for which want reports true, which is called with the

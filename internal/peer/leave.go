@@ -22,8 +22,8 @@ func (r *Request) Mark() {
 	if r.over {
 		return
 	}
-	for _, c := range r.p.calls.Each {
-		c.marked = c.marked || c.waitsFor(r)
+	for _, c := range r.p.calls.All(func(c *Call) bool { return c.waitsFor(r) }) {
+		c.marked = true
 	}
 }
 
@@ -53,12 +53,7 @@ func (c *Call) Forget() {
 
 // awaitedLocked reports whether another open call than but possibly waits for r.
 func (p *Peer) awaitedLocked(r *Request, but *Call) bool {
-	for _, c := range p.calls.Each {
-		if c != but && c.waitsFor(r) {
-			return true
-		}
-	}
-	return false
+	return p.calls.Any(func(c *Call) bool { return c != but && c.waitsFor(r) })
 }
 
 // Leave clears up with another side that stays, for somebody who leaves: his requests get

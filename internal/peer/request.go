@@ -270,15 +270,10 @@ func (p *Peer) Request(id jsonrpc.ID) *Request {
 
 // Requests returns the open requests for which want reports true, which is called with
 // the lock held; the oldest is first.
-func (p *Peer) Requests(want func(r *Request) bool) (open []*Request) {
+func (p *Peer) Requests(want func(r *Request) bool) []*Request {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, r := range p.requests.Each {
-		if want(r) {
-			open = append(open, r)
-		}
-	}
-	return open
+	return p.requests.All(want)
 }
 
 // TakeRequests takes out the open requests for which want reports true, which is called
