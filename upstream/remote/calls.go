@@ -31,7 +31,7 @@ type call struct {
 
 	// Guarded by calls.mu.
 	state callState // only moves forward
-	at    *endpoint // that it was posted to
+	at    *endpoint // where it was posted
 	begun bool      // the response has begun
 }
 
@@ -43,12 +43,12 @@ const (
 	cancelled // it gets no answer any more
 )
 
-// last reports whether a call is still to be posted when the session is being left.
+// last reports whether a call is still posted after Close.
 func (c *call) last() bool { return c.m.Method == mcp.MethodTasksCancel }
 
 // calls are the requests of a session that have no answer yet.
 type calls struct {
-	mu      sync.Mutex // guards what follows, and the fields of calls that say so
+	mu      sync.Mutex // guards the fields below, and those of each call that say so
 	open    jsonrpc.Table[jsonrpc.ID, *call]
 	leaving bool // the session ends
 }
@@ -89,7 +89,7 @@ func (cs *calls) take(c *call) bool {
 	return c.state != cancelled
 }
 
-// start moves a call on that was not cancelled before it could be posted.
+// start notes that a call will be posted. It reports whether it still may be.
 func (cs *calls) start(c *call) bool {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
@@ -120,8 +120,8 @@ func (cs *calls) answered(c *call) {
 	c.begun = true
 }
 
-// cancel notes that a request is to be cancelled. It returns the call if the server is
-// to hear of it: not of one that it has not seen, nor of one that is answered, nor of
+// cancel notes that a request is cancelled. It returns the call if the server has to be
+// told. It has not if it has not seen the request, or has answered it, or if that is
 // initialize.
 func (cs *calls) cancel(id jsonrpc.ID) *call {
 	cs.mu.Lock()
@@ -139,7 +139,8 @@ func (cs *calls) cancel(id jsonrpc.ID) *call {
 	return c
 }
 
-// leave gives up what was not posted. It returns the calls to wait for.
+// leave gives up the calls that were not posted. It returns the others, which have to
+// be waited for.
 func (cs *calls) leave() (unfinished []*call) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
@@ -155,9 +156,8 @@ func (cs *calls) leave() (unfinished []*call) {
 	return unfinished
 }
 
-// lose gives up the calls at an endpoint that the server has forgotten: those whose
-// response has begun, or with all of them the others, too. It reports whether there
-// are others.
+// lose gives up calls at an endpoint that the server has forgotten: all, or those whose
+// response has begun. It reports whether there are others.
 func (cs *calls) lose(at *endpoint, all bool) (silent bool) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
@@ -173,8 +173,8 @@ func (cs *calls) lose(at *endpoint, all bool) (silent bool) {
 	return silent
 }
 
-// awaitAnswers waits until the server has answered the calls, for answerTime, or as long
-// as it takes if they were yet to be posted; until hurry is closed at most.
+// awaitAnswers waits until the server has answered the calls, or hurry is closed. It
+// waits answerTime at most, but for those that are only posted after Close.
 func awaitAnswers(calls []*call, hurry <-chan struct{}) {
 	late := time.NewTimer(answerTime)
 	defer late.Stop()

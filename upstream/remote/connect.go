@@ -63,9 +63,9 @@ func (c *conn) Write(b []byte) (n int, err error) {
 	return n, err
 }
 
-// checkRedirect follows only what keeps method and body and stays with the
-// server that was configured: another one must not see credentials or calls.
-// What is not followed is the response.
+// checkRedirect follows a redirect only if it keeps method and body and leads to the
+// server that was configured: another one must not see credentials or calls. One that
+// is not followed is the response.
 func checkRedirect(r *http.Request, via []*http.Request) error {
 	first := via[0].URL
 	keeps := r.Response.StatusCode == http.StatusTemporaryRedirect || r.Response.StatusCode == http.StatusPermanentRedirect

@@ -11,18 +11,18 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
-// socketPatience is how long a server on a WebSocket may take to answer what one
-// of the legacy era may not answer at all.
+// socketPatience is how long a server on a WebSocket may take to answer. One of the
+// legacy era may not answer at all.
 const socketPatience = 5 * time.Second
 
-// doubtPause is how long a server is believed that was asked again for its era.
+// doubtPause is how long the answer is believed of a server that was asked again.
 const doubtPause = time.Minute
 
 // An eraProbe finds out which era a server speaks.
 type eraProbe struct {
 	// Static after construction.
 	t   *transport
-	sse bool // it speaks HTTP+SSE, so that there is nothing to find out
+	sse bool // it speaks HTTP+SSE: there is nothing to find out
 
 	doubted atomic.Int64 // when doubt was true last, in Unix nanoseconds; zero: never
 }
@@ -55,17 +55,17 @@ func (p *eraProbe) run(ctx context.Context) (bool, error) {
 	return mcp.DiscoversModern(reply), nil
 }
 
-// doubt reports whether the server is to be asked again, since it refused a request as
-// a server of another era does. That is not too often.
+// doubt reports whether to ask the server again, after it has refused a request as a
+// server of another era does. It does not say so too often.
 func (p *eraProbe) doubt() bool {
 	last := p.doubted.Load()
 	now := time.Now().UnixNano()
 	return (last == 0 || now-last >= int64(doubtPause)) && p.doubted.CompareAndSwap(last, now)
 }
 
-// isDoubtful reports whether a request was refused as only a server refuses it that
-// does not speak the modern era (any more): with a status that is due to requests,
-// and without an error that a modern server makes of them.
+// isDoubtful reports whether a request was refused in a way in which no server of the
+// modern era refuses: with a status that is about requests, and without an error of that
+// era.
 func isDoubtful(status int, reply *jsonrpc.Message) bool {
 	switch status {
 	case http.StatusBadRequest, http.StatusNotFound, http.StatusMethodNotAllowed:
@@ -85,8 +85,8 @@ func isDoubtful(status int, reply *jsonrpc.Message) bool {
 	return true
 }
 
-// tellsNothing reports whether a status says nothing about who speaks what: it is
-// about credentials, about load, or of another server on the way.
+// tellsNothing reports whether a status says nothing about the era of the server: it is
+// about credentials or load, or comes from another server on the way.
 func tellsNothing(status int) bool {
 	switch status {
 	case http.StatusUnauthorized, http.StatusForbidden, http.StatusProxyAuthRequired, http.StatusRequestTimeout, http.StatusTooManyRequests:

@@ -17,8 +17,8 @@ const (
 
 	maxEventID = 1 << 10 // bytes; a longer id is not used to resume
 
-	// A server can keep us from coming back no longer than maxRetry, and not
-	// have us back before minRetry.
+	// Whatever the server says in retry, a stream is resumed after minRetry at the
+	// earliest and maxRetry at the latest.
 	maxRetry = time.Minute
 	minRetry = 10 * time.Millisecond
 )
@@ -49,16 +49,16 @@ type events struct {
 	afterCR bool // which a line feed may follow
 	comment bool // in a line that is a comment
 	skip    bool // the event is too long
-	unsaid  bool // and that has not been said
+	unsaid  bool // and next has not said so
 }
 
 func newEvents(r io.Reader, maxMessage int) *events {
 	return &events{r: bufio.NewReader(r), max: maxMessage + eventSlack, start: true}
 }
 
-// next returns the next event. It returns errEventTooLong as soon as one is, and
-// skips it when it is called again; io.EOF when the stream ended, and any other
-// error when it broke.
+// next returns the next event. It returns errEventTooLong as soon as one is too long,
+// and skips that when it is called again. The error is io.EOF when the stream ended, and
+// another one when it broke.
 func (e *events) next() (event, error) {
 	if !e.begun {
 		e.begun = true
@@ -170,19 +170,19 @@ func retryIn(value []byte, before time.Duration) time.Duration {
 	return min(max(time.Duration(ms)*time.Millisecond, minRetry), maxRetry)
 }
 
-// A place is how far a stream was read that can be resumed.
+// A place is how far a stream was read, for who resumes it.
 type place struct {
 	lastID string        // of the last event that had one
 	retry  time.Duration // how long the server wants us to wait; zero if it did not say
 	came   bool          // an event has come
-	moved  bool          // and it was a message, or its id was another one
+	moved  bool          // a message has come, or another id
 }
 
 // wait returns how long to wait before the stream is resumed.
 func (p *place) wait(otherwise time.Duration) time.Duration { return cmp.Or(p.retry, otherwise) }
 
-// read hands the text of each message on, or errEventTooLong in its place, until that
-// returns false. Otherwise it returns the end of the stream.
+// read calls message with the text of each message, or with errEventTooLong in its
+// place, until message returns false. Otherwise it returns the end of the stream.
 func (p *place) read(e *events, message func(text string, err error) bool) error {
 	for {
 		ev, err := e.next()
@@ -196,7 +196,7 @@ func (p *place) read(e *events, message func(text string, err error) bool) error
 			p.came, p.moved = true, p.moved || ev.id != p.lastID
 			p.lastID = ev.id
 		}
-		if err == nil && (ev.kind != "" || ev.data == "") { // it may be there for its id alone
+		if err == nil && (ev.kind != "" || ev.data == "") { // the event may be there for its id alone
 			continue
 		}
 		p.came, p.moved = true, true

@@ -14,18 +14,18 @@ import (
 )
 
 const (
-	// resumeAfter is how long to wait before a stream is resumed whose server
-	// did not say.
+	// resumeAfter is how long to wait before a stream is resumed if the server does
+	// not say.
 	resumeAfter = 500 * time.Millisecond
 
-	// maxResumes without an event in between are made.
+	// maxResumes is how often a stream is resumed without an event in between.
 	maxResumes = 2
 
 	// refusalTimeout bounds how long the body of an error may take.
 	refusalTimeout = 5 * time.Second
 
-	// lingering is how long the server may take to end a stream after the
-	// response, which saves its connection.
+	// lingering is how long the server may take to end a stream after the response.
+	// If it does, the connection can be used again.
 	lingering = 250 * time.Millisecond
 )
 
@@ -39,7 +39,7 @@ type exchange struct {
 	related jsonrpc.ID                 // set on messages that are passed on; zero for requests of our own
 	reach   *reach                     // how far the request came
 	began   func(http.Header) *failure // called with the header of a success; may be nil
-	pass    func(received) bool        // has what comes before the reply; false if nobody is there for it any more
+	pass    func(received) bool        // called with what comes before the reply; false: nobody wants it any more
 
 	resp  *http.Response // nil before it has come
 	vague bool           // the reply came with an error status and without an id
@@ -119,7 +119,7 @@ func (x *exchange) refusal() (*jsonrpc.Message, *failure) {
 	}
 	x.vague = m.ID.IsZero()
 	switch {
-	case f.denied() && x.vague: // it is about the credentials, and not about what was asked
+	case f.denied() && x.vague: // it is about the credentials, not about the request
 		return nil, f
 	case f.denied():
 		x.t.failures.denied(f)
@@ -127,10 +127,10 @@ func (x *exchange) refusal() (*jsonrpc.Message, *failure) {
 	return reply, nil
 }
 
-// tellsLoss reports whether a server says with a 400 what ought to be a 404: that it
-// does not know the session. Servers made after the examples of the TypeScript SDK do.
-// Their error has no code of its own, so only its text tells. Without this, a restart
-// of such a server would need a restart of its clients.
+// tellsLoss reports whether the error of a 400 says that the server does not know the
+// session. It ought to be a 404, but servers made after the examples of the TypeScript
+// SDK say it so. Their error has no code of its own: only its text tells. Without this,
+// the clients of such a server would have to be restarted with it.
 func tellsLoss(e json.RawMessage) bool {
 	if errorCode(e) != jsonrpc.CodeConnectionClosed {
 		return false
@@ -190,7 +190,7 @@ func (x *exchange) take(ctx context.Context, text []byte) (reply *jsonrpc.Messag
 	return nil, f
 }
 
-// elements returns the messages of an array, or a message that is none.
+// elements returns the messages of an array, or m itself if it is none.
 func elements(m *jsonrpc.Message) []*jsonrpc.Message {
 	if m.Batch == nil {
 		return []*jsonrpc.Message{m}
@@ -261,8 +261,8 @@ func (x *exchange) readStream(ctx context.Context) (reply *jsonrpc.Message, f *f
 	return reply, f, end
 }
 
-// resume opens the rest of the stream after as long as the server wants. x.resp
-// is nil when that has failed for now.
+// resume opens the rest of the stream, after as long as the server wants. If that has
+// failed for now, x.resp is nil.
 func (x *exchange) resume(ctx context.Context) *failure {
 	if err := sleep(ctx, x.place.wait(resumeAfter)); err != nil {
 		return broken(ctx, err, true)
@@ -298,7 +298,7 @@ func (x *exchange) close() {
 }
 
 // linger ends the exchange of a request that was answered. The server gets a moment
-// to end the response by itself, then cancel has to abort it.
+// to end the response by itself, then cancel aborts it.
 func (x *exchange) linger(cancel context.CancelCauseFunc) {
 	if x.resp == nil {
 		return

@@ -32,18 +32,18 @@ type failure struct {
 	phase   jsonrpc.Phase // how far the request came
 	invalid bool          // the answer came but could not be used
 	status  int           // of the HTTP response; zero if there was none
-	oauth   bool          // which asks for OAuth
+	oauth   bool          // the response asks for OAuth
 	fixed   bool          // only a change of the configuration helps
-	event   string        // in the log; "" if that has not heard of it
+	event   string        // in the log; "" if it is not there
 	lost    bool          // the server does not know the session: the request did not run
 	err     error         // for the log; may be nil
 
-	// said is the server's own error beside lost, for a request that a new
-	// session does not help.
+	// said is the server's own error beside lost. It is the answer if a new session
+	// does not help.
 	said *jsonrpc.Message
 }
 
-// answer returns the error that stands in the place of an answer to id.
+// answer returns the error that answers the request id.
 func (f *failure) answer(upstream string, id jsonrpc.ID) *jsonrpc.Message {
 	if f.invalid {
 		return jsonrpc.NewError(id, jsonrpc.InvalidResponse(upstream, f.cause))
@@ -69,8 +69,7 @@ func (f *failure) denied() bool {
 	return f.status == http.StatusUnauthorized || f.status == http.StatusForbidden
 }
 
-// lasting reports whether trying again cannot help before somebody changes something:
-// the mistake is ours, in the configuration or to this server.
+// lasting reports whether trying again cannot help before somebody changes something.
 func (f *failure) lasting() bool {
 	switch f.status {
 	case http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests:
@@ -83,7 +82,7 @@ func (f *failure) lasting() bool {
 // so that nobody knows whether the request ran.
 func (f *failure) broke() bool { return !f.invalid && f.status == 0 && f.phase == jsonrpc.InFlight }
 
-// forLog returns the kind of a failure and what is to be said about it in a log.
+// forLog returns the kind of a failure and its details, for the log.
 func (f *failure) forLog() (cause string, err error) {
 	if f.invalid {
 		return jsonrpc.CauseInvalidResponse, errors.New(f.cause)
@@ -101,7 +100,7 @@ func refused(status int) *failure {
 	return &failure{cause: jsonrpc.HTTPCause(status), phase: jsonrpc.InFlight, status: status}
 }
 
-// refusedBy is refused for a response, which may say more.
+// refusedBy is refused for a response, which may ask for OAuth.
 func refusedBy(resp *http.Response) *failure {
 	f := refused(resp.StatusCode)
 	f.oauth = f.denied() && asksForOAuth(resp.Header.Values("Www-Authenticate"))
@@ -116,8 +115,8 @@ func asksForOAuth(challenges []string) bool {
 
 var resourceMetadata = regexp.MustCompile(`(?i)(^|[\s,])resource_metadata\s*=`)
 
-// broken returns the failure of a request because of err. What is beyond reach
-// was not sent.
+// broken returns the failure of a request because of err. If the server was not reached
+// the request was not sent.
 func broken(ctx context.Context, err error, reached bool) *failure {
 	f := &failure{cause: causeOf(err), phase: jsonrpc.InFlight, fixed: isUntrusted(err), err: loggable(err)}
 	switch cause := context.Cause(ctx); {
@@ -142,9 +141,8 @@ func dropped(ctx context.Context, end error) *failure {
 	return f
 }
 
-// loggable returns an error of net/http as the log may have it: without the URL, and
-// without what it quotes of the response, which may repeat our own headers and is
-// the server's choice.
+// loggable returns an error of net/http without the URL and without what it quotes of
+// the response: that is the server's choice and may repeat our own headers.
 func loggable(err error) error {
 	if e, ok := errors.AsType[*url.Error](err); ok {
 		err = e.Err
@@ -211,7 +209,7 @@ func isTLS(err error) bool {
 	certificate := isUntrusted(err)
 	_, record := errors.AsType[tls.RecordHeaderError](err)
 	op, isOp := errors.AsType[*net.OpError](err)
-	alert := isOp && (op.Op == "remote error" || op.Op == "local error") // as crypto/tls names those who say so
+	alert := isOp && (op.Op == "remote error" || op.Op == "local error") // of crypto/tls, which has no type for it
 	_, authority := errors.AsType[x509.UnknownAuthorityError](err)
 	_, host := errors.AsType[x509.HostnameError](err)
 	_, other := errors.AsType[x509.CertificateInvalidError](err)

@@ -15,7 +15,7 @@ import (
 const inDepth = 16
 
 // An inbox is what waits for Recv, and the end of it. It is no jsonrpc.Queue: what cannot
-// be used is in it, too, and who puts into it for a call goes away with the call.
+// be used is in it, too, and who waits for room for a call stops waiting with the call.
 type inbox struct {
 	in    chan received // to Recv; never closed
 	ended chan struct{} // closed by end
@@ -57,7 +57,7 @@ func (b *inbox) Recv() (*jsonrpc.Message, error) {
 }
 
 // put brings something to Recv. It reports whether anybody still receives: after
-// the end nobody does, though there be room.
+// the end nobody does, even if there is room.
 func (b *inbox) put(r received) bool { return b.offer(r, nil) }
 
 // offer does as put does, for as long as gone is open.
@@ -151,14 +151,14 @@ func (l *life) leave() {
 	l.leaving = true
 }
 
-// refuse answers a request that a Table of requests did not take, for which Send must
-// not wait.
+// refuse answers a request that a Table of requests did not take. Send must not wait
+// for that.
 func (l *life) refuse(upstream string, id jsonrpc.ID, err error) {
 	l.spawn(func() { l.put(received{m: refusal(upstream, id, err)}) })
 }
 
-// refusal returns the answer to a request that a Table of requests did not take. One
-// with an id that is in use would be taken for the answer to the first request with it.
+// refusal returns the answer to a request that a Table of requests did not take. If its
+// id is in use the answer has none: it would be taken for that of the first request.
 func refusal(upstream string, id jsonrpc.ID, err error) *jsonrpc.Message {
 	if errors.Is(err, jsonrpc.ErrInUse) {
 		return jsonrpc.NewError(jsonrpc.ID{}, &jsonrpc.Error{Code: jsonrpc.CodeInvalidRequest, Message: "Duplicate request id"})

@@ -10,7 +10,7 @@ import (
 )
 
 const (
-	// healthy is how long a stream lives that is no failure though nothing came.
+	// healthy is how long a stream must live to be no failure though nothing came.
 	healthy = 10 * time.Second
 
 	// hearTime is how long requests wait for the server to answer to the GET. Some
@@ -25,8 +25,8 @@ type listener struct {
 	t       *transport
 	at      *endpoint
 	heard   func()                                   // called after each answer to a GET
-	message func(text string, tooLong error) bool    // has what comes; false at the end
-	renew   func(ctx context.Context) (renewed bool) // is called when the server has forgotten the session
+	message func(text string, tooLong error) bool    // called with what comes; false: nobody wants it any more
+	renew   func(ctx context.Context) (renewed bool) // called when the server has forgotten the session
 
 	place place // in the stream
 }
@@ -94,11 +94,11 @@ func (l *listener) read(ctx context.Context) (status int, f *failure) {
 		return http.StatusNotAcceptable, nil
 	}
 	defer resp.Body.Close()
-	_ = l.place.read(newEvents(resp.Body, l.t.limits.MaxMessage()), l.message) // whichever end, it is asked again
+	_ = l.place.read(newEvents(resp.Body, l.t.limits.MaxMessage()), l.message) // however it ends, the server is asked again
 	return http.StatusOK, nil
 }
 
-// soon has then called once: when the function that it returns is, or after hearTime.
+// soon calls then once: when the function that it returns is called, or after hearTime.
 func soon(then func()) func() {
 	then = sync.OnceFunc(then)
 	timer := time.AfterFunc(hearTime, then)

@@ -23,8 +23,8 @@ const (
 	// maxPages bounds a list of tools that is made for a call.
 	maxPages = 64
 
-	// relistAfter is how long after such a list the calls of tools that were not
-	// in it go as they are: the server says -32020 if that is wrong.
+	// relistAfter is how long no other list is made for calls of tools that were not
+	// in the last one. They go as they are: the server says -32020 if that is wrong.
 	relistAfter = time.Minute
 )
 
@@ -44,7 +44,7 @@ type tools struct {
 // A tool is what is known of one.
 type tool struct {
 	mirrors []mcp.Mirror
-	fault   string // why it is left out of lists; "" if it is not
+	fault   string // why clients must not see it; "" if they may
 	bytes   int
 }
 
@@ -55,9 +55,9 @@ func (t *tools) mirrors(name string) []mcp.Mirror {
 	return t.known[name].mirrors
 }
 
-// learn notes the tools of a result of tools/list, and returns it without those
-// that a client must not see, because what they want repeated is malformed
-// (2026-07-28 server/tools, "x-mcp-header").
+// learn notes the tools of a result of tools/list. It returns the result without those
+// that clients must not see: their annotations for headers are malformed (2026-07-28
+// server/tools, "x-mcp-header").
 func (t *tools) learn(result json.RawMessage, log *slog.Logger) json.RawMessage {
 	var at [1]jsonrpc.Span
 	if err := jsonrpc.Find(result, jsonrpc.Span{}, at[:], "tools"); err != nil || at[0].IsZero() {
@@ -100,8 +100,7 @@ func (t *tools) learnOne(definition json.RawMessage, log *slog.Logger) bool {
 	return next.fault == ""
 }
 
-// put notes a tool, unless that is too large. It reports whether it has become
-// another one.
+// put notes a tool, unless it is too large. It reports whether it is new or has changed.
 func (t *tools) put(name string, next tool) (changed bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -131,7 +130,7 @@ func (t *tools) forgetLocked(name string) {
 	delete(t.known, name)
 }
 
-// clip bounds what a server named for the log.
+// clip shortens, for the log, what a server has written.
 func clip(text string) string {
 	const most = 128
 	if len(text) <= most {
@@ -190,7 +189,7 @@ func (t *tools) round() int {
 	return t.rounds
 }
 
-// list lists the tools, all pages of them, as whoever made the call m.
+// list lists the tools, all pages of them, in the name of the client that made the call m.
 func (t *tools) list(ctx context.Context, m *jsonrpc.Message) {
 	meta := jsonrpc.Set(mcp.Read(m).Raw(mcp.InMeta), jsonrpc.Value{Key: "progressToken"}, jsonrpc.Value{Key: mcp.KeyLogLevel})
 	params := jsonrpc.Set(nil, jsonrpc.Value{Key: "_meta", Text: meta})
@@ -227,8 +226,8 @@ func ask(ctx context.Context, t *transport, m *jsonrpc.Message) (reply *jsonrpc.
 
 // requestHeader returns the headers that repeat what m says (2026-07-28
 // basic/transports/streamable-http, "Request Metadata"), and the parameters of a tool
-// that mirrors returns. The error answers a request that has something to repeat which
-// cannot be told, or which no header can carry.
+// that mirrors returns. The error is the answer to a request of which no headers can be
+// made.
 func requestHeader(m *jsonrpc.Message, mirrors func(tool string) []mcp.Mirror) (http.Header, *jsonrpc.Error) {
 	h := http.Header{}
 	if !visible(m.Method) {

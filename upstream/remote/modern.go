@@ -14,8 +14,8 @@ import (
 // Then Send waits, for talkTimeout at most.
 const maxNotes = 16
 
-// A modern is a jsonrpc.Conn to a server of the modern era over HTTP. There is nothing
-// that its requests have in common.
+// A modern is a jsonrpc.Conn to a server of the modern era over HTTP. Its requests have
+// nothing in common.
 //
 // Goroutines, which Close waits for: one run for each call, one for each
 // notification on its way, one while the server is asked again for its era, and for a
@@ -102,8 +102,8 @@ func (s *modern) cancelled(m *jsonrpc.Message) {
 	}
 }
 
-// notify posts a notification, which the core protocol has none of. Nobody hears
-// what becomes of it.
+// notify posts a notification. The core protocol has none, so nobody hears what becomes
+// of it.
 func (s *modern) notify(m *jsonrpc.Message) error {
 	select {
 	case s.notes <- struct{}{}:
@@ -267,8 +267,8 @@ func (s *modern) pass(c *modernCall, r received) bool {
 	return s.offer(r, c.ctx.Done())
 }
 
-// subscribed returns a message of the subscription that it is related to with the id of
-// that, which a server may write differently or have forgotten; nil if it names
+// subscribed returns a message of a subscription with the subscription's id, which a
+// server may write differently or have forgotten. It returns nil if the message names
 // another subscription.
 func subscribed(m *jsonrpc.Message) *jsonrpc.Message {
 	n := mcp.Read(m)

@@ -40,7 +40,7 @@ type outbox struct {
 	stop    context.CancelFunc
 	over    <-chan struct{} // closed at the end of the session
 	waiting chan item       // to run; never closed
-	left    chan struct{}   // closed by leave: there comes no more
+	left    chan struct{}   // closed by leave: no more will come
 	done    chan struct{}   // closed when all was posted
 
 	cancels sync.WaitGroup // owned by run; one for each cancellation on its way
