@@ -27,9 +27,11 @@
 //	              the proxies that a host has links to
 //	within.go     the link within the process
 //	links.go      links to hosts elsewhere, and one set of upstreams of all
-//	web.go        listeners, the server at them, the handler of all paths
+//	front.go      the handler of all paths
+//	web.go        listeners, and the server at them
 //	shutdown.go   the time of a shutdown, and who gets how much of it
 //	check.go      what will fail later and can be seen now
+//	options.go    Options, Hooks and Snapshot; program.go is about the whole program
 //
 // # The end
 //

@@ -40,11 +40,11 @@ type farLink struct {
 	lost   int                // how often it was lost
 }
 
-// links are all links to hosts elsewhere. They keep the proxy's set of upstreams
+// links are all links to hosts elsewhere. They keep the router's set of upstreams
 // true to what the hosts announce.
 type links struct {
 	// Static after construction.
-	proxy  *session.Router
+	router *session.Router
 	log    *slog.Logger
 	hooks  observe.Hooks // of which LinkUp and LinkLost are called
 	limits jsonrpc.Limits
@@ -53,7 +53,7 @@ type links struct {
 	ctx context.Context // of the links; set by start; done: none comes up any more
 	in  gate            // links that were accepted, and those that are dialled
 
-	mu     sync.Mutex // guards the fields below, and those of all links; held while the proxy is told
+	mu     sync.Mutex // guards the fields below, and those of all links; held while the router is told
 	all    []*farLink // in config order
 	local  []config.Upstream
 	mixed  bool // upstreams and links, or several links: there are several upstreams, whatever hosts announce
@@ -63,9 +63,9 @@ type links struct {
 
 // newLinks returns the links that cfg describes. Its error is a
 // [config.Problems].
-func newLinks(cfg *config.Config, p *session.Router, o Options) (*links, error) {
+func newLinks(cfg *config.Config, r *session.Router, o Options) (*links, error) {
 	ls := &links{
-		proxy: p, log: o.Log, hooks: o.Hooks, limits: limitsOf(cfg), auto: cfg.Prefix == "auto",
+		router: r, log: o.Log, hooks: o.Hooks, limits: limitsOf(cfg), auto: cfg.Prefix == "auto",
 		owners: make(map[string]*farLink), told: make(map[string]bool),
 	}
 	all, err := ls.plan(cfg)
@@ -107,7 +107,7 @@ func (ls *links) takeOverLocked(cfg *config.Config, all []*farLink) {
 func (ls *links) newFarLink(c config.Link) (*farLink, error) {
 	f := &farLink{config: c, log: ls.log.With("link", c.Name)}
 	f.client = link.Client{
-		ID: ls.proxy.ID, Log: f.log, Limits: ls.limits, Heartbeat: heartbeatOf(c.Heartbeat),
+		ID: ls.router.ID, Log: f.log, Limits: ls.limits, Heartbeat: heartbeatOf(c.Heartbeat),
 		Announced: func(upstreams []link.Upstream) { ls.announced(f, upstreams) },
 		Lost:      func(event string, err error) { ls.lost(f, event, err) },
 		Failed:    func(error) { ls.failed(f) },
@@ -166,7 +166,7 @@ func (ls *links) unreachableLocked() {
 		failed = failed || !f.known
 	}
 	if failed {
-		ls.proxy.Unreachable()
+		ls.router.Unreachable()
 	}
 }
 
@@ -270,7 +270,7 @@ func (ls *links) adopt(cfg *config.Config, all []*farLink) {
 	defer ls.mu.Unlock()
 	before := ls.all
 	ls.takeOverLocked(cfg, all)
-	ls.proxy.Update(ls.setLocked()) // first: calls end because of this, and not of a link
+	ls.router.Update(ls.setLocked()) // first: calls end because of this, and not of a link
 	ls.unreachableLocked()
 	for _, f := range before {
 		if !slices.Contains(all, f) {
@@ -301,7 +301,7 @@ func (ls *links) announced(f *farLink, upstreams []link.Upstream) {
 	back := f.down || f.known // a change at the host may be one that does not show here
 	f.routes, f.known, f.down = routes, true, false
 	set, complete := ls.setLocked()
-	ls.proxy.Update(set, complete)
+	ls.router.Update(set, complete)
 	ls.unreachableLocked()
 	if up {
 		f.since = time.Now()
@@ -310,7 +310,7 @@ func (ls *links) announced(f *farLink, upstreams []link.Upstream) {
 		ls.hooks.LinkUp(ls.observedLocked(f))
 	}
 	if back {
-		ls.proxy.Returned(ls.ownedLocked(f)...)
+		ls.router.Returned(ls.ownedLocked(f)...)
 	}
 }
 

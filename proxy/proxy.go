@@ -20,31 +20,13 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/upstream/link"
 )
 
-// Options say what a configuration does not. The zero value is fit for use.
-type Options struct {
-	Log   *slog.Logger // nil discards
-	Hooks Hooks        // called for what happens; nil ones are off
-
-	// Stdio is set when the only client is that of [Proxy.ServeStdio], which is
-	// whoever runs this program. Errors about a command that did not start then have
-	// its last line on stderr, and a link that waits for its host to dial is a
-	// mistake, since nothing listens.
-	Stdio bool
-}
-
-func (o *Options) setDefaults() {
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
-}
-
 // A Proxy serves clients from the upstreams of a configuration. New makes one.
 type Proxy struct {
 	// Static after construction.
 	log    *slog.Logger
 	stdio  bool // as in Options
 	router *session.Router
-	front  *frontend.HTTP
+	front  *front
 	web    *web     // where clients on HTTP come in
 	host   *hosting // what runs here
 	within *within  // the link to it
@@ -82,11 +64,10 @@ func New(cfg *config.Config, o Options) (*Proxy, error) {
 		return nil, config.Problems{{Source: cfg.File, Key: "links", Text: "accept needs mcp-proxy serve: nothing listens here for a host that dials"}}
 	}
 	p.router.Update(p.links.setLocked()) // nothing runs yet
-	p.front = newFront(cfg, p, o.Log)
-	if err := p.front.Guard.Check(); err != nil { // config has refused that; nobody may come past it
+	if p.front, err = newFront(cfg, p.router, p.known, p.links, o.Log); err != nil {
 		return nil, err
 	}
-	p.web = newWeb(cfg, http.HandlerFunc(p.serveHTTP), o.Log)
+	p.web = newWeb(cfg, p.front, o.Log)
 	p.linked, p.hangUp = context.WithCancel(context.Background())
 	p.serving, p.cut = context.WithCancel(context.Background())
 	return p, nil
@@ -134,20 +115,12 @@ func (p *Proxy) known(name string) bool {
 	return p.host.host.Known(name) || p.links.owner(name) != nil
 }
 
-// serve is one client's session with one upstream, "" for all.
-func (p *Proxy) serve(ctx context.Context, upstream string, c jsonrpc.Conn) error {
-	if upstream == "" {
-		return p.router.Serve(ctx, c)
-	}
-	return p.router.ServeUpstream(ctx, upstream, c)
-}
-
 // Handler returns the handler of all paths: /mcp, /ws, /sse with /message, /mcp/NAME and
 // /ws/NAME for one upstream, /healthz, and /link for hosts that dial. What it begins ends
 // with Shutdown, after which the program ends its server.
 func (p *Proxy) Handler() http.Handler {
 	p.start()
-	return p.web.server.Handler
+	return p.front
 }
 
 // Listen listens at the addresses of the configuration, at all or at none, and returns

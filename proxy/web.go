@@ -7,13 +7,10 @@ import (
 	"net"
 	"net/http"
 	"strings"
-	"sync/atomic"
 	"syscall"
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/config"
-	"github.com/mcp-proxy/mcp-proxy/internal/secretfile"
-	"github.com/mcp-proxy/mcp-proxy/proxy/frontend"
 	"github.com/mcp-proxy/mcp-proxy/upstream/link"
 )
 
@@ -108,62 +105,4 @@ func (l *fullListener) Accept() (net.Conn, error) {
 		l.log.Warn("no descriptors left, clients wait: raise the limit (ulimit -n), or lower limits.sessions", "err", err)
 	}
 	return c, err
-}
-
-// newFront returns the front end of p for clients on HTTP.
-func newFront(cfg *config.Config, p *Proxy, log *slog.Logger) *frontend.HTTP {
-	return &frontend.HTTP{
-		Serve:          p.serve,
-		ServePrincipal: p.router.ServePrincipal,
-		Known:          p.known,
-		Guard: frontend.Guard{
-			TokenFrom: told(secretfile.Token(cfg.TokenFile), log), AllowedHosts: cfg.AllowedHosts, AllowedOrigins: cfg.AllowedOrigins,
-			Listen: cfg.Listen, Insecure: cfg.Insecure,
-		},
-		Limits:      limitsOf(cfg),
-		Sessions:    cfg.Limits.Sessions,
-		SessionIdle: cfg.SessionIdle,
-		SessionGone: cfg.SessionGone,
-		Log:         log,
-	}
-}
-
-// serveHTTP adds /link to the front end, while hosts may dial us.
-func (p *Proxy) serveHTTP(w http.ResponseWriter, r *http.Request) {
-	if r.URL.Path != "/link" || len(p.links.accepting()) == 0 {
-		p.front.ServeHTTP(w, r)
-		return
-	}
-	if err := p.front.Guard.Admit(w, r); err != nil {
-		p.links.refused(r, err)
-		return
-	}
-	p.links.ServeHTTP(w, r)
-}
-
-// checkToken reports a token that clients are asked for and that cannot be read.
-func checkToken(cfg *config.Config) error {
-	if _, err := secretfile.ReadToken(cfg.TokenFile); err != nil {
-		return config.Problems{{Source: cfg.File, Key: "tokenFile", Text: err.Error()}}
-	}
-	return nil
-}
-
-// told is read, with a line in the log when it begins to fail and when that is over.
-func told(read func() (string, error), log *slog.Logger) func() (string, error) {
-	if read == nil {
-		return nil
-	}
-	var failing atomic.Bool
-	return func() (string, error) {
-		token, err := read()
-		switch bad := err != nil; {
-		case failing.Swap(bad) == bad:
-		case bad:
-			log.Error("token file cannot be used, clients are refused", "err", err)
-		default:
-			log.Info("token file can be used again")
-		}
-		return token, err
-	}
 }

@@ -1,11 +1,28 @@
 package proxy
 
 import (
-	"context"
+	"log/slog"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/observe"
-	"github.com/mcp-proxy/mcp-proxy/upstream/process"
 )
+
+// Options say what a configuration does not. The zero value is fit for use.
+type Options struct {
+	Log   *slog.Logger // nil discards
+	Hooks Hooks        // called for what happens; nil ones are off
+
+	// Stdio is set when the only client is that of [Proxy.ServeStdio], which is
+	// whoever runs this program. Errors about a command that did not start then have
+	// its last line on stderr, and a link that waits for its host to dial is a
+	// mistake, since nothing listens.
+	Stdio bool
+}
+
+func (o *Options) setDefaults() {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+}
 
 // What can be seen of a proxy; package observe says what each is.
 type (
@@ -30,8 +47,3 @@ const (
 	Overloaded      = observe.Overloaded
 	InvalidResponse = observe.InvalidResponse
 )
-
-// ReapOrphans waits, until ctx ends, for processes whose parents have left them to this
-// one, as the first process of a container has to. It does nothing in any other. Only
-// the program can know that nobody else waits for them.
-func ReapOrphans(ctx context.Context) { process.ReapOrphans(ctx) }

@@ -1,6 +1,11 @@
 package proxy
 
-import "runtime/debug"
+import (
+	"context"
+	"runtime/debug"
+
+	"github.com/mcp-proxy/mcp-proxy/upstream/process"
+)
 
 // version is set when a release is built.
 var version = ""
@@ -28,3 +33,8 @@ func Version() string {
 	}
 	return found.Version
 }
+
+// ReapOrphans waits, until ctx ends, for processes whose parents have left them to this
+// one, as the first process of a container has to. It does nothing in any other. Only
+// the program can know that nobody else waits for them.
+func ReapOrphans(ctx context.Context) { process.ReapOrphans(ctx) }

@@ -1,0 +1,86 @@
+package proxy
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"sync/atomic"
+
+	"github.com/mcp-proxy/mcp-proxy/config"
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/secretfile"
+	"github.com/mcp-proxy/mcp-proxy/proxy/frontend"
+	"github.com/mcp-proxy/mcp-proxy/proxy/session"
+)
+
+// A front is the front end for clients on HTTP, with /link besides, while hosts may
+// dial us.
+type front struct {
+	*frontend.HTTP
+	links *links
+}
+
+// newFront returns the front end to the sessions of a router. The error says that nobody
+// may listen so.
+func newFront(cfg *config.Config, router *session.Router, known func(upstream string) bool, ls *links, log *slog.Logger) (*front, error) {
+	h := &frontend.HTTP{
+		Serve: func(ctx context.Context, upstream string, c jsonrpc.Conn) error {
+			if upstream == "" {
+				return router.Serve(ctx, c)
+			}
+			return router.ServeUpstream(ctx, upstream, c)
+		},
+		ServePrincipal: router.ServePrincipal,
+		Known:          known,
+		Guard: frontend.Guard{
+			TokenFrom: told(secretfile.Token(cfg.TokenFile), log), AllowedHosts: cfg.AllowedHosts, AllowedOrigins: cfg.AllowedOrigins,
+			Listen: cfg.Listen, Insecure: cfg.Insecure,
+		},
+		Limits:      limitsOf(cfg),
+		Sessions:    cfg.Limits.Sessions,
+		SessionIdle: cfg.SessionIdle,
+		SessionGone: cfg.SessionGone,
+		Log:         log,
+	}
+	return &front{h, ls}, h.Guard.Check() // config has refused that; nobody may come past it
+}
+
+// ServeHTTP implements [http.Handler].
+func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.URL.Path != "/link" || len(f.links.accepting()) == 0 {
+		f.HTTP.ServeHTTP(w, r)
+		return
+	}
+	if err := f.Guard.Admit(w, r); err != nil {
+		f.links.refused(r, err)
+		return
+	}
+	f.links.ServeHTTP(w, r)
+}
+
+// checkToken reports a token that clients are asked for and that cannot be read.
+func checkToken(cfg *config.Config) error {
+	if _, err := secretfile.ReadToken(cfg.TokenFile); err != nil {
+		return config.Problems{{Source: cfg.File, Key: "tokenFile", Text: err.Error()}}
+	}
+	return nil
+}
+
+// told is read, with a line in the log when it begins to fail and when that is over.
+func told(read func() (string, error), log *slog.Logger) func() (string, error) {
+	if read == nil {
+		return nil
+	}
+	var failing atomic.Bool
+	return func() (string, error) {
+		token, err := read()
+		switch bad := err != nil; {
+		case failing.Swap(bad) == bad:
+		case bad:
+			log.Error("token file cannot be used, clients are refused", "err", err)
+		default:
+			log.Info("token file can be used again")
+		}
+		return token, err
+	}
+}
