@@ -76,26 +76,29 @@ func (a *account) release() {
 	}
 }
 
+// locked runs fn with a's lock held.
+func (a *account) locked(fn func()) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	fn()
+}
+
 // after runs fn with a's lock held, d from now, unless it is stopped or the Bridge stops
 // before. One that is stopped too late still runs: fn must look whether it is wanted.
 func (a *account) after(d time.Duration, fn func()) *timers.Timer {
-	return a.b.timers.After(d, func() {
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		fn()
-	})
+	return a.b.timers.After(d, func() { a.locked(fn) })
 }
 
 // stopLocked ends everything of a but its streams.
 func (a *account) stopLocked() {
 	for s := range a.streams {
 		for l := range s.listens {
-			l.finishLocked()
+			l.finish()
 		}
 	}
 	for _, l := range a.sessions {
 		if l != nil {
-			l.endLocked(&jsonrpc.ClosedError{Cause: jsonrpc.CauseHostStopped, Delivered: true})
+			l.end(&jsonrpc.ClosedError{Cause: jsonrpc.CauseHostStopped, Delivered: true})
 		}
 	}
 	for _, p := range a.suspensions { // of sessions that had ended
@@ -110,7 +113,7 @@ func (a *account) endAllLocked() {
 	}
 	for _, l := range a.sessions {
 		if l != nil {
-			l.endLocked(nil)
+			l.end(nil)
 		}
 	}
 }
@@ -170,8 +173,8 @@ func (a *account) numberLocked() (number int, ok bool) {
 	if spare == nil {
 		return 0, false
 	}
-	spare.endSuspendedLocked()
-	spare.endLocked(nil)
+	spare.endSuspended()
+	spare.end(nil)
 	return spare.number, a.sessions[spare.number] == nil
 }
 
@@ -185,7 +188,7 @@ func (a *account) spareLocked() *legacySession {
 	var since time.Time
 	for _, g := range a.groups {
 		l, at := g.longestSuspended()
-		if l != nil && time.Since(at) >= minSuspended && l.onlyWorksLocked() && (spare == nil || at.Before(since)) {
+		if l != nil && time.Since(at) >= minSuspended && l.onlyWorks() && (spare == nil || at.Before(since)) {
 			spare, since = l, at
 		}
 	}
@@ -196,7 +199,7 @@ func (a *account) spareLocked() *legacySession {
 // are in use.
 func (a *account) longestIdleLocked() (idle *legacySession) {
 	for _, l := range a.sessions {
-		if l != nil && !l.busyLocked() && (idle == nil || l.used.Before(idle.used)) {
+		if l != nil && !l.busy() && (idle == nil || l.used.Before(idle.used)) {
 			idle = l
 		}
 	}

@@ -51,9 +51,9 @@ func (g *group) place(c *modernCall) {
 	}
 	switch {
 	case l != nil:
-		l.takeLocked(c)
+		l.take(c)
 	case len(g.sessions) == 0 || len(g.waiting) >= maxWaiting:
-		c.settleLocked(g.a.refusal())
+		c.settle(g.a.refusal())
 		g.forget()
 	default:
 		c.state = waiting
@@ -85,10 +85,10 @@ func (g *group) next() {
 		switch {
 		case l != nil:
 			g.waiting = g.waiting[1:]
-			l.takeLocked(c)
+			l.take(c)
 		case len(g.sessions) == 0:
 			g.waiting = g.waiting[1:]
-			c.settleLocked(g.a.refusal())
+			c.settle(g.a.refusal())
 		default:
 			return
 		}
@@ -133,7 +133,7 @@ func (g *group) makeRoom() {
 			g.room = g.a.after(wait, g.makeRoom)
 			return
 		}
-		l.endSuspendedLocked()
+		l.endSuspended()
 	}
 }
 
@@ -141,7 +141,7 @@ func (g *group) makeRoom() {
 // calls is in them.
 func (g *group) emptying() (n int) {
 	for _, l := range g.sessions {
-		if since, serves := l.suspendedLocked(); since.IsZero() && !serves {
+		if since, serves := l.suspendedSince(); since.IsZero() && !serves {
 			n++
 		}
 	}
@@ -152,7 +152,7 @@ func (g *group) emptying() (n int) {
 // the longest time, and since when; nil for none.
 func (g *group) longestSuspended() (longest *legacySession, since time.Time) {
 	for _, l := range g.sessions {
-		at, serves := l.suspendedLocked()
+		at, serves := l.suspendedSince()
 		if !serves && !at.IsZero() && (longest == nil || at.Before(since)) {
 			longest, since = l, at
 		}

@@ -13,48 +13,46 @@ import (
 
 // heard handles a notification of the server.
 func (l *legacySession) heard(m *jsonrpc.Message, of *peer.Call) {
-	l.a.mu.Lock()
-	defer l.a.mu.Unlock()
 	switch m.Method {
 	case mcp.MethodProgress, mcp.MethodCancelled: // of what is over
 	case mcp.MethodLog:
-		l.messageLocked(m, of)
+		l.message(m, of)
 	case mcp.MethodToolsChanged, mcp.MethodPromptsChanged, mcp.MethodResourcesChanged:
 		for li := range l.g.listens { // the newest list is the same for all sessions
-			li.hearLocked(m.Method, m)
+			li.hear(m.Method, m)
 		}
 	case mcp.MethodResourceUpdated:
-		l.updatedLocked(m)
+		l.updated(m)
 	case mcp.MethodElicited, mcp.MethodTaskStatus: // nothing of the modern era
 	default:
-		if c := l.ofLocked(m, of); c != nil {
-			c.tellLocked(m, translate.StripReserved(m.Params))
+		if c := l.callOf(m, of); c != nil {
+			c.tell(m, translate.StripReserved(m.Params))
 		}
 	}
 }
 
-// updatedLocked tells the listens of the session that watch a resource.
-func (l *legacySession) updatedLocked(m *jsonrpc.Message) {
+// updated tells the listens of the session that watch a resource.
+func (l *legacySession) updated(m *jsonrpc.Message) {
 	uri, ok := keyIn(m)
 	if !ok {
 		return
 	}
 	for li := range l.listens {
-		li.hearUpdateLocked(uri, m)
+		li.hearUpdate(uri, m)
 	}
 }
 
-// tellLocked sends the client a notification that belongs to a call, with other params.
-func (c *modernCall) tellLocked(m *jsonrpc.Message, params json.RawMessage) {
+// tell sends the client a notification that belongs to a call, with other params.
+func (c *modernCall) tell(m *jsonrpc.Message, params json.RawMessage) {
 	if c.r == nil || c.state != forwarded {
 		return
 	}
 	c.s.peer.Send(&jsonrpc.Message{Method: m.Method, Params: params, Extra: m.Extra, Related: c.r.ID})
 }
 
-// ofLocked returns the call that a notification surely belongs to; nil if that
+// callOf returns the call that a notification surely belongs to; nil if that
 // cannot be told.
-func (l *legacySession) ofLocked(m *jsonrpc.Message, of *peer.Call) *modernCall {
+func (l *legacySession) callOf(m *jsonrpc.Message, of *peer.Call) *modernCall {
 	switch {
 	case !m.Related.IsZero() && l.relates && of == nil:
 		return nil
@@ -69,23 +67,23 @@ func (l *legacySession) ofLocked(m *jsonrpc.Message, of *peer.Call) *modernCall 
 	return nil
 }
 
-// messageLocked brings a log message to the call that it belongs to, as far as that
+// message brings a log message to the call that it belongs to, as far as that
 // wants to hear it. If it cannot be told, but only one call wants to hear anything, it
 // is that call's.
-func (l *legacySession) messageLocked(m *jsonrpc.Message, of *peer.Call) {
-	c := l.ofLocked(m, of)
+func (l *legacySession) message(m *jsonrpc.Message, of *peer.Call) {
+	c := l.callOf(m, of)
 	if c == nil && (m.Related.IsZero() || !l.relates) {
-		c = l.onlyListenerLocked()
+		c = l.onlyListener()
 	}
 	if c == nil || c.Level == 0 {
 		return
 	}
 	if mcp.ReadLevel(mcp.Read(m).Raw(mcp.Key)) >= c.Level {
-		c.tellLocked(m, translate.StripReserved(m.Params))
+		c.tell(m, translate.StripReserved(m.Params))
 	}
 }
 
-func (l *legacySession) onlyListenerLocked() (only *modernCall) {
+func (l *legacySession) onlyListener() (only *modernCall) {
 	for c := range l.calls {
 		switch {
 		case c.Level == 0:
@@ -101,26 +99,24 @@ func (l *legacySession) onlyListenerLocked() (only *modernCall) {
 // progress brings progress to the call whose token it has. While nobody waits for the
 // call, the last of it is kept.
 func (l *legacySession) progress(c *modernCall, m *jsonrpc.Message) {
-	l.a.mu.Lock()
-	defer l.a.mu.Unlock()
 	switch {
 	case c.session != l:
 	case c.state == suspended:
 		c.progress.kept = m
 	default:
-		c.tellProgressLocked(m)
+		c.tellProgress(m)
 	}
 }
 
-// tellProgressLocked tells the client of progress under its own token. After an
+// tellProgress tells the client of progress under its own token. After an
 // interruption only what is further on is told.
-func (c *modernCall) tellProgressLocked(m *jsonrpc.Message) {
+func (c *modernCall) tellProgress(m *jsonrpc.Message) {
 	params := m.Params
 	if c.Token == nil || c.suspension != nil && c.progress.last != nil && !further(params, c.progress.last) {
 		return
 	}
 	c.progress.last = params
-	c.tellLocked(m, jsonrpc.Set(translate.StripReserved(params), jsonrpc.Value{Key: "progressToken", Text: c.Token}))
+	c.tell(m, jsonrpc.Set(translate.StripReserved(params), jsonrpc.Value{Key: "progressToken", Text: c.Token}))
 }
 
 func further(params, before json.RawMessage) bool { return progressIn(params) > progressIn(before) }
@@ -142,10 +138,10 @@ type callLevel struct {
 // levelWithin is how long calls wait for the answer to setLevel.
 const levelWithin = time.Second
 
-// levelLocked has the server log what a call wants to hear, and what those want that
+// raiseLevel has the server log what a call wants to hear, and what those want that
 // are under way with it. What it says beyond that is left out. It reports whether the
 // call has to wait until the server has answered, so that nothing is missed.
-func (l *legacySession) levelLocked(c *modernCall) (wait bool) {
+func (l *legacySession) raiseLevel(c *modernCall) (wait bool) {
 	if c.Level == 0 || !l.welcome.Logs || l.level.refused {
 		return false
 	}
@@ -158,24 +154,24 @@ func (l *legacySession) levelLocked(c *modernCall) (wait bool) {
 	if most != l.level.told && !l.level.asking {
 		l.level.told, l.level.asking = most, true
 		params := jsonrpc.Set(nil, jsonrpc.Value{Key: "level", Text: jsonrpc.Quote(mcp.LogLevels[most-1])})
-		l.askLocked(mcp.MethodSetLevel, params, l.leveledLocked)
-		l.a.after(levelWithin, l.leveledLateLocked)
+		l.ask(mcp.MethodSetLevel, params, l.leveled)
+		l.a.after(levelWithin, l.leveledLate)
 	}
 	return l.level.asking
 }
 
-// leveledLocked handles the answer to setLevel. A server that refuses is not asked
+// leveled handles the answer to setLevel. A server that refuses is not asked
 // again in this session, and logs what it likes.
-func (l *legacySession) leveledLocked(m *jsonrpc.Message) {
+func (l *legacySession) leveled(m *jsonrpc.Message) {
 	l.level.asking = false
 	l.level.refused = m.Error != nil
-	l.forwardAllLocked()
+	l.forwardAll()
 }
 
-// leveledLateLocked ends the wait for a server that says nothing.
-func (l *legacySession) leveledLateLocked() {
+// leveledLate ends the wait for a server that says nothing.
+func (l *legacySession) leveledLate() {
 	if l.level.asking && l.state == sessionReady {
 		l.level.asking = false
-		l.forwardAllLocked()
+		l.forwardAll()
 	}
 }

@@ -42,11 +42,9 @@ func (l *legacySession) asked(r *peer.Request) {
 		l.reply(r, &jsonrpc.Message{Result: noResult})
 		return
 	}
-	l.a.mu.Lock()
-	defer l.a.mu.Unlock()
-	c, refusal := l.whoseLocked(r)
+	c, refusal := l.whose(r)
 	if refusal == nil {
-		refusal = c.refusesLocked(r.Message)
+		refusal = c.refuses(r.Message)
 	}
 	if refusal != nil {
 		l.reply(r, failure(refusal))
@@ -57,14 +55,12 @@ func (l *legacySession) asked(r *peer.Request) {
 	c.requests = append(c.requests, q)
 	r.Assign(c, "", nil)
 	r.OnCancel(func(*jsonrpc.Message, jsonrpc.Span) {
-		l.a.mu.Lock()
-		defer l.a.mu.Unlock()
-		q.doneLocked()
+		l.a.locked(q.done)
 	})
 	if l.ofStart(r.Method) {
-		c.collectLocked(startCollectFor)
+		c.gather(startCollectFor)
 	} else {
-		c.collectLocked(collectFor)
+		c.gather(collectFor)
 	}
 }
 
@@ -79,10 +75,10 @@ func (l *legacySession) ofStart(method string) bool {
 // keyOf returns the key in inputRequests of the nth question of a call.
 func keyOf(n int) string { return "q" + strconv.Itoa(n) }
 
-// whoseLocked returns the call that a question belongs to. That must be certain, or
+// whose returns the call that a question belongs to. That must be certain, or
 // it might be shown to somebody else. An upstream about whose questions it is not has
 // a session for each call from then on.
-func (l *legacySession) whoseLocked(r *peer.Request) (*modernCall, *jsonrpc.Error) {
+func (l *legacySession) whose(r *peer.Request) (*modernCall, *jsonrpc.Error) {
 	switch r.Method {
 	case mcp.MethodRootsList, mcp.MethodSample, mcp.MethodElicit:
 	default:
@@ -96,7 +92,7 @@ func (l *legacySession) whoseLocked(r *peer.Request) (*modernCall, *jsonrpc.Erro
 		}
 		return nil, errNotNeeded
 	}
-	c, n := l.atWorkLocked()
+	c, n := l.atWork()
 	ofStart := l.ofStart(r.Method)
 	switch {
 	case n != 1 && ofStart, n == 0 && r.Method == mcp.MethodRootsList:
@@ -113,13 +109,13 @@ func (l *legacySession) whoseLocked(r *peer.Request) (*modernCall, *jsonrpc.Erro
 	case 1:
 		return c, nil
 	}
-	l.ambiguousLocked(r.Method)
+	l.ambiguous(r.Method)
 	return nil, errAmbiguous
 }
 
-// ambiguousLocked handles a question that cannot be attributed. If that is for suspended
+// ambiguous handles a question that cannot be attributed. If that is for suspended
 // calls alone, whose questions were put, the oldest gives way for the next.
-func (l *legacySession) ambiguousLocked(method string) {
+func (l *legacySession) ambiguous(method string) {
 	level := slog.LevelDebug
 	if !l.warned {
 		level, l.warned = slog.LevelWarn, true
@@ -137,8 +133,8 @@ func (l *legacySession) ambiguousLocked(method string) {
 	l.a.giveUpOldestLocked(func(p *suspension) bool { return p.isAtServer() && p.call.session == l })
 }
 
-// atWorkLocked returns how many calls the server works on, and one of them.
-func (l *legacySession) atWorkLocked() (one *modernCall, n int) {
+// atWork returns how many calls the server works on, and one of them.
+func (l *legacySession) atWork() (one *modernCall, n int) {
 	for c := range l.calls {
 		if c.works() {
 			one = c
@@ -148,9 +144,9 @@ func (l *legacySession) atWorkLocked() (one *modernCall, n int) {
 	return one, n
 }
 
-// refusesLocked returns why the client of a call cannot be asked something; nil if it
+// refuses returns why the client of a call cannot be asked something; nil if it
 // can.
-func (c *modernCall) refusesLocked(m *jsonrpc.Message) *jsonrpc.Error {
+func (c *modernCall) refuses(m *jsonrpc.Message) *jsonrpc.Error {
 	switch {
 	case c.state == cancelled:
 		return errNotNeeded
@@ -162,15 +158,15 @@ func (c *modernCall) refusesLocked(m *jsonrpc.Message) *jsonrpc.Error {
 	return translate.AbilitiesOf(c.Capabilities).Refuses(m.Method, m.Params)
 }
 
-// refuseLocked answers all questions of a call with an error.
-func (c *modernCall) refuseLocked(err *jsonrpc.Error) {
+// refuse answers all questions of a call with an error.
+func (c *modernCall) refuse(err *jsonrpc.Error) {
 	for _, q := range c.requests {
 		q.Fail(err)
 	}
 	c.requests = nil
 }
 
-// doneLocked forgets a question that is over.
-func (q *serverRequest) doneLocked() {
+// done forgets a question that is over.
+func (q *serverRequest) done() {
 	q.c.requests = slices.DeleteFunc(q.c.requests, func(other *serverRequest) bool { return other == q })
 }

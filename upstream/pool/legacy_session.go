@@ -32,7 +32,8 @@ const (
 	sessionEnded
 )
 
-// A legacySession is one that modern clients use, whose client this side is.
+// A legacySession is one that modern clients use, whose client this side is. Its methods are
+// called with account.mu held, but for run and answered.
 type legacySession struct {
 	// Static after construction.
 	a      *account
@@ -66,12 +67,14 @@ func newLegacySession(g *group, number int, info json.RawMessage) *legacySession
 		calls: make(map[*modernCall]struct{}), listens: make(map[*modernListen]struct{})}
 	l.server = peer.New(peer.Options{
 		Name: g.a.id.upstream, Room: jsonrpc.Room{Messages: maxQueued, Bytes: maxQueuedBytes}, Twin: noAnswer, Apart: true,
-		Request: l.asked, Notified: l.heard, Dropped: l.late,
+		Request:  func(r *peer.Request) { l.a.locked(func() { l.asked(r) }) },
+		Notified: func(m *jsonrpc.Message, of *peer.Call) { l.a.locked(func() { l.heard(m, of) }) },
+		Dropped:  func(_ string, m *jsonrpc.Message) { l.a.locked(func() { l.late(m) }) },
 	})
 	l.subs.ask = func(method string, params json.RawMessage, _ subscribing[*modernListen], answered func(*jsonrpc.Message)) {
-		l.askLocked(method, params, answered)
+		l.ask(method, params, answered)
 	}
-	l.idle = g.a.after(g.a.b.idle(), l.reapLocked)
+	l.idle = g.a.after(g.a.b.idle(), l.reap)
 	return l
 }
 
@@ -83,98 +86,93 @@ func (l *legacySession) run() {
 	defer b.wg.Done()
 	c := b.Open(b.forced, l.a.id.upstream, l.a.id.key+"-"+strconv.Itoa(l.number), mcp.Legacy)
 	l.relates = b.relates(l.a.id.upstream)
-	l.begin()
+	l.a.locked(l.initialize)
 	err := l.server.Run(context.Background(), c)
-	l.end(err)
+	l.a.locked(func() { l.end(jsonrpc.EndOf(err, jsonrpc.CauseLinkLost)) })
 	l.server.End(err)
 }
 
 // ourInfo is what a server is told of a client that says nothing of itself.
 var ourInfo = json.RawMessage(`{"name":"mcp-proxy","version":"1"}`)
 
-// begin says initialize.
-func (l *legacySession) begin() {
+// initialize makes the first call.
+func (l *legacySession) initialize() {
 	info := l.info
 	if info == nil {
 		info = ourInfo
 	}
-	params := jsonrpc.Set(nil,
-		jsonrpc.Value{Key: "protocolVersion", Text: jsonrpc.Quote(mcp.LegacyVersions[0])},
-		jsonrpc.Value{Key: "capabilities", Text: l.g.text},
-		jsonrpc.Value{Key: "clientInfo", Text: info})
-	l.a.mu.Lock()
-	defer l.a.mu.Unlock()
 	if l.state == sessionOpening {
-		l.askLocked(mcp.MethodInitialize, params, l.welcomeLocked)
+		l.ask(mcp.MethodInitialize, jsonrpc.Set(nil,
+			jsonrpc.Value{Key: "protocolVersion", Text: jsonrpc.Quote(mcp.LegacyVersions[0])},
+			jsonrpc.Value{Key: "capabilities", Text: l.g.text},
+			jsonrpc.Value{Key: "clientInfo", Text: info}), l.welcomed)
 	}
 }
 
-// askLocked makes a call of this side, whose answer is handled with the lock held.
-func (l *legacySession) askLocked(method string, params json.RawMessage, answered func(*jsonrpc.Message)) {
+// ask makes a call of this side, whose answer is handled with the lock held.
+func (l *legacySession) ask(method string, params json.RawMessage, answered func(*jsonrpc.Message)) {
 	c := l.server.NewCall(method)
 	c.Done = func(m *jsonrpc.Message, lost *peer.Lost) {
-		l.a.mu.Lock()
-		defer l.a.mu.Unlock()
 		if lost == nil {
-			answered(m)
+			l.a.locked(func() { answered(m) })
 		}
 	}
 	_ = c.Send(&jsonrpc.Message{Params: params}) // if the session is over, so is everybody who waits
 }
 
-// welcomeLocked handles the answer to initialize. Everything else was waiting for
+// welcomed handles the answer to initialize. Everything else was waiting for
 // it.
-func (l *legacySession) welcomeLocked(m *jsonrpc.Message) {
+func (l *legacySession) welcomed(m *jsonrpc.Message) {
 	w, ok := translate.ReadWelcome(m.Result)
 	if !ok {
 		if len(m.Result) > 0 && m.Result[0] == '{' { // else the host ends the stream, and says which event that is
-			l.endLocked(&jsonrpc.ClosedError{Cause: jsonrpc.CauseRefused, Lasting: true})
+			l.end(&jsonrpc.ClosedError{Cause: jsonrpc.CauseRefused, Lasting: true})
 		}
 		return
 	}
 	l.welcome, l.state, l.began = w, sessionReady, time.Now()
 	l.server.Send(jsonrpc.NewNotification(mcp.MethodInitialized, nil))
-	l.forwardAllLocked()
+	l.forwardAll()
 	for li := range l.listens {
-		li.beginLocked()
+		li.begin()
 	}
 }
 
-// forwardAllLocked sends what was waiting.
-func (l *legacySession) forwardAllLocked() {
+// forwardAll sends what was waiting.
+func (l *legacySession) forwardAll() {
 	calls := l.waiting
 	l.waiting = nil
 	for _, c := range calls {
-		l.forwardLocked(c)
+		l.forward(c)
 	}
 }
 
-// takeLocked gives a call to the session.
-func (l *legacySession) takeLocked(c *modernCall) {
+// take gives a call to the session.
+func (l *legacySession) take(c *modernCall) {
 	c.session = l
 	if c.works() {
 		l.working++
 	}
 	if l.state == sessionReady {
-		l.forwardLocked(c)
+		l.forward(c)
 		return
 	}
 	c.state = waiting
 	l.waiting = append(l.waiting, c)
 }
 
-// forwardLocked sends a call to the server, which has said its welcome.
-func (l *legacySession) forwardLocked(c *modernCall) {
+// forward sends a call to the server, which has said its welcome.
+func (l *legacySession) forward(c *modernCall) {
 	switch {
 	case c.method == mcp.MethodDiscover:
-		c.leaveSessionLocked()
-		c.settleLocked(&jsonrpc.Message{Result: l.welcome.Discover})
+		c.leaveSession()
+		c.settle(&jsonrpc.Message{Result: l.welcome.Discover})
 		return
 	case !l.server.Roomy(1):
-		c.leaveSessionLocked()
-		c.settleLocked(jsonrpc.NewError(jsonrpc.ID{}, jsonrpc.Overloaded(l.a.id.upstream)))
+		c.leaveSession()
+		c.settle(jsonrpc.NewError(jsonrpc.ID{}, jsonrpc.Overloaded(l.a.id.upstream)))
 		return
-	case l.levelLocked(c):
+	case l.raiseLevel(c):
 		c.state = waiting
 		l.waiting = append(l.waiting, c)
 		return
@@ -183,7 +181,7 @@ func (l *legacySession) forwardLocked(c *modernCall) {
 	c.Call = l.server.NewCall(c.method)
 	c.Works, c.Owner, c.Value = c.works(), c, c
 	c.Done = func(m *jsonrpc.Message, lost *peer.Lost) { l.answered(c, m, lost) }
-	c.Progress = func(m *jsonrpc.Message, _ jsonrpc.Span) { l.progress(c, m) }
+	c.Progress = func(m *jsonrpc.Message, _ jsonrpc.Span) { l.a.locked(func() { l.progress(c, m) }) }
 	l.calls[c] = struct{}{}
 	n, _ := c.ID.Int()
 	_ = c.Send(&jsonrpc.Message{Params: c.LegacyParams(c.params, n), Extra: c.extra})
@@ -194,17 +192,17 @@ func (l *legacySession) forwardLocked(c *modernCall) {
 	}
 }
 
-// answered handles the server's answer to a call. The end of the session is endLocked's.
+// answered handles the server's answer to a call. The end of the session is end's.
 func (l *legacySession) answered(c *modernCall, m *jsonrpc.Message, lost *peer.Lost) {
 	l.a.mu.Lock()
 	if lost != nil || c.session != l {
 		l.a.mu.Unlock()
 		return
 	}
-	c.leaveSessionLocked()
+	c.leaveSession()
 	was := c.state
 	if was == suspended {
-		c.keepLocked(m)
+		c.keep(m)
 	}
 	l.a.mu.Unlock()
 	if was == forwarded {
@@ -214,26 +212,24 @@ func (l *legacySession) answered(c *modernCall, m *jsonrpc.Message, lost *peer.L
 
 // late handles an answer that nobody waits for. One to a call that was cancelled tells that
 // the server is not at it any more.
-func (l *legacySession) late(_ string, m *jsonrpc.Message) {
+func (l *legacySession) late(m *jsonrpc.Message) {
 	n, _ := m.ID.Answered()
-	l.a.mu.Lock()
-	defer l.a.mu.Unlock()
 	for c := range l.calls {
 		if c.state == cancelled && c.ID == jsonrpc.IntID(n) {
-			c.leaveSessionLocked()
+			c.leaveSession()
 			return
 		}
 	}
 }
 
-// leaveSessionLocked takes a call out of its session, which may then be somebody else's.
+// leaveSession takes a call out of its session, which may then be somebody else's.
 // What the server asked for it and nobody has answered is refused.
-func (c *modernCall) leaveSessionLocked() {
+func (c *modernCall) leaveSession() {
 	l := c.session
 	if l == nil {
 		return
 	}
-	c.refuseLocked(errNotNeeded)
+	c.refuse(errNotNeeded)
 	c.session = nil
 	delete(l.calls, c)
 	l.used = time.Now()
@@ -243,23 +239,15 @@ func (c *modernCall) leaveSessionLocked() {
 	}
 }
 
-// busyLocked reports whether the session is of use to anybody.
-func (l *legacySession) busyLocked() bool {
+// busy reports whether the session is of use to anybody.
+func (l *legacySession) busy() bool {
 	return l.state == sessionOpening || len(l.calls)+len(l.waiting)+len(l.listens) > 0
 }
 
-// end ends the session because its stream has.
-func (l *legacySession) end(err error) {
-	end := jsonrpc.EndOf(err, jsonrpc.CauseLinkLost)
-	l.a.mu.Lock()
-	defer l.a.mu.Unlock()
-	l.endLocked(end)
-}
-
-// endLocked is the one place through which every end passes; the first one counts.
+// end is the one place through which every end passes; the first one counts.
 // It is nil if this side ends a session that nobody uses. Who waits for an answer
 // hears of it; who is suspended, when the call comes back.
-func (l *legacySession) endLocked(end *jsonrpc.ClosedError) {
+func (l *legacySession) end(end *jsonrpc.ClosedError) {
 	if l.state == sessionEnded {
 		return
 	}
@@ -271,17 +259,17 @@ func (l *legacySession) endLocked(end *jsonrpc.ClosedError) {
 	if end != nil {
 		end.Event = cmp.Or(end.Event, jsonrpc.NewEvent())
 		l.log.Debug("session of modern clients ended", "cause", end.Cause, "event", end.Event, "in_flight", len(l.calls), "err", end.Err)
-		l.failLocked(end)
+		l.fail(end)
 	}
 	l.g.next()
 	l.g.forget()
 	l.a.release()
 }
 
-// sendAwayLocked ends all streams of the key, without an answer to anything, because
+// sendAway ends all streams of the key, without an answer to anything, because
 // the upstream turned out to speak modern: whoever comes again is not translated, and
 // nobody is placed in a session any more. Calls of other sessions may have run.
-func (l *legacySession) sendAwayLocked(end *jsonrpc.ClosedError) {
+func (l *legacySession) sendAway(end *jsonrpc.ClosedError) {
 	for _, c := range l.waiting {
 		c.session = nil
 	}
@@ -299,9 +287,9 @@ func (l *legacySession) sendAwayLocked(end *jsonrpc.ClosedError) {
 			switch of := r.Value.(type) {
 			case *modernCall:
 				mine.Delivered = mine.Delivered || of.state == forwarded
-				of.cancelLocked(nil)
+				of.cancel(nil)
 			case *modernListen:
-				of.endLocked()
+				of.end()
 			}
 		}
 		s.leaveLocked()
@@ -309,9 +297,9 @@ func (l *legacySession) sendAwayLocked(end *jsonrpc.ClosedError) {
 	}
 }
 
-func (l *legacySession) failLocked(end *jsonrpc.ClosedError) {
+func (l *legacySession) fail(end *jsonrpc.ClosedError) {
 	if end.Cause == jsonrpc.CauseOtherEra {
-		l.sendAwayLocked(end)
+		l.sendAway(end)
 	}
 	closed := func(phase jsonrpc.Phase) *jsonrpc.Message {
 		return jsonrpc.NewError(jsonrpc.ID{}, end.Wire(jsonrpc.CodeInternalError, l.a.id.upstream, phase))
@@ -322,27 +310,27 @@ func (l *legacySession) failLocked(end *jsonrpc.ClosedError) {
 	}
 	for _, c := range l.waiting {
 		c.session = nil
-		c.settleLocked(closed(jsonrpc.NotSent))
+		c.settle(closed(jsonrpc.NotSent))
 	}
 	for c := range l.calls {
 		c.session, c.requests = nil, nil
 		switch c.state {
 		case suspended:
-			c.keepLocked(closed(jsonrpc.InFlight))
+			c.keep(closed(jsonrpc.InFlight))
 		case forwarded:
-			c.settleLocked(closed(phase))
+			c.settle(closed(phase))
 		}
 	}
 	l.waiting = nil
 	clear(l.calls)
 	for li := range l.listens {
-		li.lostLocked(closed(jsonrpc.NotSent))
+		li.lost(closed(jsonrpc.NotSent))
 	}
 }
 
-// suspendedLocked reports whether the session works for a client that waits. If it does not,
+// suspendedSince reports whether the session works for a client that waits. If it does not,
 // since is when the newest of its suspended calls was suspended; zero if there is none.
-func (l *legacySession) suspendedLocked() (since time.Time, serves bool) {
+func (l *legacySession) suspendedSince() (since time.Time, serves bool) {
 	n := 0
 	for c := range l.calls {
 		switch {
@@ -358,8 +346,8 @@ func (l *legacySession) suspendedLocked() (since time.Time, serves bool) {
 	return since, n < l.working // some are not sent yet
 }
 
-// endSuspendedLocked ends the suspended calls of a session.
-func (l *legacySession) endSuspendedLocked() {
+// endSuspended ends the suspended calls of a session.
+func (l *legacySession) endSuspended() {
 	for c := range l.calls {
 		if c.state == suspended {
 			c.suspension.giveUp()
@@ -367,23 +355,23 @@ func (l *legacySession) endSuspendedLocked() {
 	}
 }
 
-// onlyWorksLocked reports whether nobody uses the session but for calls that work.
-func (l *legacySession) onlyWorksLocked() bool {
+// onlyWorks reports whether nobody uses the session but for calls that work.
+func (l *legacySession) onlyWorks() bool {
 	return l.state == sessionReady && len(l.calls) == l.working && len(l.listens) == 0
 }
 
-// reapLocked ends a session that nobody has used for a while.
-func (l *legacySession) reapLocked() {
+// reap ends a session that nobody has used for a while.
+func (l *legacySession) reap() {
 	if l.state == sessionEnded {
 		return
 	}
-	if left := l.a.b.idle() - time.Since(l.used); l.busyLocked() || left > 0 {
+	if left := l.a.b.idle() - time.Since(l.used); l.busy() || left > 0 {
 		if left <= 0 {
 			left = l.a.b.idle()
 		}
-		l.idle = l.a.after(left, l.reapLocked)
+		l.idle = l.a.after(left, l.reap)
 		return
 	}
 	l.log.Debug("session ends for want of use")
-	l.endLocked(nil)
+	l.end(nil)
 }

@@ -18,7 +18,7 @@ import (
 const (
 	maxListens = 256  // of one stream; beyond, they are refused
 	maxWatched = 1024 // URIs of one listen; one with more is refused
-	maxPending = 1024 // resources that were updated and not told of; beyond, see hearUpdateLocked
+	maxPending = 1024 // resources that were updated and not told of; beyond, see hearUpdate
 
 	noticeFor  = 20 * time.Millisecond // the same of several sessions is told once
 	firstRetry = 500 * time.Millisecond
@@ -30,7 +30,7 @@ const (
 )
 
 // A modernListen is a subscriptions/listen of a client. It hears from one session of its
-// key, and from a new one when that is lost. Guarded by account.mu.
+// key, and from a new one when that is lost. Its methods are called with account.mu held.
 type modernListen struct {
 	// Static after construction.
 	s          *client
@@ -69,22 +69,15 @@ func (s *client) listen(r *peer.Request, said translate.Request) {
 	case len(s.listens) >= maxListens:
 		r.Fail(jsonrpc.Overloaded(s.a.id.upstream))
 		return
-	case s.ended || !r.OnCancel(l.cancelled):
+	case s.ended || !r.OnCancel(func(*jsonrpc.Message, jsonrpc.Span) { s.a.locked(l.end) }):
 		return
 	}
 	r.Value = l
 	s.listens[l] = struct{}{}
 	l.g.listens[l] = struct{}{}
-	if !l.bindLocked() {
-		l.failLocked(s.a.refusal())
+	if !l.bind() {
+		l.fail(s.a.refusal())
 	}
-}
-
-// cancelled handles that the client has cancelled the listen, or left.
-func (l *modernListen) cancelled(*jsonrpc.Message, jsonrpc.Span) {
-	l.s.a.mu.Lock()
-	defer l.s.a.mu.Unlock()
-	l.endLocked()
 }
 
 // readFilter reads what a client wants to be told of.
@@ -120,9 +113,9 @@ func readFilter(n *mcp.Notes) (wants translate.Offers, uris []string, err error)
 	return wants, slices.Compact(uris), nil
 }
 
-// bindLocked gives the listen a session to hear from. It reports false if there is
+// bind gives the listen a session to hear from. It reports false if there is
 // none.
-func (l *modernListen) bindLocked() bool {
+func (l *modernListen) bind() bool {
 	session := l.g.free(false)
 	if session == nil {
 		if session = l.g.open(l.clientInfo); session == nil {
@@ -132,28 +125,28 @@ func (l *modernListen) bindLocked() bool {
 	l.session = session
 	session.listens[l] = struct{}{}
 	if session.state == sessionReady {
-		l.beginLocked()
+		l.begin()
 	}
 	return true
 }
 
-// beginLocked subscribes, once the session is ready.
-func (l *modernListen) beginLocked() {
+// begin subscribes, once the session is ready.
+func (l *modernListen) begin() {
 	l.retries.Reset()
 	again, can := l.acked, l.session.welcome.Offers
 	if !again {
 		l.kinds = translate.Offers{Tools: l.wants.Tools && can.Tools, Prompts: l.wants.Prompts && can.Prompts, Resources: l.wants.Resources && can.Resources}
-		l.timer = l.s.a.after(l.patience(), l.ackLocked)
+		l.timer = l.s.a.after(l.patience(), l.ack)
 	}
 	l.asking, l.honoured = make(map[string]bool), make(map[string]bool)
 	if can.Subscribe {
-		l.subscribeLocked()
+		l.subscribe()
 	}
 	switch {
 	case again:
-		l.catchUpLocked()
+		l.catchUp()
 	case len(l.asking) == 0:
-		l.ackLocked()
+		l.ack()
 	}
 }
 
@@ -166,7 +159,7 @@ func (l *modernListen) patience() time.Duration {
 	return ackWithin
 }
 
-func (l *modernListen) subscribeLocked() {
+func (l *modernListen) subscribe() {
 	for _, uri := range l.uris {
 		l.asking[uri] = true
 	}
@@ -176,15 +169,15 @@ func (l *modernListen) subscribeLocked() {
 			wanted: func() bool { return l.asking[uri] && !l.ended },
 			done: func(answer *jsonrpc.Message) {
 				if answer != nil {
-					l.subscribedLocked(uri, answer.Error == nil)
+					l.subscribed(uri, answer.Error == nil)
 				}
 			},
 		})
 	}
 }
 
-// subscribedLocked hears how a subscription went.
-func (l *modernListen) subscribedLocked(uri string, ok bool) {
+// subscribed hears how a subscription went.
+func (l *modernListen) subscribed(uri string, ok bool) {
 	if !l.asking[uri] {
 		return
 	}
@@ -193,13 +186,13 @@ func (l *modernListen) subscribedLocked(uri string, ok bool) {
 		l.honoured[uri] = true
 	}
 	if len(l.asking) == 0 && l.session.state == sessionReady {
-		l.ackLocked()
+		l.ack()
 	}
 }
 
-// ackLocked tells the client what it will hear of. What the server has not agreed to
+// ack tells the client what it will hear of. What the server has not agreed to
 // by now is not among it.
-func (l *modernListen) ackLocked() {
+func (l *modernListen) ack() {
 	if l.acked || l.ended || l.session == nil {
 		return
 	}
@@ -207,7 +200,7 @@ func (l *modernListen) ackLocked() {
 	l.timer.Stop()
 	l.asking = nil // what comes of these is given back
 	l.uris = slices.DeleteFunc(l.uris, func(uri string) bool { return !l.honoured[uri] })
-	l.forgetOthersLocked()
+	l.forgetOthers()
 
 	var values []jsonrpc.Value
 	for _, kind := range []struct {
@@ -226,58 +219,58 @@ func (l *modernListen) ackLocked() {
 		values = append(values, jsonrpc.Value{Key: "resourceSubscriptions", Text: translate.Array(texts...)})
 	}
 	params := jsonrpc.Set(nil, jsonrpc.Value{Key: "notifications", Text: jsonrpc.Set(nil, values...)})
-	l.sendLocked(mcp.MethodAcknowledged, params)
-	l.flushLaterLocked()
+	l.send(mcp.MethodAcknowledged, params)
+	l.flushLater()
 }
 
-// sendLocked sends a frame of the listen.
-func (l *modernListen) sendLocked(method string, params json.RawMessage) {
+// send sends a frame of the listen.
+func (l *modernListen) send(method string, params json.RawMessage) {
 	m := jsonrpc.NewNotification(method, mcp.SetMeta(params, jsonrpc.Value{Key: mcp.KeySubscription, Text: l.r.ID.Raw()}))
 	m.Related = l.r.ID
 	l.s.peer.Send(m)
 }
 
-// lostLocked handles that the session has ended. Before the ack that is the end of the
+// lost handles that the session has ended. Before the ack that is the end of the
 // listen, too; afterwards there will be another session.
-func (l *modernListen) lostLocked(err *jsonrpc.Message) {
+func (l *modernListen) lost(err *jsonrpc.Message) {
 	l.session = nil
 	switch {
 	case !l.acked:
-		l.failLocked(err)
+		l.fail(err)
 	case l.s.a.b.isStopped():
-		l.finishLocked()
+		l.finish()
 	default:
-		l.retryLocked()
+		l.retry()
 	}
 }
 
-func (l *modernListen) retryLocked() {
+func (l *modernListen) retry() {
 	l.timer = l.s.a.after(l.retries.NextBackOff(), func() {
-		if !l.ended && l.session == nil && !l.bindLocked() {
-			l.retryLocked()
+		if !l.ended && l.session == nil && !l.bind() {
+			l.retry()
 		}
 	})
 }
 
-// failLocked answers the listen with an error.
-func (l *modernListen) failLocked(err *jsonrpc.Message) {
+// fail answers the listen with an error.
+func (l *modernListen) fail(err *jsonrpc.Message) {
 	if !l.ended {
 		l.r.Respond(&jsonrpc.Message{Error: err.Error})
 	}
-	l.endLocked()
+	l.end()
 }
 
-// finishLocked ends the listen gracefully (2026-07-28 basic/patterns/subscriptions).
-func (l *modernListen) finishLocked() {
+// finish ends the listen gracefully (2026-07-28 basic/patterns/subscriptions).
+func (l *modernListen) finish() {
 	if !l.ended {
 		result := translate.ToModernResult(mcp.MethodListen, []byte(`{}`), nil)
 		l.r.Respond(&jsonrpc.Message{Result: mcp.SetMeta(result, jsonrpc.Value{Key: mcp.KeySubscription, Text: l.r.ID.Raw()})})
 	}
-	l.endLocked()
+	l.end()
 }
 
-// endLocked ends the listen without a word.
-func (l *modernListen) endLocked() {
+// end ends the listen without a word.
+func (l *modernListen) end() {
 	if l.ended {
 		return
 	}

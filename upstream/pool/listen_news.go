@@ -8,13 +8,13 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/upstream/translate"
 )
 
-// catchUpLocked tells of everything that may have changed while nobody listened.
-func (l *modernListen) catchUpLocked() {
+// catchUp tells of everything that may have changed while nobody listened.
+func (l *modernListen) catchUp() {
 	for _, method := range []string{mcp.MethodToolsChanged, mcp.MethodPromptsChanged, mcp.MethodResourcesChanged} {
-		l.hearLocked(method, jsonrpc.NewNotification(method, nil))
+		l.hear(method, jsonrpc.NewNotification(method, nil))
 	}
 	for _, uri := range l.uris {
-		l.noteLocked(uri, updated(uri))
+		l.note(uri, updated(uri))
 	}
 }
 
@@ -23,21 +23,21 @@ func updated(uri string) *jsonrpc.Message {
 	return jsonrpc.NewNotification(mcp.MethodResourceUpdated, params)
 }
 
-// hearUpdateLocked handles that a resource was updated, which may be a part of what
+// hearUpdate handles that a resource was updated, which may be a part of what
 // the listen subscribed to. When too much waits to be told, it tells of that as a whole.
-func (l *modernListen) hearUpdateLocked(uri string, m *jsonrpc.Message) {
-	watched, ok := l.watchedLocked(uri)
+func (l *modernListen) hearUpdate(uri string, m *jsonrpc.Message) {
+	watched, ok := l.watched(uri)
 	if !ok {
 		return
 	}
 	if _, known := l.places[uri]; !known && len(l.pending) >= maxPending {
 		uri, m = watched, updated(watched)
 	}
-	l.noteLocked(uri, m)
+	l.note(uri, m)
 }
 
-// hearLocked handles that a list has changed.
-func (l *modernListen) hearLocked(method string, m *jsonrpc.Message) {
+// hear handles that a list has changed.
+func (l *modernListen) hear(method string, m *jsonrpc.Message) {
 	wants := l.kinds
 	if !l.acked {
 		wants = l.wants
@@ -56,12 +56,12 @@ func (l *modernListen) hearLocked(method string, m *jsonrpc.Message) {
 			return
 		}
 	}
-	l.noteLocked(method, m)
+	l.note(method, m)
 }
 
-// noteLocked has the client told of something, in a moment and after the ack. The
+// note has the client told of something, in a moment and after the ack. The
 // newest word about a thing counts.
-func (l *modernListen) noteLocked(about string, m *jsonrpc.Message) {
+func (l *modernListen) note(about string, m *jsonrpc.Message) {
 	if at, known := l.places[about]; known {
 		l.pending[at] = m
 		return
@@ -71,43 +71,43 @@ func (l *modernListen) noteLocked(about string, m *jsonrpc.Message) {
 	}
 	l.places[about] = len(l.pending)
 	l.pending = append(l.pending, m)
-	l.flushLaterLocked()
+	l.flushLater()
 }
 
-// forgetOthersLocked drops what came before the ack and is not in it.
-func (l *modernListen) forgetOthersLocked() {
+// forgetOthers drops what came before the ack and is not in it.
+func (l *modernListen) forgetOthers() {
 	early := l.pending
 	l.pending, l.places = nil, nil
 	for _, m := range early {
 		if m.Method == mcp.MethodResourceUpdated {
 			uri, _ := mcp.Read(m).Text(mcp.Key)
-			l.hearUpdateLocked(uri, m)
+			l.hearUpdate(uri, m)
 			continue
 		}
-		l.hearLocked(m.Method, m)
+		l.hear(m.Method, m)
 	}
 }
 
-func (l *modernListen) flushLaterLocked() {
+func (l *modernListen) flushLater() {
 	if l.acked && l.flush == nil && len(l.pending) > 0 {
-		l.flush = l.s.a.after(noticeFor, l.flushLocked)
+		l.flush = l.s.a.after(noticeFor, l.flushNow)
 	}
 }
 
-func (l *modernListen) flushLocked() {
+func (l *modernListen) flushNow() {
 	l.flush = nil
 	if l.ended {
 		return
 	}
 	for _, m := range l.pending {
-		l.sendLocked(m.Method, translate.StripReserved(m.Params))
+		l.send(m.Method, translate.StripReserved(m.Params))
 	}
 	l.pending, l.places = nil, nil
 }
 
-// watchedLocked returns what the listen subscribed to that a resource is or is a part
+// watched returns what the listen subscribed to that a resource is or is a part
 // of, if anything.
-func (l *modernListen) watchedLocked(uri string) (watched string, ok bool) {
+func (l *modernListen) watched(uri string) (watched string, ok bool) {
 	for _, mine := range l.uris {
 		if uri == mine || strings.HasPrefix(uri, strings.TrimSuffix(mine, "/")+"/") {
 			return mine, true

@@ -142,14 +142,8 @@ func (s *session) leave(m *member, end error) {
 	s.mu.Lock()
 	m.gone = true
 	delete(s.members, m)
-	over := s.over
 	s.mu.Unlock()
-	if !over {
-		for _, r := range s.server.Requests(func(r *peer.Request) bool { return r.Owner == any(m) }) {
-			r.Refuse(clientGone())
-		}
-	}
-	m.peer.End(end) // its requests are cancelled: see call.cancelled
+	m.peer.End(end) // what it was asked is refused, what it asked is cancelled: see member.answered, call.cancelled
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.over {
@@ -171,7 +165,7 @@ func (s *session) forgetLocked(m *member) {
 		if !t.ended {
 			s.cancelTask(t.raw)
 		}
-		s.tasks.removeLocked(t)
+		s.tasks.remove(t)
 	}
 	for _, id := range m.urls {
 		delete(s.urls, id)

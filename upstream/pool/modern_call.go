@@ -21,8 +21,8 @@ const (
 )
 
 // A modernCall is one request to a legacy server, and what a modern client knows of it:
-// one request after the other, if the server asks something. Guarded by account.mu,
-// but for what is static.
+// one request after the other, if the server asks something. Its methods are called with
+// account.mu held, but for those that say otherwise.
 type modernCall struct {
 	// Static after construction.
 	method string
@@ -76,8 +76,8 @@ func (c *modernCall) digestNow() [32]byte {
 	return digestOf(c.method, c.params)
 }
 
-// keepLocked keeps the answer to a call until its client comes back for it.
-func (c *modernCall) keepLocked(m *jsonrpc.Message) {
+// keep keeps the answer to a call until its client comes back for it.
+func (c *modernCall) keep(m *jsonrpc.Message) {
 	a := c.group.a
 	if a.kept+m.Size() > maxKept {
 		m = jsonrpc.NewError(jsonrpc.ID{}, jsonrpc.InvalidResponse(a.id.upstream, "no room for the answer"))
@@ -86,8 +86,8 @@ func (c *modernCall) keepLocked(m *jsonrpc.Message) {
 	a.kept += m.Size()
 }
 
-// keptLocked returns the answer that was kept, nil for none, and keeps it no longer.
-func (c *modernCall) keptLocked() *jsonrpc.Message {
+// takeKept returns the answer that was kept, nil for none, and keeps it no longer.
+func (c *modernCall) takeKept() *jsonrpc.Message {
 	m := c.result
 	if m != nil {
 		c.group.a.kept -= m.Size()
@@ -97,7 +97,7 @@ func (c *modernCall) keptLocked() *jsonrpc.Message {
 }
 
 // finish answers the client with the server's answer to a call, which has left its
-// session. It reads the answer without the lock.
+// session. It takes the lock, but reads the answer without it.
 func (c *modernCall) finish(m *jsonrpc.Message) {
 	answer, urls := c.modernAnswer(m)
 	var digest [32]byte
@@ -108,13 +108,13 @@ func (c *modernCall) finish(m *jsonrpc.Message) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if urls != nil {
-		answer = c.restartLocked(urls, digest)
+		answer = c.restart(urls, digest)
 	}
-	c.settleLocked(answer)
+	c.settle(answer)
 }
 
 // modernAnswer returns what a client is to hear of a server's answer, without the id;
-// or the requests for input that the server's refusal amounts to.
+// or the requests for input that the server's refusal amounts to. It needs no lock.
 func (c *modernCall) modernAnswer(m *jsonrpc.Message) (answer *jsonrpc.Message, urls []byte) {
 	switch {
 	case m.Error != nil:
@@ -136,7 +136,7 @@ func (c *modernCall) modernAnswer(m *jsonrpc.Message) (answer *jsonrpc.Message, 
 	return &jsonrpc.Message{Result: translate.Completed(c.method, result, c.serverInfo), Extra: m.Extra}, nil
 }
 
-// modernError is modernAnswer for an error.
+// modernError is modernAnswer for an error. It needs no lock.
 func (c *modernCall) modernError(text json.RawMessage) (answer *jsonrpc.Message, urls []byte) {
 	e, ok := translate.ReadError(text)
 	switch {
@@ -155,15 +155,15 @@ func isBadRequest(text json.RawMessage) bool {
 	return data.Reason == jsonrpc.ReasonClosed && jsonrpc.HTTPStatus(data.Cause) == http.StatusBadRequest
 }
 
-// settleLocked answers the request of a call, unless nobody waits for that any more,
+// settle answers the request of a call, unless nobody waits for that any more,
 // and forgets the call.
-func (c *modernCall) settleLocked(answer *jsonrpc.Message) {
-	c.answerLocked(answer)
-	c.forgetLocked()
+func (c *modernCall) settle(answer *jsonrpc.Message) {
+	c.answer(answer)
+	c.forget()
 }
 
-// answerLocked answers the request of a call.
-func (c *modernCall) answerLocked(answer *jsonrpc.Message) {
+// answer answers the request of a call.
+func (c *modernCall) answer(answer *jsonrpc.Message) {
 	if c.r == nil {
 		return
 	}
@@ -178,68 +178,68 @@ func (c *modernCall) answerLocked(answer *jsonrpc.Message) {
 	}
 }
 
-// forgetLocked lets go of what is kept for a call that is over.
-func (c *modernCall) forgetLocked() {
+// forget lets go of what is kept for a call that is over.
+func (c *modernCall) forget() {
 	c.collect.Stop()
-	c.keptLocked()
+	c.takeKept()
 	if c.suspension != nil {
 		c.suspension.forget()
 	}
 }
 
-// cancelLocked ends a call that its client does not want any more. The reason may be
+// cancel ends a call that its client does not want any more. The reason may be
 // nil.
-func (c *modernCall) cancelLocked(reason json.RawMessage) {
+func (c *modernCall) cancel(reason json.RawMessage) {
 	c.r = nil
-	c.dropLocked(reason, errGone)
+	c.drop(reason, errGone)
 }
 
-// dropLocked ends a call that nobody wants the answer of. The server hears one thing:
+// drop ends a call that nobody wants the answer of. The server hears one thing:
 // why as the answer to what it has asked for the call, else that the call is cancelled,
 // and the reason.
-func (c *modernCall) dropLocked(reason json.RawMessage, why *jsonrpc.Error) {
-	c.forgetLocked()
+func (c *modernCall) drop(reason json.RawMessage, why *jsonrpc.Error) {
+	c.forget()
 	switch {
 	case c.session == nil:
 		c.group.leave(c)
 	case c.state == waiting:
-		c.session.dismissLocked(c)
+		c.session.dismiss(c)
 	case len(c.requests) > 0:
-		c.refuseLocked(why)
-		c.session.fadeLocked(c)
+		c.refuse(why)
+		c.session.fade(c)
 	default:
-		c.session.cancelLocked(c, reason)
+		c.session.cancel(c, reason)
 	}
 }
 
-// dismissLocked takes a call out that the session has not sent.
-func (l *legacySession) dismissLocked(c *modernCall) {
+// dismiss takes a call out that the session has not sent.
+func (l *legacySession) dismiss(c *modernCall) {
 	for i, other := range l.waiting {
 		if other == c {
 			l.waiting = append(l.waiting[:i], l.waiting[i+1:]...)
 			break
 		}
 	}
-	c.leaveSessionLocked()
+	c.leaveSession()
 }
 
-// fadeLocked leaves a call to itself. It is cancelled if it has not ended in time, and the
+// fade leaves a call to itself. It is cancelled if it has not ended in time, and the
 // session goes on.
-func (l *legacySession) fadeLocked(c *modernCall) {
+func (l *legacySession) fade(c *modernCall) {
 	c.state = cancelled
 	c.collect = l.a.after(fadeFor, func() {
 		if c.session != nil && l.state != sessionEnded {
-			l.cancelLocked(c, nil)
+			l.cancel(c, nil)
 		}
 	})
 }
 
-// cancelLocked tells the server that a call is cancelled, if it was sent. It may not hear
+// cancel tells the server that a call is cancelled, if it was sent. It may not hear
 // that at once, so that the call stays in the session for a while: what is asked meanwhile may
 // be about it.
-func (l *legacySession) cancelLocked(c *modernCall, reason json.RawMessage) {
+func (l *legacySession) cancel(c *modernCall, reason json.RawMessage) {
 	if c.Recall() {
-		c.leaveSessionLocked()
+		c.leaveSession()
 		return
 	}
 	c.state = cancelled
@@ -249,12 +249,12 @@ func (l *legacySession) cancelLocked(c *modernCall, reason json.RawMessage) {
 	values := []jsonrpc.Value{{Key: "requestId", Text: c.ID.Raw()}, {Key: "reason", Text: reason}}
 	l.server.Send(jsonrpc.NewNotification(mcp.MethodCancelled, jsonrpc.Set(nil, values...)))
 	if !c.Works {
-		c.leaveSessionLocked()
+		c.leaveSession()
 		return
 	}
 	c.collect = l.a.after(lingering, func() {
 		if c.session != nil {
-			c.leaveSessionLocked()
+			c.leaveSession()
 		}
 	})
 }

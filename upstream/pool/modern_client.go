@@ -144,7 +144,7 @@ func (s *client) enterLocked(c *modernCall, r *peer.Request, said translate.Requ
 }
 
 // cancelled ends a call whose client has cancelled its request, with m, or has left. It is
-// not answered. What is suspended was answered, and lives on.
+// not answered. What is suspended was answered, and lives on. It takes the lock.
 func (c *modernCall) cancelled(r *peer.Request, m *jsonrpc.Message) {
 	var reason json.RawMessage
 	if m != nil {
@@ -154,6 +154,6 @@ func (c *modernCall) cancelled(r *peer.Request, m *jsonrpc.Message) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if c.r == r {
-		c.cancelLocked(reason)
+		c.cancel(reason)
 	}
 }

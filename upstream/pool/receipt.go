@@ -33,7 +33,7 @@ type receipt struct {
 	gone   bool             // it is none of its account any more
 }
 
-// receipts are those of a account, the oldest first. Guarded by account.mu.
+// receipts are those of an account, the oldest first. Guarded by account.mu.
 type receipts struct {
 	all   []*receipt
 	bytes int // of their answers

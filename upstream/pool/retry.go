@@ -91,38 +91,38 @@ func (s *client) comeBack(r *peer.Request, said translate.Request, u use) (*mode
 	}
 	c.receipt = a.receipts.add(u)
 	c.state = forwarded
-	if result := c.keptLocked(); result != nil {
+	if result := c.takeKept(); result != nil {
 		return c, result
 	}
-	c.goOnLocked()
+	c.goOn()
 	return nil, nil
 }
 
-// goOnLocked gives the server the input that it has asked for. What is missing is
+// goOn gives the server the input that it has asked for. What is missing is
 // asked again.
-func (c *modernCall) goOnLocked() {
+func (c *modernCall) goOn() {
 	defer c.LetGo()
 	l := c.session
-	l.levelLocked(c)
-	questions, responses := c.responsesLocked()
+	l.raiseLevel(c)
+	questions, responses := c.responses()
 	for i, q := range questions {
 		if responses[i] != nil {
-			q.doneLocked()
+			q.done()
 			q.Respond(&jsonrpc.Message{Result: translate.StripReserved(responses[i])})
 		}
 	}
 	if kept := c.progress.kept; kept != nil {
 		c.progress.kept = nil
-		c.tellProgressLocked(kept)
+		c.tellProgress(kept)
 	}
 	if len(c.requests) > 0 {
-		c.collectLocked(collectFor)
+		c.gather(collectFor)
 	}
 }
 
-// responsesLocked returns what the client says to each open question, nil for nothing, in
+// responses returns what the client says to each open question, nil for nothing, in
 // one pass. What can be read in two ways says nothing.
-func (c *modernCall) responsesLocked() ([]*serverRequest, []json.RawMessage) {
+func (c *modernCall) responses() ([]*serverRequest, []json.RawMessage) {
 	questions := slices.Clone(c.requests)
 	keys, at, responses := make([]string, len(questions)), make([]jsonrpc.Span, len(questions)), make([]json.RawMessage, len(questions))
 	for i, q := range questions {
@@ -157,9 +157,9 @@ func (c *modernCall) urlsOf(e translate.WireError) (*jsonrpc.Message, []byte) {
 	return nil, jsonrpc.Set(nil, requests...)
 }
 
-// restartLocked returns the answer to a call that was refused until its client has
+// restart returns the answer to a call that was refused until its client has
 // visited URLs. When it comes back the call begins anew: nothing has run.
-func (c *modernCall) restartLocked(requests json.RawMessage, digest [32]byte) *jsonrpc.Message {
+func (c *modernCall) restart(requests json.RawMessage, digest [32]byte) *jsonrpc.Message {
 	if c.restarts >= maxRounds {
 		return jsonrpc.NewError(jsonrpc.ID{}, errTooManyAsks)
 	}

@@ -18,7 +18,7 @@ const (
 
 // A suspension is where a call waits whose client was told to come back with input. The
 // requestState of each round names it: 128 random bits, that only clients of its key
-// can use. Guarded by account.mu.
+// can use. Its methods are called with account.mu held.
 type suspension struct {
 	a      *account
 	state  string      // the newest
@@ -83,7 +83,7 @@ func (p *suspension) expire() {
 func (p *suspension) end(why *jsonrpc.Error) {
 	p.forget()
 	if c := p.call; c != nil {
-		c.dropLocked(nil, why)
+		c.drop(nil, why)
 	}
 }
 
@@ -93,14 +93,14 @@ func (p *suspension) giveUp() {
 	p.end(errNoInput)
 }
 
-// collectLocked waits for what else is asked before the client hears of it.
-func (c *modernCall) collectLocked(d time.Duration) {
+// gather waits for what else is asked before the client hears of it.
+func (c *modernCall) gather(d time.Duration) {
 	if c.state == forwarded && c.collect == nil {
 		c.collect = c.group.a.b.timers.After(d, c.suspend)
 	}
 }
 
-// suspend answers the client with what the server has asked.
+// suspend answers the client with what the server has asked. It takes the lock.
 func (c *modernCall) suspend() {
 	digest := c.digestNow()
 	a := c.group.a
@@ -117,7 +117,7 @@ func (c *modernCall) suspend() {
 		c.suspension = a.newSuspensionLocked(c, digest)
 	}
 	if c.suspension == nil || c.suspension.round >= maxRounds {
-		c.refuseLocked(errTooManyAsks)
+		c.refuse(errTooManyAsks)
 		return
 	}
 	requests := make([]jsonrpc.Value, 0, len(c.requests))
@@ -125,6 +125,6 @@ func (c *modernCall) suspend() {
 		requests = append(requests, jsonrpc.Value{Key: q.key, Text: translate.InputRequest(q.Method, q.Message.Params)})
 	}
 	c.state = suspended
-	c.answerLocked(&jsonrpc.Message{Result: translate.InputRequired(jsonrpc.Set(nil, requests...), c.suspension.newState(), c.serverInfo)})
+	c.answer(&jsonrpc.Message{Result: translate.InputRequired(jsonrpc.Set(nil, requests...), c.suspension.newState(), c.serverInfo)})
 	c.group.makeRoom()
 }

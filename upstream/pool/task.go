@@ -44,7 +44,7 @@ type memberTasks struct {
 	cursors cursors
 }
 
-func (ts *tasks) addLocked(t *task) {
+func (ts *tasks) add(t *task) {
 	if ts.byID == nil {
 		ts.byID, ts.byToken = make(map[string]*task), make(map[int64]*task)
 	}
@@ -58,14 +58,14 @@ func (ts *tasks) addLocked(t *task) {
 	}
 }
 
-// removeLocked forgets t.
-func (ts *tasks) removeLocked(t *task) {
+// remove forgets t.
+func (ts *tasks) remove(t *task) {
 	delete(ts.byID, t.id)
-	ts.endLocked(t)
+	ts.end(t)
 }
 
-// endLocked notes that t is finished. It can still be asked for.
-func (ts *tasks) endLocked(t *task) {
+// end notes that t is finished. It can still be asked for.
+func (ts *tasks) end(t *task) {
 	delete(ts.byToken, t.n)
 	if !t.ended {
 		t.ended = true
@@ -95,13 +95,13 @@ func (s *session) taskCreated(c *call, answer *jsonrpc.Message) {
 		return
 	}
 	if len(m.tasks.all) >= maxMemberTasks {
-		s.tasks.removeLocked(m.tasks.all[0])
+		s.tasks.remove(m.tasks.all[0])
 		m.tasks.all = slices.Delete(m.tasks.all, 0, 1)
 	}
 	n, _ := c.ID.Int()
 	t := &task{by: m, id: id, raw: bytes.Clone(raw), n: n, token: c.token, ended: ended}
 	m.tasks.all = append(m.tasks.all, t)
-	s.tasks.addLocked(t)
+	s.tasks.add(t)
 }
 
 // cancelTask ends a task without a client. The answer is of no interest.
@@ -137,7 +137,7 @@ func (s *session) taskStatus(m *jsonrpc.Message, of *peer.Call) {
 		return
 	}
 	if ended {
-		s.tasks.endLocked(s.tasks.byID[id])
+		s.tasks.end(s.tasks.byID[id])
 	}
 	owner.hearLocked(m, call)
 }
@@ -191,7 +191,7 @@ func (s *session) taskAnswered(c *call, answer *jsonrpc.Message) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if t := s.tasks.byID[c.Task]; t != nil {
-		s.tasks.endLocked(t)
+		s.tasks.end(t)
 	}
 }
 
