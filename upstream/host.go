@@ -202,7 +202,7 @@ func (h *Host) probe(t target) (modern, told bool, err error) {
 // attachIn is Attach in an era that the upstream speaks, or that it is tried in.
 func (h *Host) attachIn(ctx context.Context, t target, id serverID, c jsonrpc.Conn) error {
 	if t.up.together(id.era) {
-		return h.pool.Attach(ctx, h.shared(t), id.era, id.session(), !mcp.IsPrincipalKey(id.key), c)
+		return h.pool.Attach(ctx, h.shared(t), id.era, id.session(), !mcp.HolderOf(id.key).Principal, c)
 	}
 	return h.attachAlone(ctx, attachment{target: t, id: id}, c)
 }

@@ -1,7 +1,11 @@
 // Package mcp is the vocabulary of the protocol's two eras, as far as more than
 // one part of the proxy needs it: versions, the reserved keys of _meta, error
-// codes, the table of methods, what a client can be asked, and the headers of Streamable HTTP that repeat
+// codes, what a client can be asked, and the headers of Streamable HTTP that repeat
 // what a body says.
+//
+// What is to be known of a method is a row of one table ([MethodOf]). The row says
+// which members of params matter. They are looked for once, when a message arrives
+// ([Read]), and everybody reads the [Notes].
 //
 // In the legacy era (2024-11-05 to 2025-11-25) a client says initialize once and a
 // session remembers it. In the modern era (2026-07-28) there is no session: every

@@ -36,30 +36,35 @@ var (
 // Versions are dates and compare as text.
 func IsModern(version string) bool { return version >= "2026-07-28" }
 
-// PrincipalPrefix begins the key of a principal, which comes back under the same key
+// principalPrefix begins the key of a principal, which comes back under the same key
 // whenever it likes. Any other key is of one connection, and not seen again when that
-// has ended. It says how long to keep what is a key's, and nothing of whose it is.
-const PrincipalPrefix = "p-"
-
-// IsPrincipalKey reports whether a key is that of a principal.
-func IsPrincipalKey(key string) bool { return strings.HasPrefix(key, PrincipalPrefix) }
+// has ended.
+const principalPrefix = "p-"
 
 // PrincipalKey returns the key of a principal of a proxy: the prefix, name, which must
 // have no "-" and says who it is, and the proxy's id if it has one.
 func PrincipalKey(name, proxy string) string {
 	if proxy == "" {
-		return PrincipalPrefix + name
+		return principalPrefix + name
 	}
-	return PrincipalPrefix + name + "-" + proxy
+	return principalPrefix + name + "-" + proxy
 }
 
-// ProxyOf returns the id of the proxy that a principal's key is of, "" if it has none.
-func ProxyOf(key string) string {
-	if rest, ok := strings.CutPrefix(key, PrincipalPrefix); ok {
-		_, proxy, _ := strings.Cut(rest, "-")
-		return proxy
+// A Holder is what a key says of its holder: how long to keep what is the holder's, and
+// nothing of who that is.
+type Holder struct {
+	Principal bool   // may come back whenever it likes; else it is one connection
+	Proxy     string // of a principal, the id of its proxy; "" if that has none
+}
+
+// HolderOf returns the holder of a key.
+func HolderOf(key string) Holder {
+	name, principal := strings.CutPrefix(key, principalPrefix)
+	if !principal {
+		return Holder{}
 	}
-	return ""
+	_, proxy, _ := strings.Cut(name, "-")
+	return Holder{true, proxy}
 }
 
 // Error codes that MCP defines beside JSON-RPC's.

@@ -130,7 +130,7 @@ func TestServePrincipal(t *testing.T) {
 		}
 		seen := map[string]bool{}
 		for _, key := range keys {
-			if seen[key] || !mcp.IsPrincipalKey(key) || len(key) != 54 {
+			if seen[key] || !mcp.HolderOf(key).Principal || len(key) != 54 {
 				t.Errorf("keys %q", keys)
 			}
 			seen[key] = true

@@ -36,8 +36,9 @@ type accountID struct{ upstream, key string }
 // and the streams of its clients. It is there as long as one of these is.
 type account struct {
 	// Static after construction.
-	b  *Bridge
-	id accountID
+	b      *Bridge
+	id     accountID
+	holder mcp.Holder // of the key
 
 	uses int // guarded by Bridge.mu
 
@@ -55,7 +56,7 @@ type account struct {
 }
 
 func newAccount(b *Bridge, id accountID) *account {
-	return &account{b: b, id: id,
+	return &account{b: b, id: id, holder: mcp.HolderOf(id.key),
 		streams: make(map[*client]struct{}), groups: make(map[string]*group),
 		spelled: make(map[string]*group), suspensions: make(map[string]*suspension)}
 }
@@ -123,7 +124,7 @@ func (a *account) endAllLocked() {
 // there for when it comes back, or until Forget.
 func (a *account) leftLocked(end error) {
 	switch {
-	case len(a.streams) > 0 || mcp.IsPrincipalKey(a.id.key):
+	case len(a.streams) > 0 || a.holder.Principal:
 		return
 	case !mayReturn(end):
 		a.endAllLocked()

@@ -136,7 +136,7 @@ func (b *Bridge) Stop(ctx context.Context) {
 // far as anybody can tell: nobody else has their keys.
 func (b *Bridge) Forget(proxy string) {
 	b.each(func(a *account) {
-		if mcp.ProxyOf(a.id.key) == proxy {
+		if a.holder.Proxy == proxy {
 			a.endAllLocked()
 		}
 	})
