@@ -15,8 +15,12 @@ type Conn interface {
 }
 
 // CloseWith closes c and, if c can carry it, tells the other side why: a stream
-// of a link sends the cause of a [*ClosedError] as its closing line.
+// of a link sends the cause of a [*ClosedError] as its closing line. [ErrClosed] alone is no
+// cause.
 func CloseWith(c Conn, cause error) error {
+	if cause == ErrClosed {
+		return c.Close()
+	}
 	if c, ok := c.(interface{ CloseCause(error) error }); ok {
 		return c.CloseCause(cause)
 	}

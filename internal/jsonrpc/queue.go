@@ -152,7 +152,7 @@ func (q *Queue) WaitContext(ctx context.Context, r *Room, times int) error {
 }
 
 // Roomy reports whether Wait would not wait.
-func (q *Queue) Roomy(r *Room, times int) bool { return q.err != nil || r.fits(1, times) }
+func (q *Queue) Roomy(r *Room, times int) bool { return q.err != nil || q.paused || r.fits(1, times) }
 
 // Err returns why the Queue takes no more; nil as long as it does.
 func (q *Queue) Err() error { return q.err }
@@ -234,10 +234,11 @@ func (q *Queue) Close(err error) {
 }
 
 // Pause, if on, makes Run return, at once if it is called after that. What is in line waits
-// until Pause is off, for the next Run.
+// until Pause is off, for the next Run; nobody waits for room meanwhile.
 func (q *Queue) Pause(on bool) {
 	q.paused = on
 	q.more.Broadcast()
+	q.room.Broadcast()
 }
 
 // Len returns how many messages wait, held ones too.

@@ -22,7 +22,8 @@ type Call struct {
 	Owner   any        // whose it is, where several have calls at one Peer; see [Request.Mark]
 	Value   any        // the owner's
 
-	Room *jsonrpc.Room // in the queue; nil for the Peer's own
+	First bool          // it is sent though what is of its class is held
+	Room  *jsonrpc.Room // in the queue; nil for the Peer's own
 
 	// Done is called once, unless Cancel or Take has taken the call: with the response, or
 	// with the end of the Peer. If it is nil nobody waits.
@@ -32,11 +33,13 @@ type Call struct {
 	// token stands in the params. If it is nil [Options.Notified] is.
 	Progress func(m *jsonrpc.Message, at jsonrpc.Span)
 
-	p *Peer
-	n int64
+	p      *Peer
+	n      int64
+	joined bool // by Forward
 
 	// Guarded by Peer.mu.
 	over   bool // taken, or never to be sent
+	heard  bool // taken by the response, and joined by Forward
 	sent   bool // its write has begun
 	marked bool // see Peer.Leave
 }
@@ -74,14 +77,21 @@ func (c *Call) Leave() bool {
 		return false
 	}
 	c.sent, c.p.lastSent = true, max(c.p.lastSent, c.n)
+	if c.p.o.Sent != nil {
+		c.p.o.Sent(c)
+	}
 	return true
 }
 
 // Take takes the call out, so that Done is not called, and reports whether it was there.
 func (c *Call) Take() bool {
 	c.p.mu.Lock()
-	defer c.p.mu.Unlock()
-	return c.takeLocked()
+	taken := c.takeLocked()
+	c.p.mu.Unlock()
+	if taken {
+		c.ends(nil, nil)
+	}
+	return taken
 }
 
 func (c *Call) takeLocked() bool {
@@ -114,27 +124,48 @@ func (c *Call) Sent() bool {
 
 // Cancel takes the call out, and tells the other side if it was sent there. It reports
 // whether the call was still open; then Done is not called.
-func (c *Call) Cancel(reason string) bool { return c.CancelWith(mcp.Cancellation(c.ID, reason)) }
+func (c *Call) Cancel(reason string) bool { return c.cancel(mcp.Cancellation(c.ID, reason), false) }
 
-// CancelWith is Cancel with a notification of the caller's.
-func (c *Call) CancelWith(m *jsonrpc.Message) bool {
-	p := c.p
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if !c.takeLocked() {
-		return false
+// CancelWith is Cancel with a notification of the caller's, who has taken the request that
+// the call is made for. If its response has come and has not found that request yet, it will
+// be nobody's: the other side hears of the cancellation all the same.
+func (c *Call) CancelWith(m *jsonrpc.Message) bool { return c.cancel(m, true) }
+
+// cancel is Cancel, or CancelWith if the caller has taken the request.
+func (c *Call) cancel(m *jsonrpc.Message, forRequest bool) bool {
+	c.p.mu.Lock()
+	taken := c.takeLocked()
+	if taken && c.sent || forRequest && c.heard {
+		c.tellLocked(m)
 	}
-	if c.sent && !c.marked && c.Method != mcp.MethodInitialize { // which must not be cancelled
-		m.Related = c.Related
-		p.out.Force(jsonrpc.Queued{Message: m}) // there are no more of them than calls
+	c.p.mu.Unlock()
+	if taken {
+		c.ends(nil, nil)
 	}
-	return true
+	return taken
+}
+
+// tellLocked cancels a call that was sent, at the other side.
+func (c *Call) tellLocked(m *jsonrpc.Message) {
+	if c.marked || c.Method == mcp.MethodInitialize { // which must not be cancelled
+		return
+	}
+	m.Related = c.Related
+	c.p.out.Force(jsonrpc.Queued{Message: m}) // there are no more of them than calls
 }
 
 // settle tells who waits for a call that was taken.
 func (c *Call) settle(answer *jsonrpc.Message, lost *Lost) {
+	c.ends(answer, lost)
 	if c.Done != nil {
 		c.Done(answer, lost)
+	}
+}
+
+// ends tells who watches that a call is over which was taken.
+func (c *Call) ends(answer *jsonrpc.Message, lost *Lost) {
+	if over := c.p.o.Over; over != nil && c.sent { // nobody changes that any more
+		over(c, answer, lost)
 	}
 }
 
@@ -161,6 +192,7 @@ func (p *Peer) takeAnswered(id jsonrpc.ID) *Call {
 	if c == nil || !c.sent || !c.takeLocked() {
 		return nil
 	}
+	c.heard = c.joined
 	return c
 }
 

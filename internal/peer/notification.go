@@ -58,9 +58,15 @@ func (p *Peer) progressed(m *jsonrpc.Message) bool {
 		return false
 	}
 	c := p.Call(id)
-	if c == nil || c.Progress == nil {
+	switch {
+	case c == nil:
+		return false
+	case c.Progress != nil:
+		c.Progress(m, n.At(mcp.Key))
+	case p.o.Progress != nil:
+		p.o.Progress(c, m, n.At(mcp.Key))
+	default:
 		return false
 	}
-	c.Progress(m, n.At(mcp.Key))
 	return true
 }

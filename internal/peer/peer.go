@@ -87,16 +87,43 @@ type Options struct {
 	// it is an error without an id, which would settle the first one at the other side.
 	Twin func(m *jsonrpc.Message) *jsonrpc.Message
 
-	Invalid    func(bad *jsonrpc.InvalidError)         // a message that cannot be used; who waits for it was told
-	Dropped    func(why string, m *jsonrpc.Message)    // a response that nobody waits for
-	HalfClosed func()                                  // the other side will send no more; nil: that is the end
-	Refuse     func(r *jsonrpc.Message) *jsonrpc.Error // the error of a request while the Peer drains
+	// Begin is called with a request before it is entered, to give it its Value.
+	Begin func(r *Request)
+
+	// Cancelled is told of a request that the other side cancels, as [Request.OnCancel] says.
+	// If it is nil, and the request has no OnCancel, the call is cancelled that it was
+	// forwarded as.
+	Cancelled func(r *Request, m *jsonrpc.Message, at jsonrpc.Span)
+
+	// Progress gets the progress of calls that have no function of their own for it.
+	Progress func(c *Call, m *jsonrpc.Message, at jsonrpc.Span)
+
+	// Refused is told of a request that was not entered.
+	Refused func(r *Request, answer *jsonrpc.Message)
+
+	// Sent is told, with the lock held, that the write of a call begins, and Over that such a
+	// call is over: by its response, the end of the Peer, or, if both are nil, because it was
+	// taken or cancelled.
+	Sent func(c *Call)
+	Over func(c *Call, answer *jsonrpc.Message, lost *Lost)
+
+	// Minted holds the id of the newest call. Several Peers, one after the other, may have it
+	// in common, so that no id means two calls. If it is nil the Peer has its own.
+	Minted *atomic.Int64
+
+	// OneWay is how long Recv has to say why Send fails. Zero means 1 s, less not at all.
+	OneWay time.Duration
+
+	Invalid    func(bad *jsonrpc.InvalidError)      // a message that cannot be used; who waits for it was told
+	Dropped    func(why string, m *jsonrpc.Message) // a response that nobody waits for
+	HalfClosed func()                               // the other side will send no more; nil: that is the end
+	Refuse     func(r *Request) *jsonrpc.Error      // the error of a request while the Peer drains
 }
 
 // A Peer is this side's end of a conversation.
 type Peer struct {
 	o      Options // static
-	minted atomic.Int64
+	minted *atomic.Int64
 
 	mu       sync.Mutex // guards the fields below, and those of calls and requests that say so
 	calls    jsonrpc.Table[int64, *Call]
@@ -111,7 +138,10 @@ type Peer struct {
 
 // New returns a Peer without a Conn.
 func New(o Options) *Peer {
-	p := &Peer{o: o}
+	p := &Peer{o: o, minted: o.Minted}
+	if p.minted == nil {
+		p.minted = new(atomic.Int64)
+	}
 	p.requests.Max = o.Requests
 	p.out = jsonrpc.NewQueue(&p.mu)
 	return p
@@ -124,15 +154,15 @@ func (p *Peer) Run(ctx context.Context, c jsonrpc.Conn) error {
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
 	closed := make(chan struct{})
-	context.AfterFunc(ctx, func() { // unblocks both Recv and Send
+	p.pause(false)
+	context.AfterFunc(ctx, func() { // unblocks Recv, Send and who waits for room
 		defer close(closed)
+		p.pause(true)
 		jsonrpc.CloseWith(c, context.Cause(ctx))
 	})
-	p.pause(false)
 	written := make(chan struct{})
 	go func() { defer close(written); p.write(ctx, c, end) }()
 	end(p.read(ctx, c))
-	p.pause(true)
 	<-written
 	<-closed
 	return jsonrpc.Closed(context.Cause(ctx))
@@ -143,9 +173,6 @@ func (p *Peer) pause(on bool) {
 	defer p.mu.Unlock()
 	p.out.Pause(on)
 }
-
-// oneWay is how long Recv has to say why Send fails.
-const oneWay = time.Second
 
 // write owns Send of c.
 func (p *Peer) write(ctx context.Context, c jsonrpc.Conn, end context.CancelCauseFunc) {
@@ -162,7 +189,7 @@ func (p *Peer) write(ctx context.Context, c jsonrpc.Conn, end context.CancelCaus
 		}
 		return
 	}
-	late := time.NewTimer(oneWay)
+	late := time.NewTimer(cmp.Or(p.o.OneWay, time.Second))
 	defer late.Stop()
 	select {
 	case <-ctx.Done():
@@ -254,12 +281,23 @@ func (p *Peer) handle(m *jsonrpc.Message, a *array) {
 
 // invalid settles what a message would have settled that cannot be used.
 func (p *Peer) invalid(bad *jsonrpc.InvalidError) {
-	if c := p.takeAnswered(bad.ID); bad.Reply && c != nil {
-		c.settle(jsonrpc.NewError(bad.ID, jsonrpc.InvalidResponse(p.o.Name, "")), nil)
+	if bad.Reply {
+		if c := p.takeAnswered(bad.ID); c != nil {
+			c.settle(jsonrpc.NewError(bad.ID, p.unusable(bad)), nil)
+		}
 	}
 	if p.o.Invalid != nil {
 		p.o.Invalid(bad)
 	}
+}
+
+// unusable is what somebody hears whose answer cannot be used: an upstream what is wrong
+// with its client's.
+func (p *Peer) unusable(bad *jsonrpc.InvalidError) *jsonrpc.Error {
+	if p.o.Name == "" {
+		return bad.Wire()
+	}
+	return jsonrpc.InvalidResponse(p.o.Name, "")
 }
 
 // Send puts m in the queue, which is no call and no response: a notification, or an error
@@ -282,7 +320,7 @@ func (p *Peer) putLocked(m *jsonrpc.Message, of *Call, room *jsonrpc.Room) error
 	if of != nil {
 		q.Of = of
 	}
-	if p.o.Class != nil {
+	if p.o.Class != nil && (of == nil || !of.First) {
 		q.Class = p.o.Class(m)
 	}
 	if p.o.Full != nil {

@@ -47,6 +47,9 @@ var errInUse = &jsonrpc.Error{Code: jsonrpc.CodeInvalidRequest, Message: "Invali
 // requested enters a request, or refuses it.
 func (p *Peer) requested(m *jsonrpc.Message, a *array) {
 	r := &Request{ID: m.ID, Method: m.Method, Message: m, p: p, array: a}
+	if p.o.Begin != nil {
+		p.o.Begin(r)
+	}
 	if err := p.enter(r); err != nil {
 		p.refuse(r, err)
 		return
@@ -78,9 +81,12 @@ func (p *Peer) refuse(r *Request, err error) {
 	case jsonrpc.ErrFull:
 		answer = jsonrpc.NewError(r.ID, jsonrpc.Overloaded(p.o.Name))
 	case errDraining:
-		answer = jsonrpc.NewError(r.ID, p.o.Refuse(r.Message))
+		answer = jsonrpc.NewError(r.ID, p.o.Refuse(r))
 	default:
 		return // the other side is gone
+	}
+	if p.o.Refused != nil {
+		p.o.Refused(r, answer)
 	}
 	p.mu.Lock()
 	full := r.leaveLocked(answer)
@@ -216,6 +222,8 @@ func (r *Request) cancelled(m *jsonrpc.Message, at jsonrpc.Span) {
 	switch {
 	case onCancel != nil:
 		onCancel(m, at)
+	case r.p.o.Cancelled != nil:
+		r.p.o.Cancelled(r, m, at)
 	case c == nil:
 	case m == nil:
 		c.Cancel("disconnected")
@@ -231,7 +239,7 @@ func (r *Request) cancelled(m *jsonrpc.Message, at jsonrpc.Span) {
 // does; then the request is as it was. A request may be forwarded again when its call is
 // over.
 func (r *Request) Forward(c *Call, m *jsonrpc.Message) error {
-	c.For = r
+	c.For, c.joined = r, true
 	if c.Done == nil {
 		c.Done = c.answerRequest
 	}

@@ -44,6 +44,6 @@ func serveEcho(c *jsonrpc.PipeConn, name string) {
 		if err != nil {
 			return
 		}
-		answer(&peer{conn: c}, m)
+		answer(&party{conn: c}, m)
 	}
 }

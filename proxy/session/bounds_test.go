@@ -53,17 +53,17 @@ func TestD02_SlowReaderGetsAll(t *testing.T) {
 // A client that asks faster than answers are written, but reads, is served.
 func TestBurst(t *testing.T) {
 	inWorld(t, &Router{}, nil, func(w *world) {
-		for range 20 * outboxSpare * outboxMessages {
+		for range 20 * clientSpare * clientMessages {
 			w.client.conn.Send(jsonrpc.NewRequest(jsonrpc.IntID(1), "ping", nil))
 		}
-		if got := w.client.take(); len(got) != 20*outboxSpare*outboxMessages {
+		if got := w.client.take(); len(got) != 20*clientSpare*clientMessages {
 			t.Error("answers:", len(got))
 		}
 	})
 }
 
 func TestD03_MoreInFlightThanTheOutboxHolds(t *testing.T) {
-	const n = 3 * outboxSpare * outboxMessages
+	const n = 3 * clientSpare * clientMessages
 	inEras(t, &Router{InFlight: n}, []string{"files"}, func(w *world) {
 		w.initialize()
 		w.calls("files", "echo", 1, n)
@@ -237,7 +237,7 @@ func TestDiesWhenListed(t *testing.T) {
 			w.client.take()
 		}
 		w.mu.Lock()
-		w.hands = map[string]func(*peer, *jsonrpc.Message){"mad": func(p *peer, m *jsonrpc.Message) {
+		w.hands = map[string]func(*party, *jsonrpc.Message){"mad": func(p *party, m *jsonrpc.Message) {
 			if strings.HasSuffix(m.Method, "/list") {
 				p.conn.CloseCause(&jsonrpc.ClosedError{Cause: "signal: killed", Delivered: true})
 				return
@@ -263,7 +263,7 @@ func TestDeafUpstream(t *testing.T) {
 	inWorld(t, &Router{Log: slog.New(&log)}, []string{"files"}, func(w *world) {
 		over := make(chan struct{})
 		defer close(over)
-		w.hands = map[string]func(*peer, *jsonrpc.Message){"files": func(p *peer, m *jsonrpc.Message) {
+		w.hands = map[string]func(*party, *jsonrpc.Message){"files": func(p *party, m *jsonrpc.Message) {
 			if echo("files")(p, m); m.Method == "vendor/news" {
 				<-over
 			}

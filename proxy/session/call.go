@@ -10,16 +10,19 @@ import (
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/internal/peer"
 	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 )
 
 // A call is one request of the client, from its arrival until it is settled or
 // cancelled.
 type call struct {
+	*peer.Request
+
 	// Static after construction.
 	id        jsonrpc.ID
 	method    string
-	batch     *batch // the array that the answer goes into; nil for none
+	bad       *jsonrpc.Error // why it cannot be routed; nil if it can
 	era       mcp.Era
 	upstreams *upstreamSet // the upstreams when it came
 	view      *view        // what its client sees of them; nil if its claim is wrong
@@ -52,102 +55,67 @@ type call struct {
 	tool    string   // that an upstream is called for, by its name there
 	watched *watched // nil if no hook wants to know of it
 
-	// Guarded by session.mu, and set only while the call is in the table: who
-	// takes it reads them freely.
-	after   func(answer *jsonrpc.Message) // sees the answer before the client does
-	request *request                      // the forwarded request, once there is one
-	cancel  context.CancelFunc            // ends the goroutine that works on the call, if one does
+	// Guarded by session.mu. Who takes the call sees what was set before.
+	after  func(answer *jsonrpc.Message) // sees the answer before the client does
+	sent   *request                      // to an upstream, once it is forwarded
+	cancel context.CancelFunc            // ends the goroutine that works on the call, if one does
 }
 
-// begin enters a request into the table of calls; all calls begin here. It returns false if it has
-// answered the request itself: there is no room for it, or its id is taken.
-func (s *session) begin(c *call) bool {
+// begin makes a call of a request that is about to be entered; all calls begin here.
+func (s *session) begin(r *peer.Request) {
+	c := &call{Request: r, id: r.ID, method: r.Method, msg: r.Message, notes: mcp.Read(r.Message)}
+	c.bad = s.classify(c)
 	c.upstreams = s.upstreams.of(c.era)
+	r.Value = c
 	s.tellCall(c)
-	s.mu.Lock()
-	_, taken := s.calls[c.id]
-	full := len(s.calls) >= s.inFlight
-	ending := s.phase >= draining
-	s.unsettled++
-	if !taken && !full && !ending {
-		s.calls[c.id] = c
-		s.mu.Unlock()
-		return true
-	}
-	s.mu.Unlock()
-	switch {
-	case taken: // with the id, the error would settle the first call at the client
-		s.deliver(c, jsonrpc.NewError(jsonrpc.ID{}, &jsonrpc.Error{
-			Code: jsonrpc.CodeInvalidRequest, Message: "Invalid request: the id is in use by a request in flight"}), s.send)
-	case ending:
-		s.deliver(c, jsonrpc.NewError(c.id, c.endingError(jsonrpc.NotSent)), s.send)
-	default:
-		s.deliver(c, jsonrpc.NewError(c.id, jsonrpc.Overloaded("")), s.send)
-	}
-	return false
 }
+
+// refusal is the error of a request that comes while the session ends.
+func refusal(r *peer.Request) *jsonrpc.Error { return r.Value.(*call).endingError(jsonrpc.NotSent) }
 
 // take takes a call out of the table and reports whether it was there: whoever
-// takes it settles it. The forwarded request goes with it. Once the session's
-// ctx has ended only takeAll takes: what was interrupted by that end would pass
-// for an answer.
-func (s *session) take(c *call) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.calls[c.id] != c || s.ctx.Err() != nil { // settled before; the id may be in use again
-		return false
-	}
-	delete(s.calls, c.id)
-	if c.request != nil {
-		c.request.removeLocked()
-	}
-	return true
-}
+// takes it settles it. Once the session's ctx has ended only end takes: what was
+// interrupted by that end would pass for an answer.
+func (s *session) take(c *call) bool { return s.ctx.Err() == nil && c.Take() }
 
-// settle answers c, unless somebody else has taken it. An answer that waits for
-// room in the outbox slows the stream that it came from.
+// settle answers c, unless somebody else has taken it. It waits for room, which slows the
+// stream that the answer came from.
 func (s *session) settle(c *call, answer *jsonrpc.Message) {
+	_ = s.client.Wait(1)
 	if !s.take(c) {
 		s.drop("late answer", answer)
 		return
 	}
-	c.stop()
-	s.deliver(c, answer, s.out.wait)
+	s.deliver(c, answer)
 }
 
-// deliver hands the answer of a call that was taken to put; all calls end here. A nil answer is that
-// of a cancelled call.
-func (s *session) deliver(c *call, answer *jsonrpc.Message, put func(*jsonrpc.Message)) {
-	if answer != nil && c.after != nil {
-		c.after(answer)
+// deliver ends what works on a call that was taken, and answers it; all calls end here.
+func (s *session) deliver(c *call, answer *jsonrpc.Message) {
+	if after := s.stop(c); after != nil {
+		after(answer)
 	}
 	s.tellAnswer(c, answer)
-	if c.batch != nil {
-		answer = s.collect(c.batch, answer)
-	}
-	if answer != nil {
-		put(answer)
-	}
-	s.mu.Lock()
-	s.unsettled--
-	s.checkIdleLocked()
-	s.mu.Unlock()
+	c.Answer(answer)
 }
 
-// stop ends the goroutine and the timer of a call that was taken.
-func (c *call) stop() {
+// stop ends the goroutine and the timer of a call that was taken, and returns who sees the
+// answer first.
+func (s *session) stop(c *call) (after func(answer *jsonrpc.Message)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if c.cancel != nil {
 		c.cancel()
 	}
-	if c.request != nil && c.request.timer != nil {
-		c.request.timer.Stop()
+	if c.sent != nil && c.sent.timer != nil {
+		c.sent.timer.Stop()
 	}
+	return c.after
 }
 
 // phase tells whether c, which was taken, may have run. A subscription runs from its
 // beginning.
 func (c *call) phase() jsonrpc.Phase {
-	if c.request != nil && c.request.sent || c.method == mcp.MethodListen {
+	if call := c.Forwarded(); call != nil && call.Sent() || c.method == mcp.MethodListen {
 		return jsonrpc.InFlight
 	}
 	return jsonrpc.NotSent
@@ -158,12 +126,9 @@ func (c *call) phase() jsonrpc.Phase {
 func (s *session) work(c *call, fn func(ctx context.Context)) {
 	ctx, cancel := context.WithCancel(s.ctx)
 	s.mu.Lock()
-	current := s.calls[c.id] == c
-	if current {
-		c.cancel = cancel
-	}
+	c.cancel = cancel
 	s.mu.Unlock()
-	if !current {
+	if !c.Open() {
 		cancel()
 		return
 	}
@@ -177,56 +142,23 @@ func (s *session) work(c *call, fn func(ctx context.Context)) {
 func (s *session) whenAnswered(c *call, fn func(answer *jsonrpc.Message)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.calls[c.id] == c {
-		c.after = fn
-	}
+	c.after = fn
 }
 
-// cancelled handles the client's notifications/cancelled: the call is answered
-// by nobody from here on. Nothing happens for an id that is unknown, settled or
-// none at all, nor for initialize, which must not be cancelled (2025-11-25
-// basic/utilities/cancellation).
-func (s *session) cancelled(m *jsonrpc.Message, n *mcp.Notes) {
-	if err := n.Err(mcp.Key); err != nil {
-		s.log.Debug("unusable cancellation", "err", err)
+// cancelled ends a call that the client cancels, with m, or that the end of the client has
+// taken, with nil: then the streams to the upstreams end, too.
+func (s *session) cancelled(r *peer.Request, m *jsonrpc.Message, at jsonrpc.Span) {
+	c := r.Value.(*call)
+	s.stop(c)
+	if m == nil {
+		s.tellAnswer(c, s.lastAnswer(c))
 		return
 	}
-	id, ok := n.ID(mcp.Key)
-	if !ok {
-		return
+	s.tellAnswer(c, nil)
+	if call := r.Forwarded(); call != nil {
+		params := jsonrpc.Replace(m.Params, jsonrpc.Edit{Span: at, With: call.ID.Raw()})
+		call.CancelWith(&jsonrpc.Message{Method: m.Method, Params: params, Extra: m.Extra})
 	}
-	s.mu.Lock()
-	c := s.calls[id]
-	s.mu.Unlock()
-	if c == nil || c.method == mcp.MethodInitialize || !s.take(c) {
-		return
-	}
-	c.stop()
-	if r := c.request; r != nil && r.sent {
-		params := jsonrpc.Replace(m.Params, jsonrpc.Edit{Span: n.At(mcp.Key), With: r.id.Raw()})
-		r.conn.tell(&jsonrpc.Message{Method: m.Method, Params: params, Extra: m.Extra})
-	}
-	s.deliver(c, nil, s.send)
-}
-
-// A batch collects the answers to the requests of one array.
-type batch struct {
-	missing int // guarded by session.mu
-	answers []*jsonrpc.Message
-}
-
-// collect adds the answer of one call, nil if it was cancelled, and returns the
-// array once it is complete; an empty array is never sent.
-func (s *session) collect(b *batch, answer *jsonrpc.Message) *jsonrpc.Message {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if answer != nil {
-		b.answers = append(b.answers, answer)
-	}
-	if b.missing--; b.missing > 0 || len(b.answers) == 0 {
-		return nil
-	}
-	return &jsonrpc.Message{Batch: b.answers}
 }
 
 // forward sends the call to an upstream, with an id and a progress token of its
@@ -237,24 +169,27 @@ func (s *session) forward(c *call, u *upstreamConn, edits ...jsonrpc.Edit) {
 		s.fail(c, invalidParams(err.Error()))
 		return
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.calls[c.id] != c {
+	if !c.Open() {
 		return // cancelled meanwhile
 	}
+	r := u.newRequest(u.open(), c.method)
+	r.call, r.Done, r.Works = c, r.settle, true
 	edits = append(edits, catalog.Renaming(n, mcp.RelatedTaskID, u.ownTask)...)
-	r := u.mintLocked()
-	r.call, c.request = c, r
 	if n.Has(mcp.Token) {
 		r.token = bytes.Clone(n.Raw(mcp.Token))
-		edits = append(edits, jsonrpc.Edit{Span: n.At(mcp.Token), With: r.id.Raw()})
+		edits = append(edits, jsonrpc.Edit{Span: n.At(mcp.Token), With: r.ID.Raw()})
 	}
-	m := &jsonrpc.Message{ID: r.id, Method: c.method, Params: jsonrpc.Replace(c.msg.Params, edits...), Extra: c.msg.Extra}
+	m := &jsonrpc.Message{Params: jsonrpc.Replace(c.msg.Params, edits...), Extra: c.msg.Extra}
 	if len(c.others) == 0 {
 		c.msg, c.notes = nil, nil
 	}
+	s.mu.Lock()
+	c.sent = r
 	r.startTimerLocked()
-	u.sendLocked(r, m)
+	s.mu.Unlock()
+	if err := c.Forward(r.Call, m); err != nil && err != peer.ErrCancelled {
+		s.wg.Go(func() { r.answered(jsonrpc.NewError(r.ID, u.unsent(err))) }) // which waits for room
+	}
 }
 
 // ownToken puts a minted id in the place of the client's progress token in a
@@ -268,19 +203,16 @@ func ownToken(method string, params json.RawMessage, id jsonrpc.ID) json.RawMess
 	return jsonrpc.Replace(params, jsonrpc.Edit{Span: n.At(mcp.Token), With: id.Raw()})
 }
 
-// settleNow is settle for readLoop, which must not wait for room.
+// settleNow is settle for who must not wait for room.
 func (s *session) settleNow(c *call, answer *jsonrpc.Message) {
 	if s.take(c) {
-		s.deliver(c, answer, s.send)
+		s.deliver(c, answer)
 	}
 }
 
 // fail settles c with an error of the proxy's own, without waiting.
 func (s *session) fail(c *call, err *jsonrpc.Error) {
-	if s.take(c) {
-		c.stop()
-		s.deliver(c, jsonrpc.NewError(c.id, err), s.send)
-	}
+	s.settleNow(c, jsonrpc.NewError(c.id, err))
 }
 
 func invalidParams(reason string) *jsonrpc.Error {
@@ -295,42 +227,49 @@ func errMissing(key string) error { return fmt.Errorf("%q is missing or not a st
 
 // A request is one that this side sent on an upstream connection and that is not answered.
 type request struct {
+	*peer.Call
 	conn *upstreamConn
-	id   jsonrpc.ID // minted; its integer is the progress token, too
-	n    int64
 	call *call                  // whose it is; nil for the session's own
 	told func(*jsonrpc.Message) // of notifications that belong to it; nil for nobody
-	done func(answer *jsonrpc.Message)
 
 	token []byte // the client's progress token, as it came; nil for none
 
 	// Guarded by session.mu.
-	sent   bool // its write has begun
-	marked bool // see markAll
-	timer  *time.Timer
-	asks   int // open server requests that it may be the reason of, see askersLocked
+	timer *time.Timer
+	asks  int // open server requests that it may be the reason of, see askers
 
 	watched *watched // nil if it was not sent, or no hook wants to know of it
 }
 
-// removeLocked takes r out of its upstream connection's table.
-func (r *request) removeLocked() {
-	if r.conn.pending[r.n] == r {
-		delete(r.conn.pending, r.n)
-		r.tellEnd(nil)
-	}
+func (u *upstreamConn) newRequest(a *attempt, method string) *request {
+	r := &request{Call: a.peer.NewCall(method), conn: u}
+	r.Value = r
+	return r
 }
 
-// settle gives r, which was taken out of its upstream connection's table, its answer. An
-// upstream that does not know a resource may not be the last to be asked.
-func (r *request) settle(answer *jsonrpc.Message) {
-	r.tellEnd(answer)
-	c := r.call
+// requestOf returns the request that a call on an upstream connection is; nil for none.
+func requestOf(c *peer.Call) *request {
 	if c == nil {
-		r.done(answer)
+		return nil
+	}
+	r, _ := c.Value.(*request)
+	return r
+}
+
+// settle gives r, which was taken out of its upstream connection's table, its answer.
+func (r *request) settle(answer *jsonrpc.Message, lost *peer.Lost) {
+	if lost != nil {
+		r.answered(jsonrpc.NewError(r.ID, lost.Wire(jsonrpc.CodeInternalError, r.conn.up.Name)))
 		return
 	}
-	s := r.conn.s
+	r.conn.hears(answer)
+	r.answered(answer)
+}
+
+// answered answers the call of r. An upstream that does not know a resource may not be the
+// last to be asked.
+func (r *request) answered(answer *jsonrpc.Message) {
+	c, s := r.call, r.conn.s
 	if len(c.others) > 0 && answer.Error != nil && unaware(answer.Error) {
 		next := c.others[0]
 		c.others = c.others[1:]

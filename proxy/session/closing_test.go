@@ -101,7 +101,7 @@ func TestClientThatTalksAndDoesNotRead(t *testing.T) {
 		stuck := newStuckConn()
 		done := make(chan error, 1)
 		go func() { done <- new(Router).Serve(t.Context(), stuck) }()
-		for range 3 * outboxSpare * outboxMessages { // writeLoop takes up to one of these, and one waits
+		for range 3 * clientSpare * clientMessages { // writeLoop takes up to one of these, and one waits
 			stuck.say(decode(t, `{"jsonrpc":"2.0","id":1,"method":"ping"}`))
 		}
 		if err := <-done; !errors.Is(err, jsonrpc.ErrClosed) || !strings.Contains(err.Error(), "does not read") {
@@ -476,7 +476,7 @@ func TestD49_TimeoutAndResultAtOnce(t *testing.T) {
 func TestD50_ThousandInFlight(t *testing.T) {
 	inEras(t, &Router{}, []string{"files"}, func(w *world) {
 		w.initialize()
-		w.upstream("files").handle(func(*peer, *jsonrpc.Message) {})
+		w.upstream("files").handle(func(*party, *jsonrpc.Message) {})
 		for i := range 1000 {
 			w.client.say(fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"echo"}}`, i))
 		}

@@ -26,7 +26,7 @@ var update = flag.Bool("update", false, "rewrite what peers get in testdata/*.tx
 
 // TestConversations plays testdata/*.txtar. The comment of an archive is the
 // proxy's configuration (see configure), with prose behind "#"; its files are
-// steps, done in order (see conversation.step). What a peer says and gets is one
+// steps, done in order (see conversation.step). What a party says and gets is one
 // message a line.
 func TestConversations(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txtar")
@@ -67,7 +67,7 @@ func converse(t *testing.T, archive *txtar.Archive) {
 	}
 	inWorld(t, p, nil, func(w *world) {
 		c.world = w
-		w.hands = map[string]func(*peer, *jsonrpc.Message){}
+		w.hands = map[string]func(*party, *jsonrpc.Message){}
 		for i := range archive.Files {
 			f := &archive.Files[i]
 			body := lines(long.Replace(string(f.Data)))
@@ -154,7 +154,7 @@ func (c *conversation) step(name string, body []string) []string {
 		time.Sleep(d)
 	case verb == "says":
 		for _, m := range body {
-			c.peer(who).say(m)
+			c.party(who).say(m)
 			synctest.Wait()
 		}
 	case verb == "relates": // says, with the id of the request that it belongs to before each message
@@ -162,11 +162,11 @@ func (c *conversation) step(name string, body []string) []string {
 			id, text, _ := strings.Cut(line, " ")
 			m := decode(c.t, text)
 			m.Related, _ = jsonrpc.ParseID([]byte(id))
-			c.peer(who).conn.Send(m)
+			c.party(who).conn.Send(m)
 			synctest.Wait()
 		}
 	case verb == "gets":
-		return append([]string{}, c.peer(who).take()...)
+		return append([]string{}, c.party(who).take()...)
 	case verb == "offers":
 		c.script(who, body)
 	case verb == "dies":
@@ -195,7 +195,7 @@ func named(names string) (upstreams []Upstream, more bool) {
 	return upstreams, more
 }
 
-func (c *conversation) peer(who string) *peer {
+func (c *conversation) party(who string) *party {
 	if who == "client" {
 		return c.client
 	}
@@ -243,8 +243,8 @@ func (c *conversation) script(upstream string, body []string) {
 	}
 }
 
-func (c *conversation) scripted(upstream string) func(*peer, *jsonrpc.Message) {
-	return func(p *peer, m *jsonrpc.Message) {
+func (c *conversation) scripted(upstream string) func(*party, *jsonrpc.Message) {
+	return func(p *party, m *jsonrpc.Message) {
 		key := m.Method
 		if raw, _ := jsonrpc.Member(m.Params, "cursor"); raw != nil {
 			cursor, _ := jsonrpc.Unquote(raw)

@@ -24,7 +24,7 @@ func otherEra(w *world, n int, first string) Dialer {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		if seen[upstream]++; seen[upstream] <= n {
-			w.conns[upstream][len(w.conns[upstream])-1].handle(func(p *peer, _ *jsonrpc.Message) {
+			w.conns[upstream][len(w.conns[upstream])-1].handle(func(p *party, _ *jsonrpc.Message) {
 				p.say(first)
 				p.conn.CloseCause(&jsonrpc.ClosedError{Cause: jsonrpc.CauseOtherEra})
 			})
@@ -86,7 +86,7 @@ func TestOtherEraAndTheEnd(t *testing.T) {
 }
 
 // serves is a session of the world's proxy that serve begins.
-func (w *world) serves(serve func(ctx context.Context, c jsonrpc.Conn) error) (*peer, func()) {
+func (w *world) serves(serve func(ctx context.Context, c jsonrpc.Conn) error) (*party, func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ours, theirs := jsonrpc.Pipe()
 	client, ended := newPeer(w.t, ours, nil), make(chan error, 1)
@@ -140,7 +140,7 @@ func TestServePrincipal(t *testing.T) {
 
 func TestServePrincipalBounds(t *testing.T) {
 	inWorld(t, &Router{InFlight: 2}, []string{"files"}, func(w *world) {
-		w.hands = map[string]func(*peer, *jsonrpc.Message){"files": func(*peer, *jsonrpc.Message) {}}
+		w.hands = map[string]func(*party, *jsonrpc.Message){"files": func(*party, *jsonrpc.Message) {}}
 		client, stop := w.serves(func(ctx context.Context, c jsonrpc.Conn) error {
 			return w.proxy.ServePrincipal(ctx, "", "anonymous", c)
 		})
@@ -201,7 +201,7 @@ func TestD48_CannotStartModern(t *testing.T) {
 // A discovery waits for an upstream only so long.
 func TestDiscoverWithHungUpstream(t *testing.T) {
 	inModernWorld(t, &Router{Upstreams: []Upstream{{Name: "hung", StartTimeout: time.Second}, {Name: "good"}}}, nil, func(w *world) {
-		w.hands = map[string]func(*peer, *jsonrpc.Message){"hung": func(*peer, *jsonrpc.Message) {}}
+		w.hands = map[string]func(*party, *jsonrpc.Message){"hung": func(*party, *jsonrpc.Message) {}}
 		w.client.say(`{"jsonrpc":"2.0","id":0,"method":"server/discover"}`)
 		w.client.want()
 		time.Sleep(time.Second)
@@ -221,7 +221,7 @@ func TestUnknownNamesListAnew(t *testing.T) {
 		u := w.upstream("a")
 		u.take()
 		tools := `{"tools":[{"name":"new"}]}`
-		u.handle(func(p *peer, m *jsonrpc.Message) {
+		u.handle(func(p *party, m *jsonrpc.Message) {
 			if m.Method == "tools/list" {
 				p.conn.Send(jsonrpc.NewResult(m.ID, []byte(tools)))
 				return

@@ -29,7 +29,7 @@ var claim = []jsonrpc.Value{
 }
 
 // text is a message that p got.
-func (p *peer) text(m *jsonrpc.Message) string {
+func (p *party) text(m *jsonrpc.Message) string {
 	if p.era != mcp.Modern {
 		return sameEvent(string(m.Append(nil)))
 	}

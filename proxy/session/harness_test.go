@@ -22,22 +22,22 @@ type world struct {
 	t      *testing.T
 	era    mcp.Era // of what the client says, see inEras
 	proxy  *Router
-	client *peer
+	client *party
 	ended  chan error
 	cancel context.CancelFunc
 
 	mu    sync.Mutex
-	conns map[string][]*peer                       // streams opened so far, by upstream
-	dial  map[string]error                         // upstreams that cannot be reached
-	hands map[string]func(*peer, *jsonrpc.Message) // of upstreams that do more than echo
+	conns map[string][]*party                       // streams opened so far, by upstream
+	dial  map[string]error                          // upstreams that cannot be reached
+	hands map[string]func(*party, *jsonrpc.Message) // of upstreams that do more than echo
 }
 
-// A peer is the test's end of a Conn, which collects what it receives.
-type peer struct {
+// A party is the test's end of a Conn, which collects what it receives.
+type party struct {
 	t    *testing.T
 	conn *jsonrpc.PipeConn
-	hand func(*peer, *jsonrpc.Message) // nil: collect only
-	era  mcp.Era                       // dresses what it says and undresses what it gets
+	hand func(*party, *jsonrpc.Message) // nil: collect only
+	era  mcp.Era                        // dresses what it says and undresses what it gets
 
 	mu  sync.Mutex
 	got []string
@@ -45,14 +45,14 @@ type peer struct {
 }
 
 // inWorld runs test in a bubble with the named upstreams, each an echo server
-// unless the test changes its peer.hand.
+// unless the test changes its party.hand.
 func inWorld(t *testing.T, p *Router, names []string, test func(w *world)) {
 	inWorldOf(t, mcp.Legacy, p, names, test)
 }
 
 func inWorldOf(t *testing.T, era mcp.Era, p *Router, names []string, test func(w *world)) {
 	synctest.Test(t, func(t *testing.T) {
-		w := &world{t: t, era: era, proxy: p, conns: map[string][]*peer{}, dial: map[string]error{}}
+		w := &world{t: t, era: era, proxy: p, conns: map[string][]*party{}, dial: map[string]error{}}
 		for _, n := range names {
 			p.Upstreams = append(p.Upstreams, Upstream{Name: n})
 		}
@@ -109,13 +109,13 @@ func stream(upstream string, era mcp.Era) string {
 
 // upstream returns the test's end of the newest stream to an upstream, once
 // nothing moves any more; "@modern" behind the name means one of that era.
-func (w *world) upstream(name string) *peer {
+func (w *world) upstream(name string) *party {
 	w.t.Helper()
 	synctest.Wait()
 	return w.newest(name)
 }
 
-func (w *world) newest(name string) *peer {
+func (w *world) newest(name string) *party {
 	w.t.Helper()
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -157,8 +157,8 @@ func (w *world) list() {
 	w.client.take()
 }
 
-func newPeer(t *testing.T, conn *jsonrpc.PipeConn, hand func(*peer, *jsonrpc.Message)) *peer {
-	p := &peer{t: t, conn: conn, hand: hand}
+func newPeer(t *testing.T, conn *jsonrpc.PipeConn, hand func(*party, *jsonrpc.Message)) *party {
+	p := &party{t: t, conn: conn, hand: hand}
 	go func() {
 		for {
 			m, err := conn.Recv()
@@ -180,7 +180,7 @@ func newPeer(t *testing.T, conn *jsonrpc.PipeConn, hand func(*peer, *jsonrpc.Mes
 }
 
 // say sends one message, given as JSON text.
-func (p *peer) say(text string) {
+func (p *party) say(text string) {
 	p.t.Helper()
 	m, err := jsonrpc.Decode([]byte(text))
 	if err != nil {
@@ -189,7 +189,7 @@ func (p *peer) say(text string) {
 	p.send(m)
 }
 
-func (p *peer) send(m *jsonrpc.Message) {
+func (p *party) send(m *jsonrpc.Message) {
 	p.t.Helper()
 	if p.era == mcp.Modern && m.IsRequest() {
 		m.Params = mcp.SetMeta(m.Params, claim...)
@@ -199,17 +199,17 @@ func (p *peer) send(m *jsonrpc.Message) {
 	}
 }
 
-// mute makes the peer collect what it gets without answering.
-func (p *peer) mute() { p.handle(nil) }
+// mute makes the party collect what it gets without answering.
+func (p *party) mute() { p.handle(nil) }
 
-func (p *peer) handle(hand func(*peer, *jsonrpc.Message)) {
+func (p *party) handle(hand func(*party, *jsonrpc.Message)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.hand = hand
 }
 
 // take returns what came since the last take, once nothing moves any more.
-func (p *peer) take() []string {
+func (p *party) take() []string {
 	synctest.Wait()
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -219,7 +219,7 @@ func (p *peer) take() []string {
 }
 
 // gone reports whether the other side closed.
-func (p *peer) gone() bool {
+func (p *party) gone() bool {
 	synctest.Wait()
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -227,7 +227,7 @@ func (p *peer) gone() bool {
 }
 
 // want checks what came since the last take, in order.
-func (p *peer) want(want ...string) {
+func (p *party) want(want ...string) {
 	p.t.Helper()
 	got := p.take()
 	if g, w := strings.Join(got, "\n"), strings.Join(want, "\n"); g != w {
@@ -236,8 +236,8 @@ func (p *peer) want(want ...string) {
 }
 
 // echo answers as a server with one tool "echo", whose result is its arguments.
-func echo(name string) func(*peer, *jsonrpc.Message) {
-	return func(p *peer, m *jsonrpc.Message) {
+func echo(name string) func(*party, *jsonrpc.Message) {
+	return func(p *party, m *jsonrpc.Message) {
 		if !m.IsRequest() {
 			return
 		}
@@ -267,13 +267,13 @@ func echo(name string) func(*peer, *jsonrpc.Message) {
 }
 
 // acknowledge honours all of a subscription.
-func acknowledge(p *peer, m *jsonrpc.Message) {
+func acknowledge(p *party, m *jsonrpc.Message) {
 	filter, _ := jsonrpc.Member(m.Params, "notifications")
 	p.tell(m.ID, "notifications/subscriptions/acknowledged", `"notifications":`+string(filter))
 }
 
 // tell sends a frame of a subscription, whose id on this stream is given.
-func (p *peer) tell(listen jsonrpc.ID, method, members string) {
+func (p *party) tell(listen jsonrpc.ID, method, members string) {
 	params := mcp.SetMeta(json.RawMessage(`{`+members+`}`), jsonrpc.Value{Key: mcp.KeySubscription, Text: listen.Raw()})
 	p.conn.Send(&jsonrpc.Message{Method: method, Params: params, Related: listen})
 }

@@ -22,7 +22,7 @@ func (k *keeper) KeepWhile(busy func() bool) { k.busy = busy }
 func TestUnfinishedTasksKeep(t *testing.T) {
 	inWorld(t, &Router{}, []string{"a"}, func(w *world) {
 		status := "working"
-		w.hands = map[string]func(*peer, *jsonrpc.Message){"a": func(p *peer, m *jsonrpc.Message) {
+		w.hands = map[string]func(*party, *jsonrpc.Message){"a": func(p *party, m *jsonrpc.Message) {
 			switch m.Method {
 			case "tools/call":
 				p.conn.Send(jsonrpc.NewResult(m.ID, json.RawMessage(`{"task":{"taskId":"t`+string(m.ID.Raw())+`","status":"`+status+`"}}`)))

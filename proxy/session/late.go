@@ -69,6 +69,15 @@ func (u *upstreamConn) heard() {
 	}
 }
 
+// hears is heardLocked for an answer, whoever waits for it.
+func (u *upstreamConn) hears(answer *jsonrpc.Message) {
+	u.s.mu.Lock()
+	defer u.s.mu.Unlock()
+	if a := u.attempt; answer.Result != nil && a.ready && !a.ended {
+		u.heardLocked(a)
+	}
+}
+
 // late reports whether what ctx bounds took too long, and was not cancelled.
 func late(ctx context.Context) bool { return errors.Is(ctx.Err(), context.DeadlineExceeded) }
 
@@ -105,7 +114,7 @@ func ownFailure(err *jsonrpc.Error) *failure {
 
 // slow is the error of what does not wait for the start any longer.
 func (u *upstreamConn) slow() *jsonrpc.Error {
-	return u.lost(&jsonrpc.ClosedError{Cause: jsonrpc.CauseStartTimeout}, jsonrpc.NotSent)
+	return u.lost(&jsonrpc.ClosedError{Cause: jsonrpc.CauseStartTimeout})
 }
 
 // A lag is what an upstream owes to clients that did not wait for it.

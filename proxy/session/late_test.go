@@ -23,9 +23,9 @@ func (w *world) silent(upstream, method string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.hands == nil {
-		w.hands = map[string]func(*peer, *jsonrpc.Message){}
+		w.hands = map[string]func(*party, *jsonrpc.Message){}
 	}
-	w.hands[upstream] = func(p *peer, m *jsonrpc.Message) {
+	w.hands[upstream] = func(p *party, m *jsonrpc.Message) {
 		if hand != nil && m.Method != method {
 			hand(p, m)
 		}

@@ -19,7 +19,7 @@ const mirrored = `{"name":%q,"inputSchema":{"type":"object","properties":{
 
 // lists makes an upstream list these tools, one a page; another one is an echo.
 func (w *world) lists(upstream string, tools ...string) {
-	hand := func(p *peer, m *jsonrpc.Message) {
+	hand := func(p *party, m *jsonrpc.Message) {
 		if m.Method != "tools/list" {
 			echo(upstream)(p, m)
 			return
@@ -35,7 +35,7 @@ func (w *world) lists(upstream string, tools ...string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.hands == nil {
-		w.hands = map[string]func(*peer, *jsonrpc.Message){}
+		w.hands = map[string]func(*party, *jsonrpc.Message){}
 	}
 	w.hands[upstream] = hand
 	for _, p := range w.conns[stream(upstream, w.era)] {
@@ -194,7 +194,7 @@ func TestHeadersOfChangedTools(t *testing.T) {
 func TestHeadersWithoutList(t *testing.T) {
 	for _, late := range []bool{false, true} {
 		inModernWorld(t, &Router{}, []string{"a"}, func(w *world) {
-			w.hands = map[string]func(*peer, *jsonrpc.Message){"a": func(p *peer, m *jsonrpc.Message) {
+			w.hands = map[string]func(*party, *jsonrpc.Message){"a": func(p *party, m *jsonrpc.Message) {
 				switch {
 				case m.Method != "tools/list":
 					echo("a")(p, m)
@@ -229,7 +229,7 @@ func TestHeadersWithoutList(t *testing.T) {
 // A call that is cancelled while the tools are listed for it calls nothing.
 func TestD32_BeforeTheCall(t *testing.T) {
 	inModernWorld(t, &Router{}, []string{"a"}, func(w *world) {
-		w.hands = map[string]func(*peer, *jsonrpc.Message){"a": nothing}
+		w.hands = map[string]func(*party, *jsonrpc.Message){"a": nothing}
 		w.callsWith(1, "x", `{"region":"eu"}`)
 		a := w.upstream("a")
 		if n := w.asked("a", "tools/list"); n != 1 {
@@ -243,4 +243,4 @@ func TestD32_BeforeTheCall(t *testing.T) {
 	})
 }
 
-func nothing(*peer, *jsonrpc.Message) {}
+func nothing(*party, *jsonrpc.Message) {}

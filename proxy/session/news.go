@@ -13,9 +13,9 @@ import (
 // changed. It is of the legacy era: in the modern one a client subscribes.
 type news struct {
 	// Static after construction.
-	ctx context.Context // ends with the session
-	wg  *sync.WaitGroup
-	out *outbox
+	ctx        context.Context // ends with the session
+	wg         *sync.WaitGroup
+	tellClient func(m *jsonrpc.Message) // waits for room
 
 	mu        sync.Mutex          // guards the fields below and what is seen; nothing else is locked under it
 	promised  [catalog.Kinds]bool // the client was told by initialize that it will hear of changes
@@ -152,7 +152,7 @@ func (n *news) flush() {
 	n.mu.Unlock()
 	for k, yes := range held {
 		if yes {
-			n.out.wait(jsonrpc.NewNotification(catalog.Kind(k).Changed(), nil))
+			n.tellClient(jsonrpc.NewNotification(catalog.Kind(k).Changed(), nil))
 		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 	"github.com/mcp-proxy/mcp-proxy/internal/observe"
+	"github.com/mcp-proxy/mcp-proxy/internal/peer"
 )
 
 // Sessions returns those that are open, the oldest first.
@@ -34,10 +35,11 @@ func (s *session) id() string { return s.key[:8] }
 // observed is what can be seen of the session.
 func (s *session) observed() observe.Session {
 	s.mu.Lock()
-	hello, inFlight := s.hello.params, len(s.calls)
+	hello := s.hello.params
 	s.mu.Unlock()
+	_, inFlight := s.client.Open()
 	seen := observe.Session{ID: s.id(), Client: clientName(hello), Principal: s.principal, Began: s.began, InFlight: inFlight}
-	if c, ok := s.client.(carried); ok {
+	if c, ok := s.conn.(carried); ok {
 		seen.Transport = c.Transport()
 	}
 	switch {
@@ -114,8 +116,8 @@ func (s *session) tellAnswer(c *call, answer *jsonrpc.Message) {
 		return
 	}
 	seen := s.observedCall(c)
-	if c.request != nil {
-		seen.Upstream, seen.Tool = c.request.conn.up.Name, c.tool
+	if r := requestOf(c.Forwarded()); r != nil {
+		seen.Upstream, seen.Tool = r.conn.up.Name, c.tool
 	}
 	tell(seen, endOf(c.watched.began, answer))
 }
@@ -131,28 +133,30 @@ func (s *session) observedCall(c *call) observe.Call {
 	return seen
 }
 
-// markSentLocked notes that the write of r has begun.
-func (r *request) markSentLocked(method string) {
-	r.sent = true
+// sent tells that the write of a request has begun.
+func sent(c *peer.Call) {
+	r := requestOf(c)
 	h := &r.conn.s.p.Hooks
 	if h.RequestBegan == nil && h.RequestEnded == nil {
 		return
 	}
-	r.watched = &watched{time.Now(), methodName(method)}
+	r.watched = &watched{time.Now(), methodName(r.Method)}
 	if h.RequestBegan != nil {
 		h.RequestBegan(r.observed())
 	}
 }
 
-// tellEnd tells of the end of r, which was taken out of its table, unless it was never
-// sent or that is told. A nil answer is that of a request that was given up.
-func (r *request) tellEnd(answer *jsonrpc.Message) {
+// over tells of the end of a request that was sent.
+func over(c *peer.Call, answer *jsonrpc.Message, lost *peer.Lost) {
+	r := requestOf(c)
 	tell := r.conn.s.p.Hooks.RequestEnded
 	if tell == nil || r.watched == nil {
 		return
 	}
+	if lost != nil {
+		answer = jsonrpc.NewError(r.ID, lost.Wire(jsonrpc.CodeInternalError, r.conn.up.Name))
+	}
 	tell(r.observed(), endOf(r.watched.began, answer))
-	r.watched = nil
 }
 
 func (r *request) observed() observe.Request {

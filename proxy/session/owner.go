@@ -89,8 +89,8 @@ func (s *session) readAnswered(c *call, answer *jsonrpc.Message, key catalog.Dig
 	if code, _ := jsonrpc.Member(answer.Error, "code"); string(code) == noMethod {
 		answer.Error = resourceNotFound(mcp.Modern, uri).Raw()
 	}
-	if answer.Error == nil && c.request != nil {
-		s.readers.add(key, c.request.conn)
+	if answer.Error == nil && c.sent != nil {
+		s.readers.add(key, c.sent.conn)
 	}
 }
 

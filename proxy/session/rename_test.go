@@ -16,9 +16,9 @@ func (w *world) offersTools(upstream string, names ...string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.hands == nil {
-		w.hands = map[string]func(*peer, *jsonrpc.Message){}
+		w.hands = map[string]func(*party, *jsonrpc.Message){}
 	}
-	w.hands[upstream] = func(p *peer, m *jsonrpc.Message) {
+	w.hands[upstream] = func(p *party, m *jsonrpc.Message) {
 		if m.Method == "tools/list" {
 			p.conn.Send(jsonrpc.NewResult(m.ID, json.RawMessage(`{"tools":[{"name":"`+strings.Join(names, `"},{"name":"`)+`"}]}`)))
 			return
@@ -106,7 +106,7 @@ func (w *world) wantChanged() {
 // subscriptions, tasks.
 func TestRenameKeepsWhatIsOpen(t *testing.T) {
 	inWorld(t, &Router{}, []string{"a"}, func(w *world) {
-		w.hands = map[string]func(*peer, *jsonrpc.Message){"a": func(p *peer, m *jsonrpc.Message) {
+		w.hands = map[string]func(*party, *jsonrpc.Message){"a": func(p *party, m *jsonrpc.Message) {
 			if m.Method == "tools/call" {
 				p.conn.Send(jsonrpc.NewResult(m.ID, json.RawMessage(`{"task":{"taskId":"t","status":"working"}}`)))
 				return

@@ -69,8 +69,8 @@ func (s *session) subscribe(c *call) *jsonrpc.Error {
 	params := bytes.Clone(c.msg.Params)
 	uri, _ := c.notes.Text(mcp.Key)
 	s.whenAnswered(c, func(answer *jsonrpc.Message) {
-		if answer.Error == nil && c.request != nil {
-			s.resourceSubs.add(uri, resourceSub{c.request.conn, params})
+		if answer.Error == nil && c.sent != nil {
+			s.resourceSubs.add(uri, resourceSub{c.sent.conn, params})
 		}
 	})
 	return s.byURI(c)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/internal/peer"
 	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 )
 
@@ -48,62 +49,32 @@ func init() { // not literals: the handlers refer to the tables
 	}
 }
 
-// receive handles one message from the client.
-func (s *session) receive(m *jsonrpc.Message) {
-	switch {
-	case m.Batch != nil:
-		s.receiveBatch(m.Batch)
-	case m.IsRequest():
-		s.request(m, nil)
-	case m.IsNotification():
-		s.notified(m)
-	default:
-		s.answered(m)
-	}
-}
-
-// receiveBatch takes an array apart, in the one version that has them (2025-03-26
-// basic: implementations MUST support receiving JSON-RPC batches). Each element
-// is a message of its own; the answers go back as one array.
-func (s *session) receiveBatch(elements []*jsonrpc.Message) {
-	b := &batch{}
-	initializes := false
-	for _, m := range elements {
-		if m.IsRequest() {
-			b.missing++
-		}
-		initializes = initializes || m.Method == mcp.MethodInitialize
-	}
+// arrayed reports why an array of messages may not come: it may in the one version that has
+// them (2025-03-26 basic: implementations MUST support receiving JSON-RPC batches). Each
+// element is a message of its own; the answers go back as one array.
+func (s *session) arrayed(elements []*jsonrpc.Message) *jsonrpc.Error {
 	s.mu.Lock()
 	version := s.hello.version
 	s.mu.Unlock()
-	if version != batchVersion || initializes {
-		s.send(jsonrpc.NewError(jsonrpc.ID{}, noBatch))
-		return
+	initializes := func(m *jsonrpc.Message) bool { return m.Method == mcp.MethodInitialize }
+	if version != batchVersion || slices.ContainsFunc(elements, initializes) {
+		return noBatch
 	}
-	for _, m := range elements {
-		if m.IsRequest() {
-			s.request(m, b)
-		} else {
-			s.receive(m)
-		}
-	}
+	return nil
 }
 
 var noBatch = &jsonrpc.Error{Code: jsonrpc.CodeInvalidRequest, Message: "Invalid request: no batch is possible here"}
 
 // request routes one request of the client.
-func (s *session) request(m *jsonrpc.Message, b *batch) {
-	c := &call{id: m.ID, method: m.Method, msg: m, notes: mcp.Read(m), batch: b}
-	bad := s.classify(c)
-	if !s.begin(c) {
-		return
-	}
+func (s *session) request(r *peer.Request) {
+	c := r.Value.(*call)
+	r.Message = nil // c has it
+	bad := c.bad
 	switch {
 	case bad != nil:
-	case c.era == mcp.Modern && b != nil: // it has no batches
+	case c.era == mcp.Modern && c.InArray(): // it has no batches
 		bad = noBatch
-	case c.era == mcp.Legacy && m.Method != mcp.MethodInitialize && m.Method != mcp.MethodPing && !s.clientReady():
+	case c.era == mcp.Legacy && c.method != mcp.MethodInitialize && c.method != mcp.MethodPing && !s.clientReady():
 		bad = &jsonrpc.Error{Code: jsonrpc.CodeInvalidRequest, Message: "Invalid request: not initialized"}
 	default:
 		bad = s.route(c)
@@ -143,14 +114,14 @@ func (s *session) pong(c *call) *jsonrpc.Error {
 	return nil
 }
 
-// notified handles a notification of the client. A cancellation is of the era of
-// what it cancels.
+// notified handles a notification of the client. Nothing happens for a cancellation of an
+// id that is unknown, settled or none at all, nor of initialize, which must not be cancelled
+// (2025-11-25 basic/utilities/cancellation).
 func (s *session) notified(m *jsonrpc.Message) {
-	n := mcp.Read(m)
 	if m.Method == mcp.MethodCancelled {
-		s.cancelled(m, n)
 		return
 	}
+	n := mcp.Read(m)
 	if claim, err := n.Claim(); s.stateless || err == nil && claim.Claimed {
 		s.modernNotified(m)
 		return
@@ -159,7 +130,7 @@ func (s *session) notified(m *jsonrpc.Message) {
 	case mcp.MethodInitialized:
 		s.clientReady()
 	case mcp.MethodProgress:
-		s.clientProgress(m, n)
+		s.taskProgress(m, n)
 	case mcp.MethodRootsChanged:
 		for _, u := range s.upstreams.of(mcp.Legacy).conns {
 			if u.alive() {

@@ -183,12 +183,12 @@ func (p *Router) running() []*session {
 // errors.Is(err, [jsonrpc.ErrClosed]). Cancelling ctx ends it by force: what is
 // in flight is settled with the connection-closed error first.
 func (p *Router) Serve(ctx context.Context, c jsonrpc.Conn) error {
-	return p.serveAll(ctx, newSession(p, c, newKey()))
+	return p.serveAll(ctx, newSession(p, c, newKey(), p.inFlight()))
 }
 
 // ServeUpstream is Serve with one upstream, whose names stay bare.
 func (p *Router) ServeUpstream(ctx context.Context, upstream string, c jsonrpc.Conn) error {
-	return p.serveUpstream(ctx, upstream, newSession(p, c, newKey()))
+	return p.serveUpstream(ctx, upstream, newSession(p, c, newKey(), p.inFlight()))
 }
 
 // ServePrincipal is the one session, with all upstreams or with the one named, of
@@ -198,8 +198,8 @@ func (p *Router) ServeUpstream(ctx context.Context, upstream string, c jsonrpc.C
 // many requests at a time as the session of one client. An upstream of "" means
 // all; one that is unknown ends it as ServeUpstream does.
 func (p *Router) ServePrincipal(ctx context.Context, upstream, principal string, c jsonrpc.Conn) error {
-	s := newSession(p, c, p.keyOf(upstream, principal))
-	s.stateless, s.principal, s.inFlight = true, principal, 4*s.inFlight
+	s := newSession(p, c, p.keyOf(upstream, principal), 4*p.inFlight())
+	s.stateless, s.principal = true, principal
 	if upstream == "" {
 		return p.serveAll(ctx, s)
 	}
@@ -219,12 +219,12 @@ func (p *Router) serveUpstream(ctx context.Context, upstream string, s *session)
 			return p.serve(ctx, s)
 		}
 	}
-	s.client.Close()
+	s.conn.Close()
 	return jsonrpc.Closed(&jsonrpc.ClosedError{Cause: jsonrpc.CauseUnknownUpstream})
 }
 
 func (p *Router) serve(ctx context.Context, s *session) error {
-	if k, ok := s.client.(Keeper); ok {
+	if k, ok := s.conn.(Keeper); ok {
 		k.KeepWhile(s.tasks.haveUnfinished)
 	}
 	p.mu.Lock()

@@ -3,170 +3,134 @@ package session
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/internal/peer"
 	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 )
 
 // maxServerRequests bounds the server requests that one client has open.
 const maxServerRequests = 1024
 
-// A server request is a request from an upstream that the client has not answered.
+// A server request is a request from an upstream that the client has not answered. It is
+// the Value of the upstream's request and of the call to the client.
 type serverRequest struct {
-	n     int64         // our id for it at the client, and its progress token there
-	conn  *upstreamConn // who asked
-	id    jsonrpc.ID    // the asker's own id
-	token json.RawMessage
-	rel   jsonrpc.ID // the client's request that it belongs to
-
-	askers []*request // whose time does not run while it is open
+	conn   *upstreamConn // who asked
+	token  json.RawMessage
+	askers []*request // whose time does not run while it is open. Guarded by session.mu
 }
 
-// server requests is the table of what the client was asked. Guarded by session.mu.
-type serverRequests struct {
-	minted int64
-	open   map[int64]*serverRequest
-}
+// errClientGone is what an upstream hears whose server request the client can not answer any
+// more.
+var errClientGone = jsonrpc.ConnectionClosed(jsonrpc.CodeConnectionClosed, "", jsonrpc.CauseClientGone, jsonrpc.InFlight)
 
-// takeAllLocked takes all open server requests.
-func (q *serverRequests) takeAllLocked() []*serverRequest {
-	return q.takeWhereLocked(func(*serverRequest) bool { return true })
-}
-
-// takeUpstreamLocked takes the server requests of one upstream.
-func (q *serverRequests) takeUpstreamLocked(u *upstreamConn) []*serverRequest {
-	return q.takeWhereLocked(func(x *serverRequest) bool { return x.conn == u })
-}
-
-func (q *serverRequests) takeWhereLocked(match func(*serverRequest) bool) []*serverRequest {
-	var taken []*serverRequest
-	for _, x := range q.open {
-		if match(x) {
-			q.removeLocked(x)
-			taken = append(taken, x)
+// serverRequest passes a request of an upstream to the client, under an id of ours:
+// two upstreams may use the same.
+func (s *session) serverRequest(u *upstreamConn, in incoming) {
+	n := mcp.Read(in.m)
+	if err := n.Err(mcp.InMeta, mcp.Token); err != nil {
+		in.r.Fail(invalidParams(err.Error()))
+		return
+	}
+	c := s.client.NewCall(in.m.Method)
+	sr := &serverRequest{conn: u, token: bytes.Clone(n.Raw(mcp.Token))}
+	c.Value, c.Related = sr, in.related()
+	c.Done = func(answer *jsonrpc.Message, lost *peer.Lost) {
+		if lost == nil { // else the stream to the upstream ends, too
+			s.answered(c, answer)
 		}
 	}
-	return taken
-}
-
-func (q *serverRequests) removeLocked(x *serverRequest) {
-	delete(q.open, x.n)
-	x.goOnLocked()
-	if x.conn.asked[x.id] == x.n {
-		delete(x.conn.asked, x.id)
+	out := u.exposed(in.m, n, jsonrpc.Edit{Span: n.At(mcp.Token), With: c.ID.Raw()})
+	out.Related = c.Related
+	_ = s.client.Wait(1)
+	switch err := s.forwardToClient(in, c, out); {
+	case err == errHalfClosed:
+		in.r.Refuse(errClientGone)
+	case err == jsonrpc.ErrFull:
+		in.r.Fail(jsonrpc.Overloaded(u.up.Name))
+	case err != nil: // it was taken back
+		s.goOn(sr)
 	}
 }
 
-// server request passes a request of an upstream to the client, under an id of ours:
-// two upstreams may use the same.
-func (s *session) serverRequest(u *upstreamConn, a *attempt, m *jsonrpc.Message) {
-	n := mcp.Read(m)
-	if err := n.Err(mcp.InMeta, mcp.Token); err != nil {
-		u.tell(jsonrpc.NewError(m.ID, invalidParams(err.Error())))
-		return
-	}
-	related := u.related(m.Related)
+var errHalfClosed = errors.New("the client sends no more")
+
+// forwardToClient decides in one step with halfClose whether the client can answer.
+func (s *session) forwardToClient(in incoming, c *peer.Call, out *jsonrpc.Message) error {
 	s.mu.Lock()
-	if a.ended { // it was held back until nobody waits for the answer
-		s.mu.Unlock()
-		return
+	defer s.mu.Unlock()
+	open, _ := s.client.Open()
+	switch {
+	case s.phase >= halfClosed:
+		return errHalfClosed
+	case open >= maxServerRequests:
+		return jsonrpc.ErrFull
 	}
-	if s.phase >= halfClosed {
-		markAll(u.askersLocked(m.Related))
-		s.mu.Unlock()
-		s.refuseServerRequest(u, m.ID)
-		return
-	}
-	if len(s.serverRequests.open) >= maxServerRequests {
-		s.mu.Unlock()
-		u.tell(jsonrpc.NewError(m.ID, jsonrpc.Overloaded(u.up.Name)))
-		return
-	}
-	s.serverRequests.minted++
-	sr := &serverRequest{n: s.serverRequests.minted, conn: u, id: m.ID, token: bytes.Clone(n.Raw(mcp.Token)), rel: related,
-		askers: u.askersLocked(m.Related)}
-	sr.waitLocked()
-	s.serverRequests.open[sr.n] = sr
-	u.asked[m.ID] = sr.n
-	s.mu.Unlock()
-
-	id := jsonrpc.IntID(sr.n)
-	out := u.exposed(m, n, jsonrpc.Edit{Span: n.At(mcp.Token), With: id.Raw()})
-	out.ID, out.Related = id, related
-	s.out.wait(out)
-}
-
-// refuseServerRequest answers an upstream whose server request the client can not answer any
-// more.
-func (s *session) refuseServerRequest(u *upstreamConn, id jsonrpc.ID) {
-	u.tell(jsonrpc.NewError(id, jsonrpc.ConnectionClosed(jsonrpc.CodeConnectionClosed, "", jsonrpc.CauseClientGone, jsonrpc.InFlight)))
+	sr := c.Value.(*serverRequest)
+	in.r.Value = sr
+	sr.waitLocked(sr.conn.askers(in))
+	return in.r.Forward(c, out)
 }
 
 // answered hands the client's answer to the upstream that asked.
-func (s *session) answered(m *jsonrpc.Message) {
-	n, ok := m.ID.Int()
+func (s *session) answered(c *peer.Call, m *jsonrpc.Message) {
+	sr := c.Value.(*serverRequest)
+	s.goOn(sr)
 	id, ended := catalog.CreatedTask(m.Result)
-	s.mu.Lock()
-	sr := s.serverRequests.open[n]
-	if !ok || sr == nil {
-		s.mu.Unlock()
-		s.drop("answer to no server request", m)
-		return
+	if n, _ := c.ID.Int(); id != "" && !ended {
+		s.clientTasks.add(task{id: id, conn: sr.conn, key: tokenKey{nil, n}, token: sr.token})
 	}
-	s.serverRequests.removeLocked(sr)
-	result := catalog.RenameRelated(m.Result, sr.conn.ownTask)
-	if id != "" && !ended {
-		s.clientTasks.add(task{id: id, conn: sr.conn, key: tokenKey{nil, sr.n}, token: sr.token})
-	}
-	// An open server request means an open stream: its end would have taken it.
-	room := sr.conn.queueLocked(&jsonrpc.Message{ID: sr.id, Result: result, Error: m.Error, Extra: m.Extra}, nil)
-	s.mu.Unlock()
-	if !room {
-		sr.conn.unread(m)
-	}
+	c.For.Respond(&jsonrpc.Message{Result: catalog.RenameRelated(m.Result, sr.conn.ownTask), Error: m.Error, Extra: m.Extra})
 }
 
-// serverRequestCancelled passes an upstream's cancellation of its server request on.
-func (s *session) serverRequestCancelled(u *upstreamConn, m *jsonrpc.Message) {
-	n := mcp.Read(m)
-	id, ok := n.ID(mcp.Key)
+// takenBack tells the client that nobody waits for its answer any more: the upstream has
+// cancelled its server request, with m, or its stream has ended. At the end of the session
+// the client is not asked to bother.
+func (u *upstreamConn) takenBack(r *peer.Request, m *jsonrpc.Message, at jsonrpc.Span) {
+	s := u.s
 	s.mu.Lock()
-	sr := s.serverRequests.open[u.asked[id]]
-	if sr != nil {
-		s.serverRequests.removeLocked(sr)
-	}
+	sr, _ := r.Value.(*serverRequest)
+	closing := s.phase >= closing
 	s.mu.Unlock()
-	if !ok || sr == nil {
-		s.drop("cancellation of no server request", m)
-		return
+	if sr == nil {
+		return // it was held, and nobody has heard of it
 	}
-	params := jsonrpc.Replace(m.Params, jsonrpc.Edit{Span: n.At(mcp.Key), With: jsonrpc.IntID(sr.n).Raw()})
-	s.out.wait(&jsonrpc.Message{Method: m.Method, Params: params, Extra: m.Extra, Related: sr.rel})
-}
-
-// withdraw tells the client that nobody waits for its answer any more.
-func (s *session) withdraw(sr *serverRequest) {
-	m := mcp.Cancellation(jsonrpc.IntID(sr.n), "upstream disconnected")
-	m.Related = sr.rel
-	s.out.wait(m)
+	s.goOn(sr)
+	c := r.Forwarded()
+	switch {
+	case m != nil:
+		_ = s.client.Wait(1)
+		params := jsonrpc.Replace(m.Params, jsonrpc.Edit{Span: at, With: c.ID.Raw()})
+		c.CancelWith(&jsonrpc.Message{Method: m.Method, Params: params, Extra: m.Extra})
+	case !closing:
+		_ = s.client.Wait(1)
+		c.Cancel("upstream disconnected")
+	}
 }
 
 // clientProgress routes progress on a server request to who asked it.
-func (s *session) clientProgress(m *jsonrpc.Message, notes *mcp.Notes) {
+func (s *session) clientProgress(c *peer.Call, m *jsonrpc.Message, _ jsonrpc.Span) {
+	sr, notes := c.Value.(*serverRequest), mcp.Read(m)
+	token := sr.token
 	id, _ := notes.ID(mcp.Key)
-	n, ok := id.Int()
-	var u *upstreamConn
-	var token json.RawMessage
-	s.mu.Lock()
-	if sr := s.serverRequests.open[n]; sr != nil {
-		u, token = sr.conn, sr.token
-	} else {
-		x := s.clientTasks.getByToken(tokenKey{nil, n})
-		u, token = x.conn, x.token
+	if _, ok := id.Int(); !ok { // it only looks like ours
+		token = nil
 	}
-	s.mu.Unlock()
-	if !ok || token == nil {
+	s.progressTo(sr.conn, token, m, notes)
+}
+
+// taskProgress is clientProgress for a task that a server request has become.
+func (s *session) taskProgress(m *jsonrpc.Message, notes *mcp.Notes) {
+	id, _ := notes.ID(mcp.Key)
+	n, _ := id.Int()
+	x := s.clientTasks.getByToken(tokenKey{nil, n})
+	s.progressTo(x.conn, x.token, m, notes)
+}
+
+func (s *session) progressTo(u *upstreamConn, token json.RawMessage, m *jsonrpc.Message, notes *mcp.Notes) {
+	if token == nil {
 		s.drop("progress on no server request", m)
 		return
 	}

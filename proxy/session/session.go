@@ -3,13 +3,15 @@ package session
 import (
 	"context"
 	"errors"
-	"io"
 	"log/slog"
+	"math"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/internal/peer"
 )
 
 // flushTimeout bounds the last writes to a client that is being closed, so that
@@ -25,8 +27,8 @@ type session struct {
 	p      *Router
 	log    *slog.Logger
 	key    string // names this client to the hosts
-	client jsonrpc.Conn
-	out    *outbox
+	conn   jsonrpc.Conn
+	client *peer.Peer // on conn; its Calls are server requests
 	ended  chan struct{}
 	ctx    context.Context // ends with the session; for what lives as long as it
 	cancel context.CancelCauseFunc
@@ -47,15 +49,13 @@ type session struct {
 	resourceSubs  resourceSubs  // in the legacy era
 	subscriptions subscriptions // in the modern era
 
-	mu             sync.Mutex           // guards the fields below and those of upstream connections
-	phase          phase                // only moves forward
-	calls          map[jsonrpc.ID]*call // the client's requests in flight
-	unsettled      int                  // calls whose answer is not in the outbox yet
-	settled        chan struct{}        // closed once, when closing and unsettled is 0
-	idle           bool                 // settled is closed
-	serverRequests serverRequests       // the upstreams' requests in flight
-	hello          hello                // what initialize said
-	lost           int                  // late and unknown messages dropped
+	lost atomic.Int64 // late and unknown messages dropped
+
+	// mu guards the fields below, those of calls and those of upstream connections. Nothing
+	// of a Peer is waited for with it held.
+	mu    sync.Mutex
+	phase phase // only moves forward
+	hello hello // what initialize said
 }
 
 // A phase is how far a session has come.
@@ -63,22 +63,31 @@ type phase int
 
 const (
 	open       phase = iota
-	draining         // no new requests; ends when calls is empty
+	draining         // no new requests; ends when none is open
 	halfClosed       // draining, and the client can answer no more server requests
 	closing          // everything was settled
 )
 
-// newSession returns a session without upstreams.
-func newSession(p *Router, c jsonrpc.Conn, key string) *session {
-	s := &session{
-		p: p, key: key, client: c, began: time.Now(), out: newOutbox(), ended: make(chan struct{}), inFlight: p.inFlight(),
-		settled:        make(chan struct{}),
-		calls:          make(map[jsonrpc.ID]*call),
-		serverRequests: serverRequests{open: make(map[int64]*serverRequest)},
-	}
+const (
+	clientMessages = 256     // what upstreams may have waiting for a client before they wait
+	clientBytes    = 4 << 20 // likewise
+	clientSpare    = 8       // times that for what the session itself has to say
+)
+
+// newSession returns a session without upstreams, for so many requests at a time.
+func newSession(p *Router, c jsonrpc.Conn, key string, inFlight int) *session {
+	s := &session{p: p, key: key, conn: c, began: time.Now(), ended: make(chan struct{}), inFlight: inFlight}
 	s.log = p.logger().With("session", s.key[:8]) // as hosts shorten it
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
-	s.news.ctx, s.news.wg, s.news.out = s.ctx, &s.wg, s.out
+	s.client = peer.New(peer.Options{
+		Requests: inFlight, Room: jsonrpc.Room{Messages: clientMessages, Bytes: clientBytes}, OneWay: -1,
+		Ready: s.ready, Array: s.arrayed, Begin: s.begin, Request: s.request, Refuse: refusal, Cancelled: s.cancelled,
+		Refused:  func(r *peer.Request, answer *jsonrpc.Message) { s.tellAnswer(r.Value.(*call), answer) },
+		Notified: func(m *jsonrpc.Message, _ *peer.Call) { s.notified(m) },
+		Progress: s.clientProgress, Invalid: s.invalid, HalfClosed: s.halfClose,
+		Dropped: func(_ string, m *jsonrpc.Message) { s.drop("answer to no server request", m) },
+	})
+	s.news.ctx, s.news.wg, s.news.tellClient = s.ctx, &s.wg, s.tell
 	s.upstreams.s = s
 	s.upstreams.hold(&configured{complete: true, settled: true})
 	return s
@@ -92,41 +101,42 @@ func (s *session) serve(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() { s.cancel(jsonrpc.Closed(context.Cause(ctx))) })
 	defer stop()
 
-	written, over := make(chan struct{}), make(chan struct{})
-	s.wg.Go(func() { defer close(written); s.writeLoop() })
-	context.AfterFunc(s.ctx, func() { defer close(over); s.end(written) })
-	s.readLoop()
+	running, force := context.WithCancel(context.Background())
+	over := make(chan struct{})
+	context.AfterFunc(s.ctx, func() { defer close(over); s.end(force) })
+	err := s.client.Run(running, s.conn)
+	if !errors.Is(err, errDrained) {
+		err = &goneError{err}
+	}
+	s.cancel(err) // unless it has ended it
 	<-over
+	s.client.End(err)
 	s.wg.Wait()
+	force()
 
-	err := jsonrpc.Closed(context.Cause(s.ctx))
+	err = jsonrpc.Closed(context.Cause(s.ctx))
 	s.tellEnded(err)
 	s.log.Info("client disconnected", "cause", jsonrpc.CauseOf(err), "dur", time.Since(s.began))
 	return err
 }
 
 // end settles everything, and closes the client when it has heard of it. The
-// hosts tell the upstreams when the streams close.
-func (s *session) end(written <-chan struct{}) {
-	gone := isGone(context.Cause(s.ctx))
-	if gone { // nobody listens: unblock who waits for room
-		s.out.close()
-		s.client.Close()
+// hosts tell the upstreams when the streams close. What takes too long is ended by force.
+func (s *session) end(force func()) {
+	cause := context.Cause(s.ctx)
+	if isGone(cause) { // nobody listens: unblock who waits for room
+		s.client.End(cause)
 	}
-	calls := s.takeAll()
+	time.AfterFunc(flushTimeout, force)
+	s.mu.Lock()
+	s.phase = closing
+	s.mu.Unlock()
+	calls := s.client.TakeRequests(nil)
+	s.client.Drain(errDrained, flushTimeout)
 	s.hangUp()
-	deadline, stop := context.WithTimeout(context.Background(), flushTimeout)
-	defer stop()
-	defer context.AfterFunc(deadline, s.out.close)() // unblocks who waits for room
-	for _, c := range calls {
-		c.stop()
-		s.deliver(c, s.lastAnswer(c), s.out.wait)
-	}
-	if !gone {
-		waitFor(s.settled, deadline.Done())
-		s.out.close()
-		waitFor(written, deadline.Done())
-		s.client.Close()
+	for _, r := range calls {
+		c := r.Value.(*call)
+		s.deliver(c, s.lastAnswer(c))
 	}
 }
 
@@ -139,36 +149,12 @@ func (s *session) lastAnswer(c *call) *jsonrpc.Message {
 	return jsonrpc.NewError(c.id, c.endingError(c.phase()))
 }
 
-// takeAll takes the whole table of calls at once, after which nothing can enter
-// it any more.
-func (s *session) takeAll() map[jsonrpc.ID]*call {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.phase = closing
-	calls := s.calls
-	s.calls = nil
-	for _, c := range calls {
-		if c.request != nil {
-			c.request.removeLocked()
-		}
-	}
-	s.checkIdleLocked()
-	return calls
-}
-
 // hangUp hangs up all upstreams. Those of an earlier upstream set were when they went.
 func (s *session) hangUp() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, u := range s.upstreams.conns() {
 		u.hangUpLocked("")
-	}
-}
-
-func waitFor(event, timeout <-chan struct{}) {
-	select {
-	case <-event:
-	case <-timeout:
 	}
 }
 
@@ -193,101 +179,54 @@ func isGone(err error) bool {
 	return ok
 }
 
-// readLoop owns Recv of the client. It must not wait for anything else. It returns
-// when the session's end has begun.
-func (s *session) readLoop() {
-	for {
-		m, err := s.client.Recv()
-		if bad, ok := errors.AsType[*jsonrpc.InvalidError](err); ok {
-			s.refuse(bad)
-			continue
-		}
-		if err == io.EOF { // the bare one: the end of a connection may wrap it
-			if s.halfClose() {
-				continue // the next Recv tells when the client is gone altogether
-			}
-			<-s.ctx.Done()
-			return
-		}
-		if err != nil {
-			s.cancel(&goneError{jsonrpc.Closed(err)})
-			return
-		}
-		s.receive(m)
-	}
-}
-
-// writeLoop owns Send of the client. That all is written of a session that was
-// to end is what ends it.
-func (s *session) writeLoop() {
-	var batch []*jsonrpc.Message
-	for {
-		if batch = s.out.take(batch); batch == nil {
-			s.cancel(errDrained)
-			return
-		}
-		if err := jsonrpc.SendAll(s.client, batch); err != nil {
-			s.out.close()
-			s.cancel(&goneError{jsonrpc.Closed(err)})
-			return
-		}
-	}
-}
-
 // patience is how long a client may make the session talk and not listen.
 const patience = time.Second
 
-// send queues what the session itself has to say. Even spare room may be short
-// for a moment, if the client asks faster than writeLoop runs; a client that
-// does not listen at all is ended.
-func (s *session) send(m *jsonrpc.Message) {
-	if s.out.now(m) {
+// ready waits for spare room, before a message of the client is handled: if the client asks
+// faster than it is written to there may be none for a moment. A client that does not listen
+// at all is ended.
+func (s *session) ready() {
+	if s.client.Roomy(clientSpare) {
 		return
 	}
 	timer := time.AfterFunc(patience, func() { s.cancel(jsonrpc.Closed(errors.New("the client does not read"))) })
 	defer timer.Stop()
-	s.out.waitSpare(m)
+	_ = s.client.Wait(clientSpare)
 }
 
-// refuse tells the client about one unusable message. The id is given back only
-// when it cannot be mistaken for that of a request in flight. An upstream whose
-// server request could not be answered so hears of it.
-func (s *session) refuse(bad *jsonrpc.InvalidError) {
+// tell sends the client what an upstream has to say, when there is room: that slows the
+// upstream's stream.
+func (s *session) tell(m *jsonrpc.Message) {
+	_ = s.client.Wait(1)
+	s.client.Send(m)
+}
+
+// invalid tells the client about one unusable message. The id is given back only
+// when it cannot be mistaken for that of a request in flight.
+func (s *session) invalid(bad *jsonrpc.InvalidError) {
 	id := bad.ID
-	if bad.Reply && !id.IsZero() {
-		s.answered(jsonrpc.NewError(id, bad.Wire()))
-	}
-	s.mu.Lock()
-	_, busy := s.calls[id]
-	s.mu.Unlock()
-	if busy || bad.Reply || bad.Code == jsonrpc.CodeParseError {
+	if bad.Reply || bad.Code == jsonrpc.CodeParseError || s.client.Request(id) != nil {
 		id = jsonrpc.ID{}
 	}
 	s.log.Debug("unusable message from client", "err", bad)
-	s.send(jsonrpc.NewError(id, bad.Wire()))
+	s.client.Send(jsonrpc.NewError(id, bad.Wire()))
 }
 
-// halfClose begins the drain after the client's last message; false if it had
-// begun before. Server requests get their error at once: no answer can come any more.
-func (s *session) halfClose() bool {
+// halfClose begins the drain after the client's last message. Server requests get their
+// error at once: no answer can come any more.
+func (s *session) halfClose() {
 	s.mu.Lock()
-	if s.phase >= halfClosed {
-		s.mu.Unlock()
-		return false
+	if s.phase < halfClosed {
+		s.phase = halfClosed
 	}
-	s.phase = halfClosed
 	s.subscriptions.end()
-	refused := s.serverRequests.takeAllLocked()
-	for _, sr := range refused {
-		markAll(sr.askers)
-	}
-	s.checkIdleLocked()
 	s.mu.Unlock()
-	for _, sr := range refused {
-		s.refuseServerRequest(sr.conn, sr.id)
+	for _, c := range s.client.TakeCalls(nil) {
+		s.goOn(c.Value.(*serverRequest))
+		c.For.Refuse(errClientGone)
 	}
+	s.client.Drain(errDrained, math.MaxInt64)
 	s.wg.Go(s.drainTimeout)
-	return true
 }
 
 // drainTimeout ends a half-closed session whose requests take too long.
@@ -305,31 +244,16 @@ func (s *session) drainTimeout() {
 // flight are settled. Subscriptions are at once.
 func (s *session) startDrain() {
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	if s.phase == open {
 		s.phase = draining
 		s.subscriptions.end()
 	}
-	s.checkIdleLocked()
-}
-
-// checkIdleLocked ends a draining session when its last call is settled.
-func (s *session) checkIdleLocked() {
-	switch {
-	case s.unsettled > 0 || s.phase == open:
-	case s.phase < closing:
-		s.out.close() // writeLoop ends the session when the last answer is written
-	case !s.idle:
-		s.idle = true
-		close(s.settled)
-	}
+	s.mu.Unlock()
+	s.client.Drain(errDrained, math.MaxInt64)
 }
 
 // drop counts a message that nobody waits for.
 func (s *session) drop(what string, m *jsonrpc.Message) {
-	s.mu.Lock()
-	s.lost++
-	n := s.lost
-	s.mu.Unlock()
+	n := s.lost.Add(1)
 	s.log.Debug("message dropped", "reason", what, "method", m.Method, "id", m.ID.String(), "dropped", n)
 }

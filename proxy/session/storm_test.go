@@ -90,7 +90,7 @@ func stormyUpstream(_ context.Context, name, _ string, _ mcp.Era) (jsonrpc.Conn,
 			case n < 8:
 				ours.Send(jsonrpc.NewRequest(m.ID, "roots/list", nil))
 			case n < 12:
-				(&peer{conn: ours}).tell(m.ID, "notifications/tools/list_changed", "")
+				(&party{conn: ours}).tell(m.ID, "notifications/tools/list_changed", "")
 			case n < 14 && m.Method == "subscriptions/listen":
 				ours.Send(jsonrpc.NewResult(m.ID, json.RawMessage(`{"resultType":"complete"}`)))
 				continue
@@ -104,7 +104,7 @@ func stormyUpstream(_ context.Context, name, _ string, _ mcp.Era) (jsonrpc.Conn,
 }
 
 func stormyEcho(c *jsonrpc.PipeConn, name string, m *jsonrpc.Message) {
-	p := &peer{conn: c}
+	p := &party{conn: c}
 	echo(name)(p, m)
 	if rand.N(10) == 0 {
 		echo(name)(p, m)

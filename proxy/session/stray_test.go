@@ -98,10 +98,10 @@ func TestD44_RaceN_MalformedLine(t *testing.T) {
 
 // lineConn returns a client's end as bytes, the proxy's as lines, and what the
 // client gets.
-func lineConn() (io.WriteCloser, jsonrpc.Conn, *peer) {
+func lineConn() (io.WriteCloser, jsonrpc.Conn, *party) {
 	fromClient, near := io.Pipe()
 	toClient, out := io.Pipe()
-	got := &peer{}
+	got := &party{}
 	go func() {
 		lines := jsonrpc.NewLineReader(toClient, jsonrpc.Limits{})
 		for {

@@ -303,7 +303,7 @@ func (sub *subscription) tellNews() {
 
 // send sends a notification of the subscription.
 func (sub *subscription) send(method string, params json.RawMessage) {
-	sub.s.out.wait(sub.own(jsonrpc.NewNotification(method, params)))
+	sub.s.tell(sub.own(jsonrpc.NewNotification(method, params)))
 }
 
 // own returns a notification as one of this subscription.
@@ -346,5 +346,5 @@ func (sub *subscription) passTold(m *jsonrpc.Message) {
 		sub.s.drop("it was not acknowledged", m)
 		return
 	}
-	sub.s.out.wait(m)
+	sub.s.tell(m)
 }

@@ -97,7 +97,7 @@ func TestD41_UpstreamEndsListen(t *testing.T) {
 // A server that dies of being listened to is not started over and over.
 func TestD41_CrashLoop(t *testing.T) {
 	inModernWorld(t, &Router{}, []string{"a"}, func(w *world) {
-		w.hands = map[string]func(*peer, *jsonrpc.Message){"a": func(p *peer, _ *jsonrpc.Message) {
+		w.hands = map[string]func(*party, *jsonrpc.Message){"a": func(p *party, _ *jsonrpc.Message) {
 			p.conn.CloseCause(&jsonrpc.ClosedError{Cause: "exit status 1", Delivered: true})
 		}}
 		w.client.say(listenTools)
@@ -113,14 +113,14 @@ func TestD41_CrashLoop(t *testing.T) {
 func TestListenRefused(t *testing.T) {
 	inModernWorld(t, &Router{}, []string{"a", "b"}, func(w *world) {
 		w.initialize()
-		refuse := func(p *peer, m *jsonrpc.Message) {
+		refuse := func(p *party, m *jsonrpc.Message) {
 			if m.Method == "subscriptions/listen" {
 				p.conn.Send(jsonrpc.NewError(m.ID, methodNotFound(m.Method)))
 				return
 			}
 			echo("a")(p, m)
 		}
-		w.hands = map[string]func(*peer, *jsonrpc.Message){"a": refuse}
+		w.hands = map[string]func(*party, *jsonrpc.Message){"a": refuse}
 		w.upstream("a").handle(refuse)
 		w.client.say(listenTools) // a has tools, which may come and go
 		w.client.want(frame("notifications/subscriptions/acknowledged", `"notifications":{"toolsListChanged":true},`))
@@ -159,10 +159,10 @@ func TestD13_LinkReturnsToSlowUpstreams(t *testing.T) {
 	names := []string{"a", "b", "c", "d"}
 	inModernWorld(t, &Router{}, names, func(w *world) {
 		w.listens()
-		w.hands = map[string]func(*peer, *jsonrpc.Message){}
+		w.hands = map[string]func(*party, *jsonrpc.Message){}
 		for i, n := range names {
 			w.reach(n, &jsonrpc.ClosedError{Cause: "link lost"})
-			w.hands[n] = func(p *peer, m *jsonrpc.Message) {
+			w.hands[n] = func(p *party, m *jsonrpc.Message) {
 				if m.Method == "subscriptions/listen" {
 					time.Sleep(time.Duration(i) * time.Second / 2)
 				}
@@ -346,8 +346,8 @@ func TestD42_RaceCancelAndDrain(t *testing.T) {
 	}
 }
 
-// listening returns the id of the subscription that a peer got last.
-func (p *peer) listening() (id jsonrpc.ID) {
+// listening returns the id of the subscription that a party got last.
+func (p *party) listening() (id jsonrpc.ID) {
 	for _, text := range p.take() {
 		if m := decode(p.t, text); m.Method == mcp.MethodListen {
 			id = m.ID

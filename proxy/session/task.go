@@ -15,12 +15,13 @@ import (
 // result as the client may have it.
 func (s *session) taskCreated(c *call, result json.RawMessage) json.RawMessage {
 	id, ended := catalog.CreatedTask(result)
-	r := c.request
+	r := c.sent
 	if id == "" || r == nil {
 		return result
 	}
 	name := r.conn.taskName(id)
-	x := task{id: name, own: id, conn: r.conn, key: tokenKey{r.conn, r.n}, token: r.token, unfinished: !ended}
+	n, _ := r.ID.Int()
+	x := task{id: name, own: id, conn: r.conn, key: tokenKey{r.conn, n}, token: r.token, unfinished: !ended}
 	if ended {
 		x.token = nil
 	}
@@ -29,12 +30,12 @@ func (s *session) taskCreated(c *call, result json.RawMessage) json.RawMessage {
 }
 
 // taskStatus passes on what an upstream says of one of its tasks.
-func (u *upstreamConn) taskStatus(m *jsonrpc.Message) {
-	n := mcp.Read(m)
+func (u *upstreamConn) taskStatus(in incoming) {
+	n := mcp.Read(in.m)
 	if id, ended := catalog.NotedTask(n); ended {
 		u.s.tasks.end(u, u.taskName(id))
 	}
-	u.pass(m, n, catalog.Renaming(n, mcp.Key, u.taskName)...)
+	u.pass(in, n, catalog.Renaming(n, mcp.Key, u.taskName)...)
 }
 
 // byTask forwards a request about a task to the upstream that runs it.
@@ -206,14 +207,14 @@ func aliveFirst(u *upstreamConn) int {
 // the result as the client may have it. It has no progress token: the extension has no
 // progress on tasks.
 func (s *session) modernTaskCreated(c *call, result json.RawMessage) json.RawMessage {
-	if c.request == nil || c.kind != catalog.ResultTask {
+	if c.sent == nil || c.kind != catalog.ResultTask {
 		return result
 	}
 	id, err := catalog.TaskID(result)
 	if err != nil {
 		return result
 	}
-	name := c.request.conn.taskName(id)
-	s.tasks.add(task{id: name, own: id, conn: c.request.conn})
+	name := c.sent.conn.taskName(id)
+	s.tasks.add(task{id: name, own: id, conn: c.sent.conn})
 	return catalog.GivenBack(result, name)
 }

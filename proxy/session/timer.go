@@ -25,52 +25,45 @@ func (r *request) extendLocked() {
 	}
 }
 
-// askersLocked returns the requests that a server request may be asked for: the one that
+// askers returns the requests that a server request may be asked for: the one that
 // it belongs to, or if it does not say, all that the upstream has.
-func (u *upstreamConn) askersLocked(related jsonrpc.ID) []*request {
+func (u *upstreamConn) askers(in incoming) (all []*request) {
 	if u.up.RequestTimeout <= 0 {
 		return nil
 	}
-	if !related.IsZero() {
-		n, _ := related.Int()
-		if r := u.pending[n]; r != nil {
+	if !in.m.Related.IsZero() {
+		if r := requestOf(in.of); r != nil {
 			return []*request{r}
 		}
 		return nil
 	}
-	var all []*request
-	for _, r := range u.pending {
-		if r.sent && r.timer != nil {
+	for _, c := range in.a.peer.Calls(nil) {
+		if r := requestOf(c); r != nil && r.call != nil && c.Sent() {
 			all = append(all, r)
 		}
 	}
 	return all
 }
 
-// markAll notes that a server request which the requests may have asked gets the one error.
-// That ends them; a cancellation besides would be one stimulus too many (hosts know
-// which of the others wait for it, too).
-func markAll(askers []*request) {
-	for _, r := range askers {
-		r.marked = true
-	}
-}
-
 // waitLocked makes the requests that a server request is asked for not late as long as it
 // is open.
-func (sr *serverRequest) waitLocked() {
-	for _, r := range sr.askers {
+func (sr *serverRequest) waitLocked(askers []*request) {
+	sr.askers = askers
+	for _, r := range askers {
 		r.asks++
 	}
 }
 
-// goOnLocked starts their time anew. One that was answered meanwhile has none: expire
+// goOn starts their time anew. One that was answered meanwhile has none: expire
 // finds nothing to settle.
-func (sr *serverRequest) goOnLocked() {
+func (s *session) goOn(sr *serverRequest) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	for _, r := range sr.askers {
 		r.asks--
 		r.extendLocked()
 	}
+	sr.askers = nil
 }
 
 // expire settles the call of a request whose upstream took too long, and cancels
@@ -78,13 +71,12 @@ func (sr *serverRequest) goOnLocked() {
 func (s *session) expire(r *request) {
 	c := r.call
 	s.mu.Lock()
-	late := c.request == r && r.asks == 0
+	late := c.sent == r && r.asks == 0
 	s.mu.Unlock()
 	if !late || !s.take(c) {
 		return
 	}
-	if r.sent && !r.marked {
-		r.conn.tell(mcp.Cancellation(r.id, "timeout"))
-	}
-	s.deliver(c, jsonrpc.NewError(c.id, jsonrpc.TimedOut(r.conn.up.Name)), s.out.wait)
+	r.CancelWith(mcp.Cancellation(r.ID, "timeout"))
+	_ = s.client.Wait(1)
+	s.deliver(c, jsonrpc.NewError(c.id, jsonrpc.TimedOut(r.conn.up.Name)))
 }

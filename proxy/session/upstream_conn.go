@@ -4,15 +4,13 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"log/slog"
-	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/internal/peer"
 	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 )
 
@@ -24,7 +22,6 @@ type upstreamConn struct {
 	era    mcp.Era
 	up     *Upstream
 	log    *slog.Logger
-	wake   sync.Cond       // on session.mu: queue or attempt changed
 	ctx    context.Context // ends with the session, or when the upstream connection is hung up
 	cancel context.CancelFunc
 
@@ -39,16 +36,13 @@ type upstreamConn struct {
 	// out of a list.
 	deaf, missed atomic.Bool
 
+	minted atomic.Int64 // last id; never reused, so that a late reply settles nothing else
+
 	// Guarded by session.mu.
 	attempt   *attempt             // the open stream, or the last one
 	closed    bool                 // no new attempt and no new request: hung up for good
 	gone      *jsonrpc.ClosedError // why; without a cause for the session's end
 	reopening bool                 // a goroutine is about to open it, see reopen
-	minted    int64                // last id; never reused, so that a late reply settles nothing else
-	pending   map[int64]*request
-	queue     []queued             // to writeLoop
-	bytes     int                  // in queue
-	asked     map[jsonrpc.ID]int64 // open server requests: the upstream's id to ours
 	held      []incoming           // until the client is ready for it
 	heldBytes int                  // in held
 }
@@ -56,31 +50,44 @@ type upstreamConn struct {
 // An attempt is one stream from its opening to its end. One of the modern era is
 // ready when it is open: where this speaks of initialize, it has none.
 type attempt struct {
+	peer    *peer.Peer    // to the host's stream; what waits for that is in its queue
 	started chan struct{} // closed when initialize was answered or the stream ended before
-	conn    jsonrpc.Conn  // nil until the stream is open
-	ready   bool          // initialize was answered: writeLoop may send
-	heard   bool          // anything was answered
-	counted bool          // a client waits, or waited, for its start
+
+	// Guarded by session.mu.
+	conn    jsonrpc.Conn // nil until the stream is open
+	ready   bool         // initialize was answered
+	heard   bool         // anything was answered
+	counted bool         // a client waits, or waited, for its start
 	ended   bool
-	done    chan struct{}        // closed with ended
 	own     *jsonrpc.ClosedError // the end that this side chose; nil for what Recv says
 	err     *jsonrpc.Error       // why it ended before it was ready
 }
 
-// incoming is a message that came on an attempt's stream.
-type incoming struct {
-	a *attempt
-	m *jsonrpc.Message
+// Classes of what waits for an upstream.
+const (
+	afterInitialize jsonrpc.Class = 1 << iota // waits for the answer to initialize
+	requests                                  // of them those that are not sent when the stream is hung up
+)
+
+func classOf(m *jsonrpc.Message) jsonrpc.Class {
+	switch {
+	case m.IsResponse(), m.Method == mcp.MethodInitialize, m.Method == mcp.MethodInitialized:
+		return 0
+	case m.IsRequest():
+		return afterInitialize | requests
+	}
+	return afterInitialize
 }
+
+// maxQueue bounds the messages that wait for one upstream to read: reading never stops for
+// one that does not.
+const maxQueue = 8192
 
 func newUpstreamConn(set *upstreamSet, up *Upstream) *upstreamConn {
 	s := set.s
 	u := &upstreamConn{
 		s: s, era: set.era, up: up, log: s.log.With("upstream", up.Name),
-		pending: make(map[int64]*request),
-		asked:   make(map[jsonrpc.ID]int64),
 	}
-	u.wake.L = &s.mu
 	u.ctx, u.cancel = context.WithCancel(s.ctx)
 	u.lists = s.views.upstream(up.Name, u.era, &s.p.memory)
 	u.lag.u = u
@@ -92,16 +99,47 @@ func newUpstreamConn(set *upstreamSet, up *Upstream) *upstreamConn {
 // hangUp it returns an attempt that has ended.
 func (u *upstreamConn) openLocked() *attempt {
 	if u.closed {
-		a := &attempt{started: make(chan struct{}), ended: true, err: u.lost(u.gone, jsonrpc.NotSent)}
+		a := u.newAttempt()
+		a.ended, a.err = true, u.lost(u.gone)
+		a.peer.End(u.gone)
 		close(a.started)
 		return a
 	}
 	if u.attempt == nil || u.attempt.ended {
-		a := &attempt{started: make(chan struct{}), done: make(chan struct{})}
+		a := u.newAttempt()
 		u.attempt = a
 		u.s.wg.Go(func() { u.run(a) })
 	}
 	return u.attempt
+}
+
+func (u *upstreamConn) newAttempt() *attempt {
+	a := &attempt{started: make(chan struct{})}
+	a.peer = peer.New(peer.Options{
+		Name: u.up.Name, Minted: &u.minted, Apart: true, Class: classOf,
+		Room: jsonrpc.Room{Messages: maxQueue, Bytes: u.s.p.queueBytes()}, Full: u.unread, Sent: sent, Over: over,
+		Request:   func(r *peer.Request) { u.asked(a, r) },
+		Cancelled: u.takenBack,
+		Notified:  func(m *jsonrpc.Message, of *peer.Call) { u.notified(incoming{a: a, m: m, of: of}) },
+		Progress:  func(c *peer.Call, m *jsonrpc.Message, _ jsonrpc.Span) { u.notified(incoming{a: a, m: m, of: c}) },
+		Invalid:   func(bad *jsonrpc.InvalidError) { u.log.Debug("unusable message from upstream", "err", bad) },
+		Twin:      func(*jsonrpc.Message) *jsonrpc.Message { return nil }, // what answers the first would answer it
+		Dropped: func(_ string, m *jsonrpc.Message) {
+			u.hears(m)
+			u.s.drop("unknown or late answer from upstream", m)
+		},
+	})
+	if u.era == mcp.Legacy {
+		a.peer.Hold(afterInitialize)
+	}
+	return a
+}
+
+// open is openLocked for who has no lock.
+func (u *upstreamConn) open() *attempt {
+	u.s.mu.Lock()
+	defer u.s.mu.Unlock()
+	return u.openLocked()
 }
 
 // wakeUp opens the stream if need be, and reports whether the upstream is ready.
@@ -125,10 +163,7 @@ func (u *upstreamConn) isOpen(a *attempt) bool {
 // start opens the stream if need be and waits until the upstream has answered
 // initialize. The error is the one to give to whoever needs the upstream.
 func (u *upstreamConn) start(ctx context.Context) *jsonrpc.Error {
-	u.s.mu.Lock()
-	a := u.openLocked()
-	u.s.mu.Unlock()
-	return u.await(ctx, a)
+	return u.await(ctx, u.open())
 }
 
 // await is start for an attempt that was begun before.
@@ -143,13 +178,18 @@ func (u *upstreamConn) await(ctx context.Context, a *attempt) *jsonrpc.Error {
 	}
 }
 
-// lost is the connection-closed error of a request on this upstream connection, or says that there
-// was no room for a stream.
-func (u *upstreamConn) lost(end *jsonrpc.ClosedError, at jsonrpc.Phase) *jsonrpc.Error {
-	if end.Cause == jsonrpc.CauseOverloaded {
+// lost is the connection-closed error of a request that was not sent on this upstream
+// connection, or says that there was no room for a stream.
+func (u *upstreamConn) lost(end *jsonrpc.ClosedError) *jsonrpc.Error {
+	return (&peer.Lost{End: end, Phase: jsonrpc.NotSent}).Wire(jsonrpc.CodeInternalError, u.up.Name)
+}
+
+// unsent is the error of a request that could not be sent, for a reason of its Peer.
+func (u *upstreamConn) unsent(err error) *jsonrpc.Error {
+	if err == jsonrpc.ErrFull {
 		return jsonrpc.Overloaded(u.up.Name)
 	}
-	return end.Wire(jsonrpc.CodeInternalError, u.up.Name, at)
+	return u.lost(jsonrpc.EndOf(err, jsonrpc.CauseLinkLost))
 }
 
 // run owns the stream of one attempt and its Recv. An upstream that has turned
@@ -172,7 +212,7 @@ func (u *upstreamConn) stream(a *attempt) error {
 	if err := u.adopt(a, conn); err != nil {
 		return err
 	}
-	return u.receiveAll(a, conn)
+	return a.peer.Run(context.Background(), conn)
 }
 
 // again reports whether the stream of a ended because its upstream speaks the
@@ -180,90 +220,42 @@ func (u *upstreamConn) stream(a *attempt) error {
 // sent.
 func (u *upstreamConn) again(a *attempt, end error) bool {
 	u.s.mu.Lock()
-	defer u.s.mu.Unlock()
-	if a.ready || u.closed || jsonrpc.EndOf(end, "").Cause != jsonrpc.CauseOtherEra {
-		return false
+	again := !a.ready && !u.closed && jsonrpc.EndOf(end, "").Cause == jsonrpc.CauseOtherEra
+	if again {
+		u.held, u.heldBytes = nil, 0
+		a.conn = nil
 	}
-	for _, r := range u.pending {
-		if r.sent {
-			r.removeLocked()
-		}
+	u.s.mu.Unlock()
+	if again {
+		a.peer.Reset(end)
 	}
-	for _, sr := range u.s.serverRequests.takeUpstreamLocked(u) {
-		u.s.wg.Go(func() { u.s.withdraw(sr) })
-	}
-	clear(u.asked)
-	u.held, u.heldBytes = nil, 0
-	a.conn = nil
-	return true
+	return again
 }
 
 // adopt makes conn the stream of a. One of the legacy era begins with initialize,
-// which is the first message and waits for no queue; one of the modern era is
-// ready.
+// behind which everything waits; one of the modern era is ready.
 func (u *upstreamConn) adopt(a *attempt, conn jsonrpc.Conn) error {
 	u.s.mu.Lock()
+	defer u.s.mu.Unlock()
 	if u.closed {
-		u.s.mu.Unlock()
 		return jsonrpc.ErrClosed
 	}
 	a.conn = conn
 	if u.era == mcp.Modern {
 		u.deaf.Store(false)
 		u.missed.Store(false)
-		u.readyLocked(a, nil)
+		a.ready = true
+		close(a.started)
 		u.s.subscriptions.resume(u)
-		u.s.mu.Unlock()
 		return nil
 	}
-	r := u.mintLocked()
-	r.markSentLocked(mcp.MethodInitialize)
-	r.done = func(answer *jsonrpc.Message) { u.initialized(a, answer) }
-	params := ownToken(mcp.MethodInitialize, u.s.hello.params, r.id)
-	u.s.mu.Unlock()
-	_ = conn.Send(jsonrpc.NewRequest(r.id, mcp.MethodInitialize, params)) // if it fails, Recv says why
-	return nil
-}
-
-func (u *upstreamConn) receiveAll(a *attempt, conn jsonrpc.Conn) error {
-	var batch []*jsonrpc.Message
-	for {
-		var end error
-		batch, end = jsonrpc.RecvAll(conn, batch[:0])
-		for _, m := range batch {
-			u.receive(a, m)
-		}
-		clear(batch)
-		bad, ok := errors.AsType[*jsonrpc.InvalidError](end)
-		if end != nil && !ok {
-			return end
-		}
-		if ok {
-			u.log.Debug("unusable message from upstream", "err", bad)
-			if bad.Reply { // settle what would wait for ever
-				u.answered(a, jsonrpc.NewError(bad.ID, jsonrpc.InvalidResponse(u.up.Name, "")))
-			}
+	c := u.newRequest(a, mcp.MethodInitialize)
+	c.Done = func(answer *jsonrpc.Message, lost *peer.Lost) {
+		if lost == nil {
+			u.initialized(a, answer)
 		}
 	}
-}
-
-// readyLocked lets the queue flow once the upstream has answered initialize;
-// first are the messages that it has to know before any request.
-func (u *upstreamConn) readyLocked(a *attempt, first []*jsonrpc.Message) {
-	for i, m := range first {
-		u.queue = slices.Insert(u.queue, i, queued{m: m})
-	}
-	a.ready = true
-	close(a.started)
-	u.s.wg.Go(func() { u.writeLoop(a) })
-}
-
-// mintLocked enters a new request into the table.
-func (u *upstreamConn) mintLocked() *request {
-	u.minted++
-	r := &request{conn: u, n: u.minted, id: jsonrpc.IntID(u.minted)}
-	u.pending[r.n] = r
-	return r
+	return c.Send(&jsonrpc.Message{Params: ownToken(c.Method, u.s.hello.params, c.ID)})
 }
 
 // ask sends a request of the session's own and waits for the answer, which may
@@ -276,60 +268,51 @@ func (u *upstreamConn) ask(ctx context.Context, method string, params json.RawMe
 // askFor is ask for who is told of the notifications that belong to the request.
 func (u *upstreamConn) askFor(ctx context.Context, told func(*jsonrpc.Message), method string, params json.RawMessage) (*jsonrpc.Message, error) {
 	answers := make(chan *jsonrpc.Message, 1)
-	u.s.mu.Lock()
-	r := u.mintLocked()
+	r := u.newRequest(u.open(), method)
 	r.told = told
-	r.done = func(answer *jsonrpc.Message) { answers <- answer }
-	u.sendLocked(r, jsonrpc.NewRequest(r.id, method, ownToken(method, params, r.id)))
-	u.s.mu.Unlock()
+	r.Done = func(answer *jsonrpc.Message, lost *peer.Lost) {
+		if lost != nil {
+			answer = jsonrpc.NewError(r.ID, lost.Wire(jsonrpc.CodeInternalError, u.up.Name))
+		} else {
+			u.hears(answer)
+		}
+		answers <- answer
+	}
+	if err := r.Send(&jsonrpc.Message{Params: ownToken(method, params, r.ID)}); err != nil {
+		return jsonrpc.NewError(r.ID, u.unsent(err)), nil
+	}
 	select {
 	case answer := <-answers:
 		return answer, nil
 	case <-ctx.Done():
 	}
-	u.s.mu.Lock()
-	_, open := u.pending[r.n]
-	r.removeLocked()
-	u.s.mu.Unlock()
-	if open && r.sent {
-		u.tell(mcp.Cancellation(r.id, "no longer needed"))
-	}
+	r.Cancel("no longer needed")
 	return nil, context.Cause(ctx)
 }
 
-// sendLocked queues the message of a request, which is refused at once if there
-// is no room or the upstream connection is hung up.
-func (u *upstreamConn) sendLocked(r *request, m *jsonrpc.Message) {
-	a := u.openLocked()
-	switch {
-	case a.ended:
-		u.refuseLocked(r, a.err)
-	case !u.queueLocked(m, r):
-		u.refuseLocked(r, jsonrpc.Overloaded(u.up.Name))
+// tell sends m, which is not a request, to the upstream if it is there. What
+// finds no room is lost with a warning: the upstream has not read for long.
+func (u *upstreamConn) tell(m *jsonrpc.Message) {
+	u.s.mu.Lock()
+	a := u.attempt
+	alive := a != nil && !a.ended
+	u.s.mu.Unlock()
+	if alive {
+		a.peer.Send(m)
 	}
 }
 
-// refuseLocked settles a request that cannot be sent, in a goroutine of its own
-// because the caller holds the lock.
-func (u *upstreamConn) refuseLocked(r *request, err *jsonrpc.Error) {
-	r.removeLocked()
-	u.s.wg.Go(func() { r.settle(jsonrpc.NewError(r.id, err)) })
+// unread tells of a message that was lost because the queue was full.
+func (u *upstreamConn) unread(m *jsonrpc.Message) {
+	u.log.Log(u.s.ctx, firstIs(&u.deaf), "message dropped: the upstream does not read", "method", m.Method)
 }
 
 // end settles all that the stream of a had in flight, once for each.
 func (u *upstreamConn) end(a *attempt, err error) {
-	end, pending, requests := u.takeAll(a, jsonrpc.EndOf(err, jsonrpc.CauseLinkLost))
-	u.log.Debug("stream ended", "cause", end.Cause, "event", end.Event, "err", err, "in_flight", len(pending))
-	for _, r := range pending {
-		at := jsonrpc.NotSent
-		if r.sent && end.Delivered {
-			at = jsonrpc.InFlight
-		}
-		r.settle(jsonrpc.NewError(r.id, u.lost(end, at)))
-	}
-	for _, sr := range requests {
-		u.s.withdraw(sr)
-	}
+	end := u.ended(a, jsonrpc.EndOf(err, jsonrpc.CauseLinkLost))
+	inFlight, _ := a.peer.Open()
+	u.log.Debug("stream ended", "cause", end.Cause, "event", end.Event, "err", err, "in_flight", inFlight)
+	a.peer.End(end)
 }
 
 // toldAs returns what clients hear of the end of a, which its stream says is end. The
@@ -347,29 +330,20 @@ func (a *attempt) toldAs(end *jsonrpc.ClosedError) *jsonrpc.ClosedError {
 	return end
 }
 
-// takeAll marks the end of a and takes all that belonged to it, before any of it
-// is settled. It returns what is to be told of the end.
-func (u *upstreamConn) takeAll(a *attempt, end *jsonrpc.ClosedError) (*jsonrpc.ClosedError, map[int64]*request, []*serverRequest) {
+// ended marks the end of a, before anything that belongs to it is settled: whoever needs
+// the upstream now opens another stream. It returns what is to be told of the end.
+func (u *upstreamConn) ended(a *attempt, end *jsonrpc.ClosedError) *jsonrpc.ClosedError {
 	u.s.mu.Lock()
 	defer u.s.mu.Unlock()
 	end = a.toldAs(end)
 	a.ended = true
-	close(a.done)
 	if !a.ready {
-		a.err = u.lost(end, jsonrpc.NotSent)
+		a.err = u.lost(end)
 		close(a.started)
 	}
-	pending := u.pending
-	u.pending = make(map[int64]*request)
-	u.queue, u.bytes, u.held, u.heldBytes = nil, 0, nil, 0
+	u.held, u.heldBytes = nil, 0
 	u.lists.changed(catalog.Tools, catalog.Prompts, catalog.Resources) // the next process may offer something else
-	requests := u.s.serverRequests.takeUpstreamLocked(u)
-	if u.s.phase >= closing {
-		requests = nil // the client is not asked to bother any more
-	}
-	clear(u.asked)
-	u.wake.Broadcast()
-	return end, pending, requests
+	return end
 }
 
 // hangUpLocked closes the stream for good, after what the client has still said:
@@ -382,8 +356,7 @@ func (u *upstreamConn) hangUpLocked(cause string) {
 	if cause != "" {
 		u.gone.Event = jsonrpc.NewEvent()
 	}
-	u.cancel()
-	u.queue = slices.DeleteFunc(u.queue, func(q queued) bool { return q.r != nil })
+	u.cancel() // who dials gives up
 	a := u.attempt
 	if a == nil || a.ended {
 		return
@@ -391,15 +364,12 @@ func (u *upstreamConn) hangUpLocked(cause string) {
 	if a.own == nil && cause != "" {
 		a.own = u.gone
 	}
-	if a.conn == nil {
-		return // who dials gives up
+	within := lastWords
+	if !a.ready {
+		within = 0
 	}
-	u.wake.Broadcast()
-	if a.ready {
-		time.AfterFunc(lastWords, func() { a.conn.Close() })
-		return
-	}
-	u.s.wg.Go(func() { a.conn.Close() })
+	a.peer.Hold(requests) // which End finds
+	a.peer.Finish(nil, within)
 }
 
 // lastWords bounds the last writes to an upstream.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/internal/peer"
 	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 )
 
@@ -56,8 +57,11 @@ func (u *upstreamConn) initialized(a *attempt, answer *jsonrpc.Message) {
 	u.s.mu.Lock()
 	u.deaf.Store(false)
 	u.missed.Store(false)
-	first := []*jsonrpc.Message{jsonrpc.NewNotification(mcp.MethodInitialized, nil)}
-	u.readyLocked(a, append(first, u.replayLocked()...))
+	a.peer.Send(jsonrpc.NewNotification(mcp.MethodInitialized, nil))
+	u.replayLocked(a)
+	a.peer.Release(afterInitialize)
+	a.ready = true
+	close(a.started)
 	u.heardLocked(a)
 	u.s.mu.Unlock()
 	u.s.wg.Go(func() { u.lag.returned(a, lists) })
@@ -76,19 +80,18 @@ func (u *upstreamConn) note(result json.RawMessage) {
 	u.info.Store(&info)
 }
 
-// replayLocked returns the requests that bring a restarted upstream to where the
-// session had it: its log level and subscriptions.
-func (u *upstreamConn) replayLocked() []*jsonrpc.Message {
-	var replay []*jsonrpc.Message
+// replayLocked sends the requests that bring a restarted upstream to where the
+// session had it: its log level and subscriptions. They come before all others.
+func (u *upstreamConn) replayLocked(a *attempt) {
 	request := func(method string, params json.RawMessage) {
-		r := u.mintLocked()
-		r.markSentLocked(method)
-		r.done = func(answer *jsonrpc.Message) {
-			if answer.Error != nil {
+		c := u.newRequest(a, method)
+		c.First = true
+		c.Done = func(answer *jsonrpc.Message, lost *peer.Lost) {
+			if lost == nil && answer.Error != nil {
 				u.log.Debug("upstream did not take up where it was", "method", method)
 			}
 		}
-		replay = append(replay, jsonrpc.NewRequest(r.id, method, ownToken(method, params, r.id)))
+		_ = c.Send(&jsonrpc.Message{Params: ownToken(method, params, c.ID)})
 	}
 	if u.says().declares("logging") && u.s.hello.level != nil {
 		request(mcp.MethodSetLevel, u.s.hello.level)
@@ -96,7 +99,6 @@ func (u *upstreamConn) replayLocked() []*jsonrpc.Message {
 	for _, params := range u.s.resourceSubs.of(u) {
 		request(mcp.MethodSubscribe, params)
 	}
-	return replay
 }
 
 // introduced starts an upstream that introduces itself when it does.

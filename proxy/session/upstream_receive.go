@@ -6,82 +6,65 @@ import (
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/internal/peer"
 	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 )
 
 // maxHeld bounds what is kept of one upstream until the client is ready.
 const maxHeld = 1024
 
-// receive handles one message from the upstream.
-func (u *upstreamConn) receive(a *attempt, m *jsonrpc.Message) {
+// An incoming is a message that came on an attempt's stream.
+type incoming struct {
+	a  *attempt
+	m  *jsonrpc.Message
+	of *peer.Call    // that it belongs to, or whose progress it is; nil if it does not say, or that is over
+	r  *peer.Request // that it is; nil for a notification
+}
+
+// asked handles a request of the upstream. The modern era has none.
+func (u *upstreamConn) asked(a *attempt, r *peer.Request) {
+	in := incoming{a: a, m: r.Message, of: r.Of, r: r}
+	r.Message = nil
 	switch {
-	case m.Batch != nil: // each element is a message of its own
-		for _, e := range m.Batch {
-			u.receive(a, e)
-		}
-	case m.IsResponse():
-		u.answered(a, m)
 	case u.era == mcp.Modern:
-		u.handleModern(m)
-	case m.Method == mcp.MethodPing && m.IsRequest():
-		u.reply(a, jsonrpc.NewResult(m.ID, json.RawMessage(`{}`)))
-	case u.hold(a, m):
-	default:
-		u.handle(a, m)
+		r.Respond(nil)
+		u.s.drop("request from an upstream of the modern era", in.m)
+	case r.Method == mcp.MethodPing:
+		r.Respond(&jsonrpc.Message{Result: json.RawMessage(`{}`)})
+	case !u.hold(in):
+		u.handle(in)
 	}
 }
 
-// answered settles the request that m answers.
-func (u *upstreamConn) answered(a *attempt, m *jsonrpc.Message) {
-	n, ok := m.ID.Answered()
-	u.s.mu.Lock()
-	r := u.pending[n]
-	known := ok && r != nil && r.sent // an id can be guessed before it was sent
-	if known {
-		delete(u.pending, n)
+// notified handles a notification of the upstream.
+func (u *upstreamConn) notified(in incoming) {
+	switch {
+	case u.era == mcp.Modern:
+		u.handleModern(in)
+	case !u.hold(in):
+		u.handle(in)
 	}
-	if a.ready && m.Result != nil {
-		u.heardLocked(a)
-	}
-	u.s.mu.Unlock()
-	if !known {
-		u.s.drop("unknown or late answer from upstream", m)
-		return
-	}
-	r.settle(m)
-}
-
-// reply answers the upstream, also while its initialize is not answered yet.
-func (u *upstreamConn) reply(a *attempt, m *jsonrpc.Message) {
-	u.s.mu.Lock()
-	ready := a.ready
-	u.s.mu.Unlock()
-	if ready {
-		u.tell(m)
-		return
-	}
-	a.conn.Send(m) // nobody else sends before that; a failure is Recv's to report
 }
 
 // hold keeps what comes before the client is ready to hear it: what an upstream
 // sends may overtake our answer to initialize. What finds no room is refused.
-func (u *upstreamConn) hold(a *attempt, m *jsonrpc.Message) bool {
+func (u *upstreamConn) hold(in incoming) bool {
 	u.s.mu.Lock()
 	if u.s.hello.ready && len(u.held) == 0 {
 		u.s.mu.Unlock()
 		return false
 	}
-	size := m.Size()
+	size := in.m.Size()
 	room := len(u.held) < maxHeld && u.heldBytes+size <= u.s.p.queueBytes()
 	if room {
-		u.held = append(u.held, incoming{a, m})
+		u.held = append(u.held, in)
 		u.heldBytes += size
 	}
 	u.s.mu.Unlock()
 	if !room {
-		u.s.drop("the client is not ready", m)
-		if m.IsRequest() {
-			u.tell(jsonrpc.NewError(m.ID, jsonrpc.Overloaded(u.up.Name)))
+		u.s.drop("the client is not ready", in.m)
+		if in.r != nil {
+			in.r.Fail(jsonrpc.Overloaded(u.up.Name))
 		}
 	}
 	return true
@@ -98,7 +81,7 @@ func (u *upstreamConn) release() {
 		}
 		next := u.held[0]
 		u.s.mu.Unlock()
-		u.handle(next.a, next.m)
+		u.handle(next)
 		u.s.mu.Lock()
 		if len(u.held) > 0 && u.held[0] == next { // the stream may have ended meanwhile
 			u.held[0] = incoming{}
@@ -110,16 +93,16 @@ func (u *upstreamConn) release() {
 }
 
 // handle passes a request or notification of the upstream to the client.
-func (u *upstreamConn) handle(a *attempt, m *jsonrpc.Message) {
-	if m.IsRequest() {
-		u.s.serverRequest(u, a, m)
+func (u *upstreamConn) handle(in incoming) {
+	if in.r != nil {
+		u.s.serverRequest(u, in)
 		return
 	}
-	switch m.Method {
+	switch m := in.m; m.Method {
 	case mcp.MethodProgress:
-		u.progress(m)
+		u.progress(in)
 	case mcp.MethodCancelled:
-		u.s.serverRequestCancelled(u, m)
+		u.s.drop("cancellation of no server request", m)
 	case mcp.MethodToolsChanged:
 		u.changed(catalog.Tools)
 	case mcp.MethodPromptsChanged:
@@ -127,9 +110,9 @@ func (u *upstreamConn) handle(a *attempt, m *jsonrpc.Message) {
 	case mcp.MethodResourcesChanged:
 		u.changed(catalog.Resources)
 	case mcp.MethodTaskStatus:
-		u.taskStatus(m)
+		u.taskStatus(in)
 	default:
-		u.pass(m, mcp.Read(m))
+		u.pass(in, mcp.Read(m))
 	}
 }
 
@@ -140,49 +123,40 @@ func (u *upstreamConn) changed(k catalog.Kind) {
 }
 
 // pass hands a message on to the client, with edits to its params.
-func (u *upstreamConn) pass(m *jsonrpc.Message, n *mcp.Notes, edits ...jsonrpc.Edit) {
-	out := u.exposed(m, n, edits...)
-	out.Related = u.related(m.Related)
-	u.s.out.wait(out)
+func (u *upstreamConn) pass(in incoming, n *mcp.Notes, edits ...jsonrpc.Edit) {
+	out := u.exposed(in.m, n, edits...)
+	out.Related = in.related()
+	u.s.tell(out)
 }
 
-// related translates the id of a request on this upstream connection to the client's own.
-func (u *upstreamConn) related(id jsonrpc.ID) jsonrpc.ID {
-	n, ok := id.Int()
-	if !ok {
-		return jsonrpc.ID{}
-	}
-	u.s.mu.Lock()
-	defer u.s.mu.Unlock()
-	if r := u.pending[n]; r != nil && r.call != nil {
+// related returns the client's request that a message belongs to; zero if it does not say.
+func (in incoming) related() (id jsonrpc.ID) {
+	if r := requestOf(in.of); r != nil && r.call != nil {
 		return r.call.id
 	}
-	return jsonrpc.ID{}
+	return id
 }
 
 // progress passes a progress notification on with the token that the client
 // chose. After the request was settled there is nobody to tell.
-func (u *upstreamConn) progress(m *jsonrpc.Message) {
-	notes := mcp.Read(m)
+func (u *upstreamConn) progress(in incoming) {
+	notes := mcp.Read(in.m)
+	var token json.RawMessage
 	id, _ := notes.ID(mcp.Key)
 	n, ok := id.Int()
-	u.s.mu.Lock()
-	var token json.RawMessage
-	var related jsonrpc.ID
-	if r := u.pending[n]; r != nil && r.call != nil {
-		token, related = r.token, r.call.id
+	if r := requestOf(in.of); r != nil && r.call != nil {
+		token = r.token
+		u.s.mu.Lock()
 		r.extendLocked()
+		u.s.mu.Unlock()
 	} else {
 		token = u.s.tasks.getByToken(tokenKey{u, n}).token
 	}
-	u.s.mu.Unlock()
 	if !ok || token == nil {
-		u.s.drop("late progress", m)
+		u.s.drop("late progress", in.m)
 		return
 	}
-	out := u.exposed(m, notes, jsonrpc.Edit{Span: notes.At(mcp.Key), With: token})
-	out.Related = related
-	u.s.out.wait(out)
+	u.pass(in, notes, jsonrpc.Edit{Span: notes.At(mcp.Key), With: token})
 }
 
 // exposed returns a copy of a message of the upstream with edits to its params made, and
@@ -201,28 +175,24 @@ func (u *upstreamConn) exposed(m *jsonrpc.Message, n *mcp.Notes, edits ...jsonrp
 }
 
 // handleModern passes a notification of an upstream of the modern era on, if it
-// belongs to a request of the client. A request is none that this era has.
-func (u *upstreamConn) handleModern(m *jsonrpc.Message) {
-	if m.IsRequest() {
-		u.s.drop("request from an upstream of the modern era", m)
-		return
-	}
-	switch m.Method {
+// belongs to a request of the client.
+func (u *upstreamConn) handleModern(in incoming) {
+	switch m := in.m; m.Method {
 	case mcp.MethodProgress:
-		u.progress(m)
+		u.progress(in)
 	case mcp.MethodLog:
-		u.passModern(m)
+		u.passModern(in)
 	case mcp.MethodCancelled:
-		u.subscriptionCancelled(m)
+		u.subscriptionCancelled(in)
 	default:
-		tell := u.toldOf(m)
+		tell := toldOf(in)
 		switch {
 		case tell != nil:
 			tell(m)
 		case mcp.MethodOf(m.Method).OnListen:
 			u.s.drop("nobody has subscribed", m)
 		default:
-			u.passModern(m)
+			u.passModern(in)
 		}
 	}
 }
@@ -230,22 +200,14 @@ func (u *upstreamConn) handleModern(m *jsonrpc.Message) {
 // passModern hands a message on with the request of the client that it belongs to;
 // there is no other way for it. A log message goes only to one who has asked, with
 // the request, for its level.
-func (u *upstreamConn) passModern(m *jsonrpc.Message) {
-	id, ok := m.Related.Int()
-	u.s.mu.Lock()
-	var c *call
-	if r := u.pending[id]; ok && r != nil {
-		c = r.call
-	}
-	u.s.mu.Unlock()
-	n := mcp.Read(m)
-	if c == nil || m.Method == mcp.MethodLog && !c.logs(n) {
-		u.s.drop("nobody has asked for it", m)
+func (u *upstreamConn) passModern(in incoming) {
+	n := mcp.Read(in.m)
+	r := requestOf(in.of)
+	if r == nil || r.call == nil || in.m.Method == mcp.MethodLog && !r.call.logs(n) {
+		u.s.drop("nobody has asked for it", in.m)
 		return
 	}
-	out := u.exposed(m, n)
-	out.Related = c.id
-	u.s.out.wait(out)
+	u.pass(in, n)
 }
 
 // logs reports whether whoever made the call wants to hear a log message.
@@ -255,15 +217,13 @@ func (c *call) logs(n *mcp.Notes) bool {
 }
 
 // toldOf returns who is told of a notification that belongs to a subscription; nil for nobody.
-func (u *upstreamConn) toldOf(m *jsonrpc.Message) func(*jsonrpc.Message) {
-	id := m.Related
-	if id.IsZero() {
-		id, _ = mcp.Read(m).ID(mcp.Subscription)
+func toldOf(in incoming) func(*jsonrpc.Message) {
+	of := in.of
+	if in.m.Related.IsZero() {
+		id, _ := mcp.Read(in.m).ID(mcp.Subscription)
+		of = in.a.peer.Call(id)
 	}
-	n, ok := id.Int()
-	u.s.mu.Lock()
-	defer u.s.mu.Unlock()
-	if r := u.pending[n]; ok && r != nil {
+	if r := requestOf(of); r != nil {
 		return r.told
 	}
 	return nil
@@ -271,19 +231,12 @@ func (u *upstreamConn) toldOf(m *jsonrpc.Message) func(*jsonrpc.Message) {
 
 // subscriptionCancelled handles an upstream's cancellation of a subscription, which is how
 // some end one.
-func (u *upstreamConn) subscriptionCancelled(m *jsonrpc.Message) {
-	id, _ := mcp.Read(m).ID(mcp.Key)
-	n, ok := id.Int()
-	u.s.mu.Lock()
-	r := u.pending[n]
-	known := ok && r != nil && r.told != nil
-	if known {
-		r.removeLocked()
-	}
-	u.s.mu.Unlock()
-	if !known {
-		u.s.drop("cancellation of no subscription", m)
+func (u *upstreamConn) subscriptionCancelled(in incoming) {
+	id, _ := mcp.Read(in.m).ID(mcp.Key)
+	r := requestOf(in.a.peer.Call(id))
+	if r == nil || r.told == nil || !r.Take() {
+		u.s.drop("cancellation of no subscription", in.m)
 		return
 	}
-	r.settle(jsonrpc.NewResult(r.id, json.RawMessage(`{}`)))
+	r.Done(jsonrpc.NewResult(r.ID, json.RawMessage(`{}`)), nil)
 }

@@ -32,7 +32,7 @@ func (w *world) cut() {
 
 // another is a second client of the same proxy.
 func (w *world) another() *world {
-	other := &world{t: w.t, proxy: w.proxy, conns: map[string][]*peer{}}
+	other := &world{t: w.t, proxy: w.proxy, conns: map[string][]*party{}}
 	other.connect()
 	return other
 }
@@ -115,7 +115,7 @@ func TestReturnedAndThenDifferent(t *testing.T) {
 		time.Sleep(time.Second)
 		w.client.want(toolsChanged)
 		w.list()
-		w.hands = map[string]func(*peer, *jsonrpc.Message){"a": func(p *peer, m *jsonrpc.Message) {
+		w.hands = map[string]func(*party, *jsonrpc.Message){"a": func(p *party, m *jsonrpc.Message) {
 			if m.Method == "tools/list" {
 				p.conn.Send(jsonrpc.NewResult(m.ID, json.RawMessage(`{"tools":[]}`)))
 				return
@@ -240,7 +240,7 @@ func TestUpdateReplacesWhatDiffers(t *testing.T) {
 // when they come with its last answer.
 func TestRemovedUpstreamLeavesNothing(t *testing.T) {
 	inWorld(t, &Router{}, []string{"a", "b"}, func(w *world) {
-		w.hands = map[string]func(*peer, *jsonrpc.Message){"a": func(p *peer, m *jsonrpc.Message) {
+		w.hands = map[string]func(*party, *jsonrpc.Message){"a": func(p *party, m *jsonrpc.Message) {
 			if m.Method == "tools/call" {
 				p.conn.Send(jsonrpc.NewResult(m.ID, json.RawMessage(`{"task":{"taskId":"t","status":"working"}}`)))
 				return
@@ -264,7 +264,7 @@ func TestRemovedUpstreamLeavesNothing(t *testing.T) {
 		synctest.Wait()
 		s.tasks.add(task{id: "late", conn: gone, key: tokenKey{gone, 9}, token: json.RawMessage(`1`)})
 		if n := len(s.resourceSubs.byURI) + len(s.tasks.byID) + len(s.tasks.byToken) + len(s.tasks.order) + len(s.clientTasks.byID) +
-			len(s.clientTasks.byToken) + len(s.clientTasks.order) + len(s.serverRequests.open); n != 0 {
+			len(s.clientTasks.byToken) + len(s.clientTasks.order) + openCalls(s); n != 0 {
 			t.Error("left:", n)
 		}
 		for k := range w.proxy.memory.tables {
@@ -363,7 +363,7 @@ func TestUpdateWhileDraining(t *testing.T) {
 func TestServeUpstreamAndUpdate(t *testing.T) {
 	inWorld(t, &Router{}, nil, func(w *world) {
 		w.proxy.Update([]Upstream{{Name: "a"}, {Name: "b"}}, true)
-		serve := func(name string) (*peer, chan error) {
+		serve := func(name string) (*party, chan error) {
 			ours, theirs := jsonrpc.Pipe()
 			ended := make(chan error, 1)
 			go func() { ended <- w.proxy.ServeUpstream(context.Background(), name, theirs) }()
@@ -395,4 +395,10 @@ func TestServeUpstreamAndUpdate(t *testing.T) {
 		client.conn.Close()
 		<-ended
 	})
+}
+
+// openCalls returns how many server requests the client has not answered.
+func openCalls(s *session) int {
+	calls, _ := s.client.Open()
+	return calls
 }

@@ -18,9 +18,9 @@ func (w *world) offersByCaps(upstream, sampling, others string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.hands == nil {
-		w.hands = map[string]func(*peer, *jsonrpc.Message){}
+		w.hands = map[string]func(*party, *jsonrpc.Message){}
 	}
-	w.hands[upstream] = func(p *peer, m *jsonrpc.Message) {
+	w.hands[upstream] = func(p *party, m *jsonrpc.Message) {
 		if m.Method != "tools/list" {
 			echo(upstream)(p, m)
 			return
