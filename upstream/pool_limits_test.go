@@ -10,12 +10,12 @@ const (
 	modernIdle = time.Minute
 	probeTime  = 5 * time.Second
 
-	maxOut             = 8192
-	maxReplies         = 1024
-	maxSharedCalls     = 4096
-	maxSharedQuestions = 1024
-	maxSharerSubs      = 1024
-	maxSharerTasks     = 1024
-	maxSharerURLs      = 1024
-	maxSharerCursors   = 1024
+	maxOut           = 8192
+	maxReplies       = 1024
+	maxMemberCalls   = 4096
+	maxAsked         = 1024
+	maxMemberSubs    = 1024
+	maxMemberTasks   = 1024
+	maxMemberURLs    = 1024
+	maxMemberCursors = 1024
 )

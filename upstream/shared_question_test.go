@@ -209,14 +209,14 @@ func TestSharedTooManyQuestions(t *testing.T) {
 		s := w.server()
 		a.say(`{"id":1,"method":"x"}`)
 		s.heard()
-		for i := range maxSharedQuestions + 1 {
+		for i := range maxAsked + 1 {
 			s.sayText(fmt.Sprintf(`{"id":%d,"method":"roots/list"}`, i))
 		}
-		if n := len(a.heard()); n != maxSharedQuestions {
+		if n := len(a.heard()); n != maxAsked {
 			t.Errorf("the client was asked %d times", n)
 		}
 		s.hears(fmt.Sprintf(`{"id":%d,"error":{"code":-32603,"message":"Too many requests in flight",`+
-			`"data":{"reason":"overloaded","upstream":"u","phase":"not_sent","retryable":true}}}`, maxSharedQuestions))
+			`"data":{"reason":"overloaded","upstream":"u","phase":"not_sent","retryable":true}}}`, maxAsked))
 	})
 }
 

@@ -145,13 +145,13 @@ func TestSharedTooManySubscriptions(t *testing.T) {
 	inSharedWorld(t, Upstream{}, func(w *sharedWorld) {
 		a := w.start("a")
 		s := w.server()
-		for i := range maxSharerSubs + 1 {
+		for i := range maxMemberSubs + 1 {
 			a.say(subscribeTo(i, fmt.Sprint("x:", i)))
 			s.say(fmt.Sprintf(`{"id":%d,"result":{}}`, i+2))
 		}
 		got := a.heard()
-		if len(got) != maxSharerSubs+1 || got[maxSharerSubs] != fmt.Sprintf(`{"id":%d,"error":{"code":-32603,"message":"Too many requests in flight",`+
-			`"data":{"reason":"overloaded","upstream":"u","phase":"not_sent","retryable":true}}}`, maxSharerSubs) {
+		if len(got) != maxMemberSubs+1 || got[maxMemberSubs] != fmt.Sprintf(`{"id":%d,"error":{"code":-32603,"message":"Too many requests in flight",`+
+			`"data":{"reason":"overloaded","upstream":"u","phase":"not_sent","retryable":true}}}`, maxMemberSubs) {
 			t.Errorf("%d answers, the last %s", len(got), got[len(got)-1])
 		}
 	})
@@ -174,15 +174,15 @@ func TestSharedCancelledSubscriptionsAreBounded(t *testing.T) {
 			a.say(fmt.Sprintf(`{"id":%d,"method":"%s","params":%s}`, id, method, params),
 				fmt.Sprintf(`{"method":"notifications/cancelled","params":{"requestId":%d}}`, id))
 		}
-		for id := range maxSharedCalls {
+		for id := range maxMemberCalls {
 			wait(id)
 		}
 		a.hears()
 		asked := s.heard()
-		if most := maxSharedCalls/3 + 10; len(asked) > most {
+		if most := maxMemberCalls/3 + 10; len(asked) > most {
 			t.Errorf("the server was asked %d times, want at most %d", len(asked), most)
 		}
-		wait(maxSharedCalls)
+		wait(maxMemberCalls)
 		if got := a.heard(); len(got) != 1 || !strings.Contains(got[0], "overloaded") {
 			t.Errorf("got %q", got)
 		}

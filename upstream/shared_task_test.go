@@ -118,7 +118,7 @@ func TestSharedOldCursorsAreForgotten(t *testing.T) {
 	inSharedWorld(t, Upstream{}, func(w *sharedWorld) {
 		a := w.start("a")
 		s := w.server()
-		for i := range maxSharerCursors + 1 {
+		for i := range maxMemberCursors + 1 {
 			a.say(`{"id":1,"method":"tasks/list"}`)
 			s.say(fmt.Sprintf(`{"id":%d,"result":{"tasks":[],"nextCursor":"s"}}`, i+2))
 		}
@@ -154,7 +154,7 @@ func TestSharedOldTasksAreForgotten(t *testing.T) {
 	inSharedWorld(t, Upstream{}, func(w *sharedWorld) {
 		a := w.start("a")
 		s := w.server()
-		for i := range maxSharerTasks + 1 {
+		for i := range maxMemberTasks + 1 {
 			createTask(a, s, i+2, fmt.Sprint("t", i))
 		}
 		a.say(`{"id":1,"method":"tasks/get","params":{"taskId":"t0"}}`, `{"id":2,"method":"tasks/get","params":{"taskId":"t1"}}`)

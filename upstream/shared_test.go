@@ -306,11 +306,11 @@ func TestSharedTooManyCalls(t *testing.T) {
 	inSharedWorld(t, Upstream{}, func(w *sharedWorld) {
 		a, b := w.start("a"), w.start("b")
 		s := w.server()
-		for i := range maxSharedCalls + 1 {
+		for i := range maxMemberCalls + 1 {
 			a.conn.Send(parse(t, fmt.Sprintf(`{"id":%d,"method":"x"}`, i)))
 		}
 		a.hears(fmt.Sprintf(`{"id":%d,"error":{"code":-32603,"message":"Too many requests in flight",`+
-			`"data":{"reason":"overloaded","upstream":"u","phase":"not_sent","retryable":true}}}`, maxSharedCalls))
+			`"data":{"reason":"overloaded","upstream":"u","phase":"not_sent","retryable":true}}}`, maxMemberCalls))
 		s.heard()
 		b.lives(s)
 	})

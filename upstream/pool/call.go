@@ -19,7 +19,7 @@ const (
 	// those beyond expire.
 	maxOrphans = 1024
 
-	// fadeFor is how long a call whose question got the one error may take to end by
+	// fadeFor is how long a call whose request got the one error may take to end by
 	// itself. A cancellation besides has servers of the Python SDK (1.x) answer twice and
 	// die; it comes all the same if the call has not ended then.
 	fadeFor = 30 * time.Second
@@ -232,7 +232,7 @@ func (c *call) cancelled(m *jsonrpc.Message, at jsonrpc.Span) {
 		params := jsonrpc.Replace(m.Params, jsonrpc.Edit{Span: at, With: c.ID.Raw()})
 		s.tell(&jsonrpc.Message{Method: m.Method, Params: params, Extra: m.Extra})
 	case !c.creates:
-		s.tell(mcp.Cancellation(c.ID, goneReason))
+		s.tell(mcp.Cancellation(c.ID, jsonrpc.CauseClientGone))
 	}
 }
 
@@ -274,7 +274,7 @@ func (s *session) cancelLate(fading []*peer.Call) {
 			if c.orphan.CompareAndSwap(true, false) {
 				s.orphans--
 			}
-			s.tell(mcp.Cancellation(c.ID, goneReason))
+			s.tell(mcp.Cancellation(c.ID, jsonrpc.CauseClientGone))
 		}
 		s.left.add(0)
 	}

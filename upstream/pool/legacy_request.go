@@ -72,12 +72,12 @@ func (l *legacySession) ofStart(method string) bool {
 	return method == mcp.MethodRootsList && time.Since(l.began) < startFor
 }
 
-// keyOf returns the key in inputRequests of the nth question of a call.
+// keyOf returns the key in inputRequests of the nth request for a call.
 func keyOf(n int) string { return "q" + strconv.Itoa(n) }
 
-// whose returns the call that a question belongs to. That must be certain, or
-// it might be shown to somebody else. An upstream about whose questions it is not has
-// a session for each call from then on.
+// whose returns the call that a request of the server belongs to. That must be certain, or
+// it might be shown to somebody else. An upstream whose requests do not tell has a session
+// for each call from then on.
 func (l *legacySession) whose(r *peer.Request) (*modernCall, *jsonrpc.Error) {
 	switch r.Method {
 	case mcp.MethodRootsList, mcp.MethodSample, mcp.MethodElicit:
@@ -113,8 +113,8 @@ func (l *legacySession) whose(r *peer.Request) (*modernCall, *jsonrpc.Error) {
 	return nil, errAmbiguous
 }
 
-// ambiguous handles a question that cannot be attributed. If that is for suspended
-// calls alone, whose questions were put, the oldest gives way for the next.
+// ambiguous handles a request that cannot be attributed. If that is because of suspended
+// calls alone, the oldest gives way for the next request.
 func (l *legacySession) ambiguous(method string) {
 	level := slog.LevelDebug
 	if !l.warned {
@@ -158,7 +158,7 @@ func (c *modernCall) refuses(m *jsonrpc.Message) *jsonrpc.Error {
 	return translate.AbilitiesOf(c.Capabilities).Refuses(m.Method, m.Params)
 }
 
-// refuse answers all questions of a call with an error.
+// refuse answers all requests that belong to a call with an error.
 func (c *modernCall) refuse(err *jsonrpc.Error) {
 	for _, q := range c.requests {
 		q.Fail(err)
@@ -166,7 +166,7 @@ func (c *modernCall) refuse(err *jsonrpc.Error) {
 	c.requests = nil
 }
 
-// done forgets a question that is over.
+// done forgets a request that is over.
 func (q *serverRequest) done() {
 	q.c.requests = slices.DeleteFunc(q.c.requests, func(other *serverRequest) bool { return other == q })
 }

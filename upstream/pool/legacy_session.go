@@ -170,7 +170,7 @@ func (l *legacySession) forward(c *modernCall) {
 		return
 	case !l.server.Roomy(1):
 		c.leaveSession()
-		c.settle(jsonrpc.NewError(jsonrpc.ID{}, jsonrpc.Overloaded(l.a.id.upstream)))
+		c.settle(failure(jsonrpc.Overloaded(l.a.id.upstream)))
 		return
 	case l.raiseLevel(c):
 		c.state = waiting
@@ -302,7 +302,7 @@ func (l *legacySession) fail(end *jsonrpc.ClosedError) {
 		l.sendAway(end)
 	}
 	closed := func(phase jsonrpc.Phase) *jsonrpc.Message {
-		return jsonrpc.NewError(jsonrpc.ID{}, end.Wire(jsonrpc.CodeInternalError, l.a.id.upstream, phase))
+		return failure(end.Wire(jsonrpc.CodeInternalError, l.a.id.upstream, phase))
 	}
 	phase := jsonrpc.NotSent
 	if end.Delivered {

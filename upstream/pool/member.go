@@ -175,12 +175,6 @@ func (s *session) forgetLocked(m *member) {
 	s.levelLocked()
 }
 
-func clientGone() *jsonrpc.Error {
-	return jsonrpc.ConnectionClosed(jsonrpc.CodeConnectionClosed, "", goneReason, jsonrpc.InFlight)
-}
-
-const goneReason = jsonrpc.CauseClientGone
-
 // put sends a message to the client. m must be nobody else's.
 func (m *member) put(msg *jsonrpc.Message) { m.peer.Send(msg) }
 

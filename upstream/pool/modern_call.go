@@ -80,7 +80,7 @@ func (c *modernCall) digestNow() [32]byte {
 func (c *modernCall) keep(m *jsonrpc.Message) {
 	a := c.group.a
 	if a.kept+m.Size() > maxKept {
-		m = jsonrpc.NewError(jsonrpc.ID{}, jsonrpc.InvalidResponse(a.id.upstream, "no room for the answer"))
+		m = failure(jsonrpc.InvalidResponse(a.id.upstream, "no room for the answer"))
 	}
 	c.result = m
 	a.kept += m.Size()
@@ -124,7 +124,7 @@ func (c *modernCall) modernAnswer(m *jsonrpc.Message) (answer *jsonrpc.Message, 
 		}
 		return answer, urls
 	case len(m.Result) == 0 || m.Result[0] != '{':
-		return jsonrpc.NewError(jsonrpc.ID{}, jsonrpc.InvalidResponse(c.group.a.id.upstream, "result is not an object")), nil
+		return failure(jsonrpc.InvalidResponse(c.group.a.id.upstream, "result is not an object")), nil
 	}
 	result := m.Result
 	if c.method == mcp.MethodToolsList {
@@ -143,7 +143,7 @@ func (c *modernCall) modernError(text json.RawMessage) (answer *jsonrpc.Message,
 	case ok && e.Code == mcp.CodeURLElicitation && mcp.MethodOf(c.method).Asks:
 		return c.urlsOf(e)
 	case ok && !mcp.MethodOf(c.method).Bridged() && isBadRequest(text):
-		return jsonrpc.NewError(jsonrpc.ID{}, jsonrpc.MethodNotFound(c.method)), nil
+		return failure(jsonrpc.MethodNotFound(c.method)), nil
 	}
 	return &jsonrpc.Message{Error: translate.ToModernError(text)}, nil
 }

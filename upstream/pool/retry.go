@@ -104,8 +104,8 @@ func (c *modernCall) goOn() {
 	defer c.LetGo()
 	l := c.session
 	l.raiseLevel(c)
-	questions, responses := c.responses()
-	for i, q := range questions {
+	open, responses := slices.Clone(c.requests), c.responses()
+	for i, q := range open {
 		if responses[i] != nil {
 			q.done()
 			q.Respond(&jsonrpc.Message{Result: translate.StripReserved(responses[i])})
@@ -120,21 +120,19 @@ func (c *modernCall) goOn() {
 	}
 }
 
-// responses returns what the client says to each open question, nil for nothing, in
+// responses returns what the client says to each open request, nil for nothing, in
 // one pass. What can be read in two ways says nothing.
-func (c *modernCall) responses() ([]*serverRequest, []json.RawMessage) {
-	questions := slices.Clone(c.requests)
-	keys, at, responses := make([]string, len(questions)), make([]jsonrpc.Span, len(questions)), make([]json.RawMessage, len(questions))
-	for i, q := range questions {
+func (c *modernCall) responses() []json.RawMessage {
+	keys, at, responses := make([]string, len(c.requests)), make([]jsonrpc.Span, len(c.requests)), make([]json.RawMessage, len(c.requests))
+	for i, q := range c.requests {
 		keys[i] = q.key
 	}
-	if jsonrpc.Find(c.Input, jsonrpc.Span{}, at, keys...) != nil {
-		return questions, responses
+	if jsonrpc.Find(c.Input, jsonrpc.Span{}, at, keys...) == nil {
+		for i := range at {
+			responses[i] = at[i].Of(c.Input)
+		}
 	}
-	for i := range at {
-		responses[i] = at[i].Of(c.Input)
-	}
-	return questions, responses
+	return responses
 }
 
 // urlsOf returns the requests for input that a refusal amounts to which names URLs to
@@ -147,7 +145,7 @@ func (c *modernCall) urlsOf(e translate.WireError) (*jsonrpc.Message, []byte) {
 		return &jsonrpc.Message{Error: translate.ToModernError(e.Text)}, nil
 	}
 	if !translate.AbilitiesOf(c.Capabilities).URL {
-		return jsonrpc.NewError(jsonrpc.ID{}, mcp.MissingCapability([]byte(`{"elicitation":{"url":{}}}`))), nil
+		return failure(mcp.MissingCapability([]byte(`{"elicitation":{"url":{}}}`))), nil
 	}
 	requests := make([]jsonrpc.Value, 0, len(elicitations))
 	for i, params := range elicitations {
@@ -161,11 +159,11 @@ func (c *modernCall) urlsOf(e translate.WireError) (*jsonrpc.Message, []byte) {
 // visited URLs. When it comes back the call begins anew: nothing has run.
 func (c *modernCall) restart(requests json.RawMessage, digest [32]byte) *jsonrpc.Message {
 	if c.restarts >= maxRounds {
-		return jsonrpc.NewError(jsonrpc.ID{}, errTooManyAsks)
+		return failure(errTooManyAsks)
 	}
 	p := c.group.a.newSuspensionLocked(nil, digest)
 	if p == nil {
-		return jsonrpc.NewError(jsonrpc.ID{}, jsonrpc.Overloaded(c.group.a.id.upstream))
+		return failure(jsonrpc.Overloaded(c.group.a.id.upstream))
 	}
 	p.round = c.restarts
 	return &jsonrpc.Message{Result: translate.InputRequired(requests, p.newState(), c.serverInfo)}

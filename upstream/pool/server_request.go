@@ -102,7 +102,7 @@ func (s *session) askClientLocked(m *member, r *peer.Request, notes *mcp.Notes, 
 // answered hands the client's answer to the server.
 func (m *member) answered(r *peer.Request, answer *jsonrpc.Message, lost *peer.Lost) {
 	if lost != nil || m.s.server.WaitIn(m.ctx, &m.room) != nil {
-		r.Refuse(clientGone())
+		r.Refuse(errGone)
 		return
 	}
 	if jsonrpc.IsClosed(answer.Error) { // the proxy's, whose client can answer no more
