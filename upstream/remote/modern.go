@@ -75,8 +75,9 @@ func (s *modern) request(m *jsonrpc.Message) {
 	if m.Method == mcp.MethodTasksCancel { // which Close does not give up at once
 		parent = s.ctx
 	}
-	m.Notes = mcp.Read(m) // which several ask for
-	c := &modernCall{m: m}
+	own := *m // others may still look at m
+	own.Notes = mcp.Read(m)
+	c := &modernCall{m: &own}
 	c.ctx, c.cancel = context.WithCancelCause(parent)
 	s.mu.Lock()
 	err := s.calls.Add(m.ID, c)
