@@ -99,7 +99,7 @@ func (f *failureLog) flush() {
 // era. The log hears of that here, once for all who wait.
 func (f *failureLog) cannotAsk(upstream string, err error) error {
 	end, ok := errors.AsType[*jsonrpc.ClosedError](err)
-	if !ok || end.Cause == jsonrpc.CauseHostStopped {
+	if !ok || end.Class() == jsonrpc.ClassStopped {
 		return err
 	}
 	f.mu.Lock()

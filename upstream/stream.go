@@ -282,7 +282,7 @@ func (s *stream) lost(err error) {
 		return
 	}
 	end := jsonrpc.EndOf(err, jsonrpc.CauseConnectionLost)
-	if end.Cause == jsonrpc.CauseOtherEra {
+	if end.Class() == jsonrpc.ClassOtherEra {
 		s.eras.misread()
 	}
 	s.end(end.Cause, end)
@@ -365,9 +365,9 @@ func (s *stream) ending(cause string, err error) ending {
 	closed.Cause, closed.Delivered = cause, start.answered || start.sent && !s.inFlight.modern
 	closed.Event = cmp.Or(closed.Event, jsonrpc.NewEvent())
 	e.err, e.end = closed, closed
-	switch {
-	case cause == jsonrpc.CauseHostStopped, cause == jsonrpc.CauseChanged:
-	case cause == jsonrpc.CauseOtherEra: // a legacy server has refused initialize, a modern one was replaced
+	switch class := closed.Class(); {
+	case class == jsonrpc.ClassStopped, class == jsonrpc.ClassChanged:
+	case class == jsonrpc.ClassOtherEra: // a legacy server has refused initialize, a modern one was replaced
 		e.outcome, closed.Delivered = tried, s.inFlight.modern
 	case s.onTrial():
 		e.outcome, closed.Err = tried, pool.ErrTried

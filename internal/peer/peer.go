@@ -414,7 +414,7 @@ type Lost struct {
 
 // Wire returns the error for who waits for the call. The upstream is the one that is lost.
 func (l *Lost) Wire(code int, upstream string) *jsonrpc.Error {
-	if l.End.Cause == jsonrpc.CauseOverloaded {
+	if l.End.Class() == jsonrpc.ClassOverloaded {
 		return jsonrpc.Overloaded(upstream)
 	}
 	return l.End.Wire(code, upstream, l.Phase)

@@ -318,7 +318,7 @@ func (u *upstreamConn) end(a *attempt, err error) {
 // toldAs returns what clients hear of the end of a, which its stream says is end. The
 // event is this side's if it chose the end before the host did.
 func (a *attempt) toldAs(end *jsonrpc.ClosedError) *jsonrpc.ClosedError {
-	if end.Cause == jsonrpc.CauseOtherEra { // whatever it speaks, nobody can use it
+	if end.Class() == jsonrpc.ClassOtherEra { // whatever it speaks, nobody can use it
 		end.Cause = jsonrpc.CauseStartFailed
 	}
 	if a.own != nil {

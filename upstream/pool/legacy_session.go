@@ -298,7 +298,7 @@ func (l *legacySession) sendAway(end *jsonrpc.ClosedError) {
 }
 
 func (l *legacySession) fail(end *jsonrpc.ClosedError) {
-	if end.Cause == jsonrpc.CauseOtherEra {
+	if end.Class() == jsonrpc.ClassOtherEra {
 		l.sendAway(end)
 	}
 	closed := func(phase jsonrpc.Phase) *jsonrpc.Message {

@@ -123,7 +123,7 @@ func (m *member) tell(err error, open int) {
 	if ok {
 		log = log.With("event", end.Event)
 	}
-	if ok && end.Cause == jsonrpc.CauseSlowMember {
+	if ok && end.Class() == jsonrpc.ClassClientSlow {
 		log.Warn("client of a shared upstream does not read")
 		return
 	}
