@@ -20,18 +20,13 @@ type call struct {
 	*peer.Request
 
 	// Static after construction.
-	id        jsonrpc.ID
-	method    string
-	bad       *jsonrpc.Error // why it cannot be routed; nil if it can
-	era       mcp.Era
-	upstreams *upstreamSet // the upstreams when it came
-	view      *view        // what its client sees of them; nil if its claim is wrong
-	level     int          // of log messages that it asked for, from 1 for debug; 0 for none; modern era only
-	tasks     bool         // may be answered with a task, by the extension; modern era only
-
-	// extended tells that the client declares extensions that are not known here,
-	// so that an answer may be of a kind that is not; modern era only.
-	extended bool
+	id          jsonrpc.ID
+	method      string
+	bad         *jsonrpc.Error // why it cannot be routed; nil if it can
+	era         mcp.Era
+	upstreams   *upstreamSet // the upstreams when it came
+	view        *view        // what its client sees of them; nil if its claim is wrong
+	clientClaim              // modern era only
 
 	// retry tells that the request holds what is for the upstream alone that has
 	// asked for it; modern era only. Set before the call is forwarded.

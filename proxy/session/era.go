@@ -16,7 +16,7 @@ import (
 // and returns what is wrong with the claim.
 func (s *session) classify(c *call) *jsonrpc.Error {
 	c.era, c.view = mcp.Legacy, &s.views.legacy
-	surely := s.stateless || c.notes.Method.ModernOnly()
+	surely := s.principal != nil || c.notes.Method.ModernOnly()
 	meta, err := c.notes.Claim()
 	switch {
 	case !surely && !meta.Claimed && (err == nil || !mayClaim(c.msg.Params)):
@@ -25,9 +25,7 @@ func (s *session) classify(c *call) *jsonrpc.Error {
 		return invalidParams(err.Error())
 	}
 	c.era, c.view = mcp.Modern, nil
-	level, _ := jsonrpc.Unquote(meta.LogLevel)
-	c.level = slices.Index(mcp.LogLevels, level) + 1
-	c.tasks, c.extended = extensionsOf(meta.Capabilities)
+	c.clientClaim = claimOf(meta)
 	if bad := meta.Check(); bad != nil {
 		return bad
 	}
@@ -63,18 +61,25 @@ var (
 	escapedSlash = []byte(`\/`)
 )
 
-// extensionsOf reports whether a client's capabilities have the tasks extension, and
-// whether they have one that is not known here.
-func extensionsOf(capabilities json.RawMessage) (tasks, others bool) {
-	if !bytes.Contains(capabilities, []byte(`"extensions"`)) {
-		return false, false
+// A clientClaim is what a request of the modern era says of what its client takes.
+type clientClaim struct {
+	level    int  // of log messages, from 1 for debug; 0 for none
+	tasks    bool // the request may be answered with a task, by the extension
+	extended bool // there are extensions that are not known here, which may have results of their own
+}
+
+func claimOf(meta mcp.Meta) (c clientClaim) {
+	level, _ := jsonrpc.Unquote(meta.LogLevel)
+	c.level = slices.Index(mcp.LogLevels, level) + 1
+	if !bytes.Contains(meta.Capabilities, []byte(`"extensions"`)) {
+		return c
 	}
-	extensions, _ := jsonrpc.Member(capabilities, "extensions")
+	extensions, _ := jsonrpc.Member(meta.Capabilities, "extensions")
 	_ = jsonrpc.Each(extensions, func(key string, _ json.RawMessage) { // what is no object has none
-		tasks = tasks || key == mcp.ExtensionTasks
-		others = others || key != mcp.ExtensionTasks && key != mcp.ExtensionUI
+		c.tasks = c.tasks || key == mcp.ExtensionTasks
+		c.extended = c.extended || key != mcp.ExtensionTasks && key != mcp.ExtensionUI
 	})
-	return tasks, others
+	return c
 }
 
 // modernNotified handles a notification of the modern era that is no cancellation. That

@@ -126,3 +126,11 @@ func (r *recent) add(caps catalog.Digest) (forgotten catalog.Digest, full bool) 
 	*r = append(*r, caps)
 	return forgotten, full
 }
+
+// put sets an entry of a map, which is made when it is first needed.
+func put[K comparable, V any](m *map[K]V, k K, v V) {
+	if *m == nil {
+		*m = make(map[K]V)
+	}
+	(*m)[k] = v
+}

@@ -17,6 +17,22 @@ import (
 // the request are for that upstream alone (2026-07-28 basic/patterns/mrtr). They never go
 // to one that only may have the resource or the task.
 
+// owners remembers which upstream has what of one client.
+type owners struct {
+	tasks        tasks        // that upstreams run
+	clientTasks  tasks        // that the client runs, for upstreams
+	readers      readers      // of resources, in the modern era
+	resourceSubs resourceSubs // in the legacy era
+}
+
+// forget forgets an upstream that was hung up.
+func (o *owners) forget(u *upstreamConn) {
+	o.tasks.forget(u)
+	o.clientTasks.forget(u)
+	o.readers.forget(u)
+	o.resourceSubs.forget(u)
+}
+
 // maxReaders bounds how many answered reads of one session are remembered.
 const maxReaders = 10000
 

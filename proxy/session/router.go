@@ -199,7 +199,7 @@ func (p *Router) ServeUpstream(ctx context.Context, upstream string, c jsonrpc.C
 // all; one that is unknown ends it as ServeUpstream does.
 func (p *Router) ServePrincipal(ctx context.Context, upstream, principal string, c jsonrpc.Conn) error {
 	s := newSession(p, c, p.keyOf(upstream, principal), 4*p.inFlight())
-	s.stateless, s.principal = true, principal
+	s.principal = &principal
 	if upstream == "" {
 		return p.serveAll(ctx, s)
 	}
@@ -301,12 +301,4 @@ func orDefault[T comparable](v, byDefault T) T {
 		return byDefault
 	}
 	return v
-}
-
-// put sets an entry of a map, which is made when it is first needed.
-func put[K comparable, V any](m *map[K]V, k K, v V) {
-	if *m == nil {
-		*m = make(map[K]V)
-	}
-	(*m)[k] = v
 }

@@ -35,19 +35,14 @@ type session struct {
 	wg     sync.WaitGroup
 
 	began     time.Time
-	stateless bool   // of a principal: all requests are of the modern era
-	principal string // if it is stateless
-	inFlight  int    // requests at a time
+	principal *string // whose clients it is of, and all requests are of the modern era; nil for one client
 
 	// Each has a lock of its own.
 	upstreams     upstreamSets
 	views         views         // what is known of lists
 	news          news          // what the client has seen of them
-	tasks         tasks         // that upstreams run
-	clientTasks   tasks         // that the client runs, for upstreams
-	readers       readers       // of resources, in the modern era
-	resourceSubs  resourceSubs  // in the legacy era
 	subscriptions subscriptions // in the modern era
+	owners                      // of what belongs to one upstream
 
 	lost atomic.Int64 // late and unknown messages dropped
 
@@ -76,7 +71,8 @@ const (
 
 // newSession returns a session without upstreams, for so many requests at a time.
 func newSession(p *Router, c jsonrpc.Conn, key string, inFlight int) *session {
-	s := &session{p: p, key: key, conn: c, began: time.Now(), ended: make(chan struct{}), inFlight: inFlight}
+	s := &session{p: p, key: key, conn: c, began: time.Now(), ended: make(chan struct{})}
+	s.subscriptions.most = max(inFlight/4, 1)
 	s.log = p.logger().With("session", s.key[:8]) // as hosts shorten it
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
 	s.client = peer.New(peer.Options{

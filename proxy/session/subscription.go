@@ -64,7 +64,7 @@ func (s *session) listen(c *call) *jsonrpc.Error {
 	sub := &subscription{s: s, c: c, want: want, meta: bytes.Clone(c.notes.Raw(mcp.InMeta)), identity: c.identity(),
 		over: make(chan struct{}), poked: make(chan struct{}, 1), parts: make(map[*upstreamConn]*subscriptionPart)}
 	c.msg, c.notes = nil, nil
-	if !s.subscriptions.begin(sub, max(s.inFlight/4, 1)) {
+	if !s.subscriptions.begin(sub) {
 		return jsonrpc.Overloaded("")
 	}
 	s.work(c, sub.run)

@@ -11,15 +11,16 @@ import (
 // subscriptions are those of a session.
 type subscriptions struct {
 	mu     sync.Mutex // guards the fields below, subscriptions and their parts; may be taken with session.mu held, never the other way
+	most   int        // open ones
 	open   map[*subscription]struct{}
 	ending bool // the session drains
 }
 
-// begin enters a subscription, if there are not most already.
-func (subs *subscriptions) begin(sub *subscription, most int) bool {
+// begin enters a subscription, if there is room.
+func (subs *subscriptions) begin(sub *subscription) bool {
 	subs.mu.Lock()
 	defer subs.mu.Unlock()
-	if len(subs.open) >= most {
+	if len(subs.open) >= subs.most {
 		return false
 	}
 	put(&subs.open, sub, struct{}{})
@@ -99,3 +100,7 @@ func (subs *subscriptions) changed(u *upstreamConn, k catalog.Kind) {
 		part.tellListLocked(k)
 	}
 }
+
+// reopenWithin is the time over which sessions spread the opening of their
+// streams when a link is back.
+const reopenWithin = 500 * time.Millisecond

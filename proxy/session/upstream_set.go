@@ -152,11 +152,8 @@ func (u *upstreamConn) serves(up *Upstream) bool {
 // what is in flight there. All concerns forget it.
 func (s *session) removeLocked(u *upstreamConn) {
 	u.hangUpLocked(jsonrpc.CauseChanged)
-	s.resourceSubs.forget(u)
-	s.readers.forget(u)
+	s.owners.forget(u)
 	s.views.forget(u.lists)
-	s.tasks.forget(u)
-	s.clientTasks.forget(u)
 }
 
 // relinked is called when the link to upstreams was lost and is back. What they offer may
@@ -199,10 +196,6 @@ func (s *session) announce(conns []*upstreamConn) {
 	}
 	s.news.announce(upstreams)
 }
-
-// reopenWithin is the time over which sessions spread the opening of their
-// streams when a link is back.
-const reopenWithin = 500 * time.Millisecond
 
 // reopen opens the stream to an upstream at which the client has subscriptions,
 // so that they are replayed.
