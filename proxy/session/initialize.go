@@ -13,8 +13,8 @@ import (
 // batchVersion is the one version in which messages may come in arrays.
 const batchVersion = "2025-03-26"
 
-// hello is what the client's initialize settled for the session.
-type hello struct {
+// A handshake is what the client's initialize settled for the session.
+type handshake struct {
 	params  json.RawMessage // for upstreams: the client's own, with the version agreed; nil before initialize
 	version string
 	ready   bool // the client takes server requests: it has sent initialized, or another request
@@ -30,9 +30,9 @@ func (s *session) initialize(c *call) *jsonrpc.Error {
 		return invalidParams(err.Error())
 	}
 	s.mu.Lock()
-	again := s.hello.params != nil
+	again := s.handshake.params != nil
 	if !again {
-		s.hello.params, s.hello.version = params, version
+		s.handshake.params, s.handshake.version = params, version
 		for _, u := range s.upstreams.of(mcp.Legacy).conns { // now: what the client says next waits for them
 			u.openLocked()
 		}
@@ -44,7 +44,7 @@ func (s *session) initialize(c *call) *jsonrpc.Error {
 	s.work(c, func(ctx context.Context) {
 		if _, failed := s.startAll(ctx, mcp.Legacy, starts, (*upstreamConn).introduced); failed != nil {
 			s.mu.Lock()
-			s.hello = hello{level: s.hello.level} // it may come again
+			s.handshake = handshake{level: s.handshake.level} // it may come again
 			s.mu.Unlock()
 			s.settle(c, &jsonrpc.Message{ID: c.id, Error: failed.wire})
 			return
@@ -95,11 +95,11 @@ func negotiate(params json.RawMessage, n *mcp.Notes) (json.RawMessage, string, e
 func (s *session) clientReady() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.hello.params == nil {
+	if s.handshake.params == nil {
 		return false
 	}
-	if !s.hello.ready {
-		s.hello.ready = true
+	if !s.handshake.ready {
+		s.handshake.ready = true
 		for _, u := range s.upstreams.of(mcp.Legacy).conns {
 			s.wg.Go(u.release)
 		}

@@ -35,7 +35,7 @@ func (s *session) id() string { return s.key[:8] }
 // observed is what can be seen of the session.
 func (s *session) observed() observe.Session {
 	s.mu.Lock()
-	hello := s.hello.params
+	hello := s.handshake.params
 	s.mu.Unlock()
 	_, inFlight := s.client.Open()
 	seen := observe.Session{ID: s.id(), Client: clientName(hello), Principal: *orDefault(s.principal, new(string)), Began: s.began, InFlight: inFlight}
@@ -126,7 +126,7 @@ func (s *session) observedCall(c *call) observe.Call {
 	seen := observe.Call{Session: s.id(), Client: c.watched.name, Principal: *orDefault(s.principal, new(string)), Era: string(c.era), Method: methodName(c.method)}
 	if c.era == mcp.Legacy {
 		s.mu.Lock()
-		hello := s.hello.params
+		hello := s.handshake.params
 		s.mu.Unlock()
 		seen.Client = clientName(hello)
 	}

@@ -54,7 +54,7 @@ func init() { // not literals: the handlers refer to the tables
 // element is a message of its own; the answers go back as one array.
 func (s *session) arrayed(elements []*jsonrpc.Message) *jsonrpc.Error {
 	s.mu.Lock()
-	version := s.hello.version
+	version := s.handshake.version
 	s.mu.Unlock()
 	initializes := func(m *jsonrpc.Message) bool { return m.Method == mcp.MethodInitialize }
 	if version != batchVersion || slices.ContainsFunc(elements, initializes) {
@@ -162,7 +162,7 @@ func (s *session) setLevel(c *call) *jsonrpc.Error {
 	remember := func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.hello.level = params
+		s.handshake.level = params
 	}
 	if u := c.upstreams.only(); u != nil {
 		s.whenAnswered(c, func(answer *jsonrpc.Message) {

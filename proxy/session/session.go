@@ -48,9 +48,9 @@ type session struct {
 
 	// mu guards the fields below, those of calls and those of upstream connections. Nothing
 	// of a Peer is waited for with it held.
-	mu    sync.Mutex
-	phase phase // only moves forward
-	hello hello // what initialize said
+	mu        sync.Mutex
+	phase     phase     // only moves forward
+	handshake handshake // what initialize said
 }
 
 // A phase is how far a session has come.

@@ -255,7 +255,7 @@ func (u *upstreamConn) adopt(a *attempt, conn jsonrpc.Conn) error {
 			u.initialized(a, answer)
 		}
 	}
-	return c.Send(&jsonrpc.Message{Params: ownToken(c.Method, u.s.hello.params, c.ID)})
+	return c.Send(&jsonrpc.Message{Params: ownToken(c.Method, u.s.handshake.params, c.ID)})
 }
 
 // ask sends a request of the session's own and waits for the answer, which may

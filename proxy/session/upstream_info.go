@@ -93,8 +93,8 @@ func (u *upstreamConn) replayLocked(a *attempt) {
 		}
 		_ = c.Send(&jsonrpc.Message{Params: ownToken(method, params, c.ID)})
 	}
-	if u.says().declares("logging") && u.s.hello.level != nil {
-		request(mcp.MethodSetLevel, u.s.hello.level)
+	if u.says().declares("logging") && u.s.handshake.level != nil {
+		request(mcp.MethodSetLevel, u.s.handshake.level)
 	}
 	for _, params := range u.s.resourceSubs.of(u) {
 		request(mcp.MethodSubscribe, params)

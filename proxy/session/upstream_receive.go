@@ -50,7 +50,7 @@ func (u *upstreamConn) notified(in incoming) {
 // sends may overtake our answer to initialize. What finds no room is refused.
 func (u *upstreamConn) hold(in incoming) bool {
 	u.s.mu.Lock()
-	if u.s.hello.ready && len(u.held) == 0 {
+	if u.s.handshake.ready && len(u.held) == 0 {
 		u.s.mu.Unlock()
 		return false
 	}
