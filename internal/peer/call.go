@@ -77,8 +77,8 @@ func (c *Call) Leave() bool {
 		return false
 	}
 	c.sent, c.p.lastSent = true, max(c.p.lastSent, c.n)
-	if c.p.o.Sent != nil {
-		c.p.o.Sent(c)
+	if w := c.p.o.Watch; w != nil {
+		w.Sent(c)
 	}
 	return true
 }
@@ -164,8 +164,8 @@ func (c *Call) settle(answer *jsonrpc.Message, lost *Lost) {
 
 // ends tells who watches that a call is over which was taken.
 func (c *Call) ends(answer *jsonrpc.Message, lost *Lost) {
-	if over := c.p.o.Over; over != nil && c.sent { // nobody changes that any more
-		over(c, answer, lost)
+	if w := c.p.o.Watch; w != nil && c.sent { // nobody changes that any more
+		w.Over(c, answer, lost)
 	}
 }
 

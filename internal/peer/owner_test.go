@@ -13,7 +13,7 @@ import (
 // A shared is a Peer that has calls of two owners at one server.
 func inShared(t *testing.T, test func(s *side, server *jsonrpc.PipeConn)) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newSide("near", peer.Options{Twin: func(*jsonrpc.Message) *jsonrpc.Message { return nil }})
+		s := newSide("near", peer.Options{Refuse: peer.DropTwins})
 		near, server := jsonrpc.Pipe()
 		s.run(t, near)
 		go func() {

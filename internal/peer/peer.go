@@ -83,10 +83,6 @@ type Options struct {
 	// Array is asked whether an array of messages may come. If it is nil they may.
 	Array func(elements []*jsonrpc.Message) *jsonrpc.Error
 
-	// Twin returns the answer to a request whose id is in use, nil for none. If Twin is nil
-	// it is an error without an id, which would settle the first one at the other side.
-	Twin func(m *jsonrpc.Message) *jsonrpc.Message
-
 	// Begin is called with a request before it is entered, to give it its Value.
 	Begin func(r *Request)
 
@@ -98,14 +94,11 @@ type Options struct {
 	// Progress gets the progress of calls that have no function of their own for it.
 	Progress func(c *Call, m *jsonrpc.Message, at jsonrpc.Span)
 
-	// Refused is told of a request that was not entered.
-	Refused func(r *Request, answer *jsonrpc.Message)
+	// Refuse returns what is said to a request that is not entered, nil for nothing. Why is
+	// [jsonrpc.ErrInUse], [jsonrpc.ErrFull] or [ErrDraining]. If Refuse is nil it is answer.
+	Refuse func(r *Request, why error, answer *jsonrpc.Message) *jsonrpc.Message
 
-	// Sent is told, with the lock held, that the write of a call begins, and Over that such a
-	// call is over: by its response, the end of the Peer, or, if both are nil, because it was
-	// taken or cancelled.
-	Sent func(c *Call)
-	Over func(c *Call, answer *jsonrpc.Message, lost *Lost)
+	Watch Watcher // of calls; nil for none
 
 	// Minted holds the id of the newest call. Several Peers, one after the other, may have it
 	// in common, so that no id means two calls. If it is nil the Peer has its own.
@@ -117,7 +110,25 @@ type Options struct {
 	Invalid    func(bad *jsonrpc.InvalidError)      // a message that cannot be used; who waits for it was told
 	Dropped    func(why string, m *jsonrpc.Message) // a response that nobody waits for
 	HalfClosed func()                               // the other side will send no more; nil: that is the end
-	Refuse     func(r *Request) *jsonrpc.Error      // the error of a request while the Peer drains
+}
+
+// A Watcher is told of calls.
+type Watcher interface {
+	// Sent is told that the write of a call begins. It is called with the lock held.
+	Sent(c *Call)
+
+	// Over is told that a call is over which was sent: by its response, by the end of the
+	// Peer, or, if both are nil, because it was taken or cancelled.
+	Over(c *Call, answer *jsonrpc.Message, lost *Lost)
+}
+
+// DropTwins is an [Options.Refuse] that says nothing to a request whose id is in use: what it
+// says would settle the first one.
+func DropTwins(_ *Request, why error, answer *jsonrpc.Message) *jsonrpc.Message {
+	if why == jsonrpc.ErrInUse {
+		return nil
+	}
+	return answer
 }
 
 // A Peer is this side's end of a conversation.

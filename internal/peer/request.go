@@ -39,8 +39,8 @@ type array struct {
 	answers []*jsonrpc.Message
 }
 
-// errDraining is why a request is not entered while the Peer drains.
-var errDraining = errors.New("draining")
+// ErrDraining is why a request is not entered while the Peer drains.
+var ErrDraining = errors.New("draining")
 
 var errInUse = &jsonrpc.Error{Code: jsonrpc.CodeInvalidRequest, Message: "Invalid request: the id is in use by a request in flight"}
 
@@ -61,32 +61,28 @@ func (p *Peer) enter(r *Request) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	r.Of, r.says, r.seq = p.relatedLocked(r.Message), !r.Message.Related.IsZero(), p.lastSent
-	if p.drain != nil && p.o.Refuse != nil && p.requests.Get(r.ID) == nil && p.requests.Closed() == nil {
-		return errDraining
+	if p.drain != nil && p.requests.Get(r.ID) == nil && p.requests.Closed() == nil {
+		return ErrDraining
 	}
 	return p.requests.Add(r.ID, r)
 }
 
-// refuse answers a request that was not entered. The answer to one whose id is taken has
+// refuse answers a request that was not entered. The answer to one whose id is in use has
 // none: it would settle the first one at the other side.
-func (p *Peer) refuse(r *Request, err error) {
+func (p *Peer) refuse(r *Request, why error) {
 	var answer *jsonrpc.Message
-	switch err {
+	switch why {
 	case jsonrpc.ErrInUse:
-		if p.o.Twin != nil {
-			answer = p.o.Twin(r.Message)
-			break
-		}
 		answer = jsonrpc.NewError(jsonrpc.ID{}, errInUse)
 	case jsonrpc.ErrFull:
 		answer = jsonrpc.NewError(r.ID, jsonrpc.Overloaded(p.o.Name))
-	case errDraining:
-		answer = jsonrpc.NewError(r.ID, p.o.Refuse(r))
+	case ErrDraining:
+		answer = jsonrpc.NewError(r.ID, jsonrpc.ConnectionClosed(jsonrpc.CodeConnectionClosed, "", "", jsonrpc.NotSent))
 	default:
 		return // the other side is gone
 	}
-	if p.o.Refused != nil {
-		p.o.Refused(r, answer)
+	if p.o.Refuse != nil {
+		answer = p.o.Refuse(r, why, answer)
 	}
 	p.mu.Lock()
 	full := r.leaveLocked(answer)

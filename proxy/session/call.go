@@ -65,8 +65,15 @@ func (s *session) begin(r *peer.Request) {
 	s.tellCall(c)
 }
 
-// refusal is the error of a request that comes while the session ends.
-func refusal(r *peer.Request) *jsonrpc.Error { return r.Value.(*call).endingError(jsonrpc.NotSent) }
+// refuse returns what is said to a request that is not entered.
+func (s *session) refuse(r *peer.Request, why error, answer *jsonrpc.Message) *jsonrpc.Message {
+	c := r.Value.(*call)
+	if why == peer.ErrDraining {
+		answer = jsonrpc.NewError(c.id, c.endingError(jsonrpc.NotSent))
+	}
+	s.tellAnswer(c, answer)
+	return answer
+}
 
 // take takes a call out of the table and reports whether it was there: whoever
 // takes it settles it. Once the session's ctx has ended only end takes: what was

@@ -1,11 +1,17 @@
 // Package session is the session of one client. It sends the client's requests to
 // upstreams, brings back what they answer, ask and tell, and ends all of it together.
 //
-//	                     ┌──────────── session ────────────┐
-//	           readLoop  │ calls: the client's requests    │  queue      writeLoop
-//	client ──────Recv───►│ serverRequests: the upstreams'  │─────Send────────────► stream
-//	       ◄─────Send────│ outbox                          │◄────Recv──────────── to one
-//	          writeLoop  └─────────────────────────────────┘  run                  upstream
+//	             ┌─────────────── session ───────────────┐
+//	client ◄────►│ Peer: calls of the client,            │◄────► stream to
+//	             │       server requests to it           │       one upstream
+//	             │                     Peer: requests,   │
+//	             │                     server requests   │◄────► stream to another
+//	             └───────────────────────────────────────┘
+//
+// Both ends of a session are Peers. Package peer says what is answered, what is cancelled
+// and who hears of an end; Forward joins a call of the client and the request that it
+// becomes at an upstream, and likewise a server request and the call that it becomes at the
+// client.
 //
 // A [Router] is a value: give it Upstreams and a Dialer, and call Serve with each
 // client's Conn. A session has an upstreamConn for each upstream and era. It owns one
@@ -64,8 +70,8 @@
 //
 // Serve waits for all of them:
 //
-//   - readLoop, which is the caller's, and writeLoop
-//   - run and writeLoop of each open upstream connection
+//   - those of the client's Peer, of which the caller is one
+//   - run of each open upstream connection, with those of its Peer
 //   - one for each call that needs more than one message to answer, and one for each
 //     upstream that it asks
 //   - one for each part of a subscription
@@ -73,21 +79,20 @@
 //   - one while a list_changed is held back
 //   - one for each upstream connection that is about to be opened again
 //
-// readLoop never waits for an upstream, so that a cancellation always passes. It waits for
-// the client to read only when that has left thousands of answers unread, and not for long.
+// Who reads from the client never waits for an upstream, so that a cancellation always
+// passes. It waits for the client to read only when that has left thousands of answers
+// unread, and not for long.
 //
 // # Locks
 //
-// session.mu guards the calls of a session, its server requests and its upstream
-// connections. Each concern has a lock of its own, and its type says what that guards. A
-// lock of a concern may be taken with session.mu held, never the other way. No lock is
-// held across I/O.
+// session.mu guards what the session adds to calls, and its upstream connections. Each Peer
+// has a lock of its own, and so has each concern; its type says what that guards. They may
+// be taken with session.mu held, never the other way. No lock is held across I/O.
 //
 // # Invariants
 //
-//   - Settle once: whoever takes a call out of session.calls answers it. Nobody else
-//     does, and nobody answers a cancelled call. Once the session's ctx has ended, only
-//     its end takes.
+//   - Settle once, as package peer proves. Once the session's ctx has ended, only its end
+//     takes calls.
 //   - Ids and progress tokens towards an upstream are minted here, one integer for each
 //     request. The client's own come back byte for byte.
 //   - The one connection-closed error is built at the moment of settling.

@@ -133,8 +133,11 @@ func (s *session) observedCall(c *call) observe.Call {
 	return seen
 }
 
-// sent tells that the write of a request has begun.
-func sent(c *peer.Call) {
+// A watcher tells of requests to upstreams.
+type watcher struct{}
+
+// Sent implements [peer.Watcher].
+func (watcher) Sent(c *peer.Call) {
 	r := requestOf(c)
 	h := &r.conn.s.p.Hooks
 	if h.RequestBegan == nil && h.RequestEnded == nil {
@@ -146,8 +149,8 @@ func sent(c *peer.Call) {
 	}
 }
 
-// over tells of the end of a request that was sent.
-func over(c *peer.Call, answer *jsonrpc.Message, lost *peer.Lost) {
+// Over implements [peer.Watcher].
+func (watcher) Over(c *peer.Call, answer *jsonrpc.Message, lost *peer.Lost) {
 	r := requestOf(c)
 	tell := r.conn.s.p.Hooks.RequestEnded
 	if tell == nil || r.watched == nil {

@@ -77,8 +77,7 @@ func newSession(p *Router, c jsonrpc.Conn, key string, inFlight int) *session {
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
 	s.client = peer.New(peer.Options{
 		Requests: inFlight, Room: jsonrpc.Room{Messages: clientMessages, Bytes: clientBytes}, OneWay: -1,
-		Ready: s.ready, Array: s.arrayed, Begin: s.begin, Request: s.request, Refuse: refusal, Cancelled: s.cancelled,
-		Refused:  func(r *peer.Request, answer *jsonrpc.Message) { s.tellAnswer(r.Value.(*call), answer) },
+		Ready: s.ready, Array: s.arrayed, Begin: s.begin, Request: s.request, Refuse: s.refuse, Cancelled: s.cancelled,
 		Notified: func(m *jsonrpc.Message, _ *peer.Call) { s.notified(m) },
 		Progress: s.clientProgress, Invalid: s.invalid, HalfClosed: s.halfClose,
 		Dropped: func(_ string, m *jsonrpc.Message) { s.drop("answer to no server request", m) },

@@ -117,13 +117,13 @@ func (u *upstreamConn) newAttempt() *attempt {
 	a := &attempt{started: make(chan struct{})}
 	a.peer = peer.New(peer.Options{
 		Name: u.up.Name, Minted: &u.minted, Apart: true, Class: classOf,
-		Room: jsonrpc.Room{Messages: maxQueue, Bytes: u.s.p.queueBytes()}, Full: u.unread, Sent: sent, Over: over,
+		Room: jsonrpc.Room{Messages: maxQueue, Bytes: u.s.p.queueBytes()}, Full: u.unread, Watch: watcher{},
 		Request:   func(r *peer.Request) { u.asked(a, r) },
 		Cancelled: u.takenBack,
 		Notified:  func(m *jsonrpc.Message, of *peer.Call) { u.notified(incoming{a: a, m: m, of: of}) },
 		Progress:  func(c *peer.Call, m *jsonrpc.Message, _ jsonrpc.Span) { u.notified(incoming{a: a, m: m, of: c}) },
 		Invalid:   func(bad *jsonrpc.InvalidError) { u.log.Debug("unusable message from upstream", "err", bad) },
-		Twin:      func(*jsonrpc.Message) *jsonrpc.Message { return nil }, // what answers the first would answer it
+		Refuse:    peer.DropTwins,
 		Dropped: func(_ string, m *jsonrpc.Message) {
 			u.hears(m)
 			u.s.drop("unknown or late answer from upstream", m)

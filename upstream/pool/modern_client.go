@@ -56,7 +56,7 @@ func (b *Bridge) Modern(ctx context.Context, upstream, key string, c jsonrpc.Con
 	defer context.AfterFunc(ctx, func() { end(whyDone(ctx)) })()
 	s := &client{a: a, end: end, listens: make(map[*modernListen]struct{})}
 	s.peer = peer.New(peer.Options{
-		Name: upstream, Requests: maxStreamCalls, Twin: inUse,
+		Name: upstream, Requests: maxStreamCalls, Refuse: refused,
 		Room: jsonrpc.Room{Messages: maxUnread, Bytes: maxUnreadBytes}, Full: s.tooSlow,
 		Request: s.request,
 	})
@@ -68,8 +68,13 @@ func (b *Bridge) Modern(ctx context.Context, upstream, key string, c jsonrpc.Con
 	return err
 }
 
-func inUse(m *jsonrpc.Message) *jsonrpc.Message {
-	return jsonrpc.NewError(m.ID, &jsonrpc.Error{Code: jsonrpc.CodeInvalidRequest, Message: "Invalid request: the id is in use"})
+// refused is what is said to a request that is not entered: here one whose id is in use is
+// answered under it.
+func refused(r *peer.Request, why error, answer *jsonrpc.Message) *jsonrpc.Message {
+	if why != jsonrpc.ErrInUse {
+		return answer
+	}
+	return jsonrpc.NewError(r.ID, &jsonrpc.Error{Code: jsonrpc.CodeInvalidRequest, Message: "Invalid request: the id is in use"})
 }
 
 // whyDone returns the end of a stream whose context is done.

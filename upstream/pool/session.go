@@ -74,7 +74,7 @@ func newSession(p *Shared, up Upstream, near *jsonrpc.PipeConn) *session {
 		members: make(map[*member]struct{}), urls: make(map[string]*member)}
 	s.subs.ask = s.askSub
 	s.server = peer.New(peer.Options{
-		Name: up.Name, Room: jsonrpc.Room{Messages: maxReplies}, Class: classOf, Twin: noAnswer, Apart: true,
+		Name: up.Name, Room: jsonrpc.Room{Messages: maxReplies}, Class: classOf, Refuse: peer.DropTwins, Apart: true,
 		Request: s.asked, Notified: s.notified,
 	})
 	s.server.Hold(afterWelcome)
@@ -207,7 +207,3 @@ func (r *recent) add(logs int) {
 }
 
 func (r *recent) speaks(now time.Time) bool { return now.Before(r.till) }
-
-// noAnswer is what a server hears that asks under an id which is in use: an answer would
-// settle the first.
-func noAnswer(*jsonrpc.Message) *jsonrpc.Message { return nil }
