@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"sync/atomic"
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
@@ -14,10 +13,10 @@ import (
 )
 
 const (
-	// maxOrphans bounds the calls that are not cancelled though nobody waits for them any
+	// maxKeptCalls bounds the calls that are not cancelled though nobody waits for them any
 	// more: they may create a task, which is then cancelled, or end by themselves. Tasks of
 	// those beyond expire.
-	maxOrphans = 1024
+	maxKeptCalls = 1024
 
 	// fadeFor is how long a call whose request got the one error may take to end by
 	// itself. A cancellation besides has servers of the Python SDK (1.x) answer twice and
@@ -37,8 +36,9 @@ type call struct {
 	listens bool            // modern: it is subscriptions/listen
 	logs    int             // modern: the least of the log messages it wants; zero for none
 
-	orphan atomic.Bool // it counts as one of session.orphans
-	quiet  bool        // guarded by session.mu: it is there only for the task that it may create
+	// Guarded by session.mu.
+	kept  bool // it is not cancelled though nobody waits for it: see maxKeptCalls
+	quiet bool // it is there only for the task that it may create
 }
 
 // callOf returns the call that c is to a session.
@@ -183,7 +183,6 @@ func (c *call) answered(m *jsonrpc.Message, lost *peer.Lost) {
 	}
 	s := c.member.s
 	c.member.sent.Store(true)
-	s.notOrphan(c)
 	switch {
 	case c.creates:
 		s.taskCreated(c, m)
@@ -210,7 +209,7 @@ func (c *call) progress(m *jsonrpc.Message, at jsonrpc.Span) {
 
 // cancelled handles that the client does not wait for the call any more: it has cancelled
 // it with m, or it has left and m is nil. What was not sent leaves no trace. A call that may
-// create a task, or that ends by itself, stays: see maxOrphans.
+// create a task, or that ends by itself, stays: see maxKeptCalls.
 func (c *call) cancelled(m *jsonrpc.Message, at jsonrpc.Span) {
 	s := c.member.s
 	s.mu.Lock()
@@ -218,9 +217,9 @@ func (c *call) cancelled(m *jsonrpc.Message, at jsonrpc.Span) {
 	switch {
 	case c.Recall() || !c.Open():
 		return
-	case m == nil && c.Marked() && s.orphanLocked(c):
+	case m == nil && c.Marked() && s.keepLocked(c):
 		return
-	case c.creates && s.orphanLocked(c):
+	case c.creates && s.keepLocked(c):
 		c.quiet = true
 	case !c.Take(): // it is answered at this moment
 		return
@@ -236,27 +235,10 @@ func (c *call) cancelled(m *jsonrpc.Message, at jsonrpc.Span) {
 	}
 }
 
-// orphanLocked counts a call as one that stays though nobody waits for it. It reports false
-// if there are too many.
-func (s *session) orphanLocked(c *call) bool {
-	if s.orphans >= maxOrphans {
-		return false
-	}
-	s.orphans++
-	c.orphan.Store(true)
-	if !c.Open() && c.orphan.CompareAndSwap(true, false) { // it is answered at this moment
-		s.orphans--
-	}
-	return true
-}
-
-// notOrphan counts a call no more that is over.
-func (s *session) notOrphan(c *call) {
-	if c.orphan.CompareAndSwap(true, false) {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.orphans--
-	}
+// keepLocked keeps a call that nobody waits for, unless there are too many.
+func (s *session) keepLocked(c *call) bool {
+	c.kept = len(s.server.Calls(func(other *peer.Call) bool { return callOf(other).kept })) < maxKeptCalls
+	return c.kept
 }
 
 // cancelLate cancels those of the calls that have not ended by themselves in time.
@@ -271,9 +253,6 @@ func (s *session) cancelLate(fading []*peer.Call) {
 		case c.creates: // it is cancelled as the task that it may become
 			c.quiet = true
 		case c.Take():
-			if c.orphan.CompareAndSwap(true, false) {
-				s.orphans--
-			}
 			s.tell(mcp.Cancellation(c.ID, jsonrpc.CauseClientGone))
 		}
 		s.left.add(0)

@@ -53,7 +53,6 @@ type session struct {
 	tasks   tasks
 	urls    map[string]*member // who got an elicitation, by its elicitationId
 	left    recent             // what members that have left gave up
-	orphans int                // calls at the server that nobody waits for, and that are not cancelled
 	cause   string             // of an end that this side has begun; "" before
 	over    bool
 }
