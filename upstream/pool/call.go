@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
@@ -46,66 +45,6 @@ func callOf(c *peer.Call) *call { return c.Value.(*call) }
 
 // ofClient reports whether c is a client's own.
 func (c *call) ofClient() bool { return c.For != nil }
-
-// methods are the requests that are not just passed on.
-var methods map[string]func(*member, *peer.Request, *mcp.Notes)
-
-func init() { // not a literal: the handlers refer to the table
-	methods = map[string]func(*member, *peer.Request, *mcp.Notes){
-		mcp.MethodInitialize:  (*member).initialize,
-		mcp.MethodPing:        (*member).pong,
-		mcp.MethodSetLevel:    (*member).setLevel,
-		mcp.MethodSubscribe:   (*member).subscribe,
-		mcp.MethodUnsubscribe: (*member).subscribe,
-		mcp.MethodTasksGet:    (*member).aboutTask,
-		mcp.MethodTasksResult: (*member).aboutTask,
-		mcp.MethodTasksCancel: (*member).aboutTask,
-		mcp.MethodTasksList:   (*member).listTasks,
-	}
-}
-
-// request handles a request of the client.
-func (m *member) request(r *peer.Request) {
-	notes := mcp.Read(r.Message)
-	if m.s.modern != nil {
-		m.forwardModern(r, notes)
-		return
-	}
-	if handle := methods[r.Method]; handle != nil {
-		handle(m, r, notes)
-		return
-	}
-	m.forward(r, notes)
-}
-
-// initialize answers the client's own from the first. What the client can do is
-// remembered, for what the server will ask.
-func (m *member) initialize(r *peer.Request, _ *mcp.Notes) {
-	capabilities, err := jsonrpc.Member(r.Message.Params, "capabilities")
-	var can mcp.Abilities
-	if err == nil {
-		can, err = mcp.ReadAbilities(capabilities)
-	}
-	s := m.s
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	switch {
-	case err != nil:
-		r.Fail(jsonrpc.InvalidParams(err.Error()))
-	case m.hello != nil:
-		r.Fail(&jsonrpc.Error{Code: jsonrpc.CodeInvalidRequest, Message: "Invalid request: already initialized"})
-	default:
-		m.hello, m.can = r, can
-		s.countLocked(m, 1)
-		s.greetLocked(m)
-		s.levelLocked()
-	}
-}
-
-// pong answers a ping, which is about this hop alone.
-func (m *member) pong(r *peer.Request, _ *mcp.Notes) { r.Respond(&jsonrpc.Message{Result: noResult}) }
-
-var noResult = json.RawMessage(`{}`)
 
 // forward passes a request on. It waits for room.
 func (m *member) forward(r *peer.Request, notes *mcp.Notes, edits ...jsonrpc.Edit) {
@@ -160,20 +99,6 @@ func (m *member) checkMeta(notes *mcp.Notes) error {
 		err = errUnknownTask
 	}
 	return err
-}
-
-// relatedTask returns the task that a message says it belongs to; "" for none. It is an
-// error if two readers of its _meta could read two things.
-func relatedTask(notes *mcp.Notes) (string, error) {
-	err := notes.Err(mcp.InMeta, mcp.Token, mcp.RelatedTask, mcp.RelatedTaskID)
-	if err != nil || !notes.Has(mcp.RelatedTask) {
-		return "", err
-	}
-	task, ok := notes.Text(mcp.RelatedTaskID)
-	if !ok {
-		return "", errMissing("taskId")
-	}
-	return task, nil
 }
 
 // answered hands the server's answer to the client, if that still waits.
@@ -257,34 +182,4 @@ func (s *session) cancelLate(fading []*peer.Call) {
 		}
 		s.left.add(0)
 	}
-}
-
-// notified handles a notification of the client. The client's roots and what a
-// vendor has to say are for the server, which is all clients' the same.
-func (m *member) notified(msg *jsonrpc.Message, _ *peer.Call) {
-	switch {
-	case msg.Method == mcp.MethodCancelled: // of what is not open
-		return
-	case m.s.modern != nil:
-	case msg.Method == mcp.MethodInitialized, // the server had ours
-		msg.Method == mcp.MethodProgress,   // on what was not asked
-		msg.Method == mcp.MethodTaskStatus, // no client was said to have tasks
-		m.checkMeta(mcp.Read(msg)) != nil:
-		return
-	}
-	if m.s.server.WaitIn(m.ctx, &m.room) == nil {
-		m.s.server.SendIn(&m.room, msg)
-	}
-}
-
-func errMissing(key string) error { return fmt.Errorf("%q is missing or not a string", key) }
-
-// textIn returns the JSON text of a member of an object, "" if it has none that
-// can be read.
-func textIn(object json.RawMessage, key string) string {
-	value, err := jsonrpc.Member(object, key)
-	if err != nil {
-		return ""
-	}
-	return string(value)
 }

@@ -18,17 +18,6 @@ const (
 	maxCallRequests = 64              // of one call at once; beyond, they are refused
 )
 
-// What a server hears of a request that nobody is asked.
-var (
-	errNoCall = &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "no call is in progress that the request could belong to"}
-
-	errCannotAsk   = &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "the client cannot be asked during this request"}
-	errNotNeeded   = &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "the call has ended"}
-	errGone        = jsonrpc.ConnectionClosed(jsonrpc.CodeConnectionClosed, "", jsonrpc.CauseClientGone, jsonrpc.InFlight)
-	errNoInput     = jsonrpc.ConnectionClosed(jsonrpc.CodeConnectionClosed, "", jsonrpc.CauseClientSilent, jsonrpc.InFlight)
-	errTooManyAsks = &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "too many questions"}
-)
-
 // A serverRequest is a request of a legacy server that a client has to answer.
 type serverRequest struct {
 	*peer.Request

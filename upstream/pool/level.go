@@ -5,7 +5,6 @@ import (
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
-	"github.com/mcp-proxy/mcp-proxy/internal/peer"
 )
 
 // A level is the log level of a shared server: the most verbose that any client
@@ -20,32 +19,6 @@ type level struct {
 }
 
 func (m *member) wantsLocked() int { return cmp.Or(m.level, infoLevel) }
-
-// setLevel notes what the client wants to hear. It is answered when the server
-// says as much.
-func (m *member) setLevel(r *peer.Request, notes *mcp.Notes) {
-	wants := levelIn(notes)
-	if wants == 0 {
-		r.Fail(jsonrpc.InvalidParams(`"level" is not a log level`))
-		return
-	}
-	s := m.s
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	switch {
-	case m.gone:
-		return
-	case m.waiting >= maxMemberCalls:
-		r.Fail(jsonrpc.Overloaded(s.up.Name))
-		return
-	}
-	s.countLocked(m, -1)
-	m.level, s.level.wanted = wants, true
-	s.countLocked(m, 1)
-	m.waiting++
-	s.level.waiting = append(s.level.waiting, turn{m, r})
-	s.levelLocked()
-}
 
 // levelLocked brings the server to the level that is wanted now, and answers who
 // waited for it. It is called whenever a client says what it wants, comes or goes.

@@ -1,7 +1,6 @@
 package pool
 
 import (
-	"encoding/json"
 	"log/slog"
 	"sync/atomic"
 	"time"
@@ -101,15 +100,6 @@ func (m *member) forwardModern(r *peer.Request, notes *mcp.Notes) {
 	m.pass(r, c, notes)
 }
 
-// levelOf returns the level that a request asks for. What is none is the server's to
-// refuse; until then it may log anything.
-func levelOf(raw json.RawMessage) int {
-	if raw == nil || string(raw) == "null" {
-		return 0
-	}
-	return max(1, mcp.ReadLevel(raw))
-}
-
 // hear handles a notification of a modern server. It has an owner, by the
 // token, by the subscription, or by being the only one that it can be for; what has
 // none goes to nobody (2026-07-28 basic/patterns).
@@ -198,7 +188,3 @@ func (s *session) gaveUpLocked(level int, m *member) bool {
 	}
 	return false
 }
-
-// wants reports whether somebody who wants to hear from a level on, if not zero, wants to
-// hear a message of a level. One that is of none may be of any.
-func wants(level, from int) bool { return from != 0 && (level == 0 || level >= from) }

@@ -105,22 +105,3 @@ func (m *member) hearSaidLocked(n *jsonrpc.Message, id jsonrpc.ID, logs bool, le
 		m.hearLocked(n, id)
 	}
 }
-
-// infoLevel is what a client hears that did not say what it wants to hear.
-var infoLevel = mcp.ReadLevel([]byte(`"info"`))
-
-// levelIn returns the level of logging/setLevel or of a log message; zero if it has none.
-func levelIn(notes *mcp.Notes) int {
-	if notes.Err(mcp.Key) != nil {
-		return 0
-	}
-	return mcp.ReadLevel(notes.Raw(mcp.Key))
-}
-
-// keyIn returns the member of params that says what a message is about; false if it is no
-// string, or can be read in two ways.
-func keyIn(m *jsonrpc.Message) (string, bool) {
-	notes := mcp.Read(m)
-	key, ok := notes.Text(mcp.Key)
-	return key, ok && notes.Err(mcp.Key) == nil
-}

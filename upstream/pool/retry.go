@@ -13,22 +13,6 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/upstream/translate"
 )
 
-// Reasons why a requestState is refused, in the data of the error.
-const (
-	stateInvalid = "request_state_invalid" // of another request
-	stateExpired = "request_state_expired" // too old, of a program that has ended, forged, or another's
-	stateUsed    = "request_state_used"
-)
-
-// refusedState returns the error for a requestState that is not accepted.
-func refusedState(reason string) *jsonrpc.Error {
-	return &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "Invalid params: requestState is not valid here", Data: stateData{reason}}
-}
-
-type stateData struct {
-	Reason string `json:"reason"`
-}
-
 // retry handles a request that comes back with a requestState. Whatever is wrong with
 // it, the call never runs a second time: its first half may have had its effect.
 func (s *client) retry(r *peer.Request, said translate.Request) {

@@ -17,18 +17,6 @@ const maxAsked = 1024
 // reply answers a request of the server from here.
 func (s *session) reply(r *peer.Request, m *jsonrpc.Message) { replyIfRoom(s.server, r, m) }
 
-// replyIfRoom answers a request of the server from here, unless it asks so much and reads so
-// little that there is no room.
-func replyIfRoom(server *peer.Peer, r *peer.Request, m *jsonrpc.Message) {
-	if server.Roomy(1) {
-		r.Respond(m)
-	} else if r.Take() {
-		r.Answer(nil)
-	}
-}
-
-func failure(err *jsonrpc.Error) *jsonrpc.Message { return &jsonrpc.Message{Error: err.Raw()} }
-
 // asked hands a request of the server to the one client that it belongs to. If that cannot
 // be told it is refused, never guessed: it would show one client's affairs to another, and
 // the answer likewise.

@@ -57,8 +57,6 @@ type sessionID struct {
 
 var errStops = errors.New("the host stops")
 
-var errAmbiguous = &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "cannot attribute server request"}
-
 // Attach serves one stream of a client on a server that it shares with others, which
 // stays when the stream is closed. It owns c. The log calls the stream by session.
 // Alone is whether the stream is of one connection, not of all clients of a principal.

@@ -1,12 +1,10 @@
 package pool
 
 import (
-	"bytes"
 	"encoding/json"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
-	"github.com/mcp-proxy/mcp-proxy/internal/peer"
 )
 
 // Subscriptions are the resources of a session that holders want to hear of. The server
@@ -165,53 +163,4 @@ func (ss *subscriptions[H]) holders(uri string) map[H]struct{} {
 		return sub.by
 	}
 	return nil
-}
-
-// subscribe handles resources/subscribe and resources/unsubscribe.
-func (m *member) subscribe(r *peer.Request, notes *mcp.Notes) {
-	uri, ok := notes.Text(mcp.Key)
-	err := notes.Err(mcp.Key)
-	if err == nil && !ok {
-		err = errMissing("uri")
-	}
-	if err == nil {
-		err = m.checkMeta(notes)
-	}
-	s := m.s
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	on := r.Method == mcp.MethodSubscribe
-	held := s.subs.held[m]
-	switch {
-	case m.gone:
-		return
-	case err != nil:
-		r.Fail(jsonrpc.InvalidParams(err.Error()))
-		return
-	case on && held[uri] == nil && len(held) >= maxMemberSubs, m.waiting >= maxMemberCalls:
-		r.Fail(jsonrpc.Overloaded(s.up.Name))
-		return
-	}
-	m.waiting++
-	s.subs.add(uri, subscribing[*member]{
-		by: m, on: on, params: bytes.Clone(r.Message.Params), of: turn{m, r}, wanted: r.Open,
-		done: func(answer *jsonrpc.Message) {
-			m.waiting--
-			if answer != nil {
-				r.Respond(&jsonrpc.Message{Result: answer.Result, Error: answer.Error, Extra: answer.Extra})
-			}
-		},
-	})
-}
-
-// askSub asks the server for a subscription, or for its end.
-func (s *session) askSub(method string, params json.RawMessage, op subscribing[*member], answered func(*jsonrpc.Message)) {
-	if op.by != nil {
-		op.by.sent.Store(true)
-	}
-	s.ask(method, params, op.of, func(answer *jsonrpc.Message) {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		answered(answer)
-	})
 }

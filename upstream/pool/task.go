@@ -3,7 +3,6 @@ package pool
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"slices"
 	"strconv"
 
@@ -154,25 +153,6 @@ func readTask(task json.RawMessage) (raw json.RawMessage, id string, ended bool)
 	return raw, id, status == "completed" || status == "failed" || status == "cancelled"
 }
 
-// aboutTask handles tasks/get, tasks/result and tasks/cancel. The server is not
-// asked about a task of another client, and the answer is that for a task which
-// does not exist.
-func (m *member) aboutTask(r *peer.Request, notes *mcp.Notes) {
-	id, ok := notes.Text(mcp.Key)
-	err := notes.Err(mcp.Key)
-	switch {
-	case err == nil && !ok:
-		err = errMissing("taskId")
-	case err == nil && !m.owns(id):
-		err = errUnknownTask
-	}
-	if err != nil {
-		r.Fail(jsonrpc.InvalidParams(err.Error()))
-		return
-	}
-	m.forward(r, notes)
-}
-
 // owns reports whether a task is this client's.
 func (m *member) owns(id string) bool {
 	m.s.mu.Lock()
@@ -216,28 +196,6 @@ func (cs *cursors) add(theirs json.RawMessage) string {
 	cs.theirs[ours] = bytes.Clone(theirs)
 	cs.order = append(cs.order, ours)
 	return ours
-}
-
-// listTasks asks the server for a page of its tasks, of which ownTasks leaves the
-// client's own.
-func (m *member) listTasks(r *peer.Request, notes *mcp.Notes) {
-	err := notes.Err(mcp.Cursor)
-	if err == nil && !notes.Has(mcp.Cursor) {
-		m.forward(r, notes)
-		return
-	}
-	ours, _ := notes.Text(mcp.Cursor)
-	m.s.mu.Lock()
-	theirs := m.tasks.cursors.theirs[ours]
-	m.s.mu.Unlock()
-	if err == nil && theirs == nil {
-		err = errors.New("unknown cursor")
-	}
-	if err != nil {
-		r.Fail(jsonrpc.InvalidParams(err.Error()))
-		return
-	}
-	m.forward(r, notes, jsonrpc.Edit{Span: notes.At(mcp.Cursor), With: theirs})
 }
 
 // ownTasks returns the answer to tasks/list with what is the client's own. A page
