@@ -143,7 +143,7 @@ func (h *hosting) finish(ctx context.Context) {
 }
 
 // busy reports whether anybody waits for an answer: nobody does for that of a server
-// which is being stopped, or is gone, nor for that to a parked call, whose client may
+// which is being stopped, or is gone, nor for that to a suspended call, whose client may
 // never come back.
 func (h *hosting) busy() bool {
 	inFlight := 0

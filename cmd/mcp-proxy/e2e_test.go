@@ -69,7 +69,7 @@ func killUpstream(s *site, wire string) {
 		c.call(i, "a__hang")
 	}
 	asks := 50
-	if s.layout.lanes() { // the first makes it known that calls need their own
+	if s.layout.ownProcess() { // the first makes it known that calls need their own
 		asks = 3
 		if s.layout.place == "shared" {
 			asks = 1

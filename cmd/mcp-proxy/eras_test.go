@@ -11,7 +11,7 @@ import (
 )
 
 // D06: a client vanishes with calls on two upstreams, and a question open. What it
-// waited for is cancelled; a question that is parked gets its error, and no more.
+// waited for is cancelled; a question of a suspended call gets its error, and no more.
 func TestD06_VanishedAcrossEras(t *testing.T) {
 	otherWires(t, layout{idle: 200 * time.Millisecond, parkFor: 200 * time.Millisecond}, func(s *site, wire string) {
 		c := s.connectOver(wire)
@@ -47,15 +47,15 @@ func vanishAcross(s *site, c *client, vanish func()) {
 	}
 	s.awaitNoted("a", `"late"`, 99)
 	vanish()
-	parked := 0 // calls at the server that wait for an answer
+	suspended := 0 // calls at the server that wait for an answer
 	if s.layout.era != mcp.Modern {
-		parked = 1
+		suspended = 1
 	}
 	s.awaitNoted("a", "notifications/cancelled", 99)
-	s.awaitNoted("b", `"error":{"code":-32`, parked)
+	s.awaitNoted("b", `"error":{"code":-32`, suspended)
 	eventually(s.t, "no process", s.settled)
 	if n := countPart(s.notedBy("b"), "notifications/cancelled"); n != 0 {
-		s.t.Errorf("what was parked was cancelled, too, %d times", n)
+		s.t.Errorf("what was suspended was cancelled, too, %d times", n)
 	}
 }
 

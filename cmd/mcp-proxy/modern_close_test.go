@@ -88,7 +88,7 @@ func TestD33_LostStream(t *testing.T) {
 
 const expired = `"reason":"request_state_expired"`
 
-// D39: nobody comes back to a parked call in time. The server hears so, once, and
+// D39: nobody comes back to a suspended call in time. The server hears so, once, and
 // who comes later gets an error; the tool does not run again.
 func TestD39_ParkExpires(t *testing.T) {
 	everyLegacyServer(t, layout{parkFor: 300 * time.Millisecond}, func(s *site) {
@@ -164,7 +164,7 @@ func (c *client) requestState() string {
 	return ""
 }
 
-// D40: the server of a parked call is killed. Who comes back hears that; before,
+// D40: the server of a suspended call is killed. Who comes back hears that; before,
 // nobody hears anything.
 func TestD40_KilledWhileParked(t *testing.T) {
 	everyLegacyServer(t, layout{}, func(s *site) {

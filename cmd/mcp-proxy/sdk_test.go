@@ -149,7 +149,7 @@ func (s *site) useSDK(prefix string, over mcp.Transport) {
 		}
 	}
 	worked, err := call("work")
-	if s.layout.lanes() && s.layout.place == "shared" { // a question may still be that of the call which was cancelled
+	if s.layout.ownProcess() && s.layout.place == "shared" { // a question may still be that of the call which was cancelled
 		eventually(t, "work", func() bool {
 			worked, err = call("work")
 			return err != nil || !worked.IsError

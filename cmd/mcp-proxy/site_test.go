@@ -70,9 +70,9 @@ func (l layout) remote() bool { return l.place == "HTTP" || l.place == "WebSocke
 // oneServer tells whether all clients have one server process.
 func (l layout) oneServer() bool { return l.remote() || l.place == "shared" || l.era == mcp.Modern }
 
-// lanes tells whether a call needs a server process of its own to be asked something:
+// ownProcess tells whether a call needs a server process of its own to be asked something:
 // nothing else says to whom a question belongs.
-func (l layout) lanes() bool {
+func (l layout) ownProcess() bool {
 	return l.client == mcp.Modern && l.era != mcp.Modern && l.place != "HTTP"
 }
 
