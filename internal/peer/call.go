@@ -17,7 +17,7 @@ type Call struct {
 	Method  string
 	For     *Request   // that it is made for; nil for a call of this side's own
 	Related jsonrpc.ID // the other side's request that it belongs to; for its cancellation
-	Works   bool       // the other side may have to ask something before it answers; see [Peer.Leave]
+	Works   bool       // the other side may have to ask something before it answers; see [Request.Mark]
 	Task    string     // that it is about; "" for none
 	Owner   any        // whose it is, where several have calls at one Peer; see [Request.Mark]
 	Value   any        // the owner's
@@ -41,7 +41,7 @@ type Call struct {
 	over   bool // taken, or never to be sent
 	heard  bool // taken by the response, and joined by Forward
 	sent   bool // its write has begun
-	marked bool // see Peer.Leave
+	marked bool // see Request.Mark
 }
 
 // NewCall returns a call that is to be sent.

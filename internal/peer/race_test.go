@@ -116,8 +116,17 @@ func TestOneStimulus(t *testing.T) {
 		for _, r := range requests {
 			ours.settles(r)
 		}
-		gone := jsonrpc.ConnectionClosed(jsonrpc.CodeConnectionClosed, "", "", jsonrpc.InFlight)
-		marked := ours.Leave(requests, ours.Calls(nil), gone, "left")
+		for _, r := range requests {
+			r.Refuse(jsonrpc.ConnectionClosed(jsonrpc.CodeConnectionClosed, "", "", jsonrpc.InFlight))
+		}
+		var marked []*peer.Call
+		for _, c := range ours.Calls(nil) {
+			if c.Marked() {
+				marked = append(marked, c)
+				continue
+			}
+			c.Cancel("left")
+		}
 		if !slices.Equal(marked, []*peer.Call{waits}) {
 			t.Errorf("%d calls are marked, want the one that waits", len(marked))
 		}
@@ -132,7 +141,7 @@ func TestOneStimulus(t *testing.T) {
 			t.Errorf("sent %q, want %q", wire, want)
 		}
 		for _, c := range []*peer.Call{list, after} {
-			ours.ended[c]++ // by Leave
+			ours.ended[c]++ // by Cancel
 		}
 		ours.conn.Close()
 		for _, s := range []*side{ours, server} {

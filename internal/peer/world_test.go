@@ -120,9 +120,9 @@ type chain struct {
 
 func newChain(t *testing.T) *chain {
 	w := &chain{client: newSide("client", peer.Options{}), server: newSide("server", peer.Options{})}
-	w.near = newSide("near", peer.Options{Ready: func() {}, Request: func(r *peer.Request) { w.forward(r, w.far) }})
+	w.near = newSide("near", peer.Options{Request: func(r *peer.Request) { w.forward(r, w.near, w.far) }})
 	w.far = newSide("far", peer.Options{
-		Name: "files", Request: func(r *peer.Request) { w.forward(r, w.near) },
+		Name: "files", Request: func(r *peer.Request) { w.forward(r, w.far, w.near) },
 		Ready: func() { _ = w.near.Wait(1) },
 		Full:  func(*jsonrpc.Message) {}, Room: jsonrpc.Room{Messages: 4},
 	})
@@ -135,15 +135,15 @@ func newChain(t *testing.T) *chain {
 	return w
 }
 
-// forward passes a request on, under the token of its call.
-func (w *chain) forward(r *peer.Request, to *side) {
+// forward passes a request of one side on to the other, under the token of its call.
+func (w *chain) forward(r *peer.Request, from, to *side) {
 	if r.Method == "ping" {
 		r.Respond(&jsonrpc.Message{Result: json.RawMessage(`{}`)})
 		return
 	}
 	c := to.NewCall(r.Method)
 	c.Progress = func(m *jsonrpc.Message, at jsonrpc.Span) {
-		r.Peer().Send(&jsonrpc.Message{Method: m.Method,
+		from.Send(&jsonrpc.Message{Method: m.Method,
 			Params: jsonrpc.Replace(m.Params, jsonrpc.Edit{Span: at, With: r.ID.Raw()})})
 	}
 	if err := r.Forward(c, &jsonrpc.Message{Params: r.Message.Params}); err != nil {

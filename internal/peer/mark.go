@@ -56,23 +56,6 @@ func (p *Peer) awaitedLocked(r *Request, but *Call) bool {
 	return p.calls.Any(func(c *Call) bool { return c != but && c.waitsFor(r) })
 }
 
-// Leave clears up with another side that stays, for somebody who leaves: his requests get
-// the one error, and his calls are cancelled, but for those that possibly wait for such a
-// request. Those stay open and are returned.
-func (p *Peer) Leave(requests []*Request, calls []*Call, err *jsonrpc.Error, reason string) (marked []*Call) {
-	for _, r := range requests {
-		r.Refuse(err)
-	}
-	for _, c := range calls {
-		if c.Marked() {
-			marked = append(marked, c)
-			continue
-		}
-		c.Cancel(reason)
-	}
-	return marked
-}
-
 // Marked reports whether the call is open and was marked.
 func (c *Call) Marked() bool {
 	c.p.mu.Lock()
