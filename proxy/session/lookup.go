@@ -20,19 +20,15 @@ func (s *session) callTool(c *call) *jsonrpc.Error {
 	case c.era == mcp.Legacy && c.notes.Has(mcp.Task):
 		s.whenAnswered(c, func(answer *jsonrpc.Message) { answer.Result = s.taskCreated(c, answer.Result) })
 	}
-	return s.byName(c, catalog.Tools, mcp.Key, "Unknown tool: ")
+	return s.byName(c, catalog.Tools, mcp.Key)
 }
 
 // getPrompt routes prompts/get by the prompt's name.
-func (s *session) getPrompt(c *call) *jsonrpc.Error {
-	return s.byName(c, catalog.Prompts, mcp.Key, unknownPrompt)
-}
-
-const unknownPrompt = "Unknown prompt: "
+func (s *session) getPrompt(c *call) *jsonrpc.Error { return s.byName(c, catalog.Prompts, mcp.Key) }
 
 // byName forwards a call to the upstream that offers what a member of params names, under
 // its own name there.
-func (s *session) byName(c *call, k catalog.Kind, in mcp.Member, unknown string) *jsonrpc.Error {
+func (s *session) byName(c *call, k catalog.Kind, in mcp.Member) *jsonrpc.Error {
 	if err := c.notes.Err(in); err != nil {
 		return invalidParams(err.Error())
 	}
@@ -40,43 +36,61 @@ func (s *session) byName(c *call, k catalog.Kind, in mcp.Member, unknown string)
 	if !ok {
 		return invalidParams(errMissing("name").Error())
 	}
-	var to func(u *upstreamConn, original string, listed bool)
-	to = func(u *upstreamConn, original string, listed bool) {
-		switch {
-		case u == nil && catalog.Longest(c.upstreams.prefixes, name) == "" && !c.upstreams.complete:
-			s.fail(c, c.upstreams.unreached())
-			return
-		case u == nil || k == catalog.Tools && !u.up.allows(original):
-			s.fail(c, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: unknown + name})
-			return
-		}
-		if k == catalog.Tools {
-			c.tool = original
-		}
-		bad, sure := c.checkHeaders(u, k, original)
-		switch {
-		case !sure && !listed:
-			s.work(c, func(ctx context.Context) {
-				u.learnTools(ctx, c.asker())
-				to(u, original, true)
-			})
-		case bad != nil:
-			s.fail(c, bad)
-		case original == name:
-			s.forward(c, u)
-		default:
-			s.forward(c, u, jsonrpc.Edit{Span: c.notes.At(in), With: jsonrpc.Quote(original)})
-		}
-	}
 	if u, original := c.upstreams.owner(c.view, k, name); u != nil {
-		to(u, original, false)
-		return nil
+		return s.toTarget(c, target{k, in, name, false}, u, original)
 	}
 	s.work(c, func(ctx context.Context) {
 		u, original := c.upstreams.find(ctx, c.asker(), k, name)
-		to(u, original, true)
+		if err := s.toTarget(c, target{k, in, name, true}, u, original); err != nil {
+			s.fail(c, err)
+		}
 	})
 	return nil
+}
+
+// A target is what a call names: a tool or a prompt.
+type target struct {
+	kind   catalog.Kind
+	in     mcp.Member // of params, which has the name
+	name   string
+	listed bool // by its upstream, for this call
+}
+
+// toTarget forwards a call to the upstream that offers what it names, nil for none.
+func (s *session) toTarget(c *call, n target, u *upstreamConn, original string) *jsonrpc.Error {
+	switch {
+	case u == nil && catalog.Longest(c.upstreams.prefixes, n.name) == "" && !c.upstreams.complete:
+		return c.upstreams.unreached()
+	case u == nil || n.kind == catalog.Tools && !u.up.allows(original):
+		return &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "Unknown " + n.what() + ": " + n.name}
+	}
+	if n.kind == catalog.Tools {
+		c.tool = original
+	}
+	bad, sure := c.checkHeaders(u, n.kind, original)
+	switch {
+	case !sure && !n.listed:
+		s.work(c, func(ctx context.Context) {
+			u.learnTools(ctx, c.asker())
+			if err := s.toTarget(c, target{n.kind, n.in, n.name, true}, u, original); err != nil {
+				s.fail(c, err)
+			}
+		})
+	case bad != nil:
+		return bad
+	case original == n.name:
+		s.forward(c, u)
+	default:
+		s.forward(c, u, jsonrpc.Edit{Span: c.notes.At(n.in), With: jsonrpc.Quote(original)})
+	}
+	return nil
+}
+
+func (n target) what() string {
+	if n.kind == catalog.Tools {
+		return "tool"
+	}
+	return "prompt"
 }
 
 // owner looks a name up in the tables of a view. A sole upstream with bare names needs no
@@ -170,7 +184,7 @@ func (s *session) complete(c *call) *jsonrpc.Error {
 	}
 	switch kindOfRef, _ := c.notes.Text(mcp.RefType); kindOfRef {
 	case "ref/prompt":
-		return s.byName(c, catalog.Prompts, mcp.RefName, unknownPrompt)
+		return s.byName(c, catalog.Prompts, mcp.RefName)
 	case "ref/resource":
 		return s.toOwnerOf(c, mcp.RefURI)
 	}
