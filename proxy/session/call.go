@@ -58,7 +58,7 @@ type call struct {
 
 // begin makes a call of a request that is about to be entered; all calls begin here.
 func (s *session) begin(r *peer.Request) {
-	c := &call{Request: r, id: r.ID, method: r.Method, msg: r.Message, notes: mcp.Read(r.Message)}
+	c := &call{Request: r, msg: r.Message, notes: mcp.Read(r.Message)}
 	c.bad = s.classify(c)
 	c.upstreams = s.upstreams.of(c.era)
 	r.Value = c
@@ -69,7 +69,7 @@ func (s *session) begin(r *peer.Request) {
 func (s *session) refuse(r *peer.Request, why error, answer *jsonrpc.Message) *jsonrpc.Message {
 	c := r.Value.(*call)
 	if why == peer.ErrDraining {
-		answer = jsonrpc.NewError(c.id, c.endingError(jsonrpc.NotSent))
+		answer = jsonrpc.NewError(c.ID, c.endingError(jsonrpc.NotSent))
 	}
 	s.tellAnswer(c, answer)
 	return answer
@@ -117,7 +117,7 @@ func (s *session) stop(c *call) (after func(answer *jsonrpc.Message)) {
 // phase tells whether c, which was taken, may have run. A subscription runs from its
 // beginning.
 func (c *call) phase() jsonrpc.Phase {
-	if call := c.Forwarded(); call != nil && call.Sent() || c.method == mcp.MethodListen {
+	if call := c.Forwarded(); call != nil && call.Sent() || c.Method == mcp.MethodListen {
 		return jsonrpc.InFlight
 	}
 	return jsonrpc.NotSent
@@ -174,7 +174,7 @@ func (s *session) forward(c *call, u *upstreamConn, edits ...jsonrpc.Edit) {
 	if !c.Open() {
 		return // cancelled meanwhile
 	}
-	r := u.newRequest(u.open(), c.method)
+	r := u.newRequest(u.open(), c.Method)
 	r.call, r.Done, r.Works = c, r.settle, true
 	edits = append(edits, catalog.Renaming(n, mcp.RelatedTaskID, u.ownTask)...)
 	if n.Has(mcp.Token) {
@@ -214,7 +214,7 @@ func (s *session) settleNow(c *call, answer *jsonrpc.Message) {
 
 // fail settles c with an error of the proxy's own, without waiting.
 func (s *session) fail(c *call, err *jsonrpc.Error) {
-	s.settleNow(c, jsonrpc.NewError(c.id, err))
+	s.settleNow(c, jsonrpc.NewError(c.ID, err))
 }
 
 func invalidParams(reason string) *jsonrpc.Error {
@@ -282,5 +282,5 @@ func (r *request) answered(answer *jsonrpc.Message) {
 		s.settle(c, c.checked(r.conn, answer))
 		return
 	}
-	s.settle(c, &jsonrpc.Message{ID: c.id, Result: answer.Result, Error: answer.Error, Extra: answer.Extra})
+	s.settle(c, &jsonrpc.Message{ID: c.ID, Result: answer.Result, Error: answer.Error, Extra: answer.Extra})
 }

@@ -96,22 +96,22 @@ func (s *session) modernNotified(m *jsonrpc.Message) {
 // it. Instead of a result that the client must not get, it gets an error.
 func (c *call) checked(u *upstreamConn, answer *jsonrpc.Message) *jsonrpc.Message {
 	if answer.Error != nil {
-		return &jsonrpc.Message{ID: c.id, Error: checkedError(u, answer.Error), Extra: answer.Extra}
+		return &jsonrpc.Message{ID: c.ID, Error: checkedError(u, answer.Error), Extra: answer.Extra}
 	}
 	kind, err := catalog.ResultType(answer.Result)
 	if err == nil && !c.admits(kind) {
 		err = catalog.ErrResultType
 	}
 	if err != nil {
-		u.log.Debug("unusable result from upstream", "method", c.method, "err", err)
-		return jsonrpc.NewError(c.id, jsonrpc.InvalidResponse(u.up.Name, err.Error()))
+		u.log.Debug("unusable result from upstream", "method", c.Method, "err", err)
+		return jsonrpc.NewError(c.ID, jsonrpc.InvalidResponse(u.up.Name, err.Error()))
 	}
 	c.kind = orDefault(kind, catalog.ResultComplete)
 	result := answer.Result
 	if c.kind == catalog.ResultComplete {
-		result = catalog.Completed(c.method, kind, result)
+		result = catalog.Completed(c.Method, kind, result)
 	}
-	return &jsonrpc.Message{ID: c.id, Result: result, Extra: answer.Extra}
+	return &jsonrpc.Message{ID: c.ID, Result: result, Extra: answer.Extra}
 }
 
 // admits reports whether the call may be answered with a kind of result: one that its
@@ -123,9 +123,9 @@ func (c *call) admits(kind string) bool {
 	case "", catalog.ResultComplete:
 		return true
 	case catalog.ResultInputRequired:
-		return mcp.MethodOf(c.method).Asks
+		return mcp.MethodOf(c.Method).Asks
 	case catalog.ResultTask:
-		return c.tasks && c.method == mcp.MethodToolsCall
+		return c.tasks && c.Method == mcp.MethodToolsCall
 	}
 	return c.extended && c.upstreams.only() != nil
 }

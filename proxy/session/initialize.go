@@ -46,12 +46,12 @@ func (s *session) initialize(c *call) *jsonrpc.Error {
 			s.mu.Lock()
 			s.handshake = handshake{level: s.handshake.level} // it may come again
 			s.mu.Unlock()
-			s.settle(c, &jsonrpc.Message{ID: c.id, Error: failed.wire})
+			s.settle(c, &jsonrpc.Message{ID: c.ID, Error: failed.wire})
 			return
 		}
 		result := s.welcome(version)
 		s.promised(result)
-		s.settle(c, jsonrpc.NewResult(c.id, result))
+		s.settle(c, jsonrpc.NewResult(c.ID, result))
 	})
 	return nil
 }
@@ -149,10 +149,10 @@ func (s *session) discover(c *call) *jsonrpc.Error {
 			return u.discover(ctx, meta)
 		})
 		if failed != nil {
-			s.settle(c, &jsonrpc.Message{ID: c.id, Error: failed.wire})
+			s.settle(c, &jsonrpc.Message{ID: c.ID, Error: failed.wire})
 			return
 		}
-		s.settle(c, jsonrpc.NewResult(c.id, s.upstreams.of(mcp.Modern).discovered(said)))
+		s.settle(c, jsonrpc.NewResult(c.ID, s.upstreams.of(mcp.Modern).discovered(said)))
 	})
 	return nil
 }

@@ -20,7 +20,7 @@ func list(k catalog.Kind) handler {
 		known := s.views.pages(c.view, k)
 		switch {
 		case ok && at.From > 0 && known.Holds(at):
-			s.settleNow(c, jsonrpc.NewResult(c.id, known.Page(k, at.From, s.p.PageSize)))
+			s.settleNow(c, jsonrpc.NewResult(c.ID, known.Page(k, at.From, s.p.PageSize)))
 		case !ok || at.From > 0 && c.era == mcp.Legacy: // it was of this session or of none
 			return unknownCursor
 		default:
@@ -58,7 +58,7 @@ func (s *session) listAnew(ctx context.Context, c *call, k catalog.Kind, want pa
 		return
 	}
 	if failure != nil {
-		s.settle(c, &jsonrpc.Message{ID: c.id, Error: failure.wire})
+		s.settle(c, &jsonrpc.Message{ID: c.ID, Error: failure.wire})
 		return
 	}
 	merged, clashes := catalog.Merge(listings)
@@ -80,7 +80,7 @@ func (s *session) listAnew(ctx context.Context, c *call, k catalog.Kind, want pa
 		s.fail(c, unknownCursor)
 		return
 	}
-	s.settle(c, jsonrpc.NewResult(c.id, merged.Page(k, want.at.From, s.p.PageSize)))
+	s.settle(c, jsonrpc.NewResult(c.ID, merged.Page(k, want.at.From, s.p.PageSize)))
 }
 
 var unknownCursor = invalidParams("unknown cursor")

@@ -244,7 +244,7 @@ func (s *session) toOneOf(ctx context.Context, c *call, candidates []*upstreamCo
 		s.forward(c, candidates[0])
 		return
 	}
-	if u := s.whoAnswers(ctx, c, candidates, c.method, c.plainRead()); u != nil {
+	if u := s.whoAnswers(ctx, c, candidates, c.Method, c.plainRead()); u != nil {
 		s.forward(c, u)
 	}
 }

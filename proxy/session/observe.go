@@ -123,7 +123,7 @@ func (s *session) tellAnswer(c *call, answer *jsonrpc.Message) {
 }
 
 func (s *session) observedCall(c *call) observe.Call {
-	seen := observe.Call{Session: s.id(), Client: c.watched.name, Principal: *orDefault(s.principal, new(string)), Era: string(c.era), Method: methodName(c.method)}
+	seen := observe.Call{Session: s.id(), Client: c.watched.name, Principal: *orDefault(s.principal, new(string)), Era: string(c.era), Method: methodName(c.Method)}
 	if c.era == mcp.Legacy {
 		s.mu.Lock()
 		hello := s.handshake.params

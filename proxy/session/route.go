@@ -74,7 +74,7 @@ func (s *session) request(r *peer.Request) {
 	case bad != nil:
 	case c.era == mcp.Modern && c.InArray(): // it has no batches
 		bad = noBatch
-	case c.era == mcp.Legacy && c.method != mcp.MethodInitialize && c.method != mcp.MethodPing && !s.clientReady():
+	case c.era == mcp.Legacy && c.Method != mcp.MethodInitialize && c.Method != mcp.MethodPing && !s.clientReady():
 		bad = &jsonrpc.Error{Code: jsonrpc.CodeInvalidRequest, Message: "Invalid request: not initialized"}
 	default:
 		bad = s.route(c)
@@ -92,7 +92,7 @@ func (s *session) route(c *call) *jsonrpc.Error {
 	known := row.IsRequestOf(mcp.FromClient)
 	var handle handler
 	if known && row.In(c.era) {
-		if handle = handlers[c.method]; handle == nil {
+		if handle = handlers[c.Method]; handle == nil {
 			handle = finders[row.Owner]
 		}
 	}
@@ -105,12 +105,12 @@ func (s *session) route(c *call) *jsonrpc.Error {
 		s.forward(c, u)
 		return nil
 	}
-	return methodNotFound(c.method)
+	return methodNotFound(c.Method)
 }
 
 // pong answers a ping, which is about this hop alone.
 func (s *session) pong(c *call) *jsonrpc.Error {
-	s.settleNow(c, jsonrpc.NewResult(c.id, json.RawMessage(`{}`)))
+	s.settleNow(c, jsonrpc.NewResult(c.ID, json.RawMessage(`{}`)))
 	return nil
 }
 
@@ -176,8 +176,8 @@ func (s *session) setLevel(c *call) *jsonrpc.Error {
 	remember() // before the look at who is alive: one that comes to life now has it replayed
 	s.work(c, func(ctx context.Context) {
 		logging := s.upstreams.of(mcp.Legacy).those(func(u *upstreamConn) bool { return u.alive() && u.says().declares("logging") })
-		fanOut(ctx, logging, func(ctx context.Context, u *upstreamConn) { _, _ = u.ask(ctx, c.method, params) }) // what it says to that changes nothing
-		s.settle(c, jsonrpc.NewResult(c.id, json.RawMessage(`{}`)))
+		fanOut(ctx, logging, func(ctx context.Context, u *upstreamConn) { _, _ = u.ask(ctx, c.Method, params) }) // what it says to that changes nothing
+		s.settle(c, jsonrpc.NewResult(c.ID, json.RawMessage(`{}`)))
 	})
 	return nil
 }

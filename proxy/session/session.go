@@ -141,7 +141,7 @@ func (s *session) lastAnswer(c *call) *jsonrpc.Message {
 	if c.acked.Load() { // what acknowledges it may be at work
 		return c.over(s.upstreams.of(mcp.Modern))
 	}
-	return jsonrpc.NewError(c.id, c.endingError(c.phase()))
+	return jsonrpc.NewError(c.ID, c.endingError(c.phase()))
 }
 
 // hangUp hangs up all upstreams. Those of an earlier upstream set were when they went.

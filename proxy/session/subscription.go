@@ -134,12 +134,12 @@ func (c *call) over(set *upstreamSet) *jsonrpc.Message {
 	if set.only() == nil {
 		says = append(says, jsonrpc.Value{Key: mcp.KeyServerInfo, Text: set.s.p.serverInfo()})
 	}
-	return jsonrpc.NewResult(c.id, mcp.SetMeta(json.RawMessage(`{"resultType":"complete"}`), says...))
+	return jsonrpc.NewResult(c.ID, mcp.SetMeta(json.RawMessage(`{"resultType":"complete"}`), says...))
 }
 
 // subscriptionMember is what every message of a subscription carries.
 func (c *call) subscriptionMember() jsonrpc.Value {
-	return jsonrpc.Value{Key: mcp.KeySubscription, Text: c.id.Raw()}
+	return jsonrpc.Value{Key: mcp.KeySubscription, Text: c.ID.Raw()}
 }
 
 // follow splits the subscription anew if there are other upstreams than it is split
@@ -310,7 +310,7 @@ func (sub *subscription) send(method string, params json.RawMessage) {
 func (sub *subscription) own(m *jsonrpc.Message) *jsonrpc.Message {
 	out := *m
 	out.Params = mcp.SetMeta(m.Params, sub.c.subscriptionMember())
-	out.Related = sub.c.id
+	out.Related = sub.c.ID
 	return &out
 }
 

@@ -55,7 +55,7 @@ func (s *session) byTask(c *call) *jsonrpc.Error {
 		if answer.Error != nil {
 			return
 		}
-		if _, ended := catalog.TaskState(answer.Result); ended || c.method == mcp.MethodTasksResult {
+		if _, ended := catalog.TaskState(answer.Result); ended || c.Method == mcp.MethodTasksResult {
 			s.tasks.end(u, id)
 		}
 		answer.Result = catalog.GivenBack(answer.Result, id)
@@ -92,7 +92,7 @@ func (s *session) listTasks(c *call) *jsonrpc.Error {
 	case cursor != nil:
 		return unknownCursor
 	case !slices.ContainsFunc(c.upstreams.conns, haveTasks):
-		return methodNotFound(c.method)
+		return methodNotFound(c.Method)
 	}
 	s.work(c, func(ctx context.Context) { s.mergeTasks(ctx, c, meta) })
 	return nil
@@ -104,8 +104,8 @@ func haveTasks(u *upstreamConn) bool { return u.says().declares("tasks") }
 // could, with the first failure.
 func (s *session) mergeTasks(ctx context.Context, c *call, meta json.RawMessage) {
 	set := c.upstreams
-	found, failed := gather(ctx, set, c.method, haveTasks, func(ctx context.Context, u *upstreamConn) (catalog.Collection, *failure) {
-		return u.pages(ctx, c.method, "tasks", meta)
+	found, failed := gather(ctx, set, c.Method, haveTasks, func(ctx context.Context, u *upstreamConn) (catalog.Collection, *failure) {
+		return u.pages(ctx, c.Method, "tasks", meta)
 	})
 	var merged [][]byte
 	var first *failure
@@ -113,7 +113,7 @@ func (s *session) mergeTasks(ctx context.Context, c *call, meta json.RawMessage)
 	for i, u := range set.conns {
 		switch f := failed[i]; {
 		case f != nil:
-			u.leftOut(c.method, f)
+			u.leftOut(c.Method, f)
 			first = orDefault(first, f)
 		case haveTasks(u):
 			answers++
@@ -126,10 +126,10 @@ func (s *session) mergeTasks(ctx context.Context, c *call, meta json.RawMessage)
 		}
 	}
 	if first != nil && answers == 0 {
-		s.settle(c, &jsonrpc.Message{ID: c.id, Error: first.wire})
+		s.settle(c, &jsonrpc.Message{ID: c.ID, Error: first.wire})
 		return
 	}
-	s.settle(c, jsonrpc.NewResult(c.id, slices.Concat([]byte(`{"tasks":[`), bytes.Join(merged, []byte{','}), []byte(`]}`))))
+	s.settle(c, jsonrpc.NewResult(c.ID, slices.Concat([]byte(`{"tasks":[`), bytes.Join(merged, []byte{','}), []byte(`]}`))))
 }
 
 // clientTaskStatus routes what the client says of a task of its own, which an upstream has

@@ -78,5 +78,5 @@ func (s *session) expire(r *request) {
 	}
 	r.CancelWith(mcp.Cancellation(r.ID, "timeout"))
 	_ = s.client.Wait(1)
-	s.deliver(c, jsonrpc.NewError(c.id, jsonrpc.TimedOut(r.conn.up.Name)))
+	s.deliver(c, jsonrpc.NewError(c.ID, jsonrpc.TimedOut(r.conn.up.Name)))
 }
