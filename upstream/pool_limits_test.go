@@ -16,6 +16,6 @@ const (
 	maxAsked         = 1024
 	maxMemberSubs    = 1024
 	maxMemberTasks   = 1024
-	maxMemberURLs    = 1024
+	maxElicited      = 1024
 	maxMemberCursors = 1024
 )

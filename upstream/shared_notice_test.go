@@ -189,7 +189,7 @@ func TestSharedOldElicitationsAreForgotten(t *testing.T) {
 		s := w.server()
 		a.say(`{"id":1,"method":"x"}`)
 		s.heard()
-		for i := range maxMemberURLs + 1 {
+		for i := range maxElicited + 1 {
 			s.say(fmt.Sprintf(`{"id":1,"method":"elicitation/create","params":{"elicitationId":"e%d"}}`, i))
 			a.say(fmt.Sprintf(`{"id":%d,"result":{}}`, i+1))
 		}

@@ -118,8 +118,10 @@ func (c *call) answered(m *jsonrpc.Message, lost *peer.Lost) {
 	case c.listens && m.Error == nil:
 		m = listenResult(c, m)
 	}
-	if m.Error != nil && s.modern == nil {
-		s.elicitedBy(c, m.Error)
+	if ids := elicitationsIn(m.Error); len(ids) > 0 && s.modern == nil {
+		s.mu.Lock()
+		s.elicited.addAll(c.member, ids)
+		s.mu.Unlock()
 	}
 	c.request.Respond(&jsonrpc.Message{Result: m.Result, Error: m.Error, Extra: m.Extra})
 }

@@ -61,7 +61,6 @@ type member struct {
 	waiting int    // requests that wait here for their turn, cancelled ones too, so that they are bounded
 	recent  recent // calls that were cancelled
 	tasks   memberTasks
-	urls    []string // elicitationIds, the oldest first
 }
 
 // A turn is a request of a client that waits here for its turn. The zero turn is
@@ -167,9 +166,7 @@ func (s *session) forgetLocked(m *member) {
 		}
 		s.tasks.remove(t)
 	}
-	for _, id := range m.urls {
-		delete(s.urls, id)
-	}
+	s.elicited.forget(m)
 	s.subs.releaseAll(m)
 	s.countLocked(m, -1)
 	s.levelLocked()

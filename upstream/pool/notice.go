@@ -30,7 +30,7 @@ func (s *session) notified(m *jsonrpc.Message, of *peer.Call) {
 	case mcp.MethodTaskStatus:
 		s.taskStatus(m, of)
 	case mcp.MethodElicited:
-		s.elicitationComplete(m)
+		s.elicitationDone(m)
 	default:
 		s.said(m, of)
 	}
@@ -57,14 +57,12 @@ func (s *session) updated(m *jsonrpc.Message) {
 	}
 }
 
-// elicitationComplete tells who was given the elicitation (2025-11-25
-// client/elicitation: "MUST only send the notification to the client that
-// initiated the elicitation request").
-func (s *session) elicitationComplete(m *jsonrpc.Message) {
+// elicitationDone tells who was given the elicitation.
+func (s *session) elicitationDone(m *jsonrpc.Message) {
 	id, ok := keyIn(m)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if member := s.urls[id]; ok && member != nil {
+	if member := s.elicited.byID[id]; ok && member != nil {
 		member.hearLocked(m, member.newest())
 	}
 }

@@ -74,11 +74,9 @@ func (s *session) askClientLocked(m *member, r *peer.Request, notes *mcp.Notes, 
 		token := bytes.Clone(at.Of(params))
 		params = jsonrpc.Replace(params, jsonrpc.Edit{Span: at, With: c.ID.Raw()})
 		c.Progress = func(p *jsonrpc.Message, at jsonrpc.Span) { m.progress(p, at, token) }
-	} else {
-		c.Progress = func(*jsonrpc.Message, jsonrpc.Span) {}
 	}
 	if id, ok := notes.Text(mcp.Key); ok && r.Method == mcp.MethodElicit {
-		s.elicitedLocked(m, id)
+		s.elicited.add(m, id)
 	}
 	extra := r.Message.Extra
 	r.Message = nil // its bytes are not kept until the answer
@@ -220,34 +218,4 @@ func rootsResult(roots []string) json.RawMessage {
 		list[i] = slices.Concat([]byte(`{"uri":`), jsonrpc.Quote(uri), []byte{'}'})
 	}
 	return slices.Concat([]byte(`{"roots":[`), bytes.Join(list, []byte{','}), []byte(`]}`))
-}
-
-// elicitedBy remembers who was told of elicitations in an error (2025-11-25
-// client/elicitation).
-func (s *session) elicitedBy(c *call, err json.RawMessage) {
-	if textIn(err, "code") != "-32042" {
-		return
-	}
-	data := json.RawMessage(textIn(err, "data"))
-	all, _ := jsonrpc.Elements(json.RawMessage(textIn(data, "elicitations")))
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, e := range all {
-		if id, ok := jsonrpc.Unquote(json.RawMessage(textIn(e, "elicitationId"))); ok {
-			s.elicitedLocked(c.member, id)
-		}
-	}
-}
-
-// elicitedLocked remembers who hears of the completion of an elicitation.
-func (s *session) elicitedLocked(m *member, id string) {
-	if s.urls[id] != nil || m.gone {
-		return
-	}
-	if len(m.urls) >= maxMemberURLs {
-		delete(s.urls, m.urls[0])
-		m.urls = slices.Delete(m.urls, 0, 1)
-	}
-	s.urls[id] = m
-	m.urls = append(m.urls, id)
 }

@@ -45,16 +45,16 @@ type session struct {
 	wg           sync.WaitGroup // for moments unattributed
 	own          jsonrpc.Room   // of what this side has to say; without a bound
 
-	mu      sync.Mutex // guards the fields below, and those of the members that say so
-	members map[*member]struct{}
-	welcome []byte // the result of the first call; nil before
-	subs    subscriptions[*member]
-	level   level
-	tasks   tasks
-	urls    map[string]*member // who got an elicitation, by its elicitationId
-	left    recent             // what members that have left gave up
-	cause   string             // of an end that this side has begun; "" before
-	over    bool
+	mu       sync.Mutex // guards the fields below, and those of the members that say so
+	members  map[*member]struct{}
+	welcome  []byte // the result of the first call; nil before
+	subs     subscriptions[*member]
+	level    level
+	tasks    tasks
+	elicited elicited
+	left     recent // what members that have left gave up
+	cause    string // of an end that this side has begun; "" before
+	over     bool
 }
 
 // afterWelcome is the class of all that waits until the server has answered the first
@@ -70,7 +70,7 @@ func classOf(m *jsonrpc.Message) jsonrpc.Class {
 
 func newSession(p *Shared, up Upstream, near *jsonrpc.PipeConn) *session {
 	s := &session{up: up, unattributed: p.Unattributed, forced: p.forced, near: near,
-		members: make(map[*member]struct{}), urls: make(map[string]*member)}
+		members: make(map[*member]struct{})}
 	s.subs.ask = s.askSub
 	s.server = peer.New(peer.Options{
 		Name: up.Name, Room: jsonrpc.Room{Messages: maxReplies}, Class: classOf, Refuse: peer.DropTwins, Apart: true,

@@ -16,7 +16,6 @@ const (
 	// remembered for it. The oldest is forgotten: it then is unknown to all.
 	maxMemberTasks   = 1024
 	maxMemberSubs    = 1024 // those beyond are refused
-	maxMemberURLs    = 1024
 	maxMemberCursors = 1024
 )
 
