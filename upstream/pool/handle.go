@@ -59,9 +59,9 @@ func (m *member) initialize(r *peer.Request, _ *mcp.Notes) {
 		r.Fail(&jsonrpc.Error{Code: jsonrpc.CodeInvalidRequest, Message: "Invalid request: already initialized"})
 	default:
 		m.hello, m.can = r, can
-		s.countLocked(m, 1)
+		m.countLocked(1)
 		s.greetLocked(m)
-		s.levelLocked()
+		s.level.bring()
 	}
 }
 
@@ -88,12 +88,12 @@ func (m *member) setLevel(r *peer.Request, notes *mcp.Notes) {
 		r.Fail(jsonrpc.Overloaded(s.up.Name))
 		return
 	}
-	s.countLocked(m, -1)
-	m.level, s.level.wanted = wants, true
-	s.countLocked(m, 1)
+	m.countLocked(-1)
+	m.level = wants
+	m.countLocked(1)
 	m.waiting++
-	s.level.waiting = append(s.level.waiting, turn{m, r})
-	s.levelLocked()
+	s.level.wait(turn{m, r})
+	s.level.bring()
 }
 
 // subscribe handles resources/subscribe and resources/unsubscribe.

@@ -1,8 +1,6 @@
 package pool
 
 import (
-	"cmp"
-
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
@@ -10,39 +8,42 @@ import (
 // A level is the log level of a shared server: the most verbose that any client
 // wants. Guarded by session.mu.
 type level struct {
-	offered bool   // the server declares logging
+	ask func(wanted int) // has the server asked for a level; then answered is called. Static
+
+	ready   bool   // the server can be asked
+	offered bool   // it declares logging
 	wanted  bool   // a client has said what it wants; until then the server is not told
 	current int    // that the server has accepted; zero for its own choice
-	asking  bool   // a setLevel of ours is not answered
+	asking  bool   // it is asked, and has not answered
 	waiting []turn // setLevel of clients
 	wanting [9]int // clients that have said hello, by what they want: nobody counts thousands each time one comes
 }
 
-func (m *member) wantsLocked() int { return cmp.Or(m.level, infoLevel) }
+// count adds n clients that want to hear from a level on.
+func (l *level) count(from, n int) { l.wanting[from] += n }
 
-// levelLocked brings the server to the level that is wanted now, and answers who
+// wait has a client's setLevel be answered when the server is at the level that is wanted.
+func (l *level) wait(t turn) {
+	l.wanted = true
+	l.waiting = append(l.waiting, t)
+}
+
+// bring brings the server to the level that is wanted now, and answers who
 // waited for it. It is called whenever a client says what it wants, comes or goes.
-func (s *session) levelLocked() {
-	l := &s.level
+func (l *level) bring() {
 	want := l.current
 	if most := l.mostVerbose(); l.wanted && most != 0 {
 		want = most
 	}
 	switch {
-	case s.welcome == nil || l.asking:
+	case !l.ready || l.asking:
 	case !l.offered:
 		l.answer(failure(jsonrpc.MethodNotFound(mcp.MethodSetLevel)))
 	case want == l.current:
 		l.answer(&jsonrpc.Message{Result: noResult})
 	default:
 		l.asking = true
-		for m := range s.members {
-			if m.level != 0 {
-				m.sent.Store(true)
-			}
-		}
-		params := jsonrpc.Set(nil, jsonrpc.Value{Key: "level", Text: jsonrpc.Quote(mcp.LogLevels[want-1])})
-		s.ask(mcp.MethodSetLevel, params, turn{}, func(answer *jsonrpc.Message) { s.levelAnswered(want, answer) })
+		l.ask(want)
 	}
 }
 
@@ -57,25 +58,16 @@ func (l *level) mostVerbose() int {
 	return 0
 }
 
-// countLocked adds n clients that want what m does, once m has said hello.
-func (s *session) countLocked(m *member, n int) {
-	if m.hello != nil {
-		s.level.wanting[m.wantsLocked()] += n
-	}
-}
-
-// levelAnswered handles the server's answer. An error is that of all who waited;
-// the next to say something asks again.
-func (s *session) levelAnswered(asked int, answer *jsonrpc.Message) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.level.asking = false
-	if answer.Error != nil {
-		s.level.answer(&jsonrpc.Message{Error: answer.Error})
+// answered handles the server's answer. An error is that of all who waited; the next to say
+// something asks again.
+func (l *level) answered(asked int, m *jsonrpc.Message) {
+	l.asking = false
+	if m.Error != nil {
+		l.answer(&jsonrpc.Message{Error: m.Error})
 		return
 	}
-	s.level.current = asked
-	s.levelLocked()
+	l.current = asked
+	l.bring()
 }
 
 // answer answers all that wait for a level.

@@ -1,6 +1,7 @@
 package pool
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -168,8 +169,8 @@ func (s *session) forgetLocked(m *member) {
 	}
 	s.elicited.forget(m)
 	s.subs.releaseAll(m)
-	s.countLocked(m, -1)
-	s.levelLocked()
+	m.countLocked(-1)
+	s.level.bring()
 }
 
 // put sends a message to the client. m must be nobody else's.
@@ -184,4 +185,14 @@ func (m *member) refuses(method string, params json.RawMessage) *jsonrpc.Error {
 		return jsonrpc.MethodNotFound(method)
 	}
 	return m.can.Refuses(method, params)
+}
+
+// wantsLocked returns the log level from which on the client wants to hear.
+func (m *member) wantsLocked() int { return cmp.Or(m.level, infoLevel) }
+
+// countLocked adds n to those who want to hear what m does, once m has said hello.
+func (m *member) countLocked(n int) {
+	if m.hello != nil {
+		m.s.level.count(m.wantsLocked(), n)
+	}
 }

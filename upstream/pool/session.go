@@ -71,7 +71,7 @@ func classOf(m *jsonrpc.Message) jsonrpc.Class {
 func newSession(p *Shared, up Upstream, near *jsonrpc.PipeConn) *session {
 	s := &session{up: up, unattributed: p.Unattributed, forced: p.forced, near: near,
 		members: make(map[*member]struct{})}
-	s.subs.ask = s.askSub
+	s.subs.ask, s.level.ask = s.askSub, s.askLevel
 	s.server = peer.New(peer.Options{
 		Name: up.Name, Room: jsonrpc.Room{Messages: maxReplies}, Class: classOf, Refuse: peer.DropTwins, Apart: true,
 		Request: s.asked, Notified: s.notified,
@@ -168,12 +168,27 @@ func (s *session) initialized(answer *jsonrpc.Message) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.welcome = answer.Result
-	s.level.offered = logging != nil
+	s.level.ready, s.level.offered = true, logging != nil
 	s.server.Release(afterWelcome, jsonrpc.NewNotification(mcp.MethodInitialized, nil))
 	for m := range s.members {
 		s.greetLocked(m)
 	}
-	s.levelLocked()
+	s.level.bring()
+}
+
+// askLevel asks the server for a log level, because of the clients that have asked for one.
+func (s *session) askLevel(wanted int) {
+	for m := range s.members {
+		if m.level != 0 {
+			m.sent.Store(true)
+		}
+	}
+	params := jsonrpc.Set(nil, jsonrpc.Value{Key: "level", Text: jsonrpc.Quote(mcp.LogLevels[wanted-1])})
+	s.ask(mcp.MethodSetLevel, params, turn{}, func(answer *jsonrpc.Message) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.level.answered(wanted, answer)
+	})
 }
 
 // greetLocked answers a client's initialize if it has come and can be answered.
