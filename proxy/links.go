@@ -27,7 +27,7 @@ type farLink struct {
 	client   link.Client
 	endpoint link.Endpoint // to dial; zero if the host dials us
 
-	// Set before the link is used: it is not wanted any more when ctx is done.
+	// Set when the link is started: it is not wanted any more when ctx is done.
 	ctx    context.Context
 	hangUp context.CancelFunc
 
@@ -105,7 +105,7 @@ func (ls *links) takeOverLocked(cfg *config.Config, all []*farLink) {
 
 // newFarLink returns one link. The error is about its TLS files.
 func (ls *links) newFarLink(c config.Link) (*farLink, error) {
-	f := &farLink{config: c, log: ls.log.With("link", c.Name)}
+	f := &farLink{config: c, log: ls.log.With("link", c.Name), hangUp: func() {}}
 	f.client = link.Client{
 		ID: ls.router.ID, Log: f.log, Limits: ls.limits, Heartbeat: heartbeatOf(c.Heartbeat),
 		Announced: func(upstreams []link.Upstream) { ls.announced(f, upstreams) },
@@ -137,8 +137,12 @@ func (ls *links) start(ctx context.Context) {
 	}
 }
 
-// startLocked keeps a link up that is dialled from here, and lets the others come.
+// startLocked keeps a link up that is dialled from here, and lets the others come. What
+// start has not begun yet it will.
 func (ls *links) startLocked(f *farLink) {
+	if ls.ctx == nil {
+		return
+	}
 	f.ctx, f.hangUp = context.WithCancel(ls.ctx)
 	if f.config.Dial != "" {
 		ls.in.run(func() { _ = f.client.Redial(f.ctx, f.dial()) }) // it ends with its ctx

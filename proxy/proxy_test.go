@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"slices"
 	"testing"
 	"time"
 
@@ -77,6 +78,26 @@ func TestStdioEndsWithTheProxy(t *testing.T) {
 	}
 	if _, over = serve(); !errors.Is(<-over, jsonrpc.ErrClosed) {
 		t.Error("a client after the end")
+	}
+}
+
+// A configuration may change before anything runs.
+func TestReloadBeforeTheStart(t *testing.T) {
+	link := func(name string) config.Link {
+		return config.Link{Name: name, Dial: "tcp://127.0.0.1:1", Heartbeat: time.Second}
+	}
+	p := newProxy(t, config.Config{Links: []config.Link{link("one"), link("two")}})
+	defer p.Close()
+	if err := p.Reload(&config.Config{Links: []config.Link{link("two"), link("three")}}); err != nil {
+		t.Fatal(err)
+	}
+	p.Handler()
+	var names []string
+	for _, l := range p.Snapshot().Links {
+		names = append(names, l.Name)
+	}
+	if !slices.Equal(names, []string{"two", "three"}) {
+		t.Error("links:", names)
 	}
 }
 
