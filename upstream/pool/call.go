@@ -151,7 +151,11 @@ func (c *call) cancelled(m *jsonrpc.Message, at jsonrpc.Span) {
 	case !c.Take(): // it is answered at this moment
 		return
 	}
-	c.member.recent.add(c.logs)
+	if c.member.gone {
+		s.left.add(c.logs)
+	} else {
+		c.member.recent.add(c.logs)
+	}
 	switch {
 	case m != nil:
 		c.Forget()

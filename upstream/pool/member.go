@@ -57,7 +57,7 @@ type member struct {
 	can     mcp.Abilities
 	hello   *peer.Request // its initialize, from then on
 	ready   bool          // which was answered: now it hears of what goes to all
-	gone    bool
+	gone    bool          // it has left
 	level   int    // wanted; zero if the client did not say
 	waiting int    // requests that wait here for their turn, cancelled ones too, so that they are bounded
 	recent  recent // calls that were cancelled
@@ -142,6 +142,9 @@ func (s *session) leave(m *member, end error) {
 	s.mu.Lock()
 	m.gone = true
 	delete(s.members, m)
+	if m.tasks.running > 0 || m.recent.speaks(time.Now()) {
+		s.left.add(m.recent.logs)
+	}
 	s.mu.Unlock()
 	m.peer.End(end) // what it was asked is refused, what it asked is cancelled: see member.answered, call.cancelled
 	s.mu.Lock()
@@ -154,9 +157,6 @@ func (s *session) leave(m *member, end error) {
 
 // forgetLocked lets go of what m has besides calls.
 func (s *session) forgetLocked(m *member) {
-	if m.tasks.running > 0 || m.recent.speaks(time.Now()) {
-		s.left.add(m.recent.logs)
-	}
 	fading := s.server.Calls(func(c *peer.Call) bool { return c.Owner == any(m) && !callOf(c).quiet })
 	if len(fading) > 0 {
 		s.timers.After(fadeFor, func() { s.cancelLate(fading) })
