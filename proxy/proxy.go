@@ -158,7 +158,7 @@ func (p *Proxy) ServeStdio(ctx context.Context, in, out *os.File) error {
 	defer p.onStdio.leave()
 	if p.stdio { // then by force soon, when the session has hung up, and later at once
 		context.AfterFunc(ctx, func() { time.AfterFunc(hangUpTime, p.host.force) })
-		defer context.AfterFunc(ctx, p.host.force)
+		defer func() { context.AfterFunc(ctx, p.host.force) }()
 	}
 	session, cut := context.WithCancel(ctx)
 	defer cut()
