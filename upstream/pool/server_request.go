@@ -38,7 +38,7 @@ func (s *session) asked(r *peer.Request) {
 		m, of = s.onlyCallerLocked()
 	}
 	switch {
-	case m == nil && r.Method == mcp.MethodRootsList && s.up.Roots != nil && !said && !s.busy():
+	case m == nil && r.Method == mcp.MethodRootsList && s.up.Roots != nil && !said && !s.busyLocked():
 		s.reply(r, &jsonrpc.Message{Result: rootsResult(s.up.Roots)})
 	case m == nil:
 		s.reply(r, failure(errAmbiguous))
@@ -167,7 +167,7 @@ func (s *session) speakersLocked() (all []*member) {
 		all = append(all, nil)
 	}
 	for _, c := range s.atServer() {
-		if c.request.Open() {
+		if !c.quiet && !c.member.gone { // also one that is being cancelled at this moment
 			all = append(all, c.member)
 		}
 	}
@@ -185,9 +185,9 @@ func (s *session) othersSpeakLocked(now time.Time) bool {
 	return s.left.speaks(now) || slices.ContainsFunc(s.atServer(), func(c *call) bool { return c.member.gone && !c.quiet })
 }
 
-// busy reports whether any client has a call at the server.
-func (s *session) busy() bool {
-	return slices.ContainsFunc(s.atServer(), func(c *call) bool { return c.request.Open() })
+// busyLocked reports whether any client has a call at the server.
+func (s *session) busyLocked() bool {
+	return slices.ContainsFunc(s.atServer(), func(c *call) bool { return !c.quiet && !c.member.gone })
 }
 
 // atServer returns the calls of clients that were sent, the oldest first.
