@@ -116,6 +116,29 @@ func TestRaceA_AnswersAndHalfClose(t *testing.T) {
 		})
 }
 
+// What comes while the end has begun is refused, and does not hold it up.
+func TestRaceA_RequestsAndForcedEnd(t *testing.T) {
+	var began time.Time
+	race(t, func(w *world) {
+		w.upstream("files").mute()
+		began = time.Now()
+	}, func(w *world) {
+		<-w.ended
+		if took := time.Since(began); took > 0 {
+			t.Error("the end took", took)
+		}
+	}, func(w *world) {
+		for id := range 500 {
+			w.client.conn.Send(jsonrpc.NewRequest(jsonrpc.IntID(int64(id)), "tools/call", json.RawMessage(`{"name":"echo"}`)))
+		}
+	}, func(w *world) {
+		for range rand.N(2000) {
+			runtime.Gosched()
+		}
+		w.cancel()
+	})
+}
+
 // A merged list that the end interrupts must not pass for an empty one.
 func TestRaceA_ListAndForcedEnd(t *testing.T) {
 	race(t, func(w *world) { w.upstream("files").mute() }, func(w *world) {

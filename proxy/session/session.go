@@ -126,8 +126,8 @@ func (s *session) end(force func()) {
 	s.mu.Lock()
 	s.phase = closing
 	s.mu.Unlock()
+	s.client.Drain(errDrained, flushTimeout) // first: what comes from here on is refused
 	calls := s.client.TakeRequests(nil)
-	s.client.Drain(errDrained, flushTimeout)
 	s.hangUp()
 	for _, r := range calls {
 		c := r.Value.(*call)
