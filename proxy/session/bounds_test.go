@@ -277,3 +277,21 @@ func TestDeafUpstream(t *testing.T) {
 		}
 	})
 }
+
+// What waits for the start of an upstream takes no room from the handshake.
+func TestHandshakeNeedsNoRoom(t *testing.T) {
+	inWorld(t, &Router{MaxMessage: 1000}, []string{"files"}, func(w *world) {
+		w.hands = map[string]func(*party, *jsonrpc.Message){"files": func(*party, *jsonrpc.Message) {}}
+		w.client.say(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25"}}`)
+		u := w.upstream("files")
+		u.take()
+		for id := range 60 {
+			w.client.say(fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"echo","arguments":{"x":"0123456789"}}}`, id+1))
+		}
+		w.client.take()
+		echo("files")(u, &jsonrpc.Message{ID: jsonrpc.IntID(1), Method: "initialize"})
+		if got := u.take(); len(got) < 2 || got[0] != `{"jsonrpc":"2.0","method":"notifications/initialized"}` {
+			t.Errorf("got %.300q", got)
+		}
+	})
+}

@@ -52,6 +52,7 @@ type upstreamConn struct {
 type attempt struct {
 	peer    *peer.Peer    // to the host's stream; what waits for that is in its queue
 	started chan struct{} // closed when initialize was answered or the stream ended before
+	first   jsonrpc.Room  // of what a handshake sends, which needs no room
 
 	// Guarded by session.mu.
 	conn    jsonrpc.Conn // nil until the stream is open
@@ -250,6 +251,7 @@ func (u *upstreamConn) adopt(a *attempt, conn jsonrpc.Conn) error {
 		return nil
 	}
 	c := u.newRequest(a, mcp.MethodInitialize)
+	c.Room = &a.first
 	c.Done = func(answer *jsonrpc.Message, lost *peer.Lost) {
 		if lost == nil {
 			u.initialized(a, answer)

@@ -57,7 +57,7 @@ func (u *upstreamConn) initialized(a *attempt, answer *jsonrpc.Message) {
 	u.s.mu.Lock()
 	u.deaf.Store(false)
 	u.missed.Store(false)
-	a.peer.Send(jsonrpc.NewNotification(mcp.MethodInitialized, nil))
+	a.peer.SendIn(&a.first, jsonrpc.NewNotification(mcp.MethodInitialized, nil))
 	u.replayLocked(a)
 	a.peer.Release(afterInitialize)
 	a.ready = true
@@ -85,7 +85,7 @@ func (u *upstreamConn) note(result json.RawMessage) {
 func (u *upstreamConn) replayLocked(a *attempt) {
 	request := func(method string, params json.RawMessage) {
 		c := u.newRequest(a, method)
-		c.First = true
+		c.First, c.Room = true, &a.first
 		c.Done = func(answer *jsonrpc.Message, lost *peer.Lost) {
 			if lost == nil && answer.Error != nil {
 				u.log.Debug("upstream did not take up where it was", "method", method)
