@@ -19,7 +19,7 @@ func (c *Call) waitsFor(r *Request) bool {
 func (r *Request) Mark() {
 	r.p.mu.Lock()
 	defer r.p.mu.Unlock()
-	if r.over {
+	if r.over.Load() {
 		return
 	}
 	for _, c := range r.p.calls.All(func(c *Call) bool { return c.waitsFor(r) }) {

@@ -57,6 +57,7 @@ import (
 type Peer struct {
 	o      Options // static
 	minted *atomic.Int64
+	tight  atomic.Bool // there may be no room; see Wait
 
 	mu       sync.Mutex // guards the fields below, and those of calls and requests that say so
 	calls    jsonrpc.Table[int64, *Call]
@@ -259,15 +260,23 @@ func (p *Peer) putLocked(m *jsonrpc.Message, of *Call, room *jsonrpc.Room) error
 	if p.o.Full != nil {
 		return p.out.Put(q)
 	}
-	return p.out.Force(q)
+	err := p.out.Force(q)
+	if !p.out.Roomy(&p.o.Room, 1) {
+		p.tight.Store(true)
+	}
+	return err
 }
 
-// Wait waits until there is room, or less than so many times as much is in use. It returns
-// an error when there is no use in waiting any more.
-func (p *Peer) Wait(times int) error {
+// Wait waits until there is room, or less than so many times as much is in use, or until
+// there is no use in waiting any more.
+func (p *Peer) Wait(times int) {
+	if !p.tight.Load() { // which is most of the time
+		return
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.out.Wait(&p.o.Room, times)
+	_ = p.out.Wait(&p.o.Room, times)
+	p.tight.Store(!p.out.Roomy(&p.o.Room, 1))
 }
 
 // WaitIn waits until a room of its own has room. It returns an error when there is no use in
@@ -280,6 +289,9 @@ func (p *Peer) WaitIn(ctx context.Context, room *jsonrpc.Room) error {
 
 // Roomy reports whether Wait would not wait.
 func (p *Peer) Roomy(times int) bool {
+	if !p.tight.Load() {
+		return true
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.out.Roomy(&p.o.Room, times)
@@ -382,7 +394,7 @@ func (p *Peer) overLocked(calls []*Call, requests []*Request) {
 		c.over = true
 	}
 	for _, r := range requests {
-		r.over = true
+		r.over.Store(true)
 	}
 }
 

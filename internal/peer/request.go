@@ -2,6 +2,7 @@ package peer
 
 import (
 	"errors"
+	"sync/atomic"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
@@ -27,8 +28,9 @@ type Request struct {
 	room  *jsonrpc.Room // of the answer in the queue; nil for the Peer's own
 	seq   int64         // id of the newest call that had been sent when it came
 
+	over atomic.Bool // taken; changed with Peer.mu held
+
 	// Guarded by Peer.mu.
-	over     bool // taken
 	onCancel func(m *jsonrpc.Message, at jsonrpc.Span)
 	call     *Call // that it is forwarded as
 }
@@ -122,7 +124,7 @@ func (r *Request) takeLocked() bool {
 	if !r.p.requests.Take(r.ID, r) {
 		return false
 	}
-	r.over = true
+	r.over.Store(true)
 	r.p.owed++
 	return true
 }
@@ -188,11 +190,7 @@ func (r *Request) Respond(m *jsonrpc.Message) bool {
 func (r *Request) Fail(err *jsonrpc.Error) bool { return r.Respond(&jsonrpc.Message{Error: err.Raw()}) }
 
 // Open reports whether the request was neither answered nor cancelled.
-func (r *Request) Open() bool {
-	r.p.mu.Lock()
-	defer r.p.mu.Unlock()
-	return !r.over
-}
+func (r *Request) Open() bool { return !r.over.Load() }
 
 // InArray reports whether the request came in an array.
 func (r *Request) InArray() bool { return r.array != nil }
@@ -203,10 +201,10 @@ func (r *Request) InArray() bool { return r.array != nil }
 func (r *Request) OnCancel(fn func(m *jsonrpc.Message, at jsonrpc.Span)) bool {
 	r.p.mu.Lock()
 	defer r.p.mu.Unlock()
-	if !r.over { // else who took it may be about to look
+	if !r.over.Load() { // else who took it may be about to look
 		r.onCancel = fn
 	}
-	return !r.over
+	return !r.over.Load()
 }
 
 // cancelled tells who works on a request that was taken that nobody waits for the answer. m
@@ -240,7 +238,7 @@ func (r *Request) Forward(c *Call, m *jsonrpc.Message) error {
 		c.Done = c.answerRequest
 	}
 	r.p.mu.Lock()
-	over := r.over
+	over := r.over.Load()
 	r.call = c
 	r.p.mu.Unlock()
 	if over { // else whoever takes it from here on sees c, and a call that it cancels is not sent

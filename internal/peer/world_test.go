@@ -123,7 +123,7 @@ func newChain(t *testing.T) *chain {
 	w.near = newSide("near", peer.Options{Request: func(r *peer.Request) { w.forward(r, w.near, w.far) }})
 	w.far = newSide("far", peer.Options{
 		Name: "files", Request: func(r *peer.Request) { w.forward(r, w.far, w.near) },
-		Ready: func() { _ = w.near.Wait(1) },
+		Ready: func() { w.near.Wait(1) },
 		Full:  func(*jsonrpc.Message) {}, Room: jsonrpc.Room{Messages: 4},
 	})
 	a, b := jsonrpc.Pipe()

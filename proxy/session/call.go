@@ -83,7 +83,7 @@ func (s *session) take(c *call) bool { return s.ctx.Err() == nil && c.Take() }
 // settle answers c, unless somebody else has taken it. It waits for room, which slows the
 // stream that the answer came from.
 func (s *session) settle(c *call, answer *jsonrpc.Message) {
-	_ = s.client.Wait(1)
+	s.client.Wait(1)
 	if !s.take(c) {
 		s.drop("late answer", answer)
 		return
@@ -174,8 +174,12 @@ func (s *session) forward(c *call, u *upstreamConn, edits ...jsonrpc.Edit) {
 	if !c.Open() {
 		return // cancelled meanwhile
 	}
-	r := u.newRequest(u.open(), c.Method)
+	s.mu.Lock()
+	r := u.newRequest(u.openLocked(), c.Method)
 	r.call, r.Done, r.Works = c, r.settle, true
+	c.sent = r
+	r.startTimerLocked()
+	s.mu.Unlock()
 	edits = append(edits, catalog.Renaming(n, mcp.RelatedTaskID, u.ownTask)...)
 	if n.Has(mcp.Token) {
 		r.token = bytes.Clone(n.Raw(mcp.Token))
@@ -185,10 +189,6 @@ func (s *session) forward(c *call, u *upstreamConn, edits ...jsonrpc.Edit) {
 	if len(c.others) == 0 {
 		c.msg, c.notes = nil, nil
 	}
-	s.mu.Lock()
-	c.sent = r
-	r.startTimerLocked()
-	s.mu.Unlock()
 	if err := c.Forward(r.Call, m); err != nil && err != peer.ErrCancelled {
 		s.wg.Go(func() { r.answered(jsonrpc.NewError(r.ID, u.unsent(err))) }) // which waits for room
 	}

@@ -44,7 +44,7 @@ func (s *session) serverRequest(u *upstreamConn, in incoming) {
 	}
 	out := u.exposed(in.m, n, jsonrpc.Edit{Span: n.At(mcp.Token), With: c.ID.Raw()})
 	out.Related = c.Related
-	_ = s.client.Wait(1)
+	s.client.Wait(1)
 	switch err := s.forwardToClient(in, c, out); {
 	case err == errHalfClosed:
 		in.r.Refuse(errClientGone)
@@ -101,11 +101,11 @@ func (u *upstreamConn) takenBack(r *peer.Request, m *jsonrpc.Message, at jsonrpc
 	c := r.Forwarded()
 	switch {
 	case m != nil:
-		_ = s.client.Wait(1)
+		s.client.Wait(1)
 		params := jsonrpc.Replace(m.Params, jsonrpc.Edit{Span: at, With: c.ID.Raw()})
 		c.CancelWith(&jsonrpc.Message{Method: m.Method, Params: params, Extra: m.Extra})
 	case !closing:
-		_ = s.client.Wait(1)
+		s.client.Wait(1)
 		c.Cancel("upstream disconnected")
 	}
 }

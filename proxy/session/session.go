@@ -186,13 +186,13 @@ func (s *session) ready() {
 	}
 	timer := time.AfterFunc(patience, func() { s.cancel(jsonrpc.Closed(errors.New("the client does not read"))) })
 	defer timer.Stop()
-	_ = s.client.Wait(clientSpare)
+	s.client.Wait(clientSpare)
 }
 
 // tell sends the client what an upstream has to say, when there is room: that slows the
 // upstream's stream.
 func (s *session) tell(m *jsonrpc.Message) {
-	_ = s.client.Wait(1)
+	s.client.Wait(1)
 	s.client.Send(m)
 }
 

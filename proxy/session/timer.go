@@ -77,6 +77,6 @@ func (s *session) expire(r *request) {
 		return
 	}
 	r.CancelWith(mcp.Cancellation(r.ID, "timeout"))
-	_ = s.client.Wait(1)
+	s.client.Wait(1)
 	s.deliver(c, jsonrpc.NewError(c.ID, jsonrpc.TimedOut(r.conn.up.Name)))
 }

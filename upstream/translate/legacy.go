@@ -115,13 +115,13 @@ func (l *legacy) stop() {
 // readyForClient waits until what a message of the client causes has room, on both
 // sides: neither depends on it.
 func (l *legacy) readyForClient() {
-	_ = l.modern.Wait(1)
-	_ = l.client.Wait(1)
+	l.modern.Wait(1)
+	l.client.Wait(1)
 }
 
 // readyForModern waits for the client alone: what is said to the upstream because of
 // what it says, retries and listens, is bounded by the calls that are open.
-func (l *legacy) readyForModern() { _ = l.client.Wait(1) }
+func (l *legacy) readyForModern() { l.client.Wait(1) }
 
 // ignore handles a request of the upstream: modern servers ask in results.
 func (l *legacy) ignore(r *peer.Request) {
