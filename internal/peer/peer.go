@@ -238,6 +238,17 @@ func (p *Peer) unusable(bad *jsonrpc.InvalidError) *jsonrpc.Error {
 // that answers nothing known.
 func (p *Peer) Send(m *jsonrpc.Message) { p.SendIn(nil, m) }
 
+// SendWhenRoom is Send that waits for room.
+func (p *Peer) SendWhenRoom(m *jsonrpc.Message) {
+	p.mu.Lock()
+	_ = p.out.Wait(&p.o.Room, 1)
+	full := p.putLocked(m, nil, nil) == jsonrpc.ErrFull
+	p.mu.Unlock()
+	if full {
+		p.o.Full(m)
+	}
+}
+
 // SendIn is Send with a room of its own; nil is the Peer's.
 func (p *Peer) SendIn(room *jsonrpc.Room, m *jsonrpc.Message) {
 	p.mu.Lock()

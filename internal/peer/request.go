@@ -141,6 +141,18 @@ func (r *Request) Answer(m *jsonrpc.Message) {
 	}
 }
 
+// AnswerWhenRoom is Answer that waits for room.
+func (r *Request) AnswerWhenRoom(m *jsonrpc.Message) {
+	p := r.p
+	p.mu.Lock()
+	_ = p.out.Wait(&p.o.Room, 1)
+	full := r.answerLocked(m)
+	p.mu.Unlock()
+	if full != nil {
+		p.o.Full(full)
+	}
+}
+
 func (r *Request) answerLocked(m *jsonrpc.Message) (full *jsonrpc.Message) {
 	if m != nil {
 		m.ID = r.ID

@@ -295,3 +295,59 @@ func TestHandshakeNeedsNoRoom(t *testing.T) {
 		}
 	})
 }
+
+// A stalledConn is a client that reads no more once it is stalled, until it goes on.
+type stalledConn struct {
+	*jsonrpc.PipeConn
+	reads chan struct{} // of capacity 1; full while it is stalled
+}
+
+func (c *stalledConn) Send(m *jsonrpc.Message) error {
+	c.reads <- struct{}{}
+	<-c.reads
+	return c.PipeConn.Send(m)
+}
+
+// stalled makes a client of a world that stalls, behind so much that the answer to its one
+// call has to wait.
+func stalled(w *world) (goOn func()) {
+	w.cancel()
+	<-w.ended
+	ours, theirs := jsonrpc.Pipe()
+	c := &stalledConn{theirs, make(chan struct{}, 1)}
+	w.client = newPeer(w.t, ours, nil)
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	w.cancel, w.ended = cancel, ended
+	go func() { ended <- w.proxy.Serve(ctx, c); close(ended) }()
+	w.initialize()
+	w.calls("files", "echo", 1, 1)
+	c.reads <- struct{}{}
+	for range 1 + clientMessages {
+		w.upstream("files").conn.Send(jsonrpc.NewNotification("notifications/message", json.RawMessage(`{"level":"error"}`)))
+	}
+	answer(w, 2)
+	synctest.Wait()
+	return func() { <-c.reads }
+}
+
+// An answer that has come is the answer, however long the client takes to read it.
+func TestD49_AnswerWaitsForRoom(t *testing.T) {
+	p := &Router{Upstreams: []Upstream{{Name: "files", RequestTimeout: time.Second}}}
+	inWorld(t, p, nil, func(w *world) {
+		goOn := stalled(w)
+		time.Sleep(time.Minute)
+		goOn()
+		w.onlyAnswer(`{"jsonrpc":"2.0","id":1,"result":{}}`)
+		w.newest("files").want()
+	})
+}
+
+// onlyAnswer checks what the client got that is no notification.
+func (w *world) onlyAnswer(want string) {
+	w.t.Helper()
+	got := slices.DeleteFunc(w.client.take(), func(m string) bool { return strings.Contains(m, `"method"`) })
+	if !slices.Equal(got, []string{want}) {
+		w.t.Errorf("got %q", got)
+	}
+}

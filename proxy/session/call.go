@@ -83,21 +83,21 @@ func (s *session) take(c *call) bool { return s.ctx.Err() == nil && c.Take() }
 // settle answers c, unless somebody else has taken it. It waits for room, which slows the
 // stream that the answer came from.
 func (s *session) settle(c *call, answer *jsonrpc.Message) {
-	s.client.Wait(1)
 	if !s.take(c) {
 		s.drop("late answer", answer)
 		return
 	}
-	s.deliver(c, answer)
+	s.deliver(c, answer, c.AnswerWhenRoom)
 }
 
-// deliver ends what works on a call that was taken, and answers it; all calls end here.
-func (s *session) deliver(c *call, answer *jsonrpc.Message) {
+// deliver ends what works on a call that was taken, and hands the answer to put; all calls
+// end here.
+func (s *session) deliver(c *call, answer *jsonrpc.Message, put func(*jsonrpc.Message)) {
 	if after := s.stop(c); after != nil {
 		after(answer)
 	}
 	s.tellAnswer(c, answer)
-	c.Answer(answer)
+	put(answer)
 }
 
 // stop ends the goroutine and the timer of a call that was taken, and returns who sees the
@@ -208,7 +208,7 @@ func ownToken(method string, params json.RawMessage, id jsonrpc.ID) json.RawMess
 // settleNow is settle for who must not wait for room.
 func (s *session) settleNow(c *call, answer *jsonrpc.Message) {
 	if s.take(c) {
-		s.deliver(c, answer)
+		s.deliver(c, answer, c.Answer)
 	}
 }
 

@@ -131,7 +131,7 @@ func (s *session) end(force func()) {
 	s.hangUp()
 	for _, r := range calls {
 		c := r.Value.(*call)
-		s.deliver(c, s.lastAnswer(c))
+		s.deliver(c, s.lastAnswer(c), c.Answer)
 	}
 }
 
@@ -192,8 +192,7 @@ func (s *session) ready() {
 // tell sends the client what an upstream has to say, when there is room: that slows the
 // upstream's stream.
 func (s *session) tell(m *jsonrpc.Message) {
-	s.client.Wait(1)
-	s.client.Send(m)
+	s.client.SendWhenRoom(m)
 }
 
 // invalid tells the client about one unusable message. The id is given back only

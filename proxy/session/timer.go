@@ -77,6 +77,5 @@ func (s *session) expire(r *request) {
 		return
 	}
 	r.CancelWith(mcp.Cancellation(r.ID, "timeout"))
-	s.client.Wait(1)
-	s.deliver(c, jsonrpc.NewError(c.ID, jsonrpc.TimedOut(r.conn.up.Name)))
+	s.deliver(c, jsonrpc.NewError(c.ID, jsonrpc.TimedOut(r.conn.up.Name)), c.AnswerWhenRoom)
 }
