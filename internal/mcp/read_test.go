@@ -78,3 +78,41 @@ func TestReadOnce(t *testing.T) {
 		t.Errorf("other params have the notes of those before: %q", name)
 	}
 }
+
+// Notes are as strict as a search for each key alone.
+func FuzzRead(f *testing.F) {
+	f.Add(`{"name":"a","_meta":{"progressToken":1,"io.modelcontextprotocol/related-task":{"taskId":"t"}}}`)
+	f.Add(`{"ref":{"type":"ref/prompt","Name":"n","name":"m"},"REF":1}`)
+	f.Add(`{"_meta":{"progresstoken":1,"io.modelcontextprotocol/protocolVersion":2},"_met\u0061":[]}`)
+	f.Fuzz(func(t *testing.T, text string) {
+		m, err := jsonrpc.Decode([]byte(`{"jsonrpc":"2.0","method":"x","params":` + text + `}`))
+		if err != nil || m.Batch != nil {
+			return // params are valid JSON
+		}
+		for _, method := range []string{MethodToolsCall, MethodComplete, MethodProgress, "vendor/thing"} {
+			n := ReadParams(method, m.Params)
+			alike := func(in json.RawMessage, key string, member Member) {
+				want, err := jsonrpc.Member(in, key)
+				if (err == nil) != (n.Err(member) == nil) {
+					t.Errorf("%s %s: key %q: %v alone, %v in the notes", method, text, key, err, n.Err(member))
+				}
+				if got := n.Raw(member); err == nil && string(got) != string(want) && string(want) != "null" {
+					t.Errorf("%s %s: key %q: %s alone, %s in the notes", method, text, key, want, got)
+				}
+			}
+			for i, key := range n.Method.keys {
+				alike(m.Params, key, n.Method.reads[i])
+			}
+			if n.Err(InMeta) == nil {
+				for i, key := range metaKeys {
+					alike(n.Raw(InMeta), key, Token+Member(i))
+				}
+			}
+			if n.Method.Owner == ByRef && n.Err(Key) == nil {
+				for i, key := range refKeys {
+					alike(n.Raw(Key), key, RefType+Member(i))
+				}
+			}
+		}
+	})
+}
