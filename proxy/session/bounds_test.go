@@ -308,9 +308,8 @@ func (c *stalledConn) Send(m *jsonrpc.Message) error {
 	return c.PipeConn.Send(m)
 }
 
-// stalled makes a client of a world that stalls, behind so much that the answer to its one
-// call has to wait.
-func stalled(w *world) (goOn func()) {
+// stalling connects a client to a world, in place of the one that it has, which can stall.
+func stalling(w *world) *stalledConn {
 	w.cancel()
 	<-w.ended
 	ours, theirs := jsonrpc.Pipe()
@@ -320,26 +319,54 @@ func stalled(w *world) (goOn func()) {
 	ended := make(chan error, 1)
 	w.cancel, w.ended = cancel, ended
 	go func() { ended <- w.proxy.Serve(ctx, c); close(ended) }()
-	w.initialize()
-	w.calls("files", "echo", 1, 1)
-	c.reads <- struct{}{}
-	for range 1 + clientMessages {
-		w.upstream("files").conn.Send(jsonrpc.NewNotification("notifications/message", json.RawMessage(`{"level":"error"}`)))
+	return c
+}
+
+// logs has an upstream log so much.
+func (w *world) logs(upstream string, n int) {
+	u := w.upstream(upstream)
+	for range n {
+		u.conn.Send(jsonrpc.NewNotification("notifications/message", json.RawMessage(`{"level":"error"}`)))
+		synctest.Wait()
 	}
-	answer(w, 2)
-	synctest.Wait()
-	return func() { <-c.reads }
 }
 
 // An answer that has come is the answer, however long the client takes to read it.
 func TestD49_AnswerWaitsForRoom(t *testing.T) {
 	p := &Router{Upstreams: []Upstream{{Name: "files", RequestTimeout: time.Second}}}
 	inWorld(t, p, nil, func(w *world) {
-		goOn := stalled(w)
+		c := stalling(w)
+		w.initialize()
+		w.calls("files", "echo", 1, 1)
+		c.reads <- struct{}{}
+		w.logs("files", 1+clientMessages)
+		answer(w, 2)
 		time.Sleep(time.Minute)
-		goOn()
+		<-c.reads
 		w.onlyAnswer(`{"jsonrpc":"2.0","id":1,"result":{}}`)
 		w.newest("files").want()
+	})
+}
+
+// Progress that was kept back until its call was answered is nobody's.
+func TestD23_HeldProgress(t *testing.T) {
+	inWorld(t, &Router{}, []string{"files"}, func(w *world) {
+		c := stalling(w)
+		w.client.say(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25"}}`)
+		w.client.take()
+		w.logs("files", 2*clientMessages) // which the client is not ready to hear
+		c.reads <- struct{}{}
+		u := w.upstream("files")
+		u.mute()
+		w.client.say(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"echo","_meta":{"progressToken":"p"}}}`)
+		synctest.Wait()
+		u.conn.Send(jsonrpc.NewNotification("notifications/progress", json.RawMessage(`{"progressToken":2,"progress":1}`)))
+		answer(w, 2)
+		synctest.Wait()
+		<-c.reads
+		if got := w.client.take(); slices.ContainsFunc(got, func(m string) bool { return strings.Contains(m, "progressToken") }) {
+			t.Errorf("got %q", got[len(got)-2:])
+		}
 	})
 }
 

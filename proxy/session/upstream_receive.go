@@ -81,7 +81,11 @@ func (u *upstreamConn) release() {
 		}
 		next := u.held[0]
 		u.s.mu.Unlock()
-		u.handle(next)
+		in := next
+		if in.of != nil && !in.of.Open() { // its call is over meanwhile
+			in.of = nil
+		}
+		u.handle(in)
 		u.s.mu.Lock()
 		if len(u.held) > 0 && u.held[0] == next { // the stream may have ended meanwhile
 			u.held[0] = incoming{}
