@@ -21,7 +21,6 @@ type call struct {
 
 	// Static after construction.
 	id          jsonrpc.ID
-	method      string
 	bad         *jsonrpc.Error // why it cannot be routed; nil if it can
 	era         mcp.Era
 	upstreams   *upstreamSet // the upstreams when it came
