@@ -20,7 +20,6 @@ type call struct {
 	*peer.Request
 
 	// Static after construction.
-	id          jsonrpc.ID
 	bad         *jsonrpc.Error // why it cannot be routed; nil if it can
 	era         mcp.Era
 	upstreams   *upstreamSet // the upstreams when it came

@@ -136,7 +136,7 @@ func (u *upstreamConn) pass(in incoming, n *mcp.Notes, edits ...jsonrpc.Edit) {
 // related returns the client's request that a message belongs to; zero if it does not say.
 func (in incoming) related() (id jsonrpc.ID) {
 	if r := requestOf(in.of); r != nil && r.call != nil {
-		return r.call.id
+		return r.call.ID
 	}
 	return id
 }
