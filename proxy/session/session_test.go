@@ -2,6 +2,8 @@ package session
 
 import (
 	"testing"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
 
 func TestCallThroughOneUpstream(t *testing.T) {
@@ -19,5 +21,24 @@ func TestListMergesAndRoutes(t *testing.T) {
 		w.client.want(`{"jsonrpc":"2.0","id":1,"result":{"tools":[{"name":"files__echo","inputSchema":{"type":"object"}},{"name":"docs__echo","inputSchema":{"type":"object"}}]}}`)
 		w.client.say(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"docs__echo"}}`)
 		w.client.want(`{"jsonrpc":"2.0","id":2,"result":{"content":[],"structuredContent":{"by":"docs","args":{}}}}`)
+	})
+}
+
+// What an upstream says about a call reaches the client as belonging to that, in both eras,
+// so that a front end finds the response that it goes with.
+func TestRelated(t *testing.T) {
+	inEras(t, &Router{}, []string{"files"}, func(w *world) {
+		w.initialize()
+		files := w.upstream("files")
+		files.handle(func(p *party, m *jsonrpc.Message) {
+			p.conn.Send(&jsonrpc.Message{Method: "vendor/news", Related: m.ID})
+		})
+		var related jsonrpc.ID
+		w.client.handle(func(_ *party, m *jsonrpc.Message) { related = m.Related })
+		w.client.say(`{"jsonrpc":"2.0","id":"x","method":"tools/call","params":{"name":"echo"}}`)
+		w.client.take()
+		if related.String() != `"x"` {
+			t.Errorf("belongs to %v", related)
+		}
 	})
 }
