@@ -17,16 +17,10 @@ func replyIfRoom(server *peer.Peer, r *peer.Request, m *jsonrpc.Message) {
 
 func failure(err *jsonrpc.Error) *jsonrpc.Message { return &jsonrpc.Message{Error: err.Raw()} }
 
-// noAnswer is what a server hears that asks under an id which is in use: an answer would
-// settle the first.
-func noAnswer(*jsonrpc.Message) *jsonrpc.Message { return nil }
-
-var errAmbiguous = &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "cannot attribute server request"}
-
 // What a server hears of a request that nobody is asked.
 var (
-	errNoCall = &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "no call is in progress that the request could belong to"}
-
+	errNoCall      = &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "no call is in progress that the request could belong to"}
+	errAmbiguous   = &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "cannot attribute server request"}
 	errCannotAsk   = &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "the client cannot be asked during this request"}
 	errNotNeeded   = &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "the call has ended"}
 	errGone        = jsonrpc.ConnectionClosed(jsonrpc.CodeConnectionClosed, "", jsonrpc.CauseClientGone, jsonrpc.InFlight)
