@@ -45,6 +45,7 @@ type progress struct {
 
 // A call is a request of the proxy that the server has not answered.
 type call struct {
+	id    jsonrpc.ID
 	seq   int
 	kind  callKind
 	works bool   // a server works on something for it, and may ask about that
@@ -63,9 +64,9 @@ type serverRequest struct {
 	task    string     // the task that it belongs to, likewise
 }
 
-// awaitedBy reports whether the call of that id possibly waits for the answer to r.
-func (r serverRequest) awaitedBy(id jsonrpc.ID, c *call) bool {
-	return c.works && c.seq <= r.seq && (r.related.IsZero() || r.related == id) && (r.task == "" || r.task == c.task)
+// awaitedBy reports whether a call possibly waits for the answer to r.
+func (r serverRequest) awaitedBy(c *call) bool {
+	return c.works && c.seq <= r.seq && (r.related.IsZero() || r.related == c.id) && (r.task == "" || r.task == c.task)
 }
 
 type callKind byte
@@ -126,7 +127,7 @@ func (f *inFlight) addLocked(m *jsonrpc.Message) (starts bool) {
 	if n, ok := m.ID.Int(); ok {
 		f.highest = max(f.highest, n)
 	}
-	c := &call{seq: f.seq, works: mcp.MethodOf(m.Method).Works}
+	c := &call{id: m.ID, seq: f.seq, works: mcp.MethodOf(m.Method).Works}
 	switch {
 	case f.modern:
 		if f.discovers && f.seq == 1 {
@@ -157,9 +158,10 @@ func (f *inFlight) repliedLocked(m *jsonrpc.Message) {
 }
 
 func (f *inFlight) markLocked(r serverRequest) {
-	for id, c := range f.calls.Each {
-		c.marked = c.marked || r.awaitedBy(id, c)
-	}
+	f.calls.Any(func(c *call) bool { // none ends the search: all are looked at, in no order
+		c.marked = c.marked || r.awaitedBy(c)
+		return false
+	})
 }
 
 // cancelLocked forgets a call that the proxy cancels: no answer is expected. A request
@@ -172,20 +174,10 @@ func (f *inFlight) cancelLocked(m *jsonrpc.Message) {
 	}
 	f.calls.Take(id, c)
 	for of, r := range f.requests.Each {
-		if r.awaitedBy(id, c) && !f.awaitedLocked(r) {
+		if r.awaitedBy(c) && !f.calls.Any(r.awaitedBy) {
 			f.requests.TakeKey(of)
 		}
 	}
-}
-
-// awaitedLocked reports whether a call possibly waits for the answer to r.
-func (f *inFlight) awaitedLocked(r serverRequest) bool {
-	for id, c := range f.calls.Each {
-		if r.awaitedBy(id, c) {
-			return true
-		}
-	}
-	return false
 }
 
 // fromServer notes a message from the server and, if it guesses, sets its Related: a

@@ -22,9 +22,10 @@ func (r *Request) Mark() {
 	if r.over.Load() {
 		return
 	}
-	for _, c := range r.p.calls.All(func(c *Call) bool { return c.waitsFor(r) }) {
-		c.marked = true
-	}
+	r.p.calls.Any(func(c *Call) bool { // none ends the search: all are looked at, in no order
+		c.marked = c.marked || c.waitsFor(r)
+		return false
+	})
 }
 
 // Refuse answers the request with the one connection-closed error, and marks the calls that
