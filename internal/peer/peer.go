@@ -305,6 +305,7 @@ func (p *Peer) Roomy(times int) bool {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.tight.Store(!p.out.Roomy(&p.o.Room, 1))
 	return p.out.Roomy(&p.o.Room, times)
 }
 

@@ -190,6 +190,12 @@ func (u *upstreamConn) unsent(err error) *jsonrpc.Error {
 	if err == jsonrpc.ErrFull {
 		return jsonrpc.Overloaded(u.up.Name)
 	}
+	u.s.mu.Lock()
+	gone := u.gone
+	u.s.mu.Unlock()
+	if gone != nil { // hung up since it was opened
+		err = gone
+	}
 	return u.lost(jsonrpc.EndOf(err, jsonrpc.CauseLinkLost))
 }
 
