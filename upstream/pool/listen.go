@@ -63,7 +63,7 @@ func (s *client) listen(r *peer.Request, said translate.Request) {
 	}
 	s.a.mu.Lock()
 	defer s.a.mu.Unlock()
-	l := &modernListen{s: s, r: r, came: time.Now(), g: s.a.groupLocked(said.Capabilities), clientInfo: said.ClientInfo, wants: wants, uris: uris,
+	l := &modernListen{s: s, r: r, came: time.Now(), clientInfo: said.ClientInfo, wants: wants, uris: uris,
 		retries: backoff.ExponentialBackOff{InitialInterval: firstRetry, Multiplier: 2, MaxInterval: lastRetry}}
 	switch {
 	case len(s.listens) >= maxListens:
@@ -73,6 +73,7 @@ func (s *client) listen(r *peer.Request, said translate.Request) {
 		return
 	}
 	r.Value = l
+	l.g = s.a.groupLocked(said.Capabilities) // which a listen that is refused must not leave behind
 	s.listens[l] = struct{}{}
 	l.g.listens[l] = struct{}{}
 	if !l.bind() {

@@ -46,3 +46,27 @@ func TestUpdatesThatWaitAreBounded(t *testing.T) {
 		told(`"uri":"a/1"`)
 	})
 }
+
+// A listen that is refused leaves nothing behind, whatever capabilities it came with.
+func TestRefusedListenLeavesNothing(t *testing.T) {
+	inPool(t, func(k *pooled) {
+		listen := func(id int) {
+			k.say("c", fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"subscriptions/listen","params":{"_meta":{STAMP},"notifications":{}}}`, id))
+		}
+		for id := range maxListens {
+			listen(id)
+		}
+		k.hello("s0", `{}`)
+		for range maxListens {
+			k.recv("c") // acknowledged
+		}
+		for id := range 10 {
+			k.caps = fmt.Sprintf(`{"experimental":{"%d":{}}}`, id)
+			listen(maxListens + id)
+			k.answered("c", maxListens+id, -32603)
+		}
+		if n := len(k.b.accounts[accountID{"up", "p-key"}].groups); n != 1 {
+			t.Errorf("%d groups", n)
+		}
+	})
+}
