@@ -348,6 +348,24 @@ func TestD49_AnswerWaitsForRoom(t *testing.T) {
 	})
 }
 
+// So it is at a forced end, if the client reads on in time.
+func TestD04_AnswerWaitsForRoom(t *testing.T) {
+	inWorld(t, &Router{}, []string{"files"}, func(w *world) {
+		c := stalling(w)
+		w.initialize()
+		w.calls("files", "echo", 1, 2)
+		c.reads <- struct{}{}
+		w.logs("files", 1+clientMessages)
+		answer(w, 2)
+		synctest.Wait()
+		w.cancel()
+		time.Sleep(flushTimeout / 2)
+		<-c.reads
+		<-w.ended
+		w.onlyAnswer(`{"jsonrpc":"2.0","id":1,"result":{}}`, cc(2, jsonrpc.CodeConnectionClosed, "", "", "in_flight"))
+	})
+}
+
 // Progress that was kept back until its call was answered is nobody's.
 func TestD23_HeldProgress(t *testing.T) {
 	inWorld(t, &Router{}, []string{"files"}, func(w *world) {
@@ -370,11 +388,12 @@ func TestD23_HeldProgress(t *testing.T) {
 	})
 }
 
-// onlyAnswer checks what the client got that is no notification.
-func (w *world) onlyAnswer(want string) {
+// onlyAnswer checks what the client got that is no notification, in any order.
+func (w *world) onlyAnswer(want ...string) {
 	w.t.Helper()
 	got := slices.DeleteFunc(w.client.take(), func(m string) bool { return strings.Contains(m, `"method"`) })
-	if !slices.Equal(got, []string{want}) {
+	slices.Sort(got)
+	if !slices.Equal(got, want) {
 		w.t.Errorf("got %q", got)
 	}
 }
