@@ -68,10 +68,13 @@ func (s *side) locked(fn func()) {
 
 // keep is the handler of a side at the end of the chain: the test settles requests.
 func (s *side) keep(r *peer.Request) {
-	s.locked(func() { s.open = append(s.open, r) })
-	if !r.OnCancel(func(*jsonrpc.Message, jsonrpc.Span) { s.settles(r) }) {
-		s.settles(r)
-	}
+	s.locked(func() { // in one step: it may be answered as soon as it is open
+		if r.OnCancel(func(*jsonrpc.Message, jsonrpc.Span) { s.settles(r) }) {
+			s.open = append(s.open, r)
+		} else {
+			s.settled[r]++
+		}
+	})
 }
 
 func (s *side) settles(r *peer.Request) {
