@@ -58,9 +58,9 @@ type member struct {
 	hello   *peer.Request // its initialize, from then on
 	ready   bool          // which was answered: now it hears of what goes to all
 	gone    bool          // it has left
-	level   int    // wanted; zero if the client did not say
-	waiting int    // requests that wait here for their turn, cancelled ones too, so that they are bounded
-	recent  recent // calls that were cancelled
+	level   int           // wanted; zero if the client did not say
+	waiting int           // requests that wait here for their turn, cancelled ones too, so that they are bounded
+	recent  recent        // calls that were cancelled
 	tasks   memberTasks
 }
 
