@@ -27,16 +27,20 @@ func (w *world) ending(how func(stream int) *jsonrpc.ClosedError) (opened func()
 	streams := 0
 	w.proxy.Dialer = DialFunc(func(ctx context.Context, upstream, key string, era mcp.Era) (jsonrpc.Conn, error) {
 		c, err := w.open(ctx, upstream, key, era)
+		w.mu.Lock()
+		defer w.mu.Unlock()
 		streams++
 		if end := how(streams); end != nil {
-			w.mu.Lock()
-			defer w.mu.Unlock()
 			of := w.conns[stream(upstream, era)]
 			of[len(of)-1].conn.CloseCause(end)
 		}
 		return c, err
 	})
-	return func() int { return streams }
+	return func() int {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return streams
+	}
 }
 
 // A sole upstream that cannot start has no capabilities that could be told: after two
