@@ -19,8 +19,13 @@ type Config struct {
 	Drain          time.Duration // for requests in flight when the client's input ends; may be zero
 	ShutdownGrace  time.Duration // the whole budget of a shutdown; may be zero
 	Prefix         string        // "auto", "always" or "never"
+	PublicURL      string        // how clients reach us, without a slash at the end: https://mcp.example.com; empty: unknown
+	TokenStore     string        // where the tokens of logins are kept: "file" or "keyring"
 
 	Limits    Limits     `mapstructure:"-"`
+	TLS       ListenTLS  `mapstructure:"-"` // that serve ends itself; the zero value: none
+	Auth      Auth       `mapstructure:"-"` // who clients are, besides TokenFile
+	Policies  []Policy   `mapstructure:"-"` // what they may, in the order of the file; nil: everything
 	Upstreams []Upstream `mapstructure:"-"` // in the order of the file; disabled ones are left out
 	Links     []Link     `mapstructure:"-"` // in the order of the file
 }
@@ -74,13 +79,14 @@ type Tools struct {
 
 // A Link leads to a host elsewhere. Either we dial it (Dial), or it dials us (Accept).
 type Link struct {
-	Name      string // as an upstream's
-	Key       string // where it is configured, for error lines: links.tools
-	Dial      string // unix, tcp, tls, ws or wss URL; empty with Accept
-	Accept    bool   // needs TokenFile
-	TokenFile string // path of the bearer token: what the host must send (Accept), or what we send (ws and wss)
-	TLS       TLS    // of a tls or wss Dial; Cert and Key are ours
-	Insecure  bool   // a tcp or ws Dial of another machine is intended
+	Name      string       // as an upstream's
+	Key       string       // where it is configured, for error lines: links.tools
+	Dial      string       // unix, tcp, tls, ws or wss URL; empty with Accept
+	Accept    bool         // needs TokenFile
+	TokenFile string       // path of the bearer token: what the host must send (Accept), or what we send (ws and wss)
+	TLS       TLS          // of a tls or wss Dial; Cert and Key are ours
+	Auth      UpstreamAuth // of a ws or wss Dial; excludes TokenFile
+	Insecure  bool         // a tcp or ws Dial of another machine is intended
 
 	// Heartbeat is how often the host is asked for a sign of life. After three
 	// without an answer it is gone. Positive.

@@ -1,13 +1,11 @@
 package proxy
 
 import (
-	"context"
 	"log/slog"
 	"net/http"
 	"sync/atomic"
 
 	"github.com/mcp-proxy/mcp-proxy/config"
-	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/secretfile"
 	"github.com/mcp-proxy/mcp-proxy/proxy/frontend"
 	"github.com/mcp-proxy/mcp-proxy/proxy/session"
@@ -24,12 +22,7 @@ type front struct {
 // may listen so.
 func newFront(cfg *config.Config, router *session.Router, known func(upstream string) bool, ls *links, log *slog.Logger) (*front, error) {
 	h := &frontend.HTTP{
-		Serve: func(ctx context.Context, upstream string, c jsonrpc.Conn) error {
-			if upstream == "" {
-				return router.Serve(ctx, c)
-			}
-			return router.ServeUpstream(ctx, upstream, c)
-		},
+		Serve:          router.Serve,
 		ServePrincipal: router.ServePrincipal,
 		Known:          known,
 		Guard: frontend.Guard{

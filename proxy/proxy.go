@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/config"
+	"github.com/mcp-proxy/mcp-proxy/internal/identity"
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
@@ -163,7 +164,7 @@ func (p *Proxy) ServeStdio(ctx context.Context, in, out *os.File) error {
 	session, cut := context.WithCancel(ctx)
 	defer cut()
 	defer context.AfterFunc(p.serving, cut)()
-	return p.router.Serve(session, client)
+	return p.router.Serve(session, identity.TheOperator, "", client)
 }
 
 // Reload takes over the upstreams and links of cfg, and tells clients. All else stays as

@@ -15,6 +15,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/mcp-proxy/mcp-proxy/internal/identity"
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/proxy/frontend"
 )
@@ -74,8 +75,8 @@ func fakeHTTP(address string) {
 		return serveFake(c)
 	}
 	http.Serve(listener, &frontend.HTTP{
-		Serve:          func(_ context.Context, _ string, c jsonrpc.Conn) error { return serve(c) },
-		ServePrincipal: func(_ context.Context, _, _ string, c jsonrpc.Conn) error { return serve(c) },
+		Serve:          func(_ context.Context, _ *identity.Identity, _ string, c jsonrpc.Conn) error { return serve(c) },
+		ServePrincipal: func(_ context.Context, _ identity.Principal, _ string, c jsonrpc.Conn) error { return serve(c) },
 	})
 }
 

@@ -11,14 +11,15 @@ const module = "github.com/mcp-proxy/mcp-proxy/"
 
 // The architecture drawing, as a table: what each package may import of ours.
 var mayImport = map[string][]string{
-	"internal/jsonrpc":          {},
+	"internal/identity":         {},
+	"internal/jsonrpc":          {"internal/identity"},
 	"internal/mcp":              {"internal/jsonrpc"},
 	"internal/peer":             {"internal/jsonrpc", "internal/mcp"},
 	"internal/jsonrpc/conntest": {"internal/jsonrpc"},
 	"internal/jsonrpc/wsconn":   {"internal/jsonrpc"},
 	"proxy/catalog":             {"internal/jsonrpc", "internal/mcp"},
-	"proxy/session":             {"internal/jsonrpc", "internal/mcp", "internal/observe", "internal/peer", "proxy/catalog"},
-	"proxy/frontend":            {"internal/jsonrpc", "internal/jsonrpc/wsconn", "internal/mcp"},
+	"proxy/session":             {"internal/identity", "internal/jsonrpc", "internal/mcp", "internal/observe", "internal/peer", "proxy/catalog"},
+	"proxy/frontend":            {"internal/identity", "internal/jsonrpc", "internal/jsonrpc/wsconn", "internal/mcp"},
 	"upstream":                  {"internal/jsonrpc", "internal/mcp", "internal/observe", "upstream/pool", "upstream/process"},
 	"upstream/process":          {"internal/jsonrpc"},
 	"upstream/pool":             {"internal/jsonrpc", "internal/mcp", "internal/peer", "internal/timers", "upstream/translate"},
@@ -31,7 +32,7 @@ var mayImport = map[string][]string{
 
 	// The parts meet in the door, which programs embed.
 	"proxy": {
-		"config", "internal/jsonrpc", "internal/jsonrpc/wsconn", "internal/mcp", "internal/observe", "internal/secretfile",
+		"config", "internal/identity", "internal/jsonrpc", "internal/jsonrpc/wsconn", "internal/mcp", "internal/observe", "internal/secretfile",
 		"proxy/catalog", "proxy/frontend", "proxy/session",
 		"upstream", "upstream/link", "upstream/pool", "upstream/process", "upstream/remote", "upstream/translate",
 	},

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 
 	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/identity"
 )
 
 // A Message is one JSON-RPC 2.0 request, notification or response.
@@ -43,6 +45,14 @@ type Message struct {
 	// names in lower case: "mcp-param-region". Nil if the transport has no room
 	// for that; else, if nothing was repeated, empty. They never travel.
 	Headers map[string][]string
+
+	// From is who has sent a message, if the front end knows that of each; nil: whoever
+	// the session is of. It never travels.
+	From *identity.Identity
+
+	// Refused is set in an error that a policy has answered with: a front end with
+	// statuses uses its own. It never travels.
+	Refused *identity.Refusal
 }
 
 // NewRequest returns a request.

@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/mcp-proxy/mcp-proxy/internal/identity"
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc/conntest"
 )
@@ -240,7 +241,7 @@ func TestCloseWaits(t *testing.T) {
 	release := make(chan struct{})
 	ended := make(chan struct{})
 	ts := newTestServer(t, func(h *HTTP) {
-		h.Serve = func(ctx context.Context, _ string, c jsonrpc.Conn) error {
+		h.Serve = func(ctx context.Context, _ *identity.Identity, _ string, c jsonrpc.Conn) error {
 			defer close(ended)
 			m, _ := c.Recv()
 			c.Send(initializeResult(m))
@@ -390,7 +391,7 @@ func chaos(ts *testServer) {
 // TestWithdrawReusedID withdraws a request that was cancelled and whose id is in
 // use again: the later one stays (race J).
 func TestWithdrawReusedID(t *testing.T) {
-	s := newSession("", nil)
+	s := newSession(client{who: identity.Nobody}, nil)
 	messages := []*jsonrpc.Message{jsonrpc.NewRequest(jsonrpc.IntID(1), "x", nil)}
 	first, _ := s.expect(messages, false)
 	s.cancelledLocked(jsonrpc.NewNotification("notifications/cancelled", []byte(`{"requestId":1}`)))

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/mcp-proxy/mcp-proxy/internal/identity"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
@@ -60,23 +61,35 @@ func (g *Guard) Check() error {
 
 // A client is who sends a request, as far as the Guard can tell, and which upstream
 // its path names, "" for all.
-type client struct{ principal, upstream string }
+type client struct {
+	who      *identity.Identity
+	upstream string
+}
+
+// place is what modern requests that share a connection have in common.
+func (c client) place() place { return place{c.who.Principal, c.upstream} }
+
+// A place is a principal, and which upstream a path names, "" for all.
+type place struct {
+	principal identity.Principal
+	upstream  string
+}
 
 // identify checks a request and says who its client is. If the request is refused, it
 // has been answered and ok is false: 403 for a foreign Host or Origin, 400 for a header
 // that comes twice, 401 without the right token, which says whether there was none or a
 // wrong one. A CORS preflight, which carries no token, has been answered with 204.
-func (g *Guard) identify(w http.ResponseWriter, r *http.Request) (principal string, ok bool) {
+func (g *Guard) identify(w http.ResponseWriter, r *http.Request) (who *identity.Identity, ok bool) {
 	if g.Admit(w, r) != nil {
-		return "", false
+		return nil, false
 	}
 	if !g.checkOrigin(w, r) {
 		refuse(w, http.StatusForbidden, "Origin is not allowed")
-		return "", false
+		return nil, false
 	}
 	if r.Method == http.MethodOptions {
 		w.WriteHeader(http.StatusNoContent)
-		return "", false
+		return nil, false
 	}
 	return g.checkToken(w, r)
 }
@@ -207,36 +220,33 @@ func (g *Guard) token() (string, error) {
 
 var errNoToken = errors.New("no token to compare with")
 
-// The principals that a token tells apart: all who have it are one.
-const (
-	principalToken     = "token"
-	principalAnonymous = "anonymous"
-)
+// theToken is who has the token: all who have it are one.
+var theToken = &identity.Identity{Principal: identity.Principal{Kind: identity.Token, Name: "default"}}
 
 // checkToken says who the client of r is by its token, and refuses a client without
 // the right one. Hashes are compared, so that not even the length shows in the time.
-func (g *Guard) checkToken(w http.ResponseWriter, r *http.Request) (principal string, ok bool) {
+func (g *Guard) checkToken(w http.ResponseWriter, r *http.Request) (who *identity.Identity, ok bool) {
 	if !g.asksToken() {
-		return principalAnonymous, true
+		return identity.Nobody, true
 	}
 	token, err := g.token()
 	if err != nil { // no token can be told from a wrong one
 		unavailable(w, "tokens cannot be checked")
-		return "", false
+		return nil, false
 	}
 	scheme, given, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 	if given = strings.TrimSpace(given); given == "" || !strings.EqualFold(scheme, "Bearer") {
 		w.Header().Set("WWW-Authenticate", `Bearer realm="mcp-proxy"`)
 		refuse(w, http.StatusUnauthorized, "a bearer token is required, as in Authorization: Bearer TOKEN")
-		return "", false
+		return nil, false
 	}
 	want, got := sha256.Sum256([]byte(token)), sha256.Sum256([]byte(given))
 	if subtle.ConstantTimeCompare(want[:], got[:]) == 1 {
-		return principalToken, true
+		return theToken, true
 	}
 	w.Header().Set("WWW-Authenticate", `Bearer realm="mcp-proxy", error="invalid_token"`)
 	refuse(w, http.StatusUnauthorized, "the bearer token is wrong")
-	return "", false
+	return nil, false
 }
 
 func isUnix(addr string) bool { return strings.HasPrefix(addr, "unix:") }

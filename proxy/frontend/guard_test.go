@@ -89,8 +89,8 @@ func serveGuarded(g *Guard, method, name, value string) *httptest.ResponseRecord
 		r.Header.Set(name, value)
 	}
 	w := httptest.NewRecorder()
-	if principal, ok := g.identify(w, r); ok {
-		w.Header().Set("Principal", principal)
+	if who, ok := g.identify(w, r); ok {
+		w.Header().Set("Principal", who.String())
 		w.WriteHeader(http.StatusTeapot)
 	}
 	return w
@@ -173,7 +173,7 @@ func TestGuardTokenFrom(t *testing.T) {
 		if w.Code != status || strings.Contains(w.Body.String(), "secret") {
 			t.Errorf("token %q for %q: %d %s, want %d", given, token, w.Code, w.Body, status)
 		}
-		if principal := w.Header().Get("Principal"); status == http.StatusTeapot && principal != "token" {
+		if principal := w.Header().Get("Principal"); status == http.StatusTeapot && principal != "token:default" {
 			t.Errorf("the principal is %q", principal)
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/mcp-proxy/mcp-proxy/internal/identity"
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
 
@@ -114,7 +115,7 @@ func (l *pipeListener) Addr() net.Addr { return &net.UnixAddr{Name: "pipe", Net:
 // to receive and send itself.
 func manual(h *HTTP) <-chan jsonrpc.Conn {
 	conns := make(chan jsonrpc.Conn, 16)
-	h.Serve = func(ctx context.Context, _ string, c jsonrpc.Conn) error {
+	h.Serve = func(ctx context.Context, _ *identity.Identity, _ string, c jsonrpc.Conn) error {
 		defer c.Close()
 		ended := &endedConn{Conn: c, done: make(chan struct{})}
 		conns <- ended
@@ -157,8 +158,8 @@ func (c *endedConn) Recv() (*jsonrpc.Message, error) {
 }
 
 // untilDone makes a Serve end with its ctx.
-func untilDone(serve func(jsonrpc.Conn) error) func(context.Context, string, jsonrpc.Conn) error {
-	return func(ctx context.Context, _ string, c jsonrpc.Conn) error {
+func untilDone(serve func(jsonrpc.Conn) error) func(context.Context, *identity.Identity, string, jsonrpc.Conn) error {
+	return func(ctx context.Context, _ *identity.Identity, _ string, c jsonrpc.Conn) error {
 		defer c.Close()
 		defer context.AfterFunc(ctx, func() { c.Close() })()
 		return serve(c)
@@ -166,9 +167,9 @@ func untilDone(serve func(jsonrpc.Conn) error) func(context.Context, string, jso
 }
 
 // principal makes a ServePrincipal that ends with its ctx.
-func principal(serve func(jsonrpc.Conn) error) func(context.Context, string, string, jsonrpc.Conn) error {
-	return func(ctx context.Context, upstream, _ string, c jsonrpc.Conn) error {
-		return untilDone(serve)(ctx, upstream, c)
+func principal(serve func(jsonrpc.Conn) error) func(context.Context, identity.Principal, string, jsonrpc.Conn) error {
+	return func(ctx context.Context, who identity.Principal, upstream string, c jsonrpc.Conn) error {
+		return untilDone(serve)(ctx, &identity.Identity{Principal: who}, upstream, c)
 	}
 }
 

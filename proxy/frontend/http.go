@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/mcp-proxy/mcp-proxy/internal/identity"
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc/wsconn"
 )
@@ -22,16 +23,16 @@ import (
 //
 // It is an [http.Handler]. Its fields must not change once it serves.
 type HTTP struct {
-	// Serve is the session of one client with one upstream, "" for all. It owns
-	// c until it returns. Its ctx outlives the client's requests, and is
-	// cancelled by Close.
-	Serve func(ctx context.Context, upstream string, c jsonrpc.Conn) error
+	// Serve is the session of one client with one upstream, "" for all. Who the client
+	// is goes for all its messages. It owns c until it returns. Its ctx outlives the
+	// client's requests, and is cancelled by Close.
+	Serve func(ctx context.Context, who *identity.Identity, upstream string, c jsonrpc.Conn) error
 
 	// ServePrincipal is the session of all modern clients (2026-07-28) that are one
 	// principal and use one path. c carries the requests of all of them, under ids of
 	// its own. It owns c until it returns, and is called again with the next request.
 	// Its ctx is like that of Serve. Nil refuses these clients.
-	ServePrincipal func(ctx context.Context, upstream, principal string, c jsonrpc.Conn) error
+	ServePrincipal func(ctx context.Context, who identity.Principal, upstream string, c jsonrpc.Conn) error
 
 	Known func(upstream string) bool // names for /mcp/NAME and /ws/NAME; nil knows none
 
@@ -68,7 +69,7 @@ func (h *HTTP) init() {
 			unread: newUnread(h.Limits), log: log, ctx: ctx, cancel: cancel, byID: make(map[string]*session),
 		}
 		waits, bodies := &waits{}, newBodies(h.Limits)
-		modern := &modernClients{serve: h.ServePrincipal, open: h.open, waits: waits, conns: make(map[client]*principalConn)}
+		modern := &modernClients{serve: h.ServePrincipal, open: h.open, waits: waits, conns: make(map[place]*principalConn)}
 		h.streamable = &streamable{h.open, bodies, waits, modern}
 		h.sse = &httpSSE{h.open, bodies}
 	})
@@ -82,8 +83,8 @@ func (h *HTTP) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		h.serveHealth(w)
 		return
 	}
-	if principal, ok := h.Guard.identify(w, r); ok {
-		h.route(w, r, principal)
+	if who, ok := h.Guard.identify(w, r); ok {
+		h.route(w, r, who)
 	}
 }
 
@@ -96,7 +97,7 @@ func (h *HTTP) serveHealth(w http.ResponseWriter) {
 }
 
 // route finds the handler of a request that the guard passed.
-func (h *HTTP) route(w http.ResponseWriter, r *http.Request, principal string) {
+func (h *HTTP) route(w http.ResponseWriter, r *http.Request, who *identity.Identity) {
 	path, upstream := r.URL.Path, ""
 	for _, prefix := range []string{"/mcp/", "/ws/"} {
 		name, ok := strings.CutPrefix(path, prefix)
@@ -112,15 +113,16 @@ func (h *HTTP) route(w http.ResponseWriter, r *http.Request, principal string) {
 	if twoVersions(w, r, path) {
 		return
 	}
+	c := client{who, upstream}
 	switch path {
 	case "/mcp":
-		h.streamable.serve(w, r, client{principal, upstream})
+		h.streamable.serve(w, r, c)
 	case "/ws":
-		h.serveWS(w, r, upstream)
+		h.serveWS(w, r, c)
 	case "/sse":
-		h.sse.get(w, r)
+		h.sse.get(w, r, c)
 	case "/message":
-		h.sse.post(w, r)
+		h.sse.post(w, r, c)
 	default:
 		http.NotFound(w, r)
 	}
@@ -128,7 +130,7 @@ func (h *HTTP) route(w http.ResponseWriter, r *http.Request, principal string) {
 
 // serveWS is the WebSocket endpoint: one session for as long as the connection
 // lives.
-func (h *HTTP) serveWS(w http.ResponseWriter, r *http.Request, upstream string) {
+func (h *HTTP) serveWS(w http.ResponseWriter, r *http.Request, from client) {
 	if r.Method != http.MethodGet {
 		notAllowed(w, "GET")
 		return
@@ -141,7 +143,7 @@ func (h *HTTP) serveWS(w http.ResponseWriter, r *http.Request, upstream string) 
 		h.open.leave()
 		return
 	}
-	go h.open.serveConn("websocket", upstream, c) // the handler's goroutine has a large stack and holds the request
+	go h.open.serveConn("websocket", from, c) // the handler's goroutine has a large stack and holds the request
 }
 
 // Drain makes /healthz answer 503, and every request that would begin a new session.

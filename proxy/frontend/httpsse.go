@@ -11,7 +11,7 @@ type httpSSE struct {
 }
 
 // get opens a session and is its stream.
-func (h *httpSSE) get(w http.ResponseWriter, r *http.Request) {
+func (h *httpSSE) get(w http.ResponseWriter, r *http.Request, from client) {
 	if r.Method != http.MethodGet {
 		notAllowed(w, "GET, OPTIONS")
 		return
@@ -19,7 +19,7 @@ func (h *httpSSE) get(w http.ResponseWriter, r *http.Request) {
 	if !checkAccept(w, r, typeSSE) || !h.open.enter(w) {
 		return
 	}
-	s := newSession("", nil)    // Send waits for the one stream
+	s := newSession(from, nil)  // Send waits for the one stream
 	s.sse, s.out.keep = true, 0 // nothing can be resumed
 	rd := s.out.attach("")
 	h.open.begin(s)
@@ -38,7 +38,7 @@ func (h *httpSSE) get(w http.ResponseWriter, r *http.Request) {
 }
 
 // post takes one message for the session that the query names.
-func (h *httpSSE) post(w http.ResponseWriter, r *http.Request) {
+func (h *httpSSE) post(w http.ResponseWriter, r *http.Request, from client) {
 	if r.Method != http.MethodPost {
 		notAllowed(w, "POST, OPTIONS")
 		return
@@ -46,7 +46,7 @@ func (h *httpSSE) post(w http.ResponseWriter, r *http.Request) {
 	if !checkPost(w, r) {
 		return
 	}
-	s := h.open.find(r.URL.Query().Get("sessionId"), "", true)
+	s := h.open.find(r.URL.Query().Get("sessionId"), from, true)
 	if s == nil {
 		noSession(w)
 		return

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"sync"
 
+	"github.com/mcp-proxy/mcp-proxy/internal/identity"
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
@@ -12,12 +13,12 @@ import (
 // ModernClients answers the POSTs of modern clients, and has the connections of
 // principals on which their messages travel.
 type modernClients struct {
-	serve func(ctx context.Context, upstream, principal string, c jsonrpc.Conn) error // HTTP.ServePrincipal
+	serve func(ctx context.Context, who identity.Principal, upstream string, c jsonrpc.Conn) error // HTTP.ServePrincipal
 	open  *openSessions
 	waits *waits
 
 	mu    sync.Mutex
-	conns map[client]*principalConn // whose serve has not returned; guarded by mu
+	conns map[place]*principalConn // whose serve has not returned; guarded by mu
 }
 
 // post takes one message of a modern client and answers it.
@@ -37,7 +38,8 @@ func (h *modernClients) post(w http.ResponseWriter, r *http.Request, from client
 		w.WriteHeader(http.StatusAccepted)
 		return
 	}
-	c := h.conn(w, r, from)
+	m.From = from.who
+	c := h.conn(w, r, from.place())
 	if c == nil {
 		return
 	}
@@ -74,7 +76,7 @@ func (h *modernClients) answer(w http.ResponseWriter, r *http.Request, p *waiter
 // conn returns the connection of a principal, made if there is none, and holds it.
 // One that is ending is waited for, so that there are never two. It is nil if there
 // is no room for one (the client has been told), or if the client is gone.
-func (h *modernClients) conn(w http.ResponseWriter, r *http.Request, from client) *principalConn {
+func (h *modernClients) conn(w http.ResponseWriter, r *http.Request, from place) *principalConn {
 	for {
 		h.mu.Lock()
 		c := h.conns[from]
@@ -101,7 +103,7 @@ func (h *modernClients) conn(w http.ResponseWriter, r *http.Request, from client
 
 // begin makes a principal's connection in the room that enter made for it, and holds
 // it; nil if somebody else was first.
-func (h *modernClients) begin(from client) *principalConn {
+func (h *modernClients) begin(from place) *principalConn {
 	c := newPrincipalConn(h.open.log, h.open.unread)
 	c.idle.hold() // even if it ends at once it is the one for this POST
 	h.mu.Lock()
@@ -117,11 +119,11 @@ func (h *modernClients) begin(from client) *principalConn {
 
 // run is the goroutine of a principal's connection. Its room is free before a POST
 // that waits for gone looks for some.
-func (h *modernClients) run(from client, c *principalConn) {
+func (h *modernClients) run(from place, c *principalConn) {
 	defer close(c.gone)
 	c.idle.start(h.open.idle, 0, c.expire)
-	log := h.open.log.With("transport", "http", "upstream", from.upstream, "principal", from.principal)
-	h.open.run(log, c, func(ctx context.Context) error { return h.serve(ctx, from.upstream, from.principal, c) })
+	log := h.open.log.With("transport", "http", "upstream", from.upstream, "principal", from.principal.String())
+	h.open.run(log, c, func(ctx context.Context) error { return h.serve(ctx, from.principal, from.upstream, c) })
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	delete(h.conns, from)

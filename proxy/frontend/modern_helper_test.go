@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/mcp-proxy/mcp-proxy/internal/identity"
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc/conntest"
 )
@@ -41,8 +42,8 @@ func newBubblePrincipals(t *testing.T) (*testClient, <-chan jsonrpc.Conn) {
 func manualPrincipal(h *HTTP) <-chan jsonrpc.Conn {
 	manually := &HTTP{}
 	conns := manual(manually)
-	h.ServePrincipal = func(ctx context.Context, upstream, _ string, c jsonrpc.Conn) error {
-		return manually.Serve(ctx, upstream, c)
+	h.ServePrincipal = func(ctx context.Context, who identity.Principal, upstream string, c jsonrpc.Conn) error {
+		return manually.Serve(ctx, &identity.Identity{Principal: who}, upstream, c)
 	}
 	return conns
 }

@@ -187,7 +187,7 @@ func TestUpstreamPath(t *testing.T) {
 	ts := newTestServer(t, nil)
 	c := ts.at("/mcp/files")
 	c.initialize("2025-06-18")
-	if got := ts.only().upstream; got != "files" {
+	if got := ts.only().of.upstream; got != "files" {
 		t.Errorf("Serve got upstream %q, want files", got)
 	}
 	wantStatus(t, c.post(ping), 200)

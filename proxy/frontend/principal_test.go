@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/mcp-proxy/mcp-proxy/internal/identity"
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc/conntest"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
@@ -76,7 +77,7 @@ func TestModernEndsAtOnce(t *testing.T) {
 	served := make(chan struct{}, 16)
 	ts := newTestServer(t, func(h *HTTP) {
 		h.Sessions = 1
-		h.ServePrincipal = func(_ context.Context, _, _ string, c jsonrpc.Conn) error {
+		h.ServePrincipal = func(_ context.Context, _ identity.Principal, _ string, c jsonrpc.Conn) error {
 			served <- struct{}{}
 			c.Close()
 			return jsonrpc.ErrClosed
@@ -155,13 +156,13 @@ func TestModernDrain(t *testing.T) {
 // TestModernPrincipal: all who have the token are one principal, and another than
 // those who need none.
 func TestModernPrincipal(t *testing.T) {
-	for token, want := range map[string]string{"": "anonymous", "secret": "token"} {
+	for token, want := range map[string]string{"": "anonymous", "secret": "token:default"} {
 		principals := make(chan string, 4)
 		ts := newTestServer(t, func(h *HTTP) {
 			h.Guard.Token = token
-			h.ServePrincipal = func(ctx context.Context, _, principal string, c jsonrpc.Conn) error {
-				principals <- principal
-				return untilDone(unknown)(ctx, "", c)
+			h.ServePrincipal = func(ctx context.Context, who identity.Principal, _ string, c jsonrpc.Conn) error {
+				principals <- who.String()
+				return untilDone(unknown)(ctx, identity.Nobody, "", c)
 			}
 		})
 		c := ts.at("/mcp")

@@ -30,10 +30,10 @@ var (
 // and not a Peer.
 type session struct {
 	// Static after construction.
-	id       string
-	upstream string
-	sse      bool   // HTTP+SSE: everything goes to the one stream
-	onEnd    func() // called once, when the session has ended
+	id    string
+	of    client // who began it, and where
+	sse   bool   // HTTP+SSE: everything goes to the one stream
+	onEnd func() // called once, when the session has ended
 
 	mu          sync.Mutex                         // guards the fields below
 	in          *jsonrpc.Queue                     // from POSTs to Recv; finished when the session has ended
@@ -46,8 +46,8 @@ type session struct {
 	established bool        // initialize succeeded
 }
 
-func newSession(upstream string, u *unread) *session {
-	s := &session{id: rand.Text(), upstream: upstream, onEnd: func() {}, room: jsonrpc.Room{Messages: inbound}}
+func newSession(of client, u *unread) *session {
+	s := &session{id: rand.Text(), of: of, onEnd: func() {}, room: jsonrpc.Room{Messages: inbound}}
 	s.in, s.idle.mu = jsonrpc.NewQueue(&s.mu), &s.mu
 	s.out = streams{mu: &s.mu, idle: &s.idle, unread: u, keep: storeEvents, standalone: &stream{first: 1}, numbered: make(map[int]*stream)}
 	s.out.room.L = &s.mu

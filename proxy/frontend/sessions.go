@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/mcp-proxy/mcp-proxy/internal/identity"
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
 
@@ -15,7 +16,7 @@ import (
 // them, and waits for them: here each begins and ends.
 type openSessions struct {
 	// Static after construction.
-	serve      func(ctx context.Context, upstream string, c jsonrpc.Conn) error // HTTP.Serve
+	serve      func(ctx context.Context, who *identity.Identity, upstream string, c jsonrpc.Conn) error // HTTP.Serve
 	max        int
 	idle, gone time.Duration
 	unread     *unread // of all but HTTP+SSE and WebSockets, where Send waits
@@ -71,9 +72,9 @@ func (o *openSessions) run(log *slog.Logger, c jsonrpc.Conn, serve func(context.
 }
 
 // serveConn is the goroutine of a client whose connection is its session.
-func (o *openSessions) serveConn(transport, upstream string, c jsonrpc.Conn) {
-	log := o.log.With("transport", transport, "upstream", upstream)
-	o.run(log, c, func(ctx context.Context) error { return o.serve(ctx, upstream, c) })
+func (o *openSessions) serveConn(transport string, from client, c jsonrpc.Conn) {
+	log := o.log.With("transport", transport, "upstream", from.upstream, "principal", from.who.String())
+	o.run(log, c, func(ctx context.Context) error { return o.serve(ctx, from.who, from.upstream, c) })
 }
 
 // begin starts a session for which enter made room. The caller holds it and must
@@ -92,9 +93,9 @@ func (o *openSessions) begin(s *session) {
 
 // serveSession is the goroutine of a session.
 func (o *openSessions) serveSession(s *session) {
-	log := o.log.With("transport", "http", "upstream", s.upstream, "http_session", s.id[:8]) // the proxy has a key of its own
+	log := o.log.With("transport", "http", "upstream", s.of.upstream, "principal", s.of.who.String(), "http_session", s.id[:8]) // the proxy has a key of its own
 	o.run(log, s, func(ctx context.Context) error {
-		err := o.serve(ctx, s.upstream, s)
+		err := o.serve(ctx, s.of.who, s.of.upstream, s)
 		s.Close()
 		if dropped := s.dropped(); dropped > 0 {
 			log.Warn("client did not fetch its messages, oldest dropped", "dropped", dropped)
@@ -110,12 +111,12 @@ func (o *openSessions) forget(s *session) {
 }
 
 // find returns the session with this id and holds it; nil if it has ended, or
-// belongs to another path.
-func (o *openSessions) find(id, upstream string, sse bool) *session {
+// belongs to another principal or path.
+func (o *openSessions) find(id string, from client, sse bool) *session {
 	o.mu.Lock()
 	s := o.byID[id]
 	o.mu.Unlock()
-	if s == nil || s.upstream != upstream || s.sse != sse || !s.idle.hold() {
+	if s == nil || s.of.place() != from.place() || s.sse != sse || !s.idle.hold() {
 		return nil
 	}
 	return s

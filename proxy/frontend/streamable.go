@@ -26,9 +26,9 @@ func (h *streamable) serve(w http.ResponseWriter, r *http.Request, c client) {
 	case http.MethodPost:
 		h.post(w, r, c)
 	case http.MethodGet:
-		h.get(w, r, c.upstream)
+		h.get(w, r, c)
 	case http.MethodDelete:
-		h.delete(w, r, c.upstream)
+		h.delete(w, r, c)
 	default:
 		notAllowed(w, "GET, POST, DELETE, OPTIONS")
 	}
@@ -45,7 +45,7 @@ func (h *streamable) post(w http.ResponseWriter, r *http.Request, c client) {
 	named := id != "" && !modernHeader(r)
 	var s *session
 	if named {
-		s = h.open.find(id, c.upstream, false)
+		s = h.open.find(id, c, false)
 	}
 	if s != nil {
 		defer s.idle.release()
@@ -70,7 +70,7 @@ func (h *streamable) post(w http.ResponseWriter, r *http.Request, c client) {
 	case named:
 		noSession(w)
 	default:
-		h.postFirst(w, r, c.upstream, m)
+		h.postFirst(w, r, c, m)
 	}
 }
 
@@ -85,7 +85,7 @@ func (h *streamable) postTo(w http.ResponseWriter, r *http.Request, s *session, 
 }
 
 // postFirst takes initialize, which begins a session.
-func (h *streamable) postFirst(w http.ResponseWriter, r *http.Request, upstream string, m *jsonrpc.Message) {
+func (h *streamable) postFirst(w http.ResponseWriter, r *http.Request, from client, m *jsonrpc.Message) {
 	switch {
 	case !knownVersion(r.Header.Get(headerVersion)):
 		refuse(w, http.StatusBadRequest, "unsupported "+headerVersion)
@@ -96,7 +96,7 @@ func (h *streamable) postFirst(w http.ResponseWriter, r *http.Request, upstream 
 	case !h.open.enter(w):
 		return
 	}
-	s := newSession(upstream, h.open.unread)
+	s := newSession(from, h.open.unread)
 	s.version, _ = mcp.Read(m).Text(mcp.Key)
 	h.open.begin(s)
 	defer s.idle.release()
@@ -106,11 +106,11 @@ func (h *streamable) postFirst(w http.ResponseWriter, r *http.Request, upstream 
 // get opens the standalone stream, or resumes the stream that Last-Event-ID
 // names. An id that is unknown or too old is 400, not 404: the session lives, and
 // 404 would make the client begin a new one.
-func (h *streamable) get(w http.ResponseWriter, r *http.Request, upstream string) {
+func (h *streamable) get(w http.ResponseWriter, r *http.Request, from client) {
 	if refusedModern(w, r) || !checkAccept(w, r, typeSSE) {
 		return
 	}
-	s := h.require(w, r, upstream)
+	s := h.require(w, r, from)
 	if s == nil {
 		return
 	}
@@ -125,11 +125,11 @@ func (h *streamable) get(w http.ResponseWriter, r *http.Request, upstream string
 }
 
 // delete ends a session. What is in flight is answered with the one error.
-func (h *streamable) delete(w http.ResponseWriter, r *http.Request, upstream string) {
+func (h *streamable) delete(w http.ResponseWriter, r *http.Request, from client) {
 	if refusedModern(w, r) {
 		return
 	}
-	s := h.require(w, r, upstream)
+	s := h.require(w, r, from)
 	if s == nil {
 		return
 	}
@@ -150,13 +150,13 @@ func refusedModern(w http.ResponseWriter, r *http.Request) bool {
 
 // require returns the session that r names and holds it. If it returns nil, it has
 // refused r.
-func (h *streamable) require(w http.ResponseWriter, r *http.Request, upstream string) *session {
+func (h *streamable) require(w http.ResponseWriter, r *http.Request, from client) *session {
 	id := r.Header.Get(headerSession)
 	if id == "" {
 		refuse(w, http.StatusBadRequest, headerSession+" is missing")
 		return nil
 	}
-	s := h.open.find(id, upstream, false)
+	s := h.open.find(id, from, false)
 	if s == nil {
 		noSession(w)
 		return nil

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"testing"
 
+	"github.com/mcp-proxy/mcp-proxy/internal/identity"
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
@@ -19,7 +20,7 @@ func BenchmarkCall(b *testing.B) {
 		})}
 	client, theirs := jsonrpc.Pipe()
 	ended := make(chan error, 1)
-	go func() { ended <- p.Serve(context.Background(), theirs) }()
+	go func() { ended <- p.Serve(context.Background(), identity.Nobody, "", theirs) }()
 	ask := func(method, params string) {
 		client.Send(jsonrpc.NewRequest(jsonrpc.IntID(1), method, json.RawMessage(params)))
 		if m, err := client.Recv(); err != nil || m.Error != nil {

@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/mcp-proxy/mcp-proxy/internal/identity"
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
@@ -37,7 +38,7 @@ func TestD02_SlowReaderGetsAll(t *testing.T) {
 		conn, theirs := jsonrpc.Pipe()
 		client := newPeer(t, conn, nil)
 		done := make(chan error, 1)
-		go func() { done <- p.Serve(t.Context(), &slowConn{theirs, time.Second}) }()
+		go func() { done <- p.Serve(t.Context(), identity.Nobody, "", &slowConn{theirs, time.Second}) }()
 		client.say(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25"}}`)
 		for id := 1; id <= 3; id++ {
 			client.say(strings.Replace(call1, `"id":1`, fmt.Sprint(`"id":`, id), 1))
@@ -192,7 +193,7 @@ func TestUnusableAnswer(t *testing.T) {
 	inWorld(t, &Router{}, []string{"files"}, func(w *world) {
 		ours, theirs := jsonrpc.Pipe()
 		client, ended := newPeer(w.t, ours, nil), make(chan error, 1)
-		go func() { ended <- w.proxy.Serve(context.Background(), &oddConn{theirs, false}) }()
+		go func() { ended <- w.proxy.Serve(context.Background(), identity.Nobody, "", &oddConn{theirs, false}) }()
 		client.say(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25"}}`)
 		client.say(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
 		u := w.upstream("files")
@@ -318,7 +319,7 @@ func stalling(w *world) *stalledConn {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	w.cancel, w.ended = cancel, ended
-	go func() { ended <- w.proxy.Serve(ctx, c); close(ended) }()
+	go func() { ended <- w.proxy.Serve(ctx, identity.Nobody, "", c); close(ended) }()
 	return c
 }
 

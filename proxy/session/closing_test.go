@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/mcp-proxy/mcp-proxy/internal/identity"
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
@@ -100,7 +101,7 @@ func TestClientThatTalksAndDoesNotRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		stuck := newStuckConn()
 		done := make(chan error, 1)
-		go func() { done <- new(Router).Serve(t.Context(), stuck) }()
+		go func() { done <- new(Router).Serve(t.Context(), identity.Nobody, "", stuck) }()
 		for range 3 * clientSpare * clientMessages { // writeLoop takes up to one of these, and one waits
 			stuck.say(decode(t, `{"jsonrpc":"2.0","id":1,"method":"ping"}`))
 		}

@@ -16,7 +16,7 @@ import (
 // and returns what is wrong with the claim.
 func (s *session) classify(c *call) *jsonrpc.Error {
 	c.era, c.view = mcp.Legacy, &s.views.legacy
-	surely := s.principal != nil || c.notes.Method.ModernOnly()
+	surely := s.ofPrincipal || c.notes.Method.ModernOnly()
 	meta, err := c.notes.Claim()
 	switch {
 	case !surely && !meta.Claimed && (err == nil || !mayClaim(c.msg.Params)):

@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/mcp-proxy/mcp-proxy/internal/identity"
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
@@ -117,7 +118,7 @@ func TestServePrincipal(t *testing.T) {
 		for _, row := range [][2]string{{"", "anonymous"}, {"", "token"}, {"files", "anonymous"}, {"files", "anonymous"}, {"", "anonymous"}} {
 			who = fmt.Sprint(row)
 			client, stop := w.serves(func(ctx context.Context, c jsonrpc.Conn) error {
-				return w.proxy.ServePrincipal(ctx, row[0], row[1], c)
+				return w.proxy.ServePrincipal(ctx, identity.Principal{Kind: identity.Kind(row[1])}, row[0], c)
 			})
 			client.say(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`) // the session knows that it is modern
 			client.want(`{"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"Invalid params: \"_meta\" has no valid \"io.modelcontextprotocol/protocolVersion\""}}`)
@@ -142,7 +143,7 @@ func TestServePrincipalBounds(t *testing.T) {
 	inWorld(t, &Router{InFlight: 2}, []string{"files"}, func(w *world) {
 		w.hands = map[string]func(*party, *jsonrpc.Message){"files": func(*party, *jsonrpc.Message) {}}
 		client, stop := w.serves(func(ctx context.Context, c jsonrpc.Conn) error {
-			return w.proxy.ServePrincipal(ctx, "", "anonymous", c)
+			return w.proxy.ServePrincipal(ctx, identity.Nobody.Principal, "", c)
 		})
 		defer stop()
 		client.era = mcp.Modern
@@ -151,7 +152,7 @@ func TestServePrincipalBounds(t *testing.T) {
 		}
 		client.want(fmt.Sprintf(`{"jsonrpc":"2.0","id":8,"error":%s}`, jsonrpc.Overloaded("").Raw()))
 	})
-	err := new(Router).ServePrincipal(t.Context(), "nothing", "anonymous", newStuckConn())
+	err := new(Router).ServePrincipal(t.Context(), identity.Nobody.Principal, "nothing", newStuckConn())
 	if cause := jsonrpc.EndOf(err, "").Cause; cause != "unknown upstream" {
 		t.Error("ended with", err)
 	}

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/mcp-proxy/mcp-proxy/internal/identity"
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
@@ -27,7 +28,7 @@ func told(t *testing.T, serve func(stream *jsonrpc.PipeConn)) (all []toldError) 
 			})}
 		client, theirs := jsonrpc.Pipe()
 		ended := make(chan error, 1)
-		go func() { ended <- p.Serve(context.Background(), theirs) }()
+		go func() { ended <- p.Serve(context.Background(), identity.Nobody, "", theirs) }()
 		for id := range int64(3) {
 			m := jsonrpc.NewRequest(jsonrpc.IntID(id), "tools/call", []byte(`{"name":"files__x"}`))
 			if id == 0 {

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/mcp-proxy/mcp-proxy/internal/identity"
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
@@ -77,7 +78,7 @@ func (w *world) connect() {
 	ended := w.ended
 	w.client = newPeer(w.t, ours, nil)
 	w.client.era = w.era
-	go func() { ended <- w.proxy.Serve(ctx, theirs); close(ended) }()
+	go func() { ended <- w.proxy.Serve(ctx, identity.Nobody, "", theirs); close(ended) }()
 }
 
 func (w *world) open(_ context.Context, upstream, _ string, era mcp.Era) (jsonrpc.Conn, error) {

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/mcp-proxy/mcp-proxy/internal/identity"
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 )
@@ -81,7 +82,7 @@ func (w *world) reconnectAs() *keeper {
 	k := &keeper{Conn: theirs}
 	ended := make(chan error, 1)
 	w.client, w.ended = newPeer(w.t, ours, nil), ended
-	go func() { ended <- w.proxy.Serve(w.t.Context(), k); close(ended) }()
+	go func() { ended <- w.proxy.Serve(w.t.Context(), identity.Nobody, "", k); close(ended) }()
 	w.cancel = func() { ours.Close() }
 	return k
 }

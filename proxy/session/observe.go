@@ -38,14 +38,14 @@ func (s *session) observed() observe.Session {
 	hello := s.handshake.params
 	s.mu.Unlock()
 	_, inFlight := s.client.Open()
-	seen := observe.Session{ID: s.id(), Client: clientName(hello), Principal: *orDefault(s.principal, new(string)), Began: s.began, InFlight: inFlight}
+	seen := observe.Session{ID: s.id(), Client: clientName(hello), Principal: s.who.String(), Began: s.began, InFlight: inFlight}
 	if c, ok := s.conn.(carried); ok {
 		seen.Transport = c.Transport()
 	}
 	switch {
 	case hello != nil:
 		seen.Era = string(mcp.Legacy)
-	case s.principal != nil || s.upstreams.modern.Load() != nil:
+	case s.ofPrincipal || s.upstreams.modern.Load() != nil:
 		seen.Era = string(mcp.Modern)
 	}
 	return seen
@@ -123,7 +123,7 @@ func (s *session) tellAnswer(c *call, answer *jsonrpc.Message) {
 }
 
 func (s *session) observedCall(c *call) observe.Call {
-	seen := observe.Call{Session: s.id(), Client: c.watched.name, Principal: *orDefault(s.principal, new(string)), Era: string(c.era), Method: methodName(c.Method)}
+	seen := observe.Call{Session: s.id(), Client: c.watched.name, Principal: s.who.String(), Era: string(c.era), Method: methodName(c.Method)}
 	if c.era == mcp.Legacy {
 		s.mu.Lock()
 		hello := s.handshake.params

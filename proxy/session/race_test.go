@@ -14,6 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/mcp-proxy/mcp-proxy/internal/identity"
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
@@ -313,7 +314,7 @@ func TestRaceP_ClientDoesNotRead(t *testing.T) {
 		stuck := newStuckConn()
 		ctx, force := context.WithCancel(t.Context())
 		done := make(chan error, 1)
-		go func() { done <- new(Router).Serve(ctx, stuck) }()
+		go func() { done <- new(Router).Serve(ctx, identity.Nobody, "", stuck) }()
 		for id := range int64(3) {
 			stuck.say(jsonrpc.NewRequest(jsonrpc.IntID(id), "ping", nil))
 		}

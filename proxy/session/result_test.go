@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/mcp-proxy/mcp-proxy/internal/identity"
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
@@ -31,7 +32,7 @@ func benchmarkResult(b *testing.B, result json.RawMessage) {
 		})}
 	client, theirs := jsonrpc.Pipe()
 	ended := make(chan error, 1)
-	go func() { ended <- p.Serve(context.Background(), theirs) }()
+	go func() { ended <- p.Serve(context.Background(), identity.Nobody, "", theirs) }()
 	params := mcp.SetMeta(json.RawMessage(`{"name":"echo","arguments":{}}`), claim...)
 	b.SetBytes(int64(len(result)))
 	b.ReportAllocs()

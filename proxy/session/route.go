@@ -122,7 +122,7 @@ func (s *session) notified(m *jsonrpc.Message) {
 		return
 	}
 	n := mcp.Read(m)
-	if claim, err := n.Claim(); s.principal != nil || err == nil && claim.Claimed {
+	if claim, err := n.Claim(); s.ofPrincipal || err == nil && claim.Claimed {
 		s.modernNotified(m)
 		return
 	}

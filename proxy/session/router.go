@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/mcp-proxy/mcp-proxy/internal/identity"
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 	"github.com/mcp-proxy/mcp-proxy/internal/observe"
@@ -59,7 +60,7 @@ type Upstream struct {
 func (u *Upstream) allows(tool string) bool { return catalog.Allows(u.Allow, u.Deny, tool) }
 
 // A Router serves clients from a set of upstreams. Its fields must not change
-// once Serve, ServeUpstream or Update was called.
+// once Serve, ServePrincipal or Update was called.
 type Router struct {
 	// Upstreams are served until Update names others; it is not looked at
 	// after that. They are in config order, which is the order of merged lists.
@@ -178,40 +179,31 @@ func (p *Router) running() []*session {
 	return slices.Collect(maps.Keys(p.sessions))
 }
 
-// Serve is the session of one client with all upstreams. It owns c until it
-// returns, closes it, and reports the one cause of the end, which satisfies
-// errors.Is(err, [jsonrpc.ErrClosed]). Cancelling ctx ends it by force: what is
-// in flight is settled with the connection-closed error first.
-func (p *Router) Serve(ctx context.Context, c jsonrpc.Conn) error {
-	return p.serveAll(ctx, newSession(p, c, newKey(), p.inFlight()))
+// Serve is the session of one client with all upstreams, or with the one named, whose
+// names stay bare. Who the client is goes for all its messages that do not say it. It owns
+// c until it returns, closes it, and reports the one cause of the end, which satisfies
+// errors.Is(err, [jsonrpc.ErrClosed]). Cancelling ctx ends it by force: what is in flight
+// is settled with the connection-closed error first. An upstream of "" means all; one that
+// is unknown ends it.
+func (p *Router) Serve(ctx context.Context, who *identity.Identity, upstream string, c jsonrpc.Conn) error {
+	return p.serveWith(ctx, upstream, newSession(p, who, c, newKey(), p.inFlight()))
 }
 
-// ServeUpstream is Serve with one upstream, whose names stay bare.
-func (p *Router) ServeUpstream(ctx context.Context, upstream string, c jsonrpc.Conn) error {
-	return p.serveUpstream(ctx, upstream, newSession(p, c, newKey(), p.inFlight()))
+// ServePrincipal is Serve for all modern HTTP clients that are the same principal: of each
+// message that it gets, the sender is known to be that. Its key is the same whenever it is
+// served anew by this Proxy, so that hosts keep what is theirs. It takes four times as many
+// requests at a time as the session of one client.
+func (p *Router) ServePrincipal(ctx context.Context, who identity.Principal, upstream string, c jsonrpc.Conn) error {
+	s := newSession(p, &identity.Identity{Principal: who}, c, p.keyOf(upstream, who), 4*p.inFlight())
+	s.ofPrincipal = true
+	return p.serveWith(ctx, upstream, s)
 }
 
-// ServePrincipal is the one session, with all upstreams or with the one named, of
-// all modern HTTP clients that are the same principal: of each message that it
-// gets, the sender is known to be that. Its key is the same whenever it is served
-// anew by this Proxy, so that hosts keep what is theirs. It takes four times as
-// many requests at a time as the session of one client. An upstream of "" means
-// all; one that is unknown ends it as ServeUpstream does.
-func (p *Router) ServePrincipal(ctx context.Context, upstream, principal string, c jsonrpc.Conn) error {
-	s := newSession(p, c, p.keyOf(upstream, principal), 4*p.inFlight())
-	s.principal = &principal
+func (p *Router) serveWith(ctx context.Context, upstream string, s *session) error {
 	if upstream == "" {
-		return p.serveAll(ctx, s)
+		s.upstreams.follows = true
+		return p.serve(ctx, s)
 	}
-	return p.serveUpstream(ctx, upstream, s)
-}
-
-func (p *Router) serveAll(ctx context.Context, s *session) error {
-	s.upstreams.follows = true
-	return p.serve(ctx, s)
-}
-
-func (p *Router) serveUpstream(ctx context.Context, upstream string, s *session) error {
 	now := p.current()
 	for i := range now.upstreams {
 		if up := &now.upstreams[i]; up.Name == upstream {
@@ -284,14 +276,14 @@ func newKey() string { return rand.Text() }
 
 // keyOf returns the key of a principal, which is unguessable, too, and says
 // nothing of who it is, but that it may come back.
-func (p *Router) keyOf(upstream, principal string) string {
+func (p *Router) keyOf(upstream string, who identity.Principal) string {
 	p.mu.Lock()
 	if p.secret == "" {
 		p.secret = rand.Text()
 	}
 	mac := hmac.New(sha256.New, []byte(p.secret))
 	p.mu.Unlock()
-	mac.Write([]byte(upstream + "\x00" + principal)) // no name of an upstream has a NUL
+	mac.Write([]byte(upstream + "\x00" + who.Key())) // no name of an upstream has a NUL
 	return mcp.PrincipalKey(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(mac.Sum(nil)), p.ID)
 }
 

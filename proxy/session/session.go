@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/mcp-proxy/mcp-proxy/internal/identity"
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 	"github.com/mcp-proxy/mcp-proxy/internal/peer"
@@ -34,8 +35,9 @@ type session struct {
 	cancel context.CancelCauseFunc
 	wg     sync.WaitGroup
 
-	began     time.Time
-	principal *string // whose clients it is of, and all requests are of the modern era; nil for one client
+	began       time.Time
+	who         *identity.Identity // of messages that do not say
+	ofPrincipal bool               // it is of all clients of a principal, and all requests are of the modern era
 
 	// Each has a lock of its own.
 	upstreams     upstreamSets
@@ -70,8 +72,8 @@ const (
 )
 
 // newSession returns a session without upstreams, for so many requests at a time.
-func newSession(p *Router, c jsonrpc.Conn, key string, inFlight int) *session {
-	s := &session{p: p, key: key, conn: c, began: time.Now(), ended: make(chan struct{})}
+func newSession(p *Router, who *identity.Identity, c jsonrpc.Conn, key string, inFlight int) *session {
+	s := &session{p: p, key: key, who: who, conn: c, began: time.Now(), ended: make(chan struct{})}
 	s.subscriptions.most = max(inFlight/4, 1)
 	s.log = p.logger().With("session", s.key[:8]) // as hosts shorten it
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())

@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/mcp-proxy/mcp-proxy/internal/identity"
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
@@ -134,7 +135,7 @@ func (c *stormyClient) run() {
 	conn, theirs := jsonrpc.Pipe()
 	c.conn = conn
 	ended := make(chan error, 1)
-	go func() { ended <- c.proxy.Serve(ctx, theirs) }()
+	go func() { ended <- c.proxy.Serve(ctx, identity.Nobody, "", theirs) }()
 	var reading sync.WaitGroup
 	reading.Go(c.read)
 	c.talk()

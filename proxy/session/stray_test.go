@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/mcp-proxy/mcp-proxy/internal/identity"
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
 
@@ -70,7 +71,7 @@ func TestD44_RaceN_MalformedLine(t *testing.T) {
 	inWorld(t, &Router{}, []string{"files"}, func(w *world) {
 		near, far, lines := lineConn()
 		ended := make(chan error, 1)
-		go func() { ended <- w.proxy.Serve(context.Background(), far) }()
+		go func() { ended <- w.proxy.Serve(context.Background(), identity.Nobody, "", far) }()
 		fmt.Fprintln(near, `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{}}}`)
 		synctest.Wait()
 		lines.take()
@@ -172,7 +173,7 @@ func TestRaceM_DeathIsNotToldToTheDead(t *testing.T) {
 		ours, theirs := jsonrpc.Pipe()
 		conn := &goneConn{Conn: theirs}
 		ended := make(chan error, 1)
-		go func() { ended <- w.proxy.Serve(context.Background(), conn) }()
+		go func() { ended <- w.proxy.Serve(context.Background(), identity.Nobody, "", conn) }()
 		w.client = newPeer(t, ours, nil)
 		w.client.era = w.era
 		w.initialize()

@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/mcp-proxy/mcp-proxy/internal/identity"
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
@@ -366,7 +367,7 @@ func TestServeUpstreamAndUpdate(t *testing.T) {
 		serve := func(name string) (*party, chan error) {
 			ours, theirs := jsonrpc.Pipe()
 			ended := make(chan error, 1)
-			go func() { ended <- w.proxy.ServeUpstream(context.Background(), name, theirs) }()
+			go func() { ended <- w.proxy.Serve(context.Background(), identity.Nobody, name, theirs) }()
 			return newPeer(t, ours, nil), ended
 		}
 		client, ended := serve("a")
