@@ -54,7 +54,8 @@ type Upstream struct {
 	Headers       map[string]string // names with their case kept, unique without regard to it
 	HeadersFrom   map[string]string // header name to the path of a file that holds its value
 	TLS           TLS
-	MaxConcurrent int // requests at once; zero: no bound
+	Auth          UpstreamAuth // how we prove who we are there; excludes a header Authorization
+	MaxConcurrent int          // requests at once; zero: no bound
 
 	Era            string        // "legacy" or "modern": what the server speaks; empty: found out
 	Shared         bool          // session: shared; else each client has its own
