@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/config"
+	"github.com/mcp-proxy/mcp-proxy/internal/identity"
 	"github.com/mcp-proxy/mcp-proxy/upstream/link"
 )
 
@@ -26,6 +27,7 @@ type web struct {
 func newWeb(cfg *config.Config, h http.Handler, log *slog.Logger) *web {
 	return &web{addresses: cfg.Listen, log: log, server: &http.Server{
 		Handler:           h,
+		ConnContext:       identity.WithSocket,
 		ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    64 << 10,
