@@ -34,6 +34,8 @@ const (
 	CauseNameLookup         = "name lookup failed"
 	CauseTLS                = "TLS handshake failed"
 	CauseBadHeaderFile      = "bad header file"
+	CauseNoToken            = "no token"     // for a remote server, from its authorization server
+	CauseLogin              = "login needed" // of a person; see LoginNeeded
 	CauseStreamEnded        = "stream ended"
 	CauseRequestFailed      = "request failed"
 	CauseInvalidResponse    = "invalid response"
@@ -129,6 +131,8 @@ var causes = map[string]struct {
 	CauseNameLookup:         {ClassUnreachable, ""},
 	CauseTLS:                {ClassUnreachable, ""},
 	CauseBadHeaderFile:      {ClassUnreachable, "was not asked: a file of headersFrom cannot be read (bad header file)"},
+	CauseNoToken:            {ClassUnreachable, "was not asked: its authorization server gives us no token (no token)"},
+	CauseLogin:              {ClassRefused, "did not let us in: login needed"},
 	CauseStreamEnded:        {ClassBroken, "broke off its answer (stream ended)"},
 	CauseRequestFailed:      {ClassBroken, ""},
 	CauseInvalidResponse:    {ClassInvalid, ""},

@@ -36,6 +36,12 @@ type ClosedError struct {
 	Err error // what happened, for the log; may be nil
 }
 
+// LoginNeeded returns the end of a connection to a server that a person must log in to,
+// with the command that does so: "mcp-proxy login docs". err is for the log, and may be nil.
+func LoginNeeded(command string, err error) *ClosedError {
+	return &ClosedError{Cause: CauseLogin, Says: "did not let us in, login needed: " + command, Lasting: true, Err: err}
+}
+
 // Error implements error.
 func (e *ClosedError) Error() string {
 	if e.Err == nil {

@@ -41,6 +41,10 @@ type Endpoint struct {
 	// are rotated.
 	Token func() (string, error)
 
+	// Credentials prove to who listens at ws or wss who dials, in place of Token; nil is
+	// none. Many dials may share them.
+	Credentials Credentials
+
 	// Mode is that of a Unix socket which Listen makes; zero means 0600.
 	Mode fs.FileMode
 }
@@ -103,15 +107,57 @@ func (e Endpoint) dial(ctx context.Context) (net.Conn, error) {
 	case "tls":
 		return (&tls.Dialer{Config: e.TLS}).DialContext(ctx, "tcp", u.Host)
 	}
-	header := make(http.Header)
-	if e.Token != nil {
-		token, err := e.Token()
-		if err != nil {
+	return e.dialWeb(ctx, u.String())
+}
+
+// maxProofs is how often a dial is made again because its credentials were refused.
+const maxProofs = 3
+
+// dialWeb dials with what proves who we are.
+func (e Endpoint) dialWeb(ctx context.Context, url string) (net.Conn, error) {
+	for round := 0; ; round++ {
+		header := make(http.Header)
+		if err := e.authorize(ctx, header); err != nil {
 			return nil, err
 		}
+		c, err := wsconn.DialCarrier(ctx, url, header, e.TLS)
+		status, answered := errors.AsType[*wsconn.StatusError](err)
+		refused := answered && (status.Code == http.StatusUnauthorized || status.Code == http.StatusForbidden)
+		if !refused || e.Credentials == nil || round == maxProofs {
+			return c, err
+		}
+		resp := &http.Response{StatusCode: status.Code, Header: http.Header{"Www-Authenticate": status.Challenge}, Body: http.NoBody}
+		again, lacking := e.Credentials.Refused(ctx, resp, header)
+		switch {
+		case lacking != nil:
+			return nil, lacking
+		case !again:
+			return nil, err
+		}
+	}
+}
+
+// authorize adds to the header of a dial what proves who we are.
+func (e Endpoint) authorize(ctx context.Context, header http.Header) error {
+	switch {
+	case e.Credentials != nil:
+		return e.Credentials.Authorize(ctx, header)
+	case e.Token == nil:
+		return nil
+	}
+	token, err := e.Token()
+	if err == nil {
 		header.Set("Authorization", "Bearer "+token)
 	}
-	return wsconn.DialCarrier(ctx, u.String(), header, e.TLS)
+	return err
+}
+
+// Credentials are those of package upstream/remote, for the request of a WebSocket that
+// carries a link. Authorize sets the header Authorization; Refused is told of a 401 or 403
+// to it, and reports whether to dial again.
+type Credentials interface {
+	Authorize(ctx context.Context, header http.Header) error
+	Refused(ctx context.Context, resp *http.Response, sent http.Header) (again bool, err error)
 }
 
 // brief drops the address from an error of package net, as it is named already.

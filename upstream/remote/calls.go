@@ -130,7 +130,7 @@ func (cs *calls) cancel(id jsonrpc.ID) *call {
 	if c == nil || c.m.Method == mcp.MethodInitialize || c.state == cancelled {
 		return nil
 	}
-	sent := c.state == started
+	sent := c.state == started && !c.reach.takeBack()
 	c.state = cancelled
 	if !sent {
 		c.cancel(errCancelled)

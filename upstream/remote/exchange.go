@@ -92,7 +92,7 @@ func (x *exchange) status() int {
 // refusal returns what an error status says: an error of JSON-RPC if the body is
 // one, which may have no id.
 func (x *exchange) refusal() (*jsonrpc.Message, *failure) {
-	f := refusedBy(x.resp)
+	f := x.t.refusedBy(x.resp)
 	if location := x.resp.Header.Get("Location"); location != "" && f.status < 400 {
 		f.err = errors.New("the server redirects to another place, which is not followed")
 	}
@@ -286,7 +286,7 @@ func (x *exchange) resume(ctx context.Context) *failure {
 	if resp.StatusCode >= 500 {
 		return nil
 	}
-	return refusedBy(resp)
+	return x.t.refusedBy(resp)
 }
 
 // close ends the exchange.

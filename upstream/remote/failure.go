@@ -33,6 +33,7 @@ type failure struct {
 	invalid bool          // the answer came but could not be used
 	status  int           // of the HTTP response; zero if there was none
 	oauth   bool          // the response asks for OAuth
+	says    string        // as in jsonrpc.ClosedError; "" leaves that to the rest
 	fixed   bool          // only a change of the configuration helps
 	event   string        // in the log; "" if it is not there
 	lost    bool          // the server does not know the session: the request did not run
@@ -54,20 +55,18 @@ func (f *failure) answer(upstream string, id jsonrpc.ID) *jsonrpc.Message {
 // end returns what the failure is as the end of a session, which delivered nothing.
 func (f *failure) end() *jsonrpc.ClosedError {
 	cause, err := f.forLog()
-	end := &jsonrpc.ClosedError{Cause: cause, Event: f.event, Lasting: f.lasting(), Err: err}
+	end := &jsonrpc.ClosedError{Cause: cause, Event: f.event, Says: f.says, Lasting: f.lasting(), Err: err}
 	switch {
 	case f.oauth:
 		end.Says = "needs OAuth (" + cause + ")"
-	case f.denied():
+	case isRefusal(f.status):
 		end.Says = "refuses our credentials (" + cause + ")"
 	}
 	return end
 }
 
-// denied reports whether the server refuses our credentials.
-func (f *failure) denied() bool {
-	return f.status == http.StatusUnauthorized || f.status == http.StatusForbidden
-}
+// denied reports whether the server refuses our credentials, or waits for a login.
+func (f *failure) denied() bool { return isRefusal(f.status) || f.cause == jsonrpc.CauseLogin }
 
 // lasting reports whether trying again cannot help before somebody changes something.
 func (f *failure) lasting() bool {
@@ -100,10 +99,11 @@ func refused(status int) *failure {
 	return &failure{cause: jsonrpc.HTTPCause(status), phase: jsonrpc.InFlight, status: status}
 }
 
-// refusedBy is refused for a response, which may ask for OAuth.
-func refusedBy(resp *http.Response) *failure {
+// refusedBy is refused for a response, which may ask for OAuth. With credentials it is
+// those that the server refuses.
+func (t *transport) refusedBy(resp *http.Response) *failure {
 	f := refused(resp.StatusCode)
-	f.oauth = f.denied() && asksForOAuth(resp.Header.Values("Www-Authenticate"))
+	f.oauth = t.credentials == nil && f.denied() && asksForOAuth(resp.Header.Values("Www-Authenticate"))
 	return f
 }
 

@@ -130,6 +130,8 @@ func (l *failureLog) denied(f *failure) {
 	f.event = l.denial
 	l.mu.Unlock()
 	switch {
+	case first && f.status == 0:
+		l.log.Warn("upstream needs a login", "event", f.event)
 	case first && f.oauth:
 		l.log.Warn("upstream needs OAuth", "status", f.status, "event", f.event)
 	case first:

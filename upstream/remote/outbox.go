@@ -166,7 +166,7 @@ func (o *outbox) written(r *reach) bool {
 	late := time.NewTimer(talkTimeout)
 	defer late.Stop()
 	select {
-	case <-r.written:
+	case <-r.whenWritten():
 	case <-late.C: // what began to be sent counts as sent
 	case <-o.hurry.Done():
 	}

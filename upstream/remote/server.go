@@ -24,6 +24,8 @@ type Server struct {
 	Headers     map[string]string
 	HeadersFrom map[string]string
 
+	Credentials Credentials // go with each request, and win over the other headers; nil: none
+
 	TLS           *tls.Config    // nil: the system's roots
 	MaxConcurrent int            // requests in flight, of all sessions together, but for subscriptions; zero: no bound
 	WriteTimeout  time.Duration  // without progress writing; zero means 60 s
@@ -47,7 +49,7 @@ func (s *Server) prepare() *transport {
 		}
 		timeout := cmp.Or(s.WriteTimeout, 60*time.Second)
 		s.transport = &transport{
-			name: s.Name, url: s.URL, tls: s.TLS, limits: s.Limits, headers: newHeaders(s.Headers, s.HeadersFrom),
+			name: s.Name, url: s.URL, tls: s.TLS, limits: s.Limits, headers: newHeaders(s.Headers, s.HeadersFrom), credentials: s.Credentials,
 			writeTimeout: timeout, stopGrace: cmp.Or(s.StopGrace, 2*time.Second),
 			client: newClient(s.TLS, timeout), failures: failureLog{log: log.With("upstream", s.Name)},
 		}

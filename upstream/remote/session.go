@@ -219,7 +219,7 @@ func (s *session) initialize(c *call) {
 	x := &exchange{t: s.t, at: at, id: c.m.ID, related: c.m.ID, reach: newReach(nil), pass: s.passer(at)}
 	reply, f := greet(c.ctx, x, c.m)
 	if f == nil && x.vague {
-		reply, f = nil, refusedBy(x.resp)
+		reply, f = nil, s.t.refusedBy(x.resp)
 	}
 	if f != nil && mayBeSSE(f.status) {
 		x.close()

@@ -28,7 +28,7 @@ func openSSE(ctx context.Context, t *transport, at *endpoint) (*sseStream, *fail
 	switch {
 	case resp.StatusCode != http.StatusOK:
 		discard(resp)
-		return nil, refusedBy(resp)
+		return nil, t.refusedBy(resp)
 	case !isStream(resp):
 		discard(resp)
 		return nil, invalid("not an event stream")

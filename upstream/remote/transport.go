@@ -33,6 +33,7 @@ type transport struct {
 	tls          *tls.Config
 	client       *http.Client
 	headers      headers
+	credentials  Credentials // nil: none
 	limits       jsonrpc.Limits
 	writeTimeout time.Duration
 	stopGrace    time.Duration
@@ -95,14 +96,55 @@ type endpoint struct {
 
 // A reach notes how far a request came.
 type reach struct {
-	connected atomic.Bool   // something may have been sent from here on
-	delivered *atomic.Bool  // the session's, set with it; nil for what does not count there
-	written   chan struct{} // closed when the whole request was, or will not be
-	once      sync.Once
+	connected atomic.Bool  // something may have been sent from here on
+	delivered *atomic.Bool // the session's, set with it; nil for what does not count there
+
+	mu        sync.Mutex    // guards the fields below
+	sending   bool          // it is being sent, or was and is not refused
+	takenBack bool          // it must not be sent (again)
+	settled   bool          // written is closed
+	written   chan struct{} // closed when the whole request was, or will not be; another one when it is sent again
 }
 
 func newReach(delivered *atomic.Bool) *reach {
 	return &reach{delivered: delivered, written: make(chan struct{})}
+}
+
+// begin notes that the request is being sent. With false it must not be any more.
+func (r *reach) begin() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.takenBack {
+		return false
+	}
+	r.sending = true
+	if r.settled {
+		r.settled, r.written = false, make(chan struct{})
+	}
+	return true
+}
+
+// refused notes that the server refused the request, so that it did not run.
+func (r *reach) refused() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.sending = false
+}
+
+// takeBack has the request not be sent if it is not on its way. It reports whether that
+// is so: the server need not hear of it.
+func (r *reach) takeBack() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.takenBack = r.takenBack || !r.sending
+	return r.takenBack
+}
+
+// whenWritten returns what is closed when the whole request was written, or will not be.
+func (r *reach) whenWritten() <-chan struct{} {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.written
 }
 
 func (r *reach) connect() {
@@ -112,7 +154,14 @@ func (r *reach) connect() {
 	}
 }
 
-func (r *reach) done() { r.once.Do(func() { close(r.written) }) }
+func (r *reach) done() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.settled {
+		r.settled = true
+		close(r.written)
+	}
+}
 
 func (r *reach) trace(ctx context.Context) context.Context {
 	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
@@ -151,7 +200,7 @@ func (t *transport) deliver(ctx context.Context, at *endpoint, m *jsonrpc.Messag
 	}
 	defer discard(resp)
 	if !succeeded(resp) {
-		return refusedBy(resp)
+		return t.refusedBy(resp)
 	}
 	return nil
 }
@@ -203,12 +252,41 @@ func (t *transport) bare(ctx context.Context, method string, at *endpoint, own h
 	return t.do(req, at, own, r)
 }
 
-// do sends a request with the headers of the configuration and, winning over them,
-// those of the protocol.
+// do sends a request, and once more if it was refused and there are better credentials.
 func (t *transport) do(req *http.Request, at *endpoint, own http.Header, r *reach) (*http.Response, *failure) {
+	for round := 0; ; round++ {
+		resp, f := t.send(req, at, own, r)
+		if f != nil {
+			return nil, f
+		}
+		if isRefusal(resp.StatusCode) && t.credentials != nil {
+			r.refused()
+		}
+		again, f := t.proveAnew(req.Context(), resp, req.Header, round)
+		switch {
+		case f != nil:
+			discard(resp)
+			return nil, f
+		case !again:
+			return resp, nil
+		}
+		discard(resp)
+		if req.GetBody != nil {
+			req = req.Clone(req.Context())
+			req.Body, _ = req.GetBody()
+		}
+	}
+}
+
+// send sends a request with the headers of the configuration and, winning over them,
+// our credentials and the headers of the protocol.
+func (t *transport) send(req *http.Request, at *endpoint, own http.Header, r *reach) (*http.Response, *failure) {
 	header, err := t.headers.read()
 	if err != nil {
 		return nil, &failure{cause: jsonrpc.CauseBadHeaderFile, phase: jsonrpc.NotSent, fixed: true, err: err}
+	}
+	if f := t.authorize(req.Context(), header, r.connected.Load()); f != nil {
+		return nil, f
 	}
 	req.Host = header.Get("Host")
 	header.Del("Host")
@@ -220,6 +298,9 @@ func (t *transport) do(req *http.Request, at *endpoint, own http.Header, r *reac
 		header.Set(headerVersion, at.version)
 	}
 	req.Header = header
+	if !r.begin() {
+		return nil, broken(req.Context(), errCancelled, r.connected.Load())
+	}
 	resp, err := t.client.Do(req)
 	if err != nil {
 		return nil, broken(req.Context(), err, r.connected.Load())
@@ -228,10 +309,7 @@ func (t *transport) do(req *http.Request, at *endpoint, own http.Header, r *reac
 		resp.Body.Close()
 		return nil, refused(resp.StatusCode)
 	}
-	switch {
-	case resp.StatusCode == http.StatusUnauthorized || resp.StatusCode == http.StatusForbidden:
-		t.headers.refused()
-	case succeeded(resp):
+	if succeeded(resp) {
 		t.failures.accepted()
 	}
 	return resp, nil

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"net/url"
 	"os"
 
@@ -40,9 +41,37 @@ type webSocket struct {
 // dialSocket connects to a server at a ws or wss URL, within 10 s. A failure is a
 // [*jsonrpc.ClosedError]: nothing was delivered.
 func dialSocket(ctx context.Context, t *transport) (*webSocket, error) {
+	for round := 0; ; round++ {
+		header, f := t.upgrade(ctx, round > 0)
+		if f != nil {
+			return nil, f.end()
+		}
+		w, err := dialOnce(ctx, t, header)
+		status, answered := errors.AsType[*wsconn.StatusError](err)
+		switch {
+		case err == nil:
+			return w, nil
+		case !answered:
+			return nil, notDialled(ctx, err)
+		}
+		resp := &http.Response{StatusCode: status.Code, Header: http.Header{"Www-Authenticate": status.Challenge}, Body: http.NoBody}
+		again, f := t.proveAnew(ctx, resp, header, round)
+		if !again && f == nil {
+			f = t.refusedBy(resp)
+			f.err = err
+		}
+		if f != nil {
+			return nil, f.end()
+		}
+	}
+}
+
+// upgrade returns the header of a request for a WebSocket. again is whether it was sent
+// before.
+func (t *transport) upgrade(ctx context.Context, again bool) (http.Header, *failure) {
 	header, err := t.headers.read()
 	if err != nil {
-		return nil, &jsonrpc.ClosedError{Cause: jsonrpc.CauseBadHeaderFile, Lasting: true, Err: err}
+		return nil, &failure{cause: jsonrpc.CauseBadHeaderFile, phase: jsonrpc.NotSent, fixed: true, err: err}
 	}
 	for _, name := range []string{ // which belong to the handshake
 		"Connection", "Upgrade", "Sec-Websocket-Key", "Sec-Websocket-Version", "Sec-Websocket-Extensions",
@@ -50,28 +79,25 @@ func dialSocket(ctx context.Context, t *transport) (*webSocket, error) {
 	} {
 		header.Del(name)
 	}
+	return header, t.authorize(ctx, header, again)
+}
+
+// dialOnce connects with the header of the request.
+func dialOnce(ctx context.Context, t *transport, header http.Header) (*webSocket, error) {
 	cfg := wsconn.Config{Limits: t.limits, WriteTimeout: t.writeTimeout}
 	conn, err := cfg.Dial(ctx, t.url, header, t.tls)
 	if err != nil {
-		return nil, notDialled(ctx, t, err)
+		return nil, err
 	}
 	w := &webSocket{Conn: conn, ctx: ctx}
 	w.unhook = context.AfterFunc(ctx, func() { conn.Close() })
 	return w, nil
 }
 
-// notDialled returns the end of a session that never began.
-func notDialled(ctx context.Context, t *transport, err error) *jsonrpc.ClosedError {
+// notDialled returns the end of a session that never began, and got no answer.
+func notDialled(ctx context.Context, err error) *jsonrpc.ClosedError {
 	end := &jsonrpc.ClosedError{Cause: causeOf(err), Lasting: isUntrusted(err), Err: err}
-	status, answered := errors.AsType[*wsconn.StatusError](err)
 	switch {
-	case answered:
-		f := refused(status.Code)
-		f.oauth, f.err = f.denied() && asksForOAuth(status.Challenge), err
-		if f.denied() {
-			t.headers.refused()
-		}
-		end = f.end()
 	case ctx.Err() != nil:
 		end.Cause = jsonrpc.CauseHostStopped
 	case errors.Is(err, wsconn.ErrHandshake):
