@@ -68,7 +68,9 @@ func New(cfg *config.Config, o Options) (*Proxy, error) {
 	if p.front, err = newFront(cfg, p.router, p.known, p.links, o.Log); err != nil {
 		return nil, err
 	}
-	p.web = newWeb(cfg, p.front, o.Log)
+	if p.web, err = newWeb(cfg, p.front, o.Log); err != nil && !o.Stdio {
+		return nil, err
+	}
 	p.linked, p.hangUp = context.WithCancel(context.Background())
 	p.serving, p.cut = context.WithCancel(context.Background())
 	return p, nil

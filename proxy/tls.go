@@ -47,7 +47,7 @@ func readCA(file string) (*x509.CertPool, error) {
 	}
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(text) {
-		return nil, fmt.Errorf("%s: holds no certificate in PEM", file)
+		return nil, fmt.Errorf("%s: %w", file, errNoCertificate)
 	}
 	return pool, nil
 }

@@ -20,19 +20,21 @@ type web struct {
 	addresses []string
 	listeners []net.Listener // set by listen
 	server    *http.Server
+	tls       *webTLS // nil: plain
 	log       *slog.Logger
 	loops     gate // of the server, one for each listener
 }
 
-func newWeb(cfg *config.Config, h http.Handler, log *slog.Logger) *web {
-	return &web{addresses: cfg.Listen, log: log, server: &http.Server{
+func newWeb(cfg *config.Config, h http.Handler, log *slog.Logger) (*web, error) {
+	t, err := newWebTLS(cfg, log)
+	return &web{addresses: cfg.Listen, tls: t, log: log, server: &http.Server{
 		Handler:           h,
 		ConnContext:       identity.WithSocket,
 		ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    64 << 10,
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
-	}}
+	}}, err
 }
 
 // listen listens at all addresses, or at none.
@@ -61,7 +63,8 @@ func listen(address string) (net.Listener, error) {
 func (w *web) serve() error {
 	ends := make(chan error, len(w.listeners))
 	for _, l := range w.listeners {
-		if !w.loops.run(func() { ends <- w.server.Serve(&fullListener{Listener: l, log: w.log}) }) {
+		l = w.secured(&fullListener{Listener: l, log: w.log})
+		if !w.loops.run(func() { ends <- w.server.Serve(l) }) {
 			ends <- http.ErrServerClosed
 		}
 	}
@@ -71,6 +74,15 @@ func (w *web) serve() error {
 		}
 	}
 	return nil
+}
+
+// secured returns l with TLS, if that is configured and l is no Unix socket: nobody
+// listens in on that.
+func (w *web) secured(l net.Listener) net.Listener {
+	if w.tls == nil || l.Addr().Network() == "unix" {
+		return l
+	}
+	return w.tls.listener(l)
 }
 
 // close lets handlers write their last bytes, and ends those that cannot.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/mcp-proxy/mcp-proxy/config"
 	"github.com/mcp-proxy/mcp-proxy/proxy"
 )
 
@@ -41,17 +42,21 @@ func runServe(ctx context.Context, s *start) error {
 	if err != nil {
 		return &runError{inUse(err)}
 	}
-	return s.run(ctx, p, s.cfg.ShutdownGrace, func() { announce(addresses) })
+	return s.run(ctx, p, s.cfg.ShutdownGrace, func() { announce(addresses, s.cfg.TLS != (config.ListenTLS{})) })
 }
 
 // announce prints where clients reach us, on stdout.
-func announce(addresses []net.Addr) {
+func announce(addresses []net.Addr, secured bool) {
+	s := ""
+	if secured {
+		s = "s"
+	}
 	for _, a := range addresses {
 		switch a.Network() {
 		case "unix":
 			fmt.Printf("listening on unix://%s (/mcp, /ws, /sse)\n", a)
 		default:
-			fmt.Printf("listening on http://%s/mcp, ws://%s/ws and http://%s/sse\n", a, a, a)
+			fmt.Printf("listening on http%[1]s://%[2]s/mcp, ws%[1]s://%[2]s/ws and http%[1]s://%[2]s/sse\n", s, a)
 		}
 	}
 }

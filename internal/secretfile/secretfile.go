@@ -6,6 +6,7 @@
 package secretfile
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -16,16 +17,17 @@ import (
 	"time"
 )
 
-// maxSize bounds the bytes of a file.
+// maxSize bounds the bytes of a file that does not say another limit.
 const maxSize = 64 << 10
 
 // settled is how old the last change of a file must be when it is read. Clocks of file
 // systems are coarse, so a file that has just changed may change again and look the same.
 const settled = 2 * time.Second
 
-// A File is a value in a file. Path must not change after the first Read.
+// A File is a value in a file. Path and MaxSize must not change after the first Read.
 type File struct {
-	Path string
+	Path    string
+	MaxSize int // bytes; zero means 64 KiB
 
 	mu    sync.Mutex  // guards the fields below; held while the file is read, so that others wait for that
 	value string      // as read last
@@ -49,7 +51,7 @@ func (f *File) Read() (string, error) {
 		return f.value, nil
 	}
 	now := time.Now()
-	if f.value, err = read(f.Path); err != nil {
+	if f.value, err = read(f.Path, cmp.Or(f.MaxSize, maxSize)); err != nil {
 		f.info = nil
 		return "", err
 	}
@@ -71,13 +73,13 @@ func same(a, b fs.FileInfo) bool {
 	return os.SameFile(a, b) && a.Size() == b.Size() && a.ModTime().Equal(b.ModTime())
 }
 
-func read(path string) (string, error) {
+func read(path string, maxSize int) (string, error) {
 	file, err := os.Open(path)
 	if err != nil {
 		return "", withoutPath(err)
 	}
 	defer file.Close()
-	text, err := io.ReadAll(io.LimitReader(file, maxSize+1))
+	text, err := io.ReadAll(io.LimitReader(file, int64(maxSize)+1))
 	switch {
 	case err != nil:
 		return "", withoutPath(err)
