@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -82,6 +83,7 @@ func newRouter(cfg *config.Config, o Options, dial session.DialFunc) *session.Ro
 		Naming:      catalog.Naming(strings.TrimPrefix(cfg.Prefix, "auto")),
 		Version:     Version(),
 		ID:          rand.Text(),
+		Several:     several(cfg),
 		InFlight:    cfg.Limits.InFlight,
 		MaxMessage:  int(cfg.Limits.Message),
 		PageSize:    cfg.PageSize,
@@ -90,6 +92,12 @@ func newRouter(cfg *config.Config, o Options, dial session.DialFunc) *session.Ro
 		Log:         o.Log,
 		Hooks:       o.Hooks,
 	}
+}
+
+// several reports whether clients may be different principals.
+func several(cfg *config.Config) bool {
+	onUnix := func(address string) bool { return strings.HasPrefix(address, "unix:") } // where each user is one
+	return len(cfg.Auth.Tokens) > 0 || len(cfg.Auth.JWT) > 0 || cfg.TLS.ClientCA != "" || slices.ContainsFunc(cfg.Listen, onUnix)
 }
 
 // atLeast makes a configured 0s, which the parts take for their default, as good as

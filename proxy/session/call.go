@@ -169,6 +169,10 @@ func (s *session) forward(c *call, u *upstreamConn, edits ...jsonrpc.Edit) {
 		s.fail(c, invalidParams(err.Error()))
 		return
 	}
+	if err := c.foreign(u); err != nil {
+		s.fail(c, err)
+		return
+	}
 	if !c.Open() {
 		return // cancelled meanwhile
 	}

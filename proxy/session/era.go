@@ -108,6 +108,9 @@ func (c *call) checked(u *upstreamConn, answer *jsonrpc.Message) *jsonrpc.Messag
 	}
 	c.kind = orDefault(kind, catalog.ResultComplete)
 	result := answer.Result
+	if c.kind == catalog.ResultInputRequired {
+		u.gaveState(result)
+	}
 	if c.kind == catalog.ResultComplete {
 		result = catalog.Completed(c.Method, kind, result)
 	}

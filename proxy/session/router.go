@@ -73,6 +73,10 @@ type Router struct {
 	// principals. Clients must not know it. It may be empty if the hosts serve no other.
 	ID string
 
+	// Several says that clients may be different principals. Then what an upstream gave to one,
+	// be it a task or the state of a request, is unknown to the others.
+	Several bool
+
 	InFlight    int           // requests of one client at a time, of which a quarter may be subscriptions; zero means 1024
 	MaxMessage  int           // bytes, for bounds on queues; zero means 16 MiB
 	PageSize    int           // entries on one page of a merged list; zero means all
@@ -88,7 +92,8 @@ type Router struct {
 	draining   bool
 	secret     string // behind the keys of principals; made when first needed
 
-	memory memory
+	memory     memory
+	belongings belongings // if Several
 }
 
 // configured are the upstreams that a router serves at one time. It is immutable.

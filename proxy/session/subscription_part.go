@@ -253,11 +253,14 @@ func (set *upstreamSet) watchersOf(w *view, uri string) []*upstreamConn {
 // runnersOf returns the upstreams that may run a task, and what they call it.
 func (set *upstreamSet) runnersOf(name string) map[*upstreamConn]string {
 	if u, own := set.runner(name); u != nil {
+		if !u.mayUse(taskThing, own) {
+			return nil
+		}
 		return map[*upstreamConn]string{u: own}
 	}
 	found := make(map[*upstreamConn]string)
 	for _, u := range set.conns {
-		if u.says().result == nil || u.says().declaresTasks() {
+		if (u.says().result == nil || u.says().declaresTasks()) && u.mayUse(taskThing, name) {
 			found[u] = name
 		}
 	}
@@ -267,9 +270,11 @@ func (set *upstreamSet) runnersOf(name string) map[*upstreamConn]string {
 // forOnly returns the client's filter with a sole upstream's own names of its tasks. The
 // client may know them by other names, from when there were several upstreams.
 func forOnly(f catalog.Filter, set *upstreamSet) catalog.Filter {
-	own := make([]string, len(f.Tasks))
-	for i, name := range f.Tasks {
-		_, own[i] = set.runner(name)
+	own := make([]string, 0, len(f.Tasks))
+	for _, name := range f.Tasks {
+		if u, id := set.runner(name); u.mayUse(taskThing, id) {
+			own = append(own, id)
+		}
 	}
 	if !slices.Equal(own, f.Tasks) {
 		f.Tasks = own

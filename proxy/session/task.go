@@ -19,6 +19,7 @@ func (s *session) taskCreated(c *call, result json.RawMessage) json.RawMessage {
 	if id == "" || r == nil {
 		return result
 	}
+	r.conn.gave(taskThing, id)
 	name := r.conn.taskName(id)
 	n, _ := r.ID.Int()
 	x := task{id: name, own: id, conn: r.conn, key: tokenKey{r.conn, n}, token: r.token, unfinished: !ended}
@@ -32,7 +33,12 @@ func (s *session) taskCreated(c *call, result json.RawMessage) json.RawMessage {
 // taskStatus passes on what an upstream says of one of its tasks.
 func (u *upstreamConn) taskStatus(in incoming) {
 	n := mcp.Read(in.m)
-	if id, ended := catalog.NotedTask(n); ended {
+	id, ended := catalog.NotedTask(n)
+	if !u.mayUse(taskThing, id) {
+		u.s.drop("status of a task of nobody here", in.m)
+		return
+	}
+	if ended {
 		u.s.tasks.end(u, u.taskName(id))
 	}
 	u.pass(in, n, catalog.Renaming(n, mcp.Key, u.taskName)...)
@@ -48,8 +54,8 @@ func (s *session) byTask(c *call) *jsonrpc.Error {
 		return invalidParams(err.Error())
 	}
 	u, own := c.upstreams.runner(id)
-	if u == nil {
-		return invalidParams("unknown task")
+	if u == nil || !u.mayUse(taskThing, own) {
+		return unknownTask
 	}
 	s.whenAnswered(c, func(answer *jsonrpc.Message) {
 		if answer.Error != nil {
@@ -81,7 +87,7 @@ func (c *call) taskID() (string, error) {
 
 // listTasks merges the tasks of all upstreams that have them, on one page.
 func (s *session) listTasks(c *call) *jsonrpc.Error {
-	if u := c.upstreams.only(); u != nil {
+	if u := c.upstreams.only(); u != nil && !s.p.Several {
 		s.forward(c, u)
 		return nil
 	}
@@ -118,7 +124,7 @@ func (s *session) mergeTasks(ctx context.Context, c *call, meta json.RawMessage)
 		case haveTasks(u):
 			answers++
 		}
-		for _, e := range found[i].Elements {
+		for _, e := range u.ownTasks(found[i].Elements) {
 			if id, _ := catalog.TaskState(e); id != "" {
 				s.tasks.add(task{id: u.taskName(id), own: id, conn: u})
 			}
@@ -161,6 +167,9 @@ func (s *session) byModernTask(c *call) *jsonrpc.Error {
 		return invalidParams(err.Error())
 	}
 	if u, own := c.upstreams.runner(id); u != nil {
+		if !u.mayUse(taskThing, own) {
+			return unknownTask
+		}
 		s.whenAnswered(c, func(answer *jsonrpc.Message) { answer.Result = catalog.GivenBack(answer.Result, id) })
 		s.forwardTask(c, u, own)
 		return nil
@@ -173,8 +182,9 @@ func (s *session) byModernTask(c *call) *jsonrpc.Error {
 // to the one that knows it, and remembers that.
 func (s *session) findTask(ctx context.Context, c *call, id string) {
 	candidates := c.upstreams.withTasks(ctx, c.identity())
+	candidates = slices.DeleteFunc(candidates, func(u *upstreamConn) bool { return !u.mayUse(taskThing, id) })
 	if len(candidates) == 0 {
-		s.fail(c, orDefault(c.upstreams.unreached(), invalidParams("unknown task")))
+		s.fail(c, orDefault(c.upstreams.unreached(), unknownTask))
 		return
 	}
 	params := jsonrpc.Set(nil, jsonrpc.Value{Key: "taskId", Text: jsonrpc.Quote(id)}, jsonrpc.Value{Key: "_meta", Text: c.identity()})
@@ -214,6 +224,7 @@ func (s *session) modernTaskCreated(c *call, result json.RawMessage) json.RawMes
 	if err != nil {
 		return result
 	}
+	c.sent.conn.gave(taskThing, id)
 	name := c.sent.conn.taskName(id)
 	s.tasks.add(task{id: name, own: id, conn: c.sent.conn})
 	return catalog.GivenBack(result, name)

@@ -1,0 +1,164 @@
+package session
+
+import (
+	linked "container/list"
+	"crypto/sha256"
+	"encoding/json"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/identity"
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
+)
+
+const (
+	// maxBelongings bounds what is remembered of one principal, maxAllBelongings of all.
+	// Then the oldest of that principal is forgotten, or all that the principal has who was
+	// given nothing for the longest time. What is forgotten is unknown to everybody.
+	maxBelongings    = 1024
+	maxAllBelongings = 1 << 18
+)
+
+// Belongings are what upstreams gave to principals: ids of tasks, and the states with which
+// requests come back. A modern server has one process for all clients, and a remote one
+// knows only the proxy: to them, whoever has the id or the state is its owner. So if
+// clients may be different principals, nobody can use what another one was given.
+type belongings struct {
+	mu     sync.Mutex // guards the fields below, and all holdings
+	of     map[identity.Principal]*linked.Element
+	recent linked.List // of *holdings; who was given nothing for the longest time first
+	count  int         // of things in all holdings
+}
+
+// Holdings are what one principal has.
+type holdings struct {
+	who    identity.Principal
+	things map[catalog.Digest]struct{}
+	order  []catalog.Digest // the oldest first
+}
+
+// A thing is what an upstream can give.
+type thing string
+
+const (
+	taskThing  thing = "task"
+	stateThing thing = "state"
+)
+
+// digest is what a thing of an upstream is remembered by.
+func (t thing) digest(upstream, text string) catalog.Digest {
+	return sha256.Sum256([]byte(string(t) + "\x00" + upstream + "\x00" + text)) // neither of the first two has a NUL
+}
+
+func (b *belongings) add(who identity.Principal, d catalog.Digest) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	e := b.of[who]
+	if e == nil {
+		e = b.recent.PushBack(&holdings{who: who, things: make(map[catalog.Digest]struct{})})
+		put(&b.of, who, e)
+	}
+	b.recent.MoveToBack(e)
+	h := e.Value.(*holdings)
+	if _, ok := h.things[d]; ok {
+		return
+	}
+	if len(h.order) >= maxBelongings {
+		delete(h.things, h.order[0])
+		h.order = h.order[1:]
+		b.count--
+	}
+	h.things[d] = struct{}{}
+	h.order = append(h.order, d)
+	b.count++
+	if b.count > maxAllBelongings {
+		b.forgetLocked(b.recent.Front())
+	}
+}
+
+func (b *belongings) forgetLocked(e *linked.Element) {
+	h := b.recent.Remove(e).(*holdings)
+	delete(b.of, h.who)
+	b.count -= len(h.order)
+}
+
+func (b *belongings) has(who identity.Principal, d catalog.Digest) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	e := b.of[who]
+	if e == nil {
+		return false
+	}
+	_, ok := e.Value.(*holdings).things[d]
+	return ok
+}
+
+// gave notes that an upstream gave a thing to the client.
+func (u *upstreamConn) gave(t thing, text string) {
+	if u.s.p.Several {
+		u.s.p.belongings.add(u.s.who.Principal, t.digest(u.up.Name, text))
+	}
+}
+
+// gaveState is gave for the state in a result that asks for input.
+func (u *upstreamConn) gaveState(result json.RawMessage) {
+	if !u.s.p.Several {
+		return
+	}
+	raw, _ := jsonrpc.Member(result, "requestState")
+	if state, ok := jsonrpc.Unquote(raw); ok {
+		u.gave(stateThing, state)
+	}
+}
+
+// mayUse reports whether the client may use a thing of an upstream.
+func (u *upstreamConn) mayUse(t thing, text string) bool {
+	return !u.s.p.Several || u.s.p.belongings.has(u.s.who.Principal, t.digest(u.up.Name, text))
+}
+
+// foreign returns why a request may not go to an upstream: it uses what belongs to another
+// principal. The answer is that for what does not exist.
+func (c *call) foreign(u *upstreamConn) *jsonrpc.Error {
+	if !u.s.p.Several {
+		return nil
+	}
+	n := c.notes
+	if state := n.Raw(mcp.RequestState); isGiven(state) || n.Err(mcp.RequestState) != nil {
+		text, ok := n.Text(mcp.RequestState)
+		if !ok || n.Err(mcp.RequestState) != nil || !u.mayUse(stateThing, text) {
+			return foreignState
+		}
+	}
+	if n.Has(mcp.RelatedTask) || n.Err(mcp.RelatedTask) != nil {
+		id, ok := n.Text(mcp.RelatedTaskID)
+		if !ok || n.Err(mcp.InMeta, mcp.RelatedTask, mcp.RelatedTaskID) != nil || !u.mayUse(taskThing, u.ownTask(id)) {
+			return unknownTask
+		}
+	}
+	if n.Method.Name == "" && strings.HasPrefix(c.Method, "tasks/") { // of a task, in words that nobody here knows
+		return methodNotFound(c.Method)
+	}
+	return nil
+}
+
+var (
+	unknownTask  = invalidParams("unknown task")
+	foreignState = &jsonrpc.Error{
+		Code: jsonrpc.CodeInvalidParams, Message: "Invalid params: requestState is not valid here",
+		Data: map[string]string{"reason": "request_state_expired"}, // as for one that nobody has given
+	}
+)
+
+// ownTasks returns the tasks of a list that are the client's.
+func (u *upstreamConn) ownTasks(listed []json.RawMessage) []json.RawMessage {
+	if !u.s.p.Several {
+		return listed
+	}
+	return slices.DeleteFunc(listed, func(task json.RawMessage) bool {
+		id, _ := catalog.TaskState(task)
+		return !u.mayUse(taskThing, id)
+	})
+}

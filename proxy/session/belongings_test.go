@@ -1,0 +1,199 @@
+package session
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/identity"
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+)
+
+// What one principal was given is the first to be forgotten when it has too much, and never
+// because of what another one has; of all, who was given nothing for the longest time.
+func TestBelongingsAreBounded(t *testing.T) {
+	var b belongings
+	who := func(i int) identity.Principal {
+		return identity.Principal{Kind: identity.Token, Name: fmt.Sprint(i)}
+	}
+	digest := func(i int) [32]byte { return taskThing.digest("u", fmt.Sprint(i)) }
+	b.add(who(0), digest(0))
+	for i := range maxBelongings + 1 {
+		b.add(who(1), digest(i))
+		b.add(who(1), digest(i)) // is one
+	}
+	if b.has(who(1), digest(0)) || !b.has(who(1), digest(1)) || !b.has(who(1), digest(maxBelongings)) {
+		t.Error("not the oldest was forgotten")
+	}
+	if !b.has(who(0), digest(0)) || b.has(who(0), digest(1)) || b.has(who(2), digest(1)) {
+		t.Error("another principal has more or less than it was given")
+	}
+	for i := 2; b.count < maxAllBelongings; i++ {
+		for j := range min(maxBelongings, maxAllBelongings-b.count) {
+			b.add(who(i), digest(j))
+		}
+	}
+	b.add(who(0), digest(1)) // one too many, by who was given nothing for the longest time until now
+	if b.has(who(1), digest(maxBelongings)) || !b.has(who(0), digest(0)) || !b.has(who(2), digest(0)) || b.count > maxAllBelongings || len(b.of) != b.recent.Len() {
+		t.Errorf("%d things of %d principals", b.count, len(b.of))
+	}
+}
+
+// A thief is who knows all that an upstream gave to another principal.
+type thief struct {
+	*world
+	thief *party
+	all   int // requests of both
+}
+
+// inTheft runs test in worlds with one and with two upstreams, where the client and the
+// thief are two principals.
+func inTheft(t *testing.T, test func(w *thief)) {
+	for _, names := range [][]string{{"a"}, {"a", "b"}} {
+		t.Run(fmt.Sprint(len(names), " upstreams"), func(t *testing.T) {
+			inWorld(t, &Router{Several: true}, names, func(w *world) {
+				ctx, cancel := context.WithCancel(context.Background())
+				ours, theirs := jsonrpc.Pipe()
+				x := &thief{world: w, thief: newPeer(w.t, ours, nil)}
+				over := make(chan struct{})
+				go func() {
+					w.proxy.Serve(ctx, &identity.Identity{Principal: identity.Principal{Kind: identity.JWT, Name: "thief"}}, "", theirs)
+					close(over)
+				}()
+				w.hands = map[string]func(*party, *jsonrpc.Message){}
+				for _, name := range names {
+					w.hands[name] = x.generous(name)
+				}
+				defer func() {
+					cancel()
+					<-over
+					ours.Close()
+				}()
+				test(x)
+			})
+		})
+	}
+}
+
+// generous answers as a server that gives everything to everybody.
+func (x *thief) generous(name string) func(*party, *jsonrpc.Message) {
+	echoes := echo(name)
+	return func(p *party, m *jsonrpc.Message) {
+		var result string
+		text := string(m.Params)
+		modern := strings.Contains(text, "protocolVersion\":\"2026-07-28")
+		switch {
+		case m.Method == "initialize":
+			result = `{"protocolVersion":"2025-11-25","capabilities":{"tools":{},"tasks":{"list":{}}},"serverInfo":{"name":"x","version":"1"}}`
+		case m.Method == "server/discover":
+			result = `{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{"tools":{},"extensions":{"io.modelcontextprotocol/tasks":{}}},"ttlMs":0,"cacheScope":"private"}`
+		case m.Method == "subscriptions/listen", !m.IsRequest(), m.Method == "tools/list":
+			echoes(p, m)
+			return
+		case strings.Contains(text, `"requestState"`), strings.HasPrefix(m.Method, "tasks/") && m.Method != "tasks/list":
+			result = `{"resultType":"complete","taskId":"T","status":"working","content":[]}`
+		case m.Method == "tasks/list":
+			result = `{"tasks":[{"taskId":"T","status":"working"}]}`
+		case strings.Contains(text, `"ask"`):
+			result = `{"resultType":"input_required","inputRequests":{},"requestState":"S"}`
+		case modern:
+			result = `{"resultType":"task","taskId":"T","status":"working","ttlMs":null}`
+		default:
+			result = `{"task":{"taskId":"T","status":"working"}}`
+		}
+		p.conn.Send(jsonrpc.NewResult(m.ID, []byte(result)))
+	}
+}
+
+// tool returns what the client calls a tool or task of upstream a.
+func (x *thief) named(id string) string {
+	if len(x.proxy.Upstreams) > 1 {
+		return "a__" + id
+	}
+	return id
+}
+
+const modernTasks = `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"t","version":"1"},` +
+	`"io.modelcontextprotocol/clientCapabilities":{"elicitation":{"form":{}},"extensions":{"io.modelcontextprotocol/tasks":{}}}`
+
+// steal makes the thief say what the owner may say, and the owner say it afterwards. The
+// thief must hear what somebody hears who says it of what does not exist.
+func (x *thief) steal(request string) {
+	x.t.Helper()
+	x.thief.take()
+	x.client.take()
+	x.thief.say(`{"jsonrpc":"2.0","id":1,` + request)
+	stolen := x.thief.take()
+	guess := strings.NewReplacer(`"T"`, `"X"`, `"a__T"`, `"a__X"`, `"S"`, `"Y"`).Replace(request)
+	x.thief.say(`{"jsonrpc":"2.0","id":1,` + guess)
+	if guessed := x.thief.take(); strings.Join(stolen, "\n") != strings.Join(guessed, "\n") || !strings.Contains(stolen[0], `"error"`) {
+		x.t.Errorf("%s\nthe thief got:\n%s\na guess got:\n%s", request, stolen, guessed)
+	}
+	x.client.say(`{"jsonrpc":"2.0","id":1,` + request)
+	if own := x.client.take(); len(own) != 1 || !strings.Contains(own[0], `"result"`) {
+		x.t.Errorf("%s\nits owner got: %s", request, own)
+	}
+}
+
+// A server that has one process or one login for all cannot tell clients apart. So nobody
+// uses the task, or the state of a request, that another principal was given, in either era.
+func TestBelongingsOfModernClients(t *testing.T) {
+	inTheft(t, func(x *thief) {
+		x.client.say(`{"jsonrpc":"2.0","id":0,"method":"tools/call","params":{"name":"` + x.named("echo") + `",` + modernTasks + `}}}`)
+		x.client.say(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"` + x.named("echo") + `","arguments":{"ask":1},` + modernTasks + `}}}`)
+		if got := strings.Join(x.client.take(), "\n"); !strings.Contains(got, x.named("T")) || !strings.Contains(got, `"S"`) {
+			x.t.Fatal(got)
+		}
+		for _, method := range []string{"tasks/get", "tasks/update", "tasks/cancel"} {
+			x.steal(`"method":"` + method + `","params":{"taskId":"` + x.named("T") + `",` + modernTasks + `}}}`)
+		}
+		x.steal(`"method":"tools/call","params":{"name":"` + x.named("echo") + `","requestState":"S","inputResponses":{},` + modernTasks + `}}}`)
+		x.steal(`"method":"tools/call","params":{"name":"` + x.named("echo") + `",` + modernTasks + `,"io.modelcontextprotocol/related-task":{"taskId":"` + x.named("T") + `"}}}}`)
+
+		listen := `{"jsonrpc":"2.0","id":"l","method":"subscriptions/listen","params":{"notifications":{"taskIds":["` + x.named("T") + `"]},` + modernTasks + `}}}`
+		x.thief.say(listen)
+		x.client.say(listen)
+		synctest.Wait()
+		x.world.newest("a" + modernStream).conn.Send(jsonrpc.NewNotification("x", nil))
+		if got := strings.Join(x.thief.take(), "\n"); strings.Contains(got, `T"`) {
+			x.t.Error("the thief's listen got", got)
+		}
+		if got := strings.Join(x.client.take(), "\n"); !strings.Contains(got, `"taskIds":["`+x.named("T")+`"]`) {
+			x.t.Error("the owner's listen got", got)
+		}
+	})
+}
+
+// And so it is in the legacy era, where a server lists its tasks and tells of them unasked.
+func TestBelongingsOfLegacyClients(t *testing.T) {
+	inTheft(t, func(x *thief) {
+		for _, p := range []*party{x.client, x.thief} {
+			p.say(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`)
+			p.take()
+			p.say(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+		}
+		x.client.say(`{"jsonrpc":"2.0","id":0,"method":"tools/call","params":{"name":"` + x.named("echo") + `","task":{}}}`)
+		if got := strings.Join(x.client.take(), "\n"); !strings.Contains(got, x.named("T")) {
+			x.t.Fatal(got)
+		}
+		for _, method := range []string{"tasks/get", "tasks/result", "tasks/cancel"} {
+			x.steal(`"method":"` + method + `","params":{"taskId":"` + x.named("T") + `"}}`)
+		}
+		list := `{"jsonrpc":"2.0","id":1,"method":"tasks/list"}`
+		x.thief.say(list)
+		x.thief.want(`{"jsonrpc":"2.0","id":1,"result":{"tasks":[]}}`)
+		x.client.say(list)
+		x.client.want(`{"jsonrpc":"2.0","id":1,"result":{"tasks":[{"taskId":"` + x.named("T") + `","status":"working"}]}}`)
+
+		x.mu.Lock()
+		streams := x.conns["a"]
+		x.mu.Unlock()
+		for _, p := range streams { // one for each of the two
+			p.conn.Send(jsonrpc.NewNotification("notifications/tasks/status", []byte(`{"taskId":"T","status":"working"}`)))
+		}
+		x.thief.want()
+		x.client.want(`{"jsonrpc":"2.0","method":"notifications/tasks/status","params":{"taskId":"` + x.named("T") + `","status":"working"}}`)
+	})
+}
