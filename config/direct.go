@@ -101,6 +101,9 @@ func (l *loader) careless(u Upstream) {
 	for name := range u.HeadersFrom {
 		names = append(names, name)
 	}
+	if u.Auth != (UpstreamAuth{}) {
+		names = append(names, "Authorization")
+	}
 	if len(names) > 0 {
 		slices.Sort(names)
 		l.warn(l.source, u.Key, "sends %s unencrypted to another machine", strings.Join(slices.Compact(names), ", "))

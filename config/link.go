@@ -18,6 +18,7 @@ func (l *loader) readLinks(v value) {
 			"accept":    into(&link.Accept, truth.read),
 			"tokenFile": into(&link.TokenFile, value.path),
 			"tls":       into(&link.TLS, value.tls),
+			"auth":      into(&link.Auth, value.auth),
 			"insecure":  into(&link.Insecure, truth.read),
 			"heartbeat": into(&link.Heartbeat, duration1.read),
 		})
@@ -41,6 +42,7 @@ func (v value) accepted(link Link) {
 		v.wrong("accept needs tokenFile")
 	}
 	v.misplaced("tls", "dial")
+	v.misplaced("auth", "dial")
 	v.misplaced("insecure", "dial")
 }
 
@@ -49,6 +51,10 @@ func (v value) dialled(link Link) {
 	to := parseEndpoint(link.Dial)
 	if !to.web() {
 		v.misplaced("tokenFile", "accept, or a ws or wss URL to dial")
+		v.misplaced("auth", "a ws or wss URL to dial")
+	}
+	if link.TokenFile != "" && v.node.has("auth") {
+		v.wrong("has both tokenFile and auth")
 	}
 	if !to.encrypted() {
 		v.misplaced("tls", "a tls or wss URL to dial")

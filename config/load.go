@@ -38,8 +38,13 @@ type Options struct {
 	// Headers go with URL, each "Name: value"; variables in values are expanded.
 	Headers []string
 
-	// Listen overrides every other source of the setting.
-	Listen []string
+	// Listen, TokenFile, Insecure, TLS and PublicURL override every other source of the
+	// setting, where they are set. Paths count from the working directory.
+	Listen    []string
+	TokenFile string
+	Insecure  *bool
+	TLS       ListenTLS // each file by itself
+	PublicURL string
 
 	// Host is set for mcp-proxy host: there can be no links, and the settings about
 	// listening for clients are read but not checked.
@@ -58,7 +63,7 @@ func Load(o Options) (*Config, []string, error) {
 	if l.find(o) {
 		l.read(v)
 	}
-	l.listen(v, o.Listen)
+	l.flags(v, o)
 	l.environment(v)
 
 	c := l.config(v, o)
@@ -164,6 +169,9 @@ func (d decoder) Decode(data []byte, top map[string]any) error {
 
 	known := fields{
 		"limits":     d.readLimits,
+		"tls":        into(&d.tls, value.listenTLS),
+		"auth":       d.readAuth,
+		"policies":   d.readPolicies,
 		"upstreams":  d.readUpstreams,
 		"mcpServers": d.readServers,
 		"links":      d.readLinks,
@@ -243,21 +251,36 @@ func oneLine(s string) string {
 	}), " ")
 }
 
-// listen sets the flag's addresses above all other layers.
-func (l *loader) listen(v *viper.Viper, addrs []string) {
-	for _, a := range addrs {
+// flags sets what flags say above all other layers.
+func (l *loader) flags(v *viper.Viper, o Options) {
+	for _, a := range o.Listen {
 		if !isAddress(a) {
 			l.fail("--listen", "", "must be %s, not %s", address.what, quote(a))
 		}
 	}
-	if len(addrs) > 0 {
-		v.Set("listen", addrs)
+	if len(o.Listen) > 0 {
+		v.Set("listen", o.Listen)
+	}
+	if o.TokenFile != "" {
+		v.Set("tokenFile", o.TokenFile)
+	}
+	if o.Insecure != nil {
+		v.Set("insecure", *o.Insecure)
+	}
+	if o.PublicURL == "" {
+		return
+	}
+	v.Set("publicURL", o.PublicURL)
+	if _, ok := ownURL.parse(o.PublicURL); !ok {
+		l.fail("--public-url", "", "must be %s", ownURL.what)
+		v.Set("publicURL", "")
 	}
 }
 
 // config puts the parts together and checks what concerns several of them.
 func (l *loader) config(v *viper.Viper, o Options) *Config {
-	c := &Config{File: l.source, Limits: l.limits, Links: l.links}
+	c := &Config{File: l.source, Limits: l.limits, Links: l.links, TLS: l.tls, Auth: l.auth, Policies: l.policies}
+	c.TLS.flags(o.TLS)
 	if err := v.Unmarshal(c); err != nil && len(l.problems) == 0 { // a mistake was told where it was found
 		l.fail("", "", "%s", oneLine(err.Error()))
 	}
@@ -279,18 +302,19 @@ func (l *loader) complete(c *Config, o Options) {
 	for _, u := range c.Upstreams {
 		l.careless(u)
 	}
-	if !o.Host {
-		l.listening(c, o)
+	if o.Host {
+		if len(c.Policies) > 0 {
+			l.fail(l.source, "policies", "are for a proxy: a host does not know its clients")
+		}
+		return
 	}
+	l.clients(c, o)
+	l.rules(c)
+	l.listening(c, o)
 }
 
-// listening checks who can reach us, and what they need to know.
+// listening checks who can reach us.
 func (l *loader) listening(c *Config, o Options) {
-	for _, link := range c.Links {
-		if link.Accept && c.TokenFile != "" && filepath.Clean(link.TokenFile) == filepath.Clean(c.TokenFile) {
-			l.fail(l.source, join(link.Key, "tokenFile"), "is also that of the clients, who must not pass for a host")
-		}
-	}
 	source, key := l.source, "listen"
 	switch {
 	case len(o.Listen) > 0:
@@ -301,12 +325,12 @@ func (l *loader) listening(c *Config, o Options) {
 	if len(c.Listen) == 0 {
 		l.fail(source, key, "needs an address")
 	}
-	if c.TokenFile != "" || c.Insecure {
-		return
-	}
 	for _, a := range c.Listen {
-		if !isLocal(a) {
+		switch {
+		case !isLocal(a) && !c.proves() && !c.Insecure:
 			l.fail(source, key, "%s can be reached from other machines: set tokenFile, or insecure: true", quote(a))
+		case c.overheard(a):
+			l.warn(source, key, "tokens can be read on their way to %s: set tls, or an https publicURL if something before us ends TLS", quote(a))
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"fmt"
 	"path/filepath"
 	"reflect"
 	"strings"
@@ -11,7 +12,19 @@ import (
 // wantFull is what testdata/load/full.* mean in every format.
 func wantFull(dir string) *Config {
 	bare, docs := "", "docs-"
+	remote := func(name, url string, auth UpstreamAuth) Upstream {
+		return Upstream{
+			Name: name, Key: "upstreams." + name, URL: url, Auth: auth,
+			StartTimeout: 30 * time.Second, WriteTimeout: time.Minute, StopGrace: 2 * time.Second,
+		}
+	}
 	return &Config{
+		PublicURL:  "https://mcp.example.com",
+		TokenStore: "keyring",
+		TLS:        ListenTLS{Cert: filepath.Join(dir, "serve.pem"), Key: "/etc/serve.key", ClientCA: filepath.Join(dir, "clients.pem")},
+		Auth:       wantAuth(dir),
+		Policies:   wantPolicies(),
+
 		Listen:         []string{"127.0.0.1:9090", "[::1]:9090", "unix:///run/mcp.sock"},
 		TokenFile:      filepath.Join(dir, "secrets/token"),
 		Insecure:       true,
@@ -46,11 +59,20 @@ func wantFull(dir string) *Config {
 			Shared:        true,
 			StartTimeout:  30 * time.Second, WriteTimeout: time.Minute, StopGrace: 2 * time.Second,
 			Prefix: &docs,
-		}, {
-			Name: "mid", Key: "upstreams.mid", Command: "npx", Era: "modern",
-			Shared: true, Roots: []string{"file:///data", "file:///value"},
-			StartTimeout: 30 * time.Second, WriteTimeout: time.Minute, StopGrace: 2 * time.Second,
-		}},
+		},
+			remote("docs", "https://docs.example.com", UpstreamAuth{
+				OAuth: &OAuth{ClientID: "abc", ClientSecretFile: filepath.Join(dir, "secrets/docs"), Scopes: []string{"read", "write"}},
+			}),
+			remote("open", "https://open.example.com", UpstreamAuth{OAuth: &OAuth{}}),
+			remote("robot", "wss://robot.example.com", UpstreamAuth{ClientCredentials: &ClientCredentials{
+				ClientID: "abc", PrivateKeyFile: filepath.Join(dir, "robot.pem"), TokenURL: "https://login.example.com/token", Scopes: []string{"all"},
+			}}),
+			remote("pod", "https://pod.example.com", UpstreamAuth{ClientCredentials: &ClientCredentials{AssertionFile: "/var/run/token"}}),
+			{
+				Name: "mid", Key: "upstreams.mid", Command: "npx", Era: "modern",
+				Shared: true, Roots: []string{"file:///data", "file:///value"},
+				StartTimeout: 30 * time.Second, WriteTimeout: time.Minute, StopGrace: 2 * time.Second,
+			}},
 		Links: []Link{
 			{Name: "tools", Key: "links.tools", Dial: "unix:///run/mcp/tools.sock", Heartbeat: 5 * time.Second},
 			{Name: "Back", Key: "links.Back", Accept: true, TokenFile: filepath.Join(dir, "secrets/link"), Heartbeat: 5 * time.Second},
@@ -58,9 +80,56 @@ func wantFull(dir string) *Config {
 				Name: "far", Key: "links.far", Dial: "wss://far.example.com/link", TokenFile: filepath.Join(dir, "secrets/far"),
 				TLS: TLS{CA: filepath.Join(dir, "ca.pem"), Cert: "/etc/cert.pem", Key: filepath.Join(dir, "key.pem")}, Heartbeat: 5 * time.Second,
 			},
+			{
+				Name: "person", Key: "links.person", Dial: "wss://person.example.com/link", Heartbeat: 5 * time.Second,
+				Auth: UpstreamAuth{OAuth: &OAuth{ClientID: "https://example.com/client.json"}},
+			},
 			{Name: "near", Key: "links.near", Dial: "tcp://10.0.0.2:7000", Insecure: true, Heartbeat: time.Second},
 		},
 	}
+}
+
+func wantAuth(dir string) Auth {
+	return Auth{
+		Tokens: []NamedToken{
+			{Key: "auth.tokens[0]", Name: "ci", TokenFile: filepath.Join(dir, "secrets/ci")},
+			{Key: "auth.tokens[1]", Name: "alice@example.com", TokenFile: "/run/alice"},
+		},
+		JWT: []Issuer{{
+			Key: "auth.jwt[0]", Issuer: "https://login.example.com/", Audience: []string{"https://mcp.example.com/mcp"},
+			JWKSURL:    "https://keys.example.com/?app=1",
+			Algorithms: []string{"RS256", "ES256", "EdDSA"}, Principal: "sub", Skew: 30 * time.Second,
+		}, {
+			Key: "auth.jwt[1]", Issuer: "http://localhost:8080/realms/a", Audience: []string{"one", "two"},
+			JWKSFile:   filepath.Join(dir, "keys.json"),
+			Algorithms: []string{"PS512", "EdDSA"}, Principal: "email", Scopes: []string{"mcp"}, Skew: 5 * time.Minute,
+		}},
+	}
+}
+
+func wantPolicies() []Policy {
+	const issuer = "https://login.example.com/"
+	all := []Policy{
+		{
+			Who: Who{Token: "ci"}, Tools: Tools{Allow: []string{"files__*"}, Deny: []string{"*_all"}},
+			Limits: PolicyLimits{Rate: 10, InFlight: 16, Sessions: 8},
+		},
+		{
+			Who:    Who{Issuer: issuer, Claims: map[string]string{"groups": "admin", "level": "3"}},
+			Scopes: map[string][]string{"files__write*": {"files.write"}, "file:///*": {"a", "b"}},
+		},
+		{Who: Who{Issuer: issuer, Principal: "bob"}, Limits: PolicyLimits{Rate: 1000. / 3600}},
+		{Who: Who{Token: "default"}, Limits: PolicyLimits{Rate: 10}},
+		{Who: Who{User: "1000"}},
+		{Who: Who{Certificate: "laptop", Issuer: "CN=Example"}},
+		{Who: Who{Operator: true}},
+		{Who: Who{Anonymous: true}},
+		{Who: Who{Any: true}, Prompts: Tools{Deny: []string{"*"}}, Resources: Tools{Deny: []string{"file:///etc/*"}}},
+	}
+	for i := range all {
+		all[i].Key = fmt.Sprintf("policies[%d]", i)
+	}
+	return all
 }
 
 func TestFormatsMeanTheSame(t *testing.T) {
@@ -92,7 +161,7 @@ func TestDefaults(t *testing.T) {
 		SessionIdle: 30 * time.Minute,
 		SessionGone: 5 * time.Minute,
 		ListTimeout: 10 * time.Second, Drain: 5 * time.Second, ShutdownGrace: 8 * time.Second,
-		Prefix: "auto",
+		Prefix: "auto", TokenStore: "file",
 		Limits: Limits{Message: 16 << 20, Depth: 1000, InFlight: 1024, Sessions: 256},
 		Upstreams: []Upstream{{
 			Name: "a", Key: "upstreams.a", Command: "x", Env: map[string]string{},
@@ -120,6 +189,8 @@ upstreams: {a: {command: x}}
 	t.Setenv("MCP_PROXY_ALLOWED_HOSTS", "a.example,*")
 	t.Setenv("MCP_PROXY_INSECURE", "true")
 	t.Setenv("MCP_PROXY_SESSION_IDLE", "") // counts as unset
+	t.Setenv("MCP_PROXY_TOKEN_STORE", "keyring")
+	t.Setenv("MCP_PROXY_PUBLIC_URL", "http://[::1]:3/a//")
 	t.Setenv("MCP_PROXY_SHUTDOWNGRACE", "1s")
 
 	c, warnings, err := Load(Options{File: file})
@@ -135,7 +206,7 @@ upstreams: {a: {command: x}}
 		SessionIdle:  30 * time.Minute,
 		SessionGone:  5 * time.Minute,
 		ListTimeout:  10 * time.Second, Drain: time.Second, ShutdownGrace: 9 * time.Second,
-		PageSize: 10, Prefix: "auto",
+		PageSize: 10, Prefix: "auto", TokenStore: "keyring", PublicURL: "http://[::1]:3/a",
 		Limits: c.Limits, Upstreams: c.Upstreams,
 	}
 	if !reflect.DeepEqual(*c, want) {

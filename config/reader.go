@@ -31,6 +31,10 @@ type loader struct {
 	entries []entry
 	limits  Limits
 	links   []Link
+
+	tls      ListenTLS
+	auth     Auth
+	policies []Policy
 }
 
 // An entry is an upstream and what is known of it only while the file is read.
@@ -71,6 +75,26 @@ func (v value) each(f func(key string, v value)) {
 		}
 	default:
 		v.wrong("must be a map, not %s", v.node.kind)
+	}
+}
+
+// every calls f with each item of a list. Null is an empty list.
+func (v value) every(f func(value)) {
+	if v.node.kind&(null|list) == 0 {
+		v.wrong("must be a list, not %s", v.node.kind)
+		return
+	}
+	for i, item := range v.node.items {
+		f(value{v.reader, item, index(v.key, i)})
+	}
+}
+
+// needs checks that keys are there. What is no map has been named already.
+func (v value) needs(keys ...string) {
+	for _, key := range keys {
+		if v.node.kind&(null|object) != 0 && !v.node.has(key) {
+			v.wrong("needs %s", key)
+		}
 	}
 }
 
@@ -173,6 +197,16 @@ func (s scalar[T]) list(v value) ([]T, bool) {
 		}
 	}
 	return all, true
+}
+
+// some is list for one that must not be empty.
+func (s scalar[T]) some(v value) ([]T, bool) {
+	all, ok := s.list(v)
+	if ok && len(v.node.items) == 0 {
+		v.wrong("must not be empty")
+		return nil, false
+	}
+	return all, ok
 }
 
 // mapped reads an object whose values are such scalars and whose keys pass

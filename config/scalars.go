@@ -42,6 +42,19 @@ var (
 	httpURL  = scalar[string]{what: "a URL such as https://example.com/mcp (it begins with http://, https://, ws:// or wss://, the last two without a user)", kinds: text, parse: check(isURL("http", "https", "ws", "wss")), secret: true}
 	dialURL  = scalar[string]{what: "unix:///path, tcp://HOST:PORT, tls://HOST:PORT, or a ws or wss URL without a user", kinds: text, parse: check(isURL(linkSchemes...)), secret: true}
 
+	secureURL = scalar[string]{what: "an https URL, or an http URL of this machine, without a user", kinds: text, parse: check(isSecureURL), secret: true}
+	issuerURL = scalar[string]{what: "an https URL, or an http URL of this machine, without a user, ? or #", kinds: text, parse: check(isIssuer), secret: true}
+	ownURL    = scalar[string]{what: issuerURL.what, kinds: text, parse: parseOwnURL, secret: true}
+	tokenName = scalar[string]{what: "a name of 1 to 64 of A-Z a-z 0-9 . _ @ + -", kinds: text, parse: check(regexp.MustCompile(`^[A-Za-z0-9._@+-]{1,64}$`).MatchString)}
+	scope     = scalar[string]{what: "one scope, without spaces", kinds: text, parse: check(regexp.MustCompile(`^[\x21\x23-\x5b\x5d-\x7e]+$`).MatchString)} // RFC 6749, 3.3
+	skew      = scalar[time.Duration]{what: "a duration from 0s to 5m", kinds: text | number, parse: durationTo(5 * time.Minute)}
+	rate      = scalar[float64]{what: "a rate such as 10/s, 600/m or 1000/h", kinds: text, parse: parseRate}
+	algorithm = scalar[string]{what: "one of " + strings.Join(algorithms, ", ") + ": who can check a signature with a shared secret (HS256) can forge it too", kinds: text, parse: oneOf(algorithms...)}
+	whoWord   = scalar[string]{what: "any, anonymous, operator or a map", kinds: text, parse: oneOf("any", "anonymous", "operator")}
+	store     = scalar[string]{what: "file or keyring", kinds: text, parse: oneOf("file", "keyring")}
+	// Of principals and claims a number is taken as written, as a user's.
+	principalName = scalar[string]{what: "a non-empty string", kinds: text | number | boolean, parse: check(isText)}
+
 	prefixMode = scalar[string]{what: "auto, always or never", kinds: text, parse: oneOf("auto", "always", "never")}
 	prefixText = scalar[string]{what: "at most 32 of A-Z a-z 0-9 _ -", kinds: text, parse: check(regexp.MustCompile(`^[A-Za-z0-9_-]{0,32}$`).MatchString)}
 	session    = scalar[string]{what: "isolated or shared", kinds: text, parse: oneOf("isolated", "shared")}
@@ -55,12 +68,22 @@ func (v value) path() (string, bool) {
 	return v.resolve(s), ok
 }
 
+// filePath is path for one that must not be empty.
+func (v value) filePath() (string, bool) {
+	s, ok := nonEmpty.read(v)
+	return v.resolve(s), ok
+}
+
 func (r *reader) resolve(path string) string {
 	if path == "" || filepath.IsAbs(path) {
 		return path
 	}
 	return filepath.Join(r.dir, path)
 }
+
+// algorithms are those of signatures that may be allowed. "none" and those with a shared
+// secret never are.
+var algorithms = []string{"RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"}
 
 var linkSchemes = []string{"unix", "tcp", "tls", "ws", "wss"}
 
@@ -104,6 +127,13 @@ func durationFrom(least time.Duration) func(string) (time.Duration, bool) {
 	return func(s string) (time.Duration, bool) {
 		d, err := time.ParseDuration(s)
 		return d, err == nil && d >= least
+	}
+}
+
+func durationTo(most time.Duration) func(string) (time.Duration, bool) {
+	return func(s string) (time.Duration, bool) {
+		d, err := time.ParseDuration(s)
+		return d, err == nil && d >= 0 && d <= most
 	}
 }
 
@@ -214,3 +244,16 @@ func isURL(schemes ...string) func(string) bool {
 		return u.Hostname() != ""
 	}
 }
+
+// isSecureURL takes http of this machine alone: tokens and keys come from there.
+func isSecureURL(s string) bool {
+	u, err := url.Parse(s)
+	return err == nil && isURL("http", "https")(s) && u.User == nil && !strings.Contains(s, "#") &&
+		(u.Scheme == "https" || isLoopback(u.Hostname()))
+}
+
+// isIssuer is RFC 8414, section 2: an issuer has neither query nor fragment.
+func isIssuer(s string) bool { return isSecureURL(s) && !strings.Contains(s, "?") }
+
+// parseOwnURL drops slashes at the end. Empty stays empty.
+func parseOwnURL(s string) (string, bool) { return strings.TrimRight(s, "/"), s == "" || isIssuer(s) }

@@ -18,6 +18,8 @@ func (l *loader) readServers(v value) {
 		known := u.fields()
 		known["type"] = into(&u.Type, serverType.read)
 		known["disabled"] = func(value) {}
+		known["auth"] = u.foreignAuth
+		known["oauth"] = u.foreignOAuth
 		known["tools"] = into(&u.Tools, value.foreignTools)
 		v.object(known, func(key string, v value) { v.ignore(key, known) })
 		misplaced := func(v value, format string, args ...any) {
@@ -29,6 +31,10 @@ func (l *loader) readServers(v value) {
 			v.transport(misplaced)
 		}
 		v.sharedOnly(u.Shared, misplaced)
+		v.oneCredential()
+		if u.URL == "" {
+			u.Auth = UpstreamAuth{} // it was misplaced
+		}
 		v.typeFits(u)
 		l.entries = append(l.entries, entry{Upstream: *u, foreign: true})
 	})

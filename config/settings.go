@@ -20,6 +20,7 @@ type setting struct {
 	standard any
 	file     func(value) (any, bool)
 	env      func(string) (typed any, what string) // what it must be, if it is not
+	secret   bool                                  // its text may be one: error lines do not repeat it
 }
 
 // settings are all of them, in the order of the contract; Config has a field of
@@ -37,6 +38,8 @@ var settings = []setting{
 	one("drain", duration, 5*time.Second),
 	one("shutdownGrace", duration, 8*time.Second),
 	one("prefix", prefixMode, "auto"),
+	one("publicURL", ownURL, ""),
+	one("tokenStore", store, "file"),
 }
 
 func one[T any](key string, s scalar[T], standard T) setting {
@@ -48,6 +51,7 @@ func one[T any](key string, s scalar[T], standard T) setting {
 			t, ok := s.parse(from)
 			return t, unless(ok, s.what)
 		},
+		secret: s.secret,
 	}
 }
 
@@ -85,15 +89,18 @@ func unless(ok bool, what string) string {
 	return what
 }
 
-// variable is the environment variable of a setting: MCP_PROXY_SHUTDOWN_GRACE.
+// variable is the environment variable of a setting: MCP_PROXY_SHUTDOWN_GRACE,
+// MCP_PROXY_PUBLIC_URL.
 func (s setting) variable() string {
 	var b strings.Builder
 	b.WriteString(envPrefix)
+	lower := false // the letter before
 	for _, r := range s.key {
-		if unicode.IsUpper(r) {
+		if lower && unicode.IsUpper(r) {
 			b.WriteByte('_')
 		}
 		b.WriteRune(unicode.ToUpper(r))
+		lower = unicode.IsLower(r)
 	}
 	return b.String()
 }
@@ -121,11 +128,14 @@ func (l *loader) environment(v *viper.Viper) {
 			continue
 		}
 		typed, what := s.env(from)
-		if what != "" {
+		switch {
+		case what == "":
+			v.Set(s.key, typed)
+		case s.secret:
+			l.fail(s.variable(), "", "must be %s", what)
+		default:
 			l.fail(s.variable(), "", "must be %s, not %s", what, quote(from))
-			continue
 		}
-		v.Set(s.key, typed)
 	}
 	for _, name := range environNames() {
 		if strings.HasPrefix(name, envPrefix) && !known[name] {

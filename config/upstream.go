@@ -18,6 +18,7 @@ func (l *loader) readUpstreams(v value) {
 			v.transport(value.wrong)
 		}
 		v.sharedOnly(u.Shared, value.wrong)
+		v.oneCredential()
 		l.entries = append(l.entries, entry{Upstream: *u})
 	})
 }
@@ -41,6 +42,7 @@ func (u *Upstream) fields() fields {
 		"headers":       into(&u.Headers, value.headers),
 		"headersFrom":   into(&u.HeadersFrom, value.headersFrom),
 		"tls":           into(&u.TLS, value.tls),
+		"auth":          into(&u.Auth, value.auth),
 		"maxConcurrent": into(&u.MaxConcurrent, count.read),
 
 		"era":            into(&u.Era, value.era),
@@ -57,7 +59,7 @@ func (u *Upstream) fields() fields {
 
 var (
 	processKeys = []string{"args", "env", "inheritEnv", "cwd"}
-	remoteKeys  = []string{"headers", "headersFrom", "tls", "maxConcurrent"}
+	remoteKeys  = []string{"headers", "headersFrom", "tls", "auth", "maxConcurrent"}
 )
 
 // transport checks that an upstream is a process or remote, and that its keys

@@ -1,0 +1,255 @@
+package config
+
+import (
+	"cmp"
+	"maps"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// readPolicies reads the rules. An empty list is a mistake: with policies who matches none
+// may nothing, and without them everybody may everything, so nobody can tell what is meant.
+func (l *loader) readPolicies(v value) {
+	if v.node.kind == null || v.node.kind == list && len(v.node.items) == 0 {
+		v.wrong("is empty: leave it out if all clients may everything, or write - {who: any}")
+		return
+	}
+	v.every(func(v value) { l.policies = append(l.policies, v.policy()) })
+}
+
+func (v value) policy() Policy {
+	p := Policy{Key: v.key}
+	v.strict(fields{
+		"who":       into(&p.Who, value.who),
+		"tools":     into(&p.Tools, value.allowed),
+		"prompts":   into(&p.Prompts, value.allowed),
+		"resources": into(&p.Resources, value.allowed),
+		"scopes":    into(&p.Scopes, value.scopesOf),
+		"limits":    into(&p.Limits, value.policyLimits),
+	})
+	v.needs("who")
+	return p
+}
+
+// allowed is tools of a policy. An empty allow would say "all" where its reader may believe
+// "none".
+func (v value) allowed() (Tools, bool) {
+	v.pick("allow", func(v value) {
+		if v.node.kind == null || v.node.kind == list && len(v.node.items) == 0 {
+			v.wrong(`is empty: leave it out to allow all, or write deny: ["*"]`)
+		}
+	})
+	return v.tools()
+}
+
+func (v value) scopesOf() (map[string][]string, bool) {
+	all := make(map[string][]string)
+	v.each(func(key string, v value) {
+		if !isGlob(key) {
+			v.wrong("is not %s", glob.what)
+			return
+		}
+		if scopes, ok := scope.some(v); ok {
+			all[key] = scopes
+		}
+	})
+	return all, true
+}
+
+func (v value) policyLimits() (p PolicyLimits, ok bool) {
+	v.strict(fields{
+		"rate":     into(&p.Rate, rate.read),
+		"inFlight": into(&p.InFlight, positive.read),
+		"sessions": into(&p.Sessions, positive.read),
+	})
+	return p, true
+}
+
+var rateText = regexp.MustCompile(`^([1-9][0-9]{0,8})/([smh])$`)
+
+// parseRate gives the calls of one second.
+func parseRate(s string) (float64, bool) {
+	m := rateText.FindStringSubmatch(s)
+	if m == nil {
+		return 0, false
+	}
+	n, err := strconv.ParseFloat(m[1], 64)
+	return n / map[string]float64{"s": 1, "m": 60, "h": 3600}[m[2]], err == nil
+}
+
+// who is one of three words, or a map of what a client has proved.
+func (v value) who() (w Who, ok bool) {
+	if v.node.kind == text {
+		word, ok := whoWord.read(v)
+		return Who{Any: word == "any", Anonymous: word == "anonymous", Operator: word == "operator"}, ok
+	}
+	before := len(v.problems)
+	v.strict(fields{
+		"anonymous":   into(&w.Anonymous, truth.read),
+		"operator":    into(&w.Operator, truth.read),
+		"token":       into(&w.Token, tokenName.read),
+		"user":        into(&w.User, principalName.read),
+		"certificate": into(&w.Certificate, principalName.read),
+		"issuer":      into(&w.Issuer, nonEmpty.read),
+		"principal":   into(&w.Principal, principalName.read),
+		"claims":      into(&w.Claims, value.claims),
+	})
+	if len(v.problems) == before {
+		v.oneProof(w)
+	}
+	return w, len(v.problems) == before
+}
+
+func (v value) claims() (map[string]string, bool) {
+	all, ok := principalName.mapped("the name of a claim", isText)(v)
+	if len(v.node.members) == 0 && v.node.kind&(null|object) != 0 {
+		v.wrong("needs a claim and its value, or it would be about all of the issuer")
+	}
+	return all, ok
+}
+
+// oneProof checks that a client can be what a rule says, since it has one proof.
+func (v value) oneProof(w Who) {
+	jwt := w.Principal != "" || w.Claims != nil
+	switch proofs := w.proofs(); {
+	case len(proofs) > 1:
+		v.wrong("nobody is known by %s at once", strings.Join(proofs, " and "))
+	case len(proofs) == 0 && jwt:
+		v.wrong("principal and claims have a meaning only beside issuer")
+	case len(proofs) == 0:
+		v.wrong("must say who: any, or a map with one of anonymous: true, operator: true, token, user, certificate or issuer")
+	case jwt && proofs[0] != "issuer":
+		v.wrong("principal and claims are those of a JWT, which %s has not", proofs[0])
+	}
+}
+
+// proofs names the kinds of proof that a rule is about. An issuer may vouch for a
+// certificate too.
+func (w Who) proofs() (names []string) {
+	for _, p := range []struct {
+		name string
+		set  bool
+	}{
+		{"anonymous", w.Anonymous}, {"operator", w.Operator}, {"token", w.Token != ""},
+		{"user", w.User != ""}, {"certificate", w.Certificate != ""},
+	} {
+		if p.set {
+			names = append(names, p.name)
+		}
+	}
+	if w.Issuer != "" && !slices.Equal(names, []string{"certificate"}) {
+		names = append(names, "issuer")
+	}
+	return names
+}
+
+// covers tells whether w is about everybody that other is about.
+func (w Who) covers(other Who) bool {
+	for name, value := range w.Claims {
+		if other.Claims[name] != value {
+			return false
+		}
+	}
+	same := func(mine, others string) bool { return mine == "" || mine == others }
+	return w.Any || !other.Any &&
+		(!w.Anonymous || other.Anonymous) && (!w.Operator || other.Operator) &&
+		same(w.Token, other.Token) && same(w.User, other.User) && same(w.Certificate, other.Certificate) &&
+		same(w.Issuer, other.Issuer) && same(w.Principal, other.Principal)
+}
+
+// rules checks each policy against the others, and against who there can be.
+func (l *loader) rules(c *Config) {
+	for i, p := range c.Policies {
+		l.known(c, p)
+		for _, first := range c.Policies[:i] {
+			if first.Who.covers(p.Who) {
+				l.fail(l.source, p.Key, "never counts: %s comes first, and is about the same clients", first.Key)
+				break
+			}
+		}
+		l.idle(c, p)
+	}
+}
+
+// known checks that a policy is about clients that are configured. The token "default" may
+// come from the environment or a flag.
+func (l *loader) known(c *Config, p Policy) {
+	at := join(p.Key, "who")
+	if name := p.Who.Token; name != "" && name != defaultToken {
+		var names []string
+		for _, t := range c.Auth.Tokens {
+			names = append(names, t.Name)
+		}
+		if !slices.Contains(names, name) {
+			l.fail(l.source, join(at, "token"), "%s is no token of auth.tokens%s", quote(name), DidYouMean(name, names))
+		}
+	}
+	if issuer := p.Who.Issuer; issuer != "" && p.Who.Certificate == "" {
+		l.vouches(c, p.Who, join(at, "issuer"))
+	}
+	if p.Who.Certificate != "" && c.TLS.ClientCA == "" {
+		l.warn(l.source, join(at, "certificate"), "nobody has one: tls.clientCA is not set")
+	}
+}
+
+// vouches checks an issuer. The name of an authority of certificates is no URL.
+func (l *loader) vouches(c *Config, w Who, at string) {
+	for _, i := range c.Auth.JWT {
+		if i.Issuer == w.Issuer {
+			return
+		}
+		if sameURL(i.Issuer, w.Issuer) {
+			l.fail(l.source, at, "differs from that of %s by a slash at the end", i.Key)
+			return
+		}
+	}
+	jwt := w.Principal != "" || w.Claims != nil || strings.Contains(w.Issuer, "://")
+	if jwt || c.TLS.ClientCA == "" {
+		l.fail(l.source, at, "%s is no issuer of auth.jwt", quote(w.Issuer))
+	}
+}
+
+// idle warns of globs that match nothing of any upstream, above all in deny: names begin
+// with that of the upstream. Which upstreams a link has is not known here.
+func (l *loader) idle(c *Config, p Policy) {
+	if len(c.Links) > 0 || len(c.Upstreams) == 0 {
+		return
+	}
+	for _, g := range p.globs() {
+		if !slices.ContainsFunc(c.Upstreams, func(u Upstream) bool { return reaches(g.glob, u.Name+"__") }) {
+			l.warn(l.source, g.key, "%s matches nothing of any upstream: names begin with the upstream's, as in %s__%s",
+				quote(g.glob), c.Upstreams[0].Name, printable(g.glob))
+		}
+	}
+}
+
+// A placed glob is one of a policy on names, and where it is.
+type placed struct{ key, glob string }
+
+func (p Policy) globs() (all []placed) {
+	for key, globs := range map[string][]string{
+		"tools.allow": p.Tools.Allow, "tools.deny": p.Tools.Deny,
+		"prompts.allow": p.Prompts.Allow, "prompts.deny": p.Prompts.Deny,
+		"scopes": slices.DeleteFunc(slices.Collect(maps.Keys(p.Scopes)), isURIGlob),
+	} {
+		for _, glob := range globs {
+			all = append(all, placed{p.Key + "." + key, glob})
+		}
+	}
+	slices.SortFunc(all, func(a, b placed) int { return cmp.Or(cmp.Compare(a.key, b.key), cmp.Compare(a.glob, b.glob)) })
+	return all
+}
+
+func isURIGlob(glob string) bool { return strings.Contains(glob, ":") }
+
+// reaches tells whether a glob can match something that begins with prefix, as far as its
+// text before the first special character says.
+func reaches(glob, prefix string) bool {
+	head := glob
+	if i := strings.IndexAny(glob, `*?[\\`); i >= 0 {
+		head = glob[:i]
+	}
+	return strings.HasPrefix(head, prefix) || head != glob && strings.HasPrefix(prefix, head)
+}
