@@ -17,8 +17,10 @@ var mayImport = map[string][]string{
 	"internal/peer":             {"internal/jsonrpc", "internal/mcp"},
 	"internal/jsonrpc/conntest": {"internal/jsonrpc"},
 	"internal/jsonrpc/wsconn":   {"internal/jsonrpc"},
-	"proxy/catalog":             {"internal/jsonrpc", "internal/mcp"},
-	"proxy/session":             {"internal/identity", "internal/jsonrpc", "internal/mcp", "internal/observe", "internal/peer", "proxy/catalog"},
+	"internal/glob":             {},
+	"proxy/catalog":             {"internal/glob", "internal/jsonrpc", "internal/mcp"},
+	"proxy/policy":              {"internal/glob", "internal/identity"},
+	"proxy/session":             {"internal/identity", "internal/jsonrpc", "internal/mcp", "internal/observe", "internal/peer", "proxy/catalog", "proxy/policy"},
 	"proxy/frontend":            {"internal/identity", "internal/jsonrpc", "internal/jsonrpc/wsconn", "internal/mcp"},
 	"upstream":                  {"internal/jsonrpc", "internal/mcp", "internal/observe", "upstream/pool", "upstream/process"},
 	"upstream/process":          {"internal/jsonrpc"},
@@ -33,7 +35,7 @@ var mayImport = map[string][]string{
 	// The parts meet in the door, which programs embed.
 	"proxy": {
 		"config", "internal/identity", "internal/jsonrpc", "internal/jsonrpc/wsconn", "internal/mcp", "internal/observe", "internal/secretfile",
-		"proxy/catalog", "proxy/frontend", "proxy/session",
+		"proxy/catalog", "proxy/frontend", "proxy/policy", "proxy/session",
 		"upstream", "upstream/link", "upstream/pool", "upstream/process", "upstream/remote", "upstream/translate",
 	},
 	"cmd/mcp-proxy":  {"config", "proxy"},

@@ -3,9 +3,10 @@ package catalog
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"path"
 	"regexp"
 	"strings"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/glob"
 )
 
 // A Naming says when exposed names have the upstream's name before them.
@@ -74,18 +75,7 @@ func Exposed(prefix, original string) string {
 // Allows reports whether a client may see and call a tool. Both are globs. Deny wins; an
 // empty allow allows all.
 func Allows(allow, deny []string, tool string) bool {
-	return (len(allow) == 0 || matchesAny(allow, tool)) && !matchesAny(deny, tool)
+	_, allowed := glob.First(allow, tool)
+	_, denied := glob.First(deny, tool)
+	return (len(allow) == 0 || allowed) && !denied
 }
-
-func matchesAny(globs []string, name string) bool {
-	for _, g := range globs {
-		if ok, _ := path.Match(flat(g), flat(name)); ok {
-			return true
-		}
-	}
-	return false
-}
-
-// flat hides slashes from path.Match: names of tools are not paths, and a * in a
-// rule that denies must match all of them.
-func flat(s string) string { return strings.ReplaceAll(s, "/", "\x00") }

@@ -1,0 +1,195 @@
+package policy
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/glob"
+	"github.com/mcp-proxy/mcp-proxy/internal/identity"
+)
+
+// A Kind is what a rule decides about.
+type Kind byte
+
+// The kinds. A template of resources is a resource, by its own text.
+const (
+	Tool Kind = iota
+	Prompt
+	Resource
+)
+
+// Name is how rules call a tool or prompt: by its upstream and by its own name there.
+func Name(upstream, original string) string { return upstream + "__" + original }
+
+// A Grant is what one client may. A nil Grant is that of everybody where there are no
+// policies: all. It must not be changed.
+type Grant struct {
+	Who  *identity.Identity
+	rule *rule
+	all  *Policies
+}
+
+// A Decision is what a client may do with one thing, and why.
+type Decision struct {
+	Allowed bool
+	Glob    string   // that has decided; "" for none
+	Needs   []string // all scopes that are needed, sorted; nil for none
+	Missing []string // of them, those that the client does not have
+}
+
+// Rule returns where the rule is configured; "" if none is about the client, or if there
+// are no policies.
+func (g *Grant) Rule() string {
+	if g == nil {
+		return ""
+	}
+	return g.rule.Key
+}
+
+// Limits returns those of the client.
+func (g *Grant) Limits() Limits { return g.rule.Limits }
+
+// A Sight tells apart who may see what: clients of one Sight see the same. The zero Sight
+// is that of all where there are no policies.
+type Sight struct{ rule *rule }
+
+// Sight returns which lists the client sees.
+func (g *Grant) Sight() Sight {
+	if g == nil {
+		return Sight{}
+	}
+	return Sight{g.rule}
+}
+
+// May reports whether the client may see something and use it, if it has the scopes.
+func (g *Grant) May(k Kind, name string) bool {
+	if g == nil {
+		return true
+	}
+	_, allowed := g.rule.allows(k, name)
+	return allowed
+}
+
+// Decide says what the client may do with a tool, a prompt ([Name] says what they are
+// called) or a resource.
+func (g *Grant) Decide(k Kind, name string) (d Decision) {
+	if g == nil {
+		return Decision{Allowed: true}
+	}
+	if d.Glob, d.Allowed = g.rule.allows(k, name); !d.Allowed {
+		return d
+	}
+	for _, s := range g.rule.scopes {
+		if _, ok := first(k, s.glob, name); ok {
+			d.Needs = append(d.Needs, s.needs...)
+		}
+	}
+	if d.Needs != nil {
+		slices.Sort(d.Needs)
+		d.Needs = slices.Compact(d.Needs)
+		d.Missing = missing(d.Needs, g.Who.Scopes)
+	}
+	return d
+}
+
+func missing(needs, has []string) (found []string) {
+	for _, s := range needs {
+		if !slices.Contains(has, s) {
+			found = append(found, s)
+		}
+	}
+	return found
+}
+
+// Unlisted reports whether the client may do what has no name that a rule could allow: a
+// request that nobody here knows. It may not if only what is listed is allowed.
+func (g *Grant) Unlisted() bool { return g == nil || !g.rule.listed }
+
+// Sees reports whether an upstream may have anything for the client. Of one that has
+// nothing the client hears nothing, and it is not started for it.
+func (g *Grant) Sees(upstream string) bool {
+	if g == nil {
+		return true
+	}
+	r := g.rule
+	of := upstream + "__"
+	if r.listed {
+		may := func(glob string) bool {
+			begin := literal(glob)
+			return strings.HasPrefix(begin, of) || strings.HasPrefix(of, begin)
+		}
+		return len(r.Resources.Allow) > 0 || slices.ContainsFunc(r.Tools.Allow, may) || slices.ContainsFunc(r.Prompts.Allow, may)
+	}
+	whole := func(globs []string) bool { return slices.Contains(globs, "*") || slices.Contains(globs, of+"*") }
+	return !whole(r.Tools.Deny) || !whole(r.Prompts.Deny) || !slices.Contains(r.Resources.Deny, "*")
+}
+
+// literal returns what all that a glob matches begins with.
+func literal(glob string) string {
+	if i := strings.IndexAny(glob, `*?[\`); i >= 0 {
+		return glob[:i]
+	}
+	return glob
+}
+
+func (r *rule) globs(k Kind) *Globs {
+	switch k {
+	case Tool:
+		return &r.Tools
+	case Prompt:
+		return &r.Prompts
+	}
+	return &r.Resources
+}
+
+// allows reports whether a rule lets something pass, and by which glob.
+func (r *rule) allows(k Kind, name string) (by string, ok bool) {
+	of := r.globs(k)
+	if by, denied := first(k, of.Deny, name); denied {
+		return by, false
+	}
+	if !r.listed {
+		return "", true
+	}
+	by, ok = glob.First(of.Allow, name)
+	if ok && k == Resource {
+		if as := plain(name); as != name {
+			return firstPlain(of.Allow, as)
+		}
+	}
+	return by, ok
+}
+
+// first returns the first glob that matches, for a resource in any way in which its URI can
+// be written.
+func first(k Kind, globs []string, name string) (by string, ok bool) {
+	by, ok = glob.First(globs, name)
+	if k != Resource || ok || len(globs) == 0 {
+		return by, ok
+	}
+	if as := plain(name); as != name {
+		if by, ok = firstPlain(globs, as); ok {
+			return by, true
+		}
+	}
+	if as := common(name); as != name {
+		return firstPlain(globs, as)
+	}
+	return "", false
+}
+
+// firstPlain is [glob.First] for a URI that was made plain, of globs as they are or plain
+// themselves.
+func firstPlain(globs []string, uri string) (by string, ok bool) {
+	if by, ok = glob.First(globs, uri); ok {
+		return by, ok
+	}
+	for _, g := range globs {
+		if as := decoded(g); as != g {
+			if _, ok = glob.First([]string{as}, uri); ok {
+				return g, true
+			}
+		}
+	}
+	return "", false
+}

@@ -1,0 +1,361 @@
+package policy
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/identity"
+)
+
+func id(kind identity.Kind, issuer, name, claims string, scopes ...string) *identity.Identity {
+	who := &identity.Identity{Principal: identity.Principal{Kind: kind, Issuer: issuer, Name: name}, Scopes: scopes}
+	if claims != "" {
+		who.Claims = []byte(claims)
+	}
+	return who
+}
+
+func policies(t testing.TB, rules ...Rule) *Policies {
+	t.Helper()
+	for i := range rules {
+		rules[i].Key = fmt.Sprintf("policies[%d]", i)
+	}
+	p, err := New(rules)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// Each kind of principal, and nobody else: a JWT whose subject is ci is not the token ci.
+func TestWho(t *testing.T) {
+	const login = "https://login.example.com"
+	clients := map[string]*identity.Identity{
+		"nobody":   identity.Nobody,
+		"operator": identity.TheOperator,
+		"ci":       id(identity.Token, "", "ci", ""),
+		"ann":      id(identity.User, "", "ann", ""),
+		"1000":     id(identity.User, "", "1000", ""),
+		"cert":     id(identity.Certificate, "CN=ca", "ci", ""),
+		"cert2":    id(identity.Certificate, "CN=other", "ci", ""),
+		"jwt":      id(identity.JWT, login, "ci", `{"sub":"ci","groups":["admin","dev"],"scope":"a b","n":7,"ok":true,"team":"x y","o":{"k":"v"},"z":null}`),
+		"jwt2":     id(identity.JWT, "https://other.example.com", "ci", `{"sub":"ci","groups":"admin"}`),
+		"jwt3":     id(identity.JWT, login, "bob", `{"groups":["administrator"],"scope":"ab"}`),
+	}
+	for _, c := range []struct {
+		who  Who
+		want string
+	}{
+		{Who{Any: true}, "1000 ann cert cert2 ci jwt jwt2 jwt3 nobody operator"},
+		{Who{Anonymous: true}, "nobody"},
+		{Who{Operator: true}, "operator"},
+		{Who{Token: "ci"}, "ci"},
+		{Who{User: "ann"}, "ann"},
+		{Who{User: "1000"}, "1000"},
+		{Who{Certificate: "ci"}, "cert cert2"},
+		{Who{Certificate: "ci", Issuer: "CN=ca"}, "cert"},
+		{Who{Issuer: "CN=ca"}, "cert"},
+		{Who{Issuer: login}, "jwt jwt3"},
+		{Who{Issuer: login, Principal: "ci"}, "jwt"},
+		{Who{Issuer: login, Claims: map[string]string{"groups": "admin"}}, "jwt"},
+		{Who{Issuer: login, Claims: map[string]string{"scope": "b"}}, "jwt"},
+		{Who{Issuer: login, Claims: map[string]string{"team": "x y"}}, "jwt"},
+		{Who{Issuer: login, Claims: map[string]string{"n": "7", "ok": "true"}}, "jwt"},
+		{Who{Issuer: login, Claims: map[string]string{"groups": "admin", "scope": "c"}}, ""},
+		{Who{Issuer: login, Claims: map[string]string{"z": "null"}}, ""},
+		{Who{Issuer: login, Claims: map[string]string{"o": `{"k":"v"}`}}, ""},
+		{Who{Issuer: login, Claims: map[string]string{"absent": ""}}, ""},
+		{Who{Issuer: "https://other.example.com", Claims: map[string]string{"groups": "admin"}}, "jwt2"},
+		{Who{Token: "ci", Issuer: login}, ""},
+		{Who{}, ""},
+	} {
+		p := policies(t, Rule{Who: c.who})
+		var got []string
+		for name, who := range clients {
+			if p.For(who).Rule() != "" {
+				got = append(got, name)
+			}
+		}
+		slices.Sort(got)
+		if strings.Join(got, " ") != c.want {
+			t.Errorf("%+v is about %q, want %q", c.who, got, c.want)
+		}
+	}
+}
+
+// The first rule that is about a client decides alone. Whom none is about may nothing.
+func TestFirstRuleDecides(t *testing.T) {
+	ci, other := id(identity.Token, "", "ci", ""), id(identity.Token, "", "other", "")
+	p := policies(t,
+		Rule{Who: Who{Token: "ci"}, Tools: Globs{Allow: []string{"files__read*"}}},
+		Rule{Who: Who{Token: "ci"}})
+	for who, want := range map[*identity.Identity]string{ci: "policies[0]", other: ""} {
+		if got := p.For(who).Rule(); got != want {
+			t.Errorf("%v: %q, want %q", who, got, want)
+		}
+	}
+	for name, want := range map[string]bool{"files__read_file": true, "files__write": false, "docs__read": false} {
+		if p.For(ci).May(Tool, name) != want {
+			t.Errorf("ci: %s is %v", name, !want)
+		}
+		if p.For(other).May(Tool, name) || p.For(other).Sees("files") || p.For(other).Unlisted() {
+			t.Error("other may", name)
+		}
+	}
+	if g := (*Policies)(nil).For(ci); g != nil || !g.May(Resource, "x") || !g.Sees("x") || !g.Unlisted() || !g.Decide(Tool, "x").Allowed {
+		t.Error("without policies all is allowed")
+	}
+}
+
+// A rule without globs allows all; one that allows something allows nothing else, of all
+// kinds; deny wins.
+func TestMay(t *testing.T) {
+	const uri = "file:///a/b"
+	for _, c := range []struct {
+		name                   string
+		rule                   Rule
+		tool, prompt, resource bool
+		unlisted, sees         bool
+	}{
+		{"nothing said", Rule{}, true, true, true, true, true},
+		{"tools denied", Rule{Tools: Globs{Deny: []string{"files__*"}}}, false, true, true, true, true},
+		{"a tool allowed", Rule{Tools: Globs{Allow: []string{"files__x"}}}, true, false, false, false, true},
+		{"allowed and denied", Rule{Tools: Globs{Allow: []string{"*"}, Deny: []string{"*x"}}}, false, false, false, false, true},
+		{"resources allowed", Rule{Resources: Globs{Allow: []string{"file:///a/*"}}}, false, false, true, false, true},
+		{"prompts allowed", Rule{Prompts: Globs{Allow: []string{"files__x"}}}, false, true, false, false, true},
+		{"of another", Rule{Tools: Globs{Allow: []string{"docs__*"}}}, false, false, false, false, false},
+		{"of some", Rule{Tools: Globs{Allow: []string{"f*x"}}}, true, false, false, false, true},
+		{"all denied", Rule{Tools: Globs{Deny: []string{"files__*"}}, Prompts: Globs{Deny: []string{"*"}}, Resources: Globs{Deny: []string{"*"}}}, false, false, false, true, false},
+	} {
+		c.rule.Who.Any = true
+		g := policies(t, c.rule).For(identity.Nobody)
+		got := []bool{g.May(Tool, "files__x"), g.May(Prompt, "files__x"), g.May(Resource, uri), g.Unlisted(), g.Sees("files")}
+		if want := []bool{c.tool, c.prompt, c.resource, c.unlisted, c.sees}; !slices.Equal(got, want) {
+			t.Errorf("%s: %v, want %v", c.name, got, want)
+		}
+	}
+}
+
+// However a URI is written, what is denied stays denied, and what is allowed leads nowhere
+// else.
+func TestURIs(t *testing.T) {
+	deny := policies(t, Rule{Who: Who{Any: true}, Resources: Globs{Deny: []string{"file:///secret*", "https://h/x/*", "db://h/t?q=a b"}}}).For(identity.Nobody)
+	for _, uri := range []string{
+		"file:///secret", "file:///secret/a", "file:///%73ecret", "file:///%2573ecret/a", "file:///%zz/../%73ecret", "file:///a/../secret", "file:///a/%2e%2e/secret",
+		"file:///./secret", `file:///a\..\secret`, "FILE:///secret", "file:////secret", "file://localhost/secret", "file://LOCALHOST/secret",
+		"HTTPS://h/x/y", "https://H/x/y", "https://h//x/y", "https://h/x/", "https://h/y/../x/z?a#b", "db://h/t?q=a%20b",
+	} {
+		if deny.May(Resource, uri) {
+			t.Error("not denied:", uri)
+		}
+	}
+	for _, uri := range []string{"file:///Secret", "file:///a/secret", "https://h/xy", "https://h/y?to=/x/y", "urn:secret", "", "%", "://"} {
+		if !deny.May(Resource, uri) {
+			t.Error("denied:", uri)
+		}
+	}
+	allow := policies(t, Rule{Who: Who{Any: true}, Resources: Globs{Allow: []string{"file:///pub/*", "x://a%20b/*", "ui://*"}}}).For(identity.Nobody)
+	for uri, want := range map[string]bool{
+		"file:///pub/a": true, "file:///pub/a%20b": true, "file:///pub/a/../b": true, "file:///pub/.hidden": true, "file:///pub/{path}": true,
+		"x://a%20b/c": true, "ui://app": true,
+		"file:///pub/../secret": false, "file:///pub/%2e%2e/secret": false, "file:///pub/%252e%252e/secret": false, `file:///pub/..\secret`: false,
+		"file:///pub": false, "FILE:///pub/a": false, "file:///%70ub/a": false, "file:///pub/..": false,
+	} {
+		if allow.May(Resource, uri) != want {
+			t.Errorf("%s: %v", uri, !want)
+		}
+	}
+}
+
+func FuzzURI(f *testing.F) {
+	f.Add("file:///a/../%2e%2e/b?c#d")
+	f.Add(`%`)
+	f.Fuzz(func(t *testing.T, uri string) {
+		if as := plain(uri); len(as) > len(uri)+1 {
+			t.Errorf("%q grows to %q", uri, as)
+		}
+		common(uri)
+	})
+}
+
+// What several globs need is needed together, and in one order.
+func TestScopes(t *testing.T) {
+	p := policies(t, Rule{Who: Who{Any: true}, Tools: Globs{Deny: []string{"files__rm"}},
+		Scopes: map[string][]string{"files__*": {"files"}, "files__w*": {"write", "files"}, "file:///*": {"read"}, "files__rm": {"all"}}})
+	who := id(identity.JWT, "https://i", "a", "", "files")
+	for _, c := range []struct {
+		kind           Kind
+		name           string
+		needs, missing string
+	}{
+		{Tool, "docs__x", "", ""},
+		{Tool, "files__r", "files", ""},
+		{Tool, "files__w", "files write", "write"},
+		{Prompt, "files__w", "files write", "write"},
+		{Resource, "FILE:///x", "read", "read"},
+		{Tool, "files__rm", "", ""},
+	} {
+		d := p.For(who).Decide(c.kind, c.name)
+		if strings.Join(d.Needs, " ") != c.needs || strings.Join(d.Missing, " ") != c.missing || d.Allowed == (c.name == "files__rm") {
+			t.Errorf("%s: %+v", c.name, d)
+		}
+	}
+	if !p.Differ() || policies(t, Rule{Who: Who{Any: true}}).Differ() || (*Policies)(nil).Differ() {
+		t.Error("lists differ where rules do")
+	}
+}
+
+// A glob that is none must not pass for one that denies nothing.
+func TestBadGlobs(t *testing.T) {
+	for _, r := range []Rule{{Tools: Globs{Deny: []string{"["}}}, {Prompts: Globs{Allow: []string{`\`}}}, {Scopes: map[string][]string{"[": {"x"}}}} {
+		r.Key = "policies[3]"
+		if _, err := New([]Rule{r}); err == nil || !strings.Contains(err.Error(), "policies[3]") {
+			t.Error(err)
+		}
+	}
+}
+
+// Limits are a principal's, whatever its tokens and rules are.
+func TestLimits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := policies(t, Rule{Who: Who{Any: true}, Limits: Limits{Rate: 20, InFlight: 25, Sessions: 2}})
+		one, again, other := id(identity.Token, "", "a", ""), id(identity.Token, "", "a", ""), id(identity.Token, "", "b", "")
+		var ends []func()
+		for i := range 20 {
+			end, refused := p.For([]*identity.Identity{one, again}[i%2]).Begin()
+			if refused != nil {
+				t.Fatal(i, refused)
+			}
+			ends = append(ends, end)
+		}
+		_, refused := p.For(again).Begin()
+		if refused == nil || refused.Status != 429 || refused.RetryAfter != 50*time.Millisecond || !refused.Tell {
+			t.Fatalf("%+v", refused)
+		}
+		if _, refused := p.For(one).Begin(); refused == nil || refused.Tell {
+			t.Error("one line a minute")
+		}
+		if end, refused := p.For(other).Begin(); refused != nil {
+			t.Error("another principal:", refused)
+		} else {
+			end()
+		}
+		time.Sleep(time.Second)
+		for range 5 {
+			end, refused := p.For(one).Begin()
+			if refused != nil {
+				t.Fatal(refused)
+			}
+			ends = append(ends, end)
+		}
+		if _, refused := p.For(again).Begin(); refused == nil || !strings.Contains(refused.Text, "in flight") {
+			t.Error("in flight:", refused)
+		}
+		for _, end := range ends {
+			end()
+		}
+		if end, refused := p.For(again).Begin(); refused != nil {
+			t.Error(refused)
+		} else {
+			end()
+		}
+		leave, _ := p.Admit(one)
+		p.Admit(again)
+		if _, refusal := p.Admit(one); refusal == nil || refusal.Status != 429 {
+			t.Error("a third session")
+		}
+		leave()
+		if _, refusal := p.Admit(again); refusal != nil {
+			t.Error(refusal)
+		}
+	})
+}
+
+// A low rate has a burst that a client can begin with.
+func TestBurst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := policies(t, Rule{Who: Who{Any: true}, Limits: Limits{Rate: 0.5}}).For(identity.Nobody)
+		for range leastBurst {
+			if _, refused := g.Begin(); refused != nil {
+				t.Fatal(refused)
+			}
+		}
+		_, refused := g.Begin()
+		if refused == nil || refused.RetryAfter != 2*time.Second || refused.Text != "too many requests: try again in 2 s" {
+			t.Fatalf("%+v", refused)
+		}
+		time.Sleep(2 * time.Second)
+		if _, refused := g.Begin(); refused != nil {
+			t.Error(refused)
+		}
+	})
+}
+
+// Principals that have gone are forgotten, and those that are busy are not.
+func TestUsagesAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := policies(t, Rule{Who: Who{Any: true}, Limits: Limits{Rate: 10, InFlight: 1}})
+		end, _ := p.For(identity.Nobody).Begin()
+		for i := range 2000 {
+			end, refused := p.For(id(identity.JWT, "https://i", fmt.Sprint(i), "")).Begin()
+			if refused != nil {
+				t.Fatal(refused)
+			}
+			end()
+			time.Sleep(10 * time.Millisecond) // a bucket is full again after 100 ms
+		}
+		if n := len(p.usage.of); n > 128 {
+			t.Error(n, "principals are remembered")
+		}
+		if _, refused := p.For(identity.Nobody).Begin(); refused == nil {
+			t.Error("who is busy was forgotten")
+		}
+		end()
+		if len(p.grants) > maxGrants {
+			t.Error(len(p.grants), "grants")
+		}
+	})
+}
+
+// Who matches no rule has no session either.
+func TestAdmit(t *testing.T) {
+	p := policies(t, Rule{Who: Who{Token: "ci"}})
+	if _, refusal := p.Admit(identity.Nobody); refusal == nil || refusal.Status != 403 {
+		t.Error(refusal)
+	}
+	for _, p := range []*Policies{p, nil} {
+		leave, refusal := p.Admit(id(identity.Token, "", "ci", ""))
+		if refusal != nil {
+			t.Fatal(refusal)
+		}
+		leave()
+	}
+}
+
+func BenchmarkDecide(b *testing.B) {
+	who := id(identity.JWT, "https://i", "a", `{"groups":["dev","admin"]}`, "files.write")
+	p := policies(b, Rule{Who: Who{Token: "ci"}}, Rule{Who: Who{Issuer: "https://i", Claims: map[string]string{"groups": "admin"}},
+		Tools: Globs{Allow: []string{"docs__*", "files__*"}, Deny: []string{"*delete*"}}})
+	scoped := policies(b, Rule{Who: Who{Any: true}, Scopes: map[string][]string{"files__write*": {"files.write"}}})
+	for name, c := range map[string]struct {
+		p    *Policies
+		kind Kind
+		of   string
+	}{
+		"none":   {nil, Tool, "files__write"},
+		"tool":   {p, Tool, "files__write"},
+		"scopes": {scoped, Tool, "files__write"},
+		"uri":    {p, Resource, "file:///a/b/c"},
+	} {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				c.p.For(who).Decide(c.kind, c.of)
+			}
+		})
+	}
+}
