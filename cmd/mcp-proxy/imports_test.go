@@ -28,6 +28,7 @@ var mayImport = map[string][]string{
 	"upstream/translate":        {"internal/jsonrpc", "internal/mcp", "internal/peer", "internal/timers"},
 	"upstream/link":             {"internal/jsonrpc", "internal/jsonrpc/wsconn"},
 	"upstream/remote":           {"internal/secretfile", "internal/jsonrpc", "internal/jsonrpc/wsconn", "internal/mcp"},
+	"upstream/oauth":            {"internal/jsonrpc", "internal/jwt", "internal/secretfile"},
 	"config":                    {},
 	"internal/secretfile":       {},
 	"internal/observe":          {},
@@ -36,7 +37,7 @@ var mayImport = map[string][]string{
 	"proxy": {
 		"config", "internal/identity", "internal/jsonrpc", "internal/jsonrpc/wsconn", "internal/mcp", "internal/observe", "internal/secretfile",
 		"proxy/catalog", "proxy/frontend", "proxy/policy", "proxy/session",
-		"upstream", "upstream/link", "upstream/pool", "upstream/process", "upstream/remote", "upstream/translate",
+		"upstream", "upstream/link", "upstream/oauth", "upstream/pool", "upstream/process", "upstream/remote", "upstream/translate",
 	},
 	"cmd/mcp-proxy":  {"config", "proxy"},
 	"examples/embed": {"config", "proxy"},
