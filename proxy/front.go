@@ -3,10 +3,10 @@ package proxy
 import (
 	"log/slog"
 	"net/http"
-	"sync/atomic"
 
 	"github.com/mcp-proxy/mcp-proxy/config"
 	"github.com/mcp-proxy/mcp-proxy/internal/secretfile"
+	"github.com/mcp-proxy/mcp-proxy/proxy/auth"
 	"github.com/mcp-proxy/mcp-proxy/proxy/frontend"
 	"github.com/mcp-proxy/mcp-proxy/proxy/session"
 )
@@ -26,7 +26,7 @@ func newFront(cfg *config.Config, router *session.Router, known func(upstream st
 		ServePrincipal: router.ServePrincipal,
 		Known:          known,
 		Guard: frontend.Guard{
-			TokenFrom: told(secretfile.Token(cfg.TokenFile), log), AllowedHosts: cfg.AllowedHosts, AllowedOrigins: cfg.AllowedOrigins,
+			Clients: newClients(cfg, log), AllowedHosts: cfg.AllowedHosts, AllowedOrigins: cfg.AllowedOrigins,
 			Listen: cfg.Listen, Insecure: cfg.Insecure,
 		},
 		Limits:      limitsOf(cfg),
@@ -36,6 +36,14 @@ func newFront(cfg *config.Config, router *session.Router, known func(upstream st
 		Log:         log,
 	}
 	return &front{h, ls}, h.Guard.Check() // config has refused that; nobody may come past it
+}
+
+// newClients returns who says who clients are; nil if they are asked for nothing.
+func newClients(cfg *config.Config, log *slog.Logger) frontend.Identifier {
+	if cfg.TokenFile == "" {
+		return nil
+	}
+	return &auth.Clients{Tokens: []*auth.Token{auth.NewToken("default", secretfile.Token(cfg.TokenFile), log)}}
 }
 
 // ServeHTTP implements [http.Handler].
@@ -57,23 +65,4 @@ func checkToken(cfg *config.Config) error {
 		return config.Problems{{Source: cfg.File, Key: "tokenFile", Text: err.Error()}}
 	}
 	return nil
-}
-
-// told is read, with a line in the log when it begins to fail and when that is over.
-func told(read func() (string, error), log *slog.Logger) func() (string, error) {
-	if read == nil {
-		return nil
-	}
-	var failing atomic.Bool
-	return func() (string, error) {
-		token, err := read()
-		switch bad := err != nil; {
-		case failing.Swap(bad) == bad:
-		case bad:
-			log.Error("token file cannot be used, clients are refused", "err", err)
-		default:
-			log.Info("token file can be used again")
-		}
-		return token, err
-	}
 }

@@ -22,6 +22,7 @@ var mayImport = map[string][]string{
 	"proxy/policy":              {"internal/glob", "internal/identity"},
 	"proxy/session":             {"internal/identity", "internal/jsonrpc", "internal/mcp", "internal/observe", "internal/peer", "proxy/catalog", "proxy/policy"},
 	"proxy/frontend":            {"internal/identity", "internal/jsonrpc", "internal/jsonrpc/wsconn", "internal/mcp"},
+	"proxy/auth":                {"internal/identity"},
 	"upstream":                  {"internal/jsonrpc", "internal/mcp", "internal/observe", "upstream/pool", "upstream/process"},
 	"upstream/process":          {"internal/jsonrpc"},
 	"upstream/pool":             {"internal/jsonrpc", "internal/mcp", "internal/peer", "internal/timers", "upstream/translate"},
@@ -36,7 +37,7 @@ var mayImport = map[string][]string{
 	// The parts meet in the door, which programs embed.
 	"proxy": {
 		"config", "internal/identity", "internal/jsonrpc", "internal/jsonrpc/wsconn", "internal/mcp", "internal/observe", "internal/secretfile",
-		"proxy/catalog", "proxy/frontend", "proxy/policy", "proxy/session",
+		"proxy/auth", "proxy/catalog", "proxy/frontend", "proxy/policy", "proxy/session",
 		"upstream", "upstream/link", "upstream/oauth", "upstream/pool", "upstream/process", "upstream/remote", "upstream/translate",
 	},
 	"cmd/mcp-proxy":  {"config", "proxy"},

@@ -1,8 +1,6 @@
 package frontend
 
 import (
-	"crypto/sha256"
-	"crypto/subtle"
 	"errors"
 	"net"
 	"net/http"
@@ -22,13 +20,11 @@ import (
 // A web page must not reach a proxy on its reader's machine. If the attacker's own
 // name resolves to 127.0.0.1, that name is in Host. A plain cross-site request has the
 // page in Origin. Both are checked on every request. The zero Guard allows loopback
-// names, without a token.
+// names, and asks nobody who they are.
 type Guard struct {
-	// Token is what "Authorization: Bearer" must carry; "" asks for none. If
-	// TokenFrom is set, it is called for each request instead, since tokens are
-	// rotated. Its error refuses the request with 503.
-	Token     string
-	TokenFrom func() (string, error)
+	// Clients says who they are. Nil asks for nothing: a client on a Unix socket is a
+	// user of this system, any other is identity.Nobody.
+	Clients Identifier
 
 	// AllowedHosts are allowed besides loopback names and the addresses in
 	// Listen: a name for any port, a name:port for that port, "*" for all.
@@ -39,7 +35,7 @@ type Guard struct {
 	AllowedOrigins []string
 
 	Listen   []string // where the server listens: HOST:PORT or unix:///path
-	Insecure bool     // Listen may go beyond loopback without a Token
+	Insecure bool     // Listen may go beyond loopback without Clients
 }
 
 // ErrExposed is returned by [Guard.Check] for a proxy that anyone on the network
@@ -48,7 +44,7 @@ var ErrExposed = errors.New("listening beyond loopback needs a token, or insecur
 
 // Check reports whether it is safe to listen at g.Listen. Call it before listening.
 func (g *Guard) Check() error {
-	if g.asksToken() || g.Insecure {
+	if g.Clients != nil || g.Insecure {
 		return nil
 	}
 	for _, addr := range g.Listen {
@@ -77,8 +73,8 @@ type place struct {
 
 // identify checks a request and says who its client is. If the request is refused, it
 // has been answered and ok is false: 403 for a foreign Host or Origin, 400 for a header
-// that comes twice, 401 without the right token, which says whether there was none or a
-// wrong one. A CORS preflight, which carries no token, has been answered with 204.
+// that comes twice, what Clients says. A CORS preflight, which carries no token, has been
+// answered with 204.
 func (g *Guard) identify(w http.ResponseWriter, r *http.Request) (who *identity.Identity, ok bool) {
 	if g.Admit(w, r) != nil {
 		return nil, false
@@ -91,7 +87,7 @@ func (g *Guard) identify(w http.ResponseWriter, r *http.Request) (who *identity.
 		w.WriteHeader(http.StatusNoContent)
 		return nil, false
 	}
-	return g.checkToken(w, r)
+	return g.checkClient(w, r)
 }
 
 // Admit is the part of g for handlers that check Origin and token themselves. It
@@ -205,47 +201,25 @@ func corsParams(r *http.Request) string {
 	return b.String()
 }
 
-func (g *Guard) asksToken() bool { return g.Token != "" || g.TokenFrom != nil }
-
-func (g *Guard) token() (string, error) {
-	if g.TokenFrom == nil {
-		return g.Token, nil
+// checkClient says who the client of r is. A request that is refused has been answered
+// with the challenge.
+func (g *Guard) checkClient(w http.ResponseWriter, r *http.Request) (who *identity.Identity, ok bool) {
+	clients := g.Clients
+	if clients == nil {
+		clients = unasked{}
 	}
-	token, err := g.TokenFrom()
-	if err == nil && token == "" {
-		err = errNoToken
+	who, why := clients.Identify(r)
+	if why == nil {
+		return who, true
 	}
-	return token, err
-}
-
-var errNoToken = errors.New("no token to compare with")
-
-// theToken is who has the token: all who have it are one.
-var theToken = &identity.Identity{Principal: identity.Principal{Kind: identity.Token, Name: "default"}}
-
-// checkToken says who the client of r is by its token, and refuses a client without
-// the right one. Hashes are compared, so that not even the length shows in the time.
-func (g *Guard) checkToken(w http.ResponseWriter, r *http.Request) (who *identity.Identity, ok bool) {
-	if !g.asksToken() {
-		return identity.Nobody, true
+	if challenge := clients.Challenge(r, why); challenge != "" {
+		w.Header().Set("WWW-Authenticate", challenge)
 	}
-	token, err := g.token()
-	if err != nil { // no token can be told from a wrong one
-		unavailable(w, "tokens cannot be checked")
-		return nil, false
+	if why.Status == http.StatusServiceUnavailable {
+		unavailable(w, why.Text)
+	} else {
+		refuse(w, why.Status, why.Text)
 	}
-	scheme, given, _ := strings.Cut(r.Header.Get("Authorization"), " ")
-	if given = strings.TrimSpace(given); given == "" || !strings.EqualFold(scheme, "Bearer") {
-		w.Header().Set("WWW-Authenticate", `Bearer realm="mcp-proxy"`)
-		refuse(w, http.StatusUnauthorized, "a bearer token is required, as in Authorization: Bearer TOKEN")
-		return nil, false
-	}
-	want, got := sha256.Sum256([]byte(token)), sha256.Sum256([]byte(given))
-	if subtle.ConstantTimeCompare(want[:], got[:]) == 1 {
-		return theToken, true
-	}
-	w.Header().Set("WWW-Authenticate", `Bearer realm="mcp-proxy", error="invalid_token"`)
-	refuse(w, http.StatusUnauthorized, "the bearer token is wrong")
 	return nil, false
 }
 

@@ -256,3 +256,22 @@ func isInvalid(err error) bool {
 	_, ok := errors.AsType[*jsonrpc.InvalidError](err)
 	return ok
 }
+
+// A secret is an Identifier with one static token.
+type secret string
+
+func (s secret) Identify(r *http.Request) (*identity.Identity, *identity.Refusal) {
+	switch r.Header.Get("Authorization") {
+	case "Bearer " + string(s):
+		return &identity.Identity{Principal: identity.Principal{Kind: identity.Token, Name: "default"}}, nil
+	case "":
+		return nil, &identity.Refusal{Status: http.StatusUnauthorized, Text: "no token"}
+	}
+	return nil, &identity.Refusal{Status: http.StatusUnauthorized, Code: "invalid_token", Text: "a wrong token"}
+}
+
+func (s secret) Challenge(_ *http.Request, why *identity.Refusal) string {
+	return "Bearer of " + why.Code
+}
+
+func (s secret) Metadata(*http.Request) ([]byte, bool) { return nil, false }

@@ -159,7 +159,9 @@ func TestModernPrincipal(t *testing.T) {
 	for token, want := range map[string]string{"": "anonymous", "secret": "token:default"} {
 		principals := make(chan string, 4)
 		ts := newTestServer(t, func(h *HTTP) {
-			h.Guard.Token = token
+			if token != "" {
+				h.Guard.Clients = secret(token)
+			}
 			h.ServePrincipal = func(ctx context.Context, who identity.Principal, _ string, c jsonrpc.Conn) error {
 				principals <- who.String()
 				return untilDone(unknown)(ctx, identity.Nobody, "", c)

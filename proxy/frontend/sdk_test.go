@@ -64,7 +64,7 @@ func callScripted(c jsonrpc.Conn, m *jsonrpc.Message, n int64, asking map[jsonrp
 func TestSDKClient(t *testing.T) {
 	ts := newTestServer(t, func(h *HTTP) {
 		h.Serve = untilDone(scripted)
-		h.Guard.Token = "secret"
+		h.Guard.Clients = secret("secret")
 	})
 	ts.client.Transport = bearer{ts.client.Transport}
 	for name, transport := range map[string]mcp.Transport{

@@ -1,0 +1,139 @@
+package auth
+
+import (
+	"bytes"
+	"errors"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/identity"
+	"github.com/mcp-proxy/mcp-proxy/proxy/frontend"
+)
+
+// serve sends one request with one header through a front end that asks c, to a path that
+// is not there.
+func serve(c *Clients, name, value string) *httptest.ResponseRecorder {
+	h := &frontend.HTTP{Guard: frontend.Guard{Clients: c}}
+	defer h.Close()
+	r := httptest.NewRequest(http.MethodPost, "http://localhost/nowhere", nil)
+	if value != "" {
+		r.Header.Set(name, value)
+	}
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	return w
+}
+
+// passed is the status of a request that the guard let pass.
+const passed = http.StatusNotFound
+
+// fixed is a token that never changes.
+func fixed(name, text string) *Token {
+	return NewToken(name, func() (string, error) { return text, nil }, slog.New(slog.DiscardHandler))
+}
+
+func TestToken(t *testing.T) {
+	c := &Clients{Tokens: []*Token{fixed("default", "secret")}}
+	const plain, invalid = `Bearer realm="mcp-proxy"`, `Bearer realm="mcp-proxy", error="invalid_token"`
+	const missing, wrong = "a bearer token is required", "the bearer token is wrong"
+	tests := []struct {
+		header string
+		status int
+		asks   string
+		says   string
+	}{
+		{"Bearer secret", passed, "", ""},
+		{"bearer secret", passed, "", ""},
+		{"", http.StatusUnauthorized, plain, missing},
+		{"Basic secret", http.StatusUnauthorized, plain, missing},
+		{"Bearer", http.StatusUnauthorized, plain, missing},
+		{"Bearer  ", http.StatusUnauthorized, plain, missing},
+		{"Bearer Secret", http.StatusUnauthorized, invalid, wrong},
+		{"Bearer secretsecret", http.StatusUnauthorized, invalid, wrong},
+	}
+	for _, tt := range tests {
+		w := serve(c, "Authorization", tt.header)
+		if w.Code != tt.status || w.Header().Get("WWW-Authenticate") != tt.asks {
+			t.Errorf("Authorization %q: %d, %q; want %d, %q", tt.header,
+				w.Code, w.Header().Get("WWW-Authenticate"), tt.status, tt.asks)
+		}
+		if body := w.Body.String(); !strings.Contains(body, tt.says) {
+			t.Errorf("Authorization %q: %s; want %q", tt.header, body, tt.says)
+		}
+	}
+}
+
+// The token is asked for anew each time. One that cannot be known lets nobody in.
+func TestTokenIsReadAgain(t *testing.T) {
+	var token string
+	var failure error
+	read := func() (string, error) { return token, failure }
+	c := &Clients{Tokens: []*Token{NewToken("default", read, slog.New(slog.DiscardHandler))}}
+	if err := (&frontend.Guard{Clients: c, Listen: []string{":8080"}}).Check(); err != nil {
+		t.Errorf("it asks for a token: %v", err)
+	}
+	expect := func(given string, status int) {
+		t.Helper()
+		w := serve(c, "Authorization", "Bearer "+given)
+		if w.Code != status || strings.Contains(w.Body.String(), "secret") {
+			t.Errorf("token %q for %q: %d %s, want %d", given, token, w.Code, w.Body, status)
+		}
+		r := httptest.NewRequest(http.MethodPost, "/", nil)
+		r.Header.Set("Authorization", "Bearer "+given)
+		if who, _ := c.Identify(r); status == passed && who.String() != "token:default" {
+			t.Errorf("the principal is %q", who)
+		}
+	}
+	token = "one"
+	expect("one", passed)
+	token = "two"
+	expect("one", http.StatusUnauthorized)
+	expect("two", passed)
+	failure = errors.New("the file secret is gone")
+	expect("two", http.StatusServiceUnavailable)
+	expect("", http.StatusServiceUnavailable)
+	token, failure = "", nil
+	expect("", http.StatusServiceUnavailable)
+}
+
+// TestSeveralTokens: each is a principal. One whose file cannot be read is refused, and
+// takes nobody with it.
+func TestSeveralTokens(t *testing.T) {
+	var text bytes.Buffer
+	log := slog.New(slog.NewTextHandler(&text, nil))
+	var failure error
+	c := &Clients{Tokens: []*Token{
+		fixed("default", "a"), fixed("ci", "bb"),
+		NewToken("ops", func() (string, error) { return "ccc", failure }, log),
+	}}
+	expect := func(given, principal string) {
+		t.Helper()
+		r := httptest.NewRequest(http.MethodPost, "/", nil)
+		r.Header.Set("Authorization", "Bearer "+given)
+		switch who, why := c.Identify(r); {
+		case principal == "" && (why == nil || why.Code != "invalid_token"):
+			t.Errorf("%q is %v, %v; want it refused", given, who, why)
+		case principal != "" && (why != nil || who.Principal != identity.Principal{Kind: identity.Token, Name: principal}):
+			t.Errorf("%q is %v, %v; want token %s", given, who, why, principal)
+		}
+	}
+	all := func(ops string) {
+		t.Helper()
+		expect("a", "default")
+		expect("bb", "ci")
+		expect("ccc", ops)
+		expect("dd", "")
+	}
+	all("ops")
+	failure = errors.New("no such file")
+	all("")
+	all("")
+	failure = nil
+	all("ops")
+	if n := strings.Count(text.String(), "\n"); n != 2 {
+		t.Errorf("%d lines, want one when it begins and one when it is over:\n%s", n, &text)
+	}
+}
