@@ -23,7 +23,7 @@ func (l *loader) readToken(v value) {
 	v.needs("name", "tokenFile")
 	for _, other := range l.auth.Tokens {
 		if t.Name != "" && other.Name == t.Name {
-			v.wrong("has the same name as %s: a client is known by it", other.Key)
+			v.wrong("has the same name as %s: a client is known by its name", other.Key)
 		}
 	}
 	l.auth.Tokens = append(l.auth.Tokens, t)

@@ -105,6 +105,11 @@ func TestServers(t *testing.T) {
 			for _, u := range c.Upstreams {
 				fmt.Fprintf(&got, "%s <- %s type=%q command=%q url=%q env=%v headers=%v tools=%v\n",
 					u.Name, u.Key, u.Type, filepath.Base(u.Command), u.URL, u.Env, u.Headers, u.Tools)
+				if a := u.Auth; a.OAuth != nil {
+					fmt.Fprintf(&got, "  oauth=%q\n", *a.OAuth)
+				} else if a.ClientCredentials != nil {
+					fmt.Fprintf(&got, "  clientCredentials: id=%q key=%q\n", a.ClientCredentials.ClientID, filepath.Base(a.ClientCredentials.PrivateKeyFile))
+				}
 			}
 			for _, w := range warnings {
 				fmt.Fprintln(&got, "warning:", w)

@@ -27,6 +27,7 @@ func FuzzLoad(f *testing.F) {
 	}
 	f.Add(uint(0), []byte("a: &a {x: 1}\nb: {<<: [*a, *a], y: *a, *a : 2}\n"))
 	f.Add(uint(1), []byte("upstreams: {a: {command: \"$$${A:-b}${\"}}"))
+	f.Add(uint(3), []byte("[links.0]\naccept = true\ntokenFile= \"00\" "))
 	f.Add(uint(3), []byte("a = {b.c = [{d = 1}], b.e = 2}\n[[x.y]]\nz = 1\n[x.y.w]\n[[x.y]]\n"))
 
 	dir := f.TempDir()
@@ -88,15 +89,50 @@ func sound(t *testing.T, c *Config) {
 		if !isName(l.Name) || (l.Dial == "") != l.Accept || l.Accept && l.TokenFile == "" {
 			t.Errorf("a link that leads nowhere: %+v", l)
 		}
-		if parseEndpoint(l.Dial).exposed() && !l.Insecure {
+		if l.Dial != "" && parseEndpoint(l.Dial).exposed() && !l.Insecure {
 			t.Errorf("%s: exposed without a word", l.Name)
 		}
 	}
 	if len(c.Upstreams)+len(c.Links) == 0 || len(c.Listen) == 0 {
 		t.Error("nothing to do")
 	}
+	identified(t, c)
 	l := c.Limits
 	if l.Message <= 0 || l.Depth <= 0 || l.InFlight <= 0 || l.Sessions <= 0 || c.ListTimeout <= 0 || c.PageSize < 0 {
 		t.Error("a limit out of bounds")
+	}
+}
+
+// identified checks what says who clients are and what they may do.
+func identified(t *testing.T, c *Config) {
+	if strings.HasSuffix(c.PublicURL, "/") || c.TokenStore == "" || (c.TLS.Cert == "") != (c.TLS.Key == "") {
+		t.Error("a setting is half there")
+	}
+	names := make(map[string]bool)
+	for _, n := range c.Auth.Tokens {
+		if n.Name == "" || n.TokenFile == "" || names[n.Name] {
+			t.Errorf("a token of nobody: %+v", n)
+		}
+		names[n.Name] = true
+	}
+	for _, i := range c.Auth.JWT {
+		if !isIssuer(i.Issuer) || len(i.Audience) == 0 || len(i.Algorithms) == 0 || i.Principal == "" || i.Skew < 0 {
+			t.Errorf("an issuer that would let too many in: %+v", i)
+		}
+		for _, a := range i.Algorithms {
+			if a == "none" || strings.HasPrefix(a, "HS") {
+				t.Errorf("%s proves nothing", a)
+			}
+		}
+	}
+	for _, p := range c.Policies {
+		if reflect.DeepEqual(p.Who, Who{}) || p.Limits.Rate < 0 || len(p.Who.proofs()) != 1 {
+			t.Errorf("a rule about nobody, or about too many: %+v", p)
+		}
+	}
+	for _, u := range c.Upstreams {
+		if u.Auth != (UpstreamAuth{}) && (u.URL == "" || (u.Auth.OAuth == nil) == (u.Auth.ClientCredentials == nil)) {
+			t.Errorf("%s: credentials for nobody", u.Name)
+		}
 	}
 }

@@ -9,11 +9,11 @@ import (
 	"strings"
 )
 
-// readPolicies reads the rules. An empty list is a mistake: with policies who matches none
-// may nothing, and without them everybody may everything, so nobody can tell what is meant.
+// readPolicies reads the rules. An empty list is a mistake: whoever matches no policy may do
+// nothing, but without policies everybody may do everything. Nobody can tell which is meant.
 func (l *loader) readPolicies(v value) {
 	if v.node.kind == null || v.node.kind == list && len(v.node.items) == 0 {
-		v.wrong("is empty: leave it out if all clients may everything, or write - {who: any}")
+		v.wrong("is empty: leave it out if all clients may do everything, or write - {who: any}")
 		return
 	}
 	v.every(func(v value) { l.policies = append(l.policies, v.policy()) })
@@ -87,6 +87,7 @@ func (v value) who() (w Who, ok bool) {
 	}
 	before := len(v.problems)
 	v.strict(fields{
+		"any":         into(&w.Any, truth.read),
 		"anonymous":   into(&w.Anonymous, truth.read),
 		"operator":    into(&w.Operator, truth.read),
 		"token":       into(&w.Token, tokenName.read),
@@ -110,7 +111,7 @@ func (v value) claims() (map[string]string, bool) {
 	return all, ok
 }
 
-// oneProof checks that a client can be what a rule says, since it has one proof.
+// oneProof checks that a client can be what a rule says: it is known by one thing.
 func (v value) oneProof(w Who) {
 	jwt := w.Principal != "" || w.Claims != nil
 	switch proofs := w.proofs(); {
@@ -119,9 +120,9 @@ func (v value) oneProof(w Who) {
 	case len(proofs) == 0 && jwt:
 		v.wrong("principal and claims have a meaning only beside issuer")
 	case len(proofs) == 0:
-		v.wrong("must say who: any, or a map with one of anonymous: true, operator: true, token, user, certificate or issuer")
+		v.wrong("must be any, or have one of anonymous, operator, token, user, certificate and issuer")
 	case jwt && proofs[0] != "issuer":
-		v.wrong("principal and claims are those of a JWT, which %s has not", proofs[0])
+		v.wrong("principal and claims are of a JWT: they do not go with %s", proofs[0])
 	}
 }
 
@@ -132,7 +133,7 @@ func (w Who) proofs() (names []string) {
 		name string
 		set  bool
 	}{
-		{"anonymous", w.Anonymous}, {"operator", w.Operator}, {"token", w.Token != ""},
+		{"any", w.Any}, {"anonymous", w.Anonymous}, {"operator", w.Operator}, {"token", w.Token != ""},
 		{"user", w.User != ""}, {"certificate", w.Certificate != ""},
 	} {
 		if p.set {

@@ -49,7 +49,7 @@ var (
 	scope     = scalar[string]{what: "one scope, without spaces", kinds: text, parse: check(regexp.MustCompile(`^[\x21\x23-\x5b\x5d-\x7e]+$`).MatchString)} // RFC 6749, 3.3
 	skew      = scalar[time.Duration]{what: "a duration from 0s to 5m", kinds: text | number, parse: durationTo(5 * time.Minute)}
 	rate      = scalar[float64]{what: "a rate such as 10/s, 600/m or 1000/h", kinds: text, parse: parseRate}
-	algorithm = scalar[string]{what: "one of " + strings.Join(algorithms, ", ") + ": who can check a signature with a shared secret (HS256) can forge it too", kinds: text, parse: oneOf(algorithms...)}
+	algorithm = scalar[string]{what: "one of " + strings.Join(algorithms, ", ") + " (never none or HS256: whoever can check such a token can make one)", kinds: text, parse: oneOf(algorithms...)}
 	whoWord   = scalar[string]{what: "any, anonymous, operator or a map", kinds: text, parse: oneOf("any", "anonymous", "operator")}
 	store     = scalar[string]{what: "file or keyring", kinds: text, parse: oneOf("file", "keyring")}
 	// Of principals and claims a number is taken as written, as a user's.

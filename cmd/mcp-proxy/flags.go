@@ -13,7 +13,7 @@ import (
 // options are what the flags of most commands say.
 type options struct {
 	config    string
-	listen    []string
+	from      config.Options // what flags of serve set
 	logFormat string
 	logLevel  string
 }
@@ -42,7 +42,7 @@ type start struct {
 // with is a command that runs f with what its flags say.
 func (o *options) with(f func(context.Context, *start) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
-		s, err := o.load(args, config.Options{Listen: o.listen})
+		s, err := o.load(args, o.from)
 		if err != nil {
 			return err
 		}

@@ -2,10 +2,13 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
+	"strconv"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/mcp-proxy/mcp-proxy/config"
 	"github.com/mcp-proxy/mcp-proxy/proxy"
@@ -25,8 +28,34 @@ func newServe() *cobra.Command {
 		RunE: o.with(runServe),
 	}
 	o.addFlags(cmd)
-	cmd.Flags().StringSliceVar(&o.listen, "listen", nil, "address to listen at: HOST:PORT or unix:///path; may be repeated")
+	o.addServeFlags(cmd.Flags())
 	return cmd
+}
+
+// addServeFlags adds the flags that override the configuration of serve.
+func (o *options) addServeFlags(flags *pflag.FlagSet) {
+	flags.StringSliceVar(&o.from.Listen, "listen", nil, "address to listen at: HOST:PORT or unix:///path; may be repeated")
+	flags.Func("token-file", "`FILE` with the bearer token that clients must send", given(&o.from.TokenFile))
+	flags.Func("tls-cert", "PEM `FILE` of our certificate: TLS ends here", given(&o.from.TLS.Cert))
+	flags.Func("tls-key", "PEM `FILE` of its key", given(&o.from.TLS.Key))
+	flags.Func("tls-client-ca", "PEM `FILE` of authorities: clients are known by certificates of these", given(&o.from.TLS.ClientCA))
+	flags.Func("public-url", "`URL` by which clients reach us, such as https://mcp.example.com", given(&o.from.PublicURL))
+	flags.BoolFunc("insecure", "allow to listen beyond loopback, though clients prove nothing", func(s string) (err error) {
+		o.from.Insecure = new(bool)
+		*o.from.Insecure, err = strconv.ParseBool(s)
+		return err
+	})
+}
+
+// given sets a flag. An empty one is a variable of a script that was not set, and nobody
+// who gives a token or a certificate wants none.
+func given(to *string) func(string) error {
+	return func(s string) error {
+		if *to = s; s == "" {
+			return errors.New("must not be empty")
+		}
+		return nil
+	}
 }
 
 // runServe serves clients over HTTP until a signal says to stop.
@@ -35,7 +64,7 @@ func runServe(ctx context.Context, s *start) error {
 	if err != nil {
 		return failedBy(err)
 	}
-	if s.cfg.TokenFile == "" {
+	if s.cfg.TokenFile == "" && len(s.cfg.Auth.Tokens)+len(s.cfg.Auth.JWT) == 0 && s.cfg.TLS.ClientCA == "" {
 		s.log.Warn("no tokenFile: modern HTTP clients are one principal, and share the sessions kept for them at legacy upstreams", "principal", "anonymous")
 	}
 	addresses, err := p.Listen()

@@ -1,0 +1,70 @@
+package config
+
+import (
+	"strings"
+	"testing"
+)
+
+// A glob that matches nothing says nothing wrong, and protects nothing: a warning.
+func TestIdleGlobs(t *testing.T) {
+	const policies = `
+policies:
+  - who: {user: alice}
+    tools: {allow: ["files__*", "f*", "*", "?ocs__x", "f[i]les__x", "docs__read"], deny: ["delete_*", "files__", "files_*", "file"]}
+    prompts: {allow: [docs__a], deny: [docs]}
+    resources: {deny: ["nowhere*"]}
+    scopes: {"docs__*": [a], "file:///*": [a], "write*": [a]}
+  - {who: {certificate: laptop}}
+`
+	_, warnings, err := Load(Options{File: write(t, "mcp-proxy.yaml", "upstreams: {files: {command: x}, docs: {command: x}}"+policies)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, w := range warnings {
+		_, w, _ := strings.Cut(w, ".yaml: ")
+		w, _, _ = strings.Cut(w, " matches nothing of any upstream: names begin with the upstream's, as in ")
+		got = append(got, w)
+	}
+	want := []string{
+		`policies[0].prompts.deny: "docs"`, `policies[0].scopes: "write*"`,
+		`policies[0].tools.deny: "delete_*"`, `policies[0].tools.deny: "file"`,
+		"policies[1].who.certificate: nobody has one: tls.clientCA is not set",
+	}
+	if strings.Join(got, "\n") != strings.Join(want, "\n") {
+		t.Errorf("warnings\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+
+	_, warnings, err = Load(Options{File: write(t, "mcp-proxy.yaml", "upstreams: {files: {command: x}}\nlinks: {a: {dial: \"unix:///a\"}}"+policies)})
+	if err != nil || len(warnings) != 1 {
+		t.Errorf("a link may have any upstream: %q, %v", warnings, err)
+	}
+}
+
+func TestWhoCovers(t *testing.T) {
+	ofIssuer, admins := Who{Issuer: "i"}, Who{Issuer: "i", Claims: map[string]string{"groups": "admin"}}
+	both := Who{Issuer: "i", Claims: map[string]string{"groups": "admin", "level": "3"}}
+	for _, tt := range []struct {
+		name         string
+		first, later Who
+		want         bool
+	}{
+		{"all before one", Who{Any: true}, Who{Token: "a"}, true},
+		{"one before all", Who{Token: "a"}, Who{Any: true}, false},
+		{"another name", Who{Token: "a"}, Who{Token: "b"}, false},
+		{"another kind", Who{Token: "a"}, Who{User: "a"}, false},
+		{"anonymous and all", Who{Anonymous: true}, Who{Any: true}, false},
+		{"the same", Who{Operator: true}, Who{Operator: true}, true},
+		{"issuer before claim", ofIssuer, admins, true},
+		{"claim before issuer", admins, ofIssuer, false},
+		{"one claim before two", admins, both, true},
+		{"two claims before one", both, admins, false},
+		{"issuer before name", ofIssuer, Who{Issuer: "i", Principal: "bob"}, true},
+		{"name before claim", Who{Issuer: "i", Principal: "bob"}, admins, false},
+		{"certificate of any authority", Who{Certificate: "c"}, Who{Certificate: "c", Issuer: "i"}, true},
+	} {
+		if got := tt.first.covers(tt.later); got != tt.want {
+			t.Errorf("%s: %v", tt.name, got)
+		}
+	}
+}
