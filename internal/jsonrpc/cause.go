@@ -63,6 +63,7 @@ const (
 	CauseClientSilent = "no answer in time"
 	CauseSlowStream   = "client does not read"
 	CauseSlowMember   = "client too slow" // of a server that it shares
+	CauseTokenExpired = "token expired"   // of a client, or whatever it has proved itself with
 )
 
 // A CauseClass is what sort of end a cause is. There are few, so that they can be counted;
@@ -90,12 +91,13 @@ const (
 	ClassIdle       // nobody used it
 	ClassClientGone // who used it left
 	ClassClientSlow // who used it did not read
+	ClassExpired    // who used it may not any longer
 	classes
 )
 
 var classNames = [classes]string{
 	"other", "session", "exited", "killed", "start_failed", "refused", "failed", "unreachable", "broken", "timeout", "invalid",
-	"link_lost", "overloaded", "other_era", "stopped", "changed", "idle", "client_gone", "client_slow",
+	"link_lost", "overloaded", "other_era", "stopped", "changed", "idle", "client_gone", "client_slow", "expired",
 }
 
 // String returns the name of the class, as a label of a metric has it.
@@ -157,6 +159,7 @@ var causes = map[string]struct {
 	CauseClientSilent: {ClassTimeout, ""},
 	CauseSlowStream:   {ClassClientSlow, ""},
 	CauseSlowMember:   {ClassClientSlow, ""},
+	CauseTokenExpired: {ClassExpired, ""},
 
 	HTTPCause(401): {ClassRefused, "refuses our credentials (HTTP 401)"},
 	HTTPCause(403): {ClassRefused, "refuses our credentials (HTTP 403)"},

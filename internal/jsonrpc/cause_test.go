@@ -30,6 +30,7 @@ func TestClassOf(t *testing.T) {
 		"client does not read":   "client_slow",
 		"not opened in time":     "timeout",
 		"message over the limit": "invalid",
+		"token expired":          "expired",
 	} {
 		if got := ClassOf(cause).String(); got != want {
 			t.Errorf("%q is of class %s, want %s", cause, got, want)

@@ -91,7 +91,7 @@ func (c *carrier) onClose(code int, _ string) error {
 	} else {
 		c.end(&CloseError{code})
 	}
-	c.sendClose(code)
+	c.sendClose(goodbye{code: code})
 	return nil
 }
 
@@ -139,7 +139,7 @@ func (c *carrier) Close() error {
 		c.end(net.ErrClosed)
 		c.socket.SetReadDeadline(time.Unix(1, 0))
 		if c.writing.TryLock() {
-			c.sendCloseLocked(c.closeCode())
+			c.sendCloseLocked(c.lastWords())
 			c.writing.Unlock()
 		}
 		c.abort()

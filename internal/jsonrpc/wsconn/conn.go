@@ -135,7 +135,7 @@ func (c *Conn) hear() { c.heard.Store(int64(time.Since(c.opened))) }
 func (c *Conn) onClose(code int, _ string) error {
 	c.peerClosed = true
 	c.end(&CloseError{code})
-	c.sendClose(code)
+	c.sendClose(goodbye{code: code})
 	if s, ok := c.socket.(closeWriter); ok {
 		s.CloseWrite()
 	}
@@ -195,6 +195,13 @@ func (c *Conn) SendAll(messages []*jsonrpc.Message) error {
 // Transport names what carries the messages.
 func (c *Conn) Transport() string { return "websocket" }
 
+// PolicyViolation is the code of a close frame for a peer that may not go on.
+const PolicyViolation = websocket.ClosePolicyViolation
+
+// CloseAs sets what Close, called next, tells the peer: a code, and a reason of at most
+// 123 bytes.
+func (c *Conn) CloseAs(code int, reason string) { c.goodbye.Store(&goodbye{code, reason}) }
+
 // Close implements [jsonrpc.Conn]. It unblocks the others at once, and waits at
 // most a second for the peer to close.
 func (c *Conn) Close() error {
@@ -207,7 +214,7 @@ func (c *Conn) close() {
 	c.timer.Stop()
 	deadline := time.Now().Add(closeTimeout)
 	c.socket.SetReadDeadline(time.Unix(1, 0)) // Recv returns
-	c.sendClose(c.closeCode())
+	c.sendClose(c.lastWords())
 	c.reading.Lock()
 	defer c.reading.Unlock()
 	// To close a socket that holds unread input resets the connection, and the

@@ -338,6 +338,19 @@ func TestConnCloseIs1001(t *testing.T) {
 	wantGone(t, c)
 }
 
+// A peer that may not go on hears so, with a reason.
+func TestConnCloseAs(t *testing.T) {
+	client, c := newWSServer(t, Config{}).dial()
+	c.(*Conn).CloseAs(PolicyViolation, "token expired")
+	conntest.During(t, func() {
+		_, _, err := client.ReadMessage()
+		if end, ok := errors.AsType[*websocket.CloseError](err); !ok || end.Code != 1008 || end.Text != "token expired" {
+			t.Errorf("client reads %v, want close code 1008", err)
+		}
+		client.Close()
+	}, func() { c.Close() })
+}
+
 func TestConnSilentClient(t *testing.T) {
 	_, c := newWSServer(t, Config{Ping: 10 * time.Millisecond}).dial()
 	_, err := conntest.RecvOrEnd(t, c) // the client does not read, so it answers no ping

@@ -63,9 +63,10 @@ type framer struct {
 	masks        bool          // the client's role
 	writeTimeout time.Duration // zero: no bound
 
-	ended     atomic.Pointer[error]  // the first reason, set once
-	closeSent atomic.Bool            // a close frame was written, or none can be: nothing may follow
-	pong      atomic.Pointer[[]byte] // what is to be answered to the last ping
+	ended     atomic.Pointer[error]   // the first reason, set once
+	closeSent atomic.Bool             // a close frame was written, or none can be: nothing may follow
+	pong      atomic.Pointer[[]byte]  // what is to be answered to the last ping
+	goodbye   atomic.Pointer[goodbye] // set by CloseAs; nil: what is usual
 
 	writing sync.Mutex // held across every write
 }
@@ -100,7 +101,7 @@ func (f *framer) failed(err error) error {
 // reject ends the connection because of what the peer sent.
 func (f *framer) reject(code int, cause error) error {
 	err := f.end(cause)
-	f.sendClose(code)
+	f.sendClose(goodbye{code: code})
 	return err
 }
 
@@ -113,12 +114,21 @@ func (f *framer) abort() {
 	f.socket.Close()
 }
 
-// closeCode is the code of a close frame that this side sends of its own accord.
-func (f *framer) closeCode() int {
-	if f.masks {
-		return websocket.CloseNormalClosure
+// A goodbye is what a close frame says.
+type goodbye struct {
+	code   int
+	reason string // at most 123 bytes
+}
+
+// lastWords are those of a close frame that this side sends of its own accord.
+func (f *framer) lastWords() goodbye {
+	switch said := f.goodbye.Load(); {
+	case said != nil:
+		return *said
+	case f.masks:
+		return goodbye{code: websocket.CloseNormalClosure}
 	}
-	return websocket.CloseGoingAway
+	return goodbye{code: websocket.CloseGoingAway}
 }
 
 // write writes whole frames. The caller holds writing.
@@ -167,16 +177,16 @@ func (f *framer) onPing(data string) error {
 
 // sendClose writes a close frame, unless one was written. The connection has ended,
 // so a write that is under way gets no more than the time for a close.
-func (f *framer) sendClose(code int) {
+func (f *framer) sendClose(g goodbye) {
 	f.socket.SetWriteDeadline(time.Now().Add(closeTimeout))
 	f.writing.Lock()
 	defer f.doneWriting()
-	f.sendCloseLocked(code)
+	f.sendCloseLocked(g)
 }
 
-func (f *framer) sendCloseLocked(code int) {
+func (f *framer) sendCloseLocked(g goodbye) {
 	if !f.closeSent.Swap(true) {
-		f.write(f.appendFrame(nil, websocket.CloseMessage, websocket.FormatCloseMessage(code, "")))
+		f.write(f.appendFrame(nil, websocket.CloseMessage, websocket.FormatCloseMessage(g.code, g.reason)))
 	}
 }
 
