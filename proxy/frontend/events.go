@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/mcp-proxy/mcp-proxy/internal/identity"
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
 
@@ -39,6 +40,7 @@ type event struct {
 	data     []byte     // JSON text
 	question jsonrpc.ID // of a request to the client
 	response bool
+	refused  *identity.Refusal // beside an error that a policy has answered with
 }
 
 // appendEvent appends one server-sent event to b:

@@ -87,7 +87,11 @@ func (g *Guard) identify(w http.ResponseWriter, r *http.Request) (who *identity.
 		w.WriteHeader(http.StatusNoContent)
 		return nil, false
 	}
-	return g.checkClient(w, r)
+	who, why := g.clients().Identify(r)
+	if why != nil {
+		g.refuse(w, r, why)
+	}
+	return who, why == nil
 }
 
 // Admit is the part of g for handlers that check Origin and token themselves. It
@@ -154,6 +158,7 @@ func isLocalAddr(r *http.Request, host string) bool {
 const (
 	corsMethods = "GET, POST, DELETE"
 	corsHeaders = "Authorization, Content-Type, Last-Event-ID, MCP-Protocol-Version, Mcp-Method, Mcp-Name, Mcp-Session-Id"
+	corsMaxAge  = "7200" // seconds
 	corsExposed = "Mcp-Session-Id, Retry-After, WWW-Authenticate"
 )
 
@@ -175,7 +180,7 @@ func (g *Guard) checkOrigin(w http.ResponseWriter, r *http.Request) bool {
 	if r.Method == http.MethodOptions {
 		h.Set("Access-Control-Allow-Methods", corsMethods)
 		h.Set("Access-Control-Allow-Headers", corsHeaders+corsParams(r))
-		h.Set("Access-Control-Max-Age", "7200")
+		h.Set("Access-Control-Max-Age", corsMaxAge)
 	}
 	return true
 }
@@ -199,28 +204,6 @@ func corsParams(r *http.Request) string {
 		}
 	}
 	return b.String()
-}
-
-// checkClient says who the client of r is. A request that is refused has been answered
-// with the challenge.
-func (g *Guard) checkClient(w http.ResponseWriter, r *http.Request) (who *identity.Identity, ok bool) {
-	clients := g.Clients
-	if clients == nil {
-		clients = unasked{}
-	}
-	who, why := clients.Identify(r)
-	if why == nil {
-		return who, true
-	}
-	if challenge := clients.Challenge(r, why); challenge != "" {
-		w.Header().Set("WWW-Authenticate", challenge)
-	}
-	if why.Status == http.StatusServiceUnavailable {
-		unavailable(w, why.Text)
-	} else {
-		refuse(w, why.Status, why.Text)
-	}
-	return nil, false
 }
 
 func isUnix(addr string) bool { return strings.HasPrefix(addr, "unix:") }

@@ -240,7 +240,7 @@ func (ts *testServer) only() *session {
 func (ts *testServer) connections() (open, sessions int) {
 	ts.open.mu.Lock()
 	defer ts.open.mu.Unlock()
-	return ts.open.count, len(ts.open.byID)
+	return ts.open.counted, len(ts.open.byID)
 }
 
 // holds is how much a session remembers.

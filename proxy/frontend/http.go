@@ -20,6 +20,7 @@ import (
 //	/ws /ws/NAME        WebSocket
 //	/sse /message       the transport of 2024-11-05
 //	/healthz            200, or 503 while draining; unguarded
+//	/.well-known/oauth-protected-resource and below: how to prove who one is
 //
 // It is an [http.Handler]. Its fields must not change once it serves.
 type HTTP struct {
@@ -35,6 +36,11 @@ type HTTP struct {
 	ServePrincipal func(ctx context.Context, who identity.Principal, upstream string, c jsonrpc.Conn) error
 
 	Known func(upstream string) bool // names for /mcp/NAME and /ws/NAME; nil knows none
+
+	// Admit is asked when a client begins a session, a WebSocket, or the connection on
+	// which modern requests of a principal travel: besides Sessions, which bounds all of
+	// them together. Its leave is called once, when that has ended. Nil admits everybody.
+	Admit func(who *identity.Identity) (leave func(), refusal *identity.Refusal)
 
 	Guard  Guard
 	Limits jsonrpc.Limits
@@ -64,7 +70,7 @@ func (h *HTTP) init() {
 		log := cmp.Or(h.Log, slog.New(slog.DiscardHandler))
 		ctx, cancel := context.WithCancelCause(context.Background())
 		h.open = &openSessions{
-			serve: h.Serve, max: cmp.Or(h.Sessions, 256),
+			serve: h.Serve, admit: h.Admit, guard: &h.Guard, max: cmp.Or(h.Sessions, 256),
 			idle: cmp.Or(h.SessionIdle, 30*time.Minute), gone: cmp.Or(h.SessionGone, 5*time.Minute),
 			unread: newUnread(h.Limits), log: log, ctx: ctx, cancel: cancel, byID: make(map[string]*session),
 		}
@@ -81,6 +87,10 @@ func (h *HTTP) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	boundBody(w, r)
 	if r.URL.Path == "/healthz" {
 		h.serveHealth(w)
+		return
+	}
+	if h.Guard.asksMetadata(r) {
+		h.Guard.serveMetadata(w, r)
 		return
 	}
 	if who, ok := h.Guard.identify(w, r); ok {
@@ -135,15 +145,16 @@ func (h *HTTP) serveWS(w http.ResponseWriter, r *http.Request, from client) {
 		notAllowed(w, "GET")
 		return
 	}
-	if !h.open.enter(w) {
+	leave := h.open.enter(w, r, from.who)
+	if leave == nil {
 		return
 	}
 	c, err := wsconn.Config{Limits: h.Limits}.Accept(w, r, refuse)
 	if err != nil {
-		h.open.leave()
+		leave()
 		return
 	}
-	go h.open.serveConn("websocket", from, c) // the handler's goroutine has a large stack and holds the request
+	go h.open.serveWS(from, c, leave) // the handler's goroutine has a large stack and holds the request
 }
 
 // Drain makes /healthz answer 503, and every request that would begin a new session.

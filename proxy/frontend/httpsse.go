@@ -1,10 +1,13 @@
 package frontend
 
-import "net/http"
+import (
+	"context"
+	"net/http"
+)
 
 // The HTTP+SSE transport of 2024-11-05. A GET of /sse is the session: its first
 // event names the endpoint for POSTs, all messages to the client follow on it,
-// and when it drops the session is over.
+// and when it drops the session is over. It ends when the proof of its client does.
 type httpSSE struct {
 	open   *openSessions
 	bodies *bodies
@@ -16,15 +19,21 @@ func (h *httpSSE) get(w http.ResponseWriter, r *http.Request, from client) {
 		notAllowed(w, "GET, OPTIONS")
 		return
 	}
-	if !checkAccept(w, r, typeSSE) || !h.open.enter(w) {
+	if !checkAccept(w, r, typeSSE) {
+		return
+	}
+	leave := h.open.enter(w, r, from.who)
+	if leave == nil {
 		return
 	}
 	s := newSession(from, nil)  // Send waits for the one stream
 	s.sse, s.out.keep = true, 0 // nothing can be resumed
 	rd := s.out.attach("")
-	h.open.begin(s)
+	h.open.begin(s, leave)
 	defer s.idle.release()
-	defer s.end(errDropped, false)
+	ctx, cancel := whileGood(r.Context(), from.who)
+	defer cancel()
+	defer func() { s.end(lostBy(ctx), false) }()
 	out := newResponder(w)
 	if out.begin() != nil {
 		return
@@ -34,7 +43,15 @@ func (h *httpSSE) get(w http.ResponseWriter, r *http.Request, from client) {
 	if out.flush() != nil {
 		return
 	}
-	copyEvents(r.Context(), out, rd)
+	copyEvents(ctx, out, rd)
+}
+
+// lostBy returns why a stream is lost that its session needs.
+func lostBy(ctx context.Context) error {
+	if context.Cause(ctx) == errExpired {
+		return errExpired
+	}
+	return errDropped
 }
 
 // post takes one message for the session that the query names.
@@ -56,7 +73,7 @@ func (h *httpSSE) post(w http.ResponseWriter, r *http.Request, from client) {
 	if m == nil {
 		return
 	}
-	messages, reason := unbundle(m, s)
+	messages, reason := unbundle(m, s, from.who)
 	switch {
 	case reason != "":
 		refuse(w, http.StatusBadRequest, reason)

@@ -2,8 +2,12 @@ package frontend
 
 import (
 	"net/http"
+	"strconv"
+	"strings"
+	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/identity"
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
 
 // An Identifier says who clients are. It is called for each request, by many goroutines
@@ -36,3 +40,70 @@ func (unasked) Identify(r *http.Request) (*identity.Identity, *identity.Refusal)
 func (unasked) Challenge(*http.Request, *identity.Refusal) string { return "" }
 
 func (unasked) Metadata(*http.Request) ([]byte, bool) { return nil, false }
+
+func (g *Guard) clients() Identifier {
+	if g.Clients == nil {
+		return unasked{}
+	}
+	return g.Clients
+}
+
+// refuse answers r with what a refusal says.
+func (g *Guard) refuse(w http.ResponseWriter, r *http.Request, why *identity.Refusal) {
+	err := invalidRequest(why.Text)
+	switch why.Status {
+	case http.StatusServiceUnavailable:
+		err = overloaded("Service unavailable: " + why.Text)
+	case http.StatusTooManyRequests:
+		err = overloaded("Too many requests: " + why.Text)
+	}
+	g.writeRefused(w, r, why, jsonrpc.NewError(jsonrpc.ID{}, err).Append(nil))
+}
+
+// writeRefused answers r with the status of a refusal, what the client can do about it,
+// and the error that says so.
+func (g *Guard) writeRefused(w http.ResponseWriter, r *http.Request, why *identity.Refusal, body []byte) {
+	if challenge := g.clients().Challenge(r, why); challenge != "" {
+		w.Header().Set("WWW-Authenticate", challenge)
+	}
+	switch why.Status {
+	case http.StatusServiceUnavailable:
+		w.Header().Set("Retry-After", retryAfter)
+	case http.StatusTooManyRequests:
+		w.Header().Set("Retry-After", strconv.FormatInt(max(1, int64((why.RetryAfter+time.Second-1)/time.Second)), 10))
+	}
+	writeJSON(w, why.Status, body)
+}
+
+const metadataPath = "/.well-known/oauth-protected-resource"
+
+// asksMetadata reports whether r asks how to prove who one is, which nobody can have
+// proved yet. Where nothing is asked for, the path is as any other.
+func (g *Guard) asksMetadata(r *http.Request) bool {
+	rest, ok := strings.CutPrefix(r.URL.Path, metadataPath)
+	return ok && (rest == "" || rest[0] == '/') && g.Clients != nil
+}
+
+// serveMetadata is public: for all who have the right Host, and for pages of any origin.
+func (g *Guard) serveMetadata(w http.ResponseWriter, r *http.Request) {
+	if g.Admit(w, r) != nil {
+		return
+	}
+	h := w.Header()
+	h.Set("Access-Control-Allow-Origin", "*")
+	switch r.Method {
+	case http.MethodGet, http.MethodHead:
+		if text, ok := g.Clients.Metadata(r); ok {
+			writeJSON(w, http.StatusOK, text)
+		} else {
+			http.NotFound(w, r)
+		}
+	case http.MethodOptions:
+		h.Set("Access-Control-Allow-Methods", "GET, HEAD")
+		h.Set("Access-Control-Allow-Headers", corsHeaders)
+		h.Set("Access-Control-Max-Age", corsMaxAge)
+		w.WriteHeader(http.StatusNoContent)
+	default:
+		notAllowed(w, "GET, HEAD, OPTIONS")
+	}
+}

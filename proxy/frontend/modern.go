@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"sync"
+	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/identity"
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
@@ -39,7 +40,7 @@ func (h *modernClients) post(w http.ResponseWriter, r *http.Request, from client
 		return
 	}
 	m.From = from.who
-	c := h.conn(w, r, from.place())
+	c := h.conn(w, r, from)
 	if c == nil {
 		return
 	}
@@ -50,21 +51,31 @@ func (h *modernClients) post(w http.ResponseWriter, r *http.Request, from client
 		return
 	}
 	m.Headers = repeated(r.Header)
-	h.answer(w, r, c.ask(m))
+	p := c.ask(m)
+	if end := from.who.Expires; m.Method == mcp.MethodListen && !end.IsZero() {
+		defer time.AfterFunc(time.Until(end), func() { c.expired(p) }).Stop()
+	}
+	h.answer(w, r, p)
 }
 
 // answer writes what comes for p: as plain JSON if that is the response, else as an
 // event stream, which the response ends. The status of plain JSON says what the
 // response is, so the stream begins only when something else comes, or when the
 // connection would be silent for too long. A client that goes away cancels the request.
+// One whose proof ends gets its answer all the same; but a listen, which has no other end,
+// ends then.
 func (h *modernClients) answer(w http.ResponseWriter, r *http.Request, p *waiter) {
 	defer p.c.abandon(p)
 	h.waits.wait(r.Context(), p.wake, keepAlive)
 	if r.Context().Err() != nil {
 		return
 	}
-	if body, status, ok := p.plain(); ok {
-		writeJSON(w, status, body)
+	switch e, status, plain := p.plain(); {
+	case plain && e.refused != nil:
+		h.open.guard.writeRefused(w, r, e.refused, e.data)
+		return
+	case plain:
+		writeJSON(w, status, e.data)
 		return
 	}
 	out := newResponder(w)
@@ -76,16 +87,17 @@ func (h *modernClients) answer(w http.ResponseWriter, r *http.Request, p *waiter
 // conn returns the connection of a principal, made if there is none, and holds it.
 // One that is ending is waited for, so that there are never two. It is nil if there
 // is no room for one (the client has been told), or if the client is gone.
-func (h *modernClients) conn(w http.ResponseWriter, r *http.Request, from place) *principalConn {
+func (h *modernClients) conn(w http.ResponseWriter, r *http.Request, from client) *principalConn {
 	for {
 		h.mu.Lock()
-		c := h.conns[from]
+		c := h.conns[from.place()]
 		h.mu.Unlock()
 		if c == nil {
-			if !h.open.enter(w) {
+			leave := h.open.enter(w, r, from.who)
+			if leave == nil {
 				return nil
 			}
-			if c = h.begin(from); c != nil {
+			if c = h.begin(from.place(), leave); c != nil {
 				return c
 			}
 			continue
@@ -103,27 +115,27 @@ func (h *modernClients) conn(w http.ResponseWriter, r *http.Request, from place)
 
 // begin makes a principal's connection in the room that enter made for it, and holds
 // it; nil if somebody else was first.
-func (h *modernClients) begin(from place) *principalConn {
+func (h *modernClients) begin(from place, leave func()) *principalConn {
 	c := newPrincipalConn(h.open.log, h.open.unread)
 	c.idle.hold() // even if it ends at once it is the one for this POST
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.conns[from] != nil {
-		h.open.leave()
+		leave()
 		return nil
 	}
 	h.conns[from] = c
-	go h.run(from, c)
+	go h.run(from, c, leave)
 	return c
 }
 
 // run is the goroutine of a principal's connection. Its room is free before a POST
 // that waits for gone looks for some.
-func (h *modernClients) run(from place, c *principalConn) {
+func (h *modernClients) run(from place, c *principalConn, leave func()) {
 	defer close(c.gone)
 	c.idle.start(h.open.idle, 0, c.expire)
 	log := h.open.log.With("transport", "http", "upstream", from.upstream, "principal", from.principal.String())
-	h.open.run(log, c, func(ctx context.Context) error { return h.serve(ctx, from.principal, from.upstream, c) })
+	h.open.run(log, c, leave, func(ctx context.Context) error { return h.serve(ctx, from.principal, from.upstream, c) })
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	delete(h.conns, from)

@@ -83,6 +83,16 @@ func (c *principalConn) abandon(p *waiter) {
 	p.bytes = 0
 }
 
+// expired gives up a listen whose client may not receive any more, and says so.
+func (c *principalConn) expired(p *waiter) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.waiting.Take(p.id, p) {
+		c.cancelLocked(p)
+		p.failLocked(jsonrpc.ConnectionClosed(jsonrpc.CodeInternalError, "", jsonrpc.CauseTokenExpired, jsonrpc.InFlight))
+	}
+}
+
 func (c *principalConn) cancelLocked(p *waiter) {
 	if !p.received {
 		c.in.Drop(func(m jsonrpc.Queued) bool { return m.Of == p })
@@ -100,7 +110,7 @@ func (c *principalConn) Send(m *jsonrpc.Message) error {
 		}
 		return err
 	}
-	e := event{data: p.text(m), response: m.IsResponse()}
+	e := event{data: p.text(m), response: m.IsResponse(), refused: m.Refused}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
@@ -243,13 +253,13 @@ func (p *waiter) failLocked(err *jsonrpc.Error) {
 }
 
 // plain returns the response if it is there and nothing goes before it.
-func (p *waiter) plain() (body []byte, status int, ok bool) {
+func (p *waiter) plain() (response event, status int, ok bool) {
 	p.c.mu.Lock()
 	defer p.c.mu.Unlock()
 	if len(p.events) != 1 || !p.events[0].response {
-		return nil, 0, false
+		return event{}, 0, false
 	}
-	return p.events[0].data, p.status, true
+	return p.events[0], p.status, true
 }
 
 // next implements feed.

@@ -42,12 +42,18 @@ func invalidRequest(reason string) *jsonrpc.Error {
 
 // unavailable refuses a request that may succeed later.
 func unavailable(w http.ResponseWriter, reason string) {
-	w.Header().Set("Retry-After", "5")
-	writeError(w, http.StatusServiceUnavailable, jsonrpc.ID{}, &jsonrpc.Error{
+	w.Header().Set("Retry-After", retryAfter)
+	writeError(w, http.StatusServiceUnavailable, jsonrpc.ID{}, overloaded("Service unavailable: "+reason))
+}
+
+const retryAfter = "5" // seconds
+
+func overloaded(text string) *jsonrpc.Error {
+	return &jsonrpc.Error{
 		Code:    jsonrpc.CodeInternalError,
-		Message: "Service unavailable: " + reason,
+		Message: text,
 		Data:    jsonrpc.ErrorData{Reason: jsonrpc.ReasonOverloaded, Phase: jsonrpc.NotSent, Retryable: true},
-	})
+	}
 }
 
 func notAllowed(w http.ResponseWriter, allow string) {

@@ -146,7 +146,7 @@ func (s *session) cancelledLocked(m *jsonrpc.Message) {
 // go to the standalone stream, which stores them until a GET opens it. It waits
 // while the client does not read the stream.
 func (s *session) Send(m *jsonrpc.Message) error {
-	e := event{data: m.Append(make([]byte, 0, m.Size())), response: m.IsResponse()}
+	e := event{data: m.Append(make([]byte, 0, m.Size())), response: m.IsResponse(), refused: m.Refused}
 	if m.IsRequest() {
 		e.question = m.ID
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/mcp-proxy/mcp-proxy/internal/identity"
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc/wsconn"
 )
 
 // OpenSessions are all connections that clients have by way of HTTP: sessions,
@@ -17,6 +18,8 @@ import (
 type openSessions struct {
 	// Static after construction.
 	serve      func(ctx context.Context, who *identity.Identity, upstream string, c jsonrpc.Conn) error // HTTP.Serve
+	admit      func(who *identity.Identity) (leave func(), refusal *identity.Refusal)                   // HTTP.Admit
+	guard      *Guard
 	max        int
 	idle, gone time.Duration
 	unread     *unread // of all but HTTP+SSE and WebSockets, where Send waits
@@ -27,19 +30,41 @@ type openSessions struct {
 	wg       sync.WaitGroup // one for each that run has not ended
 	mu       sync.Mutex     // guards the fields below
 	draining bool
-	count    int                 // of those that are open
+	counted  int                 // that are open
 	byID     map[string]*session // that a client may still use
 }
 
 const shuttingDown = "the proxy is shutting down"
 
-// enter makes room for one more session, which run gives back. If there is
-// none it answers 503 and returns false.
-func (o *openSessions) enter(w http.ResponseWriter) bool {
+// enter makes room for one more connection of who, which run gives back with leave. If
+// there is none it has answered, with 503 or as the refusal of HTTP.Admit says, and
+// returns nil.
+func (o *openSessions) enter(w http.ResponseWriter, r *http.Request, who *identity.Identity) (leave func()) {
+	if !o.count(w) {
+		return nil
+	}
+	if o.admit == nil {
+		return o.leave
+	}
+	left, refusal := o.admit(who)
+	if refusal != nil {
+		o.leave()
+		o.guard.refuse(w, r, refusal)
+		return nil
+	}
+	return func() {
+		o.leave()
+		left()
+	}
+}
+
+// count counts one more connection. If there are too many it answers 503 and returns
+// false.
+func (o *openSessions) count(w http.ResponseWriter) bool {
 	o.mu.Lock()
-	draining, full := o.draining, o.count >= o.max
+	draining, full := o.draining, o.counted >= o.max
 	if !draining && !full {
-		o.count++
+		o.counted++
 		o.wg.Add(1)
 	}
 	o.mu.Unlock()
@@ -54,32 +79,56 @@ func (o *openSessions) enter(w http.ResponseWriter) bool {
 	return false
 }
 
-// leave gives back the room that enter made.
+// leave is for one that count has counted.
 func (o *openSessions) leave() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.count--
+	o.counted--
 	o.wg.Done()
 }
 
 // run is the life of a connection for which enter made room.
-func (o *openSessions) run(log *slog.Logger, c jsonrpc.Conn, serve func(context.Context) error) {
-	defer o.leave()
+func (o *openSessions) run(log *slog.Logger, c jsonrpc.Conn, leave func(), serve func(context.Context) error) {
+	defer leave()
 	log.Debug("session opened")
 	err := serve(o.ctx)
 	c.Close()
 	log.Debug("session ended", "cause", jsonrpc.CauseOf(err))
 }
 
-// serveConn is the goroutine of a client whose connection is its session.
-func (o *openSessions) serveConn(transport string, from client, c jsonrpc.Conn) {
-	log := o.log.With("transport", transport, "upstream", from.upstream, "principal", from.who.String())
-	o.run(log, c, func(ctx context.Context) error { return o.serve(ctx, from.who, from.upstream, c) })
+// serveWS is the goroutine of a client on a WebSocket, which is its session. It ends when
+// the client's proof does: a WebSocket has no place for a new one.
+func (o *openSessions) serveWS(from client, c *wsconn.Conn, leave func()) {
+	log := o.log.With("transport", c.Transport(), "upstream", from.upstream, "principal", from.who.String())
+	o.run(log, c, leave, func(ctx context.Context) error {
+		if end := from.who.Expires; !end.IsZero() {
+			expiring, cancel := context.WithCancelCause(ctx)
+			defer cancel(nil)
+			defer time.AfterFunc(time.Until(end), func() {
+				c.CloseAs(wsconn.PolicyViolation, jsonrpc.CauseTokenExpired)
+				cancel(errExpired)
+			}).Stop()
+			ctx = expiring
+		}
+		return o.serve(ctx, from.who, from.upstream, c)
+	})
+}
+
+// errExpired is the end of what a client may not use any longer.
+var errExpired = &jsonrpc.ClosedError{Cause: jsonrpc.CauseTokenExpired, Delivered: true}
+
+// whileGood returns a ctx for a stream that who receives. It also ends when the proof of
+// who does, with the cause errExpired. Nothing but a timer waits for that.
+func whileGood(ctx context.Context, who *identity.Identity) (context.Context, context.CancelFunc) {
+	if who.Expires.IsZero() {
+		return ctx, func() {}
+	}
+	return context.WithDeadlineCause(ctx, who.Expires, errExpired)
 }
 
 // begin starts a session for which enter made room. The caller holds it and must
 // release it.
-func (o *openSessions) begin(s *session) {
+func (o *openSessions) begin(s *session, leave func()) {
 	s.onEnd = func() { o.forget(s) }
 	s.idle.hold()
 	if !s.sse {
@@ -88,13 +137,13 @@ func (o *openSessions) begin(s *session) {
 	o.mu.Lock()
 	o.byID[s.id] = s
 	o.mu.Unlock()
-	go o.serveSession(s)
+	go o.serveSession(s, leave)
 }
 
 // serveSession is the goroutine of a session.
-func (o *openSessions) serveSession(s *session) {
+func (o *openSessions) serveSession(s *session, leave func()) {
 	log := o.log.With("transport", "http", "upstream", s.of.upstream, "principal", s.of.who.String(), "http_session", s.id[:8]) // the proxy has a key of its own
-	o.run(log, s, func(ctx context.Context) error {
+	o.run(log, s, leave, func(ctx context.Context) error {
 		err := o.serve(ctx, s.of.who, s.of.upstream, s)
 		s.Close()
 		if dropped := s.dropped(); dropped > 0 {

@@ -1,10 +1,12 @@
 package frontend
 
 import (
+	"context"
 	"errors"
 	"net/http"
 	"time"
 
+	"github.com/mcp-proxy/mcp-proxy/internal/identity"
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
@@ -66,7 +68,7 @@ func (h *streamable) post(w http.ResponseWriter, r *http.Request, c client) {
 	case modernHeader(r) || isModern(m):
 		h.modern.post(w, r, c, m)
 	case s != nil:
-		h.postTo(w, r, s, m)
+		h.postTo(w, r, c, s, m)
 	case named:
 		noSession(w)
 	default:
@@ -75,8 +77,8 @@ func (h *streamable) post(w http.ResponseWriter, r *http.Request, c client) {
 }
 
 // postTo takes what a client sends to its session.
-func (h *streamable) postTo(w http.ResponseWriter, r *http.Request, s *session, m *jsonrpc.Message) {
-	messages, reason := unbundle(m, s)
+func (h *streamable) postTo(w http.ResponseWriter, r *http.Request, from client, s *session, m *jsonrpc.Message) {
+	messages, reason := unbundle(m, s, from.who)
 	if reason != "" {
 		refuse(w, http.StatusBadRequest, reason)
 		return
@@ -93,19 +95,23 @@ func (h *streamable) postFirst(w http.ResponseWriter, r *http.Request, from clie
 	case !m.IsRequest() || m.Method != mcp.MethodInitialize:
 		refuse(w, http.StatusBadRequest, headerSession+" is missing, and the message is not initialize")
 		return
-	case !h.open.enter(w):
+	}
+	leave := h.open.enter(w, r, from.who)
+	if leave == nil {
 		return
 	}
+	m.From = from.who
 	s := newSession(from, h.open.unread)
 	s.version, _ = mcp.Read(m).Text(mcp.Key)
-	h.open.begin(s)
+	h.open.begin(s, leave)
 	defer s.idle.release()
 	h.exchange(w, r, s, []*jsonrpc.Message{m}, false)
 }
 
 // get opens the standalone stream, or resumes the stream that Last-Event-ID
 // names. An id that is unknown or too old is 400, not 404: the session lives, and
-// 404 would make the client begin a new one.
+// 404 would make the client begin a new one. When the client's proof ends the stream does,
+// and the client returns with a new one; what comes meanwhile waits for it.
 func (h *streamable) get(w http.ResponseWriter, r *http.Request, from client) {
 	if refusedModern(w, r) || !checkAccept(w, r, typeSSE) {
 		return
@@ -121,7 +127,9 @@ func (h *streamable) get(w http.ResponseWriter, r *http.Request, from client) {
 		refuse(w, http.StatusBadRequest, "unknown or expired Last-Event-ID")
 		return
 	}
-	pump(w, r, s, rd, lastID == "")
+	ctx, cancel := whileGood(r.Context(), from.who)
+	defer cancel()
+	pump(ctx, w, s, rd, lastID == "")
 }
 
 // delete ends a session. What is in flight is answered with the one error.
@@ -178,8 +186,9 @@ func (s *session) fits(w http.ResponseWriter, r *http.Request) bool {
 }
 
 // unbundle returns the messages of a batch, which exists in 2025-03-26 alone, or
-// of a single message; or why they are refused.
-func unbundle(m *jsonrpc.Message, s *session) (messages []*jsonrpc.Message, reason string) {
+// of a single message; or why they are refused. They are from who, whose proof may be
+// another than when the session began.
+func unbundle(m *jsonrpc.Message, s *session, who *identity.Identity) (messages []*jsonrpc.Message, reason string) {
 	messages = []*jsonrpc.Message{m}
 	if m.Batch != nil {
 		if s.sse || s.versionOf() != "2025-03-26" {
@@ -191,6 +200,7 @@ func unbundle(m *jsonrpc.Message, s *session) (messages []*jsonrpc.Message, reas
 		if m.Method == mcp.MethodInitialize && !s.sse {
 			return nil, "the session is initialized already"
 		}
+		m.From = who
 	}
 	return messages, ""
 }
@@ -218,7 +228,9 @@ func (h *streamable) exchange(w http.ResponseWriter, r *http.Request, s *session
 func sessionEnded(w http.ResponseWriter) { refuse(w, http.StatusNotFound, "the session has ended") }
 
 // answer writes the responses on rd: as plain JSON if they are all there soon and
-// nothing else is, else as an event stream.
+// nothing else is, else as an event stream. A refusal comes at once, so its status and
+// challenge reach the client; where something else came first, and in a batch, the client
+// sees the error alone.
 func (h *streamable) answer(w http.ResponseWriter, r *http.Request, s *session, rd *reader) {
 	h.waits.wait(r.Context(), rd.wake, plainWait)
 	if r.Context().Err() != nil { // not a cancel; but the response has nowhere to go
@@ -236,11 +248,15 @@ func (h *streamable) answer(w http.ResponseWriter, r *http.Request, s *session, 
 		w.Header()[headerSession] = []string{s.id}
 	}
 	if !complete {
-		pump(w, r, s, rd, true)
+		pump(r.Context(), w, s, rd, true)
+		return
+	}
+	defer rd.wrotePlain()
+	if why := responses[0].refused; why != nil && !rd.st.batch {
+		h.open.guard.writeRefused(w, r, why, responses[0].data)
 		return
 	}
 	writeJSON(w, http.StatusOK, joined(responses, rd.st.batch))
-	rd.wrotePlain()
 }
 
 // joined returns responses as one JSON value.
@@ -258,9 +274,8 @@ func joined(responses []event, batch bool) []byte {
 	return append(body, ']')
 }
 
-// pump writes the events on rd until the stream is complete, the connection drops,
-// or another connection takes the stream over. A fresh stream is primed.
-func pump(w http.ResponseWriter, r *http.Request, s *session, rd *reader, fresh bool) {
+// pump writes the events on rd until the stream is complete, ctx is done, or another connection takes the stream over. A fresh stream is primed.
+func pump(ctx context.Context, w http.ResponseWriter, s *session, rd *reader, fresh bool) {
 	out := newResponder(w)
 	primed := fresh && s.versionOf() >= "2025-11-25"
 	defer rd.detach(primed || !fresh)
@@ -270,5 +285,5 @@ func pump(w http.ResponseWriter, r *http.Request, s *session, rd *reader, fresh 
 	if primed && out.prime(eventID(rd.st.number, rd.at)) != nil {
 		return
 	}
-	copyEvents(r.Context(), out, rd)
+	copyEvents(ctx, out, rd)
 }
