@@ -22,7 +22,7 @@ var mayImport = map[string][]string{
 	"proxy/policy":              {"internal/glob", "internal/identity"},
 	"proxy/session":             {"internal/identity", "internal/jsonrpc", "internal/mcp", "internal/observe", "internal/peer", "proxy/catalog", "proxy/policy"},
 	"proxy/frontend":            {"internal/identity", "internal/jsonrpc", "internal/jsonrpc/wsconn", "internal/mcp"},
-	"proxy/auth":                {"internal/identity"},
+	"proxy/auth":                {"internal/identity", "internal/jwt"},
 	"upstream":                  {"internal/jsonrpc", "internal/mcp", "internal/observe", "upstream/pool", "upstream/process"},
 	"upstream/process":          {"internal/jsonrpc"},
 	"upstream/pool":             {"internal/jsonrpc", "internal/mcp", "internal/peer", "internal/timers", "upstream/translate"},
@@ -31,12 +31,13 @@ var mayImport = map[string][]string{
 	"upstream/remote":           {"internal/secretfile", "internal/jsonrpc", "internal/jsonrpc/wsconn", "internal/mcp"},
 	"upstream/oauth":            {"internal/jsonrpc", "internal/jwt", "internal/secretfile"},
 	"config":                    {},
+	"internal/jwt":              {"internal/secretfile"},
 	"internal/secretfile":       {},
 	"internal/observe":          {},
 
 	// The parts meet in the door, which programs embed.
 	"proxy": {
-		"config", "internal/identity", "internal/jsonrpc", "internal/jsonrpc/wsconn", "internal/mcp", "internal/observe", "internal/secretfile",
+		"config", "internal/identity", "internal/jsonrpc", "internal/jsonrpc/wsconn", "internal/jwt", "internal/mcp", "internal/observe", "internal/secretfile",
 		"proxy/auth", "proxy/catalog", "proxy/frontend", "proxy/policy", "proxy/session",
 		"upstream", "upstream/link", "upstream/oauth", "upstream/pool", "upstream/process", "upstream/remote", "upstream/translate",
 	},
@@ -53,6 +54,8 @@ var onlyIn = map[string]string{
 	"github.com/spf13/cobra":                                   "cmd/mcp-proxy",
 	"github.com/spf13/pflag":                                   "cmd/mcp-proxy",
 	"github.com/go-json-experiment/json/jsontext":              "internal/jsonrpc",
+	"github.com/go-jose/go-jose/v4":                            "internal/jwt",
+	"github.com/go-jose/go-jose/v4/json":                       "internal/jwt",
 	"github.com/yosida95/uritemplate/v3":                       "proxy/catalog",
 	"github.com/tmaxmax/go-sse":                                "", // tests alone
 	"github.com/modelcontextprotocol/go-sdk/mcp":               "examples",
