@@ -40,10 +40,17 @@ func newFront(cfg *config.Config, router *session.Router, known func(upstream st
 
 // newClients returns who says who clients are; nil if they are asked for nothing.
 func newClients(cfg *config.Config, log *slog.Logger) frontend.Identifier {
-	if cfg.TokenFile == "" {
+	var tokens []*auth.Token
+	if cfg.TokenFile != "" {
+		tokens = append(tokens, auth.NewToken("default", secretfile.Token(cfg.TokenFile), log))
+	}
+	for _, t := range cfg.Auth.Tokens {
+		tokens = append(tokens, auth.NewToken(t.Name, secretfile.Token(t.TokenFile), log))
+	}
+	if tokens == nil {
 		return nil
 	}
-	return &auth.Clients{Tokens: []*auth.Token{auth.NewToken("default", secretfile.Token(cfg.TokenFile), log)}}
+	return &auth.Clients{Tokens: tokens}
 }
 
 // ServeHTTP implements [http.Handler].
