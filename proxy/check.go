@@ -2,6 +2,8 @@ package proxy
 
 import (
 	"crypto/tls"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -9,23 +11,30 @@ import (
 	"strings"
 
 	"github.com/mcp-proxy/mcp-proxy/config"
+	"github.com/mcp-proxy/mcp-proxy/internal/jwt"
 	"github.com/mcp-proxy/mcp-proxy/internal/secretfile"
 	"github.com/mcp-proxy/mcp-proxy/upstream/remote"
 )
 
 // Check finds what will fail later and can be seen now, without starting anything:
-// commands that are not there, and files of tokens, headers and TLS that cannot be used.
+// commands that are not there, and files of tokens, keys, headers and TLS that cannot be
+// used.
 func Check(cfg *config.Config) config.Problems {
-	c := checker{file: cfg.File}
-	_, err := secretfile.ReadToken(cfg.TokenFile)
-	c.found("tokenFile", err)
+	c := newChecker(cfg)
+	c.tls("tls", "clientCA", config.TLS{CA: cfg.TLS.ClientCA, Cert: cfg.TLS.Cert, Key: cfg.TLS.Key})
+	for _, i := range cfg.Auth.JWT {
+		c.file(i.Key+".jwksFile", i.JWKSFile, checkKeys)
+	}
 	for _, u := range cfg.Upstreams {
 		c.upstream(u)
-		c.tls(u.Key, u.TLS)
+		c.tls(u.Key+".tls", "ca", u.TLS)
+		c.credentials(u.Key+".auth", u.Auth)
 	}
 	for _, l := range cfg.Links {
-		c.tls(l.Key, l.TLS)
+		c.tls(l.Key+".tls", "ca", l.TLS)
+		c.credentials(l.Key+".auth", l.Auth)
 	}
+	c.clientTokens(cfg)
 	c.linkTokens(cfg.Links)
 	return c.problems
 }
@@ -33,7 +42,7 @@ func Check(cfg *config.Config) config.Problems {
 // warnOfUpstreams logs what keeps upstreams from being started. Others can be
 // served all the same, and what is missing may come.
 func warnOfUpstreams(cfg *config.Config, log *slog.Logger) {
-	c := checker{file: cfg.File}
+	c := newChecker(cfg)
 	for _, u := range cfg.Upstreams {
 		c.upstream(u)
 	}
@@ -44,13 +53,18 @@ func warnOfUpstreams(cfg *config.Config, log *slog.Logger) {
 
 // A checker collects what is wrong with what a configuration names.
 type checker struct {
-	file     string
+	source   string            // the file of the configuration
+	owners   map[string]string // keys of tokens, by token
 	problems config.Problems
+}
+
+func newChecker(cfg *config.Config) *checker {
+	return &checker{source: cfg.File, owners: make(map[string]string)}
 }
 
 func (c *checker) found(key string, err error) {
 	if err != nil {
-		c.problems = append(c.problems, config.Problem{Source: c.file, Key: key, Text: err.Error()})
+		c.problems = append(c.problems, config.Problem{Source: c.source, Key: key, Text: err.Error()})
 	}
 }
 
@@ -67,36 +81,101 @@ func (c *checker) upstream(u config.Upstream) {
 	}
 }
 
-// linkTokens also checks that no two links accept the same token: it is what tells
-// their hosts apart.
-func (c *checker) linkTokens(links []config.Link) {
-	owners := make(map[string]string)
-	for _, l := range links {
-		token, err := secretfile.ReadToken(l.TokenFile)
-		if err == nil && l.Accept {
-			if first := owners[token]; first != "" {
-				err = fmt.Errorf("holds the same token as that of %s: it is what tells their hosts apart", first)
-			} else {
-				owners[token] = l.Key
-			}
-		}
-		c.found(l.Key+".tokenFile", err)
+// clientTokens checks the tokens of clients.
+func (c *checker) clientTokens(cfg *config.Config) {
+	c.token("tokenFile", cfg.TokenFile, "clients")
+	for _, t := range cfg.Auth.Tokens {
+		c.token(t.Key+".tokenFile", t.TokenFile, "clients")
 	}
 }
 
-// tls checks each file, and then certificate and key together.
-func (c *checker) tls(key string, files config.TLS) {
+// linkTokens checks those of links.
+func (c *checker) linkTokens(links []config.Link) {
+	for _, l := range links {
+		of := ""
+		if l.Accept {
+			of = "hosts"
+		}
+		c.token(l.Key+".tokenFile", l.TokenFile, of)
+	}
+}
+
+// token checks a token, and that nobody else has it by which we know others: of are those
+// whom it tells apart, "" for a token of our own.
+func (c *checker) token(key, file, of string) {
+	token, err := secretfile.ReadToken(file)
+	if err == nil && file != "" && of != "" {
+		if first := c.owners[token]; first != "" {
+			err = fmt.Errorf("holds the same token as %s: it is what tells %s apart", first, of)
+		} else {
+			c.owners[token] = key
+		}
+	}
+	c.found(key, err)
+}
+
+// credentials checks the files with which we prove who we are.
+func (c *checker) credentials(key string, a config.UpstreamAuth) {
+	if o := a.OAuth; o != nil {
+		c.file(key+".oauth.clientSecretFile", o.ClientSecretFile, checkSecret)
+	}
+	if m := a.ClientCredentials; m != nil {
+		key += ".clientCredentials"
+		c.file(key+".clientSecretFile", m.ClientSecretFile, checkSecret)
+		c.file(key+".privateKeyFile", m.PrivateKeyFile, checkPrivateKey)
+		c.file(key+".assertionFile", m.AssertionFile, checkSecret)
+	}
+}
+
+func checkSecret(text string) error {
+	if text == "" {
+		return errEmpty
+	}
+	return nil
+}
+
+func checkPrivateKey(text string) error {
+	_, err := jwt.ParseKey([]byte(text))
+	return err
+}
+
+// checkKeys checks a set of keys (RFC 7517, section 5).
+func checkKeys(text string) error {
+	var set struct{ Keys []json.RawMessage }
+	if err := json.Unmarshal([]byte(text), &set); err != nil || len(set.Keys) == 0 {
+		return errors.New(`holds no keys: it must be a JSON object with a list "keys"`)
+	}
+	return nil
+}
+
+// file checks a file, if one is named.
+func (c *checker) file(key, path string, check func(text string) error) {
+	if path == "" {
+		return
+	}
+	text, err := (&secretfile.File{Path: path}).Read()
+	if err == nil {
+		err = check(text)
+	}
+	if err != nil {
+		c.found(key, fmt.Errorf("%s: %w", path, err))
+	}
+}
+
+// tls checks each file, and then certificate and key together. Authorities are those of
+// the key ca.
+func (c *checker) tls(key, ca string, files config.TLS) {
 	before := len(c.problems)
-	_, ca := readCA(files.CA)
+	_, authorities := readCA(files.CA)
 	_, cert := readPEM(files.Cert)
 	_, private := readPEM(files.Key)
-	c.found(key+".tls.ca", ca)
-	c.found(key+".tls.cert", cert)
-	c.found(key+".tls.key", private)
+	c.found(key+"."+ca, authorities)
+	c.found(key+".cert", cert)
+	c.found(key+".key", private)
 	if files.Cert == "" || len(c.problems) > before {
 		return
 	}
 	if _, err := tls.LoadX509KeyPair(files.Cert, files.Key); err != nil {
-		c.found(key+".tls.cert", fmt.Errorf("does not make a certificate with its key: %w", err))
+		c.found(key+".cert", fmt.Errorf("does not make a certificate with its key: %w", err))
 	}
 }

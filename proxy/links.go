@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"reflect"
 	"slices"
 	"sync"
 	"time"
@@ -76,7 +77,7 @@ func newLinks(cfg *config.Config, r *session.Router, o Options) (*links, error) 
 // plan returns the links of a configuration: those that are there as they are, and
 // new ones, which do nothing yet. Its error is a [config.Problems].
 func (ls *links) plan(cfg *config.Config) ([]*farLink, error) {
-	tokens := checker{file: cfg.File}
+	tokens := newChecker(cfg)
 	if tokens.linkTokens(cfg.Links); len(tokens.problems) > 0 {
 		return nil, tokens.problems
 	}
@@ -85,7 +86,7 @@ func (ls *links) plan(cfg *config.Config) ([]*farLink, error) {
 	ls.mu.Unlock()
 	var all []*farLink
 	for _, c := range cfg.Links {
-		if i := slices.IndexFunc(running, func(f *farLink) bool { return f.config == c }); i >= 0 {
+		if i := slices.IndexFunc(running, func(f *farLink) bool { return reflect.DeepEqual(f.config, c) }); i >= 0 {
 			all = append(all, running[i])
 			continue
 		}

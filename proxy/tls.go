@@ -63,6 +63,8 @@ func readCertificate(files config.TLS) ([]tls.Certificate, error) {
 	return []tls.Certificate{cert}, nil
 }
 
+var errEmpty = errors.New("is empty")
+
 // readPEM reads a file, if one is named, that must hold something.
 func readPEM(file string) ([]byte, error) {
 	if file == "" {
@@ -73,7 +75,7 @@ func readPEM(file string) ([]byte, error) {
 		err = e.Err
 	}
 	if err == nil && len(text) == 0 {
-		err = errors.New("is empty")
+		err = errEmpty
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", file, err)
