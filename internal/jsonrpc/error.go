@@ -3,6 +3,7 @@ package jsonrpc
 import (
 	"encoding/json"
 	"fmt"
+	"strings"
 )
 
 // Error codes of JSON-RPC 2.0 and of MCP that the proxy itself sends.
@@ -43,6 +44,7 @@ const (
 	ReasonTimeout         = "timeout"
 	ReasonOverloaded      = "overloaded"
 	ReasonInvalidResponse = "invalid_response"
+	ReasonScope           = "insufficient_scope"
 )
 
 // ErrorData is the data of every error that the proxy makes because of the
@@ -109,6 +111,18 @@ func Overloaded(upstream string) *Error {
 // InvalidResponse returns the error of a request whose reply was unusable.
 func InvalidResponse(upstream, cause string) *Error {
 	return &Error{CodeInternalError, "Invalid response from upstream", ErrorData{Reason: ReasonInvalidResponse, Upstream: upstream, Cause: cause, Phase: InFlight}}
+}
+
+// InsufficientScope returns the error of a request whose sender lacks some of the scopes
+// that it needs. It makes sense to try again with all of them (RFC 6750 3.1).
+func InsufficientScope(all []string) *Error {
+	return &Error{CodeInternalError, "Insufficient scope: this needs " + strings.Join(all, " "),
+		scopeData{ErrorData{Reason: ReasonScope, Phase: NotSent}, all}}
+}
+
+type scopeData struct {
+	ErrorData
+	Scopes []string `json:"scopes"`
 }
 
 // An InvalidError is one message that cannot be used. It costs that message

@@ -177,7 +177,7 @@ func (p *Peer) receive(m *jsonrpc.Message) {
 	p.ready()
 	if p.o.Apart {
 		for _, e := range m.Batch {
-			e.Related = cmp.Or(e.Related, m.Related)
+			e.Related, e.From = cmp.Or(e.Related, m.Related), cmp.Or(e.From, m.From)
 			p.handle(e, nil)
 		}
 		return
@@ -198,6 +198,7 @@ func (p *Peer) receive(m *jsonrpc.Message) {
 		if e.Related.IsZero() {
 			e.Related = m.Related
 		}
+		e.From = cmp.Or(e.From, m.From)
 		p.handle(e, a)
 	}
 }

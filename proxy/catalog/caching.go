@@ -30,6 +30,18 @@ func (c *Caching) Add(part Caching) {
 // Partial notes that a part is missing: the answer is stale when that part comes.
 func (c *Caching) Partial() { c.Add(Caching{}) }
 
+// Private notes that the answer is for its client alone.
+func (c *Caching) Private() { c.public = false }
+
+// Private returns a result that says that it is for its client alone, if it says anything.
+func Private(result json.RawMessage) json.RawMessage {
+	raw, err := glance(result, "cacheScope")
+	if scope, _ := jsonrpc.Unquote(raw); err == nil && scope != "public" {
+		return result
+	}
+	return jsonrpc.Set(result, jsonrpc.Value{Key: "cacheScope", Text: json.RawMessage(`"private"`)})
+}
+
 // maxTTL bounds a time that is passed on, so that no sum of it overflows: 10 years.
 const maxTTL = 10 * 365 * 24 * 3600 * 1000
 

@@ -22,6 +22,23 @@ type Listing struct {
 	Digest  Digest
 }
 
+// Only returns the listing of those entries whose names pass. The others are as if the
+// upstream did not list them.
+func (li *Listing) Only(may func(name string) bool) *Listing {
+	hidden := func(e Entry) bool { return !may(e.Name) }
+	if !slices.ContainsFunc(li.Entries, hidden) {
+		return li
+	}
+	less := *li
+	less.Entries = slices.DeleteFunc(slices.Clone(li.Entries), hidden)
+	hash := sha256.New()
+	for _, e := range less.Entries {
+		hash.Write(e.raw)
+	}
+	hash.Sum(less.Digest[:0])
+	return &less
+}
+
 // A List is a merged list. It is handed out whole or by pages. The zero List is empty.
 type List struct {
 	entries []json.RawMessage

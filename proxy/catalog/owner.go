@@ -10,13 +10,14 @@ type Offer struct {
 	Table  *Table // nil: it has not listed yet
 }
 
-// Owner looks an exposed name up in the offers of all upstreams. It returns the index of
+// Owner looks an exposed name up in the offers of all upstreams, of those for which may is
+// true: it gets the index of an offer and the upstream's own name; nil is true for all. Owner returns the index of
 // the offer, -1 for none, and the upstream's own name. A bare name that exactly one
 // upstream offers is found, too: apps and prompts mention bare names, and clients know
 // them from when there was one upstream.
-func Owner(offers []Offer, name string) (i int, original string) {
+func Owner(offers []Offer, name string, may func(i int, original string) bool) (i int, original string) {
 	for i := range offers {
-		if original, ok := offers[i].Table.resolve(offers[i].Prefix, name); ok {
+		if original, ok := offers[i].Table.resolve(offers[i].Prefix, name); ok && (may == nil || may(i, original)) {
 			return i, original
 		}
 	}
@@ -25,15 +26,15 @@ func Owner(offers []Offer, name string) (i int, original string) {
 			return -1, "" // it may offer the bare name, too
 		}
 	}
-	return BareOwner(offers, name), name
+	return BareOwner(offers, name, may), name
 }
 
 // BareOwner returns the index of the one offer that has an upstream's own name; -1 if none
-// or several have it.
-func BareOwner(offers []Offer, name string) int {
+// or several have it. May is as for [Owner].
+func BareOwner(offers []Offer, name string, may func(i int, original string) bool) int {
 	only := -1
 	for i := range offers {
-		if offers[i].Table.Has(name) {
+		if offers[i].Table.Has(name) && (may == nil || may(i, name)) {
 			if only >= 0 {
 				return -1
 			}

@@ -42,7 +42,7 @@ func TestOwner(t *testing.T) {
 		{[]Offer{files, silent}, "files__read", 0, "read"},
 		{nil, "read", -1, "read"},
 	} {
-		if owner, original := Owner(tt.offers, tt.name); owner != tt.owner || original != tt.original {
+		if owner, original := Owner(tt.offers, tt.name, nil); owner != tt.owner || original != tt.original {
 			t.Errorf("%s of %d: %d %q, want %d %q", tt.name, len(tt.offers), owner, original, tt.owner, tt.original)
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 	"github.com/mcp-proxy/mcp-proxy/internal/peer"
 	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
+	"github.com/mcp-proxy/mcp-proxy/proxy/policy"
 )
 
 // A call is one request of the client, from its arrival until it is settled or
@@ -22,9 +23,10 @@ type call struct {
 	// Static after construction.
 	bad         *jsonrpc.Error // why it cannot be routed; nil if it can
 	era         mcp.Era
-	upstreams   *upstreamSet // the upstreams when it came
-	view        *view        // what its client sees of them; nil if its claim is wrong
-	clientClaim              // modern era only
+	upstreams   *upstreamSet  // the upstreams when it came
+	view        *view         // what its client sees of them; nil if its claim is wrong
+	grant       *policy.Grant // what its client may; nil without policies
+	clientClaim               // modern era only
 
 	// retry tells that the request holds what is for the upstream alone that has
 	// asked for it; modern era only. Set before the call is forwarded.
@@ -49,16 +51,18 @@ type call struct {
 	watched *watched // nil if no hook wants to know of it
 
 	// Guarded by session.mu. Who takes the call sees what was set before.
-	after  func(answer *jsonrpc.Message) // sees the answer before the client does
-	sent   *request                      // to an upstream, once it is forwarded
-	cancel context.CancelFunc            // ends the goroutine that works on the call, if one does
+	after   func(answer *jsonrpc.Message) // sees the answer before the client does
+	sent    *request                      // to an upstream, once it is forwarded
+	cancel  context.CancelFunc            // ends the goroutine that works on the call, if one does
+	counted func()                        // ends what is counted for its principal; nil for nothing
 }
 
 // begin makes a call of a request that is about to be entered; all calls begin here.
 func (s *session) begin(r *peer.Request) {
 	c := &call{Request: r, msg: r.Message, notes: mcp.Read(r.Message)}
 	c.bad = s.classify(c)
-	c.upstreams = s.upstreams.of(c.era)
+	c.grant = s.grantOf(r.Message.From)
+	c.upstreams = s.upstreams.of(c.era).seenBy(c.grant)
 	r.Value = c
 	s.tellCall(c)
 }
@@ -103,6 +107,7 @@ func (s *session) deliver(c *call, answer *jsonrpc.Message, put func(*jsonrpc.Me
 func (s *session) stop(c *call) (after func(answer *jsonrpc.Message)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	c.uncountLocked()
 	if c.cancel != nil {
 		c.cancel()
 	}

@@ -85,7 +85,7 @@ func claimOf(meta mcp.Meta) (c clientClaim) {
 // modernNotified handles a notification of the modern era that is no cancellation. That
 // era defines no other, so that only a sole upstream can know it.
 func (s *session) modernNotified(m *jsonrpc.Message) {
-	if u := s.upstreams.of(mcp.Modern).only(); u != nil {
+	if u := s.soleOf(mcp.Modern, m); u != nil {
 		u.tell(m)
 		return
 	}
@@ -113,6 +113,9 @@ func (c *call) checked(u *upstreamConn, answer *jsonrpc.Message) *jsonrpc.Messag
 	}
 	if c.kind == catalog.ResultComplete {
 		result = catalog.Completed(c.Method, kind, result)
+		if mcp.MethodOf(c.Method).Cacheable && u.s.p.Policies.Differ() {
+			result = catalog.Private(result)
+		}
 	}
 	return &jsonrpc.Message{ID: c.ID, Result: result, Extra: answer.Extra}
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
+	"github.com/mcp-proxy/mcp-proxy/proxy/policy"
 )
 
 // batchVersion is the one version in which messages may come in arrays.
@@ -33,7 +34,7 @@ func (s *session) initialize(c *call) *jsonrpc.Error {
 	again := s.handshake.params != nil
 	if !again {
 		s.handshake.params, s.handshake.version = params, version
-		for _, u := range s.upstreams.of(mcp.Legacy).conns { // now: what the client says next waits for them
+		for _, u := range s.upstreams.of(mcp.Legacy).seenBy(c.grant).conns { // now: what the client says next waits for them
 			u.openLocked()
 		}
 	}
@@ -42,14 +43,14 @@ func (s *session) initialize(c *call) *jsonrpc.Error {
 		return &jsonrpc.Error{Code: jsonrpc.CodeInvalidRequest, Message: "Invalid request: already initialized"}
 	}
 	s.work(c, func(ctx context.Context) {
-		if _, failed := s.startAll(ctx, mcp.Legacy, starts, (*upstreamConn).introduced); failed != nil {
+		if _, failed := s.startAll(ctx, c, starts, (*upstreamConn).introduced); failed != nil {
 			s.mu.Lock()
 			s.handshake = handshake{level: s.handshake.level} // it may come again
 			s.mu.Unlock()
 			s.settle(c, &jsonrpc.Message{ID: c.ID, Error: failed.wire})
 			return
 		}
-		result := s.welcome(version)
+		result := s.welcome(c.grant, version)
 		s.promised(result)
 		s.settle(c, jsonrpc.NewResult(c.ID, result))
 	})
@@ -108,8 +109,8 @@ func (s *session) clientReady() bool {
 }
 
 // welcome is the result of initialize.
-func (s *session) welcome(version string) json.RawMessage {
-	set := s.upstreams.of(mcp.Legacy)
+func (s *session) welcome(g *policy.Grant, version string) json.RawMessage {
+	set := s.upstreams.of(mcp.Legacy).seenBy(g)
 	if u := set.only(); u != nil && u.says().result != nil {
 		return catalog.InVersion(u.says().result, version)
 	}
@@ -145,14 +146,18 @@ func (s *session) discover(c *call) *jsonrpc.Error {
 	}
 	meta := c.notes.Raw(mcp.InMeta)
 	s.work(c, func(ctx context.Context) {
-		said, failed := s.startAll(ctx, mcp.Modern, mcp.MethodDiscover, func(u *upstreamConn, ctx context.Context) (json.RawMessage, *failure) {
+		said, failed := s.startAll(ctx, c, mcp.MethodDiscover, func(u *upstreamConn, ctx context.Context) (json.RawMessage, *failure) {
 			return u.discover(ctx, meta)
 		})
 		if failed != nil {
 			s.settle(c, &jsonrpc.Message{ID: c.ID, Error: failed.wire})
 			return
 		}
-		s.settle(c, jsonrpc.NewResult(c.ID, s.upstreams.of(mcp.Modern).discovered(said)))
+		result := s.upstreams.of(mcp.Modern).seenBy(c.grant).discovered(said)
+		if s.p.Policies.Differ() {
+			result = catalog.Private(result)
+		}
+		s.settle(c, jsonrpc.NewResult(c.ID, result))
 	})
 	return nil
 }

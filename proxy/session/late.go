@@ -171,6 +171,7 @@ func (g *lag) askLocked(method string, fn func(ctx context.Context)) {
 // tells it if there is anything to see.
 func (g *lag) catchUp(ctx context.Context, k catalog.Kind, who asker) {
 	li, _ := g.u.list(ctx, k, who)
+	li = who.visible(g.u, k, li)
 	switch {
 	case li == nil && late(ctx):
 		g.owe(k, who)
@@ -205,7 +206,7 @@ func (g *lag) returned(a *attempt, lists [catalog.Kinds]bool) {
 		}
 		if lists[k] && g.u.s.news.matters(k) {
 			ctx, cancel := context.WithTimeout(g.u.s.ctx, g.u.s.p.listTimeout())
-			g.catchUp(ctx, k, asker{view: &g.u.s.views.legacy})
+			g.catchUp(ctx, k, asker{view: &g.u.s.views.legacy, grant: g.u.s.grant.Load()})
 			cancel()
 		}
 	}

@@ -17,14 +17,14 @@ func list(k catalog.Kind) handler {
 			return invalidParams(err.Error())
 		}
 		at, ok := catalog.ParseCursor(raw)
-		known := s.views.pages(c.view, k)
+		known := s.views.pages(c.view, paged{k, c.grant.Sight()})
 		switch {
 		case ok && at.From > 0 && known.Holds(at):
 			s.settleNow(c, jsonrpc.NewResult(c.ID, known.Page(k, at.From, s.p.PageSize)))
 		case !ok || at.From > 0 && c.era == mcp.Legacy: // it was of this session or of none
 			return unknownCursor
 		default:
-			s.work(c, func(ctx context.Context) { s.listAnew(ctx, c, k, pageOf{at, asker{c.view, meta}}) })
+			s.work(c, func(ctx context.Context) { s.listAnew(ctx, c, k, pageOf{at, asker{c.view, c.grant, meta}}) })
 		}
 		return nil
 	}
@@ -71,10 +71,13 @@ func (s *session) listAnew(ctx context.Context, c *call, k catalog.Kind, want pa
 		if c.upstreams.only() == nil {
 			merged.Sign(s.p.serverInfo())
 		}
+		if s.p.Policies.Differ() {
+			caching.Private()
+		}
 		merged.Say(caching)
 	}
 	if s.p.PageSize > 0 {
-		s.views.keepPages(c.view, k, merged)
+		s.views.keepPages(c.view, paged{k, c.grant.Sight()}, merged)
 	}
 	if want.at.From > 0 && !merged.Holds(want.at) {
 		s.fail(c, unknownCursor)
@@ -96,7 +99,7 @@ func (s *session) listAll(ctx context.Context, era mcp.Era, k catalog.Kind, who 
 		if era == mcp.Legacy {
 			asOf = s.news.want(k)
 		}
-		set := s.upstreams.of(era) // after that: what is announced later may not be in it
+		set := s.upstreams.of(era).seenBy(who.grant) // after that: what is announced later may not be in it
 		found, failed := gather(ctx, set, k.Method(), all,
 			func(ctx context.Context, u *upstreamConn) (*catalog.Listing, *failure) { return u.list(ctx, k, who) })
 		if ctx.Err() != nil {
@@ -135,8 +138,8 @@ func (m *merging) result() ([]catalog.Listing, catalog.Caching, *failure) {
 func (s *session) mergeParts(set *upstreamSet, k catalog.Kind, who asker, asOf int, found []*catalog.Listing, failed []*failure) *merging {
 	m := new(merging)
 	for i, u := range set.conns {
-		li := found[i]
 		f := failed[i]
+		li := who.visible(u, k, found[i])
 		m.answered = m.answered || f == nil || f.unsupported
 		if f != nil {
 			li = u.standIn(k, who, f)
@@ -194,7 +197,7 @@ func (u *upstreamConn) standIn(k catalog.Kind, who asker, f *failure) *catalog.L
 		}
 	}
 	li.Offered = len(li.Entries) > 0
-	return li
+	return who.visible(u, k, li)
 }
 
 // refresh lists what is not known yet of upstreams, or has changed, so that a name or URI

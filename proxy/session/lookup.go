@@ -7,6 +7,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
+	"github.com/mcp-proxy/mcp-proxy/proxy/policy"
 )
 
 // callTool routes tools/call by the tool's name.
@@ -36,7 +37,7 @@ func (s *session) byName(c *call, k catalog.Kind, in mcp.Member) *jsonrpc.Error 
 	if !ok {
 		return invalidParams(errMissing("name").Error())
 	}
-	if u, original := c.upstreams.owner(c.view, k, name); u != nil {
+	if u, original := c.upstreams.owner(c.view, c.grant, k, name); u != nil {
 		return s.toTarget(c, target{k, in, name, false}, u, original)
 	}
 	s.work(c, func(ctx context.Context) {
@@ -58,10 +59,20 @@ type target struct {
 
 // toTarget forwards a call to the upstream that offers what it names, nil for none.
 func (s *session) toTarget(c *call, n target, u *upstreamConn, original string) *jsonrpc.Error {
+	if u != nil {
+		denied, answered := s.denied(c, n.kind, u, original)
+		switch {
+		case answered:
+			return nil
+		case denied:
+			u = nil
+		}
+	}
 	switch {
 	case u == nil && catalog.Longest(c.upstreams.prefixes, n.name) == "" && !c.upstreams.complete:
 		return c.upstreams.unreached()
 	case u == nil || n.kind == catalog.Tools && !u.up.allows(original):
+		s.noteUnknown(c, n)
 		return &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "Unknown " + n.what() + ": " + n.name}
 	}
 	if n.kind == catalog.Tools {
@@ -93,14 +104,14 @@ func (n target) what() string {
 	return "prompt"
 }
 
-// owner looks a name up in the tables of a view. A sole upstream with bare names needs no
-// table.
-func (set *upstreamSet) owner(w *view, k catalog.Kind, name string) (*upstreamConn, string) {
+// owner looks a name up in the tables of a view, as a client may see them. A sole upstream
+// with bare names needs no table.
+func (set *upstreamSet) owner(w *view, g *policy.Grant, k catalog.Kind, name string) (*upstreamConn, string) {
 	if u := set.only(); u != nil && set.prefixes[0] == "" {
 		return u, set.former(w, k, name)
 	}
 	var room [someUpstreams]catalog.Offer
-	i, original := catalog.Owner(set.offers(w, k, room[:0]), name)
+	i, original := catalog.Owner(set.offers(w, k, room[:0]), name, set.offersTo(g, k))
 	return set.at(i), original
 }
 
@@ -141,7 +152,7 @@ func (set *upstreamSet) find(ctx context.Context, who asker, k catalog.Kind, nam
 	if prefix != "" {
 		named := set.named(prefix)
 		refresh(ctx, named, who, k)
-		if u, original := set.owner(who.view, k, name); u != nil {
+		if u, original := set.owner(who.view, who.grant, k, name); u != nil {
 			return u, original
 		}
 		for _, u := range named {
@@ -151,11 +162,11 @@ func (set *upstreamSet) find(ctx context.Context, who asker, k catalog.Kind, nam
 		}
 	}
 	refresh(ctx, set.conns, who, k)
-	if u, original := set.owner(who.view, k, name); u != nil {
+	if u, original := set.owner(who.view, who.grant, k, name); u != nil {
 		return u, original
 	}
 	var room [someUpstreams]catalog.Offer
-	i := catalog.BareOwner(set.offers(who.view, k, room[:0]), name)
+	i := catalog.BareOwner(set.offers(who.view, k, room[:0]), name, set.offersTo(who.grant, k))
 	return set.at(i), name // whoever could not list now cannot be asked either
 }
 
@@ -188,7 +199,7 @@ func (s *session) complete(c *call) *jsonrpc.Error {
 	case "ref/resource":
 		return s.toOwnerOf(c, mcp.RefURI)
 	}
-	if u := c.upstreams.only(); u != nil {
+	if u := c.upstreams.only(); u != nil && s.unlisted(c) {
 		s.forward(c, u)
 		return nil
 	}
@@ -210,6 +221,13 @@ func (s *session) toOwnerOf(c *call, in mcp.Member) *jsonrpc.Error {
 	uri, ok := c.notes.Text(in)
 	if !ok {
 		return invalidParams(errMissing("uri").Error())
+	}
+	switch denied, answered := s.denied(c, catalog.Resources, nil, uri); {
+	case answered:
+		return nil
+	case denied:
+		s.noteDenial(c, "")
+		return resourceNotFound(c.era, uri)
 	}
 	set := c.upstreams
 	u := set.only()
@@ -312,4 +330,4 @@ func (u *upstreamConn) learnTools(ctx context.Context, who asker) {
 }
 
 // asker is for whom upstreams are asked to route c.
-func (c *call) asker() asker { return asker{c.view, c.identity()} }
+func (c *call) asker() asker { return asker{c.view, c.grant, c.identity()} }

@@ -69,6 +69,9 @@ var noBatch = &jsonrpc.Error{Code: jsonrpc.CodeInvalidRequest, Message: "Invalid
 func (s *session) request(r *peer.Request) {
 	c := r.Value.(*call)
 	r.Message = nil // c has it
+	if !s.admits(c) {
+		return
+	}
 	bad := c.bad
 	switch {
 	case bad != nil:
@@ -101,7 +104,7 @@ func (s *session) route(c *call) *jsonrpc.Error {
 	switch {
 	case handle != nil:
 		return handle(s, c)
-	case u != nil && !removed:
+	case u != nil && !removed && s.unlisted(c):
 		s.forward(c, u)
 		return nil
 	}
@@ -140,7 +143,7 @@ func (s *session) notified(m *jsonrpc.Message) {
 	case mcp.MethodTaskStatus:
 		s.clientTaskStatus(m, n)
 	default:
-		if u := s.upstreams.of(mcp.Legacy).only(); u != nil {
+		if u := s.soleOf(mcp.Legacy, m); u != nil {
 			u.tell(m)
 			return
 		}
@@ -175,7 +178,7 @@ func (s *session) setLevel(c *call) *jsonrpc.Error {
 	}
 	remember() // before the look at who is alive: one that comes to life now has it replayed
 	s.work(c, func(ctx context.Context) {
-		logging := s.upstreams.of(mcp.Legacy).those(func(u *upstreamConn) bool { return u.alive() && u.says().declares("logging") })
+		logging := s.upstreams.of(mcp.Legacy).seenBy(c.grant).those(func(u *upstreamConn) bool { return u.alive() && u.says().declares("logging") })
 		fanOut(ctx, logging, func(ctx context.Context, u *upstreamConn) { _, _ = u.ask(ctx, c.Method, params) }) // what it says to that changes nothing
 		s.settle(c, jsonrpc.NewResult(c.ID, json.RawMessage(`{}`)))
 	})

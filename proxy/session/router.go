@@ -17,6 +17,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 	"github.com/mcp-proxy/mcp-proxy/internal/observe"
 	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
+	"github.com/mcp-proxy/mcp-proxy/proxy/policy"
 )
 
 // A Dialer opens streams to upstreams, wherever they are.
@@ -85,6 +86,8 @@ type Router struct {
 
 	Log   *slog.Logger // nil discards
 	Hooks observe.Hooks
+
+	Policies *policy.Policies // what clients may; nil: everything
 
 	mu         sync.Mutex  // may be taken with a session's mu held, never the other way
 	configured *configured // served now; nil if that is Upstreams

@@ -13,6 +13,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 	"github.com/mcp-proxy/mcp-proxy/internal/peer"
+	"github.com/mcp-proxy/mcp-proxy/proxy/policy"
 )
 
 // flushTimeout bounds the last writes to a client that is being closed, so that
@@ -36,8 +37,9 @@ type session struct {
 	wg     sync.WaitGroup
 
 	began       time.Time
-	who         *identity.Identity // of messages that do not say
-	ofPrincipal bool               // it is of all clients of a principal, and all requests are of the modern era
+	who         *identity.Identity           // of messages that do not say
+	grant       atomic.Pointer[policy.Grant] // of the last request; nil without policies
+	ofPrincipal bool                         // it is of all clients of a principal, and all requests are of the modern era
 
 	// Each has a lock of its own.
 	upstreams     upstreamSets

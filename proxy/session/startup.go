@@ -21,13 +21,14 @@ func (u *upstreamConn) startTimeout() time.Duration {
 // startAll starts all upstreams at once, also those that become known meanwhile, and waits
 // for each as long as that may hold the client. It returns what those said that were in
 // time. Those that were late before are waited for only if no other says anything; then
-// one is enough. The failure says why a sole upstream cannot be started.
-func (s *session) startAll(ctx context.Context, era mcp.Era, method string, start starter) (map[*upstreamConn]json.RawMessage, *failure) {
+// one is enough. Those that c's client does not see are left alone. The failure says why a sole
+// upstream cannot be started.
+func (s *session) startAll(ctx context.Context, c *call, method string, start starter) (map[*upstreamConn]json.RawMessage, *failure) {
 	ctx, cancel := context.WithTimeout(ctx, maxStart)
 	defer cancel()
 	st := &startup{s: s, method: method, start: start, begun: make(map[*upstreamConn]bool), answers: make(chan started), said: make(map[*upstreamConn]json.RawMessage), failed: make(map[*upstreamConn]*failure)}
 	for {
-		set := s.upstreams.of(era)
+		set := s.upstreams.of(c.era).seenBy(c.grant)
 		unknown := !set.settled && !s.p.memory.wasLate("", starts)
 		st.begin(ctx, set, false)
 		if st.open == 0 && !unknown && len(st.said) == 0 {
@@ -35,7 +36,7 @@ func (s *session) startAll(ctx context.Context, era mcp.Era, method string, star
 			st.begin(ctx, set, true)
 		}
 		if st.over() && !unknown {
-			if s.upstreams.of(era) == set {
+			if s.upstreams.of(c.era).seenBy(c.grant) == set {
 				return st.said, st.failed[set.only()]
 			}
 			continue

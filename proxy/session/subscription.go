@@ -60,6 +60,8 @@ func (s *session) listen(c *call) *jsonrpc.Error {
 		return invalidParams(err.Error())
 	case want.Tasks != nil && !c.tasks:
 		return errNoTasks
+	case !s.confine(c, &want):
+		return nil
 	}
 	sub := &subscription{s: s, c: c, want: want, meta: bytes.Clone(c.notes.Raw(mcp.InMeta)), identity: c.identity(),
 		over: make(chan struct{}), poked: make(chan struct{}, 1), parts: make(map[*upstreamConn]*subscriptionPart)}
@@ -146,7 +148,7 @@ func (c *call) subscriptionMember() jsonrpc.Value {
 // over. Parts that stay the same notice nothing. If none is left, for good as far
 // as anybody knows, the subscription is over.
 func (sub *subscription) follow(ctx context.Context) {
-	set := sub.s.upstreams.of(mcp.Modern)
+	set := sub.s.upstreams.of(mcp.Modern).seenBy(sub.c.grant)
 	first := sub.upstreams == nil
 	if set == sub.upstreams {
 		return

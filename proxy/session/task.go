@@ -22,7 +22,7 @@ func (s *session) taskCreated(c *call, result json.RawMessage) json.RawMessage {
 	r.conn.gave(taskThing, id)
 	name := r.conn.taskName(id)
 	n, _ := r.ID.Int()
-	x := task{id: name, own: id, conn: r.conn, key: tokenKey{r.conn, n}, token: r.token, unfinished: !ended}
+	x := task{id: name, own: id, tool: c.tool, conn: r.conn, key: tokenKey{r.conn, n}, token: r.token, unfinished: !ended}
 	if ended {
 		x.token = nil
 	}
@@ -34,7 +34,7 @@ func (s *session) taskCreated(c *call, result json.RawMessage) json.RawMessage {
 func (u *upstreamConn) taskStatus(in incoming) {
 	n := mcp.Read(in.m)
 	id, ended := catalog.NotedTask(n)
-	if !u.mayUse(taskThing, id) {
+	if !u.mayUse(taskThing, id) || !u.mayTask(u.s.grant.Load(), id) {
 		u.s.drop("status of a task of nobody here", in.m)
 		return
 	}
@@ -55,6 +55,13 @@ func (s *session) byTask(c *call) *jsonrpc.Error {
 	}
 	u, own := c.upstreams.runner(id)
 	if u == nil || !u.mayUse(taskThing, own) {
+		return unknownTask
+	}
+	switch denied, answered := s.deniedTask(c, u, own); {
+	case answered:
+		return nil
+	case denied:
+		s.noteDenial(c, "")
 		return unknownTask
 	}
 	s.whenAnswered(c, func(answer *jsonrpc.Message) {
@@ -87,7 +94,7 @@ func (c *call) taskID() (string, error) {
 
 // listTasks merges the tasks of all upstreams that have them, on one page.
 func (s *session) listTasks(c *call) *jsonrpc.Error {
-	if u := c.upstreams.only(); u != nil && !s.p.Several {
+	if u := c.upstreams.only(); u != nil && !s.p.Several && c.grant == nil {
 		s.forward(c, u)
 		return nil
 	}
@@ -125,7 +132,11 @@ func (s *session) mergeTasks(ctx context.Context, c *call, meta json.RawMessage)
 			answers++
 		}
 		for _, e := range u.ownTasks(found[i].Elements) {
-			if id, _ := catalog.TaskState(e); id != "" {
+			id, _ := catalog.TaskState(e)
+			if !u.mayTask(c.grant, id) {
+				continue
+			}
+			if id != "" {
 				s.tasks.add(task{id: u.taskName(id), own: id, conn: u})
 			}
 			merged = append(merged, catalog.RenameTask(e, u.taskName))
@@ -168,6 +179,13 @@ func (s *session) byModernTask(c *call) *jsonrpc.Error {
 	}
 	if u, own := c.upstreams.runner(id); u != nil {
 		if !u.mayUse(taskThing, own) {
+			return unknownTask
+		}
+		switch denied, answered := s.deniedTask(c, u, own); {
+		case answered:
+			return nil
+		case denied:
+			s.noteDenial(c, "")
 			return unknownTask
 		}
 		s.whenAnswered(c, func(answer *jsonrpc.Message) { answer.Result = catalog.GivenBack(answer.Result, id) })
@@ -226,6 +244,6 @@ func (s *session) modernTaskCreated(c *call, result json.RawMessage) json.RawMes
 	}
 	c.sent.conn.gave(taskThing, id)
 	name := c.sent.conn.taskName(id)
-	s.tasks.add(task{id: name, own: id, conn: c.sent.conn})
+	s.tasks.add(task{id: name, own: id, tool: c.tool, conn: c.sent.conn})
 	return catalog.GivenBack(result, name)
 }

@@ -16,6 +16,7 @@ const maxTasks = 10000
 type task struct {
 	id   string        // as the client has it
 	own  string        // as the upstream has it, if that runs it
+	tool string        // that it is of, by its name there; "" if that is not known
 	conn *upstreamConn // the upstream that runs it, or that has asked the client for it
 
 	unfinished bool // as far as is known, and only if it began here

@@ -115,6 +115,12 @@ func (u *upstreamConn) handle(in incoming) {
 		u.changed(catalog.Resources)
 	case mcp.MethodTaskStatus:
 		u.taskStatus(in)
+	case mcp.MethodResourceUpdated:
+		if !mayHear(u.s.grant.Load(), m) {
+			u.s.drop("denied by a policy", m)
+			return
+		}
+		u.pass(in, mcp.Read(m))
 	default:
 		u.pass(in, mcp.Read(m))
 	}

@@ -19,13 +19,15 @@ type upstreamSet struct {
 	era         mcp.Era
 	conns       []*upstreamConn // of the upstreams in the set
 	replaced    chan struct{}   // closed when there is a newer upstream set
+	several     bool            // there are others, which clients of this one do not see
+	bySight     sync.Map        // policy.Sight to *upstreamSet, see seenBy
 }
 
 // only returns the sole upstream, nil if there are several, or may be since some are not
 // known yet. A sole upstream speaks for itself: what it says of itself passes, and so do
 // messages that nobody knows.
 func (set *upstreamSet) only() *upstreamConn {
-	if set.complete && len(set.conns) == 1 {
+	if set.complete && len(set.conns) == 1 && !set.several {
 		return set.conns[0]
 	}
 	return nil

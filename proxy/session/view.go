@@ -8,6 +8,7 @@ import (
 
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
+	"github.com/mcp-proxy/mcp-proxy/proxy/policy"
 )
 
 // A view is what is known of the upstreams' lists as clients with the same capabilities
@@ -18,14 +19,21 @@ type view struct {
 	caps catalog.Digest // of the capabilities; zero in the legacy era
 
 	// Guarded by views.mu.
-	known map[*upstreamLists]*known    // modern era only
-	pages [catalog.Kinds]*catalog.List // merged lists that are handed out by pages
+	known map[*upstreamLists]*known // modern era only
+	pages map[paged]*catalog.List   // merged lists that are handed out by pages
+}
+
+// A paged is which list is handed out by pages, and to whom: to nobody who sees another.
+type paged struct {
+	kind  catalog.Kind
+	sight policy.Sight
 }
 
 // An asker is for whom upstreams are asked for lists.
 type asker struct {
-	view *view
-	meta json.RawMessage // of such requests; nil in the legacy era
+	view  *view
+	grant *policy.Grant
+	meta  json.RawMessage // of such requests; nil in the legacy era
 }
 
 // A known is what one upstream lists in one view.
@@ -73,16 +81,16 @@ func (vs *views) forget(ls *upstreamLists) {
 
 // pages returns the list of a kind whose pages were handed out last; an empty one if
 // there is none.
-func (vs *views) pages(w *view, k catalog.Kind) *catalog.List {
+func (vs *views) pages(w *view, of paged) *catalog.List {
 	vs.mu.Lock()
 	defer vs.mu.Unlock()
-	return orDefault(w.pages[k], &catalog.List{})
+	return orDefault(w.pages[of], &catalog.List{})
 }
 
-func (vs *views) keepPages(w *view, k catalog.Kind, list *catalog.List) {
+func (vs *views) keepPages(w *view, of paged, list *catalog.List) {
 	vs.mu.Lock()
 	defer vs.mu.Unlock()
-	w.pages[k] = list
+	put(&w.pages, of, list)
 }
 
 // An upstreamLists is what a session knows of what one upstream lists.

@@ -1,0 +1,284 @@
+package session
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"strings"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/identity"
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
+	"github.com/mcp-proxy/mcp-proxy/proxy/policy"
+)
+
+// This is the one place where policies are asked. A request is decided when it is known
+// what it is about, whatever it was called: the upstream with its own name of a tool or
+// prompt, or a URI as the client wrote it. What is denied is as unknown:
+//
+//   - An upstream that has nothing for the client is in no upstream set of it (seenBy). So
+//     it is not started, introduced, listed or asked for it.
+//   - Names do not resolve to what is denied (offers), lists leave it out (visible), and
+//     calls of it are refused (denied).
+//   - A denied URI is sent to nobody. Updates of it do not reach the client.
+//   - A task is where its tool is. What has no name that a rule could allow, as a method
+//     that nobody here knows, is denied to those who may only what is listed.
+
+// grantOf returns what the sender of a message may; nil if there are no policies. What it
+// was last is what the session tells its client of.
+func (s *session) grantOf(from *identity.Identity) *policy.Grant {
+	if s.p.Policies == nil {
+		return nil
+	}
+	g := s.p.Policies.For(orDefault(from, s.who))
+	s.grant.Store(g)
+	return g
+}
+
+// kindOf is what a policy calls a kind.
+func kindOf(k catalog.Kind) policy.Kind {
+	switch k {
+	case catalog.Tools:
+		return policy.Tool
+	case catalog.Prompts:
+		return policy.Prompt
+	}
+	return policy.Resource
+}
+
+// ruleName is how a policy calls what an upstream lists.
+func ruleName(k catalog.Kind, u *upstreamConn, name string) string {
+	if k.IsNamed() {
+		return policy.Name(u.up.Name, name)
+	}
+	return name
+}
+
+// seenBy returns the upstream set as a client sees it: without those that have nothing for
+// it. It is the same one for all clients that see the same.
+func (set *upstreamSet) seenBy(g *policy.Grant) *upstreamSet {
+	if g == nil {
+		return set
+	}
+	if seen, ok := set.bySight.Load(g.Sight()); ok {
+		return seen.(*upstreamSet)
+	}
+	seen, _ := set.bySight.LoadOrStore(g.Sight(), set.without(func(u *upstreamConn) bool { return !g.Sees(u.up.Name) }))
+	return seen.(*upstreamSet)
+}
+
+// without returns the set without some upstreams, of which the others know nothing but that
+// names have prefixes.
+func (set *upstreamSet) without(hidden func(*upstreamConn) bool) *upstreamSet {
+	if !slices.ContainsFunc(set.conns, hidden) {
+		return set
+	}
+	less := &upstreamSet{configured: &configured{complete: set.complete, settled: set.settled}, s: set.s, era: set.era,
+		replaced: set.replaced, several: len(set.conns) > 1}
+	for i, u := range set.conns {
+		if !hidden(u) {
+			less.conns = append(less.conns, u)
+			less.upstreams = append(less.upstreams, set.upstreams[i])
+			less.prefixes = append(less.prefixes, set.prefixes[i])
+		}
+	}
+	return less
+}
+
+// offersTo says which names of a kind resolve for a client; nil for all.
+func (set *upstreamSet) offersTo(g *policy.Grant, k catalog.Kind) func(i int, name string) bool {
+	if g == nil {
+		return nil
+	}
+	return func(i int, name string) bool { return g.May(kindOf(k), ruleName(k, set.conns[i], name)) }
+}
+
+// visible returns of what an upstream lists what its asker may see.
+func (who asker) visible(u *upstreamConn, k catalog.Kind, li *catalog.Listing) *catalog.Listing {
+	if who.grant == nil || li == nil {
+		return li
+	}
+	return li.Only(func(name string) bool { return who.grant.May(kindOf(k), ruleName(k, u, name)) })
+}
+
+// denied reports whether the client must not use what a call is about. If only scopes are
+// missing, the call has been answered, and answered says so.
+func (s *session) denied(c *call, k catalog.Kind, u *upstreamConn, name string) (denied, answered bool) {
+	if c.grant == nil {
+		return false, false
+	}
+	d := c.grant.Decide(kindOf(k), ruleName(k, u, name))
+	switch {
+	case !d.Allowed:
+		return true, false
+	case d.Missing != nil:
+		s.needsScopes(c, d.Needs)
+		return false, true
+	}
+	return false, false
+}
+
+// soleOf returns the sole upstream for a notification that nobody here knows; nil for none.
+func (s *session) soleOf(era mcp.Era, m *jsonrpc.Message) *upstreamConn {
+	g := s.grantOf(m.From)
+	if !g.Unlisted() {
+		return nil
+	}
+	return s.upstreams.of(era).seenBy(g).only()
+}
+
+// unlisted reports whether a call may go to the sole upstream though no rule can name what
+// it is about.
+func (s *session) unlisted(c *call) bool {
+	if c.grant.Unlisted() {
+		return true
+	}
+	s.noteDenial(c, "")
+	return false
+}
+
+// deniedTask is denied for a task of an upstream, by its own id. It belongs to its tool, or
+// to its upstream if nobody remembers the tool.
+func (s *session) deniedTask(c *call, u *upstreamConn, id string) (denied, answered bool) {
+	if c.grant == nil {
+		return false, false
+	}
+	if tool := u.toolOf(id); tool != "" {
+		return s.denied(c, catalog.Tools, u, tool)
+	}
+	return !c.grant.Sees(u.up.Name), false
+}
+
+// mayTask reports whether a client may see a task of the upstream.
+func (u *upstreamConn) mayTask(g *policy.Grant, id string) bool {
+	if g == nil {
+		return true
+	}
+	if tool := u.toolOf(id); tool != "" {
+		return g.May(policy.Tool, policy.Name(u.up.Name, tool))
+	}
+	return g.Sees(u.up.Name)
+}
+
+// toolOf returns which tool a task is of, "" if that is not remembered.
+func (u *upstreamConn) toolOf(id string) string { return u.s.tasks.get(u.taskName(id)).tool }
+
+// confine takes out of the filter of a subscription what its client must not hear of. It
+// reports false if only scopes are missing; then the call was answered.
+func (s *session) confine(c *call, f *catalog.Filter) bool {
+	if c.grant == nil {
+		return true
+	}
+	var needs []string
+	before := len(f.URIs) + len(f.Tasks)
+	missing := false
+	f.URIs = slices.DeleteFunc(f.URIs, func(uri string) bool {
+		d := c.grant.Decide(policy.Resource, uri)
+		needs, missing = append(needs, d.Needs...), missing || d.Missing != nil
+		return !d.Allowed
+	})
+	f.Tasks = slices.DeleteFunc(f.Tasks, func(name string) bool {
+		u, id := c.upstreams.runner(name)
+		return u != nil && !u.mayTask(c.grant, id)
+	})
+	switch {
+	case missing:
+		slices.Sort(needs)
+		s.needsScopes(c, slices.Compact(needs))
+		return false
+	case !c.grant.Unlisted():
+		f.As = nil
+	case len(f.URIs)+len(f.Tasks) < before:
+		f.As = f.On(f.As)
+	}
+	if len(f.URIs)+len(f.Tasks) < before {
+		s.noteDenial(c, "")
+	}
+	return true
+}
+
+// mayHear reports whether a client may hear of a resource.
+func mayHear(g *policy.Grant, m *jsonrpc.Message) bool {
+	if g == nil {
+		return true
+	}
+	n := mcp.Read(m)
+	uri, ok := n.Text(mcp.Key)
+	return ok && n.Err(mcp.Key) == nil && g.May(policy.Resource, uri)
+}
+
+// admits counts a call that begins, and reports false if there is no room for it: then it
+// was answered. What costs nobody anything is not counted.
+func (s *session) admits(c *call) bool {
+	if c.grant == nil || c.Method == mcp.MethodPing {
+		return true
+	}
+	end, refused := c.grant.Begin()
+	switch {
+	case refused != nil:
+		level := slog.LevelDebug
+		if refused.Tell {
+			level = slog.LevelInfo
+		}
+		s.log.Log(context.Background(), level, "client is beyond its limits", "principal", c.grant.Who.String(), "rule", c.grant.Rule(), "cause", refused.Text)
+		err := jsonrpc.Overloaded("")
+		err.Message = strings.ToUpper(refused.Text[:1]) + refused.Text[1:]
+		s.refuseWith(c, err, refused.Refusal)
+		return false
+	case end == nil:
+		return true
+	}
+	s.mu.Lock()
+	c.counted = end
+	s.mu.Unlock()
+	if !c.Open() { // who has taken it may have looked before
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		c.uncountLocked()
+	}
+	return true
+}
+
+// uncountLocked ends the count of a call that is over.
+func (c *call) uncountLocked() {
+	if c.counted != nil {
+		c.counted()
+		c.counted = nil
+	}
+}
+
+// needsScopes answers a call for which the client lacks scopes: with all that it needs, so
+// that it can ask for them at once.
+func (s *session) needsScopes(c *call, all []string) {
+	s.log.Debug("client lacks scopes", "method", methodName(c.Method), "principal", c.grant.Who.String(), "rule", c.grant.Rule(), "scopes", all)
+	text := "insufficient scope: this needs " + strings.Join(all, " ")
+	s.refuseWith(c, jsonrpc.InsufficientScope(all), &identity.Refusal{Status: 403, Code: "insufficient_scope", Text: text, Scopes: all})
+}
+
+// refuseWith answers a call with an error, beside which front ends get why.
+func (s *session) refuseWith(c *call, err *jsonrpc.Error, why *identity.Refusal) {
+	m := jsonrpc.NewError(c.ID, err)
+	m.Refused = why
+	s.settleNow(c, m)
+}
+
+// noteUnknown logs the denial of a call if its name is unknown to its client alone.
+func (s *session) noteUnknown(c *call, n target) {
+	if c.grant == nil || !s.log.Enabled(s.ctx, slog.LevelDebug) {
+		return
+	}
+	set := s.upstreams.of(c.era)
+	if u, original := set.owner(c.view, nil, n.kind, n.name); u != nil {
+		s.noteDenial(c, ruleName(n.kind, u, original))
+	} else if catalog.Longest(set.prefixes, n.name) != catalog.Longest(c.upstreams.prefixes, n.name) {
+		s.noteDenial(c, "")
+	}
+}
+
+// noteDenial logs which rule has denied a call, of what if that has a name: the client hears
+// only that there is no such thing.
+func (s *session) noteDenial(c *call, name string) {
+	s.log.Debug("denied by a policy", "method", methodName(c.Method), "name", name[:min(len(name), maxName)],
+		"principal", c.grant.Who.String(), "rule", orDefault(c.grant.Rule(), "none"))
+}
