@@ -24,6 +24,7 @@ func newFront(cfg *config.Config, router *session.Router, known func(upstream st
 	h := &frontend.HTTP{
 		Serve:          router.Serve,
 		ServePrincipal: router.ServePrincipal,
+		Admit:          admitOf(router.Policies),
 		Known:          known,
 		Guard: frontend.Guard{
 			Clients: newClients(cfg, log), AllowedHosts: cfg.AllowedHosts, AllowedOrigins: cfg.AllowedOrigins,

@@ -55,6 +55,9 @@ func New(cfg *config.Config, o Options) (*Proxy, error) {
 	p := &Proxy{log: o.Log, stdio: o.Stdio}
 	p.router = newRouter(cfg, o, p.dial)
 	var err error
+	if p.router.Policies, err = policiesOf(cfg); err != nil {
+		return nil, err
+	}
 	if p.host, err = newHosting(cfg, o); err != nil {
 		return nil, err
 	}

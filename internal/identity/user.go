@@ -53,14 +53,23 @@ func userOf(uid, overflow uint32) (*Identity, *Refusal) {
 	if uid == overflow || uid == nobodyKnows {
 		return nil, errUnknownUser
 	}
-	name := strconv.FormatUint(uint64(uid), 10)
-	if u, err := user.LookupId(name); err == nil && !isNumber(u.Username) { // that could be the id of another
-		name = u.Username
-	}
+	name := UserName(strconv.FormatUint(uint64(uid), 10))
 	return &Identity{Principal: Principal{Kind: User, Name: name}}, nil
 }
 
-func isNumber(name string) bool { return strings.Trim(name, "0123456789") == "" }
+// UserName returns the name of the principal that a Unix user is, of whom the name or the
+// number is given: the name if there is one.
+func UserName(given string) string {
+	if !isNumber(given) {
+		return given
+	}
+	if u, err := user.LookupId(given); err == nil && !isNumber(u.Username) { // that could be the id of another
+		return u.Username
+	}
+	return given
+}
+
+func isNumber(name string) bool { return name != "" && strings.Trim(name, "0123456789") == "" }
 
 // overflow returns the id that the kernel shows for users whom this user namespace does
 // not know.
