@@ -1,6 +1,11 @@
 package config
 
-import "time"
+import (
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+)
 
 // A Config is a whole, valid configuration with every default filled in.
 type Config struct {
@@ -28,6 +33,29 @@ type Config struct {
 	Policies  []Policy   `mapstructure:"-"` // what they may, in the order of the file; nil: everything
 	Upstreams []Upstream `mapstructure:"-"` // in the order of the file; disabled ones are left out
 	Links     []Link     `mapstructure:"-"` // in the order of the file
+}
+
+// Changed names the top-level keys whose values are others in now: those that a reload does
+// not apply, which are all but upstreams and links.
+func (c *Config) Changed(now *Config) (keys []string) {
+	before, after := reflect.ValueOf(*c), reflect.ValueOf(*now)
+	for i := range before.NumField() {
+		name := before.Type().Field(i).Name
+		switch {
+		case slices.Contains([]string{"File", "Upstreams", "Links"}, name):
+		case !reflect.DeepEqual(before.Field(i).Interface(), after.Field(i).Interface()):
+			keys = append(keys, keyOf(name))
+		}
+	}
+	return keys
+}
+
+// keyOf is the key of a field: tls, publicURL.
+func keyOf(field string) string {
+	if field == strings.ToUpper(field) {
+		return strings.ToLower(field)
+	}
+	return strings.ToLower(field[:1]) + field[1:]
 }
 
 // Limits bound what clients may ask for. All are positive.

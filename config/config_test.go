@@ -119,6 +119,18 @@ func TestServers(t *testing.T) {
 	}
 }
 
+func TestChanged(t *testing.T) {
+	const upstreams = "upstreams: {a: {command: x}}\n"
+	before := load(t, upstreams)
+	if keys := before.Changed(load(t, "upstreams: {b: {command: y}}\nlinks: {c: {dial: \"unix:///a\"}}\n")); keys != nil {
+		t.Errorf("upstreams and links alone: %q", keys)
+	}
+	now := load(t, upstreams+"tls: {cert: a, key: b}\npublicURL: https://a\nlimits: {depth: 9}\npolicies: [{who: any}]\n")
+	if keys := before.Changed(now); strings.Join(keys, " ") != "publicURL limits tls policies" {
+		t.Errorf("changed: %q", keys)
+	}
+}
+
 // mkfile writes a file and the folders above it.
 func mkfile(t *testing.T, path, text string) {
 	t.Helper()

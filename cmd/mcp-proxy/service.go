@@ -29,7 +29,7 @@ func (s *start) run(ctx context.Context, v service, lostGrace time.Duration, rea
 	defer tellStatus(v.Snapshot, s.log)()
 	serving, over := context.WithCancel(ctx)
 	defer over()
-	defer s.again.onSignal(serving, v.Reload, s.log)()
+	defer s.again.onSignal(serving, s.cfg, v.Reload, s.log)()
 	ended := make(chan error, 1)
 	go func() { ended <- v.Serve() }() // until Shutdown
 	ready()
