@@ -60,7 +60,7 @@ type Who struct {
 	Anonymous   bool              // who has proved nothing
 	Operator    bool              // the client on stdio
 	Token       string            // the name of a static token
-	User        string            // the name or number of a Unix user
+	User        string            // the name of a Unix user, or the number of one that has none
 	Certificate string            // the name in a client's certificate
 	Issuer      string            // that vouches: of a JWT, or the authority of a certificate
 	Principal   string            // the name of a JWT's principal; beside Issuer
@@ -69,8 +69,8 @@ type Who struct {
 
 // PolicyLimits are for each principal of a policy. Zero means no limit of its own.
 type PolicyLimits struct {
-	Rate     float64 // calls a second; a burst may have those of one second, and at least one
-	InFlight int     // calls at once
+	Rate     float64 // requests a second; a burst may have those of one second, and at least 10
+	InFlight int     // requests at once
 	Sessions int
 }
 
