@@ -1,0 +1,476 @@
+package oauth
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+)
+
+// A program gets a token when the server first refuses it, and shows it from then on.
+func TestSecret(t *testing.T) {
+	for _, how := range []string{"client_secret_basic", "client_secret_post", ""} {
+		t.Run(how, func(t *testing.T) {
+			w := newWorld(t)
+			w.methods = `["` + how + `"]`
+			if how == "" {
+				w.methods = `null`
+			}
+			c := dial(t, w.server(w.credentials()))
+			for id := range int64(3) {
+				c.ok(id+1, "ping")
+			}
+			if w.fetches() != 1 {
+				t.Errorf("%d tokens were fetched", w.fetches())
+			}
+			form := w.requests[0]
+			password := marked + "-password"
+			want, basic := "client_credentials  base "+w.URL+"/mcp", "me:"+password
+			if how == "client_secret_post" {
+				want, basic = "client_credentials "+password+" base "+w.URL+"/mcp", ":"
+			}
+			if got := strings.Join([]string{form.Get("grant_type"), form.Get("client_secret"), form.Get("scope"), form.Get("resource")}, " "); got != want || w.basic[0] != basic {
+				t.Errorf("the request for a token is %q, %q", got, w.basic[0])
+			}
+			if w.carried[0] != "" || strings.Count(strings.Join(w.carried, " "), "Bearer "+marked+"-token-1") != len(w.carried)-1 {
+				t.Errorf("requests carried %q", w.carried)
+			}
+		})
+	}
+}
+
+// A token endpoint that is configured is asked before the first request, and no metadata is.
+// How it wants the secret is found out once.
+func TestTokenURL(t *testing.T) {
+	w := newWorld(t)
+	w.noMetadata = true
+	w.onToken = func(rw http.ResponseWriter, r *http.Request) bool {
+		if _, _, basic := r.BasicAuth(); basic {
+			rw.WriteHeader(http.StatusUnauthorized)
+			return true
+		}
+		return false
+	}
+	cc := w.credentials()
+	cc.TokenURL, cc.Scopes = w.URL+"/token", []string{"a", "b"}
+	c := dial(t, w.server(cc))
+	c.ok(1, "ping")
+	w.revoke()
+	c.ok(2, "ping")
+	if w.fetches() != 3 || w.carried[0] == "" || w.requests[2].Get("scope") != "a b" || w.requests[2].Get("resource") != w.URL+"/mcp" {
+		t.Errorf("requests for tokens %q, carried %q", w.requests, w.carried)
+	}
+}
+
+// A private key signs an assertion for each token, for the issuer alone.
+func TestPrivateKey(t *testing.T) {
+	w := newWorld(t)
+	key, _ := newKey(t)
+	c := dial(t, w.server(w.closed(&ClientCredentials{ClientID: "me", KeyFile: file(t, key)})))
+	c.ok(1, "ping")
+	w.revoke()
+	c.ok(2, "ping")
+	var ids []string
+	for _, form := range w.requests {
+		if form.Get("client_assertion_type") != "urn:ietf:params:oauth:client-assertion-type:jwt-bearer" || form.Get("client_id") != "me" || form.Has("client_secret") {
+			t.Errorf("the request for a token is %q", form)
+		}
+		var claims struct {
+			Iss, Sub, Aud, Jti string
+			Iat, Exp           int64
+		}
+		payload, err := base64.RawURLEncoding.DecodeString(strings.Split(form.Get("client_assertion"), ".")[1])
+		if err == nil {
+			err = json.Unmarshal(payload, &claims)
+		}
+		if err != nil || claims.Iss != "me" || claims.Sub != "me" || claims.Aud != w.URL || claims.Exp-claims.Iat > 300 {
+			t.Errorf("the assertion is %s, %v", payload, err)
+		}
+		ids = append(ids, claims.Jti)
+	}
+	if len(ids) != 2 || ids[0] == ids[1] {
+		t.Errorf("assertions %q", ids)
+	}
+}
+
+// An assertion is read again for each token, and needs no id of the client.
+func TestAssertionFile(t *testing.T) {
+	w := newWorld(t)
+	path := file(t, marked+"-assertion-1\n")
+	c := dial(t, w.server(w.closed(&ClientCredentials{AssertionFile: path})))
+	info, _ := os.Stat(path)
+	if err := os.WriteFile(path, []byte(marked+"-assertion-2\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_ = os.Chtimes(path, info.ModTime(), info.ModTime()) // nothing shows the change
+	w.revoke()
+	c.ok(1, "ping")
+	for i, form := range w.requests {
+		if want := fmt.Sprint(marked, "-assertion-", i+1); form.Get("client_assertion") != want || form.Has("client_id") {
+			t.Errorf("request %d for a token is %q", i, form)
+		}
+	}
+}
+
+// Whoever needs a token at the same time waits for one, though the first of them leaves.
+func TestOneFetchForAll(t *testing.T) {
+	w := newWorld(t)
+	asked, answer := make(chan struct{}, 1), make(chan struct{})
+	w.onToken = func(http.ResponseWriter, *http.Request) bool {
+		asked <- struct{}{}
+		<-answer
+		return false
+	}
+	cc := w.credentials()
+	cc.TokenURL = w.URL + "/token"
+	first, leave := context.WithCancel(t.Context())
+	gone := make(chan error)
+	go func() {
+		_, err := header(first, cc)
+		gone <- err
+	}()
+	<-asked
+	leave()
+	if err := <-gone; !errors.Is(err, context.Canceled) {
+		t.Errorf("the first got %v", err)
+	}
+	var wg sync.WaitGroup
+	for range 100 {
+		wg.Go(func() {
+			if got, err := header(t.Context(), cc); err != nil || got != "Bearer "+marked+"-token-1" {
+				t.Errorf("got %q, %v", got, err)
+			}
+		})
+	}
+	close(answer)
+	wg.Wait()
+	if w.fetches() != 1 {
+		t.Errorf("%d tokens were fetched", w.fetches())
+	}
+}
+
+// A hundred calls that are refused at once cost one token, and all are answered.
+func TestRevoked(t *testing.T) {
+	w := newWorld(t)
+	cc := w.credentials()
+	c := dial(t, w.server(cc))
+	for round := range int64(3) {
+		w.revoke()
+		var wg sync.WaitGroup
+		for id := range int64(100) {
+			wg.Go(func() { c.ok(1000*(round+1)+id, "ping") })
+		}
+		wg.Wait()
+		if w.fetches() != 2+int(round) {
+			t.Errorf("%d tokens were fetched after round %d", w.fetches(), round)
+		}
+		cc.mu.Lock()
+		cc.replace = time.Time{} // that of the last round was a while ago
+		cc.mu.Unlock()
+	}
+}
+
+// Tokens that live for a second serve calls without a break.
+func TestExpiryUnderLoad(t *testing.T) {
+	w := newWorld(t)
+	w.life, w.expires = time.Second, time.Second
+	c := dial(t, w.server(w.credentials()))
+	var wg sync.WaitGroup
+	end := time.Now().Add(3500 * time.Millisecond)
+	for worker := range int64(8) {
+		wg.Go(func() {
+			for id := worker*1_000_000 + 1; time.Now().Before(end); id++ {
+				c.ok(id, "ping")
+			}
+		})
+	}
+	wg.Wait()
+	if n := w.fetches(); n < 4 || n > 6 {
+		t.Errorf("%d tokens were fetched", n)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	refused := 0
+	for _, carried := range w.carried {
+		if carried == "" {
+			refused++
+		}
+	}
+	if refused != 1 { // the first, which found out where tokens come from
+		t.Errorf("%d requests carried no token", refused)
+	}
+}
+
+// A server that refuses each token is told from one that has forgotten ours. Nothing goes
+// round in circles.
+func TestFreshTokenRefused(t *testing.T) {
+	w := newWorld(t)
+	c := dial(t, w.server(w.credentials()))
+	w.mu.Lock()
+	w.revokedAll = true
+	w.mu.Unlock()
+	for id := range int64(50) {
+		c.fails(id+1, "ping", "refuses our credentials (HTTP 401)", `"retryable":false`)
+	}
+	if n := w.fetches(); n > 3 {
+		t.Errorf("%d tokens were fetched", n)
+	}
+	if n := strings.Count(w.log.String(), "level=WARN"); n != 1 {
+		t.Errorf("the log is %s", w.log)
+	}
+}
+
+// What a request lacks is asked for beside what we have.
+func TestStepUp(t *testing.T) {
+	w := newWorld(t)
+	w.needs = map[string]string{"a": "scope-a", "b": "scope-b"}
+	c := dial(t, w.server(w.credentials()))
+	c.ok(1, "a")
+	c.ok(2, "b")
+	c.ok(3, "a")
+	var scopes []string
+	for _, form := range w.requests {
+		scopes = append(scopes, form.Get("scope"))
+	}
+	if !slices.Equal(scopes, []string{"base", "base scope-a", "base scope-a scope-b"}) {
+		t.Errorf("asked for %q", scopes)
+	}
+}
+
+// Scopes that are not given, or never suffice, are no loop, and nothing else suffers.
+func TestStepUpInVain(t *testing.T) {
+	for _, granted := range []bool{false, true} {
+		w := newWorld(t)
+		c := dial(t, w.server(w.credentials()))
+		w.mu.Lock()
+		w.onToken = func(rw http.ResponseWriter, r *http.Request) bool {
+			if !granted {
+				rw.Header().Set("Content-Type", "application/json")
+				rw.WriteHeader(http.StatusBadRequest)
+				fmt.Fprint(rw, `{"error":"invalid_scope"}`)
+			}
+			return !granted
+		}
+		round := 0
+		w.onCall = func(rw http.ResponseWriter, _ *http.Request, method string) bool {
+			if method != "more" {
+				return false
+			}
+			w.mu.Lock()
+			round++
+			rw.Header().Set("WWW-Authenticate", fmt.Sprintf(`Bearer error="insufficient_scope", scope="s%d"`, round))
+			w.mu.Unlock()
+			rw.WriteHeader(http.StatusForbidden)
+			return true
+		}
+		w.mu.Unlock()
+		c.fails(1, "more", "refuses our credentials (HTTP 403)")
+		c.ok(2, "ping")
+		if n, most := w.fetches(), map[bool]int{false: 2, true: 4}[granted]; n != most {
+			t.Errorf("granted %v: %d tokens were fetched", granted, n)
+		}
+	}
+}
+
+// A 403 that is not about scopes costs no token.
+func TestForbidden(t *testing.T) {
+	w := newWorld(t)
+	c := dial(t, w.server(w.credentials()))
+	w.mu.Lock()
+	w.onCall = func(rw http.ResponseWriter, _ *http.Request, _ string) bool {
+		rw.WriteHeader(http.StatusForbidden)
+		return true
+	}
+	w.mu.Unlock()
+	c.fails(1, "ping", "refuses our credentials (HTTP 403)")
+	if w.fetches() != 1 {
+		t.Errorf("%d tokens were fetched", w.fetches())
+	}
+}
+
+// Whatever is wrong with the token endpoint is said in words of ours, and once in a while
+// it is asked again.
+func TestNoToken(t *testing.T) {
+	const bad = "gives us no token that can be used"
+	for _, tt := range []struct {
+		name      string
+		status    int
+		answer    string
+		says      string
+		retryable bool
+	}{
+		{"secret is wrong", 401, `{"error":"invalid_client","error_description":"` + marked + `"}`, "refuses our credentials (HTTP 401 invalid_client)", false},
+		{"unknown error", 400, `{"error":"` + marked + `"}`, "refuses our credentials (HTTP 400)", false},
+		{"no JSON", 400, marked, "refuses our credentials (HTTP 400)", false},
+		{"redirect", 307, ``, "refuses our credentials (HTTP 307)", false},
+		{"overloaded", 503, marked, "answered with HTTP 503", true},
+		{"later", 429, marked, "answered with HTTP 429", true},
+		{"no JSON, though well", 200, marked, "out of reach", true},
+		{"no token", 200, `{}`, "out of reach", true},
+		{"kind", 200, `{"access_token":"` + marked + `","token_type":"mac"}`, bad, false},
+		{"no kind", 200, `{"access_token":"` + marked + `"}`, bad, false},
+		{"control characters", 200, `{"access_token":"` + marked + `\r\nX: y","token_type":"Bearer"}`, bad, false},
+		{"huge", 200, `{"access_token":"` + marked + strings.Repeat("x", maxToken) + `","token_type":"Bearer"}`, bad, false},
+		{"endless", 200, `{"access_token":"` + marked + strings.Repeat("x", 2<<20), "out of reach", true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			w := newWorld(t)
+			w.onToken = func(rw http.ResponseWriter, r *http.Request) bool {
+				rw.Header().Set("Content-Type", "application/json")
+				rw.Header().Set("Location", "/mcp")
+				rw.WriteHeader(tt.status)
+				fmt.Fprint(rw, tt.answer)
+				return true
+			}
+			cc := w.credentials()
+			cc.TokenURL = w.URL + "/token"
+			for range 20 {
+				_, err := header(t.Context(), cc)
+				end, ok := errors.AsType[*jsonrpc.ClosedError](err)
+				if !ok {
+					t.Fatalf("error %v", err)
+				}
+				message := end.Wire(jsonrpc.CodeInternalError, "up", jsonrpc.NotSent)
+				if !strings.Contains(message.Message, tt.says) || end.Lasting == tt.retryable || end.Cause != jsonrpc.CauseNoToken {
+					t.Errorf("%q, %+v", message.Message, end)
+				}
+				if text := message.Message + err.Error(); strings.Contains(text, marked) || strings.Contains(text, w.URL) {
+					t.Errorf("too much is said: %s", text)
+				}
+			}
+			if n := w.fetches(); n > 2*2 { // each of which tries two ways to show a secret
+				t.Errorf("the token endpoint was asked %d times", n)
+			}
+		})
+	}
+}
+
+// While the authorization server is gone a good token stays in use.
+func TestIssuerIsGone(t *testing.T) {
+	w := newWorld(t)
+	w.life = time.Second
+	c := dial(t, w.server(w.credentials()))
+	w.mu.Lock()
+	w.onToken = func(rw http.ResponseWriter, _ *http.Request) bool {
+		rw.WriteHeader(http.StatusBadGateway)
+		return true
+	}
+	w.mu.Unlock()
+	for id := int64(1); w.fetches() == 1; id++ {
+		c.ok(id, "ping") // until it is renewed early
+	}
+	c.ok(-1, "ping")
+	time.Sleep(time.Second) // it is no good any more
+	c.fails(-2, "ping", "did not let us in: its authorization server answered with HTTP 502", `"cause":"no token"`)
+	if !strings.Contains(w.log.String(), "token could not be renewed") {
+		t.Errorf("the log is %s", w.log)
+	}
+	w.mu.Lock()
+	w.onToken = nil
+	w.mu.Unlock()
+	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+		if c.call(-3, "ping").Result != nil {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("it does not come back")
+		}
+	}
+}
+
+// A file that cannot be read is named in the log, and what is in it is in nothing.
+func TestBadFiles(t *testing.T) {
+	for name, c := range map[string]*ClientCredentials{
+		"missing":  {ClientID: "me", SecretFile: "/nowhere/secret"},
+		"empty":    {ClientID: "me", SecretFile: file(t, "")},
+		"no key":   {ClientID: "me", KeyFile: file(t, marked)},
+		"no file":  {ClientID: "me", AssertionFile: t.TempDir()},
+		"huge":     {ClientID: "me", SecretFile: file(t, strings.Repeat(marked, 100_000))},
+		"half PEM": {ClientID: "me", KeyFile: file(t, "-----BEGIN PRIVATE KEY-----\n"+marked+"\n-----END PRIVATE KEY-----")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.closed(c).TokenURL = w.URL + "/token"
+			_, err := header(t.Context(), c)
+			end := jsonrpc.EndOf(err, "")
+			if !end.Lasting || !strings.Contains(end.Words(), "cannot be read") || !strings.Contains(err.Error(), c.secret.Path) || strings.Contains(err.Error()+end.Words(), marked) {
+				t.Errorf("%+v, %v", end, err)
+			}
+			if w.fetches() > 0 {
+				t.Error("the token endpoint was asked")
+			}
+		})
+	}
+}
+
+// A server cannot have what is for its authorization server be sent to another one.
+func TestIssuerStays(t *testing.T) {
+	w, other := newWorld(t), newWorld(t)
+	c := dial(t, w.server(w.credentials()))
+	moved := newSite(t, nil)
+	moved.docs = map[string]string{"/prm": fmt.Sprintf(`{"resource":"%s/mcp","authorization_servers":["%s"]}`, w.URL, other.URL)}
+	w.mu.Lock()
+	w.onToken = func(rw http.ResponseWriter, _ *http.Request) bool { // so that it is looked for
+		rw.WriteHeader(http.StatusNotFound)
+		return true
+	}
+	w.revokedAll = true
+	w.onCall = func(rw http.ResponseWriter, _ *http.Request, _ string) bool {
+		rw.Header().Set("WWW-Authenticate", `Bearer resource_metadata="`+moved.URL+`/prm"`)
+		rw.WriteHeader(http.StatusUnauthorized)
+		return true
+	}
+	w.mu.Unlock()
+	c.fails(1, "ping", "did not let us in")
+	time.Sleep(time.Second) // the pause after a failure
+	c.fails(2, "ping", "another authorization server than before")
+	if other.fetches() > 0 {
+		t.Error("the other one was asked")
+	}
+}
+
+// What waits for a token when all ends hears so, and nothing is left.
+func TestClose(t *testing.T) {
+	w := newWorld(t)
+	asked := make(chan struct{})
+	w.onToken = func(_ http.ResponseWriter, r *http.Request) bool {
+		close(asked)
+		<-r.Context().Done()
+		return true
+	}
+	cc := w.credentials()
+	cc.TokenURL = w.URL + "/token"
+	failed := make(chan error)
+	go func() {
+		_, err := header(t.Context(), cc)
+		failed <- err
+	}()
+	<-asked
+	cc.Close()
+	if err := <-failed; !errors.Is(err, errClosed) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func BenchmarkAuthorize(b *testing.B) {
+	c := &ClientCredentials{TokenURL: "https://as.invalid/"}
+	c.prepare()
+	c.tokens.current.Store(newToken("x", nil, time.Hour))
+	b.ReportAllocs()
+	b.RunParallel(func(pb *testing.PB) {
+		h := http.Header{}
+		for pb.Next() {
+			_ = c.Authorize(b.Context(), h)
+		}
+	})
+}
