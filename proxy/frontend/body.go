@@ -5,8 +5,10 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"sync"
 	"time"
 
+	"github.com/mcp-proxy/mcp-proxy/internal/identity"
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
@@ -18,8 +20,10 @@ const (
 
 	// largeBodies is how many bodies over a piece are read at a time, from all
 	// clients together: what they have sent so far is all in memory. The others
-	// wait for as long as largeWait.
+	// wait for as long as largeWait. One principal that is slow may have them all. As
+	// many again are there for others, ownBodies for each.
 	largeBodies = 16
+	ownBodies   = 2
 	largeWait   = 10 * time.Second
 )
 
@@ -34,18 +38,22 @@ func boundBody(w http.ResponseWriter, r *http.Request) {
 // Bodies reads the bodies of POSTs.
 type bodies struct {
 	limits jsonrpc.Limits
-	large  chan struct{} // holds an element for each large body that is being read
+
+	mu    sync.Mutex                 // guards the fields below
+	large map[identity.Principal]int // large bodies that are being read
+	all   int                        // of them
+	freed chan struct{}              // closed when there is one less, and made anew
 }
 
 func newBodies(limits jsonrpc.Limits) *bodies {
-	return &bodies{limits: limits, large: make(chan struct{}, largeBodies)}
+	return &bodies{limits: limits, large: make(map[identity.Principal]int), freed: make(chan struct{})}
 }
 
 // readMessage returns the message in the body of r, with its notes. If the body cannot be used, it
-// refuses r and returns nil; badReply, unless it is nil, then gets an error for each
+// refuses r, of who, and returns nil; badReply, unless it is nil, then gets an error for each
 // question that the body failed to answer.
-func (b *bodies) readMessage(w http.ResponseWriter, r *http.Request, badReply func(*jsonrpc.Message)) *jsonrpc.Message {
-	body, status, reason := b.read(r)
+func (b *bodies) readMessage(w http.ResponseWriter, r *http.Request, who identity.Principal, badReply func(*jsonrpc.Message)) *jsonrpc.Message {
+	body, status, reason := b.read(r, who)
 	if status != 0 {
 		w.Header().Set("Connection", "close") // the rest of the body is not wanted
 		if status == http.StatusServiceUnavailable {
@@ -78,7 +86,7 @@ func (b *bodies) readMessage(w http.ResponseWriter, r *http.Request, badReply fu
 // read reads a body within the limit of a message. Memory grows with what really
 // comes, not with what Content-Length says. A status other than 0 is why it failed;
 // if the client went away, nobody reads that.
-func (b *bodies) read(r *http.Request) (body []byte, status int, reason string) {
+func (b *bodies) read(r *http.Request, who identity.Principal) (body []byte, status int, reason string) {
 	limit, large := b.limits.MaxMessage(), false
 	if r.ContentLength > int64(limit) {
 		return nil, http.StatusRequestEntityTooLarge, tooLarge
@@ -90,10 +98,10 @@ func (b *bodies) read(r *http.Request) (body []byte, status int, reason string) 
 	body = make([]byte, 0, size)
 	for {
 		if len(body) > piece && !large {
-			if large = b.enterLarge(); !large {
+			if large = b.enterLarge(who); !large {
 				return nil, http.StatusServiceUnavailable, "too many large messages"
 			}
-			defer func() { <-b.large }()
+			defer b.leaveLarge(who)
 		}
 		if len(body) == cap(body) {
 			body = append(body, 0)[:len(body)]
@@ -115,15 +123,43 @@ func (b *bodies) read(r *http.Request) (body []byte, status int, reason string) 
 
 const tooLarge = "the message is too large"
 
-// enterLarge waits for a place among the large bodies, which a receive from large
-// gives back. It reports whether there was one in time.
-func (b *bodies) enterLarge() bool {
+// enterLarge waits for a place among the large bodies, which leaveLarge gives back. It
+// reports whether there was one in time.
+func (b *bodies) enterLarge(who identity.Principal) bool {
 	timer := time.NewTimer(largeWait)
 	defer timer.Stop()
-	select {
-	case b.large <- struct{}{}:
-		return true
-	case <-timer.C:
-		return false
+	for {
+		freed := b.tryLarge(who)
+		if freed == nil {
+			return true
+		}
+		select {
+		case <-freed:
+		case <-timer.C:
+			return false
+		}
 	}
+}
+
+// tryLarge takes a place. If there is none it returns what is closed when there may be one.
+func (b *bodies) tryLarge(who identity.Principal) <-chan struct{} {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.all >= largeBodies && (b.all >= 2*largeBodies || b.large[who] >= ownBodies) {
+		return b.freed
+	}
+	b.large[who]++
+	b.all++
+	return nil
+}
+
+func (b *bodies) leaveLarge(who identity.Principal) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.all--
+	if b.large[who]--; b.large[who] == 0 {
+		delete(b.large, who)
+	}
+	close(b.freed)
+	b.freed = make(chan struct{})
 }

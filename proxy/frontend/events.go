@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/identity"
@@ -203,45 +202,5 @@ func notify(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
 	default:
-	}
-}
-
-// maxWaiting bounds, in bytes, the responses of all clients together that wait to
-// be read: a client that does not read holds its own for half a minute, and there
-// may be many. It has room for four of the largest at least. A response that finds
-// no room is replaced by an error.
-const maxWaiting = 256 << 20
-
-// An unread counts the bytes of events that wait to be read. What begins to wait is
-// added, what was written or dropped is taken off. Nil counts nothing.
-type unread struct {
-	limit int64
-	bytes atomic.Int64
-}
-
-func newUnread(l jsonrpc.Limits) *unread {
-	return &unread{limit: max(maxWaiting, 4*int64(l.MaxMessage()))}
-}
-
-func (u *unread) add(n int) {
-	if u != nil {
-		u.bytes.Add(int64(n))
-	}
-}
-
-// hasRoom reports whether a response may wait. A small one always may: its connection
-// costs more. Responses that are sent at the same moment do not see each other, so
-// together they may exceed the bound.
-func (u *unread) hasRoom(n int) bool {
-	return u == nil || n <= smallBody || u.bytes.Load()+int64(n) <= u.limit
-}
-
-// unreadable is what a client gets instead of a response for which there is no room.
-// The request has been served.
-func unreadable() *jsonrpc.Error {
-	return &jsonrpc.Error{
-		Code:    jsonrpc.CodeInternalError,
-		Message: "Too many responses that nobody reads",
-		Data:    jsonrpc.ErrorData{Reason: jsonrpc.ReasonOverloaded, Phase: jsonrpc.InFlight},
 	}
 }

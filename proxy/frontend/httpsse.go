@@ -69,7 +69,7 @@ func (h *httpSSE) post(w http.ResponseWriter, r *http.Request, from client) {
 		return
 	}
 	defer s.idle.release()
-	m := h.bodies.readMessage(w, r, s.answer)
+	m := h.bodies.readMessage(w, r, from.who.Principal, s.answer)
 	if m == nil {
 		return
 	}

@@ -116,11 +116,12 @@ func (h *modernClients) conn(w http.ResponseWriter, r *http.Request, from client
 // begin makes a principal's connection in the room that enter made for it, and holds
 // it; nil if somebody else was first.
 func (h *modernClients) begin(from place, leave func()) *principalConn {
-	c := newPrincipalConn(h.open.log, h.open.unread)
+	c := newPrincipalConn(h.open.log, h.open.unread.join(from.principal))
 	c.idle.hold() // even if it ends at once it is the one for this POST
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.conns[from] != nil {
+		h.open.unread.leave(from.principal)
 		leave()
 		return nil
 	}
@@ -133,6 +134,7 @@ func (h *modernClients) begin(from place, leave func()) *principalConn {
 // that waits for gone looks for some.
 func (h *modernClients) run(from place, c *principalConn, leave func()) {
 	defer close(c.gone)
+	defer h.open.unread.leave(from.principal)
 	c.idle.start(h.open.idle, 0, c.expire)
 	log := h.open.log.With("transport", "http", "upstream", from.upstream, "principal", from.principal.String())
 	h.open.run(log, c, leave, func(ctx context.Context) error { return h.serve(ctx, from.principal, from.upstream, c) })

@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/mcp-proxy/mcp-proxy/internal/identity"
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc/conntest"
 )
@@ -338,6 +339,40 @@ func TestLargeBodiesAreBounded(t *testing.T) {
 			t.Errorf("a large body after one was given up: status %d", status)
 		}
 	})
+}
+
+// A principal whose large bodies take all places leaves some to others, and they to each
+// other.
+func TestLargeBodiesOfOthers(t *testing.T) {
+	b := newBodies(jsonrpc.Limits{})
+	who := func(i int) identity.Principal { return identity.Principal{Name: fmt.Sprint(i)} }
+	for i := range largeBodies {
+		if b.tryLarge(who(0)) != nil {
+			t.Fatal("no place number ", i)
+		}
+	}
+	if b.tryLarge(who(0)) == nil {
+		t.Error("a place too many")
+	}
+	for i := range largeBodies / ownBodies {
+		for range ownBodies {
+			if b.tryLarge(who(1+i)) != nil {
+				t.Error("no place for principal", 1+i)
+			}
+		}
+		if b.tryLarge(who(1+i)) == nil {
+			t.Error("a place too many for principal", 1+i)
+		}
+	}
+	freed := b.tryLarge(who(99))
+	if freed == nil {
+		t.Fatal("a place too many for all")
+	}
+	b.leaveLarge(who(1))
+	<-freed
+	if b.tryLarge(who(99)) != nil {
+		t.Error("the place that is free is for nobody")
+	}
 }
 
 func (ts *testServer) dial() net.Conn {

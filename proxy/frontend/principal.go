@@ -20,7 +20,7 @@ const maxUnread = 4 << 20
 type principalConn struct {
 	// Static after construction.
 	log    *slog.Logger
-	unread *unread
+	unread *share
 	gone   chan struct{} // closed when ServePrincipal has returned
 
 	mu      sync.Mutex // guards the fields below, and those of all waiters
@@ -33,7 +33,7 @@ type principalConn struct {
 	in *jsonrpc.Queue
 }
 
-func newPrincipalConn(log *slog.Logger, u *unread) *principalConn {
+func newPrincipalConn(log *slog.Logger, u *share) *principalConn {
 	c := &principalConn{log: log, unread: u, gone: make(chan struct{})}
 	c.in, c.idle.mu = jsonrpc.NewQueue(&c.mu), &c.mu
 	return c

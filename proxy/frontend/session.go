@@ -46,7 +46,7 @@ type session struct {
 	established bool        // initialize succeeded
 }
 
-func newSession(of client, u *unread) *session {
+func newSession(of client, u *share) *session {
 	s := &session{id: rand.Text(), of: of, onEnd: func() {}, room: jsonrpc.Room{Messages: inbound}}
 	s.in, s.idle.mu = jsonrpc.NewQueue(&s.mu), &s.mu
 	s.out = streams{mu: &s.mu, idle: &s.idle, unread: u, keep: storeEvents, standalone: &stream{first: 1}, numbered: make(map[int]*stream)}

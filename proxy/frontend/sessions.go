@@ -146,6 +146,9 @@ func (o *openSessions) serveSession(s *session, leave func()) {
 	o.run(log, s, leave, func(ctx context.Context) error {
 		err := o.serve(ctx, s.of.who, s.of.upstream, s)
 		s.Close()
+		if s.out.unread != nil {
+			o.unread.leave(s.of.who.Principal)
+		}
 		if dropped := s.dropped(); dropped > 0 {
 			log.Warn("client did not fetch its messages, oldest dropped", "dropped", dropped)
 		}

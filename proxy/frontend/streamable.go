@@ -62,7 +62,7 @@ func (h *streamable) post(w http.ResponseWriter, r *http.Request, c client) {
 		}
 		return
 	}
-	m := h.bodies.readMessage(w, r, s.answer)
+	m := h.bodies.readMessage(w, r, c.who.Principal, s.answer)
 	switch {
 	case m == nil:
 	case modernHeader(r) || isModern(m):
@@ -101,7 +101,7 @@ func (h *streamable) postFirst(w http.ResponseWriter, r *http.Request, from clie
 		return
 	}
 	m.From = from.who
-	s := newSession(from, h.open.unread)
+	s := newSession(from, h.open.unread.join(from.who.Principal))
 	s.version, _ = mcp.Read(m).Text(mcp.Key)
 	h.open.begin(s, leave)
 	defer s.idle.release()

@@ -23,7 +23,7 @@ type streams struct {
 	mu     *sync.Mutex               // of the session
 	idle   *idleTimer                // of the session
 	refuse func(question jsonrpc.ID) // called for a question that its client will never get
-	unread *unread                   // nil if Send waits for each event to be read
+	unread *share                    // nil if Send waits for each event to be read
 	keep   int                       // events that the store holds; 0 if streams cannot be resumed
 
 	room       sync.Cond // on mu: a stream takes messages again, or is detached, or the session ended

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/mcp-proxy/mcp-proxy/internal/identity"
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc/conntest"
 )
@@ -59,5 +60,41 @@ func TestUnread(t *testing.T) {
 				t.Errorf("read %d bytes", n)
 			}
 		})
+	}
+}
+
+// One principal that reads nothing takes no room from another, but for what several take
+// together.
+func TestUnreadShares(t *testing.T) {
+	u := newUnread(jsonrpc.Limits{})
+	who := func(i int) identity.Principal { return identity.Principal{Name: fmt.Sprint(i)} }
+	of := make([]*share, 10)
+	for i := range of {
+		of[i] = u.join(who(i))
+	}
+	limit := int(u.limit)
+	of[0].add(limit)
+	if of[0].hasRoom(smallBody+1) || !of[0].hasRoom(smallBody) {
+		t.Error("one principal has more, or less, than all have together")
+	}
+	for i := 1; i < 9; i++ {
+		if !of[i].hasRoom(limit/8) || of[i].hasRoom(limit/8+1) {
+			t.Errorf("principal %d has not an eighth", i)
+		}
+		of[i].add(limit / 8)
+	}
+	if of[9].hasRoom(smallBody + 1) {
+		t.Error("there is room beyond what others may have")
+	}
+	of[0].add(-limit)
+	if !of[9].hasRoom(limit/8) || u.join(who(1)) != of[1] {
+		t.Error("what was read is not free again, or a principal has two shares")
+	}
+	u.leave(who(1))
+	for i := range of {
+		u.leave(who(i))
+	}
+	if len(u.shares) > 0 {
+		t.Error(len(u.shares), "shares of nobody")
 	}
 }
