@@ -120,7 +120,7 @@ func (c *ClientCredentials) Refused(ctx context.Context, resp *http.Response, se
 
 // mayReplace reports whether a token that the server refuses is to be replaced: not if it
 // replaced one a moment ago. The token is not used any more then.
-func (c *ClientCredentials) mayReplace(old *token, challenge Challenge) bool {
+func (c *ClientCredentials) mayReplace(old *access, challenge Challenge) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := time.Now()
@@ -142,7 +142,7 @@ func (c *ClientCredentials) mayReplace(old *token, challenge Challenge) bool {
 // stepUp fetches a token with the scopes that a request lacks, beside those that we have
 // (2025-11-25 basic/authorization, "Scope Challenge Handling"). The old one stays in use if
 // there is none.
-func (c *ClientCredentials) stepUp(ctx context.Context, old *token, challenge Challenge) (bool, error) {
+func (c *ClientCredentials) stepUp(ctx context.Context, old *access, challenge Challenge) (bool, error) {
 	if challenge.Code != "insufficient_scope" || old == nil {
 		return false, nil
 	}
@@ -166,7 +166,7 @@ func (c *ClientCredentials) setScopes(scopes []string) {
 }
 
 // fetch gets a token.
-func (c *ClientCredentials) fetch(ctx context.Context) (*token, error) {
+func (c *ClientCredentials) fetch(ctx context.Context) (*access, error) {
 	c.mu.Lock()
 	asked, scopes := c.asked, c.scopes
 	c.mu.Unlock()

@@ -465,7 +465,7 @@ func TestClose(t *testing.T) {
 func BenchmarkAuthorize(b *testing.B) {
 	c := &ClientCredentials{TokenURL: "https://as.invalid/"}
 	c.prepare()
-	c.tokens.current.Store(newToken("x", nil, time.Hour))
+	c.tokens.current.Store(newAccess("x", nil, time.Hour))
 	b.ReportAllocs()
 	b.RunParallel(func(pb *testing.PB) {
 		h := http.Header{}

@@ -30,27 +30,27 @@ var tokenErrors = map[string]bool{
 
 // requestToken asks a token endpoint for a token. Its error is that of noToken. Redirects are
 // not followed: they would take what we prove ourselves with elsewhere.
-func requestToken(ctx context.Context, client *http.Client, request *clientcredentials.Config) (*token, error) {
+func requestToken(ctx context.Context, client *http.Client, request *clientcredentials.Config) (*access, error) {
 	own := *client
 	own.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	answer, err := request.Token(context.WithValue(ctx, oauth2.HTTPClient, &own))
 	if err != nil {
 		return nil, tokenRefused(err)
 	}
-	access := answer.AccessToken
+	text := answer.AccessToken
 	switch {
 	case !strings.EqualFold(answer.TokenType, "Bearer"):
 		err = errors.New("the token is none of the kind bearer")
-	case len(access) > maxToken:
+	case len(text) > maxToken:
 		err = fmt.Errorf("the token has more than %d bytes", maxToken)
-	case strings.ContainsFunc(access, func(r rune) bool { return r <= ' ' || r > '~' }):
+	case strings.ContainsFunc(text, func(r rune) bool { return r <= ' ' || r > '~' }):
 		err = errors.New("the token has characters that no header can have")
 	default:
 		var lifetime time.Duration
 		if !answer.Expiry.IsZero() {
 			lifetime = max(time.Until(answer.Expiry), minLifetime)
 		}
-		return newToken(access, request.Scopes, lifetime), nil
+		return newAccess(text, request.Scopes, lifetime), nil
 	}
 	return nil, noToken("its authorization server gives us no token that can be used (no token)", true, err)
 }

@@ -27,8 +27,8 @@ const (
 	maxLifetime = 24 * time.Hour
 )
 
-// A token is what requests carry.
-type token struct {
+// An access is the token that requests carry.
+type access struct {
 	header  string   // the value of the header Authorization
 	scopes  []string // that were asked for
 	born    time.Time
@@ -38,20 +38,20 @@ type token struct {
 	refused atomic.Bool // by the server
 }
 
-// newToken returns a token that was issued now. A lifetime of zero is one that was not
+// newAccess returns a token that was issued now. A lifetime of zero is one that was not
 // said. Many programs that got theirs at the same time do not renew them at the same time.
-func newToken(access string, scopes []string, lifetime time.Duration) *token {
+func newAccess(text string, scopes []string, lifetime time.Duration) *access {
 	if lifetime == 0 {
 		lifetime = unsaidLifetime
 	}
 	lifetime = min(max(lifetime, minLifetime), maxLifetime)
 	early := time.Duration(float64(lifetime) * (0.8 + 0.1*rand.Float64()))
 	now := time.Now()
-	return &token{header: "Bearer " + access, scopes: scopes, born: now, refresh: now.Add(early), expires: now.Add(lifetime)}
+	return &access{header: "Bearer " + text, scopes: scopes, born: now, refresh: now.Add(early), expires: now.Add(lifetime)}
 }
 
 // good reports whether requests may carry the token.
-func (t *token) good(now time.Time) bool {
+func (t *access) good(now time.Time) bool {
 	return t != nil && !t.refused.Load() && now.Before(t.expires)
 }
 
@@ -61,11 +61,11 @@ func (t *token) good(now time.Time) bool {
 type tokens struct {
 	// Static after construction.
 	log   *slog.Logger
-	fetch func(ctx context.Context) (*token, error)
+	fetch func(ctx context.Context) (*access, error)
 	ctx   context.Context // of fetches
 	stop  context.CancelFunc
 
-	current atomic.Pointer[token] // nil before the first
+	current atomic.Pointer[access] // nil before the first
 	flight  singleflight.Group
 
 	mu     sync.Mutex // guards the fields below
@@ -74,7 +74,7 @@ type tokens struct {
 	wait   backoff.ExponentialBackOff
 }
 
-func newTokens(log *slog.Logger, fetch func(context.Context) (*token, error)) *tokens {
+func newTokens(log *slog.Logger, fetch func(context.Context) (*access, error)) *tokens {
 	ts := &tokens{log: log, fetch: fetch, wait: backoff.ExponentialBackOff{
 		InitialInterval: 500 * time.Millisecond, RandomizationFactor: 0.5, Multiplier: 2, MaxInterval: 30 * time.Second,
 	}}
@@ -84,7 +84,7 @@ func newTokens(log *slog.Logger, fetch func(context.Context) (*token, error)) *t
 
 // get returns a token that is good. It waits for one, as long as ctx, if there is none; one
 // that is soon to expire is renewed meanwhile.
-func (ts *tokens) get(ctx context.Context) (*token, error) {
+func (ts *tokens) get(ctx context.Context) (*access, error) {
 	t, now := ts.current.Load(), time.Now()
 	switch {
 	case !t.good(now):
@@ -96,13 +96,13 @@ func (ts *tokens) get(ctx context.Context) (*token, error) {
 }
 
 // renew returns the token that follows old, and waits for it as long as ctx.
-func (ts *tokens) renew(ctx context.Context, old *token) (*token, error) {
+func (ts *tokens) renew(ctx context.Context, old *access) (*access, error) {
 	if err := ts.pausing(); err != nil {
 		return nil, err
 	}
 	select {
 	case r := <-ts.begin(old):
-		t, _ := r.Val.(*token)
+		t, _ := r.Val.(*access)
 		return t, r.Err
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
@@ -120,7 +120,7 @@ func (ts *tokens) pausing() error {
 }
 
 // begin fetches the token that follows old, unless that is under way or was done.
-func (ts *tokens) begin(old *token) <-chan singleflight.Result {
+func (ts *tokens) begin(old *access) <-chan singleflight.Result {
 	return ts.flight.DoChan("", func() (any, error) {
 		if t := ts.current.Load(); t != old {
 			return t, nil
@@ -142,7 +142,7 @@ func (ts *tokens) begin(old *token) <-chan singleflight.Result {
 
 // fetched notes how a fetch went. The log hears here of one that nobody waits for: while
 // the old token is good no request fails.
-func (ts *tokens) fetched(old *token, err error) {
+func (ts *tokens) fetched(old *access, err error) {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
 	first := ts.failed == nil

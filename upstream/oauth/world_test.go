@@ -216,8 +216,8 @@ func (w *world) closed(c *ClientCredentials) *ClientCredentials {
 	return c
 }
 
-// A client is a session of the legacy era with the server.
-type client struct {
+// A caller is a session of the legacy era with the server.
+type caller struct {
 	t    *testing.T
 	conn jsonrpc.Conn
 	mu   sync.Mutex
@@ -232,7 +232,7 @@ func (w *world) server(c remote.Credentials) *remote.Server {
 }
 
 // dial begins a session, which was answered.
-func dial(t *testing.T, s *remote.Server) *client {
+func dial(t *testing.T, s *remote.Server) *caller {
 	t.Helper()
 	c := connect(t, s)
 	if m := c.call(0, "initialize"); m.Error != nil {
@@ -245,13 +245,13 @@ func dial(t *testing.T, s *remote.Server) *client {
 }
 
 // connect begins a session that was told nothing yet.
-func connect(t *testing.T, s *remote.Server) *client {
+func connect(t *testing.T, s *remote.Server) *caller {
 	t.Helper()
 	conn, err := s.Dial(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &client{t: t, conn: conn, open: map[int64]chan *jsonrpc.Message{}}
+	c := &caller{t: t, conn: conn, open: map[int64]chan *jsonrpc.Message{}}
 	done := make(chan struct{})
 	go func() { // until Close
 		defer close(done)
@@ -274,7 +274,7 @@ func connect(t *testing.T, s *remote.Server) *client {
 }
 
 // call sends a request and returns its answer.
-func (c *client) call(id int64, method string) *jsonrpc.Message {
+func (c *caller) call(id int64, method string) *jsonrpc.Message {
 	c.t.Helper()
 	answer := make(chan *jsonrpc.Message, 1)
 	c.mu.Lock()
@@ -301,7 +301,7 @@ func (c *client) call(id int64, method string) *jsonrpc.Message {
 }
 
 // ok makes a call that must succeed.
-func (c *client) ok(id int64, method string) {
+func (c *caller) ok(id int64, method string) {
 	c.t.Helper()
 	if m := c.call(id, method); m.Result == nil {
 		c.t.Errorf("%s %d: %s", method, id, m.Error)
@@ -309,7 +309,7 @@ func (c *client) ok(id int64, method string) {
 }
 
 // fails makes a call whose error must say that.
-func (c *client) fails(id int64, method string, says ...string) {
+func (c *caller) fails(id int64, method string, says ...string) {
 	c.t.Helper()
 	m := c.call(id, method)
 	for _, text := range says {
