@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -37,13 +38,47 @@ func configs(t *testing.T) []string {
 
 func TestConfigs(t *testing.T) {
 	files := configs(t)
-	if len(files) < 9 {
+	if len(files) < 11 {
 		t.Fatalf("examples: %v", files)
 	}
 	for _, file := range files {
 		_, warnings, err := config.Load(config.Options{File: file})
 		if err != nil || len(warnings) > 0 {
 			t.Errorf("%s: %v, %q", file, err, warnings)
+		}
+	}
+}
+
+var blocks = regexp.MustCompile("(?ms)^```yaml\n(.*?)^```$")
+
+// TestReadme loads the configurations of the README, each with what it leaves to others.
+func TestReadme(t *testing.T) {
+	text, err := os.ReadFile("../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := blocks.FindAllSubmatch(text, -1)
+	if len(found) < 6 {
+		t.Fatalf("%d configurations in the README", len(found))
+	}
+	var auth string
+	for _, b := range found {
+		block := string(b[1])
+		if strings.Contains(block, "\nauth:") {
+			auth = block
+		}
+		if strings.Contains(block, "policies:") && !strings.Contains(block, "auth:") {
+			block = auth + block
+		}
+		if !strings.Contains(block, "upstreams:") && !strings.Contains(block, "links:") {
+			block += "upstreams: {files: {command: x}}\n"
+		}
+		file := filepath.Join(t.TempDir(), "mcp-proxy.yaml")
+		if err := os.WriteFile(file, []byte(block), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, warnings, err := config.Load(config.Options{File: file}); err != nil || len(warnings) > 0 {
+			t.Errorf("%v, %q of\n%s", err, warnings, block)
 		}
 	}
 }
