@@ -1,0 +1,174 @@
+package jwt
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/go-jose/go-jose/v4"
+	"github.com/go-jose/go-jose/v4/json"
+)
+
+// maxDocument bounds the bytes of a set of keys and of metadata.
+const maxDocument = 256 << 10
+
+// maxRedirects is more than any issuer needs.
+const maxRedirects = 3
+
+// newClient returns a client that stays at the origin it was sent to: the keys at another
+// would be those of somebody else.
+func newClient() *http.Client {
+	transport := &http.Transport{
+		Proxy: http.ProxyFromEnvironment, ForceAttemptHTTP2: true, IdleConnTimeout: 30 * time.Second, MaxResponseHeaderBytes: 64 << 10,
+	}
+	return &http.Client{Transport: transport, CheckRedirect: func(r *http.Request, via []*http.Request) error {
+		first := via[0].URL
+		switch {
+		case r.URL.Scheme != first.Scheme || r.URL.Host != first.Host:
+			return errors.New("it redirects to another origin")
+		case len(via) > maxRedirects:
+			return errors.New("it redirects too often")
+		}
+		return nil
+	}}
+}
+
+// fetch returns the keys that the issuer has now.
+func (k *Keys) fetch(ctx context.Context) ([]*PublicKey, error) {
+	if k.file != nil {
+		text, err := k.file.Read()
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", k.source.File, err)
+		}
+		set, err := parseSet([]byte(text))
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", k.source.File, err)
+		}
+		return set, nil
+	}
+	at := cmp.Or(k.source.URL, k.at)
+	if at == "" {
+		var err error
+		if at, err = k.discover(ctx); err != nil {
+			return nil, err
+		}
+	}
+	text, err := k.get(ctx, at)
+	if err != nil {
+		k.at = "" // they may have moved
+		return nil, err
+	}
+	k.at = at
+	return parseSet(text)
+}
+
+// parseSet reads a JWK set (RFC 7517, section 5). Keys that cannot sign a token are left
+// out, as that section wants; so are those for encryption.
+func parseSet(text []byte) (set []*PublicKey, err error) {
+	var raw struct {
+		Keys *[]json.RawMessage `json:"keys"`
+	}
+	if json.Unmarshal(text, &raw) != nil || raw.Keys == nil {
+		return nil, errors.New("it is no JWK set")
+	}
+	for _, one := range *raw.Keys {
+		var jwk jose.JSONWebKey
+		if json.Unmarshal(one, &jwk) != nil || !jwk.Valid() || jwk.Use != "" && jwk.Use != "sig" {
+			continue
+		}
+		public := jwk.Public().Key // of a symmetric key: nil
+		der, err := x509.MarshalPKIXPublicKey(public)
+		if err != nil {
+			continue
+		}
+		set = append(set, &PublicKey{id: jwk.KeyID, alg: jose.SignatureAlgorithm(jwk.Algorithm), key: public, print: sha256.Sum256(der)})
+	}
+	return set, nil
+}
+
+// CheckFile reports why a file of keys cannot be used.
+func CheckFile(path string) error {
+	set, err := NewKeys(Source{File: path}, nil).fetch(context.Background())
+	if err == nil && len(set) == 0 {
+		err = fmt.Errorf("%s: it has no key that can sign tokens", path)
+	}
+	return err
+}
+
+// discover returns where the issuer's metadata says that its keys are. The places are those
+// of the specification (basic/authorization, "Authorization Server Metadata Discovery").
+func (k *Keys) discover(ctx context.Context) (string, error) {
+	issuer, err := url.Parse(k.source.Issuer)
+	if err != nil || issuer.Host == "" {
+		return "", errors.New("the issuer is no URL, so its keys cannot be discovered")
+	}
+	root, path := issuer.Scheme+"://"+issuer.Host, strings.TrimSuffix(issuer.EscapedPath(), "/")
+	places := slices.Compact([]string{
+		root + "/.well-known/oauth-authorization-server" + path,
+		root + "/.well-known/openid-configuration" + path,
+		root + path + "/.well-known/openid-configuration",
+	})
+	var errs []error
+	for _, place := range places {
+		at, err := k.metadata(ctx, issuer, place)
+		if err == nil {
+			return at, nil
+		}
+		errs = append(errs, err)
+	}
+	return "", errors.Join(errs...)
+}
+
+func (k *Keys) metadata(ctx context.Context, issuer *url.URL, place string) (string, error) {
+	text, err := k.get(ctx, place)
+	if err != nil {
+		return "", err
+	}
+	var found struct {
+		Issuer string `json:"issuer"`
+		Keys   string `json:"jwks_uri"`
+	}
+	if err := json.Unmarshal(text, &found); err != nil {
+		return "", fmt.Errorf("%s: it is no metadata", place)
+	}
+	at, err := url.Parse(found.Keys)
+	switch {
+	case found.Issuer != k.source.Issuer: // RFC 8414, section 3.3
+		return "", fmt.Errorf("%s: it is the metadata of issuer %q", place, found.Issuer)
+	case err != nil || at.Host == "" || at.Scheme != "https" && at.Scheme != issuer.Scheme:
+		return "", fmt.Errorf("%s: its jwks_uri is missing or cannot be used", place)
+	}
+	return found.Keys, nil
+}
+
+func (k *Keys) get(ctx context.Context, from string) ([]byte, error) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, from, nil)
+	if err != nil {
+		return nil, err
+	}
+	r.Header.Set("Accept", "application/json")
+	resp, err := k.client.Do(r)
+	if err != nil {
+		return nil, err // says where
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(resp.Body, maxDocument+1))
+	switch {
+	case resp.StatusCode != http.StatusOK:
+		return nil, fmt.Errorf("%s: HTTP %d", from, resp.StatusCode)
+	case err != nil:
+		return nil, fmt.Errorf("%s: %w", from, err)
+	case len(text) > maxDocument:
+		return nil, fmt.Errorf("%s: more than %d bytes", from, maxDocument)
+	}
+	return text, nil
+}

@@ -1,0 +1,205 @@
+package jwt
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/go-jose/go-jose/v4"
+	"github.com/go-jose/go-jose/v4/json"
+)
+
+// maxToken bounds the bytes of a token.
+const maxToken = 16 << 10
+
+// An Issuer is an authorization server whose tokens are accepted. Its fields must not
+// change once it is used.
+type Issuer struct {
+	Name       string                    // its claim iss
+	Audience   []string                  // a token must be for one of these; a slash at the end makes no difference
+	Algorithms []jose.SignatureAlgorithm // that its tokens may be signed with
+	Skew       time.Duration             // by how much its clock may differ from ours
+	Keys       *Keys
+}
+
+// A Token is one that was verified. It stays good until Expires, and no longer than its key.
+type Token struct {
+	Issuer  *Issuer
+	Payload []byte         // JSON, as it was signed
+	Claims  map[string]any // the same: strings, float64, bool, []any, map[string]any
+	Expires time.Time      // by our clock, skew included
+	Key     *PublicKey
+}
+
+// Invalid is why a token is refused. It says nothing that is in the token, so its sender
+// may read it.
+type Invalid string
+
+func (e Invalid) Error() string { return string(e) }
+
+// Why a token is refused.
+const (
+	Malformed     Invalid = "the token is no signed JWT"
+	WrongAlg      Invalid = "the token is signed with an algorithm that is not allowed"
+	WrongType     Invalid = "the token is not of a type that gives access"
+	WrongIssuer   Invalid = "the token has an issuer that is not trusted"
+	UnknownKey    Invalid = "the token is signed with a key that its issuer does not have"
+	BadSignature  Invalid = "the token's signature is wrong"
+	WrongAudience Invalid = "the token is for another audience"
+	NoExpiry      Invalid = "the token does not say when it expires"
+	Expired       Invalid = "the token has expired"
+	TooEarly      Invalid = "the token is not good yet"
+)
+
+// ErrUnavailable says that the keys of a token's issuer could not be fetched so far. It may
+// well be good.
+var ErrUnavailable = errors.New("the keys of the token's issuer are not known")
+
+// Verify returns the token whose compact serialization is text, if one of the issuers has
+// signed it for us. It may wait for a key, as long as ctx. Its error is Invalid,
+// [ErrUnavailable] or that of ctx.
+func Verify(ctx context.Context, issuers []*Issuer, text string) (*Token, error) {
+	h, claims, err := parse(text)
+	if err != nil {
+		return nil, err
+	}
+	name, _ := claims["iss"].(string)
+	at := slices.IndexFunc(issuers, func(i *Issuer) bool { return i.Name == name })
+	if at < 0 {
+		return nil, WrongIssuer
+	}
+	i := issuers[at]
+	if !slices.Contains(i.Algorithms, h.Algorithm) {
+		return nil, WrongAlg
+	}
+	key, payload, err := i.verify(ctx, h, text)
+	if err != nil {
+		return nil, err
+	}
+	expires, err := i.check(claims) // which are those of the payload
+	if err != nil {
+		return nil, err
+	}
+	return &Token{Issuer: i, Payload: payload, Claims: claims, Expires: expires, Key: key}, nil
+}
+
+// A header is what counts of a JOSE header.
+type header struct {
+	Algorithm jose.SignatureAlgorithm `json:"alg"`
+	KeyID     string                  `json:"kid"`
+	Type      string                  `json:"typ"`
+	Critical  json.RawMessage         `json:"crit"`
+	Plain     json.RawMessage         `json:"b64"`
+}
+
+// parse reads a token without believing any of it. The library reads members as they are
+// written, and refuses any that comes twice.
+func parse(text string) (h header, claims map[string]any, err error) {
+	if len(text) > maxToken || strings.Count(text, ".") != 2 { // JWE has four, and JSON has none where these are
+		return h, nil, Malformed
+	}
+	first, rest, _ := strings.Cut(text, ".")
+	second, _, _ := strings.Cut(rest, ".")
+	if !decode(first, &h) || !decode(second, &claims) || claims == nil {
+		return h, nil, Malformed
+	}
+	// None is understood, and RFC 7515, section 4.1.11, then wants the token refused. (b64:
+	// RFC 7797, section 7)
+	if h.Critical != nil || h.Plain != nil {
+		return h, nil, Malformed
+	}
+	switch strings.TrimPrefix(strings.ToLower(h.Type), "application/") {
+	case "", "jwt", "at+jwt":
+		return h, claims, nil
+	}
+	return h, nil, WrongType // a token that was made for something else
+}
+
+func decode(segment string, to any) bool {
+	text, err := base64.RawURLEncoding.Strict().DecodeString(segment)
+	return err == nil && utf8.Valid(text) && json.Unmarshal(text, to) == nil
+}
+
+// verify returns the key that has signed the token, and the payload. If none has, the issuer
+// may have rotated its keys: it is asked once more.
+func (i *Issuer) verify(ctx context.Context, h header, text string) (*PublicKey, []byte, error) {
+	signed, err := jose.ParseSignedCompact(text, i.Algorithms)
+	if err != nil {
+		return nil, nil, Malformed
+	}
+	for waits := 0; ; waits++ { // for a fetch that began too early, and for one of its own
+		keys, err := i.Keys.find(h)
+		if err != nil {
+			return nil, nil, err
+		}
+		for _, key := range keys {
+			if payload, err := signed.Verify(key.key); err == nil {
+				return key, payload, nil
+			}
+		}
+		if len(keys) > 0 && h.KeyID != "" {
+			return nil, nil, BadSignature
+		}
+		wait := i.Keys.miss()
+		if wait == nil || waits == 2 {
+			return nil, nil, UnknownKey
+		}
+		select {
+		case <-wait:
+		case <-ctx.Done():
+			return nil, nil, ctx.Err()
+		}
+	}
+}
+
+// check checks the claims of a token that the issuer has signed (RFC 7519, section 4.1), and
+// returns when it expires.
+func (i *Issuer) check(claims map[string]any) (expires time.Time, err error) {
+	now := time.Now()
+	exp, ok := claims["exp"].(float64)
+	switch {
+	case !ok:
+		return expires, NoExpiry
+	case !i.isFor(claims["aud"]):
+		return expires, WrongAudience
+	}
+	if expires = date(exp).Add(i.Skew); !now.Before(expires) {
+		return expires, Expired
+	}
+	for _, name := range []string{"nbf", "iat"} {
+		switch from := claims[name].(type) {
+		case nil:
+		case float64:
+			if date(from).After(now.Add(i.Skew)) {
+				return expires, TooEarly
+			}
+		default:
+			return expires, Malformed
+		}
+	}
+	return expires, nil
+}
+
+// isFor reports whether the claim aud, a string or several, names us.
+func (i *Issuer) isFor(aud any) bool {
+	names, ok := aud.([]any)
+	if !ok {
+		names = []any{aud}
+	}
+	return slices.ContainsFunc(names, func(name any) bool {
+		text, ok := name.(string)
+		return ok && slices.ContainsFunc(i.Audience, func(ours string) bool {
+			return text != "" && strings.TrimSuffix(text, "/") == strings.TrimSuffix(ours, "/")
+		})
+	})
+}
+
+// date returns the time of a NumericDate. Beyond the year 9999 all are the same.
+func date(seconds float64) time.Time {
+	const last = 253402300799
+	return time.UnixMilli(int64(1000 * min(max(seconds, -last), last)))
+}
