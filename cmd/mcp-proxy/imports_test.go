@@ -50,6 +50,8 @@ var onlyIn = map[string]string{
 	"github.com/hashicorp/yamux":                               "upstream/link",
 	"github.com/gorilla/websocket":                             "internal/jsonrpc/wsconn",
 	"github.com/spf13/viper":                                   "config",
+	"github.com/gofrs/flock":                                   "upstream/oauth",
+	"github.com/zalando/go-keyring":                            "upstream/oauth",
 	"github.com/lmittmann/tint":                                "cmd/mcp-proxy",
 	"github.com/spf13/cobra":                                   "cmd/mcp-proxy",
 	"github.com/spf13/pflag":                                   "cmd/mcp-proxy",

@@ -1,0 +1,375 @@
+package oauth
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+)
+
+const (
+	// loginTimeout is how long a person may take.
+	loginTimeout = 5 * time.Minute
+
+	// pause is how long nobody is asked again to log in after a login has failed, and how
+	// long a token must have been good before the server's refusal means that another one
+	// may help.
+	pause = time.Minute
+
+	// maxStepUps is how often a program asks for more scopes.
+	maxStepUps = 3
+)
+
+// A LoginConfig says whose login it is, and how a person can be asked.
+type LoginConfig struct {
+	Server           string   // URL of the MCP server
+	ClientID         string   // given beforehand; an https URL is that of a client id metadata document; "": we register
+	ClientSecretFile string   // "" for none
+	Scopes           []string // to ask for; nil: those that the server names
+	Store            *Store
+	Client           *http.Client // for metadata and authorization servers
+
+	// Command is what logs in, in errors: "mcp-proxy login docs".
+	Command string
+
+	// Implicit means that nothing is configured: whether the server wants a login is its
+	// own to say.
+	Implicit bool
+
+	// Show is called with what a person has to do; nil: nobody is asked, and requests fail.
+	Show func(Prompt)
+
+	// NoBrowser leaves the browser to the person who sees the Prompt.
+	NoBrowser bool
+
+	// Wait is how long a request waits for a person; zero means 20 s. The login goes on.
+	Wait time.Duration
+
+	// Done is called when a login has succeeded for which a request did not wait. May be nil.
+	Done func()
+
+	Log *slog.Logger // nil discards
+}
+
+// A Prompt is what a person has to do to log in: open the page.
+type Prompt struct {
+	URL    string
+	Code   string // to type there; "" for none
+	Opened bool   // a browser was opened with it
+}
+
+// A Login proves to a server that a person has logged in: the Credentials of package remote.
+// Its goroutines are one for a refresh and one for a login that a server has asked for.
+// Close waits for them.
+type Login struct {
+	// Static after construction.
+	config LoginConfig
+	key    key
+	ctx    context.Context // of both goroutines
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+
+	mu      sync.Mutex
+	token   *token     // as last read from the store, while it is good
+	renewed string     // the token that a refresh gave after the server refused one; not renewed again for that
+	refresh *task      // under way
+	asking  *task      // a person
+	asked   [][]string // the scopes of step-ups; at most maxStepUps
+	missed  bool       // a request did not wait for the person any longer
+
+	stalled time.Time // when a refresh failed last; owned by the refresh
+}
+
+// A task is something that several wait for.
+type task struct {
+	done chan struct{} // closed with err set
+	err  error
+}
+
+// NewLogin returns the login at a server. Nothing runs before it is used.
+func NewLogin(c LoginConfig) *Login {
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	c.Wait = cmp.Or(c.Wait, 20*time.Second)
+	server := c.Server
+	if u, err := serverURL(server); err == nil {
+		server = strings.TrimRight(u.String(), "/")
+	}
+	l := &Login{config: c, key: key{server, c.ClientID}}
+	l.ctx, l.cancel = context.WithCancel(context.Background())
+	return l
+}
+
+// Close ends what is under way. A refresh has been sent, so it gets a moment: its answer
+// may be the only copy of the next token.
+func (l *Login) Close() {
+	l.mu.Lock()
+	refresh := l.refresh
+	l.mu.Unlock()
+	if refresh != nil {
+		select {
+		case <-refresh.done:
+		case <-time.After(500 * time.Millisecond):
+		}
+	}
+	l.cancel()
+	l.wg.Wait()
+}
+
+// Authorize implements Credentials. Without a login it sets nothing: the server then says
+// what it wants.
+func (l *Login) Authorize(ctx context.Context, header http.Header) error {
+	t, err := l.current(ctx)
+	switch {
+	case err != nil:
+		return l.failure(ctx, err)
+	case t != nil:
+		header.Set("Authorization", "Bearer "+t.Access)
+	}
+	return nil
+}
+
+// current returns the token to send, nil for none. One that is due is refreshed; as long
+// as it is good nobody waits for that.
+func (l *Login) current(ctx context.Context) (*token, error) {
+	l.mu.Lock()
+	t := l.token
+	l.mu.Unlock()
+	if t.good() && !t.due() {
+		return t, nil
+	}
+	r, err := l.config.Store.load(l.key)
+	if err != nil {
+		return nil, err
+	}
+	switch t = r.Token; {
+	case t.good() && (!t.due() || t.Refresh == ""):
+		return l.remember(t), nil
+	case t == nil || t.Refresh == "":
+		return nil, nil
+	}
+	refresh := l.renew(t)
+	if t.good() {
+		return t, nil
+	}
+	if err := refresh.wait(ctx); err != nil && !isOver(err) {
+		return nil, err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.token, nil
+}
+
+func (l *Login) remember(t *token) *token {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.token = t
+	return t
+}
+
+func (t *task) wait(ctx context.Context) error {
+	select {
+	case <-t.done:
+		return t.err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// begin starts a task, or joins the one that is under way at where.
+func (l *Login) begin(where **task, run func(context.Context) error) *task {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if *where != nil {
+		return *where
+	}
+	t := &task{done: make(chan struct{})}
+	if l.ctx.Err() != nil {
+		t.err = l.ctx.Err()
+		close(t.done)
+		return t
+	}
+	*where = t
+	l.wg.Go(func() {
+		t.err = run(l.ctx)
+		l.mu.Lock()
+		*where = nil
+		l.mu.Unlock()
+		close(t.done)
+	})
+	return t
+}
+
+// Refused implements Credentials.
+func (l *Login) Refused(ctx context.Context, resp *http.Response, sent http.Header) (again bool, err error) {
+	c, used := ChallengeOf(resp.Header), strings.TrimPrefix(sent.Get("Authorization"), "Bearer ")
+	more := resp.StatusCode == http.StatusForbidden
+	switch {
+	case more && c.Code != "insufficient_scope":
+		return false, nil
+	case l.config.Implicit && l.config.Show == nil && used == "" && c.Metadata == "": // nobody spoke of OAuth
+		return false, nil
+	}
+	r, err := l.config.Store.load(l.key)
+	if err != nil {
+		return false, l.failure(ctx, err)
+	}
+	if r.Token.good() && r.Token.Access != used { // somebody has logged in meanwhile, or refreshed
+		l.remember(r.Token)
+		return true, nil
+	}
+	if !more && used != "" && l.mayRenew(r.Token, used) {
+		if err := l.renew(r.Token).wait(ctx); !isOver(err) {
+			return err == nil, l.failure(ctx, err)
+		}
+	}
+	l.remember(nil)
+	if l.config.Show == nil {
+		return false, l.needed(nil)
+	}
+	return l.ask(ctx, request{challenge: c, used: used, more: more})
+}
+
+// mayRenew reports whether another token may be had instead of one that the server does not
+// take, though it looks good. That is tried once.
+func (l *Login) mayRenew(t *token, used string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return t != nil && t.Access == used && t.Refresh != "" && l.renewed != used
+}
+
+// ask has a person log in, and waits for that as long as a request can wait.
+func (l *Login) ask(ctx context.Context, q request) (again bool, err error) {
+	asking := l.begin(&l.asking, func(ctx context.Context) error { return l.interact(ctx, q) })
+	late := time.NewTimer(l.config.Wait)
+	defer late.Stop()
+	select {
+	case <-asking.done:
+		if errors.Is(asking.err, errPointless) {
+			return false, nil
+		}
+		return asking.err == nil, l.failure(ctx, asking.err)
+	case <-late.C:
+		l.miss()
+		return false, &jsonrpc.ClosedError{Cause: jsonrpc.CauseLogin, Says: "waits for you to log in: see your browser, or the log"}
+	case <-ctx.Done():
+		l.miss()
+		return false, ctx.Err()
+	}
+}
+
+func (l *Login) miss() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.missed = true
+}
+
+// errPointless is the error of a login that cannot help: the server refuses what was just
+// granted, or it does not ask for OAuth.
+var errPointless = errors.New("a login does not help")
+
+// interact has a person log in, unless that was done meanwhile.
+func (l *Login) interact(ctx context.Context, q request) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, loginTimeout, errNobody)
+	defer cancel()
+	if err := l.prepare(ctx, &q); err != nil {
+		return err
+	}
+	t, err := l.browse(ctx, q)
+	if err != nil {
+		return err
+	}
+	l.mu.Lock()
+	missed := l.missed
+	l.token, l.missed = t, false
+	l.mu.Unlock()
+	if missed && l.config.Done != nil {
+		l.config.Done()
+	}
+	return nil
+}
+
+// prepare finds out where to log in, and decides whether that can help.
+func (l *Login) prepare(ctx context.Context, q *request) (err error) {
+	d := Discovery{Server: l.config.Server, Client: l.config.Client}
+	if q.place, err = d.Find(ctx, q.challenge); err != nil {
+		return err
+	}
+	r, err := l.config.Store.load(l.key)
+	if err != nil {
+		return err
+	}
+	old := r.Token
+	if old == nil || !r.of(q.place) {
+		old = &token{}
+	}
+	q.scopes = scopesFor(l.config.Scopes, q.challenge, q.place)
+	switch {
+	case q.more:
+		q.scopes = Union(old.Asked, old.Scopes, q.scopes, q.challenge.Scopes)
+		return l.stepUp(q.scopes)
+	case q.used != "" && old.Access == q.used && time.Since(old.Granted) < pause:
+		return errPointless
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.asked = [][]string{q.scopes}
+	return nil
+}
+
+// stepUp decides whether to ask for scopes, once for each set of them.
+func (l *Login) stepUp(scopes []string) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	sorted := slices.Sorted(slices.Values(scopes))
+	for _, asked := range l.asked {
+		if slices.Equal(slices.Sorted(slices.Values(asked)), sorted) {
+			return errPointless
+		}
+	}
+	if len(l.asked) >= maxStepUps {
+		return errPointless
+	}
+	l.asked = append(l.asked, scopes)
+	return nil
+}
+
+// scopesFor returns what to ask for: what was configured, else what the server's challenge
+// says, else what the resource has; nil leaves it to the authorization server (2025-11-25
+// basic/authorization, "Scope Selection Strategy"). offline_access, for a refresh token, is
+// asked for only where there is such a scope (2026-07-28, "Refresh Tokens").
+func scopesFor(configured []string, c Challenge, p *Place) []string {
+	scopes := configured
+	if len(scopes) == 0 {
+		scopes = c.Scopes
+	}
+	if len(scopes) == 0 {
+		scopes = p.Scopes
+	}
+	if len(scopes) > 0 && slices.Contains(p.Issuer.Scopes, "offline_access") {
+		scopes = Union(scopes, []string{"offline_access"})
+	}
+	return scopes
+}
+
+// needed is the error of a request that only a person can help.
+func (l *Login) needed(err error) error { return jsonrpc.LoginNeeded(l.config.Command, err) }
+
+// failure makes err that of a request. A request that has ended itself says so.
+func (l *Login) failure(ctx context.Context, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return ctx.Err()
+	}
+	return l.needed(err)
+}
