@@ -1,6 +1,7 @@
 package mcp
 
 import (
+	"maps"
 	"slices"
 	"strings"
 
@@ -214,6 +215,9 @@ func MethodOf(name string) *Method {
 	}
 	return unknown
 }
+
+// MethodNames returns the names of all methods of the table.
+func MethodNames() []string { return slices.Sorted(maps.Keys(methodByName)) }
 
 // In reports whether the method exists in an era, be it in an extension. One that
 // nobody here knows may exist in both.

@@ -20,6 +20,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
+	"github.com/mcp-proxy/mcp-proxy/proxy/policy"
 )
 
 var update = flag.Bool("update", false, "rewrite what peers get in testdata/*.txtar")
@@ -55,6 +56,7 @@ type conversation struct {
 	version string // that the client asks for
 	more    bool   // upstreams are not known yet
 	log     warnings
+	rules   []policy.Rule
 	offers  map[string]map[string]string // scripted results, by upstream and method
 }
 
@@ -62,6 +64,7 @@ func converse(t *testing.T, archive *txtar.Archive) {
 	c := &conversation{version: "2025-11-25", offers: map[string]map[string]string{}}
 	p := &Router{Version: "1", Log: slog.New(&c.log)}
 	c.configure(t, p, string(archive.Comment))
+	p.Policies = policiesOf(t, c.rules...)
 	if c.more {
 		p.Update(p.Upstreams, false)
 	}
@@ -101,6 +104,11 @@ func (c *conversation) configure(t *testing.T, p *Router, comment string) {
 		switch key {
 		case "upstreams":
 			p.Upstreams, c.more = named(value)
+		case "policy":
+			c.rules = append(c.rules, policy.Rule{})
+			if err := json.Unmarshal([]byte(value), &c.rules[len(c.rules)-1]); err != nil {
+				t.Fatal(err)
+			}
 		case "naming":
 			p.Naming = catalog.Naming(value)
 		case "version":
@@ -135,6 +143,8 @@ func (c *conversation) step(name string, body []string) []string {
 		c.world.cancel()
 		<-c.ended
 		c.connect()
+	case name == "client is":
+		c.client.who = identityOf(first)
 	case name == "client half-closes":
 		c.client.conn.CloseWrite()
 	case name == "proxy serves":

@@ -23,6 +23,7 @@ type world struct {
 	t      *testing.T
 	era    mcp.Era // of what the client says, see inEras
 	proxy  *Router
+	path   string // of the client: one upstream, "" for all
 	client *party
 	ended  chan error
 	cancel context.CancelFunc
@@ -39,6 +40,7 @@ type party struct {
 	conn *jsonrpc.PipeConn
 	hand func(*party, *jsonrpc.Message) // nil: collect only
 	era  mcp.Era                        // dresses what it says and undresses what it gets
+	who  *identity.Identity             // of what it says; nil: as its session
 
 	mu  sync.Mutex
 	got []string
@@ -78,7 +80,7 @@ func (w *world) connect() {
 	ended := w.ended
 	w.client = newPeer(w.t, ours, nil)
 	w.client.era = w.era
-	go func() { ended <- w.proxy.Serve(ctx, identity.Nobody, "", theirs); close(ended) }()
+	go func() { ended <- w.proxy.Serve(ctx, identity.Nobody, w.path, theirs); close(ended) }()
 }
 
 func (w *world) open(_ context.Context, upstream, _ string, era mcp.Era) (jsonrpc.Conn, error) {
@@ -170,7 +172,7 @@ func newPeer(t *testing.T, conn *jsonrpc.PipeConn, hand func(*party, *jsonrpc.Me
 				return
 			}
 			hand := p.hand
-			p.got = append(p.got, p.text(m))
+			p.got = append(p.got, p.text(m)+refusalOf(m))
 			p.mu.Unlock()
 			if hand != nil {
 				hand(p, m)
@@ -195,9 +197,18 @@ func (p *party) send(m *jsonrpc.Message) {
 	if p.era == mcp.Modern && m.IsRequest() {
 		m.Params = mcp.SetMeta(m.Params, claim...)
 	}
+	m.From = p.who
 	if err := p.conn.Send(m); err != nil && !errors.Is(err, jsonrpc.ErrClosed) {
 		p.t.Fatal(err)
 	}
+}
+
+// refusalOf is what a front end gets beside an error, "" for nothing.
+func refusalOf(m *jsonrpc.Message) string {
+	if m.Refused == nil {
+		return ""
+	}
+	return fmt.Sprintf(" refused: %d %s %v %v", m.Refused.Status, m.Refused.Code, m.Refused.Scopes, m.Refused.RetryAfter)
 }
 
 // mute makes the party collect what it gets without answering.

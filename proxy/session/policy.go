@@ -109,6 +109,9 @@ func (s *session) denied(c *call, k catalog.Kind, u *upstreamConn, name string) 
 		return false, false
 	}
 	d := c.grant.Decide(kindOf(k), ruleName(k, u, name))
+	if d.Allowed && k.IsNamed() && c.maybeFormer(k, u, name) {
+		d.Allowed = c.grant.May(kindOf(k), name)
+	}
 	switch {
 	case !d.Allowed:
 		return true, false
@@ -117,6 +120,13 @@ func (s *session) denied(c *call, k catalog.Kind, u *upstreamConn, name string) 
 		return false, true
 	}
 	return false, false
+}
+
+// maybeFormer reports whether a name that a sole upstream does not list could be one from
+// when there were several, as far as its client can tell: <upstream>__<name>. If a rule
+// denies that one it is unknown, whether or not there is such a name.
+func (c *call) maybeFormer(k catalog.Kind, u *upstreamConn, name string) bool {
+	return c.upstreams.only() == u && c.upstreams.prefixes[0] == "" && catalog.MayBeFormer(u.up.Name, name) && !u.lists.table(c.view, k).Has(name)
 }
 
 // soleOf returns the sole upstream for a notification that nobody here knows; nil for none.

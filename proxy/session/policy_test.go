@@ -1,0 +1,394 @@
+package session
+
+import (
+	"bytes"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/identity"
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
+	"github.com/mcp-proxy/mcp-proxy/proxy/policy"
+)
+
+// policiesOf returns policies of rules, which are called policies[0] and so on.
+func policiesOf(t testing.TB, rules ...policy.Rule) *policy.Policies {
+	t.Helper()
+	for i := range rules {
+		rules[i].Key = fmt.Sprintf("policies[%d]", i)
+	}
+	p, err := policy.New(rules)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// identityOf is a token by its name and, behind that, scopes.
+func identityOf(text string) *identity.Identity {
+	words := strings.Fields(text)
+	return &identity.Identity{Principal: identity.Principal{Kind: identity.Token, Name: words[0]}, Scopes: words[1:]}
+}
+
+// A layout is a way in which a client of files and perhaps docs calls what files has.
+type layout struct {
+	name      string
+	upstreams []string
+	naming    catalog.Naming
+	prefix    *string // of files
+	path      string
+	exposed   string // before a tool's name
+}
+
+var layouts = func() []layout {
+	own := "my"
+	return []layout{
+		{"several", []string{"files", "docs"}, catalog.PrefixAuto, nil, "", "files__"},
+		{"bare names of several", []string{"files", "docs"}, catalog.PrefixAuto, nil, "", ""},
+		{"one", []string{"files"}, catalog.PrefixAuto, nil, "", ""},
+		{"one, by a former name", []string{"files"}, catalog.PrefixAuto, nil, "", "files__"},
+		{"always", []string{"files"}, catalog.PrefixAlways, nil, "", "files__"},
+		{"never", []string{"files", "docs"}, catalog.PrefixNever, nil, "", ""},
+		{"a prefix of its own", []string{"files", "docs"}, catalog.PrefixAuto, &own, "", "my__"},
+		{"a path of its own", []string{"files", "docs"}, catalog.PrefixAuto, nil, "files", ""},
+	}
+}()
+
+// offering answers as a server that has tools, prompts and resources of these names, and
+// as echo to all else.
+func offering(upstream string, names ...string) func(*party, *jsonrpc.Message) {
+	list := func(format string) string {
+		var all []string
+		for _, n := range names {
+			all = append(all, fmt.Sprintf(format, n))
+		}
+		return strings.Join(all, ",")
+	}
+	offers := map[string]string{
+		mcp.MethodToolsList:     `{"tools":[` + list(`{"name":%q}`) + `]}`,
+		mcp.MethodPromptsList:   `{"prompts":[` + list(`{"name":%q}`) + `]}`,
+		mcp.MethodResourcesList: `{"resources":[` + list(`{"uri":"file:///%s","name":"r"}`) + `]}`,
+		mcp.MethodTemplatesList: `{"resourceTemplates":[` + list(`{"uriTemplate":"file:///%s/{x}","name":"t"}`) + `]}`,
+	}
+	return func(p *party, m *jsonrpc.Message) {
+		if result, ok := offers[m.Method]; ok {
+			p.conn.Send(jsonrpc.NewResult(m.ID, []byte(result)))
+			return
+		}
+		echo(upstream)(p, m)
+	}
+}
+
+// What is denied looks as what does not exist, by whatever name, in both eras; no server
+// hears of it, no list has it, and what is allowed works.
+func TestDeniedIsUnknown(t *testing.T) {
+	named := func(method, params string) func(l layout, name string) string {
+		return func(l layout, name string) string {
+			return fmt.Sprintf(`"method":%q,"params":%s`, method, fmt.Sprintf(params, l.exposed+name))
+		}
+	}
+	uri := func(method, params string) func(l layout, name string) string {
+		return func(_ layout, name string) string {
+			return fmt.Sprintf(`"method":%q,"params":%s`, method, fmt.Sprintf(params, "file:///"+name))
+		}
+	}
+	kinds := []struct {
+		name string
+		ask  func(l layout, name string) string
+		list string
+		eras []mcp.Era
+	}{
+		{"tool", named("tools/call", `{"name":%q}`), "tools/list", []mcp.Era{mcp.Legacy, mcp.Modern}},
+		{"prompt", named("prompts/get", `{"name":%q}`), "prompts/list", []mcp.Era{mcp.Legacy, mcp.Modern}},
+		{"completion of a prompt", named("completion/complete", `{"ref":{"type":"ref/prompt","name":%q},"argument":{}}`), "prompts/list", []mcp.Era{mcp.Legacy, mcp.Modern}},
+		{"resource", uri("resources/read", `{"uri":%q}`), "resources/list", []mcp.Era{mcp.Legacy, mcp.Modern}},
+		{"completion of a resource", uri("completion/complete", `{"ref":{"type":"ref/resource","uri":%q},"argument":{}}`), "resources/templates/list", []mcp.Era{mcp.Legacy, mcp.Modern}},
+		{"subscription", uri("resources/subscribe", `{"uri":%q}`), "resources/list", []mcp.Era{mcp.Legacy}},
+		{"end of a subscription", uri("resources/unsubscribe", `{"uri":%q}`), "resources/list", []mcp.Era{mcp.Legacy}},
+	}
+	rules := map[string]policy.Rule{
+		"allowed": {Tools: policy.Globs{Allow: []string{"files__open*", "docs__*"}}, Prompts: policy.Globs{Allow: []string{"files__open*", "docs__*"}}, Resources: policy.Globs{Allow: []string{"file:///open*"}}},
+		"denied":  {Tools: policy.Globs{Deny: []string{"files__secret*"}}, Prompts: policy.Globs{Deny: []string{"files__secret*"}}, Resources: policy.Globs{Deny: []string{"file:///secret*"}}},
+	}
+	for how, rule := range rules {
+		for _, k := range kinds {
+			for _, l := range layouts {
+				for _, era := range k.eras {
+					t.Run(fmt.Sprintf("%s/%s/%s/%s", how, k.name, l.name, era), func(t *testing.T) {
+						rule.Who.Any = true
+						p := &Router{Naming: l.naming, Policies: policiesOf(t, rule)}
+						inWorldOf(t, era, p, l.upstreams, func(w *world) {
+							w.proxy.Upstreams[0].Prefix = l.prefix
+							w.hands = map[string]func(*party, *jsonrpc.Message){"files": offering("files", "open", "secret"), "docs": offering("docs", "other")}
+							if w.path = l.path; l.path != "" || l.prefix != nil {
+								w.cancel()
+								<-w.ended
+								w.client.conn.Close()
+								w.connect()
+							}
+							w.initialize()
+							w.client.say(`{"jsonrpc":"2.0","id":"l","method":"` + k.list + `"}`)
+							if got := strings.Join(w.client.take(), ""); strings.Contains(got, "secret") || !strings.Contains(got, "open") {
+								t.Error("listed:", got)
+							}
+							ask := func(name string) string {
+								w.client.say(`{"jsonrpc":"2.0","id":1,` + k.ask(l, name) + `}`)
+								return strings.Join(w.client.take(), "")
+							}
+							if got := ask("open"); !strings.Contains(got, `"result"`) {
+								t.Error("what is allowed:", got)
+							}
+							w.upstream("files").take()
+							secret, none := ask("secret"), ask("secretnone")
+							if strings.ReplaceAll(none, "secretnone", "secret") != secret || !strings.Contains(secret, `"error"`) {
+								t.Errorf("denied: %s\nunknown: %s", secret, none)
+							}
+							for _, got := range w.upstream("files").take() {
+								if strings.Contains(got, "secret") {
+									t.Error("files got", got)
+								}
+							}
+						})
+					})
+				}
+			}
+		}
+	}
+}
+
+// Each method of the table is decided, or needs no decision: a new one cannot pass by.
+func TestEveryMethodIsDecided(t *testing.T) {
+	const (
+		byName    = "by the name that it resolves to"
+		byURI     = "by its URI"
+		byTask    = "by the tool of its task"
+		bySight   = "goes only to upstreams that the client sees, and merges what it sees"
+		byFilter  = "its filter is confined, and what comes for it"
+		here      = "is about this hop"
+		ofRequest = "belongs to a request, which was decided"
+		toServer  = "answers or tells a server what it has asked this client"
+		toClient  = "comes from a server that the client sees"
+	)
+	decided := map[string]string{
+		mcp.MethodInitialize: bySight, mcp.MethodPing: here, mcp.MethodDiscover: bySight, mcp.MethodListen: byFilter, mcp.MethodSetLevel: bySight,
+		mcp.MethodToolsList: bySight, mcp.MethodPromptsList: bySight, mcp.MethodResourcesList: bySight, mcp.MethodTemplatesList: bySight,
+		mcp.MethodToolsCall: byName, mcp.MethodPromptsGet: byName, mcp.MethodComplete: byName,
+		mcp.MethodResourcesRead: byURI, mcp.MethodSubscribe: byURI, mcp.MethodUnsubscribe: byURI, mcp.MethodResourceUpdated: byURI,
+		mcp.MethodTasksList: byTask, mcp.MethodTasksGet: byTask, mcp.MethodTasksResult: byTask, mcp.MethodTasksUpdate: byTask, mcp.MethodTasksCancel: byTask,
+		mcp.MethodTaskStatus: byTask, mcp.MethodTask: byTask,
+		mcp.MethodRootsList: toClient, mcp.MethodSample: toClient, mcp.MethodElicit: toClient, mcp.MethodElicited: toClient, mcp.MethodLog: toClient,
+		mcp.MethodInitialized: here, mcp.MethodRootsChanged: toServer,
+		mcp.MethodCancelled: ofRequest, mcp.MethodProgress: ofRequest, mcp.MethodAcknowledged: ofRequest,
+		mcp.MethodToolsChanged: toClient, mcp.MethodPromptsChanged: toClient, mcp.MethodResourcesChanged: toClient,
+	}
+	for _, name := range mcp.MethodNames() {
+		if decided[name] == "" {
+			t.Errorf("%s: who says that a client may do this? See policy.go", name)
+		}
+	}
+	// Those who may nothing get no request to a server, whatever the method is.
+	for _, era := range []mcp.Era{mcp.Legacy, mcp.Modern} {
+		for _, listed := range []bool{false, true} { // a rule about somebody else, or one that allows something else
+			rule := policy.Rule{Who: policy.Who{Token: "other"}}
+			if listed {
+				rule = policy.Rule{Who: policy.Who{Any: true}, Tools: policy.Globs{Allow: []string{"files__open"}}}
+			}
+			for _, names := range [][]string{{"files"}, {"files", "docs"}} {
+				for _, method := range append(mcp.MethodNames(), "vendor/thing", "tasks/other", "vendor/list", "notifications/vendor") {
+					p := &Router{Policies: policiesOf(t, rule)}
+					inWorldOf(t, era, p, names, func(w *world) {
+						w.initialize()
+						params := `{"name":"echo","uri":"test://files/a","taskId":"t","ref":{"type":"ref/resource","uri":"test://files/a"},"level":"info","notifications":{"resourceSubscriptions":["test://files/a"]},"requestId":"x","progressToken":"x","vendor":1}`
+						id := `"id":1,`
+						if strings.HasPrefix(method, "notifications/") {
+							id = ""
+						}
+						w.client.say(`{"jsonrpc":"2.0",` + id + `"method":"` + method + `","params":` + params + `}`)
+						synctest.Wait()
+						for name, streams := range w.conns {
+							for _, p := range streams {
+								for _, got := range p.take() {
+									ours := strings.Contains(got, `"test://`) || strings.Contains(got, `"vendor":1`) || strings.Contains(got, `"echo"`)
+									passes := slices.Contains([]string{toServer, bySight, byTask}, decided[method]) // files is seen, and nobody knows of which tool t is
+									if !listed || ours && !passes {
+										t.Errorf("%s, %v, listed %v: %s got %s", era, names, listed, name, got)
+									}
+								}
+							}
+						}
+					})
+				}
+			}
+		}
+	}
+}
+
+// Elements of an array are decided each by itself, as what their sender may.
+func TestBatchesAreDecided(t *testing.T) {
+	rule := policy.Rule{Who: policy.Who{Token: "ci"}, Tools: policy.Globs{Deny: []string{"docs__*"}}}
+	inWorld(t, &Router{Policies: policiesOf(t, rule)}, []string{"files", "docs"}, func(w *world) {
+		w.client.who = identityOf("ci")
+		w.client.say(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-03-26","capabilities":{}}}`)
+		w.client.take()
+		w.list()
+		w.client.say(`[{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"docs__echo"}},{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"files__echo"}}]`)
+		w.client.want(`[{"jsonrpc":"2.0","id":2,"result":{"content":[],"structuredContent":{"by":"files","args":{}}}},{"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"Unknown tool: docs__echo"}}]`)
+	})
+}
+
+// What is hidden from a client neither makes a bare name ambiguous nor comes before what it
+// may see under the same name.
+func TestHiddenNamesDoNotClash(t *testing.T) {
+	for _, naming := range []catalog.Naming{catalog.PrefixAuto, catalog.PrefixNever} {
+		rule := policy.Rule{Who: policy.Who{Any: true}, Tools: policy.Globs{Deny: []string{"files__*"}}}
+		inWorld(t, &Router{Naming: naming, Policies: policiesOf(t, rule)}, []string{"files", "docs"}, func(w *world) {
+			w.initialize()
+			w.list()
+			w.client.say(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"echo"}}`)
+			w.client.want(`{"jsonrpc":"2.0","id":1,"result":{"content":[],"structuredContent":{"by":"docs","args":{}}}}`)
+		})
+	}
+}
+
+// What a principal may do at a time counts over its sessions and eras. What it does not wait
+// for any more does not count, and another principal is not held up.
+func TestLimitsOfPrincipals(t *testing.T) {
+	inEras(t, &Router{}, []string{"files"}, func(w *world) {
+		w.proxy.Policies = policiesOf(t, policy.Rule{Who: policy.Who{Any: true}, Limits: policy.Limits{InFlight: 2}})
+		call := func(id int) {
+			w.client.say(fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"echo"}}`, id))
+		}
+		const full = `{"jsonrpc":"2.0","id":%d,"error":{"code":-32603,"message":"Too many requests in flight: try again in 1 s","data":{"reason":"overloaded","phase":"not_sent","retryable":true}}} refused: 429  [] 1s`
+		w.client.who = identityOf("a")
+		w.initialize()
+		w.upstream("files").mute()
+		call(1)
+		call(2)
+		call(3)
+		w.client.want(fmt.Sprintf(full, 3))
+		w.client.say(`{"jsonrpc":"2.0","id":4,"method":"ping"}`)
+		if got := w.client.take(); len(got) != 1 || strings.Contains(got[0], "overloaded") {
+			t.Error("a ping is not counted:", got)
+		}
+		first, ended := w.client, w.ended
+		cancel := w.cancel
+		w.connect() // another session
+		w.client.who = identityOf("a")
+		call(5)
+		if got := w.client.take(); len(got) != 1 || !strings.Contains(got[0], "Too many requests in flight") {
+			t.Error("another session of the same principal:", got)
+		}
+		w.client.who = identityOf("b")
+		w.initialize()
+		call(6)
+		if w.era == mcp.Legacy {
+			w.client.want(`{"jsonrpc":"2.0","id":6,"result":{"content":[],"structuredContent":{"by":"files","args":{}}}}`)
+		}
+		w.client.who = identityOf("a")
+		first.say(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`)
+		synctest.Wait()
+		call(7)
+		if got := w.client.take(); len(got) == 1 && strings.Contains(got[0], "overloaded") {
+			t.Error("a cancelled call counts:", got)
+		}
+		cancel() // and so does the session, with what is in flight
+		<-ended
+		first.conn.Close()
+		for id := 10; id < 12; id++ {
+			call(id)
+		}
+		for _, got := range w.client.take() {
+			if strings.Contains(got, "overloaded") {
+				t.Error("after the end of the first session:", got)
+			}
+		}
+	})
+}
+
+// Beyond its rate a principal hears when to come back, and the log has a line a minute.
+func TestRateOfPrincipals(t *testing.T) {
+	inEras(t, &Router{}, []string{"files"}, func(w *world) {
+		var log safeBuffer
+		w.proxy.Log = slog.New(slog.NewTextHandler(&log, nil))
+		w.proxy.Policies = policiesOf(t, policy.Rule{Who: policy.Who{Any: true}, Limits: policy.Limits{Rate: 0.5}})
+		w.cancel()
+		<-w.ended
+		w.client.conn.Close()
+		w.connect()
+		w.initialize()
+		refused := 0
+		for id := range 30 {
+			w.client.say(fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"echo"}}`, id))
+			if got := strings.Join(w.client.take(), ""); strings.Contains(got, "overloaded") {
+				refused++
+				if !strings.HasSuffix(got, "refused: 429  [] 2s") || !strings.Contains(got, "Too many requests: try again in 2 s") {
+					t.Error(got)
+				}
+			}
+		}
+		if refused != 21 { // the burst is 10, of which initialize has taken one
+			t.Error(refused, "of 30 calls refused")
+		}
+		time.Sleep(2 * time.Second)
+		w.client.say(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"echo"}}`)
+		if got := strings.Join(w.client.take(), ""); strings.Contains(got, "overloaded") {
+			t.Error("after 2 s:", got)
+		}
+		if n := strings.Count(log.String(), "beyond its limits"); n != 1 {
+			t.Errorf("%d lines:\n%s", n, log.String())
+		}
+	})
+}
+
+// The log names the rule that denied, and no line has what a call was about beyond its name.
+func TestLogNamesTheRule(t *testing.T) {
+	for _, names := range [][]string{{"files"}, {"files", "docs"}} {
+		var log safeBuffer
+		p := &Router{Log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug})),
+			Policies: policiesOf(t, policy.Rule{Who: policy.Who{Token: "x"}}, policy.Rule{Who: policy.Who{Token: "ci"}, Tools: policy.Globs{Allow: []string{"files__no"}}})}
+		inWorld(t, p, names, func(w *world) {
+			w.client.who = identityOf("ci")
+			w.initialize()
+			prefix := ""
+			if len(names) > 1 {
+				prefix = "files__"
+			}
+			w.client.say(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"` + prefix + `echo","arguments":{"k":"payload"}}}`)
+			w.client.say(`{"jsonrpc":"2.0","id":2,"method":"resources/read","params":{"uri":"file:///payload"}}`)
+			w.client.take()
+			for _, want := range []string{`msg="denied by a policy"`, "method=tools/call name=files__echo", "method=resources/read", "principal=token:ci rule=policies[1]"} {
+				if !strings.Contains(log.String(), want) {
+					t.Errorf("no %s in\n%s", want, log.String())
+				}
+			}
+			if strings.Contains(log.String(), "payload") {
+				t.Error(log.String())
+			}
+		})
+	}
+}
+
+// A safeBuffer may be written and read at the same time.
+type safeBuffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (b *safeBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Write(p)
+}
+
+func (b *safeBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.String()
+}
