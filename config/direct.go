@@ -104,6 +104,9 @@ func (l *loader) careless(u Upstream) {
 	if u.Auth != (UpstreamAuth{}) {
 		names = append(names, "Authorization")
 	}
+	if u.Auth != (UpstreamAuth{}) {
+		names = append(names, "Authorization")
+	}
 	if len(names) > 0 {
 		slices.Sort(names)
 		l.warn(l.source, u.Key, "sends %s unencrypted to another machine", strings.Join(slices.Compact(names), ", "))

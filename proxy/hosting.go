@@ -16,7 +16,6 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/upstream"
 	"github.com/mcp-proxy/mcp-proxy/upstream/link"
 	"github.com/mcp-proxy/mcp-proxy/upstream/pool"
-	"github.com/mcp-proxy/mcp-proxy/upstream/remote"
 	"github.com/mcp-proxy/mcp-proxy/upstream/translate"
 )
 
@@ -32,7 +31,7 @@ type hosting struct {
 
 	mu      sync.Mutex                 // held by adopt and stop; guards the fields below
 	configs map[string]config.Upstream // what host runs, by name
-	remotes map[string]*remote.Server  // those of them that are remote
+	remotes map[string]*remoteServer   // those of them that are remote; nil for others
 
 	forced context.Context    // done: upstreams end at once
 	force  context.CancelFunc // called at the latest when all has stopped
@@ -52,7 +51,7 @@ func newHosting(cfg *config.Config, o Options) (*hosting, error) {
 		host:        &upstream.Host{Log: log, Limits: limits, ClientsOperate: o.Stdio, Hooks: o.Hooks},
 		log:         log,
 		perUpstream: streamsEach * cfg.Limits.Sessions,
-		remotes:     make(map[string]*remote.Server),
+		remotes:     make(map[string]*remoteServer),
 	}
 	h.proxies = linkedProxies{keptFor: 30 * time.Second, forget: h.forget}
 	h.bridge = &pool.Bridge{Open: h.host.Open, Relates: h.relates, Log: log}
@@ -72,7 +71,7 @@ func (h *hosting) adopt(cfg *config.Config) (changed []string, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	next, configs := make(map[string]upstream.Upstream), make(map[string]config.Upstream)
-	remotes := make(map[string]*remote.Server)
+	remotes := make(map[string]*remoteServer)
 	var announced []link.Upstream
 	for _, u := range cfg.Upstreams {
 		configs[u.Name] = u
@@ -93,6 +92,9 @@ func (h *hosting) adopt(cfg *config.Config) (changed []string, err error) {
 	}
 	if err := h.server.Announce(announced); err != nil {
 		return nil, config.Problems{{Source: cfg.File, Key: "upstreams", Text: err.Error()}}
+	}
+	for _, name := range changed {
+		defer h.remotes[name].forgo()
 	}
 	h.configs, h.remotes = configs, remotes
 	h.server.SetStreams(max(leastStreams, 2*h.streams(len(configs)+len(changed))))

@@ -27,6 +27,7 @@ type farLink struct {
 	log      *slog.Logger
 	client   link.Client
 	endpoint link.Endpoint // to dial; zero if the host dials us
+	proof    credentials   // of endpoint, closed when the link is not wanted any more; nil: none
 
 	// Set when the link is started: it is not wanted any more when ctx is done.
 	ctx    context.Context
@@ -114,13 +115,30 @@ func (ls *links) newFarLink(c config.Link) (*farLink, error) {
 		Failed:    func(error) { ls.failed(f) },
 	}
 	t, err := clientTLS(c.TLS)
+	if err != nil {
+		return nil, err
+	}
 	f.endpoint = link.Endpoint{URL: c.Dial, TLS: t, Token: secretfile.Token(c.TokenFile)}
+	if f.proof, err = credentialsOf(c.Name, c.Dial, c.Auth, c.TLS, ls.log); f.proof != nil {
+		f.endpoint.Credentials = f.proof
+	}
 	return f, err
 }
 
 // dial is how the link comes up that is dialled from here.
 func (f *farLink) dial() dialFunc {
+	if f.proof != nil {
+		return hinting(f.endpoint.Dial, "the host, or what is in front of it, refuses our credentials, those of "+f.config.Key+".auth")
+	}
 	return hinting(f.endpoint.Dial, "the host refuses our token: that in "+f.config.Key+".tokenFile must be the one in --token-file of the host")
+}
+
+// keepUp dials the host, again and again, until the link is not wanted any more.
+func (f *farLink) keepUp() {
+	_ = f.client.Redial(f.ctx, f.dial()) // it ends with its ctx
+	if f.proof != nil {
+		f.proof.Close()
+	}
 }
 
 // heartbeatOf is the heartbeat of links that ask so often.
@@ -146,7 +164,7 @@ func (ls *links) startLocked(f *farLink) {
 	}
 	f.ctx, f.hangUp = context.WithCancel(ls.ctx)
 	if f.config.Dial != "" {
-		ls.in.run(func() { _ = f.client.Redial(f.ctx, f.dial()) }) // it ends with its ctx
+		ls.in.run(f.keepUp)
 	}
 }
 

@@ -12,18 +12,43 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/upstream/remote"
 )
 
+// A remoteServer is a remote server, and what proves to it who we are.
+type remoteServer struct {
+	*remote.Server
+	credentials credentials // nil: none
+}
+
+// Close closes what is kept for sessions. All must have been closed.
+func (r *remoteServer) Close() {
+	r.Server.Close()
+	r.forgo()
+}
+
+// forgo ends what the credentials do by themselves: no session begins any more.
+func (r *remoteServer) forgo() {
+	if r != nil && r.credentials != nil {
+		r.credentials.Close()
+	}
+}
+
 // upstreamOf returns how the host reaches an upstream, and the remote server if it
 // is one.
-func upstreamOf(u config.Upstream, limits jsonrpc.Limits, log *slog.Logger) (upstream.Upstream, *remote.Server, error) {
+func upstreamOf(u config.Upstream, limits jsonrpc.Limits, log *slog.Logger) (upstream.Upstream, *remoteServer, error) {
 	up := upstream.Upstream{Era: mcp.Era(u.Era), StartTimeout: u.StartTimeout, Shared: u.Shared, Roots: u.Roots}
 	if u.URL == "" {
 		up.Command = commandOf(u)
 		return up, nil, nil
 	}
-	r := remoteOf(u, limits, log)
+	r := &remoteServer{Server: remoteOf(u, limits, log)}
 	var err error
 	if r.TLS, err = clientTLS(u.TLS); err != nil {
 		return up, nil, err
+	}
+	if r.credentials, err = credentialsOf(u.Name, u.URL, u.Auth, u.TLS, log); err != nil {
+		return up, nil, err
+	}
+	if r.credentials != nil {
+		r.Credentials = r.credentials
 	}
 	up.Dial, up.DialModern, up.Probe = r.Dial, r.DialModern, r.Probe
 	up.Relates = strings.HasPrefix(u.URL, "http")
