@@ -114,9 +114,14 @@ func (u *Upstream) foreignOAuth(v value) {
 	}
 	var o OAuth
 	on := true
-	if v.node.kind == boolean {
+	switch v.node.kind {
+	case boolean:
 		into(&on, truth.read)(v)
-	} else {
+	case text:
+		if v.node.text != "oauth" {
+			v.wrong(`must be a map or "oauth": a token goes into headers, as Authorization: "Bearer …"`)
+		}
+	default:
 		known := o.fields()
 		known["CLIENT_ID"] = known["clientId"]
 		known["scopes"] = into(&o.Scopes, value.foreignScopes)

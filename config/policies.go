@@ -146,6 +146,12 @@ func (w Who) proofs() (names []string) {
 	return names
 }
 
+// OperatorMay tells whether the client on stdio may do anything: whether a policy is about
+// it, or there are none.
+func (c *Config) OperatorMay() bool {
+	return len(c.Policies) == 0 || slices.ContainsFunc(c.Policies, func(p Policy) bool { return p.Who.Any || p.Who.Operator })
+}
+
 // covers tells whether w is about everybody that other is about.
 func (w Who) covers(other Who) bool {
 	for name, value := range w.Claims {

@@ -3,6 +3,8 @@ package proxy
 import (
 	"log/slog"
 	"net/http"
+	"net/url"
+	"slices"
 
 	"github.com/mcp-proxy/mcp-proxy/config"
 	"github.com/mcp-proxy/mcp-proxy/internal/secretfile"
@@ -27,7 +29,7 @@ func newFront(cfg *config.Config, router *session.Router, known func(upstream st
 		Admit:          admitOf(router.Policies),
 		Known:          known,
 		Guard: frontend.Guard{
-			Clients: newClients(cfg, log), AllowedHosts: cfg.AllowedHosts, AllowedOrigins: cfg.AllowedOrigins,
+			Clients: newClients(cfg, log), AllowedHosts: allowedHosts(cfg), AllowedOrigins: cfg.AllowedOrigins,
 			Listen: cfg.Listen, Insecure: cfg.Insecure,
 		},
 		Limits:      limitsOf(cfg),
@@ -37,6 +39,15 @@ func newFront(cfg *config.Config, router *session.Router, known func(upstream st
 		Log:         log,
 	}
 	return &front{h, ls}, h.Guard.Check() // config has refused that; nobody may come past it
+}
+
+// allowedHosts are those of the configuration, and the name by which clients reach us.
+func allowedHosts(cfg *config.Config) []string {
+	public, err := url.Parse(cfg.PublicURL)
+	if err != nil || public.Hostname() == "" {
+		return cfg.AllowedHosts
+	}
+	return append(slices.Clip(cfg.AllowedHosts), public.Hostname())
 }
 
 // newClients returns who says who clients are; nil if they are asked for nothing.

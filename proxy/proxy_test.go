@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"slices"
 	"testing"
@@ -137,5 +138,48 @@ func TestListenAtAllOrNone(t *testing.T) {
 	if resp, err := http.Get("http://" + free + "/healthz"); err == nil {
 		resp.Body.Close()
 		t.Error(free, "is open")
+	}
+}
+
+// The name in publicURL is that by which clients come: it needs no second place.
+func TestPublicURLIsAllowed(t *testing.T) {
+	p := newProxy(t, config.Config{PublicURL: "https://mcp.example.com:8443/base", AllowedHosts: []string{"other.example.com"}})
+	defer p.Close()
+	for host, refused := range map[string]bool{
+		"mcp.example.com": false, "mcp.example.com:8443": false, "other.example.com": false, "evil.example.com": true, "base": true,
+	} {
+		r := httptest.NewRequest(http.MethodGet, "http://"+host+"/nowhere", nil)
+		w := httptest.NewRecorder()
+		p.Handler().ServeHTTP(w, r)
+		if (w.Code == http.StatusForbidden) != refused {
+			t.Errorf("Host %s: %d", host, w.Code)
+		}
+	}
+}
+
+// Who a link proves itself to is behind a pointer: a reload of the same is no change.
+func TestReloadKeepsLinksWithAuth(t *testing.T) {
+	read := func() *config.Config {
+		return &config.Config{Links: []config.Link{{
+			Name: "far", Key: "links.far", Dial: "ws://127.0.0.1:1/link", Heartbeat: time.Second,
+			Auth: config.UpstreamAuth{OAuth: &config.OAuth{Scopes: []string{"a"}}},
+		}}}
+	}
+	p := newProxy(t, *read())
+	defer p.Close()
+	before := p.links.all[0]
+	if err := p.Reload(read()); err != nil {
+		t.Fatal(err)
+	}
+	if p.links.all[0] != before {
+		t.Error("the link begins anew")
+	}
+	other := read()
+	other.Links[0].Auth.OAuth.Scopes[0] = "b"
+	if err := p.Reload(other); err != nil {
+		t.Fatal(err)
+	}
+	if p.links.all[0] == before {
+		t.Error("the link goes on with other scopes")
 	}
 }

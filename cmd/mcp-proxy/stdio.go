@@ -59,6 +59,9 @@ func runStdio(ctx context.Context, s *start) error {
 	if err != nil {
 		return failedBy(err)
 	}
+	if !s.cfg.OperatorMay() {
+		s.log.Warn("no policy is about the operator, who is the client on stdio and may do nothing: add one for {who: operator}")
+	}
 	defer tellStatus(p.Snapshot, s.log)()
 	_ = p.ServeStdio(ctx, os.Stdin, os.Stdout) // that the client went is no failure
 	_ = p.Shutdown(ctx)                        // nor is that a signal forces the rest
