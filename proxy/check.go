@@ -2,8 +2,6 @@ package proxy
 
 import (
 	"crypto/tls"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -23,7 +21,9 @@ func Check(cfg *config.Config) config.Problems {
 	c := newChecker(cfg)
 	c.tls("tls", "clientCA", config.TLS{CA: cfg.TLS.ClientCA, Cert: cfg.TLS.Cert, Key: cfg.TLS.Key})
 	for _, i := range cfg.Auth.JWT {
-		c.file(i.Key+".jwksFile", i.JWKSFile, checkKeys)
+		if i.JWKSFile != "" {
+			c.found(i.Key+".jwksFile", jwt.CheckFile(i.JWKSFile))
+		}
 	}
 	for _, u := range cfg.Upstreams {
 		c.upstream(u)
@@ -137,15 +137,6 @@ func checkSecret(text string) error {
 func checkPrivateKey(text string) error {
 	_, err := jwt.ParseKey([]byte(text))
 	return err
-}
-
-// checkKeys checks a set of keys (RFC 7517, section 5).
-func checkKeys(text string) error {
-	var set struct{ Keys []json.RawMessage }
-	if err := json.Unmarshal([]byte(text), &set); err != nil || len(set.Keys) == 0 {
-		return errors.New(`holds no keys: it must be a JSON object with a list "keys"`)
-	}
-	return nil
 }
 
 // file checks a file, if one is named.
