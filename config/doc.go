@@ -1,8 +1,8 @@
 // Package config loads and validates the configuration of mcp-proxy.
 //
-//	       file ──► YAML, JSON or TOML ──► tree of nodes ──► typed upstreams, links, limits ─┐
-//	                                            │                                            ├─► Config
-//	flags, MCP_PROXY_*, defaults ──► viper ◄────┘ top-level settings, already typed ─────────┘
+//	       file ──► YAML, JSON or TOML ──► tree of nodes ──► typed upstreams, links, rules … ─┐
+//	                                            │                                             ├─► Config
+//	flags, MCP_PROXY_*, defaults ──► viper ◄────┘ top-level settings, already typed ──────────┘
 //
 // [Load] is the way in; [HostLink.Check] is that of the flags of mcp-proxy host,
 // which no file has. Both report every mistake, not only the first: their error
@@ -35,6 +35,9 @@
 //     from the environment or the command line, from the working directory.
 //   - Error lines and warnings never hold the value of a variable, nor a URL,
 //     which may have a password in it.
+//   - What restricts is obeyed or a mistake, never dropped: a rule that never counts, an
+//     empty list of rules, credentials beside others. What may be meant so, such as a glob
+//     that matches nothing, is a warning.
 //   - Input is bounded (size, depth, number of nodes), so that aliases cannot
 //     grow a small file into a big tree.
 //

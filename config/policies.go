@@ -3,9 +3,7 @@ package config
 import (
 	"cmp"
 	"maps"
-	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 )
 
@@ -65,18 +63,6 @@ func (v value) policyLimits() (p PolicyLimits, ok bool) {
 		"sessions": into(&p.Sessions, positive.read),
 	})
 	return p, true
-}
-
-var rateText = regexp.MustCompile(`^([1-9][0-9]{0,8})/([smh])$`)
-
-// parseRate gives the calls of one second.
-func parseRate(s string) (float64, bool) {
-	m := rateText.FindStringSubmatch(s)
-	if m == nil {
-		return 0, false
-	}
-	n, err := strconv.ParseFloat(m[1], 64)
-	return n / map[string]float64{"s": 1, "m": 60, "h": 3600}[m[2]], err == nil
 }
 
 // who is one of three words, or a map of what a client has proved.

@@ -152,6 +152,18 @@ func parseSize(s string) (int64, bool) {
 	return n, err == nil && n >= 1 && n <= 1<<30
 }
 
+var rateText = regexp.MustCompile(`^([1-9][0-9]{0,8})/([smh])$`)
+
+// parseRate gives the calls of one second.
+func parseRate(s string) (float64, bool) {
+	m := rateText.FindStringSubmatch(s)
+	if m == nil {
+		return 0, false
+	}
+	n, err := strconv.ParseFloat(m[1], 64)
+	return n / map[string]float64{"s": 1, "m": 60, "h": 3600}[m[2]], err == nil
+}
+
 var hostText = regexp.MustCompile(`^[A-Za-z0-9._-]+$`)
 
 func isHost(s string) bool {

@@ -3,6 +3,7 @@ package config
 import (
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -101,6 +102,59 @@ func (v value) foreignTools() (Tools, bool) {
 	}
 	allow, ok := glob.list(v)
 	return Tools{Allow: allow}, ok
+}
+
+// foreignAuth reads auth of mcpServers: ours, or a client that is known beforehand, as
+// other programs write it.
+func (u *Upstream) foreignAuth(v value) {
+	if v.node.has("oauth") || v.node.has("clientCredentials") {
+		into(&u.Auth, value.auth)(v)
+		return
+	}
+	u.foreignOAuth(v)
+}
+
+// foreignOAuth reads a client as other programs write it under oauth or auth. Scopes
+// count, since without them we would ask for more. A secret that is in the file itself is
+// ignored, with a warning.
+func (u *Upstream) foreignOAuth(v value) {
+	if u.Auth != (UpstreamAuth{}) {
+		v.wrong("is there twice, as auth and as oauth")
+		return
+	}
+	var o OAuth
+	on := true
+	switch v.node.kind {
+	case boolean:
+		into(&on, truth.read)(v)
+	case text:
+		if v.node.text != "oauth" {
+			v.wrong(`must be a map or "oauth": a token goes into headers, as Authorization: "Bearer …"`)
+		}
+	default:
+		known := o.fields()
+		known["CLIENT_ID"] = known["clientId"]
+		known["scopes"] = into(&o.Scopes, value.foreignScopes)
+		known["enabled"] = into(&on, truth.read)
+		v.object(known, func(key string, v value) { v.ignore(key, known) })
+	}
+	if on {
+		u.Auth.OAuth = &o
+	}
+}
+
+// foreignScopes takes one text with spaces too.
+func (v value) foreignScopes() ([]string, bool) {
+	if v.node.kind != text {
+		return v.asked()
+	}
+	s, ok := str.read(v)
+	scopes := strings.Fields(s)
+	if ok && slices.ContainsFunc(scopes, func(s string) bool { _, fit := scope.parse(s); return !fit }) {
+		v.wrong("must be scopes with spaces between them")
+		return nil, false
+	}
+	return slices.Clip(scopes), ok
 }
 
 // name gives every upstream a valid name of its own. Names that need no change come
