@@ -39,6 +39,9 @@ func run(ctx context.Context, args []string) int {
 	if err == nil {
 		return exitOK
 	}
+	if errors.Is(err, errAnswerIsNo) { // it was printed
+		return exitError
+	}
 	if problems, ok := errors.AsType[config.Problems](err); ok {
 		for _, p := range problems {
 			fmt.Fprintln(os.Stderr, p)
@@ -71,7 +74,7 @@ func newRoot() *cobra.Command {
 	root.SetFlagErrorFunc(unknownFlag)
 	root.SetVersionTemplate("mcp-proxy {{.Version}}\n")
 	root.CompletionOptions.HiddenDefaultCmd = true
-	root.AddCommand(newServe(), newStdio(), newConnect(), newHost(), newCheck(), newVersion())
+	root.AddCommand(newServe(), newStdio(), newConnect(), newHost(), newCheck(), newExplain(), newVersion())
 	return root
 }
 

@@ -1,0 +1,302 @@
+package proxy
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/mcp-proxy/mcp-proxy/config"
+	"github.com/mcp-proxy/mcp-proxy/internal/identity"
+	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
+	"github.com/mcp-proxy/mcp-proxy/proxy/policy"
+)
+
+// A Question is what [Explain] answers.
+type Question struct {
+	// Name is that of a tool or prompt, as clients see it or as <upstream>__<name>; or a URI.
+	Name string
+	Kind string // "tool", "prompt" or "resource"; "" tells by the name
+
+	// As is who asks: anonymous, operator, token:NAME, user:NAME, certificate:NAME@AUTHORITY or
+	// jwt:SUBJECT@ISSUER. Claims are the payload of a JWT instead; nil for none.
+	As     string
+	Claims json.RawMessage
+}
+
+// Answers of an [Explanation].
+const (
+	AnswerAllowed = "allowed"
+	AnswerDenied  = "denied"
+	AnswerScopes  = "needs scopes" // it is listed, and refused
+)
+
+// An Explanation says what a client may do with one thing, and why.
+type Explanation struct {
+	Name     string   `json:"name"`
+	Kind     string   `json:"kind"`
+	Answer   string   `json:"answer"`
+	Why      string   `json:"why"`                // for people: which rule, and what of it has decided
+	Client   string   `json:"client"`             // as logs name it
+	Rule     string   `json:"rule,omitempty"`     // where it is in the configuration; "" if none is about the client
+	Glob     string   `json:"glob,omitempty"`     // that has decided, if one has
+	Matched  string   `json:"matched"`            // what globs were held against
+	Upstream string   `json:"upstream,omitempty"` // "" if the configuration does not say
+	Needs    []string `json:"needs,omitempty"`    // all scopes
+	Missing  []string `json:"missing,omitempty"`
+	Limits   string   `json:"limits,omitempty"` // of the rule: "rate 10/s, inFlight 16"
+	Notes    []string `json:"notes,omitempty"`  // what is not certain
+}
+
+// Allowed reports whether a call would be passed on.
+func (e *Explanation) Allowed() bool { return e.Answer == AnswerAllowed }
+
+func (e *Explanation) note(format string, args ...any) {
+	e.Notes = append(e.Notes, fmt.Sprintf(format, args...))
+}
+
+// Explain decides from a configuration alone, as a proxy with it would. The error says what
+// is wrong with the question, or is [config.Problems].
+func Explain(cfg *config.Config, q Question) (*Explanation, error) {
+	policies, err := policiesOf(cfg)
+	if err != nil {
+		return nil, err
+	}
+	e := &Explanation{Name: q.Name}
+	who, err := e.client(cfg, q)
+	if err != nil {
+		return nil, err
+	}
+	e.Client = who.String()
+	kind, err := e.kind(q)
+	if err != nil {
+		return nil, err
+	}
+	u, original := e.resolve(cfg, kind)
+	g := policies.For(who)
+	d := g.Decide(kind, e.Matched)
+	e.Glob, e.Needs, e.Missing = d.Glob, d.Needs, d.Missing
+	switch {
+	case !d.Allowed:
+		e.Answer = AnswerDenied
+	case d.Missing != nil:
+		e.Answer = AnswerScopes
+	default:
+		e.Answer = AnswerAllowed
+	}
+	e.because(g, cfg.File)
+	if u != nil && kind == policy.Tool && !catalog.Allows(u.Tools.Allow, u.Tools.Deny, original) {
+		e.Answer = AnswerDenied
+		e.Why = fmt.Sprintf("%s: %s.tools hides it from all clients", fileOf(cfg.File), u.Key)
+	}
+	return e, nil
+}
+
+func fileOf(file string) string {
+	if file == "" {
+		return "the configuration"
+	}
+	return file
+}
+
+// because fills in which rule has decided, and what of it.
+func (e *Explanation) because(g *policy.Grant, file string) {
+	if g == nil {
+		e.Why = fmt.Sprintf("%s has no policies: all is allowed", fileOf(file))
+		return
+	}
+	e.Rule = g.Rule()
+	at := fileOf(file) + ": " + e.Rule
+	switch {
+	case e.Rule == "":
+		e.Why = fmt.Sprintf("%s: no policy is about this client, so it may nothing", fileOf(file))
+		return
+	case e.Answer == AnswerScopes:
+		e.Why = fmt.Sprintf("%s.scopes wants what the client does not have", at)
+	case e.Answer == AnswerAllowed && e.Glob != "":
+		e.Why = fmt.Sprintf("%s.%ss.allow has %q", at, e.Kind, e.Glob)
+	case e.Answer == AnswerAllowed:
+		e.Why = fmt.Sprintf("%s is about this client, allows all that it does not deny, and does not deny this", at)
+	case e.Glob != "":
+		e.Why = fmt.Sprintf("%s.%ss.deny has %q", at, e.Kind, e.Glob)
+	default:
+		e.Why = fmt.Sprintf("%s allows only what it lists, and lists no such %s", at, e.Kind)
+	}
+	e.Limits = limitsText(g.Limits())
+}
+
+func limitsText(l policy.Limits) string {
+	var parts []string
+	add := func(n float64, format string) {
+		if n > 0 {
+			parts = append(parts, fmt.Sprintf(format, n))
+		}
+	}
+	add(l.Rate, "rate %.4g/s")
+	add(float64(l.InFlight), "inFlight %g")
+	add(float64(l.Sessions), "sessions %g")
+	return strings.Join(parts, ", ")
+}
+
+var isURI = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9+.-]*:`) // RFC 3986 3.1; no name that models read has a colon
+
+func (e *Explanation) kind(q Question) (policy.Kind, error) {
+	e.Kind = q.Kind
+	if e.Kind == "" {
+		e.Kind = "tool"
+		if isURI.MatchString(q.Name) {
+			e.Kind = "resource"
+		}
+	}
+	switch e.Kind {
+	case "tool":
+		return policy.Tool, nil
+	case "prompt":
+		return policy.Prompt, nil
+	case "resource":
+		return policy.Resource, nil
+	}
+	return 0, fmt.Errorf("%q is neither tool, prompt nor resource", q.Kind)
+}
+
+// resolve finds which upstream a name belongs to, and its own name there, as far as the
+// configuration says. An upstream of a host elsewhere is not known here: nil.
+func (e *Explanation) resolve(cfg *config.Config, kind policy.Kind) (*config.Upstream, string) {
+	e.Matched = e.Name
+	if kind == policy.Resource {
+		return nil, ""
+	}
+	naming := catalog.Naming(strings.TrimPrefix(cfg.Prefix, "auto"))
+	several := len(cfg.Upstreams)+len(cfg.Links) > 1 || len(cfg.Links) > 0
+	var found *config.Upstream
+	longest, bare := "", 0
+	for i := range cfg.Upstreams {
+		u := &cfg.Upstreams[i]
+		own := naming.Prefix(u.Name, u.Prefix, several)
+		if own == "" {
+			bare++
+		}
+		for _, prefix := range []string{own, policy.Name(u.Name, "")} {
+			if len(prefix) > len(longest) && strings.HasPrefix(e.Name, prefix) {
+				found, longest = u, prefix
+			}
+		}
+	}
+	original := strings.TrimPrefix(e.Name, longest)
+	switch {
+	case found != nil:
+	case len(cfg.Upstreams) == 1 && len(cfg.Links) == 0:
+		found = &cfg.Upstreams[0]
+	case len(cfg.Links) > 0 && strings.Contains(e.Name, "__"):
+		e.note("no upstream of this name is configured here; hosts behind links may have one")
+		return nil, ""
+	case bare > 0:
+		e.note("several upstreams have names without a prefix: ask for <upstream>__%s", e.Name)
+		return nil, ""
+	default:
+		e.note("no upstream of this name is configured: a name is <upstream>__<name>")
+		return nil, ""
+	}
+	e.Upstream, e.Matched = found.Name, policy.Name(found.Name, original)
+	return found, original
+}
+
+// client returns who asks.
+func (e *Explanation) client(cfg *config.Config, q Question) (*identity.Identity, error) {
+	if q.Claims != nil {
+		if q.As != "" {
+			return nil, errors.New("a client is given by what it is or by claims, not by both")
+		}
+		return e.byClaims(cfg, q.Claims)
+	}
+	kind, name, _ := strings.Cut(q.As, ":")
+	p := identity.Principal{Kind: identity.Kind(kind), Name: name}
+	switch p.Kind {
+	case identity.Anonymous, identity.Operator:
+		if name != "" {
+			return nil, fmt.Errorf("%s has no name", kind)
+		}
+		return &identity.Identity{Principal: p}, nil
+	case identity.Token:
+		names := []string{"default"}
+		for _, t := range cfg.Auth.Tokens {
+			names = append(names, t.Name)
+		}
+		if !slices.Contains(names, name) {
+			return nil, fmt.Errorf("%q is no token of auth.tokens%s", name, config.DidYouMean(name, names))
+		}
+	case identity.User:
+		p.Name = identity.UserName(name)
+	case identity.Certificate, identity.JWT:
+		if i := strings.LastIndex(name, "@"); i >= 0 {
+			p.Name, p.Issuer = name[:i], name[i+1:]
+		}
+	default:
+		return nil, fmt.Errorf("%q is no client: it is anonymous, operator, token:NAME, user:NAME, certificate:NAME@AUTHORITY or jwt:SUBJECT@ISSUER", q.As)
+	}
+	if p.Name == "" {
+		return nil, fmt.Errorf("%s has no name", q.As)
+	}
+	if p.Kind == identity.JWT {
+		if _, err := issuerOf(cfg, p.Issuer); err != nil {
+			return nil, err
+		}
+		e.note("the claims and scopes of a JWT are not known from its name: --claims FILE has them")
+	}
+	return &identity.Identity{Principal: p}, nil
+}
+
+func issuerOf(cfg *config.Config, name string) (*config.Issuer, error) {
+	var known []string
+	for i := range cfg.Auth.JWT {
+		if cfg.Auth.JWT[i].Issuer == name {
+			return &cfg.Auth.JWT[i], nil
+		}
+		known = append(known, cfg.Auth.JWT[i].Issuer)
+	}
+	return nil, fmt.Errorf("%q is no issuer of auth.jwt%s", name, config.DidYouMean(name, known))
+}
+
+// byClaims returns the client of a JWT with this payload. Nobody has signed it, and whether
+// it has expired, or is for somebody else, is not looked at.
+func (e *Explanation) byClaims(cfg *config.Config, payload json.RawMessage) (*identity.Identity, error) {
+	var claims map[string]any
+	if err := json.Unmarshal(payload, &claims); err != nil || claims == nil {
+		return nil, errors.New("the claims are not a JSON object")
+	}
+	name, _ := claims["iss"].(string)
+	issuer, err := issuerOf(cfg, name)
+	if err != nil {
+		return nil, fmt.Errorf("iss: %w", err)
+	}
+	subject, ok := claims[issuer.Principal].(string)
+	if !ok || subject == "" {
+		return nil, fmt.Errorf("the claims have no %q, by which %s names clients", issuer.Principal, issuer.Key)
+	}
+	who := &identity.Identity{Principal: identity.Principal{Kind: identity.JWT, Issuer: name, Name: subject}, Scopes: scopesIn(claims), Claims: payload}
+	for _, s := range issuer.Scopes {
+		if !slices.Contains(who.Scopes, s) {
+			e.note("%s wants the scope %s of each token: one with these claims is refused", issuer.Key, s)
+		}
+	}
+	return who, nil
+}
+
+// scopesIn returns the scopes that claims grant: words (RFC 9068 2.2.3), or an array.
+func scopesIn(claims map[string]any) (scopes []string) {
+	for _, key := range []string{"scope", "scp"} {
+		switch granted := claims[key].(type) {
+		case string:
+			scopes = append(scopes, strings.Fields(granted)...)
+		case []any:
+			for _, s := range granted {
+				if text, ok := s.(string); ok {
+					scopes = append(scopes, text)
+				}
+			}
+		}
+	}
+	return scopes
+}
