@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -26,7 +27,8 @@ const patience = 20 * time.Second
 // for input before they answer with their arguments, and "task", which becomes one.
 type naive struct {
 	*httptest.Server
-	t *testing.T
+	t   *testing.T
+	own []string // marked secrets that are for it, see TestSecrets
 
 	mu      sync.Mutex
 	seen    []string // all that came: headers and body
@@ -36,8 +38,8 @@ type naive struct {
 	release chan struct{} // closed: hang ends
 }
 
-func newNaive(t *testing.T) *naive {
-	s := &naive{t: t, answers: make(map[string]chan string), streams: make(map[chan string]bool), release: make(chan struct{})}
+func newNaive(t *testing.T, own ...string) *naive {
+	s := &naive{t: t, own: own, answers: make(map[string]chan string), streams: make(map[chan string]bool), release: make(chan struct{})}
 	s.Server = httptest.NewServer(s)
 	t.Cleanup(func() {
 		s.CloseClientConnections()
@@ -388,6 +390,11 @@ func secretFile(t *testing.T, text string) string {
 type journal struct {
 	mu   sync.Mutex
 	text strings.Builder
+}
+
+// logTo returns a log of everything that goes to j.
+func logTo(j *journal) *slog.Logger {
+	return slog.New(slog.NewTextHandler(j, &slog.HandlerOptions{Level: slog.LevelDebug}))
 }
 
 // Write implements [io.Writer].

@@ -2,7 +2,6 @@ package proxy_test
 
 import (
 	"fmt"
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -31,7 +30,12 @@ type house struct {
 // "b". Edit may change its configuration.
 func newHouse(t *testing.T, edit func(*config.Config)) *house {
 	t.Helper()
-	h := &house{t: t, server: newNaive(t), log: &journal{}}
+	return newHouseWith(t, proxy.Hooks{}, newNaive(t), edit)
+}
+
+func newHouseWith(t *testing.T, hooks proxy.Hooks, server *naive, edit func(*config.Config)) *house {
+	t.Helper()
+	h := &house{t: t, server: server, log: &journal{}}
 	cfg := config.Config{
 		Upstreams: []config.Upstream{{Name: "u", URL: h.server.URL}},
 		Auth: config.Auth{Tokens: []config.NamedToken{
@@ -41,7 +45,7 @@ func newHouse(t *testing.T, edit func(*config.Config)) *house {
 	if edit != nil {
 		edit(&cfg)
 	}
-	p, err := proxy.New(&cfg, proxy.Options{Log: slog.New(slog.NewTextHandler(h.log, &slog.HandlerOptions{Level: slog.LevelDebug}))})
+	p, err := proxy.New(&cfg, proxy.Options{Hooks: hooks, Log: logTo(h.log)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,185 @@
+package proxy_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/mcp-proxy/mcp-proxy/config"
+	"github.com/mcp-proxy/mcp-proxy/proxy"
+)
+
+// mark begins or is part of all secrets of TestSecrets.
+const mark = "MARK-"
+
+// A told is what hooks were told.
+type told struct{ journal }
+
+func (x *told) hooks() proxy.Hooks {
+	note := func(values ...any) { fmt.Fprintf(x, "%+v\n", values) }
+	return proxy.Hooks{
+		SessionBegan:    func(s proxy.Session) { note(s) },
+		SessionEnded:    func(s proxy.Session, e proxy.End) { note(s, e) },
+		CallBegan:       func(c proxy.Call) { note(c) },
+		CallEnded:       func(c proxy.Call, e proxy.End) { note(c, e) },
+		RequestBegan:    func(q proxy.Request) { note(q) },
+		RequestEnded:    func(q proxy.Request, e proxy.End) { note(q, e) },
+		UpstreamStarted: func(u proxy.Upstream) { note(u) },
+		UpstreamEnded:   func(u proxy.Upstream, e proxy.End) { note(u, e) },
+		LinkUp:          func(l proxy.Link) { note(l) },
+		LinkLost:        func(l proxy.Link, e proxy.End) { note(l, e) },
+	}
+}
+
+// newRefuser returns a server that refuses everything, and says back all that it got.
+func newRefuser(t *testing.T) *httptest.Server {
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		echo := strings.ReplaceAll(fmt.Sprint(r.URL, r.Header, string(body)), `"`, "'")
+		w.Header().Set("WWW-Authenticate", `Bearer error="invalid_token", error_description="`+echo+`"`)
+		w.WriteHeader(http.StatusUnauthorized)
+		fmt.Fprintf(w, `{"jsonrpc":"2.0","id":1,"error":{"code":-32000,"message":%q}}`, echo)
+	}))
+	t.Cleanup(s.Close)
+	return s
+}
+
+// A grantor is an authorization server: /token grants a token to everybody, /denied
+// refuses, and says back what it got.
+type grantor struct {
+	*httptest.Server
+	mu   sync.Mutex
+	seen string
+}
+
+func newGrantor(t *testing.T, token string) *grantor {
+	g := new(grantor)
+	g.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		echo := fmt.Sprint(r.URL, r.Header, string(body))
+		g.mu.Lock()
+		g.seen += echo
+		g.mu.Unlock()
+		w.Header().Set("Content-Type", "application/json")
+		if r.URL.Path == "/denied" {
+			w.WriteHeader(http.StatusBadRequest)
+			fmt.Fprintf(w, `{"error":"invalid_client","error_description":%q}`, echo)
+			return
+		}
+		fmt.Fprintf(w, `{"access_token":%q,"token_type":"Bearer","expires_in":3600}`, token)
+	}))
+	t.Cleanup(g.Close)
+	return g
+}
+
+func (g *grantor) saw(part string) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return strings.Contains(g.seen, part)
+}
+
+// Every secret of a configuration, and what clients prove themselves with, goes where it is
+// for and nowhere else: not into the log at its lowest level, not to clients, not into hooks
+// and the status, not to another server; when all goes well and when nothing does.
+func TestSecrets(t *testing.T) {
+	var hooks told
+	refuser, as := newRefuser(t), newGrantor(t, "MARK-access")
+	first, other := newNaive(t, "MARK-header", "MARK-key", "MARK-file"), newNaive(t)
+	program, denied := newNaive(t, "MARK-access"), newNaive(t)
+	h := newHouseWith(t, hooks.hooks(), first, func(cfg *config.Config) {
+		cfg.Auth.Tokens = []config.NamedToken{{Name: "a", TokenFile: secretFile(t, "MARK-a")}, {Name: "b", TokenFile: secretFile(t, "MARK-b")}}
+		cfg.Upstreams[0].Headers = map[string]string{"Authorization": "Bearer MARK-header", "X-Key": "MARK-key"}
+		cfg.Upstreams[0].HeadersFrom = map[string]string{"X-File": secretFile(t, "MARK-file")}
+		cfg.Upstreams = append(cfg.Upstreams,
+			config.Upstream{Name: "other", URL: other.URL},
+			config.Upstream{Name: "refuses", URL: refuser.URL + "/mcp?key=MARK-query", Headers: map[string]string{"Authorization": "Bearer MARK-refused"}},
+			config.Upstream{Name: "down", URL: "http://127.0.0.1:1/mcp?key=MARK-nobody"},
+			config.Upstream{Name: "command", Command: "no-such-command", Args: []string{"MARK-argument"}, Env: map[string]string{"KEY": "MARK-env"}},
+			config.Upstream{Name: "program", URL: program.URL, Auth: config.UpstreamAuth{ClientCredentials: &config.ClientCredentials{
+				ClientID: "program", ClientSecretFile: secretFile(t, "MARK-secret"), TokenURL: as.URL + "/token"}}},
+			config.Upstream{Name: "denied", URL: denied.URL, Auth: config.UpstreamAuth{ClientCredentials: &config.ClientCredentials{
+				ClientID: "denied", AssertionFile: secretFile(t, "MARK-assertion"), TokenURL: as.URL + "/denied"}}},
+		)
+		cfg.Links = []config.Link{
+			{Name: "far", Accept: true, TokenFile: secretFile(t, "MARK-link")},
+			{Name: "near", Dial: strings.Replace(refuser.URL, "http", "ws", 1) + "/link?key=MARK-dial", TokenFile: secretFile(t, "MARK-dialling"), Heartbeat: patience},
+		}
+	})
+	h.a.token, h.b.token = "MARK-a", "MARK-b"
+
+	far := newNaive(t)
+	host, err := proxy.NewHost(&config.Config{Upstreams: []config.Upstream{{Name: "faraway", URL: far.URL}}},
+		config.HostLink{Dial: strings.Replace(h.url, "http", "ws", 1) + "/link?key=MARK-host", TokenFile: secretFile(t, "MARK-link")}, proxy.Options{Log: logTo(h.log)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan error, 1)
+	go func() { served <- host.Serve() }()
+	defer func() {
+		host.Close()
+		<-served
+	}()
+	eventually(t, "link", func() bool { return len(h.proxy.Snapshot().Links) > 0 && h.proxy.Snapshot().Links[0].Up })
+
+	var heard journal
+	hear := func(c *caller, method, path, body string, headers ...string) {
+		status, text := c.do(method, path, body, headers...)
+		fmt.Fprintln(&heard, status, text)
+	}
+	h.a.initialize()
+	for i, name := range []string{"u", "other", "refuses", "down", "command", "program", "denied", "near", "faraway"} {
+		hear(h.a, "POST", "/mcp", fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"%s__echo","arguments":{}}}`, i+1, name), h.a.headers()...)
+		text, headers := modern("1", "tools/call", name+"__echo", `,"name":"`+name+`__echo","arguments":{}`)
+		hear(h.b, "POST", "/mcp", text, append(headers, "Cookie", "MARK-cookie", "X-Api-Key", "MARK-of-client")...)
+	}
+	upgrade := []string{"Connection", "Upgrade", "Upgrade", "websocket", "Sec-WebSocket-Version", "13", "Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ=="}
+	for _, token := range []string{"MARK-wrong", "eyJhbGciOiJub25lIn0.eyJzdWIiOiJNQVJLLXN1YiJ9.MARK-signature", "MARK-header"} {
+		for path, method := range map[string]string{"/mcp": "POST", "/ws": "GET", "/sse": "GET", "/link": "GET"} {
+			hear(h.caller(token, ""), method, path, `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`, upgrade...)
+		}
+	}
+	hear(h.caller("", ""), "GET", "/mcp?access_token=MARK-a", "")
+	hear(h.caller("", ""), "GET", "/.well-known/oauth-protected-resource/mcp", "")
+	far.awaits(1, "tools/call")
+	status, err := json.Marshal(h.proxy.Snapshot())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range []*naive{first, program, far} { // what is for them has come
+		for _, own := range s.own {
+			s.awaits(1, own)
+		}
+	}
+	const basic = "cHJvZ3JhbTpNQVJLLXNlY3JldA" // program:MARK-secret
+	if !as.saw(basic) || !as.saw("MARK-assertion") {
+		t.Error("the authorization server got", as.seen)
+	}
+	h.proxy.Close()
+	host.Close()
+
+	for where, text := range map[string]string{"the log": h.log.String(), "clients": heard.String(), "the status": string(status), "hooks": hooks.String()} {
+		if text == "" {
+			t.Error(where, "is empty")
+		}
+		for line := range strings.SplitSeq(text, "\n") {
+			if strings.Contains(line, mark) || strings.Contains(line, basic) {
+				t.Errorf("%s: %s", where, line)
+			}
+		}
+	}
+	for i, s := range []*naive{first, other, program, denied, far} {
+		for _, text := range s.seen {
+			for _, own := range s.own {
+				text = strings.ReplaceAll(text, own, "")
+			}
+			if strings.Contains(text, mark) {
+				t.Errorf("server %d got %s", i, text)
+			}
+		}
+	}
+}
