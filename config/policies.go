@@ -1,7 +1,6 @@
 package config
 
 import (
-	"cmp"
 	"maps"
 	"slices"
 	"strings"
@@ -171,12 +170,8 @@ func (l *loader) rules(c *Config) {
 func (l *loader) known(c *Config, p Policy) {
 	at := join(p.Key, "who")
 	if name := p.Who.Token; name != "" && name != defaultToken {
-		var names []string
-		for _, t := range c.Auth.Tokens {
-			names = append(names, t.Name)
-		}
-		if !slices.Contains(names, name) {
-			l.fail(l.source, join(at, "token"), "%s is no token of auth.tokens%s", quote(name), DidYouMean(name, names))
+		if !slices.ContainsFunc(c.Auth.Tokens, func(t NamedToken) bool { return t.Name == name }) {
+			l.fail(l.source, join(at, "token"), "is the name of no token in auth.tokens")
 		}
 	}
 	if issuer := p.Who.Issuer; issuer != "" && p.Who.Certificate == "" {
@@ -200,7 +195,7 @@ func (l *loader) vouches(c *Config, w Who, at string) {
 	}
 	jwt := w.Principal != "" || w.Claims != nil || strings.Contains(w.Issuer, "://")
 	if jwt || c.TLS.ClientCA == "" {
-		l.fail(l.source, at, "%s is no issuer of auth.jwt", quote(w.Issuer))
+		l.fail(l.source, at, "is no issuer of auth.jwt")
 	}
 }
 
@@ -212,26 +207,32 @@ func (l *loader) idle(c *Config, p Policy) {
 	}
 	for _, g := range p.globs() {
 		if !slices.ContainsFunc(c.Upstreams, func(u Upstream) bool { return reaches(g.glob, u.Name+"__") }) {
-			l.warn(l.source, g.key, "%s matches nothing of any upstream: names begin with the upstream's, as in %s__%s",
-				quote(g.glob), c.Upstreams[0].Name, printable(g.glob))
+			l.warn(l.source, g.key, "matches nothing of any upstream: names begin with the upstream's, as in %s__*", c.Upstreams[0].Name)
 		}
 	}
 }
 
-// A placed glob is one of a policy on names, and where it is.
+// A placed glob is one of a policy on names, and where it is. Error lines do not show it:
+// it may have variables in it.
 type placed struct{ key, glob string }
 
 func (p Policy) globs() (all []placed) {
-	for key, globs := range map[string][]string{
-		"tools.allow": p.Tools.Allow, "tools.deny": p.Tools.Deny,
-		"prompts.allow": p.Prompts.Allow, "prompts.deny": p.Prompts.Deny,
-		"scopes": slices.DeleteFunc(slices.Collect(maps.Keys(p.Scopes)), isURIGlob),
+	for _, of := range []struct {
+		key   string
+		globs []string
+	}{
+		{"tools.allow", p.Tools.Allow}, {"tools.deny", p.Tools.Deny},
+		{"prompts.allow", p.Prompts.Allow}, {"prompts.deny", p.Prompts.Deny},
 	} {
-		for _, glob := range globs {
-			all = append(all, placed{p.Key + "." + key, glob})
+		for i, glob := range of.globs {
+			all = append(all, placed{index(p.Key+"."+of.key, i), glob})
 		}
 	}
-	slices.SortFunc(all, func(a, b placed) int { return cmp.Or(cmp.Compare(a.key, b.key), cmp.Compare(a.glob, b.glob)) })
+	for _, glob := range slices.Sorted(maps.Keys(p.Scopes)) {
+		if !isURIGlob(glob) {
+			all = append(all, placed{join(p.Key+".scopes", glob), glob})
+		}
+	}
 	return all
 }
 

@@ -23,12 +23,11 @@ policies:
 	var got []string
 	for _, w := range warnings {
 		_, w, _ := strings.Cut(w, ".yaml: ")
-		w, _, _ = strings.Cut(w, " matches nothing of any upstream: names begin with the upstream's, as in ")
+		w = strings.TrimSuffix(w, " matches nothing of any upstream: names begin with the upstream's, as in files__*")
 		got = append(got, w)
 	}
 	want := []string{
-		`policies[0].prompts.deny: "docs"`, `policies[0].scopes: "write*"`,
-		`policies[0].tools.deny: "delete_*"`, `policies[0].tools.deny: "file"`,
+		"policies[0].tools.deny[0]:", "policies[0].tools.deny[3]:", "policies[0].prompts.deny[0]:", `policies[0].scopes."write*":`,
 		"policies[1].who.certificate: nobody has one: tls.clientCA is not set",
 	}
 	if strings.Join(got, "\n") != strings.Join(want, "\n") {
