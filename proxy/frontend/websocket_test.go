@@ -148,7 +148,7 @@ func TestSilentWebSocketClient(t *testing.T) {
 
 // upgrade opens a WebSocket whose client is the test itself: who reads from it answers
 // nothing.
-func (ts *testServer) upgrade() io.ReadWriteCloser {
+func (ts *testServer) upgrade(headers ...string) io.ReadWriteCloser {
 	ts.t.Helper()
 	conn, err := ts.client.Transport.(*http.Transport).DialContext(ts.t.Context(), "", "")
 	if err != nil {
@@ -156,7 +156,7 @@ func (ts *testServer) upgrade() io.ReadWriteCloser {
 	}
 	ts.t.Cleanup(func() { conn.Close() })
 	go io.WriteString(conn, "GET /ws HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"+
-		"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: MDEyMzQ1Njc4OWFiY2RlZg==\r\n\r\n")
+		"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: MDEyMzQ1Njc4OWFiY2RlZg==\r\n"+strings.Join(append(headers, "", ""), "\r\n"))
 	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
 	if err != nil || resp.StatusCode != http.StatusSwitchingProtocols {
 		ts.t.Fatalf("upgrade: %v, %v", resp, err)
