@@ -26,6 +26,7 @@ type hosting struct {
 	bridge      *pool.Bridge
 	server      *link.Server
 	log         *slog.Logger
+	prover      *prover
 	proxies     linkedProxies
 	perUpstream int // streams that clients may have to each upstream
 
@@ -50,6 +51,7 @@ func newHosting(cfg *config.Config, o Options) (*hosting, error) {
 	h := &hosting{
 		host:        &upstream.Host{Log: log, Limits: limits, ClientsOperate: o.Stdio, Hooks: o.Hooks},
 		log:         log,
+		prover:      newProver(cfg, o),
 		perUpstream: streamsEach * cfg.Limits.Sessions,
 		remotes:     make(map[string]*remoteServer),
 	}
@@ -81,7 +83,7 @@ func (h *hosting) adopt(cfg *config.Config) (changed []string, err error) {
 			remotes[u.Name] = h.remotes[u.Name]
 			continue
 		}
-		if next[u.Name], remotes[u.Name], err = upstreamOf(u, h.host.Limits, h.log); err != nil {
+		if next[u.Name], remotes[u.Name], err = upstreamOf(u, h.host.Limits, h.prover); err != nil {
 			return nil, config.Problems{{Source: cfg.File, Key: u.Key + ".tls", Text: err.Error()}}
 		}
 	}

@@ -50,6 +50,7 @@ type links struct {
 	log    *slog.Logger
 	hooks  observe.Hooks // of which LinkUp and LinkLost are called
 	limits jsonrpc.Limits
+	prover *prover
 	auto   bool // names carry that of their upstream if there are several
 
 	ctx context.Context // of the links; set by start; done: none comes up any more
@@ -67,7 +68,7 @@ type links struct {
 // [config.Problems].
 func newLinks(cfg *config.Config, r *session.Router, o Options) (*links, error) {
 	ls := &links{
-		router: r, log: o.Log, hooks: o.Hooks, limits: limitsOf(cfg), auto: cfg.Prefix == "auto",
+		router: r, log: o.Log, hooks: o.Hooks, limits: limitsOf(cfg), prover: newProver(cfg, o), auto: cfg.Prefix == "auto",
 		owners: make(map[string]*farLink), told: make(map[string]bool),
 	}
 	all, err := ls.plan(cfg)
@@ -119,7 +120,7 @@ func (ls *links) newFarLink(c config.Link) (*farLink, error) {
 		return nil, err
 	}
 	f.endpoint = link.Endpoint{URL: c.Dial, TLS: t, Token: secretfile.Token(c.TokenFile)}
-	if f.proof, err = credentialsOf(c.Name, c.Dial, c.Auth, c.TLS, ls.log); f.proof != nil {
+	if f.proof, err = ls.prover.link(c); f.proof != nil {
 		f.endpoint.Credentials = f.proof
 	}
 	return f, err

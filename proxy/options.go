@@ -16,6 +16,12 @@ type Options struct {
 	// its last line on stderr, and a link that waits for its host to dial is a
 	// mistake, since nothing listens.
 	Stdio bool
+
+	// AskLogin is called when a server wants a person to log in, with the page to open; a
+	// browser was opened with it if there is one. It must not wait. Only a program whose
+	// operator sits in front of it sets this: with nil nobody is asked, and what needs a
+	// login fails until somebody has run "mcp-proxy login".
+	AskLogin func(LoginPrompt)
 }
 
 func (o *Options) setDefaults() {

@@ -61,6 +61,7 @@ func New(cfg *config.Config, o Options) (*Proxy, error) {
 	if p.host, err = newHosting(cfg, o); err != nil {
 		return nil, err
 	}
+	p.host.prover.returned = func(upstream string) { p.router.Returned(upstream) }
 	p.within = newWithin(cfg, p.host, o.Log)
 	if p.links, err = newLinks(cfg, p.router, o); err != nil {
 		return nil, err

@@ -33,18 +33,18 @@ func (r *remoteServer) forgo() {
 
 // upstreamOf returns how the host reaches an upstream, and the remote server if it
 // is one.
-func upstreamOf(u config.Upstream, limits jsonrpc.Limits, log *slog.Logger) (upstream.Upstream, *remoteServer, error) {
+func upstreamOf(u config.Upstream, limits jsonrpc.Limits, p *prover) (upstream.Upstream, *remoteServer, error) {
 	up := upstream.Upstream{Era: mcp.Era(u.Era), StartTimeout: u.StartTimeout, Shared: u.Shared, Roots: u.Roots}
 	if u.URL == "" {
 		up.Command = commandOf(u)
 		return up, nil, nil
 	}
-	r := &remoteServer{Server: remoteOf(u, limits, log)}
+	r := &remoteServer{Server: remoteOf(u, limits, p.log)}
 	var err error
 	if r.TLS, err = clientTLS(u.TLS); err != nil {
 		return up, nil, err
 	}
-	if r.credentials, err = credentialsOf(u.Name, u.URL, u.Auth, u.TLS, log); err != nil {
+	if r.credentials, err = p.upstream(u); err != nil {
 		return up, nil, err
 	}
 	if r.credentials != nil {

@@ -55,7 +55,7 @@ func newConnect() *cobra.Command {
 func runStdio(ctx context.Context, s *start) error {
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	p, err := proxy.New(s.cfg, proxy.Options{Log: s.log, Stdio: true})
+	p, err := proxy.New(s.cfg, proxy.Options{Log: s.log, Stdio: true, AskLogin: askIn(s.log)})
 	if err != nil {
 		return failedBy(err)
 	}

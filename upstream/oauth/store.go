@@ -19,26 +19,29 @@ import (
 // A Store keeps logins. Many processes use it at once: whoever changes a record has its
 // lock, which goes with the process.
 type Store struct {
-	Dir     string // of files that nobody else may read, made when it is needed
+	Dir     string // of files that nobody else may read, made when it is needed; "": there is no place
 	Keyring bool   // the records are in the keyring of the operating system instead; the locks are files all the same
 }
 
 // DefaultDir returns where logins are kept: mcp-proxy/login in $XDG_STATE_HOME, else in
-// ~/.local/state on Unix, and in the user's configuration directory elsewhere.
-func DefaultDir() (string, error) {
+// ~/.local/state, and on macOS and Windows in the user's configuration directory. It is ""
+// for a user without a home.
+func DefaultDir() string {
 	base := os.Getenv("XDG_STATE_HOME")
-	if base == "" || !filepath.IsAbs(base) {
+	if !filepath.IsAbs(base) {
 		home, err := os.UserHomeDir()
 		base = filepath.Join(home, ".local", "state")
 		if runtime.GOOS == "windows" || runtime.GOOS == "darwin" {
 			base, err = os.UserConfigDir()
 		}
 		if err != nil {
-			return "", fmt.Errorf("there is no place to keep logins: %w", err)
+			return ""
 		}
 	}
-	return filepath.Join(base, "mcp-proxy", "login"), nil
+	return filepath.Join(base, "mcp-proxy", "login")
 }
+
+var errNoPlace = errors.New("there is no place to keep logins: neither XDG_STATE_HOME nor HOME is set")
 
 // maxRecord bounds the bytes of a record.
 const maxRecord = 1 << 20
@@ -46,7 +49,7 @@ const maxRecord = 1 << 20
 // service is the name of our records in the keyring.
 const service = "mcp-proxy login"
 
-// Place says where the login at a server is kept, for people.
+// place says where the login at a server is kept, for people.
 func (s *Store) place(k key) string {
 	if s.Keyring {
 		return fmt.Sprintf("the system's keyring (%s, %s)", service, k.name())
@@ -56,6 +59,9 @@ func (s *Store) place(k key) string {
 
 // load returns what is kept, which is empty for nothing. Errors name the place.
 func (s *Store) load(k key) (*record, error) {
+	if s.Dir == "" {
+		return nil, errNoPlace
+	}
 	text, err := s.read(k)
 	if err == nil {
 		var r *record
@@ -134,6 +140,9 @@ func (s *Store) changed(k key, r *record, err error) error {
 
 // lock waits until nobody else changes the record.
 func (s *Store) lock(ctx context.Context, k key) (unlock func(), err error) {
+	if s.Dir == "" {
+		return nil, errNoPlace
+	}
 	if err := os.MkdirAll(s.Dir, 0o700); err != nil {
 		return nil, err
 	}

@@ -1,0 +1,148 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/mcp-proxy/mcp-proxy/config"
+	"github.com/mcp-proxy/mcp-proxy/proxy"
+)
+
+func newLogin() *cobra.Command {
+	var file string
+	o := proxy.LoginOptions{Show: showLogin}
+	cmd := &cobra.Command{
+		Use:   "login UPSTREAM|URL",
+		Short: "Log in to a remote server with OAuth, in a browser",
+		Long: "Logs in to an upstream of the configuration, or to the server at a URL, and keeps the tokens, which are refreshed when they\n" +
+			"are used. A proxy or host that runs finds them at once. connect and stdio log in by themselves when a server asks.",
+		Example: "  mcp-proxy login docs\n" +
+			"  mcp-proxy login https://example.com/mcp --device",
+		Args: oneLogin,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			cfg, name, err := loginConfig(file, args[0])
+			if err != nil {
+				return err
+			}
+			return runLogin(cmd.Context(), cfg, name, args[0], o)
+		},
+	}
+	addLoginFlags(cmd, &file, &o.ClientID)
+	cmd.Flags().BoolVar(&o.Device, "device", false, "log in with a browser on another device, by a code, where the server offers that")
+	cmd.Flags().BoolVar(&o.NoBrowser, "no-browser", false, "open no browser, print the address to open")
+	cmd.Flags().StringSliceVar(&o.Scopes, "scope", nil, "scopes to ask for, instead of those that are configured or that the server names; may be repeated")
+	return cmd
+}
+
+func newLogout() *cobra.Command {
+	var file string
+	var o proxy.LoginOptions
+	cmd := &cobra.Command{
+		Use:   "logout UPSTREAM|URL",
+		Short: "Log out of a remote server: revoke its tokens and delete them",
+		Args:  oneLogin,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			cfg, name, err := loginConfig(file, args[0])
+			if err != nil {
+				return err
+			}
+			return runLogout(cmd.Context(), cfg, name, args[0], o)
+		},
+	}
+	addLoginFlags(cmd, &file, &o.ClientID)
+	return cmd
+}
+
+func addLoginFlags(cmd *cobra.Command, file, clientID *string) {
+	addConfigFlag(cmd, file)
+	cmd.Flags().StringVar(clientID, "client-id", "", "client id that the server knows us by, where none is configured; an https URL is that of a client id metadata document")
+}
+
+// oneLogin is the argument of login and logout.
+func oneLogin(cmd *cobra.Command, args []string) error {
+	if len(args) != 1 || args[0] == "" {
+		return fmt.Errorf("%s needs one upstream or URL, as in mcp-proxy %[1]s https://example.com/mcp", cmd.Name())
+	}
+	return nil
+}
+
+// loginConfig returns the configuration that has what is given, and its name there.
+func loginConfig(file, given string) (*config.Config, string, error) {
+	from, name := config.Options{File: file}, given
+	if strings.Contains(given, "://") {
+		if file != "" {
+			return nil, "", errors.New("a URL and --config exclude each other")
+		}
+		from, name = config.Options{URL: given}, "main"
+	}
+	cfg, _, err := config.Load(from)
+	return cfg, name, err
+}
+
+func runLogin(ctx context.Context, cfg *config.Config, name, given string, o proxy.LoginOptions) error {
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	kept, err := proxy.Login(ctx, cfg, name, o)
+	if err != nil {
+		return loginFailed(err)
+	}
+	fmt.Printf("Logged in to %s. The tokens are in %s.\n", given, kept)
+	return nil
+}
+
+func runLogout(ctx context.Context, cfg *config.Config, name, given string, o proxy.LoginOptions) error {
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	kept, unrevoked, err := proxy.Logout(ctx, cfg, name, o)
+	switch {
+	case errors.Is(err, proxy.ErrNoLogin):
+		return &runError{fmt.Errorf("nobody has logged in to %s: there is nothing in %s", given, kept)}
+	case err != nil:
+		return loginFailed(err)
+	case unrevoked != nil:
+		fmt.Printf("Logged out of %s: the tokens are deleted. Whoever has a copy can use them until they expire (%v).\n", given, unrevoked)
+	default:
+		fmt.Printf("Logged out of %s: the tokens are revoked and deleted.\n", given)
+	}
+	return nil
+}
+
+// loginFailed tells mistakes in usage from what went wrong.
+func loginFailed(err error) error {
+	if usage, ok := errors.AsType[*proxy.LoginError](err); ok {
+		return usage
+	}
+	return &runError{fmt.Errorf("login: %w", err)}
+}
+
+// showLogin tells a person at a terminal what to do. What is printed to stdout is for
+// programs.
+func showLogin(p proxy.LoginPrompt) {
+	switch {
+	case p.Code != "":
+		fmt.Fprintf(os.Stderr, "Open this page on any device, and enter the code %s if it asks for one:\n\n  %s\n\n", p.Code, p.URL)
+	case p.Opened:
+		fmt.Fprintf(os.Stderr, "Your browser opens, to log in. If it does not, open this page:\n\n  %s\n\n", p.URL)
+	default:
+		fmt.Fprintf(os.Stderr, "Open this page in a browser on this machine, to log in:\n\n  %s\n\n", p.URL)
+	}
+}
+
+// askIn tells a person so whose stderr is a log.
+func askIn(log *slog.Logger) func(proxy.LoginPrompt) {
+	return func(p proxy.LoginPrompt) {
+		said := "a server wants you to log in: open this page in a browser on this machine"
+		if p.Opened {
+			said = "a server wants you to log in: a browser was opened"
+		}
+		log.Warn(said, "url", p.URL)
+	}
+}
