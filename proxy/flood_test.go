@@ -1,0 +1,154 @@
+package proxy_test
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/gorilla/websocket"
+
+	"github.com/mcp-proxy/mcp-proxy/config"
+)
+
+// limited bounds what b may, and nobody else.
+func limited(l config.PolicyLimits) func(*config.Config) {
+	return func(cfg *config.Config) {
+		cfg.Policies = []config.Policy{{Key: "policies[0]", Who: config.Who{Token: "b"}, Limits: l}, {Key: "policies[1]", Who: config.Who{Any: true}}}
+	}
+}
+
+// wantBusy checks that a response is 429 and says when to try again.
+func wantBusy(t *testing.T, what string, resp *http.Response) {
+	t.Helper()
+	resp.Body.Close()
+	if resp.StatusCode != http.StatusTooManyRequests || resp.Header.Get("Retry-After") == "" {
+		t.Errorf("%s: %s, Retry-After %q", what, resp.Status, resp.Header.Get("Retry-After"))
+	}
+}
+
+const hello = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`
+
+// One who has as many sessions as its policy allows gets no more, of any kind. Others do.
+func TestFloodOfSessions(t *testing.T) {
+	h := newHouse(t, limited(config.PolicyLimits{Sessions: 2}))
+	h.b.initialize()
+	h.socket(h.b, "/ws")
+	wantBusy(t, "a session", h.b.open("POST", "/mcp", hello))
+	wantBusy(t, "one of HTTP+SSE", h.b.open("GET", "/sse", ""))
+	text, headers := modern("1", "tools/list", "", "")
+	wantBusy(t, "a modern request", h.b.open("POST", "/mcp/u", text, headers...))
+	_, resp, err := websocket.DefaultDialer.DialContext(t.Context(), "ws"+strings.TrimPrefix(h.url, "http")+"/ws", http.Header{"Authorization": {"Bearer " + h.b.token}})
+	if err == nil {
+		t.Fatal("a WebSocket too many")
+	}
+	wantBusy(t, "a WebSocket", resp)
+	for range 5 {
+		h.a.initialize()
+	}
+	h.socket(h.a, "/ws")
+}
+
+// One who has as many requests in flight as its policy allows is refused more, in any of
+// its sessions. Others are served.
+func TestFloodOfRequests(t *testing.T) {
+	h := newHouse(t, limited(config.PolicyLimits{InFlight: 2}))
+	h.b.initialize()
+	h.hang(h.b, "1")
+	second := h.caller(h.b.token, "/mcp").initialize()
+	h.hang(second, "1")
+	for _, c := range []*caller{h.b, second} {
+		wantBusy(t, "a legacy call", c.open("POST", "/mcp", onSession[0].body, c.headers()...))
+	}
+	text, headers := modern("1", "tools/call", "echo", `,"name":"echo"`)
+	wantBusy(t, "a modern call", h.b.open("POST", "/mcp", text, headers...))
+	socket := h.socket(h.b, "/ws")
+	socket.say(text)
+	if got := socket.hears(`"id":1`); !strings.Contains(got, "overloaded") {
+		t.Error("on a WebSocket:", got)
+	}
+	if status, text := h.a.ask("tools/call", "echo", `,"name":"echo"`); !strings.Contains(text, `"result"`) {
+		t.Error("a:", status, text)
+	}
+	close(h.server.release)
+	eventually(t, "room", func() bool {
+		_, text := h.b.ask("tools/call", "echo", `,"name":"echo"`)
+		return strings.Contains(text, `"result"`)
+	})
+}
+
+// One who asks too often has to wait. Others do not.
+func TestFloodByRate(t *testing.T) {
+	h := newHouse(t, limited(config.PolicyLimits{Rate: 0.01}))
+	text, headers := modern("1", "tools/call", "echo", `,"name":"echo"`)
+	refused := false
+	for range 20 {
+		resp := h.b.open("POST", "/mcp", text, headers...)
+		resp.Body.Close()
+		refused = resp.StatusCode == http.StatusTooManyRequests
+	}
+	if !refused {
+		t.Error("20 requests at once")
+	}
+	wantBusy(t, "one more", h.b.open("POST", "/mcp", text, headers...))
+	wantBusy(t, "one more at another path", h.b.open("POST", "/mcp/u", text, headers...))
+	for range 20 {
+		if status, text := h.a.ask("tools/call", "echo", `,"name":"echo"`); status != http.StatusOK {
+			t.Error("a:", status, text)
+		}
+	}
+}
+
+// Calls that one principal leaves suspended take no room from another, however many.
+func TestFloodOfSuspendedCalls(t *testing.T) {
+	h := newHouse(t, func(cfg *config.Config) { cfg.Upstreams[0].Era = "legacy" })
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	answers := make(map[bool]int) // whether the call was suspended
+	for range 8 {
+		wg.Go(func() {
+			for range 40 { // 320: there is room for 256
+				_, text := h.b.ask("tools/call", "ask", `,"name":"ask"`)
+				mu.Lock()
+				answers[strings.Contains(text, "requestState")]++
+				mu.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	if answers[false] == 0 || answers[true] == 0 {
+		t.Error("suspended calls of b:", answers)
+	}
+	_, text := h.a.ask("tools/call", "ask", `,"name":"ask"`)
+	_, state, _ := strings.Cut(text, `"requestState":"`)
+	state, _, _ = strings.Cut(state, `"`)
+	_, key, _ := strings.Cut(text, `"inputRequests":{"`)
+	key, _, _ = strings.Cut(key, `"`)
+	_, text = h.a.ask("tools/call", "ask", fmt.Sprintf(`,"name":"ask","requestState":%q,"inputResponses":{%q:{"action":"accept","content":{"by":"a"}}}`, state, key))
+	if !strings.Contains(text, `\"by\":\"a\"`) {
+		t.Error("a got", text)
+	}
+}
+
+// Wrong tokens cost their sender an answer each, and nobody else anything.
+func TestFloodOfTokens(t *testing.T) {
+	h := newHouse(t, nil)
+	var wg sync.WaitGroup
+	for i := range 4 {
+		wg.Go(func() {
+			c := h.caller(fmt.Sprint("wrong-", i), "/mcp")
+			for range 100 {
+				if status, _ := c.ask("tools/list", "", ""); status != http.StatusUnauthorized {
+					t.Error(status)
+				}
+			}
+		})
+	}
+	for range 50 {
+		if status, text := h.a.ask("tools/call", "echo", `,"name":"echo"`); status != http.StatusOK {
+			t.Error("a:", status, text)
+		}
+	}
+	wg.Wait()
+}
