@@ -163,6 +163,18 @@ func (l *loader) rules(c *Config) {
 		}
 		l.idle(c, p)
 	}
+	if len(c.Policies) > 0 {
+		l.alike(c)
+	}
+}
+
+// alike refuses names that globs cannot tell apart: what is in a_ matches a__* as well.
+func (l *loader) alike(c *Config) {
+	for _, u := range c.Upstreams {
+		if i := slices.IndexFunc(c.Upstreams, func(other Upstream) bool { return u.Name == other.Name+"_" }); i >= 0 {
+			l.fail(l.source, u.Key, "needs another name: policies about %s__* would be about it too", c.Upstreams[i].Name)
+		}
+	}
 }
 
 // known checks that a policy is about clients that are configured. The token "default" may

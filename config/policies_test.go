@@ -67,3 +67,13 @@ func TestWhoCovers(t *testing.T) {
 		}
 	}
 }
+
+// Globs about one upstream must not be about another.
+func TestNamesThatGlobsConfuse(t *testing.T) {
+	const upstreams = "upstreams: {a: {command: x}, a_: {command: x}, b_: {command: x}, a_c: {command: x}}\n"
+	load(t, upstreams)
+	got := problems(t, Options{File: write(t, "mcp-proxy.yaml", upstreams+"policies: [{who: any}]\n")})
+	if got != "mcp-proxy.yaml: upstreams.a_: needs another name: policies about a__* would be about it too\n" {
+		t.Errorf("got %s", got)
+	}
+}
