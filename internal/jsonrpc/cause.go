@@ -133,7 +133,7 @@ var causes = map[string]struct {
 	CauseNameLookup:         {ClassUnreachable, ""},
 	CauseTLS:                {ClassUnreachable, ""},
 	CauseBadHeaderFile:      {ClassUnreachable, "was not asked: a file of headersFrom cannot be read (bad header file)"},
-	CauseNoToken:            {ClassUnreachable, "was not asked: its authorization server gives us no token (no token)"},
+	CauseNoToken:            {ClassUnreachable, "did not let us in: its authorization server gives us no token (no token)"},
 	CauseLogin:              {ClassRefused, "did not let us in: login needed"},
 	CauseStreamEnded:        {ClassBroken, "broke off its answer (stream ended)"},
 	CauseRequestFailed:      {ClassBroken, ""},

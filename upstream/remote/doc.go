@@ -35,6 +35,9 @@
 //     subscriptions), and the request is posted once more. Other requests of the lost
 //     session get the connection-closed error, the server's requests are cancelled,
 //     and list_changed says that something may have changed.
+//   - A 401 or 403 says that the request did not run, too. With Credentials it is posted
+//     again, a few times at most, if they have become better. So is any other request. While
+//     it waits for them a cancellation takes it back, and the server hears of neither.
 //   - Anything else is the connection-closed error. Its phase is not_sent exactly
 //     if no connection was made that could have carried the request.
 //
@@ -77,6 +80,7 @@
 //	             calls, outbox, listener, handshake, sse (HTTP+SSE), renewal
 //	exchange     a POST and its response, until the reply · events: of its stream
 //	transport    requests of HTTP to a server · connect: its connections
+//	credentials  what proves to it who we are
 //	life         what ends, and when, and what waits for Recv
 //	headers, failurelog, failure
 //
@@ -102,6 +106,8 @@
 //     for another.
 //   - No lock is held across I/O, but for the reading of header files, which
 //     everybody needs who would wait for it.
+//   - Credentials, and headers that are configured, go to the origin of the configured URL
+//     only, whatever the server redirects to or names.
 //   - Each failure of many requests at once is one line of the log and one event, and
 //     so is a server that is gone from under streams outside of calls. Header values
 //     and URLs are in none. The end of a session is its host's to tell.
