@@ -20,11 +20,7 @@ import (
 func Check(cfg *config.Config) config.Problems {
 	c := newChecker(cfg)
 	c.tls("tls", "clientCA", config.TLS{CA: cfg.TLS.ClientCA, Cert: cfg.TLS.Cert, Key: cfg.TLS.Key})
-	for _, i := range cfg.Auth.JWT {
-		if i.JWKSFile != "" {
-			c.found(i.Key+".jwksFile", jwt.CheckFile(i.JWKSFile))
-		}
-	}
+	c.issuers(cfg)
 	for _, u := range cfg.Upstreams {
 		c.upstream(u)
 		c.tls(u.Key+".tls", "ca", u.TLS)
@@ -86,6 +82,15 @@ func (c *checker) clientTokens(cfg *config.Config) {
 	c.token("tokenFile", cfg.TokenFile, "clients")
 	for _, t := range cfg.Auth.Tokens {
 		c.token(t.Key+".tokenFile", t.TokenFile, "clients")
+	}
+}
+
+// issuers checks the keys of those whose tokens clients have.
+func (c *checker) issuers(cfg *config.Config) {
+	for _, i := range cfg.Auth.JWT {
+		if i.JWKSFile != "" {
+			c.found(i.Key+".jwksFile", jwt.CheckFile(i.JWKSFile))
+		}
 	}
 }
 

@@ -1,13 +1,14 @@
 package proxy
 
 import (
+	"context"
 	"log/slog"
 	"net/http"
 	"net/url"
 	"slices"
+	"sync"
 
 	"github.com/mcp-proxy/mcp-proxy/config"
-	"github.com/mcp-proxy/mcp-proxy/internal/secretfile"
 	"github.com/mcp-proxy/mcp-proxy/proxy/auth"
 	"github.com/mcp-proxy/mcp-proxy/proxy/frontend"
 	"github.com/mcp-proxy/mcp-proxy/proxy/session"
@@ -17,19 +18,24 @@ import (
 // dial us.
 type front struct {
 	*frontend.HTTP
-	links *links
+	links   *links
+	clients *auth.Clients // nil: they are asked for nothing
+
+	once sync.Once
+	keys gate // of what fetches keys for clients
 }
 
 // newFront returns the front end to the sessions of a router. The error says that nobody
 // may listen so.
 func newFront(cfg *config.Config, router *session.Router, known func(upstream string) bool, ls *links, log *slog.Logger) (*front, error) {
-	h := &frontend.HTTP{
+	f := &front{links: ls, clients: newClients(cfg, log)}
+	f.HTTP = &frontend.HTTP{
 		Serve:          router.Serve,
 		ServePrincipal: router.ServePrincipal,
 		Admit:          admitOf(router.Policies),
 		Known:          known,
 		Guard: frontend.Guard{
-			Clients: newClients(cfg, log), AllowedHosts: allowedHosts(cfg), AllowedOrigins: cfg.AllowedOrigins,
+			AllowedHosts: allowedHosts(cfg), AllowedOrigins: cfg.AllowedOrigins,
 			Listen: cfg.Listen, Insecure: cfg.Insecure,
 		},
 		Limits:      limitsOf(cfg),
@@ -38,7 +44,10 @@ func newFront(cfg *config.Config, router *session.Router, known func(upstream st
 		SessionGone: cfg.SessionGone,
 		Log:         log,
 	}
-	return &front{h, ls}, h.Guard.Check() // config has refused that; nobody may come past it
+	if f.clients != nil {
+		f.Guard.Clients = f.clients
+	}
+	return f, f.Guard.Check() // config has refused that; nobody may come past it
 }
 
 // allowedHosts are those of the configuration, and the name by which clients reach us.
@@ -50,19 +59,11 @@ func allowedHosts(cfg *config.Config) []string {
 	return append(slices.Clip(cfg.AllowedHosts), public.Hostname())
 }
 
-// newClients returns who says who clients are; nil if they are asked for nothing.
-func newClients(cfg *config.Config, log *slog.Logger) frontend.Identifier {
-	var tokens []*auth.Token
-	if cfg.TokenFile != "" {
-		tokens = append(tokens, auth.NewToken("default", secretfile.Token(cfg.TokenFile), log))
+// start fetches the keys of issuers until ctx ends. Whoever ends it waits for f.keys.
+func (f *front) start(ctx context.Context) {
+	if f.clients != nil {
+		f.once.Do(func() { f.keys.run(func() { f.clients.Run(ctx) }) })
 	}
-	for _, t := range cfg.Auth.Tokens {
-		tokens = append(tokens, auth.NewToken(t.Name, secretfile.Token(t.TokenFile), log))
-	}
-	if tokens == nil {
-		return nil
-	}
-	return &auth.Clients{Tokens: tokens}
 }
 
 // ServeHTTP implements [http.Handler].
@@ -76,12 +77,4 @@ func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	f.links.ServeHTTP(w, r)
-}
-
-// checkToken reports a token that clients are asked for and that cannot be read.
-func checkToken(cfg *config.Config) error {
-	if _, err := secretfile.ReadToken(cfg.TokenFile); err != nil {
-		return config.Problems{{Source: cfg.File, Key: "tokenFile", Text: err.Error()}}
-	}
-	return nil
 }

@@ -49,7 +49,7 @@ type Proxy struct {
 func New(cfg *config.Config, o Options) (*Proxy, error) {
 	o.setDefaults()
 	warnOfUpstreams(cfg, o.Log)
-	if err := checkToken(cfg); err != nil && !o.Stdio {
+	if err := checkClients(cfg); err != nil && !o.Stdio {
 		return nil, err
 	}
 	p := &Proxy{log: o.Log, stdio: o.Stdio}
@@ -135,6 +135,7 @@ func (p *Proxy) known(name string) bool {
 // with Shutdown, after which the program ends its server.
 func (p *Proxy) Handler() http.Handler {
 	p.start()
+	p.front.start(p.linked)
 	return p.front
 }
 
@@ -155,6 +156,7 @@ func (p *Proxy) Listen() ([]net.Addr, error) {
 // error of a listener, while the others go on.
 func (p *Proxy) Serve() error {
 	p.start()
+	p.front.start(p.linked)
 	return p.web.serve()
 }
 
@@ -218,6 +220,7 @@ func (p *Proxy) Shutdown(ctx context.Context) error {
 	p.onStdio.wait()
 	p.hangUp()
 	p.links.in.wait()
+	p.front.keys.wait()
 	p.within.wait()
 	p.host.stop()
 	p.web.close()

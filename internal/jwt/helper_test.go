@@ -104,7 +104,7 @@ func start(t testing.TB, s *server, source Source, log io.Writer) *Issuer {
 	t.Cleanup(func() { cancel(); <-ended })
 	return &Issuer{
 		Name: issuerName, Audience: []string{"https://mcp.example/mcp"}, Skew: 30 * time.Second, Keys: k,
-		Algorithms: []jose.SignatureAlgorithm{jose.RS256, jose.PS256, jose.ES256, jose.EdDSA},
+		Algorithms: []string{"RS256", "PS256", "ES256", "EdDSA"},
 	}
 }
 

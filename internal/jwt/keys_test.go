@@ -25,7 +25,7 @@ func signedWith(kid string) string {
 
 func expect(t *testing.T, i *Issuer, token string, want error, when string) *Token {
 	t.Helper()
-	got, err := Verify(t.Context(), []*Issuer{i}, token)
+	got, err := Verify(t.Context(), []*Issuer{i}, here, token)
 	if !errors.Is(err, want) {
 		t.Errorf("%s: %v, want %v", when, err, want)
 	}
@@ -73,7 +73,7 @@ func TestCallerLeaves(t *testing.T) {
 		s.set(func() { s.slow, s.at[jwksURL] = time.Second, jwks(map[string]crypto.Signer{"new": ecKey}) })
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		defer cancel()
-		if _, err := Verify(ctx, []*Issuer{i}, signedWith("new")); !errors.Is(err, context.DeadlineExceeded) {
+		if _, err := Verify(ctx, []*Issuer{i}, here, signedWith("new")); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("%v", err)
 		}
 		expect(t, i, signedWith("new"), nil, "another caller")

@@ -19,10 +19,12 @@ const maxToken = 16 << 10
 // An Issuer is an authorization server whose tokens are accepted. Its fields must not
 // change once it is used.
 type Issuer struct {
-	Name       string                    // its claim iss
-	Audience   []string                  // a token must be for one of these; a slash at the end makes no difference
-	Algorithms []jose.SignatureAlgorithm // that its tokens may be signed with
-	Skew       time.Duration             // by how much its clock may differ from ours
+	Name       string        // its claim iss
+	Audience   []string      // a token must be for one of these; a slash at the end makes no difference
+	Algorithms []string      // that its tokens may be signed with
+	Skew       time.Duration // by how much its clock may differ from ours
+	Principal  string        // the claim that names whom a token is about
+	Scopes     []string      // that every token needs; [Verify] leaves that to its caller
 	Keys       *Keys
 }
 
@@ -33,6 +35,7 @@ type Token struct {
 	Claims  map[string]any // the same: strings, float64, bool, []any, map[string]any
 	Expires time.Time      // by our clock, skew included
 	Key     *PublicKey
+	Only    string // the one resource that it is for; "" for all that the issuer's audiences are
 }
 
 // Invalid is why a token is refused. It says nothing that is in the token, so its sender
@@ -60,9 +63,10 @@ const (
 var ErrUnavailable = errors.New("the keys of the token's issuer are not known")
 
 // Verify returns the token whose compact serialization is text, if one of the issuers has
-// signed it for us. It may wait for a key, as long as ctx. Its error is Invalid,
+// signed it for us: for one of its audiences, or for the very resource that is asked for,
+// which is a URL of ours, or "". It may wait for a key, as long as ctx. Its error is Invalid,
 // [ErrUnavailable] or that of ctx.
-func Verify(ctx context.Context, issuers []*Issuer, text string) (*Token, error) {
+func Verify(ctx context.Context, issuers []*Issuer, resource, text string) (*Token, error) {
 	h, claims, err := parse(text)
 	if err != nil {
 		return nil, err
@@ -73,18 +77,25 @@ func Verify(ctx context.Context, issuers []*Issuer, text string) (*Token, error)
 		return nil, WrongIssuer
 	}
 	i := issuers[at]
-	if !slices.Contains(i.Algorithms, h.Algorithm) {
+	if !slices.Contains(i.Algorithms, string(h.Algorithm)) {
 		return nil, WrongAlg
 	}
 	key, payload, err := i.verify(ctx, h, text)
 	if err != nil {
 		return nil, err
 	}
-	expires, err := i.check(claims) // which are those of the payload
-	if err != nil {
+	token := &Token{Issuer: i, Payload: payload, Claims: claims, Key: key}
+	switch {
+	case isFor(claims["aud"], i.Audience):
+	case resource != "" && isFor(claims["aud"], []string{resource}):
+		token.Only = resource
+	default:
+		return nil, WrongAudience
+	}
+	if token.Expires, err = i.times(claims); err != nil {
 		return nil, err
 	}
-	return &Token{Issuer: i, Payload: payload, Claims: claims, Expires: expires, Key: key}, nil
+	return token, nil
 }
 
 // A header is what counts of a JOSE header.
@@ -127,7 +138,7 @@ func decode(segment string, to any) bool {
 // verify returns the key that has signed the token, and the payload. If none has, the issuer
 // may have rotated its keys: it is asked once more.
 func (i *Issuer) verify(ctx context.Context, h header, text string) (*PublicKey, []byte, error) {
-	signed, err := jose.ParseSignedCompact(text, i.Algorithms)
+	signed, err := jose.ParseSignedCompact(text, []jose.SignatureAlgorithm{h.Algorithm})
 	if err != nil {
 		return nil, nil, Malformed
 	}
@@ -156,16 +167,12 @@ func (i *Issuer) verify(ctx context.Context, h header, text string) (*PublicKey,
 	}
 }
 
-// check checks the claims of a token that the issuer has signed (RFC 7519, section 4.1), and
-// returns when it expires.
-func (i *Issuer) check(claims map[string]any) (expires time.Time, err error) {
+// times checks when a token is good (RFC 7519, section 4.1), and returns when it expires.
+func (i *Issuer) times(claims map[string]any) (expires time.Time, err error) {
 	now := time.Now()
 	exp, ok := claims["exp"].(float64)
-	switch {
-	case !ok:
+	if !ok {
 		return expires, NoExpiry
-	case !i.isFor(claims["aud"]):
-		return expires, WrongAudience
 	}
 	if expires = date(exp).Add(i.Skew); !now.Before(expires) {
 		return expires, Expired
@@ -184,16 +191,16 @@ func (i *Issuer) check(claims map[string]any) (expires time.Time, err error) {
 	return expires, nil
 }
 
-// isFor reports whether the claim aud, a string or several, names us.
-func (i *Issuer) isFor(aud any) bool {
+// isFor reports whether the claim aud, a string or several, names one of us.
+func isFor(aud any, us []string) bool {
 	names, ok := aud.([]any)
 	if !ok {
 		names = []any{aud}
 	}
 	return slices.ContainsFunc(names, func(name any) bool {
 		text, ok := name.(string)
-		return ok && slices.ContainsFunc(i.Audience, func(ours string) bool {
-			return text != "" && strings.TrimSuffix(text, "/") == strings.TrimSuffix(ours, "/")
+		return ok && text != "" && slices.ContainsFunc(us, func(one string) bool {
+			return strings.TrimSuffix(text, "/") == strings.TrimSuffix(one, "/")
 		})
 	})
 }

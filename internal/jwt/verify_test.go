@@ -15,6 +15,8 @@ import (
 	"github.com/go-jose/go-jose/v4/json"
 )
 
+const here = "https://mcp.example/ws"
+
 func threeKeys() *server {
 	return &server{at: map[string]string{jwksURL: jwks(map[string]crypto.Signer{"r": rsaKey, "e": ecKey, "d": edKey})}}
 }
@@ -103,6 +105,7 @@ func TestVerify(t *testing.T) {
 			{"no audience", token(object{"aud": nil}), WrongAudience},
 			{"empty audience", token(object{"aud": ""}), WrongAudience},
 			{"no audiences", token(object{"aud": []string{}}), WrongAudience},
+			{"this very resource", token(object{"aud": here + "/"}), nil},
 			{"another audience", token(object{"aud": "https://mcp.example/mcp/files"}), WrongAudience},
 			{"two aud", es256(es, `{"iss":"https://as.example","aud":"https://mcp.example/mcp","aud":"x","exp":99999999999}`), Malformed},
 			{"two deep inside", es256(es, `{"iss":"https://as.example","aud":"https://mcp.example/mcp","exp":99999999999,"x":[{"a":1,"a":2}]}`), Malformed},
@@ -123,10 +126,10 @@ func TestVerify(t *testing.T) {
 			{"nbf is text", token(object{"nbf": "0"}), Malformed},
 		}
 		for _, tt := range tests {
-			got, err := Verify(t.Context(), []*Issuer{{Name: "https://first.example"}, i}, tt.token)
+			got, err := Verify(t.Context(), []*Issuer{{Name: "https://first.example"}, i}, here, tt.token)
 			if !errors.Is(err, tt.want) {
 				t.Errorf("%s: %v, want %v", tt.name, err, tt.want)
-			} else if err == nil && (got.Issuer != i || !time.Now().Before(got.Expires)) {
+			} else if err == nil && (got.Issuer != i || !time.Now().Before(got.Expires) || (got.Only == here) != (tt.name == "this very resource")) {
 				t.Errorf("%s: %+v", tt.name, got)
 			}
 		}
@@ -144,7 +147,7 @@ func FuzzVerify(f *testing.F) {
 	f.Add(encode(object{"alg": "none"}) + "." + encode(good(nil)) + ".")
 	f.Add(encode(`{"alg":"ES256","jwk":{"kty":"EC"},"x5c":["a"]}`) + "." + encode(good(nil)) + ".AAAA")
 	f.Fuzz(func(t *testing.T, token string) {
-		if _, err := Verify(t.Context(), []*Issuer{i}, token); err == nil && token != whole {
+		if _, err := Verify(t.Context(), []*Issuer{i}, here, token); err == nil && token != whole {
 			t.Errorf("%q", token)
 		}
 	})
@@ -156,8 +159,8 @@ func FuzzVerifyParts(f *testing.F) {
 	f.Add(`{"alg":"ES256","kid":"e"}`, string(must(json.Marshal(good(nil)))))
 	f.Add(`{"alg":"ES256","kid":"e","crit":[]}`, `{"iss":"https://as.example","aud":[1],"exp":1e9}`)
 	f.Fuzz(func(t *testing.T, head, payload string) {
-		Verify(t.Context(), []*Issuer{i}, sign(otherEC, jose.ES256, head, payload))
-		if token, err := Verify(t.Context(), []*Issuer{i}, sign(ecKey, jose.ES256, head, payload)); err == nil && string(token.Payload) != payload {
+		Verify(t.Context(), []*Issuer{i}, here, sign(otherEC, jose.ES256, head, payload))
+		if token, err := Verify(t.Context(), []*Issuer{i}, here, sign(ecKey, jose.ES256, head, payload)); err == nil && string(token.Payload) != payload {
 			t.Errorf("%q", token.Payload)
 		}
 	})
@@ -172,7 +175,7 @@ func BenchmarkVerify(b *testing.B) {
 	} {
 		b.Run(name, func(b *testing.B) {
 			for b.Loop() {
-				if _, err := Verify(context.Background(), []*Issuer{i}, token); err != nil {
+				if _, err := Verify(context.Background(), []*Issuer{i}, here, token); err != nil {
 					b.Fatal(err)
 				}
 			}

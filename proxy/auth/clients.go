@@ -1,31 +1,59 @@
 package auth
 
 import (
+	"context"
 	"net/http"
 	"strings"
+	"sync"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/identity"
+	"github.com/mcp-proxy/mcp-proxy/internal/jwt"
 )
 
 // Clients says who clients are, by what they prove themselves with. Its fields must not
-// change once it is used.
+// change once it is used. One of the first three must be set, or nobody passes.
 type Clients struct {
-	Tokens []*Token // any of them will do
+	Tokens       []*Token      // any of them will do
+	Issuers      []*jwt.Issuer // whose tokens will do
+	Certificates bool          // of clients, which were verified in the handshake, will do
+
+	// PublicURL is how clients reach us, without a slash at the end. Empty: as the Host of a
+	// request says, which somebody else has to check.
+	PublicURL string
+
+	known memory
 }
 
-// Identify says who has sent r. The Refusal says whether there was no token or a wrong one.
-func (c *Clients) Identify(r *http.Request) (*identity.Identity, *identity.Refusal) {
-	given := bearer(r)
-	who, err := byToken(c.Tokens, given)
-	switch {
-	case err != nil: // no token can be told from a wrong one
-		return nil, &identity.Refusal{Status: http.StatusServiceUnavailable, Text: "tokens cannot be checked"}
-	case given == "":
-		return nil, &identity.Refusal{Status: http.StatusUnauthorized, Text: "a bearer token is required, as in Authorization: Bearer TOKEN"}
-	case who == nil:
-		return nil, &identity.Refusal{Status: http.StatusUnauthorized, Code: "invalid_token", Text: "the bearer token is wrong"}
+// Run fetches the keys of the issuers until ctx ends.
+func (c *Clients) Run(ctx context.Context) {
+	var wg sync.WaitGroup
+	for _, i := range c.Issuers {
+		wg.Go(func() { i.Keys.Run(ctx) })
 	}
-	return who, nil
+	wg.Wait()
+}
+
+// Identify says who has sent r. It may wait for the keys of an issuer.
+func (c *Clients) Identify(r *http.Request) (*identity.Identity, *identity.Refusal) {
+	asksToken := len(c.Tokens)+len(c.Issuers) > 0
+	if given := bearer(r); asksToken && given != "" {
+		return c.byBearer(r, given)
+	}
+	if len(c.Issuers) > 0 && inURL(r) {
+		return nil, errInURL
+	}
+	if c.Certificates {
+		if who, why := byCertificate(r.TLS); who != nil || why != nil {
+			return who, why
+		}
+	}
+	if asksToken {
+		return nil, c.missing()
+	}
+	if who, why := identity.UserOf(r.Context()); who != nil || why != nil {
+		return who, why
+	}
+	return nil, &identity.Refusal{Status: http.StatusForbidden, Text: "a client certificate is required"}
 }
 
 // bearer returns the token that r carries, "" for none.
@@ -37,16 +65,48 @@ func bearer(r *http.Request) string {
 	return strings.TrimSpace(token)
 }
 
-// Challenge returns the WWW-Authenticate header of a response that refuses r.
-func (c *Clients) Challenge(_ *http.Request, why *identity.Refusal) string {
-	switch {
-	case why.Status != http.StatusUnauthorized:
-		return ""
-	case why.Code == "":
-		return `Bearer realm="mcp-proxy"`
+// byBearer says who has a token. What looks like a JWT may also be a static token.
+func (c *Clients) byBearer(r *http.Request, token string) (*identity.Identity, *identity.Refusal) {
+	if len(c.Issuers) == 0 {
+		return byToken(c.Tokens, token)
 	}
-	return `Bearer realm="mcp-proxy", error="` + why.Code + `"`
+	if inURL(r) { // two are one too many
+		return nil, errInURL
+	}
+	sum := hash(token)
+	if who := c.known.get(sum, c.PublicURL, r); who != nil {
+		return who, nil
+	}
+	if len(c.Tokens) > 0 {
+		who, why := byToken(c.Tokens, token)
+		if who != nil || why != errWrong && !isJWT(token) {
+			return who, why
+		}
+	}
+	return c.byJWT(r, token, sum)
 }
 
-// Metadata returns no document: static tokens have no authorization server.
-func (c *Clients) Metadata(*http.Request) ([]byte, bool) { return nil, false }
+// missing is why a client is refused that has not said who it is.
+func (c *Clients) missing() *identity.Refusal {
+	if len(c.Issuers) > 0 {
+		return &identity.Refusal{Status: http.StatusUnauthorized, Text: errMissing.Text, Scopes: c.scopes()}
+	}
+	if _, why := byToken(c.Tokens, ""); why != errWrong {
+		return why
+	}
+	return errMissing
+}
+
+var (
+	errMissing  = &identity.Refusal{Status: http.StatusUnauthorized, Text: "a bearer token is required, as in Authorization: Bearer TOKEN"}
+	errWrong    = &identity.Refusal{Status: http.StatusUnauthorized, Code: "invalid_token", Text: "the bearer token is wrong"}
+	errUnknown  = &identity.Refusal{Status: http.StatusServiceUnavailable, Text: "tokens cannot be checked"}
+	errNotToken = &identity.Refusal{Status: http.StatusBadRequest, Code: "invalid_request", Text: "Authorization must be the word Bearer and one token"}
+	errInURL    = &identity.Refusal{Status: http.StatusBadRequest, Code: "invalid_request", Text: "a token in the URL is not accepted, since URLs are logged"}
+)
+
+// inURL reports whether r has a token where none may be (2026-07-28 basic/authorization,
+// "Token Requirements").
+func inURL(r *http.Request) bool {
+	return r.URL.RawQuery != "" && r.URL.Query().Has("access_token")
+}

@@ -27,25 +27,30 @@ func NewToken(name string, read func() (string, error), log *slog.Logger) *Token
 	return &Token{who: who, read: read, log: log}
 }
 
-// byToken returns who has the token that a client gave, nil if nobody has. The error says
-// that none of the tokens can be read. Hashes are compared, and all of them, so that not
-// even the length or the place shows in the time.
-func byToken(tokens []*Token, given string) (who *identity.Identity, err error) {
-	got := sha256.Sum256([]byte(given))
-	err = errNoToken
+// byToken returns who has the token that a client gave. It is refused with errWrong if
+// nobody has, and with errUnknown if none of the tokens can be read: no token can then be
+// told from a wrong one. Hashes are compared, and all of them, so that not even the length
+// or the place shows in the time.
+func byToken(tokens []*Token, given string) (who *identity.Identity, why *identity.Refusal) {
+	got := hash(given)
+	why = errUnknown
 	for _, t := range tokens {
-		token, failed := t.current()
-		if failed != nil {
+		token, err := t.current()
+		if err != nil {
 			continue
 		}
-		err = nil
-		want := sha256.Sum256([]byte(token))
-		if subtle.ConstantTimeCompare(want[:], got[:]) == 1 {
-			who = t.who
+		if why == errUnknown {
+			why = errWrong
+		}
+		want := hash(token)
+		if subtle.ConstantTimeCompare(want[:], got[:]) == 1 && who == nil {
+			who, why = t.who, nil
 		}
 	}
-	return who, err
+	return who, why
 }
+
+func hash(token string) [sha256.Size]byte { return sha256.Sum256([]byte(token)) }
 
 var errNoToken = errors.New("no token to compare with")
 
@@ -59,9 +64,9 @@ func (t *Token) current() (string, error) {
 	switch bad := err != nil; {
 	case t.failing.Swap(bad) == bad:
 	case bad:
-		t.log.Error("token file cannot be used, clients are refused", "err", err)
+		t.log.Error("token file cannot be used, clients are refused", "token", t.who.Name, "err", err)
 	default:
-		t.log.Info("token file can be used again")
+		t.log.Info("token file can be used again", "token", t.who.Name)
 	}
 	return token, err
 }

@@ -1,0 +1,135 @@
+package auth
+
+import (
+	"encoding/json"
+	"net/http"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/identity"
+	"github.com/mcp-proxy/mcp-proxy/internal/jwt"
+)
+
+// wellKnown is where the metadata of resources is (RFC 9728, section 3.1): the resource's
+// path follows.
+const wellKnown = "/.well-known/oauth-protected-resource"
+
+// Challenge returns the WWW-Authenticate header of a response that refuses r (RFC 6750,
+// section 3; RFC 9728, section 5.1). A refusal that no token would change has none.
+func (c *Clients) Challenge(r *http.Request, why *identity.Refusal) string {
+	switch {
+	case len(c.Tokens)+len(c.Issuers) == 0:
+		return ""
+	case why.Status == http.StatusUnauthorized:
+	case why.Code == "":
+		return ""
+	}
+	var b strings.Builder
+	b.WriteString(`Bearer realm="mcp-proxy"`)
+	add := func(name, value string) {
+		if value != "" {
+			b.WriteString(", " + name + "=" + quote(value))
+		}
+	}
+	add("error", why.Code)
+	if len(c.Issuers) == 0 {
+		return b.String()
+	}
+	if why.Code != "" {
+		add("error_description", why.Text)
+	}
+	add("scope", strings.Join(challenged(why.Scopes), " "))
+	add("resource_metadata", c.base(r)+wellKnown+resourcePath(r.URL.Path))
+	return b.String()
+}
+
+// quote returns a quoted-string (RFC 9110, section 5.6.4) of ASCII.
+func quote(text string) string {
+	var b strings.Builder
+	b.WriteByte('"')
+	for _, r := range text {
+		switch {
+		case r == '"' || r == '\\':
+			b.WriteByte('\\')
+			b.WriteRune(r)
+		case r >= ' ' && r <= '~':
+			b.WriteRune(r)
+		}
+	}
+	b.WriteByte('"')
+	return b.String()
+}
+
+// challenged are the scopes that a client is told to ask for. A refresh token is not for us
+// to want (2026-07-28 basic/authorization, "Refresh Tokens").
+func challenged(scopes []string) []string {
+	return slices.DeleteFunc(slices.Clone(scopes), func(scope string) bool { return scope == "offline_access" })
+}
+
+// scopes are what a token of any issuer needs. With several, a client may go to the one that
+// does not know the scopes of another, and would then get none.
+func (c *Clients) scopes() []string {
+	var scopes []string
+	for _, scope := range c.Issuers[0].Scopes {
+		if !slices.ContainsFunc(c.Issuers, func(i *jwt.Issuer) bool { return !slices.Contains(i.Scopes, scope) }) {
+			scopes = append(scopes, scope)
+		}
+	}
+	return scopes
+}
+
+// A metadata is a document of a protected resource (RFC 9728, section 2).
+type metadata struct {
+	Resource string   `json:"resource"`
+	Servers  []string `json:"authorization_servers"`
+	Scopes   []string `json:"scopes_supported,omitempty"`
+	Methods  []string `json:"bearer_methods_supported"`
+	Name     string   `json:"resource_name"`
+}
+
+// Metadata returns the document that is at the path of r, if there are issuers. At the root
+// it is that of /mcp, where clients look that do not know our paths.
+func (c *Clients) Metadata(r *http.Request) ([]byte, bool) {
+	path, ok := strings.CutPrefix(r.URL.Path, wellKnown)
+	if path = strings.TrimSuffix(path, "/"); path == "" {
+		path = "/mcp"
+	}
+	if !ok || len(c.Issuers) == 0 || resourcePath(path) != path {
+		return nil, false
+	}
+	m := metadata{Resource: c.base(r) + path, Scopes: challenged(c.scopes()), Methods: []string{"header"}, Name: "mcp-proxy"}
+	for _, i := range c.Issuers {
+		m.Servers = append(m.Servers, i.Name)
+	}
+	text, err := json.Marshal(m)
+	return text, err == nil
+}
+
+// resource is what has a path of its own: all upstreams, or one. There is a document for
+// each name, so that nobody can find out which there are.
+var resource = regexp.MustCompile(`^/(mcp|ws)(/[A-Za-z0-9_-]{1,32})?$|^/sse$`)
+
+// resourcePath returns the path of the resource that a path belongs to; "" stands for the
+// root.
+func resourcePath(path string) string {
+	if path == "/message" { // of the client of /sse
+		return "/sse"
+	}
+	if path != "/mcp" && !resource.MatchString(path) {
+		return ""
+	}
+	return path
+}
+
+// base returns the URL of our root.
+func (c *Clients) base(r *http.Request) string {
+	if c.PublicURL != "" {
+		return c.PublicURL
+	}
+	scheme := "http"
+	if r.TLS != nil {
+		scheme = "https"
+	}
+	return scheme + "://" + strings.ToLower(r.Host)
+}
