@@ -23,7 +23,8 @@ func newServe() *cobra.Command {
 			"/mcp/NAME and /ws/NAME are one upstream, with bare names. SIGINT and SIGTERM drain, a second one ends at once; SIGHUP\n" +
 			"reads the configuration again, for its upstreams and links.",
 		Example: "  mcp-proxy serve --config mcp-proxy.yaml\n" +
-			"  mcp-proxy serve --listen 127.0.0.1:9000 -- npx -y @modelcontextprotocol/server-everything",
+			"  mcp-proxy serve --listen 127.0.0.1:9000 -- npx -y @modelcontextprotocol/server-everything\n" +
+			"  mcp-proxy serve --listen :8443 --tls-cert cert.pem --tls-key key.pem --token-file token --config mcp-proxy.yaml",
 		Args: commandBehindDash,
 		RunE: o.with(runServe),
 	}
