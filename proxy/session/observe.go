@@ -80,9 +80,9 @@ func (s *session) tellEnded(err error) {
 	end := observe.End{Took: time.Since(s.began), Outcome: observe.OK}
 	switch cause := context.Cause(s.ctx); {
 	case isGone(cause):
-		end.Cause = jsonrpc.ClassClientGone.String()
+		end.Cause = jsonrpc.EndOf(cause, jsonrpc.CauseClientGone).Class().String()
 	case !errors.Is(cause, errDrained):
-		end.Outcome, end.Cause = observe.Closed, jsonrpc.ClassStopped.String()
+		end.Outcome, end.Cause = observe.Closed, jsonrpc.EndOf(cause, jsonrpc.CauseHostStopped).Class().String()
 	}
 	tell(s.observed(), end)
 }
