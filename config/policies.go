@@ -189,8 +189,23 @@ func (l *loader) known(c *Config, p Policy) {
 	if issuer := p.Who.Issuer; issuer != "" && p.Who.Certificate == "" {
 		l.vouches(c, p.Who, join(at, "issuer"))
 	}
-	if p.Who.Certificate != "" && c.TLS.ClientCA == "" {
-		l.warn(l.source, join(at, "certificate"), "nobody has one: tls.clientCA is not set")
+	l.nobody(c, p.Who, at)
+}
+
+// nobody warns of a rule about clients that cannot come. The answer may be in the
+// environment or in flags, so it is no mistake.
+func (l *loader) nobody(c *Config, w Who, at string) {
+	tokens := c.TokenFile != "" || len(c.Auth.Tokens)+len(c.Auth.JWT) > 0
+	onSocket := func(address string) bool { return strings.HasPrefix(address, "unix:") }
+	switch {
+	case w.Certificate != "" && c.TLS.ClientCA == "":
+		l.warn(l.source, join(at, "certificate"), "nobody is known by one: tls.clientCA is not set")
+	case w.Anonymous && c.proves():
+		l.warn(l.source, at, "nobody is anonymous: clients have to prove who they are")
+	case w.User != "" && tokens:
+		l.warn(l.source, join(at, "user"), "nobody is known by it: clients on Unix sockets need a token, too")
+	case w.User != "" && !slices.ContainsFunc(c.Listen, onSocket):
+		l.warn(l.source, join(at, "user"), "nobody is known by it: listen has no Unix socket")
 	}
 }
 
