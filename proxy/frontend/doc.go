@@ -37,10 +37,15 @@
 // JSON and events are as above, but the only streams are those of POSTs, and nothing
 // can be resumed: a POST that is dropped is a request that is cancelled.
 //
+// The Guard asks an Identifier who sends a request, and each message says it
+// (Message.From). A session, an event and a connection are found by their principal
+// alone. When the proof of a client ends, so do the WebSocket, the streams that GETs
+// have opened, and the listens that it began.
+//
 // From the top down: http.go has the configuration and the paths; streamable.go,
 // httpsse.go and modern.go handle requests; sessions.go is where sessions begin and
-// end; session.go with streams.go, and principal.go, are the Conns; guard.go says who a
-// client is; headers.go, body.go, events.go and reply.go read and write HTTP.
+// end; session.go with streams.go, and principal.go, are the Conns; guard.go and
+// identifier.go say who a client is; headers.go, body.go, events.go and reply.go read and write HTTP.
 //
 // Goroutines: one runs Serve for each HTTP session and each WebSocket, one runs
 // ServePrincipal for each principal's connection. Responses are written by the

@@ -48,7 +48,7 @@ func (h *httpSSE) get(w http.ResponseWriter, r *http.Request, from client) {
 
 // lostBy returns why a stream is lost that its session needs.
 func lostBy(ctx context.Context) error {
-	if context.Cause(ctx) == errExpired {
+	if expired(ctx) {
 		return errExpired
 	}
 	return errDropped

@@ -541,6 +541,24 @@ func TestExpiredStreams(t *testing.T) {
 	})
 }
 
+// TestExpiredStreamIsNoGoodbye: a client whose stream ended with its token has not left.
+func TestExpiredStreamIsNoGoodbye(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ts := newBubbleServer(t, func(h *HTTP) {
+			h.Guard.Clients = people{"short": until(person("a"), time.Minute), "long": until(person("a"), time.Hour)}
+		})
+		c := ts.at("/mcp").as("short")
+		c.initialize("2025-06-18")
+		newEvents(t, c.get()).end()
+		time.Sleep(20 * time.Minute)
+		wantText(t, onlyMessage(t, c.as("long").post(fmt.Sprintf(call, 1))), `{"jsonrpc":"2.0","id":1,"result":{}}`)
+		time.Sleep(20 * time.Minute)
+		newEvents(t, c.as("long").get()).close()
+		time.Sleep(6 * time.Minute) // this was one
+		wantRefusal(t, c.as("long").post(fmt.Sprintf(call, 2)), 404, -32600)
+	})
+}
+
 // TestExpiredListen: a subscription of the modern era ends with the token, a call does not.
 func TestExpiredListen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

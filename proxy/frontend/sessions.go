@@ -126,6 +126,9 @@ func whileGood(ctx context.Context, who *identity.Identity) (context.Context, co
 	return context.WithDeadlineCause(ctx, who.Expires, errExpired)
 }
 
+// expired reports whether that has ended ctx.
+func expired(ctx context.Context) bool { return context.Cause(ctx) == errExpired }
+
 // begin starts a session for which enter made room. The caller holds it and must
 // release it.
 func (o *openSessions) begin(s *session, leave func()) {

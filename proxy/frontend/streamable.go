@@ -234,7 +234,7 @@ func sessionEnded(w http.ResponseWriter) { refuse(w, http.StatusNotFound, "the s
 func (h *streamable) answer(w http.ResponseWriter, r *http.Request, s *session, rd *reader) {
 	h.waits.wait(r.Context(), rd.wake, plainWait)
 	if r.Context().Err() != nil { // not a cancel; but the response has nowhere to go
-		rd.detach(false)
+		rd.detach(false, false)
 		if rd.st.init { // nobody knows the session's id
 			s.end(errDropped, false)
 		}
@@ -278,7 +278,7 @@ func joined(responses []event, batch bool) []byte {
 func pump(ctx context.Context, w http.ResponseWriter, s *session, rd *reader, fresh bool) {
 	out := newResponder(w)
 	primed := fresh && s.versionOf() >= "2025-11-25"
-	defer rd.detach(primed || !fresh)
+	defer func() { rd.detach(primed || !fresh, expired(ctx)) }()
 	if out.begin() != nil {
 		return
 	}

@@ -293,8 +293,9 @@ func (rd *reader) written() {
 func (rd *reader) woken() chan struct{} { return rd.wake }
 
 // detach ends the connection of rd. What it did not write stays for a client that
-// can resume; if it cannot, nobody will ever read it.
-func (rd *reader) detach(resumable bool) {
+// can resume; if it cannot, nobody will ever read it. If ours is set it was not the client
+// that ended it.
+func (rd *reader) detach(resumable, ours bool) {
 	o, st := rd.out, rd.st
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -302,7 +303,7 @@ func (rd *reader) detach(resumable bool) {
 		return
 	}
 	st.reader = nil
-	if st == o.standalone && !o.closed {
+	if st == o.standalone && !o.closed && !ours {
 		o.idle.cut()
 	}
 	if resumable || st.sent > 0 || st.number == 0 {
