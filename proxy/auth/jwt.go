@@ -60,7 +60,7 @@ func identify(t *jwt.Token) (*identity.Identity, *identity.Refusal) {
 	}
 	who := &identity.Identity{
 		Principal: identity.Principal{Kind: identity.JWT, Issuer: t.Issuer.Name, Name: name},
-		Scopes:    scopesOf(t.Claims), Claims: t.Payload, Expires: t.Expires,
+		Scopes:    Scopes(t.Claims), Claims: t.Payload, Expires: t.Expires,
 	}
 	if !containsAll(who.Scopes, t.Issuer.Scopes) {
 		return nil, &identity.Refusal{
@@ -76,24 +76,22 @@ func isName(name string) bool {
 	return name != "" && !strings.ContainsFunc(name, func(r rune) bool { return r == utf8.RuneError || unicode.IsControl(r) })
 }
 
-// scopesOf returns the scopes of a token: those of RFC 8693, section 4.2, or what servers
-// have instead.
-func scopesOf(claims map[string]any) []string {
+// Scopes returns what the claims of a token grant: words or a list, in the claim of RFC 8693,
+// section 4.2, and in those that some servers have instead.
+func Scopes(claims map[string]any) (scopes []string) {
 	for _, name := range []string{"scope", "scp", "scopes"} {
-		switch value := claims[name].(type) {
+		switch granted := claims[name].(type) {
 		case string:
-			return strings.Fields(value)
+			scopes = append(scopes, strings.Fields(granted)...)
 		case []any:
-			var scopes []string
-			for _, one := range value {
+			for _, one := range granted {
 				if text, ok := one.(string); ok {
 					scopes = append(scopes, text)
 				}
 			}
-			return scopes
 		}
 	}
-	return nil
+	return scopes
 }
 
 func containsAll(has, needs []string) bool {
