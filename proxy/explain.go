@@ -10,6 +10,7 @@ import (
 
 	"github.com/mcp-proxy/mcp-proxy/config"
 	"github.com/mcp-proxy/mcp-proxy/internal/identity"
+	"github.com/mcp-proxy/mcp-proxy/proxy/auth"
 	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 	"github.com/mcp-proxy/mcp-proxy/proxy/policy"
 )
@@ -275,28 +276,11 @@ func (e *Explanation) byClaims(cfg *config.Config, payload json.RawMessage) (*id
 	if !ok || subject == "" {
 		return nil, fmt.Errorf("the claims have no %q, by which %s names clients", issuer.Principal, issuer.Key)
 	}
-	who := &identity.Identity{Principal: identity.Principal{Kind: identity.JWT, Issuer: name, Name: subject}, Scopes: scopesIn(claims), Claims: payload}
+	who := &identity.Identity{Principal: identity.Principal{Kind: identity.JWT, Issuer: name, Name: subject}, Scopes: auth.Scopes(claims), Claims: payload}
 	for _, s := range issuer.Scopes {
 		if !slices.Contains(who.Scopes, s) {
 			e.note("%s wants the scope %s of each token: one with these claims is refused", issuer.Key, s)
 		}
 	}
 	return who, nil
-}
-
-// scopesIn returns the scopes that claims grant: words (RFC 9068 2.2.3), or an array.
-func scopesIn(claims map[string]any) (scopes []string) {
-	for _, key := range []string{"scope", "scp"} {
-		switch granted := claims[key].(type) {
-		case string:
-			scopes = append(scopes, strings.Fields(granted)...)
-		case []any:
-			for _, s := range granted {
-				if text, ok := s.(string); ok {
-					scopes = append(scopes, text)
-				}
-			}
-		}
-	}
-	return scopes
 }
