@@ -129,8 +129,8 @@ func (l *loader) ownFiles(c *Config) {
 	}
 }
 
-// proves tells whether clients have to prove who they are.
-func (c *Config) proves() bool {
+// Proves tells whether clients on HTTP have to prove who they are.
+func (c *Config) Proves() bool {
 	return c.TokenFile != "" || len(c.Auth.Tokens)+len(c.Auth.JWT) > 0 || c.TLS.ClientCA != ""
 }
 

@@ -327,7 +327,7 @@ func (l *loader) listening(c *Config, o Options) {
 	}
 	for _, a := range c.Listen {
 		switch {
-		case !isLocal(a) && !c.proves() && !c.Insecure:
+		case !isLocal(a) && !c.Proves() && !c.Insecure:
 			l.fail(source, key, "%s can be reached from other machines: set tokenFile, or insecure: true", quote(a))
 		case c.overheard(a):
 			l.warn(source, key, "tokens can be read on their way to %s: set tls, or an https publicURL if something before us ends TLS", quote(a))

@@ -200,7 +200,7 @@ func (l *loader) nobody(c *Config, w Who, at string) {
 	switch {
 	case w.Certificate != "" && c.TLS.ClientCA == "":
 		l.warn(l.source, join(at, "certificate"), "nobody is known by one: tls.clientCA is not set")
-	case w.Anonymous && c.proves():
+	case w.Anonymous && c.Proves():
 		l.warn(l.source, at, "nobody is anonymous: clients have to prove who they are")
 	case w.User != "" && tokens:
 		l.warn(l.source, join(at, "user"), "nobody is known by it: clients on Unix sockets need a token, too")

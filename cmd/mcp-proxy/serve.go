@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -65,7 +67,8 @@ func runServe(ctx context.Context, s *start) error {
 	if err != nil {
 		return failedBy(err)
 	}
-	if s.cfg.TokenFile == "" && len(s.cfg.Auth.Tokens)+len(s.cfg.Auth.JWT) == 0 && s.cfg.TLS.ClientCA == "" {
+	onTCP := func(address string) bool { return !strings.HasPrefix(address, "unix:") } // on a socket each user is one
+	if !s.cfg.Proves() && slices.ContainsFunc(s.cfg.Listen, onTCP) {
 		s.log.Warn("no tokenFile: modern HTTP clients are one principal, and share the sessions kept for them at legacy upstreams", "principal", "anonymous")
 	}
 	addresses, err := p.Listen()
