@@ -39,9 +39,26 @@ func (c *Clients) Challenge(r *http.Request, why *identity.Refusal) string {
 	if why.Code != "" {
 		add("error_description", why.Text)
 	}
-	add("scope", strings.Join(challenged(why.Scopes), " "))
+	add("scope", strings.Join(challenged(c.needed(r, why)), " "))
 	add("resource_metadata", c.base(r)+wellKnown+resourcePath(r.URL.Path))
 	return b.String()
+}
+
+// needed are all scopes of a challenge. A policy that refuses r does not know those that
+// every token of its issuer needs, and some clients then ask for nothing but what the last
+// challenge names.
+func (c *Clients) needed(r *http.Request, why *identity.Refusal) []string {
+	if why.Status != http.StatusForbidden {
+		return why.Scopes
+	}
+	who, _ := c.Identify(r)
+	for _, i := range c.Issuers {
+		if who != nil && who.Principal.Kind == identity.JWT && who.Principal.Issuer == i.Name {
+			lacks := slices.DeleteFunc(slices.Clone(why.Scopes), func(scope string) bool { return slices.Contains(i.Scopes, scope) })
+			return slices.Concat(i.Scopes, lacks)
+		}
+	}
+	return why.Scopes
 }
 
 // quote returns a quoted-string (RFC 9110, section 5.6.4) of ASCII.

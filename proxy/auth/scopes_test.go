@@ -1,0 +1,31 @@
+package auth
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/identity"
+	"github.com/mcp-proxy/mcp-proxy/internal/jwt"
+)
+
+// TestChallengeNamesAllScopes: a policy names what a tool needs. The challenge also names
+// what every token of its issuer needs, since some clients ask for nothing else than what
+// they were last told.
+func TestChallengeNamesAllScopes(t *testing.T) {
+	c := &Clients{
+		Issuers:   []*jwt.Issuer{{Name: "https://a.example.com", Scopes: []string{"mcp"}}, {Name: "https://b.example.com", Scopes: []string{"api"}}},
+		PublicURL: "https://mcp.example.com",
+	}
+	who := &identity.Identity{Principal: identity.Principal{Kind: identity.JWT, Issuer: "https://b.example.com", Name: "ada"}}
+	c.known.put(hash("x.y.z"), &remembered{who: who, key: new(jwt.PublicKey), until: time.Now().Add(time.Hour)})
+	r := httptest.NewRequest(http.MethodPost, "https://mcp.example.com/mcp", nil)
+	r.Header.Set("Authorization", "Bearer x.y.z")
+	got := c.Challenge(r, &identity.Refusal{Status: 403, Code: "insufficient_scope", Text: "more", Scopes: []string{"files.write", "api"}})
+	want := `Bearer realm="mcp-proxy", error="insufficient_scope", error_description="more", scope="api files.write", ` +
+		`resource_metadata="https://mcp.example.com/.well-known/oauth-protected-resource/mcp"`
+	if got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+}
