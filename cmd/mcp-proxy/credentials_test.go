@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 )
 
@@ -22,11 +23,10 @@ type guarded struct {
 	*httptest.Server
 	behind http.Handler
 
-	mu      sync.Mutex
-	secret  string
-	issued  int
-	good    string // the only token that is
-	carried []string
+	mu     sync.Mutex
+	secret string
+	issued int
+	good   map[string]bool // tokens
 }
 
 func newGuarded(t *testing.T, behind string) *guarded {
@@ -35,7 +35,7 @@ func newGuarded(t *testing.T, behind string) *guarded {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := &guarded{behind: httputil.NewSingleHostReverseProxy(u), secret: mark + "-secret"}
+	g := &guarded{behind: httputil.NewSingleHostReverseProxy(u), secret: mark + "-secret", good: map[string]bool{}}
 	g.Server = httptest.NewServer(g)
 	t.Cleanup(func() {
 		g.CloseClientConnections()
@@ -72,22 +72,24 @@ func (g *guarded) token(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	g.issued++
-	g.good = fmt.Sprint(mark, "-token-", g.issued)
-	fmt.Fprintf(w, `{"access_token":"%s","token_type":"Bearer","expires_in":3600}`, g.good)
+	token := fmt.Sprint(mark, "-token-", g.issued)
+	g.good[token] = true
+	fmt.Fprintf(w, `{"access_token":"%s","token_type":"Bearer","expires_in":3600}`, token)
 }
 
 // let reports whether a request may pass.
 func (g *guarded) let(r *http.Request) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.good != "" && r.Header.Get("Authorization") == "Bearer "+g.good
+	token, bearer := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+	return bearer && g.good[token]
 }
 
-// revoke makes the token worthless.
+// revoke makes all tokens worthless.
 func (g *guarded) revoke() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.good = ""
+	clear(g.good)
 }
 
 func (g *guarded) tokens() int {
@@ -175,5 +177,37 @@ func TestWrongClientSecret(t *testing.T) {
 	}
 	if !strings.Contains(p.log.String(), "invalid_client") {
 		t.Errorf("the log does not say why: %s", p.log)
+	}
+}
+
+// An upstream whose credentials change starts anew with them, and the next one goes on.
+func TestReloadOfCredentials(t *testing.T) {
+	s := emptySite(t)
+	g := newGuarded(t, keepServing(t, `FAKE_ERA: ""`))
+	s.write("secret", g.secret)
+	s.write("other", g.secret)
+	configure := func(file string) string {
+		return fmt.Sprintf("upstreams:\n  a: {url: '%s/mcp', stopGrace: 500ms, %s}\n  b: {url: '%s/mcp', stopGrace: 500ms, %s}\n",
+			g.URL, strings.Replace(byClientCredentials, "secret}", file+"}", 1), g.URL, byClientCredentials)
+	}
+	file := s.write("mcp-proxy.yaml", configure("secret"))
+	p := s.runs("serve", "", file, "")
+	c := s.connect()
+	c.works(1, "a__echo")
+	c.works(100, "b__echo")
+	before := g.tokens()
+	s.write("mcp-proxy.yaml", configure("other"))
+	p.cmd.Process.Signal(syscall.SIGHUP)
+	eventually(t, "the reload", func() bool { return p.log.count("configuration taken over") == 1 })
+	c.works(200, "b__echo")
+	if g.tokens() != before {
+		t.Error("what is the same got another token")
+	}
+	c.works(300, "a__echo")
+	if g.tokens() == before {
+		t.Error("what was changed got no other token")
+	}
+	if p.log.count(mark) > 0 {
+		t.Errorf("a secret is in the log: %s", p.log)
 	}
 }

@@ -57,6 +57,7 @@ type ClientCredentials struct {
 	request clientcredentials.Config // remembers how the token endpoint wants the secret
 	place   *Place                   // nil: to be found out
 	issuer  string                   // who has given us a token; "" before the first
+	bare    bool                     // the token endpoint does not take the parameter resource
 
 	mu      sync.Mutex    // guards the fields below
 	asked   Challenge     // of the server, last; the zero value before the first
@@ -180,11 +181,12 @@ func (c *ClientCredentials) fetch(ctx context.Context) (*access, error) {
 		scopes = c.place.Scopes
 	}
 	c.request.Scopes = scopes
-	c.request.EndpointParams = url.Values{"resource": {c.place.Resource}} // RFC 8707
-	if err := c.prove(); err != nil {
-		return nil, noToken("what proves who we are cannot be read (no token)", true, err)
+	t, err := c.ask(ctx)
+	if errors.Is(err, errResource) && !c.bare && c.TokenURL != "" && c.Scopes != nil {
+		c.bare = true // Entra ID refuses the parameter; whom the token is for its scopes say
+		t, err = c.ask(ctx)
+		c.bare = err == nil
 	}
-	t, err := requestToken(ctx, c.Client, &c.request)
 	if err != nil {
 		c.secret.Forget()
 		c.place = nil // it may have moved
@@ -192,6 +194,18 @@ func (c *ClientCredentials) fetch(ctx context.Context) (*access, error) {
 	}
 	c.issuer = c.place.Issuer.Issuer
 	return t, nil
+}
+
+// ask asks for a token, for the server alone where that can be said (RFC 8707).
+func (c *ClientCredentials) ask(ctx context.Context) (*access, error) {
+	c.request.EndpointParams = url.Values{}
+	if !c.bare {
+		c.request.EndpointParams.Set("resource", c.place.Resource)
+	}
+	if err := c.prove(); err != nil {
+		return nil, noToken("what proves who we are cannot be read (no token)", true, err)
+	}
+	return requestToken(ctx, c.Client, &c.request)
 }
 
 // find finds out where tokens come from, if that is not known.

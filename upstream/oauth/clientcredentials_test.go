@@ -72,6 +72,34 @@ func TestTokenURL(t *testing.T) {
 	}
 }
 
+// A token endpoint that does not know the parameter resource is asked without it, once both
+// endpoint and scopes are configured.
+func TestNoResource(t *testing.T) {
+	for _, scopes := range [][]string{{"api://docs/.default"}, nil} {
+		w := newWorld(t)
+		w.onToken = func(rw http.ResponseWriter, r *http.Request) bool {
+			if r.PostForm.Has("resource") {
+				rw.Header().Set("Content-Type", "application/json")
+				rw.WriteHeader(http.StatusBadRequest)
+				fmt.Fprint(rw, `{"error":"invalid_target"}`)
+			}
+			return r.PostForm.Has("resource")
+		}
+		key, _ := newKey(t)
+		c := w.closed(&ClientCredentials{ClientID: "me", KeyFile: file(t, key), TokenURL: w.URL + "/token", Scopes: scopes})
+		_, err := header(t.Context(), c)
+		if scopes == nil {
+			if err == nil || w.fetches() != 1 {
+				t.Errorf("%v after %d requests", err, w.fetches())
+			}
+			continue
+		}
+		if err != nil || w.requests[0].Get("client_assertion") == w.requests[1].Get("client_assertion") {
+			t.Errorf("%v, requests %q", err, w.requests)
+		}
+	}
+}
+
 // A private key signs an assertion for each token, for the issuer alone.
 func TestPrivateKey(t *testing.T) {
 	w := newWorld(t)

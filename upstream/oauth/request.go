@@ -67,10 +67,14 @@ func tokenRefused(err error) error {
 	if known {
 		said += " " + answer.ErrorCode
 	}
-	refused := fmt.Errorf("%w: %s", errRefused, said)
-	if answer.ErrorCode == "invalid_scope" {
-		refused = fmt.Errorf("%w: %s", errScopes, said)
+	why := errRefused
+	switch answer.ErrorCode {
+	case "invalid_scope":
+		why = errScopes
+	case "invalid_target", "invalid_request":
+		why = errResource
 	}
+	refused := fmt.Errorf("%w: %s", why, said)
 	if status >= 500 || status == http.StatusTooManyRequests || known && !lasting {
 		return noToken("its authorization server answered with "+said, false, refused)
 	}
@@ -81,6 +85,8 @@ func tokenRefused(err error) error {
 var (
 	errRefused = errors.New("no token from the authorization server")
 	errScopes  = errors.New("no token for these scopes from the authorization server")
+
+	errResource = errors.New("no token for this request from the authorization server") // perhaps because of the resource
 )
 
 // unreachable returns the error of an authorization server that could not be asked.
