@@ -27,6 +27,12 @@
 // shared servers, calls, goes, and comes again to see the proxy end. -crowd 250x20
 // measures nothing but one of 250 clients and 20 servers.
 //
+// -identity measures nothing but what it costs a call over HTTP that clients prove who they
+// are: with a static token, with a JWT, and with policies. -against FILE sets that against
+// another binary, as of before:
+//
+//	go run ./internal/bench -identity -against /tmp/old
+//
 // With -profile the proxy is built with a profiler compiled in (go build
 // -overlay), and the places are printed where its time goes.
 package main

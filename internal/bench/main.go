@@ -12,12 +12,15 @@ const firstProxy = 2
 
 // options are the command line.
 type options struct {
-	rounds  int
-	part    time.Duration // how long each part of a sample lasts
-	proxy   string
-	crowds  []crowd
-	only    bool // nothing but the crowds
-	profile profiler
+	rounds int
+	part   time.Duration // how long each part of a sample lasts
+	proxy  string
+	crowds []crowd
+	only   bool // nothing but the crowds
+
+	identity bool   // nothing but what it costs to know clients
+	against  string // a binary to compare that with
+	profile  profiler
 }
 
 func main() {
@@ -35,6 +38,8 @@ func parse() options {
 	flag.StringVar(&o.proxy, "proxy", "", "measure this `binary` instead of building this tree's")
 	flag.StringVar(&o.profile.dir, "profile", "", "profile the proxy into this `directory` instead of measuring")
 	flag.Func("crowd", "measure only crowds, of `CLIENTSxUPSTREAMS`; may be repeated", o.addCrowd)
+	flag.BoolVar(&o.identity, "identity", false, "measure only what it costs over HTTP to know clients by a static token, by a JWT, and with policies")
+	flag.StringVar(&o.against, "against", "", "with -identity, also measure this `binary`, of before")
 	flag.Parse()
 	if *quick {
 		o.rounds, o.part = 3, 150*time.Millisecond
@@ -63,6 +68,9 @@ func run(o options) error {
 	programs, err := build(dir, o.proxy, o.profile)
 	if err != nil {
 		return err
+	}
+	if o.identity {
+		return identity(os.Stdout, programs, o)
 	}
 	if o.only {
 		return visits(os.Stdout, programs, o.crowds, o.profile)

@@ -208,7 +208,7 @@ func (s *session) handshake(tgt target) error {
 		if err != nil {
 			return err
 		}
-		another.modern, another.wire.(*httpWire).modern = c.modern, c.modern
+		another.modern, another.wire.(*httpWire).modern, another.wire.(*httpWire).token = c.modern, c.modern, w.token
 		s.add(another)
 	}
 	return nil

@@ -126,6 +126,7 @@ func (w *wsWire) readFrame(r *bufio.Reader) (byte, error) {
 type httpWire struct {
 	host    string
 	session string // what the server named this session; "" before initialize
+	token   string // to show with each request; "" for none
 	modern  bool   // there is no session, and headers repeat the body
 	body    []byte
 }
@@ -138,6 +139,9 @@ func (w *httpWire) frame(dst, msg []byte) []byte {
 		dst = append(dst, "MCP-Protocol-Version: "+revision+"\r\nMcp-Session-Id: "...)
 		dst = append(dst, w.session...)
 		dst = append(dst, "\r\n"...)
+	}
+	if w.token != "" {
+		dst = append(append(append(dst, "Authorization: Bearer "...), w.token...), "\r\n"...)
 	}
 	if w.modern {
 		dst = append(append(dst, "MCP-Protocol-Version: "+modern+"\r\nMcp-Method: "...), between(msg, `"method":"`)...)
