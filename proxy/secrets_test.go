@@ -6,9 +6,11 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/config"
 	"github.com/mcp-proxy/mcp-proxy/proxy"
@@ -89,10 +91,12 @@ func (g *grantor) saw(part string) bool {
 func TestSecrets(t *testing.T) {
 	var hooks told
 	refuser, as := newRefuser(t), newGrantor(t, "MARK-access")
+	issuer := newSigner(t, "https://one.example")
 	first, other := newNaive(t, "MARK-header", "MARK-key", "MARK-file"), newNaive(t)
 	program, denied := newNaive(t, "MARK-access"), newNaive(t)
 	h := newHouseWith(t, hooks.hooks(), first, func(cfg *config.Config) {
 		cfg.Auth.Tokens = []config.NamedToken{{Name: "a", TokenFile: secretFile(t, "MARK-a")}, {Name: "b", TokenFile: secretFile(t, "MARK-b")}}
+		trust(issuer)(cfg)
 		cfg.Upstreams[0].Headers = map[string]string{"Authorization": "Bearer MARK-header", "X-Key": "MARK-key"}
 		cfg.Upstreams[0].HeadersFrom = map[string]string{"X-File": secretFile(t, "MARK-file")}
 		cfg.Upstreams = append(cfg.Upstreams,
@@ -138,7 +142,14 @@ func TestSecrets(t *testing.T) {
 		hear(h.b, "POST", "/mcp", text, append(headers, "Cookie", "MARK-cookie", "X-Api-Key", "MARK-of-client")...)
 	}
 	upgrade := []string{"Connection", "Upgrade", "Upgrade", "websocket", "Sec-WebSocket-Version", "13", "Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ=="}
-	for _, token := range []string{"MARK-wrong", "eyJhbGciOiJub25lIn0.eyJzdWIiOiJNQVJLLXN1YiJ9.MARK-signature", "MARK-header"} {
+	const claims = `,"email":"MARK-claim","scope":"MARK-scope"`
+	tokens := []string{
+		issuer.token(`"somebody"`, claims, time.Hour), issuer.token(`"somebody"`, claims, -time.Hour), issuer.token(`"somebody"`, claims+`,"nbf":4000000000`, time.Hour),
+		newSigner(t, "https://one.example").token(`"somebody"`, claims, time.Hour), newSigner(t, "https://MARK-issuer").token(`"somebody"`, claims, time.Hour),
+		"eyJhbGciOiJub25lIn0.eyJzdWIiOiJNQVJLLXN1YiJ9.MARK-signature", "MARK-wrong", "MARK-header",
+	}
+	hear(h.caller(tokens[0], ""), "POST", "/mcp", hello)
+	for _, token := range tokens[1:] {
 		for path, method := range map[string]string{"/mcp": "POST", "/ws": "GET", "/sse": "GET", "/link": "GET"} {
 			hear(h.caller(token, ""), method, path, `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`, upgrade...)
 		}
@@ -156,6 +167,10 @@ func TestSecrets(t *testing.T) {
 		}
 	}
 	const basic = "cHJvZ3JhbTpNQVJLLXNlY3JldA" // program:MARK-secret
+	secrets := []string{mark, basic}
+	for _, token := range tokens[:5] {
+		secrets = append(secrets, strings.Split(token, ".")[1:]...)
+	}
 	if !as.saw(basic) || !as.saw("MARK-assertion") {
 		t.Error("the authorization server got", as.seen)
 	}
@@ -167,7 +182,7 @@ func TestSecrets(t *testing.T) {
 			t.Error(where, "is empty")
 		}
 		for line := range strings.SplitSeq(text, "\n") {
-			if strings.Contains(line, mark) || strings.Contains(line, basic) {
+			if slices.ContainsFunc(secrets, func(secret string) bool { return strings.Contains(line, secret) }) {
 				t.Errorf("%s: %s", where, line)
 			}
 		}
@@ -177,7 +192,7 @@ func TestSecrets(t *testing.T) {
 			for _, own := range s.own {
 				text = strings.ReplaceAll(text, own, "")
 			}
-			if strings.Contains(text, mark) {
+			if slices.ContainsFunc(secrets, func(secret string) bool { return strings.Contains(text, secret) }) {
 				t.Errorf("server %d got %s", i, text)
 			}
 		}

@@ -1,0 +1,271 @@
+package proxy_test
+
+import (
+	"crypto/ed25519"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/base64"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"math/big"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gorilla/websocket"
+
+	"github.com/mcp-proxy/mcp-proxy/config"
+)
+
+// A signer is an authorization server, as far as its tokens go.
+type signer struct {
+	t      *testing.T
+	issuer string
+	key    ed25519.PrivateKey
+	file   string // with its keys
+}
+
+func newSigner(t *testing.T, issuer string) *signer {
+	public, key, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	set := `{"keys":[{"kty":"OKP","crv":"Ed25519","alg":"EdDSA","use":"sig","kid":"1","x":"` + base64.RawURLEncoding.EncodeToString(public) + `"}]}`
+	return &signer{t, issuer, key, secretFile(t, set)}
+}
+
+// trusted is what a configuration says of the issuer.
+func (s *signer) trusted() config.Issuer {
+	return config.Issuer{Issuer: s.issuer, Audience: []string{"us"}, JWKSFile: s.file, Algorithms: []string{"EdDSA"}, Principal: "sub"}
+}
+
+// token returns one for a subject, which is JSON text, with more claims that begin with a
+// comma.
+func (s *signer) token(sub, more string, lasts time.Duration) string {
+	code := base64.RawURLEncoding.EncodeToString
+	claims := fmt.Sprintf(`{"iss":%q,"aud":"us","sub":%s,"exp":%d%s}`, s.issuer, sub, time.Now().Add(lasts).Unix(), more)
+	text := code([]byte(`{"alg":"EdDSA","kid":"1"}`)) + "." + code([]byte(claims))
+	return text + "." + code(ed25519.Sign(s.key, []byte(text)))
+}
+
+// trust makes a configuration trust issuers.
+func trust(all ...*signer) func(*config.Config) {
+	return func(cfg *config.Config) {
+		for _, s := range all {
+			cfg.Auth.JWT = append(cfg.Auth.JWT, s.trusted())
+		}
+	}
+}
+
+// An authority signs the certificates of clients.
+type authority struct {
+	t    *testing.T
+	cert *x509.Certificate
+	key  ed25519.PrivateKey
+}
+
+func newAuthority(t *testing.T) *authority {
+	a := &authority{t: t}
+	a.cert, a.key = a.sign("authority", true)
+	return a
+}
+
+func (a *authority) sign(name string, isCA bool) (*x509.Certificate, ed25519.PrivateKey) {
+	public, key, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	c := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		IsCA: isCA, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	}
+	parent, by := a.cert, a.key
+	if isCA {
+		parent, by = c, key
+	}
+	der, err := x509.CreateCertificate(rand.Reader, c, parent, public, by)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	return cert, key
+}
+
+// files are those of a server that the authority is itself.
+func (a *authority) files() config.ListenTLS {
+	key, err := x509.MarshalPKCS8PrivateKey(a.key)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	file := func(kind string, der []byte) string {
+		return secretFile(a.t, string(pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})))
+	}
+	cert := file("CERTIFICATE", a.cert.Raw)
+	return config.ListenTLS{Cert: cert, Key: file("PRIVATE KEY", key), ClientCA: cert}
+}
+
+// withCertificate returns a caller that shows a certificate of that name.
+func (h *house) withCertificate(a *authority, name string) *caller {
+	h.t.Helper()
+	web := httptest.NewUnstartedServer(h.proxy.Handler())
+	pool := x509.NewCertPool()
+	pool.AddCert(a.cert)
+	web.TLS = &tls.Config{ClientCAs: pool, ClientAuth: tls.VerifyClientCertIfGiven}
+	web.StartTLS()
+	h.t.Cleanup(func() {
+		web.CloseClientConnections()
+		web.Close()
+	})
+	cert, key := a.sign(name, false)
+	c := h.caller("", "/mcp")
+	c.base, c.client = web.URL, web.Client()
+	c.client.Transport.(*http.Transport).TLSClientConfig.Certificates = []tls.Certificate{{Certificate: [][]byte{cert.Raw}, PrivateKey: key}}
+	return c
+}
+
+// Those who have one name are not one principal, if somebody else says so, or in another
+// way: with the session of one of them another has nothing.
+func TestEqualNames(t *testing.T) {
+	one, two, ca := newSigner(t, "https://one.example"), newSigner(t, "https://two.example"), newAuthority(t)
+	h := newHouse(t, func(cfg *config.Config) {
+		cfg.Auth.Tokens[0].Name = "ci"
+		trust(one, two)(cfg)
+		cfg.TLS = ca.files()
+	})
+	all := map[string]*caller{
+		"the token": h.a, "another token": h.b, "one's": h.caller(one.token(`"ci"`, "", time.Hour), "/mcp"), "two's": h.caller(two.token(`"ci"`, "", time.Hour), "/mcp"),
+		"the certificate": h.withCertificate(ca, "ci"), "two's, who looks like one's": h.caller(two.token(`"ci@https://one.example"`, "", time.Hour), "/mcp"),
+	}
+	for whose, owner := range all {
+		owner.initialize()
+		for who, other := range all {
+			if who == whose {
+				continue
+			}
+			status, text := other.do("POST", "/mcp", onSession[0].body, "Mcp-Session-Id", owner.session)
+			if status != http.StatusNotFound {
+				t.Errorf("%s in the session of %s: %d %s", who, whose, status, text)
+			}
+		}
+		if status, text := owner.say(onSession[0].body); status != http.StatusOK {
+			t.Errorf("%s in its own: %d %s", whose, status, text)
+		}
+	}
+}
+
+// However odd a name is, it is one principal's, and one line in the log stays one. What could
+// be two names, or none, is refused.
+func TestOddNames(t *testing.T) {
+	s := newSigner(t, "https://one.example")
+	h := newHouse(t, trust(s))
+	names := []string{`"a"`, `"A"`, `"a "`, `"a\u0301"`, `"á"`, `"a\"b"`, `"a\\\"b"`, `"a@https://two.example"`, `"jwt:a"`, `"a%00"`, `"` + strings.Repeat("a", 8<<10) + `"`, `"` + strings.Repeat("a", 8<<10+1) + `"`}
+	callers := make([]*caller, len(names))
+	for i, name := range names {
+		callers[i] = h.caller(s.token(name, "", time.Hour), "/mcp").initialize()
+	}
+	for i, owner := range callers {
+		for j, other := range callers {
+			status, text := other.do("POST", "/mcp", onSession[0].body, "Mcp-Session-Id", owner.session)
+			if (status == http.StatusOK) != (i == j) {
+				t.Errorf("%.30s in the session of %.30s: %d %s", names[j], names[i], status, text)
+			}
+		}
+	}
+	for _, name := range []string{`""`, `null`, `7`, `true`, `["a"]`, `{"a":1}`, `"a\u0000"`, `"a\nb"`, `"\ud800"`, `"\ufffd"`, `"a","sub":"b"`} {
+		if status, text := h.caller(s.token(name, "", time.Hour), "/mcp").ask("tools/list", "", ""); status != http.StatusUnauthorized {
+			t.Errorf("%s: %d %s", name, status, text)
+		}
+	}
+	h.proxy.Close()
+	for line := range strings.Lines(h.log.String()) {
+		if !strings.HasPrefix(line, "time=") {
+			t.Errorf("a line of the log is %q", line)
+		}
+	}
+}
+
+// When a token ends, what it opened ends, or waits for the next one of the same principal,
+// and for nobody else's. A call in flight is not lost.
+func TestTokenEndsInMidCall(t *testing.T) {
+	s := newSigner(t, "https://one.example")
+	h := newHouse(t, trust(s))
+	short := h.caller(s.token(`"a"`, "", 2*time.Second), "/mcp").initialize()
+	socket := h.socket(short, "/ws")
+	stream := short.begin("GET", "/mcp", "", short.headers()...)
+	sse := short.begin("GET", "/sse", "")
+	call := h.hang(short, "1")
+
+	_, _, err := socket.conn.ReadMessage()
+	if !websocket.IsCloseError(err, websocket.ClosePolicyViolation) {
+		t.Error("the WebSocket ended with", err)
+	}
+	eventually(t, "end of the streams", func() bool {
+		_, one := stream.all()
+		_, other := sse.all()
+		return one && other
+	})
+	if status, text := short.say(onSession[0].body); status != http.StatusUnauthorized {
+		t.Error("a request with the old token:", status, text)
+	}
+	other := h.caller(s.token(`"b"`, "", time.Hour), "/mcp")
+	if status, text := other.do("POST", "/mcp", onSession[0].body, "Mcp-Session-Id", short.session); status != http.StatusNotFound {
+		t.Error("b in a's session:", status, text)
+	}
+	short.token = s.token(`"a"`, "", time.Hour)
+	if status, text := short.say(onSession[0].body); status != http.StatusOK {
+		t.Error("a request with the next token:", status, text)
+	}
+	close(h.server.release)
+	call.await("content")
+}
+
+// One principal whose tokens differ may what its token of the moment lets it, in lists, on
+// their pages and in calls, also in a session that a better token has begun.
+func TestOnePrincipalTwoTokens(t *testing.T) {
+	s := newSigner(t, "https://one.example")
+	h := newHouse(t, func(cfg *config.Config) {
+		trust(s)(cfg)
+		cfg.PageSize = 2
+		cfg.Policies = []config.Policy{
+			{Key: "policies[0]", Who: config.Who{Issuer: s.issuer, Claims: map[string]string{"groups": "admin"}}},
+			{Key: "policies[1]", Who: config.Who{Issuer: s.issuer}, Tools: config.Tools{Allow: []string{"u__echo"}}},
+		}
+	})
+	admin, plain := h.caller(s.token(`"a"`, `,"groups":["admin"]`, time.Hour), "/mcp"), h.caller(s.token(`"a"`, "", time.Hour), "/mcp")
+	_, first := admin.ask("tools/list", "", "")
+	var page struct{ Result struct{ NextCursor string } }
+	if json.Unmarshal([]byte(first), &page) != nil || page.Result.NextCursor == "" || !strings.Contains(first, `"private"`) {
+		t.Fatal("admin's list:", first)
+	}
+	if _, text := plain.ask("tools/list", "", ""); !strings.Contains(text, `"echo"`) || strings.Contains(text, "hang") || strings.Contains(text, "nextCursor") {
+		t.Error("plain's list:", text)
+	}
+	if _, text := plain.ask("tools/list", "", `,"cursor":"`+page.Result.NextCursor+`"`); strings.Contains(text, "ask") || strings.Contains(text, "task") {
+		t.Error("plain got with admin's cursor:", text)
+	}
+	if _, text := admin.ask("tools/call", "ask", `,"name":"ask"`); !strings.Contains(text, "state-1") {
+		t.Fatal("admin's call:", text)
+	}
+	unknown := strings.ReplaceAll(fmt.Sprint(plain.ask("tools/call", "nope", `,"name":"nope"`)), "nope", "ask")
+	for _, params := range []string{`,"name":"ask"`, `,"name":"ask","requestState":"state-1","inputResponses":{}`} {
+		if got := fmt.Sprint(plain.ask("tools/call", "ask", params)); got != unknown {
+			t.Errorf("plain's call: %s\nof an unknown tool: %s", got, unknown)
+		}
+	}
+	admin.initialize()
+	plain.session = admin.session
+	if status, text := plain.say(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"ask"}}`); !strings.Contains(text, "Unknown tool") {
+		t.Error("plain in admin's session:", status, text)
+	}
+	if status, text := plain.say(onSession[0].body); !strings.Contains(text, `"result"`) {
+		t.Error("plain in admin's session:", status, text)
+	}
+}
