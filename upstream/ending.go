@@ -68,6 +68,10 @@ func (e *ending) tell(log *slog.Logger, unusable int64, stderr func() []string, 
 	if lines := stderr(); lines != nil {
 		log = log.With("stderr", strings.Join(lines, "\n"))
 	}
+	if e.end.Class() == jsonrpc.ClassLogin && inARow > 1 {
+		log.Debug("upstream still needs a login")
+		return
+	}
 	tellFailure(log, e.outcome, inARow)
 }
 

@@ -153,6 +153,9 @@ func (r *restart) ended(how outcome, end *jsonrpc.ClosedError, life time.Duratio
 	switch {
 	case how == intended:
 		r.resetLocked() // its client has left: nobody will come back to the key
+	case end.Class() == jsonrpc.ClassLogin: // which may be done at any time, and nothing runs before
+		r.failures, r.next = r.failures+1, time.Time{}
+		return r.inARow()
 	case how == died && life >= stableAfter:
 		r.resetLocked()
 	case how == died:
@@ -229,7 +232,7 @@ func (r *restart) statusLocked() Status {
 		st.Cause = r.end.Cause
 	}
 	switch {
-	case r.inARow() >= crashLoop:
+	case r.inARow() >= crashLoop && r.end.Class() != jsonrpc.ClassLogin:
 		st.State = StateCrashLoop
 	case time.Now().Before(r.next):
 		st.State = StateWaiting

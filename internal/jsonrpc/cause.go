@@ -91,13 +91,14 @@ const (
 	ClassIdle       // nobody used it
 	ClassClientGone // who used it left
 	ClassClientSlow // who used it did not read
+	ClassLogin      // somebody has to log in first
 	ClassExpired    // who used it may not any longer
 	classes
 )
 
 var classNames = [classes]string{
 	"other", "session", "exited", "killed", "start_failed", "refused", "failed", "unreachable", "broken", "timeout", "invalid",
-	"link_lost", "overloaded", "other_era", "stopped", "changed", "idle", "client_gone", "client_slow", "expired",
+	"link_lost", "overloaded", "other_era", "stopped", "changed", "idle", "client_gone", "client_slow", "login", "expired",
 }
 
 // String returns the name of the class, as a label of a metric has it.
@@ -134,7 +135,7 @@ var causes = map[string]struct {
 	CauseTLS:                {ClassUnreachable, ""},
 	CauseBadHeaderFile:      {ClassUnreachable, "was not asked: a file of headersFrom cannot be read (bad header file)"},
 	CauseNoToken:            {ClassUnreachable, "did not let us in: its authorization server gives us no token (no token)"},
-	CauseLogin:              {ClassRefused, "did not let us in: login needed"},
+	CauseLogin:              {ClassLogin, "did not let us in: login needed"},
 	CauseStreamEnded:        {ClassBroken, "broke off its answer (stream ended)"},
 	CauseRequestFailed:      {ClassBroken, ""},
 	CauseInvalidResponse:    {ClassInvalid, ""},

@@ -1,0 +1,541 @@
+package oauth
+
+import (
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/upstream/oauth/oauthtest"
+)
+
+// A person logs in with a browser, as soon as a page is shown.
+type person struct {
+	t     *testing.T
+	dir   string // of the store
+	log   *logs
+	busy  sync.WaitGroup
+	mu    sync.Mutex
+	pages []string // that the browser has shown at the end
+	asked int
+	wait  chan struct{} // nil: at once
+}
+
+func newPerson(t *testing.T) *person {
+	p := &person{t: t, dir: t.TempDir(), log: &logs{}}
+	t.Cleanup(func() {
+		p.busy.Wait()
+		if strings.Contains(p.log.String(), oauthtest.Marked) {
+			t.Errorf("a secret is in the log: %s", p.log)
+		}
+	})
+	return p
+}
+
+func (p *person) show(prompt Prompt) {
+	p.mu.Lock()
+	p.asked++
+	p.mu.Unlock()
+	p.busy.Go(func() {
+		if p.wait != nil {
+			<-p.wait
+		}
+		p.browse(prompt.URL)
+	})
+}
+
+// browse opens a page and follows redirects.
+func (p *person) browse(page string) {
+	resp, err := http.Get(page)
+	if err != nil {
+		return
+	}
+	defer resp.Body.Close()
+	text, _ := io.ReadAll(resp.Body)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.pages = append(p.pages, string(text))
+}
+
+func (p *person) prompts() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.asked
+}
+
+// login returns the login of a process of this person at a site. change may be nil.
+func (p *person) login(s *oauthtest.Site, change func(*LoginConfig)) *Login {
+	c := LoginConfig{
+		Server: s.Endpoint(), Store: &Store{Dir: p.dir}, Client: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}, Command: "mcp-proxy login up",
+		Show: p.show, NoBrowser: true, Log: slog.New(slog.NewTextHandler(p.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
+	}
+	if change != nil {
+		change(&c)
+	}
+	l := NewLogin(c)
+	p.t.Cleanup(l.Close)
+	return l
+}
+
+// errRefusedHere is the error of a call that the server does not let in.
+var errRefusedHere = errors.New("refused")
+
+// call sends a request as package remote does.
+func (l *Login) call(ctx context.Context, method string) error {
+	for round := 0; ; round++ {
+		h := http.Header{}
+		if err := l.Authorize(ctx, h); err != nil {
+			return err
+		}
+		req, _ := http.NewRequestWithContext(ctx, http.MethodPost, l.config.Server, strings.NewReader(`{"jsonrpc":"2.0","id":1,"method":"`+method+`"}`))
+		req.Header = h
+		resp, err := l.config.Client.Do(req)
+		if err != nil {
+			return err
+		}
+		resp.Body.Close()
+		if resp.StatusCode == http.StatusOK {
+			return nil
+		}
+		if round == 3 {
+			return errRefusedHere
+		}
+		again, err := l.Refused(ctx, resp, h)
+		switch {
+		case err != nil:
+			return err
+		case !again:
+			return errRefusedHere
+		}
+	}
+}
+
+func (p *person) ok(l *Login, method string) {
+	p.t.Helper()
+	if err := l.call(p.t.Context(), method); err != nil {
+		p.t.Errorf("%s: %v; the log is %s", method, err, p.log)
+	}
+}
+
+// fails asserts that a call fails, and what the error has for clients and the log.
+func (p *person) fails(l *Login, method, says string) {
+	p.t.Helper()
+	err := l.call(p.t.Context(), method)
+	end := jsonrpc.EndOf(err, "")
+	if err == nil || !strings.Contains(end.Words()+"; "+err.Error(), says) {
+		p.t.Errorf("%s: got %v (%s), want %q", method, err, end.Words(), says)
+	}
+	if err != nil && strings.Contains(err.Error()+end.Words(), oauthtest.Marked) {
+		p.t.Errorf("a secret is in the error %v", err)
+	}
+}
+
+func (p *person) want(what string, got, want int) {
+	p.t.Helper()
+	if got != want {
+		p.t.Errorf("%s: got %d, want %d; the log is %s", what, got, want, p.log)
+	}
+}
+
+const listTools = "tools/list"
+
+// The whole way, and that the next process finds the token.
+func TestLogin(t *testing.T) {
+	s, p := oauthtest.New(t, oauthtest.Variations{Scopes: []string{"a", "b"}, Offers: []string{"a", "offline_access"}, Says: true, Sends: "right"}), newPerson(t)
+	p.ok(p.login(s, nil), listTools)
+	asked, token := s.Asked(), s.Token()
+	for name, want := range map[string]string{"resource": s.Endpoint(), "scope": "a b offline_access", "code_challenge_method": "S256", "response_type": "code"} {
+		if got := asked.Get(name); got != want {
+			t.Errorf("%s at the authorization endpoint: %q", name, got)
+		}
+	}
+	if token.Get("resource") != s.Endpoint() || token.Get("redirect_uri") != asked.Get("redirect_uri") || !strings.HasPrefix(asked.Get("redirect_uri"), "http://127.0.0.1:") {
+		t.Errorf("asked %v, then %v", asked, token.Get("redirect_uri"))
+	}
+	p.ok(p.login(s, nil), listTools)
+	p.want("prompts", p.prompts(), 1)
+	p.busy.Wait()
+	if len(p.pages) != 1 || !strings.Contains(p.pages[0], "You are logged in") {
+		t.Errorf("the browser shows %q", p.pages)
+	}
+}
+
+// What is wrong with servers and authorization servers, and how far a login goes then.
+func TestBadSites(t *testing.T) {
+	for name, tt := range map[string]struct {
+		v         oauthtest.Variations
+		says      string
+		authorize int // requests at the authorization endpoint
+	}{
+		"resource":              {oauthtest.Variations{Resource: "https://evil.example.com/mcp"}, "of another resource", 0},
+		"metadata of another":   {oauthtest.Variations{IssuerName: "https://evil.example.com"}, "of another one", 0},
+		"no PKCE":               {oauthtest.Variations{NoPKCE: true}, "PKCE", 0},
+		"registers nobody":      {oauthtest.Variations{Closed: true}, "knows no client of ours", 0},
+		"wrong iss":             {oauthtest.Variations{Says: true, Sends: "https://evil.example.com"}, "RFC 9207", 1},
+		"no iss":                {oauthtest.Variations{Says: true}, "RFC 9207", 1},
+		"wrong iss, unpromised": {oauthtest.Variations{Sends: "https://evil.example.com"}, "RFC 9207", 1},
+		"denied":                {oauthtest.Variations{Deny: true}, "access_denied", 1},
+		"denied by another":     {oauthtest.Variations{Deny: true, Sends: "https://evil.example.com"}, "RFC 9207", 1},
+		"a way we do not know":  {oauthtest.Variations{Methods: []string{"private_key_jwt"}}, "invalid_client", 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, p := oauthtest.New(t, tt.v), newPerson(t)
+			l := p.login(s, nil)
+			p.fails(l, listTools, tt.says)
+			p.fails(l, listTools, tt.says)
+			p.want("authorize", s.Count("authorize"), tt.authorize)
+			if tt.says != "invalid_client" {
+				p.want("code", s.Count("code"), 0)
+			}
+			p.busy.Wait()
+			if tt.authorize > 0 && !strings.Contains(strings.Join(p.pages, ""), "The login has failed") {
+				t.Errorf("the browser shows %q", p.pages)
+			}
+		})
+	}
+}
+
+// An iss that is right but for a slash is wrong, and one that was not promised may be right.
+func TestIssuerIsComparedAsText(t *testing.T) {
+	i := &Issuer{Issuer: "https://as.example.com", SaysIssuer: true}
+	for iss, ok := range map[string]bool{"https://as.example.com": true, "https://as.example.com/": false, "https://AS.example.com": false, "https://as.example.com:443": false, "": false} {
+		a := answer{code: "x", issuer: iss}
+		if err := a.check(i); (err == nil) != ok {
+			t.Errorf("%q: %v", iss, err)
+		}
+	}
+	a := answer{code: "x", issuer: i.Issuer}
+	if err := a.check(&Issuer{Issuer: i.Issuer}); err != nil {
+		t.Error(err)
+	}
+}
+
+// Where metadata may be.
+func TestWaysToTheIssuer(t *testing.T) {
+	for name, v := range map[string]oauthtest.Variations{
+		"no challenge":          {Silent: true},
+		"at the root":           {Silent: true, Metadata: "/.well-known/oauth-protected-resource"},
+		"anywhere":              {Metadata: "/here"},
+		"OpenID":                {Openid: true},
+		"of 2025-03-26":         {Metadata: "-", Silent: true},
+		"public initialize":     {Public: []string{"initialize"}},
+		"tokens live a moment":  {Life: 3 * time.Second},
+		"no refresh token":      {NoRefresh: true},
+		"needs a configured id": {Closed: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, p := oauthtest.New(t, v), newPerson(t)
+			s.Know("me", "")
+			l := p.login(s, func(c *LoginConfig) {
+				if v.Closed {
+					c.ClientID = "me"
+				}
+			})
+			p.ok(l, "initialize")
+			p.ok(l, listTools)
+			p.want("prompts", p.prompts(), 1)
+		})
+	}
+}
+
+// Who we are, in the order of the specification, and how a secret is sent.
+func TestClients(t *testing.T) {
+	const document = "https://client.example.com/mcp-proxy.json"
+	for name, tt := range map[string]struct {
+		v          oauthtest.Variations
+		id, secret string
+		client     string // at the authorization endpoint; "" for one that registers
+		registered int
+	}{
+		"registered":               {oauthtest.Variations{}, "", "", "", 1},
+		"registered, none":         {oauthtest.Variations{Methods: []string{"none"}}, "", "", "", 1},
+		"registered, basic":        {oauthtest.Variations{Methods: []string{"client_secret_basic"}}, "", "", "", 1},
+		"registered, post":         {oauthtest.Variations{Methods: []string{"client_secret_post"}}, "", "", "", 1},
+		"given":                    {oauthtest.Variations{}, "me", "", "me", 0},
+		"given, basic":             {oauthtest.Variations{Methods: []string{"client_secret_basic"}}, "me", oauthtest.Marked + "+/ =", "me", 0},
+		"given, post":              {oauthtest.Variations{Methods: []string{"client_secret_post"}}, "me", oauthtest.Marked + "+/ =", "me", 0},
+		"document":                 {oauthtest.Variations{Documents: true}, document, "", document, 0},
+		"document where none is":   {oauthtest.Variations{}, document, "", "", 1},
+		"given where documents go": {oauthtest.Variations{Documents: true}, "me", "", "me", 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, p := oauthtest.New(t, tt.v), newPerson(t)
+			s.Know("me", tt.secret)
+			l := p.login(s, func(c *LoginConfig) {
+				if c.ClientID = tt.id; tt.secret != "" {
+					c.ClientSecretFile = file(t, tt.secret+"\n")
+				}
+			})
+			p.ok(l, listTools)
+			p.want("registrations", s.Count("register"), tt.registered)
+			if got := s.Asked().Get("client_id"); tt.client != "" && got != tt.client {
+				t.Errorf("client id %q", got)
+			}
+			s.Revoke(false)
+			p.ok(l, listTools)
+			p.want("refreshes", s.Count("refresh"), 1)
+			p.want("wrong clients", s.Count("wrong client"), 0)
+			text := string(must(os.ReadFile(l.config.Store.place(l.key))))
+			if tt.secret != "" && strings.Contains(text, tt.secret) {
+				t.Error("a configured secret is in the store")
+			}
+		})
+	}
+}
+
+// More scopes are asked for as they are needed, beside those that we have; and a server that
+// is never content costs a few rounds.
+func TestStepUps(t *testing.T) {
+	s, p := oauthtest.New(t, oauthtest.Variations{Scopes: []string{"read"}, Needs: map[string]string{"tools/call": "write", "prompts/get": "admin"}}), newPerson(t)
+	l := p.login(s, nil)
+	p.ok(l, listTools)
+	p.ok(l, "tools/call")
+	if got := s.Asked().Get("scope"); got != "read write" {
+		t.Errorf("asked for %q", got)
+	}
+	p.ok(l, listTools)
+	p.want("prompts", p.prompts(), 2)
+	s.OnToken(func(w http.ResponseWriter, _ *http.Request) bool { // grants less than is asked for
+		w.Header().Set("Content-Type", "application/json")
+		io.WriteString(w, `{"access_token":"x","token_type":"bearer","scope":"read"}`)
+		return true
+	})
+	for range 5 {
+		if err := l.call(t.Context(), "prompts/get"); err == nil {
+			t.Error("a call without its scope was let in")
+		}
+	}
+	if n := p.prompts(); n > 2+maxStepUps {
+		t.Errorf("%d prompts", n)
+	}
+}
+
+// Another authorization server gets nothing of what is the first one's.
+func TestMigration(t *testing.T) {
+	s, other, p := oauthtest.New(t, oauthtest.Variations{}), oauthtest.New(t, oauthtest.Variations{}), newPerson(t)
+	l := p.login(s, nil)
+	p.ok(l, listTools)
+	first := s.Asked().Get("client_id")
+	s.Move(other)
+	s.Revoke(true)
+	p.ok(l, listTools)
+	p.want("registrations at the other", other.Count("register"), 1)
+	p.want("refreshes at the other", other.Count("refresh"), 0)
+	if got := other.Asked().Get("client_id"); got == first || got == "" {
+		t.Errorf("client id %q", got)
+	}
+}
+
+// Where nobody may be asked a call fails with the command that helps, and works as soon as
+// that was run.
+func TestNobodyIsAsked(t *testing.T) {
+	s, p := oauthtest.New(t, oauthtest.Variations{}), newPerson(t)
+	service := p.login(s, func(c *LoginConfig) { c.Show = nil })
+	p.fails(service, listTools, "login needed: mcp-proxy login up")
+	p.want("fetches of metadata", s.Count("register"), 0)
+	if _, err := p.login(s, nil).LogIn(t.Context(), false); err != nil {
+		t.Fatal(err)
+	}
+	p.ok(service, listTools)
+	s.Revoke(true)
+	p.fails(service, listTools, "login needed: mcp-proxy login up")
+	p.want("refreshes", s.Count("refresh"), 1)
+	p.fails(service, listTools, "login needed: mcp-proxy login up")
+	p.want("refreshes, and a used token is not sent again", s.Count("refresh"), 1)
+	if _, err := p.login(s, nil).LogIn(t.Context(), false); err != nil {
+		t.Fatal(err)
+	}
+	p.ok(service, listTools)
+	p.want("prompts", p.prompts(), 2)
+}
+
+// Five at once ask once.
+func TestOnePrompt(t *testing.T) {
+	s, p := oauthtest.New(t, oauthtest.Variations{}), newPerson(t)
+	p.wait = make(chan struct{})
+	var wg sync.WaitGroup
+	for range 5 {
+		l := p.login(s, nil)
+		for range 3 {
+			wg.Go(func() { p.ok(l, listTools) })
+		}
+	}
+	for p.prompts() == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	close(p.wait)
+	wg.Wait()
+	p.want("prompts", p.prompts(), 1)
+	p.want("registrations", s.Count("register"), 1)
+}
+
+// A person who says no is not asked by each of five.
+func TestOneDenial(t *testing.T) {
+	s, p := oauthtest.New(t, oauthtest.Variations{Deny: true}), newPerson(t)
+	var wg sync.WaitGroup
+	for range 5 {
+		l := p.login(s, nil)
+		wg.Go(func() { p.fails(l, listTools, "access_denied") })
+	}
+	wg.Wait()
+	p.want("prompts", p.prompts(), 1)
+	s.Vary(func(v *oauthtest.Variations) { v.Deny = false })
+	p.fails(p.login(s, nil), listTools, "the last login failed")
+	if _, err := p.login(s, nil).LogIn(t.Context(), false); err != nil { // who wants to may at once
+		t.Error(err)
+	}
+	p.ok(p.login(s, nil), listTools)
+	p.want("prompts", p.prompts(), 2)
+}
+
+// A request does not wait for ever, but the login goes on, and then somebody is told.
+func TestRequestsWaitWithinLimits(t *testing.T) {
+	s, p := oauthtest.New(t, oauthtest.Variations{}), newPerson(t)
+	p.wait = make(chan struct{})
+	done := make(chan struct{})
+	l := p.login(s, func(c *LoginConfig) { c.Wait, c.Done = 50*time.Millisecond, func() { close(done) } })
+	p.fails(l, listTools, "waits for you to log in")
+	p.fails(l, listTools, "waits for you to log in")
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := l.call(ctx, listTools); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+	close(p.wait)
+	<-done
+	p.ok(l, listTools)
+	p.want("prompts", p.prompts(), 1)
+}
+
+// Close ends a login that nobody makes.
+func TestCloseEndsALogin(t *testing.T) {
+	s, p := oauthtest.New(t, oauthtest.Variations{}), newPerson(t)
+	shown := make(chan struct{})
+	l := p.login(s, func(c *LoginConfig) { c.Show = func(Prompt) { close(shown) } })
+	failed := make(chan error)
+	go func() { failed <- l.call(t.Context(), listTools) }()
+	<-shown
+	l.Close()
+	if err := <-failed; err == nil {
+		t.Error("the call has succeeded")
+	}
+	p.ok(p.login(s, nil), listTools) // the lock is free, and nothing has failed
+}
+
+// What nobody spoke of is not looked for by a service, and found out by who may ask.
+func TestServersWithoutOAuth(t *testing.T) {
+	asked := 0
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if asked++; r.URL.Path == "/mcp" {
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		http.NotFound(w, r)
+	}))
+	defer srv.Close()
+	p := newPerson(t)
+	for _, show := range []func(Prompt){nil, p.show} {
+		l := NewLogin(LoginConfig{Server: srv.URL + "/mcp", Implicit: true, Store: &Store{Dir: p.dir}, Client: srv.Client(), Show: show})
+		if err := l.call(t.Context(), listTools); err != errRefusedHere {
+			t.Errorf("got %v", err)
+		}
+		l.Close()
+		if show == nil && asked != 1 {
+			t.Errorf("%d requests", asked)
+		}
+	}
+	p.want("prompts", p.prompts(), 0)
+}
+
+func TestDevice(t *testing.T) {
+	s, p := oauthtest.New(t, oauthtest.Variations{Device: true, Scopes: []string{"a"}}), newPerson(t)
+	l := p.login(s, func(c *LoginConfig) {
+		c.Show = func(prompt Prompt) {
+			if prompt.Code != "ABCD-EFGH" || !strings.HasSuffix(prompt.URL, "/activate") {
+				t.Errorf("got %v", prompt)
+			}
+			s.Allow()
+		}
+	})
+	kept, err := l.LogIn(t.Context(), true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info, err := os.Stat(kept); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("%s: %v, %v", kept, info, err)
+	}
+	p.ok(p.login(s, func(c *LoginConfig) { c.Show = nil }), listTools)
+	if _, err := p.login(oauthtest.New(t, oauthtest.Variations{}), nil).LogIn(t.Context(), true); err == nil {
+		t.Error("a device code where there is none")
+	}
+}
+
+func TestLogOut(t *testing.T) {
+	s, p := oauthtest.New(t, oauthtest.Variations{}), newPerson(t)
+	l := p.login(s, nil)
+	if _, _, err := l.LogOut(t.Context()); err != ErrNoLogin {
+		t.Errorf("got %v", err)
+	}
+	p.ok(l, listTools)
+	kept, unrevoked, err := p.login(s, nil).LogOut(t.Context())
+	if err != nil || unrevoked != nil {
+		t.Errorf("got %v, %v", unrevoked, err)
+	}
+	p.want("revocations", s.Count("revoke"), 2)
+	if _, err := os.Stat(kept); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the file is there: %v", err)
+	}
+	p.fails(p.login(s, func(c *LoginConfig) { c.Show = nil }), listTools, "login needed")
+}
+
+// Accounts of one person at one server do not mix.
+func TestAccounts(t *testing.T) {
+	s, p := oauthtest.New(t, oauthtest.Variations{}), newPerson(t)
+	s.Know("one", "")
+	s.Know("two", "")
+	for _, id := range []string{"one", "two"} {
+		p.ok(p.login(s, func(c *LoginConfig) { c.ClientID = id }), listTools)
+		if got := s.Asked().Get("client_id"); got != id {
+			t.Errorf("got %q", got)
+		}
+	}
+	if carried := s.Carried(); carried[len(carried)-1] == carried[1] {
+		t.Error("both have one token")
+	}
+}
+
+func TestScopesFor(t *testing.T) {
+	offline := []string{"offline_access"}
+	for _, tt := range []struct {
+		configured, challenge, resource, issuer []string
+		want                                    string
+	}{
+		{nil, nil, nil, nil, ""},
+		{nil, nil, nil, offline, ""},
+		{nil, nil, []string{"a", "b"}, nil, "a b"},
+		{nil, []string{"c"}, []string{"a", "b"}, offline, "c offline_access"},
+		{[]string{"d"}, []string{"c"}, []string{"a"}, nil, "d"},
+		{[]string{"offline_access"}, nil, nil, offline, "offline_access"},
+	} {
+		got := scopesFor(tt.configured, Challenge{Scopes: tt.challenge}, &Place{Scopes: tt.resource, Issuer: Issuer{Scopes: tt.issuer}})
+		if strings.Join(got, " ") != tt.want {
+			t.Errorf("%v: got %v", tt, got)
+		}
+	}
+}
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
