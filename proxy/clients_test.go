@@ -2,167 +2,215 @@ package proxy
 
 import (
 	"bytes"
-	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"os/user"
+	"regexp"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/config"
-	"github.com/mcp-proxy/mcp-proxy/internal/identity"
-	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
-	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc/wsconn"
 )
 
-// hangingServer is a legacy server that never answers a call. Called receives at each.
-func hangingServer(t *testing.T) (url string, called <-chan struct{}) {
-	calls := make(chan struct{}, 1)
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		var m struct {
-			ID     json.RawMessage
-			Method string
+// An authServer is an authorization server that has rotated its keys some times.
+type authServer struct {
+	*httptest.Server
+	key     *ecdsa.PrivateKey
+	rotated atomic.Int64
+	fetches atomic.Int64 // of keys
+}
+
+func newAuthServer(t *testing.T) *authServer {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &authServer{key: key}
+	mux := http.NewServeMux()
+	mux.HandleFunc("/.well-known/openid-configuration", func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprintf(w, `{"issuer":%q,"jwks_uri":%q}`, s.URL, s.URL+"/jwks")
+	})
+	mux.HandleFunc("/jwks", func(w http.ResponseWriter, _ *http.Request) {
+		s.fetches.Add(1)
+		point, _ := s.key.PublicKey.Bytes()
+		x, y := base64.RawURLEncoding.EncodeToString(point[1:33]), base64.RawURLEncoding.EncodeToString(point[33:])
+		last := s.rotated.Load()
+		var keys []string
+		for n := max(0, last-1); n <= last; n++ { // the last two
+			keys = append(keys, fmt.Sprintf(`{"kty":"EC","crv":"P-256","kid":"k%d","x":%q,"y":%q}`, n, x, y))
 		}
-		json.NewDecoder(r.Body).Decode(&m)
-		switch m.Method {
-		case "initialize":
-			w.Header().Set("Content-Type", "application/json")
-			fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"s","version":"1"}}}`, m.ID)
-		case "tools/call":
-			calls <- struct{}{}
-			<-r.Context().Done()
-		default:
-			w.WriteHeader(http.StatusAccepted)
-		}
-	}))
-	t.Cleanup(server.Close)
-	return server.URL, calls
+		fmt.Fprintf(w, `{"keys":[%s]}`, strings.Join(keys, ","))
+	})
+	s.Server = httptest.NewServer(mux)
+	t.Cleanup(s.Close)
+	return s
 }
 
-// A brief is an Identifier to which all are one client.
-type brief struct{ who identity.Identity }
-
-func (b *brief) Identify(*http.Request) (*identity.Identity, *identity.Refusal) { return &b.who, nil }
-
-func (*brief) Challenge(*http.Request, *identity.Refusal) string { return "" }
-
-func (*brief) Metadata(*http.Request) ([]byte, bool) { return nil, false }
-
-// A logText is a log that others write.
-type logText struct {
-	mu   sync.Mutex
-	text bytes.Buffer
+// token is one for alice, signed with the newest key.
+func (s *authServer) token() string {
+	b64 := base64.RawURLEncoding.EncodeToString
+	input := b64(fmt.Appendf(nil, `{"alg":"ES256","kid":"k%d"}`, s.rotated.Load())) + "." +
+		b64(fmt.Appendf(nil, `{"iss":%q,"aud":"https://mcp.example/mcp","sub":"alice","jti":%q,"scope":"mcp","exp":%d}`, s.URL, rand.Text(), time.Now().Add(time.Hour).Unix()))
+	sum := sha256.Sum256([]byte(input))
+	r, v, err := ecdsa.Sign(rand.Reader, s.key, sum[:])
+	if err != nil {
+		panic(err)
+	}
+	return input + "." + b64(append(r.FillBytes(make([]byte, 32)), v.FillBytes(make([]byte, 32))...))
 }
 
-func (l *logText) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(b)
-}
-
-func (l *logText) lines(part string) (n int) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return strings.Count(l.text.String(), part)
-}
-
-// TestExpiredClient: what a client on a WebSocket waits for gets the one error when its
-// proof ends, then the close frame says why, and one line in the log.
-func TestExpiredClient(t *testing.T) {
-	t.Parallel() // it waits for a real clock
-	url, called := hangingServer(t)
-	var log logText
-	cause := make(chan string, 1)
-	p, err := New(&config.Config{Upstreams: []config.Upstream{{Name: "a", URL: url, Era: "legacy"}}},
-		Options{Log: slog.New(slog.NewTextHandler(&log, nil)), Hooks: Hooks{SessionEnded: func(_ Session, e End) { cause <- e.Cause }}})
+// initialize posts the first message of a client to a URL.
+func initialize(t *testing.T, url, token string) *http.Response {
+	t.Helper()
+	const first = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"x","version":"1"}}}`
+	r, err := http.NewRequest(http.MethodPost, url, strings.NewReader(first))
 	if err != nil {
 		t.Fatal(err)
 	}
-	soon := time.Now().Add(2 * time.Second)
-	p.front.Guard.Clients = &brief{who: identity.Identity{Principal: identity.Principal{Kind: identity.JWT, Name: "alice"}, Expires: soon}}
-	web := httptest.NewServer(p.Handler())
-	defer web.Close()
-	defer p.Close()
-	ws, err := wsconn.Config{}.Dial(t.Context(), "ws"+strings.TrimPrefix(web.URL, "http")+"/ws", nil, nil)
+	r.Header.Set("Content-Type", "application/json")
+	r.Header.Set("Accept", "application/json, text/event-stream")
+	if token != "" {
+		r.Header.Set("Authorization", "Bearer "+token)
+	}
+	resp, err := http.DefaultClient.Do(r)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer ws.Close()
-	ws.Send(jsonrpc.NewRequest(jsonrpc.IntID(1), "initialize", json.RawMessage(`{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}`)))
-	if m, err := ws.Recv(); err != nil || m.Result == nil {
-		t.Fatalf("initialize: %v, %v", m, err)
-	}
-	ws.Send(jsonrpc.NewNotification("notifications/initialized", nil))
-	ws.Send(jsonrpc.NewRequest(jsonrpc.IntID(2), "tools/call", json.RawMessage(`{"name":"x"}`)))
-	<-called
-	m, err := ws.Recv()
-	if err != nil || time.Now().Before(soon) || string(m.Append(nil)) !=
-		`{"jsonrpc":"2.0","id":2,"error":{"code":-32000,"message":"Connection closed: this session is over","data":{"reason":"connection_closed","phase":"in_flight","retryable":false}}}` {
-		t.Errorf("got %v, %v", m, err)
-	}
-	_, err = ws.Recv()
-	if end, ok := errors.AsType[*wsconn.CloseError](err); !ok || end.Code != wsconn.PolicyViolation {
-		t.Errorf("then %v", err)
-	}
-	if got := <-cause; got != "expired" {
-		t.Errorf("hooks hear of %s", got)
-	}
-	p.Close()
-	if n := log.lines("token expired"); n != 1 {
-		t.Errorf("%d lines say so, want 1:\n%s", n, log.text.String())
-	}
-}
-
-// TestUsersOfASocket: who comes over a Unix socket is a user of this system, without any
-// configuration.
-func TestUsersOfASocket(t *testing.T) {
-	me, err := user.Current()
-	if err != nil || me.Uid == "65534" {
-		t.Skip("nobody knows who this is")
-	}
-	if _, err := os.Stat("/proc/self"); err != nil {
-		t.Skip("this system does not say who a client is")
-	}
-	t.Chdir(t.TempDir())
-	began := make(chan string, 1)
-	p, err := New(&config.Config{Listen: []string{"unix://s"}}, Options{Hooks: Hooks{SessionBegan: func(s Session) { began <- s.Principal }}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := p.Listen(); err != nil {
-		t.Fatal(err)
-	}
-	over := make(chan error, 1)
-	go func() { over <- p.Serve() }()
-	web := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, "unix", "s")
-	}}
-	req, _ := http.NewRequest(http.MethodPost, "http://localhost/mcp", strings.NewReader(`{"jsonrpc":"2.0","id":1,"method":"server/discover","params":{"_meta":{`+
-		`"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}`))
-	for name, value := range map[string]string{"Content-Type": "application/json", "Mcp-Protocol-Version": "2026-07-28", "Mcp-Method": "server/discover"} {
-		req.Header.Set(name, value)
-	}
-	resp, err := web.RoundTrip(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	body, _ := io.ReadAll(resp.Body)
+	io.Copy(io.Discard, resp.Body)
 	resp.Body.Close()
-	web.CloseIdleConnections()
-	if got, want := <-began, "user:"+me.Username; got != want || resp.StatusCode != 200 {
-		t.Errorf("the session is of %s, want %s; %d %s", got, want, resp.StatusCode, body)
+	return resp
+}
+
+func jwtConfig(s *authServer) config.Config {
+	return config.Config{
+		Limits: config.Limits{Sessions: 10000},
+		Auth: config.Auth{JWT: []config.Issuer{{
+			Key: "auth.jwt[0]", Issuer: s.URL, Audience: []string{"https://mcp.example/mcp"}, Algorithms: []string{"ES256"}, Principal: "sub",
+			Scopes: []string{"mcp"}, Skew: time.Second,
+		}}},
 	}
-	p.Close()
-	if err := <-over; err != nil {
-		t.Error(err)
+}
+
+// TestJWTThroughTheDoor: a client hears where to get a token, gets in with it, and not
+// without. Neither it nor a wrong one is in the log.
+func TestJWTThroughTheDoor(t *testing.T) {
+	as := newAuthServer(t)
+	var log lockedBuffer
+	cfg := jwtConfig(as)
+	p, err := New(&cfg, Options{Log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))})
+	if err != nil {
+		t.Fatal(err)
 	}
+	defer p.Close()
+	server := httptest.NewServer(p.Handler())
+	defer server.Close()
+	defer http.DefaultClient.CloseIdleConnections()
+
+	refused := initialize(t, server.URL+"/mcp", "")
+	challenge := refused.Header.Get("WWW-Authenticate")
+	at := regexp.MustCompile(`resource_metadata="([^"]+)"`).FindStringSubmatch(challenge)
+	if refused.StatusCode != 401 || at == nil || !strings.Contains(challenge, `scope="mcp"`) {
+		t.Fatalf("%s, %s", refused.Status, challenge)
+	}
+	resp, err := http.Get(at[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	var metadata struct {
+		Resource string
+		Servers  []string `json:"authorization_servers"`
+	}
+	if err := json.NewDecoder(resp.Body).Decode(&metadata); err != nil || metadata.Resource != server.URL+"/mcp" || len(metadata.Servers) != 1 || metadata.Servers[0] != as.URL {
+		t.Errorf("%+v, %v", metadata, err)
+	}
+	token := as.token()
+	if resp := initialize(t, server.URL+"/mcp", token); resp.StatusCode != 200 {
+		t.Errorf("with a token: %s", resp.Status)
+	}
+	if resp := initialize(t, server.URL+"/mcp", token[:len(token)-8]+"AAAAAAAA"); resp.StatusCode != 401 {
+		t.Errorf("with a wrong signature: %s", resp.Status)
+	}
+	if text := log.String(); strings.Contains(text, token[:20]) || strings.Contains(text, token[len(token)-40:len(token)-8]) {
+		t.Errorf("the log:\n%s", text)
+	}
+}
+
+// TestRotationUnderLoad: while an issuer rotates its keys no call fails, and each rotation
+// costs one fetch.
+func TestRotationUnderLoad(t *testing.T) {
+	as := newAuthServer(t)
+	cfg := jwtConfig(as)
+	p := newProxy(t, cfg)
+	defer p.Close()
+	server := httptest.NewServer(p.Handler())
+	defer server.Close()
+	defer http.DefaultClient.CloseIdleConnections()
+	if resp := initialize(t, server.URL+"/mcp", as.token()); resp.StatusCode != 200 {
+		t.Fatal(resp.Status)
+	}
+	const rotations = 4
+	calls, over := make(chan struct{}, 1), make(chan struct{})
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			for {
+				select {
+				case <-over:
+					return
+				default:
+				}
+				if resp := initialize(t, server.URL+"/mcp", as.token()); resp.StatusCode != 200 {
+					t.Errorf("%s: %s", resp.Status, resp.Header.Get("WWW-Authenticate"))
+				}
+				select {
+				case calls <- struct{}{}:
+				case <-over:
+				}
+			}
+		})
+	}
+	for range rotations {
+		for range 20 {
+			<-calls
+		}
+		as.rotated.Add(1)
+	}
+	for range 20 {
+		<-calls
+	}
+	close(over)
+	wg.Wait()
+	if n := as.fetches.Load(); n > 1+rotations {
+		t.Errorf("%d fetches of keys for %d rotations", n, rotations)
+	}
+}
+
+// A lockedBuffer is a log that is read while it is written.
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
 }

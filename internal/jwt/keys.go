@@ -41,7 +41,8 @@ type Source struct {
 // keys that are known stay good.
 //
 // A token with a key that nobody knows makes Run fetch at once, since issuers rotate keys.
-// All such tokens wait for the same fetch, and there is one a minute at most, whoever asks.
+// All such tokens wait for the same fetch. If that brings no new key, the next one may come
+// after a minute, whoever asks.
 type Keys struct {
 	// Static after construction.
 	source Source
@@ -59,7 +60,7 @@ type Keys struct {
 	known  bool          // there was a set, and it may be empty
 	ending bool          // Run has ended
 	coming chan struct{} // closed when the fetch that is wanted or under way has ended; nil when there is none
-	missed time.Time     // when a token last made Run fetch
+	missed time.Time     // when a token last made Run fetch in vain
 }
 
 // NewKeys returns keys that Run has yet to fetch.
@@ -167,7 +168,11 @@ func (k *Keys) adopt(set []*PublicKey, ok bool) {
 		old := k.set
 		k.set, k.known = nil, true
 		for _, key := range set {
-			k.set = append(k.set, cmp.Or(key.among(old), key))
+			known := key.among(old)
+			k.set = append(k.set, cmp.Or(known, key))
+			if known == nil {
+				k.missed = time.Time{} // it was worth it, and the next rotation may follow soon
+			}
 		}
 		for _, key := range old {
 			if key.among(k.set) == nil {

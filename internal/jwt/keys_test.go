@@ -108,6 +108,18 @@ func TestRotation(t *testing.T) {
 		expect(t, i, signedWith("a"), UnknownKey, "withdrawn")
 		expect(t, i, signedWith("b"), nil, "the key that is left")
 
+		// Rotations may follow each other at once, and cost a fetch each.
+		time.Sleep(missEvery) // the withdrawn key was asked for in vain
+		fetches := s.count()
+		for n := range 5 {
+			kid := fmt.Sprint("n", n)
+			s.set(func() { s.at[jwksURL] = jwks(map[string]crypto.Signer{"b": ecKey, kid: ecKey}) })
+			expect(t, i, signedWith(kid), nil, kid)
+		}
+		if n := s.count() - fetches; n != 5 {
+			t.Errorf("%d fetches for 5 rotations", n)
+		}
+
 		// Another key under the same id is another key.
 		b := expect(t, i, signedWith("b"), nil, "b")
 		s.set(func() { s.at[jwksURL] = jwks(map[string]crypto.Signer{"b": otherEC}) })
