@@ -279,6 +279,26 @@ func TestCredentialsRefused(t *testing.T) {
 	}
 }
 
+// A refusal that does not end holds nothing up.
+func TestEndlessRefusal(t *testing.T) {
+	f := newFake(t)
+	s, _ := server(t, f.URL)
+	s.Credentials = &rotating{}
+	c := shaken(t, s)
+	f.handle("tools/call", func(w http.ResponseWriter, r *http.Request, m *jsonrpc.Message) {
+		if r.Header.Get("Authorization") != "Bearer t0" {
+			reply(w, m, `{}`)
+			return
+		}
+		w.WriteHeader(401)
+		io.WriteString(w, "because")
+		http.NewResponseController(w).Flush()
+		block(r)
+	})
+	c.request(1, "tools/call", params(`"name":"x"`))
+	wantResult(t, c.recv(), 1, `{}`)
+}
+
 // A refusal that is the answer to a request reaches the client, as it does without
 // credentials.
 func TestRefusalIsAnAnswer(t *testing.T) {

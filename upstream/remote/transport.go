@@ -265,12 +265,12 @@ func (t *transport) do(req *http.Request, at *endpoint, own http.Header, r *reac
 		again, f := t.proveAnew(req.Context(), resp, req.Header, round)
 		switch {
 		case f != nil:
-			discard(resp)
+			discardSoon(resp)
 			return nil, f
 		case !again:
 			return resp, nil
 		}
-		discard(resp)
+		discardSoon(resp)
 		if req.GetBody != nil {
 			req = req.Clone(req.Context())
 			req.Body, _ = req.GetBody()
@@ -333,6 +333,13 @@ func encoded(resp *http.Response) bool {
 // isStream reports whether a response is an event stream.
 func isStream(resp *http.Response) bool {
 	return resp.StatusCode == http.StatusOK && mediaType(resp) == typeSSE && !encoded(resp)
+}
+
+// discardSoon is discard for a body that may take its time.
+func discardSoon(resp *http.Response) {
+	t := time.AfterFunc(lingering, func() { resp.Body.Close() })
+	defer t.Stop()
+	discard(resp)
 }
 
 // discard reads a body that nobody wants to its end, if that is near, so that
