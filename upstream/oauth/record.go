@@ -71,11 +71,14 @@ func readRecord(text []byte) (*record, error) {
 		return &record{}, nil
 	}
 	var r record
-	switch err := json.Unmarshal(text, &r); {
-	case err != nil:
-		return nil, errors.New("is not what was written there") // err may quote it
-	case r.Version != version:
-		return nil, errors.New("is of a version of mcp-proxy that is not known")
+	var of struct {
+		Version int `json:"version"`
+	}
+	switch {
+	case json.Unmarshal(text, &of) == nil && of.Version > version:
+		return nil, errors.New("was written by a later version of mcp-proxy")
+	case json.Unmarshal(text, &r) != nil || r.Version != version: // the error may quote it
+		return nil, errors.New("is not what was written there")
 	}
 	return &r, nil
 }

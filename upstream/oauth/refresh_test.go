@@ -1,0 +1,160 @@
+package oauth
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/upstream/oauth/oauthtest"
+)
+
+// age makes the token in the store one that is due, or has expired.
+func (p *person) age(l *Login, left time.Duration) {
+	p.t.Helper()
+	err := l.config.Store.update(p.t.Context(), l.key, func(r *record) error {
+		r.Token.Granted, r.Token.Expires = time.Now().Add(-time.Hour), time.Now().Add(left)
+		return nil
+	})
+	if err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// A token that is due is refreshed once, however many want one, in how many processes.
+func TestRefreshOnce(t *testing.T) {
+	for name, left := range map[string]time.Duration{"due": 30 * time.Second, "expired": -time.Second} {
+		t.Run(name, func(t *testing.T) {
+			s, p := oauthtest.New(t, oauthtest.Variations{}), newPerson(t)
+			first := p.login(s, nil)
+			p.ok(first, listTools)
+			for round := range 3 {
+				p.age(first, left)
+				var wg sync.WaitGroup
+				for range 5 {
+					l := p.login(s, nil)
+					for range 3 {
+						wg.Go(func() { p.ok(l, listTools) })
+					}
+				}
+				wg.Wait()
+				for s.Count("refresh") < round+1 { // nobody waits for it while the old one is good
+					time.Sleep(time.Millisecond)
+				}
+				p.want("refreshes", s.Count("refresh"), round+1)
+			}
+			p.want("tokens that were sent twice", s.Count("reuse"), 0)
+			p.want("prompts", p.prompts(), 1)
+			if got := s.Token().Get("resource"); got != s.Endpoint() {
+				t.Errorf("the refresh was for %q", got)
+			}
+		})
+	}
+}
+
+// A refresh token that is not replaced stays.
+func TestFixedRefreshToken(t *testing.T) {
+	s, p := oauthtest.New(t, oauthtest.Variations{Fixed: true}), newPerson(t)
+	l := p.login(s, nil)
+	p.ok(l, listTools)
+	for range 3 {
+		s.Revoke(false)
+		p.ok(p.login(s, nil), listTools)
+	}
+	p.want("refreshes", s.Count("refresh"), 3)
+	p.want("prompts", p.prompts(), 1)
+}
+
+// A caller that leaves takes no refresh with it, and one that hangs holds up nobody who has
+// a good token.
+func TestRefreshIsNobodys(t *testing.T) {
+	s, p := oauthtest.New(t, oauthtest.Variations{}), newPerson(t)
+	p.ok(p.login(s, nil), listTools)
+	l := p.login(s, nil)
+	p.age(l, 30*time.Second)
+	reached, release := make(chan struct{}), make(chan struct{})
+	s.OnToken(func(http.ResponseWriter, *http.Request) bool {
+		close(reached)
+		<-release
+		return false
+	})
+	p.ok(l, listTools)
+	<-reached
+	p.ok(l, listTools)
+	p.age2(l)
+	ctx, cancel := context.WithCancel(t.Context())
+	left := make(chan error)
+	go func() { left <- l.call(ctx, listTools) }()
+	cancel()
+	if err := <-left; err == nil {
+		t.Error("a call that was cancelled has succeeded")
+	}
+	close(release)
+	for s.Count("refresh") == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	p.ok(l, listTools)
+	p.want("refreshes", s.Count("refresh"), 1)
+}
+
+// age2 has the login forget its token, while another process holds the store.
+func (p *person) age2(l *Login) { l.remember(nil) }
+
+// An authorization server that is down fails nobody who has a good token, and is not asked
+// by each request. When it is back so is the login.
+func TestRefreshFails(t *testing.T) {
+	s, p := oauthtest.New(t, oauthtest.Variations{}), newPerson(t)
+	p.ok(p.login(s, nil), listTools)
+	l := p.login(s, func(c *LoginConfig) { c.Show = nil })
+	p.age(l, 30*time.Second)
+	asked := make(chan struct{}, 100)
+	s.OnToken(func(w http.ResponseWriter, _ *http.Request) bool {
+		asked <- struct{}{}
+		w.WriteHeader(http.StatusServiceUnavailable)
+		_, _ = io.WriteString(w, oauthtest.Marked)
+		return true
+	})
+	for range 10 {
+		p.ok(l, listTools)
+	}
+	<-asked
+	p.age(l, -time.Second)
+	p.fails(l, listTools, "login needed")
+	if n := len(asked); n > 2 {
+		t.Errorf("%d requests to a server that is down", n+1)
+	}
+	s.OnToken(nil)
+	p.ok(p.login(s, func(c *LoginConfig) { c.Show = nil }), listTools)
+	p.want("tokens that were sent twice", s.Count("reuse"), 0)
+}
+
+// An authorization server that has forgotten its clients makes us register again.
+func TestForgottenClient(t *testing.T) {
+	s, p := oauthtest.New(t, oauthtest.Variations{}), newPerson(t)
+	p.ok(p.login(s, nil), listTools)
+	s.Forget()
+	s.Revoke(true)
+	p.ok(p.login(s, nil), listTools)
+	p.want("registrations", s.Count("register"), 2)
+	p.want("prompts", p.prompts(), 2)
+}
+
+// Who posts a secret follows no redirect.
+func TestTokenRequestsAreNotRedirected(t *testing.T) {
+	s, other, p := oauthtest.New(t, oauthtest.Variations{}), oauthtest.New(t, oauthtest.Variations{}), newPerson(t)
+	reached := false
+	other.OnToken(func(http.ResponseWriter, *http.Request) bool {
+		reached = true
+		return false
+	})
+	s.OnToken(func(w http.ResponseWriter, r *http.Request) bool {
+		http.Redirect(w, r, other.URL+"/token", http.StatusTemporaryRedirect)
+		return true
+	})
+	p.fails(p.login(s, nil), listTools, "login needed")
+	if reached {
+		t.Error("the code went elsewhere")
+	}
+}

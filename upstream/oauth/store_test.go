@@ -1,0 +1,134 @@
+package oauth
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/zalando/go-keyring"
+
+	"github.com/mcp-proxy/mcp-proxy/upstream/oauth/oauthtest"
+)
+
+// What cannot be read is named, and stays as it is.
+func TestBadRecords(t *testing.T) {
+	for name, tt := range map[string]struct{ text, says string }{
+		"not JSON":      {`{"token":`, "is not what was written there"},
+		"empty":         {``, "is not what was written there"},
+		"a later one":   {`{"version":2,"token":"s3cr3t"}`, "was written by a later version of mcp-proxy"},
+		"another shape": {`{"version":1,"token":"s3cr3t"}`, "is not what was written there"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, p := oauthtest.New(t, oauthtest.Variations{}), newPerson(t)
+			l := p.login(s, nil)
+			path := l.config.Store.place(l.key)
+			if err := os.WriteFile(path, []byte(tt.text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			for _, do := range []func() error{
+				func() error { return l.call(t.Context(), listTools) },
+				func() error { _, err := l.LogIn(t.Context(), false); return err },
+				func() error { _, _, err := l.LogOut(t.Context()); return err },
+			} {
+				err := do()
+				if err == nil || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), tt.says) || strings.Contains(err.Error(), oauthtest.Marked) {
+					t.Errorf("got %v", err)
+				}
+			}
+			if text, _ := os.ReadFile(path); string(text) != tt.text {
+				t.Errorf("the file is now %q", text)
+			}
+		})
+	}
+}
+
+// A later version may have written more.
+func TestRecordOfALaterVersion(t *testing.T) {
+	r, err := readRecord([]byte(`{"version":1,"issuer":"i","later":{"a":1},"token":{"access":"x","later":2}}`))
+	if err != nil || r.Issuer != "i" || r.Token.Access != "x" {
+		t.Errorf("got %+v, %v", r, err)
+	}
+}
+
+func TestRecordOfOthers(t *testing.T) {
+	s, p := oauthtest.New(t, oauthtest.Variations{}), newPerson(t)
+	l := p.login(s, nil)
+	p.ok(l, listTools)
+	path := l.config.Store.place(l.key)
+	if info, _ := os.Stat(path); info.Mode().Perm() != 0o600 {
+		t.Errorf("mode %v", info.Mode())
+	}
+	files, _ := filepath.Glob(filepath.Join(p.dir, "*"))
+	if len(files) != 2 {
+		t.Errorf("there are %v", files) // the record and its lock
+	}
+	os.Chmod(path, 0o644)
+	p.fails(p.login(s, nil), listTools, "others can read it (mode 644)")
+}
+
+func TestNoPlaceForLogins(t *testing.T) {
+	s, p := oauthtest.New(t, oauthtest.Variations{}), newPerson(t)
+	p.fails(p.login(s, func(c *LoginConfig) { c.Store = &Store{} }), listTools, "there is no place to keep logins")
+}
+
+// A change that fails changes nothing.
+func TestUpdateFails(t *testing.T) {
+	s, k := &Store{Dir: t.TempDir()}, key{server: "https://example.com/mcp"}
+	if err := s.update(t.Context(), k, func(r *record) error { r.Issuer = "one"; return nil }); err != nil {
+		t.Fatal(err)
+	}
+	failed := errors.New("failed")
+	if err := s.update(t.Context(), k, func(r *record) error { r.Issuer = "two"; return failed }); err != failed {
+		t.Errorf("got %v", err)
+	}
+	if err := s.update(t.Context(), k, func(r *record) error {
+		if r.Issuer != "one" {
+			t.Errorf("got %q", r.Issuer)
+		}
+		r.Issuer = "three"
+		return kept{failed}
+	}); !errors.Is(err, failed) {
+		t.Errorf("got %v", err)
+	}
+	if r, err := s.load(k); err != nil || r.Issuer != "three" || r.Server != k.server {
+		t.Errorf("got %v, %v", r, err)
+	}
+}
+
+// The keyring keeps what files do.
+func TestKeyring(t *testing.T) {
+	keyring.MockInit()
+	s, p := oauthtest.New(t, oauthtest.Variations{}), newPerson(t)
+	in := func(c *LoginConfig) { c.Store = &Store{Dir: p.dir, Keyring: true} }
+	p.ok(p.login(s, in), listTools)
+	p.ok(p.login(s, in), listTools)
+	p.want("prompts", p.prompts(), 1)
+	if files, _ := filepath.Glob(filepath.Join(p.dir, "*.json")); len(files) > 0 {
+		t.Errorf("there are %v", files)
+	}
+	if _, _, err := p.login(s, in).LogOut(t.Context()); err != nil {
+		t.Error(err)
+	}
+	p.ok(p.login(s, in), listTools)
+	p.want("prompts", p.prompts(), 2)
+	keyring.MockInitWithError(errors.New("locked"))
+	p.fails(p.login(s, in), listTools, "locked")
+}
+
+func FuzzRecord(f *testing.F) {
+	f.Add([]byte(`{"version":1,"token":{"access":"a","expires":"2026-01-01T00:00:00Z"},"client":{"id":"x","returns":["a"]}}`))
+	f.Add([]byte(`{"version":1,"failed":{"at":"2026-01-01T00:00:00Z","why":"x"}}`))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		r, err := readRecord(text)
+		if err != nil {
+			return
+		}
+		r.of(&Place{})
+		r.Client.good("a")
+		if r.Token.good() {
+			r.Token.due()
+		}
+	})
+}
