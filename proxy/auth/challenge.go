@@ -3,6 +3,7 @@ package auth
 import (
 	"encoding/json"
 	"net/http"
+	"net/url"
 	"regexp"
 	"slices"
 	"strings"
@@ -109,6 +110,9 @@ type metadata struct {
 // it is that of /mcp, where clients look that do not know our paths.
 func (c *Clients) Metadata(r *http.Request) ([]byte, bool) {
 	path, ok := strings.CutPrefix(r.URL.Path, wellKnown)
+	if public, err := url.Parse(c.PublicURL); err == nil { // clients insert its path, too
+		path = strings.TrimPrefix(path, public.Path)
+	}
 	if path = strings.TrimSuffix(path, "/"); path == "" {
 		path = "/mcp"
 	}

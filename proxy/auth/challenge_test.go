@@ -17,6 +17,7 @@ func TestMetadata(t *testing.T) {
 	a, b := newAuthority(t, issuer), newAuthority(t, other)
 	public := &Clients{Issuers: []*jwt.Issuer{a.issuer("mcp", "offline_access"), b.issuer("mcp")}, PublicURL: "https://mcp.example"}
 	local := &Clients{Issuers: []*jwt.Issuer{a.issuer()}}
+	below := &Clients{Issuers: []*jwt.Issuer{a.issuer()}, PublicURL: "https://example/team"}
 	tests := []struct {
 		name     string
 		c        *Clients
@@ -33,6 +34,8 @@ func TestMetadata(t *testing.T) {
 		{"sse", public, "http://localhost/.well-known/oauth-protected-resource/sse", "https://mcp.example/sse"},
 		{"by Host", local, "http://LOCALHOST:8080/.well-known/oauth-protected-resource/mcp", "http://localhost:8080/mcp"},
 		{"by Host with TLS", local, "https://proxy.example/.well-known/oauth-protected-resource/mcp", "https://proxy.example/mcp"},
+		{"below a path", below, "http://localhost/.well-known/oauth-protected-resource/mcp", "https://example/team/mcp"},
+		{"with that path", below, "http://localhost/.well-known/oauth-protected-resource/team/mcp/files", "https://example/team/mcp/files"},
 
 		{"message", public, "http://localhost/.well-known/oauth-protected-resource/message", ""},
 		{"other", public, "http://localhost/.well-known/oauth-protected-resource/other", ""},
