@@ -77,13 +77,15 @@ func (t *webTLS) forClient(*tls.ClientHelloInfo) (*tls.Config, error) {
 
 // reread says once that the files cannot be used, and once that they can be again.
 func (t *webTLS) reread() {
+	before := t.current
 	err := t.read()
 	switch bad := err != nil; {
-	case bad == t.failing:
-	case bad:
+	case bad && !t.failing:
 		t.log.Error("changed TLS files cannot be used, the last good ones stay", "err", err)
-	default:
+	case !bad && t.failing:
 		t.log.Info("TLS files can be used again")
+	case t.current != before:
+		t.log.Info("TLS files have changed, new connections use them")
 	}
 	t.failing = err != nil
 }
@@ -106,9 +108,6 @@ func (t *webTLS) read() error {
 	made, err := t.make(text)
 	if err != nil {
 		return err
-	}
-	if t.current != nil {
-		t.log.Info("TLS files have changed, new connections use them")
 	}
 	t.text, t.current = text, made
 	return nil
