@@ -95,6 +95,9 @@ func Verify(ctx context.Context, issuers []*Issuer, resource, text string) (*Tok
 	if token.Expires, err = i.times(claims); err != nil {
 		return nil, err
 	}
+	if !givesAccess(claims) {
+		return nil, WrongType
+	}
 	return token, nil
 }
 
@@ -165,6 +168,24 @@ func (i *Issuer) verify(ctx context.Context, h header, text string) (*PublicKey,
 			return nil, nil, ctx.Err()
 		}
 	}
+}
+
+// givesAccess reports whether a token is not one that only tells a client who has logged in,
+// or that is for its authorization server alone. Where we have to accept the client's own id
+// as audience, it would pass for an access token (RFC 8725, section 3.12). Not all servers
+// say it in the header: the hashes are in ID tokens alone (OpenID Connect Core, 3.1.3.6 and
+// 3.3.2.11), the types are Keycloak's.
+func givesAccess(claims map[string]any) bool {
+	for _, hash := range []string{"at_hash", "c_hash", "s_hash"} {
+		if claims[hash] != nil {
+			return false
+		}
+	}
+	switch claims["typ"] {
+	case "ID", "Refresh", "Offline", "Logout":
+		return false
+	}
+	return true
 }
 
 // times checks when a token is good (RFC 7519, section 4.1), and returns when it expires.

@@ -79,6 +79,11 @@ func TestVerify(t *testing.T) {
 			{"crit null", es256(`{"alg":"ES256","kid":"e","crit":null}`, good(nil)), Malformed},
 			{"b64", es256(with(object{"b64": false, "crit": []string{"b64"}}), good(nil)), Malformed},
 			{"of a logout", es256(with(object{"typ": "logout+jwt"}), good(nil)), WrongType},
+			{"ID token", token(object{"at_hash": "x"}), WrongType},
+			{"ID token of a code", token(object{"c_hash": "x"}), WrongType},
+			{"ID token of Keycloak", token(object{"typ": "ID"}), WrongType},
+			{"refresh token of Keycloak", token(object{"typ": "Refresh"}), WrongType},
+			{"access token of Keycloak", token(object{"typ": "Bearer", "at_hash": nil}), nil},
 			{"of DPoP", es256(with(object{"typ": "dpop+jwt"}), good(nil)), WrongType},
 
 			{"nothing", "", Malformed},
