@@ -51,7 +51,7 @@ func TestConfigs(t *testing.T) {
 
 var blocks = regexp.MustCompile("(?ms)^```yaml\n(.*?)^```$")
 
-// TestReadme loads the configurations of the README, each with what it leaves to others.
+// TestReadme loads the configurations of the README.
 func TestReadme(t *testing.T) {
 	text, err := os.ReadFile("../README.md")
 	if err != nil {
@@ -61,6 +61,57 @@ func TestReadme(t *testing.T) {
 	if len(found) < 6 {
 		t.Fatalf("%d configurations in the README", len(found))
 	}
+	loadBlocks(t, found)
+}
+
+// TestRecipes loads the configurations of the recipes for authorization servers. What is for
+// Kubernetes is not for us.
+func TestRecipes(t *testing.T) {
+	text, err := os.ReadFile("../docs/security.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := slices.DeleteFunc(blocks.FindAllSubmatch(text, -1), func(b [][]byte) bool { return strings.Contains(string(b[1]), "projected:") })
+	if len(found) < 5 {
+		t.Fatalf("%d recipes", len(found))
+	}
+	loadBlocks(t, found)
+}
+
+// TestAttacks finds the tests that the table of attacks names.
+func TestAttacks(t *testing.T) {
+	text, err := os.ReadFile("../docs/security.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all strings.Builder
+	for _, folder := range []string{"../proxy", "../proxy/*", "../upstream", "../upstream/*", "../internal/*"} {
+		files, err := filepath.Glob(folder + "/*_test.go")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, file := range files {
+			source, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			all.Write(source)
+		}
+	}
+	names := regexp.MustCompile(`\bTest\w+`).FindAllString(string(text), -1)
+	if len(names) < 30 {
+		t.Errorf("%d tests", len(names))
+	}
+	for _, name := range names {
+		if !strings.Contains(all.String(), "\nfunc "+name+"(") {
+			t.Error("there is no", name)
+		}
+	}
+}
+
+// loadBlocks loads blocks of documentation, each with what it leaves to others.
+func loadBlocks(t *testing.T, found [][][]byte) {
+	t.Helper()
 	var auth string
 	for _, b := range found {
 		block := string(b[1])
