@@ -14,9 +14,10 @@ func TestMain(m *testing.M) {
 }
 
 var programs = map[string]func(){
-	"mcp-proxy":  main,
-	"fakeserver": fakeServer,
-	"sdkserver":  sdkServer,
+	"mcp-proxy":   main,
+	"fakeserver":  fakeServer,
+	"sdkserver":   sdkServer,
+	"fakebrowser": fakeBrowser,
 }
 
 func TestScripts(t *testing.T) {

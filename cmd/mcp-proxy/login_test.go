@@ -1,0 +1,304 @@
+//go:build unix
+
+package main
+
+import (
+	"fmt"
+	"io"
+	"io/fs"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/upstream/oauth/oauthtest"
+)
+
+// fakeBrowser is a browser whose person agrees to everything, once the file of that name in
+// its home is there.
+func fakeBrowser() {
+	home := os.Getenv("HOME")
+	log, err := os.OpenFile(filepath.Join(home, "opened"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err == nil {
+		fmt.Fprintln(log, os.Args[1])
+		log.Close()
+	}
+	for start := time.Now(); time.Since(start) < time.Minute; time.Sleep(5 * time.Millisecond) {
+		if _, err := os.Stat(filepath.Join(home, "agreed")); err == nil {
+			break
+		}
+		if os.Getppid() == 1 { // the program that has opened it is gone
+			return
+		}
+	}
+	resp, err := http.Get(os.Args[1])
+	if err != nil {
+		return
+	}
+	defer resp.Body.Close()
+	text, _ := io.ReadAll(resp.Body)
+	_ = os.WriteFile(filepath.Join(home, "seen"), text, 0o600)
+}
+
+// A home is that of somebody who logs in with a browser.
+type home struct {
+	t    *testing.T
+	dir  string
+	site *oauthtest.Site
+	all  []*program
+}
+
+func newHome(t *testing.T, v oauthtest.Variations) *home {
+	h := &home{t: t, dir: t.TempDir(), site: oauthtest.New(t, v)}
+	t.Cleanup(func() {
+		for _, p := range h.all {
+			if p.log.count(oauthtest.Marked) > 0 {
+				t.Errorf("a secret is in a log: %s", p.log)
+			}
+		}
+	})
+	return h
+}
+
+func (h *home) file(name string) string { return filepath.Join(h.dir, name) }
+
+func (h *home) agree() {
+	if err := os.WriteFile(h.file("agreed"), nil, 0o600); err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+func (h *home) env() []string {
+	return []string{"HOME=" + h.dir, "XDG_STATE_HOME=" + h.file("state"), "XDG_CONFIG_HOME=" + h.file("config"), "BROWSER=fakebrowser"}
+}
+
+func (h *home) start(args ...string) *program {
+	h.t.Helper()
+	p := startProgram(h.t, h.env(), args...)
+	h.all = append(h.all, p)
+	return p
+}
+
+func (h *home) opened() int {
+	text, _ := os.ReadFile(h.file("opened"))
+	return strings.Count(string(text), "\n")
+}
+
+// run runs a command to its end, and returns what it has printed.
+func (h *home) run(code int, args ...string) string {
+	h.t.Helper()
+	cmd := exec.Command("mcp-proxy", args...)
+	cmd.Env = append(os.Environ(), h.env()...)
+	out, _ := cmd.CombinedOutput()
+	if got := cmd.ProcessState.ExitCode(); got != code {
+		h.t.Errorf("%v: exit code %d: %s", args, got, out)
+	}
+	if strings.Contains(string(out), oauthtest.Marked) {
+		h.t.Errorf("a secret was printed: %s", out)
+	}
+	return string(out)
+}
+
+// calls begins as a client and makes a call, whose answer it returns.
+func (p *program) calls(id int) string {
+	p.t.Helper()
+	p.say(fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"add"}}`, id))
+	for {
+		if said := p.hear(); strings.Contains(said, fmt.Sprintf(`"id":%d,`, id)) || strings.Contains(said, fmt.Sprintf(`"id":%d}`, id)) {
+			return said
+		}
+	}
+}
+
+func (p *program) begins() {
+	p.t.Helper()
+	p.say(initialize)
+	if said := p.hear(); !strings.Contains(said, `"result"`) {
+		p.t.Errorf("initialize: %s\n%s", said, p.log)
+	}
+	p.say(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+}
+
+const fine = `"result":{"content":[]}`
+
+// Five programs that start at once open one browser, and all work afterwards.
+func TestFiveConnectsOpenOneBrowser(t *testing.T) {
+	h := newHome(t, oauthtest.Variations{Says: true, Sends: "right"})
+	var all []*program
+	for range 5 {
+		p := h.start("connect", h.site.Endpoint())
+		p.say(initialize)
+		all = append(all, p)
+	}
+	eventually(t, "a browser", func() bool { return h.opened() > 0 })
+	h.agree()
+	for _, p := range all {
+		if said := p.hear(); !strings.Contains(said, `"result"`) {
+			t.Errorf("initialize: %s\n%s", said, p.log)
+		}
+		p.say(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+		if said := p.calls(1); !strings.Contains(said, fine) {
+			t.Errorf("got %s\n%s", said, p.log)
+		}
+	}
+	if n := h.opened(); n != 1 || h.site.Count("authorize") != 1 || h.site.Count("register") != 1 {
+		t.Errorf("%d browsers, %d logins, %d registrations", n, h.site.Count("authorize"), h.site.Count("register"))
+	}
+	eventually(t, "the last page", func() bool {
+		text, _ := os.ReadFile(h.file("seen"))
+		return strings.Contains(string(text), "You are logged in")
+	})
+	err := filepath.WalkDir(h.file("state"), func(path string, d fs.DirEntry, err error) error {
+		if info, _ := d.Info(); err == nil && !d.IsDir() && info.Mode().Perm() != 0o600 {
+			t.Errorf("%s has the mode %v", path, info.Mode())
+		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// A program that is killed while somebody logs in leaves nothing behind that others would
+// wait for.
+func TestKilledWhileLoggingIn(t *testing.T) {
+	h := newHome(t, oauthtest.Variations{})
+	first := h.start("connect", h.site.Endpoint())
+	first.say(initialize)
+	eventually(t, "a browser", func() bool { return h.opened() == 1 })
+	second := h.start("connect", h.site.Endpoint())
+	second.say(initialize)
+	eventually(t, "its request", func() bool { return len(h.site.Carried()) > 1 })
+	first.cmd.Process.Kill()
+	eventually(t, "another browser", func() bool { return h.opened() == 2 })
+	h.agree()
+	if said := second.hear(); !strings.Contains(said, `"result"`) {
+		t.Errorf("initialize: %s\n%s", said, second.log)
+	}
+}
+
+// Programs that share a login refresh it together: no refresh token is sent twice, and no
+// call fails.
+func TestRefreshAcrossProcesses(t *testing.T) {
+	h := newHome(t, oauthtest.Variations{Life: 2 * time.Second})
+	h.agree()
+	h.run(exitOK, "login", h.site.Endpoint())
+	var all []*program
+	for range 5 {
+		p := h.start("connect", h.site.Endpoint())
+		p.begins()
+		all = append(all, p)
+	}
+	for id := 1; h.site.Count("refresh") < 3 && !t.Failed(); id++ {
+		for _, p := range all {
+			if said := p.calls(id); !strings.Contains(said, fine) {
+				t.Errorf("got %s\n%s", said, p.log)
+			}
+		}
+	}
+	if h.site.Count("reuse") > 0 || h.opened() != 1 {
+		t.Errorf("%d refresh tokens were sent twice, %d browsers", h.site.Count("reuse"), h.opened())
+	}
+}
+
+// A service opens no browser. It works as soon as somebody has logged in, and not any more
+// when they have logged out.
+func TestServeNeedsALogin(t *testing.T) {
+	for name, oauth := range map[string]string{"configured": ", auth: {oauth: {}}", "found out": ""} {
+		t.Run(name, func(t *testing.T) {
+			h := newHome(t, oauthtest.Variations{})
+			h.agree()
+			file := h.file("mcp-proxy.yaml")
+			text := fmt.Sprintf("upstreams: {docs: {url: %q%s}, other: {command: fakeserver}}\n", h.site.Endpoint(), oauth)
+			if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			p := h.start("serve", "--listen", "127.0.0.1:0", "--config", file)
+			_, rest, _ := strings.Cut(p.hear(), "http://")
+			address, _, _ := strings.Cut(rest, "/")
+			s := &site{t: t, url: "http://" + address}
+			c := s.connectOver("WebSocket")
+			id := 100
+			call := func(want string) {
+				t.Helper()
+				id++
+				if said := c.get(id, "docs__add"); !strings.Contains(said, want) {
+					t.Errorf("got %s, want %s\n%s", said, want, p.log)
+				}
+			}
+			for range 4 {
+				call("login needed: mcp-proxy login docs")
+			}
+			if said := h.run(exitOK, "login", "docs", "--config", file); !strings.Contains(said, "Logged in to docs. The tokens are in "+h.file("state")) {
+				t.Errorf("got %s", said)
+			}
+			call(`"content":[]`)
+			if said := h.run(exitOK, "logout", "docs", "--config", file); !strings.Contains(said, "Logged out of docs: the tokens are revoked and deleted.") {
+				t.Errorf("got %s", said)
+			}
+			call("login needed: mcp-proxy login docs")
+			h.run(exitError, "logout", "docs", "--config", file)
+			if h.opened() != 1 {
+				t.Errorf("%d browsers", h.opened())
+			}
+		})
+	}
+}
+
+// Whoever does not log in is told so, and the command ends with a signal.
+func TestLoginIsInterrupted(t *testing.T) {
+	h := newHome(t, oauthtest.Variations{})
+	p := h.start("login", h.site.Endpoint())
+	eventually(t, "a browser", func() bool { return h.opened() == 1 })
+	p.cmd.Process.Signal(syscall.SIGINT)
+	if err := p.cmd.Wait(); err == nil || p.cmd.ProcessState.ExitCode() != exitError {
+		t.Errorf("got %v: %s", err, p.log)
+	}
+	h.site.Vary(func(v *oauthtest.Variations) { v.Deny = true })
+	h.agree()
+	if said := h.run(exitError, "login", h.site.Endpoint()); !strings.Contains(said, "access_denied") {
+		t.Errorf("got %s", said)
+	}
+}
+
+// A login that takes longer than requests can wait is no loss: the client is told when the
+// server is there.
+func TestLateLogin(t *testing.T) {
+	h := newHome(t, oauthtest.Variations{})
+	file := h.file("mcp-proxy.yaml")
+	text := fmt.Sprintf("upstreams: {docs: {url: %q, startTimeout: 1s}, other: {command: fakeserver}}\nlistTimeout: 1s\n", h.site.Endpoint())
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p := h.start("stdio", "--config", file)
+	p.begins()
+	p.say(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`)
+	for said := ""; !strings.Contains(said, `"id":1`); {
+		said = p.hear()
+		if strings.Contains(said, "docs__add") {
+			t.Errorf("got %s", said)
+		}
+	}
+	p.say(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"docs__add"}}`)
+	for said := ""; !strings.Contains(said, `"id":2`); {
+		if said = p.hear(); strings.Contains(said, `"id":2`) && !strings.Contains(said, "docs waits for you to log in") {
+			t.Errorf("got %s", said)
+		}
+	}
+	h.agree()
+	for !strings.Contains(p.hear(), "notifications/tools/list_changed") {
+	}
+	p.say(`{"jsonrpc":"2.0","id":3,"method":"tools/list"}`)
+	for said := ""; !strings.Contains(said, `"id":3`); {
+		if said = p.hear(); strings.Contains(said, `"id":3`) && !strings.Contains(said, "docs__add") {
+			t.Errorf("got %s", said)
+		}
+	}
+	if h.opened() != 1 {
+		t.Errorf("%d browsers", h.opened())
+	}
+}
