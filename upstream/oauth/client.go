@@ -86,12 +86,20 @@ func (c *client) request(ctx context.Context, hc *http.Client, endpoint string, 
 func usableToken(t *oauth2.Token) error {
 	switch {
 	case !strings.EqualFold(t.Type(), "bearer"):
-		return errors.New("the authorization server granted a token of a kind that is not known")
+		return fmt.Errorf("%w: a token of a kind that is not known", errUnusable)
 	case t.AccessToken == "" || strings.ContainsFunc(t.AccessToken, func(r rune) bool { return r <= ' ' || r > '~' }):
-		return errors.New("the authorization server granted a token that cannot be sent")
+		return fmt.Errorf("%w: a token that cannot be sent", errUnusable)
+	case len(t.AccessToken) > maxToken:
+		return fmt.Errorf("%w: a token of more than %d bytes", errUnusable, maxToken)
 	}
 	return nil
 }
+
+// maxToken bounds the bytes of a token: servers bound headers.
+const maxToken = 16 << 10
+
+// errUnusable is an answer of an authorization server that is no token for us.
+var errUnusable = errors.New("the authorization server gave what cannot be used")
 
 // plain returns an error of x/oauth2 without what the server has written, which may repeat
 // what it was sent.
@@ -102,7 +110,7 @@ func plain(err error) error {
 	if e, ok := errors.AsType[*url.Error](err); ok {
 		return e.Err
 	}
-	return errors.New("the authorization server gave an answer that cannot be read")
+	return fmt.Errorf("%w: an answer that cannot be read", errUnusable)
 }
 
 // errorCode returns the code of an error if it looks like one.

@@ -3,16 +3,15 @@ package oauth
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
 	"net/url"
+	"strings"
 	"sync"
 	"time"
 
 	"golang.org/x/oauth2"
-	"golang.org/x/oauth2/clientcredentials"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jwt"
 	"github.com/mcp-proxy/mcp-proxy/internal/secretfile"
@@ -54,10 +53,11 @@ type ClientCredentials struct {
 	secret secretfile.File
 
 	// Owned by fetch, which does not run twice at once.
-	request clientcredentials.Config // remembers how the token endpoint wants the secret
-	place   *Place                   // nil: to be found out
-	issuer  string                   // who has given us a token; "" before the first
-	bare    bool                     // the token endpoint does not take the parameter resource
+	place  *Place // nil: to be found out
+	issuer string // who has given us a token; "" before the first
+	method string // how the token endpoint takes a secret
+	bare   bool   // it does not take the parameter resource
+	tried  bool   // both are known of a TokenURL
 
 	mu      sync.Mutex    // guards the fields below
 	asked   Challenge     // of the server, last; the zero value before the first
@@ -75,7 +75,6 @@ func (c *ClientCredentials) prepare() {
 		c.Client = cmp.Or(c.Client, http.DefaultClient)
 		c.secret.Path = cmp.Or(c.SecretFile, c.KeyFile, c.AssertionFile)
 		c.known, c.scopes = c.TokenURL != "", c.Scopes
-		c.request.ClientID, c.request.TokenURL = c.ClientID, c.TokenURL
 		c.tokens = newTokens(c.Log, c.fetch)
 	})
 }
@@ -153,7 +152,7 @@ func (c *ClientCredentials) stepUp(ctx context.Context, old *access, challenge C
 	}
 	c.setScopes(all)
 	_, err := c.tokens.renew(ctx, old)
-	if errors.Is(err, errScopes) {
+	if refusedWith(err, "invalid_scope") {
 		c.setScopes(old.scopes)
 		return false, nil
 	}
@@ -180,32 +179,56 @@ func (c *ClientCredentials) fetch(ctx context.Context) (*access, error) {
 	if len(scopes) == 0 {
 		scopes = c.place.Scopes
 	}
-	c.request.Scopes = scopes
-	t, err := c.ask(ctx)
-	if errors.Is(err, errResource) && !c.bare && c.TokenURL != "" && c.Scopes != nil {
-		c.bare = true // Entra ID refuses the parameter; whom the token is for its scopes say
-		t, err = c.ask(ctx)
-		c.bare = err == nil
-	}
+	t, err := c.ask(ctx, scopes)
 	if err != nil {
 		c.secret.Forget()
 		c.place = nil // it may have moved
-		return nil, err
+		return nil, withoutToken(err)
 	}
 	c.issuer = c.place.Issuer.Issuer
-	return t, nil
+	var lifetime time.Duration
+	if !t.Expiry.IsZero() {
+		lifetime = max(time.Until(t.Expiry), minLifetime)
+	}
+	return newAccess(t.AccessToken, scopes, lifetime), nil
 }
 
-// ask asks for a token, for the server alone where that can be said (RFC 8707).
-func (c *ClientCredentials) ask(ctx context.Context) (*access, error) {
-	c.request.EndpointParams = url.Values{}
-	if !c.bare {
-		c.request.EndpointParams.Set("resource", c.place.Resource)
+// ask asks for a token. What a TokenURL takes nobody says, so it is tried out: whether the
+// secret is in a header, and, where scopes say whom the token is for, whether it knows the
+// parameter resource. Entra ID does not.
+func (c *ClientCredentials) ask(ctx context.Context, scopes []string) (*oauth2.Token, error) {
+	t, err := c.askOnce(ctx, scopes)
+	if c.TokenURL == "" || c.tried {
+		return t, err
 	}
-	if err := c.prove(); err != nil {
+	if c.SecretFile != "" && refusedWith(err, "invalid_client", "unauthorized_client", "") {
+		c.method = methodPost
+		t, err = c.askOnce(ctx, scopes)
+	}
+	if c.Scopes != nil && refusedWith(err, "invalid_target", "invalid_request") {
+		c.bare = true
+		t, err = c.askOnce(ctx, scopes)
+	}
+	if c.tried = err == nil; !c.tried {
+		c.method, c.bare = methodBasic, false
+	}
+	return t, err
+}
+
+// askOnce asks for a token, for the server alone where that can be said (RFC 8707).
+func (c *ClientCredentials) askOnce(ctx context.Context, scopes []string) (*oauth2.Token, error) {
+	params := url.Values{}
+	if len(scopes) > 0 {
+		params.Set("scope", strings.Join(scopes, " "))
+	}
+	if !c.bare {
+		params.Set("resource", c.place.Resource)
+	}
+	who, err := c.prove(params)
+	if err != nil {
 		return nil, noToken("what proves who we are cannot be read (no token)", true, err)
 	}
-	return requestToken(ctx, c.Client, &c.request)
+	return who.request(ctx, c.Client, c.place.Issuer.TokenEndpoint, params)
 }
 
 // find finds out where tokens come from, if that is not known.
@@ -218,7 +241,10 @@ func (c *ClientCredentials) find(ctx context.Context, asked Challenge) error {
 		if err != nil {
 			return noToken("its URL cannot be read (no token)", true, err)
 		}
-		c.place = &Place{Resource: server.String()}
+		c.place = &Place{Resource: server.String(), Issuer: Issuer{TokenEndpoint: c.TokenURL}}
+		if c.method == "" {
+			c.method = methodBasic
+		}
 		return nil
 	}
 	place, err := (&Discovery{Server: c.Server, Client: c.Client}).Find(ctx, asked)
@@ -228,37 +254,29 @@ func (c *ClientCredentials) find(ctx context.Context, asked Challenge) error {
 	case c.issuer != "" && place.Issuer.Issuer != c.issuer: // which would get what is for the other
 		return noToken("it names another authorization server than before (no token)", true, fmt.Errorf("%q, not %q", place.Issuer.Issuer, c.issuer))
 	}
-	c.place = place
-	c.request.TokenURL = place.Issuer.TokenEndpoint
+	c.place, c.method = place, methodFor(&place.Issuer, true)
 	return nil
 }
 
-// prove sets what proves to the authorization server who we are. Its error names the file,
-// and none of its content.
-func (c *ClientCredentials) prove() error {
+// prove returns who we are to the authorization server, and adds to params what proves it
+// besides a secret. Its error names the file, and none of its content.
+func (c *ClientCredentials) prove(params url.Values) (*client, error) {
 	if c.AssertionFile != "" {
 		c.secret.Forget()
 	}
 	secret, err := c.secret.Read()
-	if err != nil {
-		return fmt.Errorf("%s: %w", c.secret.Path, err)
+	if err == nil && c.KeyFile != "" {
+		secret, err = c.sign(secret)
 	}
-	if c.SecretFile != "" {
-		c.request.ClientSecret = secret
-		if c.TokenURL == "" { // else it is tried out
-			c.request.AuthStyle = authStyle(c.place.Issuer.AuthMethods)
-		}
-		return nil
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("%s: %w", c.secret.Path, err)
+	case c.SecretFile != "":
+		return &client{ID: c.ClientID, Secret: secret, Method: c.method}, nil
 	}
-	if c.KeyFile != "" {
-		if secret, err = c.sign(secret); err != nil {
-			return fmt.Errorf("%s: %w", c.secret.Path, err)
-		}
-	}
-	c.request.AuthStyle = oauth2.AuthStyleInParams
-	c.request.EndpointParams.Set("client_assertion_type", assertionJWT)
-	c.request.EndpointParams.Set("client_assertion", secret)
-	return nil
+	params.Set("client_assertion_type", assertionJWT)
+	params.Set("client_assertion", secret)
+	return &client{ID: c.ClientID}, nil
 }
 
 // sign returns an assertion for the authorization server, which is its audience by its

@@ -5,8 +5,12 @@ import (
 	"errors"
 	"log/slog"
 	"math/rand/v2"
+	"net"
+	"net/http"
+	"slices"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
@@ -170,4 +174,38 @@ var errClosed = errors.New("the upstream was closed")
 // err is for the log.
 func noToken(what string, lasting bool, err error) error {
 	return &jsonrpc.ClosedError{Cause: jsonrpc.CauseNoToken, Says: "did not let us in: " + what, Lasting: lasting, Err: err}
+}
+
+// told are the errors of token endpoints (RFC 6749, 5.2; RFC 8707, 2) that clients hear of,
+// and nothing else that these say.
+var told = []string{
+	"invalid_request", "invalid_client", "invalid_grant", "unauthorized_client", "unsupported_grant_type", "invalid_scope",
+	"invalid_target", "temporarily_unavailable", "server_error",
+}
+
+// withoutToken is noToken for an error of client.request.
+func withoutToken(err error) error {
+	if end, ok := errors.AsType[*jsonrpc.ClosedError](err); ok {
+		return end
+	}
+	r, answered := errors.AsType[*refusal](err)
+	var network net.Error
+	switch {
+	case answered:
+		said := jsonrpc.HTTPCause(r.status)
+		if slices.Contains(told, r.code) {
+			said += " " + r.code
+		}
+		if r.status >= 500 || r.status == http.StatusTooManyRequests || refusedWith(err, "temporarily_unavailable", "server_error") {
+			return noToken("its authorization server answered with "+said, false, err)
+		}
+		return noToken("its authorization server refuses our credentials ("+said+")", true, err)
+	case errors.Is(err, errUnusable):
+		return noToken("its authorization server gives us no token that can be used (no token)", true, err)
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return noToken("its authorization server is out of reach (connection refused)", false, err)
+	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &network) && network.Timeout():
+		return noToken("its authorization server is out of reach (timeout)", false, err)
+	}
+	return noToken("its authorization server is out of reach (no token)", false, err)
 }

@@ -48,9 +48,10 @@ func (c *rotating) Refused(ctx context.Context, resp *http.Response, sent http.H
 	if sent.Get("Authorization") == fmt.Sprint("Bearer t", c.number) {
 		c.number++
 	}
+	refuse := c.refuse
 	c.mu.Unlock()
-	if c.refuse != nil {
-		return c.refuse(ctx, resp)
+	if refuse != nil {
+		return refuse(ctx, resp)
 	}
 	return true, nil
 }
@@ -136,11 +137,11 @@ func TestCredentialsOfSessions(t *testing.T) {
 	}
 	q, _ := jsonrpc.ParseID([]byte(`"q"`))
 	c.send(jsonrpc.NewResult(q, []byte(`{}`)))
+	f.await(`response "q"`, 1)
 	c.request(1, "ping", "")
 	wantResult(t, c.recv(), 1, `{}`)
 	c.request(2, "resumed", "")
 	wantResult(t, c.recv(), 2, `{}`)
-	f.await(`response "q"`, 1)
 	c.close()
 	want := []string{"DELETE", "GET", "GET 7", "POST", "POST initialize", "POST notifications/initialized", "POST ping", "POST resumed"}
 	if got := g.all(); !slices.Equal(got, want) || len(g.asked) > 0 {
@@ -335,6 +336,7 @@ func TestNoCredentials(t *testing.T) {
 				creds := &rotating{}
 				s.Credentials = creds
 				c := shaken(t, s)
+				f.await("notifications/initialized", 1)
 				if late { // once the server has refused it
 					f.mu.Lock()
 					f.any = func(w http.ResponseWriter, r *http.Request) bool {
@@ -344,9 +346,10 @@ func TestNoCredentials(t *testing.T) {
 						return r.Method == http.MethodPost
 					}
 					f.mu.Unlock()
+					creds.mu.Lock()
 					creds.refuse = func(context.Context, *http.Response) (bool, error) { return false, tt.err }
+					creds.mu.Unlock()
 				} else {
-					f.await("notifications/initialized", 1)
 					creds.mu.Lock()
 					creds.authorize = func(context.Context) error { return tt.err }
 					creds.mu.Unlock()
@@ -445,7 +448,9 @@ func TestCancelWhileWaitingForToken(t *testing.T) {
 			}
 			if late {
 				f.handle("tools/call", func(w http.ResponseWriter, _ *http.Request, _ *jsonrpc.Message) { w.WriteHeader(401) })
+				creds.mu.Lock()
 				creds.refuse = func(ctx context.Context, _ *http.Response) (bool, error) { return true, wait(ctx) }
+				creds.mu.Unlock()
 			} else {
 				creds.mu.Lock()
 				creds.authorize = wait
