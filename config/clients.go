@@ -34,15 +34,15 @@ func (l *loader) readIssuer(v value) {
 	v.strict(fields{
 		"issuer":     into(&i.Issuer, issuerURL.read),
 		"audience":   into(&i.Audience, value.audience),
-		"jwksURL":    into(&i.JWKSURL, secureURL.read),
-		"jwksFile":   into(&i.JWKSFile, value.filePath),
+		"jwksURL":    into(&i.JWKSURL, value.otherURL),
+		"jwksFile":   into(&i.JWKSFile, value.path),
 		"algorithms": into(&i.Algorithms, algorithm.some),
 		"principal":  into(&i.Principal, nonEmpty.read),
 		"scopes":     into(&i.Scopes, scope.list),
 		"skew":       into(&i.Skew, skew.read),
 	})
 	v.needs("issuer", "audience")
-	if v.node.has("jwksURL") && v.node.has("jwksFile") {
+	if i.JWKSURL != "" && i.JWKSFile != "" {
 		v.wrong("has both jwksURL and jwksFile")
 	}
 	for _, other := range l.auth.JWT {

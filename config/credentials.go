@@ -45,7 +45,7 @@ func (v value) clientCredentials() (*ClientCredentials, bool) {
 		"clientSecretFile": into(&c.ClientSecretFile, value.path),
 		"privateKeyFile":   into(&c.PrivateKeyFile, value.path),
 		"assertionFile":    into(&c.AssertionFile, value.path),
-		"tokenURL":         into(&c.TokenURL, value.tokenURL),
+		"tokenURL":         into(&c.TokenURL, value.otherURL),
 		"scopes":           into(&c.Scopes, value.asked),
 	})
 	if v.node.kind&(null|object) == 0 {
@@ -61,8 +61,8 @@ func (v value) clientCredentials() (*ClientCredentials, bool) {
 	return &c, true
 }
 
-// tokenURL may be empty: then it is discovered.
-func (v value) tokenURL() (string, bool) {
+// otherURL is a URL of an authorization server that is discovered if it is empty.
+func (v value) otherURL() (string, bool) {
 	if v.node.kind == text && v.node.text == "" {
 		return "", true
 	}

@@ -27,6 +27,9 @@ func (v value) policy() Policy {
 		"limits":    into(&p.Limits, value.policyLimits),
 	})
 	v.needs("who")
+	if by := p.Who.proofs(); len(by) == 1 && by[0] != "any" && by[0] != "issuer" {
+		v.pick("scopes", func(v value) { v.wrong("has a meaning only with who: any, or an issuer of JWT: nobody else has scopes") })
+	}
 	return p
 }
 
@@ -269,7 +272,7 @@ func isURIGlob(glob string) bool { return strings.Contains(glob, ":") }
 // text before the first special character says.
 func reaches(glob, prefix string) bool {
 	head := glob
-	if i := strings.IndexAny(glob, `*?[\\`); i >= 0 {
+	if i := strings.IndexAny(glob, `*?[\`); i >= 0 {
 		head = glob[:i]
 	}
 	return strings.HasPrefix(head, prefix) || head != glob && strings.HasPrefix(prefix, head)

@@ -9,7 +9,7 @@ import (
 func TestIdleGlobs(t *testing.T) {
 	const policies = `
 policies:
-  - who: operator
+  - who: any
     tools: {allow: ["files__*", "f*", "*", "?ocs__x", "f[i]les__x", "docs__read"], deny: ["delete_*", "files__", "files_*", "file"]}
     prompts: {allow: [docs__a], deny: [docs]}
     resources: {deny: ["nowhere*"]}
