@@ -20,6 +20,10 @@ const (
 	// maxMetadata bounds the bytes of a document of metadata.
 	maxMetadata = 1 << 20
 
+	// maxChallenge bounds the bytes of challenges: what reads them takes time that grows
+	// with their square.
+	maxChallenge = 8 << 10
+
 	// maxScopes bounds those that we ask for at once, whatever servers name.
 	maxScopes = 64
 
@@ -37,7 +41,14 @@ type Challenge struct {
 // ChallengeOf returns what a response's header asks for. What cannot be read counts as not
 // said.
 func ChallengeOf(header http.Header) (c Challenge) {
-	all, _ := oauthex.ParseWWWAuthenticate(header.Values("Www-Authenticate"))
+	values, size := header.Values("Www-Authenticate"), 0
+	for _, v := range values {
+		size += len(v)
+	}
+	if size > maxChallenge {
+		return c
+	}
+	all, _ := oauthex.ParseWWWAuthenticate(values)
 	for _, one := range all {
 		if one.Scheme != "bearer" {
 			continue

@@ -131,6 +131,7 @@ func TestChallengeOf(t *testing.T) {
 		{[]string{`Bearer resource_metadata="https://x/y", scope="a b", error="insufficient_scope"`}, Challenge{"https://x/y", []string{"a", "b"}, "insufficient_scope"}},
 		{[]string{"Basic realm=x", `bearer scope="a a"`}, Challenge{"", []string{"a"}, ""}},
 		{[]string{`Bearer scope="`}, Challenge{}},
+		{[]string{`Bearer scope="a"`, "Bearer " + strings.Repeat(",", 200_000) + "="}, Challenge{}},
 	} {
 		got := ChallengeOf(http.Header{"Www-Authenticate": tt.headers})
 		if got.Metadata != tt.want.Metadata || got.Code != tt.want.Code || !slices.Equal(got.Scopes, tt.want.Scopes) {
