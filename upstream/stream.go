@@ -277,11 +277,11 @@ func (s *stream) withoutRequests(batch []*jsonrpc.Message) []*jsonrpc.Message {
 
 // lost ends the stream because its server has ended.
 func (s *stream) lost(err error) {
-	if s.hangsUp() && s.otherEra() {
+	end := jsonrpc.EndOf(err, jsonrpc.CauseConnectionLost)
+	if end.Class() != jsonrpc.ClassLogin && s.hangsUp() && s.otherEra() { // it says nothing of eras to who is not logged in
 		s.end(jsonrpc.CauseOtherEra, nil)
 		return
 	}
-	end := jsonrpc.EndOf(err, jsonrpc.CauseConnectionLost)
 	if end.Class() == jsonrpc.ClassOtherEra {
 		s.eras.misread()
 	}
