@@ -28,7 +28,9 @@ func (v value) policy() Policy {
 	})
 	v.needs("who")
 	if by := p.Who.proofs(); len(by) == 1 && by[0] != "any" && by[0] != "issuer" {
-		v.pick("scopes", func(v value) { v.wrong("has a meaning only with who: any, or an issuer of JWT: nobody else has scopes") })
+		v.pick("scopes", func(v value) {
+			v.wrong("has a meaning only with who: any, or an issuer of JWT: nobody else has scopes")
+		})
 	}
 	return p
 }
