@@ -117,15 +117,15 @@ func (k *Keys) discover(ctx context.Context) (string, error) {
 		root + "/.well-known/openid-configuration" + path,
 		root + path + "/.well-known/openid-configuration",
 	})
-	var errs []error
+	var why []string
 	for _, place := range places {
 		at, err := k.metadata(ctx, issuer, place)
 		if err == nil {
 			return at, nil
 		}
-		errs = append(errs, err)
+		why = append(why, err.Error())
 	}
-	return "", errors.Join(errs...)
+	return "", errors.New(strings.Join(why, "; "))
 }
 
 func (k *Keys) metadata(ctx context.Context, issuer *url.URL, place string) (string, error) {

@@ -134,7 +134,7 @@ func parse(text string) (h header, claims map[string]any, err error) {
 }
 
 func decode(segment string, to any) bool {
-	text, err := base64.RawURLEncoding.Strict().DecodeString(segment)
+	text, err := base64.RawURLEncoding.DecodeString(segment)
 	return err == nil && utf8.Valid(text) && json.Unmarshal(text, to) == nil
 }
 
