@@ -134,7 +134,11 @@ func identity(w io.Writer, b programs, o options) (err error) {
 			return s.explain(err)
 		}
 	}
-	times := make(map[string][]time.Duration)
+	times, calls := make(map[string][]time.Duration), make(map[string]int)
+	worked := make(map[string]time.Duration) // of the proxy's processor time
+	for i, p := range proofs {
+		worked[p.name] = -sessions[i].procs[0].cpu()
+	}
 	for round := range turns * o.rounds {
 		for i := range proofs {
 			at := (i + round) % len(proofs)
@@ -143,33 +147,37 @@ func identity(w io.Writer, b programs, o options) (err error) {
 				return sessions[at].explain(err)
 			}
 			times[proofs[at].name] = append(times[proofs[at].name], quantile(took, 0.5))
+			calls[proofs[at].name] += len(took)
 		}
 	}
+	for i, p := range proofs {
+		worked[p.name] = (worked[p.name] + sessions[i].procs[0].cpu()) / time.Duration(max(calls[p.name], 1))
+	}
 	fmt.Fprintf(w, "one HTTP call at a time, medians of %d turns\n", turns*o.rounds)
-	return printProofs(w, proofs, times)
+	return printProofs(w, proofs, times, worked)
 }
 
 // turns is into how many turns a part of a round is cut.
 const turns = 5
 
-func printProofs(w io.Writer, proofs []proof, times map[string][]time.Duration) error {
+func printProofs(w io.Writer, proofs []proof, times map[string][]time.Duration, worked map[string]time.Duration) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(t, "clients prove\tp50\tbase\t× base\taim\t")
+	fmt.Fprintln(t, "clients prove\tp50\tbase\t× base\taim\tCPU/call\t× base\t")
 	same := func(d time.Duration) time.Duration { return d }
 	for _, p := range proofs {
-		ratio, aim := "", ""
+		ratio, aim, more := "", "", ""
 		if p.base != "" {
 			pairs := make([]float64, len(times[p.name]))
 			for i, took := range times[p.name] {
 				pairs[i] = over(took, times[p.base][i])
 			}
 			slower := middle(pairs, func(r float64) float64 { return r })
-			ratio = fmt.Sprintf("%.3f", slower)
+			ratio, more = fmt.Sprintf("%.3f", slower), fmt.Sprintf("%.3f", over(worked[p.name], worked[p.base]))
 			if strings.HasPrefix(p.name, "JWT") || p.base == p.name+", before" {
 				aim = atMost(slower, 1.03, "1.03")
 			}
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t\n", p.name, micro(middle(times[p.name], same)), cmp.Or(p.base, "-"), ratio, aim)
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t\n", p.name, micro(middle(times[p.name], same)), cmp.Or(p.base, "-"), ratio, aim, micro(worked[p.name]), more)
 	}
 	return t.Flush()
 }
