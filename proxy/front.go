@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"github.com/mcp-proxy/mcp-proxy/config"
+	"github.com/mcp-proxy/mcp-proxy/internal/identity"
 	"github.com/mcp-proxy/mcp-proxy/proxy/auth"
 	"github.com/mcp-proxy/mcp-proxy/proxy/frontend"
 	"github.com/mcp-proxy/mcp-proxy/proxy/session"
@@ -27,7 +28,7 @@ type front struct {
 
 // newFront returns the front end to the sessions of a router. The error says that nobody
 // may listen so.
-func newFront(cfg *config.Config, router *session.Router, known func(upstream string) bool, ls *links, log *slog.Logger) (*front, error) {
+func newFront(cfg *config.Config, router *session.Router, known func(who *identity.Identity, upstream string) bool, ls *links, log *slog.Logger) (*front, error) {
 	f := &front{links: ls, clients: newClients(cfg, log)}
 	f.HTTP = &frontend.HTTP{
 		Serve:          router.Serve,

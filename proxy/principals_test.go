@@ -269,3 +269,29 @@ func TestOnePrincipalTwoTokens(t *testing.T) {
 		t.Error("plain in admin's session:", status, text)
 	}
 }
+
+// An upstream of which a policy lets a client see nothing has no path for it either.
+func TestHiddenPath(t *testing.T) {
+	h := newHouse(t, func(cfg *config.Config) {
+		cfg.Upstreams = append(cfg.Upstreams, config.Upstream{Name: "hidden", URL: cfg.Upstreams[0].URL})
+		cfg.Policies = []config.Policy{
+			{Key: "policies[0]", Who: config.Who{Token: "b"}, Tools: config.Tools{Allow: []string{"u__*"}}},
+			{Key: "policies[1]", Who: config.Who{Any: true}},
+		}
+	})
+	for _, path := range []string{"/mcp/", "/ws/"} {
+		get := func(c *caller, name string) string {
+			status, text := c.do("GET", path+name, "")
+			return fmt.Sprint(status, " ", text)
+		}
+		if hidden, unknown := get(h.b, "hidden"), get(h.b, "nope"); hidden != unknown || !strings.HasPrefix(hidden, "404") {
+			t.Errorf("hidden: %s\nunknown: %s", hidden, unknown)
+		}
+		if get(h.b, "u") == get(h.b, "nope") || get(h.a, "hidden") == get(h.a, "nope") {
+			t.Error("what is there looks as if it were not")
+		}
+	}
+	if status, text := h.b.do("GET", "/.well-known/oauth-protected-resource/mcp/hidden", ""); status != http.StatusNotFound {
+		t.Error("metadata:", status, text)
+	}
+}

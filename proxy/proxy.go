@@ -125,9 +125,10 @@ func (p *Proxy) dial(ctx context.Context, name, key string, era mcp.Era) (jsonrp
 	return p.within.client.Open(ctx, hello)
 }
 
-// known reports whether there is an upstream of that name, here or elsewhere.
-func (p *Proxy) known(name string) bool {
-	return p.host.host.Known(name) || p.links.owner(name) != nil
+// known reports whether there is an upstream of that name, here or elsewhere, that may have
+// anything for a client.
+func (p *Proxy) known(who *identity.Identity, name string) bool {
+	return (p.host.host.Known(name) || p.links.owner(name) != nil) && p.router.Policies.For(who).Sees(name)
 }
 
 // Handler returns the handler of all paths: /mcp, /ws, /sse with /message, /mcp/NAME and

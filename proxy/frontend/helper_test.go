@@ -67,7 +67,7 @@ func newBubbleServer(t *testing.T, setUp func(*HTTP)) *testServer {
 
 func newHTTP(t *testing.T, setUp func(*HTTP)) *testServer {
 	ts := &testServer{HTTP: &HTTP{}, t: t}
-	ts.Known = func(name string) bool { return name == "files" }
+	ts.Known = func(_ *identity.Identity, name string) bool { return name == "files" }
 	ts.Serve = untilDone(echo)
 	ts.ServePrincipal = principal(unknown)
 	if setUp != nil {

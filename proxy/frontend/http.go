@@ -35,7 +35,9 @@ type HTTP struct {
 	// Its ctx is like that of Serve. Nil refuses these clients.
 	ServePrincipal func(ctx context.Context, who identity.Principal, upstream string, c jsonrpc.Conn) error
 
-	Known func(upstream string) bool // names for /mcp/NAME and /ws/NAME; nil knows none
+	// Known reports whether there is an upstream of a name for /mcp/NAME and /ws/NAME, as
+	// far as a client may know. Nil knows none.
+	Known func(who *identity.Identity, upstream string) bool
 
 	// Admit is asked when a client begins a session, a WebSocket, or the connection on
 	// which modern requests of a principal travel: besides Sessions, which bounds all of
@@ -114,7 +116,7 @@ func (h *HTTP) route(w http.ResponseWriter, r *http.Request, who *identity.Ident
 		if !ok {
 			continue
 		}
-		if h.Known == nil || !h.Known(name) {
+		if h.Known == nil || !h.Known(who, name) {
 			refuse(w, http.StatusNotFound, "no such upstream")
 			return
 		}
