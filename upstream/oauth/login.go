@@ -78,7 +78,7 @@ type Login struct {
 
 	mu      sync.Mutex
 	token   *token     // as last read from the store, while it is good
-	renewed string     // the token that a refresh gave after the server refused one; not renewed again for that
+	renewed string     // the token that a refresh gave after the server refused one
 	refresh *task      // under way
 	asking  *task      // a person
 	asked   [][]string // the scopes of step-ups; at most maxStepUps
@@ -227,7 +227,7 @@ func (l *Login) Refused(ctx context.Context, resp *http.Response, sent http.Head
 		return true, nil
 	}
 	if !more && used != "" && l.mayRenew(r.Token, used) {
-		if err := l.renew(r.Token).wait(ctx); !isOver(err) {
+		if err := l.replace(ctx, r.Token); !isOver(err) {
 			return err == nil, l.failure(ctx, err)
 		}
 	}
@@ -239,11 +239,25 @@ func (l *Login) Refused(ctx context.Context, resp *http.Response, sent http.Head
 }
 
 // mayRenew reports whether another token may be had instead of one that the server does not
-// take, though it looks good. That is tried once.
+// take, though it looks good. One that was had in this way must itself have been good for a
+// while.
 func (l *Login) mayRenew(t *token, used string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return t != nil && t.Access == used && t.Refresh != "" && l.renewed != used
+	return t != nil && t.Access == used && t.Refresh != "" && (l.renewed != used || time.Since(t.Granted) > pause)
+}
+
+// replace gets another token instead of one that the server does not take.
+func (l *Login) replace(ctx context.Context, old *token) error {
+	if err := l.renew(old).wait(ctx); err != nil {
+		return err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.token != nil {
+		l.renewed = l.token.Access
+	}
+	return nil
 }
 
 // ask has a person log in, and waits for that as long as a request can wait.

@@ -358,6 +358,24 @@ func TestNobodyIsAsked(t *testing.T) {
 	p.want("prompts", p.prompts(), 2)
 }
 
+// A token that was refreshed in time is refreshed again when the server takes it no more, and
+// nobody is asked. One that is refused at once is not.
+func TestRefusedAfterRefresh(t *testing.T) {
+	s, p := oauthtest.New(t, oauthtest.Variations{}), newPerson(t)
+	l := p.login(s, nil)
+	p.ok(l, listTools)
+	if err := l.renew(l.token).wait(t.Context()); err != nil { // as when it is due
+		t.Fatal(err)
+	}
+	s.Revoke(false)
+	p.ok(l, listTools)
+	p.want("refreshes", s.Count("refresh"), 2)
+	s.Revoke(false)
+	p.fails(l, listTools, "refused")
+	p.want("refreshes", s.Count("refresh"), 2)
+	p.want("prompts", p.prompts(), 1)
+}
+
 // Five at once ask once.
 func TestOnePrompt(t *testing.T) {
 	s, p := oauthtest.New(t, oauthtest.Variations{}), newPerson(t)

@@ -46,7 +46,7 @@ func (l *Login) renew(old *token) *task {
 		defer l.mu.Unlock()
 		switch {
 		case err == nil:
-			l.token, l.renewed = now, now.Access
+			l.token = now
 		case isOver(err):
 			l.token = nil
 		default:
