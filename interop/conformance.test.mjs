@@ -118,10 +118,20 @@ describe("nothing is worse than without the proxy", { concurrency: 2 }, () => {
 
 describe("scenarios for clients", { concurrency: 2 }, () => {
   const program = here("out/everything-client");
-  const through = `${process.execPath} ${here("through.mjs")} ${program}`;
-  for (const revision of Object.values(revisions)) {
-    for (const scenario of required(revision, "client").filter((name) => !name.startsWith("auth/"))) {
-      test(`${revision}: ${scenario}`, (t) => client(t, through, revision, scenario));
+  const ways = {
+    "": `${process.execPath} ${here("through.mjs")} ${program}`,
+    "auth/": `${process.execPath} ${here("asker.mjs")}`, // the proxy logs in
+  };
+  const counts = { [revisions.legacy]: 18, [revisions.modern]: 32 };
+  for (const [revision, count] of Object.entries(counts)) {
+    const scenarios = required(revision, "client");
+    test(`${revision}: there are ${count}`, () => assert.equal(scenarios.length, count));
+    for (const scenario of scenarios) {
+      const [, kind] = scenario.match(/^(auth\/|)/);
+      test(`${revision}: ${scenario}`, (t) => client(t, ways[kind], revision, scenario));
+    }
+    for (const scenario of ["auth/client-credentials-jwt", "auth/client-credentials-basic"]) {
+      test(`${revision}: ${scenario}`, (t) => client(t, ways["auth/"], revision, scenario));
     }
   }
 });
