@@ -126,7 +126,7 @@ func (c *ClientCredentials) mayReplace(old *access, challenge Challenge) bool {
 	now := time.Now()
 	switch {
 	case old == nil || old.refused.Load(): // and many hear of it
-	case now.Sub(old.born) > firstPause+2*c.pause: // it was good
+	case !now.Before(old.expires), now.Sub(old.born) > firstPause+2*c.pause: // it was good
 		c.pause = 0
 	case now.Before(c.replace):
 		return false

@@ -501,3 +501,24 @@ func BenchmarkAuthorize(b *testing.B) {
 		}
 	})
 }
+
+// A token that has just expired on its way is replaced, however short its life was.
+func TestExpiredOnItsWay(t *testing.T) {
+	w := newWorld(t)
+	cc := w.credentials()
+	cc.TokenURL = w.URL + "/token"
+	carried, err := header(t.Context(), cc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	expired := newAccess(strings.TrimPrefix(carried, "Bearer "), nil, 0)
+	expired.expires = time.Now()
+	cc.tokens.current.Store(expired)
+	cc.mu.Lock()
+	cc.replace = time.Now().Add(time.Hour)
+	cc.mu.Unlock()
+	again, err := cc.Refused(t.Context(), &http.Response{StatusCode: 401}, http.Header{"Authorization": {carried}})
+	if !again || err != nil || w.fetches() != 2 {
+		t.Errorf("%v, %v after %d fetches", again, err, w.fetches())
+	}
+}
