@@ -108,20 +108,26 @@ func (g *Grant) Unlisted() bool { return g == nil || !g.rule.listed }
 // Sees reports whether an upstream may have anything for the client. Of one that has
 // nothing the client hears nothing, and it is not started for it.
 func (g *Grant) Sees(upstream string) bool {
+	return g.SeesAny(Tool, upstream) || g.SeesAny(Prompt, upstream) || g.SeesAny(Resource, upstream)
+}
+
+// SeesAny is Sees for one kind. Which upstream has which resources is not known here.
+func (g *Grant) SeesAny(k Kind, upstream string) bool {
 	if g == nil {
 		return true
 	}
-	r := g.rule
-	of := upstream + "__"
-	if r.listed {
-		may := func(glob string) bool {
-			begin := literal(glob)
-			return strings.HasPrefix(begin, of) || strings.HasPrefix(of, begin)
-		}
-		return len(r.Resources.Allow) > 0 || slices.ContainsFunc(r.Tools.Allow, may) || slices.ContainsFunc(r.Prompts.Allow, may)
+	of := Name(upstream, "")
+	if k == Resource {
+		of = ""
 	}
-	whole := func(globs []string) bool { return slices.Contains(globs, "*") || slices.Contains(globs, of+"*") }
-	return !whole(r.Tools.Deny) || !whole(r.Prompts.Deny) || !slices.Contains(r.Resources.Deny, "*")
+	globs := g.rule.globs(k)
+	if slices.Contains(globs.Deny, "*") || slices.Contains(globs.Deny, of+"*") {
+		return false
+	}
+	return !g.rule.listed || slices.ContainsFunc(globs.Allow, func(glob string) bool {
+		begin := literal(glob)
+		return strings.HasPrefix(begin, of) || strings.HasPrefix(of, begin)
+	})
 }
 
 // literal returns what all that a glob matches begins with.

@@ -125,10 +125,12 @@ func TestMay(t *testing.T) {
 		{"tools denied", Rule{Tools: Globs{Deny: []string{"files__*"}}}, false, true, true, true, true},
 		{"a tool allowed", Rule{Tools: Globs{Allow: []string{"files__x"}}}, true, false, false, false, true},
 		{"allowed and denied", Rule{Tools: Globs{Allow: []string{"*"}, Deny: []string{"*x"}}}, false, false, false, false, true},
+		{"a glob that only looks like all", Rule{Tools: Globs{Deny: []string{"file*"}}, Prompts: Globs{Deny: []string{"*"}}, Resources: Globs{Deny: []string{"*"}}}, false, false, false, true, true},
 		{"resources allowed", Rule{Resources: Globs{Allow: []string{"file:///a/*"}}}, false, false, true, false, true},
 		{"prompts allowed", Rule{Prompts: Globs{Allow: []string{"files__x"}}}, false, true, false, false, true},
 		{"of another", Rule{Tools: Globs{Allow: []string{"docs__*"}}}, false, false, false, false, false},
 		{"of some", Rule{Tools: Globs{Allow: []string{"f*x"}}}, true, false, false, false, true},
+		{"allowed and denied at once", Rule{Tools: Globs{Allow: []string{"files__x"}, Deny: []string{"files__*"}}}, false, false, false, false, false},
 		{"all denied", Rule{Tools: Globs{Deny: []string{"files__*"}}, Prompts: Globs{Deny: []string{"*"}}, Resources: Globs{Deny: []string{"*"}}}, false, false, false, true, false},
 	} {
 		c.rule.Who.Any = true

@@ -24,6 +24,7 @@
 //   - route.go: which handler a message of the client goes to. era.go: of which era it is,
 //     and what a client of the modern era may get.
 //   - lookup.go, owner.go: which upstream has a tool, a prompt or a resource.
+//   - policy.go: what of all this a client may see and use.
 //   - list.go, fanout.go: merged lists, and how upstreams are asked for them. view.go: what
 //     is known of lists. news.go: what the client has seen of them. What can be said of
 //     lists as values is in proxy/catalog.
@@ -105,7 +106,8 @@
 //     acknowledgment does not name is not delivered.
 //   - What a client answers an upstream, and the state that came with the request, go to
 //     that upstream and to no other.
-//   - A name resolves by what upstreams list to clients with the same capabilities.
+//   - A name resolves by what upstreams list to clients with the same capabilities, and to
+//     nothing that a policy denies to who asks.
 //   - A subscription holds up no drain: it ends with its result, also when the end is
 //     forced.
 //

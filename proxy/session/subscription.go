@@ -154,6 +154,7 @@ func (sub *subscription) follow(ctx context.Context) {
 		return
 	}
 	wants := sub.split(ctx, set)
+	hidden := sub.c.grant != nil && !first && set.equal(sub.upstreams) // what has changed
 	sub.upstreams = set
 	sub.s.subscriptions.mu.Lock()
 	defer sub.s.subscriptions.mu.Unlock()
@@ -173,7 +174,9 @@ func (sub *subscription) follow(ctx context.Context) {
 	if first {
 		return
 	}
-	sub.changeLocked(sub.want.Lists)
+	if !hidden {
+		sub.changeLocked(sub.want.Lists)
+	}
 	if len(set.conns) == 0 && set.complete {
 		sub.endLocked()
 	}

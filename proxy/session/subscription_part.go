@@ -190,7 +190,7 @@ func (part *subscriptionPart) changed(k catalog.Kind) {
 
 // tellListLocked tells the client that a list is not what it was, if it wants to hear.
 func (part *subscriptionPart) tellListLocked(k catalog.Kind) {
-	if part.want.Lists[k] {
+	if part.want.Lists[k] && part.sub.c.grant.SeesAny(kindOf(k), part.conn.up.Name) {
 		var lists [catalog.Kinds]bool
 		lists[k] = true
 		part.sub.changeLocked(lists)

@@ -126,10 +126,13 @@ func (u *upstreamConn) handle(in incoming) {
 	}
 }
 
-// changed notes that the upstream changed a list, and tells the client.
+// changed notes that the upstream changed a list, and tells the client if it may see any of
+// that.
 func (u *upstreamConn) changed(k catalog.Kind) {
 	u.lists.changed(k)
-	u.s.news.tell(k)
+	if u.s.grant.Load().SeesAny(kindOf(k), u.up.Name) {
+		u.s.news.tell(k)
+	}
 }
 
 // pass hands a message on to the client, with edits to its params.

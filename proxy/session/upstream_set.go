@@ -140,7 +140,13 @@ func (sets *upstreamSets) followLocked(at *atomic.Pointer[upstreamSet], served *
 	for _, u := range gone {
 		sets.s.removeLocked(u)
 	}
-	return added, !slices.Equal(old.conns, next.conns) || !slices.Equal(old.prefixes, next.prefixes)
+	g := sets.s.grant.Load()
+	return added, !old.seenBy(g).equal(next.seenBy(g))
+}
+
+// equal reports whether clients see the same upstreams under the same names.
+func (set *upstreamSet) equal(other *upstreamSet) bool {
+	return slices.Equal(set.conns, other.conns) && slices.Equal(set.prefixes, other.prefixes)
 }
 
 // serves reports whether a new connection to the upstream would be the same.
@@ -169,7 +175,7 @@ func (s *session) relinked(names []string) {
 	var legacy, modern []*upstreamConn
 	for _, u := range s.upstreams.conns() {
 		switch {
-		case !slices.Contains(names, u.up.Name):
+		case !slices.Contains(names, u.up.Name), !s.grant.Load().Sees(u.up.Name) && u.era == mcp.Legacy:
 		case u.era == mcp.Modern:
 			modern = append(modern, u)
 		default:
