@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"net/http"
+	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/identity"
 )
@@ -19,8 +20,11 @@ func byCertificate(state *tls.ConnectionState) (*identity.Identity, *identity.Re
 	chain := state.VerifiedChains[0]
 	leaf, authority := chain[0], chain[len(chain)-1]
 	name := cmp.Or(leaf.Subject.CommonName, alternative(leaf), leaf.Subject.String())
-	if !isName(name) {
+	switch {
+	case !isName(name):
 		return nil, &identity.Refusal{Status: http.StatusForbidden, Text: "the client certificate has no name"}
+	case time.Now().After(leaf.NotAfter): // since the handshake: the connection may be kept for long
+		return nil, &identity.Refusal{Status: http.StatusForbidden, Text: "the client certificate has expired"}
 	}
 	return &identity.Identity{
 		Principal: identity.Principal{Kind: identity.Certificate, Issuer: authorityName(authority.Subject), Name: name},

@@ -33,14 +33,15 @@ func TestCertificate(t *testing.T) {
 		leaf *x509.Certificate
 		want string
 	}{
-		"common name":  {&x509.Certificate{Subject: pkix.Name{CommonName: "ci", Organization: []string{"x"}}, DNSNames: []string{"y"}, NotAfter: ends}, "ci"},
-		"URI":          {&x509.Certificate{URIs: []*url.URL{spiffe}, DNSNames: []string{"y"}, NotAfter: ends}, "spiffe://example/ci"},
-		"DNS":          {&x509.Certificate{DNSNames: []string{"ci.example", "y"}, NotAfter: ends}, "ci.example"},
-		"mail":         {&x509.Certificate{EmailAddresses: []string{"ci@example"}, NotAfter: ends}, "ci@example"},
-		"subject":      {&x509.Certificate{Subject: pkix.Name{Organization: []string{"x"}}, NotAfter: ends}, "O=x"},
-		"no name":      {&x509.Certificate{}, ""},
-		"control":      {&x509.Certificate{Subject: pkix.Name{CommonName: "a\nb"}}, ""},
-		"not verified": {nil, ""},
+		"common name":   {&x509.Certificate{Subject: pkix.Name{CommonName: "ci", Organization: []string{"x"}}, DNSNames: []string{"y"}, NotAfter: ends}, "ci"},
+		"URI":           {&x509.Certificate{URIs: []*url.URL{spiffe}, DNSNames: []string{"y"}, NotAfter: ends}, "spiffe://example/ci"},
+		"DNS":           {&x509.Certificate{DNSNames: []string{"ci.example", "y"}, NotAfter: ends}, "ci.example"},
+		"mail":          {&x509.Certificate{EmailAddresses: []string{"ci@example"}, NotAfter: ends}, "ci@example"},
+		"subject":       {&x509.Certificate{Subject: pkix.Name{Organization: []string{"x"}}, NotAfter: ends}, "O=x"},
+		"no name":       {&x509.Certificate{}, ""},
+		"control":       {&x509.Certificate{Subject: pkix.Name{CommonName: "a\nb"}}, ""},
+		"expired since": {&x509.Certificate{Subject: pkix.Name{CommonName: "ci"}, NotAfter: time.Now().Add(-time.Second)}, ""},
+		"not verified":  {nil, ""},
 	}
 	c := &Clients{Certificates: true}
 	for name, tt := range tests {
@@ -65,7 +66,7 @@ func TestPrecedence(t *testing.T) {
 	a := newAuthority(t, issuer)
 	tokens, issuers := []*Token{fixed("default", "secret")}, []*jwt.Issuer{a.issuer()}
 	run(t, &Clients{Issuers: issuers})
-	cert := verified(&x509.Certificate{Subject: pkix.Name{CommonName: "ci"}}, "root")
+	cert := verified(&x509.Certificate{Subject: pkix.Name{CommonName: "ci"}, NotAfter: time.Now().Add(time.Hour)}, "root")
 	tests := []struct {
 		name  string
 		c     *Clients
