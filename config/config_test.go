@@ -114,6 +114,9 @@ func TestServers(t *testing.T) {
 			for _, w := range warnings {
 				fmt.Fprintln(&got, "warning:", w)
 			}
+			if strings.Contains(got.String(), "hunter2") {
+				t.Error("a warning shows a secret")
+			}
 			golden(t, file+".golden", got.String())
 		})
 	}
