@@ -1,11 +1,16 @@
 package proxy_test
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -85,6 +90,20 @@ func (g *grantor) saw(part string) bool {
 	return strings.Contains(g.seen, part)
 }
 
+// logIn leaves a login at a server where the proxy keeps them.
+func logIn(t *testing.T, server, clientID string, as *grantor) {
+	t.Helper()
+	sum := sha256.Sum256([]byte(server + "\n" + clientID))
+	host := strings.NewReplacer("http://", "", ":", "_").Replace(server)
+	dir := filepath.Join(os.Getenv("XDG_STATE_HOME"), "mcp-proxy", "login")
+	record := fmt.Sprintf(`{"version":1,"server":%q,"clientId":%q,"issuer":%q,"resource":%[1]q,"client":{"id":%[2]q,"secret":"MARK-person"},
+		"token":{"access":"MARK-login","refresh":"MARK-refresh","granted":%[4]q,"expires":%q}}`, server, clientID, as.URL,
+		time.Now().Add(-time.Hour).Format(time.RFC3339), time.Now().Add(time.Hour).Format(time.RFC3339))
+	if err := errors.Join(os.MkdirAll(dir, 0o700), os.WriteFile(filepath.Join(dir, host+"-"+hex.EncodeToString(sum[:8])+".json"), []byte(record), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // Every secret of a configuration, and what clients prove themselves with, goes where it is
 // for and nowhere else: not into the log at its lowest level, not to clients, not into hooks
 // and the status, not to another server; when all goes well and when nothing does.
@@ -94,6 +113,10 @@ func TestSecrets(t *testing.T) {
 	issuer := newSigner(t, "https://one.example")
 	first, other := newNaive(t, "MARK-header", "MARK-key", "MARK-file"), newNaive(t)
 	program, denied := newNaive(t, "MARK-access"), newNaive(t)
+	person, leaver := newNaive(t, "MARK-login"), newRefuser(t)
+	t.Setenv("XDG_STATE_HOME", t.TempDir())
+	logIn(t, person.URL, "app", as)
+	logIn(t, leaver.URL, "app", as)
 	h := newHouseWith(t, hooks.hooks(), first, func(cfg *config.Config) {
 		cfg.Auth.Tokens = []config.NamedToken{{Name: "a", TokenFile: secretFile(t, "MARK-a")}, {Name: "b", TokenFile: secretFile(t, "MARK-b")}}
 		trust(issuer)(cfg)
@@ -109,6 +132,10 @@ func TestSecrets(t *testing.T) {
 			config.Upstream{Name: "denied", URL: denied.URL, Auth: config.UpstreamAuth{ClientCredentials: &config.ClientCredentials{
 				ClientID: "denied", AssertionFile: secretFile(t, "MARK-assertion"), TokenURL: as.URL + "/denied"}}},
 		)
+		for name, url := range map[string]string{"person": person.URL, "leaver": leaver.URL} {
+			cfg.Upstreams = append(cfg.Upstreams, config.Upstream{Name: name, URL: url, Auth: config.UpstreamAuth{OAuth: &config.OAuth{
+				ClientID: "app", ClientSecretFile: secretFile(t, "MARK-app")}}})
+		}
 		cfg.Links = []config.Link{
 			{Name: "far", Accept: true, TokenFile: secretFile(t, "MARK-link")},
 			{Name: "near", Dial: strings.Replace(refuser.URL, "http", "ws", 1) + "/link?key=MARK-dial", TokenFile: secretFile(t, "MARK-dialling"), Heartbeat: patience},
@@ -136,7 +163,7 @@ func TestSecrets(t *testing.T) {
 		fmt.Fprintln(&heard, status, text)
 	}
 	h.a.initialize()
-	for i, name := range []string{"u", "other", "refuses", "down", "command", "program", "denied", "near", "faraway"} {
+	for i, name := range []string{"u", "other", "refuses", "down", "command", "program", "denied", "person", "leaver", "near", "faraway"} {
 		hear(h.a, "POST", "/mcp", fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"%s__echo","arguments":{}}}`, i+1, name), h.a.headers()...)
 		text, headers := modern("1", "tools/call", name+"__echo", `,"name":"`+name+`__echo","arguments":{}`)
 		hear(h.b, "POST", "/mcp", text, append(headers, "Cookie", "MARK-cookie", "X-Api-Key", "MARK-of-client")...)
@@ -161,7 +188,7 @@ func TestSecrets(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, s := range []*naive{first, program, far} { // what is for them has come
+	for _, s := range []*naive{first, program, far, person} { // what is for them has come
 		for _, own := range s.own {
 			s.awaits(1, own)
 		}
@@ -187,7 +214,7 @@ func TestSecrets(t *testing.T) {
 			}
 		}
 	}
-	for i, s := range []*naive{first, other, program, denied, far} {
+	for i, s := range []*naive{first, other, program, denied, far, person} {
 		for _, text := range s.seen {
 			for _, own := range s.own {
 				text = strings.ReplaceAll(text, own, "")
