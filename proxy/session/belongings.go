@@ -99,7 +99,7 @@ func (b *belongings) has(who identity.Principal, d catalog.Digest) bool {
 // gave notes that an upstream gave a thing to the client.
 func (u *upstreamConn) gave(t thing, text string) {
 	if u.s.p.Several {
-		u.s.p.belongings.add(u.s.who.Principal, t.digest(u.up.Name, text))
+		u.s.p.memory.belongings.add(u.s.who.Principal, t.digest(u.up.Name, text))
 	}
 }
 
@@ -116,7 +116,7 @@ func (u *upstreamConn) gaveState(result json.RawMessage) {
 
 // mayUse reports whether the client may use a thing of an upstream.
 func (u *upstreamConn) mayUse(t thing, text string) bool {
-	return !u.s.p.Several || u.s.p.belongings.has(u.s.who.Principal, t.digest(u.up.Name, text))
+	return !u.s.p.Several || u.s.p.memory.belongings.has(u.s.who.Principal, t.digest(u.up.Name, text))
 }
 
 // foreign returns why a request may not go to an upstream: it uses what belongs to another

@@ -8,11 +8,26 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/identity"
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/proxy/policy"
 )
 
 // BenchmarkCall is one call after another of a tool that one of two upstreams has.
-func BenchmarkCall(b *testing.B) {
-	p := &Router{Upstreams: []Upstream{{Name: "files"}, {Name: "docs"}}, Dialer: DialFunc(
+func BenchmarkCall(b *testing.B) { benchmarkCall(b, nil) }
+
+// BenchmarkPolicies is BenchmarkCall of a client with rules, and with limits.
+func BenchmarkPolicies(b *testing.B) {
+	who := policy.Who{Any: true}
+	tools := policy.Globs{Allow: []string{"files__*", "docs__*"}, Deny: []string{"*delete*"}}
+	b.Run("rules", func(b *testing.B) {
+		benchmarkCall(b, policiesOf(b, policy.Rule{Who: policy.Who{Token: "ci"}}, policy.Rule{Who: who, Tools: tools}))
+	})
+	b.Run("limits", func(b *testing.B) {
+		benchmarkCall(b, policiesOf(b, policy.Rule{Who: who, Tools: tools, Limits: policy.Limits{Rate: 1e9, InFlight: 16}}))
+	})
+}
+
+func benchmarkCall(b *testing.B, policies *policy.Policies) {
+	p := &Router{Policies: policies, Upstreams: []Upstream{{Name: "files"}, {Name: "docs"}}, Dialer: DialFunc(
 		func(_ context.Context, name, _ string, _ mcp.Era) (jsonrpc.Conn, error) {
 			ours, theirs := jsonrpc.Pipe()
 			go serveEcho(ours, name)

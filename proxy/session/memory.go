@@ -15,6 +15,8 @@ type memory struct {
 	recent recent           // of tables of the modern era
 	late   map[lateKey]bool // see late.go
 	warned map[string]bool  // of what a warning was given
+
+	belongings belongings // of principals, if there may be several; with a lock of its own
 }
 
 // A tableKey names what upstreams list to clients with the same capabilities.

@@ -95,8 +95,7 @@ type Router struct {
 	draining   bool
 	secret     string // behind the keys of principals; made when first needed
 
-	memory     memory
-	belongings belongings // if Several
+	memory memory
 }
 
 // configured are the upstreams that a router serves at one time. It is immutable.

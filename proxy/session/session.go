@@ -36,10 +36,8 @@ type session struct {
 	cancel context.CancelCauseFunc
 	wg     sync.WaitGroup
 
-	began       time.Time
-	who         *identity.Identity           // of messages that do not say
-	grant       atomic.Pointer[policy.Grant] // of the last request; nil without policies
-	ofPrincipal bool                         // it is of all clients of a principal, and all requests are of the modern era
+	began time.Time
+	clients
 
 	// Each has a lock of its own.
 	upstreams     upstreamSets
@@ -55,6 +53,13 @@ type session struct {
 	mu        sync.Mutex
 	phase     phase     // only moves forward
 	handshake handshake // what initialize said
+}
+
+// Clients are who sends the messages of a session.
+type clients struct {
+	who         *identity.Identity           // of messages that do not say; static
+	ofPrincipal bool                         // they are all clients of a principal, and all requests are of the modern era; static
+	grant       atomic.Pointer[policy.Grant] // of the last request; nil without policies
 }
 
 // A phase is how far a session has come.
@@ -75,7 +80,7 @@ const (
 
 // newSession returns a session without upstreams, for so many requests at a time.
 func newSession(p *Router, who *identity.Identity, c jsonrpc.Conn, key string, inFlight int) *session {
-	s := &session{p: p, key: key, who: who, conn: c, began: time.Now(), ended: make(chan struct{})}
+	s := &session{p: p, key: key, clients: clients{who: who}, conn: c, began: time.Now(), ended: make(chan struct{})}
 	s.subscriptions.most = max(inFlight/4, 1)
 	s.log = p.logger().With("session", s.key[:8]) // as hosts shorten it
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
