@@ -9,6 +9,7 @@ import http from "node:http";
 import { describe, test } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
 import { authorizationServer } from "./authorization.mjs";
+import { call as callTool, connect } from "./client.mjs";
 import { dances, loggedIn, older } from "./dance.mjs";
 import { configured, freePort, here, until } from "./proxy.mjs";
 import { posted } from "./raw.mjs";
@@ -125,6 +126,17 @@ describe("metadata and challenges", { concurrency: 2 }, () => {
     assert.equal((await bearer(url, token, work)).status, 200);
   });
 
+  test("over a WebSocket, where there is no status", async (t) => {
+    const issuer = await authorizationServer(t);
+    const { url, publicURL } = await guarded(t, issuer);
+    const { client } = await connect(t, async () => overWebSocket(publicURL, await issuer.mint(url)));
+    const { tools } = await client.listTools();
+    assert.ok(tools.some(({ name }) => name === "work")); // listed, and wants more
+    assert.equal(await callTool(client, "echo", { text: "h\u00e9" }), "h\u00e9");
+    await assert.rejects(callTool(client, "work", { steps: 0, hold: false }), /Insufficient scope: .*files\.write/);
+    await assert.rejects(overWebSocket(publicURL, await issuer.mint("http://127.0.0.1:1/mcp")));
+  });
+
   test("without a scope that all need", async (t) => {
     const issuer = await authorizationServer(t);
     const { url } = await guarded(t, issuer);
@@ -133,6 +145,28 @@ describe("metadata and challenges", { concurrency: 2 }, () => {
     assert.match(challenge.scope, /\bmcp\b/);
   });
 });
+
+/** A transport to /ws with a token: no SDK has one with headers. */
+async function overWebSocket(publicURL, token) {
+  const socket = await webSocket(publicURL, token);
+  const transport = {
+    start: async () => {},
+    send: async (message) => socket.send(JSON.stringify(message)),
+    close: async () => socket.close(),
+  };
+  socket.onmessage = ({ data }) => transport.onmessage(JSON.parse(data));
+  return transport;
+}
+
+/** An open WebSocket. */
+function webSocket(publicURL, token) {
+  const headers = { Authorization: `Bearer ${token}` };
+  const socket = new WebSocket(`${publicURL.replace("http", "ws")}/ws`, { protocols: ["mcp"], headers });
+  return new Promise((resolve, reject) => {
+    socket.onopen = () => resolve(socket);
+    socket.onerror = () => reject(new Error("no WebSocket"));
+  });
+}
 
 const now = () => Math.floor(Date.now() / 1000);
 const base64 = (value) => Buffer.from(JSON.stringify(value)).toString("base64url");
@@ -343,9 +377,7 @@ describe("what lives longer than a token", { concurrency: 3 }, () => {
   test("a WebSocket is closed", async (t) => {
     const issuer = await authorizationServer(t);
     const { url, publicURL } = await guarded(t, issuer, { skew: "0s" });
-    const headers = { Authorization: `Bearer ${await issuer.mint(url, soon())}` };
-    const socket = new WebSocket(`${publicURL.replace("http", "ws")}/ws`, { protocols: ["mcp"], headers });
-    await once(socket, "open");
+    const socket = await webSocket(publicURL, await issuer.mint(url, soon()));
     socket.send(JSON.stringify({ jsonrpc: "2.0", id: 1, method: "ping" }));
     const [{ data }] = await once(socket, "message");
     assert.deepEqual(JSON.parse(data), { jsonrpc: "2.0", id: 1, result: {} });

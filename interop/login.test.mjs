@@ -13,7 +13,7 @@ import { authorizationServer } from "./authorization.mjs";
 import { browse } from "./browser.mjs";
 import { call, connect, remote } from "./client.mjs";
 import { Person } from "./person.mjs";
-import { configured, directory, freePort, here, until } from "./proxy.mjs";
+import { Child, configured, freePort, here, until } from "./proxy.mjs";
 import { protectedServer } from "./protected.mjs";
 
 /** An authorization server, a server that wants its tokens, and somebody who may have some. */
@@ -328,4 +328,15 @@ describe("another mcp-proxy", { concurrency: 2 }, () => {
       assert.equal(issuer.authorizations, 1);
     });
   }
+});
+
+test("the authorization server of the TypeScript SDK", async (t) => {
+  const example = "node_modules/@modelcontextprotocol/sdk/dist/esm/examples/server/simpleStreamableHttp.js";
+  const env = { ...process.env, MCP_PORT: await freePort(), MCP_AUTH_PORT: await freePort() };
+  const server = new Child(t, process.execPath, [here(example), "--oauth", "--oauth-strict"], { env });
+  await server.match(/listening on port/);
+  const person = new Person(t);
+  const { client } = await connect(t, () => person.connect(`http://localhost:${env.MCP_PORT}/mcp`));
+  assert.match(await call(client, "greet", { name: "Ada" }), /Ada/);
+  assert.equal(person.browsed.length, 1);
 });
