@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -193,6 +194,24 @@ func TestServerHangs(t *testing.T) {
 		expect(t, i, signedWith("e"), ErrUnavailable, "it hangs")
 		if d := time.Since(at); d != fetchTime {
 			t.Errorf("after %v", d)
+		}
+	})
+}
+
+// TestNotRunning: whoever asks before Run, or after it, does not wait for ever.
+func TestNotRunning(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := NewKeys(Source{URL: jwksURL}, slog.New(slog.DiscardHandler))
+		k.client.Transport = threeKeys()
+		i := &Issuer{Name: issuerName, Algorithms: []string{"ES256"}, Keys: k}
+		expect(t, i, signedWith("e"), ErrUnavailable, "before")
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		k.Run(ctx)
+		at := time.Now()
+		expect(t, i, signedWith("e"), ErrUnavailable, "after")
+		if time.Since(at) > 0 {
+			t.Error("it was waited for a fetch that never comes")
 		}
 	})
 }

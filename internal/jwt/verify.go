@@ -166,6 +166,8 @@ func (i *Issuer) verify(ctx context.Context, h header, text string) (*PublicKey,
 		case <-wait:
 		case <-ctx.Done():
 			return nil, nil, ctx.Err()
+		case <-time.After(fetchTime + time.Second): // nobody fetches any more
+			return nil, nil, ErrUnavailable
 		}
 	}
 }

@@ -2,6 +2,7 @@ package auth
 
 import (
 	"crypto/sha256"
+	"errors"
 	"net/http"
 	"slices"
 	"strings"
@@ -42,7 +43,7 @@ func isToken68(text string) bool {
 }
 
 func (c *Clients) refusalOf(err error) *identity.Refusal {
-	invalid, ok := err.(jwt.Invalid)
+	invalid, ok := errors.AsType[jwt.Invalid](err)
 	switch {
 	case !ok: // keys are not known, or the client has left
 		return errUnknown
