@@ -2,10 +2,12 @@ package oauth
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strconv"
 	"strings"
 	"testing"
@@ -13,7 +15,7 @@ import (
 
 func ports(t *testing.T) []int {
 	t.Helper()
-	return portsOf(key{server: "https://" + t.Name() + ".example.com/mcp"})
+	return portsOf(key{server: fmt.Sprintf("https://%s-%d.example.com/mcp", t.Name(), os.Getpid())}) // this test may run twice at once
 }
 
 func held(t *testing.T, ports []int, id string) *callback {

@@ -27,7 +27,7 @@
 //   - A token that was just got and is refused is no reason for a loop. Tokens are replaced,
 //     authorization servers asked, and people asked, after pauses.
 //   - What an authorization server has given, or is to be proved to it, goes to no other one.
-//     All that is sent goes over TLS, or stays on this machine if the server is here.
+//     All that is sent goes over TLS, unless the server itself is reached without it.
 //   - No error and no log line has a token, a secret, a code, an assertion, or what a server
 //     wrote.
 //
