@@ -11,5 +11,7 @@
 // would do: a client says with which it wants to be known. What a client can do about a
 // refusal is in challenges and metadata (challenge.go).
 //
+// The goroutines, one for each issuer, are those of [Clients.Run], which waits for them.
+//
 // No token reaches a log, an error or anybody else.
 package auth
