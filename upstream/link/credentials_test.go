@@ -4,10 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"strings"
 	"sync/atomic"
 	"testing"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
 
 // rotating are credentials whose token has a number, which a refusal may raise.
@@ -73,6 +76,11 @@ func TestCredentialsOfLinks(t *testing.T) {
 	lacking := errors.New("no token")
 	creds.refuse = func(*http.Response) (bool, error) { return false, lacking }
 	if _, err := e.Dial(t.Context()); !errors.Is(err, lacking) {
+		t.Errorf("got %v", err)
+	}
+	gone := &jsonrpc.ClosedError{Cause: jsonrpc.CauseNoToken, Says: "did not let us in", Err: &net.OpError{Op: "dial", Err: errors.New("nobody there")}}
+	creds.refuse = func(*http.Response) (bool, error) { return false, gone }
+	if _, err := e.Dial(t.Context()); err == nil || !strings.HasSuffix(err.Error(), ": the other end did not let us in: dial: nobody there") {
 		t.Errorf("got %v", err)
 	}
 	creds.refuse = func(*http.Response) (bool, error) { return false, nil }

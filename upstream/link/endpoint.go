@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc/wsconn"
 )
 
@@ -118,7 +119,7 @@ func (e Endpoint) dialWeb(ctx context.Context, url string) (net.Conn, error) {
 	for round := 0; ; round++ {
 		header := make(http.Header)
 		if err := e.authorize(ctx, header); err != nil {
-			return nil, err
+			return nil, &unprovenError{err}
 		}
 		c, err := wsconn.DialCarrier(ctx, url, header, e.TLS)
 		status, answered := errors.AsType[*wsconn.StatusError](err)
@@ -130,12 +131,30 @@ func (e Endpoint) dialWeb(ctx context.Context, url string) (net.Conn, error) {
 		again, lacking := e.Credentials.Refused(ctx, resp, header)
 		switch {
 		case lacking != nil:
-			return nil, lacking
+			return nil, &unprovenError{lacking}
 		case !again:
 			return nil, err
 		}
 	}
 }
+
+// An unprovenError is why a dial has no token.
+type unprovenError struct{ err error }
+
+// Error implements error.
+func (e *unprovenError) Error() string {
+	end, ok := errors.AsType[*jsonrpc.ClosedError](e.err)
+	switch {
+	case !ok:
+		return e.err.Error()
+	case end.Err == nil:
+		return "the other end " + end.Words()
+	}
+	return "the other end " + end.Words() + ": " + end.Err.Error()
+}
+
+// Unwrap returns why.
+func (e *unprovenError) Unwrap() error { return e.err }
 
 // authorize adds to the header of a dial what proves who we are.
 func (e Endpoint) authorize(ctx context.Context, header http.Header) error {
@@ -162,6 +181,9 @@ type Credentials interface {
 
 // brief drops the address from an error of package net, as it is named already.
 func brief(err error) error {
+	if _, unproven := errors.AsType[*unprovenError](err); unproven { // which is about another address
+		return err
+	}
 	if op, ok := errors.AsType[*net.OpError](err); ok {
 		return cmp.Or(op.Err, err)
 	}
