@@ -13,6 +13,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"sync"
@@ -73,6 +74,11 @@ func (s *authServer) token() string {
 // initialize posts the first message of a client to a URL.
 func initialize(t *testing.T, url, token string) *http.Response {
 	t.Helper()
+	return initializeWith(t, http.DefaultClient, url, token)
+}
+
+func initializeWith(t *testing.T, c *http.Client, url, token string) *http.Response {
+	t.Helper()
 	const first = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"x","version":"1"}}}`
 	r, err := http.NewRequest(http.MethodPost, url, strings.NewReader(first))
 	if err != nil {
@@ -83,7 +89,7 @@ func initialize(t *testing.T, url, token string) *http.Response {
 	if token != "" {
 		r.Header.Set("Authorization", "Bearer "+token)
 	}
-	resp, err := http.DefaultClient.Do(r)
+	resp, err := c.Do(r)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -194,6 +200,32 @@ func TestRotationUnderLoad(t *testing.T) {
 	wg.Wait()
 	if n := as.fetches.Load(); n > 1+rotations {
 		t.Errorf("%d fetches of keys for %d rotations", n, rotations)
+	}
+}
+
+// TestCertificateOrToken: where both say who a client is, one is enough, and a wrong token
+// is refused whatever certificate there is.
+func TestCertificateOrToken(t *testing.T) {
+	ours, theirs, dir := newAuthority(t), newAuthority(t), t.TempDir()
+	cert, key := ours.pair(t)
+	s := newSecured(t, config.Config{
+		TokenFile: put(t, filepath.Join(dir, "token"), []byte("secret")),
+		TLS: config.ListenTLS{
+			Cert: put(t, filepath.Join(dir, "cert"), cert), Key: put(t, filepath.Join(dir, "key"), key),
+			ClientCA: put(t, filepath.Join(dir, "ca"), pemOf("CERTIFICATE", theirs.cert.Raw)),
+		},
+	})
+	for _, tt := range []struct {
+		by     *authority
+		token  string
+		status int
+	}{{theirs, "", 200}, {theirs, "secret", 200}, {nil, "secret", 200}, {nil, "", 401}, {theirs, "wrong", 401}, {nil, "wrong", 401}} {
+		transport := &http.Transport{TLSClientConfig: ours.client(t, tt.by)}
+		resp := initializeWith(t, &http.Client{Transport: transport}, "https://"+s.at+"/mcp", tt.token)
+		if resp.StatusCode != tt.status {
+			t.Errorf("certificate %v, token %q: %s, want %d", tt.by != nil, tt.token, resp.Status, tt.status)
+		}
+		transport.CloseIdleConnections()
 	}
 }
 
