@@ -133,7 +133,8 @@ func (p *Proxy) known(who *identity.Identity, name string) bool {
 
 // Handler returns the handler of all paths: /mcp, /ws, /sse with /message, /mcp/NAME and
 // /ws/NAME for one upstream, /healthz, and /link for hosts that dial. What it begins ends
-// with Shutdown, after which the program ends its server.
+// with Shutdown, after which the program ends its server. That server's TLS says which
+// clients have certificates; it does not know the users of Unix sockets, as Serve does.
 func (p *Proxy) Handler() http.Handler {
 	p.start()
 	p.front.start(p.linked)

@@ -53,8 +53,8 @@ func (o *openSessions) enter(w http.ResponseWriter, r *http.Request, who *identi
 		return nil
 	}
 	return func() {
+		left() // Close waits for it
 		o.leave()
-		left()
 	}
 }
 

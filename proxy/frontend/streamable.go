@@ -274,7 +274,8 @@ func joined(responses []event, batch bool) []byte {
 	return append(body, ']')
 }
 
-// pump writes the events on rd until the stream is complete, ctx is done, or another connection takes the stream over. A fresh stream is primed.
+// pump writes the events on rd until the stream is complete, ctx is done, or another
+// connection takes the stream over. A fresh stream is primed.
 func pump(ctx context.Context, w http.ResponseWriter, s *session, rd *reader, fresh bool) {
 	out := newResponder(w)
 	primed := fresh && s.versionOf() >= "2025-11-25"
