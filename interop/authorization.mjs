@@ -104,10 +104,18 @@ export class AuthorizationServer {
     return this.handle(req, res);
   }
 
-  /** Signs with another key from now on. The old one stays published. */
-  rotate() {
-    this.current = this.keys.find((key) => key.alg === this.current.alg && !this.published.has(key));
+  /** Signs with another key from now on. The old one stays published, unless how is "withdraw". */
+  rotate(how) {
+    const old = this.current;
+    this.current = this.keys.find((key) => key.alg === old.alg && !this.published.has(key));
     this.published.add(this.current);
+    if (how === "withdraw") this.published.delete(old);
+  }
+
+  /** How many of the refresh tokens that it gave away are still good. */
+  async granted() {
+    const found = await Promise.all(this.refreshTokens.map(({ jti }) => this.provider.RefreshToken.find(jti)));
+    return found.filter((token) => token?.isValid).length;
   }
 
   /** Takes back all refresh tokens that it gave away. */

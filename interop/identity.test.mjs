@@ -5,25 +5,27 @@
 import assert from "node:assert/strict";
 import { SignJWT, exportJWK, exportSPKI, generateKeyPair, importJWK } from "jose";
 import { once } from "node:events";
+import { writeFileSync } from "node:fs";
 import http from "node:http";
+import { join } from "node:path";
 import { describe, test } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
 import { authorizationServer } from "./authorization.mjs";
 import { call as callTool, connect } from "./client.mjs";
 import { dances, loggedIn, older } from "./dance.mjs";
-import { configured, freePort, here, until } from "./proxy.mjs";
+import { configured, directory, freePort, here, until } from "./proxy.mjs";
 import { posted } from "./raw.mjs";
 
 const upstreams = { main: { command: process.execPath, args: [here("server.mjs")] } };
 const policies = [{ who: "any", scopes: { main__work: ["files.write"] } }];
 
 /** serve, which wants tokens of these issuers; url is where, and who tokens must be for. */
-async function guarded(t, issuers, { path = "/mcp", ...jwt } = {}) {
+async function guarded(t, issuers, { path = "/mcp", tokens, ...jwt } = {}) {
   const port = await freePort();
   const publicURL = `http://127.0.0.1:${port}`;
   const url = publicURL + path;
   const audience = [url, publicURL];
-  const auth = { jwt: [issuers].flat().map((issuer) => ({ issuer: issuer.url, audience, scopes: ["mcp"], ...jwt })) };
+  const auth = { tokens, jwt: [issuers].flat().map((issuer) => ({ issuer: issuer.url, audience, scopes: ["mcp"], ...jwt })) };
   const proxy = await configured(t, { publicURL, auth, policies, upstreams }, { port });
   t.after(() => assert.doesNotMatch(proxy.output, /eyJ[\w-]{10}/, "a token is in the log"));
   return { proxy, url, publicURL };
@@ -339,6 +341,16 @@ describe("keys", { concurrency: 2 }, () => {
     t.diagnostic(`${calls} calls, each with a token of its own`);
   });
 
+  test("that are withdrawn take their tokens with them", async (t) => {
+    const issuer = await authorizationServer(t);
+    const { url } = await guarded(t, issuer);
+    const old = await issuer.mint(url);
+    assert.equal((await bearer(url, old)).status, 200);
+    issuer.rotate("withdraw");
+    assert.equal((await bearer(url, await issuer.mint(url))).status, 200);
+    assert.equal((await bearer(url, old)).status, 401);
+  });
+
   test("that nobody knows are looked for once", async (t) => {
     const issuer = await authorizationServer(t);
     const { url } = await guarded(t, issuer);
@@ -407,6 +419,19 @@ describe("what lives longer than a token", { concurrency: 3 }, () => {
     assert.equal(await ping(second), 200);
     assert.equal(await ping(other), 404);
   });
+});
+
+test("a session is of one client, whoever has its name elsewhere", async (t) => {
+  const issuers = [await authorizationServer(t), await authorizationServer(t)];
+  const tokenFile = join(directory(t), "ada");
+  writeFileSync(tokenFile, "a-token-of-another-ada", { mode: 0o600 });
+  const { url } = await guarded(t, issuers, { tokens: [{ name: "ada", tokenFile }] });
+  const [own, other] = await Promise.all(issuers.map((issuer) => issuer.mint(url)));
+  const session = await begin(url, own);
+  const ping = async (token) => (await legacy(url, token, { jsonrpc: "2.0", id: 2, method: "ping" }, session)).status;
+  assert.equal(await ping(own), 200);
+  assert.equal(await ping(other), 404);
+  assert.equal(await ping("a-token-of-another-ada"), 404);
 });
 
 /** A session of the legacy era: its id. */

@@ -45,7 +45,9 @@ describe("somebody", { concurrency: 2 }, () => {
     const { client } = await connect(t, () => person.connect(server.url));
     assert.equal(await echo(client), "h\u00e9");
     assert.equal(issuer.authorizations, 1);
+    assert.equal(await issuer.granted(), 1);
     await person.run(["logout", server.url]);
+    assert.equal(await issuer.granted(), 0);
     const later = await connect(t, () => person.connect(server.url));
     assert.equal(await echo(later.client), "h\u00e9");
     assert.equal(issuer.authorizations, 2);
