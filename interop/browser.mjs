@@ -5,7 +5,7 @@
 // redirects, keeps cookies, and sends every form that it is shown. On stdout it
 // says where it got.
 
-import { appendFileSync } from "node:fs";
+import { appendFileSync, existsSync } from "node:fs";
 import { fileURLToPath } from "node:url";
 
 /**
@@ -57,7 +57,7 @@ function attribute(text, name) {
 if (process.argv[1] === fileURLToPath(import.meta.url)) {
   const [, , url, stop] = process.argv;
   if (process.env.BROWSER_LOG) appendFileSync(process.env.BROWSER_LOG, `${url}\n`);
-  if (process.env.BROWSER_IDLE) process.exit(); // nobody looks at the page
+  if (existsSync(process.env.BROWSER_IDLE ?? "")) process.exit(); // nobody looks at the page
   const page = await browse(url, stop);
   console.log(page.url);
 }

@@ -6,6 +6,7 @@
 import assert from "node:assert/strict";
 import { SignJWT, exportJWK, exportPKCS8, generateKeyPair } from "jose";
 import { once } from "node:events";
+import { rmSync } from "node:fs";
 import http from "node:http";
 import { describe, test } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
@@ -62,14 +63,18 @@ describe("somebody", { concurrency: 2 }, () => {
     assert.equal(issuer.authorizations, 1);
   });
 
-  test("is asked anew when the program that asked was killed", async (t) => {
+  test("is asked anew when the program that asked is killed", async (t) => {
     const { issuer, server, person } = await rig(t);
-    const first = person.spawn(["login", server.url], { BROWSER_IDLE: "1" });
-    await until("the browser", () => person.browsed.length === 1);
-    first.process.kill("SIGKILL");
-    await first.exited;
-    const clients = await five(() => connect(t, () => person.connect(server.url)));
-    for (const { client } of clients) assert.equal(await echo(client), "h\u00e9");
+    const idle = person.file("idle", ""); // nobody looks at the first page
+    const transports = Array.from({ length: 5 }, () => person.connect(server.url));
+    const opened = transports.map((transport) => connect(t, () => transport));
+    const asks = () => person.logs.findIndex((log) => log.includes(issuer.url));
+    const killed = await until("somebody to ask", () => person.browsed.length === 1 && asks() + 1) - 1;
+    rmSync(idle);
+    process.kill(transports[killed].pid, "SIGKILL");
+    await assert.rejects(opened[killed]);
+    opened.splice(killed, 1);
+    for (const { client } of await Promise.all(opened)) assert.equal(await echo(client), "h\u00e9");
     assert.equal(person.browsed.length, 2);
     assert.equal(issuer.authorizations, 1);
   });

@@ -15,7 +15,8 @@ export class Person {
     this.home = directory(t);
     const names = ["CONFIG", "DATA", "STATE", "CACHE"];
     const own = names.map((name) => [`XDG_${name}_HOME`, join(this.home, name.toLowerCase())]);
-    const browser = { DISPLAY: ":0", BROWSER: here("browser.mjs"), BROWSER_LOG: join(this.home, "browsed") };
+    const files = { BROWSER_LOG: join(this.home, "browsed"), BROWSER_IDLE: join(this.home, "idle") };
+    const browser = { DISPLAY: ":0", BROWSER: here("browser.mjs"), ...files };
     const { PATH } = process.env;
     this.env = { PATH, HOME: this.home, XDG_RUNTIME_DIR: this.home, ...Object.fromEntries(own), ...browser };
   }
