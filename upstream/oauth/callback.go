@@ -31,7 +31,7 @@ const (
 	firstPort, allPorts = 20000, 10000 // below those that systems give away
 
 	probeTimeout = time.Second
-	pageTimeout  = 5 * time.Second // for the last page to be sent
+	pageTimeout  = time.Second // for the last page to be sent
 )
 
 // A callback is where the browser comes back to, on this machine alone. Only one process can
@@ -44,8 +44,9 @@ type callback struct {
 	id      string // tells others whose login this is
 	srv     *http.Server
 	serving sync.WaitGroup
-	answers chan answer // at most one
-	outcome chan error  // what to tell the browser; closed by finish
+	paging  sync.WaitGroup // of the browser that is about to have its last page
+	answers chan answer    // at most one
+	outcome chan error     // what to tell the browser; closed by finish
 
 	mu    sync.Mutex // guards the field below
 	state string     // of the request that is waited for; "" for none
@@ -114,7 +115,7 @@ func hold(ctx context.Context, ports []int, id string) (*callback, error) {
 func newCallback(ctx context.Context, ln net.Listener, id string, later []int) (*callback, error) {
 	host := ln.Addr().String()
 	c := &callback{URL: "http://" + host + callbackPath, host: host, id: id, answers: make(chan answer, 1), outcome: make(chan error, 1)}
-	c.srv = &http.Server{Handler: c, ReadHeaderTimeout: pageTimeout, MaxHeaderBytes: 64 << 10}
+	c.srv = &http.Server{Handler: c, ReadHeaderTimeout: 5 * pageTimeout, MaxHeaderBytes: 64 << 10}
 	c.serving.Go(func() { _ = c.srv.Serve(ln) })
 	for _, port := range later {
 		if _, err := probe(ctx, port, id); err != nil {
@@ -161,6 +162,7 @@ func (c *callback) take(state string) bool {
 	mine := c.state != "" && subtle.ConstantTimeCompare([]byte(c.state), []byte(state)) == 1
 	if mine {
 		c.state = ""
+		c.paging.Add(1)
 	}
 	return mine
 }
@@ -189,6 +191,7 @@ func (c *callback) back(w http.ResponseWriter, r *http.Request) {
 		page(w, http.StatusBadRequest, "This is not the login that mcp-proxy waits for", "It may be over already. Nothing was done.")
 		return
 	}
+	defer c.paging.Done()
 	a := answer{code: q.Get("code"), issuer: q.Get("iss")}
 	if q.Has("error") {
 		if a.problem = errorCode(q.Get("error")); a.problem == "" {
@@ -196,8 +199,10 @@ func (c *callback) back(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	c.answers <- a
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(loginTimeout))
 	select {
 	case err := <-c.outcome:
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(pageTimeout))
 		if err != nil {
 			page(w, http.StatusBadRequest, "The login has failed", err.Error())
 			return
@@ -215,22 +220,22 @@ func page(w http.ResponseWriter, status int, title, text string) {
 	h.Set("Referrer-Policy", "no-referrer")
 	h.Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'")
 	w.WriteHeader(status)
+	defer func() { _ = http.NewResponseController(w).Flush() }()
 	fmt.Fprintf(w, "<!doctype html><meta charset=utf-8><title>%s</title><body style='font:16px sans-serif;margin:4em auto;max-width:32em'><h1>%[1]s</h1><p>%s</p>",
 		html.EscapeString(title), html.EscapeString(text))
 }
 
-// finish tells the browser how the login has ended.
+// finish tells the browser how the login has ended, and takes no answer any more.
 func (c *callback) finish(err error) {
+	c.expect("")
 	c.outcome <- err
 	close(c.outcome)
 }
 
-// Close gives the port back, once the browser has its page.
+// Close gives the port back, once the browser has its page. Browsers also have connections
+// on which they ask nothing: these are not waited for.
 func (c *callback) Close() {
-	ctx, cancel := context.WithTimeout(context.Background(), pageTimeout)
-	defer cancel()
-	if c.srv.Shutdown(ctx) != nil {
-		c.srv.Close()
-	}
+	c.paging.Wait()
+	c.srv.Close()
 	c.serving.Wait()
 }

@@ -10,6 +10,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -106,15 +107,21 @@ func TestCallbackRefuses(t *testing.T) {
 		t.Errorf("got %v", a)
 	default:
 	}
-	c.finish(errors.New("<b>why</b>"))
+	var back answer
+	var answered sync.WaitGroup
+	answered.Go(func() {
+		back = <-c.answers
+		c.finish(errors.New("<b>why</b>"))
+	})
 	resp, err := http.Get(c.URL + "?state=right&code=x&iss=https%3A%2F%2Fas")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer resp.Body.Close()
 	text, _ := io.ReadAll(resp.Body)
-	if a := <-c.answers; a.code != "x" || a.issuer != "https://as" {
-		t.Errorf("got %v", a)
+	answered.Wait()
+	if back.code != "x" || back.issuer != "https://as" {
+		t.Errorf("got %v", back)
 	}
 	if !strings.Contains(string(text), "&lt;b&gt;why") || resp.Header.Get("Cache-Control") != "no-store" {
 		t.Errorf("got %s", text)

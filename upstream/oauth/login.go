@@ -77,7 +77,8 @@ type Login struct {
 	wg     sync.WaitGroup
 
 	mu      sync.Mutex
-	token   *token     // as last read from the store, while it is good
+	token   *token     // as last read from the store; nil: none that is of use
+	looked  bool       // the store was read, and token says what was there
 	renewed string     // the token that a refresh gave after the server refused one
 	refresh *task      // under way
 	asking  *task      // a person
@@ -141,9 +142,9 @@ func (l *Login) Authorize(ctx context.Context, header http.Header) error {
 // as it is good nobody waits for that.
 func (l *Login) current(ctx context.Context) (*token, error) {
 	l.mu.Lock()
-	t := l.token
+	t, looked := l.token, l.looked
 	l.mu.Unlock()
-	if t.good() && !t.due() {
+	if t.good() && !t.due() || t == nil && looked { // whether there is another one is looked for when the server asks
 		return t, nil
 	}
 	r, err := l.config.Store.load(l.key)
@@ -154,14 +155,14 @@ func (l *Login) current(ctx context.Context) (*token, error) {
 	case t.good() && (!t.due() || t.Refresh == ""):
 		return l.remember(t), nil
 	case t == nil || t.Refresh == "":
-		return nil, nil
+		return l.remember(nil), nil
 	}
 	refresh := l.renew(t)
 	if t.good() {
 		return t, nil
 	}
 	if err := refresh.wait(ctx); err != nil && !isOver(err) {
-		return nil, err
+		return nil, unrefreshed(err)
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -171,7 +172,7 @@ func (l *Login) current(ctx context.Context) (*token, error) {
 func (l *Login) remember(t *token) *token {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.token = t
+	l.token, l.looked = t, true
 	return t
 }
 
@@ -226,25 +227,29 @@ func (l *Login) Refused(ctx context.Context, resp *http.Response, sent http.Head
 		l.remember(r.Token)
 		return true, nil
 	}
-	if !more && used != "" && l.mayRenew(r.Token, used) {
+	if !more && l.mayRenew(r.Token, used) {
 		if err := l.replace(ctx, r.Token); !isOver(err) {
-			return err == nil, l.failure(ctx, err)
+			return err == nil, l.failure(ctx, unrefreshed(err))
 		}
 	}
 	l.remember(nil)
-	if l.config.Show == nil {
+	switch {
+	case l.config.Show != nil:
+	case more && r.Token != nil:
+		return false, l.neededFor(Union(r.Token.Asked, r.Token.Scopes, c.Scopes))
+	default:
 		return false, l.needed(nil)
 	}
 	return l.ask(ctx, request{challenge: c, used: used, more: more})
 }
 
-// mayRenew reports whether another token may be had instead of one that the server does not
-// take, though it looks good. One that was had in this way must itself have been good for a
+// mayRenew reports whether another token may be had instead of one that has expired, or that
+// the server does not take though it looks good. One that was had in this way must itself have been good for a
 // while.
 func (l *Login) mayRenew(t *token, used string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return t != nil && t.Access == used && t.Refresh != "" && (l.renewed != used || time.Since(t.Granted) > pause)
+	return t != nil && t.Refresh != "" && (!t.good() || t.Access == used && (l.renewed != used || time.Since(t.Granted) > pause))
 }
 
 // replace gets another token instead of one that the server does not take.
@@ -377,12 +382,30 @@ func scopesFor(configured []string, c Challenge, p *Place) []string {
 // needed is the error of a request that only a person can help.
 func (l *Login) needed(err error) error { return jsonrpc.LoginNeeded(l.config.Command, err) }
 
+// neededFor is needed with the scopes to log in with, if they can be typed as they are.
+func (l *Login) neededFor(scopes []string) error {
+	all := strings.Join(scopes, ",")
+	if all == "" || len(all) > 256 || strings.Trim(all, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.:/-,") != "" {
+		return l.needed(nil)
+	}
+	return jsonrpc.LoginNeeded(l.config.Command+" --scope "+all, nil)
+}
+
+// unrefreshed is the error of a request whose token an authorization server that cannot be
+// reached does not renew. No person can help.
+func unrefreshed(err error) error {
+	if err == nil {
+		return nil
+	}
+	return noToken("the login could not be refreshed (no token)", false, err)
+}
+
 // failure makes err that of a request. A request that has ended itself says so.
 func (l *Login) failure(ctx context.Context, err error) error {
-	switch {
-	case err == nil:
-		return nil
-	case ctx.Err() != nil:
+	if _, told := errors.AsType[*jsonrpc.ClosedError](err); err == nil || told {
+		return err
+	}
+	if ctx.Err() != nil {
 		return ctx.Err()
 	}
 	return l.needed(err)

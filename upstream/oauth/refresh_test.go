@@ -121,7 +121,8 @@ func TestRefreshFails(t *testing.T) {
 	}
 	<-asked
 	p.age(l, -time.Second)
-	p.fails(l, listTools, "login needed")
+	l.remember(must(l.config.Store.load(l.key)).Token)
+	p.fails(l, listTools, "the login could not be refreshed")
 	if n := len(asked); n > 2 {
 		t.Errorf("%d requests to a server that is down", n+1)
 	}
