@@ -26,6 +26,7 @@ func TestScripts(t *testing.T) {
 		Setup: func(env *testscript.Env) error {
 			env.Setenv("XDG_CONFIG_HOME", env.WorkDir+"/xdg")
 			env.Setenv("HOME", env.WorkDir)
+			env.Setenv("XDG_STATE_HOME", "")
 			return nil
 		},
 	})
