@@ -83,6 +83,15 @@ func (w *world) connect() {
 	go func() { ended <- w.proxy.Serve(ctx, identity.Nobody, w.path, theirs); close(ended) }()
 }
 
+// configure changes the proxy, which nobody uses meanwhile.
+func (w *world) configure(change func(p *Router)) {
+	w.cancel()
+	<-w.ended
+	w.client.conn.Close()
+	change(w.proxy)
+	w.connect()
+}
+
 func (w *world) open(_ context.Context, upstream, _ string, era mcp.Era) (jsonrpc.Conn, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

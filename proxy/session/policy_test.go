@@ -125,14 +125,12 @@ func TestDeniedIsUnknown(t *testing.T) {
 						rule.Who.Any = true
 						p := &Router{Naming: l.naming, Policies: policiesOf(t, rule)}
 						inWorldOf(t, era, p, l.upstreams, func(w *world) {
-							w.proxy.Upstreams[0].Prefix = l.prefix
 							w.hands = map[string]func(*party, *jsonrpc.Message){"files": offering("files", "open", "secret"), "docs": offering("docs", "other")}
-							if w.path = l.path; l.path != "" || l.prefix != nil {
-								w.cancel()
-								<-w.ended
-								w.client.conn.Close()
-								w.connect()
-							}
+							w.configure(func(p *Router) {
+								w.path = l.path
+								p.Upstreams[0].Prefix = l.prefix
+								p.Update(p.Upstreams, true)
+							})
 							w.initialize()
 							w.client.say(`{"jsonrpc":"2.0","id":"l","method":"` + k.list + `"}`)
 							if got := strings.Join(w.client.take(), ""); strings.Contains(got, "secret") || !strings.Contains(got, "open") {
@@ -261,7 +259,9 @@ func TestHiddenNamesDoNotClash(t *testing.T) {
 // for any more does not count, and another principal is not held up.
 func TestLimitsOfPrincipals(t *testing.T) {
 	inEras(t, &Router{}, []string{"files"}, func(w *world) {
-		w.proxy.Policies = policiesOf(t, policy.Rule{Who: policy.Who{Any: true}, Limits: policy.Limits{InFlight: 2}})
+		w.configure(func(p *Router) {
+			p.Policies = policiesOf(t, policy.Rule{Who: policy.Who{Any: true}, Limits: policy.Limits{InFlight: 2}})
+		})
 		call := func(id int) {
 			w.client.say(fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"echo"}}`, id))
 		}
@@ -316,12 +316,10 @@ func TestLimitsOfPrincipals(t *testing.T) {
 func TestRateOfPrincipals(t *testing.T) {
 	inEras(t, &Router{}, []string{"files"}, func(w *world) {
 		var log safeBuffer
-		w.proxy.Log = slog.New(slog.NewTextHandler(&log, nil))
-		w.proxy.Policies = policiesOf(t, policy.Rule{Who: policy.Who{Any: true}, Limits: policy.Limits{Rate: 0.5}})
-		w.cancel()
-		<-w.ended
-		w.client.conn.Close()
-		w.connect()
+		w.configure(func(p *Router) {
+			p.Log = slog.New(slog.NewTextHandler(&log, nil))
+			p.Policies = policiesOf(t, policy.Rule{Who: policy.Who{Any: true}, Limits: policy.Limits{Rate: 0.5}})
+		})
 		w.initialize()
 		refused := 0
 		for id := range 30 {
