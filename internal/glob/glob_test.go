@@ -1,6 +1,10 @@
 package glob
 
-import "testing"
+import (
+	"path"
+	"strings"
+	"testing"
+)
 
 func TestFirst(t *testing.T) {
 	for _, c := range []struct {
@@ -22,6 +26,23 @@ func TestFirst(t *testing.T) {
 			t.Errorf("%q in %q: %q %v", c.text, c.globs, got, ok)
 		}
 	}
+}
+
+// The fast way says what path.Match says.
+func FuzzMatches(f *testing.F) {
+	for _, g := range []string{"", "*", "**", "a*", "*a", "*a*", "a", "*a*b*", "a?", "[a]*", `\**`, `*\*`, `*\`, "a/*", "*/", "*[", "["} {
+		for _, text := range []string{"", "a", "ab", "ba", "bab", "a/b", "/", "*", "**", "a*", `\`, "["} {
+			f.Add(g, text)
+		}
+	}
+	f.Fuzz(func(t *testing.T, g, text string) {
+		if strings.Contains(g+text, "\x00") {
+			return // the slash of the slow way
+		}
+		if want, _ := path.Match(flat(g), flat(text)); matches(g, text) != want {
+			t.Errorf("%q, %q: %v", g, text, !want)
+		}
+	})
 }
 
 func TestCheck(t *testing.T) {
