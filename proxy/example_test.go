@@ -69,7 +69,8 @@ func ExampleProxy_Shutdown() {
 // An sdkHTTP is an MCP server on HTTP: greet answers, hang does not.
 type sdkHTTP struct {
 	*httptest.Server
-	over chan struct{} // hang ends
+	over    chan struct{} // hang ends
+	hanging chan struct{} // has an element for each call of hang that has come; beyond 16 they are not counted
 }
 
 func (s *sdkHTTP) Close() {
@@ -78,19 +79,23 @@ func (s *sdkHTTP) Close() {
 }
 
 func sdkServer() *sdkHTTP {
-	over := make(chan struct{})
+	over, hanging := make(chan struct{}), make(chan struct{}, 16)
 	server := mcp.NewServer(&mcp.Implementation{Name: "server", Version: "1"}, nil)
 	mcp.AddTool(server, &mcp.Tool{Name: "greet"}, func(context.Context, *mcp.CallToolRequest, struct{}) (*mcp.CallToolResult, any, error) {
 		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: "hello"}}}, nil, nil
 	})
 	mcp.AddTool(server, &mcp.Tool{Name: "hang"}, func(ctx context.Context, _ *mcp.CallToolRequest, _ struct{}) (*mcp.CallToolResult, any, error) {
 		select {
+		case hanging <- struct{}{}:
+		default:
+		}
+		select {
 		case <-ctx.Done():
 		case <-over:
 		}
 		return nil, nil, ctx.Err()
 	})
-	return &sdkHTTP{httptest.NewServer(mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, nil)), over}
+	return &sdkHTTP{httptest.NewServer(mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, nil)), over, hanging}
 }
 
 // connect returns an MCP client at a URL.

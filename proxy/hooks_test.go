@@ -202,11 +202,13 @@ func TestHooks(t *testing.T) {
 	legacy.hears(`"id":3`)
 	r.await(t, "call old operator legacy other error")
 	legacy.call(4, "a__hang")
+	<-server.hanging // before the cancellation, which takes another connection
 	r.awaitOpen(t, "request a tools/call", 1)
 	legacy.say(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":4}}`)
 	r.await(t, "request legacy tools/call a cancelled")
 	r.await(t, "call old operator legacy tools/call a hang cancelled")
 	legacy.call(5, "a__hang")
+	<-server.hanging // on a connection that can be closed
 	r.awaitOpen(t, "request a tools/call", 1)
 	if now := p.Snapshot(); !slices.ContainsFunc(now.Sessions, func(s proxy.Session) bool {
 		return s.Client == "old" && s.Transport == "stdio" && s.Era == "legacy" && s.InFlight == 1
