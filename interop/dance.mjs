@@ -5,7 +5,7 @@
 // a tool wants more than the token may, it asks for that too. It resolves to
 // what it was told: the answer of echo, and that of work, which wants more.
 
-import { Client as ClientV2, SSEClientTransport as SSEv2, StreamableHTTPClientTransport as HTTPv2 } from "@modelcontextprotocol/client";
+import * as two from "@modelcontextprotocol/client";
 import { Client as ClientV1 } from "@modelcontextprotocol/sdk/client/index.js";
 import { SSEClientTransport as SSEv1 } from "@modelcontextprotocol/sdk/client/sse.js";
 import { StreamableHTTPClientTransport as HTTPv1 } from "@modelcontextprotocol/sdk/client/streamableHttp.js";
@@ -58,14 +58,14 @@ class Login {
 }
 
 const v1 = () => new ClientV1({ name: "interop", version: "1.0.0" });
-const v2 = (mode) => () => new ClientV2({ name: "interop", version: "1.0.0" }, { versionNegotiation: { mode } });
+const v2 = (mode) => () => new two.Client({ name: "interop", version: "1.0.0" }, { versionNegotiation: { mode } });
 
 // The first SDK steps up with its refresh token where it has one, which gets it no more than it had.
 const steps = {
   "TypeScript v1": [v1, HTTPv1, false],
-  "TypeScript v2, legacy": [v2("legacy"), HTTPv2],
-  "TypeScript v2, modern": [v2(modern), HTTPv2],
-  "TypeScript v2, either": [v2("auto"), HTTPv2],
+  "TypeScript v2, legacy": [v2("legacy"), two.StreamableHTTPClientTransport],
+  "TypeScript v2, modern": [v2(modern), two.StreamableHTTPClientTransport],
+  "TypeScript v2, either": [v2("auto"), two.StreamableHTTPClientTransport],
 };
 
 /** Each logs in at what protects a URL, and resolves to what it was told. */
@@ -75,7 +75,7 @@ export const dances = {
 };
 
 /** The clients of the older transport log in too; none of them steps up. */
-export const older = { "TypeScript v1": [v1, SSEv1], "TypeScript v2": [v2("legacy"), SSEv2] };
+export const older = { "TypeScript v1": [v1, SSEv1], "TypeScript v2": [v2("legacy"), two.SSEClientTransport] };
 
 async function dance(t, url, ...how) {
   const { call } = await loggedIn(t, url, ...how);

@@ -3,7 +3,6 @@
 // No token that is wrong gets anything, and none is ever logged.
 
 import assert from "node:assert/strict";
-import { SignJWT, exportJWK, exportSPKI, generateKeyPair, importJWK } from "jose";
 import { once } from "node:events";
 import { writeFileSync } from "node:fs";
 import http from "node:http";
@@ -15,6 +14,7 @@ import { call as callTool, connect } from "./client.mjs";
 import { dances, loggedIn, older } from "./dance.mjs";
 import { configured, directory, freePort, here, until } from "./proxy.mjs";
 import { posted } from "./raw.mjs";
+import { now, wrong } from "./wrong.mjs";
 
 const upstreams = { main: { command: process.execPath, args: [here("server.mjs")] } };
 const policies = [{ who: "any", scopes: { main__work: ["files.write"] } }];
@@ -25,7 +25,8 @@ async function guarded(t, issuers, { path = "/mcp", tokens, ...jwt } = {}) {
   const publicURL = `http://127.0.0.1:${port}`;
   const url = publicURL + path;
   const audience = [url, publicURL];
-  const auth = { tokens, jwt: [issuers].flat().map((issuer) => ({ issuer: issuer.url, audience, scopes: ["mcp"], ...jwt })) };
+  const accepted = [issuers].flat().map((issuer) => ({ issuer: issuer.url, audience, scopes: ["mcp"], ...jwt }));
+  const auth = { tokens, jwt: accepted };
   const proxy = await configured(t, { publicURL, auth, policies, upstreams }, { port });
   t.after(() => assert.doesNotMatch(proxy.output, /eyJ[\w-]{10}/, "a token is in the log"));
   return { proxy, url, publicURL };
@@ -108,7 +109,7 @@ describe("metadata and challenges", { concurrency: 2 }, () => {
       assert.deepEqual(rest, { scope: "mcp" }); // RFC 6750: no error where nothing was tried
       assert.equal(resource_metadata, `${publicURL}/.well-known/oauth-protected-resource${path}`);
       const { resource, authorization_servers, scopes_supported } = await (await fetch(resource_metadata)).json();
-      assert.deepEqual({ resource, authorization_servers }, { resource: publicURL + path, authorization_servers: [issuer.url] });
+      assert.deepEqual([resource, authorization_servers], [publicURL + path, [issuer.url]]);
       assert.ok(scopes_supported.includes("mcp"));
     }
     const root = await (await fetch(`${publicURL}/.well-known/oauth-protected-resource`)).json();
@@ -170,71 +171,6 @@ function webSocket(publicURL, token) {
   });
 }
 
-const now = () => Math.floor(Date.now() / 1000);
-const base64 = (value) => Buffer.from(JSON.stringify(value)).toString("base64url");
-const parts = async (token) => (await token).split(".");
-
-/** What is wrong with each is its name; all else is as it should be. */
-const wrong = {
-  expired: ({ issuer, url }) => issuer.mint(url, { claims: { exp: now() - 60 } }),
-  "not valid yet": ({ issuer, url }) => issuer.mint(url, { claims: { nbf: now() + 60 } }),
-  "without an end": ({ issuer, url }) => issuer.mint(url, { claims: { exp: undefined } }),
-  "for another server": ({ issuer }) => issuer.mint("http://127.0.0.1:1/mcp"),
-  "for a server whose name goes on": ({ issuer, url }) => issuer.mint(`${url}.example.com`),
-  "for nobody": ({ issuer }) => issuer.mint(undefined),
-  "of nobody": ({ issuer, url }) => issuer.mint(url, { claims: { iss: undefined } }),
-  "of an issuer that is not known": ({ issuer, url }) => issuer.mint(url, { claims: { iss: "http://127.0.0.1:1" } }),
-  "of an issuer with a slash more": ({ issuer, url }) => issuer.mint(url, { claims: { iss: `${issuer.url}/` } }),
-  "signed by somebody else": async ({ issuer, url }) => issuer.mint(url, { key: { ...(await another()), kid: issuer.current.kid } }),
-  "of a key that is not published": ({ issuer, url }) => issuer.mint(url, { key: issuer.keys.at(-1) }),
-  "of another kind of key": async ({ issuer, url }) => issuer.mint(url, { key: await another("RS256") }),
-  "HS256 with the public key as the secret": ({ issuer, url }) => confused(issuer, url, exportSPKI),
-  "HS256 with the public key as it is published": ({ issuer, url }) => confused(issuer, url, async (key) => JSON.stringify(await exportJWK(key))),
-  "its own key in the header": async ({ issuer, url }) => {
-    const { d, ...jwk } = await another();
-    return issuer.mint(url, { key: { ...jwk, d }, header: { jwk } });
-  },
-  "an address of its own keys in the header": ({ issuer, url, trap }) =>
-    issuer.mint(url, { key: issuer.keys.at(-1), header: { jku: trap.url, x5u: trap.url } }),
-  "a kid that is a path": ({ issuer, url }) => issuer.mint(url, { header: { kid: "../../../../dev/null" } }),
-  "a kid that is a URL": ({ issuer, url, trap }) => issuer.mint(url, { header: { kid: trap.url } }),
-  "a kid that is SQL": ({ issuer, url }) => issuer.mint(url, { header: { kid: "' UNION SELECT 'key' -- " } }),
-  "a kid that is an object": async ({ issuer, url }) => {
-    const [, claims, signature] = await parts(issuer.mint(url));
-    return [base64({ alg: "ES256", kid: { "key-0": 1 } }), claims, signature].join(".");
-  },
-  "unsigned": async ({ issuer, url }) => `${base64({ alg: "none", kid: issuer.current.kid })}.${(await parts(issuer.mint(url)))[1]}.`,
-  "unsigned, spelt otherwise": async ({ issuer, url }) => `${base64({ alg: "nOnE" })}.${(await parts(issuer.mint(url)))[1]}.`,
-  "without its signature": async ({ issuer, url }) => (await parts(issuer.mint(url))).slice(0, 2).join(".") + ".",
-  "with other claims": async ({ issuer, url }) => {
-    const [header, claims, signature] = await parts(issuer.mint(url));
-    const { sub, ...rest } = JSON.parse(Buffer.from(claims, "base64url"));
-    return [header, base64({ ...rest, sub: "root" }), signature].join(".");
-  },
-  "with something critical that nobody knows": async ({ issuer, url }) => {
-    const header = { alg: issuer.current.alg, kid: issuer.current.kid, crit: ["b65"], b65: true };
-    return new SignJWT({ iss: issuer.url, aud: url, sub: "ada", scope: "mcp", exp: now() + 60 })
-      .setProtectedHeader(header)
-      .sign(issuer.current, { crit: { b65: true } });
-  },
-  "no JWT at all": async () => "hunter2-hunter2",
-  "of 64 KiB": ({ issuer, url }) => issuer.mint(url, { claims: { pad: "x".repeat(48 * 1024) } }),
-};
-
-async function another(alg = "ES256") {
-  const { privateKey } = await generateKeyPair(alg, { extractable: true });
-  return { ...(await exportJWK(privateKey)), alg, kid: "another" };
-}
-
-/** A token signed with the public key, which everybody has, as if it were a secret. */
-async function confused(issuer, url, text) {
-  const { d, ...jwk } = issuer.current;
-  const secret = await text(await importJWK(jwk, jwk.alg, { extractable: true }));
-  return new SignJWT({ iss: issuer.url, aud: url, sub: "ada", scope: "mcp", exp: now() + 60 })
-    .setProtectedHeader({ alg: "HS256", kid: jwk.kid })
-    .sign(new TextEncoder().encode(secret));
-}
-
 describe("tokens that are wrong", () => {
   test("are refused, each of them, on each path", async (t) => {
     const issuer = await authorizationServer(t);
@@ -249,7 +185,8 @@ describe("tokens that are wrong", () => {
         assert.match(challenge.resource_metadata, /oauth-protected-resource\/mcp$/);
         assert.equal(text.includes(token.slice(-20)), false);
         for (const path of ["/mcp/main", "/sse", "/ws"]) {
-          assert.equal(await statusOf(publicURL + path, { ...(path === "/ws" && upgrade), Authorization: `Bearer ${token}` }), 401, path);
+          const headers = { ...(path === "/ws" && upgrade), Authorization: `Bearer ${token}` };
+          assert.equal(await statusOf(publicURL + path, headers), 401, path);
         }
         assert.equal(proxy.output.includes(token.slice(-20)), false);
       });
@@ -266,11 +203,13 @@ describe("tokens that are wrong", () => {
     const token = await issuer.mint(url);
     const query = await fetch(`${url}?access_token=${token}`, posted("tools/call", echo));
     assert.deepEqual([query.status, challenge(query).error], [400, "invalid_request"]);
-    for (const header of ["Bearer", "Bearer ", `Basic ${btoa("ada:secret")}`, token, `Bearer ${token} ${token}`, `bearer${token}`]) {
+    const basic = `Basic ${btoa("ada:secret")}`;
+    for (const header of ["Bearer", "Bearer ", basic, token, `Bearer ${token} ${token}`, `bearer${token}`]) {
       const { status } = await call(url, header);
       assert.ok([400, 401].includes(status), `${header.slice(0, 10)}: ${status}`);
     }
-    const huge = await call(url, `Bearer ${"x".repeat(2 << 20)}`).catch(() => ({ status: 431 })); // the connection may end before all is read
+    // The connection may end before all is read.
+    const huge = await call(url, `Bearer ${"x".repeat(2 << 20)}`).catch(() => ({ status: 431 }));
     assert.ok([400, 401, 431].includes(huge.status), `${huge.status}`);
     assert.equal((await call(url, `bearer ${token}`)).status, 200); // RFC 9110: the scheme has no case
     assert.equal(proxy.output.includes(token), false);
@@ -290,7 +229,12 @@ describe("tokens that are wrong", () => {
   });
 });
 
-const upgrade = { Upgrade: "websocket", Connection: "Upgrade", "Sec-WebSocket-Version": "13", "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==" };
+const upgrade = {
+  Upgrade: "websocket",
+  Connection: "Upgrade",
+  "Sec-WebSocket-Version": "13",
+  "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==",
+};
 
 /** The status of a GET, which may be for a WebSocket. */
 async function statusOf(url, headers) {
@@ -446,10 +390,10 @@ async function begin(url, token) {
 }
 
 async function legacy(url, token, message, session) {
-  const headers = { "Content-Type": "application/json", Accept: "application/json, text/event-stream" };
+  const usual = { "Content-Type": "application/json", Accept: "application/json, text/event-stream" };
   const own = session && { "Mcp-Session-Id": session, "MCP-Protocol-Version": "2025-11-25" };
-  const authorization = { Authorization: `Bearer ${token}` };
-  const response = await fetch(url, { method: "POST", headers: { ...headers, ...own, ...authorization }, body: JSON.stringify(message) });
+  const headers = { ...usual, ...own, Authorization: `Bearer ${token}` };
+  const response = await fetch(url, { method: "POST", headers, body: JSON.stringify(message) });
   await response.text();
   return response;
 }

@@ -122,8 +122,9 @@ describe("somebody", { concurrency: 2 }, () => {
   });
 
   test("has several servers, and logs in to each", async (t) => {
-    const issuer = await authorizationServer(t);
-    const servers = [await protectedServer(t, issuer), await protectedServer(t, await authorizationServer(t)), await protectedServer(t, issuer)];
+    const [one, other] = [await authorizationServer(t), await authorizationServer(t)];
+    const issuers = [one, other, one];
+    const servers = await Promise.all(issuers.map((issuer) => protectedServer(t, issuer)));
     const person = new Person(t);
     const upstreams = Object.fromEntries(servers.map(({ url }, i) => [`s${i}`, { url, auth: { oauth: {} } }]));
     const config = person.file("mcp-proxy.json", JSON.stringify({ upstreams }));
@@ -223,14 +224,8 @@ describe("serve", { concurrency: 2 }, () => {
 
 /** A program that the issuer knows beforehand: what it is registered as, and what its configuration says. */
 const programs = {
-  "with a secret": async () => {
-    const client = { client_id: "ci", client_secret: "a secret/with: signs+", token_endpoint_auth_method: "client_secret_basic" };
-    return { client, config: (person) => ({ clientId: "ci", clientSecretFile: person.file("secret", client.client_secret) }) };
-  },
-  "with a secret that is posted": async () => {
-    const client = { client_id: "ci", client_secret: "another secret", token_endpoint_auth_method: "client_secret_post" };
-    return { client, config: (person) => ({ clientId: "ci", clientSecretFile: person.file("secret", client.client_secret) }) };
-  },
+  "with a secret": () => secret("client_secret_basic"),
+  "with a secret that is posted": () => secret("client_secret_post"),
   "with a key": async () => {
     const { client, privateKey } = await keyed("ES256");
     const pem = await exportPKCS8(privateKey);
@@ -239,9 +234,15 @@ const programs = {
   "with a key for RSA, as a JWK": async () => {
     const { client, privateKey } = await keyed("RS256");
     const jwk = { ...(await exportJWK(privateKey)), alg: "RS256", kid: "own" };
-    return { client, config: (person) => ({ clientId: "ci", privateKeyFile: person.file("key.json", JSON.stringify(jwk)) }) };
+    return { client, config: (person) => ({ clientId: "ci", privateKeyFile: person.file("key", JSON.stringify(jwk)) }) };
   },
 };
+
+function secret(token_endpoint_auth_method) {
+  const client_secret = "a secret/with: signs+";
+  const client = { client_id: "ci", client_secret, token_endpoint_auth_method };
+  return { client, config: (person) => ({ clientId: "ci", clientSecretFile: person.file("secret", client_secret) }) };
+}
 
 async function keyed(alg) {
   const { publicKey, privateKey } = await generateKeyPair(alg, { extractable: true });

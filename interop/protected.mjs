@@ -1,6 +1,6 @@
 // A remote server that wants tokens, as the TypeScript SDK protects one.
 
-import { getOAuthProtectedResourceMetadataUrl, mcpAuthMetadataRouter } from "@modelcontextprotocol/sdk/server/auth/router.js";
+import * as router from "@modelcontextprotocol/sdk/server/auth/router.js";
 import { InvalidTokenError } from "@modelcontextprotocol/sdk/server/auth/errors.js";
 import { requireBearerAuth } from "@modelcontextprotocol/sdk/server/auth/middleware/bearerAuth.js";
 import { McpServer } from "@modelcontextprotocol/sdk/server/mcp.js";
@@ -24,7 +24,8 @@ export async function protectedServer(t, issuer) {
     listener.closeAllConnections();
     listener.close();
   });
-  const server = { url: `http://127.0.0.1:${listener.address().port}/mcp`, calls: [], refused: 0, seen: new Set(), retired: new Set() };
+  const url = `http://127.0.0.1:${listener.address().port}/mcp`;
+  const server = { url, calls: [], refused: 0, seen: new Set(), retired: new Set() };
   server.retire = () => server.seen.forEach((jti) => server.retired.add(jti));
   await protect(app, issuer, server);
   return server;
@@ -33,9 +34,9 @@ export async function protectedServer(t, issuer) {
 async function protect(app, issuer, server) {
   const resourceServerUrl = new URL(server.url);
   const oauthMetadata = await (await fetch(`${issuer.url}/.well-known/oauth-authorization-server`)).json();
-  app.use(mcpAuthMetadataRouter({ oauthMetadata, resourceServerUrl, scopesSupported: ["mcp"] }));
+  app.use(router.mcpAuthMetadataRouter({ oauthMetadata, resourceServerUrl, scopesSupported: ["mcp"] }));
   const verifier = { verifyAccessToken: verify(issuer, server) };
-  const resourceMetadataUrl = getOAuthProtectedResourceMetadataUrl(resourceServerUrl);
+  const resourceMetadataUrl = router.getOAuthProtectedResourceMetadataUrl(resourceServerUrl);
   const needs = (requiredScopes) =>
     requireBearerAuth({ verifier, requiredScopes, resourceMetadataUrl, expectedResource: resourceServerUrl });
   const [usual, more] = [needs(["mcp"]), needs(["mcp", "files.write"])];
