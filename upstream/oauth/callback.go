@@ -219,10 +219,12 @@ func page(w http.ResponseWriter, status int, title, text string) {
 	h.Set("Cache-Control", "no-store")
 	h.Set("Referrer-Policy", "no-referrer")
 	h.Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'")
-	w.WriteHeader(status)
-	defer func() { _ = http.NewResponseController(w).Flush() }()
-	fmt.Fprintf(w, "<!doctype html><meta charset=utf-8><title>%s</title><body style='font:16px sans-serif;margin:4em auto;max-width:32em'><h1>%[1]s</h1><p>%s</p>",
+	body := fmt.Sprintf("<!doctype html><meta charset=utf-8><title>%s</title><body style='font:16px sans-serif;margin:4em auto;max-width:32em'><h1>%[1]s</h1><p>%s</p>",
 		html.EscapeString(title), html.EscapeString(text))
+	h.Set("Content-Length", strconv.Itoa(len(body))) // so that it is all there before the connection is closed
+	w.WriteHeader(status)
+	_, _ = io.WriteString(w, body)
+	_ = http.NewResponseController(w).Flush()
 }
 
 // finish tells the browser how the login has ended, and takes no answer any more.

@@ -23,8 +23,10 @@ const (
 	// may help.
 	pause = time.Minute
 
-	// maxStepUps is how often a program asks for more scopes.
-	maxStepUps = 3
+	// maxStepUps is how often a person is asked for more scopes, with less than stepUpPause
+	// in between.
+	maxStepUps  = 3
+	stepUpPause = 10 * time.Minute
 )
 
 // A LoginConfig says whose login it is, and how a person can be asked.
@@ -76,14 +78,15 @@ type Login struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 
-	mu      sync.Mutex
-	token   *token     // as last read from the store; nil: none that is of use
-	looked  bool       // the store was read, and token says what was there
-	renewed string     // the token that a refresh gave after the server refused one
-	refresh *task      // under way
-	asking  *task      // a person
-	asked   [][]string // the scopes of step-ups; at most maxStepUps
-	missed  bool       // a request did not wait for the person any longer
+	mu        sync.Mutex
+	token     *token     // as last read from the store; nil: none that is of use
+	looked    bool       // the store was read, and token says what was there
+	renewed   string     // the token that a refresh gave after the server refused one
+	refresh   *task      // under way
+	asking    *task      // a person
+	asked     [][]string // the scopes of the last login and of step-ups behind it
+	lastAsked time.Time
+	missed    bool // a request did not wait for the person any longer
 
 	stalled time.Time // when a refresh failed last; owned by the refresh
 }
@@ -340,24 +343,28 @@ func (l *Login) prepare(ctx context.Context, q *request) (err error) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.asked = [][]string{q.scopes}
+	l.asked, l.lastAsked = [][]string{q.scopes}, time.Now()
 	return nil
 }
 
-// stepUp decides whether to ask for scopes, once for each set of them.
+// stepUp decides whether to ask for scopes: once for each set of them, and in a few rounds
+// (2025-11-25 basic/authorization, "Step-Up Authorization Flow").
 func (l *Login) stepUp(scopes []string) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if time.Since(l.lastAsked) > stepUpPause {
+		l.asked = nil
+	}
 	sorted := slices.Sorted(slices.Values(scopes))
 	for _, asked := range l.asked {
 		if slices.Equal(slices.Sorted(slices.Values(asked)), sorted) {
 			return errPointless
 		}
 	}
-	if len(l.asked) >= maxStepUps {
+	if len(l.asked) > maxStepUps {
 		return errPointless
 	}
-	l.asked = append(l.asked, scopes)
+	l.asked, l.lastAsked = append(l.asked, scopes), time.Now()
 	return nil
 }
 

@@ -3,6 +3,7 @@ package oauth
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"log/slog"
@@ -304,19 +305,20 @@ func TestStepUps(t *testing.T) {
 	}
 	p.ok(l, listTools)
 	p.want("prompts", p.prompts(), 2)
-	s.OnToken(func(w http.ResponseWriter, _ *http.Request) bool { // grants less than is asked for
-		w.Header().Set("Content-Type", "application/json")
-		io.WriteString(w, `{"access_token":"x","token_type":"bearer","scope":"read"}`)
-		return true
-	})
+	s.Vary(func(v *oauthtest.Variations) { v.Grants = "read" }) // less than is asked for
 	for range 5 {
-		if err := l.call(t.Context(), "prompts/get"); err == nil {
-			t.Error("a call without its scope was let in")
+		if err := l.call(t.Context(), "prompts/get"); err != errRefusedHere {
+			t.Errorf("got %v", err)
 		}
 	}
-	if n := p.prompts(); n > 2+maxStepUps {
-		t.Errorf("%d prompts", n)
+	p.want("prompts, since one that is not enough is not made again", p.prompts(), 3)
+	for i := range 5 {
+		s.Vary(func(v *oauthtest.Variations) { v.Needs["prompts/get"] = fmt.Sprint("more", i) })
+		_ = l.call(t.Context(), "prompts/get")
 	}
+	p.want("prompts of a server that always wants more", p.prompts(), 1+maxStepUps)
+	service := p.login(s, func(c *LoginConfig) { c.Show = nil })
+	p.fails(service, "prompts/get", "login needed: mcp-proxy login up --scope ")
 }
 
 // Another authorization server gets nothing of what is the first one's.

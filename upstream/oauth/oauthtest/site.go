@@ -41,6 +41,7 @@ type Variations struct {
 	Device     bool
 	Life       time.Duration // of tokens; zero: an hour
 	Deny       bool          // nobody is let in
+	Grants     string        // scopes, whatever is asked for; "" grants what is
 	NoRefresh  bool
 	Fixed      bool // refresh tokens stay as they are; else each is good once, and the second use ends the grant
 }
@@ -277,7 +278,7 @@ func (s *Site) authorize(w http.ResponseWriter, r *http.Request) {
 		back.Set("error_description", Marked)
 	} else {
 		code := s.secretLocked("code")
-		s.codes[code] = &grant{q.Get("scope"), q.Get("client_id"), q.Get("resource"), q.Get("code_challenge"), q.Get("redirect_uri"), false}
+		s.codes[code] = &grant{or(s.v.Grants, q.Get("scope")), q.Get("client_id"), q.Get("resource"), q.Get("code_challenge"), q.Get("redirect_uri"), false}
 		back.Set("code", code)
 	}
 	http.Redirect(w, r, q.Get("redirect_uri")+"?"+back.Encode(), http.StatusFound)
