@@ -45,7 +45,6 @@ func TestBelongingsAreBounded(t *testing.T) {
 type thief struct {
 	*world
 	thief *party
-	all   int // requests of both
 }
 
 // inTheft runs test in worlds with one and with two upstreams, where the client and the
