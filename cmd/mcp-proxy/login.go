@@ -143,6 +143,6 @@ func askIn(log *slog.Logger) func(proxy.LoginPrompt) {
 		if p.Opened {
 			said = "a server wants you to log in: a browser was opened"
 		}
-		log.Warn(said, "url", p.URL)
+		log.Warn(said, "server", p.Host, "url", p.URL)
 	}
 }

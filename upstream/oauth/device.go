@@ -37,7 +37,7 @@ func (l *Login) device(ctx context.Context, q request) (*token, error) {
 	if u, err := url.Parse(page); err != nil || u.Scheme != "https" && u.Scheme != "http" {
 		return nil, errors.New("the authorization server names no page to log in at")
 	}
-	l.config.Show(Prompt{URL: page, Code: d.UserCode})
+	l.config.Show(Prompt{Host: l.host(), URL: page, Code: d.UserCode})
 	t, err := config.DeviceAccessToken(ctx, d, resource)
 	switch {
 	case ctx.Err() != nil:

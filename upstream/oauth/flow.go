@@ -158,8 +158,15 @@ func (a *answer) check(i *Issuer) error {
 
 // show tells the person what to do.
 func (l *Login) show(p Prompt) {
-	p.Opened = !l.config.NoBrowser && openBrowser(p.URL)
+	p.Host, p.Opened = l.host(), !l.config.NoBrowser && openBrowser(p.URL)
 	l.config.Show(p)
+}
+
+func (l *Login) host() string {
+	if u, err := serverURL(l.config.Server); err == nil {
+		return u.Host
+	}
+	return ""
 }
 
 // client returns who we are to the issuer of a place: as configured, as registered before,

@@ -62,6 +62,7 @@ type LoginConfig struct {
 
 // A Prompt is what a person has to do to log in: open the page.
 type Prompt struct {
+	Host   string // of the server
 	URL    string
 	Code   string // to type there; "" for none
 	Opened bool   // a browser was opened with it

@@ -104,7 +104,7 @@ func private(file *os.File) error {
 }
 
 // update changes what is kept, with its lock. Nothing is written if change fails, except
-// after errKeep. ctx bounds the wait for the lock.
+// with an error that is kept. ctx bounds the wait for the lock.
 func (s *Store) update(ctx context.Context, k key, change func(*record) error) error {
 	unlock, err := s.lock(ctx, k)
 	if err != nil {
