@@ -93,7 +93,8 @@ func New(t testing.TB, v Variations) *Site {
 	mux.HandleFunc("/revoke", s.revoke)
 	mux.HandleFunc("/device", s.device)
 	mux.HandleFunc("/mcp", s.mcp)
-	s.Server = httptest.NewServer(mux)
+	s.Server = httptest.NewUnstartedServer(mux)
+	s.Start() // not before: handlers read s.Server, and a client of an earlier test may come to the same port
 	t.Cleanup(func() {
 		s.CloseClientConnections()
 		s.Close()
