@@ -163,7 +163,7 @@ func (s *Store) write(k key, text []byte) error {
 	if err != nil {
 		return withoutPath(err)
 	}
-	defer os.Remove(f.Name())
+	defer func() { _ = os.Remove(f.Name()) }() // unless it was renamed
 	_, err = f.Write(text)
 	if err == nil {
 		err = f.Sync()
