@@ -1,0 +1,8 @@
+// Package admin is how operators look into a proxy or a host: probes, metrics, and what it
+// does now. It only looks. Nothing here changes anything, and every path is read with GET.
+//
+//	operator ──► Unix socket, or TCP ──► Server ──► Snapshot, Ready
+//
+// Who can use a Unix socket may see everything: its mode says who that is. On TCP probes
+// and metrics are open, and all else needs the token. A Server starts no goroutines.
+package admin

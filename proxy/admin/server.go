@@ -1,0 +1,102 @@
+package admin
+
+import (
+	"crypto/subtle"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/observe"
+)
+
+// A Server answers operators:
+//
+//	/livez     200 while the program runs: nothing but its own death makes it fail
+//	/readyz    200, or 503 with what is not ready; ?verbose lists all checks
+//	/metrics   if there are any
+//	/status    the Snapshot as JSON
+//
+// It is an [http.Handler]. Its fields must not change once it serves.
+type Server struct {
+	Snapshot func() observe.Snapshot
+	Ready    func() []Check // what has to be well before clients should come
+
+	// Metrics is at /metrics. On TCP everybody may read it. Nil: there is none.
+	Metrics http.Handler
+
+	// Admit answers requests whose Host is none of ours, and returns why. A page of
+	// another site must not read what is here, under whatever name it reaches us.
+	Admit func(w http.ResponseWriter, r *http.Request) error
+
+	// Token is what requests over TCP must carry as Authorization: Bearer, but for probes
+	// and metrics. Nil refuses them all.
+	Token func() (string, error)
+}
+
+// open are the paths that need no token.
+var open = map[string]bool{"/livez": true, "/readyz": true, "/metrics": true}
+
+// ServeHTTP implements [http.Handler].
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Cache-Control", "no-store")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	switch {
+	case s.Admit(w, r) != nil:
+	case fromOtherSite(r):
+		http.Error(w, "Origin is not allowed", http.StatusForbidden)
+	case r.Method != http.MethodGet && r.Method != http.MethodHead:
+		w.Header().Set("Allow", "GET, HEAD")
+		http.Error(w, "only GET", http.StatusMethodNotAllowed)
+	case !open[r.URL.Path] && !onSocket(r) && !s.knows(r):
+		w.Header().Set("WWW-Authenticate", "Bearer")
+		http.Error(w, "needs the token of admin.tokenFile", http.StatusUnauthorized)
+	default:
+		s.route(w, r)
+	}
+}
+
+func (s *Server) route(w http.ResponseWriter, r *http.Request) {
+	switch path := r.URL.Path; {
+	case path == "/livez":
+		say(w, http.StatusOK, "ok")
+	case path == "/readyz":
+		s.serveReady(w, r)
+	case path == "/metrics" && s.Metrics != nil:
+		s.Metrics.ServeHTTP(w, r)
+	case path == "/status":
+		s.serveStatus(w)
+	default:
+		http.NotFound(w, r)
+	}
+}
+
+// fromOtherSite reports whether a browser sends r for a page that is not ours. Nothing else
+// sends these headers.
+func fromOtherSite(r *http.Request) bool {
+	if site := r.Header.Get("Sec-Fetch-Site"); site == "cross-site" || site == "same-site" {
+		return true
+	}
+	origin := r.Header.Get("Origin")
+	if origin == "" {
+		return false
+	}
+	u, err := url.Parse(origin)
+	return err != nil || !strings.EqualFold(u.Host, r.Host)
+}
+
+// onSocket reports whether r came over a Unix socket.
+func onSocket(r *http.Request) bool {
+	at, _ := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
+	return at != nil && at.Network() == "unix"
+}
+
+// knows reports whether r carries the token.
+func (s *Server) knows(r *http.Request) bool {
+	scheme, sent, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	if s.Token == nil || !strings.EqualFold(scheme, "Bearer") {
+		return false
+	}
+	token, err := s.Token()
+	return err == nil && token != "" && subtle.ConstantTimeCompare([]byte(sent), []byte(token)) == 1
+}
