@@ -102,15 +102,17 @@ func (l *Login) LogOut(ctx context.Context) (kept string, unrevoked, err error) 
 	}
 	defer unlock()
 	r, err := l.config.Store.load(l.key)
-	switch {
-	case err != nil:
+	if err != nil {
 		return kept, nil, err
-	case r.Token != nil:
-		unrevoked = l.revoke(ctx, r)
-	case r.Client == nil && r.Failed == nil:
-		return kept, nil, ErrNoLogin
 	}
-	return kept, unrevoked, l.config.Store.remove(l.key)
+	if r.Token != nil {
+		unrevoked = l.revoke(ctx, r)
+	}
+	err = l.config.Store.remove(l.key) // also what a login has left that failed, or is over
+	if err == nil && r.Token == nil {
+		err = ErrNoLogin
+	}
+	return kept, unrevoked, err
 }
 
 func (l *Login) revoke(ctx context.Context, r *record) error {

@@ -45,7 +45,7 @@ func (l *Login) browse(ctx context.Context, q request) (*token, error) {
 	}
 	defer at.Close()
 	t, err = l.browseAt(ctx, at, q)
-	if err != nil && !errors.Is(context.Cause(ctx), context.Canceled) { // others need not try
+	if err != nil && !errors.Is(err, errPointless) && !errors.Is(context.Cause(ctx), context.Canceled) { // others need not try
 		l.setBack(err)
 	}
 	at.finish(err)
@@ -187,7 +187,7 @@ func (l *Login) client(ctx context.Context, q request, back string) (*client, er
 	}
 	c, err := register(ctx, l.config.Client, i, returnsOf(portsOf(l.key)), q.scopes)
 	if refused, ok := errors.AsType[*refusal](err); ok && refused.status == 404 && l.config.Implicit {
-		return nil, errPointless
+		return nil, errNoIssuer
 	}
 	if err != nil {
 		return nil, fmt.Errorf("registration: %w", err)

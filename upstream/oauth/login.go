@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"strings"
@@ -151,7 +152,10 @@ func (l *Login) current(ctx context.Context) (*token, error) {
 		return t, nil
 	}
 	r, err := l.config.Store.load(l.key)
-	if err != nil {
+	switch {
+	case err != nil && l.config.Implicit: // most servers want no login; one that does will ask
+		return nil, nil
+	case err != nil:
 		return nil, err
 	}
 	switch t = r.Token; {
@@ -297,6 +301,9 @@ func (l *Login) miss() {
 // errPointless is the error of a login that cannot help: the server refuses what was just
 // granted, or it does not ask for OAuth.
 var errPointless = errors.New("a login does not help")
+
+// errNoIssuer is that nothing at the server or near it has to do with OAuth.
+var errNoIssuer = fmt.Errorf("the server has no authorization server that lets us register: %w", errPointless)
 
 // interact has a person log in, unless that was done meanwhile.
 func (l *Login) interact(ctx context.Context, q request) error {

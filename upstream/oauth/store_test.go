@@ -115,6 +115,9 @@ func TestKeyring(t *testing.T) {
 	p.want("prompts", p.prompts(), 2)
 	keyring.MockInitWithError(errors.New("locked"))
 	p.fails(p.login(s, in), listTools, "locked")
+	open := oauthtest.New(t, oauthtest.Variations{Public: []string{listTools}}) // it wants no login, and nothing says that it does
+	p.ok(p.login(open, func(c *LoginConfig) { in(c); c.Implicit = true }), listTools)
+	p.fails(p.login(s, func(c *LoginConfig) { in(c); c.Implicit = true }), listTools, "locked")
 }
 
 func FuzzRecord(f *testing.F) {
