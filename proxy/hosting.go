@@ -182,11 +182,13 @@ func (h *hosting) stop() {
 	h.host.Stop(h.forced)
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	var all sync.WaitGroup // each may wait a moment for its token
 	for _, r := range h.remotes {
 		if r != nil {
-			r.Close()
+			all.Go(r.Close)
 		}
 	}
+	all.Wait()
 	h.force()
 }
 

@@ -183,3 +183,40 @@ func TestReloadKeepsLinksWithAuth(t *testing.T) {
 		t.Error("the link goes on with other scopes")
 	}
 }
+
+// Credentials that take a moment to end do so together: there may be many servers, and
+// little time.
+func TestCredentialsEndTogether(t *testing.T) {
+	p := newProxy(t, config.Config{Upstreams: []config.Upstream{
+		{Name: "a", Key: "upstreams.a", URL: "http://127.0.0.1:1/mcp"}, {Name: "b", Key: "upstreams.b", URL: "http://127.0.0.1:1/mcp"},
+	}})
+	ending := &endingCredentials{began: make(chan int, 2), both: make(chan struct{})}
+	for _, r := range p.host.remotes {
+		r.credentials = ending
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- p.Close() }()
+	for range cap(ending.began) {
+		select {
+		case <-ending.began:
+		case <-ended:
+			t.Fatal("not all credentials have ended")
+		case <-time.After(10 * time.Second):
+			t.Error("one waits for the other")
+		}
+	}
+	close(ending.both)
+	<-ended
+}
+
+// endingCredentials end when all have begun to.
+type endingCredentials struct {
+	credentials
+	began chan int
+	both  chan struct{}
+}
+
+func (e *endingCredentials) Close() {
+	e.began <- 1
+	<-e.both
+}
