@@ -328,7 +328,7 @@ func (l *loader) listening(c *Config, o Options) {
 	for _, a := range c.Listen {
 		switch {
 		case !isLocal(a) && !c.Proves() && !c.Insecure:
-			l.fail(source, key, "%s can be reached from other machines: set tokenFile, or insecure: true", quote(a))
+			l.fail(source, key, "%s can be reached from other machines: let clients prove who they are (tokenFile, auth or tls.clientCA), or set insecure: true", quote(a))
 		case c.overheard(a):
 			l.warn(source, key, "tokens can be read on their way to %s: set tls, or an https publicURL if something before us ends TLS", quote(a))
 		}

@@ -245,7 +245,7 @@ MCP_PROXY_PREFIX: must be auto, always or never, not "maybe"
 }
 
 func TestBeyondLoopback(t *testing.T) {
-	const open = " can be reached from other machines: set tokenFile, or insecure: true\n"
+	const open = " can be reached from other machines: let clients prove who they are (tokenFile, auth or tls.clientCA), or set insecure: true\n"
 	file := write(t, "mcp-proxy.yaml", "upstreams: {a: {command: x}}\n")
 	if got := problems(t, Options{File: file, Listen: []string{"localhost:1", "0.0.0.0:2"}}); got != `--listen: "0.0.0.0:2"`+open {
 		t.Errorf("the flag: %s", got)

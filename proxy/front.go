@@ -33,7 +33,7 @@ func newFront(cfg *config.Config, router *session.Router, known func(who *identi
 	f.HTTP = &frontend.HTTP{
 		Serve:          router.Serve,
 		ServePrincipal: router.ServePrincipal,
-		Admit:          admitOf(router.Policies),
+		Admit:          admitOf(router.Policies, log),
 		Known:          known,
 		Guard: frontend.Guard{
 			AllowedHosts: allowedHosts(cfg), AllowedOrigins: cfg.AllowedOrigins,

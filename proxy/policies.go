@@ -1,6 +1,9 @@
 package proxy
 
 import (
+	"cmp"
+	"log/slog"
+
 	"github.com/mcp-proxy/mcp-proxy/config"
 	"github.com/mcp-proxy/mcp-proxy/internal/identity"
 	"github.com/mcp-proxy/mcp-proxy/proxy/policy"
@@ -36,10 +39,16 @@ func ruleOf(p config.Policy) policy.Rule {
 	}
 }
 
-// admitOf returns who may begin a session, nil for everybody.
-func admitOf(policies *policy.Policies) func(*identity.Identity) (leave func(), refusal *identity.Refusal) {
+// admitOf returns who may begin a session, nil for everybody. The log names the rule by which
+// one may not.
+func admitOf(policies *policy.Policies, log *slog.Logger) func(*identity.Identity) (leave func(), refusal *identity.Refusal) {
 	if policies == nil {
 		return nil
 	}
-	return policies.Admit
+	return func(who *identity.Identity) (leave func(), refusal *identity.Refusal) {
+		if leave, refusal = policies.Admit(who); refusal != nil {
+			log.Debug("session refused by a policy", "principal", who.String(), "rule", cmp.Or(policies.For(who).Rule(), "none"), "cause", refusal.Text)
+		}
+		return leave, refusal
+	}
 }

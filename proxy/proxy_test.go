@@ -1,17 +1,21 @@
 package proxy
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/config"
+	"github.com/mcp-proxy/mcp-proxy/internal/identity"
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
 
@@ -219,4 +223,24 @@ type endingCredentials struct {
 func (e *endingCredentials) Close() {
 	e.began <- 1
 	<-e.both
+}
+
+// Who may not begin a session hears little, and the log says which rule it was.
+func TestLogOfRefusedSessions(t *testing.T) {
+	policies, err := policiesOf(&config.Config{Policies: []config.Policy{
+		{Key: "policies[0]", Who: config.Who{Token: "ci"}, Limits: config.PolicyLimits{Sessions: 1}},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var said bytes.Buffer
+	admit := admitOf(policies, slog.New(slog.NewTextHandler(&said, &slog.HandlerOptions{Level: slog.LevelDebug})))
+	for _, name := range []string{"ci", "ci", "eve"} {
+		admit(&identity.Identity{Principal: identity.Principal{Kind: identity.Token, Name: name}})
+	}
+	for _, want := range []string{`principal=token:ci rule=policies[0] cause="too many sessions`, `principal=token:eve rule=none cause="no policy`} {
+		if strings.Count(said.String(), want) != 1 {
+			t.Errorf("the log has not %q once: %s", want, &said)
+		}
+	}
 }

@@ -69,7 +69,7 @@ func runServe(ctx context.Context, s *start) error {
 	}
 	onTCP := func(address string) bool { return !strings.HasPrefix(address, "unix:") } // on a socket each user is one
 	if !s.cfg.Proves() && slices.ContainsFunc(s.cfg.Listen, onTCP) {
-		s.log.Warn("no tokenFile: modern HTTP clients are one principal, and share the sessions kept for them at legacy upstreams", "principal", "anonymous")
+		s.log.Warn("no tokenFile and no auth: modern HTTP clients are one principal, and share the sessions kept for them at legacy upstreams", "principal", "anonymous")
 	}
 	addresses, err := p.Listen()
 	if err != nil {

@@ -55,7 +55,7 @@ func (g *Guard) refuse(w http.ResponseWriter, r *http.Request, why *identity.Ref
 	case http.StatusServiceUnavailable:
 		err = overloaded("Service unavailable: " + why.Text)
 	case http.StatusTooManyRequests:
-		err = overloaded("Too many requests: " + why.Text)
+		err = overloaded("Refused for now: " + why.Text)
 	}
 	g.writeRefused(w, r, why, jsonrpc.NewError(jsonrpc.ID{}, err).Append(nil))
 }
