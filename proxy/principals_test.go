@@ -295,3 +295,43 @@ func TestHiddenPath(t *testing.T) {
 		t.Error("metadata:", status, text)
 	}
 }
+
+// A WebSocket whose token has expired ends as any that is cut: one error for each call in
+// flight, one cancellation of it for the server, and nothing for the calls of others.
+func TestExpiredSocketCancelsItsCalls(t *testing.T) {
+	s := newSigner(t, "https://one.example")
+	h := newHouse(t, trust(s))
+	other := h.caller(s.token(`"b"`, "", time.Hour), "/mcp").initialize()
+	going := h.hang(other, "1")
+	socket := h.socket(h.caller(s.token(`"a"`, "", 3*time.Second), "/ws"), "/ws")
+	socket.say(hello)
+	socket.hears(`"result"`)
+	socket.say(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+	socket.say(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"hang","arguments":{"of":"a"},"_meta":{"progressToken":1}}}`)
+	socket.hears("SECRET")
+
+	socket.conn.SetReadDeadline(time.Now().Add(patience))
+	var ends []string
+	for {
+		_, text, err := socket.conn.ReadMessage()
+		if err != nil {
+			if !websocket.IsCloseError(err, websocket.ClosePolicyViolation) {
+				t.Error("the WebSocket ended with", err)
+			}
+			break
+		}
+		if strings.Contains(string(text), `"id":1`) {
+			ends = append(ends, string(text))
+		}
+	}
+	if len(ends) != 1 || !strings.Contains(ends[0], `"code":-32000`) || !strings.Contains(ends[0], `"phase":"in_flight"`) {
+		t.Errorf("the call ended with %q", ends)
+	}
+	h.server.awaits(1, "notifications/cancelled")
+	h.server.awaits(1, "DELETE")
+	close(h.server.release)
+	going.await("content")
+	if n := h.server.saw("notifications/cancelled"); n != 1 {
+		t.Errorf("%d cancellations", n)
+	}
+}
