@@ -10,6 +10,7 @@ import (
 
 	"github.com/mcp-proxy/mcp-proxy/config"
 	"github.com/mcp-proxy/mcp-proxy/internal/identity"
+	"github.com/mcp-proxy/mcp-proxy/internal/observe"
 	"github.com/mcp-proxy/mcp-proxy/proxy/auth"
 	"github.com/mcp-proxy/mcp-proxy/proxy/frontend"
 	"github.com/mcp-proxy/mcp-proxy/proxy/session"
@@ -44,6 +45,9 @@ func newFront(cfg *config.Config, router *session.Router, known func(who *identi
 		SessionIdle: cfg.SessionIdle,
 		SessionGone: cfg.SessionGone,
 		Log:         log,
+	}
+	if tell := router.Hooks.Refused; tell != nil {
+		f.Guard.Refused = func(why *identity.Refusal) { tell(observe.Refusal{Reason: why.Reason()}) }
 	}
 	if f.clients != nil {
 		f.Guard.Clients = f.clients

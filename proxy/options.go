@@ -41,6 +41,7 @@ type (
 	Session  = observe.Session
 	Upstream = observe.Upstream
 	Link     = observe.Link
+	Refusal  = observe.Refusal
 )
 
 // Outcomes.

@@ -177,7 +177,11 @@ func (r *restart) observed() observe.Upstream {
 // tellStart tells the hooks of a server that is about to be started.
 func (r *restart) tellStart() {
 	if h := r.in.hooks; h != nil && h.UpstreamStarted != nil {
-		h.UpstreamStarted(r.observed())
+		seen := r.observed()
+		r.in.mu.Lock()
+		seen.Failures = r.inARow()
+		r.in.mu.Unlock()
+		h.UpstreamStarted(seen)
 	}
 }
 

@@ -30,7 +30,7 @@ type Principal struct {
 	Name   string
 }
 
-// String is how logs and metrics name the principal: "token:ci", "anonymous",
+// String is how logs name the principal: "token:ci", "anonymous",
 // "jwt:alice@https://login.example.com". Two may look alike; compare principals themselves.
 func (p Principal) String() string {
 	s := string(p.Kind)
@@ -41,6 +41,15 @@ func (p Principal) String() string {
 		s += "@" + p.Issuer
 	}
 	return s
+}
+
+// Account is how metrics name the principal. There are as many as somebody has configured:
+// a JWT or a certificate counts for who vouches for it, "jwt@https://login.example.com".
+func (p Principal) Account() string {
+	if p.Issuer != "" {
+		p.Name = ""
+	}
+	return p.String()
 }
 
 // Key is a text that no other principal has.
@@ -75,3 +84,16 @@ type Refusal struct {
 }
 
 func (r *Refusal) Error() string { return r.Text }
+
+// Reason is how metrics name the refusal: its code, or a word for its status.
+func (r *Refusal) Reason() string {
+	if r.Code != "" {
+		return r.Code
+	}
+	if word, ok := reasons[r.Status]; ok {
+		return word
+	}
+	return "other"
+}
+
+var reasons = map[int]string{400: "invalid_request", 401: "no_token", 403: "forbidden", 429: "limit", 503: "unavailable"}

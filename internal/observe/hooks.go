@@ -29,6 +29,14 @@ type Hooks struct {
 	// A link to a host elsewhere. What was up may be lost.
 	LinkUp   func(Link)
 	LinkLost func(Link, End)
+
+	// A client was refused for who it is: by a front end, or by a policy's limits or scopes.
+	Refused func(Refusal)
+}
+
+// A Refusal is why a client was not served.
+type Refusal struct {
+	Reason string // one of few words, fit for a label
 }
 
 // A Call is one request of a client, from its arrival until it is answered or given up.
@@ -36,6 +44,7 @@ type Call struct {
 	Session   string // as in the log
 	Client    string // what the client calls itself; "" if it has not said
 	Principal string // whose request it is, if the session is that of a principal
+	Account   string // the principal, as somebody has configured it: of a JWT or a certificate its issuer; fit for a label
 	Era       string // "legacy" or "modern"
 	Method    string // "other" for one that MCP does not have
 	Upstream  string // that the call was passed to; "" for none or several
@@ -43,6 +52,10 @@ type Call struct {
 	// Tool is what the upstream calls the tool that it was called for; "" for none. Of the
 	// only upstream there is, nobody looks tools up: then it is any name that a client said.
 	Tool string
+
+	// Listed tells that the upstream lists that tool, as far as the session has seen its
+	// lists: then Tool is one of as many names as the upstream has tools.
+	Listed bool
 }
 
 // A Request is one that an upstream was sent.

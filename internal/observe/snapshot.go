@@ -17,7 +17,7 @@ type Upstream struct {
 	Era      string    // of the streams to it
 	Speaks   []string  // the eras of its server, as far as is known
 	State    string    // starting, running, stopping, ready, waiting or crash loop
-	Failures int       // ends in a row that count against it
+	Failures int       // ends in a row that count against it; at a start: those before
 	Cause    string    // of the last of them; "" for none
 	Next     time.Time // no start before; zero for any time
 

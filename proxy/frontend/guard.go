@@ -36,6 +36,8 @@ type Guard struct {
 
 	Listen   []string // where the server listens: HOST:PORT or unix:///path
 	Insecure bool     // Listen may go beyond loopback without Clients
+
+	Refused func(*identity.Refusal) // told of each request that is refused for who sent it; nil: nobody is
 }
 
 // ErrExposed is returned by [Guard.Check] for a proxy that anyone on the network

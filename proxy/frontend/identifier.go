@@ -50,6 +50,9 @@ func (g *Guard) clients() Identifier {
 
 // refuse answers r with what a refusal says.
 func (g *Guard) refuse(w http.ResponseWriter, r *http.Request, why *identity.Refusal) {
+	if g.Refused != nil {
+		g.Refused(why)
+	}
 	err := invalidRequest(why.Text)
 	switch why.Status {
 	case http.StatusServiceUnavailable:

@@ -12,6 +12,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 	"github.com/mcp-proxy/mcp-proxy/internal/observe"
 	"github.com/mcp-proxy/mcp-proxy/internal/peer"
+	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 )
 
 // Sessions returns those that are open, the oldest first.
@@ -118,12 +119,13 @@ func (s *session) tellAnswer(c *call, answer *jsonrpc.Message) {
 	seen := s.observedCall(c)
 	if r := requestOf(c.Forwarded()); r != nil {
 		seen.Upstream, seen.Tool = r.conn.up.Name, c.tool
+		seen.Listed = c.tool != "" && r.conn.lists.table(c.view, catalog.Tools).Has(c.tool)
 	}
 	tell(seen, endOf(c.watched.began, answer))
 }
 
 func (s *session) observedCall(c *call) observe.Call {
-	seen := observe.Call{Session: s.id(), Client: c.watched.name, Principal: s.who.String(), Era: string(c.era), Method: methodName(c.Method)}
+	seen := observe.Call{Session: s.id(), Client: c.watched.name, Principal: s.who.String(), Account: s.account, Era: string(c.era), Method: methodName(c.Method)}
 	if c.era == mcp.Legacy {
 		s.mu.Lock()
 		hello := s.handshake.params

@@ -9,6 +9,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/identity"
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/internal/observe"
 	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 	"github.com/mcp-proxy/mcp-proxy/proxy/policy"
 )
@@ -270,6 +271,9 @@ func (s *session) needsScopes(c *call, all []string) {
 func (s *session) refuseWith(c *call, err *jsonrpc.Error, why *identity.Refusal) {
 	m := jsonrpc.NewError(c.ID, err)
 	m.Refused = why
+	if tell := s.p.Hooks.Refused; tell != nil {
+		tell(observe.Refusal{Reason: why.Reason()})
+	}
 	s.settleNow(c, m)
 }
 
