@@ -59,6 +59,8 @@ var onlyIn = map[string]string{
 	"github.com/go-json-experiment/json/jsontext":              "internal/jsonrpc",
 	"github.com/go-jose/go-jose/v4":                            "internal/jwt",
 	"github.com/go-jose/go-jose/v4/json":                       "internal/jwt",
+	"github.com/prometheus/client_golang/prometheus":           "proxy/admin",
+	"github.com/prometheus/client_golang/prometheus/promhttp":  "proxy/admin",
 	"github.com/yosida95/uritemplate/v3":                       "proxy/catalog",
 	"github.com/tmaxmax/go-sse":                                "", // tests alone
 	"github.com/modelcontextprotocol/go-sdk/mcp":               "examples",

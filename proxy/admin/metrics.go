@@ -1,0 +1,147 @@
+package admin
+
+import (
+	"cmp"
+	"net/http"
+	"sync/atomic"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/observe"
+)
+
+// Metrics count what hooks tell of, for Prometheus. NewMetrics makes them.
+//
+// A call costs two updates of histograms and one of a counter, which are found without a
+// lock and take no memory. A label is never what a client has said: see [Metrics.call].
+type Metrics struct {
+	Version string // of the program
+
+	calls    table[callKey, operation] // what clients have asked for
+	tools    table[toolKey, struct{}]  // that calls may be labelled with
+	accounts table[string, outcomes]   // calls of each
+	open     atomic.Int64              // calls
+
+	requests table[requestKey, operation] // what upstreams were asked for
+	sessions table[sessionKey, operation] // of clients
+	servers  table[string, server]        // upstreams that run here
+	ends     table[endKey, atomic.Int64]  // of those
+
+	losses   table[string, atomic.Int64] // of links
+	refusals table[string, atomic.Int64] // by reason
+}
+
+type (
+	callKey    struct{ method, upstream, tool string }
+	toolKey    struct{ upstream, tool string }
+	requestKey struct{ method, upstream string }
+	sessionKey struct{ transport, era string }
+	endKey     struct{ upstream, outcome, cause string }
+)
+
+// A server is what has happened to an upstream that runs here.
+type server struct {
+	starts, restarts atomic.Int64
+	operation        // its processes, or sessions with it
+}
+
+const (
+	mostTools   = 1000  // that have series of their own
+	longestTool = 128   // bytes of the name of one, as MCP advises
+	mostNames   = 1000  // of upstreams, accounts, links
+	mostSeries  = 10000 // of any other kind
+)
+
+// other is what all values of a label are that there is no room for, as in the semantic
+// conventions.
+const other = "_OTHER"
+
+// NewMetrics returns metrics of nothing yet.
+func NewMetrics() *Metrics {
+	m := new(Metrics)
+	m.calls.most, m.tools.most, m.accounts.most = mostSeries, mostTools, mostNames
+	m.requests.most, m.sessions.most, m.servers.most, m.ends.most = mostSeries, mostNames, mostNames, mostSeries
+	m.losses.most, m.refusals.most = mostNames, mostNames
+	return m
+}
+
+// Hooks returns what fills the metrics.
+func (m *Metrics) Hooks() observe.Hooks {
+	return observe.Hooks{
+		SessionEnded: func(s observe.Session, end observe.End) {
+			m.sessions.get(sessionKey{s.Transport, s.Era}, sessionKey{other, other}).took(end)
+		},
+		CallBegan: func(observe.Call) { m.open.Add(1) },
+		CallEnded: m.called,
+		RequestBegan: func(r observe.Request) {
+			m.request(r).open.Add(1)
+		},
+		RequestEnded: func(r observe.Request, end observe.End) {
+			o := m.request(r)
+			o.open.Add(-1)
+			o.took(end)
+		},
+		UpstreamStarted: m.started,
+		UpstreamEnded:   m.ended,
+		LinkLost: func(l observe.Link, _ observe.End) {
+			m.losses.get(l.Name, other).Add(1)
+		},
+		Refused: func(r observe.Refusal) { m.refusals.get(r.Reason, other).Add(1) },
+	}
+}
+
+func (m *Metrics) called(c observe.Call, end observe.End) {
+	m.open.Add(-1)
+	m.call(c).took(end)
+	m.accounts.get(c.Account, other)[indexOf(end.Outcome)].Add(1)
+}
+
+// call returns the operation that a call is one of. Methods are those of the protocol, and
+// upstreams those that are configured, or that hosts announce. A tool is one that its
+// upstream lists: anybody can think of a name that it does not.
+func (m *Metrics) call(c observe.Call) *operation {
+	k := callKey{c.Method, c.Upstream, c.Tool}
+	if c.Tool != "" && !c.Listed || len(c.Tool) > longestTool {
+		k.tool = other
+	}
+	if o := m.calls.find(k); o != nil {
+		return o
+	}
+	if k.tool != "" && k.tool != other && m.tools.add(toolKey{k.upstream, k.tool}) == nil {
+		k.tool = other
+	}
+	return m.calls.get(k, callKey{method: k.method, upstream: other})
+}
+
+func (m *Metrics) request(r observe.Request) *operation {
+	return m.requests.get(requestKey{r.Method, r.Upstream}, requestKey{r.Method, other})
+}
+
+func (m *Metrics) started(u observe.Upstream) {
+	s := m.servers.get(u.Name, other)
+	s.starts.Add(1)
+	if u.Failures > 0 {
+		s.restarts.Add(1)
+	}
+}
+
+func (m *Metrics) ended(u observe.Upstream, end observe.End) {
+	m.ends.get(endKey{u.Name, string(end.Outcome), end.Cause}, endKey{other, string(end.Outcome), end.Cause}).Add(1)
+	if end.Took > 0 { // else there was no session
+		m.servers.get(u.Name, other).took(end)
+	}
+}
+
+// Handler returns what serves the metrics, as text or as OpenMetrics, with those of a
+// snapshot and of the process. snapshot is called for each scrape.
+func (m *Metrics) Handler(snapshot func() observe.Snapshot) http.Handler {
+	all := prometheus.NewRegistry()
+	all.MustRegister(
+		&collector{m, snapshot, cmp.Or(m.Version, "unknown")},
+		collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+	)
+	return promhttp.HandlerFor(all, promhttp.HandlerOpts{EnableOpenMetrics: true, ErrorHandling: promhttp.ContinueOnError})
+}

@@ -1,0 +1,191 @@
+package admin
+
+import (
+	"runtime"
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/observe"
+)
+
+// A collector shows metrics, and those of a snapshot, to Prometheus.
+type collector struct {
+	*Metrics
+	snapshot func() observe.Snapshot
+	version  string
+}
+
+// The names of the semantic conventions for MCP, which are in development: they may change.
+// Labels are empty where they do not apply.
+var (
+	serverOperation = describe("mcp_server_operation_duration_seconds", "How long what clients asked for has taken.", "mcp_method_name", "upstream", "gen_ai_tool_name", "error_type")
+	clientOperation = describe("mcp_client_operation_duration_seconds", "How long what upstreams were asked for has taken.", "mcp_method_name", "upstream", "error_type")
+	serverSession   = describe("mcp_server_session_duration_seconds", "How long the sessions of clients have lasted.", "transport", "era", "error_type")
+	clientSession   = describe("mcp_client_session_duration_seconds", "How long servers that run here, or sessions with remote ones, have lasted.", "upstream", "error_type")
+)
+
+// Our own.
+var (
+	build         = describe("mcp_proxy_build_info", "The program.", "version", "goversion")
+	calls         = describe("mcp_proxy_calls_total", "Calls of clients that are over.", "principal", "outcome")
+	callsOpen     = describe("mcp_proxy_calls_in_flight", "Calls of clients that are not over.")
+	requestsOpen  = describe("mcp_proxy_requests_in_flight", "Requests to upstreams that are not over.", "upstream")
+	sessionsOpen  = describe("mcp_proxy_sessions", "Sessions of clients.", "transport", "era")
+	up            = describe("mcp_proxy_upstream_up", "0 while an upstream that runs here fails and no server of it runs, else 1.", "upstream")
+	serversNow    = describe("mcp_proxy_upstream_servers", "Servers, or sessions with remote ones, by what they are at.", "upstream", "state")
+	serverStarts  = describe("mcp_proxy_upstream_starts_total", "Starts of servers, or of sessions with remote ones.", "upstream")
+	serverAgain   = describe("mcp_proxy_upstream_restarts_total", "Those of the starts that follow a failure.", "upstream")
+	serverEnds    = describe("mcp_proxy_upstream_ends_total", "Ends of servers, or of sessions with remote ones.", "upstream", "outcome", "cause")
+	linkUp        = describe("mcp_proxy_link_up", "1 while a link to a host is up, else 0.", "link")
+	linkUpstreams = describe("mcp_proxy_link_upstreams", "Upstreams that a host has announced.", "link")
+	linkLosses    = describe("mcp_proxy_link_losses_total", "How often a link was lost.", "link")
+	refused       = describe("mcp_proxy_refusals_total", "Requests of clients that were refused for who sent them.", "reason")
+)
+
+// described are all of them.
+var described []*prometheus.Desc
+
+func describe(name, help string, labels ...string) *prometheus.Desc {
+	d := prometheus.NewDesc(name, help, labels, nil)
+	described = append(described, d)
+	return d
+}
+
+// Describe implements [prometheus.Collector].
+func (c *collector) Describe(to chan<- *prometheus.Desc) {
+	for _, d := range described {
+		to <- d
+	}
+}
+
+// Collect implements [prometheus.Collector].
+func (c *collector) Collect(to chan<- prometheus.Metric) {
+	o := out{to}
+	o.gauge(build, 1, c.version, runtime.Version())
+	c.collectCalls(o)
+	c.collectRequests(o)
+	for k, s := range c.sessions.all() {
+		o.durations(serverSession, s, k.transport, k.era)
+	}
+	c.collectServers(o)
+	for k, n := range c.losses.all() {
+		o.counter(linkLosses, n.Load(), k)
+	}
+	for k, n := range c.refusals.all() {
+		o.counter(refused, n.Load(), k)
+	}
+	c.collectSnapshot(o)
+}
+
+func (c *collector) collectCalls(o out) {
+	for k, call := range c.calls.all() {
+		o.durations(serverOperation, call, methodLabel(k.method), k.upstream, k.tool)
+	}
+	for account, ended := range c.accounts.all() {
+		for i, outcome := range allOutcomes {
+			if n := ended[i].Load(); n > 0 {
+				o.counter(calls, n, account, string(outcome))
+			}
+		}
+	}
+	o.gauge(callsOpen, float64(c.open.Load()))
+}
+
+func (c *collector) collectRequests(o out) {
+	open := make(map[string]int64)
+	for k, r := range c.requests.all() {
+		o.durations(clientOperation, r, methodLabel(k.method), k.upstream)
+		open[k.upstream] += r.open.Load()
+	}
+	for upstream, n := range open {
+		o.gauge(requestsOpen, float64(n), upstream)
+	}
+}
+
+func (c *collector) collectServers(o out) {
+	for name, s := range c.servers.all() {
+		o.counter(serverStarts, s.starts.Load(), name)
+		o.counter(serverAgain, s.restarts.Load(), name)
+		o.durations(clientSession, &s.operation, name)
+	}
+	for k, n := range c.ends.all() {
+		o.counter(serverEnds, n.Load(), k.upstream, k.outcome, k.cause)
+	}
+}
+
+// collectSnapshot shows what the proxy does now.
+func (c *collector) collectSnapshot(o out) {
+	now := c.snapshot()
+	servers, running, failing := make(map[[2]string]int), make(map[string]bool), make(map[string]bool)
+	for name := range c.servers.all() {
+		failing[name] = false
+	}
+	for _, u := range now.Upstreams {
+		servers[[2]string{u.Name, u.State}]++
+		running[u.Name] = running[u.Name] || u.State == "running"
+		failing[u.Name] = failing[u.Name] || u.Failures > 0
+	}
+	for k, n := range servers {
+		o.gauge(serversNow, float64(n), k[0], k[1])
+	}
+	for name, fails := range failing {
+		o.gauge(up, oneIf(running[name] || !fails), name)
+	}
+	sessions := make(map[sessionKey]int)
+	for _, s := range now.Sessions {
+		sessions[sessionKey{s.Transport, s.Era}]++
+	}
+	for k, n := range sessions {
+		o.gauge(sessionsOpen, float64(n), k.transport, k.era)
+	}
+	for _, l := range now.Links {
+		o.gauge(linkUp, oneIf(l.Up), l.Name)
+		o.gauge(linkUpstreams, float64(len(l.Upstreams)), l.Name)
+	}
+}
+
+// methodLabel is a method as a label: the conventions have a word for any other.
+func methodLabel(method string) string {
+	if method == "other" {
+		return other
+	}
+	return method
+}
+
+func oneIf(yes bool) float64 {
+	if yes {
+		return 1
+	}
+	return 0
+}
+
+// An out is where metrics go.
+type out struct{ to chan<- prometheus.Metric }
+
+func (o out) gauge(d *prometheus.Desc, value float64, labels ...string) {
+	o.to <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, valid(labels)...)
+}
+
+func (o out) counter(d *prometheus.Desc, value int64, labels ...string) {
+	o.to <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(value), valid(labels)...)
+}
+
+// durations shows those of an operation, one histogram for each outcome that there was.
+func (o out) durations(d *prometheus.Desc, of *operation, labels ...string) {
+	for i, outcome := range allOutcomes {
+		count, sum, upTo := of.ended[i].read()
+		if count > 0 {
+			all := append(labels[:len(labels):len(labels)], errorType(outcome))
+			o.to <- prometheus.MustNewConstHistogram(d, count, sum, upTo, valid(all)...)
+		}
+	}
+}
+
+// valid makes labels of what others have said fit for Prometheus, which takes UTF-8 alone.
+func valid(labels []string) []string {
+	for i, l := range labels {
+		labels[i] = strings.ToValidUTF8(l, "\uFFFD")
+	}
+	return labels
+}

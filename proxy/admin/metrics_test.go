@@ -1,0 +1,170 @@
+package admin
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/observe"
+)
+
+// scrape returns what m shows to a scraper that accepts a format.
+func scrape(t *testing.T, m *Metrics, accept string, now observe.Snapshot) string {
+	t.Helper()
+	w := httptest.NewRecorder()
+	r := httptest.NewRequest(http.MethodGet, "/metrics", nil)
+	r.Header.Set("Accept", accept)
+	m.Handler(func() observe.Snapshot { return now }).ServeHTTP(w, r)
+	body, err := io.ReadAll(w.Result().Body)
+	if err != nil || w.Code != http.StatusOK {
+		t.Fatal(w.Code, err, string(body))
+	}
+	return string(body)
+}
+
+// ours are the lines of a scrape about what hooks and snapshots tell.
+func ours(text string) (lines []string) {
+	for line := range strings.Lines(text) {
+		if strings.HasPrefix(line, "mcp_") {
+			lines = append(lines, strings.TrimSpace(line))
+		}
+	}
+	return lines
+}
+
+// Each hook and each part of a snapshot is seen, in series that Prometheus can read.
+func TestMetrics(t *testing.T) {
+	m := NewMetrics()
+	m.Version = "v1.2.3"
+	h := m.Hooks()
+	call := observe.Call{Account: "token:ci", Method: "tools/call", Upstream: "files", Tool: "read", Listed: true}
+	h.CallBegan(call)
+	h.CallBegan(call)
+	h.CallEnded(call, observe.End{Took: 30 * time.Millisecond, Outcome: observe.OK})
+	request := observe.Request{Upstream: "files", Method: "tools/call"}
+	h.RequestBegan(request)
+	h.RequestBegan(request)
+	h.RequestEnded(request, observe.End{Took: 10 * time.Minute, Outcome: observe.Closed, Cause: "exited"})
+	h.SessionEnded(observe.Session{Transport: "http", Era: "modern"}, observe.End{Took: time.Second, Outcome: observe.OK})
+	h.UpstreamStarted(observe.Upstream{Name: "files"})
+	h.UpstreamStarted(observe.Upstream{Name: "files", Failures: 1})
+	h.UpstreamEnded(observe.Upstream{Name: "files"}, observe.End{Took: 3 * time.Second, Outcome: observe.Failed, Cause: "exited"})
+	h.LinkLost(observe.Link{Name: "far"}, observe.End{})
+	h.Refused(observe.Refusal{Reason: "invalid_token"})
+	now := observe.Snapshot{
+		Upstreams: []observe.Upstream{{Name: "files", State: "running"}, {Name: "files", State: "waiting", Failures: 2}, {Name: "bad", State: "crash loop", Failures: 5}},
+		Sessions:  []observe.Session{{Transport: "stdio", Era: "legacy"}, {Transport: "stdio", Era: "legacy"}},
+		Links:     []observe.Link{{Name: "far", Up: true, Upstreams: []string{"a", "b"}}},
+	}
+	text := scrape(t, m, "text/plain", now)
+	for _, want := range []string{
+		`mcp_server_operation_duration_seconds_bucket{error_type="",gen_ai_tool_name="read",mcp_method_name="tools/call",upstream="files",le="0.02"} 0`,
+		`mcp_server_operation_duration_seconds_bucket{error_type="",gen_ai_tool_name="read",mcp_method_name="tools/call",upstream="files",le="0.05"} 1`,
+		`mcp_server_operation_duration_seconds_sum{error_type="",gen_ai_tool_name="read",mcp_method_name="tools/call",upstream="files"} 0.03`,
+		`mcp_client_operation_duration_seconds_bucket{error_type="closed",mcp_method_name="tools/call",upstream="files",le="300"} 0`,
+		`mcp_client_operation_duration_seconds_count{error_type="closed",mcp_method_name="tools/call",upstream="files"} 1`,
+		`mcp_server_session_duration_seconds_count{era="modern",error_type="",transport="http"} 1`,
+		`mcp_client_session_duration_seconds_sum{error_type="error",upstream="files"} 3`,
+		`mcp_proxy_calls_total{outcome="ok",principal="token:ci"} 1`,
+		`mcp_proxy_calls_in_flight 1`,
+		`mcp_proxy_requests_in_flight{upstream="files"} 1`,
+		`mcp_proxy_upstream_starts_total{upstream="files"} 2`,
+		`mcp_proxy_upstream_restarts_total{upstream="files"} 1`,
+		`mcp_proxy_upstream_ends_total{cause="exited",outcome="error",upstream="files"} 1`,
+		`mcp_proxy_upstream_up{upstream="files"} 1`,
+		`mcp_proxy_upstream_up{upstream="bad"} 0`,
+		`mcp_proxy_upstream_servers{state="crash loop",upstream="bad"} 1`,
+		`mcp_proxy_sessions{era="legacy",transport="stdio"} 2`,
+		`mcp_proxy_link_up{link="far"} 1`,
+		`mcp_proxy_link_upstreams{link="far"} 2`,
+		`mcp_proxy_link_losses_total{link="far"} 1`,
+		`mcp_proxy_refusals_total{reason="invalid_token"} 1`,
+		`,version="v1.2.3"} 1`,
+	} {
+		if !strings.Contains(text, want+"\n") {
+			t.Errorf("no %s in\n%s", want, strings.Join(ours(text), "\n"))
+		}
+	}
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	if families, err := parser.TextToMetricFamilies(strings.NewReader(text)); err != nil || families["go_goroutines"] == nil {
+		t.Error(err, len(families))
+	}
+	open := scrape(t, m, "application/openmetrics-text; version=1.0.0", now)
+	if !strings.HasSuffix(open, "# EOF\n") || !strings.Contains(open, "# TYPE mcp_proxy_calls counter\n") {
+		t.Errorf("no OpenMetrics: %.200s", open)
+	}
+}
+
+// A hundred thousand names that clients have made up are one series; of tools that servers
+// list, a thousand are told apart.
+func TestSeriesAreBounded(t *testing.T) {
+	m := NewMetrics()
+	h := m.Hooks()
+	for i := range 100_000 {
+		made := observe.Call{Account: "anonymous", Method: "tools/call", Upstream: "sole", Tool: fmt.Sprint("made up ", i)}
+		h.CallEnded(made, observe.End{Outcome: observe.Failed})
+		listed := observe.Call{Account: fmt.Sprint("user:", i), Method: "tools/call", Upstream: "many", Tool: fmt.Sprint("tool", i), Listed: true}
+		h.CallEnded(listed, observe.End{Outcome: observe.OK})
+	}
+	text := scrape(t, m, "text/plain", observe.Snapshot{})
+	if got := strings.Count(text, "mcp_server_operation_duration_seconds_count{"); got != mostTools+2 {
+		t.Errorf("%d series of calls, want %d", got, mostTools+2)
+	}
+	if got := strings.Count(text, "mcp_proxy_calls_total{"); got > mostNames+1 {
+		t.Errorf("%d series of principals", got)
+	}
+	for _, rest := range []string{
+		`mcp_server_operation_duration_seconds_count{error_type="error",gen_ai_tool_name="_OTHER",mcp_method_name="tools/call",upstream="sole"} 100000`,
+		`mcp_server_operation_duration_seconds_count{error_type="",gen_ai_tool_name="_OTHER",mcp_method_name="tools/call",upstream="many"} 99000`,
+	} {
+		if !strings.Contains(text, rest+"\n") {
+			t.Errorf("no %s", rest)
+		}
+	}
+}
+
+// A call takes no memory.
+func TestCallsAllocateNothing(t *testing.T) {
+	end := aCall(NewMetrics().Hooks())
+	if n := testing.AllocsPerRun(100, end); n > 0 {
+		t.Errorf("a call allocates %v times", n)
+	}
+}
+
+func BenchmarkCall(b *testing.B) {
+	call := aCall(NewMetrics().Hooks())
+	b.ReportAllocs()
+	for b.Loop() {
+		call()
+	}
+}
+
+func BenchmarkCallParallel(b *testing.B) {
+	h := NewMetrics().Hooks()
+	b.RunParallel(func(pb *testing.PB) {
+		call := aCall(h)
+		for pb.Next() {
+			call()
+		}
+	})
+}
+
+// aCall returns what tells hooks of one call and its request.
+func aCall(h observe.Hooks) func() {
+	call := observe.Call{Account: "anonymous", Method: "tools/call", Upstream: "files", Tool: "read", Listed: true}
+	request := observe.Request{Upstream: "files", Method: "tools/call"}
+	end := observe.End{Took: 3 * time.Millisecond, Outcome: observe.OK}
+	return func() {
+		h.CallBegan(call)
+		h.RequestBegan(request)
+		h.RequestEnded(request, end)
+		h.CallEnded(call, end)
+	}
+}

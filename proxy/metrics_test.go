@@ -1,0 +1,139 @@
+package proxy_test
+
+import (
+	"fmt"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/mcp-proxy/mcp-proxy/config"
+	"github.com/mcp-proxy/mcp-proxy/internal/observe"
+	"github.com/mcp-proxy/mcp-proxy/proxy"
+	"github.com/mcp-proxy/mcp-proxy/proxy/admin"
+)
+
+// scraped returns the series of m, a line each.
+func scraped(t *testing.T, p *proxy.Proxy, m *admin.Metrics) string {
+	t.Helper()
+	w := httptest.NewRecorder()
+	m.Handler(func() proxy.Snapshot { return p.Snapshot() }).ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+	if w.Code != 200 {
+		t.Fatal(w.Code, w.Body)
+	}
+	return w.Body.String()
+}
+
+// A scrape tells of what clients have done, with labels that nobody makes up.
+func TestMetricsOfCalls(t *testing.T) {
+	server := sdkServer()
+	t.Cleanup(server.Close)
+	var r recorder
+	m := admin.NewMetrics()
+	p, url := serve(t, config.Config{Upstreams: []config.Upstream{
+		{Name: "a", URL: server.URL, Era: "legacy"},
+		{Name: "b", URL: server.URL, Era: "legacy"},
+	}}, r.joined(m))
+	client := connect(url)
+	if _, err := client.CallTool(t.Context(), &mcp.CallToolParams{Name: "a__greet"}); err != nil {
+		t.Error(err)
+	}
+	client.Close()
+	r.await(t, "call client anonymous modern tools/call a greet ok")
+
+	legacy := dialStdio(t, p)
+	const calls = 100_000 / 2
+	sent := make(chan struct{}, 200) // fewer than a client may have in flight
+	go func() {
+		for i := range calls {
+			sent <- struct{}{}
+			sent <- struct{}{}
+			legacy.call(2*i+1, fmt.Sprintf("a__made-up-%d", i))
+			legacy.say(fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"made/up-%d"}`, 2*i+2, i))
+		}
+	}()
+	before := series(scraped(t, p, m))
+	for range 2 * calls {
+		legacy.hears(`"error"`)
+		<-sent
+	}
+	legacy.leave()
+	r.await(t, "session old operator stdio legacy ok")
+
+	text := scraped(t, p, m)
+	for _, want := range []string{
+		`mcp_server_operation_duration_seconds_count{error_type="",gen_ai_tool_name="greet",mcp_method_name="tools/call",upstream="a"} 1`,
+		`mcp_client_operation_duration_seconds_count{error_type="",mcp_method_name="tools/call",upstream="a"} 1`,
+		`mcp_server_operation_duration_seconds_count{error_type="error",gen_ai_tool_name="",mcp_method_name="tools/call",upstream=""} 50000`,
+		`mcp_server_operation_duration_seconds_count{error_type="error",gen_ai_tool_name="",mcp_method_name="_OTHER",upstream=""} 50000`,
+		`mcp_proxy_calls_total{outcome="error",principal="operator"} 100000`,
+		`mcp_proxy_upstream_up{upstream="a"} 1`,
+		`mcp_proxy_upstream_starts_total{upstream="b"} 2`,
+		`mcp_proxy_calls_in_flight 0`,
+	} {
+		if !strings.Contains(text, want+"\n") {
+			t.Errorf("no %s", want)
+		}
+	}
+	if after := series(text); after > before+200 || strings.Contains(text, "made") {
+		t.Errorf("%d series, %d before:\n%s", after, before, text)
+	}
+}
+
+// Of a sole upstream anybody may call any tool; those that it has listed have a label.
+func TestMetricsOfSoleUpstream(t *testing.T) {
+	server := sdkServer()
+	t.Cleanup(server.Close)
+	for _, era := range []string{"legacy", "modern"} {
+		m := admin.NewMetrics()
+		var r recorder
+		p, url := serve(t, config.Config{Upstreams: []config.Upstream{{Name: "a", URL: server.URL}}}, r.joined(m))
+		if era == "legacy" {
+			c := dialStdio(t, p)
+			c.call(1, "made-up")
+			c.hears(`"id":1`)
+			c.say(`{"jsonrpc":"2.0","id":2,"method":"tools/list"}`)
+			c.hears(`"id":2`)
+			c.call(3, "greet")
+			c.hears(`"id":3`)
+			c.call(4, "made-up")
+			c.hears(`"id":4`)
+			c.leave()
+		} else {
+			c := connect(url)
+			_, _ = c.CallTool(t.Context(), &mcp.CallToolParams{Name: "made-up"})
+			if _, err := c.ListTools(t.Context(), nil); err != nil {
+				t.Error(err)
+			}
+			_, _ = c.CallTool(t.Context(), &mcp.CallToolParams{Name: "greet"})
+			_, _ = c.CallTool(t.Context(), &mcp.CallToolParams{Name: "made-up"})
+			c.Close()
+		}
+		p.Close()
+		text := scraped(t, p, m)
+		if strings.Contains(text, "made-up") {
+			t.Errorf("%s: a client has made a series", era)
+		}
+		for _, want := range []string{
+			`{error_type="error",gen_ai_tool_name="_OTHER",mcp_method_name="tools/call",upstream="a"} 2`,
+			`{error_type="",gen_ai_tool_name="greet",mcp_method_name="tools/call",upstream="a"} 1`,
+		} {
+			if want = "mcp_server_operation_duration_seconds_count" + want + "\n"; !strings.Contains(text, want) {
+				t.Errorf("%s: no %s in\n%s", era, want, text)
+			}
+		}
+	}
+}
+
+// joined returns hooks of both.
+func (r *recorder) joined(m *admin.Metrics) proxy.Hooks { return observe.Join(r.hooks(), m.Hooks()) }
+
+func series(text string) (n int) {
+	for line := range strings.Lines(text) {
+		if strings.HasPrefix(line, "mcp_") {
+			n++
+		}
+	}
+	return n
+}
