@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"net/http"
 	"net/url"
 	"slices"
 	"strings"
@@ -186,7 +187,7 @@ func (l *Login) client(ctx context.Context, q request, back string) (*client, er
 		return r.Client, nil
 	}
 	c, err := register(ctx, l.config.Client, i, returnsOf(portsOf(l.key)), q.scopes)
-	if refused, ok := errors.AsType[*refusal](err); ok && refused.status == 404 && l.config.Implicit {
+	if l.config.Implicit && notOAuth(err, q.challenge) {
 		return nil, errNoIssuer
 	}
 	if err != nil {
@@ -197,6 +198,13 @@ func (l *Login) client(ctx context.Context, q request, back string) (*client, er
 		r.Client = c
 		return nil
 	})
+}
+
+// notOAuth reports whether a registration was refused by what knows nothing of OAuth: there
+// is no such place, or the server, which has not spoken of it, refuses all alike.
+func notOAuth(err error, c Challenge) bool {
+	r, ok := errors.AsType[*refusal](err)
+	return ok && (r.status == http.StatusNotFound || c.Metadata == "" && r.status/100 == 4 && r.code == "")
 }
 
 // configured returns the client that the configuration says.

@@ -453,13 +453,19 @@ func TestCloseEndsALogin(t *testing.T) {
 
 // What nobody spoke of is not looked for by a service, and found out by who may ask.
 func TestServersWithoutOAuth(t *testing.T) {
+	for name, elsewhere := range map[string]int{"nothing else is there": http.StatusNotFound, "it wants a key everywhere": http.StatusUnauthorized} {
+		t.Run(name, func(t *testing.T) { testWithoutOAuth(t, elsewhere) })
+	}
+}
+
+func testWithoutOAuth(t *testing.T, elsewhere int) {
 	asked := 0
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if asked++; r.URL.Path == "/mcp" {
 			w.WriteHeader(http.StatusUnauthorized)
 			return
 		}
-		http.NotFound(w, r)
+		w.WriteHeader(elsewhere)
 	}))
 	defer srv.Close()
 	p := newPerson(t)
