@@ -30,6 +30,7 @@ type Config struct {
 	Limits    Limits     `mapstructure:"-"`
 	TLS       ListenTLS  `mapstructure:"-"` // that serve ends itself; the zero value: none
 	Auth      Auth       `mapstructure:"-"` // who clients are, besides TokenFile
+	Admin     Admin      `mapstructure:"-"` // where operators look in
 	Policies  []Policy   `mapstructure:"-"` // what they may, in the order of the file; nil: everything
 	Upstreams []Upstream `mapstructure:"-"` // in the order of the file; disabled ones are left out
 	Links     []Link     `mapstructure:"-"` // in the order of the file

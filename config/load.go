@@ -172,6 +172,7 @@ func (d decoder) Decode(data []byte, top map[string]any) error {
 		"tls":        into(&d.tls, value.listenTLS),
 		"auth":       d.readAuth,
 		"policies":   d.readPolicies,
+		"admin":      d.readAdmin,
 		"upstreams":  d.readUpstreams,
 		"mcpServers": d.readServers,
 		"links":      d.readLinks,
@@ -279,7 +280,7 @@ func (l *loader) flags(v *viper.Viper, o Options) {
 
 // config puts the parts together and checks what concerns several of them.
 func (l *loader) config(v *viper.Viper, o Options) *Config {
-	c := &Config{File: l.source, Limits: l.limits, Links: l.links, TLS: l.tls, Auth: l.auth, Policies: l.policies}
+	c := &Config{File: l.source, Limits: l.limits, Links: l.links, TLS: l.tls, Auth: l.auth, Admin: l.admin, Policies: l.policies}
 	c.TLS.flags(o.TLS)
 	if err := v.Unmarshal(c); err != nil && len(l.problems) == 0 { // a mistake was told where it was found
 		l.fail("", "", "%s", oneLine(err.Error()))
@@ -302,6 +303,7 @@ func (l *loader) complete(c *Config, o Options) {
 	for _, u := range c.Upstreams {
 		l.careless(u)
 	}
+	l.operators(c)
 	if o.Host {
 		if len(c.Policies) > 0 {
 			l.fail(l.source, "policies", "are for a proxy: a host does not know its clients")

@@ -35,6 +35,7 @@ type loader struct {
 	tls      ListenTLS
 	auth     Auth
 	policies []Policy
+	admin    Admin
 }
 
 // An entry is an upstream and what is known of it only while the file is read.

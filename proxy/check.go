@@ -32,6 +32,7 @@ func Check(cfg *config.Config) config.Problems {
 	}
 	c.clientTokens(cfg)
 	c.linkTokens(cfg.Links)
+	c.token("admin.tokenFile", cfg.Admin.TokenFile, "operators")
 	return c.problems
 }
 

@@ -4,9 +4,11 @@ import (
 	"context"
 	"net"
 	"net/url"
+	"sync/atomic"
 
 	"github.com/mcp-proxy/mcp-proxy/config"
 	"github.com/mcp-proxy/mcp-proxy/internal/secretfile"
+	"github.com/mcp-proxy/mcp-proxy/proxy/admin"
 	"github.com/mcp-proxy/mcp-proxy/upstream/link"
 )
 
@@ -20,8 +22,11 @@ type Host struct {
 	linked   context.Context // of all links
 	hangUp   context.CancelFunc
 
-	listener net.Listener // set by Listen; nil for a Host that dials
-	in       gate         // Serve
+	operators *operators
+
+	listener  net.Listener // set by Listen; nil for a Host that dials
+	in        gate         // Serve
+	accepting atomic.Bool  // Serve does, at the listener
 }
 
 // NewHost returns the host that cfg describes, which meets its proxies as at says.
@@ -39,6 +44,7 @@ func NewHost(cfg *config.Config, at config.HostLink, o Options) (*Host, error) {
 		return nil, err
 	}
 	h.half.server.Heartbeat = heartbeatOf(at.Heartbeat)
+	h.operators = newOperators(cfg, o, &admin.Server{Snapshot: h.Snapshot, Ready: h.ready})
 	h.linked, h.hangUp = context.WithCancel(context.Background())
 	return h, nil
 }
@@ -60,14 +66,18 @@ func endpointOf(at config.HostLink) (link.Endpoint, error) {
 	return e, nil
 }
 
-// Listen listens for proxies and returns the URL to dial; "" for a Host that dials
-// itself. Serve has to follow.
+// Listen listens for proxies, and for operators where the configuration says so. It returns
+// the URL to dial, "" for a Host that dials itself. Serve has to follow.
 func (h *Host) Listen() (string, error) {
 	if h.at.Listen == "" {
-		return "", nil
+		return "", h.operators.open()
 	}
 	var err error
 	if h.listener, err = h.endpoint.Listen(); err != nil {
+		return "", err
+	}
+	if err := h.operators.open(); err != nil {
+		h.listener.Close()
 		return "", err
 	}
 	return dialURL(h.endpoint, h.listener), nil
@@ -88,7 +98,10 @@ func (h *Host) Serve() error {
 		return nil
 	}
 	defer h.in.leave()
+	h.operators.start()
 	if h.listener != nil {
+		h.accepting.Store(true)
+		defer h.accepting.Store(false)
 		return h.half.server.Accept(h.linked, h.listener)
 	}
 	return h.half.server.Redial(h.linked, hinting(h.endpoint.Dial, tokenHint(h.at.TokenFile)))
@@ -113,10 +126,20 @@ func (h *Host) Reload(cfg *config.Config) error {
 // Snapshot returns what the host does now.
 func (h *Host) Snapshot() Snapshot { return Snapshot{Upstreams: h.half.snapshot()} }
 
+// ready says what has to be well before proxies should come.
+func (h *Host) ready() []admin.Check {
+	all := []admin.Check{h.operators.drain()}
+	if h.at.Listen != "" {
+		all = append(all, listening(h.accepting.Load()))
+	}
+	return all
+}
+
 // Shutdown ends it all, as [Proxy.Shutdown] does: what is in flight finishes, the links
 // hang up, and the rest of the time belongs to the upstreams. Proxies that stop at the
 // same time have their last answers then.
 func (h *Host) Shutdown(ctx context.Context) error {
+	h.operators.draining.Store(true)
 	b := newBudget(ctx, h.half, 0)
 	h.half.finish(b.drain)
 	h.hangUp()
@@ -125,6 +148,7 @@ func (h *Host) Shutdown(ctx context.Context) error {
 	}
 	h.in.wait()
 	h.half.stop()
+	h.operators.close()
 	return b.over()
 }
 

@@ -17,6 +17,11 @@ type Options struct {
 	// mistake, since nothing listens.
 	Stdio bool
 
+	// AdminSocket is the path of a Unix socket for operators, which gets mode 0600, besides
+	// the addresses in the configuration. If nobody can listen there the log has a debug line. "" is
+	// none.
+	AdminSocket string
+
 	// AskLogin is called when a server wants a person to log in, with the page to open; a
 	// browser was opened with it if there is one. It must not wait. Only a program whose
 	// operator sits in front of it sets this: with nil nobody is asked, and what needs a

@@ -16,6 +16,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/identity"
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/proxy/admin"
 	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 	"github.com/mcp-proxy/mcp-proxy/proxy/frontend"
 	"github.com/mcp-proxy/mcp-proxy/proxy/session"
@@ -33,6 +34,8 @@ type Proxy struct {
 	host   *hosting // what runs here
 	within *within  // the link to it
 	links  *links   // to hosts elsewhere
+
+	operators *operators
 
 	linked context.Context // of all links
 	hangUp context.CancelFunc
@@ -76,6 +79,7 @@ func New(cfg *config.Config, o Options) (*Proxy, error) {
 	if p.web, err = newWeb(cfg, p.front, o.Log); err != nil && !o.Stdio {
 		return nil, err
 	}
+	p.operators = newOperators(cfg, o, &admin.Server{Snapshot: p.Snapshot, Ready: p.ready})
 	p.linked, p.hangUp = context.WithCancel(context.Background())
 	p.serving, p.cut = context.WithCancel(context.Background())
 	return p, nil
@@ -113,6 +117,7 @@ func (p *Proxy) start() {
 	p.once.Do(func() {
 		p.within.start(p.linked)
 		p.links.start(p.linked)
+		p.operators.start()
 	})
 }
 
@@ -141,10 +146,15 @@ func (p *Proxy) Handler() http.Handler {
 	return p.front
 }
 
-// Listen listens at the addresses of the configuration, at all or at none, and returns
-// where: a port may be chosen by the system. Serve has to follow.
+// Listen listens at the addresses of the configuration, those for operators included, at
+// all or at none, and returns where clients are served: a port may be chosen by the system.
+// Serve has to follow.
 func (p *Proxy) Listen() ([]net.Addr, error) {
 	if err := p.web.listen(); err != nil {
+		return nil, err
+	}
+	if err := p.operators.open(); err != nil {
+		p.web.closeListeners()
 		return nil, err
 	}
 	var at []net.Addr
@@ -208,12 +218,22 @@ func (p *Proxy) Snapshot() Snapshot {
 	return Snapshot{Upstreams: p.host.snapshot(), Sessions: p.router.Sessions(), Links: p.links.snapshot()}
 }
 
+// ready says what has to be well before clients should come.
+func (p *Proxy) ready() []admin.Check {
+	all := []admin.Check{p.operators.drain()}
+	if p.web != nil && len(p.web.listeners) > 0 {
+		all = append(all, listening(p.web.allUp()))
+	}
+	return all
+}
+
 // Shutdown ends it all, within one budget if ctx has a deadline: no new requests or
 // sessions, and those in flight finish. What is left of the time then belongs to the
 // upstreams, which stop as they wish. When it is nearly used up the rest ends by force,
 // and so it does soon after ctx was cancelled; then the error is [ErrForced].
 func (p *Proxy) Shutdown(ctx context.Context) error {
 	p.once.Do(func() {}) // what has not started never will
+	p.operators.draining.Store(true)
 	b := newBudget(ctx, p.host, hangUpTime)
 	p.front.Drain()
 	p.router.Shutdown(b.drain)
@@ -226,6 +246,7 @@ func (p *Proxy) Shutdown(ctx context.Context) error {
 	p.within.wait()
 	p.host.stop()
 	p.web.close()
+	p.operators.close()
 	return b.over()
 }
 

@@ -3,10 +3,12 @@ package proxy
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"log/slog"
 	"net"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -18,11 +20,13 @@ import (
 // A web is the listeners of a configuration, and the server at them.
 type web struct {
 	addresses []string
+	mode      fs.FileMode    // of Unix sockets; zero: what the umask leaves
 	listeners []net.Listener // set by listen
 	server    *http.Server
 	tls       *webTLS // nil: plain
 	log       *slog.Logger
-	loops     gate // of the server, one for each listener
+	loops     gate         // of the server, one for each listener
+	up        atomic.Int32 // loops that run
 }
 
 func newWeb(cfg *config.Config, h http.Handler, log *slog.Logger) (*web, error) {
@@ -41,7 +45,7 @@ func newWeb(cfg *config.Config, h http.Handler, log *slog.Logger) (*web, error) 
 func (w *web) listen() error {
 	w.listeners = nil
 	for _, address := range w.addresses {
-		l, err := listen(address)
+		l, err := listen(address, w.mode)
 		if err != nil {
 			w.closeListeners()
 			return err // says where
@@ -51,10 +55,10 @@ func (w *web) listen() error {
 	return nil
 }
 
-// listen listens at HOST:PORT or unix:///path.
-func listen(address string) (net.Listener, error) {
+// listen listens at HOST:PORT or unix:///path, where the socket gets the mode.
+func listen(address string, mode fs.FileMode) (net.Listener, error) {
 	if path, ok := strings.CutPrefix(address, "unix://"); ok {
-		return link.ListenUnix(path, 0)
+		return link.ListenUnix(path, mode)
 	}
 	return net.Listen("tcp", address)
 }
@@ -64,7 +68,7 @@ func (w *web) serve() error {
 	ends := make(chan error, len(w.listeners))
 	for _, l := range w.listeners {
 		l = w.secured(&fullListener{Listener: l, log: w.log})
-		if !w.loops.run(func() { ends <- w.server.Serve(l) }) {
+		if !w.loops.run(func() { ends <- w.serveAt(l) }) {
 			ends <- http.ErrServerClosed
 		}
 	}
@@ -75,6 +79,15 @@ func (w *web) serve() error {
 	}
 	return nil
 }
+
+func (w *web) serveAt(l net.Listener) error {
+	w.up.Add(1)
+	defer w.up.Add(-1)
+	return w.server.Serve(l)
+}
+
+// allUp reports whether clients are served at all listeners there are.
+func (w *web) allUp() bool { return int(w.up.Load()) == len(w.listeners) }
 
 // secured returns l with TLS, if that is configured and l is no Unix socket: nobody
 // listens in on that.

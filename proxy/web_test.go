@@ -40,16 +40,16 @@ func TestListenAtASocket(t *testing.T) {
 	t.Chdir(t.TempDir()) // the path of a socket must be short
 	address := func(name string) string { return "unix://" + name }
 
-	l, err := listen(address("proxy.sock"))
+	l, err := listen(address("proxy.sock"), 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := listen(address("proxy.sock")); err == nil || !strings.Contains(err.Error(), "address already in use") {
+	if _, err := listen(address("proxy.sock"), 0); err == nil || !strings.Contains(err.Error(), "address already in use") {
 		t.Errorf("one that answers: %v", err)
 	}
 	l.(*net.UnixListener).SetUnlinkOnClose(false)
 	l.Close()
-	if l, err = listen(address("proxy.sock")); err != nil {
+	if l, err = listen(address("proxy.sock"), 0); err != nil {
 		t.Fatalf("one that was left behind: %v", err)
 	}
 	l.Close()
@@ -58,7 +58,7 @@ func TestListenAtASocket(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"file", "."} {
-		if _, err := listen(address(name)); err == nil || !strings.Contains(err.Error(), "is not a socket") {
+		if _, err := listen(address(name), 0); err == nil || !strings.Contains(err.Error(), "is not a socket") {
 			t.Errorf("%q: %v", name, err)
 		}
 	}

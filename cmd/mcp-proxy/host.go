@@ -49,7 +49,7 @@ func newHost() *cobra.Command {
 
 // runHost offers upstreams until a signal says to stop.
 func runHost(ctx context.Context, s *start, at config.HostLink) error {
-	h, err := proxy.NewHost(s.cfg, at, proxy.Options{Log: s.log})
+	h, err := proxy.NewHost(s.cfg, at, proxy.Options{Log: s.log, AdminSocket: adminSocket("host", s.log)})
 	if err != nil {
 		return failedBy(err)
 	}

@@ -63,7 +63,7 @@ func given(to *string) func(string) error {
 
 // runServe serves clients over HTTP until a signal says to stop.
 func runServe(ctx context.Context, s *start) error {
-	p, err := proxy.New(s.cfg, proxy.Options{Log: s.log})
+	p, err := proxy.New(s.cfg, proxy.Options{Log: s.log, AdminSocket: adminSocket("serve", s.log)})
 	if err != nil {
 		return failedBy(err)
 	}

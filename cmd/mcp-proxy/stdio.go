@@ -20,7 +20,7 @@ func newStdio() *cobra.Command {
 		Example: "  mcp-proxy stdio --config mcp-proxy.yaml\n" +
 			"  mcp-proxy stdio -- npx -y @modelcontextprotocol/server-everything",
 		Args: commandBehindDash,
-		RunE: o.with(runStdio),
+		RunE: o.with(func(ctx context.Context, s *start) error { return runStdio(ctx, "stdio", s) }),
 	}
 	o.addFlags(cmd)
 	return cmd
@@ -41,7 +41,7 @@ func newConnect() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return runStdio(cmd.Context(), s)
+			return runStdio(cmd.Context(), "connect", s)
 		},
 	}
 	o.addLogFlags(cmd)
@@ -52,10 +52,10 @@ func newConnect() *cobra.Command {
 // runStdio serves the one client on stdin and stdout until it goes away. Hosts
 // close stdin, send SIGTERM 2 s later and SIGKILL 2 s after that: a signal ends
 // everything within 1.5 s.
-func runStdio(ctx context.Context, s *start) error {
+func runStdio(ctx context.Context, command string, s *start) error {
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	p, err := proxy.New(s.cfg, proxy.Options{Log: s.log, Stdio: true, AskLogin: askIn(s.log)})
+	p, err := proxy.New(s.cfg, proxy.Options{Log: s.log, Stdio: true, AdminSocket: adminSocket(command, s.log), AskLogin: askIn(s.log)})
 	if err != nil {
 		return failedBy(err)
 	}

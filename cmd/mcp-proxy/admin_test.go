@@ -1,0 +1,165 @@
+//go:build unix
+
+package main
+
+import (
+	"io/fs"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// command runs the program and returns what it prints and its exit code.
+func command(t *testing.T, env []string, args ...string) (out string, code int) {
+	t.Helper()
+	cmd := exec.Command("mcp-proxy", args...)
+	cmd.Env = append(os.Environ(), env...)
+	text, err := cmd.CombinedOutput()
+	if _, ended := err.(*exec.ExitError); err != nil && !ended {
+		t.Fatal(err)
+	}
+	return string(text), cmd.ProcessState.ExitCode()
+}
+
+// onlyOneSocket is the path of the only one in the directory of ours.
+func onlyOneSocket(t *testing.T, dir string) string {
+	t.Helper()
+	var all []string
+	eventually(t, "a socket", func() bool { all = sockets(filepath.Join(dir, "mcp-proxy")); return len(all) == 1 })
+	return all[0]
+}
+
+// Each command has a socket for operators, which only its user can reach, and takes it away.
+func TestAdminSocket(t *testing.T) {
+	for name, args := range map[string][]string{
+		"serve": {"serve", "--listen", "127.0.0.1:0", "--", "fakeserver"},
+		"stdio": {"stdio", "--", "fakeserver"},
+		"host":  {"host", "--listen", "tcp://127.0.0.1:0", "--", "fakeserver"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := shortDir(t)
+			env := []string{"XDG_RUNTIME_DIR=" + dir}
+			if text, code := command(t, env, "healthcheck"); code != exitError || strings.Count(text, "\n") != 1 {
+				t.Errorf("before: %d %q", code, text)
+			}
+			p := startProgram(t, env, args...)
+			path := onlyOneSocket(t, dir)
+			eventually(t, "health", func() bool {
+				text, code := command(t, env, "healthcheck")
+				return code == exitOK && text == "ok\n"
+			})
+			for file, mode := range map[string]fs.FileMode{path: 0o600, filepath.Dir(path): 0o700} {
+				if info, err := os.Stat(file); err != nil || info.Mode().Perm() != mode {
+					t.Errorf("%s: %v, %v", file, info.Mode(), err)
+				}
+			}
+			if text, code := command(t, nil, "healthcheck", "--live", "--admin", path); code != exitOK || text != "ok\n" {
+				t.Errorf("--admin: %d %q", code, text)
+			}
+			p.cmd.Process.Signal(syscall.SIGTERM)
+			p.cmd.Wait()
+			if left := sockets(filepath.Dir(path)); len(left) > 0 {
+				t.Errorf("left behind: %q", left)
+			}
+		})
+	}
+}
+
+// A killed process leaves its socket behind. It is not asked, and the next start removes it,
+// but not one that somebody may be about to listen at.
+func TestAdminSocketsThatAreDead(t *testing.T) {
+	dir := filepath.Join(shortDir(t), "mcp-proxy")
+	if err := ownDir(dir); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("XDG_RUNTIME_DIR", filepath.Dir(dir))
+	dead, young := filepath.Join(dir, "serve-1.sock"), filepath.Join(dir, "serve-2.sock")
+	for _, path := range []string{dead, young} {
+		l, err := net.Listen("unix", path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.(*net.UnixListener).SetUnlinkOnClose(false)
+		l.Close()
+	}
+	hourAgo := time.Now().Add(-time.Hour)
+	if err := os.Chtimes(dead, hourAgo, hourAgo); err != nil {
+		t.Fatal(err)
+	}
+	if path, err := onlySocket(); err == nil {
+		t.Errorf("%s is taken for one that lives", path)
+	}
+	sweep(dir)
+	if all := sockets(dir); len(all) != 1 || all[0] != young {
+		t.Errorf("left: %q", all)
+	}
+}
+
+// A directory that others can use, or have made to look like ours, is not used.
+func TestAdminDirOfOthers(t *testing.T) {
+	tmp := shortDir(t)
+	wide, link := filepath.Join(tmp, "wide"), filepath.Join(tmp, "link")
+	if err := os.Mkdir(wide, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(shortDir(t), link); err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range []string{wide, link, filepath.Join(tmp, "no", "parent")} {
+		if ownDir(dir) == nil {
+			t.Errorf("%s is used", dir)
+		}
+	}
+}
+
+// On TCP probes are open and all else needs the token. Readiness fails while a call drains,
+// and liveness does not.
+func TestAdminOnTCP(t *testing.T) {
+	s := emptySite(t)
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := free.Addr().String()
+	free.Close()
+	os.WriteFile(filepath.Join(s.dir, "token"), []byte("secret\n"), 0o600)
+	config := filepath.Join(s.dir, "c.yaml")
+	os.WriteFile(config, []byte("listen: [\"127.0.0.1:0\"]\nadmin: {listen: [\""+at+"\"], tokenFile: token}\nupstreams: {main: {command: fakeserver, env: {FAKE_LOG: "+s.record("a")+"}}}\n"), 0o600)
+	p := startProgram(t, []string{"XDG_RUNTIME_DIR=" + s.dir}, "serve", "--config", config)
+	_, rest, _ := strings.Cut(p.hear(), "http://")
+	s.url = "http://" + strings.TrimSuffix(strings.Split(rest, ",")[0], "/mcp")
+
+	get := func(path, token string) int {
+		r, _ := http.NewRequest(http.MethodGet, "http://"+at+path, nil)
+		if token != "" {
+			r.Header.Set("Authorization", "Bearer "+token)
+		}
+		resp, err := http.DefaultClient.Do(r)
+		if err != nil {
+			return 0
+		}
+		resp.Body.Close()
+		return resp.StatusCode
+	}
+	eventually(t, "readiness", func() bool { return get("/readyz", "") == http.StatusOK })
+	if a, b, c := get("/livez", ""), get("/status", ""), get("/status", "secret"); a != 200 || b != 401 || c != 200 {
+		t.Errorf("livez %d, status %d, with the token %d", a, b, c)
+	}
+	client := s.connect()
+	client.call(1, "hang")
+	s.awaitNoted("a", "hang", 1)
+	p.cmd.Process.Signal(syscall.SIGTERM)
+	eventually(t, "a drain that shows", func() bool { return get("/readyz", "") == http.StatusServiceUnavailable })
+	if text, code := command(t, nil, "healthcheck", "--admin", at); code != exitError || text != "drain: shutting down; not ready\n" {
+		t.Errorf("healthcheck while it drains: %d %q", code, text)
+	}
+	if got := get("/livez", ""); got != http.StatusOK {
+		t.Errorf("livez while it drains: %d", got)
+	}
+}

@@ -1,0 +1,54 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+
+	"github.com/spf13/cobra"
+)
+
+func newHealthcheck() *cobra.Command {
+	var at string
+	var live bool
+	cmd := &cobra.Command{
+		Use:   "healthcheck",
+		Short: "Ask a running proxy or host whether it is ready: exit code 0 or 1",
+		Long: "Asks a proxy or host of this user on this machine, or in this container, for its readiness, as a probe does at /readyz.\n" +
+			"It prints one line. The exit code is 0 if it is ready, and 1 if it is not or does not answer.",
+		Example: "  mcp-proxy healthcheck\n  mcp-proxy healthcheck --admin unix:///run/mcp/admin.sock",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			path := "/readyz"
+			if live {
+				path = "/livez"
+			}
+			return runHealthcheck(cmd.Context(), at, path)
+		},
+	}
+	addAdminFlag(cmd, &at)
+	cmd.Flags().BoolVar(&live, "live", false, "ask only whether it runs (/livez)")
+	return cmd
+}
+
+func addAdminFlag(cmd *cobra.Command, at *string) {
+	cmd.Flags().StringVar(at, "admin", "", "`ADDRESS` of the process to ask: unix:///path, HOST:PORT or a URL (default: the only one of this user)")
+}
+
+// runHealthcheck prints the answer on one line.
+func runHealthcheck(ctx context.Context, at, path string) error {
+	c, err := adminAt(at)
+	if err != nil {
+		return &runError{err}
+	}
+	status, body, err := c.get(ctx, path)
+	if err != nil {
+		return &runError{err}
+	}
+	fmt.Println(strings.Join(strings.Split(strings.TrimSpace(body), "\n"), "; "))
+	if status != http.StatusOK {
+		return errAnswerIsNo
+	}
+	return nil
+}
