@@ -251,8 +251,8 @@ func (l *Login) Refused(ctx context.Context, resp *http.Response, sent http.Head
 }
 
 // mayRenew reports whether another token may be had instead of one that has expired, or that
-// the server does not take though it looks good. One that was had in this way must itself have been good for a
-// while.
+// the server does not take though it looks good. One that was had in this way must itself
+// have been good for a while.
 func (l *Login) mayRenew(t *token, used string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -3,6 +3,7 @@
 package oauthtest
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
@@ -179,13 +180,6 @@ func (s *Site) secretLocked(kind string) string {
 	return fmt.Sprintf("%s-%s-%d-%d", Marked, kind, s.made, time.Now().UnixNano())
 }
 
-func or(text, otherwise string) string {
-	if text == "" {
-		return otherwise
-	}
-	return text
-}
-
 func (s *Site) metadata(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -198,11 +192,11 @@ func (s *Site) metadata(w http.ResponseWriter, r *http.Request) {
 		at = "/.well-known/openid-configuration"
 	}
 	switch r.URL.Path {
-	case or(s.v.Metadata, "/.well-known/oauth-protected-resource/mcp"):
-		reply(w, 200, map[string]any{"resource": or(s.v.Resource, s.URL+"/mcp"), "authorization_servers": []string{issuer}, "scopes_supported": s.v.Scopes})
+	case cmp.Or(s.v.Metadata, "/.well-known/oauth-protected-resource/mcp"):
+		reply(w, 200, map[string]any{"resource": cmp.Or(s.v.Resource, s.URL+"/mcp"), "authorization_servers": []string{issuer}, "scopes_supported": s.v.Scopes})
 	case at:
 		m := map[string]any{
-			"issuer": or(s.v.IssuerName, s.URL), "authorization_endpoint": s.URL + "/authorize", "token_endpoint": s.URL + "/token",
+			"issuer": cmp.Or(s.v.IssuerName, s.URL), "authorization_endpoint": s.URL + "/authorize", "token_endpoint": s.URL + "/token",
 			"revocation_endpoint": s.URL + "/revoke", "scopes_supported": s.v.Offers, "token_endpoint_auth_methods_supported": s.v.Methods,
 			"client_id_metadata_document_supported": s.v.Documents, "authorization_response_iss_parameter_supported": s.v.Says,
 		}
@@ -279,7 +273,7 @@ func (s *Site) authorize(w http.ResponseWriter, r *http.Request) {
 		back.Set("error_description", Marked)
 	} else {
 		code := s.secretLocked("code")
-		s.codes[code] = &grant{or(s.v.Grants, q.Get("scope")), q.Get("client_id"), q.Get("resource"), q.Get("code_challenge"), q.Get("redirect_uri"), false}
+		s.codes[code] = &grant{cmp.Or(s.v.Grants, q.Get("scope")), q.Get("client_id"), q.Get("resource"), q.Get("code_challenge"), q.Get("redirect_uri"), false}
 		back.Set("code", code)
 	}
 	http.Redirect(w, r, q.Get("redirect_uri")+"?"+back.Encode(), http.StatusFound)
@@ -481,7 +475,7 @@ func (s *Site) allowed(w http.ResponseWriter, r *http.Request, method string) bo
 	}
 	challenge, status := "Bearer", http.StatusUnauthorized
 	if !v.Silent {
-		challenge += fmt.Sprintf(` resource_metadata="%s%s"`, s.URL, or(v.Metadata, "/.well-known/oauth-protected-resource/mcp"))
+		challenge += fmt.Sprintf(` resource_metadata="%s%s"`, s.URL, cmp.Or(v.Metadata, "/.well-known/oauth-protected-resource/mcp"))
 	}
 	if ok {
 		status = http.StatusForbidden
