@@ -29,3 +29,10 @@ func TestAdmin(t *testing.T) {
 		t.Errorf("%q, %v", warnings, err)
 	}
 }
+
+func TestRequired(t *testing.T) {
+	c := load(t, "upstreams: {a: {command: x, required: true}, b: {url: \"https://b\"}}\nlinks: {l: {dial: \"unix:///l\", required: true}}\n")
+	if !c.Upstreams[0].Required || c.Upstreams[1].Required || !c.Links[0].Required {
+		t.Errorf("%v %v", c.Upstreams, c.Links)
+	}
+}

@@ -88,6 +88,7 @@ type Upstream struct {
 
 	Era            string        // "legacy" or "modern": what the server speaks; empty: found out
 	Shared         bool          // session: shared; else each client has its own
+	Required       bool          // readiness waits for it
 	Roots          []string      // shared only: URIs that answer roots/list outside of a call; nil: it is refused then
 	StartTimeout   time.Duration // positive
 	RequestTimeout time.Duration // zero: the client's own
@@ -117,6 +118,7 @@ type Link struct {
 	TLS       TLS          // of a tls or wss Dial; Cert and Key are ours
 	Auth      UpstreamAuth // of a ws or wss Dial; excludes TokenFile
 	Insecure  bool         // a tcp or ws Dial of another machine is intended
+	Required  bool         // readiness waits for it
 
 	// Heartbeat is how often the host is asked for a sign of life. After three
 	// without an answer it is gone. Positive.

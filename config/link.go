@@ -20,6 +20,7 @@ func (l *loader) readLinks(v value) {
 			"tls":       into(&link.TLS, value.tls),
 			"auth":      into(&link.Auth, value.auth),
 			"insecure":  into(&link.Insecure, truth.read),
+			"required":  into(&link.Required, truth.read),
 			"heartbeat": into(&link.Heartbeat, duration1.read),
 		})
 		switch {

@@ -48,6 +48,7 @@ func (u *Upstream) fields() fields {
 		"era":            into(&u.Era, value.era),
 		"session":        into(&u.Shared, value.shared),
 		"roots":          into(&u.Roots, rootURI.list),
+		"required":       into(&u.Required, truth.read),
 		"startTimeout":   into(&u.StartTimeout, duration1.read),
 		"requestTimeout": into(&u.RequestTimeout, duration.read),
 		"writeTimeout":   into(&u.WriteTimeout, duration1.read),

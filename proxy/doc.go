@@ -30,6 +30,7 @@
 //	front.go      the handler of all paths
 //	web.go        listeners, and the server at them
 //	operators.go  where operators look in
+//	required.go   the upstreams that readiness waits for
 //	shutdown.go   the time of a shutdown, and who gets how much of it
 //	check.go      what will fail later and can be seen now
 //	options.go    Options, Hooks and Snapshot; program.go is about the whole program

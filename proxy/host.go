@@ -98,6 +98,7 @@ func (h *Host) Serve() error {
 		return nil
 	}
 	defer h.in.leave()
+	h.half.required.start()
 	h.operators.start()
 	if h.listener != nil {
 		h.accepting.Store(true)
@@ -132,7 +133,7 @@ func (h *Host) ready() []admin.Check {
 	if h.at.Listen != "" {
 		all = append(all, listening(h.accepting.Load()))
 	}
-	return all
+	return append(all, h.half.required.checks()...)
 }
 
 // Shutdown ends it all, as [Proxy.Shutdown] does: what is in flight finishes, the links
@@ -140,6 +141,7 @@ func (h *Host) ready() []admin.Check {
 // same time have their last answers then.
 func (h *Host) Shutdown(ctx context.Context) error {
 	h.operators.draining.Store(true)
+	h.half.required.stop()
 	b := newBudget(ctx, h.half, 0)
 	h.half.finish(b.drain)
 	h.hangUp()

@@ -27,6 +27,7 @@ type hosting struct {
 	server      *link.Server
 	log         *slog.Logger
 	prover      *prover
+	required    required
 	proxies     linkedProxies
 	perUpstream int // streams that clients may have to each upstream
 
@@ -59,6 +60,7 @@ func newHosting(cfg *config.Config, o Options) (*hosting, error) {
 	h.bridge = &pool.Bridge{Open: h.host.Open, Relates: h.relates, Log: log}
 	h.host.Bridge = bridge{h.bridge, &translate.Translator{Open: h.host.Open, Log: log}}
 	h.forced, h.force = context.WithCancel(context.Background())
+	h.required.host, h.required.forced = h.host, h.forced
 	h.server = &link.Server{Handle: h.attach, Known: h.host.Known, Linked: h.proxies.linked, Unlinked: h.proxies.unlinked, Log: log, Limits: limits}
 	if _, err := h.adopt(cfg); err != nil {
 		return nil, err
@@ -101,6 +103,7 @@ func (h *hosting) adopt(cfg *config.Config) (changed []string, err error) {
 	h.configs, h.remotes = configs, remotes
 	h.server.SetStreams(max(leastStreams, 2*h.streams(len(configs)+len(changed))))
 	h.host.Replace(next, changed)
+	h.required.adopt(cfg.Upstreams)
 	return changed, nil
 }
 
@@ -114,9 +117,10 @@ func (h *hosting) longestStop() (longest time.Duration) {
 	return longest
 }
 
-// runsOn reports whether an upstream is what it was, though it may have other names.
+// runsOn reports whether an upstream is what it was, though it may have other names, or be
+// required now.
 func runsOn(old, now config.Upstream) bool {
-	old.Prefix = now.Prefix
+	old.Prefix, old.Required = now.Prefix, now.Required
 	return reflect.DeepEqual(old, now)
 }
 
@@ -178,6 +182,8 @@ func (h *hosting) snapshot() []observe.Upstream {
 
 // stop ends what outlives its streams, as it wishes, or at once when it was forced to.
 func (h *hosting) stop() {
+	h.required.stop()
+	h.required.wait()
 	h.bridge.Stop(h.forced)
 	h.host.Stop(h.forced)
 	h.mu.Lock()

@@ -17,6 +17,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc/wsconn"
 	"github.com/mcp-proxy/mcp-proxy/internal/observe"
 	"github.com/mcp-proxy/mcp-proxy/internal/secretfile"
+	"github.com/mcp-proxy/mcp-proxy/proxy/admin"
 	"github.com/mcp-proxy/mcp-proxy/proxy/session"
 	"github.com/mcp-proxy/mcp-proxy/upstream/link"
 )
@@ -261,6 +262,22 @@ func (ls *links) snapshot() []observe.Link {
 
 func (ls *links) observedLocked(f *farLink) observe.Link {
 	return observe.Link{Name: f.config.Name, Up: f.known && !f.down, Lost: f.lost, Upstreams: slices.Sorted(slices.Values(ls.ownedLocked(f)))}
+}
+
+// required are a check for each link that readiness waits for.
+func (ls *links) required() (all []admin.Check) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	for _, f := range ls.all {
+		c := admin.Check{Name: "link " + f.config.Name}
+		if !f.known || f.down {
+			c.Why = jsonrpc.CauseLinkLost
+		}
+		if f.config.Required {
+			all = append(all, c)
+		}
+	}
+	return all
 }
 
 // lost notes that a link that was up has ended. Redial logs the end of its own.

@@ -117,6 +117,7 @@ func (p *Proxy) start() {
 	p.once.Do(func() {
 		p.within.start(p.linked)
 		p.links.start(p.linked)
+		p.host.required.start()
 		p.operators.start()
 	})
 }
@@ -224,7 +225,8 @@ func (p *Proxy) ready() []admin.Check {
 	if p.web != nil && len(p.web.listeners) > 0 {
 		all = append(all, listening(p.web.allUp()))
 	}
-	return all
+	all = append(all, p.host.required.checks()...)
+	return append(all, p.links.required()...)
 }
 
 // Shutdown ends it all, within one budget if ctx has a deadline: no new requests or
@@ -234,6 +236,7 @@ func (p *Proxy) ready() []admin.Check {
 func (p *Proxy) Shutdown(ctx context.Context) error {
 	p.once.Do(func() {}) // what has not started never will
 	p.operators.draining.Store(true)
+	p.host.required.stop()
 	b := newBudget(ctx, p.host, hangUpTime)
 	p.front.Drain()
 	p.router.Shutdown(b.drain)

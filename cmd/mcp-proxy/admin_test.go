@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -161,5 +162,57 @@ func TestAdminOnTCP(t *testing.T) {
 	}
 	if got := get("/livez", ""); got != http.StatusOK {
 		t.Errorf("livez while it drains: %d", got)
+	}
+}
+
+// Readiness waits for what is required: an isolated command that passes one trial, which is
+// then over, a shared server that runs, and again if it is killed, and a link that is up.
+func TestRequired(t *testing.T) {
+	s := emptySite(t)
+	late, socket := filepath.Join(s.dir, "late"), filepath.Join(s.dir, "l.sock")
+	config := s.write("c.yaml", "listen: [\"127.0.0.1:0\"]\nupstreams:\n"+
+		"  once: {command: sh, args: [-c, \"test -e "+late+" || exit 3; exec fakeserver\"], inheritEnv: [all], required: true}\n"+
+		"  all: {command: fakeserver, inheritEnv: [all], env: {FAKE_LOG: "+s.record("a")+"}, session: shared, required: true}\n"+
+		"  other: {command: /no/such/command}\n"+
+		"links: {far: {dial: \"unix://"+socket+"\", required: true}}\n")
+	p := startProgram(t, []string{"XDG_RUNTIME_DIR=" + s.dir}, "serve", "--config", config)
+	servers := func() []string { return children(p.cmd.Process.Pid) }
+	says := func(want string) {
+		t.Helper()
+		got := ""
+		defer func() {
+			if t.Failed() {
+				t.Log("it said ", got)
+			}
+		}()
+		eventually(t, want, func() bool {
+			text, _ := command(t, []string{"XDG_RUNTIME_DIR=" + s.dir}, "healthcheck")
+			got = strings.TrimSpace(text)
+			return got == want
+		})
+	}
+	says("upstream once: did not start: exit status 3; link far: link lost; not ready")
+	os.WriteFile(late, nil, 0o600)
+	says("link far: link lost; not ready")
+	host := startProgram(t, []string{"XDG_RUNTIME_DIR=" + shortDir(t)}, "host", "--listen", "unix://"+socket, "--", "fakeserver")
+	says("ok")
+
+	eventually(t, "the end of the trial", func() bool { return len(servers()) == 1 })
+	pid := s.server("initialize") // the shared one
+	first := strconv.Itoa(pid)
+	if now := servers(); now[0] != first {
+		t.Errorf("%q run, and not %s", now, first)
+	}
+	syscall.Kill(pid, syscall.SIGKILL)
+	eventually(t, "another server", func() bool {
+		now := servers()
+		return len(now) == 1 && now[0] != first
+	})
+	says("ok")
+	host.cmd.Process.Kill()
+	says("link far: link lost; not ready")
+	p.cmd.Process.Signal(syscall.SIGTERM)
+	if err := p.cmd.Wait(); err != nil {
+		t.Errorf("the end: %v", err)
 	}
 }

@@ -1,0 +1,238 @@
+package proxy
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/config"
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/proxy/admin"
+	"github.com/mcp-proxy/mcp-proxy/upstream"
+)
+
+// required are the upstreams here that readiness waits for. Each is started once, as for a
+// client. What a shared server is then is watched, and it is started again if it is gone;
+// the others start with their clients.
+type required struct {
+	// Static after construction.
+	host   *upstream.Host
+	forced context.Context // done: trials end at once
+
+	mu    sync.Mutex // guards the fields below
+	ctx   context.Context
+	end   context.CancelFunc // of ctx; nil before start
+	wg    sync.WaitGroup     // the keep of each
+	order []*requiredUpstream
+}
+
+type requiredUpstream struct {
+	config config.Upstream
+	ctx    context.Context    // set when it is started
+	cancel context.CancelFunc // of ctx
+	why    string             // it is not there; guarded by required.mu
+}
+
+// Pauses between trials that fail, and between looks at a shared server.
+const (
+	firstPause = time.Second
+	mostPause  = 30 * time.Second
+	lookPause  = time.Second
+)
+
+// adopt takes over the upstreams of a configuration. Those that are what they were go on.
+func (r *required) adopt(all []config.Upstream) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	before := make(map[string]*requiredUpstream)
+	for _, u := range r.order {
+		before[u.config.Name] = u
+	}
+	r.order = nil
+	for _, c := range all {
+		if !c.Required {
+			continue
+		}
+		u := before[c.Name]
+		if u != nil && runsOn(u.config, c) {
+			delete(before, c.Name)
+		} else {
+			u = &requiredUpstream{config: c, why: "has not started yet"}
+			r.startLocked(u)
+		}
+		r.order = append(r.order, u)
+	}
+	for _, u := range before {
+		if u.cancel != nil {
+			u.cancel()
+		}
+	}
+}
+
+// start starts them all. Whoever calls it calls stop, and then wait.
+func (r *required) start() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.end != nil {
+		return
+	}
+	r.ctx, r.end = context.WithCancel(context.Background())
+	for _, u := range r.order {
+		r.startLocked(u)
+	}
+}
+
+func (r *required) startLocked(u *requiredUpstream) {
+	if r.end == nil || r.ctx.Err() != nil {
+		return
+	}
+	u.ctx, u.cancel = context.WithCancel(r.ctx)
+	r.wg.Go(func() { r.keep(u) })
+}
+
+// stop starts nothing any more, and ends the trials.
+func (r *required) stop() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.end == nil {
+		r.ctx, r.end = context.WithCancel(context.Background())
+	}
+	r.end()
+}
+
+func (r *required) wait() { r.wg.Wait() }
+
+// checks are one for each of them.
+func (r *required) checks() (all []admin.Check) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, u := range r.order {
+		all = append(all, admin.Check{Name: "upstream " + u.config.Name, Why: u.why})
+	}
+	return all
+}
+
+func (r *required) set(u *requiredUpstream, why string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	u.why = why
+}
+
+// keep tries to start an upstream until it could; a shared one until it need not be there
+// any more.
+func (r *required) keep(u *requiredUpstream) {
+	defer u.cancel()
+	pause := firstPause
+	for u.ctx.Err() == nil {
+		why := r.try(u)
+		r.set(u, why)
+		switch {
+		case why != "":
+			rest(u.ctx, pause)
+			pause = min(2*pause, mostPause)
+		case u.config.Shared:
+			r.watch(u)
+			pause = firstPause
+		default:
+			return
+		}
+	}
+}
+
+// rest waits so long, or until ctx is done.
+func rest(ctx context.Context, d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+	}
+}
+
+// watch returns when a shared server is not there any more.
+func (r *required) watch(u *requiredUpstream) {
+	for rest(u.ctx, lookPause); u.ctx.Err() == nil; rest(u.ctx, lookPause) {
+		if why := r.missing(u.config.Name); why != "" {
+			r.set(u, why)
+			return
+		}
+	}
+}
+
+// missing says why no server of a shared upstream runs; "" if one does.
+func (r *required) missing(name string) string {
+	why := "does not run"
+	for _, s := range r.host.Status() {
+		switch {
+		case s.Upstream != name:
+		case s.State == upstream.StateStarting || s.State == upstream.StateRunning:
+			return ""
+		case s.Cause != "":
+			why = s.Cause
+		}
+	}
+	return why
+}
+
+// try starts an upstream as for a client that leaves at once, and says why that failed in
+// few words; "" if it answered initialize. A stream that finds out that its server
+// speaks the other era has to be opened once more.
+func (r *required) try(u *requiredUpstream) string {
+	ctx, cancel := context.WithTimeout(u.ctx, u.config.StartTimeout)
+	defer cancel()
+	err := r.greet(ctx, u.config.Name)
+	if err != nil && jsonrpc.EndOf(err, "").Cause == jsonrpc.CauseOtherEra {
+		err = r.greet(ctx, u.config.Name)
+	}
+	switch {
+	case err == nil:
+		return ""
+	case errors.Is(ctx.Err(), context.DeadlineExceeded):
+		return jsonrpc.CauseStartTimeout
+	}
+	end := jsonrpc.EndOf(err, jsonrpc.CauseStartFailed)
+	if r.host.ClientsOperate { // its words may have a line of stderr, and everybody may read probes
+		return end.Cause
+	}
+	return end.Words()
+}
+
+// greet attaches a stream, initializes, and returns when all of that has ended.
+func (r *required) greet(ctx context.Context, name string) error {
+	near, far := jsonrpc.Pipe()
+	defer context.AfterFunc(ctx, func() { near.Close() })()
+	ended := make(chan error, 1)
+	go func() { ended <- r.host.Attach(r.forced, name, requiredKey, mcp.Legacy, far) }()
+	err := hello(near)
+	near.Close()
+	end := <-ended
+	if err != nil && !errors.Is(err, errRefused) {
+		return end // which knows why
+	}
+	return err
+}
+
+var errRefused = &jsonrpc.ClosedError{Cause: jsonrpc.CauseRefused}
+
+// requiredKey is the key of the trials. No client has it.
+const requiredKey = "required"
+
+// hello initializes as a client that can do nothing.
+func hello(c jsonrpc.Conn) error {
+	params := json.RawMessage(`{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"mcp-proxy","version":"` + Version() + `"}}`)
+	if err := c.Send(jsonrpc.NewRequest(jsonrpc.IntID(1), mcp.MethodInitialize, params)); err != nil {
+		return err
+	}
+	for {
+		m, err := c.Recv()
+		switch {
+		case err != nil:
+			return err
+		case m.Error != nil:
+			return errRefused
+		case m.IsResponse():
+			return c.Send(jsonrpc.NewNotification(mcp.MethodInitialized, nil))
+		}
+	}
+}
