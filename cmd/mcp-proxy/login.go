@@ -139,10 +139,10 @@ func showLogin(p proxy.LoginPrompt) {
 // askIn tells a person so whose stderr is a log.
 func askIn(log *slog.Logger) func(proxy.LoginPrompt) {
 	return func(p proxy.LoginPrompt) {
-		said := "a server wants you to log in: open this page in a browser on this machine"
 		if p.Opened {
-			said = "a server wants you to log in: a browser was opened"
+			log.Warn("a server wants you to log in: a browser was opened", "server", p.Host, "url", p.URL)
+			return
 		}
-		log.Warn(said, "server", p.Host, "url", p.URL)
+		log.Warn("a server wants you to log in: open this page in a browser on this machine", "server", p.Host, "url", p.URL)
 	}
 }
