@@ -22,6 +22,7 @@ type Config struct {
 	ListTimeout    time.Duration // an upstream slower than this is left out of a merged list
 	PageSize       int           // entries of a page of a merged list; zero: one page
 	Drain          time.Duration // for requests in flight when the client's input ends; may be zero
+	DrainDelay     time.Duration // readiness fails so long before the shutdown; may be zero
 	ShutdownGrace  time.Duration // the whole budget of a shutdown; may be zero
 	Prefix         string        // "auto", "always" or "never"
 	PublicURL      string        // how clients reach us, without a slash at the end: https://mcp.example.com; empty: unknown

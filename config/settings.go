@@ -36,6 +36,7 @@ var settings = []setting{
 	one("listTimeout", duration1, 10*time.Second),
 	one("pageSize", count, 0),
 	one("drain", duration, 5*time.Second),
+	one("drainDelay", duration, time.Duration(0)),
 	one("shutdownGrace", duration, 8*time.Second),
 	one("prefix", prefixMode, "auto"),
 	one("publicURL", ownURL, ""),

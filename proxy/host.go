@@ -136,11 +136,14 @@ func (h *Host) ready() []admin.Check {
 	return append(all, h.half.required.checks()...)
 }
 
+// Unready makes readiness fail from now on, and changes nothing else.
+func (h *Host) Unready() { h.operators.draining.Store(true) }
+
 // Shutdown ends it all, as [Proxy.Shutdown] does: what is in flight finishes, the links
 // hang up, and the rest of the time belongs to the upstreams. Proxies that stop at the
 // same time have their last answers then.
 func (h *Host) Shutdown(ctx context.Context) error {
-	h.operators.draining.Store(true)
+	h.Unready()
 	h.half.required.stop()
 	b := newBudget(ctx, h.half, 0)
 	h.half.finish(b.drain)

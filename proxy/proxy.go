@@ -229,13 +229,17 @@ func (p *Proxy) ready() []admin.Check {
 	return append(all, p.links.required()...)
 }
 
+// Unready makes readiness fail from now on, and changes nothing else: who sends clients
+// here should learn that we are about to stop while we still serve.
+func (p *Proxy) Unready() { p.operators.draining.Store(true) }
+
 // Shutdown ends it all, within one budget if ctx has a deadline: no new requests or
 // sessions, and those in flight finish. What is left of the time then belongs to the
 // upstreams, which stop as they wish. When it is nearly used up the rest ends by force,
 // and so it does soon after ctx was cancelled; then the error is [ErrForced].
 func (p *Proxy) Shutdown(ctx context.Context) error {
 	p.once.Do(func() {}) // what has not started never will
-	p.operators.draining.Store(true)
+	p.Unready()
 	p.host.required.stop()
 	b := newBudget(ctx, p.host, hangUpTime)
 	p.front.Drain()

@@ -216,3 +216,30 @@ func TestRequired(t *testing.T) {
 		t.Errorf("the end: %v", err)
 	}
 }
+
+// After SIGTERM readiness fails first, and new clients are served as before. A second signal
+// skips the rest of the delay, and does not force: what is in flight finishes.
+func TestDrainDelay(t *testing.T) {
+	dir := shortDir(t)
+	env := []string{"XDG_RUNTIME_DIR=" + dir}
+	p, s := serving(t, append(env, "MCP_PROXY_DRAIN_DELAY=1h")...)
+	p.cmd.Process.Signal(syscall.SIGTERM)
+	eventually(t, "the first signal", func() bool { return p.log.count("about to shut down") == 1 })
+	first := time.Now()
+	eventually(t, "readiness that fails", func() bool {
+		text, code := command(t, env, "healthcheck")
+		return code == exitError && text == "drain: shutting down; not ready\n"
+	})
+	if text, code := command(t, env, "healthcheck", "--live"); code != exitOK {
+		t.Errorf("live: %d %q", code, text)
+	}
+	client := s.connect()
+	if got := client.get(1, "echo"); strings.HasPrefix(got, "!") {
+		t.Errorf("a client that comes during the delay: %s", got)
+	}
+	eventually(t, "time for another signal", func() bool { return time.Since(first) > together })
+	p.cmd.Process.Signal(syscall.SIGTERM)
+	if err := p.cmd.Wait(); err != nil {
+		t.Errorf("it ended with %v", err)
+	}
+}

@@ -16,6 +16,7 @@ import (
 type service interface {
 	Serve() error
 	Reload(*config.Config) error
+	Unready()
 	Shutdown(context.Context) error
 	Snapshot() proxy.Snapshot
 }
@@ -39,6 +40,10 @@ func (s *start) run(ctx context.Context, v service, lostGrace time.Duration, rea
 	select {
 	case signal := <-signals:
 		grace = s.cfg.ShutdownGrace
+		if delay := s.cfg.DrainDelay; delay > 0 {
+			s.log.Info("about to shut down", "signal", signal.String(), "delay", delay)
+			serveOn(v, delay, signals)
+		}
 		s.log.Info("shutting down", "signal", signal.String(), "grace", grace)
 	case err = <-ended:
 		s.log.Error("listener failed", "err", err)
@@ -52,6 +57,16 @@ func (s *start) run(ctx context.Context, v service, lostGrace time.Duration, rea
 		return &runError{err}
 	}
 	return nil
+}
+
+// serveOn goes on serving for delay, or until another signal, while readiness fails: whoever
+// sends clients here learns of it before there is anything to refuse.
+func serveOn(v service, delay time.Duration, signals <-chan os.Signal) {
+	v.Unready()
+	select {
+	case <-time.After(delay):
+	case <-signals:
+	}
 }
 
 // shutdown ends a service within grace, or at a second signal by force, which it reports.
