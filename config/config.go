@@ -32,6 +32,7 @@ type Config struct {
 	TLS       ListenTLS  `mapstructure:"-"` // that serve ends itself; the zero value: none
 	Auth      Auth       `mapstructure:"-"` // who clients are, besides TokenFile
 	Admin     Admin      `mapstructure:"-"` // where operators look in
+	Logs      Logs       `mapstructure:"-"` // besides what always is
 	Policies  []Policy   `mapstructure:"-"` // what they may, in the order of the file; nil: everything
 	Upstreams []Upstream `mapstructure:"-"` // in the order of the file; disabled ones are left out
 	Links     []Link     `mapstructure:"-"` // in the order of the file
@@ -58,6 +59,11 @@ func keyOf(field string) string {
 		return strings.ToLower(field)
 	}
 	return strings.ToLower(field[:1]) + field[1:]
+}
+
+// Logs says what is logged besides what always is.
+type Logs struct {
+	Calls bool // one line for each call
 }
 
 // Limits bound what clients may ask for. All are positive.

@@ -128,8 +128,8 @@ func TestChanged(t *testing.T) {
 	if keys := before.Changed(load(t, "upstreams: {b: {command: y}}\nlinks: {c: {dial: \"unix:///a\"}}\n")); keys != nil {
 		t.Errorf("upstreams and links alone: %q", keys)
 	}
-	now := load(t, upstreams+"tls: {cert: a, key: b}\npublicURL: https://a\nlimits: {depth: 9}\npolicies: [{who: any}]\n")
-	if keys := before.Changed(now); strings.Join(keys, " ") != "publicURL limits tls policies" {
+	now := load(t, upstreams+"tls: {cert: a, key: b}\npublicURL: https://a\nlimits: {depth: 9}\nlogs: {calls: true}\npolicies: [{who: any}]\n")
+	if keys := before.Changed(now); strings.Join(keys, " ") != "publicURL limits tls logs policies" {
 		t.Errorf("changed: %q", keys)
 	}
 }

@@ -170,6 +170,7 @@ func (d decoder) Decode(data []byte, top map[string]any) error {
 	known := fields{
 		"limits":     d.readLimits,
 		"tls":        into(&d.tls, value.listenTLS),
+		"logs":       func(v value) { v.strict(fields{"calls": into(&d.logs.Calls, truth.read)}) },
 		"auth":       d.readAuth,
 		"policies":   d.readPolicies,
 		"admin":      d.readAdmin,
@@ -280,7 +281,7 @@ func (l *loader) flags(v *viper.Viper, o Options) {
 
 // config puts the parts together and checks what concerns several of them.
 func (l *loader) config(v *viper.Viper, o Options) *Config {
-	c := &Config{File: l.source, Limits: l.limits, Links: l.links, TLS: l.tls, Auth: l.auth, Admin: l.admin, Policies: l.policies}
+	c := &Config{File: l.source, Limits: l.limits, Links: l.links, TLS: l.tls, Logs: l.logs, Auth: l.auth, Admin: l.admin, Policies: l.policies}
 	c.TLS.flags(o.TLS)
 	if err := v.Unmarshal(c); err != nil && len(l.problems) == 0 { // a mistake was told where it was found
 		l.fail("", "", "%s", oneLine(err.Error()))

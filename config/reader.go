@@ -33,6 +33,7 @@ type loader struct {
 	links   []Link
 
 	tls      ListenTLS
+	logs     Logs
 	auth     Auth
 	policies []Policy
 	admin    Admin

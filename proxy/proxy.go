@@ -16,6 +16,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/identity"
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/internal/observe"
 	"github.com/mcp-proxy/mcp-proxy/proxy/admin"
 	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 	"github.com/mcp-proxy/mcp-proxy/proxy/frontend"
@@ -51,6 +52,9 @@ type Proxy struct {
 // [config.Problems] where cfg is to blame.
 func New(cfg *config.Config, o Options) (*Proxy, error) {
 	o.setDefaults()
+	if cfg.Logs.Calls {
+		o.Hooks = observe.Join(o.Hooks, admin.LogCalls(o.Log))
+	}
 	warnOfUpstreams(cfg, o.Log)
 	if err := checkClients(cfg); err != nil && !o.Stdio {
 		return nil, err
