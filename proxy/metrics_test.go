@@ -1,8 +1,14 @@
 package proxy_test
 
 import (
+	"context"
 	"fmt"
+	"io"
+	"net"
+	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -136,4 +142,47 @@ func series(text string) (n int) {
 		}
 	}
 	return n
+}
+
+// Prometheus scrapes where the configuration says that operators look in, and nothing counts
+// if it says nothing.
+func TestMetricsAreServed(t *testing.T) {
+	server := sdkServer()
+	t.Cleanup(server.Close)
+	dir := t.TempDir()
+	token := filepath.Join(dir, "token")
+	if err := os.WriteFile(token, []byte("sesame"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, on := range []bool{true, false} {
+		cfg := config.Config{TokenFile: token, Upstreams: []config.Upstream{{Name: "a", URL: server.URL}}}
+		socket := filepath.Join(dir, fmt.Sprint(on))
+		options := proxy.Options{AdminSocket: socket}
+		if on {
+			cfg.Admin.Listen, options.AdminSocket = []string{"unix://" + socket}, ""
+		}
+		p, err := proxy.New(&cfg, options)
+		if err != nil {
+			t.Fatal(err)
+		}
+		web := httptest.NewServer(p.Handler())
+		resp, err := http.Post(web.URL+"/mcp", "application/json", strings.NewReader(`{}`))
+		if err != nil || resp.StatusCode != http.StatusUnauthorized {
+			t.Fatal(resp, err)
+		}
+		resp.Body.Close()
+		dial := func(context.Context, string, string) (net.Conn, error) { return net.Dial("unix", socket) }
+		client := http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}}
+		if resp, err = client.Get("http://localhost/metrics"); err != nil {
+			t.Fatal(err)
+		}
+		text, _ := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if on != (resp.StatusCode == http.StatusOK) || on != strings.Contains(string(text), "mcp_proxy_refusals_total{reason=\"no_token\"} 1\n") {
+			t.Errorf("metrics: %v, and the answer is %d %s", on, resp.StatusCode, text)
+		}
+		p.Close()
+		web.Close()
+		http.DefaultClient.CloseIdleConnections()
+	}
 }

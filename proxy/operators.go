@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/config"
+	"github.com/mcp-proxy/mcp-proxy/internal/observe"
 	"github.com/mcp-proxy/mcp-proxy/internal/secretfile"
 	"github.com/mcp-proxy/mcp-proxy/proxy/admin"
 	"github.com/mcp-proxy/mcp-proxy/proxy/frontend"
@@ -49,6 +50,30 @@ func newOperators(cfg *config.Config, o Options, s *admin.Server) *operators {
 			ErrorLog:          slog.NewLogLogger(o.Log.Handler(), slog.LevelDebug),
 		},
 	}}
+}
+
+// observe adds to the hooks what a configuration wants to know of calls. It returns the
+// metrics that they fill; nil without an address for operators in the configuration: who
+// does not ask for metrics pays nothing for them.
+func (o *Options) observe(cfg *config.Config) *admin.Metrics {
+	if cfg.Logs.Calls {
+		o.Hooks = observe.Join(o.Hooks, admin.LogCalls(o.Log))
+	}
+	if len(cfg.Admin.Listen) == 0 {
+		return nil
+	}
+	m := admin.NewMetrics()
+	m.Version = Version()
+	o.Hooks = observe.Join(o.Hooks, m.Hooks())
+	return m
+}
+
+// handlerOf returns what serves metrics, nil for none.
+func handlerOf(m *admin.Metrics, snapshot func() observe.Snapshot) http.Handler {
+	if m == nil {
+		return nil
+	}
+	return m.Handler(snapshot)
 }
 
 // open listens at all addresses of the configuration, or at none, and at the socket, if

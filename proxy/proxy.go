@@ -16,7 +16,6 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/identity"
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
-	"github.com/mcp-proxy/mcp-proxy/internal/observe"
 	"github.com/mcp-proxy/mcp-proxy/proxy/admin"
 	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 	"github.com/mcp-proxy/mcp-proxy/proxy/frontend"
@@ -52,9 +51,7 @@ type Proxy struct {
 // [config.Problems] where cfg is to blame.
 func New(cfg *config.Config, o Options) (*Proxy, error) {
 	o.setDefaults()
-	if cfg.Logs.Calls {
-		o.Hooks = observe.Join(o.Hooks, admin.LogCalls(o.Log))
-	}
+	metrics := o.observe(cfg)
 	warnOfUpstreams(cfg, o.Log)
 	if err := checkClients(cfg); err != nil && !o.Stdio {
 		return nil, err
@@ -83,7 +80,7 @@ func New(cfg *config.Config, o Options) (*Proxy, error) {
 	if p.web, err = newWeb(cfg, p.front, o.Log); err != nil && !o.Stdio {
 		return nil, err
 	}
-	p.operators = newOperators(cfg, o, &admin.Server{Snapshot: p.Snapshot, Ready: p.ready})
+	p.operators = newOperators(cfg, o, &admin.Server{Snapshot: p.Snapshot, Ready: p.ready, Metrics: handlerOf(metrics, p.Snapshot)})
 	p.linked, p.hangUp = context.WithCancel(context.Background())
 	p.serving, p.cut = context.WithCancel(context.Background())
 	return p, nil

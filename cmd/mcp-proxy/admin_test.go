@@ -119,7 +119,7 @@ func TestAdminDirOfOthers(t *testing.T) {
 	}
 }
 
-// On TCP probes are open and all else needs the token. Readiness fails while a call drains,
+// On TCP probes and metrics are open and all else needs the token. Readiness fails while a call drains,
 // and liveness does not.
 func TestAdminOnTCP(t *testing.T) {
 	s := emptySite(t)
@@ -149,6 +149,9 @@ func TestAdminOnTCP(t *testing.T) {
 		return resp.StatusCode
 	}
 	eventually(t, "readiness", func() bool { return get("/readyz", "") == http.StatusOK })
+	if got := get("/metrics", ""); got != http.StatusOK {
+		t.Errorf("metrics: %d", got)
+	}
 	if a, b, c := get("/livez", ""), get("/status", ""), get("/status", "secret"); a != 200 || b != 401 || c != 200 {
 		t.Errorf("livez %d, status %d, with the token %d", a, b, c)
 	}

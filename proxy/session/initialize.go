@@ -18,7 +18,8 @@ const batchVersion = "2025-03-26"
 type handshake struct {
 	params  json.RawMessage // for upstreams: the client's own, with the version agreed; nil before initialize
 	version string
-	ready   bool // the client takes server requests: it has sent initialized, or another request
+	client  string // what the client calls itself
+	ready   bool   // the client takes server requests: it has sent initialized, or another request
 
 	level json.RawMessage // params of the last logging/setLevel
 }
@@ -33,7 +34,7 @@ func (s *session) initialize(c *call) *jsonrpc.Error {
 	s.mu.Lock()
 	again := s.handshake.params != nil
 	if !again {
-		s.handshake.params, s.handshake.version = params, version
+		s.handshake.params, s.handshake.version, s.handshake.client = params, version, clientName(params)
 		for _, u := range s.upstreams.of(mcp.Legacy).seenBy(c.grant).conns { // now: what the client says next waits for them
 			u.openLocked()
 		}

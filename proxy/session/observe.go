@@ -36,10 +36,10 @@ func (s *session) id() string { return s.key[:8] }
 // observed is what can be seen of the session.
 func (s *session) observed() observe.Session {
 	s.mu.Lock()
-	hello := s.handshake.params
+	hello, client := s.handshake.params, s.handshake.client
 	s.mu.Unlock()
 	_, inFlight := s.client.Open()
-	seen := observe.Session{ID: s.id(), Client: clientName(hello), Principal: s.who.String(), Began: s.began, InFlight: inFlight}
+	seen := observe.Session{ID: s.id(), Client: client, Principal: s.name, Began: s.began, InFlight: inFlight}
 	if c, ok := s.conn.(carried); ok {
 		seen.Transport = c.Transport()
 	}
@@ -125,12 +125,11 @@ func (s *session) tellAnswer(c *call, answer *jsonrpc.Message) {
 }
 
 func (s *session) observedCall(c *call) observe.Call {
-	seen := observe.Call{Session: s.id(), Client: c.watched.name, Principal: s.who.String(), Account: s.account, Era: string(c.era), Method: methodName(c.Method)}
+	seen := observe.Call{Session: s.id(), Client: c.watched.name, Principal: s.name, Account: s.account, Era: string(c.era), Method: methodName(c.Method)}
 	if c.era == mcp.Legacy {
 		s.mu.Lock()
-		hello := s.handshake.params
+		seen.Client = s.handshake.client
 		s.mu.Unlock()
-		seen.Client = clientName(hello)
 	}
 	return seen
 }

@@ -58,7 +58,8 @@ type session struct {
 // Clients are who sends the messages of a session.
 type clients struct {
 	who         *identity.Identity           // of messages that do not say; static
-	account     string                       // of who; static
+	name        string                       // of who, for logs; static
+	account     string                       // of who, for metrics; static
 	ofPrincipal bool                         // they are all clients of a principal, and all requests are of the modern era; static
 	grant       atomic.Pointer[policy.Grant] // of the last request; nil without policies
 }
@@ -81,7 +82,7 @@ const (
 
 // newSession returns a session without upstreams, for so many requests at a time.
 func newSession(p *Router, who *identity.Identity, c jsonrpc.Conn, key string, inFlight int) *session {
-	s := &session{p: p, key: key, clients: clients{who: who, account: who.Account()}, conn: c, began: time.Now(), ended: make(chan struct{})}
+	s := &session{p: p, key: key, clients: clients{who: who, name: who.String(), account: who.Account()}, conn: c, began: time.Now(), ended: make(chan struct{})}
 	s.subscriptions.most = max(inFlight/4, 1)
 	s.log = p.logger().With("session", s.key[:8]) // as hosts shorten it
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
