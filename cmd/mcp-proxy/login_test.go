@@ -7,6 +7,9 @@ import (
 	"io"
 	"io/fs"
 	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -300,5 +303,57 @@ func TestLateLogin(t *testing.T) {
 	}
 	if h.opened() != 1 {
 		t.Errorf("%d browsers", h.opened())
+	}
+}
+
+// A link that is dialled is logged in to as a remote server is: by the command, or by the
+// program that needs it.
+func TestLoginOfLinks(t *testing.T) {
+	h := newHome(t, oauthtest.Variations{})
+	s := emptySite(t)
+	s.layout = layout{place: "TCP link"} // but for what is written here
+	far := newFarHost(t, s.load("host.yaml", "upstreams: {a: {command: fakeserver, stopGrace: 500ms}}\n", true), 0, s.log)
+	host, err := url.Parse("http://" + strings.TrimPrefix(far.listen("ws://127.0.0.1:0/link"), "tcp://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	behind := httputil.NewSingleHostReverseProxy(host)
+	guard := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		ask, _ := http.NewRequestWithContext(r.Context(), http.MethodPost, h.site.Endpoint(), strings.NewReader(`{"method":"link"}`))
+		ask.Header.Set("Authorization", r.Header.Get("Authorization"))
+		said, err := h.site.Client().Do(ask)
+		if err != nil {
+			w.WriteHeader(http.StatusBadGateway)
+			return
+		}
+		said.Body.Close()
+		if said.StatusCode == http.StatusUnauthorized {
+			w.Header().Set("WWW-Authenticate", said.Header.Get("WWW-Authenticate"))
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		behind.ServeHTTP(w, r)
+	}))
+	defer guard.Close()
+	defer guard.CloseClientConnections()
+	h.site.Vary(func(v *oauthtest.Variations) { v.Resource = guard.URL + "/link" })
+	config := s.write("mcp-proxy.yaml", fmt.Sprintf("links: {far: {dial: 'ws%s/link', auth: {oauth: {}}}}\n", strings.TrimPrefix(guard.URL, "http")))
+	h.agree()
+
+	p := h.start("stdio", "--config", config) // which opens the browser
+	p.begins()
+	p.say(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"a__echo"}}`)
+	if said := p.hear(); !strings.Contains(said, `"id":2,"result"`) {
+		t.Errorf("got %s\n%s", said, p.log)
+	}
+	if n := h.opened(); n != 1 {
+		t.Errorf("%d browsers were opened", n)
+	}
+	h.run(0, "logout", "far", "--config", config)
+	if said := h.run(0, "login", "far", "--config", config); !strings.Contains(said, "far") {
+		t.Errorf("login said %s", said)
+	}
+	if n := h.opened(); n != 2 {
+		t.Errorf("%d browsers were opened", n)
 	}
 }
