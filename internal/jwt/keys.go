@@ -40,9 +40,9 @@ type Source struct {
 // Keys are those of one issuer. Run fetches them, in the background. While that fails, the
 // keys that are known stay good.
 //
-// A token with a key that nobody knows makes Run fetch at once, since issuers rotate keys.
-// All such tokens wait for the same fetch. If that brings no new key, the next one may come
-// after a minute, whoever asks.
+// A token with a key that nobody knows makes Run fetch at once, since issuers rotate keys,
+// some under the same id. All such tokens wait for the same fetch. If that brings no new
+// key, the next one may come after a minute, whoever asks.
 type Keys struct {
 	// Static after construction.
 	source Source
@@ -224,7 +224,7 @@ func (k *Keys) find(h header) (found []*PublicKey, err error) {
 	return found, nil
 }
 
-// miss is for a token whose key was not found. It returns what to wait for before it makes
+// miss is for a token that no known key has signed. It returns what to wait for before it makes
 // sense to look again: the end of a fetch. Nil says that none may come for such a token now.
 func (k *Keys) miss() <-chan struct{} {
 	k.mu.Lock()

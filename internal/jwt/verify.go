@@ -155,11 +155,12 @@ func (i *Issuer) verify(ctx context.Context, h header, text string) (*PublicKey,
 				return key, payload, nil
 			}
 		}
-		if len(keys) > 0 && h.KeyID != "" {
-			return nil, nil, BadSignature
-		}
 		wait := i.Keys.miss()
-		if wait == nil || waits == 2 {
+		switch {
+		case wait != nil && waits < 2:
+		case len(keys) > 0 && h.KeyID != "":
+			return nil, nil, BadSignature
+		default:
 			return nil, nil, UnknownKey
 		}
 		select {
