@@ -1,7 +1,6 @@
 package proxy
 
 import (
-	"cmp"
 	"log/slog"
 
 	"github.com/mcp-proxy/mcp-proxy/config"
@@ -31,7 +30,7 @@ func newClients(cfg *config.Config, log *slog.Logger) *auth.Clients {
 func trusted(i config.Issuer, log *slog.Logger) *jwt.Issuer {
 	return &jwt.Issuer{
 		Name: i.Issuer, Audience: i.Audience, Algorithms: i.Algorithms, Skew: i.Skew,
-		Principal: cmp.Or(i.Principal, "sub"), Scopes: i.Scopes,
+		Principal: i.Principal, Scopes: i.Scopes,
 		Keys: jwt.NewKeys(jwt.Source{Issuer: i.Issuer, URL: i.JWKSURL, File: i.JWKSFile}, log),
 	}
 }

@@ -72,6 +72,10 @@ var Nobody = &Identity{Principal: Principal{Kind: Anonymous}}
 // TheOperator is whoever has started this program.
 var TheOperator = &Identity{Principal: Principal{Kind: Operator}}
 
+// MetadataPath is where the metadata of resources is (RFC 9728, section 3.1): the path of
+// the resource follows.
+const MetadataPath = "/.well-known/oauth-protected-resource"
+
 // A Refusal is why a request is not served, and what its sender can do about it. It is the
 // error of who identifies clients, and goes beside answers that a policy has refused: a
 // front end with statuses then answers with that of the refusal.

@@ -12,10 +12,6 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jwt"
 )
 
-// wellKnown is where the metadata of resources is (RFC 9728, section 3.1): the resource's
-// path follows.
-const wellKnown = "/.well-known/oauth-protected-resource"
-
 // Challenge returns the WWW-Authenticate header of a response that refuses r (RFC 6750,
 // section 3; RFC 9728, section 5.1). A refusal that no token would change has none.
 func (c *Clients) Challenge(r *http.Request, why *identity.Refusal) string {
@@ -41,7 +37,7 @@ func (c *Clients) Challenge(r *http.Request, why *identity.Refusal) string {
 		add("error_description", why.Text)
 	}
 	add("scope", strings.Join(challenged(c.needed(r, why)), " "))
-	add("resource_metadata", c.base(r)+wellKnown+resourcePath(r.URL.Path))
+	add("resource_metadata", c.base(r)+identity.MetadataPath+resourcePath(r.URL.Path))
 	return b.String()
 }
 
@@ -109,7 +105,7 @@ type metadata struct {
 // Metadata returns the document that is at the path of r, if there are issuers. At the root
 // it is that of /mcp, where clients look that do not know our paths.
 func (c *Clients) Metadata(r *http.Request) ([]byte, bool) {
-	path, ok := strings.CutPrefix(r.URL.Path, wellKnown)
+	path, ok := strings.CutPrefix(r.URL.Path, identity.MetadataPath)
 	if public, err := url.Parse(c.PublicURL); err == nil { // clients insert its path, too
 		path = strings.TrimPrefix(path, public.Path)
 	}

@@ -21,8 +21,8 @@ type Identifier interface {
 	// that refuses r; "" for none. A policy may have refused it instead of Identify.
 	Challenge(r *http.Request, why *identity.Refusal) string
 
-	// Metadata returns the JSON of a document at /.well-known/oauth-protected-resource or
-	// below it (RFC 9728), and false if there is none.
+	// Metadata returns the JSON of a document at [identity.MetadataPath] or below it (RFC
+	// 9728), and false if there is none.
 	Metadata(r *http.Request) ([]byte, bool)
 }
 
@@ -78,12 +78,10 @@ func (g *Guard) writeRefused(w http.ResponseWriter, r *http.Request, why *identi
 	writeJSON(w, why.Status, body)
 }
 
-const metadataPath = "/.well-known/oauth-protected-resource"
-
 // asksMetadata reports whether r asks how to prove who one is, which nobody can have
 // proved yet. Where nothing is asked for, the path is as any other.
 func (g *Guard) asksMetadata(r *http.Request) bool {
-	rest, ok := strings.CutPrefix(r.URL.Path, metadataPath)
+	rest, ok := strings.CutPrefix(r.URL.Path, identity.MetadataPath)
 	return ok && (rest == "" || rest[0] == '/') && g.Clients != nil
 }
 
