@@ -106,10 +106,13 @@ type metadata struct {
 // it is that of /mcp, where clients look that do not know our paths.
 func (c *Clients) Metadata(r *http.Request) ([]byte, bool) {
 	path, ok := strings.CutPrefix(r.URL.Path, identity.MetadataPath)
+	path = strings.TrimSuffix(path, "/")
 	if public, err := url.Parse(c.PublicURL); err == nil { // clients insert its path, too
-		path = strings.TrimPrefix(path, public.Path)
+		if below, ok := strings.CutPrefix(path, public.Path); ok && resourcePath(below) == below {
+			path = below
+		}
 	}
-	if path = strings.TrimSuffix(path, "/"); path == "" {
+	if path == "" {
 		path = "/mcp"
 	}
 	if !ok || len(c.Issuers) == 0 || resourcePath(path) != path {

@@ -18,6 +18,8 @@ func TestMetadata(t *testing.T) {
 	public := &Clients{Issuers: []*jwt.Issuer{a.issuer("mcp", "offline_access"), b.issuer("mcp")}, PublicURL: "https://mcp.example"}
 	local := &Clients{Issuers: []*jwt.Issuer{a.issuer()}}
 	below := &Clients{Issuers: []*jwt.Issuer{a.issuer()}, PublicURL: "https://example/team"}
+	short := &Clients{Issuers: []*jwt.Issuer{a.issuer()}, PublicURL: "https://example/m"}
+	same := &Clients{Issuers: []*jwt.Issuer{a.issuer()}, PublicURL: "https://example/mcp"}
 	tests := []struct {
 		name     string
 		c        *Clients
@@ -36,6 +38,10 @@ func TestMetadata(t *testing.T) {
 		{"by Host with TLS", local, "https://proxy.example/.well-known/oauth-protected-resource/mcp", "https://proxy.example/mcp"},
 		{"below a path", below, "http://localhost/.well-known/oauth-protected-resource/mcp", "https://example/team/mcp"},
 		{"with that path", below, "http://localhost/.well-known/oauth-protected-resource/team/mcp/files", "https://example/team/mcp/files"},
+		{"below a path that ours begin with", short, "http://localhost/.well-known/oauth-protected-resource/mcp", "https://example/m/mcp"},
+		{"with that one", short, "http://localhost/.well-known/oauth-protected-resource/m/mcp", "https://example/m/mcp"},
+		{"below a path that is ours", same, "http://localhost/.well-known/oauth-protected-resource/mcp/files", "https://example/mcp/mcp/files"},
+		{"with this one", same, "http://localhost/.well-known/oauth-protected-resource/mcp/mcp/files", "https://example/mcp/mcp/files"},
 
 		{"message", public, "http://localhost/.well-known/oauth-protected-resource/message", ""},
 		{"other", public, "http://localhost/.well-known/oauth-protected-resource/other", ""},
