@@ -10,8 +10,8 @@ type Admin struct {
 
 func (l *loader) readAdmin(v value) {
 	v.strict(fields{
-		"listen":    into(&l.admin.Listen, address.list),
-		"tokenFile": into(&l.admin.TokenFile, value.filePath),
+		"listen":    into(&l.cfg.Admin.Listen, address.list),
+		"tokenFile": into(&l.cfg.Admin.TokenFile, value.filePath),
 	})
 }
 

@@ -21,12 +21,12 @@ func (l *loader) readToken(v value) {
 		"tokenFile": into(&t.TokenFile, value.filePath),
 	})
 	v.needs("name", "tokenFile")
-	for _, other := range l.auth.Tokens {
+	for _, other := range l.cfg.Auth.Tokens {
 		if t.Name != "" && other.Name == t.Name {
 			v.wrong("has the same name as %s: a client is known by its name", other.Key)
 		}
 	}
-	l.auth.Tokens = append(l.auth.Tokens, t)
+	l.cfg.Auth.Tokens = append(l.cfg.Auth.Tokens, t)
 }
 
 func (l *loader) readIssuer(v value) {
@@ -45,12 +45,12 @@ func (l *loader) readIssuer(v value) {
 	if i.JWKSURL != "" && i.JWKSFile != "" {
 		v.wrong("has both jwksURL and jwksFile")
 	}
-	for _, other := range l.auth.JWT {
+	for _, other := range l.cfg.Auth.JWT {
 		if i.Issuer != "" && sameURL(other.Issuer, i.Issuer) {
 			v.wrong("has the same issuer as %s", other.Key)
 		}
 	}
-	l.auth.JWT = append(l.auth.JWT, i)
+	l.cfg.Auth.JWT = append(l.cfg.Auth.JWT, i)
 }
 
 // audience takes one text too, as tokens themselves may.

@@ -104,9 +104,6 @@ func (l *loader) careless(u Upstream) {
 	if u.Auth != (UpstreamAuth{}) {
 		names = append(names, "Authorization")
 	}
-	if u.Auth != (UpstreamAuth{}) {
-		names = append(names, "Authorization")
-	}
 	if len(names) > 0 {
 		slices.Sort(names)
 		l.warn(l.source, u.Key, "sends %s unencrypted to another machine", strings.Join(slices.Compact(names), ", "))

@@ -32,7 +32,7 @@ func (l *loader) readLinks(v value) {
 		case link.Dial != "":
 			v.dialled(link)
 		}
-		l.links = append(l.links, link)
+		l.cfg.Links = append(l.cfg.Links, link)
 	})
 	l.ownTokens()
 }
@@ -77,7 +77,7 @@ func (v value) misplaced(key, needs string) {
 // their hosts apart.
 func (l *loader) ownTokens() {
 	owner := make(map[string]string)
-	for _, link := range l.links {
+	for _, link := range l.cfg.Links {
 		if !link.Accept || link.TokenFile == "" {
 			continue
 		}

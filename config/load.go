@@ -58,7 +58,7 @@ type Options struct {
 // and the key in upper case, its words joined by _, lists with commas), else
 // from the file, else from the defaults.
 func Load(o Options) (*Config, []string, error) {
-	l := &loader{limits: defaultLimits()}
+	l := &loader{cfg: Config{Limits: defaultLimits()}}
 	v := layered(l)
 	if l.find(o) {
 		l.read(v)
@@ -169,8 +169,8 @@ func (d decoder) Decode(data []byte, top map[string]any) error {
 
 	known := fields{
 		"limits":     d.readLimits,
-		"tls":        into(&d.tls, value.listenTLS),
-		"logs":       func(v value) { v.strict(fields{"calls": into(&d.logs.Calls, truth.read)}) },
+		"tls":        into(&d.cfg.TLS, value.listenTLS),
+		"logs":       func(v value) { v.strict(fields{"calls": into(&d.cfg.Logs.Calls, truth.read)}) },
 		"auth":       d.readAuth,
 		"policies":   d.readPolicies,
 		"admin":      d.readAdmin,
@@ -201,10 +201,10 @@ func (d decoder) Decode(data []byte, top map[string]any) error {
 
 func (l *loader) readLimits(v value) {
 	v.strict(fields{
-		"message":  into(&l.limits.Message, size.read),
-		"depth":    into(&l.limits.Depth, levels.read),
-		"inFlight": into(&l.limits.InFlight, positive.read),
-		"sessions": into(&l.limits.Sessions, positive.read),
+		"message":  into(&l.cfg.Limits.Message, size.read),
+		"depth":    into(&l.cfg.Limits.Depth, levels.read),
+		"inFlight": into(&l.cfg.Limits.InFlight, positive.read),
+		"sessions": into(&l.cfg.Limits.Sessions, positive.read),
 	})
 }
 
@@ -281,7 +281,8 @@ func (l *loader) flags(v *viper.Viper, o Options) {
 
 // config puts the parts together and checks what concerns several of them.
 func (l *loader) config(v *viper.Viper, o Options) *Config {
-	c := &Config{File: l.source, Limits: l.limits, Links: l.links, TLS: l.tls, Logs: l.logs, Auth: l.auth, Admin: l.admin, Policies: l.policies}
+	c := &l.cfg
+	c.File = l.source
 	c.TLS.flags(o.TLS)
 	if err := v.Unmarshal(c); err != nil && len(l.problems) == 0 { // a mistake was told where it was found
 		l.fail("", "", "%s", oneLine(err.Error()))

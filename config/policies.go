@@ -13,7 +13,7 @@ func (l *loader) readPolicies(v value) {
 		v.wrong("is empty: leave it out if all clients may do everything, or write - {who: any}")
 		return
 	}
-	v.every(func(v value) { l.policies = append(l.policies, v.policy()) })
+	v.every(func(v value) { l.cfg.Policies = append(l.cfg.Policies, v.policy()) })
 }
 
 func (v value) policy() Policy {

@@ -28,15 +28,8 @@ func (r *reader) warn(source, key, format string, args ...any) {
 // A loader is the state of one Load.
 type loader struct {
 	reader
+	cfg     Config // what the file says, but for upstreams and what viper layers
 	entries []entry
-	limits  Limits
-	links   []Link
-
-	tls      ListenTLS
-	logs     Logs
-	auth     Auth
-	policies []Policy
-	admin    Admin
 }
 
 // An entry is an upstream and what is known of it only while the file is read.
