@@ -27,12 +27,16 @@
 //	              the proxies that a host has links to
 //	within.go     the link within the process
 //	links.go      links to hosts elsewhere, and one set of upstreams of all
-//	front.go      the handler of all paths
-//	web.go        listeners, and the server at them
+//	front.go      the handler of all paths; clients.go and policies.go are who may use it,
+//	              and for what
+//	web.go        listeners, and the server at them; webtls.go is its TLS
+//	login.go      a person logs in to a server; credentials.go is how we prove who we are
+//	              to servers and hosts
 //	operators.go  where operators look in
 //	required.go   the upstreams that readiness waits for
 //	shutdown.go   the time of a shutdown, and who gets how much of it
-//	check.go      what will fail later and can be seen now
+//	check.go      what will fail later and can be seen now; explain.go says what a
+//	              client may do
 //	options.go    Options, Hooks and Snapshot; program.go is about the whole program
 //
 // # The end

@@ -5,6 +5,9 @@
 //	mcp-proxy connect URL
 //	mcp-proxy host    --config F --listen URL | --dial URL             [-- CMD ARGS…]
 //	mcp-proxy check   [F]
+//	mcp-proxy login   UPSTREAM|URL, and logout
+//	mcp-proxy explain --as CLIENT | --claims F  NAME|URI
+//	mcp-proxy healthcheck
 //	mcp-proxy version
 //
 // The program is flags, signals, terminal output and exit codes; all else is package
@@ -14,5 +17,6 @@
 //	                   stdio, connect proxy.New: ServeStdio    ──┼─ a signal ─► Shutdown ─► exit code
 //	                   host           proxy.NewHost: Serve     ──┘
 //
-// SIGHUP is Reload, and SIGUSR1 logs a Snapshot. Only main exits.
+// SIGHUP is Reload, and SIGUSR1 logs a Snapshot. A process has a Unix socket for operators,
+// where healthcheck finds it (admin_socket.go). Only main exits.
 package main
