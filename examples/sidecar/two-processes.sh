@@ -17,7 +17,7 @@ end() {
 trap end EXIT
 
 go build -o "$dir/" ./cmd/mcp-proxy ./examples/servers/clock ./examples/servers/notes
-export MCP_SOCKETS=$dir MCP_SERVERS=$dir NOTES_DIR=$dir/data MCP_TOKEN_FILE=$dir/token
+export MCP_SOCKETS=$dir MCP_SERVERS=$dir NOTES_DIR=$dir/data MCP_TOKEN_FILE=$dir/token MCP_ADMIN=unix://$dir/admin.sock
 head -c 24 /dev/urandom | base64 | tr '/+' '_-' >"$dir/token"
 
 # Either may start first: the proxy dials until the host is there.
@@ -27,12 +27,12 @@ proxy=$!
 "$dir/mcp-proxy" host --config examples/sidecar/tools.yaml --listen "unix://$dir/tools.sock" >"$dir/host.out" 2>"$dir/host.log" &
 host=$!
 
-for _ in {1..100}; do grep -q listening "$dir/listening" && break; sleep 0.1; done
-url=$(grep -oE 'http://[^ ,]*/mcp' "$dir/listening")
-for _ in {1..100}; do
-  tools=$(examples/tools.sh "$url" "$(cat "$dir/token")") && grep -q notes__add <<<"$tools" && break
-  sleep 0.1 # the link is not up yet
+# Both are ready once the link is up.
+for socket in tools-admin admin; do
+  for _ in {1..100}; do "$dir/mcp-proxy" healthcheck --admin "$dir/$socket.sock" 2>>"$dir/health.log" && break; sleep 0.1; done
 done
+url=$(grep -oE 'http://[^ ,]*/mcp' "$dir/listening")
+tools=$(examples/tools.sh "$url" "$(cat "$dir/token")")
 echo "$tools"
 for name in clock__now notes__add; do grep -qx "$name" <<<"$tools"; done
 

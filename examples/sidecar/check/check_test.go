@@ -154,9 +154,17 @@ func checkPod(t *testing.T, pod corev1.PodSpec, config *corev1.ConfigMap, port s
 		for _, p := range c.Ports {
 			ports = append(ports, p.Name)
 		}
-		for _, probe := range []*corev1.Probe{c.ReadinessProbe, c.LivenessProbe} {
-			if probe != nil && !slices.ContainsFunc(c.Ports, func(p corev1.ContainerPort) bool { return p.Name == probe.HTTPGet.Port.StrVal }) {
+		file := config.Data[strings.TrimPrefix(c.Args[2], "/etc/mcp/")]
+		if file == "" {
+			t.Errorf("%s: %s is not in the ConfigMap", c.Name, c.Args[2])
+		}
+		for _, probe := range []*corev1.Probe{c.StartupProbe, c.ReadinessProbe, c.LivenessProbe} {
+			switch {
+			case probe == nil:
+			case probe.HTTPGet != nil && !slices.ContainsFunc(c.Ports, func(p corev1.ContainerPort) bool { return p.Name == probe.HTTPGet.Port.StrVal }):
 				t.Errorf("%s: a probe asks at port %s, which it has not", c.Name, &probe.HTTPGet.Port)
+			case probe.Exec != nil && !strings.Contains(file, probe.Exec.Command[len(probe.Exec.Command)-1]):
+				t.Errorf("%s: a probe runs %q, and its configuration listens elsewhere", c.Name, probe.Exec.Command)
 			}
 		}
 		for _, m := range c.VolumeMounts {
@@ -166,9 +174,6 @@ func checkPod(t *testing.T, pod corev1.PodSpec, config *corev1.ConfigMap, port s
 		}
 		if !slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return m.MountPath == "/run/mcp" && m.Name == "sockets" }) {
 			t.Errorf("%s does not see the socket", c.Name)
-		}
-		if _, ok := config.Data[strings.TrimPrefix(c.Args[2], "/etc/mcp/")]; !ok {
-			t.Errorf("%s: %s is not in the ConfigMap", c.Name, c.Args[2])
 		}
 	}
 	if len(containers) != 2 || !slices.Contains(ports, port) {
