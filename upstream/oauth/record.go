@@ -78,7 +78,7 @@ func readRecord(text []byte) (*record, error) {
 	case json.Unmarshal(text, &of) == nil && of.Version > version:
 		return nil, errors.New("was written by a later version of mcp-proxy")
 	case json.Unmarshal(text, &r) != nil || r.Version != version: // the error may quote it
-		return nil, errors.New("is not what was written there")
+		return nil, errors.New("is damaged: delete it, and log in again")
 	}
 	return &r, nil
 }

@@ -15,10 +15,10 @@ import (
 // What cannot be read is named, and stays as it is.
 func TestBadRecords(t *testing.T) {
 	for name, tt := range map[string]struct{ text, says string }{
-		"not JSON":      {`{"token":`, "is not what was written there"},
-		"empty":         {``, "is not what was written there"},
+		"not JSON":      {`{"token":`, "is damaged: delete it, and log in again"},
+		"empty":         {``, "is damaged: delete it, and log in again"},
 		"a later one":   {`{"version":2,"token":"s3cr3t"}`, "was written by a later version of mcp-proxy"},
-		"another shape": {`{"version":1,"token":"s3cr3t"}`, "is not what was written there"},
+		"another shape": {`{"version":1,"token":"s3cr3t"}`, "is damaged: delete it, and log in again"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, p := oauthtest.New(t, oauthtest.Variations{}), newPerson(t)
