@@ -36,6 +36,13 @@ type leakChecked struct{ m *testing.M }
 
 func (l leakChecked) Run() int {
 	os.Setenv("GORACE", "atexit_sleep_ms=0") // or each process takes a second to end
+	state, err := os.MkdirTemp("", "mcp-proxy-state-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(state)
+	os.Setenv("XDG_STATE_HOME", state) // logins are those of the tests, and not of whoever runs them
 	code := l.m.Run()
 	if err := goleak.Find(goleak.IgnoreTopFunction("os/signal.loop"), goleak.IgnoreTopFunction("os/signal.signal_recv")); err != nil && code == 0 {
 		fmt.Fprintln(os.Stderr, err)
