@@ -21,8 +21,8 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/upstream/oauth/oauthtest"
 )
 
-// fakeBrowser is a browser whose person agrees to everything, once the file of that name in
-// its home is there.
+// fakeBrowser is a browser whose person agrees to everything, once somebody has the pipe of
+// that name in its home open for writing.
 func fakeBrowser() {
 	home := os.Getenv("HOME")
 	log, err := os.OpenFile(filepath.Join(home, "opened"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
@@ -30,13 +30,11 @@ func fakeBrowser() {
 		fmt.Fprintln(log, os.Args[1])
 		log.Close()
 	}
-	for start := time.Now(); time.Since(start) < time.Minute; time.Sleep(5 * time.Millisecond) {
-		if _, err := os.Stat(filepath.Join(home, "agreed")); err == nil {
-			break
-		}
-		if os.Getppid() == 1 { // the program that has opened it is gone
-			return
-		}
+	if pipe, err := os.Open(filepath.Join(home, "agreed")); err == nil {
+		pipe.Close()
+	}
+	if os.Getppid() == 1 { // the program that has opened it is gone
+		return
 	}
 	resp, err := http.Get(os.Args[1])
 	if err != nil {
@@ -57,7 +55,11 @@ type home struct {
 
 func newHome(t *testing.T, v oauthtest.Variations) *home {
 	h := &home{t: t, dir: t.TempDir(), site: oauthtest.New(t, v)}
+	if err := syscall.Mkfifo(h.file("agreed"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	t.Cleanup(func() {
+		h.agree() // so that no browser stays behind
 		for _, p := range h.all {
 			if p.log.count(oauthtest.Marked) > 0 {
 				t.Errorf("a secret is in a log: %s", p.log)
@@ -69,10 +71,13 @@ func newHome(t *testing.T, v oauthtest.Variations) *home {
 
 func (h *home) file(name string) string { return filepath.Join(h.dir, name) }
 
+// agree has the person agree, from now on.
 func (h *home) agree() {
-	if err := os.WriteFile(h.file("agreed"), nil, 0o600); err != nil {
+	pipe, err := os.OpenFile(h.file("agreed"), os.O_RDWR, 0) // to read as well, or it would wait for a browser
+	if err != nil {
 		h.t.Fatal(err)
 	}
+	h.t.Cleanup(func() { pipe.Close() })
 }
 
 func (h *home) env() []string {
