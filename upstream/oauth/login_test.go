@@ -230,7 +230,7 @@ func TestWaysToTheIssuer(t *testing.T) {
 		"of 2025-03-26":         {Metadata: "-", Silent: true},
 		"public initialize":     {Public: []string{"initialize"}},
 		"tokens live a moment":  {Life: 3 * time.Second},
-		"no refresh token":      {NoRefresh: true},
+		"no refresh token":      {Refresh: "none"},
 		"needs a configured id": {Closed: true},
 	} {
 		t.Run(name, func(t *testing.T) {

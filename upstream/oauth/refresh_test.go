@@ -56,7 +56,7 @@ func TestRefreshOnce(t *testing.T) {
 
 // A refresh token that is not replaced stays.
 func TestFixedRefreshToken(t *testing.T) {
-	s, p := oauthtest.New(t, oauthtest.Variations{Fixed: true}), newPerson(t)
+	s, p := oauthtest.New(t, oauthtest.Variations{Refresh: "fixed"}), newPerson(t)
 	l := p.login(s, nil)
 	p.ok(l, listTools)
 	for range 3 {
