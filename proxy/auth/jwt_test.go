@@ -200,7 +200,7 @@ func TestKeysUnknown(t *testing.T) {
 	c := run(t, &Clients{Issuers: []*jwt.Issuer{i}, Tokens: []*Token{fixed("default", "secret")}})
 	for token, status := range map[string]int{"secret": 0, a.token(nil): http.StatusServiceUnavailable, "wrong": http.StatusUnauthorized} {
 		_, why := c.Identify(request("/mcp", token))
-		if got := 0; why != nil && why.Status != status || why == nil && status != got {
+		if (why == nil) != (status == 0) || why != nil && why.Status != status {
 			t.Errorf("%v, want %d", why, status)
 		}
 	}
