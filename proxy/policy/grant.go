@@ -178,23 +178,19 @@ func first(k Kind, globs []string, name string) (by string, ok bool) {
 			return by, true
 		}
 	}
-	if as := common(name); as != name {
-		return firstPlain(globs, as)
-	}
-	return "", false
+	return firstPlain(globs, common(name))
 }
 
-// firstPlain is [glob.First] for a URI that was made plain, of globs as they are or plain
-// themselves.
+// firstPlain is [glob.First] for a URI that was made plain, of globs as they are, or decoded
+// and folded themselves.
 func firstPlain(globs []string, uri string) (by string, ok bool) {
 	if by, ok = glob.First(globs, uri); ok {
 		return by, ok
 	}
 	for _, g := range globs {
-		if as := decoded(g); as != g {
-			if _, ok = glob.First([]string{as}, uri); ok {
-				return g, true
-			}
+		as := decoded(g)
+		if _, ok = glob.First([]string{as, foldedGlob(as)}, uri); ok {
+			return g, true
 		}
 	}
 	return "", false

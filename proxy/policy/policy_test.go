@@ -160,6 +160,15 @@ func TestURIs(t *testing.T) {
 			t.Error("denied:", uri)
 		}
 	}
+	odd := policies(t, Rule{Who: Who{Any: true}, Resources: Globs{Deny: []string{"HTTPS://H/X*", "file://localhost//secret/.*", "https://*A*", "*B*"}}}).For(identity.Nobody)
+	for uri, want := range map[string]bool{
+		"https://h/Xy": false, "https://H/X": false, "https://h//X": false, "file:///secret/.a": false, "FILE:///secret/.a": false, "https://h/A": false, "https://h/B": false,
+		"https://h/x": true, "file:///secret/a": true, "https://h/a": true, "https://h/b": true,
+	} {
+		if odd.May(Resource, uri) != want {
+			t.Errorf("%s: %v", uri, !want)
+		}
+	}
 	allow := policies(t, Rule{Who: Who{Any: true}, Resources: Globs{Allow: []string{"file:///pub/*", "x://a%20b/*", "ui://*"}}}).For(identity.Nobody)
 	for uri, want := range map[string]bool{
 		"file:///pub/a": true, "file:///pub/a%20b": true, "file:///pub/a/../b": true, "file:///pub/.hidden": true, "file:///pub/{path}": true,

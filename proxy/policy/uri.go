@@ -25,10 +25,13 @@ func plain(uri string) string {
 	return scheme + rest + decoded(query)
 }
 
-// common returns a URI as [plain] does, with its scheme and host in lower case (RFC 3986
-// 6.2.2.1) and without slashes that do nothing.
-func common(uri string) string {
-	scheme, rest, query := parts(plain(uri))
+// common returns a URI as [plain] does, and folded.
+func common(uri string) string { return folded(plain(uri)) }
+
+// folded returns a URI with its scheme and host in lower case (RFC 3986 6.2.2.1) and without
+// slashes that do nothing.
+func folded(uri string) string {
+	scheme, rest, query := parts(uri)
 	host, path, below := strings.Cut(rest, "/")
 	scheme, host = strings.ToLower(scheme), strings.ToLower(host)
 	if scheme == "file://" && host == "localhost" { // RFC 8089 2
@@ -39,6 +42,16 @@ func common(uri string) string {
 		out += "/" + strings.TrimLeft(squeezed(path), "/")
 	}
 	return out + query
+}
+
+// foldedGlob returns a glob with what it surely matches folded: who writes rules may write a
+// host as they like, too.
+func foldedGlob(glob string) string {
+	begin := literal(glob)
+	if !strings.Contains(begin, "://") {
+		return glob
+	}
+	return folded(begin) + glob[len(begin):]
 }
 
 // parts returns what is before the host of a URI, what follows, and its query.
