@@ -158,9 +158,11 @@ func (r *rule) allows(k Kind, name string) (by string, ok bool) {
 		return "", true
 	}
 	by, ok = glob.First(of.Allow, name)
-	if ok && k == Resource {
-		if as := plain(name); as != name {
-			return firstPlain(of.Allow, as)
+	if k == Resource {
+		for _, as := range readings(name) {
+			if ok {
+				by, ok = firstPlain(of.Allow, as)
+			}
 		}
 	}
 	return by, ok
@@ -173,16 +175,19 @@ func first(k Kind, globs []string, name string) (by string, ok bool) {
 	if k != Resource || ok || len(globs) == 0 {
 		return by, ok
 	}
-	if as := plain(name); as != name {
+	for _, as := range append(readings(name), name) {
 		if by, ok = firstPlain(globs, as); ok {
 			return by, true
 		}
+		if by, ok = firstPlain(globs, folded(as)); ok {
+			return by, true
+		}
 	}
-	return firstPlain(globs, common(name))
+	return "", false
 }
 
-// firstPlain is [glob.First] for a URI that was made plain, of globs as they are, or decoded
-// and folded themselves.
+// firstPlain is [glob.First] for a URI as [readings] or [folded] have it, of globs as they
+// are, or decoded and folded themselves.
 func firstPlain(globs []string, uri string) (by string, ok bool) {
 	if by, ok = glob.First(globs, uri); ok {
 		return by, ok

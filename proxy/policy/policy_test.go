@@ -148,8 +148,8 @@ func TestURIs(t *testing.T) {
 	deny := policies(t, Rule{Who: Who{Any: true}, Resources: Globs{Deny: []string{"file:///secret*", "https://h/x/*", "db://h/t?q=a b"}}}).For(identity.Nobody)
 	for _, uri := range []string{
 		"file:///secret", "file:///secret/a", "file:///%73ecret", "file:///%2573ecret/a", "file:///%zz/../%73ecret", "file:///a/../secret", "file:///a/%2e%2e/secret",
-		"file:///./secret", `file:///a\..\secret`, "FILE:///secret", "file:////secret", "file://localhost/secret", "file://LOCALHOST/secret",
-		"HTTPS://h/x/y", "https://H/x/y", "https://h//x/y", "https://h/x/", "https://h/y/../x/z?a#b", "db://h/t?q=a%20b",
+		"file:///a//../secret", "file:///a/%2f../secret", "file:///./secret", `file:///a\..\secret`, "FILE:///secret", "file:////secret", "file://localhost/secret", "file://LOCALHOST/secret",
+		"HTTPS://h/x/y", "https://h/x//../y", "https://H/x/y", "https://h//x/y", "https://h/x/", "https://h/y/../x/z?a#b", "db://h/t?q=a%20b",
 	} {
 		if deny.May(Resource, uri) {
 			t.Error("not denied:", uri)
@@ -174,6 +174,7 @@ func TestURIs(t *testing.T) {
 		"file:///pub/a": true, "file:///pub/a%20b": true, "file:///pub/a/../b": true, "file:///pub/.hidden": true, "file:///pub/{path}": true,
 		"x://a%20b/c": true, "ui://app": true,
 		"file:///pub/../secret": false, "file:///pub/%2e%2e/secret": false, "file:///pub/%252e%252e/secret": false, `file:///pub/..\secret`: false,
+		"file:///pub//../secret": false, `file:///pub/\\../secret`: false, "file:///pub/a//../b": true, "file:///pub//a": true, "file:///pub/%2f%2f../%2e./secret": false,
 		"file:///pub": false, "FILE:///pub/a": false, "file:///%70ub/a": false, "file:///pub/..": false,
 	} {
 		if allow.May(Resource, uri) != want {
@@ -186,10 +187,12 @@ func FuzzURI(f *testing.F) {
 	f.Add("file:///a/../%2e%2e/b?c#d")
 	f.Add(`%`)
 	f.Fuzz(func(t *testing.T, uri string) {
-		if as := plain(uri); len(as) > len(uri)+1 {
-			t.Errorf("%q grows to %q", uri, as)
+		for _, as := range readings(uri) {
+			if len(as) > len(uri)+1 {
+				t.Errorf("%q grows to %q", uri, as)
+			}
 		}
-		common(uri)
+		folded(uri)
 	})
 }
 

@@ -2,7 +2,6 @@ package policy
 
 import (
 	"encoding/hex"
-	"slices"
 	"strings"
 )
 
@@ -11,37 +10,35 @@ import (
 // and one of them is enough. A rule that allows has to allow each way that a server could
 // take it: file:///public/../secret is not below file:///public.
 
-// plain returns a URI as a server may read it: decoded, and without "." and "..". It is the
-// URI itself if there is nothing to do.
-func plain(uri string) string {
+// readings returns how a server may read a URI: decoded, and without "." and "..". For a URL
+// there is something between two slashes, and for a file system there is not: /a//../b is
+// /a/b or /b. There are none if there is nothing to do.
+func readings(uri string) []string {
 	if !strings.ContainsAny(uri, `%\`) && !strings.Contains(uri, "/.") {
-		return uri
+		return nil
 	}
 	scheme, rest, query := parts(uri)
-	rest = strings.ReplaceAll(decoded(rest), `\`, "/")
-	if strings.Contains(rest, "/.") {
-		rest = withoutDots(rest)
+	rest, query = strings.ReplaceAll(decoded(rest), `\`, "/"), decoded(query)
+	all := []string{scheme + withoutDots(rest) + query}
+	if less := squeezed(rest); less != rest {
+		all = append(all, scheme+withoutDots(less)+query)
 	}
-	return scheme + rest + decoded(query)
+	return all
 }
-
-// common returns a URI as [plain] does, and folded.
-func common(uri string) string { return folded(plain(uri)) }
 
 // folded returns a URI with its scheme and host in lower case (RFC 3986 6.2.2.1) and without
 // slashes that do nothing.
 func folded(uri string) string {
 	scheme, rest, query := parts(uri)
-	host, path, below := strings.Cut(rest, "/")
+	host, path, below := strings.Cut(squeezed(rest), "/")
 	scheme, host = strings.ToLower(scheme), strings.ToLower(host)
 	if scheme == "file://" && host == "localhost" { // RFC 8089 2
 		host = ""
 	}
-	out := scheme + host
 	if below {
-		out += "/" + strings.TrimLeft(squeezed(path), "/")
+		path = "/" + path
 	}
-	return out + query
+	return scheme + host + path + query
 }
 
 // foldedGlob returns a glob with what it surely matches folded: who writes rules may write a
@@ -101,6 +98,9 @@ func decodedOnce(s string) string {
 
 // withoutDots follows "." and "..". The first element is the host, which stays.
 func withoutDots(path string) string {
+	if !strings.Contains(path, "/.") {
+		return path
+	}
 	var kept []string
 	for i, e := range strings.Split(path, "/") {
 		switch {
@@ -124,5 +124,11 @@ func squeezed(path string) string {
 	if !strings.Contains(path, "//") {
 		return path
 	}
-	return strings.Join(slices.DeleteFunc(strings.SplitAfter(path, "/"), func(e string) bool { return e == "/" }), "")
+	var out []byte
+	for i := range len(path) {
+		if path[i] != '/' || i == 0 || path[i-1] != '/' {
+			out = append(out, path[i])
+		}
+	}
+	return string(out)
 }
