@@ -54,7 +54,24 @@ func (s *session) byTask(c *call) *jsonrpc.Error {
 		return invalidParams(err.Error())
 	}
 	u, own := c.upstreams.runner(id)
-	if u == nil || !u.mayUse(taskThing, own) {
+	if u == nil {
+		return unknownTask
+	}
+	return s.toRunner(c, u, own, func(answer *jsonrpc.Message) {
+		if answer.Error != nil {
+			return
+		}
+		if _, ended := catalog.TaskState(answer.Result); ended || c.Method == mcp.MethodTasksResult {
+			s.tasks.end(u, id)
+		}
+		answer.Result = catalog.GivenBack(answer.Result, id)
+	})
+}
+
+// toRunner forwards a request about a task to the upstream that runs it, under that one's
+// own id, if the client may. After sees the answer.
+func (s *session) toRunner(c *call, u *upstreamConn, own string, after func(answer *jsonrpc.Message)) *jsonrpc.Error {
+	if !u.mayUse(taskThing, own) {
 		return unknownTask
 	}
 	switch denied, answered := s.deniedTask(c, u, own); {
@@ -64,22 +81,9 @@ func (s *session) byTask(c *call) *jsonrpc.Error {
 		s.noteDenial(c, "")
 		return unknownTask
 	}
-	s.whenAnswered(c, func(answer *jsonrpc.Message) {
-		if answer.Error != nil {
-			return
-		}
-		if _, ended := catalog.TaskState(answer.Result); ended || c.Method == mcp.MethodTasksResult {
-			s.tasks.end(u, id)
-		}
-		answer.Result = catalog.GivenBack(answer.Result, id)
-	})
-	s.forwardTask(c, u, own)
-	return nil
-}
-
-// forwardTask forwards a request about a task under the upstream's own id.
-func (s *session) forwardTask(c *call, u *upstreamConn, own string) {
+	s.whenAnswered(c, after)
 	s.forward(c, u, catalog.Renaming(c.notes, mcp.Key, func(string) string { return own })...)
+	return nil
 }
 
 // taskID returns which task a request is about.
@@ -178,19 +182,7 @@ func (s *session) byModernTask(c *call) *jsonrpc.Error {
 		return invalidParams(err.Error())
 	}
 	if u, own := c.upstreams.runner(id); u != nil {
-		if !u.mayUse(taskThing, own) {
-			return unknownTask
-		}
-		switch denied, answered := s.deniedTask(c, u, own); {
-		case answered:
-			return nil
-		case denied:
-			s.noteDenial(c, "")
-			return unknownTask
-		}
-		s.whenAnswered(c, func(answer *jsonrpc.Message) { answer.Result = catalog.GivenBack(answer.Result, id) })
-		s.forwardTask(c, u, own)
-		return nil
+		return s.toRunner(c, u, own, func(answer *jsonrpc.Message) { answer.Result = catalog.GivenBack(answer.Result, id) })
 	}
 	s.work(c, func(ctx context.Context) { s.findTask(ctx, c, id) })
 	return nil
