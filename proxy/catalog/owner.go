@@ -11,10 +11,10 @@ type Offer struct {
 }
 
 // Owner looks an exposed name up in the offers of all upstreams, of those for which may is
-// true: it gets the index of an offer and the upstream's own name; nil is true for all. Owner returns the index of
-// the offer, -1 for none, and the upstream's own name. A bare name that exactly one
-// upstream offers is found, too: apps and prompts mention bare names, and clients know
-// them from when there was one upstream.
+// true: it gets the index of an offer and the upstream's own name; nil is true for all.
+// Owner returns the index of the offer, -1 for none, and the upstream's own name. A bare
+// name that exactly one upstream offers is found, too: apps and prompts mention bare names,
+// and clients know them from when there was one upstream.
 func Owner(offers []Offer, name string, may func(i int, original string) bool) (i int, original string) {
 	for i := range offers {
 		if original, ok := offers[i].Table.resolve(offers[i].Prefix, name); ok && (may == nil || may(i, original)) {

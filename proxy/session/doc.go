@@ -33,7 +33,7 @@
 //   - upstream_conn.go: one upstream. upstream_receive.go: what it says. upstream_info.go:
 //     what it says of itself. upstream_set.go: which upstreams there are.
 //   - server_request.go: what upstreams ask the client.
-//   - tasks.go, task.go: requests that go on after their answer.
+//   - task.go: requests that go on after their answer. belongings.go: whose those are.
 //   - resource_subscription.go: resources/subscribe. subscription.go: subscriptions/listen.
 //   - router.go: all sessions. memory.go: what they remember together.
 //

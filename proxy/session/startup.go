@@ -21,8 +21,8 @@ func (u *upstreamConn) startTimeout() time.Duration {
 // startAll starts all upstreams at once, also those that become known meanwhile, and waits
 // for each as long as that may hold the client. It returns what those said that were in
 // time. Those that were late before are waited for only if no other says anything; then
-// one is enough. Those that c's client does not see are left alone. The failure says why a sole
-// upstream cannot be started.
+// one is enough. Those that c's client does not see are left alone. The failure says why a
+// sole upstream cannot be started.
 func (s *session) startAll(ctx context.Context, c *call, method string, start starter) (map[*upstreamConn]json.RawMessage, *failure) {
 	ctx, cancel := context.WithTimeout(ctx, maxStart)
 	defer cancel()
