@@ -7,8 +7,12 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/identity"
 )
 
 func TestGuardHost(t *testing.T) {
@@ -149,6 +153,29 @@ func TestGuardClients(t *testing.T) {
 		if body := w.Body.String(); !strings.Contains(body, tt.says) {
 			t.Errorf("Authorization %q: %s; want %q", tt.header, body, tt.says)
 		}
+	}
+}
+
+// TestUnknownUser: whom the system does not know on a Unix socket is refused, and is not
+// anybody.
+func TestUnknownUser(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("the system says of nobody who it is")
+	}
+	l, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	c, err := net.Dial("unix", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Close() // so that the system cannot say it
+	r := httptest.NewRequest(http.MethodPost, "http://localhost/mcp", nil)
+	w := httptest.NewRecorder()
+	if who, ok := new(Guard).identify(w, r.WithContext(identity.WithSocket(t.Context(), c))); ok || w.Code != http.StatusForbidden {
+		t.Errorf("%v, %d", who, w.Code)
 	}
 }
 
