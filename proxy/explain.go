@@ -170,12 +170,12 @@ func (e *Explanation) resolve(cfg *config.Config, kind policy.Kind) (*config.Ups
 		return nil, ""
 	}
 	naming := catalog.Naming(strings.TrimPrefix(cfg.Prefix, "auto"))
-	several := len(cfg.Upstreams)+len(cfg.Links) > 1 || len(cfg.Links) > 0
+	sole := len(cfg.Upstreams) == 1 && len(cfg.Links) == 0
 	var found *config.Upstream
 	longest, bare := "", 0
 	for i := range cfg.Upstreams {
 		u := &cfg.Upstreams[i]
-		own := naming.Prefix(u.Name, u.Prefix, several)
+		own := naming.Prefix(u.Name, u.Prefix, !sole)
 		if own == "" {
 			bare++
 		}
@@ -188,7 +188,7 @@ func (e *Explanation) resolve(cfg *config.Config, kind policy.Kind) (*config.Ups
 	original := strings.TrimPrefix(e.Name, longest)
 	switch {
 	case found != nil:
-	case len(cfg.Upstreams) == 1 && len(cfg.Links) == 0:
+	case sole:
 		found = &cfg.Upstreams[0]
 	case len(cfg.Links) > 0 && strings.Contains(e.Name, "__"):
 		e.note("no upstream of this name is configured here; hosts behind links may have one")
@@ -277,10 +277,8 @@ func (e *Explanation) byClaims(cfg *config.Config, payload json.RawMessage) (*id
 		return nil, fmt.Errorf("the claims have no %q, by which %s names clients", issuer.Principal, issuer.Key)
 	}
 	who := &identity.Identity{Principal: identity.Principal{Kind: identity.JWT, Issuer: name, Name: subject}, Scopes: auth.Scopes(claims), Claims: payload}
-	for _, s := range issuer.Scopes {
-		if !slices.Contains(who.Scopes, s) {
-			e.note("%s wants the scope %s of each token: one with these claims is refused", issuer.Key, s)
-		}
+	for _, s := range who.Lacks(issuer.Scopes) {
+		e.note("%s wants the scope %s of each token: one with these claims is refused", issuer.Key, s)
 	}
 	return who, nil
 }

@@ -4,6 +4,7 @@ package identity
 
 import (
 	"encoding/json"
+	"slices"
 	"strconv"
 	"time"
 )
@@ -64,6 +65,16 @@ type Identity struct {
 	Scopes  []string        // what a JWT was granted
 	Claims  json.RawMessage // of a JWT: its payload; else nil
 	Expires time.Time       // when the proof ends; zero: never
+}
+
+// Lacks returns those of some scopes that the client was not granted; nil for none.
+func (id *Identity) Lacks(scopes []string) (missing []string) {
+	for _, s := range scopes {
+		if !slices.Contains(id.Scopes, s) {
+			missing = append(missing, s)
+		}
+	}
+	return missing
 }
 
 // Nobody is who clients are where nothing is asked for.

@@ -4,7 +4,6 @@ import (
 	"crypto/sha256"
 	"errors"
 	"net/http"
-	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -63,7 +62,7 @@ func identify(t *jwt.Token) (*identity.Identity, *identity.Refusal) {
 		Principal: identity.Principal{Kind: identity.JWT, Issuer: t.Issuer.Name, Name: name},
 		Scopes:    Scopes(t.Claims), Claims: t.Payload, Expires: t.Expires,
 	}
-	if !containsAll(who.Scopes, t.Issuer.Scopes) {
+	if who.Lacks(t.Issuer.Scopes) != nil {
 		return nil, &identity.Refusal{
 			Status: http.StatusForbidden, Code: "insufficient_scope", Text: "the token lacks a scope that all requests need", Scopes: t.Issuer.Scopes,
 		}
@@ -93,8 +92,4 @@ func Scopes(claims map[string]any) (scopes []string) {
 		}
 	}
 	return scopes
-}
-
-func containsAll(has, needs []string) bool {
-	return !slices.ContainsFunc(needs, func(scope string) bool { return !slices.Contains(has, scope) })
 }

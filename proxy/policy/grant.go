@@ -87,18 +87,9 @@ func (g *Grant) Decide(k Kind, name string) (d Decision) {
 	if d.Needs != nil {
 		slices.Sort(d.Needs)
 		d.Needs = slices.Compact(d.Needs)
-		d.Missing = missing(d.Needs, g.Who.Scopes)
+		d.Missing = g.Who.Lacks(d.Needs)
 	}
 	return d
-}
-
-func missing(needs, has []string) (found []string) {
-	for _, s := range needs {
-		if !slices.Contains(has, s) {
-			found = append(found, s)
-		}
-	}
-	return found
 }
 
 // Unlisted reports whether the client may do what has no name that a rule could allow: a
