@@ -1,0 +1,72 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/config"
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc/wsconn"
+	"github.com/mcp-proxy/mcp-proxy/proxy/session"
+	"github.com/mcp-proxy/mcp-proxy/upstream/link"
+)
+
+// A farLink is a link to a host elsewhere, and what that host has announced.
+type farLink struct {
+	config   config.Link
+	log      *slog.Logger
+	client   link.Client
+	endpoint link.Endpoint // to dial; zero if the host dials us
+	proof    credentials   // of endpoint, closed when the link is not wanted any more; nil: none
+
+	// Set when the link is started: it is not wanted any more when ctx is done.
+	ctx    context.Context
+	hangUp context.CancelFunc
+
+	// Guarded by links.mu.
+	routes []session.Upstream // as announced last; kept while the link is lost
+	known  bool               // something was announced
+	down   bool               // lost since
+	since  time.Time          // up, if it is
+	failed bool               // did not come up
+	lost   int                // how often it was lost
+}
+
+// dial is how the link comes up that is dialled from here.
+func (f *farLink) dial() dialFunc {
+	if f.proof != nil {
+		return hinting(f.endpoint.Dial, "the host, or what is in front of it, refuses our credentials, those of "+f.config.Key+".auth")
+	}
+	return hinting(f.endpoint.Dial, "the host refuses our token: that in "+f.config.Key+".tokenFile must be the one in --token-file of the host")
+}
+
+// keepUp dials the host, again and again, until the link is not wanted any more.
+func (f *farLink) keepUp() {
+	_ = f.client.Redial(f.ctx, f.dial()) // it ends with its ctx
+	if f.proof != nil {
+		f.proof.Close()
+	}
+}
+
+// heartbeatOf is the heartbeat of links that ask so often.
+func heartbeatOf(every time.Duration) link.Heartbeat {
+	return link.Heartbeat{Every: every, Dead: 3 * every}
+}
+
+// A dialFunc makes a carrier for a link.
+type dialFunc func(context.Context) (net.Conn, error)
+
+// hinting is dial, whose errors say what to do when the other side refuses the token.
+func hinting(dial dialFunc, hint string) dialFunc {
+	return func(ctx context.Context) (net.Conn, error) {
+		c, err := dial(ctx)
+		if status, ok := errors.AsType[*wsconn.StatusError](err); ok && status.Code == http.StatusUnauthorized {
+			err = fmt.Errorf("%w: %s", err, hint)
+		}
+		return c, err
+	}
+}
