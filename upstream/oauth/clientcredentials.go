@@ -53,18 +53,46 @@ type ClientCredentials struct {
 	secret secretfile.File
 
 	// Owned by fetch, which does not run twice at once.
-	place  *Place // nil: to be found out
-	issuer string // who has given us a token; "" before the first
-	method string // how the token endpoint takes a secret
+	place  *Place    // nil: to be found out
+	issuer string    // who has given us a token; "" before the first
+	form   tokenForm // of requests for tokens
+
+	mu     sync.Mutex // guards the fields below
+	asked  Challenge  // of the server, last; the zero value before the first
+	known  bool       // it is known, or can be found out, where tokens come from
+	scopes []string   // to ask for beyond those of the challenge
+	pace   pace       // of refused tokens
+}
+
+// A tokenForm is what a token endpoint takes.
+type tokenForm struct {
+	method string // how it takes a secret
 	bare   bool   // it does not take the parameter resource
 	tried  bool   // both are known of a TokenURL
+}
 
-	mu      sync.Mutex    // guards the fields below
-	asked   Challenge     // of the server, last; the zero value before the first
-	known   bool          // it is known, or can be found out, where tokens come from
-	scopes  []string      // to ask for beyond those of the challenge
-	pause   time.Duration // before a refused token is replaced by another one
-	replace time.Time     // none is replaced before
+// A pace is that at which tokens that a server refuses are replaced.
+type pace struct {
+	pause time.Duration // before a refused token is replaced by another one
+	next  time.Time     // none is replaced before
+}
+
+// replace reports whether a token that the server refuses is to be replaced: not if it
+// replaced one a moment ago. The token is not used any more then.
+func (p *pace) replace(old *access) bool {
+	now := time.Now()
+	switch {
+	case old == nil || old.refused.Load(): // and many hear of it
+	case !now.Before(old.expires), now.Sub(old.born) > firstPause+2*p.pause: // it was good
+		p.pause = 0
+	case now.Before(p.next):
+		return false
+	}
+	if old != nil && !old.refused.Swap(true) {
+		p.pause = min(max(2*p.pause, firstPause), lastPause)
+		p.next = now.Add(p.pause)
+	}
+	return true
 }
 
 func (c *ClientCredentials) prepare() {
@@ -118,22 +146,13 @@ func (c *ClientCredentials) Refused(ctx context.Context, resp *http.Response, se
 	return err == nil, err
 }
 
-// mayReplace reports whether a token that the server refuses is to be replaced: not if it
-// replaced one a moment ago. The token is not used any more then.
+// mayReplace reports whether a token that the server refuses is to be replaced, and notes
+// what the server asks for.
 func (c *ClientCredentials) mayReplace(old *access, challenge Challenge) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	now := time.Now()
-	switch {
-	case old == nil || old.refused.Load(): // and many hear of it
-	case !now.Before(old.expires), now.Sub(old.born) > firstPause+2*c.pause: // it was good
-		c.pause = 0
-	case now.Before(c.replace):
+	if !c.pace.replace(old) {
 		return false
-	}
-	if old != nil && !old.refused.Swap(true) {
-		c.pause = min(max(2*c.pause, firstPause), lastPause)
-		c.replace = now.Add(c.pause)
 	}
 	c.asked, c.known = challenge, true
 	return true
@@ -198,19 +217,19 @@ func (c *ClientCredentials) fetch(ctx context.Context) (*access, error) {
 // parameter resource. Entra ID does not.
 func (c *ClientCredentials) ask(ctx context.Context, scopes []string) (*oauth2.Token, error) {
 	t, err := c.askOnce(ctx, scopes)
-	if c.TokenURL == "" || c.tried {
+	if c.TokenURL == "" || c.form.tried {
 		return t, err
 	}
 	if c.SecretFile != "" && refusedWith(err, "invalid_client", "unauthorized_client", "") {
-		c.method = methodPost
+		c.form.method = methodPost
 		t, err = c.askOnce(ctx, scopes)
 	}
 	if c.Scopes != nil && refusedWith(err, "invalid_target", "invalid_request") {
-		c.bare = true
+		c.form.bare = true
 		t, err = c.askOnce(ctx, scopes)
 	}
-	if c.tried = err == nil; !c.tried {
-		c.method, c.bare = methodBasic, false
+	if c.form.tried = err == nil; !c.form.tried {
+		c.form.method, c.form.bare = methodBasic, false
 	}
 	return t, err
 }
@@ -221,7 +240,7 @@ func (c *ClientCredentials) askOnce(ctx context.Context, scopes []string) (*oaut
 	if len(scopes) > 0 {
 		params.Set("scope", strings.Join(scopes, " "))
 	}
-	if !c.bare {
+	if !c.form.bare {
 		params.Set("resource", c.place.Resource)
 	}
 	who, err := c.prove(params)
@@ -242,8 +261,8 @@ func (c *ClientCredentials) find(ctx context.Context, asked Challenge) error {
 			return noToken("its URL cannot be read (no token)", true, err)
 		}
 		c.place = &Place{Resource: server.String(), Issuer: Issuer{TokenEndpoint: c.TokenURL}}
-		if c.method == "" {
-			c.method = methodBasic
+		if c.form.method == "" {
+			c.form.method = methodBasic
 		}
 		return nil
 	}
@@ -254,7 +273,7 @@ func (c *ClientCredentials) find(ctx context.Context, asked Challenge) error {
 	case c.issuer != "" && place.Issuer.Issuer != c.issuer: // which would get what is for the other
 		return noToken("it names another authorization server than before (no token)", true, fmt.Errorf("%q, not %q", place.Issuer.Issuer, c.issuer))
 	}
-	c.place, c.method = place, methodFor(&place.Issuer, true)
+	c.place, c.form.method = place, methodFor(&place.Issuer, true)
 	return nil
 }
 
@@ -272,7 +291,7 @@ func (c *ClientCredentials) prove(params url.Values) (*client, error) {
 	case err != nil:
 		return nil, fmt.Errorf("%s: %w", c.secret.Path, err)
 	case c.SecretFile != "":
-		return &client{ID: c.ClientID, Secret: secret, Method: c.method}, nil
+		return &client{ID: c.ClientID, Secret: secret, Method: c.form.method}, nil
 	}
 	params.Set("client_assertion_type", assertionJWT)
 	params.Set("client_assertion", secret)

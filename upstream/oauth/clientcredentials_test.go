@@ -203,7 +203,7 @@ func TestRevoked(t *testing.T) {
 			t.Errorf("%d tokens were fetched after round %d", w.fetches(), round)
 		}
 		cc.mu.Lock()
-		cc.replace = time.Time{} // that of the last round was a while ago
+		cc.pace.next = time.Time{} // that of the last round was a while ago
 		cc.mu.Unlock()
 	}
 }
@@ -519,7 +519,7 @@ func TestExpiredOnItsWay(t *testing.T) {
 	expired.expires = time.Now()
 	cc.tokens.current.Store(expired)
 	cc.mu.Lock()
-	cc.replace = time.Now().Add(time.Hour)
+	cc.pace.next = time.Now().Add(time.Hour)
 	cc.mu.Unlock()
 	again, err := cc.Refused(t.Context(), &http.Response{StatusCode: 401}, http.Header{"Authorization": {carried}})
 	if !again || err != nil || w.fetches() != 2 {
