@@ -48,10 +48,14 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case r.Method != http.MethodGet && r.Method != http.MethodHead:
 		w.Header().Set("Allow", "GET, HEAD")
 		http.Error(w, "only GET", http.StatusMethodNotAllowed)
-	case !open[r.URL.Path] && !onSocket(r) && !s.knows(r):
-		w.Header().Set("WWW-Authenticate", "Bearer")
-		http.Error(w, "needs the token of admin.tokenFile", http.StatusUnauthorized)
+	case open[r.URL.Path] || onSocket(r):
+		s.route(w, r)
 	default:
+		if why := s.refusal(r); why != "" {
+			w.Header().Set("WWW-Authenticate", "Bearer")
+			http.Error(w, why, http.StatusUnauthorized)
+			return
+		}
 		s.route(w, r)
 	}
 }
@@ -91,12 +95,18 @@ func onSocket(r *http.Request) bool {
 	return at != nil && at.Network() == "unix"
 }
 
-// knows reports whether r carries the token.
-func (s *Server) knows(r *http.Request) bool {
-	scheme, sent, _ := strings.Cut(r.Header.Get("Authorization"), " ")
-	if s.Token == nil || !strings.EqualFold(scheme, "Bearer") {
-		return false
+// refusal says why r, which needs the token, must not pass; "" if it carries it.
+func (s *Server) refusal(r *http.Request) string {
+	if s.Token == nil {
+		return "without admin.tokenFile only probes and metrics are served here; the Unix socket has everything"
 	}
 	token, err := s.Token()
-	return err == nil && token != "" && subtle.ConstantTimeCompare([]byte(sent), []byte(token)) == 1
+	if err != nil || token == "" {
+		return "the file of admin.tokenFile cannot be used: mcp-proxy check says why"
+	}
+	scheme, sent, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	if !strings.EqualFold(scheme, "Bearer") || subtle.ConstantTimeCompare([]byte(sent), []byte(token)) != 1 {
+		return "needs the token of admin.tokenFile"
+	}
+	return ""
 }

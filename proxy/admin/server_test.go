@@ -119,10 +119,10 @@ func TestWhoMaySeeWhat(t *testing.T) {
 // Without a token, or with one that cannot be read, nobody on TCP sees more than probes.
 func TestNoToken(t *testing.T) {
 	broken := func() (string, error) { return "", errors.New("is gone") }
-	for _, token := range []func() (string, error){nil, broken} {
+	for why, token := range map[string]func() (string, error){"without admin.tokenFile": nil, "cannot be used": broken} {
 		tcp, _ := serve(t, &Server{Token: token})
-		if got, _ := tcp("GET", "/status", "Authorization: Bearer "); got != 401 {
-			t.Errorf("status %d", got)
+		if got, text := tcp("GET", "/status", "Authorization: Bearer "); got != 401 || !strings.Contains(text, why) {
+			t.Errorf("status %d %s, want 401 and %s", got, text, why)
 		}
 		if got, _ := tcp("GET", "/livez"); got != 200 {
 			t.Errorf("livez %d", got)
