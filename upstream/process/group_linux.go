@@ -94,6 +94,18 @@ func (g *group) await(*exec.Cmd) {
 	}
 }
 
+// exited reports whether the leader has exited, as the kernel knows it: whoever awaits it
+// may be late to hear of it.
+func (g *group) exited() bool {
+	for {
+		var info unix.Siginfo
+		err := unix.Waitid(unix.P_PID, g.pid, &info, unix.WEXITED|unix.WNOWAIT|unix.WNOHANG, nil)
+		if err != unix.EINTR {
+			return err == unix.ECHILD || info.Signo != 0 // reaped, or a zombie
+		}
+	}
+}
+
 // reap reaps the leader, which has exited.
 func (g *group) reap(cmd *exec.Cmd) { children.reap(g.pid, cmd.Wait) }
 

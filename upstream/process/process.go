@@ -16,8 +16,8 @@ const (
 	// counts as ended though a grandchild still holds it.
 	lull = 250 * time.Millisecond
 
-	// exitTime is how long a process whose pipes have ended may take to be gone:
-	// the kernel closes them first, and on a busy machine the news takes a while.
+	// exitTime is how long a process whose pipes have ended may take to exit: the
+	// kernel closes them first.
 	exitTime = time.Second
 
 	// squeezedEnd and squeezedTerm are the steps of a stop that is forced, after the
@@ -133,6 +133,18 @@ func (p *process) signal(send func()) {
 	defer p.mu.Unlock()
 	if !p.reaped {
 		send()
+	}
+}
+
+// exitsSoon reports whether the process, whose pipes have ended, exits as well. exited
+// may be closed a little later. Time alone does not tell: on a machine with much to do the
+// news comes late, so in the end the kernel is asked.
+func (p *process) exitsSoon() bool {
+	select {
+	case <-p.exited:
+		return true
+	case <-time.After(exitTime):
+		return p.group.exited()
 	}
 }
 

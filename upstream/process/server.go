@@ -109,13 +109,11 @@ func (s *Server) Recv(batch []*jsonrpc.Message) ([]*jsonrpc.Message, error) {
 func (s *Server) ended() error {
 	s.p.stdout.Close()
 	close(s.p.drained)
-	cause := jsonrpc.CauseStdoutClosed
-	select {
-	case <-s.p.gone:
-		cause = s.p.cause()
-	case <-time.After(exitTime):
+	if !s.p.exitsSoon() {
+		return &jsonrpc.ClosedError{Cause: jsonrpc.CauseStdoutClosed}
 	}
-	return &jsonrpc.ClosedError{Cause: cause}
+	<-s.p.gone
+	return &jsonrpc.ClosedError{Cause: s.p.cause()}
 }
 
 // stdinFailed tells that the process cannot be written to. A pipe breaks when a
@@ -125,10 +123,7 @@ func (s *Server) stdinFailed(err error) {
 		s.failed(&jsonrpc.ClosedError{Cause: jsonrpc.CauseWriteTimeout})
 		return
 	}
-	select {
-	case <-s.p.exited:
-	case <-s.p.stopping:
-	case <-time.After(exitTime):
+	if !s.p.exitsSoon() {
 		s.failed(&jsonrpc.ClosedError{Cause: jsonrpc.CauseStdinClosed, Err: err})
 	}
 }
