@@ -110,7 +110,12 @@ func (r *recorder) balanced(t *testing.T) {
 // serve runs a proxy with these upstreams until the test ends.
 func serve(t *testing.T, cfg config.Config, hooks proxy.Hooks) (p *proxy.Proxy, url string) {
 	t.Helper()
-	p, err := proxy.New(&cfg, proxy.Options{Hooks: hooks})
+	return serveWith(t, cfg, proxy.Options{Hooks: hooks})
+}
+
+func serveWith(t *testing.T, cfg config.Config, o proxy.Options) (p *proxy.Proxy, url string) {
+	t.Helper()
+	p, err := proxy.New(&cfg, o)
 	if err != nil {
 		t.Fatal(err)
 	}

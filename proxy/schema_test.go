@@ -1,0 +1,118 @@
+package proxy_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"flag"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"reflect"
+	"testing"
+	"time"
+
+	"github.com/google/jsonschema-go/jsonschema"
+
+	"github.com/mcp-proxy/mcp-proxy/config"
+	"github.com/mcp-proxy/mcp-proxy/proxy"
+)
+
+var update = flag.Bool("update", false, "write docs/schemas")
+
+// answers are all that operators get as JSON: the path, the type that is written, and the
+// name of its schema.
+var answers = []struct {
+	path, schema string
+	value        any
+}{
+	{"/status", "status.json", proxy.Snapshot{}},
+}
+
+// TestSchemas: each answer for operators has a schema in docs, which is that of its type,
+// and which real answers obey.
+func TestSchemas(t *testing.T) {
+	server := sdkServer()
+	t.Cleanup(server.Close)
+	socket := filepath.Join(t.TempDir(), "admin.sock")
+	p, url := serveWith(t, config.Config{Upstreams: []config.Upstream{
+		{Name: "a", URL: server.URL}, {Name: "gone", Command: "/there/is/none"},
+	}}, proxy.Options{AdminSocket: socket})
+	client := connect(url)
+	defer client.Close()
+	if _, err := client.ListTools(t.Context(), nil); err != nil {
+		t.Fatal(err)
+	}
+	dialStdio(t, p).leave()
+
+	documented, err := filepath.Glob("../docs/schemas/*.json")
+	if err != nil || len(documented) != len(answers) && !*update {
+		t.Errorf("%v are in docs/schemas, and there are %d answers (%v)", documented, len(answers), err)
+	}
+	for _, a := range answers {
+		schema := schemaOf(t, reflect.TypeOf(a.value))
+		agrees(t, filepath.Join("../docs/schemas", a.schema), schema)
+		rules, err := schema.Resolve(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text := operatorGets(t, socket, a.path)
+		var answer any
+		if err := json.Unmarshal(text, &answer); err != nil {
+			t.Errorf("%s: %v in %s", a.path, err, text)
+		} else if err := rules.Validate(answer); err != nil {
+			t.Errorf("%s: %v in %s", a.path, err, text)
+		}
+	}
+}
+
+func schemaOf(t *testing.T, of reflect.Type) *jsonschema.Schema {
+	t.Helper()
+	schema, err := jsonschema.ForType(of, &jsonschema.ForOptions{TypeSchemas: map[reflect.Type]*jsonschema.Schema{
+		reflect.TypeFor[time.Time](): {Type: "string", Format: "date-time"},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	schema.Schema = "https://json-schema.org/draft/2020-12/schema"
+	return schema
+}
+
+// agrees compares a schema with the file that documents it, or writes that.
+func agrees(t *testing.T, file string, schema *jsonschema.Schema) {
+	t.Helper()
+	want, err := json.MarshalIndent(schema, "", "  ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want = append(want, '\n')
+	if *update {
+		if err := os.WriteFile(file, want, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if has, err := os.ReadFile(file); err != nil || !bytes.Equal(has, want) {
+		t.Errorf("%s is not the schema of the type (%v): go test ./proxy -run TestSchemas -update writes it", file, err)
+	}
+}
+
+// operatorGets is what is at a path of a Unix socket for operators.
+func operatorGets(t *testing.T, socket, path string) []byte {
+	t.Helper()
+	web := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", socket)
+	}}}
+	defer web.CloseIdleConnections()
+	resp, err := web.Get("http://localhost" + path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil || resp.StatusCode != http.StatusOK {
+		t.Fatal(path, resp.Status, err)
+	}
+	return text
+}
