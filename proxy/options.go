@@ -47,6 +47,9 @@ type (
 	Upstream = observe.Upstream
 	Link     = observe.Link
 	Refusal  = observe.Refusal
+	Calls    = observe.Calls
+	OpenCall = observe.OpenCall
+	Wait     = observe.Wait
 )
 
 // Outcomes.

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -12,6 +14,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/spf13/cobra"
 )
 
 // adminTime is how long an answer for an operator may take.
@@ -20,10 +24,49 @@ const adminTime = 5 * time.Second
 // adminAnswer is the most that is read of one.
 const adminAnswer = 64 << 20
 
+// adminFlags choose the process that a command asks, and how it prints the answer.
+type adminFlags struct {
+	at        string // the process
+	tokenFile string // with the token for TCP
+	json      bool
+}
+
+// add adds all flags to a command.
+func (f *adminFlags) add(cmd *cobra.Command) {
+	addAdminFlag(cmd, &f.at)
+	cmd.Flags().StringVar(&f.tokenFile, "admin-token-file", "", "`FILE` with the token that the process wants over TCP")
+	cmd.Flags().BoolVar(&f.json, "json", false, "print JSON")
+}
+
+func addAdminFlag(cmd *cobra.Command, at *string) {
+	cmd.Flags().StringVar(at, "admin", "", "`ADDRESS` of the process to ask: unix:///path, HOST:PORT or a URL (default: the only one of this user)")
+}
+
+// client returns what asks the process that the flags choose.
+func (f *adminFlags) client() (*adminClient, error) {
+	token := ""
+	if f.tokenFile != "" {
+		text, err := os.ReadFile(f.tokenFile)
+		if err != nil {
+			return nil, fmt.Errorf("--admin-token-file: %w", err)
+		}
+		if token = strings.TrimSpace(string(text)); token == "" {
+			return nil, fmt.Errorf("--admin-token-file: %s is empty", f.tokenFile)
+		}
+	}
+	c, err := adminAt(f.at)
+	if err != nil {
+		return nil, &runError{err}
+	}
+	c.token = token
+	return c, nil
+}
+
 // An adminClient asks a proxy or a host that runs.
 type adminClient struct {
-	http *http.Client
-	base string // http://HOST:PORT
+	http  *http.Client
+	base  string // http://HOST:PORT
+	token string // "" for none
 }
 
 // adminAt returns the client of the process that --admin chooses: the path of a socket, with or
@@ -42,11 +85,17 @@ func adminAt(where string) (*adminClient, error) {
 		dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, "unix", path)
 		}
-		return &adminClient{&http.Client{Timeout: adminTime, Transport: &http.Transport{DialContext: dial}}, "http://localhost"}, nil
+		return newAdminClient("http://localhost", &http.Transport{DialContext: dial}), nil
 	case !strings.Contains(where, "://"):
 		where = "http://" + where
 	}
-	return &adminClient{&http.Client{Timeout: adminTime, Transport: &http.Transport{}}, strings.TrimSuffix(where, "/")}, nil
+	return newAdminClient(strings.TrimSuffix(where, "/"), &http.Transport{}), nil
+}
+
+// newAdminClient follows no redirects: none of ours makes any, and the token is not for others.
+func newAdminClient(base string, t *http.Transport) *adminClient {
+	stay := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	return &adminClient{http: &http.Client{Transport: t, CheckRedirect: stay}, base: base}
 }
 
 // onlySocket finds the socket of the only process of this user.
@@ -67,18 +116,60 @@ func onlySocket() (string, error) {
 
 // get asks for a path. The status is what the process says; an error is that it says nothing.
 func (c *adminClient) get(ctx context.Context, path string) (status int, body string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, adminTime)
+	defer cancel()
 	defer c.http.CloseIdleConnections()
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, c.base+path, nil)
+	resp, err := c.open(ctx, path)
 	if err != nil {
 		return 0, "", err
-	}
-	resp, err := c.http.Do(r)
-	if err != nil {
-		return 0, "", notThere(err)
 	}
 	defer resp.Body.Close()
 	text, err := io.ReadAll(io.LimitReader(resp.Body, adminAnswer))
 	return resp.StatusCode, string(text), err
+}
+
+// getJSON asks for a path, and reads the answer into a value; a [json.RawMessage] gets it as
+// it came. Its error is a runError in one line, and says why there is no such answer.
+func (c *adminClient) getJSON(ctx context.Context, path string, into any) error {
+	status, body, err := c.get(ctx, path)
+	switch {
+	case err != nil:
+		return &runError{err}
+	case status != http.StatusOK:
+		return &runError{c.refused(path, status, body)}
+	}
+	if err := json.Unmarshal([]byte(body), into); err != nil {
+		return &runError{fmt.Errorf("%s did not answer as a proxy or a host does at %s: %w", c.base, path, err)}
+	}
+	return nil
+}
+
+// open asks for a path, as long as ctx. The caller closes the body.
+func (c *adminClient) open(ctx context.Context, path string) (*http.Response, error) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, c.base+path, nil)
+	if err != nil {
+		return nil, err
+	}
+	if c.token != "" {
+		r.Header.Set("Authorization", "Bearer "+c.token)
+	}
+	resp, err := c.http.Do(r)
+	if err != nil {
+		return nil, notThere(err)
+	}
+	return resp, nil
+}
+
+// refused is the error of an answer with a status that is not 200.
+func (c *adminClient) refused(path string, status int, body string) error {
+	why, _, _ := strings.Cut(strings.TrimSpace(body), "\n")
+	switch {
+	case status == http.StatusNotFound:
+		return fmt.Errorf("there is no %s: %s", path, cmp.Or(why, "the process is of an older version"))
+	case status == http.StatusUnauthorized && c.token == "":
+		return fmt.Errorf("%s; give it with --admin-token-file", why)
+	}
+	return fmt.Errorf("the process says %d: %s", status, why)
 }
 
 // notThere says what to do if nobody answers.

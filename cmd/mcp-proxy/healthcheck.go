@@ -32,10 +32,6 @@ func newHealthcheck() *cobra.Command {
 	return cmd
 }
 
-func addAdminFlag(cmd *cobra.Command, at *string) {
-	cmd.Flags().StringVar(at, "admin", "", "`ADDRESS` of the process to ask: unix:///path, HOST:PORT or a URL (default: the only one of this user)")
-}
-
 // runHealthcheck prints the answer on one line.
 func runHealthcheck(ctx context.Context, at, path string) error {
 	c, err := adminAt(at)

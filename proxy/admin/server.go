@@ -16,11 +16,13 @@ import (
 //	/readyz    200, or 503 with what is not ready; ?verbose lists all checks
 //	/metrics   if there are any
 //	/status    the Snapshot as JSON
+//	/calls     what is in flight, as JSON
 //
 // It is an [http.Handler]. Its fields must not change once it serves.
 type Server struct {
 	Snapshot func() observe.Snapshot
-	Ready    func() []Check // what has to be well before clients should come
+	Ready    func() []Check       // what has to be well before clients should come
+	Calls    func() observe.Calls // what is in flight
 
 	// Metrics is at /metrics. On TCP everybody may read it. Nil: there is none.
 	Metrics http.Handler
@@ -70,6 +72,8 @@ func (s *Server) route(w http.ResponseWriter, r *http.Request) {
 		s.Metrics.ServeHTTP(w, r)
 	case path == "/status":
 		s.serveStatus(w)
+	case path == "/calls" && s.Calls != nil:
+		s.serveCalls(w)
 	default:
 		http.NotFound(w, r)
 	}
