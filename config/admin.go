@@ -6,12 +6,14 @@ import "strings"
 type Admin struct {
 	Listen    []string // HOST:PORT or unix:///path
 	TokenFile string   // path of the bearer token that operators on TCP send; empty: they get probes and metrics alone
+	Payloads  bool     // operators on a Unix socket may see and record what is in messages
 }
 
 func (l *loader) readAdmin(v value) {
 	v.strict(fields{
 		"listen":    into(&l.cfg.Admin.Listen, address.list),
 		"tokenFile": into(&l.cfg.Admin.TokenFile, value.filePath),
+		"payloads":  into(&l.cfg.Admin.Payloads, truth.read),
 	})
 }
 

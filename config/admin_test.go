@@ -7,12 +7,12 @@ import (
 
 func TestAdmin(t *testing.T) {
 	const upstreams = "upstreams: {a: {command: x}}\n"
-	c := load(t, upstreams+"admin: {listen: [\"127.0.0.1:9090\", \"unix:///run/a\"], tokenFile: token}\n")
-	if a := c.Admin; len(a.Listen) != 2 || a.TokenFile != filepath.Join(filepath.Dir(c.File), "token") {
-		t.Errorf("admin is %q", a)
+	c := load(t, upstreams+"admin: {listen: [\"127.0.0.1:9090\", \"unix:///run/a\"], tokenFile: token, payloads: true}\n")
+	if a := c.Admin; len(a.Listen) != 2 || !a.Payloads || a.TokenFile != filepath.Join(filepath.Dir(c.File), "token") {
+		t.Errorf("admin is %+v", a)
 	}
-	if a := load(t, upstreams).Admin; a.Listen != nil || a.TokenFile != "" {
-		t.Errorf("by default admin is %q", a)
+	if a := load(t, upstreams).Admin; a.Listen != nil || a.Payloads || a.TokenFile != "" {
+		t.Errorf("by default admin is %+v", a)
 	}
 	for text, want := range map[string]string{
 		"admin: {listen: [nowhere]}\n":                         "mcp-proxy.yaml: admin.listen[0]: must be HOST:PORT or unix:///path, not \"nowhere\"\n",

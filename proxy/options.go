@@ -50,6 +50,11 @@ type (
 	Calls    = observe.Calls
 	OpenCall = observe.OpenCall
 	Wait     = observe.Wait
+
+	Passed       = observe.Passed
+	LeftOut      = observe.LeftOut
+	Recording    = observe.Recording
+	RecordingEnd = observe.RecordingEnd
 )
 
 // Outcomes.

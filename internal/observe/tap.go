@@ -1,0 +1,81 @@
+package observe
+
+import (
+	"encoding/json"
+	"time"
+)
+
+// A Passed is a message that has passed, as a tap shows it: one line of JSON. A client's
+// request passes twice: from the client, and to the upstream that answers it.
+type Passed struct {
+	Time time.Time `json:"time"`
+	Side Side      `json:"side"`
+	Way  Way       `json:"way"`
+
+	Session   string `json:"session"`            // as in the log
+	Client    string `json:"client,omitzero"`    // what the client calls itself, as far as is known
+	Principal string `json:"principal,omitzero"` // whose message it is; a host does not know
+	Upstream  string `json:"upstream,omitzero"`  // on its side; on that of the client the one that an error is about
+
+	Kind   Kind            `json:"kind"`
+	Method string          `json:"method,omitzero"` // of a response that of its request, if the tap has seen that
+	ID     json.RawMessage `json:"id,omitempty"`    // as it stands in the message: the proxy has other ids on each side
+	Tool   string          `json:"tool,omitzero"`   // that is called, by its name on that side; of a response that of its request
+	Bytes  int             `json:"bytes"`           // of the message as JSON
+	TookMs float64         `json:"tookMs,omitzero"` // of a response: since its request passed
+	Error  *PassedError    `json:"error,omitempty"` // of a response that is no success
+
+	// Message is the message itself, in a recording as it was, else without what looks like
+	// a secret. It is there only if it was asked for.
+	Message json.RawMessage `json:"message,omitempty"`
+}
+
+// A Side is where a message passes.
+type Side string
+
+// A Way is where a message goes.
+type Way string
+
+// A Kind is what a message is.
+type Kind string
+
+// The sides, ways and kinds.
+const (
+	SideClient   Side = "client"   // between a client and its session
+	SideUpstream Side = "upstream" // between a session and an upstream
+
+	In  Way = "in" // to the proxy
+	Out Way = "out"
+
+	KindRequest      Kind = "request"
+	KindResponse     Kind = "response"
+	KindNotification Kind = "notification"
+)
+
+// A PassedError is what a tap shows of an error.
+type PassedError struct {
+	Code   int    `json:"code,omitzero"`   // of JSON-RPC; absent for the result of a tool that says isError
+	Reason string `json:"reason,omitzero"` // tool_error for that; else of an error that the proxy has made, as in its data
+	Event  string `json:"event,omitzero"`  // likewise
+}
+
+// LeftOut stands among the lines of a tap where others are missing, because of its rate, or
+// because it was not read fast enough.
+type LeftOut struct {
+	LeftOut int `json:"leftOut"` // lines
+}
+
+// A Recording is the first line of one. After it comes a line for each message, and the last
+// one is a RecordingEnd. Without that the recording is not whole.
+type Recording struct {
+	Recording int       `json:"recording"` // the version of the form: 1
+	Version   string    `json:"version"`   // of mcp-proxy
+	Began     time.Time `json:"began"`
+}
+
+// A RecordingEnd is the last line of a recording.
+type RecordingEnd struct {
+	End      bool   `json:"end"`            // true: nothing is missing before it
+	Messages int    `json:"messages"`       // lines before it, without the first
+	Error    string `json:"error,omitzero"` // why it is not whole
+}
