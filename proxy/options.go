@@ -61,6 +61,7 @@ type (
 const (
 	OK              = observe.OK
 	Failed          = observe.Failed
+	ToolFailed      = observe.ToolFailed
 	Cancelled       = observe.Cancelled
 	Closed          = observe.Closed
 	Timeout         = observe.Timeout

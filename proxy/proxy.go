@@ -62,7 +62,9 @@ func New(cfg *config.Config, o Options) (*Proxy, error) {
 	if p.router.Policies, err = policiesOf(cfg); err != nil {
 		return nil, err
 	}
-	if p.host, err = newHosting(cfg, o); err != nil {
+	within := o
+	within.Hooks.RequestBegan, within.Hooks.RequestEnded = nil, nil // of which sessions tell
+	if p.host, err = newHosting(cfg, within); err != nil {
 		return nil, err
 	}
 	p.host.prover.returned = func(upstream string) { p.router.Returned(upstream) }

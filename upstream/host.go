@@ -32,7 +32,7 @@ type Host struct {
 	// error about a Command that did not start has its last line on stderr.
 	ClientsOperate bool
 
-	Hooks observe.Hooks // of which UpstreamStarted and UpstreamEnded are called
+	Hooks observe.Hooks // of which those of upstreams and of requests are called
 
 	once     sync.Once      // init
 	wg       sync.WaitGroup // streams, probes of eras, and lines of failures
@@ -239,6 +239,7 @@ func (h *Host) attachAlone(ctx context.Context, a attachment, c jsonrpc.Conn) er
 	}
 	s := newStream(ctx, a, c, log)
 	s.restart, s.failures, s.limits, s.quotes = r, &h.failures, h.Limits, h.ClientsOperate
+	s.inFlight.watch = watchOf(&h.Hooks, a.id)
 	r.tellStart()
 	if err := s.start(); err != nil {
 		end := jsonrpc.EndOf(err, jsonrpc.CauseStartFailed)

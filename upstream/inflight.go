@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"sync"
+	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
@@ -33,6 +34,7 @@ type inFlight struct {
 	tasks    jsonrpc.Table[string, struct{}]          // unfinished, by the JSON text of their id
 	seq      int                                      // of the newest call
 	highest  int64                                    // integer id so far
+	watch    *requestWatch                            // of calls; nil for none, and once lost was called
 	progress
 }
 
@@ -50,6 +52,9 @@ type call struct {
 	kind  callKind
 	works bool   // a server works on something for it, and may ask about that
 	task  string // the task that the call is about, as in inFlight.tasks
+
+	began  time.Time // if somebody watches; zero for nobody
+	method string    // likewise
 
 	// marked tells that a request of the server which it may wait for got our own
 	// error. That ends it: a cancellation besides has servers of the Python SDK (1.x)
@@ -144,7 +149,9 @@ func (f *inFlight) addLocked(m *jsonrpc.Message) (starts bool) {
 	case c.works && bytes.Contains(m.Params, []byte(`"task"`)) && mcp.Read(m).Has(mcp.Task):
 		c.kind = createsTask
 	}
-	_ = f.calls.Add(m.ID, c) // the proxy uses no id twice
+	if f.calls.Add(m.ID, c) == nil { // the proxy uses no id twice
+		f.watch.began(c, m.Method)
+	}
 	f.sent = f.sent || !c.kind.starts()
 	return c.kind.starts()
 }
@@ -173,6 +180,7 @@ func (f *inFlight) cancelLocked(m *jsonrpc.Message) {
 		return
 	}
 	f.calls.Take(id, c)
+	f.watch.ended(c, nil)
 	for of, r := range f.requests.Each {
 		if r.awaitedBy(c) && !f.calls.Any(r.awaitedBy) {
 			f.requests.TakeKey(of)
@@ -194,7 +202,7 @@ func (f *inFlight) fromServer(m *jsonrpc.Message) (n news) {
 	for _, e := range elements {
 		switch {
 		case e.IsResponse():
-			n = max(n, f.settleLocked(e.ID, e.Result))
+			n = max(n, f.settleLocked(e.ID, e))
 			continue
 		case e.IsRequest():
 			f.askedLocked(e, cmp.Or(e.Related, m.Related))
@@ -235,17 +243,19 @@ func (f *inFlight) settle(id jsonrpc.ID) (mine jsonrpc.ID, ok bool, n news) {
 	defer f.mu.Unlock()
 	mine, c := f.findLocked(id)
 	if c != nil {
-		n = f.settleLocked(mine, nil)
+		n = f.settleLocked(mine, jsonrpc.NewError(mine, jsonrpc.InvalidResponse("", "")))
 	}
 	return mine, c != nil, n
 }
 
-func (f *inFlight) settleLocked(id jsonrpc.ID, result json.RawMessage) news {
+func (f *inFlight) settleLocked(id jsonrpc.ID, answer *jsonrpc.Message) news {
 	id, c := f.findLocked(id)
 	if c == nil {
 		return nothing // late, a duplicate, or unknown: the proxy drops it
 	}
 	f.calls.Take(id, c)
+	f.watch.ended(c, answer)
+	result := answer.Result
 	if c.kind == initialize && (result == nil || result[0] != '{') {
 		return refusal
 	}
@@ -336,6 +346,20 @@ func (f *inFlight) awaitsInitialize() bool {
 		}
 	}
 	return false
+}
+
+// lost tells who watches of the end of all calls that are open, and of nothing more. end is
+// that of the server; nil: the proxy has hung up.
+func (f *inFlight) lost(end *jsonrpc.ClosedError) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.watch == nil {
+		return
+	}
+	for _, c := range f.calls.Each {
+		f.watch.lost(c, end)
+	}
+	f.watch = nil
 }
 
 // lastWords returns the messages that clear up what is open: one for each call. A

@@ -335,6 +335,7 @@ func (s *stream) end(cause string, err error) {
 		if e.ofMany {
 			s.failures.lostSession(s.name, s.log, e, inARow)
 		}
+		s.inFlight.lost(e.end)
 		s.restart.tellEnd(e.outcome, e.end, e.life)
 		if e.outcome == intended || e.outcome == tried {
 			s.server.Finish(s.inFlight.lastWords)

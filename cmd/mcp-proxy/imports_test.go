@@ -34,7 +34,7 @@ var mayImport = map[string][]string{
 	"config":                    {},
 	"internal/jwt":              {"internal/secretfile"},
 	"internal/secretfile":       {},
-	"internal/observe":          {},
+	"internal/observe":          {"internal/jsonrpc"},
 
 	// The parts meet in the door, which programs embed.
 	"proxy": {

@@ -1,6 +1,7 @@
 package mcp
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"strings"
@@ -263,3 +264,7 @@ func Cancellation(id jsonrpc.ID, reason string) *jsonrpc.Message {
 	}
 	return jsonrpc.NewNotification(MethodCancelled, append(params, '}'))
 }
+
+// NameOf returns the name of a method that MCP has, and "other" for any else: there is no
+// end of those that somebody can think of.
+func NameOf(method string) string { return cmp.Or(MethodOf(method).Name, "other") }

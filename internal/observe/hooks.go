@@ -1,7 +1,5 @@
 package observe
 
-import "time"
-
 // Hooks are called for what happens, where it happens and with its locks: they must
 // return soon, and must not call the proxy. Those that are nil are off, and cost nothing.
 //
@@ -17,7 +15,8 @@ type Hooks struct {
 	CallBegan func(Call)
 	CallEnded func(Call, End)
 
-	// A session has sent a request to an upstream, for a call or of its own.
+	// A session has sent a request to an upstream, for a call or of its own. At a host: a
+	// server there has got a request.
 	RequestBegan func(Request)
 	RequestEnded func(Request, End)
 
@@ -65,25 +64,3 @@ type Request struct {
 	Era      string
 	Method   string // "other" for one that MCP does not have
 }
-
-// An End is how something has ended.
-type End struct {
-	Took    time.Duration
-	Outcome Outcome
-	Cause   string // of what did not end well: one of few words, fit for a label; "" for none
-	Event   string // as in the error that the client got, and in the log; "" for none
-}
-
-// An Outcome is one of few words for how something has ended.
-type Outcome string
-
-// Outcomes.
-const (
-	OK              Outcome = "ok"
-	Failed          Outcome = "error"            // a call: answered with an error; an upstream: it did not start, or died
-	Cancelled       Outcome = "cancelled"        // nobody waits for the answer any more
-	Closed          Outcome = "closed"           // the connection was
-	Timeout         Outcome = "timeout"          // there was no answer in time
-	Overloaded      Outcome = "overloaded"       // there was no room
-	InvalidResponse Outcome = "invalid_response" // the answer could not be used
-)

@@ -121,11 +121,11 @@ func (s *session) tellAnswer(c *call, answer *jsonrpc.Message) {
 		seen.Upstream, seen.Tool = r.conn.up.Name, c.tool
 		seen.Listed = c.tool != "" && r.conn.lists.table(c.view, catalog.Tools).Has(c.tool)
 	}
-	tell(seen, endOf(c.watched.began, answer))
+	tell(seen, observe.EndOf(c.watched.began, answer))
 }
 
 func (s *session) observedCall(c *call) observe.Call {
-	seen := observe.Call{Session: s.id(), Client: c.watched.name, Principal: s.name, Account: s.account, Era: string(c.era), Method: methodName(c.Method)}
+	seen := observe.Call{Session: s.id(), Client: c.watched.name, Principal: s.name, Account: s.account, Era: string(c.era), Method: mcp.NameOf(c.Method)}
 	if c.era == mcp.Legacy {
 		s.mu.Lock()
 		seen.Client = s.handshake.client
@@ -144,7 +144,7 @@ func (watcher) Sent(c *peer.Call) {
 	if h.RequestBegan == nil && h.RequestEnded == nil {
 		return
 	}
-	r.watched = &watched{time.Now(), methodName(r.Method)}
+	r.watched = &watched{time.Now(), mcp.NameOf(r.Method)}
 	if h.RequestBegan != nil {
 		h.RequestBegan(r.observed())
 	}
@@ -160,47 +160,9 @@ func (watcher) Over(c *peer.Call, answer *jsonrpc.Message, lost *peer.Lost) {
 	if lost != nil {
 		answer = jsonrpc.NewError(r.ID, lost.Wire(jsonrpc.CodeInternalError, r.conn.up.Name))
 	}
-	tell(r.observed(), endOf(r.watched.began, answer))
+	tell(r.observed(), observe.EndOf(r.watched.began, answer))
 }
 
 func (r *request) observed() observe.Request {
 	return observe.Request{Session: r.conn.s.id(), Upstream: r.conn.up.Name, Era: string(r.conn.era), Method: r.watched.name}
-}
-
-// methodName is the method's own name, or "other": there is no end of those that a client
-// can think of.
-func methodName(method string) string {
-	return cmp.Or(mcp.MethodOf(method).Name, "other")
-}
-
-// endOf is how a request that began then has ended; a nil answer is that of a cancelled
-// one.
-func endOf(began time.Time, answer *jsonrpc.Message) observe.End {
-	end := observe.End{Took: time.Since(began), Outcome: observe.OK}
-	switch {
-	case answer == nil:
-		end.Outcome = observe.Cancelled
-	case answer.Error != nil:
-		end.Outcome = observe.Failed
-		var told struct{ Data jsonrpc.ErrorData }
-		_ = json.Unmarshal(answer.Error, &told) // one of an upstream's own may have any data
-		if outcome, ok := outcomes[told.Data.Reason]; ok {
-			end.Outcome = outcome
-			if outcome == observe.Closed {
-				end.Cause = jsonrpc.ClassOf(told.Data.Cause).String()
-			}
-			if jsonrpc.IsEvent(told.Data.Event) {
-				end.Event = told.Data.Event
-			}
-		}
-	}
-	return end
-}
-
-// outcomes are those of the errors that the proxy and hosts make.
-var outcomes = map[string]observe.Outcome{
-	jsonrpc.ReasonClosed:          observe.Closed,
-	jsonrpc.ReasonTimeout:         observe.Timeout,
-	jsonrpc.ReasonOverloaded:      observe.Overloaded,
-	jsonrpc.ReasonInvalidResponse: observe.InvalidResponse,
 }

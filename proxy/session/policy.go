@@ -262,7 +262,7 @@ func (c *call) uncountLocked() {
 // needsScopes answers a call for which the client lacks scopes: with all that it needs, so
 // that it can ask for them at once.
 func (s *session) needsScopes(c *call, all []string) {
-	s.log.Debug("client lacks scopes", "method", methodName(c.Method), "principal", c.grant.Who.String(), "rule", c.grant.Rule(), "scopes", all)
+	s.log.Debug("client lacks scopes", "method", mcp.NameOf(c.Method), "principal", c.grant.Who.String(), "rule", c.grant.Rule(), "scopes", all)
 	text := "insufficient scope: this needs " + strings.Join(all, " ")
 	s.refuseWith(c, jsonrpc.InsufficientScope(all), &identity.Refusal{Status: 403, Code: "insufficient_scope", Text: text, Scopes: all})
 }
@@ -293,6 +293,6 @@ func (s *session) noteUnknown(c *call, n target) {
 // noteDenial logs which rule has denied a call, of what if that has a name: the client hears
 // only that there is no such thing.
 func (s *session) noteDenial(c *call, name string) {
-	s.log.Debug("denied by a policy", "method", methodName(c.Method), "name", name[:min(len(name), maxName)],
+	s.log.Debug("denied by a policy", "method", mcp.NameOf(c.Method), "name", name[:min(len(name), maxName)],
 		"principal", c.grant.Who.String(), "rule", orDefault(c.grant.Rule(), "none"))
 }

@@ -1,0 +1,98 @@
+package observe
+
+import (
+	"bytes"
+	"encoding/json"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+)
+
+// An End is how something has ended.
+type End struct {
+	Took    time.Duration
+	Outcome Outcome
+	Code    int    // of the JSON-RPC error that a call or a request was answered with; zero for none
+	Cause   string // of what did not end well: one of few words, fit for a label; "" for none
+	Event   string // as in the error that the client got, and in the log; "" for none
+}
+
+// An Outcome is one of few words for how something has ended.
+type Outcome string
+
+// Outcomes.
+const (
+	OK              Outcome = "ok"
+	Failed          Outcome = "error"            // a call: answered with an error; an upstream: it did not start, or died
+	ToolFailed      Outcome = "tool_error"       // a call of a tool: answered with a result that says that it failed
+	Cancelled       Outcome = "cancelled"        // nobody waits for the answer any more
+	Closed          Outcome = "closed"           // the connection was
+	Timeout         Outcome = "timeout"          // there was no answer in time
+	Overloaded      Outcome = "overloaded"       // there was no room
+	InvalidResponse Outcome = "invalid_response" // the answer could not be used
+)
+
+// outcomes are those of the errors that the proxy and hosts make.
+var outcomes = map[string]Outcome{
+	jsonrpc.ReasonClosed:          Closed,
+	jsonrpc.ReasonTimeout:         Timeout,
+	jsonrpc.ReasonOverloaded:      Overloaded,
+	jsonrpc.ReasonInvalidResponse: InvalidResponse,
+}
+
+// EndOf is how a request that began then has ended; a nil answer is that of a cancelled
+// one.
+func EndOf(began time.Time, answer *jsonrpc.Message) End {
+	end := End{Took: time.Since(began), Outcome: OK}
+	switch {
+	case answer == nil:
+		end.Outcome = Cancelled
+	case answer.Error != nil:
+		end.failed(answer.Error)
+	case saysFailed(answer.Result):
+		end.Outcome = ToolFailed
+	}
+	return end
+}
+
+func (e *End) failed(with json.RawMessage) {
+	e.Outcome = Failed
+	var told struct {
+		Code int
+		Data jsonrpc.ErrorData
+	}
+	_ = json.Unmarshal(with, &told) // one of an upstream's own may have any data
+	e.Code = told.Code
+	outcome, ours := outcomes[told.Data.Reason]
+	if !ours {
+		return
+	}
+	e.Outcome = outcome
+	if outcome == Closed {
+		e.Cause = jsonrpc.ClassOf(told.Data.Cause).String()
+	}
+	if jsonrpc.IsEvent(told.Data.Event) {
+		e.Event = told.Data.Event
+	}
+}
+
+var isError = []byte(`"isError"`)
+
+// saysFailed reports whether a result has the member isError, and that is true: results of
+// tools alone have it. Nearly all are told apart by a search for these letters, since inside
+// of a string the quotes would be escaped; only a result that has them, and true after
+// them, is read.
+func saysFailed(result json.RawMessage) bool {
+	for rest := []byte(result); ; {
+		at := bytes.Index(rest, isError)
+		if at < 0 {
+			return false
+		}
+		rest = bytes.TrimLeft(rest[at+len(isError):], " \t\r\n:")
+		if bytes.HasPrefix(rest, []byte("true")) {
+			break
+		}
+	}
+	value, err := jsonrpc.Member(result, "isError")
+	return err == nil && string(value) == "true"
+}
