@@ -71,8 +71,8 @@ func TestMetricsOfCalls(t *testing.T) {
 	for _, want := range []string{
 		`mcp_server_operation_duration_seconds_count{error_type="",gen_ai_tool_name="greet",mcp_method_name="tools/call",upstream="a"} 1`,
 		`mcp_client_operation_duration_seconds_count{error_type="",mcp_method_name="tools/call",upstream="a"} 1`,
-		`mcp_server_operation_duration_seconds_count{error_type="error",gen_ai_tool_name="",mcp_method_name="tools/call",upstream=""} 50000`,
-		`mcp_server_operation_duration_seconds_count{error_type="error",gen_ai_tool_name="",mcp_method_name="_OTHER",upstream=""} 50000`,
+		`mcp_server_operation_duration_seconds_count{error_type="-32602",gen_ai_tool_name="",mcp_method_name="tools/call",upstream=""} 50000`,
+		`mcp_server_operation_duration_seconds_count{error_type="-32601",gen_ai_tool_name="",mcp_method_name="_OTHER",upstream=""} 50000`,
 		`mcp_proxy_calls_total{outcome="error",principal="operator"} 100000`,
 		`mcp_proxy_upstream_up{upstream="a"} 1`,
 		`mcp_proxy_upstream_starts_total{upstream="b"} 2`,
@@ -122,7 +122,7 @@ func TestMetricsOfSoleUpstream(t *testing.T) {
 			t.Errorf("%s: a client has made a series", era)
 		}
 		for _, want := range []string{
-			`{error_type="error",gen_ai_tool_name="_OTHER",mcp_method_name="tools/call",upstream="a"} 2`,
+			`{error_type="-32602",gen_ai_tool_name="_OTHER",mcp_method_name="tools/call",upstream="a"} 2`,
 			`{error_type="",gen_ai_tool_name="greet",mcp_method_name="tools/call",upstream="a"} 1`,
 		} {
 			if want = "mcp_server_operation_duration_seconds_count" + want + "\n"; !strings.Contains(text, want) {

@@ -14,19 +14,21 @@ import (
 
 // Metrics count what hooks tell of, for Prometheus. NewMetrics makes them.
 //
-// A call costs two updates of histograms and one of a counter, which are found without a
+// A call costs two updates of histograms and three of counters, which are found without a
 // lock and take no memory. A label is never what a client has said: see [Metrics.call].
 type Metrics struct {
 	Version string // of the program
 
-	calls    table[callKey, operation] // what clients have asked for
-	tools    table[toolKey, struct{}]  // that calls may be labelled with
-	accounts table[string, outcomes]   // calls of each
-	open     atomic.Int64              // calls
+	calls    table[callKey, histogram]       // what clients have asked for
+	tools    table[toolKey, struct{}]        // that calls may be labelled with
+	outcomes table[outcomeKey, atomic.Int64] // of calls, by account
+	open     atomic.Int64                    // calls
 
-	requests table[requestKey, operation] // what upstreams were asked for
-	sessions table[sessionKey, operation] // of clients
+	requests table[requestKey, histogram] // what upstreams were asked for
+	asked    table[string, atomic.Int64]  // requests to each that are not over
+	sessions table[sessionKey, histogram] // of clients
 	servers  table[string, server]        // upstreams that run here
+	lives    table[lifeKey, histogram]    // of their processes, and of sessions with them
 	ends     table[endKey, atomic.Int64]  // of those
 
 	losses   table[string, atomic.Int64] // of links
@@ -34,18 +36,17 @@ type Metrics struct {
 }
 
 type (
-	callKey    struct{ method, upstream, tool string }
+	callKey    struct{ method, upstream, tool, errorType string }
 	toolKey    struct{ upstream, tool string }
-	requestKey struct{ method, upstream string }
-	sessionKey struct{ transport, era string }
+	outcomeKey struct{ account, outcome string }
+	requestKey struct{ method, upstream, errorType string }
+	sessionKey struct{ transport, era, errorType string }
+	lifeKey    struct{ upstream, errorType string }
 	endKey     struct{ upstream, outcome, cause string }
 )
 
 // A server is what has happened to an upstream that runs here.
-type server struct {
-	starts, restarts atomic.Int64
-	operation        // its processes, or sessions with it
-}
+type server struct{ starts, restarts atomic.Int64 }
 
 const (
 	mostTools   = 1000  // that have series of their own
@@ -61,8 +62,9 @@ const other = "_OTHER"
 // NewMetrics returns metrics of nothing yet.
 func NewMetrics() *Metrics {
 	m := new(Metrics)
-	m.calls.most, m.tools.most, m.accounts.most = mostSeries, mostTools, mostNames
-	m.requests.most, m.sessions.most, m.servers.most, m.ends.most = mostSeries, mostNames, mostNames, mostSeries
+	m.calls.most, m.tools.most, m.outcomes.most = mostSeries, mostTools, mostNames
+	m.requests.most, m.asked.most, m.sessions.most = mostSeries, mostNames, mostNames
+	m.servers.most, m.lives.most, m.ends.most = mostNames, mostSeries, mostSeries
 	m.losses.most, m.refusals.most = mostNames, mostNames
 	return m
 }
@@ -70,53 +72,52 @@ func NewMetrics() *Metrics {
 // Hooks returns what fills the metrics.
 func (m *Metrics) Hooks() observe.Hooks {
 	return observe.Hooks{
-		SessionEnded: func(s observe.Session, end observe.End) {
-			m.sessions.get(sessionKey{s.Transport, s.Era}, sessionKey{other, other}).took(end)
-		},
-		CallBegan: func(observe.Call) { m.open.Add(1) },
-		CallEnded: m.called,
-		RequestBegan: func(r observe.Request) {
-			m.request(r).open.Add(1)
-		},
-		RequestEnded: func(r observe.Request, end observe.End) {
-			o := m.request(r)
-			o.open.Add(-1)
-			o.took(end)
-		},
+		SessionEnded: m.left,
+		CallBegan:    func(observe.Call) { m.open.Add(1) },
+		CallEnded:    m.called,
+		RequestBegan: func(r observe.Request) { m.asked.get(r.Upstream, other).Add(1) },
+		RequestEnded: m.answered,
+
 		UpstreamStarted: m.started,
 		UpstreamEnded:   m.ended,
-		LinkLost: func(l observe.Link, _ observe.End) {
-			m.losses.get(l.Name, other).Add(1)
-		},
-		Refused: func(r observe.Refusal) { m.refusals.get(r.Reason, other).Add(1) },
+		LinkLost:        func(l observe.Link, _ observe.End) { m.losses.get(l.Name, other).Add(1) },
+		Refused:         func(r observe.Refusal) { m.refusals.get(r.Reason, other).Add(1) },
 	}
+}
+
+func (m *Metrics) left(s observe.Session, end observe.End) {
+	failed := typeOfSession(end)
+	m.sessions.get(sessionKey{s.Transport, s.Era, failed}, sessionKey{other, other, failed}).took(end)
 }
 
 func (m *Metrics) called(c observe.Call, end observe.End) {
 	m.open.Add(-1)
-	m.call(c).took(end)
-	m.accounts.get(c.Account, other)[indexOf(end.Outcome)].Add(1)
+	m.call(c, typeOfCall(end)).took(end)
+	outcome := string(end.Outcome)
+	m.outcomes.get(outcomeKey{c.Account, outcome}, outcomeKey{other, outcome}).Add(1)
 }
 
-// call returns the operation that a call is one of. Methods are those of the protocol, and
+// call returns the calls that one is one of. Methods are those of the protocol, and
 // upstreams those that are configured, or that hosts announce. A tool is one that its
 // upstream lists: anybody can think of a name that it does not.
-func (m *Metrics) call(c observe.Call) *operation {
-	k := callKey{c.Method, c.Upstream, c.Tool}
+func (m *Metrics) call(c observe.Call, failed string) *histogram {
+	k := callKey{c.Method, c.Upstream, c.Tool, failed}
 	if c.Tool != "" && !c.Listed || len(c.Tool) > longestTool {
 		k.tool = other
 	}
-	if o := m.calls.find(k); o != nil {
-		return o
+	if h := m.calls.find(k); h != nil {
+		return h
 	}
 	if k.tool != "" && k.tool != other && m.tools.add(toolKey{k.upstream, k.tool}) == nil {
 		k.tool = other
 	}
-	return m.calls.get(k, callKey{method: k.method, upstream: other})
+	return m.calls.get(k, callKey{method: k.method, upstream: other, errorType: failed})
 }
 
-func (m *Metrics) request(r observe.Request) *operation {
-	return m.requests.get(requestKey{r.Method, r.Upstream}, requestKey{r.Method, other})
+func (m *Metrics) answered(r observe.Request, end observe.End) {
+	failed := typeOfRequest(end)
+	m.asked.get(r.Upstream, other).Add(-1)
+	m.requests.get(requestKey{r.Method, r.Upstream, failed}, requestKey{r.Method, other, failed}).took(end)
 }
 
 func (m *Metrics) started(u observe.Upstream) {
@@ -130,7 +131,8 @@ func (m *Metrics) started(u observe.Upstream) {
 func (m *Metrics) ended(u observe.Upstream, end observe.End) {
 	m.ends.get(endKey{u.Name, string(end.Outcome), end.Cause}, endKey{other, string(end.Outcome), end.Cause}).Add(1)
 	if end.Took > 0 { // else there was no session
-		m.servers.get(u.Name, other).took(end)
+		failed := typeOfSession(end)
+		m.lives.get(lifeKey{u.Name, failed}, lifeKey{other, failed}).took(end)
 	}
 }
 

@@ -65,8 +65,8 @@ func (c *collector) Collect(to chan<- prometheus.Metric) {
 	o.gauge(build, 1, c.version, runtime.Version())
 	c.collectCalls(o)
 	c.collectRequests(o)
-	for k, s := range c.sessions.all() {
-		o.durations(serverSession, s, k.transport, k.era)
+	for k, h := range c.sessions.all() {
+		o.histogram(serverSession, h, k.transport, k.era, k.errorType)
 	}
 	c.collectServers(o)
 	for k, n := range c.losses.all() {
@@ -79,27 +79,21 @@ func (c *collector) Collect(to chan<- prometheus.Metric) {
 }
 
 func (c *collector) collectCalls(o out) {
-	for k, call := range c.calls.all() {
-		o.durations(serverOperation, call, methodLabel(k.method), k.upstream, k.tool)
+	for k, h := range c.calls.all() {
+		o.histogram(serverOperation, h, methodLabel(k.method), k.upstream, k.tool, k.errorType)
 	}
-	for account, ended := range c.accounts.all() {
-		for i, outcome := range allOutcomes {
-			if n := ended[i].Load(); n > 0 {
-				o.counter(calls, n, account, string(outcome))
-			}
-		}
+	for k, n := range c.outcomes.all() {
+		o.counter(calls, n.Load(), k.account, k.outcome)
 	}
 	o.gauge(callsOpen, float64(c.open.Load()))
 }
 
 func (c *collector) collectRequests(o out) {
-	open := make(map[string]int64)
-	for k, r := range c.requests.all() {
-		o.durations(clientOperation, r, methodLabel(k.method), k.upstream)
-		open[k.upstream] += r.open.Load()
+	for k, h := range c.requests.all() {
+		o.histogram(clientOperation, h, methodLabel(k.method), k.upstream, k.errorType)
 	}
-	for upstream, n := range open {
-		o.gauge(requestsOpen, float64(n), upstream)
+	for upstream, n := range c.asked.all() {
+		o.gauge(requestsOpen, float64(n.Load()), upstream)
 	}
 }
 
@@ -107,7 +101,9 @@ func (c *collector) collectServers(o out) {
 	for name, s := range c.servers.all() {
 		o.counter(serverStarts, s.starts.Load(), name)
 		o.counter(serverAgain, s.restarts.Load(), name)
-		o.durations(clientSession, &s.operation, name)
+	}
+	for k, h := range c.lives.all() {
+		o.histogram(clientSession, h, k.upstream, k.errorType)
 	}
 	for k, n := range c.ends.all() {
 		o.counter(serverEnds, n.Load(), k.upstream, k.outcome, k.cause)
@@ -134,7 +130,7 @@ func (c *collector) collectSnapshot(o out) {
 	}
 	sessions := make(map[sessionKey]int)
 	for _, s := range now.Sessions {
-		sessions[sessionKey{s.Transport, s.Era}]++
+		sessions[sessionKey{transport: s.Transport, era: s.Era}]++
 	}
 	for k, n := range sessions {
 		o.gauge(sessionsOpen, float64(n), k.transport, k.era)
@@ -171,15 +167,8 @@ func (o out) counter(d *prometheus.Desc, value int64, labels ...string) {
 	o.to <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(value), valid(labels)...)
 }
 
-// durations shows those of an operation, one histogram for each outcome that there was.
-func (o out) durations(d *prometheus.Desc, of *operation, labels ...string) {
-	for i, outcome := range allOutcomes {
-		count, sum, upTo := of.ended[i].read()
-		if count > 0 {
-			all := append(labels[:len(labels):len(labels)], errorType(outcome))
-			o.to <- prometheus.MustNewConstHistogram(d, count, sum, upTo, valid(all)...)
-		}
-	}
+func (o out) histogram(d *prometheus.Desc, h *histogram, labels ...string) {
+	o.to <- h.metric(d, valid(labels)...)
 }
 
 // valid makes labels of what others have said fit for Prometheus, which takes UTF-8 alone.

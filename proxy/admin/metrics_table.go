@@ -4,9 +4,6 @@ import (
 	"maps"
 	"sync"
 	"sync/atomic"
-	"time"
-
-	"github.com/mcp-proxy/mcp-proxy/internal/observe"
 )
 
 // A table holds the series of one metric by their labels. What is in it is found without a
@@ -61,76 +58,3 @@ func (t *table[K, V]) enter(k K, most int) *V {
 	t.entries.Store(&next)
 	return next[k]
 }
-
-// bounds are the upper bounds of the buckets of durations, in seconds, as the semantic
-// conventions for MCP have them.
-var bounds = [...]float64{0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300}
-
-// limits are the bounds.
-var limits = func() (d [len(bounds)]time.Duration) {
-	for i, seconds := range bounds {
-		d[i] = time.Duration(seconds * float64(time.Second))
-	}
-	return d
-}()
-
-// A histogram counts durations.
-type histogram struct {
-	buckets [len(bounds) + 1]atomic.Uint64 // each without those below; the last for what is beyond all bounds
-	sum     atomic.Int64                   // nanoseconds
-}
-
-func (h *histogram) observe(d time.Duration) {
-	i := 0
-	for i < len(limits) && d > limits[i] {
-		i++
-	}
-	h.sum.Add(int64(d))
-	h.buckets[i].Add(1)
-}
-
-// read returns the count, the sum in seconds, and how many were up to each bound.
-func (h *histogram) read() (count uint64, sum float64, upTo map[float64]uint64) {
-	upTo = make(map[float64]uint64, len(bounds))
-	for i := range h.buckets {
-		count += h.buckets[i].Load()
-		if i < len(bounds) {
-			upTo[bounds[i]] = count
-		}
-	}
-	return count, time.Duration(h.sum.Load()).Seconds(), upTo
-}
-
-// allOutcomes are the outcomes that have series. Any other counts as an error.
-var allOutcomes = [...]observe.Outcome{
-	observe.Failed, observe.OK, observe.Cancelled, observe.Closed, observe.Timeout, observe.Overloaded, observe.InvalidResponse,
-}
-
-func indexOf(o observe.Outcome) int {
-	for i, known := range allOutcomes {
-		if o == known {
-			return i
-		}
-	}
-	return 0
-}
-
-// errorType is the outcome as the label error_type: "" where nothing went wrong.
-func errorType(o observe.Outcome) string {
-	if o == observe.OK {
-		return ""
-	}
-	return string(o)
-}
-
-// Outcomes counts them.
-type outcomes [len(allOutcomes)]atomic.Int64
-
-// An operation is something that is done again and again: how many are at it, and how long
-// those took that are over, by outcome.
-type operation struct {
-	open  atomic.Int64
-	ended [len(allOutcomes)]histogram
-}
-
-func (o *operation) took(end observe.End) { o.ended[indexOf(end.Outcome)].observe(end.Took) }

@@ -71,7 +71,7 @@ func TestMetrics(t *testing.T) {
 		`mcp_client_operation_duration_seconds_bucket{error_type="closed",mcp_method_name="tools/call",upstream="files",le="300"} 0`,
 		`mcp_client_operation_duration_seconds_count{error_type="closed",mcp_method_name="tools/call",upstream="files"} 1`,
 		`mcp_server_session_duration_seconds_count{era="modern",error_type="",transport="http"} 1`,
-		`mcp_client_session_duration_seconds_sum{error_type="error",upstream="files"} 3`,
+		`mcp_client_session_duration_seconds_sum{error_type="exited",upstream="files"} 3`,
 		`mcp_proxy_calls_total{outcome="ok",principal="token:ci"} 1`,
 		`mcp_proxy_calls_in_flight 1`,
 		`mcp_proxy_requests_in_flight{upstream="files"} 1`,
@@ -109,24 +109,70 @@ func TestSeriesAreBounded(t *testing.T) {
 	h := m.Hooks()
 	for i := range 100_000 {
 		made := observe.Call{Account: "anonymous", Method: "tools/call", Upstream: "sole", Tool: fmt.Sprint("made up ", i)}
-		h.CallEnded(made, observe.End{Outcome: observe.Failed})
+		h.CallEnded(made, observe.End{Outcome: observe.Failed, Code: -i})
 		listed := observe.Call{Account: fmt.Sprint("user:", i), Method: "tools/call", Upstream: "many", Tool: fmt.Sprint("tool", i), Listed: true}
 		h.CallEnded(listed, observe.End{Outcome: observe.OK})
 	}
 	text := scrape(t, m, "text/plain", observe.Snapshot{})
-	if got := strings.Count(text, "mcp_server_operation_duration_seconds_count{"); got != mostTools+2 {
-		t.Errorf("%d series of calls, want %d", got, mostTools+2)
+	if got := strings.Count(text, "mcp_server_operation_duration_seconds_count{"); got != mostTools+2+len(codes) {
+		t.Errorf("%d series of calls, want %d", got, mostTools+2+len(codes))
 	}
 	if got := strings.Count(text, "mcp_proxy_calls_total{"); got > mostNames+1 {
 		t.Errorf("%d series of principals", got)
 	}
 	for _, rest := range []string{
-		`mcp_server_operation_duration_seconds_count{error_type="error",gen_ai_tool_name="_OTHER",mcp_method_name="tools/call",upstream="sole"} 100000`,
+		`mcp_server_operation_duration_seconds_count{error_type="_OTHER",gen_ai_tool_name="_OTHER",mcp_method_name="tools/call",upstream="sole"} 99985`,
 		`mcp_server_operation_duration_seconds_count{error_type="",gen_ai_tool_name="_OTHER",mcp_method_name="tools/call",upstream="many"} 99000`,
 	} {
 		if !strings.Contains(text, rest+"\n") {
 			t.Errorf("no %s", rest)
 		}
+	}
+}
+
+// What went wrong has the words of the semantic conventions.
+func TestErrorTypes(t *testing.T) {
+	closed := observe.End{Outcome: observe.Closed, Code: -32603, Cause: "exited"}
+	for _, test := range []struct {
+		end                    observe.End
+		call, request, session string
+	}{
+		{observe.End{Outcome: observe.OK}, "", "", ""},
+		{observe.End{Outcome: observe.OK, Cause: "client_gone"}, "", "", ""},
+		{observe.End{Outcome: observe.Failed, Code: -32602}, "-32602", "-32602", "_OTHER"},
+		{observe.End{Outcome: observe.Failed, Code: 4711}, "_OTHER", "_OTHER", "_OTHER"},
+		{observe.End{Outcome: observe.Failed}, "_OTHER", "_OTHER", "_OTHER"},
+		{observe.End{Outcome: observe.ToolFailed}, "tool_error", "tool_error", "tool_error"},
+		{observe.End{Outcome: observe.Cancelled}, "cancelled", "cancelled", "cancelled"},
+		{closed, "-32603", "closed", "exited"},
+		{observe.End{Outcome: observe.Timeout, Code: -32603}, "-32603", "timeout", "timeout"},
+	} {
+		if call, request, session := typeOfCall(test.end), typeOfRequest(test.end), typeOfSession(test.end); call != test.call || request != test.request || session != test.session {
+			t.Errorf("%+v: %q %q %q", test.end, call, request, session)
+		}
+	}
+}
+
+// The newest trace in each bucket is an example, for scrapers that understand them.
+func TestExemplars(t *testing.T) {
+	m := NewMetrics()
+	tell := m.Hooks().CallEnded
+	call := observe.Call{Method: "tools/call", Upstream: "files"}
+	tell(call, observe.End{Outcome: observe.OK, Took: 30 * time.Millisecond, Trace: "0af7651916cd43dd8448eb211c80319c"})
+	tell(call, observe.End{Outcome: observe.OK, Took: 40 * time.Millisecond, Trace: "4bf92f3577b34da6a3ce929d0e0e4736"})
+	tell(call, observe.End{Outcome: observe.OK, Took: 45 * time.Millisecond})
+	tell(call, observe.End{Outcome: observe.OK, Took: time.Hour, Trace: "ffffffffffffffffffffffffffffffff"})
+	open := scrape(t, m, "application/openmetrics-text; version=1.0.0", observe.Snapshot{})
+	for _, want := range []string{
+		`upstream="files",le="0.05"} 3 # {trace_id="4bf92f3577b34da6a3ce929d0e0e4736"} 0.04 `,
+		`upstream="files",le="+Inf"} 4 # {trace_id="ffffffffffffffffffffffffffffffff"} 3600.0 `,
+	} {
+		if !strings.Contains(open, want) {
+			t.Errorf("no %s in\n%s", want, strings.Join(ours(open), "\n"))
+		}
+	}
+	if text := scrape(t, m, "text/plain", observe.Snapshot{}); strings.Contains(open, "0af76519") || strings.Contains(text, "trace_id") {
+		t.Error("an old trace, or one in a format without them")
 	}
 }
 
