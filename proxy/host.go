@@ -34,7 +34,7 @@ type Host struct {
 // [config.Problems].
 func NewHost(cfg *config.Config, at config.HostLink, o Options) (*Host, error) {
 	o.setDefaults()
-	metrics := o.observe(cfg)
+	metrics, events := o.observe(cfg), o.keepEvents(cfg)
 	warnOfUpstreams(cfg, o.Log)
 	endpoint, err := endpointOf(at)
 	if err != nil {
@@ -45,7 +45,7 @@ func NewHost(cfg *config.Config, at config.HostLink, o Options) (*Host, error) {
 		return nil, err
 	}
 	h.half.server.Heartbeat = heartbeatOf(at.Heartbeat)
-	h.operators = newOperators(cfg, o, &admin.Server{Snapshot: h.Snapshot, Ready: h.ready, Metrics: handlerOf(metrics, h.Snapshot)})
+	h.operators = newOperators(cfg, o, &admin.Server{History: events, Snapshot: h.Snapshot, Ready: h.ready, Metrics: handlerOf(metrics, h.Snapshot)})
 	h.linked, h.hangUp = context.WithCancel(context.Background())
 	return h, nil
 }

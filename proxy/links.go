@@ -203,6 +203,14 @@ func (ls *links) owner(upstream string) *farLink {
 	return ls.owners[upstream]
 }
 
+// leadsTo returns the name of the link to the host of an upstream, "" for none.
+func (ls *links) leadsTo(upstream string) string {
+	if f := ls.owner(upstream); f != nil {
+		return f.config.Name
+	}
+	return ""
+}
+
 // snapshot returns the links as they are now.
 func (ls *links) snapshot() []observe.Link {
 	ls.mu.Lock()

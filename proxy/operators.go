@@ -68,6 +68,16 @@ func (o *Options) observe(cfg *config.Config) *admin.Metrics {
 	return m
 }
 
+// keepEvents adds to the hooks what keeps events, and returns that. Where nobody can look in
+// nothing is kept.
+func (o *Options) keepEvents(cfg *config.Config) *admin.History {
+	h := new(admin.History)
+	if len(cfg.Admin.Listen) > 0 || o.AdminSocket != "" {
+		o.Hooks = observe.Join(o.Hooks, h.Hooks())
+	}
+	return h
+}
+
 // handlerOf returns what serves metrics, nil for none.
 func handlerOf(m *admin.Metrics, snapshot func() observe.Snapshot) http.Handler {
 	if m == nil {

@@ -55,6 +55,14 @@ type (
 	LeftOut      = observe.LeftOut
 	Recording    = observe.Recording
 	RecordingEnd = observe.RecordingEnd
+
+	Event     = observe.Event
+	EventLine = observe.EventLine
+	EventKind = observe.EventKind
+	Events    = observe.Events
+	LostCall  = observe.LostCall
+	Told      = observe.Told
+	Loss      = observe.Loss
 )
 
 // Outcomes.

@@ -51,7 +51,7 @@ type Proxy struct {
 // [config.Problems] where cfg is to blame.
 func New(cfg *config.Config, o Options) (*Proxy, error) {
 	o.setDefaults()
-	metrics := o.observe(cfg)
+	metrics, events := o.observe(cfg), o.keepEvents(cfg)
 	warnOfUpstreams(cfg, o.Log)
 	if err := checkClients(cfg); err != nil && !o.Stdio {
 		return nil, err
@@ -82,7 +82,8 @@ func New(cfg *config.Config, o Options) (*Proxy, error) {
 	if p.web, err = newWeb(cfg, p.front, o.Log); err != nil && !o.Stdio {
 		return nil, err
 	}
-	p.operators = newOperators(cfg, o, &admin.Server{Snapshot: p.Snapshot, Ready: p.ready, Metrics: handlerOf(metrics, p.Snapshot)})
+	events.Behind = p.links.leadsTo
+	p.operators = newOperators(cfg, o, &admin.Server{History: events, Snapshot: p.Snapshot, Ready: p.ready, Metrics: handlerOf(metrics, p.Snapshot)})
 	p.linked, p.hangUp = context.WithCancel(context.Background())
 	p.serving, p.cut = context.WithCancel(context.Background())
 	return p, nil

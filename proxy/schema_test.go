@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"strings"
 	"testing"
 	"time"
 
@@ -29,6 +30,8 @@ var answers = []struct {
 	value        any
 }{
 	{"/status", "status.json", proxy.Snapshot{}},
+	{"/events", "events.json", proxy.Events{}},
+	{"/events/ID", "event.json", proxy.Event{}},
 }
 
 // TestSchemas: each answer for operators has a schema in docs, which is that of its type,
@@ -58,7 +61,7 @@ func TestSchemas(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		text := operatorGets(t, socket, a.path)
+		text := operatorGets(t, socket, strings.Replace(a.path, "/ID", "/"+anyEvent(t, socket), 1))
 		var answer any
 		if err := json.Unmarshal(text, &answer); err != nil {
 			t.Errorf("%s: %v in %s", a.path, err, text)
@@ -66,6 +69,16 @@ func TestSchemas(t *testing.T) {
 			t.Errorf("%s: %v in %s", a.path, err, text)
 		}
 	}
+}
+
+// anyEvent is the id of one that has happened.
+func anyEvent(t *testing.T, socket string) string {
+	t.Helper()
+	var list proxy.Events
+	if err := json.Unmarshal(operatorGets(t, socket, "/events"), &list); err != nil || len(list.Events) == 0 {
+		t.Fatalf("no events: %+v (%v)", list, err)
+	}
+	return list.Events[0].ID
 }
 
 func schemaOf(t *testing.T, of reflect.Type) *jsonschema.Schema {

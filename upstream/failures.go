@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/observe"
 )
 
 const (
@@ -21,8 +22,9 @@ const (
 
 // A failureLog writes one line for an event that many streams see as failures.
 type failureLog struct {
-	log *slog.Logger
-	wg  *sync.WaitGroup // has one for each line that is still to be written
+	log   *slog.Logger
+	wg    *sync.WaitGroup // has one for each line that is still to be written
+	hooks *observe.Hooks  // of which Happened is called
 
 	mu       sync.Mutex // guards the fields below
 	losses   map[string]*loss
@@ -33,7 +35,7 @@ type failureLog struct {
 // guarded by failureLog.mu.
 type loss struct {
 	log               *slog.Logger // of the first, with its cause
-	event             string
+	event             observe.Event
 	streams, inFlight int
 	inARow            int // the least of them
 	timer             *time.Timer
@@ -53,7 +55,7 @@ func (f *failureLog) lostSession(upstream string, log *slog.Logger, e ending, in
 	defer f.mu.Unlock()
 	l := f.losses[upstream]
 	if l == nil {
-		l = &loss{log: log.With("cause", e.cause), event: e.end.Event, inARow: inARow}
+		l = &loss{log: log.With("cause", e.cause), event: eventOf(observe.ServerEnded, upstream, e.end), inARow: inARow}
 		if e.end.Err != nil {
 			l.log = l.log.With("err", e.end.Err)
 		}
@@ -64,17 +66,21 @@ func (f *failureLog) lostSession(upstream string, log *slog.Logger, e ending, in
 		f.wg.Add(1)
 		l.timer = time.AfterFunc(gathered, func() { f.tell(upstream, l) })
 	}
-	e.end.Event = l.event
+	e.end.Event = l.event.ID
 	l.streams++
 	l.inFlight += e.inFlight
 	l.inARow = min(l.inARow, inARow)
+	if f.hooks.Happened != nil {
+		l.event.Streams, l.event.InFlight, l.event.Failures = l.streams, l.inFlight, l.inARow
+		f.hooks.Happened(l.event)
+	}
 }
 
 func (f *failureLog) tell(upstream string, l *loss) {
 	defer f.wg.Done()
 	f.mu.Lock()
 	delete(f.losses, upstream)
-	log := l.log.With("event", l.event, "in_flight", l.inFlight, "streams", l.streams)
+	log := l.log.With("event", l.event.ID, "in_flight", l.inFlight, "streams", l.streams)
 	inARow := l.inARow
 	f.mu.Unlock()
 	tellFailure(log, died, inARow)
@@ -116,6 +122,11 @@ func (f *failureLog) cannotAsk(upstream string, err error) error {
 			log = log.With("why", end.Says)
 		}
 		log.Warn("upstream cannot be asked for its era", "err", end.Err)
+		if f.hooks.Happened != nil {
+			e := eventOf(observe.ServerNotBegun, upstream, end)
+			e.ID = last.event
+			f.hooks.Happened(e)
+		}
 	}
 	mine := *end
 	mine.Event = last.event

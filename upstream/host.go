@@ -32,7 +32,7 @@ type Host struct {
 	// error about a Command that did not start has its last line on stderr.
 	ClientsOperate bool
 
-	Hooks observe.Hooks // of which those of upstreams and of requests are called
+	Hooks observe.Hooks // of which those of upstreams, requests and events are called
 
 	once     sync.Once      // init
 	wg       sync.WaitGroup // streams, probes of eras, and lines of failures
@@ -52,7 +52,7 @@ func (h *Host) init() {
 	h.stopping, h.stop = context.WithCancel(context.Background())
 	h.pool.Log, h.pool.MaxMessage, h.pool.Unattributed = h.Log, h.Limits.MaxMessage(), h.unattributed
 	h.restarts.hooks = &h.Hooks
-	h.failures.log, h.failures.wg = h.logger(), &h.wg
+	h.failures.log, h.failures.wg, h.failures.hooks = h.logger(), &h.wg, &h.Hooks
 	h.eras, h.streams = make(map[string]*eraFinder), make(map[*stream]struct{})
 }
 
@@ -245,6 +245,9 @@ func (h *Host) attachAlone(ctx context.Context, a attachment, c jsonrpc.Conn) er
 		end := jsonrpc.EndOf(err, jsonrpc.CauseStartFailed)
 		inARow := r.ended(startFailed, end, 0)
 		r.tellEnd(startFailed, end, 0)
+		if tell := h.Hooks.Happened; tell != nil {
+			tell(r.happened(observe.ServerNotBegun, "", end, inARow))
+		}
 		defer tellFailure(log.With("cause", end.Cause, "event", end.Event, "err", end.Err), startFailed, inARow)
 		return refuse(c, jsonrpc.CauseStartFailed, end)
 	}

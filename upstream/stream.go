@@ -337,6 +337,7 @@ func (s *stream) end(cause string, err error) {
 		}
 		s.inFlight.lost(e.end)
 		s.restart.tellEnd(e.outcome, e.end, e.life)
+		event := s.tellEvent(e, inARow)
 		if e.outcome == intended || e.outcome == tried {
 			s.server.Finish(s.inFlight.lastWords)
 		} else {
@@ -346,6 +347,7 @@ func (s *stream) end(cause string, err error) {
 		s.err = e.err
 		jsonrpc.CloseWith(s.c, e.err)
 		e.tell(s.log, s.unusable.Load(), s.stderr, inARow)
+		s.tellRest(event)
 	})
 }
 

@@ -187,6 +187,21 @@ func ClassOf(cause string) CauseClass {
 	return ClassOther
 }
 
+// ExitOf returns the exit status that such a cause names, nil for none, or the signal, ""
+// for none.
+func ExitOf(cause string) (status *int, signal string) {
+	if text, found := strings.CutPrefix(cause, "exit status "); found {
+		if n, err := strconv.Atoi(text); err == nil {
+			return &n, ""
+		}
+	}
+	signal, _ = strings.CutPrefix(cause, "signal: ")
+	if signal == cause {
+		signal = ""
+	}
+	return nil, signal
+}
+
 const httpPrefix = "HTTP "
 
 // HTTPCause returns the cause of a request that was answered with an HTTP status.

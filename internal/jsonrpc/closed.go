@@ -69,11 +69,14 @@ func (e *ClosedError) Wire(code int, upstream string, phase Phase) *Error {
 	default:
 		says = upstream + " " + e.Words()
 	}
-	return &Error{code, "Connection closed: " + says, ErrorData{
+	return &Error{code, closedPrefix + says, ErrorData{
 		Reason: ReasonClosed, Upstream: upstream, Cause: e.Cause, Phase: phase,
 		Retryable: phase == NotSent && !e.Lasting, Event: e.Event,
 	}}
 }
+
+// closedPrefix begins the message of a connection-closed error.
+const closedPrefix = "Connection closed: "
 
 // Class returns what sort of end it is.
 func (e *ClosedError) Class() CauseClass { return ClassOf(e.Cause) }

@@ -75,6 +75,13 @@ func ReadErrorData(text json.RawMessage) ErrorData {
 	return ErrorData{said(0), said(1), said(2), Phase(said(3)), string(at[4].Of(text)) == "true", said(5)}
 }
 
+// WhatOf returns what the message of such an error says has happened.
+func WhatOf(text json.RawMessage) string {
+	raw, _ := Member(text, "message")
+	message, _ := Unquote(raw)
+	return strings.TrimPrefix(message, closedPrefix)
+}
+
 // IsClosed reports whether an error is the one connection-closed error.
 func IsClosed(text json.RawMessage) bool { return ReadErrorData(text).Reason == ReasonClosed }
 

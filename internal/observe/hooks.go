@@ -29,6 +29,14 @@ type Hooks struct {
 	LinkUp   func(Link)
 	LinkLost func(Link, End)
 
+	// Something has ended though nobody wanted it to. It is told again, under the same id,
+	// when more is known of it.
+	Happened func(Event)
+
+	// A call was answered with the error of an event, which may be told of later, or by a
+	// host elsewhere.
+	CallLost func(Loss)
+
 	// A client was refused for who it is: by a front end, or by a policy's limits or scopes.
 	Refused func(Refusal)
 }

@@ -14,6 +14,8 @@ func Join(a, b Hooks) Hooks {
 		UpstreamEnded:   bothEnds(a.UpstreamEnded, b.UpstreamEnded),
 		LinkUp:          both(a.LinkUp, b.LinkUp),
 		LinkLost:        bothEnds(a.LinkLost, b.LinkLost),
+		Happened:        both(a.Happened, b.Happened),
+		CallLost:        both(a.CallLost, b.CallLost),
 		Refused:         both(a.Refused, b.Refused),
 	}
 }

@@ -17,12 +17,15 @@ import (
 //	/metrics   if there are any
 //	/status    the Snapshot as JSON
 //	/calls     what is in flight, as JSON
+//	/events    what has ended though nobody wanted it to, as JSON; /events/ID is all about one
 //
 // It is an [http.Handler]. Its fields must not change once it serves.
 type Server struct {
 	Snapshot func() observe.Snapshot
 	Ready    func() []Check       // what has to be well before clients should come
 	Calls    func() observe.Calls // what is in flight
+
+	History *History // of events
 
 	// Metrics is at /metrics. On TCP everybody may read it. Nil: there is none.
 	Metrics http.Handler
@@ -72,6 +75,10 @@ func (s *Server) route(w http.ResponseWriter, r *http.Request) {
 		s.Metrics.ServeHTTP(w, r)
 	case path == "/status":
 		s.serveStatus(w)
+	case path == "/events":
+		s.serveEvents(w, r)
+	case strings.HasPrefix(path, "/events/"):
+		s.serveEvent(w, strings.TrimPrefix(path, "/events/"))
 	case path == "/calls" && s.Calls != nil:
 		s.serveCalls(w)
 	default:

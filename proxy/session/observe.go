@@ -112,6 +112,9 @@ func (s *session) tellCall(c *call) {
 
 // tellAnswer tells of a call that is over; a nil answer is that of a cancelled one.
 func (s *session) tellAnswer(c *call, answer *jsonrpc.Message) {
+	if answer != nil && answer.Error != nil && s.p.Hooks.CallLost != nil {
+		s.tellLost(c, answer.Error)
+	}
 	tell := s.p.Hooks.CallEnded
 	if tell == nil {
 		return
@@ -124,12 +127,33 @@ func (s *session) tellAnswer(c *call, answer *jsonrpc.Message) {
 	tell(seen, observe.EndOf(c.watched.began, answer))
 }
 
+// tellLost tells of a call that gets the error of an event, if this is one.
+func (s *session) tellLost(c *call, answer json.RawMessage) {
+	lost, ok := observe.LossOf(answer)
+	if !ok {
+		return
+	}
+	upstream := lost.Upstream
+	lost.Call = s.observedCall(c)
+	lost.Upstream, lost.Tool = upstream, c.tool
+	if r := requestOf(c.Forwarded()); r != nil {
+		lost.Upstream = r.conn.up.Name // whatever the error says
+	}
+	if c.watched != nil {
+		lost.Took = time.Since(c.watched.began)
+	}
+	s.p.Hooks.CallLost(lost)
+}
+
 func (s *session) observedCall(c *call) observe.Call {
-	seen := observe.Call{Session: s.id(), Client: c.watched.name, Principal: s.name, Account: s.account, Era: string(c.era), Method: mcp.NameOf(c.Method)}
-	if c.era == mcp.Legacy {
+	seen := observe.Call{Session: s.id(), Principal: s.name, Account: s.account, Era: string(c.era), Method: mcp.NameOf(c.Method)}
+	switch {
+	case c.era == mcp.Legacy:
 		s.mu.Lock()
 		seen.Client = s.handshake.client
 		s.mu.Unlock()
+	case c.watched != nil:
+		seen.Client = c.watched.name
 	}
 	return seen
 }

@@ -1,0 +1,126 @@
+package observe
+
+import (
+	"encoding/json"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+)
+
+// An Event is an end that nobody wanted: of a server, of requests to one, or of a link. Its
+// id is in the errors that it has caused, and in its one line of the log.
+type Event struct {
+	EventLine
+	Era   string `json:"era,omitzero"`   // of the streams to the server
+	Host  bool   `json:"host"`           // the host behind Link has seen it, and has the rest
+	Error string `json:"error,omitzero"` // as in the log
+
+	// Of the server's process, or of the session with a remote one.
+	PID        int       `json:"pid,omitzero"`
+	ExitStatus *int      `json:"exitStatus,omitempty"` // nil if it did not exit by itself
+	Signal     string    `json:"signal,omitzero"`      // that has killed it
+	Began      time.Time `json:"began,omitzero"`       // when it was started; of a link: when it came up
+	Stderr     []string  `json:"stderr,omitempty"`     // its last lines
+	Unusable   int       `json:"unusable,omitzero"`    // lines on its stdout that were no message
+
+	// Of several at once.
+	Streams  int `json:"streams,omitzero"`  // that have ended together
+	Requests int `json:"requests,omitzero"` // that have failed together
+
+	// What it did to clients. Lists are cut short: what they leave out is counted.
+	Calls        []LostCall `json:"calls,omitempty"` // in flight there, the oldest first
+	CallsLeftOut int        `json:"callsLeftOut,omitzero"`
+	Told         []Told     `json:"told,omitempty"` // who got its error
+	ToldLeftOut  int        `json:"toldLeftOut,omitzero"`
+
+	// What came before, and what comes next.
+	Failures int         `json:"failures,omitzero"` // in a row with this one
+	State    string      `json:"state,omitzero"`    // of the upstream because of them: waiting or crash loop
+	Next     time.Time   `json:"next,omitzero"`     // no start before; zero for any time
+	Starts   int         `json:"starts,omitzero"`   // of the upstream since this process runs, until now
+	Started  time.Time   `json:"started,omitzero"`  // the last of them, if it came after the event
+	Before   []EventLine `json:"before,omitempty"`  // the last ones of the same upstream or link, the newest first
+
+	// Trimmed tells that stderr and lists were forgotten to make room for newer events.
+	Trimmed bool `json:"trimmed,omitzero"`
+}
+
+// An EventLine is what a list says of an event.
+type EventLine struct {
+	ID       string    `json:"id"`
+	Time     time.Time `json:"time"` // when it was seen
+	Kind     EventKind `json:"kind"`
+	Upstream string    `json:"upstream,omitzero"` // "" if a link has ended
+	Link     string    `json:"link,omitzero"`     // that has ended, or that leads to the upstream
+	Session  string    `json:"session,omitzero"`  // whose server it was, as in the log
+	What     string    `json:"what"`              // one sentence, as in the errors
+	Cause    string    `json:"cause"`             // as in the errors: "signal: killed"
+	Class    string    `json:"class"`             // of the cause, as in metrics: "killed"
+	InFlight int       `json:"inFlight"`          // requests that the server had not answered
+	Errors   int       `json:"errors"`            // calls of clients that were answered with it, also later ones
+}
+
+// An EventKind is one of few words for what has ended.
+type EventKind string
+
+// Kinds of events.
+const (
+	ServerEnded    EventKind = "ended"       // a server that had answered before
+	ServerNotBegun EventKind = "not_started" // one that had not
+	RequestsFailed EventKind = "requests"    // a remote server did not answer them
+	LoginRefused   EventKind = "refused"     // a remote server wants other credentials, or a login
+	ClientTooSlow  EventKind = "too_slow"    // a client of a shared server, which goes on
+	LinkEnded      EventKind = "link"
+	StoppedInUse   EventKind = "stopped" // on purpose, but somebody waited for an answer
+	HeardOf        EventKind = "heard"   // a host has it; here only its errors were seen
+)
+
+// A LostCall is a request that was in flight when its server or link ended.
+type LostCall struct {
+	Session string `json:"session,omitzero"` // as in the log; "" if that is not known here
+	Client  string `json:"client,omitzero"`  // what the client calls itself; "" on a host
+	Method  string `json:"method"`           // "other" for one that MCP does not have
+	Tool    string `json:"tool,omitzero"`    // as the upstream calls it; "" for none
+	AgeMs   int64  `json:"ageMs"`            // when it was lost
+}
+
+// Told is a client that got the error of an event.
+type Told struct {
+	Session   string `json:"session"`
+	Client    string `json:"client,omitzero"`
+	Principal string `json:"principal,omitzero"`
+	Errors    int    `json:"errors"` // calls that were answered with it
+}
+
+// Events are a list of them.
+type Events struct {
+	Now       time.Time   `json:"now"`
+	Events    []EventLine `json:"events"`    // the newest first
+	LeftOut   int         `json:"leftOut"`   // older ones that are kept, and not in this list
+	Forgotten int         `json:"forgotten"` // that are not kept any more
+}
+
+// A Loss is a call that was answered with the error of an event. Strings are as in the
+// error, whoever has written that.
+type Loss struct {
+	Call
+	Event  string
+	Reason string        // the cause: "signal: killed"
+	Class  string        // of that: "killed"
+	What   string        // one sentence
+	Sent   bool          // the call was, to the server: it may have run
+	Took   time.Duration // until it was lost; zero if that is not known
+}
+
+// LossOf reads an error that a call was answered with: of its Call there is the Upstream
+// alone. It reports false if the error is not that of an event.
+func LossOf(err json.RawMessage) (Loss, bool) {
+	said := jsonrpc.ReadErrorData(err)
+	if _, ours := outcomes[said.Reason]; !ours || !jsonrpc.IsEvent(said.Event) {
+		return Loss{}, false
+	}
+	return Loss{
+		Call: Call{Upstream: said.Upstream}, Event: said.Event, Reason: said.Cause, Class: jsonrpc.ClassOf(said.Cause).String(),
+		What: jsonrpc.WhatOf(err), Sent: said.Phase == jsonrpc.InFlight,
+	}, true
+}

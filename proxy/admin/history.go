@@ -1,0 +1,278 @@
+package admin
+
+import (
+	"cmp"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/observe"
+)
+
+const (
+	mostEvents = 1000    // that are kept
+	mostDetail = 4 << 20 // bytes of stderr and lists; beyond that the oldest events lose theirs
+	mostBefore = 5       // events before another one that are told with it
+	mostListed = 20      // calls and clients of one event
+	longText   = 400     // bytes of what an error says
+)
+
+// A History keeps the last events, in memory: 1,000, and fewer of whoever has the most. The zero value has none.
+type History struct {
+	// Behind returns the name of the link that leads to the host of an upstream, "" if the
+	// upstream runs here. Nil: all do. It is asked when somebody reads.
+	Behind func(upstream string) string
+
+	mu        sync.Mutex // guards the fields below
+	events    []*kept    // the oldest first
+	byID      map[string]*kept
+	forgotten int
+	detail    int // bytes
+	starts    map[string]started
+}
+
+// A kept event. Its Told and Errors are the History's own.
+type kept struct {
+	observe.Event
+	lost     []observe.LostCall // as clients' sessions have told of them
+	lostMore int
+	detail   int // bytes, as counted
+}
+
+// about is what an event happened to.
+type about struct{ upstream, link string }
+
+func (k *kept) about() about {
+	if k.Upstream != "" {
+		return about{upstream: k.Upstream}
+	}
+	return about{link: k.Link}
+}
+
+// started is how often an upstream was started, and when last.
+type started struct {
+	count int
+	last  time.Time
+}
+
+// Hooks returns what fills the History.
+func (h *History) Hooks() observe.Hooks {
+	return observe.Hooks{UpstreamStarted: h.started, Happened: h.happened, CallLost: h.lost}
+}
+
+func (h *History) started(u observe.Upstream) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.starts == nil {
+		h.starts = make(map[string]started)
+	}
+	if _, known := h.starts[u.Name]; known || len(h.starts) < mostNames {
+		h.starts[u.Name] = started{h.starts[u.Name].count + 1, time.Now()}
+	}
+}
+
+// happened adds an event, or what is new about it.
+func (h *History) happened(e observe.Event) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	k := h.byID[e.ID]
+	if k == nil {
+		k = h.addLocked(e)
+	} else {
+		h.replaceLocked(k, e)
+	}
+	h.weighLocked(k)
+}
+
+func (h *History) addLocked(e observe.Event) *kept {
+	if e.Time.IsZero() {
+		e.Time = time.Now()
+	}
+	k := &kept{Event: e}
+	if h.byID == nil {
+		h.byID = make(map[string]*kept)
+	}
+	h.byID[e.ID] = k
+	h.events = append(h.events, k)
+	if len(h.events) > mostEvents {
+		h.forgetLocked()
+	}
+	return k
+}
+
+// replaceLocked takes over what is known now, and keeps what clients have told.
+func (h *History) replaceLocked(k *kept, e observe.Event) {
+	e.Time, e.Errors, e.Told, e.ToldLeftOut = k.Time, k.Errors, k.Told, k.ToldLeftOut
+	k.Event = e
+}
+
+// forgetLocked forgets the oldest event of whoever has the most: one server that fails
+// again and again does not push out what happened to the others.
+func (h *History) forgetLocked() {
+	count, most := make(map[about]int), about{}
+	for _, k := range h.events {
+		count[k.about()]++
+		if count[k.about()] > count[most] {
+			most = k.about()
+		}
+	}
+	i := slices.IndexFunc(h.events, func(k *kept) bool { return k.about() == most })
+	k := h.events[i]
+	h.events = slices.Delete(h.events, i, i+1)
+	delete(h.byID, k.ID)
+	h.detail -= k.detail
+	h.forgotten++
+}
+
+// weighLocked counts the detail of k anew, and takes that of the oldest if it is too much
+// for all.
+func (h *History) weighLocked(k *kept) {
+	if k.Trimmed || h.byID[k.ID] != k {
+		return
+	}
+	h.detail -= k.detail
+	k.detail = 0
+	for _, line := range k.Stderr {
+		k.detail += len(line)
+	}
+	k.detail += callSize * (len(k.Calls) + len(k.lost) + len(k.Told))
+	h.detail += k.detail
+	for i := 0; h.detail > mostDetail && i < len(h.events); i++ {
+		h.trimLocked(h.events[i])
+	}
+}
+
+// callSize is about what a call or a client takes, in bytes.
+const callSize = 200
+
+func (h *History) trimLocked(k *kept) {
+	if k.Trimmed {
+		return
+	}
+	h.detail -= k.detail
+	k.detail, k.Trimmed = 0, true
+	k.Stderr = nil
+	k.CallsLeftOut += len(k.Calls)
+	k.lostMore += len(k.lost)
+	k.ToldLeftOut += len(k.Told)
+	k.Calls, k.lost, k.Told = nil, nil, nil
+}
+
+// lost notes who got the error of an event. One that is not known is that of a host
+// elsewhere, or not told of yet.
+func (h *History) lost(l observe.Loss) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	k := h.byID[l.Event]
+	if k == nil {
+		k = h.addLocked(observe.Event{EventLine: observe.EventLine{
+			ID: l.Event, Kind: observe.HeardOf, Upstream: l.Upstream,
+			What: l.What[:min(len(l.What), longText)], Cause: l.Reason[:min(len(l.Reason), longText)], Class: l.Class,
+		}})
+	}
+	k.Errors++
+	k.told(l)
+	if l.Sent {
+		k.lose(l)
+	}
+	h.weighLocked(k)
+}
+
+func (k *kept) told(l observe.Loss) {
+	i := slices.IndexFunc(k.Told, func(t observe.Told) bool { return t.Session == l.Session })
+	switch {
+	case i >= 0:
+		k.Told[i].Errors++
+	case len(k.Told) == mostListed || k.Trimmed:
+		k.ToldLeftOut++
+	default:
+		k.Told = append(k.Told, observe.Told{Session: l.Session, Client: l.Client, Principal: l.Principal, Errors: 1})
+	}
+}
+
+func (k *kept) lose(l observe.Loss) {
+	if len(k.lost) == mostListed || k.Trimmed {
+		k.lostMore++
+		return
+	}
+	k.lost = append(k.lost, observe.LostCall{
+		Session: l.Session, Client: l.Client, Method: l.Method, Tool: l.Tool[:min(len(l.Tool), longestName)], AgeMs: l.Took.Milliseconds(),
+	})
+}
+
+// List returns the events after since, the newest ones first. An unknown since is before
+// all that are kept.
+func (h *History) List(since string, limit int) observe.Events {
+	list := h.list(since, limit)
+	for i := range list.Events {
+		h.place(&list.Events[i])
+	}
+	return list
+}
+
+// place fills in the link to the host that has the rest of what was only heard of.
+func (h *History) place(e *observe.EventLine) {
+	if e.Kind == observe.HeardOf && h.Behind != nil {
+		e.Link = h.Behind(e.Upstream)
+	}
+}
+
+func (h *History) list(since string, limit int) observe.Events {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	list := observe.Events{Now: time.Now(), Events: []observe.EventLine{}, Forgotten: h.forgotten}
+	for i, k := range slices.Backward(h.events) {
+		if k.ID == since {
+			break
+		}
+		if len(list.Events) == limit {
+			list.LeftOut = i + 1
+			break
+		}
+		list.Events = append(list.Events, k.EventLine)
+	}
+	return list
+}
+
+// Find returns all that is known of an event.
+func (h *History) Find(id string) (observe.Event, bool) {
+	e, ok := h.find(id)
+	h.place(&e.EventLine)
+	e.Host = e.Kind == observe.HeardOf && e.Link != ""
+	return e, ok
+}
+
+func (h *History) find(id string) (observe.Event, bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	k := h.byID[id]
+	if k == nil {
+		return observe.Event{}, false
+	}
+	e := k.Event
+	e.Told = slices.Clone(k.Told) // which goes on
+	if len(k.lost) > 0 || k.lostMore > 0 {
+		e.Calls, e.CallsLeftOut = slices.Clone(k.lost), k.lostMore
+	}
+	slices.SortStableFunc(e.Calls, func(a, b observe.LostCall) int { return cmp.Compare(b.AgeMs, a.AgeMs) })
+	s := h.starts[k.Upstream]
+	if e.Starts = s.count; s.last.After(k.Time) {
+		e.Started = s.last
+	}
+	e.Before = h.beforeLocked(k)
+	return e, true
+}
+
+// beforeLocked returns the last events before k of the same upstream, or of the same link.
+func (h *History) beforeLocked(k *kept) (before []observe.EventLine) {
+	i := slices.Index(h.events, k)
+	for _, other := range slices.Backward(h.events[:i]) {
+		if len(before) == mostBefore {
+			break
+		}
+		if other.about() == k.about() {
+			before = append(before, other.EventLine)
+		}
+	}
+	return before
+}

@@ -1,0 +1,70 @@
+package upstream
+
+import (
+	"cmp"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/observe"
+)
+
+// eventOf returns what is known of an end by itself. Its What is what errors say.
+func eventOf(kind observe.EventKind, upstream string, end *jsonrpc.ClosedError) observe.Event {
+	e := observe.Event{EventLine: observe.EventLine{
+		ID: end.Event, Time: time.Now(), Kind: kind, Upstream: upstream,
+		What: upstream + " " + end.Words(), Cause: end.Cause, Class: end.Class().String(),
+	}}
+	if end.Err != nil {
+		e.Error = end.Err.Error()
+	}
+	return e
+}
+
+// happened returns the event of the end of a server, with what comes next. cause is what
+// the server itself ended of; the errors may have another.
+func (r *restart) happened(kind observe.EventKind, cause string, end *jsonrpc.ClosedError, inARow int) observe.Event {
+	e := eventOf(kind, r.id.upstream, end)
+	e.Session, e.Era, e.Failures = r.id.session(), string(r.id.era), inARow
+	e.ExitStatus, e.Signal = jsonrpc.ExitOf(cmp.Or(cause, end.Cause))
+	r.in.mu.Lock()
+	defer r.in.mu.Unlock()
+	if st := r.statusLocked(); st.State == StateWaiting || st.State == StateCrashLoop {
+		e.State, e.Next = string(st.State), st.Next
+	}
+	return e
+}
+
+// tellEvent tells the hooks of the end of a stream's server, if that is an event: before
+// clients hear of it, who will ask. It returns the event; one without an id is none.
+func (s *stream) tellEvent(e ending, inARow int) observe.Event {
+	tell := s.restart.in.hooks.Happened
+	if tell == nil || e.end == nil || e.ofMany {
+		return observe.Event{}
+	}
+	var kind observe.EventKind
+	switch {
+	case e.outcome == died:
+		kind = observe.ServerEnded
+	case e.outcome == startFailed:
+		kind = observe.ServerNotBegun
+	case e.outcome == intended && e.inFlight > 0:
+		kind = observe.StoppedInUse
+	default:
+		return observe.Event{}
+	}
+	event := s.restart.happened(kind, e.cause, e.end, inARow)
+	var now Status
+	s.addStatus(&now)
+	event.InFlight, event.Unusable, event.Began, event.PID, event.Stderr = e.inFlight, now.Unusable, now.Started, now.PID, now.Stderr
+	tell(event)
+	return event
+}
+
+// tellRest tells what a process has written at its very end, once there is no more.
+func (s *stream) tellRest(event observe.Event) {
+	var now Status
+	if s.addStatus(&now); event.ID != "" && len(now.Stderr) > 0 {
+		event.Stderr = now.Stderr
+		s.restart.in.hooks.Happened(event)
+	}
+}
