@@ -23,7 +23,7 @@ var mayImport = map[string][]string{
 	"proxy/session":             {"internal/identity", "internal/jsonrpc", "internal/mcp", "internal/observe", "internal/peer", "proxy/catalog", "proxy/policy"},
 	"proxy/frontend":            {"internal/identity", "internal/jsonrpc", "internal/jsonrpc/wsconn", "internal/mcp"},
 	"proxy/auth":                {"internal/identity", "internal/jwt"},
-	"proxy/admin":               {"internal/observe"},
+	"proxy/admin":               {"internal/observe", "internal/page"},
 	"upstream":                  {"internal/jsonrpc", "internal/mcp", "internal/observe", "upstream/pool", "upstream/process"},
 	"upstream/process":          {"internal/jsonrpc"},
 	"upstream/pool":             {"internal/jsonrpc", "internal/mcp", "internal/peer", "internal/timers", "upstream/translate"},
@@ -35,10 +35,11 @@ var mayImport = map[string][]string{
 	"internal/jwt":              {"internal/secretfile"},
 	"internal/secretfile":       {},
 	"internal/observe":          {"internal/jsonrpc"},
+	"internal/page":             {},
 
 	// The parts meet in the door, which programs embed.
 	"proxy": {
-		"config", "internal/identity", "internal/jsonrpc", "internal/jsonrpc/wsconn", "internal/jwt", "internal/mcp", "internal/observe", "internal/secretfile",
+		"config", "internal/identity", "internal/jsonrpc", "internal/jsonrpc/wsconn", "internal/jwt", "internal/mcp", "internal/observe", "internal/page", "internal/secretfile",
 		"proxy/admin", "proxy/auth", "proxy/catalog", "proxy/frontend", "proxy/policy", "proxy/session",
 		"upstream", "upstream/link", "upstream/oauth", "upstream/pool", "upstream/process", "upstream/remote", "upstream/translate",
 	},

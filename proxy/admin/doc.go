@@ -3,7 +3,7 @@
 //
 //	operator ──► Unix socket, or TCP ──► Server ──► Snapshot, Ready, Metrics ◄── Hooks
 //
-// Who can use a Unix socket may see everything: its mode says who that is. On TCP probes
-// and metrics are open, and all else needs the token. Hooks fill atomics, which a scrape
+// Who can use a Unix socket may see everything: its mode says who that is. On TCP probes,
+// metrics and the page, which has no data of its own, are open, and all else needs the token. Hooks fill atomics, which a scrape
 // reads. A Server starts no goroutines.
 package admin

@@ -8,10 +8,12 @@ import (
 	"strings"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/observe"
+	"github.com/mcp-proxy/mcp-proxy/internal/page"
 )
 
 // A Server answers operators:
 //
+//	/          the page for browsers, with what belongs to it
 //	/livez     200 while the program runs: nothing but its own death makes it fail
 //	/readyz    200, or 503 with what is not ready; ?verbose lists all checks
 //	/metrics   if there are any
@@ -39,7 +41,7 @@ type Server struct {
 	Token func() (string, error)
 }
 
-// open are the paths that need no token.
+// open are the paths that need no token, besides the page.
 var open = map[string]bool{"/livez": true, "/readyz": true, "/metrics": true}
 
 // ServeHTTP implements [http.Handler].
@@ -48,11 +50,13 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	switch {
 	case s.Admit(w, r) != nil:
-	case fromOtherSite(r):
+	case fromOtherSite(r) && !isVisit(r):
 		http.Error(w, "Origin is not allowed", http.StatusForbidden)
 	case r.Method != http.MethodGet && r.Method != http.MethodHead:
 		w.Header().Set("Allow", "GET, HEAD")
 		http.Error(w, "only GET", http.StatusMethodNotAllowed)
+	case page.Operators.Has(r.URL.Path):
+		page.Operators.Serve(w, r, http.StatusOK)
 	case open[r.URL.Path] || onSocket(r):
 		s.route(w, r)
 	default:
@@ -98,6 +102,12 @@ func fromOtherSite(r *http.Request) bool {
 	}
 	u, err := url.Parse(origin)
 	return err != nil || !strings.EqualFold(u.Host, r.Host)
+}
+
+// isVisit reports whether somebody follows a link to the page, which has no data: what it
+// fetches then is asked by our own site.
+func isVisit(r *http.Request) bool {
+	return r.URL.Path == "/" && r.Header.Get("Sec-Fetch-Mode") == "navigate" && r.Header.Get("Sec-Fetch-Dest") == "document"
 }
 
 // onSocket reports whether r came over a Unix socket.

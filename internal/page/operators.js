@@ -1,0 +1,339 @@
+// The page for operators: upstreams, calls, events, clients and the tap, from the same JSON
+// that the commands print.
+
+import { duration, h, keyed, latency, login, proxy, say } from "./page.js";
+import { Past, plot } from "./plot.js";
+import { story } from "./story.js";
+import { Tap } from "./tap.js";
+
+const every = 2000; // ms between two looks
+const $ = (id) => document.getElementById(id);
+
+const past = new Past();
+const colours = new Map(); // classes of upstreams' lines
+const askToken = login(() => look());
+const tap = new Tap($("tap"), colourOf, (err) => askToken(err.message));
+let paused = false;
+let events = []; // the newest first
+let skew = 0; // of the proxy's clock, in ms
+
+/** The class of an upstream's line: always the same for a name, and different as far as that goes. */
+function colourOf(upstream) {
+  if (!colours.has(upstream)) colours.set(upstream, `l${colours.size % 8}`);
+  return colours.get(upstream);
+}
+
+const now = () => Date.now() + skew;
+const since = (time) => duration((now() - Date.parse(time)) / 1000);
+
+/* Looking */
+
+let timer;
+
+async function look() {
+  clearTimeout(timer);
+  try {
+    const [status, calls, ready, more] = await Promise.all([
+      proxy.json("status"), optional("calls"), proxy.ask("readyz?verbose", { expect: [503] }), optional("events?limit=100"),
+    ]);
+    if (calls) skew = Date.parse(calls.now) - Date.now();
+    show(status, calls, await ready.text(), more);
+    document.body.classList.remove("stale");
+    say($("asked"), `at ${new Date(now()).toTimeString().slice(0, 8)}`);
+  } catch (err) {
+    if (err.status === 401) {
+      $("main").hidden = true;
+      return askToken(err.message);
+    }
+    document.body.classList.add("stale");
+    say($("asked"), "no answer");
+    health("bad", err.status ? err.message : "Nobody answers. The proxy has stopped, or cannot be reached.");
+  }
+  if (!paused && !document.hidden) timer = setTimeout(look, every);
+}
+
+/** What is at a path, undefined if this process has no such thing. */
+async function optional(path) {
+  const response = await proxy.ask(path, { expect: [404] });
+  return response.ok ? response.json() : undefined;
+}
+
+document.addEventListener("visibilitychange", () => {
+  if (!document.hidden && !paused) look();
+});
+
+$("pause").addEventListener("click", () => {
+  paused = !paused;
+  $("pause").setAttribute("aria-pressed", paused);
+  say($("pause"), paused ? "Go on" : "Pause");
+  look();
+});
+
+/* Showing */
+
+function show(status, calls, ready, more) {
+  $("main").hidden = false;
+  const lines = linesOf(status);
+  for (const line of lines) sample(line);
+  showHealth(ready);
+  showTotals(status, calls, lines);
+  showUpstreams(lines);
+  showCalls(calls);
+  showEvents(more);
+  showClients(status.sessions);
+  tap.offer(lines.map((l) => l.name));
+  say($("where"), `${status.process.role} ${status.process.version}, for ${since(status.process.began)}`);
+}
+
+function sample({ name, traffic: t }) {
+  past.add(name, Date.now(), t?.requests ? { p50: t.p50Ms, p99: t.p99Ms, failed: t.errors > 0 } : {});
+}
+
+/** One line for each upstream, those that run here first, with its servers and its link. */
+function linesOf(status) {
+  const lines = new Map();
+  const line = (name) => lines.get(name) ?? lines.set(name, { name, servers: [] }).get(name);
+  for (const t of status.traffic ?? []) line(t.upstream).traffic = t;
+  for (const u of status.upstreams) line(u.name).servers.push(u);
+  for (const l of status.links) for (const name of l.upstreams ?? []) line(name).link = l;
+  const all = [...lines.values()];
+  for (const l of all) colourOf(l.name);
+  return all;
+}
+
+function showHealth(text) {
+  const wrong = text.trim().split("\n").filter((line) => !/: ok$/.test(line) && line !== "ok" && line !== "not ready");
+  if (wrong.length === 0) health("well", "ready");
+  else health("bad", `not ready: ${wrong.join("; ")}`);
+}
+
+function health(how, text) {
+  $("health").className = how;
+  say($("health"), text);
+}
+
+function showTotals(status, calls, lines) {
+  const sum = (of) => lines.reduce((n, { traffic }) => n + (traffic?.[of] ?? 0), 0);
+  const all = [
+    ["in flight", calls ? calls.calls.length + calls.leftOut : status.sessions.reduce((n, s) => n + s.inFlight, 0)],
+    ["requests/min", sum("requests")],
+    ["failed/min", sum("errors")],
+    ["clients", status.sessions.length],
+  ];
+  keyed($("totals"), all, ([name]) => name, ([name]) => {
+    const dd = h("dd");
+    return { element: h("div", {}, h("dt", {}, name), dd), update: ([, n]) => say(dd, n) };
+  });
+}
+
+/** Shows a list in a section: how many there are, and what is said if there are none. */
+function list(section, items, keyOf, make, note = items.length || "") {
+  const root = $(section);
+  say(root.querySelector("h2 small"), note);
+  root.querySelector(".none").hidden = items.length > 0;
+  const table = root.querySelector("table");
+  if (table) table.hidden = items.length === 0;
+  keyed(root.querySelector("tbody, ol:not([role])"), items, keyOf, make);
+}
+
+/* Upstreams */
+
+const order = ["crash loop", "waiting", "starting", "running", "stopping", "ready"];
+const words = { "crash loop": "crash", ready: "idle" };
+
+/** What an upstream is at: the worst of its servers. */
+function stateOf(line) {
+  if (line.link && !line.link.up) return { state: "waiting", text: "link is down", bad: true };
+  if (line.servers.length === 0) return { state: "ready", text: line.link ? `at ${line.link.name}` : "not started" };
+  const counts = new Map();
+  for (const s of line.servers) counts.set(s.state, (counts.get(s.state) ?? 0) + 1);
+  const states = order.filter((s) => counts.has(s));
+  const text = states.map((s) => (line.servers.length === 1 ? s : `${counts.get(s)} ${s}`)).join(", ");
+  return { state: states[0], text, bad: states[0] === "crash loop", warn: states[0] === "waiting" };
+}
+
+function showUpstreams(lines) {
+  const rows = lines.flatMap((line) => [{ line, key: `${line.name} ` }, { line, key: `${line.name} more`, more: true }]);
+  const scale = past.scale();
+  for (const row of rows) row.scale = scale;
+  list("upstreams", rows, (r) => r.key, (r) => (r.more ? moreRow(r.line) : upstreamRow(r.line)), lines.length || "");
+  const last = lines.at(-1);
+  for (const element of $("upstreams").querySelectorAll("tr")) element.classList.toggle("last", element.dataset.name === last?.name);
+  say($("upstreams").querySelector("th.plots small"), `${latency(scale[0])} to ${latency(scale[1])}, ${duration(past.span / 1000)}`);
+}
+
+const opened = new Set(); // names of upstreams whose details are shown
+
+function upstreamRow({ name }) {
+  const cells = Object.fromEntries(["state", "inFlight", "requests", "failed", "p50", "p99"].map((c) => [c, h("td", { class: c === "state" ? null : "n", "data-label": labels[c] })]));
+  const meta = h("small");
+  const plots = h("td", { class: "plots" });
+  const button = h("button", { type: "button", class: "open", "aria-expanded": "false", onclick: () => toggle(name, button) }, name);
+  const element = h("tr", { "data-name": name }, h("td", { class: "rail" }, h("span", { class: "stop" }), button, meta), ...Object.values(cells), plots);
+  return {
+    element,
+    update: ({ line, scale }) => {
+      const state = stateOf(line);
+      element.className = `up ${colourOf(name)} ${words[state.state] ?? state.state} ${line.link ? "far" : ""}`;
+      cells.state.className = state.bad ? "bad" : state.warn ? "warn" : "";
+      say(cells.state, state.text);
+      say(meta, metaOf(line));
+      const t = line.traffic;
+      say(cells.inFlight, t?.inFlight ?? "");
+      say(cells.requests, t?.requests ?? "");
+      say(cells.failed, t?.errors ?? "");
+      cells.failed.classList.toggle("bad", t?.errors > 0);
+      say(cells.p50, t?.requests ? latency(t.p50Ms) : "");
+      say(cells.p99, t?.requests ? latency(t.p99Ms) : "");
+      plots.replaceChildren(plot(past.of(name), past.span, scale));
+    },
+  };
+}
+
+const labels = { inFlight: "in flight", requests: "requests/min", failed: "failed/min", p50: "p50", p99: "p99" };
+
+function metaOf(line) {
+  const eras = [...new Set(line.servers.flatMap((s) => s.speaks ?? []))];
+  return [line.link ? `behind ${line.link.name}` : "", eras.join(" and "), line.servers.length > 1 ? `${line.servers.length} servers` : ""].filter(Boolean).join(", ");
+}
+
+function toggle(name, button) {
+  if (!opened.delete(name)) opened.add(name);
+  button.setAttribute("aria-expanded", opened.has(name));
+  for (const row of $("upstreams").querySelectorAll(".more")) row.hidden = !opened.has(row.dataset.name);
+}
+
+/** What is told of each server of an upstream. */
+function moreRow({ name }) {
+  const large = h("div");
+  const servers = h("div");
+  const element = h("tr", { class: `more ${colourOf(name)}`, "data-name": name, hidden: true },
+    h("td", { class: "rail", colspan: 8 }, large, servers));
+  return {
+    element,
+    update: ({ line, scale }) => {
+      if (!opened.has(name)) return;
+      large.replaceChildren(plot(past.of(name), past.span, scale, true), h("p", { class: "scale" }, h("span", {}, `${duration(past.span / 1000)} ago`), h("span", {}, `grid: powers of ten from ${latency(scale[0])} to ${latency(scale[1])}`), h("span", {}, "now")));
+      keyed(servers, line.servers, (s) => `${s.session} ${s.era}`, serverPart);
+      if (line.servers.length === 0 && !servers.firstChild) servers.append(h("p", { class: "none" }, line.link ? "Its servers run at the host. Ask that for more." : "It has not been needed yet."));
+    },
+  };
+}
+
+function serverPart() {
+  const dl = h("dl");
+  const pre = h("pre", { tabindex: 0, "aria-label": "last lines of stderr" });
+  return {
+    element: h("div", { class: "server" }, dl, pre),
+    update: (s) => {
+      const facts = [
+        ["of", s.session], ["state", s.state], ["process", s.pid], ["for", s.started && since(s.started)],
+        ["era", [s.era, s.speaks?.length && `its server speaks ${s.speaks.join(" and ")}`].filter(Boolean).join("; ")],
+        ["in flight", s.inFlight], ["failures in a row", s.failures || null], ["cause of the last", s.cause],
+        ["no start before", s.next && Date.parse(s.next) > now() && `in ${duration((Date.parse(s.next) - now()) / 1000)}`],
+        ["no message on stdout", s.unusable ? `${s.unusable} lines` : null],
+      ].filter(([, value]) => value !== undefined && value !== null && value !== "" && value !== false);
+      keyed(dl, facts.flatMap(([name, value]) => [{ key: `${name}:`, tag: "dt", text: name }, { key: name, tag: "dd", text: value }]), (f) => f.key, (f) => {
+        const element = h(f.tag);
+        return { element, update: ({ text }) => say(element, text) };
+      });
+      pre.hidden = !s.stderr?.length;
+      say(pre, (s.stderr ?? []).join("\n"));
+    },
+  };
+}
+
+/* Calls */
+
+const waits = {
+  upstream: "its server works", start: "its server starts", "back-off": "its server is held back", link: "the link is down", login: "somebody has to log in",
+  client: "the client was asked something", room: "there is no room", proxy: "the proxy asks several",
+};
+
+function showCalls(calls) {
+  const all = calls?.calls ?? [];
+  const note = all.length === 0 ? "" : `${all.length + calls.leftOut}, the oldest first${calls.leftOut ? `, ${calls.leftOut} not shown` : ""}`;
+  list("calls", all.slice(0, 50), callKey, callRow, note);
+}
+
+function callKey(c) {
+  return [c.session, c.method, c.tool, c.began].join(" ");
+}
+
+function callRow(c) {
+  const age = h("span", { class: "age" });
+  const wait = h("span", { class: "waits" });
+  const bar = h("span", { class: "bar" });
+  const element = h("li", { class: `call ${c.upstream ? colourOf(c.upstream) : ""}` }, age,
+    h("span", { class: "what" }, h("span", { class: "line" }, c.upstream ?? "all"), ` ${c.tool ?? ""} `, h("small", {}, [c.tool ? "" : c.method, `for ${c.client ?? (c.session || "a client")}`, c.principal].filter(Boolean).join(", "))),
+    wait, bar);
+  return {
+    element,
+    update: (c) => {
+      const seconds = (now() - Date.parse(c.began)) / 1000;
+      say(age, duration(seconds));
+      say(wait, [waits[c.waitsFor] ?? c.waitsFor, c.detail].filter(Boolean).join(", "));
+      wait.className = `waits ${c.waitsFor === "upstream" ? "soft" : "warn"}`;
+      bar.style.width = `${Math.min(100, 14 * Math.log2(1 + seconds))}%`;
+    },
+  };
+}
+
+/* Events */
+
+function showEvents(more) {
+  $("events").hidden = more === undefined;
+  if (!more) return;
+  events = more.events;
+  const note = more.leftOut + more.forgotten > 0 ? `the last ${events.length}` : events.length || "";
+  list("events", events, (e) => e.id, eventRow, note);
+}
+
+function eventRow(e) {
+  const body = h("div", { hidden: true });
+  const aside = h("span", { class: "aside" });
+  const time = h("time", { datetime: e.time });
+  const button = h("button", { type: "button", "aria-expanded": "false", onclick: () => tell(e.id, button, body) },
+    time, h("span", { class: "what" }, e.what || e.cause), aside);
+  return {
+    element: h("li", { class: `event ${e.upstream ? colourOf(e.upstream) : ""}` }, button, body),
+    update: (e) => {
+      say(time, since(e.time));
+      say(aside, [e.id, e.link && `link ${e.link}`, e.errors ? `${e.errors} told` : ""].filter(Boolean).join(" \u00b7 "));
+    },
+  };
+}
+
+/** Opens the story of an event, or closes it. */
+async function tell(id, button, body) {
+  body.hidden = !body.hidden;
+  button.setAttribute("aria-expanded", !body.hidden);
+  if (body.hidden) return;
+  try {
+    body.replaceChildren(story(await proxy.json(`events/${encodeURIComponent(id)}`)));
+  } catch (err) {
+    body.replaceChildren(h("p", { class: "story" }, err.message));
+  }
+}
+
+/* Clients */
+
+function showClients(sessions) {
+  const most = 50;
+  list("clients", sessions.slice(-most).reverse(), (s) => s.id, clientRow, sessions.length > most ? `${sessions.length}, the last ${most}` : sessions.length || "");
+}
+
+function clientRow(s) {
+  const cells = Object.fromEntries(["client", "over", "inFlight", "began"].map((c) => [c, h("td", { class: /inFlight|began/.test(c) ? "n" : null })]));
+  return {
+    element: h("tr", {}, h("td", {}, h("code", {}, s.id)), ...Object.values(cells)),
+    update: (s) => {
+      say(cells.client, [s.client, s.principal].filter(Boolean).join(", ") || "unnamed");
+      say(cells.over, [s.transport, s.era].filter(Boolean).join(", "));
+      say(cells.inFlight, s.inFlight);
+      say(cells.began, since(s.began));
+    },
+  };
+}
+
+look();
