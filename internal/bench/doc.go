@@ -33,6 +33,8 @@
 //
 //	go run ./internal/bench -identity -against /tmp/old
 //
+// -operators measures nothing but what it costs that operators can look in, with metrics.
+//
 // With -profile the proxy is built with a profiler compiled in (go build
 // -overlay), and the places are printed where its time goes.
 package main

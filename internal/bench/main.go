@@ -18,6 +18,8 @@ type options struct {
 	crowds []crowd
 	only   bool // nothing but the crowds
 
+	operators bool // nothing but what it costs that operators look in
+
 	identity bool   // nothing but what it costs to know clients
 	against  string // a binary to compare that with
 	profile  profiler
@@ -39,6 +41,7 @@ func parse() options {
 	flag.StringVar(&o.profile.dir, "profile", "", "profile the proxy into this `directory` instead of measuring")
 	flag.Func("crowd", "measure only crowds, of `CLIENTSxUPSTREAMS`; may be repeated", o.addCrowd)
 	flag.BoolVar(&o.identity, "identity", false, "measure only what it costs over HTTP to know clients by a static token, by a JWT, and with policies")
+	flag.BoolVar(&o.operators, "operators", false, "measure only what it costs that operators can look in: metrics, and their listener")
 	flag.StringVar(&o.against, "against", "", "with -identity, also measure this `binary`, of before")
 	flag.Parse()
 	if *quick {
@@ -71,6 +74,9 @@ func run(o options) error {
 	}
 	if o.identity {
 		return identity(os.Stdout, programs, o)
+	}
+	if o.operators {
+		return operators(os.Stdout, programs, o)
 	}
 	if o.only {
 		return visits(os.Stdout, programs, o.crowds, o.profile)

@@ -15,6 +15,8 @@ import (
 type target struct {
 	name string
 	argv []string
+	// env is what it has in its environment besides ours.
+	env []string
 	// serves says that it is reached over the network.
 	serves bool
 	// far is what runs elsewhere, and first. It finds its own way to the echo
@@ -150,7 +152,7 @@ type session struct {
 // launch starts tgt's processes, and no client.
 func (tgt target) launch(pr probe) (*session, error) {
 	s := &session{}
-	env := pr.env()
+	env := append(pr.env(), tgt.env...)
 	if tgt.far != nil {
 		far, err := start(tgt.far, true, pr.ofFar().env()...)
 		if err != nil {

@@ -8,26 +8,37 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/identity"
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/internal/observe"
 	"github.com/mcp-proxy/mcp-proxy/proxy/policy"
 )
 
 // BenchmarkCall is one call after another of a tool that one of two upstreams has.
-func BenchmarkCall(b *testing.B) { benchmarkCall(b, nil) }
+func BenchmarkCall(b *testing.B) { benchmarkCall(b, nil, observe.Hooks{}) }
+
+// BenchmarkHooks is BenchmarkCall with somebody who wants to know of it all.
+func BenchmarkHooks(b *testing.B) {
+	benchmarkCall(b, nil, observe.Hooks{
+		CallBegan:    func(observe.Call) {},
+		CallEnded:    func(observe.Call, observe.End) {},
+		RequestBegan: func(observe.Request) {},
+		RequestEnded: func(observe.Request, observe.End) {},
+	})
+}
 
 // BenchmarkPolicies is BenchmarkCall of a client with rules, and with limits.
 func BenchmarkPolicies(b *testing.B) {
 	who := policy.Who{Any: true}
 	tools := policy.Globs{Allow: []string{"files__*", "docs__*"}, Deny: []string{"*delete*"}}
 	b.Run("rules", func(b *testing.B) {
-		benchmarkCall(b, policiesOf(b, policy.Rule{Who: policy.Who{Token: "ci"}}, policy.Rule{Who: who, Tools: tools}))
+		benchmarkCall(b, policiesOf(b, policy.Rule{Who: policy.Who{Token: "ci"}}, policy.Rule{Who: who, Tools: tools}), observe.Hooks{})
 	})
 	b.Run("limits", func(b *testing.B) {
-		benchmarkCall(b, policiesOf(b, policy.Rule{Who: who, Tools: tools, Limits: policy.Limits{Rate: 1e9, InFlight: 16}}))
+		benchmarkCall(b, policiesOf(b, policy.Rule{Who: who, Tools: tools, Limits: policy.Limits{Rate: 1e9, InFlight: 16}}), observe.Hooks{})
 	})
 }
 
-func benchmarkCall(b *testing.B, policies *policy.Policies) {
-	p := &Router{Policies: policies, Upstreams: []Upstream{{Name: "files"}, {Name: "docs"}}, Dialer: DialFunc(
+func benchmarkCall(b *testing.B, policies *policy.Policies, hooks observe.Hooks) {
+	p := &Router{Hooks: hooks, Policies: policies, Upstreams: []Upstream{{Name: "files"}, {Name: "docs"}}, Dialer: DialFunc(
 		func(_ context.Context, name, _ string, _ mcp.Era) (jsonrpc.Conn, error) {
 			ours, theirs := jsonrpc.Pipe()
 			go serveEcho(ours, name)
