@@ -62,6 +62,11 @@ func newHosting(cfg *config.Config, o Options) (*hosting, error) {
 	h.forced, h.force = context.WithCancel(context.Background())
 	h.required.host, h.required.forced = h.host, h.forced
 	h.server = &link.Server{Handle: h.attach, Known: h.host.Known, Linked: h.proxies.linked, Unlinked: h.proxies.unlinked, Log: log, Limits: limits}
+	if o.Hooks.Happened != nil {
+		h.server.Lost = func(event string, err error, lived time.Duration) {
+			o.Hooks.Happened(linkEvent(event, "the link to a proxy was lost", err, time.Now().Add(-lived)))
+		}
+	}
 	if _, err := h.adopt(cfg); err != nil {
 		return nil, err
 	}
@@ -87,6 +92,9 @@ func (h *hosting) adopt(cfg *config.Config) (changed []string, err error) {
 		}
 		if next[u.Name], remotes[u.Name], err = upstreamOf(u, h.host.Limits, h.prover); err != nil {
 			return nil, config.Problems{{Source: cfg.File, Key: u.Key + ".tls", Text: err.Error()}}
+		}
+		if r := remotes[u.Name]; r != nil {
+			r.Happened = h.host.Hooks.Happened
 		}
 	}
 	for name, old := range h.configs {

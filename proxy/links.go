@@ -24,7 +24,7 @@ type links struct {
 	// Static after construction.
 	router *session.Router
 	log    *slog.Logger
-	hooks  observe.Hooks // of which LinkUp and LinkLost are called
+	hooks  observe.Hooks // of which those of links and of events are called
 	limits jsonrpc.Limits
 	prover *prover
 	auto   bool // names carry that of their upstream if there are several
@@ -251,12 +251,28 @@ func (ls *links) lost(f *farLink, event string, err error) {
 	defer ls.mu.Unlock()
 	f.down = true
 	f.lost++
+	if tell := ls.hooks.Happened; tell != nil && f.ctx.Err() == nil {
+		e := linkEvent(event, "the link "+f.config.Name+" was lost", err, f.since)
+		e.Link, e.Upstreams = f.config.Name, slices.Sorted(slices.Values(ls.ownedLocked(f)))
+		tell(e)
+	}
 	if ls.hooks.LinkLost != nil {
 		end := observe.End{Took: time.Since(f.since), Outcome: observe.Closed, Cause: jsonrpc.ClassLinkLost.String(), Event: event}
 		if f.ctx.Err() != nil {
 			end = observe.End{Took: end.Took, Outcome: observe.OK}
 		}
 		ls.hooks.LinkLost(ls.observedLocked(f), end)
+	}
+}
+
+// linkEvent returns the event of the end of a link that was up since began.
+func linkEvent(id, what string, err error, began time.Time) observe.Event {
+	return observe.Event{
+		EventLine: observe.EventLine{
+			ID: id, Time: time.Now(), Kind: observe.LinkEnded, What: what,
+			Cause: jsonrpc.CauseLinkLost, Class: jsonrpc.ClassLinkLost.String(),
+		},
+		Error: err.Error(), Began: began,
 	}
 }
 

@@ -2,28 +2,15 @@ package upstream
 
 import (
 	"cmp"
-	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/observe"
 )
 
-// eventOf returns what is known of an end by itself. Its What is what errors say.
-func eventOf(kind observe.EventKind, upstream string, end *jsonrpc.ClosedError) observe.Event {
-	e := observe.Event{EventLine: observe.EventLine{
-		ID: end.Event, Time: time.Now(), Kind: kind, Upstream: upstream,
-		What: upstream + " " + end.Words(), Cause: end.Cause, Class: end.Class().String(),
-	}}
-	if end.Err != nil {
-		e.Error = end.Err.Error()
-	}
-	return e
-}
-
 // happened returns the event of the end of a server, with what comes next. cause is what
 // the server itself ended of; the errors may have another.
 func (r *restart) happened(kind observe.EventKind, cause string, end *jsonrpc.ClosedError, inARow int) observe.Event {
-	e := eventOf(kind, r.id.upstream, end)
+	e := observe.EventOf(kind, r.id.upstream, end)
 	e.Session, e.Era, e.Failures = r.id.session(), string(r.id.era), inARow
 	e.ExitStatus, e.Signal = jsonrpc.ExitOf(cmp.Or(cause, end.Cause))
 	r.in.mu.Lock()
@@ -67,4 +54,11 @@ func (s *stream) tellRest(event observe.Event) {
 		event.Stderr = now.Stderr
 		s.restart.in.hooks.Happened(event)
 	}
+}
+
+// slow tells the hooks of a client of a shared server that did not read.
+func (h *Host) slow(upstream, session string, end *jsonrpc.ClosedError, open int) {
+	e := observe.EventOf(observe.ClientTooSlow, upstream, end)
+	e.Session, e.InFlight = session, open
+	h.Hooks.Happened(e)
 }

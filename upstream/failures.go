@@ -55,7 +55,7 @@ func (f *failureLog) lostSession(upstream string, log *slog.Logger, e ending, in
 	defer f.mu.Unlock()
 	l := f.losses[upstream]
 	if l == nil {
-		l = &loss{log: log.With("cause", e.cause), event: eventOf(observe.ServerEnded, upstream, e.end), inARow: inARow}
+		l = &loss{log: log.With("cause", e.cause), event: observe.EventOf(observe.ServerEnded, upstream, e.end), inARow: inARow}
 		if e.end.Err != nil {
 			l.log = l.log.With("err", e.end.Err)
 		}
@@ -123,7 +123,7 @@ func (f *failureLog) cannotAsk(upstream string, err error) error {
 		}
 		log.Warn("upstream cannot be asked for its era", "err", end.Err)
 		if f.hooks.Happened != nil {
-			e := eventOf(observe.ServerNotBegun, upstream, end)
+			e := observe.EventOf(observe.ServerNotBegun, upstream, end)
 			e.ID = last.event
 			f.hooks.Happened(e)
 		}

@@ -51,6 +51,9 @@ type Host struct {
 func (h *Host) init() {
 	h.stopping, h.stop = context.WithCancel(context.Background())
 	h.pool.Log, h.pool.MaxMessage, h.pool.Unattributed = h.Log, h.Limits.MaxMessage(), h.unattributed
+	if h.Hooks.Happened != nil {
+		h.pool.Slow = h.slow
+	}
 	h.restarts.hooks = &h.Hooks
 	h.failures.log, h.failures.wg, h.failures.hooks = h.logger(), &h.wg, &h.Hooks
 	h.eras, h.streams = make(map[string]*eraFinder), make(map[*stream]struct{})

@@ -29,7 +29,7 @@ var mayImport = map[string][]string{
 	"upstream/pool":             {"internal/jsonrpc", "internal/mcp", "internal/peer", "internal/timers", "upstream/translate"},
 	"upstream/translate":        {"internal/jsonrpc", "internal/mcp", "internal/peer", "internal/timers"},
 	"upstream/link":             {"internal/jsonrpc", "internal/jsonrpc/wsconn"},
-	"upstream/remote":           {"internal/secretfile", "internal/jsonrpc", "internal/jsonrpc/wsconn", "internal/mcp"},
+	"upstream/remote":           {"internal/secretfile", "internal/jsonrpc", "internal/jsonrpc/wsconn", "internal/mcp", "internal/observe"},
 	"upstream/oauth":            {"internal/jsonrpc", "internal/jwt", "internal/secretfile"},
 	"config":                    {},
 	"internal/jwt":              {"internal/secretfile"},

@@ -24,8 +24,9 @@ type Event struct {
 	Unusable   int       `json:"unusable,omitzero"`    // lines on its stdout that were no message
 
 	// Of several at once.
-	Streams  int `json:"streams,omitzero"`  // that have ended together
-	Requests int `json:"requests,omitzero"` // that have failed together
+	Streams   int      `json:"streams,omitzero"`    // that have ended together
+	Requests  int      `json:"requests,omitzero"`   // that have failed together
+	Upstreams []string `json:"upstreams,omitempty"` // behind the link
 
 	// What it did to clients. Lists are cut short: what they leave out is counted.
 	Calls        []LostCall `json:"calls,omitempty"` // in flight there, the oldest first
@@ -56,7 +57,7 @@ type EventLine struct {
 	What     string    `json:"what"`              // one sentence, as in the errors
 	Cause    string    `json:"cause"`             // as in the errors: "signal: killed"
 	Class    string    `json:"class"`             // of the cause, as in metrics: "killed"
-	InFlight int       `json:"inFlight"`          // requests that the server had not answered
+	InFlight int       `json:"inFlight"`          // requests that were not answered, as far as is known here
 	Errors   int       `json:"errors"`            // calls of clients that were answered with it, also later ones
 }
 
@@ -98,6 +99,19 @@ type Events struct {
 	Events    []EventLine `json:"events"`    // the newest first
 	LeftOut   int         `json:"leftOut"`   // older ones that are kept, and not in this list
 	Forgotten int         `json:"forgotten"` // that are not kept any more
+}
+
+// EventOf returns what is known of an event by the end that it is of an upstream. Its What
+// is what errors say.
+func EventOf(kind EventKind, upstream string, end *jsonrpc.ClosedError) Event {
+	e := Event{EventLine: EventLine{
+		ID: end.Event, Time: time.Now(), Kind: kind, Upstream: upstream,
+		What: upstream + " " + end.Words(), Cause: end.Cause, Class: end.Class().String(),
+	}}
+	if end.Err != nil {
+		e.Error = end.Err.Error()
+	}
+	return e
 }
 
 // A Loss is a call that was answered with the error of an event. Strings are as in the

@@ -36,6 +36,7 @@ type kept struct {
 	observe.Event
 	lost     []observe.LostCall // as clients' sessions have told of them
 	lostMore int
+	inFlight int // such calls
 	detail   int // bytes, as counted
 }
 
@@ -102,6 +103,7 @@ func (h *History) addLocked(e observe.Event) *kept {
 
 // replaceLocked takes over what is known now, and keeps what clients have told.
 func (h *History) replaceLocked(k *kept, e observe.Event) {
+	e.InFlight = max(e.InFlight, k.inFlight)
 	e.Time, e.Errors, e.Told, e.ToldLeftOut = k.Time, k.Errors, k.Told, k.ToldLeftOut
 	k.Event = e
 }
@@ -191,6 +193,8 @@ func (k *kept) told(l observe.Loss) {
 }
 
 func (k *kept) lose(l observe.Loss) {
+	k.inFlight++
+	k.InFlight = max(k.InFlight, k.inFlight)
 	if len(k.lost) == mostListed || k.Trimmed {
 		k.lostMore++
 		return

@@ -193,7 +193,8 @@ type reporter struct {
 	log  *slog.Logger
 	host bool // a proxy that leaves is no failure; a host that does is
 
-	failed func(error) // told of a link that did not come up; nil for nobody
+	failed func(error)                                        // told of a link that did not come up; nil for nobody
+	lost   func(event string, err error, lived time.Duration) // told of one that was lost, though neither side wanted that; nil for nobody
 
 	mu     sync.Mutex // guards warned
 	warned time.Time
@@ -211,6 +212,9 @@ func (r *reporter) ended(ctx context.Context, up bool, event string, err error, 
 	}
 	if up {
 		r.log.Log(ctx, level, "link lost", "event", event, "err", err, "dur", lived)
+		if level == slog.LevelWarn && r.lost != nil {
+			r.lost(event, err, lived)
+		}
 		return
 	}
 	r.log.Log(ctx, level, "link failed", "err", err)

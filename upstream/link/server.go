@@ -59,6 +59,10 @@ type Server struct {
 	// ended and all its handlers have returned.
 	Linked, Unlinked func(proxy string)
 
+	// Lost, if it is not nil, is called when a link that was up for so long has ended
+	// though neither end wanted it to, with the event and the cause as in the log.
+	Lost func(event string, err error, lived time.Duration)
+
 	mu        sync.Mutex    // guards the fields below
 	announced []byte        // the line; nil before the first link or Announce
 	changed   chan struct{} // closed by the next Announce; nil if nobody waits
@@ -110,13 +114,17 @@ func (s *Server) serve(ctx context.Context, carrier net.Conn, w watcher) error {
 // Redial keeps up a link to a proxy that listens, as [Client.Redial] does. A new
 // link does not wait for the handlers of the old one.
 func (s *Server) Redial(ctx context.Context, dial func(context.Context) (net.Conn, error)) error {
-	return redial(ctx, &reporter{log: orDiscard(s.Log), host: true}, dial, s.serve)
+	return redial(ctx, s.reporter(), dial, s.serve)
 }
 
 // Accept serves links from proxies that dial l, up to 64 at once, until ctx ends
 // or l is closed. It closes l and waits for all links.
 func (s *Server) Accept(ctx context.Context, l net.Listener) error {
-	return accept(ctx, &reporter{log: orDiscard(s.Log), host: true}, l, s.serve)
+	return accept(ctx, s.reporter(), l, s.serve)
+}
+
+func (s *Server) reporter() *reporter {
+	return &reporter{log: orDiscard(s.Log), host: true, lost: s.Lost}
 }
 
 func (s *Server) newLink(ctx context.Context, carrier net.Conn) (*link, error) {

@@ -49,7 +49,8 @@ type member struct {
 	peer  *peer.Peer
 	ctx   context.Context // done: the stream ends, with its cause
 	end   context.CancelCauseFunc
-	room  jsonrpc.Room // in the server's queue
+	room  jsonrpc.Room                             // in the server's queue
+	slow  func(end *jsonrpc.ClosedError, open int) // as [Shared.Slow]; nil for nobody
 
 	sent atomic.Bool // a call of its was with the server
 
@@ -125,6 +126,9 @@ func (m *member) tell(err error, open int) {
 	}
 	if ok && end.Class() == jsonrpc.ClassClientSlow {
 		log.Warn("client of a shared upstream does not read")
+		if m.slow != nil {
+			m.slow(end, open)
+		}
 		return
 	}
 	log.Debug("client has left a shared upstream")

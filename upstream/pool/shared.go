@@ -40,6 +40,10 @@ type Shared struct {
 	// of whom, since several clients have calls there. It may be nil.
 	Unattributed func(upstream string)
 
+	// Slow is told that a client's stream has ended, with so many open calls, since the
+	// client did not read. It may be nil.
+	Slow func(upstream, session string, end *jsonrpc.ClosedError, open int)
+
 	wg sync.WaitGroup // sessions and their servers, and Attach
 
 	mu      sync.Mutex             // guards the fields below
@@ -66,6 +70,9 @@ func (p *Shared) Attach(ctx context.Context, up Upstream, era mcp.Era, session s
 	}
 	m := newMember(p, up, c, p.logger().With("upstream", up.Name, "session", session))
 	m.alone = alone
+	if p.Slow != nil {
+		m.slow = func(end *jsonrpc.ClosedError, open int) { p.Slow(up.Name, session, end, open) }
+	}
 	if !p.join(up, era, m) {
 		return refuse(c, errStops)
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/observe"
 )
 
 // Failures go into one line of the log until none has come for gathered: on a busy
@@ -22,16 +23,19 @@ const (
 // under 200 requests that is one event, though some of them are only refused when
 // they try to go on.
 type failureLog struct {
-	log *slog.Logger // static
+	// Static.
+	log  *slog.Logger
+	name string              // of the upstream
+	tell func(observe.Event) // of each event, and again of what is gathered into it; nil for nobody
 
 	mu      sync.Mutex // guards the fields below
 	failed  []failedFor
-	streams int         // outside of requests that were lost with them
-	event   string      // of what is gathered, or was last
-	timer   *time.Timer // set while failures are gathered
-	first   time.Time   // when that began
-	told    bool        // the log has a line about a failure, and no request succeeded since
-	denial  string      // the event of refused credentials, likewise; "" for none
+	streams int           // outside of requests that were lost with them
+	event   observe.Event // of what is gathered, or was last
+	timer   *time.Timer   // set while failures are gathered
+	first   time.Time     // when that began
+	told    bool          // the log has a line about a failure, and no request succeeded since
+	denial  string        // the event of refused credentials, likewise; "" for none
 }
 
 // failedFor are the failures of one cause.
@@ -45,7 +49,7 @@ type failedFor struct {
 func (l *failureLog) count(f *failure) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.addLocked(f, 1)
+	l.addLocked(f, 1, 0)
 }
 
 // lose notes that a stream outside of requests was lost, or could not be opened again,
@@ -55,14 +59,13 @@ func (l *failureLog) lose(f *failure) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.told {
-		f.event = l.event
+		f.event = l.event.ID
 		return
 	}
-	l.streams++
-	l.addLocked(f, 0)
+	l.addLocked(f, 0, 1)
 }
 
-func (l *failureLog) addLocked(f *failure, requests int) {
+func (l *failureLog) addLocked(f *failure, requests, streams int) {
 	cause, err := f.forLog()
 	i := slices.IndexFunc(l.failed, func(f failedFor) bool { return f.cause == cause })
 	if i < 0 {
@@ -70,19 +73,32 @@ func (l *failureLog) addLocked(f *failure, requests int) {
 		l.failed = append(l.failed, failedFor{cause: cause, err: err})
 	}
 	l.failed[i].count += requests
+	l.streams += streams
 	if l.timer == nil {
-		l.event = jsonrpc.NewEvent()
+		l.event = l.eventOf(observe.RequestsFailed, f)
 		l.first, l.timer = time.Now(), time.AfterFunc(gathered, l.flush)
 	} else if time.Since(l.first) < mostGathered {
 		l.timer.Reset(gathered)
 	}
-	f.event = l.event
+	f.event = l.event.ID
+	l.event.Requests += requests
+	l.event.Streams += streams
+	if l.tell != nil {
+		l.tell(l.event)
+	}
+}
+
+// eventOf returns a new event that begins with a failure.
+func (l *failureLog) eventOf(kind observe.EventKind, f *failure) observe.Event {
+	end := f.end()
+	end.Event = jsonrpc.NewEvent()
+	return observe.EventOf(kind, l.name, end)
 }
 
 // flush writes the line of what was gathered, if anything was.
 func (l *failureLog) flush() {
 	l.mu.Lock()
-	failed, streams, event := l.failed, l.streams, l.event
+	failed, streams, event := l.failed, l.streams, l.event.ID
 	l.failed, l.streams = nil, 0
 	if l.timer != nil {
 		l.timer.Stop()
@@ -115,7 +131,12 @@ func (l *failureLog) flush() {
 
 // mention notes a failure that is worth no line of its own.
 func (l *failureLog) mention(m *jsonrpc.Message, f *failure) {
-	f.event = jsonrpc.NewEvent()
+	e := l.eventOf(observe.RequestsFailed, f)
+	e.Requests = 1
+	f.event = e.ID
+	if l.tell != nil {
+		l.tell(e)
+	}
 	l.log.Debug("request to the upstream failed", "method", m.Method, "id", m.ID.String(), "cause", f.cause, "event", f.event)
 }
 
@@ -125,7 +146,11 @@ func (l *failureLog) denied(f *failure) {
 	l.mu.Lock()
 	first := l.denial == ""
 	if first {
-		l.denial = jsonrpc.NewEvent()
+		e := l.eventOf(observe.LoginRefused, f)
+		l.denial = e.ID
+		if l.tell != nil {
+			l.tell(e)
+		}
 	}
 	f.event = l.denial
 	l.mu.Unlock()

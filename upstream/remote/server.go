@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/observe"
 )
 
 // A Server is a remote MCP server, used by many sessions. Its fields must not
@@ -33,6 +34,10 @@ type Server struct {
 	Limits        jsonrpc.Limits // of one message from the server
 	Log           *slog.Logger   // nil discards
 
+	// Happened is told of each failure of requests that is an event, and again when more
+	// requests fail with it. Nil: nobody wants to know.
+	Happened func(observe.Event)
+
 	// What the sessions share, made by the first that needs it.
 	once      sync.Once
 	transport *transport
@@ -51,7 +56,7 @@ func (s *Server) prepare() *transport {
 		s.transport = &transport{
 			name: s.Name, url: s.URL, tls: s.TLS, limits: s.Limits, headers: newHeaders(s.Headers, s.HeadersFrom), credentials: s.Credentials,
 			writeTimeout: timeout, stopGrace: cmp.Or(s.StopGrace, 2*time.Second),
-			client: newClient(s.TLS, timeout), failures: failureLog{log: log.With("upstream", s.Name)},
+			client: newClient(s.TLS, timeout), failures: failureLog{log: log.With("upstream", s.Name), name: s.Name, tell: s.Happened},
 		}
 		if s.MaxConcurrent > 0 {
 			s.transport.slots = make(slots, s.MaxConcurrent)
