@@ -44,6 +44,7 @@ func newFront(cfg *config.Config, router *session.Router, known func(who *identi
 		Sessions:    cfg.Limits.Sessions,
 		SessionIdle: cfg.SessionIdle,
 		SessionGone: cfg.SessionGone,
+		Traces:      router.Hooks.Follow != nil,
 		Log:         log,
 	}
 	if tell := router.Hooks.Refused; tell != nil {

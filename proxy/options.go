@@ -63,6 +63,11 @@ type (
 	LostCall  = observe.LostCall
 	Told      = observe.Told
 	Loss      = observe.Loss
+
+	Trace        = observe.Trace
+	RequestTrace = observe.RequestTrace
+	TraceContext = observe.TraceContext
+	Arrival      = observe.Arrival
 )
 
 // Outcomes.

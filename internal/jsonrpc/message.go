@@ -50,10 +50,18 @@ type Message struct {
 	// the session is of. It never travels.
 	From *identity.Identity
 
+	// Trace is which trace the HTTP request was part of that brought a message; nil: it did
+	// not say, or nobody wants to know. It never travels.
+	Trace *TraceContext
+
 	// Refused is set in an error that a policy has answered with: a front end with
 	// statuses uses its own. It never travels.
 	Refused *identity.Refusal
 }
+
+// A TraceContext says which trace a message is part of, as W3C Trace Context and W3C Baggage
+// write it in headers. Nobody has checked what it holds.
+type TraceContext struct{ Parent, State, Baggage string }
 
 // NewRequest returns a request.
 func NewRequest(id ID, method string, params json.RawMessage) *Message {

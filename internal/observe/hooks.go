@@ -20,6 +20,13 @@ type Hooks struct {
 	RequestBegan func(Request)
 	RequestEnded func(Request, End)
 
+	// A call begins, or a request that the session makes for no call: who wants to follow it
+	// returns how, else nil. Unlike the other hooks these are called for one party alone:
+	// only one can write into what upstreams are sent. A request that is for no call may have
+	// a context in its own params.
+	Follow        func(Call, Arrival) Trace
+	FollowRequest func(Request, TraceContext) RequestTrace
+
 	// A server that is run from here starts: a process, or a session with a remote one. One
 	// that could not be started has ended, too.
 	UpstreamStarted func(Upstream)
@@ -60,9 +67,13 @@ type Call struct {
 	// only upstream there is, nobody looks tools up: then it is any name that a client said.
 	Tool string
 
-	// Listed tells that the upstream lists that tool, as far as the session has seen its
-	// lists: then Tool is one of as many names as the upstream has tools.
+	Prompt string // likewise, and what somebody completes an argument of
+
+	// Listed tells that the upstream lists that tool or prompt, as far as the session has seen
+	// its lists: then the name is one of as many as the upstream has.
 	Listed bool
+
+	Trace string // the id of the trace that has recorded it; "" for none, and while it is open
 }
 
 // A Request is one that an upstream was sent.
@@ -71,4 +82,5 @@ type Request struct {
 	Upstream string
 	Era      string
 	Method   string // "other" for one that MCP does not have
+	Trace    string // the id of the trace that records it; "" for none
 }

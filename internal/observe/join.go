@@ -1,8 +1,12 @@
 package observe
 
 // Join returns hooks that call those of a, and then those of b. What neither wants to know
-// stays nil, and so off.
+// stays nil, and so off. If both want to follow calls, a does.
 func Join(a, b Hooks) Hooks {
+	follows := a
+	if a.Follow == nil && a.FollowRequest == nil {
+		follows = b
+	}
 	return Hooks{
 		SessionBegan:    both(a.SessionBegan, b.SessionBegan),
 		SessionEnded:    bothEnds(a.SessionEnded, b.SessionEnded),
@@ -10,6 +14,8 @@ func Join(a, b Hooks) Hooks {
 		CallEnded:       bothEnds(a.CallEnded, b.CallEnded),
 		RequestBegan:    both(a.RequestBegan, b.RequestBegan),
 		RequestEnded:    bothEnds(a.RequestEnded, b.RequestEnded),
+		Follow:          follows.Follow,
+		FollowRequest:   follows.FollowRequest,
 		UpstreamStarted: both(a.UpstreamStarted, b.UpstreamStarted),
 		UpstreamEnded:   bothEnds(a.UpstreamEnded, b.UpstreamEnded),
 		LinkUp:          both(a.LinkUp, b.LinkUp),

@@ -38,6 +38,7 @@ func boundBody(w http.ResponseWriter, r *http.Request) {
 // Bodies reads the bodies of POSTs.
 type bodies struct {
 	limits jsonrpc.Limits
+	traces bool // as in HTTP
 
 	mu    sync.Mutex                 // guards the fields below
 	large map[identity.Principal]int // large bodies that are being read
@@ -49,7 +50,7 @@ func newBodies(limits jsonrpc.Limits) *bodies {
 	return &bodies{limits: limits, large: make(map[identity.Principal]int), freed: make(chan struct{})}
 }
 
-// readMessage returns the message in the body of r, with its notes. If the body cannot be used, it
+// readMessage returns the message in the body of r, with its notes and its trace. If the body cannot be used, it
 // refuses r, of who, and returns nil; badReply, unless it is nil, then gets an error for each
 // question that the body failed to answer.
 func (b *bodies) readMessage(w http.ResponseWriter, r *http.Request, who identity.Principal, badReply func(*jsonrpc.Message)) *jsonrpc.Message {
@@ -65,9 +66,13 @@ func (b *bodies) readMessage(w http.ResponseWriter, r *http.Request, who identit
 	}
 	m, err := b.limits.Decode(body)
 	if err == nil {
-		m.Notes = mcp.Read(m)
+		var trace *jsonrpc.TraceContext
+		if b.traces {
+			trace = traceOf(r.Header)
+		}
+		m.Notes, m.Trace = mcp.Read(m), trace
 		for _, one := range m.Batch {
-			one.Notes = mcp.Read(one)
+			one.Notes, one.Trace = mcp.Read(one), trace
 		}
 		return m
 	}

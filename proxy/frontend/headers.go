@@ -207,3 +207,15 @@ func repeated(h http.Header) map[string][]string {
 }
 
 var nothingRepeated = map[string][]string{}
+
+// traceOf returns which trace a request says that it is part of; nil for none. Two parents
+// are as good as none, and lists may come in several headers (W3C Trace Context, 3.2 and
+// 3.3.1).
+func traceOf(h http.Header) *jsonrpc.TraceContext {
+	parent := h["Traceparent"]
+	if len(parent) != 1 {
+		return nil
+	}
+	list := func(header string) string { return strings.Join(h[header], ",") }
+	return &jsonrpc.TraceContext{Parent: parent[0], State: list("Tracestate"), Baggage: list("Baggage")}
+}

@@ -59,6 +59,8 @@ type HTTP struct {
 	// client that never had the stream.
 	SessionGone time.Duration
 
+	Traces bool // messages say which trace their request was part of
+
 	Log *slog.Logger // nil discards
 
 	once       sync.Once
@@ -77,6 +79,7 @@ func (h *HTTP) init() {
 			unread: newUnread(h.Limits), log: log, ctx: ctx, cancel: cancel, byID: make(map[string]*session),
 		}
 		waits, bodies := &waits{}, newBodies(h.Limits)
+		bodies.traces = h.Traces
 		modern := &modernClients{serve: h.ServePrincipal, open: h.open, waits: waits, conns: make(map[place]*principalConn)}
 		h.streamable = &streamable{h.open, bodies, waits, modern}
 		h.sse = &httpSSE{h.open, bodies}

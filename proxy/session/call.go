@@ -10,6 +10,7 @@ import (
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/internal/observe"
 	"github.com/mcp-proxy/mcp-proxy/internal/peer"
 	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 	"github.com/mcp-proxy/mcp-proxy/proxy/policy"
@@ -48,6 +49,7 @@ type call struct {
 	acked atomic.Bool // a subscription: the client was told what is honoured, and others may follow
 
 	tool    string   // that an upstream is called for, by its name there
+	prompt  string   // likewise
 	watched *watched // nil if no hook wants to know of it
 
 	// Guarded by session.mu. Who takes the call sees what was set before.
@@ -129,7 +131,7 @@ func (c *call) phase() jsonrpc.Phase {
 // work runs fn for a call that takes more than one message to answer. Its ctx
 // ends when the call is cancelled or the session ends; it settles the call.
 func (s *session) work(c *call, fn func(ctx context.Context)) {
-	ctx, cancel := context.WithCancel(s.ctx)
+	ctx, cancel := context.WithCancel(following(s.ctx, c))
 	s.mu.Lock()
 	c.cancel = cancel
 	s.mu.Unlock()
@@ -192,7 +194,8 @@ func (s *session) forward(c *call, u *upstreamConn, edits ...jsonrpc.Edit) {
 		r.token = bytes.Clone(n.Raw(mcp.Token))
 		edits = append(edits, jsonrpc.Edit{Span: n.At(mcp.Token), With: r.ID.Raw()})
 	}
-	m := &jsonrpc.Message{Params: jsonrpc.Replace(c.msg.Params, edits...), Extra: c.msg.Extra}
+	params, told := r.traced(c.trace(), c.msg.Params, n)
+	m := &jsonrpc.Message{Params: jsonrpc.Replace(params, append(edits, told...)...), Extra: c.msg.Extra}
 	if len(c.others) == 0 {
 		c.msg, c.notes = nil, nil
 	}
@@ -247,7 +250,8 @@ type request struct {
 	timer *time.Timer
 	asks  int // open server requests that it may be the reason of, see askers
 
-	watched *watched // nil if it was not sent, or no hook wants to know of it
+	watched *watched             // nil if it was not sent, or no hook wants to know of it
+	trace   observe.RequestTrace // set before it is sent; nil: nobody follows it
 }
 
 func (u *upstreamConn) newRequest(a *attempt, method string) *request {

@@ -77,6 +77,8 @@ func (s *session) toTarget(c *call, n target, u *upstreamConn, original string) 
 	}
 	if n.kind == catalog.Tools {
 		c.tool = original
+	} else {
+		c.prompt = original
 	}
 	bad, sure := c.checkHeaders(u, n.kind, original)
 	switch {

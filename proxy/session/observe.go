@@ -12,7 +12,6 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 	"github.com/mcp-proxy/mcp-proxy/internal/observe"
 	"github.com/mcp-proxy/mcp-proxy/internal/peer"
-	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 )
 
 // Sessions returns those that are open, the oldest first.
@@ -91,14 +90,15 @@ func (s *session) tellEnded(err error) {
 // A watched is what hooks are told at the end of a call or a request.
 type watched struct {
 	began time.Time
-	name  string // of a call's client, or of a request's method
+	name  string        // of a call's client
+	trace observe.Trace // of a call; nil: nobody follows it
 }
 
 // tellCall tells of a call that has come. All that come are delivered, see
 // [session.deliver].
 func (s *session) tellCall(c *call) {
 	h := &s.p.Hooks
-	if h.CallBegan == nil && h.CallEnded == nil {
+	if h.CallBegan == nil && h.CallEnded == nil && h.Follow == nil {
 		return
 	}
 	c.watched = &watched{began: time.Now()}
@@ -108,6 +108,9 @@ func (s *session) tellCall(c *call) {
 	if h.CallBegan != nil {
 		h.CallBegan(s.observedCall(c))
 	}
+	if h.Follow != nil {
+		c.watched.trace = h.Follow(s.observedCall(c), s.arrival(c))
+	}
 }
 
 // tellAnswer tells of a call that is over; a nil answer is that of a cancelled one.
@@ -115,16 +118,23 @@ func (s *session) tellAnswer(c *call, answer *jsonrpc.Message) {
 	if answer != nil && answer.Error != nil && s.p.Hooks.CallLost != nil {
 		s.tellLost(c, answer.Error)
 	}
-	tell := s.p.Hooks.CallEnded
-	if tell == nil {
+	tell, trace := s.p.Hooks.CallEnded, c.trace()
+	if tell == nil && trace == nil {
 		return
 	}
 	seen := s.observedCall(c)
 	if r := requestOf(c.Forwarded()); r != nil {
-		seen.Upstream, seen.Tool = r.conn.up.Name, c.tool
-		seen.Listed = c.tool != "" && r.conn.lists.table(c.view, catalog.Tools).Has(c.tool)
+		seen.Upstream, seen.Tool, seen.Prompt = r.conn.up.Name, c.tool, c.prompt
+		seen.Listed = c.listedBy(r.conn)
 	}
-	tell(seen, observe.EndOf(c.watched.began, answer))
+	end := observe.EndOf(c.watched.began, answer)
+	if trace != nil {
+		seen.Trace = trace.ID()
+		trace.End(seen, end)
+	}
+	if tell != nil {
+		tell(seen, end)
+	}
 }
 
 // tellLost tells of a call that gets the error of an event, if this is one.
@@ -165,12 +175,15 @@ type watcher struct{}
 func (watcher) Sent(c *peer.Call) {
 	r := requestOf(c)
 	h := &r.conn.s.p.Hooks
-	if h.RequestBegan == nil && h.RequestEnded == nil {
+	if h.RequestBegan == nil && h.RequestEnded == nil && r.trace == nil {
 		return
 	}
-	r.watched = &watched{time.Now(), mcp.NameOf(r.Method)}
+	r.watched = &watched{began: time.Now()}
 	if h.RequestBegan != nil {
 		h.RequestBegan(r.observed())
+	}
+	if r.trace != nil {
+		r.trace.Sent()
 	}
 }
 
@@ -178,15 +191,25 @@ func (watcher) Sent(c *peer.Call) {
 func (watcher) Over(c *peer.Call, answer *jsonrpc.Message, lost *peer.Lost) {
 	r := requestOf(c)
 	tell := r.conn.s.p.Hooks.RequestEnded
-	if tell == nil || r.watched == nil {
+	if r.watched == nil || tell == nil && r.trace == nil {
 		return
 	}
 	if lost != nil {
 		answer = jsonrpc.NewError(r.ID, lost.Wire(jsonrpc.CodeInternalError, r.conn.up.Name))
 	}
-	tell(r.observed(), observe.EndOf(r.watched.began, answer))
+	seen, end := r.observed(), observe.EndOf(r.watched.began, answer)
+	if r.trace != nil {
+		r.trace.End(seen, end)
+	}
+	if tell != nil {
+		tell(seen, end)
+	}
 }
 
 func (r *request) observed() observe.Request {
-	return observe.Request{Session: r.conn.s.id(), Upstream: r.conn.up.Name, Era: string(r.conn.era), Method: r.watched.name}
+	seen := observe.Request{Session: r.conn.s.id(), Upstream: r.conn.up.Name, Era: string(r.conn.era), Method: mcp.NameOf(r.Method)}
+	if r.trace != nil {
+		seen.Trace = r.trace.ID()
+	}
+	return seen
 }

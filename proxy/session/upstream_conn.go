@@ -263,7 +263,7 @@ func (u *upstreamConn) adopt(a *attempt, conn jsonrpc.Conn) error {
 			u.initialized(a, answer)
 		}
 	}
-	return c.Send(&jsonrpc.Message{Params: ownToken(c.Method, u.s.handshake.params, c.ID)})
+	return c.Send(&jsonrpc.Message{Params: c.own(u.ctx, u.s.handshake.params)})
 }
 
 // ask sends a request of the session's own and waits for the answer, which may
@@ -286,7 +286,7 @@ func (u *upstreamConn) askFor(ctx context.Context, told func(*jsonrpc.Message), 
 		}
 		answers <- answer
 	}
-	if err := r.Send(&jsonrpc.Message{Params: ownToken(method, params, r.ID)}); err != nil {
+	if err := r.Send(&jsonrpc.Message{Params: r.own(ctx, params)}); err != nil {
 		return jsonrpc.NewError(r.ID, u.unsent(err)), nil
 	}
 	select {

@@ -91,7 +91,7 @@ func (u *upstreamConn) replayLocked(a *attempt) {
 				u.log.Debug("upstream did not take up where it was", "method", method)
 			}
 		}
-		_ = c.Send(&jsonrpc.Message{Params: ownToken(method, params, c.ID)})
+		_ = c.Send(&jsonrpc.Message{Params: c.own(u.ctx, params)})
 	}
 	if u.says().declares("logging") && u.s.handshake.level != nil {
 		request(mcp.MethodSetLevel, u.s.handshake.level)
