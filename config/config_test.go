@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 )
@@ -96,30 +97,66 @@ func TestMistakes(t *testing.T) {
 
 func TestServers(t *testing.T) {
 	for _, file := range files(t, "servers") {
-		t.Run(filepath.Base(file), func(t *testing.T) {
-			c, warnings, err := Load(Options{File: file})
-			if err != nil {
-				t.Fatal(err)
-			}
-			var got strings.Builder
-			for _, u := range c.Upstreams {
-				fmt.Fprintf(&got, "%s <- %s type=%q command=%q url=%q env=%v headers=%v tools=%v\n",
-					u.Name, u.Key, u.Type, filepath.Base(u.Command), u.URL, u.Env, u.Headers, u.Tools)
-				if a := u.Auth; a.OAuth != nil {
-					fmt.Fprintf(&got, "  oauth=%q\n", *a.OAuth)
-				} else if a.ClientCredentials != nil {
-					fmt.Fprintf(&got, "  clientCredentials: id=%q key=%q\n", a.ClientCredentials.ClientID, filepath.Base(a.ClientCredentials.PrivateKeyFile))
-				}
-			}
-			for _, w := range warnings {
-				fmt.Fprintln(&got, "warning:", w)
-			}
-			if strings.Contains(got.String(), "hunter2") {
-				t.Error("a warning shows a secret")
-			}
-			golden(t, file+".golden", got.String())
-		})
+		t.Run(filepath.Base(file), func(t *testing.T) { golden(t, file+".golden", foundIn(t, file)) })
 	}
+}
+
+// TestFound: files of other programs are used as they are.
+func TestFound(t *testing.T) {
+	for name, value := range map[string]string{
+		"FOUND_MODE": "a-mode", "FOUND_TOKEN": "a-token", "FOUND_DATABASE": "postgres://db", "INPUT_PERPLEXITY_KEY": "a-key",
+	} {
+		t.Setenv(name, value)
+	}
+	for _, file := range files(t, "found") {
+		t.Run(filepath.Base(file), func(t *testing.T) { golden(t, file+".golden", foundIn(t, file)) })
+	}
+}
+
+// TestEditorsFolder: a file in a folder of the editor's own counts from the folder above.
+func TestEditorsFolder(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, ".vscode", "mcp.json")
+	mkfile(t, file, `{"servers": {"a": {"command": "./x", "args": ["${workspaceFolder}/y"]}}}`)
+	c, _, err := Load(Options{File: file})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if u := c.Upstreams[0]; u.Command != filepath.Join(dir, "x") || u.Args[0] != dir+"/y" {
+		t.Errorf("%+v", u)
+	}
+}
+
+// foundIn is a text of what a file says about its servers.
+func foundIn(t *testing.T, file string) string {
+	c, warnings, err := Load(Options{File: file})
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, err := filepath.Abs(filepath.Dir(file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got strings.Builder
+	for _, u := range c.Upstreams {
+		fmt.Fprintf(&got, "%s <- %s type=%q command=%q url=%q env=%v headers=%v tools=%v\n",
+			u.Name, u.Key, u.Type, filepath.Base(u.Command), u.URL, u.Env, u.Headers, u.Tools)
+		if len(u.Args)+len(u.InheritEnv) > 0 || u.StartTimeout != 30*time.Second || u.RequestTimeout > 0 {
+			fmt.Fprintf(&got, "  args=%q inheritEnv=%q start=%s request=%s required=%t\n", u.Args, u.InheritEnv, u.StartTimeout, u.RequestTimeout, u.Required)
+		}
+		if a := u.Auth; a.OAuth != nil {
+			fmt.Fprintf(&got, "  oauth=%q\n", *a.OAuth)
+		} else if a.ClientCredentials != nil {
+			fmt.Fprintf(&got, "  clientCredentials: id=%q key=%q\n", a.ClientCredentials.ClientID, filepath.Base(a.ClientCredentials.PrivateKeyFile))
+		}
+	}
+	for _, w := range warnings {
+		fmt.Fprintln(&got, "warning:", w)
+	}
+	if strings.Contains(got.String(), "hunter2") {
+		t.Error("a warning shows a secret")
+	}
+	return strings.ReplaceAll(got.String(), dir, "DIR")
 }
 
 func TestChanged(t *testing.T) {

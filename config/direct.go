@@ -72,7 +72,7 @@ func (l *loader) header(u *Upstream, given string) {
 			return
 		}
 	}
-	text, wrong := expand(strings.TrimSpace(text))
+	text, wrong := l.expand(strings.TrimSpace(text))
 	for _, w := range wrong {
 		l.fail("--header", name, "%s", w)
 	}

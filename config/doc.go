@@ -24,13 +24,21 @@
 // # Variables
 //
 // In every string value ${NAME} stands for an environment variable, which must
-// be set, and ${NAME:-default} for one that may be unset or empty. $${ is a
+// be set, and ${NAME:-default} for one that may be unset or empty. What editors
+// write is known too: ${env:NAME}, ${input:ID}, ${workspaceFolder}. $${ is a
 // literal ${. Keys are never expanded. A key that wants a number or true or
 // false takes a string made of variables too.
 //
+// # Files of other programs
+//
+// A file of another program has its servers in a section. Its entries are first
+// brought into the form of mcpServers, which is then read like ours, but that unknown
+// keys are warnings and names are made fit.
+//
 // # Invariants
 //
-//   - Nothing is started, opened or looked up on a network: a Config is a value.
+//   - Nothing is started or looked up on a network, and no file is opened but those of
+//     which values come: a Config is a value.
 //   - Relative paths count from the directory of the file that holds them; those
 //     from the environment or the command line, from the working directory.
 //   - Error lines and warnings never hold the value of a variable, nor a URL,

@@ -11,7 +11,7 @@ var variableName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
 // expand replaces the variables of s, once: what they hold is not expanded
 // again. It names all that is wrong, without naming values.
-func expand(s string) (expanded string, wrong []string) {
+func (r *reader) expand(s string) (expanded string, wrong []string) {
 	var out strings.Builder
 	for {
 		before, rest, found := strings.Cut(s, "${")
@@ -29,7 +29,7 @@ func expand(s string) (expanded string, wrong []string) {
 		if !closed {
 			return "", append(wrong, "has a ${ without its } (a literal one is written $${)")
 		}
-		value, problem := resolve(reference)
+		value, problem := r.resolveVariable(reference)
 		if problem != "" {
 			wrong = append(wrong, problem)
 		}
@@ -38,9 +38,19 @@ func expand(s string) (expanded string, wrong []string) {
 	}
 }
 
-// resolve gives the value of NAME or NAME:-default.
-func resolve(reference string) (value, problem string) {
-	name, fallback, optional := strings.Cut(reference, ":-")
+// resolveVariable gives the value of NAME or NAME:-default, or of what editors write:
+// env:NAME, input:ID, file:PATH and the folder that they have open.
+func (r *reader) resolveVariable(reference string) (value, problem string) {
+	if id, ok := strings.CutPrefix(reference, "input:"); ok {
+		return r.input(id)
+	}
+	if path, ok := strings.CutPrefix(reference, "file:"); ok {
+		return r.fileText(path)
+	}
+	if known, ok := r.surroundings(reference); ok {
+		return known, ""
+	}
+	name, fallback, optional := strings.Cut(strings.TrimPrefix(reference, "env:"), ":-")
 	if !variableName.MatchString(name) {
 		return "", fmt.Sprintf("${%s} is neither ${NAME} nor ${NAME:-default} (a literal ${ is written $${)", printable(reference))
 	}

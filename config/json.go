@@ -6,10 +6,15 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+
+	"github.com/tailscale/hujson"
 )
 
-// parseJSON reads strict JSON: no comments, no trailing commas.
+// parseJSON reads JSON as editors keep it: with comments and trailing commas.
 func parseJSON(data []byte) (*node, error) {
+	if strict, err := hujson.Standardize(bytes.Clone(data)); err == nil {
+		data = strict // what was taken out is blank now: all else stays in its line
+	}
 	var whole json.RawMessage
 	if err := json.Unmarshal(data, &whole); err != nil {
 		at := len(data)
@@ -79,7 +84,7 @@ func (p *jsonParser) object(depth int) (*node, error) {
 		if err != nil {
 			return nil, err
 		}
-		n.members = append(n.members, member{key.(string), value})
+		n.members = append(n.members, member{key: key.(string), value: value})
 	}
 	_, err := p.dec.Token() // }
 	return n, err

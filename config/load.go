@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -75,6 +74,10 @@ func Load(o Options) (*Config, []string, error) {
 
 var extensions = []string{".yaml", ".yml", ".json", ".toml"}
 
+// formats are those of files by their extensions. JSON may have comments and trailing
+// commas.
+var formats = map[string]string{".yaml": "yaml", ".yml": "yml", ".json": "json", ".jsonc": "json", ".toml": "toml"}
+
 // find sets the file to read, if there is one.
 func (l *loader) find(o Options) bool {
 	l.source = o.File
@@ -129,13 +132,14 @@ func userDir() string {
 // read hands the file to viper, which hands it back to Decode.
 func (l *loader) read(v *viper.Viper) {
 	ext := strings.ToLower(filepath.Ext(l.source))
-	if !slices.Contains(extensions, ext) {
-		l.fail(l.source, "", "is of no known format: its name must end in .yaml, .yml, .json or .toml")
+	format, ok := formats[ext]
+	if !ok {
+		l.fail(l.source, "", "is of no known format: its name must end in .yaml, .yml, .json, .jsonc or .toml")
 		return
 	}
 	data, err := readFile(l.source)
 	if err == nil {
-		v.SetConfigType(ext[1:])
+		v.SetConfigType(format)
 		err = v.ReadConfig(bytes.NewReader(data))
 	}
 	if pe, ok := errors.AsType[viper.ConfigParseError](err); ok {
@@ -168,15 +172,15 @@ func (d decoder) Decode(data []byte, top map[string]any) error {
 	dropDuplicates(root, "", func(key string) { d.fail(d.source, key, "duplicate key") })
 
 	known := fields{
-		"limits":     d.readLimits,
-		"tls":        into(&d.cfg.TLS, value.listenTLS),
-		"logs":       func(v value) { v.strict(fields{"calls": into(&d.cfg.Logs.Calls, truth.read)}) },
-		"auth":       d.readAuth,
-		"policies":   d.readPolicies,
-		"admin":      d.readAdmin,
-		"upstreams":  d.readUpstreams,
-		"mcpServers": d.readServers,
-		"links":      d.readLinks,
+		"$schema":   func(value) {}, // for editors
+		"limits":    d.readLimits,
+		"tls":       into(&d.cfg.TLS, value.listenTLS),
+		"logs":      func(v value) { v.strict(fields{"calls": into(&d.cfg.Logs.Calls, truth.read)}) },
+		"auth":      d.readAuth,
+		"policies":  d.readPolicies,
+		"admin":     d.readAdmin,
+		"upstreams": d.readUpstreams,
+		"links":     d.readLinks,
 	}
 	for _, s := range settings {
 		known[s.key] = func(v value) {
@@ -186,16 +190,11 @@ func (d decoder) Decode(data []byte, top map[string]any) error {
 		}
 	}
 	file := value{&d.reader, root, ""}
-	if !root.has("mcpServers") {
-		file.strict(known)
+	if f := d.foreignIn(root); f != nil {
+		f.read(file, known)
 		return nil
 	}
-	// The file of another program, which keeps its own settings beside them.
-	file.object(known, func(key string, v value) {
-		if !v.misspelt(key, known) {
-			v.warn(v.source, v.key, "unknown key, ignored%s", DidYouMean(key, known.keys()))
-		}
-	})
+	file.strict(known)
 	return nil
 }
 

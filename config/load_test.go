@@ -308,7 +308,7 @@ func TestFileCannotBeRead(t *testing.T) {
 	for name, want := range map[string]string{
 		"absent.yaml": "cannot be read: no such file or directory",
 		"folder.yaml": "cannot be read: is a directory",
-		"config.ini":  "is of no known format: its name must end in .yaml, .yml, .json or .toml",
+		"config.ini":  "is of no known format: its name must end in .yaml, .yml, .json, .jsonc or .toml",
 		"large.yaml":  "is larger than 1MiB",
 	} {
 		mkfile(t, filepath.Join(dir, "folder.yaml/inside"), "")

@@ -13,7 +13,8 @@ type reader struct {
 	dir      string // what its relative paths count from
 	problems Problems
 	warnings []string
-	ignored  map[string]bool // unknown keys of mcpServers, each warned about once
+	ignored  map[string]bool // unknown keys of other programs' servers, each warned about once
+	inputs   map[string]input
 }
 
 func (r *reader) fail(source, key, format string, args ...any) {
@@ -66,7 +67,7 @@ func (v value) each(f func(key string, v value)) {
 	case null:
 	case object:
 		for _, m := range v.node.members {
-			f(m.key, value{v.reader, m.value, join(v.key, m.key)})
+			f(m.key, value{v.reader, m.value, join(v.key, m.name())})
 		}
 	default:
 		v.wrong("must be a map, not %s", v.node.kind)
@@ -97,7 +98,7 @@ func (v value) needs(keys ...string) {
 func (v value) pick(key string, read func(value)) {
 	for _, m := range v.node.members {
 		if m.key == key {
-			read(value{v.reader, m.value, join(v.key, m.key)})
+			read(value{v.reader, m.value, join(v.key, m.name())})
 		}
 	}
 }
@@ -152,7 +153,7 @@ func (s scalar[T]) read(v value) (t T, ok bool) {
 	}
 	in := n.text
 	if n.kind == text {
-		expanded, wrong := expand(in)
+		expanded, wrong := v.expand(in)
 		for _, w := range wrong {
 			v.wrong("%s", w)
 		}

@@ -47,6 +47,8 @@ var (
 	ownURL    = scalar[string]{what: issuerURL.what, kinds: text, parse: parseOwnURL, secret: true}
 	tokenName = scalar[string]{what: "a name of 1 to 64 of A-Z a-z 0-9 . _ @ + -", kinds: text, parse: check(regexp.MustCompile(`^[A-Za-z0-9._@+-]{1,64}$`).MatchString)}
 	scope     = scalar[string]{what: "one scope, without spaces", kinds: text, parse: check(regexp.MustCompile(`^[\x21\x23-\x5b\x5d-\x7e]+$`).MatchString)} // RFC 6749, 3.3
+	amount    = scalar[float64]{what: "a number above zero", kinds: number, parse: parseAmount}
+	filter    = scalar[string]{what: "allow or block", kinds: text, parse: oneOf("allow", "block")}
 	skew      = scalar[time.Duration]{what: "a duration from 0s to 5m", kinds: text | number, parse: durationTo(5 * time.Minute)}
 	rate      = scalar[float64]{what: "a rate such as 10/s, 600/m or 1000/h", kinds: text, parse: parseRate}
 	algorithm = scalar[string]{what: "one of " + strings.Join(algorithms, ", ") + " (never none or HS256: whoever can check such a token can make one)", kinds: text, parse: oneOf(algorithms...)}
@@ -150,6 +152,11 @@ func parseSize(s string) (int64, bool) {
 	}
 	n, err := parse(s)
 	return n, err == nil && n >= 1 && n <= 1<<30
+}
+
+func parseAmount(s string) (float64, bool) {
+	n, err := strconv.ParseFloat(s, 64)
+	return n, err == nil && n > 0 && n < 1e9
 }
 
 var rateText = regexp.MustCompile(`^([1-9][0-9]{0,8})/([smh])$`)

@@ -7,52 +7,24 @@ import (
 	"strings"
 )
 
-// readServers reads mcpServers as other programs write it: entries may carry
-// keys that mean nothing here, and any name.
-func (l *loader) readServers(v value) {
-	l.ignored = make(map[string]bool)
-	v.each(func(name string, v value) {
-		if v.disabled() {
-			return
-		}
-		u := newUpstream(name, v)
-		known := u.fields()
-		known["type"] = into(&u.Type, serverType.read)
-		known["disabled"] = func(value) {}
-		known["auth"] = u.foreignAuth
-		known["oauth"] = u.foreignOAuth
-		known["tools"] = into(&u.Tools, value.foreignTools)
-		v.object(known, func(key string, v value) { v.ignore(key, known) })
-		misplaced := func(v value, format string, args ...any) {
-			v.warn(v.source, v.key, format, args...)
-		}
-		if slip := v.slip(known); slip != "" {
-			v.pick(slip, func(v value) { v.wrong("unknown key%s", DidYouMean(slip, known.keys())) })
-		} else {
-			v.transport(misplaced)
-		}
-		v.sharedOnly(u.Shared, misplaced)
-		v.oneCredential()
-		if u.URL == "" {
-			u.Auth = UpstreamAuth{} // it was misplaced
-		}
-		v.typeFits(u)
-		l.entries = append(l.entries, entry{Upstream: *u, foreign: true})
-	})
-}
-
 // disabled reports whether an entry is off. Nothing else of it is read: the variables
 // of such entries are often unset.
-func (v value) disabled() (off bool) {
+func (v value) disabled() bool {
+	off, on := false, true
 	v.pick("disabled", into(&off, truth.read))
-	return off
+	v.pick("enabled", into(&on, truth.read))
+	v.pick("isActive", into(&on, truth.read))
+	return off || !on
 }
 
 // ignore warns of an unknown key the first time that it is seen.
 func (v value) ignore(key string, known fields) {
 	if !v.ignored[key] {
+		if v.ignored == nil {
+			v.ignored = make(map[string]bool)
+		}
 		v.ignored[key] = true
-		v.warn(v.source, v.key, "unknown key, ignored here and in all of mcpServers%s", DidYouMean(key, known.keys()))
+		v.warn(v.source, v.key, "unknown key, ignored here and in all entries%s", DidYouMean(key, known.keys()))
 	}
 }
 
@@ -95,15 +67,6 @@ func (v value) typeFits(u *Upstream) {
 	})
 }
 
-// foreignTools takes a plain list of names too, as some programs write it.
-func (v value) foreignTools() (Tools, bool) {
-	if v.node.kind != list {
-		return v.tools()
-	}
-	allow, ok := glob.list(v)
-	return Tools{Allow: allow}, ok
-}
-
 // foreignAuth reads auth of mcpServers: ours, or a client that is known beforehand, as
 // other programs write it.
 func (u *Upstream) foreignAuth(v value) {
@@ -133,7 +96,8 @@ func (u *Upstream) foreignOAuth(v value) {
 		}
 	default:
 		known := o.fields()
-		known["CLIENT_ID"] = known["clientId"]
+		known["CLIENT_ID"], known["client_id"] = known["clientId"], known["clientId"]
+		known["scope"] = into(&o.Scopes, value.foreignScopes)
 		known["scopes"] = into(&o.Scopes, value.foreignScopes)
 		known["enabled"] = into(&on, truth.read)
 		v.object(known, func(key string, v value) { v.ignore(key, known) })

@@ -98,7 +98,7 @@ func (p *tomlParser) put(table *node, key string, value *node) {
 	} else {
 		members[key] = value
 	}
-	table.members = append(table.members, member{key, value})
+	table.members = append(table.members, member{key: key, value: value})
 }
 
 // descend finds or makes the table under keys. Through an array of tables it

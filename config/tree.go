@@ -2,6 +2,7 @@ package config
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"regexp"
 	"strconv"
@@ -61,17 +62,65 @@ type node struct {
 }
 
 type member struct {
-	key   string
-	value *node
+	key     string
+	value   *node
+	written string // the key in the file, if it is another one that means the same
 }
 
-func (n *node) has(key string) bool {
+// name is the key as it stands in the file.
+func (m member) name() string { return cmp.Or(m.written, m.key) }
+
+func (n *node) has(key string) bool { return n.get(key) != nil }
+
+// get returns the value of a key; nil if it is not there, or n is nil.
+func (n *node) get(key string) *node {
+	if n == nil {
+		return nil
+	}
 	for _, m := range n.members {
 		if m.key == key {
-			return true
+			return m.value
 		}
 	}
-	return false
+	return nil
+}
+
+// set makes value that of key. It goes where an older one was, else to the end.
+func (n *node) set(key string, value *node) {
+	for i, m := range n.members {
+		if m.key == key {
+			n.members[i].value = value
+			return
+		}
+	}
+	n.members = append(n.members, member{key: key, value: value})
+}
+
+// isA reports whether n is there and of one of kinds.
+func (n *node) isA(kinds kind) bool { return n != nil && n.kind&kinds != 0 }
+
+// is reports whether n is the scalar that is written so.
+func (n *node) is(text string) bool { return n != nil && n.text == text && n.isA(^(list | object)) }
+
+// all returns the items of a list; nil if n is nil.
+func (n *node) all() []*node {
+	if n == nil {
+		return nil
+	}
+	return n.items
+}
+
+// texts replaces each string in n by what change makes of it.
+func (n *node) texts(change func(string) string) {
+	if n.kind == text {
+		n.text = change(n.text)
+	}
+	for _, item := range n.items {
+		item.texts(change)
+	}
+	for _, m := range n.members {
+		m.value.texts(change)
+	}
 }
 
 // A budget bounds the tree while it is built.

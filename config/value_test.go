@@ -23,20 +23,20 @@ func TestExpand(t *testing.T) {
 		"$$${CONFIG_TEST_A}":           "$${CONFIG_TEST_A}",
 		"$${${CONFIG_TEST_A}":          "${a${CONFIG_TEST_B}",
 	} {
-		if got, wrong := expand(in); got != want || wrong != nil {
-			t.Errorf("expand(%q) = %q, %q; want %q", in, got, wrong, want)
+		if got, wrong := new(reader).expand(in); got != want || wrong != nil {
+			t.Errorf("new(reader).expand(%q) = %q, %q; want %q", in, got, wrong, want)
 		}
 	}
 	for in, want := range map[string]string{
 		"${CONFIG_TEST_UNSET}": "the variable CONFIG_TEST_UNSET is not set",
 		"${":                   "without its }",
 		"${}":                  "neither",
-		"${env:HOME}":          "neither",
+		"${env:1}":             "neither",
 		"${1A}":                "neither",
 		"${CONFIG_TEST_A-x}":   "neither",
 	} {
-		if _, wrong := expand(in); len(wrong) != 1 || !strings.Contains(wrong[0], want) {
-			t.Errorf("expand(%q): %q; want one with %q", in, wrong, want)
+		if _, wrong := new(reader).expand(in); len(wrong) != 1 || !strings.Contains(wrong[0], want) {
+			t.Errorf("new(reader).expand(%q): %q; want one with %q", in, wrong, want)
 		}
 	}
 }

@@ -91,7 +91,7 @@ func (p *yamlParser) object(y *yaml.Node, depth int) (*node, error) {
 			return nil, err
 		}
 		if key.ShortTag() != "!!merge" {
-			n.members = append(n.members, member{key.Value, value})
+			n.members = append(n.members, member{key: key.Value, value: value})
 			continue
 		}
 		more, ok := mergeable(value)

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"path/filepath"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
@@ -18,6 +19,9 @@ var programs = map[string]func(){
 	"fakeserver":  fakeServer,
 	"sdkserver":   sdkServer,
 	"fakebrowser": fakeBrowser,
+
+	// What files of other programs start.
+	"npx": fakeServer, "uvx": fakeServer, "uv": fakeServer, "node": fakeServer, "python": fakeServer, "docker": fakeServer,
 }
 
 func TestScripts(t *testing.T) {
@@ -27,7 +31,9 @@ func TestScripts(t *testing.T) {
 			env.Setenv("XDG_CONFIG_HOME", env.WorkDir+"/xdg")
 			env.Setenv("HOME", env.WorkDir)
 			env.Setenv("XDG_STATE_HOME", "")
-			return nil
+			found, err := filepath.Abs("../../config/testdata/found")
+			env.Setenv("FOUND", found)
+			return err
 		},
 	})
 }

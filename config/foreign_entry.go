@@ -1,0 +1,260 @@
+package config
+
+import (
+	"bytes"
+	"maps"
+	"os"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/subosito/gotenv"
+)
+
+// writtenAs are keys of entries that mean one of ours.
+var writtenAs = map[string]string{
+	"serverUrl": "url", "httpUrl": "url", // Windsurf, Gemini CLI
+	"environment":   "env",     // opencode
+	"http_headers":  "headers", // Codex
+	"transportType": "type", "transport": "type", "transport_type": "type",
+}
+
+// readServers reads the servers of another program: entries may have keys that mean
+// nothing here, and any name.
+func (f *foreign) readServers(v value) {
+	v.each(func(name string, v value) {
+		if f.unused(name, v) {
+			return
+		}
+		if v.node.get("source").is("extension") && !v.node.has("command") {
+			v.warn(v.source, v.key, "left out: the command is in an extension of Zed")
+			return
+		}
+		if f.section.adapt != nil {
+			f.section.adapt(f, name, v.node)
+		}
+		f.rewrite(v.node)
+		f.entry(name, v)
+	})
+}
+
+// rewrite brings an entry into the form of mcpServers.
+func (f *foreign) rewrite(n *node) {
+	if u := n.get("httpUrl"); u != nil && !n.has("type") {
+		n.set("type", &node{kind: text, text: "http"})
+	}
+	for i, m := range n.members {
+		if key, ok := writtenAs[m.key]; ok && !n.has(key) {
+			n.members[i].key, n.members[i].written = key, m.key
+		}
+	}
+	switch c := n.get("command"); {
+	case c.isA(list) && len(c.items) > 0: // the whole command line
+		n.set("args", &node{kind: list, items: append(c.items[1:len(c.items):len(c.items)], n.get("args").all()...)})
+		n.set("command", c.items[0])
+	case c.isA(object): // as Zed had it
+		for _, m := range c.members {
+			if m.key == "path" {
+				m.key = "command"
+			}
+			n.set(m.key, m.value)
+		}
+	}
+	if f.gemini {
+		n.texts(func(s string) string { return geminiVariable.ReplaceAllString(s, "$${$1}") })
+	}
+}
+
+// entry reads one server.
+func (f *foreign) entry(name string, v value) {
+	u := newUpstream(name, v)
+	ours := u.fields()
+	known := maps.Clone(ours)
+	f.known(known, u)
+	v.object(known, func(key string, v value) { v.ignore(key, ours) })
+	misplaced := func(v value, format string, args ...any) {
+		v.warn(v.source, v.key, format, args...)
+	}
+	if slip := v.slip(known); slip != "" {
+		v.pick(slip, func(v value) { v.wrong("unknown key%s", DidYouMean(slip, known.keys())) })
+	} else {
+		v.transport(misplaced)
+	}
+	v.pick("requiresOAuth", u.requiresOAuth)
+	v.pick("scopes", u.scopes)
+	v.sharedOnly(u.Shared, misplaced)
+	v.oneCredential()
+	if u.URL == "" {
+		u.Auth = UpstreamAuth{} // it was misplaced
+	}
+	v.typeFits(u)
+	v.placeholders()
+	f.checkDomain(v, u)
+	f.deny(name, u)
+	f.entries = append(f.entries, entry{Upstream: *u, foreign: true})
+}
+
+// known adds the keys of other programs to ours.
+func (f *foreign) known(known fields, u *Upstream) {
+	nothing := func(value) {}
+	maps.Copy(known, fields{
+		"type":     into(&u.Type, serverType.read),
+		"disabled": nothing, "enabled": nothing, "isActive": nothing, "source": nothing, // before
+		"requiresOAuth": nothing, "scopes": nothing, // after
+		"auth":  u.foreignAuth,
+		"oauth": u.foreignOAuth,
+		"tools": u.foreignTools,
+
+		"envFile": u.envFile, "env_file": u.envFile,
+		"disabledTools": u.denyNames, "disabled_tools": u.denyNames, "excludeTools": u.denyNames,
+		"enabledTools": u.allowNames, "enabled_tools": u.allowNames, "includeTools": u.allowNames,
+		"options":        u.options,
+		"sandbox":        refuseSandbox,
+		"sandboxEnabled": refuseSandbox,
+		"allowHosts":     refuseSandbox,
+
+		"env_vars":             into(&u.InheritEnv, envName.list),
+		"bearer_token_env_var": u.bearerFrom,
+		"env_http_headers":     u.headersFromEnv,
+		"startup_timeout_sec":  timeOf(&u.StartTimeout, time.Second),
+		"startup_timeout_ms":   timeOf(&u.StartTimeout, time.Millisecond),
+		"initTimeout":          timeOf(&u.StartTimeout, time.Millisecond),
+		"tool_timeout_sec":     timeOf(&u.RequestTimeout, time.Second),
+	})
+	for alias, key := range writtenAs { // of which there is one already
+		known[alias] = func(v value) { v.wrong("means the same as %s, which is there, too", key) }
+	}
+}
+
+// timeOf reads a number of units.
+func timeOf(to *time.Duration, unit time.Duration) func(value) {
+	return func(v value) {
+		if n, ok := amount.read(v); ok {
+			*to = time.Duration(n * float64(unit))
+		}
+	}
+}
+
+// refuseSandbox refuses what would keep a server from files and networks, and does not
+// here.
+func refuseSandbox(v value) {
+	if v.node.isA(object|list) || v.node.is("true") {
+		v.wrong("cannot be done here, and the server would reach more than it should: remove the key if that is intended")
+	}
+}
+
+// options reads what TBXark/mcp-proxy calls so.
+func (u *Upstream) options(v value) {
+	v.pick("authTokens", refuseTokens)
+	v.pick("toolFilter", u.toolFilter)
+}
+
+// envFile reads variables of the server from a file of lines NAME=value. Those in env
+// itself count more.
+func (u *Upstream) envFile(v value) {
+	name, ok := v.filePath()
+	if !ok {
+		return
+	}
+	data, err := readFile(name)
+	if err != nil {
+		v.wrong("%v", err)
+		return
+	}
+	all, err := gotenv.StrictParse(bytes.NewReader(data))
+	if err != nil {
+		v.wrong("is not a file of lines NAME=value")
+		return
+	}
+	if u.Env == nil {
+		u.Env = make(map[string]string)
+	}
+	for name, text := range all {
+		if _, ok := u.Env[name]; !ok {
+			u.Env[name] = text
+		}
+	}
+}
+
+// bearerFrom reads the name of the variable that has the token of the server.
+func (u *Upstream) bearerFrom(v value) { u.headerFromEnv(v, "Authorization", "Bearer ") }
+
+func (u *Upstream) headersFromEnv(v value) {
+	v.each(func(header string, v value) { u.headerFromEnv(v, header, "") })
+}
+
+func (u *Upstream) headerFromEnv(v value, header, before string) {
+	name, ok := envName.read(v)
+	if !ok {
+		return
+	}
+	text, set := os.LookupEnv(name)
+	switch {
+	case !set:
+		v.wrong("the variable %s is not set", printable(name))
+	case !isHeaderValue(text) || !headerToken.MatchString(header):
+		v.wrong("does not fit into a header")
+	default:
+		if u.Headers == nil {
+			u.Headers = make(map[string]string)
+		}
+		u.Headers[header] = before + text
+	}
+}
+
+// requiresOAuth and scopes are a login of a person, as Codex and LibreChat write it.
+func (u *Upstream) requiresOAuth(v value) {
+	if on, ok := truth.read(v); ok && on && u.Auth.OAuth == nil {
+		u.Auth.OAuth = new(OAuth)
+	}
+}
+
+func (u *Upstream) scopes(v value) {
+	if all, ok := v.foreignScopes(); ok && len(all) > 0 {
+		if u.Auth.OAuth == nil {
+			u.Auth.OAuth = new(OAuth)
+		}
+		u.Auth.OAuth.Scopes = all
+	}
+}
+
+var (
+	geminiVariable = regexp.MustCompile(`\$([A-Za-z_][A-Za-z0-9_]*)`)
+	placeholder    = regexp.MustCompile(`\{\{[A-Z][A-Z0-9_]*\}\}`)
+)
+
+// geminiEntries reports whether servers are written as Gemini CLI has them.
+func geminiEntries(servers *node) bool {
+	for _, m := range servers.members {
+		for _, key := range []string{"httpUrl", "trust", "includeTools", "excludeTools"} {
+			if m.value.has(key) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// placeholders refuses values that LibreChat fills in for each of its users.
+func (v value) placeholders() {
+	switch v.node.kind {
+	case text:
+		if placeholder.MatchString(v.node.text) {
+			v.wrong("has a {{PLACEHOLDER}}, which nobody fills in here: write ${NAME} for a variable")
+		}
+	case list:
+		v.every(value.placeholders)
+	case object:
+		v.each(func(_ string, v value) { v.placeholders() })
+	}
+}
+
+// opencode brings an entry of opencode into the form of mcpServers.
+func (f *foreign) opencode(_ string, n *node) {
+	n.texts(func(s string) string {
+		s = strings.ReplaceAll(s, "${", "$${")
+		return openVariable.ReplaceAllString(s, "$${$1}")
+	})
+}
+
+var openVariable = regexp.MustCompile(`\{((?:env|file):[^{}]+)\}`)
