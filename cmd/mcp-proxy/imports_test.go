@@ -51,6 +51,8 @@ var mayImport = map[string][]string{
 var onlyIn = map[string]string{
 	"github.com/hashicorp/yamux":                               "upstream/link",
 	"github.com/gorilla/websocket":                             "internal/jsonrpc/wsconn",
+	"github.com/tailscale/hujson":                              "config",
+	"github.com/subosito/gotenv":                               "config",
 	"github.com/spf13/viper":                                   "config",
 	"github.com/gofrs/flock":                                   "upstream/oauth",
 	"github.com/zalando/go-keyring":                            "upstream/oauth",
