@@ -134,6 +134,16 @@ func (c *Config) Proves() bool {
 	return c.TokenFile != "" || len(c.Auth.Tokens)+len(c.Auth.JWT) > 0 || c.TLS.ClientCA != ""
 }
 
+// Open returns the addresses to listen at where others can come who prove nothing.
+func (c *Config) Open() (addresses []string) {
+	for _, a := range c.Listen {
+		if !c.Proves() && !isLocal(a) {
+			addresses = append(addresses, a)
+		}
+	}
+	return addresses
+}
+
 // overheard tells whether tokens can be read on their way to an address. Something that
 // ends TLS may be there; then we are known by an https URL. Of tokenFile nothing is said:
 // there is no other word for it than insecure.

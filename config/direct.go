@@ -87,9 +87,12 @@ func (l *loader) header(u *Upstream, given string) {
 
 var credential = regexp.MustCompile(`(?i)auth|cookie|key|secret|token`)
 
+// Exposed reports whether what is sent to an upstream can be read on the way.
+func (u *Upstream) Exposed() bool { return u.URL != "" && parseEndpoint(u.URL).exposed() }
+
 // careless warns of an upstream to which we send unencrypted credentials.
 func (l *loader) careless(u Upstream) {
-	if u.URL == "" || !parseEndpoint(u.URL).exposed() {
+	if !u.Exposed() {
 		return
 	}
 	var names []string

@@ -4,7 +4,9 @@ import (
 	"cmp"
 	"context"
 	"log/slog"
+	"maps"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -228,6 +230,21 @@ func (h *hosting) relates(name string) bool {
 	defer h.mu.Unlock()
 	u := h.configs[name]
 	return !u.Shared && strings.HasPrefix(u.URL, "http")
+}
+
+// configured returns the names of the upstreams, sorted.
+func (h *hosting) configured() []string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.Sorted(maps.Keys(h.configs))
+}
+
+// isOld reports whether an upstream has only the HTTP+SSE transport, as far as is known.
+func (h *hosting) isOld(name string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	r := h.remotes[name]
+	return r != nil && r.Old()
 }
 
 var errHostStops = &jsonrpc.ClosedError{Cause: jsonrpc.CauseHostStopped, Delivered: true}

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"log/slog"
+	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/observe"
 )
@@ -21,6 +22,10 @@ type Options struct {
 	// the addresses in the configuration. If nobody can listen there the log has a debug line. "" is
 	// none.
 	AdminSocket string
+
+	// Patience is how long an upstream that starts may hold a client's initialize, if its
+	// startTimeout is longer. Zero means 8 s: most clients give up after 10 s.
+	Patience time.Duration
 
 	// AskLogin is called when a server wants a person to log in, with the page to open; a
 	// browser was opened with it if there is one. It must not wait. Only a program whose

@@ -41,9 +41,9 @@ type Proxy struct {
 	hangUp context.CancelFunc
 	once   sync.Once // of starting the links, and of never starting them
 
-	serving context.Context // of clients on stdio
+	serving context.Context // of clients on stdio and in this program
 	cut     context.CancelFunc
-	onStdio gate
+	inside  gate // sessions of these
 }
 
 // New returns the proxy that cfg describes. Nothing runs before the first call of
@@ -101,6 +101,7 @@ func newRouter(cfg *config.Config, o Options, dial session.DialFunc) *session.Ro
 		PageSize:    cfg.PageSize,
 		ListTimeout: cfg.ListTimeout,
 		Drain:       atLeast(cfg.Drain),
+		MaxStart:    o.Patience,
 		Log:         o.Log,
 		Hooks:       o.Hooks,
 	}
@@ -185,11 +186,11 @@ func (p *Proxy) Serve() error {
 func (p *Proxy) ServeStdio(ctx context.Context, in, out *os.File) error {
 	p.start()
 	client := frontend.NewStdio(in, out, p.front.Limits)
-	if !p.onStdio.enter() {
+	if !p.inside.enter() {
 		client.Close()
 		return jsonrpc.ErrClosed
 	}
-	defer p.onStdio.leave()
+	defer p.inside.leave()
 	if p.stdio { // then by force soon, when the session has hung up, and later at once
 		context.AfterFunc(ctx, func() { time.AfterFunc(hangUpTime, p.host.force) })
 		defer func() { context.AfterFunc(ctx, p.host.force) }()
@@ -250,7 +251,7 @@ func (p *Proxy) Shutdown(ctx context.Context) error {
 	p.router.Shutdown(b.drain)
 	p.cut() // what did not finish in time hears so now
 	p.front.Close()
-	p.onStdio.wait()
+	p.inside.wait()
 	p.hangUp()
 	p.links.in.wait()
 	p.front.keys.wait()

@@ -2,7 +2,6 @@ package proxy
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"sync"
 	"time"
@@ -220,8 +219,7 @@ const requiredKey = "required"
 
 // hello initializes as a client that can do nothing.
 func hello(c jsonrpc.Conn) error {
-	params := json.RawMessage(`{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"mcp-proxy","version":"` + Version() + `"}}`)
-	if err := c.Send(jsonrpc.NewRequest(jsonrpc.IntID(1), mcp.MethodInitialize, params)); err != nil {
+	if err := c.Send(jsonrpc.NewRequest(jsonrpc.IntID(1), mcp.MethodInitialize, helloParams())); err != nil {
 		return err
 	}
 	for {

@@ -233,7 +233,7 @@ func (r *restart) statusLocked() Status {
 		State: StateReady, Failures: r.inARow(), Next: r.next,
 	}
 	if st.Failures > 0 {
-		st.Cause = r.end.Cause
+		st.Cause, st.Says = r.end.Cause, r.end.Words()
 	}
 	switch {
 	case r.inARow() >= crashLoop && r.end.Class() != jsonrpc.ClassLogin:

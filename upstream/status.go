@@ -29,6 +29,7 @@ type Status struct {
 	State    State
 	Failures int       // ends in a row that count against it
 	Cause    string    // of the last of them; "" for none
+	Says     string    // the same in words that follow the upstream's name
 	Next     time.Time // no start before; zero for any time
 
 	// Of the newest server; zero if there was none.

@@ -1,9 +1,15 @@
 package main
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
+	"os/signal"
+	"strings"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -13,11 +19,13 @@ import (
 
 func newCheck() *cobra.Command {
 	var file string
+	var begin bool
 	cmd := &cobra.Command{
 		Use:   "check [FILE]",
 		Short: "Validate a configuration: one line for each mistake, exit code 2",
 		Long: "Validates a configuration and what it names: commands that are not there, and files of tokens, keys, headers and TLS that\n" +
-			"cannot be used. Nothing is started. Each mistake is a line with file and key, and the exit code is 2.",
+			"cannot be used. Nothing is started without --start. Each mistake is a line with file and key, and the exit code is 2.\n" +
+			"With --start each server is started, asked for its lists and stopped. The exit code is 1 if that fails.",
 		Args: func(_ *cobra.Command, args []string) error {
 			switch {
 			case len(args) > 1:
@@ -27,34 +35,96 @@ func newCheck() *cobra.Command {
 			}
 			return nil
 		},
-		RunE: func(_ *cobra.Command, args []string) error {
+		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 1 {
 				file = args[0]
 			}
-			return runCheck(file)
+			cfg, err := runCheck(file)
+			if err != nil || !begin {
+				return err
+			}
+			log, err := newLogger(os.Stderr, "auto", "error")
+			if err != nil {
+				return err
+			}
+			return runCheckStart(cmd.Context(), cfg, log)
 		},
 	}
 	addConfigFlag(cmd, &file)
+	cmd.Flags().BoolVar(&begin, "start", false, "start each server, list what it offers, and stop it")
 	return cmd
 }
 
-func runCheck(file string) error {
+func runCheck(file string) (*config.Config, error) {
 	cfg, warnings, err := config.Load(config.Options{File: file})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	for _, w := range warnings {
 		fmt.Fprintln(os.Stderr, "warning:", w)
 	}
 	if problems := proxy.Check(cfg); len(problems) > 0 {
-		return problems
+		return nil, problems
 	}
 	fmt.Printf("%s: ok, %d %s", cfg.File, len(cfg.Upstreams), plural("upstream", len(cfg.Upstreams)))
 	if n := len(cfg.Links); n > 0 {
 		fmt.Printf(", %d %s", n, plural("link", n))
 	}
 	fmt.Println()
+	return cfg, nil
+}
+
+// runCheckStart tries each server, and prints a line for it.
+func runCheckStart(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	trials, err := proxy.Try(ctx, cfg, log)
+	if err != nil {
+		return failed(ctx, err)
+	}
+	well := true
+	for _, t := range trials {
+		fmt.Println(trialLine(&t))
+		well = well && t.OK()
+	}
+	if !well {
+		return errAnswerIsNo
+	}
 	return nil
+}
+
+// trialLine says in one line what came of a trial, and of one that failed the last word, too.
+func trialLine(t *proxy.Trial) string {
+	name := cmp.Or(t.Upstream, "link "+t.Link)
+	if t.OK() {
+		return fmt.Sprintf("%s: ok, started in %s, %s", name, inSeconds(t.StartMs), offers(t))
+	}
+	line := name + ": " + t.Failed
+	if n := len(t.Stderr); n > 0 {
+		line += ": " + oneLine(t.Stderr[n-1], 200)
+	}
+	return line
+}
+
+// offers says how much an upstream offers.
+func offers(t *proxy.Trial) string {
+	var all []string
+	for _, l := range []struct {
+		noun string
+		n    int
+	}{{"tool", t.Tools.Count}, {"prompt", t.Prompts.Count}, {"resource", t.Resources.Count}, {"template", t.Templates.Count}} {
+		if l.n > 0 {
+			all = append(all, fmt.Sprintf("%d %s", l.n, plural(l.noun, l.n)))
+		}
+	}
+	return cmp.Or(strings.Join(all, ", "), "offers nothing")
+}
+
+func inSeconds(ms float64) string {
+	if ms < 1000 {
+		return fmt.Sprintf("%.0f ms", ms)
+	}
+	return fmt.Sprintf("%.1f s", ms/1000)
 }
 
 func plural(noun string, n int) string {

@@ -4,7 +4,10 @@
 //	mcp-proxy stdio   --config F                                       [-- CMD ARGS…]
 //	mcp-proxy connect URL
 //	mcp-proxy host    --config F --listen URL | --dial URL             [-- CMD ARGS…]
-//	mcp-proxy check   [F]
+//	mcp-proxy check   [F] [--start]
+//	mcp-proxy tools   [-- CMD ARGS… | URL]
+//	mcp-proxy call    NAME [JSON | key=value…]  [-- CMD ARGS…]
+//	mcp-proxy doctor  [-- CMD ARGS… | URL]
 //	mcp-proxy login   UPSTREAM|URL, and logout
 //	mcp-proxy explain --as CLIENT | --claims F  NAME|URI
 //	mcp-proxy healthcheck
@@ -16,6 +19,8 @@
 //	flags ─► config ─► serve          proxy.New: Listen, Serve ──┐
 //	                   stdio, connect proxy.New: ServeStdio    ──┼─ a signal ─► Shutdown ─► exit code
 //	                   host           proxy.NewHost: Serve     ──┘
+//	                   tools, call    proxy.New: Client  ──► Shutdown (direct.go)
+//	                   check, doctor  proxy.Try, proxy.Diagnose
 //
 // SIGHUP is Reload, and SIGUSR1 logs a Snapshot. A process has a Unix socket for operators,
 // where healthcheck finds it (admin_socket.go). Only main exits.

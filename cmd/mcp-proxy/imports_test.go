@@ -39,7 +39,7 @@ var mayImport = map[string][]string{
 
 	// The parts meet in the door, which programs embed.
 	"proxy": {
-		"config", "internal/identity", "internal/jsonrpc", "internal/jsonrpc/wsconn", "internal/jwt", "internal/mcp", "internal/observe", "internal/page", "internal/secretfile",
+		"config", "internal/identity", "internal/jsonrpc", "internal/jsonrpc/wsconn", "internal/jwt", "internal/mcp", "internal/observe", "internal/page", "internal/peer", "internal/secretfile",
 		"proxy/admin", "proxy/auth", "proxy/catalog", "proxy/frontend", "proxy/policy", "proxy/session",
 		"upstream", "upstream/link", "upstream/oauth", "upstream/pool", "upstream/process", "upstream/remote", "upstream/translate",
 	},

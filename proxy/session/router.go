@@ -83,6 +83,7 @@ type Router struct {
 	PageSize    int           // entries on one page of a merged list; zero means all
 	ListTimeout time.Duration // for a merged list, once for each upstream that is late; zero means 10 s
 	Drain       time.Duration // for requests in flight after a half-close; zero means 5 s
+	MaxStart    time.Duration // how long initialize may hold a client, whatever it waits for; zero means 8 s
 
 	Log   *slog.Logger // nil discards
 	Hooks observe.Hooks

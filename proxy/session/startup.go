@@ -10,12 +10,14 @@ import (
 )
 
 // maxStart is how long upstreams may hold the client's initialize, whatever they
-// are waiting for: hosts give up after 10 s.
+// are waiting for, if nothing else is said: hosts give up after 10 s.
 const maxStart = 8 * time.Second
+
+func (p *Router) maxStart() time.Duration { return orDefault(p.MaxStart, maxStart) }
 
 // startTimeout is how long this upstream may hold the client's initialize.
 func (u *upstreamConn) startTimeout() time.Duration {
-	return min(orDefault(u.up.StartTimeout, 30*time.Second), maxStart)
+	return min(orDefault(u.up.StartTimeout, 30*time.Second), u.s.p.maxStart())
 }
 
 // startAll starts all upstreams at once, also those that become known meanwhile, and waits
@@ -24,7 +26,7 @@ func (u *upstreamConn) startTimeout() time.Duration {
 // one is enough. Those that c's client does not see are left alone. The failure says why a
 // sole upstream cannot be started.
 func (s *session) startAll(ctx context.Context, c *call, method string, start starter) (map[*upstreamConn]json.RawMessage, *failure) {
-	ctx, cancel := context.WithTimeout(ctx, maxStart)
+	ctx, cancel := context.WithTimeout(ctx, s.p.maxStart())
 	defer cancel()
 	st := &startup{s: s, method: method, start: start, begun: make(map[*upstreamConn]bool), answers: make(chan started), said: make(map[*upstreamConn]json.RawMessage), failed: make(map[*upstreamConn]*failure)}
 	for {

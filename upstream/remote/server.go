@@ -67,6 +67,9 @@ func (s *Server) prepare() *transport {
 	return s.transport
 }
 
+// Old reports whether the server is one of the HTTP+SSE transport alone, as far as is known.
+func (s *Server) Old() bool { return s.SSE || s.prepare().old.Load() }
+
 // Dial begins a session of the legacy era. On http and https it does no I/O: the first
 // message that is sent does. On ws and wss it connects. Cancelling ctx ends the session
 // at once; Close takes leave of the server first, and must be called in either case.

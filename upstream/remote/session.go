@@ -224,6 +224,7 @@ func (s *session) initialize(c *call) {
 	if f != nil && mayBeSSE(f.status) {
 		x.close()
 		if s.attach(c.ctx) == nil {
+			s.t.old.Store(true)
 			s.handshake.open()
 			s.runSSE(c)
 			return

@@ -41,6 +41,7 @@ type transport struct {
 
 	failures failureLog
 	sessions atomic.Int64 // that live
+	old      atomic.Bool  // it turned out to have only HTTP+SSE
 }
 
 // join counts a session in.

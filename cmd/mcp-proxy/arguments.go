@@ -1,0 +1,273 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/mcp-proxy/mcp-proxy/config"
+)
+
+// maxArguments is the most that is read of arguments on stdin, in bytes.
+const maxArguments = 64 << 20
+
+// toolArguments makes the arguments of a call of words: one JSON object, "-" for one on stdin, or
+// key=value each, whose types are those of the tool's inputSchema. key:=JSON is a value as it is.
+func toolArguments(words []string, schema json.RawMessage, stdin io.Reader) (json.RawMessage, error) {
+	switch {
+	case len(words) == 0:
+		return json.RawMessage(`{}`), nil
+	case len(words) == 1 && words[0] == "-":
+		text, err := io.ReadAll(io.LimitReader(stdin, maxArguments))
+		if err != nil {
+			return nil, err
+		}
+		return wholeObject(text)
+	case len(words) == 1 && strings.HasPrefix(strings.TrimSpace(words[0]), "{"):
+		return wholeObject([]byte(words[0]))
+	}
+	a := arguments{schema: readSchema(schema, schema), values: make(map[string][]json.RawMessage)}
+	for _, w := range words {
+		if err := a.add(w); err != nil {
+			return nil, err
+		}
+	}
+	return a.object()
+}
+
+// wholeObject checks that a text is one object. It goes as it is: big numbers stay.
+func wholeObject(text []byte) (json.RawMessage, error) {
+	text = bytes.TrimSpace(text)
+	if !json.Valid(text) || len(text) == 0 || text[0] != '{' {
+		return nil, errors.New("the arguments are not one JSON object")
+	}
+	return text, nil
+}
+
+// arguments are the values of key=value, in the order in which keys came first.
+type arguments struct {
+	schema *schema
+	keys   []string
+	values map[string][]json.RawMessage
+}
+
+func (a *arguments) add(word string) error {
+	key, value, found := strings.Cut(word, "=")
+	if !found || key == "" || key == ":" {
+		return fmt.Errorf("%q is neither key=value nor a JSON object", word)
+	}
+	if !utf8.ValidString(word) {
+		return fmt.Errorf("%q is not UTF-8", word)
+	}
+	if raw, isJSON := strings.CutSuffix(key, ":"); isJSON && !a.schema.has(key) {
+		if !json.Valid([]byte(value)) {
+			return fmt.Errorf("%s: %q is not JSON", raw, value)
+		}
+		return a.put(raw, json.RawMessage(value))
+	}
+	of, err := a.schema.of(key)
+	if err != nil {
+		return err
+	}
+	typed, err := of.value(value)
+	if err != nil {
+		return fmt.Errorf("%s: %w", key, err)
+	}
+	return a.put(key, typed)
+}
+
+func (a *arguments) put(key string, value json.RawMessage) error {
+	if _, again := a.values[key]; !again {
+		a.keys = append(a.keys, key)
+	} else if of, err := a.schema.of(key); err != nil || of.items == nil {
+		return fmt.Errorf("%s is given twice, and is no array", key)
+	}
+	a.values[key] = append(a.values[key], value)
+	return nil
+}
+
+// object is the JSON of all. What is an array, and was given element by element, is one.
+func (a *arguments) object() (json.RawMessage, error) {
+	var out bytes.Buffer
+	out.WriteByte('{')
+	for i, key := range a.keys {
+		if i > 0 {
+			out.WriteByte(',')
+		}
+		name, err := json.Marshal(key)
+		if err != nil {
+			return nil, err
+		}
+		out.Write(name)
+		out.WriteByte(':')
+		out.Write(a.valueOf(key))
+	}
+	out.WriteByte('}')
+	return out.Bytes(), nil
+}
+
+func (a *arguments) valueOf(key string) json.RawMessage {
+	values := a.values[key]
+	of, err := a.schema.of(key)
+	if err != nil || of.items == nil || len(values) == 1 && values[0][0] == '[' {
+		return values[0]
+	}
+	return slices.Concat([]byte{'['}, bytes.Join(bytesOf(values), []byte{','}), []byte{']'})
+}
+
+func bytesOf(values []json.RawMessage) (all [][]byte) {
+	for _, v := range values {
+		all = append(all, v)
+	}
+	return all
+}
+
+// A schema is what matters of a JSON Schema for one value.
+type schema struct {
+	types      []string // that it may be; none: any
+	properties map[string]json.RawMessage
+	closed     bool    // no other properties
+	items      *schema // of an array; nil: it is none
+	root       json.RawMessage
+}
+
+// maxDepth bounds how deep references of schemas are followed.
+const maxDepth = 16
+
+// readSchema reads a schema within root, which its references are about.
+func readSchema(root, text json.RawMessage) *schema { return readDeep(root, text, maxDepth) }
+
+func readDeep(root, text json.RawMessage, depth int) *schema {
+	s := &schema{root: root}
+	var in struct {
+		Ref                  string `json:"$ref"`
+		Type                 json.RawMessage
+		Properties           map[string]json.RawMessage
+		AdditionalProperties json.RawMessage
+		Items                json.RawMessage
+		Const                json.RawMessage
+		Enum                 []json.RawMessage
+		AnyOf, OneOf, AllOf  []json.RawMessage
+	}
+	if json.Unmarshal(text, &in) != nil || depth == 0 {
+		return s
+	}
+	if in.Ref != "" {
+		return readDeep(root, pointed(root, in.Ref), depth-1)
+	}
+	s.properties = in.Properties
+	s.closed = len(in.Properties) > 0 && (in.AdditionalProperties == nil || string(in.AdditionalProperties) == "false")
+	s.typed(in.Type)
+	for _, other := range slices.Concat(in.AnyOf, in.OneOf, in.AllOf) {
+		o := readDeep(root, other, depth-1)
+		s.types = append(s.types, o.types...)
+		if s.items == nil {
+			s.items = o.items
+		}
+	}
+	for _, v := range append(in.Enum, in.Const) {
+		if len(s.types) == 0 && len(v) > 0 {
+			s.types = append(s.types, typeOf(v))
+		}
+	}
+	if slices.Contains(s.types, "array") && s.items == nil {
+		s.items = readDeep(root, in.Items, depth-1)
+	}
+	return s
+}
+
+// typed adds the types of the member "type", which is one or several.
+func (s *schema) typed(text json.RawMessage) {
+	var one string
+	if json.Unmarshal(text, &one) == nil && one != "" {
+		s.types = append(s.types, one)
+		return
+	}
+	var several []string
+	_ = json.Unmarshal(text, &several)
+	s.types = append(s.types, several...)
+}
+
+// pointed is what a reference within a document is about, such as "#/$defs/Color".
+func pointed(root json.RawMessage, ref string) json.RawMessage {
+	path, found := strings.CutPrefix(ref, "#/")
+	if !found {
+		return nil
+	}
+	at := root
+	for _, key := range strings.Split(path, "/") {
+		var object map[string]json.RawMessage
+		if json.Unmarshal(at, &object) != nil {
+			return nil
+		}
+		at = object[strings.NewReplacer("~1", "/", "~0", "~").Replace(key)]
+	}
+	return at
+}
+
+// typeOf is the type of a value.
+func typeOf(v json.RawMessage) string {
+	switch v[0] {
+	case '"':
+		return "string"
+	case '{':
+		return "object"
+	case '[':
+		return "array"
+	case 't', 'f':
+		return "boolean"
+	case 'n':
+		return "null"
+	}
+	return "number"
+}
+
+func (s *schema) has(key string) bool {
+	_, ok := s.properties[key]
+	return ok
+}
+
+// of returns the schema of a property.
+func (s *schema) of(key string) (*schema, error) {
+	text, known := s.properties[key]
+	if !known && s.closed {
+		var names []string
+		for name := range s.properties {
+			names = append(names, name)
+		}
+		slices.Sort(names)
+		if near := config.DidYouMean(key, names); near != "" {
+			return nil, fmt.Errorf("the tool takes no %s%s", key, near)
+		}
+		return nil, fmt.Errorf("the tool takes no %s, but %s; a JSON object goes as it is", key, strings.Join(names, ", "))
+	}
+	return readSchema(s.root, text), nil
+}
+
+// value makes the text of a word a value of one of the types. A string is what nothing else
+// can be.
+func (s *schema) value(text string) (json.RawMessage, error) {
+	raw := json.RawMessage(strings.TrimSpace(text))
+	if json.Valid(raw) {
+		is := typeOf(raw)
+		for _, t := range s.types {
+			if t == is && t != "string" || t == "integer" && is == "number" && isInteger(raw) {
+				return raw, nil
+			}
+		}
+	}
+	if len(s.types) == 0 || slices.Contains(s.types, "string") {
+		return json.Marshal(text)
+	}
+	if slices.Contains(s.types, "array") && s.items != nil {
+		return s.items.value(text)
+	}
+	return nil, fmt.Errorf("%q is not of the type that the tool takes: %s", text, strings.Join(s.types, " or "))
+}
+
+func isInteger(number json.RawMessage) bool { return !bytes.ContainsAny(number, ".eE") }

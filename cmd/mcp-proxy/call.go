@@ -1,0 +1,185 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/mcp-proxy/mcp-proxy/config"
+	"github.com/mcp-proxy/mcp-proxy/proxy"
+)
+
+func newCall() *cobra.Command {
+	var d direct
+	cmd := &cobra.Command{
+		Use:   "call NAME [JSON | - | key=value…] [-- CMD ARGS…]",
+		Short: "Call one tool and print its content",
+		Long: "Starts the server of a tool, calls it once and stops it. Arguments are one JSON object, - for one on stdin, or key=value\n" +
+			"each: the tool's inputSchema says which of them are numbers, and an array is key=value for each element; key:=JSON is\n" +
+			"taken as it is. Content goes to stdout, progress to stderr. The exit code is 1 if the tool, or the call, failed.",
+		Example: "  mcp-proxy call files__read_file path=/data/report.txt\n" +
+			"  mcp-proxy call add a=1 b=2 -- npx -y @modelcontextprotocol/server-everything\n" +
+			"  mcp-proxy call search '{\"query\": \"x\"}' --url https://example.com/mcp",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			words, command := args, []string(nil)
+			if dash := cmd.ArgsLenAtDash(); dash >= 0 {
+				words, command = args[:dash], args[dash:]
+			}
+			if len(words) == 0 || words[0] == "" {
+				return errors.New("call needs the NAME of a tool: mcp-proxy tools lists them")
+			}
+			if d.url != "" && len(command) > 0 {
+				return errors.New("--url and a command exclude each other")
+			}
+			s, err := d.load(command)
+			if err != nil {
+				return err
+			}
+			s.cfg = proxy.Narrow(s.cfg, words[0])
+			return s.use(cmd.Context(), func(ctx context.Context, p *proxy.Proxy, c *proxy.Client) error {
+				return runCall(ctx, p, c, words[0], words[1:], d.json)
+			})
+		},
+	}
+	d.addFlags(cmd)
+	cmd.Flags().StringVar(&d.url, "url", "", "`URL` of the server: http(s):// or ws(s)://")
+	return cmd
+}
+
+func runCall(ctx context.Context, p *proxy.Proxy, c *proxy.Client, name string, words []string, asJSON bool) error {
+	o, err := p.Offer(ctx, c, false)
+	if err != nil {
+		return failed(ctx, err)
+	}
+	tool, err := find(o, name)
+	if err != nil {
+		return &runError{err}
+	}
+	args, err := toolArguments(words, tool.InputSchema, os.Stdin)
+	if err != nil {
+		return err
+	}
+	quoted, err := json.Marshal(tool.Name)
+	if err != nil {
+		return err
+	}
+	params := slices.Concat([]byte(`{"name":`), quoted, []byte(`,"arguments":`), args, []byte(`}`)) // whose bytes stay
+	result, err := c.Request(ctx, "tools/call", params, showProgress)
+	if err != nil {
+		return failed(ctx, err)
+	}
+	return printResult(result, asJSON)
+}
+
+// find returns the tool of that name. A tool that is not listed may be there all the same, if no
+// other is: then nothing is known of it.
+func find(o *proxy.Offer, name string) (*offered, error) {
+	var names []string
+	for _, raw := range o.Tools {
+		var e offered
+		_ = json.Unmarshal(raw, &e)
+		if e.Name == name {
+			return &e, nil
+		}
+		names = append(names, e.Name)
+	}
+	for _, m := range o.Missing {
+		return nil, fmt.Errorf("there is no tool %q, and %s %s", name, m.Name, printable(m.Why))
+	}
+	if bare := slices.IndexFunc(names, func(n string) bool { return strings.HasSuffix(n, "__"+name) }); bare >= 0 {
+		return nil, fmt.Errorf("there is no tool %q; did you mean %s?", name, printable(names[bare]))
+	}
+	return nil, fmt.Errorf("there is no tool %q%s", name, config.DidYouMean(name, names))
+}
+
+// showProgress tells a person what a server tells.
+func showProgress(p proxy.Progress) {
+	text := fmt.Sprintf("%g", p.Progress)
+	if p.Total > 0 {
+		text += fmt.Sprintf("/%g", p.Total)
+	}
+	if p.Message != "" {
+		text += " " + oneLine(p.Message, 200)
+	}
+	fmt.Fprintln(os.Stderr, "progress:", text)
+}
+
+// A block is one part of the content of a result.
+type block struct {
+	Type, Text, Data, MimeType, URI, Name string
+	Resource                              struct{ URI, Text, Blob, MimeType string }
+}
+
+// printResult prints what a tool has answered.
+func printResult(result json.RawMessage, asJSON bool) error {
+	var r struct {
+		Content           []block
+		StructuredContent json.RawMessage
+		IsError           bool
+	}
+	if err := json.Unmarshal(result, &r); err != nil {
+		return &runError{fmt.Errorf("the server's answer is not a result of a tool: %w", err)}
+	}
+	var err error
+	switch {
+	case asJSON:
+		err = printJSON(result)
+	case len(r.Content) == 0 && r.StructuredContent != nil:
+		err = printJSON(r.StructuredContent)
+	default:
+		err = printContent(os.Stdout, r.Content)
+	}
+	switch {
+	case err != nil:
+		return &runError{err}
+	case r.IsError:
+		return errAnswerIsNo
+	}
+	return nil
+}
+
+func printContent(out *os.File, content []block) error {
+	clean := func(s string) string { return s }
+	if width(out) > 0 {
+		clean = printable
+	}
+	for _, b := range content {
+		if _, err := io.WriteString(out, withNewline(clean(b.plain()))); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// plain is a block as text. What is not text is described.
+func (b *block) plain() string {
+	r := b.Resource
+	switch b.Type {
+	case "text":
+		return b.Text
+	case "image", "audio":
+		return fmt.Sprintf("[%s %s, %d bytes: --json has it]", b.Type, b.MimeType, len(b.Data)*3/4)
+	case "resource_link":
+		return fmt.Sprintf("[resource %s %s]", b.URI, b.Name)
+	case "resource":
+		if r.Text != "" || r.Blob == "" {
+			return r.Text
+		}
+		return fmt.Sprintf("[resource %s %s, %d bytes: --json has it]", r.URI, r.MimeType, len(r.Blob)*3/4)
+	}
+	return fmt.Sprintf("[%s: --json has it]", b.Type)
+}
+
+func withNewline(text string) string {
+	if strings.HasSuffix(text, "\n") {
+		return text
+	}
+	return text + "\n"
+}

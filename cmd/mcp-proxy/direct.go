@@ -1,0 +1,159 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+	"unicode"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/mcp-proxy/mcp-proxy/config"
+	"github.com/mcp-proxy/mcp-proxy/proxy"
+)
+
+// A direct command starts servers for itself, uses them and stops them.
+type direct struct {
+	config       string
+	url          string
+	headers      []string
+	startTimeout time.Duration
+	logLevel     string
+	json         bool
+}
+
+func (d *direct) addFlags(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	addConfigFlag(cmd, &d.config)
+	flags.StringArrayVarP(&d.headers, "header", "H", nil, `with a URL: "Name: value" to send with each request, ${NAME} expanded; may be repeated`)
+	flags.DurationVar(&d.startTimeout, "start-timeout", 0, "how long each server may take to start (default: its startTimeout, 30s)")
+	flags.StringVar(&d.logLevel, "log-level", "error", "debug, info, warn or error: what to log on stderr meanwhile")
+	flags.BoolVar(&d.json, "json", false, "print JSON")
+}
+
+// commandOrURL splits arguments into one URL and the command behind "--".
+func commandOrURL(cmd *cobra.Command, args []string) (url string, command []string, err error) {
+	before := args
+	if dash := cmd.ArgsLenAtDash(); dash >= 0 {
+		before, command = args[:dash], args[dash:]
+	}
+	switch {
+	case len(before) == 0:
+		return "", command, nil
+	case len(before) > 1 || len(command) > 0:
+		return "", nil, fmt.Errorf("%s takes one URL, or one command behind --", cmd.Name())
+	case strings.Contains(before[0], "://"):
+		return before[0], nil, nil
+	}
+	return "", nil, commandBehindDash(cmd, args)
+}
+
+// load reads the configuration, or makes it of a command or URL.
+func (d *direct) load(command []string) (*start, error) {
+	log, err := newLogger(os.Stderr, "auto", d.logLevel)
+	if err != nil {
+		return nil, err
+	}
+	cfg, warnings, err := config.Load(config.Options{File: d.config, Command: command, URL: d.url, Headers: d.headers})
+	if err != nil {
+		return nil, err
+	}
+	for _, w := range warnings {
+		fmt.Fprintln(os.Stderr, "warning:", w)
+	}
+	if len(d.headers) > 0 && d.url == "" {
+		return nil, errors.New("--header goes with a URL: those of upstreams are in the configuration")
+	}
+	if len(cfg.Upstreams)+len(cfg.Links) == 0 {
+		return nil, fmt.Errorf("%s has no upstreams and no links", cfg.File)
+	}
+	for i := range cfg.Upstreams {
+		if d.startTimeout > 0 {
+			cfg.Upstreams[i].StartTimeout = d.startTimeout
+		}
+	}
+	return &start{cfg: cfg, log: log}, nil
+}
+
+// use runs f with a client of a proxy with that configuration, and stops everything that was
+// started for it. A signal cancels ctx.
+func (s *start) use(ctx context.Context, f func(context.Context, *proxy.Proxy, *proxy.Client) error) error {
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	p, err := proxy.New(proxy.Quiet(s.cfg), proxy.Options{Log: s.log, Stdio: true, Patience: s.patience()})
+	if err != nil {
+		return failedBy(err)
+	}
+	defer func() { _ = p.Shutdown(ctx) }() // forced by a signal alone
+	client, err := p.Client(ctx, "")
+	if err != nil {
+		return failed(ctx, err)
+	}
+	defer client.Close()
+	return f(ctx, p, client)
+}
+
+// patience is how long a server may take to start.
+func (s *start) patience() (longest time.Duration) {
+	longest = time.Second
+	for _, u := range s.cfg.Upstreams {
+		longest = max(longest, u.StartTimeout)
+	}
+	return longest + time.Second // the server's own end says more
+}
+
+// failed is the error of a session that could not do what it was to do.
+func failed(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return &runError{errors.New("interrupted")}
+	}
+	return &runError{err}
+}
+
+// printJSON prints a value as people read it.
+func printJSON(v any) error {
+	out := json.NewEncoder(os.Stdout)
+	out.SetEscapeHTML(false)
+	out.SetIndent("", "  ")
+	return out.Encode(v)
+}
+
+// width is how wide the terminal is that out is; 0 for none.
+func width(out *os.File) int {
+	w, _, err := term.GetSize(int(out.Fd()))
+	if err != nil {
+		return 0
+	}
+	return w
+}
+
+// oneLine makes a text of a server fit for a line of a table: its first line, of which a
+// terminal obeys nothing.
+func oneLine(text string, most int) string {
+	text, _, _ = strings.Cut(strings.TrimSpace(text), "\n")
+	text = printable(text)
+	if runes := []rune(text); most > 1 && len(runes) > most {
+		text = string(runes[:most-1]) + "…"
+	}
+	return text
+}
+
+// printable leaves out what a terminal would obey.
+func printable(text string) string {
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r == '\t':
+			return ' '
+		case r == '\n' || unicode.IsPrint(r):
+			return r
+		}
+		return -1
+	}, text)
+}

@@ -1,0 +1,131 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/mcp-proxy/mcp-proxy/proxy"
+)
+
+func newDoctor() *cobra.Command {
+	var d direct
+	cmd := &cobra.Command{
+		Use:   "doctor [URL | -- CMD ARGS…]",
+		Short: "Start each server once, and say what is wrong or suspicious",
+		Long: "Starts each server of a configuration, all at once as for a client, or one command, or connects to one URL; asks for its\n" +
+			"lists, and stops it. It prints how long that took, how much there is, and what is wrong or suspicious, with what to do\n" +
+			"about it. The exit code is 1 if something must be mended.",
+		Example: "  mcp-proxy doctor --config mcp-proxy.yaml\n" +
+			"  mcp-proxy doctor -- npx -y @modelcontextprotocol/server-everything",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			url, command, err := commandOrURL(cmd, args)
+			if err != nil {
+				return err
+			}
+			d.url = url
+			s, err := d.load(command)
+			if err != nil {
+				return err
+			}
+			return runDoctor(cmd.Context(), s, d.json)
+		},
+	}
+	d.addFlags(cmd)
+	return cmd
+}
+
+func runDoctor(ctx context.Context, s *start, asJSON bool) error {
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	found, err := proxy.Diagnose(ctx, s.cfg, s.log)
+	if err != nil {
+		return failed(ctx, err)
+	}
+	if asJSON {
+		err = printJSON(found)
+	} else {
+		err = printDiagnosis(found)
+	}
+	switch {
+	case err != nil:
+		return &runError{err}
+	case found.Ill():
+		return errAnswerIsNo
+	}
+	return nil
+}
+
+func printDiagnosis(d *proxy.Diagnosis) error {
+	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "UPSTREAM\tBY\tSPEAKS\tSTART\tLISTS\tTOOLS\tPROMPTS\tRESOURCES")
+	for i := range d.Upstreams {
+		t := &d.Upstreams[i]
+		if t.Upstream == "" { // a link that is not there
+			continue
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", t.Upstream, t.Transport, speaks(t), cells(t))
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	for _, f := range d.Findings {
+		printFinding(f)
+		if f.Code == "failed" {
+			printStderr(d, f.Upstream)
+		}
+	}
+	if len(d.Findings) == 0 {
+		fmt.Println("\nNothing is wrong.")
+	}
+	return nil
+}
+
+// speaks is the era and version of an upstream, in few words.
+func speaks(t *proxy.Trial) string {
+	if len(t.Speaks) == 0 {
+		return t.Version
+	}
+	return strings.TrimSpace(strings.Join(t.Speaks, "+") + " " + t.Version)
+}
+
+// cells are what of the table is measured.
+func cells(t *proxy.Trial) string {
+	if !t.OK() {
+		return "failed\t\t\t\t"
+	}
+	tools := fmt.Sprintf("%d (%s)", t.Tools.Count, inBytes(t.Tools.Bytes))
+	return fmt.Sprintf("%s\t%s\t%s\t%d\t%d", inSeconds(t.StartMs), inSeconds(t.ListMs), tools, t.Prompts.Count, t.Resources.Count+t.Templates.Count)
+}
+
+func inBytes(n int) string {
+	if n < 1024 {
+		return fmt.Sprintf("%d B", n)
+	}
+	return fmt.Sprintf("%.1f KiB", float64(n)/1024)
+}
+
+func printFinding(f proxy.Finding) {
+	name := ""
+	if f.Upstream != "" {
+		name = f.Upstream + " "
+	}
+	fmt.Printf("\n%s: %s%s\n  %s.\n", f.Level, name, printable(f.What), f.Do)
+}
+
+// printStderr prints the last words of an upstream that failed.
+func printStderr(d *proxy.Diagnosis, upstream string) {
+	for i := range d.Upstreams {
+		if t := &d.Upstreams[i]; t.Upstream == upstream {
+			for _, line := range t.Stderr {
+				fmt.Println("  | " + oneLine(line, 0))
+			}
+		}
+	}
+}

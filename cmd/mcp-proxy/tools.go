@@ -1,0 +1,181 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/mcp-proxy/mcp-proxy/proxy"
+)
+
+func newTools() *cobra.Command {
+	var d direct
+	var all bool
+	cmd := &cobra.Command{
+		Use:   "tools [URL | -- CMD ARGS…]",
+		Short: "List the tools that a configuration, a command or a URL offers",
+		Long: "Starts the servers of a configuration, or one command, or connects to one URL, lists what clients see, and stops them.\n" +
+			"Arguments with a question mark may be left out. The exit code is 1 if a server is missing.",
+		Example: "  mcp-proxy tools\n" +
+			"  mcp-proxy tools -- npx -y @modelcontextprotocol/server-everything\n" +
+			"  mcp-proxy tools https://example.com/mcp --all",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			url, command, err := commandOrURL(cmd, args)
+			if err != nil {
+				return err
+			}
+			d.url = url
+			s, err := d.load(command)
+			if err != nil {
+				return err
+			}
+			return s.use(cmd.Context(), func(ctx context.Context, p *proxy.Proxy, c *proxy.Client) error {
+				return runTools(ctx, p, c, all, d.json)
+			})
+		},
+	}
+	d.addFlags(cmd)
+	cmd.Flags().BoolVarP(&all, "all", "a", false, "list prompts, resources and templates of resources, too")
+	return cmd
+}
+
+func runTools(ctx context.Context, p *proxy.Proxy, c *proxy.Client, all, asJSON bool) error {
+	o, err := p.Offer(ctx, c, all)
+	if err != nil {
+		return failed(ctx, err)
+	}
+	if asJSON {
+		err = printJSON(o)
+	} else {
+		err = printOffer(o, all)
+	}
+	if err != nil {
+		return &runError{err}
+	}
+	if len(o.Missing) > 0 {
+		return errAnswerIsNo
+	}
+	return nil
+}
+
+// An offered is what the lists say of one thing.
+type offered struct {
+	Name, Title, Description string
+	URI, URITemplate         string
+	InputSchema              json.RawMessage
+	Arguments                []struct {
+		Name     string
+		Required bool
+	}
+}
+
+// printOffer prints tables, and on stderr who is missing.
+func printOffer(o *proxy.Offer, all bool) error {
+	out := &table{width: width(os.Stdout)}
+	out.section("TOOL\tARGUMENTS\tDESCRIPTION", o.Tools, func(e offered) (string, string) { return e.Name, signature(e.InputSchema) })
+	if all {
+		out.section("PROMPT\tARGUMENTS\tDESCRIPTION", o.Prompts, func(e offered) (string, string) { return e.Name, e.promptArguments() })
+		out.section("RESOURCE\tNAME\tDESCRIPTION", o.Resources, func(e offered) (string, string) { return e.URI, e.Name })
+		out.section("TEMPLATE\tNAME\tDESCRIPTION", o.Templates, func(e offered) (string, string) { return e.URITemplate, e.Name })
+	}
+	if len(o.Tools) == 0 && !all {
+		fmt.Fprintln(os.Stderr, "no tools")
+	}
+	for _, m := range o.Missing {
+		fmt.Fprintf(os.Stderr, "mcp-proxy: %s %s\n", m.Name, printable(m.Why))
+	}
+	return out.err
+}
+
+// A table prints lists one after the other.
+type table struct {
+	width int // of the terminal; 0: none
+	begun bool
+	err   error
+}
+
+// mostArguments is how wide the second column may be.
+const mostArguments = 40
+
+func (t *table) section(head string, elements []json.RawMessage, columns func(offered) (first, second string)) {
+	if len(elements) == 0 {
+		return
+	}
+	if t.begun {
+		fmt.Println()
+	}
+	t.begun = true
+	var rows [][3]string
+	wide := [2]int{len(head) - len("\tDESCRIPTION"), len("ARGUMENTS")}
+	for _, raw := range elements {
+		var e offered
+		_ = json.Unmarshal(raw, &e) // what is not as it should be is empty
+		first, second := columns(e)
+		row := [3]string{oneLine(first, 0), oneLine(second, mostArguments), cmp.Or(e.Description, e.Title)}
+		wide[0], wide[1] = max(wide[0], len([]rune(row[0]))), max(wide[1], len([]rune(row[1])))
+		rows = append(rows, row)
+	}
+	left := 0
+	if t.width > 0 {
+		left = max(t.width-wide[0]-wide[1]-5, 20)
+	}
+	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, head)
+	for _, row := range rows {
+		fmt.Fprintf(w, "%s\t%s\t%s\n", row[0], row[1], oneLine(row[2], left))
+	}
+	t.err = cmp.Or(t.err, w.Flush())
+}
+
+// signature is what a tool takes: "path head?".
+func signature(schema json.RawMessage) string {
+	var s struct {
+		Properties json.RawMessage
+		Required   []string
+	}
+	_ = json.Unmarshal(schema, &s)
+	var words []string
+	for _, name := range keysOf(s.Properties) {
+		if !slices.Contains(s.Required, name) {
+			name += "?"
+		}
+		words = append(words, name)
+	}
+	return strings.Join(words, " ")
+}
+
+func (e *offered) promptArguments() string {
+	var words []string
+	for _, a := range e.Arguments {
+		if !a.Required {
+			a.Name += "?"
+		}
+		words = append(words, a.Name)
+	}
+	return strings.Join(words, " ")
+}
+
+// keysOf returns the keys of an object in their order.
+func keysOf(object json.RawMessage) (keys []string) {
+	d := json.NewDecoder(strings.NewReader(string(object)))
+	if t, err := d.Token(); err != nil || t != json.Delim('{') {
+		return nil
+	}
+	for d.More() {
+		key, err := d.Token()
+		name, ok := key.(string)
+		var value json.RawMessage
+		if err != nil || !ok || d.Decode(&value) != nil {
+			break
+		}
+		keys = append(keys, name)
+	}
+	return keys
+}

@@ -1,0 +1,216 @@
+package proxy
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/identity"
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/internal/peer"
+)
+
+// A Client is a client of a [Proxy] in the same program, which can be asked nothing by
+// servers. Several goroutines may use it. Who has it closes it.
+type Client struct {
+	// Hello is what answered initialize, as it came.
+	Hello json.RawMessage
+
+	peer *peer.Peer
+	end  context.CancelFunc
+	over chan struct{} // closed when nothing of it runs any more
+}
+
+// Client begins a session for this program, which is the operator to policies, with one
+// upstream, or with all if that is "". When ctx is done before initialize is answered, the
+// session ends.
+func (p *Proxy) Client(ctx context.Context, upstream string) (*Client, error) {
+	p.start()
+	if !p.inside.enter() {
+		return nil, jsonrpc.ErrClosed
+	}
+	near, far := jsonrpc.Pipe()
+	go func() {
+		defer p.inside.leave()
+		_ = p.router.Serve(p.serving, identity.TheOperator, upstream, inProgram{far}) // near hears why
+	}()
+	return newClient(ctx, near)
+}
+
+// An inProgram is a client's Conn that ends in this program.
+type inProgram struct{ *jsonrpc.PipeConn }
+
+// Transport says how it is carried.
+func (inProgram) Transport() string { return "program" }
+
+// newClient is the client that c connects with a server. It owns c. It has said
+// initialize when it returns.
+func newClient(ctx context.Context, c jsonrpc.Conn) (*Client, error) {
+	running, end := context.WithCancel(context.Background())
+	client := &Client{end: end, over: make(chan struct{})}
+	client.peer = peer.New(peer.Options{Requests: maxAsked, Request: refuseToAnswer})
+	go client.run(running, c)
+	var err error
+	client.Hello, err = client.Request(ctx, mcp.MethodInitialize, helloParams(), nil)
+	if err != nil {
+		client.Close()
+		return nil, err
+	}
+	client.peer.Send(jsonrpc.NewNotification(mcp.MethodInitialized, nil))
+	return client, nil
+}
+
+// maxAsked bounds what servers ask at a time, all of which is refused.
+const maxAsked = 16
+
+// refuseToAnswer answers what a server asks.
+func refuseToAnswer(r *peer.Request) {
+	if r.Method == mcp.MethodPing {
+		r.Respond(&jsonrpc.Message{Result: json.RawMessage(`{}`)})
+		return
+	}
+	r.Fail(jsonrpc.MethodNotFound(r.Method))
+}
+
+// run serves c until it ends.
+func (c *Client) run(ctx context.Context, conn jsonrpc.Conn) {
+	defer close(c.over)
+	c.peer.End(c.peer.Run(ctx, conn))
+	jsonrpc.CloseWith(conn, nil)
+}
+
+// Close ends the session. Its servers are stopped, which [Proxy.Shutdown] waits for.
+func (c *Client) Close() {
+	c.end()
+	<-c.over
+}
+
+// An AnswerError is the error that a request was answered with.
+type AnswerError struct {
+	Code    int
+	Message string
+	Data    json.RawMessage // nil for none
+}
+
+// Error implements error.
+func (e *AnswerError) Error() string { return fmt.Sprintf("%s (%d)", e.Message, e.Code) }
+
+// answerError reads the error of an answer.
+func answerError(text json.RawMessage) error {
+	e := &AnswerError{}
+	if err := json.Unmarshal(text, e); err != nil || e.Message == "" {
+		return &AnswerError{Code: e.Code, Message: "the server says no more about it", Data: e.Data}
+	}
+	return e
+}
+
+// A Progress is what a server says of a request that it works on.
+type Progress struct {
+	Progress float64 `json:"progress"`
+	Total    float64 `json:"total"` // 0: not known
+	Message  string  `json:"message"`
+}
+
+// Request asks for something, and returns the result as it came. Params may be nil. Progress
+// is called for what the server tells meanwhile, unless it is nil; it must return soon. The
+// error is an [*AnswerError], or what ended the session, or the cause of ctx: then the request is
+// cancelled.
+func (c *Client) Request(ctx context.Context, method string, params json.RawMessage, progress func(Progress)) (json.RawMessage, error) {
+	answers := make(chan answered, 1)
+	call := c.peer.NewCall(method)
+	call.Done = func(m *jsonrpc.Message, lost *peer.Lost) { answers <- answered{m, lost} }
+	if progress != nil {
+		params = mcp.SetMeta(params, jsonrpc.Value{Key: "progressToken", Text: call.ID.Raw()})
+		call.Progress = func(m *jsonrpc.Message, _ jsonrpc.Span) {
+			var p Progress
+			if json.Unmarshal(m.Params, &p) == nil {
+				progress(p)
+			}
+		}
+	}
+	if err := call.Send(jsonrpc.NewRequest(jsonrpc.ID{}, method, params)); err != nil {
+		return nil, err
+	}
+	select {
+	case a := <-answers:
+		return a.result()
+	case <-ctx.Done():
+		if call.Cancel(context.Cause(ctx).Error()) {
+			return nil, context.Cause(ctx)
+		}
+		a := <-answers
+		return a.result()
+	}
+}
+
+// An answered is how a request has ended: answered, or lost.
+type answered struct {
+	m    *jsonrpc.Message
+	lost *peer.Lost
+}
+
+func (a answered) result() (json.RawMessage, error) {
+	switch {
+	case a.lost != nil:
+		return nil, a.lost.End
+	case a.m.Error != nil:
+		return nil, answerError(a.m.Error)
+	}
+	return a.m.Result, nil
+}
+
+// What [Client.List] follows at the most.
+const (
+	maxListPages = 1000
+	maxListBytes = 256 << 20
+)
+
+var errEndless = errors.New("the list does not end")
+
+// List asks for a whole list, such as "tools/list", and returns its elements as they came.
+func (c *Client) List(ctx context.Context, method, member string) (all []json.RawMessage, err error) {
+	var params, last json.RawMessage
+	size := 0
+	for range maxListPages {
+		page, err := c.Request(ctx, method, params, nil)
+		if err != nil {
+			return all, err
+		}
+		if size += len(page); size > maxListBytes {
+			return all, errEndless
+		}
+		text, err := jsonrpc.Member(page, member)
+		if err != nil {
+			return all, fmt.Errorf("%s: %w", method, err)
+		}
+		elements, err := jsonrpc.Elements(text)
+		if err != nil {
+			return all, fmt.Errorf("%s: %s is not a list", method, member)
+		}
+		all = append(all, elements...)
+		cursor, _ := jsonrpc.Member(page, "nextCursor")
+		if len(cursor) == 0 || string(cursor) == "null" {
+			return all, nil
+		}
+		if bytes.Equal(cursor, last) {
+			break
+		}
+		last, params = cursor, jsonrpc.Set(nil, jsonrpc.Value{Key: "cursor", Text: cursor})
+	}
+	return all, errEndless
+}
+
+// Offers reports whether the server has said that it has a capability, such as "tools".
+func (c *Client) Offers(capability string) bool {
+	all, _ := jsonrpc.Member(c.Hello, "capabilities")
+	has, _ := jsonrpc.Member(all, capability)
+	return has != nil
+}
+
+// helloParams are those of initialize, of a client that can do nothing.
+func helloParams() json.RawMessage {
+	return json.RawMessage(`{"protocolVersion":"` + mcp.LegacyVersions[0] + `","capabilities":{},"clientInfo":{"name":"mcp-proxy","version":"` + Version() + `"}}`)
+}

@@ -1,0 +1,244 @@
+package proxy
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/mcp-proxy/mcp-proxy/config"
+)
+
+// A Diagnosis is what there is to say of a configuration and its servers, once each was
+// started.
+type Diagnosis struct {
+	File      string    `json:"file"` // of the configuration; "" for none
+	Upstreams []Trial   `json:"upstreams"`
+	Findings  []Finding `json:"findings"` // errors first
+}
+
+// A Finding is something that is wrong, or suspicious.
+type Finding struct {
+	Level    string `json:"level"`             // error: must be mended; warning: should be; note
+	Code     string `json:"code"`              // which of them it is, in few words that stay
+	Upstream string `json:"upstream,omitzero"` // "" if it is about none, or several
+	What     string `json:"what"`              // in one sentence
+	Do       string `json:"do"`                // about it
+}
+
+// Levels of a [Finding].
+const (
+	LevelError   = "error"
+	LevelWarning = "warning"
+	LevelNote    = "note"
+)
+
+// Ill reports whether something must be mended.
+func (d *Diagnosis) Ill() bool {
+	return slices.ContainsFunc(d.Findings, func(f Finding) bool { return f.Level == LevelError })
+}
+
+// Diagnose tries each upstream of a configuration, as [Try] does, and looks for what is wrong
+// or suspicious.
+func Diagnose(ctx context.Context, cfg *config.Config, log *slog.Logger) (*Diagnosis, error) {
+	trials, err := Try(ctx, cfg, log)
+	if err != nil {
+		return nil, err
+	}
+	return judge(cfg, trials), nil
+}
+
+// judge looks for what is wrong.
+func judge(cfg *config.Config, trials []Trial) *Diagnosis {
+	d := &Diagnosis{File: cfg.File, Upstreams: trials, Findings: []Finding{}}
+	d.named(cfg)
+	for i := range trials {
+		t := &trials[i]
+		d.started(cfg, t)
+		d.spoke(t)
+		d.listed(t)
+	}
+	d.commands(cfg)
+	d.access(cfg)
+	d.names(cfg)
+	rank := map[string]int{LevelError: 0, LevelWarning: 1, LevelNote: 2}
+	slices.SortStableFunc(d.Findings, func(a, b Finding) int { return rank[a.Level] - rank[b.Level] })
+	return d
+}
+
+func (d *Diagnosis) found(level, code, upstream, do, what string, args ...any) {
+	d.Findings = append(d.Findings, Finding{level, code, upstream, fmt.Sprintf(what, args...), do})
+}
+
+// named finds what the configuration names and is not there.
+func (d *Diagnosis) named(cfg *config.Config) {
+	for _, p := range Check(cfg) {
+		d.found(LevelError, "configuration", "", "mend it there; mcp-proxy check finds the same", "%v", p)
+	}
+}
+
+// isNamed reports whether the configuration names something for an upstream that is not there:
+// that is why it did not start, then.
+func isNamed(cfg *config.Config, upstream string) bool {
+	only := *cfg
+	only.Upstreams = slices.DeleteFunc(slices.Clone(cfg.Upstreams), func(u config.Upstream) bool { return u.Name != upstream })
+	c := newChecker(&only)
+	for _, u := range only.Upstreams {
+		c.upstream(u)
+	}
+	return len(c.problems) > 0
+}
+
+// started finds upstreams that did not start.
+func (d *Diagnosis) started(cfg *config.Config, t *Trial) {
+	switch {
+	case t.Failed == "":
+		d.took(cfg, t)
+	case t.Upstream == "":
+		d.found(LevelError, "link", "", "start its host, and compare links."+t.Link+".dial with the URL that it prints", "link %s: %s", t.Link, t.Failed)
+	case !isNamed(cfg, t.Upstream):
+		do := remedy(t)
+		if len(t.Stderr) > 0 {
+			do += "; its last words on stderr are shown"
+		}
+		d.found(LevelError, "failed", t.Upstream, do, "%s", t.Failed)
+	}
+}
+
+// took finds upstreams that take long.
+func (d *Diagnosis) took(cfg *config.Config, t *Trial) {
+	shared := slices.ContainsFunc(cfg.Upstreams, func(u config.Upstream) bool { return u.Name == t.Upstream && t.Link == "" && u.Shared })
+	const install = "install it once rather than on each start (npx, uvx), or start it once for all with session: shared"
+	switch {
+	case t.StartMs > tooSlow && !shared:
+		d.found(LevelWarning, "slow-start", t.Upstream, install+" and required: true", "takes %s to start; clients wait 8 s, and then go on without it", seconds(t.StartMs))
+	case t.StartMs > slow && !shared:
+		d.found(LevelNote, "slow-start", t.Upstream, install, "takes %s to start, for each client anew", seconds(t.StartMs))
+	}
+	switch limit := millis(cfg.ListTimeout); {
+	case limit > 0 && t.ListMs > limit:
+		d.found(LevelError, "slow-list", t.Upstream, "raise listTimeout, or find out what it waits for", "takes %s for its lists, and is left out after listTimeout, %v", seconds(t.ListMs), cfg.ListTimeout)
+	case t.ListMs > slow:
+		d.found(LevelWarning, "slow-list", t.Upstream, "find out what it waits for when it lists", "takes %s for its lists", seconds(t.ListMs))
+	}
+	if grace := millis(t.stopGrace); grace > 0 && t.StopMs > grace {
+		d.found(LevelWarning, "slow-stop", t.Upstream, "it should exit when its stdin ends; until then stopGrace is how long it is waited for",
+			"goes on when its stdin ends, until it gets a signal: %s", seconds(t.StopMs))
+	}
+}
+
+// Beyond tooSlow milliseconds clients do not wait; slow is worth a word.
+const (
+	tooSlow = 8000
+	slow    = 3000
+)
+
+func seconds(ms float64) string { return fmt.Sprintf("%.1f s", ms/1000) }
+
+// remedy is what to do about an upstream that failed.
+func remedy(t *Trial) string {
+	switch {
+	case strings.HasPrefix(t.Cause, "login"):
+		return "run the command that it names, once"
+	case strings.Contains(t.Failed, "command not found"), strings.Contains(t.Failed, "no program"), strings.Contains(t.Failed, "permission denied"):
+		return "mend command (see mcp-proxy check), and install what it names"
+	case strings.Contains(t.Failed, "working directory"):
+		return "mend cwd"
+	case strings.HasPrefix(t.Cause, "HTTP 401"), strings.HasPrefix(t.Cause, "HTTP 403"):
+		return "give it the credentials that it wants: headersFrom, or auth"
+	case strings.HasPrefix(t.Cause, "HTTP 404"), strings.HasPrefix(t.Cause, "HTTP 405"):
+		return "compare the path of its url with its documentation: most end in /mcp"
+	case t.Cause == "connection refused", t.Cause == "no such host", strings.HasPrefix(t.Cause, "connect"):
+		return "start it, and compare host and port of its url"
+	case strings.HasPrefix(t.Cause, "TLS"):
+		return "set tls.ca if its certificate is of an authority of your own"
+	case strings.Contains(t.Failed, "in time"):
+		return "run its command by hand once: it may wait for an answer or download itself; else raise startTimeout"
+	case t.Transport == "stdio":
+		return "run its command by hand and see: it may lack arguments, env or inheritEnv"
+	}
+	return "run mcp-proxy doctor --log-level debug and see"
+}
+
+// spoke finds faults of how an upstream speaks.
+func (d *Diagnosis) spoke(t *Trial) {
+	if t.Unusable > 0 {
+		d.found(LevelWarning, "stdout", t.Upstream, "make it log to stderr: only messages belong on stdout, and other clients give up there",
+			"wrote %d %s on stdout that %s no message", t.Unusable, plural(t.Unusable, "line", "lines"), plural(t.Unusable, "is", "are"))
+	}
+	if t.Transport == "http+sse" {
+		d.found(LevelWarning, "old-transport", t.Upstream, "use its Streamable HTTP endpoint if it has one: most end in /mcp", "speaks HTTP+SSE, which MCP has deprecated since 2025-03-26")
+	}
+	if t.Version != "" && t.Version < "2025-03-26" {
+		d.found(LevelNote, "old-version", t.Upstream, "update it", "speaks version %s of the protocol, and nothing newer", t.Version)
+	}
+}
+
+// listed finds faults of what an upstream lists.
+func (d *Diagnosis) listed(t *Trial) {
+	if t.Failed != "" {
+		return
+	}
+	if t.Tools.Count+t.Prompts.Count+t.Resources.Count+t.Templates.Count == 0 {
+		d.found(LevelWarning, "empty", t.Upstream, "see whether it needs an argument, a token or a login to offer something", "offers nothing: no tools, prompts or resources")
+	}
+	seen := make(map[string]bool)
+	for _, tool := range readTools(t.lists["tools"]) {
+		switch {
+		case tool.Name == "":
+			d.found(LevelError, "bad-tool", t.Upstream, "tell its author; clients may refuse the whole list", "lists a tool without a name")
+		case seen[tool.Name]:
+			d.found(LevelError, "twice", t.Upstream, "tell its author", "lists the tool %s twice", quoted(tool.Name))
+		case !strings.Contains(string(tool.InputSchema), `"object"`):
+			d.found(LevelError, "bad-tool", t.Upstream, "tell its author; clients may refuse the whole list", "the tool %s has no inputSchema of type object", quoted(tool.Name))
+		}
+		seen[tool.Name] = true
+	}
+}
+
+// commands finds command lines that do not work with a pipe.
+func (d *Diagnosis) commands(cfg *config.Config) {
+	for _, u := range cfg.Upstreams {
+		has := func(flags ...string) bool {
+			return slices.ContainsFunc(u.Args, func(a string) bool { return slices.Contains(flags, a) })
+		}
+		switch strings.TrimSuffix(filepath.Base(u.Command), ".cmd") {
+		case "npx":
+			if !has("-y", "--yes", "--no", "--no-install") {
+				d.found(LevelWarning, "npx", u.Name, "put -y first in args", "npx without -y asks before it installs anything, and waits for the answer on stdin")
+			}
+		case "docker", "podman":
+			switch {
+			case !has("run"):
+			case has("-t", "-it", "-ti", "--tty"):
+				d.found(LevelError, "docker", u.Name, "take -t out of args, and leave -i", "docker run -t makes a terminal of stdin and stdout")
+			case !has("-i", "--interactive"):
+				d.found(LevelError, "docker", u.Name, "put -i behind run in args", "docker run without -i gives the server no stdin")
+			}
+		}
+	}
+}
+
+// access finds doors that stand open.
+func (d *Diagnosis) access(cfg *config.Config) {
+	for _, address := range cfg.Open() {
+		d.found(LevelWarning, "no-token", "", "set tokenFile, auth or tls.clientCA, or listen on 127.0.0.1", "listens on %s, where others can reach it, and asks nobody for a token: whoever comes may call every tool", address)
+	}
+	if !cfg.Proves() && slices.Contains(cfg.AllowedHosts, "*") {
+		d.found(LevelWarning, "any-host", "", "name the hosts in allowedHosts, or set tokenFile", `allowedHosts is "*" and no token is needed: any web page can reach the tools by DNS rebinding`)
+	}
+	for _, u := range cfg.Upstreams {
+		if u.Exposed() {
+			d.found(LevelWarning, "plain", u.Name, "use its https or wss URL", "is reached without TLS: whoever is on the way reads all, tokens too")
+		}
+	}
+}
+
+func plural(n int, one, many string) string {
+	if n == 1 {
+		return one
+	}
+	return many
+}

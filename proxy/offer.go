@@ -1,0 +1,100 @@
+package proxy
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"github.com/mcp-proxy/mcp-proxy/config"
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/proxy/policy"
+	"github.com/mcp-proxy/mcp-proxy/upstream"
+)
+
+// An Offer is what a client sees of a proxy: lists as they are sent, and who is missing in
+// them.
+type Offer struct {
+	Tools     []json.RawMessage `json:"tools"`
+	Prompts   []json.RawMessage `json:"prompts,omitzero"`
+	Resources []json.RawMessage `json:"resources,omitzero"`
+	Templates []json.RawMessage `json:"resourceTemplates,omitzero"`
+	Missing   []Missing         `json:"missing,omitzero"`
+}
+
+// Missing is an upstream or link that is not there.
+type Missing struct {
+	Name string `json:"name"`
+	Why  string `json:"why"` // in words that follow the name
+}
+
+// Offer asks for all tools, and for everything else if all is true. Who is missing is told as
+// far as it is run from here, and no other client is.
+func (p *Proxy) Offer(ctx context.Context, c *Client, all bool) (*Offer, error) {
+	o := &Offer{Tools: []json.RawMessage{}}
+	lists := []struct {
+		method, member string
+		into           *[]json.RawMessage
+	}{
+		{mcp.MethodToolsList, "tools", &o.Tools},
+		{mcp.MethodPromptsList, "prompts", &o.Prompts},
+		{mcp.MethodResourcesList, "resources", &o.Resources},
+		{mcp.MethodTemplatesList, "resourceTemplates", &o.Templates},
+	}
+	for _, l := range lists {
+		capability := cmp.Or(map[string]string{"resourceTemplates": "resources"}[l.member], l.member)
+		if !c.Offers(capability) || !all && l.member != "tools" {
+			continue
+		}
+		found, err := c.List(ctx, l.method, l.member)
+		if answer, ok := err.(*AnswerError); ok && answer.Code == jsonrpc.CodeMethodNotFound {
+			err = nil // it was advertised for somebody who is missing
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", l.method, err)
+		}
+		*l.into = append(*l.into, found...)
+	}
+	o.Missing = p.missing()
+	return o, nil
+}
+
+// missing says who is not there for the only client.
+func (p *Proxy) missing() (all []Missing) {
+	byName := make(map[string]upstream.Status)
+	for _, s := range p.host.host.Status() {
+		if old, seen := byName[s.Upstream]; !seen || old.State != upstream.StateRunning {
+			byName[s.Upstream] = s
+		}
+	}
+	for _, u := range p.host.configured() {
+		s, seen := byName[u]
+		switch {
+		case seen && s.State == upstream.StateRunning:
+		case s.Says != "":
+			all = append(all, Missing{u, s.Says})
+		case seen && s.State == upstream.StateStarting:
+			all = append(all, Missing{u, "is still starting"})
+		}
+	}
+	for _, l := range p.links.snapshot() {
+		if !l.Up {
+			all = append(all, Missing{l.Name, "has no link to its host"})
+		}
+	}
+	return all
+}
+
+// Narrow returns a configuration with the one upstream alone that the name of a tool says, if
+// it says one: nothing else has to be started then. Names stay what they were.
+func Narrow(cfg *config.Config, tool string) *config.Config {
+	narrow := Quiet(cfg)
+	e := &Explanation{Name: tool}
+	u, _ := e.resolve(cfg, policy.Tool)
+	if u == nil || len(cfg.Upstreams)+len(cfg.Links) < 2 {
+		return narrow
+	}
+	narrow.Upstreams, narrow.Links = []config.Upstream{*u}, nil
+	return narrow
+}

@@ -1,0 +1,342 @@
+package proxy
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/config"
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/internal/observe"
+	"github.com/mcp-proxy/mcp-proxy/upstream"
+)
+
+// A Trial is what came of starting one upstream, asking it for its lists, and stopping it.
+type Trial struct {
+	Upstream  string `json:"upstream"`
+	Link      string `json:"link,omitzero"` // that leads to its host; "" for one that was started here
+	Transport string `json:"transport"`     // stdio, http, http+sse, websocket or link
+
+	// Failed says in one sentence why it did not start, or which list it did not give; "" if
+	// all went well. Cause is the same in few words, as errors have it.
+	Failed string `json:"failed,omitzero"`
+	Cause  string `json:"cause,omitzero"`
+
+	Server  string   `json:"server,omitzero"`  // what it calls itself, with its version
+	Version string   `json:"version,omitzero"` // of the protocol, as agreed with it
+	Speaks  []string `json:"speaks,omitzero"`  // eras, as far as is known
+
+	StartMs float64 `json:"startMs"` // until it answered initialize
+	ListMs  float64 `json:"listMs"`  // for all lists
+	StopMs  float64 `json:"stopMs"`  // of a process: from the end of its stdin until it had exited; 0: not known
+
+	Tools     ListSize `json:"tools"`
+	Prompts   ListSize `json:"prompts"`
+	Resources ListSize `json:"resources"`
+	Templates ListSize `json:"templates"`
+
+	Unusable int      `json:"unusable"`        // lines on its stdout that were no message
+	Stderr   []string `json:"stderr,omitzero"` // its last lines, of one that failed
+
+	stopGrace time.Duration
+	lists     map[string][]json.RawMessage // by member
+}
+
+// A ListSize is how long a list is.
+type ListSize struct {
+	Count int `json:"count"`
+	Bytes int `json:"bytes"`
+}
+
+// OK reports whether the upstream started and gave its lists.
+func (t *Trial) OK() bool { return t.Failed == "" }
+
+// Try starts each upstream of a configuration, all at once as for a client, asks it for what
+// it offers, and stops it. Links are dialled, and what their hosts announce is tried, too. It
+// returns when all has ended; the trials are in the order of the configuration.
+func Try(ctx context.Context, cfg *config.Config, log *slog.Logger) ([]Trial, error) {
+	alone := Quiet(cfg)
+	for i := range alone.Upstreams {
+		alone.Upstreams[i].Shared, alone.Upstreams[i].Roots = false, nil // nobody else is there, and it is to stop
+	}
+	p, err := New(alone, Options{Log: log})
+	if err != nil {
+		return nil, err
+	}
+	defer p.Shutdown(ctx)
+	p.start()
+	t := &trials{p: p, listTime: 3 * cfg.ListTimeout, tried: make(map[string]bool)}
+	for _, u := range cfg.Upstreams {
+		t.begin(ctx, &Trial{Upstream: u.Name, Transport: transportOf(u), stopGrace: u.StopGrace})
+	}
+	t.throughLinks(ctx)
+	t.wg.Wait()
+	var all []Trial
+	for _, tr := range t.all {
+		all = append(all, *tr)
+	}
+	return all, context.Cause(ctx)
+}
+
+// Quiet returns a configuration with the same upstreams that a program uses for a moment:
+// without listeners, log lines for calls, hosts that dial, or servers that start by themselves.
+func Quiet(cfg *config.Config) *config.Config {
+	quiet := *cfg
+	quiet.Listen, quiet.Admin, quiet.Logs = nil, config.Admin{}, config.Logs{}
+	quiet.Upstreams = slices.Clone(cfg.Upstreams)
+	if cfg.Prefix == "auto" && len(cfg.Upstreams)+len(cfg.Links) > 1 {
+		quiet.Prefix = "always" // though what is left may be one
+	}
+	for i := range quiet.Upstreams {
+		quiet.Upstreams[i].Required = false
+	}
+	quiet.Links = slices.DeleteFunc(slices.Clone(cfg.Links), func(l config.Link) bool { return l.Accept })
+	return &quiet
+}
+
+// transportOf is how an upstream is reached.
+func transportOf(u config.Upstream) string {
+	at, err := url.Parse(u.URL)
+	switch {
+	case u.URL == "":
+		return "stdio"
+	case u.Type == "sse":
+		return "http+sse"
+	case err == nil && strings.HasPrefix(at.Scheme, "ws"):
+		return "websocket"
+	}
+	return "http"
+}
+
+// The trials of one configuration.
+type trials struct {
+	p        *Proxy
+	listTime time.Duration // for all lists of one
+	wg       sync.WaitGroup
+	all      []*Trial
+	tried    map[string]bool // upstreams behind links
+}
+
+func (t *trials) begin(ctx context.Context, tr *Trial) {
+	t.all = append(t.all, tr)
+	t.wg.Go(func() { t.try(ctx, tr) })
+}
+
+// linkTime is how long links may take to come up.
+const linkTime = 5 * time.Second
+
+// throughLinks tries what the hosts of links announce. A link that does not come up in time is
+// a trial, too.
+func (t *trials) throughLinks(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, linkTime)
+	defer cancel()
+	for {
+		missing := t.announced(context.WithoutCancel(ctx))
+		if len(missing) == 0 {
+			return
+		}
+		select {
+		case <-time.After(20 * time.Millisecond):
+		case <-ctx.Done():
+			for _, l := range missing {
+				t.all = append(t.all, &Trial{Link: l.Name, Transport: "link", Failed: "the host behind this link cannot be reached", Cause: jsonrpc.CauseLinkLost})
+			}
+			return
+		}
+	}
+}
+
+// announced begins the trials of what was announced since the last time, and returns the
+// links that are not up.
+func (t *trials) announced(ctx context.Context) (missing []observe.Link) {
+	for _, l := range t.p.links.snapshot() {
+		if !l.Up {
+			missing = append(missing, l)
+			continue
+		}
+		for _, name := range l.Upstreams {
+			if !t.tried[name] {
+				t.tried[name] = true
+				t.begin(ctx, &Trial{Upstream: name, Link: l.Name, Transport: "link"})
+			}
+		}
+	}
+	return missing
+}
+
+// tryTime is more than a trial needs whose upstream keeps to its own times.
+const tryTime = 5 * time.Minute
+
+// try does all of one trial.
+func (t *trials) try(ctx context.Context, tr *Trial) {
+	ctx, cancel := context.WithTimeout(ctx, tryTime)
+	defer cancel()
+	began := time.Now()
+	key := rand.Text()
+	client, err := t.greet(ctx, tr.Upstream, key)
+	tr.StartMs = millis(time.Since(began))
+	if err != nil {
+		t.look(tr)
+		tr.failed(err)
+		return
+	}
+	tr.introduced(client.Hello)
+	began = time.Now()
+	err = t.askLists(ctx, tr, client)
+	tr.ListMs = millis(time.Since(began))
+	t.look(tr)
+	if err != nil {
+		tr.failed(err)
+	} else {
+		tr.Stderr = nil
+	}
+	client.Close()
+	t.stopped(tr, key)
+}
+
+func millis(d time.Duration) float64 {
+	return float64(d.Round(100*time.Microsecond)) / float64(time.Millisecond)
+}
+
+// greet begins a session with one upstream, behind the router. A stream that finds out that
+// its server speaks the other era has to be opened once more.
+func (t *trials) greet(ctx context.Context, name, key string) (*Client, error) {
+	for again := true; ; again = false {
+		c, err := t.p.dial(ctx, name, key, mcp.Legacy)
+		if err != nil {
+			return nil, err
+		}
+		client, err := newClient(ctx, c)
+		if err == nil || !again || jsonrpc.EndOf(err, "").Cause != jsonrpc.CauseOtherEra {
+			return client, err
+		}
+	}
+}
+
+// introduced notes what the answer to initialize says.
+func (tr *Trial) introduced(hello json.RawMessage) {
+	var said struct {
+		ProtocolVersion string
+		ServerInfo      struct{ Name, Version string }
+	}
+	_ = json.Unmarshal(hello, &said)
+	tr.Version, tr.Server = said.ProtocolVersion, strings.TrimSpace(said.ServerInfo.Name+" "+said.ServerInfo.Version)
+}
+
+// askLists asks for all that the server says it offers.
+func (t *trials) askLists(ctx context.Context, tr *Trial, c *Client) error {
+	ctx, cancel := context.WithTimeout(ctx, t.listTime)
+	defer cancel()
+	tr.lists = make(map[string][]json.RawMessage)
+	var first error
+	for _, l := range tr.listed() {
+		if !c.Offers(l.capability) {
+			continue
+		}
+		all, err := c.List(ctx, l.method, l.member)
+		if answer, ok := errors.AsType[*AnswerError](err); ok && answer.Code == jsonrpc.CodeMethodNotFound && l.method == mcp.MethodTemplatesList {
+			continue // many have none
+		}
+		if err != nil {
+			first = cmp.Or(first, error(&listError{l.method, err}))
+			continue
+		}
+		tr.lists[l.member] = all
+		l.size.Count = len(all)
+		for _, e := range all {
+			l.size.Bytes += len(e)
+		}
+	}
+	return first
+}
+
+// A listError is a list that was not given.
+type listError struct {
+	method string
+	err    error
+}
+
+func (e *listError) Error() string { return e.method + ": " + e.err.Error() }
+func (e *listError) Unwrap() error { return e.err }
+
+type listed struct {
+	capability, method, member string
+	size                       *ListSize
+}
+
+func (tr *Trial) listed() []listed {
+	return []listed{
+		{"tools", mcp.MethodToolsList, "tools", &tr.Tools},
+		{"prompts", mcp.MethodPromptsList, "prompts", &tr.Prompts},
+		{"resources", mcp.MethodResourcesList, "resources", &tr.Resources},
+		{"resources", mcp.MethodTemplatesList, "resourceTemplates", &tr.Templates},
+	}
+}
+
+// failed notes why a trial did not come to its end.
+func (tr *Trial) failed(err error) {
+	tr.Failed, tr.Cause = err.Error(), "error response"
+	end, lost := errors.AsType[*jsonrpc.ClosedError](err)
+	refused, said := errors.AsType[*AnswerError](err)
+	list, _ := errors.AsType[*listError](err)
+	switch {
+	case lost && list != nil:
+		tr.Failed, tr.Cause = end.Words()+" while it was asked for "+list.method, end.Cause
+	case lost:
+		tr.Failed, tr.Cause = end.Words(), end.Cause
+	case said && list == nil:
+		tr.Failed, tr.Cause = "refuses initialize: "+refused.Error(), jsonrpc.CauseRefused
+	case errors.Is(err, context.DeadlineExceeded):
+		tr.Failed, tr.Cause = "did not answer in time", jsonrpc.CauseTimeout
+	}
+}
+
+// look takes from the status what it says of the server of a trial.
+func (t *trials) look(tr *Trial) {
+	for _, s := range t.p.host.host.Status() {
+		if s.Upstream != tr.Upstream {
+			continue
+		}
+		tr.Unusable = max(tr.Unusable, s.Unusable)
+		if len(s.Stderr) > 0 {
+			tr.Stderr = s.Stderr
+		}
+		tr.Speaks = nil
+		for _, era := range s.Speaks {
+			tr.Speaks = append(tr.Speaks, string(era))
+		}
+	}
+	if t.p.host.isOld(tr.Upstream) {
+		tr.Transport = "http+sse"
+	}
+}
+
+// stopped waits until the process of a trial is gone, and notes how long that took.
+func (t *trials) stopped(tr *Trial, key string) {
+	if tr.Transport != "stdio" {
+		return
+	}
+	began := time.Now()
+	for time.Since(began) < 4*tr.stopGrace+time.Second {
+		if !t.runs(tr.Upstream, key) {
+			tr.StopMs = millis(time.Since(began))
+			return
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+func (t *trials) runs(name, key string) bool {
+	return slices.ContainsFunc(t.p.host.host.Status(), func(s upstream.Status) bool {
+		return s.Upstream == name && s.Key == key && (s.State == upstream.StateRunning || s.State == upstream.StateStopping)
+	})
+}
