@@ -74,7 +74,7 @@ type Limits struct {
 	Sessions int   // client sessions at once
 }
 
-// An Upstream is one configured server: a Command or a URL, never both.
+// An Upstream is one configured server: a Command, a URL or a Replay, never two of them.
 type Upstream struct {
 	Name string // [A-Za-z0-9_-]{1,32} without "__"
 	Key  string // where it is configured, for error lines: upstreams.docs
@@ -92,6 +92,8 @@ type Upstream struct {
 	TLS           TLS
 	Auth          UpstreamAuth // how we prove who we are there; excludes a header Authorization
 	MaxConcurrent int          // requests at once; zero: no bound
+
+	Replay string // absolute path of a recording that answers in place of a server
 
 	Era            string        // "legacy" or "modern": what the server speaks; empty: found out
 	Shared         bool          // session: shared; else each client has its own

@@ -72,6 +72,10 @@ func wantFull(dir string) *Config {
 				Name: "mid", Key: "upstreams.mid", Command: "npx", Era: "modern",
 				Shared: true, Roots: []string{"file:///data", "file:///value"},
 				StartTimeout: 30 * time.Second, WriteTimeout: time.Minute, StopGrace: 2 * time.Second,
+			},
+			{
+				Name: "tape", Key: "upstreams.tape", Replay: filepath.Join(dir, "tapes/files.ndjson"), Shared: true,
+				StartTimeout: 30 * time.Second, WriteTimeout: time.Minute, StopGrace: 2 * time.Second,
 			}},
 		Links: []Link{
 			{Name: "tools", Key: "links.tools", Dial: "unix:///run/mcp/tools.sock", Heartbeat: 5 * time.Second},

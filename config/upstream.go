@@ -45,6 +45,8 @@ func (u *Upstream) fields() fields {
 		"auth":          into(&u.Auth, value.auth),
 		"maxConcurrent": into(&u.MaxConcurrent, count.read),
 
+		"replay": into(&u.Replay, value.filePath),
+
 		"era":            into(&u.Era, value.era),
 		"session":        into(&u.Shared, value.shared),
 		"roots":          into(&u.Roots, rootURI.list),
@@ -58,45 +60,57 @@ func (u *Upstream) fields() fields {
 	}
 }
 
-var (
-	processKeys = []string{"args", "env", "inheritEnv", "cwd"}
-	remoteKeys  = []string{"headers", "headersFrom", "tls", "auth", "maxConcurrent"}
-)
+// transports are the keys that say what an upstream is, each with those that have a
+// meaning only beside it.
+var transports = []struct {
+	key    string
+	beside []string
+}{
+	{"command", []string{"args", "env", "inheritEnv", "cwd"}},
+	{"url", []string{"headers", "headersFrom", "tls", "auth", "maxConcurrent"}},
+	{"replay", nil},
+}
 
-// transport checks that an upstream is a process or remote, and that its keys
-// are of the one kind; misplaced gets those that are not.
+// transport checks that an upstream is one thing, and that its keys are of the one kind;
+// misplaced gets those that are not.
 func (v value) transport(misplaced func(v value, format string, args ...any)) {
-	command, url := v.node.has("command"), v.node.has("url")
-	others, needs := remoteKeys, "url"
-	if url {
-		others, needs = processKeys, "command"
+	var is []string
+	for _, t := range transports {
+		if v.node.has(t.key) {
+			is = append(is, t.key)
+		}
 	}
 	switch {
-	case command && url:
-		v.wrong("has both command and url")
+	case len(is) > 1:
+		v.wrong("has both %s", strings.Join(is, " and "))
 		return
-	case !command && !url:
+	case len(is) == 0:
 		if v.node.kind&(null|object) != 0 { // anything else has been named already
 			v.wrong("needs command or url")
 		}
 		return
 	}
 	v.each(func(key string, v value) {
-		if slices.Contains(others, key) {
-			misplaced(v, "has a meaning only beside %s", needs)
+		for _, t := range transports {
+			if t.key != is[0] && slices.Contains(t.beside, key) {
+				misplaced(v, "has a meaning only beside %s", t.key)
+			}
 		}
 	})
 }
 
-// slip returns the unknown key that must be a misspelt command or url, since
-// neither is there; "" if there is none.
+// slip returns the unknown key that must be a misspelt command, url or replay, since none
+// of them is there; "" if there is none.
 func (v value) slip(known fields) string {
-	if v.node.has("command") || v.node.has("url") {
-		return ""
+	names := make(map[string]bool)
+	for _, t := range transports {
+		if v.node.has(t.key) {
+			return ""
+		}
+		names[t.key] = true
 	}
 	for _, m := range v.node.members {
-		near := Nearest(m.key, known.keys())
-		if _, ok := known[m.key]; !ok && (near == "command" || near == "url") {
+		if _, ok := known[m.key]; !ok && names[Nearest(m.key, known.keys())] {
 			return m.key
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/upstream"
 	"github.com/mcp-proxy/mcp-proxy/upstream/process"
 	"github.com/mcp-proxy/mcp-proxy/upstream/remote"
+	"github.com/mcp-proxy/mcp-proxy/upstream/replay"
 )
 
 // A remoteServer is a remote server, and what proves to it who we are.
@@ -35,8 +36,13 @@ func (r *remoteServer) forgo() {
 // is one.
 func upstreamOf(u config.Upstream, limits jsonrpc.Limits, p *prover) (upstream.Upstream, *remoteServer, error) {
 	up := upstream.Upstream{Era: mcp.Era(u.Era), StartTimeout: u.StartTimeout, Shared: u.Shared, Roots: u.Roots}
-	if u.URL == "" {
+	switch {
+	case u.Command != "":
 		up.Command = commandOf(u)
+		return up, nil, nil
+	case u.Replay != "":
+		r := replayOf(u, limits)
+		up.Dial, up.DialModern, up.Probe, up.Relates = r.Dial, r.DialModern, r.Probe, true
 		return up, nil, nil
 	}
 	r := &remoteServer{Server: remoteOf(u, limits, p.log)}
@@ -60,6 +66,10 @@ func remoteOf(u config.Upstream, limits jsonrpc.Limits, log *slog.Logger) *remot
 		Name: u.Name, URL: u.URL, SSE: u.Type == "sse", Headers: u.Headers, HeadersFrom: u.HeadersFrom,
 		MaxConcurrent: u.MaxConcurrent, WriteTimeout: u.WriteTimeout, StopGrace: u.StopGrace, Limits: limits, Log: log,
 	}
+}
+
+func replayOf(u config.Upstream, limits jsonrpc.Limits) *replay.Server {
+	return &replay.Server{Name: u.Name, File: u.Replay, Limits: limits}
 }
 
 func commandOf(u config.Upstream) *process.Command {

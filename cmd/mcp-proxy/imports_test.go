@@ -30,6 +30,7 @@ var mayImport = map[string][]string{
 	"upstream/translate":        {"internal/jsonrpc", "internal/mcp", "internal/peer", "internal/timers"},
 	"upstream/link":             {"internal/jsonrpc", "internal/jsonrpc/wsconn"},
 	"upstream/remote":           {"internal/secretfile", "internal/jsonrpc", "internal/jsonrpc/wsconn", "internal/mcp", "internal/observe"},
+	"upstream/replay":           {"internal/jsonrpc", "internal/mcp", "internal/observe"},
 	"upstream/oauth":            {"internal/jsonrpc", "internal/jwt", "internal/secretfile"},
 	"config":                    {},
 	"internal/jwt":              {"internal/secretfile"},
@@ -41,7 +42,7 @@ var mayImport = map[string][]string{
 	"proxy": {
 		"config", "internal/identity", "internal/jsonrpc", "internal/jsonrpc/wsconn", "internal/jwt", "internal/mcp", "internal/observe", "internal/page", "internal/peer", "internal/secretfile",
 		"proxy/admin", "proxy/auth", "proxy/catalog", "proxy/frontend", "proxy/policy", "proxy/session",
-		"upstream", "upstream/link", "upstream/oauth", "upstream/pool", "upstream/process", "upstream/remote", "upstream/translate",
+		"upstream", "upstream/link", "upstream/oauth", "upstream/pool", "upstream/process", "upstream/remote", "upstream/replay", "upstream/translate",
 	},
 	"cmd/mcp-proxy":  {"config", "proxy"},
 	"examples/embed": {"config", "proxy"},

@@ -1,0 +1,53 @@
+package replay
+
+import (
+	"encoding/json"
+	"strings"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+)
+
+// Capabilities that a server must have had, by the beginning of the methods that it
+// answered.
+var capabilityOf = map[string]string{
+	"tools/": "tools", "prompts/": "prompts", "resources/": "resources", "completion/": "completions", "logging/": "logging",
+}
+
+// madeUp returns the answer to a handshake that is not in the recording, since that began
+// later; nil to anything else, and in an era that is not recorded.
+func (s *session) madeUp(q question) *jsonrpc.Message {
+	if !s.recording.speaks(s.era) {
+		return nil
+	}
+	result := map[string]any{}
+	switch q.method {
+	case mcp.MethodInitialize:
+		result["protocolVersion"] = q.params["protocolVersion"]
+		result["serverInfo"] = s.info()
+		result["capabilities"] = s.capabilities()
+	case mcp.MethodDiscover:
+		result["supportedVersions"] = mcp.ModernVersions
+		result["capabilities"] = s.capabilities()
+		result["_meta"] = map[string]any{mcp.KeyServerInfo: s.info()}
+		result["resultType"], result["ttlMs"], result["cacheScope"] = "complete", 0, "private"
+	case mcp.MethodPing:
+	default:
+		return nil
+	}
+	return &jsonrpc.Message{Result: json.RawMessage(textOf(result))}
+}
+
+func (s *session) info() any { return map[string]any{"name": s.name, "version": "recorded"} }
+
+func (s *session) capabilities() any {
+	all := map[string]any{}
+	for _, method := range s.recording.methods(s.era) {
+		for prefix, capability := range capabilityOf {
+			if strings.HasPrefix(method, prefix) {
+				all[capability] = map[string]any{}
+			}
+		}
+	}
+	return all
+}

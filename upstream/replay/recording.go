@@ -1,0 +1,193 @@
+package replay
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/internal/observe"
+)
+
+const (
+	// maxFile bounds the bytes of a file, since a recording is kept in memory.
+	maxFile = 512 << 20
+
+	// maxAround is how much longer than its message a line may be.
+	maxAround = 64 << 10
+
+	format = 1 // of recordings
+)
+
+// A recording is what one server was asked, and what it sent.
+type recording struct {
+	exchanges []*exchange            // in the order of the requests
+	equal     map[string][]*exchange // by what is compared
+}
+
+// add makes an exchange one of the recording.
+func (r *recording) add(x *exchange) {
+	r.exchanges = append(r.exchanges, x)
+	r.equal[x.question.key()] = append(r.equal[x.question.key()], x)
+}
+
+// speaks reports whether something was asked in an era.
+func (r *recording) speaks(era mcp.Era) bool {
+	return slices.ContainsFunc(r.exchanges, func(x *exchange) bool { return x.question.era == era })
+}
+
+// methods are those of an era that a result was given for.
+func (r *recording) methods(era mcp.Era) []string {
+	found := make(map[string]bool)
+	for _, x := range r.exchanges {
+		if x.question.era == era && x.answer != nil && x.answer.Result != nil {
+			found[x.question.method] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(found))
+}
+
+// A line of a recording: what matters here of all that [observe.Recording] tells of.
+type line struct {
+	Recording int             `json:"recording"` // of the first line
+	LeftOut   int             `json:"leftOut"`
+	End       bool            `json:"end"` // of the last line, as is Messages
+	Messages  int             `json:"messages"`
+	Error     json.RawMessage `json:"error"` // of a last line: a text, why the recording is not whole
+
+	Side     observe.Side    `json:"side"`
+	Way      observe.Way     `json:"way"`
+	Session  string          `json:"session"`
+	Upstream string          `json:"upstream"`
+	Message  json.RawMessage `json:"message"`
+}
+
+// A heard message is one between the proxy and a server, with its place in the file.
+type heard struct {
+	*jsonrpc.Message
+	line       int
+	session    string
+	fromServer bool
+}
+
+// readFile returns the recording of an upstream in a file. If that has another upstream
+// alone, it is that. The error does not name the file.
+func readFile(path, upstream string, limits jsonrpc.Limits) (*recording, error) {
+	file, err := open(path)
+	if err != nil {
+		return nil, withoutPath(err)
+	}
+	defer file.Close()
+	return read(file, upstream, limits)
+}
+
+// open opens a file that can be read to its end, and again.
+func open(path string) (*os.File, error) {
+	info, err := os.Stat(path)
+	switch {
+	case err != nil:
+		return nil, err
+	case !info.Mode().IsRegular(): // a pipe would make everybody wait
+		return nil, errors.New("not a regular file")
+	case info.Size() > maxFile:
+		return nil, fmt.Errorf("is larger than %d MiB", maxFile>>20)
+	}
+	return os.Open(path)
+}
+
+// withoutPath returns err without the name of the file.
+func withoutPath(err error) error {
+	if e, ok := errors.AsType[*fs.PathError](err); ok {
+		return e.Err
+	}
+	return err
+}
+
+// read returns the recording of an upstream, or of the only one.
+func read(r io.Reader, upstream string, limits jsonrpc.Limits) (*recording, error) {
+	upstreams, err := readLines(r, limits)
+	if err != nil {
+		return nil, err
+	}
+	messages, ok := upstreams[upstream]
+	names := slices.Sorted(maps.Keys(upstreams))
+	switch {
+	case ok:
+	case len(names) == 1:
+		messages = upstreams[names[0]]
+	case len(names) == 0:
+		return nil, errors.New("has no message of an upstream")
+	default:
+		return nil, fmt.Errorf("has the upstreams %s, and none named %s", strings.Join(names, ", "), upstream)
+	}
+	return newRecording(messages), nil
+}
+
+// readLines returns the messages to and from upstreams, by the name of each.
+func readLines(r io.Reader, limits jsonrpc.Limits) (map[string][]heard, error) {
+	lines := jsonrpc.NewLineReader(io.LimitReader(r, maxFile), jsonrpc.Limits{Message: limits.MaxMessage() + maxAround})
+	upstreams, messages := make(map[string][]heard), 0
+	for n := 1; ; n++ {
+		text, err := lines.ReadLine()
+		if err == io.EOF && n > 1 {
+			return upstreams, nil // nobody ended it: what is there can be used
+		}
+		var l line
+		if err == nil {
+			err = json.Unmarshal(text, &l)
+		}
+		switch {
+		case n == 1 && (err != nil || l.Recording == 0):
+			return nil, errors.New("is no recording of tap --record")
+		case err != nil:
+			return nil, fmt.Errorf("line %d is none of a recording: %w", n, err)
+		case n == 1 && l.Recording != format:
+			return nil, fmt.Errorf("is a recording of format %d, and this program reads format %d", l.Recording, format)
+		case n == 1:
+			continue
+		case l.LeftOut > 0:
+			return nil, fmt.Errorf("line %d says that messages were left out", n)
+		case l.Message == nil && len(l.Error) > 0:
+			return nil, fmt.Errorf("line %d says that the recording is not whole: %s", n, l.Error)
+		case l.End && l.Messages != messages:
+			return nil, fmt.Errorf("line %d says that there are %d messages, and there are %d", n, l.Messages, messages)
+		case l.End:
+			return upstreams, nil
+		}
+		messages++
+		m, err := l.heard(n, limits)
+		if err != nil {
+			return nil, fmt.Errorf("line %d: %w", n, err)
+		}
+		if l.Side == observe.SideUpstream && l.Upstream != "" {
+			upstreams[l.Upstream] = append(upstreams[l.Upstream], m...)
+		}
+	}
+}
+
+// heard returns the messages of a line: of an array several.
+func (l *line) heard(n int, limits jsonrpc.Limits) ([]heard, error) {
+	if l.Message == nil {
+		return nil, errors.New("has no message, as a tap without --record")
+	}
+	m, err := limits.Decode(l.Message)
+	if err != nil {
+		return nil, err
+	}
+	elements := m.Batch
+	if elements == nil {
+		elements = []*jsonrpc.Message{m}
+	}
+	var all []heard
+	for _, e := range elements {
+		all = append(all, heard{Message: e, line: n, session: l.Session, fromServer: l.Way == observe.In})
+	}
+	return all, nil
+}

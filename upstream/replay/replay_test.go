@@ -1,0 +1,365 @@
+package replay
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+)
+
+const hello = `
+> {"id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"a","version":"1"}}}
+< {"id":1,"result":{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"real","version":"7"}}}
+> {"method":"notifications/initialized"}
+`
+
+// Equal requests have the recorded answers in turn, and then the last one again.
+func TestInTurn(t *testing.T) {
+	r := dial(t, hello+`
+> {"id":2,"method":"tools/call","params":{"name":"next","arguments":{"a":1,"b":[2,{"c":12345678901234567890}]}}}
+< {"id":2,"result":{"n": 1,  "big":12345678901234567890,"html":"<&>"}}
+> {"id":3,"method":"tools/call","params":{"name":"next","arguments":{"a":1,"b":[2,{"c":12345678901234567891}]}}}
+< {"id":3,"result":{"n":"other"}}
+s2:
+> {"id":2,"method":"tools/call","params":{"name":"next","arguments":{"a":1,"b":[2,{"c":12345678901234567890}]}}}
+< {"id":2,"error":{"code":-1,"message":"no more"}}
+`)
+	const call = `{"name":"next","arguments":{"b":[2.0,{"c":1234567890123456789e1}],"a":10e-1},"_meta":{"x":1}}`
+	r.send(`{"id":7,"method":"tools/call","params":` + call + `}`)
+	r.hears(`{"id":7,"result":{"n": 1,  "big":12345678901234567890,"html":"<&>"}}`)
+	r.send(`{"id":"x","method":"tools/call","params":` + call + `}`)
+	r.hears(`{"id":"x","error":{"code":-1,"message":"no more"}}`)
+	r.send(`{"id":9,"method":"tools/call","params":` + call + `}`)
+	r.hears(`{"id":9,"error":{"code":-1,"message":"no more"}}`)
+	r.send(`{"id":10,"method":"tools/call","params":{"name":"next","arguments":{"b":[2,{"c":12345678901234567891}],"a":1}}}`)
+	r.hears(`{"id":10,"result":{"n":"other"}}`)
+}
+
+// Another session begins at the beginning.
+func TestEachSessionBeginsAnew(t *testing.T) {
+	s := &Server{Name: "files", File: taped(t, hello+`
+> {"id":2,"method":"tools/call","params":{"name":"next"}}
+< {"id":2,"result":{"n":1}}
+> {"id":3,"method":"tools/call","params":{"name":"next"}}
+< {"id":3,"result":{"n":2}}
+`)}
+	for range 2 {
+		c, err := s.Dial(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := rig{t, c}
+		r.send(`{"id":1,"method":"tools/call","params":{"name":"next"}}`)
+		r.hears(`{"id":1,"result":{"n":1}}`)
+		c.Close()
+	}
+}
+
+// Progress has the token of whoever asks now, and nobody who has none hears of it.
+func TestProgress(t *testing.T) {
+	r := dial(t, hello+`
+> {"id":2,"method":"tools/call","params":{"name":"slow","_meta":{"progressToken":2}}}
+> {"id":3,"method":"tools/call","params":{"name":"other","_meta":{"progressToken":3}}}
+< {"method":"notifications/progress","params":{"progressToken":2,"progress":1}}
+< {"method":"notifications/progress","params":{"progressToken":3,"progress":5}}
+< {"method":"notifications/message","params":{"level":"info","data":"of the newest"}}
+< {"id":3,"result":{"other":true}}
+< {"id":2,"result":{"slow":true}}
+< {"method":"notifications/tools/list_changed"}
+`)
+	r.send(`{"id":20,"method":"tools/call","params":{"name":"slow","_meta":{"progressToken":"tok"}}}`)
+	r.hears(`{"method":"notifications/progress","params":{"progressToken":"tok","progress":1}} re 20`, `{"id":20,"result":{"slow":true}}`,
+		`{"method":"notifications/tools/list_changed"}`)
+	r.send(`{"id":21,"method":"tools/call","params":{"name":"other"}}`)
+	r.hears(`{"method":"notifications/message","params":{"level":"info","data":"of the newest"}} re 21`, `{"id":21,"result":{"other":true}}`)
+	r.silent()
+}
+
+// A request of the server is asked anew, and its call goes on when it is answered, whatever
+// the answer is. What belongs to initialize waits for the client to be ready.
+func TestServerAsks(t *testing.T) {
+	r := dial(t, hello+`
+< {"id":"r0","method":"roots/list"}
+> {"id":"r0","result":{"roots":[]}}
+< {"method":"notifications/message","params":{"level":"info","data":"ready"}}
+> {"id":2,"method":"tools/call","params":{"name":"ask"}}
+< {"id":"q1","method":"elicitation/create","params":{"message":"who?"}}
+< {"id":"q2","method":"elicitation/create","params":{"message":"never mind"}}
+< {"method":"notifications/cancelled","params":{"requestId":"q2","reason":"x"}}
+> {"id":"q1","result":{"action":"accept","content":{"name":"ada"}}}
+< {"id":2,"result":{"hello":"ada"}}
+`)
+	r.send(`{"id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{"roots":{}}}}`)
+	r.hears(`{"id":1,"result":{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"real","version":"7"}}}`)
+	r.silent()
+	r.send(`{"method":"notifications/initialized"}`)
+	r.hears(`{"id":1,"method":"roots/list"}`)
+	r.silent()
+	r.send(`{"id":1,"error":{"code":-32601,"message":"no"}}`)
+	r.hears(`{"method":"notifications/message","params":{"level":"info","data":"ready"}}`)
+
+	r.send(`{"id":5,"method":"tools/call","params":{"name":"ask"}}`)
+	r.hears(`{"id":2,"method":"elicitation/create","params":{"message":"who?"}} re 5`,
+		`{"id":3,"method":"elicitation/create","params":{"message":"never mind"}} re 5`,
+		`{"method":"notifications/cancelled","params":{"requestId":3,"reason":"x"}} re 5`)
+	r.silent()
+	r.send(`{"id":2,"result":{"action":"decline"}}`)
+	r.hears(`{"id":5,"result":{"hello":"ada"}}`)
+
+	r.send(`{"id":6,"method":"tools/call","params":{"name":"ask"}}`)
+	r.hears(`{"id":4,"method":"elicitation/create","params":{"message":"who?"}} re 6`)
+	r.send(`{"method":"notifications/cancelled","params":{"requestId":6}}`)
+	r.send(`{"id":4,"result":{"action":"decline"}}`)
+}
+
+// What was cancelled waits to be cancelled, and what the recording ends before is an error.
+func TestWithoutAnswer(t *testing.T) {
+	r := dial(t, hello+`
+> {"id":2,"method":"tools/call","params":{"name":"cancelled"}}
+> {"method":"notifications/cancelled","params":{"requestId":2}}
+> {"id":3,"method":"tools/call","params":{"name":"lost","_meta":{"progressToken":3}}}
+< {"method":"notifications/progress","params":{"progressToken":3,"progress":1}}
+`)
+	r.send(`{"id":2,"method":"tools/call","params":{"name":"cancelled"}}`)
+	r.silent()
+	r.send(`{"method":"notifications/cancelled","params":{"requestId":2}}`)
+	r.send(`{"id":3,"method":"tools/call","params":{"name":"lost","_meta":{"progressToken":9}}}`)
+	r.hears(`{"method":"notifications/progress","params":{"progressToken":9,"progress":1}} re 3`,
+		`{"id":3,"error":{"code":-32603,"message":"The recording has no answer to this: see line 12","data":{"reason":"not_recorded"}}}`)
+}
+
+// What is not recorded is an error that shows the nearest.
+func TestNearest(t *testing.T) {
+	r := dial(t, hello+`
+> {"id":2,"method":"tools/call","params":{"name":"read","arguments":{"path":"b"}}}
+< {"id":2,"result":{}}
+> {"id":3,"method":"tools/call","params":{"name":"write","arguments":{"path":"a","mode":1}}}
+< {"id":3,"result":{}}
+> {"id":4,"method":"tools/call","params":{"name":"write","arguments":{"path":"b","mode":2}}}
+< {"id":4,"result":{}}
+> {"id":5,"method":"tools/list"}
+< {"id":5,"result":{"tools":[]}}
+`)
+	for _, test := range []struct{ send, want string }{
+		{`"method":"tools/call","params":{"name":"write","arguments":{"path":"<b>","mode":2}}`,
+			`{"code":-32602,"message":"Not in the recording: tools/call of write. The nearest is in line 16: arguments.path is \"b\" there, \"<b>\" here",` +
+				`"data":{"reason":"not_recorded","nearest":{"line":16,"method":"tools/call","params":{"arguments":{"mode":2,"path":"b"},"name":"write"}},"differs":["arguments.path"]}}`},
+		{`"method":"tools/call","params":{"name":"write"}`,
+			`{"code":-32602,"message":"Not in the recording: tools/call of write. The nearest is in line 12: arguments is {\"mode\":1,\"path\":\"a\"} there, missing here",` +
+				`"data":{"reason":"not_recorded","nearest":{"line":12,"method":"tools/call","params":{"arguments":{"mode":1,"path":"a"},"name":"write"}},"differs":["arguments"]}}`},
+		{`"method":"tools/call","params":{"name":"delete","arguments":{"path":"b"}}`,
+			`{"code":-32602,"message":"Not in the recording: tools/call of delete. The nearest is in line 8: name is \"read\" there, \"delete\" here",` +
+				`"data":{"reason":"not_recorded","nearest":{"line":8,"method":"tools/call","params":{"arguments":{"path":"b"},"name":"read"}},"differs":["name"]}}`},
+		{`"method":"prompts/get","params":{"name":"x"}`,
+			`{"code":-32601,"message":"Not in the recording: prompts/get. It has initialize, tools/call, tools/list","data":{"reason":"not_recorded"}}`},
+	} {
+		r.send(`{"id":1,` + test.send + `}`)
+		m, err := r.Recv()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got, want any
+		if json.Unmarshal(m.Error, &got) != nil || json.Unmarshal([]byte(test.want), &want) != nil || textOf(got) != textOf(want) {
+			t.Errorf("%s:\ngot  %s\nwant %s", test.send, textOf(got), textOf(want))
+		}
+	}
+	r.send(`{"id":1,"method":"tools/call","params":{"name":"write","arguments":{"a":"` + strings.Repeat("é", 9999) + `","b":1,"c":2,"d":3}}}`)
+	m, _ := r.Recv()
+	if len(m.Error) > 1000 || !strings.Contains(string(m.Error), "and 3 more") {
+		t.Errorf("an error of %d bytes: %s", len(m.Error), m.Error)
+	}
+}
+
+// A recording that began later has no handshake, so that is made up.
+func TestMadeUp(t *testing.T) {
+	r := dial(t, `
+> {"id":4,"method":"resources/read","params":{"uri":"file:///a"}}
+< {"id":4,"result":{"contents":[]}}
+> {"id":5,"method":"prompts/list"}
+< {"id":5,"error":{"code":-32601,"message":"no"}}
+`)
+	r.send(`{"id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{}}}`)
+	r.hears(`{"id":1,"result":{"capabilities":{"resources":{}},"protocolVersion":"2025-06-18","serverInfo":{"name":"files","version":"recorded"}}}`)
+	r.send(`{"method":"notifications/initialized"}`)
+	r.silent()
+}
+
+const modernMeta = `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}`
+
+// A recording of the modern era answers in that era alone; retries have the answers of
+// retries, and subscriptions the id of here.
+func TestModern(t *testing.T) {
+	s := &Server{Name: "files", File: taped(t, strings.ReplaceAll(`
+> {"id":1,"method":"subscriptions/listen","params":{"notifications":{"toolsListChanged":true},META}}
+< {"method":"notifications/subscriptions/acknowledged","params":{"_meta":{"io.modelcontextprotocol/subscriptionId":1},"notifications":{}}}
+> {"id":2,"method":"tools/call","params":{"name":"ask",META}}
+< {"id":2,"result":{"resultType":"input_required","requestState":"s1","inputRequests":{}}}
+< {"method":"notifications/tools/list_changed","params":{"_meta":{"io.modelcontextprotocol/subscriptionId":1}}}
+> {"id":3,"method":"tools/call","params":{"name":"ask","requestState":"s1","inputResponses":{"q":{"action":"accept"}},META}}
+< {"id":3,"result":{"resultType":"complete","content":[]}}
+`, "META", modernMeta))}
+	if modern, err := s.Probe(t.Context()); !modern || err != nil {
+		t.Fatal(modern, err)
+	}
+	c, err := s.DialModern(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	r := rig{t, c}
+	r.send(`{"id":7,"method":"subscriptions/listen","params":{"notifications":{"toolsListChanged":true}}}`)
+	r.hears(`{"method":"notifications/subscriptions/acknowledged","params":{"_meta":{"io.modelcontextprotocol/subscriptionId":7},"notifications":{}}} re 7`,
+		`{"method":"notifications/tools/list_changed","params":{"_meta":{"io.modelcontextprotocol/subscriptionId":7}}} re 7`)
+	for range 2 {
+		r.send(`{"id":8,"method":"tools/call","params":{"name":"ask"}}`)
+		r.hears(`{"id":8,"result":{"resultType":"input_required","requestState":"s1","inputRequests":{}}}`)
+		r.send(`{"id":9,"method":"tools/call","params":{"name":"ask","requestState":"s1","inputResponses":{"q":{"action":"decline"}}}}`)
+		r.hears(`{"id":9,"result":{"resultType":"complete","content":[]}}`)
+	}
+	r.send(`{"id":10,"method":"server/discover","params":{` + modernMeta + `}}`)
+	r.hears(`{"id":10,"result":{"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"files","version":"recorded"}},"cacheScope":"private",` +
+		`"capabilities":{"tools":{}},"resultType":"complete","supportedVersions":["2026-07-28"],"ttlMs":0}}`)
+
+	legacy, err := s.Dial(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer legacy.Close()
+	r = rig{t, legacy}
+	r.send(`{"id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25"}}`)
+	r.hears(`{"id":1,"error":{"code":-32601,"message":"Method not found: initialize"}}`)
+}
+
+// What cannot be used says why, and begins no session. A file that has changed is read again.
+func TestUnusable(t *testing.T) {
+	const begin = `{"recording":1,"version":"x","began":"2026-01-01T00:00:00Z"}` + "\n"
+	const ping = `{"side":"upstream","way":"out","session":"a","upstream":"NAME","message":{"jsonrpc":"2.0","id":1,"method":"ping"}}` + "\n"
+	line := func(name string) string { return strings.Replace(ping, "NAME", name, 1) }
+	path := filepath.Join(t.TempDir(), "tape")
+	s := &Server{Name: "files", File: path, Limits: jsonrpc.Limits{Depth: 5}}
+	for text, want := range map[string]string{
+		"":                            "is no recording of tap --record",
+		line("files"):                 "is no recording of tap --record",
+		"\x00\n":                      "is no recording of tap --record",
+		`{"recording":2}`:             "is a recording of format 2, and this program reads format 1",
+		begin:                         "has no message of an upstream",
+		begin + "{}":                  "line 2: has no message, as a tap without --record",
+		begin + line("files") + "x":   "line 3 is none of a recording: invalid character 'x' looking for beginning of value",
+		begin + line("a") + line("b"): "has the upstreams a, b, and none named files",
+		begin + `{"leftOut":3}`:       "line 2 says that messages were left out",
+		begin + line("files") + `{"end":true,"messages":2}`:                             "line 3 says that there are 2 messages, and there are 1",
+		begin + line("files") + `{"end":false,"error":"it was too slow"}`:               `line 3 says that the recording is not whole: "it was too slow"`,
+		begin + `{"message":{"jsonrpc":"2.0","method":"a","params":{"a":[[[[[1]]]]]}}}`: "line 2: nested too deeply",
+	} {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Check(); err == nil || err.Error() != want {
+			t.Errorf("%q: %v\nwant %s", text, err, want)
+		}
+		c, err := s.Dial(t.Context())
+		end, ok := errors.AsType[*jsonrpc.ClosedError](err)
+		if c != nil || !ok || end.Class() != jsonrpc.ClassStartFailed || strings.Contains(end.Words(), path) {
+			t.Errorf("%q: Dial = %v, %v", text, c, err)
+		}
+	}
+	if err := os.WriteFile(path, []byte(begin+line("other")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if c, err := s.Dial(t.Context()); err != nil {
+		t.Errorf("the only upstream has another name: %v", err)
+	} else {
+		c.Close()
+	}
+	for _, file := range []string{t.TempDir(), path + ".none"} {
+		if err := (&Server{Name: "files", File: file}).Check(); err == nil || strings.Contains(err.Error(), file) {
+			t.Errorf("%s: %v", file, err)
+		}
+	}
+}
+
+// Close, and the end of the context, unblock whoever receives or has no room to send.
+func TestEnd(t *testing.T) {
+	talk := hello + `> {"id":2,"method":"tools/call","params":{"name":"storm"}}` + "\n"
+	talk += strings.Repeat(`< {"method":"notifications/message","params":{"level":"info","data":1}}`+"\n", 100)
+	s := &Server{Name: "files", File: taped(t, talk+`< {"id":2,"result":{}}`)}
+	for name, end := range map[string]func(context.CancelFunc, jsonrpc.Conn){
+		"close":  func(_ context.CancelFunc, c jsonrpc.Conn) { c.Close() },
+		"cancel": func(cancel context.CancelFunc, _ jsonrpc.Conn) { cancel() },
+	} {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		c, err := s.Dial(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		sent := make(chan error)
+		go func() {
+			m, _ := jsonrpc.Decode([]byte(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"storm"}}`))
+			sent <- c.Send(m)
+		}()
+		if _, err := c.Recv(); err != nil {
+			t.Fatal(err)
+		}
+		end(cancel, c)
+		if err := <-sent; !errors.Is(err, jsonrpc.ErrClosed) {
+			t.Errorf("%s: Send = %v", name, err)
+		}
+		for err = error(nil); err == nil; _, err = c.Recv() {
+		}
+		if !errors.Is(err, jsonrpc.ErrClosed) {
+			t.Errorf("%s: Recv = %v", name, err)
+		}
+	}
+}
+
+func TestNumbers(t *testing.T) {
+	for _, equal := range [][]string{
+		{"0", "-0", "0.000", "0e5"}, {"1", "1.0", "10e-1", "0.1E+1", "1e0"}, {"-150", "-1.5e2", "-15e1"},
+		{"9007199254740993", "9007199254740993.0"}, {"9007199254740992"}, {"0.1", "1e-1"}, {"1e400", "10e399"}, {"1e-400"}, {"1e99999999999"},
+	} {
+		for _, n := range equal {
+			if got := normalNumber(json.Number(n)); got != normalNumber(json.Number(equal[0])) {
+				t.Errorf("%s is %s, and %s is %s", n, got, equal[0], normalNumber(json.Number(equal[0])))
+			}
+		}
+	}
+	seen := make(map[json.Number]string)
+	for _, n := range []string{"0", "1", "-1", "9007199254740993", "9007199254740992", "1e400", "1e-400", "1e99999999999", "1e99999999998"} {
+		if other := seen[normalNumber(json.Number(n))]; other != "" {
+			t.Errorf("%s is %s", n, other)
+		}
+		seen[normalNumber(json.Number(n))] = n
+	}
+}
+
+// A recording may come from anywhere.
+func FuzzRead(f *testing.F) {
+	text, err := os.ReadFile(taped(f, hello))
+	if err != nil {
+		f.Skip(err)
+	}
+	f.Add(text, []byte(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x"}}`))
+	f.Fuzz(func(t *testing.T, file, message []byte) {
+		r, err := read(strings.NewReader(string(file)), "files", jsonrpc.Limits{})
+		if err != nil {
+			return
+		}
+		for _, x := range r.exchanges {
+			if r.equal[x.question.key()] == nil {
+				t.Errorf("line %d is not found", x.line)
+			}
+		}
+		if m, err := jsonrpc.Decode(message); err == nil && m.IsRequest() {
+			if wire := r.refuse(questionOf(m)).Raw(); !json.Valid(wire) {
+				t.Errorf("%s", wire)
+			}
+		}
+	})
+}

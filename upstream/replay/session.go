@@ -1,0 +1,218 @@
+package replay
+
+import (
+	"context"
+	"encoding/json"
+	"sync"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+)
+
+// A session is one Conn to a recorded server.
+type session struct {
+	// Static after construction.
+	recording   *recording
+	era         mcp.Era
+	name        string            // of the server, if the recording does not say
+	client, far *jsonrpc.PipeConn // what the server sends goes from far to client
+	unhook      func() bool       // of the ctx that ends the session
+
+	mu          sync.Mutex               // guards the fields below; held while far has no room
+	played      map[string]int           // how many requests there were, by what is compared
+	playing     map[jsonrpc.ID]*playback // by the client's request; until all is played
+	asked       map[jsonrpc.ID]*playback // by the server's request, which the client has not answered
+	initialized bool                     // the client has said so
+	ids         int64                    // of requests of the server
+}
+
+// A playback is an exchange that is played for a request.
+type playback struct {
+	request  *jsonrpc.Message
+	steps    []step                    // that are left
+	minted   map[jsonrpc.ID]jsonrpc.ID // the ids here of the server's requests, by recorded id
+	answered bool
+}
+
+func newSession(ctx context.Context, r *recording, era mcp.Era, name string) *session {
+	s := &session{
+		recording: r, era: era, name: name,
+		played: make(map[string]int), playing: make(map[jsonrpc.ID]*playback), asked: make(map[jsonrpc.ID]*playback),
+	}
+	s.client, s.far = jsonrpc.Pipe()
+	s.unhook = context.AfterFunc(ctx, func() { s.client.Close() })
+	return s
+}
+
+// Recv implements [jsonrpc.Conn].
+func (s *session) Recv() (*jsonrpc.Message, error) { return s.client.Recv() }
+
+// Close implements [jsonrpc.Conn].
+func (s *session) Close() error {
+	s.unhook()
+	return s.client.Close()
+}
+
+// Send implements [jsonrpc.Conn]. It plays what m begins or goes on with.
+func (s *session) Send(m *jsonrpc.Message) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	elements := m.Batch
+	if elements == nil {
+		elements = []*jsonrpc.Message{m}
+	}
+	for _, e := range elements {
+		if err := s.take(e); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *session) take(m *jsonrpc.Message) error {
+	switch {
+	case m.IsRequest():
+		p := &playback{request: m, steps: s.stepsFor(m), minted: make(map[jsonrpc.ID]jsonrpc.ID)}
+		s.playing[m.ID] = p
+		return s.play(p)
+	case m.IsResponse():
+		p := s.asked[m.ID]
+		delete(s.asked, m.ID)
+		if p != nil {
+			return s.play(p)
+		}
+	case m.Method == mcp.MethodInitialized:
+		s.initialized = true
+		for _, p := range s.playing { // there is one, that of initialize
+			if err := s.play(p); err != nil {
+				return err
+			}
+		}
+	case m.Method == mcp.MethodCancelled:
+		id, _ := mcp.Read(m).ID(mcp.Key)
+		if p := s.playing[id]; p != nil && !p.answered {
+			s.stop(p)
+		}
+	}
+	return nil
+}
+
+// stop forgets a playback.
+func (s *session) stop(p *playback) {
+	delete(s.playing, p.request.ID)
+	for _, id := range p.minted {
+		delete(s.asked, id)
+	}
+}
+
+// play plays the steps of a playback, as far as none waits for the client.
+func (s *session) play(p *playback) error {
+	for len(p.steps) > 0 {
+		next := p.steps[0]
+		if s.waits(p, next) {
+			return nil
+		}
+		p.steps = p.steps[1:]
+		if m := s.made(p, next.send); m != nil {
+			if err := s.far.Send(m); err != nil {
+				return err
+			}
+		}
+	}
+	if p.answered {
+		s.stop(p)
+	}
+	return nil
+}
+
+func (s *session) waits(p *playback, next step) bool {
+	return next.initialized && !s.initialized || !next.reply.IsZero() && s.asked[p.minted[next.reply]] == p
+}
+
+// made returns a recorded message of the server as it is in this session: with the ids and
+// the progress token of here. It is nil if it means nothing here.
+func (s *session) made(p *playback, recorded *jsonrpc.Message) *jsonrpc.Message {
+	if recorded == nil {
+		return nil
+	}
+	m := *recorded
+	m.Notes = nil
+	if !p.answered {
+		m.Related = p.request.ID
+	}
+	switch {
+	case m.IsResponse():
+		p.answered = true
+		m.ID, m.Related = p.request.ID, jsonrpc.ID{}
+		m.Result = subscribed(m.Result, p.request.ID)
+		return &m
+	case m.IsRequest():
+		s.ids++
+		id := jsonrpc.IntID(s.ids)
+		p.minted[m.ID], s.asked[id] = id, p
+		m.ID = id
+		return &m
+	}
+	n := mcp.Read(recorded)
+	switch m.Method {
+	case mcp.MethodProgress:
+		token := mcp.Read(p.request).Raw(mcp.Token)
+		if token == nil {
+			return nil
+		}
+		m.Params = jsonrpc.Replace(m.Params, jsonrpc.Edit{Span: n.At(mcp.Key), With: token})
+	case mcp.MethodCancelled:
+		asked, _ := n.ID(mcp.Key)
+		id := p.minted[asked]
+		if s.asked[id] != p {
+			return nil
+		}
+		delete(s.asked, id)
+		m.Params = jsonrpc.Replace(m.Params, jsonrpc.Edit{Span: n.At(mcp.Key), With: id.Raw()})
+	default:
+		m.Params = jsonrpc.Replace(m.Params, jsonrpc.Edit{Span: n.At(mcp.Subscription), With: p.request.ID.Raw()})
+	}
+	return &m
+}
+
+// subscribed gives the result of a subscription the id that it has here.
+func subscribed(result json.RawMessage, id jsonrpc.ID) json.RawMessage {
+	meta, _ := jsonrpc.Member(result, "_meta")
+	if of, _ := jsonrpc.Member(meta, mcp.KeySubscription); of == nil {
+		return result
+	}
+	return mcp.SetMeta(result, jsonrpc.Value{Key: mcp.KeySubscription, Text: id.Raw()})
+}
+
+// stepsFor returns what is to be played for a request.
+func (s *session) stepsFor(m *jsonrpc.Message) []step {
+	q := questionOf(m)
+	q.era = s.era
+	if x := s.next(q); x != nil {
+		return x.steps
+	}
+	answer := s.madeUp(q)
+	if answer == nil {
+		answer = jsonrpc.NewError(m.ID, s.recording.refuse(q))
+	}
+	return []step{{send: answer}}
+}
+
+// next returns the exchange whose turn it is: of equal ones the next, and then the last
+// again. A handshake has any that there is.
+func (s *session) next(q question) *exchange {
+	equal := s.recording.equal[q.key()]
+	if len(equal) == 0 {
+		if x, _ := s.recording.nearest(q); x != nil && isHandshake(q.method) {
+			return x
+		}
+		return nil
+	}
+	k := s.played[q.key()]
+	s.played[q.key()]++
+	return equal[min(k, len(equal)-1)]
+}
+
+func isHandshake(method string) bool {
+	return method == mcp.MethodInitialize || method == mcp.MethodDiscover || method == mcp.MethodPing
+}

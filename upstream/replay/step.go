@@ -1,0 +1,153 @@
+package replay
+
+import (
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+)
+
+// An exchange is a recorded request, and all that the server sent for it.
+type exchange struct {
+	line     int // of the request
+	question question
+	request  *jsonrpc.Message
+	answer   *jsonrpc.Message // nil if there was none
+	steps    []step
+
+	cancelled bool // before there was an answer
+}
+
+// A step is one thing that happens in an exchange: a message of the server, or the wait for
+// one of the client.
+type step struct {
+	send *jsonrpc.Message
+
+	reply       jsonrpc.ID // waits for the client's answer to the server's request of that id
+	initialized bool       // waits for notifications/initialized
+}
+
+// A talk is a recorded connection with the server, as far as it has been read.
+type talk struct {
+	open   map[jsonrpc.ID]*exchange // requests of the client, by id; answered ones stay until the id is used again
+	asked  map[jsonrpc.ID]*exchange // requests of the server that the client has not answered
+	newest []*exchange              // that are not answered, in order
+	last   *exchange                // that was answered last, or began
+}
+
+// newRecording makes exchanges of messages.
+func newRecording(messages []heard) *recording {
+	r := &recording{equal: make(map[string][]*exchange)}
+	talks := make(map[string]*talk)
+	for _, m := range messages {
+		t := talks[m.session]
+		if t == nil || !m.fromServer && m.Method == mcp.MethodInitialize {
+			t = &talk{open: make(map[jsonrpc.ID]*exchange), asked: make(map[jsonrpc.ID]*exchange)}
+			talks[m.session] = t
+		}
+		if m.fromServer {
+			t.server(m.Message)
+		} else if x := t.client(m); x != nil {
+			r.add(x)
+		}
+	}
+	for _, x := range r.exchanges {
+		x.finish()
+	}
+	return r
+}
+
+// client notes a message to the server. It returns the exchange that begins with it.
+func (t *talk) client(m heard) *exchange {
+	switch {
+	case m.IsRequest():
+		x := &exchange{line: m.line, question: questionOf(m.Message), request: m.Message}
+		t.open[m.ID], t.last = x, x
+		t.newest = append(t.newest, x)
+		return x
+	case m.IsResponse():
+		if x := t.asked[m.ID]; x != nil {
+			delete(t.asked, m.ID)
+			x.steps = append(x.steps, step{reply: m.ID})
+		}
+	case m.Method == mcp.MethodInitialized:
+		if x := t.last; x != nil && x.question.method == mcp.MethodInitialize {
+			x.steps = append(x.steps, step{initialized: true})
+		}
+	case m.Method == mcp.MethodCancelled:
+		id, _ := mcp.Read(m.Message).ID(mcp.Key)
+		if x := t.open[id]; x != nil && x.answer == nil {
+			x.cancelled = true
+			t.settle(x)
+		}
+	}
+	return nil
+}
+
+// server notes a message of the server.
+func (t *talk) server(m *jsonrpc.Message) {
+	x := t.about(m)
+	if x == nil {
+		return // it was there before the recording
+	}
+	switch {
+	case m.IsResponse():
+		if x.answer != nil {
+			return
+		}
+		x.answer = m
+		t.settle(x)
+	case m.IsRequest():
+		t.asked[m.ID] = x
+	}
+	x.steps = append(x.steps, step{send: m})
+}
+
+// settle notes that nobody waits for the answer of an exchange any more.
+func (t *talk) settle(x *exchange) {
+	t.last = x
+	for i, other := range t.newest {
+		if other == x {
+			t.newest = append(t.newest[:i:i], t.newest[i+1:]...)
+			return
+		}
+	}
+}
+
+// about returns the exchange that a message of the server belongs to, nil if that is not
+// in the recording. What does not say it belongs to the newest request that something is
+// done for, or to the last one there was.
+func (t *talk) about(m *jsonrpc.Message) *exchange {
+	if m.IsResponse() {
+		return t.open[m.ID]
+	}
+	n := mcp.Read(m)
+	switch m.Method {
+	case mcp.MethodProgress:
+		token := string(n.Raw(mcp.Key))
+		for _, x := range t.open {
+			if token != "" && token == string(mcp.Read(x.request).Raw(mcp.Token)) {
+				return x
+			}
+		}
+		return nil
+	case mcp.MethodCancelled:
+		id, _ := n.ID(mcp.Key)
+		return t.asked[id]
+	}
+	if id, ok := n.ID(mcp.Subscription); ok {
+		return t.open[id]
+	}
+	for i := len(t.newest) - 1; i >= 0; i-- {
+		if t.newest[i].question.method != mcp.MethodListen {
+			return t.newest[i]
+		}
+	}
+	return t.last
+}
+
+// finish gives an exchange that has no answer one, unless nobody waited for it.
+func (x *exchange) finish() {
+	if x.answer == nil && !x.cancelled && x.question.method != mcp.MethodListen {
+		x.answer = jsonrpc.NewError(x.request.ID, unanswered(x.line))
+		x.steps = append(x.steps, step{send: x.answer})
+	}
+}
