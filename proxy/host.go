@@ -34,7 +34,7 @@ type Host struct {
 // [config.Problems].
 func NewHost(cfg *config.Config, at config.HostLink, o Options) (*Host, error) {
 	o.setDefaults()
-	metrics, events := o.observe(cfg), o.keepEvents(cfg)
+	counts, events := o.observe(cfg), o.keepEvents(cfg)
 	warnOfUpstreams(cfg, o.Log)
 	endpoint, err := endpointOf(at)
 	if err != nil {
@@ -45,7 +45,7 @@ func NewHost(cfg *config.Config, at config.HostLink, o Options) (*Host, error) {
 		return nil, err
 	}
 	h.half.server.Heartbeat = heartbeatOf(at.Heartbeat)
-	h.operators = newOperators(cfg, o, &admin.Server{History: events, Snapshot: h.Snapshot, Ready: h.ready, Metrics: handlerOf(metrics, h.Snapshot)})
+	h.operators = newOperators(cfg, o, counts, &admin.Server{History: events, Snapshot: h.Snapshot, Ready: h.ready, Calls: h.Calls})
 	h.linked, h.hangUp = context.WithCancel(context.Background())
 	return h, nil
 }
@@ -124,9 +124,6 @@ func (h *Host) Reload(cfg *config.Config) error {
 	_, err := h.half.adopt(cfg)
 	return err
 }
-
-// Snapshot returns what the host does now.
-func (h *Host) Snapshot() Snapshot { return Snapshot{Upstreams: h.half.snapshot()} }
 
 // ready says what has to be well before proxies should come.
 func (h *Host) ready() []admin.Check {

@@ -26,6 +26,8 @@ type operators struct {
 	server *admin.Server
 	socket string // as in Options
 	log    *slog.Logger
+	began  time.Time
+	recent *admin.Recent // nil: nobody counts
 
 	opened   sync.Once // by open
 	err      error     // of it
@@ -35,13 +37,13 @@ type operators struct {
 }
 
 // newOperators returns what shows operators a Proxy or a Host.
-func newOperators(cfg *config.Config, o Options, s *admin.Server) *operators {
+func newOperators(cfg *config.Config, o Options, c counts, s *admin.Server) *operators {
 	guard := &frontend.Guard{AllowedHosts: allowedHosts(cfg), Listen: cfg.Admin.Listen}
-	s.Admit = guard.Admit
+	s.Admit, s.Metrics = guard.Admit, c.handler(s.Snapshot)
 	if cfg.Admin.TokenFile != "" {
 		s.Token = secretfile.Token(cfg.Admin.TokenFile)
 	}
-	return &operators{server: s, socket: o.AdminSocket, log: o.Log, web: &web{
+	return &operators{server: s, socket: o.AdminSocket, log: o.Log, began: time.Now(), recent: c.recent, web: &web{
 		addresses: cfg.Admin.Listen, mode: operatorsOnly, log: o.Log, server: &http.Server{
 			Handler:           s,
 			ReadHeaderTimeout: 10 * time.Second,
@@ -52,20 +54,28 @@ func newOperators(cfg *config.Config, o Options, s *admin.Server) *operators {
 	}}
 }
 
-// observe adds to the hooks what a configuration wants to know of calls. It returns the
-// metrics that they fill; nil without an address for operators in the configuration: who
-// does not ask for metrics pays nothing for them.
-func (o *Options) observe(cfg *config.Config) *admin.Metrics {
+// Counts are what hooks fill for operators.
+type counts struct {
+	metrics *admin.Metrics // nil without an address for operators in the configuration: who does not ask for metrics pays nothing for them
+	recent  *admin.Recent  // nil where operators cannot look in
+}
+
+// observe adds to the hooks what a configuration wants to know of calls, and returns what
+// they fill.
+func (o *Options) observe(cfg *config.Config) (c counts) {
 	if cfg.Logs.Calls {
 		o.Hooks = observe.Join(o.Hooks, admin.LogCalls(o.Log))
 	}
-	if len(cfg.Admin.Listen) == 0 {
-		return nil
+	if o.AdminSocket != "" || len(cfg.Admin.Listen) > 0 {
+		c.recent = admin.NewRecent()
+		o.Hooks = observe.Join(o.Hooks, c.recent.Hooks())
 	}
-	m := admin.NewMetrics()
-	m.Version = Version()
-	o.Hooks = observe.Join(o.Hooks, m.Hooks())
-	return m
+	if len(cfg.Admin.Listen) > 0 {
+		c.metrics = admin.NewMetrics()
+		c.metrics.Version = Version()
+		o.Hooks = observe.Join(o.Hooks, c.metrics.Hooks())
+	}
+	return c
 }
 
 // keepEvents adds to the hooks what keeps events, and returns that. Where nobody can look in
@@ -78,12 +88,12 @@ func (o *Options) keepEvents(cfg *config.Config) *admin.History {
 	return h
 }
 
-// handlerOf returns what serves metrics, nil for none.
-func handlerOf(m *admin.Metrics, snapshot func() observe.Snapshot) http.Handler {
-	if m == nil {
+// handler returns what serves metrics, nil for none.
+func (c counts) handler(snapshot func() observe.Snapshot) http.Handler {
+	if c.metrics == nil {
 		return nil
 	}
-	return m.Handler(snapshot)
+	return c.metrics.Handler(snapshot)
 }
 
 // open listens at all addresses of the configuration, or at none, and at the socket, if

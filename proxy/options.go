@@ -52,6 +52,8 @@ type (
 	Upstream = observe.Upstream
 	Link     = observe.Link
 	Refusal  = observe.Refusal
+	Process  = observe.Process
+	Traffic  = observe.Traffic
 	Calls    = observe.Calls
 	OpenCall = observe.OpenCall
 	Wait     = observe.Wait

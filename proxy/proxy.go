@@ -51,7 +51,7 @@ type Proxy struct {
 // [config.Problems] where cfg is to blame.
 func New(cfg *config.Config, o Options) (*Proxy, error) {
 	o.setDefaults()
-	metrics, events := o.observe(cfg), o.keepEvents(cfg)
+	counts, events := o.observe(cfg), o.keepEvents(cfg)
 	warnOfUpstreams(cfg, o.Log)
 	if err := checkClients(cfg); err != nil && !o.Stdio {
 		return nil, err
@@ -83,7 +83,7 @@ func New(cfg *config.Config, o Options) (*Proxy, error) {
 		return nil, err
 	}
 	events.Behind = p.links.leadsTo
-	p.operators = newOperators(cfg, o, &admin.Server{History: events, Snapshot: p.Snapshot, Ready: p.ready, Metrics: handlerOf(metrics, p.Snapshot)})
+	p.operators = newOperators(cfg, o, counts, &admin.Server{History: events, Snapshot: p.Snapshot, Ready: p.ready, Calls: p.Calls})
 	p.linked, p.hangUp = context.WithCancel(context.Background())
 	p.serving, p.cut = context.WithCancel(context.Background())
 	return p, nil
@@ -217,11 +217,6 @@ func (p *Proxy) Reload(cfg *config.Config) error {
 	p.links.adopt(cfg, links)
 	p.router.Returned(changed...)
 	return nil
-}
-
-// Snapshot returns what the proxy does now.
-func (p *Proxy) Snapshot() Snapshot {
-	return Snapshot{Upstreams: p.host.snapshot(), Sessions: p.router.Sessions(), Links: p.links.snapshot()}
 }
 
 // ready says what has to be well before clients should come.

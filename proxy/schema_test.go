@@ -32,6 +32,7 @@ var answers = []struct {
 	{"/status", "status.json", proxy.Snapshot{}},
 	{"/events", "events.json", proxy.Events{}},
 	{"/events/ID", "event.json", proxy.Event{}},
+	{"/calls", "calls.json", proxy.Calls{}},
 }
 
 // TestSchemas: each answer for operators has a schema in docs, which is that of its type,

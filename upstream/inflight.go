@@ -55,6 +55,7 @@ type call struct {
 
 	began  time.Time // if somebody watches; zero for nobody
 	method string    // likewise
+	params []byte    // likewise, of a call of a tool, if they are few
 
 	// marked tells that a request of the server which it may wait for got our own
 	// error. That ends it: a cancellation besides has servers of the Python SDK (1.x)
@@ -150,7 +151,7 @@ func (f *inFlight) addLocked(m *jsonrpc.Message) (starts bool) {
 		c.kind = createsTask
 	}
 	if f.calls.Add(m.ID, c) == nil { // the proxy uses no id twice
-		f.watch.began(c, m.Method)
+		f.watch.began(c, m)
 	}
 	f.sent = f.sent || !c.kind.starts()
 	return c.kind.starts()

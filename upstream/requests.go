@@ -1,10 +1,7 @@
 package upstream
 
 import (
-	"time"
-
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
-	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 	"github.com/mcp-proxy/mcp-proxy/internal/observe"
 )
 
@@ -22,11 +19,11 @@ func watchOf(hooks *observe.Hooks, id serverID) *requestWatch {
 	return &requestWatch{hooks, observe.Request{Session: id.session(), Upstream: id.upstream, Era: string(id.era)}}
 }
 
-func (w *requestWatch) began(c *call, method string) {
+func (w *requestWatch) began(c *call, m *jsonrpc.Message) {
 	if w == nil {
 		return
 	}
-	c.began, c.method = time.Now(), mcp.NameOf(method)
+	c.keep(m)
 	if tell := w.hooks.RequestBegan; tell != nil {
 		tell(w.of(c))
 	}

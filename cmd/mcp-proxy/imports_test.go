@@ -23,7 +23,7 @@ var mayImport = map[string][]string{
 	"proxy/session":             {"internal/identity", "internal/jsonrpc", "internal/mcp", "internal/observe", "internal/peer", "proxy/catalog", "proxy/policy"},
 	"proxy/frontend":            {"internal/identity", "internal/jsonrpc", "internal/jsonrpc/wsconn", "internal/mcp"},
 	"proxy/auth":                {"internal/identity", "internal/jwt"},
-	"proxy/admin":               {"internal/observe", "internal/page"},
+	"proxy/admin":               {"internal/mcp", "internal/observe", "internal/page"},
 	"upstream":                  {"internal/jsonrpc", "internal/mcp", "internal/observe", "upstream/pool", "upstream/process"},
 	"upstream/process":          {"internal/jsonrpc"},
 	"upstream/pool":             {"internal/jsonrpc", "internal/mcp", "internal/peer", "internal/timers", "upstream/translate"},

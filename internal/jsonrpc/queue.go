@@ -244,6 +244,17 @@ func (q *Queue) Pause(on bool) {
 // Len returns how many messages wait, held ones too.
 func (q *Queue) Len() int { return len(q.line) + len(q.held) }
 
+// Bytes returns how many bytes wait, those of held messages too.
+func (q *Queue) Bytes() (n int) {
+	for _, m := range q.line {
+		n += m.Size()
+	}
+	for _, m := range q.held {
+		n += m.Size()
+	}
+	return n
+}
+
 // Take waits for messages, takes them and appends them to batch: nobody else may Take or
 // Run. At the end it returns the error of Finish or Close; after Finish all is taken.
 func (q *Queue) Take(batch []*Message) ([]*Message, error) {

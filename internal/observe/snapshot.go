@@ -4,9 +4,35 @@ import "time"
 
 // A Snapshot is what a proxy or a host does at one time. Its JSON is what operators get.
 type Snapshot struct {
+	Process   Process    `json:"process"`
+	Traffic   []Traffic  `json:"traffic"`   // by upstream: those that run here first, in name order
 	Upstreams []Upstream `json:"upstreams"` // that run here, by name, session and era
 	Sessions  []Session  `json:"sessions"`  // of clients, the oldest first; a host has none
 	Links     []Link     `json:"links"`     // to hosts elsewhere, in config order; a host has none
+}
+
+// A Process is the program that answers.
+type Process struct {
+	Role     string    `json:"role"` // "proxy" or "host"
+	Version  string    `json:"version"`
+	PID      int       `json:"pid"`
+	Began    time.Time `json:"began"`
+	Draining bool      `json:"draining"` // it is about to stop
+}
+
+// Traffic is what passes between all clients and one upstream, here or at a host elsewhere.
+// What is told of the last minute is zero if nobody counts it.
+type Traffic struct {
+	Upstream    string  `json:"upstream"`
+	Link        string  `json:"link,omitzero"` // to its host; "" for one that runs here
+	InFlight    int     `json:"inFlight"`      // requests that it has not answered
+	Suspended   int     `json:"suspended"`     // calls whose clients were told to come back with what it asked; of one that runs here
+	QueuedBytes int     `json:"queuedBytes"`   // that wait until it reads
+	Requests    int     `json:"requests"`      // that it has answered in the last minute, or failed to
+	Errors      int     `json:"errors"`        // of those: answered with an error, or not at all
+	PerSecond   float64 `json:"perSecond"`     // of the requests
+	P50         float64 `json:"p50Ms"`         // half of them took no longer
+	P99         float64 `json:"p99Ms"`         // likewise 99 of 100
 }
 
 // An Upstream is what one client has of an upstream that runs here, or all clients that
@@ -37,7 +63,10 @@ type Session struct {
 	Transport string    `json:"transport"`          // stdio, websocket, http or http+sse
 	Era       string    `json:"era"`                // "legacy", "modern", or "" if that is not known yet
 	Began     time.Time `json:"began"`
-	InFlight  int       `json:"inFlight"` // calls that are not answered
+	InFlight  int       `json:"inFlight"` // calls that are not answered; subscriptions are none
+	Listens   int       `json:"listens"`  // open subscriptions
+
+	QueuedBytes int `json:"queuedBytes"` // that wait until the client reads
 }
 
 // A Link leads to a host elsewhere.

@@ -310,6 +310,13 @@ func (p *Peer) Roomy(times int) bool {
 	return p.out.Roomy(&p.o.Room, times)
 }
 
+// Waiting returns how many bytes of messages wait to be sent.
+func (p *Peer) Waiting() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.out.Bytes()
+}
+
 // Hold keeps back messages of a class until they are released.
 func (p *Peer) Hold(c jsonrpc.Class) {
 	p.mu.Lock()

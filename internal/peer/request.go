@@ -282,6 +282,14 @@ func (p *Peer) Request(id jsonrpc.ID) *Request {
 	return p.requests.Get(id)
 }
 
+// Requests returns the open requests for which want reports true, which is called with the
+// lock held; the oldest is first.
+func (p *Peer) Requests(want func(r *Request) bool) []*Request {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.requests.All(want)
+}
+
 // TakeRequests takes out the open requests for which want reports true, which is called
 // with the lock held. The caller owes each an Answer.
 func (p *Peer) TakeRequests(want func(r *Request) bool) []*Request {

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 
@@ -24,7 +25,10 @@ func serve(t *testing.T, s *Server) (tcp, unix func(method, path string, header 
 	if s.Ready == nil {
 		s.Ready = func() []Check { return nil }
 	}
-	s.Snapshot = func() observe.Snapshot { return observe.Snapshot{Links: []observe.Link{{Name: "tools"}}} }
+	s.Snapshot = func() observe.Snapshot {
+		began := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+		return observe.Snapshot{Process: observe.Process{Role: "proxy", Version: "1", PID: 1, Began: began}, Links: []observe.Link{{Name: "tools"}}}
+	}
 	s.Admit = func(w http.ResponseWriter, r *http.Request) error {
 		if strings.HasPrefix(r.Host, "evil") {
 			http.Error(w, "Host is not allowed", http.StatusForbidden)
@@ -159,7 +163,7 @@ func TestReady(t *testing.T) {
 
 func TestStatus(t *testing.T) {
 	_, ask := serve(t, &Server{})
-	want := `{"upstreams":[],"sessions":[],"links":[{"name":"tools","up":false,"lost":0}]}` + "\n"
+	want := `{"process":{"role":"proxy","version":"1","pid":1,"began":"2026-01-02T03:04:05Z","draining":false},"traffic":[],"upstreams":[],"sessions":[],"links":[{"name":"tools","up":false,"lost":0}]}` + "\n"
 	if status, body := ask("GET", "/status"); status != 200 || body != want {
 		t.Errorf("%d %s", status, body)
 	}

@@ -10,6 +10,7 @@ import (
 // serveStatus is /status: the Snapshot as JSON. What there is none of is an empty array.
 func (s *Server) serveStatus(w http.ResponseWriter) {
 	now := s.Snapshot()
+	now.Traffic = append([]observe.Traffic{}, now.Traffic...)
 	now.Upstreams = append([]observe.Upstream{}, now.Upstreams...)
 	now.Sessions = append([]observe.Session{}, now.Sessions...)
 	now.Links = append([]observe.Link{}, now.Links...)

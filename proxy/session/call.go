@@ -22,6 +22,7 @@ type call struct {
 	*peer.Request
 
 	// Static after construction.
+	began       time.Time      // when it came
 	bad         *jsonrpc.Error // why it cannot be routed; nil if it can
 	era         mcp.Era
 	upstreams   *upstreamSet  // the upstreams when it came
@@ -48,9 +49,10 @@ type call struct {
 
 	acked atomic.Bool // a subscription: the client was told what is honoured, and others may follow
 
-	tool    string   // that an upstream is called for, by its name there
-	prompt  string   // likewise
-	watched *watched // nil if no hook wants to know of it
+	tool   string        // that an upstream is called for, by its name there. Set before sent
+	prompt string        // likewise
+	client string        // what a modern client calls itself, if hooks want to know of calls or requests
+	trace  observe.Trace // nil: nobody follows it
 
 	// Guarded by session.mu. Who takes the call sees what was set before.
 	after   func(answer *jsonrpc.Message) // sees the answer before the client does
@@ -61,7 +63,7 @@ type call struct {
 
 // begin makes a call of a request that is about to be entered; all calls begin here.
 func (s *session) begin(r *peer.Request) {
-	c := &call{Request: r, msg: r.Message, notes: mcp.Read(r.Message)}
+	c := &call{Request: r, began: time.Now(), msg: r.Message, notes: mcp.Read(r.Message)}
 	c.bad = s.classify(c)
 	c.grant = s.grantOf(r.Message.From)
 	c.upstreams = s.upstreams.of(c.era).seenBy(c.grant)
@@ -194,7 +196,7 @@ func (s *session) forward(c *call, u *upstreamConn, edits ...jsonrpc.Edit) {
 		r.token = bytes.Clone(n.Raw(mcp.Token))
 		edits = append(edits, jsonrpc.Edit{Span: n.At(mcp.Token), With: r.ID.Raw()})
 	}
-	params, told := r.traced(c.trace(), c.msg.Params, n)
+	params, told := r.traced(c.trace, c.msg.Params, n)
 	m := &jsonrpc.Message{Params: jsonrpc.Replace(params, append(edits, told...)...), Extra: c.msg.Extra}
 	if len(c.others) == 0 {
 		c.msg, c.notes = nil, nil
@@ -250,8 +252,8 @@ type request struct {
 	timer *time.Timer
 	asks  int // open server requests that it may be the reason of, see askers
 
-	watched *watched             // nil if it was not sent, or no hook wants to know of it
-	trace   observe.RequestTrace // set before it is sent; nil: nobody follows it
+	began time.Time            // when it was sent, if a hook wants to know of it, else zero
+	trace observe.RequestTrace // set before it is sent; nil: nobody follows it
 }
 
 func (u *upstreamConn) newRequest(a *attempt, method string) *request {

@@ -37,8 +37,11 @@ func (s *session) observed() observe.Session {
 	s.mu.Lock()
 	hello, client := s.handshake.params, s.handshake.client
 	s.mu.Unlock()
-	_, inFlight := s.client.Open()
-	seen := observe.Session{ID: s.id(), Client: client, Principal: s.name, Began: s.began, InFlight: inFlight}
+	listens := s.subscriptions.len()
+	_, open := s.client.Open()
+	seen := observe.Session{
+		ID: s.id(), Client: client, Principal: s.name, Began: s.began, InFlight: max(open-listens, 0), Listens: listens, QueuedBytes: s.client.Waiting(),
+	}
 	if c, ok := s.conn.(carried); ok {
 		seen.Transport = c.Transport()
 	}
@@ -87,29 +90,21 @@ func (s *session) tellEnded(err error) {
 	tell(s.observed(), end)
 }
 
-// A watched is what hooks are told at the end of a call or a request.
-type watched struct {
-	began time.Time
-	name  string        // of a call's client
-	trace observe.Trace // of a call; nil: nobody follows it
-}
-
 // tellCall tells of a call that has come. All that come are delivered, see
 // [session.deliver].
 func (s *session) tellCall(c *call) {
 	h := &s.p.Hooks
-	if h.CallBegan == nil && h.CallEnded == nil && h.Follow == nil {
+	if h.CallBegan == nil && h.CallEnded == nil && h.RequestEnded == nil && h.Follow == nil {
 		return
 	}
-	c.watched = &watched{began: time.Now()}
 	if c.era == mcp.Modern {
-		c.watched.name = nameIn(c.notes.Raw(mcp.ClientInfo))
+		c.client = nameIn(c.notes.Raw(mcp.ClientInfo))
 	}
 	if h.CallBegan != nil {
 		h.CallBegan(s.observedCall(c))
 	}
 	if h.Follow != nil {
-		c.watched.trace = h.Follow(s.observedCall(c), s.arrival(c))
+		c.trace = h.Follow(s.observedCall(c), s.arrival(c))
 	}
 }
 
@@ -118,7 +113,7 @@ func (s *session) tellAnswer(c *call, answer *jsonrpc.Message) {
 	if answer != nil && answer.Error != nil && s.p.Hooks.CallLost != nil {
 		s.tellLost(c, answer.Error)
 	}
-	tell, trace := s.p.Hooks.CallEnded, c.trace()
+	tell, trace := s.p.Hooks.CallEnded, c.trace
 	if tell == nil && trace == nil {
 		return
 	}
@@ -127,7 +122,7 @@ func (s *session) tellAnswer(c *call, answer *jsonrpc.Message) {
 		seen.Upstream, seen.Tool, seen.Prompt = r.conn.up.Name, c.tool, c.prompt
 		seen.Listed = c.listedBy(r.conn)
 	}
-	end := observe.EndOf(c.watched.began, answer)
+	end := observe.EndOf(c.began, answer)
 	if trace != nil {
 		seen.Trace = trace.ID()
 		trace.End(seen, end)
@@ -149,21 +144,16 @@ func (s *session) tellLost(c *call, answer json.RawMessage) {
 	if r := requestOf(c.Forwarded()); r != nil {
 		lost.Upstream = r.conn.up.Name // whatever the error says
 	}
-	if c.watched != nil {
-		lost.Took = time.Since(c.watched.began)
-	}
+	lost.Took = time.Since(c.began)
 	s.p.Hooks.CallLost(lost)
 }
 
 func (s *session) observedCall(c *call) observe.Call {
-	seen := observe.Call{Session: s.id(), Principal: s.name, Account: s.account, Era: string(c.era), Method: mcp.NameOf(c.Method)}
-	switch {
-	case c.era == mcp.Legacy:
+	seen := observe.Call{Session: s.id(), Client: c.client, Principal: s.name, Account: s.account, Era: string(c.era), Method: mcp.NameOf(c.Method)}
+	if c.era == mcp.Legacy {
 		s.mu.Lock()
 		seen.Client = s.handshake.client
 		s.mu.Unlock()
-	case c.watched != nil:
-		seen.Client = c.watched.name
 	}
 	return seen
 }
@@ -178,7 +168,7 @@ func (watcher) Sent(c *peer.Call) {
 	if h.RequestBegan == nil && h.RequestEnded == nil && r.trace == nil {
 		return
 	}
-	r.watched = &watched{began: time.Now()}
+	r.began = time.Now()
 	if h.RequestBegan != nil {
 		h.RequestBegan(r.observed())
 	}
@@ -191,13 +181,13 @@ func (watcher) Sent(c *peer.Call) {
 func (watcher) Over(c *peer.Call, answer *jsonrpc.Message, lost *peer.Lost) {
 	r := requestOf(c)
 	tell := r.conn.s.p.Hooks.RequestEnded
-	if r.watched == nil || tell == nil && r.trace == nil {
+	if r.began.IsZero() || tell == nil && r.trace == nil {
 		return
 	}
 	if lost != nil {
 		answer = jsonrpc.NewError(r.ID, lost.Wire(jsonrpc.CodeInternalError, r.conn.up.Name))
 	}
-	seen, end := r.observed(), observe.EndOf(r.watched.began, answer)
+	seen, end := r.observed(), observe.EndOf(r.began, answer)
 	if r.trace != nil {
 		r.trace.End(seen, end)
 	}

@@ -36,6 +36,12 @@ func (subs *subscriptions) forget(sub *subscription) {
 	delete(subs.open, sub)
 }
 
+func (subs *subscriptions) len() int {
+	subs.mu.Lock()
+	defer subs.mu.Unlock()
+	return len(subs.open)
+}
+
 // end ends all subscriptions, which would hold up the end of the session.
 func (subs *subscriptions) end() {
 	subs.mu.Lock()

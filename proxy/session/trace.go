@@ -10,14 +10,6 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 )
 
-// trace is what follows a call; nil for nothing.
-func (c *call) trace() observe.Trace {
-	if c.watched == nil {
-		return nil
-	}
-	return c.watched.trace
-}
-
 // arrival is what who may follow a call is told of it.
 func (s *session) arrival(c *call) observe.Arrival {
 	a := observe.Arrival{ID: c.ID.String(), Meta: c.notes.TraceContext()}
@@ -40,7 +32,7 @@ type traceKey struct{}
 
 // following returns ctx for who works on c, so that what is asked for it is followed.
 func following(ctx context.Context, c *call) context.Context {
-	if t := c.trace(); t != nil {
+	if t := c.trace; t != nil {
 		return context.WithValue(ctx, traceKey{}, t)
 	}
 	return ctx

@@ -292,6 +292,13 @@ func (l *Login) ask(ctx context.Context, q request) (again bool, err error) {
 	}
 }
 
+// Asks reports whether a person is being asked to log in.
+func (l *Login) Asks() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.asking != nil
+}
+
 func (l *Login) miss() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -158,12 +158,21 @@ func (b *Bridge) Unattributed(upstream string) {
 // Suspended returns how many calls legacy servers have not answered, but no client waits for
 // either: each was told to come back with what its server asks.
 func (b *Bridge) Suspended() (n int) {
+	for _, of := range b.SuspendedBy() {
+		n += of
+	}
+	return n
+}
+
+// SuspendedBy is Suspended for each upstream that has any.
+func (b *Bridge) SuspendedBy() map[string]int {
+	by := make(map[string]int)
 	b.each(func(a *account) {
 		for _, p := range a.suspensions {
 			if p.isAtServer() && p.call.state == suspended {
-				n++
+				by[a.id.upstream]++
 			}
 		}
 	})
-	return n
+	return by
 }

@@ -77,7 +77,7 @@ func TestProbe(t *testing.T) {
 			s, _ := server(t, f.URL)
 			s.MaxConcurrent = 1
 			s.prepare()
-			s.transport.slots <- struct{}{} // a question about the server does not wait for calls
+			s.transport.slots.taken <- struct{}{} // a question about the server does not wait for calls
 			wantVerdict(t, s, tt.modern, tt.cause)
 		})
 	}
@@ -161,7 +161,7 @@ func TestProbeWebSocket(t *testing.T) {
 			s, _ := server(t, url)
 			s.MaxConcurrent = 1
 			s.prepare()
-			s.transport.slots <- struct{}{}
+			s.transport.slots.taken <- struct{}{}
 			wantVerdict(t, s, tt.modern, "")
 		})
 	}

@@ -59,7 +59,7 @@ func (s *Server) prepare() *transport {
 			client: newClient(s.TLS, timeout), failures: failureLog{log: log.With("upstream", s.Name), name: s.Name, tell: s.Happened},
 		}
 		if s.MaxConcurrent > 0 {
-			s.transport.slots = make(slots, s.MaxConcurrent)
+			s.transport.slots = newSlots(s.MaxConcurrent)
 		}
 		s.tools = &tools{t: s.transport, turn: make(chan struct{}, 1)}
 		s.era = &eraProbe{t: s.transport, sse: s.SSE}
@@ -111,6 +111,15 @@ func (s *Server) DialModern(ctx context.Context) (jsonrpc.Conn, error) {
 func (s *Server) Probe(ctx context.Context) (bool, error) {
 	s.prepare()
 	return s.era.run(ctx)
+}
+
+// Waiting returns how many requests wait since MaxConcurrent others are in flight: those
+// that came last.
+func (s *Server) Waiting() int {
+	if t := s.prepare(); t.slots != nil {
+		return int(t.slots.waiting.Load())
+	}
+	return 0
 }
 
 // Close closes the connections that are kept for reuse. All sessions must have

@@ -22,7 +22,7 @@ type throttle struct {
 	*inbox
 	conn  jsonrpc.Conn
 	name  string // of the upstream
-	slots slots
+	slots *slots
 
 	closing sync.Once
 	wg      sync.WaitGroup
@@ -107,32 +107,27 @@ func (w *throttle) request(m *jsonrpc.Message) error {
 		w.mu.Unlock()
 		return nil
 	}
-	select {
-	case w.slots <- struct{}{}:
-		r.started = true
-		w.mu.Unlock()
-		defer close(r.written)
-		return w.conn.Send(m)
-	default:
+	if r.started = w.slots.try(); !r.started {
 		w.wg.Go(func() { w.wait(r, m) })
 		w.mu.Unlock()
 		return nil
 	}
+	w.mu.Unlock()
+	defer close(r.written)
+	return w.conn.Send(m)
 }
 
 // wait sends m when there is a slot for it. If that fails read hears of it.
 func (w *throttle) wait(r *turn, m *jsonrpc.Message) {
 	defer close(r.written)
-	select {
-	case w.slots <- struct{}{}:
-	case <-r.gone:
+	if !w.slots.wait(r.gone) {
 		return
 	}
 	if w.start(m.ID, r) {
 		w.conn.Send(m)
 		return
 	}
-	<-w.slots
+	w.slots.free()
 }
 
 // start reports whether a request that has just got a slot is still wanted.
@@ -172,7 +167,7 @@ func (w *throttle) take(id jsonrpc.ID) (r *turn, started bool) {
 func (w *throttle) goneLocked(r *turn) {
 	close(r.gone)
 	if r.started {
-		<-w.slots // its own element, so this does not wait
+		w.slots.free()
 	}
 }
 

@@ -37,7 +37,7 @@ type transport struct {
 	limits       jsonrpc.Limits
 	writeTimeout time.Duration
 	stopGrace    time.Duration
-	slots        slots
+	slots        *slots // nil: no bound
 
 	failures failureLog
 	sessions atomic.Int64 // that live
@@ -56,9 +56,39 @@ func (t *transport) leave() {
 	}
 }
 
-// Slots are what requests of all sessions take while they are in flight, and have one
-// element for each that is taken. Without a bound they are nil.
-type slots chan struct{}
+// Slots are what requests of all sessions take while they are in flight. Without a bound
+// they are nil.
+type slots struct {
+	taken   chan struct{} // an element for each
+	waiting atomic.Int64  // requests that wait for one
+}
+
+func newSlots(n int) *slots { return &slots{taken: make(chan struct{}, n)} }
+
+// try takes a slot if one is free.
+func (s *slots) try() bool {
+	select {
+	case s.taken <- struct{}{}:
+		return true
+	default:
+		return false
+	}
+}
+
+// wait takes a slot, unless done is closed first. Who has waited longest is the next.
+func (s *slots) wait(done <-chan struct{}) bool {
+	s.waiting.Add(1)
+	defer s.waiting.Add(-1)
+	select {
+	case s.taken <- struct{}{}:
+		return true
+	case <-done:
+		return false
+	}
+}
+
+// free gives a slot back, which does not wait.
+func (s *slots) free() { <-s.taken }
 
 // takesSlot reports whether a request counts for MaxConcurrent. What ends a task
 // must not wait for the calls before it, and calls must not wait for a subscription,
@@ -69,16 +99,14 @@ func takesSlot(method string) bool {
 
 // acquire waits until a request may be sent. With true release gives its slot
 // back, and may be called repeatedly.
-func (s slots) acquire(ctx context.Context, method string) (release func(), ok bool) {
+func (s *slots) acquire(ctx context.Context, method string) (release func(), ok bool) {
 	if s == nil || !takesSlot(method) {
 		return func() {}, true
 	}
-	select {
-	case s <- struct{}{}:
-		return sync.OnceFunc(func() { <-s }), true
-	case <-ctx.Done():
+	if !s.try() && !s.wait(ctx.Done()) {
 		return nil, false
 	}
+	return sync.OnceFunc(s.free), true
 }
 
 // An endpoint is where messages are posted, and the session that the server has there.

@@ -307,13 +307,13 @@ func TestWebSocketMaxConcurrent(t *testing.T) {
 	}
 
 	a.request(8, 9)
-	if len(s.transport.slots) != 2 {
-		t.Errorf("%d slots are taken, want 2", len(s.transport.slots))
+	if len(s.transport.slots.taken) != 2 {
+		t.Errorf("%d slots are taken, want 2", len(s.transport.slots.taken))
 	}
 	go a.peer.Close()
 	a.client.Close()
-	if len(s.transport.slots) != 0 {
-		t.Errorf("%d slots are taken after the end", len(s.transport.slots))
+	if len(s.transport.slots.taken) != 0 {
+		t.Errorf("%d slots are taken after the end", len(s.transport.slots.taken))
 	}
 }
 

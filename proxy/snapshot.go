@@ -1,0 +1,185 @@
+package proxy
+
+import (
+	"maps"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/observe"
+	"github.com/mcp-proxy/mcp-proxy/upstream"
+)
+
+// Snapshot returns what the proxy does now.
+func (p *Proxy) Snapshot() Snapshot {
+	return Snapshot{
+		Process: p.operators.process("proxy"), Traffic: p.traffic(),
+		Upstreams: p.host.snapshot(), Sessions: p.router.Sessions(), Links: p.links.snapshot(),
+	}
+}
+
+// Snapshot returns what the host does now.
+func (h *Host) Snapshot() Snapshot {
+	return Snapshot{Process: h.operators.process("host"), Traffic: h.traffic(), Upstreams: h.half.snapshot()}
+}
+
+func (o *operators) process(role string) observe.Process {
+	return observe.Process{Role: role, Version: Version(), PID: os.Getpid(), Began: o.began, Draining: o.draining.Load()}
+}
+
+// traffic is that of all upstreams, here and elsewhere.
+func (p *Proxy) traffic() []observe.Traffic {
+	waiting := p.router.Traffic()
+	all := p.host.traffic()
+	for i, t := range all {
+		all[i].InFlight, all[i].QueuedBytes = waiting[t.Upstream].InFlight, waiting[t.Upstream].QueuedBytes
+	}
+	for _, l := range p.links.snapshot() {
+		for _, name := range l.Upstreams {
+			all = append(all, observe.Traffic{
+				Upstream: name, Link: l.Name, InFlight: waiting[name].InFlight, QueuedBytes: waiting[name].QueuedBytes,
+			})
+		}
+	}
+	return p.operators.recently(all)
+}
+
+func (h *Host) traffic() []observe.Traffic {
+	inFlight := make(map[string]int)
+	for _, s := range h.half.host.Status() {
+		inFlight[s.Upstream] += s.InFlight
+	}
+	all := h.half.traffic()
+	for i, t := range all {
+		all[i].InFlight = inFlight[t.Upstream]
+	}
+	return h.operators.recently(all)
+}
+
+// traffic returns the upstreams that are configured here, with the calls that are suspended.
+func (h *hosting) traffic() (all []observe.Traffic) {
+	suspended := h.bridge.SuspendedBy()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, name := range slices.Sorted(maps.Keys(h.configs)) {
+		all = append(all, observe.Traffic{Upstream: name, Suspended: suspended[name]})
+	}
+	return all
+}
+
+// recently adds what was seen of the last minute.
+func (o *operators) recently(all []observe.Traffic) []observe.Traffic {
+	for i := range all {
+		o.recent.Fill(&all[i])
+	}
+	return all
+}
+
+// mostCalls bounds the calls that are told of at once.
+const mostCalls = 1000
+
+// Calls returns what clients wait for now.
+func (p *Proxy) Calls() Calls {
+	now := Calls{Now: time.Now()}
+	now.Calls, now.LeftOut = p.router.Calls(mostCalls)
+	far := make(map[string]bool) // upstreams at hosts elsewhere
+	for _, l := range p.links.snapshot() {
+		for _, name := range l.Upstreams {
+			far[name] = true
+		}
+	}
+	here := p.host.waits()
+	for i := range now.Calls {
+		if c := &now.Calls[i]; !far[c.Upstream] {
+			here.refine(c)
+		}
+	}
+	here.queue(now.Calls)
+	return now
+}
+
+// Calls returns what the host's servers have not answered now.
+func (h *Host) Calls() Calls {
+	now := Calls{Now: time.Now(), Calls: h.half.host.Calls()}
+	slices.SortFunc(now.Calls, func(a, b observe.OpenCall) int { return a.Began.Compare(b.Began) })
+	h.half.waits().queue(now.Calls)
+	if n := len(now.Calls) - mostCalls; n > 0 {
+		now.Calls, now.LeftOut = now.Calls[:mostCalls], n
+	}
+	return now
+}
+
+// Waits are why calls to upstreams that run here may wait, beside what sessions see.
+type waits struct {
+	servers map[string][]upstream.Status // by upstream
+	queued  map[string]int               // requests to a remote one that wait for others to be answered
+	asking  map[string]bool              // a person is being asked to log in
+}
+
+func (h *hosting) waits() waits {
+	w := waits{servers: make(map[string][]upstream.Status), queued: make(map[string]int), asking: make(map[string]bool)}
+	for _, s := range h.host.Status() {
+		w.servers[s.Upstream] = append(w.servers[s.Upstream], s)
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for name, r := range h.remotes {
+		if r == nil {
+			continue
+		}
+		w.queued[name] = r.Waiting()
+		asks, ok := r.credentials.(interface{ Asks() bool })
+		w.asking[name] = ok && asks.Asks()
+	}
+	return w
+}
+
+// refine says more of a call that waits for an upstream here, whatever its session sees:
+// that is reached without a link.
+func (w waits) refine(c *observe.OpenCall) {
+	switch c.WaitsFor {
+	case observe.ForLink:
+		c.WaitsFor = observe.ForStart
+	case observe.ForStart, observe.ForUpstream:
+	default:
+		return
+	}
+	if w.asking[c.Upstream] {
+		c.WaitsFor, c.Detail = observe.ForLogin, "a person has to log in"
+		return
+	}
+	s := w.server(c)
+	switch {
+	case s == nil:
+	case s.State == upstream.StateStarting:
+		c.WaitsFor = observe.ForStart
+	case c.WaitsFor == observe.ForStart && time.Now().Before(s.Next):
+		c.WaitsFor, c.Detail = observe.ForBackOff, "not before "+s.Next.Format(time.RFC3339)+" after "+s.Cause
+	}
+}
+
+// server is what is known of the server that works on a call: the session's own, or the only
+// one that there is; nil for nothing.
+func (w waits) server(c *observe.OpenCall) *upstream.Status {
+	all := w.servers[c.Upstream]
+	for i, s := range all {
+		if s.Key[:min(len(s.Key), len(c.Session))] == c.Session && string(s.Era) == c.Era {
+			return &all[i]
+		}
+	}
+	if len(all) == 1 {
+		return &all[0]
+	}
+	return nil
+}
+
+// queue tells of the youngest calls to a remote server that they wait for the others: so many
+// do, and who came first is served first. The oldest of the calls is first.
+func (w waits) queue(calls []observe.OpenCall) {
+	for i := range slices.Backward(calls) {
+		if c := &calls[i]; c.WaitsFor == observe.ForUpstream && w.queued[c.Upstream] > 0 {
+			w.queued[c.Upstream]--
+			c.WaitsFor, c.Detail = observe.ForRoom, "as many as maxConcurrent allows are in flight"
+		}
+	}
+}
