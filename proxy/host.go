@@ -46,6 +46,7 @@ func NewHost(cfg *config.Config, at config.HostLink, o Options) (*Host, error) {
 	}
 	h.half.server.Heartbeat = heartbeatOf(at.Heartbeat)
 	h.operators = newOperators(cfg, o, counts, &admin.Server{History: events, Snapshot: h.Snapshot, Ready: h.ready, Calls: h.Calls})
+	h.half.taps = h.operators.server.Taps
 	h.linked, h.hangUp = context.WithCancel(context.Background())
 	return h, nil
 }

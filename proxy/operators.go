@@ -11,6 +11,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/config"
 	"github.com/mcp-proxy/mcp-proxy/internal/observe"
 	"github.com/mcp-proxy/mcp-proxy/internal/secretfile"
+	"github.com/mcp-proxy/mcp-proxy/internal/tap"
 	"github.com/mcp-proxy/mcp-proxy/proxy/admin"
 	"github.com/mcp-proxy/mcp-proxy/proxy/frontend"
 	"github.com/mcp-proxy/mcp-proxy/upstream/link"
@@ -42,6 +43,9 @@ func newOperators(cfg *config.Config, o Options, c counts, s *admin.Server) *ope
 	s.Admit, s.Metrics = guard.Admit, c.handler(s.Snapshot)
 	if cfg.Admin.TokenFile != "" {
 		s.Token = secretfile.Token(cfg.Admin.TokenFile)
+	}
+	if s.Payloads, s.Version = cfg.Admin.Payloads, Version(); o.AdminSocket != "" || len(cfg.Admin.Listen) > 0 {
+		s.Taps = new(tap.Taps)
 	}
 	return &operators{server: s, socket: o.AdminSocket, log: o.Log, began: time.Now(), recent: c.recent, web: &web{
 		addresses: cfg.Admin.Listen, mode: operatorsOnly, log: o.Log, server: &http.Server{
@@ -132,6 +136,9 @@ func (o *operators) serve() {
 
 func (o *operators) close() {
 	o.opened.Do(func() {}) // what has not been opened never will be
+	if o.server.Taps != nil {
+		o.server.Taps.Close()
+	}
 	o.web.close()
 	o.serving.wait()
 }

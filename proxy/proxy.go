@@ -84,6 +84,7 @@ func New(cfg *config.Config, o Options) (*Proxy, error) {
 	}
 	events.Behind = p.links.leadsTo
 	p.operators = newOperators(cfg, o, counts, &admin.Server{History: events, Snapshot: p.Snapshot, Ready: p.ready, Calls: p.Calls})
+	p.router.Taps = p.operators.server.Taps
 	p.linked, p.hangUp = context.WithCancel(context.Background())
 	p.serving, p.cut = context.WithCancel(context.Background())
 	return p, nil

@@ -20,10 +20,10 @@ var mayImport = map[string][]string{
 	"internal/glob":             {},
 	"proxy/catalog":             {"internal/glob", "internal/jsonrpc", "internal/mcp"},
 	"proxy/policy":              {"internal/glob", "internal/identity"},
-	"proxy/session":             {"internal/identity", "internal/jsonrpc", "internal/mcp", "internal/observe", "internal/peer", "proxy/catalog", "proxy/policy"},
+	"proxy/session":             {"internal/identity", "internal/jsonrpc", "internal/mcp", "internal/observe", "internal/peer", "internal/tap", "proxy/catalog", "proxy/policy"},
 	"proxy/frontend":            {"internal/identity", "internal/jsonrpc", "internal/jsonrpc/wsconn", "internal/mcp"},
 	"proxy/auth":                {"internal/identity", "internal/jwt"},
-	"proxy/admin":               {"internal/mcp", "internal/observe", "internal/page"},
+	"proxy/admin":               {"internal/mcp", "internal/observe", "internal/page", "internal/tap"},
 	"upstream":                  {"internal/jsonrpc", "internal/mcp", "internal/observe", "upstream/pool", "upstream/process"},
 	"upstream/process":          {"internal/jsonrpc"},
 	"upstream/pool":             {"internal/jsonrpc", "internal/mcp", "internal/peer", "internal/timers", "upstream/translate"},
@@ -37,10 +37,11 @@ var mayImport = map[string][]string{
 	"internal/secretfile":       {},
 	"internal/observe":          {"internal/jsonrpc"},
 	"internal/page":             {},
+	"internal/tap":              {"internal/glob", "internal/jsonrpc", "internal/mcp", "internal/observe"},
 
 	// The parts meet in the door, which programs embed.
 	"proxy": {
-		"config", "internal/identity", "internal/jsonrpc", "internal/jsonrpc/wsconn", "internal/jwt", "internal/mcp", "internal/observe", "internal/page", "internal/peer", "internal/secretfile",
+		"config", "internal/identity", "internal/jsonrpc", "internal/jsonrpc/wsconn", "internal/jwt", "internal/mcp", "internal/observe", "internal/page", "internal/peer", "internal/secretfile", "internal/tap",
 		"proxy/admin", "proxy/auth", "proxy/catalog", "proxy/frontend", "proxy/policy", "proxy/session",
 		"upstream", "upstream/link", "upstream/oauth", "upstream/pool", "upstream/process", "upstream/remote", "upstream/replay", "upstream/translate",
 	},

@@ -74,7 +74,7 @@ func newRoot() *cobra.Command {
 	root.SetFlagErrorFunc(unknownFlag)
 	root.SetVersionTemplate("mcp-proxy {{.Version}}\n")
 	root.CompletionOptions.HiddenDefaultCmd = true
-	root.AddCommand(newServe(), newStdio(), newConnect(), newHost(), newCheck(), newLogin(), newLogout(), newExplain(), newTools(), newCall(), newDoctor(), newHealthcheck(), newVersion())
+	root.AddCommand(newServe(), newStdio(), newConnect(), newHost(), newCheck(), newLogin(), newLogout(), newExplain(), newTools(), newCall(), newDoctor(), newHealthcheck(), newTap(), newVersion())
 	return root
 }
 

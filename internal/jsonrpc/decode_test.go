@@ -211,6 +211,9 @@ func TestRoundTrip(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			if m.Len() != len(tt.want) {
+				t.Errorf("Len is %d, want %d", m.Len(), len(tt.want))
+			}
 			if got := string(m.Append(nil)); got != tt.want {
 				t.Errorf("got  %s\nwant %s", got, tt.want)
 			}

@@ -145,6 +145,34 @@ func (m *Message) Size() int {
 	return n
 }
 
+// Len returns how many bytes the JSON text of m has: as many as Append appends, but for a
+// method that has to be escaped.
+func (m *Message) Len() int {
+	if m.Batch != nil {
+		n := 1 + max(len(m.Batch), 1)
+		for _, e := range m.Batch {
+			n += e.Len()
+		}
+		return n
+	}
+	n := len(`{"jsonrpc":"2.0"}`) + len(m.Extra)
+	if !m.ID.IsZero() {
+		n += len(`,"id":`) + len(m.ID.raw)
+	}
+	if m.Method != "" {
+		n += len(`,"method":""`) + len(m.Method)
+	}
+	switch {
+	case m.Params != nil:
+		n += len(`,"params":`) + len(m.Params)
+	case m.Result != nil:
+		n += len(`,"result":`) + len(m.Result)
+	case m.Error != nil:
+		n += len(`,"error":`) + len(m.Error)
+	}
+	return n
+}
+
 // appendLine appends JSON text with its line breaks made spaces: inside strings
 // JSON allows none, elsewhere they mean nothing.
 func appendLine(b, text []byte) []byte {

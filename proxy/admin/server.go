@@ -9,6 +9,7 @@ import (
 
 	"github.com/mcp-proxy/mcp-proxy/internal/observe"
 	"github.com/mcp-proxy/mcp-proxy/internal/page"
+	"github.com/mcp-proxy/mcp-proxy/internal/tap"
 )
 
 // A Server answers operators:
@@ -20,6 +21,7 @@ import (
 //	/status    the Snapshot as JSON
 //	/calls     what is in flight, as JSON
 //	/events    what has ended though nobody wanted it to, as JSON; /events/ID is all about one
+//	/tap       messages as they pass, as lines of JSON
 //
 // It is an [http.Handler]. Its fields must not change once it serves.
 type Server struct {
@@ -27,7 +29,10 @@ type Server struct {
 	Ready    func() []Check       // what has to be well before clients should come
 	Calls    func() observe.Calls // what is in flight
 
-	History *History // of events
+	History  *History  // of events
+	Taps     *tap.Taps // at /tap; nil: there is none
+	Payloads bool      // taps on a Unix socket may show what is in messages
+	Version  string    // of the program, for recordings
 
 	// Metrics is at /metrics. On TCP everybody may read it. Nil: there is none.
 	Metrics http.Handler
@@ -85,6 +90,8 @@ func (s *Server) route(w http.ResponseWriter, r *http.Request) {
 		s.serveEvent(w, strings.TrimPrefix(path, "/events/"))
 	case path == "/calls" && s.Calls != nil:
 		s.serveCalls(w)
+	case path == "/tap" && s.Taps != nil:
+		s.serveTap(w, r)
 	default:
 		http.NotFound(w, r)
 	}

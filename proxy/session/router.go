@@ -16,6 +16,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 	"github.com/mcp-proxy/mcp-proxy/internal/observe"
+	"github.com/mcp-proxy/mcp-proxy/internal/tap"
 	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 	"github.com/mcp-proxy/mcp-proxy/proxy/policy"
 )
@@ -87,6 +88,7 @@ type Router struct {
 
 	Log   *slog.Logger // nil discards
 	Hooks observe.Hooks
+	Taps  *tap.Taps // through which operators see messages; nil: nobody ever does
 
 	Policies *policy.Policies // what clients may; nil: everything
 

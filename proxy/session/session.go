@@ -110,7 +110,7 @@ func (s *session) serve(ctx context.Context) error {
 	running, force := context.WithCancel(context.Background())
 	over := make(chan struct{})
 	context.AfterFunc(s.ctx, func() { defer close(over); s.end(force) })
-	err := s.client.Run(running, s.conn)
+	err := s.client.Run(running, s.tapped(s.conn))
 	if !errors.Is(err, errDrained) {
 		err = &goneError{err}
 	}

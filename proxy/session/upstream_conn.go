@@ -216,6 +216,7 @@ func (u *upstreamConn) stream(a *attempt) error {
 		return err
 	}
 	defer conn.Close()
+	conn = u.tapped(conn)
 	if err := u.adopt(a, conn); err != nil {
 		return err
 	}

@@ -1,0 +1,207 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptrace"
+	"net/url"
+	"os"
+	"os/signal"
+	"strconv"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/mcp-proxy/mcp-proxy/proxy"
+)
+
+// A tapQuery is what a tap is to show.
+type tapQuery struct {
+	adminFlags
+	filters          map[string]*string // by their names in the query
+	errors, payloads bool
+	rate             int
+	record           string // file
+}
+
+func newTap() *cobra.Command {
+	q := tapQuery{filters: make(map[string]*string)}
+	cmd := &cobra.Command{
+		Use:   "tap",
+		Short: "Show messages as they pass through a running proxy or host",
+		Long: "Shows each message that passes between clients and the proxy, and between the proxy and its servers: one line for each, on a\n" +
+			"terminal for people, else as JSON. It tells of messages, not what is in them, unless --payloads or --record asks for that. These\n" +
+			"need admin.payloads: true in the configuration of the process, and its Unix socket. No call waits for a tap: what it has no room for is\n" +
+			"left out, and counted. Ctrl-C ends it.\n\n" +
+			"A recording has everything as it is, secrets too, for an upstream with replay: FILE. It ends with an error rather than miss a message.",
+		Example: "  mcp-proxy tap --upstream files --errors\n  mcp-proxy tap --tool 'files__*' --json | jq .tookMs\n  mcp-proxy tap --record session.ndjson",
+		Args:    cobra.NoArgs,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return q.run(cmd) },
+	}
+	q.add(cmd)
+	for _, f := range []struct{ name, usage string }{
+		{"upstream", "messages of an upstream that match `GLOB`, and errors about one"},
+		{"client", "clients that call themselves so: `GLOB`"},
+		{"session", "one session: its `ID` in the log"},
+		{"method", "messages of methods that match `GLOB`, and their responses"},
+		{"tool", "calls of tools that match `GLOB`, and their responses"},
+		{"side", "`SIDE` where messages pass: client or upstream (default: both)"},
+	} {
+		q.filters[f.name] = cmd.Flags().String(f.name, "", f.usage)
+	}
+	cmd.Flags().BoolVar(&q.errors, "errors", false, "only responses that are errors, or results of tools that say so")
+	cmd.Flags().IntVar(&q.rate, "rate", 1000, "lines a second at the most; 0: all")
+	cmd.Flags().BoolVar(&q.payloads, "payloads", false, "show what is in messages, without what looks like a secret")
+	cmd.Flags().StringVar(&q.record, "record", "", "write all messages as they are to a new `FILE`")
+	return cmd
+}
+
+func (q *tapQuery) run(cmd *cobra.Command) error {
+	for _, other := range []string{"errors", "method", "tool", "rate", "payloads"} {
+		if q.record != "" && cmd.Flags().Changed(other) {
+			return fmt.Errorf("--record has all messages: --%s makes no sense with it", other)
+		}
+	}
+	c, err := q.client()
+	if err != nil {
+		return err
+	}
+	ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	context.AfterFunc(ctx, stop) // a second signal ends it by force
+	if q.record != "" {
+		return q.runRecord(ctx, c)
+	}
+	resp, err := c.stream(ctx, q.path())
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if term.IsTerminal(int(os.Stdout.Fd())) && !q.json {
+		err = printMessages(os.Stdout, resp.Body)
+	} else {
+		_, err = io.Copy(os.Stdout, resp.Body)
+	}
+	if err == nil || ctx.Err() != nil {
+		return nil
+	}
+	return &runError{err}
+}
+
+// path is that of the query.
+func (q *tapQuery) path() string {
+	query := url.Values{}
+	for name, value := range q.filters {
+		if *value != "" {
+			query.Set(name, *value)
+		}
+	}
+	switch {
+	case q.record != "":
+		query.Set("record", "1")
+	default:
+		query.Set("rate", strconv.Itoa(q.rate))
+	}
+	if q.errors {
+		query.Set("errors", "1")
+	}
+	if q.payloads {
+		query.Set("payloads", "1")
+	}
+	return "/tap?" + query.Encode()
+}
+
+// stream asks for a path, and returns the answer if its status is 200. The caller closes its
+// body.
+func (c *adminClient) stream(ctx context.Context, path string) (*http.Response, error) {
+	resp, err := c.open(ctx, path)
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return nil, errAnswerIsNo
+	case err != nil:
+		return nil, &runError{err}
+	case resp.StatusCode == http.StatusOK:
+		return resp, nil
+	}
+	defer resp.Body.Close()
+	text, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<10))
+	plain, _, _ := bytes.Cut([]byte(path), []byte("?"))
+	return nil, &runError{c.refused(string(plain), resp.StatusCode, string(text))}
+}
+
+// lastWords is how long the process may take to tell the rest of a recording that is to end.
+const lastWords = 10 * time.Second
+
+// runRecord writes a recording. When the signal comes the connection is half-closed: then the
+// process tells what has passed before, and says whether that was all.
+func (q *tapQuery) runRecord(signalled context.Context, c *adminClient) error {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	var conn atomic.Value // net.Conn
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(i httptrace.GotConnInfo) { conn.Store(i.Conn) }})
+	resp, err := c.stream(ctx, q.path())
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	file, err := os.OpenFile(q.record, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return &runError{fmt.Errorf("--record: %w", err)}
+	}
+	fmt.Fprintf(os.Stderr, "recording to %s until Ctrl-C\n", q.record)
+	defer context.AfterFunc(signalled, func() {
+		if half, ok := conn.Load().(interface{ CloseWrite() error }); ok {
+			_ = half.CloseWrite() // or it has ended
+		}
+		time.AfterFunc(lastWords, cancel)
+	})()
+	messages, err := writeRecording(file, resp.Body)
+	if err = errors.Join(err, file.Close()); err != nil {
+		return &runError{fmt.Errorf("%s is not whole: %w", q.record, err)}
+	}
+	fmt.Fprintf(os.Stderr, "%d messages are in %s, with all that was in them: keep it safe\n", messages, q.record)
+	return nil
+}
+
+// writeRecording copies a recording line by line, and returns how many messages it has. It
+// is an error if it does not end as one that is whole.
+func writeRecording(to io.Writer, from io.Reader) (messages int, err error) {
+	in, out := bufio.NewReaderSize(from, 64<<10), bufio.NewWriterSize(to, 64<<10)
+	for {
+		line, err := in.ReadBytes('\n')
+		if err != nil {
+			return 0, errors.Join(out.Flush(), fmt.Errorf("the process has gone: %w", err))
+		}
+		if _, err := out.Write(line); err != nil {
+			return 0, err
+		}
+		if bytes.HasPrefix(line, []byte(`{"end":`)) {
+			return recordingEnd(line, out.Flush())
+		}
+		if in.Buffered() == 0 {
+			if err := out.Flush(); err != nil {
+				return 0, err
+			}
+		}
+	}
+}
+
+func recordingEnd(line []byte, err error) (messages int, _ error) {
+	var end proxy.RecordingEnd
+	if err := errors.Join(err, json.Unmarshal(line, &end)); err != nil {
+		return 0, err
+	}
+	if !end.End {
+		return 0, errors.New(end.Error)
+	}
+	return end.Messages, nil
+}

@@ -1,0 +1,126 @@
+package main
+
+import (
+	"bufio"
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"golang.org/x/term"
+
+	"github.com/mcp-proxy/mcp-proxy/proxy"
+)
+
+// printMessages prints the lines of a tap for people, until they end.
+func printMessages(to *os.File, from io.Reader) error {
+	colour := os.Getenv("NO_COLOR") == ""
+	in := bufio.NewReader(from)
+	for {
+		line, err := in.ReadBytes('\n')
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		width, _, err := term.GetSize(int(to.Fd()))
+		if err != nil {
+			width = 0
+		}
+		fmt.Fprintln(to, readableMessage(line, width, colour))
+	}
+}
+
+// A tapLine is any line of a tap.
+type tapLine struct {
+	proxy.Passed
+	proxy.LeftOut
+}
+
+// readableMessage is a line of a tap for people, cut to a width unless that is zero, and
+// behind it what is in the message.
+func readableMessage(line []byte, width int, colour bool) string {
+	var l tapLine
+	if json.Unmarshal(line, &l) != nil {
+		return strings.TrimSpace(string(line))
+	}
+	if l.LeftOut.LeftOut > 0 {
+		return fmt.Sprintf("… %d left out", l.LeftOut.LeftOut)
+	}
+	text := fmt.Sprintf("%s %-8s %-28s %s", l.Time.Local().Format("15:04:05.000"), l.Session, routeOf(&l.Passed), aboutMessage(&l.Passed))
+	if width > 0 {
+		text = cut(text, width)
+	}
+	if l.Error != nil && colour {
+		text = "\x1b[31m" + text + "\x1b[0m"
+	}
+	if l.Message != nil {
+		text += "\n" + visible(string(l.Message))
+	}
+	return text
+}
+
+// routeOf says from where a message passes to where.
+func routeOf(l *proxy.Passed) string {
+	there := string(l.Side)
+	switch l.Side {
+	case "client":
+		there = cmp.Or(l.Client, there)
+	case "upstream":
+		there = cmp.Or(l.Upstream, there)
+	}
+	there = cut(visible(there), 18)
+	if l.Way == "in" {
+		return there + " → proxy"
+	}
+	return "proxy → " + there
+}
+
+// aboutMessage says what a message is.
+func aboutMessage(l *proxy.Passed) string {
+	words := []string{cmp.Or(visible(l.Method), "?")}
+	if l.Tool != "" {
+		words = append(words, visible(l.Tool))
+	}
+	if l.Kind != "notification" {
+		words = append(words, string(l.Kind))
+	}
+	if l.ID != nil {
+		words = append(words, "id "+visible(string(l.ID)))
+	}
+	words = append(words, strconv.Itoa(l.Bytes)+" B")
+	if l.TookMs > 0 {
+		words = append(words, time.Duration(l.TookMs*float64(time.Millisecond)).String())
+	}
+	if e := l.Error; e != nil {
+		if words = append(words, "error"); e.Code != 0 {
+			words = append(words, strconv.Itoa(e.Code))
+		}
+		words = append(words, e.Reason, e.Event)
+	}
+	return strings.Join(strings.Fields(strings.Join(words, " ")), " ")
+}
+
+// visible is text without what a terminal takes for commands.
+func visible(s string) string {
+	return strings.Map(func(r rune) rune {
+		if !strconv.IsPrint(r) {
+			return '\uFFFD'
+		}
+		return r
+	}, s)
+}
+
+// cut is the first characters of a text.
+func cut(s string, most int) string {
+	if utf8.RuneCountInString(s) <= most {
+		return s
+	}
+	return string([]rune(s)[:max(most-1, 0)]) + "…"
+}

@@ -1,0 +1,213 @@
+package tap
+
+import (
+	"bytes"
+	"sync"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/internal/observe"
+)
+
+// A Point is where messages pass.
+type Point struct {
+	Taps     *Taps // nil: nobody ever looks
+	Side     observe.Side
+	Session  string // as in the log
+	Upstream string // on its side
+
+	// Who says who has sent a message, or, if it is nil, whose session this is. Nil: nobody
+	// knows.
+	Who func(m *jsonrpc.Message) (client, principal string)
+
+	// Away is whether what is received here goes away from the proxy, as at the other end
+	// of a link.
+	Away bool
+}
+
+// Conn returns c, whose messages can be looked at from now on.
+func (p Point) Conn(c jsonrpc.Conn) jsonrpc.Conn {
+	if p.Taps == nil {
+		return c
+	}
+	t := &conn{Conn: c, at: p, received: way{name: observe.In}, sent: way{name: observe.Out}}
+	if p.Away {
+		t.received.name, t.sent.name = observe.Out, observe.In
+	}
+	return t
+}
+
+// A conn is a Conn at a Point.
+type conn struct {
+	jsonrpc.Conn
+	at Point // static
+
+	mu             sync.Mutex // guards what follows
+	received, sent way
+	time           int // as in lookers, when the ways were used last
+}
+
+// A way is one direction of a conn.
+type way struct {
+	name observe.Way // static
+	open map[jsonrpc.ID]asked
+}
+
+// maxOpen bounds what is remembered of requests, for each way. What is beyond has responses
+// without a method.
+const maxOpen = 4096
+
+// asked is what a response does not say.
+type asked struct {
+	at                              time.Time
+	method, tool, client, principal string
+}
+
+// Recv implements [jsonrpc.Conn].
+func (c *conn) Recv() (*jsonrpc.Message, error) {
+	m, err := c.Conn.Recv()
+	if now := c.at.Taps.now.Load(); now != nil && err == nil {
+		c.pass(now, []*jsonrpc.Message{m}, &c.received, &c.sent)
+	}
+	return m, err
+}
+
+// RecvAll is [jsonrpc.RecvAll].
+func (c *conn) RecvAll(batch []*jsonrpc.Message) ([]*jsonrpc.Message, error) {
+	before := len(batch)
+	batch, err := jsonrpc.RecvAll(c.Conn, batch)
+	if now := c.at.Taps.now.Load(); now != nil {
+		c.pass(now, batch[before:], &c.received, &c.sent)
+	}
+	return batch, err
+}
+
+// Send implements [jsonrpc.Conn].
+func (c *conn) Send(m *jsonrpc.Message) error {
+	if now := c.at.Taps.now.Load(); now != nil {
+		c.pass(now, []*jsonrpc.Message{m}, &c.sent, &c.received)
+	}
+	return c.Conn.Send(m)
+}
+
+// SendAll is [jsonrpc.SendAll].
+func (c *conn) SendAll(batch []*jsonrpc.Message) error {
+	if now := c.at.Taps.now.Load(); now != nil { // before it: no answer is to pass earlier
+		c.pass(now, batch, &c.sent, &c.received)
+	}
+	return jsonrpc.SendAll(c.Conn, batch)
+}
+
+// CloseCause is [jsonrpc.CloseWith].
+func (c *conn) CloseCause(cause error) error { return jsonrpc.CloseWith(c.Conn, cause) }
+
+// CloseWrite half-closes a Conn that can do so.
+func (c *conn) CloseWrite() {
+	if half, ok := c.Conn.(interface{ CloseWrite() }); ok {
+		half.CloseWrite()
+	}
+}
+
+// pass shows messages that pass one way, and answer what has passed the other.
+func (c *conn) pass(now *lookers, batch []*jsonrpc.Message, there, back *way) {
+	if len(batch) == 0 || !now.want(&c.at) {
+		return
+	}
+	at := time.Now()
+	for _, m := range batch {
+		if m.Batch != nil {
+			c.pass(now, m.Batch, there, back)
+			continue
+		}
+		l := c.lineOf(now, m, there, back, at)
+		for _, t := range now.taps {
+			t.offer(&l, m)
+		}
+	}
+}
+
+func (c *conn) lineOf(now *lookers, m *jsonrpc.Message, there, back *way, at time.Time) line {
+	l := line{time: at, at: &c.at, way: there.name, id: m.ID, method: m.Method, bytes: m.Len()}
+	switch {
+	case m.IsResponse():
+		l.kind = observe.KindResponse
+		c.recall(now, &l, back)
+		l.err = errorOf(m, l.method)
+		if l.err != nil && l.at.Upstream == "" {
+			l.upstream = upstreamOf(m)
+		}
+	case m.IsRequest():
+		l.kind = observe.KindRequest
+		l.tool = toolOf(m)
+		l.client, l.principal = c.at.who(m)
+		c.remember(now, &l, there)
+	default:
+		l.kind = observe.KindNotification
+		l.client, l.principal = c.at.who(m)
+		c.forget(m, there)
+	}
+	return l
+}
+
+func (p *Point) who(m *jsonrpc.Message) (client, principal string) {
+	if p.Who == nil {
+		return "", ""
+	}
+	return p.Who(m)
+}
+
+// remember notes a request for its response.
+func (c *conn) remember(now *lookers, l *line, w *way) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.time != now.time { // nobody has looked for a while
+		c.time, c.received.open, c.sent.open = now.time, nil, nil
+	}
+	if w.open == nil {
+		w.open = make(map[jsonrpc.ID]asked)
+	}
+	if len(w.open) < maxOpen {
+		w.open[l.id] = asked{l.time, l.method, l.tool, l.client, l.principal}
+	}
+}
+
+// recall adds to a response what is known of its request.
+func (c *conn) recall(now *lookers, l *line, w *way) {
+	c.mu.Lock()
+	a, ok := w.open[l.id]
+	delete(w.open, l.id)
+	ok = ok && c.time == now.time
+	c.mu.Unlock()
+	if !ok {
+		l.client, l.principal = c.at.who(nil)
+		return
+	}
+	l.method, l.tool, l.client, l.principal, l.took = a.method, a.tool, a.client, a.principal, l.time.Sub(a.at)
+}
+
+// forget drops the request that a notification cancels: it may never be answered.
+func (c *conn) forget(m *jsonrpc.Message, w *way) {
+	if m.Method != mcp.MethodCancelled {
+		return
+	}
+	if id, ok := mcp.Read(m).ID(mcp.Key); ok {
+		c.mu.Lock()
+		delete(w.open, id)
+		c.mu.Unlock()
+	}
+}
+
+// toolOf returns the tool that a request calls, "" for none.
+func toolOf(m *jsonrpc.Message) string {
+	if m.Method != mcp.MethodToolsCall {
+		return ""
+	}
+	if rest, ok := bytes.CutPrefix(m.Params, []byte(`{"name":"`)); ok { // as most write it
+		if end := bytes.IndexAny(rest[:min(len(rest), maxName)], `"\`); end >= 0 && rest[end] == '"' {
+			return string(rest[:end])
+		}
+	}
+	tool, _ := mcp.Read(m).Text(mcp.Key)
+	return tool
+}

@@ -1,0 +1,82 @@
+package tap
+
+import (
+	"errors"
+	"slices"
+	"sync"
+	"sync/atomic"
+)
+
+// maxTaps bounds the operators who look at once: each costs every message something.
+const maxTaps = 16
+
+// Why there is no Tap, or no more of it.
+var (
+	ErrMany   = errors.New("too many taps at a time")
+	ErrEnded  = errors.New("the process stops")
+	ErrMissed = errors.New("the recording was not read as fast as messages passed")
+)
+
+// Taps are all who look at the messages of a process. The zero value is ready; for nil
+// nobody ever does.
+type Taps struct {
+	now atomic.Pointer[lookers] // nil while nobody looks
+
+	mu    sync.Mutex // guards what follows, and changes of now
+	times int        // that somebody began to look while nobody did
+	ended bool
+}
+
+// lookers are the taps at one time. It is immutable.
+type lookers struct {
+	taps []*Tap
+	time int // the same as long as somebody looks
+}
+
+// Open begins a Tap. Who has it closes it. The error is [ErrMany] or [ErrEnded].
+func (t *Taps) Open(o Options) (*Tap, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var all []*Tap
+	if now := t.now.Load(); now != nil {
+		all = now.taps
+	} else {
+		t.times++
+	}
+	switch {
+	case t.ended:
+		return nil, ErrEnded
+	case len(all) >= maxTaps:
+		return nil, ErrMany
+	}
+	tap := newTap(t, o)
+	t.now.Store(&lookers{append(slices.Clone(all), tap), t.times})
+	return tap, nil
+}
+
+// Close ends all taps when what they have is read, and lets none begin.
+func (t *Taps) Close() {
+	t.mu.Lock()
+	t.ended = true
+	now := t.now.Swap(nil)
+	t.mu.Unlock()
+	if now == nil {
+		return
+	}
+	for _, tap := range now.taps {
+		tap.end(ErrEnded)
+	}
+}
+
+func (t *Taps) leave(tap *Tap) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	now := t.now.Load()
+	if now == nil {
+		return
+	}
+	if now = (&lookers{slices.DeleteFunc(slices.Clone(now.taps), func(o *Tap) bool { return o == tap }), now.time}); len(now.taps) == 0 {
+		now = nil
+	}
+	t.now.Store(now)
+}

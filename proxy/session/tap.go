@@ -1,0 +1,42 @@
+package session
+
+import (
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/internal/observe"
+	"github.com/mcp-proxy/mcp-proxy/internal/tap"
+)
+
+// tapped is the client's Conn, where operators can look at what passes.
+func (s *session) tapped(c jsonrpc.Conn) jsonrpc.Conn {
+	return tap.Point{Taps: s.p.Taps, Side: observe.SideClient, Session: s.id(), Who: s.sender}.Conn(c)
+}
+
+// tapped is a stream to the upstream, likewise.
+func (u *upstreamConn) tapped(c jsonrpc.Conn) jsonrpc.Conn {
+	return tap.Point{Taps: u.s.p.Taps, Side: observe.SideUpstream, Session: u.s.id(), Upstream: u.up.Name,
+		Who: func(*jsonrpc.Message) (client, principal string) { return u.s.sender(nil) }}.Conn(c)
+}
+
+// sender is who has sent a message of the client, or whose session it is. What is read of a
+// request stays with it.
+func (s *session) sender(m *jsonrpc.Message) (client, principal string) {
+	s.mu.Lock()
+	client, principal = s.handshake.client, s.name
+	s.mu.Unlock()
+	if m == nil {
+		return client, principal
+	}
+	if m.From != nil {
+		principal = m.From.String()
+	}
+	switch {
+	case m.Method == mcp.MethodInitialize:
+		client = clientName(m.Params)
+	case client == "" && m.IsRequest(): // of the modern era
+		n := mcp.Read(m)
+		m.Notes = n
+		client = nameIn(n.Raw(mcp.ClientInfo))
+	}
+	return client, principal
+}
