@@ -15,7 +15,6 @@ type End struct {
 	Code    int    // of the JSON-RPC error that a call or a request was answered with; zero for none
 	Cause   string // of what did not end well: one of few words, fit for a label; "" for none
 	Event   string // as in the error that the client got, and in the log; "" for none
-	Trace   string // the id of the trace that has a span of it, in hexadecimal digits; "" for none
 }
 
 // An Outcome is one of few words for how something has ended.

@@ -87,12 +87,12 @@ func (m *Metrics) Hooks() observe.Hooks {
 
 func (m *Metrics) left(s observe.Session, end observe.End) {
 	failed := typeOfSession(end)
-	m.sessions.get(sessionKey{s.Transport, s.Era, failed}, sessionKey{other, other, failed}).took(end)
+	m.sessions.get(sessionKey{s.Transport, s.Era, failed}, sessionKey{other, other, failed}).observe(end.Took, "")
 }
 
 func (m *Metrics) called(c observe.Call, end observe.End) {
 	m.open.Add(-1)
-	m.call(c, typeOfCall(end)).took(end)
+	m.call(c, typeOfCall(end)).observe(end.Took, c.Trace)
 	outcome := string(end.Outcome)
 	m.outcomes.get(outcomeKey{c.Account, outcome}, outcomeKey{other, outcome}).Add(1)
 }
@@ -117,7 +117,7 @@ func (m *Metrics) call(c observe.Call, failed string) *histogram {
 func (m *Metrics) answered(r observe.Request, end observe.End) {
 	failed := typeOfRequest(end)
 	m.asked.get(r.Upstream, other).Add(-1)
-	m.requests.get(requestKey{r.Method, r.Upstream, failed}, requestKey{r.Method, other, failed}).took(end)
+	m.requests.get(requestKey{r.Method, r.Upstream, failed}, requestKey{r.Method, other, failed}).observe(end.Took, r.Trace)
 }
 
 func (m *Metrics) started(u observe.Upstream) {
@@ -132,7 +132,7 @@ func (m *Metrics) ended(u observe.Upstream, end observe.End) {
 	m.ends.get(endKey{u.Name, string(end.Outcome), end.Cause}, endKey{other, string(end.Outcome), end.Cause}).Add(1)
 	if end.Took > 0 { // else there was no session
 		failed := typeOfSession(end)
-		m.lives.get(lifeKey{u.Name, failed}, lifeKey{other, failed}).took(end)
+		m.lives.get(lifeKey{u.Name, failed}, lifeKey{other, failed}).observe(end.Took, "")
 	}
 }
 

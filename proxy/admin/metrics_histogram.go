@@ -5,8 +5,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-
-	"github.com/mcp-proxy/mcp-proxy/internal/observe"
 )
 
 // bounds are the upper bounds of the buckets of durations, in seconds, as the semantic
@@ -28,17 +26,18 @@ type histogram struct {
 	traced  [len(bounds) + 1]atomic.Pointer[prometheus.Exemplar]
 }
 
-// took counts what has ended. The newest in each bucket that was traced is an example of it.
-func (h *histogram) took(end observe.End) {
+// observe counts what took so long. trace is the id of its trace, "" for none: the newest of
+// each bucket is an example of it.
+func (h *histogram) observe(took time.Duration, trace string) {
 	i := 0
-	for i < len(limits) && end.Took > limits[i] {
+	for i < len(limits) && took > limits[i] {
 		i++
 	}
-	h.sum.Add(int64(end.Took))
+	h.sum.Add(int64(took))
 	h.buckets[i].Add(1)
-	if end.Trace != "" {
+	if trace != "" {
 		h.traced[i].Store(&prometheus.Exemplar{
-			Value: end.Took.Seconds(), Labels: prometheus.Labels{"trace_id": end.Trace}, Timestamp: time.Now(),
+			Value: took.Seconds(), Labels: prometheus.Labels{"trace_id": trace}, Timestamp: time.Now(),
 		})
 	}
 }

@@ -39,8 +39,9 @@ func ours(text string) (lines []string) {
 	return lines
 }
 
-// Each hook and each part of a snapshot is seen, in series that Prometheus can read.
-func TestMetrics(t *testing.T) {
+// everything returns metrics of all that can happen, and a snapshot with all that there can
+// be.
+func everything() (*Metrics, observe.Snapshot) {
 	m := NewMetrics()
 	m.Version = "v1.2.3"
 	h := m.Hooks()
@@ -58,11 +59,16 @@ func TestMetrics(t *testing.T) {
 	h.UpstreamEnded(observe.Upstream{Name: "files"}, observe.End{Took: 3 * time.Second, Outcome: observe.Failed, Cause: "exited"})
 	h.LinkLost(observe.Link{Name: "far"}, observe.End{})
 	h.Refused(observe.Refusal{Reason: "invalid_token"})
-	now := observe.Snapshot{
+	return m, observe.Snapshot{
 		Upstreams: []observe.Upstream{{Name: "files", State: "running"}, {Name: "files", State: "waiting", Failures: 2}, {Name: "bad", State: "crash loop", Failures: 5}},
 		Sessions:  []observe.Session{{Transport: "stdio", Era: "legacy"}, {Transport: "stdio", Era: "legacy"}},
 		Links:     []observe.Link{{Name: "far", Up: true, Upstreams: []string{"a", "b"}}},
 	}
+}
+
+// Each hook and each part of a snapshot is seen, in series that Prometheus can read.
+func TestMetrics(t *testing.T) {
+	m, now := everything()
 	text := scrape(t, m, "text/plain", now)
 	for _, want := range []string{
 		`mcp_server_operation_duration_seconds_bucket{error_type="",gen_ai_tool_name="read",mcp_method_name="tools/call",upstream="files",le="0.02"} 0`,
@@ -157,11 +163,17 @@ func TestErrorTypes(t *testing.T) {
 func TestExemplars(t *testing.T) {
 	m := NewMetrics()
 	tell := m.Hooks().CallEnded
-	call := observe.Call{Method: "tools/call", Upstream: "files"}
-	tell(call, observe.End{Outcome: observe.OK, Took: 30 * time.Millisecond, Trace: "0af7651916cd43dd8448eb211c80319c"})
-	tell(call, observe.End{Outcome: observe.OK, Took: 40 * time.Millisecond, Trace: "4bf92f3577b34da6a3ce929d0e0e4736"})
-	tell(call, observe.End{Outcome: observe.OK, Took: 45 * time.Millisecond})
-	tell(call, observe.End{Outcome: observe.OK, Took: time.Hour, Trace: "ffffffffffffffffffffffffffffffff"})
+	for _, traced := range []struct {
+		took  time.Duration
+		trace string
+	}{
+		{30 * time.Millisecond, "0af7651916cd43dd8448eb211c80319c"},
+		{40 * time.Millisecond, "4bf92f3577b34da6a3ce929d0e0e4736"},
+		{45 * time.Millisecond, ""},
+		{time.Hour, "ffffffffffffffffffffffffffffffff"},
+	} {
+		tell(observe.Call{Method: "tools/call", Upstream: "files", Trace: traced.trace}, observe.End{Outcome: observe.OK, Took: traced.took})
+	}
 	open := scrape(t, m, "application/openmetrics-text; version=1.0.0", observe.Snapshot{})
 	for _, want := range []string{
 		`upstream="files",le="0.05"} 3 # {trace_id="4bf92f3577b34da6a3ce929d0e0e4736"} 0.04 `,
