@@ -77,6 +77,18 @@ type (
 	Arrival      = observe.Arrival
 )
 
+// What calls wait for.
+const (
+	ForUpstream = observe.ForUpstream
+	ForStart    = observe.ForStart
+	ForBackOff  = observe.ForBackOff
+	ForLink     = observe.ForLink
+	ForLogin    = observe.ForLogin
+	ForClient   = observe.ForClient
+	ForRoom     = observe.ForRoom
+	ForProxy    = observe.ForProxy
+)
+
 // Outcomes.
 const (
 	OK              = observe.OK

@@ -10,6 +10,7 @@
 //	mcp-proxy doctor  [-- CMD ARGS… | URL]
 //	mcp-proxy login   UPSTREAM|URL, and logout
 //	mcp-proxy explain --as CLIENT | --claims F  NAME|URI
+//	mcp-proxy status, calls, top
 //	mcp-proxy healthcheck
 //	mcp-proxy version
 //

@@ -74,7 +74,8 @@ func newRoot() *cobra.Command {
 	root.SetFlagErrorFunc(unknownFlag)
 	root.SetVersionTemplate("mcp-proxy {{.Version}}\n")
 	root.CompletionOptions.HiddenDefaultCmd = true
-	root.AddCommand(newServe(), newStdio(), newConnect(), newHost(), newCheck(), newLogin(), newLogout(), newExplain(), newTools(), newCall(), newDoctor(), newHealthcheck(), newTap(), newVersion())
+	root.AddCommand(newServe(), newStdio(), newConnect(), newHost(), newCheck(), newLogin(), newLogout(), newExplain(), newTools(), newCall(), newDoctor())
+	root.AddCommand(newStatus(), newCalls(), newTop(), newTap(), newHealthcheck(), newVersion())
 	return root
 }
 

@@ -1,0 +1,216 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/mcp-proxy/mcp-proxy/proxy"
+)
+
+func newTop() *cobra.Command {
+	var t top
+	cmd := &cobra.Command{
+		Use:   "top",
+		Short: "Watch the upstreams and the calls in flight of a running proxy or host",
+		Long: "Shows the upstreams, the busiest first, and the calls in flight, the oldest first, again and again until q or ^C.\n" +
+			"Rates, errors and latencies are those of the last minute. With --json it prints a line of JSON each time, with the answers of status and calls.",
+		Example: "  mcp-proxy top\n  mcp-proxy top --every 5s --json >> load.ndjson",
+		Args:    cobra.NoArgs,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return t.run(cmd.Context()) },
+	}
+	t.ask.add(cmd)
+	cmd.Flags().DurationVar(&t.every, "every", time.Second, "how often to look")
+	return cmd
+}
+
+// A top watches a running process.
+type top struct {
+	ask   adminFlags
+	every time.Duration
+}
+
+// A look is what it sees at one time.
+type look struct {
+	Status json.RawMessage `json:"status"`
+	Calls  json.RawMessage `json:"calls"`
+}
+
+func (t *top) run(ctx context.Context) error {
+	if t.every < 100*time.Millisecond {
+		return errors.New("--every is at least 100ms")
+	}
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	if t.ask.json {
+		return t.print(ctx)
+	}
+	if !term.IsTerminal(int(os.Stdout.Fd())) {
+		return errors.New("top needs a terminal; --json does not, and mcp-proxy status looks once")
+	}
+	first, err := t.look(ctx)
+	if err != nil {
+		return err
+	}
+	return t.watch(ctx, first)
+}
+
+// look asks the process. It is looked for each time: another may have taken its place.
+func (t *top) look(ctx context.Context) (*look, error) {
+	c, err := t.ask.client()
+	if err != nil {
+		return nil, err
+	}
+	l := new(look)
+	if err := c.getJSON(ctx, "/status", &l.Status); err != nil {
+		return nil, err
+	}
+	if err := c.getJSON(ctx, "/calls", &l.Calls); err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
+// print writes lines of JSON until ctx is done.
+func (t *top) print(ctx context.Context) error {
+	for {
+		l, err := t.look(ctx)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		text, err := json.Marshal(l)
+		if err != nil {
+			return err
+		}
+		if _, err := fmt.Println(string(text)); err != nil {
+			return &runError{err}
+		}
+		if !t.pause(ctx) {
+			return nil
+		}
+	}
+}
+
+// pause reports whether there is another look.
+func (t *top) pause(ctx context.Context) bool {
+	select {
+	case <-time.After(t.every):
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// What terminals obey: the screen besides the usual one and no cursor, and back; home; the
+// rest of a line, and of the screen.
+const (
+	enterScreen = "\x1b[?1049h\x1b[?25l"
+	leaveScreen = "\x1b[?25h\x1b[?1049l"
+	goHome      = "\x1b[H"
+	clearLine   = "\x1b[K\r\n"
+	clearRest   = "\x1b[J"
+)
+
+// watch draws until ctx is done or somebody has enough. A process that does not answer any
+// more may be back.
+func (t *top) watch(ctx context.Context, l *look) error {
+	ctx, quit := context.WithCancel(ctx)
+	defer quit()
+	if in := int(os.Stdin.Fd()); term.IsTerminal(in) {
+		if before, err := term.MakeRaw(in); err == nil {
+			defer func() { _ = term.Restore(in, before) }()
+			go quitOn(os.Stdin, quit) // may outlive watch: nobody can interrupt it, and the program ends
+		}
+	}
+	fmt.Print(enterScreen)
+	defer fmt.Print(leaveScreen)
+	for said := error(nil); ; {
+		wide, high, err := term.GetSize(int(os.Stdout.Fd()))
+		if err != nil || wide < 1 || high < 1 {
+			wide, high = 80, 24
+		}
+		fmt.Print(goHome, frame(l.screen(said, wide, high)), clearRest)
+		if !t.pause(ctx) {
+			return nil
+		}
+		next, err := t.look(ctx)
+		if said = err; err == nil {
+			l = next
+		}
+	}
+}
+
+// quitOn calls quit for q, ^C, ^D, or the end of what is typed.
+func quitOn(in io.Reader, quit func()) {
+	defer quit()
+	var key [1]byte
+	for {
+		if n, err := in.Read(key[:]); err != nil || n > 0 && bytes.IndexByte([]byte("qQ\x03\x04"), key[0]) >= 0 {
+			return
+		}
+	}
+}
+
+// frame is a screen of lines as a terminal in raw mode takes it.
+func frame(screen string) string {
+	return strings.ReplaceAll(strings.TrimSuffix(screen, "\n"), "\n", clearLine) + "\x1b[K"
+}
+
+// screen draws what was seen last, and why nothing was since then.
+func (l *look) screen(err error, wide, high int) string {
+	var now proxy.Snapshot
+	var calls proxy.Calls
+	err = cmp.Or(err, json.Unmarshal(l.Status, &now), json.Unmarshal(l.Calls, &calls))
+	says := summary(&now, &calls)
+	if err != nil {
+		says = "no answer any more: " + err.Error()
+	}
+	var out bytes.Buffer
+	fmt.Fprintln(&out, oneLine(processLine(now.Process, calls.Now), wide))
+	fmt.Fprintln(&out, oneLine(says, wide))
+	slices.SortStableFunc(now.Traffic, func(a, b proxy.Traffic) int {
+		return cmp.Or(cmp.Compare(b.PerSecond, a.PerSecond), cmp.Compare(b.InFlight, a.InFlight))
+	})
+	upstreams, waiting := upstreamRows(&now, calls.Now), callRows(&calls)
+	left := high - 7 // 2 lines above, 2 heads, 2 empty lines, 1 below
+	upstreams.atMost(max(left/2, left-len(waiting.lines)-1) - 1)
+	waiting.atMost(left - len(upstreams.lines) - 2)
+	for _, r := range []*rows{upstreams, waiting} {
+		fmt.Fprintln(&out)
+		r.write(&out, wide)
+	}
+	return out.String()
+}
+
+// summary is what all upstreams do together.
+func summary(now *proxy.Snapshot, calls *proxy.Calls) string {
+	var rate float64
+	requests, errors := 0, 0
+	for _, t := range now.Traffic {
+		rate, requests, errors = rate+t.PerSecond, requests+t.Requests, errors+t.Errors
+	}
+	line := fmt.Sprintf("%d in flight, %.1f requests a second", len(calls.Calls)+calls.LeftOut, rate)
+	if requests > 0 {
+		line += fmt.Sprintf(", %.1f %% errors", 100*float64(errors)/float64(requests))
+	}
+	if now.Process.Role == "proxy" {
+		line += fmt.Sprintf(", %d clients", len(now.Sessions))
+	}
+	return line + " (q quits)"
+}
