@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
@@ -129,6 +130,49 @@ func TestMetricsOfSoleUpstream(t *testing.T) {
 				t.Errorf("%s: no %s in\n%s", era, want, text)
 			}
 		}
+	}
+}
+
+// A host counts what its servers are asked, though it knows no clients; a server that speaks
+// another era than the clients is counted once.
+func TestMetricsOfHost(t *testing.T) {
+	server := sdkServer()
+	t.Cleanup(server.Close)
+	m := admin.NewMetrics()
+	host, err := proxy.NewHost(&config.Config{Upstreams: []config.Upstream{{Name: "a", URL: server.URL, Era: "legacy"}}},
+		config.HostLink{Listen: "tcp://127.0.0.1:0"}, proxy.Options{Hooks: m.Hooks()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	dial, err := host.Listen()
+	if err != nil {
+		t.Fatal(err)
+	}
+	over := make(chan error, 1)
+	go func() { over <- host.Serve() }()
+	_, url := serve(t, config.Config{Links: []config.Link{{Name: "far", Dial: dial, Heartbeat: time.Minute}}}, proxy.Hooks{})
+	client := connect(url) // of the modern era
+	if _, err := client.CallTool(t.Context(), &mcp.CallToolParams{Name: "greet"}); err != nil {
+		t.Error(err)
+	}
+	client.Close()
+	host.Close()
+	<-over
+	w := httptest.NewRecorder()
+	m.Handler(func() proxy.Snapshot { return host.Snapshot() }).ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+	for _, want := range []string{
+		`mcp_client_operation_duration_seconds_count{error_type="",mcp_method_name="tools/call",upstream="a"} 1`,
+		`mcp_proxy_requests_in_flight{upstream="a"} 0`,
+		`mcp_proxy_upstream_starts_total{upstream="a"} 1`,
+		`mcp_client_session_duration_seconds_count{error_type="",upstream="a"} 1`,
+		`mcp_proxy_suspended_calls{upstream="a"} 0`,
+	} {
+		if !strings.Contains(w.Body.String(), want+"\n") {
+			t.Errorf("no %s in\n%s", want, w.Body)
+		}
+	}
+	if strings.Contains(w.Body.String(), "mcp_server_") || strings.Contains(w.Body.String(), "mcp_proxy_listens") {
+		t.Error("a host has clients")
 	}
 }
 

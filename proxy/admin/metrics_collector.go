@@ -31,6 +31,9 @@ var (
 	calls         = describe("mcp_proxy_calls_total", "Calls of clients that are over.", "principal", "outcome")
 	callsOpen     = describe("mcp_proxy_calls_in_flight", "Calls of clients that are not over.")
 	requestsOpen  = describe("mcp_proxy_requests_in_flight", "Requests to upstreams that are not over.", "upstream")
+	suspended     = describe("mcp_proxy_suspended_calls", "Calls whose clients were told to come back with what a server that runs here has asked.", "upstream")
+	listens       = describe("mcp_proxy_listens", "Open subscriptions of clients.")
+	queueBytes    = describe("mcp_proxy_queue_bytes", "Bytes that wait until a client, or an upstream, reads.", "side", "upstream")
 	sessionsOpen  = describe("mcp_proxy_sessions", "Sessions of clients.", "transport", "era")
 	up            = describe("mcp_proxy_upstream_up", "0 while an upstream that runs here fails and no server of it runs, else 1.", "upstream")
 	serversNow    = describe("mcp_proxy_upstream_servers", "Servers, or sessions with remote ones, by what they are at.", "upstream", "state")
@@ -98,10 +101,6 @@ func (c *collector) collectRequests(o out) {
 }
 
 func (c *collector) collectServers(o out) {
-	for name, s := range c.servers.all() {
-		o.counter(serverStarts, s.starts.Load(), name)
-		o.counter(serverAgain, s.restarts.Load(), name)
-	}
 	for k, h := range c.lives.all() {
 		o.histogram(clientSession, h, k.upstream, k.errorType)
 	}
@@ -113,9 +112,44 @@ func (c *collector) collectServers(o out) {
 // collectSnapshot shows what the proxy does now.
 func (c *collector) collectSnapshot(o out) {
 	now := c.snapshot()
+	c.collectUpstreams(o, now)
+	sessions := make(map[sessionKey]int)
+	var open, waiting int
+	for _, s := range now.Sessions {
+		sessions[sessionKey{transport: s.Transport, era: s.Era}]++
+		open += s.Listens
+		waiting += s.QueuedBytes
+	}
+	for k, n := range sessions {
+		o.gauge(sessionsOpen, float64(n), k.transport, k.era)
+	}
+	hasClients := now.Process.Role != "host"
+	if hasClients {
+		o.gauge(listens, float64(open))
+		o.gauge(queueBytes, float64(waiting), "client", "")
+	}
+	for _, t := range now.Traffic {
+		if hasClients { // a host lets its proxies wait
+			o.gauge(queueBytes, float64(t.QueuedBytes), "upstream", t.Upstream)
+		}
+		if t.Link == "" {
+			o.gauge(suspended, float64(t.Suspended), t.Upstream)
+		}
+	}
+	for _, l := range now.Links {
+		o.gauge(linkUp, oneIf(l.Up), l.Name)
+		o.gauge(linkUpstreams, float64(len(l.Upstreams)), l.Name)
+	}
+}
+
+// collectUpstreams shows those that run here, or are configured to: whoever waits for one to
+// fail must see it before. One that has left the configuration is seen no more.
+func (c *collector) collectUpstreams(o out, now observe.Snapshot) {
 	servers, running, failing := make(map[[2]string]int), make(map[string]bool), make(map[string]bool)
-	for name := range c.servers.all() {
-		failing[name] = false
+	for _, t := range now.Traffic {
+		if t.Link == "" {
+			failing[t.Upstream] = false
+		}
 	}
 	for _, u := range now.Upstreams {
 		servers[[2]string{u.Name, u.State}]++
@@ -127,17 +161,12 @@ func (c *collector) collectSnapshot(o out) {
 	}
 	for name, fails := range failing {
 		o.gauge(up, oneIf(running[name] || !fails), name)
-	}
-	sessions := make(map[sessionKey]int)
-	for _, s := range now.Sessions {
-		sessions[sessionKey{transport: s.Transport, era: s.Era}]++
-	}
-	for k, n := range sessions {
-		o.gauge(sessionsOpen, float64(n), k.transport, k.era)
-	}
-	for _, l := range now.Links {
-		o.gauge(linkUp, oneIf(l.Up), l.Name)
-		o.gauge(linkUpstreams, float64(len(l.Upstreams)), l.Name)
+		s := c.servers.find(name)
+		if s == nil {
+			s = new(server) // that has never started
+		}
+		o.counter(serverStarts, s.starts.Load(), name)
+		o.counter(serverAgain, s.restarts.Load(), name)
 	}
 }
 

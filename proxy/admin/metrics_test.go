@@ -61,7 +61,8 @@ func everything() (*Metrics, observe.Snapshot) {
 	h.Refused(observe.Refusal{Reason: "invalid_token"})
 	return m, observe.Snapshot{
 		Upstreams: []observe.Upstream{{Name: "files", State: "running"}, {Name: "files", State: "waiting", Failures: 2}, {Name: "bad", State: "crash loop", Failures: 5}},
-		Sessions:  []observe.Session{{Transport: "stdio", Era: "legacy"}, {Transport: "stdio", Era: "legacy"}},
+		Sessions:  []observe.Session{{Transport: "stdio", Era: "legacy", Listens: 1, QueuedBytes: 7}, {Transport: "stdio", Era: "legacy", Listens: 2, QueuedBytes: 8}},
+		Traffic:   []observe.Traffic{{Upstream: "files", Suspended: 3, QueuedBytes: 5}, {Upstream: "idle"}, {Upstream: "a", Link: "far", QueuedBytes: 6}},
 		Links:     []observe.Link{{Name: "far", Up: true, Upstreams: []string{"a", "b"}}},
 	}
 }
@@ -86,6 +87,13 @@ func TestMetrics(t *testing.T) {
 		`mcp_proxy_upstream_ends_total{cause="exited",outcome="error",upstream="files"} 1`,
 		`mcp_proxy_upstream_up{upstream="files"} 1`,
 		`mcp_proxy_upstream_up{upstream="bad"} 0`,
+		`mcp_proxy_upstream_up{upstream="idle"} 1`,
+		`mcp_proxy_upstream_starts_total{upstream="idle"} 0`,
+		`mcp_proxy_listens 3`,
+		`mcp_proxy_queue_bytes{side="client",upstream=""} 15`,
+		`mcp_proxy_queue_bytes{side="upstream",upstream="files"} 5`,
+		`mcp_proxy_queue_bytes{side="upstream",upstream="a"} 6`,
+		`mcp_proxy_suspended_calls{upstream="files"} 3`,
 		`mcp_proxy_upstream_servers{state="crash loop",upstream="bad"} 1`,
 		`mcp_proxy_sessions{era="legacy",transport="stdio"} 2`,
 		`mcp_proxy_link_up{link="far"} 1`,
