@@ -30,10 +30,15 @@ func (b programs) pairs() (all []pair, err error) {
 		{name: "websocket", off: b.webSocket(alone)},
 		{name: "http", off: target{argv: b.serve(alone), serves: true, open: openHTTP}},
 	} {
+		tapped := p
 		if p, err = b.watched(p, "", 0.02); err != nil {
 			return nil, err
 		}
-		all = append(all, p)
+		tapped.name += ", tapped" // all there is, as fast as it comes
+		if tapped, err = b.watched(tapped, "/tap?rate=0", 0.15); err != nil {
+			return nil, err
+		}
+		all = append(all, p, tapped)
 	}
 	return all, nil
 }

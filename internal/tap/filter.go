@@ -32,8 +32,8 @@ func (f *Filter) at(p *Point) bool {
 }
 
 func (f *Filter) wants(l *line) bool {
-	return (!f.Errors || l.err != nil) && f.at(l.at) && fits(f.Upstream, l.about()) &&
-		fits(f.Client, l.client) && fits(f.Method, l.method) && fits(f.Tool, l.tool)
+	return (!f.Errors || l.err != nil) && f.at(l.from.at) && fits(f.Upstream, l.about()) &&
+		fits(f.Client, l.from.client) && fits(f.Method, l.method) && fits(f.Tool, l.tool)
 }
 
 func fits(g, name string) bool {

@@ -2,6 +2,7 @@ package tap
 
 import (
 	"bytes"
+	"cmp"
 	"strconv"
 	"strings"
 	"time"
@@ -20,21 +21,40 @@ const maxName = 128
 // [observe.Passed].
 type line struct {
 	time time.Time
-	at   *Point
-	way  observe.Way
+	from *sender
+	in   bool
 
-	client, principal string
-	upstream          string // that an error is about, where the Point has none
-
-	kind   observe.Kind
-	id     jsonrpc.ID
-	method string
-	tool   string
-	bytes  int
-	took   time.Duration
-	err    *observe.PassedError
+	kind     observe.Kind
+	method   string
+	id       jsonrpc.ID
+	tool     string
+	upstream string // that an error is about
+	bytes    int
+	took     time.Duration
+	err      *observe.PassedError
 
 	message *jsonrpc.Message // for who wants it
+}
+
+// A sender is who sends messages at a Point, with what is the same in all their lines.
+type sender struct {
+	at                *Point
+	client, principal string
+	in, out           []byte // behind the time, up to the upstream
+}
+
+func newSender(at *Point, client, principal string) *sender {
+	s := &sender{at: at, client: client, principal: principal}
+	head := func(way observe.Way) []byte {
+		b := append([]byte(`,"side":"`), at.Side...)
+		b = append(b, `","way":"`...)
+		b = append(b, way...)
+		b = appendText(append(b, `","session":`...), at.Session)
+		b = appendMember(b, `,"client":`, client)
+		return appendMember(b, `,"principal":`, principal)
+	}
+	s.in, s.out = head(observe.In), head(observe.Out)
+	return s
 }
 
 // errorOf returns what is wrong with a response to a method, nil for nothing.
@@ -84,17 +104,13 @@ func upstreamOf(m *jsonrpc.Message) string {
 const nameLetters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-"
 
 // append appends the line and its end to b.
-func (l *line) append(b []byte, redacted bool) []byte {
-	b = append(b, `{"time":"`...)
-	b = l.time.UTC().AppendFormat(b, time.RFC3339Nano)
-	b = append(b, `","side":"`...)
-	b = append(b, l.at.Side...)
-	b = append(b, `","way":"`...)
-	b = append(b, l.way...)
-	b = append(b, `","session":`...)
-	b = appendText(b, l.at.Session)
-	b = appendMember(b, `,"client":`, l.client)
-	b = appendMember(b, `,"principal":`, l.principal)
+func (l *line) append(b []byte, redacted bool, clock *clock) []byte {
+	b = clock.append(append(b, `{"time":`...), l.time)
+	if l.in {
+		b = append(b, l.from.in...)
+	} else {
+		b = append(b, l.from.out...)
+	}
 	b = appendMember(b, `,"upstream":`, l.about())
 	b = append(b, `,"kind":"`...)
 	b = append(append(b, l.kind...), '"')
@@ -104,8 +120,9 @@ func (l *line) append(b []byte, redacted bool) []byte {
 	}
 	b = appendMember(b, `,"tool":`, l.tool)
 	b = strconv.AppendInt(append(b, `,"bytes":`...), int64(l.bytes), 10)
-	if ms := float64(l.took.Microseconds()) / 1000; ms > 0 {
-		b = strconv.AppendFloat(append(b, `,"tookMs":`...), ms, 'f', -1, 64)
+	if µs := l.took.Microseconds(); µs > 0 {
+		b = strconv.AppendInt(append(b, `,"tookMs":`...), µs/1000, 10)
+		b = appendDigits(append(b, '.'), int(µs%1000), 100)
 	}
 	b = l.appendError(b)
 	if l.message != nil {
@@ -120,11 +137,28 @@ func (l *line) append(b []byte, redacted bool) []byte {
 }
 
 // about returns the upstream of a line.
-func (l *line) about() string {
-	if l.at.Upstream != "" {
-		return l.at.Upstream
+func (l *line) about() string { return cmp.Or(l.from.at.Upstream, l.upstream) }
+
+// A clock writes times, of which most are of the same second as the last.
+type clock struct {
+	second int64
+	text   []byte // of it
+}
+
+// append appends a time as JSON, in UTC and microseconds.
+func (c *clock) append(b []byte, t time.Time) []byte {
+	if s := t.Unix(); s != c.second || c.text == nil {
+		c.second, c.text = s, t.UTC().AppendFormat(c.text[:0], `"2006-01-02T15:04:05.`)
 	}
-	return l.upstream
+	return append(appendDigits(append(b, c.text...), t.Nanosecond()/1000, 100_000), `Z"`...)
+}
+
+// appendDigits appends all digits of n, of which the first counts for so much.
+func appendDigits(b []byte, n, first int) []byte {
+	for ; first > 0; first /= 10 {
+		b = append(b, '0'+byte(n/first%10))
+	}
+	return b
 }
 
 func (l *line) appendError(b []byte) []byte {
@@ -167,12 +201,4 @@ func appendText(b []byte, s string) []byte {
 		}
 	}
 	return append(append(append(b, '"'), s...), '"')
-}
-
-// size is about how many bytes a line takes until it is read.
-func (l *line) size() int {
-	if l.message == nil {
-		return 0
-	}
-	return l.message.Size()
 }

@@ -3,6 +3,7 @@ package tap
 import (
 	"bytes"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
@@ -31,9 +32,11 @@ func (p Point) Conn(c jsonrpc.Conn) jsonrpc.Conn {
 	if p.Taps == nil {
 		return c
 	}
-	t := &conn{Conn: c, at: p, received: way{name: observe.In}, sent: way{name: observe.Out}}
+	t := &conn{Conn: c, at: p}
 	if p.Away {
-		t.received.name, t.sent.name = observe.Out, observe.In
+		t.sent.in = true
+	} else {
+		t.received.in = true
 	}
 	return t
 }
@@ -43,6 +46,8 @@ type conn struct {
 	jsonrpc.Conn
 	at Point // static
 
+	sender atomic.Pointer[sender] // of the last message
+
 	mu             sync.Mutex // guards what follows
 	received, sent way
 	time           int // as in lookers, when the ways were used last
@@ -50,7 +55,7 @@ type conn struct {
 
 // A way is one direction of a conn.
 type way struct {
-	name observe.Way // static
+	in   bool // to the proxy; static
 	open map[jsonrpc.ID]asked
 }
 
@@ -60,8 +65,9 @@ const maxOpen = 4096
 
 // asked is what a response does not say.
 type asked struct {
-	at                              time.Time
-	method, tool, client, principal string
+	at           time.Time
+	method, tool string
+	from         *sender
 }
 
 // Recv implements [jsonrpc.Conn].
@@ -128,33 +134,39 @@ func (c *conn) pass(now *lookers, batch []*jsonrpc.Message, there, back *way) {
 }
 
 func (c *conn) lineOf(now *lookers, m *jsonrpc.Message, there, back *way, at time.Time) line {
-	l := line{time: at, at: &c.at, way: there.name, id: m.ID, method: m.Method, bytes: m.Len()}
+	l := line{time: at, in: there.in, id: m.ID, method: m.Method, bytes: m.Len()}
 	switch {
 	case m.IsResponse():
 		l.kind = observe.KindResponse
 		c.recall(now, &l, back)
-		l.err = errorOf(m, l.method)
-		if l.err != nil && l.at.Upstream == "" {
+		if l.err = errorOf(m, l.method); l.err != nil {
 			l.upstream = upstreamOf(m)
 		}
 	case m.IsRequest():
 		l.kind = observe.KindRequest
 		l.tool = toolOf(m)
-		l.client, l.principal = c.at.who(m)
+		l.from = c.from(m)
 		c.remember(now, &l, there)
 	default:
 		l.kind = observe.KindNotification
-		l.client, l.principal = c.at.who(m)
+		l.from = c.from(m)
 		c.forget(m, there)
 	}
 	return l
 }
 
-func (p *Point) who(m *jsonrpc.Message) (client, principal string) {
-	if p.Who == nil {
-		return "", ""
+// from returns who has sent a message, or nil for whose the session is.
+func (c *conn) from(m *jsonrpc.Message) *sender {
+	var client, principal string
+	if c.at.Who != nil {
+		client, principal = c.at.Who(m)
 	}
-	return p.Who(m)
+	s := c.sender.Load()
+	if s == nil || s.client != client || s.principal != principal { // mostly it is the same one
+		s = newSender(&c.at, client, principal)
+		c.sender.Store(s)
+	}
+	return s
 }
 
 // remember notes a request for its response.
@@ -168,7 +180,7 @@ func (c *conn) remember(now *lookers, l *line, w *way) {
 		w.open = make(map[jsonrpc.ID]asked)
 	}
 	if len(w.open) < maxOpen {
-		w.open[l.id] = asked{l.time, l.method, l.tool, l.client, l.principal}
+		w.open[l.id] = asked{l.time, l.method, l.tool, l.from}
 	}
 }
 
@@ -180,10 +192,10 @@ func (c *conn) recall(now *lookers, l *line, w *way) {
 	ok = ok && c.time == now.time
 	c.mu.Unlock()
 	if !ok {
-		l.client, l.principal = c.at.who(nil)
+		l.from = c.from(nil)
 		return
 	}
-	l.method, l.tool, l.client, l.principal, l.took = a.method, a.tool, a.client, a.principal, l.time.Sub(a.at)
+	l.method, l.tool, l.from, l.took = a.method, a.tool, a.from, l.time.Sub(a.at)
 }
 
 // forget drops the request that a notification cancels: it may never be answered.

@@ -32,16 +32,17 @@ type Tap struct {
 
 	// Owned by who calls Lines.
 	text   []byte
+	clock  clock
 	spare  []line
 	last   time.Time // when Lines returned something
 	passed int       // messages that it has returned
 
 	mu      sync.Mutex // guards what follows
 	queue   []line
-	size    int // of the messages in it
-	leftOut int // since the last lines
-	limit   *rate.Limiter
-	ended   error // no more comes
+	size    int           // of the messages in it
+	leftOut int           // since the last lines
+	limit   *rate.Limiter // nil for none
+	ended   error         // no more comes
 }
 
 // A room is how much a Tap may have that is not read.
@@ -57,7 +58,7 @@ var (
 const pace = 20 * time.Millisecond
 
 func newTap(taps *Taps, o Options) *Tap {
-	t := &Tap{o: o, taps: taps, most: someRoom, begun: make(chan struct{}, 1), hurry: make(chan struct{}, 1), limit: rate.NewLimiter(rate.Inf, 0)}
+	t := &Tap{o: o, taps: taps, most: someRoom, begun: make(chan struct{}, 1), hurry: make(chan struct{}, 1)}
 	if o.Whole {
 		t.most = largeRoom
 	}
@@ -112,7 +113,7 @@ func (t *Tap) offer(l *line, m *jsonrpc.Message) {
 	case full && t.o.Whole:
 		t.endLocked(ErrMissed)
 		return
-	case full || !t.limit.AllowN(l.time, 1):
+	case full, t.limit != nil && !t.limit.AllowN(l.time, 1):
 		t.leftOut++
 		return
 	}
@@ -194,7 +195,7 @@ func (t *Tap) take() {
 		t.text = append(strconv.AppendInt(append(t.text, `{"leftOut":`...), int64(leftOut), 10), "}\n"...)
 	}
 	for i := range lines {
-		t.text = lines[i].append(t.text, !t.o.Whole)
+		t.text = lines[i].append(t.text, !t.o.Whole, &t.clock)
 	}
 	t.passed += len(lines)
 	clear(lines)

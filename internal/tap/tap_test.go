@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"reflect"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -134,15 +135,21 @@ func lines(t *testing.T, tap *Tap) (all []observe.Passed, leftOut int) {
 		if err := strict.Decode(&p); err != nil {
 			t.Fatalf("%v in %s", err, line)
 		}
-		var again bytes.Buffer
-		plain := json.NewEncoder(&again)
-		plain.SetEscapeHTML(false)
-		if plain.Encode(p); p.Message == nil && again.String() != string(line) {
-			t.Errorf("the line is\n%s and the type writes\n%s", line, again.String())
+		again, _ := json.Marshal(p)
+		if !reflect.DeepEqual(membersOf(again), membersOf(line)) {
+			t.Errorf("the line is\n%s and the type writes\n%s", line, again)
 		}
 		all = append(all, p)
 	}
 	return all, leftOut
+}
+
+// membersOf is what a line says, without its time.
+func membersOf(line []byte) (m map[string]any) {
+	_ = json.Unmarshal(line, &m)
+	delete(m, "time")
+	delete(m, "message") // may have numbers that are too big
+	return m
 }
 
 const call = `{"jsonrpc":"2.0","id":"a","method":"tools/call","params":{"name":"t","arguments":{"x":1}}}`
