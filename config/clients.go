@@ -55,6 +55,9 @@ func (l *loader) readIssuer(v value) {
 
 // audience takes one text too, as tokens themselves may.
 func (v value) audience() ([]string, bool) {
+	if v.keys != nil {
+		nonEmpty.read(v)
+	}
 	if v.node.kind == text {
 		s, ok := nonEmpty.read(v)
 		return []string{s}, ok

@@ -5,38 +5,110 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/mattn/go-shellwords"
 )
 
-// direct is the one upstream that the command line gives instead of a file.
-func (l *loader) direct(c *Config, command []string, url string, headers []string) {
+// direct adds the upstreams that the command line gives instead of a file.
+func (l *loader) direct(c *Config, o Options) {
 	var source string
-	var u Upstream
+	var all []Upstream
 	switch {
-	case len(command) > 0 && url != "":
+	case len(o.Command) > 0 && o.URL != "":
 		l.fail("--", "", "a command and a URL exclude each other")
 		return
-	case len(command) > 0:
-		source, u = "after --", l.commandLine(command)
-	case url != "":
-		source, u = "as a URL", l.remote(url, headers)
-	default:
+	case len(o.Command) > 0 && len(o.Servers) > 0:
+		l.fail("--server", "", "and a command behind -- exclude each other: give that a name, too")
+		return
+	case len(o.Command) > 0:
+		source, all = "after --", []Upstream{l.commandLine("main", "--", o.Command)}
+	case o.URL != "":
+		source, all = "as a URL", []Upstream{l.remote(o.URL, o.Headers)}
+	case len(o.Servers) > 0:
+		source, all = "with --server", l.servers(o.Servers)
+	}
+	l.commands(all, o)
+	if all == nil {
 		return
 	}
 	if len(c.Upstreams) > 0 {
 		l.fail(l.source, "upstreams", "are also given %s on the command line", source)
 	}
-	c.Upstreams = []Upstream{u}
+	c.Upstreams = all
 }
 
-// commandLine is the upstream of "-- CMD ARGS". A path counts from the working
-// directory.
-func (l *loader) commandLine(command []string) Upstream {
+// servers are the upstreams of NAME=COMMAND LINE and NAME=URL.
+func (l *loader) servers(given []string) (all []Upstream) {
+	for _, s := range given {
+		name, what, found := strings.Cut(s, "=")
+		key := "--server " + printable(name)
+		words, err := shellwords.Parse(what)
+		switch {
+		case !found || !isName(name):
+			l.fail("--server", "", "must be NAME=COMMAND or NAME=URL, and NAME %s", nameRule)
+		case slices.ContainsFunc(all, func(u Upstream) bool { return u.Name == name }):
+			l.fail(key, "", "is given twice")
+		case strings.Contains(what, "://") && len(words) == 1:
+			u := l.remote(what, nil)
+			u.Name, u.Key = name, key
+			all = append(all, u)
+		case err != nil || len(words) == 0:
+			l.fail(key, "", "must be a command line, with quotes that are closed")
+		default:
+			all = append(all, l.commandLine(name, key, words))
+		}
+	}
+	return all
+}
+
+// commands completes the commands among all with the flags that are for them.
+func (l *loader) commands(all []Upstream, o Options) {
+	var env map[string]string
+	for _, e := range o.Env {
+		name, text, found := strings.Cut(e, "=")
+		if !found || !isEnvName(name) || !isClean(text) {
+			l.fail("--env", "", "must be NAME=VALUE")
+			return
+		}
+		if env == nil {
+			env = make(map[string]string)
+		}
+		env[name] = text
+	}
+	cwd := o.Cwd
+	if cwd != "" {
+		if abs, err := filepath.Abs(cwd); err == nil {
+			cwd = abs
+		}
+	}
+	direct := false
+	for i := range all {
+		u := &all[i]
+		u.Shared = o.Shared
+		if u.Command != "" {
+			direct = true
+			u.Env, u.Cwd = env, cwd
+		}
+	}
+	switch {
+	case !direct && len(o.Env) > 0:
+		l.fail("--env", "", "is for a command on the command line: a file has env for each upstream")
+	case !direct && cwd != "":
+		l.fail("--cwd", "", "is for a command on the command line: a file has cwd for each upstream")
+	case all == nil && o.Shared:
+		l.fail("--shared", "", "is for servers on the command line: a file has session: shared for each upstream")
+	}
+}
+
+// commandLine is the upstream of a command and its arguments. A path counts from the working
+// directory. It gets the whole environment, as in a shell.
+func (l *loader) commandLine(name, key string, command []string) Upstream {
 	u := defaultUpstream()
-	u.Name, u.Key = "main", "--"
+	u.Name, u.Key = name, key
 	u.Command, u.Args = command[0], slices.Clone(command[1:])
 	u.InheritEnv = []string{"all"}
 	if u.Command == "" {
-		l.fail("--", "", "needs a command")
+		l.fail(key, "", "needs a command")
 	}
 	if isPath(u.Command) {
 		if abs, err := filepath.Abs(u.Command); err == nil {

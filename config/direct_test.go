@@ -122,3 +122,47 @@ upstreams:
 		t.Errorf("a URL: %q, %v", warnings, err)
 	}
 }
+
+func TestServersOnTheCommandLine(t *testing.T) {
+	dir := t.TempDir()
+	t.Chdir(dir)
+	mkfile(t, "mcp-proxy.yaml", "not: read\n")
+	c, _, err := Load(Options{
+		Servers: []string{`files=npx -y "a server" 'it''s'`, "docs=https://example.com/mcp?a=b"},
+		Env:     []string{"A=b=c"}, Cwd: "data", Shared: true, AllowedOrigins: []string{"https://app.example.com"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []Upstream{{
+		Name: "files", Key: "--server files", Command: "npx", Args: []string{"-y", "a server", "its"}, InheritEnv: []string{"all"},
+		Env: map[string]string{"A": "b=c"}, Cwd: c.Upstreams[0].Cwd, Shared: true,
+		StartTimeout: 30 * time.Second, WriteTimeout: time.Minute, StopGrace: 2 * time.Second,
+	}, {
+		Name: "docs", Key: "--server docs", URL: "https://example.com/mcp?a=b", Shared: true,
+		StartTimeout: 30 * time.Second, WriteTimeout: time.Minute, StopGrace: 2 * time.Second,
+	}}
+	if !reflect.DeepEqual(c.Upstreams, want) || filepath.Base(c.Upstreams[0].Cwd) != "data" || c.AllowedOrigins[0] != "https://app.example.com" {
+		t.Errorf("got %+v", c)
+	}
+
+	for _, test := range []struct {
+		o    Options
+		want string
+	}{
+		{Options{Servers: []string{"npx"}}, "--server: must be NAME=COMMAND or NAME=URL"},
+		{Options{Servers: []string{"a__b=npx"}}, "--server: must be NAME=COMMAND or NAME=URL"},
+		{Options{Servers: []string{"a=npx 'b"}}, "--server a: must be a command line, with quotes that are closed"},
+		{Options{Servers: []string{"a=npx", "a=uvx"}}, "--server a: is given twice"},
+		{Options{Servers: []string{"a=npx"}, Command: []string{"x"}}, "--server: and a command behind -- exclude each other"},
+		{Options{Servers: []string{"a=npx"}, Env: []string{"A"}}, "--env: must be NAME=VALUE"},
+		{Options{Servers: []string{"a=https://example.com"}, Env: []string{"A=b"}}, "--env: is for a command"},
+		{Options{Servers: []string{"a=https://example.com"}, Cwd: "x"}, "--cwd: is for a command"},
+		{Options{File: write(t, "file.yaml", "upstreams: {a: {command: x}}\n"), Shared: true}, "--shared: is for servers on the command line"},
+		{Options{Servers: []string{"a=npx"}, AllowedOrigins: []string{"app"}}, "--cors: must be an origin"},
+	} {
+		if got := problems(t, test.o); !strings.HasPrefix(got, test.want) || strings.Count(got, "\n") != 1 {
+			t.Errorf("%q; want %q", got, test.want)
+		}
+	}
+}

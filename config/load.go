@@ -29,6 +29,14 @@ type Options struct {
 	// searched for then, and a given file must not have upstreams.
 	Command []string
 
+	// Servers are upstreams as NAME=COMMAND LINE or NAME=URL, in the place of a file, too.
+	Servers []string
+
+	// Env (NAME=VALUE), Cwd and Shared are for the commands that are given here.
+	Env    []string
+	Cwd    string
+	Shared bool
+
 	// URL is one upstream named main, a remote server: http, https, ws or wss.
 	// As with Command, no file is searched for, and a given file must not have
 	// upstreams. It excludes Command.
@@ -37,13 +45,14 @@ type Options struct {
 	// Headers go with URL, each "Name: value"; variables in values are expanded.
 	Headers []string
 
-	// Listen, TokenFile, Insecure, TLS and PublicURL override every other source of the
-	// setting, where they are set. Paths count from the working directory.
-	Listen    []string
-	TokenFile string
-	Insecure  *bool
-	TLS       ListenTLS // each file by itself
-	PublicURL string
+	// Listen, AllowedOrigins, TokenFile, Insecure, TLS and PublicURL override every other
+	// source of the setting, where they are set. Paths count from the working directory.
+	Listen         []string
+	AllowedOrigins []string
+	TokenFile      string
+	Insecure       *bool
+	TLS            ListenTLS // each file by itself
+	PublicURL      string
 
 	// Host is set for mcp-proxy host: there can be no links, and the settings about
 	// listening for clients are read but not checked.
@@ -82,7 +91,7 @@ var formats = map[string]string{".yaml": "yaml", ".yml": "yml", ".json": "json",
 func (l *loader) find(o Options) bool {
 	l.source = o.File
 	if l.source == "" {
-		if len(o.Command) > 0 || o.URL != "" {
+		if len(o.Command)+len(o.Servers) > 0 || o.URL != "" {
 			return false
 		}
 		if l.source = search("."); l.source == "" {
@@ -90,7 +99,7 @@ func (l *loader) find(o Options) bool {
 		}
 	}
 	if l.source == "" {
-		l.fail("", "", "no configuration: mcp-proxy.yaml (.yml, .json, .toml) is neither in the working directory nor in %s; give --config FILE or -- CMD ARGS", userDir())
+		l.fail("", "", "no configuration: mcp-proxy.yaml (.yml, .json, .toml) is neither in the working directory nor in %s; give --config FILE, --server NAME=COMMAND or -- CMD ARGS", userDir())
 		return false
 	}
 	dir, err := filepath.Abs(filepath.Dir(l.source))
@@ -171,16 +180,28 @@ func (d decoder) Decode(data []byte, top map[string]any) error {
 	}
 	dropDuplicates(root, "", func(key string) { d.fail(d.source, key, "duplicate key") })
 
+	known := d.fields(top)
+	file := value{&d.reader, root, ""}
+	if f := d.foreignIn(root); f != nil {
+		f.read(file, known)
+		return nil
+	}
+	file.strict(known)
+	return nil
+}
+
+// fields are the keys of a file. Settings that viper layers go to top.
+func (l *loader) fields(top map[string]any) fields {
 	known := fields{
 		"$schema":   func(value) {}, // for editors
-		"limits":    d.readLimits,
-		"tls":       into(&d.cfg.TLS, value.listenTLS),
-		"logs":      func(v value) { v.strict(fields{"calls": into(&d.cfg.Logs.Calls, truth.read)}) },
-		"auth":      d.readAuth,
-		"policies":  d.readPolicies,
-		"admin":     d.readAdmin,
-		"upstreams": d.readUpstreams,
-		"links":     d.readLinks,
+		"limits":    l.readLimits,
+		"tls":       into(&l.cfg.TLS, value.listenTLS),
+		"logs":      func(v value) { v.strict(fields{"calls": into(&l.cfg.Logs.Calls, truth.read)}) },
+		"auth":      l.readAuth,
+		"policies":  l.readPolicies,
+		"admin":     l.readAdmin,
+		"upstreams": l.readUpstreams,
+		"links":     l.readLinks,
 	}
 	for _, s := range settings {
 		known[s.key] = func(v value) {
@@ -189,13 +210,7 @@ func (d decoder) Decode(data []byte, top map[string]any) error {
 			}
 		}
 	}
-	file := value{&d.reader, root, ""}
-	if f := d.foreignIn(root); f != nil {
-		f.read(file, known)
-		return nil
-	}
-	file.strict(known)
-	return nil
+	return known
 }
 
 func (l *loader) readLimits(v value) {
@@ -262,6 +277,14 @@ func (l *loader) flags(v *viper.Viper, o Options) {
 	if len(o.Listen) > 0 {
 		v.Set("listen", o.Listen)
 	}
+	for _, s := range o.AllowedOrigins {
+		if !isOrigin(s) {
+			l.fail("--cors", "", "must be %s, not %s", origin.what, quote(s))
+		}
+	}
+	if len(o.AllowedOrigins) > 0 {
+		v.Set("allowedOrigins", o.AllowedOrigins)
+	}
 	if o.TokenFile != "" {
 		v.Set("tokenFile", o.TokenFile)
 	}
@@ -287,7 +310,7 @@ func (l *loader) config(v *viper.Viper, o Options) *Config {
 		l.fail("", "", "%s", oneLine(err.Error()))
 	}
 	c.Upstreams = l.name(l.entries)
-	l.direct(c, o.Command, o.URL, o.Headers)
+	l.direct(c, o)
 	if len(l.problems) == 0 {
 		l.complete(c, o)
 	}

@@ -71,6 +71,9 @@ func (v value) policyLimits() (p PolicyLimits, ok bool) {
 
 // who is one of three words, or a map of what a client has proved.
 func (v value) who() (w Who, ok bool) {
+	if v.keys != nil {
+		whoWord.read(v)
+	}
 	if v.node.kind == text {
 		word, ok := whoWord.read(v)
 		return Who{Any: word == "any", Anonymous: word == "anonymous", Operator: word == "operator"}, ok

@@ -15,6 +15,7 @@ type reader struct {
 	warnings []string
 	ignored  map[string]bool // unknown keys of other programs' servers, each warned about once
 	inputs   map[string]input
+	keys     *keys // set: nothing is read, and all keys are noted
 }
 
 func (r *reader) fail(source, key, format string, args ...any) {
@@ -63,6 +64,10 @@ func into[T any](p *T, read func(value) (T, bool)) func(value) {
 // each calls f with every member, in the order of the file. Null is an empty
 // object: in YAML that is what commenting out all members leaves.
 func (v value) each(f func(key string, v value)) {
+	if v.keys != nil {
+		f(anyName, v.below(join(v.key, anyName)))
+		return
+	}
 	switch v.node.kind {
 	case null:
 	case object:
@@ -76,6 +81,10 @@ func (v value) each(f func(key string, v value)) {
 
 // every calls f with each item of a list. Null is an empty list.
 func (v value) every(f func(value)) {
+	if v.keys != nil {
+		f(v.below(index(v.key, 0)))
+		return
+	}
 	if v.node.kind&(null|list) == 0 {
 		v.wrong("must be a list, not %s", v.node.kind)
 		return
@@ -105,6 +114,12 @@ func (v value) pick(key string, read func(value)) {
 
 // object reads the members that fields knows; unknown gets the others.
 func (v value) object(known fields, unknown func(key string, v value)) {
+	if v.keys != nil {
+		for _, key := range slices.Sorted(maps.Keys(known)) {
+			known[key](v.below(join(v.key, key)))
+		}
+		return
+	}
 	v.each(func(key string, v value) {
 		if read, ok := known[key]; ok {
 			read(v)
@@ -138,13 +153,18 @@ func (v value) misspelt(key string, known fields) bool {
 
 // A scalar says what a key takes and how its text is read.
 type scalar[T any] struct {
-	what   string // completes "must be"
-	kinds  kind   // besides text made of variables
+	what   string   // completes "must be"
+	words  []string // that it can be; nil: others
+	kinds  kind     // besides text made of variables
 	parse  func(string) (T, bool)
 	secret bool // its text may be one: error lines do not repeat it
 }
 
 func (s scalar[T]) read(v value) (t T, ok bool) {
+	if v.keys != nil {
+		v.keys.note(v.key, leaf{s.what, s.words, s.kinds})
+		return t, false
+	}
 	n := v.node
 	variable := n.kind == text && varies(n.text)
 	if n.kind&s.kinds == 0 && !variable {
@@ -178,6 +198,10 @@ func (s scalar[T]) refuse(v value) {
 
 // list reads a list of such scalars.
 func (s scalar[T]) list(v value) ([]T, bool) {
+	if v.keys != nil {
+		s.read(v.below(index(v.key, 0)))
+		return nil, false
+	}
 	switch v.node.kind {
 	case null:
 		return nil, true

@@ -48,19 +48,19 @@ var (
 	tokenName = scalar[string]{what: "a name of 1 to 64 of A-Z a-z 0-9 . _ @ + -", kinds: text, parse: check(regexp.MustCompile(`^[A-Za-z0-9._@+-]{1,64}$`).MatchString)}
 	scope     = scalar[string]{what: "one scope, without spaces", kinds: text, parse: check(regexp.MustCompile(`^[\x21\x23-\x5b\x5d-\x7e]+$`).MatchString)} // RFC 6749, 3.3
 	amount    = scalar[float64]{what: "a number above zero", kinds: number, parse: parseAmount}
-	filter    = scalar[string]{what: "allow or block", kinds: text, parse: oneOf("allow", "block")}
+	filter    = oneWord("allow or block", "allow", "block")
 	skew      = scalar[time.Duration]{what: "a duration from 0s to 5m", kinds: text | number, parse: durationTo(5 * time.Minute)}
 	rate      = scalar[float64]{what: "a rate such as 10/s, 600/m or 1000/h", kinds: text, parse: parseRate}
-	algorithm = scalar[string]{what: "one of " + strings.Join(algorithms, ", ") + " (never none or HS256: whoever can check such a token can make one)", kinds: text, parse: oneOf(algorithms...)}
-	whoWord   = scalar[string]{what: "any, anonymous, operator or a map", kinds: text, parse: oneOf("any", "anonymous", "operator")}
-	store     = scalar[string]{what: "file or keyring", kinds: text, parse: oneOf("file", "keyring")}
+	algorithm = oneWord("one of "+strings.Join(algorithms, ", ")+" (never none or HS256: whoever can check such a token can make one)", algorithms...)
+	whoWord   = oneWord("any, anonymous, operator or a map", "any", "anonymous", "operator")
+	store     = oneWord("file or keyring", "file", "keyring")
 	// Of principals and claims a number is taken as written, as a user's.
 	principalName = scalar[string]{what: "a non-empty string", kinds: text | number | boolean, parse: check(isText)}
 
-	prefixMode = scalar[string]{what: "auto, always or never", kinds: text, parse: oneOf("auto", "always", "never")}
+	prefixMode = oneWord("auto, always or never", "auto", "always", "never")
 	prefixText = scalar[string]{what: "at most 32 of A-Z a-z 0-9 _ -", kinds: text, parse: check(regexp.MustCompile(`^[A-Za-z0-9_-]{0,32}$`).MatchString)}
-	session    = scalar[string]{what: "isolated or shared", kinds: text, parse: oneOf("isolated", "shared")}
-	eraMode    = scalar[string]{what: "auto, legacy or modern", kinds: text, parse: oneOf("auto", "legacy", "modern")}
+	session    = oneWord("isolated or shared", "isolated", "shared")
+	eraMode    = oneWord("auto, legacy or modern", "auto", "legacy", "modern")
 )
 
 // path reads the path of a file, relative to that of the configuration. Empty
@@ -108,8 +108,9 @@ func check(valid func(string) bool) func(string) (string, bool) {
 	return func(s string) (string, bool) { return s, valid(s) }
 }
 
-func oneOf(words ...string) func(string) (string, bool) {
-	return check(func(s string) bool { return slices.Contains(words, s) })
+// oneWord is one of some words.
+func oneWord(what string, words ...string) scalar[string] {
+	return scalar[string]{what: what, words: words, kinds: text, parse: check(func(s string) bool { return slices.Contains(words, s) })}
 }
 
 // isClean refuses NUL, which neither a process nor a file system takes.

@@ -6,6 +6,7 @@ import (
 	"os"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/mcp-proxy/mcp-proxy/config"
 )
@@ -21,6 +22,14 @@ type options struct {
 func (o *options) addFlags(cmd *cobra.Command) {
 	addConfigFlag(cmd, &o.config)
 	o.addLogFlags(cmd)
+}
+
+// addCommandFlags adds the flags that give upstreams without a file.
+func (o *options) addCommandFlags(flags *pflag.FlagSet) {
+	flags.StringArrayVar(&o.from.Servers, "server", nil, "an upstream without a file: `NAME=COMMAND` or NAME=URL; may be repeated")
+	flags.StringArrayVar(&o.from.Env, "env", nil, "`NAME=VALUE` for the commands given here; may be repeated")
+	flags.Func("cwd", "`DIR` in which the commands given here run", given(&o.from.Cwd))
+	flags.BoolVar(&o.from.Shared, "shared", false, "one process of each server given here for all clients, in place of one each")
 }
 
 func (o *options) addLogFlags(cmd *cobra.Command) {
@@ -58,6 +67,7 @@ func (o *options) load(args []string, from config.Options) (*start, error) {
 		return nil, err
 	}
 	from.File, from.Command = o.config, args
+	from.Servers, from.Env, from.Cwd, from.Shared = o.from.Servers, o.from.Env, o.from.Cwd, o.from.Shared
 	read := func() (*config.Config, error) {
 		cfg, warnings, err := config.Load(from)
 		if err != nil {

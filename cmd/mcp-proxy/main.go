@@ -73,10 +73,21 @@ func newRoot() *cobra.Command {
 	}
 	root.SetFlagErrorFunc(unknownFlag)
 	root.SetVersionTemplate("mcp-proxy {{.Version}}\n")
-	root.CompletionOptions.HiddenDefaultCmd = true
-	root.AddCommand(newServe(), newStdio(), newConnect(), newHost(), newCheck(), newLogin(), newLogout(), newExplain(), newTools(), newCall(), newDoctor())
-	root.AddCommand(newStatus(), newCalls(), newTop(), newTap(), newHealthcheck(), newVersion())
+	group(root, "Serve clients:", newServe(), newStdio(), newConnect(), newHost())
+	group(root, "Look at a configuration or a server:", newCheck(), newDoctor(), newTools(), newCall(), newExplain(), newSchema())
+	group(root, "Look into a proxy that runs:", newStatus(), newTop(), newCalls(), newTap(), newHealthcheck())
+	group(root, "Log in to servers:", newLogin(), newLogout())
+	root.AddCommand(newVersion())
 	return root
+}
+
+// group adds commands, which the help has below a title of their own.
+func group(root *cobra.Command, title string, commands ...*cobra.Command) {
+	root.AddGroup(&cobra.Group{ID: title, Title: title})
+	for _, c := range commands {
+		c.GroupID = title
+	}
+	root.AddCommand(commands...)
 }
 
 func newVersion() *cobra.Command {

@@ -19,18 +19,20 @@ import (
 func newServe() *cobra.Command {
 	var o options
 	cmd := &cobra.Command{
-		Use:   "serve [-- CMD ARGS…]",
+		Use:   "serve [--server NAME=COMMAND]… [-- CMD ARGS…]",
 		Short: "Serve clients over Streamable HTTP, WebSocket and SSE",
 		Long: "Serves clients at /mcp (Streamable HTTP), /ws (WebSocket) and /sse (the transport of 2024-11-05);\n" +
 			"/mcp/NAME and /ws/NAME are one upstream, with bare names. SIGINT and SIGTERM drain, a second one ends at once; SIGHUP\n" +
 			"reads the configuration again, for its upstreams and links.",
 		Example: "  mcp-proxy serve --config mcp-proxy.yaml\n" +
-			"  mcp-proxy serve --listen 127.0.0.1:9000 -- npx -y @modelcontextprotocol/server-everything\n" +
+			"  mcp-proxy serve --port 9000 -- npx -y @modelcontextprotocol/server-everything\n" +
+			"  mcp-proxy serve --server files='npx -y @modelcontextprotocol/server-filesystem .' --server docs=https://example.com/mcp\n" +
 			"  mcp-proxy serve --listen :8443 --tls-cert cert.pem --tls-key key.pem --token-file token --config mcp-proxy.yaml",
 		Args: commandBehindDash,
 		RunE: o.with(runServe),
 	}
 	o.addFlags(cmd)
+	o.addCommandFlags(cmd.Flags())
 	o.addServeFlags(cmd.Flags())
 	return cmd
 }
@@ -38,6 +40,14 @@ func newServe() *cobra.Command {
 // addServeFlags adds the flags that override the configuration of serve.
 func (o *options) addServeFlags(flags *pflag.FlagSet) {
 	flags.StringSliceVar(&o.from.Listen, "listen", nil, "address to listen at: HOST:PORT or unix:///path; may be repeated")
+	flags.Func("port", "listen at `PORT` of this machine, as --listen 127.0.0.1:PORT does", func(s string) error {
+		if _, err := strconv.ParseUint(s, 10, 16); err != nil {
+			return errors.New("must be a number from 0 to 65535")
+		}
+		o.from.Listen = append(o.from.Listen, net.JoinHostPort("127.0.0.1", s))
+		return nil
+	})
+	flags.StringSliceVar(&o.from.AllowedOrigins, "cors", nil, "web `ORIGIN` whose pages may be clients, such as https://app.example.com; may be repeated")
 	flags.Func("token-file", "`FILE` with the bearer token that clients must send", given(&o.from.TokenFile))
 	flags.Func("tls-cert", "PEM `FILE` of our certificate: TLS ends here", given(&o.from.TLS.Cert))
 	flags.Func("tls-key", "PEM `FILE` of its key", given(&o.from.TLS.Key))

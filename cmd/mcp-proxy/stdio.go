@@ -23,6 +23,7 @@ func newStdio() *cobra.Command {
 		RunE: o.with(func(ctx context.Context, s *start) error { return runStdio(ctx, "stdio", s) }),
 	}
 	o.addFlags(cmd)
+	o.addCommandFlags(cmd.Flags())
 	return cmd
 }
 

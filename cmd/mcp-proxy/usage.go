@@ -49,12 +49,40 @@ func unknownFlag(cmd *cobra.Command, err error) error {
 	if letters := unknown.GetSpecifiedShortnames(); letters != "" { // -listen
 		word = letters
 	}
+	if hint := wishes[word]; hint != "" {
+		return fmt.Errorf("%w: %s", err, hint)
+	}
 	var names []string
 	cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
 	if near := config.Nearest(word, names); near != "" {
 		return fmt.Errorf("%w; did you mean --%s?", err, near)
 	}
 	return err
+}
+
+// wishes say how to get what flags of other proxies do.
+var wishes = map[string]string{
+	"stdio":            "a server on stdio goes behind --, as in mcp-proxy serve -- npx -y some-server",
+	"sse":              "mcp-proxy connect URL finds out by itself whether a server speaks SSE",
+	"streamableHttp":   "mcp-proxy connect URL finds out by itself what a server speaks",
+	"outputTransport":  "serve has Streamable HTTP at /mcp, WebSocket at /ws and SSE at /sse, all at once",
+	"transport":        "serve has Streamable HTTP at /mcp, WebSocket at /ws and SSE at /sse, all at once",
+	"stateless":        "it is not needed: clients of 2026-07-28 have no sessions, and older ones get what they ask for",
+	"stateful":         "it is not needed: clients of 2026-07-28 have no sessions, and older ones get what they ask for",
+	"host":             "use --listen HOST:PORT",
+	"sse-port":         "use --port",
+	"sse-host":         "use --listen HOST:PORT",
+	"allow-origin":     "use --cors ORIGIN",
+	"named-server":     "use --server NAME='COMMAND'",
+	"pass-environment": "it is not needed: a command behind -- gets the whole environment; in a file that is inheritEnv: [all]",
+	"oauth2Bearer":     "use --token-file FILE for clients; for a server, connect has --header 'Authorization: Bearer ${TOKEN}'",
+	"healthEndpoint":   "/healthz is always there, and operators have /livez and /readyz",
+	"ssePath":          "the path is /sse",
+	"baseUrl":          "use --public-url URL",
+	"sessionTimeout":   "use sessionIdle in a configuration, or MCP_PROXY_SESSION_IDLE=5m",
+	"logLevel":         "use --log-level",
+	"debug":            "use --log-level debug",
+	"verbose":          "use --log-level debug",
 }
 
 // commandBehindDash refuses arguments that are not a command behind "--".
