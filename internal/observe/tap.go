@@ -25,6 +25,10 @@ type Passed struct {
 	TookMs float64         `json:"tookMs,omitzero"` // of a response: since its request passed
 	Error  *PassedError    `json:"error,omitempty"` // of a response that is no success
 
+	// Of is the id of the request on this side that the message belongs to, as far as is
+	// known. It is there only with Message.
+	Of json.RawMessage `json:"of,omitempty"`
+
 	// Message is the message itself, in a recording as it was, else without what looks like
 	// a secret. It is there only if it was asked for.
 	Message json.RawMessage `json:"message,omitempty"`

@@ -126,6 +126,9 @@ func (l *line) append(b []byte, redacted bool, clock *clock) []byte {
 	}
 	b = l.appendError(b)
 	if l.message != nil {
+		if of := l.message.Related.String(); of != "" && len(of) <= maxName {
+			b = append(append(b, `,"of":`...), of...)
+		}
 		b = append(b, `,"message":`...)
 		if redacted {
 			b = appendRedacted(b, l.message.Append(nil), deepest)

@@ -133,7 +133,7 @@ func (t *Tap) offer(l *line, m *jsonrpc.Message) {
 // kept is what a Tap keeps of a message, which belongs to others: its bytes are never
 // written to.
 func kept(m *jsonrpc.Message) *jsonrpc.Message {
-	return &jsonrpc.Message{ID: m.ID, Method: m.Method, Params: m.Params, Result: m.Result, Error: m.Error, Extra: m.Extra}
+	return &jsonrpc.Message{ID: m.ID, Method: m.Method, Params: m.Params, Result: m.Result, Error: m.Error, Extra: m.Extra, Related: m.Related}
 }
 
 // Passed returns how many messages Lines has returned.

@@ -379,3 +379,18 @@ func TestOpenIsBounded(t *testing.T) {
 		t.Errorf("%d are remembered after nobody looked", n)
 	}
 }
+
+// With a message comes the request that it belongs to, where that is known.
+func TestOf(t *testing.T) {
+	s := newScene(t, Point{})
+	tap := open(t, s.taps, Options{Whole: true})
+	m := jsonrpc.NewNotification("notifications/message", nil)
+	m.Related = jsonrpc.IntID(7)
+	if err := s.near.Send(m); err != nil {
+		t.Fatal(err)
+	}
+	s.out(`{"jsonrpc":"2.0","method":"notifications/message"}`)
+	if all, _ := lines(t, tap); len(all) != 2 || string(all[0].Of) != "7" || all[1].Of != nil {
+		t.Errorf("%+v", all)
+	}
+}

@@ -17,7 +17,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // taped writes a recording of an upstream named files. Each line of the talk is the sender,
-// > for the proxy and < for the server, and a message without its version. A line that ends
+// > for the proxy and < for the server, or <2 if it says that it belongs to request 2, and a message without its version. A line that ends
 // with a colon names the session of those below.
 func taped(t testing.TB, talk string) string {
 	t.Helper()
@@ -50,10 +50,11 @@ func taped(t testing.TB, talk string) string {
 		case strings.HasSuffix(sender, ":"):
 			session = sender
 			continue
-		case sender == "<":
+		case sender != ">":
 			way = observe.In
 		}
 		passed := observe.Passed{Time: time.Now(), Side: observe.SideUpstream, Way: way, Session: session, Upstream: "files"}
+		passed.Of = json.RawMessage(strings.TrimLeft(sender, "<>"))
 		message = `{"jsonrpc":"2.0",` + strings.TrimPrefix(message, "{")
 		write(passed, message)
 		passed.Side, passed.Upstream = observe.SideClient, ""

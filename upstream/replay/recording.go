@@ -66,6 +66,7 @@ type line struct {
 	Way      observe.Way     `json:"way"`
 	Session  string          `json:"session"`
 	Upstream string          `json:"upstream"`
+	Of       json.RawMessage `json:"of"`
 	Message  json.RawMessage `json:"message"`
 }
 
@@ -74,6 +75,7 @@ type heard struct {
 	*jsonrpc.Message
 	line       int
 	session    string
+	of         jsonrpc.ID // as in Related of a Message
 	fromServer bool
 }
 
@@ -185,9 +187,10 @@ func (l *line) heard(n int, limits jsonrpc.Limits) ([]heard, error) {
 	if elements == nil {
 		elements = []*jsonrpc.Message{m}
 	}
+	of, _ := jsonrpc.ParseID(l.Of)
 	var all []heard
 	for _, e := range elements {
-		all = append(all, heard{Message: e, line: n, session: l.Session, fromServer: l.Way == observe.In})
+		all = append(all, heard{Message: e, line: n, session: l.Session, of: of, fromServer: l.Way == observe.In})
 	}
 	return all, nil
 }

@@ -80,6 +80,24 @@ func TestProgress(t *testing.T) {
 	r.silent()
 }
 
+// What says to which request it belongs comes with that.
+func TestBelongs(t *testing.T) {
+	r := dial(t, hello+`
+> {"id":2,"method":"tools/call","params":{"name":"first"}}
+> {"id":3,"method":"tools/call","params":{"name":"second"}}
+<2 {"method":"notifications/message","params":{"level":"info","data":1}}
+<3 {"method":"notifications/message","params":{"level":"info","data":2}}
+< {"id":3,"result":{}}
+<3 {"method":"notifications/message","params":{"level":"info","data":"late"}}
+< {"id":2,"result":{}}
+`)
+	r.send(`{"id":1,"method":"tools/call","params":{"name":"first"}}`)
+	r.hears(`{"method":"notifications/message","params":{"level":"info","data":1}} re 1`,
+		`{"method":"notifications/message","params":{"level":"info","data":"late"}} re 1`, `{"id":1,"result":{}}`)
+	r.send(`{"id":4,"method":"tools/call","params":{"name":"second"}}`)
+	r.hears(`{"method":"notifications/message","params":{"level":"info","data":2}} re 4`, `{"id":4,"result":{}}`)
+}
+
 // A request of the server is asked anew, and its call goes on when it is answered, whatever
 // the answer is. What belongs to initialize waits for the client to be ready.
 func TestServerAsks(t *testing.T) {

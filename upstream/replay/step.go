@@ -28,6 +28,7 @@ type step struct {
 // A talk is a recorded connection with the server, as far as it has been read.
 type talk struct {
 	open   map[jsonrpc.ID]*exchange // requests of the client, by id; answered ones stay until the id is used again
+	tokens map[string]*exchange     // those that have a progress token, by its text
 	asked  map[jsonrpc.ID]*exchange // requests of the server that the client has not answered
 	newest []*exchange              // that are not answered, in order
 	last   *exchange                // that was answered last, or began
@@ -40,11 +41,11 @@ func newRecording(messages []heard) *recording {
 	for _, m := range messages {
 		t := talks[m.session]
 		if t == nil || !m.fromServer && m.Method == mcp.MethodInitialize {
-			t = &talk{open: make(map[jsonrpc.ID]*exchange), asked: make(map[jsonrpc.ID]*exchange)}
+			t = &talk{open: make(map[jsonrpc.ID]*exchange), tokens: make(map[string]*exchange), asked: make(map[jsonrpc.ID]*exchange)}
 			talks[m.session] = t
 		}
 		if m.fromServer {
-			t.server(m.Message)
+			t.server(m)
 		} else if x := t.client(m); x != nil {
 			r.add(x)
 		}
@@ -62,6 +63,9 @@ func (t *talk) client(m heard) *exchange {
 		x := &exchange{line: m.line, question: questionOf(m.Message), request: m.Message}
 		t.open[m.ID], t.last = x, x
 		t.newest = append(t.newest, x)
+		if token := mcp.Read(m.Message).Raw(mcp.Token); token != nil {
+			t.tokens[string(token)] = x
+		}
 		return x
 	case m.IsResponse():
 		if x := t.asked[m.ID]; x != nil {
@@ -83,7 +87,7 @@ func (t *talk) client(m heard) *exchange {
 }
 
 // server notes a message of the server.
-func (t *talk) server(m *jsonrpc.Message) {
+func (t *talk) server(m heard) {
 	x := t.about(m)
 	if x == nil {
 		return // it was there before the recording
@@ -93,12 +97,12 @@ func (t *talk) server(m *jsonrpc.Message) {
 		if x.answer != nil {
 			return
 		}
-		x.answer = m
+		x.answer = m.Message
 		t.settle(x)
 	case m.IsRequest():
 		t.asked[m.ID] = x
 	}
-	x.steps = append(x.steps, step{send: m})
+	x.steps = append(x.steps, step{send: m.Message})
 }
 
 // settle notes that nobody waits for the answer of an exchange any more.
@@ -115,26 +119,23 @@ func (t *talk) settle(x *exchange) {
 // about returns the exchange that a message of the server belongs to, nil if that is not
 // in the recording. What does not say it belongs to the newest request that something is
 // done for, or to the last one there was.
-func (t *talk) about(m *jsonrpc.Message) *exchange {
+func (t *talk) about(m heard) *exchange {
 	if m.IsResponse() {
 		return t.open[m.ID]
 	}
-	n := mcp.Read(m)
+	n := mcp.Read(m.Message)
 	switch m.Method {
 	case mcp.MethodProgress:
-		token := string(n.Raw(mcp.Key))
-		for _, x := range t.open {
-			if token != "" && token == string(mcp.Read(x.request).Raw(mcp.Token)) {
-				return x
-			}
-		}
-		return nil
+		return t.tokens[string(n.Raw(mcp.Key))]
 	case mcp.MethodCancelled:
 		id, _ := n.ID(mcp.Key)
 		return t.asked[id]
 	}
 	if id, ok := n.ID(mcp.Subscription); ok {
 		return t.open[id]
+	}
+	if x := t.open[m.of]; x != nil && x.answer == nil {
+		return x
 	}
 	for i := len(t.newest) - 1; i >= 0; i-- {
 		if t.newest[i].question.method != mcp.MethodListen {
