@@ -22,6 +22,7 @@ type front struct {
 	*frontend.HTTP
 	links   *links
 	clients *auth.Clients // nil: they are asked for nothing
+	welcome *welcome      // nil: there is none
 
 	once sync.Once
 	keys gate // of what fetches keys for clients
@@ -74,7 +75,11 @@ func (f *front) start(ctx context.Context) {
 
 // ServeHTTP implements [http.Handler].
 func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if r.URL.Path != "/link" || len(f.links.accepting()) == 0 {
+	switch {
+	case f.welcome.has(r):
+		f.welcome.ServeHTTP(w, r)
+		return
+	case r.URL.Path != "/link" || len(f.links.accepting()) == 0:
 		f.HTTP.ServeHTTP(w, r)
 		return
 	}

@@ -222,6 +222,27 @@ func (ls *links) snapshot() []observe.Link {
 	return all
 }
 
+// offered are all upstreams, those that run here first. The state of these is "".
+func (ls *links) offered() (all []observe.Offered) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	for _, u := range ls.local {
+		all = append(all, observe.Offered{Name: u.Name})
+	}
+	for _, f := range ls.all {
+		state := observe.Elsewhere
+		if f.down {
+			state = observe.Away
+		}
+		for _, u := range f.routes {
+			if ls.owners[u.Name] == f {
+				all = append(all, observe.Offered{Name: u.Name, State: state})
+			}
+		}
+	}
+	return all
+}
+
 func (ls *links) observedLocked(f *farLink) observe.Link {
 	return observe.Link{Name: f.config.Name, Up: f.known && !f.down, Lost: f.lost, Upstreams: slices.Sorted(slices.Values(ls.ownedLocked(f)))}
 }

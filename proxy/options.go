@@ -42,21 +42,25 @@ func (o *Options) setDefaults() {
 
 // What can be seen of a proxy; package observe says what each is.
 type (
-	Hooks    = observe.Hooks
-	Call     = observe.Call
-	Request  = observe.Request
-	End      = observe.End
-	Outcome  = observe.Outcome
-	Snapshot = observe.Snapshot
-	Session  = observe.Session
-	Upstream = observe.Upstream
-	Link     = observe.Link
-	Refusal  = observe.Refusal
-	Process  = observe.Process
-	Traffic  = observe.Traffic
-	Calls    = observe.Calls
-	OpenCall = observe.OpenCall
-	Wait     = observe.Wait
+	Hooks        = observe.Hooks
+	Call         = observe.Call
+	Request      = observe.Request
+	End          = observe.End
+	Outcome      = observe.Outcome
+	Snapshot     = observe.Snapshot
+	Session      = observe.Session
+	Upstream     = observe.Upstream
+	Link         = observe.Link
+	Refusal      = observe.Refusal
+	Welcome      = observe.Welcome
+	Offered      = observe.Offered
+	Availability = observe.Availability
+	Proof        = observe.Proof
+	Process      = observe.Process
+	Traffic      = observe.Traffic
+	Calls        = observe.Calls
+	OpenCall     = observe.OpenCall
+	Wait         = observe.Wait
 
 	Passed       = observe.Passed
 	LeftOut      = observe.LeftOut

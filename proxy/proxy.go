@@ -85,6 +85,7 @@ func New(cfg *config.Config, o Options) (*Proxy, error) {
 	events.Behind = p.links.leadsTo
 	p.operators = newOperators(cfg, o, counts, &admin.Server{History: events, Snapshot: p.Snapshot, Ready: p.ready, Calls: p.Calls})
 	p.router.Taps = p.operators.server.Taps
+	p.front.welcome = newWelcome(cfg, p)
 	p.linked, p.hangUp = context.WithCancel(context.Background())
 	p.serving, p.cut = context.WithCancel(context.Background())
 	return p, nil
@@ -144,7 +145,7 @@ func (p *Proxy) known(who *identity.Identity, name string) bool {
 }
 
 // Handler returns the handler of all paths: /mcp, /ws, /sse with /message, /mcp/NAME and
-// /ws/NAME for one upstream, /healthz, and /link for hosts that dial. What it begins ends
+// /ws/NAME for one upstream, /healthz, /link for hosts that dial, and a page for browsers at /. What it begins ends
 // with Shutdown, after which the program ends its server. That server's TLS says which
 // clients have certificates; it does not know the users of Unix sockets, as Serve does.
 func (p *Proxy) Handler() http.Handler {

@@ -23,7 +23,7 @@ import (
 
 var update = flag.Bool("update", false, "write docs/schemas")
 
-// answers are all that operators get as JSON: the path, the type that is written, and the
+// answers are all that operators, and clients before they connect, get as JSON: the path, the type that is written, and the
 // name of its schema.
 var answers = []struct {
 	path, schema string
@@ -33,6 +33,7 @@ var answers = []struct {
 	{"/events", "events.json", proxy.Events{}},
 	{"/events/ID", "event.json", proxy.Event{}},
 	{"/calls", "calls.json", proxy.Calls{}},
+	{"/connect.json", "connect.json", proxy.Welcome{}}, // for clients, at the address of serve
 }
 
 // TestSchemas: each answer for operators has a schema in docs, which is that of its type,
@@ -62,7 +63,12 @@ func TestSchemas(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		text := operatorGets(t, socket, strings.Replace(a.path, "/ID", "/"+anyEvent(t, socket), 1))
+		var text []byte
+		if a.path == "/connect.json" {
+			text = []byte(visit(t, strings.TrimSuffix(url, "/mcp")+a.path).body)
+		} else {
+			text = operatorGets(t, socket, strings.Replace(a.path, "/ID", "/"+anyEvent(t, socket), 1))
+		}
 		var answer any
 		if err := json.Unmarshal(text, &answer); err != nil {
 			t.Errorf("%s: %v in %s", a.path, err, text)

@@ -21,7 +21,7 @@ var mayImport = map[string][]string{
 	"proxy/catalog":             {"internal/glob", "internal/jsonrpc", "internal/mcp"},
 	"proxy/policy":              {"internal/glob", "internal/identity"},
 	"proxy/session":             {"internal/identity", "internal/jsonrpc", "internal/mcp", "internal/observe", "internal/peer", "internal/tap", "proxy/catalog", "proxy/policy"},
-	"proxy/frontend":            {"internal/identity", "internal/jsonrpc", "internal/jsonrpc/wsconn", "internal/mcp"},
+	"proxy/frontend":            {"internal/identity", "internal/jsonrpc", "internal/jsonrpc/wsconn", "internal/mcp", "internal/page"},
 	"proxy/auth":                {"internal/identity", "internal/jwt"},
 	"proxy/admin":               {"internal/mcp", "internal/observe", "internal/page", "internal/tap"},
 	"upstream":                  {"internal/jsonrpc", "internal/mcp", "internal/observe", "upstream/pool", "upstream/process"},

@@ -14,7 +14,6 @@ const colours = new Map(); // classes of upstreams' lines
 const askToken = login(() => look());
 const tap = new Tap($("tap"), colourOf, (err) => askToken(err.message));
 let paused = false;
-let events = []; // the newest first
 let skew = 0; // of the proxy's clock, in ms
 
 /** The class of an upstream's line: always the same for a name, and different as far as that goes. */
@@ -32,24 +31,26 @@ let timer;
 
 async function look() {
   clearTimeout(timer);
+  let seen;
   try {
-    const [status, calls, ready, more] = await Promise.all([
-      proxy.json("status"), optional("calls"), proxy.ask("readyz?verbose", { expect: [503] }), optional("events?limit=100"),
+    seen = await Promise.all([
+      proxy.json("status"), optional("calls"), proxy.ask("readyz?verbose", { expect: [503] }).then((ready) => ready.text()), optional("events?limit=200"),
     ]);
-    if (calls) skew = Date.parse(calls.now) - Date.now();
-    show(status, calls, await ready.text(), more);
-    document.body.classList.remove("stale");
-    say($("asked"), `at ${new Date(now()).toTimeString().slice(0, 8)}`);
   } catch (err) {
     if (err.status === 401) {
       $("main").hidden = true;
       return askToken(err.message);
     }
-    document.body.classList.add("stale");
-    say($("asked"), "no answer");
-    health("bad", err.status ? err.message : "Nobody answers. The proxy has stopped, or cannot be reached.");
+    unreachable(err);
   }
   if (!paused && !document.hidden) timer = setTimeout(look, every);
+  if (seen) show(...seen);
+}
+
+function unreachable(err) {
+  document.body.classList.add("stale");
+  say($("asked"), "no answer");
+  health("bad", err.status ? err.message : "Nobody answers. The proxy has stopped, or cannot be reached.");
 }
 
 /** What is at a path, undefined if this process has no such thing. */
@@ -72,6 +73,9 @@ $("pause").addEventListener("click", () => {
 /* Showing */
 
 function show(status, calls, ready, more) {
+  if (calls) skew = Date.parse(calls.now) - Date.now();
+  document.body.classList.remove("stale");
+  say($("asked"), `at ${new Date(now()).toTimeString().slice(0, 8)}`);
   $("main").hidden = false;
   const lines = linesOf(status);
   for (const line of lines) sample(line);
@@ -282,33 +286,48 @@ function callRow(c) {
 /* Events */
 
 function showEvents(more) {
-  $("events").hidden = more === undefined;
   if (!more) return;
-  events = more.events;
-  const note = more.leftOut + more.forgotten > 0 ? `the last ${events.length}` : events.length || "";
-  list("events", events, (e) => e.id, eventRow, note);
+  const hidden = more.leftOut + more.forgotten;
+  list("events", alike(more.events), (all) => kindOf(all[0]), eventRow, [more.events.length || "", hidden ? `${hidden} older ones are not shown` : ""].filter(Boolean).join(", "));
 }
 
-function eventRow(e) {
+const kindOf = (e) => [e.kind, e.upstream, e.link, e.what].join("\n");
+
+/** Events that say the same about the same are one entry. It stands where its newest is. */
+function alike(events) {
+  const all = new Map();
+  for (const e of events) all.get(kindOf(e))?.push(e) ?? all.set(kindOf(e), [e]);
+  return [...all.values()];
+}
+
+function eventRow([first]) {
   const body = h("div", { hidden: true });
   const aside = h("span", { class: "aside" });
-  const time = h("time", { datetime: e.time });
-  const button = h("button", { type: "button", "aria-expanded": "false", onclick: () => tell(e.id, button, body) },
-    time, h("span", { class: "what" }, e.what || e.cause), aside);
+  const time = h("time");
+  let newest;
+  const button = h("button", { type: "button", "aria-expanded": "false", onclick: () => {
+    body.hidden = !body.hidden;
+    button.setAttribute("aria-expanded", !body.hidden);
+    if (!body.hidden) tell(newest.id, body);
+  } }, time, h("span", { class: "what" }, first.what || first.cause), aside);
+  const others = h("p", { class: "others" });
   return {
-    element: h("li", { class: `event ${e.upstream ? colourOf(e.upstream) : ""}` }, button, body),
-    update: (e) => {
-      say(time, since(e.time));
-      say(aside, [e.id, e.link && `link ${e.link}`, e.errors ? `${e.errors} told` : ""].filter(Boolean).join(" \u00b7 "));
+    element: h("li", { class: `event ${first.upstream ? colourOf(first.upstream) : ""}` }, button, body, others),
+    update: (all) => {
+      [newest] = all;
+      time.dateTime = newest.time;
+      say(time, since(newest.time));
+      const errors = all.reduce((n, e) => n + e.errors, 0);
+      const often = all.length > 1 ? `${all.length} times in ${duration((Date.parse(newest.time) - Date.parse(all.at(-1).time)) / 1000)}` : "";
+      say(aside, [newest.id, often, newest.link && `link ${newest.link}`, errors ? `${errors} ${errors === 1 ? "call" : "calls"} failed` : ""].filter(Boolean).join(" \u00b7 "));
+      others.hidden = body.hidden || all.length === 1;
+      keyed(others, all.slice(0, 20), (e) => e.id, (e) => ({ element: h("button", { type: "button", title: new Date(e.time).toLocaleString(), onclick: () => tell(e.id, body) }, e.id) }));
     },
   };
 }
 
-/** Opens the story of an event, or closes it. */
-async function tell(id, button, body) {
-  body.hidden = !body.hidden;
-  button.setAttribute("aria-expanded", !body.hidden);
-  if (body.hidden) return;
+/** Tells the story of an event. */
+async function tell(id, body) {
   try {
     body.replaceChildren(story(await proxy.json(`events/${encodeURIComponent(id)}`)));
   } catch (err) {

@@ -9,6 +9,7 @@ import (
 	"embed"
 	"fmt"
 	"net/http"
+	"net/url"
 	"path"
 	"slices"
 	"strings"
@@ -28,7 +29,7 @@ type file struct {
 // The pages.
 var (
 	Operators = load("operators", "plot", "story", "tap")
-	Connect   = load("connect")
+	Connect   = load("connect", "entries")
 )
 
 // load returns the page of a name: its HTML, its scripts, and what all pages have.
@@ -97,3 +98,18 @@ var headers = map[string]string{
 
 // Wanted reports whether a browser asks for a page to show it, rather than a program for data.
 func Wanted(r *http.Request) bool { return strings.Contains(r.Header.Get("Accept"), "text/html") }
+
+// FromOtherSite reports whether a browser sends r for a page that is not ours, or follows a
+// link on one. Another port of the same machine is another site. Nothing but a browser sends
+// these headers.
+func FromOtherSite(r *http.Request) bool {
+	if site := r.Header.Get("Sec-Fetch-Site"); site == "cross-site" || site == "same-site" {
+		return true
+	}
+	origin := r.Header.Get("Origin")
+	if origin == "" {
+		return false
+	}
+	u, err := url.Parse(origin)
+	return err != nil || !strings.EqualFold(u.Host, r.Host)
+}

@@ -11,7 +11,7 @@ import (
 // What a page refers to belongs to it, and nothing else: no other site, no script or style
 // within the HTML.
 func TestPagesAreWhole(t *testing.T) {
-	refers := regexp.MustCompile(`(?:src|href)="([^"#]+)"|from "([^"]+)"`)
+	refers := regexp.MustCompile(`(?:src|href)="([^"#]+)"|from "(\.[^"]+)"`)
 	inline := regexp.MustCompile(`(?i)<style|<script[^>]*>[^<]|\sstyle=|\son[a-z]+=|javascript:|innerHTML`)
 	for _, p := range []*Page{Operators, Connect} {
 		for path, f := range p.paths {

@@ -4,7 +4,6 @@ import (
 	"crypto/subtle"
 	"net"
 	"net/http"
-	"net/url"
 	"strings"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/observe"
@@ -55,7 +54,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	switch {
 	case s.Admit(w, r) != nil:
-	case fromOtherSite(r) && !isVisit(r):
+	case page.FromOtherSite(r) && !isVisit(r):
 		http.Error(w, "Origin is not allowed", http.StatusForbidden)
 	case r.Method != http.MethodGet && r.Method != http.MethodHead:
 		w.Header().Set("Allow", "GET, HEAD")
@@ -95,20 +94,6 @@ func (s *Server) route(w http.ResponseWriter, r *http.Request) {
 	default:
 		http.NotFound(w, r)
 	}
-}
-
-// fromOtherSite reports whether a browser sends r for a page that is not ours. Nothing else
-// sends these headers.
-func fromOtherSite(r *http.Request) bool {
-	if site := r.Header.Get("Sec-Fetch-Site"); site == "cross-site" || site == "same-site" {
-		return true
-	}
-	origin := r.Header.Get("Origin")
-	if origin == "" {
-		return false
-	}
-	u, err := url.Parse(origin)
-	return err != nil || !strings.EqualFold(u.Host, r.Host)
 }
 
 // isVisit reports whether somebody follows a link to the page, which has no data: what it

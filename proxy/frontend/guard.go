@@ -11,6 +11,7 @@ import (
 
 	"github.com/mcp-proxy/mcp-proxy/internal/identity"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/internal/page"
 )
 
 // A Guard decides which HTTP requests reach a handler, and says who their clients are
@@ -91,7 +92,7 @@ func (g *Guard) identify(w http.ResponseWriter, r *http.Request) (who *identity.
 	}
 	who, why := g.clients().Identify(r)
 	if why != nil {
-		g.refuse(w, r, why)
+		g.Refuse(w, r, why)
 	}
 	return who, why == nil
 }
@@ -111,6 +112,27 @@ func (g *Guard) Admit(w http.ResponseWriter, r *http.Request) error {
 		}
 	}
 	return nil
+}
+
+// OwnPage checks a request of a page that is ours, or for it, and says who its client is, or
+// why it is refused. If ok is false it has been answered: what another site shows or sends may
+// not have it, whatever AllowedOrigins say, and nothing is answered with CORS. Otherwise one of
+// who and why is nil, and what the client can do about why is in the header already.
+func (g *Guard) OwnPage(w http.ResponseWriter, r *http.Request) (who *identity.Identity, why *identity.Refusal, ok bool) {
+	if g.Admit(w, r) != nil {
+		return nil, nil, false
+	}
+	if page.FromOtherSite(r) {
+		refuse(w, http.StatusForbidden, "Origin is not allowed: open this page by its own address")
+		return nil, nil, false
+	}
+	who, why = g.clients().Identify(r)
+	if why != nil {
+		if challenge := g.clients().Challenge(r, why); challenge != "" {
+			w.Header().Set("WWW-Authenticate", challenge)
+		}
+	}
+	return who, why, true
 }
 
 // onceOnly are headers that must not come twice. One component may read the first

@@ -48,8 +48,8 @@ func (g *Guard) clients() Identifier {
 	return g.Clients
 }
 
-// refuse answers r with what a refusal says.
-func (g *Guard) refuse(w http.ResponseWriter, r *http.Request, why *identity.Refusal) {
+// Refuse answers r with what a refusal says.
+func (g *Guard) Refuse(w http.ResponseWriter, r *http.Request, why *identity.Refusal) {
 	if g.Refused != nil {
 		g.Refused(why)
 	}

@@ -49,7 +49,7 @@ func (o *openSessions) enter(w http.ResponseWriter, r *http.Request, who *identi
 	left, refusal := o.admit(who)
 	if refusal != nil {
 		o.leave()
-		o.guard.refuse(w, r, refusal)
+		o.guard.Refuse(w, r, refusal)
 		return nil
 	}
 	return func() {
