@@ -43,7 +43,7 @@ func (d *Diagnosis) Ill() bool {
 // Diagnose tries each upstream of a configuration, as [Try] does, and looks for what is wrong
 // or suspicious.
 func Diagnose(ctx context.Context, cfg *config.Config, log *slog.Logger) (*Diagnosis, error) {
-	trials, err := Try(ctx, cfg, log)
+	trials, err := try(ctx, cfg, log, true)
 	if err != nil {
 		return nil, err
 	}
@@ -61,6 +61,11 @@ func judge(cfg *config.Config, trials []Trial) *Diagnosis {
 		d.listed(t)
 	}
 	d.commands(cfg)
+	for _, l := range cfg.Links {
+		if l.Accept {
+			d.found(LevelNote, "link", "", "ask the proxy that runs: mcp-proxy status", "link %s was not tried: its host dials serve, and nothing listens here", l.Name)
+		}
+	}
 	d.access(cfg)
 	d.names(cfg)
 	rank := map[string]int{LevelError: 0, LevelWarning: 1, LevelNote: 2}
@@ -94,7 +99,7 @@ func isNamed(cfg *config.Config, upstream string) bool {
 // started finds upstreams that did not start.
 func (d *Diagnosis) started(cfg *config.Config, t *Trial) {
 	switch {
-	case t.Failed == "":
+	case t.OK():
 		d.took(cfg, t)
 	case t.Upstream == "":
 		d.found(LevelError, "link", "", "start its host, and compare links."+t.Link+".dial with the URL that it prints", "link %s: %s", t.Link, t.Failed)
@@ -178,7 +183,7 @@ func (d *Diagnosis) spoke(t *Trial) {
 
 // listed finds faults of what an upstream lists.
 func (d *Diagnosis) listed(t *Trial) {
-	if t.Failed != "" {
+	if !t.OK() {
 		return
 	}
 	if t.Tools.Count+t.Prompts.Count+t.Resources.Count+t.Templates.Count == 0 {

@@ -242,12 +242,11 @@ func (h *hosting) configured() []string {
 	return slices.Sorted(maps.Keys(h.configs))
 }
 
-// isOld reports whether an upstream has only the HTTP+SSE transport, as far as is known.
-func (h *hosting) isOld(name string) bool {
+// remote returns the remote server that an upstream is; nil for a process, and for none.
+func (h *hosting) remote(name string) *remoteServer {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	r := h.remotes[name]
-	return r != nil && r.Old()
+	return h.remotes[name]
 }
 
 var errHostStops = &jsonrpc.ClosedError{Cause: jsonrpc.CauseHostStopped, Delivered: true}

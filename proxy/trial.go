@@ -33,7 +33,7 @@ type Trial struct {
 
 	Server  string   `json:"server,omitzero"`  // what it calls itself, with its version
 	Version string   `json:"version,omitzero"` // of the protocol, as agreed with it
-	Speaks  []string `json:"speaks,omitzero"`  // eras, as far as is known
+	Speaks  []string `json:"speaks,omitzero"`  // its eras: legacy, modern; none: not known
 
 	StartMs float64 `json:"startMs"` // until it answered initialize
 	ListMs  float64 `json:"listMs"`  // for all lists
@@ -64,6 +64,11 @@ func (t *Trial) OK() bool { return t.Failed == "" }
 // it offers, and stops it. Links are dialled, and what their hosts announce is tried, too. It
 // returns when all has ended; the trials are in the order of the configuration.
 func Try(ctx context.Context, cfg *config.Config, log *slog.Logger) ([]Trial, error) {
+	return try(ctx, cfg, log, false)
+}
+
+// try is Try. With eras it finds out all that each server speaks, for which it starts twice.
+func try(ctx context.Context, cfg *config.Config, log *slog.Logger, eras bool) ([]Trial, error) {
 	alone := Quiet(cfg)
 	for i := range alone.Upstreams {
 		alone.Upstreams[i].Shared, alone.Upstreams[i].Roots = false, nil // nobody else is there, and it is to stop
@@ -74,7 +79,7 @@ func Try(ctx context.Context, cfg *config.Config, log *slog.Logger) ([]Trial, er
 	}
 	defer p.Shutdown(ctx)
 	p.start()
-	t := &trials{p: p, listTime: 3 * cfg.ListTimeout, tried: make(map[string]bool)}
+	t := &trials{p: p, eras: eras, listTime: 3 * cfg.ListTimeout, tried: make(map[string]bool)}
 	for _, u := range cfg.Upstreams {
 		t.begin(ctx, &Trial{Upstream: u.Name, Transport: transportOf(u), stopGrace: u.StopGrace})
 	}
@@ -120,6 +125,7 @@ func transportOf(u config.Upstream) string {
 // The trials of one configuration.
 type trials struct {
 	p        *Proxy
+	eras     bool          // all of them are looked for
 	listTime time.Duration // for all lists of one
 	wg       sync.WaitGroup
 	all      []*Trial
@@ -189,18 +195,22 @@ func (t *trials) try(ctx context.Context, tr *Trial) {
 		tr.failed(err)
 		return
 	}
+	t.look(tr)
 	tr.introduced(client.Hello)
 	began = time.Now()
 	err = t.askLists(ctx, tr, client)
 	tr.ListMs = millis(time.Since(began))
 	t.look(tr)
-	if err != nil {
-		tr.failed(err)
-	} else {
+	if err == nil {
 		tr.Stderr = nil
+	} else {
+		tr.failed(err)
 	}
 	client.Close()
 	t.stopped(tr, key)
+	if err == nil && t.eras {
+		t.learn(ctx, tr)
+	}
 }
 
 func millis(d time.Duration) float64 {
@@ -229,6 +239,9 @@ func (tr *Trial) introduced(hello json.RawMessage) {
 		ServerInfo      struct{ Name, Version string }
 	}
 	_ = json.Unmarshal(hello, &said)
+	if slices.Equal(tr.Speaks, []string{string(mcp.Modern)}) {
+		said.ProtocolVersion = mcp.ModernVersions[0] // that answered is a translation
+	}
 	tr.Version, tr.Server = said.ProtocolVersion, strings.TrimSpace(said.ServerInfo.Name+" "+said.ServerInfo.Version)
 }
 
@@ -258,6 +271,24 @@ func (t *trials) askLists(ctx context.Context, tr *Trial, c *Client) error {
 	}
 	return first
 }
+
+// learn finds out whether a server that was stopped, and speaks the legacy era, speaks the
+// modern one, too: a process is started once more for that, since many are of the era of what
+// they hear first.
+func (t *trials) learn(ctx context.Context, tr *Trial) {
+	if slices.Contains(tr.Speaks, string(mcp.Modern)) || tr.Transport == "link" {
+		return
+	}
+	again := time.Duration(2*tr.StartMs)*time.Millisecond + learnTime
+	ctx, cancel := context.WithTimeout(ctx, again)
+	defer cancel()
+	if modern, err := t.p.host.host.Modern(ctx, tr.Upstream); err == nil && modern {
+		tr.Speaks = append(tr.Speaks, string(mcp.Modern))
+	}
+}
+
+// learnTime is how long an answer about the modern era may take, besides the start.
+const learnTime = 3 * time.Second
 
 // A listError is a list that was not given.
 type listError struct {
@@ -315,7 +346,7 @@ func (t *trials) look(tr *Trial) {
 			tr.Speaks = append(tr.Speaks, string(era))
 		}
 	}
-	if t.p.host.isOld(tr.Upstream) {
+	if r := t.p.host.remote(tr.Upstream); r != nil && r.Old() {
 		tr.Transport = "http+sse"
 	}
 }

@@ -187,6 +187,23 @@ func (h *Host) target(name string) (target, bool) {
 	return t, true
 }
 
+// Modern reports whether an upstream speaks the modern era, and finds out if that is not known,
+// for which a process is started. What has begun ends with [Host.Stop].
+func (h *Host) Modern(ctx context.Context, upstream string) (bool, error) {
+	if !h.begin() {
+		return false, errStops
+	}
+	defer h.wg.Done()
+	t, ok := h.target(upstream)
+	switch {
+	case !ok:
+		return false, errNoUpstream
+	case t.eras.only != "":
+		return t.eras.only == mcp.Modern, nil
+	}
+	return t.eras.speaksModern(ctx.Done())
+}
+
 // probe asks an upstream whether it speaks modern. A process is started for that, and
 // kept if it does. told is false if it gave no answer that shows it.
 func (h *Host) probe(t target) (modern, told bool, err error) {

@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -44,7 +45,7 @@ func newCall() *cobra.Command {
 			}
 			s.cfg = proxy.Narrow(s.cfg, words[0])
 			return s.use(cmd.Context(), func(ctx context.Context, p *proxy.Proxy, c *proxy.Client) error {
-				return runCall(ctx, p, c, words[0], words[1:], d.json)
+				return d.runCall(ctx, s.cfg, p, c, words[0], words[1:])
 			})
 		},
 	}
@@ -53,13 +54,17 @@ func newCall() *cobra.Command {
 	return cmd
 }
 
-func runCall(ctx context.Context, p *proxy.Proxy, c *proxy.Client, name string, words []string, asJSON bool) error {
+func (d *direct) runCall(ctx context.Context, cfg *config.Config, p *proxy.Proxy, c *proxy.Client, name string, words []string) error {
 	o, err := p.Offer(ctx, c, false)
 	if err != nil {
 		return failed(ctx, err)
 	}
 	tool, err := find(o, name)
-	if err != nil {
+	switch {
+	case err == nil:
+	case len(o.Missing)+len(cfg.Links) > 0: // it may be one of those, and the call then fails with what is wrong there
+		tool = &offered{Name: name}
+	default:
 		return &runError{err}
 	}
 	args, err := toolArguments(words, tool.InputSchema, os.Stdin)
@@ -71,15 +76,14 @@ func runCall(ctx context.Context, p *proxy.Proxy, c *proxy.Client, name string, 
 		return err
 	}
 	params := slices.Concat([]byte(`{"name":`), quoted, []byte(`,"arguments":`), args, []byte(`}`)) // whose bytes stay
-	result, err := c.Request(ctx, "tools/call", params, showProgress)
+	result, err := c.Request(ctx, "tools/call", params, showProgress())
 	if err != nil {
 		return failed(ctx, err)
 	}
-	return printResult(result, asJSON)
+	return printResult(result, d.json)
 }
 
-// find returns the tool of that name. A tool that is not listed may be there all the same, if no
-// other is: then nothing is known of it.
+// find returns the tool of that name.
 func find(o *proxy.Offer, name string) (*offered, error) {
 	var names []string
 	for _, raw := range o.Tools {
@@ -90,25 +94,30 @@ func find(o *proxy.Offer, name string) (*offered, error) {
 		}
 		names = append(names, e.Name)
 	}
-	for _, m := range o.Missing {
-		return nil, fmt.Errorf("there is no tool %q, and %s %s", name, m.Name, printable(m.Why))
-	}
 	if bare := slices.IndexFunc(names, func(n string) bool { return strings.HasSuffix(n, "__"+name) }); bare >= 0 {
 		return nil, fmt.Errorf("there is no tool %q; did you mean %s?", name, printable(names[bare]))
 	}
 	return nil, fmt.Errorf("there is no tool %q%s", name, config.DidYouMean(name, names))
 }
 
-// showProgress tells a person what a server tells.
-func showProgress(p proxy.Progress) {
-	text := fmt.Sprintf("%g", p.Progress)
-	if p.Total > 0 {
-		text += fmt.Sprintf("/%g", p.Total)
+// progressPause is the least time between lines about progress.
+const progressPause = 100 * time.Millisecond
+
+// showProgress returns what tells a person what a server tells, but not of each step of a quick
+// one. Nobody calls it twice at a time.
+func showProgress() func(proxy.Progress) {
+	var last time.Time
+	return func(p proxy.Progress) {
+		if time.Since(last) < progressPause && (p.Total == 0 || p.Progress < p.Total) {
+			return
+		}
+		last = time.Now()
+		text := fmt.Sprintf("%g", p.Progress)
+		if p.Total > 0 {
+			text += fmt.Sprintf("/%g", p.Total)
+		}
+		fmt.Fprintln(os.Stderr, strings.TrimSpace("progress: "+text+" "+oneLine(p.Message, 200)))
 	}
-	if p.Message != "" {
-		text += " " + oneLine(p.Message, 200)
-	}
-	fmt.Fprintln(os.Stderr, "progress:", text)
 }
 
 // A block is one part of the content of a result.

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -100,10 +101,20 @@ func trialLine(t *proxy.Trial) string {
 		return fmt.Sprintf("%s: ok, started in %s, %s", name, inSeconds(t.StartMs), offers(t))
 	}
 	line := name + ": " + t.Failed
-	if n := len(t.Stderr); n > 0 {
-		line += ": " + oneLine(t.Stderr[n-1], 200)
+	if last := lastWord(t.Stderr); last != "" {
+		line += ": " + oneLine(last, 200)
 	}
 	return line
+}
+
+// lastWord is the last line of stderr that says anything: that of npm is where its log is.
+func lastWord(stderr []string) string {
+	for _, line := range slices.Backward(stderr) {
+		if !strings.Contains(line, "A complete log of this run can be found in") {
+			return line
+		}
+	}
+	return ""
 }
 
 // offers says how much an upstream offers.

@@ -114,7 +114,7 @@ func inBytes(n int) string {
 func printFinding(f proxy.Finding) {
 	name := ""
 	if f.Upstream != "" {
-		name = f.Upstream + " "
+		name = f.Upstream + ": "
 	}
 	fmt.Printf("\n%s: %s%s\n  %s.\n", f.Level, name, printable(f.What), f.Do)
 }
@@ -124,7 +124,7 @@ func printStderr(d *proxy.Diagnosis, upstream string) {
 	for i := range d.Upstreams {
 		if t := &d.Upstreams[i]; t.Upstream == upstream {
 			for _, line := range t.Stderr {
-				fmt.Println("  | " + oneLine(line, 0))
+				fmt.Println("  | " + printable(line))
 			}
 		}
 	}

@@ -36,6 +36,11 @@ func newTools() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			for _, l := range s.cfg.Links {
+				if l.Accept {
+					fmt.Fprintf(os.Stderr, "mcp-proxy: link %s is left out: its host dials serve, and nothing listens here\n", l.Name)
+				}
+			}
 			return s.use(cmd.Context(), func(ctx context.Context, p *proxy.Proxy, c *proxy.Client) error {
 				return runTools(ctx, p, c, all, d.json)
 			})
