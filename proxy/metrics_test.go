@@ -188,8 +188,7 @@ func series(text string) (n int) {
 	return n
 }
 
-// Prometheus scrapes where the configuration says that operators look in, and nothing counts
-// if it says nothing.
+// Prometheus scrapes wherever operators look in.
 func TestMetricsAreServed(t *testing.T) {
 	server := sdkServer()
 	t.Cleanup(server.Close)
@@ -198,11 +197,11 @@ func TestMetricsAreServed(t *testing.T) {
 	if err := os.WriteFile(token, []byte("sesame"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for _, on := range []bool{true, false} {
+	for _, configured := range []bool{true, false} {
 		cfg := config.Config{TokenFile: token, Upstreams: []config.Upstream{{Name: "a", URL: server.URL}}}
-		socket := filepath.Join(dir, fmt.Sprint(on))
+		socket := filepath.Join(dir, fmt.Sprint(configured))
 		options := proxy.Options{AdminSocket: socket}
-		if on {
+		if configured {
 			cfg.Admin.Listen, options.AdminSocket = []string{"unix://" + socket}, ""
 		}
 		p, err := proxy.New(&cfg, options)
@@ -222,8 +221,8 @@ func TestMetricsAreServed(t *testing.T) {
 		}
 		text, _ := io.ReadAll(resp.Body)
 		resp.Body.Close()
-		if on != (resp.StatusCode == http.StatusOK) || on != strings.Contains(string(text), "mcp_proxy_refusals_total{reason=\"no_token\"} 1\n") {
-			t.Errorf("metrics: %v, and the answer is %d %s", on, resp.StatusCode, text)
+		if resp.StatusCode != http.StatusOK || !strings.Contains(string(text), "mcp_proxy_refusals_total{reason=\"no_token\"} 1\n") {
+			t.Errorf("configured: %v, and the answer is %d %s", configured, resp.StatusCode, text)
 		}
 		p.Close()
 		web.Close()

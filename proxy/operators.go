@@ -58,10 +58,10 @@ func newOperators(cfg *config.Config, o Options, c counts, s *admin.Server) *ope
 	}}
 }
 
-// Counts are what hooks fill for operators.
+// Counts are what hooks fill for operators. They are nil where nobody can look in.
 type counts struct {
-	metrics *admin.Metrics // nil without an address for operators in the configuration: who does not ask for metrics pays nothing for them
-	recent  *admin.Recent  // nil where operators cannot look in
+	metrics *admin.Metrics
+	recent  *admin.Recent
 }
 
 // observe adds to the hooks what a configuration wants to know of calls, and returns what
@@ -70,15 +70,12 @@ func (o *Options) observe(cfg *config.Config) (c counts) {
 	if cfg.Logs.Calls {
 		o.Hooks = observe.Join(o.Hooks, admin.LogCalls(o.Log))
 	}
-	if o.AdminSocket != "" || len(cfg.Admin.Listen) > 0 {
-		c.recent = admin.NewRecent()
-		o.Hooks = observe.Join(o.Hooks, c.recent.Hooks())
+	if o.AdminSocket == "" && len(cfg.Admin.Listen) == 0 {
+		return counts{}
 	}
-	if len(cfg.Admin.Listen) > 0 {
-		c.metrics = admin.NewMetrics()
-		c.metrics.Version = Version()
-		o.Hooks = observe.Join(o.Hooks, c.metrics.Hooks())
-	}
+	c = counts{admin.NewMetrics(), admin.NewRecent()}
+	c.metrics.Version = Version()
+	o.Hooks = observe.Join(o.Hooks, observe.Join(c.recent.Hooks(), c.metrics.Hooks()))
 	return c
 }
 

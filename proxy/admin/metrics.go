@@ -14,18 +14,16 @@ import (
 
 // Metrics count what hooks tell of, for Prometheus. NewMetrics makes them.
 //
-// A call costs two updates of histograms and three of counters, which are found without a
-// lock and take no memory. A label is never what a client has said: see [Metrics.call].
+// A call costs two updates of histograms and one of a counter, which are found without a
+// lock and take no memory. What is in flight the snapshot says. A label is never what a client has said: see [Metrics.call].
 type Metrics struct {
 	Version string // of the program
 
 	calls    table[callKey, histogram]       // what clients have asked for
 	tools    table[toolKey, struct{}]        // that calls may be labelled with
 	outcomes table[outcomeKey, atomic.Int64] // of calls, by account
-	open     atomic.Int64                    // calls
 
 	requests table[requestKey, histogram] // what upstreams were asked for
-	asked    table[string, atomic.Int64]  // requests to each that are not over
 	sessions table[sessionKey, histogram] // of clients
 	servers  table[string, server]        // upstreams that run here
 	lives    table[lifeKey, histogram]    // of their processes, and of sessions with them
@@ -63,7 +61,7 @@ const other = "_OTHER"
 func NewMetrics() *Metrics {
 	m := new(Metrics)
 	m.calls.most, m.tools.most, m.outcomes.most = mostSeries, mostTools, mostNames
-	m.requests.most, m.asked.most, m.sessions.most = mostSeries, mostNames, mostNames
+	m.requests.most, m.sessions.most = mostSeries, mostNames
 	m.servers.most, m.lives.most, m.ends.most = mostNames, mostSeries, mostSeries
 	m.losses.most, m.refusals.most = mostNames, mostNames
 	return m
@@ -72,12 +70,9 @@ func NewMetrics() *Metrics {
 // Hooks returns what fills the metrics.
 func (m *Metrics) Hooks() observe.Hooks {
 	return observe.Hooks{
-		SessionEnded: m.left,
-		CallBegan:    func(observe.Call) { m.open.Add(1) },
-		CallEnded:    m.called,
-		RequestBegan: func(r observe.Request) { m.asked.get(r.Upstream, other).Add(1) },
-		RequestEnded: m.answered,
-
+		SessionEnded:    m.left,
+		CallEnded:       m.called,
+		RequestEnded:    m.answered,
 		UpstreamStarted: m.started,
 		UpstreamEnded:   m.ended,
 		LinkLost:        func(l observe.Link, _ observe.End) { m.losses.get(l.Name, other).Add(1) },
@@ -91,7 +86,6 @@ func (m *Metrics) left(s observe.Session, end observe.End) {
 }
 
 func (m *Metrics) called(c observe.Call, end observe.End) {
-	m.open.Add(-1)
 	m.call(c, typeOfCall(end)).observe(end.Took, c.Trace)
 	outcome := string(end.Outcome)
 	m.outcomes.get(outcomeKey{c.Account, outcome}, outcomeKey{other, outcome}).Add(1)
@@ -116,7 +110,6 @@ func (m *Metrics) call(c observe.Call, failed string) *histogram {
 
 func (m *Metrics) answered(r observe.Request, end observe.End) {
 	failed := typeOfRequest(end)
-	m.asked.get(r.Upstream, other).Add(-1)
 	m.requests.get(requestKey{r.Method, r.Upstream, failed}, requestKey{r.Method, other, failed}).observe(end.Took, r.Trace)
 }
 

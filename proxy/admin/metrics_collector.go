@@ -88,15 +88,11 @@ func (c *collector) collectCalls(o out) {
 	for k, n := range c.outcomes.all() {
 		o.counter(calls, n.Load(), k.account, k.outcome)
 	}
-	o.gauge(callsOpen, float64(c.open.Load()))
 }
 
 func (c *collector) collectRequests(o out) {
 	for k, h := range c.requests.all() {
 		o.histogram(clientOperation, h, methodLabel(k.method), k.upstream, k.errorType)
-	}
-	for upstream, n := range c.asked.all() {
-		o.gauge(requestsOpen, float64(n.Load()), upstream)
 	}
 }
 
@@ -114,9 +110,10 @@ func (c *collector) collectSnapshot(o out) {
 	now := c.snapshot()
 	c.collectUpstreams(o, now)
 	sessions := make(map[sessionKey]int)
-	var open, waiting int
+	var inFlight, open, waiting int
 	for _, s := range now.Sessions {
 		sessions[sessionKey{transport: s.Transport, era: s.Era}]++
+		inFlight += s.InFlight
 		open += s.Listens
 		waiting += s.QueuedBytes
 	}
@@ -125,10 +122,12 @@ func (c *collector) collectSnapshot(o out) {
 	}
 	hasClients := now.Process.Role != "host"
 	if hasClients {
+		o.gauge(callsOpen, float64(inFlight))
 		o.gauge(listens, float64(open))
 		o.gauge(queueBytes, float64(waiting), "client", "")
 	}
 	for _, t := range now.Traffic {
+		o.gauge(requestsOpen, float64(t.InFlight), t.Upstream)
 		if hasClients { // a host lets its proxies wait
 			o.gauge(queueBytes, float64(t.QueuedBytes), "upstream", t.Upstream)
 		}

@@ -46,12 +46,8 @@ func everything() (*Metrics, observe.Snapshot) {
 	m.Version = "v1.2.3"
 	h := m.Hooks()
 	call := observe.Call{Account: "token:ci", Method: "tools/call", Upstream: "files", Tool: "read", Listed: true}
-	h.CallBegan(call)
-	h.CallBegan(call)
 	h.CallEnded(call, observe.End{Took: 30 * time.Millisecond, Outcome: observe.OK})
 	request := observe.Request{Upstream: "files", Method: "tools/call"}
-	h.RequestBegan(request)
-	h.RequestBegan(request)
 	h.RequestEnded(request, observe.End{Took: 10 * time.Minute, Outcome: observe.Closed, Cause: "exited"})
 	h.SessionEnded(observe.Session{Transport: "http", Era: "modern"}, observe.End{Took: time.Second, Outcome: observe.OK})
 	h.UpstreamStarted(observe.Upstream{Name: "files"})
@@ -61,8 +57,8 @@ func everything() (*Metrics, observe.Snapshot) {
 	h.Refused(observe.Refusal{Reason: "invalid_token"})
 	return m, observe.Snapshot{
 		Upstreams: []observe.Upstream{{Name: "files", State: "running"}, {Name: "files", State: "waiting", Failures: 2}, {Name: "bad", State: "crash loop", Failures: 5}},
-		Sessions:  []observe.Session{{Transport: "stdio", Era: "legacy", Listens: 1, QueuedBytes: 7}, {Transport: "stdio", Era: "legacy", Listens: 2, QueuedBytes: 8}},
-		Traffic:   []observe.Traffic{{Upstream: "files", Suspended: 3, QueuedBytes: 5}, {Upstream: "idle"}, {Upstream: "a", Link: "far", QueuedBytes: 6}},
+		Sessions:  []observe.Session{{Transport: "stdio", Era: "legacy", Listens: 1, QueuedBytes: 7}, {Transport: "stdio", Era: "legacy", Listens: 2, QueuedBytes: 8, InFlight: 1}},
+		Traffic:   []observe.Traffic{{Upstream: "files", InFlight: 1, Suspended: 3, QueuedBytes: 5}, {Upstream: "idle"}, {Upstream: "a", Link: "far", QueuedBytes: 6}},
 		Links:     []observe.Link{{Name: "far", Up: true, Upstreams: []string{"a", "b"}}},
 	}
 }
@@ -228,8 +224,6 @@ func aCall(h observe.Hooks) func() {
 	request := observe.Request{Upstream: "files", Method: "tools/call"}
 	end := observe.End{Took: 3 * time.Millisecond, Outcome: observe.OK}
 	return func() {
-		h.CallBegan(call)
-		h.RequestBegan(request)
 		h.RequestEnded(request, end)
 		h.CallEnded(call, end)
 	}
