@@ -24,7 +24,7 @@ import (
 type Trial struct {
 	Upstream  string `json:"upstream"`
 	Link      string `json:"link,omitzero"` // that leads to its host; "" for one that was started here
-	Transport string `json:"transport"`     // stdio, http, http+sse, websocket or link
+	Transport string `json:"transport"`     // stdio, http, http+sse, websocket, replay or link
 
 	// Failed says in one sentence why it did not start, or which list it did not give; "" if
 	// all went well. Cause is the same in few words, as errors have it.
@@ -112,6 +112,8 @@ func Quiet(cfg *config.Config) *config.Config {
 func transportOf(u config.Upstream) string {
 	at, err := url.Parse(u.URL)
 	switch {
+	case u.Replay != "":
+		return "replay"
 	case u.URL == "":
 		return "stdio"
 	case u.Type == "sse":
