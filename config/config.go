@@ -12,6 +12,10 @@ type Config struct {
 	// File is where it came from, as it was named; empty without a file.
 	File string `mapstructure:"-"`
 
+	// Read are the files that it was read from, absolute: File, and those that its values
+	// come from.
+	Read []string `mapstructure:"-"`
+
 	Listen         []string      // HOST:PORT or unix:///path
 	TokenFile      string        // path of the bearer token; empty: clients need none
 	Insecure       bool          // listening beyond loopback without a token is intended
@@ -45,7 +49,7 @@ func (c *Config) Changed(now *Config) (keys []string) {
 	for i := range before.NumField() {
 		name := before.Type().Field(i).Name
 		switch {
-		case slices.Contains([]string{"File", "Upstreams", "Links"}, name):
+		case slices.Contains([]string{"File", "Read", "Upstreams", "Links"}, name):
 		case !reflect.DeepEqual(before.Field(i).Interface(), after.Field(i).Interface()):
 			keys = append(keys, keyOf(name))
 		}

@@ -42,7 +42,7 @@ func (r *reader) fileText(path string) (value, problem string) {
 		home, _ := os.UserHomeDir()
 		path = filepath.Join(home, rest)
 	}
-	data, err := readFile(r.resolve(path))
+	data, err := r.readFile(r.resolve(path))
 	if err != nil {
 		return "", fmt.Sprintf("the file %s %v", printable(path), err)
 	}

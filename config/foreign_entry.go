@@ -156,7 +156,7 @@ func (u *Upstream) envFile(v value) {
 	if !ok {
 		return
 	}
-	data, err := readFile(name)
+	data, err := v.readFile(name)
 	if err != nil {
 		v.wrong("%v", err)
 		return

@@ -146,7 +146,7 @@ func (l *loader) read(v *viper.Viper) {
 		l.fail(l.source, "", "is of no known format: its name must end in .yaml, .yml, .json, .jsonc or .toml")
 		return
 	}
-	data, err := readFile(l.source)
+	data, err := l.readFile(l.source)
 	if err == nil {
 		v.SetConfigType(format)
 		err = v.ReadConfig(bytes.NewReader(data))
@@ -304,7 +304,7 @@ func (l *loader) flags(v *viper.Viper, o Options) {
 // config puts the parts together and checks what concerns several of them.
 func (l *loader) config(v *viper.Viper, o Options) *Config {
 	c := &l.cfg
-	c.File = l.source
+	c.File, c.Read = l.source, l.files
 	c.TLS.flags(o.TLS)
 	if err := v.Unmarshal(c); err != nil && len(l.problems) == 0 { // a mistake was told where it was found
 		l.fail("", "", "%s", oneLine(err.Error()))

@@ -3,6 +3,7 @@ package config
 import (
 	"fmt"
 	"maps"
+	"path/filepath"
 	"slices"
 	"strings"
 )
@@ -15,7 +16,16 @@ type reader struct {
 	warnings []string
 	ignored  map[string]bool // unknown keys of other programs' servers, each warned about once
 	inputs   map[string]input
-	keys     *keys // set: nothing is read, and all keys are noted
+	files    []string // that were read, absolute
+	keys     *keys    // set: nothing is read, and all keys are noted
+}
+
+// readFile reads a file that values come from.
+func (r *reader) readFile(name string) ([]byte, error) {
+	if abs, err := filepath.Abs(name); err == nil && !slices.Contains(r.files, abs) {
+		r.files = append(r.files, abs)
+	}
+	return readFile(name)
 }
 
 func (r *reader) fail(source, key, format string, args ...any) {

@@ -15,6 +15,7 @@ import (
 type options struct {
 	config    string
 	from      config.Options // what flags of serve set
+	watch     bool           // serve and host: its files for changes
 	logFormat string
 	logLevel  string
 }
@@ -32,6 +33,11 @@ func (o *options) addCommandFlags(flags *pflag.FlagSet) {
 	flags.BoolVar(&o.from.Shared, "shared", false, "one process of each server given here for all clients, in place of one each")
 }
 
+// addWatchFlag adds the flag of commands that can take over a changed configuration.
+func (o *options) addWatchFlag(flags *pflag.FlagSet) {
+	flags.BoolVar(&o.watch, "watch", false, "take over the configuration when its files change, as SIGHUP does")
+}
+
 func (o *options) addLogFlags(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&o.logFormat, "log-format", "auto", "text, json, or auto: text on a terminal")
 	cmd.Flags().StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error")
@@ -45,6 +51,7 @@ func addConfigFlag(cmd *cobra.Command, file *string) {
 type start struct {
 	cfg   *config.Config
 	again reload // reads cfg anew
+	watch bool   // its files
 	log   *slog.Logger
 }
 
@@ -79,5 +86,5 @@ func (o *options) load(args []string, from config.Options) (*start, error) {
 		return cfg, nil
 	}
 	cfg, err := read()
-	return &start{cfg, read, log}, err
+	return &start{cfg, read, o.watch, log}, err
 }

@@ -36,6 +36,7 @@ func newHost() *cobra.Command {
 	}
 	o.addFlags(cmd)
 	o.addCommandFlags(cmd.Flags())
+	o.addWatchFlag(cmd.Flags())
 	flags := cmd.Flags()
 	flags.StringVar(&at.Listen, "listen", "", "URL to listen at")
 	flags.StringVar(&at.Dial, "dial", "", "URL of the proxy's /link, or of where it listens, to dial")

@@ -54,6 +54,7 @@ var onlyIn = map[string]string{
 	"github.com/hashicorp/yamux":                               "upstream/link",
 	"github.com/gorilla/websocket":                             "internal/jsonrpc/wsconn",
 	"github.com/mattn/go-shellwords":                           "config",
+	"github.com/fsnotify/fsnotify":                             "cmd/mcp-proxy",
 	"github.com/tailscale/hujson":                              "config",
 	"github.com/subosito/gotenv":                               "config",
 	"github.com/spf13/viper":                                   "config",

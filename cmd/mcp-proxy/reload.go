@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"strings"
+	"sync"
 	"syscall"
 
 	"github.com/mcp-proxy/mcp-proxy/config"
@@ -12,26 +13,43 @@ import (
 // A reload reads the configuration again, as it was read first.
 type reload func() (*config.Config, error)
 
-// onSignal reads the configuration again at each SIGHUP and takes over its upstreams and
-// links, until stop is called. All else stays as it was at the start, of which the log
-// tells, and so does everything if the configuration cannot be used. When ctx is done the
-// signal has no effect.
-func (again reload) onSignal(ctx context.Context, first *config.Config, adopt func(*config.Config) error, log *slog.Logger) (stop func()) {
-	return onEach(func() {
-		if ctx.Err() != nil {
-			return
-		}
-		cfg, err := again()
-		if err == nil {
-			err = adopt(cfg)
-		}
-		if err != nil {
-			log.Error("configuration not taken over", "err", err)
-			return
-		}
-		if keys := first.Changed(cfg); len(keys) > 0 {
-			log.Warn("changed settings that need a restart are not taken over", "keys", strings.Join(keys, ", "))
-		}
-		log.Info("configuration taken over", "upstreams", len(cfg.Upstreams), "links", len(cfg.Links))
-	}, syscall.SIGHUP)
+// A takeover has a service take over what has changed in the configuration.
+type takeover struct {
+	// Static.
+	ctx   context.Context // done: nothing is taken over any more
+	again reload
+	first *config.Config
+	adopt func(*config.Config) error
+	log   *slog.Logger
+
+	mu sync.Mutex // held while the configuration is taken over
+}
+
+// onSignal takes over the configuration at each SIGHUP, until stop is called.
+func (t *takeover) onSignal() (stop func()) {
+	return onEach(func() { t.now() }, syscall.SIGHUP)
+}
+
+// now reads the configuration again and takes over its upstreams and links. All else stays as
+// it was at the start, of which the log tells, and so does everything if the configuration
+// cannot be used. It returns the files that were read; nil if they cannot be used.
+func (t *takeover) now() []string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.ctx.Err() != nil {
+		return nil
+	}
+	cfg, err := t.again()
+	if err == nil {
+		err = t.adopt(cfg)
+	}
+	if err != nil {
+		t.log.Error("configuration not taken over", "err", err)
+		return nil
+	}
+	if keys := t.first.Changed(cfg); len(keys) > 0 {
+		t.log.Warn("changed settings that need a restart are not taken over", "keys", strings.Join(keys, ", "))
+	}
+	t.log.Info("configuration taken over", "upstreams", len(cfg.Upstreams), "links", len(cfg.Links))
+	return cfg.Read
 }

@@ -33,6 +33,7 @@ func newServe() *cobra.Command {
 	}
 	o.addFlags(cmd)
 	o.addCommandFlags(cmd.Flags())
+	o.addWatchFlag(cmd.Flags())
 	o.addServeFlags(cmd.Flags())
 	return cmd
 }

@@ -30,7 +30,15 @@ func (s *start) run(ctx context.Context, v service, lostGrace time.Duration, rea
 	defer tellStatus(v.Snapshot, s.log)()
 	serving, over := context.WithCancel(ctx)
 	defer over()
-	defer s.again.onSignal(serving, s.cfg, v.Reload, s.log)()
+	t := &takeover{ctx: serving, again: s.again, first: s.cfg, adopt: v.Reload, log: s.log}
+	defer t.onSignal()()
+	if s.watch {
+		stop, err := t.onChange()
+		if err != nil {
+			return &runError{fmt.Errorf("--watch: %w", err)}
+		}
+		defer stop()
+	}
 	ended := make(chan error, 1)
 	go func() { ended <- v.Serve() }() // until Shutdown
 	ready()

@@ -1,0 +1,88 @@
+package main
+
+import (
+	"crypto/sha256"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+)
+
+// settled is how long files must stay the same before they are read: editors and
+// Kubernetes change them in several steps.
+const settled = 200 * time.Millisecond
+
+// onChange takes over the configuration when one of the files that it was read from has
+// changed, until stop is called. Their folders are watched, since a file may be replaced, or
+// be behind a link that is.
+func (t *takeover) onChange() (stop func(), err error) {
+	w, err := fsnotify.NewWatcher()
+	if err != nil {
+		return nil, err
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() { t.watch(w) })
+	return func() {
+		w.Close()
+		wg.Wait()
+	}, nil
+}
+
+// watch runs until w is closed.
+func (t *takeover) watch(w *fsnotify.Watcher) {
+	files := t.first.Read
+	addFolders(w, files)
+	before := contents(files)
+	quiet := time.NewTimer(settled) // what has changed since the start is seen, too
+	defer quiet.Stop()
+	for {
+		select {
+		case _, open := <-w.Events:
+			if !open {
+				return
+			}
+			quiet.Reset(settled)
+		case err, open := <-w.Errors:
+			if !open {
+				return
+			}
+			t.log.Warn("the files of the configuration cannot be watched", "err", err)
+		case <-quiet.C:
+			now := contents(files)
+			if now == before {
+				continue
+			}
+			before = now
+			if read := t.now(); read != nil && !slices.Equal(read, files) {
+				files, before = read, [sha256.Size]byte{} // unknown: looked at once more
+				quiet.Reset(settled)
+			}
+			addFolders(w, files)
+		}
+	}
+}
+
+// addFolders watches the folders of files, and of what they are links to.
+func addFolders(w *fsnotify.Watcher, files []string) {
+	for _, f := range files {
+		_ = w.Add(filepath.Dir(f)) // it is watched, or is not there
+		if to, err := filepath.EvalSymlinks(f); err == nil {
+			_ = w.Add(filepath.Dir(to))
+		}
+	}
+}
+
+// contents is a sum of what is in files. One that cannot be read has nothing.
+func contents(files []string) (sum [sha256.Size]byte) {
+	h := sha256.New()
+	for _, f := range files {
+		data, _ := os.ReadFile(f)
+		one := sha256.Sum256(data)
+		h.Write(one[:])
+	}
+	copy(sum[:], h.Sum(nil))
+	return sum
+}

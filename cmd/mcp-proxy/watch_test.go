@@ -1,0 +1,64 @@
+//go:build unix
+
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestWatch: --watch takes over a configuration that is replaced as editors do it, or as
+// Kubernetes does with what it mounts, and files of variables; what cannot be used changes
+// nothing.
+func TestWatch(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, text string) {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// A volume of Kubernetes: the file is a link through ..data, which is swapped.
+	mount := func(version, text string) {
+		if err := os.Mkdir(filepath.Join(dir, version), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		write(version+"/proxy.yaml", text)
+		if err := os.Symlink(version, filepath.Join(dir, "..tmp")); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(filepath.Join(dir, "..tmp"), filepath.Join(dir, "..data")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	mount("..1", "upstreams: {a: {command: fakeserver}}\n")
+	file := filepath.Join(dir, "proxy.yaml")
+	if err := os.Symlink("..data/proxy.yaml", file); err != nil {
+		t.Fatal(err)
+	}
+	p := startProgram(t, nil, "serve", "--watch", "--listen", "127.0.0.1:0", "--config", file)
+	p.hear()
+	taken := func(times int) {
+		t.Helper()
+		eventually(t, "the reload", func() bool { return p.log.count("configuration taken over") == times })
+	}
+
+	mount("..2", "upstreams: {a: {command: fakeserver}, b: {command: fakeserver}}\n")
+	taken(1)
+
+	write("..2/proxy.yaml", "upstreams: {a: {}}\n")
+	eventually(t, "the refusal", func() bool { return p.log.count("configuration not taken over") == 1 })
+
+	write("vars.env", "A=1\n")
+	write("new", `mcpServers: {c: {command: fakeserver, envFile: vars.env}}`+"\n")
+	if err := os.Rename(filepath.Join(dir, "new"), file); err != nil {
+		t.Fatal(err)
+	}
+	taken(3) // once more, since there is another file to watch
+	write("vars.env", "A=2\n")
+	taken(4)
+	if text := p.log.String(); strings.Count(text, "not taken over") != 1 {
+		t.Error(text)
+	}
+}
