@@ -4,6 +4,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/observe"
 )
 
@@ -92,6 +93,21 @@ const (
 	ForRoom     = observe.ForRoom
 	ForProxy    = observe.ForProxy
 )
+
+// Kinds of events.
+const (
+	ServerEnded    = observe.ServerEnded
+	ServerNotBegun = observe.ServerNotBegun
+	RequestsFailed = observe.RequestsFailed
+	LoginRefused   = observe.LoginRefused
+	ClientTooSlow  = observe.ClientTooSlow
+	LinkEnded      = observe.LinkEnded
+	StoppedInUse   = observe.StoppedInUse
+	HeardOf        = observe.HeardOf
+)
+
+// IsEvent reports whether a text looks as the ids of events do: "k3v9x2ma".
+func IsEvent(text string) bool { return jsonrpc.IsEvent(text) }
 
 // Outcomes.
 const (

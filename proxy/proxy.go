@@ -68,7 +68,7 @@ func New(cfg *config.Config, o Options) (*Proxy, error) {
 		return nil, err
 	}
 	p.host.prover.returned = func(upstream string) { p.router.Returned(upstream) }
-	p.within = newWithin(cfg, p.host, o.Log)
+	p.within = newWithin(cfg, p.host, o)
 	if p.links, err = newLinks(cfg, p.router, o); err != nil {
 		return nil, err
 	}

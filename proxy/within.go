@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/config"
+	"github.com/mcp-proxy/mcp-proxy/internal/observe"
 	"github.com/mcp-proxy/mcp-proxy/upstream/link"
 )
 
@@ -15,18 +16,32 @@ type within struct {
 	client link.Client
 	host   *hosting
 	log    *slog.Logger
-	wg     sync.WaitGroup // both ends
+	hooks  observe.Hooks   // of which Happened is called
+	ctx    context.Context // of the link; set by start
+	wg     sync.WaitGroup  // both ends
 }
 
-func newWithin(cfg *config.Config, host *hosting, log *slog.Logger) *within {
+func newWithin(cfg *config.Config, host *hosting, o Options) *within {
 	host.server.Trusted = true
-	return &within{host: host, log: log, client: link.Client{
-		Log: log, Limits: limitsOf(cfg), Trusted: true, Streams: host.streams(len(cfg.Upstreams)),
-	}}
+	l := &within{host: host, log: o.Log, hooks: o.Hooks}
+	l.client = link.Client{
+		Log: o.Log, Limits: limitsOf(cfg), Trusted: true, Streams: host.streams(len(cfg.Upstreams)), Lost: l.lost,
+	}
+	return l
 }
 
 // start keeps the link up until ctx ends.
-func (l *within) start(ctx context.Context) { l.wg.Go(func() { l.keep(ctx) }) }
+func (l *within) start(ctx context.Context) {
+	l.ctx = ctx
+	l.wg.Go(func() { l.keep(ctx) })
+}
+
+// lost tells of the end of a link.
+func (l *within) lost(event string, err error) {
+	if tell := l.hooks.Happened; tell != nil && l.ctx.Err() == nil {
+		tell(linkEvent(event, "the link within the process was lost", err, time.Time{}))
+	}
+}
 
 // keep keeps the link up until ctx ends. Nothing that clients do ends it: if it ends
 // all the same, its streams do, and there is another.

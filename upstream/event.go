@@ -2,6 +2,8 @@ package upstream
 
 import (
 	"cmp"
+	"slices"
+	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/observe"
@@ -43,8 +45,23 @@ func (s *stream) tellEvent(e ending, inARow int) observe.Event {
 	var now Status
 	s.addStatus(&now)
 	event.InFlight, event.Unusable, event.Began, event.PID, event.Stderr = e.inFlight, now.Unusable, now.Started, now.PID, now.Stderr
+	event.Calls, event.CallsLeftOut = lostCalls(s.calls())
 	tell(event)
 	return event
+}
+
+// mostLost bounds the calls that are told of with one event.
+const mostLost = 20
+
+// lostCalls returns the oldest of the calls that are lost with their server, and how many
+// more there are.
+func lostCalls(open []observe.OpenCall) (lost []observe.LostCall, leftOut int) {
+	slices.SortFunc(open, func(a, b observe.OpenCall) int { return a.Began.Compare(b.Began) })
+	leftOut = max(len(open)-mostLost, 0)
+	for _, c := range open[:len(open)-leftOut] {
+		lost = append(lost, observe.LostCall{Session: c.Session, Method: c.Method, Tool: c.Tool, AgeMs: time.Since(c.Began).Milliseconds()})
+	}
+	return lost, leftOut
 }
 
 // tellRest tells what a process has written at its very end, once there is no more.

@@ -135,7 +135,7 @@ func TestClientCredentials(t *testing.T) {
 func TestClientCredentialsOfLinks(t *testing.T) {
 	s := emptySite(t)
 	s.layout = layout{place: "TCP link"} // but for what is written here
-	s.far = newFarHost(t, s.load("host.yaml", "upstreams: {a: {command: fakeserver, stopGrace: 500ms}, b: {command: fakeserver}}\n", true), 0, s.log)
+	s.far = newFarHost(t, s.load("host.yaml", "upstreams: {a: {command: fakeserver, stopGrace: 500ms}, b: {command: fakeserver}}\n", true), 0, s.log, s.events)
 	at := s.far.listen("ws://127.0.0.1:0/link")
 	g := newGuarded(t, strings.TrimPrefix(at, "tcp://"))
 	s.write("secret", g.secret)

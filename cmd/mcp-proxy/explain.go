@@ -1,12 +1,14 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -14,44 +16,75 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/proxy"
 )
 
+// An explainer answers what the command explain is asked.
+type explainer struct {
+	adminFlags
+	file   string // configuration
+	claims string // file with a payload
+	q      proxy.Question
+}
+
 func newExplain() *cobra.Command {
-	var file, claims string
-	var asJSON bool
-	var q proxy.Question
+	var x explainer
 	cmd := &cobra.Command{
-		Use:   "explain (--as CLIENT | --claims FILE) NAME|URI",
-		Short: "Say what a client may do with a tool, a prompt or a resource, and why",
-		Long: "Decides by the policies of a configuration alone, as a proxy with it would, and says which rule has decided and why.\n" +
+		Use:   "explain EVENT | (--as CLIENT | --claims FILE) NAME|URI",
+		Short: "Tell the story of an event, or say what a client may do with a tool, a prompt or a resource, and why",
+		Long: "An EVENT is the id in the error of a call, and in the log: a running proxy or host says what happened.\n\n" +
+			"Of a tool, prompt or resource it decides by the policies of a configuration alone, as a proxy with it would, and says which rule has decided and why.\n" +
 			"Nothing is started or asked. The exit code is 0 if the client may use it, 1 if not, 2 for bad usage or configuration.\n\n" +
 			"A CLIENT is anonymous, operator, token:NAME, user:NAME, certificate:NAME@AUTHORITY or jwt:SUBJECT@ISSUER.\n" +
 			"The claims are the payload of a JWT, as JSON; - reads them from standard input.",
-		Example: "  mcp-proxy explain --as token:ci files__write\n  mcp-proxy explain --claims payload.json file:///data/report.txt",
+		Example: "  mcp-proxy explain k3v9x2ma\n  mcp-proxy explain --as token:ci files__write\n  mcp-proxy explain --claims payload.json file:///data/report.txt",
 		Args: func(_ *cobra.Command, args []string) error {
 			switch {
 			case len(args) != 1:
-				return errors.New("explain takes one NAME or URI")
-			case q.As == "" && claims == "":
+				return errors.New("explain takes one EVENT, NAME or URI")
+			case x.isEvent(args[0]):
+			case x.q.As == "" && x.claims == "":
 				return errors.New("explain needs to know who asks: --as CLIENT or --claims FILE")
 			}
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			q.Name = args[0]
-			if claims != "" {
-				var err error
-				if q.Claims, err = readClaims(claims); err != nil {
-					return err
-				}
+			if x.isEvent(args[0]) {
+				return x.event(cmd.Context(), args[0])
 			}
-			return runExplain(file, q, asJSON)
+			x.q.Name = args[0]
+			return x.name()
 		},
 	}
-	addConfigFlag(cmd, &file)
-	cmd.Flags().StringVar(&q.As, "as", "", "who asks: token:ci, operator, …")
-	cmd.Flags().StringVar(&claims, "claims", "", "file with the payload of a JWT, which says who asks")
-	cmd.Flags().StringVar(&q.Kind, "kind", "", "tool, prompt or resource (default: a URI is a resource, a name a tool)")
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	addConfigFlag(cmd, &x.file)
+	x.add(cmd)
+	cmd.Flags().StringVar(&x.q.As, "as", "", "who asks: token:ci, operator, …")
+	cmd.Flags().StringVar(&x.claims, "claims", "", "file with the payload of a JWT, which says who asks")
+	cmd.Flags().StringVar(&x.q.Kind, "kind", "", "tool, prompt or resource (default: a URI is a resource, a name a tool)")
 	return cmd
+}
+
+// isEvent reports whether a word is the id of an event: nothing says that it is a name.
+func (x *explainer) isEvent(word string) bool {
+	return proxy.IsEvent(word) && x.q.As+x.q.Kind+x.claims+x.file == ""
+}
+
+// event tells the story of one.
+func (x *explainer) event(ctx context.Context, id string) error {
+	c, err := x.client()
+	if err != nil {
+		return err
+	}
+	var text json.RawMessage
+	if err := c.getJSON(ctx, "/events/"+id, &text); err != nil {
+		return err
+	}
+	if x.json {
+		return printJSON(text)
+	}
+	var e proxy.Event
+	if err := json.Unmarshal(text, &e); err != nil {
+		return &runError{err}
+	}
+	tellStory(os.Stdout, &e, time.Now())
+	return nil
 }
 
 func readClaims(file string) (json.RawMessage, error) {
@@ -68,24 +101,29 @@ func readClaims(file string) (json.RawMessage, error) {
 
 const maxClaims = 1 << 20
 
-func runExplain(file string, q proxy.Question, asJSON bool) error {
-	cfg, warnings, err := config.Load(config.Options{File: file})
+// name says what a client may do with what has a name.
+func (x *explainer) name() error {
+	if x.claims != "" {
+		var err error
+		if x.q.Claims, err = readClaims(x.claims); err != nil {
+			return err
+		}
+	}
+	cfg, warnings, err := config.Load(config.Options{File: x.file})
 	if err != nil {
 		return err
 	}
 	for _, w := range warnings {
 		fmt.Fprintln(os.Stderr, "warning:", w)
 	}
-	e, err := proxy.Explain(cfg, q)
+	e, err := proxy.Explain(cfg, x.q)
 	if err != nil {
 		return err
 	}
-	if asJSON {
-		text, err := json.MarshalIndent(e, "", "  ")
-		if err != nil {
+	if x.json {
+		if err := printJSON(e); err != nil {
 			return err
 		}
-		fmt.Println(string(text))
 	} else {
 		printExplanation(e)
 	}

@@ -28,9 +28,9 @@ type farHost struct {
 	open []*carrier
 }
 
-func newFarHost(t *testing.T, cfg *config.Config, beat time.Duration, log *lines) *farHost {
+func newFarHost(t *testing.T, cfg *config.Config, beat time.Duration, log *lines, events *book) *farHost {
 	t.Helper()
-	host, err := proxy.NewHost(cfg, config.HostLink{Heartbeat: beat}, proxy.Options{Log: slog.New(slog.NewTextHandler(log, nil))})
+	host, err := proxy.NewHost(cfg, config.HostLink{Heartbeat: beat}, proxy.Options{Log: slog.New(slog.NewTextHandler(log, nil)), Hooks: events.hooks()})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -23,7 +23,7 @@ var mayImport = map[string][]string{
 	"proxy/session":             {"internal/identity", "internal/jsonrpc", "internal/mcp", "internal/observe", "internal/peer", "internal/tap", "proxy/catalog", "proxy/policy"},
 	"proxy/frontend":            {"internal/identity", "internal/jsonrpc", "internal/jsonrpc/wsconn", "internal/mcp", "internal/page"},
 	"proxy/auth":                {"internal/identity", "internal/jwt"},
-	"proxy/admin":               {"internal/mcp", "internal/observe", "internal/page", "internal/tap"},
+	"proxy/admin":               {"internal/jsonrpc", "internal/mcp", "internal/observe", "internal/page", "internal/tap"},
 	"upstream":                  {"internal/jsonrpc", "internal/mcp", "internal/observe", "upstream/pool", "upstream/process"},
 	"upstream/process":          {"internal/jsonrpc"},
 	"upstream/pool":             {"internal/jsonrpc", "internal/mcp", "internal/peer", "internal/timers", "upstream/translate"},

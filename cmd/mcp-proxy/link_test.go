@@ -268,7 +268,7 @@ func TestNameClash(t *testing.T) {
 	links := "links:\n"
 	for _, name := range []string{"one", "two"} {
 		hosts := fmt.Sprintf("upstreams:\n  x: {command: fakeserver}\n  y: {command: fakeserver, env: {FAKE_LOG: %q}}\n  %s: {command: fakeserver}\n", s.record(name), name)
-		far := newFarHost(t, s.load(name+".yaml", hosts, true), 0, &lines{})
+		far := newFarHost(t, s.load(name+".yaml", hosts, true), 0, &lines{}, s.events)
 		links += "  " + name + ": {dial: " + far.listen("unix://"+s.dir+"/"+name) + "}\n"
 	}
 	s.run(text + links)

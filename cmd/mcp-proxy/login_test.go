@@ -317,7 +317,7 @@ func TestLoginOfLinks(t *testing.T) {
 	h := newHome(t, oauthtest.Variations{})
 	s := emptySite(t)
 	s.layout = layout{place: "TCP link"} // but for what is written here
-	far := newFarHost(t, s.load("host.yaml", "upstreams: {a: {command: fakeserver, stopGrace: 500ms}}\n", true), 0, s.log)
+	far := newFarHost(t, s.load("host.yaml", "upstreams: {a: {command: fakeserver, stopGrace: 500ms}}\n", true), 0, s.log, s.events)
 	host, err := url.Parse("http://" + strings.TrimPrefix(far.listen("ws://127.0.0.1:0/link"), "tcp://"))
 	if err != nil {
 		t.Fatal(err)

@@ -39,6 +39,7 @@ type site struct {
 	log      *lines         // the host's, too, if there is one
 	resident int            // processes that no client's leaving ends
 	far      *farHost
+	events   *book // of the proxy, and of the host
 }
 
 // A layout is where the upstreams a and b of a site are, how they are set, and who
@@ -139,7 +140,9 @@ func newSite(t *testing.T, l ...layout) *site {
 // emptySite is one where nothing runs yet.
 func emptySite(t *testing.T) *site {
 	t.Helper()
-	return &site{t: t, log: &lines{}, dir: shortDir(t)}
+	s := &site{t: t, log: &lines{}, dir: shortDir(t), events: newBook()}
+	t.Cleanup(func() { s.events.balanced(t) }) // the last: when nothing runs
+	return s
 }
 
 // shortDir returns a directory whose name leaves room for that of a socket.
@@ -165,7 +168,7 @@ func (s *site) config() string {
 	if !s.layout.linked() {
 		return top + upstreams
 	}
-	s.far = newFarHost(s.t, s.load("host.yaml", upstreams, true), s.layout.beat, s.log)
+	s.far = newFarHost(s.t, s.load("host.yaml", upstreams, true), s.layout.beat, s.log, s.events)
 	beat := ""
 	if s.layout.beat > 0 {
 		beat = fmt.Sprint(", heartbeat: ", s.layout.beat)
@@ -228,7 +231,7 @@ func (s *site) run(text string) {
 	t.Helper()
 	cfg := s.load("mcp-proxy.yaml", text, false)
 	log := slog.New(slog.NewTextHandler(s.log, &slog.HandlerOptions{Level: s.layout.level}))
-	p, err := proxy.New(cfg, proxy.Options{Log: log})
+	p, err := proxy.New(cfg, proxy.Options{Log: log, Hooks: s.events.hooks()})
 	if err != nil {
 		t.Fatal(err)
 	}

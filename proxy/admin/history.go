@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/observe"
 )
 
@@ -214,12 +215,22 @@ func (h *History) List(since string, limit int) observe.Events {
 	return list
 }
 
-// place fills in the link to the host that has the rest of what was only heard of.
+// place says where the rest is of what was only heard of: behind a link. Of what was done on
+// purpose there is no more.
 func (h *History) place(e *observe.EventLine) {
-	if e.Kind == observe.HeardOf && h.Behind != nil {
+	if e.Kind != observe.HeardOf {
+		return
+	}
+	if h.Behind != nil {
 		e.Link = h.Behind(e.Upstream)
 	}
+	if onPurpose[e.Class] {
+		e.Kind = observe.StoppedInUse
+	}
 }
+
+// onPurpose are the classes of causes of what somebody wanted.
+var onPurpose = map[string]bool{jsonrpc.ClassStopped.String(): true, jsonrpc.ClassChanged.String(): true}
 
 func (h *History) list(since string, limit int) observe.Events {
 	h.mu.Lock()

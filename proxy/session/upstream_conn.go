@@ -318,8 +318,11 @@ func (u *upstreamConn) unread(m *jsonrpc.Message) {
 
 // end settles all that the stream of a had in flight, once for each.
 func (u *upstreamConn) end(a *attempt, err error) {
-	end := u.ended(a, jsonrpc.EndOf(err, jsonrpc.CauseLinkLost))
+	said := *jsonrpc.EndOf(err, jsonrpc.CauseLinkLost)
+	mine := said
+	end := u.ended(a, &mine)
 	inFlight, _ := a.peer.Open()
+	u.tellEnd(&said, end, inFlight)
 	u.log.Debug("stream ended", "cause", end.Cause, "event", end.Event, "err", err, "in_flight", inFlight)
 	a.peer.End(end)
 }

@@ -1,0 +1,154 @@
+//go:build unix
+
+package main
+
+import (
+	"encoding/json"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/proxy"
+)
+
+// A book keeps which events were told of, by a proxy and its hosts, and which were in errors.
+type book struct {
+	mu       sync.Mutex
+	happened map[string]proxy.Event
+	lost     map[string]proxy.Loss
+}
+
+func newBook() *book {
+	return &book{happened: make(map[string]proxy.Event), lost: make(map[string]proxy.Loss)}
+}
+
+func (b *book) hooks() proxy.Hooks {
+	return proxy.Hooks{
+		Happened: func(e proxy.Event) {
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			b.happened[e.ID] = e
+		},
+		CallLost: func(l proxy.Loss) {
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			b.lost[l.Event] = l
+		},
+	}
+}
+
+// balanced checks that there is a story behind each error that names an event, but for what
+// an operator has changed.
+func (b *book) balanced(t *testing.T) {
+	t.Helper()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for id, l := range b.lost {
+		e, ok := b.happened[id]
+		switch {
+		case !ok && l.Class == "changed":
+			continue
+		case !ok:
+			t.Errorf("nobody tells of the event %s, of which an error said: %s (%s)", id, l.What, l.Reason)
+			continue
+		}
+		if e.Upstream != "" && e.Upstream != l.Upstream || e.What == "" || e.Time.IsZero() || e.Class == "" {
+			t.Errorf("the error %+v is that of %+v", l, e)
+		}
+	}
+}
+
+// Who has an error with an event asks the process for its story: what the server said last,
+// what was in flight, who was told. Nothing of params is in it.
+func TestExplainEvent(t *testing.T) {
+	dir := shortDir(t)
+	env := []string{"XDG_RUNTIME_DIR=" + dir}
+	p := startProgram(t, env, "stdio", "--", "fakeserver")
+	p.say(initialize)
+	p.hear()
+	p.say(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"hang","arguments":{"about":"MARKED"}}}`)
+	p.say(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"exit","arguments":{"about":"MARKED"}}}`)
+	var event string
+	for event == "" {
+		m, err := jsonrpc.Decode([]byte(p.hear()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		event = jsonrpc.ReadErrorData(m.Error).Event
+	}
+	text, code := command(t, env, "explain", event)
+	for _, part := range []string{
+		event + "  main exited (exit status 3)\n", "the server of main ended unexpectedly", "legacy era", "pid ",
+		"in flight  2 requests\n", " t tools/call hang, for ", " t tools/call exit, for ", "told ", " t operator: ", "started again when it is needed",
+	} {
+		if !strings.Contains(text, part) {
+			t.Errorf("no %q in\n%s", part, text)
+		}
+	}
+	if code != exitOK || strings.Contains(text, "MARKED") {
+		t.Errorf("%d\n%s", code, text)
+	}
+	var e proxy.Event
+	text, code = command(t, env, "explain", "--json", event)
+	if err := json.Unmarshal([]byte(text), &e); err != nil || code != exitOK || e.ID != event || e.ExitStatus == nil || *e.ExitStatus != 3 || e.InFlight != 2 || e.Class != "exited" {
+		t.Errorf("%d %v\n%s", code, err, text)
+	}
+	if text, code := command(t, env, "explain", "aaaaaaaa"); code != exitError || strings.Count(text, "\n") != 1 || !strings.Contains(text, "no such event here") {
+		t.Errorf("%d %q", code, text)
+	}
+	if p.log.count(event) != 1 {
+		t.Errorf("the log names it other than once:\n%s", p.log)
+	}
+}
+
+// All that an event may have is told, in words and with times, and nothing that moves a cursor.
+func TestStory(t *testing.T) {
+	at := time.Date(2026, 1, 2, 15, 4, 5, 0, time.Local)
+	status := 3
+	e := proxy.Event{
+		EventLine: proxy.EventLine{
+			ID: "k3v9x2ma", Time: at, Kind: proxy.ServerNotBegun, Upstream: "files", Session: "s1",
+			What: "files did not start: exit status 3", Cause: "start failed", InFlight: 1,
+		},
+		Era: "legacy", PID: 7, ExitStatus: &status, Began: at.Add(-1500 * time.Millisecond), Stderr: []string{"one", "\x1b[31mtwo\r"},
+		Calls: []proxy.LostCall{{Session: "s1", Client: "c", Method: "tools/call", Tool: "write", AgeMs: 1400}}, CallsLeftOut: 2,
+		Told: []proxy.Told{{Session: "s1", Client: "c", Principal: "token ci", Errors: 1}}, ToldLeftOut: 1,
+		Failures: 5, State: "crash loop", Next: at.Add(30 * time.Second),
+		Before: []proxy.EventLine{{ID: "aaaaaaaa", Time: at.Add(-48 * time.Hour), What: "files did not start"}}, Trimmed: true,
+	}
+	var out strings.Builder
+	tellStory(&out, &e, at.Add(200*time.Second))
+	want := `k3v9x2ma  files did not start: exit status 3
+  when       2026-01-02 15:04:05, 3m20s ago
+  what       files did not start, or was not reached (session s1, legacy era, pid 7)
+  ran        never: it tried for 1.5s
+  cause      start failed (exit status 3)
+  stderr     one
+             [31mtwo
+  in flight  1 request
+             s1 c tools/call write, for 1.4s
+             and 2 more
+  told       session s1 c token ci: 1 error
+             and 1 more
+  next       5 failures in a row, in a crash loop, not started again before 15:04:35
+  before     aaaaaaaa  2025-12-31 15:04:05  files did not start
+  note       stderr and lists were forgotten: newer events needed the room
+`
+	if got := out.String(); got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+	out.Reset()
+	tellStory(&out, &proxy.Event{Host: true, EventLine: proxy.EventLine{ID: "bbbbbbbb", Time: at, Kind: proxy.HeardOf, Upstream: "x", Link: "far"}}, at)
+	if !strings.Contains(out.String(), "the host behind the link far has seen it") {
+		t.Error(out.String())
+	}
+	for d, want := range map[time.Duration]string{
+		1234 * time.Microsecond: "1ms", 59949 * time.Millisecond: "59.9s", 61 * time.Second: "1m01s", 3 * time.Hour: "3h00m", 100 * time.Hour: "4 days",
+	} {
+		if got := roughly(d); got != want {
+			t.Errorf("%v is roughly %s, want %s", d, got, want)
+		}
+	}
+}
