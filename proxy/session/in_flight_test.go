@@ -1,0 +1,176 @@
+package session
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+)
+
+// inFlight returns what the router tells of calls, in few words each.
+func (w *world) inFlight() (all []string) {
+	synctest.Wait()
+	calls, _ := w.proxy.Calls(1000)
+	for _, c := range calls {
+		words := []string{c.Method, c.Tool, "at", c.Upstream, "for", string(c.WaitsFor)}
+		if c.Detail != "" {
+			words = append(words, "("+c.Detail+")")
+		}
+		all = append(all, strings.Join(strings.Fields(strings.Join(words, " ")), " "))
+	}
+	return all
+}
+
+func (w *world) wantInFlight(want ...string) {
+	w.t.Helper()
+	if got := w.inFlight(); !slices.Equal(got, want) {
+		w.t.Errorf("in flight:\n%q, want\n%q", got, want)
+	}
+}
+
+// Each call is told of until it is answered, in both eras, with whom and what it is for. A
+// subscription is not: nobody waits for its answer.
+func TestCallsInFlight(t *testing.T) {
+	inEras(t, &Router{}, []string{"files", "docs"}, func(w *world) {
+		w.initialize()
+		w.list()
+		w.upstream("files").mute()
+		w.client.say(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"files__echo"}}`)
+		synctest.Wait()
+		time.Sleep(time.Minute)
+		w.client.say(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"files__echo"}}`)
+		if w.era == mcp.Modern {
+			w.client.say(`{"jsonrpc":"2.0","id":3,"method":"subscriptions/listen","params":{"notifications":{"toolsListChanged":true}}}`)
+		}
+		w.wantInFlight("tools/call echo at files for upstream", "tools/call echo at files for upstream")
+		w.client.take()
+
+		calls, leftOut := w.proxy.Calls(1)
+		if leftOut != 1 || len(calls) != 1 || time.Since(calls[0].Began) != time.Minute {
+			t.Fatalf("the oldest: %+v, and %d", calls, leftOut)
+		}
+		s := w.proxy.Sessions()[0]
+		if c := calls[0]; c.Session != s.ID || c.Era != string(w.era) || c.Principal != s.Principal || (c.Client == "") != (w.era == mcp.Modern) {
+			t.Errorf("%+v is not of %+v", c, s)
+		}
+		listens := 0
+		if w.era == mcp.Modern {
+			listens = 1
+		}
+		if s.InFlight != 2 || s.Listens != listens {
+			t.Errorf("%d in flight, %d listens", s.InFlight, s.Listens)
+		}
+		if got := w.proxy.Traffic()["files"]; got.InFlight != 2 {
+			t.Errorf("traffic: %+v", got)
+		}
+		for _, m := range w.upstream("files").take() {
+			if call := decode(t, m); call.Method == "tools/call" {
+				w.upstream("files").conn.Send(jsonrpc.NewResult(call.ID, json.RawMessage(`{"content":[]}`)))
+			}
+		}
+		w.wantInFlight()
+	})
+}
+
+// What a call waits for on its way: the link, the start, room, and the client.
+func TestWhatCallsWaitFor(t *testing.T) {
+	inWorld(t, &Router{}, []string{"files"}, func(w *world) {
+		gate := make(chan struct{})
+		w.configure(func(p *Router) { p.Dialer = gated(w, gate) })
+		w.hands = map[string]func(*party, *jsonrpc.Message){"files": nil}
+		started := make(chan *jsonrpc.Message, 1)
+		w.hands["files"] = func(p *party, m *jsonrpc.Message) {
+			if m.Method == "initialize" {
+				started <- m
+				return
+			}
+			if m.Method != "tools/call" {
+				echo("files")(p, m)
+			}
+		}
+		w.client.say(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"elicitation":{}},"clientInfo":{"name":"t","version":"1"}}}`)
+		w.wantInFlight("initialize at files for start")
+		synctest.Wait()
+		time.Sleep(maxStart) // the client goes on without it
+		w.client.say(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+		w.client.say(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"echo"}}`)
+		w.wantInFlight("tools/call echo at files for link")
+		close(gate)
+		w.wantInFlight("tools/call echo at files for start")
+		echo("files")(w.upstream("files"), <-started)
+		w.wantInFlight("tools/call echo at files for upstream")
+		w.client.take()
+
+		var call *jsonrpc.Message
+		for _, m := range w.upstream("files").take() {
+			if m := decode(t, m); m.Method == "tools/call" {
+				call = m
+			}
+		}
+		w.upstream("files").conn.Send(&jsonrpc.Message{ID: jsonrpc.IntID(7), Method: "elicitation/create", Related: call.ID})
+		w.wantInFlight("tools/call echo at files for client (elicitation/create)")
+		w.client.say(`{"jsonrpc":"2.0","id":1,"result":{}}`)
+		w.wantInFlight("tools/call echo at files for upstream")
+		w.upstream("files").conn.Send(&jsonrpc.Message{ID: jsonrpc.IntID(8), Method: "roots/list"})
+		w.wantInFlight("tools/call echo at files for client (roots/list, which may be for another call)")
+		w.upstream("files").conn.Send(jsonrpc.NewResult(call.ID, json.RawMessage(`{}`)))
+		w.wantInFlight()
+	})
+}
+
+// A merged list waits for those upstreams that have not answered.
+func TestWhatListsWaitFor(t *testing.T) {
+	inEras(t, &Router{}, []string{"a", "b", "c"}, func(w *world) {
+		w.initialize()
+		w.list()
+		w.upstream("a").mute()
+		for _, name := range []string{"a", "b"} {
+			w.upstream(name).conn.Send(&jsonrpc.Message{Method: mcp.MethodPromptsChanged})
+		}
+		w.client.say(`{"jsonrpc":"2.0","id":1,"method":"prompts/list"}`)
+		w.wantInFlight("prompts/list at a for upstream")
+		w.upstream("b").mute()
+		w.upstream("c").mute()
+		w.client.say(`{"jsonrpc":"2.0","id":2,"method":"resources/list"}`)
+		synctest.Wait()
+		if got := w.inFlight(); len(got) != 2 || got[1] != "resources/list at for upstream (a, b, c)" {
+			t.Errorf("%q", got)
+		}
+		time.Sleep(time.Minute)
+		w.wantInFlight()
+	})
+}
+
+// What an upstream does not read waits to be sent, and is counted in bytes.
+func TestCallsThatWaitForRoom(t *testing.T) {
+	inEras(t, &Router{}, []string{"files"}, func(w *world) {
+		over := make(chan struct{})
+		defer close(over)
+		w.hands = map[string]func(*party, *jsonrpc.Message){"files": func(p *party, m *jsonrpc.Message) {
+			if m.Method == "tools/call" {
+				<-over
+			}
+			echo("files")(p, m)
+		}}
+		w.initialize()
+		w.list()
+		big := `"` + strings.Repeat("x", 1<<10) + `"`
+		const calls = 500 // more than the pipe and the writer hold
+		for id := range calls {
+			w.client.say(fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"echo","arguments":{"x":%s}}}`, id+1, big))
+		}
+		got := w.inFlight()
+		if len(got) != calls || got[0] != "tools/call echo at files for upstream" || got[calls-1] != "tools/call echo at files for room (not sent: its server does not read)" {
+			t.Errorf("%d: %q", len(got), slices.Compact(got))
+		}
+		if n := w.proxy.Traffic()["files"].QueuedBytes; n < 1<<10 {
+			t.Errorf("%d bytes wait", n)
+		}
+	})
+}
