@@ -291,20 +291,32 @@ func TestMaxConcurrent(t *testing.T) {
 	f.await("tools/call", 2)
 	a.request(2, "tools/list", "")
 	a.request(3, "tools/list", "")
+	within(t, "two that wait", func() { waiting(s, 2) })
 	a.cancel(2)                              // leaves the queue
 	a.notify("notifications/progress", `{}`) // does not count
 	f.await("notifications/progress", 1)
 	if seen := f.all(); slices.Contains(seen, "tools/list") || slices.Contains(seen, "notifications/cancelled") {
 		t.Errorf("server has seen %q", seen)
 	}
+	within(t, "one that waits", func() { waiting(s, 1) })
 	close(release)
 	got := []string{a.recv().ID.String(), a.recv().ID.String(), b.recv().ID.String()}
+	if n := s.Waiting(); n != 0 {
+		t.Errorf("%d wait at the end", n)
+	}
 	slices.Sort(got[:2])
 	if !slices.Equal(got, []string{"1", "3", "1"}) {
 		t.Errorf("answers to %q", got)
 	}
 	if n := strings.Count(strings.Join(f.all(), " "), "tools/list"); n != 1 {
 		t.Errorf("%d tools/list, want 1", n)
+	}
+}
+
+// waiting returns when so many requests wait for others.
+func waiting(s *Server, n int) {
+	for s.Waiting() != n {
+		time.Sleep(time.Millisecond)
 	}
 }
 
