@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -26,6 +27,7 @@ import (
 //	hang       tells of progress, and never answers
 //	late       answers when it is cancelled
 //	slow       answers when release is called
+//	nap        answers after so many milliseconds as its argument "ms" says
 //	twice      answers twice
 //	garbage    writes a line that is no message before its answer
 //	wrong      answers with what is no response
@@ -239,6 +241,11 @@ func (f *fake) call(m *jsonrpc.Message) {
 		f.progress(m)
 	case "late":
 		f.late[m.ID] = m
+	case "nap":
+		args, _ := jsonrpc.Member(m.Params, "arguments")
+		ms, _ := jsonrpc.Member(args, "ms")
+		d, _ := strconv.Atoi(string(ms))
+		time.AfterFunc(time.Duration(d)*time.Millisecond, func() { f.answer(m, fakeDone) })
 	case "slow":
 		f.slow = append(f.slow, m)
 	case "release":

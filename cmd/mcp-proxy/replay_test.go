@@ -51,7 +51,9 @@ func (c *transcript) says(text, part string) {
 	if part == "" {
 		return
 	}
-	eventually(c.T, part, func() bool { return slices.ContainsFunc(c.all(), func(text string) bool { return strings.Contains(text, part) }) })
+	eventually(c.T, part, func() bool {
+		return slices.ContainsFunc(c.all(), func(text string) bool { return strings.Contains(text, part) })
+	})
 }
 
 func (c *transcript) all() []string {
