@@ -37,6 +37,7 @@ type Config struct {
 	Auth      Auth       `mapstructure:"-"` // who clients are, besides TokenFile
 	Admin     Admin      `mapstructure:"-"` // where operators look in
 	Logs      Logs       `mapstructure:"-"` // besides what always is
+	Traces    Traces     `mapstructure:"-"` // of calls, and where they go
 	Policies  []Policy   `mapstructure:"-"` // what they may, in the order of the file; nil: everything
 	Upstreams []Upstream `mapstructure:"-"` // in the order of the file; disabled ones are left out
 	Links     []Link     `mapstructure:"-"` // in the order of the file

@@ -198,6 +198,7 @@ func (l *loader) fields(top map[string]any) fields {
 		"tls":       into(&l.cfg.TLS, value.listenTLS),
 		"logs":      func(v value) { v.strict(fields{"calls": into(&l.cfg.Logs.Calls, truth.read)}) },
 		"auth":      l.readAuth,
+		"traces":    l.readTraces,
 		"policies":  l.readPolicies,
 		"admin":     l.readAdmin,
 		"upstreams": l.readUpstreams,

@@ -34,6 +34,8 @@ func Check(cfg *config.Config) config.Problems {
 	c.clientTokens(cfg)
 	c.linkTokens(cfg.Links)
 	c.token("admin.tokenFile", cfg.Admin.TokenFile, "operators")
+	c.headerFiles("traces", cfg.Traces.HeadersFrom)
+	c.tls("traces.tls", "ca", cfg.Traces.TLS)
 	return c.problems
 }
 
@@ -78,9 +80,14 @@ func (c *checker) upstream(u config.Upstream) {
 			c.found(u.Key+".replay", fmt.Errorf("%s: %w", u.Replay, err))
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(u.HeadersFrom)) {
-		if err := remote.CheckHeaderFile(u.HeadersFrom[name]); err != nil {
-			c.found(u.Key+".headersFrom."+name, fmt.Errorf("%s: %w", u.HeadersFrom[name], err))
+	c.headerFiles(u.Key, u.HeadersFrom)
+}
+
+// headerFiles checks files that hold values of headers.
+func (c *checker) headerFiles(key string, from map[string]string) {
+	for _, name := range slices.Sorted(maps.Keys(from)) {
+		if err := remote.CheckHeaderFile(from[name]); err != nil {
+			c.found(key+".headersFrom."+name, fmt.Errorf("%s: %w", from[name], err))
 		}
 	}
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 	"github.com/mcp-proxy/mcp-proxy/proxy/frontend"
 	"github.com/mcp-proxy/mcp-proxy/proxy/session"
+	"github.com/mcp-proxy/mcp-proxy/proxy/traces"
 	"github.com/mcp-proxy/mcp-proxy/upstream/link"
 )
 
@@ -36,6 +37,7 @@ type Proxy struct {
 	links  *links   // to hosts elsewhere
 
 	operators *operators
+	traces    *traces.Traces // nil for none
 
 	linked context.Context // of all links
 	hangUp context.CancelFunc
@@ -52,13 +54,16 @@ type Proxy struct {
 func New(cfg *config.Config, o Options) (*Proxy, error) {
 	o.setDefaults()
 	counts, events := o.observe(cfg), o.keepEvents(cfg)
+	recorded, err := newTraces(cfg, &o)
+	if err != nil {
+		return nil, err
+	}
 	warnOfUpstreams(cfg, o.Log)
 	if err := checkClients(cfg); err != nil && !o.Stdio {
 		return nil, err
 	}
-	p := &Proxy{log: o.Log, stdio: o.Stdio}
+	p := &Proxy{log: o.Log, stdio: o.Stdio, traces: recorded}
 	p.router = newRouter(cfg, o, p.dial)
-	var err error
 	if p.router.Policies, err = policiesOf(cfg); err != nil {
 		return nil, err
 	}
@@ -122,6 +127,9 @@ func atLeast(d time.Duration) time.Duration { return max(d, time.Nanosecond) }
 // start runs the links until they are hung up.
 func (p *Proxy) start() {
 	p.once.Do(func() {
+		if p.traces != nil {
+			p.traces.Start()
+		}
 		p.within.start(p.linked)
 		p.links.start(p.linked)
 		p.host.required.start()
@@ -256,6 +264,7 @@ func (p *Proxy) Shutdown(ctx context.Context) error {
 	p.host.stop()
 	p.web.close()
 	p.operators.close()
+	flush(ctx, p.traces)
 	return b.over()
 }
 

@@ -109,6 +109,7 @@ func logIn(t *testing.T, server, clientID string, as *grantor) {
 // and the status, not to another server; when all goes well and when nothing does.
 func TestSecrets(t *testing.T) {
 	var hooks told
+	traces := newCollector(t)
 	refuser, as := newRefuser(t), newGrantor(t, "MARK-access")
 	issuer := newSigner(t, "https://one.example")
 	first, other := newNaive(t, "MARK-header", "MARK-key", "MARK-file"), newNaive(t)
@@ -120,6 +121,7 @@ func TestSecrets(t *testing.T) {
 	h := newHouseWith(t, hooks.hooks(), first, func(cfg *config.Config) {
 		cfg.Auth.Tokens = []config.NamedToken{{Name: "a", TokenFile: secretFile(t, "MARK-a")}, {Name: "b", TokenFile: secretFile(t, "MARK-b")}}
 		trust(issuer)(cfg)
+		cfg.Traces = config.Traces{Endpoint: traces.URL, HeadersFrom: map[string]string{"Authorization": secretFile(t, "MARK-collector")}}
 		cfg.Upstreams[0].Headers = map[string]string{"Authorization": "Bearer MARK-header", "X-Key": "MARK-key"}
 		cfg.Upstreams[0].HeadersFrom = map[string]string{"X-File": secretFile(t, "MARK-file")}
 		cfg.Upstreams = append(cfg.Upstreams,
@@ -204,7 +206,10 @@ func TestSecrets(t *testing.T) {
 	h.proxy.Close()
 	host.Close()
 
-	for where, text := range map[string]string{"the log": h.log.String(), "clients": heard.String(), "the status": string(status), "hooks": hooks.String()} {
+	if !strings.Contains(traces.raw.String(), "MARK-collector") || len(traces.all()) == 0 {
+		t.Error("the collector got", traces.raw.String())
+	}
+	for where, text := range map[string]string{"traces": strings.ReplaceAll(traces.raw.String(), "MARK-collector", ""), "the log": h.log.String(), "clients": heard.String(), "the status": string(status), "hooks": hooks.String()} {
 		if text == "" {
 			t.Error(where, "is empty")
 		}

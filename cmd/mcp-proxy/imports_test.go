@@ -24,6 +24,7 @@ var mayImport = map[string][]string{
 	"proxy/frontend":            {"internal/identity", "internal/jsonrpc", "internal/jsonrpc/wsconn", "internal/mcp", "internal/page"},
 	"proxy/auth":                {"internal/identity", "internal/jwt"},
 	"proxy/admin":               {"internal/jsonrpc", "internal/mcp", "internal/observe", "internal/page", "internal/tap"},
+	"proxy/traces":              {"internal/observe", "internal/secretfile"},
 	"upstream":                  {"internal/jsonrpc", "internal/mcp", "internal/observe", "upstream/pool", "upstream/process"},
 	"upstream/process":          {"internal/jsonrpc"},
 	"upstream/pool":             {"internal/jsonrpc", "internal/mcp", "internal/peer", "internal/timers", "upstream/translate"},
@@ -42,7 +43,7 @@ var mayImport = map[string][]string{
 	// The parts meet in the door, which programs embed.
 	"proxy": {
 		"config", "internal/identity", "internal/jsonrpc", "internal/jsonrpc/wsconn", "internal/jwt", "internal/mcp", "internal/observe", "internal/page", "internal/peer", "internal/secretfile", "internal/tap",
-		"proxy/admin", "proxy/auth", "proxy/catalog", "proxy/frontend", "proxy/policy", "proxy/session",
+		"proxy/admin", "proxy/auth", "proxy/catalog", "proxy/frontend", "proxy/policy", "proxy/session", "proxy/traces",
 		"upstream", "upstream/link", "upstream/oauth", "upstream/pool", "upstream/process", "upstream/remote", "upstream/replay", "upstream/translate",
 	},
 	"cmd/mcp-proxy":  {"config", "proxy"},
@@ -68,6 +69,16 @@ var onlyIn = map[string]string{
 	"github.com/go-jose/go-jose/v4/json":                       "internal/jwt",
 	"github.com/prometheus/client_golang/prometheus":           "proxy/admin",
 	"github.com/prometheus/client_golang/prometheus/promhttp":  "proxy/admin",
+	"go.opentelemetry.io/otel/attribute":                       "proxy/traces",
+	"go.opentelemetry.io/otel/baggage":                         "proxy/traces",
+	"go.opentelemetry.io/otel/codes":                           "proxy/traces",
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace":        "proxy/traces",
+	"go.opentelemetry.io/otel/propagation":                     "proxy/traces",
+	"go.opentelemetry.io/otel/sdk/resource":                    "proxy/traces",
+	"go.opentelemetry.io/otel/sdk/trace":                       "proxy/traces",
+	"go.opentelemetry.io/otel/trace":                           "proxy/traces",
+	"go.opentelemetry.io/proto/otlp/trace/v1":                  "proxy/traces",
+	"google.golang.org/protobuf/proto":                         "proxy/traces",
 	"github.com/yosida95/uritemplate/v3":                       "proxy/catalog",
 	"github.com/tmaxmax/go-sse":                                "", // tests alone
 	"github.com/modelcontextprotocol/go-sdk/mcp":               "examples",

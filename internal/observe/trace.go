@@ -34,7 +34,7 @@ type TraceContext = jsonrpc.TraceContext
 
 // An Arrival is what is known of a call that begins, besides the call itself.
 type Arrival struct {
-	ID        string       // the client's own, as text
+	ID        string       // the client's own, as text; "" in the session of a principal, which has clients with the same ids
 	Transport string       // as of its Session
 	Version   string       // of the protocol; "" if it is not known yet
 	Meta      TraceContext // that the call says in its params

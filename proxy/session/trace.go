@@ -3,6 +3,7 @@ package session
 import (
 	"context"
 	"encoding/json"
+	"strings"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
@@ -12,7 +13,10 @@ import (
 
 // arrival is what who may follow a call is told of it.
 func (s *session) arrival(c *call) observe.Arrival {
-	a := observe.Arrival{ID: c.ID.String(), Meta: c.notes.TraceContext()}
+	a := observe.Arrival{Meta: c.notes.TraceContext()}
+	if !s.ofPrincipal {
+		a.ID = strings.Trim(c.ID.String(), `"`)
+	}
 	if t := c.msg.Trace; t != nil {
 		a.HTTP = *t
 	}

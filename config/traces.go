@@ -1,0 +1,53 @@
+package config
+
+import (
+	"net/url"
+	"strconv"
+	"strings"
+)
+
+// Traces says where traces of calls go. The zero value: where the environment says.
+type Traces struct {
+	Endpoint    string            // base URL of a collector (OTLP over HTTP); empty: the environment's, else none
+	HeadersFrom map[string]string // header name to the path of a file that holds its value
+	TLS         TLS
+	Sample      *float64 // part of the traces without a parent that is recorded, 0 to 1; nil: what the environment says, else all
+}
+
+var (
+	collector = scalar[string]{what: "an http or https URL such as http://127.0.0.1:4318, without a user, ? or #", kinds: text, parse: check(isCollector), secret: true}
+	part      = scalar[float64]{what: "a number from 0 to 1 such as 0.1", kinds: number, parse: parsePart}
+)
+
+func isCollector(s string) bool {
+	u, err := url.Parse(s)
+	return err == nil && isURL("http", "https")(s) && u.User == nil && !strings.ContainsAny(s, "?#")
+}
+
+func parsePart(s string) (float64, bool) {
+	f, err := strconv.ParseFloat(s, 64)
+	return f, err == nil && f >= 0 && f <= 1
+}
+
+func (l *loader) readTraces(v value) {
+	t := &l.cfg.Traces
+	var sample float64
+	v.strict(fields{
+		"endpoint":    into(&t.Endpoint, collector.read),
+		"headersFrom": into(&t.HeadersFrom, value.headersFrom),
+		"tls":         into(&t.TLS, value.tls),
+		"sample":      into(&sample, part.read),
+	})
+	if v.node.has("sample") {
+		t.Sample = &sample
+	}
+	if t.Endpoint == "" {
+		return
+	}
+	switch secure := strings.HasPrefix(t.Endpoint, "https:"); {
+	case !secure && t.TLS != (TLS{}):
+		l.fail(l.source, join(v.key, "tls"), "has a meaning only with an https endpoint")
+	case !secure && len(t.HeadersFrom) > 0 && !isSecureURL(t.Endpoint):
+		l.warn(l.source, join(v.key, "headersFrom"), "can be read on their way to the endpoint: it is http, on another machine")
+	}
+}

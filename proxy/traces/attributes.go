@@ -1,0 +1,142 @@
+package traces
+
+import (
+	"cmp"
+	"strconv"
+	"strings"
+
+	"go.opentelemetry.io/otel/attribute"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/observe"
+)
+
+// The keys of the semantic conventions (open-telemetry/semantic-conventions-genai,
+// docs/gen-ai/mcp.md), in development but for error.type and network.*.
+const (
+	keyMethod     = "mcp.method.name"
+	keySession    = "mcp.session.id" // as in the log: the real one lets in whoever knows it
+	keyVersion    = "mcp.protocol.version"
+	keyTool       = "gen_ai.tool.name"
+	keyPrompt     = "gen_ai.prompt.name"
+	keyOperation  = "gen_ai.operation.name"
+	keyRequest    = "jsonrpc.request.id"
+	keyErrorType  = "error.type"
+	keyStatusCode = "rpc.response.status_code"
+	keyTransport  = "network.transport"
+	keyProtocol   = "network.protocol.name"
+)
+
+// Our own.
+const (
+	keyUpstream  = "mcp_proxy.upstream"
+	keyEra       = "mcp_proxy.era"
+	keyClient    = "mcp_proxy.client"
+	keyPrincipal = "mcp_proxy.principal" // as somebody has configured it
+	keyOutcome   = "mcp_proxy.outcome"
+	keyEvent     = "mcp_proxy.event.id"
+	keyCause     = "mcp_proxy.event.cause"
+
+	eventError = "mcp_proxy.event" // of a span: the event that its error names
+	eventSent  = "mcp_proxy.sent"  // of a client span: its request had to wait until then
+)
+
+const (
+	toolsCall = "tools/call"
+	longest   = 128 // bytes of what a client has said
+	other     = "_OTHER"
+)
+
+// methodOf is a method as the conventions have it.
+func methodOf(method string) string {
+	if method == "other" {
+		return other
+	}
+	return method
+}
+
+// nameOf is the name of a span: few names, since backends count by them.
+func nameOf(method, target string) string {
+	return strings.TrimSuffix(methodOf(method)+" "+cut(target), " ")
+}
+
+// cut bounds what a client has said.
+func cut(s string) string { return strings.ToValidUTF8(s[:min(len(s), longest)], "\uFFFD") }
+
+// attributes are those that say something.
+func attributes(pairs ...string) (all []attribute.KeyValue) {
+	for i := 0; i < len(pairs); i += 2 {
+		if pairs[i+1] != "" {
+			all = append(all, attribute.String(pairs[i], cut(pairs[i+1])))
+		}
+	}
+	return all
+}
+
+// arrived is what is known of a call that begins.
+func arrived(c observe.Call, from observe.Arrival) []attribute.KeyValue {
+	transport, protocol := "", from.Transport
+	switch from.Transport {
+	case "stdio":
+		transport, protocol = "pipe", ""
+	case "http+sse":
+		protocol = "http"
+	}
+	return attributes(keyMethod, methodOf(c.Method), keySession, c.Session, keyVersion, from.Version, keyRequest, from.ID,
+		keyTransport, transport, keyProtocol, protocol, keyEra, c.Era, keyClient, c.Client, keyPrincipal, c.Account)
+}
+
+// answered is what is known of a call at its end. A name that its upstream does not list may
+// be anything that a client has said.
+func answered(c observe.Call) []attribute.KeyValue {
+	all := attributes(keyUpstream, c.Upstream)
+	if c.Listed {
+		all = append(all, attributes(keyTool, c.Tool, keyPrompt, c.Prompt)...)
+	}
+	return append(all, operation(c.Method)...)
+}
+
+// asked is what is known of a request to an upstream.
+func asked(q observe.Request, target string) []attribute.KeyValue {
+	key := keyPrompt
+	if q.Method == toolsCall {
+		key = keyTool
+	}
+	return append(attributes(keyMethod, methodOf(q.Method), keyUpstream, q.Upstream, keyEra, q.Era, key, target),
+		operation(q.Method)...)
+}
+
+// operation is that of a call of a tool.
+func operation(method string) []attribute.KeyValue {
+	if method != toolsCall {
+		return nil
+	}
+	return attributes(keyOperation, "execute_tool")
+}
+
+// textOf is a code as the conventions have it: as text.
+func textOf(code int) string {
+	if code == 0 {
+		return ""
+	}
+	return strconv.Itoa(code)
+}
+
+// typeOfCall is the error.type of a call that has not ended well: the code of its error, or
+// how else it has ended.
+func typeOfCall(end observe.End) string { return cmp.Or(textOf(end.Code), word(end.Outcome)) }
+
+// typeOfRequest is that of a request. If its upstream has not answered, the error is ours,
+// and its code says nothing.
+func typeOfRequest(end observe.End) string {
+	if end.Outcome == observe.Failed {
+		return typeOfCall(end)
+	}
+	return word(end.Outcome)
+}
+
+func word(o observe.Outcome) string {
+	if o == observe.Failed {
+		return other
+	}
+	return string(o)
+}

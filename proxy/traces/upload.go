@@ -1,0 +1,157 @@
+package traces
+
+import (
+	"bytes"
+	"cmp"
+	"compress/gzip"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/secretfile"
+)
+
+// Uploads post spans to a collector. The exporters of OpenTelemetry would do that, too; but
+// they bring gRPC along, which is a sixth of the memory of an idle proxy, and log headers
+// that they cannot use.
+type uploads struct {
+	// Static after construction.
+	endpoint string
+	headers  map[string]string
+	files    map[string]*secretfile.File
+	timeout  time.Duration
+	gzip     bool
+	client   *http.Client
+	ctx      context.Context // of all POSTs
+	abort    context.CancelFunc
+}
+
+func newUploads(s Settings) *uploads {
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport.TLSClientConfig = s.TLS
+	u := &uploads{
+		endpoint: s.Endpoint, headers: s.Headers, files: make(map[string]*secretfile.File),
+		timeout: cmp.Or(s.Timeout, 10*time.Second), gzip: s.Gzip,
+		client: &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }},
+	}
+	for name, path := range s.HeadersFrom {
+		u.files[name] = &secretfile.File{Path: path}
+	}
+	u.ctx, u.abort = context.WithCancel(context.Background())
+	return u
+}
+
+// Start implements [otlptrace.Client].
+func (u *uploads) Start(context.Context) error { return nil }
+
+// Stop implements [otlptrace.Client].
+func (u *uploads) Stop(context.Context) error {
+	u.client.CloseIdleConnections()
+	return nil
+}
+
+// tries bounds how often the same spans are posted: those that come meanwhile wait, and the
+// queue is bounded.
+const tries = 3
+
+// UploadTraces implements [otlptrace.Client]. It posts again what may go well then (OTLP
+// specification, "Retryable Response Codes").
+func (u *uploads) UploadTraces(ctx context.Context, spans []*tracepb.ResourceSpans) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(u.ctx, cancel)()
+	// As bytes TracesData is ExportTraceServiceRequest, whose package imports gRPC.
+	body, err := proto.Marshal(&tracepb.TracesData{ResourceSpans: spans})
+	if err != nil {
+		return err
+	}
+	if u.gzip {
+		body = zipped(body)
+	}
+	_, err = backoff.Retry(ctx, func() (struct{}, error) { return struct{}{}, u.post(ctx, body) }, backoff.WithMaxTries(tries))
+	return err
+}
+
+// post posts once. Its error is a [backoff.PermanentError] if another try would not help.
+func (u *uploads) post(ctx context.Context, body []byte) error {
+	ctx, cancel := context.WithTimeout(ctx, u.timeout)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, u.endpoint, bytes.NewReader(body))
+	if err == nil {
+		err = u.addHeaders(r.Header)
+	}
+	if err != nil {
+		return backoff.Permanent(err)
+	}
+	resp, err := u.client.Do(r)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, 64<<10)) // so that the connection can be used again
+	switch resp.StatusCode {
+	case http.StatusOK, http.StatusAccepted, http.StatusNoContent:
+		return nil
+	case http.StatusTooManyRequests, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+		if seconds, err := strconv.Atoi(resp.Header.Get("Retry-After")); err == nil && seconds > 0 {
+			return backoff.RetryAfter(min(seconds, 10))
+		}
+		return statusError(resp.StatusCode)
+	}
+	for _, file := range u.files {
+		file.Forget() // the next time
+	}
+	return backoff.Permanent(statusError(resp.StatusCode))
+}
+
+func (u *uploads) addHeaders(h http.Header) error {
+	h.Set("Content-Type", "application/x-protobuf")
+	h.Set("User-Agent", "mcp-proxy")
+	if u.gzip {
+		h.Set("Content-Encoding", "gzip")
+	}
+	for name, value := range u.headers {
+		h.Set(name, value)
+	}
+	for name, file := range u.files {
+		value, err := file.Read()
+		if err != nil {
+			return fmt.Errorf("header %s from file %s: %w", name, file.Path, err)
+		}
+		h.Set(name, value)
+	}
+	return nil
+}
+
+func zipped(body []byte) []byte {
+	var b bytes.Buffer
+	w := gzip.NewWriter(&b) // which, as the Buffer, never fails
+	_, _ = w.Write(body)
+	_ = w.Close()
+	return b.Bytes()
+}
+
+// A statusError is that of a collector's answer.
+type statusError int
+
+func (e statusError) Error() string { return "HTTP " + strconv.Itoa(int(e)) }
+
+// plain is an error without the URL, which may have a password or a key.
+func plain(err error) string {
+	if e, ok := errors.AsType[*backoff.RetryAfterError](err); ok {
+		return "the collector asks to wait " + e.Duration.String()
+	}
+	if e, ok := errors.AsType[*url.Error](err); ok {
+		err = e.Err
+	}
+	return err.Error()
+}
