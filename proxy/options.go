@@ -64,6 +64,10 @@ type (
 	Wait         = observe.Wait
 
 	Passed       = observe.Passed
+	Side         = observe.Side
+	Way          = observe.Way
+	MessageKind  = observe.Kind
+	PassedError  = observe.PassedError
 	LeftOut      = observe.LeftOut
 	Recording    = observe.Recording
 	RecordingEnd = observe.RecordingEnd

@@ -53,8 +53,8 @@ func TestSchemas(t *testing.T) {
 	dialStdio(t, p).leave()
 
 	documented, err := filepath.Glob("../docs/schemas/*.json")
-	if err != nil || len(documented) != len(answers) && !*update {
-		t.Errorf("%v are in docs/schemas, and there are %d answers (%v)", documented, len(answers), err)
+	if err != nil || len(documented) != len(answers)+len(tapLines) && !*update {
+		t.Errorf("%v are in docs/schemas, and there are %d answers (%v)", documented, len(answers)+len(tapLines), err)
 	}
 	for _, a := range answers {
 		schema := schemaOf(t, reflect.TypeOf(a.value))
@@ -91,7 +91,8 @@ func anyEvent(t *testing.T, socket string) string {
 func schemaOf(t *testing.T, of reflect.Type) *jsonschema.Schema {
 	t.Helper()
 	schema, err := jsonschema.ForType(of, &jsonschema.ForOptions{TypeSchemas: map[reflect.Type]*jsonschema.Schema{
-		reflect.TypeFor[time.Time](): {Type: "string", Format: "date-time"},
+		reflect.TypeFor[time.Time]():       {Type: "string", Format: "date-time"},
+		reflect.TypeFor[json.RawMessage](): {},
 	}})
 	if err != nil {
 		t.Fatal(err)

@@ -21,8 +21,12 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/proxy"
 )
 
-// mark begins or is part of all secrets of TestSecrets.
-const mark = "MARK-"
+// mark begins or is part of all secrets of TestSecrets, of which clients give one to all
+// servers.
+const (
+	mark  = "MARK-"
+	given = mark + "given"
+)
 
 // A told is what hooks were told.
 type told struct{ journal }
@@ -118,7 +122,9 @@ func TestSecrets(t *testing.T) {
 	t.Setenv("XDG_STATE_HOME", t.TempDir())
 	logIn(t, person.URL, "app", as)
 	logIn(t, leaver.URL, "app", as)
+	operators := filepath.Join(t.TempDir(), "admin")
 	h := newHouseWith(t, hooks.hooks(), first, func(cfg *config.Config) {
+		cfg.Admin = config.Admin{Listen: []string{"unix://" + operators}, Payloads: true}
 		cfg.Auth.Tokens = []config.NamedToken{{Name: "a", TokenFile: secretFile(t, "MARK-a")}, {Name: "b", TokenFile: secretFile(t, "MARK-b")}}
 		trust(issuer)(cfg)
 		cfg.Traces = config.Traces{Endpoint: traces.URL, HeadersFrom: map[string]string{"Authorization": secretFile(t, "MARK-collector")}}
@@ -159,6 +165,7 @@ func TestSecrets(t *testing.T) {
 	}()
 	eventually(t, "link", func() bool { return len(h.proxy.Snapshot().Links) > 0 && h.proxy.Snapshot().Links[0].Up })
 
+	tapped, payloads := openTap(t, operators, "rate=0"), openTap(t, operators, "rate=0&payloads=1")
 	var heard journal
 	hear := func(c *caller, method, path, body string, headers ...string) {
 		status, text := c.do(method, path, body, headers...)
@@ -166,8 +173,8 @@ func TestSecrets(t *testing.T) {
 	}
 	h.a.initialize()
 	for i, name := range []string{"u", "other", "refuses", "down", "command", "program", "denied", "person", "leaver", "near", "faraway"} {
-		hear(h.a, "POST", "/mcp", fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"%s__echo","arguments":{}}}`, i+1, name), h.a.headers()...)
-		text, headers := modern("1", "tools/call", name+"__echo", `,"name":"`+name+`__echo","arguments":{}`)
+		hear(h.a, "POST", "/mcp", fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"%s__echo","arguments":{"password":"`+given+`"}}}`, i+1, name), h.a.headers()...)
+		text, headers := modern("1", "tools/call", name+"__echo", `,"name":"`+name+`__echo","arguments":{"password":"`+given+`"}`)
 		hear(h.b, "POST", "/mcp", text, append(headers, "Cookie", "MARK-cookie", "X-Api-Key", "MARK-of-client")...)
 	}
 	upgrade := []string{"Connection", "Upgrade", "Upgrade", "websocket", "Sec-WebSocket-Version", "13", "Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ=="}
@@ -209,7 +216,8 @@ func TestSecrets(t *testing.T) {
 	if !strings.Contains(traces.raw.String(), "MARK-collector") || len(traces.all()) == 0 {
 		t.Error("the collector got", traces.raw.String())
 	}
-	for where, text := range map[string]string{"traces": strings.ReplaceAll(traces.raw.String(), "MARK-collector", ""), "the log": h.log.String(), "clients": heard.String(), "the status": string(status), "hooks": hooks.String()} {
+	for where, text := range map[string]string{"traces": strings.ReplaceAll(traces.raw.String(), "MARK-collector", ""), "the log": h.log.String(), "clients": strings.ReplaceAll(heard.String(), given, ""), "the status": string(status), "hooks": hooks.String(),
+		"a tap": strings.Join(tapped.rest(), "\n"), "a tap with payloads": strings.Join(payloads.rest(), "\n")} {
 		if text == "" {
 			t.Error(where, "is empty")
 		}
@@ -221,7 +229,7 @@ func TestSecrets(t *testing.T) {
 	}
 	for i, s := range []*naive{first, other, program, denied, far, person} {
 		for _, text := range s.seen {
-			for _, own := range s.own {
+			for _, own := range append(s.own, given) {
 				text = strings.ReplaceAll(text, own, "")
 			}
 			if slices.ContainsFunc(secrets, func(secret string) bool { return strings.Contains(text, secret) }) {
