@@ -124,6 +124,24 @@ func TestTraces(t *testing.T) {
 	}
 }
 
+// The context passes through a translation between eras.
+func TestTracesAcrossEras(t *testing.T) {
+	for era, name := range map[string]string{"legacy": "tools/call echo", "modern": "tools/call"} { // modern clients need the lists
+		c, server := newCollector(t), newNaive(t)
+		h := newHouseWith(t, proxy.Hooks{}, server, traced(c, func(cfg *config.Config) { cfg.Upstreams[0].Era = era }))
+		if era == "legacy" {
+			h.a.ask("tools/call", "echo", `,"name":"echo"`)
+		} else {
+			h.a.initialize().say(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"echo"}}`)
+		}
+		h.proxy.Close()
+		request := c.only("c", name)
+		if got, want := server.told(t, `"name":"echo"`), fmt.Sprintf("00-%x-%x-01", request.TraceId, request.SpanId); got != want {
+			t.Errorf("a server of the %s era was told %q, want %q", era, got, want)
+		}
+	}
+}
+
 // A trace that was not sampled, or not to be, changes no byte, and makes no span.
 func TestUnsampledTracesChangeNothing(t *testing.T) {
 	none := 0.0
