@@ -63,6 +63,9 @@ func (f *inFlight) waitLocked(c *call) observe.Wait {
 // maxParams bounds the params of a call that are kept for who may want to know its tool.
 const maxParams = 2 << 10
 
+// maxTool bounds what is told of a tool's name, in bytes.
+const maxTool = 128
+
 // keep keeps what may be told of a call.
 func (c *call) keep(m *jsonrpc.Message) {
 	c.began, c.method = time.Now(), mcp.NameOf(m.Method)
@@ -77,5 +80,5 @@ func (c *call) tool() string {
 		return ""
 	}
 	name, _ := mcp.ReadParams(mcp.MethodToolsCall, c.params).Text(mcp.Key)
-	return name
+	return name[:min(len(name), maxTool)]
 }

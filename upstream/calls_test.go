@@ -5,6 +5,7 @@ package upstream
 import (
 	"encoding/json"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
@@ -54,6 +55,7 @@ func TestToolOfCall(t *testing.T) {
 		`{"name":"read","arguments":{}}`:                                        "read",
 		fmt.Sprintf(`{"name":"read","arguments":{"x":"%0*d"}}`, 2*maxParams, 1): "",
 		`{"name":7}`: "",
+		`{"name":"` + strings.Repeat("x", 1000) + `"}`: strings.Repeat("x", maxTool),
 	} {
 		c := &call{}
 		c.keep(jsonrpc.NewRequest(jsonrpc.IntID(1), "tools/call", json.RawMessage(params)))

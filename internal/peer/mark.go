@@ -14,6 +14,13 @@ func (c *Call) waitsFor(r *Request) bool {
 		(!r.says || r.Of == c) && (r.Task == "" || r.Task == c.Task)
 }
 
+// MayWait reports whether the call possibly waits for the answer to r, and whether r says so.
+func (c *Call) MayWait(r *Request) (may, sure bool) {
+	c.p.mu.Lock()
+	defer c.p.mu.Unlock()
+	return c.waitsFor(r), r.Of == c
+}
+
 // Mark marks the calls that possibly wait for the request, which is to be answered with
 // the one connection-closed error.
 func (r *Request) Mark() {

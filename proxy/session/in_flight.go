@@ -31,6 +31,10 @@ func (p *Router) Calls(most int) (calls []observe.OpenCall, leftOut int) {
 	return calls, leftOut
 }
 
+// maxTool bounds what is told of a tool's name, in bytes: of a sole upstream a client may say
+// any.
+const maxTool = 128
+
 // inFlight is what can be seen of a call.
 func (c *call) inFlight() observe.OpenCall {
 	s := c.upstreams.s
@@ -47,7 +51,7 @@ func (c *call) inFlight() observe.OpenCall {
 		seen.Client = s.handshake.client
 	}
 	if r := c.sent; r != nil {
-		seen.Upstream, seen.Tool = r.conn.up.Name, c.tool
+		seen.Upstream, seen.Tool = r.conn.up.Name, c.tool[:min(len(c.tool), maxTool)]
 		seen.WaitsFor, seen.Detail = r.waitsLocked(questions)
 		return seen
 	}
@@ -73,13 +77,15 @@ func (r *request) waitsLocked(questions []*peer.Call) (observe.Wait, string) {
 		return observe.ForRoom, "not sent: its server does not read"
 	}
 	for _, q := range questions {
-		asked := q.Value.(*serverRequest)
+		if q.Value.(*serverRequest).conn != u {
+			continue
+		}
+		may, sure := r.MayWait(q.For)
 		switch {
-		case asked.conn != u:
-		case q.Related == r.call.ID:
-			return observe.ForClient, q.Method
-		case q.Related.IsZero():
-			return observe.ForClient, q.Method + ", which may be for another call"
+		case sure:
+			return observe.ForClient, mcp.NameOf(q.Method)
+		case may:
+			return observe.ForClient, mcp.NameOf(q.Method) + ", which may be for another call"
 		}
 	}
 	return observe.ForUpstream, ""

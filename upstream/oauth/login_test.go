@@ -444,9 +444,15 @@ func TestCloseEndsALogin(t *testing.T) {
 	failed := make(chan error)
 	go func() { failed <- l.call(t.Context(), listTools) }()
 	<-shown
+	if !l.Asks() {
+		t.Error("nobody is being asked")
+	}
 	l.Close()
 	if err := <-failed; err == nil {
 		t.Error("the call has succeeded")
+	}
+	if l.Asks() {
+		t.Error("somebody is being asked still")
 	}
 	p.ok(p.login(s, nil), listTools) // the lock is free, and nothing has failed
 }
