@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Tests mcp-proxy against real peers: interop/run.sh [conformance|eras|clients|closing|leaving|identity|login]…
+# Tests mcp-proxy against real peers: interop/run.sh [conformance|eras|clients|closing|leaving|identity|login|page]…
 #
 # Installs what is missing (npm packages, a Node of their own, one virtual
 # environment for each python-sdk release), builds the proxy, and runs the named
@@ -32,10 +32,20 @@ programs() {
   GOBIN=$PWD/out go install github.com/mark3labs/mcp-go/examples/everything@v1.2.1
 }
 
+# The pages are shown by a real browser, that of the distribution. CHROMIUM names another.
+browser() {
+  [[ -n ${CHROMIUM:-} || -x /usr/bin/chromium || -x /usr/bin/google-chrome ]] && return
+  local root=()
+  [[ $(id -u) == 0 ]] || root=(sudo)
+  "${root[@]}" apt-get update -qq
+  DEBIAN_FRONTEND=noninteractive "${root[@]}" apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core >/dev/null
+}
+
 npm_packages
 for list in python/mcp-*.txt; do python_release "$list"; done
 programs
 
 parts=("$@")
-[[ ${#parts[@]} -gt 0 ]] || parts=(conformance eras clients closing leaving identity login)
+[[ ${#parts[@]} -gt 0 ]] || parts=(conformance eras clients closing leaving identity login page)
+[[ " ${parts[*]} " != *" page "* ]] || browser
 exec node_modules/.bin/node --test --test-concurrency=2 --test-timeout=480000 --test-reporter=spec "${parts[@]/%/.test.mjs}"

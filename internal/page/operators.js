@@ -152,11 +152,16 @@ function stateOf(line) {
   const counts = new Map();
   for (const s of line.servers) counts.set(s.state, (counts.get(s.state) ?? 0) + 1);
   const states = order.filter((s) => counts.has(s));
+  const failures = Math.max(...line.servers.map((s) => s.failures));
+  if (states[0] === "ready" && failures > 0) return { state: "waiting", text: `failed ${failures === 1 ? "once" : `${failures} times`}`, warn: true };
   const text = states.map((s) => (line.servers.length === 1 ? s : `${counts.get(s)} ${s}`)).join(", ");
   return { state: states[0], text, bad: states[0] === "crash loop", warn: states[0] === "waiting" };
 }
 
+let shownLines = [];
+
 function showUpstreams(lines) {
+  shownLines = lines;
   const rows = lines.flatMap((line) => [{ line, key: `${line.name} ` }, { line, key: `${line.name} more`, more: true }]);
   const scale = past.scale();
   for (const row of rows) row.scale = scale;
@@ -205,6 +210,7 @@ function toggle(name, button) {
   if (!opened.delete(name)) opened.add(name);
   button.setAttribute("aria-expanded", opened.has(name));
   for (const row of $("upstreams").querySelectorAll(".more")) row.hidden = !opened.has(row.dataset.name);
+  showUpstreams(shownLines);
 }
 
 /** What is told of each server of an upstream. */
@@ -308,6 +314,7 @@ function eventRow([first]) {
   const button = h("button", { type: "button", "aria-expanded": "false", onclick: () => {
     body.hidden = !body.hidden;
     button.setAttribute("aria-expanded", !body.hidden);
+    others.hidden = body.hidden || others.children.length < 2;
     if (!body.hidden) tell(newest.id, body);
   } }, time, h("span", { class: "what" }, first.what || first.cause), aside);
   const others = h("p", { class: "others" });

@@ -24,7 +24,8 @@ function sentences(e, at) {
   else if (e.began) all.push(`It had been there for ${since(e.began)}${whose}: ${end}.`);
   else all.push(`The cause: ${end}${whose}.`);
   if (e.says) all.push(`It says: ${e.says}`);
-  if (e.inFlight || e.errors) all.push(`${count(e.inFlight, "request")} ${e.inFlight === 1 ? "was" : "were"} in flight; ${count(e.errors, "call")} got its error.`);
+  if (e.inFlight) all.push(`${count(e.inFlight, "request")} ${e.inFlight === 1 ? "was" : "were"} in flight.`);
+  if (e.errors) all.push(`${count(e.errors, "call")} got its error.`);
   if (e.failures > 1) all.push(`That was failure ${e.failures} in a row${e.state ? `, so it is ${e.state === "crash loop" ? "in a crash loop" : e.state}` : ""}.`);
   if (e.started) all.push(`It was started again ${duration((Date.parse(e.started) - at) / 1000)} later.`);
   else if (e.next) all.push(`No start before ${new Date(e.next).toTimeString().slice(0, 8)}.`);
