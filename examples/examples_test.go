@@ -132,7 +132,7 @@ func load(t *testing.T, file string) *config.Config {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.File = ""
+	c.File, c.Read = "", nil
 	return c
 }
 

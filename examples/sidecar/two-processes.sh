@@ -17,7 +17,7 @@ end() {
 trap end EXIT
 
 go build -o "$dir/" ./cmd/mcp-proxy ./examples/servers/clock ./examples/servers/notes
-export MCP_SOCKETS=$dir MCP_SERVERS=$dir NOTES_DIR=$dir/data MCP_TOKEN_FILE=$dir/token MCP_ADMIN=unix://$dir/admin.sock
+export MCP_SOCKETS=$dir MCP_SERVERS=$dir NOTES_DIR=$dir/data MCP_TOKEN_FILE=$dir/token MCP_ADMIN=unix://$dir/admin.sock MCP_DRAIN_DELAY=0s
 head -c 24 /dev/urandom | base64 | tr '/+' '_-' >"$dir/token"
 
 # Either may start first: the proxy dials until the host is there.

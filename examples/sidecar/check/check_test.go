@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/compose-spec/compose-go/v2/loader"
 	"github.com/compose-spec/compose-go/v2/types"
@@ -53,6 +54,9 @@ func TestCompose(t *testing.T) {
 		stage := " AS " + s.Build.Target + "\n"
 		if dockerfile := read(t, "../Dockerfile"); !strings.Contains(dockerfile, stage) {
 			t.Errorf("%s: the Dockerfile has no stage %s", s.Name, s.Build.Target)
+		}
+		if dir := runtimeDir(t); !slices.ContainsFunc(s.Tmpfs, func(mount string) bool { return strings.HasPrefix(mount, dir+":") }) {
+			t.Errorf("%s: it is read-only, and has no %s", s.Name, dir)
 		}
 		for _, v := range s.Volumes {
 			if v.Type != types.VolumeTypeBind {
@@ -105,6 +109,7 @@ func TestKubernetes(t *testing.T) {
 			}
 		}
 	}
+	checkDrain(t, template.Spec, config.Data["app.yaml"])
 	checkPod(t, template.Spec, config, service.Spec.Ports[0].TargetPort.StrVal)
 	for _, w := range [][2]string{{"readOnlyRootFilesystem", "readOnlyRoot"}, {"replicas: 1", "replicas: one"}, {"v1\nkind: Service", "v1\nkind: Servant"}} {
 		wrong(t, text, w[0], w[1], func(s string) error {
@@ -139,6 +144,47 @@ func decode(text string) ([]runtime.Object, error) {
 	}
 }
 
+// checkDrain holds the time that Kubernetes grants against what the proxy takes: drainDelay
+// and shutdownGrace, and then that of the sidecar. Nobody sleeps in a preStop.
+func checkDrain(t *testing.T, pod corev1.PodSpec, app string) {
+	const shutdownGrace = 8 * time.Second // the default of both
+	_, rest, _ := strings.Cut(app, "drainDelay: ")
+	text, _, _ := strings.Cut(rest, " ")
+	delay, err := time.ParseDuration(text)
+	if grace := time.Duration(*pod.TerminationGracePeriodSeconds) * time.Second; err != nil || delay <= 0 || grace <= delay+2*shutdownGrace {
+		t.Errorf("drainDelay is %s, and the pod has %s: %v", delay, grace, err)
+	}
+	for _, c := range slices.Concat(pod.InitContainers, pod.Containers) {
+		if c.Lifecycle != nil {
+			t.Errorf("%s has a hook", c.Name)
+		}
+	}
+}
+
+// checkRuntime checks that the socket for operators has a place of its own in each
+// container, since the image is read-only.
+func checkRuntime(t *testing.T, containers []corev1.Container, dir string) {
+	seen := make(map[string]bool)
+	for _, c := range containers {
+		i := slices.IndexFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return m.MountPath == dir && !m.ReadOnly })
+		if i < 0 || seen[c.VolumeMounts[i].Name] {
+			t.Errorf("%s has no %s of its own", c.Name, dir)
+			continue
+		}
+		seen[c.VolumeMounts[i].Name] = true
+	}
+}
+
+// runtimeDir is the one that the image has.
+func runtimeDir(t *testing.T) string {
+	_, rest, _ := strings.Cut(read(t, "../Dockerfile"), "ENV XDG_RUNTIME_DIR=")
+	dir, _, _ := strings.Cut(rest, "\n")
+	if !strings.HasPrefix(dir, "/") {
+		t.Fatal("the Dockerfile sets no XDG_RUNTIME_DIR")
+	}
+	return dir
+}
+
 // checkPod follows names from where they are used to where they are declared.
 func checkPod(t *testing.T, pod corev1.PodSpec, config *corev1.ConfigMap, port string) {
 	volumes := make(map[string]corev1.Volume)
@@ -150,6 +196,7 @@ func checkPod(t *testing.T, pod corev1.PodSpec, config *corev1.ConfigMap, port s
 	}
 	var ports []string
 	containers := slices.Concat(pod.InitContainers, pod.Containers)
+	checkRuntime(t, containers, runtimeDir(t))
 	for _, c := range containers {
 		for _, p := range c.Ports {
 			ports = append(ports, p.Name)
