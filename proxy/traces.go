@@ -3,6 +3,7 @@ package proxy
 import (
 	"cmp"
 	"context"
+	"net/url"
 	"os"
 	"time"
 
@@ -41,6 +42,9 @@ func newTraces(cfg *config.Config, o *Options) (*traces.Traces, error) {
 		Sample: c.Sample, Version: Version(), Log: o.Log,
 	})
 	o.Hooks = observe.Join(o.Hooks, t.Hooks())
+	if at, err := url.Parse(env.Endpoint); err == nil {
+		o.Log.Info("calls are traced", "collector", at.Host)
+	}
 	return t, nil
 }
 

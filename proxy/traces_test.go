@@ -207,8 +207,8 @@ func TestTracesOfFanOut(t *testing.T) {
 }
 
 // How a call ends is what its spans say: errors by their code, a tool's own failure, a
-// cancellation, and the one event of a lost connection, which is told once. Hooks know the
-// trace.
+// cancellation, and the one event of a lost connection, which is told once. Hooks and the
+// log know the trace.
 func TestTracesOfEnds(t *testing.T) {
 	c, server := newCollector(t), sdkServer()
 	t.Cleanup(server.Close)
@@ -221,9 +221,10 @@ func TestTracesOfEnds(t *testing.T) {
 			ids <- call.Trace
 		}
 	}
-	p, _ := serveWith(t, config.Config{Traces: config.Traces{Endpoint: c.URL}, Upstreams: []config.Upstream{
+	log := new(journal)
+	p, _ := serveWith(t, config.Config{Traces: config.Traces{Endpoint: c.URL}, Logs: config.Logs{Calls: true}, Upstreams: []config.Upstream{
 		{Name: "a", URL: server.URL, Era: "legacy"}, {Name: "b", Command: "no-such-command"},
-	}}, proxy.Options{Hooks: watch})
+	}}, proxy.Options{Hooks: watch, Log: logTo(log)})
 	client := dialStdio(t, p)
 	client.call(1, "a__none")
 	client.hears(`"id":1`)
@@ -249,6 +250,9 @@ func TestTracesOfEnds(t *testing.T) {
 		if s.Kind == tracepb.Span_SPAN_KIND_SERVER {
 			if id := <-ids; id != idOf(s.TraceId) {
 				t.Errorf("the hook was told trace %s, and it was %x", id, s.TraceId)
+			}
+			if n := strings.Count(log.String(), "trace="+idOf(s.TraceId)); n != 1 {
+				t.Errorf("the trace is in %d lines of the log\n%s", n, log)
 			}
 		}
 		events := 0

@@ -52,6 +52,9 @@ func (l *callLog) ended(c observe.Call, end observe.End) {
 	if end.Event != "" {
 		about = append(about, "cause", end.Cause, "event", end.Event)
 	}
+	if c.Trace != "" {
+		about = append(about, "trace", c.Trace)
+	}
 	if n := l.leftOut.Swap(0); n > 0 {
 		about = append(about, "left_out", n)
 	}
