@@ -114,7 +114,11 @@ func (a *arguments) object() (json.RawMessage, error) {
 func (a *arguments) valueOf(key string) json.RawMessage {
 	values := a.values[key]
 	of, err := a.schema.of(key)
-	if err != nil || of.items == nil || len(values) == 1 && values[0][0] == '[' {
+	if err != nil {
+		return values[0]
+	}
+	whole := len(values) == 1 && (values[0][0] == '[' || string(values[0]) == "null" && slices.Contains(of.types, "null"))
+	if of.items == nil || whole {
 		return values[0]
 	}
 	return slices.Concat([]byte{'['}, bytes.Join(bytesOf(values), []byte{','}), []byte{']'})

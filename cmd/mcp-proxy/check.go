@@ -98,7 +98,7 @@ func runCheckStart(ctx context.Context, cfg *config.Config, log *slog.Logger) er
 func trialLine(t *proxy.Trial) string {
 	name := cmp.Or(t.Upstream, "link "+t.Link)
 	if t.OK() {
-		return fmt.Sprintf("%s: ok, started in %s, %s", name, inSeconds(t.StartMs), offers(t))
+		return fmt.Sprintf("%s: ok, started in %s, %s", name, latency(t.StartMs), offers(t))
 	}
 	line := name + ": " + t.Failed
 	if last := lastWord(t.Stderr); last != "" {
@@ -129,13 +129,6 @@ func offers(t *proxy.Trial) string {
 		}
 	}
 	return cmp.Or(strings.Join(all, ", "), "offers nothing")
-}
-
-func inSeconds(ms float64) string {
-	if ms < 1000 {
-		return fmt.Sprintf("%.0f ms", ms)
-	}
-	return fmt.Sprintf("%.1f s", ms/1000)
 }
 
 func plural(noun string, n int) string {

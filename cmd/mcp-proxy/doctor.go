@@ -7,7 +7,6 @@ import (
 	"os/signal"
 	"strings"
 	"syscall"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
@@ -48,33 +47,28 @@ func runDoctor(ctx context.Context, s *start, asJSON bool) error {
 	if err != nil {
 		return failed(ctx, err)
 	}
-	if asJSON {
-		err = printJSON(found)
-	} else {
-		err = printDiagnosis(found)
-	}
-	switch {
-	case err != nil:
+	if !asJSON {
+		printDiagnosis(found)
+	} else if err := printJSON(found); err != nil {
 		return &runError{err}
-	case found.Ill():
+	}
+	if found.Ill() {
 		return errAnswerIsNo
 	}
 	return nil
 }
 
-func printDiagnosis(d *proxy.Diagnosis) error {
-	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "UPSTREAM\tBY\tSPEAKS\tSTART\tLISTS\tTOOLS\tPROMPTS\tRESOURCES")
+func printDiagnosis(d *proxy.Diagnosis) {
+	list := rows{head: "UPSTREAM\tBY\tSPEAKS\tSTART\tLISTS\tTOOLS\tPROMPTS\tRESOURCES"}
 	for i := range d.Upstreams {
-		t := &d.Upstreams[i]
-		if t.Upstream == "" { // a link that is not there
-			continue
+		if t := &d.Upstreams[i]; t.OK() {
+			list.add(t.Upstream, t.Transport, speaks(t), latency(t.StartMs), latency(t.ListMs),
+				fmt.Sprintf("%d (%s)", t.Tools.Count, size(t.Tools.Bytes)), t.Prompts.Count, t.Resources.Count+t.Templates.Count)
+		} else if t.Upstream != "" { // else a link that is not there
+			list.add(t.Upstream, t.Transport, speaks(t), "failed")
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", t.Upstream, t.Transport, speaks(t), cells(t))
 	}
-	if err := w.Flush(); err != nil {
-		return err
-	}
+	list.write(os.Stdout, width(os.Stdout))
 	for _, f := range d.Findings {
 		printFinding(f)
 		if f.Code == "failed" {
@@ -84,31 +78,11 @@ func printDiagnosis(d *proxy.Diagnosis) error {
 	if len(d.Findings) == 0 {
 		fmt.Println("\nNothing is wrong.")
 	}
-	return nil
 }
 
 // speaks is the era and version of an upstream, in few words.
 func speaks(t *proxy.Trial) string {
-	if len(t.Speaks) == 0 {
-		return t.Version
-	}
 	return strings.TrimSpace(strings.Join(t.Speaks, "+") + " " + t.Version)
-}
-
-// cells are what of the table is measured.
-func cells(t *proxy.Trial) string {
-	if !t.OK() {
-		return "failed\t\t\t\t"
-	}
-	tools := fmt.Sprintf("%d (%s)", t.Tools.Count, inBytes(t.Tools.Bytes))
-	return fmt.Sprintf("%s\t%s\t%s\t%d\t%d", inSeconds(t.StartMs), inSeconds(t.ListMs), tools, t.Prompts.Count, t.Resources.Count+t.Templates.Count)
-}
-
-func inBytes(n int) string {
-	if n < 1024 {
-		return fmt.Sprintf("%d B", n)
-	}
-	return fmt.Sprintf("%.1f KiB", float64(n)/1024)
 }
 
 func printFinding(f proxy.Finding) {

@@ -8,7 +8,6 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
@@ -56,12 +55,9 @@ func runTools(ctx context.Context, p *proxy.Proxy, c *proxy.Client, all, asJSON 
 	if err != nil {
 		return failed(ctx, err)
 	}
-	if asJSON {
-		err = printJSON(o)
-	} else {
-		err = printOffer(o, all)
-	}
-	if err != nil {
+	if !asJSON {
+		printOffer(o, all)
+	} else if err := printJSON(o); err != nil {
 		return &runError{err}
 	}
 	if len(o.Missing) > 0 {
@@ -82,61 +78,39 @@ type offered struct {
 }
 
 // printOffer prints tables, and on stderr who is missing.
-func printOffer(o *proxy.Offer, all bool) error {
-	out := &table{width: width(os.Stdout)}
-	out.section("TOOL\tARGUMENTS\tDESCRIPTION", o.Tools, func(e offered) (string, string) { return e.Name, signature(e.InputSchema) })
-	if all {
-		out.section("PROMPT\tARGUMENTS\tDESCRIPTION", o.Prompts, func(e offered) (string, string) { return e.Name, e.promptArguments() })
-		out.section("RESOURCE\tNAME\tDESCRIPTION", o.Resources, func(e offered) (string, string) { return e.URI, e.Name })
-		out.section("TEMPLATE\tNAME\tDESCRIPTION", o.Templates, func(e offered) (string, string) { return e.URITemplate, e.Name })
-	}
-	if len(o.Tools) == 0 && !all {
+func printOffer(o *proxy.Offer, all bool) {
+	if len(o.Tools) == 0 {
 		fmt.Fprintln(os.Stderr, "no tools")
+	}
+	printList("TOOL\tARGUMENTS\tDESCRIPTION", o.Tools, false, func(e offered) (string, string) { return e.Name, signature(e.InputSchema) })
+	if all {
+		printList("PROMPT\tARGUMENTS\tDESCRIPTION", o.Prompts, true, func(e offered) (string, string) { return e.Name, e.promptArguments() })
+		printList("RESOURCE\tNAME\tDESCRIPTION", o.Resources, true, func(e offered) (string, string) { return e.URI, e.Name })
+		printList("TEMPLATE\tNAME\tDESCRIPTION", o.Templates, true, func(e offered) (string, string) { return e.URITemplate, e.Name })
 	}
 	for _, m := range o.Missing {
 		fmt.Fprintf(os.Stderr, "mcp-proxy: %s %s\n", m.Name, printable(m.Why))
 	}
-	return out.err
 }
 
-// A table prints lists one after the other.
-type table struct {
-	width int // of the terminal; 0: none
-	begun bool
-	err   error
-}
-
-// mostArguments is how wide the second column may be.
+// mostArguments is how wide the second column may be, in characters.
 const mostArguments = 40
 
-func (t *table) section(head string, elements []json.RawMessage, columns func(offered) (first, second string)) {
+func printList(head string, elements []json.RawMessage, apart bool, columns func(offered) (first, second string)) {
 	if len(elements) == 0 {
 		return
 	}
-	if t.begun {
+	if apart {
 		fmt.Println()
 	}
-	t.begun = true
-	var rows [][3]string
-	wide := [2]int{len(head) - len("\tDESCRIPTION"), len("ARGUMENTS")}
+	list := rows{head: head}
 	for _, raw := range elements {
 		var e offered
 		_ = json.Unmarshal(raw, &e) // what is not as it should be is empty
 		first, second := columns(e)
-		row := [3]string{oneLine(first, 0), oneLine(second, mostArguments), cmp.Or(e.Description, e.Title)}
-		wide[0], wide[1] = max(wide[0], len([]rune(row[0]))), max(wide[1], len([]rune(row[1])))
-		rows = append(rows, row)
+		list.add(first, oneLine(second, mostArguments), cmp.Or(e.Description, e.Title))
 	}
-	left := 0
-	if t.width > 0 {
-		left = max(t.width-wide[0]-wide[1]-5, 20)
-	}
-	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, head)
-	for _, row := range rows {
-		fmt.Fprintf(w, "%s\t%s\t%s\n", row[0], row[1], oneLine(row[2], left))
-	}
-	t.err = cmp.Or(t.err, w.Flush())
+	list.write(os.Stdout, width(os.Stdout))
 }
 
 // signature is what a tool takes: "path head?".
