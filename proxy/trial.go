@@ -79,7 +79,7 @@ func try(ctx context.Context, cfg *config.Config, log *slog.Logger, eras bool) (
 	}
 	defer p.Shutdown(ctx)
 	p.start()
-	t := &trials{p: p, eras: eras, listTime: 3 * cfg.ListTimeout, tried: make(map[string]bool)}
+	t := &trials{p: p, eras: eras, listTime: 3 * cmp.Or(cfg.ListTimeout, 10*time.Second), tried: make(map[string]bool)}
 	for _, u := range cfg.Upstreams {
 		t.begin(ctx, &Trial{Upstream: u.Name, Transport: transportOf(u), stopGrace: u.StopGrace})
 	}

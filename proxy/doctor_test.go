@@ -1,0 +1,148 @@
+package proxy
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/config"
+)
+
+// tools is a trial of an upstream that went well and lists these tools.
+func tools(upstream string, names ...string) Trial {
+	t := Trial{Upstream: upstream, Transport: "stdio", Version: "2025-11-25", lists: make(map[string][]json.RawMessage)}
+	for _, n := range names {
+		t.lists["tools"] = append(t.lists["tools"], json.RawMessage(fmt.Sprintf(`{"name":%q,"inputSchema":{"type":"object"}}`, n)))
+	}
+	t.Tools.Count = len(names)
+	return t
+}
+
+// Each thing that is wrong or suspicious is found, with its level and what to do; nothing is
+// found where nothing is wrong.
+func TestJudge(t *testing.T) {
+	long := strings.Repeat("n", 60)
+	with := func(change func(*Trial)) Trial {
+		tr := tools("a", "t")
+		change(&tr)
+		return tr
+	}
+	upstream := func(u config.Upstream) *config.Config {
+		u.Name = "a"
+		return &config.Config{Upstreams: []config.Upstream{u}}
+	}
+	var many []string
+	for i := range 129 {
+		many = append(many, fmt.Sprint("t", i))
+	}
+	big := tools("a", "t")
+	big.lists["tools"] = []json.RawMessage{json.RawMessage(fmt.Sprintf(`{"name":"t","inputSchema":{"type":"object"},"description":%q}`, strings.Repeat("x", 200<<10)))}
+	for name, row := range map[string]struct {
+		cfg    *config.Config
+		trials []Trial
+		want   string // level code, of each
+	}{
+		"nothing":           {nil, []Trial{tools("a", "t")}, ``},
+		"failed":            {nil, []Trial{with(func(t *Trial) { t.Failed = "did not start: exit status 1" })}, `error failed`},
+		"no such command":   {upstream(config.Upstream{Command: "/there/is/none"}), []Trial{with(func(t *Trial) { t.Failed = "did not start: command not found" })}, `error configuration`},
+		"link":              {nil, []Trial{{Link: "far", Failed: "is gone"}}, `error link`},
+		"host that dials":   {&config.Config{Links: []config.Link{{Name: "far", Accept: true}}}, nil, `note link`},
+		"start":             {nil, []Trial{with(func(t *Trial) { t.StartMs = 4000 })}, `note slow-start`},
+		"slow start":        {nil, []Trial{with(func(t *Trial) { t.StartMs = 9000 })}, `warning slow-start`},
+		"slow, for all":     {upstream(config.Upstream{Shared: true}), []Trial{with(func(t *Trial) { t.StartMs = 9000 })}, ``},
+		"lists":             {nil, []Trial{with(func(t *Trial) { t.ListMs = 4000 })}, `warning slow-list`},
+		"slow lists":        {&config.Config{ListTimeout: 10 * time.Second}, []Trial{with(func(t *Trial) { t.ListMs = 10001 })}, `error slow-list`},
+		"stop":              {nil, []Trial{with(func(t *Trial) { t.stopGrace, t.StopMs = time.Second, 900 })}, ``},
+		"slow stop":         {nil, []Trial{with(func(t *Trial) { t.stopGrace, t.StopMs = time.Second, 1100 })}, `warning slow-stop`},
+		"stdout":            {nil, []Trial{with(func(t *Trial) { t.Unusable = 1 })}, `warning stdout`},
+		"old transport":     {nil, []Trial{with(func(t *Trial) { t.Transport = "http+sse" })}, `warning old-transport`},
+		"old version":       {nil, []Trial{with(func(t *Trial) { t.Version = "2024-11-05" })}, `note old-version`},
+		"offers nothing":    {nil, []Trial{tools("a")}, `warning empty`},
+		"one twice":         {nil, []Trial{tools("a", "t", "t")}, `error twice`},
+		"no name":           {nil, []Trial{tools("a", "")}, `error bad-tool`},
+		"no schema":         {nil, []Trial{with(func(t *Trial) { t.lists["tools"][0] = json.RawMessage(`{"name":"t"}`) })}, `error bad-tool`},
+		"no tool":           {nil, []Trial{with(func(t *Trial) { t.lists["tools"][0] = json.RawMessage(`7`) })}, `error bad-tool`},
+		"prefixed apart":    {nil, []Trial{tools("a", "t"), tools("b", "t")}, ``},
+		"collision":         {&config.Config{Prefix: "never"}, []Trial{tools("a", "t"), tools("b", "t")}, `error collision`},
+		"case":              {nil, []Trial{tools("a", "t", "T")}, `note collision`},
+		"long with prefix":  {nil, []Trial{tools("a", "t"), tools("bbbbb", long)}, `note long-name`},
+		"hidden":            {upstream(config.Upstream{Tools: config.Tools{Deny: []string{"n*"}}}), []Trial{tools("a", "t", long+long)}, ``},
+		"long":              {nil, []Trial{tools("a", long+"long.")}, `warning bad-name`},
+		"longer":            {nil, []Trial{tools("a", long+"longs")}, `warning long-name`},
+		"longest":           {nil, []Trial{tools("a", long+long+"more than")}, `error long-name`},
+		"dots":              {nil, []Trial{tools("a", "a.b")}, `warning bad-name`},
+		"spaces":            {nil, []Trial{tools("a", "a b")}, `error bad-name`},
+		"many":              {nil, []Trial{tools("a", many...)}, `warning many-tools`},
+		"big":               {nil, []Trial{big}, `warning big-tools`},
+		"npx":               {upstream(config.Upstream{Command: "/there/is/npx", Args: []string{"server"}}), nil, `error configuration, warning npx`},
+		"npx -y":            {upstream(config.Upstream{Command: "/there/is/npx", Args: []string{"-y", "server"}}), nil, `error configuration`},
+		"docker":            {upstream(config.Upstream{Command: "/there/is/docker", Args: []string{"run", "x"}}), nil, `error configuration, error docker`},
+		"docker -it":        {upstream(config.Upstream{Command: "/there/is/docker", Args: []string{"run", "-it", "x"}}), nil, `error configuration, error docker`},
+		"docker -i":         {upstream(config.Upstream{Command: "/there/is/docker", Args: []string{"run", "-i", "x"}}), nil, `error configuration`},
+		"open":              {&config.Config{Listen: []string{"0.0.0.0:80", "127.0.0.1:80", "[::1]:80", "unix:///s"}}, nil, `warning no-token`},
+		"any host":          {&config.Config{AllowedHosts: []string{"*"}}, nil, `warning any-host`},
+		"plain":             {upstream(config.Upstream{URL: "http://example.com/mcp"}), nil, `warning plain`},
+		"plain, here":       {upstream(config.Upstream{URL: "http://127.0.0.1/mcp"}), nil, ``},
+		"TLS":               {upstream(config.Upstream{URL: "https://example.com/mcp"}), nil, ``},
+		"errors come first": {nil, []Trial{tools("a"), with(func(t *Trial) { t.Failed = "x" })}, `error failed, warning empty`},
+	} {
+		if row.cfg == nil {
+			row.cfg = &config.Config{}
+		}
+		d := judge(row.cfg, row.trials)
+		var got []string
+		for _, f := range d.Findings {
+			got = append(got, f.Level+" "+f.Code)
+			if f.What == "" || f.Do == "" || strings.HasSuffix(f.Do, ".") {
+				t.Errorf("%s: %+v", name, f)
+			}
+		}
+		if strings.Join(got, ", ") != row.want {
+			t.Errorf("%s: got %q, want %q", name, got, row.want)
+		}
+		if d.Ill() != strings.Contains(row.want, "error") {
+			t.Errorf("%s: ill is %v", name, d.Ill())
+		}
+	}
+}
+
+// Two upstreams with the same resources are one finding.
+func TestJudgeSameURI(t *testing.T) {
+	trial := func(name string) Trial {
+		tr := tools(name, name)
+		tr.lists["resources"] = []json.RawMessage{json.RawMessage(`{"uri":"a:1"}`), json.RawMessage(`{"uri":"a:2"}`)}
+		return tr
+	}
+	d := judge(&config.Config{}, []Trial{trial("one"), trial("two")})
+	if len(d.Findings) != 1 || !strings.Contains(d.Findings[0].What, "one and two list 2 resources") {
+		t.Errorf("%+v", d.Findings)
+	}
+}
+
+// What is tried has the names that clients see, and nothing of what only a server needs.
+func TestQuiet(t *testing.T) {
+	cfg := &config.Config{
+		Prefix: "auto", Listen: []string{"127.0.0.1:1"}, Admin: config.Admin{Listen: []string{"127.0.0.1:2"}}, Logs: config.Logs{Calls: true},
+		Upstreams: []config.Upstream{{Name: "a", Required: true}, {Name: "b"}},
+		Links:     []config.Link{{Name: "far", Accept: true}, {Name: "near", Dial: "tcp://127.0.0.1:1"}},
+	}
+	q := Quiet(cfg)
+	if q.Listen != nil || q.Admin.Listen != nil || q.Logs.Calls || q.Upstreams[0].Required || q.Prefix != "always" || len(q.Links) != 1 {
+		t.Errorf("%+v", q)
+	}
+	if !cfg.Upstreams[0].Required || len(cfg.Links) != 2 || cfg.Prefix != "auto" {
+		t.Errorf("it has changed the other: %+v", cfg)
+	}
+	for tool, want := range map[string][]string{"a__t": {"a"}, "b__t": {"b"}, "t": {"a", "b"}, "c__t": {"a", "b"}} {
+		var names []string
+		for _, u := range Narrow(cfg, tool).Upstreams {
+			names = append(names, u.Name)
+		}
+		if !slices.Equal(names, want) {
+			t.Errorf("%s: %v", tool, names)
+		}
+	}
+}
