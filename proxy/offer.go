@@ -4,10 +4,10 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 
 	"github.com/mcp-proxy/mcp-proxy/config"
-	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 	"github.com/mcp-proxy/mcp-proxy/proxy/policy"
 	"github.com/mcp-proxy/mcp-proxy/upstream"
@@ -48,10 +48,8 @@ func (p *Proxy) Offer(ctx context.Context, c *Client, all bool) (*Offer, error) 
 			continue
 		}
 		found, err := c.List(ctx, l.method, l.member)
-		if answer, ok := err.(*AnswerError); ok && answer.Code == jsonrpc.CodeMethodNotFound {
-			err = nil // it was advertised for somebody who is missing
-		}
-		if err != nil {
+		o.Missing = p.missing()
+		if _, answered := errors.AsType[*AnswerError](err); err != nil && !(answered && len(o.Missing) > 0) { // else those would have listed
 			return nil, fmt.Errorf("%s: %w", l.method, err)
 		}
 		*l.into = append(*l.into, found...)

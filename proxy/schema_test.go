@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"flag"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"os"
@@ -34,6 +35,10 @@ var answers = []struct {
 	{"/events/ID", "event.json", proxy.Event{}},
 	{"/calls", "calls.json", proxy.Calls{}},
 	{"/connect.json", "connect.json", proxy.Welcome{}}, // for clients, at the address of serve
+
+	// What commands print that ask no process.
+	{"mcp-proxy tools --json", "tools.json", proxy.Offer{}},
+	{"mcp-proxy doctor --json", "doctor.json", proxy.Diagnosis{}},
 }
 
 // TestSchemas: each answer for operators has a schema in docs, which is that of its type,
@@ -42,9 +47,10 @@ func TestSchemas(t *testing.T) {
 	server := sdkServer()
 	t.Cleanup(server.Close)
 	socket := filepath.Join(t.TempDir(), "admin.sock")
-	p, url := serveWith(t, config.Config{Upstreams: []config.Upstream{
+	cfg := config.Config{Upstreams: []config.Upstream{
 		{Name: "a", URL: server.URL}, {Name: "gone", Command: "/there/is/none"},
-	}}, proxy.Options{AdminSocket: socket})
+	}}
+	p, url := serveWith(t, cfg, proxy.Options{AdminSocket: socket})
 	client := connect(url)
 	defer client.Close()
 	if _, err := client.ListTools(t.Context(), nil); err != nil {
@@ -64,9 +70,16 @@ func TestSchemas(t *testing.T) {
 			t.Fatal(err)
 		}
 		var text []byte
-		if a.path == "/connect.json" {
+		switch a.path {
+		case "/connect.json":
 			text = []byte(visit(t, strings.TrimSuffix(url, "/mcp")+a.path).body)
-		} else {
+		case "mcp-proxy tools --json":
+			text = printed(t, cfg, func(ctx context.Context, p *proxy.Proxy, c *proxy.Client) (any, error) { return p.Offer(ctx, c, true) })
+		case "mcp-proxy doctor --json":
+			text = printed(t, cfg, func(ctx context.Context, _ *proxy.Proxy, _ *proxy.Client) (any, error) {
+				return proxy.Diagnose(ctx, &cfg, slog.New(slog.DiscardHandler))
+			})
+		default:
 			text = operatorGets(t, socket, strings.Replace(a.path, "/ID", "/"+anyEvent(t, socket), 1))
 		}
 		var answer any
@@ -76,6 +89,26 @@ func TestSchemas(t *testing.T) {
 			t.Errorf("%s: %v in %s", a.path, err, text)
 		}
 	}
+}
+
+// printed is the JSON of what a command finds out for itself.
+func printed(t *testing.T, cfg config.Config, find func(context.Context, *proxy.Proxy, *proxy.Client) (any, error)) []byte {
+	t.Helper()
+	p, _ := serveWith(t, *proxy.Quiet(&cfg), proxy.Options{})
+	c, err := p.Client(t.Context(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	found, err := find(t.Context(), p, c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := json.Marshal(found)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
 }
 
 // anyEvent is the id of one that has happened.
@@ -92,7 +125,7 @@ func schemaOf(t *testing.T, of reflect.Type) *jsonschema.Schema {
 	t.Helper()
 	schema, err := jsonschema.ForType(of, &jsonschema.ForOptions{TypeSchemas: map[reflect.Type]*jsonschema.Schema{
 		reflect.TypeFor[time.Time]():       {Type: "string", Format: "date-time"},
-		reflect.TypeFor[json.RawMessage](): {},
+		reflect.TypeFor[json.RawMessage](): {}, // as somebody else has sent it
 	}})
 	if err != nil {
 		t.Fatal(err)
