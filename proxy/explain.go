@@ -4,9 +4,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/config"
 	"github.com/mcp-proxy/mcp-proxy/internal/identity"
@@ -31,16 +33,18 @@ type Question struct {
 const (
 	AnswerAllowed = "allowed"
 	AnswerDenied  = "denied"
-	AnswerScopes  = "needs scopes" // it is listed, and refused
+	AnswerScopes  = "needs scopes"          // it is listed, and refused
+	AnswerDepends = "depends on the client" // and nobody has said who asks
+	AnswerUnknown = "unknown"               // it leads nowhere
 )
 
-// An Explanation says what a client may do with one thing, and why.
+// An Explanation says where a name leads, what a client may do with it, and why.
 type Explanation struct {
 	Name     string   `json:"name"`
 	Kind     string   `json:"kind"`
 	Answer   string   `json:"answer"`
 	Why      string   `json:"why"`                // for people: which rule, and what of it has decided
-	Client   string   `json:"client"`             // as logs name it
+	Client   string   `json:"client,omitempty"`   // as logs name it; "" if nobody has said who asks
 	Rule     string   `json:"rule,omitempty"`     // where it is in the configuration; "" if none is about the client
 	Glob     string   `json:"glob,omitempty"`     // that has decided, if one has
 	Matched  string   `json:"matched"`            // what globs were held against
@@ -48,7 +52,36 @@ type Explanation struct {
 	Needs    []string `json:"needs,omitempty"`    // all scopes
 	Missing  []string `json:"missing,omitempty"`
 	Limits   string   `json:"limits,omitempty"` // of the rule: "rate 10/s, inFlight 16"
+	Rules    []Ruling `json:"rules,omitempty"`  // what each policy says, if nobody has said who asks
 	Notes    []string `json:"notes,omitempty"`  // what is not certain
+
+	// Of a proxy or host that runs.
+	Running  bool      `json:"running,omitempty"` // it was asked; else the configuration alone
+	Leads    string    `json:"leads,omitempty"`   // for people: why the name leads to the upstream
+	Original string    `json:"original,omitempty"`
+	Exposed  string    `json:"exposed,omitempty"` // the name that clients see
+	Listed   string    `json:"listed,omitempty"`  // by the upstream: yes, no, or unknown while nobody has asked it
+	Link     string    `json:"link,omitempty"`    // to the host of the upstream; "" if it runs here
+	Servers  []Servers `json:"servers,omitempty"` // of the upstream, if it runs here
+}
+
+// A Ruling is what one policy says of something.
+type Ruling struct {
+	Rule   string   `json:"rule"` // where it is in the configuration
+	Who    string   `json:"who"`  // whom it is about
+	Answer string   `json:"answer"`
+	Glob   string   `json:"glob,omitempty"` // that has decided, if one has
+	Needs  []string `json:"needs,omitempty"`
+}
+
+// Servers are those of an upstream that do the same.
+type Servers struct {
+	Era    string    `json:"era"`             // of the streams to them
+	Speaks []string  `json:"speaks,omitzero"` // the eras of the upstream, as far as is known
+	State  string    `json:"state"`
+	Count  int       `json:"count"`
+	Cause  string    `json:"cause,omitzero"` // of the last failure of one of them
+	Next   time.Time `json:"next,omitzero"`  // none of them is started before; zero for any time
 }
 
 // Allowed reports whether a call would be passed on.
@@ -66,33 +99,94 @@ func Explain(cfg *config.Config, q Question) (*Explanation, error) {
 		return nil, err
 	}
 	e := &Explanation{Name: q.Name}
-	who, err := e.client(cfg, q)
-	if err != nil {
-		return nil, err
-	}
-	e.Client = who.String()
-	kind, err := e.kind(q)
+	who, kind, err := e.asked(cfg, q)
 	if err != nil {
 		return nil, err
 	}
 	u, original := e.resolve(cfg, kind)
+	e.decide(cfg, policies, who, kind)
+	if u != nil && kind == policy.Tool && !catalog.Allows(u.Tools.Allow, u.Tools.Deny, original) {
+		e.hidden(fileOf(cfg.File) + ": " + u.Key + ".tools hides it from all clients")
+	}
+	return e, nil
+}
+
+// asked reads the question: who asks, nil if nobody says, and for what.
+func (e *Explanation) asked(cfg *config.Config, q Question) (who *identity.Identity, kind policy.Kind, err error) {
+	if q.As != "" || q.Claims != nil {
+		if who, err = e.client(cfg, q); err != nil {
+			return nil, 0, err
+		}
+		e.Client = who.String()
+	}
+	kind, err = e.kind(q)
+	return who, kind, err
+}
+
+// decide answers by the policies.
+func (e *Explanation) decide(cfg *config.Config, policies *policy.Policies, who *identity.Identity, kind policy.Kind) {
+	if who == nil && policies != nil {
+		e.decideForAll(cfg, policies, kind)
+		return
+	}
 	g := policies.For(who)
 	d := g.Decide(kind, e.Matched)
 	e.Glob, e.Needs, e.Missing = d.Glob, d.Needs, d.Missing
+	e.Answer = answerOf(d)
+	e.because(g, cfg.File)
+}
+
+// decideForAll answers with what each policy says: nobody has said who asks.
+func (e *Explanation) decideForAll(cfg *config.Config, policies *policy.Policies, kind policy.Kind) {
+	for i, g := range policies.Grants() {
+		d := g.Decide(kind, e.Matched)
+		r := Ruling{Rule: g.Rule(), Who: whoText(cfg.Policies[i].Who), Answer: answerOf(d), Glob: d.Glob, Needs: d.Needs}
+		e.Rules = append(e.Rules, r)
+	}
+	e.Answer = AnswerDepends
+	e.Why = fmt.Sprintf("%s: of the policies the first that is about a client counts, and who matches none may nothing", fileOf(cfg.File))
+	if last := cfg.Policies[len(cfg.Policies)-1]; last.Who.Any && !slices.ContainsFunc(e.Rules, func(r Ruling) bool { return r.Answer != e.Rules[0].Answer }) {
+		e.Answer, e.Why = e.Rules[0].Answer, fileOf(cfg.File)+": all policies say so"
+	}
+}
+
+func answerOf(d policy.Decision) string {
 	switch {
 	case !d.Allowed:
-		e.Answer = AnswerDenied
+		return AnswerDenied
 	case d.Missing != nil:
-		e.Answer = AnswerScopes
-	default:
-		e.Answer = AnswerAllowed
+		return AnswerScopes
 	}
-	e.because(g, cfg.File)
-	if u != nil && kind == policy.Tool && !catalog.Allows(u.Tools.Allow, u.Tools.Deny, original) {
-		e.Answer = AnswerDenied
-		e.Why = fmt.Sprintf("%s: %s.tools hides it from all clients", fileOf(cfg.File), u.Key)
+	return AnswerAllowed
+}
+
+// whoText is whom a policy is about.
+func whoText(w config.Who) string {
+	var parts []string
+	for _, p := range []struct{ what, name string }{
+		{"token", w.Token}, {"user", w.User}, {"certificate", w.Certificate}, {"issuer", w.Issuer}, {"principal", w.Principal},
+	} {
+		if p.name != "" {
+			parts = append(parts, p.what+" "+p.name)
+		}
 	}
-	return e, nil
+	for _, claim := range slices.Sorted(maps.Keys(w.Claims)) {
+		parts = append(parts, "with "+claim+" "+w.Claims[claim])
+	}
+	switch {
+	case w.Any:
+		return "any client"
+	case w.Anonymous:
+		return "anonymous"
+	case w.Operator:
+		return "operator"
+	}
+	return strings.Join(parts, ", ")
+}
+
+// hidden makes the answer that nobody may.
+func (e *Explanation) hidden(why string) {
+	e.Answer, e.Why, e.Rules = AnswerDenied, why, nil
 }
 
 func fileOf(file string) string {

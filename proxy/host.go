@@ -45,7 +45,7 @@ func NewHost(cfg *config.Config, at config.HostLink, o Options) (*Host, error) {
 		return nil, err
 	}
 	h.half.server.Heartbeat = heartbeatOf(at.Heartbeat)
-	h.operators = newOperators(cfg, o, counts, &admin.Server{History: events, Snapshot: h.Snapshot, Ready: h.ready, Calls: h.Calls})
+	h.operators = newOperators(cfg, o, counts, &admin.Server{History: events, Snapshot: h.Snapshot, Ready: h.ready, Calls: h.Calls, Explain: explaining(h.Explain)})
 	h.half.taps = h.operators.server.Taps
 	h.linked, h.hangUp = context.WithCancel(context.Background())
 	return h, nil

@@ -97,6 +97,11 @@ func (c counts) handler(snapshot func() observe.Snapshot) http.Handler {
 	return c.metrics.Handler(snapshot)
 }
 
+// explaining answers operators by explain.
+func explaining(explain func(Question) (*Explanation, error)) func(name, kind, as string) (any, error) {
+	return func(name, kind, as string) (any, error) { return explain(Question{Name: name, Kind: kind, As: as}) }
+}
+
 // open listens at all addresses of the configuration, or at none, and at the socket, if
 // that can be. It does so once, and returns the same error each time.
 func (o *operators) open() error {

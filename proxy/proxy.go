@@ -27,6 +27,7 @@ import (
 // A Proxy serves clients from the upstreams of a configuration. New makes one.
 type Proxy struct {
 	// Static after construction.
+	config *config.Config // at the start
 	log    *slog.Logger
 	stdio  bool // as in Options
 	router *session.Router
@@ -62,7 +63,7 @@ func New(cfg *config.Config, o Options) (*Proxy, error) {
 	if err := checkClients(cfg); err != nil && !o.Stdio {
 		return nil, err
 	}
-	p := &Proxy{log: o.Log, stdio: o.Stdio, traces: recorded}
+	p := &Proxy{config: cfg, log: o.Log, stdio: o.Stdio, traces: recorded}
 	p.router = newRouter(cfg, o, p.dial)
 	if p.router.Policies, err = policiesOf(cfg); err != nil {
 		return nil, err
@@ -88,7 +89,7 @@ func New(cfg *config.Config, o Options) (*Proxy, error) {
 		return nil, err
 	}
 	events.Behind = p.links.leadsTo
-	p.operators = newOperators(cfg, o, counts, &admin.Server{History: events, Snapshot: p.Snapshot, Ready: p.ready, Calls: p.Calls})
+	p.operators = newOperators(cfg, o, counts, &admin.Server{History: events, Snapshot: p.Snapshot, Ready: p.ready, Calls: p.Calls, Explain: explaining(p.Explain)})
 	p.router.Taps = p.operators.server.Taps
 	p.front.welcome = newWelcome(cfg, p)
 	p.linked, p.hangUp = context.WithCancel(context.Background())

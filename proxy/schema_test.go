@@ -33,6 +33,7 @@ var answers = []struct {
 	{"/status", "status.json", proxy.Snapshot{}},
 	{"/events", "events.json", proxy.Events{}},
 	{"/events/ID", "event.json", proxy.Event{}},
+	{"/explain/a__greet", "explain.json", proxy.Explanation{}},
 	{"/calls", "calls.json", proxy.Calls{}},
 	{"/connect.json", "connect.json", proxy.Welcome{}}, // for clients, at the address of serve
 

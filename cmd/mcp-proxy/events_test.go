@@ -4,6 +4,8 @@ package main
 
 import (
 	"encoding/json"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -150,5 +152,54 @@ func TestStory(t *testing.T) {
 		if got := roughly(d); got != want {
 			t.Errorf("%v is roughly %s, want %s", d, got, want)
 		}
+	}
+}
+
+// explain asks the proxy that runs, else it reads the configuration, and says so.
+func TestExplainAsksWhoRuns(t *testing.T) {
+	dir := shortDir(t)
+	env := []string{"XDG_RUNTIME_DIR=" + dir}
+	file := filepath.Join(dir, "mcp-proxy.yaml")
+	if err := os.WriteFile(file, []byte("upstreams: {files: {command: fakeserver, tools: {deny: [hang]}}, docs: {command: fakeserver}}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if text, code := command(t, env, "explain", "--config", file, "files__hang"); code != exitError || !strings.HasPrefix(text, "tool files__hang: denied\n") || strings.Contains(text, "leads") {
+		t.Errorf("of the configuration: %d\n%s", code, text)
+	}
+	p := startProgram(t, env, "stdio", "--config", file)
+	p.say(initialize)
+	p.hear()
+	p.say(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`)
+	p.hear()
+	for name, want := range map[string]struct {
+		code int
+		text string
+	}{
+		"files__echo": {exitOK, "leads     to files, as echo: the name begins with its prefix\n  listed    yes\n  server    1 running, legacy era"},
+		"files__hang": {exitError, "hides it from all clients"},
+		"echo":        {exitError, "several upstreams have it: files, docs"},
+	} {
+		if text, code := command(t, env, "explain", name); code != want.code || !strings.Contains(text, want.text) {
+			t.Errorf("%s: %d\n%s", name, code, text)
+		}
+	}
+	var e proxy.Explanation
+	if text, code := command(t, env, "explain", "--json", "docs__echo"); json.Unmarshal([]byte(text), &e) != nil || code != exitOK || !e.Running || e.Upstream != "docs" {
+		t.Errorf("%d\n%s", code, text)
+	}
+	for _, args := range [][]string{{"explain"}, {"explain", "a", "b"}, {"explain", ""}, {"explain", "--admin", "x", "--config", "y", "z"}} {
+		if text, code := command(t, env, args...); code != exitUsage || strings.Count(text, "\n") != 1 {
+			t.Errorf("%q: %d %q", args, code, text)
+		}
+	}
+	nobody := []string{"XDG_RUNTIME_DIR=" + shortDir(t), "XDG_CONFIG_HOME=" + dir}
+	if err := os.MkdirAll(filepath.Join(dir, "mcp-proxy"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(file, filepath.Join(dir, "mcp-proxy", "mcp-proxy.yaml")); err != nil {
+		t.Fatal(err)
+	}
+	if text, code := command(t, nobody, "explain", "docs__x"); code != exitOK || !strings.Contains(text, "no running proxy was asked: no proxy or host of this user runs") {
+		t.Errorf("%d\n%s", code, text)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/url"
 	"os"
 	"strings"
 	"time"
@@ -27,21 +28,22 @@ type explainer struct {
 func newExplain() *cobra.Command {
 	var x explainer
 	cmd := &cobra.Command{
-		Use:   "explain EVENT | (--as CLIENT | --claims FILE) NAME|URI",
-		Short: "Tell the story of an event, or say what a client may do with a tool, a prompt or a resource, and why",
+		Use:   "explain EVENT | NAME | URI",
+		Short: "Tell the story of an event, or where a tool, a prompt or a resource is and who may use it",
 		Long: "An EVENT is the id in the error of a call, and in the log: a running proxy or host says what happened.\n\n" +
-			"Of a tool, prompt or resource it decides by the policies of a configuration alone, as a proxy with it would, and says which rule has decided and why.\n" +
-			"Nothing is started or asked. The exit code is 0 if the client may use it, 1 if not, 2 for bad usage or configuration.\n\n" +
+			"Of a tool, prompt or resource it says where the name leads, by which rule, what hides it, what its server does, and what the policies say.\n" +
+			"--as or --claims say who asks; else it tells what each policy says. The running proxy of this user is asked, or that of --admin.\n" +
+			"With --config or --claims, or if none runs, the configuration alone decides, and nothing is asked.\n" +
+			"The exit code is 0 if the client may use it, or it depends on the client, 1 if not, 2 for bad usage or configuration.\n\n" +
 			"A CLIENT is anonymous, operator, token:NAME, user:NAME, certificate:NAME@AUTHORITY or jwt:SUBJECT@ISSUER.\n" +
 			"The claims are the payload of a JWT, as JSON; - reads them from standard input.",
-		Example: "  mcp-proxy explain k3v9x2ma\n  mcp-proxy explain --as token:ci files__write\n  mcp-proxy explain --claims payload.json file:///data/report.txt",
+		Example: "  mcp-proxy explain k3v9x2ma\n  mcp-proxy explain files__write\n  mcp-proxy explain --as token:ci files__write\n  mcp-proxy explain --claims payload.json file:///data/report.txt",
 		Args: func(_ *cobra.Command, args []string) error {
 			switch {
-			case len(args) != 1:
+			case len(args) != 1 || args[0] == "":
 				return errors.New("explain takes one EVENT, NAME or URI")
-			case x.isEvent(args[0]):
-			case x.q.As == "" && x.claims == "":
-				return errors.New("explain needs to know who asks: --as CLIENT or --claims FILE")
+			case x.at != "" && x.file+x.claims != "":
+				return errors.New("--admin asks a running proxy; --config and --claims ask none")
 			}
 			return nil
 		},
@@ -50,7 +52,7 @@ func newExplain() *cobra.Command {
 				return x.event(cmd.Context(), args[0])
 			}
 			x.q.Name = args[0]
-			return x.name()
+			return x.name(cmd.Context())
 		},
 	}
 	addConfigFlag(cmd, &x.file)
@@ -101,22 +103,9 @@ func readClaims(file string) (json.RawMessage, error) {
 
 const maxClaims = 1 << 20
 
-// name says what a client may do with what has a name.
-func (x *explainer) name() error {
-	if x.claims != "" {
-		var err error
-		if x.q.Claims, err = readClaims(x.claims); err != nil {
-			return err
-		}
-	}
-	cfg, warnings, err := config.Load(config.Options{File: x.file})
-	if err != nil {
-		return err
-	}
-	for _, w := range warnings {
-		fmt.Fprintln(os.Stderr, "warning:", w)
-	}
-	e, err := proxy.Explain(cfg, x.q)
+// name says where a name leads, and who may use it.
+func (x *explainer) name(ctx context.Context) error {
+	e, err := x.explanation(ctx)
 	if err != nil {
 		return err
 	}
@@ -127,31 +116,132 @@ func (x *explainer) name() error {
 	} else {
 		printExplanation(e)
 	}
-	if !e.Allowed() {
+	if !e.Allowed() && e.Answer != proxy.AnswerDepends {
 		return errAnswerIsNo
 	}
 	return nil
+}
+
+// explanation is that of the running proxy, if there is one and nothing else is to be read.
+func (x *explainer) explanation(ctx context.Context) (*proxy.Explanation, error) {
+	if x.file+x.claims != "" {
+		return x.configured()
+	}
+	c, err := x.client()
+	if err != nil && x.at == "" { // none runs, or several do
+		e, bad := x.configured()
+		if bad == nil {
+			e.Notes = append(e.Notes, "no running proxy was asked: "+err.Error())
+		}
+		return e, bad
+	}
+	if err != nil {
+		return nil, err
+	}
+	who := url.Values{}
+	for key, value := range map[string]string{"kind": x.q.Kind, "as": x.q.As} {
+		if value != "" {
+			who.Set(key, value)
+		}
+	}
+	e := new(proxy.Explanation)
+	return e, c.getJSON(ctx, "/explain/"+url.PathEscape(x.q.Name)+"?"+who.Encode(), e)
+}
+
+// configured is what the configuration alone says.
+func (x *explainer) configured() (*proxy.Explanation, error) {
+	if x.claims != "" {
+		var err error
+		if x.q.Claims, err = readClaims(x.claims); err != nil {
+			return nil, err
+		}
+	}
+	cfg, warnings, err := config.Load(config.Options{File: x.file})
+	if err != nil {
+		return nil, err
+	}
+	for _, w := range warnings {
+		fmt.Fprintln(os.Stderr, "warning:", w)
+	}
+	return proxy.Explain(cfg, x.q)
 }
 
 // errAnswerIsNo is the exit code 1 of a question that was answered.
 var errAnswerIsNo = errors.New("the answer is no")
 
 func printExplanation(e *proxy.Explanation) {
-	fmt.Printf("%s %s: %s\n", e.Kind, e.Name, e.Answer)
+	fmt.Printf("%s %s: %s\n", e.Kind, printable(e.Name), e.Answer)
 	say := func(what, text string) {
 		if text != "" {
-			fmt.Printf("  %-9s %s\n", what, text)
+			fmt.Printf("  %-9s %s\n", what, printable(text))
 		}
 	}
 	say("client", e.Client)
 	say("why", e.Why)
+	for _, r := range e.Rules {
+		say("rule", ruling(r))
+	}
 	say("needs", strings.Join(e.Needs, " "))
 	say("missing", strings.Join(e.Missing, " "))
 	if e.Matched != e.Name {
 		say("matched", e.Matched)
 	}
 	say("limits", e.Limits)
+	if e.Running {
+		sayWhere(e, say)
+	}
 	for _, n := range e.Notes {
 		say("note", n)
 	}
+}
+
+// sayWhere says where the name leads, and what is there.
+func sayWhere(e *proxy.Explanation, say func(what, text string)) {
+	if e.Upstream != "" {
+		where := "to " + e.Upstream
+		if e.Original != e.Name && e.Original != "" {
+			where += ", as " + e.Original
+		}
+		if e.Link != "" {
+			where += ", behind the link " + e.Link
+		}
+		if e.Leads != "" {
+			where += ": " + e.Leads
+		}
+		say("leads", where)
+		say("listed", e.Listed)
+	} else {
+		say("leads", e.Leads)
+	}
+	for _, s := range e.Servers {
+		say("server", serverText(s))
+	}
+	if e.Upstream != "" && e.Link == "" && len(e.Servers) == 0 {
+		say("server", "none runs: one is started when it is needed")
+	}
+}
+
+func serverText(s proxy.Servers) string {
+	text := fmt.Sprintf("%d %s, %s era", s.Count, s.State, s.Era)
+	if len(s.Speaks) > 0 {
+		text += ", speaks " + strings.Join(s.Speaks, " and ")
+	}
+	if s.Cause != "" {
+		text += ", failed last: " + s.Cause
+	}
+	if !s.Next.IsZero() {
+		text += ", not started before " + s.Next.Local().Format(time.TimeOnly)
+	}
+	return text
+}
+
+func ruling(r proxy.Ruling) string {
+	text := r.Rule + " (" + r.Who + "): " + r.Answer
+	if r.Glob != "" {
+		text += ", by " + r.Glob
+	}
+	if len(r.Needs) > 0 {
+		text += ", needs " + strings.Join(r.Needs, " ")
+	}
+	return text
 }

@@ -32,3 +32,21 @@ func (s *Server) serveEvent(w http.ResponseWriter, id string) {
 	}
 	sayJSON(w, e)
 }
+
+// longestQuestion bounds the name that is asked for, in bytes.
+const longestQuestion = 4 << 10
+
+// serveExplanation is /explain/NAME.
+func (s *Server) serveExplanation(w http.ResponseWriter, r *http.Request, name string) {
+	if name == "" || len(name) > longestQuestion {
+		http.Error(w, fmt.Sprintf("a name has from 1 to %d bytes", longestQuestion), http.StatusBadRequest)
+		return
+	}
+	q := r.URL.Query()
+	answer, err := s.Explain(name, q.Get("kind"), q.Get("as"))
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	sayJSON(w, answer)
+}

@@ -2,6 +2,7 @@ package admin
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -186,5 +187,32 @@ func TestEventsAreServed(t *testing.T) {
 	}
 	if status, body := unix("GET", "/events/none"); status != http.StatusNotFound || !strings.Contains(body, "no such event") {
 		t.Errorf("%d %s", status, body)
+	}
+}
+
+// A name may be anything, a URI too.
+func TestExplanationsAreServed(t *testing.T) {
+	tcp, unix := serve(t, &Server{Explain: func(name, kind, as string) (any, error) {
+		if as == "nobody" {
+			return nil, errors.New("nobody is no client")
+		}
+		return []string{name, kind, as}, nil
+	}})
+	if status, _ := tcp("GET", "/explain/x"); status != http.StatusUnauthorized {
+		t.Errorf("over TCP without a token: %d", status)
+	}
+	for path, want := range map[string]string{
+		"/explain/files__write":                           `["files__write","",""]`,
+		"/explain/file:%2F%2F%2Fa%2F..%2Fb%3Fc?kind=tool": `["file:///a/../b?c","tool",""]`,
+		"/explain/a//b?as=token:ci":                       `["a//b","","token:ci"]`,
+	} {
+		if status, body := unix("GET", path); status != http.StatusOK || strings.TrimSpace(body) != want {
+			t.Errorf("%s: %d %s", path, status, body)
+		}
+	}
+	for _, path := range []string{"/explain/", "/explain/" + strings.Repeat("x", longestQuestion+1), "/explain/x?as=nobody"} {
+		if status, _ := unix("GET", path); status != http.StatusBadRequest {
+			t.Errorf("%.30s: %d", path, status)
+		}
 	}
 }

@@ -20,6 +20,7 @@ import (
 //	/status    the Snapshot as JSON
 //	/calls     what is in flight, as JSON
 //	/events    what has ended though nobody wanted it to, as JSON; /events/ID is all about one
+//	/explain/NAME   where a name leads, and what ?as=CLIENT may do with it, as JSON
 //	/tap       messages as they pass, as lines of JSON
 //
 // It is an [http.Handler]. Its fields must not change once it serves.
@@ -28,7 +29,11 @@ type Server struct {
 	Ready    func() []Check       // what has to be well before clients should come
 	Calls    func() observe.Calls // what is in flight
 
-	History  *History  // of events
+	History *History // of events
+
+	// Explain says where a name leads, and what the client as may do with it, if that is not
+	// "". The error is about the question.
+	Explain  func(name, kind, as string) (any, error)
 	Taps     *tap.Taps // at /tap; nil: there is none
 	Payloads bool      // taps on a Unix socket may show what is in messages
 	Version  string    // of the program, for recordings
@@ -83,6 +88,8 @@ func (s *Server) route(w http.ResponseWriter, r *http.Request) {
 		s.Metrics.ServeHTTP(w, r)
 	case path == "/status":
 		s.serveStatus(w)
+	case strings.HasPrefix(path, "/explain/"):
+		s.serveExplanation(w, r, strings.TrimPrefix(path, "/explain/"))
 	case path == "/events":
 		s.serveEvents(w, r)
 	case strings.HasPrefix(path, "/events/"):

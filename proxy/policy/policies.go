@@ -56,6 +56,15 @@ func (p *Policies) For(who *identity.Identity) *Grant {
 	return g
 }
 
+// Grants returns what each rule says, in order, of a client that it is about and that has no
+// scopes.
+func (p *Policies) Grants() (all []*Grant) {
+	for _, r := range p.rules {
+		all = append(all, &Grant{Who: &identity.Identity{}, rule: r, all: p})
+	}
+	return all
+}
+
 // ruleFor returns the first rule that is about a client.
 func (p *Policies) ruleFor(who *identity.Identity) *rule {
 	claims := sync.OnceValue(func() (claims map[string]json.RawMessage) {
