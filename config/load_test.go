@@ -172,7 +172,7 @@ func TestDefaults(t *testing.T) {
 			StartTimeout: 30 * time.Second, WriteTimeout: time.Minute, StopGrace: 2 * time.Second,
 		}},
 	}
-	if !reflect.DeepEqual(c, want) {
+	if want.Read = []string{c.File}; !reflect.DeepEqual(c, want) {
 		t.Errorf("got  %+v\nwant %+v", c, want)
 	}
 }
@@ -213,7 +213,7 @@ upstreams: {a: {command: x}}
 		PageSize: 10, Prefix: "auto", TokenStore: "keyring", PublicURL: "http://[::1]:3/a",
 		Limits: c.Limits, Upstreams: c.Upstreams,
 	}
-	if !reflect.DeepEqual(*c, want) {
+	if want.Read = []string{c.File}; !reflect.DeepEqual(*c, want) {
 		t.Errorf("got  %+v\nwant %+v", *c, want)
 	}
 	if len(warnings) != 1 || warnings[0] != "MCP_PROXY_SHUTDOWNGRACE: is no setting and is ignored" {

@@ -60,7 +60,7 @@ var reference = []group{
 		{[]string{"tls.ca", "tls.cert", "tls.key"}, `the system's`, "PEM files: the authority to trust, and our certificate. `HTTPS_PROXY` and the like are used"},
 		{[]string{"auth"}, ``, "only with `url`: [how we prove who we are](#how-the-proxy-proves-who-it-is)"},
 		{[]string{"maxConcurrent"}, "`0`", "only with `url`: requests to it at once, of all clients together. Others wait; `0`: no bound"},
-		{[]string{"era"}, "`auto`", "what it speaks: `legacy` (until 2025-11-25), `modern` (2026-07-28), or `auto`: [the proxy finds out](../README.md#two-eras)"},
+		{[]string{"era"}, "`auto`", "what it speaks: `legacy` (until 2025-11-25), `modern` (2026-07-28), or `auto`: [the proxy finds out](eras.md)"},
 		{[]string{"session"}, "`isolated`", "`isolated`: each client has its own process or session; `shared`: all have one"},
 		{[]string{"roots"}, ``, "shared only: URIs that answer its `roots/list` outside of a call. Without them that is refused"},
 		{[]string{"env"}, "`{}`", `variables for it`},
