@@ -149,7 +149,7 @@ func TestFormatsMeanTheSame(t *testing.T) {
 				t.Fatal(warnings, err)
 			}
 			want := wantFull(dir)
-			want.File = file
+			want.File, want.Read = file, []string{filepath.Join(dir, filepath.Base(file))}
 			if !reflect.DeepEqual(c, want) {
 				t.Errorf("got  %+v\nwant %+v", c, want)
 			}
