@@ -50,3 +50,24 @@ func TestTraceEdits(t *testing.T) {
 		t.Error(string(got), "want", want)
 	}
 }
+
+// Whatever params are, they say ours after the edits or stay as they are, and are no worse
+// JSON than before.
+func FuzzTraceEdits(f *testing.F) {
+	for _, seed := range []string{`{}`, `{"_meta":{}}`, ` {"_meta" : { "tracestate":"a" , "baggage":1},"x":[]} `, `{"_meta":[]}`, `{"\u005fmeta":{"trace\u0070arent":""}}`, `[`, `{"_meta":{"a":1}`, ``} {
+		f.Add(seed)
+	}
+	ours := jsonrpc.TraceContext{Parent: "ours", Baggage: "k=v"}
+	f.Fuzz(func(t *testing.T, params string) {
+		n := ReadParams(MethodToolsCall, []byte(params))
+		said, edits := n.TraceContext(), n.TraceEdits(ours)
+		out := ReadParams(MethodToolsCall, jsonrpc.Replace([]byte(params), edits...))
+		if len(edits) == 0 {
+			return
+		}
+		says := out.TraceContext()
+		if says.Parent != ours.Parent || says.State != "" || out.broken != nil || said.Baggage != "" && says.Baggage != said.Baggage {
+			t.Errorf("%q became %q, which says %+v: %v", params, out.params, says, out.broken)
+		}
+	})
+}
