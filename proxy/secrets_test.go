@@ -44,7 +44,24 @@ func (x *told) hooks() proxy.Hooks {
 		UpstreamEnded:   func(u proxy.Upstream, e proxy.End) { note(u, e) },
 		LinkUp:          func(l proxy.Link) { note(l) },
 		LinkLost:        func(l proxy.Link, e proxy.End) { note(l, e) },
+		Happened:        func(e proxy.Event) { note(e) },
+		CallLost:        func(l proxy.Loss) { note(l) },
 	}
+}
+
+// allEvents is all that operators get of events.
+func allEvents(t *testing.T, socket string) string {
+	t.Helper()
+	text := operatorGets(t, socket, "/events?limit=1000")
+	var list proxy.Events
+	if err := json.Unmarshal(text, &list); err != nil || len(list.Events) < 5 {
+		t.Fatalf("%s: %v", text, err)
+	}
+	all := string(text)
+	for _, e := range list.Events {
+		all += string(operatorGets(t, socket, "/events/"+e.ID))
+	}
+	return all
 }
 
 // newRefuser returns a server that refuses everything, and says back all that it got.
@@ -193,6 +210,7 @@ func TestSecrets(t *testing.T) {
 	hear(h.caller("", ""), "GET", "/mcp?access_token=MARK-a", "")
 	hear(h.caller("", ""), "GET", "/.well-known/oauth-protected-resource/mcp", "")
 	far.awaits(1, "tools/call")
+	events := allEvents(t, operators)
 	status, err := json.Marshal(h.proxy.Snapshot())
 	if err != nil {
 		t.Fatal(err)
@@ -216,7 +234,7 @@ func TestSecrets(t *testing.T) {
 	if !strings.Contains(traces.raw.String(), "MARK-collector") || len(traces.all()) == 0 {
 		t.Error("the collector got", traces.raw.String())
 	}
-	for where, text := range map[string]string{"traces": strings.ReplaceAll(traces.raw.String(), "MARK-collector", ""), "the log": h.log.String(), "clients": strings.ReplaceAll(heard.String(), given, ""), "the status": string(status), "hooks": hooks.String(),
+	for where, text := range map[string]string{"traces": strings.ReplaceAll(traces.raw.String(), "MARK-collector", ""), "the log": h.log.String(), "clients": strings.ReplaceAll(heard.String(), given, ""), "the status": string(status), "hooks": hooks.String(), "events": events,
 		"a tap": strings.Join(tapped.rest(), "\n"), "a tap with payloads": strings.Join(payloads.rest(), "\n")} {
 		if text == "" {
 			t.Error(where, "is empty")

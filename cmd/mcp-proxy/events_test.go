@@ -4,6 +4,7 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -70,16 +71,7 @@ func TestExplainEvent(t *testing.T) {
 	p := startProgram(t, env, "stdio", "--", "fakeserver")
 	p.say(initialize)
 	p.hear()
-	p.say(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"hang","arguments":{"about":"MARKED"}}}`)
-	p.say(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"exit","arguments":{"about":"MARKED"}}}`)
-	var event string
-	for event == "" {
-		m, err := jsonrpc.Decode([]byte(p.hear()))
-		if err != nil {
-			t.Fatal(err)
-		}
-		event = jsonrpc.ReadErrorData(m.Error).Event
-	}
+	event := p.loses(t, "hang", "exit")
 	text, code := command(t, env, "explain", event)
 	for _, part := range []string{
 		event + "  main exited (exit status 3)\n", "the server of main ended unexpectedly", "legacy era", "pid ",
@@ -103,6 +95,76 @@ func TestExplainEvent(t *testing.T) {
 	if p.log.count(event) != 1 {
 		t.Errorf("the log names it other than once:\n%s", p.log)
 	}
+}
+
+// Of a server behind a link the proxy knows who was told, and says which host has the rest.
+// The host has it under the same id. When the link is lost, each has an event of its own.
+func TestExplainEventBehindALink(t *testing.T) {
+	here, there := shortDir(t), shortDir(t)
+	atProxy, atHost := []string{"XDG_RUNTIME_DIR=" + here}, []string{"XDG_RUNTIME_DIR=" + there}
+	link := "unix://" + there + "/link"
+	host := startProgram(t, atHost, "host", "--listen", link, "--", "fakeserver")
+	host.hear()
+	file := filepath.Join(here, "proxy.yaml")
+	if err := os.WriteFile(file, []byte("links: {far: {dial: \""+link+"\"}}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p := startProgram(t, atProxy, "stdio", "--config", file)
+	p.say(initialize)
+	p.hear()
+	event := p.loses(t, "hang", "exit")
+	for _, c := range []struct {
+		env   []string
+		parts []string
+	}{
+		{atProxy, []string{"main exited (exit status 3)", "told ", "t operator: ", "tools/call hang", "the host behind the link far has seen it: ask there, with mcp-proxy explain " + event}},
+		{atHost, []string{"main exited (exit status 3)", "in flight  2 requests", "tools/call hang, for ", "tools/call exit, for ", "started again when it is needed"}},
+	} {
+		text, code := command(t, c.env, "explain", event)
+		for _, part := range c.parts {
+			if !strings.Contains(text, part) || code != exitOK {
+				t.Errorf("%d, no %q in\n%s", code, part, text)
+			}
+		}
+	}
+
+	p.say(`{"jsonrpc":"2.0","id":8,"method":"tools/call","params":{"name":"slow"}}`)
+	eventually(t, "the call", func() bool {
+		text, _ := command(t, atHost, "calls")
+		return strings.Contains(text, "slow")
+	})
+	host.cmd.Process.Kill()
+	host.cmd.Wait()
+	for before := event; event == before; event = p.event(t) { // each call that was lost has it
+	}
+	text, code := command(t, atProxy, "explain", event)
+	for _, part := range []string{event + "  the link far was lost", "behind it  main", "in flight  1 request", "tools/call slow, for ", "cause      link lost: "} {
+		if !strings.Contains(text, part) || code != exitOK {
+			t.Errorf("%d, no %q in\n%s", code, part, text)
+		}
+	}
+}
+
+// loses calls tools, of which the last ends the server, and returns the event of that.
+func (p *program) loses(t *testing.T, tools ...string) (event string) {
+	t.Helper()
+	for i, tool := range tools {
+		p.say(fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":%q,"arguments":{"about":"MARKED"}}}`, i+1, tool))
+	}
+	return p.event(t)
+}
+
+// event is the next that an error names.
+func (p *program) event(t *testing.T) (event string) {
+	t.Helper()
+	for event == "" {
+		m, err := jsonrpc.Decode([]byte(p.hear()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		event = jsonrpc.ReadErrorData(m.Error).Event
+	}
+	return event
 }
 
 // All that an event may have is told, in words and with times, and nothing that moves a cursor.
