@@ -11,6 +11,7 @@ type Traces struct {
 	Endpoint    string            // base URL of a collector (OTLP over HTTP); empty: the environment's, else none
 	HeadersFrom map[string]string // header name to the path of a file that holds its value
 	TLS         TLS
+	Off         bool     // nowhere, whatever the environment says; no file says so
 	Sample      *float64 // part of the traces without a parent that is recorded, 0 to 1; nil: what the environment says, else all
 }
 

@@ -325,3 +325,35 @@ func TestTracesHaveNoPayload(t *testing.T) {
 		t.Errorf("the collector got %q", raw)
 	}
 }
+
+// What the environment says, and cannot be used, is a line in the log: it may be meant for
+// others. What the configuration says is a mistake.
+func TestTracesOff(t *testing.T) {
+	for name, env := range map[string]map[string]string{
+		"the protocol":    {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:4317", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"},
+		"the URL":         {"OTEL_EXPORTER_OTLP_ENDPOINT": "127.0.0.1:4317"},
+		"the certificate": {"OTEL_EXPORTER_OTLP_ENDPOINT": "https://127.0.0.1", "OTEL_EXPORTER_OTLP_CERTIFICATE": "/there/is/none"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for key, value := range env {
+				t.Setenv(key, value)
+			}
+			log := new(journal)
+			cfg := config.Config{File: "f", Upstreams: []config.Upstream{{Name: "a", Command: "x"}}}
+			p, err := proxy.New(&cfg, proxy.Options{Log: logTo(log)})
+			if err != nil || strings.Count(log.String(), "traces are off") != 1 {
+				t.Fatal(err, log)
+			}
+			p.Close()
+			quiet := new(journal)
+			if p, err = proxy.New(proxy.Quiet(&cfg), proxy.Options{Log: logTo(quiet)}); err != nil || strings.Contains(quiet.String(), "trace") {
+				t.Error(err, quiet)
+			}
+			p.Close()
+			cfg.Traces = config.Traces{Endpoint: "https://127.0.0.1", TLS: config.TLS{CA: "/there/is/none"}}
+			if _, err := proxy.New(&cfg, proxy.Options{}); err == nil || !strings.HasPrefix(err.Error(), "f: traces.tls: ") {
+				t.Error(err)
+			}
+		})
+	}
+}

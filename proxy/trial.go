@@ -93,10 +93,11 @@ func try(ctx context.Context, cfg *config.Config, log *slog.Logger, eras bool) (
 }
 
 // Quiet returns a configuration with the same upstreams that a program uses for a moment:
-// without listeners, log lines for calls, hosts that dial, or servers that start by themselves.
+// without listeners, log lines for calls, traces, hosts that dial, or servers that start by themselves.
 func Quiet(cfg *config.Config) *config.Config {
 	quiet := *cfg
 	quiet.Listen, quiet.Admin, quiet.Logs = nil, config.Admin{}, config.Logs{}
+	quiet.Traces = config.Traces{Off: true}
 	quiet.Upstreams = slices.Clone(cfg.Upstreams)
 	if cfg.Prefix == "auto" && len(cfg.Upstreams)+len(cfg.Links) > 1 {
 		quiet.Prefix = "always" // though what is left may be one

@@ -74,11 +74,13 @@ func attributes(pairs ...string) (all []attribute.KeyValue) {
 
 // arrived is what is known of a call that begins.
 func arrived(c observe.Call, from observe.Arrival) []attribute.KeyValue {
-	transport, protocol := "", from.Transport
+	var transport, protocol string
 	switch from.Transport {
 	case "stdio":
-		transport, protocol = "pipe", ""
-	case "http+sse":
+		transport = "pipe"
+	case "websocket":
+		protocol = "websocket"
+	case "http", "http+sse":
 		protocol = "http"
 	}
 	return attributes(keyMethod, methodOf(c.Method), keySession, c.Session, keyVersion, from.Version, keyRequest, from.ID,
