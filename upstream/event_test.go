@@ -13,6 +13,7 @@ import (
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/internal/observe"
 	"github.com/mcp-proxy/mcp-proxy/upstream/process"
 )
 
@@ -162,6 +163,21 @@ func TestLastWordsAreForOperators(t *testing.T) {
 		t.Errorf("one that had started: %q", says(end))
 	}
 	c.returned()
+}
+
+// What a process says last of all, when it is told that nobody listens any more, is in its
+// event, too.
+func TestEventHasTheLastWords(t *testing.T) {
+	r := newRig(t, process.Command{Path: "/bin/sh", Args: []string{"-c", "exec 1>&-; echo early >&2; cat >/dev/null; echo late >&2"}})
+	c := r.attach("a-long-key")
+	end := c.end()
+	c.returned()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	e := r.events[end.Event]
+	if fmt.Sprint(e.Stderr) != "[early late]" || e.Kind != observe.ServerNotBegun || e.Session != "a-long-k" || e.Failures != 1 || e.PID == 0 || e.Began.IsZero() {
+		t.Errorf("%+v", e)
+	}
 }
 
 // D07: a remote server that dies under the sessions of several clients is one event,

@@ -21,6 +21,7 @@ import (
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/internal/observe"
 	"github.com/mcp-proxy/mcp-proxy/upstream/process"
 )
 
@@ -102,6 +103,9 @@ type rig struct {
 	t    testing.TB
 	host *Host
 	log  *logBook
+
+	mu     sync.Mutex // guards events
+	events map[string]observe.Event
 }
 
 func newRig(t testing.TB, command process.Command) *rig {
@@ -109,13 +113,43 @@ func newRig(t testing.TB, command process.Command) *rig {
 }
 
 func newRigOf(t testing.TB, up Upstream) *rig {
-	r := &rig{t: t, log: &logBook{}}
+	r := &rig{t: t, log: &logBook{}, events: make(map[string]observe.Event)}
 	r.host = &Host{
 		Upstreams: map[string]Upstream{"fake": up},
 		Log:       slog.New(slog.NewJSONHandler(r.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
+		Hooks:     observe.Hooks{Happened: r.happened},
 	}
-	t.Cleanup(func() { r.host.Stop(context.Background()) }) // after the cleanups of all clients
+	t.Cleanup(func() { // after the cleanups of all clients
+		r.host.Stop(context.Background())
+		r.logIsTold()
+	})
 	return r
+}
+
+func (r *rig) happened(e observe.Event) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.events[e.ID] = e
+}
+
+// logIsTold checks that each warning that names an event is what hooks were told of it.
+func (r *rig) logIsTold() {
+	if r.host.Hooks.Happened == nil {
+		return // a test has hooks of its own
+	}
+	for _, line := range r.log.at(slog.LevelWarn) {
+		id, named := line["event"].(string)
+		e, told := r.events[id]
+		stderr, _ := line["stderr"].(string)
+		inFlight, _ := line["in_flight"].(float64)
+		switch {
+		case !named:
+		case !told:
+			r.t.Errorf("hooks do not hear of %v", line)
+		case strings.Join(e.Stderr, "\n") != stderr || e.InFlight != int(inFlight) || e.Upstream != "fake" || e.What == "" || e.Class == "":
+			r.t.Errorf("the log says %v, and hooks hear %+v", line, e)
+		}
+	}
 }
 
 // A client is the proxy's end of one stream.
