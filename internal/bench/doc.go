@@ -33,7 +33,10 @@
 //
 //	go run ./internal/bench -identity -against /tmp/old
 //
-// -operators measures nothing but what it costs that operators can look in, with metrics.
+// -operators measures nothing but what it costs that operators can look in, with metrics and
+// with a tap, of all ways or of some:
+//
+//	go run ./internal/bench -operators -rounds 20 stdio "http, tapped"
 //
 // With -profile the proxy is built with a profiler compiled in (go build
 // -overlay), and the places are printed where its time goes.

@@ -18,7 +18,8 @@ type options struct {
 	crowds []crowd
 	only   bool // nothing but the crowds
 
-	operators bool // nothing but what it costs that operators look in
+	operators bool     // nothing but what it costs that operators look in
+	pairs     []string // and of that these alone; nil: all
 
 	identity bool   // nothing but what it costs to know clients
 	against  string // a binary to compare that with
@@ -44,6 +45,7 @@ func parse() options {
 	flag.BoolVar(&o.operators, "operators", false, "measure only what it costs that operators can look in: metrics, and their listener")
 	flag.StringVar(&o.against, "against", "", "with -identity, also measure this `binary`, of before")
 	flag.Parse()
+	o.pairs = flag.Args()
 	if *quick {
 		o.rounds, o.part = 3, 150*time.Millisecond
 		if !o.only {

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"slices"
 	"text/tabwriter"
 	"time"
 )
@@ -67,9 +68,12 @@ func operators(w io.Writer, b programs, o options) error {
 		return err
 	}
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintf(w, "with operators over without, medians of %d pairs ± two standard errors\n", shortTurns*o.rounds)
-	fmt.Fprintln(t, "\tp50\t× off\t\taim\tcalls/s\t× off\t\taim\tCPU/call\t× off\t")
+	fmt.Fprintf(w, "with operators over without: medians of %d pairs ± two standard errors, and of the best tenth of turns, which others disturbed least\n", shortTurns*o.rounds)
+	fmt.Fprintln(t, "\tp50\t× off\t\tbest\taim\tcalls/s\t× off\t\tbest\taim\tCPU/call\t× off\t")
 	for _, p := range all {
+		if len(o.pairs) > 0 && !slices.Contains(o.pairs, p.name) {
+			continue
+		}
 		off, on, err := p.compare(o)
 		if err != nil {
 			return fmt.Errorf("%s: %w", p.name, err)
@@ -153,10 +157,23 @@ func (p pair) print(w io.Writer, off, on []turn) {
 	}
 	each := func(t turn) time.Duration { return time.Duration(float64(t.cpu) / t.calls) }
 	took, share := spread(slower), spread(more)
-	fmt.Fprintf(w, "%s\t%s\t%.3f\t± %.3f\t%s\t%.0f\t%.3f\t± %.3f\t%s\t%s\t%.3f\t\n", p.name,
-		micro(middle(on, func(t turn) time.Duration { return t.p50 })), took.middle, took.error, atMost(took.middle, 1+p.aim, fmt.Sprint(1+p.aim)),
-		middle(on, func(t turn) float64 { return t.perSecond }), share.middle, share.error, atLeast(share.middle, 1-p.aim),
+	fastest := func(turns []turn) time.Duration { return best(turns, func(t turn) time.Duration { return t.p50 }) }
+	most := func(turns []turn) float64 { return 1 / best(turns, func(t turn) float64 { return 1 / t.perSecond }) }
+	leastTook, bestShare := over(fastest(on), fastest(off)), most(on)/most(off)
+	fmt.Fprintf(w, "%s\t%s\t%.3f\t± %.3f\t%.3f\t%s\t%.0f\t%.3f\t± %.3f\t%.3f\t%s\t%s\t%.3f\t\n", p.name,
+		micro(middle(on, func(t turn) time.Duration { return t.p50 })), took.middle, took.error, leastTook, atMost(leastTook, 1+p.aim, fmt.Sprint(1+p.aim)),
+		middle(on, func(t turn) float64 { return t.perSecond }), share.middle, share.error, bestShare, atLeast(bestShare, 1-p.aim),
 		micro(each(sums[1])), over(each(sums[1]), each(sums[0])))
+}
+
+// best is the median of the lowest tenth.
+func best[T time.Duration | float64](turns []turn, of func(turn) T) T {
+	all := make([]T, len(turns))
+	for i, t := range turns {
+		all[i] = of(t)
+	}
+	slices.Sort(all)
+	return quantile(all, 0.05)
 }
 
 // reads has an operator read what there is to be read, if anything, until ctx ends.

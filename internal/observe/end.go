@@ -10,6 +10,7 @@ import (
 
 // An End is how something has ended.
 type End struct {
+	At      time.Time // zero if nobody has looked at the clock
 	Took    time.Duration
 	Outcome Outcome
 	Code    int    // of the JSON-RPC error that a call or a request was answered with; zero for none
@@ -43,7 +44,8 @@ var outcomes = map[string]Outcome{
 // EndOf is how a request that began then has ended; a nil answer is that of a cancelled
 // one.
 func EndOf(began time.Time, answer *jsonrpc.Message) End {
-	end := End{Took: time.Since(began), Outcome: OK}
+	end := End{At: time.Now(), Outcome: OK}
+	end.Took = end.At.Sub(began)
 	switch {
 	case answer == nil:
 		end.Outcome = Cancelled
@@ -76,23 +78,25 @@ func (e *End) failed(with json.RawMessage) {
 	}
 }
 
-var isError = []byte(`"isError"`)
-
 // saysFailed reports whether a result has the member isError, and that is true: results of
 // tools alone have it. Nearly all are told apart by a search for these letters, since inside
 // of a string the quotes would be escaped; only a result that has them, and true after
 // them, is read.
 func saysFailed(result json.RawMessage) bool {
 	for rest := []byte(result); ; {
-		at := bytes.Index(rest, isError)
+		at := bytes.Index(rest, endOfKey)
 		if at < 0 {
 			return false
 		}
-		rest = bytes.TrimLeft(rest[at+len(isError):], " \t\r\n:")
-		if bytes.HasPrefix(rest, []byte("true")) {
+		before := rest[:at]
+		rest = bytes.TrimLeft(rest[at+len(endOfKey):], " \t\r\n:")
+		if bytes.HasSuffix(before, startOfKey) && bytes.HasPrefix(rest, []byte("true")) {
 			break
 		}
 	}
 	value, err := jsonrpc.Member(result, "isError")
 	return err == nil && string(value) == "true"
 }
+
+// The key is searched for from its only capital on: quotes are everywhere, capitals are not.
+var startOfKey, endOfKey = []byte(`"is`), []byte(`Error"`)

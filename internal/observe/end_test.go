@@ -24,7 +24,7 @@ func TestEndOf(t *testing.T) {
 		{jsonrpc.NewError(one, jsonrpc.InvalidResponse("files", "")), End{Outcome: InvalidResponse, Code: -32603}},
 	} {
 		got := EndOf(time.Now(), test.answer)
-		got.Took = 0
+		got.At, got.Took = time.Time{}, 0
 		if got != test.want {
 			t.Errorf("%+v, want %+v", got, test.want)
 		}

@@ -28,7 +28,7 @@ func NewRecent() *Recent {
 func (r *Recent) Hooks() observe.Hooks {
 	return observe.Hooks{RequestEnded: func(q observe.Request, end observe.End) {
 		if q.Method != mcp.MethodListen { // which lasts as long as somebody listens
-			r.upstreams.get(q.Upstream, other).add(time.Now(), end)
+			r.upstreams.get(q.Upstream, other).add(end.At, end)
 		}
 	}}
 }

@@ -26,16 +26,16 @@ func TestRecent(t *testing.T) {
 			t.Errorf("before the first request: %+v", got)
 		}
 		for range 97 {
-			ended(files, observe.End{Took: 20 * time.Millisecond, Outcome: observe.OK})
+			ended(files, observe.End{At: time.Now(), Took: 20 * time.Millisecond, Outcome: observe.OK})
 		}
-		ended(files, observe.End{Took: 3 * time.Second, Outcome: observe.Failed})
+		ended(files, observe.End{At: time.Now(), Took: 3 * time.Second, Outcome: observe.Failed})
 		time.Sleep(30 * time.Second)
 		for range 2 {
-			ended(files, observe.End{Took: 3 * time.Second, Outcome: observe.OK})
+			ended(files, observe.End{At: time.Now(), Took: 3 * time.Second, Outcome: observe.OK})
 		}
-		ended(files, observe.End{Took: time.Hour, Outcome: observe.Cancelled})
-		ended(observe.Request{Upstream: "files", Method: mcp.MethodListen}, observe.End{Took: time.Hour, Outcome: observe.OK})
-		ended(observe.Request{Upstream: "docs"}, observe.End{Took: time.Hour, Outcome: observe.Failed})
+		ended(files, observe.End{At: time.Now(), Took: time.Hour, Outcome: observe.Cancelled})
+		ended(observe.Request{Upstream: "files", Method: mcp.MethodListen}, observe.End{At: time.Now(), Took: time.Hour, Outcome: observe.OK})
+		ended(observe.Request{Upstream: "docs"}, observe.End{At: time.Now(), Took: time.Hour, Outcome: observe.Failed})
 
 		got := recently(r)
 		if got.Requests != 100 || got.Errors != 1 {
@@ -80,7 +80,7 @@ func TestClassesOfDurations(t *testing.T) {
 // A request that is counted takes no memory.
 func TestRecentAllocatesNothing(t *testing.T) {
 	ended := NewRecent().Hooks().RequestEnded
-	q, end := observe.Request{Upstream: "files", Method: mcp.MethodToolsCall}, observe.End{Took: time.Millisecond, Outcome: observe.OK}
+	q, end := observe.Request{Upstream: "files", Method: mcp.MethodToolsCall}, observe.End{At: time.Now(), Took: time.Millisecond, Outcome: observe.OK}
 	ended(q, end)
 	if n := testing.AllocsPerRun(100, func() { ended(q, end) }); n != 0 {
 		t.Errorf("%v allocations", n)
@@ -96,7 +96,7 @@ func TestNoRecent(t *testing.T) {
 
 func BenchmarkRecent(b *testing.B) {
 	ended := NewRecent().Hooks().RequestEnded
-	q, end := observe.Request{Upstream: "files", Method: mcp.MethodToolsCall}, observe.End{Took: time.Millisecond, Outcome: observe.OK}
+	q, end := observe.Request{Upstream: "files", Method: mcp.MethodToolsCall}, observe.End{At: time.Now(), Took: time.Millisecond, Outcome: observe.OK}
 	for b.Loop() {
 		ended(q, end)
 	}
