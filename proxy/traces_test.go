@@ -161,7 +161,12 @@ func TestUnsampledTracesChangeNothing(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c, server := newCollector(t), newNaive(t)
-			h := newHouseWith(t, proxy.Hooks{}, server, traced(c, test.with))
+			seen := func(call proxy.Call, _ proxy.End) {
+				if call.Method != "initialize" && call.Trace != "" {
+					t.Error("hooks hear of the trace", call.Trace)
+				}
+			}
+			h := newHouseWith(t, proxy.Hooks{CallEnded: seen}, server, traced(c, test.with))
 			h.a.initialize()
 			headers := h.a.headers()
 			if test.header != "" {
