@@ -209,8 +209,13 @@ func TestSecrets(t *testing.T) {
 	}
 	hear(h.caller("", ""), "GET", "/mcp?access_token=MARK-a", "")
 	hear(h.caller("", ""), "GET", "/.well-known/oauth-protected-resource/mcp", "")
+	for _, path := range []string{"/", "/connect.json"} {
+		hear(h.a, "GET", path, "", append(h.a.headers(), "Cookie", "MARK-cookie")...)
+		hear(h.caller("MARK-wrong", ""), "GET", path, "", "Accept", "text/html")
+	}
 	far.awaits(1, "tools/call")
 	events := allEvents(t, operators)
+	calls := operatorGets(t, operators, "/calls")
 	status, err := json.Marshal(h.proxy.Snapshot())
 	if err != nil {
 		t.Fatal(err)
@@ -234,7 +239,7 @@ func TestSecrets(t *testing.T) {
 	if !strings.Contains(traces.raw.String(), "MARK-collector") || len(traces.all()) == 0 {
 		t.Error("the collector got", traces.raw.String())
 	}
-	for where, text := range map[string]string{"traces": strings.ReplaceAll(traces.raw.String(), "MARK-collector", ""), "the log": h.log.String(), "clients": strings.ReplaceAll(heard.String(), given, ""), "the status": string(status), "hooks": hooks.String(), "events": events,
+	for where, text := range map[string]string{"traces": strings.ReplaceAll(traces.raw.String(), "MARK-collector", ""), "the log": h.log.String(), "clients": strings.ReplaceAll(heard.String(), given, ""), "the status": string(status), "hooks": hooks.String(), "events": events, "calls": string(calls),
 		"a tap": strings.Join(tapped.rest(), "\n"), "a tap with payloads": strings.Join(payloads.rest(), "\n")} {
 		if text == "" {
 			t.Error(where, "is empty")

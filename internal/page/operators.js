@@ -82,6 +82,7 @@ function show(status, calls, ready, more) {
   showHealth(ready);
   showTotals(status, calls, lines);
   showUpstreams(lines);
+  showLinks(status.links);
   showCalls(calls);
   showEvents(more);
   showClients(status.sessions);
@@ -206,6 +207,23 @@ function metaOf(line) {
   return [line.link ? `behind ${line.link.name}` : "", eras.join(" and "), line.servers.length > 1 ? `${line.servers.length} servers` : ""].filter(Boolean).join(", ");
 }
 
+/** Links to hosts: those that have announced nothing yet, too. */
+function showLinks(links) {
+  keyed($("links"), links, (l) => l.name, ({ name }) => {
+    const state = h("span");
+    const rest = h("small");
+    return {
+      element: h("li", {}, "link ", h("strong", {}, name), " ", state, " ", rest),
+      update: ({ up, lost, upstreams }) => {
+        say(state, up ? "up" : "down");
+        state.className = up ? "well" : "bad";
+        const leads = upstreams?.length ? `${up ? "leads" : "led"} to ${upstreams.join(", ")}` : "its host has announced nothing yet";
+        say(rest, [leads, lost ? `lost ${lost === 1 ? "once" : `${lost} times`}` : ""].filter(Boolean).join(", "));
+      },
+    };
+  });
+}
+
 function toggle(name, button) {
   if (!opened.delete(name)) opened.add(name);
   button.setAttribute("aria-expanded", opened.has(name));
@@ -216,14 +234,17 @@ function toggle(name, button) {
 /** What is told of each server of an upstream. */
 function moreRow({ name }) {
   const large = h("div");
+  const waiting = h("p", { class: "soft" });
   const servers = h("div");
   const element = h("tr", { class: `more ${colourOf(name)}`, "data-name": name, hidden: true },
-    h("td", { class: "rail", colspan: 8 }, large, servers));
+    h("td", { class: "rail", colspan: 8 }, large, waiting, servers));
   return {
     element,
     update: ({ line, scale }) => {
       if (!opened.has(name)) return;
       large.replaceChildren(plot(past.of(name), past.span, scale, true), h("p", { class: "scale" }, h("span", {}, `${duration(past.span / 1000)} ago`), h("span", {}, `grid: powers of ten from ${latency(scale[0])} to ${latency(scale[1])}`), h("span", {}, "now")));
+      const t = line.traffic;
+      say(waiting, [t?.suspended ? `${t.suspended} suspended calls wait for their clients` : "", t?.queuedBytes ? `${t.queuedBytes} bytes wait until it reads` : ""].filter(Boolean).join(", "));
       keyed(servers, line.servers, (s) => `${s.session} ${s.era}`, serverPart);
       if (line.servers.length === 0 && !servers.firstChild) servers.append(h("p", { class: "none" }, line.link ? "Its servers run at the host. Ask that for more." : "It has not been needed yet."));
     },
