@@ -63,7 +63,7 @@ func printCalls(now *proxy.Calls) {
 func callRows(now *proxy.Calls) *rows {
 	r := &rows{head: "AGE\tWAITS FOR\tUPSTREAM\tCALL\tCLIENT\tSESSION\tPRINCIPAL\tDETAIL", more: now.LeftOut}
 	for _, c := range now.Calls {
-		r.add(age(now.Now.Sub(c.Began)), c.WaitsFor, c.Upstream, strings.TrimSpace(c.Method+" "+c.Tool), cmp.Or(c.Client, "?"), c.Session, c.Principal, c.Detail)
+		r.add(roughly(now.Now.Sub(c.Began)), c.WaitsFor, c.Upstream, strings.TrimSpace(c.Method+" "+c.Tool), cmp.Or(c.Client, "?"), c.Session, c.Principal, c.Detail)
 	}
 	return r
 }

@@ -6,7 +6,6 @@ import (
 	"io"
 	"strings"
 	"text/tabwriter"
-	"time"
 )
 
 // Rows are a table whose columns are as wide as they need to be.
@@ -53,21 +52,6 @@ func (r *rows) write(to io.Writer, width int) {
 	if r.more > 0 {
 		fmt.Fprintln(to, oneLine(fmt.Sprintf("and %d more", r.more), width))
 	}
-}
-
-// age is how long something has lasted, as people read it.
-func age(d time.Duration) string {
-	switch {
-	case d < 10*time.Second:
-		return fmt.Sprintf("%.1fs", max(d, 0).Seconds())
-	case d < time.Minute:
-		return fmt.Sprintf("%ds", int(d.Seconds()))
-	case d < time.Hour:
-		return fmt.Sprintf("%dm%02ds", int(d.Minutes()), int(d.Seconds())%60)
-	case d < 48*time.Hour:
-		return fmt.Sprintf("%dh%02dm", int(d.Hours()), int(d.Minutes())%60)
-	}
-	return fmt.Sprintf("%dd", int(d.Hours())/24)
 }
 
 // latency is a number of milliseconds, as people read it; "" for none.

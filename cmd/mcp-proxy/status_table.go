@@ -77,7 +77,7 @@ func printStatus(to io.Writer, now *proxy.Snapshot, servers bool, at time.Time) 
 }
 
 func processLine(p proxy.Process, at time.Time) string {
-	line := fmt.Sprintf("%s %s, pid %d, up %s", p.Role, p.Version, p.PID, age(at.Sub(p.Began)))
+	line := fmt.Sprintf("%s %s, pid %d, up %s", p.Role, p.Version, p.PID, roughly(at.Sub(p.Began)))
 	if p.Draining {
 		line += ", shutting down"
 	}
@@ -167,7 +167,7 @@ func note(t proxy.Traffic, all servers, at time.Time) string {
 			text = "failed: " + worst.Cause
 		}
 		if wait := worst.Next.Sub(at); wait > 0 {
-			text += ", no start for " + age(wait)
+			text += ", no start for " + roughly(wait)
 		}
 		notes = append(notes, text)
 	}
@@ -191,7 +191,7 @@ func serverRows(now *proxy.Snapshot, at time.Time) *rows {
 			pid = fmt.Sprint(u.PID)
 		}
 		if !u.Started.IsZero() {
-			lasts = age(at.Sub(u.Started))
+			lasts = roughly(at.Sub(u.Started))
 		}
 		if n := len(u.Stderr); n > 0 {
 			says = u.Stderr[n-1]
@@ -208,7 +208,7 @@ func clientRows(now *proxy.Snapshot, at time.Time) *rows {
 		if s.QueuedBytes > 0 {
 			note = size(s.QueuedBytes) + " wait to be sent"
 		}
-		r.add(cmp.Or(s.Client, "?"), s.ID, s.Principal, s.Transport, cmp.Or(s.Era, "?"), age(at.Sub(s.Began)), s.InFlight, s.Listens, note)
+		r.add(cmp.Or(s.Client, "?"), s.ID, s.Principal, s.Transport, cmp.Or(s.Era, "?"), roughly(at.Sub(s.Began)), s.InFlight, s.Listens, note)
 	}
 	return r
 }
