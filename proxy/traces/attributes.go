@@ -63,7 +63,8 @@ func nameOf(method, target string) string {
 func cut(s string) string { return strings.ToValidUTF8(s[:min(len(s), longest)], "\uFFFD") }
 
 // attributes are those that say something.
-func attributes(pairs ...string) (all []attribute.KeyValue) {
+func attributes(pairs ...string) []attribute.KeyValue {
+	all := make([]attribute.KeyValue, 0, len(pairs)/2+1)
 	for i := 0; i < len(pairs); i += 2 {
 		if pairs[i+1] != "" {
 			all = append(all, attribute.String(pairs[i], cut(pairs[i+1])))

@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/tls"
 	"log/slog"
+	"slices"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -114,35 +115,64 @@ func contextOf(ctx context.Context, baggage string) observe.TraceContext {
 // maxBaggage bounds the baggage that is passed on, in bytes (W3C Baggage, 3.3.2).
 const maxBaggage = 8192
 
+// What spans are; attributes follow when it is known that they are recorded.
+var (
+	server = []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindServer)}
+	client = []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindClient)}
+)
+
+// start begins a span; nil if nobody records it.
+func (t *Traces) start(ctx context.Context, name string, of ...trace.SpanStartOption) (context.Context, trace.Span) {
+	ctx, span := t.tracer.Start(ctx, name, of...)
+	if !span.IsRecording() || !span.SpanContext().IsSampled() {
+		return nil, nil
+	}
+	return ctx, span
+}
+
+// below is where a span begins that has a parent elsewhere, or none.
+func below(parent trace.SpanContext) context.Context {
+	if !parent.IsValid() {
+		return context.Background()
+	}
+	return trace.ContextWithRemoteSpanContext(context.Background(), parent)
+}
+
 // follow begins the span of a call; nil if nobody records that.
 func (t *Traces) follow(c observe.Call, from observe.Arrival) observe.Trace {
 	parent, around, with := parentOf(from.Meta), parentOf(from.HTTP), from.Meta.Baggage
-	options := []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindServer), trace.WithAttributes(arrived(c, from)...)}
+	options := server
 	switch {
 	case !parent.IsValid():
 		if parent = around; parent.IsValid() {
 			with = from.HTTP.Baggage
 		}
 	case around.IsValid() && !around.Equal(parent):
-		options = append(options, trace.WithLinks(trace.Link{SpanContext: around}))
+		options = append(slices.Clip(options), trace.WithLinks(trace.Link{SpanContext: around}))
 	}
-	ctx, span := t.tracer.Start(trace.ContextWithRemoteSpanContext(context.Background(), parent), methodOf(c.Method), options...)
-	if !span.IsRecording() || !span.SpanContext().IsSampled() {
+	ctx, span := t.start(below(parent), methodOf(c.Method), options...)
+	if span == nil {
 		return nil
 	}
-	if len(with) > maxBaggage {
-		with = ""
-	} else if _, err := baggage.Parse(with); err != nil {
-		with = ""
+	span.SetAttributes(arrived(c, from)...)
+	return &call{t: t, ctx: ctx, span: span, baggage: usable(with), open: make(map[*request]struct{})}
+}
+
+// usable is a baggage that can be passed on, "" for any other.
+func usable(with string) string {
+	if with == "" || len(with) > maxBaggage {
+		return ""
 	}
-	return &call{t: t, ctx: ctx, span: span, baggage: with, open: make(map[*request]struct{})}
+	if _, err := baggage.Parse(with); err != nil {
+		return ""
+	}
+	return with
 }
 
 // followRequest begins the span of a request that is for no call; nil if nobody records
 // that.
 func (t *Traces) followRequest(q observe.Request, own observe.TraceContext) observe.RequestTrace {
-	ctx := trace.ContextWithRemoteSpanContext(context.Background(), parentOf(own))
-	if r := t.begin(ctx, q, "", own.Baggage); r != nil {
+	if r := t.begin(below(parentOf(own)), q, "", own.Baggage); r != nil {
 		return r
 	}
 	return nil
@@ -150,9 +180,10 @@ func (t *Traces) followRequest(q observe.Request, own observe.TraceContext) obse
 
 // begin begins the span of a request; nil if nobody records that.
 func (t *Traces) begin(ctx context.Context, q observe.Request, target, baggage string) *request {
-	ctx, span := t.tracer.Start(ctx, nameOf(q.Method, target), trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(asked(q, target)...))
-	if !span.IsRecording() || !span.SpanContext().IsSampled() {
+	ctx, span := t.start(ctx, nameOf(q.Method, target), client...)
+	if span == nil {
 		return nil
 	}
+	span.SetAttributes(asked(q, target)...)
 	return &request{span: span, context: contextOf(ctx, baggage), began: time.Now()}
 }
