@@ -7,7 +7,7 @@
 //
 //	 Handler ──► frontend ─┐                 ┌─ within ═ Ring ══════ hosting ─► processes,
 //	 Serve                 ├─► Router ─dial──┤                       remote servers
-//	 ServeStdio ───────────┘  (sessions)     └─ links ═══ sockets ══ hosting ─► the same, elsewhere
+//	 ServeStdio, Client ───┘  (sessions)     └─ links ═══ sockets ══ hosting ─► the same, elsewhere
 //
 //	config ─► NewHost ─► Host, the hosting elsewhere
 //
@@ -34,6 +34,9 @@
 //	              to servers and hosts
 //	operators.go  where operators look in
 //	required.go   the upstreams that readiness waits for
+//	client.go     a client in the same program; offer.go is what it sees
+//	trial.go      each upstream started by itself; doctor.go and doctor_names.go say what is
+//	              wrong with it
 //	shutdown.go   the time of a shutdown, and who gets how much of it
 //	check.go      what will fail later and can be seen now; explain.go says what a
 //	              client may do
@@ -49,7 +52,7 @@
 //
 // # Invariants
 //
-//   - Nothing runs before Handler, Serve or ServeStdio is called, and nothing is left
+//   - Nothing runs before Handler, Serve, ServeStdio or Client is called, and nothing is left
 //     when Shutdown or Close returns.
 //   - A configuration is taken over whole or not at all.
 //   - The parts do not know each other. Only this package knows them all.
