@@ -109,7 +109,7 @@ func TestTapSchemas(t *testing.T) {
 		obeys(t, "tap.json", line)
 	}
 	leftOut := ""
-	for slow.Scan() && leftOut == "" {
+	for leftOut == "" && slow.Scan() {
 		if strings.Contains(slow.Text(), "leftOut") {
 			leftOut = slow.Text()
 		}
