@@ -267,4 +267,9 @@ func Cancellation(id jsonrpc.ID, reason string) *jsonrpc.Message {
 
 // NameOf returns the name of a method that MCP has, and "other" for any else: there is no
 // end of those that somebody can think of.
-func NameOf(method string) string { return cmp.Or(MethodOf(method).Name, "other") }
+func NameOf(method string) string {
+	if method == MethodToolsCall { // most are, and need not be looked up
+		return MethodToolsCall
+	}
+	return cmp.Or(MethodOf(method).Name, "other")
+}
