@@ -214,7 +214,7 @@ func TestSecrets(t *testing.T) {
 		hear(h.caller("MARK-wrong", ""), "GET", path, "", "Accept", "text/html")
 	}
 	far.awaits(1, "tools/call")
-	events := allEvents(t, operators)
+	events, metrics := allEvents(t, operators), string(operatorGets(t, operators, "/metrics"))
 	calls := operatorGets(t, operators, "/calls")
 	status, err := json.Marshal(h.proxy.Snapshot())
 	if err != nil {

@@ -189,7 +189,7 @@ func (p pair) reads(ctx context.Context) error {
 		return err
 	}
 	client := http.Client{Transport: &http.Transport{DialContext: dial}}
-	resp, err := client.Do(r)
+	resp, err := client.Do(r) //nolint:bodyclose // closed when all is read
 	if err != nil {
 		return err
 	}
