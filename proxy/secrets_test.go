@@ -239,7 +239,7 @@ func TestSecrets(t *testing.T) {
 	if !strings.Contains(traces.raw.String(), "MARK-collector") || len(traces.all()) == 0 {
 		t.Error("the collector got", traces.raw.String())
 	}
-	for where, text := range map[string]string{"traces": strings.ReplaceAll(traces.raw.String(), "MARK-collector", ""), "the log": h.log.String(), "clients": strings.ReplaceAll(heard.String(), given, ""), "the status": string(status), "hooks": hooks.String(), "events": events, "calls": string(calls),
+	for where, text := range map[string]string{"traces": strings.ReplaceAll(traces.raw.String(), "MARK-collector", ""), "the log": h.log.String(), "clients": strings.ReplaceAll(heard.String(), given, ""), "the status": string(status), "hooks": hooks.String(), "events": events, "metrics": metrics, "calls": string(calls),
 		"a tap": strings.Join(tapped.rest(), "\n"), "a tap with payloads": strings.Join(payloads.rest(), "\n")} {
 		if text == "" {
 			t.Error(where, "is empty")
