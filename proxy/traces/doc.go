@@ -9,8 +9,8 @@
 // upstreams get stays as it came. A sampler decides, by the parent if there is one.
 //
 // A span has names that are configured, that upstreams list, or that the protocol has. It
-// never has params, results, URIs, headers or tokens; of what a client says of itself it has
-// the name, the id of the request and the name of the tool, cut.
+// never has params, results, URIs, headers or tokens. Of what a client says there is its
+// name and the id of its request, cut.
 //
 // Names of spans and attributes are those of the semantic conventions for MCP, which are in
 // development and may change.

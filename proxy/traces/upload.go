@@ -21,7 +21,7 @@ import (
 )
 
 // Uploads post spans to a collector. The exporters of OpenTelemetry would do that, too; but
-// they bring gRPC along, which is a sixth of the memory of an idle proxy, and log headers
+// they bring gRPC along, which is a tenth of the memory of an idle proxy, and log headers
 // that they cannot use.
 type uploads struct {
 	// Static after construction.
