@@ -18,10 +18,10 @@ function sentences(e, at) {
   const all = [];
   const since = (time) => duration((at - Date.parse(time)) / 1000);
   if (e.host) all.push(`The host behind ${e.link} has seen it, and knows the rest.`);
-  const end = e.signal ? `killed by ${e.signal}` : e.exitStatus === undefined ? e.cause : `exit status ${e.exitStatus}`;
+  const end = e.exitStatus === undefined ? e.cause : `exit status ${e.exitStatus}`;
   const whose = e.session ? `, of session ${e.session}` : "";
-  if (e.pid) all.push(`Process ${e.pid}${whose} had run for ${e.began ? since(e.began) : "an unknown time"}: ${end}.`);
-  else if (e.began) all.push(`It had been there for ${since(e.began)}${whose}: ${end}.`);
+  if (e.pid) all.push(`Process ${e.pid}${whose} had run for ${e.began ? since(e.began) : "an unknown time"}. Its end: ${end}.`);
+  else if (e.began) all.push(`It had been there for ${since(e.began)}${whose}. Its end: ${end}.`);
   else all.push(`The cause: ${end}${whose}.`);
   if (e.says) all.push(`It says: ${e.says}`);
   if (e.inFlight) all.push(`${count(e.inFlight, "request")} ${e.inFlight === 1 ? "was" : "were"} in flight.`);
