@@ -83,11 +83,11 @@ func middleOf(class int) float64 {
 	return float64(uint64(4+class%4)<<shift+uint64(1)<<shift/2) / 1000
 }
 
-func (m *minute) add(now time.Time, end observe.End) {
-	if end.Outcome == observe.Cancelled { // it has neither worked nor failed
+func (m *minute) add(at time.Time, end observe.End) {
+	if end.Outcome == observe.Cancelled || at.IsZero() { // it has neither worked nor failed, or nobody knows when
 		return
 	}
-	p := m.at(now.UnixNano() / int64(partFor))
+	p := m.at(at.UnixNano() / int64(partFor))
 	if end.Outcome != observe.OK {
 		p.errors.Add(1)
 	}
