@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/mcp-proxy/mcp-proxy/config"
 	"github.com/mcp-proxy/mcp-proxy/internal/identity"
@@ -24,8 +25,9 @@ type front struct {
 	clients *auth.Clients // nil: they are asked for nothing
 	welcome *welcome      // nil: there is none
 
-	once sync.Once
-	keys gate // of what fetches keys for clients
+	once    sync.Once
+	keys    gate        // of what fetches keys for clients
+	leaving atomic.Bool // each response is the last on its connection
 }
 
 // newFront returns the front end to the sessions of a router. The error says that nobody
@@ -73,8 +75,18 @@ func (f *front) start(ctx context.Context) {
 	}
 }
 
+// leave drains, and sends clients away behind what they are answered: to another proxy, if
+// there are several.
+func (f *front) leave() {
+	f.leaving.Store(true)
+	f.Drain()
+}
+
 // ServeHTTP implements [http.Handler].
 func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if f.leaving.Load() {
+		w.Header().Set("Connection", "close")
+	}
 	switch {
 	case f.welcome.has(r):
 		f.welcome.ServeHTTP(w, r)

@@ -253,7 +253,7 @@ func (p *Proxy) Shutdown(ctx context.Context) error {
 	p.Unready()
 	p.host.required.stop()
 	b := newBudget(ctx, p.host, hangUpTime)
-	p.front.Drain()
+	p.front.leave()
 	p.router.Shutdown(b.drain)
 	p.cut() // what did not finish in time hears so now
 	p.front.Close()
@@ -263,6 +263,7 @@ func (p *Proxy) Shutdown(ctx context.Context) error {
 	p.front.keys.wait()
 	p.within.wait()
 	p.host.stop()
+	p.web.linger(ctx)
 	p.web.close()
 	p.operators.close()
 	flush(ctx, p.traces)

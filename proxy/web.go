@@ -27,18 +27,31 @@ type web struct {
 	log       *slog.Logger
 	loops     gate         // of the server, one for each listener
 	up        atomic.Int32 // loops that run
+	open      atomic.Int32 // connections that speak HTTP
 }
 
 func newWeb(cfg *config.Config, h http.Handler, log *slog.Logger) (*web, error) {
 	t, err := newWebTLS(cfg, log)
-	return &web{addresses: cfg.Listen, tls: t, log: log, server: &http.Server{
+	w := &web{addresses: cfg.Listen, tls: t, log: log, server: &http.Server{
 		Handler:           h,
 		ConnContext:       identity.WithSocket,
 		ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    64 << 10,
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
-	}}, err
+	}}
+	w.server.ConnState = w.count
+	return w, err
+}
+
+// count counts connections until they are closed or a WebSocket's.
+func (w *web) count(_ net.Conn, state http.ConnState) {
+	switch state {
+	case http.StateNew:
+		w.open.Add(1)
+	case http.StateClosed, http.StateHijacked:
+		w.open.Add(-1)
+	}
 }
 
 // listen listens at all addresses, or at none.
@@ -96,6 +109,19 @@ func (w *web) secured(l net.Listener) net.Listener {
 		return l
 	}
 	return w.tls.listener(l)
+}
+
+// lingerTime is how long clients are answered that it is all over, if they have connections.
+const lingerTime = 200 * time.Millisecond
+
+// linger goes on answering for a moment, unless ctx is done or nobody is connected: who
+// sends something just now should hear that it is over, and not find a connection broken.
+func (w *web) linger(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, lingerTime)
+	defer cancel()
+	for w.open.Load() > 0 && ctx.Err() == nil {
+		rest(ctx, 10*time.Millisecond)
+	}
 }
 
 // close lets handlers write their last bytes, and ends those that cannot.

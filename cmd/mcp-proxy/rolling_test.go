@@ -25,6 +25,7 @@ import (
 
 	"github.com/gorilla/websocket"
 
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
@@ -244,7 +245,7 @@ func (c *rollingClients) post(text string, header map[string]string) (_ http.Hea
 	return resp.Header, refused, broken
 }
 
-// verdict says what an answer means. The one error is clean if what it is about was not sent.
+// verdict says what an answer means. The one error is a refusal.
 func verdict(text []byte) (refused, broken string) {
 	var m struct {
 		ID    any
@@ -257,7 +258,7 @@ func verdict(text []byte) (refused, broken string) {
 		return "", "it is no answer: " + string(text)
 	case m.Error == nil:
 		return "", ""
-	case m.Error.Data.Phase == "not_sent":
+	case m.Error.Data.Reason == jsonrpc.ReasonClosed:
 		return string(text), ""
 	}
 	return "", string(text)
@@ -413,5 +414,39 @@ func (c *rollingClients) check(t *testing.T, restarts []restart) {
 		for _, r := range restarts {
 			fmt.Fprintln(os.Stderr, "restart from", r.begins.Format(time.StampMilli), "to", r.over.Format(time.StampMilli))
 		}
+	}
+}
+
+// During the drain what is in flight finishes. What comes is refused, with a response that is
+// the last on its connection: a client that calls again may get to another proxy.
+func TestDrainSendsAway(t *testing.T) {
+	p, s := serving(t, "XDG_RUNTIME_DIR="+shortDir(t))
+	c := s.connect()
+	c.say(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"nap","arguments":{"ms":1500}}}`)
+	c.get(2, "echo") // so that it is there
+	p.cmd.Process.Signal(syscall.SIGTERM)
+	eventually(t, "the drain", func() bool { return p.log.count("shutting down") == 1 })
+	eventually(t, "a refusal", func() bool {
+		resp, err := http.Post(s.url+"/mcp", "application/json", strings.NewReader(initialize))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		if resp.StatusCode == http.StatusOK {
+			return false // the drain is about to begin
+		}
+		if resp.StatusCode != http.StatusServiceUnavailable || resp.Header.Get("Retry-After") == "" || !resp.Close {
+			t.Errorf("%s, %v, close: %v", resp.Status, resp.Header, resp.Close)
+		}
+		return true
+	})
+	if got := c.get(3, "echo"); !strings.Contains(got, `"phase":"not_sent"`) {
+		t.Errorf("a call that comes too late: %s", got)
+	}
+	if got := c.await("1"); strings.HasPrefix(got, "!") {
+		t.Errorf("the call in flight: %s", got)
+	}
+	if err := p.cmd.Wait(); err != nil {
+		t.Errorf("it ended with %v", err)
 	}
 }
