@@ -124,14 +124,15 @@ func recorded(t *testing.T, server string, talk func(*site) []string) (heard []s
 // servingConfig is serving with a configuration.
 func servingConfig(t *testing.T, env []string, text string) (*program, *site) {
 	t.Helper()
-	file := filepath.Join(shortDir(t), "c.yaml")
+	dir := shortDir(t)
+	file := filepath.Join(dir, "c.yaml")
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	p := startProgram(t, env, "serve", "--listen", "127.0.0.1:0", "--config", file)
 	_, rest, _ := strings.Cut(p.hear(), "http://")
 	addr, _, _ := strings.Cut(rest, "/")
-	return p, &site{t: t, url: "http://" + addr}
+	return p, &site{t: t, dir: dir, url: "http://" + addr}
 }
 
 // A recording of a session answers as the server did: to a client that does the same again,
