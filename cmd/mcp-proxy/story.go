@@ -40,7 +40,7 @@ func tellStory(w io.Writer, e *proxy.Event, now time.Time) {
 		s.say("note", "stderr and lists were forgotten: newer events needed the room")
 	}
 	s.rest()
-	s.out.Flush()
+	_ = s.out.Flush() // who reads has gone, perhaps
 }
 
 // say writes a line, unless there is nothing to say.
