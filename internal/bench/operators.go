@@ -35,11 +35,15 @@ func (b programs) pairs() (all []pair, err error) {
 		if p, err = b.watched(p, "", 0.02); err != nil {
 			return nil, err
 		}
-		tapped.name += ", tapped" // all there is, as fast as it comes
-		if tapped, err = b.watched(tapped, "/tap?rate=0", 0.15); err != nil {
-			return nil, err
+		all = append(all, p)
+		for _, look := range []struct{ name, path string }{{", tapped", "/tap"}, {", tapped without a rate", "/tap?rate=0"}} {
+			watched := tapped
+			watched.name += look.name
+			if watched, err = b.watched(watched, look.path, 0.15); err != nil {
+				return nil, err
+			}
+			all = append(all, watched)
 		}
-		all = append(all, p, tapped)
 	}
 	return all, nil
 }
