@@ -42,7 +42,8 @@ func (l leakChecked) Run() int {
 		return 1
 	}
 	defer os.RemoveAll(state)
-	os.Setenv("XDG_STATE_HOME", state) // logins are those of the tests, and not of whoever runs them
+	os.Setenv("XDG_STATE_HOME", state)  // logins are those of the tests, and not of whoever runs them
+	os.Setenv("XDG_RUNTIME_DIR", state) // and so are the processes that run
 	code := l.m.Run()
 	if err := goleak.Find(goleak.IgnoreTopFunction("os/signal.loop"), goleak.IgnoreTopFunction("os/signal.signal_recv")); err != nil && code == 0 {
 		fmt.Fprintln(os.Stderr, err)

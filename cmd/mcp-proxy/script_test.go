@@ -31,6 +31,7 @@ func TestScripts(t *testing.T) {
 			env.Setenv("XDG_CONFIG_HOME", env.WorkDir+"/xdg")
 			env.Setenv("HOME", env.WorkDir)
 			env.Setenv("XDG_STATE_HOME", "")
+			env.Setenv("XDG_RUNTIME_DIR", env.WorkDir) // no script sees what another one runs
 			found, err := filepath.Abs("../../config/testdata/found")
 			env.Setenv("FOUND", found)
 			return err
