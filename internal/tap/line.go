@@ -26,7 +26,7 @@ type line struct {
 
 	kind     observe.Kind
 	method   string
-	id       jsonrpc.ID
+	id       jsonrpc.ID // zero for one that is too long
 	tool     string
 	upstream string // that an error is about
 	bytes    int
@@ -115,7 +115,7 @@ func (l *line) append(b []byte, redacted bool, clock *clock) []byte {
 	b = append(b, `,"kind":"`...)
 	b = append(append(b, l.kind...), '"')
 	b = appendMember(b, `,"method":`, l.method)
-	if id := l.id.String(); id != "" && len(id) <= maxName {
+	if id := l.id.String(); id != "" {
 		b = append(append(b, `,"id":`...), id...)
 	}
 	b = appendMember(b, `,"tool":`, l.tool)

@@ -2,6 +2,7 @@ package tap
 
 import (
 	"bytes"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -59,8 +60,8 @@ type way struct {
 	open map[jsonrpc.ID]asked
 }
 
-// maxOpen bounds what is remembered of requests, for each way. What is beyond has responses
-// without a method.
+// maxOpen bounds what is remembered of requests, for each way. What is beyond, or has an id
+// that is too long to be shown, has responses without a method.
 const maxOpen = 4096
 
 // asked is what a response does not say.
@@ -134,7 +135,10 @@ func (c *conn) pass(now *lookers, batch []*jsonrpc.Message, there, back *way) {
 }
 
 func (c *conn) lineOf(now *lookers, m *jsonrpc.Message, there, back *way, at time.Time) line {
-	l := line{time: at, in: there.in, id: m.ID, method: m.Method, bytes: m.Len()}
+	l := line{time: at, in: there.in, method: start(m.Method), bytes: m.Len()}
+	if len(m.ID.String()) <= maxName {
+		l.id = m.ID
+	}
 	switch {
 	case m.IsResponse():
 		l.kind = observe.KindResponse
@@ -144,7 +148,7 @@ func (c *conn) lineOf(now *lookers, m *jsonrpc.Message, there, back *way, at tim
 		}
 	case m.IsRequest():
 		l.kind = observe.KindRequest
-		l.tool = toolOf(m)
+		l.tool = start(toolOf(m))
 		l.from = c.from(m)
 		c.remember(now, &l, there)
 	default:
@@ -153,6 +157,14 @@ func (c *conn) lineOf(now *lookers, m *jsonrpc.Message, there, back *way, at tim
 		c.forget(m, there)
 	}
 	return l
+}
+
+// start is as much of a name as a line needs: a queue of large ones would be large.
+func start(name string) string {
+	if len(name) <= maxName {
+		return name
+	}
+	return strings.Clone(name[:maxName+1])
 }
 
 // from returns who has sent a message, or nil for whose the session is.
@@ -179,7 +191,7 @@ func (c *conn) remember(now *lookers, l *line, w *way) {
 	if w.open == nil {
 		w.open = make(map[jsonrpc.ID]asked)
 	}
-	if len(w.open) < maxOpen {
+	if len(w.open) < maxOpen && !l.id.IsZero() {
 		w.open[l.id] = asked{l.time, l.method, l.tool, l.from}
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"unicode/utf8"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc/conntest"
@@ -392,5 +393,33 @@ func TestOf(t *testing.T) {
 	s.out(`{"jsonrpc":"2.0","method":"notifications/message"}`)
 	if all, _ := lines(t, tap); len(all) != 2 || string(all[0].Of) != "7" || all[1].Of != nil {
 		t.Errorf("%+v", all)
+	}
+}
+
+// What clients make long is not kept, however many of their messages wait to be read.
+func TestLinesAreShort(t *testing.T) {
+	s := newScene(t, Point{})
+	tap := open(t, s.taps, Options{})
+	long := strings.Repeat("é", 1<<20)
+	for _, text := range []string{
+		`{"jsonrpc":"2.0","id":"` + long + `","method":"` + long + `"}`,
+		`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"` + long + `"}}`,
+		`{"jsonrpc":"2.0","method":"` + long + `"}`,
+	} {
+		s.in(text)
+	}
+	s.out(`{"jsonrpc":"2.0","id":"` + long + `","result":{}}`)
+	s.out(`{"jsonrpc":"2.0","id":2,"result":{}}`)
+	for _, l := range tap.queue {
+		if n := max(len(l.method), len(l.tool), len(l.id.String())); n > 2*maxName {
+			t.Errorf("a line keeps a text of %d bytes", n)
+		}
+	}
+	for id, a := range s.near.(*conn).received.open {
+		t.Errorf("still open: %.10s %.10s", id, a.method)
+	}
+	text, err := tap.Lines()
+	if n := len(text); err != nil || n > 5*1000 || !utf8.Valid(text) || !json.Valid(text[:bytes.IndexByte(text, '\n')]) {
+		t.Errorf("%d bytes, %v: %.300s", n, err, text)
 	}
 }
