@@ -3,6 +3,7 @@ package admin
 import (
 	"cmp"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -16,6 +17,7 @@ const (
 	mostBefore = 5       // events before another one that are told with it
 	mostListed = 20      // calls and clients of one event
 	longText   = 400     // bytes of what an error says
+	longError  = 4 << 10 // bytes of what the log says of it
 )
 
 // A History keeps the last events, in memory: 1,000, and fewer of whoever has the most. The zero value has none.
@@ -90,7 +92,7 @@ func (h *History) addLocked(e observe.Event) *kept {
 	if e.Time.IsZero() {
 		e.Time = time.Now()
 	}
-	k := &kept{Event: e}
+	k := &kept{Event: bounded(e)}
 	if h.byID == nil {
 		h.byID = make(map[string]*kept)
 	}
@@ -106,7 +108,21 @@ func (h *History) addLocked(e observe.Event) *kept {
 func (h *History) replaceLocked(k *kept, e observe.Event) {
 	e.InFlight = max(e.InFlight, k.inFlight)
 	e.Time, e.Errors, e.Told, e.ToldLeftOut = k.Time, k.Errors, k.Told, k.ToldLeftOut
-	k.Event = e
+	k.Event = bounded(e)
+}
+
+// bounded is e without the rest of what others may have made long.
+func bounded(e observe.Event) observe.Event {
+	e.What, e.Error = cut(e.What, longText), cut(e.Error, longError)
+	return e
+}
+
+// cut is the beginning of a text that is kept: without the rest, which may be large.
+func cut(text string, most int) string {
+	if len(text) <= most {
+		return text
+	}
+	return strings.Clone(strings.ToValidUTF8(text[:most], ""))
 }
 
 // forgetLocked forgets the oldest event of whoever has the most: one server that fails
@@ -170,7 +186,7 @@ func (h *History) lost(l observe.Loss) {
 	if k == nil {
 		k = h.addLocked(observe.Event{EventLine: observe.EventLine{
 			ID: l.Event, Kind: observe.HeardOf, Upstream: l.Upstream,
-			What: l.What[:min(len(l.What), longText)], Cause: l.Reason[:min(len(l.Reason), longText)], Class: l.Class,
+			What: l.What, Cause: cut(l.Reason, longText), Class: l.Class,
 		}})
 	}
 	k.Errors++
@@ -201,7 +217,7 @@ func (k *kept) lose(l observe.Loss) {
 		return
 	}
 	k.lost = append(k.lost, observe.LostCall{
-		Session: l.Session, Client: l.Client, Method: l.Method, Tool: l.Tool[:min(len(l.Tool), longestName)], AgeMs: l.Took.Milliseconds(),
+		Session: l.Session, Client: l.Client, Method: l.Method, Tool: cut(l.Tool, longestName), AgeMs: l.Took.Milliseconds(),
 	})
 }
 

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
+	"unsafe"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/observe"
 )
@@ -215,4 +217,34 @@ func TestExplanationsAreServed(t *testing.T) {
 			t.Errorf("%.30s: %d", path, status)
 		}
 	}
+}
+
+// What others make long is cut, and what is cut off is not kept.
+func TestHistoryKeepsLittleOfLongTexts(t *testing.T) {
+	var h History
+	long := strings.Repeat("é", 1<<20)
+	lost := lossOf("e1", "files", "s1")
+	lost.Tool, lost.What, lost.Reason = long, long, long
+	h.Hooks().CallLost(lost)
+	e := died("e2", "files")
+	e.What, e.Error = long, long
+	h.Hooks().Happened(e)
+	h.Hooks().Happened(e)
+	for _, k := range h.events {
+		for _, text := range []string{k.What, k.Cause, k.Error, toolOf(k)} {
+			if len(text) > longError || !utf8.ValidString(text) {
+				t.Errorf("%s: a text of %d bytes", k.ID, len(text))
+			}
+			if text != "" && unsafe.StringData(text) == unsafe.StringData(long) {
+				t.Errorf("%s: a part of a long text keeps all of it", k.ID)
+			}
+		}
+	}
+}
+
+func toolOf(k *kept) string {
+	if len(k.lost) == 0 {
+		return ""
+	}
+	return k.lost[0].Tool
 }

@@ -3,6 +3,7 @@ package session
 import (
 	"encoding/json"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -175,4 +176,22 @@ func TestCallsThatWaitForRoom(t *testing.T) {
 			t.Errorf("%d bytes wait", n)
 		}
 	})
+}
+
+// The name of a client is kept, also with events when its session is gone. What it has made
+// long is not.
+func TestNamesOfClientsKeepLittle(t *testing.T) {
+	info := fmt.Appendf(nil, `{"name":%q}`, strings.Repeat("n", 1<<20))
+	before, after := new(runtime.MemStats), new(runtime.MemStats)
+	runtime.GC()
+	runtime.ReadMemStats(before)
+	var names []string
+	for range 64 {
+		names = append(names, nameIn(info))
+	}
+	runtime.GC()
+	runtime.ReadMemStats(after)
+	if kept := int64(after.HeapAlloc) - int64(before.HeapAlloc); kept > 8<<20 || len(names[0]) != maxName {
+		t.Errorf("64 names keep %d MiB", kept>>20)
+	}
 }

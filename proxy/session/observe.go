@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
@@ -63,7 +64,10 @@ func clientName(hello json.RawMessage) string {
 func nameIn(info json.RawMessage) string {
 	raw, _ := jsonrpc.Member(info, "name")
 	name, _ := jsonrpc.Unquote(raw)
-	return name[:min(len(name), maxName)]
+	if len(name) > maxName {
+		name = strings.Clone(name[:maxName]) // the rest may be large, and this is kept
+	}
+	return name
 }
 
 // maxName bounds what is told of a client's name, in bytes.
