@@ -318,7 +318,7 @@ func (tr *Trial) listed() []listed {
 
 // failed notes why a trial did not come to its end.
 func (tr *Trial) failed(err error) {
-	tr.Failed, tr.Cause = err.Error(), "error response"
+	tr.Failed, tr.Cause = err.Error(), "" // of an error response there is no cause
 	end, lost := errors.AsType[*jsonrpc.ClosedError](err)
 	refused, said := errors.AsType[*AnswerError](err)
 	list, _ := errors.AsType[*listError](err)
