@@ -4,6 +4,7 @@ import (
 	"crypto/subtle"
 	"net"
 	"net/http"
+	"net/netip"
 	"strings"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/observe"
@@ -59,6 +60,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	switch {
 	case s.Admit(w, r) != nil:
+	case onSocket(r) && !isHere(r.Host):
+		http.Error(w, "Host is not allowed: at a Unix socket it is localhost", http.StatusForbidden)
 	case page.FromOtherSite(r) && !isVisit(r):
 		http.Error(w, "Origin is not allowed", http.StatusForbidden)
 	case r.Method != http.MethodGet && r.Method != http.MethodHead:
@@ -113,6 +116,17 @@ func isVisit(r *http.Request) bool {
 func onSocket(r *http.Request) bool {
 	at, _ := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
 	return at != nil && at.Network() == "unix"
+}
+
+// isHere reports whether a Host is a name of this machine alone. A forwarded port leads
+// browsers to a Unix socket: a page whose own name leads to that port, too, must not read
+// what needs no token here.
+func isHere(host string) bool {
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	ip, err := netip.ParseAddr(strings.Trim(host, "[]"))
+	return host == "" || strings.EqualFold(host, "localhost") || err == nil && ip.IsLoopback()
 }
 
 // refusal says why r, which needs the token, must not pass; "" if it carries it.
