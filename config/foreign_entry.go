@@ -80,10 +80,14 @@ func (f *foreign) entry(name string, v value) {
 	} else {
 		v.transport(misplaced)
 	}
-	v.pick("requiresOAuth", u.requiresOAuth)
-	v.pick("scopes", u.scopes)
+	for _, a := range u.afterwards() {
+		v.pick(a.key, a.read)
+	}
 	v.sharedOnly(u.Shared, misplaced)
 	v.oneCredential()
+	if u.Auth != (UpstreamAuth{}) && u.sends("Authorization") && !v.node.has("auth") && !v.node.has("oauth") {
+		v.wrong("has a login of a person and a header Authorization: remove one of them")
+	}
 	if u.URL == "" {
 		u.Auth = UpstreamAuth{} // it was misplaced
 	}
@@ -100,12 +104,10 @@ func (f *foreign) known(known fields, u *Upstream) {
 	maps.Copy(known, fields{
 		"type":     into(&u.Type, serverType.read),
 		"disabled": nothing, "enabled": nothing, "isActive": nothing, "source": nothing, // before
-		"requiresOAuth": nothing, "scopes": nothing, // after
 		"auth":  u.foreignAuth,
 		"oauth": u.foreignOAuth,
 		"tools": u.foreignTools,
 
-		"envFile": u.envFile, "env_file": u.envFile,
 		"disabledTools": u.denyNames, "disabled_tools": u.denyNames, "excludeTools": u.denyNames,
 		"enabledTools": u.allowNames, "enabled_tools": u.allowNames, "includeTools": u.allowNames,
 		"options":        u.options,
@@ -113,16 +115,32 @@ func (f *foreign) known(known fields, u *Upstream) {
 		"sandboxEnabled": refuseSandbox,
 		"allowHosts":     refuseSandbox,
 
-		"env_vars":             into(&u.InheritEnv, envName.list),
-		"bearer_token_env_var": u.bearerFrom,
-		"env_http_headers":     u.headersFromEnv,
-		"startup_timeout_sec":  timeOf(&u.StartTimeout, time.Second),
-		"startup_timeout_ms":   timeOf(&u.StartTimeout, time.Millisecond),
-		"initTimeout":          timeOf(&u.StartTimeout, time.Millisecond),
-		"tool_timeout_sec":     timeOf(&u.RequestTimeout, time.Second),
+		"env_vars":            u.envVars,
+		"startup_timeout_sec": timeOf(&u.StartTimeout, time.Second),
+		"startup_timeout_ms":  timeOf(&u.StartTimeout, time.Millisecond),
+		"initTimeout":         timeOf(&u.StartTimeout, time.Millisecond),
+		"tool_timeout_sec":    timeOf(&u.RequestTimeout, time.Second),
 	})
+	for _, a := range u.afterwards() {
+		known[a.key] = nothing
+	}
 	for alias, key := range writtenAs { // of which there is one already
 		known[alias] = func(v value) { v.wrong("means the same as %s, which is there, too", key) }
+	}
+}
+
+// A keyed reader reads the value of one key.
+type keyed struct {
+	key  string
+	read func(value)
+}
+
+// afterwards are keys that add to what others say, wherever those stand in the file.
+func (u *Upstream) afterwards() []keyed {
+	return []keyed{
+		{"envFile", u.envFile}, {"env_file", u.envFile},
+		{"env_http_headers", u.headersFromEnv}, {"bearer_token_env_var", u.bearerFrom},
+		{"requiresOAuth", u.requiresOAuth}, {"scopes", u.scopes},
 	}
 }
 
@@ -130,7 +148,7 @@ func (f *foreign) known(known fields, u *Upstream) {
 func timeOf(to *time.Duration, unit time.Duration) func(value) {
 	return func(v value) {
 		if n, ok := amount.read(v); ok {
-			*to = time.Duration(n * float64(unit))
+			*to = max(1, time.Duration(n*float64(unit)))
 		}
 	}
 }
@@ -161,7 +179,7 @@ func (u *Upstream) envFile(v value) {
 		v.wrong("%v", err)
 		return
 	}
-	all, err := gotenv.StrictParse(bytes.NewReader(data))
+	all, err := gotenv.StrictParse(bytes.NewReader(bytes.ReplaceAll(data, []byte("$"), []byte(dollar))))
 	if err != nil {
 		v.wrong("is not a file of lines NAME=value")
 		return
@@ -171,9 +189,30 @@ func (u *Upstream) envFile(v value) {
 	}
 	for name, text := range all {
 		if _, ok := u.Env[name]; !ok {
-			u.Env[name] = text
+			u.Env[name] = strings.ReplaceAll(text, dollar, "$")
 		}
 	}
+}
+
+// dollar stands for the sign while files of variables are parsed: it means nothing there.
+const dollar = "\uE000"
+
+// envVars reads the names of our variables that the server gets: texts, or maps with a
+// name.
+func (u *Upstream) envVars(v value) {
+	add := func(v value) {
+		if name, ok := envName.read(v); ok {
+			u.InheritEnv = append(u.InheritEnv, name)
+		}
+	}
+	v.every(func(v value) {
+		if v.node.kind == object {
+			v.needs("name")
+			v.pick("name", add)
+			return
+		}
+		add(v)
+	})
 }
 
 // bearerFrom reads the name of the variable that has the token of the server.
@@ -194,12 +233,24 @@ func (u *Upstream) headerFromEnv(v value, header, before string) {
 		v.wrong("the variable %s is not set", printable(name))
 	case !isHeaderValue(text) || !headerToken.MatchString(header):
 		v.wrong("does not fit into a header")
+	case u.sends(header):
+		v.wrong("sets the header %s, which is there, too", header)
 	default:
 		if u.Headers == nil {
 			u.Headers = make(map[string]string)
 		}
 		u.Headers[header] = before + text
 	}
+}
+
+// sends reports whether a header is configured, whatever the case of its letters.
+func (u *Upstream) sends(header string) bool {
+	for name := range u.Headers {
+		if strings.EqualFold(name, header) {
+			return true
+		}
+	}
+	return false
 }
 
 // requiresOAuth and scopes are a login of a person, as Codex and LibreChat write it.

@@ -36,7 +36,7 @@ var (
 	hostName = scalar[string]{what: `a host, HOST:PORT or "*"`, kinds: text, parse: check(isAllowedHost)}
 	origin   = scalar[string]{what: `an origin such as https://example.com or "*"`, kinds: text, parse: check(isOrigin)}
 	glob     = scalar[string]{what: "a glob such as read_*", kinds: text, parse: check(isGlob)}
-	envName  = scalar[string]{what: "the name of a variable", kinds: text, parse: check(isEnvName)}
+	envName  = scalar[string]{what: "the name of a variable", kinds: text, parse: check(isEnvName), secret: true}
 	header   = scalar[string]{what: "a header value on one line", kinds: text | number | boolean, parse: check(isHeaderValue), secret: true}
 	rootURI  = scalar[string]{what: "a URI such as file:///data", kinds: text, parse: check(isURI)}
 	httpURL  = scalar[string]{what: "a URL such as https://example.com/mcp (it begins with http://, https://, ws:// or wss://, the last two without a user)", kinds: text, parse: check(isURL("http", "https", "ws", "wss")), secret: true}
