@@ -23,7 +23,7 @@ func (l *loader) direct(c *Config, o Options) {
 	case len(o.Command) > 0:
 		source, all = "after --", []Upstream{l.commandLine("main", "--", o.Command)}
 	case o.URL != "":
-		source, all = "as a URL", []Upstream{l.remote(o.URL, o.Headers)}
+		source, all = "as a URL", []Upstream{l.remote("main", "URL", o.URL, o.Headers)}
 	case len(o.Servers) > 0:
 		source, all = "with --server", l.servers(o.Servers)
 	}
@@ -42,18 +42,19 @@ func (l *loader) servers(given []string) (all []Upstream) {
 	for _, s := range given {
 		name, what, found := strings.Cut(s, "=")
 		key := "--server " + printable(name)
-		words, err := shellwords.Parse(what)
+		line := shellwords.NewParser()
+		words, err := line.Parse(what)
 		switch {
 		case !found || !isName(name):
 			l.fail("--server", "", "must be NAME=COMMAND or NAME=URL, and NAME %s", nameRule)
 		case slices.ContainsFunc(all, func(u Upstream) bool { return u.Name == name }):
 			l.fail(key, "", "is given twice")
 		case strings.Contains(what, "://") && len(words) == 1:
-			u := l.remote(what, nil)
-			u.Name, u.Key = name, key
-			all = append(all, u)
+			all = append(all, l.remote(name, key, what, nil))
 		case err != nil || len(words) == 0:
 			l.fail(key, "", "must be a command line, with quotes that are closed")
+		case line.Position >= 0: // there the command ends
+			l.fail(key, "", "has one of ; & | < > without quotes, and no shell is here to obey it")
 		default:
 			all = append(all, l.commandLine(name, key, words))
 		}
@@ -119,11 +120,11 @@ func (l *loader) commandLine(name, key string, command []string) Upstream {
 }
 
 // remote is the upstream of a URL and its headers.
-func (l *loader) remote(url string, headers []string) Upstream {
+func (l *loader) remote(name, key, url string, headers []string) Upstream {
 	u := defaultUpstream()
-	u.Name, u.Key, u.URL = "main", "URL", url
+	u.Name, u.Key, u.URL = name, key, url
 	if _, ok := httpURL.parse(url); !ok {
-		l.fail("URL", "", "must be %s", httpURL.what)
+		l.fail(key, "", "must be %s", httpURL.what)
 	}
 	for _, h := range headers {
 		l.header(&u, h)

@@ -45,8 +45,7 @@ func (o *options) addServeFlags(flags *pflag.FlagSet) {
 		if _, err := strconv.ParseUint(s, 10, 16); err != nil {
 			return errors.New("must be a number from 0 to 65535")
 		}
-		o.from.Listen = append(o.from.Listen, net.JoinHostPort("127.0.0.1", s))
-		return nil
+		return flags.Set("listen", net.JoinHostPort("127.0.0.1", s))
 	})
 	flags.StringSliceVar(&o.from.AllowedOrigins, "cors", nil, "web `ORIGIN` whose pages may be clients, such as https://app.example.com; may be repeated")
 	flags.Func("token-file", "`FILE` with the bearer token that clients must send", given(&o.from.TokenFile))
