@@ -1,8 +1,10 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
 	"net/url"
+	"path/filepath"
 	"slices"
 	"strings"
 )
@@ -11,18 +13,17 @@ import (
 // most programs have, after its entries were brought into that form.
 type section struct {
 	key   string
-	named string                                 // whose it is, in lines about it
 	adapt func(f *foreign, name string, n *node) // brings an entry into the form of mcpServers; nil: it is
 }
 
 // sections are all of them. A file has one, or mcpServers.
 var sections = []section{
-	{"mcpServers", "mcpServers", nil},
-	{"servers", "VS Code", nil},
-	{"context_servers", "Zed", nil},
-	{"mcp_servers", "Codex", nil},
-	{"mcp", "opencode", (*foreign).opencode},
-	{"registry", "a Docker catalog", (*foreign).docker},
+	{"mcpServers", nil},
+	{"servers", nil},         // VS Code
+	{"context_servers", nil}, // Zed
+	{"mcp_servers", nil},     // Codex
+	{"mcp", (*foreign).opencode},
+	{"registry", (*foreign).docker},
 }
 
 // A foreign file is one that another program reads, too. What it says about its servers
@@ -31,29 +32,23 @@ type foreign struct {
 	*loader
 	section section
 
-	only     []string  // names of servers that may be used; nil: all
-	never    []string  // names of servers that must not be
-	domains  []string  // that remote servers must be at; nil: anywhere
-	denied   []string  // tools of any server that must not be used: names, not globs
-	verdicts []verdict // that deny tools
-	gemini   bool      // $NAME is a variable
-}
-
-// A verdict of opencode is about all tools that its pattern matches as <server>_<tool>.
-type verdict struct {
-	value          // where it is
-	pattern string // in which * matches anything
+	only     [][]string // names of servers that may be used: those that are in all lists
+	never    []string   // names of servers that must not be
+	domains  []string   // that remote servers must be at; none: anywhere
+	denied   []string   // tools of any server that must not be used: names, not globs
+	verdicts []verdict  // about tools, in the order in which they count
+	gemini   bool       // $NAME is a variable
 }
 
 // foreignIn returns how a file is read that other programs have written; nil for one of ours.
 func (l *loader) foreignIn(root *node) *foreign {
 	for _, s := range sections {
-		if s.key == "mcp" && root.has("mcpServers") || !root.has(s.key) {
+		if !root.has(s.key) {
 			continue
 		}
 		f := &foreign{loader: l, section: s}
+		f.gemini = s.key == "mcpServers" && (filepath.Base(l.dir) == ".gemini" || root.has("mcp") || geminiEntries(root.get(s.key)))
 		f.dir = f.workspace()
-		f.gemini = s.key == "mcpServers" && (root.has("mcp") || geminiEntries(root.get(s.key)))
 		return f
 	}
 	return nil
@@ -63,17 +58,28 @@ func (l *loader) foreignIn(root *node) *foreign {
 func (f *foreign) read(file value, known fields) {
 	first := fields{ // since they say how the servers are read
 		"inputs":                 f.readInputs,
-		"allowMCPServers":        into(&f.only, str.list),
-		"excludeMCPServers":      into(&f.never, str.list),
-		"enabledMcpjsonServers":  into(&f.only, str.list),
-		"disabledMcpjsonServers": into(&f.never, str.list),
+		"allowMCPServers":        f.readOnly,
+		"excludeMCPServers":      f.readNever,
+		"enabledMcpjsonServers":  f.readOnly,
+		"disabledMcpjsonServers": f.readNever,
+		"disabledMcpServers":     f.readNever,
+		"allowedMcpServers":      refuseList,
+		"deniedMcpServers":       refuseList,
+		"excludeTools":           f.readDenied,
 		"mcpProxy":               f.readTBXark,
-		"mcpSettings":            func(v value) { v.pick("allowedDomains", into(&f.domains, str.list)) },
+		"mcpSettings":            func(v value) { v.pick("allowedDomains", into(&f.domains, nonEmpty.list)) },
 		"mcp":                    f.readMCP,
 		"tools":                  f.readTools,
-		"permission":             f.readPermissions,
+		"permission":             f.readPermission,
+		"permissions":            f.readPermissions,
+		"agent":                  f.readAgent,
 	}
 	delete(first, f.section.key)
+	for key, section := range map[string]string{"agent": "context_servers", "permission": "mcp"} {
+		if f.section.key != section {
+			delete(first, key) // it is another program's
+		}
+	}
 	file.object(first, func(string, value) {})
 	for key := range first {
 		known[key] = func(value) {}
@@ -88,7 +94,7 @@ func (f *foreign) read(file value, known fields) {
 		case near != "":
 			v.warn(v.source, v.key, "unknown key, ignored%s", near)
 		default:
-			others = append(others, key)
+			others = append(others, printable(key))
 		}
 	})
 	if len(others) > 0 {
@@ -108,7 +114,7 @@ func shortened(all []string) string {
 // readSection reads the servers. VS Code keeps them one level deeper in its settings.
 func (f *foreign) readSection(v value) {
 	if f.section.key == "mcp" && v.node.has("servers") {
-		f.section = section{key: "mcp", named: "VS Code"}
+		f.section = section{key: "mcp"}
 		v.pick("inputs", f.readInputs)
 		v.pick("servers", f.readServers)
 		return
@@ -118,29 +124,69 @@ func (f *foreign) readSection(v value) {
 
 // readMCP reads what Gemini CLI keeps beside mcpServers.
 func (f *foreign) readMCP(v value) {
-	v.pick("allowed", into(&f.only, str.list))
-	v.pick("excluded", into(&f.never, str.list))
+	v.pick("allowed", f.readOnly)
+	v.pick("excluded", f.readNever)
+}
+
+func (f *foreign) readOnly(v value) {
+	if names, ok := str.list(v); ok && v.node.kind == list {
+		f.only = append(f.only, names)
+	}
+}
+
+func (f *foreign) readNever(v value) {
+	names, _ := str.list(v)
+	f.never = append(f.never, names...)
+}
+
+// refuseList refuses what says by their commands and URLs which servers may be used.
+func refuseList(v value) {
+	v.wrong("is not read here: disable servers in the file itself")
 }
 
 // unused reports why an entry is not used: it is off, or a list of servers leaves it out.
 func (f *foreign) unused(name string, v value) bool {
-	return v.disabled() || f.only != nil && !slices.Contains(f.only, name) || slices.Contains(f.never, name)
+	off := v.disabled()
+	v.pick("options", func(v value) { off = v.disabled() || off }) // as TBXark/mcp-proxy has it
+	for _, names := range f.only {
+		off = off || !slices.Contains(names, name)
+	}
+	return off || slices.Contains(f.never, name)
 }
 
 // checkDomain refuses a remote server that is at none of the domains that may be used.
 func (f *foreign) checkDomain(v value, u *Upstream) {
 	at, err := url.Parse(u.URL)
-	if f.domains == nil || u.URL == "" || err != nil {
+	if len(f.domains) == 0 || u.URL == "" || err != nil {
 		return
 	}
-	host := at.Hostname()
-	for _, d := range f.domains {
-		base, below := strings.CutPrefix(d, "*.")
-		if strings.EqualFold(host, base) || below && strings.HasSuffix(strings.ToLower(host), "."+strings.ToLower(base)) {
-			return
-		}
+	if !slices.ContainsFunc(f.domains, func(domain string) bool { return allows(domain, at) }) {
+		v.wrong("is at none of mcpSettings.allowedDomains")
 	}
-	v.wrong("is at none of mcpSettings.allowedDomains")
+}
+
+// allows reports whether a URL is at a domain, which may have a scheme and a port, and may
+// begin with "*." for all below it.
+func allows(domain string, at *url.URL) bool {
+	if !strings.Contains(domain, "://") {
+		domain = "//" + domain
+	}
+	d, err := url.Parse(domain)
+	if err != nil || d.Scheme != "" && d.Scheme != at.Scheme || d.Scheme+d.Port() != "" && portOf(d) != portOf(at) {
+		return false
+	}
+	host := strings.ToLower(at.Hostname())
+	base, below := strings.CutPrefix(strings.ToLower(d.Hostname()), "*.")
+	return host == base || below && strings.HasSuffix(host, "."+base)
+}
+
+// portOf is the port of a URL, that of its scheme if it has none.
+func portOf(at *url.URL) string {
+	standard := "80"
+	if at.Scheme == "https" || at.Scheme == "wss" {
+		standard = "443"
+	}
+	return cmp.Or(at.Port(), standard)
 }
 
 // readTBXark reads what TBXark/mcp-proxy keeps beside mcpServers. Its tokens are in the

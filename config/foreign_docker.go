@@ -3,7 +3,7 @@ package config
 // docker brings an entry of a catalog of Docker into the form of mcpServers: a container
 // that lives as long as the server is used.
 func (f *foreign) docker(name string, n *node) {
-	if remote := n.get("remote"); remote != nil {
+	if remote := n.get("remote"); remote.has("url") {
 		*n = *remote
 		return
 	}
@@ -35,6 +35,9 @@ func (f *foreign) docker(name string, n *node) {
 	}
 	for _, at := range n.get("volumes").all() {
 		args = append(args, oneText("-v"), at)
+	}
+	for _, host := range n.get("extraHosts").all() {
+		args = append(args, oneText("--add-host"), host)
 	}
 	args = append(append(args, image), n.get("command").all()...)
 	keep := member{key: "allowHosts", value: n.get("allowHosts")}

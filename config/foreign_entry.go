@@ -71,7 +71,13 @@ func (f *foreign) entry(name string, v value) {
 	ours := u.fields()
 	known := maps.Clone(ours)
 	f.known(known, u)
-	v.object(known, func(key string, v value) { v.ignore(key, ours) })
+	v.object(known, func(key string, v value) {
+		if near := Nearest(key, restricting); near != "" {
+			v.wrong("unknown key; did you mean %s?", near)
+			return
+		}
+		v.ignore(key, ours)
+	})
 	misplaced := func(v value, format string, args ...any) {
 		v.warn(v.source, v.key, format, args...)
 	}
@@ -92,10 +98,16 @@ func (f *foreign) entry(name string, v value) {
 		u.Auth = UpstreamAuth{} // it was misplaced
 	}
 	v.typeFits(u)
-	v.placeholders()
+	v.placeholders(f.placeholder(v.node))
 	f.checkDomain(v, u)
 	f.deny(name, u)
 	f.entries = append(f.entries, entry{Upstream: *u, foreign: true})
+}
+
+// restricting are keys of which a slip must not go unnoticed.
+var restricting = []string{
+	"disabled", "enabled", "disabledTools", "disabled_tools", "enabledTools", "enabled_tools", "includeTools", "excludeTools",
+	"sandbox", "sandboxEnabled", "allowHosts",
 }
 
 // known adds the keys of other programs to ours.
@@ -114,6 +126,9 @@ func (f *foreign) known(known fields, u *Upstream) {
 		"sandbox":        refuseSandbox,
 		"sandboxEnabled": refuseSandbox,
 		"allowHosts":     refuseSandbox,
+		"headersHelper": func(v value) {
+			v.wrong("is not run here: write the headers to files, and name those with headersFrom")
+		},
 
 		"env_vars":            u.envVars,
 		"startup_timeout_sec": timeOf(&u.StartTimeout, time.Second),
@@ -272,6 +287,7 @@ func (u *Upstream) scopes(v value) {
 var (
 	geminiVariable = regexp.MustCompile(`\$([A-Za-z_][A-Za-z0-9_]*)`)
 	placeholder    = regexp.MustCompile(`\{\{[A-Z][A-Z0-9_]*\}\}`)
+	anyPlaceholder = regexp.MustCompile(`\{\{[^{}]*\}\}`)
 )
 
 // geminiEntries reports whether servers are written as Gemini CLI has them.
@@ -286,17 +302,26 @@ func geminiEntries(servers *node) bool {
 	return false
 }
 
-// placeholders refuses values that LibreChat fills in for each of its users.
-func (v value) placeholders() {
+// placeholder matches what another program fills in: LibreChat for each of its users, and
+// Docker from its own configuration.
+func (f *foreign) placeholder(n *node) *regexp.Regexp {
+	if f.section.key == "registry" || n.has("customUserVars") {
+		return anyPlaceholder
+	}
+	return placeholder
+}
+
+// placeholders refuses values in which there is one.
+func (v value) placeholders(any *regexp.Regexp) {
 	switch v.node.kind {
 	case text:
-		if placeholder.MatchString(v.node.text) {
+		if any.MatchString(v.node.text) {
 			v.wrong("has a {{PLACEHOLDER}}, which nobody fills in here: write ${NAME} for a variable")
 		}
 	case list:
-		v.every(value.placeholders)
+		v.every(func(v value) { v.placeholders(any) })
 	case object:
-		v.each(func(_ string, v value) { v.placeholders() })
+		v.each(func(_ string, v value) { v.placeholders(any) })
 	}
 }
 

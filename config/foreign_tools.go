@@ -4,37 +4,107 @@ import (
 	"path"
 	"regexp"
 	"slices"
+	"strings"
 )
+
+// A verdict says whether tools may be used that a pattern matches under the names that
+// another program gives them.
+type verdict struct {
+	value                              // where it is
+	pattern string                     // in which * matches anything
+	prefix  func(server string) string // what comes before the tool's own name
+	allowed bool
+}
+
+// named is how a program begins the names of a server's tools.
+func named(before, after string) func(string) string {
+	return func(server string) string { return before + dashless.ReplaceAllString(server, "_") + after }
+}
+
+var (
+	dashless = regexp.MustCompile(`[^A-Za-z0-9_-]`)
+
+	asOpencode = named("", "_")
+	asClaude   = named("mcp__", "__")
+	asGemini   = []func(string) string{named("mcp_", "_"), named("", "__")}
+	asZed      = func(server string) string { return "mcp:" + server + ":" }
+)
+
+// judge adds a verdict.
+func (f *foreign) judge(v value, pattern string, prefix func(string) string, allowed bool) {
+	f.verdicts = append(f.verdicts, verdict{v, pattern, prefix, allowed})
+}
 
 // readTools reads what keeps tools of any server from being used: opencode's verdicts, or
 // Gemini CLI's list of names.
 func (f *foreign) readTools(v value) {
-	if f.section.key == "mcpServers" {
-		v.pick("exclude", into(&f.denied, nonEmpty.list))
+	switch {
+	case f.section.key == "mcp":
+		v.each(func(pattern string, v value) {
+			on := true
+			if v.node.kind == boolean {
+				into(&on, truth.read)(v)
+			}
+			f.judge(v, pattern, asOpencode, on)
+		})
+	case f.section.key == "mcpServers" && v.node.kind == list:
+		v.wrong("lists tools, which is not read here: name them at their servers")
+	default:
+		v.pick("exclude", f.readDenied)
+	}
+}
+
+// readDenied reads names of tools as Gemini CLI has them: their own, or with their server's.
+func (f *foreign) readDenied(v value) {
+	names, _ := nonEmpty.list(v)
+	f.denied = append(f.denied, names...)
+	for _, name := range names {
+		for _, prefix := range asGemini {
+			f.judge(v, name, prefix, false)
+		}
+	}
+}
+
+// readPermission reads opencode's permissions. To ask the person first is the client's
+// business. Of verdicts on what is given to a tool only one on anything is about servers.
+func (f *foreign) readPermission(v value) {
+	if v.node.kind == text {
+		f.judge(v, "*", asOpencode, v.node.text != "deny")
 		return
 	}
 	v.each(func(pattern string, v value) {
-		on := true
-		if v.node.kind == boolean {
-			into(&on, truth.read)(v)
-		}
-		f.judge(v, pattern, on)
+		f.judge(v, pattern, asOpencode, !v.node.is("deny") && !v.node.get("*").is("deny"))
 	})
 }
 
-// readPermissions reads opencode's permissions. To ask the person first is the client's
-// business.
+// readPermissions reads those of Claude Code: mcp__SERVER, or mcp__SERVER__TOOL.
 func (f *foreign) readPermissions(v value) {
-	if v.node.kind != object {
-		return
-	}
-	v.each(func(pattern string, v value) { f.judge(v, pattern, v.node.text != "deny") })
+	v.pick("deny", func(v value) {
+		v.every(func(v value) {
+			rule := v.node.text
+			switch {
+			case strings.HasPrefix(rule, "Mcp("):
+				v.wrong("is not read here: deny the tool at its server, with disabledTools")
+			case strings.HasPrefix(rule, "mcp__"):
+				f.judge(v, rule, asClaude, false)
+			}
+		})
+	})
 }
 
-func (f *foreign) judge(v value, pattern string, allowed bool) {
-	if !allowed {
-		f.verdicts = append(f.verdicts, verdict{v, pattern})
-	}
+// readAgent reads the permissions of Zed.
+func (f *foreign) readAgent(v value) {
+	v.pick("tool_permissions", func(v value) {
+		v.pick("default", func(v value) { f.judge(v, "mcp:*", asZed, !v.node.is("deny")) })
+		v.pick("tools", func(v value) {
+			v.each(func(tool string, v value) {
+				denies := len(v.node.get("always_deny").all()) > 0
+				if of := v.node.get("default"); of != nil || denies {
+					f.judge(v, literal(tool), asZed, !of.is("deny") && !denies)
+				}
+			})
+		})
+	})
 }
 
 // deny adds to the tools of a server that are denied what the rest of the file says.
@@ -42,23 +112,46 @@ func (f *foreign) deny(name string, u *Upstream) {
 	for _, tool := range f.denied {
 		u.Tools.Deny = append(u.Tools.Deny, literal(tool))
 	}
-	prefix := unfit.ReplaceAllString(name, "_") + "_"
+	var only []string // but for these all are denied
+	closed := false
 	for _, d := range f.verdicts {
-		for _, rest := range restsOf(d.pattern, prefix) {
-			if !isGlob(rest) {
+		for _, rest := range d.rests(name) {
+			switch {
+			case !isGlob(rest):
 				d.wrong("is no pattern that can be read here")
-				break
+			case !d.allowed && rest == "*":
+				closed, only = true, nil
+			case !d.allowed:
+				u.Tools.Deny = append(u.Tools.Deny, rest)
+			case closed && d.pattern != "*":
+				only = append(only, rest)
 			}
-			u.Tools.Deny = append(u.Tools.Deny, rest)
 		}
 	}
+	switch {
+	case closed && len(only) > 0 && len(u.Tools.Allow) == 0:
+		u.Tools.Allow = only
+	case closed:
+		u.Tools.Deny = append(u.Tools.Deny, "*")
+	}
+}
+
+// rests are what a verdict says of the tools of a server, as globs on their own names.
+func (d verdict) rests(server string) []string {
+	prefix := d.prefix(server)
+	if strings.HasPrefix(prefix, "mcp__") && d.pattern+"__" == prefix { // the server alone
+		return []string{"*"}
+	}
+	return restsOf(d.pattern, prefix)
 }
 
 // restsOf returns what is left of a pattern when it has matched prefix, in every way in
 // which it can.
 func restsOf(pattern, prefix string) (rests []string) {
+	flat := strings.NewReplacer("/", "\x00") // names are no paths
+	begins, prefix := flat.Replace(pattern), flat.Replace(prefix)
 	for i := range len(pattern) + 1 {
-		if ok, err := path.Match(pattern[:i], prefix); !ok || err != nil {
+		if ok, err := path.Match(begins[:i], prefix); !ok || err != nil {
 			continue
 		}
 		rest := pattern[i:]
@@ -94,6 +187,7 @@ func (u *Upstream) allowNames(v value) {
 	}
 	names, _ := nonEmpty.list(v)
 	for _, n := range names {
+		n, _, _ = strings.Cut(n, "(") // arguments, which Gemini CLI does not look at
 		u.Tools.Allow = append(u.Tools.Allow, literal(n))
 	}
 }
@@ -103,14 +197,20 @@ func (u *Upstream) allowNames(v value) {
 func (u *Upstream) foreignTools(v value) {
 	switch {
 	case v.node.kind == list:
-		allow, _ := glob.list(v)
+		allow, _ := glob.some(v)
 		u.Tools.Allow = append(u.Tools.Allow, allow...)
 	case v.node.has("allow") || v.node.has("deny"):
 		t, _ := v.tools()
 		u.Tools.Allow, u.Tools.Deny = append(u.Tools.Allow, t.Allow...), append(u.Tools.Deny, t.Deny...)
 	default:
 		v.each(func(name string, v value) {
-			if v.node.kind == object && v.disabled() {
+			on := true
+			if v.node.kind == object {
+				on = !v.disabled()
+			} else {
+				into(&on, truth.read)(v)
+			}
+			if !on {
 				u.Tools.Deny = append(u.Tools.Deny, literal(name))
 			}
 		})
