@@ -46,6 +46,7 @@ func (x *told) hooks() proxy.Hooks {
 		LinkLost:        func(l proxy.Link, e proxy.End) { note(l, e) },
 		Happened:        func(e proxy.Event) { note(e) },
 		CallLost:        func(l proxy.Loss) { note(l) },
+		Refused:         func(r proxy.Refusal) { note(r) },
 	}
 }
 
@@ -142,6 +143,7 @@ func TestSecrets(t *testing.T) {
 	operators := filepath.Join(t.TempDir(), "admin")
 	h := newHouseWith(t, hooks.hooks(), first, func(cfg *config.Config) {
 		cfg.Admin = config.Admin{Listen: []string{"unix://" + operators}, Payloads: true}
+		cfg.Logs.Calls = true
 		cfg.Auth.Tokens = []config.NamedToken{{Name: "a", TokenFile: secretFile(t, "MARK-a")}, {Name: "b", TokenFile: secretFile(t, "MARK-b")}}
 		trust(issuer)(cfg)
 		cfg.Traces = config.Traces{Endpoint: traces.URL, HeadersFrom: map[string]string{"Authorization": secretFile(t, "MARK-collector")}}
@@ -215,7 +217,10 @@ func TestSecrets(t *testing.T) {
 	}
 	far.awaits(1, "tools/call")
 	events, metrics := allEvents(t, operators), string(operatorGets(t, operators, "/metrics"))
-	calls := operatorGets(t, operators, "/calls")
+	var answers string
+	for _, path := range []string{"/calls", "/status", "/readyz?verbose", "/explain/refuses__echo", "/explain/command__echo"} {
+		answers += string(operatorGets(t, operators, path))
+	}
 	status, err := json.Marshal(h.proxy.Snapshot())
 	if err != nil {
 		t.Fatal(err)
@@ -239,7 +244,7 @@ func TestSecrets(t *testing.T) {
 	if !strings.Contains(traces.raw.String(), "MARK-collector") || len(traces.all()) == 0 {
 		t.Error("the collector got", traces.raw.String())
 	}
-	for where, text := range map[string]string{"traces": strings.ReplaceAll(traces.raw.String(), "MARK-collector", ""), "the log": h.log.String(), "clients": strings.ReplaceAll(heard.String(), given, ""), "the status": string(status), "hooks": hooks.String(), "events": events, "metrics": metrics, "calls": string(calls),
+	for where, text := range map[string]string{"traces": strings.ReplaceAll(traces.raw.String(), "MARK-collector", ""), "the log": h.log.String(), "clients": strings.ReplaceAll(heard.String(), given, ""), "the status": string(status), "hooks": hooks.String(), "events": events, "metrics": metrics, "other answers to operators": answers,
 		"a tap": strings.Join(tapped.rest(), "\n"), "a tap with payloads": strings.Join(payloads.rest(), "\n")} {
 		if text == "" {
 			t.Error(where, "is empty")
