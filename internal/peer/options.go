@@ -52,7 +52,8 @@ type Options struct {
 	Progress func(c *Call, m *jsonrpc.Message, at jsonrpc.Span)
 
 	// Refuse returns what is said to a request that is not entered, nil for nothing. Why is
-	// [jsonrpc.ErrInUse], [jsonrpc.ErrFull] or [ErrDraining]. If Refuse is nil it is answer.
+	// [jsonrpc.ErrInUse], [jsonrpc.ErrFull] or [ErrDraining], or the end of the Peer: then
+	// nobody is told anything, and answer is nil. If Refuse is nil it is answer.
 	Refuse func(r *Request, why error, answer *jsonrpc.Message) *jsonrpc.Message
 
 	Watch Watcher // of calls; nil for none

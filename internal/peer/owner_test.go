@@ -2,6 +2,7 @@ package peer_test
 
 import (
 	"encoding/json"
+	"errors"
 	"io"
 	"testing"
 	"testing/synctest"
@@ -104,5 +105,34 @@ func TestHalfClose(t *testing.T) {
 		if err := <-s.done; jsonrpc.EndOf(err, "").Cause != "done" {
 			t.Error(err)
 		}
+	})
+}
+
+// Each request that has begun is either handled or refused, also when it comes behind the end:
+// who counts them would count too many else.
+func TestRequestsBehindTheEndAreRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		begun, refused := 0, 0
+		s := newSide("near", peer.Options{
+			Begin: func(*peer.Request) { begun++ },
+			Refuse: func(_ *peer.Request, why error, answer *jsonrpc.Message) *jsonrpc.Message {
+				if refused++; answer != nil || !errors.Is(why, jsonrpc.ErrClosed) {
+					t.Errorf("%v: %v", why, answer)
+				}
+				return answer
+			},
+		})
+		near, client := jsonrpc.Pipe()
+		s.run(t, near)
+		s.End(&jsonrpc.ClosedError{Cause: jsonrpc.CauseClientGone})
+		for id := range int64(3) {
+			_ = client.Send(jsonrpc.NewRequest(jsonrpc.IntID(id), "ask", nil))
+		}
+		synctest.Wait()
+		if begun != refused || begun == 0 {
+			t.Errorf("%d have begun, %d were refused", begun, refused)
+		}
+		client.Close()
+		<-s.done
 	})
 }

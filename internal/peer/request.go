@@ -80,8 +80,11 @@ func (p *Peer) refuse(r *Request, why error) {
 		answer = jsonrpc.NewError(r.ID, jsonrpc.Overloaded(p.o.Name))
 	case ErrDraining:
 		answer = jsonrpc.NewError(r.ID, jsonrpc.ConnectionClosed(jsonrpc.CodeConnectionClosed, "", "", jsonrpc.NotSent))
-	default:
-		return // the other side is gone
+	default: // the other side is gone
+		if p.o.Refuse != nil {
+			p.o.Refuse(r, why, nil)
+		}
+		return
 	}
 	if p.o.Refuse != nil {
 		answer = p.o.Refuse(r, why, answer)
