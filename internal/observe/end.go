@@ -41,11 +41,16 @@ var outcomes = map[string]Outcome{
 	jsonrpc.ReasonInvalidResponse: InvalidResponse,
 }
 
-// EndOf is how a request that began then has ended; a nil answer is that of a cancelled
-// one.
+// EndOf is how a request that began then has ended just now; a nil answer is that of a
+// cancelled one.
 func EndOf(began time.Time, answer *jsonrpc.Message) End {
-	end := End{At: time.Now(), Outcome: OK}
-	end.Took = end.At.Sub(began)
+	now := time.Now()
+	return EndAt(now, now.Sub(began), answer)
+}
+
+// EndAt is EndOf of a request that has ended then, and took so long.
+func EndAt(at time.Time, took time.Duration, answer *jsonrpc.Message) End {
+	end := End{At: at, Took: took, Outcome: OK}
 	switch {
 	case answer == nil:
 		end.Outcome = Cancelled

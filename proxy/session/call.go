@@ -22,7 +22,7 @@ type call struct {
 	*peer.Request
 
 	// Static after construction.
-	began       time.Time      // when it came
+	began       time.Duration  // when it came, by session.now; zero if nobody wants to know
 	bad         *jsonrpc.Error // why it cannot be routed; nil if it can
 	era         mcp.Era
 	upstreams   *upstreamSet  // the upstreams when it came
@@ -63,7 +63,7 @@ type call struct {
 
 // begin makes a call of a request that is about to be entered; all calls begin here.
 func (s *session) begin(r *peer.Request) {
-	c := &call{Request: r, began: time.Now(), msg: r.Message, notes: mcp.Read(r.Message)}
+	c := &call{Request: r, msg: r.Message, notes: mcp.Read(r.Message)}
 	c.bad = s.classify(c)
 	c.grant = s.grantOf(r.Message.From)
 	c.upstreams = s.upstreams.of(c.era).seenBy(c.grant)
@@ -252,7 +252,8 @@ type request struct {
 	timer *time.Timer
 	asks  int // open server requests that it may be the reason of, see askers
 
-	began time.Time            // when it was sent, if a hook wants to know of it, else zero
+	began time.Duration        // when it was sent, by session.now, if a hook wants to know of it
+	over  atomic.Int64         // likewise: when it was answered
 	trace observe.RequestTrace // set before it is sent; nil: nobody follows it
 }
 

@@ -10,7 +10,7 @@ import (
 )
 
 // Calls returns what clients wait for, the oldest first, and how many there are beside that:
-// it tells of so many at most. Subscriptions are not among them: nobody waits for their
+// it tells of so many at most. When they began is known if Hooks tell of calls. Subscriptions are not among them: nobody waits for their
 // answers. What a call waits for is what can be seen of that here; the host knows more.
 func (p *Router) Calls(most int) (calls []observe.OpenCall, leftOut int) {
 	var open []*call
@@ -21,7 +21,7 @@ func (p *Router) Calls(most int) (calls []observe.OpenCall, leftOut int) {
 			}
 		}
 	}
-	slices.SortFunc(open, func(a, b *call) int { return a.began.Compare(b.began) })
+	slices.SortFunc(open, func(a, b *call) int { return a.came().Compare(b.came()) })
 	if len(open) > most {
 		open, leftOut = open[:most], len(open)-most
 	}
@@ -39,7 +39,7 @@ const maxTool = 128
 func (c *call) inFlight() observe.OpenCall {
 	s := c.upstreams.s
 	seen := observe.OpenCall{
-		Session: s.id(), Client: c.client, Principal: s.name, Era: string(c.era), Method: mcp.NameOf(c.Method), Began: c.began,
+		Session: s.id(), Client: s.clientOf(c), Principal: s.name, Era: string(c.era), Method: mcp.NameOf(c.Method), Began: c.came(),
 	}
 	if conn, ok := s.conn.(carried); ok {
 		seen.Transport = conn.Transport()
@@ -47,9 +47,6 @@ func (c *call) inFlight() observe.OpenCall {
 	questions := s.client.Calls(nil)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if c.era == mcp.Legacy {
-		seen.Client = s.handshake.client
-	}
 	if r := c.sent; r != nil {
 		seen.Upstream, seen.Tool = r.conn.up.Name, c.tool[:min(len(c.tool), maxTool)]
 		seen.WaitsFor, seen.Detail = r.waitsLocked(questions)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/internal/observe"
 )
 
 // inFlight returns what the router tells of calls, in few words each.
@@ -38,7 +39,7 @@ func (w *world) wantInFlight(want ...string) {
 // Each call is told of until it is answered, in both eras, with whom and what it is for. A
 // subscription is not: nobody waits for its answer.
 func TestCallsInFlight(t *testing.T) {
-	inEras(t, &Router{}, []string{"files", "docs"}, func(w *world) {
+	inEras(t, &Router{Hooks: observe.Hooks{CallEnded: func(observe.Call, observe.End) {}}}, []string{"files", "docs"}, func(w *world) {
 		w.initialize()
 		w.list()
 		w.upstream("files").mute()

@@ -18,8 +18,7 @@ const batchVersion = "2025-03-26"
 type handshake struct {
 	params  json.RawMessage // for upstreams: the client's own, with the version agreed; nil before initialize
 	version string
-	client  string // what the client calls itself
-	ready   bool   // the client takes server requests: it has sent initialized, or another request
+	ready   bool // the client takes server requests: it has sent initialized, or another request
 
 	level json.RawMessage // params of the last logging/setLevel
 }
@@ -34,7 +33,8 @@ func (s *session) initialize(c *call) *jsonrpc.Error {
 	s.mu.Lock()
 	again := s.handshake.params != nil
 	if !again {
-		s.handshake.params, s.handshake.version, s.handshake.client = params, version, clientName(params)
+		s.handshake.params, s.handshake.version = params, version
+		s.hello.Store(namedIn(params))
 		for _, u := range s.upstreams.of(mcp.Legacy).seenBy(c.grant).conns { // now: what the client says next waits for them
 			u.openLocked()
 		}
@@ -47,6 +47,7 @@ func (s *session) initialize(c *call) *jsonrpc.Error {
 		if _, failed := s.startAll(ctx, c, starts, (*upstreamConn).introduced); failed != nil {
 			s.mu.Lock()
 			s.handshake = handshake{level: s.handshake.level} // it may come again
+			s.hello.Store(nil)
 			s.mu.Unlock()
 			s.settle(c, &jsonrpc.Message{ID: c.ID, Error: failed.wire})
 			return

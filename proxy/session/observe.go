@@ -1,6 +1,7 @@
 package session
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -36,12 +37,12 @@ func (s *session) id() string { return s.key[:8] }
 // observed is what can be seen of the session.
 func (s *session) observed() observe.Session {
 	s.mu.Lock()
-	hello, client := s.handshake.params, s.handshake.client
+	hello := s.handshake.params
 	s.mu.Unlock()
 	listens := s.subscriptions.len()
 	_, open := s.client.Open()
 	seen := observe.Session{
-		ID: s.id(), Client: client, Principal: s.name, Began: s.began, InFlight: max(open-listens, 0), Listens: listens, QueuedBytes: s.client.Waiting(),
+		ID: s.id(), Client: s.hello.Load().text(), Principal: s.name, Began: s.began, InFlight: max(open-listens, 0), Listens: listens, QueuedBytes: s.client.Waiting(),
 	}
 	if c, ok := s.conn.(carried); ok {
 		seen.Transport = c.Transport()
@@ -55,10 +56,36 @@ func (s *session) observed() observe.Session {
 	return seen
 }
 
-// clientName returns what the params of initialize call the client.
-func clientName(hello json.RawMessage) string {
+// A clientName is what a client calls itself, and the clientInfo that says so.
+type clientName struct {
+	info json.RawMessage
+	name string
+}
+
+func (n *clientName) text() string {
+	if n == nil {
+		return ""
+	}
+	return n.name
+}
+
+// namedIn returns what the params of initialize say of the client.
+func namedIn(hello json.RawMessage) *clientName {
 	info, _ := jsonrpc.Member(hello, "clientInfo")
-	return nameIn(info)
+	return &clientName{name: nameIn(info)}
+}
+
+// nameOf is nameIn, which is not asked again for what the last request has said.
+func (s *session) nameOf(info json.RawMessage) string {
+	last := s.last.Load()
+	if last != nil && bytes.Equal(last.info, info) {
+		return last.name
+	}
+	last = &clientName{info: bytes.Clone(info), name: nameIn(info)}
+	if len(info) <= maxInfo {
+		s.last.Store(last)
+	}
+	return last.name
 }
 
 func nameIn(info json.RawMessage) string {
@@ -72,6 +99,9 @@ func nameIn(info json.RawMessage) string {
 
 // maxName bounds what is told of a client's name, in bytes.
 const maxName = 64
+
+// maxInfo bounds the clientInfo that is kept, in bytes.
+const maxInfo = 1024
 
 func (s *session) tellBegan() {
 	if tell := s.p.Hooks.SessionBegan; tell != nil {
@@ -94,15 +124,22 @@ func (s *session) tellEnded(err error) {
 	tell(s.observed(), end)
 }
 
+// now is how long the session has been there: half as dear as the time of day.
+func (s *session) now() time.Duration { return time.Since(s.began) }
+
+// came is when the call did.
+func (c *call) came() time.Time { return c.upstreams.s.began.Add(c.began) }
+
 // tellCall tells of a call that has come. All that come are delivered, see
 // [session.deliver].
 func (s *session) tellCall(c *call) {
 	h := &s.p.Hooks
-	if h.CallBegan == nil && h.CallEnded == nil && h.RequestEnded == nil && h.Follow == nil {
+	if h.CallBegan == nil && h.CallEnded == nil && h.RequestEnded == nil && h.Follow == nil && h.CallLost == nil {
 		return
 	}
+	c.began = s.now()
 	if c.era == mcp.Modern {
-		c.client = nameIn(c.notes.Raw(mcp.ClientInfo))
+		c.client = s.nameOf(c.notes.Raw(mcp.ClientInfo))
 	}
 	if h.CallBegan != nil {
 		h.CallBegan(s.observedCall(c))
@@ -122,11 +159,16 @@ func (s *session) tellAnswer(c *call, answer *jsonrpc.Message) {
 		return
 	}
 	seen := s.observedCall(c)
+	var over time.Duration
 	if r := requestOf(c.Forwarded()); r != nil {
 		seen.Upstream, seen.Tool, seen.Prompt = r.conn.up.Name, c.tool, c.prompt
 		seen.Listed = c.listedBy(r.conn)
+		over = time.Duration(r.over.Load())
 	}
-	end := observe.EndOf(c.began, answer)
+	if over == 0 {
+		over = s.now()
+	}
+	end := observe.EndAt(s.began.Add(over), over-c.began, answer)
 	if trace != nil {
 		seen.Trace = trace.ID()
 		trace.End(seen, end)
@@ -148,7 +190,7 @@ func (s *session) tellLost(c *call, answer json.RawMessage) {
 	if r := requestOf(c.Forwarded()); r != nil {
 		lost.Upstream = r.conn.up.Name // whatever the error says
 	}
-	lost.Took = time.Since(c.began)
+	lost.Took = s.now() - c.began
 	s.p.Hooks.CallLost(lost)
 }
 
@@ -174,13 +216,15 @@ func (u *upstreamConn) tellEnd(said, told *jsonrpc.ClosedError, inFlight int) {
 }
 
 func (s *session) observedCall(c *call) observe.Call {
-	seen := observe.Call{Session: s.id(), Client: c.client, Principal: s.name, Account: s.account, Era: string(c.era), Method: mcp.NameOf(c.Method)}
+	return observe.Call{Session: s.id(), Client: s.clientOf(c), Principal: s.name, Account: s.account, Era: string(c.era), Method: mcp.NameOf(c.Method)}
+}
+
+// clientOf returns what the client of a call calls itself.
+func (s *session) clientOf(c *call) string {
 	if c.era == mcp.Legacy {
-		s.mu.Lock()
-		seen.Client = s.handshake.client
-		s.mu.Unlock()
+		return s.hello.Load().text()
 	}
-	return seen
+	return c.client
 }
 
 // A watcher tells of requests to upstreams.
@@ -193,7 +237,7 @@ func (watcher) Sent(c *peer.Call) {
 	if h.RequestBegan == nil && h.RequestEnded == nil && r.trace == nil {
 		return
 	}
-	r.began = time.Now()
+	r.began = r.conn.s.now()
 	if h.RequestBegan != nil {
 		h.RequestBegan(r.observed())
 	}
@@ -205,14 +249,17 @@ func (watcher) Sent(c *peer.Call) {
 // Over implements [peer.Watcher].
 func (watcher) Over(c *peer.Call, answer *jsonrpc.Message, lost *peer.Lost) {
 	r := requestOf(c)
-	tell := r.conn.s.p.Hooks.RequestEnded
-	if r.began.IsZero() || tell == nil && r.trace == nil {
+	s := r.conn.s
+	tell := s.p.Hooks.RequestEnded
+	if tell == nil && r.trace == nil {
 		return
 	}
 	if lost != nil {
 		answer = jsonrpc.NewError(r.ID, lost.Wire(jsonrpc.CodeInternalError, r.conn.up.Name))
 	}
-	seen, end := r.observed(), observe.EndOf(r.began, answer)
+	over := s.now()
+	r.over.Store(int64(over))
+	seen, end := r.observed(), observe.EndAt(s.began.Add(over), over-r.began, answer)
 	if r.trace != nil {
 		r.trace.End(seen, end)
 	}

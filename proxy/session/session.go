@@ -62,6 +62,8 @@ type clients struct {
 	account     string                       // of who, for metrics; static
 	ofPrincipal bool                         // they are all clients of a principal, and all requests are of the modern era; static
 	grant       atomic.Pointer[policy.Grant] // of the last request; nil without policies
+	hello       atomic.Pointer[clientName]   // what initialize has called the client; nil before
+	last        atomic.Pointer[clientName]   // of a request of the modern era, if hooks want to know; nil before
 }
 
 // A phase is how far a session has come.

@@ -21,9 +21,7 @@ func (u *upstreamConn) tapped(c jsonrpc.Conn) jsonrpc.Conn {
 // sender is who has sent a message of the client, or whose session it is. What is read of a
 // request stays with it.
 func (s *session) sender(m *jsonrpc.Message) (client, principal string) {
-	s.mu.Lock()
-	client, principal = s.handshake.client, s.name
-	s.mu.Unlock()
+	client, principal = s.hello.Load().text(), s.name
 	if m == nil {
 		return client, principal
 	}
@@ -32,7 +30,7 @@ func (s *session) sender(m *jsonrpc.Message) (client, principal string) {
 	}
 	switch {
 	case m.Method == mcp.MethodInitialize:
-		client = clientName(m.Params)
+		client = namedIn(m.Params).text()
 	case client == "" && m.IsRequest(): // of the modern era
 		n := mcp.Read(m)
 		m.Notes = n
