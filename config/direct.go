@@ -3,6 +3,7 @@ package config
 import (
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strings"
 
@@ -42,8 +43,7 @@ func (l *loader) servers(given []string) (all []Upstream) {
 	for _, s := range given {
 		name, what, found := strings.Cut(s, "=")
 		key := "--server " + printable(name)
-		line := shellwords.NewParser()
-		words, err := line.Parse(what)
+		words, end, err := commandWords(what, runtime.GOOS == "windows")
 		switch {
 		case !found || !isName(name):
 			l.fail("--server", "", "must be NAME=COMMAND or NAME=URL, and NAME %s", nameRule)
@@ -53,13 +53,28 @@ func (l *loader) servers(given []string) (all []Upstream) {
 			all = append(all, l.remote(name, key, what, nil))
 		case err != nil || len(words) == 0:
 			l.fail(key, "", "must be a command line, with quotes that are closed")
-		case line.Position >= 0: // there the command ends
+		case end >= 0: // there the command ends
 			l.fail(key, "", "has one of ; & | < > without quotes, and no shell is here to obey it")
 		default:
 			all = append(all, l.commandLine(name, key, words))
 		}
 	}
 	return all
+}
+
+// commandWords splits a command line as a shell does, and says where a shell would end the
+// command, or -1. On Windows a backslash is a part of a path, and escapes nothing.
+func commandWords(line string, windows bool) (words []string, end int, err error) {
+	parser := shellwords.NewParser()
+	const backslash = "\x00" // no command line has one
+	if windows {
+		line = strings.ReplaceAll(line, `\`, backslash)
+	}
+	words, err = parser.Parse(line)
+	for i := range words {
+		words[i] = strings.ReplaceAll(words[i], backslash, `\`)
+	}
+	return words, parser.Position, err
 }
 
 // commands completes the commands among all with the flags that are for them.

@@ -3,6 +3,7 @@ package config
 import (
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -166,5 +167,17 @@ func TestServersOnTheCommandLine(t *testing.T) {
 		if got := problems(t, test.o); !strings.HasPrefix(got, test.want) || strings.Count(got, "\n") != 1 {
 			t.Errorf("%q; want %q", got, test.want)
 		}
+	}
+}
+
+func TestCommandWords(t *testing.T) {
+	const line = `.\bin\files.exe "C:\My Files" '\\host\x'`
+	words, _, err := commandWords(line, true)
+	if want := []string{`.\bin\files.exe`, `C:\My Files`, `\\host\x`}; err != nil || !slices.Equal(words, want) {
+		t.Errorf("on Windows %q, %v; want %q", words, err, want)
+	}
+	words, _, err = commandWords(`files a\ b`, false)
+	if want := []string{"files", "a b"}; err != nil || !slices.Equal(words, want) {
+		t.Errorf("elsewhere %q, %v; want %q", words, err, want)
 	}
 }
