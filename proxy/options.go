@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"log/slog"
+	"net"
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
@@ -23,6 +24,10 @@ type Options struct {
 	// the addresses in the configuration. If nobody can listen there the log has a debug line. "" is
 	// none.
 	AdminSocket string
+
+	// Listeners are opened already at the addresses that Config.Listen names, by systemd for
+	// example. [Proxy.Listen] takes them, and opens none; the proxy closes them when it ends.
+	Listeners []net.Listener
 
 	// Patience is how long an upstream that starts may hold a client's initialize, if its
 	// startTimeout is longer. Zero means 8 s: most clients give up after 10 s.

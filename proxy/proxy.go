@@ -88,6 +88,7 @@ func New(cfg *config.Config, o Options) (*Proxy, error) {
 	if p.web, err = newWeb(cfg, p.front, o.Log); err != nil && !o.Stdio {
 		return nil, err
 	}
+	p.web.opened = o.Listeners
 	events.Behind = p.links.leadsTo
 	p.operators = newOperators(cfg, o, counts, &admin.Server{History: events, Snapshot: p.Snapshot, Ready: p.ready, Calls: p.Calls, Explain: explaining(p.Explain)})
 	p.router.Taps = p.operators.server.Taps

@@ -21,6 +21,7 @@ import (
 type web struct {
 	addresses []string
 	mode      fs.FileMode    // of Unix sockets; zero: what the umask leaves
+	opened    []net.Listener // by others; nil: listen opens them
 	listeners []net.Listener // set by listen
 	server    *http.Server
 	tls       *webTLS // nil: plain
@@ -56,7 +57,10 @@ func (w *web) count(_ net.Conn, state http.ConnState) {
 
 // listen listens at all addresses, or at none.
 func (w *web) listen() error {
-	w.listeners = nil
+	w.listeners = w.opened
+	if w.opened != nil {
+		return nil
+	}
 	for _, address := range w.addresses {
 		l, err := listen(address, w.mode)
 		if err != nil {

@@ -56,6 +56,8 @@ var onlyIn = map[string]string{
 	"github.com/gorilla/websocket":                             "internal/jsonrpc/wsconn",
 	"github.com/mattn/go-shellwords":                           "config",
 	"github.com/fsnotify/fsnotify":                             "cmd/mcp-proxy",
+	"github.com/coreos/go-systemd/v22/activation":              "cmd/mcp-proxy",
+	"github.com/coreos/go-systemd/v22/daemon":                  "cmd/mcp-proxy",
 	"github.com/tailscale/hujson":                              "config",
 	"github.com/subosito/gotenv":                               "config",
 	"github.com/spf13/viper":                                   "config",

@@ -29,7 +29,7 @@ func newServe() *cobra.Command {
 			"  mcp-proxy serve --server files='npx -y @modelcontextprotocol/server-filesystem .' --server docs=https://example.com/mcp\n" +
 			"  mcp-proxy serve --listen :8443 --tls-cert cert.pem --tls-key key.pem --token-file token --config mcp-proxy.yaml",
 		Args: commandBehindDash,
-		RunE: o.with(runServe),
+		RunE: o.withSockets(runServe),
 	}
 	o.addFlags(cmd)
 	o.addCommandFlags(cmd.Flags())
@@ -71,9 +71,9 @@ func given(to *string) func(string) error {
 	}
 }
 
-// runServe serves clients over HTTP until a signal says to stop.
-func runServe(ctx context.Context, s *start) error {
-	p, err := proxy.New(s.cfg, proxy.Options{Log: s.log, AdminSocket: adminSocket("serve", s.log)})
+// runServe serves clients over HTTP until a signal says to stop, at sockets if there are any.
+func runServe(ctx context.Context, s *start, sockets []net.Listener) error {
+	p, err := proxy.New(s.cfg, proxy.Options{Log: s.log, AdminSocket: adminSocket("serve", s.log), Listeners: sockets})
 	if err != nil {
 		return failedBy(err)
 	}

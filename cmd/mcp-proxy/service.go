@@ -8,6 +8,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/coreos/go-systemd/v22/daemon"
+
 	"github.com/mcp-proxy/mcp-proxy/config"
 	"github.com/mcp-proxy/mcp-proxy/proxy"
 )
@@ -42,11 +44,13 @@ func (s *start) run(ctx context.Context, v service, lostGrace time.Duration, rea
 	ended := make(chan error, 1)
 	go func() { ended <- v.Serve() }() // until Shutdown
 	ready()
+	tellManager(daemon.SdNotifyReady, s.log)
 
 	var err error
 	grace := lostGrace
 	select {
 	case signal := <-signals:
+		tellManager(daemon.SdNotifyStopping, s.log)
 		grace = s.cfg.ShutdownGrace
 		if delay := s.cfg.DrainDelay; delay > 0 {
 			s.log.Info("about to shut down", "signal", signal.String(), "delay", delay)
