@@ -64,6 +64,7 @@ type (
 	Proof        = observe.Proof
 	Process      = observe.Process
 	Traffic      = observe.Traffic
+	Health       = observe.Health
 	Calls        = observe.Calls
 	OpenCall     = observe.OpenCall
 	Wait         = observe.Wait

@@ -40,6 +40,8 @@ var answers = []struct {
 	// What commands print that ask no process.
 	{"mcp-proxy tools --json", "tools.json", proxy.Offer{}},
 	{"mcp-proxy doctor --json", "doctor.json", proxy.Diagnosis{}},
+
+	{"mcp-proxy healthcheck --json", "healthcheck.json", proxy.Health{}}, // what it prints of an answer that is text
 }
 
 // TestSchemas: each answer for operators has a schema in docs, which is that of its type,
@@ -76,6 +78,8 @@ func TestSchemas(t *testing.T) {
 			text = []byte(visit(t, strings.TrimSuffix(url, "/mcp")+a.path).body)
 		case "mcp-proxy tools --json":
 			text = printed(t, cfg, func(ctx context.Context, p *proxy.Proxy, c *proxy.Client) (any, error) { return p.Offer(ctx, c, true) })
+		case "mcp-proxy healthcheck --json":
+			text = []byte(`{"ok":false,"says":["drain: shutting down","not ready"]}`)
 		case "mcp-proxy doctor --json":
 			text = printed(t, cfg, func(ctx context.Context, _ *proxy.Proxy, _ *proxy.Client) (any, error) {
 				return proxy.Diagnose(ctx, &cfg, slog.New(slog.DiscardHandler))

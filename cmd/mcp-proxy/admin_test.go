@@ -3,17 +3,21 @@
 package main
 
 import (
+	"encoding/json"
 	"io/fs"
 	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/proxy"
 )
 
 // command runs the program and returns what it prints and its exit code.
@@ -162,6 +166,11 @@ func TestAdminOnTCP(t *testing.T) {
 	eventually(t, "a drain that shows", func() bool { return get("/readyz", "") == http.StatusServiceUnavailable })
 	if text, code := command(t, nil, "healthcheck", "--admin", at); code != exitError || text != "drain: shutting down; not ready\n" {
 		t.Errorf("healthcheck while it drains: %d %q", code, text)
+	}
+	text, code := command(t, nil, "healthcheck", "--json", "--admin", at)
+	var got proxy.Health
+	if err := json.Unmarshal([]byte(text), &got); err != nil || code != exitError || got.OK || !slices.Equal(got.Says, []string{"drain: shutting down", "not ready"}) {
+		t.Errorf("as JSON: %d %q", code, text)
 	}
 	if got := get("/livez", ""); got != http.StatusOK {
 		t.Errorf("livez while it drains: %d", got)

@@ -7,11 +7,13 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"github.com/mcp-proxy/mcp-proxy/proxy"
 )
 
 func newHealthcheck() *cobra.Command {
 	var at string
-	var live bool
+	var live, asJSON bool
 	cmd := &cobra.Command{
 		Use:   "healthcheck",
 		Short: "Ask a running proxy or host whether it is ready: exit code 0 or 1",
@@ -24,16 +26,17 @@ func newHealthcheck() *cobra.Command {
 			if live {
 				path = "/livez"
 			}
-			return runHealthcheck(cmd.Context(), at, path)
+			return runHealthcheck(cmd.Context(), at, path, asJSON)
 		},
 	}
 	addAdminFlag(cmd, &at)
 	cmd.Flags().BoolVar(&live, "live", false, "ask only whether it runs (/livez)")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
 }
 
-// runHealthcheck prints the answer on one line.
-func runHealthcheck(ctx context.Context, at, path string) error {
+// runHealthcheck prints the answer on one line, or as JSON.
+func runHealthcheck(ctx context.Context, at, path string, asJSON bool) error {
 	c, err := adminAt(at)
 	if err != nil {
 		return &runError{err}
@@ -42,8 +45,13 @@ func runHealthcheck(ctx context.Context, at, path string) error {
 	if err != nil {
 		return &runError{err}
 	}
-	fmt.Println(strings.Join(strings.Split(strings.TrimSpace(body), "\n"), "; "))
-	if status != http.StatusOK {
+	now := proxy.Health{OK: status == http.StatusOK, Says: strings.Split(strings.TrimSpace(body), "\n")}
+	if asJSON {
+		_ = printJSON(now) // the exit code is what counts
+	} else {
+		fmt.Println(strings.Join(now.Says, "; "))
+	}
+	if !now.OK {
 		return errAnswerIsNo
 	}
 	return nil

@@ -76,3 +76,9 @@ type Link struct {
 	Lost      int      `json:"lost"`                // how often it was lost
 	Upstreams []string `json:"upstreams,omitempty"` // that its host has announced, by name; kept while the link is lost
 }
+
+// Health is what a healthcheck prints.
+type Health struct {
+	OK   bool     `json:"ok"`   // the process is ready, or runs if that was the question
+	Says []string `json:"says"` // the lines of its answer
+}
