@@ -13,7 +13,7 @@ import (
 // FuzzLoad feeds any bytes in each format: Load ends, never panics, says the
 // same twice, and either complains on readable lines or gives a sound Config.
 func FuzzLoad(f *testing.F) {
-	for _, dir := range []string{"load", "mistakes", "servers"} {
+	for _, dir := range []string{"load", "mistakes", "servers", "found"} {
 		found, _ := filepath.Glob(filepath.Join("testdata", dir, "*"))
 		for _, name := range found {
 			data, err := os.ReadFile(name)
@@ -78,8 +78,8 @@ func sound(t *testing.T, c *Config) {
 			t.Errorf("bad or repeated name %q", u.Name)
 		}
 		names[u.Name] = true
-		if (u.Command == "") == (u.URL == "") {
-			t.Errorf("%s: command %q, url %q", u.Name, u.Command, u.URL)
+		if kinds := [3]bool{u.Command != "", u.URL != "", u.Replay != ""}; kinds != [3]bool{true} && kinds != [3]bool{1: true} && kinds != [3]bool{2: true} {
+			t.Errorf("%s: command %q, url %q, replay %q", u.Name, u.Command, u.URL, u.Replay)
 		}
 		if u.StartTimeout <= 0 || u.WriteTimeout <= 0 || u.StopGrace <= 0 || u.RequestTimeout < 0 {
 			t.Errorf("%s: a duration out of bounds", u.Name)

@@ -60,7 +60,8 @@ type Options struct {
 }
 
 // Load reads, completes and validates a configuration. It returns warnings with it,
-// one line each. The error is a [Problems] with every mistake; then there is no Config.
+// one line each. The error is a [Problems] with every mistake; then the Config has no more
+// than File and Read.
 //
 // Top-level settings come from flags, else from the environment (MCP_PROXY_
 // and the key in upper case, its words joined by _, lists with commas), else
@@ -76,7 +77,7 @@ func Load(o Options) (*Config, []string, error) {
 
 	c := l.config(v, o)
 	if len(l.problems) > 0 {
-		return nil, l.warnings, l.problems
+		return &Config{File: c.File, Read: c.Read}, l.warnings, l.problems
 	}
 	return c, l.warnings, nil
 }

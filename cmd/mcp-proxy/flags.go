@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"os"
 
@@ -78,7 +79,7 @@ func (o *options) load(args []string, from config.Options) (*start, error) {
 	read := func() (*config.Config, error) {
 		cfg, warnings, err := config.Load(from)
 		if err != nil {
-			return nil, err
+			return cfg, err
 		}
 		for _, w := range warnings {
 			log.Warn("configuration", "warning", w)
@@ -86,5 +87,8 @@ func (o *options) load(args []string, from config.Options) (*start, error) {
 		return cfg, nil
 	}
 	cfg, err := read()
+	if err == nil && o.watch && len(cfg.Read) == 0 {
+		err = errors.New("--watch is for a configuration file, and there is none")
+	}
 	return &start{cfg, read, o.watch, log}, err
 }

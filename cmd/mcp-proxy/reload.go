@@ -10,7 +10,8 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/config"
 )
 
-// A reload reads the configuration again, as it was read first.
+// A reload reads the configuration again, as it was read first. With an error it still says
+// which files were read.
 type reload func() (*config.Config, error)
 
 // A takeover has a service take over what has changed in the configuration.
@@ -32,7 +33,7 @@ func (t *takeover) onSignal() (stop func()) {
 
 // now reads the configuration again and takes over its upstreams and links. All else stays as
 // it was at the start, of which the log tells, and so does everything if the configuration
-// cannot be used. It returns the files that were read; nil if they cannot be used.
+// cannot be used. It returns the files that were read, or looked for; nil for none.
 func (t *takeover) now() []string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -45,7 +46,7 @@ func (t *takeover) now() []string {
 	}
 	if err != nil {
 		t.log.Error("configuration not taken over", "err", err)
-		return nil
+		return cfg.Read
 	}
 	if keys := t.first.Changed(cfg); len(keys) > 0 {
 		t.log.Warn("changed settings that need a restart are not taken over", "keys", strings.Join(keys, ", "))

@@ -2,6 +2,8 @@ package main
 
 import (
 	"crypto/sha256"
+	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -34,7 +36,7 @@ func (t *takeover) onChange() (stop func(), err error) {
 // watch runs until w is closed.
 func (t *takeover) watch(w *fsnotify.Watcher) {
 	files := t.first.Read
-	addFolders(w, files)
+	t.addFolders(w, files)
 	before := contents(files)
 	quiet := time.NewTimer(settled) // what has changed since the start is seen, too
 	defer quiet.Stop()
@@ -50,6 +52,7 @@ func (t *takeover) watch(w *fsnotify.Watcher) {
 				return
 			}
 			t.log.Warn("the files of the configuration cannot be watched", "err", err)
+			quiet.Reset(settled) // some changes may not have been told
 		case <-quiet.C:
 			now := contents(files)
 			if now == before {
@@ -60,17 +63,22 @@ func (t *takeover) watch(w *fsnotify.Watcher) {
 				files, before = read, [sha256.Size]byte{} // unknown: looked at once more
 				quiet.Reset(settled)
 			}
-			addFolders(w, files)
+			t.addFolders(w, files)
 		}
 	}
 }
 
 // addFolders watches the folders of files, and of what they are links to.
-func addFolders(w *fsnotify.Watcher, files []string) {
+func (t *takeover) addFolders(w *fsnotify.Watcher, files []string) {
+	add := func(file string) {
+		if err := w.Add(filepath.Dir(file)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			t.log.Warn("the files of the configuration cannot be watched", "err", err)
+		}
+	}
 	for _, f := range files {
-		_ = w.Add(filepath.Dir(f)) // it is watched, or is not there
+		add(f)
 		if to, err := filepath.EvalSymlinks(f); err == nil {
-			_ = w.Add(filepath.Dir(to))
+			add(to)
 		}
 	}
 }

@@ -58,7 +58,16 @@ func TestWatch(t *testing.T) {
 	taken(3) // once more, since there is another file to watch
 	write("vars.env", "A=2\n")
 	taken(4)
-	if text := p.log.String(); strings.Count(text, "not taken over") != 1 {
+
+	// A file that is named before it is there.
+	write("new", `mcpServers: {c: {command: fakeserver, envFile: later.env}}`+"\n")
+	if err := os.Rename(filepath.Join(dir, "new"), file); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the refusals", func() bool { return p.log.count("configuration not taken over") == 3 }) // another file, as above
+	write("later.env", "A=1\n")
+	taken(5)
+	if text := p.log.String(); strings.Count(text, "not taken over") != 3 {
 		t.Error(text)
 	}
 }
