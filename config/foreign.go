@@ -91,6 +91,8 @@ func (f *foreign) read(file value, known fields) {
 		near := DidYouMean(key, known.keys())
 		switch {
 		case v.misspelt(key, known):
+		case Nearest(key, guarding) != "":
+			v.wrong("unknown key; did you mean %s?", Nearest(key, guarding))
 		case near != "":
 			v.warn(v.source, v.key, "unknown key, ignored%s", near)
 		default:
@@ -100,6 +102,12 @@ func (f *foreign) read(file value, known fields) {
 	if len(others) > 0 {
 		f.warn(f.source, "", "other settings, ignored: %s", shortened(others))
 	}
+}
+
+// guarding are keys of a file of which a slip must not go unnoticed.
+var guarding = []string{
+	"tokenFile", "policies", "limits", "allowedHosts", "allowedOrigins", "excludeTools", "permissions",
+	"allowMCPServers", "excludeMCPServers", "enabledMcpjsonServers", "disabledMcpjsonServers", "disabledMcpServers",
 }
 
 // shortened is a list for a line.
