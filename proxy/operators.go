@@ -28,7 +28,7 @@ type operators struct {
 	socket string // as in Options
 	log    *slog.Logger
 	began  time.Time
-	recent *admin.Recent // nil: nobody counts
+	recent *admin.Metrics // nil: nobody counts
 
 	opened   sync.Once // by open
 	err      error     // of it
@@ -47,7 +47,7 @@ func newOperators(cfg *config.Config, o Options, c counts, s *admin.Server) *ope
 	if s.Payloads, s.Version = cfg.Admin.Payloads, Version(); o.AdminSocket != "" || len(cfg.Admin.Listen) > 0 {
 		s.Taps = new(tap.Taps)
 	}
-	return &operators{server: s, socket: o.AdminSocket, log: o.Log, began: time.Now(), recent: c.recent, web: &web{
+	return &operators{server: s, socket: o.AdminSocket, log: o.Log, began: time.Now(), recent: c.metrics, web: &web{
 		addresses: cfg.Admin.Listen, mode: operatorsOnly, log: o.Log, server: &http.Server{
 			Handler:           s,
 			ReadHeaderTimeout: 10 * time.Second,
@@ -59,10 +59,7 @@ func newOperators(cfg *config.Config, o Options, c counts, s *admin.Server) *ope
 }
 
 // Counts are what hooks fill for operators. They are nil where nobody can look in.
-type counts struct {
-	metrics *admin.Metrics
-	recent  *admin.Recent
-}
+type counts struct{ metrics *admin.Metrics }
 
 // observe adds to the hooks what a configuration wants to know of calls, and returns what
 // they fill.
@@ -73,9 +70,9 @@ func (o *Options) observe(cfg *config.Config) (c counts) {
 	if o.AdminSocket == "" && len(cfg.Admin.Listen) == 0 {
 		return counts{}
 	}
-	c = counts{admin.NewMetrics(), admin.NewRecent()}
+	c = counts{admin.NewMetrics()}
 	c.metrics.Version = Version()
-	o.Hooks = observe.Join(o.Hooks, observe.Join(c.recent.Hooks(), c.metrics.Hooks()))
+	o.Hooks = observe.Join(o.Hooks, c.metrics.Hooks())
 	return c
 }
 

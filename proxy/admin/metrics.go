@@ -9,12 +9,14 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 	"github.com/mcp-proxy/mcp-proxy/internal/observe"
 )
 
-// Metrics count what hooks tell of, for Prometheus. NewMetrics makes them.
+// Metrics count what hooks tell of, for Prometheus, and what upstreams have answered in the
+// last minute. NewMetrics makes them.
 //
-// A call costs two updates of histograms and one of a counter, which are found without a
+// A call costs two updates of histograms and two of counters, which are found without a
 // lock and take no memory. What is in flight the snapshot says. A label is never what a client has said: see [Metrics.call].
 type Metrics struct {
 	Version string // of the program
@@ -23,7 +25,8 @@ type Metrics struct {
 	tools    table[toolKey, struct{}]        // that calls may be labelled with
 	outcomes table[outcomeKey, atomic.Int64] // of calls, by account
 
-	requests table[requestKey, histogram] // what upstreams were asked for
+	requests table[requestKey, answers]   // what upstreams were asked for
+	recent   table[string, minute]        // likewise, by upstream, in the last minute
 	sessions table[sessionKey, histogram] // of clients
 	servers  table[string, server]        // upstreams that run here
 	lives    table[lifeKey, histogram]    // of their processes, and of sessions with them
@@ -63,7 +66,7 @@ func NewMetrics() *Metrics {
 	m.calls.most, m.tools.most, m.outcomes.most = mostSeries, mostTools, mostNames
 	m.requests.most, m.sessions.most = mostSeries, mostNames
 	m.servers.most, m.lives.most, m.ends.most = mostNames, mostSeries, mostSeries
-	m.losses.most, m.refusals.most = mostNames, mostNames
+	m.losses.most, m.refusals.most, m.recent.most = mostNames, mostNames, mostNames
 	return m
 }
 
@@ -110,7 +113,16 @@ func (m *Metrics) call(c observe.Call, failed string) *histogram {
 
 func (m *Metrics) answered(r observe.Request, end observe.End) {
 	failed := typeOfRequest(end)
-	m.requests.get(requestKey{r.Method, r.Upstream, failed}, requestKey{r.Method, other, failed}).observe(end.Took, r.Trace)
+	upstream := r.Upstream
+	a := m.requests.add(requestKey{r.Method, upstream, failed})
+	if a == nil { // there is no room
+		upstream = other
+		a = m.requests.get(requestKey{r.Method, upstream, failed}, requestKey{r.Method, upstream, failed})
+	}
+	a.observe(end.Took, r.Trace)
+	if r.Method != mcp.MethodListen { // which lasts as long as somebody listens
+		m.recentOf(a, upstream).add(&end)
+	}
 }
 
 func (m *Metrics) started(u observe.Upstream) {

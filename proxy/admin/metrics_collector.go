@@ -92,7 +92,7 @@ func (c *collector) collectCalls(o out) {
 
 func (c *collector) collectRequests(o out) {
 	for k, h := range c.requests.all() {
-		o.histogram(clientOperation, h, methodLabel(k.method), k.upstream, k.errorType)
+		o.histogram(clientOperation, &h.histogram, methodLabel(k.method), k.upstream, k.errorType)
 	}
 }
 

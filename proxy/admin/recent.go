@@ -6,40 +6,33 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 	"github.com/mcp-proxy/mcp-proxy/internal/observe"
 )
 
-// Recent counts what upstreams have answered in the last minute, and how long it took them.
-// The zero value has seen nothing. A request costs a look at the clock, two counters, and
-// no memory.
-type Recent struct {
-	upstreams table[string, minute]
+// Answers are those of an upstream to one method that have ended alike: their series, and
+// where they are counted for the last minute, which all of an upstream have in common.
+type answers struct {
+	histogram
+	recent atomic.Pointer[minute] // nil until the first
 }
 
-// NewRecent returns one that has seen nothing.
-func NewRecent() *Recent {
-	r := new(Recent)
-	r.upstreams.most = mostNames
-	return r
+// recentOf returns where answers of an upstream are counted for the last minute.
+func (m *Metrics) recentOf(a *answers, upstream string) *minute {
+	if recent := a.recent.Load(); recent != nil {
+		return recent
+	}
+	recent := m.recent.get(upstream, other)
+	a.recent.Store(recent)
+	return recent
 }
 
-// Hooks returns what it counts by.
-func (r *Recent) Hooks() observe.Hooks {
-	return observe.Hooks{RequestEnded: func(q observe.Request, end observe.End) {
-		if q.Method != mcp.MethodListen { // which lasts as long as somebody listens
-			r.upstreams.get(q.Upstream, other).add(end.At, end)
-		}
-	}}
-}
-
-// Fill sets what there is to say of the last minute. A nil Recent says nothing.
-func (r *Recent) Fill(t *observe.Traffic) {
-	if r == nil {
+// Fill sets what there is to say of the last minute. Nil Metrics say nothing.
+func (m *Metrics) Fill(t *observe.Traffic) {
+	if m == nil {
 		return
 	}
-	if m := r.upstreams.find(t.Upstream); m != nil {
-		m.fill(time.Now(), t)
+	if recent := m.recent.find(t.Upstream); recent != nil {
+		recent.fill(time.Now(), t)
 	}
 }
 
@@ -83,11 +76,11 @@ func middleOf(class int) float64 {
 	return float64(uint64(4+class%4)<<shift+uint64(1)<<shift/2) / 1000
 }
 
-func (m *minute) add(at time.Time, end observe.End) {
-	if end.Outcome == observe.Cancelled || at.IsZero() { // it has neither worked nor failed, or nobody knows when
+func (m *minute) add(end *observe.End) {
+	if end.Outcome == observe.Cancelled || end.At.IsZero() { // it has neither worked nor failed, or nobody knows when
 		return
 	}
-	p := m.at(at.UnixNano() / int64(partFor))
+	p := m.at(end.At.UnixNano() / int64(partFor))
 	if end.Outcome != observe.OK {
 		p.errors.Add(1)
 	}

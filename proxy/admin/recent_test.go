@@ -10,7 +10,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/observe"
 )
 
-func recently(r *Recent) (t observe.Traffic) {
+func recently(r *Metrics) (t observe.Traffic) {
 	t.Upstream = "files"
 	r.Fill(&t)
 	return t
@@ -19,7 +19,7 @@ func recently(r *Recent) (t observe.Traffic) {
 // What is told is of the last minute, and forgotten after it.
 func TestRecent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := NewRecent()
+		r := NewMetrics()
 		ended := r.Hooks().RequestEnded
 		files := observe.Request{Upstream: "files", Method: mcp.MethodToolsCall}
 		if got := recently(r); got != (observe.Traffic{Upstream: "files"}) {
@@ -81,7 +81,7 @@ func TestClassesOfDurations(t *testing.T) {
 
 // A request that is counted takes no memory.
 func TestRecentAllocatesNothing(t *testing.T) {
-	ended := NewRecent().Hooks().RequestEnded
+	ended := NewMetrics().Hooks().RequestEnded
 	q, end := observe.Request{Upstream: "files", Method: mcp.MethodToolsCall}, observe.End{At: time.Now(), Took: time.Millisecond, Outcome: observe.OK}
 	ended(q, end)
 	if n := testing.AllocsPerRun(100, func() { ended(q, end) }); n != 0 {
@@ -89,7 +89,7 @@ func TestRecentAllocatesNothing(t *testing.T) {
 	}
 }
 
-// A nil Recent says nothing.
+// Nil Metrics say nothing.
 func TestNoRecent(t *testing.T) {
 	if got := recently(nil); got != (observe.Traffic{Upstream: "files"}) {
 		t.Errorf("%+v", got)
@@ -97,7 +97,7 @@ func TestNoRecent(t *testing.T) {
 }
 
 func BenchmarkRecent(b *testing.B) {
-	ended := NewRecent().Hooks().RequestEnded
+	ended := NewMetrics().Hooks().RequestEnded
 	q, end := observe.Request{Upstream: "files", Method: mcp.MethodToolsCall}, observe.End{At: time.Now(), Took: time.Millisecond, Outcome: observe.OK}
 	for b.Loop() {
 		ended(q, end)
