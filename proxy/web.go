@@ -21,7 +21,7 @@ import (
 type web struct {
 	addresses []string
 	mode      fs.FileMode    // of Unix sockets; zero: what the umask leaves
-	opened    []net.Listener // by others; nil: listen opens them
+	opened    []net.Listener // by others; none: listen opens them
 	listeners []net.Listener // set by listen
 	server    *http.Server
 	tls       *webTLS // nil: plain
@@ -58,7 +58,7 @@ func (w *web) count(_ net.Conn, state http.ConnState) {
 // listen listens at all addresses, or at none.
 func (w *web) listen() error {
 	w.listeners = w.opened
-	if w.opened != nil {
+	if len(w.opened) > 0 {
 		return nil
 	}
 	for _, address := range w.addresses {
