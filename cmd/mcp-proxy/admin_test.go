@@ -43,9 +43,10 @@ func onlyOneSocket(t *testing.T, dir string) string {
 // Each command has a socket for operators, which only its user can reach, and takes it away.
 func TestAdminSocket(t *testing.T) {
 	for name, args := range map[string][]string{
-		"serve": {"serve", "--listen", "127.0.0.1:0", "--", "fakeserver"},
-		"stdio": {"stdio", "--", "fakeserver"},
-		"host":  {"host", "--listen", "tcp://127.0.0.1:0", "--", "fakeserver"},
+		"serve":   {"serve", "--listen", "127.0.0.1:0", "--", "fakeserver"},
+		"stdio":   {"stdio", "--", "fakeserver"},
+		"host":    {"host", "--listen", "tcp://127.0.0.1:0", "--", "fakeserver"},
+		"connect": {"connect", "http://127.0.0.1:1/mcp"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := shortDir(t)
