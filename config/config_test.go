@@ -123,7 +123,7 @@ func TestEditorsFolder(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if u := c.Upstreams[0]; u.Command != filepath.Join(dir, "x") || u.Args[0] != dir+"/y" {
+	if u := c.Upstreams[0]; u.Command != filepath.Join(dir, "x") || u.Args[0] != dir+"/y" || u.Cwd != dir {
 		t.Errorf("%+v", u)
 	}
 }

@@ -38,6 +38,7 @@ type foreign struct {
 	denied   []string   // tools of any server that must not be used: names, not globs
 	verdicts []verdict  // about tools, in the order in which they count
 	gemini   bool       // $NAME is a variable
+	cwd      string     // where servers run that do not say it; "": where we do
 }
 
 // foreignIn returns how a file is read that other programs have written; nil for one of ours.
@@ -48,7 +49,12 @@ func (l *loader) foreignIn(root *node) *foreign {
 		}
 		f := &foreign{loader: l, section: s}
 		f.gemini = s.key == "mcpServers" && (filepath.Base(l.dir) == ".gemini" || root.has("mcp") || geminiEntries(root.get(s.key)))
-		f.dir = f.workspace()
+		if above := f.workspace(); above != f.dir {
+			f.dir = above
+			if s.key == "servers" { // as VS Code does
+				f.cwd = above
+			}
+		}
 		return f
 	}
 	return nil

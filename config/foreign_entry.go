@@ -97,6 +97,9 @@ func (f *foreign) entry(name string, v value) {
 	if u.URL == "" {
 		u.Auth = UpstreamAuth{} // it was misplaced
 	}
+	if u.Command != "" && u.Cwd == "" {
+		u.Cwd = f.cwd
+	}
 	v.typeFits(u)
 	v.placeholders(f.placeholder(v.node))
 	f.checkDomain(v, u)

@@ -51,6 +51,11 @@ func (f *foreign) readTools(v value) {
 		v.wrong("lists tools, which is not read here: name them at their servers")
 	default:
 		v.pick("exclude", f.readDenied)
+		v.pick("sandbox", func(v value) {
+			if !v.node.is("false") {
+				v.warn(v.source, v.key, "ignored: servers run outside of it here")
+			}
+		})
 	}
 }
 
