@@ -52,7 +52,7 @@ func TestCompose(t *testing.T) {
 	}
 	for _, s := range project.Services {
 		stage := " AS " + s.Build.Target + "\n"
-		if dockerfile := read(t, "../Dockerfile"); !strings.Contains(dockerfile, stage) {
+		if dockerfile := read(t, "../../../Dockerfile"); !strings.Contains(dockerfile, stage) {
 			t.Errorf("%s: the Dockerfile has no stage %s", s.Name, s.Build.Target)
 		}
 		if dir := runtimeDir(t); !slices.ContainsFunc(s.Tmpfs, func(mount string) bool { return strings.HasPrefix(mount, dir+":") }) {
@@ -177,7 +177,7 @@ func checkRuntime(t *testing.T, containers []corev1.Container, dir string) {
 
 // runtimeDir is the one that the image has.
 func runtimeDir(t *testing.T) string {
-	_, rest, _ := strings.Cut(read(t, "../Dockerfile"), "ENV XDG_RUNTIME_DIR=")
+	_, rest, _ := strings.Cut(read(t, "../../../Dockerfile"), "ENV XDG_RUNTIME_DIR=")
 	dir, _, _ := strings.Cut(rest, "\n")
 	if !strings.HasPrefix(dir, "/") {
 		t.Fatal("the Dockerfile sets no XDG_RUNTIME_DIR")
