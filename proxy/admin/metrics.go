@@ -150,5 +150,8 @@ func (m *Metrics) Handler(snapshot func() observe.Snapshot) http.Handler {
 		collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
-	return promhttp.HandlerFor(all, promhttp.HandlerOpts{EnableOpenMetrics: true, ErrorHandling: promhttp.ContinueOnError})
+	return promhttp.HandlerFor(all, promhttp.HandlerOpts{
+		EnableOpenMetrics: true, ErrorHandling: promhttp.ContinueOnError,
+		MaxRequestsInFlight: 4, // each takes a Snapshot, and nobody needs a token; others get 503
+	})
 }
