@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Makes packages for npm and PyPI of a binary: registries.py VERSION GOOS GOARCH BINARY OUT
+"""Makes packages for npm and PyPI of a binary: registries.py VERSION GOOS GOARCH BINARY SHARE OUT
 
 OUT/npm gets the folder mcp-proxy, which is the same for all platforms, and one with the
 binary, which is an optional dependency of it: npm installs the one that fits, and nothing
 is downloaded or run when it is installed. OUT gets the wheel, in which the binary itself is
-the script that pip installs. VERSION is X.Y.Z, X.Y.Z-rc.N or X.Y.Z-dev.N.
+the script that pip installs. SHARE is what packaging/share has written: npm install -g takes
+over the manual, and pip the completions, too. VERSION is X.Y.Z, X.Y.Z-rc.N or X.Y.Z-dev.N.
 """
 import base64
 import hashlib
@@ -30,7 +31,7 @@ ABOUT = "Connects MCP clients to several MCP servers through one address, and lo
 HOME = "https://github.com/mcp-proxy/mcp-proxy"
 
 
-def npm(version, goos, goarch, binary, out):
+def npm(version, goos, goarch, binary, share, out):
     def package(folder, **more):
         (out / folder / "bin").mkdir(parents=True, exist_ok=True)
         shutil.copy(HERE.parent / "LICENSE", out / folder)
@@ -45,18 +46,19 @@ def npm(version, goos, goarch, binary, out):
     (out / folder / "bin" / name(goos)).chmod(0o755)
 
     package("mcp-proxy", name="@mcp-proxy/mcp-proxy", description=ABOUT, mcpName="io.github.mcp-proxy/mcp-proxy",
-            bin={"mcp-proxy": "bin/mcp-proxy.js"}, engines={"node": ">=18"},
+            bin={"mcp-proxy": "bin/mcp-proxy.js"}, engines={"node": ">=18"}, directories={"man": "man"},
             optionalDependencies={f"@mcp-proxy/{s}-{c}": version for s, c, _ in PLATFORMS.values()})
     shutil.copy(HERE / "npm" / "mcp-proxy.js", out / "mcp-proxy" / "bin")
     (out / "mcp-proxy" / "bin" / "mcp-proxy.js").chmod(0o755)
     shutil.copy(HERE.parent / "README.md", out / "mcp-proxy")
+    shutil.copytree(share / "man" / "man1", out / "mcp-proxy" / "man", dirs_exist_ok=True)
 
 
 def name(goos):
     return "mcp-proxy.exe" if goos == "windows" else "mcp-proxy"
 
 
-def wheel(version, goos, goarch, binary, out):
+def wheel(version, goos, goarch, binary, share, out):
     tags = PLATFORMS[f"{goos}/{goarch}"][2]
     base = f"mcp_proxy_go-{version}"
     files = {
@@ -71,6 +73,8 @@ def wheel(version, goos, goarch, binary, out):
             "Wheel-Version: 1.0\nGenerator: registries.py\nRoot-Is-Purelib: false\n"
             + "".join(f"Tag: py3-none-{tag}\n" for tag in tags.split("."))).encode(),
     }
+    for path in sorted(p for p in share.rglob("*") if p.is_file()):
+        files[f"{base}.data/data/share/{path.relative_to(share).as_posix()}"] = path.read_bytes()
     record = f"{base}.dist-info/RECORD"
     lines = []
     for path, data in files.items():
@@ -86,16 +90,16 @@ def wheel(version, goos, goarch, binary, out):
 
 
 def main():
-    if len(sys.argv) != 6:
+    if len(sys.argv) != 7:
         sys.exit(__doc__)
-    version, goos, goarch, binary, out = sys.argv[1:]
+    version, goos, goarch, binary, share, out = sys.argv[1:]
     parts = re.fullmatch(r"(\d+\.\d+\.\d+)(?:-(rc|dev)\.(\d+))?", version)
     if not parts or f"{goos}/{goarch}" not in PLATFORMS:
         sys.exit(f"registries.py: no package for {version} on {goos}/{goarch}\n{__doc__}")
-    binary, out = pathlib.Path(binary), pathlib.Path(out)
-    npm(version, goos, goarch, binary, out / "npm")
+    binary, share, out = map(pathlib.Path, (binary, share, out))
+    npm(version, goos, goarch, binary, share, out / "npm")
     pre = {None: "", "rc": f"rc{parts[3]}", "dev": f".dev{parts[3]}"}[parts[2]]  # as PEP 440 writes it
-    wheel(parts[1] + pre, goos, goarch, binary, out)
+    wheel(parts[1] + pre, goos, goarch, binary, share, out)
 
 
 main()
