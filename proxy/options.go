@@ -7,6 +7,7 @@ import (
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/observe"
+	"github.com/mcp-proxy/mcp-proxy/proxy/session"
 )
 
 // Options say what a configuration does not. The zero value is fit for use.
@@ -39,6 +40,9 @@ type Options struct {
 	// login fails until somebody has run "mcp-proxy login".
 	AskLogin func(LoginPrompt)
 }
+
+// LogClientLeft is the message of the log for what the hook SessionEnded tells, too.
+const LogClientLeft = session.LogClientLeft
 
 func (o *Options) setDefaults() {
 	if o.Log == nil {

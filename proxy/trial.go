@@ -17,6 +17,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 	"github.com/mcp-proxy/mcp-proxy/internal/observe"
+	"github.com/mcp-proxy/mcp-proxy/proxy/session"
 	"github.com/mcp-proxy/mcp-proxy/upstream"
 )
 
@@ -30,6 +31,7 @@ type Trial struct {
 	// all went well. Cause is the same in few words, as errors have it.
 	Failed string `json:"failed,omitzero"`
 	Cause  string `json:"cause,omitzero"`
+	Event  string `json:"event,omitzero"` // of that end, as in the log; "" for none
 
 	Server  string   `json:"server,omitzero"`  // what it calls itself, with its version
 	Version string   `json:"version,omitzero"` // of the protocol, as agreed with it
@@ -79,7 +81,8 @@ func try(ctx context.Context, cfg *config.Config, log *slog.Logger, eras bool) (
 	}
 	defer p.Shutdown(ctx)
 	p.start()
-	t := &trials{p: p, eras: eras, listTime: 3 * cmp.Or(cfg.ListTimeout, 10*time.Second), tried: make(map[string]bool)}
+	t := newTrials(cfg, p.host, p.dial)
+	t.links, t.eras = p.links.snapshot, eras
 	for _, u := range cfg.Upstreams {
 		t.begin(ctx, &Trial{Upstream: u.Name, Transport: transportOf(u), stopGrace: u.StopGrace})
 	}
@@ -127,12 +130,18 @@ func transportOf(u config.Upstream) string {
 
 // The trials of one configuration.
 type trials struct {
-	p        *Proxy
+	host     *hosting
+	dial     session.DialFunc
+	links    func() []observe.Link
 	eras     bool          // all of them are looked for
 	listTime time.Duration // for all lists of one
 	wg       sync.WaitGroup
 	all      []*Trial
 	tried    map[string]bool // upstreams behind links
+}
+
+func newTrials(cfg *config.Config, host *hosting, dial session.DialFunc) *trials {
+	return &trials{host: host, dial: dial, listTime: 3 * cmp.Or(cfg.ListTimeout, 10*time.Second), tried: make(map[string]bool)}
 }
 
 func (t *trials) begin(ctx context.Context, tr *Trial) {
@@ -167,7 +176,7 @@ func (t *trials) throughLinks(ctx context.Context) {
 // announced begins the trials of what was announced since the last time, and returns the
 // links that are not up.
 func (t *trials) announced(ctx context.Context) (missing []observe.Link) {
-	for _, l := range t.p.links.snapshot() {
+	for _, l := range t.links() {
 		if !l.Up {
 			missing = append(missing, l)
 			continue
@@ -189,14 +198,28 @@ const tryTime = 5 * time.Minute
 func (t *trials) try(ctx context.Context, tr *Trial) {
 	ctx, cancel := context.WithTimeout(ctx, tryTime)
 	defer cancel()
-	began := time.Now()
 	key := rand.Text()
+	client, err := t.ask(ctx, tr, key)
+	if client == nil {
+		return
+	}
+	client.Close()
+	t.stopped(tr, key)
+	if err == nil && t.eras {
+		t.learn(ctx, tr)
+	}
+}
+
+// ask starts the upstream of a trial as for a client with that key, and asks for its lists. It
+// returns the client, nil if it did not start, and why a list is missing.
+func (t *trials) ask(ctx context.Context, tr *Trial, key string) (*Client, error) {
+	began := time.Now()
 	client, err := t.greet(ctx, tr.Upstream, key)
 	tr.StartMs = millis(time.Since(began))
 	if err != nil {
 		t.look(tr)
 		tr.failed(err)
-		return
+		return nil, err
 	}
 	t.look(tr)
 	tr.introduced(client.Hello)
@@ -209,11 +232,7 @@ func (t *trials) try(ctx context.Context, tr *Trial) {
 	} else {
 		tr.failed(err)
 	}
-	client.Close()
-	t.stopped(tr, key)
-	if err == nil && t.eras {
-		t.learn(ctx, tr)
-	}
+	return client, err
 }
 
 func millis(d time.Duration) float64 {
@@ -224,7 +243,7 @@ func millis(d time.Duration) float64 {
 // its server speaks the other era has to be opened once more.
 func (t *trials) greet(ctx context.Context, name, key string) (*Client, error) {
 	for again := true; ; again = false {
-		c, err := t.p.dial(ctx, name, key, mcp.Legacy)
+		c, err := t.dial(ctx, name, key, mcp.Legacy)
 		if err != nil {
 			return nil, err
 		}
@@ -285,7 +304,7 @@ func (t *trials) learn(ctx context.Context, tr *Trial) {
 	again := time.Duration(2*tr.StartMs)*time.Millisecond + learnTime
 	ctx, cancel := context.WithTimeout(ctx, again)
 	defer cancel()
-	if modern, err := t.p.host.host.Modern(ctx, tr.Upstream); err == nil && modern {
+	if modern, err := t.host.host.Modern(ctx, tr.Upstream); err == nil && modern {
 		tr.Speaks = append(tr.Speaks, string(mcp.Modern))
 	}
 }
@@ -322,6 +341,9 @@ func (tr *Trial) failed(err error) {
 	end, lost := errors.AsType[*jsonrpc.ClosedError](err)
 	refused, said := errors.AsType[*AnswerError](err)
 	list, _ := errors.AsType[*listError](err)
+	if lost {
+		tr.Event = end.Event
+	}
 	switch {
 	case lost && list != nil:
 		tr.Failed, tr.Cause = end.Words()+" while it was asked for "+list.method, end.Cause
@@ -336,7 +358,7 @@ func (tr *Trial) failed(err error) {
 
 // look takes from the status what it says of the server of a trial.
 func (t *trials) look(tr *Trial) {
-	for _, s := range t.p.host.host.Status() {
+	for _, s := range t.host.host.Status() {
 		if s.Upstream != tr.Upstream {
 			continue
 		}
@@ -349,7 +371,7 @@ func (t *trials) look(tr *Trial) {
 			tr.Speaks = append(tr.Speaks, string(era))
 		}
 	}
-	if r := t.p.host.remote(tr.Upstream); r != nil && r.Old() {
+	if r := t.host.remote(tr.Upstream); r != nil && r.Old() {
 		tr.Transport = "http+sse"
 	}
 }
@@ -370,7 +392,7 @@ func (t *trials) stopped(tr *Trial, key string) {
 }
 
 func (t *trials) runs(name, key string) bool {
-	return slices.ContainsFunc(t.p.host.host.Status(), func(s upstream.Status) bool {
+	return slices.ContainsFunc(t.host.host.Status(), func(s upstream.Status) bool {
 		return s.Upstream == name && s.Key == key && (s.State == upstream.StateRunning || s.State == upstream.StateStopping)
 	})
 }

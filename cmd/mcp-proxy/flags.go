@@ -54,6 +54,8 @@ type start struct {
 	again reload // reads cfg anew
 	watch bool   // its files
 	log   *slog.Logger
+
+	narrator *narrator // serve and host: who tells people at a terminal; nil for none
 }
 
 // with is a command that runs f with what its flags say.
@@ -90,5 +92,5 @@ func (o *options) load(args []string, from config.Options) (*start, error) {
 	if err == nil && o.watch && len(cfg.Read) == 0 {
 		err = errors.New("--watch is for a configuration file, and there is none")
 	}
-	return &start{cfg, read, o.watch, log}, err
+	return &start{cfg: cfg, again: read, watch: o.watch, log: log}, err
 }

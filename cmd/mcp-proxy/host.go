@@ -51,7 +51,8 @@ func newHost() *cobra.Command {
 
 // runHost offers upstreams until a signal says to stop.
 func runHost(ctx context.Context, s *start, at config.HostLink) error {
-	h, err := proxy.NewHost(s.cfg, at, proxy.Options{Log: s.log, AdminSocket: adminSocket("host", s.log)})
+	s.narrator = newNarrator(s.log, s.cfg)
+	h, err := proxy.NewHost(s.cfg, at, proxy.Options{Log: s.log, Hooks: s.narrator.hooks(), AdminSocket: adminSocket("host", s.log)})
 	if err != nil {
 		return failedBy(err)
 	}
@@ -60,7 +61,7 @@ func runHost(ctx context.Context, s *start, at config.HostLink) error {
 		return &runError{inUse(err)}
 	}
 	return s.run(ctx, h, 2500*time.Millisecond, func() {
-		if url != "" {
+		if !s.narrator.hosts(url, at.Dial) && url != "" {
 			fmt.Printf("listening on %s\n", url)
 		}
 	})

@@ -73,19 +73,25 @@ func given(to *string) func(string) error {
 
 // runServe serves clients over HTTP until a signal says to stop, at sockets if there are any.
 func runServe(ctx context.Context, s *start, sockets []net.Listener) error {
-	p, err := proxy.New(s.cfg, proxy.Options{Log: s.log, AdminSocket: adminSocket("serve", s.log), Listeners: sockets})
+	s.narrator = newNarrator(s.log, s.cfg)
+	p, err := proxy.New(s.cfg, proxy.Options{Log: s.log, Hooks: s.narrator.hooks(), AdminSocket: adminSocket("serve", s.log), Listeners: sockets})
 	if err != nil {
 		return failedBy(err)
 	}
 	onTCP := func(address string) bool { return !strings.HasPrefix(address, "unix:") } // on a socket each user is one
-	if !s.cfg.Proves() && slices.ContainsFunc(s.cfg.Listen, onTCP) {
+	if s.narrator == nil && !s.cfg.Proves() && slices.ContainsFunc(s.cfg.Listen, onTCP) {
 		s.log.Warn("no tokenFile and no auth: modern HTTP clients are one principal, and share the sessions kept for them at legacy upstreams", "principal", "anonymous")
 	}
 	addresses, err := p.Listen()
 	if err != nil {
 		return &runError{inUse(err)}
 	}
-	return s.run(ctx, p, s.cfg.ShutdownGrace, func() { announce(addresses, s.cfg.TLS != (config.ListenTLS{})) })
+	return s.run(ctx, p, s.cfg.ShutdownGrace, func() {
+		secured := s.cfg.TLS != (config.ListenTLS{})
+		if !s.narrator.announces(addresses, secured) {
+			announce(addresses, secured)
+		}
+	})
 }
 
 // announce prints where clients reach us, on stdout.

@@ -21,6 +21,8 @@ type service interface {
 	Unready()
 	Shutdown(context.Context) error
 	Snapshot() proxy.Snapshot
+	Calls() proxy.Calls
+	Try(context.Context, []config.Upstream, func(*proxy.Trial))
 }
 
 // run runs a service until a signal says to stop, and shuts it down. If the service fails
@@ -32,7 +34,8 @@ func (s *start) run(ctx context.Context, v service, lostGrace time.Duration, rea
 	defer tellStatus(v.Snapshot, s.log)()
 	serving, over := context.WithCancel(ctx)
 	defer over()
-	t := &takeover{ctx: serving, again: s.again, first: s.cfg, adopt: v.Reload, log: s.log}
+	n := s.narrator
+	t := &takeover{ctx: serving, again: s.again, first: s.cfg, adopt: n.adopting(v.Reload), log: s.log}
 	defer t.onSignal()()
 	if s.watch {
 		stop, err := t.onChange()
@@ -45,6 +48,7 @@ func (s *start) run(ctx context.Context, v service, lostGrace time.Duration, rea
 	go func() { ended <- v.Serve() }() // until Shutdown
 	ready()
 	tellManager(daemon.SdNotifyReady, s.log)
+	defer n.begin(serving, v, s.cfg)()
 
 	var err error
 	grace := lostGrace
@@ -53,10 +57,14 @@ func (s *start) run(ctx context.Context, v service, lostGrace time.Duration, rea
 		tellManager(daemon.SdNotifyStopping, s.log)
 		grace = s.cfg.ShutdownGrace
 		if delay := s.cfg.DrainDelay; delay > 0 {
-			s.log.Info("about to shut down", "signal", signal.String(), "delay", delay)
+			if !n.lingers(delay) {
+				s.log.Info("about to shut down", "signal", signal.String(), "delay", delay)
+			}
 			serveOn(v, delay, signals)
 		}
-		s.log.Info("shutting down", "signal", signal.String(), "grace", grace)
+		if !n.stops(grace, v.Calls) {
+			s.log.Info("shutting down", "signal", signal.String(), "grace", grace)
+		}
 	case err = <-ended:
 		s.log.Error("listener failed", "err", err)
 	case <-ctx.Done():

@@ -101,6 +101,9 @@ func newSession(p *Router, who *identity.Identity, c jsonrpc.Conn, key string, i
 	return s
 }
 
+// LogClientLeft is the message of the log when a session is over.
+const LogClientLeft = "client disconnected"
+
 // serve runs the session to its end.
 func (s *session) serve(ctx context.Context) error {
 	s.log.Debug("client connected")
@@ -124,7 +127,7 @@ func (s *session) serve(ctx context.Context) error {
 
 	err = jsonrpc.Closed(context.Cause(s.ctx))
 	s.tellEnded(err)
-	s.log.Info("client disconnected", "cause", jsonrpc.CauseOf(err), "dur", time.Since(s.began))
+	s.log.Info(LogClientLeft, "cause", jsonrpc.CauseOf(err), "dur", time.Since(s.began))
 	return err
 }
 

@@ -1,0 +1,153 @@
+package main
+
+import (
+	"io"
+	"os"
+	"strings"
+	"sync"
+	"time"
+	"unicode/utf8"
+
+	"golang.org/x/term"
+)
+
+// A console writes lines for people: a time, whom it is about, and what there is to say.
+type console struct {
+	// Static.
+	out   io.Writer
+	wide  func() int // of the terminal; 0 for none
+	color bool
+	live  bool // somebody looks on: it is a terminal
+
+	mu    sync.Mutex // held while a line is written; guards the fields below
+	named int        // how wide names are, so far
+	folds map[string]*fold
+}
+
+// newConsole returns the console on a file, with colours if that is a terminal that has them and
+// nobody has said NO_COLOR (no-color.org).
+func newConsole(out *os.File) *console {
+	c := &console{out: out, wide: func() int { return width(out) }, folds: make(map[string]*fold), live: term.IsTerminal(int(out.Fd()))}
+	c.color = c.live && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" && obeysEscapes(out)
+	return c
+}
+
+// A style is what SGR calls how text looks.
+type style string
+
+const (
+	plain  style = ""
+	bold   style = "1"
+	dim    style = "2"
+	red    style = "31"
+	green  style = "32"
+	yellow style = "33"
+)
+
+func (c *console) in(s style, text string) string {
+	if !c.color || s == plain || text == "" {
+		return text
+	}
+	return "\x1b[" + string(s) + "m" + text + "\x1b[0m"
+}
+
+const (
+	leastNamed = 6  // columns that names have
+	mostNamed  = 16 // to which longer ones do not move the rest
+	timed      = 60 // columns that a terminal needs to have times
+)
+
+// know makes room for names of upstreams.
+func (c *console) know(names ...string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, n := range names {
+		c.named = max(c.named, min(utf8.RuneCountInString(n), mostNamed))
+	}
+}
+
+// say writes one line about something that has that name.
+func (c *console) say(at time.Time, name string, s style, text string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.sayLocked(at, name, s, text)
+}
+
+// state writes one line about the state that something is in: one word, and what more there is.
+func (c *console) state(name string, s style, state, text string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.lineLocked(time.Now(), name, s, state, plain, text)
+}
+
+func (c *console) sayLocked(at time.Time, name string, s style, text string) {
+	c.lineLocked(at, name, plain, "", s, text)
+}
+
+// lineLocked writes a line: a time, a name, a state if there is one, and text, which is wrapped.
+func (c *console) lineLocked(at time.Time, name string, ss style, state string, s style, text string) {
+	var b strings.Builder
+	wide, indent := c.wide(), 0
+	if wide == 0 || wide >= timed {
+		clock := at.Local().Format(time.TimeOnly) + "  "
+		b.WriteString(c.in(dim, clock))
+		indent = len(clock)
+	}
+	name, text = bare(name), bare(text)
+	name += strings.Repeat(" ", max(max(c.named, leastNamed)-utf8.RuneCountInString(name), 0)) + "  "
+	b.WriteString(c.in(nameStyle(s), name))
+	indent += utf8.RuneCountInString(name)
+	if state != "" {
+		b.WriteString(c.in(ss, state) + "  ")
+		indent += utf8.RuneCountInString(state) + 2
+	}
+	for i, line := range wrap(text, wide-indent) {
+		if i > 0 {
+			b.WriteString(strings.Repeat(" ", indent))
+		}
+		b.WriteString(c.in(s, line))
+		b.WriteByte('\n')
+	}
+	_, _ = io.WriteString(c.out, b.String()) // whoever closes the terminal wants no lines
+}
+
+// bare is a text without what a terminal would obey.
+func bare(text string) string { return printable(escapes.ReplaceAllString(text, "")) }
+
+// write writes text as it is.
+func (c *console) write(text string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_, _ = io.WriteString(c.out, text)
+}
+
+// nameStyle is how a name looks before text of a style.
+func nameStyle(s style) style {
+	if s == dim {
+		return dim
+	}
+	return bold
+}
+
+// leastText is how many columns text must have to be wrapped: in fewer a terminal does it as well.
+const leastText = 24
+
+// wrap breaks text into lines of so many columns, between words. A longer word has a line of its own.
+func wrap(text string, wide int) (lines []string) {
+	for part := range strings.SplitSeq(text, "\n") {
+		line, n := "", 0
+		for i, word := range strings.Split(part, " ") {
+			w := utf8.RuneCountInString(word)
+			if i > 0 && wide >= leastText && n+1+w > wide {
+				lines, line, n = append(lines, strings.TrimRight(line, " ")), word, w
+				continue
+			}
+			if i > 0 {
+				line, n = line+" ", n+1
+			}
+			line, n = line+word, n+w
+		}
+		lines = append(lines, line)
+	}
+	return lines
+}

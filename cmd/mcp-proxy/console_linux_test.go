@@ -1,0 +1,151 @@
+package main
+
+import (
+	"io"
+	"os"
+	"os/exec"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// onTerminal starts a command whose terminal is a new one, so that keys are signals there.
+func onTerminal(t *testing.T, wide uint16, env []string, args ...string) (near *os.File, drawn *screen, cmd *exec.Cmd) {
+	t.Helper()
+	near, far := terminal(t, wide, 40)
+	cmd = exec.Command("mcp-proxy", args...)
+	cmd.Env = append(os.Environ(), env...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = far, far, far
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	far.Close()
+	drawn = new(screen)
+	done := make(chan struct{})
+	go drawn.read(near, done)
+	t.Cleanup(func() {
+		cmd.Process.Kill()
+		cmd.Wait()
+		<-done
+	})
+	return near, drawn, cmd
+}
+
+func (s *screen) plain() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return strings.ReplaceAll(escapes.ReplaceAllString(s.text.String(), ""), "\r\n", "\n")
+}
+
+func (s *screen) awaitLine(t *testing.T, pattern string) string {
+	t.Helper()
+	line := regexp.MustCompile(pattern)
+	var found string
+	for end := time.Now().Add(20 * time.Second); found == ""; time.Sleep(5 * time.Millisecond) {
+		if found = line.FindString(s.plain()); found == "" && time.Now().After(end) {
+			t.Fatalf("nothing says %s in\n%s", pattern, s.plain())
+		}
+	}
+	return found
+}
+
+// A whole session at a terminal: where, who is ready and who is not, clients, a server that is
+// killed, what ^C waits for, and another ^C.
+func TestConsoleSession(t *testing.T) {
+	dir := shortDir(t)
+	s := emptySite(t)
+	file := s.write("mcp-proxy.yaml", `
+listen: ["127.0.0.1:0"]
+upstreams:
+  files: {command: fakeserver, inheritEnv: [all]}
+  broken: {command: sh, args: [-c, "printf '\u256d\u2500\u256e\\n\u2502boom\u2502\\n' >&2; exit 3"]}
+`)
+	near, drawn, cmd := onTerminal(t, 100, []string{"XDG_RUNTIME_DIR=" + dir, "TERM=xterm", "NO_COLOR="}, "serve", "--config", file)
+	s.url = strings.TrimSuffix(drawn.awaitLine(t, `http://[0-9.:]+/mcp`), "/mcp")
+	drawn.awaitLine(t, `(?m)^\d\d:\d\d:\d\d  files   ready  \d+ tools?.*  \d+\.\d s$`)
+	drawn.awaitLine(t, `(?m)^\d\d:\d\d:\d\d  broken  failed  did not start: exit status 3: boom\n +run its command by hand`)
+	drawn.awaitLine(t, `(?m)^\d\d:\d\d:\d\d  broken  │ boom$`)
+	if !drawn.has("\x1b[32mready\x1b[0m") {
+		t.Errorf("there are no colours in %q", drawn.plain())
+	}
+	c := s.connect()
+	drawn.awaitLine(t, `client  t is here \(websocket|client  \S+ is here \(`)
+	c.call(1, "files__crash")
+	if got := c.await("1"); !strings.Contains(got, "Connection closed") {
+		t.Error("the call got", got)
+	}
+	drawn.awaitLine(t, `files   ended unexpectedly: .*1 request was in flight\n +more: mcp-proxy explain [0-9a-z]{8}`)
+	c.call(2, "files__hang")
+	c.call(3, "files__hang")
+	eventually(t, "two calls", func() bool {
+		out, _ := s.calls(dir)
+		return strings.Count(out, "hang") == 2
+	})
+	io.WriteString(near, "\x03")
+	drawn.awaitLine(t, `(?m)^(\^C\r)?.*proxy   stopping: waits for 2 calls \(files hang for \S+, files hang`)
+	drawn.awaitLine(t, `Ctrl-C again`)
+	time.Sleep(together + 10*time.Millisecond) // two of them together are one
+	io.WriteString(near, "\x03")
+	if err := cmd.Wait(); err == nil {
+		t.Error("it was not forced")
+	}
+	drawn.awaitLine(t, `client  \S+ left after `)
+	text := drawn.plain()
+	for _, jargon := range []string{"principal", "in_flight", "level", "left out of a merged list", "listening on", "╭"} {
+		if strings.Contains(text, jargon) {
+			t.Errorf("it says %q:\n%s", jargon, text)
+		}
+	}
+	if n := strings.Count(text, "broken  failed"); n != 1 || strings.Contains(text, "broken  failed to") {
+		t.Errorf("that broken has failed is not told once:\n%s", text)
+	}
+}
+
+func (s *site) calls(dir string) (string, error) {
+	cmd := exec.Command("mcp-proxy", "calls")
+	cmd.Env = append(os.Environ(), "XDG_RUNTIME_DIR="+dir)
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}
+
+// Without colours and with little room there are the same lines; at host, too.
+func TestConsoleNarrow(t *testing.T) {
+	near, drawn, cmd := onTerminal(t, 40, []string{"NO_COLOR=1", "XDG_RUNTIME_DIR=" + shortDir(t)}, "host", "--listen", "unix://"+shortDir(t)+"/s", "--", "fakeserver")
+	drawn.awaitLine(t, `(?m)^main    ready  `)
+	if drawn.has("\x1b") {
+		t.Errorf("there are colours in %q", drawn.text.String())
+	}
+	io.WriteString(near, "\x03")
+	if err := cmd.Wait(); err != nil {
+		t.Error(err)
+	}
+	drawn.awaitLine(t, `stopping: waits for`)
+	for _, line := range strings.Split(drawn.plain(), "\n") {
+		line = line[strings.LastIndex(line, "\r")+1:]
+		if n := len([]rune(line)); n > 40 && strings.Contains(strings.TrimSpace(line), " ") && !strings.Contains(line, "://") {
+			t.Errorf("%d columns: %q", n, line)
+		}
+	}
+}
+
+// Without a terminal nothing starts by itself, and programs find the address on stdout.
+func TestTextWithoutTerminal(t *testing.T) {
+	record := t.TempDir() + "/record"
+	p := startProgram(t, []string{"FAKE_LOG=" + record}, "serve", "--log-format", "text", "--port", "0", "--", "fakeserver")
+	if got := p.hear(); !strings.HasPrefix(got, "listening on http://127.0.0.1:") {
+		t.Error("stdout has", got)
+	}
+	p.cmd.Process.Signal(syscall.SIGTERM)
+	if err := p.cmd.Wait(); err != nil {
+		t.Error(err)
+	}
+	if text := p.log.String(); !strings.Contains(text, "Ctrl-C stops it.\n") || !strings.Contains(text, "stopping: waits for its servers") || strings.ContainsAny(text, "\x1b\r") {
+		t.Errorf("stderr has %q", text)
+	}
+	if _, err := os.Stat(record); err == nil {
+		t.Error("the server was started")
+	}
+}

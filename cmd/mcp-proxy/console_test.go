@@ -1,0 +1,209 @@
+//go:build unix
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/proxy"
+)
+
+// consoleLines is a log as a console gets it.
+func consoleLines(log *slog.Logger, at func(time.Duration)) {
+	files := log.With("upstream", "files", "session", "7IZKUPGG")
+	log.Warn("configuration", "warning", `mcp.json: mcpServers.docs.icon: not known`)
+	banner := []string{
+		"╭──────────────────────────╮", "│                          │", "│   \x1b[1;34mFastMCP\x1b[0m  2.11.3       │", "╰──────────────────────────╯",
+		"▄▀▀ ▄▀█ █▀▀", "==========", "[11/22/25 16:20:01] INFO  Starting server \x1b]8;;http://x\x07docs\x1b]8;;\x07", "  indented", "bell\a and \x1b[2Jclear",
+	}
+	for range 2 {
+		for _, line := range banner {
+			files.Info("upstream stderr", "line", line)
+		}
+		at(5 * time.Second)
+	}
+	files.Info("upstream stderr", "line", "[11/22/25 16:20:09] INFO  Starting server docs")
+	files.Info("upstream stderr", "line", "something else")
+	files.Info("upstream stderr: lines dropped", "dropped", 12)
+	at(time.Minute)
+	files.Info("upstream stderr", "line", "something else")
+	files.Warn("upstream ended unexpectedly", "cause", "signal: killed", "in_flight", 2, "dur", 1234567*time.Microsecond, "event", "k3v9x2ma",
+		"stderr", "one\n╰────╯\nthe last word\n\x1b[2mnpm error A complete log of this run can be found in: /root\x1b[0m")
+	files.Warn("upstream failed to start", "cause", "exit status 1", "in_flight", 0, "dur", time.Second, "event", "k3v9x2mb", "err", errors.New("exit status 1"))
+	log.Warn("link lost", "link", "tools", "event", "k3v9x2mc", "err", errors.New("EOF"), "dur", time.Hour)
+	log.Error("token file cannot be used, clients are refused", "token", "ci", "err", errors.New("open /run/secrets/ci: no such file or directory"))
+	log.Info("call", "method", "tools/call", "dur", 1500*time.Microsecond, "nothing", "")
+	log.Debug("not told")
+	log.With("upstream", "a-name-that-is-longer-than-others").Info("upstream says \x1b[31mred\n and more")
+	log.With("upstream", "ünïcode").Info(strings.Repeat("long", 30) + " word")
+}
+
+// The log as people see it: in a wide and in a narrow terminal, in none, and with colours.
+func TestConsoleLines(t *testing.T) {
+	var all strings.Builder
+	for _, look := range []struct {
+		name  string
+		wide  int
+		color bool
+	}{{"no terminal", 0, false}, {"100 columns, colours", 100, true}, {"50 columns", 50, false}, {"20 columns", 20, false}} {
+		fmt.Fprintf(&all, "-- %s --\n", look.name)
+		c := &console{out: &all, wide: func() int { return look.wide }, color: look.color, folds: make(map[string]*fold)}
+		c.know("files")
+		now := time.Date(2026, 11, 22, 16, 20, 1, 0, time.Local)
+		log := slog.New(&timedHandler{&consoleHandler{console: c, level: slog.LevelInfo}, &now})
+		consoleLines(log, func(d time.Duration) { now = now.Add(d) })
+	}
+	golden(t, "console.golden", strings.ReplaceAll(all.String(), "\x1b", "␛"))
+}
+
+// golden compares with a file of testdata; UPDATE_GOLDEN=1 writes it.
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	file := filepath.Join("testdata", name)
+	if os.Getenv("UPDATE_GOLDEN") != "" {
+		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got != string(want) {
+		t.Errorf("%s differs (UPDATE_GOLDEN=1 writes it); got\n%s", file, got)
+	}
+}
+
+// The JSON of the log is what programs read: it stays as it is, byte for byte.
+func TestJSONLines(t *testing.T) {
+	out, err := os.Create(filepath.Join(t.TempDir(), "log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer out.Close()
+	log, err := newLogger(out, "auto", "info")
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := time.Date(2026, 11, 22, 16, 20, 1, 0, time.UTC)
+	consoleLines(slog.New(&timedHandler{log.Handler(), &now}), func(d time.Duration) { now = now.Add(d) })
+	text, err := os.ReadFile(out.Name())
+	if err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "log.golden", string(text))
+}
+
+func TestWithoutArt(t *testing.T) {
+	for line, want := range map[string]string{
+		"│ hi │":             "hi",
+		"┌───┐":              "",
+		"*** *** ***":        "",
+		"  Error: a | b":     "  Error: a | b",
+		"\x1b[31mred\x1b[0m": "red",
+		"⣿⣿⣿":                "",
+		"100%|████████| 3/3": "100%|        | 3/3",
+		"日本語":                "日本語",
+		"\x1b[":              "",
+	} {
+		if got := withoutArt(line); got != want && strings.TrimSpace(printable(got)) != strings.TrimSpace(want) {
+			t.Errorf("%q became %q, want %q", line, got, want)
+		}
+	}
+}
+
+func FuzzConsole(f *testing.F) {
+	f.Add("╭──╮", 30)
+	f.Add("\x1b]8;;x\x1b\\docs \x9b31m\n\r\t", 80)
+	f.Fuzz(func(t *testing.T, line string, wide int) {
+		var out strings.Builder
+		c := &console{out: &out, wide: func() int { return wide % 1000 }, folds: make(map[string]*fold)}
+		log := slog.New(&consoleHandler{console: c})
+		log.Info("upstream stderr", "upstream", line, "line", line)
+		log.Warn(line, line, line)
+		if strings.ContainsAny(out.String(), "\x1b\r\a\u009b\b") {
+			t.Errorf("a terminal would obey %q", out.String())
+		}
+	})
+}
+
+// A fold forgets: what comes again after a while is news.
+func TestFold(t *testing.T) {
+	var f fold
+	now := time.Now()
+	for i, step := range []struct {
+		after  time.Duration
+		text   string
+		before string
+		fresh  bool
+	}{
+		{0, "2026-11-22T16:20:01Z hello", "", true},
+		{1, "2026-11-22T16:20:02Z hello", "", false},
+		{1, "hello", "", false},
+		{1, "2 hellos", "(2 lines as before)", true},
+		{1, "2026-11-22 16:20:02,123 - hello", "", false},
+		{foldTime, "hello", "(1 line as before)", true},
+		{1, "3 hellos", "", true},
+	} {
+		now = now.Add(step.after)
+		before, fresh := f.fresh(now, step.text)
+		if before != step.before || fresh != step.fresh {
+			t.Errorf("step %d: %q, %v", i, before, fresh)
+		}
+	}
+	for i := range 3 * foldLines {
+		f.fresh(now, fmt.Sprint("line ", i))
+	}
+	if len(f.told) != foldLines {
+		t.Error(len(f.told), "lines are remembered")
+	}
+}
+
+// A visitor is told of once, by the name that it gives, and nobody is who says nothing.
+func TestVisitors(t *testing.T) {
+	var told []string
+	v := visitors{tell: func(text string) { told = append(told, text) }}
+	for _, id := range []string{"A", "B", "C"} {
+		v.came(proxy.Session{ID: id, Transport: "http", Principal: map[string]string{"B": "anonymous"}[id]})
+	}
+	for range 3 {
+		v.asked(proxy.Call{Session: "A", Client: "claude\x1b[2J"}, proxy.End{})
+		v.asked(proxy.Call{Session: "B", Client: "inspector"}, proxy.End{})
+		v.asked(proxy.Call{Session: "B", Client: "other"}, proxy.End{})
+		v.asked(proxy.Call{Session: "unknown", Client: "x"}, proxy.End{})
+	}
+	for _, id := range []string{"A", "B", "C", "A"} {
+		v.left(proxy.Session{ID: id}, proxy.End{Took: 61 * time.Second, Outcome: proxy.OK})
+	}
+	want := []string{
+		"claude is here (http, session A)", "inspector is here (http, session B)", "other is here (http, session B)",
+		"nobody has to prove who it is here, so these clients are one: servers remember the same for both. Give them tokens (auth.tokens) to keep them apart.",
+		"claude left after 1m01s", "inspector, other left after 1m01s",
+	}
+	if got := strings.Join(told, "\n"); got != strings.Join(want, "\n") {
+		t.Errorf("told\n%s", got)
+	}
+}
+
+// A timedHandler gives records the time of a clock.
+type timedHandler struct {
+	slog.Handler
+	now *time.Time
+}
+
+func (h *timedHandler) Handle(ctx context.Context, r slog.Record) error {
+	r.Time = *h.now
+	return h.Handler.Handle(ctx, r)
+}
+
+func (h *timedHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return &timedHandler{h.Handler.WithAttrs(attrs), h.now}
+}
