@@ -43,7 +43,7 @@ func consoleLines(log *slog.Logger, at func(time.Duration)) {
 	log.Info("call", "method", "tools/call", "dur", 1500*time.Microsecond, "nothing", "")
 	log.Debug("not told")
 	log.With("upstream", "a-name-that-is-longer-than-others").Info("upstream says \x1b[31mred\n and more")
-	log.With("upstream", "ünïcode").Info(strings.Repeat("long", 30) + " word")
+	log.With("upstream", "ünïcode").Info(strings.Repeat("long", 30) + " word") //nolint:sloglint // longer than a line
 }
 
 // The log as people see it: in a wide and in a narrow terminal, in none, and with colours.
@@ -128,7 +128,7 @@ func FuzzConsole(f *testing.F) {
 		c := &console{out: &out, wide: func() int { return wide % 1000 }, folds: make(map[string]*fold)}
 		log := slog.New(&consoleHandler{console: c})
 		log.Info("upstream stderr", "upstream", line, "line", line)
-		log.Warn(line, line, line)
+		log.Warn(line, line, line) //nolint:sloglint // anything
 		if strings.ContainsAny(out.String(), "\x1b\r\a\u009b\b") {
 			t.Errorf("a terminal would obey %q", out.String())
 		}

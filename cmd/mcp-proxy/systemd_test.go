@@ -3,6 +3,7 @@
 package main
 
 import (
+	"context"
 	"net"
 	"net/http"
 	"os"
@@ -96,7 +97,7 @@ func TestSystemd(t *testing.T) {
 	if got := m.told(); got != "READY=1" {
 		t.Fatalf("told %q", got)
 	}
-	for _, client := range []*http.Client{{}, {Transport: &http.Transport{Dial: func(string, string) (net.Conn, error) { return net.Dial("unix", socket) }}}} {
+	for _, client := range []*http.Client{{}, {Transport: &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) { return net.Dial("unix", socket) }}}} {
 		resp, err := client.Get("http://" + tcp.String() + "/healthz")
 		if err != nil {
 			t.Fatalf("%v\n%s", err, log)
