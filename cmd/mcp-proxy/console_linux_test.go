@@ -142,7 +142,7 @@ func TestTextWithoutTerminal(t *testing.T) {
 	if err := p.cmd.Wait(); err != nil {
 		t.Error(err)
 	}
-	if text := p.log.String(); !strings.Contains(text, "Ctrl-C stops it.\n") || !strings.Contains(text, "stopping: waits for its servers") || strings.ContainsAny(text, "\x1b\r") {
+	if text := p.log.String(); !strings.Contains(text, "INF shutting down signal=terminated") || strings.ContainsAny(text, "\x1b\r") {
 		t.Errorf("stderr has %q", text)
 	}
 	if _, err := os.Stat(record); err == nil {

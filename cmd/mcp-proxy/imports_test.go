@@ -63,6 +63,7 @@ var onlyIn = map[string]string{
 	"github.com/spf13/viper":                                   "config",
 	"github.com/gofrs/flock":                                   "upstream/oauth",
 	"github.com/zalando/go-keyring":                            "upstream/oauth",
+	"github.com/lmittmann/tint":                                "cmd/mcp-proxy",
 	"github.com/spf13/cobra":                                   "cmd/mcp-proxy",
 	"github.com/spf13/pflag":                                   "cmd/mcp-proxy",
 	"github.com/go-json-experiment/json/jsontext":              "internal/jsonrpc",

@@ -6,19 +6,22 @@ import (
 	"os"
 	"time"
 
+	"github.com/lmittmann/tint"
 	"golang.org/x/term"
 )
 
 // newLogger returns the program's log: lines for people at a terminal, JSON for
-// everybody else, unless the format says otherwise.
+// everybody else, or plain text if the format says so.
 func newLogger(out *os.File, format, level string) (*slog.Logger, error) {
 	var l slog.Level
 	if err := l.UnmarshalText([]byte(level)); err != nil {
 		return nil, fmt.Errorf("--log-level %q: use debug, info, warn or error", level)
 	}
-	switch {
-	case format == "text", format == "auto" && term.IsTerminal(int(out.Fd())):
+	switch terminal := term.IsTerminal(int(out.Fd())); {
+	case terminal && (format == "text" || format == "auto"):
 		return slog.New(&consoleHandler{console: newConsole(out), level: l}), nil
+	case format == "text":
+		return slog.New(tint.NewTextHandler(out, &tint.Options{Level: l, NoColor: true, ReplaceAttr: readable})), nil
 	case format == "json", format == "auto":
 		return slog.New(slog.NewJSONHandler(out, &slog.HandlerOptions{Level: l, ReplaceAttr: readable})), nil
 	}

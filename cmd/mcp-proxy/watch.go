@@ -25,19 +25,19 @@ func (t *takeover) onChange() (stop func(), err error) {
 	if err != nil {
 		return nil, err
 	}
+	before := contents(t.first.Read) // what changes from now on is seen, however late the rest starts
 	var wg sync.WaitGroup
-	wg.Go(func() { t.watch(w) })
+	wg.Go(func() { t.watch(w, before) })
 	return func() {
 		w.Close()
 		wg.Wait()
 	}, nil
 }
 
-// watch runs until w is closed.
-func (t *takeover) watch(w *fsnotify.Watcher) {
+// watch runs until w is closed. before is the sum of what the files had.
+func (t *takeover) watch(w *fsnotify.Watcher, before [sha256.Size]byte) {
 	files := t.first.Read
 	t.addFolders(w, files)
-	before := contents(files)
 	quiet := time.NewTimer(settled) // what has changed since the start is seen, too
 	defer quiet.Stop()
 	for {
