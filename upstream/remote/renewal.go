@@ -249,3 +249,45 @@ func (r *serverRequests) of(at *endpoint) (ids []jsonrpc.ID) {
 	}
 	return ids
 }
+
+// renew returns the endpoint to use in place of one that the server has forgotten.
+func (s *session) renew(ctx context.Context, lost *endpoint) (*endpoint, *failure) {
+	return s.endpoints.renew(ctx, lost, func(r *renewal) bool {
+		return s.spawn(func() { s.replace(lost, r) })
+	})
+}
+
+// replace makes a new session in place of a lost one, and brings the renewal to its end.
+func (s *session) replace(lost *endpoint, r *renewal) {
+	next := s.newEndpoint(s.t.url)
+	news, err := meet(s.work, s.t, next, &s.history, s.passer(next))
+	s.endpoints.renewed(r, next, err)
+	if err != nil {
+		next.cancel()
+		close(r.done)
+		return
+	}
+	s.log.Info("upstream forgot the session, a new one is made")
+	lost.cancel()
+	s.forget(lost)
+	for _, m := range news {
+		s.put(received{m: m})
+	}
+	s.listen(next, func() { close(r.done) })
+}
+
+// forget gives up what belongs to a lost session: calls whose response has
+// begun, others if they hear nothing for a while, and the server's requests.
+func (s *session) forget(lost *endpoint) {
+	silent := s.calls.lose(lost, false)
+	for _, id := range s.asked.of(lost) {
+		s.put(received{m: mcp.Cancellation(id, "session lost")})
+	}
+	if silent {
+		s.spawn(func() {
+			if sleep(s.work, lostAfter) == nil {
+				s.calls.lose(lost, true)
+			}
+		})
+	}
+}

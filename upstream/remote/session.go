@@ -333,22 +333,6 @@ func (s *session) attach(ctx context.Context) *failure {
 	return nil
 }
 
-// runSSE posts a call. Its reply comes on the session's stream.
-func (s *session) runSSE(c *call) {
-	f := s.t.deliver(c.ctx, s.endpoints.current(), c.m, nil, c.reach)
-	switch {
-	case f == nil:
-		select {
-		case <-c.taken:
-		case <-c.ctx.Done():
-		}
-	case c.m.Method == mcp.MethodInitialize:
-		s.failed(f)
-	default:
-		s.failCall(c, f)
-	}
-}
-
 // outside returns what takes what comes outside of a call's own response, which is how
 // all comes on HTTP+SSE. It reports whether the session still lives.
 func (s *session) outside(at *endpoint) func(text string, tooLong error) bool {
@@ -378,48 +362,6 @@ func (s *session) outside(at *endpoint) func(text string, tooLong error) bool {
 			}
 		}
 		return true
-	}
-}
-
-// renew returns the endpoint to use in place of one that the server has forgotten.
-func (s *session) renew(ctx context.Context, lost *endpoint) (*endpoint, *failure) {
-	return s.endpoints.renew(ctx, lost, func(r *renewal) bool {
-		return s.spawn(func() { s.replace(lost, r) })
-	})
-}
-
-// replace makes a new session in place of a lost one, and brings the renewal to its end.
-func (s *session) replace(lost *endpoint, r *renewal) {
-	next := s.newEndpoint(s.t.url)
-	news, err := meet(s.work, s.t, next, &s.history, s.passer(next))
-	s.endpoints.renewed(r, next, err)
-	if err != nil {
-		next.cancel()
-		close(r.done)
-		return
-	}
-	s.log.Info("upstream forgot the session, a new one is made")
-	lost.cancel()
-	s.forget(lost)
-	for _, m := range news {
-		s.put(received{m: m})
-	}
-	s.listen(next, func() { close(r.done) })
-}
-
-// forget gives up what belongs to a lost session: calls whose response has
-// begun, others if they hear nothing for a while, and the server's requests.
-func (s *session) forget(lost *endpoint) {
-	silent := s.calls.lose(lost, false)
-	for _, id := range s.asked.of(lost) {
-		s.put(received{m: mcp.Cancellation(id, "session lost")})
-	}
-	if silent {
-		s.spawn(func() {
-			if sleep(s.work, lostAfter) == nil {
-				s.calls.lose(lost, true)
-			}
-		})
 	}
 }
 

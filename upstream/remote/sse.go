@@ -5,6 +5,8 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
 // maxEndpoint bounds the bytes of the URL that a server of 2024-11-05 gives.
@@ -64,4 +66,20 @@ func endpointURL(server, endpoint string) string {
 func (s *sseStream) read(message func(text string, tooLong error) bool) error {
 	defer s.body.Close()
 	return new(place).read(s.events, message)
+}
+
+// runSSE posts a call. Its reply comes on the session's stream.
+func (s *session) runSSE(c *call) {
+	f := s.t.deliver(c.ctx, s.endpoints.current(), c.m, nil, c.reach)
+	switch {
+	case f == nil:
+		select {
+		case <-c.taken:
+		case <-c.ctx.Done():
+		}
+	case c.m.Method == mcp.MethodInitialize:
+		s.failed(f)
+	default:
+		s.failCall(c, f)
+	}
 }
