@@ -1,6 +1,6 @@
 // Command mcp-proxy fans one MCP client out to several MCP servers.
 //
-//	mcp-proxy serve   --config F [--listen HOST:PORT | unix:///path]…  [-- CMD ARGS…]
+//	mcp-proxy serve   --config F [--listen HOST:PORT | unix:///path]…  [--server NAME=CMD]… [-- CMD ARGS…]
 //	mcp-proxy stdio   --config F                                       [-- CMD ARGS…]
 //	mcp-proxy connect URL
 //	mcp-proxy host    --config F --listen URL | --dial URL             [-- CMD ARGS…]
@@ -9,9 +9,10 @@
 //	mcp-proxy call    NAME [JSON | key=value…]  [-- CMD ARGS…]
 //	mcp-proxy doctor  [-- CMD ARGS… | URL]
 //	mcp-proxy login   UPSTREAM|URL, and logout
-//	mcp-proxy explain --as CLIENT | --claims F  NAME|URI
-//	mcp-proxy status, calls, top
+//	mcp-proxy explain NAME|URI|EVENT  [--as CLIENT | --claims F]
+//	mcp-proxy status, calls, top, tap
 //	mcp-proxy healthcheck
+//	mcp-proxy schema
 //	mcp-proxy version
 //
 // The program is flags, signals, terminal output and exit codes; all else is package
@@ -23,6 +24,7 @@
 //	                   tools, call    proxy.New: Client  ──► Shutdown (direct.go)
 //	                   check, doctor  proxy.Try, proxy.Diagnose
 //
-// SIGHUP is Reload, and SIGUSR1 logs a Snapshot. A process has a Unix socket for operators,
-// where healthcheck finds it (admin_socket.go). Only main exits.
+// SIGHUP is Reload, as is a changed file with --watch, and SIGUSR1 logs a Snapshot. A process
+// has a Unix socket for operators, where status and all that ask find it (admin_socket.go).
+// On a terminal the log is lines for people (console.go, narrator.go). Only main exits.
 package main
