@@ -201,7 +201,7 @@ func TestD07_SharedProcess(t *testing.T) {
 		t.Fatalf("processes %s and %s", pid, other)
 	}
 	b.send("hang", 0)
-	a.call("echo", 0)
+	b.call("echo", 0) // the server has what was sent before it
 	a.send("kill", 0)
 	a.ends("signal: killed", true)
 	b.ends("signal: killed", true)
