@@ -1,12 +1,19 @@
 package proxy_test
 
 import (
+	"encoding/json"
+	"fmt"
+	"net/http"
 	"path/filepath"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/config"
 	"github.com/mcp-proxy/mcp-proxy/proxy"
+	"github.com/mcp-proxy/mcp-proxy/upstream/oauth/oauthtest"
 )
 
 // What operators are told of a call in flight has nothing of its params.
@@ -28,5 +35,72 @@ func TestCallsInFlightTellNoParams(t *testing.T) {
 	}
 	server.CloseClientConnections()
 	client.hears(`MARK-id`)
+	client.leave()
+}
+
+// callsAt waits until operators are told of a call that waits for that, and returns it.
+func callsAt(t *testing.T, socket string, wait proxy.Wait) (found proxy.OpenCall) {
+	t.Helper()
+	eventually(t, fmt.Sprintf("call that waits for %s", wait), func() bool {
+		var now proxy.Calls
+		if err := json.Unmarshal(operatorGets(t, socket, "/calls"), &now); err != nil {
+			t.Fatal(err)
+		}
+		for _, found = range now.Calls {
+			if found.WaitsFor == wait {
+				return true
+			}
+		}
+		return false
+	})
+	return found
+}
+
+// A client that comes back to a server which has died when it started waits until that may be
+// started again. Operators see that, until when, and why.
+func TestCallThatWaitsForBackOff(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "admin.sock")
+	p, _ := serveWith(t, config.Config{Upstreams: []config.Upstream{
+		{Name: "a", Command: "sh", Args: []string{"-c", "exit 3"}, StartTimeout: patience},
+	}}, proxy.Options{AdminSocket: socket})
+	client := dialStdio(t, p) // two starts have failed
+	var seen atomic.Bool
+	var insisting sync.WaitGroup
+	insisting.Go(func() { // each time it waits longer
+		for id := 1; !seen.Load(); id++ {
+			client.initialize(id)
+			client.hears(fmt.Sprintf(`"id":%d`, id))
+		}
+	})
+	c := callsAt(t, socket, proxy.ForBackOff)
+	seen.Store(true)
+	if c.Method != "initialize" || c.Upstream != "a" || !strings.HasPrefix(c.Detail, "not before ") || !strings.HasSuffix(c.Detail, " after start failed") {
+		t.Errorf("%+v", c)
+	}
+	insisting.Wait()
+	client.leave()
+}
+
+// A call to a server that wants a person to log in waits for that, and goes on then.
+func TestCallThatWaitsForLogin(t *testing.T) {
+	t.Setenv("BROWSER", "/there/is/none")
+	t.Setenv("XDG_STATE_HOME", t.TempDir())
+	site := oauthtest.New(t, oauthtest.Variations{})
+	socket := filepath.Join(t.TempDir(), "admin.sock")
+	asked := make(chan string, 1)
+	p, _ := serveWith(t, config.Config{Upstreams: []config.Upstream{
+		{Name: "a", URL: site.Endpoint(), StartTimeout: time.Hour},
+	}}, proxy.Options{AdminSocket: socket, Stdio: true, Patience: time.Hour, AskLogin: func(page proxy.LoginPrompt) { asked <- page.URL }})
+	client := openStdio(t, p)
+	client.initialize(0)
+	if c := callsAt(t, socket, proxy.ForLogin); c.Method != "initialize" || c.Upstream != "a" || c.Detail != "a person has to log in" {
+		t.Errorf("%+v", c)
+	}
+	resp, err := http.Get(<-asked)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	client.hears(`"id":0,"result"`)
 	client.leave()
 }

@@ -137,6 +137,16 @@ type stdioClient struct {
 
 func dialStdio(t *testing.T, p *proxy.Proxy) *stdioClient {
 	t.Helper()
+	c := openStdio(t, p)
+	c.initialize(0)
+	c.hears(`"id":0`)
+	c.say(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+	return c
+}
+
+// openStdio returns a client that has said nothing yet.
+func openStdio(t *testing.T, p *proxy.Proxy) *stdioClient {
+	t.Helper()
 	stdin, in, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
@@ -147,13 +157,14 @@ func dialStdio(t *testing.T, p *proxy.Proxy) *stdioClient {
 	}
 	c := &stdioClient{t: t, in: in, out: out, lines: bufio.NewScanner(out), over: make(chan error, 1)}
 	go func() { c.over <- p.ServeStdio(context.Background(), stdin, stdout) }()
-	c.say(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"old","version":"1"}}}`)
-	c.hears(`"id":0`)
-	c.say(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
 	return c
 }
 
 func (c *stdioClient) say(line string) { fmt.Fprintln(c.in, line) }
+
+func (c *stdioClient) initialize(id int) {
+	c.say(fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"old","version":"1"}}}`, id))
+}
 
 // call calls a tool.
 func (c *stdioClient) call(id int, tool string) {

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -142,6 +143,35 @@ func TestListenAtAllOrNone(t *testing.T) {
 	if resp, err := http.Get("http://" + free + "/healthz"); err == nil {
 		resp.Body.Close()
 		t.Error(free, "is open")
+	}
+}
+
+// A host is ready while it takes proxies in: not before, and not when it has lost its listener.
+func TestReadinessOfAHost(t *testing.T) {
+	h, err := NewHost(&config.Config{}, config.HostLink{Listen: "unix://" + filepath.Join(t.TempDir(), "link.sock")}, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer h.Close()
+	says := func() string {
+		w := httptest.NewRecorder()
+		h.operators.server.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "http://localhost/readyz", nil))
+		return w.Body.String()
+	}
+	const down = "listeners: not all are up\nnot ready\n"
+	if _, err := h.Listen(); err != nil || says() != down {
+		t.Errorf("before: %q (%v)", says(), err)
+	}
+	served := make(chan error, 1)
+	go func() { served <- h.Serve() }()
+	for end := time.Now().Add(20 * time.Second); says() != "ok\n"; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("it never was ready: %q", says())
+		}
+	}
+	h.listener.Close()
+	if err := <-served; err == nil || says() != down {
+		t.Errorf("without a listener: %q (%v)", says(), err)
 	}
 }
 

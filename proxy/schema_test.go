@@ -7,7 +7,6 @@ import (
 	"flag"
 	"io"
 	"log/slog"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -160,11 +159,7 @@ func agrees(t *testing.T, file string, schema *jsonschema.Schema) {
 // operatorGets is what is at a path of a Unix socket for operators.
 func operatorGets(t *testing.T, socket, path string) []byte {
 	t.Helper()
-	web := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, "unix", socket)
-	}}}
-	defer web.CloseIdleConnections()
-	resp, err := web.Get("http://localhost" + path)
+	resp, err := atSocket(t, socket).Get("http://localhost" + path)
 	if err != nil {
 		t.Fatal(err)
 	}

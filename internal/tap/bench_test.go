@@ -16,6 +16,8 @@ type still struct {
 func (s *still) RecvAll(batch []*jsonrpc.Message) ([]*jsonrpc.Message, error) {
 	return append(batch, s.batch...), nil
 }
+func (s *still) Recv() (*jsonrpc.Message, error)  { return s.batch[0], nil }
+func (s *still) Send(*jsonrpc.Message) error      { return nil }
 func (s *still) SendAll([]*jsonrpc.Message) error { return nil }
 
 // BenchmarkCall is what a call costs at one Point, its request and its response, in batches

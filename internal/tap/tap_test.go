@@ -37,6 +37,40 @@ func TestConn(t *testing.T) {
 	}
 }
 
+// Where nobody looks, before the first and after the last, a message passes unread, and costs
+// no memory.
+func TestNobodyLooks(t *testing.T) {
+	call := jsonrpc.NewRequest(jsonrpc.IntID(1), "tools/call", []byte(`{"name":"t","arguments":{}}`))
+	inner, taps := &still{batch: []*jsonrpc.Message{call}}, new(Taps)
+	read := 0
+	c := Point{Taps: taps, Side: observe.SideClient, Session: "s1", Who: func(*jsonrpc.Message) (client, principal string) {
+		read++
+		return "", ""
+	}}.Conn(inner)
+	batch := make([]*jsonrpc.Message, 0, 1)
+	pass := func() {
+		one, err := c.Recv()
+		all, errs := jsonrpc.RecvAll(c, batch)
+		if err != nil || errs != nil || one != call || len(all) != 1 || all[0] != call {
+			t.Fatal(one, all, err, errs)
+		}
+		if err, errs := c.Send(one), jsonrpc.SendAll(c, all); err != nil || errs != nil {
+			t.Fatal(err, errs)
+		}
+	}
+	for _, when := range []string{"before", "after"} {
+		if n := testing.AllocsPerRun(100, pass); n != 0 || read != 0 || call.Notes != nil {
+			t.Errorf("%s: %v allocations, and it was read %d times", when, n, read)
+		}
+		tap := open(t, taps, Options{})
+		if pass(); read == 0 {
+			t.Error("nobody looks though somebody does")
+		}
+		tap.Close()
+		read, call.Notes = 0, nil
+	}
+}
+
 // A half-close and the cause of an end pass.
 func TestConnPassesEnds(t *testing.T) {
 	inner := &endings{}

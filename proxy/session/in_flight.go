@@ -94,9 +94,10 @@ func (set *upstreamSet) waitLocked() (wait observe.Wait, names []string) {
 	var starting, asked []string
 	for _, u := range set.conns {
 		switch a := u.attempt; {
-		case a == nil || a.ended:
-		case !a.ready:
+		case a == nil:
+		case !a.ended && !a.ready, a.ended && !a.heard && set.only() == u: // which startup.insist starts again
 			starting = append(starting, u.up.Name)
+		case a.ended:
 		case len(a.peer.Calls(isOwn)) > 0:
 			asked = append(asked, u.up.Name)
 		}

@@ -128,6 +128,29 @@ func TestWhatCallsWaitFor(t *testing.T) {
 	})
 }
 
+// Who waits until the host starts a sole upstream again waits for its start.
+func TestWhatStartsWaitFor(t *testing.T) {
+	inEras(t, &Router{}, []string{"a"}, func(w *world) {
+		w.leave()
+		w.connect()
+		starts := w.ending(func(stream int) *jsonrpc.ClosedError {
+			if stream > 3 {
+				return nil
+			}
+			return &jsonrpc.ClosedError{Cause: "start failed", Event: "e1"}
+		})
+		w.client.say(w.hello())
+		for range 2 { // the first start is tried again at once
+			w.wantInFlight(decode(t, w.hello()).Method + " at a for start")
+			time.Sleep(lookAgain)
+		}
+		w.wantInFlight()
+		if got := w.client.take(); starts() != 4 || len(got) != 1 || !strings.Contains(got[0], `"result"`) {
+			t.Errorf("after %d starts: %q", starts(), got)
+		}
+	})
+}
+
 // A merged list waits for those upstreams that have not answered.
 func TestWhatListsWaitFor(t *testing.T) {
 	inEras(t, &Router{}, []string{"a", "b", "c"}, func(w *world) {
@@ -194,5 +217,38 @@ func TestNamesOfClientsKeepLittle(t *testing.T) {
 	runtime.ReadMemStats(after)
 	if kept := int64(after.HeapAlloc) - int64(before.HeapAlloc); kept > 8<<20 || len(names[0]) != maxName {
 		t.Errorf("64 names keep %d MiB", kept>>20)
+	}
+}
+
+// Where nobody watches, a call is timed by nobody, nor is anything noted for those who might.
+func TestNobodyWatches(t *testing.T) {
+	for watched, hooks := range map[bool]observe.Hooks{false: {}, true: {CallEnded: func(observe.Call, observe.End) {}, RequestEnded: func(observe.Request, observe.End) {}}} {
+		inEras(t, &Router{Hooks: hooks}, []string{"files"}, func(w *world) {
+			w.initialize()
+			w.list()
+			w.upstream("files").mute()
+			time.Sleep(time.Minute)
+			w.client.say(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"echo","_meta":{"io.modelcontextprotocol/clientInfo":{"name":"t"}}}}`)
+			synctest.Wait()
+			for _, s := range w.proxy.running() {
+				for _, r := range s.client.Requests(nil) {
+					c := r.Value.(*call)
+					if c.began != 0 != watched || c.sent.began != 0 != watched {
+						t.Errorf("a call that is watched (%v) came at %v, and was sent at %v", watched, c.began, c.sent.began)
+					}
+					var tells float64
+					if !watched {
+						tells = testing.AllocsPerRun(100, func() {
+							s.tellCall(c)
+							s.tellAnswer(c, jsonrpc.NewResult(jsonrpc.IntID(1), nil))
+						})
+					}
+					if tells > 1 { // for the answer itself
+						t.Errorf("to tell nobody costs %v allocations", tells)
+					}
+				}
+			}
+			w.client.take()
+		})
 	}
 }
