@@ -2,6 +2,7 @@ package observe
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"time"
 
@@ -33,12 +34,67 @@ const (
 	InvalidResponse Outcome = "invalid_response" // the answer could not be used
 )
 
-// outcomes are those of the errors that the proxy and hosts make.
+// outcomes are those of the errors that the proxy and hosts make, by their reasons.
 var outcomes = map[string]Outcome{
 	jsonrpc.ReasonClosed:          Closed,
 	jsonrpc.ReasonTimeout:         Timeout,
 	jsonrpc.ReasonOverloaded:      Overloaded,
 	jsonrpc.ReasonInvalidResponse: InvalidResponse,
+	jsonrpc.ReasonScope:           Failed,
+}
+
+// IsOurs reports whether a reason is one of those that the proxy and hosts give. The data of
+// another error is a server's own, and may say anything.
+func IsOurs(reason string) bool { return outcomes[reason] != "" }
+
+// Other is what stands for all that has no word of its own, in the semantic conventions for
+// MCP.
+const Other = "_OTHER"
+
+// MethodOf is the method of a [Call] or [Request] in their words.
+func MethodOf(method string) string {
+	if method == "other" {
+		return Other
+	}
+	return method
+}
+
+// CallError is the error.type of a call of a client, by these conventions: "" where nothing
+// went wrong, what label makes of the code of a JSON-RPC error, tool_error for a tool whose
+// result says that it failed, and where there is no code the outcome.
+func (e End) CallError(label func(code int) string) string {
+	if e.Code != 0 {
+		return label(e.Code)
+	}
+	return e.Outcome.word()
+}
+
+// RequestError is that of a request to an upstream. If that has not answered, the error is
+// ours, and its code says nothing.
+func (e End) RequestError(label func(code int) string) string {
+	if e.Outcome == Failed {
+		return e.CallError(label)
+	}
+	return e.Outcome.word()
+}
+
+// SessionError is that of a session, and of a server: the class of the cause of its end.
+func (e End) SessionError() string {
+	if e.Outcome == OK {
+		return ""
+	}
+	return cmp.Or(e.Cause, e.Outcome.word())
+}
+
+// word is an outcome as an error.type.
+func (o Outcome) word() string {
+	switch o {
+	case OK:
+		return ""
+	case Failed:
+		return Other
+	}
+	return string(o)
 }
 
 // EndOf is how a request that began then has ended just now; a nil answer is that of a
@@ -56,7 +112,7 @@ func EndAt(at time.Time, took time.Duration, answer *jsonrpc.Message) End {
 		end.Outcome = Cancelled
 	case answer.Error != nil:
 		end.failed(answer.Error)
-	case saysFailed(answer.Result):
+	case SaysFailed(answer.Result):
 		end.Outcome = ToolFailed
 	}
 	return end
@@ -70,12 +126,11 @@ func (e *End) failed(with json.RawMessage) {
 	}
 	_ = json.Unmarshal(with, &told) // one of an upstream's own may have any data
 	e.Code = told.Code
-	outcome, ours := outcomes[told.Data.Reason]
-	if !ours {
+	if !IsOurs(told.Data.Reason) {
 		return
 	}
-	e.Outcome = outcome
-	if outcome == Closed {
+	e.Outcome = outcomes[told.Data.Reason]
+	if e.Outcome == Closed {
 		e.Cause = jsonrpc.ClassOf(told.Data.Cause).String()
 	}
 	if jsonrpc.IsEvent(told.Data.Event) {
@@ -83,11 +138,11 @@ func (e *End) failed(with json.RawMessage) {
 	}
 }
 
-// saysFailed reports whether a result has the member isError, and that is true: results of
+// SaysFailed reports whether a result has the member isError, and that is true: results of
 // tools alone have it. Nearly all are told apart by a search for these letters, since inside
 // of a string the quotes would be escaped; only a result that has them, and true after
 // them, is read.
-func saysFailed(result json.RawMessage) bool {
+func SaysFailed(result json.RawMessage) bool {
 	for rest := []byte(result); ; {
 		at := bytes.Index(rest, endOfKey)
 		if at < 0 {

@@ -130,7 +130,7 @@ type Loss struct {
 // alone. It reports false if the error is not that of an event.
 func LossOf(err json.RawMessage) (Loss, bool) {
 	said := jsonrpc.ReadErrorData(err)
-	if _, ours := outcomes[said.Reason]; !ours || !jsonrpc.IsEvent(said.Event) {
+	if !IsOurs(said.Reason) || !jsonrpc.IsEvent(said.Event) {
 		return Loss{}, false
 	}
 	return Loss{

@@ -1,7 +1,6 @@
 package tap
 
 import (
-	"bytes"
 	"cmp"
 	"strconv"
 	"strings"
@@ -59,20 +58,18 @@ func newSender(at *Point, client, principal string) *sender {
 
 // errorOf returns what is wrong with a response to a method, nil for nothing.
 func errorOf(m *jsonrpc.Message, method string) *observe.PassedError {
-	if m.Error == nil {
-		if method != mcp.MethodToolsCall || !bytes.Contains(m.Result, []byte(`"isError"`)) {
-			return nil
-		}
-		if is, _ := jsonrpc.Member(m.Result, "isError"); string(is) == "true" {
-			return &observe.PassedError{Reason: "tool_error"}
-		}
+	switch {
+	case m.Error != nil:
+	case method == mcp.MethodToolsCall && observe.SaysFailed(m.Result):
+		return &observe.PassedError{Reason: string(observe.ToolFailed)}
+	default:
 		return nil
 	}
 	e := &observe.PassedError{}
 	if code, _ := jsonrpc.Member(m.Error, "code"); len(code) < 20 {
 		e.Code, _ = strconv.Atoi(string(code))
 	}
-	if data := jsonrpc.ReadErrorData(m.Error); ours(data.Reason) {
+	if data := jsonrpc.ReadErrorData(m.Error); observe.IsOurs(data.Reason) {
 		e.Reason = data.Reason
 		if jsonrpc.IsEvent(data.Event) {
 			e.Event = data.Event
@@ -81,20 +78,10 @@ func errorOf(m *jsonrpc.Message, method string) *observe.PassedError {
 	return e
 }
 
-// ours reports whether a reason is one of those that a proxy gives. The data of another error
-// is a server's own, and may say anything.
-func ours(reason string) bool {
-	switch reason {
-	case jsonrpc.ReasonClosed, jsonrpc.ReasonTimeout, jsonrpc.ReasonOverloaded, jsonrpc.ReasonInvalidResponse, jsonrpc.ReasonScope:
-		return true
-	}
-	return false
-}
-
 // upstreamOf returns the upstream that an error of ours is about, "" for none.
 func upstreamOf(m *jsonrpc.Message) string {
 	data := jsonrpc.ReadErrorData(m.Error)
-	if !ours(data.Reason) || len(data.Upstream) > 32 || strings.Trim(data.Upstream, nameLetters) != "" {
+	if !observe.IsOurs(data.Reason) || len(data.Upstream) > 32 || strings.Trim(data.Upstream, nameLetters) != "" {
 		return ""
 	}
 	return data.Upstream

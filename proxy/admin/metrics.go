@@ -58,7 +58,18 @@ const (
 
 // other is what all values of a label are that there is no room for, as in the semantic
 // conventions.
-const other = "_OTHER"
+const other = observe.Other
+
+// codes are those of the errors of MCP and JSON-RPC as labels. Servers may think of any
+// other.
+var codes = map[int]string{
+	-32700: "-32700", -32600: "-32600", -32601: "-32601", -32602: "-32602", -32603: "-32603",
+	-32800: "-32800", // cancelled
+	-32000: "-32000", -32001: "-32001", -32002: "-32002", -32003: "-32003", -32004: "-32004",
+	-32020: "-32020", -32021: "-32021", -32022: "-32022", -32042: "-32042",
+}
+
+func codeLabel(code int) string { return cmp.Or(codes[code], other) }
 
 // NewMetrics returns metrics of nothing yet.
 func NewMetrics() *Metrics {
@@ -84,12 +95,12 @@ func (m *Metrics) Hooks() observe.Hooks {
 }
 
 func (m *Metrics) left(s observe.Session, end observe.End) {
-	failed := typeOfSession(end)
+	failed := end.SessionError()
 	m.sessions.get(sessionKey{s.Transport, s.Era, failed}, sessionKey{other, other, failed}).observe(end.Took, "")
 }
 
 func (m *Metrics) called(c observe.Call, end observe.End) {
-	m.call(c, typeOfCall(end)).observe(end.Took, c.Trace)
+	m.call(c, end.CallError(codeLabel)).observe(end.Took, c.Trace)
 	outcome := string(end.Outcome)
 	m.outcomes.get(outcomeKey{c.Account, outcome}, outcomeKey{other, outcome}).Add(1)
 }
@@ -112,7 +123,7 @@ func (m *Metrics) call(c observe.Call, failed string) *histogram {
 }
 
 func (m *Metrics) answered(r observe.Request, end observe.End) {
-	failed := typeOfRequest(end)
+	failed := end.RequestError(codeLabel)
 	upstream := r.Upstream
 	a := m.requests.add(requestKey{r.Method, upstream, failed})
 	if a == nil { // there is no room
@@ -136,7 +147,7 @@ func (m *Metrics) started(u observe.Upstream) {
 func (m *Metrics) ended(u observe.Upstream, end observe.End) {
 	m.ends.get(endKey{u.Name, string(end.Outcome), end.Cause}, endKey{other, string(end.Outcome), end.Cause}).Add(1)
 	if end.Took > 0 { // else there was no session
-		failed := typeOfSession(end)
+		failed := end.SessionError()
 		m.lives.get(lifeKey{u.Name, failed}, lifeKey{other, failed}).observe(end.Took, "")
 	}
 }

@@ -83,7 +83,7 @@ func (c *collector) Collect(to chan<- prometheus.Metric) {
 
 func (c *collector) collectCalls(o out) {
 	for k, h := range c.calls.all() {
-		o.histogram(serverOperation, h, methodLabel(k.method), k.upstream, k.tool, k.errorType)
+		o.histogram(serverOperation, h, observe.MethodOf(k.method), k.upstream, k.tool, k.errorType)
 	}
 	for k, n := range c.outcomes.all() {
 		o.counter(calls, n.Load(), k.account, k.outcome)
@@ -92,7 +92,7 @@ func (c *collector) collectCalls(o out) {
 
 func (c *collector) collectRequests(o out) {
 	for k, h := range c.requests.all() {
-		o.histogram(clientOperation, &h.histogram, methodLabel(k.method), k.upstream, k.errorType)
+		o.histogram(clientOperation, &h.histogram, observe.MethodOf(k.method), k.upstream, k.errorType)
 	}
 }
 
@@ -167,14 +167,6 @@ func (c *collector) collectUpstreams(o out, now observe.Snapshot) {
 		o.counter(serverStarts, s.starts.Load(), name)
 		o.counter(serverAgain, s.restarts.Load(), name)
 	}
-}
-
-// methodLabel is a method as a label: the conventions have a word for any other.
-func methodLabel(method string) string {
-	if method == "other" {
-		return other
-	}
-	return method
 }
 
 func oneIf(yes bool) float64 {

@@ -157,7 +157,7 @@ func TestErrorTypes(t *testing.T) {
 		{closed, "-32603", "closed", "exited"},
 		{observe.End{Outcome: observe.Timeout, Code: -32603}, "-32603", "timeout", "timeout"},
 	} {
-		if call, request, session := typeOfCall(test.end), typeOfRequest(test.end), typeOfSession(test.end); call != test.call || request != test.request || session != test.session {
+		if call, request, session := test.end.CallError(codeLabel), test.end.RequestError(codeLabel), test.end.SessionError(); call != test.call || request != test.request || session != test.session {
 			t.Errorf("%+v: %q %q %q", test.end, call, request, session)
 		}
 	}

@@ -1,8 +1,6 @@
 package traces
 
 import (
-	"cmp"
-	"strconv"
 	"strings"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -43,20 +41,11 @@ const (
 const (
 	toolsCall = "tools/call"
 	longest   = 128 // bytes of what a client has said
-	other     = "_OTHER"
 )
-
-// methodOf is a method as the conventions have it.
-func methodOf(method string) string {
-	if method == "other" {
-		return other
-	}
-	return method
-}
 
 // nameOf is the name of a span: few names, since backends count by them.
 func nameOf(method, target string) string {
-	return strings.TrimSuffix(methodOf(method)+" "+cut(target), " ")
+	return strings.TrimSuffix(observe.MethodOf(method)+" "+cut(target), " ")
 }
 
 // cut bounds what a client has said.
@@ -84,7 +73,7 @@ func arrived(c observe.Call, from observe.Arrival) []attribute.KeyValue {
 	case "http", "http+sse":
 		protocol = "http"
 	}
-	return attributes(keyMethod, methodOf(c.Method), keySession, c.Session, keyVersion, from.Version, keyRequest, from.ID,
+	return attributes(keyMethod, observe.MethodOf(c.Method), keySession, c.Session, keyVersion, from.Version, keyRequest, from.ID,
 		keyTransport, transport, keyProtocol, protocol, keyEra, c.Era, keyClient, c.Client, keyPrincipal, c.Account)
 }
 
@@ -104,7 +93,7 @@ func asked(q observe.Request, target string) []attribute.KeyValue {
 	if q.Method == toolsCall {
 		key = keyTool
 	}
-	return append(attributes(keyMethod, methodOf(q.Method), keyUpstream, q.Upstream, keyEra, q.Era, key, target),
+	return append(attributes(keyMethod, observe.MethodOf(q.Method), keyUpstream, q.Upstream, keyEra, q.Era, key, target),
 		operation(q.Method)...)
 }
 
@@ -114,32 +103,4 @@ func operation(method string) []attribute.KeyValue {
 		return nil
 	}
 	return attributes(keyOperation, "execute_tool")
-}
-
-// textOf is a code as the conventions have it: as text.
-func textOf(code int) string {
-	if code == 0 {
-		return ""
-	}
-	return strconv.Itoa(code)
-}
-
-// typeOfCall is the error.type of a call that has not ended well: the code of its error, or
-// how else it has ended.
-func typeOfCall(end observe.End) string { return cmp.Or(textOf(end.Code), word(end.Outcome)) }
-
-// typeOfRequest is that of a request. If its upstream has not answered, the error is ours,
-// and its code says nothing.
-func typeOfRequest(end observe.End) string {
-	if end.Outcome == observe.Failed {
-		return typeOfCall(end)
-	}
-	return word(end.Outcome)
-}
-
-func word(o observe.Outcome) string {
-	if o == observe.Failed {
-		return other
-	}
-	return string(o)
 }

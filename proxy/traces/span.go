@@ -2,6 +2,7 @@ package traces
 
 import (
 	"context"
+	"strconv"
 	"sync"
 	"time"
 
@@ -58,7 +59,7 @@ func (c *call) End(seen observe.Call, end observe.End) {
 		c.span.SetName(nameOf(seen.Method, seen.Tool+seen.Prompt))
 	}
 	c.span.SetAttributes(answered(seen)...)
-	fail(c.span, end, typeOfCall(end))
+	fail(c.span, end, end.CallError(strconv.Itoa))
 	c.mu.Lock()
 	told := c.told == end.Event
 	c.mu.Unlock()
@@ -110,7 +111,7 @@ func (r *request) End(_ observe.Request, end observe.End) { r.end(end) }
 
 func (r *request) end(end observe.End) {
 	r.once.Do(func() {
-		fail(r.span, end, typeOfRequest(end))
+		fail(r.span, end, end.RequestError(strconv.Itoa))
 		if end.Event != "" {
 			tell(r.span, end)
 		}
@@ -132,8 +133,8 @@ func fail(span trace.Span, end observe.End, errorType string) {
 	}
 	span.SetStatus(codes.Error, "")
 	span.SetAttributes(attribute.String(keyErrorType, errorType))
-	if code := textOf(end.Code); code != "" {
-		span.SetAttributes(attribute.String(keyStatusCode, code))
+	if end.Code != 0 {
+		span.SetAttributes(attribute.String(keyStatusCode, strconv.Itoa(end.Code)))
 	}
 }
 

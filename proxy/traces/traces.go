@@ -150,7 +150,7 @@ func (t *Traces) follow(c observe.Call, from observe.Arrival) observe.Trace {
 	case around.IsValid() && !around.Equal(parent):
 		options = append(slices.Clip(options), trace.WithLinks(trace.Link{SpanContext: around}))
 	}
-	ctx, span := t.start(below(parent), methodOf(c.Method), options...)
+	ctx, span := t.start(below(parent), observe.MethodOf(c.Method), options...)
 	if span == nil {
 		return nil
 	}
