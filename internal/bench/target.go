@@ -216,13 +216,16 @@ func (s *session) handshake(tgt target) error {
 	return nil
 }
 
-// join adds c and initializes its session.
+// join adds c, initializes its session, and asks for the tools, as clients do.
 func (s *session) join(c *conn) error {
 	client := s.add(c)
 	if err := client.initialize(); err != nil {
 		return err
 	}
-	return client.initialized()
+	if err := client.initialized(); err != nil {
+		return err
+	}
+	return client.request("tools/list", `{"of":"echo"}`, 0)
 }
 
 // add takes c over and returns its first caller.

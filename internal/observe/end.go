@@ -34,6 +34,9 @@ const (
 	InvalidResponse Outcome = "invalid_response" // the answer could not be used
 )
 
+// Outcomes are all there are.
+var Outcomes = [...]Outcome{OK, Failed, ToolFailed, Cancelled, Closed, Timeout, Overloaded, InvalidResponse}
+
 // outcomes are those of the errors that the proxy and hosts make, by their reasons.
 var outcomes = map[string]Outcome{
 	jsonrpc.ReasonClosed:          Closed,

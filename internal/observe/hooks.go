@@ -1,5 +1,7 @@
 package observe
 
+import "sync/atomic"
+
 // Hooks are called for what happens, where it happens and with its locks: they must
 // return soon, and must not call the proxy. Those that are nil are off, and cost nothing.
 //
@@ -69,18 +71,23 @@ type Call struct {
 
 	Prompt string // likewise, and what somebody completes an argument of
 
-	// Listed tells that the upstream lists that tool or prompt, as far as the session has seen
-	// its lists: then the name is one of as many as the upstream has.
-	Listed bool
+	// Listed is that tool or prompt as the upstream lists it, as far as the session has seen
+	// its lists: then the name is one of as many as the upstream has. Else nil.
+	Listed *Listed
 
 	Trace string // the id of the trace that has recorded it; "" for none, and while it is open
 }
+
+// A Listed is a tool or prompt in a list of an upstream. Who counts calls may keep there what
+// it counts those of that one with, and need not look it up; others leave it alone.
+type Listed = atomic.Value
 
 // A Request is one that an upstream was sent.
 type Request struct {
 	Session  string // as in the log
 	Upstream string
 	Era      string
-	Method   string // "other" for one that MCP does not have
-	Trace    string // the id of the trace that records it; "" for none
+	Method   string  // "other" for one that MCP does not have
+	Listed   *Listed // the tool or prompt that it is for, as of a Call; a host does not know
+	Trace    string  // the id of the trace that records it; "" for none
 }

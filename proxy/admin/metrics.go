@@ -17,13 +17,15 @@ import (
 // last minute. NewMetrics makes them.
 //
 // A call costs two updates of histograms and two of counters, which are found without a
-// lock and take no memory. What is in flight the snapshot says. A label is never what a client has said: see [Metrics.call].
+// lock and take no memory. Those of a tool that its upstream lists are not even looked up, see
+// [series]. What is in flight the snapshot says. A label is never what a client has said: see
+// [Metrics.call].
 type Metrics struct {
 	Version string // of the program
 
-	calls    table[callKey, histogram]       // what clients have asked for
-	tools    table[toolKey, struct{}]        // that calls may be labelled with
-	outcomes table[outcomeKey, atomic.Int64] // of calls, by account
+	calls    table[callKey, histogram] // what clients have asked for
+	tools    table[toolKey, struct{}]  // that calls may be labelled with
+	accounts table[string, outcomes]   // of calls, by account
 
 	requests table[requestKey, answers]   // what upstreams were asked for
 	recent   table[string, minute]        // likewise, by upstream, in the last minute
@@ -39,7 +41,6 @@ type Metrics struct {
 type (
 	callKey    struct{ method, upstream, tool, errorType string }
 	toolKey    struct{ upstream, tool string }
-	outcomeKey struct{ account, outcome string }
 	requestKey struct{ method, upstream, errorType string }
 	sessionKey struct{ transport, era, errorType string }
 	lifeKey    struct{ upstream, errorType string }
@@ -74,7 +75,7 @@ func codeLabel(code int) string { return cmp.Or(codes[code], other) }
 // NewMetrics returns metrics of nothing yet.
 func NewMetrics() *Metrics {
 	m := new(Metrics)
-	m.calls.most, m.tools.most, m.outcomes.most = mostSeries, mostTools, mostNames
+	m.calls.most, m.tools.most, m.accounts.most = mostSeries, mostTools, mostNames
 	m.requests.most, m.sessions.most = mostSeries, mostNames
 	m.servers.most, m.lives.most, m.ends.most = mostNames, mostSeries, mostSeries
 	m.losses.most, m.refusals.most, m.recent.most = mostNames, mostNames, mostNames
@@ -100,17 +101,17 @@ func (m *Metrics) left(s observe.Session, end observe.End) {
 }
 
 func (m *Metrics) called(c observe.Call, end observe.End) {
-	m.call(c, end.CallError(codeLabel)).observe(end.Took, c.Trace)
-	outcome := string(end.Outcome)
-	m.outcomes.get(outcomeKey{c.Account, outcome}, outcomeKey{other, outcome}).Add(1)
+	k := seriesIn(c.Listed, c.Method, end.Outcome)
+	k.calls(func() *histogram { return m.call(&c, end.CallError(codeLabel)) }).observe(end.Took, c.Trace)
+	m.accounts.get(c.Account, other).add(end.Outcome)
 }
 
 // call returns the calls that one is one of. Methods are those of the protocol, and
 // upstreams those that are configured, or that hosts announce. A tool is one that its
 // upstream lists: anybody can think of a name that it does not.
-func (m *Metrics) call(c observe.Call, failed string) *histogram {
+func (m *Metrics) call(c *observe.Call, failed string) *histogram {
 	k := callKey{c.Method, c.Upstream, c.Tool, failed}
-	if c.Tool != "" && !c.Listed || len(c.Tool) > longestTool {
+	if c.Tool != "" && c.Listed == nil || len(c.Tool) > longestTool {
 		k.tool = other
 	}
 	if h := m.calls.find(k); h != nil {
@@ -123,17 +124,26 @@ func (m *Metrics) call(c observe.Call, failed string) *histogram {
 }
 
 func (m *Metrics) answered(r observe.Request, end observe.End) {
-	failed := end.RequestError(codeLabel)
+	k := seriesIn(r.Listed, r.Method, end.Outcome)
+	a := k.requests(func() *answers { return m.request(&r, end.RequestError(codeLabel)) })
+	a.observe(end.Took, r.Trace)
+	if recent := a.recent.Load(); recent != nil {
+		recent.add(&end)
+	}
+}
+
+// request returns the answers that one is one of.
+func (m *Metrics) request(r *observe.Request, failed string) *answers {
 	upstream := r.Upstream
 	a := m.requests.add(requestKey{r.Method, upstream, failed})
 	if a == nil { // there is no room
 		upstream = other
 		a = m.requests.get(requestKey{r.Method, upstream, failed}, requestKey{r.Method, upstream, failed})
 	}
-	a.observe(end.Took, r.Trace)
-	if r.Method != mcp.MethodListen { // which lasts as long as somebody listens
-		m.recentOf(a, upstream).add(&end)
+	if r.Method != mcp.MethodListen && a.recent.Load() == nil { // a listen lasts as long as somebody listens
+		a.recent.Store(m.recent.get(upstream, other))
 	}
+	return a
 }
 
 func (m *Metrics) started(u observe.Upstream) {

@@ -85,8 +85,12 @@ func (c *collector) collectCalls(o out) {
 	for k, h := range c.calls.all() {
 		o.histogram(serverOperation, h, observe.MethodOf(k.method), k.upstream, k.tool, k.errorType)
 	}
-	for k, n := range c.outcomes.all() {
-		o.counter(calls, n.Load(), k.account, k.outcome)
+	for account, ended := range c.accounts.all() {
+		for i := range ended {
+			if n := ended[i].Load(); n > 0 {
+				o.counter(calls, n, account, string(observe.Outcomes[i]))
+			}
+		}
 	}
 }
 

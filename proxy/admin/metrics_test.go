@@ -45,9 +45,9 @@ func everything() (*Metrics, observe.Snapshot) {
 	m := NewMetrics()
 	m.Version = "v1.2.3"
 	h := m.Hooks()
-	call := observe.Call{Account: "token:ci", Method: "tools/call", Upstream: "files", Tool: "read", Listed: true}
+	call := observe.Call{Account: "token:ci", Method: "tools/call", Upstream: "files", Tool: "read", Listed: new(observe.Listed)}
 	h.CallEnded(call, observe.End{Took: 30 * time.Millisecond, Outcome: observe.OK})
-	request := observe.Request{Upstream: "files", Method: "tools/call"}
+	request := observe.Request{Upstream: "files", Method: "tools/call", Listed: call.Listed}
 	h.RequestEnded(request, observe.End{Took: 10 * time.Minute, Outcome: observe.Closed, Cause: "exited"})
 	h.SessionEnded(observe.Session{Transport: "http", Era: "modern"}, observe.End{Took: time.Second, Outcome: observe.OK})
 	h.UpstreamStarted(observe.Upstream{Name: "files"})
@@ -112,6 +112,36 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
+// What stays with a tool or prompt that is listed counts nothing else: neither what ends in
+// another way, nor what another method has to do with it.
+func TestSeriesOfListed(t *testing.T) {
+	m := NewMetrics()
+	h := m.Hooks()
+	prompt := new(observe.Listed)
+	for range 2 {
+		for _, method := range []string{"prompts/get", "completion/complete"} {
+			for _, outcome := range []observe.Outcome{observe.OK, observe.Cancelled, observe.OK} {
+				end := observe.End{At: time.Now(), Took: time.Second, Outcome: outcome}
+				h.RequestEnded(observe.Request{Upstream: "files", Method: method, Listed: prompt}, end)
+				h.CallEnded(observe.Call{Account: "anonymous", Method: method, Upstream: "files", Prompt: "hello", Listed: prompt}, end)
+			}
+		}
+	}
+	text := scrape(t, m, "text/plain", observe.Snapshot{})
+	for _, method := range []string{"prompts/get", "completion/complete"} {
+		for failed, n := range map[string]int{"": 4, "cancelled": 2} {
+			for _, want := range []string{
+				fmt.Sprintf(`mcp_server_operation_duration_seconds_count{error_type=%q,gen_ai_tool_name="",mcp_method_name=%q,upstream="files"} %d`, failed, method, n),
+				fmt.Sprintf(`mcp_client_operation_duration_seconds_count{error_type=%q,mcp_method_name=%q,upstream="files"} %d`, failed, method, n),
+			} {
+				if !strings.Contains(text, want+"\n") {
+					t.Errorf("no %s in\n%s", want, strings.Join(ours(text), "\n"))
+				}
+			}
+		}
+	}
+}
+
 // A hundred thousand names that clients have made up are one series; of tools that servers
 // list, a thousand are told apart.
 func TestSeriesAreBounded(t *testing.T) {
@@ -120,7 +150,7 @@ func TestSeriesAreBounded(t *testing.T) {
 	for i := range 100_000 {
 		made := observe.Call{Account: "anonymous", Method: "tools/call", Upstream: "sole", Tool: fmt.Sprint("made up ", i)}
 		h.CallEnded(made, observe.End{Outcome: observe.Failed, Code: -i})
-		listed := observe.Call{Account: fmt.Sprint("user:", i), Method: "tools/call", Upstream: "many", Tool: fmt.Sprint("tool", i), Listed: true}
+		listed := observe.Call{Account: fmt.Sprint("user:", i), Method: "tools/call", Upstream: "many", Tool: fmt.Sprint("tool", i), Listed: new(observe.Listed)}
 		h.CallEnded(listed, observe.End{Outcome: observe.OK})
 	}
 	text := scrape(t, m, "text/plain", observe.Snapshot{})
@@ -220,8 +250,8 @@ func BenchmarkCallParallel(b *testing.B) {
 
 // aCall returns what tells hooks of one call and its request.
 func aCall(h observe.Hooks) func() {
-	call := observe.Call{Account: "anonymous", Method: "tools/call", Upstream: "files", Tool: "read", Listed: true}
-	request := observe.Request{Upstream: "files", Method: "tools/call"}
+	call := observe.Call{Account: "anonymous", Method: "tools/call", Upstream: "files", Tool: "read", Listed: new(observe.Listed)}
+	request := observe.Request{Upstream: "files", Method: "tools/call", Listed: call.Listed}
 	end := observe.End{Took: 3 * time.Millisecond, Outcome: observe.OK}
 	return func() {
 		h.RequestEnded(request, end)

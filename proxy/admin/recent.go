@@ -13,17 +13,7 @@ import (
 // where they are counted for the last minute, which all of an upstream have in common.
 type answers struct {
 	histogram
-	recent atomic.Pointer[minute] // nil until the first
-}
-
-// recentOf returns where answers of an upstream are counted for the last minute.
-func (m *Metrics) recentOf(a *answers, upstream string) *minute {
-	if recent := a.recent.Load(); recent != nil {
-		return recent
-	}
-	recent := m.recent.get(upstream, other)
-	a.recent.Store(recent)
-	return recent
+	recent atomic.Pointer[minute] // nil until the first, and for what is not counted there
 }
 
 // Fill sets what there is to say of the last minute. Nil Metrics say nothing.

@@ -47,7 +47,7 @@ func BareOwner(offers []Offer, name string, may func(i int, original string) boo
 // Former returns the upstream's own name for one that a client knows from when there were
 // several upstreams. Any other name is the upstream's own already.
 func (t *Table) Former(upstream, name string) string {
-	if original, ok := t.resolve(upstream+separator, name); ok && !t.names[name] {
+	if original, ok := t.resolve(upstream+separator, name); ok && !t.Has(name) {
 		return original
 	}
 	return name

@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync/atomic"
 
 	"github.com/yosida95/uritemplate/v3"
 
@@ -20,7 +21,7 @@ type Table struct {
 	Entries []Entry // as the client may see them
 	Digest  Digest  // of the entries
 
-	names     map[string]bool // the upstream's own names, or URIs
+	names     map[string]*atomic.Value // by the upstream's own names, or URIs: see Kept
 	templates []*regexp.Regexp
 	mirrors   mirrors // of tools
 }
@@ -34,7 +35,7 @@ var EmptyDigest = Digest(sha256.Sum256(nil))
 // Index makes a table of the elements of one upstream's list whose names keep accepts. An
 // element that cannot be used is left out, and unusable says why.
 func Index(k Kind, elements []json.RawMessage, keep func(name string) bool) (t *Table, unusable []error) {
-	t = &Table{names: make(map[string]bool, len(elements))}
+	t = &Table{names: make(map[string]*atomic.Value, len(elements))}
 	hash := sha256.New()
 	for _, raw := range elements {
 		e, err := readEntry(k, raw)
@@ -42,10 +43,10 @@ func Index(k Kind, elements []json.RawMessage, keep func(name string) bool) (t *
 			unusable = append(unusable, err)
 			continue
 		}
-		if t.names[e.Name] || !keep(e.Name) {
+		if t.Has(e.Name) || !keep(e.Name) {
 			continue
 		}
-		t.names[e.Name] = true
+		t.names[e.Name] = new(atomic.Value)
 		hash.Write(e.raw)
 		t.Entries = append(t.Entries, e)
 		switch k {
@@ -62,7 +63,16 @@ func Index(k Kind, elements []json.RawMessage, keep func(name string) bool) (t *
 }
 
 // Has reports whether the upstream itself lists a name or a URI.
-func (t *Table) Has(name string) bool { return t != nil && t.names[name] }
+func (t *Table) Has(name string) bool { return t.Kept(name) != nil }
+
+// Kept returns where something can be kept for an entry as long as it is listed; nil if the
+// upstream does not list it.
+func (t *Table) Kept(name string) *atomic.Value {
+	if t == nil {
+		return nil
+	}
+	return t.names[name]
+}
 
 // Mirrors returns what the headers of a call of a tool have to repeat.
 func (t *Table) Mirrors(tool string) []mcp.Mirror {
@@ -77,7 +87,7 @@ func (t *Table) resolve(prefix, exposed string) (string, bool) {
 	if t == nil {
 		return "", false
 	}
-	if original, ok := strings.CutPrefix(exposed, prefix); ok && t.names[original] {
+	if original, ok := strings.CutPrefix(exposed, prefix); ok && t.Has(original) {
 		return original, Exposed(prefix, original) == exposed
 	}
 	if len(exposed) != maxName {

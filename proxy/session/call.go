@@ -196,6 +196,9 @@ func (s *session) forward(c *call, u *upstreamConn, edits ...jsonrpc.Edit) {
 		r.token = bytes.Clone(n.Raw(mcp.Token))
 		edits = append(edits, jsonrpc.Edit{Span: n.At(mcp.Token), With: r.ID.Raw()})
 	}
+	if c.began != 0 { // somebody wants to know of it
+		r.listed = c.listedBy(u)
+	}
 	params, told := r.traced(c.trace, c.msg.Params, n)
 	m := &jsonrpc.Message{Params: jsonrpc.Replace(params, append(edits, told...)...), Extra: c.msg.Extra}
 	if len(c.others) == 0 {
@@ -252,9 +255,11 @@ type request struct {
 	timer *time.Timer
 	asks  int // open server requests that it may be the reason of, see askers
 
-	began time.Duration        // when it was sent, by session.now, if a hook wants to know of it
-	over  atomic.Int64         // likewise: when it was answered
-	trace observe.RequestTrace // set before it is sent; nil: nobody follows it
+	began  time.Duration        // when it was sent, by session.now, if a hook wants to know of it
+	over   atomic.Int64         // likewise: when it was answered; zero before
+	ended  observe.Outcome      // likewise: how a result says that it has. Set before over
+	listed *observe.Listed      // likewise: the tool or prompt that it is for. Set before it is sent
+	trace  observe.RequestTrace // set before it is sent; nil: nobody follows it
 }
 
 func (u *upstreamConn) newRequest(a *attempt, method string) *request {

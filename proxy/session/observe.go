@@ -159,16 +159,11 @@ func (s *session) tellAnswer(c *call, answer *jsonrpc.Message) {
 		return
 	}
 	seen := s.observedCall(c)
-	var over time.Duration
-	if r := requestOf(c.Forwarded()); r != nil {
-		seen.Upstream, seen.Tool, seen.Prompt = r.conn.up.Name, c.tool, c.prompt
-		seen.Listed = c.listedBy(r.conn)
-		over = time.Duration(r.over.Load())
+	r := requestOf(c.Forwarded())
+	if r != nil {
+		seen.Upstream, seen.Tool, seen.Prompt, seen.Listed = r.conn.up.Name, c.tool, c.prompt, r.listed
 	}
-	if over == 0 {
-		over = s.now()
-	}
-	end := observe.EndAt(s.began.Add(over), over-c.began, answer)
+	end := s.endOf(c, r, answer)
 	if trace != nil {
 		seen.Trace = trace.ID()
 		trace.End(seen, end)
@@ -176,6 +171,22 @@ func (s *session) tellAnswer(c *call, answer *jsonrpc.Message) {
 	if tell != nil {
 		tell(seen, end)
 	}
+}
+
+// endOf is how a call has ended whose last request, if there was any, is r: with that, if
+// that is over.
+func (s *session) endOf(c *call, r *request, answer *jsonrpc.Message) observe.End {
+	var over time.Duration
+	if r != nil {
+		over = time.Duration(r.over.Load())
+	}
+	switch {
+	case over == 0:
+		over = s.now()
+	case r.ended != "" && answer != nil && answer.Error == nil: // known already
+		return observe.End{At: s.began.Add(over), Took: over - c.began, Outcome: r.ended}
+	}
+	return observe.EndAt(s.began.Add(over), over-c.began, answer)
 }
 
 // tellLost tells of a call that gets the error of an event, if this is one.
@@ -258,8 +269,11 @@ func (watcher) Over(c *peer.Call, answer *jsonrpc.Message, lost *peer.Lost) {
 		answer = jsonrpc.NewError(r.ID, lost.Wire(jsonrpc.CodeInternalError, r.conn.up.Name))
 	}
 	over := s.now()
-	r.over.Store(int64(over))
 	seen, end := r.observed(), observe.EndAt(s.began.Add(over), over-r.began, answer)
+	if answer != nil && answer.Error == nil {
+		r.ended = end.Outcome
+	}
+	r.over.Store(int64(over))
 	if r.trace != nil {
 		r.trace.End(seen, end)
 	}
@@ -269,7 +283,7 @@ func (watcher) Over(c *peer.Call, answer *jsonrpc.Message, lost *peer.Lost) {
 }
 
 func (r *request) observed() observe.Request {
-	seen := observe.Request{Session: r.conn.s.id(), Upstream: r.conn.up.Name, Era: string(r.conn.era), Method: mcp.NameOf(r.Method)}
+	seen := observe.Request{Session: r.conn.s.id(), Upstream: r.conn.up.Name, Era: string(r.conn.era), Method: mcp.NameOf(r.Method), Listed: r.listed}
 	if r.trace != nil {
 		seen.Trace = r.trace.ID()
 	}

@@ -65,17 +65,22 @@ func (r *request) traced(t observe.Trace, params json.RawMessage, n *mcp.Notes) 
 
 // target is the tool or prompt that r is for, if its upstream lists that; else "".
 func (r *request) target() string {
-	if c := r.call; c != nil && c.listedBy(r.conn) {
-		return c.tool + c.prompt
+	if r.listed != nil {
+		return r.call.tool + r.call.prompt
 	}
 	return ""
 }
 
-// listedBy reports whether the upstream lists the tool or prompt that c is for, as far as
-// is known.
-func (c *call) listedBy(u *upstreamConn) bool {
-	return c.tool != "" && u.lists.table(c.view, catalog.Tools).Has(c.tool) ||
-		c.prompt != "" && u.lists.table(c.view, catalog.Prompts).Has(c.prompt)
+// listedBy returns the tool or prompt that c is for as the upstream lists it; nil if it does
+// not, as far as is known.
+func (c *call) listedBy(u *upstreamConn) *observe.Listed {
+	switch {
+	case c.tool != "":
+		return u.lists.table(c.view, catalog.Tools).Kept(c.tool)
+	case c.prompt != "":
+		return u.lists.table(c.view, catalog.Prompts).Kept(c.prompt)
+	}
+	return nil
 }
 
 // own returns params of the session's own for r: its id is the progress token, and what

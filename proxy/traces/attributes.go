@@ -81,7 +81,7 @@ func arrived(c observe.Call, from observe.Arrival) []attribute.KeyValue {
 // be anything that a client has said.
 func answered(c observe.Call) []attribute.KeyValue {
 	all := attributes(keyUpstream, c.Upstream)
-	if c.Listed {
+	if c.Listed != nil {
 		all = append(all, attributes(keyTool, c.Tool, keyPrompt, c.Prompt)...)
 	}
 	return append(all, operation(c.Method)...)

@@ -20,7 +20,7 @@ func BenchmarkCall(b *testing.B) {
 			t := New(Settings{Endpoint: at.URL, Sample: &part})
 			t.Start()
 			defer t.Shutdown(b.Context())
-			call := observe.Call{Session: "abcdefgh", Account: "anonymous", Era: "legacy", Method: "tools/call", Upstream: "files", Tool: "read", Listed: true}
+			call := observe.Call{Session: "abcdefgh", Account: "anonymous", Era: "legacy", Method: "tools/call", Upstream: "files", Tool: "read", Listed: new(observe.Listed)}
 			request := observe.Request{Session: "abcdefgh", Upstream: "files", Era: "legacy", Method: "tools/call"}
 			end := observe.End{Took: time.Millisecond, Outcome: observe.OK}
 			b.ReportAllocs()

@@ -55,7 +55,7 @@ func (c *call) End(seen observe.Call, end observe.End) {
 	for r := range left { // those that were never sent, or nobody waits for
 		r.end(end)
 	}
-	if seen.Listed {
+	if seen.Listed != nil {
 		c.span.SetName(nameOf(seen.Method, seen.Tool+seen.Prompt))
 	}
 	c.span.SetAttributes(answered(seen)...)
