@@ -133,3 +133,16 @@ func TestIsConn(t *testing.T) {
 		return near, far
 	})
 }
+
+// When the host stops, that is the end, before any request fails of it.
+func TestLifeEndsBeforeItsWork(t *testing.T) {
+	for range 100 {
+		ctx, cancel := context.WithCancel(context.Background())
+		l := newLife(ctx)
+		cancel()
+		<-l.work.Done()
+		if l.over() == nil {
+			t.Fatal("its work was given up before the end")
+		}
+	}
+}

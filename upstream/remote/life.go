@@ -105,7 +105,7 @@ type life struct {
 	cancel context.CancelFunc
 	work   context.Context // child of ctx, of requests and streams. Done: they are given up
 	giveUp context.CancelFunc
-	unhook func() bool // from the ctx of Dial
+	unhook func() bool // from the ctx of Dial, when nothing is left that it could end
 
 	delivered atomic.Bool // a request that counts may have reached the server
 	closing   sync.Once
@@ -117,7 +117,7 @@ type life struct {
 
 func newLife(ctx context.Context) *life {
 	l := &life{inbox: newInbox()}
-	l.ctx, l.cancel = context.WithCancel(ctx)
+	l.ctx, l.cancel = context.WithCancel(context.WithoutCancel(ctx)) // fail cancels it, behind the end: no request fails of it first
 	l.work, l.giveUp = context.WithCancel(l.ctx)
 	l.unhook = context.AfterFunc(ctx, func() { l.fail(&jsonrpc.ClosedError{Cause: jsonrpc.CauseHostStopped, Err: context.Cause(ctx)}) })
 	return l
@@ -144,11 +144,16 @@ func (l *life) fail(end *jsonrpc.ClosedError) {
 
 // leave ends the session because it is closed: nothing begins any more.
 func (l *life) leave() {
-	l.unhook()
 	l.end(jsonrpc.ErrClosed)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.leaving = true
+}
+
+// left is the end of Close.
+func (l *life) left() {
+	l.unhook()
+	l.cancel()
 }
 
 // refuse answers a request that a Table of requests did not take. Send must not wait

@@ -298,7 +298,7 @@ func (s *modern) Close() error {
 		force := time.AfterFunc(s.t.stopGrace/2, s.cancel)
 		defer force.Stop()
 		s.wg.Wait()
-		s.cancel()
+		s.left()
 		s.t.leave()
 	})
 	return nil

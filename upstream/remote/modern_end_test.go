@@ -139,75 +139,77 @@ func TestD32_ModernCancel(t *testing.T) {
 // TestModernClose aborts what is in flight, which cancels it, but lets what ends a
 // task out.
 func TestModernClose(t *testing.T) {
-	f := newFake(t)
-	gone := make(chan struct{}, 2)
-	wait := func(w http.ResponseWriter, r *http.Request, _ *jsonrpc.Message) {
-		stream(w, ": x\n\n")
-		block(r)
-		gone <- struct{}{}
-	}
-	f.handle("tools/call", wait)
-	f.handle("subscriptions/listen", wait)
-	release, closed, done := make(chan struct{}), make(chan struct{}), make(chan struct{}, 1)
-	f.handle("tasks/cancel", func(w http.ResponseWriter, r *http.Request, m *jsonrpc.Message) {
-		select {
-		case <-release:
-		case <-r.Context().Done():
+	inBubble(t, func(t *testing.T, f *fake) {
+		gone := make(chan struct{}, 2)
+		wait := func(w http.ResponseWriter, r *http.Request, _ *jsonrpc.Message) {
+			stream(w, ": x\n\n")
+			block(r)
+			gone <- struct{}{}
 		}
-		if r.Context().Err() != nil {
-			t.Error("tasks/cancel was given up")
+		f.handle("tools/call", wait)
+		f.handle("subscriptions/listen", wait)
+		release, closed, done := make(chan struct{}), make(chan struct{}), make(chan struct{}, 1)
+		f.handle("tasks/cancel", func(w http.ResponseWriter, r *http.Request, m *jsonrpc.Message) {
+			select {
+			case <-release:
+			case <-r.Context().Done():
+			}
+			if r.Context().Err() != nil {
+				t.Error("tasks/cancel was given up")
+			}
+			reply(w, m, `{}`)
+			done <- struct{}{}
+		})
+		s, _ := modernServer(t, f)
+		s.StopGrace = time.Minute
+		c := dialModern(t, f.reach(s))
+		c.request(1, "tools/call", params(`"name":"t"`))
+		c.request(2, "subscriptions/listen", params(""))
+		c.request(3, "tasks/cancel", params(`"taskId":"x"`))
+		f.await("tools/call", 1)
+		f.await("subscriptions/listen", 1)
+		f.await("tasks/cancel", 1)
+		conntest.During(t, func() {
+			conntest.Await(t, "end of a request", gone)
+			conntest.Await(t, "end of a request", gone)
+			select {
+			case <-closed:
+				t.Error("Close did not wait for tasks/cancel")
+			case <-time.After(100 * time.Millisecond):
+			}
+			close(release)
+		}, func() {
+			defer close(closed)
+			c.close()
+		})
+		conntest.Await(t, "end of the task", done)
+		if m, err := c.Recv(); err != jsonrpc.ErrClosed {
+			t.Errorf("Recv: %v, %v", m, err)
 		}
-		reply(w, m, `{}`)
-		done <- struct{}{}
+		if err := c.Send(jsonrpc.NewRequest(jsonrpc.IntID(9), "x", nil)); err == nil {
+			t.Error("Send after Close succeeds")
+		}
 	})
-	s, _ := modernServer(t, f)
-	s.StopGrace = time.Minute
-	c := dialModern(t, s)
-	c.request(1, "tools/call", params(`"name":"t"`))
-	c.request(2, "subscriptions/listen", params(""))
-	c.request(3, "tasks/cancel", params(`"taskId":"x"`))
-	f.await("tools/call", 1)
-	f.await("subscriptions/listen", 1)
-	f.await("tasks/cancel", 1)
-	conntest.During(t, func() {
-		conntest.Await(t, "end of a request", gone)
-		conntest.Await(t, "end of a request", gone)
-		select {
-		case <-closed:
-			t.Error("Close did not wait for tasks/cancel")
-		case <-time.After(100 * time.Millisecond):
-		}
-		close(release)
-	}, func() {
-		defer close(closed)
-		c.close()
-	})
-	conntest.Await(t, "end of the task", done)
-	if m, err := c.Recv(); err != jsonrpc.ErrClosed {
-		t.Errorf("Recv: %v, %v", m, err)
-	}
-	if err := c.Send(jsonrpc.NewRequest(jsonrpc.IntID(9), "x", nil)); err == nil {
-		t.Error("Send after Close succeeds")
-	}
 }
 
 // TestModernCloseForce does not wait for a server that does not answer.
 func TestModernCloseForce(t *testing.T) {
-	f := newFake(t)
-	f.handle("tasks/cancel", func(_ http.ResponseWriter, r *http.Request, _ *jsonrpc.Message) { block(r) })
-	f.handle("notifications/x", func(_ http.ResponseWriter, r *http.Request, _ *jsonrpc.Message) { block(r) })
-	s, _ := modernServer(t, f)
-	s.StopGrace = 50 * time.Millisecond
-	c := dialModern(t, s)
-	c.request(3, "tasks/cancel", params(`"taskId":"x"`))
-	c.notify("notifications/x", "{}")
-	f.await("tasks/cancel", 1)
-	f.await("notifications/x", 1)
-	began := time.Now()
-	c.close()
-	if took := time.Since(began); took > 5*time.Second {
-		t.Errorf("Close took %v", took)
-	}
+	inBubble(t, func(t *testing.T, f *fake) {
+		f.handle("tasks/cancel", func(_ http.ResponseWriter, r *http.Request, _ *jsonrpc.Message) { block(r) })
+		f.handle("notifications/x", func(_ http.ResponseWriter, r *http.Request, _ *jsonrpc.Message) { block(r) })
+		s, _ := modernServer(t, f)
+		s.StopGrace = 50 * time.Millisecond
+		c := dialModern(t, f.reach(s))
+		c.request(3, "tasks/cancel", params(`"taskId":"x"`))
+		c.notify("notifications/x", "{}")
+		f.await("tasks/cancel", 1)
+		f.await("notifications/x", 1)
+		began := time.Now()
+		c.close()
+		if took := time.Since(began); took != s.StopGrace/2 {
+			t.Errorf("Close took %v", took)
+		}
+	})
 }
 
 // TestModernHostStops ends the stream with the cause.

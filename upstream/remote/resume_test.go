@@ -50,27 +50,28 @@ func TestD30_ResumesBehindTheLastEvent(t *testing.T) {
 }
 
 func TestD30_HonoursRetry(t *testing.T) {
-	const retry = 600 * time.Millisecond // longer than we would wait
-	f := newFake(t)
-	var dropped time.Time
-	f.handle("tools/call", func(w http.ResponseWriter, _ *http.Request, _ *jsonrpc.Message) {
-		stream(w, fmt.Sprintf("id: 1\nretry: %d\ndata:\n\n", retry.Milliseconds()))
-		dropped = time.Now()
-		drop(w)
+	inBubble(t, func(t *testing.T, f *fake) {
+		const retry = 600 * time.Millisecond // longer than we would wait
+		var dropped time.Time
+		f.handle("tools/call", func(w http.ResponseWriter, _ *http.Request, _ *jsonrpc.Message) {
+			stream(w, fmt.Sprintf("id: 1\nretry: %d\ndata:\n\n", retry.Milliseconds()))
+			dropped = time.Now()
+			drop(w)
+		})
+		f.get = func(w http.ResponseWriter, r *http.Request) {
+			if r.Header.Get("Last-Event-ID") == "" {
+				w.WriteHeader(405)
+				return
+			}
+			if waited := time.Since(dropped); waited != retry {
+				t.Errorf("it came back after %v", waited)
+			}
+			stream(w, "data: {\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{}}\n\n")
+		}
+		c := connect(t, f)
+		c.request(1, "tools/call", "")
+		wantResult(t, c.recv(), 1, `{}`)
 	})
-	f.get = func(w http.ResponseWriter, r *http.Request) {
-		if r.Header.Get("Last-Event-ID") == "" {
-			w.WriteHeader(405)
-			return
-		}
-		if waited := time.Since(dropped); waited < retry {
-			t.Errorf("it came back after %v", waited)
-		}
-		stream(w, "data: {\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{}}\n\n")
-	}
-	c := connect(t, f)
-	c.request(1, "tools/call", "")
-	wantResult(t, c.recv(), 1, `{}`)
 }
 
 func TestD30_ResumptionFails(t *testing.T) {

@@ -46,15 +46,26 @@ type fake struct {
 	any    func(w http.ResponseWriter, r *http.Request) bool // first of all; true: it has answered
 	live   string                                            // the session's id
 	births int
+
+	pipes *pipes // in a bubble
 }
 
 func newFake(t *testing.T) *fake {
+	f := unstarted(t)
+	f.start()
+	return f
+}
+
+func unstarted(t *testing.T) *fake {
 	f := &fake{t: t, change: make(chan struct{}), on: map[string]func(http.ResponseWriter, *http.Request, *jsonrpc.Message){}}
 	f.Server = httptest.NewUnstartedServer(f)
 	f.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, 0)
-	f.Start()
-	t.Cleanup(func() { f.CloseClientConnections(); f.Close() })
 	return f
+}
+
+func (f *fake) start() {
+	f.Start()
+	f.t.Cleanup(func() { f.CloseClientConnections(); f.Close() })
 }
 
 // handle sets what answers a method.
@@ -275,7 +286,7 @@ func within(t *testing.T, what string, fn func()) {
 func connect(t *testing.T, f *fake) *client {
 	t.Helper()
 	s, _ := server(t, f.URL)
-	return shaken(t, s)
+	return shaken(t, f.reach(s))
 }
 
 // shaken dials s and does the handshake.

@@ -391,6 +391,6 @@ func (s *session) close() {
 	s.giveUp()
 	s.wg.Wait()
 	takeLeave(s.ctx, s.t, s.endpoints.current())
-	s.cancel()
+	s.left()
 	s.t.leave()
 }

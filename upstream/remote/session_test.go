@@ -60,24 +60,25 @@ func TestConversation(t *testing.T) {
 }
 
 func TestInitializedComesBeforeRequests(t *testing.T) {
-	f := newFake(t)
-	release := make(chan struct{})
-	f.handle("notifications/initialized", func(w http.ResponseWriter, _ *http.Request, _ *jsonrpc.Message) {
-		<-release
-		f.note("accepted")
-		w.WriteHeader(http.StatusAccepted)
+	inBubble(t, func(t *testing.T, f *fake) {
+		release := make(chan struct{})
+		f.handle("notifications/initialized", func(w http.ResponseWriter, _ *http.Request, _ *jsonrpc.Message) {
+			<-release
+			f.note("accepted")
+			w.WriteHeader(http.StatusAccepted)
+		})
+		c := connect(t, f)
+		c.request(1, "tools/list", "")
+		c.notify("notifications/roots/list_changed", "")
+		f.await("notifications/initialized", 1)
+		time.Sleep(50 * time.Millisecond) // in which what does not wait would arrive
+		close(release)
+		wantResult(t, c.recv(), 1, `{}`)
+		f.await("notifications/roots/list_changed", 1)
+		if seen := f.all(); slices.Index(seen, "accepted") > min(slices.Index(seen, "tools/list"), slices.Index(seen, "notifications/roots/list_changed")) {
+			t.Errorf("server has seen %q", seen)
+		}
 	})
-	c := connect(t, f)
-	c.request(1, "tools/list", "")
-	c.notify("notifications/roots/list_changed", "")
-	f.await("notifications/initialized", 1)
-	time.Sleep(50 * time.Millisecond) // in which what does not wait would arrive
-	close(release)
-	wantResult(t, c.recv(), 1, `{}`)
-	f.await("notifications/roots/list_changed", 1)
-	if seen := f.all(); slices.Index(seen, "accepted") > min(slices.Index(seen, "tools/list"), slices.Index(seen, "notifications/roots/list_changed")) {
-		t.Errorf("server has seen %q", seen)
-	}
 }
 
 func TestNotificationsStayInOrder(t *testing.T) {
@@ -381,21 +382,22 @@ func TestRefusedInitializePasses(t *testing.T) {
 }
 
 func TestWriteTimeout(t *testing.T) {
-	f := newFake(t)
-	release := make(chan struct{})
-	f.any = func(_ http.ResponseWriter, r *http.Request) bool {
-		if r.ContentLength < 1<<20 {
-			return false
+	inBubble(t, func(t *testing.T, f *fake) {
+		release := make(chan struct{})
+		f.any = func(_ http.ResponseWriter, r *http.Request) bool {
+			if r.ContentLength < 1<<20 {
+				return false
+			}
+			<-release
+			return true
 		}
-		<-release
-		return true
-	}
-	defer close(release)
-	s, _ := server(t, f.URL)
-	s.WriteTimeout = 200 * time.Millisecond
-	c := shaken(t, s)
-	c.request(1, "tools/call", `{"x":"`+strings.Repeat("x", 15<<20)+`"}`)
-	wantError(t, c.recv(), 1, jsonrpc.ReasonClosed, "write timeout", jsonrpc.InFlight)
+		defer close(release)
+		s, _ := server(t, f.URL)
+		s.WriteTimeout = 200 * time.Millisecond
+		c := shaken(t, f.reach(s))
+		c.request(1, "tools/call", `{"x":"`+strings.Repeat("x", 15<<20)+`"}`)
+		wantError(t, c.recv(), 1, jsonrpc.ReasonClosed, "write timeout", jsonrpc.InFlight)
+	})
 }
 
 // D05: one cancellation does not wait for another.
