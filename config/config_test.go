@@ -117,14 +117,20 @@ func TestFound(t *testing.T) {
 // TestEditorsFolder: a file in a folder of the editor's own counts from the folder above.
 func TestEditorsFolder(t *testing.T) {
 	dir := t.TempDir()
-	file := filepath.Join(dir, ".vscode", "mcp.json")
-	mkfile(t, file, `{"servers": {"a": {"command": "./x", "args": ["${workspaceFolder}/y"]}}}`)
-	c, _, err := Load(Options{File: file})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if u := c.Upstreams[0]; u.Command != filepath.Join(dir, "x") || u.Args[0] != dir+"/y" || u.Cwd != dir {
-		t.Errorf("%+v", u)
+	for name, cwd := range map[string]string{".vscode/mcp.json": dir, ".cursor/mcp.json": "", ".kiro/settings/mcp.json": ""} {
+		file := filepath.Join(dir, name)
+		servers := "mcpServers"
+		if cwd != "" {
+			servers = "servers"
+		}
+		mkfile(t, file, `{"`+servers+`": {"a": {"command": "./x", "args": ["${workspaceFolder}/y"]}}}`)
+		c, _, err := Load(Options{File: file})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if u := c.Upstreams[0]; u.Command != filepath.Join(dir, "x") || u.Args[0] != dir+"/y" || u.Cwd != cwd {
+			t.Errorf("%s: %+v", name, u)
+		}
 	}
 }
 

@@ -3,6 +3,7 @@ package config
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"net/url"
 	"path/filepath"
 	"slices"
@@ -37,6 +38,8 @@ type foreign struct {
 	domains  []string   // that remote servers must be at; none: anywhere
 	denied   []string   // tools of any server that must not be used: names, not globs
 	verdicts []verdict  // about tools, in the order in which they count
+	profile  []verdict  // and those of the profile that Zed begins with
+	sandbox  *value     // the key that keeps all commands in one; nil: none does
 	gemini   bool       // $NAME is a variable
 	cwd      string     // where servers run that do not say it; "": where we do
 }
@@ -49,6 +52,9 @@ func (l *loader) foreignIn(root *node) *foreign {
 		}
 		f := &foreign{loader: l, section: s}
 		f.gemini = s.key == "mcpServers" && (filepath.Base(l.dir) == ".gemini" || root.has("mcp") || geminiEntries(root.get(s.key)))
+		if s.key == "mcp" && root.get("mcp").has("servers") && !l.isOpencode(root) {
+			f.section = section{key: "mcp"} // settings of VS Code
+		}
 		if above := f.workspace(); above != f.dir {
 			f.dir = above
 			if s.key == "servers" { // as VS Code does
@@ -62,31 +68,13 @@ func (l *loader) foreignIn(root *node) *foreign {
 
 // read reads the whole file. known are our own keys, which may stand beside the servers.
 func (f *foreign) read(file value, known fields) {
-	first := fields{ // since they say how the servers are read
-		"inputs":                 f.readInputs,
-		"allowMCPServers":        f.readOnly,
-		"excludeMCPServers":      f.readNever,
-		"enabledMcpjsonServers":  f.readOnly,
-		"disabledMcpjsonServers": f.readNever,
-		"disabledMcpServers":     f.readNever,
-		"allowedMcpServers":      refuseList,
-		"deniedMcpServers":       refuseList,
-		"excludeTools":           f.readDenied,
-		"mcpProxy":               f.readTBXark,
-		"mcpSettings":            func(v value) { v.pick("allowedDomains", into(&f.domains, nonEmpty.list)) },
-		"mcp":                    f.readMCP,
-		"tools":                  f.readTools,
-		"permission":             f.readPermission,
-		"permissions":            f.readPermissions,
-		"agent":                  f.readAgent,
-	}
+	ours := known.keys()
+	first := f.beside() // since they say how the servers are read
 	delete(first, f.section.key)
-	for key, section := range map[string]string{"agent": "context_servers", "permission": "mcp"} {
-		if f.section.key != section {
-			delete(first, key) // it is another program's
-		}
-	}
 	file.object(first, func(string, value) {})
+	if f.section.adapt != nil && f.section.key == "mcp" {
+		f.readAgents(file)
+	}
 	for key := range first {
 		known[key] = func(value) {}
 	}
@@ -94,7 +82,7 @@ func (f *foreign) read(file value, known fields) {
 
 	var others []string
 	file.object(known, func(key string, v value) {
-		near := DidYouMean(key, known.keys())
+		near := DidYouMean(key, ours)
 		switch {
 		case v.misspelt(key, known):
 		case Nearest(key, guarding) != "":
@@ -108,6 +96,42 @@ func (f *foreign) read(file value, known fields) {
 	if len(others) > 0 {
 		f.warn(f.source, "", "other settings, ignored: %s", shortened(others))
 	}
+}
+
+// beside are the keys beside the servers that say which of them, and which of their tools,
+// may be used.
+func (f *foreign) beside() fields {
+	keys := fields{
+		"inputs":                 f.readInputs,
+		"allowMCPServers":        f.readOnly,
+		"excludeMCPServers":      f.readNever,
+		"enabledMcpjsonServers":  f.readOnly,
+		"disabledMcpjsonServers": f.readNever,
+		"disabledMcpServers":     f.readNever,
+		"allowedMcpServers":      refuseList,
+		"deniedMcpServers":       refuseList,
+		"chat.mcp.access":        f.readAccess,
+		"chat.mcp.enabled":       f.readAccess,
+		"excludeTools":           f.readDenied,
+		"mcpProxy":               f.readTBXark,
+		"mcpSettings":            func(v value) { v.pick("allowedDomains", into(&f.domains, nonEmpty.list)) },
+		"interface":              func(v value) { v.pick("mcpServers", func(v value) { v.pick("use", f.readAccess) }) },
+		"mcp":                    f.readMCP,
+		"tools":                  f.readTools,
+		"sandbox":                f.readSandbox,
+		"permissions":            f.readPermissions,
+	}
+	switch {
+	case f.section.adapt != nil && f.section.key == "mcp":
+		maps.Copy(keys, f.opencodeRules())
+		for _, key := range agentKeys {
+			keys[key] = func(value) {} // after these
+		}
+		keys["experimental"] = func(v value) { v.pick("policies", func(v value) { v.every(refusePolicy) }) }
+	case f.section.key == "context_servers":
+		keys["agent"] = f.readAgent
+	}
+	return keys
 }
 
 // guarding are keys of a file of which a slip must not go unnoticed.
@@ -125,10 +149,10 @@ func shortened(all []string) string {
 	return strings.Join(all, ", ")
 }
 
-// readSection reads the servers. VS Code keeps them one level deeper in its settings.
+// readSection reads the servers. VS Code keeps them one level deeper in its settings, and
+// the second version of opencode does.
 func (f *foreign) readSection(v value) {
 	if f.section.key == "mcp" && v.node.has("servers") {
-		f.section = section{key: "mcp"}
 		v.pick("inputs", f.readInputs)
 		v.pick("servers", f.readServers)
 		return
@@ -140,6 +164,19 @@ func (f *foreign) readSection(v value) {
 func (f *foreign) readMCP(v value) {
 	v.pick("allowed", f.readOnly)
 	v.pick("excluded", f.readNever)
+	v.pick("serverCommand", func(v value) { v.warn(v.source, v.key, "left out: it is no entry of mcpServers") })
+}
+
+// readAccess reads whether servers may be used at all.
+func (f *foreign) readAccess(v value) {
+	switch {
+	case v.node.is("all") || v.node.is("true"):
+	case v.node.is("none") || v.node.is("false"):
+		f.only = append(f.only, nil)
+		v.warn(v.source, v.key, "keeps all servers of this file from being used")
+	default:
+		v.wrong("is not read here: disable servers in the file itself")
+	}
 }
 
 func (f *foreign) readOnly(v value) {
@@ -165,7 +202,7 @@ func (f *foreign) unused(name string, v value) bool {
 	for _, names := range f.only {
 		off = off || !slices.Contains(names, name)
 	}
-	return off || slices.Contains(f.never, name)
+	return off || slices.ContainsFunc(f.never, func(never string) bool { return strings.EqualFold(never, name) })
 }
 
 // checkDomain refuses a remote server that is at none of the domains that may be used.

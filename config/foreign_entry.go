@@ -26,7 +26,7 @@ func (f *foreign) readServers(v value) {
 		if f.unused(name, v) {
 			return
 		}
-		if v.node.get("source").is("extension") && !v.node.has("command") {
+		if f.extension(v.node) {
 			v.warn(v.source, v.key, "left out: the command is in an extension of Zed")
 			return
 		}
@@ -38,10 +38,23 @@ func (f *foreign) readServers(v value) {
 	})
 }
 
+// extension reports whether an entry is for what an extension of Zed runs.
+func (f *foreign) extension(n *node) bool {
+	return f.section.key == "context_servers" && !n.has("command") && !n.has("url") && (n.has("settings") || n.get("source").is("extension"))
+}
+
 // rewrite brings an entry into the form of mcpServers.
 func (f *foreign) rewrite(n *node) {
 	if u := n.get("httpUrl"); u != nil && !n.has("type") {
 		n.set("type", &node{kind: text, text: "http"})
+	}
+	if t := n.get("transport"); t.isA(object) { // as Cline has it
+		n.drop("transport")
+		n.members = append(n.members, t.members...)
+	}
+	if client := n.get("oauthClient"); client != nil { // Cline keeps its tokens in oauth
+		n.set("oauth", client)
+		n.drop("oauthClient")
 	}
 	for i, m := range n.members {
 		if key, ok := writtenAs[m.key]; ok && !n.has(key) {
@@ -103,6 +116,7 @@ func (f *foreign) entry(name string, v value) {
 	v.typeFits(u)
 	v.placeholders(f.placeholder(v.node))
 	f.checkDomain(v, u)
+	f.outside(u)
 	f.deny(name, u)
 	f.entries = append(f.entries, entry{Upstream: *u, foreign: true})
 }
@@ -129,6 +143,10 @@ func (f *foreign) known(known fields, u *Upstream) {
 		"sandbox":        refuseSandbox,
 		"sandboxEnabled": refuseSandbox,
 		"allowHosts":     refuseSandbox,
+		"apiKey":         refuseAuth, "obo": refuseAuth, "authProviderType": refuseAuth,
+		"proxy": func(v value) {
+			v.wrong("is not read here: HTTPS_PROXY and HTTP_PROXY are, for all servers")
+		},
 		"headersHelper": func(v value) {
 			v.wrong("is not run here: write the headers to files, and name those with headersFrom")
 		},
@@ -171,11 +189,20 @@ func timeOf(to *time.Duration, unit time.Duration) func(value) {
 	}
 }
 
+const noSandbox = "cannot be done here, and the server would reach more than it should: remove the key if that is intended"
+
 // refuseSandbox refuses what would keep a server from files and networks, and does not
 // here.
 func refuseSandbox(v value) {
 	if v.node.isA(object|list) || v.node.is("true") {
-		v.wrong("cannot be done here, and the server would reach more than it should: remove the key if that is intended")
+		v.wrong(noSandbox)
+	}
+}
+
+// refuseAuth refuses ways to prove who we are that only the other program has.
+func refuseAuth(v value) {
+	if !v.node.is("dynamic_discovery") { // as everywhere
+		v.wrong("is not read here: name a header in headers or headersFrom, or use auth")
 	}
 }
 
@@ -334,6 +361,11 @@ func (f *foreign) opencode(_ string, n *node) {
 		s = strings.ReplaceAll(s, "${", "$${")
 		return openVariable.ReplaceAllString(s, "$${$1}")
 	})
+	eras := map[string]string{"legacy": "legacy", "auto": "auto", "2026-07-28": "modern"}
+	if p := n.get("protocol"); p.isA(text) && eras[p.text] != "" {
+		n.set("era", oneText(eras[p.text]))
+		n.drop("protocol")
+	}
 }
 
 var openVariable = regexp.MustCompile(`\{((?:env|file):[^{}]+)\}`)

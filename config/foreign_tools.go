@@ -35,91 +35,21 @@ func (f *foreign) judge(v value, pattern string, prefix func(string) string, all
 	f.verdicts = append(f.verdicts, verdict{v, pattern, prefix, allowed})
 }
 
-// readTools reads what keeps tools of any server from being used: opencode's verdicts, or
-// Gemini CLI's list of names.
-func (f *foreign) readTools(v value) {
-	switch {
-	case f.section.key == "mcp":
-		v.each(func(pattern string, v value) {
-			on := true
-			if v.node.kind == boolean {
-				into(&on, truth.read)(v)
-			}
-			f.judge(v, pattern, asOpencode, on)
-		})
-	case f.section.key == "mcpServers" && v.node.kind == list:
-		v.wrong("lists tools, which is not read here: name them at their servers")
-	default:
-		v.pick("exclude", f.readDenied)
-		v.pick("sandbox", func(v value) {
-			if !v.node.is("false") {
-				v.warn(v.source, v.key, "ignored: servers run outside of it here")
-			}
-		})
-	}
-}
-
-// readDenied reads names of tools as Gemini CLI has them: their own, or with their server's.
-func (f *foreign) readDenied(v value) {
-	names, _ := nonEmpty.list(v)
-	f.denied = append(f.denied, names...)
-	for _, name := range names {
-		for _, prefix := range asGemini {
-			f.judge(v, name, prefix, false)
-		}
-	}
-}
-
-// readPermission reads opencode's permissions. To ask the person first is the client's
-// business. Of verdicts on what is given to a tool only one on anything is about servers.
-func (f *foreign) readPermission(v value) {
-	if v.node.kind == text {
-		f.judge(v, "*", asOpencode, v.node.text != "deny")
-		return
-	}
-	v.each(func(pattern string, v value) {
-		f.judge(v, pattern, asOpencode, !v.node.is("deny") && !v.node.get("*").is("deny"))
-	})
-}
-
-// readPermissions reads those of Claude Code: mcp__SERVER, or mcp__SERVER__TOOL.
-func (f *foreign) readPermissions(v value) {
-	v.pick("deny", func(v value) {
-		v.every(func(v value) {
-			rule := v.node.text
-			switch {
-			case strings.HasPrefix(rule, "Mcp("):
-				v.wrong("is not read here: deny the tool at its server, with disabledTools")
-			case strings.HasPrefix(rule, "mcp__"):
-				f.judge(v, rule, asClaude, false)
-			}
-		})
-	})
-}
-
-// readAgent reads the permissions of Zed.
-func (f *foreign) readAgent(v value) {
-	v.pick("tool_permissions", func(v value) {
-		v.pick("default", func(v value) { f.judge(v, "mcp:*", asZed, !v.node.is("deny")) })
-		v.pick("tools", func(v value) {
-			v.each(func(tool string, v value) {
-				denies := len(v.node.get("always_deny").all()) > 0
-				if of := v.node.get("default"); of != nil || denies {
-					f.judge(v, literal(tool), asZed, !of.is("deny") && !denies)
-				}
-			})
-		})
-	})
-}
-
 // deny adds to the tools of a server that are denied what the rest of the file says.
 func (f *foreign) deny(name string, u *Upstream) {
 	for _, tool := range f.denied {
 		u.Tools.Deny = append(u.Tools.Deny, literal(tool))
 	}
+	u.obey(f.verdicts, name)
+	u.obey(f.profile, name)
+}
+
+// obey adds to the tools that are denied what verdicts say. The last that is about all tools
+// counts, and what comes after it.
+func (u *Upstream) obey(verdicts []verdict, name string) {
 	var only []string // but for these all are denied
 	closed := false
-	for _, d := range f.verdicts {
+	for _, d := range verdicts {
 		for _, rest := range d.rests(name) {
 			switch {
 			case !isGlob(rest):

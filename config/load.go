@@ -187,8 +187,22 @@ func (d decoder) Decode(data []byte, top map[string]any) error {
 		f.read(file, known)
 		return nil
 	}
+	if d.strange(root, known) {
+		d.fail(d.source, "", "has no servers: they are in upstreams, or in mcpServers and the like if another program has written it")
+		return nil
+	}
 	file.strict(known)
 	return nil
+}
+
+// strange reports whether not one key of a file is ours, or meant to be.
+func (l *loader) strange(root *node, known fields) bool {
+	for _, m := range root.members {
+		if _, ours := known[m.key]; m.key != "$schema" && (ours || Nearest(strings.ToLower(m.key), known.keys()) != "") {
+			return false
+		}
+	}
+	return len(root.members) > 0
 }
 
 // fields are the keys of a file. Settings that viper layers go to top.

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"errors"
 	"regexp"
+	"slices"
 	"strconv"
 )
 
@@ -94,6 +95,19 @@ func (n *node) set(key string, value *node) {
 		}
 	}
 	n.members = append(n.members, member{key: key, value: value})
+}
+
+// drop removes a key.
+func (n *node) drop(key string) {
+	n.members = slices.DeleteFunc(n.members, func(m member) bool { return m.key == key })
+}
+
+// fields returns the members of an object; nil if n is nil.
+func (n *node) fields() []member {
+	if n == nil {
+		return nil
+	}
+	return n.members
 }
 
 // isA reports whether n is there and of one of kinds.

@@ -1,0 +1,143 @@
+package config
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+)
+
+var variableName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+
+// expand replaces the variables of s, once: what they hold is not expanded
+// again. It names all that is wrong, without naming values.
+func (r *reader) expand(s string) (expanded string, wrong []string) {
+	var out strings.Builder
+	for {
+		before, rest, found := strings.Cut(s, "${")
+		if !found {
+			out.WriteString(s)
+			return out.String(), wrong
+		}
+		if head, escaped := strings.CutSuffix(before, "$"); escaped {
+			out.WriteString(head + "${")
+			s = rest
+			continue
+		}
+		out.WriteString(before)
+		reference, rest, closed := strings.Cut(rest, "}")
+		if !closed {
+			return "", append(wrong, "has a ${ without its } (a literal one is written $${)")
+		}
+		value, problem := r.resolveVariable(reference)
+		if problem != "" {
+			wrong = append(wrong, problem)
+		}
+		out.WriteString(value)
+		s = rest
+	}
+}
+
+// resolveVariable gives the value of NAME or NAME:-default, or of what editors write:
+// env:NAME, input:ID, file:PATH and the folder that they have open.
+func (r *reader) resolveVariable(reference string) (value, problem string) {
+	if id, ok := strings.CutPrefix(reference, "input:"); ok {
+		return r.input(id)
+	}
+	if path, ok := strings.CutPrefix(reference, "file:"); ok {
+		return r.fileText(path)
+	}
+	if known, ok := r.surroundings(reference); ok {
+		return known, ""
+	}
+	name, fallback, optional := strings.Cut(strings.TrimPrefix(reference, "env:"), ":-")
+	if !variableName.MatchString(name) {
+		return "", fmt.Sprintf("${%s} is neither ${NAME} nor ${NAME:-default} (a literal ${ is written $${)", printable(reference))
+	}
+	value, set := os.LookupEnv(name)
+	switch {
+	case optional && value == "":
+		return fallback, ""
+	case !set:
+		return "", fmt.Sprintf("the variable %s is not set", name)
+	}
+	return value, ""
+}
+
+// varies tells whether s has a variable in it. Such a string may be a value of any
+// type.
+func varies(s string) bool {
+	return strings.Contains(strings.ReplaceAll(s, "$${", ""), "${")
+}
+
+// An input is what an editor asks its person for, once.
+type input struct{ standard *node }
+
+// readInputs reads what VS Code asks for. A proxy has nobody to ask.
+func (r *reader) readInputs(v value) {
+	r.inputs = make(map[string]input)
+	v.every(func(v value) {
+		if id := v.node.get("id"); id.isA(text) {
+			r.inputs[id.text] = input{v.node.get("default")}
+		}
+	})
+}
+
+var notInVariable = regexp.MustCompile(`[^A-Z0-9]+`)
+
+// input gives what a person would have entered: it is in a variable, else there is a
+// default.
+func (r *reader) input(id string) (value, problem string) {
+	name := "INPUT_" + notInVariable.ReplaceAllString(strings.ToUpper(id), "_")
+	if value, set := os.LookupEnv(name); set {
+		return value, ""
+	}
+	if standard := r.inputs[id].standard; standard.isA(text | number | boolean) {
+		return standard.text, ""
+	}
+	return "", fmt.Sprintf("asks a person for %s, and nobody is asked here: set the variable %s", quote(id), name)
+}
+
+// fileText gives what is in a file, without the end of its last line.
+func (r *reader) fileText(path string) (value, problem string) {
+	if rest, ok := strings.CutPrefix(path, "~/"); ok {
+		home, _ := os.UserHomeDir()
+		path = filepath.Join(home, rest)
+	}
+	data, err := r.readFile(r.resolve(path))
+	if err != nil {
+		return "", fmt.Sprintf("the file %s %v", printable(path), err)
+	}
+	return strings.TrimRight(string(data), "\r\n"), ""
+}
+
+// surroundings gives what editors know of where they run.
+func (r *reader) surroundings(name string) (string, bool) {
+	switch name {
+	case "workspaceFolder", "workspaceRoot":
+		return r.workspace(), true
+	case "workspaceFolderBasename":
+		return filepath.Base(r.workspace()), true
+	case "userHome":
+		home, err := os.UserHomeDir()
+		return home, err == nil
+	case "pathSeparator", "/":
+		return string(filepath.Separator), true
+	}
+	return "", false
+}
+
+// workspace is the folder that an editor has open: its files are in there, or in a folder
+// of the editor's own.
+func (r *reader) workspace() string {
+	dir := r.dir
+	if filepath.Base(dir) == "settings" { // as in .kiro
+		dir = filepath.Dir(dir)
+	}
+	switch filepath.Base(dir) {
+	case ".vscode", ".cursor", ".windsurf", ".gemini", ".codex", ".zed", ".opencode", ".roo", ".claude", ".kiro":
+		return filepath.Dir(dir)
+	}
+	return r.dir
+}
