@@ -5,7 +5,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -14,7 +13,6 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 	"go.uber.org/goleak"
-	"go.yaml.in/yaml/v3"
 
 	"github.com/mcp-proxy/mcp-proxy/config"
 )
@@ -27,18 +25,28 @@ func configs(t *testing.T) []string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	folders, err := filepath.Glob("*/*.yaml")
-	if err != nil {
-		t.Fatal(err)
+	for _, pattern := range []string{"*/*.yaml", "*/*/*.yaml"} {
+		more, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, more...)
 	}
-	return slices.DeleteFunc(append(files, folders...), func(name string) bool {
-		return slices.Contains([]string{"compose.yaml", "kubernetes.yaml"}, filepath.Base(name))
+	return slices.DeleteFunc(files, func(name string) bool {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return filepath.Base(name) == "compose.yaml" || manifest.Match(text)
 	})
 }
 
+// manifest matches what is for Kubernetes.
+var manifest = regexp.MustCompile("(?m)^apiVersion:")
+
 func TestConfigs(t *testing.T) {
 	files := configs(t)
-	if len(files) < 11 {
+	if len(files) < 14 {
 		t.Fatalf("examples: %v", files)
 	}
 	for _, file := range files {
@@ -67,8 +75,8 @@ func TestDocs(t *testing.T) {
 		var auth string
 		for _, b := range blocks.FindAllSubmatch(text, -1) {
 			block := string(b[1])
-			if strings.Contains(block, "volumes:") {
-				continue // of a pod
+			if strings.Contains(block, "volumes:") || strings.Contains(block, "resources:") {
+				continue // for Kubernetes
 			}
 			if strings.Contains(block, "auth:\n") {
 				auth = block
@@ -98,42 +106,6 @@ func loads(t *testing.T, page, text string) {
 	if _, warnings, err := config.Load(config.Options{File: file}); err != nil || len(warnings) > 0 {
 		t.Errorf("%s: %v, %q of\n%s", page, err, warnings, text)
 	}
-}
-
-// TestSidecarConfigs compares the configurations within kubernetes.yaml to the
-// files beside it, as containers see them.
-func TestSidecarConfigs(t *testing.T) {
-	manifest, err := os.Open("sidecar/kubernetes.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer manifest.Close()
-	var first struct {
-		Kind string
-		Data map[string]string
-	}
-	if err := yaml.NewDecoder(manifest).Decode(&first); err != nil || first.Kind != "ConfigMap" || len(first.Data) != 2 {
-		t.Fatalf("not a ConfigMap of two files: %+v, %v", first, err)
-	}
-	for name, text := range first.Data {
-		copied := filepath.Join(t.TempDir(), name)
-		if err := os.WriteFile(copied, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if got, want := load(t, copied), load(t, filepath.Join("sidecar", name)); !reflect.DeepEqual(got, want) {
-			t.Errorf("%s:\ngot  %+v\nwant %+v", name, got, want)
-		}
-	}
-}
-
-func load(t *testing.T, file string) *config.Config {
-	t.Helper()
-	c, _, err := config.Load(config.Options{File: file})
-	if err != nil {
-		t.Fatal(err)
-	}
-	c.File, c.Read = "", nil
-	return c
 }
 
 // TestQuickstart talks to both servers of the quickstart as a host would that

@@ -1,0 +1,37 @@
+{{- define "mcp-proxy.name" -}}
+{{- $name := ternary .Release.Name (printf "%s-%s" .Release.Name .Chart.Name) (contains .Chart.Name .Release.Name) }}
+{{- $name | trunc 63 | trimSuffix "-" }}
+{{- end }}
+
+{{- define "mcp-proxy.selector" -}}
+app.kubernetes.io/name: {{ .Chart.Name }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "mcp-proxy.labels" -}}
+{{ include "mcp-proxy.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
+{{- end }}
+
+{{/* The configuration: what the chart knows, and .Values.config on top. */}}
+{{- define "mcp-proxy.config" -}}
+{{- $name := include "mcp-proxy.name" . }}
+{{- $config := dict
+  "listen" (list "0.0.0.0:8080")
+  "admin" (dict "listen" (list "0.0.0.0:9090"))
+  "drainDelay" "5s"
+  "allowedHosts" (list $name (printf "%s.%s" $name .Release.Namespace) (printf "%s.%s.svc" $name .Release.Namespace) (printf "%s.%s.svc.cluster.local" $name .Release.Namespace)) }}
+{{- if .Values.token.secret }}
+{{- $_ := set $config "tokenFile" "/run/secrets/mcp-proxy/token" }}
+{{- end }}
+{{- $config = mergeOverwrite $config (deepCopy .Values.config) }}
+{{- if not (or $config.upstreams $config.links) }}
+{{- fail "config: name at least one server in upstreams, or a host in links" }}
+{{- end }}
+{{- if not (or $config.tokenFile $config.auth $config.insecure (dig "tls" "clientCA" "" $config)) }}
+{{- fail "token.secret: clients have to prove who they are (or config: auth, tls.clientCA, or insecure: true)" }}
+{{- end }}
+{{- toYaml $config }}
+{{- end }}
