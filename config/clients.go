@@ -133,14 +133,14 @@ func (l *loader) ownFiles(c *Config) {
 }
 
 // Proves tells whether clients on HTTP have to prove who they are.
-func (c *Config) Proves() bool {
-	return c.TokenFile != "" || len(c.Auth.Tokens)+len(c.Auth.JWT) > 0 || c.TLS.ClientCA != ""
+func (f *Frontend) Proves() bool {
+	return f.TokenFile != "" || len(f.Auth.Tokens)+len(f.Auth.JWT) > 0 || f.TLS.ClientCA != ""
 }
 
 // Open returns the addresses to listen at where others can come who prove nothing.
-func (c *Config) Open() (addresses []string) {
-	for _, a := range c.Listen {
-		if !c.Proves() && !isLocal(a) {
+func (f *Frontend) Open() (addresses []string) {
+	for _, a := range f.Listen {
+		if !f.Proves() && !isLocal(a) {
 			addresses = append(addresses, a)
 		}
 	}
@@ -150,6 +150,6 @@ func (c *Config) Open() (addresses []string) {
 // overheard tells whether tokens can be read on their way to an address. Something that
 // ends TLS may be there; then we are known by an https URL. Of tokenFile nothing is said:
 // there is no other word for it than insecure.
-func (c *Config) overheard(address string) bool {
-	return len(c.Auth.Tokens)+len(c.Auth.JWT) > 0 && !isLocal(address) && c.TLS.Cert == "" && !strings.HasPrefix(c.PublicURL, "https:")
+func (f *Frontend) overheard(address string) bool {
+	return len(f.Auth.Tokens)+len(f.Auth.JWT) > 0 && !isLocal(address) && f.TLS.Cert == "" && !strings.HasPrefix(f.PublicURL, "https:")
 }

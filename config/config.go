@@ -16,43 +16,48 @@ type Config struct {
 	// come from.
 	Read []string `mapstructure:"-"`
 
-	Listen         []string      // HOST:PORT or unix:///path
-	TokenFile      string        // path of the bearer token; empty: clients need none
-	Insecure       bool          // listening beyond loopback without a token is intended
-	AllowedHosts   []string      // besides loopback names and the listen addresses; "*" is any
-	AllowedOrigins []string      // besides loopback; "*" is any
-	SessionIdle    time.Duration // an HTTP session without traffic ends after this
-	SessionGone    time.Duration // and after this if its GET stream closed and nothing came since
-	ListTimeout    time.Duration // an upstream slower than this is left out of a merged list
-	PageSize       int           // entries of a page of a merged list; zero: one page
-	Drain          time.Duration // for requests in flight when the client's input ends; may be zero
-	DrainDelay     time.Duration // readiness fails so long before the shutdown; may be zero
-	ShutdownGrace  time.Duration // the whole budget of a shutdown; may be zero
-	Prefix         string        // "auto", "always" or "never"
-	PublicURL      string        // how clients reach us, without a slash at the end: https://mcp.example.com; empty: unknown
-	TokenStore     string        // where the tokens of logins are kept: "file" or "keyring"
+	Frontend `mapstructure:",squash"`
+
+	SessionIdle   time.Duration // an HTTP session without traffic ends after this
+	SessionGone   time.Duration // and after this if its GET stream closed and nothing came since
+	ListTimeout   time.Duration // an upstream slower than this is left out of a merged list
+	PageSize      int           // entries of a page of a merged list; zero: one page
+	Drain         time.Duration // for requests in flight when the client's input ends; may be zero
+	DrainDelay    time.Duration // readiness fails so long before the shutdown; may be zero
+	ShutdownGrace time.Duration // the whole budget of a shutdown; may be zero
+	Prefix        string        // "auto", "always" or "never"
+	TokenStore    string        // where the tokens of logins are kept: "file" or "keyring"
 
 	Limits    Limits     `mapstructure:"-"`
-	TLS       ListenTLS  `mapstructure:"-"` // that serve ends itself; the zero value: none
-	Auth      Auth       `mapstructure:"-"` // who clients are, besides TokenFile
 	Admin     Admin      `mapstructure:"-"` // where operators look in
 	Logs      Logs       `mapstructure:"-"` // besides what always is
 	Traces    Traces     `mapstructure:"-"` // of calls, and where they go
-	Policies  []Policy   `mapstructure:"-"` // what they may, in the order of the file; nil: everything
+	Policies  []Policy   `mapstructure:"-"` // what clients may, in the order of the file; nil: everything
 	Upstreams []Upstream `mapstructure:"-"` // in the order of the file; disabled ones are left out
 	Links     []Link     `mapstructure:"-"` // in the order of the file
+}
+
+// Frontend is how clients reach serve, and how they prove who they are.
+type Frontend struct {
+	Listen         []string  // HOST:PORT or unix:///path
+	TLS            ListenTLS `mapstructure:"-"` // that serve ends itself; the zero value: none
+	PublicURL      string    // how clients reach us, without a slash at the end: https://mcp.example.com; empty: unknown
+	TokenFile      string    // path of the bearer token; empty: clients need none
+	Auth           Auth      `mapstructure:"-"` // who clients are, besides TokenFile
+	Insecure       bool      // listening beyond loopback without a token is intended
+	AllowedHosts   []string  // besides loopback names and the listen addresses; "*" is any
+	AllowedOrigins []string  // besides loopback; "*" is any
 }
 
 // Changed names the top-level keys whose values are others in now: those that a reload does
 // not apply, which are all but upstreams and links.
 func (c *Config) Changed(now *Config) (keys []string) {
 	before, after := reflect.ValueOf(*c), reflect.ValueOf(*now)
-	for i := range before.NumField() {
-		name := before.Type().Field(i).Name
+	for _, f := range reflect.VisibleFields(before.Type()) {
 		switch {
-		case slices.Contains([]string{"File", "Read", "Upstreams", "Links"}, name):
-		case !reflect.DeepEqual(before.Field(i).Interface(), after.Field(i).Interface()):
-			keys = append(keys, keyOf(name))
+		case f.Anonymous || slices.Contains([]string{"File", "Read", "Upstreams", "Links"}, f.Name):
+		case !reflect.DeepEqual(before.FieldByIndex(f.Index).Interface(), after.FieldByIndex(f.Index).Interface()):
+			keys = append(keys, keyOf(f.Name))
 		}
 	}
 	return keys
@@ -79,25 +84,15 @@ type Limits struct {
 	Sessions int   // client sessions at once
 }
 
-// An Upstream is one configured server: a Command, a URL or a Replay, never two of them.
+// An Upstream is one configured server: a Process with a Command, a Remote with a URL, or a
+// Replay, never two of them.
 type Upstream struct {
 	Name string // [A-Za-z0-9_-]{1,32} without "__"
 	Key  string // where it is configured, for error lines: upstreams.docs
 	Type string // what an entry of mcpServers says: "stdio", "http", "sse", "ws"; empty: nothing
 
-	Command    string // absolute if it was given with a slash, else looked up in PATH
-	Args       []string
-	Env        map[string]string
-	InheritEnv []string // names besides the usual ones (a final * matches the rest), or "all"
-	Cwd        string   // absolute; empty: the proxy's own
-
-	URL           string            // http, https, ws or wss
-	Headers       map[string]string // names with their case kept, unique without regard to it
-	HeadersFrom   map[string]string // header name to the path of a file that holds its value
-	TLS           TLS
-	Auth          UpstreamAuth // how we prove who we are there; excludes a header Authorization
-	MaxConcurrent int          // requests at once; zero: no bound
-
+	Process
+	Remote
 	Replay string // absolute path of a recording that answers in place of a server
 
 	Era            string        // "legacy" or "modern": what the server speaks; empty: found out
@@ -110,6 +105,25 @@ type Upstream struct {
 	StopGrace      time.Duration // positive
 	Prefix         *string       // overrides Config.Prefix for this upstream; may be ""
 	Tools          Tools
+}
+
+// A Process is a server that we start.
+type Process struct {
+	Command    string // absolute if it was given with a slash, else looked up in PATH
+	Args       []string
+	Env        map[string]string
+	InheritEnv []string // names besides the usual ones (a final * matches the rest), or "all"
+	Cwd        string   // absolute; empty: the proxy's own
+}
+
+// A Remote is a server elsewhere.
+type Remote struct {
+	URL           string            // http, https, ws or wss
+	Headers       map[string]string // names with their case kept, unique without regard to it
+	HeadersFrom   map[string]string // header name to the path of a file that holds its value
+	TLS           TLS
+	Auth          UpstreamAuth // how we prove who we are there; excludes a header Authorization
+	MaxConcurrent int          // requests at once; zero: no bound
 }
 
 // TLS holds the paths of PEM files; empty ones mean the system's roots and no

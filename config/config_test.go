@@ -173,7 +173,7 @@ func TestChanged(t *testing.T) {
 		t.Errorf("upstreams and links alone: %q", keys)
 	}
 	now := load(t, upstreams+"tls: {cert: a, key: b}\npublicURL: https://a\nlimits: {depth: 9}\nlogs: {calls: true}\npolicies: [{who: any}]\n")
-	if keys := before.Changed(now); strings.Join(keys, " ") != "publicURL limits tls logs policies" {
+	if keys := before.Changed(now); strings.Join(keys, " ") != "tls publicURL limits logs policies" {
 		t.Errorf("changed: %q", keys)
 	}
 }

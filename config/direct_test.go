@@ -17,7 +17,7 @@ func TestCommand(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []Upstream{{
-		Name: "main", Key: "--", Command: "npx", Args: []string{"-y", "server"}, InheritEnv: []string{"all"},
+		Name: "main", Key: "--", Process: Process{Command: "npx", Args: []string{"-y", "server"}, InheritEnv: []string{"all"}},
 		StartTimeout: 30 * time.Second, WriteTimeout: time.Minute, StopGrace: 2 * time.Second,
 	}}
 	if !reflect.DeepEqual(c.Upstreams, want) || c.File != "" {
@@ -56,8 +56,10 @@ func TestURL(t *testing.T) {
 		t.Fatal(warnings, err)
 	}
 	want := []Upstream{{
-		Name: "main", Key: "URL", URL: "https://example.com/mcp?a=b",
-		Headers:      map[string]string{"Authorization": "Bearer hunter2", "X-Time": "a:b", "X-Empty": ""},
+		Name: "main", Key: "URL", Remote: Remote{
+			URL:     "https://example.com/mcp?a=b",
+			Headers: map[string]string{"Authorization": "Bearer hunter2", "X-Time": "a:b", "X-Empty": ""},
+		},
 		StartTimeout: 30 * time.Second, WriteTimeout: time.Minute, StopGrace: 2 * time.Second,
 	}}
 	if !reflect.DeepEqual(c.Upstreams, want) || c.File != "" {
@@ -136,11 +138,13 @@ func TestServersOnTheCommandLine(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []Upstream{{
-		Name: "files", Key: "--server files", Command: "npx", Args: []string{"-y", "a server", "its"}, InheritEnv: []string{"all"},
-		Env: map[string]string{"A": "b=c"}, Cwd: c.Upstreams[0].Cwd, Shared: true,
+		Name: "files", Key: "--server files", Process: Process{
+			Command: "npx", Args: []string{"-y", "a server", "its"}, InheritEnv: []string{"all"},
+			Env: map[string]string{"A": "b=c"}, Cwd: c.Upstreams[0].Cwd,
+		}, Shared: true,
 		StartTimeout: 30 * time.Second, WriteTimeout: time.Minute, StopGrace: 2 * time.Second,
 	}, {
-		Name: "docs", Key: "--server docs", URL: "https://example.com/mcp?a=b", Shared: true,
+		Name: "docs", Key: "--server docs", Remote: Remote{URL: "https://example.com/mcp?a=b"}, Shared: true,
 		StartTimeout: 30 * time.Second, WriteTimeout: time.Minute, StopGrace: 2 * time.Second,
 	}}
 	if !reflect.DeepEqual(c.Upstreams, want) || filepath.Base(c.Upstreams[0].Cwd) != "data" || c.AllowedOrigins[0] != "https://app.example.com" {

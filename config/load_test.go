@@ -14,50 +14,55 @@ func wantFull(dir string) *Config {
 	bare, docs := "", "docs-"
 	remote := func(name, url string, auth UpstreamAuth) Upstream {
 		return Upstream{
-			Name: name, Key: "upstreams." + name, URL: url, Auth: auth,
+			Name: name, Key: "upstreams." + name, Remote: Remote{URL: url, Auth: auth},
 			StartTimeout: 30 * time.Second, WriteTimeout: time.Minute, StopGrace: 2 * time.Second,
 		}
 	}
 	return &Config{
-		PublicURL:  "https://mcp.example.com",
-		TokenStore: "keyring",
-		TLS:        ListenTLS{Cert: filepath.Join(dir, "serve.pem"), Key: "/etc/serve.key", ClientCA: filepath.Join(dir, "clients.pem")},
-		Auth:       wantAuth(dir),
-		Policies:   wantPolicies(),
-
-		Listen:         []string{"127.0.0.1:9090", "[::1]:9090", "unix:///run/mcp.sock"},
-		TokenFile:      filepath.Join(dir, "secrets/token"),
-		Insecure:       true,
-		AllowedHosts:   []string{"proxy.example.com", "proxy.example.com:8443", "[fd00::1]"},
-		AllowedOrigins: []string{"https://app.example.com", "http://app.example.com:3000"},
-		SessionIdle:    90 * time.Minute,
-		SessionGone:    90 * time.Second,
-		ListTimeout:    2 * time.Second,
-		PageSize:       50,
-		ShutdownGrace:  3 * time.Second,
-		Prefix:         "never",
-		Limits:         Limits{Message: 3 << 19, Depth: 100, InFlight: 64, Sessions: 8},
+		Frontend: Frontend{
+			PublicURL:      "https://mcp.example.com",
+			TLS:            ListenTLS{Cert: filepath.Join(dir, "serve.pem"), Key: "/etc/serve.key", ClientCA: filepath.Join(dir, "clients.pem")},
+			Auth:           wantAuth(dir),
+			Listen:         []string{"127.0.0.1:9090", "[::1]:9090", "unix:///run/mcp.sock"},
+			TokenFile:      filepath.Join(dir, "secrets/token"),
+			Insecure:       true,
+			AllowedHosts:   []string{"proxy.example.com", "proxy.example.com:8443", "[fd00::1]"},
+			AllowedOrigins: []string{"https://app.example.com", "http://app.example.com:3000"},
+		},
+		TokenStore:    "keyring",
+		Policies:      wantPolicies(),
+		SessionIdle:   90 * time.Minute,
+		SessionGone:   90 * time.Second,
+		ListTimeout:   2 * time.Second,
+		PageSize:      50,
+		ShutdownGrace: 3 * time.Second,
+		Prefix:        "never",
+		Limits:        Limits{Message: 3 << 19, Depth: 100, InFlight: 64, Sessions: 8},
 		Upstreams: []Upstream{{
 			Name: "zeta", Key: "upstreams.zeta",
-			Command:      filepath.Join(dir, "bin/server"),
-			Args:         []string{"-p", "010", "1.10", "true", "value", "fall back", "${HOME}"},
-			Env:          map[string]string{"Mixed_Case": "avalueb", "PORT": "8080", "path": ""},
-			InheritEnv:   []string{"AWS_REGION", "SSH_*"},
-			Cwd:          filepath.Join(dir, "data"),
+			Process: Process{
+				Command:    filepath.Join(dir, "bin/server"),
+				Args:       []string{"-p", "010", "1.10", "true", "value", "fall back", "${HOME}"},
+				Env:        map[string]string{"Mixed_Case": "avalueb", "PORT": "8080", "path": ""},
+				InheritEnv: []string{"AWS_REGION", "SSH_*"},
+				Cwd:        filepath.Join(dir, "data"),
+			},
 			StartTimeout: time.Second, RequestTimeout: 2 * time.Second,
 			WriteTimeout: 3 * time.Second, StopGrace: 4 * time.Second,
 			Prefix: &bare,
 			Tools:  Tools{Allow: []string{"read_*", "repo/*"}, Deny: []string{"*_all"}},
 		}, {
 			Name: "Alpha", Key: "upstreams.Alpha",
-			URL:           "https://example.com/mcp",
-			Headers:       map[string]string{"X-Api-KEY": "value", "authorization": "Bearer x"},
-			HeadersFrom:   map[string]string{"X-Other": filepath.Join(dir, "secrets/other")},
-			TLS:           TLS{CA: filepath.Join(dir, "ca.pem"), Cert: "/etc/cert.pem", Key: filepath.Join(dir, "key.pem")},
-			MaxConcurrent: 4,
-			Era:           "legacy",
-			Shared:        true,
-			StartTimeout:  30 * time.Second, WriteTimeout: time.Minute, StopGrace: 2 * time.Second,
+			Remote: Remote{
+				URL:           "https://example.com/mcp",
+				Headers:       map[string]string{"X-Api-KEY": "value", "authorization": "Bearer x"},
+				HeadersFrom:   map[string]string{"X-Other": filepath.Join(dir, "secrets/other")},
+				TLS:           TLS{CA: filepath.Join(dir, "ca.pem"), Cert: "/etc/cert.pem", Key: filepath.Join(dir, "key.pem")},
+				MaxConcurrent: 4,
+			},
+			Era:          "legacy",
+			Shared:       true,
+			StartTimeout: 30 * time.Second, WriteTimeout: time.Minute, StopGrace: 2 * time.Second,
 			Prefix: &docs,
 		},
 			remote("docs", "https://docs.example.com", UpstreamAuth{
@@ -69,7 +74,7 @@ func wantFull(dir string) *Config {
 			}}),
 			remote("pod", "https://pod.example.com", UpstreamAuth{ClientCredentials: &ClientCredentials{AssertionFile: "/var/run/token"}}),
 			{
-				Name: "mid", Key: "upstreams.mid", Command: "npx", Era: "modern",
+				Name: "mid", Key: "upstreams.mid", Process: Process{Command: "npx"}, Era: "modern",
 				Shared: true, Roots: []string{"file:///data", "file:///value"},
 				StartTimeout: 30 * time.Second, WriteTimeout: time.Minute, StopGrace: 2 * time.Second,
 			},
@@ -161,14 +166,14 @@ func TestDefaults(t *testing.T) {
 	c := load(t, "upstreams: {a: {command: x, env: , args: , tools: }}\nlimits:\n")
 	want := &Config{
 		File:        c.File,
-		Listen:      []string{"127.0.0.1:8080"},
+		Frontend:    Frontend{Listen: []string{"127.0.0.1:8080"}},
 		SessionIdle: 30 * time.Minute,
 		SessionGone: 5 * time.Minute,
 		ListTimeout: 10 * time.Second, Drain: 5 * time.Second, ShutdownGrace: 8 * time.Second,
 		Prefix: "auto", TokenStore: "file",
 		Limits: Limits{Message: 16 << 20, Depth: 1000, InFlight: 1024, Sessions: 256},
 		Upstreams: []Upstream{{
-			Name: "a", Key: "upstreams.a", Command: "x", Env: map[string]string{},
+			Name: "a", Key: "upstreams.a", Process: Process{Command: "x", Env: map[string]string{}},
 			StartTimeout: 30 * time.Second, WriteTimeout: time.Minute, StopGrace: 2 * time.Second,
 		}},
 	}
@@ -202,15 +207,18 @@ upstreams: {a: {command: x}}
 		t.Fatal(err)
 	}
 	want := Config{
-		File:         file,
-		Listen:       []string{"127.0.0.1:2", "unix:///a", "[::1]:3"},
-		TokenFile:    "other",
-		Insecure:     true,
-		AllowedHosts: []string{"a.example", "*"},
-		SessionIdle:  30 * time.Minute,
-		SessionGone:  5 * time.Minute,
-		ListTimeout:  10 * time.Second, Drain: time.Second, ShutdownGrace: 9 * time.Second,
-		PageSize: 10, Prefix: "auto", TokenStore: "keyring", PublicURL: "http://[::1]:3/a",
+		File: file,
+		Frontend: Frontend{
+			Listen:       []string{"127.0.0.1:2", "unix:///a", "[::1]:3"},
+			TokenFile:    "other",
+			Insecure:     true,
+			AllowedHosts: []string{"a.example", "*"},
+			PublicURL:    "http://[::1]:3/a",
+		},
+		SessionIdle: 30 * time.Minute,
+		SessionGone: 5 * time.Minute,
+		ListTimeout: 10 * time.Second, Drain: time.Second, ShutdownGrace: 9 * time.Second,
+		PageSize: 10, Prefix: "auto", TokenStore: "keyring",
 		Limits: c.Limits, Upstreams: c.Upstreams,
 	}
 	if want.Read = []string{c.File}; !reflect.DeepEqual(*c, want) {

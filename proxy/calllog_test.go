@@ -18,7 +18,7 @@ func TestCallsInTheLog(t *testing.T) {
 	for _, on := range []bool{true, false} {
 		log := new(journal)
 		p, err := proxy.New(&config.Config{Logs: config.Logs{Calls: on}, Upstreams: []config.Upstream{
-			{Name: "a", URL: server.URL}, {Name: "b", URL: server.URL},
+			{Name: "a", Remote: config.Remote{URL: server.URL}}, {Name: "b", Remote: config.Remote{URL: server.URL}},
 		}}, proxy.Options{Log: logTo(log)})
 		if err != nil {
 			t.Fatal(err)
@@ -55,7 +55,7 @@ func TestLostCallInTheLog(t *testing.T) {
 	t.Cleanup(server.Close)
 	log := new(journal)
 	p, err := proxy.New(&config.Config{Logs: config.Logs{Calls: true}, Upstreams: []config.Upstream{
-		{Name: "a", URL: server.URL}, {Name: "b", Command: "no-such-command"},
+		{Name: "a", Remote: config.Remote{URL: server.URL}}, {Name: "b", Process: config.Process{Command: "no-such-command"}},
 	}}, proxy.Options{Log: logTo(log)})
 	if err != nil {
 		t.Fatal(err)

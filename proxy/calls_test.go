@@ -22,7 +22,7 @@ func TestCallsInFlightTellNoParams(t *testing.T) {
 	t.Cleanup(server.Close)
 	socket := filepath.Join(t.TempDir(), "admin.sock")
 	p, _ := serveWith(t, config.Config{Upstreams: []config.Upstream{
-		{Name: "a", URL: server.URL, Era: "legacy", Headers: map[string]string{"X-Key": "MARK-header"}},
+		{Name: "a", Era: "legacy", Remote: config.Remote{URL: server.URL, Headers: map[string]string{"X-Key": "MARK-header"}}},
 	}}, proxy.Options{AdminSocket: socket})
 	client := dialStdio(t, p)
 	client.say(`{"jsonrpc":"2.0","id":"MARK-id","method":"tools/call","params":{"name":"hang","arguments":{},"_meta":{"progressToken":"MARK-token","x":"MARK-meta"}}}`)
@@ -61,7 +61,7 @@ func callsAt(t *testing.T, socket string, wait proxy.Wait) (found proxy.OpenCall
 func TestCallThatWaitsForBackOff(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "admin.sock")
 	p, _ := serveWith(t, config.Config{Upstreams: []config.Upstream{
-		{Name: "a", Command: "sh", Args: []string{"-c", "exit 3"}, StartTimeout: patience},
+		{Name: "a", Process: config.Process{Command: "sh", Args: []string{"-c", "exit 3"}}, StartTimeout: patience},
 	}}, proxy.Options{AdminSocket: socket})
 	client := dialStdio(t, p) // two starts have failed
 	var seen atomic.Bool
@@ -89,7 +89,7 @@ func TestCallThatWaitsForLogin(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "admin.sock")
 	asked := make(chan string, 1)
 	p, _ := serveWith(t, config.Config{Upstreams: []config.Upstream{
-		{Name: "a", URL: site.Endpoint(), StartTimeout: time.Hour},
+		{Name: "a", Remote: config.Remote{URL: site.Endpoint()}, StartTimeout: time.Hour},
 	}}, proxy.Options{AdminSocket: socket, Stdio: true, Patience: time.Hour, AskLogin: func(page proxy.LoginPrompt) { asked <- page.URL }})
 	client := openStdio(t, p)
 	client.initialize(0)

@@ -17,7 +17,7 @@ import (
 func TestClient(t *testing.T) {
 	server := sdkServer()
 	t.Cleanup(server.Close)
-	p, _ := serveWith(t, config.Config{Upstreams: []config.Upstream{{Name: "a", URL: server.URL}}}, proxy.Options{})
+	p, _ := serveWith(t, config.Config{Upstreams: []config.Upstream{{Name: "a", Remote: config.Remote{URL: server.URL}}}}, proxy.Options{})
 	for _, upstream := range []string{"", "a"} {
 		c, err := p.Client(t.Context(), upstream)
 		if err != nil {
@@ -75,7 +75,7 @@ func TestTry(t *testing.T) {
 	server := sdkServer()
 	t.Cleanup(server.Close)
 	trials, err := proxy.Try(t.Context(), &config.Config{Upstreams: []config.Upstream{
-		{Name: "a", URL: server.URL, Shared: true}, {Name: "gone", Command: "/there/is/none"},
+		{Name: "a", Remote: config.Remote{URL: server.URL}, Shared: true}, {Name: "gone", Process: config.Process{Command: "/there/is/none"}},
 	}, Links: []config.Link{{Name: "far", Accept: true}}}, slog.New(slog.DiscardHandler))
 	if err != nil || len(trials) != 2 {
 		t.Fatal(trials, err)
@@ -88,7 +88,7 @@ func TestTry(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := proxy.Try(ctx, &config.Config{Upstreams: []config.Upstream{{Name: "a", URL: server.URL}}}, slog.New(slog.DiscardHandler)); !errors.Is(err, context.Canceled) {
+	if _, err := proxy.Try(ctx, &config.Config{Upstreams: []config.Upstream{{Name: "a", Remote: config.Remote{URL: server.URL}}}}, slog.New(slog.DiscardHandler)); !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
 }

@@ -101,10 +101,10 @@ func initializeWith(t *testing.T, c *http.Client, url, token string) *http.Respo
 func jwtConfig(s *authServer) config.Config {
 	return config.Config{
 		Limits: config.Limits{Sessions: 10000},
-		Auth: config.Auth{JWT: []config.Issuer{{
+		Frontend: config.Frontend{Auth: config.Auth{JWT: []config.Issuer{{
 			Key: "auth.jwt[0]", Issuer: s.URL, Audience: []string{"https://mcp.example/mcp"}, Algorithms: []string{"ES256"}, Principal: "sub",
 			Scopes: []string{"mcp"}, Skew: time.Second,
-		}}},
+		}}}},
 	}
 }
 
@@ -209,10 +209,12 @@ func TestCertificateOrToken(t *testing.T) {
 	ours, theirs, dir := newAuthority(t), newAuthority(t), t.TempDir()
 	cert, key := ours.pair(t)
 	s := newSecured(t, config.Config{
-		TokenFile: put(t, filepath.Join(dir, "token"), []byte("secret")),
-		TLS: config.ListenTLS{
-			Cert: put(t, filepath.Join(dir, "cert"), cert), Key: put(t, filepath.Join(dir, "key"), key),
-			ClientCA: put(t, filepath.Join(dir, "ca"), pemOf("CERTIFICATE", theirs.cert.Raw)),
+		Frontend: config.Frontend{
+			TokenFile: put(t, filepath.Join(dir, "token"), []byte("secret")),
+			TLS: config.ListenTLS{
+				Cert: put(t, filepath.Join(dir, "cert"), cert), Key: put(t, filepath.Join(dir, "key"), key),
+				ClientCA: put(t, filepath.Join(dir, "ca"), pemOf("CERTIFICATE", theirs.cert.Raw)),
+			},
 		},
 	})
 	for _, tt := range []struct {

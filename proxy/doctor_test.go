@@ -47,7 +47,7 @@ func TestJudge(t *testing.T) {
 	}{
 		"nothing":           {nil, []Trial{tools("a", "t")}, ``},
 		"failed":            {nil, []Trial{with(func(t *Trial) { t.Failed = "did not start: exit status 1" })}, `error failed`},
-		"no such command":   {upstream(config.Upstream{Command: "/there/is/none"}), []Trial{with(func(t *Trial) { t.Failed = "did not start: command not found" })}, `error configuration`},
+		"no such command":   {upstream(config.Upstream{Process: config.Process{Command: "/there/is/none"}}), []Trial{with(func(t *Trial) { t.Failed = "did not start: command not found" })}, `error configuration`},
 		"link":              {nil, []Trial{{Link: "far", Failed: "is gone"}}, `error link`},
 		"host that dials":   {&config.Config{Links: []config.Link{{Name: "far", Accept: true}}}, nil, `note link`},
 		"start":             {nil, []Trial{with(func(t *Trial) { t.StartMs = 4000 })}, `note slow-start`},
@@ -77,16 +77,16 @@ func TestJudge(t *testing.T) {
 		"spaces":            {nil, []Trial{tools("a", "a b")}, `error bad-name`},
 		"many":              {nil, []Trial{tools("a", many...)}, `warning many-tools`},
 		"big":               {nil, []Trial{big}, `warning big-tools`},
-		"npx":               {upstream(config.Upstream{Command: "/there/is/npx", Args: []string{"server"}}), nil, `error configuration, warning npx`},
-		"npx -y":            {upstream(config.Upstream{Command: "/there/is/npx", Args: []string{"-y", "server"}}), nil, `error configuration`},
-		"docker":            {upstream(config.Upstream{Command: "/there/is/docker", Args: []string{"run", "x"}}), nil, `error configuration, error docker`},
-		"docker -it":        {upstream(config.Upstream{Command: "/there/is/docker", Args: []string{"run", "-it", "x"}}), nil, `error configuration, error docker`},
-		"docker -i":         {upstream(config.Upstream{Command: "/there/is/docker", Args: []string{"run", "-i", "x"}}), nil, `error configuration`},
-		"open":              {&config.Config{Listen: []string{"0.0.0.0:80", "127.0.0.1:80", "[::1]:80", "unix:///s"}}, nil, `warning no-token`},
-		"any host":          {&config.Config{AllowedHosts: []string{"*"}}, nil, `warning any-host`},
-		"plain":             {upstream(config.Upstream{URL: "http://example.com/mcp"}), nil, `warning plain`},
-		"plain, here":       {upstream(config.Upstream{URL: "http://127.0.0.1/mcp"}), nil, ``},
-		"TLS":               {upstream(config.Upstream{URL: "https://example.com/mcp"}), nil, ``},
+		"npx":               {upstream(config.Upstream{Process: config.Process{Command: "/there/is/npx", Args: []string{"server"}}}), nil, `error configuration, warning npx`},
+		"npx -y":            {upstream(config.Upstream{Process: config.Process{Command: "/there/is/npx", Args: []string{"-y", "server"}}}), nil, `error configuration`},
+		"docker":            {upstream(config.Upstream{Process: config.Process{Command: "/there/is/docker", Args: []string{"run", "x"}}}), nil, `error configuration, error docker`},
+		"docker -it":        {upstream(config.Upstream{Process: config.Process{Command: "/there/is/docker", Args: []string{"run", "-it", "x"}}}), nil, `error configuration, error docker`},
+		"docker -i":         {upstream(config.Upstream{Process: config.Process{Command: "/there/is/docker", Args: []string{"run", "-i", "x"}}}), nil, `error configuration`},
+		"open":              {&config.Config{Frontend: config.Frontend{Listen: []string{"0.0.0.0:80", "127.0.0.1:80", "[::1]:80", "unix:///s"}}}, nil, `warning no-token`},
+		"any host":          {&config.Config{Frontend: config.Frontend{AllowedHosts: []string{"*"}}}, nil, `warning any-host`},
+		"plain":             {upstream(config.Upstream{Remote: config.Remote{URL: "http://example.com/mcp"}}), nil, `warning plain`},
+		"plain, here":       {upstream(config.Upstream{Remote: config.Remote{URL: "http://127.0.0.1/mcp"}}), nil, ``},
+		"TLS":               {upstream(config.Upstream{Remote: config.Remote{URL: "https://example.com/mcp"}}), nil, ``},
 		"errors come first": {nil, []Trial{tools("a"), with(func(t *Trial) { t.Failed = "x" })}, `error failed, warning empty`},
 	} {
 		if row.cfg == nil {
@@ -125,7 +125,7 @@ func TestJudgeSameURI(t *testing.T) {
 // What is tried has the names that clients see, and nothing of what only a server needs.
 func TestQuiet(t *testing.T) {
 	cfg := &config.Config{
-		Prefix: "auto", Listen: []string{"127.0.0.1:1"}, Admin: config.Admin{Listen: []string{"127.0.0.1:2"}}, Logs: config.Logs{Calls: true},
+		Prefix: "auto", Frontend: config.Frontend{Listen: []string{"127.0.0.1:1"}}, Admin: config.Admin{Listen: []string{"127.0.0.1:2"}}, Logs: config.Logs{Calls: true},
 		Upstreams: []config.Upstream{{Name: "a", Required: true}, {Name: "b"}},
 		Links:     []config.Link{{Name: "far", Accept: true}, {Name: "near", Dial: "tcp://127.0.0.1:1"}},
 	}

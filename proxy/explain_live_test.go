@@ -20,7 +20,7 @@ func TestExplainOfARunningProxy(t *testing.T) {
 	server, far := sdkServer(), sdkServer()
 	t.Cleanup(server.Close)
 	t.Cleanup(far.Close)
-	host, err := proxy.NewHost(&config.Config{Upstreams: []config.Upstream{{Name: "far", Key: "upstreams.far", URL: far.URL, Tools: config.Tools{Deny: []string{"hang"}}}}},
+	host, err := proxy.NewHost(&config.Config{Upstreams: []config.Upstream{{Name: "far", Key: "upstreams.far", Remote: config.Remote{URL: far.URL}, Tools: config.Tools{Deny: []string{"hang"}}}}},
 		config.HostLink{Listen: "tcp://127.0.0.1:0"}, proxy.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -35,9 +35,9 @@ func TestExplainOfARunningProxy(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "admin.sock")
 	p, _ := serveWith(t, config.Config{
 		Upstreams: []config.Upstream{
-			{Name: "a", URL: server.URL, Tools: config.Tools{Deny: []string{"secret*"}}},
-			{Name: "b", URL: server.URL, Prefix: &prefix},
-			{Name: "gone", Command: "/there/is/none"},
+			{Name: "a", Remote: config.Remote{URL: server.URL}, Tools: config.Tools{Deny: []string{"secret*"}}},
+			{Name: "b", Remote: config.Remote{URL: server.URL}, Prefix: &prefix},
+			{Name: "gone", Process: config.Process{Command: "/there/is/none"}},
 		},
 		Links: []config.Link{{Name: "tools", Dial: dial, Heartbeat: time.Minute}},
 		Policies: []config.Policy{
@@ -127,7 +127,7 @@ func TestExplainOfARunningProxy(t *testing.T) {
 func TestExplainOfASoleUpstream(t *testing.T) {
 	server := sdkServer()
 	t.Cleanup(server.Close)
-	p, at := serve(t, config.Config{Upstreams: []config.Upstream{{Name: "a", URL: server.URL}}}, proxy.Hooks{})
+	p, at := serve(t, config.Config{Upstreams: []config.Upstream{{Name: "a", Remote: config.Remote{URL: server.URL}}}}, proxy.Hooks{})
 	listTools(at)
 	for name, want := range map[string]string{"greet": "greet yes 0", "a__greet": "greet yes 0", "none": "none no 1"} {
 		e, err := p.Explain(proxy.Question{Name: name})

@@ -195,8 +195,8 @@ func TestHooks(t *testing.T) {
 	t.Cleanup(server.Close)
 	var r recorder
 	p, url := serve(t, config.Config{Upstreams: []config.Upstream{
-		{Name: "a", URL: server.URL, Era: "legacy"},
-		{Name: "b", Command: "no-such-command"},
+		{Name: "a", Remote: config.Remote{URL: server.URL}, Era: "legacy"},
+		{Name: "b", Process: config.Process{Command: "no-such-command"}},
 	}}, r.hooks())
 
 	modern := connect(url)
@@ -252,7 +252,7 @@ func TestHooks(t *testing.T) {
 func TestLinkHooks(t *testing.T) {
 	server := sdkServer()
 	t.Cleanup(server.Close)
-	host, err := proxy.NewHost(&config.Config{Upstreams: []config.Upstream{{Name: "a", URL: server.URL}}},
+	host, err := proxy.NewHost(&config.Config{Upstreams: []config.Upstream{{Name: "a", Remote: config.Remote{URL: server.URL}}}},
 		config.HostLink{Listen: "tcp://127.0.0.1:0"}, proxy.Options{})
 	if err != nil {
 		t.Fatal(err)

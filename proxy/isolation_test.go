@@ -37,10 +37,10 @@ func newHouseWith(t *testing.T, hooks proxy.Hooks, server *naive, edit func(*con
 	t.Helper()
 	h := &house{t: t, server: server, log: &journal{}}
 	cfg := config.Config{
-		Upstreams: []config.Upstream{{Name: "u", URL: h.server.URL}},
-		Auth: config.Auth{Tokens: []config.NamedToken{
+		Upstreams: []config.Upstream{{Name: "u", Remote: config.Remote{URL: h.server.URL}}},
+		Frontend: config.Frontend{Auth: config.Auth{Tokens: []config.NamedToken{
 			{Name: "a", TokenFile: secretFile(t, "token-of-a")}, {Name: "b", TokenFile: secretFile(t, "token-of-b")},
-		}},
+		}}},
 	}
 	if edit != nil {
 		edit(&cfg)

@@ -39,8 +39,8 @@ func TestMetricsOfCalls(t *testing.T) {
 	var r recorder
 	m := admin.NewMetrics()
 	p, url := serve(t, config.Config{Upstreams: []config.Upstream{
-		{Name: "a", URL: server.URL, Era: "legacy"},
-		{Name: "b", URL: server.URL, Era: "legacy"},
+		{Name: "a", Remote: config.Remote{URL: server.URL}, Era: "legacy"},
+		{Name: "b", Remote: config.Remote{URL: server.URL}, Era: "legacy"},
 	}}, r.joined(m))
 	client := connect(url)
 	if _, err := client.CallTool(t.Context(), &mcp.CallToolParams{Name: "a__greet"}); err != nil {
@@ -95,7 +95,7 @@ func TestMetricsOfSoleUpstream(t *testing.T) {
 	for _, era := range []string{"legacy", "modern"} {
 		m := admin.NewMetrics()
 		var r recorder
-		p, url := serve(t, config.Config{Upstreams: []config.Upstream{{Name: "a", URL: server.URL}}}, r.joined(m))
+		p, url := serve(t, config.Config{Upstreams: []config.Upstream{{Name: "a", Remote: config.Remote{URL: server.URL}}}}, r.joined(m))
 		if era == "legacy" {
 			c := dialStdio(t, p)
 			c.call(1, "made-up")
@@ -139,7 +139,7 @@ func TestMetricsOfHost(t *testing.T) {
 	server := sdkServer()
 	t.Cleanup(server.Close)
 	m := admin.NewMetrics()
-	host, err := proxy.NewHost(&config.Config{Upstreams: []config.Upstream{{Name: "a", URL: server.URL, Era: "legacy"}}},
+	host, err := proxy.NewHost(&config.Config{Upstreams: []config.Upstream{{Name: "a", Remote: config.Remote{URL: server.URL}, Era: "legacy"}}},
 		config.HostLink{Listen: "tcp://127.0.0.1:0"}, proxy.Options{Hooks: m.Hooks()})
 	if err != nil {
 		t.Fatal(err)
@@ -198,7 +198,7 @@ func TestMetricsAreServed(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, configured := range []bool{true, false} {
-		cfg := config.Config{TokenFile: token, Upstreams: []config.Upstream{{Name: "a", URL: server.URL}}}
+		cfg := config.Config{Frontend: config.Frontend{TokenFile: token}, Upstreams: []config.Upstream{{Name: "a", Remote: config.Remote{URL: server.URL}}}}
 		socket := filepath.Join(dir, fmt.Sprint(configured))
 		options := proxy.Options{AdminSocket: socket}
 		if configured {

@@ -273,7 +273,7 @@ func TestOnePrincipalTwoTokens(t *testing.T) {
 // An upstream of which a policy lets a client see nothing has no path for it either.
 func TestHiddenPath(t *testing.T) {
 	h := newHouse(t, func(cfg *config.Config) {
-		cfg.Upstreams = append(cfg.Upstreams, config.Upstream{Name: "hidden", URL: cfg.Upstreams[0].URL})
+		cfg.Upstreams = append(cfg.Upstreams, config.Upstream{Name: "hidden", Remote: config.Remote{URL: cfg.Upstreams[0].URL}})
 		cfg.Policies = []config.Policy{
 			{Key: "policies[0]", Who: config.Who{Token: "b"}, Tools: config.Tools{Allow: []string{"u__*"}}},
 			{Key: "policies[1]", Who: config.Who{Any: true}},

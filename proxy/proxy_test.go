@@ -31,7 +31,7 @@ func newProxy(t *testing.T, cfg config.Config) *Proxy {
 
 // Close may come at any time, and again; goleak looks for what it leaves.
 func TestClose(t *testing.T) {
-	cfg := config.Config{Listen: []string{"127.0.0.1:0"}, Links: []config.Link{{Name: "far", Dial: "tcp://127.0.0.1:1", Heartbeat: time.Second}}}
+	cfg := config.Config{Frontend: config.Frontend{Listen: []string{"127.0.0.1:0"}}, Links: []config.Link{{Name: "far", Dial: "tcp://127.0.0.1:1", Heartbeat: time.Second}}}
 	for when, run := range map[string]func(*Proxy) func() error{
 		"at once":          func(*Proxy) func() error { return nil },
 		"when it listens":  func(p *Proxy) func() error { p.Listen(); return nil },
@@ -114,11 +114,11 @@ func TestNewRefuses(t *testing.T) {
 		o    Options
 		mine bool // the configuration is to blame
 	}{
-		"a token that is not there":   {cfg: config.Config{TokenFile: "no-such-file"}, mine: true},
+		"a token that is not there":   {cfg: config.Config{Frontend: config.Frontend{TokenFile: "no-such-file"}}, mine: true},
 		"a host that dials, on stdio": {cfg: config.Config{Links: []config.Link{{Name: "far", Accept: true}}}, o: Options{Stdio: true}, mine: true},
 		"TLS files that are not there": {mine: true, cfg: config.Config{Upstreams: []config.Upstream{
-			{Name: "a", URL: "https://a.example/mcp", TLS: config.TLS{CA: "no-such-file"}}}}},
-		"an open door": {cfg: config.Config{Listen: []string{"0.0.0.0:80"}}},
+			{Name: "a", Remote: config.Remote{URL: "https://a.example/mcp", TLS: config.TLS{CA: "no-such-file"}}}}}},
+		"an open door": {cfg: config.Config{Frontend: config.Frontend{Listen: []string{"0.0.0.0:80"}}}},
 	} {
 		_, err := New(&tt.cfg, tt.o)
 		if _, ok := errors.AsType[config.Problems](err); err == nil || ok != tt.mine {
@@ -134,7 +134,7 @@ func TestListenAtAllOrNone(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer taken.Close()
-	p := newProxy(t, config.Config{Listen: []string{"127.0.0.1:0", taken.Addr().String()}})
+	p := newProxy(t, config.Config{Frontend: config.Frontend{Listen: []string{"127.0.0.1:0", taken.Addr().String()}}})
 	defer p.Close()
 	if _, err := p.Listen(); err == nil {
 		t.Fatal("no error")
@@ -177,7 +177,7 @@ func TestReadinessOfAHost(t *testing.T) {
 
 // The name in publicURL is that by which clients come: it needs no second place.
 func TestPublicURLIsAllowed(t *testing.T) {
-	p := newProxy(t, config.Config{PublicURL: "https://mcp.example.com:8443/base", AllowedHosts: []string{"other.example.com"}})
+	p := newProxy(t, config.Config{Frontend: config.Frontend{PublicURL: "https://mcp.example.com:8443/base", AllowedHosts: []string{"other.example.com"}}})
 	defer p.Close()
 	for host, refused := range map[string]bool{
 		"mcp.example.com": false, "mcp.example.com:8443": false, "other.example.com": false, "evil.example.com": true, "base": true,
@@ -222,7 +222,7 @@ func TestReloadKeepsLinksWithAuth(t *testing.T) {
 // little time.
 func TestCredentialsEndTogether(t *testing.T) {
 	p := newProxy(t, config.Config{Upstreams: []config.Upstream{
-		{Name: "a", Key: "upstreams.a", URL: "http://127.0.0.1:1/mcp"}, {Name: "b", Key: "upstreams.b", URL: "http://127.0.0.1:1/mcp"},
+		{Name: "a", Key: "upstreams.a", Remote: config.Remote{URL: "http://127.0.0.1:1/mcp"}}, {Name: "b", Key: "upstreams.b", Remote: config.Remote{URL: "http://127.0.0.1:1/mcp"}},
 	}})
 	ending := &endingCredentials{began: make(chan int, 2), both: make(chan struct{})}
 	for _, r := range p.host.remotes {

@@ -50,7 +50,7 @@ func TestSchemas(t *testing.T) {
 	t.Cleanup(server.Close)
 	socket := filepath.Join(t.TempDir(), "admin.sock")
 	cfg := config.Config{Upstreams: []config.Upstream{
-		{Name: "a", URL: server.URL}, {Name: "gone", Command: "/there/is/none"},
+		{Name: "a", Remote: config.Remote{URL: server.URL}}, {Name: "gone", Process: config.Process{Command: "/there/is/none"}},
 	}}
 	p, url := serveWith(t, cfg, proxy.Options{AdminSocket: socket})
 	client := connect(url)

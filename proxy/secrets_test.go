@@ -150,18 +150,18 @@ func TestSecrets(t *testing.T) {
 		cfg.Upstreams[0].Headers = map[string]string{"Authorization": "Bearer MARK-header", "X-Key": "MARK-key"}
 		cfg.Upstreams[0].HeadersFrom = map[string]string{"X-File": secretFile(t, "MARK-file")}
 		cfg.Upstreams = append(cfg.Upstreams,
-			config.Upstream{Name: "other", URL: other.URL},
-			config.Upstream{Name: "refuses", URL: refuser.URL + "/mcp?key=MARK-query", Headers: map[string]string{"Authorization": "Bearer MARK-refused"}},
-			config.Upstream{Name: "down", URL: "http://127.0.0.1:1/mcp?key=MARK-nobody"},
-			config.Upstream{Name: "command", Command: "no-such-command", Args: []string{"MARK-argument"}, Env: map[string]string{"KEY": "MARK-env"}},
-			config.Upstream{Name: "program", URL: program.URL, Auth: config.UpstreamAuth{ClientCredentials: &config.ClientCredentials{
-				ClientID: "program", ClientSecretFile: secretFile(t, "MARK-secret"), TokenURL: as.URL + "/token"}}},
-			config.Upstream{Name: "denied", URL: denied.URL, Auth: config.UpstreamAuth{ClientCredentials: &config.ClientCredentials{
-				ClientID: "denied", AssertionFile: secretFile(t, "MARK-assertion"), TokenURL: as.URL + "/denied"}}},
+			config.Upstream{Name: "other", Remote: config.Remote{URL: other.URL}},
+			config.Upstream{Name: "refuses", Remote: config.Remote{URL: refuser.URL + "/mcp?key=MARK-query", Headers: map[string]string{"Authorization": "Bearer MARK-refused"}}},
+			config.Upstream{Name: "down", Remote: config.Remote{URL: "http://127.0.0.1:1/mcp?key=MARK-nobody"}},
+			config.Upstream{Name: "command", Process: config.Process{Command: "no-such-command", Args: []string{"MARK-argument"}, Env: map[string]string{"KEY": "MARK-env"}}},
+			config.Upstream{Name: "program", Remote: config.Remote{URL: program.URL, Auth: config.UpstreamAuth{ClientCredentials: &config.ClientCredentials{
+				ClientID: "program", ClientSecretFile: secretFile(t, "MARK-secret"), TokenURL: as.URL + "/token"}}}},
+			config.Upstream{Name: "denied", Remote: config.Remote{URL: denied.URL, Auth: config.UpstreamAuth{ClientCredentials: &config.ClientCredentials{
+				ClientID: "denied", AssertionFile: secretFile(t, "MARK-assertion"), TokenURL: as.URL + "/denied"}}}},
 		)
 		for name, url := range map[string]string{"person": person.URL, "leaver": leaver.URL} {
-			cfg.Upstreams = append(cfg.Upstreams, config.Upstream{Name: name, URL: url, Auth: config.UpstreamAuth{OAuth: &config.OAuth{
-				ClientID: "app", ClientSecretFile: secretFile(t, "MARK-app")}}})
+			cfg.Upstreams = append(cfg.Upstreams, config.Upstream{Name: name, Remote: config.Remote{URL: url, Auth: config.UpstreamAuth{OAuth: &config.OAuth{
+				ClientID: "app", ClientSecretFile: secretFile(t, "MARK-app")}}}})
 		}
 		cfg.Links = []config.Link{
 			{Name: "far", Accept: true, TokenFile: secretFile(t, "MARK-link")},
@@ -171,7 +171,7 @@ func TestSecrets(t *testing.T) {
 	h.a.token, h.b.token = "MARK-a", "MARK-b"
 
 	far := newNaive(t)
-	host, err := proxy.NewHost(&config.Config{Upstreams: []config.Upstream{{Name: "faraway", URL: far.URL}}},
+	host, err := proxy.NewHost(&config.Config{Upstreams: []config.Upstream{{Name: "faraway", Remote: config.Remote{URL: far.URL}}}},
 		config.HostLink{Dial: strings.Replace(h.url, "http", "ws", 1) + "/link?key=MARK-host", TokenFile: secretFile(t, "MARK-link")}, proxy.Options{Log: logTo(h.log)})
 	if err != nil {
 		t.Fatal(err)

@@ -10,7 +10,7 @@ import (
 // changes; those on what was removed are still ending then.
 func TestStreamsFollowConfig(t *testing.T) {
 	limits := config.Limits{Sessions: 3000}
-	p, err := New(&config.Config{Limits: limits, Upstreams: []config.Upstream{{Name: "a", Command: "a"}, {Name: "b", Command: "b"}}}, Options{})
+	p, err := New(&config.Config{Limits: limits, Upstreams: []config.Upstream{{Name: "a", Process: config.Process{Command: "a"}}, {Name: "b", Process: config.Process{Command: "b"}}}}, Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -18,7 +18,7 @@ func TestStreamsFollowConfig(t *testing.T) {
 	if got := p.within.client.Streams; got != 3000*2*2 {
 		t.Errorf("%d streams for 3000 sessions, 2 upstreams and 2 eras", got)
 	}
-	err = p.Reload(&config.Config{Upstreams: []config.Upstream{{Name: "a", Command: "other"}, {Name: "c", Command: "c"}, {Name: "d", Command: "d"}}})
+	err = p.Reload(&config.Config{Upstreams: []config.Upstream{{Name: "a", Process: config.Process{Command: "other"}}, {Name: "c", Process: config.Process{Command: "c"}}, {Name: "d", Process: config.Process{Command: "d"}}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -26,7 +26,7 @@ func TestStreamsFollowConfig(t *testing.T) {
 		t.Errorf("%d streams for 3000 sessions and 2 eras, when 1 upstream has changed, 1 has gone and 2 have come", got)
 	}
 	for sessions, want := range map[int]int{256: 4096, 3000: 2 * 3000 * 2} {
-		h, err := NewHost(&config.Config{Limits: config.Limits{Sessions: sessions}, Upstreams: []config.Upstream{{Name: "a", Command: "a"}}}, config.HostLink{}, Options{})
+		h, err := NewHost(&config.Config{Limits: config.Limits{Sessions: sessions}, Upstreams: []config.Upstream{{Name: "a", Process: config.Process{Command: "a"}}}}, config.HostLink{}, Options{})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -87,7 +87,7 @@ func TestTapSchemas(t *testing.T) {
 	server := sdkServer()
 	t.Cleanup(server.Close)
 	socket := filepath.Join(t.TempDir(), "admin.sock")
-	_, url := serveWith(t, config.Config{Upstreams: []config.Upstream{{Name: "a", URL: server.URL}}, Admin: config.Admin{Payloads: true}}, proxy.Options{AdminSocket: socket})
+	_, url := serveWith(t, config.Config{Upstreams: []config.Upstream{{Name: "a", Remote: config.Remote{URL: server.URL}}}, Admin: config.Admin{Payloads: true}}, proxy.Options{AdminSocket: socket})
 	client := connect(url)
 	defer client.Close()
 	recording, slow := openTap(t, socket, "record=1"), openTap(t, socket, "rate=1")
@@ -139,7 +139,7 @@ func obeys(t *testing.T, name, line string) {
 func TestTapRefuses(t *testing.T) {
 	for _, payloads := range []bool{false, true} {
 		socket, free := filepath.Join(t.TempDir(), "admin.sock"), freePort(t)
-		serveWith(t, config.Config{Upstreams: []config.Upstream{{Name: "a", Command: "/there/is/none"}}, Admin: config.Admin{
+		serveWith(t, config.Config{Upstreams: []config.Upstream{{Name: "a", Process: config.Process{Command: "/there/is/none"}}}, Admin: config.Admin{
 			Listen: []string{free}, TokenFile: secretFile(t, "secret"), Payloads: payloads}}, proxy.Options{AdminSocket: socket})
 		inSocket := map[bool]int{true: 200, false: 403}[payloads]
 		for query, want := range map[string]int{
@@ -196,7 +196,7 @@ func TestTapOfHost(t *testing.T) {
 	t.Cleanup(server.Close)
 	dir := t.TempDir()
 	link, near, far := "unix://"+filepath.Join(dir, "l.sock"), filepath.Join(dir, "near"), filepath.Join(dir, "far")
-	host, err := proxy.NewHost(&config.Config{Upstreams: []config.Upstream{{Name: "a", URL: server.URL, Era: "legacy"}}},
+	host, err := proxy.NewHost(&config.Config{Upstreams: []config.Upstream{{Name: "a", Remote: config.Remote{URL: server.URL}, Era: "legacy"}}},
 		config.HostLink{Listen: link}, proxy.Options{AdminSocket: far})
 	if err != nil {
 		t.Fatal(err)
@@ -240,7 +240,7 @@ func TestTapIsNotWaitedFor(t *testing.T) {
 	server := sdkServer()
 	t.Cleanup(server.Close)
 	socket := filepath.Join(t.TempDir(), "admin.sock")
-	p, url := serveWith(t, config.Config{Upstreams: []config.Upstream{{Name: "a", URL: server.URL}}, Admin: config.Admin{Payloads: true}}, proxy.Options{AdminSocket: socket})
+	p, url := serveWith(t, config.Config{Upstreams: []config.Upstream{{Name: "a", Remote: config.Remote{URL: server.URL}}}, Admin: config.Admin{Payloads: true}}, proxy.Options{AdminSocket: socket})
 	stuck, _ := openTap(t, socket, "rate=0&payloads=1"), openTap(t, socket, "record=1")
 	recording, recorded := openTap(t, socket, "record=1"), make(chan string, 1)
 	go func() {

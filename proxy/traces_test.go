@@ -190,7 +190,7 @@ func TestUnsampledTracesChangeNothing(t *testing.T) {
 func TestTracesOfFanOut(t *testing.T) {
 	c, one, two := newCollector(t), newNaive(t), newNaive(t)
 	h := newHouseWith(t, proxy.Hooks{}, one, traced(c, func(cfg *config.Config) {
-		cfg.Upstreams = append(cfg.Upstreams, config.Upstream{Name: "v", URL: two.URL})
+		cfg.Upstreams = append(cfg.Upstreams, config.Upstream{Name: "v", Remote: config.Remote{URL: two.URL}})
 	}))
 	h.a.initialize().say(`{"jsonrpc":"2.0","id":"one","method":"tools/list"}`)
 	h.proxy.Close()
@@ -228,7 +228,7 @@ func TestTracesOfEnds(t *testing.T) {
 	}
 	log := new(journal)
 	p, _ := serveWith(t, config.Config{Traces: config.Traces{Endpoint: c.URL}, Logs: config.Logs{Calls: true}, Upstreams: []config.Upstream{
-		{Name: "a", URL: server.URL, Era: "legacy"}, {Name: "b", Command: "no-such-command"},
+		{Name: "a", Remote: config.Remote{URL: server.URL}, Era: "legacy"}, {Name: "b", Process: config.Process{Command: "no-such-command"}},
 	}}, proxy.Options{Hooks: watch, Log: logTo(log)})
 	client := dialStdio(t, p)
 	client.call(1, "a__none")
@@ -344,7 +344,7 @@ func TestTracesOff(t *testing.T) {
 				t.Setenv(key, value)
 			}
 			log := new(journal)
-			cfg := config.Config{File: "f", Upstreams: []config.Upstream{{Name: "a", Command: "x"}}}
+			cfg := config.Config{File: "f", Upstreams: []config.Upstream{{Name: "a", Process: config.Process{Command: "x"}}}}
 			p, err := proxy.New(&cfg, proxy.Options{Log: logTo(log)})
 			if err != nil || strings.Count(log.String(), "traces are off") != 1 {
 				t.Fatal(err, log)

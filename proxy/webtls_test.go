@@ -171,7 +171,7 @@ func TestTLS(t *testing.T) {
 	ca, dir := newAuthority(t), t.TempDir()
 	cert, key := ca.pair(t)
 	files := config.ListenTLS{Cert: put(t, filepath.Join(dir, "cert"), cert), Key: put(t, filepath.Join(dir, "key"), key)}
-	s := newSecured(t, config.Config{TLS: files})
+	s := newSecured(t, config.Config{Frontend: config.Frontend{TLS: files}})
 
 	for _, proto := range []int{1, 2} {
 		web := &http.Transport{TLSClientConfig: ca.client(t, nil), ForceAttemptHTTP2: proto == 2}
@@ -253,7 +253,7 @@ func TestTLSFilesOfKubernetes(t *testing.T) {
 	for _, f := range []string{"tls.crt", "tls.key"} {
 		os.Symlink(filepath.Join("..data", f), filepath.Join(dir, f))
 	}
-	s := newSecured(t, config.Config{TLS: config.ListenTLS{Cert: filepath.Join(dir, "tls.crt"), Key: filepath.Join(dir, "tls.key")}})
+	s := newSecured(t, config.Config{Frontend: config.Frontend{TLS: config.ListenTLS{Cert: filepath.Join(dir, "tls.crt"), Key: filepath.Join(dir, "tls.key")}}})
 	first, err := s.shake(ca.client(t, nil))
 	if err != nil {
 		t.Fatal(err)
@@ -278,7 +278,7 @@ func TestClientCertificates(t *testing.T) {
 
 	for _, optional := range []bool{false, true} {
 		put(t, clientCA, pemOf("CERTIFICATE", theirs.cert.Raw))
-		cfg := config.Config{TLS: files}
+		cfg := config.Config{Frontend: config.Frontend{TLS: files}}
 		if optional {
 			cfg.TokenFile = token
 		}
@@ -323,7 +323,7 @@ func TestBadTLSFiles(t *testing.T) {
 	} {
 		files := good
 		change(&files)
-		_, err := New(&config.Config{TLS: files}, Options{})
+		_, err := New(&config.Config{Frontend: config.Frontend{TLS: files}}, Options{})
 		if _, ok := errors.AsType[config.Problems](err); !ok || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "PRIVATE") {
 			t.Errorf("got %v, want %q", err, want)
 		}
@@ -335,7 +335,7 @@ func TestNoTLSOnASocket(t *testing.T) {
 	ca, dir := newAuthority(t), t.TempDir()
 	cert, key := ca.pair(t)
 	t.Chdir(dir)
-	p := newProxy(t, config.Config{Listen: []string{"unix://s"}, TLS: config.ListenTLS{Cert: put(t, "cert", cert), Key: put(t, "key", key)}})
+	p := newProxy(t, config.Config{Frontend: config.Frontend{Listen: []string{"unix://s"}, TLS: config.ListenTLS{Cert: put(t, "cert", cert), Key: put(t, "key", key)}}})
 	if _, err := p.Listen(); err != nil {
 		t.Fatal(err)
 	}

@@ -64,8 +64,8 @@ var asBrowser = "Accept: text/html,application/xhtml+xml,*/*;q=0.8"
 // else's pages, whatever origins may use the proxy.
 func TestWhoSeesThePage(t *testing.T) {
 	url := servePage(t, config.Config{
-		Upstreams:      []config.Upstream{{Name: "files", Command: "/there/is/none"}},
-		AllowedOrigins: []string{"https://friend.example"},
+		Upstreams: []config.Upstream{{Name: "files", Process: config.Process{Command: "/there/is/none"}}},
+		Frontend:  config.Frontend{AllowedOrigins: []string{"https://friend.example"}},
 	})
 	for _, c := range []struct {
 		path   string
@@ -99,7 +99,7 @@ func TestWhoSeesThePage(t *testing.T) {
 			t.Errorf("/%s may be used by other sites", c.path)
 		}
 	}
-	any := servePage(t, config.Config{AllowedHosts: []string{"*"}})
+	any := servePage(t, config.Config{Frontend: config.Frontend{AllowedHosts: []string{"*"}}})
 	for _, path := range []string{"", "connect.json", "page.js"} {
 		if got := visit(t, any+path, asBrowser); got.status != 404 {
 			t.Errorf("any Host: /%s = %d, want 404", path, got.status)
@@ -110,7 +110,7 @@ func TestWhoSeesThePage(t *testing.T) {
 // Where clients need a token, so does the page: without one a browser gets a form, and a
 // program what it gets everywhere.
 func TestPageNeedsTheToken(t *testing.T) {
-	url := servePage(t, config.Config{TokenFile: secretFile(t, "sesame"), Upstreams: []config.Upstream{{Name: "files", Command: "/there/is/none"}}})
+	url := servePage(t, config.Config{Frontend: config.Frontend{TokenFile: secretFile(t, "sesame")}, Upstreams: []config.Upstream{{Name: "files", Process: config.Process{Command: "/there/is/none"}}}})
 	form := visit(t, url, asBrowser)
 	if form.status != 401 || form.header.Get("WWW-Authenticate") == "" || !strings.Contains(form.body, `id="token"`) {
 		t.Errorf("a browser gets %d %q", form.status, form.header)
@@ -146,8 +146,8 @@ func welcomed(t *testing.T, url string, header ...string) (told proxy.Welcome) {
 func TestPageKeepsPolicies(t *testing.T) {
 	tokens := []config.NamedToken{{Name: "ada", TokenFile: secretFile(t, "ada's")}, {Name: "ben", TokenFile: secretFile(t, "ben's")}}
 	url := servePage(t, config.Config{
-		Auth:      config.Auth{Tokens: tokens},
-		Upstreams: []config.Upstream{{Name: "files", Command: "/there/is/none"}, {Name: "notes", Command: "/there/is/none"}},
+		Frontend:  config.Frontend{Auth: config.Auth{Tokens: tokens}},
+		Upstreams: []config.Upstream{{Name: "files", Process: config.Process{Command: "/there/is/none"}}, {Name: "notes", Process: config.Process{Command: "/there/is/none"}}},
 		Policies: []config.Policy{
 			{Key: "policies[0]", Who: config.Who{Token: "ada"}, Tools: config.Tools{Allow: []string{"files__*"}}},
 		},
@@ -165,8 +165,8 @@ func TestPageTellsStates(t *testing.T) {
 	server := sdkServer()
 	t.Cleanup(server.Close)
 	cfg := config.Config{
-		PublicURL: "https://mcp.example.com",
-		Upstreams: []config.Upstream{{Name: "good", URL: server.URL}, {Name: "bad", Command: "/there/is/none"}},
+		Frontend:  config.Frontend{PublicURL: "https://mcp.example.com"},
+		Upstreams: []config.Upstream{{Name: "good", Remote: config.Remote{URL: server.URL}}, {Name: "bad", Process: config.Process{Command: "/there/is/none"}}},
 		Admin:     config.Admin{Listen: []string{"127.0.0.1:0"}, TokenFile: secretFile(t, "secret")},
 	}
 	url := servePage(t, cfg)
