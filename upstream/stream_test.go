@@ -192,6 +192,7 @@ func TestRaceO_GrandchildNeverFallsSilent(t *testing.T) {
 	r := newRig(t, command)
 	c := r.start("k")
 	c.call("chatter", 0)
+	c.recv() // it has begun
 	c.send("exit", 3)
 	heard := 0
 	for ; ; heard++ {

@@ -202,23 +202,23 @@ type pipeReader struct {
 // wake makes a Read that waits notice the exit, which must follow at once.
 func (r *pipeReader) wake() { r.SetReadDeadline(time.Unix(1, 0)) }
 
-// Read implements io.Reader.
+// Read implements io.Reader. It looks twice before a lull is the end: on a busy machine
+// there may be much to read, and yet the time to wait for it is over.
 func (r *pipeReader) Read(b []byte) (int, error) {
-	for {
-		after := false
+	for looks := 0; ; {
 		select {
 		case <-r.exited:
-			after = true
-			r.SetReadDeadline(time.Now().Add(lull))
+			looks++
+			r.SetReadDeadline(time.Now().Add(lull / 2))
 		default:
 		}
 		n, err := r.File.Read(b)
 		switch {
 		case !errors.Is(err, os.ErrDeadlineExceeded):
 			return n, err
-		case after:
+		case looks == 2:
 			return n, io.EOF
 		}
-		<-r.exited // it was wake; without it the deadline would be ours
+		<-r.exited // the deadline may be that of wake; without exited it would be ours
 	}
 }
