@@ -48,7 +48,7 @@ func TestReload(t *testing.T) {
 			if got := c.await("1"); got != fakeDone {
 				t.Error("the call on what is the same got", got)
 			}
-			if p.log.count(`"keys":"shutdownGrace, auth"`) != 1 {
+			if p.log.count(`"keys":"auth, shutdownGrace"`) != 1 {
 				t.Errorf("what needs a restart is not told:\n%s", p.log)
 			}
 			if p.log.count("upstream ended unexpectedly") != 0 {
