@@ -15,12 +15,16 @@ const module = "github.com/mcp-proxy/mcp-proxy"
 // is the proxy to use instead of this tree's.
 func build(dir, proxy string, prof profiler) (programs, error) {
 	b := programs{
-		dir:   dir,
-		proxy: proxy,
-		echo:  filepath.Join(dir, "echo"),
-		relay: filepath.Join(dir, "relay"),
+		dir:    dir,
+		proxy:  proxy,
+		echo:   filepath.Join(dir, "echo"),
+		relay:  filepath.Join(dir, "relay"),
+		mortal: filepath.Join(dir, "mortal"),
 	}
 	if err := goBuild(b.echo, module+"/internal/bench/echo"); err != nil {
+		return b, err
+	}
+	if err := goBuild(b.mortal, module+"/internal/bench/mortal"); err != nil {
 		return b, err
 	}
 	if err := goBuild(b.relay, module+"/internal/bench/relay"); err != nil {

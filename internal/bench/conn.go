@@ -25,7 +25,9 @@ type conn struct {
 	// Static after construction.
 	wire   wire
 	w      io.WriteCloser
-	modern bool // its requests say all of themselves, and there is no session
+	modern bool   // its requests say all of themselves, and there is no session
+	prefix string // of the names of tools
+	whole  bool   // answers are wanted with their messages
 
 	r *bufio.Reader // owned by readLoop, once that runs
 
@@ -39,8 +41,9 @@ type conn struct {
 
 // An answer is what became of a request.
 type answer struct {
-	size int // of the message
-	err  error
+	size    int    // of the message
+	message []byte // if that is wanted
+	err     error
 }
 
 // ample is the read buffer of a client whose speed is measured.
@@ -55,14 +58,14 @@ func dialTCP(addr string) (net.Conn, error) {
 	return net.DialTimeout("tcp", addr, 5*time.Second)
 }
 
-// dialWebSocket returns a conn to the WebSocket endpoint of the proxy at addr.
-func dialWebSocket(addr string, buffer int) (*conn, error) {
+// dialWebSocket returns a conn to the WebSocket endpoint of a proxy.
+func dialWebSocket(addr, path string, buffer int) (*conn, error) {
 	nc, err := dialTCP(addr)
 	if err != nil {
 		return nil, err
 	}
 	c := newConn(&wsWire{}, nc, nc, buffer)
-	_, err = io.WriteString(nc, "GET /ws HTTP/1.1\r\nHost: "+addr+"\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"+
+	_, err = io.WriteString(nc, "GET "+path+" HTTP/1.1\r\nHost: "+addr+"\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"+
 		"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Protocol: mcp\r\n\r\n")
 	if err != nil {
 		return nil, err
@@ -132,6 +135,9 @@ func (c *conn) readLoop() {
 			return
 		}
 		if id, a, ok := parseAnswer(m); ok {
+			if c.whole {
+				a.message = bytes.Clone(m)
+			}
 			c.settle(id, a)
 		}
 	}
@@ -158,11 +164,18 @@ func (c *conn) fail(err error) {
 	}
 }
 
-// parseAnswer reads as little of m as it can; ok is false for what is no answer.
+// parseAnswer reads as little of m as it can; ok is false for what is no answer. The id
+// comes first, or last.
 func parseAnswer(m []byte) (id int, a answer, ok bool) {
 	head := m[:min(len(m), 128)]
+	if bytes.Contains(head, []byte(`"method":`)) {
+		return 0, answer{}, false
+	}
 	_, rest, found := bytes.Cut(head, []byte(`"id":`))
-	if !found || bytes.Contains(head, []byte(`"method":`)) {
+	if !found {
+		_, rest, found = cutLast(m[max(0, len(m)-64):], []byte(`"id":`))
+	}
+	if !found {
 		return 0, answer{}, false
 	}
 	end := bytes.IndexAny(rest, ",}")
@@ -174,6 +187,14 @@ func parseAnswer(m []byte) (id int, a answer, ok bool) {
 		return id, answer{err: fmt.Errorf("not a result: %.300q", m)}, true
 	}
 	return id, answer{size: len(m)}, true
+}
+
+// cutLast is bytes.Cut around the last sep.
+func cutLast(s, sep []byte) (before, after []byte, found bool) {
+	if i := bytes.LastIndex(s, sep); i >= 0 {
+		return s[:i], s[i+len(sep):], true
+	}
+	return s, nil, false
 }
 
 // A caller makes one request after another.
@@ -209,7 +230,7 @@ func (c *caller) initialized() error {
 var padding = `,"arguments":{"text":"` + strings.Repeat("The quick brown fox. ", 10) + `"}}`
 
 // call calls a tool whose result has size bytes, or is as long as padding.
-func (c *caller) call(size int) error { return c.callTool("echo", size) }
+func (c *caller) call(size int) error { return c.callTool(c.conn.prefix+"echo", size) }
 
 func (c *caller) callTool(name string, size int) error {
 	arguments := padding

@@ -226,7 +226,7 @@ func (g *gathering) connect() error {
 	if err != nil {
 		return err
 	}
-	c, err := dialWebSocket(addr, 4<<10)
+	c, err := dialWebSocket(addr, "/ws", 4<<10)
 	if err != nil {
 		return err
 	}

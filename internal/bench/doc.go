@@ -38,6 +38,12 @@
 //
 //	go run ./internal/bench -operators -rounds 20 stdio "http, tapped"
 //
+// -compare measures nothing but our proxy beside others, and what becomes of calls when
+// something goes wrong (docs/benchmarks.md, docs/faults.md). The others are in the directory
+// of -peers; without it ours is alone. The server of that is mortal:
+//
+//	go run ./internal/bench -compare faults
+//
 // With -profile the proxy is built with a profiler compiled in (go build
 // -overlay), and the places are printed where its time goes.
 package main

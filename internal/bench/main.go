@@ -21,6 +21,8 @@ type options struct {
 	operators bool     // nothing but what it costs that operators look in
 	pairs     []string // and of that these alone; nil: all
 
+	peers comparison // nothing but how others do
+
 	identity bool   // nothing but what it costs to know clients
 	against  string // a binary to compare that with
 	profile  profiler
@@ -44,6 +46,9 @@ func parse() options {
 	flag.BoolVar(&o.identity, "identity", false, "measure only what it costs over HTTP to know clients by a static token, by a JWT, and with policies")
 	flag.BoolVar(&o.operators, "operators", false, "measure only what it costs that operators can look in: metrics, and their listener")
 	flag.StringVar(&o.against, "against", "", "with -identity, also measure this `binary`, of before")
+	flag.StringVar(&o.peers.what, "compare", "", "compare only `calls`, faults, or all with other proxies")
+	flag.StringVar(&o.peers.dir, "peers", "", "the `directory` of the other proxies, interop/compare; none if it is not given")
+	flag.StringVar(&o.peers.docs, "docs", "", "with -compare, the `directory` of the documents that the tables go into")
 	flag.Parse()
 	o.pairs = flag.Args()
 	if *quick {
@@ -73,6 +78,9 @@ func run(o options) error {
 	programs, err := build(dir, o.proxy, o.profile)
 	if err != nil {
 		return err
+	}
+	if o.peers.what != "" {
+		return compare(programs, o, pins{o.peers.dir})
 	}
 	if o.identity {
 		return identity(os.Stdout, programs, o)

@@ -17,6 +17,7 @@ const (
 type sample struct {
 	p50, p99, big, first time.Duration
 	perSecond            float64
+	idle, memory         float64       // of the proxy, resident, before all of that and after
 	cpu                  time.Duration // of the proxy, for each of many calls at a time; zero if unknown
 }
 
@@ -34,7 +35,10 @@ func measure(tgt target, d time.Duration) (sample, error) {
 	return m, err
 }
 
-func (s *session) measure(m *sample, d time.Duration) error {
+func (s *session) measure(m *sample, d time.Duration) (err error) {
+	if m.idle, err = s.procs[0].rss(); err != nil {
+		return err
+	}
 	times, err := s.warmed(d)
 	if err != nil {
 		return err
@@ -47,7 +51,11 @@ func (s *session) measure(m *sample, d time.Duration) error {
 	}
 	m.cpu = time.Duration(float64(s.procs[0].cpu()-before) / (m.perSecond * d.Seconds()))
 	times, err = s.oneByOne(big, d)
+	if err != nil {
+		return err
+	}
 	m.big = quantile(times, 0.50)
+	m.memory, err = s.procs[0].rss()
 	return err
 }
 

@@ -40,6 +40,8 @@ func median(samples []sample) sample {
 		big:       duration(func(s sample) time.Duration { return s.big }),
 		first:     duration(func(s sample) time.Duration { return s.first }),
 		perSecond: middle(samples, func(s sample) float64 { return s.perSecond }),
+		idle:      middle(samples, func(s sample) float64 { return s.idle }),
+		memory:    middle(samples, func(s sample) float64 { return s.memory }),
 		cpu:       duration(func(s sample) time.Duration { return s.cpu }),
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"net/url"
 	"os"
 	"path/filepath"
 	"sync"
@@ -22,8 +23,16 @@ type target struct {
 	// far is what runs elsewhere, and first. It finds its own way to the echo
 	// server; argv finds it by its URL, in $FAR.
 	far []string
+	// at is the URL at which it is reached, of a program that is told its port;
+	// {port} and {far} stand for that and for the URL of far, in argv, too. In argv
+	// {config} is the path of a file that has the text config.
+	at, config string
+	// prefix is what it puts before the names of tools.
+	prefix string
 	// open returns a connection to the started process.
 	open func(p *process) (*conn, error)
+	// whole says that answers are wanted with their messages.
+	whole bool
 	// clients is how many connect, each with a session; zero means one.
 	clients int
 	// bridged says that this target does more than its base by one bridge
@@ -35,7 +44,7 @@ type target struct {
 
 // programs are the paths of what is measured, and dir of all that they need.
 type programs struct {
-	dir, proxy, echo, relay string
+	dir, proxy, echo, relay, mortal string
 }
 
 // Configurations of the proxy: its one upstream is a process of each client's
@@ -118,7 +127,20 @@ func openWebSocket(p *process) (*conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return dialWebSocket(addr, ample)
+	return dialWebSocket(addr, "/ws", ample)
+}
+
+// openWebSocketAt is openWebSocket for a path that the target says.
+func openWebSocketAt(p *process) (*conn, error) {
+	said, err := p.url()
+	if err != nil {
+		return nil, err
+	}
+	u, err := url.Parse(said)
+	if err != nil {
+		return nil, err
+	}
+	return dialWebSocket(u.Host, u.Path, ample)
 }
 
 func openHTTP(p *process) (*conn, error) {
@@ -127,6 +149,16 @@ func openHTTP(p *process) (*conn, error) {
 		return nil, err
 	}
 	return dialHTTP(addr, "")
+}
+
+// openHTTPAtRoot is openHTTP for an endpoint that is /.
+func openHTTPAtRoot(p *process) (*conn, error) {
+	c, err := openHTTP(p)
+	if err != nil {
+		return nil, err
+	}
+	c.wire.(*httpWire).root = true
+	return c, nil
 }
 
 func openModern(p *process) (*conn, error) {
@@ -140,6 +172,7 @@ func openModern(p *process) (*conn, error) {
 // A session is a started target that answers calls, of one client or several.
 type session struct {
 	procs   []*process // the one that clients reach, and then the far one
+	far     string     // the URL of the far one
 	started time.Time  // of the first of procs
 	conns   []*conn
 	callers []*caller
@@ -163,14 +196,15 @@ func (tgt target) launch(pr probe) (*session, error) {
 		if err != nil {
 			return nil, errors.Join(s.explain(err), s.end())
 		}
-		env = append(env, "FAR="+where)
+		env, s.far = append(env, "FAR="+where), where
 	}
-	s.started = time.Now()
-	near, err := start(tgt.argv, tgt.serves, env...)
+	near, err := tgt.near(s, env)
+	if near != nil {
+		s.procs = append([]*process{near}, s.procs...)
+	}
 	if err != nil {
-		return nil, errors.Join(err, s.end())
+		return nil, errors.Join(s.explain(err), s.end())
 	}
-	s.procs = append([]*process{near}, s.procs...)
 	return s, nil
 }
 
@@ -194,6 +228,7 @@ func (s *session) handshake(tgt target) error {
 		if err != nil {
 			return err
 		}
+		c.prefix, c.whole = tgt.prefix, tgt.whole
 		if err := s.join(c); err != nil {
 			return err
 		}
@@ -210,7 +245,8 @@ func (s *session) handshake(tgt target) error {
 		if err != nil {
 			return err
 		}
-		another.modern, another.wire.(*httpWire).modern, another.wire.(*httpWire).token = c.modern, c.modern, w.token
+		another.prefix, another.whole = c.prefix, c.whole
+		another.modern, another.wire.(*httpWire).modern, another.wire.(*httpWire).token, another.wire.(*httpWire).root = c.modern, c.modern, w.token, w.root
 		s.add(another)
 	}
 	return nil

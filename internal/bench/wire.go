@@ -125,6 +125,7 @@ func (w *wsWire) readFrame(r *bufio.Reader) (byte, error) {
 // JSON or as the last event of an SSE stream.
 type httpWire struct {
 	host    string
+	root    bool   // the endpoint is /, and not /mcp
 	session string // what the server named this session; "" before initialize
 	token   string // to show with each request; "" for none
 	modern  bool   // there is no session, and headers repeat the body
@@ -132,7 +133,7 @@ type httpWire struct {
 }
 
 func (w *httpWire) frame(dst, msg []byte) []byte {
-	dst = append(dst, "POST /mcp HTTP/1.1\r\nHost: "...)
+	dst = append(append(append(dst, "POST "...), w.path()...), " HTTP/1.1\r\nHost: "...)
 	dst = append(dst, w.host...)
 	dst = append(dst, "\r\nContent-Type: application/json\r\nAccept: application/json, text/event-stream\r\n"...)
 	if w.session != "" {
@@ -152,6 +153,13 @@ func (w *httpWire) frame(dst, msg []byte) []byte {
 	dst = strconv.AppendInt(dst, int64(len(msg)), 10)
 	dst = append(dst, "\r\n\r\n"...)
 	return append(dst, msg...)
+}
+
+func (w *httpWire) path() string {
+	if w.root {
+		return "/"
+	}
+	return "/mcp"
 }
 
 // between returns what stands in msg after key, to the next quote. The last key
@@ -180,13 +188,26 @@ func (w *httpWire) next(r *bufio.Reader) ([]byte, error) {
 		return nil, err
 	}
 	if head.status > 299 {
-		return nil, fmt.Errorf("status %d: %q", head.status, w.body)
+		return nil, statusError{head.status, string(w.body)}
 	}
-	if i := bytes.LastIndex(w.body, []byte("data: ")); head.sse && i >= 0 {
-		return w.body[i+len("data: "):], nil
+	if !head.sse {
+		return w.body, nil
 	}
-	return w.body, nil
+	if _, event, _ := cutLast(w.body, []byte("data: ")); bytes.HasPrefix(event, []byte("{")) {
+		return event, nil
+	}
+	return nil, errNoAnswer
 }
+
+// A statusError is a response that is a refusal.
+type statusError struct {
+	status int
+	body   string
+}
+
+func (e statusError) Error() string { return fmt.Sprintf("status %d: %q", e.status, e.body) }
+
+var errNoAnswer = errors.New("the response ended without an answer")
 
 // A responseHead is what a client must know before it reads a body.
 type responseHead struct {

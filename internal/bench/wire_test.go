@@ -94,7 +94,7 @@ func TestWebSocket(t *testing.T) {
 		}
 	}))
 	defer server.Close()
-	c, err := dialWebSocket(server.Listener.Addr().String(), ample)
+	c, err := dialWebSocket(server.Listener.Addr().String(), "/ws", ample)
 	if err != nil {
 		t.Fatal(err)
 	}

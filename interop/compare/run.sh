@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# Measures mcp-proxy beside other proxies, and writes what it finds into docs/benchmarks.md
+# and docs/faults.md: interop/compare/run.sh [calls|faults]
+#
+# Installs the others from their registries first, into this directory: npm packages with
+# a Node of their own, a virtual environment, a crate, and a main of 70 lines on the Go SDK.
+# The pins are in package-lock.json, mcp-proxy.txt, crate.txt and ../../go.mod.
+set -euo pipefail
+cd "$(dirname "$0")"
+
+# A stamp is a copy of what was installed from; it is written last.
+npm_packages() {
+  cmp -s package-lock.json node_modules/.stamp && return
+  npm ci --no-audit --no-fund --loglevel=error
+  cp package-lock.json node_modules/.stamp
+}
+
+python_package() {
+  cmp -s mcp-proxy.txt .venv-mcp-proxy/.stamp && return
+  rm -rf .venv-mcp-proxy
+  python3 -m venv .venv-mcp-proxy
+  .venv-mcp-proxy/bin/pip install --quiet --disable-pip-version-check --requirement mcp-proxy.txt
+  cp mcp-proxy.txt .venv-mcp-proxy/.stamp
+}
+
+crate() {
+  cmp -s crate.txt out/crate/.stamp && return
+  read -r name version <crate.txt
+  cargo install --quiet --locked --root out/crate --version "$version" "$name"
+  cp crate.txt out/crate/.stamp
+}
+
+npm_packages
+python_package
+crate
+cd ../..
+go build -trimpath -o interop/compare/out/gosdk ./internal/bench/gosdk
+exec go run ./internal/bench -compare "${1:-all}" -peers interop/compare -docs docs -rounds "${ROUNDS:-5}" -part "${PART:-400ms}"
