@@ -155,7 +155,13 @@ func (f *foreign) readSection(v value) {
 	if f.section.key == "mcp" && v.node.has("servers") {
 		v.pick("inputs", f.readInputs)
 		v.pick("servers", f.readServers)
-		return
+		rest := &node{kind: object} // opencode reads what its first version has there, too
+		for _, m := range v.node.members {
+			if m.value.has("type") {
+				rest.members = append(rest.members, m)
+			}
+		}
+		v.node = rest
 	}
 	f.readServers(v)
 }
