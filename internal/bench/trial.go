@@ -151,7 +151,7 @@ func (t *trial) callAs(id int, c *conn, tool, arguments string) call {
 // hold calls wait, and returns when a server has heard of it. It says which.
 func (t *trial) hold(c *conn, tag string, ms int) (call, int, error) {
 	k := t.call(c, "wait", fmt.Sprintf(`{"tag":%q,"ms":%d}`, tag, ms))
-	e, ok := t.find(5*time.Second, tag, "called")
+	e, ok := t.find(20*time.Second, tag, "called")
 	if !ok {
 		return k, 0, fmt.Errorf("%s, %s: no server heard of the call: %+v", t.way.program, t.way.route, k.wait(0))
 	}
