@@ -7,9 +7,9 @@ import (
 
 // A Problem is one mistake in a configuration.
 type Problem struct {
-	Source string // the file, environment variable or flag; empty if there is none
-	Key    string // the path of the key within the file, such as upstreams.docs.url
-	Text   string // what is wrong
+	Source string `json:"source,omitzero"` // the file, environment variable or flag; empty if there is none
+	Key    string `json:"key,omitzero"`    // the path of the key within the file, such as upstreams.docs.url
+	Text   string `json:"text"`            // what is wrong
 }
 
 // Error is the problem on one line, "source: key: text" without the empty ones.

@@ -1,7 +1,9 @@
 package proxy
 
 import (
+	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -14,6 +16,45 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/secretfile"
 	"github.com/mcp-proxy/mcp-proxy/upstream/remote"
 )
+
+// An Inspection is what there is to say of a configuration.
+type Inspection struct {
+	OK        bool            `json:"ok"`               // there are no problems, and what was tried has started
+	File      string          `json:"file"`             // "" if none was found
+	Problems  config.Problems `json:"problems"`         // mistakes: nothing can be served
+	Warnings  []string        `json:"warnings"`         // what is not honoured, and does not matter much
+	Upstreams []string        `json:"upstreams"`        // names, in config order; with problems there may be none
+	Links     []string        `json:"links"`            // likewise
+	Trials    []Trial         `json:"trials,omitempty"` // of the upstreams, if they were tried
+}
+
+// Inspect loads a configuration, and if it is well, finds out with [Check] whether what it names
+// is, too.
+func Inspect(o config.Options) (*config.Config, *Inspection) {
+	cfg, warnings, err := config.Load(o)
+	problems, _ := errors.AsType[config.Problems](err)
+	if err == nil {
+		problems = Check(cfg)
+	}
+	in := &Inspection{
+		OK: len(problems) == 0, File: cfg.File, Problems: append(config.Problems{}, problems...), Warnings: append([]string{}, warnings...),
+		Upstreams: []string{}, Links: []string{},
+	}
+	for _, u := range cfg.Upstreams {
+		in.Upstreams = append(in.Upstreams, u.Name)
+	}
+	for _, l := range cfg.Links {
+		in.Links = append(in.Links, l.Name)
+	}
+	return cfg, in
+}
+
+// Try is what [Try] finds, for the same configuration.
+func (in *Inspection) Try(ctx context.Context, cfg *config.Config, log *slog.Logger) (err error) {
+	in.Trials, err = Try(ctx, cfg, log)
+	in.OK = in.OK && !slices.ContainsFunc(in.Trials, func(t Trial) bool { return !t.OK() })
+	return err
+}
 
 // Check finds what will fail later and can be seen now, without starting anything:
 // commands that are not there, and files of tokens, keys, headers and TLS that cannot be

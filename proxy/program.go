@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"context"
+	"runtime"
 	"runtime/debug"
 
 	"github.com/mcp-proxy/mcp-proxy/upstream/process"
@@ -32,6 +33,37 @@ func Version() string {
 		return "(devel)"
 	}
 	return found.Version
+}
+
+// A Build is the program that runs.
+type Build struct {
+	Version  string `json:"version"`           // as [Version]
+	Revision string `json:"revision,omitzero"` // of the source, if the build knows that
+	Modified bool   `json:"modified,omitzero"` // the source was not quite that
+	Time     string `json:"time,omitzero"`     // of the revision
+	Go       string `json:"go"`                // that has built it
+	OS       string `json:"os"`
+	Arch     string `json:"arch"`
+}
+
+// BuildOf returns what the program knows of its build.
+func BuildOf() Build {
+	b := Build{Version: Version(), Go: runtime.Version(), OS: runtime.GOOS, Arch: runtime.GOARCH}
+	info, ok := debug.ReadBuildInfo()
+	if !ok || info.Main.Path != module { // the source is that of a program that embeds this
+		return b
+	}
+	for _, s := range info.Settings {
+		switch s.Key {
+		case "vcs.revision":
+			b.Revision = s.Value
+		case "vcs.time":
+			b.Time = s.Value
+		case "vcs.modified":
+			b.Modified = s.Value == "true"
+		}
+	}
+	return b
 }
 
 // ReapOrphans waits, until ctx ends, for processes whose parents have left them to this

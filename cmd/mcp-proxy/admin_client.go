@@ -35,7 +35,7 @@ type adminFlags struct {
 func (f *adminFlags) add(cmd *cobra.Command) {
 	addAdminFlag(cmd, &f.at)
 	cmd.Flags().StringVar(&f.tokenFile, "admin-token-file", "", "`FILE` with the token that the process wants over TCP")
-	cmd.Flags().BoolVar(&f.json, "json", false, "print JSON")
+	addJSONFlag(cmd, &f.json)
 }
 
 func addAdminFlag(cmd *cobra.Command, at *string) {

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"os/signal"
 	"slices"
@@ -18,9 +17,14 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/proxy"
 )
 
+// A check is what the command of that name is asked.
+type check struct {
+	file        string
+	begin, json bool
+}
+
 func newCheck() *cobra.Command {
-	var file string
-	var begin bool
+	var c check
 	cmd := &cobra.Command{
 		Use:   "check [FILE]",
 		Short: "Validate a configuration: one line for each mistake, exit code 2",
@@ -31,67 +35,81 @@ func newCheck() *cobra.Command {
 			switch {
 			case len(args) > 1:
 				return errors.New("check takes one FILE")
-			case len(args) == 1 && file != "":
+			case len(args) == 1 && c.file != "":
 				return errors.New("check takes FILE or --config FILE, not both")
 			}
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 1 {
-				file = args[0]
+				c.file = args[0]
 			}
-			cfg, err := runCheck(file)
-			if err != nil || !begin {
-				return err
-			}
-			log, err := newLogger(os.Stderr, "auto", "error")
-			if err != nil {
-				return err
-			}
-			return runCheckStart(cmd.Context(), cfg, log)
+			return c.run(cmd.Context())
 		},
 	}
-	addConfigFlag(cmd, &file)
-	cmd.Flags().BoolVar(&begin, "start", false, "start each server, list what it offers, and stop it")
+	addConfigFlag(cmd, &c.file)
+	cmd.Flags().BoolVar(&c.begin, "start", false, "start each server, list what it offers, and stop it")
+	addJSONFlag(cmd, &c.json)
 	return cmd
 }
 
-func runCheck(file string) (*config.Config, error) {
-	cfg, warnings, err := config.Load(config.Options{File: file})
-	if err != nil {
-		return nil, err
+func (c *check) run(ctx context.Context) error {
+	cfg, found := proxy.Inspect(config.Options{File: c.file})
+	if !c.json {
+		printInspection(found)
 	}
-	for _, w := range warnings {
-		fmt.Fprintln(os.Stderr, "warning:", w)
+	if c.begin && found.OK {
+		if err := c.start(ctx, cfg, found); err != nil {
+			return err
+		}
 	}
-	if problems := proxy.Check(cfg); len(problems) > 0 {
-		return nil, problems
+	if c.json {
+		if err := printJSON(found); err != nil {
+			return &runError{err}
+		}
 	}
-	fmt.Printf("%s: ok, %d %s", cfg.File, len(cfg.Upstreams), plural("upstream", len(cfg.Upstreams)))
-	if n := len(cfg.Links); n > 0 {
-		fmt.Printf(", %d %s", n, plural("link", n))
-	}
-	fmt.Println()
-	return cfg, nil
-}
-
-// runCheckStart tries each server, and prints a line for it.
-func runCheckStart(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
-	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
-	defer stop()
-	trials, err := proxy.Try(ctx, cfg, log)
-	if err != nil {
-		return failed(ctx, err)
-	}
-	well := true
-	for _, t := range trials {
-		fmt.Println(trialLine(&t))
-		well = well && t.OK()
-	}
-	if !well {
+	switch {
+	case len(found.Problems) > 0:
+		return found.Problems
+	case !found.OK:
 		return errAnswerIsNo
 	}
 	return nil
+}
+
+// start tries each server, and prints a line for it.
+func (c *check) start(ctx context.Context, cfg *config.Config, found *proxy.Inspection) error {
+	log, err := newLogger(os.Stderr, "auto", "error")
+	if err != nil {
+		return err
+	}
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	if err := found.Try(ctx, cfg, log); err != nil {
+		return failed(ctx, err)
+	}
+	if !c.json {
+		for i := range found.Trials {
+			fmt.Println(trialLine(&found.Trials[i]))
+		}
+	}
+	return nil
+}
+
+// printInspection prints what is well, and warnings; problems are errors.
+func printInspection(found *proxy.Inspection) {
+	for _, w := range found.Warnings {
+		fmt.Fprintln(os.Stderr, "warning:", w)
+	}
+	if !found.OK {
+		return
+	}
+	n := len(found.Upstreams)
+	fmt.Printf("%s: ok, %d %s", found.File, n, plural("upstream", n))
+	if n := len(found.Links); n > 0 {
+		fmt.Printf(", %d %s", n, plural("link", n))
+	}
+	fmt.Println()
 }
 
 // trialLine says in one line what came of a trial, and of one that failed the last word, too.

@@ -35,7 +35,7 @@ func (d *direct) addFlags(cmd *cobra.Command) {
 	flags.StringArrayVarP(&d.headers, "header", "H", nil, `with a URL: "Name: value" to send with each request, ${NAME} expanded; may be repeated`)
 	flags.DurationVar(&d.startTimeout, "start-timeout", 0, "how long each server may take to start (default: its startTimeout, 30s)")
 	flags.StringVar(&d.logLevel, "log-level", "error", "debug, info, warn or error: what to log on stderr meanwhile")
-	flags.BoolVar(&d.json, "json", false, "print JSON")
+	addJSONFlag(cmd, &d.json)
 }
 
 // commandOrURL splits arguments into one URL and the command behind "--".
@@ -115,6 +115,10 @@ func failed(ctx context.Context, err error) error {
 		return &runError{errors.New("interrupted")}
 	}
 	return &runError{err}
+}
+
+func addJSONFlag(cmd *cobra.Command, asJSON *bool) {
+	cmd.Flags().BoolVar(asJSON, "json", false, "print JSON")
 }
 
 // printJSON prints a value as people read it.

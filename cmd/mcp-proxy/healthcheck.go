@@ -31,7 +31,7 @@ func newHealthcheck() *cobra.Command {
 	}
 	addAdminFlag(cmd, &at)
 	cmd.Flags().BoolVar(&live, "live", false, "ask only whether it runs (/livez)")
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	addJSONFlag(cmd, &asJSON)
 	return cmd
 }
 

@@ -91,10 +91,19 @@ func group(root *cobra.Command, title string, commands ...*cobra.Command) {
 }
 
 func newVersion() *cobra.Command {
-	return &cobra.Command{
+	var asJSON bool
+	cmd := &cobra.Command{
 		Use:   "version",
 		Short: "Print the version",
 		Args:  cobra.NoArgs,
-		Run:   func(*cobra.Command, []string) { fmt.Println("mcp-proxy", proxy.Version()) },
+		RunE: func(*cobra.Command, []string) error {
+			if asJSON {
+				return printJSON(proxy.BuildOf())
+			}
+			_, err := fmt.Println("mcp-proxy", proxy.Version())
+			return err
+		},
 	}
+	addJSONFlag(cmd, &asJSON)
+	return cmd
 }
