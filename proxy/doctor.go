@@ -104,7 +104,7 @@ func (d *Diagnosis) started(cfg *config.Config, t *Trial) {
 	case t.Upstream == "":
 		d.found(LevelError, "link", "", "start its host, and compare links."+t.Link+".dial with the URL that it prints", "link %s: %s", t.Link, t.Failed)
 	case !isNamed(cfg, t.Upstream):
-		do := remedy(t)
+		do := t.Remedy()
 		if len(t.Stderr) > 0 {
 			do += "; its last words on stderr are shown"
 		}
@@ -141,31 +141,6 @@ const (
 )
 
 func seconds(ms float64) string { return fmt.Sprintf("%.1f s", ms/1000) }
-
-// remedy is what to do about an upstream that failed.
-func remedy(t *Trial) string {
-	switch {
-	case strings.HasPrefix(t.Cause, "login"):
-		return "run the command that it names, once"
-	case strings.Contains(t.Failed, "command not found"), strings.Contains(t.Failed, "no program"), strings.Contains(t.Failed, "permission denied"):
-		return "mend command (see mcp-proxy check), and install what it names"
-	case strings.Contains(t.Failed, "working directory"):
-		return "mend cwd"
-	case strings.HasPrefix(t.Cause, "HTTP 401"), strings.HasPrefix(t.Cause, "HTTP 403"):
-		return "give it the credentials that it wants: headersFrom, or auth"
-	case strings.HasPrefix(t.Cause, "HTTP 404"), strings.HasPrefix(t.Cause, "HTTP 405"):
-		return "compare the path of its url with its documentation: most end in /mcp"
-	case t.Cause == "connection refused", t.Cause == "no such host", strings.HasPrefix(t.Cause, "connect"):
-		return "start it, and compare host and port of its url"
-	case strings.HasPrefix(t.Cause, "TLS"):
-		return "set tls.ca if its certificate is of an authority of your own"
-	case strings.Contains(t.Failed, "in time"):
-		return "run its command by hand once: it may wait for an answer or download itself; else raise startTimeout"
-	case t.Transport == "stdio":
-		return "run its command by hand and see: it may lack arguments, env or inheritEnv"
-	}
-	return "run mcp-proxy doctor --log-level debug and see"
-}
 
 // spoke finds faults of how an upstream speaks.
 func (d *Diagnosis) spoke(t *Trial) {

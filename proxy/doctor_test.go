@@ -1,14 +1,22 @@
 package proxy
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/config"
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
 
 // tools is a trial of an upstream that went well and lists these tools.
@@ -143,6 +151,71 @@ func TestQuiet(t *testing.T) {
 		}
 		if !slices.Equal(names, want) {
 			t.Errorf("%s: %v", tool, names)
+		}
+	}
+}
+
+// What to do follows from what has happened, whatever words there are for it: of commands that
+// were tried, and of all that a trial can say.
+func TestRemedy(t *testing.T) {
+	dir := t.TempDir()
+	text := filepath.Join(dir, "text")
+	if err := os.WriteFile(text, []byte("no program\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	closed, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	closed.Close()
+	missing := httptest.NewServer(http.NotFoundHandler())
+	defer missing.Close()
+	cfg := &config.Config{}
+	var want []string
+	for i, row := range []struct {
+		upstream config.Upstream
+		want     string
+	}{
+		{config.Upstream{Process: config.Process{Command: "/there/is/none"}}, "mend command"},
+		{config.Upstream{Process: config.Process{Command: text}}, "what runs it"},
+		{config.Upstream{Process: config.Process{Command: "sh", Cwd: "/there/is/none"}}, "mend cwd"},
+		{config.Upstream{Process: config.Process{Command: "sh", Args: []string{"-c", "echo command not found, no such working directory >&2; exit 3"}}}, "run its command by hand and see"},
+		{config.Upstream{Process: config.Process{Command: "sh", Args: []string{"-c", "sleep 60"}}, StartTimeout: 50 * time.Millisecond}, "raise startTimeout"},
+		{config.Upstream{Remote: config.Remote{URL: "http://" + closed.Addr().String() + "/mcp"}}, "host and port"},
+		{config.Upstream{Remote: config.Remote{URL: missing.URL + "/mcp"}}, "most end in /mcp"},
+	} {
+		row.upstream.Name = fmt.Sprint("u", i)
+		row.upstream.StartTimeout = cmp.Or(row.upstream.StartTimeout, 20*time.Second)
+		cfg.Upstreams, want = append(cfg.Upstreams, row.upstream), append(want, row.want)
+	}
+	trials, err := Try(t.Context(), cfg, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, tr := range trials {
+		if tr.OK() || !strings.Contains(tr.Remedy(), want[i]) {
+			t.Errorf("%s (%s): %s, want %s", tr.Failed, tr.Cause, tr.Remedy(), want[i])
+		}
+	}
+	for _, row := range []struct {
+		trial Trial
+		want  string
+	}{
+		{Trial{Cause: jsonrpc.CauseLogin, Transport: "http"}, "run the command that it names"},
+		{Trial{Cause: "HTTP 401", Transport: "http"}, "credentials"},
+		{Trial{Cause: "HTTP 403", Transport: "websocket"}, "credentials"},
+		{Trial{Cause: jsonrpc.CauseTLS, Transport: "http"}, "tls.ca"},
+		{Trial{Cause: jsonrpc.CauseBadHeaderFile, Transport: "http"}, "headersFrom"},
+		{Trial{Cause: jsonrpc.CauseNoToken, Transport: "http"}, "auth"},
+		{Trial{Cause: jsonrpc.CauseNoSuchHost, Transport: "http"}, "host and port"},
+		{Trial{Cause: jsonrpc.CauseConnectionReset, Transport: "http"}, "host and port"},
+		{Trial{Cause: jsonrpc.CauseStdoutClosed, Transport: "stdio"}, "by hand"},
+		{Trial{Cause: jsonrpc.CauseTimeout, Transport: "link"}, "startTimeout"},
+		{Trial{Cause: jsonrpc.CauseStartFailed, Transport: "link", Link: "far"}, "where its host runs"},
+		{Trial{Cause: "HTTP 502", Transport: "http"}, "--log-level debug"},
+	} {
+		if got := row.trial.Remedy(); !strings.Contains(got, row.want) {
+			t.Errorf("%+v: %s", row.trial, got)
 		}
 	}
 }

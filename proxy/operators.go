@@ -40,7 +40,7 @@ type operators struct {
 // newOperators returns what shows operators a Proxy or a Host.
 func newOperators(cfg *config.Config, o Options, c counts, s *admin.Server) *operators {
 	guard := &frontend.Guard{AllowedHosts: allowedHosts(cfg), Listen: cfg.Admin.Listen}
-	s.Admit, s.Metrics = guard.Admit, c.handler(s.Snapshot)
+	s.Admit, s.Named, s.Metrics = guard.Admit, guard.Names, c.handler(s.Snapshot)
 	if cfg.Admin.TokenFile != "" {
 		s.Token = secretfile.Token(cfg.Admin.TokenFile)
 	}

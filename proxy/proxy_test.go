@@ -191,6 +191,39 @@ func TestPublicURLIsAllowed(t *testing.T) {
 	}
 }
 
+// A name that "*" alone lets in may be another site's that leads here (DNS rebinding): it reads
+// probes, and not the metrics, which have the names of upstreams, tools and clients.
+func TestMetricsByAnyName(t *testing.T) {
+	token := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(token, []byte("secret"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p := newProxy(t, config.Config{Frontend: config.Frontend{AllowedHosts: []string{"*", "mcp.example.com"}}, Admin: config.Admin{Listen: []string{"127.0.0.1:9090"}, TokenFile: token}})
+	defer p.Close()
+	for _, row := range []struct {
+		host, path, token string
+		want              int
+	}{
+		{"evil.example.com:9090", "/metrics", "", http.StatusUnauthorized},
+		{"evil.example.com:9090", "/metrics", "Bearer secret", http.StatusOK},
+		{"evil.example.com:9090", "/livez", "", http.StatusOK},
+		{"evil.example.com:9090", "/readyz", "", http.StatusOK},
+		{"mcp.example.com:9090", "/metrics", "", http.StatusOK},
+		{"localhost:9090", "/metrics", "", http.StatusOK},
+		{"10.1.2.3:9090", "/metrics", "", http.StatusOK},
+		{"[fd00::1]:9090", "/metrics", "", http.StatusOK},
+	} {
+		r := httptest.NewRequest(http.MethodGet, "http://"+row.host+row.path, nil)
+		if row.token != "" {
+			r.Header.Set("Authorization", row.token)
+		}
+		w := httptest.NewRecorder()
+		if p.operators.server.ServeHTTP(w, r); w.Code != row.want {
+			t.Errorf("%s at %s (%s): %d, want %d", row.path, row.host, row.token, w.Code, row.want)
+		}
+	}
+}
+
 // Who a link proves itself to is behind a pointer: a reload of the same is no change.
 func TestReloadKeepsLinksWithAuth(t *testing.T) {
 	read := func() *config.Config {

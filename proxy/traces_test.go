@@ -151,7 +151,10 @@ func TestUnsampledTracesChangeNothing(t *testing.T) {
 	for name, test := range map[string]struct {
 		meta, header string
 		with         func(*config.Config)
+		sampler      string // in the environment
 	}{
+		"no parent is asked, and the call says one":  {meta: `"traceparent":"` + traceparent + `"`, with: plain, sampler: "traceidratio"},
+		"no parent is asked, the HTTP request has":   {header: traceparent, with: plain, sampler: "traceidratio"},
 		"a parent that is not sampled":               {meta: `"traceparent":"` + untraced + `","baggage":"k=v"`, with: plain},
 		"an HTTP request that is not sampled":        {header: untraced, with: plain},
 		"none is sampled":                            {with: never},
@@ -160,6 +163,8 @@ func TestUnsampledTracesChangeNothing(t *testing.T) {
 		"none is sampled, and a parent is not, both": {meta: `"traceparent":"` + untraced + `"`, header: untraced, with: never},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Setenv("OTEL_TRACES_SAMPLER", test.sampler)
+			t.Setenv("OTEL_TRACES_SAMPLER_ARG", "0")
 			c, server := newCollector(t), newNaive(t)
 			seen := func(call proxy.Call, _ proxy.End) {
 				if call.Method != "initialize" && call.Trace != "" {

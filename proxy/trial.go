@@ -49,6 +49,7 @@ type Trial struct {
 	Unusable int      `json:"unusable"`        // lines on its stdout that were no message
 	Stderr   []string `json:"stderr,omitzero"` // its last lines, of one that failed
 
+	err       error // of the last end of its server, nil if nothing more is known
 	stopGrace time.Duration
 	lists     map[string][]json.RawMessage // by member
 }
@@ -366,7 +367,7 @@ func (t *trials) look(tr *Trial) {
 		if len(s.Stderr) > 0 {
 			tr.Stderr = s.Stderr
 		}
-		tr.Speaks = nil
+		tr.err, tr.Speaks = s.Err, nil
 		for _, era := range s.Speaks {
 			tr.Speaks = append(tr.Speaks, string(era))
 		}

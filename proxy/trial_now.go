@@ -42,9 +42,6 @@ func (t *trials) now(ctx context.Context, upstreams []config.Upstream, tell func
 	wg.Wait()
 }
 
-// Remedy is what to do about an upstream that failed, in one sentence.
-func (t *Trial) Remedy() string { return remedy(t) }
-
 // open attaches a stream without a link. Whoever gets it closes it, and the host waits for the end.
 func (h *hosting) open(_ context.Context, name, key string, era mcp.Era) (jsonrpc.Conn, error) {
 	near, far := jsonrpc.Pipe()

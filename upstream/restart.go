@@ -233,7 +233,7 @@ func (r *restart) statusLocked() Status {
 		State: StateReady, Failures: r.inARow(), Next: r.next,
 	}
 	if st.Failures > 0 {
-		st.Cause, st.Says = r.end.Cause, r.end.Words()
+		st.Cause, st.Says, st.Err = r.end.Cause, r.end.Words(), r.end.Err
 	}
 	switch {
 	case r.inARow() >= crashLoop && r.end.Class() != jsonrpc.ClassLogin:

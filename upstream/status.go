@@ -30,6 +30,7 @@ type Status struct {
 	Failures int       // ends in a row that count against it
 	Cause    string    // of the last of them; "" for none
 	Says     string    // the same in words that follow the upstream's name
+	Err      error     // what happened then, for programs; nil for nothing more
 	Next     time.Time // no start before; zero for any time
 
 	// Of the newest server; zero if there was none.

@@ -39,20 +39,32 @@ type Server struct {
 	Payloads bool      // taps on a Unix socket may show what is in messages
 	Version  string    // of the program, for recordings
 
-	// Metrics is at /metrics. On TCP everybody may read it. Nil: there is none.
+	// Metrics is at /metrics. On TCP everybody may read it who is Named. Nil: there is none.
 	Metrics http.Handler
 
 	// Admit answers requests whose Host is none of ours, and returns why. A page of
 	// another site must not read what is here, under whatever name it reaches us.
 	Admit func(w http.ResponseWriter, r *http.Request) error
 
+	// Named reports whether a request that Admit lets pass has a Host of ours, and not just
+	// any, which may be another site's. Nil: all have.
+	Named func(r *http.Request) bool
+
 	// Token is what requests over TCP must carry as Authorization: Bearer, but for probes
 	// and metrics. Nil refuses them all.
 	Token func() (string, error)
 }
 
-// open are the paths that need no token, besides the page.
-var open = map[string]bool{"/livez": true, "/readyz": true, "/metrics": true}
+// isOpen reports whether r needs no token, besides those for the page.
+func (s *Server) isOpen(r *http.Request) bool {
+	switch r.URL.Path {
+	case "/livez", "/readyz":
+		return true
+	case "/metrics":
+		return s.Named == nil || s.Named(r)
+	}
+	return false
+}
 
 // ServeHTTP implements [http.Handler].
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -69,7 +81,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "only GET", http.StatusMethodNotAllowed)
 	case page.Operators.Has(r.URL.Path):
 		page.Operators.Serve(w, r, http.StatusOK)
-	case open[r.URL.Path] || onSocket(r):
+	case onSocket(r) || s.isOpen(r):
 		s.route(w, r)
 	default:
 		if why := s.refusal(r); why != "" {
@@ -131,7 +143,10 @@ func isHere(host string) bool {
 
 // refusal says why r, which needs the token, must not pass; "" if it carries it.
 func (s *Server) refusal(r *http.Request) string {
-	if s.Token == nil {
+	switch {
+	case s.Token == nil && r.URL.Path == "/metrics":
+		return "by this Host the metrics need a token, and there is no admin.tokenFile; allowedHosts may name it beside \"*\""
+	case s.Token == nil:
 		return "without admin.tokenFile only probes and metrics are served here; the Unix socket has everything"
 	}
 	token, err := s.Token()

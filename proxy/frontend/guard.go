@@ -164,6 +164,17 @@ func (g *Guard) hostAllowed(r *http.Request) bool {
 	return slices.ContainsFunc(g.Listen, listens) || isLocalAddr(r, host)
 }
 
+// Names reports whether r comes by an address, or by a name that somebody has listed: a name
+// that "*" alone lets in may be any web page's own.
+func (g *Guard) Names(r *http.Request) bool {
+	if _, err := netip.ParseAddr(hostOnly(r.Host)); err == nil {
+		return true
+	}
+	any := func(allowed string) bool { return allowed == "*" }
+	listed := &Guard{AllowedHosts: slices.DeleteFunc(slices.Clone(g.AllowedHosts), any), Listen: g.Listen}
+	return listed.hostAllowed(r)
+}
+
 // isLocalAddr reports whether host is the address on which the connection came in:
 // that is what listening at 0.0.0.0 means. An attacker's name that resolves to the
 // address is in Host itself. Browsers do not reach Unix sockets.

@@ -56,22 +56,56 @@ func (c *Command) cmd() (*exec.Cmd, error) {
 	return cmd, cmd.Err
 }
 
-// notStarted is the end of a process that never was, because of err.
-func notStarted(err error) *jsonrpc.ClosedError {
-	end := &jsonrpc.ClosedError{Cause: jsonrpc.CauseStartFailed, Event: jsonrpc.NewEvent(), Lasting: true, Err: err}
+// A Fault is what sort of mistake keeps a command from being started.
+type Fault byte
+
+// The faults.
+const (
+	CannotRun    Fault = iota // no processes or descriptors left, for example: that passes
+	NoCommand                 // it is not there
+	NoDir                     // its working directory is not
+	NotPermitted              // we may not run it
+	NotProgram                // the system does not know how to
+)
+
+// faults are as clients hear of them.
+var faults = [...]string{
+	"the command cannot be run", "command not found", "no such working directory", "permission denied", "the command is no program",
+}
+
+// A StartError is why a command was not started: the Err of a [jsonrpc.ClosedError].
+type StartError struct {
+	Fault Fault
+	err   error
+}
+
+// Error implements error.
+func (e *StartError) Error() string { return e.err.Error() }
+
+// Unwrap returns what went wrong.
+func (e *StartError) Unwrap() error { return e.err }
+
+func faultOf(err error) Fault {
 	switch {
 	case errors.Is(err, errNoDir):
-		end.Says = "did not start: no such working directory"
+		return NoDir
 	case errors.Is(err, errNoCommand), errors.Is(err, exec.ErrNotFound), errors.Is(err, fs.ErrNotExist):
-		end.Says = "did not start: command not found"
+		return NoCommand
 	case errors.Is(err, fs.ErrPermission):
-		end.Says = "did not start: permission denied"
+		return NotPermitted
 	case errors.Is(err, syscall.ENOEXEC):
-		end.Says = "did not start: the command is no program"
-	default: // no processes or descriptors left, for example: that passes
-		end.Says, end.Lasting = "did not start: the command cannot be run", false
+		return NotProgram
 	}
-	return end
+	return CannotRun
+}
+
+// notStarted is the end of a process that never was, because of err.
+func notStarted(err error) *jsonrpc.ClosedError {
+	fault := faultOf(err)
+	return &jsonrpc.ClosedError{
+		Cause: jsonrpc.CauseStartFailed, Event: jsonrpc.NewEvent(), Says: "did not start: " + faults[fault], Lasting: fault != CannotRun,
+		Err: &StartError{fault, err},
+	}
 }
 
 var (
