@@ -22,15 +22,15 @@
 //
 //	proxy.go      Proxy: New, clients, Reload, Shutdown
 //	host.go       Host: NewHost, where it meets its proxies
-//	hosting.go    the half with the servers, of both; upstreams.go, settings.go and tls.go
-//	              turn the configuration into what the parts want, linked.go remembers
-//	              the proxies that a host has links to
+//	hosting.go    the half with the servers, of both; upstreams.go and settings.go turn the
+//	              configuration into what the parts want, linked.go remembers the proxies
+//	              that a host has links to
 //	within.go     the link within the process
 //	links.go      links to hosts elsewhere, and one set of upstreams of all; farlink.go is
 //	              one of them
-//	front.go      the handler of all paths; clients.go and policies.go are who may use it,
-//	              and for what
-//	web.go        listeners, and the server at them; webtls.go is its TLS
+//	front.go      the handler of all paths; clients.go is who may use it, and for what
+//	web.go        listeners, and the server at them; tls.go has its TLS, and that of links
+//	              and remote servers
 //	login.go      a person logs in to a server; credentials.go is how we prove who we are
 //	              to servers and hosts
 //	operators.go  where operators look in; snapshot.go is what they see, traces.go what
@@ -38,7 +38,8 @@
 //	required.go   the upstreams that readiness waits for
 //	client.go     a client in the same program; offer.go is what it sees
 //	trial.go      each upstream started by itself, trial_now.go in a proxy that runs;
-//	              doctor.go and doctor_names.go say what is wrong with it
+//	              doctor.go and doctor_names.go say what is wrong with it, remedy.go
+//	              what to do
 //	shutdown.go   the time of a shutdown, and who gets how much of it
 //	check.go      what will fail later and can be seen now; explain.go says what a
 //	              client may do, explain_live.go where a name leads in a proxy that runs

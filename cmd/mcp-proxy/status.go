@@ -1,12 +1,230 @@
 package main
 
 import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
 	"log/slog"
+	"os"
+	"slices"
 	"strings"
 	"time"
 
+	"github.com/spf13/cobra"
+
 	"github.com/mcp-proxy/mcp-proxy/proxy"
 )
+
+func newStatus() *cobra.Command {
+	var ask adminFlags
+	var servers bool
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Show the upstreams, clients and links of a running proxy or host",
+		Long: "Asks a proxy or host of this user on this machine what it does now. Rates, errors and latencies are those of the last minute.\n" +
+			"The exit code is 1 if nobody answers.",
+		Example: "  mcp-proxy status\n  mcp-proxy status --servers\n  mcp-proxy status --admin 127.0.0.1:9090 --admin-token-file token --json",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return show(cmd.Context(), &ask, "/status", func(now *proxy.Snapshot) { printStatus(os.Stdout, now, servers, time.Now()) })
+		},
+	}
+	ask.add(cmd)
+	cmd.Flags().BoolVar(&servers, "servers", false, "show each process, or session with a remote server, too")
+	return cmd
+}
+
+// show asks a running process for a path, and prints the answer or its JSON.
+func show[T any](ctx context.Context, ask *adminFlags, path string, print func(*T)) error {
+	c, err := ask.client()
+	if err != nil {
+		return err
+	}
+	if ask.json {
+		var raw json.RawMessage
+		if err := c.getJSON(ctx, path, &raw); err != nil {
+			return err
+		}
+		return printJSON(raw)
+	}
+	answer := new(T)
+	if err := c.getJSON(ctx, path, answer); err != nil {
+		return err
+	}
+	print(answer)
+	return nil
+}
+
+// mostClients bounds those that are printed. JSON has all.
+const mostClients = 50
+
+func printStatus(to io.Writer, now *proxy.Snapshot, servers bool, at time.Time) {
+	wide := width(os.Stdout)
+	fmt.Fprintln(to, oneLine(processLine(now.Process, at), wide))
+	clients := clientRows(now, at)
+	clients.atMost(mostClients)
+	tables := []*rows{upstreamRows(now, at), clients, linkRows(now)}
+	if servers {
+		tables = slices.Insert(tables, 1, serverRows(now, at))
+	}
+	for _, t := range tables {
+		if len(t.lines) > 0 {
+			fmt.Fprintln(to)
+			t.write(to, wide)
+		}
+	}
+}
+
+func processLine(p proxy.Process, at time.Time) string {
+	line := fmt.Sprintf("%s %s, pid %d, up %s", p.Role, p.Version, p.PID, roughly(at.Sub(p.Began)))
+	if p.Draining {
+		line += ", shutting down"
+	}
+	return line
+}
+
+func upstreamRows(now *proxy.Snapshot, at time.Time) *rows {
+	r := &rows{head: "UPSTREAM\tWHERE\tSTATE\tSERVERS\tIN FLIGHT\tPER S\tERRORS\tP50\tP99\tNOTE"}
+	for _, t := range now.Traffic {
+		s := serversOf(now, t.Upstream)
+		state, running := s.state(), fmt.Sprint(s.running())
+		if t.Link != "" {
+			state, running = linkState(now, t.Link), ""
+		}
+		errors := ""
+		if t.Requests > 0 {
+			errors = fmt.Sprint(t.Errors)
+		}
+		r.add(t.Upstream, cmp.Or(t.Link, "here"), state, running, t.InFlight, perSecond(t.PerSecond), errors, latency(t.P50), latency(t.P99), note(t, s, at))
+	}
+	return r
+}
+
+func perSecond(rate float64) string {
+	switch {
+	case rate == 0:
+		return ""
+	case rate < 10:
+		return fmt.Sprintf("%.2f", rate)
+	}
+	return fmt.Sprintf("%.0f", rate)
+}
+
+// Servers are those of one upstream that runs here.
+type servers []proxy.Upstream
+
+func serversOf(now *proxy.Snapshot, upstream string) (all servers) {
+	for _, u := range now.Upstreams {
+		if u.Name == upstream {
+			all = append(all, u)
+		}
+	}
+	return all
+}
+
+// running is how many there are: others are remembered for their failures.
+func (all servers) running() (n int) {
+	for _, u := range all {
+		if u.State == "starting" || u.State == "running" || u.State == "stopping" {
+			n++
+		}
+	}
+	return n
+}
+
+// state is the first of these that any of them has.
+func (all servers) state() string {
+	for _, s := range []string{"crash loop", "waiting", "starting", "running", "stopping"} {
+		if slices.ContainsFunc(all, func(u proxy.Upstream) bool { return u.State == s }) {
+			return s
+		}
+	}
+	if slices.ContainsFunc(all, func(u proxy.Upstream) bool { return u.Failures > 0 }) {
+		return "failed"
+	}
+	return "idle"
+}
+
+// note says what is remarkable about an upstream.
+func note(t proxy.Traffic, all servers, at time.Time) string {
+	var notes []string
+	if t.QueuedBytes > 0 {
+		notes = append(notes, size(t.QueuedBytes)+" wait to be sent")
+	}
+	if t.Suspended > 0 {
+		notes = append(notes, fmt.Sprintf("%d suspended", t.Suspended))
+	}
+	worst := proxy.Upstream{}
+	for _, u := range all {
+		if u.Failures > worst.Failures {
+			worst = u
+		}
+	}
+	if worst.Failures > 0 {
+		text := fmt.Sprintf("failed %d times: %s", worst.Failures, worst.Cause)
+		if worst.Failures == 1 {
+			text = "failed: " + worst.Cause
+		}
+		if wait := worst.Next.Sub(at); wait > 0 {
+			text += ", no start for " + roughly(wait)
+		}
+		notes = append(notes, text)
+	}
+	return strings.Join(notes, "; ")
+}
+
+func linkState(now *proxy.Snapshot, link string) string {
+	for _, l := range now.Links {
+		if l.Name == link && l.Up {
+			return "link up"
+		}
+	}
+	return "link lost"
+}
+
+func serverRows(now *proxy.Snapshot, at time.Time) *rows {
+	r := &rows{head: "SERVER OF\tSESSION\tERA\tSTATE\tPID\tFOR\tIN FLIGHT\tUNUSABLE\tSTDERR"}
+	for _, u := range now.Upstreams {
+		pid, lasts, says := "", "", ""
+		if u.PID > 0 {
+			pid = fmt.Sprint(u.PID)
+		}
+		if !u.Started.IsZero() {
+			lasts = roughly(at.Sub(u.Started))
+		}
+		if n := len(u.Stderr); n > 0 {
+			says = u.Stderr[n-1]
+		}
+		r.add(u.Name, u.Session, u.Era, u.State, pid, lasts, u.InFlight, u.Unusable, says)
+	}
+	return r
+}
+
+func clientRows(now *proxy.Snapshot, at time.Time) *rows {
+	r := &rows{head: "CLIENT\tSESSION\tPRINCIPAL\tTRANSPORT\tERA\tFOR\tIN FLIGHT\tLISTENS\tNOTE"}
+	for _, s := range now.Sessions {
+		note := ""
+		if s.QueuedBytes > 0 {
+			note = size(s.QueuedBytes) + " wait to be sent"
+		}
+		r.add(cmp.Or(s.Client, "?"), s.ID, s.Principal, s.Transport, cmp.Or(s.Era, "?"), roughly(at.Sub(s.Began)), s.InFlight, s.Listens, note)
+	}
+	return r
+}
+
+func linkRows(now *proxy.Snapshot) *rows {
+	r := &rows{head: "LINK\tSTATE\tLOST\tUPSTREAMS"}
+	for _, l := range now.Links {
+		state := "down"
+		if l.Up {
+			state = "up"
+		}
+		r.add(l.Name, state, l.Lost, strings.Join(l.Upstreams, ", "))
+	}
+	return r
+}
 
 // tellStatus logs what runs for each signal that asks, until stop is called.
 func tellStatus(snapshot func() proxy.Snapshot, log *slog.Logger) (stop func()) {

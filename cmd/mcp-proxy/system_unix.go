@@ -13,3 +13,9 @@ func ours(info fs.FileInfo) bool {
 	st, ok := info.Sys().(*syscall.Stat_t)
 	return ok && int(st.Uid) == os.Getuid()
 }
+
+// statusSignals ask for the status.
+var statusSignals = []os.Signal{syscall.SIGUSR1}
+
+// obeysEscapes reports whether a terminal obeys escape sequences.
+func obeysEscapes(*os.File) bool { return true }
