@@ -20,9 +20,9 @@ import (
 // cancelled.
 type call struct {
 	*peer.Request
+	watched
 
 	// Static after construction.
-	began       time.Duration  // when it came, by session.now; zero if nobody wants to know
 	bad         *jsonrpc.Error // why it cannot be routed; nil if it can
 	era         mcp.Era
 	upstreams   *upstreamSet  // the upstreams when it came
@@ -49,16 +49,21 @@ type call struct {
 
 	acked atomic.Bool // a subscription: the client was told what is honoured, and others may follow
 
-	tool   string        // that an upstream is called for, by its name there. Set before sent
-	prompt string        // likewise
-	client string        // what a modern client calls itself, if hooks want to know of calls or requests
-	trace  observe.Trace // nil: nobody follows it
-
 	// Guarded by session.mu. Who takes the call sees what was set before.
 	after   func(answer *jsonrpc.Message) // sees the answer before the client does
 	sent    *request                      // to an upstream, once it is forwarded
 	cancel  context.CancelFunc            // ends the goroutine that works on the call, if one does
 	counted func()                        // ends what is counted for its principal; nil for nothing
+}
+
+// A watched is what hooks want to know of a call.
+type watched struct {
+	began  time.Duration // when it came, by session.now; zero if nobody wants to know
+	client string        // what a modern client calls itself, if somebody does
+	trace  observe.Trace // nil: nobody follows it
+
+	tool   string // that an upstream is called for, by its name there. Set before it is sent
+	prompt string // likewise
 }
 
 // begin makes a call of a request that is about to be entered; all calls begin here.
