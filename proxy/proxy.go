@@ -100,19 +100,21 @@ func New(cfg *config.Config, o Options) (*Proxy, error) {
 
 func newRouter(cfg *config.Config, o Options, dial session.DialFunc) *session.Router {
 	return &session.Router{
-		Dialer:      dial,
-		Naming:      catalog.Naming(strings.TrimPrefix(cfg.Prefix, "auto")),
-		Version:     Version(),
-		ID:          rand.Text(),
-		Several:     several(cfg),
-		InFlight:    cfg.Limits.InFlight,
-		MaxMessage:  int(cfg.Limits.Message),
-		PageSize:    cfg.PageSize,
-		ListTimeout: cfg.ListTimeout,
-		Drain:       atLeast(cfg.Drain),
-		MaxStart:    o.Patience,
-		Log:         o.Log,
-		Hooks:       o.Hooks,
+		Dialer:  dial,
+		Naming:  catalog.Naming(strings.TrimPrefix(cfg.Prefix, "auto")),
+		Version: Version(),
+		ID:      rand.Text(),
+		Several: several(cfg),
+		Limits: session.Limits{
+			InFlight:    cfg.Limits.InFlight,
+			MaxMessage:  int(cfg.Limits.Message),
+			PageSize:    cfg.PageSize,
+			ListTimeout: cfg.ListTimeout,
+			Drain:       atLeast(cfg.Drain),
+			MaxStart:    o.Patience,
+		},
+		Log:   o.Log,
+		Hooks: o.Hooks,
 	}
 }
 

@@ -65,7 +65,7 @@ func TestBurst(t *testing.T) {
 
 func TestD03_MoreInFlightThanTheOutboxHolds(t *testing.T) {
 	const n = 3 * clientSpare * clientMessages
-	inEras(t, &Router{InFlight: n}, []string{"files"}, func(w *world) {
+	inEras(t, &Router{Limits: Limits{InFlight: n}}, []string{"files"}, func(w *world) {
 		w.initialize()
 		w.calls("files", "echo", 1, n)
 		w.cancel()
@@ -281,7 +281,7 @@ func TestDeafUpstream(t *testing.T) {
 
 // What waits for the start of an upstream takes no room from the handshake.
 func TestHandshakeNeedsNoRoom(t *testing.T) {
-	inWorld(t, &Router{MaxMessage: 1000}, []string{"files"}, func(w *world) {
+	inWorld(t, &Router{Limits: Limits{MaxMessage: 1000}}, []string{"files"}, func(w *world) {
 		w.hands = map[string]func(*party, *jsonrpc.Message){"files": func(*party, *jsonrpc.Message) {}}
 		w.client.say(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25"}}`)
 		u := w.upstream("files")

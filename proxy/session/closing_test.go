@@ -495,7 +495,7 @@ func TestD50_ThousandInFlight(t *testing.T) {
 }
 
 func TestOverload(t *testing.T) {
-	inEras(t, &Router{InFlight: 2}, []string{"files"}, func(w *world) {
+	inEras(t, &Router{Limits: Limits{InFlight: 2}}, []string{"files"}, func(w *world) {
 		w.initialize()
 		w.calls("files", "echo", 1, 3)
 		w.client.want(fmt.Sprintf(`{"jsonrpc":"2.0","id":3,"error":%s}`, jsonrpc.Overloaded("").Raw()))

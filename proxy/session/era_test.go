@@ -100,7 +100,7 @@ func (w *world) serves(serve func(ctx context.Context, c jsonrpc.Conn) error) (*
 }
 
 func TestServePrincipal(t *testing.T) {
-	inWorld(t, &Router{InFlight: 2}, []string{"files", "docs"}, func(w *world) {
+	inWorld(t, &Router{Limits: Limits{InFlight: 2}}, []string{"files", "docs"}, func(w *world) {
 		keys := map[string]string{} // by who
 		who := ""
 		w.proxy.Dialer = DialFunc(func(ctx context.Context, upstream, key string, era mcp.Era) (jsonrpc.Conn, error) {
@@ -140,7 +140,7 @@ func TestServePrincipal(t *testing.T) {
 }
 
 func TestServePrincipalBounds(t *testing.T) {
-	inWorld(t, &Router{InFlight: 2}, []string{"files"}, func(w *world) {
+	inWorld(t, &Router{Limits: Limits{InFlight: 2}}, []string{"files"}, func(w *world) {
 		w.hands = map[string]func(*party, *jsonrpc.Message){"files": func(*party, *jsonrpc.Message) {}}
 		client, stop := w.serves(func(ctx context.Context, c jsonrpc.Conn) error {
 			return w.proxy.ServePrincipal(ctx, identity.Nobody.Principal, "", c)

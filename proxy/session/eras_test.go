@@ -17,7 +17,7 @@ import (
 // sends a server/discover, so that ids at upstreams are the same, too.
 func inEras(t *testing.T, p *Router, names []string, test func(w *world)) {
 	for _, era := range []mcp.Era{mcp.Legacy, mcp.Modern} {
-		again := &Router{Upstreams: slices.Clone(p.Upstreams), InFlight: p.InFlight, MaxStart: p.MaxStart, Hooks: p.Hooks}
+		again := &Router{Upstreams: slices.Clone(p.Upstreams), Limits: Limits{InFlight: p.InFlight, MaxStart: p.MaxStart}, Hooks: p.Hooks}
 		t.Run(string(era), func(t *testing.T) { inWorldOf(t, era, again, names, test) })
 	}
 }

@@ -295,7 +295,7 @@ func TestStillStarting(t *testing.T) {
 
 // A program that does not give up after 10 s says how long initialize may wait.
 func TestMaxStart(t *testing.T) {
-	inEras(t, &Router{MaxStart: 20 * time.Second}, []string{"a", "hung"}, func(w *world) {
+	inEras(t, &Router{Limits: Limits{MaxStart: 20 * time.Second}}, []string{"a", "hung"}, func(w *world) {
 		w.silent("hung", "")
 		d, _ := w.took(w.hello())
 		wantTook(t, "initialize", d, 20*time.Second)

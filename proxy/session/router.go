@@ -61,6 +61,16 @@ type Upstream struct {
 // allows reports whether the client may see and call a tool.
 func (u *Upstream) allows(tool string) bool { return catalog.Allows(u.Allow, u.Deny, tool) }
 
+// Limits bound a session.
+type Limits struct {
+	InFlight    int           // requests of one client at a time, of which a quarter may be subscriptions; zero means 1024
+	MaxMessage  int           // bytes, for bounds on queues; zero means 16 MiB
+	PageSize    int           // entries on one page of a merged list; zero means all
+	ListTimeout time.Duration // for a merged list, once for each upstream that is late; zero means 10 s
+	Drain       time.Duration // for requests in flight after a half-close; zero means 5 s
+	MaxStart    time.Duration // how long initialize may hold a client, whatever it waits for; zero means 8 s
+}
+
 // A Router serves clients from a set of upstreams. Its fields must not change
 // once Serve, ServePrincipal or Update was called.
 type Router struct {
@@ -79,12 +89,7 @@ type Router struct {
 	// be it a task or the state of a request, is unknown to the others.
 	Several bool
 
-	InFlight    int           // requests of one client at a time, of which a quarter may be subscriptions; zero means 1024
-	MaxMessage  int           // bytes, for bounds on queues; zero means 16 MiB
-	PageSize    int           // entries on one page of a merged list; zero means all
-	ListTimeout time.Duration // for a merged list, once for each upstream that is late; zero means 10 s
-	Drain       time.Duration // for requests in flight after a half-close; zero means 5 s
-	MaxStart    time.Duration // how long initialize may hold a client, whatever it waits for; zero means 8 s
+	Limits
 
 	Log   *slog.Logger // nil discards
 	Hooks observe.Hooks

@@ -28,11 +28,9 @@ func TestStorm(t *testing.T) {
 
 func storm(t *testing.T, seed uint64) {
 	p := &Router{
-		Upstreams:   []Upstream{{Name: "a", RequestTimeout: 20 * time.Millisecond}, {Name: "b"}, {Name: "c"}},
-		Dialer:      DialFunc(stormyUpstream),
-		ListTimeout: 50 * time.Millisecond,
-		Drain:       50 * time.Millisecond,
-		PageSize:    1,
+		Upstreams: []Upstream{{Name: "a", RequestTimeout: 20 * time.Millisecond}, {Name: "b"}, {Name: "c"}},
+		Dialer:    DialFunc(stormyUpstream),
+		Limits:    Limits{ListTimeout: 50 * time.Millisecond, Drain: 50 * time.Millisecond, PageSize: 1},
 	}
 	var clients, links sync.WaitGroup
 	for i := range uint64(20) {

@@ -294,7 +294,7 @@ func TestUpdateWhileClientListens(t *testing.T) {
 }
 
 func TestListensAreBounded(t *testing.T) {
-	inModernWorld(t, &Router{InFlight: 8}, []string{"a"}, func(w *world) {
+	inModernWorld(t, &Router{Limits: Limits{InFlight: 8}}, []string{"a"}, func(w *world) {
 		for i := range 3 {
 			w.client.say(strings.Replace(listenTools, `"l"`, fmt.Sprint(i), 1))
 		}

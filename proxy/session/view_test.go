@@ -111,7 +111,7 @@ func TestNamesNotListed(t *testing.T) {
 }
 
 func TestPagesByCapabilities(t *testing.T) {
-	inWorld(t, &Router{PageSize: 1}, []string{"a", "b"}, func(w *world) {
+	inWorld(t, &Router{Limits: Limits{PageSize: 1}}, []string{"a", "b"}, func(w *world) {
 		w.offersByCaps("a", `{"name":"x"},{"name":"y"}`, `{"name":"y"}`)
 		w.offersByCaps("b", ``, ``)
 		first := decode(t, w.ask(1, sampling, "tools/list", ""))
