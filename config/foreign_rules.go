@@ -159,38 +159,34 @@ func (f *foreign) readAgent(v value) {
 // profiles are those that Zed has, and whether they have the tools of all servers.
 var profiles = map[string]bool{"write": true, "ask": false, "minimal": false}
 
-// readProfile reads the profile that Zed begins with. It has the tools that it names, and
-// may have all others.
+// readProfile reads the profile that Zed begins with.
 func (f *foreign) readProfile(agent value) {
 	name, key := "write", agent
 	agent.pick("default_profile", func(v value) { key = v; into(&name, nonEmpty.read)(v) })
 	all, known := profiles[name]
-	profile := agent.node.get("profiles").get(name)
-	switch {
-	case profile == nil && !known:
+	switch profile := agent.node.get("profiles").get(name); {
+	case profile != nil:
+		f.judgeProfile(value{agent.reader, profile, join(join(agent.key, "profiles"), name)}, all)
+	case known:
+		f.judgeProfile(value{agent.reader, &node{kind: object}, key.key}, all)
+	default:
 		key.wrong("is a profile that is not in this file: nobody knows here which tools it has")
-		return
-	case profile == nil && all:
-		return
 	}
+}
+
+// judgeProfile adds what a profile says: it has the tools that it names, and may have all
+// others.
+func (f *foreign) judgeProfile(profile value, all bool) {
 	judge := func(v value, pattern string, allowed bool) {
 		f.profile = append(f.profile, verdict{v, pattern, asZed, allowed})
 	}
-	named := value{agent.reader, profile, join(join(agent.key, "profiles"), name)}
-	if profile == nil {
-		named.node = &node{kind: object}
-	}
-	named.pick("enable_all_context_servers", into(&all, truth.read))
-	judge(named, "mcp:*", all)
-	named.pick("context_servers", func(v value) {
+	profile.pick("enable_all_context_servers", into(&all, truth.read))
+	judge(profile, "mcp:*", all)
+	profile.pick("context_servers", func(v value) {
 		v.each(func(server string, v value) {
-			before := literal(asZed(server))
 			v.pick("tools", func(v value) {
-				v.each(func(tool string, v value) { judge(v, before+literal(tool), v.node.is("true")) })
+				v.each(func(tool string, v value) { judge(v, literal(asZed(server)+tool), v.node.is("true")) })
 			})
 		})
 	})
-	if !all {
-		key.warn(key.source, key.key, "tools that the profile %s does not name are left out", printable(name))
-	}
 }

@@ -47,27 +47,28 @@ func (f *foreign) deny(name string, u *Upstream) {
 // obey adds to the tools that are denied what verdicts say. The last that is about all tools
 // counts, and what comes after it.
 func (u *Upstream) obey(verdicts []verdict, name string) {
-	var only []string // but for these all are denied
-	closed := false
+	var only []string    // but for these all are denied
+	var closing *verdict // by this; nil: they are not
 	for _, d := range verdicts {
 		for _, rest := range d.rests(name) {
 			switch {
 			case !isGlob(rest):
 				d.wrong("is no pattern that can be read here")
 			case !d.allowed && rest == "*":
-				closed, only = true, nil
+				closing, only = &d, nil
 			case !d.allowed:
 				u.Tools.Deny = append(u.Tools.Deny, rest)
-			case closed && d.pattern != "*":
+			case closing != nil && d.pattern != "*":
 				only = append(only, rest)
 			}
 		}
 	}
 	switch {
-	case closed && len(only) > 0 && len(u.Tools.Allow) == 0:
+	case closing != nil && len(only) > 0 && len(u.Tools.Allow) == 0:
 		u.Tools.Allow = only
-	case closed:
+	case closing != nil:
 		u.Tools.Deny = append(u.Tools.Deny, "*")
+		closing.warn(closing.source, closing.key, "denies all tools of %s", printable(name))
 	}
 }
 
