@@ -51,6 +51,7 @@ func TestKustomize(t *testing.T) {
 			for name, config := range a.config.Data {
 				checkConfig(t, name, config)
 			}
+			a.note(t, filepath.Base(dir))
 		})
 	}
 }
