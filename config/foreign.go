@@ -17,6 +17,9 @@ type section struct {
 	adapt func(f *foreign, name string, n *node) // brings an entry into the form of mcpServers; nil: it is
 }
 
+// ofOpencode tells opencode's section from that of VS Code's settings.
+func (s section) ofOpencode() bool { return s.key == "mcp" && s.adapt != nil }
+
 // sections are all of them. A file has one, or mcpServers.
 var sections = []section{
 	{"mcpServers", nil},
@@ -72,7 +75,7 @@ func (f *foreign) read(file value, known fields) {
 	first := f.beside() // since they say how the servers are read
 	delete(first, f.section.key)
 	file.object(first, func(string, value) {})
-	if f.section.adapt != nil && f.section.key == "mcp" {
+	if f.section.ofOpencode() {
 		f.readAgents(file)
 	}
 	for key := range first {
@@ -122,7 +125,7 @@ func (f *foreign) beside() fields {
 		"permissions":            f.readPermissions,
 	}
 	switch {
-	case f.section.adapt != nil && f.section.key == "mcp":
+	case f.section.ofOpencode():
 		maps.Copy(keys, f.opencodeRules())
 		for _, key := range agentKeys {
 			keys[key] = func(value) {} // after these
