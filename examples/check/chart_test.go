@@ -17,20 +17,20 @@ import (
 
 var chartDir = filepath.Join(root, "packaging/chart")
 
-// template is "helm template".
-func template(values map[string]any) (manifests string, err error) {
+// template is "helm template", and what helm says after an installation.
+func template(values map[string]any) (manifests, notes string, err error) {
 	chart, err := loader.Load(chartDir)
 	if err != nil {
-		return "", err
+		return "", "", err
 	}
 	release := chartutil.ReleaseOptions{Name: "tools", Namespace: "team", Revision: 1, IsInstall: true}
 	all, err := chartutil.ToRenderValues(chart, values, release, chartutil.DefaultCapabilities)
 	if err != nil {
-		return "", err
+		return "", "", err
 	}
 	files, err := engine.Render(chart, all)
 	if err != nil {
-		return "", err
+		return "", "", err
 	}
 	var documents []string
 	for _, name := range slices.Sorted(maps.Keys(files)) {
@@ -38,7 +38,7 @@ func template(values map[string]any) (manifests string, err error) {
 			documents = append(documents, files[name])
 		}
 	}
-	return strings.Join(documents, "\n---\n"), nil
+	return strings.Join(documents, "\n---\n"), files["mcp-proxy/templates/NOTES.txt"], nil
 }
 
 // values are those of a file.
@@ -59,12 +59,12 @@ func TestChart(t *testing.T) {
 		"a token":    {remote + "token: {secret: mcp}", "tokenFile: /run/secrets/mcp-proxy/token", "secretName: mcp"},
 		"everybody":  {"config: {insecure: true, upstreams: {docs: {url: 'https://docs.example.com/mcp'}}}", "insecure: true", "tools-mcp-proxy"},
 		"logins":     {"config: {publicURL: 'https://mcp.example.com', auth: {jwt: [{issuer: 'https://login.example.com', audience: mcp}]}, links: {home: {accept: true, tokenFile: /run/secrets/home/token}}}\nsecrets: [home]", "issuer: https://login.example.com", "mountPath: /run/secrets/home,"},
-		"our own":    {"config: {limits: {sessions: 1000000, message: 64MiB}, allowedHosts: [mcp.example.com], upstreams: {m: {command: npx, args: ['-y', 'x'], env: {KEY: '${KEY}'}}}}\ntoken: {secret: mcp, key: token}\nenv: [{name: KEY, valueFrom: {secretKeyRef: {name: a, key: b}}}]", "sessions: 1000000", "key: token"},
+		"our own":    {"config: {limits: {sessions: 1000000, message: 64MiB}, allowedHosts: [mcp.example.com], upstreams: {m: {command: npx, args: ['-y', 'x'], env: {KEY: '${KEY}'}}}}\ntoken: {secret: mcp, key: token}\nenv: [{name: KEY, valueFrom: {secretKeyRef: {name: a, key: b}}}]", "- mcp.example.com\n", "sessions: 1000000"},
 		"everything": {remote + "token: {secret: mcp}\nreplicas: 3\nimage: {repository: r/mcp-proxy, tag: '1'}\nimagePullSecrets: [{name: pull}]\npodAnnotations: {a: b}\nnodeSelector: {a: b}\ntolerations: [{key: a, operator: Exists}]\naffinity: {nodeAffinity: {}}\nservice: {type: LoadBalancer, port: 80}", "tools-mcp-proxy.team.svc", "sessionAffinity: ClientIP"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Setenv("KEY", "x")
-			text, err := template(values(t, tt.values))
+			text, notes, err := template(values(t, tt.values))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -74,6 +74,12 @@ func TestChart(t *testing.T) {
 			checkDrain(t, a, "mcp-proxy.yaml", 1)
 			config := a.config.Data["mcp-proxy.yaml"]
 			checkConfig(t, "mcp-proxy.yaml", config)
+			if !strings.Contains(notes, "http://tools-mcp-proxy.team:") {
+				t.Errorf("the notes do not say where: %s", notes)
+			}
+			if !strings.Contains(config, "- tools-mcp-proxy.team.svc\n") {
+				t.Errorf("the Service has no name that is allowed:\n%s", config)
+			}
 			if !strings.Contains(config, tt.config) || !strings.Contains(text, tt.manifest) {
 				t.Errorf("no %q, or no %q in\n%s", tt.config, tt.manifest, text)
 			}
@@ -97,7 +103,7 @@ func TestChartMistakes(t *testing.T) {
 		remote + "token: {secret: mcp, keys: x}": "keys",
 		remote + "token: {secret: x}\nsecrets: [mcp-proxy]": "secrets",
 	} {
-		if _, err := template(values(t, text)); err == nil || !strings.Contains(err.Error(), want) {
+		if _, _, err := template(values(t, text)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %q", text, err, want)
 		}
 	}

@@ -15,18 +15,19 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- end }}
 
-{{/* The configuration: what the chart knows, and .Values.config on top. */}}
+{{/* The configuration: what the chart knows, and .Values.config on top. The names of the Service are always allowed. */}}
 {{- define "mcp-proxy.config" -}}
 {{- $name := include "mcp-proxy.name" . }}
+{{- $hosts := list $name (printf "%s.%s" $name .Release.Namespace) (printf "%s.%s.svc" $name .Release.Namespace) (printf "%s.%s.svc.cluster.local" $name .Release.Namespace) }}
 {{- $config := dict
   "listen" (list "0.0.0.0:8080")
   "admin" (dict "listen" (list "0.0.0.0:9090"))
-  "drainDelay" "5s"
-  "allowedHosts" (list $name (printf "%s.%s" $name .Release.Namespace) (printf "%s.%s.svc" $name .Release.Namespace) (printf "%s.%s.svc.cluster.local" $name .Release.Namespace)) }}
+  "drainDelay" "5s" }}
 {{- if .Values.token.secret }}
 {{- $_ := set $config "tokenFile" "/run/secrets/mcp-proxy/token" }}
 {{- end }}
 {{- $config = mergeOverwrite $config (deepCopy .Values.config) }}
+{{- $_ := set $config "allowedHosts" (concat $hosts ($config.allowedHosts | default list) | uniq) }}
 {{- if not (or $config.upstreams $config.links) }}
 {{- fail "config: name at least one server in upstreams, or a host in links" }}
 {{- end }}
