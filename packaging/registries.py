@@ -5,7 +5,7 @@ OUT/npm gets the folder mcp-proxy, which is the same for all platforms, and one 
 binary, which is an optional dependency of it: npm installs the one that fits, and nothing
 is downloaded or run when it is installed. OUT gets the wheel, in which the binary itself is
 the script that pip installs. SHARE is what packaging/share has written: npm install -g takes
-over the manual, and pip the completions, too. VERSION is X.Y.Z, X.Y.Z-rc.N or X.Y.Z-dev.N.
+over the manual, and pip all of it. VERSION is X.Y.Z, X.Y.Z-rc.N or X.Y.Z-dev.N.
 """
 import base64
 import hashlib
@@ -42,6 +42,7 @@ def npm(version, goos, goarch, binary, share, out):
     folder = f"{system}-{cpu}"
     package(folder, name=f"@mcp-proxy/{folder}", description=f"The binary of @mcp-proxy/mcp-proxy for {folder}",
             os=[system], cpu=[cpu], preferUnplugged=True)
+    shutil.copy(share / "doc" / "mcp-proxy" / "LICENSES.gz", out / folder)
     shutil.copy(binary, out / folder / "bin" / name(goos))
     (out / folder / "bin" / name(goos)).chmod(0o755)
 
