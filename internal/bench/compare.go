@@ -15,6 +15,9 @@ import (
 // compare measures our proxy beside others, and writes what it finds into docs. It prints
 // instead if docs is "", and has our proxy alone if there are no pins.
 func compare(b programs, o options, p pins) error {
+	if !slices.Contains([]string{"calls", "faults", "all"}, o.peers.what) {
+		return errors.New("-compare calls, faults, or all")
+	}
 	ways := b.own()
 	if p.dir != "" {
 		peers, err := p.peers()
@@ -57,9 +60,8 @@ func (c comparison) put(document string, write func(io.Writer) error) error {
 	if err != nil {
 		return err
 	}
-	before, rest, begins := bytes.Cut(text, []byte(tablesBegin))
-	_, after, ends := bytes.Cut(rest, []byte(tablesEnd))
-	if !begins || !ends {
+	before, after, ok := places(text)
+	if !ok {
 		return fmt.Errorf("%s has no place for tables", path)
 	}
 	var tables bytes.Buffer
@@ -67,6 +69,13 @@ func (c comparison) put(document string, write func(io.Writer) error) error {
 		return err
 	}
 	return os.WriteFile(path, slices.Concat(before, []byte(tablesBegin), tables.Bytes(), []byte(tablesEnd), after), 0o644)
+}
+
+// places returns what is around the tables in a document.
+func places(document []byte) (before, after []byte, ok bool) {
+	before, rest, begins := bytes.Cut(document, []byte(tablesBegin))
+	_, after, ends := bytes.Cut(rest, []byte(tablesEnd))
+	return before, after, begins && ends
 }
 
 // compareCalls writes a table of calls for each route.
@@ -122,12 +131,3 @@ func short(d time.Duration) string {
 }
 
 func mebi(idle, after float64) string { return fmt.Sprintf("%.0f, %.0f MiB", idle/mib, after/mib) }
-
-var errNoCompare = errors.New("compare calls, faults, or all")
-
-func (c comparison) valid() error {
-	if slices.Contains([]string{"", "calls", "faults", "all"}, c.what) {
-		return nil
-	}
-	return errNoCompare
-}

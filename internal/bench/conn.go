@@ -80,19 +80,31 @@ func dialWebSocket(addr, path string, buffer int) (*conn, error) {
 	return c, nil
 }
 
-// dialHTTP returns a conn to the Streamable HTTP endpoint of the proxy at addr,
-// in the given session.
-func dialHTTP(addr, session string) (*conn, error) {
+// dialHTTP returns a conn to the Streamable HTTP endpoint of the proxy at addr.
+func dialHTTP(addr string) (*conn, error) {
 	nc, err := dialTCP(addr)
 	if err != nil {
 		return nil, err
 	}
-	return newConn(&httpWire{host: addr, session: session}, nc, nc, ample), nil
+	return newConn(&httpWire{host: addr}, nc, nc, ample), nil
+}
+
+// another returns one more conn for the client of c, whose wire is w.
+func (c *conn) another(w *httpWire) (*conn, error) {
+	nc, err := dialTCP(w.host)
+	if err != nil {
+		return nil, err
+	}
+	wire := *w
+	wire.body = nil
+	another := newConn(&wire, nc, nc, ample)
+	another.modern, another.prefix, another.whole = c.modern, c.prefix, c.whole
+	return another, nil
 }
 
 // dialModern is dialHTTP for a client without a session.
 func dialModern(addr string) (*conn, error) {
-	c, err := dialHTTP(addr, "")
+	c, err := dialHTTP(addr)
 	if err != nil {
 		return nil, err
 	}

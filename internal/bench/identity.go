@@ -103,7 +103,7 @@ func (p proof) target(b programs) target {
 		if err != nil {
 			return nil, err
 		}
-		c, err := dialHTTP(addr, "")
+		c, err := dialHTTP(addr)
 		if err == nil {
 			c.wire.(*httpWire).token = p.token
 		}

@@ -148,7 +148,7 @@ func openHTTP(p *process) (*conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return dialHTTP(addr, "")
+	return dialHTTP(addr)
 }
 
 // openHTTPAtRoot is openHTTP for an endpoint that is /.
@@ -241,12 +241,10 @@ func (s *session) handshake(tgt target) error {
 			s.callers = append(s.callers, c.caller(s.nextID))
 			continue
 		}
-		another, err := dialHTTP(w.host, w.session)
+		another, err := c.another(w)
 		if err != nil {
 			return err
 		}
-		another.prefix, another.whole = c.prefix, c.whole
-		another.modern, another.wire.(*httpWire).modern, another.wire.(*httpWire).token, another.wire.(*httpWire).root = c.modern, c.modern, w.token, w.root
 		s.add(another)
 	}
 	return nil

@@ -140,7 +140,7 @@ func TestHTTP(t *testing.T) {
 		}
 	}))
 	defer server.Close()
-	c, err := dialHTTP(server.Listener.Addr().String(), "")
+	c, err := dialHTTP(server.Listener.Addr().String())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -151,6 +151,7 @@ func TestRefusals(t *testing.T) {
 	for name, response := range map[string]string{
 		"json-rpc error": "HTTP/1.1 200 OK\r\nContent-Length: 37\r\n\r\n" + `{"jsonrpc":"2.0","id":1,"error":null}`,
 		"status":         "HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n",
+		"no answer":      "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: 14\r\n\r\nid: 1\ndata: \n\n",
 		"end":            "",
 	} {
 		s := &session{}
@@ -159,6 +160,21 @@ func TestRefusals(t *testing.T) {
 			t.Errorf("%s: taken for an answer", name)
 		}
 		s.readers.Wait()
+	}
+}
+
+func TestParseAnswer(t *testing.T) {
+	long := strings.Repeat("x", 500)
+	for msg, want := range map[string]int{
+		`{"jsonrpc":"2.0","id":7,"result":{}}`:                                    7,
+		`{"result":{"content":[{"text":"` + long + `"}]},"jsonrpc":"2.0","id":8}`: 8,
+		`{"jsonrpc":"2.0","id":9,"method":"sampling/createMessage"}`:              0,
+		`{"result":{}}`: 0,
+		"":              0,
+	} {
+		if id, _, ok := parseAnswer([]byte(msg)); id != want || ok != (want != 0) {
+			t.Errorf("%.60s: %d, %v", msg, id, ok)
+		}
 	}
 }
 
