@@ -198,7 +198,7 @@ func (s *site) upstream(name, env string) string {
 	}
 	switch s.layout.place {
 	case "HTTP":
-		return era + "url: http://" + command + "/mcp"
+		return era + "url: http://" + command + "/mcp, stopGrace: 10s" // to post a cancellation of each call, on any machine
 	case "WebSocket":
 		return era + "url: ws://" + command + "/ws"
 	case "shared":
