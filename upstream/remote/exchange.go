@@ -264,6 +264,7 @@ func (x *exchange) readStream(ctx context.Context) (reply *jsonrpc.Message, f *f
 // resume opens the rest of the stream, after as long as the server wants. If that has
 // failed for now, x.resp is nil.
 func (x *exchange) resume(ctx context.Context) *failure {
+	defer x.t.failures.try()()
 	if err := sleep(ctx, x.place.wait(resumeAfter)); err != nil {
 		return broken(ctx, err, true)
 	}

@@ -12,8 +12,8 @@ import (
 )
 
 // Failures go into one line of the log until none has come for gathered: on a busy
-// machine those of one event are far apart. The line comes mostGathered after the
-// first at the latest.
+// machine those of one event are far apart. It waits for requests that try to go on, too.
+// The line comes mostGathered after the first at the latest.
 const (
 	gathered     = 500 * time.Millisecond
 	mostGathered = 5 * time.Second
@@ -31,9 +31,11 @@ type failureLog struct {
 	mu      sync.Mutex // guards the fields below
 	failed  []failedFor
 	streams int           // outside of requests that were lost with them
+	trying  int           // requests that broke off and try to go on
 	event   observe.Event // of what is gathered, or was last
 	timer   *time.Timer   // set while failures are gathered
 	first   time.Time     // when that began
+	last    time.Time     // when one was counted, or does not try to go on any more
 	told    bool          // the log has a line about a failure, and no request succeeded since
 	denial  string        // the event of refused credentials, likewise; "" for none
 }
@@ -76,10 +78,9 @@ func (l *failureLog) addLocked(f *failure, requests, streams int) {
 	l.streams += streams
 	if l.timer == nil {
 		l.event = l.eventOf(observe.RequestsFailed, f)
-		l.first, l.timer = time.Now(), time.AfterFunc(gathered, l.flush)
-	} else if time.Since(l.first) < mostGathered {
-		l.timer.Reset(gathered)
+		l.first, l.timer = time.Now(), time.AfterFunc(gathered, l.due)
 	}
+	l.last = time.Now()
 	f.event = l.event.ID
 	l.event.Requests += requests
 	l.event.Streams += streams
@@ -93,6 +94,44 @@ func (l *failureLog) eventOf(kind observe.EventKind, f *failure) observe.Event {
 	end := f.end()
 	end.Event = jsonrpc.NewEvent()
 	return observe.EventOf(kind, l.name, end)
+}
+
+// try notes that a request which broke off tries to go on, until tried is called.
+func (l *failureLog) try() (tried func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.trying++
+	return func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.trying--
+		l.last = time.Now() // it may be counted in a moment
+	}
+}
+
+// due writes the line of what was gathered if nothing more is to come, or it is late.
+func (l *failureLog) due() {
+	if !l.waits() {
+		l.flush()
+	}
+}
+
+// waits reports whether the line has to wait. Then due is called again.
+func (l *failureLog) waits() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.timer == nil {
+		return false
+	}
+	wait := gathered - time.Since(l.last)
+	if l.trying > 0 {
+		wait = gathered
+	}
+	wait = min(wait, mostGathered-time.Since(l.first))
+	if wait > 0 {
+		l.timer.Reset(wait)
+	}
+	return wait > 0
 }
 
 // flush writes the line of what was gathered, if anything was.

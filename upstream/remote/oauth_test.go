@@ -195,6 +195,28 @@ func TestFailureLogTellsAnOutageOnce(t *testing.T) {
 	})
 }
 
+// What tries to go on when its server dies fails later than the rest, and is told of with
+// it: as long as it tries, for a while.
+func TestFailureLogWaitsForWhatGoesOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for tries, lines := range map[time.Duration]int{2 * gathered: 1, mostGathered + 2*gathered: 2} {
+			l := &logs{}
+			failures := &failureLog{log: newLog(l)}
+			first, last := &failure{cause: "connection lost"}, &failure{cause: "HTTP 404"}
+			tried := failures.try()
+			failures.count(first)
+			time.Sleep(tries)
+			tried()
+			time.Sleep(gathered - 1) // a busy machine
+			failures.count(last)
+			time.Sleep(2 * gathered)
+			if l.sum("WARN") != lines || (first.event == last.event) != (lines == 1) {
+				t.Errorf("events %q and %q, the log is %s", first.event, last.event, l)
+			}
+		}
+	})
+}
+
 // A modern server that dies is told of once, though whoever listens asks it again.
 func TestKilledUnderListens(t *testing.T) {
 	f := newFake(t)
