@@ -39,11 +39,10 @@ func build(dir, proxy string, prof profiler) (programs, error) {
 	return b, b.writeConfigs()
 }
 
-// buildProxy builds the proxy as it is released, with the profiler laid over it
-// if there is to be one.
+// buildProxy builds the proxy, with the profiler laid over it if there is to be one.
 func buildProxy(dir, out string, prof profiler) error {
 	pkg := module + "/cmd/mcp-proxy"
-	flags := []string{"-trimpath"}
+	var flags []string
 	if prof.dir != "" {
 		overlay, err := overlayProfiler(dir, pkg)
 		if err != nil {
@@ -74,9 +73,11 @@ func overlayProfiler(dir, pkg string) (string, error) {
 	return path, os.WriteFile(path, overlay, 0o600)
 }
 
+// goBuild builds a program as the proxy is released.
 func goBuild(out, pkg string, flags ...string) error {
-	args := append([]string{"build", "-o", out}, flags...)
+	args := append([]string{"build", "-trimpath", "-o", out}, flags...)
 	cmd := exec.Command("go", append(args, pkg)...)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if output, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("build %s: %w\n%s", pkg, err, output)
 	}
