@@ -24,6 +24,7 @@ type direct struct {
 	config       string
 	url          string
 	headers      []string
+	tokenFile    string
 	startTimeout time.Duration
 	logLevel     string
 	json         bool
@@ -33,6 +34,7 @@ func (d *direct) addFlags(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	addConfigFlag(cmd, &d.config)
 	flags.StringArrayVarP(&d.headers, "header", "H", nil, `with a URL: "Name: value" to send with each request, ${NAME} expanded; may be repeated`)
+	flags.Func("token-file", "with a URL: `FILE` with the bearer token to send", given(&d.tokenFile))
 	flags.DurationVar(&d.startTimeout, "start-timeout", 0, "how long each server may take to start (default: its startTimeout, 30s)")
 	flags.StringVar(&d.logLevel, "log-level", "error", "debug, info, warn or error: what to log on stderr meanwhile")
 	addJSONFlag(cmd, &d.json)
@@ -61,15 +63,19 @@ func (d *direct) load(command []string) (*start, error) {
 	if err != nil {
 		return nil, err
 	}
-	cfg, warnings, err := config.Load(config.Options{File: d.config, Command: command, URL: d.url, Headers: d.headers})
+	headers := d.headers
+	if d.tokenFile != "" {
+		headers = append(headers, "Authorization: Bearer ${file:"+d.tokenFile+"}")
+	}
+	cfg, warnings, err := config.Load(config.Options{File: d.config, Command: command, URL: d.url, Headers: headers})
 	if err != nil {
 		return nil, err
 	}
 	for _, w := range warnings {
 		fmt.Fprintln(os.Stderr, "warning:", w)
 	}
-	if len(d.headers) > 0 && d.url == "" {
-		return nil, errors.New("--header goes with a URL: those of upstreams are in the configuration")
+	if len(headers) > 0 && d.url == "" {
+		return nil, errors.New("--header and --token-file go with a URL: what upstreams are sent is in the configuration")
 	}
 	if len(cfg.Upstreams)+len(cfg.Links) == 0 {
 		return nil, fmt.Errorf("%s has no upstreams and no links", cfg.File)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"os/exec"
 	"strings"
 	"testing"
 )
@@ -50,6 +51,12 @@ func TestTokenIsRotated(t *testing.T) {
 	expect("three", http.StatusOK)
 	if p.log.count("token file can be used again") != 1 {
 		t.Errorf("log:\n%s", p.log)
+	}
+	for file, want := range map[string]string{token: "echo", s.write("wrong", "one"): "HTTP 401", s.dir + "/none": "cannot be read"} {
+		out, _ := exec.Command("mcp-proxy", "tools", "http://"+address+"/mcp", "--token-file", file).CombinedOutput()
+		if !strings.Contains(string(out), want) {
+			t.Errorf("with %s tools says %s", file, out)
+		}
 	}
 }
 
