@@ -119,6 +119,8 @@ func transportOf(u config.Upstream) string {
 	switch {
 	case u.Replay != "":
 		return "replay"
+	case u.URL == "" && u.Command == "": // all that is known of it is its name
+		return "link"
 	case u.URL == "":
 		return "stdio"
 	case u.Type == "sse":

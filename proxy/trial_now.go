@@ -13,7 +13,7 @@ import (
 // Try starts the upstreams of cfg once, as for a client that asks for their lists and leaves,
 // and calls tell with what came of each, from several goroutines. Those of them that the proxy
 // does not have fail. It returns when all have answered or ctx is done; Shutdown waits for the
-// servers. What is behind links is not tried.
+// servers. One that is behind a link has its name alone.
 func (p *Proxy) Try(ctx context.Context, upstreams []config.Upstream, tell func(*Trial)) {
 	p.start()
 	newTrials(p.config, p.host, p.dial).now(ctx, upstreams, tell)

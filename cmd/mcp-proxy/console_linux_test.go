@@ -78,6 +78,9 @@ upstreams:
 		t.Error("the call got", got)
 	}
 	drawn.awaitLine(t, `files   ended unexpectedly: .*1 request was in flight\n +more: mcp-proxy explain [0-9a-z]{8}`)
+	c.call(4, "files__echo")
+	c.await("4")
+	drawn.awaitLine(t, `(?m)^\d\d:\d\d:\d\d  files   ready again  [0-9.]+m?s later$`)
 	c.call(2, "files__hang")
 	c.call(3, "files__hang")
 	eventually(t, "two calls", func() bool {
@@ -109,6 +112,35 @@ func (s *site) calls(dir string) (string, error) {
 	cmd.Env = append(os.Environ(), "XDG_RUNTIME_DIR="+dir)
 	out, err := cmd.CombinedOutput()
 	return string(out), err
+}
+
+// What is behind a link is told of when the link is up, and once alone though it was lost.
+func TestConsoleLinks(t *testing.T) {
+	s := emptySite(t)
+	socket := "unix://" + shortDir(t) + "/s"
+	far := s.write("far.yaml", `
+upstreams:
+  files: {command: fakeserver, inheritEnv: [all]}
+  broken: {command: sh, args: [-c, "exit 3"]}
+`)
+	host := startProgram(t, nil, "host", "--config", far, "--listen", socket)
+	host.hear()
+	file := s.write("mcp-proxy.yaml", `listen: ["127.0.0.1:0"]`+"\nlinks: {tools: {dial: '"+socket+"'}}\n")
+	near, drawn, cmd := onTerminal(t, 100, []string{"XDG_RUNTIME_DIR=" + shortDir(t), "NO_COLOR=1"}, "serve", "--config", file)
+	drawn.awaitLine(t, `(?m)^\d\d:\d\d:\d\d  tools   offers broken, files$`)
+	drawn.awaitLine(t, `(?m)^\d\d:\d\d:\d\d  files   ready  \d+ tools?.*  \d+\.\d s$`)
+	drawn.awaitLine(t, `(?m)^\d\d:\d\d:\d\d  broken  failed  did not start: exit status 3\n +run mcp-proxy doctor where its host runs`)
+	host.cmd.Process.Kill()
+	drawn.awaitLine(t, `tools   link lost`)
+	startProgram(t, nil, "host", "--config", far, "--listen", socket).hear()
+	eventually(t, "the link", func() bool { return strings.Count(drawn.plain(), "tools   offers broken, files") == 2 })
+	io.WriteString(near, "\x03")
+	if err := cmd.Wait(); err != nil {
+		t.Error(err)
+	}
+	if text := drawn.plain(); strings.Count(text, "files   ready") != 1 || strings.Count(text, "broken  failed") != 1 {
+		t.Errorf("what is behind the link is not told of once:\n%s", text)
+	}
 }
 
 // Without colours and with little room there are the same lines; at host, too.

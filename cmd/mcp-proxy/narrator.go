@@ -34,10 +34,13 @@ type narrator struct {
 	mu     sync.Mutex // guards the fields below
 	trying map[string]bool
 	failed map[string]time.Time    // when it was told that an upstream has failed
+	down   map[string]time.Time    // since when upstreams have been of no use
+	begun  map[string]bool         // upstreams that were of use before
 	told   []string                // events that trials have told of, the newest last
 	try    func([]config.Upstream) // set by begin, until its stop
 
 	upstreams map[string]config.Upstream // that were tried
+	linked    map[string]bool            // likewise, behind links
 }
 
 // Bounds of what a narrator keeps.
@@ -53,7 +56,10 @@ func newNarrator(log *slog.Logger, cfg *config.Config) *narrator {
 	if !ok || !h.Enabled(context.Background(), slog.LevelInfo) {
 		return nil
 	}
-	n := &narrator{console: h.console, lines: make(chan func(), mostLines), trying: make(map[string]bool), failed: make(map[string]time.Time)}
+	n := &narrator{
+		console: h.console, lines: make(chan func(), mostLines), trying: make(map[string]bool), failed: make(map[string]time.Time),
+		down: make(map[string]time.Time), begun: make(map[string]bool), linked: make(map[string]bool),
+	}
 	n.know(cfg)
 	n.clients.tell = func(text string) { n.later("client", text) }
 	h.skip = n.tells
@@ -72,8 +78,12 @@ func (n *narrator) know(cfg *config.Config) {
 // later writes a line soon.
 func (n *narrator) later(name, text string) {
 	at := time.Now()
+	n.soon(func() { n.console.say(at, name, plain, text) })
+}
+
+func (n *narrator) soon(line func()) {
 	select {
-	case n.lines <- func() { n.console.say(at, name, plain, text) }:
+	case n.lines <- line:
 	default:
 	}
 }
@@ -90,6 +100,9 @@ func (n *narrator) tells(r *record) bool {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	if event != "" {
+		n.endedLocked(upstream, r.Time)
+	}
 	if n.trying[upstream] || slices.Contains(n.told, event) {
 		return true
 	}
@@ -101,12 +114,63 @@ func (n *narrator) tells(r *record) bool {
 	return again && (event == "" || inFlight == "" || inFlight == "0" || inFlight == "1") // which may be initialize
 }
 
-// hooks are what clients are known by.
+// hooks are what clients, links and the return of upstreams are known by.
 func (n *narrator) hooks() proxy.Hooks {
 	if n == nil {
 		return proxy.Hooks{}
 	}
-	return proxy.Hooks{SessionBegan: n.clients.came, CallEnded: n.clients.asked, SessionEnded: n.clients.left}
+	return proxy.Hooks{
+		SessionBegan: n.clients.came, CallEnded: n.clients.asked, SessionEnded: n.clients.left,
+		RequestEnded: n.answered, LinkUp: n.linkUp,
+	}
+}
+
+func (n *narrator) endedLocked(upstream string, at time.Time) {
+	if _, already := n.down[upstream]; !already {
+		n.down[upstream] = at
+	}
+}
+
+// answered tells that an upstream that was of no use is ready: it has answered what each legacy
+// session begins with. In the modern era there is no such request, and any will do.
+func (n *narrator) answered(r proxy.Request, end proxy.End) {
+	if end.Outcome != proxy.OK || r.Method != "initialize" && r.Era == "legacy" {
+		return
+	}
+	n.mu.Lock()
+	since, was := n.down[r.Upstream]
+	delete(n.down, r.Upstream)
+	again := n.begun[r.Upstream]
+	n.mu.Unlock()
+	if !was {
+		return
+	}
+	state, after := "ready", roughly(time.Since(since))+" later"
+	if again {
+		state = "ready again"
+	}
+	n.soon(func() { n.console.state(r.Upstream, green, state, after) })
+}
+
+// linkUp tells what a link leads to, and tries what has not been seen behind one before.
+func (n *narrator) linkUp(l proxy.Link) {
+	n.soon(func() {
+		n.console.know(l.Upstreams...)
+		n.console.say(time.Now(), l.Name, plain, "offers "+strings.Join(l.Upstreams, ", ")) // the log says that it is up
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		if n.try == nil || !n.console.live {
+			return
+		}
+		var news []config.Upstream
+		for _, name := range l.Upstreams {
+			if !n.linked[name] {
+				news = append(news, config.Upstream{Name: name})
+				n.linked[name], n.trying[name] = true, true
+			}
+		}
+		n.try(news)
+	})
 }
 
 // announces says where clients reach us, and reports whether that is enough: a program that
@@ -170,12 +234,12 @@ func (n *narrator) begin(ctx context.Context, v service, cfg *config.Config) (st
 	}
 	writing, end := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
-	wg.Go(func() { n.write(writing) })
 	n.mu.Lock()
 	n.try = func(upstreams []config.Upstream) {
 		wg.Go(func() { v.Try(ctx, upstreams, n.tried) })
 	}
 	n.mu.Unlock()
+	wg.Go(func() { n.write(writing) })
 	n.adopted(cfg)
 	return func() {
 		n.mu.Lock()
@@ -243,8 +307,11 @@ func (n *narrator) adopted(cfg *config.Config) {
 func (n *narrator) tried(t *proxy.Trial) {
 	n.mu.Lock()
 	delete(n.trying, t.Upstream)
-	if !t.OK() {
+	if t.OK() {
+		n.begun[t.Upstream] = true
+	} else {
 		n.failed[t.Upstream] = time.Now()
+		n.endedLocked(t.Upstream, time.Now())
 	}
 	if t.Event != "" {
 		n.told = append(n.told[max(len(n.told)-mostEvents+1, 0):], t.Event)
