@@ -35,6 +35,7 @@ var remedies = map[process.Fault]string{
 	process.NotPermitted: mendCommand,
 	process.NotProgram:   "put what runs it in command (sh, python3), and the file in args",
 	process.NoDir:        "mend cwd",
+	process.NotOnPath:    "write its name with ./ before it",
 }
 
 const (

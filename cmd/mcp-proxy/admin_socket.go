@@ -35,7 +35,7 @@ func adminDir() (string, error) {
 	}
 	uid := os.Getuid()
 	if uid < 0 {
-		return "", errors.New("users have no numbers here")
+		return "", errors.New("this system has no socket for operators: set admin.listen")
 	}
 	return filepath.Join(os.TempDir(), fmt.Sprintf("mcp-proxy-%d", uid)), nil
 }

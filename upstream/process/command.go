@@ -66,11 +66,13 @@ const (
 	NoDir                     // its working directory is not
 	NotPermitted              // we may not run it
 	NotProgram                // the system does not know how to
+	NotOnPath                 // it is in the working directory, where nothing is looked for
 )
 
 // faults are as clients hear of them.
 var faults = [...]string{
 	"the command cannot be run", "command not found", "no such working directory", "permission denied", "the command is no program",
+	"the command is not on the PATH, but in the working directory",
 }
 
 // A StartError is why a command was not started: the Err of a [jsonrpc.ClosedError].
@@ -89,6 +91,8 @@ func faultOf(err error) Fault {
 	switch {
 	case errors.Is(err, errNoDir):
 		return NoDir
+	case errors.Is(err, exec.ErrDot):
+		return NotOnPath
 	case errors.Is(err, errNoCommand), errors.Is(err, exec.ErrNotFound), errors.Is(err, fs.ErrNotExist):
 		return NoCommand
 	case errors.Is(err, fs.ErrPermission):
@@ -156,6 +160,8 @@ func (e *commandError) Error() string {
 		return fmt.Sprintf("\"%s …\" is no program: put %s alone in command, and its arguments in args (behind --, write them without quotes)", words[0], words[0])
 	case errors.Is(e.err, exec.ErrNotFound):
 		return fmt.Sprintf("%q is not on the server's PATH: install it, or give its whole path", e.path)
+	case errors.Is(e.err, exec.ErrDot): // on Windows, or if PATH has such a folder
+		return fmt.Sprintf("%q is looked for on the server's PATH, not in the working directory: write .%c%s for the one there", e.path, filepath.Separator, e.path)
 	case errors.Is(e.err, fs.ErrNotExist):
 		return fmt.Sprintf("%q does not exist", e.path)
 	case errors.Is(e.err, fs.ErrPermission):

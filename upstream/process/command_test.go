@@ -78,6 +78,15 @@ func TestCommandCheck(t *testing.T) {
 			t.Errorf("%s:\ngot  %v, %v\nwant %s", row.name, got, wrongDir, row.want)
 		}
 	}
+	t.Chdir(dir)
+	t.Setenv("PATH", ".")
+	here, _ := (&Command{Path: "good"}).Check() // as on Windows with any PATH
+	if want := `"good" is looked for on the server's PATH, not in the working directory: write ./good for the one there`; here == nil || here.Error() != want {
+		t.Errorf("got %v, want %s", here, want)
+	}
+	if end := notStarted(here); !end.Lasting || end.Says != "did not start: the command is not on the PATH, but in the working directory" {
+		t.Errorf("it ends with %+v", end)
+	}
 	if _, err := (&Command{Path: good, Dir: dir + "/none"}).Check(); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("no such directory: %v", err)
 	}
