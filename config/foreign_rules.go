@@ -184,6 +184,10 @@ func (f *foreign) judgeProfile(profile value, all bool) {
 	judge(profile, "mcp:*", all)
 	profile.pick("context_servers", func(v value) {
 		v.each(func(server string, v value) {
+			if v.node.kind == boolean {
+				judge(v, literal(asZed(server))+"*", v.node.is("true"))
+				return
+			}
 			v.pick("tools", func(v value) {
 				v.each(func(tool string, v value) { judge(v, literal(asZed(server)+tool), v.node.is("true")) })
 			})
