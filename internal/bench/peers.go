@@ -103,7 +103,13 @@ func (p pins) supergateway() ([]way, error) {
 				at:   "http://127.0.0.1:{port}/message", serves: true, open: openWebSocketAt,
 			}
 		}, true},
-		{name, overHTTP, func(server []string) target {
+		{name, overHTTP, func(server []string) target { // it starts a server for each request
+			return target{
+				argv: with("--stdio", strings.Join(server, " "), "--outputTransport", "streamableHttp", "--port", "{port}"),
+				at:   "http://127.0.0.1:{port}/mcp", serves: true, open: openHTTP,
+			}
+		}, true},
+		{name + " --stateful", overHTTP, func(server []string) target {
 			return target{
 				argv: with("--stdio", strings.Join(server, " "), "--outputTransport", "streamableHttp", "--stateful", "--port", "{port}"),
 				at:   "http://127.0.0.1:{port}/mcp", serves: true, open: openHTTP,

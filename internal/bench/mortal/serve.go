@@ -56,11 +56,11 @@ type sessions struct {
 
 func (h *sessions) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	id := r.Header.Get("Mcp-Session-Id")
-	switch {
-	case r.Method == http.MethodDelete:
+	switch r.Method {
+	case http.MethodDelete:
 		h.server.note("deleted", "")
 		h.put(id, false)
-	case r.Method == http.MethodPost:
+	case http.MethodPost:
 		h.post(w, r, id)
 	default:
 		w.WriteHeader(http.StatusMethodNotAllowed)
