@@ -75,7 +75,7 @@ func TestDocs(t *testing.T) {
 		var auth string
 		for _, b := range blocks.FindAllSubmatch(text, -1) {
 			block := string(b[1])
-			if strings.Contains(block, "volumes:") || strings.Contains(block, "resources:") {
+			if strings.Contains(block, "volumes:") || strings.HasPrefix(block, "resources:") {
 				continue // for Kubernetes
 			}
 			if strings.Contains(block, "auth:\n") {

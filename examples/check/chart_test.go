@@ -57,6 +57,7 @@ const remote = "config: {upstreams: {docs: {url: 'https://docs.example.com/mcp'}
 func TestChart(t *testing.T) {
 	for name, tt := range map[string]struct{ values, config, manifest string }{
 		"a token":    {remote + "token: {secret: mcp}", "tokenFile: /run/secrets/mcp-proxy/token", "secretName: mcp"},
+		"servers":    {"image: {repository: mcp-proxy-tools}\nconfig: {upstreams: {clock: {command: /usr/local/bin/clock}}}\ntoken: {secret: mcp}", "command: /usr/local/bin/clock", "path: token"},
 		"everybody":  {"config: {insecure: true, upstreams: {docs: {url: 'https://docs.example.com/mcp'}}}", "insecure: true", "tools-mcp-proxy"},
 		"logins":     {"config: {publicURL: 'https://mcp.example.com', auth: {jwt: [{issuer: 'https://login.example.com', audience: mcp}]}, links: {home: {accept: true, tokenFile: /run/secrets/home/token}}}\nsecrets: [home]", "issuer: https://login.example.com", "mountPath: /run/secrets/home,"},
 		"our own":    {"config: {limits: {sessions: 1000000, message: 64MiB}, allowedHosts: [mcp.example.com], upstreams: {m: {command: npx, args: ['-y', 'x'], env: {KEY: '${KEY}'}}}}\ntoken: {secret: mcp, key: token}\nenv: [{name: KEY, valueFrom: {secretKeyRef: {name: a, key: b}}}]", "- mcp.example.com\n", "sessions: 1000000"},
@@ -74,6 +75,9 @@ func TestChart(t *testing.T) {
 			checkDrain(t, a, "mcp-proxy.yaml", 1)
 			config := a.config.Data["mcp-proxy.yaml"]
 			checkConfig(t, "mcp-proxy.yaml", config)
+			if name == "servers" {
+				a.note(t, "chart")
+			}
 			if !strings.Contains(notes, "http://tools-mcp-proxy.team:") {
 				t.Errorf("the notes do not say where: %s", notes)
 			}

@@ -55,8 +55,10 @@ func source(v corev1.Volume) string {
 	switch {
 	case v.ConfigMap != nil:
 		return "config"
+	case v.Secret != nil && len(v.Secret.Items) == 1:
+		return "secret " + v.Secret.Items[0].Path
 	case v.Secret != nil:
-		return "secret"
+		return "secret mcp-token"
 	case v.Image != nil:
 		return "image " + v.Image.Reference
 	}
