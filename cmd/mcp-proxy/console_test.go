@@ -11,8 +11,10 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/mcp-proxy/mcp-proxy/config"
 	"github.com/mcp-proxy/mcp-proxy/proxy"
 )
 
@@ -191,6 +193,32 @@ func TestVisitors(t *testing.T) {
 	if got := strings.Join(told, "\n"); got != strings.Join(want, "\n") {
 		t.Errorf("told\n%s", got)
 	}
+}
+
+// Of an upstream that takes long to start there is a word before it has.
+func TestLateStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out strings.Builder
+		c := &console{out: &out, wide: func() int { return 50 }, live: true, folds: make(map[string]*fold)}
+		cfg := &config.Config{Upstreams: []config.Upstream{{Name: "slow"}, {Name: "quick"}}}
+		n := newNarrator(slog.New(&consoleHandler{console: c}), cfg)
+		stop := n.begin(t.Context(), &slowService{}, cfg)
+		time.Sleep(time.Minute)
+		stop()
+		want := "quick   ready  offers nothing  0.0 s\nslow    starting  the first time that may be a\n                  download\nslow    ready  offers nothing  0.0 s\n"
+		if out.String() != want {
+			t.Errorf("it says\n%s", &out)
+		}
+	})
+}
+
+// A slowService has an upstream that takes 20 s to start.
+type slowService struct{ service }
+
+func (*slowService) Try(_ context.Context, _ []config.Upstream, tell func(*proxy.Trial)) {
+	tell(&proxy.Trial{Upstream: "quick"})
+	time.Sleep(20 * time.Second)
+	tell(&proxy.Trial{Upstream: "slow"})
 }
 
 // A timedHandler gives records the time of a clock.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"os"
 	"reflect"
@@ -43,10 +44,11 @@ type narrator struct {
 	linked    map[string]bool            // likewise, behind links
 }
 
-// Bounds of what a narrator keeps.
+// Bounds of what a narrator keeps, and when it says that upstreams have not started yet.
 const (
 	mostLines  = 256
 	mostEvents = 64
+	patience   = 3 * time.Second
 )
 
 // newNarrator returns the narrator for the console that log is on; nil for none, or if people want
@@ -252,6 +254,8 @@ func (n *narrator) begin(ctx context.Context, v service, cfg *config.Config) (st
 
 // write writes lines until ctx is done, and then those that are left.
 func (n *narrator) write(ctx context.Context) {
+	late := time.NewTimer(patience)
+	defer late.Stop()
 	for {
 		select {
 		case line := <-n.lines:
@@ -262,9 +266,21 @@ func (n *narrator) write(ctx context.Context) {
 		select {
 		case line := <-n.lines:
 			line()
+		case <-late.C:
+			n.tellLate()
 		case <-ctx.Done():
 			return
 		}
+	}
+}
+
+// tellLate names the upstreams that are being tried: nobody is to think that nothing happens.
+func (n *narrator) tellLate() {
+	n.mu.Lock()
+	late := slices.Sorted(maps.Keys(n.trying))
+	n.mu.Unlock()
+	for _, name := range late {
+		n.console.state(name, plain, "starting", "the first time that may be a download")
 	}
 }
 
