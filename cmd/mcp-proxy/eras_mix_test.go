@@ -34,6 +34,7 @@ func TestMixedEras(t *testing.T) {
 				s := newSite(t, layout{era: mcp.Era(era)})
 				c := s.connectOver(wire)
 				c.call(1, "a__slow")
+				s.awaitNoted("a", `"slow"`, 1)
 				c.sayModern(2, "tools/call", `{"name":"a__echo","arguments":{"n":1.50}}`)
 				if got := c.await("2"); !strings.Contains(got, `"resultType":"complete"`) || !strings.Contains(got, `{"n":1.50}`) {
 					t.Error("the modern call got", got)

@@ -70,6 +70,7 @@ func TestD01_ClientLeavesOthers(t *testing.T) {
 	everywhere(t, layout{}, func(s *site) {
 		stays, leaves := s.connect(), s.connectOver("stdio")
 		stays.call(1, "a__slow")
+		s.awaitNoted("a", `"slow"`, 1)
 		leaves.call(1, "a__hang")
 		leaves.call(2, "a__hang")
 		leaves.call(3, "b__hang")
@@ -187,6 +188,7 @@ func TestD10_ClosedStdout(t *testing.T) {
 	everywhere(t, layout{}, func(s *site) {
 		c := s.connect()
 		c.call(1, "b__slow")
+		s.awaitNoted("b", `"slow"`, 1)
 		if got := c.get(2, "a__close"); got != lost("a", "stdout closed") {
 			s.t.Error("got", got)
 		}

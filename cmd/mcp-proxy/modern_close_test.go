@@ -28,6 +28,7 @@ func TestD32_ClosedStreams(t *testing.T) {
 	withModernClients(t, layout{}, func(s *site) {
 		c, other := s.connectOver("HTTP"), s.connectOver("HTTP")
 		other.call(1, "a__slow")
+		s.awaitNoted("a", `"slow"`, 1)
 		c.call(1, "a__hang")
 		s.awaitNoted("a", `"hang"`, 1)
 		c.cancel("1")
