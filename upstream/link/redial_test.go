@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/Shopify/toxiproxy/v2/toxics"
@@ -34,21 +35,30 @@ func TestD14_DeadWithoutTraffic(t *testing.T) {
 	if took := time.Since(start); took < quick.Dead-quick.Every || took > 10*quick.Dead {
 		t.Errorf("found dead after %v", took)
 	}
-	start = time.Now()
-	_, err := r.client.Open(t.Context(), hello)
-	wantNotOpened(t, err, "link lost")
-	if took := time.Since(start); took > 2*blip {
-		t.Errorf("Open failed after %v", took)
-	}
-	start = time.Now()
-	_, err = r.client.Open(t.Context(), hello)
-	wantNotOpened(t, err, "link lost")
-	if took := time.Since(start); took > blip/2 {
-		t.Errorf("the next Open failed after %v, want at once", took)
+	for range 2 {
+		_, err := r.client.Open(t.Context(), hello)
+		wantNotOpened(t, err, "link lost")
 	}
 	n.set(new(toxics.NoopToxic), new(toxics.NoopToxic))
 	await(t, r.announced)
 	call(t, open(t, r.client), numbered(1))
+}
+
+// TestD14_OpenWaitsForABlip after the loss, and not any more when it is over.
+func TestD14_OpenWaitsForABlip(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := &link{}
+		c := &currentLink{link: l}
+		c.detach(l)
+		for _, want := range []time.Duration{blip, 0} {
+			start := time.Now()
+			_, err := c.await(t.Context())
+			wantNotOpened(t, err, "link lost")
+			if took := time.Since(start); took != want {
+				t.Errorf("an opening failed after %v, want %v", took, want)
+			}
+		}
+	})
 }
 
 // TestD14_Blip loses a link that is back at once: an Open notices nothing.
