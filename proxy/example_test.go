@@ -69,6 +69,7 @@ func ExampleProxy_Shutdown() {
 // An sdkHTTP is an MCP server on HTTP: greet answers, hang does not.
 type sdkHTTP struct {
 	*httptest.Server
+	mcp     *mcp.Server
 	over    chan struct{} // hang ends
 	hanging chan struct{} // has an element for each call of hang that has come; beyond 16 they are not counted
 }
@@ -76,6 +77,9 @@ type sdkHTTP struct {
 func (s *sdkHTTP) Close() {
 	close(s.over)
 	s.Server.Close()
+	for session := range s.mcp.Sessions() { // whose client had no time for a DELETE
+		session.Close()
+	}
 }
 
 func sdkServer() *sdkHTTP {
@@ -95,7 +99,8 @@ func sdkServer() *sdkHTTP {
 		}
 		return nil, nil, ctx.Err()
 	})
-	return &sdkHTTP{httptest.NewServer(mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, nil)), over, hanging}
+	web := httptest.NewServer(mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, nil))
+	return &sdkHTTP{web, server, over, hanging}
 }
 
 // connect returns an MCP client at a URL.

@@ -37,7 +37,12 @@ func useSDKAt(t *testing.T, l layout) {
 		server := newSDKServer(l.era)
 		listener := httptest.NewServer(mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server },
 			&mcp.StreamableHTTPOptions{Stateless: l.era == eras.Modern, PropagateRequestCancellation: true}))
-		t.Cleanup(listener.Close)
+		t.Cleanup(func() {
+			listener.Close()
+			for session := range server.Sessions() { // whose client had no time for a DELETE
+				session.Close()
+			}
+		})
 		l.start = strings.TrimPrefix(listener.URL, "http://")
 	}
 	s := newSite(t, l)

@@ -49,6 +49,11 @@ func sdkServer(waits chan<- string) *mcp.Server {
 func TestGoSDK(t *testing.T) {
 	waits := make(chan string, 1)
 	s := sdkServer(waits)
+	defer func() {
+		for session := range s.Sessions() { // whose client had no time for a DELETE
+			session.Close()
+		}
+	}()
 	get := func(*http.Request) *mcp.Server { return s }
 	tests := []struct {
 		name    string
