@@ -107,11 +107,14 @@ func (t *trial) next(c *conn) cell {
 		return cell{"works", r.at.Sub(k.begun)}
 	case r.none:
 		return cell{text: fmt.Sprintf("no answer within %s", bearable)}
-	case t.proxy().ended():
+	case t.over():
 		return cell{text: "the proxy has ended"}
 	}
 	return cell{text: r.text}
 }
+
+// over reports whether the proxy has ended, or does so in a moment: its connections end first.
+func (t *trial) over() bool { return within(300*time.Millisecond, t.proxy().ended) }
 
 // newClient says whether a client that connects now is answered.
 func (t *trial) newClient() cell {
@@ -120,7 +123,7 @@ func (t *trial) newClient() cell {
 	}
 	c, err := t.join()
 	if err != nil {
-		if t.proxy().ended() {
+		if t.over() {
 			return cell{text: "the proxy has ended"}
 		}
 		return cell{text: answer{err: err}.read().text}

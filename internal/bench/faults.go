@@ -16,12 +16,12 @@ type cell struct {
 	after time.Duration
 }
 
-var ports = regexp.MustCompile(`127\.0\.0\.1:\d+`)
+var particular = regexp.MustCompile(`127\.0\.0\.1:\d+|[A-Z0-9]{26}`) // ports, and ids of sessions
 
 // String writes c for a table, without what differs from run to run.
 func (c cell) String() string {
 	text := strings.NewReplacer("|", `\|`, "\n", " ", `\n`, "").Replace(c.text)
-	text = ports.ReplaceAllString(text, "…")
+	text = particular.ReplaceAllString(text, "…")
 	if len(text) > 130 {
 		text = text[:130] + "…"
 	}
