@@ -274,8 +274,18 @@ func (c *caller) request(method, params string, size int) error {
 		return err
 	}
 	a := <-c.answer
-	if a.err == nil && a.size < size {
+	if a.err != nil {
+		return refused{a}
+	}
+	if a.size < size {
 		return errShort
 	}
-	return a.err
+	return nil
 }
+
+// refused is an answer that is an error, as one.
+type refused struct{ answer }
+
+func (r refused) Error() string { return r.err.Error() }
+
+func (r refused) Unwrap() error { return r.err }

@@ -48,7 +48,7 @@ func exits(b programs, w way) (cells []cell, err error) {
 // aftermath sees what calls are told of a server that died at a time, and whether another
 // one is answered.
 func (t *trial) aftermath(at time.Time, calls []call) ([]cell, error) {
-	lost, told := tally(at, calls)
+	lost, first := tally(at, calls)
 	if t.way.remote() {
 		again, err := start(t.at(strings.TrimSuffix(strings.TrimPrefix(t.s.far, "http://"), "/mcp")), true)
 		if err != nil {
@@ -60,7 +60,7 @@ func (t *trial) aftermath(at time.Time, calls []call) ([]cell, error) {
 		}
 	}
 	next := t.next(t.s.callers[width/2].conn)
-	return []cell{lost, {text: told}, next, t.newClient()}, nil
+	return []cell{lost, {text: first}, next, t.newClient()}, nil
 }
 
 // tally says how many of calls got errors, after what time the last one did, and what the
@@ -126,7 +126,7 @@ func (t *trial) newClient() cell {
 		if t.over() {
 			return cell{text: "the proxy has ended"}
 		}
-		return cell{text: answer{err: err}.read().text}
+		return cell{text: told(err)}
 	}
 	return t.next(c)
 }

@@ -170,7 +170,7 @@ func together(b programs, w way) (cells []cell, err error) {
 	return cells, b.try(w, false, func(t *trial) error {
 		other, err := t.join()
 		if err != nil {
-			cells = []cell{{text: "the second client: " + answer{err: err}.read().text}, {}, {}, {}}
+			cells = []cell{{text: "the second client: " + told(err)}, {}, {}, {}}
 			return nil
 		}
 		first := t.s.callers[0].conn

@@ -192,7 +192,7 @@ func (a answer) read() reply {
 			Message string
 		}
 	}
-	var refused statusError
+	var refusal statusError
 	switch {
 	case a.message != nil && json.Unmarshal(a.message, &m) != nil:
 		return reply{text: "not JSON"}
@@ -204,12 +204,20 @@ func (a answer) read() reply {
 			return reply{text: fmt.Sprintf("a result with isError: %q", text)}
 		}
 		return reply{text: text, result: true}
-	case errors.As(a.err, &refused):
-		return reply{text: fmt.Sprintf("HTTP %d %q", refused.status, refused.message())}
+	case errors.As(a.err, &refusal):
+		return reply{text: fmt.Sprintf("HTTP %d %q", refusal.status, refusal.message())}
 	case errors.Is(a.err, errNoAnswer):
 		return reply{text: "the response ends without an answer"}
 	}
 	return reply{text: "the connection ends"}
+}
+
+// told returns what err, of a client that could not connect, says to people.
+func told(err error) string {
+	if r := (refused{}); errors.As(err, &r) {
+		return r.read().text
+	}
+	return answer{err: err}.read().text
 }
 
 // message returns the error in a refusal's body, or the body.
