@@ -80,7 +80,7 @@ func (s *session) admit(g group) error {
 		}
 		if !g.initialize {
 			s.add(client)
-		} else if err := s.join(client); err != nil {
+		} else if _, err := s.greet(client); err != nil {
 			return err
 		}
 	}

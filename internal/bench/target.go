@@ -252,14 +252,20 @@ func (s *session) handshake(tgt target) error {
 
 // join adds c, initializes its session, and asks for the tools, as clients do.
 func (s *session) join(c *conn) error {
-	client := s.add(c)
-	if err := client.initialize(); err != nil {
-		return err
-	}
-	if err := client.initialized(); err != nil {
+	client, err := s.greet(c)
+	if err != nil {
 		return err
 	}
 	return client.request("tools/list", `{"of":"echo"}`, 0)
+}
+
+// greet adds c and initializes its session.
+func (s *session) greet(c *conn) (*caller, error) {
+	client := s.add(c)
+	if err := client.initialize(); err != nil {
+		return nil, err
+	}
+	return client, client.initialized()
 }
 
 // add takes c over and returns its first caller.
