@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"syscall"
 	"time"
 )
 
@@ -23,7 +22,7 @@ func killed(b programs, w way) (cells []cell, err error) {
 		}
 		at := time.Now()
 		for pid := range servers {
-			if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && len(servers) == 1 {
+			if err := kill(pid); err != nil && len(servers) == 1 {
 				return err // of several, a proxy may have stopped some since
 			}
 		}

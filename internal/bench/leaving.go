@@ -200,7 +200,7 @@ func (t *trial) killThird() error {
 	if err != nil {
 		return err
 	}
-	return syscall.Kill(pid, syscall.SIGKILL)
+	return kill(pid)
 }
 
 // outcome says whether k is answered.

@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 )
 
@@ -101,11 +100,19 @@ func (t *trial) running() (pids []int) {
 // bury kills all servers that run.
 func (t *trial) bury() error {
 	for _, pid := range t.running() {
-		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && err != syscall.ESRCH {
+		if err := kill(pid); err != nil && !errors.Is(err, os.ErrProcessDone) {
 			return err
 		}
 	}
 	return nil
+}
+
+func kill(pid int) error {
+	p, err := os.FindProcess(pid)
+	if err != nil {
+		return err
+	}
+	return p.Kill()
 }
 
 // runs reports whether the process of pid runs program, and is not only unburied.
