@@ -62,7 +62,9 @@ func (p *Proxy) Offer(ctx context.Context, c *Client, all bool) (*Offer, error) 
 func (p *Proxy) missing() (all []Missing) {
 	byName := make(map[string]upstream.Status)
 	for _, s := range p.host.host.Status() {
-		if old, seen := byName[s.Upstream]; !seen || old.State != upstream.StateRunning {
+		runs := s.State == upstream.StateRunning
+		// One that was only asked for its era, and says nothing, is no better than none.
+		if old, seen := byName[s.Upstream]; !seen || runs || s.Says != "" && old.State != upstream.StateRunning {
 			byName[s.Upstream] = s
 		}
 	}

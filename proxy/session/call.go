@@ -47,7 +47,9 @@ type call struct {
 	// whoever settles request.
 	kind string
 
-	acked atomic.Bool // a subscription: the client was told what is honoured, and others may follow
+	// Of a subscription: what tells the client what is honoured is on its way, and it has
+	// left, so that others may follow.
+	acking, acked atomic.Bool
 
 	// Guarded by session.mu. Who takes the call sees what was set before.
 	after   func(answer *jsonrpc.Message) // sees the answer before the client does

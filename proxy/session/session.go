@@ -154,7 +154,7 @@ func (s *session) end(force func()) {
 // lastAnswer is what a call gets that the end of the session takes. A subscription is no
 // less over than after a drain.
 func (s *session) lastAnswer(c *call) *jsonrpc.Message {
-	if c.acked.Load() { // what acknowledges it may be at work
+	if c.acking.Load() { // the client may have read it already
 		return c.over(s.upstreams.of(mcp.Modern))
 	}
 	return jsonrpc.NewError(c.ID, c.endingError(c.phase()))

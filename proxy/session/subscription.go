@@ -210,6 +210,7 @@ func (sub *subscription) allAnswered() bool {
 func (sub *subscription) acknowledge() {
 	told, base := sub.honoured()
 	params := jsonrpc.Set(nil, jsonrpc.Value{Key: "notifications", Text: told.On(base)})
+	sub.c.acking.Store(true)
 	sub.send(mcp.MethodAcknowledged, params)
 	sub.s.subscriptions.mu.Lock()
 	early := sub.early
