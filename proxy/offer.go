@@ -60,14 +60,7 @@ func (p *Proxy) Offer(ctx context.Context, c *Client, all bool) (*Offer, error) 
 
 // missing says who is not there for the only client.
 func (p *Proxy) missing() (all []Missing) {
-	byName := make(map[string]upstream.Status)
-	for _, s := range p.host.host.Status() {
-		runs := s.State == upstream.StateRunning
-		// One that was only asked for its era, and says nothing, is no better than none.
-		if old, seen := byName[s.Upstream]; !seen || runs || s.Says != "" && old.State != upstream.StateRunning {
-			byName[s.Upstream] = s
-		}
-	}
+	byName := telling(p.host.host.Status())
 	for _, u := range p.host.configured() {
 		s, seen := byName[u]
 		switch {
@@ -84,6 +77,19 @@ func (p *Proxy) missing() (all []Missing) {
 		}
 	}
 	return all
+}
+
+// telling returns the status of each upstream that says most of whether it is there: one that
+// runs, else one with a failure. What was only asked for its era has one that says nothing.
+func telling(all []upstream.Status) map[string]upstream.Status {
+	byName := make(map[string]upstream.Status)
+	for _, s := range all {
+		runs := s.State == upstream.StateRunning
+		if old, seen := byName[s.Upstream]; !seen || runs || s.Says != "" && old.State != upstream.StateRunning {
+			byName[s.Upstream] = s
+		}
+	}
+	return byName
 }
 
 // Narrow returns a configuration with the one upstream alone that the name of a tool says, if
