@@ -73,6 +73,7 @@ var wishes = map[string]string{
 	"sse-port":         "use --port",
 	"sse-host":         "use --listen HOST:PORT",
 	"allow-origin":     "use --cors ORIGIN",
+	"url":              "connect, tools and doctor have the URL as an argument; serve has --server NAME=URL",
 	"named-server":     "use --server NAME='COMMAND'",
 	"pass-environment": "it is not needed: a command behind -- gets the whole environment; in a file that is inheritEnv: [all]",
 	"oauth2Bearer":     "use --token-file FILE for clients; for a server, connect has --header 'Authorization: Bearer ${TOKEN}'",
