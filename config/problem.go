@@ -1,8 +1,11 @@
 package config
 
 import (
+	"cmp"
 	"strconv"
 	"strings"
+
+	"github.com/agnivade/levenshtein"
 )
 
 // A Problem is one mistake in a configuration.
@@ -61,26 +64,56 @@ func shorten(s string) string {
 	return s
 }
 
-// Nearest returns the one of known that word is most likely a misspelling of: at most
-// two letters differ, or word is short for it. It is "" if there is none. Of several that
-// are equally near it is the first in the alphabet.
+// Nearest returns the one of known that word is most likely a misspelling of: at most two
+// letters differ. Of several that are equally near it is the one whose length is nearest to
+// that of word, then the first in the alphabet. A few letters are rather short for a word,
+// as cmd is for command and not for cwd; with more that is the last resort. "" is for none.
 func Nearest(word string, known []string) string {
-	best, least := "", min(2, len(word)/2)+1
+	const few = 4
+	short := longForm(word, known)
+	if short != "" && len(word) <= few {
+		return short
+	}
+	best, least := "", rank{distance: min(2, len(word)/2) + 1}
 	for _, k := range known {
-		d := distance(strings.ToLower(word), strings.ToLower(k))
-		if isShort(word, k) {
-			d = min(d, 1)
-		}
-		if d < least || d == least && best != "" && k < best {
-			best, least = k, d
+		r := rankOf(word, k)
+		if c := r.compare(least); c < 0 || c == 0 && k < best {
+			best, least = k, r
 		}
 	}
-	return best
+	return cmp.Or(best, short)
+}
+
+// longForm returns the shortest of known that word is short for, "" for none.
+func longForm(word string, known []string) (found string) {
+	for _, k := range known {
+		if isShort(word, k) && (found == "" || len(k) < len(found) || len(k) == len(found) && k < found) {
+			found = k
+		}
+	}
+	return found
+}
+
+// A rank says how near one word is to another; the lowest is the nearest.
+type rank struct{ distance, longer int }
+
+func (r rank) compare(with rank) int {
+	return cmp.Or(cmp.Compare(r.distance, with.distance), cmp.Compare(r.longer, with.longer))
+}
+
+// rankOf compares without regard to case. It does not look closely at what is far from it
+// by the length alone: some names are a stranger's, and may be long.
+func rankOf(word, k string) rank {
+	longer := max(len(k)-len(word), len(word)-len(k))
+	if longer > 8 {
+		return rank{longer, longer}
+	}
+	return rank{levenshtein.ComputeDistance(strings.ToLower(word), strings.ToLower(k)), longer}
 }
 
 // isShort reports whether word is k without some of its letters, as cmd is command.
 func isShort(word, k string) bool {
-	if len(word) < 3 || word[0] != k[0] {
+	if len(word) < 3 || len(k) > 3*len(word) || word[0] != k[0] {
 		return false
 	}
 	for i := 0; i < len(k) && word != ""; i++ {
@@ -89,27 +122,6 @@ func isShort(word, k string) bool {
 		}
 	}
 	return word == ""
-}
-
-// distance counts the letters to add, to remove or to change until a is b.
-func distance(a, b string) int {
-	row := make([]int, len(b)+1) // from the part of a so far to each beginning of b
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := diagonal
-			if a[i] != b[j] {
-				cost++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(cost, diagonal+1, row[j]+1)
-		}
-	}
-	return row[len(b)]
 }
 
 // DidYouMean completes an error line about an unknown word. It is "" if no known word is

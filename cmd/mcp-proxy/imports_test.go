@@ -59,6 +59,7 @@ var onlyIn = map[string]string{
 	"github.com/coreos/go-systemd/v22/activation":              "cmd/mcp-proxy",
 	"github.com/coreos/go-systemd/v22/daemon":                  "cmd/mcp-proxy",
 	"github.com/tailscale/hujson":                              "config",
+	"github.com/agnivade/levenshtein":                          "config",
 	"github.com/subosito/gotenv":                               "config",
 	"github.com/spf13/viper":                                   "config",
 	"github.com/gofrs/flock":                                   "upstream/oauth",
