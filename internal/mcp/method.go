@@ -220,6 +220,17 @@ func MethodOf(name string) *Method {
 // MethodNames returns the names of all methods of the table.
 func MethodNames() []string { return slices.Sorted(maps.Keys(methodByName)) }
 
+// routesBy reports whether a member of its params says to whom or what a message goes.
+func (row *Method) routesBy(m Member) bool {
+	switch m {
+	case Key:
+		return row.Owner == ByName || row.Owner == ByURI || row.Owner == ByTask
+	case Cursor, RefType, RefName, RefURI, RelatedTaskID:
+		return true
+	}
+	return false
+}
+
 // In reports whether the method exists in an era, be it in an extension. One that
 // nobody here knows may exist in both.
 func (row *Method) In(e Era) bool {

@@ -2,6 +2,8 @@ package mcp
 
 import (
 	"encoding/json"
+	"errors"
+	"fmt"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
@@ -37,6 +39,13 @@ const (
 
 	members
 )
+
+// MaxRouted bounds what says where a message goes: names, URIs, ids of tasks and cursors, in
+// bytes as they are written. What is longer is not read: it is a fault, [ErrTooLong].
+const MaxRouted = 8 << 10
+
+// ErrTooLong is the fault of a member that is longer than [MaxRouted].
+var ErrTooLong = errors.New("is longer than 8 KiB")
 
 // The keys of members, beside those in params themselves.
 var (
@@ -97,6 +106,9 @@ func (n *Notes) findIn(of Member, keys []string, first Member) {
 func (n *Notes) find(in jsonrpc.Span, keys []string, member func(i int) Member) {
 	err := jsonrpc.Search(n.params, in, keys, func(i int, value jsonrpc.Span, bad error) {
 		m := member(i)
+		if bad == nil && n.Method.routesBy(m) && IsTooLong(value.Of(n.params)) {
+			bad = fmt.Errorf("%q %w", keys[i], ErrTooLong)
+		}
 		if bad == nil {
 			n.at[m] = value
 			return
@@ -110,6 +122,10 @@ func (n *Notes) find(in jsonrpc.Span, keys []string, member func(i int) Member) 
 		n.broken = err
 	}
 }
+
+// IsTooLong reports whether a value that routes a message is longer than [MaxRouted]. Quotes
+// do not count.
+func IsTooLong(value json.RawMessage) bool { return len(value) > MaxRouted+len(`""`) }
 
 // At returns where a member stands in params, the zero Span if it is absent.
 func (n *Notes) At(m Member) jsonrpc.Span { return n.at[m] }
@@ -132,7 +148,7 @@ func (n *Notes) ID(m Member) (jsonrpc.ID, bool) {
 }
 
 // Err returns what is wrong with one of these members: it occurs twice, or in another
-// case, so that another reader of params could read something else.
+// case, so that another reader of params could read something else; or it is too long.
 func (n *Notes) Err(of ...Member) error {
 	if n.broken != nil {
 		return n.broken

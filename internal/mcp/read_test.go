@@ -2,6 +2,9 @@ package mcp
 
 import (
 	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
@@ -65,6 +68,40 @@ func TestReadFaults(t *testing.T) {
 	}
 }
 
+// What routes a message is read up to its bound. What does not route may be longer.
+func TestReadTooLong(t *testing.T) {
+	fits, long := strings.Repeat("a", MaxRouted), strings.Repeat("a", MaxRouted+1)
+	for _, c := range []struct {
+		method, params string
+		of             Member
+		bounded        bool
+	}{
+		{MethodToolsCall, `{"name":"%s"}`, Key, true},
+		{MethodPromptsGet, `{"name":"%s"}`, Key, true},
+		{MethodResourcesRead, `{"uri":"%s"}`, Key, true},
+		{MethodSubscribe, `{"uri":"%s"}`, Key, true},
+		{MethodResourceUpdated, `{"uri":"%s"}`, Key, true},
+		{MethodTasksGet, `{"taskId":"%s"}`, Key, true},
+		{MethodToolsList, `{"cursor":"%s"}`, Cursor, true},
+		{MethodTasksList, `{"cursor":"%s"}`, Cursor, true},
+		{MethodComplete, `{"ref":{"type":"%s"}}`, RefType, true},
+		{MethodComplete, `{"ref":{"name":"%s"}}`, RefName, true},
+		{MethodComplete, `{"ref":{"uri":"%s"}}`, RefURI, true},
+		{MethodToolsCall, `{"_meta":{"io.modelcontextprotocol/related-task":{"taskId":"%s"}}}`, RelatedTaskID, true},
+		{MethodToolsCall, `{"arguments":"%s"}`, Arguments, false},
+		{MethodResourcesRead, `{"requestState":"%s"}`, RequestState, false},
+	} {
+		n := ReadParams(c.method, fmt.Appendf(nil, c.params, fits))
+		if text, ok := n.Text(c.of); n.Err(c.of) != nil || !ok || text != fits {
+			t.Errorf("%s %s: what fits has a fault: %v", c.method, c.params, n.Err(c.of))
+		}
+		n = ReadParams(c.method, fmt.Appendf(nil, c.params, long))
+		if errors.Is(n.Err(c.of), ErrTooLong) != c.bounded || n.Has(c.of) == c.bounded {
+			t.Errorf("%s %s: one byte more: %v", c.method, c.params, n.Err(c.of))
+		}
+	}
+}
+
 // Notes are those of the very params.
 func TestReadOnce(t *testing.T) {
 	m := jsonrpc.NewRequest(jsonrpc.IntID(1), MethodToolsCall, json.RawMessage(`{"name":"a"}`))
@@ -93,6 +130,9 @@ func FuzzRead(f *testing.F) {
 			n := ReadParams(method, m.Params)
 			alike := func(in json.RawMessage, key string, member Member) {
 				want, err := jsonrpc.Member(in, key)
+				if errors.Is(n.Err(member), ErrTooLong) {
+					return
+				}
 				if (err == nil) != (n.Err(member) == nil) {
 					t.Errorf("%s %s: key %q: %v alone, %v in the notes", method, text, key, err, n.Err(member))
 				}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -66,6 +67,9 @@ func stringsOf(array json.RawMessage, key string) ([]string, error) {
 	var found []string
 	seen := make(map[string]bool, len(elements))
 	for _, e := range elements {
+		if mcp.IsTooLong(e) {
+			return nil, fmt.Errorf("an element of %q %w", key, mcp.ErrTooLong)
+		}
 		s, ok := jsonrpc.Unquote(e)
 		if !ok {
 			return nil, errors.New(`"` + key + `" holds what is no string`)

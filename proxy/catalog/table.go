@@ -143,6 +143,9 @@ func readEntry(k Kind, raw json.RawMessage) (Entry, error) {
 	if err := jsonrpc.Find(raw, jsonrpc.Span{}, at[:], k.Key()); err != nil {
 		return Entry{}, err
 	}
+	if mcp.IsTooLong(at[0].Of(raw)) { // no client could ask for it
+		return Entry{}, fmt.Errorf("%q %w", k.Key(), mcp.ErrTooLong)
+	}
 	name, ok := jsonrpc.Unquote(at[0].Of(raw))
 	if !ok {
 		return Entry{}, errMissing(k.Key())

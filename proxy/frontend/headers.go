@@ -2,6 +2,7 @@ package frontend
 
 import (
 	"encoding/json"
+	"errors"
 	"net/http"
 	"slices"
 	"strings"
@@ -128,6 +129,8 @@ func checkModern(h http.Header, m *jsonrpc.Message) *jsonrpc.Error {
 	meta, err := n.Claim()
 	key := n.Method.HeaderKey()
 	switch {
+	case errors.Is(n.Err(mcp.Key), mcp.ErrTooLong): // no header repeats it
+		return &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "Invalid params: " + n.Err(mcp.Key).Error()}
 	case key != "" && (err != nil || n.Err(mcp.Key) != nil):
 		return ambiguous(`_meta" or "` + key)
 	case err != nil:

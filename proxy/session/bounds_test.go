@@ -398,3 +398,73 @@ func (w *world) onlyAnswer(want ...string) {
 		w.t.Errorf("got %q", got)
 	}
 }
+
+// What routes a request has a length from which on it is unknown: no upstream gets it, the
+// answer does not repeat it, and no list has it.
+func TestOverlongNamesAreUnknown(t *testing.T) {
+	long := strings.Repeat("a", mcp.MaxRouted)
+	const (
+		resource = `"code":-32002,"message":"Resource not found"}`
+		task     = `"code":-32602,"message":"Invalid params: unknown task"}`
+		tool     = `"code":-32602,"message":"Unknown tool: its name is longer than 8 KiB"}`
+		prompt   = `"code":-32602,"message":"Unknown prompt: its name is longer than 8 KiB"}`
+		cursor   = `"code":-32602,"message":"Invalid params: unknown cursor"}`
+		element  = `"code":-32602,"message":"Invalid params: an element of \"resourceSubscriptions\" is longer than 8 KiB"}`
+	)
+	legacy, modern := []mcp.Era{mcp.Legacy}, []mcp.Era{mcp.Modern}
+	both := append(legacy, mcp.Modern)
+	for _, c := range []struct {
+		method, params, want string
+		eras                 []mcp.Era
+	}{
+		{"tools/call", `{"name":"x%s"}`, tool, both},
+		{"prompts/get", `{"name":"x%s"}`, prompt, both},
+		{"completion/complete", `{"ref":{"type":"ref/prompt","name":"x%s"},"argument":{}}`, prompt, both},
+		{"completion/complete", `{"ref":{"type":"ref/resource","uri":"x:%s"},"argument":{}}`, resource, both},
+		{"resources/read", `{"uri":"x:%s"}`, resource, both},
+		{"resources/subscribe", `{"uri":"x:%s"}`, resource, legacy},
+		{"resources/unsubscribe", `{"uri":"x:%s"}`, resource, legacy},
+		{"tasks/get", `{"taskId":"x%s"}`, task, both},
+		{"tasks/result", `{"taskId":"x%s"}`, task, legacy},
+		{"tools/list", `{"cursor":"x%s"}`, cursor, both},
+		{"resources/templates/list", `{"cursor":"x%s"}`, cursor, both},
+		{"tasks/list", `{"cursor":"x%s"}`, cursor, legacy},
+		{"tools/call", `{"name":"echo","_meta":{"io.modelcontextprotocol/related-task":{"taskId":"x%s"}}}`, task, both},
+		{"subscriptions/listen", `{"notifications":{"resourceSubscriptions":["x:%s"]}}`, element, modern},
+	} {
+		for _, names := range [][]string{{"files"}, {"files", "docs"}} {
+			for _, era := range c.eras {
+				inWorldOf(t, era, &Router{}, names, func(w *world) {
+					w.initialize()
+					w.client.say(fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":%q,"params":%s}`, c.method, fmt.Sprintf(c.params, long)))
+					want := c.want
+					if era == mcp.Modern {
+						want = strings.Replace(want, "-32002", "-32602", 1)
+					}
+					w.client.want(`{"jsonrpc":"2.0","id":1,"error":{` + want + `}`)
+					for name, streams := range w.conns {
+						for _, p := range streams {
+							for _, got := range p.take() {
+								if strings.Contains(got, long) {
+									t.Errorf("%s %s: %s got it", era, c.method, name)
+								}
+							}
+						}
+					}
+				})
+			}
+		}
+	}
+	for _, era := range both {
+		inWorldOf(t, era, &Router{}, []string{"files"}, func(w *world) {
+			w.hands = map[string]func(*party, *jsonrpc.Message){"files": offering("files", "good", "x"+long)}
+			for _, method := range []string{"tools/list", "prompts/list", "resources/list", "resources/templates/list"} {
+				w.initialize()
+				w.client.say(`{"jsonrpc":"2.0","id":1,"method":"` + method + `"}`)
+				if got := strings.Join(w.client.take(), ""); strings.Contains(got, long) || !strings.Contains(got, "good") {
+					t.Errorf("%s lists: %.200s", method, got)
+				}
+			}
+		})
+	}
+}

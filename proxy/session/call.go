@@ -71,7 +71,9 @@ type watched struct {
 // begin makes a call of a request that is about to be entered; all calls begin here.
 func (s *session) begin(r *peer.Request) {
 	c := &call{Request: r, msg: r.Message, notes: mcp.Read(r.Message)}
-	c.bad = s.classify(c)
+	if c.bad = s.classify(c); c.bad == nil {
+		c.bad = c.overlong()
+	}
 	c.grant = s.grantOf(r.Message.From)
 	c.upstreams = s.upstreams.of(c.era).seenBy(c.grant)
 	r.Value = c

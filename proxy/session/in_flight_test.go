@@ -123,7 +123,7 @@ func TestWhatCallsWaitFor(t *testing.T) {
 		w.wantInFlight("tools/call echo at files for client (roots/list, which may be for another call)")
 		w.upstream("files").conn.Send(jsonrpc.NewResult(call.ID, json.RawMessage(`{}`)))
 		w.wantInFlight()
-		w.client.say(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"` + strings.Repeat("x", 1<<20) + `"}}`)
+		w.client.say(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"` + strings.Repeat("x", mcp.MaxRouted) + `"}}`)
 		w.wantInFlight("tools/call " + strings.Repeat("x", maxTool) + " at files for upstream")
 	})
 }

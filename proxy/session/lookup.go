@@ -2,6 +2,7 @@ package session
 
 import (
 	"context"
+	"errors"
 	"strings"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
@@ -9,6 +10,34 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 	"github.com/mcp-proxy/mcp-proxy/proxy/policy"
 )
+
+// overlong answers a call about something whose name is longer than any here: it is unknown,
+// before anybody looks it up. It is nil for all other calls. The answer leaves the name out.
+func (c *call) overlong() *jsonrpc.Error {
+	long := func(of mcp.Member) bool { return errors.Is(c.notes.Err(of), mcp.ErrTooLong) }
+	owner, key := c.notes.Method.Owner, long(mcp.Key)
+	switch {
+	case long(mcp.Cursor):
+		return unknownCursor
+	case long(mcp.RelatedTaskID), key && owner == mcp.ByTask:
+		return unknownTask
+	case long(mcp.RefURI), key && owner == mcp.ByURI:
+		err := resourceNotFound(c.era, "")
+		err.Data = nil
+		return err
+	case long(mcp.RefName), key && owner == mcp.ByName:
+		what := target{kind: catalog.Tools}
+		if c.Method != mcp.MethodToolsCall {
+			what.kind = catalog.Prompts
+		}
+		return unknown(what.what(), "its name "+mcp.ErrTooLong.Error())
+	}
+	return nil
+}
+
+func unknown(what, name string) *jsonrpc.Error {
+	return &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "Unknown " + what + ": " + name}
+}
 
 // callTool routes tools/call by the tool's name.
 func (s *session) callTool(c *call) *jsonrpc.Error {
@@ -73,7 +102,7 @@ func (s *session) toTarget(c *call, n target, u *upstreamConn, original string) 
 		return c.upstreams.unreached()
 	case u == nil || n.kind == catalog.Tools && !u.up.allows(original):
 		s.noteUnknown(c, n)
-		return &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "Unknown " + n.what() + ": " + n.name}
+		return unknown(n.what(), n.name)
 	}
 	if n.kind == catalog.Tools {
 		c.tool = original
