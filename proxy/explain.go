@@ -8,7 +8,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/config"
 	"github.com/mcp-proxy/mcp-proxy/internal/identity"
@@ -63,6 +62,7 @@ type Explanation struct {
 	Listed   string    `json:"listed,omitempty"`  // by the upstream: yes, no, or unknown while nobody has asked it
 	Link     string    `json:"link,omitempty"`    // to the host of the upstream; "" if it runs here
 	Servers  []Servers `json:"servers,omitempty"` // of the upstream, if it runs here
+	Failed   Failure   `json:"failed,omitzero"`   // of the upstream, as in the status
 }
 
 // A Ruling is what one policy says of something.
@@ -76,12 +76,10 @@ type Ruling struct {
 
 // Servers are those of an upstream that do the same.
 type Servers struct {
-	Era    string    `json:"era"`             // of the streams to them
-	Speaks []string  `json:"speaks,omitzero"` // the eras of the upstream, as far as is known
-	State  string    `json:"state"`
-	Count  int       `json:"count"`
-	Cause  string    `json:"cause,omitzero"` // of the last failure of one of them
-	Next   time.Time `json:"next,omitzero"`  // none of them is started before; zero for any time
+	Era    string   `json:"era"`             // of the streams to them
+	Speaks []string `json:"speaks,omitzero"` // the eras of the upstream, as far as is known
+	State  string   `json:"state"`
+	Count  int      `json:"count"`
 }
 
 // Allowed reports whether a call would be passed on.

@@ -1,7 +1,6 @@
 package proxy
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -37,7 +36,7 @@ func (p *Proxy) Explain(q Question) (*Explanation, error) {
 	case l.By == session.ByPrefix && l.Known && !l.Listed:
 		e.unknown(e.Upstream + " lists no such " + e.Kind + ": a call of it is refused")
 	}
-	e.serversIn(p.host.snapshot())
+	e.serversIn(p.host)
 	return e, nil
 }
 
@@ -112,23 +111,19 @@ func (e *Explanation) unknown(why string) {
 	e.Answer, e.Why, e.Rules = AnswerUnknown, why, nil
 }
 
-// serversIn counts the servers of the upstream, by what they do.
-func (e *Explanation) serversIn(all []observe.Upstream) {
-	for _, u := range all {
+// serversIn counts the servers of the upstream, by what they do, and says how one failed.
+func (e *Explanation) serversIn(h *hosting) {
+	e.Failed = conditionsOf(h.host.Status())[e.Upstream].failed
+	for _, u := range h.snapshot() {
 		if u.Name != e.Upstream {
 			continue
 		}
 		i := slices.IndexFunc(e.Servers, func(s Servers) bool { return s.Era == u.Era && s.State == u.State })
 		if i < 0 {
 			i = len(e.Servers)
-			e.Servers = append(e.Servers, Servers{Era: u.Era, Speaks: u.Speaks, State: u.State, Next: u.Next})
+			e.Servers = append(e.Servers, Servers{Era: u.Era, Speaks: u.Speaks, State: u.State})
 		}
-		s := &e.Servers[i]
-		s.Count++
-		s.Cause = cmp.Or(s.Cause, u.Cause)
-		if u.Next.Before(s.Next) {
-			s.Next = u.Next
-		}
+		e.Servers[i].Count++
 	}
 }
 
@@ -152,7 +147,7 @@ func (h *Host) Explain(q Question) (*Explanation, error) {
 	case u != nil && kind == policy.Tool && !catalog.Allows(u.Tools.Allow, u.Tools.Deny, original):
 		e.hidden(u.Key + ".tools hides it from all clients")
 	}
-	e.serversIn(h.half.snapshot())
+	e.serversIn(h.half)
 	return e, nil
 }
 

@@ -93,8 +93,8 @@ func TestExplainOfARunningProxy(t *testing.T) {
 	if e := explain("a__greet", ""); len(e.Servers) != 1 || e.Servers[0].State != "running" || e.Servers[0].Count != 1 || e.Servers[0].Era == "" {
 		t.Errorf("%+v", e.Servers)
 	}
-	if e := explain("gone__x", ""); len(e.Servers) != 1 || e.Servers[0].Cause != "start failed" {
-		t.Errorf("%+v", e.Servers)
+	if e := explain("gone__x", ""); len(e.Servers) != 0 || e.Failed.Says != "did not start: command not found" || e.Failed.Event == "" {
+		t.Errorf("%+v", e)
 	}
 	if e := explain("far__greet", ""); e.Link != "tools" || e.Servers != nil || e.Original != "greet" {
 		t.Errorf("%+v", e)

@@ -230,8 +230,8 @@ func TestHooks(t *testing.T) {
 		return s.Client == "old" && s.Transport == "stdio" && s.Era == "legacy" && s.InFlight == 1
 	}) || !slices.ContainsFunc(now.Upstreams, func(u proxy.Upstream) bool {
 		return u.Name == "a" && u.State == "running" && u.InFlight == 1
-	}) || !slices.ContainsFunc(now.Upstreams, func(u proxy.Upstream) bool {
-		return u.Name == "b" && u.Failures > 0 && u.Cause == "start failed"
+	}) || !slices.ContainsFunc(now.Traffic, func(t proxy.Traffic) bool {
+		return t.Upstream == "b" && t.Failed.InARow > 0 && t.Failed.Cause == "start failed"
 	}) {
 		t.Errorf("%+v", now)
 	}

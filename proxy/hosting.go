@@ -175,17 +175,20 @@ func (h *hosting) busy() bool {
 	return inFlight > h.bridge.Suspended()
 }
 
-// snapshot returns what runs.
+// snapshot returns the servers that run.
 func (h *hosting) snapshot() []observe.Upstream {
 	var all []observe.Upstream
 	for _, s := range h.host.Status() {
+		if !s.Lives() {
+			continue
+		}
 		var speaks []string
 		for _, era := range s.Speaks {
 			speaks = append(speaks, string(era))
 		}
 		all = append(all, observe.Upstream{
 			Name: s.Upstream, Session: s.Key[:min(len(s.Key), 8)], Era: string(s.Era), Speaks: speaks,
-			State: string(s.State), Failures: s.Failures, Cause: s.Cause, Next: s.Next,
+			State: string(s.State), Failures: s.Failures,
 			PID: s.PID, Started: s.Started, InFlight: s.InFlight, Unusable: s.Unusable, Stderr: s.Stderr,
 		})
 	}

@@ -68,6 +68,7 @@ type (
 	Proof        = observe.Proof
 	Process      = observe.Process
 	Traffic      = observe.Traffic
+	Failure      = observe.Failure
 	Health       = observe.Health
 	Calls        = observe.Calls
 	OpenCall     = observe.OpenCall

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"cmp"
 	"maps"
 	"os"
 	"slices"
@@ -56,13 +57,15 @@ func (h *Host) traffic() []observe.Traffic {
 	return h.operators.recently(all)
 }
 
-// traffic returns the upstreams that are configured here, with the calls that are suspended.
+// traffic returns the upstreams that are configured here: what they are at, and the calls that
+// are suspended.
 func (h *hosting) traffic() (all []observe.Traffic) {
-	suspended := h.bridge.SuspendedBy()
+	suspended, conditions := h.bridge.SuspendedBy(), conditionsOf(h.host.Status())
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, name := range slices.Sorted(maps.Keys(h.configs)) {
-		all = append(all, observe.Traffic{Upstream: name, Suspended: suspended[name]})
+		c := conditions[name]
+		all = append(all, observe.Traffic{Upstream: name, State: cmp.Or(c.state, stateIdle), Failed: c.failed, Suspended: suspended[name]})
 	}
 	return all
 }

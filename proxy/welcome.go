@@ -114,7 +114,7 @@ func availabilityOf(servers []upstream.Status) map[string]observe.Availability {
 			now = observe.Running
 		case s.State == upstream.StateStarting:
 			now = observe.Starting
-		case s.Failures > 0:
+		case s.Failed > 0:
 			now = observe.Failing
 		}
 		if slices.Index(ranks, now) > slices.Index(ranks, all[s.Upstream]) {

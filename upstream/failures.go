@@ -47,10 +47,10 @@ type askFailure struct {
 	told         time.Time
 }
 
-// lostSession notes that a stream has lost its session with a remote server. The event
-// of its end becomes that of the loss. The line, for which log is the stream's, comes
-// soon.
-func (f *failureLog) lostSession(upstream string, log *slog.Logger, e ending, inARow int) {
+// lostSession notes that a stream has lost its session with a remote server, and returns
+// the event of the loss, which becomes that of its end. The line, for which log is the
+// stream's, comes soon.
+func (f *failureLog) lostSession(upstream string, log *slog.Logger, e ending, inARow int) (event string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	l := f.losses[upstream]
@@ -66,7 +66,6 @@ func (f *failureLog) lostSession(upstream string, log *slog.Logger, e ending, in
 		f.wg.Add(1)
 		l.timer = time.AfterFunc(gathered, func() { f.tell(upstream, l) })
 	}
-	e.end.Event = l.event.ID
 	l.streams++
 	l.inFlight += e.inFlight
 	l.inARow = min(l.inARow, inARow)
@@ -74,6 +73,7 @@ func (f *failureLog) lostSession(upstream string, log *slog.Logger, e ending, in
 		l.event.Streams, l.event.InFlight, l.event.Failures = l.streams, l.inFlight, l.inARow
 		f.hooks.Happened(l.event)
 	}
+	return l.event.ID
 }
 
 func (f *failureLog) tell(upstream string, l *loss) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
@@ -39,6 +40,7 @@ type remoteSession struct {
 	err     error
 
 	left chan struct{} // closed by write at its end: nothing is left of the session
+	lost atomic.Bool   // the server has ended it, or was not reached
 
 	mu    sync.Mutex // guards queue and room
 	queue *jsonrpc.Queue
@@ -88,10 +90,12 @@ func (r *remoteSession) Recv(batch []*jsonrpc.Message) ([]*jsonrpc.Message, erro
 		close(r.dialled)
 	}
 	if r.conn == nil {
+		r.lost.Store(true)
 		return batch, lostSession(r.err)
 	}
 	batch, err := jsonrpc.RecvAll(r.conn, batch)
 	if _, bad := errors.AsType[*jsonrpc.InvalidError](err); err != nil && !bad {
+		r.lost.Store(true)
 		err = lostSession(err)
 	}
 	return batch, err
@@ -145,8 +149,8 @@ func (r *remoteSession) Stop(ctx context.Context) {
 	<-r.left
 }
 
-// Gone implements server.
-func (r *remoteSession) Gone() bool { return closed(r.left) }
+// Gone implements server. Of a session that is lost only our own end is still to be closed.
+func (r *remoteSession) Gone() bool { return r.lost.Load() || closed(r.left) }
 
 func closed(event <-chan struct{}) bool {
 	select {

@@ -49,8 +49,10 @@ func (id serverID) session() string { return id.key[:min(len(id.key), 8)] }
 type restarts struct {
 	hooks *observe.Hooks // nil for none
 
-	mu  sync.Mutex // guards all, and the fields of each restart
-	all map[serverID]*restart
+	mu    sync.Mutex // guards the fields below, and those of each restart
+	all   map[serverID]*restart
+	turns int            // failures and first answers so far
+	up    map[string]int // the turn of the last first answer, by upstream
 }
 
 // A restart is the restart state of one server, which outlives the streams that come
@@ -67,6 +69,7 @@ type restart struct {
 	failures int                  // starts that did not come to an answer
 	deaths   int                  // servers that died young
 	end      *jsonrpc.ClosedError // the last of either
+	turn     int                  // of that
 	wait     backoff.ExponentialBackOff
 	next     time.Time // no start before
 }
@@ -150,6 +153,8 @@ func (r *restart) ended(how outcome, end *jsonrpc.ClosedError, life time.Duratio
 		return r.inARow()
 	}
 	r.end = end
+	r.in.turns++
+	r.turn = r.in.turns
 	switch {
 	case how == intended:
 		r.resetLocked() // its client has left: nobody will come back to the key
@@ -167,6 +172,26 @@ func (r *restart) ended(how outcome, end *jsonrpc.ClosedError, life time.Duratio
 		r.next = time.Now().Add(r.wait.NextBackOff())
 	}
 	return r.inARow()
+}
+
+// answered notes that a server has answered: what failed before is over for the upstream,
+// though not for the keys that it happened to.
+func (r *restart) answered() {
+	rs := r.in
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	if rs.up == nil {
+		rs.up = make(map[string]int)
+	}
+	rs.turns++
+	rs.up[r.id.upstream] = rs.turns
+}
+
+// setEvent gives the last end of a server the event that it shares with others.
+func (r *restart) setEvent(end *jsonrpc.ClosedError, event string) {
+	r.in.mu.Lock()
+	defer r.in.mu.Unlock()
+	end.Event = event
 }
 
 // observed is a server as hooks are told of it.
@@ -207,6 +232,9 @@ func (rs *restarts) reset(upstreams []string) {
 			r.resetLocked()
 		}
 	}
+	for _, name := range upstreams {
+		delete(rs.up, name)
+	}
 }
 
 func (r *restart) resetLocked() {
@@ -233,7 +261,10 @@ func (r *restart) statusLocked() Status {
 		State: StateReady, Failures: r.inARow(), Next: r.next,
 	}
 	if st.Failures > 0 {
-		st.Cause, st.Says, st.Err = r.end.Cause, r.end.Words(), r.end.Err
+		st.Cause, st.Says, st.Event, st.Err = r.end.Cause, r.end.Words(), r.end.Event, r.end.Err
+		if r.turn > r.in.up[r.id.upstream] {
+			st.Failed = r.turn
+		}
 	}
 	switch {
 	case r.inARow() >= crashLoop && r.end.Class() != jsonrpc.ClassLogin:
@@ -243,6 +274,9 @@ func (r *restart) statusLocked() Status {
 	}
 	if r.newest != nil {
 		r.newest.addStatus(&st)
+	}
+	if !st.Lives() {
+		st.PID, st.Started, st.InFlight = 0, time.Time{}, 0
 	}
 	return st
 }

@@ -86,3 +86,54 @@ func TestFailuresOfDepartedClientsAreForgotten(t *testing.T) {
 		}
 	})
 }
+
+// An answer ends what failed before it, for the upstream and not for the key: others may fail
+// for reasons of their own.
+func TestAnAnswerEndsTheFailuresBefore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var rs restarts
+		roundOf(&rs, startFailed, 0)
+		roundOf(&rs, startFailed, 0)
+		r, _ := rs.enter(serverID{"u", "other", mcp.Legacy})
+		failed := func() int { return rs.all[serverID{"u", "k", mcp.Legacy}].statusLocked().Failed }
+		if failed() == 0 {
+			t.Error("a failure is not told of")
+		}
+		r.answered()
+		if failed() != 0 {
+			t.Error("the upstream still fails")
+		}
+		if roundOf(&rs, startFailed, 0) {
+			t.Error("the key need not wait any more")
+		}
+		time.Sleep(time.Second)
+		roundOf(&rs, startFailed, 0)
+		if failed() == 0 {
+			t.Error("a new failure is not told of")
+		}
+		r.leave()
+	})
+}
+
+// gone is a server that has ended, and still knows what it was.
+type gone struct{}
+
+func (gone) addStatus(st *Status) {
+	st.PID, st.Started, st.InFlight, st.Stderr = 1, time.Now(), 1, []string{"last words"}
+}
+
+func TestStatusHasNothingOfAServerThatIsGone(t *testing.T) {
+	var rs restarts
+	r, _ := rs.enter(serverID{"u", "k", mcp.Legacy})
+	r.started(gone{})
+	r.ended(died, &jsonrpc.ClosedError{Cause: "signal: killed"}, 0)
+	for _, when := range []string{"its stream is there", "its stream has left"} {
+		if st := rs.status()[0]; st.Lives() || st.PID != 0 || st.InFlight != 0 || !st.Started.IsZero() || len(st.Stderr) != 1 || st.Failed == 0 {
+			t.Errorf("%s: %+v", when, st)
+		}
+		if r.streams > 0 {
+			r.leave()
+		}
+	}
+	r.expire.Stop()
+}

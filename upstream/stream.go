@@ -135,6 +135,7 @@ func (s *stream) dial(ctx context.Context) (jsonrpc.Conn, error) {
 	}
 	if err == nil && s.inFlight.modern && !s.inFlight.discovers {
 		s.inFlight.begun()
+		s.restart.answered()
 	}
 	return c, err
 }
@@ -239,6 +240,7 @@ func (s *stream) heardFirst(n news) {
 		s.eras.initialized()
 	}
 	s.stopStartTimer()
+	s.restart.answered()
 }
 
 // otherEra reports whether a server that took no initialize, or began no session
@@ -333,7 +335,7 @@ func (s *stream) end(cause string, err error) {
 		e := s.ending(cause, err)
 		inARow := s.restart.ended(e.outcome, e.end, e.life)
 		if e.ofMany {
-			s.failures.lostSession(s.name, s.log, e, inARow)
+			s.restart.setEvent(e.end, s.failures.lostSession(s.name, s.log, e, inARow))
 		}
 		s.inFlight.lost(e.end)
 		s.restart.tellEnd(e.outcome, e.end, e.life)

@@ -346,6 +346,19 @@ func TestD21_ClientLeavesDuringInitialize(t *testing.T) {
 	}
 }
 
+// What a server was, nobody has to be told once its client knows that it is gone.
+func TestStatusOfAnEndedServer(t *testing.T) {
+	r := newRig(t, fakeCommand())
+	c := r.start("k")
+	c.send("hang", 0)
+	eventually(t, "a call", func() bool { return r.host.Status()[0].InFlight == 1 })
+	c.Send(jsonrpc.NewRequest(jsonrpc.IntID(1000), "kill", nil))
+	c.ends("signal: killed", true)
+	if st := r.host.Status()[0]; st.Lives() || st.PID != 0 || st.InFlight != 0 || st.Failed == 0 || st.Event == "" {
+		t.Errorf("status %+v", st)
+	}
+}
+
 func TestForced(t *testing.T) {
 	command := fakeCommand("ignores-eof", "ignores-term", "grandchild")
 	command.StopGrace = time.Hour

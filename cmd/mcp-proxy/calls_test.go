@@ -147,7 +147,7 @@ func TestStatusAndCalls(t *testing.T) {
 		t.Errorf("calls:\n%s", text)
 	}
 	text, _ = command(t, env, "status", "--servers")
-	for _, part := range []string{"proxy ", "near      here   running", "main      far    link up", "times: start failed", id, "SERVER OF", "websocket"} {
+	for _, part := range []string{"proxy ", "near      here   running", "main      far    link up", "failed 2 times", id, "SERVER OF", "websocket"} {
 		if !strings.Contains(text, part) {
 			t.Errorf("status has no %q:\n%s", part, text)
 		}

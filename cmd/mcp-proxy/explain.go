@@ -219,18 +219,23 @@ func sayWhere(e *proxy.Explanation, say func(what, text string)) {
 	if e.Upstream != "" && e.Link == "" && len(e.Servers) == 0 {
 		say("server", "none runs: one is started when it is needed")
 	}
+	if e.Failed.InARow > 0 {
+		say("failed", failureText(e.Failed))
+	}
+}
+
+func failureText(f proxy.Failure) string {
+	text := f.Says + " (" + f.Event + ")"
+	if !f.Next.IsZero() {
+		text += ", not started before " + f.Next.Local().Format(time.TimeOnly)
+	}
+	return text
 }
 
 func serverText(s proxy.Servers) string {
 	text := fmt.Sprintf("%d %s, %s era", s.Count, s.State, s.Era)
 	if len(s.Speaks) > 0 {
 		text += ", speaks " + strings.Join(s.Speaks, " and ")
-	}
-	if s.Cause != "" {
-		text += ", failed last: " + s.Cause
-	}
-	if !s.Next.IsZero() {
-		text += ", not started before " + s.Next.Local().Format(time.TimeOnly)
 	}
 	return text
 }

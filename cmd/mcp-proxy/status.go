@@ -88,8 +88,7 @@ func processLine(p proxy.Process, at time.Time) string {
 func upstreamRows(now *proxy.Snapshot, at time.Time) *rows {
 	r := &rows{head: "UPSTREAM\tWHERE\tSTATE\tSERVERS\tIN FLIGHT\tPER S\tERRORS\tP50\tP99\tNOTE"}
 	for _, t := range now.Traffic {
-		s := serversOf(now, t.Upstream)
-		state, running := s.state(), fmt.Sprint(s.running())
+		state, running := t.State, fmt.Sprint(serversOf(now, t.Upstream))
 		if t.Link != "" {
 			state, running = linkState(now, t.Link), ""
 		}
@@ -97,7 +96,7 @@ func upstreamRows(now *proxy.Snapshot, at time.Time) *rows {
 		if t.Requests > 0 {
 			errors = fmt.Sprint(t.Errors)
 		}
-		r.add(t.Upstream, cmp.Or(t.Link, "here"), state, running, t.InFlight, perSecond(t.PerSecond), errors, latency(t.P50), latency(t.P99), note(t, s, at))
+		r.add(t.Upstream, cmp.Or(t.Link, "here"), state, running, t.InFlight, perSecond(t.PerSecond), errors, latency(t.P50), latency(t.P99), note(t, at))
 	}
 	return r
 }
@@ -112,43 +111,18 @@ func perSecond(rate float64) string {
 	return fmt.Sprintf("%.0f", rate)
 }
 
-// Servers are those of one upstream that runs here.
-type servers []proxy.Upstream
-
-func serversOf(now *proxy.Snapshot, upstream string) (all servers) {
+// serversOf counts the servers of one upstream that runs here.
+func serversOf(now *proxy.Snapshot, upstream string) (n int) {
 	for _, u := range now.Upstreams {
 		if u.Name == upstream {
-			all = append(all, u)
-		}
-	}
-	return all
-}
-
-// running is how many there are: others are remembered for their failures.
-func (all servers) running() (n int) {
-	for _, u := range all {
-		if u.State == "starting" || u.State == "running" || u.State == "stopping" {
 			n++
 		}
 	}
 	return n
 }
 
-// state is the first of these that any of them has.
-func (all servers) state() string {
-	for _, s := range []string{"crash loop", "waiting", "starting", "running", "stopping"} {
-		if slices.ContainsFunc(all, func(u proxy.Upstream) bool { return u.State == s }) {
-			return s
-		}
-	}
-	if slices.ContainsFunc(all, func(u proxy.Upstream) bool { return u.Failures > 0 }) {
-		return "failed"
-	}
-	return "idle"
-}
-
 // note says what is remarkable about an upstream.
-func note(t proxy.Traffic, all servers, at time.Time) string {
+func note(t proxy.Traffic, at time.Time) string {
 	var notes []string
 	if t.QueuedBytes > 0 {
 		notes = append(notes, size(t.QueuedBytes)+" wait to be sent")
@@ -156,18 +130,12 @@ func note(t proxy.Traffic, all servers, at time.Time) string {
 	if t.Suspended > 0 {
 		notes = append(notes, fmt.Sprintf("%d suspended", t.Suspended))
 	}
-	worst := proxy.Upstream{}
-	for _, u := range all {
-		if u.Failures > worst.Failures {
-			worst = u
+	if f := t.Failed; f.InARow > 0 {
+		text := f.Says + " (" + f.Event + ")"
+		if f.InARow > 1 {
+			text += fmt.Sprintf(", failed %d times", f.InARow)
 		}
-	}
-	if worst.Failures > 0 {
-		text := fmt.Sprintf("failed %d times: %s", worst.Failures, worst.Cause)
-		if worst.Failures == 1 {
-			text = "failed: " + worst.Cause
-		}
-		if wait := worst.Next.Sub(at); wait > 0 {
+		if wait := f.Next.Sub(at); wait > 0 {
 			text += ", no start for " + roughly(wait)
 		}
 		notes = append(notes, text)
@@ -232,7 +200,12 @@ func tellStatus(snapshot func() proxy.Snapshot, log *slog.Logger) (stop func()) 
 		now := snapshot()
 		log.Info("status", "upstreams", len(now.Upstreams))
 		for _, u := range now.Upstreams {
-			logUpstream(log, u)
+			logServer(log, u)
+		}
+		for _, t := range now.Traffic {
+			if f := t.Failed; f.InARow > 0 {
+				log.Info("upstream failed last", "upstream", t.Upstream, "state", t.State, "cause", f.Cause, "event", f.Event, "failures", f.InARow)
+			}
 		}
 		for _, s := range now.Sessions {
 			log.Info("session status", "session", s.ID, "client", s.Client, "principal", s.Principal, "transport", s.Transport,
@@ -244,11 +217,7 @@ func tellStatus(snapshot func() proxy.Snapshot, log *slog.Logger) (stop func()) 
 	}, statusSignals...)
 }
 
-func logUpstream(log *slog.Logger, u proxy.Upstream) {
-	log = log.With("upstream", u.Name, "session", u.Session, "state", u.State, "era", u.Era, "speaks", u.Speaks, "failures", u.Failures)
-	switch u.State {
-	case "starting", "running", "stopping":
-		log = log.With("pid", u.PID, "dur", time.Since(u.Started), "in_flight", u.InFlight)
-	}
-	log.Info("upstream status", "unusable", u.Unusable, "stderr", strings.Join(u.Stderr, "\n"))
+func logServer(log *slog.Logger, u proxy.Upstream) {
+	log.Info("upstream status", "upstream", u.Name, "session", u.Session, "state", u.State, "era", u.Era, "speaks", u.Speaks, "failures", u.Failures,
+		"pid", u.PID, "dur", time.Since(u.Started), "in_flight", u.InFlight, "unusable", u.Unusable, "stderr", strings.Join(u.Stderr, "\n"))
 }

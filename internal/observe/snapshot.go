@@ -6,7 +6,7 @@ import "time"
 type Snapshot struct {
 	Process   Process    `json:"process"`
 	Traffic   []Traffic  `json:"traffic"`   // by upstream: those that run here first, in name order
-	Upstreams []Upstream `json:"upstreams"` // that run here, by name, session and era
+	Upstreams []Upstream `json:"upstreams"` // servers that run here, by name, session and era
 	Sessions  []Session  `json:"sessions"`  // of clients, the oldest first; a host has none
 	Links     []Link     `json:"links"`     // to hosts elsewhere, in config order; a host has none
 }
@@ -24,31 +24,40 @@ type Process struct {
 // What is told of the last minute is zero if nobody counts it.
 type Traffic struct {
 	Upstream    string  `json:"upstream"`
-	Link        string  `json:"link,omitzero"` // to its host; "" for one that runs here
-	InFlight    int     `json:"inFlight"`      // requests that it has not answered
-	Suspended   int     `json:"suspended"`     // calls whose clients were told to come back with what it asked; of one that runs here
-	QueuedBytes int     `json:"queuedBytes"`   // that wait until it reads
-	Requests    int     `json:"requests"`      // that it has answered in the last minute, or failed to
-	Errors      int     `json:"errors"`        // of those: answered with an error, or not at all
-	PerSecond   float64 `json:"perSecond"`     // of the requests
-	P50         float64 `json:"p50Ms"`         // half of them took no longer
-	P99         float64 `json:"p99Ms"`         // likewise 99 of 100
+	Link        string  `json:"link,omitzero"`   // to its host; "" for one that runs here
+	State       string  `json:"state,omitzero"`  // of one that runs here: of crash loop, waiting, starting, running, stopping, failed and idle the first that applies
+	Failed      Failure `json:"failed,omitzero"` // of one that runs here, until one of its servers answers again
+	InFlight    int     `json:"inFlight"`        // requests that it has not answered
+	Suspended   int     `json:"suspended"`       // calls whose clients were told to come back with what it asked; of one that runs here
+	QueuedBytes int     `json:"queuedBytes"`     // that wait until it reads
+	Requests    int     `json:"requests"`        // that it has answered in the last minute, or failed to
+	Errors      int     `json:"errors"`          // of those: answered with an error, or not at all
+	PerSecond   float64 `json:"perSecond"`       // of the requests
+	P50         float64 `json:"p50Ms"`           // half of them took no longer
+	P99         float64 `json:"p99Ms"`           // likewise 99 of 100
 }
 
-// An Upstream is what one client has of an upstream that runs here, or all clients that
-// share it.
-type Upstream struct {
-	Name     string    `json:"name"`
-	Session  string    `json:"session"`         // whose it is, as in the log
-	Era      string    `json:"era"`             // of the streams to it
-	Speaks   []string  `json:"speaks,omitzero"` // the eras of its server, as far as is known
-	State    string    `json:"state"`           // starting, running, stopping, ready, waiting or crash loop
-	Failures int       `json:"failures"`        // ends in a row that count against it; at a start: those before
-	Cause    string    `json:"cause,omitzero"`  // of the last of them; "" for none
-	Next     time.Time `json:"next,omitzero"`   // no start before; zero for any time
+// A Failure is how the last of an upstream's servers ended, or did not start. Where those of
+// several clients fail, it is of the one that failed most often in a row.
+type Failure struct {
+	Cause  string    `json:"cause"`
+	Says   string    `json:"says"`          // the same in words that follow the upstream's name
+	Event  string    `json:"event"`         // its id in errors and the log
+	InARow int       `json:"inARow"`        // it and the failures before it
+	Next   time.Time `json:"next,omitzero"` // no start before; zero for any time
+}
 
-	// Of the newest process or remote session; zero if there was none.
-	PID      int       `json:"pid,omitzero"`
+// An Upstream is a server that runs here: a process or a remote session that one client has
+// of an upstream, or that all clients share.
+type Upstream struct {
+	Name     string   `json:"name"`
+	Session  string   `json:"session"`         // whose it is, as in the log
+	Era      string   `json:"era"`             // of the streams to it
+	Speaks   []string `json:"speaks,omitzero"` // the eras of its server, as far as is known
+	State    string   `json:"state"`           // starting, running or stopping
+	Failures int      `json:"failures"`        // ends in a row before it that count against it
+
+	PID      int       `json:"pid,omitzero"` // of a process
 	Started  time.Time `json:"started,omitzero"`
 	InFlight int       `json:"inFlight"`        // requests that it has not answered
 	Unusable int       `json:"unusable"`        // lines on its stdout that were no message

@@ -143,20 +143,26 @@ function list(section, items, keyOf, make, note = items.length || "") {
 
 /* Upstreams */
 
-const order = ["crash loop", "waiting", "starting", "running", "stopping", "ready"];
-const words = { "crash loop": "crash", ready: "idle" };
+const classes = { "crash loop": "crash", failed: "waiting" }; // of states that do not look as they are called
+const alarm = { "crash loop": "bad", waiting: "warn", failed: "warn" };
 
-/** What an upstream is at: the worst of its servers. */
-function stateOf(line) {
-  if (line.link && !line.link.up) return { state: "waiting", text: "link is down", bad: true };
-  if (line.servers.length === 0) return { state: "ready", text: line.link ? `at ${line.link.name}` : "not started" };
+/** What an upstream is at, as a word, and how many servers it has. */
+function stateOf({ link, servers, traffic }) {
+  if (link) return link.up ? { state: "idle", text: `at ${link.name}` } : { state: "waiting", text: "link is down", how: "bad" };
+  const state = traffic?.state ?? "idle";
   const counts = new Map();
-  for (const s of line.servers) counts.set(s.state, (counts.get(s.state) ?? 0) + 1);
-  const states = order.filter((s) => counts.has(s));
-  const failures = Math.max(...line.servers.map((s) => s.failures));
-  if (states[0] === "ready" && failures > 0) return { state: "waiting", text: `failed ${failures === 1 ? "once" : `${failures} times`}`, warn: true };
-  const text = states.map((s) => (line.servers.length === 1 ? s : `${counts.get(s)} ${s}`)).join(", ");
-  return { state: states[0], text, bad: states[0] === "crash loop", warn: states[0] === "waiting" };
+  for (const s of servers) counts.set(s.state, (counts.get(s.state) ?? 0) + 1);
+  const there = [...counts].map(([of, n]) => (servers.length === 1 ? of : `${n} ${of}`));
+  return { state, text: (counts.has(state) ? there : [state, ...there]).join(", "), how: alarm[state] ?? "" };
+}
+
+/** How a server failed last, in words. */
+function failureOf({ traffic }) {
+  const f = traffic?.failed;
+  if (!f) return "";
+  const often = f.inARow > 1 ? `, ${f.inARow} times in a row` : "";
+  const wait = f.next && Date.parse(f.next) > now() ? `; no start before ${duration((Date.parse(f.next) - now()) / 1000)} have passed` : "";
+  return `${f.says}${often} (${f.event})${wait}`;
 }
 
 let shownLines = [];
@@ -184,8 +190,8 @@ function upstreamRow({ name }) {
     element,
     update: ({ line, scale }) => {
       const state = stateOf(line);
-      element.className = `up ${colourOf(name)} ${words[state.state] ?? state.state} ${line.link ? "far" : ""}`;
-      cells.state.className = state.bad ? "bad" : state.warn ? "warn" : "";
+      element.className = `up ${colourOf(name)} ${classes[state.state] ?? state.state} ${line.link ? "far" : ""}`;
+      cells.state.className = state.how ?? "";
       say(cells.state, state.text);
       say(meta, metaOf(line));
       const t = line.traffic;
@@ -234,19 +240,23 @@ function toggle(name, button) {
 /** What is told of each server of an upstream. */
 function moreRow({ name }) {
   const large = h("div");
+  const failed = h("p", { class: "warn" });
   const waiting = h("p", { class: "soft" });
+  const none = h("p", { class: "none" });
   const servers = h("div");
   const element = h("tr", { class: `more ${colourOf(name)}`, "data-name": name, hidden: true },
-    h("td", { class: "rail", colspan: 8 }, large, waiting, servers));
+    h("td", { class: "rail", colspan: 8 }, large, failed, waiting, none, servers));
   return {
     element,
     update: ({ line, scale }) => {
       if (!opened.has(name)) return;
       large.replaceChildren(plot(past.of(name), past.span, scale, true), h("p", { class: "scale" }, h("span", {}, `${duration(past.span / 1000)} ago`), h("span", {}, `grid: powers of ten from ${latency(scale[0])} to ${latency(scale[1])}`), h("span", {}, "now")));
       const t = line.traffic;
+      say(failed, failureOf(line));
       say(waiting, [t?.suspended ? `${t.suspended} suspended calls wait for their clients` : "", t?.queuedBytes ? `${t.queuedBytes} bytes wait until it reads` : ""].filter(Boolean).join(", "));
       keyed(servers, line.servers, (s) => `${s.session} ${s.era}`, serverPart);
-      if (line.servers.length === 0 && !servers.firstChild) servers.append(h("p", { class: "none" }, line.link ? "Its servers run at the host. Ask that for more." : "It has not been needed yet."));
+      say(none, line.link ? "Its servers run at the host. Ask that for more." : "No server of it runs: one starts when it is needed.");
+      none.hidden = line.servers.length > 0;
     },
   };
 }
@@ -260,8 +270,7 @@ function serverPart() {
       const facts = [
         ["of", s.session], ["state", s.state], ["process", s.pid], ["for", s.started && since(s.started)],
         ["era", [s.era, s.speaks?.length && `its server speaks ${s.speaks.join(" and ")}`].filter(Boolean).join("; ")],
-        ["in flight", s.inFlight], ["failures in a row", s.failures || null], ["cause of the last", s.cause],
-        ["no start before", s.next && Date.parse(s.next) > now() && `in ${duration((Date.parse(s.next) - now()) / 1000)}`],
+        ["in flight", s.inFlight], ["failures before", s.failures || null],
         ["no message on stdout", s.unusable ? `${s.unusable} lines` : null],
       ].filter(([, value]) => value !== undefined && value !== null && value !== "" && value !== false);
       keyed(dl, facts.flatMap(([name, value]) => [{ key: `${name}:`, tag: "dt", text: name }, { key: name, tag: "dd", text: value }]), (f) => f.key, (f) => {

@@ -36,7 +36,7 @@ var (
 	queueBytes    = describe("mcp_proxy_queue_bytes", "Bytes that wait until a client, or an upstream, reads.", "side", "upstream")
 	sessionsOpen  = describe("mcp_proxy_sessions", "Sessions of clients.", "transport", "era")
 	up            = describe("mcp_proxy_upstream_up", "0 while an upstream that runs here fails and no server of it runs, else 1.", "upstream")
-	serversNow    = describe("mcp_proxy_upstream_servers", "Servers, or sessions with remote ones, by what they are at.", "upstream", "state")
+	serversNow    = describe("mcp_proxy_upstream_servers", "Servers, or sessions with remote ones, that are there now: starting, running or stopping.", "upstream", "state")
 	serverStarts  = describe("mcp_proxy_upstream_starts_total", "Starts of servers, or of sessions with remote ones.", "upstream")
 	serverAgain   = describe("mcp_proxy_upstream_restarts_total", "Those of the starts that follow a failure.", "upstream")
 	serverEnds    = describe("mcp_proxy_upstream_ends_total", "Ends of servers, or of sessions with remote ones.", "upstream", "outcome", "cause")
@@ -151,13 +151,12 @@ func (c *collector) collectUpstreams(o out, now observe.Snapshot) {
 	servers, running, failing := make(map[[2]string]int), make(map[string]bool), make(map[string]bool)
 	for _, t := range now.Traffic {
 		if t.Link == "" {
-			failing[t.Upstream] = false
+			failing[t.Upstream] = t.Failed.InARow > 0
 		}
 	}
 	for _, u := range now.Upstreams {
 		servers[[2]string{u.Name, u.State}]++
 		running[u.Name] = running[u.Name] || u.State == "running"
-		failing[u.Name] = failing[u.Name] || u.Failures > 0
 	}
 	for k, n := range servers {
 		o.gauge(serversNow, float64(n), k[0], k[1])

@@ -56,9 +56,9 @@ func everything() (*Metrics, observe.Snapshot) {
 	h.LinkLost(observe.Link{Name: "far"}, observe.End{})
 	h.Refused(observe.Refusal{Reason: "invalid_token"})
 	return m, observe.Snapshot{
-		Upstreams: []observe.Upstream{{Name: "files", State: "running"}, {Name: "files", State: "waiting", Failures: 2}, {Name: "bad", State: "crash loop", Failures: 5}},
+		Upstreams: []observe.Upstream{{Name: "files", State: "running"}, {Name: "files", State: "stopping"}},
 		Sessions:  []observe.Session{{Transport: "stdio", Era: "legacy", Listens: 1, QueuedBytes: 7}, {Transport: "stdio", Era: "legacy", Listens: 2, QueuedBytes: 8, InFlight: 1}},
-		Traffic:   []observe.Traffic{{Upstream: "files", InFlight: 1, Suspended: 3, QueuedBytes: 5}, {Upstream: "idle"}, {Upstream: "a", Link: "far", QueuedBytes: 6}},
+		Traffic:   []observe.Traffic{{Upstream: "files", InFlight: 1, Suspended: 3, QueuedBytes: 5, Failed: observe.Failure{InARow: 2}}, {Upstream: "bad", Failed: observe.Failure{InARow: 5}}, {Upstream: "idle"}, {Upstream: "a", Link: "far", QueuedBytes: 6}},
 		Links:     []observe.Link{{Name: "far", Up: true, Upstreams: []string{"a", "b"}}},
 	}
 }
@@ -90,7 +90,7 @@ func TestMetrics(t *testing.T) {
 		`mcp_proxy_queue_bytes{side="upstream",upstream="files"} 5`,
 		`mcp_proxy_queue_bytes{side="upstream",upstream="a"} 6`,
 		`mcp_proxy_suspended_calls{upstream="files"} 3`,
-		`mcp_proxy_upstream_servers{state="crash loop",upstream="bad"} 1`,
+		`mcp_proxy_upstream_servers{state="stopping",upstream="files"} 1`,
 		`mcp_proxy_sessions{era="legacy",transport="stdio"} 2`,
 		`mcp_proxy_link_up{link="far"} 1`,
 		`mcp_proxy_link_upstreams{link="far"} 2`,
