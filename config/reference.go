@@ -101,8 +101,8 @@ var reference = []group{
 		{[]string{"who.user"}, ``, `a user of this system on the other end of a Unix socket, where no tokens are configured: the name, or the number if there is none`},
 		{[]string{"tools.allow", "tools.deny", "prompts.allow", "prompts.deny", "resources.allow", "resources.deny"}, ``, "globs on `upstream__name`, whatever names the client sees, and on URIs. Deny wins. If any of the three has `allow`, all else is denied, of all three. What is denied looks as if it were not there"},
 		{[]string{"scopes"}, ``, `globs as above, and the scopes that a client needs for what they match. All that match count. Only a JWT has scopes`},
-		{[]string{"limits.rate"}, ``, "requests: `10/s`, `600/m` or `1000/h`. As many as in one second may come at once, or 10"},
-		{[]string{"limits.inFlight", "limits.sessions"}, ``, `requests and sessions at a time. All limits are for each client by itself, whatever number of connections it has`},
+		{[]string{"limits.rate"}, ``, "requests and notifications: `10/s`, `600/m` or `1000/h`. As many as in one second may come at once, or 10. Notifications beyond it are dropped and counted in the status; `initialized` and cancellations do not count"},
+		{[]string{"limits.inFlight", "limits.sessions"}, ``, `requests and sessions at a time. With requests that were cancelled and that no server has answered, for 30 s, there may be four times as many. All limits are for each client by itself, whatever number of connections it has`},
 	}},
 	{"auth.tokens[]", []about{
 		{[]string{"name"}, "", "who has the token; policies and logs call the client so"},

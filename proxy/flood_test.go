@@ -78,7 +78,8 @@ func TestFloodOfRequests(t *testing.T) {
 	})
 }
 
-// One who asks too often has to wait. Others do not.
+// One who asks too often has to wait, and one who notifies too often is not passed on. Others
+// are not held up.
 func TestFloodByRate(t *testing.T) {
 	h := newHouse(t, limited(config.PolicyLimits{Rate: 0.01}))
 	text, headers := modern("1", "tools/call", "echo", `,"name":"echo"`)
@@ -97,6 +98,38 @@ func TestFloodByRate(t *testing.T) {
 		if status, text := h.a.ask("tools/call", "echo", `,"name":"echo"`); status != http.StatusOK {
 			t.Error("a:", status, text)
 		}
+	}
+	floodWithNotifications(t)
+}
+
+func floodWithNotifications(t *testing.T) {
+	h := newHouse(t, limited(config.PolicyLimits{Rate: 0.01}))
+	h.b.initialize()
+	b, a := h.socket(h.b, "/ws"), h.socket(h.a, "/ws")
+	for _, c := range []*wsClient{a, b} {
+		c.say(hello)
+		c.hears(`"protocolVersion"`)
+	}
+	const notify = `{"jsonrpc":"2.0","method":"notifications/x","params":{"of":%q}}`
+	for range 500 {
+		b.say(fmt.Sprintf(notify, "b"))
+		h.b.say(fmt.Sprintf(notify, "b")) // on HTTP
+	}
+	b.say(`{"jsonrpc":"2.0","id":1,"method":"ping"}`)
+	b.hears(`"id":1`)
+	for range 50 {
+		a.say(fmt.Sprintf(notify, "a"))
+	}
+	h.server.awaits(50, `"of":"a"`)
+	if n := h.server.saw(`"of":"b"`); n > 10 {
+		t.Errorf("%d notifications of b have reached the server", n)
+	}
+	dropped := 0
+	for _, s := range h.proxy.Snapshot().Sessions {
+		dropped += s.Dropped
+	}
+	if dropped < 990 {
+		t.Errorf("the status counts %d dropped notifications of 1,000", dropped)
 	}
 }
 

@@ -75,7 +75,8 @@ type Session struct {
 	InFlight  int       `json:"inFlight"` // calls that are not answered; subscriptions are none
 	Listens   int       `json:"listens"`  // open subscriptions
 
-	QueuedBytes int `json:"queuedBytes"` // that wait until the client reads
+	QueuedBytes int `json:"queuedBytes"`      // that wait until the client reads
+	Dropped     int `json:"dropped,omitzero"` // notifications of the client beyond limits.rate
 }
 
 // A Link leads to a host elsewhere.

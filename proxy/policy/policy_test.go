@@ -238,13 +238,13 @@ func TestLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := policies(t, Rule{Who: Who{Any: true}, Limits: Limits{Rate: 20, InFlight: 25, Sessions: 2}})
 		one, again, other := id(identity.Token, "", "a", ""), id(identity.Token, "", "a", ""), id(identity.Token, "", "b", "")
-		var ends []func()
+		var uses []*Use
 		for i := range 20 {
-			end, refused := p.For([]*identity.Identity{one, again}[i%2]).Begin()
+			use, refused := p.For([]*identity.Identity{one, again}[i%2]).Begin()
 			if refused != nil {
 				t.Fatal(i, refused)
 			}
-			ends = append(ends, end)
+			uses = append(uses, use)
 		}
 		_, refused := p.For(again).Begin()
 		if refused == nil || refused.Status != 429 || refused.RetryAfter != 50*time.Millisecond || !refused.Tell {
@@ -253,29 +253,29 @@ func TestLimits(t *testing.T) {
 		if _, refused := p.For(one).Begin(); refused == nil || refused.Tell {
 			t.Error("one line a minute")
 		}
-		if end, refused := p.For(other).Begin(); refused != nil {
+		if use, refused := p.For(other).Begin(); refused != nil {
 			t.Error("another principal:", refused)
 		} else {
-			end()
+			use.End()
 		}
 		time.Sleep(time.Second)
 		for range 5 {
-			end, refused := p.For(one).Begin()
+			use, refused := p.For(one).Begin()
 			if refused != nil {
 				t.Fatal(refused)
 			}
-			ends = append(ends, end)
+			uses = append(uses, use)
 		}
 		if _, refused := p.For(again).Begin(); refused == nil || !strings.Contains(refused.Text, "in flight") {
 			t.Error("in flight:", refused)
 		}
-		for _, end := range ends {
-			end()
+		for _, use := range uses {
+			use.End()
 		}
-		if end, refused := p.For(again).Begin(); refused != nil {
+		if use, refused := p.For(again).Begin(); refused != nil {
 			t.Error(refused)
 		} else {
-			end()
+			use.End()
 		}
 		leave, _ := p.Admit(one)
 		p.Admit(again)
@@ -309,17 +309,73 @@ func TestBurst(t *testing.T) {
 	})
 }
 
+// What was abandoned counts apart, until it ends or for 30 s, and is released once.
+func TestAbandonedUses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := policies(t, Rule{Who: Who{Any: true}, Limits: Limits{InFlight: 2}})
+		g := p.For(identity.Nobody)
+		begin := func() *Use {
+			t.Helper()
+			use, refused := g.Begin()
+			if refused != nil {
+				t.Fatal(refused.Text)
+			}
+			return use
+		}
+		var uses []*Use
+		for range 8 {
+			use := begin()
+			use.Abandon()
+			use.Abandon()
+			uses = append(uses, use)
+			time.Sleep(time.Second)
+		}
+		if _, refused := g.Begin(); refused == nil || refused.RetryAfter != 22*time.Second {
+			t.Fatalf("%+v", refused)
+		}
+		for range 3 {
+			uses[7].End()
+			uses[7].Abandon()
+		}
+		last := begin()
+		last.End()
+		last.End()
+		last = begin()
+		if _, refused := g.Begin(); refused == nil {
+			t.Error("one was released twice")
+		}
+		time.Sleep(22 * time.Second)
+		if !uses[0].Over() || uses[1].Over() || last.Over() {
+			t.Error("what is over after 30 s")
+		}
+		begin() // in the place of the first
+		uses[0].End()
+		if _, refused := g.Begin(); refused == nil || !strings.Contains(refused.Text, "in flight") {
+			t.Errorf("there are two open ones: %+v", refused)
+		}
+		time.Sleep(time.Hour)
+		last.Abandon()
+		p.usage.mu.Lock()
+		u := p.usage.of[identity.Nobody.Principal]
+		u.expireLocked(time.Now())
+		if u.open != 1 || len(u.abandoned) != 1 {
+			t.Error(u.open, "open,", len(u.abandoned), "abandoned")
+		}
+		p.usage.mu.Unlock()
+	})
+}
+
 // Principals that have gone are forgotten, and those that are busy are not.
 func TestUsagesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := policies(t, Rule{Who: Who{Any: true}, Limits: Limits{Rate: 10, InFlight: 1}})
-		end, _ := p.For(identity.Nobody).Begin()
+		use, _ := p.For(identity.Nobody).Begin()
 		for i := range 2000 {
-			end, refused := p.For(id(identity.JWT, "https://i", fmt.Sprint(i), "")).Begin()
+			use, refused := p.For(id(identity.JWT, "https://i", fmt.Sprint(i), "")).Begin()
 			if refused != nil {
 				t.Fatal(refused)
 			}
-			end()
+			use.End()
 			time.Sleep(10 * time.Millisecond) // a bucket is full again after 100 ms
 		}
 		if n := len(p.usage.of); n > 128 {
@@ -328,7 +384,7 @@ func TestUsagesAreBounded(t *testing.T) {
 		if _, refused := p.For(identity.Nobody).Begin(); refused == nil {
 			t.Error("who is busy was forgotten")
 		}
-		end()
+		use.End()
 		if len(p.grants) > maxGrants {
 			t.Error(len(p.grants), "grants")
 		}

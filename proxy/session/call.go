@@ -52,10 +52,10 @@ type call struct {
 	acking, acked atomic.Bool
 
 	// Guarded by session.mu. Who takes the call sees what was set before.
-	after   func(answer *jsonrpc.Message) // sees the answer before the client does
-	sent    *request                      // to an upstream, once it is forwarded
-	cancel  context.CancelFunc            // ends the goroutine that works on the call, if one does
-	counted func()                        // ends what is counted for its principal; nil for nothing
+	after  func(answer *jsonrpc.Message) // sees the answer before the client does
+	sent   *request                      // to an upstream, once it is forwarded
+	cancel context.CancelFunc            // ends the goroutine that works on the call, if one does
+	use    *policy.Use                   // what is counted for its principal; nil for nothing
 }
 
 // A watched is what hooks want to know of a call.
@@ -120,7 +120,7 @@ func (s *session) deliver(c *call, answer *jsonrpc.Message, put func(*jsonrpc.Me
 func (s *session) stop(c *call) (after func(answer *jsonrpc.Message)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	c.uncountLocked()
+	c.use.End()
 	if c.cancel != nil {
 		c.cancel()
 	}
@@ -167,15 +167,20 @@ func (s *session) whenAnswered(c *call, fn func(answer *jsonrpc.Message)) {
 // taken, with nil: then the streams to the upstreams end, too.
 func (s *session) cancelled(r *peer.Request, m *jsonrpc.Message, at jsonrpc.Span) {
 	c := r.Value.(*call)
+	use := s.takeUse(c)
 	s.stop(c)
-	if m == nil {
+	call := r.Forwarded()
+	switch {
+	case m == nil:
 		s.tellAnswer(c, s.lastAnswer(c))
-		return
-	}
-	s.tellAnswer(c, nil)
-	if call := r.Forwarded(); call != nil {
+		s.abandon(c, use)
+	case call == nil:
+		s.tellAnswer(c, nil)
+		s.abandon(c, use)
+	default:
+		s.tellAnswer(c, nil)
 		params := jsonrpc.Replace(m.Params, jsonrpc.Edit{Span: at, With: call.ID.Raw()})
-		call.CancelWith(&jsonrpc.Message{Method: m.Method, Params: params, Extra: m.Extra})
+		requestOf(call).giveUp(use, &jsonrpc.Message{Method: m.Method, Params: params, Extra: m.Extra})
 	}
 }
 

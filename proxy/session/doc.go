@@ -24,7 +24,8 @@
 //   - route.go: which handler a message of the client goes to. era.go: of which era it is,
 //     and what a client of the modern era may get.
 //   - lookup.go, owner.go: which upstream has a tool, a prompt or a resource.
-//   - policy.go: what of all this a client may see and use.
+//   - policy.go: what of all this a client may see and use. abandoned.go: what counts though
+//     nobody waits for it any more. roots.go: how often upstreams are told of roots.
 //   - list.go, fanout.go: merged lists, and how upstreams are asked for them. view.go: what
 //     is known of lists. news.go: what the client has seen of them. What can be said of
 //     lists as values is in proxy/catalog.

@@ -42,7 +42,7 @@ func (s *session) observed() observe.Session {
 	listens := s.subscriptions.len()
 	_, open := s.client.Open()
 	seen := observe.Session{
-		ID: s.id(), Client: s.hello.Load().text(), Principal: s.name, Began: s.began, InFlight: max(open-listens, 0), Listens: listens, QueuedBytes: s.client.Waiting(),
+		ID: s.id(), Client: s.hello.Load().text(), Principal: s.name, Began: s.began, InFlight: max(open-listens, 0), Listens: listens, QueuedBytes: s.client.Waiting(), Dropped: int(s.beyond.Load()),
 	}
 	if c, ok := s.conn.(carried); ok {
 		seen.Transport = c.Transport()

@@ -225,38 +225,48 @@ func (s *session) admits(c *call) bool {
 	if c.grant == nil || c.Method == mcp.MethodPing {
 		return true
 	}
-	end, refused := c.grant.Begin()
-	switch {
-	case refused != nil:
-		level := slog.LevelDebug
-		if refused.Tell {
-			level = slog.LevelInfo
-		}
-		s.log.Log(context.Background(), level, "client is beyond its limits", "principal", c.grant.Who.String(), "rule", c.grant.Rule(), "cause", refused.Text)
+	use, refused := c.grant.Begin()
+	if refused != nil {
+		s.logBeyond(c.grant, refused)
 		err := jsonrpc.Overloaded("")
 		err.Message = strings.ToUpper(refused.Text[:1]) + refused.Text[1:]
 		s.refuseWith(c, err, refused.Refusal)
 		return false
-	case end == nil:
-		return true
 	}
 	s.mu.Lock()
-	c.counted = end
+	c.use = use
 	s.mu.Unlock()
 	if !c.Open() { // who has taken it may have looked before
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		c.uncountLocked()
+		c.use.End()
 	}
 	return true
 }
 
-// uncountLocked ends the count of a call that is over.
-func (c *call) uncountLocked() {
-	if c.counted != nil {
-		c.counted()
-		c.counted = nil
+// admitsNotification counts a notification of the client, and reports false if it is beyond
+// the rate: then it is dropped. Some are not counted: a cancellation and initialized do no
+// more than what they name, and roots/list_changed is held back instead.
+func (s *session) admitsNotification(m *jsonrpc.Message) bool {
+	if s.p.Policies == nil || m.Method == mcp.MethodInitialized || m.Method == mcp.MethodRootsChanged {
+		return true
 	}
+	g := s.grantOf(m.From)
+	refused := g.Notify()
+	if refused == nil {
+		return true
+	}
+	s.logBeyond(g, refused)
+	s.beyond.Add(1)
+	s.tellRefused(refused.Refusal)
+	return false
+}
+
+// logBeyond logs what is refused because its sender is beyond its limits, now and then.
+func (s *session) logBeyond(g *policy.Grant, refused *policy.Refused) {
+	level := slog.LevelDebug
+	if refused.Tell {
+		level = slog.LevelInfo
+	}
+	s.log.Log(context.Background(), level, "client is beyond its limits", "principal", g.Who.String(), "rule", g.Rule(), "cause", refused.Text)
 }
 
 // needsScopes answers a call for which the client lacks scopes: with all that it needs, so
@@ -271,10 +281,14 @@ func (s *session) needsScopes(c *call, all []string) {
 func (s *session) refuseWith(c *call, err *jsonrpc.Error, why *identity.Refusal) {
 	m := jsonrpc.NewError(c.ID, err)
 	m.Refused = why
+	s.tellRefused(why)
+	s.settleNow(c, m)
+}
+
+func (s *session) tellRefused(why *identity.Refusal) {
 	if tell := s.p.Hooks.Refused; tell != nil {
 		tell(observe.Refusal{Reason: why.Reason()})
 	}
-	s.settleNow(c, m)
 }
 
 // noteUnknown logs the denial of a call if its name is unknown to its client alone.

@@ -121,7 +121,7 @@ func (s *session) pong(c *call) *jsonrpc.Error {
 // id that is unknown, settled or none at all, nor of initialize, which must not be cancelled
 // (2025-11-25 basic/utilities/cancellation).
 func (s *session) notified(m *jsonrpc.Message) {
-	if m.Method == mcp.MethodCancelled {
+	if m.Method == mcp.MethodCancelled || !s.admitsNotification(m) {
 		return
 	}
 	n := mcp.Read(m)
@@ -135,11 +135,7 @@ func (s *session) notified(m *jsonrpc.Message) {
 	case mcp.MethodProgress:
 		s.taskProgress(m, n)
 	case mcp.MethodRootsChanged:
-		for _, u := range s.upstreams.of(mcp.Legacy).conns {
-			if u.alive() {
-				u.tell(m)
-			}
-		}
+		s.rootsChanged(m)
 	case mcp.MethodTaskStatus:
 		s.clientTaskStatus(m, n)
 	default:

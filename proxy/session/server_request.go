@@ -112,6 +112,9 @@ func (u *upstreamConn) takenBack(r *peer.Request, m *jsonrpc.Message, at jsonrpc
 
 // clientProgress routes progress on a server request to who asked it.
 func (s *session) clientProgress(c *peer.Call, m *jsonrpc.Message, _ jsonrpc.Span) {
+	if !s.admitsNotification(m) {
+		return
+	}
 	sr, notes := c.Value.(*serverRequest), mcp.Read(m)
 	token := sr.token
 	id, _ := notes.ID(mcp.Key)

@@ -44,9 +44,11 @@ type session struct {
 	views         views         // what is known of lists
 	news          news          // what the client has seen of them
 	subscriptions subscriptions // in the modern era
+	roots         rootsNews     // that the client's roots have changed
 	owners                      // of what belongs to one upstream
 
-	lost atomic.Int64 // late and unknown messages dropped
+	lost   atomic.Int64 // late and unknown messages dropped
+	beyond atomic.Int64 // notifications dropped that were beyond the rate of their sender
 
 	// mu guards the fields below, those of calls and those of upstream connections. Nothing
 	// of a Peer is waited for with it held.
@@ -144,9 +146,11 @@ func (s *session) end(force func()) {
 	s.mu.Unlock()
 	s.client.Drain(errDrained, flushTimeout) // first: what comes from here on is refused
 	calls := s.client.TakeRequests(nil)
+	s.roots.flush(s)
 	s.hangUp()
 	for _, r := range calls {
 		c := r.Value.(*call)
+		s.abandon(c, s.takeUse(c))
 		s.deliver(c, s.lastAnswer(c), c.Answer)
 	}
 }

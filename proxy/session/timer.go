@@ -76,6 +76,6 @@ func (s *session) expire(r *request) {
 	if !late || !s.take(c) {
 		return
 	}
-	r.CancelWith(mcp.Cancellation(r.ID, "timeout"))
+	r.giveUp(s.takeUse(c), mcp.Cancellation(r.ID, "timeout"))
 	s.deliver(c, jsonrpc.NewError(c.ID, jsonrpc.TimedOut(r.conn.up.Name)), c.AnswerWhenRoom)
 }

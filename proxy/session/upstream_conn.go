@@ -45,6 +45,7 @@ type upstreamConn struct {
 	reopening bool                 // a goroutine is about to open it, see reopen
 	held      []incoming           // until the client is ready for it
 	heldBytes int                  // in held
+	abandoned abandoned            // requests that count for somebody until they are answered
 }
 
 // An attempt is one stream from its opening to its end. One of the modern era is
@@ -127,6 +128,7 @@ func (u *upstreamConn) newAttempt() *attempt {
 		Refuse:    peer.DropTwins,
 		Dropped: func(_ string, m *jsonrpc.Message) {
 			u.hears(m)
+			u.answeredLate(m.ID)
 			u.s.drop("unknown or late answer from upstream", m)
 		},
 	})
@@ -354,6 +356,9 @@ func (u *upstreamConn) ended(a *attempt, end *jsonrpc.ClosedError) *jsonrpc.Clos
 		close(a.started)
 	}
 	u.held, u.heldBytes = nil, 0
+	if u.s.ctx.Err() == nil { // else this side has left, and the server may go on
+		u.abandoned.end()
+	}
 	u.lists.changed(catalog.Tools, catalog.Prompts, catalog.Resources) // the next process may offer something else
 	return end
 }

@@ -1,0 +1,98 @@
+package session
+
+import (
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/proxy/policy"
+)
+
+// A call that was cancelled or has timed out, or whose client has left, is over for its client
+// and not for the server, which may go on. So it counts for its principal until the server
+// answers it or ends, and for a while at most: most servers never answer it.
+
+// abandoned are the requests of an upstream connection that still count for a principal, by
+// their ids. It is guarded by session.mu.
+type abandoned struct {
+	uses  map[int64]*policy.Use
+	sweep int // when there are so many, those that count no more are left out
+}
+
+func (a *abandoned) put(id int64, use *policy.Use) {
+	if len(a.uses) >= max(a.sweep, 64) {
+		for id, use := range a.uses {
+			if use.Over() {
+				delete(a.uses, id)
+			}
+		}
+		a.sweep = 2 * len(a.uses)
+	}
+	if a.uses == nil {
+		a.uses = make(map[int64]*policy.Use)
+	}
+	a.uses[id] = use
+}
+
+// answered ends what counts for a request.
+func (a *abandoned) answered(id int64) {
+	a.uses[id].End()
+	delete(a.uses, id)
+}
+
+// end ends what counts for all of them.
+func (a *abandoned) end() {
+	for _, use := range a.uses {
+		use.End()
+	}
+	a.uses = nil
+}
+
+// takeUse takes what is counted for a call out of it, for who knows better when it ends.
+func (s *session) takeUse(c *call) (use *policy.Use) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	use, c.use = c.use, nil
+	return use
+}
+
+// giveUp cancels r, whose call was taken, at its upstream, with m. What is counted for it goes
+// on if the upstream may work on it.
+func (r *request) giveUp(use *policy.Use, m *jsonrpc.Message) {
+	id, _ := r.ID.Answered()
+	if use != nil { // before it is cancelled: the answer may be next
+		r.conn.s.mu.Lock()
+		r.conn.abandoned.put(id, use)
+		r.conn.s.mu.Unlock()
+	}
+	if open := r.CancelWith(m); open && r.Sent() {
+		use.Abandon()
+		return
+	}
+	r.conn.answeredLate(r.ID)
+}
+
+// answeredLate ends what counts for a request that nobody waits for.
+func (u *upstreamConn) answeredLate(id jsonrpc.ID) {
+	n, ok := id.Answered()
+	if !ok || u.s.p.Policies == nil {
+		return
+	}
+	u.s.mu.Lock()
+	defer u.s.mu.Unlock()
+	u.abandoned.answered(n)
+}
+
+// abandon is what becomes of a count when nobody can tell when the call is over for those who
+// work on it. A subscription and a handshake are no work.
+func (s *session) abandon(c *call, use *policy.Use) {
+	s.mu.Lock()
+	asks := c.cancel != nil
+	s.mu.Unlock()
+	switch call := c.Forwarded(); {
+	case c.Method == mcp.MethodListen, c.Method == mcp.MethodInitialize, c.Method == mcp.MethodDiscover:
+		use.End()
+	case asks, call != nil && call.Sent():
+		use.Abandon()
+	default:
+		use.End()
+	}
+}

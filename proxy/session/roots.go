@@ -1,0 +1,67 @@
+package session
+
+import (
+	"sync"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+)
+
+// rootsNews is when upstreams are told that the client's roots have changed: at once, and then
+// once in rootsPause, however often the client says so.
+type rootsNews struct {
+	mu      sync.Mutex // guards the fields below; session.mu may be taken with it held
+	resting bool       // the upstreams have been told a moment ago
+	held    *jsonrpc.Message
+}
+
+// rootsPause is for how long a change is held back for others to join it.
+const rootsPause = 100 * time.Millisecond
+
+func (s *session) rootsChanged(m *jsonrpc.Message) {
+	r := &s.roots
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.resting {
+		r.held = m
+		return
+	}
+	r.resting = true
+	s.tellRoots(m)
+	s.wg.Go(s.restRoots)
+}
+
+func (s *session) tellRoots(m *jsonrpc.Message) {
+	for _, u := range s.upstreams.of(mcp.Legacy).conns {
+		if u.alive() {
+			u.tell(m)
+		}
+	}
+}
+
+// restRoots tells the upstreams what was held back, until nothing was.
+func (s *session) restRoots() {
+	for {
+		select {
+		case <-time.After(rootsPause):
+		case <-s.ctx.Done():
+			return
+		}
+		if !s.roots.flush(s) {
+			return
+		}
+	}
+}
+
+// flush tells the upstreams what was held back, and reports whether anything was.
+func (r *rootsNews) flush(s *session) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	m := r.held
+	r.held, r.resting = nil, m != nil
+	if m != nil {
+		s.tellRoots(m)
+	}
+	return m != nil
+}
