@@ -76,7 +76,7 @@ func TestToolArguments(t *testing.T) {
 
 // A server's text cannot make a terminal do anything.
 func TestPrintable(t *testing.T) {
-	if got := printable("a\x1b[31m\tb\r\u202e\n\u00e4"); got != "a[31m b\n\u00e4" {
+	if got := printable("a\x1b[31m\tb\r\u202e\r\n\u00e4\xff\u009b\x7f\xe2\x82"); got != `a\u001b[31m b\u000d\u202e`+"\n\u00e4\ufffd"+`\u009b\u007f`+"\ufffd" {
 		t.Errorf("%q", got)
 	}
 	if got := oneLine(" \u00e4bcdef\nnext", 4); got != "\u00e4bc…" {

@@ -116,7 +116,7 @@ func showProgress() func(proxy.Progress) {
 		if p.Total > 0 {
 			text += fmt.Sprintf("/%g", p.Total)
 		}
-		fmt.Fprintln(os.Stderr, strings.TrimSpace("progress: "+text+" "+oneLine(p.Message, 200)))
+		fmt.Fprintln(stderr, strings.TrimSpace("progress: "+text+" "+oneLine(p.Message, 200)))
 	}
 }
 
@@ -143,7 +143,7 @@ func printResult(result json.RawMessage, asJSON bool) error {
 	case len(r.Content) == 0 && r.StructuredContent != nil:
 		err = printJSON(r.StructuredContent)
 	default:
-		err = printContent(os.Stdout, r.Content)
+		err = printContent(stdout.exact(), r.Content)
 	}
 	switch {
 	case err != nil:
@@ -154,13 +154,9 @@ func printResult(result json.RawMessage, asJSON bool) error {
 	return nil
 }
 
-func printContent(out *os.File, content []block) error {
-	clean := func(s string) string { return s }
-	if width(out) > 0 {
-		clean = printable
-	}
+func printContent(out io.Writer, content []block) error {
 	for _, b := range content {
-		if _, err := io.WriteString(out, withNewline(clean(b.plain()))); err != nil {
+		if _, err := io.WriteString(out, withNewline(b.plain())); err != nil {
 			return err
 		}
 	}

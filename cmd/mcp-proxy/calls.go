@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"fmt"
-	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -54,10 +53,10 @@ func waitHelp() string {
 
 func printCalls(now *proxy.Calls) {
 	if len(now.Calls) == 0 {
-		fmt.Println("nothing is in flight")
+		fmt.Fprintln(stdout, "nothing is in flight")
 		return
 	}
-	callRows(now).write(os.Stdout, width(os.Stdout))
+	callRows(now).write(stdout, stdout.width())
 }
 
 func callRows(now *proxy.Calls) *rows {

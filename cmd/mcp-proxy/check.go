@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"os/signal"
 	"slices"
 	"strings"
@@ -79,7 +78,7 @@ func (c *check) run(ctx context.Context) error {
 
 // start tries each server, and prints a line for it.
 func (c *check) start(ctx context.Context, cfg *config.Config, found *proxy.Inspection) error {
-	log, err := newLogger(os.Stderr, "auto", "error")
+	log, err := newLogger(stderr, "auto", "error")
 	if err != nil {
 		return err
 	}
@@ -90,7 +89,7 @@ func (c *check) start(ctx context.Context, cfg *config.Config, found *proxy.Insp
 	}
 	if !c.json {
 		for i := range found.Trials {
-			fmt.Println(trialLine(&found.Trials[i]))
+			fmt.Fprintln(stdout, trialLine(&found.Trials[i]))
 		}
 	}
 	return nil
@@ -99,17 +98,17 @@ func (c *check) start(ctx context.Context, cfg *config.Config, found *proxy.Insp
 // printInspection prints what is well, and warnings; problems are errors.
 func printInspection(found *proxy.Inspection) {
 	for _, w := range found.Warnings {
-		fmt.Fprintln(os.Stderr, "warning:", w)
+		fmt.Fprintln(stderr, "warning:", w)
 	}
 	if !found.OK {
 		return
 	}
 	n := len(found.Upstreams)
-	fmt.Printf("%s: ok, %d %s", found.File, n, plural("upstream", n))
+	fmt.Fprintf(stdout, "%s: ok, %d %s", found.File, n, plural("upstream", n))
 	if n := len(found.Links); n > 0 {
-		fmt.Printf(", %d %s", n, plural("link", n))
+		fmt.Fprintf(stdout, ", %d %s", n, plural("link", n))
 	}
-	fmt.Println()
+	fmt.Fprintln(stdout)
 }
 
 // trialLine says in one line what came of a trial, and of one that failed the last word, too.

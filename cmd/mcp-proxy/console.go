@@ -1,21 +1,18 @@
 package main
 
 import (
-	"io"
 	"os"
 	"strings"
 	"sync"
 	"time"
 	"unicode/utf8"
-
-	"golang.org/x/term"
 )
 
 // A console writes lines for people: a time, whom it is about, and what there is to say.
 type console struct {
 	// Static.
-	out   io.Writer
-	wide  func() int // of the terminal; 0 for none
+	obey  func(line string) // writes what is printable, but for colours
+	wide  func() int        // of the terminal; 0 for none
 	color bool
 	live  bool // somebody looks on: it is a terminal
 
@@ -26,29 +23,17 @@ type console struct {
 
 // newConsole returns the console on a file, with colours if that is a terminal that has them and
 // nobody has said NO_COLOR (no-color.org).
-func newConsole(out *os.File) *console {
-	c := &console{out: out, wide: func() int { return width(out) }, folds: make(map[string]*fold), live: term.IsTerminal(int(out.Fd()))}
-	c.color = c.live && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" && obeysEscapes(out)
+func newConsole(out *outlet) *console {
+	c := &console{obey: out.command, wide: out.width, folds: make(map[string]*fold), live: out.isTerminal()}
+	c.color = c.live && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" && obeysEscapes(out.file)
 	return c
 }
 
-// A style is what SGR calls how text looks.
-type style string
-
-const (
-	plain  style = ""
-	bold   style = "1"
-	dim    style = "2"
-	red    style = "31"
-	green  style = "32"
-	yellow style = "33"
-)
-
 func (c *console) in(s style, text string) string {
-	if !c.color || s == plain || text == "" {
-		return text
+	if !c.color {
+		s = plain
 	}
-	return "\x1b[" + string(s) + "m" + text + "\x1b[0m"
+	return paint(s, text)
 }
 
 const (
@@ -108,17 +93,17 @@ func (c *console) lineLocked(at time.Time, name string, ss style, state string, 
 		b.WriteString(c.in(s, line))
 		b.WriteByte('\n')
 	}
-	_, _ = io.WriteString(c.out, b.String()) // whoever closes the terminal wants no lines
+	c.obey(b.String())
 }
 
-// bare is a text without what a terminal would obey.
+// bare is a printable text without colours and the like, which servers mean well.
 func bare(text string) string { return printable(escapes.ReplaceAllString(text, "")) }
 
-// write writes text as it is.
+// write writes text that is printable, but for colours.
 func (c *console) write(text string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	_, _ = io.WriteString(c.out, text)
+	c.obey(text)
 }
 
 // nameStyle is how a name looks before text of a style.

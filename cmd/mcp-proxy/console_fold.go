@@ -54,7 +54,7 @@ var (
 
 // withoutArt returns what a line says, without colours, frames and pictures; "" for nothing.
 func withoutArt(line string) string {
-	line = escapes.ReplaceAllString(line, "")
+	line = strings.ReplaceAll(escapes.ReplaceAllString(line, ""), "\r", " ") // progress that was drawn over itself
 	bare := strings.TrimFunc(strings.Map(func(r rune) rune {
 		if isArt(r) {
 			return ' '

@@ -57,7 +57,7 @@ func TestConsoleLines(t *testing.T) {
 		color bool
 	}{{"no terminal", 0, false}, {"100 columns, colours", 100, true}, {"50 columns", 50, false}, {"20 columns", 20, false}} {
 		fmt.Fprintf(&all, "-- %s --\n", look.name)
-		c := &console{out: &all, wide: func() int { return look.wide }, color: look.color, folds: make(map[string]*fold)}
+		c := &console{obey: func(s string) { all.WriteString(s) }, wide: func() int { return look.wide }, color: look.color, folds: make(map[string]*fold)}
 		c.know("files")
 		now := time.Date(2026, 11, 22, 16, 20, 1, 0, time.Local)
 		log := slog.New(&timedHandler{&consoleHandler{console: c, level: slog.LevelInfo}, &now})
@@ -91,7 +91,7 @@ func TestJSONLines(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer out.Close()
-	log, err := newLogger(out, "auto", "info")
+	log, err := newLogger(&outlet{file: out}, "auto", "info")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -127,7 +127,7 @@ func FuzzConsole(f *testing.F) {
 	f.Add("\x1b]8;;x\x1b\\docs \x9b31m\n\r\t", 80)
 	f.Fuzz(func(t *testing.T, line string, wide int) {
 		var out strings.Builder
-		c := &console{out: &out, wide: func() int { return wide % 1000 }, folds: make(map[string]*fold)}
+		c := &console{obey: func(s string) { out.WriteString(s) }, wide: func() int { return wide % 1000 }, folds: make(map[string]*fold)}
 		log := slog.New(&consoleHandler{console: c})
 		log.Info("upstream stderr", "upstream", line, "line", line)
 		log.Warn(line, line, line) //nolint:sloglint // anything
@@ -199,7 +199,7 @@ func TestVisitors(t *testing.T) {
 func TestLateStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out strings.Builder
-		c := &console{out: &out, wide: func() int { return 50 }, live: true, folds: make(map[string]*fold)}
+		c := &console{obey: func(s string) { out.WriteString(s) }, wide: func() int { return 50 }, live: true, folds: make(map[string]*fold)}
 		cfg := &config.Config{Upstreams: []config.Upstream{{Name: "slow"}, {Name: "quick"}}}
 		n := newNarrator(slog.New(&consoleHandler{console: c}), cfg)
 		stop := n.begin(t.Context(), &slowService{}, cfg)

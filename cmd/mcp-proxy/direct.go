@@ -5,15 +5,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"os/signal"
 	"strings"
 	"syscall"
 	"time"
-	"unicode"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"github.com/mcp-proxy/mcp-proxy/config"
 	"github.com/mcp-proxy/mcp-proxy/proxy"
@@ -59,7 +56,7 @@ func commandOrURL(cmd *cobra.Command, args []string) (url string, command []stri
 
 // load reads the configuration, or makes it of a command or URL.
 func (d *direct) load(command []string) (*start, error) {
-	log, err := newLogger(os.Stderr, "auto", d.logLevel)
+	log, err := newLogger(stderr, "auto", d.logLevel)
 	if err != nil {
 		return nil, err
 	}
@@ -72,7 +69,7 @@ func (d *direct) load(command []string) (*start, error) {
 		return nil, err
 	}
 	for _, w := range warnings {
-		fmt.Fprintln(os.Stderr, "warning:", w)
+		fmt.Fprintln(stderr, "warning:", w)
 	}
 	if len(headers) > 0 && d.url == "" {
 		return nil, errors.New("--header and --token-file go with a URL: what upstreams are sent is in the configuration")
@@ -129,41 +126,8 @@ func addJSONFlag(cmd *cobra.Command, asJSON *bool) {
 
 // printJSON prints a value as people read it.
 func printJSON(v any) error {
-	out := json.NewEncoder(os.Stdout)
+	out := json.NewEncoder(stdout)
 	out.SetEscapeHTML(false)
 	out.SetIndent("", "  ")
 	return out.Encode(v)
-}
-
-// width is how wide the terminal is that out is; 0 for none.
-func width(out *os.File) int {
-	w, _, err := term.GetSize(int(out.Fd()))
-	if err != nil {
-		return 0
-	}
-	return w
-}
-
-// oneLine makes a text of a server fit for a line of a table: its first line, of which a
-// terminal obeys nothing.
-func oneLine(text string, most int) string {
-	text, _, _ = strings.Cut(strings.TrimSpace(text), "\n")
-	text = printable(text)
-	if runes := []rune(text); most > 1 && len(runes) > most {
-		text = string(runes[:most-1]) + "…"
-	}
-	return text
-}
-
-// printable leaves out what a terminal would obey.
-func printable(text string) string {
-	return strings.Map(func(r rune) rune {
-		switch {
-		case r == '\t':
-			return ' '
-		case r == '\n' || unicode.IsPrint(r):
-			return r
-		}
-		return -1
-	}, text)
 }

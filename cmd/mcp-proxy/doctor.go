@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"os"
 	"os/signal"
 	"strings"
 	"syscall"
@@ -68,7 +67,7 @@ func printDiagnosis(d *proxy.Diagnosis) {
 			list.add(t.Upstream, t.Transport, speaks(t), "failed")
 		}
 	}
-	list.write(os.Stdout, width(os.Stdout))
+	list.write(stdout, stdout.width())
 	for _, f := range d.Findings {
 		printFinding(f)
 		if f.Code == "failed" {
@@ -76,7 +75,7 @@ func printDiagnosis(d *proxy.Diagnosis) {
 		}
 	}
 	if len(d.Findings) == 0 {
-		fmt.Println("\nNothing is wrong.")
+		fmt.Fprintln(stdout, "\nNothing is wrong.")
 	}
 }
 
@@ -90,7 +89,7 @@ func printFinding(f proxy.Finding) {
 	if f.Upstream != "" {
 		name = f.Upstream + ": "
 	}
-	fmt.Printf("\n%s: %s%s\n  %s.\n", f.Level, name, printable(f.What), f.Do)
+	fmt.Fprintf(stdout, "\n%s: %s%s\n  %s.\n", f.Level, name, printable(f.What), f.Do)
 }
 
 // printStderr prints the last words of an upstream that failed.
@@ -98,7 +97,7 @@ func printStderr(d *proxy.Diagnosis, upstream string) {
 	for i := range d.Upstreams {
 		if t := &d.Upstreams[i]; t.Upstream == upstream {
 			for _, line := range t.Stderr {
-				fmt.Println("  | " + printable(line))
+				fmt.Fprintln(stdout, "  | "+printable(line))
 			}
 		}
 	}

@@ -85,7 +85,7 @@ func (x *explainer) event(ctx context.Context, id string) error {
 	if err := json.Unmarshal(text, &e); err != nil {
 		return &runError{err}
 	}
-	tellStory(os.Stdout, &e, time.Now())
+	tellStory(stdout, &e, time.Now())
 	return nil
 }
 
@@ -161,7 +161,7 @@ func (x *explainer) configured() (*proxy.Explanation, error) {
 		return nil, err
 	}
 	for _, w := range warnings {
-		fmt.Fprintln(os.Stderr, "warning:", w)
+		fmt.Fprintln(stderr, "warning:", w)
 	}
 	return proxy.Explain(cfg, x.q)
 }
@@ -170,10 +170,10 @@ func (x *explainer) configured() (*proxy.Explanation, error) {
 var errAnswerIsNo = errors.New("the answer is no")
 
 func printExplanation(e *proxy.Explanation) {
-	fmt.Printf("%s %s: %s\n", e.Kind, printable(e.Name), e.Answer)
+	fmt.Fprintf(stdout, "%s %s: %s\n", e.Kind, printable(e.Name), e.Answer)
 	say := func(what, text string) {
 		if text != "" {
-			fmt.Printf("  %-9s %s\n", what, printable(text))
+			fmt.Fprintf(stdout, "  %-9s %s\n", what, printable(text))
 		}
 	}
 	say("client", e.Client)

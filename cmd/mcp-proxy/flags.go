@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"os"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -72,7 +71,7 @@ func (o *options) with(f func(context.Context, *start) error) func(*cobra.Comman
 // load reads the configuration from the flags and what else from says, and sets up
 // the log. Arguments are the command behind "--".
 func (o *options) load(args []string, from config.Options) (*start, error) {
-	log, err := newLogger(os.Stderr, o.logFormat, o.logLevel)
+	log, err := newLogger(stderr, o.logFormat, o.logLevel)
 	if err != nil {
 		return nil, err
 	}

@@ -49,7 +49,7 @@ func runHealthcheck(ctx context.Context, at, path string, asJSON bool) error {
 	if asJSON {
 		_ = printJSON(now) // the exit code is what counts
 	} else {
-		fmt.Println(strings.Join(now.Says, "; "))
+		fmt.Fprintln(stdout, strings.Join(now.Says, "; "))
 	}
 	if !now.OK {
 		return errAnswerIsNo

@@ -62,7 +62,7 @@ func runHost(ctx context.Context, s *start, at config.HostLink) error {
 	}
 	return s.run(ctx, h, 2500*time.Millisecond, func() {
 		if !s.narrator.hosts(url, at.Dial) && url != "" {
-			fmt.Printf("listening on %s\n", url)
+			fmt.Fprintf(stdout, "listening on %s\n", url)
 		}
 	})
 }

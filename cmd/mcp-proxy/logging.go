@@ -3,21 +3,19 @@ package main
 import (
 	"fmt"
 	"log/slog"
-	"os"
 	"time"
 
 	"github.com/lmittmann/tint"
-	"golang.org/x/term"
 )
 
 // newLogger returns the program's log: lines for people at a terminal, JSON for
 // everybody else, or plain text if the format says so.
-func newLogger(out *os.File, format, level string) (*slog.Logger, error) {
+func newLogger(out *outlet, format, level string) (*slog.Logger, error) {
 	var l slog.Level
 	if err := l.UnmarshalText([]byte(level)); err != nil {
 		return nil, fmt.Errorf("--log-level %q: use debug, info, warn or error", level)
 	}
-	switch terminal := term.IsTerminal(int(out.Fd())); {
+	switch terminal := out.isTerminal(); {
 	case terminal && (format == "text" || format == "auto"):
 		return slog.New(&consoleHandler{console: newConsole(out), level: l}), nil
 	case format == "text":

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"os/signal"
 	"strings"
 	"syscall"
@@ -94,7 +93,7 @@ func runLogin(ctx context.Context, cfg *config.Config, name, given string, o pro
 	if err != nil {
 		return loginFailed(err)
 	}
-	fmt.Printf("Logged in to %s. The tokens are in %s.\n", given, kept)
+	fmt.Fprintf(stdout, "Logged in to %s. The tokens are in %s.\n", given, kept)
 	return nil
 }
 
@@ -108,9 +107,9 @@ func runLogout(ctx context.Context, cfg *config.Config, name, given string, o pr
 	case err != nil:
 		return loginFailed(err)
 	case unrevoked != nil:
-		fmt.Printf("Logged out of %s: the tokens are deleted. Whoever has a copy can use them until they expire (%v).\n", given, unrevoked)
+		fmt.Fprintf(stdout, "Logged out of %s: the tokens are deleted. Whoever has a copy can use them until they expire (%v).\n", given, unrevoked)
 	default:
-		fmt.Printf("Logged out of %s: the tokens are revoked and deleted.\n", given)
+		fmt.Fprintf(stdout, "Logged out of %s: the tokens are revoked and deleted.\n", given)
 	}
 	return nil
 }
@@ -128,11 +127,11 @@ func loginFailed(err error) error {
 func showLogin(p proxy.LoginPrompt) {
 	switch {
 	case p.Code != "":
-		fmt.Fprintf(os.Stderr, "Open this page on any device, and enter the code %s if it asks for one:\n\n  %s\n\n", p.Code, p.URL)
+		fmt.Fprintf(stderr, "Open this page on any device, and enter the code %s if it asks for one:\n\n  %s\n\n", p.Code, p.URL)
 	case p.Opened:
-		fmt.Fprintf(os.Stderr, "Your browser opens, to log in. If it does not, open this page:\n\n  %s\n\n", p.URL)
+		fmt.Fprintf(stderr, "Your browser opens, to log in. If it does not, open this page:\n\n  %s\n\n", p.URL)
 	default:
-		fmt.Fprintf(os.Stderr, "Open this page in a browser on this machine, to log in:\n\n  %s\n\n", p.URL)
+		fmt.Fprintf(stderr, "Open this page in a browser on this machine, to log in:\n\n  %s\n\n", p.URL)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"sync"
 
 	"github.com/spf13/cobra"
@@ -44,11 +45,11 @@ func run(ctx context.Context, args []string) int {
 	}
 	if problems, ok := errors.AsType[config.Problems](err); ok {
 		for _, p := range problems {
-			fmt.Fprintln(os.Stderr, p)
+			fmt.Fprintln(stderr, p)
 		}
 		return exitUsage
 	}
-	fmt.Fprintln(os.Stderr, "mcp-proxy:", err)
+	fmt.Fprintln(stderr, "mcp-proxy:", strings.ReplaceAll(err.Error(), "\n", "\n  ")) // a line of a server is none of ours
 	if _, ok := errors.AsType[*runError](err); ok {
 		return exitError
 	}
@@ -71,6 +72,8 @@ func newRoot() *cobra.Command {
 		Args:          unknownCommand,
 		RunE:          commandNeeded,
 	}
+	root.SetOut(stdout)
+	root.SetErr(stderr)
 	root.SetFlagErrorFunc(unknownFlag)
 	root.SetVersionTemplate("mcp-proxy {{.Version}}\n")
 	group(root, "Serve clients:", newServe(), newStdio(), newConnect(), newHost())
@@ -100,7 +103,7 @@ func newVersion() *cobra.Command {
 			if asJSON {
 				return printJSON(proxy.BuildOf())
 			}
-			_, err := fmt.Println("mcp-proxy", proxy.Version())
+			_, err := fmt.Fprintln(stdout, "mcp-proxy", proxy.Version())
 			return err
 		},
 	}

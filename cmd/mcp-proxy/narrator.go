@@ -7,14 +7,11 @@ import (
 	"log/slog"
 	"maps"
 	"net"
-	"os"
 	"reflect"
 	"slices"
 	"strings"
 	"sync"
 	"time"
-
-	"golang.org/x/term"
 
 	"github.com/mcp-proxy/mcp-proxy/config"
 	"github.com/mcp-proxy/mcp-proxy/proxy"
@@ -195,7 +192,7 @@ func (n *narrator) announces(addresses []net.Addr, secured bool) bool {
 		all = append(all, [][2]string{{"http" + at + "/mcp", "Streamable HTTP"}, {"ws" + at + "/ws", "WebSocket"}, {"http" + at + "/sse", "SSE, for old clients"}}...)
 	}
 	n.title(all)
-	return term.IsTerminal(int(os.Stdout.Fd()))
+	return stdout.isTerminal()
 }
 
 // hosts says where proxies reach a host, or which one it dials, as announces does.
@@ -208,7 +205,7 @@ func (n *narrator) hosts(listen, dial string) bool {
 		line = [2]string{dial, "is dialled"}
 	}
 	n.title([][2]string{line})
-	return term.IsTerminal(int(os.Stdout.Fd()))
+	return stdout.isTerminal()
 }
 
 // title is what stands at the top.
@@ -219,7 +216,7 @@ func (n *narrator) title(addresses [][2]string) {
 	}
 	text := c.in(bold, "mcp-proxy "+proxy.Version()) + "\n"
 	for _, a := range addresses {
-		text += "  " + a[0]
+		text += "  " + c.in(plain, a[0])
 		if wide := c.wide(); wide == 0 || wide >= timed {
 			text += strings.Repeat(" ", widest-len(a[0])+2) + c.in(dim, a[1])
 		}

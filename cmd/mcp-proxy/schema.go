@@ -1,8 +1,6 @@
 package main
 
 import (
-	"os"
-
 	"github.com/spf13/cobra"
 
 	"github.com/mcp-proxy/mcp-proxy/config"
@@ -16,7 +14,7 @@ func newSchema() *cobra.Command {
 		Example: "  mcp-proxy schema > mcp-proxy.schema.json",
 		Args:    cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			_, err := os.Stdout.Write(config.Schema())
+			_, err := stdout.Write(config.Schema())
 			return err
 		},
 	}

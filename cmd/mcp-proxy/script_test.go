@@ -18,6 +18,7 @@ var programs = map[string]func(){
 	"mcp-proxy":   main,
 	"fakeserver":  fakeServer,
 	"sdkserver":   sdkServer,
+	"hostile":     hostileServer,
 	"fakebrowser": fakeBrowser,
 
 	// What files of other programs start.

@@ -103,9 +103,9 @@ func announce(addresses []net.Addr, secured bool) {
 	for _, a := range addresses {
 		switch a.Network() {
 		case "unix":
-			fmt.Printf("listening on unix://%s (/mcp, /ws, /sse)\n", a)
+			fmt.Fprintf(stdout, "listening on unix://%s (/mcp, /ws, /sse)\n", a)
 		default:
-			fmt.Printf("listening on http%[1]s://%[2]s/mcp, ws%[1]s://%[2]s/ws and http%[1]s://%[2]s/sse\n", s, a)
+			fmt.Fprintf(stdout, "listening on http%[1]s://%[2]s/mcp, ws%[1]s://%[2]s/ws and http%[1]s://%[2]s/sse\n", s, a)
 		}
 	}
 }

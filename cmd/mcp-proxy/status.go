@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -28,7 +27,7 @@ func newStatus() *cobra.Command {
 		Example: "  mcp-proxy status\n  mcp-proxy status --servers\n  mcp-proxy status --admin 127.0.0.1:9090 --admin-token-file token --json",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return show(cmd.Context(), &ask, "/status", func(now *proxy.Snapshot) { printStatus(os.Stdout, now, servers, time.Now()) })
+			return show(cmd.Context(), &ask, "/status", func(now *proxy.Snapshot) { printStatus(stdout, now, servers, time.Now()) })
 		},
 	}
 	ask.add(cmd)
@@ -61,7 +60,7 @@ func show[T any](ctx context.Context, ask *adminFlags, path string, print func(*
 const mostClients = 50
 
 func printStatus(to io.Writer, now *proxy.Snapshot, servers bool, at time.Time) {
-	wide := width(os.Stdout)
+	wide := stdout.width()
 	fmt.Fprintln(to, oneLine(processLine(now.Process, at), wide))
 	clients := clientRows(now, at)
 	clients.atMost(mostClients)

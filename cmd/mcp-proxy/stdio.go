@@ -64,7 +64,12 @@ func runStdio(ctx context.Context, command string, s *start) error {
 		s.log.Warn("no policy is about the operator, who is the client on stdio and may do nothing: add one for {who: operator}")
 	}
 	defer tellStatus(p.Snapshot, s.log)()
-	_ = p.ServeStdio(ctx, os.Stdin, os.Stdout) // that the client went is no failure
-	_ = p.Shutdown(ctx)                        // nor is that a signal forces the rest
+	out, wait, err := stdout.pipe()
+	if err != nil {
+		return &runError{err}
+	}
+	_ = p.ServeStdio(ctx, os.Stdin, out) // that the client went is no failure
+	wait()
+	_ = p.Shutdown(ctx) // nor is that a signal forces the rest
 	return nil
 }

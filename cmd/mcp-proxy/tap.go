@@ -19,7 +19,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"github.com/mcp-proxy/mcp-proxy/proxy"
 )
@@ -86,10 +85,10 @@ func (q *tapQuery) run(cmd *cobra.Command) error {
 		return err
 	}
 	defer resp.Body.Close()
-	if term.IsTerminal(int(os.Stdout.Fd())) && !q.json {
-		err = printMessages(os.Stdout, resp.Body)
+	if stdout.isTerminal() && !q.json {
+		err = printMessages(stdout, resp.Body)
 	} else {
-		_, err = io.Copy(os.Stdout, resp.Body)
+		_, err = io.Copy(stdout, resp.Body)
 	}
 	if err == nil || ctx.Err() != nil {
 		return nil
@@ -157,7 +156,7 @@ func (q *tapQuery) runRecord(signalled context.Context, c *adminClient) error {
 	if err != nil {
 		return &runError{fmt.Errorf("--record: %w", err)}
 	}
-	fmt.Fprintf(os.Stderr, "recording to %s until Ctrl-C\n", q.record)
+	fmt.Fprintf(stderr, "recording to %s until Ctrl-C\n", q.record)
 	defer context.AfterFunc(signalled, func() {
 		if half, ok := conn.Load().(interface{ CloseWrite() error }); ok {
 			_ = half.CloseWrite() // or it has ended
@@ -168,7 +167,7 @@ func (q *tapQuery) runRecord(signalled context.Context, c *adminClient) error {
 	if err = errors.Join(err, file.Close()); err != nil {
 		return &runError{fmt.Errorf("%s is not whole: %w", q.record, err)}
 	}
-	fmt.Fprintf(os.Stderr, "%d messages are in %s, with all that was in them: keep it safe\n", messages, q.record)
+	fmt.Fprintf(stderr, "%d messages are in %s, with all that was in them: keep it safe\n", messages, q.record)
 	return nil
 }
 

@@ -10,15 +10,12 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode/utf8"
-
-	"golang.org/x/term"
 
 	"github.com/mcp-proxy/mcp-proxy/proxy"
 )
 
 // printMessages prints the lines of a tap for people, until they end.
-func printMessages(to *os.File, from io.Reader) error {
+func printMessages(to *outlet, from io.Reader) error {
 	colour := os.Getenv("NO_COLOR") == ""
 	in := bufio.NewReader(from)
 	for {
@@ -29,11 +26,7 @@ func printMessages(to *os.File, from io.Reader) error {
 		if err != nil {
 			return err
 		}
-		width, _, err := term.GetSize(int(to.Fd()))
-		if err != nil {
-			width = 0
-		}
-		fmt.Fprintln(to, readableMessage(line, width, colour))
+		to.command(readableMessage(line, to.width(), colour) + "\n")
 	}
 }
 
@@ -48,20 +41,18 @@ type tapLine struct {
 func readableMessage(line []byte, width int, colour bool) string {
 	var l tapLine
 	if json.Unmarshal(line, &l) != nil {
-		return strings.TrimSpace(string(line))
+		return oneLine(string(line), width)
 	}
 	if l.LeftOut.LeftOut > 0 {
 		return fmt.Sprintf("… %d left out", l.LeftOut.LeftOut)
 	}
 	text := fmt.Sprintf("%s %-8s %-28s %s", l.Time.Local().Format("15:04:05.000"), l.Session, routeOf(&l.Passed), aboutMessage(&l.Passed))
-	if width > 0 {
-		text = cut(text, width)
-	}
+	text = oneLine(text, width)
 	if l.Error != nil && colour {
-		text = "\x1b[31m" + text + "\x1b[0m"
+		text = paint(red, text)
 	}
 	if l.Message != nil {
-		text += "\n" + visible(string(l.Message))
+		text += "\n" + printable(string(l.Message))
 	}
 	return text
 }
@@ -75,7 +66,7 @@ func routeOf(l *proxy.Passed) string {
 	case "upstream":
 		there = cmp.Or(l.Upstream, there)
 	}
-	there = cut(visible(there), 18)
+	there = oneLine(there, 18)
 	if l.Way == "in" {
 		return there + " → proxy"
 	}
@@ -84,15 +75,15 @@ func routeOf(l *proxy.Passed) string {
 
 // aboutMessage says what a message is.
 func aboutMessage(l *proxy.Passed) string {
-	words := []string{cmp.Or(visible(l.Method), "?")}
+	words := []string{cmp.Or(l.Method, "?")}
 	if l.Tool != "" {
-		words = append(words, visible(l.Tool))
+		words = append(words, l.Tool)
 	}
 	if l.Kind != "notification" {
 		words = append(words, string(l.Kind))
 	}
 	if l.ID != nil {
-		words = append(words, "id "+visible(string(l.ID)))
+		words = append(words, "id "+string(l.ID))
 	}
 	words = append(words, strconv.Itoa(l.Bytes)+" B")
 	if l.TookMs > 0 {
@@ -104,23 +95,5 @@ func aboutMessage(l *proxy.Passed) string {
 		}
 		words = append(words, e.Reason, e.Event)
 	}
-	return strings.Join(strings.Fields(strings.Join(words, " ")), " ")
-}
-
-// visible is text without what a terminal takes for commands.
-func visible(s string) string {
-	return strings.Map(func(r rune) rune {
-		if !strconv.IsPrint(r) {
-			return '\uFFFD'
-		}
-		return r
-	}, s)
-}
-
-// cut is the first characters of a text.
-func cut(s string, most int) string {
-	if utf8.RuneCountInString(s) <= most {
-		return s
-	}
-	return string([]rune(s)[:max(most-1, 0)]) + "…"
+	return printable(strings.Join(strings.Fields(strings.Join(words, " ")), " "))
 }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 
@@ -37,7 +36,7 @@ func newTools() *cobra.Command {
 			}
 			for _, l := range s.cfg.Links {
 				if l.Accept {
-					fmt.Fprintf(os.Stderr, "mcp-proxy: link %s is left out: its host dials serve, and nothing listens here\n", l.Name)
+					fmt.Fprintf(stderr, "mcp-proxy: link %s is left out: its host dials serve, and nothing listens here\n", l.Name)
 				}
 			}
 			return s.use(cmd.Context(), func(ctx context.Context, p *proxy.Proxy, c *proxy.Client) error {
@@ -80,7 +79,7 @@ type offered struct {
 // printOffer prints tables, and on stderr who is missing.
 func printOffer(o *proxy.Offer, all bool) {
 	if len(o.Tools) == 0 {
-		fmt.Fprintln(os.Stderr, "no tools")
+		fmt.Fprintln(stderr, "no tools")
 	}
 	printList("TOOL\tARGUMENTS\tDESCRIPTION", o.Tools, false, func(e offered) (string, string) { return e.Name, signature(e.InputSchema) })
 	if all {
@@ -89,7 +88,7 @@ func printOffer(o *proxy.Offer, all bool) {
 		printList("TEMPLATE\tNAME\tDESCRIPTION", o.Templates, true, func(e offered) (string, string) { return e.URITemplate, e.Name })
 	}
 	for _, m := range o.Missing {
-		fmt.Fprintf(os.Stderr, "mcp-proxy: %s %s\n", m.Name, printable(m.Why))
+		fmt.Fprintf(stderr, "mcp-proxy: %s %s\n", m.Name, printable(m.Why))
 	}
 }
 
@@ -101,7 +100,7 @@ func printList(head string, elements []json.RawMessage, apart bool, columns func
 		return
 	}
 	if apart {
-		fmt.Println()
+		fmt.Fprintln(stdout)
 	}
 	list := rows{head: head}
 	for _, raw := range elements {
@@ -110,7 +109,7 @@ func printList(head string, elements []json.RawMessage, apart bool, columns func
 		first, second := columns(e)
 		list.add(first, oneLine(second, mostArguments), cmp.Or(e.Description, e.Title))
 	}
-	list.write(os.Stdout, width(os.Stdout))
+	list.write(stdout, stdout.width())
 }
 
 // signature is what a tool takes: "path head?".

@@ -58,7 +58,7 @@ func (t *top) run(ctx context.Context) error {
 	if t.ask.json {
 		return t.print(ctx)
 	}
-	if !term.IsTerminal(int(os.Stdout.Fd())) {
+	if !stdout.isTerminal() {
 		return errors.New("top needs a terminal; --json does not, and mcp-proxy status looks once")
 	}
 	first, err := t.look(ctx)
@@ -98,7 +98,7 @@ func (t *top) print(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if _, err := fmt.Println(string(text)); err != nil {
+		if _, err := fmt.Fprintln(stdout, string(text)); err != nil {
 			return &runError{err}
 		}
 		if !t.pause(ctx) {
@@ -138,14 +138,14 @@ func (t *top) watch(ctx context.Context, l *look) error {
 			go quitOn(os.Stdin, quit) // may outlive watch: nobody can interrupt it, and the program ends
 		}
 	}
-	fmt.Print(enterScreen)
-	defer fmt.Print(leaveScreen)
+	stdout.command(enterScreen)
+	defer stdout.command(leaveScreen)
 	for said := error(nil); ; {
-		wide, high, err := term.GetSize(int(os.Stdout.Fd()))
+		wide, high, err := term.GetSize(int(stdout.file.Fd()))
 		if err != nil || wide < 1 || high < 1 {
 			wide, high = 80, 24
 		}
-		fmt.Print(goHome, frame(l.screen(said, wide, high)), clearRest)
+		stdout.command(goHome + frame(l.screen(said, wide, high)) + clearRest)
 		if !t.pause(ctx) {
 			return nil
 		}
@@ -169,7 +169,7 @@ func quitOn(in io.Reader, quit func()) {
 
 // frame is a screen of lines as a terminal in raw mode takes it.
 func frame(screen string) string {
-	return strings.ReplaceAll(strings.TrimSuffix(screen, "\n"), "\n", clearLine) + "\x1b[K"
+	return strings.ReplaceAll(strings.TrimSuffix(printable(screen), "\n"), "\n", clearLine) + "\x1b[K"
 }
 
 // screen draws what was seen last, and why nothing was since then.

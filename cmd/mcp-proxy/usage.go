@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 
@@ -15,7 +14,7 @@ import (
 
 // commandNeeded is run for the program without a command.
 func commandNeeded(cmd *cobra.Command, _ []string) error {
-	cmd.SetOut(os.Stderr)
+	cmd.SetOut(stderr)
 	cmd.Usage()
 	return errors.New("a command is needed")
 }

@@ -1,0 +1,127 @@
+//go:build unix
+
+package main
+
+import (
+	"encoding/json"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// written is what comes out of an outlet that is no terminal.
+func written(t *testing.T, write func(*outlet)) string {
+	t.Helper()
+	file, err := os.Create(filepath.Join(t.TempDir(), "out"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	write(&outlet{file: file})
+	text, err := os.ReadFile(file.Name())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// What a terminal would obey is spelt out, however the text comes in pieces.
+func TestOutletSpellsOut(t *testing.T) {
+	const text = "a\tb\r\nc\rd\x1b[35m \u009b\u202e\u2028\u200f\x7f \u00e4\u65e5\U0001f469\u200d\U0001f4bb\xff\xe2\x82z\n"
+	const want = "a\tb\nc" + `\u000dd\u001b[35m \u009b\u202e\u2028\u200f\u007f ` + "\u00e4\u65e5\U0001f469\u200d\U0001f4bb\ufffd\ufffd\ufffdz\n"
+	for size := 1; size <= len(text); size++ {
+		got := written(t, func(o *outlet) {
+			for part := range slices.Chunk([]byte(text), size) {
+				if n, err := o.Write(part); n != len(part) || err != nil {
+					t.Errorf("wrote %d of %d: %v", n, len(part), err)
+				}
+			}
+		})
+		if got != want {
+			t.Fatalf("in pieces of %d bytes: %+q, want %+q", size, got, want)
+		}
+	}
+}
+
+// Logs that go to a file may be looked at in a terminal; as JSON they say the same as before.
+func TestLogsSpellOut(t *testing.T) {
+	for _, format := range []string{"json", "text"} {
+		got := written(t, func(o *outlet) {
+			log, err := newLogger(o, format, "info")
+			if err != nil {
+				t.Fatal(err)
+			}
+			log.Warn(hostile, "line", hostile, hostile, hostile) //nolint:sloglint // anything
+		})
+		if !strings.Contains(got, "hostile") || hasObeyed(got) {
+			t.Errorf("%s: %+q", format, got)
+		}
+		var line map[string]any
+		if format == "json" && (json.Unmarshal([]byte(got), &line) != nil || line["line"] != hostile || line[hostile] != hostile) {
+			t.Errorf("JSON says something else: %+q", got)
+		}
+	}
+}
+
+func hasObeyed(text string) bool { return strings.ContainsFunc(text, isObeyed) }
+
+// What a tool says comes out of a pipe byte for byte, and what else is printed does not.
+func TestCallIsExact(t *testing.T) {
+	out, err := exec.Command("mcp-proxy", "call", "ok", "--", "hostile").Output()
+	if want := hostile + "\n[" + hostile + ": --json has it]\n"; err != nil || !strings.HasPrefix(string(out), want) {
+		t.Errorf("%+q, %v", out, err)
+	}
+	both, _ := exec.Command("mcp-proxy", "call", "err", "--", "hostile").CombinedOutput()
+	if !strings.Contains(string(both), "hostile") || hasObeyed(string(both)) {
+		t.Errorf("%+q", both)
+	}
+	var result struct{ Content []struct{ Text string } }
+	out, err = exec.Command("mcp-proxy", "call", "ok", "--json", "--", "hostile").Output()
+	if err != nil || json.Unmarshal(out, &result) != nil || result.Content[0].Text != hostile {
+		t.Errorf("JSON says something else: %+q, %v", out, err)
+	}
+}
+
+// Nothing is printed but through an outlet, and only few places have a terminal obey.
+func TestOutletIsTheOnlyWay(t *testing.T) {
+	files, err := filepath.Glob("*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := 0
+	for _, name := range files {
+		if strings.HasSuffix(name, "_test.go") {
+			continue
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), name, nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ast.Inspect(file, func(n ast.Node) bool {
+			s, ok := n.(*ast.SelectorExpr)
+			if !ok {
+				return true
+			}
+			of, _ := s.X.(*ast.Ident)
+			switch {
+			case of != nil && of.Name == "fmt" && slices.Contains([]string{"Print", "Printf", "Println"}, s.Sel.Name),
+				of != nil && of.Name == "os" && slices.Contains([]string{"Stdout", "Stderr"}, s.Sel.Name) && name != "outlet.go":
+				t.Errorf("%s uses %s.%s: print to stdout or stderr of outlet.go", name, of.Name, s.Sel.Name)
+			case s.Sel.Name == "command" && of != nil && !slices.Contains([]string{"outlet.go", "console.go", "tap_print.go", "top.go"}, name):
+				t.Errorf("%s has a terminal obey what it prints", name)
+			case s.Sel.Name == "command":
+				found++
+			}
+			return true
+		})
+	}
+	if found == 0 {
+		t.Error("nothing was found")
+	}
+}
