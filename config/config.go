@@ -55,7 +55,7 @@ func (c *Config) Changed(now *Config) (keys []string) {
 	before, after := reflect.ValueOf(*c), reflect.ValueOf(*now)
 	for _, f := range reflect.VisibleFields(before.Type()) {
 		switch {
-		case f.Anonymous || slices.Contains([]string{"File", "Read", "Upstreams", "Links"}, f.Name):
+		case f.Anonymous || slices.Contains([]string{"File", "Read", "Upstreams", "Links", "TokenFile", "Auth", "Policies"}, f.Name):
 		case !reflect.DeepEqual(before.FieldByIndex(f.Index).Interface(), after.FieldByIndex(f.Index).Interface()):
 			keys = append(keys, keyOf(f.Name))
 		}

@@ -123,7 +123,7 @@ func (e *Explanation) asked(cfg *config.Config, q Question) (who *identity.Ident
 
 // decide answers by the policies.
 func (e *Explanation) decide(cfg *config.Config, policies *policy.Policies, who *identity.Identity, kind policy.Kind) {
-	if who == nil && policies != nil {
+	if who == nil && len(cfg.Policies) > 0 {
 		e.decideForAll(cfg, policies, kind)
 		return
 	}

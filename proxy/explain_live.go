@@ -18,13 +18,18 @@ import (
 // upstream lists, and what the servers of that do. It starts and asks nothing.
 func (p *Proxy) Explain(q Question) (*Explanation, error) {
 	e := &Explanation{Name: q.Name, Running: true}
-	who, kind, err := e.asked(p.config, q)
+	cfg := p.config.Load()
+	who, kind, err := e.asked(cfg, q)
+	if err != nil {
+		return nil, err
+	}
+	policies, err := policiesOf(cfg) // not the router's, which may be those of another configuration by now
 	if err != nil {
 		return nil, err
 	}
 	l := p.router.Lead(listOf(kind), q.Name)
 	e.follow(l, kind)
-	e.decide(p.config, p.router.Policies, who, kind)
+	e.decide(cfg, policies, who, kind)
 	e.behind(p.links.snapshot())
 	switch {
 	case l.Upstream == "" && kind != policy.Resource:
@@ -32,7 +37,7 @@ func (p *Proxy) Explain(q Question) (*Explanation, error) {
 	case l.Hidden && e.Link != "":
 		e.hidden("tools of the upstream, in the configuration of its host, hides it from all clients")
 	case l.Hidden:
-		e.hidden(fmt.Sprintf("%s: upstreams.%s.tools hides it from all clients", fileOf(p.config.File), e.Upstream))
+		e.hidden(fmt.Sprintf("%s: upstreams.%s.tools hides it from all clients", fileOf(cfg.File), e.Upstream))
 	case l.By == session.ByPrefix && l.Known && !l.Listed:
 		e.unknown(e.Upstream + " lists no such " + e.Kind + ": a call of it is refused")
 	}

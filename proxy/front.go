@@ -22,18 +22,18 @@ import (
 type front struct {
 	*frontend.HTTP
 	links   *links
-	clients *auth.Clients // nil: they are asked for nothing
-	welcome *welcome      // nil: there is none
+	proofs  *proofs
+	welcome *welcome // nil: there is none
 
 	once    sync.Once
-	keys    gate        // of what fetches keys for clients
+	keys    gate        // of proofs
 	leaving atomic.Bool // each response is the last on its connection
 }
 
 // newFront returns the front end to the sessions of a router. The error says that nobody
 // may listen so.
 func newFront(cfg *config.Config, router *session.Router, known func(who *identity.Identity, upstream string) bool, ls *links, log *slog.Logger) (*front, error) {
-	f := &front{links: ls, clients: newClients(cfg, log)}
+	f := &front{links: ls, proofs: newProofs(cfg, log)}
 	f.HTTP = &frontend.HTTP{
 		Serve:          router.Serve,
 		ServePrincipal: router.ServePrincipal,
@@ -53,10 +53,15 @@ func newFront(cfg *config.Config, router *session.Router, known func(who *identi
 	if tell := router.Hooks.Refused; tell != nil {
 		f.Guard.Refused = func(why *identity.Refusal) { tell(observe.Refusal{Reason: why.Reason()}) }
 	}
-	if f.clients != nil {
-		f.Guard.Clients = f.clients
-	}
+	f.Guard.Clients = f.proofs.current
 	return f, f.Guard.Check() // config has refused that; nobody may come past it
+}
+
+// mayListen reports whether the addresses at which we listen are safe with other proofs.
+func (f *front) mayListen(next proofPlan) error {
+	g := f.Guard
+	g.Clients = auth.NewCurrent(next.clients)
+	return g.Check()
 }
 
 // allowedHosts are those of the configuration, and the name by which clients reach us.
@@ -68,11 +73,10 @@ func allowedHosts(cfg *config.Config) []string {
 	return append(slices.Clip(cfg.AllowedHosts), public.Hostname())
 }
 
-// start fetches the keys of issuers until ctx ends. Whoever ends it waits for f.keys.
+// start looks after what clients prove themselves with until ctx ends. Whoever ends it
+// waits for f.keys.
 func (f *front) start(ctx context.Context) {
-	if f.clients != nil {
-		f.once.Do(func() { f.keys.run(func() { f.clients.Run(ctx) }) })
-	}
+	f.once.Do(func() { f.keys.run(func() { f.proofs.current.Run(ctx) }) })
 }
 
 // leave drains, and sends clients away behind what they are answered: to another proxy, if

@@ -159,7 +159,7 @@ func (s *naive) answer(w http.ResponseWriter, r *http.Request, m *jsonrpc.Messag
 		s.ids++
 		w.Header().Set("Mcp-Session-Id", fmt.Sprint("session-", s.ids))
 		s.mu.Unlock()
-		result = `{"protocolVersion":"2025-11-25","capabilities":{"tools":{},"resources":{"subscribe":true},"tasks":{"list":{}},"logging":{}},"serverInfo":{"name":"naive","version":"1"}}`
+		result = `{"protocolVersion":"2025-11-25","capabilities":{"tools":{"listChanged":true},"resources":{"subscribe":true},"tasks":{"list":{}},"logging":{}},"serverInfo":{"name":"naive","version":"1"}}`
 	case m.Method == "server/discover":
 		result = `{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{"tools":{},"resources":{"subscribe":true},"extensions":{"io.modelcontextprotocol/tasks":{}}},"serverInfo":{"name":"naive","version":"1"},"ttlMs":0,"cacheScope":"public"}`
 	case m.Method == "tools/list":

@@ -9,10 +9,12 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"math/big"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -20,6 +22,7 @@ import (
 	"github.com/gorilla/websocket"
 
 	"github.com/mcp-proxy/mcp-proxy/config"
+	"github.com/mcp-proxy/mcp-proxy/proxy"
 )
 
 // A signer is an authorization server, as far as its tokens go.
@@ -333,5 +336,143 @@ func TestExpiredSocketCancelsItsCalls(t *testing.T) {
 	going.await("content")
 	if n := h.server.saw("notifications/cancelled"); n != 1 {
 		t.Errorf("%d cancellations", n)
+	}
+}
+
+// What a withdrawn proof has opened ends, whether a token was replaced in its file or taken
+// out of the configuration, or one is asked for that was not before. A call that runs may
+// finish, and the session waits for the next good token of the same principal.
+func TestTokenWithdrawn(t *testing.T) {
+	file, still := secretFile(t, "first-token"), secretFile(t, "first-token")
+	signer := newSigner(t, "https://one.example")
+	with := func(file string) func(*config.Config) {
+		return func(cfg *config.Config) { cfg.Auth.Tokens = []config.NamedToken{{Name: "a", TokenFile: file}} }
+	}
+	for name, tt := range map[string]struct {
+		before, after func(*config.Config) // nil: the same
+		old, next     string
+		act           func(h *house)
+	}{
+		"rotated": {before: with(file), old: "first-token", next: "second-token", act: func(h *house) {
+			if err := os.WriteFile(file, []byte("second-token"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}},
+		"removed":        {before: with(still), old: "first-token", after: func(*config.Config) {}},
+		"issuer removed": {before: trust(signer), old: signer.token(`"a"`, "", time.Hour), after: func(*config.Config) {}},
+		"now asked for":  {before: func(cfg *config.Config) { cfg.Auth.Tokens = nil }, after: with(still)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var cfg config.Config
+			h := newHouse(t, func(c *config.Config) {
+				tt.before(c)
+				cfg = *c
+			})
+			a := h.caller(tt.old, "/mcp").initialize()
+			socket := h.socket(a, "/ws")
+			listen, headers := modern("9", "subscriptions/listen", "", `,"notifications":{"toolsListChanged":true}`)
+			streams := []*feed{
+				a.begin("GET", "/mcp", "", a.headers()...), a.begin("GET", "/sse", ""),
+				a.begin("POST", "/mcp", listen, headers...),
+			}
+			streams[2].await("acknowledged")
+			call := h.hang(a, "1")
+			if tt.act != nil {
+				tt.act(h)
+			} else {
+				next := cfg
+				next.Auth = config.Auth{Tokens: []config.NamedToken{{Name: "b", TokenFile: secretFile(t, "token-of-b")}}}
+				tt.after(&next)
+				if err := h.proxy.Reload(&next); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if status, text := a.say(onSession[0].body); status != http.StatusUnauthorized {
+				t.Error("a request with the old token:", status, text)
+			}
+			_, _, err := socket.conn.ReadMessage()
+			if closed, ok := errors.AsType[*websocket.CloseError](err); !ok || closed.Code != websocket.ClosePolicyViolation || closed.Text != "token withdrawn" {
+				t.Error("the WebSocket ended with", err)
+			}
+			eventually(t, "end of the streams", func() bool {
+				for _, s := range streams {
+					if _, over := s.all(); !over {
+						return false
+					}
+				}
+				return true
+			})
+			if tt.next != "" {
+				a.token = tt.next
+				if status, text := a.say(onSession[0].body); status != http.StatusOK {
+					t.Error("a request with the next token:", status, text)
+				}
+			}
+			close(h.server.release)
+			call.await("content")
+		})
+	}
+}
+
+// Policies that a reload changes count for the next request of every open session, in
+// both eras, and limits go on counting what was used before.
+func TestReloadPolicies(t *testing.T) {
+	var cfg config.Config
+	h := newHouse(t, func(c *config.Config) { cfg = *c })
+	a := h.a.initialize()
+	stream := a.begin("GET", "/mcp", "", a.headers()...)
+	calls := func(want bool) {
+		t.Helper()
+		_, legacy := a.say(onSession[0].body)
+		_, modern := a.ask("tools/call", "echo", `,"name":"echo"`)
+		for _, text := range []string{legacy, modern} {
+			if strings.Contains(text, "Unknown tool") == want {
+				t.Errorf("may call: %v: %s", want, text)
+			}
+		}
+	}
+	reload := func(policies ...config.Policy) error {
+		next := cfg
+		next.Policies = policies
+		return h.proxy.Reload(&next)
+	}
+	a.say(`{"jsonrpc":"2.0","id":5,"method":"tools/list"}`)
+	calls(true)
+	denied := config.Policy{Key: "policies[0]", Who: config.Who{Token: "a"}, Tools: config.Tools{Deny: []string{"u__echo"}}}
+	if err := reload(denied); err != nil {
+		t.Fatal(err)
+	}
+	calls(false)
+	stream.await("tools/list_changed")
+	if _, text := a.say(`{"jsonrpc":"2.0","id":6,"method":"tools/list"}`); strings.Contains(text, `"echo"`) || !strings.Contains(text, `"hang"`) {
+		t.Error("the list after the reload:", text)
+	}
+	bad := denied
+	bad.Tools.Deny = []string{"["}
+	if err := reload(bad); err == nil {
+		t.Error("a glob that is none was taken over")
+	}
+	calls(false)
+	if e, err := h.proxy.Explain(proxy.Question{Name: "u__echo", As: "token:a"}); err != nil || e.Allowed() {
+		t.Errorf("explain: %+v, %v", e, err)
+	}
+	if err := reload(); err != nil {
+		t.Fatal(err)
+	}
+	calls(true)
+}
+
+// Proofs that would leave the proxy open to the network are not taken over.
+func TestReloadKeepsAsking(t *testing.T) {
+	cfg := &config.Config{Frontend: config.Frontend{Listen: []string{":0"}, Auth: config.Auth{Tokens: []config.NamedToken{{Name: "a", TokenFile: secretFile(t, "token-of-a")}}}}}
+	p, err := proxy.New(cfg, proxy.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	next := *cfg
+	next.Listen, next.Auth = []string{"127.0.0.1:0"}, config.Auth{}
+	if err := p.Reload(&next); err == nil || !strings.Contains(err.Error(), "auth") {
+		t.Error("nobody has to prove anything beyond loopback:", err)
 	}
 }

@@ -7,9 +7,11 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/config"
@@ -27,7 +29,6 @@ import (
 // A Proxy serves clients from the upstreams of a configuration. New makes one.
 type Proxy struct {
 	// Static after construction.
-	config *config.Config // at the start
 	log    *slog.Logger
 	stdio  bool // as in Options
 	router *session.Router
@@ -47,6 +48,9 @@ type Proxy struct {
 	serving context.Context // of clients on stdio and in this program
 	cut     context.CancelFunc
 	inside  gate // sessions of these
+
+	reloading sync.Mutex                    // held by Reload
+	config    atomic.Pointer[config.Config] // what counts now
 }
 
 // New returns the proxy that cfg describes. Nothing runs before the first call of
@@ -63,7 +67,8 @@ func New(cfg *config.Config, o Options) (*Proxy, error) {
 	if err := checkClients(cfg); err != nil && !o.Stdio {
 		return nil, err
 	}
-	p := &Proxy{config: cfg, log: o.Log, stdio: o.Stdio, traces: recorded}
+	p := &Proxy{log: o.Log, stdio: o.Stdio, traces: recorded}
+	p.config.Store(cfg)
 	p.router = newRouter(cfg, o, p.dial)
 	if p.router.Policies, err = policiesOf(cfg); err != nil {
 		return nil, err
@@ -99,12 +104,11 @@ func New(cfg *config.Config, o Options) (*Proxy, error) {
 }
 
 func newRouter(cfg *config.Config, o Options, dial session.DialFunc) *session.Router {
-	return &session.Router{
+	r := &session.Router{
 		Dialer:  dial,
 		Naming:  catalog.Naming(strings.TrimPrefix(cfg.Prefix, "auto")),
 		Version: Version(),
 		ID:      rand.Text(),
-		Several: several(cfg),
 		Limits: session.Limits{
 			InFlight:    cfg.Limits.InFlight,
 			MaxMessage:  int(cfg.Limits.Message),
@@ -116,6 +120,8 @@ func newRouter(cfg *config.Config, o Options, dial session.DialFunc) *session.Ro
 		Log:   o.Log,
 		Hooks: o.Hooks,
 	}
+	r.Several.Store(several(cfg))
+	return r
 }
 
 // several reports whether clients may be different principals.
@@ -215,12 +221,22 @@ func (p *Proxy) ServeStdio(ctx context.Context, in, out *os.File) error {
 	return p.router.Serve(session, identity.TheOperator, "", client)
 }
 
-// Reload takes over the upstreams and links of cfg, and tells clients. All else stays as
-// it was at the start. With an error, which is [config.Problems], nothing has changed.
+// Reload takes over the upstreams and links of cfg, what clients prove themselves with and
+// what they may, and tells clients. All else stays as it was at the start. With an error,
+// which is [config.Problems], nothing has changed.
 func (p *Proxy) Reload(cfg *config.Config) error {
+	p.reloading.Lock()
+	defer p.reloading.Unlock()
 	warnOfUpstreams(cfg, p.log)
 	links, err := p.links.plan(cfg)
 	if err != nil {
+		return err
+	}
+	proofs, err := p.planProofs(cfg)
+	if err != nil {
+		return err
+	}
+	if _, err := policiesOf(cfg); err != nil {
 		return err
 	}
 	changed, err := p.host.adopt(cfg)
@@ -228,9 +244,37 @@ func (p *Proxy) Reload(cfg *config.Config) error {
 		return err
 	}
 	p.within.client.SetStreams(p.host.streams(len(cfg.Upstreams) + len(changed))) // which are still ending
+	p.admit(cfg, proofs)                                                          // first: nobody sees more for a moment
 	p.links.adopt(cfg, links)
 	p.router.Returned(changed...)
 	return nil
+}
+
+// planProofs returns what clients are to prove themselves with. The error is
+// [config.Problems].
+func (p *Proxy) planProofs(cfg *config.Config) (next proofPlan, err error) {
+	if err := checkClients(cfg); err != nil && !p.stdio {
+		return next, err
+	}
+	next = p.front.proofs.plan(cfg)
+	if err := p.front.mayListen(next); err != nil {
+		return next, config.Problems{{Source: cfg.File, Key: "auth", Text: err.Error()}}
+	}
+	return next, nil
+}
+
+// admit makes count who clients are and what they may.
+func (p *Proxy) admit(cfg *config.Config, next proofPlan) {
+	now := *p.config.Load()
+	if several(cfg) {
+		p.router.Several.Store(true)
+	}
+	p.front.proofs.adopt(next)
+	if !reflect.DeepEqual(now.Policies, cfg.Policies) {
+		_ = p.router.ReplacePolicies(rulesOf(cfg)) // whose mistakes policiesOf has refused
+	}
+	now.Upstreams, now.Links, now.TokenFile, now.Auth, now.Policies = cfg.Upstreams, cfg.Links, cfg.TokenFile, cfg.Auth, cfg.Policies
+	p.config.Store(&now)
 }
 
 // ready says what has to be well before clients should come.

@@ -16,7 +16,7 @@ import (
 // servers. One that is behind a link has its name alone.
 func (p *Proxy) Try(ctx context.Context, upstreams []config.Upstream, tell func(*Trial)) {
 	p.start()
-	newTrials(p.config, p.host, p.dial).now(ctx, upstreams, tell)
+	newTrials(p.config.Load(), p.host, p.dial).now(ctx, upstreams, tell)
 }
 
 // Try is what [Proxy.Try] is.

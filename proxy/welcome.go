@@ -22,9 +22,9 @@ const welcomeData = "/connect.json"
 // A welcome is the page at / of serve: how clients connect, and to what. Who may not connect
 // gets a page that asks for the token. A nil one has no path.
 type welcome struct {
-	proxy  *Proxy
-	guard  *frontend.Guard
-	static observe.Welcome // without upstreams and operators
+	proxy *Proxy
+	guard *frontend.Guard
+	url   string // as configured
 }
 
 // newWelcome returns the page of a proxy. There is none where any Host is allowed: then a page
@@ -33,7 +33,7 @@ func newWelcome(cfg *config.Config, p *Proxy) *welcome {
 	if slices.Contains(cfg.AllowedHosts, "*") {
 		return nil
 	}
-	return &welcome{p, &p.front.Guard, observe.Welcome{URL: cfg.PublicURL, Proof: proofsOf(cfg)}}
+	return &welcome{p, &p.front.Guard, cfg.PublicURL}
 }
 
 func proofsOf(cfg *config.Config) []observe.Proof {
@@ -83,7 +83,7 @@ func (h *welcome) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // tell returns what a client may know.
 func (h *welcome) tell(who *identity.Identity, r *http.Request) observe.Welcome {
-	told := h.static
+	told := observe.Welcome{URL: h.url, Proof: proofsOf(h.proxy.config.Load())}
 	told.Upstreams = []observe.Offered{}
 	told.Operators = h.proxy.operators.pages(r.Host)
 	grant, states := h.proxy.router.Policies.For(who), availabilityOf(h.proxy.host.host.Status())

@@ -40,8 +40,8 @@ func (t *takeover) onSignal() (stop func()) {
 	return onEach(func() { t.now() }, syscall.SIGHUP)
 }
 
-// now reads the configuration again and takes over its upstreams and links. All else stays as
-// it was at the start, of which the log tells, and so does everything if the configuration
+// now reads the configuration again and takes over what [proxy.Proxy.Reload] does. All else
+// stays as it was at the start, of which the log tells, and so does everything if the configuration
 // cannot be used. It returns the files that were read, or looked for; nil for none.
 func (t *takeover) now() []string {
 	t.mu.Lock()

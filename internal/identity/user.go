@@ -42,6 +42,16 @@ func UserOf(ctx context.Context) (*Identity, *Refusal) {
 	return ask()
 }
 
+// Unasked returns who a client is that was asked for nothing: the Unix user who has made
+// its connection, else [Nobody].
+func Unasked(ctx context.Context) (*Identity, *Refusal) {
+	who, why := UserOf(ctx)
+	if who == nil && why == nil {
+		who = Nobody
+	}
+	return who, why
+}
+
 var errUnknownUser = &Refusal{Status: 403, Text: "the system does not tell which user this is"}
 
 // nobodyKnows is the id of all users that the kernel knows none for.

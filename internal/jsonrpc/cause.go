@@ -64,6 +64,10 @@ const (
 	CauseSlowStream   = "client does not read"
 	CauseSlowMember   = "client too slow" // of a server that it shares
 	CauseTokenExpired = "token expired"   // of a client, or whatever it has proved itself with
+
+	// CauseTokenWithdrawn is the end of what a client has opened with a token that was
+	// replaced, or that the configuration does not have any more.
+	CauseTokenWithdrawn = "token withdrawn"
 )
 
 // A CauseClass is what sort of end a cause is. There are few, so that they can be counted;
@@ -161,6 +165,8 @@ var causes = map[string]struct {
 	CauseSlowStream:   {ClassClientSlow, ""},
 	CauseSlowMember:   {ClassClientSlow, ""},
 	CauseTokenExpired: {ClassExpired, ""},
+
+	CauseTokenWithdrawn: {ClassExpired, ""},
 
 	HTTPCause(401): {ClassRefused, "refuses our credentials (HTTP 401)"},
 	HTTPCause(403): {ClassRefused, "refuses our credentials (HTTP 403)"},

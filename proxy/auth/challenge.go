@@ -16,7 +16,7 @@ import (
 // section 3; RFC 9728, section 5.1). A refusal that no token would change has none.
 func (c *Clients) Challenge(r *http.Request, why *identity.Refusal) string {
 	switch {
-	case len(c.Tokens)+len(c.Issuers) == 0:
+	case !c.asksToken():
 		return ""
 	case why.Status == http.StatusUnauthorized:
 	case why.Code == "":

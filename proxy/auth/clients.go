@@ -1,17 +1,15 @@
 package auth
 
 import (
-	"context"
 	"net/http"
 	"strings"
-	"sync"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/identity"
 	"github.com/mcp-proxy/mcp-proxy/internal/jwt"
 )
 
-// Clients says who clients are, by what they prove themselves with. Its fields must not
-// change once it is used. One of the first three must be set, or nobody passes.
+// Clients says who clients are, by what they prove themselves with, in one configuration.
+// Its fields must not change once it is used. One of the first three must be set, or nobody passes.
 type Clients struct {
 	Tokens       []*Token      // any of them will do
 	Issuers      []*jwt.Issuer // whose tokens will do
@@ -24,19 +22,15 @@ type Clients struct {
 	known memory
 }
 
-// Run fetches the keys of the issuers until ctx ends.
-func (c *Clients) Run(ctx context.Context) {
-	var wg sync.WaitGroup
-	for _, i := range c.Issuers {
-		wg.Go(func() { i.Keys.Run(ctx) })
-	}
-	wg.Wait()
-}
+// asksToken reports whether clients without a certificate need a token.
+func (c *Clients) asksToken() bool { return len(c.Tokens)+len(c.Issuers) > 0 }
+
+// asks reports whether clients have to prove who they are.
+func (c *Clients) asks() bool { return c.asksToken() || c.Certificates }
 
 // Identify says who has sent r. It may wait for the keys of an issuer.
 func (c *Clients) Identify(r *http.Request) (*identity.Identity, *identity.Refusal) {
-	asksToken := len(c.Tokens)+len(c.Issuers) > 0
-	if given := bearer(r); asksToken && given != "" {
+	if given := bearer(r); c.asksToken() && given != "" {
 		return c.byBearer(r, given)
 	}
 	if len(c.Issuers) > 0 && inURL(r) {
@@ -47,7 +41,7 @@ func (c *Clients) Identify(r *http.Request) (*identity.Identity, *identity.Refus
 			return who, why
 		}
 	}
-	if asksToken {
+	if c.asksToken() {
 		return nil, c.missing()
 	}
 	if who, why := identity.UserOf(r.Context()); who != nil || why != nil {

@@ -92,7 +92,7 @@ func (a *authority) issuer(scopes ...string) *jwt.Issuer {
 func run(t testing.TB, c *Clients) *Clients {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
-	go func() { defer close(ended); c.Run(ctx) }()
+	go func() { defer close(ended); NewCurrent(c).Run(ctx) }()
 	t.Cleanup(func() { cancel(); <-ended })
 	return c
 }

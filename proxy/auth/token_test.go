@@ -16,7 +16,7 @@ import (
 // serve sends one request with one header through a front end that asks c, to a path that
 // is not there.
 func serve(c *Clients, name, value string) *httptest.ResponseRecorder {
-	h := &frontend.HTTP{Guard: frontend.Guard{Clients: c}}
+	h := &frontend.HTTP{Guard: frontend.Guard{Clients: NewCurrent(c)}}
 	defer h.Close()
 	r := httptest.NewRequest(http.MethodPost, "http://localhost/nowhere", nil)
 	if value != "" {
@@ -72,7 +72,7 @@ func TestTokenIsReadAgain(t *testing.T) {
 	var failure error
 	read := func() (string, error) { return token, failure }
 	c := &Clients{Tokens: []*Token{NewToken("default", read, slog.New(slog.DiscardHandler))}}
-	if err := (&frontend.Guard{Clients: c, Listen: []string{":8080"}}).Check(); err != nil {
+	if err := (&frontend.Guard{Clients: NewCurrent(c), Listen: []string{":8080"}}).Check(); err != nil {
 		t.Errorf("it asks for a token: %v", err)
 	}
 	expect := func(given string, status int) {

@@ -275,3 +275,7 @@ func (s secret) Challenge(_ *http.Request, why *identity.Refusal) string {
 }
 
 func (s secret) Metadata(*http.Request) ([]byte, bool) { return nil, false }
+
+func (s secret) Asks() bool { return true }
+
+func (s secret) Good(*identity.Identity) context.Context { return nil }

@@ -31,7 +31,7 @@ func (h *httpSSE) get(w http.ResponseWriter, r *http.Request, from client) {
 	rd := s.out.attach("")
 	h.open.begin(s, leave)
 	defer s.idle.release()
-	ctx, cancel := whileGood(r.Context(), from.who)
+	ctx, cancel := h.open.guard.whileGood(r.Context(), from.who)
 	defer cancel()
 	defer func() { s.end(lostBy(ctx), false) }()
 	out := newResponder(w)
@@ -48,8 +48,8 @@ func (h *httpSSE) get(w http.ResponseWriter, r *http.Request, from client) {
 
 // lostBy returns why a stream is lost that its session needs.
 func lostBy(ctx context.Context) error {
-	if expired(ctx) {
-		return errExpired
+	if why := proofEnd(ctx); why != nil {
+		return why
 	}
 	return errDropped
 }

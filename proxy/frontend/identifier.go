@@ -1,6 +1,7 @@
 package frontend
 
 import (
+	"context"
 	"net/http"
 	"strconv"
 	"strings"
@@ -13,9 +14,16 @@ import (
 // An Identifier says who clients are. It is called for each request, by many goroutines
 // at once.
 type Identifier interface {
+	// Asks reports whether clients have to prove who they are.
+	Asks() bool
+
 	// Identify says who the client of r is, or why r is refused: exactly one is nil. It
 	// does not answer r.
 	Identify(r *http.Request) (*identity.Identity, *identity.Refusal)
+
+	// Good returns a ctx that is done when a client may not go on with what it has opened,
+	// since its proof was withdrawn; nil if nothing but its Expires says so.
+	Good(who *identity.Identity) context.Context
 
 	// Challenge returns the WWW-Authenticate header (RFC 6750, section 3) of a response
 	// that refuses r; "" for none. A policy may have refused it instead of Identify.
@@ -29,13 +37,13 @@ type Identifier interface {
 // unasked is the Identifier that asks for nothing.
 type unasked struct{}
 
+func (unasked) Asks() bool { return false }
+
 func (unasked) Identify(r *http.Request) (*identity.Identity, *identity.Refusal) {
-	who, why := identity.UserOf(r.Context())
-	if who == nil && why == nil {
-		who = identity.Nobody
-	}
-	return who, why
+	return identity.Unasked(r.Context())
 }
+
+func (unasked) Good(*identity.Identity) context.Context { return nil }
 
 func (unasked) Challenge(*http.Request, *identity.Refusal) string { return "" }
 
@@ -82,7 +90,7 @@ func (g *Guard) writeRefused(w http.ResponseWriter, r *http.Request, why *identi
 // proved yet. Where nothing is asked for, the path is as any other.
 func (g *Guard) asksMetadata(r *http.Request) bool {
 	rest, ok := strings.CutPrefix(r.URL.Path, identity.MetadataPath)
-	return ok && (rest == "" || rest[0] == '/') && g.Clients != nil
+	return ok && (rest == "" || rest[0] == '/') && g.clients().Asks()
 }
 
 // serveMetadata is public: for all who have the right Host, and for pages of any origin.
@@ -94,7 +102,7 @@ func (g *Guard) serveMetadata(w http.ResponseWriter, r *http.Request) {
 	h.Set("Access-Control-Allow-Origin", "*")
 	switch r.Method {
 	case http.MethodGet, http.MethodHead:
-		if text, ok := g.Clients.Metadata(r); ok {
+		if text, ok := g.clients().Metadata(r); ok {
 			writeJSON(w, http.StatusOK, text)
 		} else {
 			http.NotFound(w, r)
@@ -107,4 +115,59 @@ func (g *Guard) serveMetadata(w http.ResponseWriter, r *http.Request) {
 	default:
 		notAllowed(w, "GET, HEAD, OPTIONS")
 	}
+}
+
+// errExpired and errWithdrawn are the ends of what a client may not use any longer.
+var (
+	errExpired   = &jsonrpc.ClosedError{Cause: jsonrpc.CauseTokenExpired, Delivered: true}
+	errWithdrawn = &jsonrpc.ClosedError{Cause: jsonrpc.CauseTokenWithdrawn, Delivered: true}
+)
+
+// whileGood returns a ctx for a stream that who receives. It also ends when the proof of
+// who does, with the cause errExpired or errWithdrawn. No goroutine waits for that.
+func (g *Guard) whileGood(ctx context.Context, who *identity.Identity) (context.Context, context.CancelFunc) {
+	good := g.clients().Good(who)
+	if who.Expires.IsZero() && good == nil {
+		return ctx, func() {}
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	release := []func(){func() { cancel(context.Canceled) }}
+	if good != nil {
+		stop := context.AfterFunc(good, func() { cancel(errWithdrawn) })
+		release = append(release, func() { stop() })
+	}
+	if !who.Expires.IsZero() {
+		timer := time.AfterFunc(time.Until(who.Expires), func() { cancel(errExpired) })
+		release = append(release, func() { timer.Stop() })
+	}
+	return ctx, func() {
+		for _, fn := range release {
+			fn()
+		}
+	}
+}
+
+// onEnd calls fn if the proof of who ends before ctx does, or before stop is called.
+func (g *Guard) onEnd(ctx context.Context, who *identity.Identity, fn func(why *jsonrpc.ClosedError)) (stop func()) {
+	good, release := g.whileGood(ctx, who)
+	forgo := context.AfterFunc(good, func() {
+		if why := proofEnd(good); why != nil {
+			fn(why)
+		}
+	})
+	return func() {
+		forgo()
+		release()
+	}
+}
+
+// proofEnd returns how the end of a proof has ended ctx; nil if it has not.
+func proofEnd(ctx context.Context) *jsonrpc.ClosedError {
+	switch context.Cause(ctx) {
+	case errExpired:
+		return errExpired
+	case errWithdrawn:
+		return errWithdrawn
+	}
+	return nil
 }

@@ -47,6 +47,10 @@ func (people) Challenge(r *http.Request, why *identity.Refusal) string {
 	return fmt.Sprintf("Bearer path=%s error=%s scope=%s", r.URL.Path, why.Code, why.Scopes)
 }
 
+func (people) Asks() bool { return true }
+
+func (people) Good(*identity.Identity) context.Context { return nil }
+
 func (people) Metadata(r *http.Request) ([]byte, bool) {
 	return []byte(`{"resource":"` + r.URL.Path + `"}`), !strings.HasSuffix(r.URL.Path, "/unknown")
 }
@@ -593,7 +597,7 @@ func TestExpiredListen(t *testing.T) {
 
 // TestNoTimers: who never expires needs none.
 func TestNoTimers(t *testing.T) {
-	ctx, cancel := whileGood(t.Context(), person("a"))
+	ctx, cancel := new(Guard).whileGood(t.Context(), person("a"))
 	defer cancel()
 	if ctx != t.Context() {
 		t.Error("a ctx of its own")

@@ -4,7 +4,6 @@ import (
 	"context"
 	"net/http"
 	"sync"
-	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/identity"
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
@@ -52,8 +51,8 @@ func (h *modernClients) post(w http.ResponseWriter, r *http.Request, from client
 	}
 	m.Headers = repeated(r.Header)
 	p := c.ask(m)
-	if end := from.who.Expires; m.Method == mcp.MethodListen && !end.IsZero() {
-		defer time.AfterFunc(time.Until(end), func() { c.expired(p) }).Stop()
+	if m.Method == mcp.MethodListen {
+		defer h.open.guard.onEnd(r.Context(), from.who, func(why *jsonrpc.ClosedError) { c.refuse(p, why) })()
 	}
 	h.answer(w, r, p)
 }

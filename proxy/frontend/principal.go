@@ -83,13 +83,13 @@ func (c *principalConn) abandon(p *waiter) {
 	p.bytes = 0
 }
 
-// expired gives up a listen whose client may not receive any more, and says so.
-func (c *principalConn) expired(p *waiter) {
+// refuse gives up a listen whose client may not receive any more, and says why.
+func (c *principalConn) refuse(p *waiter, why *jsonrpc.ClosedError) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.waiting.Take(p.id, p) {
 		c.cancelLocked(p)
-		p.failLocked(jsonrpc.ConnectionClosed(jsonrpc.CodeInternalError, "", jsonrpc.CauseTokenExpired, jsonrpc.InFlight))
+		p.failLocked(jsonrpc.ConnectionClosed(jsonrpc.CodeInternalError, "", why.Cause, jsonrpc.InFlight))
 	}
 }
 

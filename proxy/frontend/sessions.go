@@ -101,33 +101,16 @@ func (o *openSessions) run(log *slog.Logger, c jsonrpc.Conn, leave func(), serve
 func (o *openSessions) serveWS(from client, c *wsconn.Conn, leave func()) {
 	log := o.log.With("transport", c.Transport(), "upstream", from.upstream, "principal", from.who.String())
 	o.run(log, c, leave, func(ctx context.Context) error {
-		if end := from.who.Expires; !end.IsZero() {
-			expiring, cancel := context.WithCancelCause(ctx)
-			defer cancel(nil)
-			defer time.AfterFunc(time.Until(end), func() {
-				c.CloseAs(wsconn.PolicyViolation, jsonrpc.CauseTokenExpired)
-				cancel(errExpired)
-			}).Stop()
-			ctx = expiring
-		}
-		return o.serve(ctx, from.who, from.upstream, c)
+		serving, cancel := context.WithCancelCause(ctx)
+		defer cancel(nil)
+		stop := o.guard.onEnd(ctx, from.who, func(why *jsonrpc.ClosedError) {
+			c.CloseAs(wsconn.PolicyViolation, why.Cause) // first: what cancel ends would close it without a reason
+			cancel(why)
+		})
+		defer stop()
+		return o.serve(serving, from.who, from.upstream, c)
 	})
 }
-
-// errExpired is the end of what a client may not use any longer.
-var errExpired = &jsonrpc.ClosedError{Cause: jsonrpc.CauseTokenExpired, Delivered: true}
-
-// whileGood returns a ctx for a stream that who receives. It also ends when the proof of
-// who does, with the cause errExpired. Nothing but a timer waits for that.
-func whileGood(ctx context.Context, who *identity.Identity) (context.Context, context.CancelFunc) {
-	if who.Expires.IsZero() {
-		return ctx, func() {}
-	}
-	return context.WithDeadlineCause(ctx, who.Expires, errExpired)
-}
-
-// expired reports whether that has ended ctx.
-func expired(ctx context.Context) bool { return context.Cause(ctx) == errExpired }
 
 // begin starts a session for which enter made room. The caller holds it and must
 // release it.

@@ -127,7 +127,7 @@ func (h *streamable) get(w http.ResponseWriter, r *http.Request, from client) {
 		refuse(w, http.StatusBadRequest, "unknown or expired Last-Event-ID")
 		return
 	}
-	ctx, cancel := whileGood(r.Context(), from.who)
+	ctx, cancel := h.open.guard.whileGood(r.Context(), from.who)
 	defer cancel()
 	pump(ctx, w, s, rd, lastID == "")
 }
@@ -279,7 +279,7 @@ func joined(responses []event, batch bool) []byte {
 func pump(ctx context.Context, w http.ResponseWriter, s *session, rd *reader, fresh bool) {
 	out := newResponder(w)
 	primed := fresh && s.versionOf() >= "2025-11-25"
-	defer func() { rd.detach(primed || !fresh, expired(ctx)) }()
+	defer func() { rd.detach(primed || !fresh, proofEnd(ctx) != nil) }()
 	if out.begin() != nil {
 		return
 	}

@@ -385,8 +385,8 @@ func TestUsagesAreBounded(t *testing.T) {
 			t.Error("who is busy was forgotten")
 		}
 		use.End()
-		if len(p.grants) > maxGrants {
-			t.Error(len(p.grants), "grants")
+		if len(p.current().grants) > maxGrants {
+			t.Error(len(p.current().grants), "grants")
 		}
 	})
 }

@@ -98,14 +98,14 @@ func (b *belongings) has(who identity.Principal, d catalog.Digest) bool {
 
 // gave notes that an upstream gave a thing to the client.
 func (u *upstreamConn) gave(t thing, text string) {
-	if u.s.p.Several {
+	if u.s.p.Several.Load() {
 		u.s.p.memory.belongings.add(u.s.who.Principal, t.digest(u.up.Name, text))
 	}
 }
 
 // gaveState is gave for the state in a result that asks for input.
 func (u *upstreamConn) gaveState(result json.RawMessage) {
-	if !u.s.p.Several {
+	if !u.s.p.Several.Load() {
 		return
 	}
 	raw, _ := jsonrpc.Member(result, "requestState")
@@ -116,13 +116,13 @@ func (u *upstreamConn) gaveState(result json.RawMessage) {
 
 // mayUse reports whether the client may use a thing of an upstream.
 func (u *upstreamConn) mayUse(t thing, text string) bool {
-	return !u.s.p.Several || u.s.p.memory.belongings.has(u.s.who.Principal, t.digest(u.up.Name, text))
+	return !u.s.p.Several.Load() || u.s.p.memory.belongings.has(u.s.who.Principal, t.digest(u.up.Name, text))
 }
 
 // foreign returns why a request may not go to an upstream: it uses what belongs to another
 // principal. The answer is that for what does not exist.
 func (c *call) foreign(u *upstreamConn) *jsonrpc.Error {
-	if !u.s.p.Several {
+	if !u.s.p.Several.Load() {
 		return nil
 	}
 	n := c.notes
@@ -154,7 +154,7 @@ var (
 
 // ownTasks returns the tasks of a list that are the client's.
 func (u *upstreamConn) ownTasks(listed []json.RawMessage) []json.RawMessage {
-	if !u.s.p.Several {
+	if !u.s.p.Several.Load() {
 		return listed
 	}
 	return slices.DeleteFunc(listed, func(task json.RawMessage) bool {

@@ -41,6 +41,13 @@ func TestBelongingsAreBounded(t *testing.T) {
 	}
 }
 
+// ofSeveral returns a Router whose clients may be different principals.
+func ofSeveral() *Router {
+	p := new(Router)
+	p.Several.Store(true)
+	return p
+}
+
 // A thief is who knows all that an upstream gave to another principal.
 type thief struct {
 	*world
@@ -52,7 +59,7 @@ type thief struct {
 func inTheft(t *testing.T, test func(w *thief)) {
 	for _, names := range [][]string{{"a"}, {"a", "b"}} {
 		t.Run(fmt.Sprint(len(names), " upstreams"), func(t *testing.T) {
-			inWorld(t, &Router{Several: true}, names, func(w *world) {
+			inWorld(t, ofSeveral(), names, func(w *world) {
 				ctx, cancel := context.WithCancel(context.Background())
 				ours, theirs := jsonrpc.Pipe()
 				x := &thief{world: w, thief: newPeer(w.t, ours, nil)}

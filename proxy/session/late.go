@@ -206,7 +206,7 @@ func (g *lag) returned(a *attempt, lists [catalog.Kinds]bool) {
 		}
 		if lists[k] && g.u.s.news.matters(k) {
 			ctx, cancel := context.WithTimeout(g.u.s.ctx, g.u.s.p.listTimeout())
-			g.catchUp(ctx, k, asker{view: &g.u.s.views.legacy, grant: g.u.s.grant.Load()})
+			g.catchUp(ctx, k, asker{view: &g.u.s.views.legacy, grant: g.u.s.grant()})
 			cancel()
 		}
 	}

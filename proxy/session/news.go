@@ -124,6 +124,17 @@ func (n *news) compare(of *seen, k catalog.Kind, digest catalog.Digest) {
 	}
 }
 
+// changed tells the client of the lists that it has asked for and that have changed.
+func (n *news) changed(lists [catalog.Kinds]bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for k, yes := range lists {
+		if yes && n.wanted[k] && n.promised[k] {
+			n.tellLocked(catalog.Kind(k))
+		}
+	}
+}
+
 // tell sends one list_changed for all changes within the debounce.
 func (n *news) tell(k catalog.Kind) {
 	n.mu.Lock()

@@ -26,15 +26,67 @@ import (
 //   - A task is where its tool is. What has no name that a rule could allow, as a method
 //     that nobody here knows, is denied to those who may only what is listed.
 
-// grantOf returns what the sender of a message may; nil if there are no policies. What it
-// was last is what the session tells its client of.
+// grantOf returns what the sender of a message may; nil if there are no policies. By the
+// last sender the session decides about what upstreams send unasked.
 func (s *session) grantOf(from *identity.Identity) *policy.Grant {
-	if s.p.Policies == nil {
-		return nil
+	from = orDefault(from, s.who)
+	if s.lastSender.Load() != from {
+		s.lastSender.Store(from)
 	}
-	g := s.p.Policies.For(orDefault(from, s.who))
-	s.grant.Store(g)
-	return g
+	return s.p.Policies.For(from)
+}
+
+// grant returns what the last sender of a request may now.
+func (s *session) grant() *policy.Grant {
+	return s.p.Policies.For(orDefault(s.lastSender.Load(), s.who))
+}
+
+// ReplacePolicies makes other rules count for the next request of every session, and tells
+// clients of the lists that change for them. With an error, which is that of [policy.New],
+// nothing has changed.
+func (p *Router) ReplacePolicies(rules []policy.Rule) error {
+	before, err := p.Policies.Replace(rules)
+	if err != nil {
+		return err
+	}
+	for _, s := range p.running() {
+		s.regrant(before)
+	}
+	return nil
+}
+
+// regrant tells the client of the lists that are not what they were by the policies before.
+func (s *session) regrant(before *policy.Policies) {
+	s.views.forgetPages()
+	who := orDefault(s.lastSender.Load(), s.who)
+	s.news.changed(s.upstreams.of(mcp.Legacy).differing(&s.views.legacy, before.For(who), s.grant()))
+	for _, sub := range s.subscriptions.all() {
+		lists := s.upstreams.of(mcp.Modern).differing(sub.c.view, before.For(sub.who), sub.grant())
+		s.subscriptions.regrant(sub, lists)
+	}
+}
+
+// differing returns the lists of which two grants show different parts. Of an upstream that
+// nobody has listed yet, it is enough that one of the grants may show a part.
+func (set *upstreamSet) differing(w *view, a, b *policy.Grant) (lists [catalog.Kinds]bool) {
+	for _, u := range set.conns {
+		for k := range catalog.Kinds {
+			lists[k] = lists[k] || u.differs(w, k, a, b)
+		}
+	}
+	return lists
+}
+
+func (u *upstreamConn) differs(w *view, k catalog.Kind, a, b *policy.Grant) bool {
+	kind := kindOf(k)
+	t := u.lists.table(w, k)
+	if t == nil {
+		return a.SeesAny(kind, u.up.Name) != b.SeesAny(kind, u.up.Name)
+	}
+	return slices.ContainsFunc(t.Entries, func(e catalog.Entry) bool {
+		name := ruleName(k, u, e.Name)
+		return u.shows(k, e.Name) && a.May(kind, name) != b.May(kind, name)
+	})
 }
 
 // kindOf is what a policy calls a kind.

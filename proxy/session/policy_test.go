@@ -395,3 +395,53 @@ func (b *safeBuffer) String() string {
 	defer b.mu.Unlock()
 	return b.buf.String()
 }
+
+// Rules that are replaced count for the next request, and the client is told of lists that
+// are not what they were for it, and of no other.
+func TestReplacePolicies(t *testing.T) {
+	deny := func(globs ...string) []policy.Rule {
+		return []policy.Rule{{Key: "policies[0]", Who: policy.Who{Any: true}, Tools: policy.Globs{Deny: globs}}}
+	}
+	const (
+		call   = `{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"a__echo"}}`
+		denied = `Unknown tool: a__echo`
+	)
+	for _, era := range []mcp.Era{mcp.Legacy, mcp.Modern} {
+		inWorldOf(t, era, &Router{Policies: new(policy.Policies)}, []string{"a", "b"}, func(w *world) {
+			changed := `{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`
+			if w.initialize(); era == mcp.Modern {
+				w.client.say(`{"jsonrpc":"2.0","id":"l","method":"subscriptions/listen","params":{"notifications":{"toolsListChanged":true}}}`)
+				changed = toolsOfListen
+			}
+			w.list()
+			w.client.take()
+			replace := func(rules []policy.Rule, told ...string) {
+				t.Helper()
+				if err := w.proxy.ReplacePolicies(rules); err != nil {
+					t.Fatal(err)
+				}
+				w.wantSoon(told...)
+			}
+			id := 100
+			mayCall := func(want bool) {
+				t.Helper()
+				id++
+				w.client.say(fmt.Sprintf(call, id))
+				if got := w.client.take(); len(got) != 1 || strings.Contains(got[0], denied) == want {
+					t.Errorf("era %v: the call got %q, wanted that it may: %v", era, got, want)
+				}
+			}
+			mayCall(true)
+			replace(deny("a__echo"), changed)
+			mayCall(false)
+			replace(deny("a__echo", "a__nothing")) // no list shows a difference
+			mayCall(false)
+			replace(nil, changed)
+			mayCall(true)
+			if err := w.proxy.ReplacePolicies(deny("[")); err == nil {
+				t.Error("a glob that is none is taken over")
+			}
+			mayCall(true)
+		})
+	}
+}

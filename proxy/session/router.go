@@ -10,6 +10,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/identity"
@@ -86,8 +87,9 @@ type Router struct {
 	ID string
 
 	// Several says that clients may be different principals. Then what an upstream gave to one,
-	// be it a task or the state of a request, is unknown to the others.
-	Several bool
+	// be it a task or the state of a request, is unknown to the others. It may be set at any
+	// time, and stays set: what was given out before is then unknown to all.
+	Several atomic.Bool
 
 	Limits
 
@@ -95,7 +97,9 @@ type Router struct {
 	Hooks observe.Hooks
 	Taps  *tap.Taps // through which operators see messages; nil: nobody ever does
 
-	Policies *policy.Policies // what clients may; nil: everything
+	// Policies are what clients may; nil: everything. After their rules were replaced,
+	// PoliciesReplaced has to be called.
+	Policies *policy.Policies
 
 	mu         sync.Mutex  // may be taken with a session's mu held, never the other way
 	configured *configured // served now; nil if that is Upstreams

@@ -13,7 +13,6 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 	"github.com/mcp-proxy/mcp-proxy/internal/peer"
-	"github.com/mcp-proxy/mcp-proxy/proxy/policy"
 )
 
 // flushTimeout bounds the last writes to a client that is being closed, so that
@@ -59,13 +58,13 @@ type session struct {
 
 // Clients are who sends the messages of a session.
 type clients struct {
-	who         *identity.Identity           // of messages that do not say; static
-	name        string                       // of who, for logs; static
-	account     string                       // of who, for metrics; static
-	ofPrincipal bool                         // they are all clients of a principal, and all requests are of the modern era; static
-	grant       atomic.Pointer[policy.Grant] // of the last request; nil without policies
-	hello       atomic.Pointer[clientName]   // what initialize has called the client; nil before
-	last        atomic.Pointer[clientName]   // of a request of the modern era, if hooks want to know; nil before
+	who         *identity.Identity                // of messages that do not say; static
+	name        string                            // of who, for logs; static
+	account     string                            // of who, for metrics; static
+	ofPrincipal bool                              // they are all clients of a principal, and all requests are of the modern era; static
+	lastSender  atomic.Pointer[identity.Identity] // of the last request; nil before
+	hello       atomic.Pointer[clientName]        // what initialize has called the client; nil before
+	last        atomic.Pointer[clientName]        // of a request of the modern era, if hooks want to know; nil before
 }
 
 // A phase is how far a session has come.

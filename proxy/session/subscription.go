@@ -7,9 +7,11 @@ import (
 	"maps"
 	"time"
 
+	"github.com/mcp-proxy/mcp-proxy/internal/identity"
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
+	"github.com/mcp-proxy/mcp-proxy/proxy/policy"
 )
 
 // A subscription is one subscriptions/listen of the client, split over the upstreams. Its
@@ -21,8 +23,9 @@ type subscription struct {
 	want     catalog.Filter
 	meta     json.RawMessage // _meta of the client's request, for those of the parts
 	identity json.RawMessage // see call.identity
-	over     chan struct{}   // closed once, to end it with its result
-	poked    chan struct{}   // to run: look at what is guarded by subscriptions.mu; never closed
+	who      *identity.Identity
+	over     chan struct{} // closed once, to end it with its result
+	poked    chan struct{} // to run: look at what is guarded by subscriptions.mu; never closed
 
 	// Owned by run.
 	upstreams *upstreamSet // that it is split over
@@ -63,7 +66,7 @@ func (s *session) listen(c *call) *jsonrpc.Error {
 	case !s.confine(c, &want):
 		return nil
 	}
-	sub := &subscription{s: s, c: c, want: want, meta: bytes.Clone(c.notes.Raw(mcp.InMeta)), identity: c.identity(),
+	sub := &subscription{s: s, c: c, want: want, meta: bytes.Clone(c.notes.Raw(mcp.InMeta)), identity: c.identity(), who: orDefault(c.msg.From, s.who),
 		over: make(chan struct{}), poked: make(chan struct{}, 1), parts: make(map[*upstreamConn]*subscriptionPart)}
 	c.msg, c.notes = nil, nil
 	if !s.subscriptions.begin(sub) {
@@ -72,6 +75,9 @@ func (s *session) listen(c *call) *jsonrpc.Error {
 	s.work(c, sub.run)
 	return nil
 }
+
+// grant returns what the client may now.
+func (sub *subscription) grant() *policy.Grant { return sub.s.p.Policies.For(sub.who) }
 
 // run serves the subscription until it is cancelled, the session ends, or it is over.
 func (sub *subscription) run(ctx context.Context) {
@@ -148,13 +154,13 @@ func (c *call) subscriptionMember() jsonrpc.Value {
 // over. Parts that stay the same notice nothing. If none is left, for good as far
 // as anybody knows, the subscription is over.
 func (sub *subscription) follow(ctx context.Context) {
-	set := sub.s.upstreams.of(mcp.Modern).seenBy(sub.c.grant)
+	set := sub.s.upstreams.of(mcp.Modern).seenBy(sub.grant())
 	first := sub.upstreams == nil
 	if set == sub.upstreams {
 		return
 	}
 	wants := sub.split(ctx, set)
-	hidden := sub.c.grant != nil && !first && set.equal(sub.upstreams) // what has changed
+	hidden := sub.grant() != nil && !first && set.equal(sub.upstreams) // what has changed
 	sub.upstreams = set
 	sub.s.subscriptions.mu.Lock()
 	defer sub.s.subscriptions.mu.Unlock()

@@ -149,7 +149,7 @@ func (part *subscriptionPart) receive(m *jsonrpc.Message) {
 	case catalog.Resources.Changed():
 		part.changed(catalog.Resources)
 	case mcp.MethodResourceUpdated:
-		sub.pass(m, part.want.URIs != nil && mayHear(sub.c.grant, m))
+		sub.pass(m, part.want.URIs != nil && mayHear(sub.grant(), m))
 	case mcp.MethodTask:
 		out := *m
 		out.Params = jsonrpc.Replace(m.Params, catalog.Renaming(mcp.Read(m), mcp.Key, part.taskName)...)
@@ -190,7 +190,7 @@ func (part *subscriptionPart) changed(k catalog.Kind) {
 
 // tellListLocked tells the client that a list is not what it was, if it wants to hear.
 func (part *subscriptionPart) tellListLocked(k catalog.Kind) {
-	if part.want.Lists[k] && part.sub.c.grant.SeesAny(kindOf(k), part.conn.up.Name) {
+	if part.want.Lists[k] && part.sub.grant().SeesAny(kindOf(k), part.conn.up.Name) {
 		var lists [catalog.Kinds]bool
 		lists[k] = true
 		part.sub.changeLocked(lists)
@@ -213,7 +213,7 @@ func (sub *subscription) split(ctx context.Context, set *upstreamSet) map[*upstr
 		}
 		wants[u] = f
 	}
-	who := asker{sub.c.view, sub.c.grant, sub.identity}
+	who := asker{sub.c.view, sub.grant(), sub.identity}
 	set.findOwners(ctx, who, sub.want.URIs)
 	for _, uri := range sub.want.URIs {
 		for _, u := range set.watchersOf(who.view, uri) {

@@ -1,7 +1,9 @@
 package session
 
 import (
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -50,6 +52,22 @@ func (subs *subscriptions) end() {
 	for sub := range subs.open {
 		sub.endLocked()
 	}
+}
+
+// all returns the open ones.
+func (subs *subscriptions) all() []*subscription {
+	subs.mu.Lock()
+	defer subs.mu.Unlock()
+	return slices.Collect(maps.Keys(subs.open))
+}
+
+// regrant tells a subscription that its client may see other things now, and which lists
+// change by that.
+func (subs *subscriptions) regrant(sub *subscription, lists [catalog.Kinds]bool) {
+	subs.mu.Lock()
+	defer subs.mu.Unlock()
+	sub.changeLocked(lists)
+	sub.poke()
 }
 
 // follow makes all subscriptions look for other upstreams.

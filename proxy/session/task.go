@@ -184,7 +184,7 @@ func (s *session) taskCreated(c *call, result json.RawMessage) json.RawMessage {
 func (u *upstreamConn) taskStatus(in incoming) {
 	n := mcp.Read(in.m)
 	id, ended := catalog.NotedTask(n)
-	if !u.mayUse(taskThing, id) || !u.mayTask(u.s.grant.Load(), id) {
+	if !u.mayUse(taskThing, id) || !u.mayTask(u.s.grant(), id) {
 		u.s.drop("status of a task of nobody here", in.m)
 		return
 	}
@@ -248,7 +248,7 @@ func (c *call) taskID() (string, error) {
 
 // listTasks merges the tasks of all upstreams that have them, on one page.
 func (s *session) listTasks(c *call) *jsonrpc.Error {
-	if u := c.upstreams.only(); u != nil && !s.p.Several && c.grant == nil {
+	if u := c.upstreams.only(); u != nil && !s.p.Several.Load() && c.grant == nil {
 		s.forward(c, u)
 		return nil
 	}

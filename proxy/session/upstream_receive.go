@@ -116,7 +116,7 @@ func (u *upstreamConn) handle(in incoming) {
 	case mcp.MethodTaskStatus:
 		u.taskStatus(in)
 	case mcp.MethodResourceUpdated:
-		if !mayHear(u.s.grant.Load(), m) {
+		if !mayHear(u.s.grant(), m) {
 			u.s.drop("denied by a policy", m)
 			return
 		}
@@ -130,7 +130,7 @@ func (u *upstreamConn) handle(in incoming) {
 // that.
 func (u *upstreamConn) changed(k catalog.Kind) {
 	u.lists.changed(k)
-	if u.s.grant.Load().SeesAny(kindOf(k), u.up.Name) {
+	if u.s.grant().SeesAny(kindOf(k), u.up.Name) {
 		u.s.news.tell(k)
 	}
 }

@@ -140,7 +140,7 @@ func (sets *upstreamSets) followLocked(at *atomic.Pointer[upstreamSet], served *
 	for _, u := range gone {
 		sets.s.removeLocked(u)
 	}
-	g := sets.s.grant.Load()
+	g := sets.s.grant()
 	return added, !old.seenBy(g).equal(next.seenBy(g))
 }
 
@@ -175,7 +175,7 @@ func (s *session) relinked(names []string) {
 	var legacy, modern []*upstreamConn
 	for _, u := range s.upstreams.conns() {
 		switch {
-		case !slices.Contains(names, u.up.Name), !s.grant.Load().Sees(u.up.Name) && u.era == mcp.Legacy:
+		case !slices.Contains(names, u.up.Name), !s.grant().Sees(u.up.Name) && u.era == mcp.Legacy:
 		case u.era == mcp.Modern:
 			modern = append(modern, u)
 		default:

@@ -79,6 +79,17 @@ func (vs *views) forget(ls *upstreamLists) {
 	}
 }
 
+// forgetPages forgets all lists that are handed out by pages: their cursors are unknown
+// from now on.
+func (vs *views) forgetPages() {
+	vs.mu.Lock()
+	defer vs.mu.Unlock()
+	vs.legacy.pages = nil
+	for _, w := range vs.modern {
+		w.pages = nil
+	}
+}
+
 // pages returns the list of a kind whose pages were handed out last; an empty one if
 // there is none.
 func (vs *views) pages(w *view, of paged) *catalog.List {
