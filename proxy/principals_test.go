@@ -390,6 +390,7 @@ func TestTokenWithdrawn(t *testing.T) {
 			if status, text := a.say(onSession[0].body); status != http.StatusUnauthorized {
 				t.Error("a request with the old token:", status, text)
 			}
+			socket.conn.SetReadDeadline(time.Now().Add(patience))
 			_, _, err := socket.conn.ReadMessage()
 			if closed, ok := errors.AsType[*websocket.CloseError](err); !ok || closed.Code != websocket.ClosePolicyViolation || closed.Text != "token withdrawn" {
 				t.Error("the WebSocket ended with", err)
