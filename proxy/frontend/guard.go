@@ -20,8 +20,9 @@ import (
 //
 // A web page must not reach a proxy on its reader's machine. If the attacker's own
 // name resolves to 127.0.0.1, that name is in Host. A plain cross-site request has the
-// page in Origin. Both are checked on every request. The zero Guard allows loopback
-// names, and asks nobody who they are.
+// page in Origin, or at least Sec-Fetch-Site, if it is for an image or follows a link.
+// All are checked on every request. The zero Guard allows loopback names, and asks
+// nobody who they are.
 type Guard struct {
 	// Clients says who they are. Nil asks for nothing: a client on a Unix socket is a
 	// user of this system, any other is identity.Nobody.
@@ -198,11 +199,12 @@ const (
 )
 
 // checkOrigin reports whether r's Origin is allowed, and adds the CORS headers if
-// it is. Only browsers send an Origin.
+// it is. Only browsers send an Origin. They leave it out for images, links and the like, and
+// then Sec-Fetch-Site says that another site wants them. Older ones send neither.
 func (g *Guard) checkOrigin(w http.ResponseWriter, r *http.Request) bool {
 	origin := r.Header.Get("Origin")
 	if origin == "" {
-		return true
+		return !page.FromOtherSite(r)
 	}
 	w.Header().Add("Vary", "Origin")
 	listed := func(allowed string) bool { return allowed == "*" || strings.EqualFold(allowed, origin) }

@@ -336,11 +336,12 @@ func TestTokens(t *testing.T) {
 		values []string
 		want   int
 	}{
-		"X-Other":       {[]string{"http://localhost"}, http.StatusSwitchingProtocols},
-		"Upgrade":       {nil, http.StatusBadRequest},
-		"Origin":        {[]string{"http://localhost"}, http.StatusForbidden},
-		"origin":        {[]string{"", "http://localhost"}, http.StatusBadRequest},
-		"authorization": {[]string{"Bearer right", "Bearer wrong"}, http.StatusBadRequest},
+		"X-Other":        {[]string{"http://localhost"}, http.StatusSwitchingProtocols},
+		"Upgrade":        {nil, http.StatusBadRequest},
+		"Origin":         {[]string{"http://localhost"}, http.StatusForbidden},
+		"Sec-Fetch-Site": {[]string{"cross-site"}, http.StatusForbidden},
+		"origin":         {[]string{"", "http://localhost"}, http.StatusBadRequest},
+		"authorization":  {[]string{"Bearer right", "Bearer wrong"}, http.StatusBadRequest},
 	} {
 		r.Header = good.Clone()
 		r.Header[http.CanonicalHeaderKey(header)] = tt.values

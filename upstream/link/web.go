@@ -25,15 +25,15 @@ var (
 
 // Upgrade makes a carrier of a request for a WebSocket. It says which of the
 // tokens the request carries; without tokens it asks for none. A request that it
-// refuses it also answers: 403 with an Origin, since no browser is an end of a
-// link, 401 without one of the tokens, 503 if one of them cannot be known, 400 if it is
+// refuses it also answers: 403 with an Origin or Sec-Fetch-Site, since no browser is an
+// end of a link, 401 without one of the tokens, 503 if one of them cannot be known, 400 if it is
 // not clear which of two it carries.
 func Upgrade(w http.ResponseWriter, r *http.Request, tokens ...func() (string, error)) (c net.Conn, which int, err error) {
 	if len(r.Header["Origin"]) > 1 || len(r.Header["Authorization"]) > 1 {
 		http.Error(w, errTwice.Error(), http.StatusBadRequest)
 		return nil, 0, errTwice
 	}
-	if r.Header.Get("Origin") != "" {
+	if r.Header.Get("Origin") != "" || r.Header.Get("Sec-Fetch-Site") != "" {
 		http.Error(w, errBrowser.Error(), http.StatusForbidden)
 		return nil, 0, errBrowser
 	}
