@@ -189,7 +189,7 @@ func (h *hosting) snapshot() []observe.Upstream {
 		all = append(all, observe.Upstream{
 			Name: s.Upstream, Session: s.Key[:min(len(s.Key), 8)], Era: string(s.Era), Speaks: speaks,
 			State: string(s.State), Failures: s.Failures,
-			PID: s.PID, Started: s.Started, InFlight: s.InFlight, Unusable: s.Unusable, Stderr: s.Stderr,
+			PID: s.PID, Started: s.Started, InFlight: s.InFlight, Unusable: s.Unusable, Unattributed: s.Unattributed, Stderr: s.Stderr,
 		})
 	}
 	return all

@@ -132,6 +132,13 @@ func (s *naive) get(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
+// listeners returns how many GET streams are open.
+func (s *naive) listeners() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.streams)
+}
+
 // tell sends a message on all GET streams.
 func (s *naive) tell(text string) {
 	s.mu.Lock()
@@ -191,11 +198,14 @@ func (s *naive) answer(w http.ResponseWriter, r *http.Request, m *jsonrpc.Messag
 	w.Write(jsonrpc.NewResult(m.ID, json.RawMessage(result)).Append(nil))
 }
 
-// hang tells of progress, and answers when it is released.
+// hang tells of progress, and of whose it is, and answers when it is released.
 func (s *naive) hang(w http.ResponseWriter, r *http.Request, m *jsonrpc.Message, params string) {
 	meta, _ := jsonrpc.Member(m.Params, "_meta")
 	if token, _ := jsonrpc.Member(meta, "progressToken"); token != nil {
-		say(w, `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":`+string(token)+`,"progress":1,"message":"SECRET"}}`)
+		arguments, _ := jsonrpc.Member(m.Params, "arguments")
+		of, _ := jsonrpc.Member(arguments, "of")
+		whose, _ := jsonrpc.Unquote(of)
+		say(w, `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":`+string(token)+`,"progress":1,"message":"SECRET of `+whose+`"}}`)
 	}
 	select {
 	case <-s.release:

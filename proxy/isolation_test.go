@@ -213,8 +213,9 @@ func TestForeignAnswer(t *testing.T) {
 	}
 }
 
-// Clients choose ids and progress tokens, and may choose the same. A cancellation is of the
-// session that it comes in, or of the stream that is closed.
+// Clients choose ids and progress tokens, and may choose the same. Progress is of the call
+// whose token it names, a cancellation of the session that it comes in, or of the stream that
+// is closed.
 func TestSameIDs(t *testing.T) {
 	for _, shared := range []bool{false, true} {
 		t.Run(fmt.Sprint("shared=", shared), func(t *testing.T) {
@@ -223,12 +224,18 @@ func TestSameIDs(t *testing.T) {
 			h.b.initialize()
 			legacy, other := h.hang(h.a, "1"), h.hang(h.b, "1")
 			text, headers := modern("1", "tools/call", "hang", `,"name":"hang","arguments":{"of":"modern a"}`)
-			text = strings.Replace(text, `"_meta":{`, `"_meta":{"progressToken":1,`, 1) // so that something comes
+			text = strings.Replace(text, `"_meta":{`, `"_meta":{"progressToken":1,`, 1)
 			ours := h.a.begin("POST", "/mcp", text, headers...)
 			theirs := h.b.begin("POST", "/mcp", strings.Replace(text, "modern a", "modern b", 1), headers...)
 			socket := h.socket(h.b, "/ws")
-			socket.say(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"hang","_meta":{` + modernMeta + `,"progressToken":1}}}`)
+			socket.say(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"hang","arguments":{"of":"socket b"},"_meta":{` + modernMeta + `,"progressToken":1}}}`)
 			h.server.awaits(5, `"tools/call"`)
+			calls := map[string]*feed{"token-of-a": legacy, "token-of-b": other, "modern a": ours, "modern b": theirs}
+			for who, call := range calls {
+				call.await("SECRET of " + who)
+			}
+			progress := socket.hears("SECRET of")
+			onlyProgressOf(t, "socket b", progress)
 
 			h.b.say(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`)
 			socket.say(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`)
@@ -236,16 +243,25 @@ func TestSameIDs(t *testing.T) {
 			other.await(`-32800`)
 			h.b.do("POST", "/mcp", `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1,"_meta":{`+modernMeta+`}}}`, "MCP-Protocol-Version", "2026-07-28")
 			close(h.server.release)
-			legacy.await("token-of-a")
-			if text := ours.await("modern a"); strings.Contains(text, "modern b") {
-				t.Error("a got", text)
-			}
-			for _, f := range []*feed{other, theirs} {
-				if text, _ := f.all(); strings.Contains(text, "of\\\":\\\"") && strings.Contains(text, "token-of-a") {
-					t.Error("b got", text)
+			legacy.await(`of\":\"token-of-a`)
+			ours.await(`of\":\"modern a`)
+			for who, call := range calls {
+				text, _ := call.all()
+				onlyProgressOf(t, who, text)
+				if who != "token-of-a" && strings.Contains(text, "token-of-a") || who != "modern a" && strings.Contains(text, "modern a") {
+					t.Errorf("%s got %s", who, text)
 				}
 			}
 		})
+	}
+}
+
+// onlyProgressOf checks that all progress in what a call got is its own, once, and under its
+// own token.
+func onlyProgressOf(t *testing.T, who, text string) {
+	t.Helper()
+	if all, own := strings.Count(text, "notifications/progress"), strings.Count(text, `"progressToken":1,"progress":1,"message":"SECRET of `+who+`"`); all != 1 || own != 1 {
+		t.Errorf("%s got %s", who, text)
 	}
 }
 
@@ -285,6 +301,44 @@ func (c *wsClient) hears(part string) string {
 			return string(text)
 		}
 	}
+}
+
+// What a shared server logs without a word of whose it is goes to the clients of the one
+// principal that has used it, whatever path they come by, and to nobody once there were two.
+func TestForeignLogMessage(t *testing.T) {
+	h := newHouse(t, func(cfg *config.Config) { cfg.Upstreams[0].Shared, cfg.Upstreams[0].Era = true, "legacy" })
+	a, again, b := h.a.initialize(), h.caller("token-of-a", "/mcp/u").initialize(), h.b.initialize()
+	var streams []*feed
+	for _, c := range []*caller{a, again, b} {
+		c.say(`{"jsonrpc":"2.0","id":1,"method":"logging/setLevel","params":{"level":"debug"}}`)
+		streams = append(streams, c.begin("GET", c.path, "", c.headers()...))
+	}
+	eventually(t, "stream of the server", func() bool { return h.server.listeners() == 1 })
+	logs := 0
+	// after lets the server log, and checks who gets that before the next change of a list.
+	after := func(what string, want ...bool) {
+		t.Helper()
+		logs++
+		h.server.tell(fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"error","data":"log %d"}}`, logs))
+		h.server.tell(`{"jsonrpc":"2.0","method":"notifications/prompts/list_changed"}`)
+		for i, f := range streams {
+			eventually(t, "change of a list", func() bool {
+				text, _ := f.all()
+				return strings.Count(text, "prompts/list_changed") == logs
+			})
+			if text, _ := f.all(); strings.Contains(text, fmt.Sprintf(`"log %d"`, logs)) != want[i] {
+				t.Errorf("%s: stream %d got %s", what, i, text)
+			}
+		}
+	}
+	after("before any call", true, true, true)
+	a.say(onSession[0].body)
+	after("a has called", true, true, false)
+	again.say(onSession[0].body)
+	h.a.ask("tools/call", "echo", `,"name":"echo"`)
+	after("a has called by other ways", true, true, false)
+	b.say(onSession[0].body)
+	after("b has called", false, false, false)
 }
 
 // Who else comes with a requestState has none: be it that of a call which is suspended here,

@@ -201,7 +201,7 @@ const tryTime = 5 * time.Minute
 func (t *trials) try(ctx context.Context, tr *Trial) {
 	ctx, cancel := context.WithTimeout(ctx, tryTime)
 	defer cancel()
-	key := rand.Text()
+	key := mcp.ConnectionKey(rand.Text(), "")
 	client, err := t.ask(ctx, tr, key)
 	if client == nil {
 		return

@@ -50,7 +50,7 @@ type Host struct {
 // init makes what the fields that configure the Host do not.
 func (h *Host) init() {
 	h.stopping, h.stop = context.WithCancel(context.Background())
-	h.pool.Log, h.pool.MaxMessage, h.pool.Unattributed = h.Log, h.Limits.MaxMessage(), h.unattributed
+	h.pool.Log, h.pool.MaxMessage, h.pool.Ambiguous = h.Log, h.Limits.MaxMessage(), h.unattributed
 	if h.Hooks.Happened != nil {
 		h.pool.Slow = h.slow
 	}
@@ -222,7 +222,7 @@ func (h *Host) probe(t target) (modern, told bool, err error) {
 // attachIn is Attach in an era that the upstream speaks, or that it is tried in.
 func (h *Host) attachIn(ctx context.Context, t target, id serverID, c jsonrpc.Conn) error {
 	if t.up.together(id.era) {
-		return h.pool.Attach(ctx, h.shared(t), id.era, id.session(), !mcp.HolderOf(id.key).Principal, c)
+		return h.pool.Attach(ctx, h.shared(t), id.era, mcp.HolderOf(id.key), id.session(), c)
 	}
 	return h.attachAlone(ctx, attachment{target: t, id: id}, c)
 }
@@ -313,6 +313,9 @@ func (h *Host) Status() []Status {
 	for i, st := range all {
 		if f := h.eras[st.Upstream]; f != nil {
 			all[i].Speaks = f.known()
+		}
+		if st.Key == sharedKey {
+			all[i].Unattributed = h.pool.Unattributed(st.Upstream, st.Era)
 		}
 	}
 	slices.SortFunc(all, func(a, b Status) int {

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -188,83 +189,228 @@ func TestModernNobodySeesAnothersFrames(t *testing.T) {
 	})
 }
 
-// A log message names no request: it is for the only one that asked for any.
+// A log message names no request, and servers log unasked. So whoever has a call, a
+// subscription or a task there may be meant, whether it asked for log messages or not; if
+// that is one client, it gets what it asked for.
 func TestModernLogMessages(t *testing.T) {
-	inModernWorld(t, func(w *sharedWorld) {
-		a, b := w.attach("a"), w.attach("b")
-		s := w.server()
-		a.say(`{"id":1,"method":"x","params":`+wantsLogs+`}`, `{"id":2,"method":"x"}`,
-			`{"id":3,"method":"subscriptions/listen","params":`+wantsLogs+`}`, // which never logs
-			`{"method":"notifications/cancelled","params":{"requestId":3}}`, `{"id":4,"method":"subscriptions/listen","params":`+wantsLogs+`}`)
-		b.say(`{"id":1,"method":"x","params":{"_meta":{"io.modelcontextprotocol/logLevel":null}}}`)
-		s.heard()
-		s.say(logMessage)
-		a.hears("@1 " + logMessage)
-		b.hears()
-		b.say(`{"id":2,"method":"x","params":` + wantsLogs + `}`)
-		s.say(logMessage)
-		a.hears()
-		b.hears()
-		s.say(`{"id":2,"result":{}}`, logMessage)
-		a.hears(`{"id":1,"result":{}}`)
-		b.hears("@2 " + logMessage)
-
-		a.say(`{"id":3,"method":"x","params":` + wantsLogs + `}`)
-		a.say(`{"method":"notifications/cancelled","params":{"requestId":3}}`)
-		s.say(logMessage) // it may be of what was cancelled
-		b.hears()
-		time.Sleep(lingering)
-		s.say(logMessage)
-		b.hears("@2 " + logMessage)
-		a.say(`{"id":5,"method":"x","params":` + wantsLogs + `}`)
-		a.leave()
-		s.say(logMessage)
-		b.hears()
-	})
+	for begin, end := range map[string]string{
+		`{"id":1,"method":"x"}`: `{"id":4,"result":{}}`,
+		`{"id":1,"method":"x","params":{"_meta":{"io.modelcontextprotocol/logLevel":null}}}`: `{"id":4,"result":{}}`,
+		`{"id":1,"method":"x","params":` + wantsLogs + `}`:                                   `{"id":4,"error":{"code":1,"message":"m"}}`,
+		`{"id":1,"method":"subscriptions/listen"}`:                                           `{"id":4,"result":{"resultType":"complete"}}`,
+	} {
+		inModernWorld(t, func(w *sharedWorld) {
+			a, b := w.attach("a"), w.attach("b")
+			s := w.server()
+			s.say(logMessage) // nobody asked for anything
+			a.say(`{"id":1,"method":"x","params":`+wantsLogs+`}`, `{"id":2,"method":"x"}`)
+			s.heard()
+			s.say(logMessage)
+			a.hears("@1 " + logMessage)
+			b.say(begin)
+			s.heard()
+			s.say(logMessage)
+			a.hears()
+			b.hears()
+			s.say(end)
+			b.heard()
+			s.say(logMessage)
+			a.hears("@1 " + logMessage)
+			s.say(`{"id":2,"result":{}}`, logMessage) // its other call did not ask
+			a.hears(`{"id":1,"result":{}}`)
+			if st := w.host.Status(); len(st) != 1 || st[0].Unattributed != 2 {
+				t.Errorf("%+v, want 2 messages dropped", st)
+			}
+		})
+	}
 }
 
-// With several that asked, it is told by the level, or by all being of one connection.
+// A server may be at a call long after its client has given it up, and at a task after it
+// has answered with that. Of another principal that is never over; of another client of the
+// same one, after a while.
+func TestModernLogMessagesOfWhatWasGivenUp(t *testing.T) {
+	call := func(id int) string { return fmt.Sprintf(`{"id":%d,"method":"x","params":%s}`, id, wantsLogs) }
+	for what, giveUp := range map[string]func(c *sharedClient, s *sharedServer){
+		"cancelled": func(c *sharedClient, _ *sharedServer) {
+			c.say(`{"method":"notifications/cancelled","params":{"requestId":1}}`)
+		},
+		"left": func(c *sharedClient, _ *sharedServer) { c.leave() },
+		"a task": func(_ *sharedClient, s *sharedServer) {
+			s.say(`{"id":2,"result":{"resultType":"task","taskId":"t","status":"working"}}`)
+		},
+		"a task, and left": func(c *sharedClient, s *sharedServer) {
+			s.say(`{"id":2,"result":{"resultType":"task","taskId":"t","status":"working"}}`)
+			c.leave()
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			inModernWorld(t, func(w *sharedWorld) {
+				b, a, other := w.attach("b.b"), w.attach("a.a"), w.attach("other.b")
+				s := w.server()
+				b.say(`{"id":1,"method":"x"}`) // it did not ask
+				giveUp(b, s)
+				a.say(call(1))
+				s.heard()
+				s.say(logMessage)
+				time.Sleep(time.Hour)
+				s.say(logMessage)
+				a.hears()
+				s.say(`{"id":3,"result":{}}`)
+				a.heard()
+				other.say(call(1))
+				s.heard()
+				s.say(logMessage)
+				other.hears("@1 " + logMessage)
+				other.say(`{"method":"notifications/cancelled","params":{"requestId":1}}`)
+
+				again := w.attach("again.b")
+				again.say(call(1), call(2))
+				s.say(logMessage)
+				again.hears() // it may be of what the other has just cancelled
+				time.Sleep(fadeFor)
+				s.say(logMessage)
+				again.hears("@2 " + logMessage) // the newest of its calls
+			})
+		})
+	}
+}
+
+// Several calls of one connection are one client's, those of a principal's stream may be of
+// different ones. Subscriptions of a principal do not keep its clients from log messages.
 func TestModernLogMessagesOfSeveral(t *testing.T) {
 	inModernWorld(t, func(w *sharedWorld) {
-		a, b, all := w.attach("a"), w.attach("b"), w.attach("p-all")
+		a, all := w.attach("a.me"), w.attach("p-all.me")
 		s := w.server()
 		from := func(id int, level string) string {
 			return fmt.Sprintf(`{"id":%d,"method":"x","params":{"_meta":{"io.modelcontextprotocol/logLevel":%q}}}`, id, level)
 		}
 		failure := strings.Replace(logMessage, "info", "error", 1)
-		a.say(from(1, "info"), from(2, "error"))
-		b.say(from(1, "emergency"))
+		all.say(`{"id":9,"method":"subscriptions/listen"}`)
+		a.say(from(1, "info"), from(2, "error"), `{"id":3,"method":"subscriptions/listen","params":`+wantsLogs+`}`) // which never logs
 		s.heard()
 		s.say(logMessage, failure)
 		a.hears("@1 "+logMessage, "@2 "+failure) // the newest that asked
 		a.say(`{"method":"notifications/cancelled","params":{"requestId":2}}`)
 		s.say(failure)
-		a.hears("@1 " + failure)
-		time.Sleep(lingering)
-		b.say(`{"method":"notifications/cancelled","params":{"requestId":1}}`)
-		s.say(failure) // b did not want it
-		a.hears("@1 " + failure)
-		b.say(from(2, "warning"))
-		s.say(failure)
+		a.hears("@1 " + failure) // which was its own, if it was that
 		a.say(`{"method":"notifications/cancelled","params":{"requestId":1}}`)
-		s.say(failure)
-		a.hears()
-		b.hears()
-		time.Sleep(lingering)
-		s.say(failure)
-		b.hears("@2 " + failure)
-		b.say(`{"method":"notifications/cancelled","params":{"requestId":2}}`)
-		time.Sleep(lingering)
 
 		all.say(from(1, "info"))
 		s.say(logMessage)
+		all.hears()
+		time.Sleep(fadeFor)
+		s.say(logMessage)
 		all.hears("@1 " + logMessage)
-		all.say(from(2, "info")) // another client of the principal, as far as anybody knows
+		all.say(`{"id":2,"method":"x"}`) // another client of the principal, as far as anybody knows
 		s.say(logMessage)
 		all.say(`{"method":"notifications/cancelled","params":{"requestId":2}}`)
 		s.say(logMessage)
 		all.hears()
 	})
+}
+
+// Of fifty clients that call at once, cancel, leave, subscribe and get tasks, whether they
+// asked for log messages or not, nobody gets a log message of another, and each gets its own
+// while it is alone. In every second run all are one principal. Then subscriptions, and what
+// was given up long ago, do not count.
+func TestModernLogMessagesOfMany(t *testing.T) {
+	for seed := range uint64(200) {
+		inModernWorld(t, func(w *sharedWorld) {
+			(&loggingCrowd{w: w, random: rand.New(rand.NewPCG(seed, 0)), one: seed%2 == 1}).play()
+		})
+	}
+}
+
+// A loggingCrowd is a modern server that logs for each call, unasked, and its clients.
+type loggingCrowd struct {
+	w       *sharedWorld
+	one     bool // the clients are one principal
+	s       *sharedServer
+	random  *rand.Rand
+	clients []*sharedClient
+	open    []string // ids of calls at the server
+	owners  []string // of all that it was ever asked, who may still be spoken of
+}
+
+func (x *loggingCrowd) play() {
+	for i := range 50 {
+		who := fmt.Sprint(i)
+		if x.one {
+			who = "one"
+		}
+		x.clients = append(x.clients, x.w.attach(fmt.Sprintf("c%d.%s", i, who)))
+	}
+	x.s = x.w.server()
+	x.s.hand = x.hand
+	x.alone()
+	for i, c := range x.clients {
+		x.act(i, c)
+		for range x.random.IntN(3) {
+			x.log()
+		}
+	}
+	for range 20 { // late
+		if x.one {
+			break
+		}
+		time.Sleep(time.Duration(x.random.IntN(3)) * time.Minute)
+		x.log()
+	}
+	for i, c := range x.clients {
+		for _, text := range c.heard() {
+			if strings.Contains(text, "<") && !strings.Contains(text, fmt.Sprintf("<%d>", i)) {
+				x.w.t.Errorf("client %d got %s", i, text)
+			}
+		}
+	}
+}
+
+// alone has the first client log before any other calls.
+func (x *loggingCrowd) alone() {
+	x.clients[0].say(`{"id":0,"method":"tools/call","params":{"of":"<0>","_meta":{"io.modelcontextprotocol/logLevel":"debug"}}}`)
+	x.log()
+	if heard := x.clients[0].heard(); len(heard) != 1 || !strings.Contains(heard[0], "<0>") {
+		x.w.t.Errorf("a client that is alone got %q", heard)
+	}
+	x.answer(`{}`)
+	x.owners = nil // that call is over
+	x.clients[0].heard()
+}
+
+// hand notes a call.
+func (x *loggingCrowd) hand(m *jsonrpc.Message) {
+	if of, _ := jsonrpc.Member(m.Params, "of"); of != nil {
+		x.open, x.owners = append(x.open, m.ID.String()), append(x.owners, string(of))
+	}
+}
+
+// act lets a client do something.
+func (x *loggingCrowd) act(i int, c *sharedClient) {
+	meta := []string{`{}`, `{"io.modelcontextprotocol/logLevel":"info"}`, `{"io.modelcontextprotocol/logLevel":"emergency"}`}[x.random.IntN(3)]
+	method := []string{"tools/call", "tools/call", "subscriptions/listen"}[x.random.IntN(3)]
+	if x.one {
+		method = "tools/call"
+	}
+	c.say(fmt.Sprintf(`{"id":1,"method":%q,"params":{"of":"<%d>","_meta":%s}}`, method, i, meta))
+	switch x.random.IntN(6) {
+	case 0:
+		c.say(`{"method":"notifications/cancelled","params":{"requestId":1}}`)
+	case 1:
+		c.leave()
+	case 2:
+		x.answer(`{"resultType":"task","taskId":"t","status":"working"}`)
+	}
+}
+
+// answer answers the newest call.
+func (x *loggingCrowd) answer(result string) {
+	x.s.say(`{"id":` + x.open[len(x.open)-1] + `,"result":` + result + `}`)
+}
+
+// log has the server log for whoever it has heard of.
+func (x *loggingCrowd) log() {
+	of := x.owners[x.random.IntN(len(x.owners))]
+	x.s.say(`{"method":"notifications/message","params":{"level":"info","data":` + of + `}}`)
 }
 
 func TestModernLocalAnswers(t *testing.T) {

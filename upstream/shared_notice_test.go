@@ -4,6 +4,7 @@ package upstream
 
 import (
 	"fmt"
+	"log/slog"
 	"strings"
 	"testing"
 	"time"
@@ -25,37 +26,95 @@ func blockReads(s *sharedServer, block chan struct{}, n *int) {
 func TestSharedListChangesGoToAll(t *testing.T) {
 	inSharedWorld(t, Upstream{}, func(w *sharedWorld) {
 		a, b, early := w.start("a"), w.start("b"), w.attach("early")
+		s := w.server()
 		for _, list := range []string{"tools", "prompts", "resources"} {
 			changed := `{"method":"notifications/` + list + `/list_changed"}`
-			w.server().say(changed)
+			s.say(changed)
 			a.hears(changed)
 			b.hears(changed)
 		}
 		early.hears() // it has not heard yet that there is a server
+
+		a.say(`{"id":"a1","method":"x"}`)
+		s.heard()
+		const changed = `{"method":"notifications/tools/list_changed","params":{"_meta":{"because":"of a"}}}`
+		s.say(changed)
+		a.hears(changed)
+		b.hears(`{"method":"notifications/tools/list_changed"}`)
 	})
 }
 
-// What is not known to be everybody's goes to nobody, unless there is one only.
-func TestSharedVendorNotifications(t *testing.T) {
-	inSharedWorld(t, Upstream{Relates: true}, func(w *sharedWorld) {
-		const secret = `{"method":"vendor/secret","params":{"s":1}}`
-		a := w.start("a")
-		s := w.server()
-		s.say(secret)
-		a.hears(secret)
-		b := w.start("b")
-		a.say(`{"id":"a1","method":"x"}`)
-		s.heard()
-		s.say(secret, `@2 `+secret, `@3 `+secret)
-		a.hears(`@"a1" ` + secret)
-		b.hears()
-		a.leave()
-		s.say(secret, `@2 `+secret)
-		b.hears() // it may have been meant for a
-		time.Sleep(lingering)
-		s.say(secret, `@2 `+secret)
-		b.hears(secret)
-	})
+// What does not say whose it is may be about whatever the server was ever told. So it goes to
+// the clients of the one principal that has told it anything, and to nobody once there were
+// two, however long ago.
+func TestSharedUnattributed(t *testing.T) {
+	const vendor = `{"method":"vendor/secret","params":{"s":1}}`
+	const log = `{"method":"notifications/message","params":{"level":"error","data":"SECRET"}}`
+	for use, first := range map[string]string{
+		"call":         `{"id":"a1","method":"tools/call"}`,
+		"list":         `{"id":"a1","method":"tools/list"}`,
+		"task":         `{"id":"a1","method":"tools/call","params":{"task":{}}}`,
+		"subscription": `{"id":"a1","method":"resources/subscribe","params":{"uri":"x:SECRET"}}`,
+		"notification": `{"method":"vendor/hello"}`,
+	} {
+		t.Run(use, func(t *testing.T) {
+			inSharedWorld(t, Upstream{Relates: true}, func(w *sharedWorld) {
+				a, other, b := w.start("a1.a"), w.start("a2.a"), w.start("b1.b")
+				s := w.server()
+				dropped := func(want int) {
+					t.Helper()
+					if st := w.host.Status(); len(st) != 1 || st[0].Unattributed != want {
+						t.Errorf("%+v, want %d messages dropped", st, want)
+					}
+				}
+				s.say(vendor, log) // nobody has told it anything yet
+				for _, c := range []*sharedClient{a, other, b} {
+					c.hears(vendor, log)
+				}
+				b.say(`{"id":"b1","method":"logging/setLevel","params":{"level":"debug"}}`)
+				s.say(`{"id":2,"result":{}}`)
+				b.heard()
+				a.say(first)
+				s.heard()
+				s.say(vendor, log, `@9 `+log)
+				a.hears(vendor, log)
+				other.hears(vendor, log)
+				b.hears()
+				a.leave()
+				other.say(`{"id":"a2","method":"x"}`)
+				s.heard()
+				time.Sleep(time.Hour) // servers log late
+				s.say(vendor, log)
+				other.hears(vendor, log)
+				b.hears()
+				dropped(0)
+
+				b.say(strings.Replace(first, "a1", "b2", 1))
+				s.heard()
+				s.say(vendor, log)
+				other.hears()
+				b.hears()
+				b.leave()
+				time.Sleep(time.Hour)
+				s.say(vendor, log)
+				other.hears()
+				dropped(4)
+				if lines := w.log.at(slog.LevelDebug); strings.Count(fmt.Sprint(lines), "could be about any of several clients") != 4 {
+					t.Errorf("log %v", lines)
+				}
+				if strings.Contains(fmt.Sprint(w.log.at(slog.LevelDebug)), secret) {
+					t.Error("the log has what the server said")
+				}
+				s.die("exit status 1") // the next one knows nothing
+				again := w.start("b2.b")
+				again.say(`{"id":"b3","method":"x"}`)
+				w.server().heard()
+				w.server().say(vendor, log)
+				again.hears(vendor, log)
+				dropped(0)
+			})
+		})
+	}
 }
 
 func TestSharedLogLevels(t *testing.T) {
@@ -236,7 +295,8 @@ func TestSharedNoise(t *testing.T) {
 }
 
 // What a server says while it does what one client asked for is that client's,
-// though this side asks; what it says about its own level is everybody's.
+// though this side asks; what it says when this side asks of its own accord is attributed
+// to nobody.
 func TestSharedWhatIsAskedForAClient(t *testing.T) {
 	inSharedWorld(t, Upstream{Relates: true}, func(w *sharedWorld) {
 		const log = `{"method":"notifications/message","params":{"level":"error","data":"file:///a"}}`
@@ -253,6 +313,6 @@ func TestSharedWhatIsAskedForAClient(t *testing.T) {
 		s.heard()
 		s.say(`@3 ` + log)
 		a.hears(log)
-		b.hears(log)
+		b.hears()
 	})
 }

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
@@ -25,8 +26,12 @@ type attack struct {
 // secret stands in all that is b's.
 const secret = "SECRET"
 
-// begin gives b one of everything.
+// begin gives b one of everything. Before that a asks for all that the server logs.
 func (x *attack) begin() {
+	x.a.say(`{"id":"level","method":"logging/setLevel","params":{"level":"debug"}}`)
+	x.s.hears(`{"id":2,"method":"logging/setLevel","params":{"level":"debug"}}`)
+	x.s.say(`{"id":2,"result":{}}`)
+	x.a.hears(`{"id":"level","result":{}}`)
 	x.ids = make(map[string]string)
 	x.b.say(`{"id":1,"method":"tools/call","params":{"name":"SECRET","_meta":{"progressToken":1}}}`,
 		`{"id":2,"method":"prompts/get","params":{"name":"SECRET","task":{},"_meta":{"progressToken":2}}}`,
@@ -91,6 +96,7 @@ func (x *attack) speak() {
 	if !x.w.host.Upstreams["u"].Relates {
 		related = "" // the server cannot tell
 	}
+	x.speakOfNobody()
 	x.s.say(
 		`{"method":"notifications/progress","params":{"progressToken":`+x.ids["tools/call"]+`,"message":"SECRET"}}`,
 		`{"method":"notifications/progress","params":{"progressToken":`+x.ids["prompts/get"]+`,"message":"SECRET"}}`,
@@ -113,8 +119,15 @@ func (x *attack) speak() {
 	}
 }
 
-// Nothing that is b's comes to a: while b is there, after it has left, and when it
-// has left while a has calls with the same ids.
+// speakOfNobody makes the server say what is b's without a word of whose it is.
+func (x *attack) speakOfNobody() {
+	x.s.say(`{"method":"notifications/message","params":{"level":"error","data":"SECRET"}}`,
+		`{"method":"vendor/log","params":{"data":"SECRET"}}`,
+		`{"method":"notifications/tools/list_changed","params":{"_meta":{"because":"SECRET"}}}`)
+}
+
+// Nothing that is b's comes to a: while b is there, after it has left, also long after that,
+// and when it has left while a has calls with the same ids.
 func TestSharedPrivacy(t *testing.T) {
 	for _, relates := range []bool{false, true} {
 		for _, leaves := range []bool{false, true} {
@@ -134,6 +147,8 @@ func TestSharedPrivacy(t *testing.T) {
 						}
 						x.s.heard()
 						x.speak()
+						time.Sleep(time.Hour) // servers log late
+						x.speakOfNobody()
 						for _, text := range x.a.heard() {
 							if strings.Contains(text, secret) {
 								w.t.Errorf("a got %s", text)
@@ -162,7 +177,7 @@ func TestSharedPrivacyKeepsWhatIsOwn(t *testing.T) {
 				w.t.Errorf("b did not get %s", want)
 			}
 		}
-		if n := strings.Count(got, "notifications/message"); n != 1 { // that of its task; the other came after its call
+		if n := strings.Count(got, "notifications/message"); n != 2 { // that of its task, and the one of nobody, since only b has told the server anything; the third came after its call
 			w.t.Errorf("b got %d log messages", n)
 		}
 	})

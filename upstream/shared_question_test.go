@@ -43,15 +43,17 @@ func TestSharedQuestionOfACallThatIsOver(t *testing.T) {
 	inSharedWorld(t, Upstream{}, func(w *sharedWorld) {
 		told := new(toldBridge)
 		w.host.Bridge = told
-		a, b, c := w.start("a"), w.start("b"), w.start("c")
+		a, b, c := w.start("a.one"), w.start("b.one"), w.start("c")
 		s := w.server()
+		asked := 0
 		ask := func(want bool) {
 			t.Helper()
 			s.heard()
 			s.say(`{"id":1,"method":"elicitation/create","params":{}}`)
 			if want {
 				s.hears()
-				b.conn.Send(parse(t, fmt.Sprintf(`{"id":%d,"result":{}}`, 1)))
+				asked++
+				b.conn.Send(parse(t, fmt.Sprintf(`{"id":%d,"result":{}}`, asked)))
 			} else {
 				s.hears(`{"id":1,` + cannot + `}`)
 			}
@@ -64,14 +66,18 @@ func TestSharedQuestionOfACallThatIsOver(t *testing.T) {
 			t.Error("the bridge, which may keep a call of somebody who never comes back, does not hear of that")
 		}
 		time.Sleep(lingering)
+		ask(true)
+		b.hears(`@1 {"id":1,"method":"elicitation/create","params":{}}`)
 		c.say(`{"id":1,"method":"x"}`)
 		c.say(`{"method":"notifications/cancelled","params":{"requestId":1}}`)
 		ask(false)
 		c.leave()
 		ask(false)
 		time.Sleep(lingering)
+		ask(false) // of another principal: the server may be at it for longer
+		time.Sleep(fadeFor)
 		ask(true)
-		b.hears(`@1 {"id":1,"method":"elicitation/create","params":{}}`)
+		b.hears(`@1 {"id":2,"method":"elicitation/create","params":{}}`)
 	})
 }
 

@@ -38,9 +38,10 @@ type Status struct {
 	Failed int
 
 	// Of the newest server, while it is there; else zero.
-	PID      int // of a process
-	Started  time.Time
-	InFlight int // requests that it has not answered
+	PID          int // of a process
+	Started      time.Time
+	InFlight     int // requests that it has not answered
+	Unattributed int // messages from it that could be about any of several clients, and were dropped
 
 	// Of the newest server, also when it has ended.
 	Unusable int      // messages from it that were none

@@ -152,7 +152,7 @@ func linkState(now *proxy.Snapshot, link string) string {
 }
 
 func serverRows(now *proxy.Snapshot, at time.Time) *rows {
-	r := &rows{head: "SERVER OF\tSESSION\tERA\tSTATE\tPID\tFOR\tIN FLIGHT\tUNUSABLE\tSTDERR"}
+	r := &rows{head: "SERVER OF\tSESSION\tERA\tSTATE\tPID\tFOR\tIN FLIGHT\tUNUSABLE\tUNATTRIBUTED\tSTDERR"}
 	for _, u := range now.Upstreams {
 		pid, lasts, says := "", "", ""
 		if u.PID > 0 {
@@ -164,7 +164,7 @@ func serverRows(now *proxy.Snapshot, at time.Time) *rows {
 		if n := len(u.Stderr); n > 0 {
 			says = u.Stderr[n-1]
 		}
-		r.add(u.Name, u.Session, u.Era, u.State, pid, lasts, u.InFlight, u.Unusable, says)
+		r.add(u.Name, u.Session, u.Era, u.State, pid, lasts, u.InFlight, u.Unusable, u.Unattributed, says)
 	}
 	return r
 }
@@ -218,5 +218,5 @@ func tellStatus(snapshot func() proxy.Snapshot, log *slog.Logger) (stop func()) 
 
 func logServer(log *slog.Logger, u proxy.Upstream) {
 	log.Info("upstream status", "upstream", u.Name, "session", u.Session, "state", u.State, "era", u.Era, "speaks", u.Speaks, "failures", u.Failures,
-		"pid", u.PID, "dur", time.Since(u.Started), "in_flight", u.InFlight, "unusable", u.Unusable, "stderr", strings.Join(u.Stderr, "\n"))
+		"pid", u.PID, "dur", time.Since(u.Started), "in_flight", u.InFlight, "unusable", u.Unusable, "unattributed", u.Unattributed, "stderr", strings.Join(u.Stderr, "\n"))
 }

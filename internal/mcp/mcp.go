@@ -41,30 +41,42 @@ func IsModern(version string) bool { return version >= "2026-07-28" }
 // has ended.
 const principalPrefix = "p-"
 
-// PrincipalKey returns the key of a principal of a proxy: the prefix, name, which must
-// have no "-" and says who it is, and the proxy's id if it has one.
-func PrincipalKey(name, proxy string) string {
+// PrincipalKey returns a key of a principal of a proxy, p-NAME.WHO-PROXY: a name that no
+// other key has, a word for the principal, which all its keys have, and the proxy's id if
+// it has one. Name and who must have no "-" and no ".".
+func PrincipalKey(name, who, proxy string) string {
+	key := principalPrefix + name + "." + who
 	if proxy == "" {
-		return principalPrefix + name
+		return key
 	}
-	return principalPrefix + name + "-" + proxy
+	return key + "-" + proxy
 }
 
+// ConnectionKey returns the key of one connection, NAME.WHO, whose parts are those of
+// [PrincipalKey]. Who is "" for a connection of no client.
+func ConnectionKey(name, who string) string { return name + "." + who }
+
 // A Holder is what a key says of its holder: how long to keep what is the holder's, and
-// nothing of who that is.
+// what else is the same principal's, but not who that is.
 type Holder struct {
 	Principal bool   // may come back whenever it likes; else it is one connection
+	Who       string // the word for its principal; "" for no client
 	Proxy     string // of a principal, the id of its proxy; "" if that has none
 }
 
-// HolderOf returns the holder of a key.
+// HolderOf returns the holder of a key. One that has no word for its principal is taken for
+// that of a principal of its own.
 func HolderOf(key string) Holder {
-	name, principal := strings.CutPrefix(key, principalPrefix)
-	if !principal {
-		return Holder{}
+	rest, principal := strings.CutPrefix(key, principalPrefix)
+	words, proxy, _ := strings.Cut(rest, "-")
+	who, after, ok := strings.Cut(words, ".")
+	if ok {
+		who = after
 	}
-	_, proxy, _ := strings.Cut(name, "-")
-	return Holder{true, proxy}
+	if !principal {
+		proxy = ""
+	}
+	return Holder{Principal: principal, Who: who, Proxy: proxy}
 }
 
 // Error codes that MCP defines beside JSON-RPC's.

@@ -57,11 +57,12 @@ type Upstream struct {
 	State    string   `json:"state"`           // starting, running or stopping
 	Failures int      `json:"failures"`        // ends in a row before it that count against it
 
-	PID      int       `json:"pid,omitzero"` // of a process
-	Started  time.Time `json:"started,omitzero"`
-	InFlight int       `json:"inFlight"`        // requests that it has not answered
-	Unusable int       `json:"unusable"`        // lines on its stdout that were no message
-	Stderr   []string  `json:"stderr,omitzero"` // its last lines
+	PID          int       `json:"pid,omitzero"` // of a process
+	Started      time.Time `json:"started,omitzero"`
+	InFlight     int       `json:"inFlight"`        // requests that it has not answered
+	Unusable     int       `json:"unusable"`        // lines on its stdout that were no message
+	Unattributed int       `json:"unattributed"`    // its messages that could be about any of several clients, and were dropped
+	Stderr       []string  `json:"stderr,omitzero"` // its last lines
 }
 
 // A Session is that of one client, or of all requests of one principal.

@@ -272,6 +272,7 @@ function serverPart() {
         ["era", [s.era, s.speaks?.length && `its server speaks ${s.speaks.join(" and ")}`].filter(Boolean).join("; ")],
         ["in flight", s.inFlight], ["failures before", s.failures || null],
         ["no message on stdout", s.unusable ? `${s.unusable} lines` : null],
+        ["for nobody known", s.unattributed ? `${s.unattributed} messages dropped` : null],
       ].filter(([, value]) => value !== undefined && value !== null && value !== "" && value !== false);
       keyed(dl, facts.flatMap(([name, value]) => [{ key: `${name}:`, tag: "dt", text: name }, { key: name, tag: "dd", text: value }]), (f) => f.key, (f) => {
         const element = h(f.tag);

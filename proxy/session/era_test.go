@@ -129,12 +129,21 @@ func TestServePrincipal(t *testing.T) {
 			}
 			stop()
 		}
-		seen := map[string]bool{}
-		for _, key := range keys {
-			if seen[key] || !mcp.HolderOf(key).Principal || len(key) != 54 {
+		seen, words := map[string]bool{}, map[string]string{} // words by principal
+		for who, key := range keys {
+			holder := mcp.HolderOf(key)
+			if seen[key] || !holder.Principal || len(key) != 55 || holder.Proxy != "" {
 				t.Errorf("keys %q", keys)
 			}
 			seen[key] = true
+			_, principal, _ := strings.Cut(who, " ")
+			if word := words[principal]; word != "" && word != holder.Who {
+				t.Errorf("keys %q: two words for %s", keys, principal)
+			}
+			words[principal] = holder.Who
+		}
+		if words["anonymous]"] == words["token]"] {
+			t.Errorf("keys %q: one word for two principals", keys)
 		}
 	})
 }

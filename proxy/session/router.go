@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -205,7 +206,7 @@ func (p *Router) running() []*session {
 // is settled with the connection-closed error first. An upstream of "" means all; one that
 // is unknown ends it.
 func (p *Router) Serve(ctx context.Context, who *identity.Identity, upstream string, c jsonrpc.Conn) error {
-	return p.serveWith(ctx, upstream, newSession(p, who, c, newKey(), p.inFlight()))
+	return p.serveWith(ctx, upstream, newSession(p, who, c, p.connectionKey(who), p.inFlight()))
 }
 
 // ServePrincipal is Serve for all modern HTTP clients that are the same principal: of each
@@ -213,7 +214,7 @@ func (p *Router) Serve(ctx context.Context, who *identity.Identity, upstream str
 // served anew by this Proxy, so that hosts keep what is theirs. It takes four times as many
 // requests at a time as the session of one client.
 func (p *Router) ServePrincipal(ctx context.Context, who identity.Principal, upstream string, c jsonrpc.Conn) error {
-	s := newSession(p, &identity.Identity{Principal: who}, c, p.keyOf(upstream, who), 4*p.inFlight())
+	s := newSession(p, &identity.Identity{Principal: who}, c, p.principalKey(upstream, who), 4*p.inFlight())
 	s.ofPrincipal = true
 	return p.serveWith(ctx, upstream, s)
 }
@@ -289,21 +290,29 @@ func (p *Router) listTimeout() time.Duration { return orDefault(p.ListTimeout, 1
 
 func (p *Router) drain() time.Duration { return orDefault(p.Drain, 5*time.Second) }
 
-// newKey returns a key that names one connection to the hosts; it is unguessable, and
-// not of the form of a principal's.
-func newKey() string { return rand.Text() }
+// connectionKey returns a key that names one connection to the hosts. It is unguessable,
+// and says which connections are the same principal's.
+func (p *Router) connectionKey(who *identity.Identity) string {
+	return mcp.ConnectionKey(rand.Text(), p.word(who.Key()))
+}
 
-// keyOf returns the key of a principal, which is unguessable, too, and says
-// nothing of who it is, but that it may come back.
-func (p *Router) keyOf(upstream string, who identity.Principal) string {
+// principalKey returns the key of a principal that is served with an upstream, or with all
+// if that is "". It is unguessable, too, and says nothing of who it is, but that it may
+// come back.
+func (p *Router) principalKey(upstream string, who identity.Principal) string {
+	return mcp.PrincipalKey(p.word(upstream, who.Key()), p.word(who.Key()), p.ID)
+}
+
+// word returns a word that nobody else can make of the same parts, which have no NUL.
+func (p *Router) word(parts ...string) string {
 	p.mu.Lock()
 	if p.secret == "" {
 		p.secret = rand.Text()
 	}
 	mac := hmac.New(sha256.New, []byte(p.secret))
 	p.mu.Unlock()
-	mac.Write([]byte(upstream + "\x00" + who.Key())) // no name of an upstream has a NUL
-	return mcp.PrincipalKey(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(mac.Sum(nil)), p.ID)
+	mac.Write([]byte(strings.Join(parts, "\x00")))
+	return base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(mac.Sum(nil)[:16])
 }
 
 func orDefault[T comparable](v, byDefault T) T {

@@ -61,6 +61,7 @@ func (m *member) pass(r *peer.Request, c *call, notes *mcp.Notes, edits ...jsonr
 	if server.WaitIn(m.ctx, &m.room) != nil {
 		return // everybody who waits is told of that end
 	}
+	m.uses()
 	c.Call, c.member, c.request = server.NewCall(r.Method), m, r
 	c.Value, c.Owner, c.Room, c.Works = c, m, &m.room, notes.Method.Works
 	c.Task = c.task(notes)
@@ -117,6 +118,10 @@ func (c *call) answered(m *jsonrpc.Message, lost *peer.Lost) {
 		m = s.ownTasks(c, m)
 	case c.listens && m.Error == nil:
 		m = listenResult(c, m)
+	case s.modern != nil && becameTask(m):
+		s.mu.Lock()
+		s.gaveUpLocked(c.member) // the server is still at it
+		s.mu.Unlock()
 	}
 	if ids := elicitationsIn(m.Error); len(ids) > 0 && s.modern == nil {
 		s.mu.Lock()
@@ -124,6 +129,15 @@ func (c *call) answered(m *jsonrpc.Message, lost *peer.Lost) {
 		s.mu.Unlock()
 	}
 	c.request.Respond(&jsonrpc.Message{Result: m.Result, Error: m.Error, Extra: m.Extra})
+}
+
+// becameTask reports whether a modern server answers that it goes on with a call as a task.
+func becameTask(answer *jsonrpc.Message) bool {
+	if !bytes.Contains(answer.Result, []byte(`"task"`)) { // most results, and large ones
+		return false
+	}
+	kind, _ := jsonrpc.Member(answer.Result, "resultType")
+	return string(kind) == `"task"`
 }
 
 // progress passes progress on to the client, under its own token.
@@ -151,11 +165,7 @@ func (c *call) cancelled(m *jsonrpc.Message, at jsonrpc.Span) {
 	case !c.Take(): // it is answered at this moment
 		return
 	}
-	if c.member.gone {
-		s.left.add(c.logs)
-	} else {
-		c.member.recent.add(c.logs)
-	}
+	s.gaveUpLocked(c.member)
 	switch {
 	case m != nil:
 		c.Forget()
@@ -186,6 +196,6 @@ func (s *session) cancelLate(fading []*peer.Call) {
 		case c.Take():
 			s.tell(mcp.Cancellation(c.ID, jsonrpc.CauseClientGone))
 		}
-		s.left.add(0)
+		s.gaveUpLocked(c.member)
 	}
 }

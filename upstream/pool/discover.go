@@ -50,7 +50,7 @@ func (s *session) discovered(answer *jsonrpc.Message) {
 		s.retireLocked(jsonrpc.CauseOtherEra)
 	default:
 		if !mcp.DiscoversModern(answer) {
-			m.log.Warn("upstream is pinned to the modern era, and does not answer server/discover as of that era")
+			s.log.Warn("upstream is pinned to the modern era, and does not answer server/discover as of that era")
 		}
 		s.decide(true, true, nil)
 		s.mu.Lock()

@@ -121,6 +121,9 @@ func (m *member) subscribe(r *peer.Request, notes *mcp.Notes) {
 		r.Fail(jsonrpc.Overloaded(s.up.Name))
 		return
 	}
+	if on {
+		s.users.add(m.holder.Who)
+	}
 	m.waiting++
 	s.subs.add(uri, subscribing[*member]{
 		by: m, on: on, params: bytes.Clone(r.Message.Params), of: turn{m, r}, wanted: r.Open,
@@ -200,6 +203,7 @@ func (m *member) notified(msg *jsonrpc.Message, _ *peer.Call) {
 		return
 	}
 	if m.s.server.WaitIn(m.ctx, &m.room) == nil {
+		m.uses()
 		m.s.server.SendIn(&m.room, msg)
 	}
 }

@@ -68,11 +68,11 @@ func (l *legacySession) callOf(m *jsonrpc.Message, of *peer.Call) *modernCall {
 }
 
 // message brings a log message to the call that it belongs to, as far as that
-// wants to hear it. If it cannot be told, but only one call wants to hear anything, it
-// is that call's.
+// wants to hear it. If it cannot be told, but only one call of a client wants to hear
+// anything, it is that call's. Those of a principal may be of different clients.
 func (l *legacySession) message(m *jsonrpc.Message, of *peer.Call) {
 	c := l.callOf(m, of)
-	if c == nil && (m.Related.IsZero() || !l.relates) {
+	if c == nil && (m.Related.IsZero() || !l.relates) && !l.a.holder.Principal {
 		c = l.onlyListener()
 	}
 	if c == nil || c.Level == 0 {

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -42,17 +43,18 @@ const (
 // A member is one client's stream on a session that others share.
 type member struct {
 	// Static after join.
-	c     jsonrpc.Conn
-	log   *slog.Logger
-	alone bool // the stream is of one connection, not of all clients of a principal
-	s     *session
-	peer  *peer.Peer
-	ctx   context.Context // done: the stream ends, with its cause
-	end   context.CancelCauseFunc
-	room  jsonrpc.Room                             // in the server's queue
-	slow  func(end *jsonrpc.ClosedError, open int) // as [Shared.Slow]; nil for nobody
+	c      jsonrpc.Conn
+	log    *slog.Logger
+	holder mcp.Holder // of the key that the stream has
+	s      *session
+	peer   *peer.Peer
+	ctx    context.Context // done: the stream ends, with its cause
+	end    context.CancelCauseFunc
+	room   jsonrpc.Room                             // in the server's queue
+	slow   func(end *jsonrpc.ClosedError, open int) // as [Shared.Slow]; nil for nobody
 
 	sent atomic.Bool // a call of its was with the server
+	used atomic.Bool // it is counted among session.users
 
 	// Guarded by session.mu.
 	can     mcp.Abilities
@@ -61,7 +63,7 @@ type member struct {
 	gone    bool          // it has left
 	level   int           // wanted; zero if the client did not say
 	waiting int           // requests that wait here for their turn, cancelled ones too, so that they are bounded
-	recent  recent        // calls that were cancelled
+	gaveUp  time.Time     // when it gave up something last
 	tasks   memberTasks
 }
 
@@ -146,9 +148,10 @@ func (s *session) leave(m *member, end error) {
 	s.mu.Lock()
 	m.gone = true
 	delete(s.members, m)
-	if m.tasks.running > 0 || m.recent.speaks(time.Now()) {
-		s.left.add(m.recent.logs)
+	if m.tasks.running > 0 {
+		m.gaveUp = time.Now()
 	}
+	s.leftLocked(m)
 	s.mu.Unlock()
 	m.peer.End(end) // what it was asked is refused, what it asked is cancelled: see member.answered, call.cancelled
 	s.mu.Lock()
@@ -175,6 +178,39 @@ func (s *session) forgetLocked(m *member) {
 	s.subs.releaseAll(m)
 	m.countLocked(-1)
 	s.level.bring()
+}
+
+// uses notes that the server is about to be told something of the client's.
+func (m *member) uses() {
+	if m.used.Load() { // as of nearly each request
+		return
+	}
+	m.s.mu.Lock()
+	defer m.s.mu.Unlock()
+	m.s.users.add(m.holder.Who)
+	m.used.Store(true)
+}
+
+// gaveUpLocked notes that the server may still be at something of m's, for which nobody
+// waits.
+func (s *session) gaveUpLocked(m *member) {
+	s.gaveUp.add(m.holder.Who)
+	m.gaveUp = time.Now()
+	if m.gone {
+		s.leftLocked(m)
+	}
+}
+
+// leftLocked remembers for a while what m, which has left, gave up last.
+func (s *session) leftLocked(m *member) {
+	old := func(_ string, at time.Time) bool { return time.Since(at) >= fadeFor }
+	maps.DeleteFunc(s.left, old)
+	if who := m.holder.Who; !old(who, m.gaveUp) && m.gaveUp.After(s.left[who]) {
+		if s.left == nil {
+			s.left = make(map[string]time.Time)
+		}
+		s.left[who] = m.gaveUp
+	}
 }
 
 // put sends a message to the client. m must be nobody else's.

@@ -1,7 +1,7 @@
 package pool
 
 import (
-	"log/slog"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -27,7 +27,6 @@ type modernServer struct {
 	// Static after construction.
 	pinned  bool   // whatever answers is of this era
 	misread func() // what was learned of the upstream's era is wrong
-	log     *slog.Logger
 
 	trial   atomic.Bool   // until it is decided, if it was ever in question
 	decided chan struct{} // closed with the fields below set; only of a trial
@@ -41,8 +40,8 @@ type modernServer struct {
 	retired bool          // no more members: it ends
 }
 
-func newModernServer(up Upstream, trial bool, log *slog.Logger) *modernServer {
-	m := &modernServer{pinned: up.Modern, misread: up.Misread, log: log, decided: make(chan struct{})}
+func newModernServer(up Upstream, trial bool) *modernServer {
+	m := &modernServer{pinned: up.Modern, misread: up.Misread, decided: make(chan struct{})}
 	m.trial.Store(trial)
 	return m
 }
@@ -150,41 +149,52 @@ func listenResult(c *call, m *jsonrpc.Message) *jsonrpc.Message {
 }
 
 // logged passes a log message of a modern server on to whose it is. It belongs to a
-// request, and names none. It may be of each call in flight that asked for such, and of one
-// that was given up a moment ago. If all of these are of one client that is whose it is;
-// else it goes to nobody. Of several calls of one connection the newest has it; those of a
-// principal may be of different clients.
+// request, and names none. If it can be of one client alone, the newest of its calls that
+// asked for such messages has it; else nobody has.
 func (s *session) logged(m *jsonrpc.Message) {
 	level := levelIn(mcp.Read(m))
-	var newest *call
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, c := range s.server.Calls(func(c *peer.Call) bool { return wants(level, callOf(c).logs) }) {
-		switch {
-		case !c.Sent():
-		case newest != nil && (newest.member != callOf(c).member || !newest.member.alone):
-			return
-		default:
-			newest = callOf(c)
-		}
+	calls := s.callsOfOneLocked()
+	if len(calls) == 0 {
+		s.dropLocked(m)
+		return
 	}
-	if newest != nil && !s.gaveUpLocked(level, newest.member) {
-		newest.member.put(&jsonrpc.Message{Method: m.Method, Params: m.Params, Extra: m.Extra, Related: newest.request.ID})
+	for _, c := range slices.Backward(calls) {
+		if wants(level, c.logs) {
+			c.member.put(&jsonrpc.Message{Method: m.Method, Params: m.Params, Extra: m.Extra, Related: c.request.ID})
+			return
+		}
 	}
 }
 
-// gaveUpLocked reports whether a log message may be of a call that was given up, of somebody
-// else than m.
-func (s *session) gaveUpLocked(level int, m *member) bool {
-	now := time.Now()
-	may := func(r *recent) bool { return r.speaks(now) && wants(level, r.logs) }
-	if may(&s.left) {
-		return true
-	}
-	for other := range s.members {
-		if (other != m || !m.alone) && may(&other.recent) {
-			return true
+// callsOfOneLocked returns the calls at the server, the oldest first, if the server can log
+// for nobody but the one client that has made them; nil if it can. Servers log unasked, and
+// late, so that it does not matter who asked for log messages, and whoever has given up a
+// call or was given a task may still be meant. Clients of another principal may be meant
+// because of a subscription, too, and at any time after they have given up; other clients of
+// the same principal for fadeFor.
+func (s *session) callsOfOneLocked() []*call {
+	meant := s.gaveUp
+	var calls []*call
+	for _, c := range s.atServer() {
+		meant.add(c.member.holder.Who)
+		switch {
+		case c.listens:
+		case len(calls) > 0 && (c.member != calls[0].member || c.member.holder.Principal):
+			return nil
+		default:
+			calls = append(calls, c)
 		}
 	}
-	return false
+	if len(calls) == 0 {
+		return nil
+	}
+	m := calls[0].member
+	switch {
+	case meant.others(m.holder.Who), s.othersGaveUpLocked(m, fadeFor),
+		m.holder.Principal && time.Since(m.gaveUp) < fadeFor:
+		return nil
+	}
+	return calls
 }

@@ -2,7 +2,6 @@ package pool
 
 import (
 	"cmp"
-	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
@@ -20,11 +19,7 @@ func (s *session) notified(m *jsonrpc.Message, of *peer.Call) {
 		s.taskProgress(m)
 	case mcp.MethodCancelled: // of what is over
 	case mcp.MethodToolsChanged, mcp.MethodPromptsChanged, mcp.MethodResourcesChanged:
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		for member := range s.members {
-			member.hearLocked(m, jsonrpc.ID{})
-		}
+		s.listChanged(m)
 	case mcp.MethodResourceUpdated:
 		s.updated(m)
 	case mcp.MethodTaskStatus:
@@ -41,6 +36,20 @@ func (s *session) notified(m *jsonrpc.Message, of *peer.Call) {
 func (m *member) hearLocked(n *jsonrpc.Message, related jsonrpc.ID) {
 	if m.ready {
 		m.put(&jsonrpc.Message{Method: n.Method, Params: n.Params, Extra: n.Extra, Related: related})
+	}
+}
+
+// listChanged tells all clients that a list has changed. It need not say more, and what it
+// says besides may be about one of them.
+func (s *session) listChanged(m *jsonrpc.Message) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for member := range s.members {
+		if s.users.others(member.holder.Who) {
+			member.hearLocked(&jsonrpc.Message{Method: m.Method}, jsonrpc.ID{})
+		} else {
+			member.hearLocked(m, jsonrpc.ID{})
+		}
 	}
 }
 
@@ -67,10 +76,9 @@ func (s *session) elicitationDone(m *jsonrpc.Message) {
 	}
 }
 
-// said handles log messages and what only a vendor knows. With a call or a task
-// it is that client's. Log messages without one are about the server and go to
-// all that want to hear them; anything else may be private, and goes to a client
-// only if there was no other of late.
+// said handles log messages and what only a vendor knows. With a call or a task it is that
+// client's. Without one it may have in it what any client has ever told this server, so
+// that it is for the clients of the one principal that has told it anything.
 func (s *session) said(m *jsonrpc.Message, of *peer.Call) {
 	notes := mcp.Read(m)
 	task, err := relatedTask(notes)
@@ -82,18 +90,25 @@ func (s *session) said(m *jsonrpc.Message, of *peer.Call) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	owner, id, said := s.ownerLocked(m.Related, of, task)
-	if !said && !logs && (len(s.members) != 1 || s.othersSpeakLocked(time.Now())) {
-		return
-	}
-	if owner != nil {
+	switch {
+	case owner != nil:
 		owner.hearSaidLocked(m, id, logs, level)
+	case said: // of what is over
+	case s.users.several:
+		s.dropLocked(m)
+	default:
+		for member := range s.members {
+			if !s.users.others(member.holder.Who) {
+				member.hearSaidLocked(m, id, logs, level)
+			}
+		}
 	}
-	if said {
-		return
-	}
-	for member := range s.members {
-		member.hearSaidLocked(m, id, logs, level)
-	}
+}
+
+// dropLocked counts a message that could be about any of several clients.
+func (s *session) dropLocked(m *jsonrpc.Message) {
+	s.dropped++
+	s.log.Debug("dropped a message that could be about any of several clients", "method", m.Method)
 }
 
 // hearSaidLocked passes on what the server has said, but for log messages that the

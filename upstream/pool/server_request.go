@@ -42,8 +42,8 @@ func (s *session) asked(r *peer.Request) {
 		s.reply(r, &jsonrpc.Message{Result: rootsResult(s.up.Roots)})
 	case m == nil:
 		s.reply(r, failure(errAmbiguous))
-		if s.unattributed != nil && !said {
-			s.wg.Go(func() { s.unattributed(s.up.Name) })
+		if s.ambiguous != nil && !said {
+			s.wg.Go(func() { s.ambiguous(s.up.Name) })
 		}
 	case m.asked() >= maxAsked:
 		s.reply(r, failure(jsonrpc.Overloaded(s.up.Name)))
@@ -140,16 +140,25 @@ func (s *session) ownerLocked(related jsonrpc.ID, of *peer.Call, task string) (m
 }
 
 // onlyCallerLocked returns the only client with a call at the server, and its newest
-// request; nil if what the server says could be another's.
+// request; nil if what the server says could be another's: because of a call, one that was
+// given up of late, or a task, though what is about a task should say so.
 func (s *session) onlyCallerLocked() (only *member, id jsonrpc.ID) {
-	for _, m := range s.speakersLocked() {
-		if m == nil || only != nil && only != m {
+	for _, c := range s.atServer() {
+		switch {
+		case c.quiet:
+		case c.member.gone, only != nil && only != c.member:
+			return nil, id
+		default: // also what is being cancelled at this moment
+			only = c.member
+		}
+	}
+	if only == nil || s.othersGaveUpLocked(only, lingering) {
+		return nil, id
+	}
+	for m := range s.members {
+		if m != only && m.tasks.running > 0 {
 			return nil, id
 		}
-		only = m
-	}
-	if only == nil {
-		return nil, id
 	}
 	id = only.newest()
 	if id.IsZero() {
@@ -158,31 +167,27 @@ func (s *session) onlyCallerLocked() (only *member, id jsonrpc.ID) {
 	return only, id
 }
 
-// speakersLocked returns the clients for which the server may have something to say: because
-// of a call, one that was cancelled a moment ago, or a task, though what is about a task
-// should say so. One that has left is nil.
-func (s *session) speakersLocked() (all []*member) {
-	now := time.Now()
-	if s.othersSpeakLocked(now) {
-		all = append(all, nil)
+// othersGaveUpLocked reports whether another client than m has given up something of late:
+// one of the same principal within a time, one of another within fadeFor.
+func (s *session) othersGaveUpLocked(m *member, same time.Duration) bool {
+	late := func(who string, at time.Time) bool {
+		within := fadeFor
+		if who == m.holder.Who {
+			within = same
+		}
+		return time.Since(at) < within
 	}
-	for _, c := range s.atServer() {
-		if !c.quiet && !c.member.gone { // also one that is being cancelled at this moment
-			all = append(all, c.member)
+	for who, at := range s.left {
+		if late(who, at) {
+			return true
 		}
 	}
-	for m := range s.members {
-		if m.tasks.running > 0 || m.recent.speaks(now) {
-			all = append(all, m)
+	for other := range s.members {
+		if other != m && late(other.holder.Who, other.gaveUp) {
+			return true
 		}
 	}
-	return all
-}
-
-// othersSpeakLocked reports whether the server may have something to say because of a
-// client that has left.
-func (s *session) othersSpeakLocked(now time.Time) bool {
-	return s.left.speaks(now) || slices.ContainsFunc(s.atServer(), func(c *call) bool { return c.member.gone && !c.quiet })
+	return false
 }
 
 // busyLocked reports whether any client has a call at the server.

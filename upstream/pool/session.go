@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"log/slog"
 	"sync"
 	"time"
 
@@ -28,22 +29,24 @@ const maxReplies = 1024
 //
 // Invariants:
 //   - Everything that comes from the server has one owner, or goes to all because
-//     it is about the server itself (list changes, log messages without a call).
-//     What has an owner that cannot be told goes to nobody.
+//     it has no content (list changes). What does not name its owner goes to nobody,
+//     unless it can be of one principal only: the server remembers what it was told,
+//     and may log it at any time.
 //   - The server's Recv waits for no client: one that lets too much come together is
 //     ended.
 //   - The lock is taken before that of a Peer, never while one is held.
 type session struct {
 	// Static after construction.
-	up           Upstream
-	unattributed func(upstream string) // nil for none
-	forced       context.Context       // done: nothing waits any more
-	near         *jsonrpc.PipeConn
-	server       *peer.Peer
-	modern       *modernServer // what the modern era has besides; nil in the legacy one
-	timers       timers.Set
-	wg           sync.WaitGroup // for moments unattributed
-	own          jsonrpc.Room   // of what this side has to say; without a bound
+	up        Upstream
+	log       *slog.Logger
+	ambiguous func(upstream string) // nil for none
+	forced    context.Context       // done: nothing waits any more
+	near      *jsonrpc.PipeConn
+	server    *peer.Peer
+	modern    *modernServer // what the modern era has besides; nil in the legacy one
+	timers    timers.Set
+	wg        sync.WaitGroup // for moments ambiguous
+	own       jsonrpc.Room   // of what this side has to say; without a bound
 
 	mu       sync.Mutex // guards the fields below, and those of the members that say so
 	members  map[*member]struct{}
@@ -52,8 +55,11 @@ type session struct {
 	level    level
 	tasks    tasks
 	elicited elicited
-	left     recent // what members that have left gave up
-	cause    string // of an end that this side has begun; "" before
+	users    principals           // of whom the server was told anything since it started
+	gaveUp   principals           // of whom it may still be at something that nobody waits for
+	left     map[string]time.Time // when members that have left gave up something last, by principal, for fadeFor
+	dropped  int                  // messages that could be about any of several clients
+	cause    string               // of an end that this side has begun; "" before
 	over     bool
 }
 
@@ -69,7 +75,7 @@ func classOf(m *jsonrpc.Message) jsonrpc.Class {
 }
 
 func newSession(p *Shared, up Upstream, near *jsonrpc.PipeConn) *session {
-	s := &session{up: up, unattributed: p.Unattributed, forced: p.forced, near: near,
+	s := &session{up: up, log: p.logger().With("upstream", up.Name), ambiguous: p.Ambiguous, forced: p.forced, near: near,
 		members: make(map[*member]struct{})}
 	s.subs.ask, s.level.ask = s.askSub, s.askLevel
 	s.server = peer.New(peer.Options{
@@ -199,25 +205,25 @@ func (s *session) greetLocked(m *member) {
 	}
 }
 
-// A recent is what a client gave up a moment ago: until then the server may still speak
-// of it, since it was on its way when the cancellation reached it.
-type recent struct {
-	till time.Time
-	logs int // the least level that something of it wanted to log; zero for none
-}
-
-// lingering is how long a call that was cancelled may still speak.
+// lingering is how long a call that was cancelled may still speak: the server was on its way
+// to say something when the cancellation reached it.
 const lingering = time.Second
 
-func (r *recent) add(logs int) {
-	now := time.Now()
-	if !now.Before(r.till) {
-		r.logs = 0
-	}
-	if r.logs == 0 || logs != 0 {
-		r.logs = cmp.Or(min(r.logs, logs), r.logs, logs)
-	}
-	r.till = now.Add(lingering)
+// Principals are none, one, or several of whom nobody needs to know who they are.
+type principals struct {
+	one     string // the first; "" for none
+	several bool
 }
 
-func (r *recent) speaks(now time.Time) bool { return now.Before(r.till) }
+func (p *principals) add(who string) {
+	switch {
+	case who == "" || who == p.one: // "" is no client
+	case p.one == "":
+		p.one = who
+	default:
+		p.several = true
+	}
+}
+
+// others reports whether there is one besides who.
+func (p *principals) others(who string) bool { return p.several || p.one != "" && p.one != who }

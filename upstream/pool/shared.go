@@ -36,9 +36,9 @@ type Shared struct {
 	Log        *slog.Logger // nil discards
 	MaxMessage int          // bytes of the largest message from a server
 
-	// Unattributed is told that an upstream asked something and it could not be told
+	// Ambiguous is told that an upstream asked something and it could not be told
 	// of whom, since several clients have calls there. It may be nil.
-	Unattributed func(upstream string)
+	Ambiguous func(upstream string)
 
 	// Slow is told that a client's stream has ended, with so many open calls, since the
 	// client did not read. It may be nil.
@@ -63,13 +63,12 @@ var errStops = errors.New("the host stops")
 
 // Attach serves one stream of a client on a server that it shares with others, which
 // stays when the stream is closed. It owns c. The log calls the stream by session.
-// Alone is whether the stream is of one connection, not of all clients of a principal.
-func (p *Shared) Attach(ctx context.Context, up Upstream, era mcp.Era, session string, alone bool, c jsonrpc.Conn) error {
+func (p *Shared) Attach(ctx context.Context, up Upstream, era mcp.Era, holder mcp.Holder, session string, c jsonrpc.Conn) error {
 	if ctx.Err() != nil {
 		return refuse(c, context.Cause(ctx))
 	}
 	m := newMember(p, up, c, p.logger().With("upstream", up.Name, "session", session))
-	m.alone = alone
+	m.holder = holder
 	if p.Slow != nil {
 		m.slow = func(end *jsonrpc.ClosedError, open int) { p.Slow(up.Name, session, end, open) }
 	}
@@ -118,7 +117,7 @@ func (p *Shared) newLocked(up Upstream, era mcp.Era, trial bool) (s *session, st
 	s = newSession(p, up, near)
 	var onTrial func() bool
 	if era == mcp.Modern {
-		s.modern = newModernServer(up, trial, p.logger().With("upstream", up.Name))
+		s.modern = newModernServer(up, trial)
 		onTrial = s.modern.trial.Load
 		s.discover()
 	} else {
@@ -168,6 +167,20 @@ func (p *Shared) EndIdle() {
 	for _, s := range p.open {
 		s.endIdle()
 	}
+}
+
+// Unattributed returns how many messages of an upstream's server were dropped since it
+// started, because they could be about any of several clients.
+func (p *Shared) Unattributed(upstream string, era mcp.Era) int {
+	p.mu.Lock()
+	s := p.open[sessionID{upstream, era}]
+	p.mu.Unlock()
+	if s == nil {
+		return 0
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.dropped
 }
 
 // Stop ends all sessions, as their servers wish and by force when ctx is done. It
