@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Tests mcp-proxy against real peers: interop/run.sh [conformance|eras|clients|closing|leaving|identity|login|page]…
+# Tests mcp-proxy against real peers: interop/run.sh [conformance|eras|clients|closing|leaving|identity|login|page|uris]…
 #
 # Installs what is missing (npm packages, a Node of their own, one virtual
 # environment for each python-sdk release), builds the proxy, and runs the named
@@ -46,6 +46,6 @@ for list in python/mcp-*.txt; do python_release "$list"; done
 programs
 
 parts=("$@")
-[[ ${#parts[@]} -gt 0 ]] || parts=(conformance eras clients closing leaving identity login page)
+[[ ${#parts[@]} -gt 0 ]] || parts=(conformance eras clients closing leaving identity login page uris)
 [[ " ${parts[*]} " != *" page "* ]] || browser
 exec node_modules/.bin/node --test --test-concurrency=2 --test-timeout=480000 --test-reporter=spec "${parts[@]/%/.test.mjs}"

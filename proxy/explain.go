@@ -132,6 +132,9 @@ func (e *Explanation) decide(cfg *config.Config, policies *policy.Policies, who 
 	e.Glob, e.Needs, e.Missing = d.Glob, d.Needs, d.Missing
 	e.Answer = answerOf(d)
 	e.because(g, cfg.File)
+	if d.Unclear {
+		e.Why = fmt.Sprintf("%s: %s is about resources, and servers could take this URI for another one", fileOf(cfg.File), e.Rule)
+	}
 }
 
 // decideForAll answers with what each policy says: nobody has said who asks.
@@ -249,6 +252,9 @@ func (e *Explanation) kind(q Question) (policy.Kind, error) {
 	case "prompt":
 		return policy.Prompt, nil
 	case "resource":
+		if strings.Contains(q.Name, "{") {
+			return policy.Template, nil
+		}
 		return policy.Resource, nil
 	}
 	return 0, fmt.Errorf("%q is neither tool, prompt nor resource", q.Kind)
@@ -258,7 +264,7 @@ func (e *Explanation) kind(q Question) (policy.Kind, error) {
 // configuration says. An upstream of a host elsewhere is not known here: nil.
 func (e *Explanation) resolve(cfg *config.Config, kind policy.Kind) (*config.Upstream, string) {
 	e.Matched = e.Name
-	if kind == policy.Resource {
+	if kind.IsResource() {
 		return nil, ""
 	}
 	naming := catalog.Naming(strings.TrimPrefix(cfg.Prefix, "auto"))

@@ -32,7 +32,7 @@ func (p *Proxy) Explain(q Question) (*Explanation, error) {
 	e.decide(cfg, policies, who, kind)
 	e.behind(p.links.snapshot())
 	switch {
-	case l.Upstream == "" && kind != policy.Resource:
+	case l.Upstream == "" && !kind.IsResource():
 		e.nowhere(l)
 	case l.Hidden && e.Link != "":
 		e.hidden("tools of the upstream, in the configuration of its host, hides it from all clients")
@@ -71,7 +71,7 @@ func listOf(k policy.Kind) catalog.Kind {
 // follow takes over where the name leads.
 func (e *Explanation) follow(l session.Lead, kind policy.Kind) {
 	e.Upstream, e.Original, e.Exposed, e.Matched = l.Upstream, l.Original, l.Exposed, e.Name
-	if kind != policy.Resource && l.Upstream != "" {
+	if !kind.IsResource() && l.Upstream != "" {
 		e.Matched = policy.Name(l.Upstream, l.Original)
 	}
 	e.Leads = map[session.Rule]string{
@@ -147,7 +147,7 @@ func (h *Host) Explain(q Question) (*Explanation, error) {
 	e.Original = original
 	e.Answer, e.Why = AnswerAllowed, "a host has no policies; the proxies that are linked to it may have some"
 	switch {
-	case u == nil && kind != policy.Resource:
+	case u == nil && !kind.IsResource():
 		e.unknown("no upstream of this host is called so: a name is <upstream>__<name>")
 	case u != nil && kind == policy.Tool && !catalog.Allows(u.Tools.Allow, u.Tools.Deny, original):
 		e.hidden(u.Key + ".tools hides it from all clients")

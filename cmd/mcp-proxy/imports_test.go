@@ -84,6 +84,7 @@ var onlyIn = map[string]string{
 	"google.golang.org/protobuf/proto":                         "proxy/traces",
 	"github.com/yosida95/uritemplate/v3":                       "proxy/catalog",
 	"github.com/tmaxmax/go-sse":                                "", // tests alone
+	"github.com/nlnwa/whatwg-url/url":                          "",
 	"github.com/modelcontextprotocol/go-sdk/mcp":               "examples",
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc":           "examples",
 	"github.com/tidwall/gjson":                                 "",

@@ -11,7 +11,7 @@
 //
 //   - rule.go: what a rule says, and whom it is about.
 //   - grant.go: what one client may, by its rule.
-//   - uri.go: in which ways a URI can be written.
+//   - uri.go: in which ways servers read a URI, and what is refused since they do not agree.
 //   - policies.go: all rules, and who has which grant.
 //   - usage.go: rate, requests in flight and sessions, by principal.
 //

@@ -11,12 +11,17 @@ import (
 // A Kind is what a rule decides about.
 type Kind byte
 
-// The kinds. A template of resources is a resource, by its own text.
+// The kinds. A template of resources is decided by its own text, and the resources that it
+// expands to by theirs.
 const (
 	Tool Kind = iota
 	Prompt
 	Resource
+	Template
 )
+
+// IsResource reports whether a kind is called by a URI.
+func (k Kind) IsResource() bool { return k >= Resource }
 
 // Name is how rules call a tool or prompt: by its upstream and by its own name there.
 func Name(upstream, original string) string { return upstream + "__" + original }
@@ -33,6 +38,7 @@ type Grant struct {
 type Decision struct {
 	Allowed bool
 	Glob    string   // that has decided; "" for none
+	Unclear bool     // a URI that servers can take for another one; it is not allowed
 	Needs   []string // all scopes that are needed, sorted; nil for none
 	Missing []string // of them, those that the client does not have
 }
@@ -66,21 +72,22 @@ func (g *Grant) May(k Kind, name string) bool {
 	if g == nil {
 		return true
 	}
-	_, allowed := g.rule.allows(k, name)
-	return allowed
+	d, _ := g.rule.decide(k, name)
+	return d.Allowed
 }
 
 // Decide says what the client may do with a tool, a prompt ([Name] says what they are
 // called) or a resource.
-func (g *Grant) Decide(k Kind, name string) (d Decision) {
+func (g *Grant) Decide(k Kind, name string) Decision {
 	if g == nil {
 		return Decision{Allowed: true}
 	}
-	if d.Glob, d.Allowed = g.rule.allows(k, name); !d.Allowed {
+	d, uri := g.rule.decide(k, name)
+	if !d.Allowed {
 		return d
 	}
 	for _, s := range g.rule.scopes {
-		if _, ok := first(k, s.glob, name); ok {
+		if s.matches(k, name, uri) {
 			d.Needs = append(d.Needs, s.needs...)
 		}
 	}
@@ -108,7 +115,7 @@ func (g *Grant) SeesAny(k Kind, upstream string) bool {
 		return true
 	}
 	of := Name(upstream, "")
-	if k == Resource {
+	if k.IsResource() {
 		of = ""
 	}
 	globs := g.rule.globs(k)
@@ -139,55 +146,42 @@ func (r *rule) globs(k Kind) *Globs {
 	return &r.Resources
 }
 
-// allows reports whether a rule lets something pass, and by which glob.
-func (r *rule) allows(k Kind, name string) (by string, ok bool) {
+// decide says whether a rule lets something pass, and how the URI of a resource was read.
+func (r *rule) decide(k Kind, name string) (d Decision, uri *reading) {
+	if k.IsResource() {
+		return r.decideURI(k, name)
+	}
 	of := r.globs(k)
-	if by, denied := first(k, of.Deny, name); denied {
-		return by, false
+	if by, denied := glob.First(of.Deny, name); denied {
+		return Decision{Glob: by}, nil
 	}
-	if !r.listed {
-		return "", true
+	if d.Allowed = !r.listed; !d.Allowed {
+		d.Glob, d.Allowed = glob.First(of.Allow, name)
 	}
-	by, ok = glob.First(of.Allow, name)
-	if k == Resource {
-		for _, as := range readings(name) {
-			if ok {
-				by, ok = firstPlain(of.Allow, as)
-			}
-		}
-	}
-	return by, ok
+	return d, nil
 }
 
-// first returns the first glob that matches, for a resource in any way in which its URI can
-// be written.
-func first(k Kind, globs []string, name string) (by string, ok bool) {
-	by, ok = glob.First(globs, name)
-	if k != Resource || ok || len(globs) == 0 {
-		return by, ok
+func (r *rule) decideURI(k Kind, name string) (d Decision, uri *reading) {
+	if !r.byURI {
+		return Decision{Allowed: !r.listed}, &reading{}
 	}
-	for _, as := range append(readings(name), name) {
-		if by, ok = firstPlain(globs, as); ok {
-			return by, true
-		}
-		if by, ok = firstPlain(globs, folded(as)); ok {
-			return by, true
-		}
+	read := readURI
+	if k == Template {
+		read = readTemplate
 	}
-	return "", false
-}
-
-// firstPlain is [glob.First] for a URI as [readings] or [folded] have it, of globs as they
-// are, or decoded and folded themselves.
-func firstPlain(globs []string, uri string) (by string, ok bool) {
-	if by, ok = glob.First(globs, uri); ok {
-		return by, ok
+	as, ok := read(name)
+	if !ok {
+		return Decision{Unclear: true}, nil
 	}
-	for _, g := range globs {
-		as := decoded(g)
-		if _, ok = glob.First([]string{as, foldedGlob(as)}, uri); ok {
-			return g, true
+	for _, g := range r.deny {
+		if g.denies(&as) {
+			return Decision{Glob: g.text}, nil
 		}
 	}
-	return "", false
+	for _, g := range r.allow {
+		if g.allows(&as) {
+			return Decision{Allowed: true, Glob: g.text}, &as
+		}
+	}
+	return Decision{Allowed: !r.listed}, &as
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -125,12 +126,26 @@ type rule struct {
 	Rule
 	listed bool // it allows something, and nothing else
 	scopes []scope
+
+	// Of resources. byURI tells that there are globs of URIs, also among the scopes: else
+	// nobody looks at how a URI is written.
+	byURI       bool
+	allow, deny []*reading
 }
 
 // A scope is what one glob of a rule's scopes needs.
 type scope struct {
-	glob  []string // one
+	glob  *reading // also of names, as it is written
 	needs []string
+}
+
+// matches reports whether the scopes are needed for something; uri is that of a resource.
+func (s *scope) matches(k Kind, name string, uri *reading) bool {
+	if k.IsResource() {
+		return s.glob.denies(uri)
+	}
+	_, ok := glob.First([]string{s.glob.text}, name)
+	return ok
 }
 
 func compile(r Rule) (*rule, error) {
@@ -150,9 +165,23 @@ func compile(r Rule) (*rule, error) {
 		if err := glob.Check(g); err != nil {
 			return nil, fmt.Errorf("%s.scopes: %q is not a glob: %w", r.Key, g, err)
 		}
-		c.scopes = append(c.scopes, scope{[]string{g}, r.Scopes[g]})
+		c.scopes = append(c.scopes, scope{readGlob(g), r.Scopes[g]})
+		c.byURI = c.byURI || beginsURI.MatchString(literal(g))
 	}
+	c.allow, c.deny = readGlobs(r.Resources.Allow), readGlobs(r.Resources.Deny)
+	c.byURI = c.byURI || c.allow != nil || c.deny != nil
 	return c, nil
+}
+
+// beginsURI tells globs that can match a URI from those of names, which have __ before any
+// colon.
+var beginsURI = regexp.MustCompile(`^[A-Za-z0-9+.%/-]*(:|$)`)
+
+func readGlobs(globs []string) (all []*reading) {
+	for _, g := range globs {
+		all = append(all, readGlob(g))
+	}
+	return all
 }
 
 // nothing is the rule of those whom no rule is about.

@@ -253,7 +253,11 @@ func (s *session) toOwnerOf(c *call, in mcp.Member) *jsonrpc.Error {
 	if !ok {
 		return invalidParams(errMissing("uri").Error())
 	}
-	switch denied, answered := s.denied(c, catalog.Resources, nil, uri); {
+	k := catalog.Resources
+	if in == mcp.RefURI { // of a resource or a template
+		k = catalog.Templates
+	}
+	switch denied, answered := s.denied(c, k, nil, uri); {
 	case answered:
 		return nil
 	case denied:

@@ -96,6 +96,8 @@ func kindOf(k catalog.Kind) policy.Kind {
 		return policy.Tool
 	case catalog.Prompts:
 		return policy.Prompt
+	case catalog.Templates:
+		return policy.Template
 	}
 	return policy.Resource
 }

@@ -2,6 +2,7 @@ package session
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -117,6 +118,7 @@ func TestDeniedIsUnknown(t *testing.T) {
 		"allowed": {Tools: policy.Globs{Allow: []string{"files__open*", "docs__*"}}, Prompts: policy.Globs{Allow: []string{"files__open*", "docs__*"}}, Resources: policy.Globs{Allow: []string{"file:///open*"}}},
 		"denied":  {Tools: policy.Globs{Deny: []string{"files__secret*"}}, Prompts: policy.Globs{Deny: []string{"files__secret*"}}, Resources: policy.Globs{Deny: []string{"file:///secret*"}}},
 	}
+	t.Run("hostile URIs", deniedURIs)
 	for how, rule := range rules {
 		for _, k := range kinds {
 			for _, l := range layouts {
@@ -156,6 +158,111 @@ func TestDeniedIsUnknown(t *testing.T) {
 						})
 					})
 				}
+			}
+		}
+	}
+}
+
+// hostileURIs lead a server to docs://private, or to file:///secret, that takes them for what
+// they are not. In proxy/policy there are more.
+var hostileURIs = []string{
+	"docs://private/x", "DOCS://Private/x", "docs:private/x", "docs:///private//x", "docs://u@private:1/x", "docs://%70rivate/x", "docs://%2570rivate/x", "docs://private/x?q", "docs://private/x#f",
+	"docs://public/../private/x", "docs://public/%2e%2e/private/x", "docs://public/%252e%252e/private/x", "docs://public/..;a/private/x", "docs://public/.\t./private/x", "docs://public/.\n./private/x",
+	`docs://public/..\private/x`, "docs://public/..%5Cprivate/x", "docs:public/../private/x", "docs:../private/x", "docs://../private/x", " docs://private/x", "docs://private/x ", "docs://public/private\x00",
+	"file:///secret/private", "file:/secret/private", "file:secret/private", "FILE:///SECRET/private", "file://localhost/secret/private", "file://other/secret/private", "/secret/private", "file:///public/..%2fsecret/private",
+}
+
+// deniedURIs is TestDeniedIsUnknown for URIs that are written so that servers read something
+// else in them.
+func deniedURIs(t *testing.T) {
+	text := func(v any) string {
+		b, err := json.Marshal(v)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(b)
+	}
+	list := func(format string, behind ...string) string {
+		var all []string
+		for _, uri := range append(hostileURIs, "docs://public/open") {
+			for _, b := range behind {
+				all = append(all, fmt.Sprintf(format, text(uri+b)))
+			}
+		}
+		return strings.Join(all, ",")
+	}
+	lists := map[string]string{
+		mcp.MethodResourcesList: `{"resources":[` + list(`{"uri":%s,"name":"r"}`, "") + `]}`,
+		mcp.MethodTemplatesList: `{"resourceTemplates":[{"uriTemplate":"docs://private{/x}","name":"t"},` + list(`{"uriTemplate":%s,"name":"t"}`, "/{x}", "{/x*}{?q}") + `]}`,
+	}
+	server := func(p *party, m *jsonrpc.Message) {
+		if result, ok := lists[m.Method]; ok {
+			p.conn.Send(jsonrpc.NewResult(m.ID, []byte(result)))
+			return
+		}
+		echo("files")(p, m)
+	}
+	const completion = `"completion/complete","params":{"argument":{},"ref":{"type":"ref/resource","uri":%s}}`
+	asks := map[mcp.Era][]string{mcp.Modern: {`"resources/read","params":{"uri":%s}`, completion}}
+	asks[mcp.Legacy] = append(asks[mcp.Modern], `"resources/subscribe","params":{"uri":%s}`, `"resources/unsubscribe","params":{"uri":%s}`)
+	for how, globs := range map[string]policy.Globs{
+		"allowed": {Allow: []string{"docs://public/*", "file:///public/*"}},
+		"denied":  {Deny: []string{"docs://private/*", "file:///secret/*"}},
+	} {
+		for _, names := range [][]string{{"files"}, {"files", "docs"}} {
+			for era, formats := range asks {
+				t.Run(fmt.Sprintf("%s/%d/%s", how, len(names), era), func(t *testing.T) {
+					p := &Router{Policies: policiesOf(t, policy.Rule{Who: policy.Who{Any: true}, Resources: globs})}
+					inWorldOf(t, era, p, names, func(w *world) {
+						w.hands = map[string]func(*party, *jsonrpc.Message){"files": server}
+						w.initialize()
+						for method := range lists {
+							w.client.say(`{"jsonrpc":"2.0","id":"l","method":"` + method + `"}`)
+							if got := strings.Join(w.client.take(), ""); strings.Contains(strings.ToLower(got), "private") || !strings.Contains(got, "docs://public/open") {
+								t.Errorf("%s: %s", method, got)
+							}
+						}
+						w.upstream("files").take()
+						w.wantUnknown(formats, text)
+						if era == mcp.Modern {
+							w.client.say(`{"jsonrpc":"2.0","id":9,"method":"subscriptions/listen","params":{"notifications":{"resourceSubscriptions":` + text(append(hostileURIs, "docs://public/open")) + `}}}`)
+							time.Sleep(time.Second)
+							if got := strings.Join(w.client.take(), ""); !strings.Contains(got, `"resourceSubscriptions":["docs://public/open"]`) {
+								t.Error("listens to", got)
+							}
+						}
+						for name, streams := range w.conns {
+							for _, p := range streams {
+								if got := strings.Join(p.take(), ""); strings.Contains(strings.ToLower(got), "private") {
+									t.Errorf("%s got %s", name, got)
+								}
+							}
+						}
+					})
+				})
+			}
+		}
+	}
+}
+
+// wantUnknown asks for what is hostile, and for what is not, in all ways.
+func (w *world) wantUnknown(formats []string, text func(any) string) {
+	code := jsonrpc.CodeResourceNotFound
+	if w.era == mcp.Modern {
+		code = jsonrpc.CodeInvalidParams
+	}
+	for _, format := range formats {
+		ask := func(uri string) string {
+			w.client.say(`{"jsonrpc":"2.0","id":1,"method":` + fmt.Sprintf(format, text(uri)) + `}`)
+			return strings.Join(w.client.take(), "")
+		}
+		if got := ask("docs://public/open"); !strings.Contains(got, `"result"`) {
+			w.t.Errorf("%s: what is allowed: %s", format, got)
+		}
+		for _, uri := range hostileURIs {
+			unknown := &jsonrpc.Error{Code: code, Message: "Resource not found", Data: map[string]string{"uri": uri}}
+			if got, want := ask(uri), `{"jsonrpc":"2.0","id":1,"error":`+string(unknown.Raw())+`}`; got != want {
+				w.t.Errorf("%s of %q:\n%s\n%s", format, uri, got, want)
 			}
 		}
 	}
