@@ -14,6 +14,7 @@ import { after, describe, test } from "node:test";
 import { promisify } from "node:util";
 import { desk, faults, launch, logIn, phone, picture, tabTo, visit } from "./chromium.mjs";
 import { call, remote } from "./client.mjs";
+import { collisions, lookAs, looks, pretend } from "./layout.mjs";
 import { binary, Child, configured, directory, freePort, here, python, until } from "./proxy.mjs";
 
 const run = promisify(execFile);
@@ -48,6 +49,16 @@ async function caller(t, url) {
 
 const textOf = (page) => page.evaluate(() => document.body.innerText);
 const says = (page, text) => until(`the page to say ${text}`, async () => (await textOf(page)).includes(text));
+
+/** Looks at a page in every width and scheme. */
+async function inEveryLook(page, name) {
+  for (const look of looks) {
+    await lookAs(page, look);
+    await picture(page, `${name}-${look.width}-${look.colorScheme}`);
+    assert.deepEqual(await collisions(page), [], `${look.width} wide, ${look.colorScheme}`);
+    assert.deepEqual(await faults(page), [], `${look.width} wide, ${look.colorScheme}`);
+  }
+}
 
 describe("for operators", { concurrency: 1 }, () => {
   test("shows nothing without the token, and keeps that for the tab alone", async (t) => {
@@ -136,6 +147,24 @@ describe("for operators", { concurrency: 1 }, () => {
     }
   });
 
+  for (const upstreams of [0, 1, 17, 60]) {
+    test(`nothing is in the way of anything, with ${upstreams} upstreams`, async (t) => {
+      const { full } = await served(t, () => ({}));
+      const page = await visit(browser, full);
+      await pretend(page, upstreams);
+      await logIn(page, "operator-token");
+      await until("the upstreams", async () => (await page.locator("#upstreams tr.up").count()) === upstreams && page.locator("#main").isVisible());
+      await inEveryLook(page, `operators-${upstreams}`);
+      for (const name of await page.locator("#upstreams .open").all()) await name.click();
+      for (const event of await page.locator("#events .event > button").all()) await event.click();
+      for (const look of looks) {
+        await lookAs(page, look);
+        assert.deepEqual(await collisions(page), [], `opened, ${look.width} wide`);
+      }
+      await page.context().close();
+    });
+  }
+
   test("by the keyboard alone", async (t) => {
     const { base, full } = await served(t, () => ({}));
     const client = await caller(t, `${base}mcp`);
@@ -160,7 +189,7 @@ describe("for operators", { concurrency: 1 }, () => {
     const before = await name();
     await page.keyboard.press("Enter");
     assert.equal(await page.evaluate(() => document.activeElement.getAttribute("aria-expanded")), "true");
-    assert.equal(await page.locator("#upstreams .more:visible .server").count(), 1);
+    assert.match(await page.locator("#upstreams .more:visible").innerText(), /did not start: command not found \(\w{8}\)/);
     await page.waitForResponse(/status$/); // what is shown anew keeps the focus
     await page.waitForResponse(/status$/);
     assert.equal(await name(), before);
@@ -278,6 +307,18 @@ describe("how to connect", { concurrency: 1 }, () => {
       assert.equal(await page.evaluate(() => navigator.clipboard.readText()), await entry("Claude Code"));
       assert.doesNotMatch(await page.content(), /client-token/);
       assert.deepEqual(page.complaints, []);
+    });
+  }
+
+  for (const upstreams of [0, 1, 17, 60]) {
+    test(`nothing is in the way of anything, with ${upstreams} upstreams`, async (t) => {
+      const { base } = await served(t, () => ({}));
+      const page = await visit(browser, base);
+      await pretend(page, upstreams);
+      await page.reload();
+      await until("the servers", async () => (await page.locator("#offered li").count()) >= upstreams && page.locator("#main").isVisible());
+      await inEveryLook(page, `connect-${upstreams}`);
+      await page.context().close();
     });
   }
 

@@ -1,7 +1,7 @@
 // The page for operators: upstreams, calls, events, clients and the tap, from the same JSON
 // that the commands print.
 
-import { duration, h, keyed, latency, login, proxy, say } from "./page.js";
+import { breakable, duration, h, keyed, latency, login, proxy, say } from "./page.js";
 import { Past, plot } from "./plot.js";
 import { story } from "./story.js";
 import { Tap } from "./tap.js";
@@ -161,8 +161,8 @@ function failureOf({ traffic }) {
   const f = traffic?.failed;
   if (!f) return "";
   const often = f.inARow > 1 ? `, ${f.inARow} times in a row` : "";
-  const wait = f.next && Date.parse(f.next) > now() ? `; no start before ${duration((Date.parse(f.next) - now()) / 1000)} have passed` : "";
-  return `${f.says}${often} (${f.event})${wait}`;
+  const wait = f.next && Date.parse(f.next) > now() ? `, no start for ${duration((Date.parse(f.next) - now()) / 1000)}` : "";
+  return `${f.says} (${f.event})${often}${wait}`;
 }
 
 let shownLines = [];
@@ -184,7 +184,7 @@ function upstreamRow({ name }) {
   const cells = Object.fromEntries(["state", "inFlight", "requests", "failed", "p50", "p99"].map((c) => [c, h("td", { class: c === "state" ? null : "n", "data-label": labels[c] })]));
   const meta = h("small");
   const plots = h("td", { class: "plots" });
-  const button = h("button", { type: "button", class: "open", "aria-expanded": "false", onclick: () => toggle(name, button) }, name);
+  const button = h("button", { type: "button", class: "open", "aria-expanded": "false", onclick: () => toggle(name, button) }, ...breakable(name));
   const element = h("tr", { "data-name": name }, h("td", { class: "rail" }, h("span", { class: "stop" }), button, meta), ...Object.values(cells), plots);
   return {
     element,

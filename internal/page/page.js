@@ -16,6 +16,9 @@ export function h(tag, attributes = {}, ...children) {
   return element;
 }
 
+/** A name that may be broken where its parts end. */
+export const breakable = (name) => name.split(/(?<=[._/-])/).flatMap((part) => [part, h("wbr")]);
+
 /** Sets a text, if it has changed. */
 export function say(element, text) {
   if (element.textContent !== String(text)) element.textContent = text;
