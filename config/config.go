@@ -147,6 +147,7 @@ type Link struct {
 	Auth      UpstreamAuth // of a ws or wss Dial; excludes TokenFile
 	Insecure  bool         // a tcp or ws Dial of another machine is intended
 	Required  bool         // readiness waits for it
+	Upstreams []string     // globs on names and prefixes that the host may announce; nil: any
 
 	// Heartbeat is how often the host is asked for a sign of life. After three
 	// without an answer it is gone. Positive.

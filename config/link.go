@@ -22,6 +22,7 @@ func (l *loader) readLinks(v value) {
 			"insecure":  into(&link.Insecure, truth.read),
 			"required":  into(&link.Required, truth.read),
 			"heartbeat": into(&link.Heartbeat, duration1.read),
+			"upstreams": into(&link.Upstreams, glob.some),
 		})
 		switch {
 		case v.node.kind&(null|object) == 0: // named already
@@ -35,6 +36,7 @@ func (l *loader) readLinks(v value) {
 		l.cfg.Links = append(l.cfg.Links, link)
 	})
 	l.ownTokens()
+	l.ownNames()
 }
 
 // accepted checks a link that its host dials: TLS is the listener's business.
@@ -87,6 +89,20 @@ func (l *loader) ownTokens() {
 			continue
 		}
 		owner[file] = link.Key
+	}
+}
+
+// ownNames warns of hosts that may announce the same names. Hosts that dial us are known by
+// their tokens alone, so each should be held to its own names.
+func (l *loader) ownNames() {
+	var any []string
+	for _, link := range l.cfg.Links {
+		if link.Accept && link.Upstreams == nil {
+			any = append(any, link.Key)
+		}
+	}
+	if len(any) > 1 {
+		l.warn(l.source, any[1], "its host and that of %s may announce any upstream, also under a name of the other: say in upstreams of each link what its host may announce", any[0])
 	}
 }
 

@@ -1,6 +1,9 @@
 package config
 
-import "testing"
+import (
+	"strings"
+	"testing"
+)
 
 // Only what concerns links of a whole configuration; each key's own mistakes
 // are in testdata/mistakes/links.yaml.
@@ -16,6 +19,30 @@ func TestLinksTogether(t *testing.T) {
 	want = "mcp-proxy.yaml: links: are for a proxy: a host offers upstreams of its own\n"
 	if got := problems(t, Options{File: file, Host: true}); got != want {
 		t.Errorf("a host with links: %s", got)
+	}
+}
+
+// Hosts that dial us should each be held to names of their own.
+func TestLinksOfAnyName(t *testing.T) {
+	for text, want := range map[string]int{
+		`a: {accept: true, tokenFile: /a}, b: {accept: true, tokenFile: /b}`:                                   1,
+		`a: {accept: true, tokenFile: /a}, b: {accept: true, tokenFile: /b}, c: {accept: true, tokenFile: /c}`: 1,
+		`a: {accept: true, tokenFile: /a, upstreams: [x, "y_*"]}, b: {accept: true, tokenFile: /b}`:            0,
+		`a: {accept: true, tokenFile: /a}, b: {dial: "unix:///b"}`:                                             0,
+		`a: {accept: true, tokenFile: /a, upstreams: ["*"]}, b: {accept: true, tokenFile: /b, upstreams: [x]}`: 0,
+	} {
+		c, warnings, err := Load(Options{File: write(t, "mcp-proxy.yaml", "links: {"+text+"}")})
+		if err != nil || len(warnings) != want {
+			t.Errorf("%s: %q, %v", text, warnings, err)
+		}
+		if strings.Contains(text, "upstreams") && len(c.Links[0].Upstreams) == 0 {
+			t.Errorf("%s: %+v", text, c.Links)
+		}
+	}
+	for _, bad := range []string{`[]`, `["["]`, `x: y`} {
+		if _, _, err := Load(Options{File: write(t, "mcp-proxy.yaml", `links: {a: {dial: "unix:///a", upstreams: `+bad+`}}`)}); err == nil {
+			t.Errorf("upstreams: %s is taken", bad)
+		}
 	}
 }
 

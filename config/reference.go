@@ -81,6 +81,7 @@ var reference = []group{
 		{[]string{"tls.ca", "tls.cert", "tls.key"}, ``, "PEM files for `tls` and `wss`"},
 		{[]string{"auth"}, ``, "[how we prove who we are](#how-the-proxy-proves-who-it-is), in place of `tokenFile` (`ws`, `wss` to dial)"},
 		{[]string{"insecure"}, ``, "`true`: `tcp` or `ws` to another machine is intended"},
+		{[]string{"upstreams"}, `any`, "globs on what the host may announce: names of upstreams, and prefixes where it sets some. No later link gets such a name, whether this one is up or not: [who has a name](#two-upstreams-with-one-name)"},
 		{[]string{"required"}, ``, "`true`: [readiness](operations.md) waits until the link is up, and fails while it is lost"},
 		{[]string{"heartbeat"}, ``, "`5s`: how often the host is asked for a sign of life. After three without an answer it is gone"},
 	}},

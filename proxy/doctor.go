@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/mcp-proxy/mcp-proxy/config"
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
 
 // A Diagnosis is what there is to say of a configuration and its servers, once each was
@@ -103,6 +104,8 @@ func (d *Diagnosis) started(cfg *config.Config, t *Trial) {
 		d.took(cfg, t)
 	case t.Upstream == "":
 		d.found(LevelError, "link", "", "start its host, and compare links."+t.Link+".dial with the URL that it prints", "link %s: %s", t.Link, t.Failed)
+	case t.Cause == jsonrpc.CauseNotOffered:
+		d.found(LevelError, "not-offered", t.Upstream, "rename it or its prefix at its host, or change the order or the upstreams of links", "link %s: %s", t.Link, t.Failed)
 	case !isNamed(cfg, t.Upstream):
 		do := t.Remedy()
 		if len(t.Stderr) > 0 {

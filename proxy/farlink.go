@@ -11,6 +11,7 @@ import (
 
 	"github.com/mcp-proxy/mcp-proxy/config"
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc/wsconn"
+	"github.com/mcp-proxy/mcp-proxy/internal/observe"
 	"github.com/mcp-proxy/mcp-proxy/proxy/session"
 	"github.com/mcp-proxy/mcp-proxy/upstream/link"
 )
@@ -28,12 +29,19 @@ type farLink struct {
 	hangUp context.CancelFunc
 
 	// Guarded by links.mu.
-	routes []session.Upstream // as announced last; kept while the link is lost
-	known  bool               // something was announced
-	down   bool               // lost since
-	since  time.Time          // up, if it is
-	failed bool               // did not come up
-	lost   int                // how often it was lost
+	announced []announced         // last; kept while the link is lost
+	rejected  []observe.Rejection // those of them that are not offered
+	known     bool                // something was announced
+	down      bool                // lost since
+	since     time.Time           // up, if it is
+	failed    bool                // did not come up
+	lost      int                 // how often it was lost
+}
+
+// An announced is an upstream of a host elsewhere, or why it cannot be used.
+type announced struct {
+	session.Upstream
+	err error
 }
 
 // dial is how the link comes up that is dialled from here.

@@ -32,6 +32,7 @@ type hosting struct {
 	prover      *prover
 	required    required
 	proxies     linkedProxies
+	rejections  rejections
 	perUpstream int       // streams that clients may have to each upstream
 	taps        *tap.Taps // set where nobody but the host sees messages; else nil
 
@@ -66,6 +67,8 @@ func newHosting(cfg *config.Config, o Options) (*hosting, error) {
 	h.forced, h.force = context.WithCancel(context.Background())
 	h.required.host, h.required.forced = h.host, h.forced
 	h.server = &link.Server{Handle: h.attach, Known: h.host.Known, Linked: h.proxies.linked, Unlinked: h.proxies.unlinked, Log: log, Limits: limits}
+	h.rejections = rejections{known: h.host.Known, log: log, hooks: o.Hooks}
+	h.server.Rejected = h.rejections.update
 	if o.Hooks.Happened != nil {
 		h.server.Lost = func(event string, err error, lived time.Duration) {
 			o.Hooks.Happened(linkEvent(event, "the link to a proxy was lost", err, time.Now().Add(-lived)))

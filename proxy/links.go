@@ -37,7 +37,7 @@ type links struct {
 	local  []config.Upstream
 	mixed  bool // upstreams and links, or several links: there are several upstreams, whatever hosts announce
 	owners map[string]*farLink
-	told   map[string]bool // upstreams that were left out and logged
+	told   map[string]string // events of upstreams that are not offered, by link, name and reason
 }
 
 // newLinks returns the links that cfg describes. Its error is a
@@ -45,7 +45,7 @@ type links struct {
 func newLinks(cfg *config.Config, r *session.Router, o Options) (*links, error) {
 	ls := &links{
 		router: r, log: o.Log, hooks: o.Hooks, limits: limitsOf(cfg), prover: newProver(cfg, o), auto: cfg.Prefix == "auto",
-		owners: make(map[string]*farLink), told: make(map[string]bool),
+		owners: make(map[string]*farLink), told: make(map[string]string),
 	}
 	all, err := ls.plan(cfg)
 	ls.takeOverLocked(cfg, all)
@@ -234,7 +234,7 @@ func (ls *links) offered() (all []observe.Offered) {
 		if f.down {
 			state = observe.Away
 		}
-		for _, u := range f.routes {
+		for _, u := range f.announced {
 			if ls.owners[u.Name] == f {
 				all = append(all, observe.Offered{Name: u.Name, State: state})
 			}
@@ -244,7 +244,10 @@ func (ls *links) offered() (all []observe.Offered) {
 }
 
 func (ls *links) observedLocked(f *farLink) observe.Link {
-	return observe.Link{Name: f.config.Name, Up: f.known && !f.down, Lost: f.lost, Upstreams: slices.Sorted(slices.Values(ls.ownedLocked(f)))}
+	return observe.Link{
+		Name: f.config.Name, Up: f.known && !f.down, Lost: f.lost, Upstreams: slices.Sorted(slices.Values(ls.ownedLocked(f))),
+		Rejected: f.rejected,
+	}
 }
 
 // required are a check for each link that readiness waits for.
@@ -310,6 +313,7 @@ func (ls *links) adopt(cfg *config.Config, all []*farLink) {
 	defer ls.mu.Unlock()
 	before := ls.all
 	ls.takeOverLocked(cfg, all)
+	clear(ls.told)                   // what somebody meant to mend is told again if it goes on
 	ls.router.Update(ls.setLocked()) // first: calls end because of this, and not of a link
 	ls.unreachableLocked()
 	for _, f := range before {
@@ -328,18 +332,15 @@ func (ls *links) adopt(cfg *config.Config, all []*farLink) {
 func (ls *links) announced(f *farLink, upstreams []link.Upstream) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
-	var routes []session.Upstream
+	var all []announced
 	for _, u := range upstreams {
 		route, err := routeFrom(u)
-		if err != nil {
-			ls.leaveOutLocked(f, u.Name, "err", err)
-			continue
-		}
-		routes = append(routes, route)
+		route.Link = f.config.Name
+		all = append(all, announced{route, err})
 	}
 	up := f.down || !f.known
 	back := f.down || f.known // a change at the host may be one that does not show here
-	f.routes, f.known, f.down = routes, true, false
+	f.announced, f.known, f.down = all, true, false
 	set, complete := ls.setLocked()
 	ls.router.Update(set, complete)
 	ls.unreachableLocked()
@@ -356,26 +357,33 @@ func (ls *links) announced(f *farLink, upstreams []link.Upstream) {
 
 // setLocked returns all upstreams, those that run here first, then those of each
 // link in config order, and whether that is all. Of two with one name the first
-// counts.
+// counts, and the host of the other is told.
 func (ls *links) setLocked() (set []session.Upstream, complete bool) {
-	taken := make(map[string]string) // names to where they are from
+	has := newClaims()
 	for _, u := range ls.local {
-		set = append(set, ls.namedLocked(routeOf(u)))
-		taken[u.Name] = u.Key
+		route := routeOf(u)
+		set = append(set, ls.namedLocked(route))
+		has.hold(route, u.Key)
 	}
 	clear(ls.owners)
 	complete = true
-	for _, f := range ls.all {
+	for i, f := range ls.all {
 		complete = complete && f.known
-		for _, u := range f.routes {
-			if by, ok := taken[u.Name]; ok {
-				ls.leaveOutLocked(f, u.Name, "announced_by", f.config.Key, "taken_by", by)
+		var refused []rejection
+		for _, u := range f.announced {
+			err := u.err
+			if err == nil {
+				err = has.mayClaim(f.config, ls.all[:i], u.Upstream)
+			}
+			if err != nil {
+				refused = append(refused, rejection{u.Name, err})
 				continue
 			}
-			taken[u.Name] = f.config.Key
+			has.hold(u.Upstream, f.config.Key)
 			ls.owners[u.Name] = f
-			set = append(set, ls.namedLocked(u))
+			set = append(set, ls.namedLocked(u.Upstream))
 		}
+		ls.rejectLocked(f, refused)
 	}
 	return set, complete
 }
@@ -388,17 +396,6 @@ func (ls *links) namedLocked(u session.Upstream) session.Upstream {
 	}
 	return u
 }
-
-// leaveOutLocked logs, once, that an upstream cannot be used and why.
-func (ls *links) leaveOutLocked(f *farLink, name string, why ...any) {
-	if key := name + " " + f.config.Key; !ls.told[key] && len(ls.told) < maxTold {
-		ls.told[key] = true
-		f.log.Error("announced upstream left out", append([]any{"upstream", name}, why...)...)
-	}
-}
-
-// maxTold bounds how many upstreams that cannot be used are told of.
-const maxTold = 1000
 
 // ownedLocked returns the names of the upstreams behind a link.
 func (ls *links) ownedLocked(f *farLink) []string {

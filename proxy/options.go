@@ -61,6 +61,7 @@ type (
 	Session      = observe.Session
 	Upstream     = observe.Upstream
 	Link         = observe.Link
+	Rejection    = observe.Rejection
 	Refusal      = observe.Refusal
 	Welcome      = observe.Welcome
 	Offered      = observe.Offered
@@ -118,6 +119,7 @@ const (
 	ClientTooSlow  = observe.ClientTooSlow
 	LinkEnded      = observe.LinkEnded
 	StoppedInUse   = observe.StoppedInUse
+	NotOffered     = observe.NotOffered
 	HeardOf        = observe.HeardOf
 )
 

@@ -21,7 +21,7 @@ func (p *Proxy) Snapshot() Snapshot {
 
 // Snapshot returns what the host does now.
 func (h *Host) Snapshot() Snapshot {
-	return Snapshot{Process: h.operators.process("host"), Traffic: h.traffic(), Upstreams: h.half.snapshot()}
+	return Snapshot{Process: h.operators.process("host"), Traffic: h.traffic(), Upstreams: h.half.snapshot(), Rejected: h.half.rejections.snapshot()}
 }
 
 func (o *operators) process(role string) observe.Process {

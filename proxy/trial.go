@@ -190,6 +190,12 @@ func (t *trials) announced(ctx context.Context) (missing []observe.Link) {
 				t.begin(ctx, &Trial{Upstream: name, Link: l.Name, Transport: "link"})
 			}
 		}
+		for _, r := range l.Rejected {
+			if key := r.Upstream + " of " + l.Name; !t.tried[key] { // no name of an upstream
+				t.tried[key] = true
+				t.all = append(t.all, &Trial{Upstream: r.Upstream, Link: l.Name, Transport: "link", Failed: "is not offered: " + r.Why, Cause: jsonrpc.CauseNotOffered})
+			}
+		}
 	}
 	return missing
 }

@@ -282,10 +282,14 @@ func TestNameClash(t *testing.T) {
 	if countPart(s.notedBy("x"), "tools/call") != 1 || countPart(s.notedBy("one"), "tools/call")+countPart(s.notedBy("two"), "tools/call") != 1 {
 		t.Error("the calls went elsewhere")
 	}
+	if s.log.count(`"the name x is that of upstreams.x"`) != 2 {
+		t.Errorf("log:\n%s", s.log)
+	}
 	for _, want := range []string{
-		"link=one upstream=x announced_by=links.one taken_by=upstreams.x",
-		"link=two upstream=x announced_by=links.two taken_by=upstreams.x",
-		"upstream=y announced_by=links.two taken_by=links.one",
+		`link=one upstream=x event=`,
+		`link=two upstream=x event=`,
+		`link=two upstream=y event=`,
+		`"the name y is that of links.one"`,
 	} {
 		if s.log.count(want) != 1 {
 			t.Errorf("want once %q:\n%s", want, s.log)

@@ -64,7 +64,7 @@ func printStatus(to io.Writer, now *proxy.Snapshot, servers bool, at time.Time) 
 	fmt.Fprintln(to, oneLine(processLine(now.Process, at), wide))
 	clients := clientRows(now, at)
 	clients.atMost(mostClients)
-	tables := []*rows{upstreamRows(now, at), clients, linkRows(now)}
+	tables := []*rows{upstreamRows(now, at), clients, linkRows(now), rejectedRows(now)}
 	if servers {
 		tables = slices.Insert(tables, 1, serverRows(now, at))
 	}
@@ -189,6 +189,20 @@ func linkRows(now *proxy.Snapshot) *rows {
 			state = "up"
 		}
 		r.add(l.Name, state, l.Lost, strings.Join(l.Upstreams, ", "))
+	}
+	return r
+}
+
+// rejectedRows are upstreams of hosts that clients do not get, at both ends.
+func rejectedRows(now *proxy.Snapshot) *rows {
+	r := &rows{head: "NOT OFFERED\tLINK\tEVENT\tWHY"}
+	for _, l := range now.Links {
+		for _, u := range l.Rejected {
+			r.add(u.Upstream, l.Name, u.Event, u.Why)
+		}
+	}
+	for _, u := range now.Rejected {
+		r.add(u.Upstream, "", u.Event, u.Why)
 	}
 	return r
 }

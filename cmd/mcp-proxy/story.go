@@ -81,6 +81,7 @@ func (s *story) about() string {
 		proxy.ClientTooSlow:  "a client of " + s.Upstream + ", which others use too, did not read what it got",
 		proxy.LinkEnded:      "a link between a proxy and a host was lost",
 		proxy.StoppedInUse:   "the server of " + s.Upstream + " was stopped on purpose, but somebody waited for it",
+		proxy.NotOffered:     "a host announces " + s.Upstream + ", and its proxy does not offer it to clients",
 		proxy.HeardOf:        "the errors of " + cmp.Or(s.Upstream, "an upstream") + " name it; it was not seen here",
 	}[s.Kind]
 	var more []string

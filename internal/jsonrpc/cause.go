@@ -58,6 +58,7 @@ const (
 	CauseChanged         = "upstream changed"
 	CauseUnknownUpstream = "unknown upstream"
 	CauseIdle            = "idle"
+	CauseNotOffered      = "not offered" // an upstream of a host, by its proxy
 
 	CauseClientGone   = "client disconnected"
 	CauseClientSilent = "no answer in time"
@@ -159,6 +160,7 @@ var causes = map[string]struct {
 	CauseChanged:         {ClassChanged, "was changed or removed in the configuration (upstream changed)"},
 	CauseUnknownUpstream: {ClassChanged, "is not known to its host"},
 	CauseIdle:            {ClassIdle, ""},
+	CauseNotOffered:      {ClassRefused, ""},
 
 	CauseClientGone:   {ClassClientGone, ""},
 	CauseClientSilent: {ClassTimeout, ""},

@@ -72,8 +72,9 @@ const (
 	LoginRefused   EventKind = "refused"     // a remote server wants other credentials, or a login
 	ClientTooSlow  EventKind = "too_slow"    // a client of a shared server, which goes on
 	LinkEnded      EventKind = "link"
-	StoppedInUse   EventKind = "stopped" // on purpose, but somebody waited for an answer
-	HeardOf        EventKind = "heard"   // a host has it; here only its errors were seen
+	StoppedInUse   EventKind = "stopped"     // on purpose, but somebody waited for an answer
+	NotOffered     EventKind = "not_offered" // an upstream that a host announces is not offered by its proxy
+	HeardOf        EventKind = "heard"       // a host has it; here only its errors were seen
 )
 
 // A LostCall is a request that was in flight when its server or link ended.

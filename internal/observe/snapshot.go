@@ -9,6 +9,15 @@ type Snapshot struct {
 	Upstreams []Upstream `json:"upstreams"` // servers that run here, by name, session and era
 	Sessions  []Session  `json:"sessions"`  // of clients, the oldest first; a host has none
 	Links     []Link     `json:"links"`     // to hosts elsewhere, in config order; a host has none
+
+	Rejected []Rejection `json:"rejected,omitempty"` // upstreams of a host that a proxy does not offer; a proxy's are with its links
+}
+
+// A Rejection is an upstream that a host announces and its proxy does not offer to clients.
+type Rejection struct {
+	Upstream string `json:"upstream"`
+	Why      string `json:"why"`
+	Event    string `json:"event"` // the same at both ends
 }
 
 // A Process is the program that answers.
@@ -85,7 +94,9 @@ type Link struct {
 	Name      string   `json:"name"`
 	Up        bool     `json:"up"`
 	Lost      int      `json:"lost"`                // how often it was lost
-	Upstreams []string `json:"upstreams,omitempty"` // that its host has announced, by name; kept while the link is lost
+	Upstreams []string `json:"upstreams,omitempty"` // that its host has announced and clients get, by name; kept while the link is lost
+
+	Rejected []Rejection `json:"rejected,omitempty"` // others that its host has announced
 }
 
 // Health is what a healthcheck prints.

@@ -1,6 +1,7 @@
 package catalog
 
 import (
+	"slices"
 	"strings"
 )
 
@@ -14,9 +15,14 @@ type Offer struct {
 // true: it gets the index of an offer and the upstream's own name; nil is true for all.
 // Owner returns the index of the offer, -1 for none, and the upstream's own name. A bare
 // name that exactly one upstream offers is found, too: apps and prompts mention bare names,
-// and clients know them from when there was one upstream.
+// and clients know them from when there was one upstream. What begins with a prefix is of the
+// upstream with that prefix alone: no other can take its calls with a tool of such a name.
 func Owner(offers []Offer, name string, may func(i int, original string) bool) (i int, original string) {
+	taken := prefixed(offers, name)
 	for i := range offers {
+		if taken && offers[i].Prefix == "" {
+			continue
+		}
 		if original, ok := offers[i].Table.resolve(offers[i].Prefix, name); ok && (may == nil || may(i, original)) {
 			return i, original
 		}
@@ -29,11 +35,23 @@ func Owner(offers []Offer, name string, may func(i int, original string) bool) (
 	return BareOwner(offers, name, may), name
 }
 
+// begins reports whether a name begins with the prefix of an offer.
+func (o *Offer) begins(name string) bool { return o.Prefix != "" && strings.HasPrefix(name, o.Prefix) }
+
+// prefixed reports whether a name begins with the prefix of any.
+func prefixed(offers []Offer, name string) bool {
+	return slices.ContainsFunc(offers, func(o Offer) bool { return o.begins(name) })
+}
+
 // BareOwner returns the index of the one offer that has an upstream's own name; -1 if none
 // or several have it. May is as for [Owner].
 func BareOwner(offers []Offer, name string, may func(i int, original string) bool) int {
 	only := -1
+	taken := prefixed(offers, name)
 	for i := range offers {
+		if taken && !offers[i].begins(name) {
+			continue
+		}
 		if offers[i].Table.Has(name) && (may == nil || may(i, name)) {
 			if only >= 0 {
 				return -1

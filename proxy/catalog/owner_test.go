@@ -90,3 +90,31 @@ func TestMerge(t *testing.T) {
 		t.Error("a cursor is good for another list")
 	}
 }
+
+// A name that begins with the prefix of an upstream is of no other, whatever others list, and
+// whether that one has listed or not.
+func TestNoOtherPrefix(t *testing.T) {
+	list := func(names ...string) *Table {
+		var elements []json.RawMessage
+		for _, name := range names {
+			elements = append(elements, json.RawMessage(`{"name":"`+name+`"}`))
+		}
+		t, _ := Index(Tools, elements, func(string) bool { return true })
+		return t
+	}
+	for _, tt := range []struct {
+		files *Table
+		owner int
+	}{{list("read"), 2}, {list(), -1}, {nil, -1}} {
+		offers := []Offer{{"", list("files__read")}, {"evil__", list("files__read")}, {"files__", tt.files}}
+		if owner, _ := Owner(offers, "files__read", nil); owner != tt.owner {
+			t.Errorf("the call goes to %d, want %d", owner, tt.owner)
+		}
+		if owner := BareOwner(offers[1:], "files__read", nil); owner != -1 {
+			t.Errorf("as a bare name it goes to %d", owner)
+		}
+	}
+	if owner, _ := Owner([]Offer{{"files__", list("files__read")}, {"b__", list()}}, "files__read", nil); owner != 0 {
+		t.Error("an upstream's own name does not do for it:", owner)
+	}
+}

@@ -49,8 +49,8 @@ const (
 )
 
 // digest is what a thing of an upstream is remembered by.
-func (t thing) digest(upstream, text string) catalog.Digest {
-	return sha256.Sum256([]byte(string(t) + "\x00" + upstream + "\x00" + text)) // neither of the first two has a NUL
+func (t thing) digest(u *Upstream, text string) catalog.Digest {
+	return sha256.Sum256([]byte(string(t) + "\x00" + u.Link + "\x00" + u.Name + "\x00" + text)) // none of the first three has a NUL
 }
 
 func (b *belongings) add(who identity.Principal, d catalog.Digest) {
@@ -99,7 +99,7 @@ func (b *belongings) has(who identity.Principal, d catalog.Digest) bool {
 // gave notes that an upstream gave a thing to the client.
 func (u *upstreamConn) gave(t thing, text string) {
 	if u.s.p.Several.Load() {
-		u.s.p.memory.belongings.add(u.s.who.Principal, t.digest(u.up.Name, text))
+		u.s.p.memory.belongings.add(u.s.who.Principal, t.digest(u.up, text))
 	}
 }
 
@@ -116,7 +116,7 @@ func (u *upstreamConn) gaveState(result json.RawMessage) {
 
 // mayUse reports whether the client may use a thing of an upstream.
 func (u *upstreamConn) mayUse(t thing, text string) bool {
-	return !u.s.p.Several.Load() || u.s.p.memory.belongings.has(u.s.who.Principal, t.digest(u.up.Name, text))
+	return !u.s.p.Several.Load() || u.s.p.memory.belongings.has(u.s.who.Principal, t.digest(u.up, text))
 }
 
 // foreign returns why a request may not go to an upstream: it uses what belongs to another

@@ -18,7 +18,7 @@ func TestBelongingsAreBounded(t *testing.T) {
 	who := func(i int) identity.Principal {
 		return identity.Principal{Kind: identity.Token, Name: fmt.Sprint(i)}
 	}
-	digest := func(i int) [32]byte { return taskThing.digest("u", fmt.Sprint(i)) }
+	digest := func(i int) [32]byte { return taskThing.digest(&Upstream{Name: "u"}, fmt.Sprint(i)) }
 	b.add(who(0), digest(0))
 	for i := range maxBelongings + 1 {
 		b.add(who(1), digest(i))

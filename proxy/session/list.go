@@ -154,6 +154,9 @@ func (s *session) mergeParts(set *upstreamSet, k catalog.Kind, who asker, asOf i
 		}
 		s.news.showed(u.seen, k, li.Digest, asOf)
 		li.Prefix = set.prefix(k, i)
+		if k.IsNamed() && li.Prefix == "" {
+			li = li.Only(func(name string) bool { return catalog.Longest(set.prefixes, name) == "" }) // else another's
+		}
 		m.offered = m.offered || li.Offered
 		m.listings = append(m.listings, *li)
 		if f == nil && li.Offered {

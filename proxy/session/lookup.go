@@ -143,7 +143,16 @@ func (set *upstreamSet) owner(w *view, g *policy.Grant, k catalog.Kind, name str
 	}
 	var room [someUpstreams]catalog.Offer
 	i, original := catalog.Owner(set.offers(w, k, room[:0]), name, set.offersTo(g, k))
+	if set.unsure(i, name, original) {
+		return nil, ""
+	}
 	return set.at(i), original
+}
+
+// unsure reports whether the i-th upstream has a name only because it lists it as its own,
+// while the name looks as one with the prefix of an upstream that is not known yet.
+func (set *upstreamSet) unsure(i int, name, original string) bool {
+	return i >= 0 && !set.complete && name == original && set.prefixes[i] != "" && strings.Contains(name, "__")
 }
 
 // Up to so many upstreams, a look-up allocates nothing.
@@ -198,6 +207,9 @@ func (set *upstreamSet) find(ctx context.Context, who asker, k catalog.Kind, nam
 	}
 	var room [someUpstreams]catalog.Offer
 	i := catalog.BareOwner(set.offers(who.view, k, room[:0]), name, set.offersTo(who.grant, k))
+	if set.unsure(i, name, name) {
+		return nil, ""
+	}
 	return set.at(i), name // whoever could not list now cannot be asked either
 }
 

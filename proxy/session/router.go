@@ -49,6 +49,7 @@ type Keeper interface {
 // An Upstream is what the router knows of one upstream server.
 type Upstream struct {
 	Name string // [A-Za-z0-9_-]{1,32} without "__"
+	Link string // to its host; "" for one that runs here. Another host's is another upstream
 
 	// Prefix comes before "__" in exposed names, whatever the Router's
 	// Naming says; "" makes them bare, nil goes by Naming.
@@ -128,6 +129,20 @@ func (p *Router) newConfigured(upstreams []Upstream, complete bool) *configured 
 	return s
 }
 
+// named returns the upstream of a name, nil for none.
+func (c *configured) named(name string) *Upstream {
+	i := slices.IndexFunc(c.upstreams, func(u Upstream) bool { return u.Name == name })
+	if i < 0 {
+		return nil
+	}
+	return &c.upstreams[i]
+}
+
+// alone is one upstream as the only one, with bare names.
+func (u *Upstream) alone() *configured {
+	return &configured{upstreams: []Upstream{*u}, prefixes: []string{""}, complete: true, settled: true}
+}
+
 // Update replaces the upstreams. Their names must differ; their order is that of merged
 // lists. It may be called at any time and does not wait. Complete is false while there are
 // upstreams that are not known yet. Then a client's initialize waits for the next Update,
@@ -136,15 +151,18 @@ func (p *Router) newConfigured(upstreams []Upstream, complete bool) *configured 
 //
 // Sessions with all upstreams follow. A new upstream is started when it is needed. One
 // that is gone is hung up, which settles what is in flight there with the cause "upstream
-// changed". One with other settings is both. All others run on, under another name if
-// they have one now. A bare name that only one upstream has is always good. A client that
-// has asked for lists is told once, for each kind, to ask again. In the modern era a
-// client with a subscription is told; the subscription goes on with the new upstreams, and
-// ends when none is left. Sessions with one upstream stay as they began.
+// changed". One with other settings, or at another host, is both. All others run on, under
+// another name if they have one now. A bare name that only one upstream has is always good.
+// A client that has asked for lists is told once, for each kind, to ask again. In the modern
+// era a client with a subscription is told; the subscription goes on with the new upstreams,
+// and ends when none is left. Sessions with one upstream stay as they began, unless it is at
+// another host now.
 func (p *Router) Update(upstreams []Upstream, complete bool) {
+	before := p.current()
 	names := make(map[string]bool, len(upstreams))
 	for _, u := range upstreams {
-		names[u.Name] = true
+		old := before.named(u.Name)
+		names[u.Name] = old == nil || old.Link == u.Link // what another host's lists is not known
 	}
 	p.mu.Lock()
 	p.configured = p.newConfigured(upstreams, complete)
@@ -224,12 +242,9 @@ func (p *Router) serveWith(ctx context.Context, upstream string, s *session) err
 		s.upstreams.follows = true
 		return p.serve(ctx, s)
 	}
-	now := p.current()
-	for i := range now.upstreams {
-		if up := &now.upstreams[i]; up.Name == upstream {
-			s.upstreams.hold(&configured{upstreams: []Upstream{*up}, prefixes: []string{""}, complete: true, settled: true})
-			return p.serve(ctx, s)
-		}
+	if up := p.current().named(upstream); up != nil {
+		s.upstreams.hold(up.alone())
+		return p.serve(ctx, s)
 	}
 	s.conn.Close()
 	return jsonrpc.Closed(&jsonrpc.ClosedError{Cause: jsonrpc.CauseUnknownUpstream})

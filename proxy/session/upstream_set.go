@@ -95,14 +95,22 @@ func (sets *upstreamSets) conns() []*upstreamConn {
 }
 
 // follow makes the session serve what the router serves now. Upstreams that stay as they
-// are notice nothing.
+// are notice nothing. A session with one upstream follows that to another host alone.
 func (s *session) follow() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.upstreams.follows || s.phase >= closing {
+	if s.phase >= closing {
 		return
 	}
 	served := s.p.current() // under the lock: no older set replaces a newer one
+	if !s.upstreams.follows {
+		held := s.upstreams.legacy.Load().conns[0].up
+		now := served.named(held.Name)
+		if now == nil || now.Link == held.Link {
+			return
+		}
+		served = now.alone()
+	}
 	s.upstreams.changing.Lock()
 	defer s.upstreams.changing.Unlock()
 	if added, differs := s.upstreams.followLocked(&s.upstreams.legacy, served); differs {
@@ -151,7 +159,7 @@ func (set *upstreamSet) equal(other *upstreamSet) bool {
 
 // serves reports whether a new connection to the upstream would be the same.
 func (u *upstreamConn) serves(up *Upstream) bool {
-	return u.up.Name == up.Name &&
+	return u.up.Name == up.Name && u.up.Link == up.Link &&
 		u.up.StartTimeout == up.StartTimeout && u.up.RequestTimeout == up.RequestTimeout &&
 		slices.Equal(u.up.Allow, up.Allow) && slices.Equal(u.up.Deny, up.Deny)
 }

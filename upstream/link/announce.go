@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"strings"
+	"sync"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
@@ -99,6 +100,107 @@ func checkUpstreams(upstreams []Upstream) error {
 
 func errManyUpstreams(n int) error {
 	return faultf("%d upstreams announced, at most %d are allowed", n, maxUpstreams)
+}
+
+// A Rejection is why a proxy does not offer an upstream that a host announces.
+type Rejection struct {
+	Upstream string
+	Why      string // in one sentence, without anything of other hosts
+	Event    string // the proxy's log has the same
+}
+
+// rejectionsLine returns
+//
+//	{"mcp-proxy":1,"rejected":[{"name":"files","why":"…","event":"k3v9x2ma"}]}
+func rejectionsLine(all []Rejection) []byte {
+	b := append(appendNote(nil, "rejected"), '[')
+	for i, r := range all {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = append(append(b, `{"name":`...), jsonrpc.Quote(r.Upstream)...)
+		b = append(append(b, `,"why":`...), jsonrpc.Quote(r.Why)...)
+		b = append(append(append(b, `,"event":`...), jsonrpc.Quote(r.Event)...), '}')
+	}
+	return append(b, "]}\n"...)
+}
+
+// parseRejections reads the list of such a line. The error is a fault.
+func parseRejections(list json.RawMessage) ([]Rejection, error) {
+	elements, err := jsonrpc.Elements(list)
+	if err != nil || len(elements) > maxUpstreams {
+		return nil, errRejections
+	}
+	var all []Rejection
+	for _, element := range elements {
+		var at [3]jsonrpc.Span
+		if jsonrpc.Find(element, jsonrpc.Span{}, at[:], "name", "why", "event") != nil {
+			return nil, errRejections
+		}
+		name, _ := jsonrpc.Unquote(at[0].Of(element))
+		why, _ := jsonrpc.Unquote(at[1].Of(element))
+		event, _ := jsonrpc.Unquote(at[2].Of(element))
+		if !isName(name) || !jsonrpc.IsEvent(event) {
+			return nil, errRejections
+		}
+		all = append(all, Rejection{name, shorten(why), event})
+	}
+	return all, nil
+}
+
+const errRejections = fault("bad list of rejections")
+
+// A board has the newest line that each control stream of one end is to send.
+type board struct {
+	mu      sync.Mutex    // guards the fields below
+	line    []byte        // nil: nothing yet
+	changed chan struct{} // closed when line changes; nil if nobody waits
+}
+
+// begin is put for a board that has nothing yet.
+func (b *board) begin(line []byte) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.line == nil {
+		b.putLocked(line)
+	}
+}
+
+func (b *board) put(line []byte) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.putLocked(line)
+}
+
+func (b *board) putLocked(line []byte) {
+	b.line = line
+	if b.changed != nil {
+		close(b.changed)
+		b.changed = nil
+	}
+}
+
+func (b *board) empty() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.line == nil
+}
+
+// news returns the lines for one control stream, the present one first.
+func (b *board) news() news {
+	var sent []byte
+	return func() ([]byte, <-chan struct{}) {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if b.changed == nil {
+			b.changed = make(chan struct{})
+		}
+		if bytes.Equal(sent, b.line) {
+			return nil, b.changed
+		}
+		sent = b.line
+		return sent, b.changed
+	}
 }
 
 // isName reports whether name can be an upstream's.

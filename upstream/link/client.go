@@ -60,7 +60,8 @@ type Client struct {
 	// bring a link up.
 	Failed func(err error)
 
-	current currentLink
+	current  currentLink
+	rejected board
 
 	mu    sync.Mutex // guards Streams and the fields below
 	open  int        // streams
@@ -151,7 +152,7 @@ func (c *Client) control(l *link, over chan struct{}) {
 	}
 	giveUp.Stop()
 	l.begin(k.bye)
-	k.live(c.Heartbeat, nil)
+	k.live(c.Heartbeat, c.rejected.news())
 	k.end(c.talk(k, over))
 }
 
@@ -160,11 +161,7 @@ func (c *Client) talk(k *control, over chan struct{}) error {
 		<-before
 	}
 	orDiscard(c.Log).Info("link up")
-	return k.read(func(upstreams []Upstream) {
-		if c.Announced != nil {
-			c.Announced(upstreams)
-		}
-	})
+	return k.read(listener{announced: c.Announced})
 }
 
 func (c *Client) helloTimeout() time.Duration {
@@ -187,6 +184,10 @@ func (c *Client) Open(ctx context.Context, h Hello) (jsonrpc.Conn, error) {
 	k.over = c.leave
 	return k, nil
 }
+
+// Reject tells the host what is not offered of what it announces: all of it, so that an empty
+// list ends it. It does not wait. A host of an older version ignores it.
+func (c *Client) Reject(all []Rejection) { c.rejected.put(rejectionsLine(all)) }
 
 // SetStreams replaces Streams, for the streams that are opened from now on.
 func (c *Client) SetStreams(most int) {

@@ -167,9 +167,15 @@ func (c *control) greet(proxy string) error {
 	return nil
 }
 
+// A listener gets what the other side says on the control stream. What is nil is ignored.
+type listener struct {
+	announced func([]Upstream)
+	rejected  func([]Rejection)
+}
+
 // read reads lines until the end, and returns its cause. What it does not know
 // is of a later version, and ignored.
-func (c *control) read(announced func([]Upstream)) error {
+func (c *control) read(to listener) error {
 	for {
 		line, err := c.line(maxAnnouncement)
 		if err != nil {
@@ -183,12 +189,18 @@ func (c *control) read(announced func([]Upstream)) error {
 			return fmt.Errorf("%w: %s", errLeft, n.closed.Cause)
 		case n.beat:
 			c.ask()
-		case n.upstreams != nil:
+		case n.upstreams != nil && to.announced != nil:
 			upstreams, err := parseAnnouncement(n.upstreams)
 			if err != nil {
 				return err
 			}
-			announced(upstreams)
+			to.announced(upstreams)
+		case n.rejected != nil && to.rejected != nil:
+			rejected, err := parseRejections(n.rejected)
+			if err != nil {
+				return err
+			}
+			to.rejected(rejected)
 		}
 	}
 }
@@ -241,16 +253,13 @@ const (
 	answerLine = notePrefix + `:` + version + `,"beat":false}` + "\n" // is one
 )
 
-// news returns an announcement that has not been sent yet, nil if there is none,
-// and a channel that is closed when there is another.
+// news returns a line that has not been sent yet, nil if there is none, and a channel that
+// is closed when there is another.
 type news func() (line []byte, changed <-chan struct{})
 
 // live begins what goes on as long as the link: beats and news to the other side, and
-// the watch for its silence. This side has no news if n is nil.
+// the watch for its silence.
 func (c *control) live(h Heartbeat, n news) {
-	if n == nil {
-		n = func() ([]byte, <-chan struct{}) { return nil, nil }
-	}
 	c.link.controls.Go(func() { c.beat(h.every(), n) })
 	c.link.controls.Go(func() { c.link.watch(h.dead()) })
 }

@@ -37,6 +37,8 @@
 //	          or   {"mcp-proxy":1,"refused":"no common version of the link: …"}
 //	host → proxy   {"mcp-proxy":1,"upstreams":[{"name":"files","settings":{…}}]}
 //	               at once, and whenever they change
+//	proxy → host   {"mcp-proxy":1,"rejected":[{"name":"files","why":"…","event":"…"}]}
+//	               those of them that clients do not get, whenever that changes
 //	both ways      {"mcp-proxy":1,"beat":true}      answered with
 //	               {"mcp-proxy":1,"beat":false}
 //	               {"mcp-proxy":1,"closed":{"cause":"replaced by a newer link","delivered":true}}

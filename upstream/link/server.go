@@ -63,9 +63,13 @@ type Server struct {
 	// though neither end wanted it to, with the event and the cause as in the log.
 	Lost func(event string, err error, lived time.Duration)
 
-	mu        sync.Mutex    // guards the fields below
-	announced []byte        // the line; nil before the first link or Announce
-	changed   chan struct{} // closed by the next Announce; nil if nobody waits
+	// Rejected, if it is not nil, is called with the id of a link and what its proxy does not
+	// offer of what was announced, whenever that changes, and with nil when the link has ended.
+	Rejected func(link string, all []Rejection)
+
+	announced board
+
+	mu sync.Mutex // guards Streams
 }
 
 // Serve owns carrier until it returns, and runs Handle for each stream. It
@@ -294,8 +298,12 @@ func (s *Server) talk(k *control, v int) error {
 		return err
 	}
 	orDiscard(s.Log).Info("link up")
-	k.live(s.Heartbeat, s.news())
-	return k.read(func([]Upstream) {}) // a proxy has none
+	k.live(s.Heartbeat, s.announced.news())
+	if s.Rejected == nil {
+		return k.read(listener{})
+	}
+	defer s.Rejected(k.link.event, nil)
+	return k.read(listener{rejected: func(all []Rejection) { s.Rejected(k.link.event, all) }})
 }
 
 // Announce replaces what is announced to proxies, those that are linked now and
@@ -306,39 +314,18 @@ func (s *Server) Announce(upstreams []Upstream) error {
 	if err != nil {
 		return err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.announced = line
-	if s.changed != nil {
-		close(s.changed)
-		s.changed = nil
-	}
+	s.announced.put(line)
 	return nil
 }
 
 // prepare makes the line that announces Upstreams, unless there is one.
-func (s *Server) prepare() (err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.announced == nil {
-		s.announced, err = announcementLine(s.Upstreams)
+func (s *Server) prepare() error {
+	if !s.announced.empty() {
+		return nil
+	}
+	line, err := announcementLine(s.Upstreams)
+	if err == nil {
+		s.announced.begin(line)
 	}
 	return err
-}
-
-// news returns the announcements for one proxy, the present one first.
-func (s *Server) news() news {
-	var sent []byte
-	return func() ([]byte, <-chan struct{}) {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if s.changed == nil {
-			s.changed = make(chan struct{})
-		}
-		if bytes.Equal(sent, s.announced) {
-			return nil, s.changed
-		}
-		sent = s.announced
-		return sent, s.changed
-	}
 }

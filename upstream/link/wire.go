@@ -134,13 +134,14 @@ type note struct {
 	version   int             // of the link, with ok; zero if there is none
 	beat      bool            // asks for an answer
 	upstreams json.RawMessage // an announcement
+	rejected  json.RawMessage // what the proxy does not offer of it
 }
 
 // parseNote reads a note. The error is an [*jsonrpc.InvalidError].
 func parseNote(line []byte) (n note, err error) {
-	var at [7]jsonrpc.Span
+	var at [8]jsonrpc.Span
 	if !utf8.Valid(line) || jsonrpc.Find(line, jsonrpc.Span{}, at[:],
-		"ok", "refused", "re", "closed", "version", "beat", "upstreams") != nil {
+		"ok", "refused", "re", "closed", "version", "beat", "upstreams", "rejected") != nil {
 		return note{}, errBadNote
 	}
 	n.ok = string(at[0].Of(line)) == "true"
@@ -149,7 +150,7 @@ func parseNote(line []byte) (n note, err error) {
 	n.related, _ = jsonrpc.ParseID(at[2].Of(line))
 	n.version, _ = strconv.Atoi(string(at[4].Of(line)))
 	n.beat = string(at[5].Of(line)) == "true"
-	n.upstreams = at[6].Of(line)
+	n.upstreams, n.rejected = at[6].Of(line), at[7].Of(line)
 	if closed := at[3].Of(line); closed != nil {
 		n.closed, err = parseClosed(closed)
 	}
