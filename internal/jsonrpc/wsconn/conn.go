@@ -3,6 +3,7 @@ package wsconn
 import (
 	"bytes"
 	"cmp"
+	"errors"
 	"io"
 	"net"
 	"sync"
@@ -23,14 +24,29 @@ type Config struct {
 	// silent for two of these, without even a part of a message, is gone.
 	Ping time.Duration
 
+	// Places are for messages over 64 KiB: what has come of one stays in memory until
+	// the rest is there. Nil: there is no bound.
+	Places Places
+
+	// LargeTimeout is how long such a message may take; zero means a minute.
+	LargeTimeout time.Duration
+
 	// WriteTimeout is how long the peer may take for 256 KiB before it is gone;
 	// zero means 30 s.
 	WriteTimeout time.Duration
 }
 
+// Places bound how many large messages are read at a time.
+type Places interface {
+	Enter() bool // waits for a place, and reports false if there was none in time
+	Leave()      // gives it back
+}
+
 const (
 	defaultPing         = 20 * time.Second
+	defaultLargeTimeout = time.Minute
 	defaultWriteTimeout = 30 * time.Second
+	largeMessage        = 64 << 10
 	readBuffer          = 1 << 10 // kept by an idle Conn; longer messages are read past it
 )
 
@@ -41,6 +57,8 @@ type Conn struct {
 
 	// Static after construction.
 	limits jsonrpc.Limits
+	places Places // nil for no bound
+	within time.Duration
 	ping   time.Duration
 	timer  *time.Timer // runs tick
 	opened time.Time
@@ -54,7 +72,8 @@ type Conn struct {
 
 // newConn makes a Conn of an upgraded connection.
 func (cfg Config) newConn(frames *websocket.Conn, socket net.Conn, client bool) *Conn {
-	c := &Conn{limits: cfg.Limits, ping: cmp.Or(cfg.Ping, defaultPing), opened: time.Now()}
+	c := &Conn{limits: cfg.Limits, places: cfg.Places, within: cmp.Or(cfg.LargeTimeout, defaultLargeTimeout),
+		ping: cmp.Or(cfg.Ping, defaultPing), opened: time.Now()}
 	c.frames, c.socket, c.masks = frames, socket, client
 	c.writeTimeout = cmp.Or(cfg.WriteTimeout, defaultWriteTimeout)
 	frames.SetReadLimit(int64(cfg.Limits.MaxMessage()))
@@ -81,7 +100,12 @@ func (c *Conn) Recv() (*jsonrpc.Message, error) {
 		return nil, c.reject(websocket.CloseUnsupportedData, errBinary)
 	}
 	text, err := c.readAll(r)
-	if err != nil {
+	switch {
+	case errors.Is(err, ErrNoPlace):
+		return nil, c.reject(websocket.CloseTryAgainLater, err)
+	case errors.Is(err, ErrSlow):
+		return nil, c.reject(websocket.ClosePolicyViolation, err)
+	case err != nil:
 		return nil, c.failed(err)
 	}
 	m, err := c.limits.Decode(text)
@@ -100,7 +124,13 @@ func (c *Conn) readAll(r io.Reader) ([]byte, error) {
 	buf := scratch.Get().(*[4 << 10]byte)
 	defer scratch.Put(buf)
 	text := buf[:0]
-	for {
+	for large := false; ; {
+		if len(text) > largeMessage && !large && c.places != nil {
+			if large = c.enter(); !large {
+				return nil, ErrNoPlace
+			}
+			defer c.leave()
+		}
 		n, err := r.Read(text[len(text):cap(text)])
 		text = text[:len(text)+n]
 		c.hear()
@@ -109,12 +139,43 @@ func (c *Conn) readAll(r io.Reader) ([]byte, error) {
 			return bytes.Clone(text), nil
 		case err == io.EOF:
 			return text, nil
+		case large && timedOut(err) && c.err() == nil:
+			return nil, ErrSlow
 		case err != nil:
 			return nil, err
 		case len(text) == cap(text):
 			// One byte past the limit is where the end is read.
 			text = append(make([]byte, 0, min(2*len(text), max(len(buf), c.limits.MaxMessage())+1)), text...)
 		}
+	}
+}
+
+// enter waits for a place for the message that is being read. The rest of it has to come in
+// time.
+func (c *Conn) enter() bool {
+	ok := c.places.Enter()
+	if ok {
+		c.setReadDeadline(time.Now().Add(c.within))
+	}
+	return ok
+}
+
+func (c *Conn) leave() {
+	c.setReadDeadline(time.Time{})
+	c.places.Leave()
+}
+
+// timedOut reports whether a deadline made a read fail. gorilla does not wrap that error.
+func timedOut(err error) bool {
+	late, ok := errors.AsType[net.Error](err)
+	return ok && late.Timeout()
+}
+
+// setReadDeadline does not undo that of Close.
+func (c *Conn) setReadDeadline(t time.Time) {
+	c.socket.SetReadDeadline(t)
+	if c.err() != nil {
+		c.socket.SetReadDeadline(time.Unix(1, 0))
 	}
 }
 

@@ -16,8 +16,9 @@
 //	1002   frames that break the protocol
 //	1003   a binary frame on a Conn, a text frame on a carrier
 //	1007   text that is not UTF-8
-//	1008   with CloseAs: the peer may not go on
+//	1008   with CloseAs: the peer may not go on; a large message that took too long
 //	1009   a message over the limit, a carrier's frame over 1 MiB
+//	1013   a large message for which there is no place
 //
 // The package starts no goroutines. A Conn's pings come from a timer; a carrier
 // sends none, since links have a heartbeat.
