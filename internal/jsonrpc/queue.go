@@ -68,6 +68,10 @@ type Class uint8
 type Room struct {
 	Messages, Bytes int // bounds; zero means none. A message that is alone may be larger
 
+	// Told hears of the bytes that come and, as less than zero, of those that go, but not of
+	// those that a Queue still holds when it is closed. Nil: nobody does. It must not wait.
+	Told func(bytes int)
+
 	messages, bytes int
 }
 
@@ -81,6 +85,9 @@ func (r *Room) add(messages, bytes int) {
 	if r != nil {
 		r.messages += messages
 		r.bytes += bytes
+		if r.Told != nil {
+			r.Told(bytes)
+		}
 	}
 }
 

@@ -5,26 +5,11 @@ import (
 	"io"
 	"net/http"
 	"os"
-	"sync"
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/identity"
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
-)
-
-const (
-	// bodyTimeout is how long a client may take to send a body. It holds for
-	// bodies that nobody reads, too: net/http waits for one before it answers.
-	bodyTimeout = time.Minute
-
-	// largeBodies is how many bodies over a piece are read at a time, from all
-	// clients together: what they have sent so far is all in memory. The others
-	// wait for as long as largeWait. One principal that is slow may have them all. As
-	// many again are there for others, ownBodies for each.
-	largeBodies = 16
-	ownBodies   = 2
-	largeWait   = 10 * time.Second
 )
 
 // boundBody limits the time that the body of r may take, if it has one. net/http
@@ -39,15 +24,7 @@ func boundBody(w http.ResponseWriter, r *http.Request) {
 type bodies struct {
 	limits jsonrpc.Limits
 	traces bool // as in HTTP
-
-	mu    sync.Mutex                 // guards the fields below
-	large map[identity.Principal]int // large bodies that are being read
-	all   int                        // of them
-	freed chan struct{}              // closed when there is one less, and made anew
-}
-
-func newBodies(limits jsonrpc.Limits) *bodies {
-	return &bodies{limits: limits, large: make(map[identity.Principal]int), freed: make(chan struct{})}
+	places *places
 }
 
 // readMessage returns the message in the body of r, with its notes and its trace. If the body cannot be used, it
@@ -103,10 +80,10 @@ func (b *bodies) read(r *http.Request, who identity.Principal) (body []byte, sta
 	body = make([]byte, 0, size)
 	for {
 		if len(body) > piece && !large {
-			if large = b.enterLarge(who); !large {
-				return nil, http.StatusServiceUnavailable, "too many large messages"
+			if large = b.places.enter(who); !large {
+				return nil, http.StatusServiceUnavailable, tooManyLarge
 			}
-			defer b.leaveLarge(who)
+			defer b.places.leave(who)
 		}
 		if len(body) == cap(body) {
 			body = append(body, 0)[:len(body)]
@@ -119,52 +96,15 @@ func (b *bodies) read(r *http.Request, who identity.Principal) (body []byte, sta
 		case err == io.EOF:
 			return body, 0, ""
 		case errors.Is(err, os.ErrDeadlineExceeded):
-			return nil, http.StatusRequestTimeout, "the message did not come in time"
+			return nil, http.StatusRequestTimeout, tooSlow
 		case err != nil:
 			return nil, http.StatusBadRequest, "the message is incomplete"
 		}
 	}
 }
 
-const tooLarge = "the message is too large"
-
-// enterLarge waits for a place among the large bodies, which leaveLarge gives back. It
-// reports whether there was one in time.
-func (b *bodies) enterLarge(who identity.Principal) bool {
-	timer := time.NewTimer(largeWait)
-	defer timer.Stop()
-	for {
-		freed := b.tryLarge(who)
-		if freed == nil {
-			return true
-		}
-		select {
-		case <-freed:
-		case <-timer.C:
-			return false
-		}
-	}
-}
-
-// tryLarge takes a place. If there is none it returns what is closed when there may be one.
-func (b *bodies) tryLarge(who identity.Principal) <-chan struct{} {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.all >= largeBodies && (b.all >= 2*largeBodies || b.large[who] >= ownBodies) {
-		return b.freed
-	}
-	b.large[who]++
-	b.all++
-	return nil
-}
-
-func (b *bodies) leaveLarge(who identity.Principal) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.all--
-	if b.large[who]--; b.large[who] == 0 {
-		delete(b.large, who)
-	}
-	close(b.freed)
-	b.freed = make(chan struct{})
-}
+const (
+	tooLarge     = "the message is too large"
+	tooManyLarge = "too many large messages"
+	tooSlow      = "the message did not come in time"
+)

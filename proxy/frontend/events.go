@@ -3,9 +3,11 @@ package frontend
 import (
 	"bytes"
 	"context"
+	"errors"
 	"net/http"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/identity"
@@ -37,7 +39,7 @@ const (
 // An event is one message of a response.
 type event struct {
 	data     []byte     // JSON text
-	question jsonrpc.ID // of a request to the client
+	id       jsonrpc.ID // of a response, or of a question, which is a request to the client
 	response bool
 	refused  *identity.Refusal // beside an error that a policy has answered with
 }
@@ -95,9 +97,10 @@ func parseEventID(id string) (stream, event int, ok bool) {
 // A responder writes a response to a client that may be slow: each piece gets
 // stall to leave. The event stream is collected in buf until flush.
 type responder struct {
-	w   http.ResponseWriter
-	rc  *http.ResponseController
-	buf []byte
+	w       http.ResponseWriter
+	rc      *http.ResponseController
+	buf     []byte
+	aborted atomic.Bool
 }
 
 func newResponder(w http.ResponseWriter) *responder {
@@ -109,6 +112,9 @@ func (r *responder) write(b []byte) error {
 	for len(b) > 0 {
 		n := min(len(b), piece)
 		r.extend()
+		if r.aborted.Load() {
+			return errAborted
+		}
 		if _, err := r.w.Write(b[:n]); err != nil {
 			return err
 		}
@@ -116,6 +122,15 @@ func (r *responder) write(b []byte) error {
 	}
 	return nil
 }
+
+// abort makes write fail, also one that waits for the client. It may be called as long as
+// the handler of the request has not returned.
+func (r *responder) abort() {
+	r.aborted.Store(true)
+	r.rc.SetWriteDeadline(time.Unix(1, 0))
+}
+
+var errAborted = errors.New("the response was given up")
 
 // extend gives the next write its time. A ResponseWriter that has no deadlines
 // cannot block.
@@ -156,6 +171,9 @@ func (r *responder) flush() error {
 		return err
 	}
 	r.extend()
+	if r.aborted.Load() {
+		return errAborted
+	}
 	return r.rc.Flush()
 }
 

@@ -47,6 +47,24 @@ func (ts *testServer) wantNoneUnread() {
 	}
 }
 
+// waiting returns how many bytes wait for clients that are there, and on small streams.
+func (ts *testServer) waiting() int {
+	u := ts.open.unread
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	n := int(u.bytes.Load())
+	for _, s := range u.shares {
+		s.mu.Lock()
+		for h := range s.large {
+			if h.spare.Load() {
+				n -= h.size()
+			}
+		}
+		s.mu.Unlock()
+	}
+	return n
+}
+
 // newBubbleServer is newTestServer for the inside of a synctest bubble. Its
 // connections hold nothing: a write waits for the read.
 func newBubbleServer(t *testing.T, setUp func(*HTTP)) *testServer {

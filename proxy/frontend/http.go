@@ -78,8 +78,9 @@ func (h *HTTP) init() {
 			idle: cmp.Or(h.SessionIdle, 30*time.Minute), gone: cmp.Or(h.SessionGone, 5*time.Minute),
 			unread: newUnread(h.Limits), log: log, ctx: ctx, cancel: cancel, byID: make(map[string]*session),
 		}
-		waits, bodies := &waits{}, newBodies(h.Limits)
-		bodies.traces = h.Traces
+		waits, places := &waits{}, newPlaces()
+		h.open.places = places
+		bodies := &bodies{limits: h.Limits, traces: h.Traces, places: places}
 		modern := &modernClients{serve: h.ServePrincipal, open: h.open, waits: waits, conns: make(map[place]*principalConn)}
 		h.streamable = &streamable{h.open, bodies, waits, modern}
 		h.sse = &httpSSE{h.open, bodies}
@@ -154,7 +155,8 @@ func (h *HTTP) serveWS(w http.ResponseWriter, r *http.Request, from client) {
 	if leave == nil {
 		return
 	}
-	c, err := wsconn.Config{Limits: h.Limits}.Accept(w, r, refuse)
+	places := placesOf{h.open.places, from.who.Principal}
+	c, err := wsconn.Config{Limits: h.Limits, Places: places, LargeTimeout: bodyTimeout}.Accept(w, r, refuse)
 	if err != nil {
 		leave()
 		return

@@ -26,15 +26,18 @@ func (h *httpSSE) get(w http.ResponseWriter, r *http.Request, from client) {
 	if leave == nil {
 		return
 	}
-	s := newSession(from, nil)  // Send waits for the one stream
+	s := newSession(from, h.open.unread.join(from.who.Principal))
 	s.sse, s.out.keep = true, 0 // nothing can be resumed
-	rd := s.out.attach("")
+	out := newResponder(w)
+	rd := s.out.attach("", out)
 	h.open.begin(s, leave)
 	defer s.idle.release()
 	ctx, cancel := h.open.guard.whileGood(r.Context(), from.who)
 	defer cancel()
-	defer func() { s.end(lostBy(ctx), false) }()
-	out := newResponder(w)
+	defer func() {
+		s.end(lostBy(ctx), false)
+		rd.detach(false, true)
+	}()
 	if out.begin() != nil {
 		return
 	}

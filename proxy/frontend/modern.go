@@ -50,7 +50,7 @@ func (h *modernClients) post(w http.ResponseWriter, r *http.Request, from client
 		return
 	}
 	m.Headers = repeated(r.Header)
-	p := c.ask(m)
+	p := c.ask(m, newResponder(w))
 	if m.Method == mcp.MethodListen {
 		defer h.open.guard.onEnd(r.Context(), from.who, func(why *jsonrpc.ClosedError) { c.refuse(p, why) })()
 	}
@@ -74,12 +74,11 @@ func (h *modernClients) answer(w http.ResponseWriter, r *http.Request, p *waiter
 		h.open.guard.writeRefused(w, r, e.refused, e.data)
 		return
 	case plain:
-		writeJSON(w, status, e.data)
+		p.out.writeJSON(status, e.data)
 		return
 	}
-	out := newResponder(w)
-	if out.begin() == nil {
-		copyEvents(r.Context(), out, p)
+	if p.out.begin() == nil {
+		copyEvents(r.Context(), p.out, p)
 	}
 }
 

@@ -344,33 +344,33 @@ func TestLargeBodiesAreBounded(t *testing.T) {
 // A principal whose large bodies take all places leaves some to others, and they to each
 // other.
 func TestLargeBodiesOfOthers(t *testing.T) {
-	b := newBodies(jsonrpc.Limits{})
+	b := newPlaces()
 	who := func(i int) identity.Principal { return identity.Principal{Name: fmt.Sprint(i)} }
 	for i := range largeBodies {
-		if b.tryLarge(who(0)) != nil {
+		if b.try(who(0)) != nil {
 			t.Fatal("no place number ", i)
 		}
 	}
-	if b.tryLarge(who(0)) == nil {
+	if b.try(who(0)) == nil {
 		t.Error("a place too many")
 	}
 	for i := range largeBodies / ownBodies {
 		for range ownBodies {
-			if b.tryLarge(who(1+i)) != nil {
+			if b.try(who(1+i)) != nil {
 				t.Error("no place for principal", 1+i)
 			}
 		}
-		if b.tryLarge(who(1+i)) == nil {
+		if b.try(who(1+i)) == nil {
 			t.Error("a place too many for principal", 1+i)
 		}
 	}
-	freed := b.tryLarge(who(99))
+	freed := b.try(who(99))
 	if freed == nil {
 		t.Fatal("a place too many for all")
 	}
-	b.leaveLarge(who(1))
+	b.leave(who(1))
 	<-freed
-	if b.tryLarge(who(99)) != nil {
+	if b.try(who(99)) != nil {
 		t.Error("the place that is free is for nobody")
 	}
 }

@@ -10,7 +10,8 @@ import (
 )
 
 // maxUnread bounds the notifications, in bytes, that wait for a modern client to
-// read its response. A client that lets more come up is given up.
+// read its response, besides what its principal may have waiting. A client that lets more
+// come up is given up.
 const maxUnread = 4 << 20
 
 // A principalConn is the Conn on which the requests of all modern clients travel that
@@ -47,9 +48,11 @@ func (c *principalConn) RecvAll(batch []*jsonrpc.Message) ([]*jsonrpc.Message, e
 	return c.in.Take(batch)
 }
 
-// ask hands over a request, and owns m from then on. Whoever asked ends with abandon.
-func (c *principalConn) ask(m *jsonrpc.Message) *waiter {
-	p := &waiter{c: c, clientID: m.ID, method: m.Method, wake: make(chan struct{}, 1)}
+// ask hands over a request, and owns m from then on. What comes for it is written to out.
+// Whoever asked ends with abandon.
+func (c *principalConn) ask(m *jsonrpc.Message, out *responder) *waiter {
+	p := &waiter{c: c, out: out, clientID: m.ID, method: m.Method, wake: make(chan struct{}, 1)}
+	p.unread = held{of: c.unread, cut: p.cut}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.lastID++
@@ -79,8 +82,8 @@ func (c *principalConn) abandon(p *waiter) {
 	if c.waiting.Take(p.id, p) {
 		c.cancelLocked(p)
 	}
-	c.unread.add(-p.bytes)
-	p.bytes = 0
+	p.unread.add(-p.unread.size())
+	p.events, p.taken, p.over = nil, 0, true
 }
 
 // refuse gives up a listen whose client may not receive any more, and says why.
@@ -118,12 +121,10 @@ func (c *principalConn) Send(m *jsonrpc.Message) error {
 	case e.response:
 		c.waiting.Take(p.id, p)
 		p.settleLocked(e, statusOf(m))
-	case p.bytes > maxUnread:
-		c.log.Debug("client does not read its response, given up", "method", p.method)
-		c.waiting.Take(p.id, p)
-		c.cancelLocked(p)
-		p.events = nil
-		p.failLocked(closing(jsonrpc.InFlight))
+	case p.unread.size() > maxUnread:
+		p.giveUpLocked(closing(jsonrpc.InFlight))
+	case !p.unread.room(len(e.data)):
+		p.giveUpLocked(unreadable())
 	default:
 		p.pushLocked(e)
 	}
@@ -192,6 +193,7 @@ func (c *principalConn) expire() {
 type waiter struct {
 	// Static once the request is handed over.
 	c        *principalConn
+	out      *responder
 	id       int64      // on the connection
 	clientID jsonrpc.ID // as the client wrote it
 	method   string
@@ -199,9 +201,10 @@ type waiter struct {
 
 	// Guarded by principalConn.mu.
 	received bool    // Recv has returned the request
+	over     bool    // abandoned
 	events   []event // that wait to be taken; a response is the last
-	bytes    int     // of the events that have not been written
-	taken    int     // of these, those that are being written
+	unread   held    // the events that have not been written
+	taken    int     // bytes of these, of those that are being written
 	status   int     // of the response, if nothing goes before it
 }
 
@@ -231,14 +234,39 @@ func (p *waiter) text(m *jsonrpc.Message) []byte {
 
 func (p *waiter) pushLocked(e event) {
 	p.events = append(p.events, e)
-	p.bytes += len(e.data)
-	p.c.unread.add(len(e.data))
+	p.unread.add(len(e.data))
 	notify(p.wake)
+}
+
+// giveUpLocked answers a request with an error, since its client does not read. What waits
+// is dropped.
+func (p *waiter) giveUpLocked(err *jsonrpc.Error) {
+	p.c.log.Debug("client does not read its response, given up", "method", p.method)
+	if p.c.waiting.Take(p.id, p) {
+		p.c.cancelLocked(p)
+	}
+	p.events = nil
+	p.unread.add(p.taken - p.unread.size())
+	p.failLocked(err)
+}
+
+// cut gives a request up because its principal has too much waiting, and this is most of
+// it. If something is being written, the response ends in the middle of that.
+func (p *waiter) cut() {
+	p.c.mu.Lock()
+	defer p.c.mu.Unlock()
+	if p.over {
+		return
+	}
+	p.giveUpLocked(unreadable())
+	if p.taken > 0 {
+		p.out.abort()
+	}
 }
 
 // settleLocked answers the request, which has been taken from the table.
 func (p *waiter) settleLocked(e event, status int) {
-	if !p.c.unread.hasRoom(len(e.data)) {
+	if len(e.data) > smallBody && !p.unread.room(len(e.data)) { // what is small costs less than its connection
 		p.failLocked(unreadable())
 		return
 	}
@@ -259,6 +287,7 @@ func (p *waiter) plain() (response event, status int, ok bool) {
 	if len(p.events) != 1 || !p.events[0].response {
 		return event{}, 0, false
 	}
+	p.taken = p.unread.size()
 	return p.events[0], p.status, true
 }
 
@@ -266,7 +295,7 @@ func (p *waiter) plain() (response event, status int, ok bool) {
 func (p *waiter) next(out []byte) ([]byte, bool) {
 	p.c.mu.Lock()
 	events := p.events
-	p.events, p.taken = nil, p.bytes
+	p.events, p.taken = nil, p.unread.size()
 	p.c.mu.Unlock()
 	more := true
 	for _, e := range events {
@@ -279,8 +308,7 @@ func (p *waiter) next(out []byte) ([]byte, bool) {
 func (p *waiter) written() {
 	p.c.mu.Lock()
 	defer p.c.mu.Unlock()
-	p.bytes -= p.taken
-	p.c.unread.add(-p.taken)
+	p.unread.add(-p.taken)
 	p.taken = 0
 }
 

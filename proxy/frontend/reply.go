@@ -67,13 +67,17 @@ func noSession(w http.ResponseWriter) { refuse(w, http.StatusNotFound, "no such 
 
 // writeJSON writes a complete response.
 func writeJSON(w http.ResponseWriter, status int, body []byte) {
-	h := w.Header()
+	newResponder(w).writeJSON(status, body)
+}
+
+func (r *responder) writeJSON(status int, body []byte) {
+	h := r.w.Header()
 	h["Content-Type"] = headerJSON
 	if len(body) > smallBody {
 		h["Content-Length"] = []string{strconv.Itoa(len(body))}
 	}
-	w.WriteHeader(status)
-	newResponder(w).write(body) // the client may be gone: nobody to tell
+	r.w.WriteHeader(status)
+	r.write(body) // the client may be gone: nobody to tell
 }
 
 // Waits are the pauses in which a POST waits for a response that can go as plain

@@ -40,6 +40,7 @@ type session struct {
 	room        jsonrpc.Room                       // of POSTs in it
 	pending     jsonrpc.Table[jsonrpc.ID, *stream] // requests without a response
 	out         streams
+	queued      held // messages that wait for Send; not guarded
 	idle        idleTimer
 	busy        func() bool // the client has work besides requests; nil: never
 	version     string      // negotiated; before that, what the client asked for
@@ -49,8 +50,12 @@ type session struct {
 func newSession(of client, u *share) *session {
 	s := &session{id: rand.Text(), of: of, onEnd: func() {}, room: jsonrpc.Room{Messages: inbound}}
 	s.in, s.idle.mu = jsonrpc.NewQueue(&s.mu), &s.mu
-	s.out = streams{mu: &s.mu, idle: &s.idle, unread: u, keep: storeEvents, standalone: &stream{first: 1}, numbered: make(map[int]*stream)}
+	s.out = streams{mu: &s.mu, idle: &s.idle, unread: u, keep: storeEvents, numbered: make(map[int]*stream)}
+	s.out.standalone = s.out.newStream(&stream{})
+	s.out.read = held{of: u, cut: s.out.evictRead}
+	s.out.read.spare.Store(true)
 	s.out.room.L = &s.mu
+	s.queued = held{of: u, cut: s.unblock}
 	s.out.refuse = func(question jsonrpc.ID) { s.answerLocked(jsonrpc.NewError(question, jsonrpc.Overloaded(""))) }
 	return s
 }
@@ -146,10 +151,7 @@ func (s *session) cancelledLocked(m *jsonrpc.Message) {
 // go to the standalone stream, which stores them until a GET opens it. It waits
 // while the client does not read the stream.
 func (s *session) Send(m *jsonrpc.Message) error {
-	e := event{data: m.Append(make([]byte, 0, m.Size())), response: m.IsResponse(), refused: m.Refused}
-	if m.IsRequest() {
-		e.question = m.ID
-	}
+	e := event{data: m.Append(make([]byte, 0, m.Size())), id: m.ID, response: m.IsResponse(), refused: m.Refused}
 	s.mu.Lock()
 	st, err := s.sendLocked(m, e)
 	failed := st != nil && st.init && m.Error != nil
@@ -158,6 +160,23 @@ func (s *session) Send(m *jsonrpc.Message) error {
 		s.end(errNotStarted, false) // a session that did not come about is not kept
 	}
 	return err
+}
+
+// Waits counts messages that wait for Send: so many bytes more, or less.
+func (s *session) Waits(bytes int) { s.queued.grow(bytes) }
+
+// unblock ends the streams for which Send waits.
+func (s *session) unblock() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.out.standalone.full() {
+		s.out.cutLocked(s.out.standalone)
+	}
+	for id := range s.pending.Each {
+		if st := s.pending.Get(id); st.full() {
+			s.out.cutLocked(st)
+		}
+	}
 }
 
 // sendLocked returns the stream that took the message, nil if none did.
@@ -176,8 +195,12 @@ func (s *session) sendLocked(m *jsonrpc.Message, e event) (*stream, error) {
 			s.negotiatedLocked(m)
 		}
 		s.settleLocked(m.ID, e)
-	default:
+	case st.lost || st.unread.room(len(e.data)):
 		s.out.push(st, e)
+	default:
+		s.out.dropped++
+		s.out.drop(e)
+		st.unread.end()
 	}
 	return st, nil
 }
@@ -210,14 +233,14 @@ func (s *session) negotiatedLocked(m *jsonrpc.Message) {
 func (s *session) settleLocked(id jsonrpc.ID, e event) {
 	st, _ := s.pending.TakeKey(id)
 	st.owed--
-	if !s.out.unread.hasRoom(len(e.data)) {
+	if len(e.data) > smallBody && !st.lost && !st.unread.room(len(e.data)) { // what is small costs less than its connection
 		e.data = jsonrpc.NewError(id, unreadable()).Append(nil)
 	}
 	s.out.push(st, e)
 }
 
 func (s *session) failLocked(id jsonrpc.ID, err *jsonrpc.Error) {
-	s.settleLocked(id, event{data: jsonrpc.NewError(id, err).Append(nil), response: true})
+	s.settleLocked(id, event{data: jsonrpc.NewError(id, err).Append(nil), id: id, response: true})
 }
 
 // Close implements [jsonrpc.Conn].

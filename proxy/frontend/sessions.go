@@ -22,7 +22,8 @@ type openSessions struct {
 	guard      *Guard
 	max        int
 	idle, gone time.Duration
-	unread     *unread // of all but HTTP+SSE and WebSockets, where Send waits
+	unread     *unread
+	places     *places
 	log        *slog.Logger
 	ctx        context.Context // of all sessions
 	cancel     context.CancelCauseFunc
@@ -98,7 +99,13 @@ func (o *openSessions) run(log *slog.Logger, c jsonrpc.Conn, leave func(), serve
 
 // serveWS is the goroutine of a client on a WebSocket, which is its session. It ends when
 // the client's proof does: a WebSocket has no place for a new one.
-func (o *openSessions) serveWS(from client, c *wsconn.Conn, leave func()) {
+func (o *openSessions) serveWS(from client, ws *wsconn.Conn, leave func()) {
+	c := &socket{Conn: ws}
+	c.unread = held{of: o.unread.join(from.who.Principal), cut: c.cut}
+	defer func() {
+		c.unread.add(-c.unread.size())
+		o.unread.leave(from.who.Principal)
+	}()
 	log := o.log.With("transport", c.Transport(), "upstream", from.upstream, "principal", from.who.String())
 	o.run(log, c, leave, func(ctx context.Context) error {
 		serving, cancel := context.WithCancelCause(ctx)
@@ -132,9 +139,8 @@ func (o *openSessions) serveSession(s *session, leave func()) {
 	o.run(log, s, leave, func(ctx context.Context) error {
 		err := o.serve(ctx, s.of.who, s.of.upstream, s)
 		s.Close()
-		if s.out.unread != nil {
-			o.unread.leave(s.of.who.Principal)
-		}
+		s.queued.add(-s.queued.size())
+		o.unread.leave(s.of.who.Principal)
 		if dropped := s.dropped(); dropped > 0 {
 			log.Warn("client did not fetch its messages, oldest dropped", "dropped", dropped)
 		}

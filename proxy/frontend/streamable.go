@@ -122,14 +122,15 @@ func (h *streamable) get(w http.ResponseWriter, r *http.Request, from client) {
 	}
 	defer s.idle.release()
 	lastID := r.Header.Get(headerLastID)
-	rd := s.out.attach(lastID)
+	out := newResponder(w)
+	rd := s.out.attach(lastID, out)
 	if rd == nil {
 		refuse(w, http.StatusBadRequest, "unknown or expired Last-Event-ID")
 		return
 	}
 	ctx, cancel := h.open.guard.whileGood(r.Context(), from.who)
 	defer cancel()
-	pump(ctx, w, s, rd, lastID == "")
+	pump(ctx, out, s, rd, lastID == "")
 }
 
 // delete ends a session. What is in flight is answered with the one error.
@@ -240,7 +241,8 @@ func (h *streamable) answer(w http.ResponseWriter, r *http.Request, s *session, 
 		}
 		return
 	}
-	responses, complete := rd.responses()
+	out := newResponder(w)
+	responses, complete := rd.responses(out)
 	if !complete {
 		s.out.number(rd.st)
 	}
@@ -248,7 +250,7 @@ func (h *streamable) answer(w http.ResponseWriter, r *http.Request, s *session, 
 		w.Header()[headerSession] = []string{s.id}
 	}
 	if !complete {
-		pump(r.Context(), w, s, rd, true)
+		pump(r.Context(), out, s, rd, true)
 		return
 	}
 	defer rd.wrotePlain()
@@ -256,7 +258,7 @@ func (h *streamable) answer(w http.ResponseWriter, r *http.Request, s *session, 
 		h.open.guard.writeRefused(w, r, why, responses[0].data)
 		return
 	}
-	writeJSON(w, http.StatusOK, joined(responses, rd.st.batch))
+	out.writeJSON(http.StatusOK, joined(responses, rd.st.batch))
 }
 
 // joined returns responses as one JSON value.
@@ -276,8 +278,7 @@ func joined(responses []event, batch bool) []byte {
 
 // pump writes the events on rd until the stream is complete, ctx is done, or another
 // connection takes the stream over. A fresh stream is primed.
-func pump(ctx context.Context, w http.ResponseWriter, s *session, rd *reader, fresh bool) {
-	out := newResponder(w)
+func pump(ctx context.Context, out *responder, s *session, rd *reader, fresh bool) {
 	primed := fresh && s.versionOf() >= "2025-11-25"
 	defer func() { rd.detach(primed || !fresh, proofEnd(ctx) != nil) }()
 	if out.begin() != nil {

@@ -1,6 +1,7 @@
 package frontend
 
 import (
+	"slices"
 	"sync"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
@@ -8,7 +9,8 @@ import (
 
 // Bounds on the events that a session holds. Those that a connected client has
 // not read yet make Send wait, per stream. Those kept for a client that may
-// resume push out the oldest, per session; the newest stays however large it is.
+// resume push out the oldest, per session; the newest stays however large it is. All of
+// them count for what the principal may have waiting.
 const (
 	storeEvents = 256
 	storeBytes  = 4 << 20
@@ -23,8 +25,9 @@ type streams struct {
 	mu     *sync.Mutex               // of the session
 	idle   *idleTimer                // of the session
 	refuse func(question jsonrpc.ID) // called for a question that its client will never get
-	unread *share                    // nil if Send waits for each event to be read
-	keep   int                       // events that the store holds; 0 if streams cannot be resumed
+	unread *share
+	read   held // stored events that clients have got
+	keep   int  // events that the store holds; 0 if streams cannot be resumed
 
 	room       sync.Cond // on mu: a stream takes messages again, or is detached, or the session ended
 	closed     bool
@@ -58,6 +61,7 @@ type stream struct {
 	stored int     // how many events count towards the session's store
 	sent   int     // number of the last event written to a connection
 	queued int     // bytes of the events that wait to be written
+	unread held    // the events that no client got; spare while no connection carries the stream
 }
 
 // A reader is one HTTP response that carries a stream, and its feed.
@@ -65,18 +69,27 @@ type reader struct {
 	out   *streams
 	st    *stream
 	wake  chan struct{} // capacity 1: there is something to take
+	to    *responder    // nil before anything can be written; guarded by out.mu
 	at    int           // number of the last event taken; guarded by out.mu
 	batch []event       // the events taken last; only for the goroutine of the response
 }
 
 func (o *streams) carry(st *stream, at int) *reader {
 	st.reader = &reader{out: o, st: st, wake: make(chan struct{}, 1), at: at}
+	st.unread.spare.Store(false)
 	return st.reader
 }
 
 // newPost returns the stream of a POST, for its reader.
 func (o *streams) newPost(batch bool) *reader {
-	return o.carry(&stream{number: -1, batch: batch, plain: true, first: 1}, 0)
+	return o.carry(o.newStream(&stream{number: -1, batch: batch, plain: true}), 0)
+}
+
+func (o *streams) newStream(st *stream) *stream {
+	st.first = 1
+	st.unread = held{of: o.unread, cut: func() { o.cut(st) }}
+	st.unread.spare.Store(true)
+	return st
 }
 
 // wake tells who carries st to look at it again.
@@ -105,7 +118,7 @@ func (o *streams) push(st *stream, e event) {
 	}
 	st.events = append(st.events, e)
 	st.queued += len(e.data)
-	o.unread.add(len(e.data))
+	st.unread.add(len(e.data))
 	if st.reader == nil {
 		o.keepTo(st, st.lastEvent())
 		return
@@ -120,7 +133,6 @@ func (o *streams) keepTo(st *stream, last int) {
 	for st.first+st.stored <= last && st.stored < len(st.events) {
 		size := len(st.events[st.stored].data)
 		st.queued -= size
-		o.unread.add(-size)
 		st.stored++
 		o.store = append(o.store, st)
 		o.bytes += size
@@ -135,12 +147,33 @@ func (o *streams) evict() {
 	st := o.store[0]
 	o.store[0] = nil
 	o.store = o.store[1:]
+	o.dropFirst(st)
+}
+
+// evictRead drops what the store holds of what clients have got.
+func (o *streams) evictRead() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.store = slices.DeleteFunc(o.store, func(st *stream) bool {
+		read := st.first <= st.sent
+		if read {
+			o.dropFirst(st)
+		}
+		return read
+	})
+}
+
+// dropFirst drops the first event of st, which has been taken out of the store.
+func (o *streams) dropFirst(st *stream) {
 	e := st.events[0]
 	st.events[0] = event{}
 	st.events = st.events[1:]
 	if st.first > st.sent {
 		o.dropped++
 		o.drop(e)
+		st.unread.add(-len(e.data))
+	} else {
+		o.read.add(-len(e.data))
 	}
 	st.first++
 	st.stored--
@@ -151,8 +184,8 @@ func (o *streams) evict() {
 // drop is for an event that no client got. The upstream that asked a question must
 // not wait for ever.
 func (o *streams) drop(e event) {
-	if !e.question.IsZero() {
-		o.refuse(e.question)
+	if !e.response && !e.id.IsZero() {
+		o.refuse(e.id)
 	}
 }
 
@@ -167,21 +200,72 @@ func (o *streams) forget(st *stream) {
 func (o *streams) lose(st *stream) {
 	st.lost = true
 	delete(o.numbered, st.number)
-	for _, e := range st.events {
+	o.clear(st)
+}
+
+// clear takes all events out of st, and returns which of them no client got. The questions
+// among these are refused.
+func (o *streams) clear(st *stream) (unsent []event) {
+	for _, e := range st.events[:st.stored] {
+		o.bytes -= len(e.data)
+	}
+	if st.stored > 0 {
+		o.store = slices.DeleteFunc(o.store, func(of *stream) bool { return of == st })
+	}
+	read := min(max(st.sent-st.first+1, 0), len(st.events))
+	for _, e := range st.events[:read] {
+		o.read.add(-len(e.data))
+	}
+	unsent = st.events[read:]
+	for _, e := range unsent {
 		o.drop(e)
 	}
-	o.unread.add(-st.queued)
-	st.events, st.queued = nil, 0
+	st.first += len(st.events)
+	st.events, st.stored, st.queued = nil, 0, 0
+	st.unread.add(-st.unread.size())
+	return unsent
+}
+
+// cut is for the stream on which most waits of what waits for a principal, if that is too
+// much. The connection that carries it ends, and what waits is dropped. Of responses an
+// error is left, for a client that resumes.
+func (o *streams) cut(st *stream) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.cutLocked(st)
+}
+
+// cutLocked is cut with the lock held.
+func (o *streams) cutLocked(st *stream) {
+	if rd := st.reader; rd != nil && rd.to != nil && (rd.at > st.sent || st.plain) {
+		rd.to.abort()
+	}
+	unsent := o.clear(st)
+	responses := slices.DeleteFunc(slices.Clone(unsent), func(e event) bool { return !e.response })
+	o.dropped += len(unsent) - len(responses)
+	st.first -= len(responses)
+	for _, e := range responses {
+		o.push(st, event{data: jsonrpc.NewError(e.id, unreadable()).Append(nil), id: e.id, response: true})
+	}
+	o.forget(st)
+	o.room.Broadcast()
 }
 
 // close lets all streams end once what they hold is written.
 func (o *streams) close() {
 	o.closed = true
 	for _, st := range o.numbered {
-		st.wake()
+		o.endStream(st)
 	}
-	o.standalone.wake()
+	o.endStream(o.standalone)
 	o.room.Broadcast()
+}
+
+func (o *streams) endStream(st *stream) {
+	if st.reader == nil { // nobody can come for it any more
+		o.lose(st)
+	}
+	st.wake()
 }
 
 // number makes a POST's stream an event stream, which can be resumed.
@@ -193,11 +277,11 @@ func (o *streams) number(st *stream) {
 	o.numbered[st.number] = st
 }
 
-// attach makes a new connection carry the stream that lastID names, from the
+// attach makes a new connection, which to writes to, carry the stream that lastID names, from the
 // event after it; without an id the standalone stream, from the first event that
 // no connection took. It replaces the connection that carried it. Nil means that
 // there is no such stream (any more).
-func (o *streams) attach(lastID string) *reader {
+func (o *streams) attach(lastID string, to *responder) *reader {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	st := o.standalone
@@ -219,14 +303,18 @@ func (o *streams) attach(lastID string) *reader {
 		at = event
 	}
 	st.wake() // the connection that carried it finds that it was replaced
-	return o.carry(st, at)
+	rd := o.carry(st, at)
+	rd.to = to
+	return rd
 }
 
 // responses returns all events of a POST's stream if they are all that will come, and
-// nothing but responses. They are not stored.
-func (rd *reader) responses() ([]event, bool) {
+// nothing but responses. They are not stored. Whatever comes is written to a responder from
+// now on.
+func (rd *reader) responses(to *responder) ([]event, bool) {
 	rd.out.mu.Lock()
 	defer rd.out.mu.Unlock()
+	rd.to = to
 	if rd.st.owed > 0 {
 		return nil, false
 	}
@@ -280,7 +368,13 @@ func (rd *reader) written() {
 	o, st := rd.out, rd.st
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	st.sent = max(st.sent, rd.at)
+	for st.sent < rd.at {
+		st.sent++
+		if i := st.sent - st.first; 0 <= i && i < len(st.events) { // else it was dropped meanwhile
+			st.unread.add(-len(st.events[i].data))
+			o.read.add(len(st.events[i].data))
+		}
+	}
 	if st != o.standalone {
 		o.idle.seen()
 	}
@@ -303,10 +397,11 @@ func (rd *reader) detach(resumable, ours bool) {
 		return
 	}
 	st.reader = nil
+	st.unread.spare.Store(true)
 	if st == o.standalone && !o.closed && !ours {
 		o.idle.cut()
 	}
-	if resumable || st.sent > 0 || st.number == 0 {
+	if !o.closed && (resumable || st.sent > 0 || st.number == 0) {
 		o.keepTo(st, st.lastEvent())
 		o.forget(st)
 	} else {

@@ -17,10 +17,10 @@ import (
 // room again.
 func TestUnread(t *testing.T) {
 	large := `{"x":"` + strings.Repeat("x", 32<<20) + `"}` // more than sockets hold
-	const overloaded = `{"jsonrpc":"2.0","id":%d,"error":{"code":-32603,"message":"Too many responses that nobody reads","data":{"reason":"overloaded","phase":"in_flight","retryable":false}}}`
+	const overloaded = `{"jsonrpc":"2.0","id":%d,"error":{"code":-32603,"message":"Too much that nobody reads","data":{"reason":"overloaded","phase":"in_flight","retryable":false}}}`
 	few := func(h *HTTP) {
 		h.init()
-		h.open.unread.limit = int64(len(large)) + 50 // with what stands around it
+		h.open.unread.limit = int64(len(large)) + piece // with what is small
 	}
 	for _, era := range []string{"legacy", "modern"} {
 		t.Run(era, func(t *testing.T) {
@@ -52,7 +52,7 @@ func TestUnread(t *testing.T) {
 			if n, err := io.Copy(io.Discard, first.Body); err != nil || n < int64(len(large)) {
 				t.Errorf("read %d bytes: %v", n, err)
 			}
-			empty := func() bool { return ts.open.unread.bytes.Load() == 0 }
+			empty := func() bool { return ts.waiting() < piece }
 			conntest.Eventually(t, "there is room", empty)
 			ask(4, large).Body.Close() // it goes away
 			conntest.Eventually(t, "there is room", empty)
@@ -68,26 +68,29 @@ func TestUnread(t *testing.T) {
 func TestUnreadShares(t *testing.T) {
 	u := newUnread(jsonrpc.Limits{})
 	who := func(i int) identity.Principal { return identity.Principal{Name: fmt.Sprint(i)} }
-	of := make([]*share, 10)
+	of := make([]*held, 10)
 	for i := range of {
-		of[i] = u.join(who(i))
+		of[i] = &held{of: u.join(who(i)), cut: func() { t.Error("principal", i, "has lost a stream") }}
 	}
 	limit := int(u.limit)
+	if !of[0].room(limit) {
+		t.Error("one principal has less than all have together")
+	}
 	of[0].add(limit)
-	if of[0].hasRoom(smallBody+1) || !of[0].hasRoom(smallBody) {
-		t.Error("one principal has more, or less, than all have together")
+	if of[0].room(1) {
+		t.Error("one principal has more than all have together")
 	}
 	for i := 1; i < 9; i++ {
-		if !of[i].hasRoom(limit/8) || of[i].hasRoom(limit/8+1) {
+		if !of[i].room(limit/8) || of[i].room(limit/8+1) {
 			t.Errorf("principal %d has not an eighth", i)
 		}
 		of[i].add(limit / 8)
 	}
-	if of[9].hasRoom(smallBody + 1) {
+	if of[9].room(1) {
 		t.Error("there is room beyond what others may have")
 	}
 	of[0].add(-limit)
-	if !of[9].hasRoom(limit/8) || u.join(who(1)) != of[1] {
+	if !of[9].room(limit/8) || u.join(who(1)) != of[1].of {
 		t.Error("what was read is not free again, or a principal has two shares")
 	}
 	u.leave(who(1))
@@ -96,5 +99,103 @@ func TestUnreadShares(t *testing.T) {
 	}
 	if len(u.shares) > 0 {
 		t.Error(len(u.shares), "shares of nobody")
+	}
+}
+
+// TestUnreadNotifications: whatever it is that clients of a principal do not read, and however
+// it travels, beyond the share streams end.
+func TestUnreadNotifications(t *testing.T) {
+	const size, clients = 16 << 20, 6 // more than sockets hold
+	params := []byte(`{"x":"` + strings.Repeat("x", size) + `"}`)
+	note := jsonrpc.NewNotification("notifications/x", params)
+	few := func(h *HTTP) {
+		h.init()
+		h.open.unread.limit = 2*size + size/2
+	}
+	wantBound := func(t *testing.T, ts *testServer) {
+		conntest.Eventually(t, "what waits is bounded", func() bool { return ts.open.unread.bytes.Load() <= ts.open.unread.limit })
+		ts.cut()
+	}
+	for name, send := range map[string]func(t *testing.T, ts *testServer) error{
+		"POST": func(t *testing.T, ts *testServer) error {
+			c, conn := ts.connectManual("2025-11-25")
+			c.send(c.request(http.MethodPost, fmt.Sprintf(call, 1)))
+			return conn.Send(noted(conntest.Recv(t, conn), "notifications/x", string(params)))
+		},
+		"GET": func(_ *testing.T, ts *testServer) error {
+			c, conn := ts.connectManual("2025-11-25")
+			c.get()
+			return conn.Send(note)
+		},
+		"stored": func(_ *testing.T, ts *testServer) error {
+			_, conn := ts.connectManual("2025-11-25")
+			return conn.Send(jsonrpc.NewRequest(jsonrpc.IntID(1), "roots/list", params))
+		},
+		"sse": func(t *testing.T, ts *testServer) error {
+			ts.at("/sse").get()
+			return conntest.Await(t, "a session", ts.conns).Send(note)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ts := newManualServer(t, few)
+			for range clients {
+				if err := send(t, ts); err != nil {
+					t.Error(err)
+				}
+			}
+			wantBound(t, ts)
+		})
+	}
+	t.Run("modern", func(t *testing.T) {
+		ts := newPrincipalServer(t, few)
+		c := ts.at("/mcp")
+		var conn jsonrpc.Conn
+		for range clients {
+			c.send(c.modern("1", "x", ""))
+			if conn == nil {
+				conn = conntest.Await(t, "a connection", ts.conns)
+			}
+			conn.Send(noted(recvRequest(t, conn), "notifications/x", string(params)))
+		}
+		wantBound(t, ts)
+	})
+	t.Run("WebSocket", func(t *testing.T) {
+		ts := newManualServer(t, few)
+		ended := make(chan error, clients)
+		for range clients {
+			dialWS(t, ts.wsURL("/ws"))
+			conn := conntest.Await(t, "a session", ts.conns)
+			go func() { ended <- conn.Send(note) }()
+		}
+		for range clients - 2 {
+			if err := conntest.Await(t, "the end of a WebSocket", ended); err == nil {
+				t.Error("somebody has read it")
+			}
+		}
+		wantBound(t, ts)
+	})
+}
+
+// recvRequest skips cancellations.
+func recvRequest(t *testing.T, conn jsonrpc.Conn) *jsonrpc.Message {
+	t.Helper()
+	for {
+		if m := conntest.Recv(t, conn); m.IsRequest() {
+			return m
+		}
+	}
+}
+
+// TestUnreadInQueue: what waits for a WebSocket whose client does not read counts, too.
+func TestUnreadInQueue(t *testing.T) {
+	ts := newManualServer(t, func(h *HTTP) {
+		h.init()
+		h.open.unread.limit = 1 << 20
+	})
+	dialWS(t, ts.wsURL("/ws"))
+	conn := conntest.Await(t, "a session", ts.conns)
+	conn.(*endedConn).Conn.(interface{ Waits(bytes int) }).Waits(1<<20 + 1)
+	if m, err := conn.Recv(); err == nil {
+		t.Errorf("received %s", m.Append(nil))
 	}
 }

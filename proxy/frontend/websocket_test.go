@@ -163,3 +163,66 @@ func (ts *testServer) upgrade(headers ...string) io.ReadWriteCloser {
 	}
 	return conn
 }
+
+// TestLargeFramesAreBounded: large messages on WebSockets have the places and the time of large
+// bodies.
+func TestLargeFramesAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ts := newBubbleServer(t, nil)
+		part := "\x81\xff\x00\x00\x00\x00\x00\x10\x00\x00\x00\x00\x00\x00" + strings.Repeat(" ", 2*piece) // of a frame of 1 MiB
+		start := time.Now()
+		var slow []io.ReadWriteCloser
+		closed := make(chan uint16)
+		for range largeBodies {
+			conn := ts.upgrade()
+			go io.WriteString(conn, part)
+			slow = append(slow, conn)
+		}
+		synctest.Wait()
+
+		more := ts.upgrade()
+		go io.WriteString(more, part)
+		if code := closeCode(more); code != websocket.CloseTryAgainLater {
+			t.Errorf("closed with %d", code)
+		}
+		if after := time.Since(start); after != largeWait {
+			t.Errorf("refused after %v", after)
+		}
+		for _, conn := range slow {
+			for at := 20 * time.Second; at < bodyTimeout; at += 20 * time.Second { // or they would be silent
+				time.AfterFunc(at-largeWait, func() { io.WriteString(conn, " ") })
+			}
+			go func() { closed <- closeCode(conn) }()
+		}
+		if status := ts.postRaw(`{"jsonrpc":"2.0","method":"x","params":{"x":"` + strings.Repeat("x", 2*piece) + `"}}`); status != http.StatusServiceUnavailable {
+			t.Errorf("a large body: status %d", status)
+		}
+		for range slow {
+			if code := <-closed; code != websocket.ClosePolicyViolation {
+				t.Errorf("closed with %d", code)
+			}
+			if after := time.Since(start); after != bodyTimeout {
+				t.Errorf("given up after %v", after)
+			}
+		}
+		synctest.Wait()
+		if ts.open.places.all != 0 {
+			t.Errorf("%d places are taken", ts.open.places.all)
+		}
+	})
+}
+
+// closeCode reads frames of a server up to a close frame, and returns its code; 0 if there is
+// none.
+func closeCode(conn io.Reader) uint16 {
+	var head [4]byte
+	for {
+		if _, err := io.ReadFull(conn, head[:2]); err != nil {
+			return 0
+		}
+		if head[0] == 0x88 { // else a ping
+			io.ReadFull(conn, head[2:])
+			return uint16(head[2])<<8 | uint16(head[3])
+		}
+	}
+}

@@ -90,7 +90,7 @@ func newSession(p *Router, who *identity.Identity, c jsonrpc.Conn, key string, i
 	s.log = p.logger().With("session", s.key[:8]) // as hosts shorten it
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
 	s.client = peer.New(peer.Options{
-		Requests: inFlight, Room: jsonrpc.Room{Messages: clientMessages, Bytes: clientBytes}, OneWay: -1,
+		Requests: inFlight, Room: jsonrpc.Room{Messages: clientMessages, Bytes: clientBytes, Told: waits(c)}, OneWay: -1,
 		Ready: s.ready, Array: s.arrayed, Begin: s.begin, Request: s.request, Refuse: s.refuse, Cancelled: s.cancelled,
 		Notified: func(m *jsonrpc.Message, _ *peer.Call) { s.notified(m) },
 		Progress: s.clientProgress, Invalid: s.invalid, HalfClosed: s.halfClose,
@@ -100,6 +100,14 @@ func newSession(p *Router, who *identity.Identity, c jsonrpc.Conn, key string, i
 	s.upstreams.s = s
 	s.upstreams.hold(&configured{complete: true, settled: true})
 	return s
+}
+
+// waits returns who counts what waits for the client of c; nil for nobody.
+func waits(c jsonrpc.Conn) func(bytes int) {
+	if counts, ok := c.(interface{ Waits(bytes int) }); ok {
+		return counts.Waits
+	}
+	return nil
 }
 
 // LogClientLeft is the message of the log when a session is over.
