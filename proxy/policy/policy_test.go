@@ -357,6 +357,7 @@ func BenchmarkDecide(b *testing.B) {
 	p := policies(b, Rule{Who: Who{Token: "ci"}}, Rule{Who: Who{Issuer: "https://i", Claims: map[string]string{"groups": "admin"}},
 		Tools: Globs{Allow: []string{"docs__*", "files__*"}, Deny: []string{"*delete*"}}})
 	scoped := policies(b, Rule{Who: Who{Any: true}, Scopes: map[string][]string{"files__write*": {"files.write"}}})
+	denies := policies(b, Rule{Who: Who{Any: true}, Resources: Globs{Deny: denied}})
 	for name, c := range map[string]struct {
 		p    *Policies
 		kind Kind
@@ -366,6 +367,8 @@ func BenchmarkDecide(b *testing.B) {
 		"tool":   {p, Tool, "files__write"},
 		"scopes": {scoped, Tool, "files__write"},
 		"uri":    {p, Resource, "file:///a/b/c"},
+		"denied": {denies, Resource, "file:///a/b/c"},
+		"long":   {denies, Resource, "file:///" + strings.Repeat("a%2f/;", 8<<10/6)},
 	} {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()

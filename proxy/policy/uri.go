@@ -63,9 +63,9 @@ func readTemplate(template string) (r reading, ok bool) {
 	if r, ok = readURI(operators.Replace(template)); !ok {
 		return r, false
 	}
-	plain, _ := readURI(template)
+	plain, ok := readURI(template)
 	r.any = append(r.any, plain.any...)
-	return r, true
+	return r, ok
 }
 
 var operators = strings.NewReplacer("{?", "?{", "{&", "?{", "{#", "#{", "{/", "/{", "{;", ";{", "{.", ".{")

@@ -276,7 +276,7 @@ func TestTemplates(t *testing.T) {
 	for template, want := range map[string]bool{
 		"docs://public/{a}": true, "docs://public{/a*}": true, "docs://public/a{.ext}": true, "docs://public/{+a}": true, "docs://public/{a}{?q}": true, "docs://public/{a}{#f}": true,
 		"db://t{?q}": true, "db://t{?q,r}{&s}": true, "db://t{#f}": true, "file:///{+path}": true, "file:{+path}": true,
-		"docs://{a}": false, "docs://private/{a}": false, "docs://public{a}": false, "docs://public/../private/{a}": false, "docs://public/..{;a}": false, "docs://public/%2e%2e{/a}": false,
+		"docs://{a}": false, "docs://private/{a}": false, "docs://public{a}": false, "docs://public/../private/{a}": false, "docs://public/..{;a}": false, "docs://public/%2e%2e{/a}": false, "docs://public/a{/../b}": false,
 		"db://t{a}": false, "db://t{/a}": false, "db://t/x{?q}": false, "file:///secret/{a}": false, "file:///secret{/a}": false, "file:secret/{a}": false, "FILE:///%73ecret/{a}": false, "file:///Secret{/a*}{?q}": false,
 	} {
 		if g.May(Template, template) != want {
