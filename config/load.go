@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -67,6 +68,16 @@ type Options struct {
 // and the key in upper case, its words joined by _, lists with commas), else
 // from the file, else from the defaults.
 func Load(o Options) (*Config, []string, error) {
+	c, warnings, problems := Read(o)
+	if len(problems) > 0 {
+		return &Config{File: c.File, Read: c.Read}, warnings, problems
+	}
+	return c, warnings, nil
+}
+
+// Read is Load, but with mistakes its Config is as much as could be read: what that names can be
+// looked at, and must not be served.
+func Read(o Options) (*Config, []string, Problems) {
 	l := &loader{cfg: Config{Limits: defaultLimits()}}
 	v := layered(l)
 	if l.find(o) {
@@ -75,11 +86,7 @@ func Load(o Options) (*Config, []string, error) {
 	l.flags(v, o)
 	l.environment(v)
 
-	c := l.config(v, o)
-	if len(l.problems) > 0 {
-		return &Config{File: c.File, Read: c.Read}, l.warnings, l.problems
-	}
-	return c, l.warnings, nil
+	return l.config(v, o), l.warnings, l.problems
 }
 
 var extensions = []string{".yaml", ".yml", ".json", ".toml"}
@@ -327,37 +334,57 @@ func (l *loader) config(v *viper.Viper, o Options) *Config {
 	}
 	c.Upstreams = l.name(l.entries)
 	l.direct(c, o)
-	if len(l.problems) == 0 {
-		l.complete(c, o)
-	}
+	l.complete(c, o)
 	return c
 }
 
-// complete reports what is missing from a configuration that is right so far.
+// onlyIn reports whether all mistakes are below these keys.
+func (ps Problems) onlyIn(keys ...string) bool {
+	return !slices.ContainsFunc(ps, func(p Problem) bool {
+		return !slices.Contains(keys, p.Key[:strings.IndexAny(p.Key+".", ".[")])
+	})
+}
+
+// complete reports what is missing, where what decides that is right so far: all mistakes are
+// told at once, but none that is the consequence of another.
 func (l *loader) complete(c *Config, o Options) {
+	read := l.problems
 	if o.Host && len(c.Links) > 0 {
 		l.fail(l.source, "links", "are for a proxy: a host offers upstreams of its own")
-	} else if len(c.Upstreams)+len(c.Links) == 0 {
+	} else if len(c.Upstreams)+len(c.Links) == 0 && len(read) == 0 {
 		l.fail(l.source, "upstreams", "none is configured (disabled ones do not count)")
 	}
 	for _, u := range c.Upstreams {
 		l.careless(u)
 	}
-	l.operators(c)
+	if read.onlyIn("limits", "upstreams", "links", "policies", "traces", "logs") {
+		l.operators(c)
+	}
 	if o.Host {
 		if len(c.Policies) > 0 {
 			l.fail(l.source, "policies", "are for a proxy: a host does not know its clients")
 		}
 		return
 	}
-	l.clients(c, o)
-	l.rules(c)
-	l.listening(c, o)
+	if read.onlyIn("limits", "upstreams", "policies", "traces", "logs", "admin") {
+		l.clients(c, o)
+	}
+	if read.onlyIn("limits", "upstreams", "links", "traces", "logs", "admin") {
+		l.rules(c)
+	}
+	if read.onlyIn("limits", "upstreams", "links", "policies", "traces", "logs", "admin") {
+		l.listening(c, o)
+	}
 }
 
 // listening checks who can reach us.
 func (l *loader) listening(c *Config, o Options) {
 	source, key := l.source, "listen"
+	ways := map[string]string{
+		source:               "tokenFile, auth or tls.clientCA), or set insecure: true",
+		"--listen":           "--token-file, --tls-client-ca, or auth in a configuration), or give --insecure",
+		envPrefix + "LISTEN": "MCP_PROXY_TOKEN_FILE, or auth or tls.clientCA in a configuration), or set MCP_PROXY_INSECURE=true",
+	}
 	switch {
 	case len(o.Listen) > 0:
 		source, key = "--listen", ""
@@ -370,7 +397,7 @@ func (l *loader) listening(c *Config, o Options) {
 	for _, a := range c.Listen {
 		switch {
 		case !isLocal(a) && !c.Proves() && !c.Insecure:
-			l.fail(source, key, "%s can be reached from other machines: let clients prove who they are (tokenFile, auth or tls.clientCA), or set insecure: true", quote(a))
+			l.fail(source, key, "%s can be reached from other machines: let clients prove who they are (%s", quote(a), ways[source])
 		case c.overheard(a):
 			l.warn(source, key, "tokens can be read on their way to %s: set tls, or an https publicURL if something before us ends TLS", quote(a))
 		}

@@ -257,13 +257,13 @@ MCP_PROXY_PREFIX: must be auto, always or never, not "maybe"
 }
 
 func TestBeyondLoopback(t *testing.T) {
-	const open = " can be reached from other machines: let clients prove who they are (tokenFile, auth or tls.clientCA), or set insecure: true\n"
+	const open = " can be reached from other machines: let clients prove who they are "
 	file := write(t, "mcp-proxy.yaml", "upstreams: {a: {command: x}}\n")
-	if got := problems(t, Options{File: file, Listen: []string{"localhost:1", "0.0.0.0:2"}}); got != `--listen: "0.0.0.0:2"`+open {
+	if got := problems(t, Options{File: file, Listen: []string{"localhost:1", "0.0.0.0:2"}}); got != `--listen: "0.0.0.0:2"`+open+"(--token-file, --tls-client-ca, or auth in a configuration), or give --insecure\n" {
 		t.Errorf("the flag: %s", got)
 	}
 	t.Setenv("MCP_PROXY_LISTEN", ":3")
-	if got := problems(t, Options{File: file}); got != `MCP_PROXY_LISTEN: ":3"`+open {
+	if got := problems(t, Options{File: file}); got != `MCP_PROXY_LISTEN: ":3"`+open+"(MCP_PROXY_TOKEN_FILE, or auth or tls.clientCA in a configuration), or set MCP_PROXY_INSECURE=true\n" {
 		t.Errorf("the environment: %s", got)
 	}
 	t.Setenv("MCP_PROXY_TOKEN_FILE", "/run/token")

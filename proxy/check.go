@@ -3,7 +3,6 @@ package proxy
 import (
 	"context"
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -28,13 +27,14 @@ type Inspection struct {
 	Trials    []Trial         `json:"trials,omitempty"` // of the upstreams, if they were tried
 }
 
-// Inspect loads a configuration, and if it is well, finds out with [Check] whether what it names
-// is, too.
+// Inspect loads a configuration, and finds out with [Check] whether what it names is well, too:
+// also where something else is wrong, so that all mistakes are told at once.
 func Inspect(o config.Options) (*config.Config, *Inspection) {
-	cfg, warnings, err := config.Load(o)
-	problems, _ := errors.AsType[config.Problems](err)
-	if err == nil {
-		problems = Check(cfg)
+	cfg, warnings, problems := config.Read(o)
+	for _, p := range Check(cfg) {
+		if !slices.ContainsFunc(problems, func(known config.Problem) bool { return isWithin(p.Key, known.Key) }) {
+			problems = append(problems, p)
+		}
 	}
 	in := &Inspection{
 		OK: len(problems) == 0, File: cfg.File, Problems: append(config.Problems{}, problems...), Warnings: append([]string{}, warnings...),
@@ -48,6 +48,9 @@ func Inspect(o config.Options) (*config.Config, *Inspection) {
 	}
 	return cfg, in
 }
+
+// isWithin reports whether a key is another, or below it.
+func isWithin(key, other string) bool { return key == other || strings.HasPrefix(key, other+".") }
 
 // Try is what [Try] finds, for the same configuration.
 func (in *Inspection) Try(ctx context.Context, cfg *config.Config, log *slog.Logger) (err error) {

@@ -121,9 +121,9 @@ func (d *Diagnosis) took(cfg *config.Config, t *Trial) {
 	const install = "install it once rather than on each start (npx, uvx), or start it once for all with session: shared"
 	switch {
 	case t.StartMs > tooSlow && !shared:
-		d.found(LevelWarning, "slow-start", t.Upstream, install+" and required: true", "takes %s to start; clients wait 8 s, and then go on without it", seconds(t.StartMs))
+		d.found(LevelWarning, "slow-start", t.Upstream, install+" and required: true", "takes %s to start, alone; clients wait 8 s, and then go on without it", seconds(t.StartMs))
 	case t.StartMs > slow && !shared:
-		d.found(LevelNote, "slow-start", t.Upstream, install, "takes %s to start, for each client anew", seconds(t.StartMs))
+		d.found(LevelNote, "slow-start", t.Upstream, install, "takes %s to start, alone, and does so for each client anew", seconds(t.StartMs))
 	}
 	switch limit := millis(cfg.ListTimeout); {
 	case limit > 0 && t.ListMs > limit:

@@ -37,7 +37,7 @@ type Trial struct {
 	Version string   `json:"version,omitzero"` // of the protocol, as agreed with it
 	Speaks  []string `json:"speaks,omitzero"`  // its eras: legacy, modern; none: not known
 
-	StartMs float64 `json:"startMs"` // until it answered initialize
+	StartMs float64 `json:"startMs"` // until it answered initialize; of one that takes long: with nothing else starting
 	ListMs  float64 `json:"listMs"`  // for all lists
 	StopMs  float64 `json:"stopMs"`  // of a process: from the end of its stdin until it had exited; 0: not known
 
@@ -63,8 +63,8 @@ type ListSize struct {
 // OK reports whether the upstream started and gave its lists.
 func (t *Trial) OK() bool { return t.Failed == "" }
 
-// Try starts each upstream of a configuration, all at once as for a client, asks it for what
-// it offers, and stops it. Links are dialled, and what their hosts announce is tried, too. It
+// Try starts each upstream of a configuration, two at a time, asks it for what it offers, and
+// stops it. Links are dialled, and what their hosts announce is tried, too. It
 // returns when all has ended; the trials are in the order of the configuration.
 func Try(ctx context.Context, cfg *config.Config, log *slog.Logger) ([]Trial, error) {
 	return try(ctx, cfg, log, false)
@@ -89,6 +89,9 @@ func try(ctx context.Context, cfg *config.Config, log *slog.Logger, eras bool) (
 	}
 	t.throughLinks(ctx)
 	t.wg.Wait()
+	if eras {
+		t.alone(ctx)
+	}
 	var all []Trial
 	for _, tr := range t.all {
 		all = append(all, *tr)
@@ -138,18 +141,45 @@ type trials struct {
 	links    func() []observe.Link
 	eras     bool          // all of them are looked for
 	listTime time.Duration // for all lists of one
+	places   chan struct{} // has one for each trial that may run at a time
 	wg       sync.WaitGroup
 	all      []*Trial
 	tried    map[string]bool // upstreams behind links
 }
 
 func newTrials(cfg *config.Config, host *hosting, dial session.DialFunc) *trials {
-	return &trials{host: host, dial: dial, listTime: 3 * cmp.Or(cfg.ListTimeout, 10*time.Second), tried: make(map[string]bool)}
+	return &trials{host: host, dial: dial, listTime: 3 * cmp.Or(cfg.ListTimeout, 10*time.Second), places: make(chan struct{}, mostTrials), tried: make(map[string]bool)}
 }
+
+// mostTrials run at a time: dozens of servers that start at once slow each other down.
+const mostTrials = 2
 
 func (t *trials) begin(ctx context.Context, tr *Trial) {
 	t.all = append(t.all, tr)
-	t.wg.Go(func() { t.try(ctx, tr) })
+	t.wg.Go(func() {
+		t.places <- struct{}{}
+		defer func() { <-t.places }()
+		t.try(ctx, tr)
+	})
+}
+
+// alone starts those that took long once more, with nothing beside them that may be the reason.
+func (t *trials) alone(ctx context.Context) {
+	for _, tr := range t.all {
+		if len(t.all) == 1 || !tr.OK() || max(tr.StartMs, tr.ListMs) <= slow {
+			continue
+		}
+		again, key := &Trial{Upstream: tr.Upstream, Link: tr.Link, Transport: tr.Transport, stopGrace: tr.stopGrace}, rand.Text()
+		client, err := t.ask(ctx, again, key)
+		if client == nil {
+			continue
+		}
+		client.Close()
+		t.stopped(again, key)
+		if err == nil {
+			tr.StartMs, tr.ListMs = again.StartMs, again.ListMs
+		}
+	}
 }
 
 // linkTime is how long links may take to come up.

@@ -20,7 +20,7 @@ import (
 func newCall() *cobra.Command {
 	var d direct
 	cmd := &cobra.Command{
-		Use:   "call NAME [JSON | - | key=value…] [-- CMD ARGS…]",
+		Use:   "call NAME [URL] [JSON | - | key=value…] [-- CMD ARGS…]",
 		Short: "Call one tool and print its content",
 		Long: "Starts the server of a tool, calls it once and stops it. Arguments are one JSON object, - for one on stdin, or key=value\n" +
 			"each: the tool's inputSchema says which of them are numbers, and an array is key=value for each element; key:=JSON is\n" +
@@ -33,11 +33,15 @@ func newCall() *cobra.Command {
 			if dash := cmd.ArgsLenAtDash(); dash >= 0 {
 				words, command = args[:dash], args[dash:]
 			}
+			words, err := d.urlAmong(words)
+			if err != nil {
+				return err
+			}
 			if len(words) == 0 || words[0] == "" {
 				return errors.New("call needs the NAME of a tool: mcp-proxy tools lists them")
 			}
 			if d.url != "" && len(command) > 0 {
-				return errors.New("--url and a command exclude each other")
+				return errors.New("a URL and a command exclude each other")
 			}
 			s, err := d.load(command)
 			if err != nil {
@@ -50,7 +54,6 @@ func newCall() *cobra.Command {
 		},
 	}
 	d.addFlags(cmd)
-	cmd.Flags().StringVar(&d.url, "url", "", "`URL` of the server: http(s):// or ws(s)://")
 	return cmd
 }
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -30,6 +31,7 @@ type direct struct {
 func (d *direct) addFlags(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	addConfigFlag(cmd, &d.config)
+	flags.StringVar(&d.url, "url", "", "`URL` of the server: http(s):// or ws(s)://; as an argument it is the same")
 	flags.StringArrayVarP(&d.headers, "header", "H", nil, `with a URL: "Name: value" to send with each request, ${NAME} expanded; may be repeated`)
 	flags.Func("token-file", "with a URL: `FILE` with the bearer token to send", given(&d.tokenFile))
 	flags.DurationVar(&d.startTimeout, "start-timeout", 0, "how long each server may take to start (default: its startTimeout, 30s)")
@@ -37,18 +39,40 @@ func (d *direct) addFlags(cmd *cobra.Command) {
 	addJSONFlag(cmd, &d.json)
 }
 
-// commandOrURL splits arguments into one URL and the command behind "--".
+// isURL tells a URL from what else may be an argument: names, key=value and JSON.
+func isURL(word string) bool {
+	scheme, _, found := strings.Cut(word, "://")
+	return found && scheme != "" && !strings.ContainsAny(scheme, "={ ")
+}
+
+// urlAmong takes a URL out of the words before or behind the name of a tool.
+func (d *direct) urlAmong(words []string) ([]string, error) {
+	at := slices.IndexFunc(words[:min(len(words), 2)], isURL)
+	if at < 0 {
+		return words, nil
+	}
+	if d.url != "" {
+		return nil, errors.New("--url and a URL as an argument exclude each other")
+	}
+	d.url = words[at]
+	return slices.Delete(slices.Clone(words), at, at+1), nil
+}
+
+// commandOrURL splits arguments into one URL, which may be that of --url, and the command behind "--".
 func commandOrURL(cmd *cobra.Command, args []string) (url string, command []string, err error) {
 	before := args
 	if dash := cmd.ArgsLenAtDash(); dash >= 0 {
 		before, command = args[:dash], args[dash:]
 	}
+	given, _ := cmd.Flags().GetString("url")
 	switch {
+	case given != "" && len(args) > 0:
+		return "", nil, fmt.Errorf("%s takes one URL, or one command behind --", cmd.Name())
 	case len(before) == 0:
-		return "", command, nil
+		return given, command, nil
 	case len(before) > 1 || len(command) > 0:
 		return "", nil, fmt.Errorf("%s takes one URL, or one command behind --", cmd.Name())
-	case strings.Contains(before[0], "://"):
+	case isURL(before[0]):
 		return before[0], nil, nil
 	}
 	return "", nil, commandBehindDash(cmd, args)

@@ -17,8 +17,8 @@ func newDoctor() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "doctor [URL | -- CMD ARGS…]",
 		Short: "Start each server once, and say what is wrong or suspicious",
-		Long: "Starts each server of a configuration, all at once as for a client, or one command, or connects to one URL; asks for its\n" +
-			"lists, and stops it. It prints how long that took, how much there is, and what is wrong or suspicious, with what to do\n" +
+		Long: "Starts each server of a configuration, two at a time, or one command, or connects to one URL; asks for its\n" +
+			"lists, and stops it. One that takes long is started once more, alone. It prints how long that took, how much there is, and what is wrong or suspicious, with what to do\n" +
 			"about it. The exit code is 1 if something must be mended.",
 		Example: "  mcp-proxy doctor --config mcp-proxy.yaml\n" +
 			"  mcp-proxy doctor -- npx -y @modelcontextprotocol/server-everything",

@@ -16,7 +16,7 @@ type rows struct {
 }
 
 func (r *rows) add(cells ...any) {
-	texts := make([]string, len(cells))
+	texts := make([]string, strings.Count(r.head, "\t")+1) // all: a line without some would begin a table of its own
 	for i, c := range cells {
 		texts[i] = oneLine(fmt.Sprint(c), maxCell)
 	}

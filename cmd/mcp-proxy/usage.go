@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -36,6 +37,9 @@ func unknownCommand(cmd *cobra.Command, args []string) error {
 func unknownFlag(cmd *cobra.Command, err error) error {
 	if words := cmd.Flags().Args(); !cmd.HasParent() && len(words) > 0 {
 		return unknownCommand(cmd, words)
+	}
+	if word := commandWord(cmd); word != "" { // -y is a flag of npx
+		return behindDash(cmd, word)
 	}
 	unknown, ok := errors.AsType[*pflag.NotExistError](err)
 	switch {
@@ -72,7 +76,7 @@ var wishes = map[string]string{
 	"sse-port":         "use --port",
 	"sse-host":         "use --listen HOST:PORT",
 	"allow-origin":     "use --cors ORIGIN",
-	"url":              "connect, tools and doctor have the URL as an argument; serve has --server NAME=URL",
+	"url":              "connect has the URL as an argument; serve has --server NAME=URL",
 	"named-server":     "use --server NAME='COMMAND'",
 	"pass-environment": "it is not needed: a command behind -- gets the whole environment; in a file that is inheritEnv: [all]",
 	"oauth2Bearer":     "use --token-file FILE for clients; for a server, connect has --header 'Authorization: Bearer ${TOKEN}'",
@@ -94,7 +98,24 @@ func commandBehindDash(cmd *cobra.Command, args []string) error {
 	case looksLikeConfig(args[0]):
 		return fmt.Errorf("unexpected argument %q; did you mean --config %s?", args[0], args[0])
 	}
-	return fmt.Errorf("unexpected argument %q: a command goes behind --, as in mcp-proxy %s -- %s", args[0], cmd.Name(), args[0])
+	return behindDash(cmd, args[0])
+}
+
+func behindDash(cmd *cobra.Command, word string) error {
+	return fmt.Errorf("unexpected argument %q: a command goes behind --, as in mcp-proxy %s -- %s", word, cmd.Name(), word)
+}
+
+// commandWord is the argument before a flag that could not be parsed which must be a command
+// without its "--"; "" for none.
+func commandWord(cmd *cobra.Command) string {
+	words := cmd.Flags().Args()
+	if cmd.Name() == "call" && len(words) > 0 {
+		words = words[1:] // the name of a tool
+	}
+	if !strings.Contains(cmd.Use, "-- CMD") || len(words) == 0 || isURL(words[0]) || looksLikeConfig(words[0]) || strings.ContainsAny(words[0], "={") {
+		return ""
+	}
+	return words[0]
 }
 
 func looksLikeConfig(word string) bool {

@@ -169,7 +169,7 @@ func TestEventsAreServed(t *testing.T) {
 	}
 	tcp, unix := serve(t, &Server{History: &h})
 	for _, path := range []string{"/events", "/events/e1"} {
-		if status, _ := tcp("GET", path); status != http.StatusUnauthorized {
+		if status, _ := tcp("GET", path); status != http.StatusForbidden {
 			t.Errorf("%s over TCP without a token: %d", path, status)
 		}
 	}
@@ -200,7 +200,7 @@ func TestExplanationsAreServed(t *testing.T) {
 		}
 		return []string{name, kind, as}, nil
 	}})
-	if status, _ := tcp("GET", "/explain/x"); status != http.StatusUnauthorized {
+	if status, _ := tcp("GET", "/explain/x"); status != http.StatusForbidden {
 		t.Errorf("over TCP without a token: %d", status)
 	}
 	for path, want := range map[string]string{

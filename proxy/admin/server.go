@@ -84,12 +84,15 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case onSocket(r) || s.isOpen(r):
 		s.route(w, r)
 	default:
-		if why := s.refusal(r); why != "" {
+		switch why := s.refusal(r); {
+		case why == "":
+			s.route(w, r)
+		case s.Token == nil: // no token will do, so none is asked for
+			http.Error(w, why, http.StatusForbidden)
+		default:
 			w.Header().Set("WWW-Authenticate", "Bearer")
 			http.Error(w, why, http.StatusUnauthorized)
-			return
 		}
-		s.route(w, r)
 	}
 }
 
@@ -147,7 +150,7 @@ func (s *Server) refusal(r *http.Request) string {
 	case s.Token == nil && r.URL.Path == "/metrics":
 		return "by this Host the metrics need a token, and there is no admin.tokenFile; allowedHosts may name it beside \"*\""
 	case s.Token == nil:
-		return "without admin.tokenFile only probes and metrics are served here; the Unix socket has everything"
+		return "without admin.tokenFile only probes and metrics are served here: set it to a file with a token and restart, or use the Unix socket, which has everything (mcp-proxy status)"
 	}
 	token, err := s.Token()
 	if err != nil || token == "" {
