@@ -3,6 +3,7 @@
 package upstream
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
@@ -10,6 +11,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
@@ -268,4 +271,24 @@ func TestD48_RemoteRefusesUs(t *testing.T) {
 	if w := r.log.at(slog.LevelWarn); len(w) != 1 || w[0]["why"] != "needs OAuth (HTTP 401)" || w[0]["event"] != end.Event {
 		t.Errorf("warnings: %v", w)
 	}
+}
+
+// Who asks again later hears of another event: the same one would say that nothing was tried
+// since. The warning is not given again.
+func TestNotAskedLaterIsAnotherEvent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		f := failureLog{log: slog.New(slog.NewTextHandler(&out, nil)), hooks: &observe.Hooks{}}
+		refused := &jsonrpc.ClosedError{Cause: "connection refused"}
+		first := jsonrpc.EndOf(f.cannotAsk("docs", refused), "").Event
+		soon := jsonrpc.EndOf(f.cannotAsk("docs", refused), "").Event
+		time.Sleep(gathered + time.Millisecond)
+		later := jsonrpc.EndOf(f.cannotAsk("docs", refused), "").Event
+		if first == "" || soon != first || later == first {
+			t.Errorf("events %q, %q and %q", first, soon, later)
+		}
+		if n := strings.Count(out.String(), "WARN"); n != 1 {
+			t.Errorf("%d warnings: %s", n, &out)
+		}
+	})
 }

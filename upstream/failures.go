@@ -1,6 +1,7 @@
 package upstream
 
 import (
+	"context"
 	"errors"
 	"log/slog"
 	"sync"
@@ -44,7 +45,8 @@ type loss struct {
 // An askFailure is the last failure to ask an upstream for its era.
 type askFailure struct {
 	cause, event string
-	told         time.Time
+	began        time.Time // of the event
+	told         time.Time // at the level of a warning
 }
 
 // lostSession notes that a stream has lost its session with a remote server, and returns
@@ -111,26 +113,36 @@ func (f *failureLog) cannotAsk(upstream string, err error) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	last := f.notAsked[upstream]
-	if last.cause != end.Cause || time.Since(last.told) > quietFor {
-		last = askFailure{end.Cause, jsonrpc.NewEvent(), time.Now()}
-		if f.notAsked == nil {
-			f.notAsked = make(map[string]askFailure)
-		}
-		f.notAsked[upstream] = last
-		log := f.log.With("upstream", upstream, "cause", end.Cause, "event", last.event)
-		if end.Says != "" {
-			log = log.With("why", end.Says)
-		}
-		log.Warn("upstream cannot be asked for its era", "err", end.Err)
-		if f.hooks.Happened != nil {
-			e := observe.EventOf(observe.ServerNotBegun, upstream, end)
-			e.ID = last.event
-			f.hooks.Happened(e)
-		}
+	if last.cause != end.Cause || time.Since(last.began) > gathered {
+		last = f.notAskedAgain(upstream, last, end)
 	}
 	mine := *end
 	mine.Event = last.event
 	return &mine
+}
+
+// notAskedAgain begins another event. An old one would say that nothing was tried since. The
+// warning is given once in a while if the cause stays what it was.
+func (f *failureLog) notAskedAgain(upstream string, last askFailure, end *jsonrpc.ClosedError) askFailure {
+	level, now := slog.LevelDebug, askFailure{end.Cause, jsonrpc.NewEvent(), time.Now(), last.told}
+	if last.cause != end.Cause || time.Since(last.told) > quietFor {
+		level, now.told = slog.LevelWarn, now.began
+	}
+	if f.notAsked == nil {
+		f.notAsked = make(map[string]askFailure)
+	}
+	f.notAsked[upstream] = now
+	log := f.log.With("upstream", upstream, "cause", end.Cause, "event", now.event)
+	if end.Says != "" {
+		log = log.With("why", end.Says)
+	}
+	log.Log(context.Background(), level, "upstream cannot be asked for its era", "err", end.Err)
+	if f.hooks.Happened != nil {
+		e := observe.EventOf(observe.ServerNotBegun, upstream, end)
+		e.ID = now.event
+		f.hooks.Happened(e)
+	}
+	return now
 }
 
 // forget makes it news again that upstreams which were replaced cannot be asked.
