@@ -1,6 +1,7 @@
 package config
 
 import (
+	"net/url"
 	"path/filepath"
 	"regexp"
 	"runtime"
@@ -24,7 +25,7 @@ func (l *loader) direct(c *Config, o Options) {
 	case len(o.Command) > 0:
 		source, all = "after --", []Upstream{l.commandLine("main", "--", o.Command)}
 	case o.URL != "":
-		source, all = "as a URL", []Upstream{l.remote("main", "URL", o.URL, o.Headers)}
+		source, all = "as a URL", []Upstream{l.remote(hostOf(o.URL), "URL", o.URL, o.Headers)}
 	case len(o.Servers) > 0:
 		source, all = "with --server", l.servers(o.Servers)
 	}
@@ -36,6 +37,16 @@ func (l *loader) direct(c *Config, o Options) {
 		l.fail(l.source, "upstreams", "are also given %s on the command line", source)
 	}
 	c.Upstreams = all
+}
+
+// hostOf is what the upstream of a URL is called: its host, with the port if it has one.
+// Nothing else is in the configuration, so that no name of a tool begins with it.
+func hostOf(address string) string {
+	u, err := url.Parse(address)
+	if err != nil || u.Host == "" {
+		return "main" // which is no URL, and refused as such
+	}
+	return u.Host
 }
 
 // servers are the upstreams of NAME=COMMAND LINE and NAME=URL.

@@ -56,7 +56,7 @@ func TestURL(t *testing.T) {
 		t.Fatal(warnings, err)
 	}
 	want := []Upstream{{
-		Name: "main", Key: "URL", Remote: Remote{
+		Name: "example.com", Key: "URL", Remote: Remote{
 			URL:     "https://example.com/mcp?a=b",
 			Headers: map[string]string{"Authorization": "Bearer hunter2", "X-Time": "a:b", "X-Empty": ""},
 		},

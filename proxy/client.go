@@ -95,8 +95,26 @@ type AnswerError struct {
 	Data    json.RawMessage // nil for none
 }
 
-// Error implements error.
-func (e *AnswerError) Error() string { return fmt.Sprintf("%s (%d)", e.Message, e.Code) }
+// Error implements error. Of a lost connection it is the sentence that says what happened.
+func (e *AnswerError) Error() string {
+	if what, ok := jsonrpc.WhatClosed(e.Message, e.Data); ok {
+		return what
+	}
+	return fmt.Sprintf("%s (%d)", e.Message, e.Code)
+}
+
+// Closed reports whether the answer says that a connection was lost, or that there was none.
+func (e *AnswerError) Closed() bool {
+	_, ok := jsonrpc.WhatClosed(e.Message, e.Data)
+	return ok
+}
+
+// Status is that of HTTP with which the server answered, 0 if that is not what happened.
+func (e *AnswerError) Status() int {
+	raw, _ := jsonrpc.Member(e.Data, "cause")
+	cause, _ := jsonrpc.Unquote(raw)
+	return jsonrpc.HTTPStatus(cause)
+}
 
 // answerError reads the error of an answer.
 func answerError(text json.RawMessage) error {

@@ -41,7 +41,7 @@ func NewHost(cfg *config.Config, at config.HostLink, o Options) (*Host, error) {
 		return nil, err
 	}
 	h := &Host{at: at, endpoint: endpoint}
-	if h.half, err = newHosting(cfg, o); err != nil {
+	if h.half, err = newHosting(cfg, o, false); err != nil {
 		return nil, err
 	}
 	h.half.server.Heartbeat = heartbeatOf(at.Heartbeat)

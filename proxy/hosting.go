@@ -50,9 +50,9 @@ type bridge struct {
 	*translate.Translator
 }
 
-// newHosting returns the host that cfg describes. Its error is a
-// [config.Problems].
-func newHosting(cfg *config.Config, o Options) (*hosting, error) {
+// newHosting returns the host that cfg describes, whose proxy is in this process if it is
+// within. Its error is a [config.Problems].
+func newHosting(cfg *config.Config, o Options, within bool) (*hosting, error) {
 	log, limits := o.Log, limitsOf(cfg)
 	h := &hosting{
 		host:        &upstream.Host{Log: log, Limits: limits, ClientsOperate: o.Stdio, Hooks: o.Hooks},
@@ -66,7 +66,7 @@ func newHosting(cfg *config.Config, o Options) (*hosting, error) {
 	h.host.Bridge = bridge{h.bridge, &translate.Translator{Open: h.host.Open, Log: log}}
 	h.forced, h.force = context.WithCancel(context.Background())
 	h.required.host, h.required.forced = h.host, h.forced
-	h.server = &link.Server{Handle: h.attach, Known: h.host.Known, Linked: h.proxies.linked, Unlinked: h.proxies.unlinked, Log: log, Limits: limits}
+	h.server = &link.Server{Handle: h.attach, Known: h.host.Known, Linked: h.proxies.linked, Unlinked: h.proxies.unlinked, Log: log, Limits: limits, Trusted: within}
 	h.rejections = rejections{known: h.host.Known, log: log, hooks: o.Hooks}
 	h.server.Rejected = h.rejections.update
 	if o.Hooks.Happened != nil {
@@ -109,8 +109,10 @@ func (h *hosting) adopt(cfg *config.Config) (changed []string, err error) {
 			changed = append(changed, name)
 		}
 	}
-	if err := h.server.Announce(announced); err != nil {
-		return nil, config.Problems{{Source: cfg.File, Key: "upstreams", Text: err.Error()}}
+	if !h.server.Trusted { // else the proxy has the configuration, and a name may be that of a URL's host
+		if err := h.server.Announce(announced); err != nil {
+			return nil, config.Problems{{Source: cfg.File, Key: "upstreams", Text: err.Error()}}
+		}
 	}
 	for _, name := range changed {
 		defer h.remotes[name].forgo()

@@ -22,7 +22,6 @@ type within struct {
 }
 
 func newWithin(cfg *config.Config, host *hosting, o Options) *within {
-	host.server.Trusted = true
 	l := &within{host: host, log: o.Log, hooks: o.Hooks}
 	l.client = link.Client{
 		Log: o.Log, Limits: limitsOf(cfg), Trusted: true, Streams: host.streams(len(cfg.Upstreams)), Lost: l.lost,

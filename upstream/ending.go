@@ -2,6 +2,7 @@ package upstream
 
 import (
 	"cmp"
+	"encoding/json"
 	"errors"
 	"log/slog"
 	"strings"
@@ -98,13 +99,35 @@ func withLast(text string, lines []string) string {
 	if len(lines) == 0 {
 		return text
 	}
-	line := strings.Map(func(r rune) rune {
-		if unicode.IsPrint(r) {
+	return withQuote(text, lines[len(lines)-1], maxQuoted)
+}
+
+// maxRefusal is how much of the message of an error that refuses initialize another may
+// have, in bytes.
+const maxRefusal = 1000
+
+// withRefusal adds what the error says with which a server refused initialize, and its
+// event, if the server is a proxy which knows more of it.
+func withRefusal(text string, failed json.RawMessage) string {
+	text = withQuote(text, jsonrpc.WhatOf(failed), maxRefusal)
+	if event := jsonrpc.ReadErrorData(failed).Event; jsonrpc.IsEvent(event) {
+		text += " (event " + event + " there)"
+	}
+	return text
+}
+
+// withQuote adds up to most bytes of a line of a server, as far as it can be printed.
+func withQuote(text, line string, most int) string {
+	line = strings.Map(func(r rune) rune {
+		switch {
+		case unicode.IsSpace(r):
+			return ' '
+		case unicode.IsPrint(r):
 			return r
 		}
 		return -1
-	}, lines[len(lines)-1])
-	n := min(len(line), maxQuoted)
+	}, strings.TrimSpace(line))
+	n := min(len(line), most)
 	for n < len(line) && !utf8.RuneStart(line[n]) {
 		n--
 	}

@@ -40,9 +40,10 @@ type inFlight struct {
 
 // A progress is how far the start of a server has come.
 type progress struct {
-	sent     bool // a request besides initialize went to the server
-	answered bool // the server answered a request, or is there without being asked
-	refused  bool // the proxy is told that initialize was not answered with a result
+	sent     bool            // a request besides initialize went to the server
+	answered bool            // the server answered a request, or is there without being asked
+	refused  bool            // the proxy is told that initialize was not answered with a result
+	refusal  json.RawMessage // the error that it was answered with; nil for none
 }
 
 // A call is a request of the proxy that the server has not answered.
@@ -324,10 +325,10 @@ func (f *inFlight) state() (calls int, _ progress) {
 }
 
 // refuse notes that the proxy is told of a refusal: if it hangs up, that is why.
-func (f *inFlight) refuse() {
+func (f *inFlight) refuse(failed json.RawMessage) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.refused = true
+	f.refused, f.refusal = true, bytes.Clone(failed)
 }
 
 // begun notes that a server is there which need not be asked.

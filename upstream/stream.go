@@ -3,6 +3,7 @@ package upstream
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"log/slog"
 	"slices"
@@ -197,7 +198,7 @@ func (s *stream) readServer() {
 		}
 		for _, m := range batch {
 			if n := s.inFlight.fromServer(m); n != nothing {
-				s.heardFirst(n)
+				s.heardFirst(n, m.Error)
 				refused = n == refusal
 			}
 		}
@@ -223,14 +224,15 @@ func (s *stream) readServer() {
 	}
 }
 
-// heardFirst acts on the answer that tells whether the server speaks this era.
-func (s *stream) heardFirst(n news) {
+// heardFirst acts on the answer that tells whether the server speaks this era, and on the
+// error that it is.
+func (s *stream) heardFirst(n news, failed json.RawMessage) {
 	switch n {
 	case refusal:
 		if s.otherEra() { // before the client hears of the refusal
 			s.end(jsonrpc.CauseOtherEra, nil)
 		}
-		s.inFlight.refuse()
+		s.inFlight.refuse(failed)
 		return
 	case greeting:
 		if s.sessionless() && s.otherEra() { // it could ask nothing, and tell nothing by itself
@@ -304,7 +306,7 @@ func (s *stream) unusableMessage(bad *jsonrpc.InvalidError) *jsonrpc.Message {
 		return nil
 	}
 	if n != nothing {
-		s.heardFirst(n)
+		s.heardFirst(n, nil)
 	}
 	return jsonrpc.NewError(id, jsonrpc.InvalidResponse(s.name, bad.Reason))
 }
@@ -381,7 +383,11 @@ func (s *stream) ending(cause string, err error) ending {
 	default:
 		e.outcome = startFailed
 		e.didNotStart(start.sent)
-		if s.quotes && !e.remote && cause != jsonrpc.CauseRefused {
+		switch {
+		case !s.quotes:
+		case cause == jsonrpc.CauseRefused:
+			closed.Says = withRefusal(closed.Words(), start.refusal)
+		case !e.remote:
 			closed.Says = withLast(closed.Says, s.stderr())
 		}
 	}

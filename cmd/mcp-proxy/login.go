@@ -80,9 +80,12 @@ func loginConfig(file, given string) (*config.Config, string, error) {
 		if file != "" {
 			return nil, "", errors.New("a URL and --config exclude each other")
 		}
-		from, name = config.Options{URL: given}, "main"
+		from = config.Options{URL: given}
 	}
 	cfg, _, err := config.Load(from)
+	if err == nil && from.URL != "" {
+		name = cfg.Upstreams[0].Name
+	}
 	return cfg, name, err
 }
 

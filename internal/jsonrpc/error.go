@@ -82,6 +82,14 @@ func WhatOf(text json.RawMessage) string {
 	return strings.TrimPrefix(message, closedPrefix)
 }
 
+// WhatClosed is WhatOf for an error of that message and data, if it is the one
+// connection-closed error.
+func WhatClosed(message string, data json.RawMessage) (what string, ok bool) {
+	raw, _ := Member(data, "reason")
+	reason, _ := Unquote(raw)
+	return strings.TrimPrefix(message, closedPrefix), reason == ReasonClosed
+}
+
 // IsClosed reports whether an error is the one connection-closed error.
 func IsClosed(text json.RawMessage) bool { return ReadErrorData(text).Reason == ReasonClosed }
 

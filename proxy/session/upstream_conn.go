@@ -338,6 +338,9 @@ func (a *attempt) toldAs(end *jsonrpc.ClosedError) *jsonrpc.ClosedError {
 	if a.own != nil {
 		own := *a.own
 		own.Delivered, own.Event = end.Delivered, cmp.Or(own.Event, end.Event)
+		if own.Cause == end.Cause { // the host may know more of it
+			own.Says = cmp.Or(own.Says, end.Says)
+		}
 		end = &own
 	}
 	end.Event = cmp.Or(end.Event, jsonrpc.NewEvent()) // an older host does not say
