@@ -75,7 +75,7 @@ func New(cfg *config.Config, o Options) (*Proxy, error) {
 	}
 	within := o
 	within.Hooks.RequestBegan, within.Hooks.RequestEnded = nil, nil // of which sessions tell
-	if p.host, err = newHosting(cfg, within); err != nil {
+	if p.host, err = newHosting(cfg, within, true); err != nil {
 		return nil, err
 	}
 	p.host.prover.returned = func(upstream string) { p.router.Returned(upstream) }
@@ -90,6 +90,7 @@ func New(cfg *config.Config, o Options) (*Proxy, error) {
 	if p.front, err = newFront(cfg, p.router, p.known, p.links, o.Log); err != nil {
 		return nil, err
 	}
+	p.front.Names = p.names
 	if p.web, err = newWeb(cfg, p.front, o.Log); err != nil && !o.Stdio {
 		return nil, err
 	}
@@ -160,6 +161,16 @@ func (p *Proxy) dial(ctx context.Context, name, key string, era mcp.Era) (jsonrp
 // anything for a client.
 func (p *Proxy) known(who *identity.Identity, name string) bool {
 	return (p.host.host.Known(name) || p.links.owner(name) != nil) && p.router.Policies.For(who).Sees(name)
+}
+
+// names are the upstreams, here and elsewhere, that may have anything for a client.
+func (p *Proxy) names(who *identity.Identity) (all []string) {
+	for _, o := range p.links.offered() {
+		if p.known(who, o.Name) {
+			all = append(all, o.Name)
+		}
+	}
+	return all
 }
 
 // Handler returns the handler of all paths: /mcp, /ws, /sse with /message, /mcp/NAME and

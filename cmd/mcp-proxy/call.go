@@ -63,8 +63,13 @@ func (d *direct) runCall(ctx context.Context, cfg *config.Config, p *proxy.Proxy
 		return failed(ctx, err)
 	}
 	tool, err := find(o, name)
+	if err != nil && d.url != "" && !isThere(o, name) {
+		tool, err = awaitTool(ctx, p, c, name)
+	}
 	switch {
 	case err == nil:
+	case errors.As(err, new(*proxy.AnswerError)) || ctx.Err() != nil:
+		return failed(ctx, err)
 	case len(o.Missing)+len(cfg.Links) > 0: // it may be one of those, and the call then fails with what is wrong there
 		tool = &offered{Name: name}
 	default:
@@ -85,6 +90,85 @@ func (d *direct) runCall(ctx context.Context, cfg *config.Config, p *proxy.Proxy
 	}
 	return printResult(result, d.json)
 }
+
+// isThere reports whether the upstream that the prefix of a name tells, which is behind a proxy,
+// has its tools listed.
+func isThere(o *proxy.Offer, name string) bool {
+	prefix, _, found := strings.Cut(name, "__")
+	return found && slices.ContainsFunc(o.Tools, func(raw json.RawMessage) bool {
+		var e offered
+		_ = json.Unmarshal(raw, &e)
+		return strings.HasPrefix(e.Name, prefix+"__")
+	})
+}
+
+// awaitTool returns a tool that a server at a URL does not list. That may be a proxy, whose
+// list leaves out what still starts, and which holds a request for that until it is there. The
+// list is looked at meanwhile.
+func awaitTool(ctx context.Context, p *proxy.Proxy, c *proxy.Client, name string) (*offered, error) {
+	probing, enough := context.WithTimeout(ctx, mostWait)
+	defer enough()
+	probed := probe(probing, c, name)
+	look := time.NewTicker(lookEach)
+	defer look.Stop()
+	for waited, left := false, mostLooks; ; waited = true {
+		select {
+		case err := <-probed:
+			if err != nil {
+				return nil, err
+			}
+			probed = nil
+		case <-look.C:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+		o, err := p.Offer(ctx, c, false)
+		if err != nil {
+			return nil, err
+		}
+		tool, err := find(o, name)
+		if probed == nil { // it is there, but the proxy may not have its list yet
+			left--
+		}
+		if err == nil || probed == nil && (!waited || left < 0) {
+			return tool, err
+		}
+		if !waited {
+			fmt.Fprintf(stderr, "mcp-proxy: %s is not listed yet: its server is still starting\n", printable(name))
+		}
+	}
+}
+
+// probe asks for a prompt of a name, which does nothing but wait for its server. What comes of
+// it is the error of a server that cannot be reached; that there is no such prompt is none.
+func probe(ctx context.Context, c *proxy.Client, name string) <-chan error {
+	probed := make(chan error, 1) // takes the one result, whoever waits for it
+	quoted, err := json.Marshal(name)
+	if err != nil {
+		probed <- err
+		return probed
+	}
+	go func() {
+		_, err := c.Request(ctx, "prompts/get", slices.Concat([]byte(`{"name":`), quoted, []byte(`}`)), nil)
+		answer, answered := errors.AsType[*proxy.AnswerError](err)
+		if answered && !answer.Closed() || errors.Is(err, context.DeadlineExceeded) {
+			err = nil
+		}
+		probed <- err
+	}()
+	return probed
+}
+
+const (
+	// lookEach is how often a server is asked anew for its tools, while one is missing.
+	lookEach = 500 * time.Millisecond
+
+	// mostLooks is how often when it has started.
+	mostLooks = 4
+
+	// mostWait bounds how long it may take to start.
+	mostWait = 2 * time.Minute
+)
 
 // find returns the tool of that name.
 func find(o *proxy.Offer, name string) (*offered, error) {

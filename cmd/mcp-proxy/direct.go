@@ -5,6 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
+	"net/url"
 	"os/signal"
 	"slices"
 	"strings"
@@ -120,11 +123,63 @@ func (s *start) use(ctx context.Context, f func(context.Context, *proxy.Proxy, *
 	}
 	defer func() { _ = p.Shutdown(ctx) }() // forced by a signal alone
 	client, err := p.Client(ctx, "")
+	if answer, ok := errors.AsType[*proxy.AnswerError](err); ok && answer.Status() > 0 && ctx.Err() == nil {
+		return &runError{fmt.Errorf("%w%s", err, wrongPath(ctx, s.cfg, answer.Status()))}
+	}
 	if err != nil {
 		return failed(ctx, err)
 	}
 	defer client.Close()
 	return f(ctx, p, client)
+}
+
+// wrongPath says more of a URL that was answered with a status of HTTP: what its server says
+// of a path that it does not have, and where MCP servers usually are.
+func wrongPath(ctx context.Context, cfg *config.Config, status int) string {
+	at, err := url.Parse(cfg.Upstreams[0].URL)
+	if err != nil || at.Host == "" {
+		return ""
+	}
+	hint := ""
+	if status == http.StatusNotFound {
+		hint = notFound(ctx, *at, cfg.Upstreams[0].Headers)
+	}
+	if hint != "" {
+		hint = ": " + hint
+	}
+	if at.Path == "" || at.Path == "/" {
+		path := "/mcp"
+		if strings.HasPrefix(at.Scheme, "ws") {
+			path = "/ws"
+		}
+		hint += "; try " + at.Scheme + "://" + at.Host + path
+	}
+	return hint
+}
+
+// notFound is what a server says of a path that it does not have, if that is an error of
+// JSON-RPC: a page would be of no use.
+func notFound(ctx context.Context, at url.URL, headers map[string]string) string {
+	ctx, cancel := context.WithTimeout(ctx, adminTime)
+	defer cancel()
+	at.Scheme = strings.Replace(at.Scheme, "ws", "http", 1)
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, at.String(), nil)
+	if err != nil {
+		return ""
+	}
+	for name, value := range headers {
+		r.Header.Set(name, value)
+	}
+	c := newAdminClient("", &http.Transport{Proxy: http.ProxyFromEnvironment}).http // which follows no redirects
+	defer c.CloseIdleConnections()
+	resp, err := c.Do(r)
+	if err != nil {
+		return ""
+	}
+	defer resp.Body.Close()
+	var body struct{ Error struct{ Message string } }
+	_ = json.NewDecoder(io.LimitReader(resp.Body, 64<<10)).Decode(&body)
+	return oneLine(body.Error.Message, 2000)
 }
 
 // patience is how long a server may take to start.

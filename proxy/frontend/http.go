@@ -3,6 +3,7 @@ package frontend
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"strings"
@@ -38,6 +39,10 @@ type HTTP struct {
 	// Known reports whether there is an upstream of a name for /mcp/NAME and /ws/NAME, as
 	// far as a client may know. Nil knows none.
 	Known func(who *identity.Identity, upstream string) bool
+
+	// Names returns the upstreams that Known knows for a client, for who asked for another
+	// one. Nil returns none.
+	Names func(who *identity.Identity) []string
 
 	// Admit is asked when a client begins a session, a WebSocket, or the connection on
 	// which modern requests of a principal travel: besides Sessions, which bounds all of
@@ -121,7 +126,7 @@ func (h *HTTP) route(w http.ResponseWriter, r *http.Request, who *identity.Ident
 			continue
 		}
 		if h.Known == nil || !h.Known(who, name) {
-			refuse(w, http.StatusNotFound, "no such upstream")
+			refuse(w, http.StatusNotFound, "no such upstream"+h.others(who))
 			return
 		}
 		path, upstream = strings.TrimSuffix(prefix, "/"), name
@@ -140,8 +145,25 @@ func (h *HTTP) route(w http.ResponseWriter, r *http.Request, who *identity.Ident
 	case "/message":
 		h.sse.post(w, r, c)
 	default:
-		http.NotFound(w, r)
+		http.Error(w, "404 page not found: MCP clients connect to /mcp, /ws or /sse", http.StatusNotFound)
 	}
+}
+
+// others tells a client which upstreams there are.
+func (h *HTTP) others(who *identity.Identity) string {
+	const most = 20
+	var names []string
+	if h.Names != nil {
+		names = h.Names(who)
+	}
+	more := ""
+	if n := len(names) - most; n > 0 {
+		names, more = names[:most], fmt.Sprintf(" and %d more", n)
+	}
+	if len(names) == 0 {
+		return ""
+	}
+	return "; there are " + strings.Join(names, ", ") + more
 }
 
 // serveWS is the WebSocket endpoint: one session for as long as the connection

@@ -1,0 +1,100 @@
+//go:build unix
+
+package main
+
+import (
+	"bytes"
+	"net"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/config"
+	"github.com/mcp-proxy/mcp-proxy/proxy"
+)
+
+// aProxy is a proxy in this process that nobody waits long for, and its URL.
+func aProxy(t *testing.T, yaml string) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "proxy.yaml")
+	if err := os.WriteFile(file, []byte(yaml), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cfg, _, err := config.Load(config.Options{File: file})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := proxy.New(cfg, proxy.Options{Patience: 50 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewServer(p.Handler())
+	t.Cleanup(func() {
+		_ = p.Shutdown(t.Context())
+		server.Close()
+	})
+	return server.URL
+}
+
+// A tool of an upstream that still starts is waited for, and called with its schema.
+func TestCallWaitsForAnUpstreamThatStarts(t *testing.T) {
+	may := filepath.Join(t.TempDir(), "may")
+	url := aProxy(t, `
+listTimeout: 100ms
+upstreams:
+  quick: {command: fakeserver}
+  slow: {command: sh, args: [-c, "until [ -e `+may+` ]; do sleep 0.02; done; exec fakeserver"]}
+`)
+	cmd := exec.Command("mcp-proxy", "call", "slow__echo", "n:=1", "--json", "--url", url+"/mcp")
+	var out bytes.Buffer
+	log := &lines{}
+	cmd.Stdout, cmd.Stderr = &out, log
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "a word about the start", func() bool {
+		return strings.Contains(log.String(), "slow__echo is not listed yet: its server is still starting")
+	})
+	if err := os.WriteFile(may, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err != nil || !strings.Contains(out.String(), `"n": 1`) {
+		t.Errorf("%v: %s%s", err, out.String(), log)
+	}
+}
+
+// What a server at a URL says is printed whole, under the name of its host.
+func TestCommandsTellWhatAServerSays(t *testing.T) {
+	url := aProxy(t, `
+upstreams:
+  quick: {command: fakeserver}
+  crashes: {command: sh, args: [-c, "exit 3"]}
+  closed: {url: "http://127.0.0.1:1/mcp"}
+`)
+	host := strings.TrimPrefix(url, "http://")
+	if _, _, err := net.SplitHostPort(host); err != nil {
+		t.Fatal(err)
+	}
+	behind := aProxy(t, "upstreams: {far: {url: \""+url+"/mcp/crashes\"}}") // whose clients do not operate it
+	for _, tt := range []struct{ args, want string }{
+		{"tools " + behind + "/mcp/far", strings.TrimPrefix(behind, "http://") + " refused initialize: far refused initialize (event "},
+		{"tools URL/mcp/crashes", host + " refused initialize: crashes did not start: exit status 3 (event "},
+		{"call x --url URL/mcp/crashes", host + " refused initialize: crashes did not start: exit status 3 (event "},
+		{"tools URL/mcp/closed", host + " refused initialize: closed is out of reach: connection refused (event "},
+		{"call crashes__x --url URL/mcp", "crashes did not start: exit status 3"},
+		{"call quick__ecoh --url URL/mcp", `there is no tool "quick__ecoh"; did you mean quick__echo?`},
+		{"tools URL", host + " answered with HTTP 404; try " + url + "/mcp"},
+		{"call quick__echo --url URL/", host + " answered with HTTP 404; try " + url + "/mcp"},
+		{"tools URL/mcp/quik", host + " answered with HTTP 404: Invalid request: no such upstream; there are quick, crashes, closed"},
+		{"tools http://127.0.0.1:1/mcp", "127.0.0.1:1 is out of reach: connection refused"},
+	} {
+		text, code := command(t, nil, strings.Fields(strings.Replace(tt.args, "URL", url, 1))...)
+		if code != exitError || strings.Count(text, "\n") != 1 || !strings.HasPrefix(text, "mcp-proxy: "+tt.want) {
+			t.Errorf("%s: %d, %q, want %q", tt.args, code, text, tt.want)
+		}
+	}
+}
