@@ -79,9 +79,7 @@ upstreams:
 	if _, _, err := net.SplitHostPort(host); err != nil {
 		t.Fatal(err)
 	}
-	behind := aProxy(t, "upstreams: {far: {url: \""+url+"/mcp/crashes\"}}") // whose clients do not operate it
 	for _, tt := range []struct{ args, want string }{
-		{"tools " + behind + "/mcp/far", strings.TrimPrefix(behind, "http://") + " refused initialize: far refused initialize (event "},
 		{"tools URL/mcp/crashes", host + " refused initialize: crashes did not start: exit status 3 (event "},
 		{"call x --url URL/mcp/crashes", host + " refused initialize: crashes did not start: exit status 3 (event "},
 		{"tools URL/mcp/closed", host + " refused initialize: closed is out of reach: connection refused (event "},
