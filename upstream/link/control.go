@@ -261,7 +261,7 @@ type news func() (line []byte, changed <-chan struct{})
 // the watch for its silence.
 func (c *control) live(h Heartbeat, n news) {
 	c.link.controls.Go(func() { c.beat(h.every(), n) })
-	c.link.controls.Go(func() { c.link.watch(h.dead()) })
+	c.link.controls.Go(func() { c.link.watch(h) })
 }
 
 // beat writes beats, answers to beats and news until the link ends.
@@ -298,8 +298,9 @@ func (c *control) ask() {
 
 // watch ends the link when nothing has come for too long. It needs no answer to
 // a beat: what comes may be anything, so that a slow peer is not a dead one.
-func (l *link) watch(dead time.Duration) {
-	timer := time.NewTimer(dead)
+func (l *link) watch(h Heartbeat) {
+	vigil := jsonrpc.Vigil{Every: min(h.every(), h.dead()), Dead: h.dead()}
+	timer := time.NewTimer(vigil.Look(time.Now(), 0))
 	defer timer.Stop()
 	for {
 		select {
@@ -308,11 +309,12 @@ func (l *link) watch(dead time.Duration) {
 		case <-timer.C:
 		}
 		silence := l.silence()
-		if silence >= dead {
+		wait := vigil.Look(time.Now(), silence)
+		if wait == 0 {
 			l.fail(fmt.Errorf("nothing heard for %v", silence.Round(time.Millisecond)))
 			return
 		}
-		timer.Reset(dead - silence)
+		timer.Reset(wait)
 	}
 }
 

@@ -21,7 +21,8 @@ type Config struct {
 	Limits jsonrpc.Limits
 
 	// Ping is how often the peer is pinged; zero means 20 s. A peer that is
-	// silent for two of these, without even a part of a message, is gone.
+	// silent for two of these, without even a part of a message, is gone; time in which
+	// this process was stopped does not count.
 	Ping time.Duration
 
 	// Places are for messages over 64 KiB: what has come of one stays in memory until
@@ -60,7 +61,8 @@ type Conn struct {
 	places Places // nil for no bound
 	within time.Duration
 	ping   time.Duration
-	timer  *time.Timer // runs tick
+	timer  *time.Timer // runs tick, which alone uses vigil
+	vigil  jsonrpc.Vigil
 	opened time.Time
 
 	heard atomic.Int64 // when something came last, in nanoseconds after opened
@@ -81,7 +83,8 @@ func (cfg Config) newConn(frames *websocket.Conn, socket net.Conn, client bool) 
 	frames.SetPongHandler(c.onPong)
 	frames.SetCloseHandler(c.onClose)
 	c.timer = time.AfterFunc(time.Hour, c.tick) // tick uses c.timer: it must be set before it runs
-	c.timer.Reset(c.ping)
+	c.vigil = jsonrpc.Vigil{Every: c.ping, Dead: 2 * c.ping}
+	c.timer.Reset(c.vigil.Look(c.opened, 0))
 	return c
 }
 
@@ -208,8 +211,9 @@ func (c *Conn) tick() {
 	if c.err() != nil {
 		return
 	}
-	left := 2*c.ping + time.Duration(c.heard.Load()) - time.Since(c.opened)
-	if left <= 0 {
+	now := time.Now()
+	wait := c.vigil.Look(now, now.Sub(c.opened)-time.Duration(c.heard.Load()))
+	if wait == 0 {
 		c.end(ErrSilent)
 		c.abort()
 		return
@@ -218,7 +222,7 @@ func (c *Conn) tick() {
 		c.write(c.appendFrame(nil, websocket.PingMessage, nil))
 		c.doneWriting()
 	}
-	c.timer.Reset(min(c.ping, left))
+	c.timer.Reset(wait)
 	if c.err() != nil { // Close may have stopped the timer just before
 		c.timer.Stop()
 	}

@@ -360,6 +360,22 @@ func TestConnSilentClient(t *testing.T) {
 	wantGone(t, c)
 }
 
+// A process that was stopped for long looks at what came meanwhile before it gives a client up.
+func TestConnAfterAStop(t *testing.T) {
+	client, c := newWSServer(t, Config{Ping: time.Hour}).dial()
+	conn := c.(*Conn)
+	conn.heard.Store(int64(-9 * time.Hour)) // as of a clock that has gone on
+	client.WriteMessage(websocket.TextMessage, []byte(`{"jsonrpc":"2.0","method":"waits"}`))
+	conn.tick()
+	if m, err := conntest.RecvOrEnd(t, c); err != nil || m.Method != "waits" {
+		t.Errorf("received %v, %v", m, err)
+	}
+	conn.tick()
+	if err := conn.err(); err != nil {
+		t.Error("it was given up:", err)
+	}
+}
+
 func TestConnLivingClient(t *testing.T) {
 	client, c := newWSServer(t, Config{Ping: 500 * time.Millisecond}).dial()
 	pings := make(chan struct{}, 100)
