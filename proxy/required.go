@@ -215,7 +215,7 @@ func (r *required) greet(ctx context.Context, name string) error {
 var errRefused = &jsonrpc.ClosedError{Cause: jsonrpc.CauseRefused}
 
 // requiredKey is the key of the trials. No client has it.
-const requiredKey = "required"
+var requiredKey = mcp.ConnectionKey("required", "")
 
 // hello initializes as a client that can do nothing.
 func hello(c jsonrpc.Conn) error {

@@ -264,6 +264,7 @@ func (h *Host) attachAlone(ctx context.Context, a attachment, c jsonrpc.Conn) er
 	if err := s.start(); err != nil {
 		end := jsonrpc.EndOf(err, jsonrpc.CauseStartFailed)
 		inARow := r.ended(startFailed, end, 0)
+		r.commandFailed(end)
 		r.tellEnd(startFailed, end, 0)
 		if tell := h.Hooks.Happened; tell != nil {
 			tell(r.happened(observe.ServerNotBegun, "", end, inARow))

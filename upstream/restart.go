@@ -20,6 +20,10 @@ const (
 	freeFailures = 1
 	freeDeaths   = 3
 
+	// A command that failed to start so often in a row, and not because of what a client
+	// sent, waits for all clients: it would fail for the next one, too.
+	commandFailures = 3
+
 	// A server with that many failures in a row is in a crash loop. Nothing
 	// changes for it, but it is said.
 	crashLoop = 5
@@ -53,6 +57,8 @@ type restarts struct {
 	all   map[serverID]*restart
 	turns int            // failures and first answers so far
 	up    map[string]int // the turn of the last first answer, by upstream
+
+	commands map[string]*commandState // by upstream; none of one that has answered since it failed
 }
 
 // A restart is the restart state of one server, which outlives the streams that come
@@ -74,6 +80,16 @@ type restart struct {
 	next     time.Time // no start before
 }
 
+// A commandState is the restart state of a command, whoever it is started for: the starts in
+// a row that failed before it had read anything of a client's. One client's message that a
+// server dies of does not count. Its fields are guarded by restarts.mu.
+type commandState struct {
+	failures int
+	end      *jsonrpc.ClosedError // the last of them
+	wait     backoff.ExponentialBackOff
+	next     time.Time // no start before
+}
+
 // An outcome is what the end of a server means for its restart state.
 type outcome int
 
@@ -91,9 +107,7 @@ func (rs *restarts) enter(id serverID) (*restart, *jsonrpc.ClosedError) {
 	defer rs.mu.Unlock()
 	r := rs.all[id]
 	if r == nil {
-		r = &restart{in: rs, id: id, wait: backoff.ExponentialBackOff{
-			InitialInterval: 500 * time.Millisecond, RandomizationFactor: 0.5, Multiplier: 2, MaxInterval: 30 * time.Second,
-		}}
+		r = &restart{in: rs, id: id, wait: newBackOff()}
 		if rs.all == nil {
 			rs.all = make(map[serverID]*restart)
 		}
@@ -105,11 +119,57 @@ func (rs *restarts) enter(id serverID) (*restart, *jsonrpc.ClosedError) {
 	}
 	r.streams++
 	if time.Now().Before(r.next) {
-		wait := jsonrpc.EndOf(r.end, "")
-		wait.Delivered, wait.Err = false, errWaits
-		return r, wait
+		return r, waitAfter(r.end)
 	}
-	return r, nil
+	return r, rs.commandLocked(id.upstream)
+}
+
+func newBackOff() backoff.ExponentialBackOff {
+	return backoff.ExponentialBackOff{
+		InitialInterval: 500 * time.Millisecond, RandomizationFactor: 0.5, Multiplier: 2, MaxInterval: 30 * time.Second,
+	}
+}
+
+// waitAfter returns what is said to a stream that has to wait after an end.
+func waitAfter(end *jsonrpc.ClosedError) *jsonrpc.ClosedError {
+	wait := jsonrpc.EndOf(end, "")
+	wait.Delivered, wait.Err = false, errWaits
+	return wait
+}
+
+// commandLocked returns why no client may start an upstream's command now; nil if one may.
+// While it fails one start at a time finds out whether it still does.
+func (rs *restarts) commandLocked(upstream string) *jsonrpc.ClosedError {
+	c := rs.commands[upstream]
+	switch {
+	case c == nil || c.failures < commandFailures:
+		return nil
+	case time.Now().Before(c.next):
+		wait := waitAfter(c.end)
+		wait.Lasting = true // no client needs to wait for the next start
+		return wait
+	}
+	c.next = time.Now().Add(c.wait.NextBackOff())
+	return nil
+}
+
+// commandFailed counts a start that failed before the command had read anything of a client's.
+func (r *restart) commandFailed(end *jsonrpc.ClosedError) {
+	rs := r.in
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	c := rs.commands[r.id.upstream]
+	if c == nil {
+		c = &commandState{wait: newBackOff()}
+		if rs.commands == nil {
+			rs.commands = make(map[string]*commandState)
+		}
+		rs.commands[r.id.upstream] = c
+	}
+	c.end = end
+	if c.failures++; c.failures == commandFailures {
+		c.next = time.Now().Add(c.wait.NextBackOff())
+	}
 }
 
 // leave counts a stream out. What has nothing to remember is forgotten at once, all
@@ -185,6 +245,7 @@ func (r *restart) answered() {
 	}
 	rs.turns++
 	rs.up[r.id.upstream] = rs.turns
+	delete(rs.commands, r.id.upstream)
 }
 
 // setEvent gives the last end of a server the event that it shares with others.
@@ -234,6 +295,7 @@ func (rs *restarts) reset(upstreams []string) {
 	}
 	for _, name := range upstreams {
 		delete(rs.up, name)
+		delete(rs.commands, name)
 	}
 }
 

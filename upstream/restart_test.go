@@ -1,6 +1,7 @@
 package upstream
 
 import (
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -70,6 +71,67 @@ func TestBackOffGrowsAndOthersAreUnaffected(t *testing.T) {
 			t.Error("one client's bad luck is another's")
 		}
 	})
+}
+
+// A command that fails for everybody waits for everybody: one start at a time finds out whether
+// it still fails, until one has answered or the upstream is another.
+func TestCommandBackOffIsForAllClients(t *testing.T) {
+	for name, mend := range map[string]func(rs *restarts, r *restart){
+		"answered": func(_ *restarts, r *restart) { r.answered() },
+		"replaced": func(rs *restarts, _ *restart) { rs.reset([]string{"u"}) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var rs restarts
+				keys := 0
+				// start is that of a new client. It reports whether it may start.
+				start := func() (*restart, bool) {
+					keys++
+					r, wait := rs.enter(serverID{"u", fmt.Sprint(keys), mcp.Legacy})
+					defer r.leave()
+					if wait != nil && (wait.Cause != "exit status 3" || !wait.Lasting) {
+						t.Errorf("waits because of %v", wait)
+					}
+					return r, wait == nil
+				}
+				for range commandFailures {
+					r, ok := start()
+					if !ok {
+						t.Fatal("waits too soon")
+					}
+					r.commandFailed(&jsonrpc.ClosedError{Cause: "exit status 3"})
+				}
+				for range 20 {
+					if _, ok := start(); ok {
+						t.Error("one of many clients starts it at once")
+					}
+				}
+				starts := 0
+				for range 600 { // a minute
+					time.Sleep(100 * time.Millisecond)
+					for range 5 {
+						if r, ok := start(); ok {
+							r.commandFailed(&jsonrpc.ClosedError{Cause: "exit status 3"})
+							starts++
+						}
+					}
+				}
+				if starts < 4 || starts > 12 {
+					t.Errorf("%d starts within a minute", starts)
+				}
+				if _, wait := rs.enter(serverID{"other", "k", mcp.Legacy}); wait != nil {
+					t.Error("another upstream waits, too")
+				}
+				r, _ := start()
+				mend(&rs, r)
+				for range 5 {
+					if _, ok := start(); !ok {
+						t.Error("waits still")
+					}
+				}
+			})
+		})
+	}
 }
 
 func TestFailuresOfDepartedClientsAreForgotten(t *testing.T) {

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 	"github.com/mcp-proxy/mcp-proxy/upstream/process"
 )
 
@@ -136,6 +137,43 @@ func TestD48_CrashLoop(t *testing.T) {
 	w := r.log.at(slog.LevelWarn)
 	if len(w) != crashLoop || w[crashLoop-1]["msg"] != "upstream is in a crash loop" {
 		t.Errorf("warnings: %v", w)
+	}
+}
+
+// A start counts for all clients if it fails whatever they send: before the command has read
+// any of it. What a server may have died of is its client's alone.
+func TestCommandFailures(t *testing.T) {
+	for _, row := range []struct {
+		name    string
+		command process.Command
+		shared  bool
+		key     string
+		counts  bool
+	}{
+		{"dies before it reads", fakeCommand("dies"), false, "k", runtime.GOOS == "linux"},
+		{"dies of initialize", fakeCommand("modern-exits"), false, "k", false},
+		{"refuses initialize", fakeCommand("refuses"), false, "k", false},
+		{"refuses ours", fakeCommand("refuses"), true, "k", false},
+		{"dies of ours", fakeCommand("modern-exits"), true, "k", true},
+		{"dies of a trial's", fakeCommand("modern-exits"), false, "k.", true},
+		{"is none", process.Command{Path: "no-such-program-anywhere"}, false, "k", true},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			r := newRigOf(t, Upstream{Command: &row.command, Shared: row.shared, Era: mcp.Legacy})
+			c := r.attach(row.key)
+			c.Send(jsonrpc.NewRequest(jsonrpc.IntID(1), "initialize", []byte(`{"n":1}`)))
+			for {
+				if _, err := c.Recv(); err != nil {
+					break
+				}
+			}
+			c.returned()
+			r.host.restarts.mu.Lock()
+			defer r.host.restarts.mu.Unlock()
+			if failed := r.host.restarts.commands["fake"]; (failed != nil && failed.failures == 1) != row.counts {
+				t.Errorf("failures of the command: %+v, want that it counts: %v", failed, row.counts)
+			}
+		})
 	}
 }
 

@@ -336,6 +336,9 @@ func (s *stream) end(cause string, err error) {
 		s.stopStartTimer()
 		e := s.ending(cause, err)
 		inARow := s.restart.ended(e.outcome, e.end, e.life)
+		if e.outcome == startFailed && e.cause != jsonrpc.CauseRefused && s.unread() {
+			s.restart.commandFailed(e.end)
+		}
 		if e.ofMany {
 			s.restart.setEvent(e.end, s.failures.lostSession(s.name, s.log, e, inARow))
 		}
@@ -353,6 +356,13 @@ func (s *stream) end(cause string, err error) {
 		e.tell(s.log, s.unusable.Load(), s.stderr, inARow)
 		s.tellRest(event)
 	})
+}
+
+// unread reports whether a process has surely read nothing of a client's: nothing at all, or what
+// this side says to a shared server, or in a trial, until that answers.
+func (s *stream) unread() bool {
+	p, ok := s.server.(*process.Server)
+	return ok && (s.id.key == sharedKey || mcp.HolderOf(s.id.key).Who == "" || p.Unread())
 }
 
 // ending decides what an end means.

@@ -158,6 +158,10 @@ func (s *Server) Stop(ctx context.Context) {
 	s.wg.Wait()
 }
 
+// Unread reports whether the process surely has read nothing of what was sent. It may be called
+// until Finish or Abort.
+func (s *Server) Unread() bool { return s.p.stdin.unread() }
+
 // Gone reports whether the process and its group are gone.
 func (s *Server) Gone() bool {
 	select {

@@ -34,6 +34,7 @@ type stdin struct {
 	backlog  []byte
 	draining bool // drain runs, and only it writes
 	done     bool // nothing is accepted any more; f is closed after the backlog
+	took     int  // bytes that the pipe has taken
 }
 
 func newStdin(f *os.File, timeout time.Duration, wg *sync.WaitGroup, failed func(error)) *stdin {
@@ -84,6 +85,14 @@ func (s *stdin) abort() {
 	s.f.Close() // unblocks drain
 }
 
+// unread reports whether the process surely has read nothing. It may be called until finish or
+// abort.
+func (s *stdin) unread() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.took == 0 || bytesIn(s.f) >= s.took
+}
+
 func (s *stdin) stopLocked() {
 	s.done = true
 	s.changed.Broadcast()
@@ -99,6 +108,7 @@ func (s *stdin) acceptLocked(p []byte) error {
 			s.stopLocked()
 			return err
 		}
+		s.took += n
 		if p = p[n:]; len(p) == 0 {
 			return nil
 		}
@@ -148,6 +158,7 @@ func (s *stdin) wrote(n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.backlog = s.backlog[n:]
+	s.took += n
 	s.changed.Broadcast()
 }
 
