@@ -1,6 +1,7 @@
 package config
 
-// A group of keys is one table of docs/configuration.md.
+// A group of keys is one table of docs/configuration.md. At the top of a file there are several,
+// by what they are for.
 type group struct {
 	at   string // the path before its keys; a map has NAME, a list []
 	keys []about
@@ -17,16 +18,26 @@ type about struct {
 // reference has every key of a file.
 var reference = []group{
 	{``, []about{
+		{[]string{"upstreams"}, ``, `[servers](#upstreams), by name`},
+		{[]string{"links"}, ``, `[hosts elsewhere](#links), by name`},
+		{[]string{"prefix"}, "`auto`", "names as `upstream__name`: `auto` with several upstreams, `always`, `never`"},
+		{[]string{"tokenStore"}, "`file`", "where the tokens of logins are kept: `file`, or the `keyring` of the system"},
+	}},
+	{``, []about{
 		{[]string{"listen"}, "`[\"127.0.0.1:8080\"]`", "`HOST:PORT` or `unix:///path`. Beyond loopback only if clients prove who they are (`tokenFile`, `auth` or `tls.clientCA`), or with `insecure: true`"},
-		{[]string{"tokenFile"}, ``, `file with the bearer token that clients must send; read again when it changes`},
 		{[]string{"insecure"}, "`false`", `listen beyond loopback though clients prove nothing`},
 		{[]string{"tls.cert", "tls.key"}, ``, "PEM files of our certificate and its key: `serve` ends TLS itself"},
-		{[]string{"tls.clientCA"}, ``, `PEM file of authorities: clients are known by certificates of these`},
 		{[]string{"publicURL"}, ``, "how clients reach us, such as `https://mcp.example.com`: `https`, or `http` for this machine. Its name is an allowed `Host`"},
-		{[]string{"auth"}, ``, `[who clients are](#who-clients-are)`},
-		{[]string{"policies"}, ``, `[what they may do](#what-clients-may-do); without it everything`},
 		{[]string{"allowedHosts"}, "`[]`", "allowed values of `Host`, besides loopback names and the listen addresses; `\"*\"`: any"},
 		{[]string{"allowedOrigins"}, "`[]`", `allowed web origins, besides loopback. All allowed origins get CORS headers`},
+	}},
+	{``, []about{
+		{[]string{"tokenFile"}, ``, `file with the bearer token that clients must send; read again when it changes`},
+		{[]string{"tls.clientCA"}, ``, `PEM file of authorities: clients are known by certificates of these`},
+		{[]string{"auth"}, ``, `[who clients are](#who-clients-are)`},
+		{[]string{"policies"}, ``, `[what they may do](#what-clients-may-do); without it everything`},
+	}},
+	{``, []about{
 		{[]string{"limits.message"}, "`16MiB`", `one message, in either direction`},
 		{[]string{"limits.depth"}, "`1000`", `levels of nesting in a message`},
 		{[]string{"limits.inFlight"}, "`1024`", `requests in flight of one client`},
@@ -38,18 +49,16 @@ var reference = []group{
 		{[]string{"drain"}, "`5s`", `time for what is in flight when a stdio client closes stdin`},
 		{[]string{"drainDelay"}, "`0s`", "after SIGTERM `/readyz` fails, and `serve` and `host` go on as before for so long. Then `shutdownGrace` begins. A second signal skips the rest of the delay"},
 		{[]string{"shutdownGrace"}, "`8s`", `the whole time for a shutdown, the upstreams' included`},
+	}},
+	{``, []about{
 		{[]string{"admin.listen"}, "`[]`", "`HOST:PORT` or `unix:///path`: [where operators look in](operations.md), besides the socket that each process has"},
 		{[]string{"admin.tokenFile"}, ``, `file with the bearer token that operators on TCP send; without it they get probes and metrics alone`},
 		{[]string{"admin.payloads"}, "`false`", "operators on a Unix socket may see what is in messages (`tap --payloads`, without what looks like a secret), and record all of it (`tap --record`)"},
-		{[]string{"prefix"}, "`auto`", "names as `upstream__name`: `auto` with several upstreams, `always`, `never`"},
-		{[]string{"tokenStore"}, "`file`", "where the tokens of logins are kept: `file`, or the `keyring` of the system"},
 		{[]string{"logs.calls"}, "`false`", "one info line for each call: who called what where, how long it took, how it ended. Beyond 100 lines a second calls are left out, and the next line says how many (`left_out`); those that failed have 100 lines for themselves"},
 		{[]string{"traces.endpoint"}, ``, "base URL of a collector that gets [traces](operations.md#traces) of calls (OTLP over HTTP). Without it the variables of OpenTelemetry count, such as `OTEL_EXPORTER_OTLP_ENDPOINT`; without these there are no traces"},
 		{[]string{"traces.sample"}, "`1`", "part of the traces without a parent that is recorded, from 0 to 1"},
 		{[]string{"traces.headersFrom"}, "`{}`", "headers for the collector, with values from files that are read again when they change"},
 		{[]string{"traces.tls.ca", "traces.tls.cert", "traces.tls.key"}, ``, "PEM files for an `https` endpoint: its authorities, our certificate and its key"},
-		{[]string{"upstreams"}, ``, `[servers](#upstreams), by name`},
-		{[]string{"links"}, ``, `[hosts elsewhere](#links), by name`},
 	}},
 	{`upstreams.NAME`, []about{
 		{[]string{"command", "args"}, ``, "the server, which speaks MCP on stdin and stdout: only the program in `command`, its arguments in `args`"},

@@ -125,3 +125,16 @@ func TestOutletIsTheOnlyWay(t *testing.T) {
 		t.Error("nothing was found")
 	}
 }
+
+// Columns are those of the whole table, also below a line with fewer cells.
+func TestRowsStayAligned(t *testing.T) {
+	r := rows{head: "A\tB\tC\tD"}
+	r.add("a", "long in the first", "c", "d")
+	r.add("failed", "b")
+	r.add("a", "b", "c", "d")
+	var out strings.Builder
+	r.write(&out, 0)
+	if want := "A       B                  C  D\na       long in the first  c  d\nfailed  b\na       b                  c  d\n"; out.String() != want {
+		t.Errorf("got\n%swant\n%s", out.String(), want)
+	}
+}
