@@ -29,6 +29,7 @@
 //	links.go      links to hosts elsewhere, and one set of upstreams of all; farlink.go is
 //	              one of them
 //	front.go      the handler of all paths; clients.go is who may use it, and for what
+//	strangers.go  the log of what peers can cause that have proved nothing
 //	web.go        listeners, and the server at them; tls.go has its TLS, and that of links
 //	              and remote servers
 //	login.go      a person logs in to a server; credentials.go is how we prove who we are

@@ -3,6 +3,8 @@ package proxy_test
 import (
 	"fmt"
 	"net/http"
+	"net/http/httptest"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -164,24 +166,89 @@ func TestFloodOfSuspendedCalls(t *testing.T) {
 	}
 }
 
-// Wrong tokens cost their sender an answer each, and nobody else anything.
+// Wrong tokens cost their sender an answer each, and nobody else anything: no session, no
+// request at a server, no memory, little work, and a few lines in the log.
 func TestFloodOfTokens(t *testing.T) {
-	h := newHouse(t, nil)
-	var wg sync.WaitGroup
-	for i := range 4 {
-		wg.Go(func() {
-			c := h.caller(fmt.Sprint("wrong-", i), "/mcp")
-			for range 100 {
-				if status, _ := c.ask("tools/list", "", ""); status != http.StatusUnauthorized {
-					t.Error(status)
+	h := newHouse(t, func(cfg *config.Config) {
+		cfg.Links = []config.Link{{Name: "far", Key: "links.far", Accept: true, TokenFile: secretFile(t, "token-of-far")}}
+	})
+	handler := h.proxy.Handler()
+	flood := func(rounds int) (body int64) {
+		for range rounds {
+			for _, target := range []string{"POST /mcp", "GET /mcp", "DELETE /mcp", "POST /mcp/u", "GET /ws", "GET /ws/u", "GET /sse", "POST /message", "GET /link"} {
+				for _, authorization := range []string{"", "Bearer wrong", "Bearer a.b.c", "Basic YTpi"} {
+					n := h.refused(handler, target, authorization)
+					body += n
 				}
 			}
-		})
+		}
+		return body
 	}
+	flood(10) // what is allocated once
+	before := memory()
+	const rounds, requests = 100, 100 * 9 * 4
+	var wg sync.WaitGroup
+	var read int64
+	wg.Go(func() { read = flood(rounds) })
+	wg.Wait()
+	after := memory()
+	if read != 0 {
+		t.Errorf("%d bytes of bodies were read before the token was looked at", read)
+	}
+	if each := (after.TotalAlloc - before.TotalAlloc) / requests; each > 16<<10 {
+		t.Errorf("%d bytes are allocated for each request, the test's own included", each)
+	}
+	if kept := int64(after.HeapAlloc) - int64(before.HeapAlloc); kept > 1<<20 {
+		t.Errorf("%d bytes are kept", kept)
+	}
+	if n := strings.Count(h.log.String(), "\n"); n > 50 {
+		t.Errorf("%d lines for %d requests", n, requests)
+	}
+	if n := len(h.proxy.Snapshot().Sessions); n != 0 || h.server.saw() != 0 {
+		t.Errorf("%d sessions, and %d requests at the server", n, h.server.saw())
+	}
+	wg.Go(func() { flood(rounds) })
 	for range 50 {
 		if status, text := h.a.ask("tools/call", "echo", `,"name":"echo"`); status != http.StatusOK {
 			t.Error("a:", status, text)
 		}
 	}
 	wg.Wait()
+}
+
+// refused sends a request that must get 401, and returns how much of its body was read.
+func (h *house) refused(handler http.Handler, target, authorization string) (read int64) {
+	h.t.Helper()
+	method, path, _ := strings.Cut(target, " ")
+	body := &endless{}
+	r := httptest.NewRequest(method, "http://localhost"+path, nil)
+	if method == http.MethodPost {
+		r.Body, r.ContentLength = body, 1<<20
+	}
+	r.Header.Set("Authorization", authorization)
+	r.Header.Set("Content-Type", "application/json")
+	r.Header.Set("Connection", "Upgrade")
+	r.Header.Set("Upgrade", "websocket")
+	w := httptest.NewRecorder()
+	handler.ServeHTTP(w, r)
+	if w.Code != http.StatusUnauthorized {
+		h.t.Errorf("%s with %q: %d", target, authorization, w.Code)
+	}
+	return body.read
+}
+
+// An endless body counts what is read of it.
+type endless struct{ read int64 }
+
+func (e *endless) Read(p []byte) (int, error) {
+	e.read += int64(len(p))
+	return len(p), nil
+}
+
+func (e *endless) Close() error { return nil }
+
+func memory() (m runtime.MemStats) {
+	runtime.GC()
+	runtime.ReadMemStats(&m)
+	return m
 }

@@ -2,7 +2,6 @@ package proxy
 
 import (
 	"context"
-	"log/slog"
 	"net/http"
 	"net/url"
 	"slices"
@@ -32,12 +31,12 @@ type front struct {
 
 // newFront returns the front end to the sessions of a router. The error says that nobody
 // may listen so.
-func newFront(cfg *config.Config, router *session.Router, known func(who *identity.Identity, upstream string) bool, ls *links, log *slog.Logger) (*front, error) {
-	f := &front{links: ls, proofs: newProofs(cfg, log)}
+func newFront(cfg *config.Config, router *session.Router, known func(who *identity.Identity, upstream string) bool, ls *links, o Options) (*front, error) {
+	f := &front{links: ls, proofs: newProofs(cfg, o.Log)}
 	f.HTTP = &frontend.HTTP{
 		Serve:          router.Serve,
 		ServePrincipal: router.ServePrincipal,
-		Admit:          admitOf(router.Policies, log),
+		Admit:          admitOf(router.Policies, o.strangers.log),
 		Known:          known,
 		Guard: frontend.Guard{
 			AllowedHosts: allowedHosts(cfg), AllowedOrigins: cfg.AllowedOrigins,
@@ -48,7 +47,7 @@ func newFront(cfg *config.Config, router *session.Router, known func(who *identi
 		SessionIdle: cfg.SessionIdle,
 		SessionGone: cfg.SessionGone,
 		Traces:      router.Hooks.Follow != nil,
-		Log:         log,
+		Log:         o.Log,
 	}
 	if tell := router.Hooks.Refused; tell != nil {
 		f.Guard.Refused = func(why *identity.Refusal) { tell(observe.Refusal{Reason: why.Reason()}) }

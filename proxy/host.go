@@ -17,6 +17,7 @@ import (
 type Host struct {
 	// Static after construction.
 	half     *hosting
+	others   *strangers
 	at       config.HostLink
 	endpoint link.Endpoint
 	linked   context.Context // of all links
@@ -40,9 +41,12 @@ func NewHost(cfg *config.Config, at config.HostLink, o Options) (*Host, error) {
 	if err != nil {
 		return nil, err
 	}
-	h := &Host{at: at, endpoint: endpoint}
+	h := &Host{at: at, endpoint: endpoint, others: o.strangers}
 	if h.half, err = newHosting(cfg, o, false); err != nil {
 		return nil, err
+	}
+	if at.Listen != "" { // anybody may knock
+		h.half.server.Log = o.strangers.log
 	}
 	h.half.server.Heartbeat = heartbeatOf(at.Heartbeat)
 	h.operators = newOperators(cfg, o, counts, &admin.Server{History: events, Snapshot: h.Snapshot, Ready: h.ready, Calls: h.Calls, Explain: explaining(h.Explain)})
@@ -153,6 +157,7 @@ func (h *Host) Shutdown(ctx context.Context) error {
 	h.in.wait()
 	h.half.stop()
 	h.operators.close()
+	h.others.end()
 	return b.over()
 }
 

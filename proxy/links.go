@@ -24,6 +24,7 @@ type links struct {
 	// Static after construction.
 	router *session.Router
 	log    *slog.Logger
+	others *slog.Logger  // for what strangers can cause
 	hooks  observe.Hooks // of which those of links and of events are called
 	limits jsonrpc.Limits
 	prover *prover
@@ -44,7 +45,7 @@ type links struct {
 // [config.Problems].
 func newLinks(cfg *config.Config, r *session.Router, o Options) (*links, error) {
 	ls := &links{
-		router: r, log: o.Log, hooks: o.Hooks, limits: limitsOf(cfg), prover: newProver(cfg, o), auto: cfg.Prefix == "auto",
+		router: r, log: o.Log, others: o.strangers.log, hooks: o.Hooks, limits: limitsOf(cfg), prover: newProver(cfg, o), auto: cfg.Prefix == "auto",
 		owners: make(map[string]*farLink), told: make(map[string]string),
 	}
 	all, err := ls.plan(cfg)
@@ -186,13 +187,13 @@ func (ls *links) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	before := ls.losses(f)
 	err = f.client.Serve(f.ctx, carrier)
 	if f.ctx.Err() == nil && ls.losses(f) == before { // it never was one
-		f.log.Warn("link failed", "peer", r.RemoteAddr, "err", err)
+		ls.others.Warn("link failed", "link", f.config.Name, "peer", r.RemoteAddr, "err", err)
 	}
 }
 
 // refused logs that a request for a link has been refused.
 func (ls *links) refused(r *http.Request, err error) {
-	ls.log.Warn("link refused", "peer", r.RemoteAddr, "err", err)
+	ls.others.Warn("link refused", "peer", r.RemoteAddr, "err", err)
 }
 
 // owner returns the link to the host of an upstream, nil for one that runs here

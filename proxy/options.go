@@ -39,6 +39,8 @@ type Options struct {
 	// operator sits in front of it sets this: with nil nobody is asked, and what needs a
 	// login fails until somebody has run "mcp-proxy login".
 	AskLogin func(LoginPrompt)
+
+	strangers *strangers // set by setDefaults
 }
 
 // LogClientLeft is the message of the log for what the hook SessionEnded tells, too.
@@ -48,6 +50,7 @@ func (o *Options) setDefaults() {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
+	o.strangers = newStrangers(o.Log)
 }
 
 // What can be seen of a proxy; package observe says what each is.

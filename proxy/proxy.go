@@ -30,6 +30,7 @@ import (
 type Proxy struct {
 	// Static after construction.
 	log    *slog.Logger
+	others *strangers
 	stdio  bool // as in Options
 	router *session.Router
 	front  *front
@@ -67,7 +68,7 @@ func New(cfg *config.Config, o Options) (*Proxy, error) {
 	if err := checkClients(cfg); err != nil && !o.Stdio {
 		return nil, err
 	}
-	p := &Proxy{log: o.Log, stdio: o.Stdio, traces: recorded}
+	p := &Proxy{log: o.Log, others: o.strangers, stdio: o.Stdio, traces: recorded}
 	p.config.Store(cfg)
 	p.router = newRouter(cfg, o, p.dial)
 	if p.router.Policies, err = policiesOf(cfg); err != nil {
@@ -87,11 +88,11 @@ func New(cfg *config.Config, o Options) (*Proxy, error) {
 		return nil, config.Problems{{Source: cfg.File, Key: "links", Text: "accept needs mcp-proxy serve: nothing listens here for a host that dials"}}
 	}
 	p.router.Update(p.links.setLocked()) // nothing runs yet
-	if p.front, err = newFront(cfg, p.router, p.known, p.links, o.Log); err != nil {
+	if p.front, err = newFront(cfg, p.router, p.known, p.links, o); err != nil {
 		return nil, err
 	}
 	p.front.Names = p.names
-	if p.web, err = newWeb(cfg, p.front, o.Log); err != nil && !o.Stdio {
+	if p.web, err = newWeb(cfg, p.front, o); err != nil && !o.Stdio {
 		return nil, err
 	}
 	p.web.opened = o.Listeners
@@ -118,7 +119,7 @@ func newRouter(cfg *config.Config, o Options, dial session.DialFunc) *session.Ro
 			Drain:       atLeast(cfg.Drain),
 			MaxStart:    o.Patience,
 		},
-		Log:   o.Log,
+		Log: o.Log, Strangers: o.strangers.log,
 		Hooks: o.Hooks,
 	}
 	r.Several.Store(several(cfg))
@@ -325,6 +326,7 @@ func (p *Proxy) Shutdown(ctx context.Context) error {
 	p.web.close()
 	p.operators.close()
 	flush(ctx, p.traces)
+	p.others.end()
 	return b.over()
 }
 

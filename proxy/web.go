@@ -31,15 +31,15 @@ type web struct {
 	open      atomic.Int32 // connections that speak HTTP
 }
 
-func newWeb(cfg *config.Config, h http.Handler, log *slog.Logger) (*web, error) {
-	t, err := newWebTLS(cfg, log)
-	w := &web{addresses: cfg.Listen, tls: t, log: log, server: &http.Server{
+func newWeb(cfg *config.Config, h http.Handler, o Options) (*web, error) {
+	t, err := newWebTLS(cfg, o.Log)
+	w := &web{addresses: cfg.Listen, tls: t, log: o.Log, server: &http.Server{
 		Handler:           h,
 		ConnContext:       identity.WithSocket,
 		ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    64 << 10,
-		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+		ErrorLog:          o.strangers.httpErrors(),
 	}}
 	w.server.ConnState = w.count
 	return w, err

@@ -90,7 +90,7 @@ func (n *narrator) soon(line func()) {
 // tells reports whether the narrator tells of a record itself, or has just told of it: that an
 // upstream has failed is told once, though each client that comes finds it so.
 func (n *narrator) tells(r *record) bool {
-	if r.Message == proxy.LogClientLeft {
+	if strings.HasPrefix(r.Message, proxy.LogClientLeft) { // or how many more
 		return true
 	}
 	upstream, event := r.said["upstream"], r.said["event"]

@@ -95,7 +95,11 @@ type Router struct {
 
 	Limits
 
-	Log   *slog.Logger // nil discards
+	Log *slog.Logger // nil discards
+
+	// Strangers is the log of sessions whose client has proved nothing; nil: Log has them.
+	Strangers *slog.Logger
+
 	Hooks observe.Hooks
 	Taps  *tap.Taps // through which operators see messages; nil: nobody ever does
 

@@ -136,7 +136,11 @@ func (s *session) serve(ctx context.Context) error {
 
 	err = jsonrpc.Closed(context.Cause(s.ctx))
 	s.tellEnded(err)
-	s.log.Info(LogClientLeft, "cause", jsonrpc.CauseOf(err), "dur", time.Since(s.began))
+	log := s.log
+	if s.who.Kind == identity.Anonymous && s.p.Strangers != nil {
+		log = s.p.Strangers.With("session", s.id())
+	}
+	log.Info(LogClientLeft, "cause", jsonrpc.CauseOf(err), "dur", time.Since(s.began))
 	return err
 }
 
