@@ -50,6 +50,15 @@ func TestFloodOfSessions(t *testing.T) {
 		h.a.initialize()
 	}
 	h.socket(h.a, "/ws")
+
+	h = newHouse(t, func(cfg *config.Config) { cfg.Limits.Sessions = 2 }) // of all, and B has no limit
+	h.b.initialize()
+	h.socket(h.b, "/ws")
+	resp = h.a.open("POST", "/mcp", hello)
+	resp.Body.Close()
+	if resp.StatusCode != http.StatusServiceUnavailable || resp.Header.Get("Retry-After") == "" {
+		t.Errorf("one beyond those of all: %s, Retry-After %q", resp.Status, resp.Header.Get("Retry-After"))
+	}
 }
 
 // One who has as many requests in flight as its policy allows is refused more, in any of
