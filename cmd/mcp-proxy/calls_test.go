@@ -188,7 +188,7 @@ func TestRows(t *testing.T) {
 	r.atMost(2)
 	var out bytes.Buffer
 	r.write(&out, 20)
-	if got, want := out.String(), "A        B\nx[31m y  wwwwwwwwww…\né        7\nand 1 more\n"; got != want {
+	if got, want := out.String(), "A              B\nx\\u001b[31m y  wwww…\né              7\nand 1 more\n"; got != want {
 		t.Errorf("got\n%swant\n%s", got, want)
 	}
 	out.Reset()
