@@ -11,6 +11,7 @@ import (
 
 	"github.com/mcp-proxy/mcp-proxy/config"
 	"github.com/mcp-proxy/mcp-proxy/internal/identity"
+	"github.com/mcp-proxy/mcp-proxy/internal/observe"
 	"github.com/mcp-proxy/mcp-proxy/proxy/auth"
 	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 	"github.com/mcp-proxy/mcp-proxy/proxy/policy"
@@ -35,6 +36,13 @@ const (
 	AnswerScopes  = "needs scopes"          // it is listed, and refused
 	AnswerDepends = "depends on the client" // and nobody has said who asks
 	AnswerUnknown = "unknown"               // it leads nowhere
+)
+
+// KindUpstream is the kind of an [Explanation] of an upstream itself. Its answer is the state,
+// or AnswerElsewhere, and says nothing of what a client may.
+const (
+	KindUpstream    = "upstream"
+	AnswerElsewhere = "at a host elsewhere"
 )
 
 // An Explanation says where a name leads, what a client may do with it, and why.
@@ -106,7 +114,28 @@ func Explain(cfg *config.Config, q Question) (*Explanation, error) {
 	if u != nil && kind == policy.Tool && !catalog.Allows(u.Tools.Allow, u.Tools.Deny, original) {
 		e.hidden(fileOf(cfg.File) + ": " + u.Key + ".tools hides it from all clients")
 	}
+	e.nobodys(cfg, u, kind)
 	return e, nil
+}
+
+// nobodys answers for a name of a tool or a prompt that surely leads to no upstream.
+func (e *Explanation) nobodys(cfg *config.Config, u *config.Upstream, kind policy.Kind) {
+	if u != nil || kind.IsResource() || len(cfg.Upstreams) == 0 || len(cfg.Links) > 0 || slices.ContainsFunc(cfg.Upstreams, e.isBare(cfg)) {
+		return
+	}
+	var all []observe.Traffic
+	for _, up := range cfg.Upstreams {
+		all = append(all, observe.Traffic{Upstream: up.Name, State: "configured"})
+	}
+	e.unknown("no upstream of this name is configured: a name is <prefix>__<name>")
+	e.Notes = nil
+	e.upstreamOr(all)
+}
+
+// isBare reports whether names of an upstream have no prefix.
+func (e *Explanation) isBare(cfg *config.Config) func(config.Upstream) bool {
+	naming := catalog.Naming(strings.TrimPrefix(cfg.Prefix, "auto"))
+	return func(u config.Upstream) bool { return naming.Prefix(u.Name, u.Prefix, true) == "" }
 }
 
 // asked reads the question: who asks, nil if nobody says, and for what.

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -34,6 +35,7 @@ func (p *Proxy) Explain(q Question) (*Explanation, error) {
 	switch {
 	case l.Upstream == "" && !kind.IsResource():
 		e.nowhere(l)
+		e.upstreamOr(p.traffic())
 	case l.Hidden && e.Link != "":
 		e.hidden("tools of the upstream, in the configuration of its host, hides it from all clients")
 	case l.Hidden:
@@ -43,6 +45,28 @@ func (p *Proxy) Explain(q Question) (*Explanation, error) {
 	}
 	e.serversIn(p.host)
 	return e, nil
+}
+
+// upstreamOr says of a name that leads nowhere how the upstream of that name does, else
+// which upstreams may have been meant.
+func (e *Explanation) upstreamOr(all []observe.Traffic) {
+	var names []string
+	for _, t := range all {
+		names = append(names, t.Upstream)
+		if t.Upstream != e.Name {
+			continue
+		}
+		e.Kind, e.Upstream, e.Answer, e.Why, e.Notes = KindUpstream, t.Upstream, cmp.Or(t.State, AnswerElsewhere), "", nil
+		e.Link = t.Link // serversIn has its last failure
+		return
+	}
+	prefix, rest, found := strings.Cut(e.Name, "__")
+	if near := config.Nearest(prefix, names); near != "" && !(found && near == prefix) {
+		if found {
+			near += "__" + rest
+		}
+		e.Why += "; did you mean " + near + "?"
+	}
 }
 
 // behind says which link leads to the upstream, and whether that is up.

@@ -78,6 +78,7 @@ func TestExplainOfARunningProxy(t *testing.T) {
 		{"gone__x", "", "allowed", "gone", "", "unknown", ""},
 		{"greet", "", "unknown", "", "", "", "several upstreams have it: a, b, far"},
 		{"other", "", "unknown", "", "", "", "no upstream is known to have it"},
+		{"gonee__x", "", "unknown", "", "", "", "did you mean gone__x?"},
 		{"file:///there/is none?x=%2F", "", "allowed", "", "asked, one by one", "", ""},
 		{"a__greet", "kind=prompt", "allowed", "a", "", "unknown", ""},
 	} {
@@ -94,6 +95,9 @@ func TestExplainOfARunningProxy(t *testing.T) {
 		t.Errorf("%+v", e.Servers)
 	}
 	if e := explain("gone__x", ""); len(e.Servers) != 0 || e.Failed.Says != "did not start: command not found" || e.Failed.Event == "" {
+		t.Errorf("%+v", e)
+	}
+	if e := explain("gone", ""); e.Kind != proxy.KindUpstream || e.Upstream != "gone" || e.Answer == proxy.AnswerUnknown || e.Failed.Event == "" {
 		t.Errorf("%+v", e)
 	}
 	if e := explain("far__greet", ""); e.Link != "tools" || e.Servers != nil || e.Original != "greet" {

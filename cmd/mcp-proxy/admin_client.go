@@ -109,10 +109,12 @@ func onlySocket() (string, error) {
 	case len(all) == 0:
 		return "", fmt.Errorf("no proxy or host of this user runs: there is no socket in %s; if it is elsewhere, say so with --admin", dir)
 	case len(all) > 1:
-		return "", fmt.Errorf("several run: choose one with --admin %s", strings.Join(all, ", or --admin "))
+		return "", fmt.Errorf("%w: choose one with --admin %s", errSeveral, strings.Join(all, ", or --admin "))
 	}
 	return all[0], nil
 }
+
+var errSeveral = errors.New("several run")
 
 // get asks for a path. The status is what the process says; an error is that it says nothing.
 func (c *adminClient) get(ctx context.Context, path string) (status int, body string, err error) {

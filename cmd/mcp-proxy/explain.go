@@ -116,7 +116,7 @@ func (x *explainer) name(ctx context.Context) error {
 	} else {
 		printExplanation(e)
 	}
-	if !e.Allowed() && e.Answer != proxy.AnswerDepends {
+	if !e.Allowed() && e.Answer != proxy.AnswerDepends && e.Kind != proxy.KindUpstream {
 		return errAnswerIsNo
 	}
 	return nil
@@ -128,7 +128,7 @@ func (x *explainer) explanation(ctx context.Context) (*proxy.Explanation, error)
 		return x.configured()
 	}
 	c, err := x.client()
-	if err != nil && x.at == "" { // none runs, or several do
+	if err != nil && x.at == "" && !errors.Is(err, errSeveral) { // none runs
 		e, bad := x.configured()
 		if bad == nil {
 			e.Notes = append(e.Notes, "no running proxy was asked: "+err.Error())
