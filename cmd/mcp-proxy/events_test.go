@@ -190,7 +190,7 @@ func TestStory(t *testing.T) {
   ran        never: it tried for 1.5s
   cause      start failed (exit status 3)
   stderr     one
-             [31mtwo
+             \u001b[31mtwo
   in flight  1 request
              s1 c tools/call write, for 1.4s
              and 2 more
