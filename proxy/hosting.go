@@ -53,7 +53,7 @@ type bridge struct {
 // newHosting returns the host that cfg describes, whose proxy is in this process if it is
 // within. Its error is a [config.Problems].
 func newHosting(cfg *config.Config, o Options, within bool) (*hosting, error) {
-	log, limits := o.Log, limitsOf(cfg)
+	log, limits := o.Log, serverLimitsOf(cfg)
 	h := &hosting{
 		host:        &upstream.Host{Log: log, Limits: limits, ClientsOperate: o.Stdio, Hooks: o.Hooks},
 		log:         log,

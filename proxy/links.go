@@ -45,7 +45,7 @@ type links struct {
 // [config.Problems].
 func newLinks(cfg *config.Config, r *session.Router, o Options) (*links, error) {
 	ls := &links{
-		router: r, log: o.Log, others: o.strangers.log, hooks: o.Hooks, limits: limitsOf(cfg), prover: newProver(cfg, o), auto: cfg.Prefix == "auto",
+		router: r, log: o.Log, others: o.strangers.log, hooks: o.Hooks, limits: serverLimitsOf(cfg), prover: newProver(cfg, o), auto: cfg.Prefix == "auto",
 		owners: make(map[string]*farLink), told: make(map[string]string),
 	}
 	all, err := ls.plan(cfg)

@@ -83,6 +83,13 @@ func commandOf(u config.Upstream) *process.Command {
 	return c
 }
 
+// serverLimitsOf are those of messages from servers, whose ids may be as long as names.
+func serverLimitsOf(cfg *config.Config) jsonrpc.Limits {
+	limits := limitsOf(cfg)
+	limits.ID = mcp.MaxRouted
+	return limits
+}
+
 func limitsOf(cfg *config.Config) jsonrpc.Limits {
 	return jsonrpc.Limits{Message: int(cfg.Limits.Message), Depth: cfg.Limits.Depth}
 }

@@ -10,12 +10,14 @@ import (
 type Limits struct {
 	Message int // bytes of one message; zero means 16 MiB
 	Depth   int // levels of arrays and objects; zero means 1000, at most 10,000
+	ID      int // bytes of an id, as it is written; zero means 1 KiB
 }
 
 // Parsers of peers recurse, and a deeper message could kill one.
 const (
 	defaultMaxMessage = 16 << 20
 	defaultMaxDepth   = 1000
+	defaultMaxID      = 1 << 10 // an id is kept until the answer, and compared
 )
 
 // maxBatch bounds the messages of one batch: decoded, a small one takes many
@@ -35,6 +37,13 @@ func (l Limits) maxDepth() int {
 		return l.Depth
 	}
 	return defaultMaxDepth
+}
+
+func (l Limits) maxID() int {
+	if l.ID > 0 {
+		return l.ID
+	}
+	return defaultMaxID
 }
 
 // Keys of the envelope, in the order of the offsets in Decode.
@@ -59,9 +68,9 @@ func (l Limits) Decode(data []byte) (*Message, error) {
 		id, reply := scanID(data)
 		return nil, &InvalidError{CodeInvalidRequest, "nested too deeply", id, reply}
 	case data[0] == '[':
-		return decodeBatch(data)
+		return l.decodeBatch(data)
 	case data[0] == '{':
-		return decodeSingle(data)
+		return l.decodeSingle(data)
 	}
 	if err := valid(data); err != nil {
 		return nil, unparsable(data, err.Error())
@@ -133,7 +142,7 @@ func unparsable(data []byte, reason string) error {
 	return &InvalidError{CodeParseError, reason, id, reply}
 }
 
-func decodeBatch(data []byte) (*Message, error) {
+func (l Limits) decodeBatch(data []byte) (*Message, error) {
 	elements, err := elements(data, maxBatch)
 	switch {
 	case err != nil:
@@ -148,14 +157,14 @@ func decodeBatch(data []byte) (*Message, error) {
 		if len(e) == 0 || e[0] != '{' {
 			return nil, &InvalidError{Code: CodeInvalidRequest, Reason: "batch element is not an object"}
 		}
-		if batch[i], err = decodeSingle(e); err != nil {
+		if batch[i], err = l.decodeSingle(e); err != nil {
 			return nil, err
 		}
 	}
 	return &Message{Batch: batch}, nil
 }
 
-func decodeSingle(data []byte) (*Message, error) {
+func (l Limits) decodeSingle(data []byte) (*Message, error) {
 	var at [6]Span
 	m := &Message{}
 	var strict error
@@ -182,6 +191,9 @@ func decodeSingle(data []byte) (*Message, error) {
 		return at[i].Of(data)
 	}
 	m.Params, m.Result, m.Error = get(3), get(4), get(5)
+	if len(get(1)) > l.maxID() {
+		return nil, &InvalidError{Code: CodeInvalidRequest, Reason: `"id" is too long`, Reply: m.Result != nil || m.Error != nil}
+	}
 	return finish(m, get(0), get(1), get(2), strict)
 }
 

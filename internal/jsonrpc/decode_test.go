@@ -3,6 +3,7 @@ package jsonrpc_test
 import (
 	"errors"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -275,5 +276,28 @@ func TestDecodeOwn(t *testing.T) {
 	}
 	if _, err := jsonrpc.DecodeOwn([]byte(`{"jsonrpc":"1.0"}`)); err == nil {
 		t.Error("a foreign message passed")
+	}
+}
+
+// TestLongIDs: an id is kept until the answer, so it is bounded, and what is wrong with it is
+// said without it.
+func TestLongIDs(t *testing.T) {
+	text := func(n int) []byte {
+		return []byte(`{"jsonrpc":"2.0","id":"` + strings.Repeat("x", n-2) + `","method":"ping"}`)
+	}
+	for _, c := range []struct {
+		limits  jsonrpc.Limits
+		longest int
+	}{{jsonrpc.Limits{}, 1 << 10}, {jsonrpc.Limits{ID: 8 << 10}, 8 << 10}} {
+		if _, err := c.limits.Decode(text(c.longest)); err != nil {
+			t.Error(err)
+		}
+		for _, data := range [][]byte{text(c.longest + 1), slices.Concat([]byte{'['}, text(c.longest+1), []byte{']'})} {
+			_, err := c.limits.Decode(data)
+			bad, _ := errors.AsType[*jsonrpc.InvalidError](err)
+			if bad == nil || bad.Code != jsonrpc.CodeInvalidRequest || !bad.ID.IsZero() {
+				t.Errorf("an id of %d bytes: %v", c.longest+1, err)
+			}
+		}
 	}
 }

@@ -468,3 +468,27 @@ func TestOverlongNamesAreUnknown(t *testing.T) {
 		})
 	}
 }
+
+// What a session keeps of a request is bounded in bytes, whatever the request has besides.
+func TestKeptIsBounded(t *testing.T) {
+	large := strings.Repeat("x", 64<<10)
+	inWorld(t, &Router{}, []string{"files"}, func(w *world) {
+		w.client.say(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"x":"` + large + `"}}`)
+		w.client.want(`{"jsonrpc":"2.0","id":0,"error":{"code":-32602,"message":"Invalid params: they are longer than 64 KiB"}}`)
+		w.initialize()
+		w.client.say(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x","_meta":{"progressToken":"` + large[:1<<10] + `"}}}`)
+		w.client.want(`{"jsonrpc":"2.0","id":1,"error":{"code":-32600,"message":"Invalid request: \"progressToken\" is longer than 1 KiB"}}`)
+		for _, method := range []string{`"resources/subscribe","params":{"uri":"x:y"`, `"logging/setLevel","params":{"level":"info"`} {
+			w.client.say(`{"jsonrpc":"2.0","id":2,"method":` + method + `,"_meta":{"x":"` + large[:4<<10] + `"}}}`)
+			w.client.want(`{"jsonrpc":"2.0","id":2,"error":{"code":-32602,"message":"Invalid params: \"_meta\" is longer than 4 KiB"}}`)
+		}
+		s := w.proxy.running()[0]
+		for i := range 200 { // 8 KiB each
+			w.client.say(fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"resources/subscribe","params":{"uri":"x:%d%s","x":%q}}`, 10+i, i, large[:4<<10], large))
+		}
+		w.client.take()
+		if kept := s.kept.bytes.Load(); kept > maxKept || kept < maxKept/2 {
+			t.Errorf("the session keeps %d bytes", kept)
+		}
+	})
+}

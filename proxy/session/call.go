@@ -54,6 +54,7 @@ type call struct {
 	// Guarded by session.mu. Who takes the call sees what was set before.
 	after  func(answer *jsonrpc.Message) // sees the answer before the client does
 	sent   *request                      // to an upstream, once it is forwarded
+	kept   int                           // bytes of the request that are kept and counted
 	cancel context.CancelFunc            // ends the goroutine that works on the call, if one does
 	use    *policy.Use                   // what is counted for its principal; nil for nothing
 }
@@ -121,6 +122,8 @@ func (s *session) stop(c *call) (after func(answer *jsonrpc.Message)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c.use.End()
+	s.kept.free(c.kept)
+	c.kept = 0
 	if c.cancel != nil {
 		c.cancel()
 	}
@@ -196,6 +199,10 @@ func (s *session) forward(c *call, u *upstreamConn, edits ...jsonrpc.Edit) {
 		s.fail(c, err)
 		return
 	}
+	if len(c.others) > 0 && !s.keep(c, c.msg.Size()) {
+		s.fail(c, jsonrpc.Overloaded(u.up.Name))
+		return
+	}
 	if !c.Open() {
 		return // cancelled meanwhile
 	}
@@ -221,6 +228,21 @@ func (s *session) forward(c *call, u *upstreamConn, edits ...jsonrpc.Edit) {
 	if err := c.Forward(r.Call, m); err != nil && err != peer.ErrCancelled {
 		s.wg.Go(func() { r.answered(jsonrpc.NewError(r.ID, u.unsent(err))) }) // which waits for room
 	}
+}
+
+// keep counts bytes of a request that are kept until it is answered. It reports false if there
+// is no room for them.
+func (s *session) keep(c *call, bytes int) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if c.kept > 0 || !c.Open() { // stop has been called, and takes nothing off any more
+		return true
+	}
+	ok := s.kept.add(bytes)
+	if ok {
+		c.kept = bytes
+	}
+	return ok
 }
 
 // ownToken puts a minted id in the place of the client's progress token in a

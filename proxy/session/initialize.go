@@ -26,6 +26,9 @@ type handshake struct {
 // initialize starts all upstreams and answers for them together. The client waits only
 // so long for a slow one; its start goes on.
 func (s *session) initialize(c *call) *jsonrpc.Error {
+	if len(c.msg.Params) > maxInitialize {
+		return invalidParams("they are longer than 64 KiB")
+	}
 	params, version, err := negotiate(c.msg.Params, c.notes)
 	if err != nil {
 		return invalidParams(err.Error())

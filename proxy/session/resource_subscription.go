@@ -1,7 +1,6 @@
 package session
 
 import (
-	"bytes"
 	"encoding/json"
 	"maps"
 	"slices"
@@ -16,6 +15,7 @@ import (
 type resourceSubs struct {
 	mu    sync.Mutex // guards byURI; nothing else is locked under it
 	byURI map[string]resourceSub
+	kept  *budget // of the session; static
 }
 
 // A resourceSub is what the client has said, and who serves it.
@@ -27,13 +27,26 @@ type resourceSub struct {
 // maxResourceSubs bounds how many of one client are remembered.
 const maxResourceSubs = 10000
 
+// size is what a subscription counts of what the session keeps.
+func (sub resourceSub) size(uri string) int { return len(uri) + len(sub.params) }
+
+// add remembers a subscription that has succeeded.
 func (rs *resourceSubs) add(uri string, sub resourceSub) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	if len(rs.byURI) >= maxResourceSubs || sub.conn.isHungUp() {
 		return
 	}
+	rs.removeLocked(uri)
+	rs.kept.bytes.Add(int64(sub.size(uri))) // there was room when it came
 	put(&rs.byURI, uri, sub)
+}
+
+func (rs *resourceSubs) removeLocked(uri string) {
+	if sub, ok := rs.byURI[uri]; ok {
+		rs.kept.free(sub.size(uri))
+		delete(rs.byURI, uri)
+	}
 }
 
 // take forgets a subscription, and returns who served it; nil if nobody did.
@@ -41,7 +54,7 @@ func (rs *resourceSubs) take(uri string) *upstreamConn {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	u := rs.byURI[uri].conn
-	delete(rs.byURI, uri)
+	rs.removeLocked(uri)
 	return u
 }
 
@@ -61,13 +74,25 @@ func (rs *resourceSubs) of(u *upstreamConn) (params []json.RawMessage) {
 func (rs *resourceSubs) forget(u *upstreamConn) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
-	maps.DeleteFunc(rs.byURI, func(_ string, sub resourceSub) bool { return sub.conn == u })
+	for uri, sub := range rs.byURI {
+		if sub.conn == u {
+			rs.removeLocked(uri)
+		}
+	}
 }
 
 // subscribe routes resources/subscribe and remembers what succeeded.
 func (s *session) subscribe(c *call) *jsonrpc.Error {
-	params := bytes.Clone(c.msg.Params)
+	params, bad := c.sentAgain("uri")
+	if bad != nil {
+		return bad
+	}
 	uri, _ := c.notes.Text(mcp.Key)
+	n := resourceSub{params: params}.size(uri)
+	if !s.kept.add(n) {
+		return jsonrpc.Overloaded("")
+	}
+	s.kept.free(n) // until it has succeeded
 	s.whenAnswered(c, func(answer *jsonrpc.Message) {
 		if answer.Error == nil && c.sent != nil {
 			s.resourceSubs.add(uri, resourceSub{c.sent.conn, params})

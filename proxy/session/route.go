@@ -1,7 +1,6 @@
 package session
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -75,6 +74,8 @@ func (s *session) request(r *peer.Request) {
 	bad := c.bad
 	switch {
 	case bad != nil:
+	case len(c.notes.Raw(mcp.Token)) > maxToken:
+		bad = &jsonrpc.Error{Code: jsonrpc.CodeInvalidRequest, Message: `Invalid request: "progressToken" is longer than 1 KiB`}
 	case c.era == mcp.Modern && c.InArray(): // it has no batches
 		bad = noBatch
 	case c.era == mcp.Legacy && c.Method != mcp.MethodInitialize && c.Method != mcp.MethodPing && !s.clientReady():
@@ -147,6 +148,20 @@ func (s *session) notified(m *jsonrpc.Message) {
 	}
 }
 
+// sentAgain returns what is kept of the params of a request, for upstreams that start anew: the
+// member that it is about, and its _meta.
+func (c *call) sentAgain(key string) (json.RawMessage, *jsonrpc.Error) {
+	values := []jsonrpc.Value{{Key: key, Text: c.notes.Raw(mcp.Key)}}
+	meta := c.notes.Raw(mcp.InMeta)
+	switch {
+	case len(meta) > maxKeptMeta:
+		return nil, invalidParams(`"_meta" is longer than 4 KiB`)
+	case meta != nil:
+		values = append(values, jsonrpc.Value{Key: "_meta", Text: meta})
+	}
+	return jsonrpc.Set(nil, values...), nil
+}
+
 // setLevel tells all upstreams that log how much the client wants to hear, and
 // those that start later likewise.
 func (s *session) setLevel(c *call) *jsonrpc.Error {
@@ -157,7 +172,10 @@ func (s *session) setLevel(c *call) *jsonrpc.Error {
 	if err != nil {
 		return invalidParams(err.Error())
 	}
-	params := bytes.Clone(c.msg.Params)
+	params, bad := c.sentAgain("level")
+	if bad != nil {
+		return bad
+	}
 	remember := func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()

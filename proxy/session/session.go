@@ -47,6 +47,7 @@ type session struct {
 	owners                      // of what belongs to one upstream
 
 	lost   atomic.Int64 // late and unknown messages dropped
+	kept   budget
 	beyond atomic.Int64 // notifications dropped that were beyond the rate of their sender
 
 	// mu guards the fields below, those of calls and those of upstream connections. Nothing
@@ -81,6 +82,14 @@ const (
 	clientMessages = 256     // what upstreams may have waiting for a client before they wait
 	clientBytes    = 4 << 20 // likewise
 	clientSpare    = 8       // times that for what the session itself has to say
+
+	// maxKept bounds the bytes that a session keeps of requests of its client, besides their
+	// numbers: of resources that it is subscribed to, of subscriptions, and of requests that
+	// more than one upstream may be asked.
+	maxKept       = 1 << 20
+	maxKeptMeta   = 4 << 10  // of _meta of what is sent again to an upstream that starts anew
+	maxInitialize = 64 << 10 // of the params of initialize, which are sent to each upstream
+	maxToken      = 1 << 10  // of a progress token, which is kept until the answer
 )
 
 // newSession returns a session without upstreams, for so many requests at a time.
@@ -98,6 +107,7 @@ func newSession(p *Router, who *identity.Identity, c jsonrpc.Conn, key string, i
 	})
 	s.news.ctx, s.news.wg, s.news.tellClient = s.ctx, &s.wg, s.tell
 	s.upstreams.s = s
+	s.resourceSubs.kept = &s.kept
 	s.upstreams.hold(&configured{complete: true, settled: true})
 	return s
 }
@@ -109,6 +119,21 @@ func waits(c jsonrpc.Conn) func(bytes int) {
 	}
 	return nil
 }
+
+// A budget counts the bytes that a session keeps of requests of its client.
+type budget struct{ bytes atomic.Int64 }
+
+// add counts bytes that are about to be kept, and reports false if there are too many.
+func (b *budget) add(bytes int) bool {
+	if b.bytes.Add(int64(bytes)) <= maxKept {
+		return true
+	}
+	b.free(bytes)
+	return false
+}
+
+// free takes off what add has counted.
+func (b *budget) free(bytes int) { b.bytes.Add(-int64(bytes)) }
 
 // LogClientLeft is the message of the log when a session is over.
 const LogClientLeft = "client disconnected"

@@ -68,8 +68,9 @@ func (s *session) listen(c *call) *jsonrpc.Error {
 	}
 	sub := &subscription{s: s, c: c, want: want, meta: bytes.Clone(c.notes.Raw(mcp.InMeta)), identity: c.identity(), who: orDefault(c.msg.From, s.who),
 		over: make(chan struct{}), poked: make(chan struct{}, 1), parts: make(map[*upstreamConn]*subscriptionPart)}
+	size := len(c.msg.Params)
 	c.msg, c.notes = nil, nil
-	if !s.subscriptions.begin(sub) {
+	if !s.keep(c, size) || !s.subscriptions.begin(sub) {
 		return jsonrpc.Overloaded("")
 	}
 	s.work(c, sub.run)
