@@ -14,8 +14,12 @@ import (
 // onTerminal starts a command whose terminal is a new one, so that keys are signals there.
 func onTerminal(t *testing.T, wide uint16, env []string, args ...string) (near *os.File, drawn *screen, cmd *exec.Cmd) {
 	t.Helper()
+	return startOnTerminal(t, wide, env, exec.Command("mcp-proxy", args...))
+}
+
+func startOnTerminal(t *testing.T, wide uint16, env []string, cmd *exec.Cmd) (*os.File, *screen, *exec.Cmd) {
+	t.Helper()
 	near, far := terminal(t, wide, 40)
-	cmd = exec.Command("mcp-proxy", args...)
 	cmd.Env = append(os.Environ(), env...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = far, far, far
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
@@ -23,7 +27,7 @@ func onTerminal(t *testing.T, wide uint16, env []string, args ...string) (near *
 		t.Fatal(err)
 	}
 	far.Close()
-	drawn = new(screen)
+	drawn := new(screen)
 	done := make(chan struct{})
 	go drawn.read(near, done)
 	t.Cleanup(func() {
@@ -179,5 +183,50 @@ func TestTextWithoutTerminal(t *testing.T) {
 	}
 	if _, err := os.Stat(record); err == nil {
 		t.Error("the server was started")
+	}
+}
+
+// Closing the terminal stops serve and host and what they started. With nohup they run on, and
+// the signal is no reload there either.
+func TestTerminalIsClosed(t *testing.T) {
+	for _, command := range []string{"serve", "host"} {
+		for _, nohup := range []bool{false, true} {
+			t.Run(command+map[bool]string{true: " with nohup"}[nohup], func(t *testing.T) {
+				dir := shortDir(t)
+				s := emptySite(t)
+				file := s.write("mcp-proxy.yaml", "listen: [\"127.0.0.1:0\"]\nupstreams:\n  files: {command: fakeserver, inheritEnv: [all], session: shared}\n")
+				args := []string{command, "--config", file}
+				if command == "host" {
+					args = append(args, "--listen", "unix://"+dir+"/link")
+				}
+				program := exec.Command("mcp-proxy", args...)
+				if nohup { // the shell's own: nohup itself would take the terminal away
+					program = exec.Command("sh", append([]string{"-c", `trap "" HUP; exec "$@"`, "sh", "mcp-proxy"}, args...)...)
+				}
+				near, drawn, cmd := startOnTerminal(t, 100, []string{"XDG_RUNTIME_DIR=" + dir, "TERM=xterm"}, program)
+				drawn.awaitLine(t, `files   ?ready`)
+				if nohup {
+					cmd.Process.Signal(syscall.SIGHUP)
+					cmd.Process.Signal(syscall.SIGUSR1) // which is answered
+					drawn.awaitLine(t, `status`)
+					if drawn.has("taken over") {
+						t.Errorf("an ignored SIGHUP reloads:\n%s", drawn.plain())
+					}
+					cmd.Process.Signal(syscall.SIGTERM)
+				} else {
+					near.Close()
+				}
+				ended := make(chan error, 1)
+				go func() { ended <- cmd.Wait() }()
+				select {
+				case err := <-ended:
+					if err != nil {
+						t.Error("it ended with", err)
+					}
+				case <-time.After(20 * time.Second):
+					t.Errorf("it runs on:\n%s", drawn.plain())
+				}
+			})
+		}
 	}
 }

@@ -35,7 +35,7 @@ func (o *options) addCommandFlags(flags *pflag.FlagSet) {
 
 // addWatchFlag adds the flag of commands that can take over a changed configuration.
 func (o *options) addWatchFlag(flags *pflag.FlagSet) {
-	flags.BoolVar(&o.watch, "watch", false, "take over the configuration when its files change, as SIGHUP does")
+	flags.BoolVar(&o.watch, "watch", false, "take over the configuration when its files change, as SIGHUP does where there is no terminal")
 }
 
 func (o *options) addLogFlags(cmd *cobra.Command) {

@@ -22,8 +22,8 @@ func newServe() *cobra.Command {
 		Use:   "serve [--server NAME=COMMAND]… [-- CMD ARGS…]",
 		Short: "Serve clients over Streamable HTTP, WebSocket and SSE",
 		Long: "Serves clients at /mcp (Streamable HTTP), /ws (WebSocket) and /sse (the transport of 2024-11-05);\n" +
-			"/mcp/NAME and /ws/NAME are one upstream, with bare names. SIGINT and SIGTERM drain, a second one ends at once; SIGHUP\n" +
-			"reads the configuration again, for its upstreams and links.",
+			"/mcp/NAME and /ws/NAME are one upstream, with bare names. SIGINT and SIGTERM drain, a second one ends at once. SIGHUP\n" +
+			"reads the configuration again; where stdin is a terminal, it says that the terminal was closed, and stops.",
 		Example: "  mcp-proxy serve --config mcp-proxy.yaml\n" +
 			"  mcp-proxy serve --port 9000 -- npx -y @modelcontextprotocol/server-everything\n" +
 			"  mcp-proxy serve --server files='npx -y @modelcontextprotocol/server-filesystem .' --server docs=https://example.com/mcp\n" +

@@ -29,14 +29,17 @@ type service interface {
 // it has lostGrace for that. ready is called when signals find their handlers, before the
 // first client comes.
 func (s *start) run(ctx context.Context, v service, lostGrace time.Duration, ready func()) error {
-	signals, ignore := stopSignals()
+	hup := meaningOfHangUp(os.Stdin)
+	signals, ignore := stopSignals(hup)
 	defer ignore()
 	defer tellStatus(v.Snapshot, s.log)()
 	serving, over := context.WithCancel(ctx)
 	defer over()
 	n := s.narrator
 	t := &takeover{ctx: serving, again: s.again, first: s.cfg, adopt: n.adopting(v.Reload), log: s.log}
-	defer t.onSignal()()
+	if hup == hangUpReloads {
+		defer t.onSignal()()
+	}
 	if s.watch {
 		stop, err := t.onChange()
 		if err != nil {

@@ -6,17 +6,44 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"golang.org/x/term"
 )
 
 // together is how close two signals are that are one: a supervisor that signals the
 // whole group, and a shell that does, too, mean no force.
 const together = 300 * time.Millisecond
 
+// A hangUp is what SIGHUP means.
+type hangUp byte
+
+const (
+	hangUpReloads hangUp = iota // somebody asks for that: there is no terminal
+	hangUpStops                 // the terminal was closed
+	hangUpIgnored               // as it was when we were started: by nohup
+)
+
+// meaningOfHangUp is decided at the start, before anything asks for signals: the terminal may
+// be gone later.
+func meaningOfHangUp(stdin *os.File) hangUp {
+	switch {
+	case signal.Ignored(syscall.SIGHUP):
+		return hangUpIgnored
+	case term.IsTerminal(int(stdin.Fd())):
+		return hangUpStops
+	}
+	return hangUpReloads
+}
+
 // stopSignals returns the signals that say to stop, of which the second forces, until
 // stop is called. Those that come together are one.
-func stopSignals() (signals <-chan os.Signal, stop func()) {
+func stopSignals(hup hangUp) (signals <-chan os.Signal, stop func()) {
 	all, apart := make(chan os.Signal, 2), make(chan os.Signal, 2)
-	signal.Notify(all, syscall.SIGINT, syscall.SIGTERM)
+	which := []os.Signal{syscall.SIGINT, syscall.SIGTERM}
+	if hup == hangUpStops {
+		which = append(which, syscall.SIGHUP)
+	}
+	signal.Notify(all, which...)
 	done := make(chan struct{})
 	var wg sync.WaitGroup
 	wg.Go(func() { passApart(all, apart, done) })

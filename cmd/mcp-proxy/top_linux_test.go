@@ -24,15 +24,22 @@ func terminal(t *testing.T, wide, high uint16) (near, far *os.File) {
 		t.Skip("no terminals here: ", err)
 	}
 	t.Cleanup(func() { near.Close() })
-	fd := int(near.Fd())
-	n, err := unix.IoctlGetInt(fd, unix.TIOCGPTN)
-	if err == nil {
-		err = unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0)
+	raw, err := near.SyscallConn() // with Fd, Close would wait for who reads
+	if err != nil {
+		t.Fatal(err)
 	}
-	if err == nil {
-		err = unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: high, Col: wide})
-	}
-	if err == nil {
+	var n int
+	failed := raw.Control(func(at uintptr) {
+		fd := int(at)
+		n, err = unix.IoctlGetInt(fd, unix.TIOCGPTN)
+		if err == nil {
+			err = unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0)
+		}
+		if err == nil {
+			err = unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: high, Col: wide})
+		}
+	})
+	if err = errors.Join(failed, err); err == nil {
 		far, err = os.OpenFile(fmt.Sprint("/dev/pts/", n), os.O_RDWR|unix.O_NOCTTY, 0)
 	}
 	if err != nil {
