@@ -148,7 +148,7 @@ func TestTapRefused(t *testing.T) {
 func TestReadableMessage(t *testing.T) {
 	for line, want := range map[string]string{
 		`{"leftOut":3}`: "… 3 left out",
-		`{"time":"2026-01-02T15:04:05.1Z","side":"upstream","way":"in","session":"ABCDEFGH","upstream":"files","kind":"response","method":"tools/call","id":7,"tool":"r\u001b[2J","bytes":99,"tookMs":1.5,"error":{"code":-32603,"reason":"timeout"}}`: "ABCDEFGH files → proxy                tools/call r\uFFFD[2J response id 7 99 B 1.5ms error -32603 timeout",
+		`{"time":"2026-01-02T15:04:05.1Z","side":"upstream","way":"in","session":"ABCDEFGH","upstream":"files","kind":"response","method":"tools/call","id":7,"tool":"r\u001b[2J","bytes":99,"tookMs":1.5,"error":{"code":-32603,"reason":"timeout"}}`: "ABCDEFGH files → proxy                tools/call r\\u001b[2J response id 7 99 B 1.5ms error -32603 timeout",
 		`{"time":"2026-01-02T15:04:05.1Z","side":"client","way":"out","session":"A","client":"c","kind":"notification","method":"x","bytes":1,"message":{"a":"\u009b"}}`:                                                                               "A        proxy → c                    x 1 B\n{\"a\":\"\\u009b\"}",
 	} {
 		got := readableMessage([]byte(line), 0, false)
