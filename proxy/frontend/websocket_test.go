@@ -115,8 +115,9 @@ func TestD15_WebSocketDrain(t *testing.T) {
 	}, ts.HTTP.Close)
 }
 
-// TestSilentWebSocketClient: 40 s after the last byte from it a client is gone,
-// whatever that byte was; one that answers pings stays.
+// TestSilentWebSocketClient: 40 s after the last byte from it a client is gone, whatever that
+// byte was, and a second look 1 s later has found nothing either ([jsonrpc.Vigil]); one that
+// answers pings stays.
 func TestSilentWebSocketClient(t *testing.T) {
 	for _, tt := range []struct {
 		name string
@@ -124,11 +125,11 @@ func TestSilentWebSocketClient(t *testing.T) {
 		at   []time.Duration
 		gone time.Duration
 	}{
-		{"from the start", "", nil, 40 * time.Second},
-		{"after a pong", "\x8a\x80\x00\x00\x00\x00", []time.Duration{20 * time.Second}, 60 * time.Second},
-		{"after pongs", "\x8a\x80\x00\x00\x00\x00", []time.Duration{39 * time.Second, 78 * time.Second, 117 * time.Second}, 157 * time.Second},
-		{"after a ping", "\x89\x80\x00\x00\x00\x00", []time.Duration{35 * time.Second}, 75 * time.Second},
-		{"in a message", "\x81\x85\x00\x00\x00\x00{", []time.Duration{35 * time.Second}, 75 * time.Second},
+		{"from the start", "", nil, 41 * time.Second},
+		{"after a pong", "\x8a\x80\x00\x00\x00\x00", []time.Duration{20 * time.Second}, 61 * time.Second},
+		{"after pongs", "\x8a\x80\x00\x00\x00\x00", []time.Duration{39 * time.Second, 78 * time.Second, 117 * time.Second}, 158 * time.Second},
+		{"after a ping", "\x89\x80\x00\x00\x00\x00", []time.Duration{35 * time.Second}, 76 * time.Second},
+		{"in a message", "\x81\x85\x00\x00\x00\x00{", []time.Duration{35 * time.Second}, 76 * time.Second},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
