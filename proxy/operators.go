@@ -4,6 +4,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"net/http"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -28,6 +29,8 @@ type operators struct {
 	socket string // as in Options
 	log    *slog.Logger
 	began  time.Time
+	file   string         // of the configuration; "" for none
+	dir    string         // in which the process was started; "" if that is not known
 	recent *admin.Metrics // nil: nobody counts
 
 	opened   sync.Once // by open
@@ -47,7 +50,8 @@ func newOperators(cfg *config.Config, o Options, c counts, s *admin.Server) *ope
 	if s.Payloads, s.Version = cfg.Admin.Payloads, Version(); o.AdminSocket != "" || len(cfg.Admin.Listen) > 0 {
 		s.Taps = new(tap.Taps)
 	}
-	return &operators{server: s, socket: o.AdminSocket, log: o.Log, began: time.Now(), recent: c.metrics, web: &web{
+	dir, _ := os.Getwd() // it is only shown
+	return &operators{server: s, socket: o.AdminSocket, log: o.Log, began: time.Now(), file: cfg.File, dir: dir, recent: c.metrics, web: &web{
 		addresses: cfg.Admin.Listen, mode: operatorsOnly, log: o.Log, server: &http.Server{
 			Handler:           s,
 			ReadHeaderTimeout: 10 * time.Second,

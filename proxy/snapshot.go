@@ -3,6 +3,7 @@ package proxy
 import (
 	"cmp"
 	"maps"
+	"net"
 	"os"
 	"slices"
 	"time"
@@ -14,18 +15,27 @@ import (
 // Snapshot returns what the proxy does now.
 func (p *Proxy) Snapshot() Snapshot {
 	return Snapshot{
-		Process: p.operators.process("proxy"), Traffic: p.traffic(),
+		Process: p.operators.process("proxy", p.web.listeners...), Traffic: p.traffic(),
 		Upstreams: p.host.snapshot(), Sessions: p.router.Sessions(), Links: p.links.snapshot(),
 	}
 }
 
 // Snapshot returns what the host does now.
 func (h *Host) Snapshot() Snapshot {
-	return Snapshot{Process: h.operators.process("host"), Traffic: h.traffic(), Upstreams: h.half.snapshot(), Rejected: h.half.rejections.snapshot()}
+	var at []net.Listener
+	if h.listener != nil {
+		at = append(at, h.listener)
+	}
+	return Snapshot{Process: h.operators.process("host", at...), Traffic: h.traffic(), Upstreams: h.half.snapshot(), Rejected: h.half.rejections.snapshot()}
 }
 
-func (o *operators) process(role string) observe.Process {
-	return observe.Process{Role: role, Version: Version(), PID: os.Getpid(), Began: o.began, Draining: o.draining.Load()}
+// process returns what operators tell this process from others by.
+func (o *operators) process(role string, at ...net.Listener) observe.Process {
+	p := observe.Process{Role: role, Version: Version(), PID: os.Getpid(), Began: o.began, File: o.file, Dir: o.dir, Draining: o.draining.Load()}
+	for _, l := range at {
+		p.Listen = append(p.Listen, l.Addr().String())
+	}
+	return p
 }
 
 // traffic is that of all upstreams, here and elsewhere.

@@ -12,10 +12,14 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/mcp-proxy/mcp-proxy/proxy"
 )
 
 // adminTime is how long an answer for an operator may take.
@@ -39,7 +43,7 @@ func (f *adminFlags) add(cmd *cobra.Command) {
 }
 
 func addAdminFlag(cmd *cobra.Command, at *string) {
-	cmd.Flags().StringVar(at, "admin", "", "`ADDRESS` of the process to ask: unix:///path, HOST:PORT or a URL (default: the only one of this user)")
+	cmd.Flags().StringVar(at, "admin", "", "`PROCESS` to ask: unix:///path, HOST:PORT, a URL, or where several run the name or number in their list (default: the only one of this user)")
 }
 
 // client returns what asks the process that the flags choose.
@@ -70,26 +74,31 @@ type adminClient struct {
 }
 
 // adminAt returns the client of the process that --admin chooses: the path of a socket, with or
-// without unix://, HOST:PORT, or a URL. "" is the only one of this user.
+// without unix://, HOST:PORT, a URL, or the name or number of a process of this user. "" is the
+// only one.
 func adminAt(where string) (*adminClient, error) {
-	if where == "" {
-		found, err := onlySocket()
+	if !strings.ContainsAny(where, ":/."+string(filepath.Separator)) {
+		found, err := socketOf(where)
 		if err != nil {
 			return nil, err
 		}
 		where = found
 	}
-	path, onSocket := strings.CutPrefix(where, "unix://")
+	path, isSocket := strings.CutPrefix(where, "unix://")
 	switch {
-	case onSocket || strings.ContainsRune(path, filepath.Separator) && !strings.Contains(path, "://"):
-		dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return new(net.Dialer).DialContext(ctx, "unix", path)
-		}
-		return newAdminClient("http://localhost", &http.Transport{DialContext: dial}), nil
+	case isSocket || strings.ContainsRune(path, filepath.Separator) && !strings.Contains(path, "://"):
+		return onSocket(path), nil
 	case !strings.Contains(where, "://"):
 		where = "http://" + where
 	}
 	return newAdminClient(strings.TrimSuffix(where, "/"), &http.Transport{}), nil
+}
+
+func onSocket(path string) *adminClient {
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", path)
+	}
+	return newAdminClient("http://localhost", &http.Transport{DialContext: dial})
 }
 
 // newAdminClient follows no redirects: none of ours makes any, and the token is not for others.
@@ -98,20 +107,78 @@ func newAdminClient(base string, t *http.Transport) *adminClient {
 	return &adminClient{http: &http.Client{Transport: t, CheckRedirect: stay}, base: base}
 }
 
-// onlySocket finds the socket of the only process of this user.
-func onlySocket() (string, error) {
+// socketOf finds the socket of a process of this user by its name or number in the list of
+// them. "" is the only one there is.
+func socketOf(name string) (string, error) {
 	dir, err := adminDir()
 	if err != nil {
 		return "", fmt.Errorf("%w: say with --admin where the proxy listens for operators", err)
 	}
-	all := slices.DeleteFunc(sockets(dir), isDead)
+	all := processesIn(dir)
+	if n, err := strconv.Atoi(name); err == nil && n > 0 && n <= len(all) {
+		return all[n-1].socket, nil
+	}
+	if i := slices.IndexFunc(all, func(p found) bool { return p.name() == name }); i >= 0 {
+		return all[i].socket, nil
+	}
 	switch {
 	case len(all) == 0:
 		return "", fmt.Errorf("no proxy or host of this user runs: there is no socket in %s; if it is elsewhere, say so with --admin", dir)
+	case name != "":
+		return "", fmt.Errorf("no process is called %s; there are\n%s", name, listOf(all))
 	case len(all) > 1:
-		return "", fmt.Errorf("%w: choose one with --admin %s", errSeveral, strings.Join(all, ", or --admin "))
+		return "", fmt.Errorf("%w: choose one with --admin NAME, or its number\n%s", errSeveral, listOf(all))
 	}
-	return all[0], nil
+	return all[0].socket, nil
+}
+
+// A found is a process of this user, and what it says of itself.
+type found struct {
+	socket string
+	is     proxy.Process // zero if it does not answer
+}
+
+// name is how --admin calls a process: serve-4711.
+func (f found) name() string { return strings.TrimSuffix(filepath.Base(f.socket), ".sock") }
+
+// processesIn asks the processes that listen in a directory who they are. The oldest is first,
+// so that numbers stay when another one starts.
+func processesIn(dir string) (all []found) {
+	for _, path := range slices.DeleteFunc(sockets(dir), isDead) {
+		all = append(all, found{socket: path})
+	}
+	if len(all) < 2 {
+		return all
+	}
+	var wg sync.WaitGroup
+	for i := range all {
+		wg.Go(func() {
+			var now proxy.Snapshot
+			if onSocket(all[i].socket).getJSON(context.Background(), "/status", &now) == nil {
+				all[i].is = now.Process
+			}
+		})
+	}
+	wg.Wait()
+	slices.SortFunc(all, func(a, b found) int {
+		return cmp.Or(a.is.Began.Compare(b.is.Began), strings.Compare(a.socket, b.socket))
+	})
+	return all
+}
+
+// listOf is a table of processes.
+func listOf(all []found) string {
+	r := &rows{head: "\tNAME\tCONFIGURATION\tADDRESS\tDIRECTORY\tUP"}
+	for i, f := range all {
+		up := ""
+		if !f.is.Began.IsZero() {
+			up = roughly(time.Since(f.is.Began))
+		}
+		r.add(i+1, f.name(), f.is.File, strings.Join(f.is.Listen, " "), f.is.Dir, up)
+	}
+	var table strings.Builder
+	r.write(&table, 0)
+	return strings.TrimSuffix(table.String(), "\n")
 }
 
 var errSeveral = errors.New("several run")

@@ -4,6 +4,7 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"io/fs"
 	"net"
 	"net/http"
@@ -98,12 +99,56 @@ func TestAdminSocketsThatAreDead(t *testing.T) {
 	if err := os.Chtimes(dead, hourAgo, hourAgo); err != nil {
 		t.Fatal(err)
 	}
-	if path, err := onlySocket(); err == nil {
+	if path, err := socketOf(""); err == nil {
 		t.Errorf("%s is taken for one that lives", path)
 	}
 	sweep(dir)
 	if all := sockets(dir); len(all) != 1 || all[0] != young {
 		t.Errorf("left: %q", all)
+	}
+}
+
+// Where several run, a command shows what tells them apart, and takes a name or a number of
+// that list.
+func TestSeveralProcesses(t *testing.T) {
+	s := emptySite(t)
+	env := []string{"XDG_RUNTIME_DIR=" + shortDir(t)}
+	var files []string
+	for _, name := range []string{"one", "two"} {
+		files = append(files, s.write(name+".yaml", "listen: [\"127.0.0.1:0\"]\nupstreams: {"+name+": {command: fakeserver}}\n"))
+	}
+	var at []string
+	for _, file := range files {
+		p := startProgram(t, env, "serve", "--config", file)
+		_, rest, _ := strings.Cut(p.hear(), "http://")
+		address, _, _ := strings.Cut(rest, "/")
+		at = append(at, address)
+	}
+	wd, _ := os.Getwd()
+	text, code := command(t, env, "status")
+	var names []string
+	for i, line := range strings.Split(strings.TrimSpace(text), "\n") {
+		words := strings.Fields(line)
+		switch {
+		case i < 2 && code == exitError: // what is wrong, and the head of the table
+		case i > 3 || len(words) != 6 || words[0] != fmt.Sprint(i-1) || words[2] != files[i-2] || words[3] != at[i-2] || words[4] != wd:
+			t.Errorf("code %d, line %d: %q", code, i, line)
+		default:
+			names = append(names, words[1])
+		}
+	}
+	if len(names) != 2 {
+		t.Fatalf("the list is\n%s", text)
+	}
+	for i, upstream := range []string{"one", "two"} {
+		for _, choice := range []string{names[i], fmt.Sprint(i + 1)} {
+			if text, code := command(t, env, "status", "--admin", choice); code != exitOK || !strings.Contains(text, upstream) {
+				t.Errorf("--admin %s: %d\n%s", choice, code, text)
+			}
+		}
+	}
+	if text, code := command(t, env, "status", "--admin", "nobody"); code != exitError || !strings.Contains(text, names[0]) {
+		t.Errorf("a name that nobody has: %d\n%s", code, text)
 	}
 }
 

@@ -26,7 +26,10 @@ type Process struct {
 	Version  string    `json:"version"`
 	PID      int       `json:"pid"`
 	Began    time.Time `json:"began"`
-	Draining bool      `json:"draining"` // it is about to stop
+	File     string    `json:"file,omitzero"`   // that its configuration was read from; "" for none
+	Dir      string    `json:"dir"`             // in which it was started
+	Listen   []string  `json:"listen,omitzero"` // addresses for clients, or of a host for proxies
+	Draining bool      `json:"draining"`        // it is about to stop
 }
 
 // Traffic is what passes between all clients and one upstream, here or at a host elsewhere.
