@@ -144,19 +144,33 @@ func (l lines) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Shutdown gives up when its ctx is done, whatever a collector does, and leaves nothing
-// behind.
+// Shutdown gives up when its ctx is done, whatever a collector does: the request that is on its
+// way is cancelled, and nothing is left behind.
 func TestShutdownGivesUp(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	began, cancelled := make(chan struct{}, tries), make(chan bool, tries)
 	s := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		_, _ = io.Copy(io.Discard, r.Body)
-		<-r.Context().Done()
+		_, _ = io.Copy(io.Discard, r.Body) // without this the server does not see that the client is gone
+		began <- struct{}{}
+		cancel()
+		select {
+		case <-r.Context().Done():
+			cancelled <- true
+		case <-time.After(10 * time.Second): // so that the test ends if nothing cancels
+			cancelled <- false
+		}
 	}))
 	t.Cleanup(s.Close)
-	traces := New(Settings{Endpoint: s.URL})
+	traces := New(Settings{Endpoint: s.URL, Timeout: time.Hour})
 	traces.Start()
 	record(traces, "tools/list")
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
-	defer cancel()
 	traces.Shutdown(ctx)
+	switch {
+	case len(began) != 1:
+		t.Errorf("the collector got %d requests", len(began))
+	case !<-cancelled:
+		t.Error("Shutdown did not cancel the request")
+	}
 	New(Settings{Endpoint: s.URL}).Shutdown(t.Context()) // never started
 }
