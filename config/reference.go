@@ -73,7 +73,7 @@ var reference = []group{
 		{[]string{"session"}, "`isolated`", "`isolated`: each client has its own process or session; `shared`: all have one"},
 		{[]string{"roots"}, ``, "shared only: URIs that answer its `roots/list` outside of a call. Without them that is refused"},
 		{[]string{"env"}, "`{}`", `variables for it`},
-		{[]string{"inheritEnv"}, "`[]`", "our variables that it gets besides `PATH`, `HOME`, `USER`, `LOGNAME`, `SHELL`, `TERM`, `LANG`, `LC_*`, `TZ`, `TMPDIR` and proxy settings. `AWS_*` means all that begin with `AWS_`, `[all]` means all"},
+		{[]string{"inheritEnv"}, "`[]`", "our variables that it gets besides `PATH`, `HOME`, `USER`, `LOGNAME`, `SHELL`, `TERM`, `LANG`, `LC_*`, `TZ`, `TMPDIR`, proxy settings, `SSL_CERT_FILE`, `SSL_CERT_DIR`, `NODE_EXTRA_CA_CERTS` and `REQUESTS_CA_BUNDLE`. `AWS_*` means all that begin with `AWS_`, `[all]` means all"},
 		{[]string{"cwd"}, `the proxy's own`, `working directory. It is relative to the config file, and so is a command with a slash`},
 		{[]string{"required"}, "`false`", "[readiness](operations.md) waits for it. It is started with the proxy: a shared server stays, and is started again when it is gone. An isolated command, or a session with a remote server, is tried until it has answered `initialize` once"},
 		{[]string{"startTimeout"}, "`30s`", "for the answer to `initialize`. A client's own `initialize` waits at most 8 s, and for a server that was late before only if no other answers. The start goes on"},

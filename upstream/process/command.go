@@ -193,12 +193,13 @@ func (c *Command) find() (string, error) {
 }
 
 // inherited are the variables that every upstream gets from our environment:
-// what programs need to find their files, their user's language and the way out
-// of the network. A trailing star stands for any rest.
+// what programs need to find their files, their user's language, and the way out
+// of the network with the authorities to trust there. A trailing star stands for any rest.
 var inherited = append([]string{
 	"PATH", "HOME", "USER", "LOGNAME", "SHELL", "TERM", "LANG", "LC_*", "TZ", "TMPDIR",
 	"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY",
 	"http_proxy", "https_proxy", "no_proxy", "all_proxy",
+	"SSL_CERT_FILE", "SSL_CERT_DIR", "NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE",
 }, inheritedHere...)
 
 // inheritAll in InheritEnv stands for every variable.

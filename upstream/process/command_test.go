@@ -12,16 +12,17 @@ import (
 )
 
 func TestEnvironment(t *testing.T) {
-	ours := []string{"PATH=/bin", "LC_ALL=C", "LC_TIME=x", "https_proxy=p", "HTTPS_PROXY=p", "SECRET=1", "EXTRA=2", "HOMER=3", "LANGUAGE=de"}
+	ours := []string{"PATH=/bin", "LC_ALL=C", "LC_TIME=x", "https_proxy=p", "HTTPS_PROXY=p", "SSL_CERT_FILE=f", "SSL_CERT_DIR=d", "NODE_EXTRA_CA_CERTS=n", "REQUESTS_CA_BUNDLE=r",
+		"SECRET=1", "EXTRA=2", "HOMER=3", "LANGUAGE=de"}
 	for _, row := range []struct {
 		name string
 		c    Command
 		want []string
 	}{
-		{"the few", Command{}, ours[:5]},
-		{"more", Command{InheritEnv: []string{"EXTRA", "SEC*"}}, ours[:7]},
+		{"the few", Command{}, ours[:9]},
+		{"more", Command{InheritEnv: []string{"EXTRA", "SEC*"}}, ours[:11]},
 		{"all", Command{InheritEnv: []string{"all"}}, ours},
-		{"own", Command{Env: []string{"PATH=/other", "Mixed_Case=1"}}, append(slices.Clone(ours[:5]), "PATH=/other", "Mixed_Case=1")},
+		{"own", Command{Env: []string{"PATH=/other", "Mixed_Case=1"}}, append(slices.Clone(ours[:9]), "PATH=/other", "Mixed_Case=1")},
 	} {
 		if got := row.c.environ(ours); !slices.Equal(got, row.want) {
 			t.Errorf("%s: got %q, want %q", row.name, got, row.want)
