@@ -146,7 +146,12 @@ func (s *site) useSDK(prefix string, over mcp.Transport) {
 	if listed, err := c.ListTools(ctx, nil); err != nil || len(listed.Tools) < 4 {
 		t.Errorf("list: %v %+v", err, listed)
 	}
-	c.cancelOne(t, prefix, call)
+	// A modern process does not say for which call it logs, so that a cancelled call of the
+	// same principal keeps messages from its other calls for a while.
+	late := s.layout.era == eras.Modern && s.layout.place != "HTTP" && s.layout.client == eras.Modern
+	if !late {
+		c.cancelOne(t, prefix, call)
+	}
 	if s.layout.client != eras.Modern {
 		//nolint:staticcheck // clients of all versions have logging today
 		if err := c.SetLoggingLevel(ctx, &mcp.SetLoggingLevelParams{Level: "info"}); err != nil {
@@ -165,6 +170,9 @@ func (s *site) useSDK(prefix string, over mcp.Transport) {
 	}
 	hears(t, c.progress, "p")
 	hears(t, c.logged, "said")
+	if late {
+		c.cancelOne(t, prefix, call)
+	}
 	if err := c.Subscribe(ctx, &mcp.SubscribeParams{URI: "sdk://it"}); err != nil {
 		t.Error("subscribe:", err)
 	}
