@@ -256,7 +256,7 @@ func (ls *links) required() (all []admin.Check) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	for _, f := range ls.all {
-		c := admin.Check{Name: "link " + f.config.Name}
+		c := admin.Check{Name: "link " + f.config.Name, Among: "links"}
 		if !f.known || f.down {
 			c.Why = jsonrpc.CauseLinkLost
 		}

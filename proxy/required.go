@@ -109,7 +109,7 @@ func (r *required) checks() (all []admin.Check) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, u := range r.order {
-		all = append(all, admin.Check{Name: "upstream " + u.config.Name, Why: u.why})
+		all = append(all, admin.Check{Name: "upstream " + u.config.Name, Among: "upstreams", Why: u.why})
 	}
 	return all
 }

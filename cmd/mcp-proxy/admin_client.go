@@ -37,13 +37,9 @@ type adminFlags struct {
 
 // add adds all flags to a command.
 func (f *adminFlags) add(cmd *cobra.Command) {
-	addAdminFlag(cmd, &f.at)
+	cmd.Flags().StringVar(&f.at, "admin", "", "`PROCESS` to ask: unix:///path, HOST:PORT, a URL, or where several run the name or number in their list (default: the only one of this user)")
 	cmd.Flags().StringVar(&f.tokenFile, "admin-token-file", "", "`FILE` with the token that the process wants over TCP")
 	addJSONFlag(cmd, &f.json)
-}
-
-func addAdminFlag(cmd *cobra.Command, at *string) {
-	cmd.Flags().StringVar(at, "admin", "", "`PROCESS` to ask: unix:///path, HOST:PORT, a URL, or where several run the name or number in their list (default: the only one of this user)")
 }
 
 // client returns what asks the process that the flags choose.

@@ -12,8 +12,8 @@ import (
 )
 
 func newHealthcheck() *cobra.Command {
-	var at string
-	var live, asJSON bool
+	var at adminFlags
+	var live bool
 	cmd := &cobra.Command{
 		Use:   "healthcheck",
 		Short: "Ask a running proxy or host whether it is ready: exit code 0 or 1",
@@ -26,27 +26,26 @@ func newHealthcheck() *cobra.Command {
 			if live {
 				path = "/livez"
 			}
-			return runHealthcheck(cmd.Context(), at, path, asJSON)
+			return runHealthcheck(cmd.Context(), at, path)
 		},
 	}
-	addAdminFlag(cmd, &at)
+	at.add(cmd)
 	cmd.Flags().BoolVar(&live, "live", false, "ask only whether it runs (/livez)")
-	addJSONFlag(cmd, &asJSON)
 	return cmd
 }
 
 // runHealthcheck prints the answer on one line, or as JSON.
-func runHealthcheck(ctx context.Context, at, path string, asJSON bool) error {
-	c, err := adminAt(at)
+func runHealthcheck(ctx context.Context, at adminFlags, path string) error {
+	c, err := at.client()
 	if err != nil {
-		return &runError{err}
+		return err
 	}
 	status, body, err := c.get(ctx, path)
 	if err != nil {
 		return &runError{err}
 	}
 	now := proxy.Health{OK: status == http.StatusOK, Says: strings.Split(strings.TrimSpace(body), "\n")}
-	if asJSON {
+	if at.json {
 		_ = printJSON(now) // the exit code is what counts
 	} else {
 		fmt.Fprintln(stdout, strings.Join(now.Says, "; "))

@@ -16,7 +16,8 @@ import (
 //
 //	/          the page for browsers, with what belongs to it
 //	/livez     200 while the program runs: nothing but its own death makes it fail
-//	/readyz    200, or 503 with what is not ready; ?verbose lists all checks
+//	/readyz    200, or 503 with what is not ready, by name for who may read the status; ?verbose
+//	           lists all checks
 //	/metrics   if there are any
 //	/status    the Snapshot as JSON
 //	/calls     what is in flight, as JSON
@@ -120,6 +121,9 @@ func (s *Server) route(w http.ResponseWriter, r *http.Request) {
 		http.NotFound(w, r)
 	}
 }
+
+// mayRead reports whether r may read everything that is here.
+func (s *Server) mayRead(r *http.Request) bool { return onSocket(r) || s.refusal(r) == "" }
 
 // isVisit reports whether somebody follows a link to the page, which has no data: what it
 // fetches then is asked by our own site.

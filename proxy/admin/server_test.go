@@ -165,6 +165,42 @@ func TestReady(t *testing.T) {
 	want("/readyz?verbose", 200, "drain: ok\nok\n")
 }
 
+// Probes on TCP need no token, and without it they name no upstream and no link.
+func TestReadinessNamesNothingToStrangers(t *testing.T) {
+	checks := []Check{{Name: "drain"}, {Name: "upstream docs", Among: "upstreams", Why: "did not start: secret"}, {Name: "upstream files", Among: "upstreams"}, {Name: "link far", Among: "links"}}
+	ready := func() []Check { return checks }
+	good, bad := "Authorization: Bearer secret", "Authorization: Bearer guess"
+	const (
+		few, many            = "upstreams: not all are ready\nnot ready\n", "upstream docs: did not start: secret\nnot ready\n"
+		fewChecks, allChecks = "drain: ok\nupstreams: not all are ready\nlinks: ok\nnot ready\n", "drain: ok\nupstream docs: did not start: secret\nupstream files: ok\nlink far: ok\nnot ready\n"
+	)
+	token := func() (string, error) { return "secret", nil }
+	open, local := serve(t, &Server{Ready: ready, Token: token})
+	closed, _ := serve(t, &Server{Ready: ready}) // where no token will do
+	for _, c := range []struct {
+		ask          func(method, path string, header ...string) (int, string)
+		header       string
+		text, checks string
+	}{
+		{open, "X: y", few, fewChecks},
+		{open, bad, few, fewChecks},
+		{open, good, many, allChecks},
+		{closed, "Authorization: Bearer ", few, fewChecks},
+		{local, "X: y", many, allChecks},
+	} {
+		if status, text := c.ask("GET", "/readyz", c.header); status != 503 || text != c.text {
+			t.Errorf("%s: %d %q, want %q", c.header, status, text, c.text)
+		}
+		if status, text := c.ask("GET", "/readyz?verbose", c.header); status != 503 || text != c.checks {
+			t.Errorf("verbose, %s: %d %q, want %q", c.header, status, text, c.checks)
+		}
+	}
+	checks[1].Why = ""
+	if status, text := open("GET", "/readyz?verbose"); status != 200 || text != "drain: ok\nupstreams: ok\nlinks: ok\nok\n" {
+		t.Errorf("ready: %d %q", status, text)
+	}
+}
+
 func TestStatus(t *testing.T) {
 	_, ask := serve(t, &Server{})
 	want := `{"process":{"role":"proxy","version":"1","pid":1,"began":"2026-01-02T03:04:05Z","draining":false},"traffic":[],"upstreams":[],"sessions":[],"links":[{"name":"tools","up":false,"lost":0}]}` + "\n"
