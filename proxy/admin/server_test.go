@@ -203,7 +203,7 @@ func TestReadinessNamesNothingToStrangers(t *testing.T) {
 
 func TestStatus(t *testing.T) {
 	_, ask := serve(t, &Server{})
-	want := `{"process":{"role":"proxy","version":"1","pid":1,"began":"2026-01-02T03:04:05Z","draining":false},"traffic":[],"upstreams":[],"sessions":[],"links":[{"name":"tools","up":false,"lost":0}]}` + "\n"
+	want := `{"process":{"role":"proxy","version":"1","pid":1,"began":"2026-01-02T03:04:05Z","dir":"","draining":false},"traffic":[],"upstreams":[],"sessions":[],"links":[{"name":"tools","up":false,"lost":0}]}` + "\n"
 	if status, body := ask("GET", "/status"); status != 200 || body != want {
 		t.Errorf("%d %s", status, body)
 	}
