@@ -10,10 +10,12 @@ import (
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/config"
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc/wsconn"
 	"github.com/mcp-proxy/mcp-proxy/internal/observe"
 	"github.com/mcp-proxy/mcp-proxy/proxy/session"
 	"github.com/mcp-proxy/mcp-proxy/upstream/link"
+	"github.com/mcp-proxy/mcp-proxy/upstream/remote"
 )
 
 // A farLink is a link to a host elsewhere, and what that host has announced.
@@ -29,13 +31,13 @@ type farLink struct {
 	hangUp context.CancelFunc
 
 	// Guarded by links.mu.
-	announced []announced         // last; kept while the link is lost
-	rejected  []observe.Rejection // those of them that are not offered
-	known     bool                // something was announced
-	down      bool                // lost since
-	since     time.Time           // up, if it is
-	failed    bool                // did not come up
-	lost      int                 // how often it was lost
+	announced []announced          // last; kept while the link is lost
+	rejected  []observe.Rejection  // those of them that are not offered
+	known     bool                 // something was announced
+	down      bool                 // lost since
+	since     time.Time            // up, if it is
+	failed    *jsonrpc.ClosedError // did not come up because of it, when that was tried last; nil: not tried yet
+	lost      int                  // how often it was lost
 }
 
 // An announced is an upstream of a host elsewhere, or why it cannot be used.
@@ -58,6 +60,34 @@ func (f *farLink) keepUp() {
 	if f.proof != nil {
 		f.proof.Close()
 	}
+}
+
+// endLocked is what became of the link, if it is not up.
+func (f *farLink) endLocked() *jsonrpc.ClosedError {
+	switch {
+	case f.known:
+		return &jsonrpc.ClosedError{Cause: jsonrpc.CauseLinkLost}
+	case f.failed != nil:
+		return f.failed
+	}
+	return &jsonrpc.ClosedError{Cause: jsonrpc.CauseLinkLost, Says: "has not connected yet (" + jsonrpc.CauseLinkLost + ")"}
+}
+
+// dialFailure is why a link did not come up, without what only the log may have.
+func dialFailure(err error) *jsonrpc.ClosedError {
+	if end, ok := errors.AsType[*jsonrpc.ClosedError](err); ok { // of what proves who we are
+		return &jsonrpc.ClosedError{Cause: end.Cause, Says: end.Says, Lasting: end.Lasting}
+	}
+	if status, ok := errors.AsType[*wsconn.StatusError](err); ok {
+		end := &jsonrpc.ClosedError{Cause: jsonrpc.HTTPCause(status.Code)}
+		end.Lasting = end.Class() == jsonrpc.ClassRefused
+		return end
+	}
+	cause := remote.CauseOf(err)
+	if cause == jsonrpc.CauseRequestFailed {
+		cause = jsonrpc.CauseConnectFailed
+	}
+	return &jsonrpc.ClosedError{Cause: cause, Says: "is out of reach: " + cause}
 }
 
 // heartbeatOf is the heartbeat of links that ask so often.

@@ -90,7 +90,7 @@ func (ls *links) newFarLink(c config.Link) (*farLink, error) {
 		ID: ls.router.ID, Log: f.log, Limits: ls.limits, Heartbeat: heartbeatOf(c.Heartbeat),
 		Announced: func(upstreams []link.Upstream) { ls.announced(f, upstreams) },
 		Lost:      func(event string, err error) { ls.lost(f, event, err) },
-		Failed:    func(error) { ls.failed(f) },
+		Failed:    func(err error) { ls.failed(f, err) },
 	}
 	t, err := clientTLS(c.TLS)
 	if err != nil {
@@ -126,27 +126,13 @@ func (ls *links) startLocked(f *farLink) {
 }
 
 // failed notes that a link did not come up.
-func (ls *links) failed(f *farLink) {
+func (ls *links) failed(f *farLink, err error) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
-	first := !f.failed
-	if f.failed = true; first && !f.known {
-		ls.unreachableLocked()
-	}
-}
-
-// unreachableLocked says so if all upstreams that are not known yet are behind
-// links that did not come up: there is no use in waiting for them.
-func (ls *links) unreachableLocked() {
-	failed := false
-	for _, f := range ls.all {
-		if !f.known && !f.failed {
-			return
-		}
-		failed = failed || !f.known
-	}
-	if failed {
-		ls.router.Unreachable()
+	before := f.endLocked().Words()
+	f.failed = dialFailure(err)
+	if !f.known && f.endLocked().Words() != before && f.ctx.Err() == nil {
+		ls.router.Update(ls.setLocked())
 	}
 }
 
@@ -245,10 +231,14 @@ func (ls *links) offered() (all []observe.Offered) {
 }
 
 func (ls *links) observedLocked(f *farLink) observe.Link {
-	return observe.Link{
+	l := observe.Link{
 		Name: f.config.Name, Up: f.known && !f.down, Lost: f.lost, Upstreams: slices.Sorted(slices.Values(ls.ownedLocked(f))),
 		Rejected: f.rejected,
 	}
+	if !l.Up {
+		l.Why = f.endLocked().Words()
+	}
+	return l
 }
 
 // required are a check for each link that readiness waits for.
@@ -256,12 +246,8 @@ func (ls *links) required() (all []admin.Check) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	for _, f := range ls.all {
-		c := admin.Check{Name: "link " + f.config.Name, Among: "links"}
-		if !f.known || f.down {
-			c.Why = jsonrpc.CauseLinkLost
-		}
 		if f.config.Required {
-			all = append(all, c)
+			all = append(all, admin.Check{Name: "link " + f.config.Name, Among: "links", Why: ls.observedLocked(f).Why})
 		}
 	}
 	return all
@@ -316,7 +302,6 @@ func (ls *links) adopt(cfg *config.Config, all []*farLink) {
 	ls.takeOverLocked(cfg, all)
 	clear(ls.told)                   // what somebody meant to mend is told again if it goes on
 	ls.router.Update(ls.setLocked()) // first: calls end because of this, and not of a link
-	ls.unreachableLocked()
 	for _, f := range before {
 		if !slices.Contains(all, f) {
 			f.hangUp()
@@ -342,9 +327,7 @@ func (ls *links) announced(f *farLink, upstreams []link.Upstream) {
 	up := f.down || !f.known
 	back := f.down || f.known // a change at the host may be one that does not show here
 	f.announced, f.known, f.down = all, true, false
-	set, complete := ls.setLocked()
-	ls.router.Update(set, complete)
-	ls.unreachableLocked()
+	ls.router.Update(ls.setLocked())
 	if up {
 		f.since = time.Now()
 	}
@@ -357,9 +340,9 @@ func (ls *links) announced(f *farLink, upstreams []link.Upstream) {
 }
 
 // setLocked returns all upstreams, those that run here first, then those of each
-// link in config order, and whether that is all. Of two with one name the first
-// counts, and the host of the other is told.
-func (ls *links) setLocked() (set []session.Upstream, complete bool) {
+// link in config order, and the links whose upstreams are not known yet. Of two with one
+// name the first counts, and the host of the other is told.
+func (ls *links) setLocked() (set []session.Upstream, unknown []session.Unknown) {
 	has := newClaims()
 	for _, u := range ls.local {
 		route := routeOf(u)
@@ -367,9 +350,10 @@ func (ls *links) setLocked() (set []session.Upstream, complete bool) {
 		has.hold(route, u.Key)
 	}
 	clear(ls.owners)
-	complete = true
 	for i, f := range ls.all {
-		complete = complete && f.known
+		if !f.known {
+			unknown = append(unknown, session.Unknown{Link: f.config.Name, End: *f.endLocked(), Failed: f.failed != nil})
+		}
 		var refused []rejection
 		for _, u := range f.announced {
 			err := u.err
@@ -386,7 +370,7 @@ func (ls *links) setLocked() (set []session.Upstream, complete bool) {
 		}
 		ls.rejectLocked(f, refused)
 	}
-	return set, complete
+	return set, unknown
 }
 
 // namedLocked decides what "auto" means where the proxy cannot: a link counts before

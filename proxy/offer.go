@@ -73,7 +73,7 @@ func (p *Proxy) missing() (all []Missing) {
 	}
 	for _, l := range p.links.snapshot() {
 		if !l.Up {
-			all = append(all, Missing{l.Name, "has no link to its host"})
+			all = append(all, Missing{l.Name, l.Why})
 		}
 	}
 	return all

@@ -249,9 +249,9 @@ func TestRequired(t *testing.T) {
 			return got == want
 		})
 	}
-	says("upstream once: did not start: exit status 3; link far: link lost; not ready")
+	says("upstream once: did not start: exit status 3; link far: is out of reach: connect failed; not ready")
 	os.WriteFile(late, nil, 0o600)
-	says("link far: link lost; not ready")
+	says("link far: is out of reach: connect failed; not ready")
 	host := startProgram(t, []string{"XDG_RUNTIME_DIR=" + shortDir(t)}, "host", "--listen", "unix://"+socket, "--", "fakeserver")
 	says("ok")
 
@@ -268,7 +268,7 @@ func TestRequired(t *testing.T) {
 	})
 	says("ok")
 	host.cmd.Process.Kill()
-	says("link far: link lost; not ready")
+	says("link far: is out of reach: link lost; not ready")
 	p.cmd.Process.Signal(syscall.SIGTERM)
 	if err := p.cmd.Wait(); err != nil {
 		t.Errorf("the end: %v", err)

@@ -182,13 +182,13 @@ func clientRows(now *proxy.Snapshot, at time.Time) *rows {
 }
 
 func linkRows(now *proxy.Snapshot) *rows {
-	r := &rows{head: "LINK\tSTATE\tLOST\tUPSTREAMS"}
+	r := &rows{head: "LINK\tSTATE\tLOST\tUPSTREAMS\tNOTE"}
 	for _, l := range now.Links {
 		state := "down"
 		if l.Up {
 			state = "up"
 		}
-		r.add(l.Name, state, l.Lost, strings.Join(l.Upstreams, ", "))
+		r.add(l.Name, state, l.Lost, strings.Join(l.Upstreams, ", "), l.Why)
 	}
 	return r
 }
@@ -225,7 +225,7 @@ func tellStatus(snapshot func() proxy.Snapshot, log *slog.Logger) (stop func()) 
 				"era", s.Era, "dur", time.Since(s.Began), "in_flight", s.InFlight)
 		}
 		for _, l := range now.Links {
-			log.Info("link status", "link", l.Name, "up", l.Up, "lost", l.Lost, "upstreams", l.Upstreams)
+			log.Info("link status", "link", l.Name, "up", l.Up, "why", l.Why, "lost", l.Lost, "upstreams", l.Upstreams)
 		}
 	}, statusSignals...)
 }

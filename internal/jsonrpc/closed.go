@@ -1,6 +1,7 @@
 package jsonrpc
 
 import (
+	"cmp"
 	"crypto/rand"
 	"errors"
 	"fmt"
@@ -26,7 +27,8 @@ type ClosedError struct {
 	Event string
 
 	// Says is what the upstream did, as the error says it behind its name: "did
-	// not start: exit status 3". "" leaves that to Cause.
+	// not start: exit status 3". "" leaves that to Cause. Without an upstream it is the
+	// whole sentence.
 	Says string
 
 	// Lasting means that trying again cannot help before somebody has changed
@@ -65,7 +67,7 @@ func (e *ClosedError) Wire(code int, upstream string, phase Phase) *Error {
 	case e.Cause == "":
 		says = "this session is over"
 	case upstream == "":
-		says = e.Cause
+		says = cmp.Or(e.Says, e.Cause)
 	default:
 		says = upstream + " " + e.Words()
 	}

@@ -96,6 +96,7 @@ type Session struct {
 type Link struct {
 	Name      string   `json:"name"`
 	Up        bool     `json:"up"`
+	Why       string   `json:"why,omitzero"`        // it is not up: in words that follow its name
 	Lost      int      `json:"lost"`                // how often it was lost
 	Upstreams []string `json:"upstreams,omitempty"` // that its host has announced and clients get, by name; kept while the link is lost
 

@@ -220,10 +220,10 @@ function showLinks(links) {
     const rest = h("small");
     return {
       element: h("li", {}, "link ", h("strong", {}, name), " ", state, " ", rest),
-      update: ({ up, lost, upstreams }) => {
+      update: ({ up, why, lost, upstreams }) => {
         say(state, up ? "up" : "down");
         state.className = up ? "well" : "bad";
-        const leads = upstreams?.length ? `${up ? "leads" : "led"} to ${upstreams.join(", ")}` : "its host has announced nothing yet";
+        const leads = upstreams?.length ? `${up ? "leads" : "led"} to ${upstreams.join(", ")}` : (why ?? "its host has announced nothing yet");
         say(rest, [leads, lost ? `lost ${lost === 1 ? "once" : `${lost} times`}` : ""].filter(Boolean).join(", "));
       },
     };

@@ -66,7 +66,7 @@ func converse(t *testing.T, archive *txtar.Archive) {
 	c.configure(t, p, string(archive.Comment))
 	p.Policies = policiesOf(t, c.rules...)
 	if c.more {
-		p.Update(p.Upstreams, false)
+		p.Update(p.Upstreams, farAway)
 	}
 	inWorld(t, p, nil, func(w *world) {
 		c.world = w
@@ -85,6 +85,9 @@ func converse(t *testing.T, archive *txtar.Archive) {
 		}
 	})
 }
+
+// farAway is a link that is not up yet.
+var farAway = []Unknown{{Link: "far", End: jsonrpc.ClosedError{Cause: "link lost", Says: "has not connected yet (link lost)"}}}
 
 // configure reads the lines "key: value" and "key upstream: value".
 func (c *conversation) configure(t *testing.T, p *Router, comment string) {
@@ -149,9 +152,10 @@ func (c *conversation) step(name string, body []string) []string {
 		c.client.conn.CloseWrite()
 	case name == "proxy serves":
 		upstreams, more := named(first)
-		c.proxy.Update(upstreams, !more)
+		c.proxy.Update(upstreams, map[bool][]Unknown{true: farAway}[more])
 	case name == "proxy reaches no more":
-		c.proxy.Unreachable()
+		now := c.proxy.current()
+		c.proxy.Update(now.upstreams, []Unknown{{Link: "far", End: jsonrpc.ClosedError{Cause: "connection refused"}, Failed: true}})
 	case name == "link returns":
 		c.proxy.Returned(strings.Fields(first)...)
 	case name == "log gets":

@@ -274,7 +274,7 @@ func TestModernLineupIsMadeWhenNeeded(t *testing.T) {
 	inWorld(t, &Router{}, []string{"files", "docs"}, func(w *world) {
 		w.initialize()
 		w.list()
-		w.proxy.Update([]Upstream{{Name: "docs"}}, true)
+		w.proxy.Update([]Upstream{{Name: "docs"}}, nil)
 		synctest.Wait()
 		s := w.proxy.running()[0]
 		s.mu.Lock()

@@ -223,7 +223,7 @@ func TestStartingStaysListed(t *testing.T) {
 		w.initialize()
 		w.list()
 		w.silent("slow", "")
-		w.proxy.Update([]Upstream{{Name: "a"}, {Name: "slow", Deny: []string{"two"}}}, true)
+		w.proxy.Update([]Upstream{{Name: "a"}, {Name: "slow", Deny: []string{"two"}}}, nil)
 		next := w.next()
 		defer next.leave()
 		next.took(next.hello())
@@ -244,8 +244,8 @@ func TestLateUpstreamReturns(t *testing.T) {
 		for name, change := range map[string]func(){
 			"returned": func() { w.proxy.Returned("hung") },
 			"replaced": func() {
-				w.proxy.Update([]Upstream{{Name: "a"}}, true)
-				w.proxy.Update([]Upstream{{Name: "a"}, {Name: "hung"}}, true)
+				w.proxy.Update([]Upstream{{Name: "a"}}, nil)
+				w.proxy.Update([]Upstream{{Name: "a"}, {Name: "hung"}}, nil)
 			},
 			"": func() { w.proxy.Returned("a") },
 		} {
@@ -263,7 +263,7 @@ func TestLateUpstreamReturns(t *testing.T) {
 // Upstreams that are not known since a link is not up hold up one client.
 func TestUnknownAreWaitedForOnce(t *testing.T) {
 	inEras(t, &Router{}, nil, func(w *world) {
-		w.proxy.Update([]Upstream{{Name: "a"}}, false)
+		w.proxy.Update([]Upstream{{Name: "a"}}, farAway)
 		for _, want := range []time.Duration{8 * time.Second, 0, 0} {
 			next := w.next()
 			d, _ := next.took(next.hello())
@@ -271,7 +271,7 @@ func TestUnknownAreWaitedForOnce(t *testing.T) {
 			d, _ = next.took(listsTools)
 			wantTook(t, "the list", d, 0)
 			next.leave()
-			w.proxy.Update([]Upstream{{Name: "a"}, {Name: "b"}}, false) // one of several links is up
+			w.proxy.Update([]Upstream{{Name: "a"}, {Name: "b"}}, farAway) // one of several links is up
 		}
 	})
 }

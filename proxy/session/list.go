@@ -163,7 +163,7 @@ func (s *session) mergeParts(set *upstreamSet, k catalog.Kind, who asker, asOf i
 			m.caching.Add(li.Caching)
 		}
 	}
-	if err := set.unreached(); err != nil {
+	if err := set.unreached(who.grant); err != nil {
 		m.failed(ownFailure(err))
 	}
 	return m

@@ -99,7 +99,7 @@ func (s *session) toTarget(c *call, n target, u *upstreamConn, original string) 
 	}
 	switch {
 	case u == nil && catalog.Longest(c.upstreams.prefixes, n.name) == "" && !c.upstreams.complete:
-		return c.upstreams.unreached()
+		return c.upstreams.unreached(c.grant)
 	case u == nil || n.kind == catalog.Tools && !u.up.allows(original):
 		s.noteUnknown(c, n)
 		return unknown(n.what(), n.name)
@@ -293,7 +293,7 @@ func (s *session) toOwnerOf(c *call, in mcp.Member) *jsonrpc.Error {
 		}
 		candidates := set.withResources()
 		if len(candidates) == 0 {
-			s.fail(c, orDefault(set.unreached(), resourceNotFound(c.era, uri)))
+			s.fail(c, orDefault(set.unreached(c.grant), resourceNotFound(c.era, uri)))
 			return
 		}
 		s.toOneOf(ctx, c, candidates)

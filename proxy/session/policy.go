@@ -129,7 +129,7 @@ func (set *upstreamSet) without(hidden func(*upstreamConn) bool) *upstreamSet {
 	if !slices.ContainsFunc(set.conns, hidden) {
 		return set
 	}
-	less := &upstreamSet{configured: &configured{complete: set.complete, settled: set.settled}, s: set.s, era: set.era,
+	less := &upstreamSet{configured: &configured{unknown: set.unknown, complete: set.complete, settled: set.settled}, s: set.s, era: set.era,
 		replaced: set.replaced, several: len(set.conns) > 1}
 	for i, u := range set.conns {
 		if !hidden(u) {

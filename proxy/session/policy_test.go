@@ -131,7 +131,7 @@ func TestDeniedIsUnknown(t *testing.T) {
 							w.configure(func(p *Router) {
 								w.path = l.path
 								p.Upstreams[0].Prefix = l.prefix
-								p.Update(p.Upstreams, true)
+								p.Update(p.Upstreams, nil)
 							})
 							w.initialize()
 							w.client.say(`{"jsonrpc":"2.0","id":"l","method":"` + k.list + `"}`)

@@ -370,9 +370,9 @@ func TestRaceUpdates(t *testing.T) {
 		if !slices.Equal(names, want) {
 			t.Errorf("serves %q of %q", names, want)
 		}
-	}, func(w *world) { w.proxy.Update([]Upstream{{Name: "a"}}, true) },
-		func(w *world) { w.proxy.Update([]Upstream{{Name: "b"}, {Name: "files"}}, true) },
-		func(w *world) { w.proxy.Update(nil, false) })
+	}, func(w *world) { w.proxy.Update([]Upstream{{Name: "a"}}, nil) },
+		func(w *world) { w.proxy.Update([]Upstream{{Name: "b"}, {Name: "files"}}, nil) },
+		func(w *world) { w.proxy.Update(nil, farAway) })
 }
 
 // Calls, cancellations, changes of the set and all ways to end at once: each call
@@ -415,7 +415,7 @@ func TestRaceUpdateAndEverything(t *testing.T) {
 		for range 10 {
 			set := []Upstream{{Name: "files"}, {Name: "a"}, {Name: "b"}, {Name: "c"}}
 			rand.Shuffle(len(set), func(i, j int) { set[i], set[j] = set[j], set[i] })
-			w.proxy.Update(set[:rand.N(len(set))], rand.N(2) == 0)
+			w.proxy.Update(set[:rand.N(len(set))], map[bool][]Unknown{false: farAway}[rand.N(2) == 0])
 			w.proxy.Returned("a", "files")
 		}
 	})

@@ -55,7 +55,7 @@ func TestRenameEndsNothing(t *testing.T) {
 		w.calls("a", "read", 1, 1)
 		one, two := []Upstream{{Name: "a"}}, []Upstream{{Name: "a"}, {Name: "b"}}
 
-		w.proxy.Update(two, true)
+		w.proxy.Update(two, nil)
 		time.Sleep(time.Second)
 		w.wantChanged()
 		a.handle(w.hands["a"])
@@ -75,7 +75,7 @@ func TestRenameEndsNothing(t *testing.T) {
 			t.Error("listed:", got)
 		}
 
-		w.proxy.Update(one, true)
+		w.proxy.Update(one, nil)
 		time.Sleep(time.Second)
 		w.wantChanged()
 		for _, name := range []string{"a__read", "read", "untabled", catalog.Exposed("a__", long)} {
@@ -119,7 +119,7 @@ func TestRenameKeepsWhatIsOpen(t *testing.T) {
 		w.client.take()
 		w.upstream("a").say(`{"jsonrpc":"2.0","id":"q","method":"roots/list"}`)
 		w.client.want(`{"jsonrpc":"2.0","id":1,"method":"roots/list"}`)
-		w.proxy.Update([]Upstream{{Name: "b"}, {Name: "a"}}, true)
+		w.proxy.Update([]Upstream{{Name: "b"}, {Name: "a"}}, nil)
 		a := w.upstream("a")
 		a.take()
 		w.client.want()

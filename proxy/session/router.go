@@ -64,6 +64,13 @@ type Upstream struct {
 // allows reports whether the client may see and call a tool.
 func (u *Upstream) allows(tool string) bool { return catalog.Allows(u.Allow, u.Deny, tool) }
 
+// Unknown are the upstreams behind a link that has never been up.
+type Unknown struct {
+	Link   string
+	End    jsonrpc.ClosedError // of requests that only they could answer; its words follow the link's name
+	Failed bool                // the link did not come up: nobody waits for it
+}
+
 // Limits bound a session.
 type Limits struct {
 	InFlight    int           // requests of one client at a time, of which a quarter may be subscriptions; zero means 1024
@@ -120,12 +127,17 @@ type Router struct {
 type configured struct {
 	upstreams []Upstream
 	prefixes  []string // of their exposed names, with the separator; "" for bare ones
-	complete  bool     // there are no upstreams that are not known yet
-	settled   bool     // or none that are worth waiting for
+	unknown   []Unknown
+	complete  bool // there are no upstreams that are not known yet
+	settled   bool // or none that are worth waiting for
 }
 
-func (p *Router) newConfigured(upstreams []Upstream, complete bool) *configured {
-	s := &configured{upstreams: slices.Clone(upstreams), complete: complete, settled: complete}
+func (p *Router) newConfigured(upstreams []Upstream, unknown []Unknown) *configured {
+	complete := len(unknown) == 0
+	s := &configured{
+		upstreams: slices.Clone(upstreams), unknown: unknown, complete: complete,
+		settled: !slices.ContainsFunc(unknown, func(u Unknown) bool { return !u.Failed }),
+	}
 	for i := range s.upstreams {
 		up := &s.upstreams[i]
 		s.prefixes = append(s.prefixes, p.Naming.Prefix(up.Name, up.Prefix, len(upstreams) > 1 || !complete))
@@ -148,10 +160,10 @@ func (u *Upstream) alone() *configured {
 }
 
 // Update replaces the upstreams. Their names must differ; their order is that of merged
-// lists. It may be called at any time and does not wait. Complete is false while there are
-// upstreams that are not known yet. Then a client's initialize waits for the next Update,
-// as for an upstream that is slow to start, and so does a list that nobody else can
-// answer. An upstream that is known but out of reach stays among them.
+// lists. It may be called at any time and does not wait. As long as a link among the
+// unknown may come up, a client's initialize waits for the next Update, as for an upstream
+// that is slow to start, and so does a list that nobody else can answer. An upstream that
+// is known but out of reach stays among the upstreams.
 //
 // Sessions with all upstreams follow. A new upstream is started when it is needed. One
 // that is gone is hung up, which settles what is in flight there with the cause "upstream
@@ -161,7 +173,7 @@ func (u *Upstream) alone() *configured {
 // era a client with a subscription is told; the subscription goes on with the new upstreams,
 // and ends when none is left. Sessions with one upstream stay as they began, unless it is at
 // another host now.
-func (p *Router) Update(upstreams []Upstream, complete bool) {
+func (p *Router) Update(upstreams []Upstream, unknown []Unknown) {
 	before := p.current()
 	names := make(map[string]bool, len(upstreams))
 	for _, u := range upstreams {
@@ -169,21 +181,8 @@ func (p *Router) Update(upstreams []Upstream, complete bool) {
 		names[u.Name] = old == nil || old.Link == u.Link // what another host's lists is not known
 	}
 	p.mu.Lock()
-	p.configured = p.newConfigured(upstreams, complete)
-	p.memory.retain(names, !complete)
-	p.mu.Unlock()
-	for _, s := range p.running() {
-		s.follow()
-	}
-}
-
-// Unreachable says that the upstreams which are not known yet are out of reach until the
-// next Update. A client's initialize does not wait for them any longer.
-func (p *Router) Unreachable() {
-	now := *p.current()
-	now.settled = true
-	p.mu.Lock()
-	p.configured = &now
+	p.configured = p.newConfigured(upstreams, unknown)
+	p.memory.retain(names, len(unknown) > 0)
 	p.mu.Unlock()
 	for _, s := range p.running() {
 		s.follow()
@@ -210,7 +209,7 @@ func (p *Router) current() *configured {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.configured == nil {
-		p.configured = p.newConfigured(p.Upstreams, true)
+		p.configured = p.newConfigured(p.Upstreams, nil)
 	}
 	return p.configured
 }

@@ -58,7 +58,7 @@ func stormyLinks(p *Router, calm <-chan struct{}) {
 		}
 		set := []Upstream{{Name: "a", RequestTimeout: 20 * time.Millisecond}, {Name: "b", Deny: []string{"x"}}, {Name: "c"}}
 		rand.Shuffle(len(set), func(i, j int) { set[i], set[j] = set[j], set[i] })
-		p.Update(set[:rand.N(len(set)+1)], rand.N(2) == 0)
+		p.Update(set[:rand.N(len(set)+1)], map[bool][]Unknown{false: farAway}[rand.N(2) == 0])
 		p.Returned("a", "c")
 	}
 }

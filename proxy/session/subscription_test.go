@@ -243,13 +243,13 @@ func TestD42_ForcedEnd(t *testing.T) {
 func TestD42_UpstreamsGone(t *testing.T) {
 	inModernWorld(t, &Router{}, []string{"a", "b"}, func(w *world) {
 		w.listens()
-		w.proxy.Update([]Upstream{{Name: "b"}}, false)
+		w.proxy.Update([]Upstream{{Name: "b"}}, farAway)
 		time.Sleep(debounce)
 		w.client.want(toolsOfListen, updateOfListen) // b honours what nobody has
-		w.proxy.Update(nil, false)
+		w.proxy.Update(nil, farAway)
 		time.Sleep(debounce)
 		w.client.want(toolsOfListen) // there may be others
-		w.proxy.Update(nil, true)
+		w.proxy.Update(nil, nil)
 		w.client.want(endOfListen)
 		w.client.say(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"l"}}`)
 		w.client.want()
@@ -260,7 +260,7 @@ func TestRemovedUpstreamModern(t *testing.T) {
 	inModernWorld(t, &Router{}, []string{"a", "b"}, func(w *world) {
 		w.list()
 		w.calls("a", "a__echo", 1, 2)
-		w.proxy.Update([]Upstream{{Name: "b"}}, true)
+		w.proxy.Update([]Upstream{{Name: "b"}}, nil)
 		got := w.client.take()
 		slices.Sort(got)
 		if want := []string{cc(1, -32603, "a", "upstream changed", "in_flight"), cc(2, -32603, "a", "upstream changed", "in_flight")}; !slices.Equal(got, want) {
@@ -279,7 +279,7 @@ func TestUpdateWhileClientListens(t *testing.T) {
 		w.listens()
 		b := w.upstream("b")
 		b.take()
-		w.proxy.Update([]Upstream{{Name: "b"}, {Name: "a"}}, true)
+		w.proxy.Update([]Upstream{{Name: "b"}, {Name: "a"}}, nil)
 		time.Sleep(debounce)
 		w.client.want(toolsOfListen, updateOfListen)
 		if got := w.upstream("a").take(); !strings.Contains(strings.Join(got, "\n"), `"resourceSubscriptions":["test://a/a"]`) {

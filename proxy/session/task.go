@@ -344,7 +344,7 @@ func (s *session) findTask(ctx context.Context, c *call, id string) {
 	candidates := c.upstreams.withTasks(ctx, c.identity())
 	candidates = slices.DeleteFunc(candidates, func(u *upstreamConn) bool { return !u.mayUse(taskThing, id) })
 	if len(candidates) == 0 {
-		s.fail(c, orDefault(c.upstreams.unreached(), unknownTask))
+		s.fail(c, orDefault(c.upstreams.unreached(c.grant), unknownTask))
 		return
 	}
 	params := jsonrpc.Set(nil, jsonrpc.Value{Key: "taskId", Text: jsonrpc.Quote(id)}, jsonrpc.Value{Key: "_meta", Text: c.identity()})

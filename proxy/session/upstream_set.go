@@ -3,12 +3,14 @@ package session
 import (
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/proxy/policy"
 )
 
 // An upstream set is the upstreams that a session serves at one time in one era. It is
@@ -34,12 +36,26 @@ func (set *upstreamSet) only() *upstreamConn {
 }
 
 // unreached is the error for what only an upstream that is not known yet could have; nil
-// if all are known.
-func (set *upstreamSet) unreached() *jsonrpc.Error {
+// if all are known. It names the links to those, except links that policies hide: a client
+// that would not see an upstream of the link's name does not read that name either.
+func (set *upstreamSet) unreached(g *policy.Grant) *jsonrpc.Error {
 	if set.complete {
 		return nil
 	}
-	return jsonrpc.ConnectionClosed(jsonrpc.CodeInternalError, "", jsonrpc.CauseLinkLost, jsonrpc.NotSent)
+	end := jsonrpc.ClosedError{Cause: jsonrpc.CauseLinkLost}
+	var says []string
+	for _, u := range set.unknown {
+		if !g.Sees(u.Link) {
+			continue
+		}
+		if says == nil {
+			end = u.End
+		}
+		end.Lasting = end.Lasting && u.End.Lasting
+		says = append(says, u.Link+" "+u.End.Words())
+	}
+	end.Says = strings.Join(says, "; ")
+	return end.Wire(jsonrpc.CodeInternalError, "", jsonrpc.NotSent)
 }
 
 // upstreamSets are those of a session.

@@ -181,7 +181,7 @@ func TestUpdateDuringList(t *testing.T) {
 		b.take()
 		w.client.say(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`)
 		b.take()
-		w.proxy.Update(append(slices.Clone(w.proxy.Upstreams), Upstream{Name: "c"}), true)
+		w.proxy.Update(append(slices.Clone(w.proxy.Upstreams), Upstream{Name: "c"}), nil)
 		time.Sleep(time.Second)
 		w.client.want(toolsChanged)
 		b.say(`{"jsonrpc":"2.0","id":2,"result":{"tools":[]}}`)
@@ -210,7 +210,7 @@ func TestUpdateReplacesWhatDiffers(t *testing.T) {
 				w.calls("b", "b__echo", 2, 1)
 				set := slices.Clone(w.proxy.Upstreams)
 				change(&set[0])
-				w.proxy.Update(set, true)
+				w.proxy.Update(set, nil)
 				time.Sleep(time.Second)
 				stays := name == "" || name == "Prefix" // a change of names ends nothing
 				switch {
@@ -261,7 +261,7 @@ func TestRemovedUpstreamLeavesNothing(t *testing.T) {
 		if n := len(s.resourceSubs.byURI) + len(s.tasks.byID) + len(s.clientTasks.byID); n != 3 {
 			t.Error("remembered:", n)
 		}
-		w.proxy.Update(w.proxy.Upstreams[1:], true)
+		w.proxy.Update(w.proxy.Upstreams[1:], nil)
 		synctest.Wait()
 		s.tasks.add(task{id: "late", conn: gone, key: tokenKey{gone, 9}, token: json.RawMessage(`1`)})
 		if n := len(s.resourceSubs.byURI) + len(s.tasks.byID) + len(s.tasks.byToken) + len(s.tasks.order) + len(s.clientTasks.byID) +
@@ -286,7 +286,7 @@ func TestRemovedWhileItStarts(t *testing.T) {
 		w.proxy.Dialer = gated(w, nil)
 		w.client.say(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a__echo"}}`)
 		w.client.want()
-		w.proxy.Update([]Upstream{{Name: "b"}, {Name: "c"}}, true)
+		w.proxy.Update([]Upstream{{Name: "b"}, {Name: "c"}}, nil)
 		w.client.want(cc(1, -32603, "a", "upstream changed", "not_sent"))
 	})
 }
@@ -305,7 +305,7 @@ func TestRemovedWhileItStalls(t *testing.T) {
 		w.client.say(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"a__echo"}}`)
 		synctest.Wait()
 		gone := w.proxy.running()[0].upstreams.of(mcp.Legacy).conns[0]
-		w.proxy.Update([]Upstream{{Name: "b"}, {Name: "c"}}, true)
+		w.proxy.Update([]Upstream{{Name: "b"}, {Name: "c"}}, nil)
 		began := time.Now()
 		answer, err := gone.ask(context.Background(), "late", nil)
 		if err != nil || !strings.Contains(string(answer.Error), `"not_sent"`) || time.Since(began) > 0 {
@@ -348,14 +348,14 @@ func TestUpdateWhileDraining(t *testing.T) {
 		w.calls("b", "b__echo", 2, 1)
 		w.client.conn.CloseWrite()
 		synctest.Wait()
-		w.proxy.Update([]Upstream{{Name: "b"}, {Name: "c"}}, true)
+		w.proxy.Update([]Upstream{{Name: "b"}, {Name: "c"}}, nil)
 		w.client.want(cc(1, -32603, "a", "upstream changed", "in_flight"))
 		w.upstream("b").say(`{"jsonrpc":"2.0","id":3,"result":{}}`)
 		w.client.want(`{"jsonrpc":"2.0","id":2,"result":{}}`)
 		if err := <-w.ended; !errors.Is(err, errDrained) {
 			t.Error("ended with", err)
 		}
-		w.proxy.Update(nil, true) // nobody is there any more
+		w.proxy.Update(nil, nil) // nobody is there any more
 		w.proxy.Returned("b")
 	})
 }
@@ -363,7 +363,7 @@ func TestUpdateWhileDraining(t *testing.T) {
 // A session with one upstream keeps it; who comes later finds the new set.
 func TestServeUpstreamAndUpdate(t *testing.T) {
 	inWorld(t, &Router{}, nil, func(w *world) {
-		w.proxy.Update([]Upstream{{Name: "a"}, {Name: "b"}}, true)
+		w.proxy.Update([]Upstream{{Name: "a"}, {Name: "b"}}, nil)
 		serve := func(name string) (*party, chan error) {
 			ours, theirs := jsonrpc.Pipe()
 			ended := make(chan error, 1)
@@ -374,7 +374,7 @@ func TestServeUpstreamAndUpdate(t *testing.T) {
 		alone := &world{t: t, client: client}
 		alone.initialize()
 		alone.list()
-		w.proxy.Update([]Upstream{{Name: "b"}, {Name: "c"}}, false)
+		w.proxy.Update([]Upstream{{Name: "b"}, {Name: "c"}}, farAway)
 		time.Sleep(time.Second)
 		client.say(call1)
 		client.want(`{"jsonrpc":"2.0","id":1,"result":{"content":[],"structuredContent":{"by":"a","args":{}}}}`)

@@ -161,7 +161,7 @@ func TestViewsAreBounded(t *testing.T) {
 			t.Error(got)
 		}
 		s := w.proxy.running()[0]
-		w.proxy.Update(w.proxy.Upstreams[1:], true)
+		w.proxy.Update(w.proxy.Upstreams[1:], nil)
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if len(s.views.modern) != maxViews || len(s.views.recent) != maxViews || len(w.proxy.memory.recent) != maxViews {

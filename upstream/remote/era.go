@@ -33,7 +33,7 @@ func (p *eraProbe) run(ctx context.Context) (bool, error) {
 	socket, err := isSocket(p.t)
 	switch {
 	case err != nil:
-		return false, &jsonrpc.ClosedError{Cause: causeOf(err), Err: err}
+		return false, &jsonrpc.ClosedError{Cause: CauseOf(err), Err: err}
 	case p.sse:
 		return false, nil
 	case socket:

@@ -118,7 +118,7 @@ var resourceMetadata = regexp.MustCompile(`(?i)(^|[\s,])resource_metadata\s*=`)
 // broken returns the failure of a request because of err. If the server was not reached
 // the request was not sent.
 func broken(ctx context.Context, err error, reached bool) *failure {
-	f := &failure{cause: causeOf(err), phase: jsonrpc.InFlight, fixed: isUntrusted(err), err: loggable(err)}
+	f := &failure{cause: CauseOf(err), phase: jsonrpc.InFlight, fixed: isUntrusted(err), err: loggable(err)}
 	switch cause := context.Cause(ctx); {
 	case errors.Is(cause, errSessionLost):
 		f.cause, f.err = jsonrpc.HTTPCause(http.StatusNotFound), cause
@@ -169,8 +169,8 @@ var causes = []struct {
 	{net.ErrClosed, jsonrpc.CauseConnectionLost},
 }
 
-// causeOf returns what an error of net/http is for clients.
-func causeOf(err error) string {
+// CauseOf returns what an error of net or net/http is for clients.
+func CauseOf(err error) string {
 	for _, c := range causes {
 		if errors.Is(err, c.err) {
 			return c.cause

@@ -96,7 +96,7 @@ func dialOnce(ctx context.Context, t *transport, header http.Header) (*webSocket
 
 // notDialled returns the end of a session that never began, and got no answer.
 func notDialled(ctx context.Context, err error) *jsonrpc.ClosedError {
-	end := &jsonrpc.ClosedError{Cause: causeOf(err), Lasting: isUntrusted(err), Err: err}
+	end := &jsonrpc.ClosedError{Cause: CauseOf(err), Lasting: isUntrusted(err), Err: err}
 	switch {
 	case ctx.Err() != nil:
 		end.Cause = jsonrpc.CauseHostStopped

@@ -1,0 +1,54 @@
+package session
+
+import (
+	"testing"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/proxy/policy"
+)
+
+// What only upstreams behind links that never were up could have fails with the names of
+// those links, and why they are not up. A client that would not see an upstream of a link's
+// name does not read that name either.
+func TestUnreachedNamesLinks(t *testing.T) {
+	refused := Unknown{Link: "docs", End: jsonrpc.ClosedError{Cause: "connection refused"}, Failed: true}
+	login := Unknown{Link: "wiki", End: *jsonrpc.LoginNeeded("mcp-proxy login wiki", nil), Failed: true}
+	waits, out := "far has not connected yet (link lost)", "docs is out of reach: connection refused"
+	for name, tt := range map[string]struct {
+		unknown []Unknown
+		rule    policy.Rule
+		want    jsonrpc.ClosedError
+	}{
+		"accepting":      {farAway, policy.Rule{}, jsonrpc.ClosedError{Cause: "link lost", Says: waits}},
+		"dialling":       {[]Unknown{refused}, policy.Rule{}, jsonrpc.ClosedError{Cause: "connection refused", Says: out}},
+		"lasting":        {[]Unknown{login}, policy.Rule{}, jsonrpc.ClosedError{Cause: "login needed", Lasting: true, Says: "wiki did not let us in, login needed: mcp-proxy login wiki"}},
+		"several":        {append(farAway[:1:1], refused), policy.Rule{}, jsonrpc.ClosedError{Cause: "link lost", Says: waits + "; " + out}},
+		"one lasting":    {[]Unknown{login, refused}, policy.Rule{}, jsonrpc.ClosedError{Cause: "login needed", Says: "wiki did not let us in, login needed: mcp-proxy login wiki; " + out}},
+		"hidden":         {farAway, policy.Rule{Who: policy.Who{Any: true}, Tools: policy.Globs{Allow: []string{"a__*"}}}, jsonrpc.ClosedError{Cause: "link lost"}},
+		"one hidden":     {append(farAway[:1:1], refused), policy.Rule{Who: policy.Who{Any: true}, Tools: policy.Globs{Allow: []string{"docs__*"}}}, jsonrpc.ClosedError{Cause: "connection refused", Says: out}},
+		"allowed by all": {farAway, policy.Rule{Who: policy.Who{Any: true}, Tools: policy.Globs{Allow: []string{"*"}}}, jsonrpc.ClosedError{Cause: "link lost", Says: waits}},
+	} {
+		for _, era := range []mcp.Era{mcp.Legacy, mcp.Modern} {
+			t.Run(name+", "+string(era), func(t *testing.T) {
+				p := &Router{}
+				if tt.rule.Who.Any {
+					p.Policies = policiesOf(t, tt.rule)
+				}
+				inWorldOf(t, era, p, nil, func(w *world) {
+					w.proxy.Update(nil, tt.unknown)
+					w.initialize()
+					time.Sleep(8 * time.Second) // for links that may still come up
+					w.client.take()
+					w.client.say(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x__y"}}`)
+					w.client.want(ccOf(1, -32603, "", tt.want, "not_sent"))
+					_, got := w.took(listsTools)
+					if want := ccOf(`"list"`, -32603, "", tt.want, "not_sent"); got != want {
+						t.Errorf("the list: %s, want %s", got, want)
+					}
+				})
+			})
+		}
+	}
+}
