@@ -29,7 +29,7 @@ host=$!
 
 # Both are ready once the link is up.
 for socket in tools-admin admin; do
-  for _ in {1..100}; do "$dir/mcp-proxy" healthcheck --admin "$dir/$socket.sock" 2>>"$dir/health.log" && break; sleep 0.1; done
+  "$dir/mcp-proxy" healthcheck --wait 30s --admin "$dir/$socket.sock"
 done
 url=$(grep -oE 'http://[^ ,]*/mcp' "$dir/listening")
 tools=$(examples/tools.sh "$url" "$(cat "$dir/token")")
