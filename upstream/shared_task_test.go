@@ -4,7 +4,10 @@ package upstream
 
 import (
 	"fmt"
+	"strings"
 	"testing"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
 const unknownTask = `"error":{"code":-32602,"message":"Invalid params: unknown task"}`
@@ -147,6 +150,27 @@ func TestSharedTaskIDGivenTwice(t *testing.T) {
 		s.hears()
 		a.say(`{"id":1,"method":"tasks/get","params":{"taskId":"t"}}`)
 		s.hears(`{"id":4,"method":"tasks/get","params":{"taskId":"t"}}`)
+	})
+}
+
+// What is kept of a server is bounded in bytes: a task whose id is longer than anybody could
+// ask for is cancelled, and a list whose cursor is ends there.
+func TestSharedLongIDs(t *testing.T) {
+	inSharedWorld(t, Upstream{}, func(w *sharedWorld) {
+		a := w.start("a")
+		s := w.server()
+		fits := strings.Repeat("x", mcp.MaxRouted)
+		createTask(a, s, 2, fits)
+		a.say(`{"id":1,"method":"tools/call","params":{"name":"t","task":{}}}`)
+		s.heard()
+		s.say(`{"id":3,"result":{"task":{"taskId":"` + fits + `x","status":"working"}}}`)
+		a.hears(`{"id":1,"error":{"code":-32603,"message":"Invalid response from upstream","data":` +
+			`{"reason":"invalid_response","upstream":"u","cause":"\"taskId\" is longer than 8 KiB","phase":"in_flight","retryable":false}}}`)
+		s.hears(`{"id":4,"method":"tasks/cancel","params":{"taskId":"` + fits + `x"}}`)
+		a.say(`{"id":1,"method":"tasks/list"}`)
+		s.heard()
+		s.say(`{"id":5,"result":{"tasks":[{"taskId":"` + fits + `"}],"nextCursor":"` + fits + `x"}}`)
+		a.hears(`{"id":1,"result":{"tasks":[{"taskId":"` + fits + `"}]}}`)
 	})
 }
 

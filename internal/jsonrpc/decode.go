@@ -18,6 +18,7 @@ const (
 	defaultMaxMessage = 16 << 20
 	defaultMaxDepth   = 1000
 	defaultMaxID      = 1 << 10 // an id is kept until the answer, and compared
+	maxMethod         = 1 << 10 // likewise
 )
 
 // maxBatch bounds the messages of one batch: decoded, a small one takes many
@@ -225,6 +226,9 @@ func finish(m *Message, version, id, method json.RawMessage, strict error) (*Mes
 			return refuse(reason)
 		}
 		return m, nil
+	}
+	if len(method) > maxMethod {
+		return refuse(`"method" is too long`)
 	}
 	if m.Method, idOK = Unquote(method); !idOK || m.Method == "" {
 		return refuse(`"method" is not a string`)

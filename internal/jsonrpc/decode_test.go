@@ -280,10 +280,16 @@ func TestDecodeOwn(t *testing.T) {
 }
 
 // TestLongIDs: an id is kept until the answer, so it is bounded, and what is wrong with it is
-// said without it.
+// said without it. A method is kept likewise.
 func TestLongIDs(t *testing.T) {
 	text := func(n int) []byte {
 		return []byte(`{"jsonrpc":"2.0","id":"` + strings.Repeat("x", n-2) + `","method":"ping"}`)
+	}
+	for n, ok := range map[int]bool{1 << 10: true, 1<<10 + 1: false} {
+		_, err := jsonrpc.Limits{}.Decode([]byte(`{"jsonrpc":"2.0","id":7,"method":"` + strings.Repeat("x", n-2) + `"}`))
+		if bad, _ := errors.AsType[*jsonrpc.InvalidError](err); (err == nil) != ok || bad != nil && bad.ID != jsonrpc.IntID(7) {
+			t.Errorf("a method of %d bytes: %v", n, err)
+		}
 	}
 	for _, c := range []struct {
 		limits  jsonrpc.Limits

@@ -225,7 +225,7 @@ func (row *Method) routesBy(m Member) bool {
 	switch m {
 	case Key:
 		return row.Owner == ByName || row.Owner == ByURI || row.Owner == ByTask
-	case Cursor, RefType, RefName, RefURI, RelatedTaskID:
+	case Cursor, RefType, RefName, RefURI, RelatedTaskID, Token:
 		return true
 	}
 	return false

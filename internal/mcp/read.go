@@ -40,8 +40,9 @@ const (
 	members
 )
 
-// MaxRouted bounds what says where a message goes: names, URIs, ids of tasks and cursors, in
-// bytes as they are written. What is longer is not read: it is a fault, [ErrTooLong].
+// MaxRouted bounds what says where a message goes: names, URIs, ids of tasks, cursors and
+// progress tokens, in bytes as they are written. What is longer is not read: it is a fault,
+// [ErrTooLong].
 const MaxRouted = 8 << 10
 
 // ErrTooLong is the fault of a member that is longer than [MaxRouted].

@@ -88,6 +88,7 @@ func TestReadTooLong(t *testing.T) {
 		{MethodComplete, `{"ref":{"name":"%s"}}`, RefName, true},
 		{MethodComplete, `{"ref":{"uri":"%s"}}`, RefURI, true},
 		{MethodToolsCall, `{"_meta":{"io.modelcontextprotocol/related-task":{"taskId":"%s"}}}`, RelatedTaskID, true},
+		{MethodElicit, `{"_meta":{"progressToken":"%s"}}`, Token, true},
 		{MethodToolsCall, `{"arguments":"%s"}`, Arguments, false},
 		{MethodResourcesRead, `{"requestState":"%s"}`, RequestState, false},
 	} {

@@ -227,6 +227,21 @@ func TestTasksAreBounded(t *testing.T) {
 	if ts.byToken[tokenKey{u, 1}] != nil || ts.byID["1"] == nil {
 		t.Error("task is lost, or its token is not")
 	}
+	long := strings.Repeat("x", mcp.MaxRouted-10)
+	for n := range int64(maxTasks) {
+		ts.add(task{id: fmt.Sprint("t", n, long), own: long, conn: u, key: tokenKey{u, -n}, token: json.RawMessage(`1`)})
+	}
+	ts.add(task{id: long + long, conn: u})
+	kept := 0
+	for _, x := range ts.byID {
+		kept += x.size()
+	}
+	if kept != ts.bytes || kept > maxKept || kept < maxKept/2 || len(ts.byToken) > len(ts.order) || ts.byID[long+long] != nil {
+		t.Errorf("%d bytes of %d tasks are kept, %d counted", kept, len(ts.order), ts.bytes)
+	}
+	if ts.forget(u); ts.bytes != 0 || len(ts.byToken) != 0 {
+		t.Errorf("of no tasks %d bytes are kept", ts.bytes)
+	}
 }
 
 // An upstream that dies of being listed is not started over and over for that.
@@ -490,5 +505,68 @@ func TestKeptIsBounded(t *testing.T) {
 		if kept := s.kept.bytes.Load(); kept > maxKept || kept < maxKept/2 {
 			t.Errorf("the session keeps %d bytes", kept)
 		}
+	})
+}
+
+// What servers make and clients give back is bounded, by what a client can give back: a task
+// is refused, and of a list is left out what goes beyond, and no more.
+func TestLongNamesOfServers(t *testing.T) {
+	fits := strings.Repeat("x", mcp.MaxRouted-len("a__"))
+	long := fits + "x"
+	refused := fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"error":%s}`, jsonrpc.InvalidResponse("a", `"taskId" is longer than 8 KiB`).Raw())
+	for era, created := range map[mcp.Era]string{
+		mcp.Legacy: `{"task":{"taskId":%q,"status":"working"}}`,
+		mcp.Modern: `{"resultType":"task","taskId":%q,"status":"working","ttlMs":null}`,
+	} {
+		inWorldOf(t, era, &Router{}, []string{"a", "b"}, func(w *world) {
+			log := new(strings.Builder)
+			w.configure(func(p *Router) { p.Log = slog.New(slog.NewTextHandler(log, nil)) })
+			var id string
+			generous := new(thief).generous("a")
+			w.hands = map[string]func(*party, *jsonrpc.Message){"a": func(p *party, m *jsonrpc.Message) {
+				switch m.Method {
+				case "tools/call":
+					p.conn.Send(jsonrpc.NewResult(m.ID, fmt.Appendf(nil, created, id)))
+				case "tasks/list":
+					p.conn.Send(jsonrpc.NewResult(m.ID, fmt.Appendf(nil, `{"tasks":[{"taskId":"t"},{"taskId":%q}],"nextCursor":%q}`, id, long+long)))
+				case "resources/list":
+					p.conn.Send(jsonrpc.NewResult(m.ID, fmt.Appendf(nil, `{"resultType":"complete","resources":[{"uri":"x:y"}],"nextCursor":%q,"ttlMs":0,"cacheScope":"public"}`, long+long)))
+				default:
+					generous(p, m)
+				}
+			}}
+			w.initialize()
+			call := `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a__echo","task":{}}}`
+			list := `{"jsonrpc":"2.0","id":1,"method":"tasks/list"}`
+			if era == mcp.Modern {
+				call, list = `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a__echo",`+modernTasks+`}}}`, `{"jsonrpc":"2.0","id":1,"method":"resources/list","params":{`+modernTasks+`}}}`
+				w.client.era = mcp.Legacy // they are dressed already
+			}
+			id = fits
+			w.client.say(call)
+			if got := w.client.take(); len(got) != 1 || !strings.Contains(got[0], `"taskId":"a__`+fits+`"`) {
+				t.Errorf("%s: a task is created: %.200q", era, got)
+			}
+			id = long
+			w.client.say(call)
+			w.client.want(refused)
+			w.client.say(list)
+			if got := strings.Join(w.client.take(), ""); strings.Contains(got, long) || !strings.Contains(got, `"taskId":"a__t"`) && !strings.Contains(got, `"uri":"x:y"`) {
+				t.Errorf("%s: it lists %.300s", era, got)
+			}
+			w.client.say(call)
+			w.client.say(list)
+			w.client.take()
+			if n := strings.Count(log.String(), "too long"); n > 3 || n < 2 || strings.Contains(log.String(), long) {
+				t.Errorf("%d log lines: %.1000s", n, log)
+			}
+		})
+	}
+	inWorld(t, &Router{}, []string{"a"}, func(w *world) {
+		w.initialize()
+		u := w.upstream("a")
+		u.take()
+		u.conn.Send(jsonrpc.NewRequest(jsonrpc.IntID(1), "roots/list", fmt.Appendf(nil, `{"_meta":{"progressToken":%q}}`, long+long)))
+		u.want(`{"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"Invalid params: \"progressToken\" is longer than 8 KiB"}}`)
 	})
 }

@@ -112,6 +112,10 @@ func (u *upstreamConn) pages(ctx context.Context, method, list string, meta json
 			u.s.p.memory.noteInTime(u.up.Name, method)
 			return found, nil
 		}
+		if mcp.IsTooLong(next) {
+			u.warnTooLong(method, "nextCursor")
+			break
+		}
 		if cursor != nil && string(next) == string(cursor) {
 			break
 		}
@@ -120,6 +124,13 @@ func (u *upstreamConn) pages(ctx context.Context, method, list string, meta json
 	u.s.p.memory.noteInTime(u.up.Name, method)
 	found.Caching.Partial() // it goes on
 	return found, nil
+}
+
+// warnTooLong logs once that an answer of the upstream has something longer than anybody keeps.
+func (u *upstreamConn) warnTooLong(method, key string) {
+	if u.s.p.memory.warnOnce(u.up.Name + " " + method + " " + key) {
+		u.log.Warn("upstream makes something too long", "method", method, "err", fmt.Errorf("%q %w", key, mcp.ErrTooLong))
+	}
 }
 
 // noMethod is [jsonrpc.CodeMethodNotFound] as it is written in an error.

@@ -46,9 +46,9 @@ func (s *session) callTool(c *call) *jsonrpc.Error {
 	}
 	switch {
 	case c.era == mcp.Modern && c.tasks:
-		s.whenAnswered(c, func(answer *jsonrpc.Message) { answer.Result = s.modernTaskCreated(c, answer.Result) })
+		s.whenAnswered(c, func(answer *jsonrpc.Message) { s.modernTaskCreated(c, answer) })
 	case c.era == mcp.Legacy && c.notes.Has(mcp.Task):
-		s.whenAnswered(c, func(answer *jsonrpc.Message) { answer.Result = s.taskCreated(c, answer.Result) })
+		s.whenAnswered(c, func(answer *jsonrpc.Message) { s.taskCreated(c, answer) })
 	}
 	return s.byName(c, catalog.Tools, mcp.Key)
 }

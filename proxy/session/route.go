@@ -74,7 +74,7 @@ func (s *session) request(r *peer.Request) {
 	bad := c.bad
 	switch {
 	case bad != nil:
-	case len(c.notes.Raw(mcp.Token)) > maxToken:
+	case len(c.notes.Raw(mcp.Token)) > maxToken, errors.Is(c.notes.Err(mcp.Token), mcp.ErrTooLong):
 		bad = &jsonrpc.Error{Code: jsonrpc.CodeInvalidRequest, Message: `Invalid request: "progressToken" is longer than 1 KiB`}
 	case c.era == mcp.Modern && c.InArray(): // it has no batches
 		bad = noBatch

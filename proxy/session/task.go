@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"maps"
 	"slices"
 	"sync"
 
@@ -13,7 +12,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 )
 
-// maxTasks bounds how many tasks of one client are remembered.
+// maxTasks bounds how many tasks of one client are remembered, and maxKept their bytes.
 const maxTasks = 10000
 
 // A task is a request that was accepted and goes on after its answer.
@@ -45,7 +44,15 @@ type tasks struct {
 	byID    map[string]*task
 	byToken map[tokenKey]*task
 	order   []string // the oldest, which is forgotten first, first
+	bytes   int
 }
+
+// size is what the task counts of the bytes that are kept.
+func (x *task) size() int { return len(x.id) + len(x.own) + len(x.tool) + len(x.token) }
+
+// isTooLong reports whether the name of a task is longer than one by which it could be asked
+// for.
+func isTooLong(name string) bool { return mcp.IsTooLong(jsonrpc.Quote(name)) }
 
 // add remembers x, or that x belongs to another upstream now.
 func (t *tasks) add(x task) {
@@ -53,25 +60,30 @@ func (t *tasks) add(x task) {
 	defer t.mu.Unlock()
 	known := t.byID[x.id]
 	switch {
-	case x.conn.isHungUp(): // its answer was on the way when it went
+	case x.conn.isHungUp(), isTooLong(x.id): // its answer was on the way when it went; or a client's, who writes it
 		return
 	case known != nil && known.conn == x.conn && x.token == nil:
 		return
 	case known != nil:
-		delete(t.byToken, known.key)
+		t.removeLocked(known)
 	default:
-		if len(t.order) >= maxTasks {
-			oldest := t.byID[t.order[0]]
-			delete(t.byToken, oldest.key)
-			delete(t.byID, oldest.id)
-			t.order = t.order[1:]
-		}
 		t.order = append(t.order, x.id)
 	}
 	put(&t.byID, x.id, &x)
+	t.bytes += x.size()
 	if x.token != nil {
 		put(&t.byToken, x.key, &x)
 	}
+	for len(t.order) > maxTasks || t.bytes > maxKept {
+		t.removeLocked(t.byID[t.order[0]])
+		t.order = t.order[1:]
+	}
+}
+
+func (t *tasks) removeLocked(x *task) {
+	delete(t.byID, x.id)
+	delete(t.byToken, x.key)
+	t.bytes -= x.size()
 }
 
 // get returns the task of an id; none is the zero task.
@@ -95,6 +107,7 @@ func (t *tasks) end(u *upstreamConn, id string) {
 	defer t.mu.Unlock()
 	if x := t.byID[id]; x != nil && x.conn == u {
 		delete(t.byToken, x.key)
+		t.bytes -= len(x.token)
 		x.token, x.unfinished = nil, false
 	}
 }
@@ -103,8 +116,11 @@ func (t *tasks) end(u *upstreamConn, id string) {
 func (t *tasks) forget(u *upstreamConn) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	maps.DeleteFunc(t.byID, func(_ string, x *task) bool { return x.conn == u })
-	maps.DeleteFunc(t.byToken, func(_ tokenKey, x *task) bool { return x.conn == u })
+	for _, x := range t.byID {
+		if x.conn == u {
+			t.removeLocked(x)
+		}
+	}
 	t.order = slices.DeleteFunc(t.order, func(id string) bool { return t.byID[id] == nil })
 }
 
@@ -161,23 +177,33 @@ func (u *upstreamConn) ownTask(name string) string {
 	return name
 }
 
-// taskCreated remembers who runs the task that a call has become, and returns the
-// result as the client may have it.
-func (s *session) taskCreated(c *call, result json.RawMessage) json.RawMessage {
-	id, ended := catalog.CreatedTask(result)
+// taskCreated remembers who runs the task that a call has become, and makes the answer what
+// the client may have.
+func (s *session) taskCreated(c *call, answer *jsonrpc.Message) {
+	id, ended := catalog.CreatedTask(answer.Result)
 	r := c.sent
 	if id == "" || r == nil {
-		return result
+		return
+	}
+	name := r.conn.taskName(id)
+	if isTooLong(name) {
+		r.conn.refuseTask(c.Method, answer)
+		return
 	}
 	r.conn.gave(taskThing, id)
-	name := r.conn.taskName(id)
 	n, _ := r.ID.Int()
 	x := task{id: name, own: id, tool: c.tool, conn: r.conn, key: tokenKey{r.conn, n}, token: r.token, unfinished: !ended}
 	if ended {
 		x.token = nil
 	}
 	s.tasks.add(x)
-	return catalog.Created(result, name)
+	answer.Result = catalog.Created(answer.Result, name)
+}
+
+// refuseTask makes an answer an error, since no client could ask for the task that it creates.
+func (u *upstreamConn) refuseTask(method string, answer *jsonrpc.Message) {
+	u.warnTooLong(method, "taskId")
+	answer.Result, answer.Error = nil, jsonrpc.InvalidResponse(u.up.Name, `"taskId" `+mcp.ErrTooLong.Error()).Raw()
 }
 
 // taskStatus passes on what an upstream says of one of its tasks.
@@ -290,6 +316,10 @@ func (s *session) mergeTasks(ctx context.Context, c *call, meta json.RawMessage)
 			if !u.mayTask(c.grant, id) {
 				continue
 			}
+			if isTooLong(u.taskName(id)) {
+				u.warnTooLong(c.Method, "taskId")
+				continue
+			}
 			if id != "" {
 				s.tasks.add(task{id: u.taskName(id), own: id, conn: u})
 			}
@@ -373,19 +403,23 @@ func aliveFirst(u *upstreamConn) int {
 	return 1
 }
 
-// modernTaskCreated remembers who runs the task that a call has become, and returns
-// the result as the client may have it. It has no progress token: the extension has no
-// progress on tasks.
-func (s *session) modernTaskCreated(c *call, result json.RawMessage) json.RawMessage {
+// modernTaskCreated remembers who runs the task that a call has become, and makes the answer
+// what the client may have. It has no progress token: the extension has no progress on tasks.
+func (s *session) modernTaskCreated(c *call, answer *jsonrpc.Message) {
 	if c.sent == nil || c.kind != catalog.ResultTask {
-		return result
+		return
 	}
-	id, err := catalog.TaskID(result)
+	id, err := catalog.TaskID(answer.Result)
 	if err != nil {
-		return result
+		return
 	}
-	c.sent.conn.gave(taskThing, id)
-	name := c.sent.conn.taskName(id)
-	s.tasks.add(task{id: name, own: id, tool: c.tool, conn: c.sent.conn})
-	return catalog.GivenBack(result, name)
+	u := c.sent.conn
+	name := u.taskName(id)
+	if isTooLong(name) {
+		u.refuseTask(c.Method, answer)
+		return
+	}
+	u.gave(taskThing, id)
+	s.tasks.add(task{id: name, own: id, tool: c.tool, conn: u})
+	answer.Result = catalog.GivenBack(answer.Result, name)
 }

@@ -22,7 +22,7 @@ type elicited struct {
 
 // add remembers that m was given an elicitation, unless somebody was before.
 func (el *elicited) add(m *member, id string) {
-	if el.byID[id] != nil || m.gone {
+	if el.byID[id] != nil || m.gone || len(id) > mcp.MaxRouted {
 		return
 	}
 	if el.byID == nil {

@@ -3,6 +3,7 @@ package pool
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"slices"
 	"strconv"
 
@@ -71,6 +72,8 @@ func (ts *tasks) end(t *task) {
 	}
 }
 
+var errLongTask = fmt.Errorf("%q %w", "taskId", mcp.ErrTooLong)
+
 // taskCreated remembers whose the task is that a call has become. Without a
 // client it is cancelled. An id that is taken stays whose it is: nobody gets
 // another's task because the server is mistaken.
@@ -86,6 +89,10 @@ func (s *session) taskCreated(c *call, answer *jsonrpc.Message) {
 	switch {
 	case s.tasks.byID[id] != nil:
 		return
+	case mcp.IsTooLong(raw): // to be kept
+		s.log.Warn("upstream makes something too long", "method", c.Method, "err", errLongTask)
+		*answer = *failure(jsonrpc.InvalidResponse(s.up.Name, errLongTask.Error()))
+		fallthrough
 	case m.gone || !c.request.Open():
 		if !ended {
 			s.cancelTask(raw)
@@ -219,7 +226,11 @@ func (s *session) ownTasks(c *call, answer *jsonrpc.Message) *jsonrpc.Message {
 		}
 	}
 	edits := []jsonrpc.Edit{{Span: at[0], With: slices.Concat([]byte{'['}, bytes.Join(own, []byte{','}), []byte{']'})}}
-	if next := at[1].Of(answer.Result); len(next) > 0 && next[0] == '"' {
+	switch next := at[1].Of(answer.Result); {
+	case len(next) == 0 || next[0] != '"':
+	case mcp.IsTooLong(next): // the list ends here
+		return &jsonrpc.Message{Result: jsonrpc.Set(jsonrpc.Replace(answer.Result, edits...), jsonrpc.Value{Key: "nextCursor"}), Extra: answer.Extra}
+	default:
 		edits = append(edits, jsonrpc.Edit{Span: at[1], With: jsonrpc.Quote(c.member.tasks.cursors.add(next))})
 	}
 	return &jsonrpc.Message{Result: jsonrpc.Replace(answer.Result, edits...), Extra: answer.Extra}

@@ -26,6 +26,10 @@ const (
 	// client is asked at a time. More is the failure of the call.
 	maxAsked         = 64
 	maxOpenQuestions = 1024
+
+	// maxState bounds the requestState that is kept until the client has answered. The
+	// state of a modern client is passed on, and has no such bound.
+	maxState = 64 << 10
 )
 
 // Failures of a call that needs input, as the model or the user reads them.
@@ -142,7 +146,7 @@ func (l *legacy) refusalLocked(c *legacyCall, in inputNeeded) string {
 	switch {
 	case c.rounds >= maxRetries:
 		return failRounds
-	case len(in.asks) > maxAsked, open+len(in.asks) > maxOpenQuestions:
+	case len(in.asks) > maxAsked, len(in.state) > maxState, open+len(in.asks) > maxOpenQuestions:
 		return failTooMany
 	}
 	return ""

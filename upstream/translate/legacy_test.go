@@ -102,6 +102,24 @@ func TestLegacyQuestionsAreBounded(t *testing.T) {
 	})
 }
 
+// A state is kept until the client has answered, and so has a bound.
+func TestLegacyStateIsBounded(t *testing.T) {
+	inTalk(t, func(t *testing.T, k *talk) {
+		asks := func(id jsonrpc.ID, bytes int) {
+			k.say(k.server, `{"jsonrpc":"2.0","id":`+id.String()+`,"result":{"resultType":"input_required","inputRequests":{"k":{"method":"roots/list"}},"requestState":"`+
+				strings.Repeat("x", bytes-2)+`"}}`)
+		}
+		asks(k.call(1), maxState+1)
+		if text := k.failure(); !strings.Contains(text, "too much") {
+			t.Error(text)
+		}
+		asks(k.call(2), maxState)
+		if m := k.recv(k.client); m.Method != "roots/list" {
+			t.Error(k.text(m))
+		}
+	})
+}
+
 func TestLegacyCallsAreBounded(t *testing.T) {
 	inTalk(t, func(t *testing.T, k *talk) {
 		for i := range maxLegacyCalls {
