@@ -81,7 +81,7 @@ func TestEndedServersAreGone(t *testing.T) {
 		t.Error("metrics tell of servers that have ended")
 	}
 	for name, up := range map[string]string{"a": "1", "mortal": "0", "closed": "0", "none": "0"} {
-		if !strings.Contains(text, `mcp_proxy_upstream_up{upstream="`+name+`"} `+up+"\n") {
+		if !strings.Contains(text, `mcp_proxy_upstream_up{required="false",upstream="`+name+`"} `+up+"\n") {
 			t.Errorf("%s is not %s", name, up)
 		}
 	}

@@ -232,7 +232,7 @@ func (ls *links) offered() (all []observe.Offered) {
 
 func (ls *links) observedLocked(f *farLink) observe.Link {
 	l := observe.Link{
-		Name: f.config.Name, Up: f.known && !f.down, Lost: f.lost, Upstreams: slices.Sorted(slices.Values(ls.ownedLocked(f))),
+		Name: f.config.Name, Required: f.config.Required, Up: f.known && !f.down, Lost: f.lost, Upstreams: slices.Sorted(slices.Values(ls.ownedLocked(f))),
 		Rejected: f.rejected,
 	}
 	if !l.Up {

@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -75,7 +76,7 @@ func TestMetricsOfCalls(t *testing.T) {
 		`mcp_server_operation_duration_seconds_count{error_type="-32602",gen_ai_tool_name="",mcp_method_name="tools/call",upstream=""} 50000`,
 		`mcp_server_operation_duration_seconds_count{error_type="-32601",gen_ai_tool_name="",mcp_method_name="_OTHER",upstream=""} 50000`,
 		`mcp_proxy_calls_total{outcome="error",principal="operator"} 100000`,
-		`mcp_proxy_upstream_up{upstream="a"} 1`,
+		`mcp_proxy_upstream_up{required="false",upstream="a"} 1`,
 		`mcp_proxy_upstream_starts_total{upstream="b"} 2`,
 		`mcp_proxy_calls_in_flight 0`,
 	} {
@@ -228,4 +229,39 @@ func TestMetricsAreServed(t *testing.T) {
 		web.Close()
 		http.DefaultClient.CloseIdleConnections()
 	}
+}
+
+// Alerts tell what is required from what clients can do without, also after a reload.
+func TestMetricsOfRequired(t *testing.T) {
+	server := sdkServer()
+	t.Cleanup(server.Close)
+	cfg := config.Config{
+		Upstreams: []config.Upstream{{Name: "a", Remote: config.Remote{URL: server.URL}, Required: true}, {Name: "b", Remote: config.Remote{URL: server.URL}}},
+		Links:     []config.Link{{Name: "far", Dial: "unix://" + filepath.Join(t.TempDir(), "none"), Heartbeat: time.Minute, Required: true}},
+		Limits:    config.Limits{Sessions: 7},
+	}
+	m := admin.NewMetrics()
+	p, _ := serve(t, cfg, m.Hooks())
+	wants := func(a, b, far string) {
+		t.Helper()
+		text := scraped(t, p, m)
+		for _, want := range []string{
+			`mcp_proxy_upstream_up{required="` + a + `",upstream="a"} 1`,
+			`mcp_proxy_upstream_up{required="` + b + `",upstream="b"} 1`,
+			`mcp_proxy_link_up{link="far",required="` + far + `"} 0`,
+			`mcp_proxy_sessions_limit 7`,
+		} {
+			if !strings.Contains(text, want+"\n") {
+				t.Errorf("no %s in\n%s", want, text)
+			}
+		}
+	}
+	wants("true", "false", "true")
+	next := cfg
+	next.Upstreams, next.Links = slices.Clone(cfg.Upstreams), slices.Clone(cfg.Links)
+	next.Upstreams[0].Required, next.Upstreams[1].Required, next.Links[0].Required = false, true, false
+	if err := p.Reload(&next); err != nil {
+		t.Fatal(err)
+	}
+	wants("false", "true", "false")
 }

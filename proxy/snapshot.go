@@ -14,8 +14,10 @@ import (
 
 // Snapshot returns what the proxy does now.
 func (p *Proxy) Snapshot() Snapshot {
+	process := p.operators.process("proxy", p.web.listeners...)
+	process.MaxSessions = p.config.Load().Limits.Sessions
 	return Snapshot{
-		Process: p.operators.process("proxy", p.web.listeners...), Traffic: p.traffic(),
+		Process: process, Traffic: p.traffic(),
 		Upstreams: p.host.snapshot(), Sessions: p.router.Sessions(), Links: p.links.snapshot(),
 	}
 }
@@ -75,7 +77,7 @@ func (h *hosting) traffic() (all []observe.Traffic) {
 	defer h.mu.Unlock()
 	for _, name := range slices.Sorted(maps.Keys(h.configs)) {
 		c := conditions[name]
-		all = append(all, observe.Traffic{Upstream: name, State: cmp.Or(c.state, stateIdle), Failed: c.failed, Suspended: suspended[name]})
+		all = append(all, observe.Traffic{Upstream: name, Required: h.configs[name].Required, State: cmp.Or(c.state, stateIdle), Failed: c.failed, Suspended: suspended[name]})
 	}
 	return all
 }

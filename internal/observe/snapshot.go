@@ -30,23 +30,26 @@ type Process struct {
 	Dir      string    `json:"dir"`             // in which it was started
 	Listen   []string  `json:"listen,omitzero"` // addresses for clients, or of a host for proxies
 	Draining bool      `json:"draining"`        // it is about to stop
+
+	MaxSessions int `json:"maxSessions,omitzero"` // limits.sessions of a proxy
 }
 
 // Traffic is what passes between all clients and one upstream, here or at a host elsewhere.
 // What is told of the last minute is zero if nobody counts it.
 type Traffic struct {
 	Upstream    string  `json:"upstream"`
-	Link        string  `json:"link,omitzero"`   // to its host; "" for one that runs here
-	State       string  `json:"state,omitzero"`  // of one that runs here: of crash loop, waiting, starting, running, stopping, failed and idle the first that applies
-	Failed      Failure `json:"failed,omitzero"` // of one that runs here, until one of its servers answers again
-	InFlight    int     `json:"inFlight"`        // requests that it has not answered
-	Suspended   int     `json:"suspended"`       // calls whose clients were told to come back with what it asked; of one that runs here
-	QueuedBytes int     `json:"queuedBytes"`     // that wait until it reads
-	Requests    int     `json:"requests"`        // that it has answered in the last minute, or failed to
-	Errors      int     `json:"errors"`          // of those: answered with an error, or not at all
-	PerSecond   float64 `json:"perSecond"`       // of the requests
-	P50         float64 `json:"p50Ms"`           // half of them took no longer
-	P99         float64 `json:"p99Ms"`           // likewise 99 of 100
+	Link        string  `json:"link,omitzero"`     // to its host; "" for one that runs here
+	Required    bool    `json:"required,omitzero"` // readiness waits for it; of one that runs here
+	State       string  `json:"state,omitzero"`    // of one that runs here: of crash loop, waiting, starting, running, stopping, failed and idle the first that applies
+	Failed      Failure `json:"failed,omitzero"`   // of one that runs here, until one of its servers answers again
+	InFlight    int     `json:"inFlight"`          // requests that it has not answered
+	Suspended   int     `json:"suspended"`         // calls whose clients were told to come back with what it asked; of one that runs here
+	QueuedBytes int     `json:"queuedBytes"`       // that wait until it reads
+	Requests    int     `json:"requests"`          // that it has answered in the last minute, or failed to
+	Errors      int     `json:"errors"`            // of those: answered with an error, or not at all
+	PerSecond   float64 `json:"perSecond"`         // of the requests
+	P50         float64 `json:"p50Ms"`             // half of them took no longer
+	P99         float64 `json:"p99Ms"`             // likewise 99 of 100
 }
 
 // A Failure is how the last of an upstream's servers ended, or did not start. Where those of
@@ -96,6 +99,7 @@ type Session struct {
 type Link struct {
 	Name      string   `json:"name"`
 	Up        bool     `json:"up"`
+	Required  bool     `json:"required,omitzero"`   // readiness waits for it
 	Why       string   `json:"why,omitzero"`        // it is not up: in words that follow its name
 	Lost      int      `json:"lost"`                // how often it was lost
 	Upstreams []string `json:"upstreams,omitempty"` // that its host has announced and clients get, by name; kept while the link is lost

@@ -2,6 +2,7 @@ package admin
 
 import (
 	"runtime"
+	"strconv"
 	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -35,12 +36,13 @@ var (
 	listens       = describe("mcp_proxy_listens", "Open subscriptions of clients.")
 	queueBytes    = describe("mcp_proxy_queue_bytes", "Bytes that wait until a client, or an upstream, reads.", "side", "upstream")
 	sessionsOpen  = describe("mcp_proxy_sessions", "Sessions of clients.", "transport", "era")
-	up            = describe("mcp_proxy_upstream_up", "0 while an upstream that runs here fails and no server of it runs, else 1.", "upstream")
+	sessionsMost  = describe("mcp_proxy_sessions_limit", "limits.sessions: the most sessions of clients, besides one over stdio.")
+	up            = describe("mcp_proxy_upstream_up", "0 while an upstream that runs here fails and no server of it runs, else 1.", "upstream", "required")
 	serversNow    = describe("mcp_proxy_upstream_servers", "Servers, or sessions with remote ones, that are there now: starting, running or stopping.", "upstream", "state")
 	serverStarts  = describe("mcp_proxy_upstream_starts_total", "Starts of servers, or of sessions with remote ones.", "upstream")
 	serverAgain   = describe("mcp_proxy_upstream_restarts_total", "Those of the starts that follow a failure.", "upstream")
 	serverEnds    = describe("mcp_proxy_upstream_ends_total", "Ends of servers, or of sessions with remote ones.", "upstream", "outcome", "cause")
-	linkUp        = describe("mcp_proxy_link_up", "1 while a link to a host is up, else 0.", "link")
+	linkUp        = describe("mcp_proxy_link_up", "1 while a link to a host is up, else 0.", "link", "required")
 	linkUpstreams = describe("mcp_proxy_link_upstreams", "Upstreams that a host has announced.", "link")
 	linkLosses    = describe("mcp_proxy_link_losses_total", "How often a link was lost.", "link")
 	refused       = describe("mcp_proxy_refusals_total", "Requests of clients that were refused for who sent them.", "reason")
@@ -128,6 +130,7 @@ func (c *collector) collectSnapshot(o out) {
 	if hasClients {
 		o.gauge(callsOpen, float64(inFlight))
 		o.gauge(listens, float64(open))
+		o.gauge(sessionsMost, float64(now.Process.MaxSessions))
 		o.gauge(queueBytes, float64(waiting), "client", "")
 	}
 	for _, t := range now.Traffic {
@@ -140,7 +143,7 @@ func (c *collector) collectSnapshot(o out) {
 		}
 	}
 	for _, l := range now.Links {
-		o.gauge(linkUp, oneIf(l.Up), l.Name)
+		o.gauge(linkUp, oneIf(l.Up), l.Name, strconv.FormatBool(l.Required))
 		o.gauge(linkUpstreams, float64(len(l.Upstreams)), l.Name)
 	}
 }
@@ -148,12 +151,7 @@ func (c *collector) collectSnapshot(o out) {
 // collectUpstreams shows those that run here, or are configured to: whoever waits for one to
 // fail must see it before. One that has left the configuration is seen no more.
 func (c *collector) collectUpstreams(o out, now observe.Snapshot) {
-	servers, running, failing := make(map[[2]string]int), make(map[string]bool), make(map[string]bool)
-	for _, t := range now.Traffic {
-		if t.Link == "" {
-			failing[t.Upstream] = t.Failed.InARow > 0
-		}
-	}
+	servers, running := make(map[[2]string]int), make(map[string]bool)
 	for _, u := range now.Upstreams {
 		servers[[2]string{u.Name, u.State}]++
 		running[u.Name] = running[u.Name] || u.State == "running"
@@ -161,14 +159,17 @@ func (c *collector) collectUpstreams(o out, now observe.Snapshot) {
 	for k, n := range servers {
 		o.gauge(serversNow, float64(n), k[0], k[1])
 	}
-	for name, fails := range failing {
-		o.gauge(up, oneIf(running[name] || !fails), name)
-		s := c.servers.find(name)
+	for _, t := range now.Traffic {
+		if t.Link != "" {
+			continue
+		}
+		o.gauge(up, oneIf(running[t.Upstream] || t.Failed.InARow == 0), t.Upstream, strconv.FormatBool(t.Required))
+		s := c.servers.find(t.Upstream)
 		if s == nil {
 			s = new(server) // that has never started
 		}
-		o.counter(serverStarts, s.starts.Load(), name)
-		o.counter(serverAgain, s.restarts.Load(), name)
+		o.counter(serverStarts, s.starts.Load(), t.Upstream)
+		o.counter(serverAgain, s.restarts.Load(), t.Upstream)
 	}
 }
 

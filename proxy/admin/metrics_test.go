@@ -56,10 +56,11 @@ func everything() (*Metrics, observe.Snapshot) {
 	h.LinkLost(observe.Link{Name: "far"}, observe.End{})
 	h.Refused(observe.Refusal{Reason: "invalid_token"})
 	return m, observe.Snapshot{
+		Process:   observe.Process{MaxSessions: 9},
 		Upstreams: []observe.Upstream{{Name: "files", State: "running"}, {Name: "files", State: "stopping"}},
 		Sessions:  []observe.Session{{Transport: "stdio", Era: "legacy", Listens: 1, QueuedBytes: 7}, {Transport: "stdio", Era: "legacy", Listens: 2, QueuedBytes: 8, InFlight: 1}},
-		Traffic:   []observe.Traffic{{Upstream: "files", InFlight: 1, Suspended: 3, QueuedBytes: 5, Failed: observe.Failure{InARow: 2}}, {Upstream: "bad", Failed: observe.Failure{InARow: 5}}, {Upstream: "idle"}, {Upstream: "a", Link: "far", QueuedBytes: 6}},
-		Links:     []observe.Link{{Name: "far", Up: true, Upstreams: []string{"a", "b"}}},
+		Traffic:   []observe.Traffic{{Upstream: "files", Required: true, InFlight: 1, Suspended: 3, QueuedBytes: 5, Failed: observe.Failure{InARow: 2}}, {Upstream: "bad", Failed: observe.Failure{InARow: 5}}, {Upstream: "idle"}, {Upstream: "a", Link: "far", QueuedBytes: 6}},
+		Links:     []observe.Link{{Name: "far", Required: true, Up: true, Upstreams: []string{"a", "b"}}},
 	}
 }
 
@@ -81,9 +82,9 @@ func TestMetrics(t *testing.T) {
 		`mcp_proxy_upstream_starts_total{upstream="files"} 2`,
 		`mcp_proxy_upstream_restarts_total{upstream="files"} 1`,
 		`mcp_proxy_upstream_ends_total{cause="exited",outcome="error",upstream="files"} 1`,
-		`mcp_proxy_upstream_up{upstream="files"} 1`,
-		`mcp_proxy_upstream_up{upstream="bad"} 0`,
-		`mcp_proxy_upstream_up{upstream="idle"} 1`,
+		`mcp_proxy_upstream_up{required="true",upstream="files"} 1`,
+		`mcp_proxy_upstream_up{required="false",upstream="bad"} 0`,
+		`mcp_proxy_upstream_up{required="false",upstream="idle"} 1`,
 		`mcp_proxy_upstream_starts_total{upstream="idle"} 0`,
 		`mcp_proxy_listens 3`,
 		`mcp_proxy_queue_bytes{side="client",upstream=""} 15`,
@@ -92,7 +93,8 @@ func TestMetrics(t *testing.T) {
 		`mcp_proxy_suspended_calls{upstream="files"} 3`,
 		`mcp_proxy_upstream_servers{state="stopping",upstream="files"} 1`,
 		`mcp_proxy_sessions{era="legacy",transport="stdio"} 2`,
-		`mcp_proxy_link_up{link="far"} 1`,
+		`mcp_proxy_link_up{link="far",required="true"} 1`,
+		`mcp_proxy_sessions_limit 9`,
 		`mcp_proxy_link_upstreams{link="far"} 2`,
 		`mcp_proxy_link_losses_total{link="far"} 1`,
 		`mcp_proxy_refusals_total{reason="invalid_token"} 1`,
