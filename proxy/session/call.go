@@ -143,20 +143,22 @@ func (c *call) phase() jsonrpc.Phase {
 }
 
 // work runs fn for a call that takes more than one message to answer. Its ctx
-// ends when the call is cancelled or the session ends; it settles the call.
-func (s *session) work(c *call, fn func(ctx context.Context)) {
+// ends when the call is cancelled or the session ends; it settles the call. If nobody waits
+// for the call any more it does not run, and work reports false.
+func (s *session) work(c *call, fn func(ctx context.Context)) bool {
 	ctx, cancel := context.WithCancel(following(s.ctx, c))
 	s.mu.Lock()
 	c.cancel = cancel
 	s.mu.Unlock()
 	if !c.Open() {
 		cancel()
-		return
+		return false
 	}
 	s.wg.Go(func() {
 		defer cancel()
 		fn(ctx)
 	})
+	return true
 }
 
 // whenAnswered makes fn see the answer of c before the client does.

@@ -73,7 +73,9 @@ func (s *session) listen(c *call) *jsonrpc.Error {
 	if !s.keep(c, size) || !s.subscriptions.begin(sub) {
 		return jsonrpc.Overloaded("")
 	}
-	s.work(c, sub.run)
+	if !s.work(c, sub.run) {
+		s.subscriptions.forget(sub)
+	}
 	return nil
 }
 

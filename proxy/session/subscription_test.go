@@ -375,3 +375,28 @@ func TestEarlyIsBounded(t *testing.T) {
 		}
 	})
 }
+
+// A subscription that is cancelled in the moment of its beginning keeps no place.
+func TestListenCancelledAtOnce(t *testing.T) {
+	inModernWorld(t, &Router{}, []string{"a"}, func(w *world) {
+		w.listens()
+		s := w.proxy.running()[0]
+		r := s.client.Request(decode(t, listenTools).ID)
+		w.client.say(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"l"}}`)
+		w.client.take()
+		if n := s.subscriptions.len(); n != 0 {
+			t.Fatalf("%d subscriptions after the cancellation", n)
+		}
+		of := r.Value.(*call)
+		c := &call{Request: r, era: mcp.Modern, upstreams: of.upstreams, view: of.view}
+		c.msg = jsonrpc.NewRequest(r.ID, r.Method, mcp.SetMeta(decode(t, listenTools).Params, claim...))
+		c.notes = mcp.Read(c.msg)
+		if err := s.listen(c); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if n, kept := s.subscriptions.len(), s.kept.bytes.Load(); n != 0 || kept != 0 {
+			t.Errorf("%d subscriptions have places, and %d bytes are kept", n, kept)
+		}
+	})
+}
