@@ -20,18 +20,31 @@ const (
 type LineReader struct {
 	r      io.Reader
 	limits Limits
+	places Places // nil: there is no bound
 
 	buf        []byte // buf[start:end] is unread
 	start, end int
 	scanned    int // buf[start:scanned] holds no newline
 	err        error
 	longest    int // bytes of the last long line: the next one may be like it
+	entered    bool
+}
+
+// Places bound how many large messages are read at a time: what has come of one stays in
+// memory until the rest is there.
+type Places interface {
+	Enter() error // waits for a place; its error becomes that of the reader
+	Leave()       // gives it back
 }
 
 // NewLineReader returns a LineReader on r. It reads ahead.
 func NewLineReader(r io.Reader, limits Limits) *LineReader {
 	return &LineReader{r: r, limits: limits}
 }
+
+// Bound makes l ask for a place for each line from 64 KiB on. It must be called before the
+// first read.
+func (l *LineReader) Bound(p Places) { l.places = p }
 
 // Read returns the next message. An [*InvalidError] costs that line only; any
 // other error is r's, io.EOF after a complete last line.
@@ -47,11 +60,23 @@ func (l *LineReader) Read() (*Message, error) {
 // owns the bytes. A line over the limit is skipped in constant memory and
 // reported as an [*InvalidError], with its id if it had one.
 func (l *LineReader) ReadLine() ([]byte, error) {
+	line, err := l.readLine()
+	if l.entered {
+		l.entered = false
+		l.places.Leave()
+	}
+	return line, err
+}
+
+func (l *LineReader) readLine() ([]byte, error) {
 	for {
 		line, ok := l.buffered()
 		if !ok {
 			if l.end-l.start > l.limits.MaxMessage() {
 				return nil, l.skipLine()
+			}
+			if err := l.enter(); err != nil {
+				return nil, err
 			}
 			if err := l.fill(); err != nil {
 				return l.lastLine(err)
@@ -65,6 +90,16 @@ func (l *LineReader) ReadLine() ([]byte, error) {
 			return l.own(line), nil
 		}
 	}
+}
+
+// enter waits for a place if what has come of a line is large.
+func (l *LineReader) enter() error {
+	if l.places == nil || l.entered || l.end-l.start < largeLine {
+		return nil
+	}
+	err := l.places.Enter()
+	l.entered = err == nil
+	return err
 }
 
 // Buffered reports whether a whole line has been read ahead, so that the next

@@ -1,6 +1,7 @@
 package frontend
 
 import (
+	"errors"
 	"sync"
 	"time"
 
@@ -81,8 +82,15 @@ type placesOf struct {
 	who identity.Principal
 }
 
-// Enter implements [wsconn.Places].
-func (p placesOf) Enter() bool { return p.all.enter(p.who) }
+// Enter implements [jsonrpc.Places].
+func (p placesOf) Enter() error {
+	if !p.all.enter(p.who) {
+		return errNoPlace
+	}
+	return nil
+}
 
-// Leave implements [wsconn.Places].
+var errNoPlace = errors.New("too many large messages")
+
+// Leave implements [jsonrpc.Places].
 func (p placesOf) Leave() { p.all.leave(p.who) }

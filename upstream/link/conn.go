@@ -32,6 +32,7 @@ type conn struct {
 	limits jsonrpc.Limits // of a message that must be checked
 
 	// Set before anybody can close c; may be nil.
+	tells    bool   // it is a hostConn
 	over     func() // called once, when c ends
 	finished func() // called when the other side has closed c too, unless the link has ended
 
@@ -44,9 +45,13 @@ type conn struct {
 
 func newConn(l *link, y *yamux.Stream, limits jsonrpc.Limits) *conn {
 	limits.Message = limits.MaxMessage() + slack
-	s := &stream{y: y, link: l}
+	s := &stream{y: y, link: l, over: make(chan struct{})}
 	l.enter(s)
-	return &conn{stream: s, out: jsonrpc.NewLineWriter(s), limits: limits, lines: jsonrpc.NewLineReader(s, limits)}
+	c := &conn{stream: s, out: jsonrpc.NewLineWriter(s), limits: limits, lines: jsonrpc.NewLineReader(s, limits)}
+	if !l.trusted { // else the line is whole already
+		c.lines.Bound(largeLines{s})
+	}
+	return c
 }
 
 // Recv implements [jsonrpc.Conn]. Its end is always a [*jsonrpc.ClosedError],
@@ -109,7 +114,11 @@ func (c *conn) line() ([]byte, error) {
 		return nil, end
 	}
 	line, err := c.lines.ReadLine()
-	if end, ok := errors.AsType[*jsonrpc.ClosedError](err); ok {
+	end, ended := errors.AsType[*jsonrpc.ClosedError](err)
+	switch {
+	case ended && end == errSlowLine && c.tells:
+		return nil, c.shut(end, closingLine(end), time.Now().Add(lastTimeout))
+	case ended:
 		return nil, c.shut(end, nil, longAgo)
 	}
 	return line, err

@@ -83,7 +83,9 @@
 // # Bounds
 //
 // A stream holds at most yamux's window of 256 KiB that nobody has read, and one
-// message. A proxy has as many streams as Client.Streams says, and opens 256 of
+// message. From another process, 16 messages over 64 KiB are read at a time on a link. The
+// others wait, for as long as a minute, and each has a minute then; a stream with one that is
+// late ends. A proxy has as many streams as Client.Streams says, and opens 256 of
 // them at a time. A host takes 4096 on a link from elsewhere, or Server.Streams, and
 // refuses more; 512 refusals that go unread end the link. It has 64 links: one more takes the place of the one
 // that has been without a hello for longest, or is closed. An announcement

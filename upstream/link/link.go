@@ -26,6 +26,12 @@ const (
 	// a host's backlog, and than it may have to refuse at once.
 	maxOpening = 256
 
+	// maxLarge is how many lines over 64 KiB are read at a time on one link: what has come of
+	// one is in memory. The others wait, for as long as largeTimeout, and then each has as
+	// long to come. One that does not ends its stream.
+	maxLarge     = 16
+	largeTimeout = time.Minute
+
 	// writeTimeout is how long the carrier may refuse to take a frame; then
 	// the link ends.
 	writeTimeout = 60 * time.Second
@@ -58,6 +64,8 @@ type link struct {
 
 	wg       sync.WaitGroup // what spawn and leave started
 	opening  chan struct{}  // has one for each opening that the proxy has begun
+	large    chan struct{}  // has one for each large line that is being read
+	within   time.Duration  // that such a line has
 	leaving  sync.WaitGroup // what leave has still to say
 	controls sync.WaitGroup // what goes on as long as the link
 	refused  atomic.Bool    // a hello was, of which the log has heard
@@ -76,7 +84,7 @@ type interrupter interface{ interrupt() }
 
 // newLink starts a session with yamux.Client or yamux.Server. It owns carrier.
 func newLink(carrier net.Conn, end func(io.ReadWriteCloser, *yamux.Config) (*yamux.Session, error), config *yamux.Config, trusted bool) (*link, error) {
-	l := &link{carrier: carrier, trusted: trusted, event: jsonrpc.NewEvent(), opening: make(chan struct{}, maxOpening), streams: make(map[interrupter]struct{})}
+	l := &link{carrier: carrier, trusted: trusted, event: jsonrpc.NewEvent(), opening: make(chan struct{}, maxOpening), large: make(chan struct{}, maxLarge), within: largeTimeout, streams: make(map[interrupter]struct{})}
 	if _, ring := carrier.(*ringConn); !ring {
 		l.socket = newSocket(carrier)
 		l.carrier = l.socket

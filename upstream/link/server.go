@@ -163,6 +163,7 @@ func (s *Server) accept(ctx context.Context, l *link, streams *sync.WaitGroup) e
 			return err
 		}
 		c := hostConn{newConn(l, y, s.Limits)}
+		c.tells = true
 		n, most := l.unfinished(), s.most()
 		switch ok, first := full.admit(n-1, most); {
 		case ok:

@@ -41,8 +41,11 @@ type stream struct {
 	y    *yamux.Stream
 	link *link
 
-	reading sync.Mutex  // held by whoever reads from y
-	stopped atomic.Bool // Read is over; only drain reads
+	reading sync.Mutex    // held by whoever reads from y
+	stopped atomic.Bool   // Read is over; only drain reads
+	over    chan struct{} // closed by ending, for who waits to read; nil before the hello is through
+	ending  sync.Once
+	hurried atomic.Bool // Read has a deadline
 
 	burst     bool        // owned by Read: y's buffer has grown
 	shrinking atomic.Bool // y's buffer will be dropped in a moment
@@ -114,6 +117,8 @@ func (s *stream) ended(err error) error {
 		return errClosed
 	case s.link.dead.Load(), s.y.Session().IsClosed():
 		return s.link.lost(net.ErrClosed)
+	case s.hurried.Load() && errors.Is(err, yamux.ErrTimeout):
+		return errSlowLine
 	case err == io.EOF:
 		return errClosed
 	case errors.Is(err, yamux.ErrStreamClosed), errors.Is(err, yamux.ErrConnectionReset), errors.Is(err, yamux.ErrTimeout):
@@ -126,13 +131,22 @@ func (s *stream) ended(err error) error {
 // stop ends Read, and Write at the deadline unless the other side reads.
 func (s *stream) stop(deadline time.Time) {
 	s.stopped.Store(true)
+	s.wake()
 	s.y.SetReadDeadline(longAgo)
 	s.y.SetWriteDeadline(deadline)
 	s.heed()
 }
 
+// wake ends the wait for a place.
+func (s *stream) wake() {
+	if s.over != nil {
+		s.ending.Do(func() { close(s.over) })
+	}
+}
+
 // interrupt ends Read, Write and drain because the link has ended.
 func (s *stream) interrupt() {
+	s.wake()
 	s.y.SetReadDeadline(longAgo)
 	s.y.SetWriteDeadline(longAgo)
 }
@@ -160,4 +174,50 @@ func (s *stream) drain(deadline time.Time) {
 	s.y.SetReadDeadline(deadline)
 	s.heed()
 	_, _ = io.CopyN(io.Discard, s.y, lingerBytes) // any end will do
+}
+
+// errSlowLine is the end of a stream with a large message that did not come in time, or found
+// no place.
+var errSlowLine = &jsonrpc.ClosedError{Cause: jsonrpc.CauseTimeout, Delivered: true, Says: "did not send a large message in time (timeout)"}
+
+// largeLines are the places of the large lines of a stream.
+type largeLines struct{ s *stream }
+
+// Enter implements [jsonrpc.Places].
+func (p largeLines) Enter() error {
+	timer := time.NewTimer(p.s.link.within)
+	defer timer.Stop()
+	select {
+	case p.s.link.large <- struct{}{}:
+	case <-p.s.over:
+		return p.s.ended(net.ErrClosed)
+	case <-timer.C:
+		return errSlowLine
+	}
+	p.s.hurried.Store(true)
+	p.s.hurry(time.Now().Add(p.s.link.within))
+	return nil
+}
+
+// Leave implements [jsonrpc.Places].
+func (p largeLines) Leave() {
+	p.s.hurried.Store(false)
+	p.s.hurry(time.Time{})
+	<-p.s.link.large
+}
+
+// hurry sets the deadline of Read. It does not undo that of stop, interrupt or drain.
+func (s *stream) hurry(until time.Time) {
+	if !s.reading.TryLock() { // drain has it: Read is over
+		return
+	}
+	defer s.reading.Unlock()
+	if s.stopped.Load() {
+		return
+	}
+	s.y.SetReadDeadline(until)
+	if s.stopped.Load() {
+		s.y.SetReadDeadline(longAgo)
+	}
+	s.heed()
 }

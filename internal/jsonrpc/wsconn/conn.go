@@ -27,7 +27,7 @@ type Config struct {
 
 	// Places are for messages over 64 KiB: what has come of one stays in memory until
 	// the rest is there. Nil: there is no bound.
-	Places Places
+	Places jsonrpc.Places
 
 	// LargeTimeout is how long such a message may take; zero means a minute.
 	LargeTimeout time.Duration
@@ -35,12 +35,6 @@ type Config struct {
 	// WriteTimeout is how long the peer may take for 256 KiB before it is gone;
 	// zero means 30 s.
 	WriteTimeout time.Duration
-}
-
-// Places bound how many large messages are read at a time.
-type Places interface {
-	Enter() bool // waits for a place, and reports false if there was none in time
-	Leave()      // gives it back
 }
 
 const (
@@ -58,7 +52,7 @@ type Conn struct {
 
 	// Static after construction.
 	limits jsonrpc.Limits
-	places Places // nil for no bound
+	places jsonrpc.Places // nil for no bound
 	within time.Duration
 	ping   time.Duration
 	timer  *time.Timer // runs tick, which alone uses vigil
@@ -156,7 +150,7 @@ func (c *Conn) readAll(r io.Reader) ([]byte, error) {
 // enter waits for a place for the message that is being read. The rest of it has to come in
 // time.
 func (c *Conn) enter() bool {
-	ok := c.places.Enter()
+	ok := c.places.Enter() == nil
 	if ok {
 		c.setReadDeadline(time.Now().Add(c.within))
 	}
