@@ -271,7 +271,7 @@ func writePieces(c *websocket.Conn, text string) {
 
 func TestConnFragments(t *testing.T) {
 	client, c := newWSServer(t, Config{}).dial()
-	want := `{"jsonrpc":"2.0","id":1,"method":"é😀` + strings.Repeat("x", 10_000) + `"}`
+	want := `{"jsonrpc":"2.0","id":1,"method":"x","params":{"x":"é😀` + strings.Repeat("x", 10_000) + `"}}`
 	writePieces(client, want)
 	wantText(t, conntest.Recv(t, c), want)
 }
