@@ -54,7 +54,9 @@ type stream struct {
 // Read implements io.Reader. It never returns io.EOF, after which a LineReader
 // would take a line that was cut off for a message.
 func (s *stream) Read(p []byte) (int, error) {
-	s.reading.Lock()
+	if !s.reading.TryLock() { // drain has it: Read is over
+		return 0, errClosed
+	}
 	defer s.reading.Unlock()
 	if s.stopped.Load() {
 		return 0, errClosed
