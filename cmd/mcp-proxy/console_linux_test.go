@@ -4,6 +4,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"os/signal"
 	"regexp"
 	"strings"
 	"syscall"
@@ -189,6 +190,9 @@ func TestTextWithoutTerminal(t *testing.T) {
 // Closing the terminal stops serve and host and what they started. With nohup they run on, and
 // the signal is no reload there either.
 func TestTerminalIsClosed(t *testing.T) {
+	hangUps := make(chan os.Signal, 1)
+	signal.Notify(hangUps, syscall.SIGHUP) // what is ignored here would be ignored there
+	defer signal.Stop(hangUps)
 	for _, command := range []string{"serve", "host"} {
 		for _, nohup := range []bool{false, true} {
 			t.Run(command+map[bool]string{true: " with nohup"}[nohup], func(t *testing.T) {

@@ -435,14 +435,15 @@ func TestLinesAreShort(t *testing.T) {
 	s := newScene(t, Point{})
 	tap := open(t, s.taps, Options{})
 	long := strings.Repeat("é", 1<<20)
+	id := strings.Repeat("é", 500) // nearly as long as may be
 	for _, text := range []string{
-		`{"jsonrpc":"2.0","id":"` + long + `","method":"` + long + `"}`,
+		`{"jsonrpc":"2.0","id":"` + id + `","method":"` + id + `"}`,
 		`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"` + long + `"}}`,
-		`{"jsonrpc":"2.0","method":"` + long + `"}`,
+		`{"jsonrpc":"2.0","method":"` + id + `"}`,
 	} {
 		s.in(text)
 	}
-	s.out(`{"jsonrpc":"2.0","id":"` + long + `","result":{}}`)
+	s.out(`{"jsonrpc":"2.0","id":"` + id + `","result":{}}`)
 	s.out(`{"jsonrpc":"2.0","id":2,"result":{}}`)
 	for _, l := range tap.queue {
 		if n := max(len(l.method), len(l.tool), len(l.id.String())); n > 2*maxName {

@@ -112,6 +112,7 @@ func (s *session) deliver(c *call, answer *jsonrpc.Message, put func(*jsonrpc.Me
 	if after := s.stop(c); after != nil {
 		after(answer)
 	}
+	s.release(c) // after that: what it keeps for good is counted by now
 	s.tellAnswer(c, answer)
 	put(answer)
 }
@@ -122,8 +123,6 @@ func (s *session) stop(c *call) (after func(answer *jsonrpc.Message)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c.use.End()
-	s.kept.free(c.kept)
-	c.kept = 0
 	if c.cancel != nil {
 		c.cancel()
 	}
@@ -174,6 +173,7 @@ func (s *session) cancelled(r *peer.Request, m *jsonrpc.Message, at jsonrpc.Span
 	c := r.Value.(*call)
 	use := s.takeUse(c)
 	s.stop(c)
+	s.release(c)
 	call := r.Forwarded()
 	switch {
 	case m == nil:
@@ -232,19 +232,28 @@ func (s *session) forward(c *call, u *upstreamConn, edits ...jsonrpc.Edit) {
 	}
 }
 
-// keep counts bytes of a request that are kept until it is answered. It reports false if there
-// is no room for them.
+// keep counts so many bytes of a request, which are kept until it is answered. It reports
+// false if there is no room for them.
 func (s *session) keep(c *call, bytes int) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if c.kept > 0 || !c.Open() { // stop has been called, and takes nothing off any more
+	more := bytes - c.kept
+	if more <= 0 || !c.Open() { // release has been called, and takes nothing off any more
 		return true
 	}
-	ok := s.kept.add(bytes)
+	ok := s.kept.add(more)
 	if ok {
 		c.kept = bytes
 	}
 	return ok
+}
+
+// release takes off what keep has counted.
+func (s *session) release(c *call) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.kept.free(c.kept)
+	c.kept = 0
 }
 
 // ownToken puts a minted id in the place of the client's progress token in a

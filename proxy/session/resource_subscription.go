@@ -38,7 +38,7 @@ func (rs *resourceSubs) add(uri string, sub resourceSub) {
 		return
 	}
 	rs.removeLocked(uri)
-	rs.kept.bytes.Add(int64(sub.size(uri))) // there was room when it came
+	rs.kept.bytes.Add(int64(sub.size(uri))) // there was room when it came, and the call still holds that
 	put(&rs.byURI, uri, sub)
 }
 
@@ -88,11 +88,9 @@ func (s *session) subscribe(c *call) *jsonrpc.Error {
 		return bad
 	}
 	uri, _ := c.notes.Text(mcp.Key)
-	n := resourceSub{params: params}.size(uri)
-	if !s.kept.add(n) {
+	if !s.keep(c, resourceSub{params: params}.size(uri)) {
 		return jsonrpc.Overloaded("")
 	}
-	s.kept.free(n) // until it has succeeded
 	s.whenAnswered(c, func(answer *jsonrpc.Message) {
 		if answer.Error == nil && c.sent != nil {
 			s.resourceSubs.add(uri, resourceSub{c.sent.conn, params})
