@@ -129,7 +129,7 @@ func (e *Explanation) nobodys(cfg *config.Config, u *config.Upstream, kind polic
 	}
 	e.unknown("no upstream of this name is configured: a name is <prefix>__<name>")
 	e.Notes = nil
-	e.upstreamOr(all)
+	e.upstreamOr(all, nil)
 }
 
 // isBare reports whether names of an upstream have no prefix.

@@ -35,24 +35,25 @@ func (p *Proxy) Explain(q Question) (*Explanation, error) {
 	switch {
 	case l.Upstream == "" && !kind.IsResource():
 		e.nowhere(l)
-		e.upstreamOr(p.traffic())
+		e.upstreamOr(p.traffic(), l.Names)
 	case l.Hidden && e.Link != "":
 		e.hidden("tools of the upstream, in the configuration of its host, hides it from all clients")
 	case l.Hidden:
 		e.hidden(fmt.Sprintf("%s: upstreams.%s.tools hides it from all clients", fileOf(cfg.File), e.Upstream))
 	case l.By == session.ByPrefix && l.Known && !l.Listed:
 		e.unknown(e.Upstream + " lists no such " + e.Kind + ": a call of it is refused")
+		e.suggest(config.Nearest(e.Name, l.Names))
 	}
 	e.serversIn(p.host)
 	return e, nil
 }
 
-// upstreamOr says of a name that leads nowhere how the upstream of that name does, else
-// which upstreams may have been meant.
-func (e *Explanation) upstreamOr(all []observe.Traffic) {
-	var names []string
+// upstreamOr says of a name that leads nowhere how the upstream of that name does, else which
+// one, or which of the names that are listed, may have been meant.
+func (e *Explanation) upstreamOr(all []observe.Traffic, names []string) {
+	var upstreams []string
 	for _, t := range all {
-		names = append(names, t.Upstream)
+		upstreams = append(upstreams, t.Upstream)
 		if t.Upstream != e.Name {
 			continue
 		}
@@ -60,11 +61,22 @@ func (e *Explanation) upstreamOr(all []observe.Traffic) {
 		e.Link = t.Link // serversIn has its last failure
 		return
 	}
+	if near := config.Nearest(e.Name, names); near != "" {
+		e.suggest(near)
+		return
+	}
 	prefix, rest, found := strings.Cut(e.Name, "__")
-	if near := config.Nearest(prefix, names); near != "" && !(found && near == prefix) {
+	if near := config.Nearest(prefix, upstreams); near != "" && !(found && near == prefix) {
 		if found {
 			near += "__" + rest
 		}
+		e.suggest(near)
+	}
+}
+
+// suggest says what may have been meant; "" is nothing.
+func (e *Explanation) suggest(near string) {
+	if near != "" {
 		e.Why += "; did you mean " + near + "?"
 	}
 }

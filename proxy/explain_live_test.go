@@ -72,6 +72,7 @@ func TestExplainOfARunningProxy(t *testing.T) {
 		{"a__hang", "as=operator", "allowed", "a", "", "yes", "policies[0]"},
 		{"a__hang", "as=anonymous", "denied", "a", "", "yes", `policies[1].tools.deny has "a__hang"`},
 		{"a__none", "", "unknown", "a", "", "no", "lists no such tool"},
+		{"a__gret", "", "unknown", "a", "", "no", "did you mean a__greet?"},
 		{"a__secret", "", "denied", "a", "", "no", "upstreams.a.tools hides it"},
 		{"far__hang", "", "denied", "far", "", "no", "the configuration of its host"},
 		{"far__greet", "", "allowed", "far", "", "yes", ""},

@@ -23,6 +23,9 @@ type Lead struct {
 	// Others are upstreams that have the same bare name, so that it leads nowhere.
 	Others []string
 
+	// Names are those that clients see of what upstreams list, if none lists this one.
+	Names []string
+
 	Complete bool // there are no upstreams that are not known yet
 }
 
@@ -47,7 +50,9 @@ func (p *Router) Lead(k catalog.Kind, name string) Lead {
 	f := finder{p.current(), p.memory.seen(), k}
 	var l Lead
 	if k.IsNamed() {
-		l = f.named(name)
+		if l = f.named(name); !l.Listed {
+			l.Names = f.names()
+		}
 	} else {
 		l = f.uri(name)
 	}
@@ -88,6 +93,23 @@ func (f *finder) capabilities() []catalog.Digest {
 		return []catalog.Digest{{}}
 	}
 	return sorted
+}
+
+// names returns what clients call all that is known to be listed.
+func (f *finder) names() (all []string) {
+	for i, u := range f.upstreams {
+		for k, t := range f.tables {
+			if k.upstream != u.Name || k.kind != f.kind {
+				continue
+			}
+			for _, e := range t.Entries {
+				if f.kind != catalog.Tools || u.allows(e.Name) {
+					all = append(all, catalog.Exposed(f.prefixes[i], e.Name))
+				}
+			}
+		}
+	}
+	return all
 }
 
 func (f *finder) named(name string) Lead {
