@@ -13,13 +13,13 @@ The server is killed
 stdio → process | 8 errors | -32603 "Connection closed: main was killed (signal: killed)" | works | –
 WebSocket → process | 8 errors | -32603 "Connection closed: main was killed (signal: killed)" | works | works
 HTTP → process | 8 errors | -32603 "Connection closed: main was killed (signal: killed)" | works | works
-stdio → remote HTTP | 8 errors | -32603 "Connection closed: main broke off the connection (connection lost)" | works | –
+stdio → remote HTTP | 8 errors | -32603 "Connection closed: 127.0.0.1:PORT broke off the connection (connection lost)" | works | –
 HTTP → remote HTTP | 8 errors | -32603 "Connection closed: far broke off the connection (connection lost)" | works | works
 The server exits
 stdio → process | 2 errors | -32603 "Connection closed: main exited (exit status 3)" | works | –
 WebSocket → process | 2 errors | -32603 "Connection closed: main exited (exit status 3)" | works | works
 HTTP → process | 2 errors | -32603 "Connection closed: main exited (exit status 3)" | works | works
-stdio → remote HTTP | 2 errors | -32603 "Connection closed: main broke off the connection (connection lost)" | works | –
+stdio → remote HTTP | 2 errors | -32603 "Connection closed: 127.0.0.1:PORT broke off the connection (connection lost)" | works | –
 HTTP → remote HTTP | 2 errors | -32603 "Connection closed: far broke off the connection (connection lost)" | works | works
 The client cancels
 stdio → process | is cancelled | none

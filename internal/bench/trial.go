@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -204,7 +205,7 @@ func (a answer) read() reply {
 	case a.message != nil && json.Unmarshal(a.message, &m) != nil:
 		return reply{text: "not JSON"}
 	case m.Error != nil:
-		return reply{text: fmt.Sprintf("%d %q", m.Error.Code, m.Error.Message)}
+		return reply{text: fmt.Sprintf("%d %q", m.Error.Code, ports.ReplaceAllString(m.Error.Message, "127.0.0.1:PORT"))}
 	case m.Result != nil && len(m.Result.Content) > 0:
 		text := m.Result.Content[0].Text
 		if m.Result.IsError {
@@ -267,3 +268,6 @@ func (t *trial) leave(conns ...*conn) error {
 	}
 	return nil
 }
+
+// ports are what differs from run to run in the name of a server that has no other one.
+var ports = regexp.MustCompile(`127\.0\.0\.1:\d+`)
