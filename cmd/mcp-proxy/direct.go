@@ -136,6 +136,9 @@ func (s *start) use(ctx context.Context, f func(context.Context, *proxy.Proxy, *
 // wrongPath says more of a URL that was answered with a status of HTTP: what its server says
 // of a path that it does not have, and where MCP servers usually are.
 func wrongPath(ctx context.Context, cfg *config.Config, status int) string {
+	if len(cfg.Upstreams) == 0 { // it is behind a link
+		return ""
+	}
 	at, err := url.Parse(cfg.Upstreams[0].URL)
 	if err != nil || at.Host == "" {
 		return ""

@@ -33,8 +33,10 @@ type LineReader struct {
 // Places bound how many large messages are read at a time: what has come of one stays in
 // memory until the rest is there.
 type Places interface {
-	Enter() error // waits for a place; its error becomes that of the reader
-	Leave()       // gives it back
+	// Enter waits for a place, or until gone is closed. Its error becomes that of the reader.
+	Enter(gone <-chan struct{}) error
+
+	Leave() // gives it back
 }
 
 // NewLineReader returns a LineReader on r. It reads ahead.
@@ -97,7 +99,7 @@ func (l *LineReader) enter() error {
 	if l.places == nil || l.entered || l.end-l.start < largeLine {
 		return nil
 	}
-	err := l.places.Enter()
+	err := l.places.Enter(nil)
 	l.entered = err == nil
 	return err
 }

@@ -37,6 +37,12 @@ func (now *Current) Replace(c *Clients) {
 	if c == nil {
 		c = new(Clients)
 	}
+	var dropped []*Token
+	defer func() { // without the lock: one of them may be being read
+		for _, t := range dropped {
+			t.withdraw()
+		}
+	}()
 	now.mu.Lock()
 	defer now.mu.Unlock()
 	before := now.clients
@@ -46,7 +52,7 @@ func (now *Current) Replace(c *Clients) {
 	now.clients = c
 	for _, t := range before.Tokens {
 		if !slices.Contains(c.Tokens, t) {
-			t.withdraw()
+			dropped = append(dropped, t)
 		}
 	}
 	issuers := make(map[*jwt.Issuer]proof)
@@ -142,16 +148,17 @@ func (now *Current) Identify(r *http.Request) (*identity.Identity, *identity.Ref
 // Good returns a ctx that is done when who may not go on with what it has opened; nil if
 // nothing but its Expires says so.
 func (now *Current) Good(who *identity.Identity) context.Context {
-	now.mu.Lock()
-	defer now.mu.Unlock()
-	switch who.Kind {
-	case identity.Token:
-		for _, t := range now.clients.Tokens {
+	if who.Kind == identity.Token { // without the lock: a token may be being read
+		for _, t := range now.Clients().Tokens {
 			if good := t.good(who); good != nil {
 				return good
 			}
 		}
 		return withdrawn
+	}
+	now.mu.Lock()
+	defer now.mu.Unlock()
+	switch who.Kind {
 	case identity.JWT:
 		for i, proof := range now.issuers {
 			if i.Name == who.Issuer {

@@ -80,7 +80,7 @@ func (b *bodies) read(r *http.Request, who identity.Principal) (body []byte, sta
 	body = make([]byte, 0, size)
 	for {
 		if len(body) > piece && !large {
-			if large = b.places.enter(who); !large {
+			if large = b.places.enter(who, r.Context().Done()); !large {
 				return nil, http.StatusServiceUnavailable, tooManyLarge
 			}
 			defer b.places.leave(who)

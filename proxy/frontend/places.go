@@ -35,9 +35,9 @@ func newPlaces() *places {
 	return &places{large: make(map[identity.Principal]int), freed: make(chan struct{})}
 }
 
-// enter waits for a place, which leave gives back. It reports whether there was one in
-// time.
-func (p *places) enter(who identity.Principal) bool {
+// enter waits for a place, which leave gives back, or until gone is closed. It reports
+// whether there was one in time.
+func (p *places) enter(who identity.Principal, gone <-chan struct{}) bool {
 	timer := time.NewTimer(largeWait)
 	defer timer.Stop()
 	for {
@@ -48,6 +48,8 @@ func (p *places) enter(who identity.Principal) bool {
 		select {
 		case <-freed:
 		case <-timer.C:
+			return false
+		case <-gone:
 			return false
 		}
 	}
@@ -83,8 +85,8 @@ type placesOf struct {
 }
 
 // Enter implements [jsonrpc.Places].
-func (p placesOf) Enter() error {
-	if !p.all.enter(p.who) {
+func (p placesOf) Enter(gone <-chan struct{}) error {
+	if !p.all.enter(p.who, gone) {
 		return errNoPlace
 	}
 	return nil

@@ -197,6 +197,8 @@ func (s *session) sendLocked(m *jsonrpc.Message, e event) (*stream, error) {
 		s.settleLocked(m.ID, e)
 	case st.lost || st.unread.room(len(e.data)):
 		s.out.push(st, e)
+	case e.response: // its client waits for one; an error is small
+		s.out.push(st, event{data: jsonrpc.NewError(e.id, unreadable()).Append(nil), id: e.id, response: true})
 	default:
 		s.out.dropped++
 		s.out.drop(e)

@@ -332,6 +332,7 @@ func (rd *reader) wrotePlain() {
 	rd.out.mu.Lock()
 	defer rd.out.mu.Unlock()
 	rd.out.idle.seen()
+	rd.to = nil // whose handler is about to return
 	rd.out.lose(rd.st)
 }
 

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 
@@ -197,5 +198,44 @@ func TestUnreadInQueue(t *testing.T) {
 	conn.(*endedConn).Conn.(interface{ Waits(bytes int) }).Waits(1<<20 + 1)
 	if m, err := conn.Recv(); err == nil {
 		t.Errorf("received %s", m.Append(nil))
+	}
+}
+
+// A cut that comes when a plain response is out does not touch its connection, whose handler
+// may have returned.
+func TestCutAfterAPlainResponse(t *testing.T) {
+	s := newSession(client{who: identity.Nobody}, newUnread(jsonrpc.Limits{}).join(identity.Nobody.Principal))
+	m := jsonrpc.NewRequest(jsonrpc.IntID(1), "x", nil)
+	rd, err := s.expect([]*jsonrpc.Message{m}, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Send(jsonrpc.NewResult(m.ID, []byte(`{"x":"`+strings.Repeat("x", 1<<20)+`"}`))); err != nil {
+		t.Fatal(err)
+	}
+	out := newResponder(httptest.NewRecorder())
+	if _, plain := rd.responses(out); !plain {
+		t.Fatal("the response is not plain")
+	}
+	rd.wrotePlain()
+	s.out.cut(rd.st)
+	if out.aborted.Load() {
+		t.Error("the connection of a response that is out was aborted")
+	}
+}
+
+// A response that has no room on HTTP+SSE becomes an error: its client waits for one.
+func TestUnreadResponseOnSSE(t *testing.T) {
+	ts := newManualServer(t, func(h *HTTP) {
+		h.init()
+		h.open.unread.limit = 1 << 20
+	})
+	_, events := ts.asLegacy("")
+	conn := conntest.Await(t, "a session", ts.conns)
+	if err := conn.Send(jsonrpc.NewResult(jsonrpc.IntID(1), []byte(`{"x":"`+strings.Repeat("x", 2<<20)+`"}`))); err != nil {
+		t.Fatal(err)
+	}
+	if got := string(events.one().Data); !strings.Contains(got, `"id":1,"error"`) {
+		t.Errorf("the client got %.100s", got)
 	}
 }

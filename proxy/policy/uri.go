@@ -186,7 +186,7 @@ func bareHost(host string) string {
 // that they write in another way. Where elements begin a server decides: behind the scheme,
 // or behind the host.
 func isUnclear(place string) bool {
-	if place != strings.TrimSpace(place) || isDots(place) {
+	if place != strings.TrimSpace(place) || isDots(place) || isWrapped(place) {
 		return true
 	}
 	colon := strings.IndexByte(place, ':')
@@ -199,6 +199,13 @@ func isUnclear(place string) bool {
 	scheme = strings.ToLower(scheme)
 	host, _, port := authority(scheme, rest)
 	return port != "" && isOddHost(bareHost(host))
+}
+
+// isWrapped reports whether a text begins as a URI that is quoted, <file:///x> or URL:file:///x,
+// which urllib and java.net.URL unwrap.
+func isWrapped(place string) bool {
+	const word = "url:"
+	return strings.HasPrefix(place, "<") || len(place) >= len(word) && strings.EqualFold(place[:len(word)], word)
 }
 
 // isDots reports whether a text begins with an element that is "." or "..", perhaps with

@@ -319,3 +319,13 @@ func FuzzURI(f *testing.F) {
 func escaped(place string) string {
 	return strings.NewReplacer("%", "%25", "?", "%3f", "#", "%23").Replace(place)
 }
+
+// Some libraries unwrap a URI before they read it.
+func TestWrappedURIs(t *testing.T) {
+	p := policies(t, Rule{Who: Who{Any: true}, Resources: Globs{Deny: []string{"file:///secret/*"}}})
+	for _, uri := range []string{"<file:///secret/x>", "URL:file:///secret/x", "url:file:///secret/x", "%3Cfile:///secret/x", "<URL:file:///secret/x>"} {
+		if p.For(identity.Nobody).May(Resource, uri) {
+			t.Error(uri, "is allowed")
+		}
+	}
+}

@@ -291,7 +291,7 @@ func (s *session) admits(c *call) bool {
 	c.use = use
 	s.mu.Unlock()
 	if !c.Open() { // who has taken it may have looked before
-		c.use.End()
+		use.End()
 	}
 	return true
 }

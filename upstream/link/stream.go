@@ -185,8 +185,8 @@ var errSlowLine = &jsonrpc.ClosedError{Cause: jsonrpc.CauseTimeout, Delivered: t
 // largeLines are the places of the large lines of a stream.
 type largeLines struct{ s *stream }
 
-// Enter implements [jsonrpc.Places].
-func (p largeLines) Enter() error {
+// Enter implements [jsonrpc.Places]. The end of the stream is what it waits for besides.
+func (p largeLines) Enter(<-chan struct{}) error {
 	timer := time.NewTimer(p.s.link.within)
 	defer timer.Stop()
 	select {

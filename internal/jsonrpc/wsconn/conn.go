@@ -61,6 +61,7 @@ type Conn struct {
 
 	heard atomic.Int64 // when something came last, in nanoseconds after opened
 
+	gone       chan struct{} // closed by Close
 	closing    sync.Once
 	reading    sync.Mutex // held by Recv; guards the field below
 	peerClosed bool       // the peer sent a close frame
@@ -69,7 +70,7 @@ type Conn struct {
 // newConn makes a Conn of an upgraded connection.
 func (cfg Config) newConn(frames *websocket.Conn, socket net.Conn, client bool) *Conn {
 	c := &Conn{limits: cfg.Limits, places: cfg.Places, within: cmp.Or(cfg.LargeTimeout, defaultLargeTimeout),
-		ping: cmp.Or(cfg.Ping, defaultPing), opened: time.Now()}
+		ping: cmp.Or(cfg.Ping, defaultPing), opened: time.Now(), gone: make(chan struct{})}
 	c.frames, c.socket, c.masks = frames, socket, client
 	c.writeTimeout = cmp.Or(cfg.WriteTimeout, defaultWriteTimeout)
 	frames.SetReadLimit(int64(cfg.Limits.MaxMessage()))
@@ -150,7 +151,7 @@ func (c *Conn) readAll(r io.Reader) ([]byte, error) {
 // enter waits for a place for the message that is being read. The rest of it has to come in
 // time.
 func (c *Conn) enter() bool {
-	ok := c.places.Enter() == nil
+	ok := c.places.Enter(c.gone) == nil
 	if ok {
 		c.setReadDeadline(time.Now().Add(c.within))
 	}
@@ -270,6 +271,7 @@ func (c *Conn) Close() error {
 
 func (c *Conn) close() {
 	c.end(nil)
+	close(c.gone)
 	c.timer.Stop()
 	deadline := time.Now().Add(closeTimeout)
 	c.socket.SetReadDeadline(time.Unix(1, 0)) // Recv returns

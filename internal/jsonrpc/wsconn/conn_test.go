@@ -489,3 +489,31 @@ func TestConnSubprotocol(t *testing.T) {
 		conntest.Await(t, "connection", s.conns).Close()
 	}
 }
+
+// noPlaces has a place for nobody.
+type noPlaces struct{ asked chan struct{} }
+
+func (p noPlaces) Enter(gone <-chan struct{}) error {
+	close(p.asked)
+	<-gone
+	return errors.New("gone")
+}
+
+func (noPlaces) Leave() {}
+
+// Close does not wait for a place that a large message has not got.
+func TestConnCloseWithoutPlace(t *testing.T) {
+	places := noPlaces{make(chan struct{})}
+	client, c := newWSServer(t, Config{Places: places}).dial()
+	ended := make(chan error, 1)
+	go func() {
+		_, err := c.Recv()
+		ended <- err
+	}()
+	go client.WriteMessage(websocket.TextMessage, make([]byte, 256<<10))
+	<-places.asked
+	c.Close()
+	if err := conntest.Await(t, "the end of Recv", ended); !errors.Is(err, jsonrpc.ErrClosed) {
+		t.Error("Recv ended with", err)
+	}
+}
