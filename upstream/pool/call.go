@@ -120,7 +120,7 @@ func (c *call) answered(m *jsonrpc.Message, lost *peer.Lost) {
 		m = listenResult(c, m)
 	case s.modern != nil && becameTask(m):
 		s.mu.Lock()
-		s.gaveUpLocked(c.member) // the server is still at it
+		s.gaveUpLocked(c.member, c) // the server is still at it
 		s.mu.Unlock()
 	}
 	if ids := elicitationsIn(m.Error); len(ids) > 0 && s.modern == nil {
@@ -165,7 +165,7 @@ func (c *call) cancelled(m *jsonrpc.Message, at jsonrpc.Span) {
 	case !c.Take(): // it is answered at this moment
 		return
 	}
-	s.gaveUpLocked(c.member)
+	s.gaveUpLocked(c.member, c)
 	switch {
 	case m != nil:
 		c.Forget()
@@ -196,6 +196,6 @@ func (s *session) cancelLate(fading []*peer.Call) {
 		case c.Take():
 			s.tell(mcp.Cancellation(c.ID, jsonrpc.CauseClientGone))
 		}
-		s.gaveUpLocked(c.member)
+		s.gaveUpLocked(c.member, c)
 	}
 }

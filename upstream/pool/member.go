@@ -193,8 +193,11 @@ func (m *member) uses() {
 
 // gaveUpLocked notes that the server may still be at something of m's, for which nobody
 // waits.
-func (s *session) gaveUpLocked(m *member) {
+func (s *session) gaveUpLocked(m *member, c *call) {
 	s.gaveUp.add(m.holder.Who)
+	if c.listens { // which neither logs nor asks, unless by mistake
+		return
+	}
 	m.gaveUp = time.Now()
 	if m.gone {
 		s.leftLocked(m)

@@ -173,7 +173,7 @@ func (s *session) logged(m *jsonrpc.Message) {
 // late, so that it does not matter who asked for log messages, and whoever has given up a
 // call or was given a task may still be meant. Clients of another principal may be meant
 // because of a subscription, too, and at any time after they have given up; other clients of
-// the same principal for fadeFor.
+// the same principal, who may know what it knows, for lingering after a call.
 func (s *session) callsOfOneLocked() []*call {
 	meant := s.gaveUp
 	var calls []*call
@@ -192,8 +192,8 @@ func (s *session) callsOfOneLocked() []*call {
 	}
 	m := calls[0].member
 	switch {
-	case meant.others(m.holder.Who), s.othersGaveUpLocked(m, fadeFor),
-		m.holder.Principal && time.Since(m.gaveUp) < fadeFor:
+	case meant.others(m.holder.Who), s.othersGaveUpLocked(m, lingering),
+		m.holder.Principal && time.Since(m.gaveUp) < lingering:
 		return nil
 	}
 	return calls
