@@ -105,7 +105,7 @@ func hostileCases(t *testing.T) map[string][]hostileCase {
 	line := startProgram(t, nil, "serve", "--port", "0", "--", "hostile").hear()
 	far := regexp.MustCompile(`http://\S+/mcp`).FindString(line)
 	calls := func(address string) { hostileClient(t, address) }
-	ready, ends := `good +ready(.|\n)*bad +failed`, `hostile(.|\n)*ended unexpectedly|hostile(.|\n)*failed to start`
+	ready, ends := `good +ready(.|\n)*bad +failed|bad +failed(.|\n)*good +ready`, `hostile(.|\n)*ended unexpectedly|hostile(.|\n)*failed to start`
 
 	return map[string][]hostileCase{
 		"": {{args: []string{"--" + hostile}, mute: true}, {args: []string{hostile}}},
