@@ -1,6 +1,6 @@
 # Everything below runs with Go alone but for `interop`, which needs Node and Python.
 
-GOLANGCI = go tool -modfile=tools/go.mod golangci-lint
+GOLANGCI = go tool -modfile=$(CURDIR)/tools/go.mod golangci-lint
 
 .PHONY: all build test race lint fmt fuzz bench interop cross
 
@@ -15,9 +15,11 @@ test: ## what the README says
 race:
 	go test -race -shuffle=on ./...
 
-lint:
+lint: ## internal/bench is a module of its own
 	go vet ./...
 	$(GOLANGCI) run ./...
+	go -C internal/bench vet ./...
+	cd internal/bench && $(GOLANGCI) run ./...
 
 fmt:
 	gofmt -w .
@@ -26,7 +28,7 @@ fuzz: ## each fuzzer on FUZZ inputs
 	.ci/fuzz $(FUZZ)
 
 bench: ## a server, a relay and the proxy side by side; a few minutes
-	go run ./internal/bench
+	go -C internal/bench run .
 
 interop: ## the conformance suite and real clients and servers
 	interop/run.sh

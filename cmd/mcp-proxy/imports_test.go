@@ -105,8 +105,7 @@ func TestImportsAreTheDrawing(t *testing.T) {
 			if allowed, restricted := mayImport[pkg]; restricted && isOurs && !slices.Contains(allowed, ours) {
 				t.Errorf("%s must not import %s", pkg, ours)
 			}
-			if only, restricted := onlyIn[imported]; restricted && !strings.HasPrefix(pkg, "internal/bench") &&
-				pkg != only && !(only == "examples" && strings.HasPrefix(pkg, "examples/")) {
+			if only, restricted := onlyIn[imported]; restricted && pkg != only && !(only == "examples" && strings.HasPrefix(pkg, "examples/")) {
 				t.Errorf("%s must not import %s", pkg, imported)
 			}
 		}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -9,7 +8,8 @@ import (
 	"path/filepath"
 )
 
-const module = "github.com/mcp-proxy/mcp-proxy"
+// tree is the root of the repository. go -C internal/bench run . runs in internal/bench.
+const tree = "../.."
 
 // build puts into dir all programs that are measured; proxy, if it is not "",
 // is the proxy to use instead of this tree's.
@@ -21,14 +21,10 @@ func build(dir, proxy string, prof profiler) (programs, error) {
 		relay:  filepath.Join(dir, "relay"),
 		mortal: filepath.Join(dir, "mortal"),
 	}
-	if err := goBuild(b.echo, module+"/internal/bench/echo"); err != nil {
-		return b, err
-	}
-	if err := goBuild(b.mortal, module+"/internal/bench/mortal"); err != nil {
-		return b, err
-	}
-	if err := goBuild(b.relay, module+"/internal/bench/relay"); err != nil {
-		return b, err
+	for _, program := range []string{b.echo, b.mortal, b.relay} {
+		if err := goBuild(".", program, "./"+filepath.Base(program)); err != nil {
+			return b, err
+		}
 	}
 	if proxy == "" {
 		b.proxy = filepath.Join(dir, "mcp-proxy")
@@ -41,30 +37,28 @@ func build(dir, proxy string, prof profiler) (programs, error) {
 
 // buildProxy builds the proxy, with the profiler laid over it if there is to be one.
 func buildProxy(dir, out string, prof profiler) error {
-	pkg := module + "/cmd/mcp-proxy"
 	var flags []string
 	if prof.dir != "" {
-		overlay, err := overlayProfiler(dir, pkg)
+		overlay, err := overlayProfiler(dir)
 		if err != nil {
 			return err
 		}
 		flags = append(flags, "-overlay", overlay)
 	}
-	return goBuild(out, pkg, flags...)
+	return goBuild(tree, out, "./cmd/mcp-proxy", flags...)
 }
 
-// overlayProfiler writes what -overlay needs to find the profiler in package
-// pkg, and returns its path.
-func overlayProfiler(dir, pkg string) (string, error) {
-	list, err := exec.Command("go", "list", "-f", "{{.Dir}}", pkg).Output()
+// overlayProfiler writes what -overlay needs to find the profiler in the proxy, and returns its path.
+func overlayProfiler(dir string) (string, error) {
+	main, err := filepath.Abs(filepath.Join(tree, "cmd/mcp-proxy"))
 	if err != nil {
-		return "", fmt.Errorf("find %s: %w", pkg, err)
+		return "", err
 	}
 	source := filepath.Join(dir, "profiler.go")
 	if err := os.WriteFile(source, profilerSource, 0o600); err != nil {
 		return "", err
 	}
-	place := filepath.Join(string(bytes.TrimSpace(list)), "bench_profiler.go")
+	place := filepath.Join(main, "bench_profiler.go")
 	overlay, err := json.Marshal(map[string]any{"Replace": map[string]string{place: source}})
 	if err != nil {
 		return "", err
@@ -73,9 +67,9 @@ func overlayProfiler(dir, pkg string) (string, error) {
 	return path, os.WriteFile(path, overlay, 0o600)
 }
 
-// goBuild builds a program as the proxy is released.
-func goBuild(out, pkg string, flags ...string) error {
-	args := append([]string{"build", "-trimpath", "-o", out}, flags...)
+// goBuild builds a program of the module in root as the proxy is released.
+func goBuild(root, out, pkg string, flags ...string) error {
+	args := append([]string{"-C", root, "build", "-trimpath", "-o", out}, flags...)
 	cmd := exec.Command("go", append(args, pkg)...)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if output, err := cmd.CombinedOutput(); err != nil {

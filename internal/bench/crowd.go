@@ -111,9 +111,9 @@ func (c crowd) empty(s *session) (h house, err error) {
 
 // come has all arrive.
 func (g *gathering) come(v *visit) (err error) {
-	before := g.s.procs[0].cpu()
+	before := g.s.cpu()
 	v.arrival, err = g.arrive()
-	v.arrivalCPU = g.s.procs[0].cpu() - before
+	v.arrivalCPU = g.s.cpu() - before
 	v.initialized = len(g.callers)
 	return err
 }
@@ -125,9 +125,9 @@ func (g *gathering) stay(v *visit, before house) error {
 		return err
 	}
 	v.each = (sizes[0] - before.memory) / float64(g.members.clients*g.members.upstreams)
-	cpu := g.s.procs[0].cpu()
+	cpu := g.s.cpu()
 	g.call(v)
-	v.callingCPU = g.s.procs[0].cpu() - cpu
+	v.callingCPU = g.s.cpu() - cpu
 	return nil
 }
 

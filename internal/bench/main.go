@@ -18,14 +18,13 @@ type options struct {
 	crowds []crowd
 	only   bool // nothing but the crowds
 
-	operators bool     // nothing but what it costs that operators look in
-	pairs     []string // and of that these alone; nil: all
+	// Nothing but pairs: with this other binary, or with what the proxy does besides.
+	against string
+	extras  bool
+	pairs   []string // these alone; nil: all
 
-	peers comparison // nothing but how others do
-
-	identity bool   // nothing but what it costs to know clients
-	against  string // a binary to compare that with
-	profile  profiler
+	peers   comparison // nothing but how others do
+	profile profiler
 }
 
 func main() {
@@ -43,9 +42,8 @@ func parse() options {
 	flag.StringVar(&o.proxy, "proxy", "", "measure this `binary` instead of building this tree's")
 	flag.StringVar(&o.profile.dir, "profile", "", "profile the proxy into this `directory` instead of measuring")
 	flag.Func("crowd", "measure only crowds, of `CLIENTSxUPSTREAMS`; may be repeated", o.addCrowd)
-	flag.BoolVar(&o.identity, "identity", false, "measure only what it costs over HTTP to know clients by a static token, by a JWT, and with policies")
-	flag.BoolVar(&o.operators, "operators", false, "measure only what it costs that operators can look in: metrics, and their listener")
-	flag.StringVar(&o.against, "against", "", "with -identity, also measure this `binary`, of before")
+	flag.StringVar(&o.against, "against", "", "compare only the proxy with this other `binary`, in pairs: calls per second, and CPU for each")
+	flag.BoolVar(&o.extras, "extras", false, "compare only, in pairs, what tokens, policies, metrics and taps cost; arguments choose some of the pairs")
 	flag.StringVar(&o.peers.what, "compare", "", "compare only `calls`, faults, or all with other proxies")
 	flag.StringVar(&o.peers.dir, "peers", "", "the `directory` of the other proxies, interop/compare; none if it is not given")
 	flag.StringVar(&o.peers.docs, "docs", "", "with -compare, the `directory` of the documents that the tables go into")
@@ -82,11 +80,12 @@ func run(o options) error {
 	if o.peers.what != "" {
 		return compare(programs, o, pins{o.peers.dir})
 	}
-	if o.identity {
-		return identity(os.Stdout, programs, o)
-	}
-	if o.operators {
-		return operators(os.Stdout, programs, o)
+	if o.against != "" || o.extras {
+		pairs, err := programs.pairs(o)
+		if err != nil {
+			return err
+		}
+		return comparePairs(os.Stdout, pairs, o)
 	}
 	if o.only {
 		return visits(os.Stdout, programs, o.crowds, o.profile)

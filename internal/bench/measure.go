@@ -18,7 +18,7 @@ type sample struct {
 	p50, p99, big, first time.Duration
 	perSecond            float64
 	idle, memory         float64       // of the proxy, resident, before all of that and after
-	cpu                  time.Duration // of the proxy, for each of many calls at a time; zero if unknown
+	cpu                  time.Duration // of all proxies, for each of many calls at a time; zero if unknown
 }
 
 // measure takes one sample; each of its three parts lasts for d.
@@ -45,11 +45,9 @@ func (s *session) measure(m *sample, d time.Duration) (err error) {
 	}
 	m.p50, m.p99 = quantile(times, 0.50), quantile(times, 0.99)
 
-	before := s.procs[0].cpu()
-	if m.perSecond, err = s.together(d); err != nil {
+	if m.perSecond, m.cpu, err = s.together(d); err != nil {
 		return err
 	}
-	m.cpu = time.Duration(float64(s.procs[0].cpu()-before) / (m.perSecond * d.Seconds()))
 	times, err = s.oneByOne(big, d)
 	if err != nil {
 		return err
@@ -83,12 +81,12 @@ func (s *session) oneByOne(size int, d time.Duration) ([]time.Duration, error) {
 	return times, nil
 }
 
-// together has all callers call for d, and returns how many calls were answered
-// per second.
-func (s *session) together(d time.Duration) (float64, error) {
+// together has all callers call for d. It returns how many calls were answered per second, and
+// how long processors worked for each of them in the proxies.
+func (s *session) together(d time.Duration) (perSecond float64, cpu time.Duration, err error) {
 	var g errgroup.Group
 	var answered atomic.Int64
-	begin := time.Now()
+	before, begin := s.cpu(), time.Now()
 	for _, c := range s.callers {
 		g.Go(func() error {
 			n, err := c.callUntil(begin.Add(d))
@@ -96,8 +94,20 @@ func (s *session) together(d time.Duration) (float64, error) {
 			return err
 		})
 	}
-	err := g.Wait()
-	return float64(answered.Load()) / time.Since(begin).Seconds(), err
+	err = g.Wait()
+	n := max(answered.Load(), 1)
+	return float64(n) / time.Since(begin).Seconds(), (s.cpu() - before) / time.Duration(n), err
+}
+
+// cpu returns how long processors have worked for the proxies: the process that clients reach,
+// and the far one if it runs the same program.
+func (s *session) cpu() (sum time.Duration) {
+	for _, p := range s.procs {
+		if p.cmd.Path == s.procs[0].cmd.Path {
+			sum += p.cpu()
+		}
+	}
+	return sum
 }
 
 func (c *caller) callUntil(end time.Time) (n int64, err error) {

@@ -2,7 +2,6 @@ package main
 
 import (
 	"bufio"
-	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -14,6 +13,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // A process is a program under measurement.
@@ -99,25 +100,14 @@ func (p *process) url() (string, error) {
 	}
 }
 
-// tick is the unit of times in /proc, on all Linux systems that are in use.
-const tick = 10 * time.Millisecond
-
-// cpu returns how long processors have worked for the process; zero if that
-// cannot be told here.
+// cpu returns how long processors have worked for the process; zero if that cannot be told here.
 func (p *process) cpu() time.Duration {
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
-	if err != nil {
+	const exact = 2 // CPUCLOCK_SCHED: nanoseconds, where /proc has ticks
+	var t unix.Timespec
+	if unix.ClockGettime(int32(^p.cmd.Process.Pid<<3|exact), &t) != nil {
 		return 0
 	}
-	// The name in parentheses may hold anything; utime and stime are the 12th and
-	// 13th fields behind it.
-	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
-	if len(fields) < 13 {
-		return 0
-	}
-	user, _ := strconv.Atoi(fields[11])
-	system, _ := strconv.Atoi(fields[12])
-	return time.Duration(user+system) * tick
+	return time.Duration(t.Nano())
 }
 
 // rss returns the resident memory of the process in bytes.

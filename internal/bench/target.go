@@ -74,7 +74,9 @@ func (b programs) writeConfigs() error {
 	return nil
 }
 
-func (b programs) config(name string) string { return filepath.Join(b.dir, name+".json") }
+func (b programs) file(name string) string { return filepath.Join(b.dir, name) }
+
+func (b programs) config(name string) string { return b.file(name + ".json") }
 
 func (b programs) stdio(config string) []string {
 	return []string{b.proxy, "stdio", "--config", b.config(config)}
@@ -89,7 +91,7 @@ func (b programs) host(config, url string) []string {
 }
 
 // socket is the URL of a Unix socket for links.
-func (b programs) socket() string { return "unix://" + filepath.Join(b.dir, "link.sock") }
+func (b programs) socket() string { return "unix://" + b.file("link.sock") }
 
 // targets returns all whose calls are measured.
 func (b programs) targets() []target {
@@ -149,6 +151,17 @@ func openHTTP(p *process) (*conn, error) {
 		return nil, err
 	}
 	return dialHTTP(addr)
+}
+
+// openHTTPWith is openHTTP for a client that shows a token.
+func openHTTPWith(token string) func(*process) (*conn, error) {
+	return func(p *process) (*conn, error) {
+		c, err := openHTTP(p)
+		if err == nil {
+			c.wire.(*httpWire).token = token
+		}
+		return c, err
+	}
 }
 
 // openHTTPAtRoot is openHTTP for an endpoint that is /.

@@ -54,7 +54,7 @@ func converse(t *testing.T, c *conn, n int) {
 	for len(s.callers) < n {
 		s.callers = append(s.callers, c.caller(s.nextID))
 	}
-	if rate, err := s.together(10 * time.Millisecond); err != nil || rate <= 0 {
+	if rate, _, err := s.together(10 * time.Millisecond); err != nil || rate <= 0 {
 		t.Errorf("%v calls per second, %v", rate, err)
 	}
 }

@@ -4,7 +4,7 @@
 #
 # Installs the others from their registries first, into this directory: npm packages with
 # a Node of their own, a virtual environment, a crate, and a main of 70 lines on the Go SDK.
-# The pins are in package-lock.json, mcp-proxy.txt, crate.txt and ../../go.mod.
+# The pins are in package-lock.json, mcp-proxy.txt, crate.txt and ../../internal/bench/go.mod.
 set -euo pipefail
 cd "$(dirname "$0")"
 
@@ -34,5 +34,5 @@ npm_packages
 python_package
 crate
 cd ../..
-go build -trimpath -o interop/compare/out/gosdk ./internal/bench/gosdk
-exec go run ./internal/bench -compare "${1:-all}" -peers interop/compare -docs docs -rounds "${ROUNDS:-5}" -part "${PART:-400ms}"
+go -C internal/bench build -trimpath -o ../../interop/compare/out/gosdk ./gosdk
+exec go -C internal/bench run . -compare "${1:-all}" -peers "$PWD/interop/compare" -docs "$PWD/docs" -rounds "${ROUNDS:-5}" -part "${PART:-400ms}"
