@@ -102,10 +102,6 @@ func (o *openSessions) run(log *slog.Logger, c jsonrpc.Conn, leave func(), serve
 func (o *openSessions) serveWS(from client, ws *wsconn.Conn, leave func()) {
 	c := &socket{Conn: ws}
 	c.unread = held{of: o.unread.join(from.who.Principal), cut: c.cut}
-	defer func() {
-		c.unread.add(-c.unread.size())
-		o.unread.leave(from.who.Principal)
-	}()
 	log := o.log.With("transport", c.Transport(), "upstream", from.upstream, "principal", from.who.String())
 	o.run(log, c, leave, func(ctx context.Context) error {
 		serving, cancel := context.WithCancelCause(ctx)
@@ -115,7 +111,11 @@ func (o *openSessions) serveWS(from client, ws *wsconn.Conn, leave func()) {
 			cancel(why)
 		})
 		defer stop()
-		return o.serve(serving, from.who, from.upstream, c)
+		err := o.serve(serving, from.who, from.upstream, c)
+		c.Close()
+		c.unread.add(-c.unread.size())
+		o.unread.leave(from.who.Principal)
+		return err
 	})
 }
 
