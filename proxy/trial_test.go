@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -41,15 +42,15 @@ func TestTrialsTwoAtATime(t *testing.T) {
 // What took long beside another is started once more, alone, and that is the time that is told.
 func TestSlowTrialAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		open := 0
+		var open atomic.Int32
 		all := newTrials(&config.Config{}, &hosting{host: &upstream.Host{}}, nil)
 		all.dial = func(_ context.Context, name, _ string, _ mcp.Era) (jsonrpc.Conn, error) {
-			if open++; name == "slow" {
-				time.Sleep(time.Duration(3+open) * time.Second)
+			if n := open.Add(1); name == "slow" {
+				time.Sleep(time.Duration(3+n) * time.Second)
 			}
 			near, far := jsonrpc.Pipe()
 			go func() {
-				defer func() { open-- }()
+				defer open.Add(-1)
 				for {
 					m, err := far.Recv()
 					if err != nil {
