@@ -1,7 +1,6 @@
 package proxy
 
 import (
-	"context"
 	"crypto/tls"
 	"fmt"
 	"log/slog"
@@ -18,18 +17,17 @@ import (
 
 // An Inspection is what there is to say of a configuration.
 type Inspection struct {
-	OK        bool            `json:"ok"`               // there are no problems, and what was tried has started
-	File      string          `json:"file"`             // "" if none was found
-	Problems  config.Problems `json:"problems"`         // mistakes: nothing can be served
-	Warnings  []string        `json:"warnings"`         // what is not honoured, and does not matter much
-	Upstreams []string        `json:"upstreams"`        // names, in config order; with problems there may be none
-	Links     []string        `json:"links"`            // likewise
-	Trials    []Trial         `json:"trials,omitempty"` // of the upstreams, if they were tried
+	OK        bool            `json:"ok"`        // there are no problems
+	File      string          `json:"file"`      // "" if none was found
+	Problems  config.Problems `json:"problems"`  // mistakes: nothing can be served
+	Warnings  []string        `json:"warnings"`  // what is not honoured, and does not matter much
+	Upstreams []string        `json:"upstreams"` // names, in config order; with problems there may be none
+	Links     []string        `json:"links"`     // likewise
 }
 
 // Inspect loads a configuration, and finds out with [Check] whether what it names is well, too:
 // also where something else is wrong, so that all mistakes are told at once.
-func Inspect(o config.Options) (*config.Config, *Inspection) {
+func Inspect(o config.Options) *Inspection {
 	cfg, warnings, problems := config.Read(o)
 	for _, p := range Check(cfg) {
 		if !slices.ContainsFunc(problems, func(known config.Problem) bool { return isWithin(p.Key, known.Key) }) {
@@ -46,18 +44,11 @@ func Inspect(o config.Options) (*config.Config, *Inspection) {
 	for _, l := range cfg.Links {
 		in.Links = append(in.Links, l.Name)
 	}
-	return cfg, in
+	return in
 }
 
 // isWithin reports whether a key is another, or below it.
 func isWithin(key, other string) bool { return key == other || strings.HasPrefix(key, other+".") }
-
-// Try is what [Try] finds, for the same configuration.
-func (in *Inspection) Try(ctx context.Context, cfg *config.Config, log *slog.Logger) (err error) {
-	in.Trials, err = Try(ctx, cfg, log)
-	in.OK = in.OK && !slices.ContainsFunc(in.Trials, func(t Trial) bool { return !t.OK() })
-	return err
-}
 
 // Check finds what will fail later and can be seen now, without starting anything:
 // commands that are not there, and files of tokens, keys, headers and TLS that cannot be

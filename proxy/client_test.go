@@ -71,24 +71,24 @@ func TestClient(t *testing.T) {
 }
 
 // Each upstream is tried by itself, whatever becomes of the others.
-func TestTry(t *testing.T) {
+func TestTrials(t *testing.T) {
 	server := sdkServer()
 	t.Cleanup(server.Close)
-	trials, err := proxy.Try(t.Context(), &config.Config{Upstreams: []config.Upstream{
+	found, err := proxy.Diagnose(t.Context(), &config.Config{Upstreams: []config.Upstream{
 		{Name: "a", Remote: config.Remote{URL: server.URL}, Shared: true}, {Name: "gone", Process: config.Process{Command: "/there/is/none"}},
 	}, Links: []config.Link{{Name: "far", Accept: true}}}, slog.New(slog.DiscardHandler))
-	if err != nil || len(trials) != 2 {
-		t.Fatal(trials, err)
+	if err != nil || len(found.Upstreams) != 2 {
+		t.Fatal(found, err)
 	}
-	if a := trials[0]; !a.OK() || a.Tools.Count != 2 || a.Tools.Bytes == 0 || a.Server != "server 1" || a.StartMs == 0 || a.Transport != "http" {
+	if a := found.Upstreams[0]; !a.OK() || a.Tools.Count != 2 || a.Tools.Bytes == 0 || a.Server != "server 1" || a.StartMs == 0 || a.Transport != "http" {
 		t.Errorf("%+v", a)
 	}
-	if gone := trials[1]; gone.OK() || gone.Failed != "did not start: command not found" || gone.Transport != "stdio" {
+	if gone := found.Upstreams[1]; gone.OK() || gone.Failed != "did not start: command not found" || gone.Transport != "stdio" {
 		t.Errorf("%+v", gone)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := proxy.Try(ctx, &config.Config{Upstreams: []config.Upstream{{Name: "a", Remote: config.Remote{URL: server.URL}}}}, slog.New(slog.DiscardHandler)); !errors.Is(err, context.Canceled) {
+	if _, err := proxy.Diagnose(ctx, &config.Config{Upstreams: []config.Upstream{{Name: "a", Remote: config.Remote{URL: server.URL}}}}, slog.New(slog.DiscardHandler)); !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
 }

@@ -41,10 +41,9 @@ func (d *Diagnosis) Ill() bool {
 	return slices.ContainsFunc(d.Findings, func(f Finding) bool { return f.Level == LevelError })
 }
 
-// Diagnose tries each upstream of a configuration, as [Try] does, and looks for what is wrong
-// or suspicious.
+// Diagnose starts each upstream of a configuration once, and looks for what is wrong or suspicious.
 func Diagnose(ctx context.Context, cfg *config.Config, log *slog.Logger) (*Diagnosis, error) {
-	trials, err := try(ctx, cfg, log, true)
+	trials, err := try(ctx, cfg, log)
 	if err != nil {
 		return nil, err
 	}

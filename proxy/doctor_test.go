@@ -188,11 +188,11 @@ func TestRemedy(t *testing.T) {
 		row.upstream.StartTimeout = cmp.Or(row.upstream.StartTimeout, 20*time.Second)
 		cfg.Upstreams, want = append(cfg.Upstreams, row.upstream), append(want, row.want)
 	}
-	trials, err := Try(t.Context(), cfg, slog.New(slog.DiscardHandler))
+	found, err := Diagnose(t.Context(), cfg, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i, tr := range trials {
+	for i, tr := range found.Upstreams {
 		if tr.OK() || !strings.Contains(tr.Remedy(), want[i]) {
 			t.Errorf("%s (%s): %s, want %s", tr.Failed, tr.Cause, tr.Remedy(), want[i])
 		}

@@ -39,7 +39,7 @@ var answers = []struct {
 	// What commands print that ask no process.
 	{"mcp-proxy tools --json", "tools.json", proxy.Offer{}},
 	{"mcp-proxy doctor --json", "doctor.json", proxy.Diagnosis{}},
-	{"mcp-proxy check --start --json", "check.json", proxy.Inspection{}},
+	{"mcp-proxy check --json", "check.json", proxy.Inspection{}},
 	{"mcp-proxy version --json", "version.json", proxy.Build{}},
 
 	{"mcp-proxy healthcheck --json", "healthcheck.json", proxy.Health{}}, // what it prints of an answer that is text
@@ -85,11 +85,8 @@ func TestSchemas(t *testing.T) {
 			text = printed(t, cfg, func(ctx context.Context, _ *proxy.Proxy, _ *proxy.Client) (any, error) {
 				return proxy.Diagnose(ctx, &cfg, slog.New(slog.DiscardHandler))
 			})
-		case "mcp-proxy check --start --json":
-			text = printed(t, cfg, func(ctx context.Context, _ *proxy.Proxy, _ *proxy.Client) (any, error) {
-				_, bad := proxy.Inspect(config.Options{File: "/there/is/none.yaml"})
-				return bad, bad.Try(ctx, &cfg, slog.New(slog.DiscardHandler))
-			})
+		case "mcp-proxy check --json":
+			text, _ = json.Marshal(proxy.Inspect(config.Options{File: "/there/is/none.yaml"}))
 		case "mcp-proxy version --json":
 			text, _ = json.Marshal(proxy.BuildOf())
 		default:

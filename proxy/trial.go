@@ -63,15 +63,10 @@ type ListSize struct {
 // OK reports whether the upstream started and gave its lists.
 func (t *Trial) OK() bool { return t.Failed == "" }
 
-// Try starts each upstream of a configuration, two at a time, asks it for what it offers, and
-// stops it. Links are dialled, and what their hosts announce is tried, too. It
-// returns when all has ended; the trials are in the order of the configuration.
-func Try(ctx context.Context, cfg *config.Config, log *slog.Logger) ([]Trial, error) {
-	return try(ctx, cfg, log, false)
-}
-
-// try is Try. With eras it finds out all that each server speaks, for which it starts twice.
-func try(ctx context.Context, cfg *config.Config, log *slog.Logger, eras bool) ([]Trial, error) {
+// try starts each upstream of a configuration, two at a time, asks it for its lists, stops it, and
+// finds out which eras its server speaks, for which it may start it twice. Links are dialled, and
+// what their hosts announce is tried, too. It returns when all has ended, in config order.
+func try(ctx context.Context, cfg *config.Config, log *slog.Logger) ([]Trial, error) {
 	alone := Quiet(cfg)
 	for i := range alone.Upstreams {
 		alone.Upstreams[i].Shared, alone.Upstreams[i].Roots = false, nil // nobody else is there, and it is to stop
@@ -83,15 +78,13 @@ func try(ctx context.Context, cfg *config.Config, log *slog.Logger, eras bool) (
 	defer p.Shutdown(ctx)
 	p.start()
 	t := newTrials(cfg, p.host, p.dial)
-	t.links, t.eras = p.links.snapshot, eras
+	t.links, t.eras = p.links.snapshot, true
 	for _, u := range cfg.Upstreams {
 		t.begin(ctx, &Trial{Upstream: u.Name, Transport: transportOf(u), stopGrace: u.StopGrace})
 	}
 	t.throughLinks(ctx)
 	t.wg.Wait()
-	if eras {
-		t.alone(ctx)
-	}
+	t.alone(ctx)
 	var all []Trial
 	for _, tr := range t.all {
 		all = append(all, *tr)

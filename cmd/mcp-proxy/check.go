@@ -2,13 +2,10 @@ package main
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
-	"os/signal"
 	"slices"
 	"strings"
-	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -16,10 +13,10 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/proxy"
 )
 
-// A check is what the command of that name is asked.
+// A check holds the arguments of the command.
 type check struct {
-	file        string
-	begin, json bool
+	file string
+	json bool
 }
 
 func newCheck() *cobra.Command {
@@ -28,8 +25,7 @@ func newCheck() *cobra.Command {
 		Use:   "check [FILE]",
 		Short: "Validate a configuration: one line for each mistake, exit code 2",
 		Long: "Validates a configuration and what it names: commands that are not there, and files of tokens, keys, headers and TLS that\n" +
-			"cannot be used. Nothing is started without --start. Each mistake is a line with file and key, and the exit code is 2.\n" +
-			"With --start each server is started, asked for its lists and stopped. The exit code is 1 if that fails.",
+			"cannot be used. Nothing is started: doctor does that. Each mistake is a line with file and key, and the exit code is 2.",
 		Args: func(_ *cobra.Command, args []string) error {
 			switch {
 			case len(args) > 1:
@@ -43,59 +39,28 @@ func newCheck() *cobra.Command {
 			if len(args) == 1 {
 				c.file = args[0]
 			}
-			return c.run(cmd.Context())
+			return c.run()
 		},
 	}
 	addConfigFlag(cmd, &c.file)
-	cmd.Flags().BoolVar(&c.begin, "start", false, "start each server, list what it offers, and stop it")
 	addJSONFlag(cmd, &c.json)
 	return cmd
 }
 
-func (c *check) run(ctx context.Context) error {
-	cfg, found := proxy.Inspect(config.Options{File: c.file})
+func (c *check) run() error {
+	found := proxy.Inspect(config.Options{File: c.file})
 	if !c.json {
 		printInspection(found)
+	} else if err := printJSON(found); err != nil {
+		return &runError{err}
 	}
-	if c.begin && found.OK {
-		if err := c.start(ctx, cfg, found); err != nil {
-			return err
-		}
-	}
-	if c.json {
-		if err := printJSON(found); err != nil {
-			return &runError{err}
-		}
-	}
-	switch {
-	case len(found.Problems) > 0:
+	if !found.OK {
 		return found.Problems
-	case !found.OK:
-		return errAnswerIsNo
 	}
 	return nil
 }
 
-// start tries each server, and prints a line for it.
-func (c *check) start(ctx context.Context, cfg *config.Config, found *proxy.Inspection) error {
-	log, err := newLogger(stderr, "auto", "error")
-	if err != nil {
-		return err
-	}
-	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
-	defer stop()
-	if err := found.Try(ctx, cfg, log); err != nil {
-		return failed(ctx, err)
-	}
-	if !c.json {
-		for i := range found.Trials {
-			fmt.Fprintln(stdout, trialLine(&found.Trials[i]))
-		}
-	}
-	return nil
-}
-
-// printInspection prints what is well, and warnings; problems are errors.
+// printInspection prints the warnings and a summary. The caller returns the problems as errors.
 func printInspection(found *proxy.Inspection) {
 	for _, w := range found.Warnings {
 		fmt.Fprintln(stderr, "warning:", w)
@@ -109,19 +74,6 @@ func printInspection(found *proxy.Inspection) {
 		fmt.Fprintf(stdout, ", %d %s", n, plural("link", n))
 	}
 	fmt.Fprintln(stdout)
-}
-
-// trialLine says in one line what came of a trial, and of one that failed the last word, too.
-func trialLine(t *proxy.Trial) string {
-	name := cmp.Or(t.Upstream, "link "+t.Link)
-	if t.OK() {
-		return fmt.Sprintf("%s: ok, started in %s, %s", name, latency(t.StartMs), offers(t))
-	}
-	line := name + ": " + t.Failed
-	if last := lastWord(t.Stderr); last != "" {
-		line += ": " + oneLine(last, 200)
-	}
-	return line
 }
 
 // lastWord is the last line of stderr that says anything: that of npm is where its log is.

@@ -4,7 +4,7 @@
 //	mcp-proxy stdio   --config F                                       [-- CMD ARGS…]
 //	mcp-proxy connect URL
 //	mcp-proxy host    --config F --listen URL | --dial URL             [-- CMD ARGS…]
-//	mcp-proxy check   [F] [--start]
+//	mcp-proxy check   [F]
 //	mcp-proxy tools   [-- CMD ARGS… | URL]
 //	mcp-proxy call    NAME [JSON | key=value…]  [-- CMD ARGS…]
 //	mcp-proxy doctor  [-- CMD ARGS… | URL]
@@ -22,7 +22,7 @@
 //	                   stdio, connect proxy.New: ServeStdio    ──┼─ a signal ─► Shutdown ─► exit code
 //	                   host           proxy.NewHost: Serve     ──┘
 //	                   tools, call    proxy.New: Client  ──► Shutdown (direct.go)
-//	                   check, doctor  proxy.Try, proxy.Diagnose
+//	                   check, doctor  proxy.Inspect, proxy.Diagnose
 //
 // SIGHUP is Reload where stdin is no terminal, as is a changed file with --watch, and SIGUSR1 logs a Snapshot. A process
 // has a Unix socket for operators, where status and all that ask find it (admin_socket.go).

@@ -116,7 +116,7 @@ func hostileCases(t *testing.T) map[string][]hostileCase {
 		"stdio":                 {{args: server, keys: messages}, {args: slices.Concat([]string{"--log-format", "json"}, server), keys: messages}},
 		"connect":               {{args: []string{far}, keys: messages}},
 		"host":                  {{args: []string{"--listen", "unix://" + s.dir + "/h", "--config", good}, till: ready}},
-		"check":                 {at(wrong), {args: []string{binary}, mute: true}, at("--json", wrong), {args: []string{"--start", good}}, at("--json", "--start", good)},
+		"check":                 {at(wrong), {args: []string{binary}, mute: true}, at("--json", wrong)},
 		"doctor":                {at(server...), at("--config", good), {args: slices.Concat([]string{"--json"}, server)}, {args: []string{issuer}, mute: true}},
 		"tools":                 {at(append([]string{"--all"}, server...)...), at(append([]string{"--json", "--all"}, server...)...), at(append([]string{"--log-level", "debug"}, server...)...)},
 		"call":                  {at(append([]string{"ok"}, server...)...), at(append([]string{"no"}, server...)...), at(append([]string{"err"}, server...)...), at(append([]string{"ok", "--json"}, server...)...), at(append([]string{"x" + hostile}, server...)...)},
