@@ -24,7 +24,7 @@
 //	                   tools, call    proxy.New: Client  ──► Shutdown (direct.go)
 //	                   check, doctor  proxy.Inspect, proxy.Diagnose
 //
-// SIGHUP is Reload where stdin is no terminal, as is a changed file with --watch, and SIGUSR1 logs a Snapshot. A process
+// SIGHUP is Reload where stdin is no terminal, as is a changed file with --watch. A process
 // has a Unix socket for operators, where status and all that ask find it (admin_socket.go).
 // On a terminal the log is lines for people (console.go, narrator.go). Only main exits.
 package main

@@ -229,19 +229,6 @@ func TestD01_BrokenStdout(t *testing.T) {
 	}
 }
 
-// SIGUSR1 asks what the servers do.
-func TestStatus(t *testing.T) {
-	p := startProgram(t, nil, "stdio", "--", "fakeserver")
-	p.say(initialize)
-	p.hear()
-	p.cmd.Process.Signal(syscall.SIGUSR1)
-	eventually(t, "the status", func() bool { return p.log.count(`"state":"running"`) == 1 })
-	p.in.Close()
-	if err := p.cmd.Wait(); err != nil {
-		t.Errorf("exit: %v\n%s", err, p.log)
-	}
-}
-
 // D15: during the drain calls finish, with the questions that they ask, and new
 // ones are refused. What does not finish hears so, and then the proxy is gone.
 func TestD15_Drain(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -37,7 +38,24 @@ type takeover struct {
 
 // onSignal takes over the configuration at each SIGHUP, until stop is called.
 func (t *takeover) onSignal() (stop func()) {
-	return onEach(func() { t.now() }, syscall.SIGHUP)
+	asked, done := make(chan os.Signal, 1), make(chan struct{})
+	signal.Notify(asked, syscall.SIGHUP)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			select {
+			case <-asked:
+				t.now()
+			case <-done:
+				return
+			}
+		}
+	})
+	return func() {
+		signal.Stop(asked)
+		close(done)
+		wg.Wait()
+	}
 }
 
 // now reads the configuration again and takes over what [proxy.Proxy.Reload] does. All else

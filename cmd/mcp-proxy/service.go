@@ -20,7 +20,6 @@ type service interface {
 	Reload(*config.Config) error
 	Unready()
 	Shutdown(context.Context) error
-	Snapshot() proxy.Snapshot
 	Calls() proxy.Calls
 	Try(context.Context, []config.Upstream, func(*proxy.Trial))
 }
@@ -32,7 +31,6 @@ func (s *start) run(ctx context.Context, v service, lostGrace time.Duration, rea
 	hup := meaningOfHangUp(os.Stdin)
 	signals, ignore := stopSignals(hup)
 	defer ignore()
-	defer tellStatus(v.Snapshot, s.log)()
 	serving, over := context.WithCancel(ctx)
 	defer over()
 	n := s.narrator

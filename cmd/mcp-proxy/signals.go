@@ -54,32 +54,6 @@ func stopSignals(hup hangUp) (signals <-chan os.Signal, stop func()) {
 	}
 }
 
-// onEach calls do for each of the signals, one after another, until stop is called.
-// Without any signal it does nothing.
-func onEach(do func(), which ...os.Signal) (stop func()) {
-	if len(which) == 0 { // Notify would take that for all
-		return func() {}
-	}
-	asked, done := make(chan os.Signal, 1), make(chan struct{})
-	signal.Notify(asked, which...)
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		for {
-			select {
-			case <-asked:
-				do()
-			case <-done:
-				return
-			}
-		}
-	})
-	return func() {
-		signal.Stop(asked)
-		close(done)
-		wg.Wait()
-	}
-}
-
 // passApart passes signals on until done is closed, but for those that come together
 // with the one that was passed on last. What finds no room in out is dropped: whoever
 // reads it has had the one that forces.

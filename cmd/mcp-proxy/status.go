@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"log/slog"
 	"slices"
 	"strings"
 	"time"
@@ -205,32 +204,4 @@ func rejectedRows(now *proxy.Snapshot) *rows {
 		r.add(u.Upstream, "", u.Event, u.Why)
 	}
 	return r
-}
-
-// tellStatus logs what runs for each signal that asks, until stop is called.
-func tellStatus(snapshot func() proxy.Snapshot, log *slog.Logger) (stop func()) {
-	return onEach(func() {
-		now := snapshot()
-		log.Info("status", "upstreams", len(now.Upstreams))
-		for _, u := range now.Upstreams {
-			logServer(log, u)
-		}
-		for _, t := range now.Traffic {
-			if f := t.Failed; f.InARow > 0 {
-				log.Info("upstream failed last", "upstream", t.Upstream, "state", t.State, "cause", f.Cause, "event", f.Event, "failures", f.InARow)
-			}
-		}
-		for _, s := range now.Sessions {
-			log.Info("session status", "session", s.ID, "client", s.Client, "principal", s.Principal, "transport", s.Transport,
-				"era", s.Era, "dur", time.Since(s.Began), "in_flight", s.InFlight)
-		}
-		for _, l := range now.Links {
-			log.Info("link status", "link", l.Name, "up", l.Up, "why", l.Why, "lost", l.Lost, "upstreams", l.Upstreams)
-		}
-	}, statusSignals...)
-}
-
-func logServer(log *slog.Logger, u proxy.Upstream) {
-	log.Info("upstream status", "upstream", u.Name, "session", u.Session, "state", u.State, "era", u.Era, "speaks", u.Speaks, "failures", u.Failures,
-		"pid", u.PID, "dur", time.Since(u.Started), "in_flight", u.InFlight, "unusable", u.Unusable, "unattributed", u.Unattributed, "stderr", strings.Join(u.Stderr, "\n"))
 }

@@ -63,7 +63,6 @@ func runStdio(ctx context.Context, command string, s *start) error {
 	if !s.cfg.OperatorMay() {
 		s.log.Warn("no policy is about the operator, who is the client on stdio and may do nothing: add one for {who: operator}")
 	}
-	defer tellStatus(p.Snapshot, s.log)()
 	out, wait, err := stdout.pipe()
 	if err != nil {
 		return &runError{err}

@@ -14,8 +14,5 @@ func ours(info fs.FileInfo) bool {
 	return ok && int(st.Uid) == os.Getuid()
 }
 
-// statusSignals ask for the status.
-var statusSignals = []os.Signal{syscall.SIGUSR1}
-
 // obeysEscapes reports whether a terminal obeys escape sequences.
 func obeysEscapes(*os.File) bool { return true }

@@ -10,9 +10,6 @@ import (
 // ours is never asked where users have no numbers: there is no directory then.
 func ours(fs.FileInfo) bool { return false }
 
-// statusSignals ask for the status; there are none.
-var statusSignals []os.Signal
-
 // obeysEscapes makes a console obey escape sequences, and reports whether it does: those before
 // Windows 10 do not.
 func obeysEscapes(out *os.File) bool {

@@ -21,7 +21,7 @@ child.on('error', (err) => {
   console.error(`mcp-proxy: ${err.message}`);
   process.exit(1);
 });
-const signals = ['SIGINT', 'SIGTERM', 'SIGHUP', 'SIGQUIT', 'SIGUSR1'];
+const signals = ['SIGINT', 'SIGTERM', 'SIGHUP', 'SIGQUIT'];
 for (const signal of signals) {
   // A console of Windows tells all its programs, and a signal to another program kills it there.
   process.on(signal, () => process.platform === 'win32' || child.kill(signal));
