@@ -42,8 +42,8 @@
 //	              doctor.go and doctor_names.go say what is wrong with it, remedy.go
 //	              what to do
 //	shutdown.go   the time of a shutdown, and who gets how much of it
-//	check.go      what will fail later and can be seen now; explain.go says what a
-//	              client may do, explain_live.go where a name leads in a proxy that runs
+//	check.go      what will fail later and can be seen now; explain.go says where a
+//	              name leads, and what a client may do with it
 //	options.go    Options, Hooks and Snapshot; program.go is about the whole program
 //
 // # The end

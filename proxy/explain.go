@@ -1,7 +1,7 @@
 package proxy
 
 import (
-	"encoding/json"
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -12,22 +12,10 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/config"
 	"github.com/mcp-proxy/mcp-proxy/internal/identity"
 	"github.com/mcp-proxy/mcp-proxy/internal/observe"
-	"github.com/mcp-proxy/mcp-proxy/proxy/auth"
 	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 	"github.com/mcp-proxy/mcp-proxy/proxy/policy"
+	"github.com/mcp-proxy/mcp-proxy/proxy/session"
 )
-
-// A Question is what [Explain] answers.
-type Question struct {
-	// Name is that of a tool or prompt, as clients see it or as <upstream>__<name>; or a URI.
-	Name string
-	Kind string // "tool", "prompt" or "resource"; "" tells by the name
-
-	// As is who asks: anonymous, operator, token:NAME, user:NAME, certificate:NAME@AUTHORITY or
-	// jwt:SUBJECT@ISSUER. Claims are the payload of a JWT instead; nil for none.
-	As     string
-	Claims json.RawMessage
-}
 
 // Answers of an [Explanation].
 const (
@@ -63,7 +51,7 @@ type Explanation struct {
 	Notes    []string `json:"notes,omitempty"`  // what is not certain
 
 	// Of a proxy or host that runs.
-	Running  bool      `json:"running,omitempty"` // it was asked; else the configuration alone
+	Running  bool      `json:"running,omitempty"` // always true
 	Leads    string    `json:"leads,omitempty"`   // for people: why the name leads to the upstream
 	Original string    `json:"original,omitempty"`
 	Exposed  string    `json:"exposed,omitempty"` // the name that clients see
@@ -97,57 +85,267 @@ func (e *Explanation) note(format string, args ...any) {
 	e.Notes = append(e.Notes, fmt.Sprintf(format, args...))
 }
 
-// Explain decides from a configuration alone, as a proxy with it would. The error says what
-// is wrong with the question, or is [config.Problems].
-func Explain(cfg *config.Config, q Question) (*Explanation, error) {
-	policies, err := policiesOf(cfg)
+// Explain says where a name or a URI leads now, what its upstream lists, what the servers of that do,
+// and what the client may do that as names, or each policy if it is "". It starts and asks nothing.
+func (p *Proxy) Explain(name, as string) (*Explanation, error) {
+	e := &Explanation{Name: name, Running: true}
+	cfg := p.config.Load()
+	who, err := e.clientOf(cfg, as)
 	if err != nil {
 		return nil, err
 	}
-	e := &Explanation{Name: q.Name}
-	who, kind, err := e.asked(cfg, q)
+	policies, err := policiesOf(cfg) // not the router's, which may be those of another configuration by now
 	if err != nil {
 		return nil, err
 	}
-	u, original := e.resolve(cfg, kind)
+	kind := e.kind()
+	l := p.router.Lead(listOf(kind), name)
+	if kind == policy.Tool && !l.Listed {
+		if prompt := p.router.Lead(catalog.Prompts, name); prompt.Listed {
+			e.Kind, kind, l = "prompt", policy.Prompt, prompt
+		}
+	}
+	e.follow(l, kind)
 	e.decide(cfg, policies, who, kind)
-	if u != nil && kind == policy.Tool && !catalog.Allows(u.Tools.Allow, u.Tools.Deny, original) {
-		e.hidden(fileOf(cfg.File) + ": " + u.Key + ".tools hides it from all clients")
+	e.behind(p.links.snapshot())
+	switch {
+	case l.Upstream == "" && !kind.IsResource():
+		e.nowhere(l)
+		e.upstreamOr(p.traffic(), l.Names)
+	case l.Hidden && e.Link != "":
+		e.hidden("tools of the upstream, in the configuration of its host, hides it from all clients")
+	case l.Hidden:
+		e.hidden(fmt.Sprintf("%s: upstreams.%s.tools hides it from all clients", fileOf(cfg.File), e.Upstream))
+	case l.By == session.ByPrefix && l.Known && !l.Listed:
+		e.unknown(e.Upstream + " lists no such " + e.Kind + ": a call of it is refused")
+		e.suggest(config.Nearest(e.Name, l.Names))
 	}
-	e.nobodys(cfg, u, kind)
+	e.serversIn(p.host)
 	return e, nil
 }
 
-// nobodys answers for a name of a tool or a prompt that surely leads to no upstream.
-func (e *Explanation) nobodys(cfg *config.Config, u *config.Upstream, kind policy.Kind) {
-	if u != nil || kind.IsResource() || len(cfg.Upstreams) == 0 || len(cfg.Links) > 0 || slices.ContainsFunc(cfg.Upstreams, e.isBare(cfg)) {
+// Explain says which upstream of the host a name is for, and what its servers do. The proxies that
+// are linked to the host know which names clients see, and what they may do: as is "".
+func (h *Host) Explain(name, as string) (*Explanation, error) {
+	if as != "" {
+		return nil, errors.New("a host knows no clients: ask the proxy that is linked to it")
+	}
+	e := &Explanation{Name: name, Running: true, Matched: name}
+	kind := e.kind()
+	e.Answer, e.Why = AnswerAllowed, "a host has no policies; the proxies that are linked to it may have some"
+	if kind.IsResource() {
+		return e, nil
+	}
+	u, original := named(h.half.runs(), name)
+	if u == nil {
+		e.unknown("no upstream of this host is called so: a name is <upstream>__<name>")
+		return e, nil
+	}
+	e.Upstream, e.Original = u.Name, original
+	e.Matched = policy.Name(u.Name, e.Original)
+	if !catalog.Allows(u.Tools.Allow, u.Tools.Deny, e.Original) {
+		e.hidden(u.Key + ".tools hides it from all clients")
+	}
+	e.serversIn(h.half)
+	return e, nil
+}
+
+// runs is a configuration with the upstreams that run here now.
+func (h *hosting) runs() *config.Config {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	cfg := &config.Config{}
+	for _, name := range slices.Sorted(maps.Keys(h.configs)) {
+		cfg.Upstreams = append(cfg.Upstreams, h.configs[name])
+	}
+	return cfg
+}
+
+// kind tells a URI from a name. Whether a name is that of a tool or of a prompt is for the lists of
+// upstreams to say.
+func (e *Explanation) kind() policy.Kind {
+	e.Kind = "tool"
+	if !isURI.MatchString(e.Name) {
+		return policy.Tool
+	}
+	e.Kind = "resource"
+	if strings.Contains(e.Name, "{") {
+		return policy.Template
+	}
+	return policy.Resource
+}
+
+// clientOf reads who asks: anonymous, operator, token:NAME, user:NAME, certificate:NAME@AUTHORITY or
+// jwt:SUBJECT@ISSUER; nil for "".
+func (e *Explanation) clientOf(cfg *config.Config, as string) (*identity.Identity, error) {
+	kind, name, _ := strings.Cut(as, ":")
+	p := identity.Principal{Kind: identity.Kind(kind), Name: name}
+	switch p.Kind {
+	case "":
+		return nil, nil
+	case identity.Anonymous, identity.Operator:
+		if name != "" {
+			return nil, fmt.Errorf("%s has no name", kind)
+		}
+	case identity.Token:
+		names := []string{"default"}
+		for _, t := range cfg.Auth.Tokens {
+			names = append(names, t.Name)
+		}
+		if !slices.Contains(names, name) {
+			return nil, fmt.Errorf("%q is no token of auth.tokens%s", name, config.DidYouMean(name, names))
+		}
+	case identity.User:
+		p.Name = identity.UserName(name)
+	case identity.Certificate, identity.JWT:
+		if i := strings.LastIndex(name, "@"); i >= 0 {
+			p.Name, p.Issuer = name[:i], name[i+1:]
+		}
+	default:
+		return nil, fmt.Errorf("%q is no client: it is anonymous, operator, token:NAME, user:NAME, certificate:NAME@AUTHORITY or jwt:SUBJECT@ISSUER", as)
+	}
+	if p.Name == "" && p.Kind != identity.Anonymous && p.Kind != identity.Operator {
+		return nil, fmt.Errorf("%s has no name", as)
+	}
+	if p.Kind == identity.JWT {
+		if err := checkIssuer(cfg, p.Issuer); err != nil {
+			return nil, err
+		}
+		e.note("the claims and scopes of a JWT are not known from its name")
+	}
+	e.Client = p.String()
+	return &identity.Identity{Principal: p}, nil
+}
+
+func checkIssuer(cfg *config.Config, name string) error {
+	var known []string
+	for _, i := range cfg.Auth.JWT {
+		known = append(known, i.Issuer)
+	}
+	if slices.Contains(known, name) {
+		return nil
+	}
+	return fmt.Errorf("%q is no issuer of auth.jwt%s", name, config.DidYouMean(name, known))
+}
+
+// upstreamOr says of a name that leads nowhere how the upstream of that name does, else which
+// one, or which of the names that are listed, may have been meant.
+func (e *Explanation) upstreamOr(all []observe.Traffic, names []string) {
+	var upstreams []string
+	for _, t := range all {
+		upstreams = append(upstreams, t.Upstream)
+		if t.Upstream != e.Name {
+			continue
+		}
+		e.Kind, e.Upstream, e.Answer, e.Why, e.Notes = KindUpstream, t.Upstream, cmp.Or(t.State, AnswerElsewhere), "", nil
+		e.Link = t.Link // serversIn has its last failure
 		return
 	}
-	var all []observe.Traffic
-	for _, up := range cfg.Upstreams {
-		all = append(all, observe.Traffic{Upstream: up.Name, State: "configured"})
+	if near := config.Nearest(e.Name, names); near != "" {
+		e.suggest(near)
+		return
 	}
-	e.unknown("no upstream of this name is configured: a name is <prefix>__<name>")
-	e.Notes = nil
-	e.upstreamOr(all, nil)
-}
-
-// isBare reports whether names of an upstream have no prefix.
-func (e *Explanation) isBare(cfg *config.Config) func(config.Upstream) bool {
-	naming := catalog.Naming(strings.TrimPrefix(cfg.Prefix, "auto"))
-	return func(u config.Upstream) bool { return naming.Prefix(u.Name, u.Prefix, true) == "" }
-}
-
-// asked reads the question: who asks, nil if nobody says, and for what.
-func (e *Explanation) asked(cfg *config.Config, q Question) (who *identity.Identity, kind policy.Kind, err error) {
-	if q.As != "" || q.Claims != nil {
-		if who, err = e.client(cfg, q); err != nil {
-			return nil, 0, err
+	prefix, rest, found := strings.Cut(e.Name, "__")
+	if near := config.Nearest(prefix, upstreams); near != "" && !(found && near == prefix) {
+		if found {
+			near += "__" + rest
 		}
-		e.Client = who.String()
+		e.suggest(near)
 	}
-	kind, err = e.kind(q)
-	return who, kind, err
+}
+
+// suggest says what may have been meant; "" is nothing.
+func (e *Explanation) suggest(near string) {
+	if near != "" {
+		e.Why += "; did you mean " + near + "?"
+	}
+}
+
+// behind says which link leads to the upstream, and whether that is up.
+func (e *Explanation) behind(links []observe.Link) {
+	for _, l := range links {
+		if !slices.Contains(l.Upstreams, e.Upstream) {
+			continue
+		}
+		if e.Link = l.Name; !l.Up {
+			e.note("the link %s is lost: calls wait a moment for it, and then fail", l.Name)
+		}
+	}
+}
+
+// listOf is the list in which what a policy decides about stands.
+func listOf(k policy.Kind) catalog.Kind {
+	switch k {
+	case policy.Tool:
+		return catalog.Tools
+	case policy.Prompt:
+		return catalog.Prompts
+	}
+	return catalog.Resources
+}
+
+// follow takes over where the name leads.
+func (e *Explanation) follow(l session.Lead, kind policy.Kind) {
+	e.Upstream, e.Original, e.Exposed, e.Matched = l.Upstream, l.Original, l.Exposed, e.Name
+	if !kind.IsResource() && l.Upstream != "" {
+		e.Matched = policy.Name(l.Upstream, l.Original)
+	}
+	e.Leads = map[session.Rule]string{
+		session.BySole:      "it is the only upstream, so names are its own",
+		session.ByPrefix:    "the name begins with its prefix",
+		session.ByBareName:  "no other upstream has a " + e.Kind + " of that name",
+		session.ByPolicy:    "it is how policies call it; clients call it " + l.Exposed,
+		session.ByURI:       "it lists the URI",
+		session.ByTemplate:  "it lists a template that matches the URI",
+		session.ByAskingAll: "no upstream is known to list the URI: those with resources are asked, one by one",
+	}[l.By]
+	if l.Upstream == "" {
+		return
+	}
+	switch {
+	case l.Listed:
+		e.Listed = "yes"
+	case l.Known:
+		e.Listed = "no"
+	default:
+		e.Listed = "unknown"
+		e.note("nobody has asked %s yet what it has", l.Upstream)
+	}
+	if l.By == session.BySole && e.Listed == "no" {
+		e.note("the upstream does not list it; as the only one it gets the call all the same")
+	}
+}
+
+// nowhere says why a name leads to no upstream.
+func (e *Explanation) nowhere(l session.Lead) {
+	why := "no upstream is known to have it: a name is <prefix>__<name>"
+	if l.By == session.BySeveral {
+		why = "several upstreams have it: " + strings.Join(l.Others, ", ") + "; ask with the prefix of one"
+	}
+	if !l.Complete {
+		e.note("not all links were up yet: an upstream of a host elsewhere may have it")
+	}
+	e.unknown(why)
+}
+
+func (e *Explanation) unknown(why string) {
+	e.Answer, e.Why, e.Rules = AnswerUnknown, why, nil
+}
+
+// serversIn counts the servers of the upstream, by what they do, and says how one failed.
+func (e *Explanation) serversIn(h *hosting) {
+	e.Failed = conditionsOf(h.host.Status())[e.Upstream].failed
+	for _, u := range h.snapshot() {
+		if u.Name != e.Upstream {
+			continue
+		}
+		i := slices.IndexFunc(e.Servers, func(s Servers) bool { return s.Era == u.Era && s.State == u.State })
+		if i < 0 {
+			i = len(e.Servers)
+			e.Servers = append(e.Servers, Servers{Era: u.Era, Speaks: u.Speaks, State: u.State})
+		}
+		e.Servers[i].Count++
+	}
 }
 
 // decide answers by the policies.
@@ -266,146 +464,3 @@ func limitsText(l policy.Limits) string {
 }
 
 var isURI = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9+.-]*:`) // RFC 3986 3.1; no name that models read has a colon
-
-func (e *Explanation) kind(q Question) (policy.Kind, error) {
-	e.Kind = q.Kind
-	if e.Kind == "" {
-		e.Kind = "tool"
-		if isURI.MatchString(q.Name) {
-			e.Kind = "resource"
-		}
-	}
-	switch e.Kind {
-	case "tool":
-		return policy.Tool, nil
-	case "prompt":
-		return policy.Prompt, nil
-	case "resource":
-		if strings.Contains(q.Name, "{") {
-			return policy.Template, nil
-		}
-		return policy.Resource, nil
-	}
-	return 0, fmt.Errorf("%q is neither tool, prompt nor resource", q.Kind)
-}
-
-// resolve finds which upstream a name belongs to, and its own name there, as far as the
-// configuration says. An upstream of a host elsewhere is not known here: nil.
-func (e *Explanation) resolve(cfg *config.Config, kind policy.Kind) (*config.Upstream, string) {
-	e.Matched = e.Name
-	if kind.IsResource() {
-		return nil, ""
-	}
-	naming := catalog.Naming(strings.TrimPrefix(cfg.Prefix, "auto"))
-	sole := len(cfg.Upstreams) == 1 && len(cfg.Links) == 0
-	var found *config.Upstream
-	longest, bare := "", 0
-	for i := range cfg.Upstreams {
-		u := &cfg.Upstreams[i]
-		own := naming.Prefix(u.Name, u.Prefix, !sole)
-		if own == "" {
-			bare++
-		}
-		for _, prefix := range []string{own, policy.Name(u.Name, "")} {
-			if len(prefix) > len(longest) && strings.HasPrefix(e.Name, prefix) {
-				found, longest = u, prefix
-			}
-		}
-	}
-	original := strings.TrimPrefix(e.Name, longest)
-	switch {
-	case found != nil:
-	case sole:
-		found = &cfg.Upstreams[0]
-	case len(cfg.Links) > 0 && strings.Contains(e.Name, "__"):
-		e.note("no upstream of this name is configured here; hosts behind links may have one")
-		return nil, ""
-	case bare > 0:
-		e.note("several upstreams have names without a prefix: ask for <upstream>__%s", e.Name)
-		return nil, ""
-	default:
-		e.note("no upstream of this name is configured: a name is <upstream>__<name>")
-		return nil, ""
-	}
-	e.Upstream, e.Matched = found.Name, policy.Name(found.Name, original)
-	return found, original
-}
-
-// client returns who asks.
-func (e *Explanation) client(cfg *config.Config, q Question) (*identity.Identity, error) {
-	if q.Claims != nil {
-		if q.As != "" {
-			return nil, errors.New("a client is given by what it is or by claims, not by both")
-		}
-		return e.byClaims(cfg, q.Claims)
-	}
-	kind, name, _ := strings.Cut(q.As, ":")
-	p := identity.Principal{Kind: identity.Kind(kind), Name: name}
-	switch p.Kind {
-	case identity.Anonymous, identity.Operator:
-		if name != "" {
-			return nil, fmt.Errorf("%s has no name", kind)
-		}
-		return &identity.Identity{Principal: p}, nil
-	case identity.Token:
-		names := []string{"default"}
-		for _, t := range cfg.Auth.Tokens {
-			names = append(names, t.Name)
-		}
-		if !slices.Contains(names, name) {
-			return nil, fmt.Errorf("%q is no token of auth.tokens%s", name, config.DidYouMean(name, names))
-		}
-	case identity.User:
-		p.Name = identity.UserName(name)
-	case identity.Certificate, identity.JWT:
-		if i := strings.LastIndex(name, "@"); i >= 0 {
-			p.Name, p.Issuer = name[:i], name[i+1:]
-		}
-	default:
-		return nil, fmt.Errorf("%q is no client: it is anonymous, operator, token:NAME, user:NAME, certificate:NAME@AUTHORITY or jwt:SUBJECT@ISSUER", q.As)
-	}
-	if p.Name == "" {
-		return nil, fmt.Errorf("%s has no name", q.As)
-	}
-	if p.Kind == identity.JWT {
-		if _, err := issuerOf(cfg, p.Issuer); err != nil {
-			return nil, err
-		}
-		e.note("the claims and scopes of a JWT are not known from its name: --claims FILE has them")
-	}
-	return &identity.Identity{Principal: p}, nil
-}
-
-func issuerOf(cfg *config.Config, name string) (*config.Issuer, error) {
-	var known []string
-	for i := range cfg.Auth.JWT {
-		if cfg.Auth.JWT[i].Issuer == name {
-			return &cfg.Auth.JWT[i], nil
-		}
-		known = append(known, cfg.Auth.JWT[i].Issuer)
-	}
-	return nil, fmt.Errorf("%q is no issuer of auth.jwt%s", name, config.DidYouMean(name, known))
-}
-
-// byClaims returns the client of a JWT with this payload. Nobody has signed it, and whether
-// it has expired, or is for somebody else, is not looked at.
-func (e *Explanation) byClaims(cfg *config.Config, payload json.RawMessage) (*identity.Identity, error) {
-	var claims map[string]any
-	if err := json.Unmarshal(payload, &claims); err != nil || claims == nil {
-		return nil, errors.New("the claims are not a JSON object")
-	}
-	name, _ := claims["iss"].(string)
-	issuer, err := issuerOf(cfg, name)
-	if err != nil {
-		return nil, fmt.Errorf("iss: %w", err)
-	}
-	subject, ok := claims[issuer.Principal].(string)
-	if !ok || subject == "" {
-		return nil, fmt.Errorf("the claims have no %q, by which %s names clients", issuer.Principal, issuer.Key)
-	}
-	who := &identity.Identity{Principal: identity.Principal{Kind: identity.JWT, Issuer: name, Name: subject}, Scopes: auth.Scopes(claims), Claims: payload}
-	for _, s := range who.Lacks(issuer.Scopes) {
-		e.note("%s wants the scope %s of each token: one with these claims is refused", issuer.Key, s)
-	}
-	return who, nil
-}

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
 	"github.com/mcp-proxy/mcp-proxy/config"
 	"github.com/mcp-proxy/mcp-proxy/proxy"
 )
@@ -20,6 +22,7 @@ func TestExplainOfARunningProxy(t *testing.T) {
 	server, far := sdkServer(), sdkServer()
 	t.Cleanup(server.Close)
 	t.Cleanup(far.Close)
+	server.mcp.AddPrompt(&mcp.Prompt{Name: "ask"}, nil)
 	host, err := proxy.NewHost(&config.Config{Upstreams: []config.Upstream{{Name: "far", Key: "upstreams.far", Remote: config.Remote{URL: far.URL}, Tools: config.Tools{Deny: []string{"hang"}}}}},
 		config.HostLink{Listen: "tcp://127.0.0.1:0"}, proxy.Options{})
 	if err != nil {
@@ -63,6 +66,8 @@ func TestExplainOfARunningProxy(t *testing.T) {
 	client.hears(`"id":1`)
 	client.say(`{"jsonrpc":"2.0","id":2,"method":"resources/list"}`)
 	client.hears(`"id":2`)
+	client.say(`{"jsonrpc":"2.0","id":3,"method":"prompts/list"}`)
+	client.hears(`"id":3`)
 
 	for _, c := range []struct{ name, query, answer, upstream, leads, listed, why string }{
 		{"a__greet", "", "allowed", "a", "begins with its prefix", "yes", "all policies say so"},
@@ -81,13 +86,16 @@ func TestExplainOfARunningProxy(t *testing.T) {
 		{"other", "", "unknown", "", "", "", "no upstream is known to have it"},
 		{"gonee__x", "", "unknown", "", "", "", "did you mean gone__x?"},
 		{"file:///there/is none?x=%2F", "", "allowed", "", "asked, one by one", "", ""},
-		{"a__greet", "kind=prompt", "allowed", "a", "", "unknown", ""},
+		{"a__ask", "", "allowed", "a", "begins with its prefix", "yes", "all policies say so"},
 	} {
 		e := explain(c.name, c.query)
 		if e.Name != c.name || !e.Running || e.Answer != c.answer || e.Upstream != c.upstream || e.Listed != c.listed ||
 			!strings.Contains(e.Leads, c.leads) || !strings.Contains(e.Why, c.why) {
 			t.Errorf("%s %s: %+v", c.name, c.query, e)
 		}
+	}
+	if e := explain("a__ask", ""); e.Kind != "prompt" {
+		t.Errorf("%+v", e)
 	}
 	if e := explain("a__hang", ""); fmt.Sprint(e.Rules) != "[{policies[0] operator allowed  []} {policies[1] any client denied a__hang []}]" {
 		t.Errorf("%+v", e.Rules)
@@ -104,17 +112,17 @@ func TestExplainOfARunningProxy(t *testing.T) {
 	if e := explain("far__greet", ""); e.Link != "tools" || e.Servers != nil || e.Original != "greet" {
 		t.Errorf("%+v", e)
 	}
-	if _, err := p.Explain(proxy.Question{Name: "x", As: "token:none"}); err == nil || !strings.Contains(err.Error(), "no token") {
+	if _, err := p.Explain("x", "token:none"); err == nil || !strings.Contains(err.Error(), "no token") {
 		t.Error(err)
 	}
 
-	if e, err := host.Explain(proxy.Question{Name: "far__hang"}); err != nil || e.Answer != "denied" || e.Original != "hang" || len(e.Servers) != 1 {
+	if e, err := host.Explain("far__hang", ""); err != nil || e.Answer != "denied" || e.Original != "hang" || len(e.Servers) != 1 {
 		t.Errorf("%+v %v", e, err)
 	}
-	if e, err := host.Explain(proxy.Question{Name: "far__greet"}); err != nil || e.Answer != "allowed" {
+	if e, err := host.Explain("far__greet", ""); err != nil || e.Answer != "allowed" {
 		t.Errorf("%+v %v", e, err)
 	}
-	if _, err := host.Explain(proxy.Question{Name: "x", As: "operator"}); err == nil {
+	if _, err := host.Explain("x", "operator"); err == nil {
 		t.Error("a host knows a client")
 	}
 	client.leave()
@@ -135,7 +143,7 @@ func TestExplainOfASoleUpstream(t *testing.T) {
 	p, at := serve(t, config.Config{Upstreams: []config.Upstream{{Name: "a", Remote: config.Remote{URL: server.URL}}}}, proxy.Hooks{})
 	listTools(at)
 	for name, want := range map[string]string{"greet": "greet yes 0", "a__greet": "greet yes 0", "none": "none no 1"} {
-		e, err := p.Explain(proxy.Question{Name: name})
+		e, err := p.Explain(name, "")
 		if got := fmt.Sprint(e.Original, " ", e.Listed, " ", len(e.Notes)); err != nil || e.Answer != "allowed" || got != want || !strings.Contains(e.Leads, "only upstream") {
 			t.Errorf("%s: %s, %+v %v", name, got, e, err)
 		}

@@ -13,13 +13,16 @@ import (
 
 const explained = `
 auth:
-  jwt: [{issuer: "https://login.example.com", audience: ["https://mcp.example.com/mcp"], principal: email, scopes: [mcp]}]
-  tokens: [{name: ci, tokenFile: ci}]
+  jwt:
+    - {issuer: "https://login.example.com", audience: ["https://mcp.example.com/mcp"], principal: email, scopes: [mcp]}
+    - {issuer: "https://other.example.com", audience: ["https://mcp.example.com/mcp"]}
+  tokens: [{name: ci, tokenFile: TOKEN}]
 tls: {cert: c, key: k, clientCA: ca}
 policies:
   - {who: {token: ci}, tools: {allow: ["files__*"], deny: ["*delete*"]}, resources: {allow: ["file:///pub/*"]}, limits: {rate: 90/m, inFlight: 16, sessions: 8}}
-  - {who: {issuer: "https://login.example.com", claims: {groups: admin}}, scopes: {"files__write*": [files.write, files.read]}}
-  - {who: {certificate: bot, issuer: "CN=ca"}, prompts: {deny: ["docs__*"]}}
+  - {who: {issuer: "https://login.example.com", claims: {groups: admin}}}
+  - {who: {certificate: bot, issuer: "CN=ca"}, tools: {deny: ["docs__*"]}}
+  - {who: {issuer: "https://login.example.com"}, scopes: {"files__write*": [files.write, files.read]}}
   - {who: {user: "0"}}
 upstreams:
   files: {command: cat, tools: {deny: [internal*]}}
@@ -41,83 +44,80 @@ func load(t *testing.T, text string) *config.Config {
 
 // Who asks for what, and what is said: the answer, the rule, and a piece of why.
 func TestExplain(t *testing.T) {
-	cfg := load(t, explained)
-	admin := func(scope string) string {
-		return `{"iss":"https://login.example.com","email":"ann","groups":["admin"],"scope":"` + scope + `"}`
-	}
-	for _, c := range []struct {
-		as, claims, name, kind string
-		answer, rule, why      string
-	}{
-		{"token:ci", "", "files__write", "", "allowed", "policies[0]", `tools.allow has "files__*"`},
-		{"token:ci", "", "files__delete_it", "", "denied", "policies[0]", `tools.deny has "*delete*"`},
-		{"token:ci", "", "files__internal", "", "denied", "policies[0]", "upstreams.files.tools hides it"},
-		{"token:ci", "", "d__x", "", "denied", "policies[0]", "allows only what it lists, and lists no such tool"},
-		{"token:ci", "", "files__ask", "prompt", "denied", "policies[0]", "no such prompt"},
-		{"token:ci", "", "file:///pub/a", "", "allowed", "policies[0]", "resources.allow"},
-		{"token:ci", "", "file:///pub/%2e%2e/a", "", "denied", "policies[0]", "take this URI for another"},
-		{"token:ci", "", "file:///pub{/a}", "", "allowed", "policies[0]", "resources.allow"},
-		{"token:ci", "", "file:///other/a", "", "denied", "policies[0]", "no such resource"},
-		{"token:default", "", "files__x", "", "denied", "", "no policy is about this client"},
-		{"anonymous", "", "files__x", "", "denied", "", "no policy is about this client"},
-		{"operator", "", "files__x", "", "denied", "", "no policy is about this client"},
-		{"user:0", "", "files__x", "", "allowed", "policies[3]", "does not deny this"},
-		{"certificate:bot@CN=ca", "", "d__x", "prompt", "denied", "policies[2]", `prompts.deny has "docs__*"`},
-		{"certificate:bot@CN=other", "", "d__x", "", "denied", "", "no policy"},
-		{"jwt:ann@https://login.example.com", "", "files__x", "", "denied", "", "no policy"},
-		{"", admin("mcp files.write files.read"), "files__write", "", "allowed", "policies[1]", "does not deny this"},
-		{"", admin("mcp files.read"), "files__write", "", "needs scopes", "policies[1]", "policies[1].scopes"},
-		{"", `{"iss":"https://login.example.com","email":"bob","scp":["mcp"]}`, "files__read", "", "denied", "", "no policy"},
+	p := explaining(t, explained)
+	for _, c := range []struct{ as, name, answer, rule, why string }{
+		{"token:ci", "files__write", "allowed", "policies[0]", `tools.allow has "files__*"`},
+		{"token:ci", "files__delete_it", "denied", "policies[0]", `tools.deny has "*delete*"`},
+		{"token:ci", "files__internal", "denied", "policies[0]", "upstreams.files.tools hides it"},
+		{"token:ci", "d__x", "denied", "policies[0]", "allows only what it lists, and lists no such tool"},
+		{"token:ci", "file:///pub/a", "allowed", "policies[0]", "resources.allow"},
+		{"token:ci", "file:///pub/%2e%2e/a", "denied", "policies[0]", "take this URI for another"},
+		{"token:ci", "file:///pub{/a}", "allowed", "policies[0]", "resources.allow"},
+		{"token:ci", "file:///other/a", "denied", "policies[0]", "no such resource"},
+		{"token:default", "files__x", "denied", "", "no policy is about this client"},
+		{"anonymous", "files__x", "denied", "", "no policy is about this client"},
+		{"operator", "files__x", "denied", "", "no policy is about this client"},
+		{"user:0", "files__x", "allowed", "policies[4]", "does not deny this"},
+		{"certificate:bot@CN=ca", "d__x", "denied", "policies[2]", `tools.deny has "docs__*"`},
+		{"certificate:bot@CN=other", "d__x", "denied", "", "no policy"},
+		{"jwt:bob@https://other.example.com", "files__read", "denied", "", "no policy"},
+		{"jwt:ann@https://login.example.com", "files__x", "allowed", "policies[3]", "does not deny this"},
+		{"jwt:ann@https://login.example.com", "files__write", "needs scopes", "policies[3]", "policies[3].scopes"},
 	} {
-		q := proxy.Question{Name: c.name, Kind: c.kind, As: c.as}
-		if c.claims != "" {
-			q.Claims = []byte(c.claims)
-		}
-		e, err := proxy.Explain(cfg, q)
+		e, err := p.Explain(c.name, c.as)
 		if err != nil {
 			t.Errorf("%s %s: %v", c.as, c.name, err)
 			continue
 		}
 		if e.Answer != c.answer || e.Rule != c.rule || !strings.Contains(e.Why, c.why) || e.Allowed() != (c.answer == "allowed") {
-			t.Errorf("%s%s %s: %+v", c.as, c.claims, c.name, e)
+			t.Errorf("%s %s: %+v", c.as, c.name, e)
 		}
 	}
-	e, _ := proxy.Explain(cfg, proxy.Question{Name: "files__write", Claims: []byte(admin("files.read"))})
-	if !slices.Equal(e.Needs, []string{"files.read", "files.write"}) || !slices.Equal(e.Missing, []string{"files.write"}) || len(e.Notes) != 1 || e.Client != "jwt:ann@https://login.example.com" {
+	e, _ := p.Explain("files__write", "jwt:ann@https://login.example.com")
+	if both := []string{"files.read", "files.write"}; !slices.Equal(e.Needs, both) || !slices.Equal(e.Missing, both) || e.Client != "jwt:ann@https://login.example.com" {
 		t.Errorf("%+v", e)
 	}
-	e, _ = proxy.Explain(cfg, proxy.Question{Name: "d__x", As: "token:ci"})
-	if e.Matched != "docs__x" || e.Upstream != "docs" || e.Limits != "rate 1.5/s, inFlight 16, sessions 8" || e.Notes != nil {
+	e, _ = p.Explain("d__x", "token:ci")
+	if e.Matched != "docs__x" || e.Upstream != "docs" || e.Limits != "rate 1.5/s, inFlight 16, sessions 8" {
 		t.Errorf("%+v", e)
 	}
-	if e, _ := proxy.Explain(cfg, proxy.Question{Name: "x", As: "user:0"}); e.Upstream != "" || e.Answer != proxy.AnswerUnknown {
+	if e, _ := p.Explain("x", "user:0"); e.Upstream != "" || e.Answer != proxy.AnswerUnknown {
 		t.Errorf("%+v", e)
 	}
 }
 
+// explaining is a proxy with a configuration, which has begun nothing.
+func explaining(t *testing.T, text string) *proxy.Proxy {
+	t.Helper()
+	cfg := load(t, strings.Replace(text, "TOKEN", secretFile(t, "token-of-ci"), 1))
+	cfg.TLS = newAuthority(t).files()
+	p, err := proxy.New(cfg, proxy.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { p.Close() })
+	return p
+}
+
 func TestExplainMistakes(t *testing.T) {
-	cfg := load(t, explained)
-	for _, c := range []struct{ as, claims, kind, want string }{
-		{"token:cii", "", "", "did you mean ci?"},
-		{"nobody", "", "", "is no client"},
-		{"anonymous:x", "", "", "has no name"},
-		{"token:", "", "", "no token"},
-		{"user:", "", "", "has no name"},
-		{"jwt:ann@https://other", "", "", "no issuer of auth.jwt"},
-		{"", `[]`, "", "not a JSON object"},
-		{"", `{"iss":"https://login.example.com","sub":"ann"}`, "", `no "email"`},
-		{"token:ci", `{}`, "", "not by both"},
-		{"token:ci", "", "verb", "neither tool, prompt nor resource"},
+	p := explaining(t, explained)
+	for as, want := range map[string]string{
+		"token:cii": "did you mean ci?", "nobody": "is no client", "anonymous:x": "has no name", "token:": "no token",
+		"user:": "has no name", "jwt:ann@https://other": "no issuer of auth.jwt",
 	} {
-		q := proxy.Question{Name: "files__x", As: c.as, Kind: c.kind}
-		if c.claims != "" {
-			q.Claims = []byte(c.claims)
-		}
-		if _, err := proxy.Explain(cfg, q); err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%+v: %v", c, err)
+		if _, err := p.Explain("files__x", as); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", as, err)
 		}
 	}
-	e, err := proxy.Explain(load(t, "upstreams: {files: {command: cat}}"), proxy.Question{Name: "x", As: "operator"})
+}
+
+func TestExplainWithoutPolicies(t *testing.T) {
+	p, err := proxy.New(load(t, "upstreams: {files: {command: cat}}"), proxy.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	e, err := p.Explain("x", "operator")
 	if err != nil || !e.Allowed() || e.Matched != "files__x" || !strings.Contains(e.Why, "has no policies") {
 		t.Error(e, err)
 	}

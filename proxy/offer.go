@@ -6,9 +6,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/mcp-proxy/mcp-proxy/config"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 	"github.com/mcp-proxy/mcp-proxy/proxy/policy"
 	"github.com/mcp-proxy/mcp-proxy/upstream"
 )
@@ -96,11 +98,30 @@ func telling(all []upstream.Status) map[string]upstream.Status {
 // it says one: nothing else has to be started then. Names stay what they were.
 func Narrow(cfg *config.Config, tool string) *config.Config {
 	narrow := Quiet(cfg)
-	e := &Explanation{Name: tool}
-	u, _ := e.resolve(cfg, policy.Tool)
+	u, _ := named(cfg, tool)
 	if u == nil || len(cfg.Upstreams)+len(cfg.Links) < 2 {
 		return narrow
 	}
 	narrow.Upstreams, narrow.Links = []config.Upstream{*u}, nil
 	return narrow
+}
+
+// named returns the upstream of a configuration that the name of a tool begins with, by its prefix or
+// as policies call it, and the rest of the name; nil for none. A sole upstream has all names.
+func named(cfg *config.Config, tool string) (found *config.Upstream, rest string) {
+	naming := catalog.Naming(strings.TrimPrefix(cfg.Prefix, "auto"))
+	sole := len(cfg.Upstreams) == 1 && len(cfg.Links) == 0
+	longest := ""
+	for i := range cfg.Upstreams {
+		u := &cfg.Upstreams[i]
+		for _, prefix := range []string{naming.Prefix(u.Name, u.Prefix, !sole), policy.Name(u.Name, "")} {
+			if len(prefix) > len(longest) && strings.HasPrefix(tool, prefix) {
+				found, longest = u, prefix
+			}
+		}
+	}
+	if found == nil && sole {
+		found = &cfg.Upstreams[0]
+	}
+	return found, strings.TrimPrefix(tool, longest)
 }

@@ -99,8 +99,8 @@ func (c counts) handler(snapshot func() observe.Snapshot) http.Handler {
 }
 
 // explaining answers operators by explain.
-func explaining(explain func(Question) (*Explanation, error)) func(name, kind, as string) (any, error) {
-	return func(name, kind, as string) (any, error) { return explain(Question{Name: name, Kind: kind, As: as}) }
+func explaining(explain func(name, as string) (*Explanation, error)) func(name, as string) (any, error) {
+	return func(name, as string) (any, error) { return explain(name, as) }
 }
 
 // open listens at all addresses of the configuration, or at none, and at the socket, if

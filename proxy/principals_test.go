@@ -454,7 +454,7 @@ func TestReloadPolicies(t *testing.T) {
 		t.Error("a glob that is none was taken over")
 	}
 	calls(false)
-	if e, err := h.proxy.Explain(proxy.Question{Name: "u__echo", As: "token:a"}); err != nil || e.Allowed() {
+	if e, err := h.proxy.Explain("u__echo", "token:a"); err != nil || e.Allowed() {
 		t.Errorf("explain: %+v, %v", e, err)
 	}
 	if err := reload(); err != nil {

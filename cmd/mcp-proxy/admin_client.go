@@ -123,7 +123,7 @@ func socketOf(name string) (string, error) {
 	case name != "":
 		return "", fmt.Errorf("no process is called %s; there are\n%s", name, listOf(all))
 	case len(all) > 1:
-		return "", fmt.Errorf("%w: choose one with --admin NAME, or its number\n%s", errSeveral, listOf(all))
+		return "", fmt.Errorf("several run: choose one with --admin NAME, or its number\n%s", listOf(all))
 	}
 	return all[0].socket, nil
 }
@@ -176,8 +176,6 @@ func listOf(all []found) string {
 	r.write(&table, 0)
 	return strings.TrimSuffix(table.String(), "\n")
 }
-
-var errSeveral = errors.New("several run")
 
 // get asks for a path. The status is what the process says; an error is that it says nothing.
 func (c *adminClient) get(ctx context.Context, path string) (status int, body string, err error) {

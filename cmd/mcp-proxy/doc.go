@@ -9,7 +9,7 @@
 //	mcp-proxy call    NAME [JSON | key=value…]  [-- CMD ARGS…]
 //	mcp-proxy doctor  [-- CMD ARGS… | URL]
 //	mcp-proxy login   UPSTREAM|URL, and logout
-//	mcp-proxy explain NAME|URI|EVENT  [--as CLIENT | --claims F]
+//	mcp-proxy explain NAME|URI|EVENT  [--as CLIENT]
 //	mcp-proxy status, calls, top, tap
 //	mcp-proxy healthcheck
 //	mcp-proxy schema

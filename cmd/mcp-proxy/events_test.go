@@ -217,7 +217,7 @@ func TestStory(t *testing.T) {
 	}
 }
 
-// explain asks the proxy that runs, else it reads the configuration, and says so.
+// explain asks the proxy that runs.
 func TestExplainAsksWhoRuns(t *testing.T) {
 	dir := shortDir(t)
 	env := []string{"XDG_RUNTIME_DIR=" + dir}
@@ -225,8 +225,8 @@ func TestExplainAsksWhoRuns(t *testing.T) {
 	if err := os.WriteFile(file, []byte("upstreams: {files: {command: fakeserver, tools: {deny: [hang]}}, docs: {command: fakeserver}}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if text, code := command(t, env, "explain", "--config", file, "files__hang"); code != exitError || !strings.HasPrefix(text, "tool files__hang: denied\n") || strings.Contains(text, "leads") {
-		t.Errorf("of the configuration: %d\n%s", code, text)
+	if text, code := command(t, env, "explain", "docs__x"); code != exitError || !strings.Contains(text, "no proxy or host of this user runs") {
+		t.Errorf("of nobody: %d\n%s", code, text)
 	}
 	p := startProgram(t, env, "stdio", "--config", file)
 	p.say(initialize)
@@ -249,19 +249,9 @@ func TestExplainAsksWhoRuns(t *testing.T) {
 	if text, code := command(t, env, "explain", "--json", "docs__echo"); json.Unmarshal([]byte(text), &e) != nil || code != exitOK || !e.Running || e.Upstream != "docs" {
 		t.Errorf("%d\n%s", code, text)
 	}
-	for _, args := range [][]string{{"explain"}, {"explain", "a", "b"}, {"explain", ""}, {"explain", "--admin", "x", "--config", "y", "z"}} {
+	for _, args := range [][]string{{"explain"}, {"explain", "a", "b"}, {"explain", ""}} {
 		if text, code := command(t, env, args...); code != exitUsage || strings.Count(text, "\n") != 1 {
 			t.Errorf("%q: %d %q", args, code, text)
 		}
-	}
-	nobody := []string{"XDG_RUNTIME_DIR=" + shortDir(t), "XDG_CONFIG_HOME=" + dir}
-	if err := os.MkdirAll(filepath.Join(dir, "mcp-proxy"), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(file, filepath.Join(dir, "mcp-proxy", "mcp-proxy.yaml")); err != nil {
-		t.Fatal(err)
-	}
-	if text, code := command(t, nobody, "explain", "docs__x"); code != exitOK || !strings.Contains(text, "no running proxy was asked: no proxy or host of this user runs") {
-		t.Errorf("%d\n%s", code, text)
 	}
 }

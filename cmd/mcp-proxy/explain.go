@@ -2,27 +2,21 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/url"
-	"os"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/mcp-proxy/mcp-proxy/config"
 	"github.com/mcp-proxy/mcp-proxy/proxy"
 )
 
 // An explainer answers what the command explain is asked.
 type explainer struct {
 	adminFlags
-	file   string // configuration
-	claims string // file with a payload
-	q      proxy.Question
+	as string
 }
 
 func newExplain() *cobra.Command {
@@ -32,138 +26,51 @@ func newExplain() *cobra.Command {
 		Short: "Tell the story of an event, or where a tool, a prompt or a resource is and who may use it",
 		Long: "An EVENT is the id in the error of a call, and in the log: a running proxy or host says what happened.\n\n" +
 			"Of a tool, prompt or resource it says where the name leads, by which rule, what hides it, what its server does, and what the policies say.\n" +
-			"--as or --claims say who asks; else it tells what each policy says. The running proxy of this user is asked, or that of --admin.\n" +
-			"With --config or --claims, or if none runs, the configuration alone decides, and nothing is asked.\n" +
-			"The exit code is 0 if the client may use it, or it depends on the client, 1 if not, 2 for bad usage or configuration.\n\n" +
-			"A CLIENT is anonymous, operator, token:NAME, user:NAME, certificate:NAME@AUTHORITY or jwt:SUBJECT@ISSUER.\n" +
-			"The claims are the payload of a JWT, as JSON; - reads them from standard input.",
-		Example: "  mcp-proxy explain k3v9x2ma\n  mcp-proxy explain files__write\n  mcp-proxy explain --as token:ci files__write\n  mcp-proxy explain --claims payload.json file:///data/report.txt",
+			"--as says who asks; else it tells what each policy says. The running proxy of this user is asked, or that of --admin.\n" +
+			"The exit code is 0 if the client may use it, or it depends on the client, 1 if not or if no proxy runs, 2 for bad usage.\n\n" +
+			"A CLIENT is anonymous, operator, token:NAME, user:NAME, certificate:NAME@AUTHORITY or jwt:SUBJECT@ISSUER.",
+		Example: "  mcp-proxy explain k3v9x2ma\n  mcp-proxy explain files__write\n  mcp-proxy explain --as token:ci files__write\n  mcp-proxy explain file:///data/report.txt",
 		Args: func(_ *cobra.Command, args []string) error {
-			switch {
-			case len(args) != 1 || args[0] == "":
+			if len(args) != 1 || args[0] == "" {
 				return errors.New("explain takes one EVENT, NAME or URI")
-			case x.at != "" && x.file+x.claims != "":
-				return errors.New("--admin asks a running proxy; --config and --claims ask none")
 			}
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if x.isEvent(args[0]) {
-				return x.event(cmd.Context(), args[0])
+			if proxy.IsEvent(args[0]) && x.as == "" {
+				return show(cmd.Context(), &x.adminFlags, "/events/"+args[0], func(e *proxy.Event) { tellStory(stdout, e, time.Now()) })
 			}
-			x.q.Name = args[0]
-			return x.name(cmd.Context())
+			return x.name(cmd.Context(), args[0])
 		},
 	}
-	addConfigFlag(cmd, &x.file)
 	x.add(cmd)
-	cmd.Flags().StringVar(&x.q.As, "as", "", "who asks: token:ci, operator, …")
-	cmd.Flags().StringVar(&x.claims, "claims", "", "file with the payload of a JWT, which says who asks")
-	cmd.Flags().StringVar(&x.q.Kind, "kind", "", "tool, prompt or resource (default: a URI is a resource, a name a tool)")
+	cmd.Flags().StringVar(&x.as, "as", "", "who asks: `CLIENT`, such as token:ci or operator")
 	return cmd
 }
 
-// isEvent reports whether a word is the id of an event: nothing says that it is a name.
-func (x *explainer) isEvent(word string) bool {
-	return proxy.IsEvent(word) && x.q.As+x.q.Kind+x.claims+x.file == ""
-}
-
-// event tells the story of one.
-func (x *explainer) event(ctx context.Context, id string) error {
+// name says where a name leads, and who may use it.
+func (x *explainer) name(ctx context.Context, name string) error {
+	path := "/explain/" + url.PathEscape(name)
+	if x.as != "" {
+		path += "?as=" + url.QueryEscape(x.as)
+	}
 	c, err := x.client()
 	if err != nil {
 		return err
 	}
-	var text json.RawMessage
-	if err := c.getJSON(ctx, "/events/"+id, &text); err != nil {
+	e := new(proxy.Explanation)
+	if err := c.getJSON(ctx, path, e); err != nil {
 		return err
 	}
-	if x.json {
-		return printJSON(text)
-	}
-	var e proxy.Event
-	if err := json.Unmarshal(text, &e); err != nil {
-		return &runError{err}
-	}
-	tellStory(stdout, &e, time.Now())
-	return nil
-}
-
-func readClaims(file string) (json.RawMessage, error) {
-	if file == "-" {
-		return io.ReadAll(io.LimitReader(os.Stdin, maxClaims))
-	}
-	f, err := os.Open(file)
-	if err != nil {
-		return nil, fmt.Errorf("--claims: %w", err)
-	}
-	defer f.Close()
-	return io.ReadAll(io.LimitReader(f, maxClaims))
-}
-
-const maxClaims = 1 << 20
-
-// name says where a name leads, and who may use it.
-func (x *explainer) name(ctx context.Context) error {
-	e, err := x.explanation(ctx)
-	if err != nil {
-		return err
-	}
-	if x.json {
-		if err := printJSON(e); err != nil {
-			return err
-		}
-	} else {
+	if !x.json {
 		printExplanation(e)
+	} else if err := printJSON(e); err != nil {
+		return err
 	}
 	if !e.Allowed() && e.Answer != proxy.AnswerDepends && e.Kind != proxy.KindUpstream {
 		return errAnswerIsNo
 	}
 	return nil
-}
-
-// explanation is that of the running proxy, if there is one and nothing else is to be read.
-func (x *explainer) explanation(ctx context.Context) (*proxy.Explanation, error) {
-	if x.file+x.claims != "" {
-		return x.configured()
-	}
-	c, err := x.client()
-	if err != nil && x.at == "" && !errors.Is(err, errSeveral) { // none runs
-		e, bad := x.configured()
-		if bad == nil {
-			e.Notes = append(e.Notes, "no running proxy was asked: "+err.Error())
-		}
-		return e, bad
-	}
-	if err != nil {
-		return nil, err
-	}
-	who := url.Values{}
-	for key, value := range map[string]string{"kind": x.q.Kind, "as": x.q.As} {
-		if value != "" {
-			who.Set(key, value)
-		}
-	}
-	e := new(proxy.Explanation)
-	return e, c.getJSON(ctx, "/explain/"+url.PathEscape(x.q.Name)+"?"+who.Encode(), e)
-}
-
-// configured is what the configuration alone says.
-func (x *explainer) configured() (*proxy.Explanation, error) {
-	if x.claims != "" {
-		var err error
-		if x.q.Claims, err = readClaims(x.claims); err != nil {
-			return nil, err
-		}
-	}
-	cfg, warnings, err := config.Load(config.Options{File: x.file})
-	if err != nil {
-		return nil, err
-	}
-	for _, w := range warnings {
-		fmt.Fprintln(stderr, "warning:", w)
-	}
-	return proxy.Explain(cfg, x.q)
 }
 
 // errAnswerIsNo is the exit code 1 of a question that was answered.
@@ -187,9 +94,7 @@ func printExplanation(e *proxy.Explanation) {
 		say("matched", e.Matched)
 	}
 	say("limits", e.Limits)
-	if e.Running {
-		sayWhere(e, say)
-	}
+	sayWhere(e, say)
 	for _, n := range e.Notes {
 		say("note", n)
 	}

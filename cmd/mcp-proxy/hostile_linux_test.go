@@ -96,7 +96,6 @@ func hostileCases(t *testing.T) map[string][]hostileCase {
 	good := file("good.yaml", "listen: ['127.0.0.1:0']\nupstreams:\n  good: {command: hostile}\n  bad: {command: sh, args: [-c, 'hostile </dev/null; exit 3']}\n")
 	wrong := file("wrong.json", `{"upstreams": {"a`+hostileJSON+`": {"command": "x`+hostileJSON+`", "`+hostileJSON+`": 1}}, "mcpServers": {"`+hostileJSON+`": {}}}`)
 	binary := file("binary.yaml", "a: \x9b35m\xff"+hostile)
-	empty := file("empty.yaml", "upstreams: {a: {command: hostile}}\n")
 	process, issuer := hostileProcess(t), hostileIssuer(t)
 	admin := []string{"--admin", process}
 	messages := initialize + "\n" + `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"ok"}}` + "\n" +
@@ -120,7 +119,7 @@ func hostileCases(t *testing.T) map[string][]hostileCase {
 		"doctor":                {at(server...), at("--config", good), {args: slices.Concat([]string{"--json"}, server)}, {args: []string{issuer}, mute: true}},
 		"tools":                 {at(append([]string{"--all"}, server...)...), at(append([]string{"--json", "--all"}, server...)...), at(append([]string{"--log-level", "debug"}, server...)...)},
 		"call":                  {at(append([]string{"ok"}, server...)...), at(append([]string{"no"}, server...)...), at(append([]string{"err"}, server...)...), at(append([]string{"ok", "--json"}, server...)...), at(append([]string{"x" + hostile}, server...)...)},
-		"explain":               {at(append(admin, "k3v9x2ma")...), at(append(admin, "name")...), at(append(admin, "name", "--json")...), at("--config", empty, hostile), at("--config", wrong, "x")},
+		"explain":               {at(append(admin, "k3v9x2ma")...), at(append(admin, "name")...), at(append(admin, "name", "--json")...), at(append(admin, "--as", hostile, "x")...)},
 		"schema":                {quiet},
 		"status":                {at(append(admin, "--servers")...), at(append(admin, "--json")...), at("--admin", issuer)},
 		"top":                   {{args: append(admin, "--every", "100ms"), till: "hostile"}, {args: append(admin, "--json"), till: "hostile"}},

@@ -42,8 +42,7 @@ func (s *Server) serveExplanation(w http.ResponseWriter, r *http.Request, name s
 		http.Error(w, fmt.Sprintf("a name has from 1 to %d bytes", longestQuestion), http.StatusBadRequest)
 		return
 	}
-	q := r.URL.Query()
-	answer, err := s.Explain(name, q.Get("kind"), q.Get("as"))
+	answer, err := s.Explain(name, r.URL.Query().Get("as"))
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return

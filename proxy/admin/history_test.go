@@ -194,19 +194,19 @@ func TestEventsAreServed(t *testing.T) {
 
 // A name may be anything, a URI too.
 func TestExplanationsAreServed(t *testing.T) {
-	tcp, unix := serve(t, &Server{Explain: func(name, kind, as string) (any, error) {
+	tcp, unix := serve(t, &Server{Explain: func(name, as string) (any, error) {
 		if as == "nobody" {
 			return nil, errors.New("nobody is no client")
 		}
-		return []string{name, kind, as}, nil
+		return []string{name, as}, nil
 	}})
 	if status, _ := tcp("GET", "/explain/x"); status != http.StatusForbidden {
 		t.Errorf("over TCP without a token: %d", status)
 	}
 	for path, want := range map[string]string{
-		"/explain/files__write":                           `["files__write","",""]`,
-		"/explain/file:%2F%2F%2Fa%2F..%2Fb%3Fc?kind=tool": `["file:///a/../b?c","tool",""]`,
-		"/explain/a//b?as=token:ci":                       `["a//b","","token:ci"]`,
+		"/explain/files__write":                           `["files__write",""]`,
+		"/explain/file:%2F%2F%2Fa%2F..%2Fb%3Fc": `["file:///a/../b?c",""]`,
+		"/explain/a//b?as=token:ci":                       `["a//b","token:ci"]`,
 	} {
 		if status, body := unix("GET", path); status != http.StatusOK || strings.TrimSpace(body) != want {
 			t.Errorf("%s: %d %s", path, status, body)

@@ -35,7 +35,7 @@ type Server struct {
 
 	// Explain says where a name leads, and what the client as may do with it, if that is not
 	// "". The error is about the question.
-	Explain  func(name, kind, as string) (any, error)
+	Explain  func(name, as string) (any, error)
 	Taps     *tap.Taps // at /tap; nil: there is none
 	Payloads bool      // taps on a Unix socket may show what is in messages
 	Version  string    // of the program, for recordings
