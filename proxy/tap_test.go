@@ -143,9 +143,9 @@ func TestTapRefuses(t *testing.T) {
 			Listen: []string{free}, TokenFile: secretFile(t, "secret"), Payloads: payloads}}, proxy.Options{AdminSocket: socket})
 		inSocket := map[bool]int{true: 200, false: 403}[payloads]
 		for query, want := range map[string]int{
-			"": 200, "side=client&upstream=a*&rate=0&errors=1": 200,
+			"": 200, "upstream=a*&rate=0&errors=1": 200,
 			"payloads=1": inSocket, "record=1": inSocket, "record=1&upstream=a": inSocket,
-			"side=both": 400, "rate=-1": 400, "rate=x": 400, "errors=maybe": 400, "tool=[a": 400, "tools=a": 400, "tool=a&tool=b": 400,
+			"side=client": 400, "rate=-1": 400, "rate=x": 400, "errors=maybe": 400, "tool=[a": 400, "tools=a": 400, "tool=a&tool=b": 400,
 			"record=1&tool=a": 400, "record=1&rate=0": 400,
 		} {
 			x := openTap(t, socket, query)
@@ -220,7 +220,7 @@ func TestTapOfHost(t *testing.T) {
 		}
 		return err == nil
 	})
-	proxys, hosts := openTap(t, near, "side=upstream&method=tools/list"), openTap(t, far, "method=tools/list")
+	proxys, hosts := openTap(t, near, "upstream=a&method=tools/list"), openTap(t, far, "method=tools/list")
 	if _, err := client.ListTools(t.Context(), nil); err != nil {
 		t.Fatal(err)
 	}

@@ -13,7 +13,6 @@ import (
 	"net/url"
 	"os"
 	"os/signal"
-	"strconv"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -28,7 +27,6 @@ type tapQuery struct {
 	adminFlags
 	filters          map[string]*string // by their names in the query
 	errors, payloads bool
-	rate             int
 	record           string // file
 }
 
@@ -53,19 +51,17 @@ func newTap() *cobra.Command {
 		{"session", "one session: its `ID` in the log"},
 		{"method", "messages of methods that match `GLOB`, and their responses"},
 		{"tool", "calls of tools that match `GLOB`, and their responses"},
-		{"side", "`SIDE` where messages pass: client or upstream (default: both)"},
 	} {
 		q.filters[f.name] = cmd.Flags().String(f.name, "", f.usage)
 	}
 	cmd.Flags().BoolVar(&q.errors, "errors", false, "only responses that are errors, or results of tools that say so")
-	cmd.Flags().IntVar(&q.rate, "rate", 1000, "lines a second at the most; 0: all")
 	cmd.Flags().BoolVar(&q.payloads, "payloads", false, "show what is in messages, without what looks like a secret")
 	cmd.Flags().StringVar(&q.record, "record", "", "write all messages as they are to a new `FILE`")
 	return cmd
 }
 
 func (q *tapQuery) run(cmd *cobra.Command) error {
-	for _, other := range []string{"errors", "method", "tool", "rate", "payloads"} {
+	for _, other := range []string{"errors", "method", "tool", "payloads"} {
 		if q.record != "" && cmd.Flags().Changed(other) {
 			return fmt.Errorf("--record has all messages: --%s makes no sense with it", other)
 		}
@@ -104,11 +100,8 @@ func (q *tapQuery) path() string {
 			query.Set(name, *value)
 		}
 	}
-	switch {
-	case q.record != "":
+	if q.record != "" {
 		query.Set("record", "1")
-	default:
-		query.Set("rate", strconv.Itoa(q.rate))
 	}
 	if q.errors {
 		query.Set("errors", "1")

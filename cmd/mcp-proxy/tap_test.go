@@ -50,7 +50,7 @@ func tapped(t *testing.T) (p *program, s *site, env []string) {
 // A tap shows what passes until it is interrupted, which is no failure.
 func TestTap(t *testing.T) {
 	p, s, env := tapped(t)
-	tap, out := tapping(t, env, "--method", "tools/*", "--side", "client", "--rate", "0")
+	tap, out := tapping(t, env, "--method", "tools/*")
 	client := s.connect()
 	calls := 0
 	eventually(t, "a line", func() bool {
@@ -131,8 +131,8 @@ func TestTapRefused(t *testing.T) {
 	serving(t, env...)
 	onlyOneSocket(t, dir)
 	for args, want := range map[string]int{
-		"--payloads": exitError, "--record=x": exitError, "--side=both": exitError, "--tool=[": exitError,
-		"--record=x --tool=a": exitUsage, "--rate=x": exitUsage, "a": exitUsage,
+		"--payloads": exitError, "--record=x": exitError, "--tool=[": exitError,
+		"--record=x --tool=a": exitUsage, "--errors=x": exitUsage, "a": exitUsage,
 	} {
 		text, code := command(t, env, append([]string{"tap"}, strings.Fields(args)...)...)
 		if code != want || strings.Count(text, "\n") != 1 {

@@ -1,13 +1,9 @@
 package tap
 
-import (
-	"github.com/mcp-proxy/mcp-proxy/internal/glob"
-	"github.com/mcp-proxy/mcp-proxy/internal/observe"
-)
+import "github.com/mcp-proxy/mcp-proxy/internal/glob"
 
 // A Filter chooses lines. Names are globs; "" is any.
 type Filter struct {
-	Side     observe.Side
 	Session  string
 	Upstream string // on its side; on that of clients there are only errors about one
 	Client   string
@@ -28,7 +24,7 @@ func (f *Filter) Check() error {
 
 // at reports whether something at a Point may be wanted.
 func (f *Filter) at(p *Point) bool {
-	return (f.Side == "" || f.Side == p.Side) && fits(f.Session, p.Session) && (p.Upstream == "" || fits(f.Upstream, p.Upstream))
+	return fits(f.Session, p.Session) && (p.Upstream == "" || fits(f.Upstream, p.Upstream))
 }
 
 func (f *Filter) wants(l *line) bool {

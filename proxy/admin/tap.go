@@ -129,16 +129,9 @@ func (q *tapQuery) members() map[string]func(string) error {
 	return map[string]func(string) error{
 		"upstream": text(&q.Upstream), "client": text(&q.Client), "session": text(&q.Session),
 		"method": text(&q.Method), "tool": text(&q.Tool),
-		"side": q.readSide, "rate": q.readRate,
+		"rate": q.readRate,
 		"errors": truth(&q.Errors), "payloads": truth(&q.Payloads), "record": truth(&q.Whole),
 	}
-}
-
-func (q *tapQuery) readSide(v string) error {
-	if q.Side = observe.Side(v); v != "" && q.Side != observe.SideClient && q.Side != observe.SideUpstream {
-		return errors.New("client or upstream")
-	}
-	return nil
 }
 
 func (q *tapQuery) readRate(v string) (err error) {
