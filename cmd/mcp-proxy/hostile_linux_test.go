@@ -122,7 +122,7 @@ func hostileCases(t *testing.T) map[string][]hostileCase {
 		"explain":               {at(append(admin, "k3v9x2ma")...), at(append(admin, "name")...), at(append(admin, "name", "--json")...), at(append(admin, "--as", hostile, "x")...)},
 		"schema":                {quiet},
 		"status":                {at(append(admin, "--servers")...), at(append(admin, "--json")...), at("--admin", issuer)},
-		"top":                   {{args: append(admin, "--every", "100ms"), till: "hostile"}, {args: append(admin, "--json"), till: "hostile"}},
+		"top":                   {{args: admin, till: "hostile"}, {args: append(admin, "--json"), till: "hostile"}},
 		"calls":                 {at(admin...), at(append(admin, "--json")...)},
 		"tap":                   {at(append(admin, "--payloads")...), at(append(admin, "--json")...)},
 		"healthcheck":           {at(admin...), at(append(admin, "--json")...)},

@@ -22,26 +22,22 @@ import (
 )
 
 func newTop() *cobra.Command {
-	var t top
+	var ask adminFlags
 	cmd := &cobra.Command{
 		Use:   "top",
 		Short: "Watch the upstreams and the calls in flight of a running proxy or host",
 		Long: "Shows the upstreams, the busiest first, and the calls in flight, the oldest first, again and again until q or ^C.\n" +
 			"Rates, errors and latencies are those of the last minute. With --json it prints a line of JSON each time, with the answers of status and calls.",
-		Example: "  mcp-proxy top\n  mcp-proxy top --every 5s --json >> load.ndjson",
+		Example: "  mcp-proxy top\n  mcp-proxy top --json >> load.ndjson",
 		Args:    cobra.NoArgs,
-		RunE:    func(cmd *cobra.Command, _ []string) error { return t.run(cmd.Context()) },
+		RunE:    func(cmd *cobra.Command, _ []string) error { return runTop(cmd.Context(), &ask) },
 	}
-	t.ask.add(cmd)
-	cmd.Flags().DurationVar(&t.every, "every", time.Second, "how often to look")
+	ask.add(cmd)
 	return cmd
 }
 
-// A top watches a running process.
-type top struct {
-	ask   adminFlags
-	every time.Duration
-}
+// between is the time between two looks.
+const between = time.Second
 
 // A look is what it sees at one time.
 type look struct {
@@ -49,28 +45,25 @@ type look struct {
 	Calls  json.RawMessage `json:"calls"`
 }
 
-func (t *top) run(ctx context.Context) error {
-	if t.every < 100*time.Millisecond {
-		return errors.New("--every is at least 100ms")
-	}
+func runTop(ctx context.Context, ask *adminFlags) error {
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	if t.ask.json {
-		return t.print(ctx)
+	if ask.json {
+		return printLooks(ctx, ask)
 	}
 	if !stdout.isTerminal() {
 		return errors.New("top needs a terminal; --json does not, and mcp-proxy status looks once")
 	}
-	first, err := t.look(ctx)
+	first, err := lookAt(ctx, ask)
 	if err != nil {
 		return err
 	}
-	return t.watch(ctx, first)
+	return watch(ctx, ask, first)
 }
 
-// look asks the process. It is looked for each time: another may have taken its place.
-func (t *top) look(ctx context.Context) (*look, error) {
-	c, err := t.ask.client()
+// lookAt asks the process. It is looked for each time: another may have taken its place.
+func lookAt(ctx context.Context, ask *adminFlags) (*look, error) {
+	c, err := ask.client()
 	if err != nil {
 		return nil, err
 	}
@@ -84,10 +77,10 @@ func (t *top) look(ctx context.Context) (*look, error) {
 	return l, nil
 }
 
-// print writes lines of JSON until ctx is done.
-func (t *top) print(ctx context.Context) error {
+// printLooks writes lines of JSON until ctx is done.
+func printLooks(ctx context.Context, ask *adminFlags) error {
 	for {
-		l, err := t.look(ctx)
+		l, err := lookAt(ctx, ask)
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -101,16 +94,16 @@ func (t *top) print(ctx context.Context) error {
 		if _, err := fmt.Fprintln(stdout, string(text)); err != nil {
 			return &runError{err}
 		}
-		if !t.pause(ctx) {
+		if !pause(ctx) {
 			return nil
 		}
 	}
 }
 
 // pause reports whether there is another look.
-func (t *top) pause(ctx context.Context) bool {
+func pause(ctx context.Context) bool {
 	select {
-	case <-time.After(t.every):
+	case <-time.After(between):
 		return true
 	case <-ctx.Done():
 		return false
@@ -129,7 +122,7 @@ const (
 
 // watch draws until ctx is done or somebody has enough. A process that does not answer any
 // more may be back.
-func (t *top) watch(ctx context.Context, l *look) error {
+func watch(ctx context.Context, ask *adminFlags, l *look) error {
 	ctx, quit := context.WithCancel(ctx)
 	defer quit()
 	if in := int(os.Stdin.Fd()); term.IsTerminal(in) {
@@ -146,10 +139,10 @@ func (t *top) watch(ctx context.Context, l *look) error {
 			wide, high = 80, 24
 		}
 		stdout.command(goHome + frame(l.screen(said, wide, high)) + clearRest)
-		if !t.pause(ctx) {
+		if !pause(ctx) {
 			return nil
 		}
-		next, err := t.look(ctx)
+		next, err := lookAt(ctx, ask)
 		if said = err; err == nil {
 			l = next
 		}

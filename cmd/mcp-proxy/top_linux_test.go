@@ -94,7 +94,7 @@ func TestTop(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			top := exec.Command("mcp-proxy", "top", "--every", "100ms")
+			top := exec.Command("mcp-proxy", "top")
 			top.Env = append(os.Environ(), env...)
 			top.Stdin, top.Stdout, top.Stderr = far, far, far
 			if err := top.Start(); err != nil {
