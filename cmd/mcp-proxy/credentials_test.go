@@ -164,7 +164,7 @@ func TestWrongClientSecret(t *testing.T) {
 		return p.hear()
 	}
 	got := greet()
-	if want := `"message":"Connection closed: a did not let us in: its authorization server refuses our credentials (HTTP 401 invalid_client)"`; !strings.Contains(got, want) {
+	if want := `"message":"Connection closed: a authentication failed: the authorization server rejected our credentials (HTTP 401 invalid_client)"`; !strings.Contains(got, want) {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
 	s.write("secret", g.secret)

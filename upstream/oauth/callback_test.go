@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"os"
 	"strconv"
 	"strings"
@@ -19,9 +20,9 @@ func ports(t *testing.T) []int {
 	return portsOf(key{server: fmt.Sprintf("https://%s-%d.example.com/mcp", t.Name(), os.Getpid())}) // this test may run twice at once
 }
 
-func held(t *testing.T, ports []int, id string) *callback {
+func open(t *testing.T, ports []int) *callback {
 	t.Helper()
-	c, err := hold(t.Context(), ports, id)
+	c, err := newCallback(ports)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -29,25 +30,36 @@ func held(t *testing.T, ports []int, id string) *callback {
 	return c
 }
 
-// The port is a lock, of those alone who have the same login.
-func TestThePortIsALock(t *testing.T) {
-	ports := ports(t)
-	c := held(t, ports, "mine")
-	if _, err := hold(t.Context(), ports, "mine"); !errors.Is(err, errHeld) {
-		t.Errorf("got %v", err)
+// One process at a time prompts for a login, and others with the same ports get another port.
+func TestOneProcessPrompts(t *testing.T) {
+	s, mine, other := &Store{Dir: t.TempDir()}, key{server: "https://mine.example.com"}, key{server: "https://other.example.com"}
+	unlock, err := s.lockLogin(mine)
+	if err != nil || unlock == nil {
+		t.Fatalf("got %v", err)
 	}
-	other := held(t, ports, "another's")
-	if c.URL == other.URL {
+	if second, err := s.lockLogin(mine); err != nil || second != nil {
+		t.Errorf("the lock was taken twice, %v", err)
+	}
+	for name, lock := range map[string]func() (func(), error){
+		"another login": func() (func(), error) { return s.lockLogin(other) },
+		"another store": func() (func(), error) { return (&Store{Dir: t.TempDir()}).lockLogin(mine) },
+		"the record":    func() (func(), error) { return s.lock(t.Context(), mine) },
+	} {
+		if unlock, err := lock(); err != nil || unlock == nil {
+			t.Errorf("%s is locked, %v", name, err)
+		} else {
+			unlock()
+		}
+	}
+	unlock()
+	if unlock, err = s.lockLogin(mine); err != nil || unlock == nil {
+		t.Fatalf("the lock was not freed, %v", err)
+	}
+	unlock()
+	ports := ports(t)
+	if open(t, ports).URL == open(t, ports).URL {
 		t.Error("both have one port")
 	}
-	if _, err := hold(t.Context(), ports, "another's"); !errors.Is(err, errHeld) { // it has a later port
-		t.Errorf("got %v", err)
-	}
-	c.Close()
-	if _, err := hold(t.Context(), ports, "another's"); !errors.Is(err, errHeld) { // though the first is free
-		t.Errorf("got %v", err)
-	}
-	held(t, ports, "mine")
 }
 
 // Programs that are not ours have ports, too.
@@ -64,18 +76,18 @@ func TestPortsOfOthers(t *testing.T) {
 		srv.Start()
 		defer srv.Close()
 		if port != ports[len(ports)-1] {
-			c := held(t, ports, "mine")
+			c := open(t, ports)
 			c.Close()
 		}
 	}
-	if _, err := hold(t.Context(), ports, "mine"); err == nil || !strings.Contains(err.Error(), "are in use") {
+	if _, err := newCallback(ports); err == nil || !strings.Contains(err.Error(), "are in use") {
 		t.Errorf("got %v", err)
 	}
 }
 
 // Only the answer that is waited for ends the wait, and pages of others see nothing.
 func TestCallbackRefuses(t *testing.T) {
-	c := held(t, ports(t), "mine")
+	c := open(t, ports(t))
 	c.expect("right")
 	for _, tt := range []struct {
 		method, path, host string
@@ -107,7 +119,7 @@ func TestCallbackRefuses(t *testing.T) {
 		t.Errorf("got %v", a)
 	default:
 	}
-	var back answer
+	var back url.Values
 	var answered sync.WaitGroup
 	answered.Go(func() {
 		back = <-c.answers
@@ -120,7 +132,7 @@ func TestCallbackRefuses(t *testing.T) {
 	defer resp.Body.Close()
 	text, _ := io.ReadAll(resp.Body)
 	answered.Wait()
-	if back.code != "x" || back.issuer != "https://as" {
+	if back.Get("code") != "x" || back.Get("iss") != "https://as" {
 		t.Errorf("got %v", back)
 	}
 	if !strings.Contains(string(text), "&lt;b&gt;why") || resp.Header.Get("Cache-Control") != "no-store" {

@@ -203,7 +203,7 @@ func TestRevoked(t *testing.T) {
 			t.Errorf("%d tokens were fetched after round %d", w.fetches(), round)
 		}
 		cc.mu.Lock()
-		cc.pace.next = time.Time{} // that of the last round was a while ago
+		cc.next = time.Time{} // that of the last round was a while ago
 		cc.mu.Unlock()
 	}
 }
@@ -329,7 +329,7 @@ func TestForbidden(t *testing.T) {
 // Whatever is wrong with the token endpoint is said in words of ours, and once in a while
 // it is asked again.
 func TestNoToken(t *testing.T) {
-	const bad = "gives us no token that can be used"
+	const bad = "no token from the authorization server"
 	for _, tt := range []struct {
 		name      string
 		status    int
@@ -337,12 +337,12 @@ func TestNoToken(t *testing.T) {
 		says      string
 		retryable bool
 	}{
-		{"secret is wrong", 401, `{"error":"invalid_client","error_description":"` + marked + `"}`, "refuses our credentials (HTTP 401 invalid_client)", false},
-		{"unknown error", 400, `{"error":"` + marked + `"}`, "refuses our credentials (HTTP 400)", false},
-		{"no JSON", 400, marked, "refuses our credentials (HTTP 400)", false},
-		{"redirect", 307, ``, "refuses our credentials (HTTP 307)", false},
-		{"overloaded", 503, marked, "answered with HTTP 503", true},
-		{"later", 429, marked, "answered with HTTP 429", true},
+		{"secret is wrong", 401, `{"error":"invalid_client","error_description":"` + marked + `"}`, "rejected our credentials (HTTP 401 invalid_client)", false},
+		{"unknown error", 400, `{"error":"` + marked + `"}`, "rejected our credentials (HTTP 400)", false},
+		{"no JSON", 400, marked, "rejected our credentials (HTTP 400)", false},
+		{"redirect", 307, ``, "rejected our credentials (HTTP 307)", false},
+		{"overloaded", 503, marked, "answered HTTP 503", true},
+		{"later", 429, marked, "answered HTTP 429", true},
 		{"no JSON, though well", 200, marked, bad, false},
 		{"no token", 200, `{}`, bad, false},
 		{"kind", 200, `{"access_token":"` + marked + `","token_type":"mac"}`, bad, false},
@@ -385,7 +385,7 @@ func TestNoToken(t *testing.T) {
 // age makes the token of credentials one that is to be renewed, and expires after left.
 func age(c *ClientCredentials, left time.Duration) {
 	old := c.tokens.current.Load()
-	c.tokens.current.Store(&access{header: old.header, scopes: old.scopes, expires: time.Now().Add(left)})
+	c.tokens.current.Store(&token{Access: old.Access, Asked: old.Asked, Expires: time.Now().Add(left), renewAt: time.Now().Add(-time.Second)})
 }
 
 // While the authorization server is gone a good token stays in use.
@@ -400,12 +400,12 @@ func TestIssuerIsGone(t *testing.T) {
 	}
 	w.mu.Unlock()
 	age(cc, time.Hour)
-	for id := int64(1); !strings.Contains(w.log.String(), "token could not be renewed"); id++ {
+	for id := int64(1); !strings.Contains(w.log.String(), "cannot renew the token"); id++ {
 		c.ok(id, "ping")
 	}
 	c.ok(-1, "ping")
 	age(cc, 0)
-	c.fails(-2, "ping", "did not let us in: its authorization server answered with HTTP 502", `"cause":"no token"`)
+	c.fails(-2, "ping", "authentication failed: the authorization server answered HTTP 502", `"cause":"no token"`)
 	w.mu.Lock()
 	w.onToken = nil
 	w.mu.Unlock()
@@ -460,7 +460,7 @@ func TestIssuerStays(t *testing.T) {
 		return true
 	}
 	w.mu.Unlock()
-	c.fails(1, "ping", "did not let us in")
+	c.fails(1, "ping", "authentication failed")
 	cc.tokens.mu.Lock()
 	cc.tokens.next = time.Time{} // the pause after a failure is over
 	cc.tokens.mu.Unlock()
@@ -496,7 +496,7 @@ func TestClose(t *testing.T) {
 func BenchmarkAuthorize(b *testing.B) {
 	c := &ClientCredentials{TokenURL: "https://as.invalid/"}
 	c.prepare()
-	c.tokens.current.Store(newAccess("x", nil, time.Hour))
+	c.tokens.current.Store(newProgramToken("x", nil, time.Hour))
 	b.ReportAllocs()
 	b.RunParallel(func(pb *testing.PB) {
 		h := http.Header{}
@@ -515,11 +515,11 @@ func TestExpiredOnItsWay(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	expired := newAccess(strings.TrimPrefix(carried, "Bearer "), nil, 0)
-	expired.expires = time.Now()
+	expired := newProgramToken(strings.TrimPrefix(carried, "Bearer "), nil, 0)
+	expired.Expires = time.Now()
 	cc.tokens.current.Store(expired)
 	cc.mu.Lock()
-	cc.pace.next = time.Now().Add(time.Hour)
+	cc.next = time.Now().Add(time.Hour)
 	cc.mu.Unlock()
 	again, err := cc.Refused(t.Context(), &http.Response{StatusCode: 401}, http.Header{"Authorization": {carried}})
 	if !again || err != nil || w.fetches() != 2 {

@@ -1,6 +1,7 @@
 package oauth
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,29 +12,26 @@ import (
 )
 
 // device has a person log in with a browser anywhere, by a code (RFC 8628).
-func (l *Login) device(ctx context.Context, q request) (*token, error) {
-	i := &q.place.Issuer
-	if i.DeviceEndpoint == "" {
+func (l *Login) device(ctx context.Context, a attempt) (*token, error) {
+	s := &a.place.Server
+	if s.DeviceEndpoint == "" {
 		return nil, errors.New("the authorization server offers no login by device code")
 	}
-	c, err := l.client(ctx, q, "")
+	c, err := l.client(ctx, a, "")
 	if err != nil {
 		return nil, err
 	}
 	config := oauth2.Config{
-		ClientID: c.ID, ClientSecret: c.Secret, Scopes: q.scopes,
-		Endpoint: oauth2.Endpoint{DeviceAuthURL: i.DeviceEndpoint, TokenURL: i.TokenEndpoint, AuthStyle: c.style()},
+		ClientID: c.ID, ClientSecret: c.Secret, Scopes: a.scopes,
+		Endpoint: oauth2.Endpoint{DeviceAuthURL: s.DeviceEndpoint, TokenURL: s.TokenEndpoint, AuthStyle: c.style()},
 	}
 	ctx = context.WithValue(ctx, oauth2.HTTPClient, unredirected(l.config.Client))
-	resource := oauth2.SetAuthURLParam("resource", q.place.Resource)
+	resource := oauth2.SetAuthURLParam("resource", a.place.Resource)
 	d, err := config.DeviceAuth(ctx, resource)
 	if err != nil {
 		return nil, plain(err)
 	}
-	page := d.VerificationURIComplete
-	if page == "" {
-		page = d.VerificationURI
-	}
+	page := cmp.Or(d.VerificationURIComplete, d.VerificationURI)
 	if u, err := url.Parse(page); err != nil || u.Scheme != "https" && u.Scheme != "http" {
 		return nil, errors.New("the authorization server names no page to log in at")
 	}
@@ -48,52 +46,51 @@ func (l *Login) device(ctx context.Context, q request) (*token, error) {
 	if err := usableToken(t); err != nil {
 		return nil, err
 	}
-	return l.granted(ctx, q, c, t)
+	return l.granted(ctx, a, c, t)
 }
 
-// LogIn has a person log in now: with a browser, or by device code if that is wanted, or
-// if there is no browser and the authorization server offers it. It begins with the
-// server's metadata: a server may let anybody in for a start. It returns where the login is
-// kept.
+// LogIn has a person log in now: by device code if byDevice is set, or if there is no browser and the authorization
+// server offers it, else with a browser. It begins with the server's metadata, because a server may answer a first
+// request without a token. It returns where the login is kept.
 func (l *Login) LogIn(ctx context.Context, byDevice bool) (kept string, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, loginTimeout, errNobody)
 	defer cancel()
-	q := request{explicit: true, challenge: l.challenge(ctx)}
-	if err := l.prepare(ctx, &q); err != nil {
+	a := attempt{explicit: true, challenge: l.challenge(ctx)}
+	if err := l.prepare(ctx, &a); err != nil {
 		return "", err
 	}
-	if byDevice || q.place.Issuer.DeviceEndpoint != "" && !l.config.NoBrowser && len(browsers()) == 0 {
-		_, err = l.device(ctx, q)
+	if byDevice || a.place.Server.DeviceEndpoint != "" && !l.config.NoBrowser && len(browsers()) == 0 {
+		_, err = l.device(ctx, a)
 	} else {
-		_, err = l.browse(ctx, q)
+		_, err = l.browse(ctx, a)
 	}
 	return l.config.Store.place(l.key), err
 }
 
-// challenge returns what the server asks of who comes without a token.
-func (l *Login) challenge(ctx context.Context) Challenge {
+// challenge returns the server's challenge to a request without a token.
+func (l *Login) challenge(ctx context.Context) challenge {
 	u, err := serverURL(l.config.Server)
 	if err != nil {
-		return Challenge{}
+		return challenge{}
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
 	if err != nil {
-		return Challenge{}
+		return challenge{}
 	}
 	req.Header.Set("Accept", "application/json, text/event-stream")
 	resp, err := unredirected(l.config.Client).Do(req)
 	if err != nil {
-		return Challenge{}
+		return challenge{}
 	}
 	resp.Body.Close()
-	return ChallengeOf(resp.Header)
+	return challengeOf(resp.Header)
 }
 
-// ErrNoLogin is the error of a logout where nobody has logged in.
+// ErrNoLogin is the error of a logout without a login.
 var ErrNoLogin = errors.New("nobody has logged in")
 
-// LogOut revokes the tokens of a login where the authorization server offers that (RFC
-// 7009), and forgets it in any case. unrevoked is why the tokens may still be good.
+// LogOut revokes the tokens of a login if the authorization server offers that (RFC 7009), and deletes the login in
+// any case. unrevoked is why the tokens may still be valid.
 func (l *Login) LogOut(ctx context.Context) (kept string, unrevoked, err error) {
 	kept = l.config.Store.place(l.key)
 	unlock, err := l.config.Store.lock(ctx, l.key)
@@ -108,7 +105,7 @@ func (l *Login) LogOut(ctx context.Context) (kept string, unrevoked, err error) 
 	if r.Token != nil {
 		unrevoked = l.revoke(ctx, r)
 	}
-	err = l.config.Store.remove(l.key) // also what a login has left that failed, or is over
+	err = l.config.Store.remove(l.key) // also the record of a login that failed or has ended
 	if err == nil && r.Token == nil {
 		err = ErrNoLogin
 	}
@@ -116,21 +113,21 @@ func (l *Login) LogOut(ctx context.Context) (kept string, unrevoked, err error) 
 }
 
 func (l *Login) revoke(ctx context.Context, r *record) error {
-	i, err := l.issuer(ctx, r.Issuer)
+	s, err := l.authServer(ctx, r.Issuer)
 	if err != nil {
 		return err
 	}
-	if i.RevocationEndpoint == "" {
+	if s.RevocationEndpoint == "" {
 		return errors.New("the authorization server offers no revocation")
 	}
-	c, err := l.owner(r, i)
+	c, err := l.owner(r, s)
 	if err != nil {
 		return err
 	}
-	if r.Token.Refresh != "" { // first: with it the others go
-		err = c.revoke(ctx, l.config.Client, i.RevocationEndpoint, r.Token.Refresh, "refresh_token")
+	if r.Token.Refresh != "" { // first, because it revokes the other tokens
+		err = c.revoke(ctx, l.config.Client, s.RevocationEndpoint, r.Token.Refresh, "refresh_token")
 	}
-	if again := c.revoke(ctx, l.config.Client, i.RevocationEndpoint, r.Token.Access, "access_token"); err == nil {
+	if again := c.revoke(ctx, l.config.Client, s.RevocationEndpoint, r.Token.Access, "access_token"); err == nil {
 		err = again
 	}
 	if err != nil {

@@ -17,30 +17,22 @@ import (
 )
 
 const (
-	// maxMetadata bounds the bytes of a document of metadata.
-	maxMetadata = 1 << 20
-
-	// maxChallenge bounds the bytes of challenges: what reads them takes time that grows
-	// with their square.
-	maxChallenge = 8 << 10
-
-	// maxScopes bounds those that we ask for at once, whatever servers name.
-	maxScopes = 64
-
+	maxMetadata  = 1 << 20 // bytes of a metadata document
+	maxChallenge = 8 << 10 // bytes of all challenges of a response: the time to parse them grows with their square
+	maxScopes    = 64      // scopes that we ask for at once, whatever servers name
 	maxRedirects = 5
 )
 
-// A Challenge is what a server asks for with a 401 or 403 (RFC 6750, 3; RFC 9728, 5.1). The
-// zero value asks for nothing in particular.
-type Challenge struct {
-	Metadata string   // the URL of the metadata of the protected resource; "" if it is not said
-	Scopes   []string // that the request needs; nil if they are not said
-	Code     string   // "invalid_token", "insufficient_scope"; "" if nothing was proved
+// A challenge is what a server asks for with a 401 or 403 (RFC 6750, 3; RFC 9728, 5.1). The zero value asks for
+// nothing in particular.
+type challenge struct {
+	Metadata string   // URL of the metadata of the protected resource; "" if the server did not say
+	Scopes   []string // that the request needs; nil if the server did not say
+	Code     string   // "invalid_token", "insufficient_scope"; "" for a request without a token
 }
 
-// ChallengeOf returns what a response's header asks for. What cannot be read counts as not
-// said.
-func ChallengeOf(header http.Header) (c Challenge) {
+// challengeOf reads the challenge in a response's header. What it cannot parse it ignores.
+func challengeOf(header http.Header) (c challenge) {
 	values, size := header.Values("Www-Authenticate"), 0
 	for _, v := range values {
 		size += len(v)
@@ -59,14 +51,13 @@ func ChallengeOf(header http.Header) (c Challenge) {
 		if c.Code == "" {
 			c.Code = one.Params["error"]
 		}
-		c.Scopes = Union(c.Scopes, strings.Fields(one.Params["scope"]))
+		c.Scopes = union(c.Scopes, strings.Fields(one.Params["scope"]))
 	}
 	return c
 }
 
-// Union returns the scopes that are in one of the lists, each once and in the order in which
-// they come. Beyond maxScopes they are left out.
-func Union(lists ...[]string) (all []string) {
+// union returns the scopes of all lists, in order and without duplicates, and at most maxScopes.
+func union(lists ...[]string) (all []string) {
 	for _, scope := range slices.Concat(lists...) {
 		if !slices.Contains(all, scope) && len(all) < maxScopes {
 			all = append(all, scope)
@@ -75,16 +66,35 @@ func Union(lists ...[]string) (all []string) {
 	return all
 }
 
-// A Place is where tokens for a server come from.
-type Place struct {
-	Resource string   // what a token is for (RFC 8707), as the server calls itself
-	Scopes   []string // that the resource has; nil if it does not say
-	Issuer   Issuer
+// scopesFor returns the scopes to ask for: the configured ones, else those of the server's challenge, else those of
+// the resource; nil leaves the choice to the authorization server (2025-11-25 basic/authorization, "Scope Selection
+// Strategy"). It adds offline_access, for a refresh token, where the authorization server has this scope (2026-07-28,
+// "Refresh Tokens").
+func scopesFor(configured []string, c challenge, p *place) []string {
+	scopes := configured
+	if len(scopes) == 0 {
+		scopes = c.Scopes
+	}
+	if len(scopes) == 0 {
+		scopes = p.Scopes
+	}
+	if len(scopes) > 0 && slices.Contains(p.Server.Scopes, "offline_access") {
+		scopes = union(scopes, []string{"offline_access"})
+	}
+	return scopes
 }
 
-// An Issuer is an authorization server, as its metadata says (RFC 8414, OpenID Connect
-// Discovery).
-type Issuer struct {
+// A place says where tokens for an MCP server come from. It is read from the metadata of the protected resource
+// (RFC 9728).
+type place struct {
+	Resource string     `json:"resource"` // what a token is for (RFC 8707), by the server's own name
+	Issuers  []string   `json:"authorization_servers"`
+	Scopes   []string   `json:"scopes_supported"` // nil if the resource does not say
+	Server   authServer `json:"-"`
+}
+
+// An authServer is the metadata of an authorization server (RFC 8414, OpenID Connect Discovery).
+type authServer struct {
 	Issuer                 string   `json:"issuer"`
 	AuthorizationEndpoint  string   `json:"authorization_endpoint"`
 	TokenEndpoint          string   `json:"token_endpoint"`
@@ -94,60 +104,46 @@ type Issuer struct {
 	Scopes                 []string `json:"scopes_supported"`
 	GrantTypes             []string `json:"grant_types_supported"`
 	AuthMethods            []string `json:"token_endpoint_auth_methods_supported"`
-	SigningAlgorithms      []string `json:"token_endpoint_auth_signing_alg_values_supported"`
 	ChallengeMethods       []string `json:"code_challenge_methods_supported"`
 	ClientMetadataDocument bool     `json:"client_id_metadata_document_supported"`
-	SaysIssuer             bool     `json:"authorization_response_iss_parameter_supported"`
+	SendsIssuer            bool     `json:"authorization_response_iss_parameter_supported"`
 }
 
-// protectedResource is the metadata of a protected resource (RFC 9728).
-type protectedResource struct {
-	Resource string   `json:"resource"`
-	Issuers  []string `json:"authorization_servers"`
-	Scopes   []string `json:"scopes_supported"`
-}
-
-// A Discovery finds out where tokens for a server come from. (The functions of
-// go-sdk/oauthex refuse authorization servers in private networks, and those of programs
-// alone, which have no use for PKCE.)
-type Discovery struct {
-	Server string       // its URL: http, https, ws or wss
-	Client *http.Client // for all requests; its redirects are limited further
-}
-
-// Find asks the server, and the authorization server that it names, as a challenge of the
-// server says or at their well-known places (2025-11-25 basic/authorization, "Authorization
-// Server Discovery"). A server without metadata is its own authorization server, as in
-// 2025-03-26. An error names URLs and is for the log.
-func (d *Discovery) Find(ctx context.Context, c Challenge) (*Place, error) {
-	server, err := serverURL(d.Server)
+// discover finds out where tokens for an MCP server (http, https, ws or wss) come from. It asks the server, and the
+// authorization server that it names, at the URL in its challenge or at the well-known URLs (2025-11-25
+// basic/authorization, "Authorization Server Discovery"). A server without metadata is its own authorization server,
+// as in 2025-03-26. Errors name URLs and are for the log. (The functions of go-sdk/oauthex refuse authorization
+// servers in private networks, and those without PKCE, which programs do not need.)
+func discover(ctx context.Context, hc *http.Client, serverText string, c challenge) (*place, error) {
+	server, err := serverURL(serverText)
 	if err != nil {
 		return nil, err
 	}
-	resource, err := d.resource(ctx, server, c.Metadata)
+	p, err := resource(ctx, hc, server, c.Metadata)
 	if err != nil {
 		return nil, err
 	}
-	own := resource == nil
+	own := p == nil
 	if own {
-		resource = &protectedResource{Resource: server.String(), Issuers: []string{server.Scheme + "://" + server.Host}}
+		p = &place{Resource: server.String(), Issuers: []string{origin(server)}}
 	}
-	if len(resource.Issuers) == 0 {
+	if len(p.Issuers) == 0 {
 		return nil, errors.New("the server names no authorization server")
 	}
-	issuer, err := d.issuer(ctx, server, resource.Issuers[0], own)
+	s, err := authServerOf(ctx, hc, server, p.Issuers[0], own)
 	if err != nil {
 		return nil, err
 	}
-	return &Place{Resource: resource.Resource, Scopes: Union(resource.Scopes), Issuer: *issuer}, nil
+	p.Scopes, p.Server = union(p.Scopes), *s
+	return p, nil
 }
 
-// serverURL returns the URL of an MCP server as that of a resource: canonical (2025-11-25
-// basic/authorization, "Canonical Server URI"), and of HTTP.
+// serverURL returns the URL of an MCP server as that of a resource: canonical (2025-11-25 basic/authorization,
+// "Canonical Server URI"), and with the scheme http or https.
 func serverURL(text string) (*url.URL, error) {
 	u, err := url.Parse(text)
 	if err != nil || u.Host == "" {
-		return nil, errors.New("the URL of the server cannot be read") // url.Error would quote it
+		return nil, errors.New("invalid URL of the server") // url.Error would quote it
 	}
 	switch u.Scheme = strings.ToLower(u.Scheme); u.Scheme {
 	case "ws":
@@ -163,23 +159,25 @@ func serverURL(text string) (*url.URL, error) {
 	return u, nil
 }
 
+func origin(u *url.URL) string { return u.Scheme + "://" + u.Host }
+
 // resource returns the metadata of the server, nil if it has none.
-func (d *Discovery) resource(ctx context.Context, server *url.URL, named string) (*protectedResource, error) {
-	root := server.Scheme + "://" + server.Host + "/.well-known/oauth-protected-resource"
+func resource(ctx context.Context, hc *http.Client, server *url.URL, named string) (*place, error) {
+	root := origin(server) + "/.well-known/oauth-protected-resource"
 	places := []string{root + server.EscapedPath(), root}
 	if named != "" {
 		places = []string{named}
 	}
 	for _, at := range slices.Compact(places) {
-		var found protectedResource
-		err := d.get(ctx, server, at, &found)
+		var found place
+		err := get(ctx, hc, server, at, &found)
 		switch {
 		case errors.Is(err, errAbsent):
 			continue
 		case err != nil:
 			return nil, fmt.Errorf("metadata of the server: %w", err)
 		case !covers(found.Resource, server):
-			return nil, fmt.Errorf("metadata of the server: it is of another resource, %q", found.Resource)
+			return nil, fmt.Errorf("metadata of the server: it describes another resource, %q", found.Resource)
 		}
 		return &found, nil
 	}
@@ -189,11 +187,14 @@ func (d *Discovery) resource(ctx context.Context, server *url.URL, named string)
 	return nil, nil
 }
 
-// covers reports whether a resource is the server, or one that the server is part of
-// (RFC 9728, 3.3): tokens are never asked for anything else.
+// covers reports whether a resource is the server, or one that the server is part of (RFC 9728, 3.3). We never ask
+// for tokens for anything else.
 func covers(resource string, server *url.URL) bool {
 	r, err := serverURL(resource)
-	if err != nil || r.Scheme != server.Scheme || r.Host != server.Host || r.RawQuery != "" && r.RawQuery != server.RawQuery {
+	if err != nil || r.Scheme != server.Scheme || r.Host != server.Host {
+		return false
+	}
+	if r.RawQuery != "" && r.RawQuery != server.RawQuery {
 		return false
 	}
 	path := strings.TrimSuffix(r.EscapedPath(), "/")
@@ -201,45 +202,46 @@ func covers(resource string, server *url.URL) bool {
 	return within && (rest == "" || rest[0] == '/')
 }
 
-// issuer returns the metadata of an authorization server. One of 2025-03-26 may have none,
-// and its endpoints where they were agreed.
-func (d *Discovery) issuer(ctx context.Context, server *url.URL, issuer string, old bool) (*Issuer, error) {
+// authServerOf returns the metadata of an authorization server. A server of 2025-03-26 (old) may have none; its
+// endpoints are then at fixed paths.
+func authServerOf(ctx context.Context, hc *http.Client, server *url.URL, issuer string, old bool) (*authServer, error) {
 	u, err := url.Parse(issuer)
 	if err != nil || u.Host == "" {
-		return nil, errors.New("the authorization server has no URL")
+		return nil, errors.New("invalid URL of the authorization server")
 	}
-	root, path := u.Scheme+"://"+u.Host, strings.TrimSuffix(u.EscapedPath(), "/")
+	root, path := origin(u), strings.TrimSuffix(u.EscapedPath(), "/")
 	places := []string{
 		root + "/.well-known/oauth-authorization-server" + path,
 		root + "/.well-known/openid-configuration" + path,
 		root + path + "/.well-known/openid-configuration",
 	}
 	for _, at := range slices.Compact(places) {
-		var found Issuer
-		err := d.get(ctx, server, at, &found)
+		var found authServer
+		err := get(ctx, hc, server, at, &found)
 		switch {
 		case errors.Is(err, errAbsent):
 			continue
 		case err != nil:
 			return nil, fmt.Errorf("metadata of the authorization server: %w", err)
 		case strings.TrimSuffix(found.Issuer, "/") != strings.TrimSuffix(issuer, "/"): // RFC 8414, 3.3
-			return nil, fmt.Errorf("metadata of the authorization server: it is of another one, %q", found.Issuer)
+			return nil, fmt.Errorf("metadata of the authorization server: it describes another issuer, %q", found.Issuer)
 		}
-		return &found, d.checkEndpoints(server, &found)
+		return &found, found.check(server)
 	}
 	if !old {
 		return nil, fmt.Errorf("metadata of the authorization server %s: %w", root, errAbsent)
 	}
-	return &Issuer{
-		Issuer: root, AuthorizationEndpoint: root + "/authorize", TokenEndpoint: root + "/token", RegistrationEndpoint: root + "/register",
-		ChallengeMethods: []string{"S256"},
+	return &authServer{
+		Issuer: root, AuthorizationEndpoint: root + "/authorize", TokenEndpoint: root + "/token",
+		RegistrationEndpoint: root + "/register", ChallengeMethods: []string{"S256"},
 	}, nil
 }
 
-// checkEndpoints checks that nothing that is said to an authorization server can be read
-// on the way.
-func (d *Discovery) checkEndpoints(server *url.URL, i *Issuer) error {
-	for _, endpoint := range []string{i.AuthorizationEndpoint, i.TokenEndpoint, i.RegistrationEndpoint, i.DeviceEndpoint, i.RevocationEndpoint} {
+// check checks that nobody can read on the way what we send to the endpoints.
+func (s *authServer) check(server *url.URL) error {
+	for _, endpoint := range []string{
+		s.AuthorizationEndpoint, s.TokenEndpoint, s.RegistrationEndpoint, s.DeviceEndpoint, s.RevocationEndpoint,
+	} {
 		if endpoint == "" {
 			continue
 		}
@@ -247,19 +249,19 @@ func (d *Discovery) checkEndpoints(server *url.URL, i *Issuer) error {
 			return fmt.Errorf("metadata of the authorization server: an endpoint %w", err)
 		}
 	}
-	if i.TokenEndpoint == "" {
-		return errors.New("metadata of the authorization server: it has no token endpoint")
+	if s.TokenEndpoint == "" {
+		return errors.New("metadata of the authorization server: no token endpoint")
 	}
 	return nil
 }
 
-// safe reports why a URL that others name cannot be used: it must be https, or lead to the
-// server's own origin, or to this machine if the server is here too.
+// safe returns why we do not use a URL that a server names, nil if we do: it must be https, or at the server's own
+// origin, or on this machine if the server is here too.
 func safe(server *url.URL, text string) error {
 	u, err := url.Parse(text)
 	switch {
 	case err != nil || u.Host == "" || u.User != nil:
-		return errors.New("is no URL that can be used")
+		return errors.New("is not a valid URL")
 	case u.Scheme == "https":
 		return nil
 	case u.Scheme != "http":
@@ -275,20 +277,20 @@ func isLoopback(host string) bool {
 	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-// errAbsent is that a document is not there, so that another place is tried.
+// errAbsent means that a document does not exist, so that the next URL is tried.
 var errAbsent = errors.New("not found")
 
-// get reads a document of JSON.
-func (d *Discovery) get(ctx context.Context, server *url.URL, at string, into any) error {
+// get reads a JSON document.
+func get(ctx context.Context, hc *http.Client, server *url.URL, at string, into any) error {
 	if err := safe(server, at); err != nil {
 		return fmt.Errorf("its URL %w", err)
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, at, nil)
 	if err != nil {
-		return errors.New("its URL cannot be used")
+		return errors.New("its URL is invalid")
 	}
 	req.Header.Set("Accept", "application/json")
-	client := *d.Client
+	client := *hc
 	client.CheckRedirect = func(r *http.Request, via []*http.Request) error {
 		if len(via) > maxRedirects {
 			return errors.New("too many redirects")
@@ -306,7 +308,8 @@ func (d *Discovery) get(ctx context.Context, server *url.URL, at string, into an
 	case resp.StatusCode != http.StatusOK:
 		return fmt.Errorf("HTTP %d", resp.StatusCode)
 	}
-	if kind, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type")); kind == "text/html" { // a page for all that is not there
+	kind, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type"))
+	if kind == "text/html" { // some sites answer unknown paths with a page and status 200
 		return errAbsent
 	}
 	text, err := io.ReadAll(io.LimitReader(resp.Body, maxMetadata+1))
@@ -315,13 +318,13 @@ func (d *Discovery) get(ctx context.Context, server *url.URL, at string, into an
 		return withoutURL(err)
 	case len(text) > maxMetadata:
 		return fmt.Errorf("more than %d bytes", maxMetadata)
-	case json.Unmarshal(text, into) != nil: // whose error may quote it
-		return errors.New("not the JSON that it should be")
+	case json.Unmarshal(text, into) != nil: // its error may quote the text
+		return errors.New("invalid JSON")
 	}
 	return nil
 }
 
-// withoutURL returns an error of net/http without the URL, which may hold what is secret.
+// withoutURL returns an error of net/http without the URL, which may contain secrets.
 func withoutURL(err error) error {
 	if e, ok := errors.AsType[*url.Error](err); ok {
 		return e.Err

@@ -75,25 +75,25 @@ func TestFind(t *testing.T) {
 		{name: "named, but not there", challenge: "/here", docs: map[string]string{prm: resourceDoc, as: issuerDoc}, err: "not found"},
 		{name: "another resource", docs: map[string]string{prm: `{"resource":"%s/mc","authorization_servers":["%s"]}`, as: issuerDoc}, err: "another resource"},
 		{name: "another host", docs: map[string]string{prm: `{"resource":"https://other.invalid/mcp","authorization_servers":["%s"]}`, as: issuerDoc}, err: "another resource"},
-		{name: "another issuer", docs: map[string]string{prm: resourceDoc, as: `{"issuer":"https://other.invalid","token_endpoint":"%s/t"}`}, err: "another one"},
+		{name: "another issuer", docs: map[string]string{prm: resourceDoc, as: `{"issuer":"https://other.invalid","token_endpoint":"%s/t"}`}, err: "another issuer"},
 		{name: "no issuer", docs: map[string]string{prm: `{"resource":"%s/mcp"}`, as: issuerDoc}, err: "names no authorization server"},
 		{name: "issuer without metadata", docs: map[string]string{prm: resourceDoc}, err: "not found"},
 		{name: "issuer that can be overheard", docs: map[string]string{prm: `{"resource":"%s/mcp","authorization_servers":["http://as.invalid"]}`}, err: "not encrypted"},
 		{name: "endpoint that can be overheard", docs: map[string]string{prm: resourceDoc, as: `{"issuer":"%s","token_endpoint":"http://as.invalid/t"}`}, err: "not encrypted"},
-		{name: "endpoint of another kind", docs: map[string]string{prm: resourceDoc, as: `{"issuer":"%s","token_endpoint":"%s/t","authorization_endpoint":"javascript:alert(1)"}`}, err: "no URL"},
+		{name: "endpoint of another kind", docs: map[string]string{prm: resourceDoc, as: `{"issuer":"%s","token_endpoint":"%s/t","authorization_endpoint":"javascript:alert(1)"}`}, err: "not a valid URL"},
 		{name: "no token endpoint", docs: map[string]string{prm: resourceDoc, as: `{"issuer":"%s"}`}, err: "no token endpoint"},
-		{name: "not JSON", docs: map[string]string{prm: `secret`}, err: "not the JSON"},
+		{name: "not JSON", docs: map[string]string{prm: `secret`}, err: "invalid JSON"},
 		{name: "huge", docs: map[string]string{prm: `"` + strings.Repeat("x", maxMetadata) + `"`}, err: "more than"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			s := newSite(t, tt.docs)
-			var c Challenge
+			var c challenge
 			if tt.challenge != "" {
 				c.Metadata = s.URL + tt.challenge
 			}
 			for _, server := range []string{s.URL, "ws" + strings.TrimPrefix(s.URL, "http")} {
-				got, err := (&Discovery{Server: server + "/mcp", Client: s.Client()}).Find(t.Context(), c)
+				got, err := discover(t.Context(), s.Client(), server+"/mcp", c)
 				if tt.err != "" {
 					if err == nil || !strings.Contains(err.Error(), tt.err) || strings.Contains(err.Error(), "secret") {
 						t.Errorf("error %v, want %q", err, tt.err)
@@ -104,7 +104,7 @@ func TestFind(t *testing.T) {
 					t.Fatal(err)
 				}
 				issuer := strings.ReplaceAll(tt.issuer, "%s", s.URL)
-				if got.Issuer.Issuer != issuer || got.Resource != strings.ReplaceAll(tt.resource, "%s", s.URL) || got.Issuer.TokenEndpoint == "" {
+				if got.Server.Issuer != issuer || got.Resource != strings.ReplaceAll(tt.resource, "%s", s.URL) || got.Server.TokenEndpoint == "" {
 					t.Errorf("got %+v", got)
 				}
 			}
@@ -115,8 +115,7 @@ func TestFind(t *testing.T) {
 // A server elsewhere cannot make us ask what is on this machine.
 func TestFindAsksNothingHereForOthers(t *testing.T) {
 	s := newSite(t, map[string]string{"/": resourceDoc})
-	d := &Discovery{Server: "https://mcp.example.com/mcp", Client: s.Client()}
-	if _, err := d.Find(t.Context(), Challenge{Metadata: s.URL + "/"}); err == nil || len(s.asked) > 0 {
+	if _, err := discover(t.Context(), s.Client(), "https://mcp.example.com/mcp", challenge{Metadata: s.URL + "/"}); err == nil || len(s.asked) > 0 {
 		t.Errorf("error %v, asked %q", err, s.asked)
 	}
 }
@@ -124,16 +123,16 @@ func TestFindAsksNothingHereForOthers(t *testing.T) {
 func TestChallengeOf(t *testing.T) {
 	for _, tt := range []struct {
 		headers []string
-		want    Challenge
+		want    challenge
 	}{
-		{nil, Challenge{}},
-		{[]string{"Basic realm=x"}, Challenge{}},
-		{[]string{`Bearer resource_metadata="https://x/y", scope="a b", error="insufficient_scope"`}, Challenge{"https://x/y", []string{"a", "b"}, "insufficient_scope"}},
-		{[]string{"Basic realm=x", `bearer scope="a a"`}, Challenge{"", []string{"a"}, ""}},
-		{[]string{`Bearer scope="`}, Challenge{}},
-		{[]string{`Bearer scope="a"`, "Bearer " + strings.Repeat(",", 200_000) + "="}, Challenge{}},
+		{nil, challenge{}},
+		{[]string{"Basic realm=x"}, challenge{}},
+		{[]string{`Bearer resource_metadata="https://x/y", scope="a b", error="insufficient_scope"`}, challenge{"https://x/y", []string{"a", "b"}, "insufficient_scope"}},
+		{[]string{"Basic realm=x", `bearer scope="a a"`}, challenge{"", []string{"a"}, ""}},
+		{[]string{`Bearer scope="`}, challenge{}},
+		{[]string{`Bearer scope="a"`, "Bearer " + strings.Repeat(",", 200_000) + "="}, challenge{}},
 	} {
-		got := ChallengeOf(http.Header{"Www-Authenticate": tt.headers})
+		got := challengeOf(http.Header{"Www-Authenticate": tt.headers})
 		if got.Metadata != tt.want.Metadata || got.Code != tt.want.Code || !slices.Equal(got.Scopes, tt.want.Scopes) {
 			t.Errorf("%q: got %+v", tt.headers, got)
 		}
@@ -143,7 +142,7 @@ func TestChallengeOf(t *testing.T) {
 func FuzzChallengeOf(f *testing.F) {
 	f.Add(`Bearer resource_metadata="https://x/y", scope="a b", error="insufficient_scope"`)
 	f.Fuzz(func(t *testing.T, header string) {
-		if c := ChallengeOf(http.Header{"Www-Authenticate": {header}}); len(c.Scopes) > maxScopes {
+		if c := challengeOf(http.Header{"Www-Authenticate": {header}}); len(c.Scopes) > maxScopes {
 			t.Errorf("%d scopes", len(c.Scopes))
 		}
 	})

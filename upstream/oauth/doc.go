@@ -1,35 +1,32 @@
-// Package oauth proves to remote servers who we are, with tokens of their authorization
-// servers (OAuth 2.1, as in the MCP specification, basic/authorization). What it offers are
-// the Credentials of packages remote and link.
+// Package oauth authenticates us to remote servers with tokens of their authorization servers (OAuth 2.1, as in the
+// MCP specification, basic/authorization). Login and ClientCredentials implement the Credentials of packages remote
+// and link.
 //
-//	              ┌─ Login ─────────────► flow, device ─► a person, and a browser
-//	Credentials ──┤    refresh ─► Store, which all processes share
+//	              ┌─ Login ─────────────► browse, device ─► a person with a browser
+//	Credentials ──┤    refresh ─► Store, shared by all processes
 //	              └─ ClientCredentials ─► tokens, in memory
 //	                                         │ both
-//	Challenge ──► Discovery ──► Place ──► client ──► token endpoint
+//	challenge ──► discover ──► place ──► client ──► token endpoint
 //
-// A [Login] is for people: an authorization code by a browser, or a device code. What it
-// gets outlives the process. [ClientCredentials] are for programs, which get tokens for
-// themselves, and get others as easily.
+// A [Login] serves people: it gets an authorization code through a browser, or uses a device code. Its tokens
+// outlive the process. [ClientCredentials] serve programs, which can get a new token at any time.
 //
-// A server is asked without a token first. Its 401 or 403 is a [Challenge], which leads to
-// its metadata and those to its authorization server: the [Place] where tokens come from.
+// The first request to a server carries no token. The server's 401 or 403 is a challenge. The challenge leads to
+// the server's metadata, and these to its authorization server: the place where tokens come from.
 //
 // # Goroutines
 //
-// Of a Login one for a refresh and one for a login that a server has asked for; of
-// ClientCredentials one while a token is fetched. None depends on the request that began it,
-// and Close waits for all.
+// A Login runs at most two goroutines: one refreshes the token, one runs a login that a server asked for.
+// ClientCredentials run one while they fetch a token. No goroutine depends on the request that started it, and Close
+// waits for all of them.
 //
 // Invariants:
-//   - Whoever needs a token at the same time waits for one fetch, refresh or login, and may
-//     stop waiting without harm to the others.
-//   - A token that was just got and is refused is no reason for a loop. Tokens are replaced,
-//     authorization servers asked, and people asked, after pauses.
-//   - What an authorization server has given, or is to be proved to it, goes to no other one.
-//     All that is sent goes over TLS, unless the server itself is reached without it.
-//   - No error and no log line has a token, a secret, a code, an assertion, or what a server
-//     wrote.
+//   - Concurrent callers share one fetch, refresh or login. A caller that stops waiting does not disturb the others.
+//   - A server that refuses each new token causes no loop: between new tokens, requests to the authorization server
+//     and prompts there are pauses.
+//   - A secret of one authorization server is never sent to another one. Everything is sent over TLS, unless the MCP
+//     server itself is reached without TLS.
+//   - Errors and log lines contain no token, secret, code, assertion, or text that a server wrote.
 //
-// The package does not know MCP, nor when requests are sent.
+// The package knows nothing of MCP, and does not decide when requests are sent.
 package oauth

@@ -7,98 +7,96 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"time"
+
+	"golang.org/x/sync/singleflight"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
 
 const (
-	// loginTimeout is how long a person may take.
 	loginTimeout = 5 * time.Minute
 
-	// pause is how long nobody is asked again to log in after a login has failed, and how
-	// long a token must have been good before the server's refusal means that another one
-	// may help.
+	// pause follows a failed login: within it nobody is prompted again. A token must have been valid for as long
+	// before the server's refusal is a reason to get another one.
 	pause = time.Minute
 
-	// maxStepUps is how often a person is asked for more scopes, with less than stepUpPause
-	// in between.
+	// A person is prompted for more scopes maxStepUps times, with less than stepUpPause in between.
 	maxStepUps  = 3
 	stepUpPause = 10 * time.Minute
 )
 
-// A LoginConfig says whose login it is, and how a person can be asked.
+var (
+	// errPointless is the error of a login that cannot help: the server refuses what was just granted, or it does not
+	// ask for OAuth.
+	errPointless = errors.New("a login does not help")
+	errNoIssuer  = fmt.Errorf("the server has no authorization server that lets us register: %w", errPointless)
+)
+
+// A LoginConfig says which server a login is for, and how to prompt a person.
 type LoginConfig struct {
 	Server           string   // URL of the MCP server
-	ClientID         string   // given beforehand; an https URL is that of a client id metadata document; "": we register
+	ClientID         string   // an https URL is that of a client id metadata document; "": we register
 	ClientSecretFile string   // "" for none
 	Scopes           []string // to ask for; nil: those that the server names
 	Store            *Store
 	Client           *http.Client // for metadata and authorization servers
 
-	// Command is what logs in, in errors: "mcp-proxy login docs".
+	// Command is the command that logs in, for errors: "mcp-proxy login docs".
 	Command string
 
-	// Implicit means that nothing is configured: whether the server wants a login is its
-	// own to say.
+	// Implicit means that nothing is configured: the server may need no login.
 	Implicit bool
 
-	// Show is called with what a person has to do; nil: nobody is asked, and requests fail.
+	// Show prompts a person; nil: nobody is prompted, and requests fail.
 	Show func(Prompt)
 
-	// NoBrowser leaves the browser to the person who sees the Prompt.
+	// NoBrowser leaves it to the person to open a browser.
 	NoBrowser bool
 
-	// Wait is how long a request waits for a person; zero means 20 s. The login goes on.
+	// Wait is how long a request waits for the person; zero means 20 s. The login goes on.
 	Wait time.Duration
 
-	// Done is called when a login has succeeded for which a request did not wait. May be nil.
+	// Done is called after a successful login that a request stopped waiting for. May be nil.
 	Done func()
 
 	Log *slog.Logger // nil discards
 }
 
-// A Prompt is what a person has to do to log in: open the page.
+// A Prompt asks a person to open a page, in order to log in.
 type Prompt struct {
 	Host   string // of the server
 	URL    string
 	Code   string // to type there; "" for none
-	Opened bool   // a browser was opened with it
+	Opened bool   // we opened a browser with it
 }
 
-// A Login proves to a server that a person has logged in: the Credentials of package remote.
-// Its goroutines are one for a refresh and one for a login that a server has asked for.
-// Close waits for them.
+// A Login authenticates a person to a server. It implements the Credentials of package remote. At most two goroutines
+// run, one for a refresh and one for a login that a server asked for. Close waits for them.
 type Login struct {
 	// Static after construction.
 	config LoginConfig
 	key    key
 	ctx    context.Context // of both goroutines
 	cancel context.CancelFunc
-	wg     sync.WaitGroup
+	flight singleflight.Group // "refresh" and "login"
 
 	mu        sync.Mutex
-	token     *token     // as last read from the store; nil: none that is of use
-	looked    bool       // the store was read, and token says what was there
-	renewed   string     // the token that a refresh gave after the server refused one
-	refresh   *task      // under way
-	asking    *task      // a person
-	asked     [][]string // the scopes of the last login and of step-ups behind it
+	token     *token     // as last read from the store; nil: none, or not a valid one
+	looked    bool       // the store was read
+	renewed   string     // the token that a refresh returned after the server refused one
+	asking    bool       // a login is in progress
+	asked     [][]string // the scopes of the last login and of the step-ups after it
 	lastAsked time.Time
-	missed    bool // a request did not wait for the person any longer
+	missed    bool // a request stopped waiting for the login
 
-	stalled time.Time // when a refresh failed last; owned by the refresh
+	stalled time.Time // time of the last failed refresh; owned by the refresh
 }
 
-// A task is something that several wait for.
-type task struct {
-	done chan struct{} // closed with err set
-	err  error
-}
-
-// NewLogin returns the login at a server. Nothing runs before it is used.
+// NewLogin returns the login at a server. It starts nothing.
 func NewLogin(c LoginConfig) *Login {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
@@ -113,24 +111,39 @@ func NewLogin(c LoginConfig) *Login {
 	return l
 }
 
-// Close ends what is under way. A refresh has been sent, so it gets a moment: its answer
-// may be the only copy of the next token.
-func (l *Login) Close() {
-	l.mu.Lock()
-	refresh := l.refresh
-	l.mu.Unlock()
-	if refresh != nil {
-		select {
-		case <-refresh.done:
-		case <-time.After(500 * time.Millisecond):
+// start runs a refresh or login on a goroutine, or joins the one in progress.
+func (l *Login) start(what string, run func(context.Context) error) <-chan singleflight.Result {
+	return l.flight.DoChan(what, func() (any, error) {
+		if err := l.ctx.Err(); err != nil {
+			return nil, err
 		}
-	}
-	l.cancel()
-	l.wg.Wait()
+		return nil, run(l.ctx)
+	})
 }
 
-// Authorize implements Credentials. Without a login it sets nothing: the server then says
-// what it wants.
+func wait(ctx context.Context, done <-chan singleflight.Result) error {
+	select {
+	case r := <-done:
+		return r.Err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Close ends both goroutines. It gives a refresh a moment, because the answer to a refresh token that was sent may be
+// the only copy of the next one.
+func (l *Login) Close() {
+	idle := func() (any, error) { return nil, nil }
+	select {
+	case <-l.flight.DoChan("refresh", idle):
+	case <-time.After(500 * time.Millisecond):
+	}
+	l.cancel()
+	<-l.flight.DoChan("refresh", idle)
+	<-l.flight.DoChan("login", idle)
+}
+
+// Authorize implements Credentials. Without a login it sets nothing: the server then says what it wants.
 func (l *Login) Authorize(ctx context.Context, header http.Header) error {
 	t, err := l.current(ctx)
 	switch {
@@ -142,18 +155,18 @@ func (l *Login) Authorize(ctx context.Context, header http.Header) error {
 	return nil
 }
 
-// current returns the token to send, nil for none. One that is due is refreshed; as long
-// as it is good nobody waits for that.
+// current returns the token to send, nil for none. It refreshes a token that is due, and waits for the new one only
+// if the old one has expired.
 func (l *Login) current(ctx context.Context) (*token, error) {
 	l.mu.Lock()
 	t, looked := l.token, l.looked
 	l.mu.Unlock()
-	if t.good() && !t.due() || t == nil && looked { // whether there is another one is looked for when the server asks
+	if t.good() && !t.due() || t == nil && looked { // without a token the store is read again when the server refuses us
 		return t, nil
 	}
 	r, err := l.config.Store.load(l.key)
 	switch {
-	case err != nil && l.config.Implicit: // most servers want no login; one that does will ask
+	case err != nil && l.config.Implicit: // most servers need no login
 		return nil, nil
 	case err != nil:
 		return nil, err
@@ -168,7 +181,7 @@ func (l *Login) current(ctx context.Context) (*token, error) {
 	if t.good() {
 		return t, nil
 	}
-	if err := refresh.wait(ctx); err != nil && !isOver(err) {
+	if err := wait(ctx, refresh); err != nil && !errors.Is(err, errOver) {
 		return nil, unrefreshed(err)
 	}
 	l.mu.Lock()
@@ -183,59 +196,26 @@ func (l *Login) remember(t *token) *token {
 	return t
 }
 
-func (t *task) wait(ctx context.Context) error {
-	select {
-	case <-t.done:
-		return t.err
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-// begin starts a task, or joins the one that is under way at where.
-func (l *Login) begin(where **task, run func(context.Context) error) *task {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if *where != nil {
-		return *where
-	}
-	t := &task{done: make(chan struct{})}
-	if l.ctx.Err() != nil {
-		t.err = l.ctx.Err()
-		close(t.done)
-		return t
-	}
-	*where = t
-	l.wg.Go(func() {
-		t.err = run(l.ctx)
-		l.mu.Lock()
-		*where = nil
-		l.mu.Unlock()
-		close(t.done)
-	})
-	return t
-}
-
 // Refused implements Credentials.
 func (l *Login) Refused(ctx context.Context, resp *http.Response, sent http.Header) (again bool, err error) {
-	c, used := ChallengeOf(resp.Header), strings.TrimPrefix(sent.Get("Authorization"), "Bearer ")
+	c, used := challengeOf(resp.Header), strings.TrimPrefix(sent.Get("Authorization"), "Bearer ")
 	more := resp.StatusCode == http.StatusForbidden
 	switch {
 	case more && c.Code != "insufficient_scope":
 		return false, nil
-	case l.config.Implicit && l.config.Show == nil && used == "" && c.Metadata == "": // nobody spoke of OAuth
+	case l.config.Implicit && l.config.Show == nil && used == "" && c.Metadata == "": // the server does not use OAuth
 		return false, nil
 	}
 	r, err := l.config.Store.load(l.key)
 	if err != nil {
 		return false, l.failure(ctx, err)
 	}
-	if r.Token.good() && r.Token.Access != used { // somebody has logged in meanwhile, or refreshed
+	if r.Token.good() && r.Token.Access != used { // another process has logged in, or refreshed
 		l.remember(r.Token)
 		return true, nil
 	}
 	if !more && l.mayRenew(r.Token, used) {
-		if err := l.replace(ctx, r.Token); !isOver(err) {
+		if err := l.replace(ctx, r.Token); !errors.Is(err, errOver) {
 			return err == nil, l.failure(ctx, unrefreshed(err))
 		}
 	}
@@ -243,25 +223,25 @@ func (l *Login) Refused(ctx context.Context, resp *http.Response, sent http.Head
 	switch {
 	case l.config.Show != nil:
 	case more && r.Token != nil:
-		return false, l.neededFor(Union(r.Token.Asked, r.Token.Scopes, c.Scopes))
+		return false, l.neededFor(union(r.Token.Asked, r.Token.Scopes, c.Scopes))
 	default:
 		return false, l.needed(nil)
 	}
-	return l.ask(ctx, request{challenge: c, used: used, more: more})
+	return l.ask(ctx, attempt{challenge: c, used: used, more: more})
 }
 
-// mayRenew reports whether another token may be had instead of one that has expired, or that
-// the server does not take though it looks good. One that was had in this way must itself
-// have been good for a while.
+// mayRenew reports whether to refresh a token that has expired, or that the server refuses although it looks valid. A
+// token that already replaced a refused one must have been valid for a while.
 func (l *Login) mayRenew(t *token, used string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return t != nil && t.Refresh != "" && (!t.good() || t.Access == used && (l.renewed != used || time.Since(t.Granted) > pause))
+	return t != nil && t.Refresh != "" &&
+		(!t.good() || t.Access == used && (l.renewed != used || time.Since(t.Granted) > pause))
 }
 
-// replace gets another token instead of one that the server does not take.
+// replace gets another token instead of one that the server refuses.
 func (l *Login) replace(ctx context.Context, old *token) error {
-	if err := l.renew(old).wait(ctx); err != nil {
+	if err := wait(ctx, l.renew(old)); err != nil {
 		return err
 	}
 	l.mu.Lock()
@@ -272,71 +252,63 @@ func (l *Login) replace(ctx context.Context, old *token) error {
 	return nil
 }
 
-// ask has a person log in, and waits for that as long as a request can wait.
-func (l *Login) ask(ctx context.Context, q request) (again bool, err error) {
-	asking := l.begin(&l.asking, func(ctx context.Context) error { return l.interact(ctx, q) })
+// ask prompts a person to log in, and waits for that as long as a request can wait.
+func (l *Login) ask(ctx context.Context, a attempt) (again bool, err error) {
+	done := l.start("login", func(ctx context.Context) error { return l.interact(ctx, a) })
 	late := time.NewTimer(l.config.Wait)
 	defer late.Stop()
 	select {
-	case <-asking.done:
-		if errors.Is(asking.err, errPointless) {
+	case r := <-done:
+		if errors.Is(r.Err, errPointless) {
 			return false, nil
 		}
-		return asking.err == nil, l.failure(ctx, asking.err)
+		return r.Err == nil, l.failure(ctx, r.Err)
 	case <-late.C:
-		l.miss()
-		return false, &jsonrpc.ClosedError{Cause: jsonrpc.CauseLogin, Says: "waits for you to log in: see your browser, or the log"}
+		err = &jsonrpc.ClosedError{Cause: jsonrpc.CauseLogin, Says: "waits for you to log in: see your browser, or the log"}
 	case <-ctx.Done():
-		l.miss()
-		return false, ctx.Err()
+		err = ctx.Err()
 	}
-}
-
-// Asks reports whether a person is being asked to log in.
-func (l *Login) Asks() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.asking != nil
-}
-
-func (l *Login) miss() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.missed = true
+	return false, err
 }
 
-// errPointless is the error of a login that cannot help: the server refuses what was just
-// granted, or it does not ask for OAuth.
-var errPointless = errors.New("a login does not help")
+// Asks reports whether a person is being prompted to log in.
+func (l *Login) Asks() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.asking
+}
 
-// errNoIssuer is that nothing at the server or near it has to do with OAuth.
-var errNoIssuer = fmt.Errorf("the server has no authorization server that lets us register: %w", errPointless)
-
-// interact has a person log in, unless that was done meanwhile.
-func (l *Login) interact(ctx context.Context, q request) error {
+// interact has a person log in, unless another process has done so meanwhile.
+func (l *Login) interact(ctx context.Context, a attempt) error {
+	l.mu.Lock()
+	l.asking = true
+	l.mu.Unlock()
 	ctx, cancel := context.WithTimeoutCause(ctx, loginTimeout, errNobody)
 	defer cancel()
-	if err := l.prepare(ctx, &q); err != nil {
-		return err
-	}
-	t, err := l.browse(ctx, q)
-	if err != nil {
-		return err
+	var t *token
+	err := l.prepare(ctx, &a)
+	if err == nil {
+		t, err = l.browse(ctx, a)
 	}
 	l.mu.Lock()
+	l.asking = false
 	missed := l.missed
-	l.token, l.missed = t, false
+	if err == nil {
+		l.token, l.missed = t, false
+	}
 	l.mu.Unlock()
-	if missed && l.config.Done != nil {
+	if err == nil && missed && l.config.Done != nil {
 		l.config.Done()
 	}
-	return nil
+	return err
 }
 
 // prepare finds out where to log in, and decides whether that can help.
-func (l *Login) prepare(ctx context.Context, q *request) (err error) {
-	d := Discovery{Server: l.config.Server, Client: l.config.Client}
-	if q.place, err = d.Find(ctx, q.challenge); err != nil {
+func (l *Login) prepare(ctx context.Context, a *attempt) (err error) {
+	if a.place, err = discover(ctx, l.config.Client, l.config.Server, a.challenge); err != nil {
 		return err
 	}
 	r, err := l.config.Store.load(l.key)
@@ -344,37 +316,58 @@ func (l *Login) prepare(ctx context.Context, q *request) (err error) {
 		return err
 	}
 	old := r.Token
-	if old == nil || !r.of(q.place) {
+	if old == nil || !r.of(a.place) {
 		old = &token{}
 	}
-	q.scopes = scopesFor(l.config.Scopes, q.challenge, q.place)
+	a.scopes = scopesFor(l.config.Scopes, a.challenge, a.place)
 	switch {
-	case q.more:
-		q.scopes = Union(old.Asked, old.Scopes, q.scopes, q.challenge.Scopes)
-		return l.stepUp(q.scopes)
-	case q.used != "" && old.Access == q.used && time.Since(old.Granted) < pause:
+	case a.more:
+		a.scopes = union(old.Asked, old.Scopes, a.scopes, a.challenge.Scopes)
+		return l.stepUp(a.scopes)
+	case a.used != "" && old.Access == a.used && time.Since(old.Granted) < pause:
 		return errPointless
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.asked, l.lastAsked = [][]string{q.scopes}, time.Now()
+	l.asked, l.lastAsked = [][]string{a.scopes}, time.Now()
 	return nil
 }
 
-// needed is the error of a request that only a person can help.
+// stepUp decides whether to ask for scopes: once for each set of them, and at most maxStepUps times (2025-11-25
+// basic/authorization, "Step-Up Authorization Flow").
+func (l *Login) stepUp(scopes []string) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if time.Since(l.lastAsked) > stepUpPause {
+		l.asked = nil
+	}
+	sorted := slices.Sorted(slices.Values(scopes))
+	for _, asked := range l.asked {
+		if slices.Equal(slices.Sorted(slices.Values(asked)), sorted) {
+			return errPointless
+		}
+	}
+	if len(l.asked) > maxStepUps {
+		return errPointless
+	}
+	l.asked, l.lastAsked = append(l.asked, scopes), time.Now()
+	return nil
+}
+
+// needed is the error of a request that needs a person to log in.
 func (l *Login) needed(err error) error { return jsonrpc.LoginNeeded(l.config.Command, err) }
 
-// neededFor is needed with the scopes to log in with, if they can be typed as they are.
+// neededFor is needed with the scopes to log in with, if a shell takes them as they are.
 func (l *Login) neededFor(scopes []string) error {
+	const plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.:/-,"
 	all := strings.Join(scopes, ",")
-	if all == "" || len(all) > 256 || strings.Trim(all, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.:/-,") != "" {
+	if all == "" || len(all) > 256 || strings.Trim(all, plain) != "" {
 		return l.needed(nil)
 	}
 	return jsonrpc.LoginNeeded(l.config.Command+" --scope "+all, nil)
 }
 
-// unrefreshed is the error of a request whose token an authorization server that cannot be
-// reached does not renew. No person can help.
+// unrefreshed is the error of a request whose expired token could not be refreshed. A login would not help.
 func unrefreshed(err error) error {
 	if err == nil {
 		return nil
@@ -382,7 +375,7 @@ func unrefreshed(err error) error {
 	return noToken("the login could not be refreshed (no token)", false, err)
 }
 
-// failure makes err that of a request. A request that has ended itself says so.
+// failure turns err into the error of a request.
 func (l *Login) failure(ctx context.Context, err error) error {
 	if _, told := errors.AsType[*jsonrpc.ClosedError](err); err == nil || told {
 		return err

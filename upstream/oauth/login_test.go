@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"os"
 	"strings"
 	"sync"
@@ -177,10 +178,10 @@ func TestBadSites(t *testing.T) {
 		says      string
 		authorize int // requests at the authorization endpoint
 	}{
-		"resource":              {oauthtest.Variations{Resource: "https://evil.example.com/mcp"}, "of another resource", 0},
-		"metadata of another":   {oauthtest.Variations{IssuerName: "https://evil.example.com"}, "of another one", 0},
+		"resource":              {oauthtest.Variations{Resource: "https://evil.example.com/mcp"}, "another resource", 0},
+		"metadata of another":   {oauthtest.Variations{IssuerName: "https://evil.example.com"}, "another issuer", 0},
 		"no PKCE":               {oauthtest.Variations{NoPKCE: true}, "PKCE", 0},
-		"registers nobody":      {oauthtest.Variations{Closed: true}, "knows no client of ours", 0},
+		"registers nobody":      {oauthtest.Variations{Closed: true}, "registers no clients", 0},
 		"wrong iss":             {oauthtest.Variations{Says: true, Sends: "https://evil.example.com"}, "RFC 9207", 1},
 		"no iss":                {oauthtest.Variations{Says: true}, "RFC 9207", 1},
 		"wrong iss, unpromised": {oauthtest.Variations{Sends: "https://evil.example.com"}, "RFC 9207", 1},
@@ -198,7 +199,7 @@ func TestBadSites(t *testing.T) {
 				p.want("code", s.Count("code"), 0)
 			}
 			p.busy.Wait()
-			if tt.authorize > 0 && !strings.Contains(strings.Join(p.pages, ""), "The login has failed") {
+			if tt.authorize > 0 && !strings.Contains(strings.Join(p.pages, ""), "The login failed") {
 				t.Errorf("the browser shows %q", p.pages)
 			}
 		})
@@ -207,15 +208,13 @@ func TestBadSites(t *testing.T) {
 
 // An iss that is right but for a slash is wrong, and one that was not promised may be right.
 func TestIssuerIsComparedAsText(t *testing.T) {
-	i := &Issuer{Issuer: "https://as.example.com", SaysIssuer: true}
+	i := &authServer{Issuer: "https://as.example.com", SendsIssuer: true}
 	for iss, ok := range map[string]bool{"https://as.example.com": true, "https://as.example.com/": false, "https://AS.example.com": false, "https://as.example.com:443": false, "": false} {
-		a := answer{code: "x", issuer: iss}
-		if err := a.check(i); (err == nil) != ok {
+		if err := checkAnswer(url.Values{"code": {"x"}, "iss": {iss}}, i); (err == nil) != ok {
 			t.Errorf("%q: %v", iss, err)
 		}
 	}
-	a := answer{code: "x", issuer: i.Issuer}
-	if err := a.check(&Issuer{Issuer: i.Issuer}); err != nil {
+	if err := checkAnswer(url.Values{"code": {"x"}, "iss": {i.Issuer}}, &authServer{Issuer: i.Issuer}); err != nil {
 		t.Error(err)
 	}
 }
@@ -366,7 +365,7 @@ func TestRefusedAfterRefresh(t *testing.T) {
 	s, p := oauthtest.New(t, oauthtest.Variations{}), newPerson(t)
 	l := p.login(s, nil)
 	p.ok(l, listTools)
-	if err := l.renew(l.token).wait(t.Context()); err != nil { // as when it is due
+	if err := wait(t.Context(), l.renew(l.token)); err != nil { // as when it is due
 		t.Fatal(err)
 	}
 	s.Revoke(false)
@@ -575,7 +574,7 @@ func TestScopesFor(t *testing.T) {
 		{[]string{"d"}, []string{"c"}, []string{"a"}, nil, "d"},
 		{[]string{"offline_access"}, nil, nil, offline, "offline_access"},
 	} {
-		got := scopesFor(tt.configured, Challenge{Scopes: tt.challenge}, &Place{Scopes: tt.resource, Issuer: Issuer{Scopes: tt.issuer}})
+		got := scopesFor(tt.configured, challenge{Scopes: tt.challenge}, &place{Scopes: tt.resource, Server: authServer{Scopes: tt.issuer}})
 		if strings.Join(got, " ") != tt.want {
 			t.Errorf("%v: got %v", tt, got)
 		}

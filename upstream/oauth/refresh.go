@@ -5,25 +5,21 @@ import (
 	"errors"
 	"net/url"
 	"time"
+
+	"golang.org/x/sync/singleflight"
 )
 
-// refreshTimeout bounds a refresh, the wait for those of other processes included.
-const refreshTimeout = time.Minute
-
-// refreshPause is how long nothing is refreshed after that has failed.
-const refreshPause = 5 * time.Second
+const (
+	refreshTimeout = time.Minute     // of a refresh, including the wait for other processes
+	refreshPause   = 5 * time.Second // after a failed refresh
+)
 
 var errStalled = errors.New("the authorization server has just failed to refresh the login")
 
-// errOver is the error of a refresh when there is nothing to refresh any more.
-var errOver = errors.New("the login is over")
-
-func isOver(err error) bool { return errors.Is(err, errOver) }
-
-// renew gets another token for old, once for all who want it. It does not depend on who
-// asked first: a refresh token that was sent is used, whoever hears the answer.
-func (l *Login) renew(old *token) *task {
-	return l.begin(&l.refresh, func(ctx context.Context) error {
+// renew gets another token instead of old. Concurrent callers share one refresh. It goes on when they stop waiting:
+// the refresh token is used up once it is sent, so its answer must be stored.
+func (l *Login) renew(old *token) <-chan singleflight.Result {
+	return l.start("refresh", func(ctx context.Context) error {
 		if time.Since(l.stalled) < refreshPause {
 			return errStalled
 		}
@@ -39,15 +35,16 @@ func (l *Login) renew(old *token) *task {
 			now = r.Token
 			return err
 		})
-		if err != nil && !isOver(err) {
-			l.config.Log.Warn("the token of a login could not be refreshed", "err", err)
+		over := errors.Is(err, errOver)
+		if err != nil && !over {
+			l.config.Log.Warn("cannot refresh the token of a login", "err", err)
 		}
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		switch {
 		case err == nil:
 			l.token = now
-		case isOver(err):
+		case over:
 			l.token = nil
 		default:
 			l.stalled = time.Now()
@@ -56,31 +53,31 @@ func (l *Login) renew(old *token) *task {
 	})
 }
 
-// exchangeRefresh uses the refresh token of a record. It is sent to the issuer that has
-// given it, and if that says that it is used up it is never sent again.
+// exchangeRefresh sends the refresh token of a record to its issuer. If the issuer says that the token is used up, it
+// is removed, and errOver returned.
 func (l *Login) exchangeRefresh(ctx context.Context, r *record) error {
 	if r.Token == nil || r.Token.Refresh == "" {
 		return errOver
 	}
-	i, err := l.issuer(ctx, r.Issuer)
+	s, err := l.authServer(ctx, r.Issuer)
 	if err != nil {
 		return err
 	}
-	c, err := l.owner(r, i)
+	c, err := l.owner(r, s)
 	if err != nil {
 		return err
 	}
-	t, err := c.request(ctx, l.config.Client, i.TokenEndpoint, url.Values{
+	t, err := c.request(ctx, l.config.Client, s.TokenEndpoint, url.Values{
 		"grant_type": {"refresh_token"}, "refresh_token": {r.Token.Refresh}, "resource": {r.Resource},
 	})
 	switch {
 	case refusedWith(err, "invalid_grant", "invalid_client", "unauthorized_client"):
 		if !refusedWith(err, "invalid_grant") {
-			r.Client = nil // registered again
+			r.Client = nil // the next login registers again
 		}
-		l.config.Log.Warn("a login is over: its authorization server refreshes it no more", "err", err)
+		l.config.Log.Warn("a login has ended: the authorization server does not refresh it", "err", err)
 		r.Token = nil
-		return kept{errOver}
+		return errOver
 	case err != nil:
 		return err
 	}
@@ -89,22 +86,21 @@ func (l *Login) exchangeRefresh(ctx context.Context, r *record) error {
 }
 
 // owner returns the client that a token was granted to.
-func (l *Login) owner(r *record, i *Issuer) (*client, error) {
+func (l *Login) owner(r *record, s *authServer) (*client, error) {
 	switch {
 	case r.Client != nil:
 		return r.Client, nil
 	case l.config.ClientID == "":
 		return nil, errOver
 	}
-	return l.configured(i)
+	return l.configured(s)
 }
 
-// issuer reads the metadata of the issuer that a token is from.
-func (l *Login) issuer(ctx context.Context, issuer string) (*Issuer, error) {
+// authServer reads the metadata of the authorization server that issued a token.
+func (l *Login) authServer(ctx context.Context, issuer string) (*authServer, error) {
 	server, err := serverURL(l.config.Server)
 	if err != nil {
 		return nil, err
 	}
-	d := Discovery{Server: l.config.Server, Client: l.config.Client}
-	return d.issuer(ctx, server, issuer, issuer == server.Scheme+"://"+server.Host)
+	return authServerOf(ctx, l.config.Client, server, issuer, issuer == origin(server))
 }

@@ -2,30 +2,47 @@ package oauth
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
+	"math/rand/v2"
+	"net/url"
 	"os"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"time"
 
 	"github.com/gofrs/flock"
 	"github.com/zalando/go-keyring"
+	"golang.org/x/oauth2"
 )
 
-// A Store keeps logins. Many processes use it at once: whoever changes a record has its
-// lock, which goes with the process.
+const (
+	recordVersion = 1       // changes only when an older program would misread a record
+	maxRecord     = 1 << 20 // bytes
+	service       = "mcp-proxy login"
+)
+
+var (
+	// errOver is the error of a refresh when there is nothing left to refresh.
+	errOver    = errors.New("the login has ended")
+	errNoPlace = errors.New("no place to store logins: neither XDG_STATE_HOME nor HOME is set")
+)
+
+// A Store keeps logins. Many processes use it at once: a process locks a record to change it. The lock ends with the
+// process.
 type Store struct {
-	Dir     string // of files that nobody else may read, made when it is needed; "": there is no place
-	Keyring bool   // the records are in the keyring of the operating system instead; the locks are files all the same
+	Dir     string // holds the files, which only the user can read, and is created when needed; "": no place to store
+	Keyring bool   // keep the records in the keyring of the operating system; the locks are files all the same
 }
 
-// DefaultDir returns where logins are kept: mcp-proxy/login in $XDG_STATE_HOME, else in
-// ~/.local/state, and on macOS and Windows in the user's configuration directory. It is ""
-// for a user without a home.
+// DefaultDir returns the default Dir: mcp-proxy/login in $XDG_STATE_HOME, else in ~/.local/state, and on macOS and
+// Windows in the user's configuration directory. It is "" for a user without a home.
 func DefaultDir() string {
 	base := os.Getenv("XDG_STATE_HOME")
 	if !filepath.IsAbs(base) {
@@ -41,15 +58,129 @@ func DefaultDir() string {
 	return filepath.Join(base, "mcp-proxy", "login")
 }
 
-var errNoPlace = errors.New("there is no place to keep logins: neither XDG_STATE_HOME nor HOME is set")
+// A key identifies a login: a server, and the configured client id, so that two accounts at one server do not mix.
+type key struct{ server, clientID string }
 
-// maxRecord bounds the bytes of a record.
-const maxRecord = 1 << 20
+// name is the unique name of the file. It starts with the host, so that people find it.
+func (k key) name() string {
+	sum := sha256.Sum256([]byte(k.server + "\n" + k.clientID))
+	host := ""
+	if u, err := url.Parse(k.server); err == nil {
+		host = strings.Map(func(r rune) rune {
+			if r >= 'a' && r <= 'z' || r >= '0' && r <= '9' || r == '.' || r == '-' {
+				return r
+			}
+			return '_'
+		}, u.Host)
+	}
+	return host[:min(len(host), 80)] + "-" + hex.EncodeToString(sum[:8])
+}
 
-// service is the name of our records in the keyring.
-const service = "mcp-proxy login"
+// A record is what the store keeps of a login. Everything in it belongs to one issuer and resource, and goes to no
+// other issuer (2026-07-28 basic/authorization).
+type record struct {
+	Version  int       `json:"version"`
+	Server   string    `json:"server"` // for people, as is ClientID
+	ClientID string    `json:"clientId,omitempty"`
+	Issuer   string    `json:"issuer,omitempty"`
+	Resource string    `json:"resource,omitempty"`
+	Client   *client   `json:"client,omitempty"`
+	Token    *token    `json:"token,omitempty"`
+	Failed   *setback  `json:"failed,omitempty"` // nil: the last login succeeded
+	Changed  time.Time `json:"changed,omitzero"`
+}
 
-// place says where the login at a server is kept, for people.
+// A setback is a failed login. Other processes that waited for it do not try again.
+type setback struct {
+	At  time.Time `json:"at"`
+	Why string    `json:"why"` // in our own words
+}
+
+// parseRecord parses a record. No text makes an empty one.
+func parseRecord(text []byte) (*record, error) {
+	var r record
+	var of struct {
+		Version int `json:"version"`
+	}
+	switch {
+	case text == nil:
+		return &r, nil
+	case json.Unmarshal(text, &of) == nil && of.Version > recordVersion:
+		return nil, errors.New("was written by a later version of mcp-proxy")
+	case json.Unmarshal(text, &r) != nil || r.Version != recordVersion: // the error may quote it
+		return nil, errors.New("is damaged: delete it, and log in again")
+	}
+	return &r, nil
+}
+
+// of reports whether the record is about the issuer and resource of a place.
+func (r *record) of(p *place) bool { return r.Issuer == p.Server.Issuer && r.Resource == p.Resource }
+
+// adopt makes the record one of a place. It drops what belongs to another.
+func (r *record) adopt(p *place) {
+	if !r.of(p) {
+		r.Issuer, r.Resource, r.Client, r.Token = p.Server.Issuer, p.Resource, nil, nil
+	}
+}
+
+// A token is an access token, and what belongs to it.
+type token struct {
+	Access  string    `json:"access"`
+	Refresh string    `json:"refresh,omitempty"`
+	Granted time.Time `json:"granted"`
+	Expires time.Time `json:"expires,omitzero"` // zero: unknown
+	Asked   []string  `json:"asked,omitempty"`  // the scopes that we asked for
+	Scopes  []string  `json:"scopes,omitempty"` // the scopes that were granted
+	renewAt time.Time // zero: computed from Expires
+}
+
+// newToken returns the token of a login that asked for some scopes. A refresh keeps what the answer does not renew
+// (RFC 6749, 6); old is nil for a login.
+func newToken(t *oauth2.Token, asked []string, old *token) *token {
+	n := &token{
+		Access: t.AccessToken, Refresh: t.RefreshToken, Granted: time.Now(), Expires: t.Expiry, Asked: asked, Scopes: asked,
+	}
+	if old != nil {
+		n.Asked, n.Scopes = old.Asked, old.Scopes
+		if n.Refresh == "" {
+			n.Refresh = old.Refresh
+		}
+	}
+	if scope, ok := t.Extra("scope").(string); ok && scope != "" {
+		n.Scopes = union(strings.Fields(scope))
+	}
+	return n
+}
+
+// newProgramToken returns a token for a program. A lifetime of zero is unknown. The time of its renewal is random, so
+// that many programs that started at the same time do not renew at the same time.
+func newProgramToken(access string, asked []string, lifetime time.Duration) *token {
+	if lifetime == 0 {
+		lifetime = defaultLifetime
+	}
+	lifetime = min(max(lifetime, minLifetime), maxLifetime)
+	early := time.Duration(float64(lifetime) * (0.8 + 0.1*rand.Float64()))
+	now := time.Now()
+	return &token{Access: access, Asked: asked, Granted: now, Expires: now.Add(lifetime), renewAt: now.Add(early)}
+}
+
+// good reports whether the token has not expired.
+func (t *token) good() bool {
+	return t != nil && (t.Expires.IsZero() || time.Now().Before(t.Expires))
+}
+
+// due reports whether to renew the token: by default a minute before it expires, or in the last fifth of a short life.
+func (t *token) due() bool {
+	switch {
+	case !t.renewAt.IsZero():
+		return time.Now().After(t.renewAt)
+	case t.Expires.IsZero():
+		return false
+	}
+	return time.Until(t.Expires) < min(time.Minute, t.Expires.Sub(t.Granted)/5)
+}
+
+// place says where a login is kept, for people.
 func (s *Store) place(k key) string {
 	if s.Keyring {
 		return fmt.Sprintf("the system's keyring (%s, %s)", service, k.name())
@@ -57,7 +188,7 @@ func (s *Store) place(k key) string {
 	return filepath.Join(s.Dir, k.name()+".json")
 }
 
-// load returns what is kept, which is empty for nothing. Errors name the place.
+// load returns a record, which is empty if there is none. Errors name the place.
 func (s *Store) load(k key) (*record, error) {
 	if s.Dir == "" {
 		return nil, errNoPlace
@@ -65,7 +196,7 @@ func (s *Store) load(k key) (*record, error) {
 	text, err := s.read(k)
 	if err == nil {
 		var r *record
-		if r, err = readRecord(text); err == nil {
+		if r, err = parseRecord(text); err == nil {
 			return r, nil
 		}
 	}
@@ -88,23 +219,18 @@ func (s *Store) read(k key) ([]byte, error) {
 		return nil, withoutPath(err)
 	}
 	defer file.Close()
-	if err := private(file); err != nil {
+	info, err := file.Stat()
+	switch {
+	case err != nil:
 		return nil, err
+	case runtime.GOOS != "windows" && info.Mode().Perm()&0o077 != 0:
+		return nil, fmt.Errorf("others can read it (mode %o): make it 0600, and log in again", info.Mode().Perm())
 	}
 	return io.ReadAll(io.LimitReader(file, maxRecord))
 }
 
-// private reports whether others may read a file.
-func private(file *os.File) error {
-	info, err := file.Stat()
-	if err == nil && runtime.GOOS != "windows" && info.Mode().Perm()&0o077 != 0 {
-		err = fmt.Errorf("others can read it (mode %o): make it 0600, and log in again", info.Mode().Perm())
-	}
-	return err
-}
-
-// update changes what is kept, with its lock. Nothing is written if change fails, except
-// with an error that is kept. ctx bounds the wait for the lock.
+// update locks a record, changes it and saves it. It saves nothing if change fails, except with errOver. ctx bounds
+// the wait for the lock.
 func (s *Store) update(ctx context.Context, k key, change func(*record) error) error {
 	unlock, err := s.lock(ctx, k)
 	if err != nil {
@@ -115,19 +241,11 @@ func (s *Store) update(ctx context.Context, k key, change func(*record) error) e
 	if err != nil {
 		return err
 	}
-	return s.changed(k, r, change(r))
-}
-
-// A kept is the error of a change that is written all the same.
-type kept struct{ error }
-
-func (e kept) Unwrap() error { return e.error }
-
-func (s *Store) changed(k key, r *record, err error) error {
-	if _, keep := errors.AsType[kept](err); err != nil && !keep {
+	err = change(r)
+	if err != nil && !errors.Is(err, errOver) {
 		return err
 	}
-	r.Version, r.Server, r.ClientID, r.Changed = version, k.server, k.clientID, time.Now()
+	r.Version, r.Server, r.ClientID, r.Changed = recordVersion, k.server, k.clientID, time.Now()
 	text, failed := json.MarshalIndent(r, "", "  ")
 	if failed == nil {
 		failed = s.write(k, text)
@@ -138,15 +256,12 @@ func (s *Store) changed(k key, r *record, err error) error {
 	return err
 }
 
-// lock waits until nobody else changes the record.
+// lock waits for the lock of a record.
 func (s *Store) lock(ctx context.Context, k key) (unlock func(), err error) {
-	if s.Dir == "" {
-		return nil, errNoPlace
-	}
-	if err := os.MkdirAll(s.Dir, 0o700); err != nil {
+	f, err := s.lockFile(k.name() + ".lock")
+	if err != nil {
 		return nil, err
 	}
-	f := flock.New(filepath.Join(s.Dir, k.name()+".lock"), flock.SetPermissions(0o600))
 	if _, err := f.TryLockContext(ctx, 20*time.Millisecond); err != nil {
 		_ = f.Close()
 		return nil, fmt.Errorf("%s: %w", f.Path(), err)
@@ -154,7 +269,32 @@ func (s *Store) lock(ctx context.Context, k key) (unlock func(), err error) {
 	return func() { _ = f.Unlock() }, nil
 }
 
-// write replaces the record at once, so that nobody ever reads half of one.
+// lockLogin takes the lock that a process holds while it prompts a person to log in. unlock is nil if another process
+// has it.
+func (s *Store) lockLogin(k key) (unlock func(), err error) {
+	f, err := s.lockFile(k.name() + ".login.lock")
+	if err != nil {
+		return nil, err
+	}
+	locked, err := f.TryLock()
+	if err != nil || !locked {
+		_ = f.Close()
+		return nil, err
+	}
+	return func() { _ = f.Unlock() }, nil
+}
+
+func (s *Store) lockFile(name string) (*flock.Flock, error) {
+	if s.Dir == "" {
+		return nil, errNoPlace
+	}
+	if err := os.MkdirAll(s.Dir, 0o700); err != nil {
+		return nil, err
+	}
+	return flock.New(filepath.Join(s.Dir, name), flock.SetPermissions(0o600)), nil
+}
+
+// write replaces a record atomically.
 func (s *Store) write(k key, text []byte) error {
 	if s.Keyring {
 		return keyring.Set(service, k.name(), string(text))
@@ -177,23 +317,20 @@ func (s *Store) write(k key, text []byte) error {
 	return withoutPath(err)
 }
 
-// remove forgets a record.
-func (s *Store) remove(k key) error {
+// remove deletes a record, if there is one.
+func (s *Store) remove(k key) (err error) {
 	if s.Keyring {
-		err := keyring.Delete(service, k.name())
-		if errors.Is(err, keyring.ErrNotFound) {
-			return nil
-		}
-		return err
+		err = keyring.Delete(service, k.name())
+	} else {
+		err = os.Remove(s.place(k))
 	}
-	err := os.Remove(s.place(k))
-	if errors.Is(err, fs.ErrNotExist) {
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, keyring.ErrNotFound) {
 		return nil
 	}
 	return withoutPath(err)
 }
 
-// withoutPath returns what went wrong with a file that is named anyway.
+// withoutPath returns a file's error without the path, which the caller adds.
 func withoutPath(err error) error {
 	if e, ok := errors.AsType[*fs.PathError](err); ok {
 		return e.Err

@@ -2,6 +2,7 @@ package oauth
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -46,7 +47,7 @@ func TestBadRecords(t *testing.T) {
 
 // A later version may have written more.
 func TestRecordOfALaterVersion(t *testing.T) {
-	r, err := readRecord([]byte(`{"version":1,"issuer":"i","later":{"a":1},"token":{"access":"x","later":2}}`))
+	r, err := parseRecord([]byte(`{"version":1,"issuer":"i","later":{"a":1},"token":{"access":"x","later":2}}`))
 	if err != nil || r.Issuer != "i" || r.Token.Access != "x" {
 		t.Errorf("got %+v, %v", r, err)
 	}
@@ -61,8 +62,8 @@ func TestRecordOfOthers(t *testing.T) {
 		t.Errorf("mode %v", info.Mode())
 	}
 	files, _ := filepath.Glob(filepath.Join(p.dir, "*"))
-	if len(files) != 2 {
-		t.Errorf("there are %v", files) // the record and its lock
+	if len(files) != 3 {
+		t.Errorf("there are %v", files) // the record, its lock, and that of the login
 	}
 	os.Chmod(path, 0o644)
 	p.fails(p.login(s, nil), listTools, "others can read it (mode 644)")
@@ -70,7 +71,7 @@ func TestRecordOfOthers(t *testing.T) {
 
 func TestNoPlaceForLogins(t *testing.T) {
 	s, p := oauthtest.New(t, oauthtest.Variations{}), newPerson(t)
-	p.fails(p.login(s, func(c *LoginConfig) { c.Store = &Store{} }), listTools, "there is no place to keep logins")
+	p.fails(p.login(s, func(c *LoginConfig) { c.Store = &Store{} }), listTools, "no place to store logins")
 }
 
 // A change that fails changes nothing.
@@ -88,7 +89,7 @@ func TestUpdateFails(t *testing.T) {
 			t.Errorf("got %q", r.Issuer)
 		}
 		r.Issuer = "three"
-		return kept{failed}
+		return fmt.Errorf("%w: %w", errOver, failed)
 	}); !errors.Is(err, failed) {
 		t.Errorf("got %v", err)
 	}
@@ -124,11 +125,11 @@ func FuzzRecord(f *testing.F) {
 	f.Add([]byte(`{"version":1,"token":{"access":"a","expires":"2026-01-01T00:00:00Z"},"client":{"id":"x","returns":["a"]}}`))
 	f.Add([]byte(`{"version":1,"failed":{"at":"2026-01-01T00:00:00Z","why":"x"}}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		r, err := readRecord(text)
+		r, err := parseRecord(text)
 		if err != nil {
 			return
 		}
-		r.of(&Place{})
+		r.of(&place{})
 		r.Client.good("a")
 		if r.Token.good() {
 			r.Token.due()

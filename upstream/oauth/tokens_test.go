@@ -10,7 +10,7 @@ import (
 )
 
 // fetching returns tokens that call fetch, whose time is that of a bubble.
-func fetching(t *testing.T, fetch func(ctx context.Context) (*access, error)) *tokens {
+func fetching(t *testing.T, fetch func(ctx context.Context) (*token, error)) *tokens {
 	ts := newTokens(slog.New(slog.DiscardHandler), fetch)
 	t.Cleanup(ts.close)
 	return ts
@@ -19,7 +19,7 @@ func fetching(t *testing.T, fetch func(ctx context.Context) (*access, error)) *t
 // An authorization server that does not answer makes nobody wait for ever.
 func TestFetchEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		ts := fetching(t, func(ctx context.Context) (*access, error) {
+		ts := fetching(t, func(ctx context.Context) (*token, error) {
 			<-ctx.Done()
 			return nil, ctx.Err()
 		})
@@ -37,17 +37,17 @@ func TestEarlyRefresh(t *testing.T) {
 		fetches := 0
 		open := make(chan struct{}, 1)
 		open <- struct{}{}
-		ts := fetching(t, func(context.Context) (*access, error) {
+		ts := fetching(t, func(context.Context) (*token, error) {
 			<-open
 			fetches++
-			return newAccess("x", nil, 100*time.Second), nil
+			return newProgramToken("x", nil, 100*time.Second), nil
 		})
 		first, err := ts.get(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
-		early := first.refresh.Sub(first.born)
-		if early < 80*time.Second || early > 90*time.Second || time.Until(newAccess("x", nil, 100*time.Second).refresh) == early {
+		early := first.renewAt.Sub(first.Granted)
+		if early < 80*time.Second || early > 90*time.Second || time.Until(newProgramToken("x", nil, 100*time.Second).renewAt) == early {
 			t.Errorf("the refresh is after %v", early)
 		}
 		time.Sleep(early + time.Nanosecond)
@@ -70,14 +70,14 @@ func TestPauses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broken := errors.New("broken")
 		fetches := 0
-		ts := fetching(t, func(context.Context) (*access, error) {
+		ts := fetching(t, func(context.Context) (*token, error) {
 			if fetches++; fetches > 1 {
 				return nil, broken
 			}
-			return newAccess("x", nil, 10*time.Minute), nil
+			return newProgramToken("x", nil, 10*time.Minute), nil
 		})
 		first, _ := ts.get(t.Context())
-		for ; time.Now().Before(first.expires); time.Sleep(100 * time.Millisecond) {
+		for ; time.Now().Before(first.Expires); time.Sleep(100 * time.Millisecond) {
 			if got, err := ts.get(t.Context()); got != first || err != nil {
 				t.Fatalf("got %v, %v", got, err)
 			}
@@ -96,9 +96,9 @@ func TestPauses(t *testing.T) {
 
 // Lifetimes that make no sense are made to.
 func TestLifetimes(t *testing.T) {
-	for given, want := range map[time.Duration]time.Duration{0: unsaidLifetime, -time.Hour: minLifetime, time.Nanosecond: minLifetime, time.Hour: time.Hour, 1 << 62: maxLifetime} {
-		if a := newAccess("x", nil, given); a.expires.Sub(a.born) != want || a.refresh.After(a.expires) {
-			t.Errorf("%v: %v", given, a.expires.Sub(a.born))
+	for given, want := range map[time.Duration]time.Duration{0: defaultLifetime, -time.Hour: minLifetime, time.Nanosecond: minLifetime, time.Hour: time.Hour, 1 << 62: maxLifetime} {
+		if a := newProgramToken("x", nil, given); a.Expires.Sub(a.Granted) != want || a.renewAt.After(a.Expires) {
+			t.Errorf("%v: %v", given, a.Expires.Sub(a.Granted))
 		}
 	}
 }
