@@ -175,15 +175,11 @@ func (r *required) missing(name string) string {
 }
 
 // try starts an upstream as for a client that leaves at once, and says why that failed in
-// few words; "" if it answered initialize. A stream that finds out that its server
-// speaks the other era has to be opened once more.
+// few words; "" if it answered initialize.
 func (r *required) try(u *requiredUpstream) string {
 	ctx, cancel := context.WithTimeout(u.ctx, u.config.StartTimeout)
 	defer cancel()
 	err := r.greet(ctx, u.config.Name)
-	if err != nil && jsonrpc.EndOf(err, "").Cause == jsonrpc.CauseOtherEra {
-		err = r.greet(ctx, u.config.Name)
-	}
 	switch {
 	case err == nil:
 		return ""

@@ -271,19 +271,13 @@ func millis(d time.Duration) float64 {
 	return float64(d.Round(100*time.Microsecond)) / float64(time.Millisecond)
 }
 
-// greet begins a session with one upstream, behind the router. A stream that finds out that
-// its server speaks the other era has to be opened once more.
+// greet begins a session with one upstream, behind the router.
 func (t *trials) greet(ctx context.Context, name, key string) (*Client, error) {
-	for again := true; ; again = false {
-		c, err := t.dial(ctx, name, key, mcp.Legacy)
-		if err != nil {
-			return nil, err
-		}
-		client, err := newClient(ctx, c)
-		if err == nil || !again || jsonrpc.EndOf(err, "").Cause != jsonrpc.CauseOtherEra {
-			return client, err
-		}
+	c, err := t.dial(ctx, name, key, mcp.Legacy)
+	if err != nil {
+		return nil, err
 	}
+	return newClient(ctx, c)
 }
 
 // introduced notes what the answer to initialize says.

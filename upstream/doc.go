@@ -23,7 +23,8 @@
 // own if the server speaks that, else left to the [Bridge]. What is not known is
 // found out: a legacy client is tried in its own era. Only after a refusal, when the
 // server begins no session, or for a modern client, the server is asked
-// server/discover.
+// server/discover. If the answer is the other era, the stream moves, with what the client
+// has sent (kept.go).
 //
 // Many streams have one server together if the upstream is shared (package pool).
 // Between them and the server stands one stream of that server's own, so that a shared
@@ -32,7 +33,8 @@
 // without any for a while.
 //
 // Goroutines of an attached stream: readStream (the caller's of Attach) and
-// readServer; those of the process, or of a remote session its write and those of
+// readServer; until something was answered, readAhead, which reads in place of readStream,
+// and serveMoved; those of the process, or of a remote session its write and those of
 // its Conn; and stop, the steps of the end. Attach waits for them all. Those of a
 // server that is shared, or asked for its era, and of streams from [Host.Open], may
 // live until [Host.Stop], which waits for them.
@@ -50,7 +52,7 @@
 //     attributed is refused, never guessed.
 //   - A process that is asked for its era is kept if it is modern. Else it is thrown
 //     away, is no failure, and says nothing to the log but at the level of debug.
-//   - What a legacy stream ends with because of its server's era was not delivered.
+//   - A stream moves to the other era at most once, and only if nothing of it was delivered.
 //   - Everything is bounded: a message by Limits, what waits for a remote server by
 //     maxBacklog, what waits for a client of a shared server by a queue, a probe by
 //     StartTimeout.

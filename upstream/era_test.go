@@ -163,7 +163,7 @@ func TestLegacyClientOfAModernServer(t *testing.T) {
 						refuse(s)
 					}
 					for _, c := range w.clients {
-						c.ends(jsonrpc.CauseOtherEra, false)
+						c.ends("bridged from legacy", false)
 						c.hears()
 					}
 					w.attachIn("again", mcp.Legacy).ends("bridged from legacy", false)
@@ -315,7 +315,7 @@ func TestStaleModernVerdict(t *testing.T) {
 				b.say(`{"id":1,"method":"tools/call"}`)
 				then(w)
 				if name == "refuses" {
-					b.ends(jsonrpc.CauseOtherEra, false)
+					b.ends("bridged from modern", false)
 				} else {
 					b.ends("exit status 1", false)
 				}
@@ -371,7 +371,7 @@ func TestSessionlessServer(t *testing.T) {
 			a := w.attachIn("a", mcp.Legacy)
 			a.say(hello)
 			if modern {
-				a.ends(jsonrpc.CauseOtherEra, false)
+				a.ends("bridged from legacy", false)
 				w.attachIn("b", mcp.Legacy).ends("bridged from legacy", false)
 			} else if len(a.heard()) != 1 {
 				t.Error("initialize is not answered")
@@ -397,7 +397,7 @@ func TestStaleLegacyVerdict(t *testing.T) {
 		b := w.attachIn("b", mcp.Legacy)
 		b.say(hello)
 		w.server().say(`{"id":1,"error":{"code":-32601,"message":"Method not found"}}`)
-		b.ends(jsonrpc.CauseOtherEra, false)
+		b.ends("bridged from legacy", false)
 		w.attachIn("c", mcp.Legacy).ends("bridged from legacy", false)
 	})
 }

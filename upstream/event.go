@@ -73,6 +73,17 @@ func (s *stream) tellRest(event observe.Event) {
 	}
 }
 
+// tellOtherEra tells the hooks of a stream that has ended since its server speaks the other
+// era.
+func (h *Host) tellOtherEra(id serverID, end *jsonrpc.ClosedError) {
+	end.Event = cmp.Or(end.Event, jsonrpc.NewEvent())
+	if h.Hooks.Happened != nil {
+		e := observe.EventOf(observe.ServerNotBegun, id.upstream, end)
+		e.Session, e.Era = id.session(), string(id.era)
+		h.Hooks.Happened(e)
+	}
+}
+
 // slow tells the hooks of a client of a shared server that did not read.
 func (h *Host) slow(upstream, session string, end *jsonrpc.ClosedError, open int) {
 	e := observe.EventOf(observe.ClientTooSlow, upstream, end)

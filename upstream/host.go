@@ -92,8 +92,8 @@ func (h *Host) Replace(upstreams map[string]Upstream, changed []string) {
 // Attach serves one stream of a client of that era: it starts the server that key has of
 // the upstream of that name, and passes messages until either ends. It owns c.
 //
-// An upstream that speaks the other era alone is left to the Bridge. Before that is
-// known of it, a legacy stream may end with [jsonrpc.CauseOtherEra].
+// An upstream that speaks the other era alone is left to the Bridge. If that turns out
+// before the upstream has answered anything, the stream moves there with what c has sent.
 //
 // Request ids on c must be unique for the life of the stream. When the upstream
 // ends, c is closed with a [*jsonrpc.ClosedError], which is also returned; the
@@ -110,23 +110,37 @@ func (h *Host) Attach(ctx context.Context, upstream, key string, era mcp.Era, c 
 	}
 	defer h.wg.Done()
 	t, ok := h.target(upstream)
-	if !ok {
+	switch {
+	case !ok:
 		return refuse(c, jsonrpc.CauseChanged, errNoUpstream)
+	case t.eras.only != "":
+		return h.attachKnown(ctx, t, serverID{upstream, key, era}, c)
 	}
-	speaks, err := t.eras.speaksTo(ctx, era)
+	var moved error
+	k := newKeptStream(c, era)
+	k.next = func(c jsonrpc.Conn) { moved = h.attachKnown(ctx, t, serverID{upstream, key, era}, c) }
+	k.stay = func(end *jsonrpc.ClosedError) { h.tellOtherEra(serverID{upstream, key, era}, end) }
+	err := h.attachKnown(ctx, t, serverID{upstream, key, era}, k)
+	k.wg.Wait()
+	return cmp.Or(moved, err)
+}
+
+// attachKnown is Attach as far as is known which eras the upstream speaks.
+func (h *Host) attachKnown(ctx context.Context, t target, id serverID, c jsonrpc.Conn) error {
+	speaks, err := t.eras.speaksTo(ctx, id.era)
 	switch {
 	case err != nil && t.up.Command == nil:
-		return refuse(c, jsonrpc.CauseConnectionLost, h.failures.cannotAsk(upstream, err))
+		return refuse(c, jsonrpc.CauseConnectionLost, h.failures.cannotAsk(t.name, err))
 	case err != nil:
 		return refuse(c, jsonrpc.CauseConnectionLost, err)
-	case speaks == era:
-		return h.attachIn(ctx, t, serverID{upstream, key, era}, c)
+	case speaks == id.era:
+		return h.attachIn(ctx, t, id, c)
 	case h.Bridge == nil:
 		return refuse(c, jsonrpc.CauseWrongEra, errors.New("there is no bridge between the eras"))
-	case era == mcp.Modern:
-		return h.Bridge.Modern(ctx, upstream, key, c)
+	case id.era == mcp.Modern:
+		return h.Bridge.Modern(ctx, t.name, id.key, c)
 	}
-	return h.Bridge.Legacy(ctx, upstream, key, c)
+	return h.Bridge.Legacy(ctx, t.name, id.key, c)
 }
 
 // begin counts in what Stop waits for, unless that has begun.

@@ -197,7 +197,7 @@ func TestLegacyClientOfAModernProcess(t *testing.T) {
 			r, record := modernRig(t, trait)
 			c := r.attach("k")
 			c.send("initialize", 0)
-			c.ends(jsonrpc.CauseOtherEra, false)
+			c.ends("bridged from legacy", false)
 			c.returned()
 			again := r.attach("k")
 			again.ends("bridged from legacy", false)

@@ -230,13 +230,13 @@ func (s *stream) heardFirst(n news, failed json.RawMessage) {
 	switch n {
 	case refusal:
 		if s.otherEra() { // before the client hears of the refusal
-			s.end(jsonrpc.CauseOtherEra, nil)
+			s.endOtherEra()
 		}
 		s.inFlight.refuse(failed)
 		return
 	case greeting:
 		if s.sessionless() && s.otherEra() { // it could ask nothing, and tell nothing by itself
-			s.end(jsonrpc.CauseOtherEra, nil)
+			s.endOtherEra()
 			return
 		}
 		s.eras.initialized()
@@ -244,6 +244,9 @@ func (s *stream) heardFirst(n news, failed json.RawMessage) {
 	s.stopStartTimer()
 	s.restart.answered()
 }
+
+// endOtherEra ends the stream since its server speaks the other era.
+func (s *stream) endOtherEra() { s.end(jsonrpc.CauseStartFailed, mcp.ErrOtherEra) }
 
 // otherEra reports whether a server that took no initialize, or began no session
 // with it, speaks the modern era. It may take as long as a probe.
@@ -283,10 +286,10 @@ func (s *stream) withoutRequests(batch []*jsonrpc.Message) []*jsonrpc.Message {
 func (s *stream) lost(err error) {
 	end := jsonrpc.EndOf(err, jsonrpc.CauseConnectionLost)
 	if end.Class() != jsonrpc.ClassLogin && s.hangsUp() && s.otherEra() { // it says nothing of eras to who is not logged in
-		s.end(jsonrpc.CauseOtherEra, nil)
+		s.endOtherEra()
 		return
 	}
-	if end.Class() == jsonrpc.ClassOtherEra {
+	if errors.Is(end, mcp.ErrOtherEra) {
 		s.eras.misread()
 	}
 	s.end(end.Cause, end)
@@ -384,7 +387,7 @@ func (s *stream) ending(cause string, err error) ending {
 	e.err, e.end = closed, closed
 	switch class := closed.Class(); {
 	case class == jsonrpc.ClassStopped, class == jsonrpc.ClassChanged:
-	case class == jsonrpc.ClassOtherEra: // a legacy server has refused initialize, a modern one was replaced
+	case errors.Is(err, mcp.ErrOtherEra): // a legacy server has refused initialize, a modern one was replaced
 		e.outcome, closed.Delivered = tried, s.inFlight.modern
 	case s.onTrial():
 		e.outcome, closed.Err = tried, pool.ErrTried

@@ -14,11 +14,6 @@ const (
 	CauseRefused       = "initialize refused"
 	CauseWrongEra      = "wrong era" // and nobody translates
 
-	// CauseOtherEra is the cause of a stream that ended, before its initialize was
-	// answered, because its upstream turned out to speak the other era. A stream that
-	// is opened now will be translated, so whoever opened it opens it once more.
-	CauseOtherEra = "speaks another era"
-
 	CauseStdoutClosed = "stdout closed"
 	CauseStdinClosed  = "stdin closed"
 	CauseWriteTimeout = "write timeout"
@@ -90,7 +85,6 @@ const (
 	ClassInvalid                       // it does not keep to the protocol
 	ClassLinkLost
 	ClassOverloaded
-	ClassOtherEra
 	ClassStopped    // on purpose, with its host
 	ClassChanged    // in the configuration
 	ClassIdle       // nobody used it
@@ -103,7 +97,7 @@ const (
 
 var classNames = [classes]string{
 	"other", "session", "exited", "killed", "start_failed", "refused", "failed", "unreachable", "broken", "timeout", "invalid",
-	"link_lost", "overloaded", "other_era", "stopped", "changed", "idle", "client_gone", "client_slow", "login", "expired",
+	"link_lost", "overloaded", "stopped", "changed", "idle", "client_gone", "client_slow", "login", "expired",
 }
 
 // String returns the name of the class, as a label of a metric has it.
@@ -122,7 +116,6 @@ var causes = map[string]struct {
 	CauseStillStarting: {ClassTimeout, "is still starting"},
 	CauseRefused:       {ClassRefused, "refused initialize"},
 	CauseWrongEra:      {ClassRefused, ""},
-	CauseOtherEra:      {ClassOtherEra, ""},
 
 	CauseStdoutClosed: {ClassBroken, "closed its stdout (stdout closed)"},
 	CauseStdinClosed:  {ClassBroken, "closed its stdin (stdin closed)"},

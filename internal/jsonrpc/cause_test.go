@@ -25,7 +25,6 @@ func TestClassOf(t *testing.T) {
 		"link lost":              "link_lost",
 		"start failed":           "start_failed",
 		"of some later version":  "other",
-		"speaks another era":     "other_era",
 		"host stopped":           "stopped",
 		"client does not read":   "client_slow",
 		"not opened in time":     "timeout",

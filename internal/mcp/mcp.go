@@ -2,6 +2,7 @@ package mcp
 
 import (
 	"encoding/json"
+	"errors"
 	"slices"
 	"strings"
 
@@ -24,6 +25,9 @@ func (e Era) Other() Era {
 	}
 	return Modern
 }
+
+// ErrOtherEra is in the end of a stream whose server turned out to speak the other era.
+var ErrOtherEra = errors.New("the server speaks the other era")
 
 // Versions that this program speaks, newest first.
 var (

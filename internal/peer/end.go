@@ -74,17 +74,6 @@ func (p *Peer) End(err error) {
 	p.tellEnd(end, calls, requests)
 }
 
-// Reset is the end of a Conn that another one follows: it ends what was sent on it and what
-// came on it. Calls that still wait go on.
-func (p *Peer) Reset(err error) {
-	end := jsonrpc.EndOf(err, jsonrpc.CauseLinkLost)
-	p.mu.Lock()
-	calls, requests := p.calls.TakeIf(func(c *Call) bool { return c.sent }), p.requests.TakeIf(nil)
-	p.overLocked(calls, requests)
-	p.mu.Unlock()
-	p.tellEnd(end, calls, requests)
-}
-
 func (p *Peer) overLocked(calls []*Call, requests []*Request) {
 	for _, c := range calls {
 		c.over = true

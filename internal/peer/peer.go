@@ -81,8 +81,7 @@ func New(o Options) *Peer {
 }
 
 // Run serves c until it has ended, and returns the one cause of that; ctx ends it by
-// force. What is open stays so until [Peer.End], or [Peer.Reset] if there is to be another
-// Conn.
+// force. What is open stays so until [Peer.End].
 func (p *Peer) Run(ctx context.Context, c jsonrpc.Conn) error {
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)

@@ -3,7 +3,6 @@ package session
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -15,76 +14,6 @@ import (
 )
 
 // What the eras have in common is tested for both, with inEras.
-
-// otherEra is the world's dialer, whose first n streams to each upstream end since
-// it speaks the other era, after it has said something first.
-func otherEra(w *world, n int, first string) Dialer {
-	seen := map[string]int{}
-	return DialFunc(func(ctx context.Context, upstream, key string, era mcp.Era) (jsonrpc.Conn, error) {
-		c, err := w.open(ctx, upstream, key, era)
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		if seen[upstream]++; seen[upstream] <= n {
-			w.conns[upstream][len(w.conns[upstream])-1].handle(func(p *party, _ *jsonrpc.Message) {
-				p.say(first)
-				p.conn.CloseCause(&jsonrpc.ClosedError{Cause: jsonrpc.CauseOtherEra})
-			})
-		}
-		return c, err
-	})
-}
-
-// An upstream that turns out to speak the other era is opened once more, and the
-// client notices nothing.
-func TestOtherEra(t *testing.T) {
-	inWorld(t, &Router{}, []string{"files"}, func(w *world) {
-		w.proxy.Dialer = otherEra(w, 1, noise)
-		w.client.say(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25"}}`)
-		w.client.say(call1)
-		got := w.client.take()
-		slices.Sort(got)
-		if len(got) != 2 || !strings.Contains(got[0], `"tools":{"listChanged":true}`) ||
-			got[1] != `{"jsonrpc":"2.0","id":1,"result":{"content":[],"structuredContent":{"by":"files","args":{}}}}` {
-			t.Errorf("got %q", got)
-		}
-		if n := len(w.conns["files"]); n != 2 {
-			t.Error("streams:", n)
-		}
-	})
-}
-
-// What an upstream asked before it turned out so is forgotten.
-func TestOtherEraAndQuestion(t *testing.T) {
-	inWorld(t, &Router{}, []string{"files"}, func(w *world) {
-		w.proxy.Dialer = otherEra(w, 1, `{"jsonrpc":"2.0","id":"q","method":"roots/list"}`)
-		w.initialize()
-		w.client.want()
-		w.upstream("files").say(`{"jsonrpc":"2.0","id":"q","method":"roots/list"}`)
-		w.client.want(`{"jsonrpc":"2.0","id":1,"method":"roots/list"}`)
-	})
-}
-
-const noise = `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":99,"progress":1}}`
-
-func TestOtherEraTwice(t *testing.T) {
-	inWorld(t, &Router{}, []string{"files"}, func(w *world) {
-		w.proxy.Dialer = otherEra(w, 100, noise)
-		w.client.say(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25"}}`)
-		w.client.want(cc(0, -32603, "files", "start failed", "not_sent"))
-	})
-}
-
-// The session may end at any moment of the second attempt.
-func TestOtherEraAndTheEnd(t *testing.T) {
-	for range 100 {
-		inWorld(t, &Router{}, []string{"a", "b", "c"}, func(w *world) {
-			w.proxy.Dialer = otherEra(w, 1, noise)
-			w.client.say(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25"}}`)
-			w.client.conn.Close()
-			<-w.ended
-		})
-	}
-}
 
 // serves is a session of the world's proxy that serve begins.
 func (w *world) serves(serve func(ctx context.Context, c jsonrpc.Conn) error) (*party, func()) {

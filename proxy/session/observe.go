@@ -206,22 +206,16 @@ func (s *session) tellLost(c *call, answer json.RawMessage) {
 }
 
 // tellEnd tells of the end of an upstream connection if its host did not tell what clients
-// hear of it, since this side has ended it, or since they hear something else.
+// hear of it, since this side has ended it.
 func (u *upstreamConn) tellEnd(said, told *jsonrpc.ClosedError, inFlight int) {
 	tell := u.s.p.Hooks.Happened
 	if tell == nil || told.Cause == "" || said.Event == "" {
 		return
 	}
-	var kind observe.EventKind
-	switch {
-	case said.Class() == jsonrpc.ClassOtherEra:
-		kind = observe.ServerNotBegun
-	case said.Event != told.Event && inFlight > 0:
-		kind = observe.StoppedInUse
-	default:
+	if said.Event == told.Event || inFlight == 0 {
 		return
 	}
-	e := observe.EventOf(kind, u.up.Name, told)
+	e := observe.EventOf(observe.StoppedInUse, u.up.Name, told)
 	e.Session, e.Era, e.InFlight = u.s.id(), string(u.era), inFlight
 	tell(e)
 }

@@ -201,15 +201,8 @@ func (u *upstreamConn) unsent(err error) *jsonrpc.Error {
 	return u.lost(jsonrpc.EndOf(err, jsonrpc.CauseLinkLost))
 }
 
-// run owns the stream of one attempt and its Recv. An upstream that has turned
-// out to speak the other era is tried once more, of which nobody hears.
-func (u *upstreamConn) run(a *attempt) {
-	err := u.stream(a)
-	if u.again(a, err) {
-		err = u.stream(a)
-	}
-	u.end(a, err)
-}
+// run owns the stream of one attempt and its Recv.
+func (u *upstreamConn) run(a *attempt) { u.end(a, u.stream(a)) }
 
 // stream opens a stream for a and returns how it ended.
 func (u *upstreamConn) stream(a *attempt) error {
@@ -223,23 +216,6 @@ func (u *upstreamConn) stream(a *attempt) error {
 		return err
 	}
 	return a.peer.Run(context.Background(), conn)
-}
-
-// again reports whether the stream of a ended because its upstream speaks the
-// other era, and if so makes a ready for another one: nothing but initialize was
-// sent.
-func (u *upstreamConn) again(a *attempt, end error) bool {
-	u.s.mu.Lock()
-	again := !a.ready && !u.closed && jsonrpc.EndOf(end, "").Cause == jsonrpc.CauseOtherEra
-	if again {
-		u.held, u.heldBytes = nil, 0
-		a.conn = nil
-	}
-	u.s.mu.Unlock()
-	if again {
-		a.peer.Reset(end)
-	}
-	return again
 }
 
 // adopt makes conn the stream of a. One of the legacy era begins with initialize,
@@ -332,9 +308,6 @@ func (u *upstreamConn) end(a *attempt, err error) {
 // toldAs returns what clients hear of the end of a, which its stream says is end. The
 // event is this side's if it chose the end before the host did.
 func (a *attempt) toldAs(end *jsonrpc.ClosedError) *jsonrpc.ClosedError {
-	if end.Class() == jsonrpc.ClassOtherEra { // whatever it speaks, nobody can use it
-		end.Cause = jsonrpc.CauseStartFailed
-	}
 	if a.own != nil {
 		own := *a.own
 		own.Delivered, own.Event = end.Delivered, cmp.Or(own.Event, end.Event)

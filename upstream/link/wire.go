@@ -172,6 +172,9 @@ func parseClosed(doc json.RawMessage) (*jsonrpc.ClosedError, error) {
 		Delivered: string(at[1].Of(doc)) != "false", // only a clear "false" makes it safe to send requests again
 		Lasting:   string(at[4].Of(doc)) == "true",
 	}
+	if end.Cause == otherEra {
+		end.Cause = jsonrpc.CauseStartFailed
+	}
 	if event, _ := jsonrpc.Unquote(at[2].Of(doc)); jsonrpc.IsEvent(event) {
 		end.Event = event
 	}
@@ -179,6 +182,10 @@ func parseClosed(doc json.RawMessage) (*jsonrpc.ClosedError, error) {
 	end.Says = shorten(says)
 	return end, nil
 }
+
+// otherEra is the cause with which hosts before v1.1 ended a stream whose upstream turned out
+// to speak the other era: the next stream works. v1.2 may drop it.
+const otherEra = "speaks another era"
 
 // plain returns an end that came over a socket without words that could be a path,
 // a URL or something else that is not for clients.

@@ -143,7 +143,7 @@ func (a *account) leftLocked(end error) {
 // come back under the same key: it did not close the stream.
 func mayReturn(end error) bool {
 	closed, ok := errors.AsType[*jsonrpc.ClosedError](end)
-	return ok && (closed.Class() == jsonrpc.ClassClientSlow || closed.Class() == jsonrpc.ClassOtherEra)
+	return ok && (closed.Class() == jsonrpc.ClassClientSlow || errors.Is(closed, mcp.ErrOtherEra))
 }
 
 // groupLocked returns the group for the capabilities of a request, as it writes

@@ -47,7 +47,8 @@ func (s *session) discovered(answer *jsonrpc.Message) {
 		m.misread()
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.retireLocked(jsonrpc.CauseOtherEra)
+		s.otherEra = true
+		s.retireLocked(jsonrpc.CauseStartFailed)
 	default:
 		if !mcp.DiscoversModern(answer) {
 			s.log.Warn("upstream is pinned to the modern era, and does not answer server/discover as of that era")

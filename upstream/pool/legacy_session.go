@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"log/slog"
 	"strconv"
 	"time"
@@ -298,7 +299,7 @@ func (l *legacySession) sendAway(end *jsonrpc.ClosedError) {
 }
 
 func (l *legacySession) fail(end *jsonrpc.ClosedError) {
-	if end.Class() == jsonrpc.ClassOtherEra {
+	if errors.Is(end, mcp.ErrOtherEra) {
 		l.sendAway(end)
 	}
 	closed := func(phase jsonrpc.Phase) *jsonrpc.Message {

@@ -314,8 +314,8 @@ func TestOtherEraAndCallsThatWait(t *testing.T) {
 		for i := range 3 {
 			k.call("c", 100+i, "tools/call")
 		}
-		jsonrpc.CloseWith(k.sides["s0"].c, &jsonrpc.ClosedError{Cause: jsonrpc.CauseOtherEra, Delivered: true})
-		k.ended("c", jsonrpc.CauseOtherEra)
+		jsonrpc.CloseWith(k.sides["s0"].c, &jsonrpc.ClosedError{Cause: jsonrpc.CauseStartFailed, Delivered: true, Err: mcp.ErrOtherEra})
+		k.ended("c", jsonrpc.CauseStartFailed)
 		for i := range maxGroupSessions - 1 {
 			if m := k.recv(fmt.Sprintf("s%d", i+1)); m.Method != "notifications/cancelled" {
 				t.Errorf("a server received %s", k.text(m))
@@ -340,11 +340,11 @@ func TestOtherEraAndCallsElsewhere(t *testing.T) {
 		k.call("c", 2, "tools/call")
 		k.call("d", 1, "tools/call")
 		k.recv("s1")
-		jsonrpc.CloseWith(k.sides["s1"].c, &jsonrpc.ClosedError{Cause: jsonrpc.CauseOtherEra})
+		jsonrpc.CloseWith(k.sides["s1"].c, &jsonrpc.ClosedError{Cause: jsonrpc.CauseStartFailed, Err: mcp.ErrOtherEra})
 		synctest.Wait()
 		for client, delivered := range map[string]bool{"c": true, "d": false} {
 			end, _ := errors.AsType[*jsonrpc.ClosedError](<-k.sides[client].end)
-			if end == nil || end.Cause != jsonrpc.CauseOtherEra || end.Delivered != delivered {
+			if end == nil || !errors.Is(end, mcp.ErrOtherEra) || end.Delivered != delivered {
 				t.Errorf("%s ended with %#v", client, end)
 			}
 		}

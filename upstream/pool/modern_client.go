@@ -41,7 +41,7 @@ type client struct {
 // suspended waits for whoever comes back with its requestState, if the key is a
 // principal's; that of one connection has nothing from the end of its last stream on, or
 // if this side ended that, 30 s later. If the upstream turns
-// out to speak modern, the stream ends with [jsonrpc.CauseOtherEra]. Modern returns
+// out to speak modern, the stream ends with [mcp.ErrOtherEra]. Modern returns
 // when everything that it started is gone; its error is an [jsonrpc.ErrClosed].
 func (b *Bridge) Modern(ctx context.Context, upstream, key string, c jsonrpc.Conn) error {
 	a := b.account(accountID{upstream, key})

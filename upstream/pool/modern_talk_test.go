@@ -240,6 +240,8 @@ func playModern(t *testing.T, text string) string {
 			line = verb + " " + got
 		case fields[1] == "closes" || fields[1] == "dies":
 			jsonrpc.CloseWith(k.side(verb).c, &jsonrpc.ClosedError{Cause: strings.Join(fields[2:], " "), Delivered: fields[1] == "closes"})
+		case fields[1] == "is":
+			jsonrpc.CloseWith(k.side(verb).c, &jsonrpc.ClosedError{Cause: jsonrpc.CauseStartFailed, Delivered: true, Err: mcp.ErrOtherEra})
 		case fields[1] == "ended":
 			k.ended(verb, strings.Join(fields[2:], " "))
 		default:

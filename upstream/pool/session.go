@@ -60,6 +60,7 @@ type session struct {
 	left     map[string]time.Time // when members that have left gave up something last, by principal, for fadeFor
 	dropped  int                  // messages that could be about any of several clients
 	cause    string               // of an end that this side has begun; "" before
+	otherEra bool                 // that is since the server is of the other era
 	over     bool
 }
 
@@ -122,6 +123,9 @@ func (s *session) ended(err error) {
 	defer s.mu.Unlock()
 	if s.cause != "" && s.cause != end.Cause {
 		end.Cause, end.Says, end.Lasting = s.cause, "", s.cause == jsonrpc.CauseRefused
+	}
+	if s.otherEra {
+		end.Err = mcp.ErrOtherEra
 	}
 	s.over = true
 	for m := range s.members {

@@ -2,6 +2,7 @@ package remote
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -9,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
 // TestProbe tells from the answer to server/discover who speaks the modern era.
@@ -187,7 +189,7 @@ func TestServerThatWasReplaced(t *testing.T) {
 	if m := c.recv(); m.Error == nil {
 		t.Errorf("got %s", m.Append(nil))
 	}
-	if end := c.end(); end.Cause != jsonrpc.CauseOtherEra || !end.Delivered {
+	if end := c.end(); !errors.Is(end, mcp.ErrOtherEra) || !end.Delivered {
 		t.Errorf("ended with %+v", end)
 	}
 }

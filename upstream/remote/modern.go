@@ -197,7 +197,7 @@ func (s *modern) doubt() {
 	}
 	s.spawn(func() {
 		if modern, err := s.era.run(s.work); !modern && err == nil {
-			s.end(&jsonrpc.ClosedError{Cause: jsonrpc.CauseOtherEra, Delivered: true})
+			s.end(&jsonrpc.ClosedError{Cause: jsonrpc.CauseStartFailed, Delivered: true, Err: mcp.ErrOtherEra})
 		}
 	})
 }

@@ -225,6 +225,8 @@ func play(t *testing.T, text string) string {
 			line = verb + " " + got
 		case fields[1] == "closes":
 			jsonrpc.CloseWith(sides[verb].c, &jsonrpc.ClosedError{Cause: strings.Join(fields[2:], " "), Delivered: true})
+		case fields[1] == "is":
+			jsonrpc.CloseWith(sides[verb].c, &jsonrpc.ClosedError{Cause: jsonrpc.CauseStartFailed, Delivered: true, Err: mcp.ErrOtherEra})
 		case fields[1] == "ended":
 			k.ended(sides[verb], strings.Join(fields[2:], " "))
 		default:

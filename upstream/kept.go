@@ -1,0 +1,247 @@
+package upstream
+
+import (
+	"errors"
+	"sync"
+	"sync/atomic"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+)
+
+// What a stream may have sent before the first answer so that it can still move. A client
+// waits for the answer to initialize, and so sends little.
+const (
+	maxKept      = 256
+	maxKeptBytes = 1 << 20
+)
+
+// A keptStream is a client's stream whose server may turn out to speak the other era. It
+// keeps what the client sends until the server has answered something. If the stream is
+// closed before that with [mcp.ErrOtherEra] and nothing was delivered, the client's stream
+// stays open, and moves: next serves it, and receives everything again.
+//
+// While it keeps messages, a goroutine reads the next one, so that a reader returns when the
+// stream moves. Afterwards the reader reads by itself.
+type keptStream struct {
+	// Static after construction.
+	c    jsonrpc.Conn // the client's
+	era  mcp.Era
+	next func(moved jsonrpc.Conn)       // serves the stream once it has moved
+	stay func(end *jsonrpc.ClosedError) // reports a server of the other era with which the stream ends
+
+	answered atomic.Bool // nothing is kept any more
+	direct   bool        // likewise, and no read is under way; owned by the reader
+	wg       sync.WaitGroup
+	read     chan readResult // buffered; of the read that is under way
+	moved    chan struct{}   // closed when the stream moves
+
+	mu      sync.Mutex // guards the fields below, which do not change once the stream has moved
+	moves   bool       // moved is closed
+	reading bool
+	kept    []*jsonrpc.Message
+	bytes   int          // in kept
+	asked   []jsonrpc.ID // requests of the server that the client got
+}
+
+type readResult struct {
+	m   *jsonrpc.Message
+	err error
+}
+
+func newKeptStream(c jsonrpc.Conn, era mcp.Era) *keptStream {
+	return &keptStream{c: c, era: era, read: make(chan readResult, 1), moved: make(chan struct{})}
+}
+
+// Recv implements [jsonrpc.Conn].
+func (k *keptStream) Recv() (*jsonrpc.Message, error) {
+	if k.readsAhead() {
+		select {
+		case r := <-k.read:
+			return k.keep(r)
+		case <-k.moved:
+			return nil, jsonrpc.ErrClosed
+		}
+	}
+	return k.c.Recv()
+}
+
+// RecvAll is [jsonrpc.RecvAll].
+func (k *keptStream) RecvAll(batch []*jsonrpc.Message) ([]*jsonrpc.Message, error) {
+	if k.direct {
+		return jsonrpc.RecvAll(k.c, batch)
+	}
+	m, err := k.Recv()
+	if err != nil {
+		return batch, err
+	}
+	return append(batch, m), nil
+}
+
+// readsAhead reports whether the next message comes from a goroutine, which it starts.
+func (k *keptStream) readsAhead() bool {
+	if k.direct {
+		return false
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if !k.reading && !k.moves {
+		k.direct = k.answered.Load()
+		k.reading = !k.direct
+		if k.reading {
+			k.wg.Go(k.readAhead)
+		}
+	}
+	return !k.direct
+}
+
+func (k *keptStream) readAhead() {
+	m, err := k.c.Recv()
+	k.read <- readResult{m, err}
+}
+
+// keep keeps what was read. If the stream has moved meanwhile, it is left to the next reader.
+func (k *keptStream) keep(r readResult) (*jsonrpc.Message, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.moves {
+		k.read <- r
+		return nil, jsonrpc.ErrClosed
+	}
+	k.reading = false
+	if r.m != nil && !k.answered.Load() {
+		k.kept = append(k.kept, copyOf(r.m)) // whose notes both servers' readers may take
+		k.bytes += r.m.Size()
+		if len(k.kept) > maxKept || k.bytes > maxKeptBytes {
+			k.settleLocked()
+		}
+	}
+	return r.m, r.err
+}
+
+func copyOf(m *jsonrpc.Message) *jsonrpc.Message {
+	mine := *m
+	for i, e := range m.Batch {
+		if i == 0 {
+			mine.Batch = make([]*jsonrpc.Message, len(m.Batch))
+		}
+		mine.Batch[i] = copyOf(e)
+	}
+	return &mine
+}
+
+// settleLocked keeps nothing any more: the stream cannot move.
+func (k *keptStream) settleLocked() {
+	k.answered.Store(true)
+	k.kept, k.asked = nil, nil
+}
+
+// Send implements [jsonrpc.Conn].
+func (k *keptStream) Send(m *jsonrpc.Message) error { return k.SendAll([]*jsonrpc.Message{m}) }
+
+// SendAll is [jsonrpc.SendAll].
+func (k *keptStream) SendAll(batch []*jsonrpc.Message) error {
+	if !k.answered.Load() && !k.pass(batch) {
+		return jsonrpc.ErrClosed
+	}
+	return jsonrpc.SendAll(k.c, batch)
+}
+
+// pass notes what the client is about to receive; false if the stream has moved. In the
+// modern era any message shows that the server has received something of this client's.
+func (k *keptStream) pass(batch []*jsonrpc.Message) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, m := range batch {
+		switch {
+		case k.moves:
+		case k.era == mcp.Modern, m.Method == "", len(k.asked) == maxKept:
+			k.settleLocked()
+		case m.IsRequest():
+			k.asked = append(k.asked, m.ID)
+		}
+	}
+	return !k.moves
+}
+
+// Close implements [jsonrpc.Conn].
+func (k *keptStream) Close() error { return k.CloseCause(jsonrpc.ErrClosed) }
+
+// CloseCause is [jsonrpc.CloseWith].
+func (k *keptStream) CloseCause(cause error) error {
+	end, ok := errors.AsType[*jsonrpc.ClosedError](cause)
+	if k.move(ok && errors.Is(end, mcp.ErrOtherEra) && !end.Delivered) {
+		return nil
+	}
+	return k.close(cause)
+}
+
+// close closes the client's stream.
+func (k *keptStream) close(cause error) error {
+	if end, ok := errors.AsType[*jsonrpc.ClosedError](cause); ok && errors.Is(end, mcp.ErrOtherEra) {
+		k.stay(end)
+	}
+	return jsonrpc.CloseWith(k.c, cause)
+}
+
+// move has the stream served again, if it may and nothing was answered. It reports whether
+// it has moved, now or before.
+func (k *keptStream) move(may bool) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if may && !k.moves && !k.answered.Load() {
+		k.moves = true
+		close(k.moved)
+		k.wg.Go(k.serveMoved)
+	}
+	return k.moves
+}
+
+func (k *keptStream) serveMoved() {
+	for _, id := range k.asked { // the server that has asked is gone
+		_ = k.c.Send(mcp.Cancellation(id, "the server speaks another era"))
+	}
+	k.next(&movedStream{k: k, kept: k.kept, Conn: k.c})
+}
+
+// A movedStream is a client's stream from its beginning, after it has moved.
+type movedStream struct {
+	jsonrpc.Conn
+	k    *keptStream
+	kept []*jsonrpc.Message // to be received again
+	done bool               // with kept, and with the read that was under way
+}
+
+// Recv implements [jsonrpc.Conn].
+func (s *movedStream) Recv() (*jsonrpc.Message, error) {
+	switch {
+	case len(s.kept) > 0:
+		m := s.kept[0]
+		s.kept = s.kept[1:]
+		return m, nil
+	case !s.done && s.k.reading:
+		s.done = true
+		r := <-s.k.read
+		return r.m, r.err
+	}
+	s.done = true
+	return s.Conn.Recv()
+}
+
+// RecvAll is [jsonrpc.RecvAll].
+func (s *movedStream) RecvAll(batch []*jsonrpc.Message) ([]*jsonrpc.Message, error) {
+	if s.done {
+		return jsonrpc.RecvAll(s.Conn, batch)
+	}
+	m, err := s.Recv()
+	if err != nil {
+		return batch, err
+	}
+	return append(batch, m), nil
+}
+
+// SendAll is [jsonrpc.SendAll].
+func (s *movedStream) SendAll(batch []*jsonrpc.Message) error { return jsonrpc.SendAll(s.Conn, batch) }
+
+// CloseCause is [jsonrpc.CloseWith].
+func (s *movedStream) CloseCause(cause error) error { return s.k.close(cause) }
