@@ -88,6 +88,7 @@ type commandState struct {
 	end      *jsonrpc.ClosedError // the last of them
 	wait     backoff.ExponentialBackOff
 	next     time.Time // no start before
+	tries    *restart  // has started the command since it failed, and has not come to an end
 }
 
 // An outcome is what the end of a server means for its restart state.
@@ -121,7 +122,7 @@ func (rs *restarts) enter(id serverID) (*restart, *jsonrpc.ClosedError) {
 	if time.Now().Before(r.next) {
 		return r, waitAfter(r.end)
 	}
-	return r, rs.commandLocked(id.upstream)
+	return r, r.commandLocked()
 }
 
 func newBackOff() backoff.ExponentialBackOff {
@@ -137,10 +138,10 @@ func waitAfter(end *jsonrpc.ClosedError) *jsonrpc.ClosedError {
 	return wait
 }
 
-// commandLocked returns why no client may start an upstream's command now; nil if one may.
-// While it fails one start at a time finds out whether it still does.
-func (rs *restarts) commandLocked(upstream string) *jsonrpc.ClosedError {
-	c := rs.commands[upstream]
+// commandLocked returns why no client may start its upstream's command now; nil if one may.
+// While the command fails, one start at a time finds out whether it still does.
+func (r *restart) commandLocked() *jsonrpc.ClosedError {
+	c := r.in.commands[r.id.upstream]
 	switch {
 	case c == nil || c.failures < commandFailures:
 		return nil
@@ -149,7 +150,7 @@ func (rs *restarts) commandLocked(upstream string) *jsonrpc.ClosedError {
 		wait.Lasting = true // no client needs to wait for the next start
 		return wait
 	}
-	c.next = time.Now().Add(c.wait.NextBackOff())
+	c.tries, c.next = r, time.Now().Add(c.wait.NextBackOff())
 	return nil
 }
 
@@ -166,7 +167,7 @@ func (r *restart) commandFailed(end *jsonrpc.ClosedError) {
 		}
 		rs.commands[r.id.upstream] = c
 	}
-	c.end = end
+	c.end, c.tries = end, nil
 	if c.failures++; c.failures == commandFailures {
 		c.next = time.Now().Add(c.wait.NextBackOff())
 	}
@@ -177,6 +178,9 @@ func (r *restart) commandFailed(end *jsonrpc.ClosedError) {
 func (r *restart) leave() {
 	r.in.mu.Lock()
 	defer r.in.mu.Unlock()
+	if c := r.in.commands[r.id.upstream]; c != nil && c.tries == r { // it found out nothing
+		c.tries, c.next = nil, time.Time{}
+	}
 	if r.streams--; r.streams > 0 {
 		return
 	}

@@ -84,25 +84,33 @@ func TestCommandBackOffIsForAllClients(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var rs restarts
 				keys := 0
-				// start is that of a new client. It reports whether it may start.
-				start := func() (*restart, bool) {
+				// start is that of a new client, which leaves when then has returned. It
+				// reports whether it may start.
+				start := func(then func(*restart)) bool {
 					keys++
 					r, wait := rs.enter(serverID{"u", fmt.Sprint(keys), mcp.Legacy})
 					defer r.leave()
 					if wait != nil && (wait.Cause != "exit status 3" || !wait.Lasting) {
 						t.Errorf("waits because of %v", wait)
 					}
-					return r, wait == nil
+					if wait == nil {
+						then(r)
+					}
+					return wait == nil
+				}
+				fail := func(r *restart) { r.commandFailed(&jsonrpc.ClosedError{Cause: "exit status 3"}) }
+				stay := func(*restart) {
+					if start(nil) {
+						t.Error("two clients start it at once")
+					}
 				}
 				for range commandFailures {
-					r, ok := start()
-					if !ok {
+					if !start(fail) {
 						t.Fatal("waits too soon")
 					}
-					r.commandFailed(&jsonrpc.ClosedError{Cause: "exit status 3"})
 				}
 				for range 20 {
-					if _, ok := start(); ok {
+					if start(fail) {
 						t.Error("one of many clients starts it at once")
 					}
 				}
@@ -110,8 +118,7 @@ func TestCommandBackOffIsForAllClients(t *testing.T) {
 				for range 600 { // a minute
 					time.Sleep(100 * time.Millisecond)
 					for range 5 {
-						if r, ok := start(); ok {
-							r.commandFailed(&jsonrpc.ClosedError{Cause: "exit status 3"})
+						if start(fail) {
 							starts++
 						}
 					}
@@ -122,10 +129,15 @@ func TestCommandBackOffIsForAllClients(t *testing.T) {
 				if _, wait := rs.enter(serverID{"other", "k", mcp.Legacy}); wait != nil {
 					t.Error("another upstream waits, too")
 				}
-				r, _ := start()
-				mend(&rs, r)
+				time.Sleep(time.Minute)
+				for range 3 { // whoever leaves before the start has come to an end finds out nothing
+					if !start(stay) {
+						t.Error("waits for a client that has left")
+					}
+				}
+				start(func(r *restart) { mend(&rs, r) })
 				for range 5 {
-					if _, ok := start(); !ok {
+					if !start(func(*restart) {}) {
 						t.Error("waits still")
 					}
 				}
