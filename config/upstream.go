@@ -137,22 +137,22 @@ func (v value) command() (string, bool) {
 
 func (v value) headers() (map[string]string, bool) {
 	all, ok := header.mapped("the name of a header", headerToken.MatchString)(v)
-	v.twins(all)
+	v.duplicateHeaders(all)
 	return all, ok
 }
 
 func (v value) headersFrom() (map[string]string, bool) {
 	all, ok := nonEmpty.mapped("the name of a header", headerToken.MatchString)(v)
-	v.twins(all)
+	v.duplicateHeaders(all)
 	for name, file := range all {
 		all[name] = v.resolve(file)
 	}
 	return all, ok
 }
 
-// twins refuses names of headers that only case tells apart: one of them would
+// duplicateHeaders refuses names of headers that only case tells apart: one of them would
 // be lost on the way.
-func (v value) twins(all map[string]string) {
+func (v value) duplicateHeaders(all map[string]string) {
 	seen := make(map[string]string)
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		lower := strings.ToLower(name)

@@ -82,7 +82,7 @@ func (r *refusal) Error() string { return r.here }
 // mayClaim returns why the host of a link may not have the names of an upstream: its link does not
 // allow them, an earlier link keeps them for its own host, or somebody has them. The error is a
 // [*refusal].
-func (c *claims) mayClaim(l config.Link, earlier []*farLink, u session.Upstream) error {
+func (c *claims) mayClaim(l config.Link, earlier []*remoteLink, u session.Upstream) error {
 	if u.Prefix != nil && *u.Prefix == "" && !allows(l, "") {
 		return &refusal{l.Key + ".upstreams does not allow names without a prefix", "the proxy does not let this host offer names without a prefix"}
 	}
@@ -118,7 +118,7 @@ func keeps(l config.Link, name string) bool {
 
 // rejectLocked takes over what is not offered of what a host has announced. Of each there
 // is one event, in the log here and there.
-func (ls *links) rejectLocked(f *farLink, refused []rejection) {
+func (ls *links) rejectLocked(f *remoteLink, refused []rejection) {
 	var here []observe.Rejection
 	there := []link.Rejection{}
 	for _, r := range refused {
@@ -144,7 +144,7 @@ type rejection struct {
 }
 
 // notOfferedLocked returns the event of a rejection, which the log has once.
-func (ls *links) notOfferedLocked(f *farLink, r rejection) string {
+func (ls *links) notOfferedLocked(f *remoteLink, r rejection) string {
 	key := fmt.Sprint(f.config.Key, " ", r.upstream, " ", r.err)
 	if id := ls.told[key]; id != "" {
 		return id

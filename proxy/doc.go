@@ -25,21 +25,21 @@
 //	hosting.go    the half with the servers, of both; upstreams.go and settings.go turn the
 //	              configuration into what the parts want, linked.go remembers the proxies
 //	              that a host has links to
-//	within.go     the link within the process
-//	links.go      links to hosts elsewhere, and one set of upstreams of all; farlink.go is
+//	locallink.go     the link within the process
+//	links.go      links to hosts elsewhere, and one set of upstreams of all; remotelink.go is
 //	              one of them
 //	front.go      the handler of all paths; clients.go is who may use it, and for what
-//	strangers.go  the log of what peers can cause that have proved nothing
+//	anonymous.go  the log of what peers can cause that have proved nothing
 //	web.go        listeners, and the server at them; tls.go has its TLS, and that of links
 //	              and remote servers
 //	login.go      a person logs in to a server; credentials.go is how we prove who we are
 //	              to servers and hosts
 //	operators.go  where operators look in; snapshot.go is what they see, traces.go what
-//	              a collector gets, welcome.go the page at / that tells how to connect
+//	              a collector gets, connectpage.go the page at / that tells how to connect
 //	required.go   the upstreams that readiness waits for
 //	client.go     a client in the same program; offer.go is what it sees
 //	trial.go      each upstream started by itself, trial_now.go in a proxy that runs;
-//	              doctor.go and doctor_names.go say what is wrong with it, remedy.go
+//	              doctor.go and doctor_names.go say what is wrong with it, advice.go
 //	              what to do
 //	shutdown.go   the time of a shutdown, and who gets how much of it
 //	check.go      what will fail later and can be seen now; explain.go says where a

@@ -106,7 +106,7 @@ func (d *Diagnosis) started(cfg *config.Config, t *Trial) {
 	case t.Cause == jsonrpc.CauseNotOffered:
 		d.found(LevelError, "not-offered", t.Upstream, "rename it or its prefix at its host, or change the order or the upstreams of links", "link %s: %s", t.Link, t.Failed)
 	case !isNamed(cfg, t.Upstream):
-		do := t.Remedy()
+		do := t.Advice()
 		if len(t.Stderr) > 0 {
 			do += "; its last words on stderr are shown"
 		}

@@ -193,8 +193,8 @@ func TestRemedy(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i, tr := range found.Upstreams {
-		if tr.OK() || !strings.Contains(tr.Remedy(), want[i]) {
-			t.Errorf("%s (%s): %s, want %s", tr.Failed, tr.Cause, tr.Remedy(), want[i])
+		if tr.OK() || !strings.Contains(tr.Advice(), want[i]) {
+			t.Errorf("%s (%s): %s, want %s", tr.Failed, tr.Cause, tr.Advice(), want[i])
 		}
 	}
 	for _, row := range []struct {
@@ -214,7 +214,7 @@ func TestRemedy(t *testing.T) {
 		{Trial{Cause: jsonrpc.CauseStartFailed, Transport: "link", Link: "far"}, "where its host runs"},
 		{Trial{Cause: "HTTP 502", Transport: "http"}, "--log-level debug"},
 	} {
-		if got := row.trial.Remedy(); !strings.Contains(got, row.want) {
+		if got := row.trial.Advice(); !strings.Contains(got, row.want) {
 			t.Errorf("%+v: %s", row.trial, got)
 		}
 	}

@@ -99,9 +99,9 @@ func (p *Proxy) Explain(name, as string) (*Explanation, error) {
 		return nil, err
 	}
 	kind := e.kind()
-	l := p.router.Lead(listOf(kind), name)
+	l := p.router.Resolve(listOf(kind), name)
 	if kind == policy.Tool && !l.Listed {
-		if prompt := p.router.Lead(catalog.Prompts, name); prompt.Listed {
+		if prompt := p.router.Resolve(catalog.Prompts, name); prompt.Listed {
 			e.Kind, kind, l = "prompt", policy.Prompt, prompt
 		}
 	}
@@ -285,7 +285,7 @@ func listOf(k policy.Kind) catalog.Kind {
 }
 
 // follow takes over where the name leads.
-func (e *Explanation) follow(l session.Lead, kind policy.Kind) {
+func (e *Explanation) follow(l session.Resolution, kind policy.Kind) {
 	e.Upstream, e.Original, e.Exposed, e.Matched = l.Upstream, l.Original, l.Exposed, e.Name
 	if !kind.IsResource() && l.Upstream != "" {
 		e.Matched = policy.Name(l.Upstream, l.Original)
@@ -317,7 +317,7 @@ func (e *Explanation) follow(l session.Lead, kind policy.Kind) {
 }
 
 // nowhere says why a name leads to no upstream.
-func (e *Explanation) nowhere(l session.Lead) {
+func (e *Explanation) nowhere(l session.Resolution) {
 	why := "no upstream is known to have it: a name is <prefix>__<name>"
 	if l.By == session.BySeveral {
 		why = "several upstreams have it: " + strings.Join(l.Others, ", ") + "; ask with the prefix of one"

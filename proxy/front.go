@@ -20,9 +20,9 @@ import (
 // dial us.
 type front struct {
 	*frontend.HTTP
-	links   *links
-	proofs  *proofs
-	welcome *welcome // nil: there is none
+	links       *links
+	proofs      *proofs
+	connectPage *connectPage // nil: there is none
 
 	once    sync.Once
 	keys    gate        // of proofs
@@ -36,7 +36,7 @@ func newFront(cfg *config.Config, router *session.Router, known func(who *identi
 	f.HTTP = &frontend.HTTP{
 		Serve:          router.Serve,
 		ServePrincipal: router.ServePrincipal,
-		Admit:          admitOf(router.Policies, o.strangers.log),
+		Admit:          admitOf(router.Policies, o.anonymous.log),
 		Known:          known,
 		Guard: frontend.Guard{
 			AllowedHosts: allowedHosts(cfg), AllowedOrigins: cfg.AllowedOrigins,
@@ -91,8 +91,8 @@ func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Connection", "close")
 	}
 	switch {
-	case f.welcome.has(r):
-		f.welcome.ServeHTTP(w, r)
+	case f.connectPage.has(r):
+		f.connectPage.ServeHTTP(w, r)
 		return
 	case r.URL.Path != "/link" || len(f.links.accepting()) == 0:
 		f.HTTP.ServeHTTP(w, r)

@@ -17,7 +17,7 @@ import (
 type Host struct {
 	// Static after construction.
 	half     *hosting
-	others   *strangers
+	others   *anonymousLog
 	at       config.HostLink
 	endpoint link.Endpoint
 	linked   context.Context // of all links
@@ -41,12 +41,12 @@ func NewHost(cfg *config.Config, at config.HostLink, o Options) (*Host, error) {
 	if err != nil {
 		return nil, err
 	}
-	h := &Host{at: at, endpoint: endpoint, others: o.strangers}
+	h := &Host{at: at, endpoint: endpoint, others: o.anonymous}
 	if h.half, err = newHosting(cfg, o, false); err != nil {
 		return nil, err
 	}
 	if at.Listen != "" { // anybody may knock
-		h.half.server.Log = o.strangers.log
+		h.half.server.Log = o.anonymous.log
 	}
 	h.half.server.Heartbeat = heartbeatOf(at.Heartbeat)
 	h.operators = newOperators(cfg, o, counts, &admin.Server{History: events, Snapshot: h.Snapshot, Ready: h.ready, Calls: h.Calls, Explain: explaining(h.Explain)})
@@ -111,7 +111,7 @@ func (h *Host) Serve() error {
 		defer h.accepting.Store(false)
 		return h.half.server.Accept(h.linked, h.listener)
 	}
-	return h.half.server.Redial(h.linked, hinting(h.endpoint.Dial, tokenHint(h.at.TokenFile)))
+	return h.half.server.Redial(h.linked, withTokenHint(h.endpoint.Dial, tokenHint(h.at.TokenFile)))
 }
 
 // tokenHint tells a host what its proxy wants of it.

@@ -115,7 +115,7 @@ func (h *hosting) adopt(cfg *config.Config) (changed []string, err error) {
 		}
 	}
 	for _, name := range changed {
-		defer h.remotes[name].forgo()
+		defer h.remotes[name].closeCredentials()
 	}
 	h.configs, h.remotes = configs, remotes
 	h.server.SetStreams(max(leastStreams, 2*h.streams(len(configs)+len(changed))))

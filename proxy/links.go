@@ -24,7 +24,7 @@ type links struct {
 	// Static after construction.
 	router *session.Router
 	log    *slog.Logger
-	others *slog.Logger  // for what strangers can cause
+	others *slog.Logger  // for what peers that have proved nothing can cause
 	hooks  observe.Hooks // of which those of links and of events are called
 	limits jsonrpc.Limits
 	prover *prover
@@ -33,11 +33,11 @@ type links struct {
 	ctx context.Context // of the links; set by start; done: none comes up any more
 	in  gate            // links that were accepted, and those that are dialled
 
-	mu     sync.Mutex // guards the fields below, and those of all links; held while the router is told
-	all    []*farLink // in config order
+	mu     sync.Mutex    // guards the fields below, and those of all links; held while the router is told
+	all    []*remoteLink // in config order
 	local  []config.Upstream
 	mixed  bool // upstreams and links, or several links: there are several upstreams, whatever hosts announce
-	owners map[string]*farLink
+	owners map[string]*remoteLink
 	told   map[string]string // events of upstreams that are not offered, by link, name and reason
 }
 
@@ -45,8 +45,8 @@ type links struct {
 // [config.Problems].
 func newLinks(cfg *config.Config, r *session.Router, o Options) (*links, error) {
 	ls := &links{
-		router: r, log: o.Log, others: o.strangers.log, hooks: o.Hooks, limits: serverLimitsOf(cfg), prover: newProver(cfg, o), auto: cfg.Prefix == "auto",
-		owners: make(map[string]*farLink), told: make(map[string]string),
+		router: r, log: o.Log, others: o.anonymous.log, hooks: o.Hooks, limits: serverLimitsOf(cfg), prover: newProver(cfg, o), auto: cfg.Prefix == "auto",
+		owners: make(map[string]*remoteLink), told: make(map[string]string),
 	}
 	all, err := ls.plan(cfg)
 	ls.takeOverLocked(cfg, all)
@@ -55,7 +55,7 @@ func newLinks(cfg *config.Config, r *session.Router, o Options) (*links, error) 
 
 // plan returns the links of a configuration: those that are there as they are, and
 // new ones, which do nothing yet. Its error is a [config.Problems].
-func (ls *links) plan(cfg *config.Config) ([]*farLink, error) {
+func (ls *links) plan(cfg *config.Config) ([]*remoteLink, error) {
 	tokens := newChecker(cfg)
 	if tokens.linkTokens(cfg.Links); len(tokens.problems) > 0 {
 		return nil, tokens.problems
@@ -63,13 +63,13 @@ func (ls *links) plan(cfg *config.Config) ([]*farLink, error) {
 	ls.mu.Lock()
 	running := ls.all
 	ls.mu.Unlock()
-	var all []*farLink
+	var all []*remoteLink
 	for _, c := range cfg.Links {
-		if i := slices.IndexFunc(running, func(f *farLink) bool { return reflect.DeepEqual(f.config, c) }); i >= 0 {
+		if i := slices.IndexFunc(running, func(f *remoteLink) bool { return reflect.DeepEqual(f.config, c) }); i >= 0 {
 			all = append(all, running[i])
 			continue
 		}
-		f, err := ls.newFarLink(c)
+		f, err := ls.newRemoteLink(c)
 		if err != nil {
 			return nil, config.Problems{{Source: cfg.File, Key: c.Key + ".tls", Text: err.Error()}}
 		}
@@ -78,14 +78,14 @@ func (ls *links) plan(cfg *config.Config) ([]*farLink, error) {
 	return all, nil
 }
 
-func (ls *links) takeOverLocked(cfg *config.Config, all []*farLink) {
+func (ls *links) takeOverLocked(cfg *config.Config, all []*remoteLink) {
 	ls.all, ls.local = all, cfg.Upstreams
 	ls.mixed = len(all) > 0 && len(all)+len(cfg.Upstreams) > 1
 }
 
-// newFarLink returns one link. The error is about its TLS files.
-func (ls *links) newFarLink(c config.Link) (*farLink, error) {
-	f := &farLink{config: c, log: ls.log.With("link", c.Name), hangUp: func() {}}
+// newRemoteLink returns one link. The error is about its TLS files.
+func (ls *links) newRemoteLink(c config.Link) (*remoteLink, error) {
+	f := &remoteLink{config: c, log: ls.log.With("link", c.Name), hangUp: func() {}}
 	f.client = link.Client{
 		ID: ls.router.ID, Log: f.log, Limits: ls.limits, Heartbeat: heartbeatOf(c.Heartbeat),
 		Announced: func(upstreams []link.Upstream) { ls.announced(f, upstreams) },
@@ -115,7 +115,7 @@ func (ls *links) start(ctx context.Context) {
 
 // startLocked keeps a link up that is dialled from here, and lets the others come. What
 // start has not begun yet it will.
-func (ls *links) startLocked(f *farLink) {
+func (ls *links) startLocked(f *remoteLink) {
 	if ls.ctx == nil {
 		return
 	}
@@ -126,7 +126,7 @@ func (ls *links) startLocked(f *farLink) {
 }
 
 // failed notes that a link did not come up.
-func (ls *links) failed(f *farLink, err error) {
+func (ls *links) failed(f *remoteLink, err error) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	before := f.endLocked().Words()
@@ -137,7 +137,7 @@ func (ls *links) failed(f *farLink, err error) {
 }
 
 // accepting returns the links of hosts that dial us.
-func (ls *links) accepting() (all []*farLink) {
+func (ls *links) accepting() (all []*remoteLink) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	for _, f := range ls.all {
@@ -184,7 +184,7 @@ func (ls *links) refused(r *http.Request, err error) {
 
 // owner returns the link to the host of an upstream, nil for one that runs here
 // or that nobody knows.
-func (ls *links) owner(upstream string) *farLink {
+func (ls *links) owner(upstream string) *remoteLink {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	return ls.owners[upstream]
@@ -230,7 +230,7 @@ func (ls *links) offered() (all []observe.Offered) {
 	return all
 }
 
-func (ls *links) observedLocked(f *farLink) observe.Link {
+func (ls *links) observedLocked(f *remoteLink) observe.Link {
 	l := observe.Link{
 		Name: f.config.Name, Required: f.config.Required, Up: f.known && !f.down, Lost: f.lost, Upstreams: slices.Sorted(slices.Values(ls.ownedLocked(f))),
 		Rejected: f.rejected,
@@ -254,7 +254,7 @@ func (ls *links) required() (all []admin.Check) {
 }
 
 // lost notes that a link that was up has ended. Redial logs the end of its own.
-func (ls *links) lost(f *farLink, event string, err error) {
+func (ls *links) lost(f *remoteLink, event string, err error) {
 	if f.config.Accept && f.ctx.Err() == nil {
 		f.log.Warn("link lost", "event", event, "err", err)
 	}
@@ -287,7 +287,7 @@ func linkEvent(id, what string, err error, began time.Time) observe.Event {
 	}
 }
 
-func (ls *links) losses(f *farLink) int {
+func (ls *links) losses(f *remoteLink) int {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	return f.lost
@@ -295,7 +295,7 @@ func (ls *links) losses(f *farLink) int {
 
 // adopt takes over what runs here, and the links that plan has returned: what is gone
 // is hung up, and what is new begins. The others notice nothing.
-func (ls *links) adopt(cfg *config.Config, all []*farLink) {
+func (ls *links) adopt(cfg *config.Config, all []*remoteLink) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	before := ls.all
@@ -315,7 +315,7 @@ func (ls *links) adopt(cfg *config.Config, all []*farLink) {
 }
 
 // announced takes over what a host announces, which may be the same as before.
-func (ls *links) announced(f *farLink, upstreams []link.Upstream) {
+func (ls *links) announced(f *remoteLink, upstreams []link.Upstream) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	var all []announced
@@ -383,7 +383,7 @@ func (ls *links) namedLocked(u session.Upstream) session.Upstream {
 }
 
 // ownedLocked returns the names of the upstreams behind a link.
-func (ls *links) ownedLocked(f *farLink) []string {
+func (ls *links) ownedLocked(f *remoteLink) []string {
 	var names []string
 	for name, owner := range ls.owners {
 		if owner == f {

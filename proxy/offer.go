@@ -62,7 +62,7 @@ func (p *Proxy) Offer(ctx context.Context, c *Client, all bool) (*Offer, error) 
 
 // missing says who is not there for the only client.
 func (p *Proxy) missing() (all []Missing) {
-	byName := telling(p.host.host.Status())
+	byName := representative(p.host.host.Status())
 	for _, u := range p.host.configured() {
 		s, seen := byName[u]
 		switch {
@@ -81,9 +81,9 @@ func (p *Proxy) missing() (all []Missing) {
 	return all
 }
 
-// telling returns the status of each upstream that says most of whether it is there: one that
+// representative returns the status of each upstream that says most of whether it is there: one that
 // runs, else one with a failure. What was only asked for its era has one that says nothing.
-func telling(all []upstream.Status) map[string]upstream.Status {
+func representative(all []upstream.Status) map[string]upstream.Status {
 	byName := make(map[string]upstream.Status)
 	for _, s := range all {
 		runs := s.State == upstream.StateRunning

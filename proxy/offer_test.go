@@ -22,7 +22,7 @@ func TestTelling(t *testing.T) {
 		{[]upstream.Status{failed, runs}, runs},
 	} {
 		for range 2 {
-			if got := telling(row.all)["a"]; got.State != row.want.State || got.Says != row.want.Says {
+			if got := representative(row.all)["a"]; got.State != row.want.State || got.Says != row.want.Says {
 				t.Errorf("%v: got %v", row.all, got)
 			}
 			slices.Reverse(row.all)

@@ -57,7 +57,7 @@ func newOperators(cfg *config.Config, o Options, c counts, s *admin.Server) *ope
 			ReadHeaderTimeout: 10 * time.Second,
 			IdleTimeout:       2 * time.Minute,
 			MaxHeaderBytes:    16 << 10,
-			ErrorLog:          o.strangers.httpErrors(),
+			ErrorLog:          o.anonymous.httpErrors(),
 		},
 	}}
 }

@@ -40,7 +40,7 @@ type Options struct {
 	// login fails until somebody has run "mcp-proxy login".
 	AskLogin func(LoginPrompt)
 
-	strangers *strangers // set by setDefaults
+	anonymous *anonymousLog // set by setDefaults
 }
 
 // LogClientLeft is the message of the log for what the hook SessionEnded tells, too.
@@ -50,7 +50,7 @@ func (o *Options) setDefaults() {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	o.strangers = newStrangers(o.Log)
+	o.anonymous = newAnonymousLog(o.Log)
 }
 
 // What can be seen of a proxy; package observe says what each is.
@@ -66,7 +66,7 @@ type (
 	Link         = observe.Link
 	Rejection    = observe.Rejection
 	Refusal      = observe.Refusal
-	Welcome      = observe.Welcome
+	ConnectInfo  = observe.ConnectInfo
 	Offered      = observe.Offered
 	Availability = observe.Availability
 	Proof        = observe.Proof

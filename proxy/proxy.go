@@ -30,14 +30,14 @@ import (
 type Proxy struct {
 	// Static after construction.
 	log    *slog.Logger
-	others *strangers
+	others *anonymousLog
 	stdio  bool // as in Options
 	router *session.Router
 	front  *front
-	web    *web     // where clients on HTTP come in
-	host   *hosting // what runs here
-	within *within  // the link to it
-	links  *links   // to hosts elsewhere
+	web    *web       // where clients on HTTP come in
+	host   *hosting   // what runs here
+	local  *localLink // the link to it
+	links  *links     // to hosts elsewhere
 
 	operators *operators
 	traces    *traces.Traces // nil for none
@@ -68,7 +68,7 @@ func New(cfg *config.Config, o Options) (*Proxy, error) {
 	if err := checkClients(cfg); err != nil && !o.Stdio {
 		return nil, err
 	}
-	p := &Proxy{log: o.Log, others: o.strangers, stdio: o.Stdio, traces: recorded}
+	p := &Proxy{log: o.Log, others: o.anonymous, stdio: o.Stdio, traces: recorded}
 	p.config.Store(cfg)
 	p.router = newRouter(cfg, o, p.dial)
 	if p.router.Policies, err = policiesOf(cfg); err != nil {
@@ -80,7 +80,7 @@ func New(cfg *config.Config, o Options) (*Proxy, error) {
 		return nil, err
 	}
 	p.host.prover.returned = func(upstream string) { p.router.Returned(upstream) }
-	p.within = newWithin(cfg, p.host, o)
+	p.local = newLocalLink(cfg, p.host, o)
 	if p.links, err = newLinks(cfg, p.router, o); err != nil {
 		return nil, err
 	}
@@ -99,7 +99,7 @@ func New(cfg *config.Config, o Options) (*Proxy, error) {
 	events.Behind = p.links.leadsTo
 	p.operators = newOperators(cfg, o, counts, &admin.Server{History: events, Snapshot: p.Snapshot, Ready: p.ready, Calls: p.Calls, Explain: explaining(p.Explain)})
 	p.router.Taps = p.operators.server.Taps
-	p.front.welcome = newWelcome(cfg, p)
+	p.front.connectPage = newConnectPage(cfg, p)
 	p.linked, p.hangUp = context.WithCancel(context.Background())
 	p.serving, p.cut = context.WithCancel(context.Background())
 	return p, nil
@@ -119,7 +119,7 @@ func newRouter(cfg *config.Config, o Options, dial session.DialFunc) *session.Ro
 			Drain:       atLeast(cfg.Drain),
 			MaxStart:    o.Patience,
 		},
-		Log: o.Log, Strangers: o.strangers.log,
+		Log: o.Log, AnonymousLog: o.anonymous.log,
 		Hooks: o.Hooks,
 	}
 	r.Several.Store(several(cfg))
@@ -142,7 +142,7 @@ func (p *Proxy) start() {
 		if p.traces != nil {
 			p.traces.Start()
 		}
-		p.within.start(p.linked)
+		p.local.start(p.linked)
 		p.links.start(p.linked)
 		p.host.required.start()
 		p.operators.start()
@@ -155,7 +155,7 @@ func (p *Proxy) dial(ctx context.Context, name, key string, era mcp.Era) (jsonrp
 	if f := p.links.owner(name); f != nil {
 		return f.client.Open(ctx, hello)
 	}
-	return p.within.client.Open(ctx, hello)
+	return p.local.client.Open(ctx, hello)
 }
 
 // known reports whether there is an upstream of that name, here or elsewhere, that may have
@@ -255,8 +255,8 @@ func (p *Proxy) Reload(cfg *config.Config) error {
 	if err != nil {
 		return err
 	}
-	p.within.client.SetStreams(p.host.streams(len(cfg.Upstreams) + len(changed))) // which are still ending
-	p.admit(cfg, proofs)                                                          // first: nobody sees more for a moment
+	p.local.client.SetStreams(p.host.streams(len(cfg.Upstreams) + len(changed))) // which are still ending
+	p.admit(cfg, proofs)                                                         // first: nobody sees more for a moment
 	p.links.adopt(cfg, links)
 	p.router.Returned(changed...)
 	return nil
@@ -320,7 +320,7 @@ func (p *Proxy) Shutdown(ctx context.Context) error {
 	p.hangUp()
 	p.links.in.wait()
 	p.front.keys.wait()
-	p.within.wait()
+	p.local.wait()
 	p.host.stop()
 	p.web.linger(ctx)
 	p.web.close()

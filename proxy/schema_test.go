@@ -34,7 +34,7 @@ var answers = []struct {
 	{"/events/ID", "event.json", proxy.Event{}},
 	{"/explain/a__greet", "explain.json", proxy.Explanation{}},
 	{"/calls", "calls.json", proxy.Calls{}},
-	{"/connect.json", "connect.json", proxy.Welcome{}}, // for clients, at the address of serve
+	{"/connect.json", "connect.json", proxy.ConnectInfo{}}, // for clients, at the address of serve
 
 	// What commands print that ask no process.
 	{"mcp-proxy tools --json", "tools.json", proxy.Offer{}},

@@ -124,15 +124,15 @@ func (h *Host) Calls() Calls {
 	return now
 }
 
-// Waits are why calls to upstreams that run here may wait, beside what sessions see.
-type waits struct {
+// WaitReasons are why calls to upstreams that run here may wait, beside what sessions see.
+type waitReasons struct {
 	servers map[string][]upstream.Status // by upstream
 	queued  map[string]int               // requests to a remote one that wait for others to be answered
 	asking  map[string]bool              // a person is being asked to log in
 }
 
-func (h *hosting) waits() waits {
-	w := waits{servers: make(map[string][]upstream.Status), queued: make(map[string]int), asking: make(map[string]bool)}
+func (h *hosting) waits() waitReasons {
+	w := waitReasons{servers: make(map[string][]upstream.Status), queued: make(map[string]int), asking: make(map[string]bool)}
 	for _, s := range h.host.Status() {
 		w.servers[s.Upstream] = append(w.servers[s.Upstream], s)
 	}
@@ -151,7 +151,7 @@ func (h *hosting) waits() waits {
 
 // refine says more of a call that waits for an upstream here, whatever its session sees:
 // that is reached without a link.
-func (w waits) refine(c *observe.OpenCall) {
+func (w waitReasons) refine(c *observe.OpenCall) {
 	switch c.WaitsFor {
 	case observe.ForLink:
 		c.WaitsFor = observe.ForStart
@@ -175,7 +175,7 @@ func (w waits) refine(c *observe.OpenCall) {
 
 // server is what is known of the server that works on a call: the session's own, or the only
 // one that there is; nil for nothing.
-func (w waits) server(c *observe.OpenCall) *upstream.Status {
+func (w waitReasons) server(c *observe.OpenCall) *upstream.Status {
 	all := w.servers[c.Upstream]
 	for i, s := range all {
 		if s.Key[:min(len(s.Key), len(c.Session))] == c.Session && string(s.Era) == c.Era {
@@ -190,7 +190,7 @@ func (w waits) server(c *observe.OpenCall) *upstream.Status {
 
 // queue tells of the youngest calls to a remote server that they wait for the others: so many
 // do, and who came first is served first. The oldest of the calls is first.
-func (w waits) queue(calls []observe.OpenCall) {
+func (w waitReasons) queue(calls []observe.OpenCall) {
 	for i := range slices.Backward(calls) {
 		if c := &calls[i]; c.WaitsFor == observe.ForUpstream && w.queued[c.Upstream] > 0 {
 			w.queued[c.Upstream]--

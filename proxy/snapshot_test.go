@@ -13,7 +13,7 @@ import (
 // What runs here knows more of what a call waits for than its session.
 func TestWaitsAreRefined(t *testing.T) {
 	soon := time.Now().Add(time.Hour)
-	w := waits{
+	w := waitReasons{
 		asking: map[string]bool{"asks": true},
 		servers: map[string][]upstream.Status{
 			"starts": {{Key: "another-key", Era: mcp.Legacy, State: upstream.StateRunning}, {Key: "k3v9x2ma-and-more", Era: mcp.Legacy, State: upstream.StateStarting}},
@@ -48,7 +48,7 @@ func TestWaitsAreRefined(t *testing.T) {
 
 // The youngest calls to a server that has as many as it may wait for room.
 func TestWaitsForOthers(t *testing.T) {
-	w := waits{queued: map[string]int{"docs": 2}}
+	w := waitReasons{queued: map[string]int{"docs": 2}}
 	var calls []observe.OpenCall
 	for _, at := range []string{"docs", "docs", "files", "docs", "client", "docs"} {
 		c := observe.OpenCall{Upstream: at, WaitsFor: observe.ForUpstream}

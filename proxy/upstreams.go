@@ -22,11 +22,11 @@ type remoteServer struct {
 // Close closes what is kept for sessions. All must have been closed.
 func (r *remoteServer) Close() {
 	r.Server.Close()
-	r.forgo()
+	r.closeCredentials()
 }
 
-// forgo ends what the credentials do by themselves: no session begins any more.
-func (r *remoteServer) forgo() {
+// closeCredentials ends what the credentials do by themselves: no session begins any more.
+func (r *remoteServer) closeCredentials() {
 	if r != nil && r.credentials != nil {
 		r.credentials.Close()
 	}

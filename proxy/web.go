@@ -39,7 +39,7 @@ func newWeb(cfg *config.Config, h http.Handler, o Options) (*web, error) {
 		ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    64 << 10,
-		ErrorLog:          o.strangers.httpErrors(),
+		ErrorLog:          o.anonymous.httpErrors(),
 	}}
 	w.server.ConnState = w.count
 	return w, err

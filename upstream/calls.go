@@ -38,7 +38,7 @@ func (s *stream) calls() []observe.OpenCall {
 // seen returns the calls of which somebody wants to know, but for listens: nobody waits for
 // their answers.
 func (f *inFlight) seen() (all []observe.OpenCall) {
-	var open []*call
+	var open []*openCall
 	f.mu.Lock()
 	for _, c := range f.calls.Each {
 		if c.kind != listen && !c.began.IsZero() {
@@ -53,7 +53,7 @@ func (f *inFlight) seen() (all []observe.OpenCall) {
 	return all
 }
 
-func (f *inFlight) waitLocked(c *call) observe.Wait {
+func (f *inFlight) waitLocked(c *openCall) observe.Wait {
 	if f.requests.Any(func(r serverRequest) bool { return r.awaitedBy(c) }) {
 		return observe.ForClient
 	}
@@ -67,7 +67,7 @@ const maxParams = 2 << 10
 const maxTool = 128
 
 // keep keeps what may be told of a call.
-func (c *call) keep(m *jsonrpc.Message) {
+func (c *openCall) keep(m *jsonrpc.Message) {
 	c.began, c.method = time.Now(), mcp.NameOf(m.Method)
 	if m.Method == mcp.MethodToolsCall && len(m.Params) <= maxParams {
 		c.params = bytes.Clone(m.Params)
@@ -75,7 +75,7 @@ func (c *call) keep(m *jsonrpc.Message) {
 }
 
 // tool is the name of the tool that is called; "" for none, or if that was not kept.
-func (c *call) tool() string {
+func (c *openCall) tool() string {
 	if c.params == nil {
 		return ""
 	}

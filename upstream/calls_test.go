@@ -57,7 +57,7 @@ func TestToolOfCall(t *testing.T) {
 		`{"name":7}`: "",
 		`{"name":"` + strings.Repeat("x", 1000) + `"}`: strings.Repeat("x", maxTool),
 	} {
-		c := &call{}
+		c := &openCall{}
 		c.keep(jsonrpc.NewRequest(jsonrpc.IntID(1), "tools/call", json.RawMessage(params)))
 		if got := c.tool(); got != want {
 			t.Errorf("%.30s: %q", params, got)

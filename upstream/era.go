@@ -43,11 +43,11 @@ type eraFinder struct {
 	modern opinion
 	until  time.Time // how long modern is no
 	unsure bool      // modern is no, though no answer said so
-	asking *asking   // that is under way; nil for none
+	asking *probeRun // that is under way; nil for none
 }
 
-// An asking is one probe. All who need to know wait for the same one.
-type asking struct {
+// A probeRun is one probe. All who need to know wait for the same one.
+type probeRun struct {
 	done   chan struct{} // closed with the fields below set
 	modern bool
 	told   bool  // an answer said so
@@ -88,13 +88,13 @@ func (f *eraFinder) speaksModern(done <-chan struct{}) (bool, error) {
 }
 
 // ask returns the asking to wait for. It has ended if the answer is known already.
-func (f *eraFinder) ask() *asking {
+func (f *eraFinder) ask() *probeRun {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.asking != nil {
 		return f.asking
 	}
-	a := &asking{done: make(chan struct{}), modern: f.modern == yes}
+	a := &probeRun{done: make(chan struct{}), modern: f.modern == yes}
 	if a.modern || f.modern == no && time.Now().Before(f.until) {
 		close(a.done)
 		return a
@@ -109,7 +109,7 @@ func (f *eraFinder) ask() *asking {
 }
 
 // learn remembers what an asking has found out.
-func (f *eraFinder) learn(a *asking) {
+func (f *eraFinder) learn(a *probeRun) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.asking = nil

@@ -28,13 +28,13 @@ type failureLog struct {
 	hooks *observe.Hooks  // of which Happened is called
 
 	mu       sync.Mutex // guards the fields below
-	losses   map[string]*loss
+	losses   map[string]*sessionLosses
 	notAsked map[string]askFailure
 }
 
-// A loss is the unexpected ends of sessions with one remote server. Its fields are
+// A sessionLosses is the unexpected ends of sessions with one remote server. Its fields are
 // guarded by failureLog.mu.
-type loss struct {
+type sessionLosses struct {
 	log               *slog.Logger // of the first, with its cause
 	event             observe.Event
 	streams, inFlight int
@@ -57,12 +57,12 @@ func (f *failureLog) lostSession(upstream string, log *slog.Logger, e ending, in
 	defer f.mu.Unlock()
 	l := f.losses[upstream]
 	if l == nil {
-		l = &loss{log: log.With("cause", e.cause), event: observe.EventOf(observe.ServerEnded, upstream, e.end), inARow: inARow}
+		l = &sessionLosses{log: log.With("cause", e.cause), event: observe.EventOf(observe.ServerEnded, upstream, e.end), inARow: inARow}
 		if e.end.Err != nil {
 			l.log = l.log.With("err", e.end.Err)
 		}
 		if f.losses == nil {
-			f.losses = make(map[string]*loss)
+			f.losses = make(map[string]*sessionLosses)
 		}
 		f.losses[upstream] = l
 		f.wg.Add(1)
@@ -78,7 +78,7 @@ func (f *failureLog) lostSession(upstream string, log *slog.Logger, e ending, in
 	return l.event.ID
 }
 
-func (f *failureLog) tell(upstream string, l *loss) {
+func (f *failureLog) tell(upstream string, l *sessionLosses) {
 	defer f.wg.Done()
 	f.mu.Lock()
 	delete(f.losses, upstream)
@@ -91,7 +91,7 @@ func (f *failureLog) tell(upstream string, l *loss) {
 // flush tells now what is gathered.
 func (f *failureLog) flush() {
 	f.mu.Lock()
-	left := make(map[string]*loss)
+	left := make(map[string]*sessionLosses)
 	for upstream, l := range f.losses {
 		if l.timer.Stop() {
 			left[upstream] = l

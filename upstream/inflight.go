@@ -29,7 +29,7 @@ type inFlight struct {
 	guesses   bool // fromServer sets Related
 
 	mu       sync.Mutex // guards the fields below
-	calls    jsonrpc.Table[jsonrpc.ID, *call]
+	calls    jsonrpc.Table[jsonrpc.ID, *openCall]
 	requests jsonrpc.Table[jsonrpc.ID, serverRequest] // not answered by the proxy
 	tasks    jsonrpc.Table[string, struct{}]          // unfinished, by the JSON text of their id
 	seq      int                                      // of the newest call
@@ -46,8 +46,8 @@ type progress struct {
 	refusal  json.RawMessage // the error that it was answered with; nil for none
 }
 
-// A call is a request of the proxy that the server has not answered.
-type call struct {
+// An openCall is a request of the proxy that the server has not answered.
+type openCall struct {
 	id    jsonrpc.ID
 	seq   int
 	kind  callKind
@@ -72,7 +72,7 @@ type serverRequest struct {
 }
 
 // awaitedBy reports whether a call possibly waits for the answer to r.
-func (r serverRequest) awaitedBy(c *call) bool {
+func (r serverRequest) awaitedBy(c *openCall) bool {
 	return c.works && c.seq <= r.seq && (r.related.IsZero() || r.related == c.id) && (r.task == "" || r.task == c.task)
 }
 
@@ -91,14 +91,14 @@ const (
 // starts reports whether the server has started when it has answered.
 func (k callKind) starts() bool { return k == initialize || k == discover }
 
-// news is what a message of the server means for the start of that.
-type news byte
+// startSign is what a message of the server means for the start of that.
+type startSign byte
 
 const (
-	nothing  news = iota
-	first         // the first answer
-	greeting      // that, and it is initialize's
-	refusal       // initialize is refused
+	nothing  startSign = iota
+	first              // the first answer
+	greeting           // that, and it is initialize's
+	refusal            // initialize is refused
 )
 
 func newInFlight(modern, discovers, guesses bool) *inFlight {
@@ -134,7 +134,7 @@ func (f *inFlight) addLocked(m *jsonrpc.Message) (starts bool) {
 	if n, ok := m.ID.Int(); ok {
 		f.highest = max(f.highest, n)
 	}
-	c := &call{id: m.ID, seq: f.seq, works: mcp.MethodOf(m.Method).Works}
+	c := &openCall{id: m.ID, seq: f.seq, works: mcp.MethodOf(m.Method).Works}
 	switch {
 	case f.modern:
 		if f.discovers && f.seq == 1 {
@@ -167,7 +167,7 @@ func (f *inFlight) repliedLocked(m *jsonrpc.Message) {
 }
 
 func (f *inFlight) markLocked(r serverRequest) {
-	f.calls.Any(func(c *call) bool { // none ends the search: all are looked at, in no order
+	f.calls.Any(func(c *openCall) bool { // none ends the search: all are looked at, in no order
 		c.marked = c.marked || r.awaitedBy(c)
 		return false
 	})
@@ -194,7 +194,7 @@ func (f *inFlight) cancelLocked(m *jsonrpc.Message) {
 // stdio server has no way to say to which request something belongs, so it is the only
 // call in flight, else the newest. m must be fresh from its decoder. fromServer reports
 // what is new with m.
-func (f *inFlight) fromServer(m *jsonrpc.Message) (n news) {
+func (f *inFlight) fromServer(m *jsonrpc.Message) (n startSign) {
 	elements := m.Batch
 	if elements == nil {
 		elements = []*jsonrpc.Message{m}
@@ -231,7 +231,7 @@ func (f *inFlight) askedLocked(m *jsonrpc.Message, related jsonrpc.ID) {
 // newestLocked returns the newest call, one that works if there is any; zero if there
 // is none.
 func (f *inFlight) newestLocked() jsonrpc.ID {
-	id, _, ok := f.calls.Newest(func(c *call) bool { return c.works })
+	id, _, ok := f.calls.Newest(func(c *openCall) bool { return c.works })
 	if !ok {
 		id, _, _ = f.calls.Newest(nil)
 	}
@@ -240,7 +240,7 @@ func (f *inFlight) newestLocked() jsonrpc.ID {
 
 // settle takes a call out whose answer could not be used. It reports whether it
 // was there, and what is new with that.
-func (f *inFlight) settle(id jsonrpc.ID) (mine jsonrpc.ID, ok bool, n news) {
+func (f *inFlight) settle(id jsonrpc.ID) (mine jsonrpc.ID, ok bool, n startSign) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	mine, c := f.findLocked(id)
@@ -250,7 +250,7 @@ func (f *inFlight) settle(id jsonrpc.ID) (mine jsonrpc.ID, ok bool, n news) {
 	return mine, c != nil, n
 }
 
-func (f *inFlight) settleLocked(id jsonrpc.ID, answer *jsonrpc.Message) news {
+func (f *inFlight) settleLocked(id jsonrpc.ID, answer *jsonrpc.Message) startSign {
 	id, c := f.findLocked(id)
 	if c == nil {
 		return nothing // late, a duplicate, or unknown: the proxy drops it
@@ -283,7 +283,7 @@ func (f *inFlight) settleLocked(id jsonrpc.ID, answer *jsonrpc.Message) news {
 
 // findLocked returns a call, nil if there is none, and the id under which it is kept. A
 // server that answers 5 with 5.0 or "5" means 5.
-func (f *inFlight) findLocked(id jsonrpc.ID) (jsonrpc.ID, *call) {
+func (f *inFlight) findLocked(id jsonrpc.ID) (jsonrpc.ID, *openCall) {
 	if c := f.calls.Get(id); c != nil {
 		return id, c
 	}

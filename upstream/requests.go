@@ -19,7 +19,7 @@ func watchOf(hooks *observe.Hooks, id serverID) *requestWatch {
 	return &requestWatch{hooks, observe.Request{Session: id.session(), Upstream: id.upstream, Era: string(id.era)}}
 }
 
-func (w *requestWatch) began(c *call, m *jsonrpc.Message) {
+func (w *requestWatch) began(c *openCall, m *jsonrpc.Message) {
 	if w == nil {
 		return
 	}
@@ -30,7 +30,7 @@ func (w *requestWatch) began(c *call, m *jsonrpc.Message) {
 }
 
 // ended tells of a request with its answer; nil: nobody waits for that any more.
-func (w *requestWatch) ended(c *call, answer *jsonrpc.Message) {
+func (w *requestWatch) ended(c *openCall, answer *jsonrpc.Message) {
 	if w == nil {
 		return
 	}
@@ -41,7 +41,7 @@ func (w *requestWatch) ended(c *call, answer *jsonrpc.Message) {
 
 // lost tells of a request that has no answer, since its server is gone; nil: since its
 // proxy is.
-func (w *requestWatch) lost(c *call, end *jsonrpc.ClosedError) {
+func (w *requestWatch) lost(c *openCall, end *jsonrpc.ClosedError) {
 	if end == nil {
 		w.ended(c, nil)
 		return
@@ -49,7 +49,7 @@ func (w *requestWatch) lost(c *call, end *jsonrpc.ClosedError) {
 	w.ended(c, jsonrpc.NewError(c.id, end.Wire(jsonrpc.CodeInternalError, w.seen.Upstream, jsonrpc.InFlight)))
 }
 
-func (w *requestWatch) of(c *call) observe.Request {
+func (w *requestWatch) of(c *openCall) observe.Request {
 	seen := w.seen
 	seen.Method = c.method
 	return seen

@@ -68,9 +68,9 @@ type restart struct {
 	in *restarts
 	id serverID
 
-	streams int         // attached
-	newest  reporter    // on the newest server that was started; nil for none
-	expire  *time.Timer // set while streams is zero
+	streams int            // attached
+	newest  statusReporter // on the newest server that was started; nil for none
+	expire  *time.Timer    // set while streams is zero
 
 	failures int                  // starts that did not come to an answer
 	deaths   int                  // servers that died young
@@ -202,7 +202,7 @@ func (r *restart) forget() {
 }
 
 // started notes the newest server.
-func (r *restart) started(newest reporter) {
+func (r *restart) started(newest statusReporter) {
 	r.in.mu.Lock()
 	defer r.in.mu.Unlock()
 	r.newest = newest

@@ -53,9 +53,9 @@ func (st *Status) Lives() bool {
 	return st.State == StateStarting || st.State == StateRunning || st.State == StateStopping
 }
 
-// A reporter adds to a status what there is to say of the newest server. If that is
+// A statusReporter adds to a status what there is to say of the newest server. If that is
 // still there, it sets the state.
-type reporter interface{ addStatus(st *Status) }
+type statusReporter interface{ addStatus(st *Status) }
 
 // addStatus makes a Status the reporter on a server that is gone.
 func (last *Status) addStatus(st *Status) {

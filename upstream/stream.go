@@ -226,7 +226,7 @@ func (s *stream) readServer() {
 
 // heardFirst acts on the answer that tells whether the server speaks this era, and on the
 // error that it is.
-func (s *stream) heardFirst(n news, failed json.RawMessage) {
+func (s *stream) heardFirst(n startSign, failed json.RawMessage) {
 	switch n {
 	case refusal:
 		if s.otherEra() { // before the client hears of the refusal

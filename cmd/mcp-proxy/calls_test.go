@@ -216,13 +216,13 @@ func TestTopFits(t *testing.T) {
 		now.Traffic = append(now.Traffic, proxy.Traffic{Upstream: fmt.Sprint("u", i), PerSecond: float64(i), Requests: 10, Errors: 1})
 		calls.Calls = append(calls.Calls, proxy.OpenCall{Upstream: "u", Method: "tools/call", Tool: strings.Repeat("t", 300), Began: calls.Now})
 	}
-	draw := func(l look, err error, high int) []string {
+	draw := func(l sample, err error, high int) []string {
 		l.Status, _ = json.Marshal(now)
 		l.Calls, _ = json.Marshal(calls)
 		return strings.Split(strings.TrimSuffix(l.screen(err, 60, high), "\n"), "\n")
 	}
 	for _, high := range []int{12, 24, 60, 200} {
-		lines := draw(look{}, nil, high)
+		lines := draw(sample{}, nil, high)
 		if len(lines) > high {
 			t.Errorf("%d lines on a screen of %d:\n%s", len(lines), high, strings.Join(lines, "\n"))
 		}
@@ -235,7 +235,7 @@ func TestTopFits(t *testing.T) {
 			t.Errorf("the busiest is not first: %q", lines)
 		}
 	}
-	if lines := draw(look{}, os.ErrDeadlineExceeded, 24); !strings.Contains(lines[1], "no answer any more") {
+	if lines := draw(sample{}, os.ErrDeadlineExceeded, 24); !strings.Contains(lines[1], "no answer any more") {
 		t.Errorf("%q", lines[:3])
 	}
 }

@@ -23,7 +23,7 @@ type console struct {
 
 // newConsole returns the console on a file, with colours if that is a terminal that has them and
 // nobody has said NO_COLOR (no-color.org).
-func newConsole(out *outlet) *console {
+func newConsole(out *output) *console {
 	c := &console{obey: out.command, wide: out.width, folds: make(map[string]*fold), live: out.isTerminal()}
 	c.color = c.live && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" && obeysEscapes(out.file)
 	return c

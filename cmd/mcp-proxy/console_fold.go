@@ -10,11 +10,11 @@ import (
 
 // A fold leaves out lines about one thing that were there a moment ago, and counts them.
 type fold struct {
-	told []told // the last ones, the newest last
-	more int    // left out since
+	told []recentLine // the last ones, the newest last
+	more int          // left out since
 }
 
-type told struct {
+type recentLine struct {
 	text string // but for its time
 	at   time.Time
 }
@@ -36,7 +36,7 @@ func (f *fold) fresh(at time.Time, text string) (before string, ok bool) {
 	if len(f.told) == foldLines {
 		f.told = f.told[1:]
 	}
-	f.told = append(f.told, told{text, at})
+	f.told = append(f.told, recentLine{text, at})
 	if f.more > 0 {
 		before = fmt.Sprintf("(%s as before)", count(f.more, "line"))
 	}

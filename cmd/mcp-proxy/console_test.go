@@ -91,7 +91,7 @@ func TestJSONLines(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer out.Close()
-	log, err := newLogger(&outlet{file: out}, "auto", "info")
+	log, err := newLogger(&output{file: out}, "auto", "info")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -169,10 +169,10 @@ func TestFold(t *testing.T) {
 	}
 }
 
-// A visitor is told of once, by the name that it gives, and nobody is who says nothing.
+// A client is announced once, by the name that it gives, and nobody is who says nothing.
 func TestVisitors(t *testing.T) {
 	var told []string
-	v := visitors{tell: func(text string) { told = append(told, text) }}
+	v := clientLines{tell: func(text string) { told = append(told, text) }}
 	for _, id := range []string{"A", "B", "C"} {
 		v.came(proxy.Session{ID: id, Transport: "http", Principal: map[string]string{"B": "anonymous"}[id]})
 	}
@@ -201,7 +201,7 @@ func TestLateStart(t *testing.T) {
 		var out strings.Builder
 		c := &console{obey: func(s string) { out.WriteString(s) }, wide: func() int { return 50 }, live: true, folds: make(map[string]*fold)}
 		cfg := &config.Config{Upstreams: []config.Upstream{{Name: "slow"}, {Name: "quick"}}}
-		n := newNarrator(slog.New(&consoleHandler{console: c}), cfg)
+		n := newReporter(slog.New(&consoleHandler{console: c}), cfg)
 		stop := n.begin(t.Context(), &slowService{}, cfg)
 		time.Sleep(time.Minute)
 		stop()

@@ -183,7 +183,7 @@ func TestStory(t *testing.T) {
 		Before: []proxy.EventLine{{ID: "aaaaaaaa", Time: at.Add(-48 * time.Hour), What: "files did not start"}}, Trimmed: true,
 	}
 	var out strings.Builder
-	tellStory(&out, &e, at.Add(200*time.Second))
+	printEvent(&out, &e, at.Add(200*time.Second))
 	want := `k3v9x2ma  files did not start: exit status 3
   when       2026-01-02 15:04:05, 3m20s ago
   what       files did not start, or was not reached (session s1, legacy era, pid 7)
@@ -204,7 +204,7 @@ func TestStory(t *testing.T) {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
 	out.Reset()
-	tellStory(&out, &proxy.Event{Host: true, EventLine: proxy.EventLine{ID: "bbbbbbbb", Time: at, Kind: proxy.HeardOf, Upstream: "x", Link: "far"}}, at)
+	printEvent(&out, &proxy.Event{Host: true, EventLine: proxy.EventLine{ID: "bbbbbbbb", Time: at, Kind: proxy.HeardOf, Upstream: "x", Link: "far"}}, at)
 	if !strings.Contains(out.String(), "the host behind the link far has seen it") {
 		t.Error(out.String())
 	}

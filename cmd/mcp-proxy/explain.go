@@ -38,7 +38,7 @@ func newExplain() *cobra.Command {
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if proxy.IsEvent(args[0]) && x.as == "" {
-				return show(cmd.Context(), &x.adminFlags, "/events/"+args[0], func(e *proxy.Event) { tellStory(stdout, e, time.Now()) })
+				return show(cmd.Context(), &x.adminFlags, "/events/"+args[0], func(e *proxy.Event) { printEvent(stdout, e, time.Now()) })
 			}
 			return x.name(cmd.Context(), args[0])
 		},

@@ -54,7 +54,7 @@ type start struct {
 	watch bool   // its files
 	log   *slog.Logger
 
-	narrator *narrator // serve and host: who tells people at a terminal; nil for none
+	reporter *reporter // serve and host: who tells people at a terminal; nil for none
 }
 
 // with is a command that runs f with what its flags say.

@@ -51,8 +51,8 @@ func newHost() *cobra.Command {
 
 // runHost offers upstreams until a signal says to stop.
 func runHost(ctx context.Context, s *start, at config.HostLink) error {
-	s.narrator = newNarrator(s.log, s.cfg)
-	h, err := proxy.NewHost(s.cfg, at, proxy.Options{Log: s.log, Hooks: s.narrator.hooks(), AdminSocket: adminSocket("host", s.log)})
+	s.reporter = newReporter(s.log, s.cfg)
+	h, err := proxy.NewHost(s.cfg, at, proxy.Options{Log: s.log, Hooks: s.reporter.hooks(), AdminSocket: adminSocket("host", s.log)})
 	if err != nil {
 		return failedBy(err)
 	}
@@ -61,7 +61,7 @@ func runHost(ctx context.Context, s *start, at config.HostLink) error {
 		return &runError{inUse(err)}
 	}
 	return s.run(ctx, h, 2500*time.Millisecond, func() {
-		if !s.narrator.hosts(url, at.Dial) && url != "" {
+		if !s.reporter.hosts(url, at.Dial) && url != "" {
 			fmt.Fprintf(stdout, "listening on %s\n", url)
 		}
 	})

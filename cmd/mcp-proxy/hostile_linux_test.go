@@ -22,7 +22,7 @@ type hostileCase struct {
 	mute bool                 // nothing is shown that others have made up
 }
 
-// obeyed is what terminals obey, as other people list it than outlet.go does.
+// obeyed is what terminals obey, as other people list it than output.go does.
 var obeyed = regexp.MustCompile(`[\x00-\x08\x0b-\x1f\x{7f}-\x{9f}\x{061c}\x{200e}\x{200f}\x{2028}-\x{202e}\x{2066}-\x{2069}]`)
 
 // drawnByUs is what we make a terminal do: colours, top's screen, and the beginning of a line behind ^C.

@@ -10,7 +10,7 @@ import (
 
 // newLogger returns the program's log: lines for people at a terminal, JSON for
 // everybody else, or plain text if the format says so.
-func newLogger(out *outlet, format, level string) (*slog.Logger, error) {
+func newLogger(out *output, format, level string) (*slog.Logger, error) {
 	var l slog.Level
 	if err := l.UnmarshalText([]byte(level)); err != nil {
 		return nil, fmt.Errorf("--log-level %q: use debug, info, warn or error", level)

@@ -73,13 +73,13 @@ func given(to *string) func(string) error {
 
 // runServe serves clients over HTTP until a signal says to stop, at sockets if there are any.
 func runServe(ctx context.Context, s *start, sockets []net.Listener) error {
-	s.narrator = newNarrator(s.log, s.cfg)
-	p, err := proxy.New(s.cfg, proxy.Options{Log: s.log, Hooks: s.narrator.hooks(), AdminSocket: adminSocket("serve", s.log), Listeners: sockets})
+	s.reporter = newReporter(s.log, s.cfg)
+	p, err := proxy.New(s.cfg, proxy.Options{Log: s.log, Hooks: s.reporter.hooks(), AdminSocket: adminSocket("serve", s.log), Listeners: sockets})
 	if err != nil {
 		return failedBy(err)
 	}
 	onTCP := func(address string) bool { return !strings.HasPrefix(address, "unix:") } // on a socket each user is one
-	if s.narrator == nil && !s.cfg.Proves() && slices.ContainsFunc(s.cfg.Listen, onTCP) {
+	if s.reporter == nil && !s.cfg.Proves() && slices.ContainsFunc(s.cfg.Listen, onTCP) {
 		s.log.Warn("no tokenFile and no auth: modern HTTP clients are one principal, and share the sessions kept for them at legacy upstreams", "principal", "anonymous")
 	}
 	addresses, err := p.Listen()
@@ -88,7 +88,7 @@ func runServe(ctx context.Context, s *start, sockets []net.Listener) error {
 	}
 	return s.run(ctx, p, s.cfg.ShutdownGrace, func() {
 		secured := s.cfg.TLS != (config.ListenTLS{})
-		if !s.narrator.announces(addresses, secured) {
+		if !s.reporter.announces(addresses, secured) {
 			announce(addresses, secured)
 		}
 	})

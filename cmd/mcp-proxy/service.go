@@ -33,7 +33,7 @@ func (s *start) run(ctx context.Context, v service, lostGrace time.Duration, rea
 	defer ignore()
 	serving, over := context.WithCancel(ctx)
 	defer over()
-	n := s.narrator
+	n := s.reporter
 	t := &takeover{ctx: serving, again: s.again, first: s.cfg, adopt: n.adopting(v.Reload), log: s.log}
 	if hup == hangUpReloads {
 		defer t.onSignal()()

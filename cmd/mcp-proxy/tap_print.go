@@ -15,7 +15,7 @@ import (
 )
 
 // printMessages prints the lines of a tap for people, until they end.
-func printMessages(to *outlet, from io.Reader) error {
+func printMessages(to *output, from io.Reader) error {
 	colour := os.Getenv("NO_COLOR") == ""
 	in := bufio.NewReader(from)
 	for {

@@ -39,8 +39,8 @@ func newTop() *cobra.Command {
 // between is the time between two looks.
 const between = time.Second
 
-// A look is what it sees at one time.
-type look struct {
+// A sample is what it sees at one time.
+type sample struct {
 	Status json.RawMessage `json:"status"`
 	Calls  json.RawMessage `json:"calls"`
 }
@@ -62,12 +62,12 @@ func runTop(ctx context.Context, ask *adminFlags) error {
 }
 
 // lookAt asks the process. It is looked for each time: another may have taken its place.
-func lookAt(ctx context.Context, ask *adminFlags) (*look, error) {
+func lookAt(ctx context.Context, ask *adminFlags) (*sample, error) {
 	c, err := ask.client()
 	if err != nil {
 		return nil, err
 	}
-	l := new(look)
+	l := new(sample)
 	if err := c.getJSON(ctx, "/status", &l.Status); err != nil {
 		return nil, err
 	}
@@ -122,7 +122,7 @@ const (
 
 // watch draws until ctx is done or somebody has enough. A process that does not answer any
 // more may be back.
-func watch(ctx context.Context, ask *adminFlags, l *look) error {
+func watch(ctx context.Context, ask *adminFlags, l *sample) error {
 	ctx, quit := context.WithCancel(ctx)
 	defer quit()
 	if in := int(os.Stdin.Fd()); term.IsTerminal(in) {
@@ -166,7 +166,7 @@ func frame(screen string) string {
 }
 
 // screen draws what was seen last, and why nothing was since then.
-func (l *look) screen(err error, wide, high int) string {
+func (l *sample) screen(err error, wide, high int) string {
 	var now proxy.Snapshot
 	var calls proxy.Calls
 	err = cmp.Or(err, json.Unmarshal(l.Status, &now), json.Unmarshal(l.Calls, &calls))

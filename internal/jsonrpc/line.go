@@ -20,7 +20,7 @@ const (
 type LineReader struct {
 	r      io.Reader
 	limits Limits
-	places Places // nil: there is no bound
+	slots  Slots // nil: there is no bound
 
 	buf        []byte // buf[start:end] is unread
 	start, end int
@@ -30,9 +30,9 @@ type LineReader struct {
 	entered    bool
 }
 
-// Places bound how many large messages are read at a time: what has come of one stays in
+// Slots bound how many large messages are read at a time: what has come of one stays in
 // memory until the rest is there.
-type Places interface {
+type Slots interface {
 	// Enter waits for a place, or until gone is closed. Its error becomes that of the reader.
 	Enter(gone <-chan struct{}) error
 
@@ -46,7 +46,7 @@ func NewLineReader(r io.Reader, limits Limits) *LineReader {
 
 // Bound makes l ask for a place for each line from 64 KiB on. It must be called before the
 // first read.
-func (l *LineReader) Bound(p Places) { l.places = p }
+func (l *LineReader) Bound(p Slots) { l.slots = p }
 
 // Read returns the next message. An [*InvalidError] costs that line only; any
 // other error is r's, io.EOF after a complete last line.
@@ -65,7 +65,7 @@ func (l *LineReader) ReadLine() ([]byte, error) {
 	line, err := l.readLine()
 	if l.entered {
 		l.entered = false
-		l.places.Leave()
+		l.slots.Leave()
 	}
 	return line, err
 }
@@ -96,10 +96,10 @@ func (l *LineReader) readLine() ([]byte, error) {
 
 // enter waits for a place if what has come of a line is large.
 func (l *LineReader) enter() error {
-	if l.places == nil || l.entered || l.end-l.start < largeLine {
+	if l.slots == nil || l.entered || l.end-l.start < largeLine {
 		return nil
 	}
-	err := l.places.Enter(nil)
+	err := l.slots.Enter(nil)
 	l.entered = err == nil
 	return err
 }

@@ -80,9 +80,9 @@ type Watcher interface {
 	Over(c *Call, answer *jsonrpc.Message, lost *Lost)
 }
 
-// DropTwins is an [Options.Refuse] that says nothing to a request whose id is in use: what it
+// DropDuplicates is an [Options.Refuse] that says nothing to a request whose id is in use: what it
 // says would settle the first one.
-func DropTwins(_ *Request, why error, answer *jsonrpc.Message) *jsonrpc.Message {
+func DropDuplicates(_ *Request, why error, answer *jsonrpc.Message) *jsonrpc.Message {
 	if why == jsonrpc.ErrInUse {
 		return nil
 	}

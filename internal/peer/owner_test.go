@@ -14,7 +14,7 @@ import (
 // A shared is a Peer that has calls of two owners at one server.
 func inShared(t *testing.T, test func(s *side, server *jsonrpc.PipeConn)) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newSide("near", peer.Options{Refuse: peer.DropTwins})
+		s := newSide("near", peer.Options{Refuse: peer.DropDuplicates})
 		near, server := jsonrpc.Pipe()
 		s.run(t, near)
 		go func() {

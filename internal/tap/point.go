@@ -117,7 +117,7 @@ func (c *conn) CloseWrite() {
 }
 
 // pass shows messages that pass one way, and answer what has passed the other.
-func (c *conn) pass(now *lookers, batch []*jsonrpc.Message, there, back *way) {
+func (c *conn) pass(now *activeTaps, batch []*jsonrpc.Message, there, back *way) {
 	if len(batch) == 0 || !now.want(&c.at) {
 		return
 	}
@@ -134,7 +134,7 @@ func (c *conn) pass(now *lookers, batch []*jsonrpc.Message, there, back *way) {
 	}
 }
 
-func (c *conn) lineOf(now *lookers, m *jsonrpc.Message, there, back *way, at time.Time) line {
+func (c *conn) lineOf(now *activeTaps, m *jsonrpc.Message, there, back *way, at time.Time) line {
 	l := line{time: at, in: there.in, method: start(m.Method), bytes: m.Len()}
 	if len(m.ID.String()) <= maxName {
 		l.id = m.ID
@@ -182,7 +182,7 @@ func (c *conn) from(m *jsonrpc.Message) *sender {
 }
 
 // remember notes a request for its response.
-func (c *conn) remember(now *lookers, l *line, w *way) {
+func (c *conn) remember(now *activeTaps, l *line, w *way) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.time != now.time { // nobody has looked for a while
@@ -197,7 +197,7 @@ func (c *conn) remember(now *lookers, l *line, w *way) {
 }
 
 // recall adds to a response what is known of its request.
-func (c *conn) recall(now *lookers, l *line, w *way) {
+func (c *conn) recall(now *activeTaps, l *line, w *way) {
 	c.mu.Lock()
 	a, ok := w.open[l.id]
 	delete(w.open, l.id)

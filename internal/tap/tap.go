@@ -203,7 +203,7 @@ func (t *Tap) take() {
 }
 
 // want reports whether one of the taps may want what passes at a Point.
-func (l *lookers) want(p *Point) bool {
+func (l *activeTaps) want(p *Point) bool {
 	for _, t := range l.taps {
 		if t.o.at(p) {
 			return true

@@ -20,15 +20,15 @@ var (
 // Taps are all who look at the messages of a process. The zero value is ready; for nil
 // nobody ever does.
 type Taps struct {
-	now atomic.Pointer[lookers] // nil while nobody looks
+	now atomic.Pointer[activeTaps] // nil while nobody looks
 
 	mu    sync.Mutex // guards what follows, and changes of now
 	times int        // that somebody began to look while nobody did
 	ended bool
 }
 
-// lookers are the taps at one time. It is immutable.
-type lookers struct {
+// activeTaps are the taps at one time. It is immutable.
+type activeTaps struct {
 	taps []*Tap
 	time int // the same as long as somebody looks
 }
@@ -50,7 +50,7 @@ func (t *Taps) Open(o Options) (*Tap, error) {
 		return nil, ErrMany
 	}
 	tap := newTap(t, o)
-	t.now.Store(&lookers{append(slices.Clone(all), tap), t.times})
+	t.now.Store(&activeTaps{append(slices.Clone(all), tap), t.times})
 	return tap, nil
 }
 
@@ -75,7 +75,7 @@ func (t *Taps) leave(tap *Tap) {
 	if now == nil {
 		return
 	}
-	if now = (&lookers{slices.DeleteFunc(slices.Clone(now.taps), func(o *Tap) bool { return o == tap }), now.time}); len(now.taps) == 0 {
+	if now = (&activeTaps{slices.DeleteFunc(slices.Clone(now.taps), func(o *Tap) bool { return o == tap }), now.time}); len(now.taps) == 0 {
 		now = nil
 	}
 	t.now.Store(now)

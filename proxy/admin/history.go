@@ -26,16 +26,16 @@ type History struct {
 	// upstream runs here. Nil: all do. It is asked when somebody reads.
 	Behind func(upstream string) string
 
-	mu        sync.Mutex // guards the fields below
-	events    []*kept    // the oldest first
-	byID      map[string]*kept
+	mu        sync.Mutex   // guards the fields below
+	events    []*keptEvent // the oldest first
+	byID      map[string]*keptEvent
 	forgotten int
 	detail    int // bytes
 	starts    map[string]started
 }
 
-// A kept event. Its Told and Errors are the History's own.
-type kept struct {
+// A keptEvent has a Told of its own and Errors are the History's own.
+type keptEvent struct {
 	observe.Event
 	lost     []observe.LostCall // as clients' sessions have told of them
 	lostMore int
@@ -46,7 +46,7 @@ type kept struct {
 // about is what an event happened to.
 type about struct{ upstream, link string }
 
-func (k *kept) about() about {
+func (k *keptEvent) about() about {
 	if k.Upstream != "" {
 		return about{upstream: k.Upstream}
 	}
@@ -88,13 +88,13 @@ func (h *History) happened(e observe.Event) {
 	h.weighLocked(k)
 }
 
-func (h *History) addLocked(e observe.Event) *kept {
+func (h *History) addLocked(e observe.Event) *keptEvent {
 	if e.Time.IsZero() {
 		e.Time = time.Now()
 	}
-	k := &kept{Event: bounded(e)}
+	k := &keptEvent{Event: bounded(e)}
 	if h.byID == nil {
-		h.byID = make(map[string]*kept)
+		h.byID = make(map[string]*keptEvent)
 	}
 	h.byID[e.ID] = k
 	h.events = append(h.events, k)
@@ -105,7 +105,7 @@ func (h *History) addLocked(e observe.Event) *kept {
 }
 
 // replaceLocked takes over what is known now, and keeps what clients have told.
-func (h *History) replaceLocked(k *kept, e observe.Event) {
+func (h *History) replaceLocked(k *keptEvent, e observe.Event) {
 	e.InFlight = max(e.InFlight, k.inFlight)
 	e.Time, e.Errors, e.Told, e.ToldLeftOut = k.Time, k.Errors, k.Told, k.ToldLeftOut
 	k.Event = bounded(e)
@@ -135,7 +135,7 @@ func (h *History) forgetLocked() {
 			most = k.about()
 		}
 	}
-	i := slices.IndexFunc(h.events, func(k *kept) bool { return k.about() == most })
+	i := slices.IndexFunc(h.events, func(k *keptEvent) bool { return k.about() == most })
 	k := h.events[i]
 	h.events = slices.Delete(h.events, i, i+1)
 	delete(h.byID, k.ID)
@@ -145,7 +145,7 @@ func (h *History) forgetLocked() {
 
 // weighLocked counts the detail of k anew, and takes that of the oldest if it is too much
 // for all.
-func (h *History) weighLocked(k *kept) {
+func (h *History) weighLocked(k *keptEvent) {
 	if k.Trimmed || h.byID[k.ID] != k {
 		return
 	}
@@ -164,7 +164,7 @@ func (h *History) weighLocked(k *kept) {
 // callSize is about what a call or a client takes, in bytes.
 const callSize = 200
 
-func (h *History) trimLocked(k *kept) {
+func (h *History) trimLocked(k *keptEvent) {
 	if k.Trimmed {
 		return
 	}
@@ -197,7 +197,7 @@ func (h *History) lost(l observe.Loss) {
 	h.weighLocked(k)
 }
 
-func (k *kept) told(l observe.Loss) {
+func (k *keptEvent) told(l observe.Loss) {
 	i := slices.IndexFunc(k.Told, func(t observe.Told) bool { return t.Session == l.Session })
 	switch {
 	case i >= 0:
@@ -209,7 +209,7 @@ func (k *kept) told(l observe.Loss) {
 	}
 }
 
-func (k *kept) lose(l observe.Loss) {
+func (k *keptEvent) lose(l observe.Loss) {
 	k.inFlight++
 	k.InFlight = max(k.InFlight, k.inFlight)
 	if len(k.lost) == mostListed || k.Trimmed {
@@ -295,7 +295,7 @@ func (h *History) find(id string) (observe.Event, bool) {
 }
 
 // beforeLocked returns the last events before k of the same upstream, or of the same link.
-func (h *History) beforeLocked(k *kept) (before []observe.EventLine) {
+func (h *History) beforeLocked(k *keptEvent) (before []observe.EventLine) {
 	i := slices.Index(h.events, k)
 	for _, other := range slices.Backward(h.events[:i]) {
 		if len(before) == mostBefore {

@@ -204,9 +204,9 @@ func TestExplanationsAreServed(t *testing.T) {
 		t.Errorf("over TCP without a token: %d", status)
 	}
 	for path, want := range map[string]string{
-		"/explain/files__write":                           `["files__write",""]`,
+		"/explain/files__write":                 `["files__write",""]`,
 		"/explain/file:%2F%2F%2Fa%2F..%2Fb%3Fc": `["file:///a/../b?c",""]`,
-		"/explain/a//b?as=token:ci":                       `["a//b","token:ci"]`,
+		"/explain/a//b?as=token:ci":             `["a//b","token:ci"]`,
 	} {
 		if status, body := unix("GET", path); status != http.StatusOK || strings.TrimSpace(body) != want {
 			t.Errorf("%s: %d %s", path, status, body)
@@ -242,7 +242,7 @@ func TestHistoryKeepsLittleOfLongTexts(t *testing.T) {
 	}
 }
 
-func toolOf(k *kept) string {
+func toolOf(k *keptEvent) string {
 	if len(k.lost) == 0 {
 		return ""
 	}

@@ -30,7 +30,7 @@ type Metrics struct {
 	requests table[requestKey, answers]   // what upstreams were asked for
 	recent   table[string, minute]        // likewise, by upstream, in the last minute
 	sessions table[sessionKey, histogram] // of clients
-	servers  table[string, server]        // upstreams that run here
+	servers  table[string, serverCounts]  // upstreams that run here
 	lives    table[lifeKey, histogram]    // of their processes, and of sessions with them
 	ends     table[endKey, atomic.Int64]  // of those
 
@@ -47,8 +47,8 @@ type (
 	endKey     struct{ upstream, outcome, cause string }
 )
 
-// A server is what has happened to an upstream that runs here.
-type server struct{ starts, restarts atomic.Int64 }
+// A serverCounts is what has happened to an upstream that runs here.
+type serverCounts struct{ starts, restarts atomic.Int64 }
 
 const (
 	mostTools   = 1000  // that have series of their own

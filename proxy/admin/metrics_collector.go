@@ -166,7 +166,7 @@ func (c *collector) collectUpstreams(o out, now observe.Snapshot) {
 		o.gauge(up, oneIf(running[t.Upstream] || t.Failed.InARow == 0), t.Upstream, strconv.FormatBool(t.Required))
 		s := c.servers.find(t.Upstream)
 		if s == nil {
-			s = new(server) // that has never started
+			s = new(serverCounts) // that has never started
 		}
 		o.counter(serverStarts, s.starts.Load(), t.Upstream)
 		o.counter(serverAgain, s.restarts.Load(), t.Upstream)

@@ -129,7 +129,7 @@ func (q *tapQuery) members() map[string]func(string) error {
 	return map[string]func(string) error{
 		"upstream": text(&q.Upstream), "client": text(&q.Client), "session": text(&q.Session),
 		"method": text(&q.Method), "tool": text(&q.Tool),
-		"rate": q.readRate,
+		"rate":   q.readRate,
 		"errors": truth(&q.Errors), "payloads": truth(&q.Payloads), "record": truth(&q.Whole),
 	}
 }

@@ -19,7 +19,7 @@ type Clients struct {
 	// request says, which somebody else has to check.
 	PublicURL string
 
-	known memory
+	known tokenCache
 }
 
 // asksToken reports whether clients without a certificate need a token.

@@ -30,7 +30,7 @@ func (c *Clients) byJWT(r *http.Request, text string, sum [sha256.Size]byte) (*i
 	}
 	who, why := identify(token)
 	if why == nil {
-		c.known.put(sum, &remembered{who: who, key: token.Key, until: token.Expires, only: token.Only})
+		c.known.put(sum, &cachedToken{who: who, key: token.Key, until: token.Expires, only: token.Only})
 	}
 	return who, why
 }

@@ -158,10 +158,10 @@ func TestRemembered(t *testing.T) {
 
 // TestMemoryIsBounded: what is forgotten is verified again.
 func TestMemoryIsBounded(t *testing.T) {
-	var m memory
+	var m tokenCache
 	key := &jwt.PublicKey{}
 	for n := range 3 * maxRemembered {
-		m.put(hash(fmt.Sprint(n)), &remembered{who: identity.Nobody, key: key, until: time.Now().Add(time.Hour)})
+		m.put(hash(fmt.Sprint(n)), &cachedToken{who: identity.Nobody, key: key, until: time.Now().Add(time.Hour)})
 		if len(m.all) > maxRemembered {
 			t.Fatalf("%d tokens are remembered", len(m.all))
 		}

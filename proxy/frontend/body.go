@@ -24,7 +24,7 @@ func boundBody(w http.ResponseWriter, r *http.Request) {
 type bodies struct {
 	limits jsonrpc.Limits
 	traces bool // as in HTTP
-	places *places
+	slots  *bodySlots
 }
 
 // readMessage returns the message in the body of r, with its notes and its trace. If the body cannot be used, it
@@ -80,10 +80,10 @@ func (b *bodies) read(r *http.Request, who identity.Principal) (body []byte, sta
 	body = make([]byte, 0, size)
 	for {
 		if len(body) > piece && !large {
-			if large = b.places.enter(who, r.Context().Done()); !large {
+			if large = b.slots.enter(who, r.Context().Done()); !large {
 				return nil, http.StatusServiceUnavailable, tooManyLarge
 			}
-			defer b.places.leave(who)
+			defer b.slots.leave(who)
 		}
 		if len(body) == cap(body) {
 			body = append(body, 0)[:len(body)]

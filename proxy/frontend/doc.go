@@ -46,7 +46,7 @@
 // httpsse.go and modern.go handle requests; sessions.go is where sessions begin and
 // end; session.go with streams.go, and principal.go, are the Conns; guard.go and
 // identifier.go say who a client is; headers.go, body.go,
-// events.go and reply.go read and write HTTP; socket.go is a WebSocket. unread.go and places.go
+// events.go and reply.go read and write HTTP; socket.go is a WebSocket. backlog.go and slots.go
 // bound what messages take.
 //
 // Goroutines: one runs Serve for each HTTP session and each WebSocket, one runs
@@ -65,10 +65,10 @@
 //     that no upstream waits for a client that never saw it. Send to a principal's
 //     connection never waits, since others use it: a request with more than 4 MiB of
 //     unread notifications is answered with an error and cancelled.
-//   - Whatever waits to be read counts for its principal (unread.go), on all transports and
+//   - Whatever waits to be read counts for its principal (backlog.go), on all transports and
 //     in the queue of a session. Beyond its share what is kept for clients that may resume goes
 //     first, then its largest stream ends. Nothing of another principal's does.
-//   - Large messages have places and a time limit (places.go), in bodies and on WebSockets.
+//   - Large messages have places and a time limit (slots.go), in bodies and on WebSockets.
 //   - There are never two connections of one principal on one path.
 //   - session.mu guards its streams too, principalConn.mu its waiters. Neither is held
 //     across I/O.

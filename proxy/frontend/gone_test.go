@@ -15,7 +15,7 @@ import (
 // A leaving is a session whose client comes and goes.
 type leaving struct {
 	*testClient
-	*session
+	*httpSession
 	conn jsonrpc.Conn
 	busy atomic.Bool // a task is unfinished
 }
@@ -34,7 +34,7 @@ func inLeaving(t *testing.T, setUp func(*HTTP), test func(*leaving)) {
 		ts.conns = conns
 		l := &leaving{}
 		l.testClient, l.conn = ts.connectManual("2025-11-25")
-		l.session = ts.only()
+		l.httpSession = ts.only()
 		l.KeepWhile(l.busy.Load)
 		go io.Copy(io.Discard, neverEmpty{l.conn})
 		test(l)

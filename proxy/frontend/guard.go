@@ -59,18 +59,18 @@ func (g *Guard) Check() error {
 	return nil
 }
 
-// A client is who sends a request, as far as the Guard can tell, and which upstream
+// A caller is who sends a request, as far as the Guard can tell, and which upstream
 // its path names, "" for all.
-type client struct {
+type caller struct {
 	who      *identity.Identity
 	upstream string
 }
 
-// place is what modern requests that share a connection have in common.
-func (c client) place() place { return place{c.who.Principal, c.upstream} }
+// connKey is what modern requests that share a connection have in common.
+func (c caller) connKey() connKey { return connKey{c.who.Principal, c.upstream} }
 
-// A place is a principal, and which upstream a path names, "" for all.
-type place struct {
+// A connKey is a principal, and which upstream a path names, "" for all.
+type connKey struct {
 	principal identity.Principal
 	upstream  string
 }

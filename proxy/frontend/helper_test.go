@@ -42,14 +42,14 @@ func newTestServer(t *testing.T, setUp func(*HTTP)) *testServer {
 // wantNoneUnread checks that what was counted was given back, when all handlers have
 // returned.
 func (ts *testServer) wantNoneUnread() {
-	if n := ts.open.unread.bytes.Load(); n != 0 {
+	if n := ts.open.backlog.bytes.Load(); n != 0 {
 		ts.t.Errorf("%d bytes wait to be read, and nobody knows of them", n)
 	}
 }
 
 // waiting returns how many bytes wait for clients that are there, and on small streams.
 func (ts *testServer) waiting() int {
-	u := ts.open.unread
+	u := ts.open.backlog
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	n := int(u.bytes.Load())
@@ -240,7 +240,7 @@ func initializeResult(m *jsonrpc.Message) *jsonrpc.Message {
 }
 
 // only returns the one session of ts, to look at what no client can see.
-func (ts *testServer) only() *session {
+func (ts *testServer) only() *httpSession {
 	ts.t.Helper()
 	ts.open.mu.Lock()
 	defer ts.open.mu.Unlock()
@@ -264,7 +264,7 @@ func (ts *testServer) connections() (open, sessions int) {
 // holds is how much a session remembers.
 type holds struct{ streams, pending, stored, bytes, dropped, open int }
 
-func (s *session) holds() holds {
+func (s *httpSession) holds() holds {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return holds{len(s.out.numbered), s.pending.Len(), len(s.out.store), s.out.bytes, s.out.dropped, s.idle.open}

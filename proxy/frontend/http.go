@@ -81,12 +81,12 @@ func (h *HTTP) init() {
 		h.open = &openSessions{
 			serve: h.Serve, admit: h.Admit, guard: &h.Guard, max: cmp.Or(h.Sessions, 256),
 			idle: cmp.Or(h.SessionIdle, 30*time.Minute), gone: cmp.Or(h.SessionGone, 5*time.Minute),
-			unread: newUnread(h.Limits), log: log, ctx: ctx, cancel: cancel, byID: make(map[string]*session),
+			backlog: newBacklog(h.Limits), log: log, ctx: ctx, cancel: cancel, byID: make(map[string]*httpSession),
 		}
-		waits, places := &waits{}, newPlaces()
-		h.open.places = places
-		bodies := &bodies{limits: h.Limits, traces: h.Traces, places: places}
-		modern := &modernClients{serve: h.ServePrincipal, open: h.open, waits: waits, conns: make(map[place]*principalConn)}
+		waits, places := &timerPool{}, newBodySlots()
+		h.open.slots = places
+		bodies := &bodies{limits: h.Limits, traces: h.Traces, slots: places}
+		modern := &modernClients{serve: h.ServePrincipal, open: h.open, timers: waits, conns: make(map[connKey]*principalConn)}
 		h.streamable = &streamable{h.open, bodies, waits, modern}
 		h.sse = &httpSSE{h.open, bodies}
 	})
@@ -134,7 +134,7 @@ func (h *HTTP) route(w http.ResponseWriter, r *http.Request, who *identity.Ident
 	if twoVersions(w, r, path) {
 		return
 	}
-	c := client{who, upstream}
+	c := caller{who, upstream}
 	switch path {
 	case "/mcp":
 		h.streamable.serve(w, r, c)
@@ -168,7 +168,7 @@ func (h *HTTP) others(who *identity.Identity) string {
 
 // serveWS is the WebSocket endpoint: one session for as long as the connection
 // lives.
-func (h *HTTP) serveWS(w http.ResponseWriter, r *http.Request, from client) {
+func (h *HTTP) serveWS(w http.ResponseWriter, r *http.Request, from caller) {
 	if r.Method != http.MethodGet {
 		notAllowed(w, "GET")
 		return
@@ -177,8 +177,8 @@ func (h *HTTP) serveWS(w http.ResponseWriter, r *http.Request, from client) {
 	if leave == nil {
 		return
 	}
-	places := placesOf{h.open.places, from.who.Principal}
-	c, err := wsconn.Config{Limits: h.Limits, Places: places, LargeTimeout: bodyTimeout}.Accept(w, r, refuse)
+	places := principalSlots{h.open.slots, from.who.Principal}
+	c, err := wsconn.Config{Limits: h.Limits, Slots: places, LargeTimeout: bodyTimeout}.Accept(w, r, refuse)
 	if err != nil {
 		leave()
 		return

@@ -14,7 +14,7 @@ type httpSSE struct {
 }
 
 // get opens a session and is its stream.
-func (h *httpSSE) get(w http.ResponseWriter, r *http.Request, from client) {
+func (h *httpSSE) get(w http.ResponseWriter, r *http.Request, from caller) {
 	if r.Method != http.MethodGet {
 		notAllowed(w, "GET, OPTIONS")
 		return
@@ -26,7 +26,7 @@ func (h *httpSSE) get(w http.ResponseWriter, r *http.Request, from client) {
 	if leave == nil {
 		return
 	}
-	s := newSession(from, h.open.unread.join(from.who.Principal))
+	s := newHTTPSession(from, h.open.backlog.join(from.who.Principal))
 	s.sse, s.out.keep = true, 0 // nothing can be resumed
 	out := newResponder(w)
 	rd := s.out.attach("", out)
@@ -58,7 +58,7 @@ func lostBy(ctx context.Context) error {
 }
 
 // post takes one message for the session that the query names.
-func (h *httpSSE) post(w http.ResponseWriter, r *http.Request, from client) {
+func (h *httpSSE) post(w http.ResponseWriter, r *http.Request, from caller) {
 	if r.Method != http.MethodPost {
 		notAllowed(w, "POST, OPTIONS")
 		return

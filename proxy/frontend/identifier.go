@@ -34,24 +34,24 @@ type Identifier interface {
 	Metadata(r *http.Request) ([]byte, bool)
 }
 
-// unasked is the Identifier that asks for nothing.
-type unasked struct{}
+// noIdentifier is the Identifier that asks for nothing.
+type noIdentifier struct{}
 
-func (unasked) Asks() bool { return false }
+func (noIdentifier) Asks() bool { return false }
 
-func (unasked) Identify(r *http.Request) (*identity.Identity, *identity.Refusal) {
+func (noIdentifier) Identify(r *http.Request) (*identity.Identity, *identity.Refusal) {
 	return identity.Unasked(r.Context())
 }
 
-func (unasked) Good(*identity.Identity) context.Context { return nil }
+func (noIdentifier) Good(*identity.Identity) context.Context { return nil }
 
-func (unasked) Challenge(*http.Request, *identity.Refusal) string { return "" }
+func (noIdentifier) Challenge(*http.Request, *identity.Refusal) string { return "" }
 
-func (unasked) Metadata(*http.Request) ([]byte, bool) { return nil, false }
+func (noIdentifier) Metadata(*http.Request) ([]byte, bool) { return nil, false }
 
 func (g *Guard) clients() Identifier {
 	if g.Clients == nil {
-		return unasked{}
+		return noIdentifier{}
 	}
 	return g.Clients
 }

@@ -48,7 +48,7 @@ func (t *idleTimer) hold() bool {
 	defer t.mu.Unlock()
 	if !t.over {
 		t.open++
-		t.seen()
+		t.clientPresent()
 	}
 	return !t.over
 }
@@ -61,8 +61,8 @@ func (t *idleTimer) release() {
 	}
 }
 
-// seen notes that the client is there.
-func (t *idleTimer) seen() { t.alone = false }
+// clientPresent notes that the client is there.
+func (t *idleTimer) clientPresent() { t.alone = false }
 
 // cut notes that the client closed a stream that it keeps open as long as it is
 // there.

@@ -13,16 +13,16 @@ import (
 // ModernClients answers the POSTs of modern clients, and has the connections of
 // principals on which their messages travel.
 type modernClients struct {
-	serve func(ctx context.Context, who identity.Principal, upstream string, c jsonrpc.Conn) error // HTTP.ServePrincipal
-	open  *openSessions
-	waits *waits
+	serve  func(ctx context.Context, who identity.Principal, upstream string, c jsonrpc.Conn) error // HTTP.ServePrincipal
+	open   *openSessions
+	timers *timerPool
 
 	mu    sync.Mutex
-	conns map[place]*principalConn // whose serve has not returned; guarded by mu
+	conns map[connKey]*principalConn // whose serve has not returned; guarded by mu
 }
 
 // post takes one message of a modern client and answers it.
-func (h *modernClients) post(w http.ResponseWriter, r *http.Request, from client, m *jsonrpc.Message) {
+func (h *modernClients) post(w http.ResponseWriter, r *http.Request, from caller, m *jsonrpc.Message) {
 	if h.serve == nil {
 		refuseMessage(w, m, mcp.UnsupportedVersion(r.Header.Get(headerVersion), mcp.LegacyVersions))
 		return
@@ -65,7 +65,7 @@ func (h *modernClients) post(w http.ResponseWriter, r *http.Request, from client
 // ends then.
 func (h *modernClients) answer(w http.ResponseWriter, r *http.Request, p *waiter) {
 	defer p.c.abandon(p)
-	h.waits.wait(r.Context(), p.wake, keepAlive)
+	h.timers.wait(r.Context(), p.wake, keepAlive)
 	if r.Context().Err() != nil {
 		return
 	}
@@ -85,17 +85,17 @@ func (h *modernClients) answer(w http.ResponseWriter, r *http.Request, p *waiter
 // conn returns the connection of a principal, made if there is none, and holds it.
 // One that is ending is waited for, so that there are never two. It is nil if there
 // is no room for one (the client has been told), or if the client is gone.
-func (h *modernClients) conn(w http.ResponseWriter, r *http.Request, from client) *principalConn {
+func (h *modernClients) conn(w http.ResponseWriter, r *http.Request, from caller) *principalConn {
 	for {
 		h.mu.Lock()
-		c := h.conns[from.place()]
+		c := h.conns[from.connKey()]
 		h.mu.Unlock()
 		if c == nil {
 			leave := h.open.enter(w, r, from.who)
 			if leave == nil {
 				return nil
 			}
-			if c = h.begin(from.place(), leave); c != nil {
+			if c = h.begin(from.connKey(), leave); c != nil {
 				return c
 			}
 			continue
@@ -113,13 +113,13 @@ func (h *modernClients) conn(w http.ResponseWriter, r *http.Request, from client
 
 // begin makes a principal's connection in the room that enter made for it, and holds
 // it; nil if somebody else was first.
-func (h *modernClients) begin(from place, leave func()) *principalConn {
-	c := newPrincipalConn(h.open.log, h.open.unread.join(from.principal))
+func (h *modernClients) begin(from connKey, leave func()) *principalConn {
+	c := newPrincipalConn(h.open.log, h.open.backlog.join(from.principal))
 	c.idle.hold() // even if it ends at once it is the one for this POST
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.conns[from] != nil {
-		h.open.unread.leave(from.principal)
+		h.open.backlog.leave(from.principal)
 		leave()
 		return nil
 	}
@@ -130,9 +130,9 @@ func (h *modernClients) begin(from place, leave func()) *principalConn {
 
 // run is the goroutine of a principal's connection. Its room is free before a POST
 // that waits for gone looks for some.
-func (h *modernClients) run(from place, c *principalConn, leave func()) {
+func (h *modernClients) run(from connKey, c *principalConn, leave func()) {
 	defer close(c.gone)
-	defer h.open.unread.leave(from.principal)
+	defer h.open.backlog.leave(from.principal)
 	c.idle.start(h.open.idle, 0, c.expire)
 	log := h.open.log.With("transport", "http", "upstream", from.upstream, "principal", from.principal.String())
 	h.open.run(log, c, leave, func(ctx context.Context) error { return h.serve(ctx, from.principal, from.upstream, c) })

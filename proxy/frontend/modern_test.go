@@ -318,7 +318,7 @@ func TestModernLargeResponse(t *testing.T) {
 	got := c.send(c.modern("1", "x", ""))
 	conn := conntest.Await(t, "connection", ts.conns)
 	m := conntest.Recv(t, conn)
-	large := `{"x":"` + strings.Repeat("x", 3*maxUnread) + `"}`
+	large := `{"x":"` + strings.Repeat("x", 3*maxBacklog) + `"}`
 	conn.Send(noted(m, "notifications/x", large))
 	conn.Send(jsonrpc.NewResult(m.ID, json.RawMessage(large)))
 	stream := newEvents(t, conntest.Await(t, "response", got))
@@ -333,7 +333,7 @@ func TestModernLongStream(t *testing.T) {
 	got := c.send(c.modern("1", "x", ""))
 	conn := conntest.Await(t, "connection", ts.conns)
 	m := conntest.Recv(t, conn)
-	large := noted(m, "notifications/x", `{"x":"`+strings.Repeat("x", maxUnread/4)+`"}`)
+	large := noted(m, "notifications/x", `{"x":"`+strings.Repeat("x", maxBacklog/4)+`"}`)
 	conn.Send(large)
 	stream := newEvents(t, conntest.Await(t, "response", got))
 	for range 12 {

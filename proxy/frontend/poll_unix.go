@@ -52,7 +52,7 @@ func unblock(f *os.File) io.ReadWriteCloser {
 	if dup < 0 {
 		return nil
 	}
-	p := &unblocked{File: os.NewFile(uintptr(dup), f.Name()), f: f}
+	p := &nonblockingFile{File: os.NewFile(uintptr(dup), f.Name()), f: f}
 	if p.SetDeadline(time.Time{}) != nil {
 		p.File.Close()
 		p.restore()
@@ -61,21 +61,21 @@ func unblock(f *os.File) io.ReadWriteCloser {
 	return p
 }
 
-// An unblocked file is a second descriptor of f in non-blocking mode.
-type unblocked struct {
+// A nonblockingFile is a second descriptor of f in non-blocking mode.
+type nonblockingFile struct {
 	*os.File
 	f *os.File
 }
 
 // Close closes both descriptors. It waits for reads and writes that it unblocked,
 // so none can find the file blocking again.
-func (u *unblocked) Close() error {
+func (u *nonblockingFile) Close() error {
 	u.File.Close()
 	u.restore()
 	return u.f.Close()
 }
 
-func (u *unblocked) restore() {
+func (u *nonblockingFile) restore() {
 	if raw, err := u.f.SyscallConn(); err == nil {
 		raw.Control(func(fd uintptr) { unix.SetNonblock(int(fd), false) })
 	}

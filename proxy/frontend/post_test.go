@@ -344,7 +344,7 @@ func TestLargeBodiesAreBounded(t *testing.T) {
 // A principal whose large bodies take all places leaves some to others, and they to each
 // other.
 func TestLargeBodiesOfOthers(t *testing.T) {
-	b := newPlaces()
+	b := newBodySlots()
 	who := func(i int) identity.Principal { return identity.Principal{Name: fmt.Sprint(i)} }
 	for i := range largeBodies {
 		if b.try(who(0)) != nil {

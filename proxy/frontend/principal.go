@@ -9,10 +9,10 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
-// maxUnread bounds the notifications, in bytes, that wait for a modern client to
+// maxBacklog bounds the notifications, in bytes, that wait for a modern client to
 // read its response, besides what its principal may have waiting. A client that lets more
 // come up is given up.
-const maxUnread = 4 << 20
+const maxBacklog = 4 << 20
 
 // A principalConn is the Conn on which the requests of all modern clients travel that
 // are the same principal and use the same path. Each POST has an id of its own there.
@@ -20,9 +20,9 @@ const maxUnread = 4 << 20
 // for a client.
 type principalConn struct {
 	// Static after construction.
-	log    *slog.Logger
-	unread *share
-	gone   chan struct{} // closed when ServePrincipal has returned
+	log     *slog.Logger
+	backlog *principalBacklog
+	gone    chan struct{} // closed when ServePrincipal has returned
 
 	mu      sync.Mutex // guards the fields below, and those of all waiters
 	idle    idleTimer
@@ -34,8 +34,8 @@ type principalConn struct {
 	in *jsonrpc.Queue
 }
 
-func newPrincipalConn(log *slog.Logger, u *share) *principalConn {
-	c := &principalConn{log: log, unread: u, gone: make(chan struct{})}
+func newPrincipalConn(log *slog.Logger, u *principalBacklog) *principalConn {
+	c := &principalConn{log: log, backlog: u, gone: make(chan struct{})}
 	c.in, c.idle.mu = jsonrpc.NewQueue(&c.mu), &c.mu
 	return c
 }
@@ -52,7 +52,7 @@ func (c *principalConn) RecvAll(batch []*jsonrpc.Message) ([]*jsonrpc.Message, e
 // Whoever asked ends with abandon.
 func (c *principalConn) ask(m *jsonrpc.Message, out *responder) *waiter {
 	p := &waiter{c: c, out: out, clientID: m.ID, method: m.Method, wake: make(chan struct{}, 1)}
-	p.unread = held{of: c.unread, cut: p.cut}
+	p.backlog = streamBacklog{of: c.backlog, cut: p.cut}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.lastID++
@@ -82,7 +82,7 @@ func (c *principalConn) abandon(p *waiter) {
 	if c.waiting.Take(p.id, p) {
 		c.cancelLocked(p)
 	}
-	p.unread.add(-p.unread.size())
+	p.backlog.add(-p.backlog.size())
 	p.events, p.taken, p.over = nil, 0, true
 }
 
@@ -121,9 +121,9 @@ func (c *principalConn) Send(m *jsonrpc.Message) error {
 	case e.response:
 		c.waiting.Take(p.id, p)
 		p.settleLocked(e, statusOf(m))
-	case p.unread.size() > maxUnread:
+	case p.backlog.size() > maxBacklog:
 		p.giveUpLocked(closing(jsonrpc.InFlight))
-	case !p.unread.room(len(e.data)):
+	case !p.backlog.room(len(e.data)):
 		p.giveUpLocked(unreadable())
 	default:
 		p.pushLocked(e)
@@ -200,12 +200,12 @@ type waiter struct {
 	wake     chan struct{} // capacity 1: there is something to take
 
 	// Guarded by principalConn.mu.
-	received bool    // Recv has returned the request
-	over     bool    // abandoned
-	events   []event // that wait to be taken; a response is the last
-	unread   held    // the events that have not been written
-	taken    int     // bytes of these, of those that are being written
-	status   int     // of the response, if nothing goes before it
+	received bool          // Recv has returned the request
+	over     bool          // abandoned
+	events   []event       // that wait to be taken; a response is the last
+	backlog  streamBacklog // the events that have not been written
+	taken    int           // bytes of these, of those that are being written
+	status   int           // of the response, if nothing goes before it
 }
 
 // Leave implements [jsonrpc.Leaving].
@@ -234,7 +234,7 @@ func (p *waiter) text(m *jsonrpc.Message) []byte {
 
 func (p *waiter) pushLocked(e event) {
 	p.events = append(p.events, e)
-	p.unread.add(len(e.data))
+	p.backlog.add(len(e.data))
 	notify(p.wake)
 }
 
@@ -246,7 +246,7 @@ func (p *waiter) giveUpLocked(err *jsonrpc.Error) {
 		p.c.cancelLocked(p)
 	}
 	p.events = nil
-	p.unread.add(p.taken - p.unread.size())
+	p.backlog.add(p.taken - p.backlog.size())
 	p.failLocked(err)
 }
 
@@ -266,7 +266,7 @@ func (p *waiter) cut() {
 
 // settleLocked answers the request, which has been taken from the table.
 func (p *waiter) settleLocked(e event, status int) {
-	if len(e.data) > smallBody && !p.unread.room(len(e.data)) { // what is small costs less than its connection
+	if len(e.data) > smallBody && !p.backlog.room(len(e.data)) { // what is small costs less than its connection
 		p.failLocked(unreadable())
 		return
 	}
@@ -287,7 +287,7 @@ func (p *waiter) plain() (response event, status int, ok bool) {
 	if len(p.events) != 1 || !p.events[0].response {
 		return event{}, 0, false
 	}
-	p.taken = p.unread.size()
+	p.taken = p.backlog.size()
 	return p.events[0], p.status, true
 }
 
@@ -295,7 +295,7 @@ func (p *waiter) plain() (response event, status int, ok bool) {
 func (p *waiter) next(out []byte) ([]byte, bool) {
 	p.c.mu.Lock()
 	events := p.events
-	p.events, p.taken = nil, p.unread.size()
+	p.events, p.taken = nil, p.backlog.size()
 	p.c.mu.Unlock()
 	more := true
 	for _, e := range events {
@@ -308,7 +308,7 @@ func (p *waiter) next(out []byte) ([]byte, bool) {
 func (p *waiter) written() {
 	p.c.mu.Lock()
 	defer p.c.mu.Unlock()
-	p.unread.add(-p.taken)
+	p.backlog.add(-p.taken)
 	p.taken = 0
 }
 

@@ -80,13 +80,13 @@ func (r *responder) writeJSON(status int, body []byte) {
 	r.write(body) // the client may be gone: nobody to tell
 }
 
-// Waits are the pauses in which a POST waits for a response that can go as plain
+// A timerPool has the timers of POSTs that wait for a response that can go as plain
 // JSON. They reuse their timers: one for each POST would be garbage at once.
-type waits struct{ timers sync.Pool }
+type timerPool struct{ pool sync.Pool }
 
 // wait returns when wake receives, when ctx is done, or after d.
-func (ws *waits) wait(ctx context.Context, wake <-chan struct{}, d time.Duration) {
-	timer, ok := ws.timers.Get().(*time.Timer)
+func (ws *timerPool) wait(ctx context.Context, wake <-chan struct{}, d time.Duration) {
+	timer, ok := ws.pool.Get().(*time.Timer)
 	if ok {
 		timer.Reset(d)
 	} else {
@@ -98,5 +98,5 @@ func (ws *waits) wait(ctx context.Context, wake <-chan struct{}, d time.Duration
 	case <-ctx.Done():
 	}
 	timer.Stop()
-	ws.timers.Put(timer)
+	ws.pool.Put(timer)
 }

@@ -24,51 +24,51 @@ var (
 	errStopped    = errors.New("the proxy stopped")
 )
 
-// A session is one legacy client that speaks HTTP, and the Conn that Serve gets:
+// An httpSession is one legacy client that speaks HTTP, and the Conn that Serve gets:
 // Recv returns what POSTs bring, Send finds the stream for a message. Its requests
 // and their responses travel on different connections, so it is a Table and a Queue
 // and not a Peer.
-type session struct {
+type httpSession struct {
 	// Static after construction.
 	id    string
-	of    client // who began it, and where
+	of    caller // who began it, and where
 	sse   bool   // HTTP+SSE: everything goes to the one stream
 	onEnd func() // called once, when the session has ended
 
-	mu          sync.Mutex                         // guards the fields below
-	in          *jsonrpc.Queue                     // from POSTs to Recv; finished when the session has ended
-	room        jsonrpc.Room                       // of POSTs in it
-	pending     jsonrpc.Table[jsonrpc.ID, *stream] // requests without a response
-	out         streams
-	queued      held // messages that wait for Send; not guarded
+	mu          sync.Mutex                              // guards the fields below
+	in          *jsonrpc.Queue                          // from POSTs to Recv; finished when the session has ended
+	room        jsonrpc.Room                            // of POSTs in it
+	pending     jsonrpc.Table[jsonrpc.ID, *eventStream] // requests without a response
+	out         eventStreams
+	queued      streamBacklog // messages that wait for Send; not guarded
 	idle        idleTimer
 	busy        func() bool // the client has work besides requests; nil: never
 	version     string      // negotiated; before that, what the client asked for
 	established bool        // initialize succeeded
 }
 
-func newSession(of client, u *share) *session {
-	s := &session{id: rand.Text(), of: of, onEnd: func() {}, room: jsonrpc.Room{Messages: inbound}}
+func newHTTPSession(of caller, u *principalBacklog) *httpSession {
+	s := &httpSession{id: rand.Text(), of: of, onEnd: func() {}, room: jsonrpc.Room{Messages: inbound}}
 	s.in, s.idle.mu = jsonrpc.NewQueue(&s.mu), &s.mu
-	s.out = streams{mu: &s.mu, idle: &s.idle, unread: u, keep: storeEvents, numbered: make(map[int]*stream)}
-	s.out.standalone = s.out.newStream(&stream{})
-	s.out.read = held{of: u, cut: s.out.evictRead}
+	s.out = eventStreams{mu: &s.mu, idle: &s.idle, backlog: u, keep: storeEvents, numbered: make(map[int]*eventStream)}
+	s.out.standalone = s.out.newStream(&eventStream{})
+	s.out.read = streamBacklog{of: u, cut: s.out.evictRead}
 	s.out.read.spare.Store(true)
 	s.out.room.L = &s.mu
-	s.queued = held{of: u, cut: s.unblock}
+	s.queued = streamBacklog{of: u, cut: s.unblock}
 	s.out.refuse = func(question jsonrpc.ID) { s.answerLocked(jsonrpc.NewError(question, jsonrpc.Overloaded(""))) }
 	return s
 }
 
 // Recv implements [jsonrpc.Conn]. What POSTs brought before the client ended the
 // session still arrives.
-func (s *session) Recv() (*jsonrpc.Message, error) {
+func (s *httpSession) Recv() (*jsonrpc.Message, error) {
 	return s.in.Next()
 }
 
 // answer makes Recv return m, an answer to a question that the client cannot give.
 // It does nothing if s is nil.
-func (s *session) answer(m *jsonrpc.Message) {
+func (s *httpSession) answer(m *jsonrpc.Message) {
 	if s != nil {
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -76,11 +76,11 @@ func (s *session) answer(m *jsonrpc.Message) {
 	}
 }
 
-func (s *session) answerLocked(m *jsonrpc.Message) { s.in.Force(jsonrpc.Queued{Message: m}) }
+func (s *httpSession) answerLocked(m *jsonrpc.Message) { s.in.Force(jsonrpc.Queued{Message: m}) }
 
 // expect opens a stream for the responses to the requests among messages, and
 // returns its reader; nil if there are none. No response can come before it is there.
-func (s *session) expect(messages []*jsonrpc.Message, batch bool) (*reader, error) {
+func (s *httpSession) expect(messages []*jsonrpc.Message, batch bool) (*reader, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var rd *reader
@@ -103,7 +103,7 @@ func (s *session) expect(messages []*jsonrpc.Message, batch bool) (*reader, erro
 
 // deliver hands messages to Recv, waiting for room; rd is what expect returned for
 // them. If the client goes away meanwhile, the rest was not sent.
-func (s *session) deliver(ctx context.Context, rd *reader, messages []*jsonrpc.Message) error {
+func (s *httpSession) deliver(ctx context.Context, rd *reader, messages []*jsonrpc.Message) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i, m := range messages {
@@ -125,7 +125,7 @@ func (s *session) deliver(ctx context.Context, rd *reader, messages []*jsonrpc.M
 }
 
 // withdrawLocked takes back the requests among messages for which rd waits.
-func (s *session) withdrawLocked(rd *reader, messages []*jsonrpc.Message) {
+func (s *httpSession) withdrawLocked(rd *reader, messages []*jsonrpc.Message) {
 	for _, m := range messages {
 		if m.IsRequest() && rd != nil && s.pending.Take(m.ID, rd.st) {
 			rd.st.owed--
@@ -136,7 +136,7 @@ func (s *session) withdrawLocked(rd *reader, messages []*jsonrpc.Message) {
 // cancelledLocked ends the wait of a request that its client cancelled: the proxy
 // never answers such a request, but the POST needs an end. initialize cannot be
 // cancelled.
-func (s *session) cancelledLocked(m *jsonrpc.Message) {
+func (s *httpSession) cancelledLocked(m *jsonrpc.Message) {
 	id, ok := mcp.Read(m).ID(mcp.Key)
 	if !ok {
 		return
@@ -150,7 +150,7 @@ func (s *session) cancelledLocked(m *jsonrpc.Message) {
 // message that is Related to a request goes to that request's POST; all others
 // go to the standalone stream, which stores them until a GET opens it. It waits
 // while the client does not read the stream.
-func (s *session) Send(m *jsonrpc.Message) error {
+func (s *httpSession) Send(m *jsonrpc.Message) error {
 	e := event{data: m.Append(make([]byte, 0, m.Size())), id: m.ID, response: m.IsResponse(), refused: m.Refused}
 	s.mu.Lock()
 	st, err := s.sendLocked(m, e)
@@ -163,10 +163,10 @@ func (s *session) Send(m *jsonrpc.Message) error {
 }
 
 // Waits counts messages that wait for Send: so many bytes more, or less.
-func (s *session) Waits(bytes int) { s.queued.grow(bytes) }
+func (s *httpSession) Waits(bytes int) { s.queued.grow(bytes) }
 
 // unblock ends the streams for which Send waits.
-func (s *session) unblock() {
+func (s *httpSession) unblock() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.out.standalone.full() {
@@ -180,7 +180,7 @@ func (s *session) unblock() {
 }
 
 // sendLocked returns the stream that took the message, nil if none did.
-func (s *session) sendLocked(m *jsonrpc.Message, e event) (*stream, error) {
+func (s *httpSession) sendLocked(m *jsonrpc.Message, e event) (*eventStream, error) {
 	st := s.routeLocked(m)
 	for st != nil && st.full() && s.in.Err() == nil {
 		s.out.room.Wait()
@@ -195,20 +195,20 @@ func (s *session) sendLocked(m *jsonrpc.Message, e event) (*stream, error) {
 			s.negotiatedLocked(m)
 		}
 		s.settleLocked(m.ID, e)
-	case st.lost || st.unread.room(len(e.data)):
+	case st.lost || st.backlog.room(len(e.data)):
 		s.out.push(st, e)
 	case e.response: // its client waits for one; an error is small
 		s.out.push(st, event{data: jsonrpc.NewError(e.id, unreadable()).Append(nil), id: e.id, response: true})
 	default:
 		s.out.dropped++
 		s.out.drop(e)
-		st.unread.end()
+		st.backlog.end()
 	}
 	return st, nil
 }
 
 // routeLocked returns the stream for m, nil if nobody waits for it.
-func (s *session) routeLocked(m *jsonrpc.Message) *stream {
+func (s *httpSession) routeLocked(m *jsonrpc.Message) *eventStream {
 	switch {
 	case s.sse:
 		return s.out.standalone
@@ -223,7 +223,7 @@ func (s *session) routeLocked(m *jsonrpc.Message) *stream {
 }
 
 // negotiatedLocked learns from the response to initialize.
-func (s *session) negotiatedLocked(m *jsonrpc.Message) {
+func (s *httpSession) negotiatedLocked(m *jsonrpc.Message) {
 	s.established = true
 	raw, _ := jsonrpc.Member(m.Result, "protocolVersion")
 	if version, ok := jsonrpc.Unquote(raw); ok {
@@ -232,21 +232,21 @@ func (s *session) negotiatedLocked(m *jsonrpc.Message) {
 }
 
 // settleLocked takes the request id out of the table and answers it.
-func (s *session) settleLocked(id jsonrpc.ID, e event) {
+func (s *httpSession) settleLocked(id jsonrpc.ID, e event) {
 	st, _ := s.pending.TakeKey(id)
 	st.owed--
-	if len(e.data) > smallBody && !st.lost && !st.unread.room(len(e.data)) { // what is small costs less than its connection
+	if len(e.data) > smallBody && !st.lost && !st.backlog.room(len(e.data)) { // what is small costs less than its connection
 		e.data = jsonrpc.NewError(id, unreadable()).Append(nil)
 	}
 	s.out.push(st, e)
 }
 
-func (s *session) failLocked(id jsonrpc.ID, err *jsonrpc.Error) {
+func (s *httpSession) failLocked(id jsonrpc.ID, err *jsonrpc.Error) {
 	s.settleLocked(id, event{data: jsonrpc.NewError(id, err).Append(nil), id: id, response: true})
 }
 
 // Close implements [jsonrpc.Conn].
-func (s *session) Close() error {
+func (s *httpSession) Close() error {
 	s.end(errServed, true)
 	return nil
 }
@@ -254,7 +254,7 @@ func (s *session) Close() error {
 // end ends the session, once: everything that waits for a response gets the one
 // error, and every stream ends. own says that Serve's side ends it. Then the requests
 // that it never received are known not to have run.
-func (s *session) end(cause error, own bool) {
+func (s *httpSession) end(cause error, own bool) {
 	s.mu.Lock()
 	ended := s.endLocked(cause, own)
 	s.mu.Unlock()
@@ -264,7 +264,7 @@ func (s *session) end(cause error, own bool) {
 }
 
 // endLocked reports whether it was this call that ended the session.
-func (s *session) endLocked(cause error, own bool) bool {
+func (s *httpSession) endLocked(cause error, own bool) bool {
 	first := s.in.Err() == nil
 	s.in.Finish(cause, 0, nil)
 	if own {
@@ -283,7 +283,7 @@ func (s *session) endLocked(cause error, own bool) bool {
 }
 
 // dropUnreceivedLocked answers the requests that Recv has not returned and never will.
-func (s *session) dropUnreceivedLocked() {
+func (s *httpSession) dropUnreceivedLocked() {
 	var unreceived []*jsonrpc.Message
 	s.in.Drop(func(m jsonrpc.Queued) bool {
 		unreceived = append(unreceived, m.Message)
@@ -305,7 +305,7 @@ func ending(phase jsonrpc.Phase) *jsonrpc.Error {
 // call in flight: nobody may ever come back for the result. It ends it after
 // HTTP.SessionGone if the standalone stream was cut and nothing came since; then a call
 // in flight does keep it, up to SessionIdle.
-func (s *session) expire() {
+func (s *httpSession) expire() {
 	busy := s.isBusy()
 	s.mu.Lock()
 	cause := errIdle
@@ -320,7 +320,7 @@ func (s *session) expire() {
 }
 
 // Transport names what carries the client's messages.
-func (s *session) Transport() string {
+func (s *httpSession) Transport() string {
 	if s.sse {
 		return "http+sse"
 	}
@@ -330,13 +330,13 @@ func (s *session) Transport() string {
 // KeepWhile sets a function that reports whether the client has work besides its
 // requests, such as a task. While it has, the client may be away for longer. The
 // function is called with no lock held.
-func (s *session) KeepWhile(busy func() bool) {
+func (s *httpSession) KeepWhile(busy func() bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.busy = busy
 }
 
-func (s *session) isBusy() bool {
+func (s *httpSession) isBusy() bool {
 	s.mu.Lock()
 	busy := s.busy
 	s.mu.Unlock()
@@ -345,17 +345,17 @@ func (s *session) isBusy() bool {
 
 // accepts reports whether a client of this session may send the header
 // MCP-Protocol-Version: v. Without the header the negotiated version holds.
-func (s *session) accepts(v string) bool {
+func (s *httpSession) accepts(v string) bool {
 	return knownVersion(v) || v == "2024-11-05" && v == s.versionOf()
 }
 
-func (s *session) versionOf() string {
+func (s *httpSession) versionOf() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.version
 }
 
-func (s *session) dropped() int {
+func (s *httpSession) dropped() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.out.dropped
@@ -363,7 +363,7 @@ func (s *session) dropped() int {
 
 // isNew reports whether the response on rd tells the client the id of its session. It
 // does not if initialize is known to have failed.
-func (s *session) isNew(rd *reader) bool {
+func (s *httpSession) isNew(rd *reader) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return rd.st.init && (rd.st.owed > 0 || s.established)

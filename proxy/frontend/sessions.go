@@ -22,8 +22,8 @@ type openSessions struct {
 	guard      *Guard
 	max        int
 	idle, gone time.Duration
-	unread     *unread
-	places     *places
+	backlog    *backlog
+	slots      *bodySlots
 	log        *slog.Logger
 	ctx        context.Context // of all sessions
 	cancel     context.CancelCauseFunc
@@ -31,8 +31,8 @@ type openSessions struct {
 	wg       sync.WaitGroup // one for each that run has not ended
 	mu       sync.Mutex     // guards the fields below
 	draining bool
-	counted  int                 // that are open
-	byID     map[string]*session // that a client may still use
+	counted  int                     // that are open
+	byID     map[string]*httpSession // that a client may still use
 }
 
 const shuttingDown = "the proxy is shutting down"
@@ -99,9 +99,9 @@ func (o *openSessions) run(log *slog.Logger, c jsonrpc.Conn, leave func(), serve
 
 // serveWS is the goroutine of a client on a WebSocket, which is its session. It ends when
 // the client's proof does: a WebSocket has no place for a new one.
-func (o *openSessions) serveWS(from client, ws *wsconn.Conn, leave func()) {
+func (o *openSessions) serveWS(from caller, ws *wsconn.Conn, leave func()) {
 	c := &socket{Conn: ws}
-	c.unread = held{of: o.unread.join(from.who.Principal), cut: c.cut}
+	c.backlog = streamBacklog{of: o.backlog.join(from.who.Principal), cut: c.cut}
 	log := o.log.With("transport", c.Transport(), "upstream", from.upstream, "principal", from.who.String())
 	o.run(log, c, leave, func(ctx context.Context) error {
 		serving, cancel := context.WithCancelCause(ctx)
@@ -113,15 +113,15 @@ func (o *openSessions) serveWS(from client, ws *wsconn.Conn, leave func()) {
 		defer stop()
 		err := o.serve(serving, from.who, from.upstream, c)
 		c.Close()
-		c.unread.add(-c.unread.size())
-		o.unread.leave(from.who.Principal)
+		c.backlog.add(-c.backlog.size())
+		o.backlog.leave(from.who.Principal)
 		return err
 	})
 }
 
 // begin starts a session for which enter made room. The caller holds it and must
 // release it.
-func (o *openSessions) begin(s *session, leave func()) {
+func (o *openSessions) begin(s *httpSession, leave func()) {
 	s.onEnd = func() { o.forget(s) }
 	s.idle.hold()
 	if !s.sse {
@@ -134,13 +134,13 @@ func (o *openSessions) begin(s *session, leave func()) {
 }
 
 // serveSession is the goroutine of a session.
-func (o *openSessions) serveSession(s *session, leave func()) {
+func (o *openSessions) serveSession(s *httpSession, leave func()) {
 	log := o.log.With("transport", "http", "upstream", s.of.upstream, "principal", s.of.who.String(), "http_session", s.id[:8]) // the proxy has a key of its own
 	o.run(log, s, leave, func(ctx context.Context) error {
 		err := o.serve(ctx, s.of.who, s.of.upstream, s)
 		s.Close()
 		s.queued.add(-s.queued.size())
-		o.unread.leave(s.of.who.Principal)
+		o.backlog.leave(s.of.who.Principal)
 		if dropped := s.dropped(); dropped > 0 {
 			log.Warn("client did not fetch its messages, oldest dropped", "dropped", dropped)
 		}
@@ -148,7 +148,7 @@ func (o *openSessions) serveSession(s *session, leave func()) {
 	})
 }
 
-func (o *openSessions) forget(s *session) {
+func (o *openSessions) forget(s *httpSession) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	delete(o.byID, s.id)
@@ -156,11 +156,11 @@ func (o *openSessions) forget(s *session) {
 
 // find returns the session with this id and holds it; nil if it has ended, or
 // belongs to another principal or path.
-func (o *openSessions) find(id string, from client, sse bool) *session {
+func (o *openSessions) find(id string, from caller, sse bool) *httpSession {
 	o.mu.Lock()
 	s := o.byID[id]
 	o.mu.Unlock()
-	if s == nil || s.of.place() != from.place() || s.sse != sse || !s.idle.hold() {
+	if s == nil || s.of.connKey() != from.connKey() || s.sse != sse || !s.idle.hold() {
 		return nil
 	}
 	return s

@@ -9,7 +9,7 @@ import (
 // may have waiting.
 type socket struct {
 	*wsconn.Conn
-	unread held
+	backlog streamBacklog
 }
 
 // Send implements [jsonrpc.Conn].
@@ -21,13 +21,13 @@ func (s *socket) SendAll(messages []*jsonrpc.Message) error {
 	for _, m := range messages {
 		n += m.Size()
 	}
-	s.unread.grow(n)
-	defer s.unread.add(-n)
+	s.backlog.grow(n)
+	defer s.backlog.add(-n)
 	return s.Conn.SendAll(messages)
 }
 
 // Waits counts messages that wait for SendAll: so many bytes more, or less.
-func (s *socket) Waits(bytes int) { s.unread.grow(bytes) }
+func (s *socket) Waits(bytes int) { s.backlog.grow(bytes) }
 
 // cut ends a WebSocket whose client does not read.
 func (s *socket) cut() {

@@ -19,11 +19,11 @@ const plainWait = 50 * time.Millisecond
 type streamable struct {
 	open   *openSessions
 	bodies *bodies
-	waits  *waits
+	timers *timerPool
 	modern *modernClients
 }
 
-func (h *streamable) serve(w http.ResponseWriter, r *http.Request, c client) {
+func (h *streamable) serve(w http.ResponseWriter, r *http.Request, c caller) {
 	switch r.Method {
 	case http.MethodPost:
 		h.post(w, r, c)
@@ -39,13 +39,13 @@ func (h *streamable) serve(w http.ResponseWriter, r *http.Request, c client) {
 // post takes one message, or one batch, from a client and answers it. It belongs to
 // the session that the header names. Without one it is initialize, or of the modern
 // era: to those clients the header means nothing ("ignore it").
-func (h *streamable) post(w http.ResponseWriter, r *http.Request, c client) {
+func (h *streamable) post(w http.ResponseWriter, r *http.Request, c caller) {
 	if !checkPost(w, r) || !checkAccept(w, r, typeJSON, typeSSE) {
 		return
 	}
 	id := r.Header.Get(headerSession)
 	named := id != "" && !modernHeader(r)
-	var s *session
+	var s *httpSession
 	if named {
 		s = h.open.find(id, c, false)
 	}
@@ -77,7 +77,7 @@ func (h *streamable) post(w http.ResponseWriter, r *http.Request, c client) {
 }
 
 // postTo takes what a client sends to its session.
-func (h *streamable) postTo(w http.ResponseWriter, r *http.Request, from client, s *session, m *jsonrpc.Message) {
+func (h *streamable) postTo(w http.ResponseWriter, r *http.Request, from caller, s *httpSession, m *jsonrpc.Message) {
 	messages, reason := unbundle(m, s, from.who)
 	if reason != "" {
 		refuse(w, http.StatusBadRequest, reason)
@@ -87,7 +87,7 @@ func (h *streamable) postTo(w http.ResponseWriter, r *http.Request, from client,
 }
 
 // postFirst takes initialize, which begins a session.
-func (h *streamable) postFirst(w http.ResponseWriter, r *http.Request, from client, m *jsonrpc.Message) {
+func (h *streamable) postFirst(w http.ResponseWriter, r *http.Request, from caller, m *jsonrpc.Message) {
 	switch {
 	case !knownVersion(r.Header.Get(headerVersion)):
 		refuse(w, http.StatusBadRequest, "unsupported "+headerVersion)
@@ -101,7 +101,7 @@ func (h *streamable) postFirst(w http.ResponseWriter, r *http.Request, from clie
 		return
 	}
 	m.From = from.who
-	s := newSession(from, h.open.unread.join(from.who.Principal))
+	s := newHTTPSession(from, h.open.backlog.join(from.who.Principal))
 	s.version, _ = mcp.Read(m).Text(mcp.Key)
 	h.open.begin(s, leave)
 	defer s.idle.release()
@@ -112,7 +112,7 @@ func (h *streamable) postFirst(w http.ResponseWriter, r *http.Request, from clie
 // names. An id that is unknown or too old is 400, not 404: the session lives, and
 // 404 would make the client begin a new one. When the client's proof ends the stream does,
 // and the client returns with a new one; what comes meanwhile waits for it.
-func (h *streamable) get(w http.ResponseWriter, r *http.Request, from client) {
+func (h *streamable) get(w http.ResponseWriter, r *http.Request, from caller) {
 	if refusedModern(w, r) || !checkAccept(w, r, typeSSE) {
 		return
 	}
@@ -134,7 +134,7 @@ func (h *streamable) get(w http.ResponseWriter, r *http.Request, from client) {
 }
 
 // delete ends a session. What is in flight is answered with the one error.
-func (h *streamable) delete(w http.ResponseWriter, r *http.Request, from client) {
+func (h *streamable) delete(w http.ResponseWriter, r *http.Request, from caller) {
 	if refusedModern(w, r) {
 		return
 	}
@@ -159,7 +159,7 @@ func refusedModern(w http.ResponseWriter, r *http.Request) bool {
 
 // require returns the session that r names and holds it. If it returns nil, it has
 // refused r.
-func (h *streamable) require(w http.ResponseWriter, r *http.Request, from client) *session {
+func (h *streamable) require(w http.ResponseWriter, r *http.Request, from caller) *httpSession {
 	id := r.Header.Get(headerSession)
 	if id == "" {
 		refuse(w, http.StatusBadRequest, headerSession+" is missing")
@@ -178,7 +178,7 @@ func (h *streamable) require(w http.ResponseWriter, r *http.Request, from client
 }
 
 // fits reports whether r is in the version of the session, and refuses it if not.
-func (s *session) fits(w http.ResponseWriter, r *http.Request) bool {
+func (s *httpSession) fits(w http.ResponseWriter, r *http.Request) bool {
 	ok := s.accepts(r.Header.Get(headerVersion))
 	if !ok {
 		refuse(w, http.StatusBadRequest, "unsupported "+headerVersion)
@@ -189,7 +189,7 @@ func (s *session) fits(w http.ResponseWriter, r *http.Request) bool {
 // unbundle returns the messages of a batch, which exists in 2025-03-26 alone, or
 // of a single message; or why they are refused. They are from who, whose proof may be
 // another than when the session began.
-func unbundle(m *jsonrpc.Message, s *session, who *identity.Identity) (messages []*jsonrpc.Message, reason string) {
+func unbundle(m *jsonrpc.Message, s *httpSession, who *identity.Identity) (messages []*jsonrpc.Message, reason string) {
 	messages = []*jsonrpc.Message{m}
 	if m.Batch != nil {
 		if s.sse || s.versionOf() != "2025-03-26" {
@@ -207,7 +207,7 @@ func unbundle(m *jsonrpc.Message, s *session, who *identity.Identity) (messages 
 }
 
 // exchange hands messages to Serve and answers the POST that brought them.
-func (h *streamable) exchange(w http.ResponseWriter, r *http.Request, s *session, messages []*jsonrpc.Message, batch bool) {
+func (h *streamable) exchange(w http.ResponseWriter, r *http.Request, s *httpSession, messages []*jsonrpc.Message, batch bool) {
 	rd, err := s.expect(messages, batch)
 	if errors.Is(err, jsonrpc.ErrInUse) {
 		refuse(w, http.StatusBadRequest, "a request with this id is in flight")
@@ -232,8 +232,8 @@ func sessionEnded(w http.ResponseWriter) { refuse(w, http.StatusNotFound, "the s
 // nothing else is, else as an event stream. A refusal comes at once, so its status and
 // challenge reach the client; where something else came first, and in a batch, the client
 // sees the error alone.
-func (h *streamable) answer(w http.ResponseWriter, r *http.Request, s *session, rd *reader) {
-	h.waits.wait(r.Context(), rd.wake, plainWait)
+func (h *streamable) answer(w http.ResponseWriter, r *http.Request, s *httpSession, rd *reader) {
+	h.timers.wait(r.Context(), rd.wake, plainWait)
 	if r.Context().Err() != nil { // not a cancel; but the response has nowhere to go
 		rd.detach(false, false)
 		if rd.st.init { // nobody knows the session's id
@@ -278,7 +278,7 @@ func joined(responses []event, batch bool) []byte {
 
 // pump writes the events on rd until the stream is complete, ctx is done, or another
 // connection takes the stream over. A fresh stream is primed.
-func pump(ctx context.Context, out *responder, s *session, rd *reader, fresh bool) {
+func pump(ctx context.Context, out *responder, s *httpSession, rd *reader, fresh bool) {
 	primed := fresh && s.versionOf() >= "2025-11-25"
 	defer func() { rd.detach(primed || !fresh, proofEnd(ctx) != nil) }()
 	if out.begin() != nil {

@@ -16,33 +16,33 @@ const (
 	storeBytes  = 4 << 20
 )
 
-// Streams are the streams of one session, and the store from which a client that
+// EventStreams are the event streams of one session, and the store from which a client that
 // was cut off resumes them. The lock of the session guards everything here but
 // readers' batches. The methods of a reader, attach and number take the lock
 // themselves; all others need it.
-type streams struct {
+type eventStreams struct {
 	// Static after construction.
-	mu     *sync.Mutex               // of the session
-	idle   *idleTimer                // of the session
-	refuse func(question jsonrpc.ID) // called for a question that its client will never get
-	unread *share
-	read   held // stored events that clients have got
-	keep   int  // events that the store holds; 0 if streams cannot be resumed
+	mu      *sync.Mutex               // of the session
+	idle    *idleTimer                // of the session
+	refuse  func(question jsonrpc.ID) // called for a question that its client will never get
+	backlog *principalBacklog
+	read    streamBacklog // stored events that clients have got
+	keep    int           // events that the store holds; 0 if streams cannot be resumed
 
 	room       sync.Cond // on mu: a stream takes messages again, or is detached, or the session ended
 	closed     bool
-	standalone *stream
-	numbered   map[int]*stream // of POSTs, those that can be resumed
-	last       int             // number given out
-	store      []*stream       // an element for each stored event, the next to be dropped first
-	bytes      int             // of the stored events
-	dropped    int             // messages pushed out of the store that no client ever got
+	standalone *eventStream
+	numbered   map[int]*eventStream // of POSTs, those that can be resumed
+	last       int                  // number given out
+	store      []*eventStream       // an element for each stored event, the next to be dropped first
+	bytes      int                  // of the stored events
+	dropped    int                  // messages pushed out of the store that no client ever got
 }
 
-// A stream is the messages that belong together on the wire: the response to one
+// An eventStream is the messages that belong together on the wire: the response to one
 // POST, or the standalone stream that a GET opens. It outlives the connections
 // that carry it, so that a client can resume it.
-type stream struct {
+type eventStream struct {
 	number int // in event ids; 0 is the standalone stream, -1 one that is plain
 	owed   int // responses still to come
 	batch  bool
@@ -55,70 +55,70 @@ type stream struct {
 	// an event id to resume from.
 	lost bool
 
-	reader *reader // nil if no connection carries the stream now
-	events []event // first the stored ones, then those that wait to be written
-	first  int     // number of events[0]; numbers start with 1
-	stored int     // how many events count towards the session's store
-	sent   int     // number of the last event written to a connection
-	queued int     // bytes of the events that wait to be written
-	unread held    // the events that no client got; spare while no connection carries the stream
+	reader  *reader       // nil if no connection carries the stream now
+	events  []event       // first the stored ones, then those that wait to be written
+	first   int           // number of events[0]; numbers start with 1
+	stored  int           // how many events count towards the session's store
+	sent    int           // number of the last event written to a connection
+	queued  int           // bytes of the events that wait to be written
+	backlog streamBacklog // the events that no client got; spare while no connection carries the stream
 }
 
 // A reader is one HTTP response that carries a stream, and its feed.
 type reader struct {
-	out   *streams
-	st    *stream
+	out   *eventStreams
+	st    *eventStream
 	wake  chan struct{} // capacity 1: there is something to take
 	to    *responder    // nil before anything can be written; guarded by out.mu
 	at    int           // number of the last event taken; guarded by out.mu
 	batch []event       // the events taken last; only for the goroutine of the response
 }
 
-func (o *streams) carry(st *stream, at int) *reader {
+func (o *eventStreams) carry(st *eventStream, at int) *reader {
 	st.reader = &reader{out: o, st: st, wake: make(chan struct{}, 1), at: at}
-	st.unread.spare.Store(false)
+	st.backlog.spare.Store(false)
 	return st.reader
 }
 
 // newPost returns the stream of a POST, for its reader.
-func (o *streams) newPost(batch bool) *reader {
-	return o.carry(o.newStream(&stream{number: -1, batch: batch, plain: true}), 0)
+func (o *eventStreams) newPost(batch bool) *reader {
+	return o.carry(o.newStream(&eventStream{number: -1, batch: batch, plain: true}), 0)
 }
 
-func (o *streams) newStream(st *stream) *stream {
+func (o *eventStreams) newStream(st *eventStream) *eventStream {
 	st.first = 1
-	st.unread = held{of: o.unread, cut: func() { o.cut(st) }}
-	st.unread.spare.Store(true)
+	st.backlog = streamBacklog{of: o.backlog, cut: func() { o.cut(st) }}
+	st.backlog.spare.Store(true)
 	return st
 }
 
 // wake tells who carries st to look at it again.
-func (st *stream) wake() {
+func (st *eventStream) wake() {
 	if st.reader != nil {
 		notify(st.reader.wake)
 	}
 }
 
-func (st *stream) lastEvent() int { return st.first + len(st.events) - 1 }
+func (st *eventStream) lastEvent() int { return st.first + len(st.events) - 1 }
 
 // full reports whether Send must wait for the connection.
-func (st *stream) full() bool {
+func (st *eventStream) full() bool {
 	return st.reader != nil && (len(st.events)-st.stored >= storeEvents || st.queued >= storeBytes)
 }
 
 // done reports whether the last response has come. The standalone stream, which
 // owes none, ends with its session.
-func (st *stream) done() bool { return st.number != 0 && st.owed == 0 }
+func (st *eventStream) done() bool { return st.number != 0 && st.owed == 0 }
 
 // push adds an event to st, whoever reads it.
-func (o *streams) push(st *stream, e event) {
+func (o *eventStreams) push(st *eventStream, e event) {
 	if st.lost {
 		o.drop(e)
 		return
 	}
 	st.events = append(st.events, e)
 	st.queued += len(e.data)
-	st.unread.add(len(e.data))
+	st.backlog.add(len(e.data))
 	if st.reader == nil {
 		o.keepTo(st, st.lastEvent())
 		return
@@ -129,7 +129,7 @@ func (o *streams) push(st *stream, e event) {
 }
 
 // keepTo moves the events of st up to number last into the store.
-func (o *streams) keepTo(st *stream, last int) {
+func (o *eventStreams) keepTo(st *eventStream, last int) {
 	for st.first+st.stored <= last && st.stored < len(st.events) {
 		size := len(st.events[st.stored].data)
 		st.queued -= size
@@ -143,7 +143,7 @@ func (o *streams) keepTo(st *stream, last int) {
 }
 
 // evict drops the oldest event of the store.
-func (o *streams) evict() {
+func (o *eventStreams) evict() {
 	st := o.store[0]
 	o.store[0] = nil
 	o.store = o.store[1:]
@@ -151,10 +151,10 @@ func (o *streams) evict() {
 }
 
 // evictRead drops what the store holds of what clients have got.
-func (o *streams) evictRead() {
+func (o *eventStreams) evictRead() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.store = slices.DeleteFunc(o.store, func(st *stream) bool {
+	o.store = slices.DeleteFunc(o.store, func(st *eventStream) bool {
 		read := st.first <= st.sent
 		if read {
 			o.dropFirst(st)
@@ -164,14 +164,14 @@ func (o *streams) evictRead() {
 }
 
 // dropFirst drops the first event of st, which has been taken out of the store.
-func (o *streams) dropFirst(st *stream) {
+func (o *eventStreams) dropFirst(st *eventStream) {
 	e := st.events[0]
 	st.events[0] = event{}
 	st.events = st.events[1:]
 	if st.first > st.sent {
 		o.dropped++
 		o.drop(e)
-		st.unread.add(-len(e.data))
+		st.backlog.add(-len(e.data))
 	} else {
 		o.read.add(-len(e.data))
 	}
@@ -183,21 +183,21 @@ func (o *streams) dropFirst(st *stream) {
 
 // drop is for an event that no client got. The upstream that asked a question must
 // not wait for ever.
-func (o *streams) drop(e event) {
+func (o *eventStreams) drop(e event) {
 	if !e.response && !e.id.IsZero() {
 		o.refuse(e.id)
 	}
 }
 
 // forget removes a stream that no client can want any more.
-func (o *streams) forget(st *stream) {
+func (o *eventStreams) forget(st *eventStream) {
 	if st.done() && st.reader == nil && len(st.events) == 0 {
 		delete(o.numbered, st.number)
 	}
 }
 
 // lose gives up a stream that nobody can resume.
-func (o *streams) lose(st *stream) {
+func (o *eventStreams) lose(st *eventStream) {
 	st.lost = true
 	delete(o.numbered, st.number)
 	o.clear(st)
@@ -205,12 +205,12 @@ func (o *streams) lose(st *stream) {
 
 // clear takes all events out of st, and returns which of them no client got. The questions
 // among these are refused.
-func (o *streams) clear(st *stream) (unsent []event) {
+func (o *eventStreams) clear(st *eventStream) (unsent []event) {
 	for _, e := range st.events[:st.stored] {
 		o.bytes -= len(e.data)
 	}
 	if st.stored > 0 {
-		o.store = slices.DeleteFunc(o.store, func(of *stream) bool { return of == st })
+		o.store = slices.DeleteFunc(o.store, func(of *eventStream) bool { return of == st })
 	}
 	read := min(max(st.sent-st.first+1, 0), len(st.events))
 	for _, e := range st.events[:read] {
@@ -222,21 +222,21 @@ func (o *streams) clear(st *stream) (unsent []event) {
 	}
 	st.first += len(st.events)
 	st.events, st.stored, st.queued = nil, 0, 0
-	st.unread.add(-st.unread.size())
+	st.backlog.add(-st.backlog.size())
 	return unsent
 }
 
 // cut is for the stream on which most waits of what waits for a principal, if that is too
 // much. The connection that carries it ends, and what waits is dropped. Of responses an
 // error is left, for a client that resumes.
-func (o *streams) cut(st *stream) {
+func (o *eventStreams) cut(st *eventStream) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.cutLocked(st)
 }
 
 // cutLocked is cut with the lock held.
-func (o *streams) cutLocked(st *stream) {
+func (o *eventStreams) cutLocked(st *eventStream) {
 	if rd := st.reader; rd != nil && rd.to != nil && (rd.at > st.sent || st.plain) {
 		rd.to.abort()
 	}
@@ -252,7 +252,7 @@ func (o *streams) cutLocked(st *stream) {
 }
 
 // close lets all streams end once what they hold is written.
-func (o *streams) close() {
+func (o *eventStreams) close() {
 	o.closed = true
 	for _, st := range o.numbered {
 		o.endStream(st)
@@ -261,7 +261,7 @@ func (o *streams) close() {
 	o.room.Broadcast()
 }
 
-func (o *streams) endStream(st *stream) {
+func (o *eventStreams) endStream(st *eventStream) {
 	if st.reader == nil { // nobody can come for it any more
 		o.lose(st)
 	}
@@ -269,7 +269,7 @@ func (o *streams) endStream(st *stream) {
 }
 
 // number makes a POST's stream an event stream, which can be resumed.
-func (o *streams) number(st *stream) {
+func (o *eventStreams) number(st *eventStream) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.last++
@@ -281,7 +281,7 @@ func (o *streams) number(st *stream) {
 // event after it; without an id the standalone stream, from the first event that
 // no connection took. It replaces the connection that carried it. Nil means that
 // there is no such stream (any more).
-func (o *streams) attach(lastID string, to *responder) *reader {
+func (o *eventStreams) attach(lastID string, to *responder) *reader {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	st := o.standalone
@@ -331,7 +331,7 @@ func (rd *reader) responses(to *responder) ([]event, bool) {
 func (rd *reader) wrotePlain() {
 	rd.out.mu.Lock()
 	defer rd.out.mu.Unlock()
-	rd.out.idle.seen()
+	rd.out.idle.clientPresent()
 	rd.to = nil // whose handler is about to return
 	rd.out.lose(rd.st)
 }
@@ -372,12 +372,12 @@ func (rd *reader) written() {
 	for st.sent < rd.at {
 		st.sent++
 		if i := st.sent - st.first; 0 <= i && i < len(st.events) { // else it was dropped meanwhile
-			st.unread.add(-len(st.events[i].data))
+			st.backlog.add(-len(st.events[i].data))
 			o.read.add(len(st.events[i].data))
 		}
 	}
 	if st != o.standalone {
-		o.idle.seen()
+		o.idle.clientPresent()
 	}
 	if st.reader == rd {
 		o.keepTo(st, rd.at)
@@ -398,7 +398,7 @@ func (rd *reader) detach(resumable, ours bool) {
 		return
 	}
 	st.reader = nil
-	st.unread.spare.Store(true)
+	st.backlog.spare.Store(true)
 	if st == o.standalone && !o.closed && !ours {
 		o.idle.cut()
 	}

@@ -116,7 +116,7 @@ func TestD15_WebSocketDrain(t *testing.T) {
 }
 
 // TestSilentWebSocketClient: 40 s after the last byte from it a client is gone, whatever that
-// byte was, and a second look 1 s later has found nothing either ([jsonrpc.Vigil]); one that
+// byte was, and a second look 1 s later has found nothing either ([jsonrpc.Watchdog]); one that
 // answers pings stays.
 func TestSilentWebSocketClient(t *testing.T) {
 	for _, tt := range []struct {
@@ -207,8 +207,8 @@ func TestLargeFramesAreBounded(t *testing.T) {
 			}
 		}
 		synctest.Wait()
-		if ts.open.places.all != 0 {
-			t.Errorf("%d places are taken", ts.open.places.all)
+		if ts.open.slots.all != 0 {
+			t.Errorf("%d places are taken", ts.open.slots.all)
 		}
 	})
 }

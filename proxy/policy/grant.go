@@ -55,16 +55,16 @@ func (g *Grant) Rule() string {
 // Limits returns those of the client.
 func (g *Grant) Limits() Limits { return g.rule.Limits }
 
-// A Sight tells apart who may see what: clients of one Sight see the same. The zero Sight
+// A Visibility tells apart who may see what: clients of one Visibility see the same. The zero Visibility
 // is that of all where there are no policies.
-type Sight struct{ rule *rule }
+type Visibility struct{ rule *rule }
 
-// Sight returns which lists the client sees.
-func (g *Grant) Sight() Sight {
+// Visibility returns which lists the client sees.
+func (g *Grant) Visibility() Visibility {
 	if g == nil {
-		return Sight{}
+		return Visibility{}
 	}
-	return Sight{g.rule}
+	return Visibility{g.rule}
 }
 
 // May reports whether the client may see something and use it, if it has the scopes.

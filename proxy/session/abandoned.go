@@ -47,33 +47,33 @@ func (a *abandoned) end() {
 }
 
 // takeUse takes what is counted for a call out of it, for who knows better when it ends.
-func (s *session) takeUse(c *call) (use *policy.Use) {
+func (s *session) takeUse(r *request) (use *policy.Use) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	use, c.use = c.use, nil
+	use, r.use = r.use, nil
 	return use
 }
 
 // giveUp cancels r, whose call was taken, at its upstream, with m. What is counted for it goes
 // on if the upstream may work on it.
-func (r *request) giveUp(use *policy.Use, m *jsonrpc.Message) {
-	id, _ := r.ID.Answered()
+func (c *call) giveUp(use *policy.Use, m *jsonrpc.Message) {
+	id, _ := c.ID.Answered()
 	if use != nil { // before it is cancelled: the answer may be next
-		r.conn.s.mu.Lock()
-		r.conn.abandoned.put(id, use)
-		r.conn.s.mu.Unlock()
+		c.conn.s.mu.Lock()
+		c.conn.abandoned.put(id, use)
+		c.conn.s.mu.Unlock()
 	}
-	if open := r.CancelWith(m); open && r.Sent() {
+	if open := c.CancelWith(m); open && c.Sent() {
 		use.Abandon()
 		return
 	}
-	r.conn.answeredLate(r.ID)
+	c.conn.answeredLate(c.ID)
 }
 
 // answeredLate ends what counts for a request that nobody waits for.
 func (u *upstreamConn) answeredLate(id jsonrpc.ID) {
 	n, ok := id.Answered()
-	if !ok || u.s.p.Policies == nil {
+	if !ok || u.s.router.Policies == nil {
 		return
 	}
 	u.s.mu.Lock()
@@ -83,12 +83,12 @@ func (u *upstreamConn) answeredLate(id jsonrpc.ID) {
 
 // abandon is what becomes of a count when nobody can tell when the call is over for those who
 // work on it. A subscription and a handshake are no work.
-func (s *session) abandon(c *call, use *policy.Use) {
+func (s *session) abandon(r *request, use *policy.Use) {
 	s.mu.Lock()
-	asks := c.cancel != nil
+	asks := r.cancel != nil
 	s.mu.Unlock()
-	switch call := c.Forwarded(); {
-	case c.Method == mcp.MethodListen, c.Method == mcp.MethodInitialize, c.Method == mcp.MethodDiscover:
+	switch call := r.Forwarded(); {
+	case r.Method == mcp.MethodListen, r.Method == mcp.MethodInitialize, r.Method == mcp.MethodDiscover:
 		use.End()
 	case asks, call != nil && call.Sent():
 		use.Abandon()

@@ -19,7 +19,7 @@
 //
 // # Where things are
 //
-//   - call.go: a request of the client from its arrival to its answer. All calls begin in
+//   - request.go: a request of the client from its arrival to its answer. All requests begin in
 //     begin and end in deliver, all sessions in serve.
 //   - route.go: which handler a message of the client goes to. era.go: of which era it is,
 //     and what a client of the modern era may get.
@@ -34,7 +34,7 @@
 //   - upstream_conn.go: one upstream. upstream_receive.go: what it says. upstream_info.go:
 //     what it says of itself. upstream_set.go: which upstreams there are.
 //   - server_request.go: what upstreams ask the client.
-//   - task.go: requests that go on after their answer. belongings.go: whose those are.
+//   - task.go: requests that go on after their answer. ownership.go: whose those are.
 //   - resource_subscription.go: resources/subscribe. subscription.go: subscriptions/listen.
 //   - router.go: all sessions. memory.go: what they remember together.
 //

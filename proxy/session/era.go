@@ -14,36 +14,36 @@ import (
 // classify finds out the era of a request. It is of the modern era if it claims so in
 // _meta, or if only that era has its method. It keeps what the claim says with the call,
 // and returns what is wrong with the claim.
-func (s *session) classify(c *call) *jsonrpc.Error {
-	c.era, c.view = mcp.Legacy, &s.views.legacy
-	surely := s.ofPrincipal || c.notes.Method.ModernOnly()
-	meta, err := c.notes.Claim()
+func (s *session) classify(r *request) *jsonrpc.Error {
+	r.era, r.view = mcp.Legacy, &s.views.legacy
+	surely := s.ofPrincipal || r.notes.Method.ModernOnly()
+	meta, err := r.notes.Claim()
 	switch {
-	case !surely && !meta.Claimed && (err == nil || !mayClaim(c.msg.Params)):
+	case !surely && !meta.Claimed && (err == nil || !mayClaim(r.msg.Params)):
 		return nil
 	case err != nil:
 		return invalidParams(err.Error())
 	}
-	c.era, c.view = mcp.Modern, nil
-	c.clientClaim = claimOf(meta)
+	r.era, r.view = mcp.Modern, nil
+	r.clientClaim = claimOf(meta)
 	if bad := meta.Check(); bad != nil {
 		return bad
 	}
-	c.view = s.views.of(meta.Capabilities)
+	r.view = s.views.of(meta.Capabilities)
 	return nil
 }
 
 // identity is the _meta of requests that the session makes for c. It has what the client
 // says of itself, since an upstream may not offer the same to all clients. In the legacy
 // era it is nil: initialize has said it.
-func (c *call) identity() json.RawMessage {
-	if c.era == mcp.Legacy {
+func (r *request) identity() json.RawMessage {
+	if r.era == mcp.Legacy {
 		return nil
 	}
 	values := []jsonrpc.Value{
-		{Key: mcp.KeyVersion, Text: c.notes.Raw(mcp.Version)},
-		{Key: mcp.KeyClientInfo, Text: c.notes.Raw(mcp.ClientInfo)},
-		{Key: mcp.KeyCapabilities, Text: c.notes.Raw(mcp.Capabilities)},
+		{Key: mcp.KeyVersion, Text: r.notes.Raw(mcp.Version)},
+		{Key: mcp.KeyClientInfo, Text: r.notes.Raw(mcp.ClientInfo)},
+		{Key: mcp.KeyCapabilities, Text: r.notes.Raw(mcp.Capabilities)},
 	}
 	return jsonrpc.Set(nil, values...)
 }
@@ -94,46 +94,46 @@ func (s *session) modernNotified(m *jsonrpc.Message) {
 
 // checked returns an upstream's answer to a call of the modern era as the client may have
 // it. Instead of a result that the client must not get, it gets an error.
-func (c *call) checked(u *upstreamConn, answer *jsonrpc.Message) *jsonrpc.Message {
+func (r *request) checked(u *upstreamConn, answer *jsonrpc.Message) *jsonrpc.Message {
 	if answer.Error != nil {
-		return &jsonrpc.Message{ID: c.ID, Error: checkedError(u, answer.Error), Extra: answer.Extra}
+		return &jsonrpc.Message{ID: r.ID, Error: checkedError(u, answer.Error), Extra: answer.Extra}
 	}
 	kind, err := catalog.ResultType(answer.Result)
-	if err == nil && !c.admits(kind) {
+	if err == nil && !r.admits(kind) {
 		err = catalog.ErrResultType
 	}
 	if err != nil {
-		u.log.Debug("unusable result from upstream", "method", c.Method, "err", err)
-		return jsonrpc.NewError(c.ID, jsonrpc.InvalidResponse(u.up.Name, err.Error()))
+		u.log.Debug("unusable result from upstream", "method", r.Method, "err", err)
+		return jsonrpc.NewError(r.ID, jsonrpc.InvalidResponse(u.up.Name, err.Error()))
 	}
-	c.kind = orDefault(kind, catalog.ResultComplete)
+	r.kind = orDefault(kind, catalog.ResultComplete)
 	result := answer.Result
-	if c.kind == catalog.ResultInputRequired {
-		u.gaveState(result)
+	if r.kind == catalog.ResultInputRequired {
+		u.noteStateOwner(result)
 	}
-	if c.kind == catalog.ResultComplete {
-		result = catalog.Completed(c.Method, kind, result)
-		if mcp.MethodOf(c.Method).Cacheable && u.s.p.Policies.Differ() {
+	if r.kind == catalog.ResultComplete {
+		result = catalog.Completed(r.Method, kind, result)
+		if mcp.MethodOf(r.Method).Cacheable && u.s.router.Policies.Differ() {
 			result = catalog.Private(result)
 		}
 	}
-	return &jsonrpc.Message{ID: c.ID, Result: result, Extra: answer.Extra}
+	return &jsonrpc.Message{ID: r.ID, Result: result, Extra: answer.Extra}
 }
 
 // admits reports whether the call may be answered with a kind of result: one that its
 // client knows, for this method (2026-07-28 basic/index, basic/patterns/mrtr). An
 // extension that is not known here may have kinds of its own. Its client knows them, and
 // a sole upstream may.
-func (c *call) admits(kind string) bool {
+func (r *request) admits(kind string) bool {
 	switch kind {
 	case "", catalog.ResultComplete:
 		return true
 	case catalog.ResultInputRequired:
-		return mcp.MethodOf(c.Method).Asks
+		return mcp.MethodOf(r.Method).Asks
 	case catalog.ResultTask:
-		return c.tasks && c.Method == mcp.MethodToolsCall
+		return r.tasks && r.Method == mcp.MethodToolsCall
 	}
-	return c.extended && c.upstreams.only() != nil
+	return r.extended && r.upstreams.only() != nil
 }
 
 // checkedError returns an upstream's error as a client of the modern era may have it. Some

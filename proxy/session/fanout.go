@@ -18,7 +18,7 @@ func fanOut(ctx context.Context, conns []*upstreamConn, ask func(context.Context
 	var wg sync.WaitGroup
 	for _, u := range conns {
 		wg.Go(func() {
-			ctx, cancel := context.WithTimeout(ctx, u.s.p.listTimeout())
+			ctx, cancel := context.WithTimeout(ctx, u.s.router.listTimeout())
 			defer cancel()
 			ask(ctx, u)
 		})
@@ -26,8 +26,8 @@ func fanOut(ctx context.Context, conns []*upstreamConn, ask func(context.Context
 	wg.Wait()
 }
 
-// those returns the upstreams that are as asked for.
-func (set *upstreamSet) those(are func(*upstreamConn) bool) (found []*upstreamConn) {
+// filter returns the upstreams that are as asked for.
+func (set *upstreamSet) filter(are func(*upstreamConn) bool) (found []*upstreamConn) {
 	for _, u := range set.conns {
 		if are(u) {
 			found = append(found, u)
@@ -44,7 +44,7 @@ func all(*upstreamConn) bool { return true }
 // answer is enough.
 func gather[T any](ctx context.Context, set *upstreamSet, method string, want func(*upstreamConn) bool,
 	ask func(context.Context, *upstreamConn) (T, *failure)) (said []T, failed []*failure) {
-	ctx, cancel := context.WithTimeout(ctx, set.s.p.listTimeout())
+	ctx, cancel := context.WithTimeout(ctx, set.s.router.listTimeout())
 	defer cancel()
 	said, failed = make([]T, len(set.conns)), make([]*failure, len(set.conns))
 	var prompt, tardy []int
@@ -102,14 +102,14 @@ func (u *upstreamConn) pages(ctx context.Context, method, list string, meta json
 		}
 		size += len(answer.Result)
 		var next json.RawMessage
-		if size <= u.s.p.queueBytes() {
+		if size <= u.s.router.queueBytes() {
 			next, err = found.Add(u.era, list, answer.Result)
 		}
-		if err != nil || size > u.s.p.queueBytes() {
+		if err != nil || size > u.s.router.queueBytes() {
 			return found, ownFailure(jsonrpc.InvalidResponse(u.up.Name, "unusable list"))
 		}
 		if next == nil {
-			u.s.p.memory.noteInTime(u.up.Name, method)
+			u.s.router.memory.noteInTime(u.up.Name, method)
 			return found, nil
 		}
 		if mcp.IsTooLong(next) {
@@ -121,14 +121,14 @@ func (u *upstreamConn) pages(ctx context.Context, method, list string, meta json
 		}
 		cursor = next
 	}
-	u.s.p.memory.noteInTime(u.up.Name, method)
+	u.s.router.memory.noteInTime(u.up.Name, method)
 	found.Caching.Partial() // it goes on
 	return found, nil
 }
 
 // warnTooLong logs once that an answer of the upstream has something longer than anybody keeps.
 func (u *upstreamConn) warnTooLong(method, key string) {
-	if u.s.p.memory.warnOnce(u.up.Name + " " + method + " " + key) {
+	if u.s.router.memory.warnOnce(u.up.Name + " " + method + " " + key) {
 		u.log.Warn("upstream makes something too long", "method", method, "err", fmt.Errorf("%q %w", key, mcp.ErrTooLong))
 	}
 }
@@ -141,7 +141,7 @@ const maxPages = 1000
 
 // leftOut logs that an upstream has no part in the answer to method.
 func (u *upstreamConn) leftOut(method string, f *failure) {
-	u.log.Log(u.s.ctx, firstIs(&u.missed), "upstream left out of a merged list", "method", method, "cause", f.cause)
+	u.log.Log(u.s.ctx, firstIs(&u.missingLogged), "upstream left out of a merged list", "method", method, "cause", f.cause)
 }
 
 // listFor lists a kind for all who wait for run.
@@ -192,7 +192,7 @@ func (u *upstreamConn) list(ctx context.Context, k catalog.Kind, who asker) (*ca
 	if f != nil && !f.unsupported {
 		return nil, f
 	}
-	t := u.s.p.memory.keep(u.lists.key(who.view.caps, k), u.index(k, all.Elements))
+	t := u.s.router.memory.keep(u.lists.key(who.view.caps, k), u.index(k, all.Elements))
 	li.Entries, li.Rest, li.Caching, li.Digest = t.Entries, all.Rest, all.Caching, t.Digest
 	u.lists.keep(who.view, k, t, version)
 	return li, f
@@ -202,7 +202,7 @@ func (u *upstreamConn) list(ctx context.Context, k catalog.Kind, who asker) (*ca
 func (u *upstreamConn) index(k catalog.Kind, elements []json.RawMessage) *catalog.Table {
 	t, unusable := catalog.Index(k, elements, func(name string) bool { return u.shows(k, name) })
 	for _, err := range unusable {
-		if u.s.p.memory.warnOnce(fmt.Sprint(u.up.Name, k, err)) {
+		if u.s.router.memory.warnOnce(fmt.Sprint(u.up.Name, k, err)) {
 			u.log.Warn("list entry left out", "method", k.Method(), "err", err)
 		}
 	}

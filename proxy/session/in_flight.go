@@ -13,20 +13,20 @@ import (
 // it tells of so many at most. When they began is known if Hooks tell of calls. Subscriptions are not among them: nobody waits for their
 // answers. What a call waits for is what can be seen of that here; the host knows more.
 func (p *Router) Calls(most int) (calls []observe.OpenCall, leftOut int) {
-	var open []*call
+	var open []*request
 	for _, s := range p.running() {
 		for _, r := range s.client.Requests(nil) {
 			if r.Method != mcp.MethodListen {
-				open = append(open, r.Value.(*call))
+				open = append(open, r.Value.(*request))
 			}
 		}
 	}
-	slices.SortFunc(open, func(a, b *call) int { return a.came().Compare(b.came()) })
+	slices.SortFunc(open, func(a, b *request) int { return a.arrivedAt().Compare(b.arrivedAt()) })
 	if len(open) > most {
 		open, leftOut = open[:most], len(open)-most
 	}
-	for _, c := range open {
-		calls = append(calls, c.inFlight())
+	for _, r := range open {
+		calls = append(calls, r.inFlight())
 	}
 	return calls, leftOut
 }
@@ -36,10 +36,10 @@ func (p *Router) Calls(most int) (calls []observe.OpenCall, leftOut int) {
 const maxTool = 128
 
 // inFlight is what can be seen of a call.
-func (c *call) inFlight() observe.OpenCall {
-	s := c.upstreams.s
+func (r *request) inFlight() observe.OpenCall {
+	s := r.upstreams.s
 	seen := observe.OpenCall{
-		Session: s.id(), Client: s.clientOf(c), Principal: s.name, Era: string(c.era), Method: mcp.NameOf(c.Method), Began: c.came(),
+		Session: s.id(), Client: s.clientOf(r), Principal: s.name, Era: string(r.era), Method: mcp.NameOf(r.Method), Began: r.arrivedAt(),
 	}
 	if conn, ok := s.conn.(carried); ok {
 		seen.Transport = conn.Transport()
@@ -47,13 +47,13 @@ func (c *call) inFlight() observe.OpenCall {
 	questions := s.client.Calls(nil)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if r := c.sent; r != nil {
-		seen.Upstream, seen.Tool = r.conn.up.Name, c.tool[:min(len(c.tool), maxTool)]
-		seen.WaitsFor, seen.Detail = r.waitsLocked(questions)
+	if c := r.sent; c != nil {
+		seen.Upstream, seen.Tool = c.conn.up.Name, r.tool[:min(len(r.tool), maxTool)]
+		seen.WaitsFor, seen.Detail = c.waitsLocked(questions)
 		return seen
 	}
 	var names []string
-	seen.WaitsFor, names = c.upstreams.waitLocked()
+	seen.WaitsFor, names = r.upstreams.waitLocked()
 	if seen.Detail = listed(names); len(names) == 1 {
 		seen.Upstream, seen.Detail = names[0], ""
 	}
@@ -62,22 +62,22 @@ func (c *call) inFlight() observe.OpenCall {
 
 // waitsLocked returns what a request that was passed to an upstream waits for. The questions
 // are those that the client has not answered.
-func (r *request) waitsLocked(questions []*peer.Call) (observe.Wait, string) {
-	u := r.conn
+func (c *call) waitsLocked(questions []*peer.Call) (observe.Wait, string) {
+	u := c.conn
 	switch a := u.attempt; {
 	case a == nil || a.ended:
 	case a.conn == nil:
 		return observe.ForLink, ""
 	case !a.ready:
 		return observe.ForStart, ""
-	case !r.Sent():
+	case !c.Sent():
 		return observe.ForRoom, "not sent: its server does not read"
 	}
 	for _, q := range questions {
 		if q.Value.(*serverRequest).conn != u {
 			continue
 		}
-		may, sure := r.MayWait(q.For)
+		may, sure := c.MayWait(q.For)
 		switch {
 		case sure:
 			return observe.ForClient, mcp.NameOf(q.Method)
@@ -113,9 +113,9 @@ func (set *upstreamSet) waitLocked() (wait observe.Wait, names []string) {
 
 // isOwn reports whether a call to an upstream is one of the session's own that somebody
 // waits for.
-func isOwn(c *peer.Call) bool {
-	r := requestOf(c)
-	return r != nil && r.call == nil && c.Method != mcp.MethodListen
+func isOwn(pc *peer.Call) bool {
+	c := callOf(pc)
+	return c != nil && c.request == nil && pc.Method != mcp.MethodListen
 }
 
 // maxListed bounds how many names of upstreams are told where one is not enough.

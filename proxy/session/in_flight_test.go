@@ -231,16 +231,16 @@ func TestNobodyWatches(t *testing.T) {
 			w.client.say(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"echo","_meta":{"io.modelcontextprotocol/clientInfo":{"name":"t"}}}}`)
 			synctest.Wait()
 			for _, s := range w.proxy.running() {
-				for _, r := range s.client.Requests(nil) {
-					c := r.Value.(*call)
-					if c.began != 0 != watched || c.sent.began != 0 != watched {
-						t.Errorf("a call that is watched (%v) came at %v, and was sent at %v", watched, c.began, c.sent.began)
+				for _, pr := range s.client.Requests(nil) {
+					r := pr.Value.(*request)
+					if r.began != 0 != watched || r.sent.began != 0 != watched {
+						t.Errorf("a call that is watched (%v) came at %v, and was sent at %v", watched, r.began, r.sent.began)
 					}
 					var tells float64
 					if !watched {
 						tells = testing.AllocsPerRun(100, func() {
-							s.tellCall(c)
-							s.tellAnswer(c, jsonrpc.NewResult(jsonrpc.IntID(1), nil))
+							s.observeRequest(r)
+							s.observeAnswer(r, jsonrpc.NewResult(jsonrpc.IntID(1), nil))
 						})
 					}
 					if tells > 1 { // for the answer itself

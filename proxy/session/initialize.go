@@ -25,11 +25,11 @@ type handshake struct {
 
 // initialize starts all upstreams and answers for them together. The client waits only
 // so long for a slow one; its start goes on.
-func (s *session) initialize(c *call) *jsonrpc.Error {
-	if len(c.msg.Params) > maxInitialize {
+func (s *session) initialize(r *request) *jsonrpc.Error {
+	if len(r.msg.Params) > maxInitialize {
 		return invalidParams("they are longer than 64 KiB")
 	}
-	params, version, err := negotiate(c.msg.Params, c.notes)
+	params, version, err := negotiate(r.msg.Params, r.notes)
 	if err != nil {
 		return invalidParams(err.Error())
 	}
@@ -38,7 +38,7 @@ func (s *session) initialize(c *call) *jsonrpc.Error {
 	if !again {
 		s.handshake.params, s.handshake.version = params, version
 		s.hello.Store(namedIn(params))
-		for _, u := range s.upstreams.of(mcp.Legacy).seenBy(c.grant).conns { // now: what the client says next waits for them
+		for _, u := range s.upstreams.of(mcp.Legacy).visibleTo(r.grant).conns { // now: what the client says next waits for them
 			u.openLocked()
 		}
 	}
@@ -46,18 +46,18 @@ func (s *session) initialize(c *call) *jsonrpc.Error {
 	if again {
 		return &jsonrpc.Error{Code: jsonrpc.CodeInvalidRequest, Message: "Invalid request: already initialized"}
 	}
-	s.work(c, func(ctx context.Context) {
-		if _, failed := s.startAll(ctx, c, starts, (*upstreamConn).introduced); failed != nil {
+	s.work(r, func(ctx context.Context) {
+		if _, failed := s.startAll(ctx, r, starts, (*upstreamConn).introduced); failed != nil {
 			s.mu.Lock()
 			s.handshake = handshake{level: s.handshake.level} // it may come again
 			s.hello.Store(nil)
 			s.mu.Unlock()
-			s.settle(c, &jsonrpc.Message{ID: c.ID, Error: failed.wire})
+			s.settle(r, &jsonrpc.Message{ID: r.ID, Error: failed.wire})
 			return
 		}
-		result := s.welcome(c.grant, version)
+		result := s.welcome(r.grant, version)
 		s.promised(result)
-		s.settle(c, jsonrpc.NewResult(c.ID, result))
+		s.settle(r, jsonrpc.NewResult(r.ID, result))
 	})
 	return nil
 }
@@ -71,7 +71,7 @@ func (s *session) promised(result json.RawMessage) {
 		changes, _ := jsonrpc.Member(list, "listChanged")
 		lists[k] = string(changes) == "true"
 	}
-	s.news.promise(lists)
+	s.listChanges.promise(lists)
 }
 
 // negotiate returns the client's params with the version that the session will
@@ -115,14 +115,14 @@ func (s *session) clientReady() bool {
 
 // welcome is the result of initialize.
 func (s *session) welcome(g *policy.Grant, version string) json.RawMessage {
-	set := s.upstreams.of(mcp.Legacy).seenBy(g)
+	set := s.upstreams.of(mcp.Legacy).visibleTo(g)
 	if u := set.only(); u != nil && u.says().result != nil {
 		return catalog.InVersion(u.says().result, version)
 	}
 	in := set.introduce(func(u *upstreamConn) json.RawMessage { return u.says().result })
 	result := append([]byte(`{"protocolVersion":`), jsonrpc.Quote(version)...)
 	result = append(append(result, `,"capabilities":`...), in.Capabilities...)
-	result = append(append(result, `,"serverInfo":`...), s.p.serverInfo()...)
+	result = append(append(result, `,"serverInfo":`...), s.router.serverInfo()...)
 	if in.Instructions != "" {
 		result = append(append(result, `,"instructions":`...), jsonrpc.Quote(in.Instructions)...)
 	}
@@ -145,24 +145,24 @@ func (set *upstreamSet) introduce(said func(*upstreamConn) json.RawMessage) cata
 
 // discover asks all upstreams what they are and answers for them together. The client
 // waits as long as for initialize.
-func (s *session) discover(c *call) *jsonrpc.Error {
-	if err := c.notes.Err(mcp.InMeta, mcp.Token); err != nil {
+func (s *session) discover(r *request) *jsonrpc.Error {
+	if err := r.notes.Err(mcp.InMeta, mcp.Token); err != nil {
 		return invalidParams(err.Error())
 	}
-	meta := c.notes.Raw(mcp.InMeta)
-	s.work(c, func(ctx context.Context) {
-		said, failed := s.startAll(ctx, c, mcp.MethodDiscover, func(u *upstreamConn, ctx context.Context) (json.RawMessage, *failure) {
+	meta := r.notes.Raw(mcp.InMeta)
+	s.work(r, func(ctx context.Context) {
+		said, failed := s.startAll(ctx, r, mcp.MethodDiscover, func(u *upstreamConn, ctx context.Context) (json.RawMessage, *failure) {
 			return u.discover(ctx, meta)
 		})
 		if failed != nil {
-			s.settle(c, &jsonrpc.Message{ID: c.ID, Error: failed.wire})
+			s.settle(r, &jsonrpc.Message{ID: r.ID, Error: failed.wire})
 			return
 		}
-		result := s.upstreams.of(mcp.Modern).seenBy(c.grant).discovered(said)
-		if s.p.Policies.Differ() {
+		result := s.upstreams.of(mcp.Modern).visibleTo(r.grant).discovered(said)
+		if s.router.Policies.Differ() {
 			result = catalog.Private(result)
 		}
-		s.settle(c, jsonrpc.NewResult(c.ID, result))
+		s.settle(r, jsonrpc.NewResult(r.ID, result))
 	})
 	return nil
 }
@@ -176,7 +176,7 @@ var supportedVersions = func() json.RawMessage {
 // discovered is the result of server/discover, of what upstreams said now.
 func (set *upstreamSet) discovered(said map[*upstreamConn]json.RawMessage) json.RawMessage {
 	if u := set.only(); u != nil && said[u] != nil {
-		return set.s.p.discoveredBy(said[u])
+		return set.s.router.discoveredBy(said[u])
 	}
 	in := set.introduce(func(u *upstreamConn) json.RawMessage { return said[u] })
 	var caching catalog.Caching
@@ -191,7 +191,7 @@ func (set *upstreamSet) discovered(said map[*upstreamConn]json.RawMessage) json.
 		values = append(values, jsonrpc.Value{Key: "instructions", Text: jsonrpc.Quote(in.Instructions)})
 	}
 	values = append(values, caching.Members()...)
-	return mcp.SetMeta(jsonrpc.Set(nil, values...), jsonrpc.Value{Key: mcp.KeyServerInfo, Text: set.s.p.serverInfo()})
+	return mcp.SetMeta(jsonrpc.Set(nil, values...), jsonrpc.Value{Key: mcp.KeyServerInfo, Text: set.s.router.serverInfo()})
 }
 
 // discoveredBy is the result of server/discover of a sole upstream, with the versions of

@@ -22,14 +22,14 @@ const starts = mcp.MethodInitialize
 // one can answer. An upstream that has started here is not late to start, whatever other
 // sessions saw.
 func (u *upstreamConn) late(method string) bool {
-	return method != starts && u.s.p.memory.wasLate(u.up.Name, method) || !u.started() && u.s.p.memory.wasLate(u.up.Name, starts)
+	return method != starts && u.s.router.memory.wasLate(u.up.Name, method) || !u.started() && u.s.router.memory.wasLate(u.up.Name, starts)
 }
 
 // noteLate notes that the upstream did not answer in time.
 func (u *upstreamConn) noteLate(method string) {
-	u.s.p.memory.noteLate(u.up.Name, method)
+	u.s.router.memory.noteLate(u.up.Name, method)
 	if !u.started() {
-		u.s.p.memory.noteLate(u.up.Name, starts)
+		u.s.router.memory.noteLate(u.up.Name, starts)
 	}
 }
 
@@ -49,32 +49,32 @@ func (u *upstreamConn) started() bool { return u.is(func(a *attempt) bool { retu
 // starting reports whether the upstream has not answered anything yet.
 func (u *upstreamConn) starting() bool { return u.is(func(a *attempt) bool { return !a.heard }) }
 
-// heardLocked notes that the upstream has answered something. It may answer now what it
+// noteAliveLocked notes that the upstream has answered something. It may answer now what it
 // was too late for before.
-func (u *upstreamConn) heardLocked(a *attempt) {
+func (u *upstreamConn) noteAliveLocked(a *attempt) {
 	if !a.heard {
 		a.heard = true
-		u.s.p.memory.noteInTime(u.up.Name, starts)
-		u.s.p.memory.noteInTime(u.up.Name, mcp.MethodDiscover) // that is how the modern era starts
+		u.s.router.memory.noteInTime(u.up.Name, starts)
+		u.s.router.memory.noteInTime(u.up.Name, mcp.MethodDiscover) // that is how the modern era starts
 	}
-	u.lag.heard()
+	u.catchUp.heard()
 }
 
-// heard is heardLocked for an acknowledgment, which is no answer.
-func (u *upstreamConn) heard() {
+// noteAlive is noteAliveLocked for an acknowledgment, which is no answer.
+func (u *upstreamConn) noteAlive() {
 	u.s.mu.Lock()
 	defer u.s.mu.Unlock()
 	if !u.attempt.ended {
-		u.heardLocked(u.attempt)
+		u.noteAliveLocked(u.attempt)
 	}
 }
 
-// hears is heardLocked for an answer, whoever waits for it.
-func (u *upstreamConn) hears(answer *jsonrpc.Message) {
+// noteAnswer is noteAliveLocked for an answer, whoever waits for it.
+func (u *upstreamConn) noteAnswer(answer *jsonrpc.Message) {
 	u.s.mu.Lock()
 	defer u.s.mu.Unlock()
 	if a := u.attempt; answer.Result != nil && a.ready && !a.ended {
-		u.heardLocked(a)
+		u.noteAliveLocked(a)
 	}
 }
 
@@ -117,8 +117,8 @@ func (u *upstreamConn) slow() *jsonrpc.Error {
 	return u.lost(&jsonrpc.ClosedError{Cause: jsonrpc.CauseStartTimeout})
 }
 
-// A lag is what an upstream owes to clients that did not wait for it.
-type lag struct {
+// A catchUp is what an upstream owes to clients that did not wait for it.
+type catchUp struct {
 	u *upstreamConn // that it is of
 
 	mu     sync.Mutex             // guards the fields below; nothing else is locked under it
@@ -128,17 +128,17 @@ type lag struct {
 
 // heard asks the upstream, which has just answered something, for the lists that a client
 // has seen without it.
-func (g *lag) heard() {
+func (g *catchUp) heard() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for k, who := range g.behind {
 		delete(g.behind, k)
-		g.askLocked(k.Method(), func(ctx context.Context) { g.catchUp(ctx, k, who) })
+		g.askLocked(k.Method(), func(ctx context.Context) { g.run(ctx, k, who) })
 	}
 }
 
 // owe notes that a client has seen a list without the upstream.
-func (g *lag) owe(k catalog.Kind, who asker) {
+func (g *catchUp) owe(k catalog.Kind, who asker) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	put(&g.behind, k, who)
@@ -146,19 +146,19 @@ func (g *lag) owe(k catalog.Kind, who asker) {
 
 // ask runs fn, which asks the upstream for something that nobody waits for. It does nothing
 // if the upstream is being asked for that already.
-func (g *lag) ask(method string, fn func(ctx context.Context)) {
+func (g *catchUp) ask(method string, fn func(ctx context.Context)) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.askLocked(method, fn)
 }
 
-func (g *lag) askLocked(method string, fn func(ctx context.Context)) {
+func (g *catchUp) askLocked(method string, fn func(ctx context.Context)) {
 	if g.aside[method] || g.u.isHungUp() {
 		return
 	}
 	put(&g.aside, method, true)
 	g.u.s.wg.Go(func() {
-		ctx, cancel := context.WithTimeout(g.u.s.ctx, g.u.s.p.listTimeout())
+		ctx, cancel := context.WithTimeout(g.u.s.ctx, g.u.s.router.listTimeout())
 		defer cancel()
 		fn(ctx)
 		g.mu.Lock()
@@ -167,9 +167,9 @@ func (g *lag) askLocked(method string, fn func(ctx context.Context)) {
 	})
 }
 
-// catchUp lists a kind for a client that has seen a list without the upstream, and
+// run lists a kind for a client that has seen a list without the upstream, and
 // tells it if there is anything to see.
-func (g *lag) catchUp(ctx context.Context, k catalog.Kind, who asker) {
+func (g *catchUp) run(ctx context.Context, k catalog.Kind, who asker) {
 	li, _ := g.u.list(ctx, k, who)
 	li = who.visible(g.u, k, li)
 	switch {
@@ -179,17 +179,17 @@ func (g *lag) catchUp(ctx context.Context, k catalog.Kind, who asker) {
 	case g.u.era == mcp.Modern:
 		g.u.s.subscriptions.changed(g.u, min(k, catalog.Resources)) // there is one notification for both
 	default:
-		g.u.s.news.compare(g.u.seen, k, li.Digest)
+		g.u.s.listChanges.compare(g.u.shown, k, li.Digest)
 	}
 }
 
 // missed makes the client hear later of an upstream that is missing in a list since it was
 // late. When an upstream has started, returned tells.
-func (g *lag) missed(k catalog.Kind, who asker, f *failure) {
+func (g *catchUp) missed(k catalog.Kind, who asker, f *failure) {
 	switch ready := g.u.wakeUp(); {
 	case g.u.era == mcp.Legacy && !ready:
 	case f.skipped:
-		g.ask(k.Method(), func(ctx context.Context) { g.catchUp(ctx, k, who) })
+		g.ask(k.Method(), func(ctx context.Context) { g.run(ctx, k, who) })
 	default:
 		g.owe(k, who)
 	}
@@ -199,14 +199,14 @@ func (g *lag) missed(k catalog.Kind, who asker, f *failure) {
 // upstream lists something else than the client has seen of it. A list about which the
 // client was told already, and has not looked, is not in lists. An upstream that ends
 // meanwhile is not started for that.
-func (g *lag) returned(a *attempt, lists [catalog.Kinds]bool) {
+func (g *catchUp) returned(a *attempt, lists [catalog.Kinds]bool) {
 	for k := range catalog.Kinds {
 		if !g.u.isOpen(a) {
 			return
 		}
-		if lists[k] && g.u.s.news.matters(k) {
-			ctx, cancel := context.WithTimeout(g.u.s.ctx, g.u.s.p.listTimeout())
-			g.catchUp(ctx, k, asker{view: &g.u.s.views.legacy, grant: g.u.s.grant()})
+		if lists[k] && g.u.s.listChanges.matters(k) {
+			ctx, cancel := context.WithTimeout(g.u.s.ctx, g.u.s.router.listTimeout())
+			g.run(ctx, k, asker{view: &g.u.s.views.legacy, grant: g.u.s.grant()})
 			cancel()
 		}
 	}

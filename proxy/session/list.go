@@ -11,31 +11,31 @@ import (
 
 // list returns the handler that merges one kind of list.
 func list(k catalog.Kind) handler {
-	return func(s *session, c *call) *jsonrpc.Error {
-		raw, meta, err := c.readList()
+	return func(s *session, r *request) *jsonrpc.Error {
+		raw, meta, err := r.readList()
 		if err != nil {
 			return invalidParams(err.Error())
 		}
 		at, ok := catalog.ParseCursor(raw)
-		known := s.views.pages(c.view, paged{k, c.grant.Sight()})
+		known := s.views.pages(r.view, paged{k, r.grant.Visibility()})
 		switch {
 		case ok && at.From > 0 && known.Holds(at):
-			s.settleNow(c, jsonrpc.NewResult(c.ID, known.Page(k, at.From, s.p.PageSize)))
-		case !ok || at.From > 0 && c.era == mcp.Legacy: // it was of this session or of none
+			s.settleNow(r, jsonrpc.NewResult(r.ID, known.Page(k, at.From, s.router.PageSize)))
+		case !ok || at.From > 0 && r.era == mcp.Legacy: // it was of this session or of none
 			return unknownCursor
 		default:
-			s.work(c, func(ctx context.Context) { s.listAnew(ctx, c, k, pageOf{at, asker{c.view, c.grant, meta}}) })
+			s.work(r, func(ctx context.Context) { s.listAnew(ctx, r, k, pageOf{at, asker{r.view, r.grant, meta}}) })
 		}
 		return nil
 	}
 }
 
 // readList reads the params of a list request; a cursor of null is none.
-func (c *call) readList() (cursor, meta json.RawMessage, err error) {
-	if cursor = c.notes.Raw(mcp.Cursor); string(cursor) == "null" {
+func (r *request) readList() (cursor, meta json.RawMessage, err error) {
+	if cursor = r.notes.Raw(mcp.Cursor); string(cursor) == "null" {
 		cursor = nil
 	}
-	return cursor, c.notes.Raw(mcp.InMeta), c.notes.Err(mcp.Cursor, mcp.InMeta, mcp.Token)
+	return cursor, r.notes.Raw(mcp.InMeta), r.notes.Err(mcp.Cursor, mcp.InMeta, mcp.Token)
 }
 
 // A pageOf is which page of a list is asked for, and by whom.
@@ -49,41 +49,41 @@ type pageOf struct {
 // cursor of the modern era may be older than the session. It is good as long as the list
 // is the same ("Servers SHOULD provide stable cursors", and MUST NOT rely on prior
 // requests).
-func (s *session) listAnew(ctx context.Context, c *call, k catalog.Kind, want pageOf) {
-	listings, caching, failure := s.listAll(ctx, c.era, k, want.who)
-	if c.era == mcp.Legacy {
-		s.news.answered(k)
+func (s *session) listAnew(ctx context.Context, r *request, k catalog.Kind, want pageOf) {
+	listings, caching, failure := s.listAll(ctx, r.era, k, want.who)
+	if r.era == mcp.Legacy {
+		s.listChanges.answered(k)
 	}
 	if ctx.Err() != nil { // nobody wants to know
 		return
 	}
 	if failure != nil {
-		s.settle(c, &jsonrpc.Message{ID: c.ID, Error: failure.wire})
+		s.settle(r, &jsonrpc.Message{ID: r.ID, Error: failure.wire})
 		return
 	}
 	merged, clashes := catalog.Merge(listings)
 	for _, name := range clashes {
-		if s.p.memory.warnOnce("clash " + k.Member() + name) {
+		if s.router.memory.warnOnce("clash " + k.Member() + name) {
 			s.log.Warn("listed by two upstreams: the first one in the config answers", k.Key(), name)
 		}
 	}
-	if c.era == mcp.Modern {
-		if c.upstreams.only() == nil {
-			merged.Sign(s.p.serverInfo())
+	if r.era == mcp.Modern {
+		if r.upstreams.only() == nil {
+			merged.Sign(s.router.serverInfo())
 		}
-		if s.p.Policies.Differ() {
+		if s.router.Policies.Differ() {
 			caching.Private()
 		}
 		merged.Say(caching)
 	}
-	if s.p.PageSize > 0 {
-		s.views.keepPages(c.view, paged{k, c.grant.Sight()}, merged)
+	if s.router.PageSize > 0 {
+		s.views.keepPages(r.view, paged{k, r.grant.Visibility()}, merged)
 	}
 	if want.at.From > 0 && !merged.Holds(want.at) {
-		s.fail(c, unknownCursor)
+		s.fail(r, unknownCursor)
 		return
 	}
-	s.settle(c, jsonrpc.NewResult(c.ID, merged.Page(k, want.at.From, s.p.PageSize)))
+	s.settle(r, jsonrpc.NewResult(r.ID, merged.Page(k, want.at.From, s.router.PageSize)))
 }
 
 var unknownCursor = invalidParams("unknown cursor")
@@ -92,14 +92,14 @@ var unknownCursor = invalidParams("unknown cursor")
 // all of it may be kept; or, if none could list, the first failure. Upstreams that are not
 // known yet have failed, but if no other answers it waits for them, too.
 func (s *session) listAll(ctx context.Context, era mcp.Era, k catalog.Kind, who asker) ([]catalog.Listing, catalog.Caching, *failure) {
-	patience, cancel := context.WithTimeout(ctx, s.p.listTimeout())
+	patience, cancel := context.WithTimeout(ctx, s.router.listTimeout())
 	defer cancel()
 	for {
 		asOf := 0
 		if era == mcp.Legacy {
-			asOf = s.news.want(k)
+			asOf = s.listChanges.want(k)
 		}
-		set := s.upstreams.of(era).seenBy(who.grant) // after that: what is announced later may not be in it
+		set := s.upstreams.of(era).visibleTo(who.grant) // after that: what is announced later may not be in it
 		found, failed := gather(ctx, set, k.Method(), all,
 			func(ctx context.Context, u *upstreamConn) (*catalog.Listing, *failure) { return u.list(ctx, k, who) })
 		if ctx.Err() != nil {
@@ -149,10 +149,10 @@ func (s *session) mergeParts(set *upstreamSet, k catalog.Kind, who asker, asOf i
 			if !f.unsupported {
 				u.leftOut(k.Method(), f)
 			}
-			s.news.showed(u.seen, k, catalog.EmptyDigest, asOf)
+			s.listChanges.showed(u.shown, k, catalog.EmptyDigest, asOf)
 			continue
 		}
-		s.news.showed(u.seen, k, li.Digest, asOf)
+		s.listChanges.showed(u.shown, k, li.Digest, asOf)
 		li.Prefix = set.prefix(k, i)
 		if k.IsNamed() && li.Prefix == "" {
 			li = li.Only(func(name string) bool { return catalog.Longest(set.prefixes, name) == "" }) // else another's
@@ -185,7 +185,7 @@ func (u *upstreamConn) standIn(k catalog.Kind, who asker, f *failure) *catalog.L
 	if !f.late {
 		return nil
 	}
-	u.lag.missed(k, who, f)
+	u.catchUp.missed(k, who, f)
 	if !u.starting() {
 		return nil
 	}

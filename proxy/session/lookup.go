@@ -13,21 +13,21 @@ import (
 
 // overlong answers a call about something whose name is longer than any here: it is unknown,
 // before anybody looks it up. It is nil for all other calls. The answer leaves the name out.
-func (c *call) overlong() *jsonrpc.Error {
-	long := func(of mcp.Member) bool { return errors.Is(c.notes.Err(of), mcp.ErrTooLong) }
-	owner, key := c.notes.Method.Owner, long(mcp.Key)
+func (r *request) overlong() *jsonrpc.Error {
+	long := func(of mcp.Member) bool { return errors.Is(r.notes.Err(of), mcp.ErrTooLong) }
+	owner, key := r.notes.Method.Owner, long(mcp.Key)
 	switch {
 	case long(mcp.Cursor):
 		return unknownCursor
 	case long(mcp.RelatedTaskID), key && owner == mcp.ByTask:
 		return unknownTask
 	case long(mcp.RefURI), key && owner == mcp.ByURI:
-		err := resourceNotFound(c.era, "")
+		err := resourceNotFound(r.era, "")
 		err.Data = nil
 		return err
 	case long(mcp.RefName), key && owner == mcp.ByName:
 		what := target{kind: catalog.Tools}
-		if c.Method != mcp.MethodToolsCall {
+		if r.Method != mcp.MethodToolsCall {
 			what.kind = catalog.Prompts
 		}
 		return unknown(what.what(), "its name "+mcp.ErrTooLong.Error())
@@ -40,39 +40,39 @@ func unknown(what, name string) *jsonrpc.Error {
 }
 
 // callTool routes tools/call by the tool's name.
-func (s *session) callTool(c *call) *jsonrpc.Error {
-	if err := c.notes.Err(mcp.Key, mcp.InMeta, mcp.Task); err != nil {
+func (s *session) callTool(r *request) *jsonrpc.Error {
+	if err := r.notes.Err(mcp.Key, mcp.InMeta, mcp.Task); err != nil {
 		return invalidParams(err.Error())
 	}
 	switch {
-	case c.era == mcp.Modern && c.tasks:
-		s.whenAnswered(c, func(answer *jsonrpc.Message) { s.modernTaskCreated(c, answer) })
-	case c.era == mcp.Legacy && c.notes.Has(mcp.Task):
-		s.whenAnswered(c, func(answer *jsonrpc.Message) { s.taskCreated(c, answer) })
+	case r.era == mcp.Modern && r.tasks:
+		s.whenAnswered(r, func(answer *jsonrpc.Message) { s.modernTaskCreated(r, answer) })
+	case r.era == mcp.Legacy && r.notes.Has(mcp.Task):
+		s.whenAnswered(r, func(answer *jsonrpc.Message) { s.taskCreated(r, answer) })
 	}
-	return s.byName(c, catalog.Tools, mcp.Key)
+	return s.byName(r, catalog.Tools, mcp.Key)
 }
 
 // getPrompt routes prompts/get by the prompt's name.
-func (s *session) getPrompt(c *call) *jsonrpc.Error { return s.byName(c, catalog.Prompts, mcp.Key) }
+func (s *session) getPrompt(r *request) *jsonrpc.Error { return s.byName(r, catalog.Prompts, mcp.Key) }
 
 // byName forwards a call to the upstream that offers what a member of params names, under
 // its own name there.
-func (s *session) byName(c *call, k catalog.Kind, in mcp.Member) *jsonrpc.Error {
-	if err := c.notes.Err(in); err != nil {
+func (s *session) byName(r *request, k catalog.Kind, in mcp.Member) *jsonrpc.Error {
+	if err := r.notes.Err(in); err != nil {
 		return invalidParams(err.Error())
 	}
-	name, ok := c.notes.Text(in)
+	name, ok := r.notes.Text(in)
 	if !ok {
 		return invalidParams(errMissing("name").Error())
 	}
-	if u, original := c.upstreams.owner(c.view, c.grant, k, name); u != nil {
-		return s.toTarget(c, target{k, in, name, false}, u, original)
+	if u, original := r.upstreams.owner(r.view, r.grant, k, name); u != nil {
+		return s.toTarget(r, target{k, in, name, false}, u, original)
 	}
-	s.work(c, func(ctx context.Context) {
-		u, original := c.upstreams.find(ctx, c.asker(), k, name)
-		if err := s.toTarget(c, target{k, in, name, true}, u, original); err != nil {
-			s.fail(c, err)
+	s.work(r, func(ctx context.Context) {
+		u, original := r.upstreams.find(ctx, r.asker(), k, name)
+		if err := s.toTarget(r, target{k, in, name, true}, u, original); err != nil {
+			s.fail(r, err)
 		}
 	})
 	return nil
@@ -87,9 +87,9 @@ type target struct {
 }
 
 // toTarget forwards a call to the upstream that offers what it names, nil for none.
-func (s *session) toTarget(c *call, n target, u *upstreamConn, original string) *jsonrpc.Error {
+func (s *session) toTarget(r *request, n target, u *upstreamConn, original string) *jsonrpc.Error {
 	if u != nil {
-		denied, answered := s.denied(c, n.kind, u, original)
+		denied, answered := s.denied(r, n.kind, u, original)
 		switch {
 		case answered:
 			return nil
@@ -98,32 +98,32 @@ func (s *session) toTarget(c *call, n target, u *upstreamConn, original string) 
 		}
 	}
 	switch {
-	case u == nil && catalog.Longest(c.upstreams.prefixes, n.name) == "" && !c.upstreams.complete:
-		return c.upstreams.unreached(c.grant)
+	case u == nil && catalog.Longest(r.upstreams.prefixes, n.name) == "" && !r.upstreams.complete:
+		return r.upstreams.unreached(r.grant)
 	case u == nil || n.kind == catalog.Tools && !u.up.allows(original):
-		s.noteUnknown(c, n)
+		s.noteUnknown(r, n)
 		return unknown(n.what(), n.name)
 	}
 	if n.kind == catalog.Tools {
-		c.tool = original
+		r.tool = original
 	} else {
-		c.prompt = original
+		r.prompt = original
 	}
-	bad, sure := c.checkHeaders(u, n.kind, original)
+	bad, sure := r.checkHeaders(u, n.kind, original)
 	switch {
 	case !sure && !n.listed:
-		s.work(c, func(ctx context.Context) {
-			u.learnTools(ctx, c.asker())
-			if err := s.toTarget(c, target{n.kind, n.in, n.name, true}, u, original); err != nil {
-				s.fail(c, err)
+		s.work(r, func(ctx context.Context) {
+			u.learnTools(ctx, r.asker())
+			if err := s.toTarget(r, target{n.kind, n.in, n.name, true}, u, original); err != nil {
+				s.fail(r, err)
 			}
 		})
 	case bad != nil:
 		return bad
 	case original == n.name:
-		s.forward(c, u)
+		s.forward(r, u)
 	default:
-		s.forward(c, u, jsonrpc.Edit{Span: c.notes.At(n.in), With: jsonrpc.Quote(original)})
+		s.forward(r, u, jsonrpc.Edit{Span: r.notes.At(n.in), With: jsonrpc.Quote(original)})
 	}
 	return nil
 }
@@ -232,36 +232,36 @@ func (set *upstreamSet) prefix(k catalog.Kind, i int) string {
 }
 
 // complete routes completion/complete by what it refers to.
-func (s *session) complete(c *call) *jsonrpc.Error {
-	if err := c.notes.Err(mcp.Key, mcp.RefType, mcp.RefURI); err != nil {
+func (s *session) complete(r *request) *jsonrpc.Error {
+	if err := r.notes.Err(mcp.Key, mcp.RefType, mcp.RefURI); err != nil {
 		return invalidParams(err.Error())
 	}
-	switch kindOfRef, _ := c.notes.Text(mcp.RefType); kindOfRef {
+	switch kindOfRef, _ := r.notes.Text(mcp.RefType); kindOfRef {
 	case "ref/prompt":
-		return s.byName(c, catalog.Prompts, mcp.RefName)
+		return s.byName(r, catalog.Prompts, mcp.RefName)
 	case "ref/resource":
-		return s.toOwnerOf(c, mcp.RefURI)
+		return s.toOwnerOf(r, mcp.RefURI)
 	}
-	if u := c.upstreams.only(); u != nil && s.unlisted(c) {
-		s.forward(c, u)
+	if u := r.upstreams.only(); u != nil && s.unlisted(r) {
+		s.forward(r, u)
 		return nil
 	}
 	return invalidParams(`"ref" is neither a prompt nor a resource`)
 }
 
 // byURI forwards a call to the upstream that has the resource.
-func (s *session) byURI(c *call) *jsonrpc.Error {
-	if err := c.notes.Err(mcp.Key); err != nil {
+func (s *session) byURI(r *request) *jsonrpc.Error {
+	if err := r.notes.Err(mcp.Key); err != nil {
 		return invalidParams(err.Error())
 	}
-	return s.toOwnerOf(c, mcp.Key)
+	return s.toOwnerOf(r, mcp.Key)
 }
 
 // toOwnerOf forwards c to the upstream that lists the URI, else to one with a template
 // that matches, else to those that declare resources, one by one. A retry goes to the
 // upstream that has asked for it.
-func (s *session) toOwnerOf(c *call, in mcp.Member) *jsonrpc.Error {
-	uri, ok := c.notes.Text(in)
+func (s *session) toOwnerOf(r *request, in mcp.Member) *jsonrpc.Error {
+	uri, ok := r.notes.Text(in)
 	if !ok {
 		return invalidParams(errMissing("uri").Error())
 	}
@@ -269,48 +269,48 @@ func (s *session) toOwnerOf(c *call, in mcp.Member) *jsonrpc.Error {
 	if in == mcp.RefURI { // of a resource or a template
 		k = catalog.Templates
 	}
-	switch denied, answered := s.denied(c, k, nil, uri); {
+	switch denied, answered := s.denied(r, k, nil, uri); {
 	case answered:
 		return nil
 	case denied:
-		s.noteDenial(c, "")
-		return resourceNotFound(c.era, uri)
+		s.noteDenial(r, "")
+		return resourceNotFound(r.era, uri)
 	}
-	set := c.upstreams
+	set := r.upstreams
 	u := set.only()
 	if u == nil {
-		u = s.knownOwner(c, uri)
+		u = s.knownOwner(r, uri)
 	}
 	if u != nil {
-		s.forward(c, u)
+		s.forward(r, u)
 		return nil
 	}
-	s.work(c, func(ctx context.Context) {
-		refresh(ctx, set.conns, c.asker(), catalog.Resources, catalog.Templates)
-		if u := set.ownerOf(c.view, uri); u != nil {
-			s.forward(c, u)
+	s.work(r, func(ctx context.Context) {
+		refresh(ctx, set.conns, r.asker(), catalog.Resources, catalog.Templates)
+		if u := set.ownerOf(r.view, uri); u != nil {
+			s.forward(r, u)
 			return
 		}
 		candidates := set.withResources()
 		if len(candidates) == 0 {
-			s.fail(c, orDefault(set.unreached(c.grant), resourceNotFound(c.era, uri)))
+			s.fail(r, orDefault(set.unreached(r.grant), resourceNotFound(r.era, uri)))
 			return
 		}
-		s.toOneOf(ctx, c, candidates)
+		s.toOneOf(ctx, r, candidates)
 	})
 	return nil
 }
 
 // toOneOf forwards a call about a resource to those that may have it, in turn. A retry is
 // for one of them alone. A plain read finds out which.
-func (s *session) toOneOf(ctx context.Context, c *call, candidates []*upstreamConn) {
-	if !c.retry {
-		c.others = candidates[1:]
-		s.forward(c, candidates[0])
+func (s *session) toOneOf(ctx context.Context, r *request, candidates []*upstreamConn) {
+	if !r.retry {
+		r.others = candidates[1:]
+		s.forward(r, candidates[0])
 		return
 	}
-	if u := s.whoAnswers(ctx, c, candidates, c.Method, c.plainRead()); u != nil {
-		s.forward(c, u)
+	if u := s.whoAnswers(ctx, r, candidates, r.Method, r.plainRead()); u != nil {
+		s.forward(r, u)
 	}
 }
 
@@ -355,21 +355,21 @@ func (set *upstreamSet) ownerOf(w *view, uri string) *upstreamConn {
 // checkHeaders returns what is wrong with the headers of a call that goes to an
 // upstream's tool, nil for nothing as far as is known. It is not sure if a fresh
 // list of the tools could say something else.
-func (c *call) checkHeaders(u *upstreamConn, k catalog.Kind, tool string) (bad *jsonrpc.Error, sure bool) {
-	if k != catalog.Tools || c.msg.Headers == nil {
+func (r *request) checkHeaders(u *upstreamConn, k catalog.Kind, tool string) (bad *jsonrpc.Error, sure bool) {
+	if k != catalog.Tools || r.msg.Headers == nil {
 		return nil, true
 	}
-	t := u.lists.table(c.view, catalog.Tools)
-	bad, err := catalog.Disagrees(t.Mirrors(tool), c.msg.Headers, c.notes)
+	t := u.lists.table(r.view, catalog.Tools)
+	bad, err := catalog.Disagrees(t.Mirrors(tool), r.msg.Headers, r.notes)
 	if err != nil {
 		bad = invalidParams(err.Error())
 	}
-	return bad, t.Has(tool) && bad == nil || !u.lists.mayLearnTools(c.view)
+	return bad, t.Has(tool) && bad == nil || !u.lists.mayLearnTools(r.view)
 }
 
 // learnTools makes the upstream list its tools.
 func (u *upstreamConn) learnTools(ctx context.Context, who asker) {
-	ctx, cancel := context.WithTimeout(ctx, u.s.p.listTimeout())
+	ctx, cancel := context.WithTimeout(ctx, u.s.router.listTimeout())
 	defer cancel()
 	if !u.freshen(ctx, catalog.Tools, who) && late(ctx) {
 		u.lists.noteTooLate()
@@ -377,4 +377,4 @@ func (u *upstreamConn) learnTools(ctx context.Context, who asker) {
 }
 
 // asker is for whom upstreams are asked to route c.
-func (c *call) asker() asker { return asker{c.view, c.grant, c.identity()} }
+func (r *request) asker() asker { return asker{r.view, r.grant, r.identity()} }

@@ -16,7 +16,7 @@ type memory struct {
 	late   map[lateKey]bool // see late.go
 	warned map[string]bool  // of what a warning was given
 
-	belongings belongings // of principals, if there may be several; with a lock of its own
+	ownership ownership // of principals, if there may be several; with a lock of its own
 }
 
 // A tableKey names what upstreams list to clients with the same capabilities.

@@ -9,9 +9,9 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 )
 
-// news is what the client has seen of merged lists, and how it is told that they have
+// listChanges is what the client has seen of merged lists, and how it is told that they have
 // changed. It is of the legacy era: in the modern one a client subscribes.
-type news struct {
+type listChanges struct {
 	// Static after construction.
 	ctx        context.Context // ends with the session
 	wg         *sync.WaitGroup
@@ -25,15 +25,15 @@ type news struct {
 	announced int                 // counts what made the client ask again, see announce
 }
 
-// seen is what the client has seen of the lists of one upstream.
-type seen [catalog.Kinds]struct {
+// shownLists is what the client has seen of the lists of one upstream.
+type shownLists [catalog.Kinds]struct {
 	digest    catalog.Digest
-	announced int // news.announced when the client was told of it; 0: has listed since
+	announced int // listChanges.announced when the client was told of it; 0: has listed since
 }
 
-// newSeen is what the client has seen of another upstream: empty lists.
-func newSeen() *seen {
-	of := new(seen)
+// newShownLists is what the client has seen of another upstream: empty lists.
+func newShownLists() *shownLists {
+	of := new(shownLists)
 	for k := range of {
 		of[k].digest = catalog.EmptyDigest
 	}
@@ -45,7 +45,7 @@ func newSeen() *seen {
 const debounce = 50 * time.Millisecond
 
 // promise notes of which lists the client was told that it will hear of changes.
-func (n *news) promise(lists [catalog.Kinds]bool) {
+func (n *listChanges) promise(lists [catalog.Kinds]bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.promised = lists
@@ -53,7 +53,7 @@ func (n *news) promise(lists [catalog.Kinds]bool) {
 
 // want notes that the client asks for a merged list. What is announced from here on,
 // which is after asOf, the client has to ask for again.
-func (n *news) want(k catalog.Kind) (asOf int) {
+func (n *listChanges) want(k catalog.Kind) (asOf int) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.wanted[k] = true
@@ -62,7 +62,7 @@ func (n *news) want(k catalog.Kind) (asOf int) {
 
 // showed notes what of an upstream the client sees in a merged list, which it asked for
 // when want said asOf.
-func (n *news) showed(of *seen, k catalog.Kind, digest catalog.Digest, asOf int) {
+func (n *listChanges) showed(of *shownLists, k catalog.Kind, digest catalog.Digest, asOf int) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	of[k].digest = digest
@@ -73,7 +73,7 @@ func (n *news) showed(of *seen, k catalog.Kind, digest catalog.Digest, asOf int)
 
 // answered notes that the client has seen a list, or that there is none: whoever comes
 // later is a change.
-func (n *news) answered(k catalog.Kind) {
+func (n *listChanges) answered(k catalog.Kind) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.shown[k] = true
@@ -83,7 +83,7 @@ func (n *news) answered(k catalog.Kind) {
 // again, because of these upstreams or of some that are gone: once for each kind,
 // however many they are. Until the client has listed, a start of these upstreams is
 // no news.
-func (n *news) announce(upstreams []*seen) {
+func (n *listChanges) announce(upstreams []*shownLists) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.announced++
@@ -99,7 +99,7 @@ func (n *news) announce(upstreams []*seen) {
 }
 
 // unannounced returns the lists of an upstream whose change would be news to the client.
-func (n *news) unannounced(of *seen) (lists [catalog.Kinds]bool) {
+func (n *listChanges) unannounced(of *shownLists) (lists [catalog.Kinds]bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for k := range lists {
@@ -109,14 +109,14 @@ func (n *news) unannounced(of *seen) (lists [catalog.Kinds]bool) {
 }
 
 // matters reports whether the client waits for news of a list.
-func (n *news) matters(k catalog.Kind) bool {
+func (n *listChanges) matters(k catalog.Kind) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.shown[k] && n.promised[k]
 }
 
 // compare tells the client if what an upstream lists differs from what it has seen.
-func (n *news) compare(of *seen, k catalog.Kind, digest catalog.Digest) {
+func (n *listChanges) compare(of *shownLists, k catalog.Kind, digest catalog.Digest) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.shown[k] && n.promised[k] && of[k].announced == 0 && digest != of[k].digest {
@@ -125,7 +125,7 @@ func (n *news) compare(of *seen, k catalog.Kind, digest catalog.Digest) {
 }
 
 // changed tells the client of the lists that it has asked for and that have changed.
-func (n *news) changed(lists [catalog.Kinds]bool) {
+func (n *listChanges) changed(lists [catalog.Kinds]bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for k, yes := range lists {
@@ -136,13 +136,13 @@ func (n *news) changed(lists [catalog.Kinds]bool) {
 }
 
 // tell sends one list_changed for all changes within the debounce.
-func (n *news) tell(k catalog.Kind) {
+func (n *listChanges) tell(k catalog.Kind) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.tellLocked(k)
 }
 
-func (n *news) tellLocked(k catalog.Kind) {
+func (n *listChanges) tellLocked(k catalog.Kind) {
 	none := n.held == [catalog.Kinds]bool{}
 	n.held[min(k, catalog.Resources)] = true // there is one notification for both
 	if none && n.ctx.Err() == nil {
@@ -151,7 +151,7 @@ func (n *news) tellLocked(k catalog.Kind) {
 }
 
 // flush sends what is held back when the debounce is over.
-func (n *news) flush() {
+func (n *listChanges) flush() {
 	select {
 	case <-time.After(debounce):
 	case <-n.ctx.Done():

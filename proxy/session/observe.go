@@ -42,7 +42,7 @@ func (s *session) observed() observe.Session {
 	listens := s.subscriptions.len()
 	_, open := s.client.Open()
 	seen := observe.Session{
-		ID: s.id(), Client: s.hello.Load().text(), Principal: s.name, Began: s.began, InFlight: max(open-listens, 0), Listens: listens, QueuedBytes: s.client.Waiting(), Dropped: int(s.beyond.Load()),
+		ID: s.id(), Client: s.hello.Load().text(), Principal: s.name, Began: s.began, InFlight: max(open-listens, 0), Listens: listens, QueuedBytes: s.client.Waiting(), Dropped: int(s.overRate.Load()),
 	}
 	if c, ok := s.conn.(carried); ok {
 		seen.Transport = c.Transport()
@@ -103,14 +103,14 @@ const maxName = 64
 // maxInfo bounds the clientInfo that is kept, in bytes.
 const maxInfo = 1024
 
-func (s *session) tellBegan() {
-	if tell := s.p.Hooks.SessionBegan; tell != nil {
+func (s *session) observeBegan() {
+	if tell := s.router.Hooks.SessionBegan; tell != nil {
 		tell(s.observed())
 	}
 }
 
-func (s *session) tellEnded(err error) {
-	tell := s.p.Hooks.SessionEnded
+func (s *session) observeEnded(err error) {
+	tell := s.router.Hooks.SessionEnded
 	if tell == nil {
 		return
 	}
@@ -127,43 +127,43 @@ func (s *session) tellEnded(err error) {
 // now is how long the session has been there: half as dear as the time of day.
 func (s *session) now() time.Duration { return time.Since(s.began) }
 
-// came is when the call did.
-func (c *call) came() time.Time { return c.upstreams.s.began.Add(c.began) }
+// arrivedAt is when the call did.
+func (r *request) arrivedAt() time.Time { return r.upstreams.s.began.Add(r.began) }
 
-// tellCall tells of a call that has come. All that come are delivered, see
+// observeRequest tells of a call that has come. All that come are delivered, see
 // [session.deliver].
-func (s *session) tellCall(c *call) {
-	h := &s.p.Hooks
+func (s *session) observeRequest(r *request) {
+	h := &s.router.Hooks
 	if h.CallBegan == nil && h.CallEnded == nil && h.RequestEnded == nil && h.Follow == nil && h.CallLost == nil {
 		return
 	}
-	c.began = s.now()
-	if c.era == mcp.Modern {
-		c.client = s.nameOf(c.notes.Raw(mcp.ClientInfo))
+	r.began = s.now()
+	if r.era == mcp.Modern {
+		r.client = s.nameOf(r.notes.Raw(mcp.ClientInfo))
 	}
 	if h.CallBegan != nil {
-		h.CallBegan(s.observedCall(c))
+		h.CallBegan(s.observedCall(r))
 	}
 	if h.Follow != nil {
-		c.trace = h.Follow(s.observedCall(c), s.arrival(c))
+		r.trace = h.Follow(s.observedCall(r), s.arrival(r))
 	}
 }
 
-// tellAnswer tells of a call that is over; a nil answer is that of a cancelled one.
-func (s *session) tellAnswer(c *call, answer *jsonrpc.Message) {
-	if answer != nil && answer.Error != nil && s.p.Hooks.CallLost != nil {
-		s.tellLost(c, answer.Error)
+// observeAnswer tells of a call that is over; a nil answer is that of a cancelled one.
+func (s *session) observeAnswer(r *request, answer *jsonrpc.Message) {
+	if answer != nil && answer.Error != nil && s.router.Hooks.CallLost != nil {
+		s.observeLost(r, answer.Error)
 	}
-	tell, trace := s.p.Hooks.CallEnded, c.trace
+	tell, trace := s.router.Hooks.CallEnded, r.trace
 	if tell == nil && trace == nil {
 		return
 	}
-	seen := s.observedCall(c)
-	r := requestOf(c.Forwarded())
-	if r != nil {
-		seen.Upstream, seen.Tool, seen.Prompt, seen.Listed = r.conn.up.Name, c.tool, c.prompt, r.listed
+	seen := s.observedCall(r)
+	c := callOf(r.Forwarded())
+	if c != nil {
+		seen.Upstream, seen.Tool, seen.Prompt, seen.Listed = c.conn.up.Name, r.tool, r.prompt, c.listed
 	}
-	end := s.endOf(c, r, answer)
+	end := s.endOf(r, c, answer)
 	if trace != nil {
 		seen.Trace = trace.ID()
 		trace.End(seen, end)
@@ -175,40 +175,40 @@ func (s *session) tellAnswer(c *call, answer *jsonrpc.Message) {
 
 // endOf is how a call has ended whose last request, if there was any, is r: with that, if
 // that is over.
-func (s *session) endOf(c *call, r *request, answer *jsonrpc.Message) observe.End {
+func (s *session) endOf(r *request, c *call, answer *jsonrpc.Message) observe.End {
 	var over time.Duration
-	if r != nil {
-		over = time.Duration(r.over.Load())
+	if c != nil {
+		over = time.Duration(c.over.Load())
 	}
 	switch {
 	case over == 0:
 		over = s.now()
-	case r.ended != "" && answer != nil && answer.Error == nil: // known already
-		return observe.End{At: s.began.Add(over), Took: over - c.began, Outcome: r.ended}
+	case c.ended != "" && answer != nil && answer.Error == nil: // known already
+		return observe.End{At: s.began.Add(over), Took: over - r.began, Outcome: c.ended}
 	}
-	return observe.EndAt(s.began.Add(over), over-c.began, answer)
+	return observe.EndAt(s.began.Add(over), over-r.began, answer)
 }
 
-// tellLost tells of a call that gets the error of an event, if this is one.
-func (s *session) tellLost(c *call, answer json.RawMessage) {
+// observeLost tells of a call that gets the error of an event, if this is one.
+func (s *session) observeLost(r *request, answer json.RawMessage) {
 	lost, ok := observe.LossOf(answer)
 	if !ok {
 		return
 	}
 	upstream := lost.Upstream
-	lost.Call = s.observedCall(c)
-	lost.Upstream, lost.Tool = upstream, c.tool
-	if r := requestOf(c.Forwarded()); r != nil {
-		lost.Upstream = r.conn.up.Name // whatever the error says
+	lost.Call = s.observedCall(r)
+	lost.Upstream, lost.Tool = upstream, r.tool
+	if c := callOf(r.Forwarded()); c != nil {
+		lost.Upstream = c.conn.up.Name // whatever the error says
 	}
-	lost.Took = s.now() - c.began
-	s.p.Hooks.CallLost(lost)
+	lost.Took = s.now() - r.began
+	s.router.Hooks.CallLost(lost)
 }
 
-// tellEnd tells of the end of an upstream connection if its host did not tell what clients
+// observeEnd tells of the end of an upstream connection if its host did not tell what clients
 // hear of it, since this side has ended it.
-func (u *upstreamConn) tellEnd(said, told *jsonrpc.ClosedError, inFlight int) {
-	tell := u.s.p.Hooks.Happened
+func (u *upstreamConn) observeEnd(said, told *jsonrpc.ClosedError, inFlight int) {
+	tell := u.s.router.Hooks.Happened
 	if tell == nil || told.Cause == "" || said.Event == "" {
 		return
 	}
@@ -220,66 +220,66 @@ func (u *upstreamConn) tellEnd(said, told *jsonrpc.ClosedError, inFlight int) {
 	tell(e)
 }
 
-func (s *session) observedCall(c *call) observe.Call {
-	return observe.Call{Session: s.id(), Client: s.clientOf(c), Principal: s.name, Account: s.account, Era: string(c.era), Method: mcp.NameOf(c.Method)}
+func (s *session) observedCall(r *request) observe.Call {
+	return observe.Call{Session: s.id(), Client: s.clientOf(r), Principal: s.name, Account: s.account, Era: string(r.era), Method: mcp.NameOf(r.Method)}
 }
 
 // clientOf returns what the client of a call calls itself.
-func (s *session) clientOf(c *call) string {
-	if c.era == mcp.Legacy {
+func (s *session) clientOf(r *request) string {
+	if r.era == mcp.Legacy {
 		return s.hello.Load().text()
 	}
-	return c.client
+	return r.client
 }
 
 // A watcher tells of requests to upstreams.
 type watcher struct{}
 
 // Sent implements [peer.Watcher].
-func (watcher) Sent(c *peer.Call) {
-	r := requestOf(c)
-	h := &r.conn.s.p.Hooks
-	if h.RequestBegan == nil && h.RequestEnded == nil && r.trace == nil {
+func (watcher) Sent(pc *peer.Call) {
+	c := callOf(pc)
+	h := &c.conn.s.router.Hooks
+	if h.RequestBegan == nil && h.RequestEnded == nil && c.trace == nil {
 		return
 	}
-	r.began = r.conn.s.now()
+	c.began = c.conn.s.now()
 	if h.RequestBegan != nil {
-		h.RequestBegan(r.observed())
+		h.RequestBegan(c.observed())
 	}
-	if r.trace != nil {
-		r.trace.Sent()
+	if c.trace != nil {
+		c.trace.Sent()
 	}
 }
 
 // Over implements [peer.Watcher].
-func (watcher) Over(c *peer.Call, answer *jsonrpc.Message, lost *peer.Lost) {
-	r := requestOf(c)
-	s := r.conn.s
-	tell := s.p.Hooks.RequestEnded
-	if tell == nil && r.trace == nil {
+func (watcher) Over(pc *peer.Call, answer *jsonrpc.Message, lost *peer.Lost) {
+	c := callOf(pc)
+	s := c.conn.s
+	tell := s.router.Hooks.RequestEnded
+	if tell == nil && c.trace == nil {
 		return
 	}
 	if lost != nil {
-		answer = jsonrpc.NewError(r.ID, lost.Wire(jsonrpc.CodeInternalError, r.conn.up.Name))
+		answer = jsonrpc.NewError(c.ID, lost.Wire(jsonrpc.CodeInternalError, c.conn.up.Name))
 	}
 	over := s.now()
-	seen, end := r.observed(), observe.EndAt(s.began.Add(over), over-r.began, answer)
+	seen, end := c.observed(), observe.EndAt(s.began.Add(over), over-c.began, answer)
 	if answer != nil && answer.Error == nil {
-		r.ended = end.Outcome
+		c.ended = end.Outcome
 	}
-	r.over.Store(int64(over))
-	if r.trace != nil {
-		r.trace.End(seen, end)
+	c.over.Store(int64(over))
+	if c.trace != nil {
+		c.trace.End(seen, end)
 	}
 	if tell != nil {
 		tell(seen, end)
 	}
 }
 
-func (r *request) observed() observe.Request {
-	seen := observe.Request{Session: r.conn.s.id(), Upstream: r.conn.up.Name, Era: string(r.conn.era), Method: mcp.NameOf(r.Method), Listed: r.listed}
-	if r.trace != nil {
-		seen.Trace = r.trace.ID()
+func (c *call) observed() observe.Request {
+	seen := observe.Request{Session: c.conn.s.id(), Upstream: c.conn.up.Name, Era: string(c.conn.era), Method: mcp.NameOf(c.Method), Listed: c.listed}
+	if c.trace != nil {
+		seen.Trace = c.trace.ID()
 	}
 	return seen
 }

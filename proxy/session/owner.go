@@ -71,29 +71,29 @@ func (r *readers) forget(u *upstreamConn) {
 }
 
 // readerKey is what a call's read is remembered by.
-func (c *call) readerKey(uri string) (key catalog.Digest) {
+func (r *request) readerKey(uri string) (key catalog.Digest) {
 	hash := sha256.New()
-	hash.Write(c.identity()) // an object: what follows is no part of it
+	hash.Write(r.identity()) // an object: what follows is no part of it
 	hash.Write([]byte(uri))
 	hash.Sum(key[:0])
 	return key
 }
 
 // readResource routes resources/read, which may be a retry in the modern era.
-func (s *session) readResource(c *call) *jsonrpc.Error {
-	if c.era == mcp.Legacy {
-		return s.byURI(c)
+func (s *session) readResource(r *request) *jsonrpc.Error {
+	if r.era == mcp.Legacy {
+		return s.byURI(r)
 	}
-	n := c.notes
+	n := r.notes
 	if err := n.Err(mcp.Key, mcp.Responses, mcp.RequestState); err != nil {
 		return invalidParams(err.Error())
 	}
-	c.retry = isGiven(n.Raw(mcp.Responses)) || isGiven(n.Raw(mcp.RequestState))
-	if uri, ok := n.Text(mcp.Key); ok && c.upstreams.only() == nil {
-		key := c.readerKey(uri)
-		s.whenAnswered(c, func(answer *jsonrpc.Message) { s.readAnswered(c, answer, key, uri) })
+	r.retry = isGiven(n.Raw(mcp.Responses)) || isGiven(n.Raw(mcp.RequestState))
+	if uri, ok := n.Text(mcp.Key); ok && r.upstreams.only() == nil {
+		key := r.readerKey(uri)
+		s.whenAnswered(r, func(answer *jsonrpc.Message) { s.readAnswered(r, answer, key, uri) })
 	}
-	return s.toOwnerOf(c, mcp.Key)
+	return s.toOwnerOf(r, mcp.Key)
 }
 
 // isGiven reports whether a member is there; null is none.
@@ -101,36 +101,36 @@ func isGiven(value json.RawMessage) bool { return value != nil && string(value) 
 
 // readAnswered remembers who answered a read. If the last upstream that was asked has no
 // resources at all, the client hears that nobody has this one.
-func (s *session) readAnswered(c *call, answer *jsonrpc.Message, key catalog.Digest, uri string) {
+func (s *session) readAnswered(r *request, answer *jsonrpc.Message, key catalog.Digest, uri string) {
 	if code, _ := jsonrpc.Member(answer.Error, "code"); string(code) == noMethod {
 		answer.Error = resourceNotFound(mcp.Modern, uri).Raw()
 	}
-	if answer.Error == nil && c.sent != nil {
-		s.readers.add(key, c.sent.conn)
+	if answer.Error == nil && r.sent != nil {
+		s.readers.add(key, r.sent.conn)
 	}
 }
 
 // knownOwner returns the upstream that is known to have a resource: for a retry the one
 // that has asked for it, else one that lists it or has a template for it.
-func (s *session) knownOwner(c *call, uri string) *upstreamConn {
-	if c.retry {
-		if u := s.readers.get(c.readerKey(uri)); u != nil {
+func (s *session) knownOwner(r *request, uri string) *upstreamConn {
+	if r.retry {
+		if u := s.readers.get(r.readerKey(uri)); u != nil {
 			return u
 		}
 	}
-	return c.upstreams.ownerOf(c.view, uri)
+	return r.upstreams.ownerOf(r.view, uri)
 }
 
 // plainRead turns the params of a retry into those of a first read.
-func (c *call) plainRead() json.RawMessage {
-	return jsonrpc.Set(c.msg.Params, jsonrpc.Value{Key: "_meta", Text: c.identity()},
+func (r *request) plainRead() json.RawMessage {
+	return jsonrpc.Set(r.msg.Params, jsonrpc.Value{Key: "_meta", Text: r.identity()},
 		jsonrpc.Value{Key: "inputResponses"}, jsonrpc.Value{Key: "requestState"})
 }
 
-// unaware reports whether an error of an upstream says that it does not have a resource,
+// lacksResource reports whether an error of an upstream says that it does not have a resource,
 // or that it was never asked. Then another one may have it. Any other error comes from
 // the upstream that has it. Servers that have no code for it say 0.
-func unaware(text json.RawMessage) bool {
+func lacksResource(text json.RawMessage) bool {
 	raw, err := jsonrpc.Member(text, "code")
 	if err != nil {
 		return false
@@ -146,7 +146,7 @@ func unaware(text json.RawMessage) bool {
 // whoAnswers asks upstreams in turn and returns the first one with a result. If none has
 // one, it answers c with the first error that says more than "unknown", else with the
 // last error.
-func (s *session) whoAnswers(ctx context.Context, c *call, conns []*upstreamConn, method string, params json.RawMessage) *upstreamConn {
+func (s *session) whoAnswers(ctx context.Context, r *request, conns []*upstreamConn, method string, params json.RawMessage) *upstreamConn {
 	var refusal *jsonrpc.Message
 	vague := false
 	for _, u := range conns {
@@ -158,16 +158,16 @@ func (s *session) whoAnswers(ctx context.Context, c *call, conns []*upstreamConn
 			return u
 		}
 		if refusal == nil || vague {
-			refusal, vague = c.checked(u, answer), unaware(answer.Error)
+			refusal, vague = r.checked(u, answer), lacksResource(answer.Error)
 		}
 	}
-	s.settle(c, refusal)
+	s.settle(r, refusal)
 	return nil
 }
 
 // askWithin is ask within the list timeout. When that ends, the answer is an error.
 func (u *upstreamConn) askWithin(ctx context.Context, method string, params json.RawMessage) *jsonrpc.Message {
-	ctx, cancel := context.WithTimeout(ctx, u.s.p.listTimeout())
+	ctx, cancel := context.WithTimeout(ctx, u.s.router.listTimeout())
 	defer cancel()
 	answer, err := u.ask(ctx, method, params)
 	if err != nil {

@@ -50,7 +50,7 @@ func TestUnaware(t *testing.T) {
 		{json.RawMessage(`{"code":-32042,"message":"go there"}`), false},
 		{json.RawMessage(`{"code":-32602,"CODE":1,"message":"odd"}`), false},
 	} {
-		if got := unaware(tt.err); got != tt.want {
+		if got := lacksResource(tt.err); got != tt.want {
 			t.Errorf("%s: %t", tt.err, got)
 		}
 	}

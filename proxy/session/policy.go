@@ -18,7 +18,7 @@ import (
 // what it is about, whatever it was called: the upstream with its own name of a tool or
 // prompt, or a URI as the client wrote it. What is denied is as unknown:
 //
-//   - An upstream that has nothing for the client is in no upstream set of it (seenBy). So
+//   - An upstream that has nothing for the client is in no upstream set of it (visibleTo). So
 //     it is not started, introduced, listed or asked for it.
 //   - Names do not resolve to what is denied (offers), lists leave it out (visible), and
 //     calls of it are refused (denied).
@@ -33,12 +33,12 @@ func (s *session) grantOf(from *identity.Identity) *policy.Grant {
 	if s.lastSender.Load() != from {
 		s.lastSender.Store(from)
 	}
-	return s.p.Policies.For(from)
+	return s.router.Policies.For(from)
 }
 
 // grant returns what the last sender of a request may now.
 func (s *session) grant() *policy.Grant {
-	return s.p.Policies.For(orDefault(s.lastSender.Load(), s.who))
+	return s.router.Policies.For(orDefault(s.lastSender.Load(), s.who))
 }
 
 // ReplacePolicies makes other rules count for the next request of every session, and tells
@@ -59,7 +59,7 @@ func (p *Router) ReplacePolicies(rules []policy.Rule) error {
 func (s *session) regrant(before *policy.Policies) {
 	s.views.forgetPages()
 	who := orDefault(s.lastSender.Load(), s.who)
-	s.news.changed(s.upstreams.of(mcp.Legacy).differing(&s.views.legacy, before.For(who), s.grant()))
+	s.listChanges.changed(s.upstreams.of(mcp.Legacy).differing(&s.views.legacy, before.For(who), s.grant()))
 	for _, sub := range s.subscriptions.all() {
 		lists := s.upstreams.of(mcp.Modern).differing(sub.c.view, before.For(sub.who), sub.grant())
 		s.subscriptions.regrant(sub, lists)
@@ -110,16 +110,16 @@ func ruleName(k catalog.Kind, u *upstreamConn, name string) string {
 	return name
 }
 
-// seenBy returns the upstream set as a client sees it: without those that have nothing for
+// visibleTo returns the upstream set as a client sees it: without those that have nothing for
 // it. It is the same one for all clients that see the same.
-func (set *upstreamSet) seenBy(g *policy.Grant) *upstreamSet {
+func (set *upstreamSet) visibleTo(g *policy.Grant) *upstreamSet {
 	if g == nil {
 		return set
 	}
-	if seen, ok := set.bySight.Load(g.Sight()); ok {
+	if seen, ok := set.byVisibility.Load(g.Visibility()); ok {
 		return seen.(*upstreamSet)
 	}
-	seen, _ := set.bySight.LoadOrStore(g.Sight(), set.without(func(u *upstreamConn) bool { return !g.Sees(u.up.Name) }))
+	seen, _ := set.byVisibility.LoadOrStore(g.Visibility(), set.without(func(u *upstreamConn) bool { return !g.Sees(u.up.Name) }))
 	return seen.(*upstreamSet)
 }
 
@@ -159,19 +159,19 @@ func (who asker) visible(u *upstreamConn, k catalog.Kind, li *catalog.Listing) *
 
 // denied reports whether the client must not use what a call is about. If only scopes are
 // missing, the call has been answered, and answered says so.
-func (s *session) denied(c *call, k catalog.Kind, u *upstreamConn, name string) (denied, answered bool) {
-	if c.grant == nil {
+func (s *session) denied(r *request, k catalog.Kind, u *upstreamConn, name string) (denied, answered bool) {
+	if r.grant == nil {
 		return false, false
 	}
-	d := c.grant.Decide(kindOf(k), ruleName(k, u, name))
-	if d.Allowed && k.IsNamed() && c.maybeFormer(k, u, name) {
-		d.Allowed = c.grant.May(kindOf(k), name)
+	d := r.grant.Decide(kindOf(k), ruleName(k, u, name))
+	if d.Allowed && k.IsNamed() && r.maybeFormer(k, u, name) {
+		d.Allowed = r.grant.May(kindOf(k), name)
 	}
 	switch {
 	case !d.Allowed:
 		return true, false
 	case d.Missing != nil:
-		s.needsScopes(c, d.Needs)
+		s.needsScopes(r, d.Needs)
 		return false, true
 	}
 	return false, false
@@ -180,8 +180,8 @@ func (s *session) denied(c *call, k catalog.Kind, u *upstreamConn, name string) 
 // maybeFormer reports whether a name that a sole upstream does not list could be one from
 // when there were several, as far as its client can tell: <upstream>__<name>. If a rule
 // denies that one it is unknown, whether or not there is such a name.
-func (c *call) maybeFormer(k catalog.Kind, u *upstreamConn, name string) bool {
-	return c.upstreams.only() == u && c.upstreams.prefixes[0] == "" && catalog.MayBeFormer(u.up.Name, name) && !u.lists.table(c.view, k).Has(name)
+func (r *request) maybeFormer(k catalog.Kind, u *upstreamConn, name string) bool {
+	return r.upstreams.only() == u && r.upstreams.prefixes[0] == "" && catalog.MayBeFormer(u.up.Name, name) && !u.lists.table(r.view, k).Has(name)
 }
 
 // soleOf returns the sole upstream for a notification that nobody here knows; nil for none.
@@ -190,29 +190,29 @@ func (s *session) soleOf(era mcp.Era, m *jsonrpc.Message) *upstreamConn {
 	if !g.Unlisted() {
 		return nil
 	}
-	return s.upstreams.of(era).seenBy(g).only()
+	return s.upstreams.of(era).visibleTo(g).only()
 }
 
 // unlisted reports whether a call may go to the sole upstream though no rule can name what
 // it is about.
-func (s *session) unlisted(c *call) bool {
-	if c.grant.Unlisted() {
+func (s *session) unlisted(r *request) bool {
+	if r.grant.Unlisted() {
 		return true
 	}
-	s.noteDenial(c, "")
+	s.noteDenial(r, "")
 	return false
 }
 
 // deniedTask is denied for a task of an upstream, by its own id. It belongs to its tool, or
 // to its upstream if nobody remembers the tool.
-func (s *session) deniedTask(c *call, u *upstreamConn, id string) (denied, answered bool) {
-	if c.grant == nil {
+func (s *session) deniedTask(r *request, u *upstreamConn, id string) (denied, answered bool) {
+	if r.grant == nil {
 		return false, false
 	}
 	if tool := u.toolOf(id); tool != "" {
-		return s.denied(c, catalog.Tools, u, tool)
+		return s.denied(r, catalog.Tools, u, tool)
 	}
-	return !c.grant.Sees(u.up.Name), false
+	return !r.grant.Sees(u.up.Name), false
 }
 
 // mayTask reports whether a client may see a task of the upstream.
@@ -231,40 +231,40 @@ func (u *upstreamConn) toolOf(id string) string { return u.s.tasks.get(u.taskNam
 
 // confine takes out of the filter of a subscription what its client must not hear of. It
 // reports false if only scopes are missing; then the call was answered.
-func (s *session) confine(c *call, f *catalog.Filter) bool {
-	if c.grant == nil {
+func (s *session) confine(r *request, f *catalog.Filter) bool {
+	if r.grant == nil {
 		return true
 	}
 	var needs []string
 	before := len(f.URIs) + len(f.Tasks)
 	missing := false
 	f.URIs = slices.DeleteFunc(f.URIs, func(uri string) bool {
-		d := c.grant.Decide(policy.Resource, uri)
+		d := r.grant.Decide(policy.Resource, uri)
 		needs, missing = append(needs, d.Needs...), missing || d.Missing != nil
 		return !d.Allowed
 	})
 	f.Tasks = slices.DeleteFunc(f.Tasks, func(name string) bool {
-		u, id := c.upstreams.runner(name)
-		return u != nil && !u.mayTask(c.grant, id)
+		u, id := r.upstreams.runner(name)
+		return u != nil && !u.mayTask(r.grant, id)
 	})
 	switch {
 	case missing:
 		slices.Sort(needs)
-		s.needsScopes(c, slices.Compact(needs))
+		s.needsScopes(r, slices.Compact(needs))
 		return false
-	case !c.grant.Unlisted():
+	case !r.grant.Unlisted():
 		f.As = nil
 	case len(f.URIs)+len(f.Tasks) < before:
 		f.As = f.On(f.As)
 	}
 	if len(f.URIs)+len(f.Tasks) < before {
-		s.noteDenial(c, "")
+		s.noteDenial(r, "")
 	}
 	return true
 }
 
-// mayHear reports whether a client may hear of a resource.
-func mayHear(g *policy.Grant, m *jsonrpc.Message) bool {
+// mayNotify reports whether a client may hear of a resource.
+func mayNotify(g *policy.Grant, m *jsonrpc.Message) bool {
 	if g == nil {
 		return true
 	}
@@ -275,22 +275,22 @@ func mayHear(g *policy.Grant, m *jsonrpc.Message) bool {
 
 // admits counts a call that begins, and reports false if there is no room for it: then it
 // was answered. What costs nobody anything is not counted.
-func (s *session) admits(c *call) bool {
-	if c.grant == nil || c.Method == mcp.MethodPing {
+func (s *session) admits(r *request) bool {
+	if r.grant == nil || r.Method == mcp.MethodPing {
 		return true
 	}
-	use, refused := c.grant.Begin()
+	use, refused := r.grant.Begin()
 	if refused != nil {
-		s.logBeyond(c.grant, refused)
+		s.logBeyond(r.grant, refused)
 		err := jsonrpc.Overloaded("")
 		err.Message = strings.ToUpper(refused.Text[:1]) + refused.Text[1:]
-		s.refuseWith(c, err, refused.Refusal)
+		s.refuseWith(r, err, refused.Refusal)
 		return false
 	}
 	s.mu.Lock()
-	c.use = use
+	r.use = use
 	s.mu.Unlock()
-	if !c.Open() { // who has taken it may have looked before
+	if !r.Open() { // who has taken it may have looked before
 		use.End()
 	}
 	return true
@@ -300,7 +300,7 @@ func (s *session) admits(c *call) bool {
 // the rate: then it is dropped. Some are not counted: a cancellation and initialized do no
 // more than what they name, and roots/list_changed is held back instead.
 func (s *session) admitsNotification(m *jsonrpc.Message) bool {
-	if s.p.Policies == nil || m.Method == mcp.MethodInitialized || m.Method == mcp.MethodRootsChanged {
+	if s.router.Policies == nil || m.Method == mcp.MethodInitialized || m.Method == mcp.MethodRootsChanged {
 		return true
 	}
 	g := s.grantOf(m.From)
@@ -309,8 +309,8 @@ func (s *session) admitsNotification(m *jsonrpc.Message) bool {
 		return true
 	}
 	s.logBeyond(g, refused)
-	s.beyond.Add(1)
-	s.tellRefused(refused.Refusal)
+	s.overRate.Add(1)
+	s.observeRefused(refused.Refusal)
 	return false
 }
 
@@ -325,42 +325,42 @@ func (s *session) logBeyond(g *policy.Grant, refused *policy.Refused) {
 
 // needsScopes answers a call for which the client lacks scopes: with all that it needs, so
 // that it can ask for them at once.
-func (s *session) needsScopes(c *call, all []string) {
-	s.log.Debug("client lacks scopes", "method", mcp.NameOf(c.Method), "principal", c.grant.Who.String(), "rule", c.grant.Rule(), "scopes", all)
+func (s *session) needsScopes(r *request, all []string) {
+	s.log.Debug("client lacks scopes", "method", mcp.NameOf(r.Method), "principal", r.grant.Who.String(), "rule", r.grant.Rule(), "scopes", all)
 	text := "insufficient scope: this needs " + strings.Join(all, " ")
-	s.refuseWith(c, jsonrpc.InsufficientScope(all), &identity.Refusal{Status: 403, Code: "insufficient_scope", Text: text, Scopes: all})
+	s.refuseWith(r, jsonrpc.InsufficientScope(all), &identity.Refusal{Status: 403, Code: "insufficient_scope", Text: text, Scopes: all})
 }
 
 // refuseWith answers a call with an error, beside which front ends get why.
-func (s *session) refuseWith(c *call, err *jsonrpc.Error, why *identity.Refusal) {
-	m := jsonrpc.NewError(c.ID, err)
+func (s *session) refuseWith(r *request, err *jsonrpc.Error, why *identity.Refusal) {
+	m := jsonrpc.NewError(r.ID, err)
 	m.Refused = why
-	s.tellRefused(why)
-	s.settleNow(c, m)
+	s.observeRefused(why)
+	s.settleNow(r, m)
 }
 
-func (s *session) tellRefused(why *identity.Refusal) {
-	if tell := s.p.Hooks.Refused; tell != nil {
+func (s *session) observeRefused(why *identity.Refusal) {
+	if tell := s.router.Hooks.Refused; tell != nil {
 		tell(observe.Refusal{Reason: why.Reason()})
 	}
 }
 
 // noteUnknown logs the denial of a call if its name is unknown to its client alone.
-func (s *session) noteUnknown(c *call, n target) {
-	if c.grant == nil || !s.log.Enabled(s.ctx, slog.LevelDebug) {
+func (s *session) noteUnknown(r *request, n target) {
+	if r.grant == nil || !s.log.Enabled(s.ctx, slog.LevelDebug) {
 		return
 	}
-	set := s.upstreams.of(c.era)
-	if u, original := set.owner(c.view, nil, n.kind, n.name); u != nil {
-		s.noteDenial(c, ruleName(n.kind, u, original))
-	} else if catalog.Longest(set.prefixes, n.name) != catalog.Longest(c.upstreams.prefixes, n.name) {
-		s.noteDenial(c, "")
+	set := s.upstreams.of(r.era)
+	if u, original := set.owner(r.view, nil, n.kind, n.name); u != nil {
+		s.noteDenial(r, ruleName(n.kind, u, original))
+	} else if catalog.Longest(set.prefixes, n.name) != catalog.Longest(r.upstreams.prefixes, n.name) {
+		s.noteDenial(r, "")
 	}
 }
 
 // noteDenial logs which rule has denied a call, of what if that has a name: the client hears
 // only that there is no such thing.
-func (s *session) noteDenial(c *call, name string) {
-	s.log.Debug("denied by a policy", "method", mcp.NameOf(c.Method), "name", name[:min(len(name), maxName)],
-		"principal", c.grant.Who.String(), "rule", orDefault(c.grant.Rule(), "none"))
+func (s *session) noteDenial(r *request, name string) {
+	s.log.Debug("denied by a policy", "method", mcp.NameOf(r.Method), "name", name[:min(len(name), maxName)],
+		"principal", r.grant.Who.String(), "rule", orDefault(r.grant.Rule(), "none"))
 }

@@ -82,32 +82,32 @@ func (rs *resourceSubs) forget(u *upstreamConn) {
 }
 
 // subscribe routes resources/subscribe and remembers what succeeded.
-func (s *session) subscribe(c *call) *jsonrpc.Error {
-	params, bad := c.sentAgain("uri")
+func (s *session) subscribe(r *request) *jsonrpc.Error {
+	params, bad := r.sentAgain("uri")
 	if bad != nil {
 		return bad
 	}
-	uri, _ := c.notes.Text(mcp.Key)
-	if !s.keep(c, resourceSub{params: params}.size(uri)) {
+	uri, _ := r.notes.Text(mcp.Key)
+	if !s.keep(r, resourceSub{params: params}.size(uri)) {
 		return jsonrpc.Overloaded("")
 	}
-	s.whenAnswered(c, func(answer *jsonrpc.Message) {
-		if answer.Error == nil && c.sent != nil {
-			s.resourceSubs.add(uri, resourceSub{c.sent.conn, params})
+	s.whenAnswered(r, func(answer *jsonrpc.Message) {
+		if answer.Error == nil && r.sent != nil {
+			s.resourceSubs.add(uri, resourceSub{r.sent.conn, params})
 		}
 	})
-	return s.byURI(c)
+	return s.byURI(r)
 }
 
 // unsubscribe goes where the subscription is.
-func (s *session) unsubscribe(c *call) *jsonrpc.Error {
-	if err := c.notes.Err(mcp.Key); err != nil {
+func (s *session) unsubscribe(r *request) *jsonrpc.Error {
+	if err := r.notes.Err(mcp.Key); err != nil {
 		return invalidParams(err.Error())
 	}
-	uri, _ := c.notes.Text(mcp.Key)
+	uri, _ := r.notes.Text(mcp.Key)
 	if u := s.resourceSubs.take(uri); u != nil {
-		s.forward(c, u)
+		s.forward(r, u)
 		return nil
 	}
-	return s.toOwnerOf(c, mcp.Key)
+	return s.toOwnerOf(r, mcp.Key)
 }

@@ -8,9 +8,9 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
-// rootsNews is when upstreams are told that the client's roots have changed: at once, and then
+// rootsChanges is when upstreams are told that the client's roots have changed: at once, and then
 // once in rootsPause, however often the client says so.
-type rootsNews struct {
+type rootsChanges struct {
 	mu      sync.Mutex // guards the fields below; session.mu may be taken with it held
 	resting bool       // the upstreams have been told a moment ago
 	held    *jsonrpc.Message
@@ -55,7 +55,7 @@ func (s *session) restRoots() {
 }
 
 // flush tells the upstreams what was held back, and reports whether anything was.
-func (r *rootsNews) flush(s *session) bool {
+func (r *rootsChanges) flush(s *session) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	m := r.held

@@ -15,7 +15,7 @@ import (
 // A handler begins to answer a request of the client, in each era that has its method. It
 // must not wait: what takes more than a look at the tables goes into session.work. An
 // error that it returns is the answer.
-type handler func(*session, *call) *jsonrpc.Error
+type handler func(*session, *request) *jsonrpc.Error
 
 // handlers are for methods that are answered here, or that need more than to be passed on.
 var handlers map[string]handler
@@ -48,10 +48,10 @@ func init() { // not literals: the handlers refer to the tables
 	}
 }
 
-// arrayed reports why an array of messages may not come: it may in the one version that has
+// batch reports why an array of messages may not come: it may in the one version that has
 // them (2025-03-26 basic: implementations MUST support receiving JSON-RPC batches). Each
 // element is a message of its own; the answers go back as one array.
-func (s *session) arrayed(elements []*jsonrpc.Message) *jsonrpc.Error {
+func (s *session) batch(elements []*jsonrpc.Message) *jsonrpc.Error {
 	s.mu.Lock()
 	version := s.handshake.version
 	s.mu.Unlock()
@@ -65,56 +65,56 @@ func (s *session) arrayed(elements []*jsonrpc.Message) *jsonrpc.Error {
 var noBatch = &jsonrpc.Error{Code: jsonrpc.CodeInvalidRequest, Message: "Invalid request: no batch is possible here"}
 
 // request routes one request of the client.
-func (s *session) request(r *peer.Request) {
-	c := r.Value.(*call)
-	r.Message = nil // c has it
-	if !s.admits(c) {
+func (s *session) request(pr *peer.Request) {
+	r := pr.Value.(*request)
+	pr.Message = nil // c has it
+	if !s.admits(r) {
 		return
 	}
-	bad := c.bad
+	bad := r.bad
 	switch {
 	case bad != nil:
-	case len(c.notes.Raw(mcp.Token)) > maxToken, errors.Is(c.notes.Err(mcp.Token), mcp.ErrTooLong):
+	case len(r.notes.Raw(mcp.Token)) > maxToken, errors.Is(r.notes.Err(mcp.Token), mcp.ErrTooLong):
 		bad = &jsonrpc.Error{Code: jsonrpc.CodeInvalidRequest, Message: `Invalid request: "progressToken" is longer than 1 KiB`}
-	case c.era == mcp.Modern && c.InArray(): // it has no batches
+	case r.era == mcp.Modern && r.InArray(): // it has no batches
 		bad = noBatch
-	case c.era == mcp.Legacy && c.Method != mcp.MethodInitialize && c.Method != mcp.MethodPing && !s.clientReady():
+	case r.era == mcp.Legacy && r.Method != mcp.MethodInitialize && r.Method != mcp.MethodPing && !s.clientReady():
 		bad = &jsonrpc.Error{Code: jsonrpc.CodeInvalidRequest, Message: "Invalid request: not initialized"}
 	default:
-		bad = s.route(c)
+		bad = s.route(r)
 	}
 	if bad != nil {
-		s.fail(c, bad)
+		s.fail(r, bad)
 	}
 }
 
 // route hands a request to its handler. A request without handler goes to a sole upstream;
 // it is never broadcast. A method that the modern era has removed goes to nobody, even if
 // an upstream knows it.
-func (s *session) route(c *call) *jsonrpc.Error {
-	row := c.notes.Method
+func (s *session) route(r *request) *jsonrpc.Error {
+	row := r.notes.Method
 	known := row.IsRequestOf(mcp.FromClient)
 	var handle handler
-	if known && row.In(c.era) {
-		if handle = handlers[c.Method]; handle == nil {
+	if known && row.In(r.era) {
+		if handle = handlers[r.Method]; handle == nil {
 			handle = finders[row.Owner]
 		}
 	}
-	u := c.upstreams.only()
-	removed := known && c.era == mcp.Modern && !row.In(mcp.Modern)
+	u := r.upstreams.only()
+	removed := known && r.era == mcp.Modern && !row.In(mcp.Modern)
 	switch {
 	case handle != nil:
-		return handle(s, c)
-	case u != nil && !removed && s.unlisted(c):
-		s.forward(c, u)
+		return handle(s, r)
+	case u != nil && !removed && s.unlisted(r):
+		s.forward(r, u)
 		return nil
 	}
-	return methodNotFound(c.Method)
+	return methodNotFound(r.Method)
 }
 
 // pong answers a ping, which is about this hop alone.
-func (s *session) pong(c *call) *jsonrpc.Error {
-	s.settleNow(c, jsonrpc.NewResult(c.ID, json.RawMessage(`{}`)))
+func (s *session) pong(r *request) *jsonrpc.Error {
+	s.settleNow(r, jsonrpc.NewResult(r.ID, json.RawMessage(`{}`)))
 	return nil
 }
 
@@ -150,9 +150,9 @@ func (s *session) notified(m *jsonrpc.Message) {
 
 // sentAgain returns what is kept of the params of a request, for upstreams that start anew: the
 // member that it is about, and its _meta.
-func (c *call) sentAgain(key string) (json.RawMessage, *jsonrpc.Error) {
-	values := []jsonrpc.Value{{Key: key, Text: c.notes.Raw(mcp.Key)}}
-	meta := c.notes.Raw(mcp.InMeta)
+func (r *request) sentAgain(key string) (json.RawMessage, *jsonrpc.Error) {
+	values := []jsonrpc.Value{{Key: key, Text: r.notes.Raw(mcp.Key)}}
+	meta := r.notes.Raw(mcp.InMeta)
 	switch {
 	case len(meta) > maxKeptMeta:
 		return nil, invalidParams(`"_meta" is longer than 4 KiB`)
@@ -164,15 +164,15 @@ func (c *call) sentAgain(key string) (json.RawMessage, *jsonrpc.Error) {
 
 // setLevel tells all upstreams that log how much the client wants to hear, and
 // those that start later likewise.
-func (s *session) setLevel(c *call) *jsonrpc.Error {
-	err := c.notes.Err(mcp.Key)
-	if level, ok := c.notes.Text(mcp.Key); err == nil && !(ok && slices.Contains(mcp.LogLevels, level)) {
+func (s *session) setLevel(r *request) *jsonrpc.Error {
+	err := r.notes.Err(mcp.Key)
+	if level, ok := r.notes.Text(mcp.Key); err == nil && !(ok && slices.Contains(mcp.LogLevels, level)) {
 		err = errors.New(`"level" is not a log level`)
 	}
 	if err != nil {
 		return invalidParams(err.Error())
 	}
-	params, bad := c.sentAgain("level")
+	params, bad := r.sentAgain("level")
 	if bad != nil {
 		return bad
 	}
@@ -181,20 +181,20 @@ func (s *session) setLevel(c *call) *jsonrpc.Error {
 		defer s.mu.Unlock()
 		s.handshake.level = params
 	}
-	if u := c.upstreams.only(); u != nil {
-		s.whenAnswered(c, func(answer *jsonrpc.Message) {
+	if u := r.upstreams.only(); u != nil {
+		s.whenAnswered(r, func(answer *jsonrpc.Message) {
 			if answer.Error == nil {
 				remember()
 			}
 		})
-		s.forward(c, u)
+		s.forward(r, u)
 		return nil
 	}
 	remember() // before the look at who is alive: one that comes to life now has it replayed
-	s.work(c, func(ctx context.Context) {
-		logging := s.upstreams.of(mcp.Legacy).seenBy(c.grant).those(func(u *upstreamConn) bool { return u.alive() && u.says().declares("logging") })
-		fanOut(ctx, logging, func(ctx context.Context, u *upstreamConn) { _, _ = u.ask(ctx, c.Method, params) }) // what it says to that changes nothing
-		s.settle(c, jsonrpc.NewResult(c.ID, json.RawMessage(`{}`)))
+	s.work(r, func(ctx context.Context) {
+		logging := s.upstreams.of(mcp.Legacy).visibleTo(r.grant).filter(func(u *upstreamConn) bool { return u.alive() && u.says().declares("logging") })
+		fanOut(ctx, logging, func(ctx context.Context, u *upstreamConn) { _, _ = u.ask(ctx, r.Method, params) }) // what it says to that changes nothing
+		s.settle(r, jsonrpc.NewResult(r.ID, json.RawMessage(`{}`)))
 	})
 	return nil
 }

@@ -104,8 +104,8 @@ type Router struct {
 
 	Log *slog.Logger // nil discards
 
-	// Strangers is the log of sessions whose client has proved nothing; nil: Log has them.
-	Strangers *slog.Logger
+	// AnonymousLog is the log of sessions whose client has proved nothing; nil: Log has them.
+	AnonymousLog *slog.Logger
 
 	Hooks observe.Hooks
 	Taps  *tap.Taps // through which operators see messages; nil: nobody ever does

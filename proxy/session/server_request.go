@@ -19,7 +19,7 @@ const maxServerRequests = 1024
 type serverRequest struct {
 	conn   *upstreamConn // who asked
 	token  json.RawMessage
-	askers []*request // whose time does not run while it is open. Guarded by session.mu
+	causes []*call // whose time does not run while it is open. Guarded by session.mu
 }
 
 // errClientGone is what an upstream hears whose server request the client can not answer any
@@ -51,7 +51,7 @@ func (s *session) serverRequest(u *upstreamConn, in incoming) {
 	case err == jsonrpc.ErrFull:
 		in.r.Fail(jsonrpc.Overloaded(u.up.Name))
 	case err != nil: // it was taken back
-		s.goOn(sr)
+		s.resumeTimers(sr)
 	}
 }
 
@@ -70,14 +70,14 @@ func (s *session) forwardToClient(in incoming, c *peer.Call, out *jsonrpc.Messag
 	}
 	sr := c.Value.(*serverRequest)
 	in.r.Value = sr
-	sr.waitLocked(sr.conn.askers(in))
+	sr.waitLocked(sr.conn.causes(in))
 	return in.r.Forward(c, out)
 }
 
 // answered hands the client's answer to the upstream that asked.
 func (s *session) answered(c *peer.Call, m *jsonrpc.Message) {
 	sr := c.Value.(*serverRequest)
-	s.goOn(sr)
+	s.resumeTimers(sr)
 	id, ended := catalog.CreatedTask(m.Result)
 	if n, _ := c.ID.Int(); id != "" && !ended {
 		s.clientTasks.add(task{id: id, conn: sr.conn, key: tokenKey{nil, n}, token: sr.token})
@@ -85,10 +85,10 @@ func (s *session) answered(c *peer.Call, m *jsonrpc.Message) {
 	c.For.Respond(&jsonrpc.Message{Result: catalog.RenameRelated(m.Result, sr.conn.ownTask), Error: m.Error, Extra: m.Extra})
 }
 
-// takenBack tells the client that nobody waits for its answer any more: the upstream has
+// questionCancelled tells the client that nobody waits for its answer any more: the upstream has
 // cancelled its server request, with m, or its stream has ended. At the end of the session
 // the client is not asked to bother.
-func (u *upstreamConn) takenBack(r *peer.Request, m *jsonrpc.Message, at jsonrpc.Span) {
+func (u *upstreamConn) questionCancelled(r *peer.Request, m *jsonrpc.Message, at jsonrpc.Span) {
 	s := u.s
 	s.mu.Lock()
 	sr, _ := r.Value.(*serverRequest)
@@ -97,7 +97,7 @@ func (u *upstreamConn) takenBack(r *peer.Request, m *jsonrpc.Message, at jsonrpc
 	if sr == nil {
 		return // it was held, and nobody has heard of it
 	}
-	s.goOn(sr)
+	s.resumeTimers(sr)
 	c := r.Forwarded()
 	switch {
 	case m != nil:

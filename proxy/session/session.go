@@ -25,7 +25,7 @@ var errDrained = errors.New("drained")
 // A session is one client and its upstream connections.
 type session struct {
 	// Static after construction.
-	p      *Router
+	router *Router
 	log    *slog.Logger
 	key    string // names this client to the hosts
 	conn   jsonrpc.Conn
@@ -36,19 +36,19 @@ type session struct {
 	wg     sync.WaitGroup
 
 	began time.Time
-	clients
+	clientIdentity
 
 	// Each has a lock of its own.
 	upstreams     upstreamSets
 	views         views         // what is known of lists
-	news          news          // what the client has seen of them
+	listChanges   listChanges   // what the client has seen of them
 	subscriptions subscriptions // in the modern era
-	roots         rootsNews     // that the client's roots have changed
+	roots         rootsChanges  // that the client's roots have changed
 	owners                      // of what belongs to one upstream
 
-	lost   atomic.Int64 // late and unknown messages dropped
-	kept   budget
-	beyond atomic.Int64 // notifications dropped that were beyond the rate of their sender
+	dropped  atomic.Int64 // late and unknown messages dropped
+	kept     budget
+	overRate atomic.Int64 // notifications dropped that were beyond the rate of their sender
 
 	// mu guards the fields below, those of calls and those of upstream connections. Nothing
 	// of a Peer is waited for with it held.
@@ -57,8 +57,8 @@ type session struct {
 	handshake handshake // what initialize said
 }
 
-// Clients are who sends the messages of a session.
-type clients struct {
+// A clientIdentity is who sends the messages of a session.
+type clientIdentity struct {
 	who         *identity.Identity                // of messages that do not say; static
 	name        string                            // of who, for logs; static
 	account     string                            // of who, for metrics; static
@@ -94,18 +94,18 @@ const (
 
 // newSession returns a session without upstreams, for so many requests at a time.
 func newSession(p *Router, who *identity.Identity, c jsonrpc.Conn, key string, inFlight int) *session {
-	s := &session{p: p, key: key, clients: clients{who: who, name: who.String(), account: who.Account()}, conn: c, began: time.Now(), ended: make(chan struct{})}
+	s := &session{router: p, key: key, clientIdentity: clientIdentity{who: who, name: who.String(), account: who.Account()}, conn: c, began: time.Now(), ended: make(chan struct{})}
 	s.subscriptions.most = max(inFlight/4, 1)
 	s.log = p.logger().With("session", s.key[:8]) // as hosts shorten it
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
 	s.client = peer.New(peer.Options{
 		Requests: inFlight, Room: jsonrpc.Room{Messages: clientMessages, Bytes: clientBytes, Told: waits(c)}, OneWay: -1,
-		Ready: s.ready, Array: s.arrayed, Begin: s.begin, Request: s.request, Refuse: s.refuse, Cancelled: s.cancelled,
+		Ready: s.ready, Array: s.batch, Begin: s.begin, Request: s.request, Refuse: s.refuse, Cancelled: s.cancelled,
 		Notified: func(m *jsonrpc.Message, _ *peer.Call) { s.notified(m) },
 		Progress: s.clientProgress, Invalid: s.invalid, HalfClosed: s.halfClose,
 		Dropped: func(_ string, m *jsonrpc.Message) { s.drop("answer to no server request", m) },
 	})
-	s.news.ctx, s.news.wg, s.news.tellClient = s.ctx, &s.wg, s.tell
+	s.listChanges.ctx, s.listChanges.wg, s.listChanges.tellClient = s.ctx, &s.wg, s.tell
 	s.upstreams.s = s
 	s.resourceSubs.kept = &s.kept
 	s.upstreams.hold(&configured{complete: true, settled: true})
@@ -141,7 +141,7 @@ const LogClientLeft = "client disconnected"
 // serve runs the session to its end.
 func (s *session) serve(ctx context.Context) error {
 	s.log.Debug("client connected")
-	s.tellBegan()
+	s.observeBegan()
 	defer close(s.ended)
 	stop := context.AfterFunc(ctx, func() { s.cancel(jsonrpc.Closed(context.Cause(ctx))) })
 	defer stop()
@@ -160,10 +160,10 @@ func (s *session) serve(ctx context.Context) error {
 	force()
 
 	err = jsonrpc.Closed(context.Cause(s.ctx))
-	s.tellEnded(err)
+	s.observeEnded(err)
 	log := s.log
-	if s.who.Kind == identity.Anonymous && s.p.Strangers != nil {
-		log = s.p.Strangers.With("session", s.id())
+	if s.who.Kind == identity.Anonymous && s.router.AnonymousLog != nil {
+		log = s.router.AnonymousLog.With("session", s.id())
 	}
 	log.Info(LogClientLeft, "cause", jsonrpc.CauseOf(err), "dur", time.Since(s.began))
 	return err
@@ -184,20 +184,20 @@ func (s *session) end(force func()) {
 	calls := s.client.TakeRequests(nil)
 	s.roots.flush(s)
 	s.hangUp()
-	for _, r := range calls {
-		c := r.Value.(*call)
-		s.abandon(c, s.takeUse(c))
-		s.deliver(c, s.lastAnswer(c), c.Answer)
+	for _, pr := range calls {
+		r := pr.Value.(*request)
+		s.abandon(r, s.takeUse(r))
+		s.deliver(r, s.lastAnswer(r), r.Answer)
 	}
 }
 
 // lastAnswer is what a call gets that the end of the session takes. A subscription is no
 // less over than after a drain.
-func (s *session) lastAnswer(c *call) *jsonrpc.Message {
-	if c.acking.Load() { // the client may have read it already
-		return c.over(s.upstreams.of(mcp.Modern))
+func (s *session) lastAnswer(r *request) *jsonrpc.Message {
+	if r.acking.Load() { // the client may have read it already
+		return r.over(s.upstreams.of(mcp.Modern))
 	}
-	return jsonrpc.NewError(c.ID, c.endingError(c.phase()))
+	return jsonrpc.NewError(r.ID, r.endingError(r.phase()))
 }
 
 // hangUp hangs up all upstreams. Those of an earlier upstream set were when they went.
@@ -211,9 +211,9 @@ func (s *session) hangUp() {
 
 // endingError is the one error when the client's own connection is ending. The
 // modern era reserves its code.
-func (c *call) endingError(at jsonrpc.Phase) *jsonrpc.Error {
+func (r *request) endingError(at jsonrpc.Phase) *jsonrpc.Error {
 	code := jsonrpc.CodeConnectionClosed
-	if c.era == mcp.Modern {
+	if r.era == mcp.Modern {
 		code = jsonrpc.CodeInternalError
 	}
 	return jsonrpc.ConnectionClosed(code, "", "", at)
@@ -272,7 +272,7 @@ func (s *session) halfClose() {
 	s.subscriptions.end()
 	s.mu.Unlock()
 	for _, c := range s.client.TakeCalls(nil) {
-		s.goOn(c.Value.(*serverRequest))
+		s.resumeTimers(c.Value.(*serverRequest))
 		c.For.Refuse(errClientGone)
 	}
 	s.client.Drain(errDrained, math.MaxInt64)
@@ -281,7 +281,7 @@ func (s *session) halfClose() {
 
 // drainTimeout ends a half-closed session whose requests take too long.
 func (s *session) drainTimeout() {
-	timer := time.NewTimer(s.p.drain())
+	timer := time.NewTimer(s.router.drain())
 	defer timer.Stop()
 	select {
 	case <-timer.C:
@@ -304,6 +304,6 @@ func (s *session) startDrain() {
 
 // drop counts a message that nobody waits for.
 func (s *session) drop(what string, m *jsonrpc.Message) {
-	n := s.lost.Add(1)
+	n := s.dropped.Add(1)
 	s.log.Debug("message dropped", "reason", what, "method", m.Method, "id", m.ID.String(), "dropped", n)
 }

@@ -17,7 +17,7 @@ func (p *Router) maxStart() time.Duration { return orDefault(p.MaxStart, maxStar
 
 // startTimeout is how long this upstream may hold the client's initialize.
 func (u *upstreamConn) startTimeout() time.Duration {
-	return min(orDefault(u.up.StartTimeout, 30*time.Second), u.s.p.maxStart())
+	return min(orDefault(u.up.StartTimeout, 30*time.Second), u.s.router.maxStart())
 }
 
 // startAll starts all upstreams at once, also those that become known meanwhile, and waits
@@ -25,21 +25,21 @@ func (u *upstreamConn) startTimeout() time.Duration {
 // time. Those that were late before are waited for only if no other says anything; then
 // one is enough. Those that c's client does not see are left alone. The failure says why a
 // sole upstream cannot be started.
-func (s *session) startAll(ctx context.Context, c *call, method string, start starter) (map[*upstreamConn]json.RawMessage, *failure) {
-	ctx, cancel := context.WithTimeout(ctx, s.p.maxStart())
+func (s *session) startAll(ctx context.Context, r *request, method string, start starter) (map[*upstreamConn]json.RawMessage, *failure) {
+	ctx, cancel := context.WithTimeout(ctx, s.router.maxStart())
 	defer cancel()
-	st := &startup{s: s, method: method, start: start, begun: make(map[*upstreamConn]bool), answers: make(chan started), said: make(map[*upstreamConn]json.RawMessage), failed: make(map[*upstreamConn]*failure)}
+	st := &startup{s: s, method: method, start: start, begun: make(map[*upstreamConn]bool), answers: make(chan started), results: make(map[*upstreamConn]json.RawMessage), failed: make(map[*upstreamConn]*failure)}
 	for {
-		set := s.upstreams.of(c.era).seenBy(c.grant)
-		unknown := !set.settled && !s.p.memory.wasLate("", starts)
+		set := s.upstreams.of(r.era).visibleTo(r.grant)
+		unknown := !set.settled && !s.router.memory.wasLate("", starts)
 		st.begin(ctx, set, false)
-		if st.open == 0 && !unknown && len(st.said) == 0 {
+		if st.open == 0 && !unknown && len(st.results) == 0 {
 			unknown = !set.settled
 			st.begin(ctx, set, true)
 		}
 		if st.over() && !unknown {
-			if s.upstreams.of(c.era).seenBy(c.grant) == set {
-				return st.said, st.failed[set.only()]
+			if s.upstreams.of(r.era).visibleTo(r.grant) == set {
+				return st.results, st.failed[set.only()]
 			}
 			continue
 		}
@@ -49,9 +49,9 @@ func (s *session) startAll(ctx context.Context, c *call, method string, start st
 		case <-set.replaced:
 		case <-ctx.Done():
 			if late(ctx) && !set.settled {
-				s.p.memory.noteLate("", starts)
+				s.router.memory.noteLate("", starts)
 			}
-			return st.said, st.failed[set.only()]
+			return st.results, st.failed[set.only()]
 		}
 	}
 }
@@ -69,7 +69,7 @@ type startup struct {
 	answers chan started           // to startAll, while it waits; never closed
 	open    int                    // waited for, and have not answered yet
 	tardy   int                    // likewise, of those that were late before
-	said    map[*upstreamConn]json.RawMessage
+	results map[*upstreamConn]json.RawMessage
 	failed  map[*upstreamConn]*failure
 }
 
@@ -77,12 +77,12 @@ type startup struct {
 type started struct {
 	conn   *upstreamConn
 	tardy  bool
-	said   json.RawMessage
+	result json.RawMessage
 	failed *failure
 }
 
 // over reports whether all were waited for.
-func (st *startup) over() bool { return st.open == 0 && (st.tardy == 0 || len(st.said) > 0) }
+func (st *startup) over() bool { return st.open == 0 && (st.tardy == 0 || len(st.results) > 0) }
 
 func (st *startup) take(a started) {
 	if a.tardy {
@@ -90,8 +90,8 @@ func (st *startup) take(a started) {
 	} else {
 		st.open--
 	}
-	if a.said != nil {
-		st.said[a.conn] = a.said
+	if a.result != nil {
+		st.results[a.conn] = a.result
 	}
 	if a.failed != nil {
 		st.failed[a.conn] = a.failed
@@ -125,7 +125,7 @@ func (st *startup) begin(ctx context.Context, set *upstreamSet, tardy bool) {
 func (st *startup) beginAside(u *upstreamConn) {
 	u.wakeUp()
 	if u.era == mcp.Modern {
-		u.lag.ask(st.method, func(ctx context.Context) { _, _ = st.start(u, ctx) })
+		u.catchUp.ask(st.method, func(ctx context.Context) { _, _ = st.start(u, ctx) })
 	}
 }
 

@@ -19,7 +19,7 @@ import (
 type subscription struct {
 	// Static after construction.
 	s        *session
-	c        *call
+	c        *request
 	want     catalog.Filter
 	meta     json.RawMessage // _meta of the client's request, for those of the parts
 	identity json.RawMessage // see call.identity
@@ -53,34 +53,34 @@ const (
 )
 
 // listen begins a subscriptions/listen.
-func (s *session) listen(c *call) *jsonrpc.Error {
-	want, err := catalog.ReadFilter(c.notes)
+func (s *session) listen(r *request) *jsonrpc.Error {
+	want, err := catalog.ReadFilter(r.notes)
 	if err == nil {
-		err = c.notes.Err(mcp.InMeta, mcp.Token)
+		err = r.notes.Err(mcp.InMeta, mcp.Token)
 	}
 	switch {
 	case err != nil:
 		return invalidParams(err.Error())
-	case want.Tasks != nil && !c.tasks:
+	case want.Tasks != nil && !r.tasks:
 		return errNoTasks
-	case !s.confine(c, &want):
+	case !s.confine(r, &want):
 		return nil
 	}
-	sub := &subscription{s: s, c: c, want: want, meta: bytes.Clone(c.notes.Raw(mcp.InMeta)), identity: c.identity(), who: orDefault(c.msg.From, s.who),
+	sub := &subscription{s: s, c: r, want: want, meta: bytes.Clone(r.notes.Raw(mcp.InMeta)), identity: r.identity(), who: orDefault(r.msg.From, s.who),
 		over: make(chan struct{}), poked: make(chan struct{}, 1), parts: make(map[*upstreamConn]*subscriptionPart)}
-	size := len(c.msg.Params)
-	c.msg, c.notes = nil, nil
-	if !s.keep(c, size) || !s.subscriptions.begin(sub) {
+	size := len(r.msg.Params)
+	r.msg, r.notes = nil, nil
+	if !s.keep(r, size) || !s.subscriptions.begin(sub) {
 		return jsonrpc.Overloaded("")
 	}
-	if !s.work(c, sub.run) {
+	if !s.work(r, sub.run) {
 		s.subscriptions.forget(sub)
 	}
 	return nil
 }
 
 // grant returns what the client may now.
-func (sub *subscription) grant() *policy.Grant { return sub.s.p.Policies.For(sub.who) }
+func (sub *subscription) grant() *policy.Grant { return sub.s.router.Policies.For(sub.who) }
 
 // run serves the subscription until it is cancelled, the session ends, or it is over.
 func (sub *subscription) run(ctx context.Context) {
@@ -93,7 +93,7 @@ func (sub *subscription) run(ctx context.Context) {
 			deadline = nil
 			sub.acknowledge()
 		}
-		if flush == nil && deadline == nil && sub.holdsNews() {
+		if flush == nil && deadline == nil && sub.holdsChanges() {
 			flush = time.After(debounce)
 		}
 		select {
@@ -107,7 +107,7 @@ func (sub *subscription) run(ctx context.Context) {
 			sub.acknowledge()
 		case <-flush:
 			if flush = sub.hold(); flush == nil {
-				sub.tellNews()
+				sub.sendChanges()
 			}
 		case <-sub.poked:
 			sub.follow(ctx)
@@ -140,24 +140,24 @@ func (sub *subscription) finish(unacknowledged bool) {
 }
 
 // over is the result of a subscription that is over, on what it was split over last.
-func (c *call) over(set *upstreamSet) *jsonrpc.Message {
-	says := []jsonrpc.Value{c.subscriptionMember()}
+func (r *request) over(set *upstreamSet) *jsonrpc.Message {
+	says := []jsonrpc.Value{r.subscriptionMember()}
 	if set.only() == nil {
-		says = append(says, jsonrpc.Value{Key: mcp.KeyServerInfo, Text: set.s.p.serverInfo()})
+		says = append(says, jsonrpc.Value{Key: mcp.KeyServerInfo, Text: set.s.router.serverInfo()})
 	}
-	return jsonrpc.NewResult(c.ID, mcp.SetMeta(json.RawMessage(`{"resultType":"complete"}`), says...))
+	return jsonrpc.NewResult(r.ID, mcp.SetMeta(json.RawMessage(`{"resultType":"complete"}`), says...))
 }
 
 // subscriptionMember is what every message of a subscription carries.
-func (c *call) subscriptionMember() jsonrpc.Value {
-	return jsonrpc.Value{Key: mcp.KeySubscription, Text: c.ID.Raw()}
+func (r *request) subscriptionMember() jsonrpc.Value {
+	return jsonrpc.Value{Key: mcp.KeySubscription, Text: r.ID.Raw()}
 }
 
 // follow splits the subscription anew if there are other upstreams than it is split
 // over. Parts that stay the same notice nothing. If none is left, for good as far
 // as anybody knows, the subscription is over.
 func (sub *subscription) follow(ctx context.Context) {
-	set := sub.s.upstreams.of(mcp.Modern).seenBy(sub.grant())
+	set := sub.s.upstreams.of(mcp.Modern).visibleTo(sub.grant())
 	first := sub.upstreams == nil
 	if set == sub.upstreams {
 		return
@@ -282,7 +282,7 @@ func (sub *subscription) missedLocked(uri string) {
 	put(&sub.updated, uri, true)
 }
 
-func (sub *subscription) holdsNews() bool {
+func (sub *subscription) holdsChanges() bool {
 	sub.s.subscriptions.mu.Lock()
 	defer sub.s.subscriptions.mu.Unlock()
 	return sub.lists != [catalog.Kinds]bool{} || sub.updated != nil
@@ -300,8 +300,8 @@ func (sub *subscription) hold() <-chan time.Time {
 	return nil
 }
 
-// tellNews sends what was held back.
-func (sub *subscription) tellNews() {
+// sendChanges sends what was held back.
+func (sub *subscription) sendChanges() {
 	sub.s.subscriptions.mu.Lock()
 	lists, updated, told := sub.lists, sub.updated, sub.told
 	sub.lists, sub.updated = [catalog.Kinds]bool{}, nil
@@ -338,7 +338,7 @@ func (sub *subscription) pass(m *jsonrpc.Message, asked bool) {
 	m = sub.own(m)
 	sub.s.subscriptions.mu.Lock()
 	early := !sub.c.acked.Load()
-	room := len(sub.early) < maxEarly && sub.bytes+m.Size() <= sub.s.p.queueBytes()
+	room := len(sub.early) < maxEarly && sub.bytes+m.Size() <= sub.s.router.queueBytes()
 	if early && room {
 		sub.early = append(sub.early, m)
 		sub.bytes += m.Size()

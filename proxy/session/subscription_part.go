@@ -149,7 +149,7 @@ func (part *subscriptionPart) receive(m *jsonrpc.Message) {
 	case catalog.Resources.Changed():
 		part.changed(catalog.Resources)
 	case mcp.MethodResourceUpdated:
-		sub.pass(m, part.want.URIs != nil && mayHear(sub.grant(), m))
+		sub.pass(m, part.want.URIs != nil && mayNotify(sub.grant(), m))
 	case mcp.MethodTask:
 		out := *m
 		out.Params = jsonrpc.Replace(m.Params, catalog.Renaming(mcp.Read(m), mcp.Key, part.taskName)...)
@@ -172,7 +172,7 @@ func (part *subscriptionPart) acknowledged(m *jsonrpc.Message) {
 	if err != nil {
 		part.conn.log.Debug("unusable acknowledgment from upstream", "err", err)
 	}
-	part.conn.heard()
+	part.conn.noteAlive()
 	mu := &part.sub.s.subscriptions.mu
 	mu.Lock()
 	defer mu.Unlock()
@@ -253,14 +253,14 @@ func (set *upstreamSet) watchersOf(w *view, uri string) []*upstreamConn {
 // runnersOf returns the upstreams that may run a task, and what they call it.
 func (set *upstreamSet) runnersOf(name string) map[*upstreamConn]string {
 	if u, own := set.runner(name); u != nil {
-		if !u.mayUse(taskThing, own) {
+		if !u.mayUse(ownedTask, own) {
 			return nil
 		}
 		return map[*upstreamConn]string{u: own}
 	}
 	found := make(map[*upstreamConn]string)
 	for _, u := range set.conns {
-		if (u.says().result == nil || u.says().declaresTasks()) && u.mayUse(taskThing, name) {
+		if (u.says().result == nil || u.says().declaresTasks()) && u.mayUse(ownedTask, name) {
 			found[u] = name
 		}
 	}
@@ -272,7 +272,7 @@ func (set *upstreamSet) runnersOf(name string) map[*upstreamConn]string {
 func forOnly(f catalog.Filter, set *upstreamSet) catalog.Filter {
 	own := make([]string, 0, len(f.Tasks))
 	for _, name := range f.Tasks {
-		if u, id := set.runner(name); u.mayUse(taskThing, id) {
+		if u, id := set.runner(name); u.mayUse(ownedTask, id) {
 			own = append(own, id)
 		}
 	}

@@ -381,17 +381,17 @@ func TestListenCancelledAtOnce(t *testing.T) {
 	inModernWorld(t, &Router{}, []string{"a"}, func(w *world) {
 		w.listens()
 		s := w.proxy.running()[0]
-		r := s.client.Request(decode(t, listenTools).ID)
+		pr := s.client.Request(decode(t, listenTools).ID)
 		w.client.say(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"l"}}`)
 		w.client.take()
 		if n := s.subscriptions.len(); n != 0 {
 			t.Fatalf("%d subscriptions after the cancellation", n)
 		}
-		of := r.Value.(*call)
-		c := &call{Request: r, era: mcp.Modern, upstreams: of.upstreams, view: of.view}
-		c.msg = jsonrpc.NewRequest(r.ID, r.Method, mcp.SetMeta(decode(t, listenTools).Params, claim...))
-		c.notes = mcp.Read(c.msg)
-		if err := s.listen(c); err != nil {
+		of := pr.Value.(*request)
+		r := &request{Request: pr, era: mcp.Modern, upstreams: of.upstreams, view: of.view}
+		r.msg = jsonrpc.NewRequest(pr.ID, pr.Method, mcp.SetMeta(decode(t, listenTools).Params, claim...))
+		r.notes = mcp.Read(r.msg)
+		if err := s.listen(r); err != nil {
 			t.Fatal(err)
 		}
 		synctest.Wait()

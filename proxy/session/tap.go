@@ -9,12 +9,12 @@ import (
 
 // tapped is the client's Conn, where operators can look at what passes.
 func (s *session) tapped(c jsonrpc.Conn) jsonrpc.Conn {
-	return tap.Point{Taps: s.p.Taps, Side: observe.SideClient, Session: s.id(), Who: s.sender}.Conn(c)
+	return tap.Point{Taps: s.router.Taps, Side: observe.SideClient, Session: s.id(), Who: s.sender}.Conn(c)
 }
 
 // tapped is a stream to the upstream, likewise.
 func (u *upstreamConn) tapped(c jsonrpc.Conn) jsonrpc.Conn {
-	return tap.Point{Taps: u.s.p.Taps, Side: observe.SideUpstream, Session: u.s.id(), Upstream: u.up.Name,
+	return tap.Point{Taps: u.s.router.Taps, Side: observe.SideUpstream, Session: u.s.id(), Upstream: u.up.Name,
 		Who: func(*jsonrpc.Message) (client, principal string) { return u.s.sender(nil) }}.Conn(c)
 }
 

@@ -179,20 +179,20 @@ func (u *upstreamConn) ownTask(name string) string {
 
 // taskCreated remembers who runs the task that a call has become, and makes the answer what
 // the client may have.
-func (s *session) taskCreated(c *call, answer *jsonrpc.Message) {
+func (s *session) taskCreated(r *request, answer *jsonrpc.Message) {
 	id, ended := catalog.CreatedTask(answer.Result)
-	r := c.sent
-	if id == "" || r == nil {
+	c := r.sent
+	if id == "" || c == nil {
 		return
 	}
-	name := r.conn.taskName(id)
+	name := c.conn.taskName(id)
 	if isTooLong(name) {
-		r.conn.refuseTask(c.Method, answer)
+		c.conn.refuseTask(r.Method, answer)
 		return
 	}
-	r.conn.gave(taskThing, id)
-	n, _ := r.ID.Int()
-	x := task{id: name, own: id, tool: c.tool, conn: r.conn, key: tokenKey{r.conn, n}, token: r.token, unfinished: !ended}
+	c.conn.noteOwner(ownedTask, id)
+	n, _ := c.ID.Int()
+	x := task{id: name, own: id, tool: r.tool, conn: c.conn, key: tokenKey{c.conn, n}, token: c.token, unfinished: !ended}
 	if ended {
 		x.token = nil
 	}
@@ -210,7 +210,7 @@ func (u *upstreamConn) refuseTask(method string, answer *jsonrpc.Message) {
 func (u *upstreamConn) taskStatus(in incoming) {
 	n := mcp.Read(in.m)
 	id, ended := catalog.NotedTask(n)
-	if !u.mayUse(taskThing, id) || !u.mayTask(u.s.grant(), id) {
+	if !u.mayUse(ownedTask, id) || !u.mayTask(u.s.grant(), id) {
 		u.s.drop("status of a task of nobody here", in.m)
 		return
 	}
@@ -221,23 +221,23 @@ func (u *upstreamConn) taskStatus(in incoming) {
 }
 
 // byTask forwards a request about a task to the upstream that runs it.
-func (s *session) byTask(c *call) *jsonrpc.Error {
-	if c.era == mcp.Modern {
-		return s.byModernTask(c)
+func (s *session) byTask(r *request) *jsonrpc.Error {
+	if r.era == mcp.Modern {
+		return s.byModernTask(r)
 	}
-	id, err := c.taskID()
+	id, err := r.taskID()
 	if err != nil {
 		return invalidParams(err.Error())
 	}
-	u, own := c.upstreams.runner(id)
+	u, own := r.upstreams.runner(id)
 	if u == nil {
 		return unknownTask
 	}
-	return s.toRunner(c, u, own, func(answer *jsonrpc.Message) {
+	return s.toRunner(r, u, own, func(answer *jsonrpc.Message) {
 		if answer.Error != nil {
 			return
 		}
-		if _, ended := catalog.TaskState(answer.Result); ended || c.Method == mcp.MethodTasksResult {
+		if _, ended := catalog.TaskState(answer.Result); ended || r.Method == mcp.MethodTasksResult {
 			s.tasks.end(u, id)
 		}
 		answer.Result = catalog.GivenBack(answer.Result, id)
@@ -246,26 +246,26 @@ func (s *session) byTask(c *call) *jsonrpc.Error {
 
 // toRunner forwards a request about a task to the upstream that runs it, under that one's
 // own id, if the client may. After sees the answer.
-func (s *session) toRunner(c *call, u *upstreamConn, own string, after func(answer *jsonrpc.Message)) *jsonrpc.Error {
-	if !u.mayUse(taskThing, own) {
+func (s *session) toRunner(r *request, u *upstreamConn, own string, after func(answer *jsonrpc.Message)) *jsonrpc.Error {
+	if !u.mayUse(ownedTask, own) {
 		return unknownTask
 	}
-	switch denied, answered := s.deniedTask(c, u, own); {
+	switch denied, answered := s.deniedTask(r, u, own); {
 	case answered:
 		return nil
 	case denied:
-		s.noteDenial(c, "")
+		s.noteDenial(r, "")
 		return unknownTask
 	}
-	s.whenAnswered(c, after)
-	s.forward(c, u, catalog.Renaming(c.notes, mcp.Key, func(string) string { return own })...)
+	s.whenAnswered(r, after)
+	s.forward(r, u, catalog.Renaming(r.notes, mcp.Key, func(string) string { return own })...)
 	return nil
 }
 
 // taskID returns which task a request is about.
-func (c *call) taskID() (string, error) {
-	id, ok := c.notes.Text(mcp.Key)
-	err := c.notes.Err(mcp.Key)
+func (r *request) taskID() (string, error) {
+	id, ok := r.notes.Text(mcp.Key)
+	err := r.notes.Err(mcp.Key)
 	if err == nil && !ok {
 		err = errMissing("taskId")
 	}
@@ -273,21 +273,21 @@ func (c *call) taskID() (string, error) {
 }
 
 // listTasks merges the tasks of all upstreams that have them, on one page.
-func (s *session) listTasks(c *call) *jsonrpc.Error {
-	if u := c.upstreams.only(); u != nil && !s.p.Several.Load() && c.grant == nil {
-		s.forward(c, u)
+func (s *session) listTasks(r *request) *jsonrpc.Error {
+	if u := r.upstreams.only(); u != nil && !s.router.Several.Load() && r.grant == nil {
+		s.forward(r, u)
 		return nil
 	}
-	cursor, meta, err := c.readList()
+	cursor, meta, err := r.readList()
 	switch {
 	case err != nil:
 		return invalidParams(err.Error())
 	case cursor != nil:
 		return unknownCursor
-	case !slices.ContainsFunc(c.upstreams.conns, haveTasks):
-		return methodNotFound(c.Method)
+	case !slices.ContainsFunc(r.upstreams.conns, haveTasks):
+		return methodNotFound(r.Method)
 	}
-	s.work(c, func(ctx context.Context) { s.mergeTasks(ctx, c, meta) })
+	s.work(r, func(ctx context.Context) { s.mergeTasks(ctx, r, meta) })
 	return nil
 }
 
@@ -295,10 +295,10 @@ func haveTasks(u *upstreamConn) bool { return u.says().declares("tasks") }
 
 // mergeTasks answers with the tasks of those upstreams that could list them, or, if none
 // could, with the first failure.
-func (s *session) mergeTasks(ctx context.Context, c *call, meta json.RawMessage) {
-	set := c.upstreams
-	found, failed := gather(ctx, set, c.Method, haveTasks, func(ctx context.Context, u *upstreamConn) (catalog.Collection, *failure) {
-		return u.pages(ctx, c.Method, "tasks", meta)
+func (s *session) mergeTasks(ctx context.Context, r *request, meta json.RawMessage) {
+	set := r.upstreams
+	found, failed := gather(ctx, set, r.Method, haveTasks, func(ctx context.Context, u *upstreamConn) (catalog.Collection, *failure) {
+		return u.pages(ctx, r.Method, "tasks", meta)
 	})
 	var merged [][]byte
 	var first *failure
@@ -306,18 +306,18 @@ func (s *session) mergeTasks(ctx context.Context, c *call, meta json.RawMessage)
 	for i, u := range set.conns {
 		switch f := failed[i]; {
 		case f != nil:
-			u.leftOut(c.Method, f)
+			u.leftOut(r.Method, f)
 			first = orDefault(first, f)
 		case haveTasks(u):
 			answers++
 		}
 		for _, e := range u.ownTasks(found[i].Elements) {
 			id, _ := catalog.TaskState(e)
-			if !u.mayTask(c.grant, id) {
+			if !u.mayTask(r.grant, id) {
 				continue
 			}
 			if isTooLong(u.taskName(id)) {
-				u.warnTooLong(c.Method, "taskId")
+				u.warnTooLong(r.Method, "taskId")
 				continue
 			}
 			if id != "" {
@@ -327,10 +327,10 @@ func (s *session) mergeTasks(ctx context.Context, c *call, meta json.RawMessage)
 		}
 	}
 	if first != nil && answers == 0 {
-		s.settle(c, &jsonrpc.Message{ID: c.ID, Error: first.wire})
+		s.settle(r, &jsonrpc.Message{ID: r.ID, Error: first.wire})
 		return
 	}
-	s.settle(c, jsonrpc.NewResult(c.ID, slices.Concat([]byte(`{"tasks":[`), bytes.Join(merged, []byte{','}), []byte(`]}`))))
+	s.settle(r, jsonrpc.NewResult(r.ID, slices.Concat([]byte(`{"tasks":[`), bytes.Join(merged, []byte{','}), []byte(`]}`))))
 }
 
 // clientTaskStatus routes what the client says of a task of its own, which an upstream has
@@ -353,34 +353,34 @@ var errNoTasks = mcp.MissingCapability(json.RawMessage(`{"extensions":{"` + mcp.
 
 // byModernTask forwards a request about a task to the upstream that runs it. If nobody here
 // remembers the task, since the session is a new one, it is found by asking for it.
-func (s *session) byModernTask(c *call) *jsonrpc.Error {
-	id, err := c.taskID()
+func (s *session) byModernTask(r *request) *jsonrpc.Error {
+	id, err := r.taskID()
 	switch {
-	case !c.tasks:
+	case !r.tasks:
 		return errNoTasks
 	case err != nil:
 		return invalidParams(err.Error())
 	}
-	if u, own := c.upstreams.runner(id); u != nil {
-		return s.toRunner(c, u, own, func(answer *jsonrpc.Message) { answer.Result = catalog.GivenBack(answer.Result, id) })
+	if u, own := r.upstreams.runner(id); u != nil {
+		return s.toRunner(r, u, own, func(answer *jsonrpc.Message) { answer.Result = catalog.GivenBack(answer.Result, id) })
 	}
-	s.work(c, func(ctx context.Context) { s.findTask(ctx, c, id) })
+	s.work(r, func(ctx context.Context) { s.findTask(ctx, r, id) })
 	return nil
 }
 
 // findTask asks those upstreams that may run the task for it, in turn. It forwards the call
 // to the one that knows it, and remembers that.
-func (s *session) findTask(ctx context.Context, c *call, id string) {
-	candidates := c.upstreams.withTasks(ctx, c.identity())
-	candidates = slices.DeleteFunc(candidates, func(u *upstreamConn) bool { return !u.mayUse(taskThing, id) })
+func (s *session) findTask(ctx context.Context, r *request, id string) {
+	candidates := r.upstreams.withTasks(ctx, r.identity())
+	candidates = slices.DeleteFunc(candidates, func(u *upstreamConn) bool { return !u.mayUse(ownedTask, id) })
 	if len(candidates) == 0 {
-		s.fail(c, orDefault(c.upstreams.unreached(c.grant), unknownTask))
+		s.fail(r, orDefault(r.upstreams.unreached(r.grant), unknownTask))
 		return
 	}
-	params := jsonrpc.Set(nil, jsonrpc.Value{Key: "taskId", Text: jsonrpc.Quote(id)}, jsonrpc.Value{Key: "_meta", Text: c.identity()})
-	if u := s.whoAnswers(ctx, c, candidates, mcp.MethodTasksGet, params); u != nil {
+	params := jsonrpc.Set(nil, jsonrpc.Value{Key: "taskId", Text: jsonrpc.Quote(id)}, jsonrpc.Value{Key: "_meta", Text: r.identity()})
+	if u := s.whoAnswers(ctx, r, candidates, mcp.MethodTasksGet, params); u != nil {
 		s.tasks.add(task{id: id, own: id, conn: u}) // an id from when there was but one upstream
-		s.forward(c, u)
+		s.forward(r, u)
 	}
 }
 
@@ -389,9 +389,9 @@ func (s *session) findTask(ctx context.Context, c *call, id string) {
 // the client should hear what is the matter with that one.
 func (set *upstreamSet) withTasks(ctx context.Context, meta json.RawMessage) []*upstreamConn {
 	silent := func(u *upstreamConn) bool { return u.says().result == nil && !u.late(mcp.MethodDiscover) }
-	fanOut(ctx, set.those(silent), func(ctx context.Context, u *upstreamConn) { _, _ = u.discover(ctx, meta) })
-	others := set.those(silent)
-	known := set.those(func(u *upstreamConn) bool { return u.says().declaresTasks() && !slices.Contains(others, u) })
+	fanOut(ctx, set.filter(silent), func(ctx context.Context, u *upstreamConn) { _, _ = u.discover(ctx, meta) })
+	others := set.filter(silent)
+	known := set.filter(func(u *upstreamConn) bool { return u.says().declaresTasks() && !slices.Contains(others, u) })
 	slices.SortStableFunc(known, func(a, b *upstreamConn) int { return aliveFirst(a) - aliveFirst(b) })
 	return append(known, others...)
 }
@@ -405,21 +405,21 @@ func aliveFirst(u *upstreamConn) int {
 
 // modernTaskCreated remembers who runs the task that a call has become, and makes the answer
 // what the client may have. It has no progress token: the extension has no progress on tasks.
-func (s *session) modernTaskCreated(c *call, answer *jsonrpc.Message) {
-	if c.sent == nil || c.kind != catalog.ResultTask {
+func (s *session) modernTaskCreated(r *request, answer *jsonrpc.Message) {
+	if r.sent == nil || r.kind != catalog.ResultTask {
 		return
 	}
 	id, err := catalog.TaskID(answer.Result)
 	if err != nil {
 		return
 	}
-	u := c.sent.conn
+	u := r.sent.conn
 	name := u.taskName(id)
 	if isTooLong(name) {
-		u.refuseTask(c.Method, answer)
+		u.refuseTask(r.Method, answer)
 		return
 	}
-	u.gave(taskThing, id)
-	s.tasks.add(task{id: name, own: id, tool: c.tool, conn: u})
+	u.noteOwner(ownedTask, id)
+	s.tasks.add(task{id: name, own: id, tool: r.tool, conn: u})
 	answer.Result = catalog.GivenBack(answer.Result, name)
 }

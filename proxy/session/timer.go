@@ -12,34 +12,34 @@ import (
 // long as one of its server requests is open there that the request may be the reason of.
 
 // startTimerLocked begins the upstream's requestTimeout, if it has one.
-func (r *request) startTimerLocked() {
-	if d := r.conn.up.RequestTimeout; d > 0 {
-		r.timer = time.AfterFunc(d, func() { r.conn.s.expire(r) })
+func (c *call) startTimerLocked() {
+	if d := c.conn.up.RequestTimeout; d > 0 {
+		c.timer = time.AfterFunc(d, func() { c.conn.s.expire(c) })
 	}
 }
 
 // extendLocked starts the time anew: a request that makes progress is not late.
-func (r *request) extendLocked() {
-	if r.timer != nil {
-		r.timer.Reset(r.conn.up.RequestTimeout)
+func (c *call) extendLocked() {
+	if c.timer != nil {
+		c.timer.Reset(c.conn.up.RequestTimeout)
 	}
 }
 
-// askers returns the requests that a server request may be asked for: the one that
+// causes returns the requests that a server request may be asked for: the one that
 // it belongs to, or if it does not say, all that the upstream has.
-func (u *upstreamConn) askers(in incoming) (all []*request) {
+func (u *upstreamConn) causes(in incoming) (all []*call) {
 	if u.up.RequestTimeout <= 0 {
 		return nil
 	}
 	if !in.m.Related.IsZero() {
-		if r := requestOf(in.of); r != nil {
-			return []*request{r}
+		if c := callOf(in.of); c != nil {
+			return []*call{c}
 		}
 		return nil
 	}
-	for _, c := range in.a.peer.Calls(nil) {
-		if r := requestOf(c); r != nil && r.call != nil && c.Sent() {
-			all = append(all, r)
+	for _, pc := range in.a.peer.Calls(nil) {
+		if c := callOf(pc); c != nil && c.request != nil && pc.Sent() {
+			all = append(all, c)
 		}
 	}
 	return all
@@ -47,35 +47,35 @@ func (u *upstreamConn) askers(in incoming) (all []*request) {
 
 // waitLocked makes the requests that a server request is asked for not late as long as it
 // is open.
-func (sr *serverRequest) waitLocked(askers []*request) {
-	sr.askers = askers
-	for _, r := range askers {
-		r.asks++
+func (sr *serverRequest) waitLocked(askers []*call) {
+	sr.causes = askers
+	for _, c := range askers {
+		c.openQuestions++
 	}
 }
 
-// goOn starts their time anew. One that was answered meanwhile has none: expire
+// resumeTimers starts their time anew. One that was answered meanwhile has none: expire
 // finds nothing to settle.
-func (s *session) goOn(sr *serverRequest) {
+func (s *session) resumeTimers(sr *serverRequest) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, r := range sr.askers {
-		r.asks--
-		r.extendLocked()
+	for _, c := range sr.causes {
+		c.openQuestions--
+		c.extendLocked()
 	}
-	sr.askers = nil
+	sr.causes = nil
 }
 
 // expire settles the call of a request whose upstream took too long, and cancels
 // it there. A timeout is not a close: the upstream stays.
-func (s *session) expire(r *request) {
-	c := r.call
+func (s *session) expire(c *call) {
+	r := c.request
 	s.mu.Lock()
-	late := c.sent == r && r.asks == 0
+	late := r.sent == c && c.openQuestions == 0
 	s.mu.Unlock()
-	if !late || !s.take(c) {
+	if !late || !s.take(r) {
 		return
 	}
-	r.giveUp(s.takeUse(c), mcp.Cancellation(r.ID, "timeout"))
-	s.deliver(c, jsonrpc.NewError(c.ID, jsonrpc.TimedOut(r.conn.up.Name)), c.AnswerWhenRoom)
+	c.giveUp(s.takeUse(r), mcp.Cancellation(c.ID, "timeout"))
+	s.deliver(r, jsonrpc.NewError(r.ID, jsonrpc.TimedOut(c.conn.up.Name)), r.AnswerWhenRoom)
 }

@@ -26,15 +26,15 @@ type upstreamConn struct {
 	cancel context.CancelFunc
 
 	// Guarded as they say.
-	lists *upstreamLists // what it lists
-	seen  *seen          // what the client has seen of that
-	lag   lag            // what it owes to clients that did not wait for it
+	lists   *upstreamLists // what it lists
+	shown   *shownLists    // what the client has seen of that
+	catchUp catchUp        // what it owes to clients that did not wait for it
 
 	info atomic.Pointer[serverInfo] // what it said of itself last; see says
 
 	// Said once since its last start: a message was lost to a full queue; it was left
 	// out of a list.
-	deaf, missed atomic.Bool
+	dropLogged, missingLogged atomic.Bool
 
 	minted atomic.Int64 // last id; never reused, so that a late reply settles nothing else
 
@@ -91,9 +91,9 @@ func newUpstreamConn(set *upstreamSet, up *Upstream) *upstreamConn {
 		s: s, era: set.era, up: up, log: s.log.With("upstream", up.Name),
 	}
 	u.ctx, u.cancel = context.WithCancel(s.ctx)
-	u.lists = s.views.upstream(up.Name, u.era, &s.p.memory)
-	u.lag.u = u
-	u.seen = newSeen()
+	u.lists = s.views.upstream(up.Name, u.era, &s.router.memory)
+	u.catchUp.u = u
+	u.shown = newShownLists()
 	return u
 }
 
@@ -119,15 +119,15 @@ func (u *upstreamConn) newAttempt() *attempt {
 	a := &attempt{started: make(chan struct{})}
 	a.peer = peer.New(peer.Options{
 		Name: u.up.Name, Minted: &u.minted, Apart: true, Class: classOf,
-		Room: jsonrpc.Room{Messages: maxQueue, Bytes: u.s.p.queueBytes()}, Full: u.unread, Watch: watcher{},
+		Room: jsonrpc.Room{Messages: maxQueue, Bytes: u.s.router.queueBytes()}, Full: u.queueFull, Watch: watcher{},
 		Request:   func(r *peer.Request) { u.asked(a, r) },
-		Cancelled: u.takenBack,
+		Cancelled: u.questionCancelled,
 		Notified:  func(m *jsonrpc.Message, of *peer.Call) { u.notified(incoming{a: a, m: m, of: of}) },
 		Progress:  func(c *peer.Call, m *jsonrpc.Message, _ jsonrpc.Span) { u.notified(incoming{a: a, m: m, of: c}) },
 		Invalid:   func(bad *jsonrpc.InvalidError) { u.log.Debug("unusable message from upstream", "err", bad) },
-		Refuse:    peer.DropTwins,
+		Refuse:    peer.DropDuplicates,
 		Dropped: func(_ string, m *jsonrpc.Message) {
-			u.hears(m)
+			u.noteAnswer(m)
 			u.answeredLate(m.ID)
 			u.s.drop("unknown or late answer from upstream", m)
 		},
@@ -206,7 +206,7 @@ func (u *upstreamConn) run(a *attempt) { u.end(a, u.stream(a)) }
 
 // stream opens a stream for a and returns how it ended.
 func (u *upstreamConn) stream(a *attempt) error {
-	conn, err := u.s.p.Dialer.Dial(u.ctx, u.up.Name, u.s.key, u.era)
+	conn, err := u.s.router.Dialer.Dial(u.ctx, u.up.Name, u.s.key, u.era)
 	if err != nil {
 		return err
 	}
@@ -228,14 +228,14 @@ func (u *upstreamConn) adopt(a *attempt, conn jsonrpc.Conn) error {
 	}
 	a.conn = conn
 	if u.era == mcp.Modern {
-		u.deaf.Store(false)
-		u.missed.Store(false)
+		u.dropLogged.Store(false)
+		u.missingLogged.Store(false)
 		a.ready = true
 		close(a.started)
 		u.s.subscriptions.resume(u)
 		return nil
 	}
-	c := u.newRequest(a, mcp.MethodInitialize)
+	c := u.newCall(a, mcp.MethodInitialize)
 	c.Room = &a.first
 	c.Done = func(answer *jsonrpc.Message, lost *peer.Lost) {
 		if lost == nil {
@@ -255,25 +255,25 @@ func (u *upstreamConn) ask(ctx context.Context, method string, params json.RawMe
 // askFor is ask for who is told of the notifications that belong to the request.
 func (u *upstreamConn) askFor(ctx context.Context, told func(*jsonrpc.Message), method string, params json.RawMessage) (*jsonrpc.Message, error) {
 	answers := make(chan *jsonrpc.Message, 1)
-	r := u.newRequest(u.open(), method)
-	r.told = told
-	r.Done = func(answer *jsonrpc.Message, lost *peer.Lost) {
+	c := u.newCall(u.open(), method)
+	c.onNotification = told
+	c.Done = func(answer *jsonrpc.Message, lost *peer.Lost) {
 		if lost != nil {
-			answer = jsonrpc.NewError(r.ID, lost.Wire(jsonrpc.CodeInternalError, u.up.Name))
+			answer = jsonrpc.NewError(c.ID, lost.Wire(jsonrpc.CodeInternalError, u.up.Name))
 		} else {
-			u.hears(answer)
+			u.noteAnswer(answer)
 		}
 		answers <- answer
 	}
-	if err := r.Send(&jsonrpc.Message{Params: r.own(ctx, params)}); err != nil {
-		return jsonrpc.NewError(r.ID, u.unsent(err)), nil
+	if err := c.Send(&jsonrpc.Message{Params: c.own(ctx, params)}); err != nil {
+		return jsonrpc.NewError(c.ID, u.unsent(err)), nil
 	}
 	select {
 	case answer := <-answers:
 		return answer, nil
 	case <-ctx.Done():
 	}
-	r.Cancel("no longer needed")
+	c.Cancel("no longer needed")
 	return nil, context.Cause(ctx)
 }
 
@@ -289,9 +289,9 @@ func (u *upstreamConn) tell(m *jsonrpc.Message) {
 	}
 }
 
-// unread tells of a message that was lost because the queue was full.
-func (u *upstreamConn) unread(m *jsonrpc.Message) {
-	u.log.Log(u.s.ctx, firstIs(&u.deaf), "message dropped: the upstream does not read", "method", m.Method)
+// queueFull tells of a message that was lost because the queue was full.
+func (u *upstreamConn) queueFull(m *jsonrpc.Message) {
+	u.log.Log(u.s.ctx, firstIs(&u.dropLogged), "message dropped: the upstream does not read", "method", m.Method)
 }
 
 // end settles all that the stream of a had in flight, once for each.
@@ -300,7 +300,7 @@ func (u *upstreamConn) end(a *attempt, err error) {
 	mine := said
 	end := u.ended(a, &mine)
 	inFlight, _ := a.peer.Open()
-	u.tellEnd(&said, end, inFlight)
+	u.observeEnd(&said, end, inFlight)
 	u.log.Debug("stream ended", "cause", end.Cause, "event", end.Event, "err", err, "in_flight", inFlight)
 	a.peer.End(end)
 }

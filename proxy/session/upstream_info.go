@@ -53,18 +53,18 @@ func (u *upstreamConn) initialized(a *attempt, answer *jsonrpc.Message) {
 		return
 	}
 	u.note(answer.Result)
-	lists := u.s.news.unannounced(u.seen) // now: the client's next list, which waits for this, ends what was announced
+	lists := u.s.listChanges.unannounced(u.shown) // now: the client's next list, which waits for this, ends what was announced
 	u.s.mu.Lock()
-	u.deaf.Store(false)
-	u.missed.Store(false)
+	u.dropLogged.Store(false)
+	u.missingLogged.Store(false)
 	a.peer.SendIn(&a.first, jsonrpc.NewNotification(mcp.MethodInitialized, nil))
 	u.replayLocked(a)
 	a.peer.Release(afterInitialize)
 	a.ready = true
 	close(a.started)
-	u.heardLocked(a)
+	u.noteAliveLocked(a)
 	u.s.mu.Unlock()
-	u.s.wg.Go(func() { u.lag.returned(a, lists) })
+	u.s.wg.Go(func() { u.catchUp.returned(a, lists) })
 }
 
 // note keeps what the upstream says of itself, in whatever era.
@@ -84,7 +84,7 @@ func (u *upstreamConn) note(result json.RawMessage) {
 // session had it: its log level and subscriptions. They come before all others.
 func (u *upstreamConn) replayLocked(a *attempt) {
 	request := func(method string, params json.RawMessage) {
-		c := u.newRequest(a, method)
+		c := u.newCall(a, method)
 		c.First, c.Room = true, &a.first
 		c.Done = func(answer *jsonrpc.Message, lost *peer.Lost) {
 			if lost == nil && answer.Error != nil {
@@ -133,6 +133,6 @@ func (u *upstreamConn) discover(ctx context.Context, meta json.RawMessage) (json
 		return nil, nil
 	}
 	u.note(answer.Result)
-	u.s.p.memory.noteInTime(u.up.Name, mcp.MethodDiscover)
+	u.s.router.memory.noteInTime(u.up.Name, mcp.MethodDiscover)
 	return answer.Result, nil
 }

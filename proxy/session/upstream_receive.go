@@ -55,7 +55,7 @@ func (u *upstreamConn) hold(in incoming) bool {
 		return false
 	}
 	size := in.m.Size()
-	room := len(u.held) < maxHeld && u.heldBytes+size <= u.s.p.queueBytes()
+	room := len(u.held) < maxHeld && u.heldBytes+size <= u.s.router.queueBytes()
 	if room {
 		u.held = append(u.held, in)
 		u.heldBytes += size
@@ -116,7 +116,7 @@ func (u *upstreamConn) handle(in incoming) {
 	case mcp.MethodTaskStatus:
 		u.taskStatus(in)
 	case mcp.MethodResourceUpdated:
-		if !mayHear(u.s.grant(), m) {
+		if !mayNotify(u.s.grant(), m) {
 			u.s.drop("denied by a policy", m)
 			return
 		}
@@ -131,7 +131,7 @@ func (u *upstreamConn) handle(in incoming) {
 func (u *upstreamConn) changed(k catalog.Kind) {
 	u.lists.changed(k)
 	if u.s.grant().SeesAny(kindOf(k), u.up.Name) {
-		u.s.news.tell(k)
+		u.s.listChanges.tell(k)
 	}
 }
 
@@ -144,8 +144,8 @@ func (u *upstreamConn) pass(in incoming, n *mcp.Notes, edits ...jsonrpc.Edit) {
 
 // related returns the client's request that a message belongs to; zero if it does not say.
 func (in incoming) related() (id jsonrpc.ID) {
-	if r := requestOf(in.of); r != nil && r.call != nil {
-		return r.call.ID
+	if c := callOf(in.of); c != nil && c.request != nil {
+		return c.request.ID
 	}
 	return id
 }
@@ -157,10 +157,10 @@ func (u *upstreamConn) progress(in incoming) {
 	var token json.RawMessage
 	id, _ := notes.ID(mcp.Key)
 	n, ok := id.Int()
-	if r := requestOf(in.of); r != nil && r.call != nil {
-		token = r.token
+	if c := callOf(in.of); c != nil && c.request != nil {
+		token = c.token
 		u.s.mu.Lock()
-		r.extendLocked()
+		c.extendLocked()
 		u.s.mu.Unlock()
 	} else {
 		token = u.s.tasks.getByToken(tokenKey{u, n}).token
@@ -198,7 +198,7 @@ func (u *upstreamConn) handleModern(in incoming) {
 	case mcp.MethodCancelled:
 		u.subscriptionCancelled(in)
 	default:
-		tell := toldOf(in)
+		tell := receiverOf(in)
 		switch {
 		case tell != nil:
 			tell(m)
@@ -215,8 +215,8 @@ func (u *upstreamConn) handleModern(in incoming) {
 // the request, for its level.
 func (u *upstreamConn) passModern(in incoming) {
 	n := mcp.Read(in.m)
-	r := requestOf(in.of)
-	if r == nil || r.call == nil || in.m.Method == mcp.MethodLog && !r.call.logs(n) {
+	c := callOf(in.of)
+	if c == nil || c.request == nil || in.m.Method == mcp.MethodLog && !c.request.logs(n) {
 		u.s.drop("nobody has asked for it", in.m)
 		return
 	}
@@ -224,20 +224,20 @@ func (u *upstreamConn) passModern(in incoming) {
 }
 
 // logs reports whether whoever made the call wants to hear a log message.
-func (c *call) logs(n *mcp.Notes) bool {
+func (r *request) logs(n *mcp.Notes) bool {
 	level, _ := n.Text(mcp.Key)
-	return n.Err(mcp.Key) == nil && c.level > 0 && slices.Index(mcp.LogLevels, level)+1 >= c.level
+	return n.Err(mcp.Key) == nil && r.level > 0 && slices.Index(mcp.LogLevels, level)+1 >= r.level
 }
 
-// toldOf returns who is told of a notification that belongs to a subscription; nil for nobody.
-func toldOf(in incoming) func(*jsonrpc.Message) {
+// receiverOf returns who is told of a notification that belongs to a subscription; nil for nobody.
+func receiverOf(in incoming) func(*jsonrpc.Message) {
 	of := in.of
 	if in.m.Related.IsZero() {
 		id, _ := mcp.Read(in.m).ID(mcp.Subscription)
 		of = in.a.peer.Call(id)
 	}
-	if r := requestOf(of); r != nil {
-		return r.told
+	if c := callOf(of); c != nil {
+		return c.onNotification
 	}
 	return nil
 }
@@ -246,10 +246,10 @@ func toldOf(in incoming) func(*jsonrpc.Message) {
 // some end one.
 func (u *upstreamConn) subscriptionCancelled(in incoming) {
 	id, _ := mcp.Read(in.m).ID(mcp.Key)
-	r := requestOf(in.a.peer.Call(id))
-	if r == nil || r.told == nil || !r.Take() {
+	c := callOf(in.a.peer.Call(id))
+	if c == nil || c.onNotification == nil || !c.Take() {
 		u.s.drop("cancellation of no subscription", in.m)
 		return
 	}
-	r.Done(jsonrpc.NewResult(r.ID, json.RawMessage(`{}`)), nil)
+	c.Done(jsonrpc.NewResult(c.ID, json.RawMessage(`{}`)), nil)
 }

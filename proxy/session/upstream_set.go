@@ -16,13 +16,13 @@ import (
 // An upstream set is the upstreams that a session serves at one time in one era. It is
 // immutable: a change replaces it, and a call keeps the one that it began with.
 type upstreamSet struct {
-	*configured // that it is of
-	s           *session
-	era         mcp.Era
-	conns       []*upstreamConn // of the upstreams in the set
-	replaced    chan struct{}   // closed when there is a newer upstream set
-	several     bool            // there are others, which clients of this one do not see
-	bySight     sync.Map        // policy.Sight to *upstreamSet, see seenBy
+	*configured  // that it is of
+	s            *session
+	era          mcp.Era
+	conns        []*upstreamConn // of the upstreams in the set
+	replaced     chan struct{}   // closed when there is a newer upstream set
+	several      bool            // there are others, which clients of this one do not see
+	byVisibility sync.Map        // policy.Visibility to *upstreamSet, see visibleTo
 }
 
 // only returns the sole upstream, nil if there are several, or may be since some are not
@@ -118,7 +118,7 @@ func (s *session) follow() {
 	if s.phase >= closing {
 		return
 	}
-	served := s.p.current() // under the lock: no older set replaces a newer one
+	served := s.router.current() // under the lock: no older set replaces a newer one
 	if !s.upstreams.follows {
 		held := s.upstreams.legacy.Load().conns[0].up
 		now := served.named(held.Name)
@@ -165,7 +165,7 @@ func (sets *upstreamSets) followLocked(at *atomic.Pointer[upstreamSet], served *
 		sets.s.removeLocked(u)
 	}
 	g := sets.s.grant()
-	return added, !old.seenBy(g).equal(next.seenBy(g))
+	return added, !old.visibleTo(g).equal(next.visibleTo(g))
 }
 
 // equal reports whether clients see the same upstreams under the same names.
@@ -222,11 +222,11 @@ func (s *session) relinked(names []string) {
 // announce tells the client to ask for lists again, because of these upstreams or of some
 // that are gone.
 func (s *session) announce(conns []*upstreamConn) {
-	var upstreams []*seen
+	var upstreams []*shownLists
 	for _, u := range conns {
-		upstreams = append(upstreams, u.seen)
+		upstreams = append(upstreams, u.shown)
 	}
-	s.news.announce(upstreams)
+	s.listChanges.announce(upstreams)
 }
 
 // reopen opens the stream to an upstream at which the client has subscriptions,

@@ -25,8 +25,8 @@ type view struct {
 
 // A paged is which list is handed out by pages, and to whom: to nobody who sees another.
 type paged struct {
-	kind  catalog.Kind
-	sight policy.Sight
+	kind       catalog.Kind
+	visibility policy.Visibility
 }
 
 // An asker is for whom upstreams are asked for lists.

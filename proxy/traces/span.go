@@ -13,8 +13,8 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/observe"
 )
 
-// A call is the server span of one call, with those of its requests.
-type call struct {
+// A callSpan is the server span of one call, with those of its requests.
+type callSpan struct {
 	// Static after construction.
 	t       *Traces
 	ctx     context.Context // has span
@@ -22,16 +22,16 @@ type call struct {
 	baggage string // for upstreams
 
 	mu   sync.Mutex // guards the fields below
-	open map[*request]struct{}
+	open map[*requestSpan]struct{}
 	told string // the event that a request has told of; "" for none
 	over bool
 }
 
 // ID implements [observe.Trace].
-func (c *call) ID() string { return c.span.SpanContext().TraceID().String() }
+func (c *callSpan) ID() string { return c.span.SpanContext().TraceID().String() }
 
 // Request implements [observe.Trace].
-func (c *call) Request(q observe.Request, target string) observe.RequestTrace {
+func (c *callSpan) Request(q observe.Request, target string) observe.RequestTrace {
 	r := c.t.begin(c.ctx, q, target, c.baggage)
 	if r == nil {
 		return nil
@@ -46,7 +46,7 @@ func (c *call) Request(q observe.Request, target string) observe.RequestTrace {
 }
 
 // End implements [observe.Trace].
-func (c *call) End(seen observe.Call, end observe.End) {
+func (c *callSpan) End(seen observe.Call, end observe.End) {
 	c.mu.Lock()
 	c.over = true
 	left := c.open
@@ -70,7 +70,7 @@ func (c *call) End(seen observe.Call, end observe.End) {
 }
 
 // tells notes that a request is over, and what it has told of.
-func (c *call) tells(r *request, event string) {
+func (c *callSpan) tells(r *requestSpan, event string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.open, r)
@@ -79,10 +79,10 @@ func (c *call) tells(r *request, event string) {
 	}
 }
 
-// A request is the client span of one request to an upstream.
-type request struct {
+// A requestSpan is the client span of one request to an upstream.
+type requestSpan struct {
 	// Static after construction.
-	of      *call // nil: for none
+	of      *callSpan // nil: for none
 	span    trace.Span
 	context observe.TraceContext
 	began   time.Time
@@ -91,25 +91,25 @@ type request struct {
 }
 
 // ID implements [observe.RequestTrace].
-func (r *request) ID() string { return r.span.SpanContext().TraceID().String() }
+func (r *requestSpan) ID() string { return r.span.SpanContext().TraceID().String() }
 
 // Context implements [observe.RequestTrace].
-func (r *request) Context() observe.TraceContext { return r.context }
+func (r *requestSpan) Context() observe.TraceContext { return r.context }
 
 // waited is how long a request has to wait for its upstream before its span says so.
 const waited = time.Millisecond
 
 // Sent implements [observe.RequestTrace].
-func (r *request) Sent() {
+func (r *requestSpan) Sent() {
 	if time.Since(r.began) >= waited {
 		r.span.AddEvent(eventSent)
 	}
 }
 
 // End implements [observe.RequestTrace].
-func (r *request) End(_ observe.Request, end observe.End) { r.end(end) }
+func (r *requestSpan) End(_ observe.Request, end observe.End) { r.end(end) }
 
-func (r *request) end(end observe.End) {
+func (r *requestSpan) end(end observe.End) {
 	r.once.Do(func() {
 		fail(r.span, end, end.RequestError(strconv.Itoa))
 		if end.Event != "" {

@@ -155,7 +155,7 @@ func (t *Traces) follow(c observe.Call, from observe.Arrival) observe.Trace {
 		return nil
 	}
 	span.SetAttributes(arrived(c, from)...)
-	return &call{t: t, ctx: ctx, span: span, baggage: usable(with), open: make(map[*request]struct{})}
+	return &callSpan{t: t, ctx: ctx, span: span, baggage: usable(with), open: make(map[*requestSpan]struct{})}
 }
 
 // usable is a baggage that can be passed on, "" for any other.
@@ -179,11 +179,11 @@ func (t *Traces) followRequest(q observe.Request, own observe.TraceContext) obse
 }
 
 // begin begins the span of a request; nil if nobody records that.
-func (t *Traces) begin(ctx context.Context, q observe.Request, target, baggage string) *request {
+func (t *Traces) begin(ctx context.Context, q observe.Request, target, baggage string) *requestSpan {
 	ctx, span := t.start(ctx, nameOf(q.Method, target), client...)
 	if span == nil {
 		return nil
 	}
 	span.SetAttributes(asked(q, target)...)
-	return &request{span: span, context: contextOf(ctx, baggage), began: time.Now()}
+	return &requestSpan{span: span, context: contextOf(ctx, baggage), began: time.Now()}
 }

@@ -150,15 +150,15 @@ func parseRejections(list json.RawMessage) ([]Rejection, error) {
 
 const errRejections = fault("bad list of rejections")
 
-// A board has the newest line that each control stream of one end is to send.
-type board struct {
+// An announcer has the newest line that each control stream of one end is to send.
+type announcer struct {
 	mu      sync.Mutex    // guards the fields below
 	line    []byte        // nil: nothing yet
 	changed chan struct{} // closed when line changes; nil if nobody waits
 }
 
 // begin is put for a board that has nothing yet.
-func (b *board) begin(line []byte) {
+func (b *announcer) begin(line []byte) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.line == nil {
@@ -166,13 +166,13 @@ func (b *board) begin(line []byte) {
 	}
 }
 
-func (b *board) put(line []byte) {
+func (b *announcer) put(line []byte) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.putLocked(line)
 }
 
-func (b *board) putLocked(line []byte) {
+func (b *announcer) putLocked(line []byte) {
 	b.line = line
 	if b.changed != nil {
 		close(b.changed)
@@ -180,14 +180,14 @@ func (b *board) putLocked(line []byte) {
 	}
 }
 
-func (b *board) empty() bool {
+func (b *announcer) empty() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.line == nil
 }
 
-// news returns the lines for one control stream, the present one first.
-func (b *board) news() news {
+// pending returns the lines for one control stream, the present one first.
+func (b *announcer) pending() pendingLine {
 	var sent []byte
 	return func() ([]byte, <-chan struct{}) {
 		b.mu.Lock()

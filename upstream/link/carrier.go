@@ -18,14 +18,14 @@ const readBuffer = 64 << 10
 // handshakeTimeout is how long a peer that dialled us may take for TLS.
 const handshakeTimeout = 10 * time.Second
 
-// A session is a carrier as yamux sees it. It calls lose before yamux can know
+// A yamuxCarrier is a carrier as yamux sees it. It calls lose before yamux can know
 // that it has ended.
-type session struct {
+type yamuxCarrier struct {
 	net.Conn
 	lose func()
 }
 
-func (s session) Read(p []byte) (int, error) {
+func (s yamuxCarrier) Read(p []byte) (int, error) {
 	n, err := s.Conn.Read(p)
 	if err != nil {
 		s.lose()
@@ -33,7 +33,7 @@ func (s session) Read(p []byte) (int, error) {
 	return n, err
 }
 
-func (s session) Write(p []byte) (int, error) {
+func (s yamuxCarrier) Write(p []byte) (int, error) {
 	n, err := s.Conn.Write(p)
 	if err != nil {
 		s.lose()
@@ -43,7 +43,7 @@ func (s session) Write(p []byte) (int, error) {
 
 // Close is how yamux ends what it does not understand. It is late then, and
 // better than never.
-func (s session) Close() error {
+func (s yamuxCarrier) Close() error {
 	s.lose()
 	return s.Conn.Close()
 }
@@ -60,7 +60,7 @@ type socket struct {
 
 func newSocket(c net.Conn) *socket {
 	s := &socket{Conn: c, out: newCoalescer(c), since: time.Now()}
-	s.in = bufio.NewReaderSize(&hearing{s: s}, readBuffer)
+	s.in = bufio.NewReaderSize(&readClock{s: s}, readBuffer)
 	return s
 }
 
@@ -85,13 +85,13 @@ func (s *socket) silence() time.Duration {
 	return time.Since(s.since) - time.Duration(s.heard.Load())
 }
 
-// A hearing reads from a socket's connection and notes when something comes.
-type hearing struct {
+// A readClock reads from a socket's connection and notes when something comes.
+type readClock struct {
 	s      *socket
 	frames frames
 }
 
-func (h *hearing) Read(p []byte) (int, error) {
+func (h *readClock) Read(p []byte) (int, error) {
 	n, err := h.s.Conn.Read(p)
 	if n > 0 {
 		h.s.heard.Store(int64(time.Since(h.s.since)))

@@ -61,11 +61,11 @@ type Client struct {
 	Failed func(err error)
 
 	current  currentLink
-	rejected board
+	rejected announcer
 
 	mu    sync.Mutex // guards Streams and the fields below
 	open  int        // streams
-	crowd crowd
+	crowd overload
 }
 
 // Serve owns carrier until it returns, and lets Open use it. It returns when
@@ -117,13 +117,13 @@ func (c *Client) serve(ctx context.Context, carrier net.Conn, w watcher) error {
 // when that ends, or cannot be dialled, it dials again, after a while, until ctx
 // ends. It logs when the link comes and goes.
 func (c *Client) Redial(ctx context.Context, dial func(context.Context) (net.Conn, error)) error {
-	return redial(ctx, &reporter{log: orDiscard(c.Log), failed: c.Failed}, dial, c.serve)
+	return redial(ctx, &endReporter{log: orDiscard(c.Log), failed: c.Failed}, dial, c.serve)
 }
 
 // Accept serves links from hosts that dial l, of which the latest is used,
 // until ctx ends or l is closed. It closes l and waits for all links.
 func (c *Client) Accept(ctx context.Context, l net.Listener) error {
-	return accept(ctx, &reporter{log: orDiscard(c.Log)}, l, c.serve)
+	return accept(ctx, &endReporter{log: orDiscard(c.Log)}, l, c.serve)
 }
 
 func (c *Client) newLink(ctx context.Context, carrier net.Conn) (*link, error) {
@@ -152,7 +152,7 @@ func (c *Client) control(l *link, over chan struct{}) {
 	}
 	giveUp.Stop()
 	l.begin(k.bye)
-	k.live(c.Heartbeat, c.rejected.news())
+	k.live(c.Heartbeat, c.rejected.pending())
 	k.end(c.talk(k, over))
 }
 
@@ -161,7 +161,7 @@ func (c *Client) talk(k *control, over chan struct{}) error {
 		<-before
 	}
 	orDiscard(c.Log).Info("link up")
-	return k.read(listener{announced: c.Announced})
+	return k.read(controlHandler{announced: c.Announced})
 }
 
 func (c *Client) helloTimeout() time.Duration {

@@ -305,21 +305,21 @@ func rawPairOver(t *testing.T, config *yamux.Config, a, b net.Conn) (*conn, host
 	if err != nil {
 		t.Fatal(err)
 	}
-	farLink, err := newLink(b, yamux.Server, config, trusted)
+	hostLink, err := newLink(b, yamux.Server, config, trusted)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
 		nearLink.close(nil)
-		farLink.close(nil)
+		hostLink.close(nil)
 	})
 	near, err := nearLink.y.OpenStream()
 	if err != nil {
 		t.Fatal(err)
 	}
-	far, err := farLink.y.AcceptStream()
+	far, err := hostLink.y.AcceptStream()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return newConn(nearLink, near, jsonrpc.Limits{}), hostConn{newConn(farLink, far, jsonrpc.Limits{})}
+	return newConn(nearLink, near, jsonrpc.Limits{}), hostConn{newConn(hostLink, far, jsonrpc.Limits{})}
 }

@@ -167,15 +167,15 @@ func (c *control) greet(proxy string) error {
 	return nil
 }
 
-// A listener gets what the other side says on the control stream. What is nil is ignored.
-type listener struct {
+// A controlHandler gets what the other side says on the control stream. What is nil is ignored.
+type controlHandler struct {
 	announced func([]Upstream)
 	rejected  func([]Rejection)
 }
 
 // read reads lines until the end, and returns its cause. What it does not know
 // is of a later version, and ignored.
-func (c *control) read(to listener) error {
+func (c *control) read(to controlHandler) error {
 	for {
 		line, err := c.line(maxAnnouncement)
 		if err != nil {
@@ -253,19 +253,19 @@ const (
 	answerLine = notePrefix + `:` + version + `,"beat":false}` + "\n" // is one
 )
 
-// news returns a line that has not been sent yet, nil if there is none, and a channel that
+// pendingLine returns a line that has not been sent yet, nil if there is none, and a channel that
 // is closed when there is another.
-type news func() (line []byte, changed <-chan struct{})
+type pendingLine func() (line []byte, changed <-chan struct{})
 
 // live begins what goes on as long as the link: beats and news to the other side, and
 // the watch for its silence.
-func (c *control) live(h Heartbeat, n news) {
+func (c *control) live(h Heartbeat, n pendingLine) {
 	c.link.controls.Go(func() { c.beat(h.every(), n) })
 	c.link.controls.Go(func() { c.link.watch(h) })
 }
 
 // beat writes beats, answers to beats and news until the link ends.
-func (c *control) beat(every time.Duration, n news) {
+func (c *control) beat(every time.Duration, n pendingLine) {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for {
@@ -299,8 +299,8 @@ func (c *control) ask() {
 // watch ends the link when nothing has come for too long. It needs no answer to
 // a beat: what comes may be anything, so that a slow peer is not a dead one.
 func (l *link) watch(h Heartbeat) {
-	vigil := jsonrpc.Vigil{Every: min(h.every(), h.dead()), Dead: h.dead()}
-	timer := time.NewTimer(vigil.Look(time.Now(), 0))
+	watchdog := jsonrpc.Watchdog{Every: min(h.every(), h.dead()), Dead: h.dead()}
+	timer := time.NewTimer(watchdog.Look(time.Now(), 0))
 	defer timer.Stop()
 	for {
 		select {
@@ -309,7 +309,7 @@ func (l *link) watch(h Heartbeat) {
 		case <-timer.C:
 		}
 		silence := l.silence()
-		wait := vigil.Look(time.Now(), silence)
+		wait := watchdog.Look(time.Now(), silence)
 		if wait == 0 {
 			l.fail(fmt.Errorf("nothing heard for %v", silence.Round(time.Millisecond)))
 			return

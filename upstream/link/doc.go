@@ -47,7 +47,7 @@
 // Since each end asks for answers when it needs them, the two may have different
 // heartbeats. A peer is dead when not a single byte has come from it for some
 // time, of whatever stream: a slow carrier full of data is not a dead one. Time in which
-// this process did not run does not count (jsonrpc.Vigil).
+// this process did not run does not count (jsonrpc.Watchdog).
 //
 // Both ends that are in one process are Trusted: they have no control stream, do
 // not check messages again, and never give each other up. Nothing that clients do

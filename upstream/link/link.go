@@ -90,7 +90,7 @@ func newLink(carrier net.Conn, end func(io.ReadWriteCloser, *yamux.Config) (*yam
 		l.carrier = l.socket
 	}
 	var err error
-	if l.y, err = end(session{l.carrier, l.lose}, config); err != nil {
+	if l.y, err = end(yamuxCarrier{l.carrier, l.lose}, config); err != nil {
 		l.carrier.Close()
 		return nil, fmt.Errorf("start link: %w", err)
 	}
@@ -135,7 +135,7 @@ func newConfig(log *slog.Logger, trusted bool) *yamux.Config {
 	config.StreamOpenTimeout = 0 // the hello has a deadline
 	config.StreamCloseTimeout = timeout(closeTimeout, trusted)
 	config.LogOutput = nil
-	config.Logger = chatter{log}
+	config.Logger = yamuxLogger{log}
 	return config
 }
 
@@ -296,14 +296,14 @@ func (l *link) close(err error) error {
 	return jsonrpc.Closed(l.cause())
 }
 
-// chatter makes a yamux.Logger of a slog.Logger. Whatever matters of what yamux
+// yamuxLogger makes a yamux.Logger of a slog.Logger. Whatever matters of what yamux
 // says also ends a stream or the link, so all of it is for debugging.
-type chatter struct{ log *slog.Logger }
+type yamuxLogger struct{ log *slog.Logger }
 
-func (c chatter) Print(v ...any)                 { c.say(fmt.Sprint(v...)) }
-func (c chatter) Println(v ...any)               { c.say(fmt.Sprintln(v...)) }
-func (c chatter) Printf(format string, v ...any) { c.say(fmt.Sprintf(format, v...)) }
-func (c chatter) say(text string)                { c.log.Debug("yamux", "err", strings.TrimSpace(text)) }
+func (c yamuxLogger) Print(v ...any)                 { c.say(fmt.Sprint(v...)) }
+func (c yamuxLogger) Println(v ...any)               { c.say(fmt.Sprintln(v...)) }
+func (c yamuxLogger) Printf(format string, v ...any) { c.say(fmt.Sprintf(format, v...)) }
+func (c yamuxLogger) say(text string)                { c.log.Debug("yamux", "err", strings.TrimSpace(text)) }
 
 // orDiscard makes a nil Logger one that discards.
 func orDiscard(log *slog.Logger) *slog.Logger {
@@ -316,15 +316,15 @@ func orDiscard(log *slog.Logger) *slog.Logger {
 // errTooMany is what happened when there was no room for a stream.
 var errTooMany = errors.New("too many streams")
 
-// A crowd is too many streams. That is one event, and so one line in the log, until half
+// An overload is too many streams. That is one event, and so one line in the log, until half
 // of them have gone.
-type crowd struct {
+type overload struct {
 	told bool // one was refused, which the log knows
 }
 
 // admit reports whether there may be one more beside n streams, of most; zero is no
 // bound. The first that is refused is to be told.
-func (c *crowd) admit(n, most int) (ok, first bool) {
+func (c *overload) admit(n, most int) (ok, first bool) {
 	if most <= 0 || n < most {
 		return true, false
 	}
@@ -333,4 +333,4 @@ func (c *crowd) admit(n, most int) (ok, first bool) {
 }
 
 // thin notes that there are n streams, of most.
-func (c *crowd) thin(n, most int) { c.told = c.told && n > most/2 }
+func (c *overload) thin(n, most int) { c.told = c.told && n > most/2 }

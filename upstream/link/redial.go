@@ -49,7 +49,7 @@ type watcher struct {
 
 var unwatched = watcher{ended: func(bool, string, error) {}}
 
-func redial(ctx context.Context, r *reporter, dial func(context.Context) (net.Conn, error), serve serveFunc) error {
+func redial(ctx context.Context, r *endReporter, dial func(context.Context) (net.Conn, error), serve serveFunc) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	slots := make(chan struct{}, maxLinks)
@@ -82,13 +82,13 @@ func redial(ctx context.Context, r *reporter, dial func(context.Context) (net.Co
 	return context.Cause(ctx)
 }
 
-func accept(ctx context.Context, r *reporter, l net.Listener, serve serveFunc) error {
+func accept(ctx context.Context, r *endReporter, l net.Listener, serve serveFunc) error {
 	defer context.AfterFunc(ctx, func() { l.Close() })()
 	defer l.Close()
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	slots := make(chan struct{}, maxLinks)
-	var strangers lobby
+	var pending pendingCarriers
 	for {
 		carrier, err := l.Accept()
 		switch {
@@ -104,18 +104,18 @@ func accept(ctx context.Context, r *reporter, l net.Listener, serve serveFunc) e
 			pause(ctx, newBackOff().NextBackOff())
 			continue
 		}
-		if !enter(ctx, slots, &strangers) {
+		if !enter(ctx, slots, &pending) {
 			carrier.Close()
 			r.ended(ctx, false, "", errManyLinks, 0)
 			continue
 		}
-		strangers.add(carrier)
+		pending.add(carrier)
 		wg.Go(func() {
 			defer func() { <-slots }()
-			defer strangers.remove(carrier)
+			defer pending.remove(carrier)
 			start := time.Now()
 			_ = serve(ctx, carrier, watcher{
-				up:    func() { strangers.remove(carrier) },
+				up:    func() { pending.remove(carrier) },
 				ended: func(up bool, event string, err error) { r.ended(ctx, up, event, err, time.Since(start)) },
 			})
 		})
@@ -124,13 +124,13 @@ func accept(ctx context.Context, r *reporter, l net.Listener, serve serveFunc) e
 
 // enter takes a slot, if need be that of the stranger who has been silent for
 // longest. Without one all links are up.
-func enter(ctx context.Context, slots chan<- struct{}, strangers *lobby) bool {
+func enter(ctx context.Context, slots chan<- struct{}, pending *pendingCarriers) bool {
 	select {
 	case slots <- struct{}{}:
 		return true
 	default:
 	}
-	if !strangers.evict() {
+	if !pending.evict() {
 		return false
 	}
 	select {
@@ -141,27 +141,27 @@ func enter(ctx context.Context, slots chan<- struct{}, strangers *lobby) bool {
 	}
 }
 
-// A lobby has the carriers of links that are not up, at most maxLinks: who only
+// pendingCarriers has the carriers of links that are not up, at most maxLinks: who only
 // connects must not keep others out.
-type lobby struct {
+type pendingCarriers struct {
 	mu       sync.Mutex // guards carriers
 	carriers []net.Conn // the oldest first
 }
 
-func (l *lobby) add(c net.Conn) {
+func (l *pendingCarriers) add(c net.Conn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.carriers = append(l.carriers, c)
 }
 
-func (l *lobby) remove(c net.Conn) {
+func (l *pendingCarriers) remove(c net.Conn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.carriers = slices.DeleteFunc(l.carriers, func(other net.Conn) bool { return other == c })
 }
 
 // evict closes the oldest carrier. It reports whether there was one.
-func (l *lobby) evict() bool {
+func (l *pendingCarriers) evict() bool {
 	l.mu.Lock()
 	var oldest net.Conn
 	if len(l.carriers) > 0 {
@@ -187,9 +187,9 @@ func pause(ctx context.Context, d time.Duration) {
 
 var errManyLinks = fmt.Errorf("there are %d already", maxLinks)
 
-// A reporter logs the ends of links: a warning for the first of a row of
+// An endReporter logs the ends of links: a warning for the first of a row of
 // failures, and every few minutes while it lasts.
-type reporter struct {
+type endReporter struct {
 	log  *slog.Logger
 	host bool // a proxy that leaves is no failure; a host that does is
 
@@ -201,13 +201,13 @@ type reporter struct {
 }
 
 // ended logs the end of a link with its event, or of an attempt at one.
-func (r *reporter) ended(ctx context.Context, up bool, event string, err error, lived time.Duration) {
+func (r *endReporter) ended(ctx context.Context, up bool, event string, err error, lived time.Duration) {
 	level := slog.LevelDebug
 	switch {
 	case ctx.Err() != nil:
 	case r.host && errors.Is(err, errLeft):
 		level = slog.LevelInfo
-	case r.isNews(up):
+	case r.isNewFailure(up):
 		level = slog.LevelWarn
 	}
 	if up {
@@ -223,9 +223,9 @@ func (r *reporter) ended(ctx context.Context, up bool, event string, err error, 
 	}
 }
 
-// isNews reports whether a failure is worth a warning: always after a link was up,
+// isNewFailure reports whether a failure is worth a warning: always after a link was up,
 // which the log has said.
-func (r *reporter) isNews(up bool) bool {
+func (r *endReporter) isNewFailure(up bool) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !up && time.Since(r.warned) <= warnAgain {

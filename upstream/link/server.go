@@ -67,7 +67,7 @@ type Server struct {
 	// offer of what was announced, whenever that changes, and with nil when the link has ended.
 	Rejected func(link string, all []Rejection)
 
-	announced board
+	announced announcer
 
 	mu sync.Mutex // guards Streams
 }
@@ -127,8 +127,8 @@ func (s *Server) Accept(ctx context.Context, l net.Listener) error {
 	return accept(ctx, s.reporter(), l, s.serve)
 }
 
-func (s *Server) reporter() *reporter {
-	return &reporter{log: orDiscard(s.Log), host: true, lost: s.Lost}
+func (s *Server) reporter() *endReporter {
+	return &endReporter{log: orDiscard(s.Log), host: true, lost: s.Lost}
 }
 
 func (s *Server) newLink(ctx context.Context, carrier net.Conn) (*link, error) {
@@ -150,7 +150,7 @@ func (s *Server) helloTimeout() time.Duration {
 // accept accepts streams until the link or ctx ends, and returns the cause. It
 // does no work itself: a stream that waits too long here ends the link.
 func (s *Server) accept(ctx context.Context, l *link, streams *sync.WaitGroup) error {
-	var full crowd
+	var full overload
 	for {
 		y, err := l.y.AcceptStreamWithContext(ctx)
 		if ctx.Err() != nil {
@@ -299,12 +299,12 @@ func (s *Server) talk(k *control, v int) error {
 		return err
 	}
 	orDiscard(s.Log).Info("link up")
-	k.live(s.Heartbeat, s.announced.news())
+	k.live(s.Heartbeat, s.announced.pending())
 	if s.Rejected == nil {
-		return k.read(listener{})
+		return k.read(controlHandler{})
 	}
 	defer s.Rejected(k.link.event, nil)
-	return k.read(listener{rejected: func(all []Rejection) { s.Rejected(k.link.event, all) }})
+	return k.read(controlHandler{rejected: func(all []Rejection) { s.Rejected(k.link.event, all) }})
 }
 
 // Announce replaces what is announced to proxies, those that are linked now and

@@ -185,7 +185,7 @@ var errSlowLine = &jsonrpc.ClosedError{Cause: jsonrpc.CauseTimeout, Delivered: t
 // largeLines are the places of the large lines of a stream.
 type largeLines struct{ s *stream }
 
-// Enter implements [jsonrpc.Places]. The end of the stream is what it waits for besides.
+// Enter implements [jsonrpc.Slots]. The end of the stream is what it waits for besides.
 func (p largeLines) Enter(<-chan struct{}) error {
 	timer := time.NewTimer(p.s.link.within)
 	defer timer.Stop()
@@ -201,7 +201,7 @@ func (p largeLines) Enter(<-chan struct{}) error {
 	return nil
 }
 
-// Leave implements [jsonrpc.Places].
+// Leave implements [jsonrpc.Slots].
 func (p largeLines) Leave() {
 	p.s.hurried.Store(false)
 	p.s.hurry(time.Time{})

@@ -43,12 +43,12 @@ type account struct {
 	uses int // guarded by Bridge.mu
 
 	mu          sync.Mutex // guards the fields below, and those of everything in them
-	streams     map[*client]struct{}
+	streams     map[*modernClient]struct{}
 	groups      map[string]*group           // by their capabilities
 	spelled     map[string]*group           // by capabilities as requests write them
 	sessions    [maxSessions]*legacySession // by number
 	suspensions map[string]*suspension      // by requestState
-	receipts    receipts
+	answers     storedAnswers
 	kept        int // bytes of answers to suspended calls
 
 	left time.Time     // when the last stream was lost: see leftLocked
@@ -57,7 +57,7 @@ type account struct {
 
 func newAccount(b *Bridge, id accountID) *account {
 	return &account{b: b, id: id, holder: mcp.HolderOf(id.key),
-		streams: make(map[*client]struct{}), groups: make(map[string]*group),
+		streams: make(map[*modernClient]struct{}), groups: make(map[string]*group),
 		spelled: make(map[string]*group), suspensions: make(map[string]*suspension)}
 }
 

@@ -23,8 +23,8 @@ const (
 	fadeFor = 30 * time.Second
 )
 
-// A call is a request to the server of a session: of a client, or of this side.
-type call struct {
+// A memberCall is a request to the server of a session: of a client, or of this side.
+type memberCall struct {
 	*peer.Call
 
 	// Static once it is sent.
@@ -41,10 +41,10 @@ type call struct {
 }
 
 // callOf returns the call that c is to a session.
-func callOf(c *peer.Call) *call { return c.Value.(*call) }
+func callOf(c *peer.Call) *memberCall { return c.Value.(*memberCall) }
 
 // ofClient reports whether c is a client's own.
-func (c *call) ofClient() bool { return c.For != nil }
+func (c *memberCall) ofClient() bool { return c.For != nil }
 
 // forward passes a request on. It waits for room.
 func (m *member) forward(r *peer.Request, notes *mcp.Notes, edits ...jsonrpc.Edit) {
@@ -52,11 +52,11 @@ func (m *member) forward(r *peer.Request, notes *mcp.Notes, edits ...jsonrpc.Edi
 		r.Fail(jsonrpc.InvalidParams(err.Error()))
 		return
 	}
-	m.pass(r, &call{creates: bytes.HasPrefix(notes.Raw(mcp.Task), []byte("{"))}, notes, edits...)
+	m.pass(r, &memberCall{creates: bytes.HasPrefix(notes.Raw(mcp.Task), []byte("{"))}, notes, edits...)
 }
 
 // pass passes a request on, with an id and a progress token of ours. It waits for room.
-func (m *member) pass(r *peer.Request, c *call, notes *mcp.Notes, edits ...jsonrpc.Edit) {
+func (m *member) pass(r *peer.Request, c *memberCall, notes *mcp.Notes, edits ...jsonrpc.Edit) {
 	server := m.s.server
 	if server.WaitIn(m.ctx, &m.room) != nil {
 		return // everybody who waits is told of that end
@@ -81,7 +81,7 @@ func (m *member) pass(r *peer.Request, c *call, notes *mcp.Notes, edits ...jsonr
 }
 
 // task returns the id of the task that the call is about.
-func (c *call) task(notes *mcp.Notes) string {
+func (c *memberCall) task(notes *mcp.Notes) string {
 	if notes.Method.Owner != mcp.ByTask || c.member.s.modern != nil {
 		return ""
 	}
@@ -103,7 +103,7 @@ func (m *member) checkMeta(notes *mcp.Notes) error {
 }
 
 // answered hands the server's answer to the client, if that still waits.
-func (c *call) answered(m *jsonrpc.Message, lost *peer.Lost) {
+func (c *memberCall) answered(m *jsonrpc.Message, lost *peer.Lost) {
 	if lost != nil {
 		return // the client's stream ends with that
 	}
@@ -141,7 +141,7 @@ func becameTask(answer *jsonrpc.Message) bool {
 }
 
 // progress passes progress on to the client, under its own token.
-func (c *call) progress(m *jsonrpc.Message, at jsonrpc.Span) {
+func (c *memberCall) progress(m *jsonrpc.Message, at jsonrpc.Span) {
 	if c.token != nil && c.Sent() && c.request.Open() {
 		params := jsonrpc.Replace(m.Params, jsonrpc.Edit{Span: at, With: c.token})
 		c.member.put(&jsonrpc.Message{Method: m.Method, Params: params, Extra: m.Extra, Related: c.request.ID})
@@ -151,7 +151,7 @@ func (c *call) progress(m *jsonrpc.Message, at jsonrpc.Span) {
 // cancelled handles that the client does not wait for the call any more: it has cancelled
 // it with m, or it has left and m is nil. What was not sent leaves no trace. A call that may
 // create a task, or that ends by itself, stays: see maxKeptCalls.
-func (c *call) cancelled(m *jsonrpc.Message, at jsonrpc.Span) {
+func (c *memberCall) cancelled(m *jsonrpc.Message, at jsonrpc.Span) {
 	s := c.member.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -177,13 +177,13 @@ func (c *call) cancelled(m *jsonrpc.Message, at jsonrpc.Span) {
 }
 
 // keepLocked keeps a call that nobody waits for, unless there are too many.
-func (s *session) keepLocked(c *call) bool {
+func (s *sharedSession) keepLocked(c *memberCall) bool {
 	c.kept = len(s.server.Calls(func(other *peer.Call) bool { return callOf(other).kept })) < maxKeptCalls
 	return c.kept
 }
 
 // cancelLate cancels those of the calls that have not ended by themselves in time.
-func (s *session) cancelLate(fading []*peer.Call) {
+func (s *sharedSession) cancelLate(fading []*peer.Call) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, f := range fading {

@@ -13,9 +13,9 @@ import (
 const probeTime = 5 * time.Second
 
 // discover makes the first call of the modern era.
-func (s *session) discover() {
+func (s *sharedSession) discover() {
 	first := mcp.Discover(jsonrpc.ID{})
-	s.ask(mcp.MethodDiscover, first.Params, turn{}, s.discovered)
+	s.ask(mcp.MethodDiscover, first.Params, queuedRequest{}, s.discovered)
 	if s.modern.trial.Load() {
 		s.modern.silence = s.timers.After(probeTime, s.insist)
 	}
@@ -24,7 +24,7 @@ func (s *session) discover() {
 // insist asks a silent process what every legacy server answers: one that does not
 // know server/discover may not answer that at all, and one that is slow to start
 // has not read it yet, and will answer it first. StartTimeout ends the wait.
-func (s *session) insist() {
+func (s *sharedSession) insist() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.over || isClosed(s.modern.decided) {
@@ -38,7 +38,7 @@ func (s *session) insist() {
 }
 
 // discovered handles the answer to the first call.
-func (s *session) discovered(answer *jsonrpc.Message) {
+func (s *sharedSession) discovered(answer *jsonrpc.Message) {
 	m := s.modern
 	switch {
 	case !m.pinned && !mcp.DiscoversModern(answer) && m.trial.Load():
@@ -64,7 +64,7 @@ func (s *session) discovered(answer *jsonrpc.Message) {
 
 // decide ends a trial; the first decision counts. A server that is not modern, or
 // does not say so, is thrown away.
-func (s *session) decide(modern, told bool, err error) {
+func (s *sharedSession) decide(modern, told bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	m := s.modern
@@ -83,7 +83,7 @@ func (s *session) decide(modern, told bool, err error) {
 
 // modernEnded draws conclusions from the end of the session: a server on trial that
 // exits is not modern, and one that was believed to be is not any more.
-func (s *session) modernEnded(err error) {
+func (s *sharedSession) modernEnded(err error) {
 	s.mu.Lock()
 	stale := s.welcome == nil && !s.modern.pinned && s.cause == "" && !s.modern.trial.Load()
 	cause := s.cause

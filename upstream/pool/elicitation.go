@@ -12,16 +12,16 @@ import (
 // the oldest is forgotten.
 const maxElicited = 1024
 
-// Elicited is who was given which elicitation, by its elicitationId: "MUST only send the
+// ElicitationOwners is who was given which elicitation, by its elicitationId: "MUST only send the
 // notification to the client that initiated the elicitation request" (2025-11-25
 // client/elicitation). Guarded by session.mu.
-type elicited struct {
+type elicitationOwners struct {
 	byID map[string]*member
 	of   map[*member][]string // the oldest first
 }
 
 // add remembers that m was given an elicitation, unless somebody was before.
-func (el *elicited) add(m *member, id string) {
+func (el *elicitationOwners) add(m *member, id string) {
 	if el.byID[id] != nil || m.gone || len(id) > mcp.MaxRouted {
 		return
 	}
@@ -37,14 +37,14 @@ func (el *elicited) add(m *member, id string) {
 }
 
 // addAll remembers what m was given in an error.
-func (el *elicited) addAll(m *member, ids []string) {
+func (el *elicitationOwners) addAll(m *member, ids []string) {
 	for _, id := range ids {
 		el.add(m, id)
 	}
 }
 
 // forget forgets a client that has left.
-func (el *elicited) forget(m *member) {
+func (el *elicitationOwners) forget(m *member) {
 	for _, id := range el.of[m] {
 		delete(el.byID, id)
 	}

@@ -92,7 +92,7 @@ func (m *member) setLevel(r *peer.Request, notes *mcp.Notes) {
 	m.level = wants
 	m.countLocked(1)
 	m.waiting++
-	s.level.wait(turn{m, r})
+	s.level.wait(queuedRequest{m, r})
 	s.level.bring()
 }
 
@@ -126,7 +126,7 @@ func (m *member) subscribe(r *peer.Request, notes *mcp.Notes) {
 	}
 	m.waiting++
 	s.subs.add(uri, subscribing[*member]{
-		by: m, on: on, params: bytes.Clone(r.Message.Params), of: turn{m, r}, wanted: r.Open,
+		by: m, on: on, params: bytes.Clone(r.Message.Params), of: queuedRequest{m, r}, wanted: r.Open,
 		done: func(answer *jsonrpc.Message) {
 			m.waiting--
 			if answer != nil {
@@ -137,7 +137,7 @@ func (m *member) subscribe(r *peer.Request, notes *mcp.Notes) {
 }
 
 // askSub asks the server for a subscription, or for its end.
-func (s *session) askSub(method string, params json.RawMessage, op subscribing[*member], answered func(*jsonrpc.Message)) {
+func (s *sharedSession) askSub(method string, params json.RawMessage, op subscribing[*member], answered func(*jsonrpc.Message)) {
 	if op.by != nil {
 		op.by.sent.Store(true)
 	}

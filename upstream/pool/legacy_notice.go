@@ -19,7 +19,7 @@ func (l *legacySession) heard(m *jsonrpc.Message, of *peer.Call) {
 		l.message(m, of)
 	case mcp.MethodToolsChanged, mcp.MethodPromptsChanged, mcp.MethodResourcesChanged:
 		for li := range l.g.listens { // the newest list is the same for all sessions
-			li.hear(m.Method, m)
+			li.listChanged(m.Method, m)
 		}
 	case mcp.MethodResourceUpdated:
 		l.updated(m)

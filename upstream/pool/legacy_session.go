@@ -67,7 +67,7 @@ func newLegacySession(g *group, number int, info json.RawMessage) *legacySession
 		log:   g.a.b.logger().With("upstream", g.a.id.upstream, "session", number),
 		calls: make(map[*modernCall]struct{}), listens: make(map[*modernListen]struct{})}
 	l.server = peer.New(peer.Options{
-		Name: g.a.id.upstream, Room: jsonrpc.Room{Messages: maxQueued, Bytes: maxQueuedBytes}, Refuse: peer.DropTwins, Apart: true,
+		Name: g.a.id.upstream, Room: jsonrpc.Room{Messages: maxQueued, Bytes: maxQueuedBytes}, Refuse: peer.DropDuplicates, Apart: true,
 		Request:  func(r *peer.Request) { l.a.locked(func() { l.asked(r) }) },
 		Notified: func(m *jsonrpc.Message, of *peer.Call) { l.a.locked(func() { l.heard(m, of) }) },
 		Dropped:  func(_ string, m *jsonrpc.Message) { l.a.locked(func() { l.late(m) }) },

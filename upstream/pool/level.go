@@ -10,20 +10,20 @@ import (
 type level struct {
 	ask func(wanted int) // has the server asked for a level; then answered is called. Static
 
-	ready   bool   // the server can be asked
-	offered bool   // it declares logging
-	wanted  bool   // a client has said what it wants; until then the server is not told
-	current int    // that the server has accepted; zero for its own choice
-	asking  bool   // it is asked, and has not answered
-	waiting []turn // setLevel of clients
-	wanting [9]int // clients that have said hello, by what they want: nobody counts thousands each time one comes
+	ready   bool            // the server can be asked
+	offered bool            // it declares logging
+	wanted  bool            // a client has said what it wants; until then the server is not told
+	current int             // that the server has accepted; zero for its own choice
+	asking  bool            // it is asked, and has not answered
+	waiting []queuedRequest // setLevel of clients
+	wanting [9]int          // clients that have said hello, by what they want: nobody counts thousands each time one comes
 }
 
 // count adds n clients that want to hear from a level on.
 func (l *level) count(from, n int) { l.wanting[from] += n }
 
 // wait has a client's setLevel be answered when the server is at the level that is wanted.
-func (l *level) wait(t turn) {
+func (l *level) wait(t queuedRequest) {
 	l.wanted = true
 	l.waiting = append(l.waiting, t)
 }

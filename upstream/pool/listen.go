@@ -33,7 +33,7 @@ const (
 // key, and from a new one when that is lost. Its methods are called with account.mu held.
 type modernListen struct {
 	// Static after construction.
-	s          *client
+	s          *modernClient
 	r          *peer.Request
 	came       time.Time
 	g          *group
@@ -55,7 +55,7 @@ type modernListen struct {
 }
 
 // listen begins a listen.
-func (s *client) listen(r *peer.Request, said translate.Request) {
+func (s *modernClient) listen(r *peer.Request, said translate.Request) {
 	wants, uris, err := readFilter(mcp.Read(r.Message))
 	if err != nil {
 		r.Fail(jsonrpc.InvalidParams(err.Error()))

@@ -46,7 +46,7 @@ type member struct {
 	c      jsonrpc.Conn
 	log    *slog.Logger
 	holder mcp.Holder // of the key that the stream has
-	s      *session
+	s      *sharedSession
 	peer   *peer.Peer
 	ctx    context.Context // done: the stream ends, with its cause
 	end    context.CancelCauseFunc
@@ -67,9 +67,9 @@ type member struct {
 	tasks   memberTasks
 }
 
-// A turn is a request of a client that waits here for its turn. The zero turn is
+// A queuedRequest is a request of a client that waits here for its turn. The zero queuedRequest is
 // nobody's.
-type turn struct {
+type queuedRequest struct {
 	m *member
 	r *peer.Request
 }
@@ -86,7 +86,7 @@ func newMember(p *Shared, up Upstream, c jsonrpc.Conn, log *slog.Logger) *member
 }
 
 // join makes m a member of s, unless that has ended.
-func (s *session) join(m *member) bool {
+func (s *sharedSession) join(m *member) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.over || s.modern != nil && s.modern.retired {
@@ -138,13 +138,13 @@ func (m *member) tell(err error, open int) {
 
 // wasSent reports whether anything of the client's was sent to the server.
 func (m *member) wasSent() bool {
-	return m.sent.Load() || slices.ContainsFunc(m.s.atServer(), func(c *call) bool { return c.member == m })
+	return m.sent.Load() || slices.ContainsFunc(m.s.atServer(), func(c *memberCall) bool { return c.member == m })
 }
 
 // leave clears up what m has open with a server that stays: one stimulus for each call. A
 // request gets the one error, which ends the calls that possibly wait for it; all others
 // are cancelled.
-func (s *session) leave(m *member, end error) {
+func (s *sharedSession) leave(m *member, end error) {
 	s.mu.Lock()
 	m.gone = true
 	delete(s.members, m)
@@ -163,7 +163,7 @@ func (s *session) leave(m *member, end error) {
 }
 
 // forgetLocked lets go of what m has besides calls.
-func (s *session) forgetLocked(m *member) {
+func (s *sharedSession) forgetLocked(m *member) {
 	fading := s.server.Calls(func(c *peer.Call) bool { return c.Owner == any(m) && !callOf(c).quiet })
 	if len(fading) > 0 {
 		s.timers.After(fadeFor, func() { s.cancelLate(fading) })
@@ -193,7 +193,7 @@ func (m *member) uses() {
 
 // gaveUpLocked notes that the server may still be at something of m's, for which nobody
 // waits.
-func (s *session) gaveUpLocked(m *member, c *call) {
+func (s *sharedSession) gaveUpLocked(m *member, c *memberCall) {
 	s.gaveUp.add(m.holder.Who)
 	if c.listens { // which neither logs nor asks, unless by mistake
 		return
@@ -205,7 +205,7 @@ func (s *session) gaveUpLocked(m *member, c *call) {
 }
 
 // leftLocked remembers for a while what m, which has left, gave up last.
-func (s *session) leftLocked(m *member) {
+func (s *sharedSession) leftLocked(m *member) {
 	old := func(_ string, at time.Time) bool { return time.Since(at) >= fadeFor }
 	maps.DeleteFunc(s.left, old)
 	if who := m.holder.Who; !old(who, m.gaveUp) && m.gaveUp.After(s.left[who]) {

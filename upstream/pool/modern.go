@@ -47,7 +47,7 @@ func newModernServer(up Upstream, trial bool) *modernServer {
 }
 
 // stopIdleLocked, with a legacy session too, forgets that it was without members.
-func (s *session) stopIdleLocked() {
+func (s *sharedSession) stopIdleLocked() {
 	if s.modern != nil {
 		s.modern.idle.Stop()
 		s.modern.idle = nil
@@ -55,7 +55,7 @@ func (s *session) stopIdleLocked() {
 }
 
 // idleLocked lets a modern server end when it stays without members.
-func (s *session) idleLocked() {
+func (s *sharedSession) idleLocked() {
 	if s.modern == nil || s.over || s.welcome == nil || len(s.members) > 0 {
 		return
 	}
@@ -63,7 +63,7 @@ func (s *session) idleLocked() {
 	s.modern.idle = s.timers.After(modernIdle, s.idled)
 }
 
-func (s *session) idled() {
+func (s *sharedSession) idled() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.members) == 0 {
@@ -71,7 +71,7 @@ func (s *session) idled() {
 	}
 }
 
-func (s *session) endIdle() {
+func (s *sharedSession) endIdle() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.modern != nil && s.modern.idle != nil && len(s.members) == 0 {
@@ -80,7 +80,7 @@ func (s *session) endIdle() {
 }
 
 // retireLocked ends the session; whoever comes next gets another.
-func (s *session) retireLocked(cause string) {
+func (s *sharedSession) retireLocked(cause string) {
 	s.modern.retired = true
 	s.stopLocked(cause)
 }
@@ -92,17 +92,17 @@ func (m *member) forwardModern(r *peer.Request, notes *mcp.Notes) {
 		r.Fail(jsonrpc.InvalidParams(err.Error()))
 		return
 	}
-	c := &call{listens: r.Method == mcp.MethodListen}
+	c := &memberCall{listens: r.Method == mcp.MethodListen}
 	if !c.listens { // which never logs
 		c.logs = levelOf(notes.Raw(mcp.LogLevel))
 	}
 	m.pass(r, c, notes)
 }
 
-// hear handles a notification of a modern server. It has an owner, by the
+// notifiedModern handles a notification of a modern server. It has an owner, by the
 // token, by the subscription, or by being the only one that it can be for; what has
 // none goes to nobody (2026-07-28 basic/patterns).
-func (s *session) hear(m *jsonrpc.Message) {
+func (s *sharedSession) notifiedModern(m *jsonrpc.Message) {
 	switch m.Method {
 	case mcp.MethodProgress: // of what is over
 	case mcp.MethodCancelled:
@@ -115,7 +115,7 @@ func (s *session) hear(m *jsonrpc.Message) {
 }
 
 // listened passes a frame of a listen on to whose it is.
-func (s *session) listened(m *jsonrpc.Message) {
+func (s *sharedSession) listened(m *jsonrpc.Message) {
 	notes := mcp.Read(m)
 	if c := s.listenOf(notes, mcp.Subscription); c != nil {
 		params := jsonrpc.Replace(m.Params, jsonrpc.Edit{Span: notes.At(mcp.Subscription), With: c.request.ID.Raw()})
@@ -124,7 +124,7 @@ func (s *session) listened(m *jsonrpc.Message) {
 }
 
 // listenOf returns the listen whose id with the server a notification has; nil for none.
-func (s *session) listenOf(notes *mcp.Notes, in mcp.Member) *call {
+func (s *sharedSession) listenOf(notes *mcp.Notes, in mcp.Member) *memberCall {
 	id, ok := notes.ID(in)
 	if c := s.server.Call(id); ok && c != nil && callOf(c).listens && c.Sent() {
 		return callOf(c)
@@ -135,7 +135,7 @@ func (s *session) listenOf(notes *mcp.Notes, in mcp.Member) *call {
 // listenCancelled makes of the server's cancellation of a listen what ends it
 // gracefully: cancellation says that a server MUST send the one, subscriptions that
 // it SHOULD send the other (2026-07-28 basic/patterns). It may cancel nothing else.
-func (s *session) listenCancelled(m *jsonrpc.Message) {
+func (s *sharedSession) listenCancelled(m *jsonrpc.Message) {
 	if c := s.listenOf(mcp.Read(m), mcp.Key); c != nil && c.Take() {
 		c.member.sent.Store(true)
 		c.request.Respond(listenResult(c, &jsonrpc.Message{Result: []byte(`{"resultType":"complete"}`)}))
@@ -143,7 +143,7 @@ func (s *session) listenCancelled(m *jsonrpc.Message) {
 }
 
 // listenResult returns an answer with the client's own id of the subscription.
-func listenResult(c *call, m *jsonrpc.Message) *jsonrpc.Message {
+func listenResult(c *memberCall, m *jsonrpc.Message) *jsonrpc.Message {
 	result := mcp.SetMeta(m.Result, jsonrpc.Value{Key: mcp.KeySubscription, Text: c.request.ID.Raw()})
 	return &jsonrpc.Message{Result: result, Extra: m.Extra}
 }
@@ -151,7 +151,7 @@ func listenResult(c *call, m *jsonrpc.Message) *jsonrpc.Message {
 // logged passes a log message of a modern server on to whose it is. It belongs to a
 // request, and names none. If it can be of one client alone, the newest of its calls that
 // asked for such messages has it; else nobody has.
-func (s *session) logged(m *jsonrpc.Message) {
+func (s *sharedSession) logged(m *jsonrpc.Message) {
 	level := levelIn(mcp.Read(m))
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -174,9 +174,9 @@ func (s *session) logged(m *jsonrpc.Message) {
 // call or was given a task may still be meant. Clients of another principal may be meant
 // because of a subscription, too, and at any time after they have given up; other clients of
 // the same principal, who may know what it knows, for lingering after a call.
-func (s *session) callsOfOneLocked() []*call {
+func (s *sharedSession) callsOfOneLocked() []*memberCall {
 	meant := s.gaveUp
-	var calls []*call
+	var calls []*memberCall
 	for _, c := range s.atServer() {
 		meant.add(c.member.holder.Who)
 		switch {

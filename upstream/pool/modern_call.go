@@ -32,7 +32,7 @@ type modernCall struct {
 
 	translate.Request               // the newest of the client's
 	r                 *peer.Request // which that is; nil while nobody waits
-	s                 *client       // of that
+	s                 *modernClient // of that
 
 	state      callState
 	serverInfo json.RawMessage // of its session
@@ -44,7 +44,7 @@ type modernCall struct {
 	asked      int              // requests ever
 	collect    *timers.Timer    // until the requests of a moment are there
 	suspension *suspension      // nil if it never was
-	receipt    *receipt         // of the state that the newest request came with
+	stored     *storedAnswer    // of the state that the newest request came with
 	result     *jsonrpc.Message // the answer, if it came while suspended
 	digest     *[32]byte        // of the request: see digestOf; nil until it is needed
 
@@ -172,9 +172,9 @@ func (c *modernCall) answer(answer *jsonrpc.Message) {
 	if !r.Respond(&jsonrpc.Message{Result: answer.Result, Error: answer.Error, Extra: answer.Extra}) {
 		return // it is cancelled at this moment
 	}
-	if c.receipt != nil {
-		c.group.a.receipts.answered(c.receipt, answer)
-		c.receipt = nil
+	if c.stored != nil {
+		c.group.a.answers.answered(c.stored, answer)
+		c.stored = nil
 	}
 }
 

@@ -22,8 +22,8 @@ const (
 	maxUnreadBytes = 64 << 20
 )
 
-// A client is one stream of modern clients.
-type client struct {
+// A modernClient is one stream of modern clients.
+type modernClient struct {
 	// Static after construction.
 	a    *account
 	peer *peer.Peer
@@ -54,7 +54,7 @@ func (b *Bridge) Modern(ctx context.Context, upstream, key string, c jsonrpc.Con
 	own, end := context.WithCancelCause(context.Background())
 	defer end(nil)
 	defer context.AfterFunc(ctx, func() { end(whyDone(ctx)) })()
-	s := &client{a: a, end: end, listens: make(map[*modernListen]struct{})}
+	s := &modernClient{a: a, end: end, listens: make(map[*modernListen]struct{})}
 	s.peer = peer.New(peer.Options{
 		Name: upstream, Requests: maxStreamCalls, Refuse: refused,
 		Room: jsonrpc.Room{Messages: maxUnread, Bytes: maxUnreadBytes}, Full: s.tooSlow,
@@ -87,12 +87,12 @@ func whyDone(ctx context.Context) error {
 }
 
 // tooSlow ends the stream of one who reads nothing for long.
-func (s *client) tooSlow(*jsonrpc.Message) {
+func (s *modernClient) tooSlow(*jsonrpc.Message) {
 	s.end(&jsonrpc.ClosedError{Cause: jsonrpc.CauseSlowStream, Delivered: true})
 }
 
 // leave lets go of everything that is the stream's, which has ended.
-func (s *client) leave(end error) {
+func (s *modernClient) leave(end error) {
 	s.a.mu.Lock()
 	s.leaveLocked()
 	s.a.mu.Unlock()
@@ -102,13 +102,13 @@ func (s *client) leave(end error) {
 	s.a.leftLocked(end)
 }
 
-func (s *client) leaveLocked() {
+func (s *modernClient) leaveLocked() {
 	s.ended = true
 	delete(s.a.streams, s)
 }
 
 // request begins a call, or goes on with one.
-func (s *client) request(r *peer.Request) {
+func (s *modernClient) request(r *peer.Request) {
 	said, err := translate.ReadRequest(mcp.Read(r.Message))
 	switch {
 	case err != nil:
@@ -125,7 +125,7 @@ func (s *client) request(r *peer.Request) {
 }
 
 // call begins a call.
-func (s *client) call(r *peer.Request, said translate.Request) {
+func (s *modernClient) call(r *peer.Request, said translate.Request) {
 	c := newModernCall(r.Message)
 	s.a.mu.Lock()
 	defer s.a.mu.Unlock()
@@ -136,7 +136,7 @@ func (s *client) call(r *peer.Request, said translate.Request) {
 
 // enterLocked makes c the call of a request of s. It reports false if nobody waits for that
 // any more.
-func (s *client) enterLocked(c *modernCall, r *peer.Request, said translate.Request) bool {
+func (s *modernClient) enterLocked(c *modernCall, r *peer.Request, said translate.Request) bool {
 	if s.ended || !r.OnCancel(func(m *jsonrpc.Message, _ jsonrpc.Span) { c.cancelled(r, m) }) {
 		return false
 	}

@@ -9,9 +9,9 @@ import (
 )
 
 // notified handles a notification of the server. of is the call that it says it belongs to.
-func (s *session) notified(m *jsonrpc.Message, of *peer.Call) {
+func (s *sharedSession) notified(m *jsonrpc.Message, of *peer.Call) {
 	if s.modern != nil {
-		s.hear(m)
+		s.notifiedModern(m)
 		return
 	}
 	switch m.Method {
@@ -27,7 +27,7 @@ func (s *session) notified(m *jsonrpc.Message, of *peer.Call) {
 	case mcp.MethodElicited:
 		s.elicitationDone(m)
 	default:
-		s.said(m, of)
+		s.otherNotified(m, of)
 	}
 }
 
@@ -41,7 +41,7 @@ func (m *member) hearLocked(n *jsonrpc.Message, related jsonrpc.ID) {
 
 // listChanged tells all clients that a list has changed. It need not say more, and what it
 // says besides may be about one of them.
-func (s *session) listChanged(m *jsonrpc.Message) {
+func (s *sharedSession) listChanged(m *jsonrpc.Message) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for member := range s.members {
@@ -55,7 +55,7 @@ func (s *session) listChanged(m *jsonrpc.Message) {
 
 // updated tells those who subscribed to that very URI. To a server it may be a part
 // of what somebody subscribed to, but of whose it cannot say.
-func (s *session) updated(m *jsonrpc.Message) {
+func (s *sharedSession) updated(m *jsonrpc.Message) {
 	uri, ok := keyIn(m)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -67,7 +67,7 @@ func (s *session) updated(m *jsonrpc.Message) {
 }
 
 // elicitationDone tells who was given the elicitation.
-func (s *session) elicitationDone(m *jsonrpc.Message) {
+func (s *sharedSession) elicitationDone(m *jsonrpc.Message) {
 	id, ok := keyIn(m)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -76,10 +76,10 @@ func (s *session) elicitationDone(m *jsonrpc.Message) {
 	}
 }
 
-// said handles log messages and what only a vendor knows. With a call or a task it is that
+// otherNotified handles log messages and what only a vendor knows. With a call or a task it is that
 // client's. Without one it may have in it what any client has ever told this server, so
 // that it is for the clients of the one principal that has told it anything.
-func (s *session) said(m *jsonrpc.Message, of *peer.Call) {
+func (s *sharedSession) otherNotified(m *jsonrpc.Message, of *peer.Call) {
 	notes := mcp.Read(m)
 	task, err := relatedTask(notes)
 	if err != nil {
@@ -106,7 +106,7 @@ func (s *session) said(m *jsonrpc.Message, of *peer.Call) {
 }
 
 // dropLocked counts a message that could be about any of several clients.
-func (s *session) dropLocked(m *jsonrpc.Message) {
+func (s *sharedSession) dropLocked(m *jsonrpc.Message) {
 	s.dropped++
 	s.log.Debug("dropped a message that could be about any of several clients", "method", m.Method)
 }

@@ -15,13 +15,13 @@ import (
 
 // retry handles a request that comes back with a requestState. Whatever is wrong with
 // it, the call never runs a second time: its first half may have had its effect.
-func (s *client) retry(r *peer.Request, said translate.Request) {
+func (s *modernClient) retry(r *peer.Request, said translate.Request) {
 	if err := checkResponses(said.Input); err != nil {
 		r.Fail(jsonrpc.InvalidParams(err.Error()))
 		return
 	}
 	state, _ := jsonrpc.Unquote(said.State)
-	use := use{state, digestOf(r.Method, r.Message.Params), sha256.Sum256(canonicalIfShort(said.Input))}
+	use := stateUse{state, digestOf(r.Method, r.Message.Params), sha256.Sum256(canonicalIfShort(said.Input))}
 	if c, result := s.comeBack(r, said, use); c != nil {
 		c.finish(result)
 	}
@@ -46,11 +46,11 @@ func checkResponses(responses json.RawMessage) error {
 
 // comeBack goes on with the call that a state belongs to. If it was answered meanwhile,
 // it returns that answer, to be given to the client.
-func (s *client) comeBack(r *peer.Request, said translate.Request, u use) (*modernCall, *jsonrpc.Message) {
+func (s *modernClient) comeBack(r *peer.Request, said translate.Request, u stateUse) (*modernCall, *jsonrpc.Message) {
 	a := s.a
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if rc := a.receipts.find(u); rc != nil {
+	if rc := a.answers.find(u); rc != nil {
 		r.Respond(rc.replay(u))
 		return nil, nil
 	}
@@ -73,7 +73,7 @@ func (s *client) comeBack(r *peer.Request, said translate.Request, u use) (*mode
 	if !s.enterLocked(c, r, said) {
 		return nil, nil
 	}
-	c.receipt = a.receipts.add(u)
+	c.stored = a.answers.add(u)
 	c.state = forwarded
 	if result := c.takeKept(); result != nil {
 		return c, result
@@ -154,12 +154,12 @@ func (c *modernCall) restart(requests json.RawMessage, digest [32]byte) *jsonrpc
 }
 
 // restartLocked begins a call anew, once.
-func (s *client) restartLocked(r *peer.Request, said translate.Request, p *suspension, u use) {
+func (s *modernClient) restartLocked(r *peer.Request, said translate.Request, p *suspension, u stateUse) {
 	c := newModernCall(r.Message)
 	if c.restarts = p.round; !s.enterLocked(c, r, said) {
 		return
 	}
-	c.receipt = s.a.receipts.add(u)
+	c.stored = s.a.answers.add(u)
 	p.forget()
 	c.group.place(c)
 }

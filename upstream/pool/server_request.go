@@ -15,12 +15,12 @@ import (
 const maxAsked = 1024
 
 // reply answers a request of the server from here.
-func (s *session) reply(r *peer.Request, m *jsonrpc.Message) { replyIfRoom(s.server, r, m) }
+func (s *sharedSession) reply(r *peer.Request, m *jsonrpc.Message) { replyIfRoom(s.server, r, m) }
 
 // asked hands a request of the server to the one client that it belongs to. If that cannot
 // be told it is refused, never guessed: it would show one client's affairs to another, and
 // the answer likewise.
-func (s *session) asked(r *peer.Request) {
+func (s *sharedSession) asked(r *peer.Request) {
 	if r.Method == mcp.MethodPing {
 		s.reply(r, &jsonrpc.Message{Result: noResult})
 		return
@@ -65,7 +65,7 @@ func (m *member) asked() int {
 
 // askClientLocked passes a request of the server on, under an id of the client's stream.
 // The client's own request of is what it is shown as part of.
-func (s *session) askClientLocked(m *member, r *peer.Request, notes *mcp.Notes, of jsonrpc.ID) {
+func (s *sharedSession) askClientLocked(m *member, r *peer.Request, notes *mcp.Notes, of jsonrpc.ID) {
 	c := m.peer.NewCall(r.Method)
 	c.Related = of
 	c.Done = func(answer *jsonrpc.Message, lost *peer.Lost) { m.answered(r, answer, lost) }
@@ -109,7 +109,7 @@ func (m *member) progress(p *jsonrpc.Message, at jsonrpc.Span, token json.RawMes
 // the message says itself, and a request of that client for it. It reports whether
 // the message says anything; then the client is nil if the call or the task is
 // over, or if the two are not the same client's. of is the call that related names.
-func (s *session) ownerLocked(related jsonrpc.ID, of *peer.Call, task string) (m *member, id jsonrpc.ID, said bool) {
+func (s *sharedSession) ownerLocked(related jsonrpc.ID, of *peer.Call, task string) (m *member, id jsonrpc.ID, said bool) {
 	if related.IsZero() && task == "" {
 		return nil, id, false
 	}
@@ -142,7 +142,7 @@ func (s *session) ownerLocked(related jsonrpc.ID, of *peer.Call, task string) (m
 // onlyCallerLocked returns the only client with a call at the server, and its newest
 // request; nil if what the server says could be another's: because of a call, one that was
 // given up of late, or a task, though what is about a task should say so.
-func (s *session) onlyCallerLocked() (only *member, id jsonrpc.ID) {
+func (s *sharedSession) onlyCallerLocked() (only *member, id jsonrpc.ID) {
 	for _, c := range s.atServer() {
 		switch {
 		case c.quiet:
@@ -169,7 +169,7 @@ func (s *session) onlyCallerLocked() (only *member, id jsonrpc.ID) {
 
 // othersGaveUpLocked reports whether another client than m has given up something of late:
 // one of the same principal within a time, one of another within fadeFor.
-func (s *session) othersGaveUpLocked(m *member, same time.Duration) bool {
+func (s *sharedSession) othersGaveUpLocked(m *member, same time.Duration) bool {
 	late := func(who string, at time.Time) bool {
 		within := fadeFor
 		if who == m.holder.Who {
@@ -191,12 +191,12 @@ func (s *session) othersGaveUpLocked(m *member, same time.Duration) bool {
 }
 
 // busyLocked reports whether any client has a call at the server.
-func (s *session) busyLocked() bool {
-	return slices.ContainsFunc(s.atServer(), func(c *call) bool { return !c.quiet && !c.member.gone })
+func (s *sharedSession) busyLocked() bool {
+	return slices.ContainsFunc(s.atServer(), func(c *memberCall) bool { return !c.quiet && !c.member.gone })
 }
 
 // atServer returns the calls of clients that were sent, the oldest first.
-func (s *session) atServer() (sent []*call) {
+func (s *sharedSession) atServer() (sent []*memberCall) {
 	for _, c := range s.server.Calls(func(c *peer.Call) bool { return c.Owner != nil }) {
 		if c.Sent() {
 			sent = append(sent, callOf(c))

@@ -18,7 +18,7 @@ import (
 // cannot be asked and does not read. Those beyond are not sent.
 const maxReplies = 1024
 
-// A session is one session with a server that many clients share, its members.
+// A sharedSession is one session with a server that many clients share, its members.
 //
 //	stream ─► member.peer ─ requests ─► Forward ─► session.server ─► near ══ far ─► Serve
 //	stream ◄─ member.peer ◄─ Forward ◄─ requests ─ session.server ◄─ near ══ far ◄─ Serve
@@ -35,7 +35,7 @@ const maxReplies = 1024
 //   - The server's Recv waits for no client: one that lets too much come together is
 //     ended.
 //   - The lock is taken before that of a Peer, never while one is held.
-type session struct {
+type sharedSession struct {
 	// Static after construction.
 	up        Upstream
 	log       *slog.Logger
@@ -54,7 +54,7 @@ type session struct {
 	subs     subscriptions[*member]
 	level    level
 	tasks    tasks
-	elicited elicited
+	elicited elicitationOwners
 	users    principals           // of whom the server was told anything since it started
 	gaveUp   principals           // of whom it may still be at something that nobody waits for
 	left     map[string]time.Time // when members that have left gave up something last, by principal, for fadeFor
@@ -75,12 +75,12 @@ func classOf(m *jsonrpc.Message) jsonrpc.Class {
 	return afterWelcome
 }
 
-func newSession(p *Shared, up Upstream, near *jsonrpc.PipeConn) *session {
-	s := &session{up: up, log: p.logger().With("upstream", up.Name), ambiguous: p.Ambiguous, forced: p.forced, near: near,
+func newSharedSession(p *Shared, up Upstream, near *jsonrpc.PipeConn) *sharedSession {
+	s := &sharedSession{up: up, log: p.logger().With("upstream", up.Name), ambiguous: p.Ambiguous, forced: p.forced, near: near,
 		members: make(map[*member]struct{})}
 	s.subs.ask, s.level.ask = s.askSub, s.askLevel
 	s.server = peer.New(peer.Options{
-		Name: up.Name, Room: jsonrpc.Room{Messages: maxReplies}, Class: classOf, Refuse: peer.DropTwins, Apart: true,
+		Name: up.Name, Room: jsonrpc.Room{Messages: maxReplies}, Class: classOf, Refuse: peer.DropDuplicates, Apart: true,
 		Request: s.asked, Notified: s.notified,
 	})
 	s.server.Hold(afterWelcome)
@@ -88,7 +88,7 @@ func newSession(p *Shared, up Upstream, near *jsonrpc.PipeConn) *session {
 }
 
 // run lives as long as the session.
-func (s *session) run() {
+func (s *sharedSession) run() {
 	err := s.server.Run(context.Background(), s.near)
 	s.ended(err)
 	s.server.End(err)
@@ -100,20 +100,20 @@ func (s *session) run() {
 // stop ends the session behind what is queued for the server. The server is then
 // stopped like that of any stream that was closed; the members end when near says
 // so, and by then the restart state is up to date.
-func (s *session) stop(cause string) {
+func (s *sharedSession) stop(cause string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.stopLocked(cause)
 }
 
-func (s *session) stopLocked(cause string) {
+func (s *sharedSession) stopLocked(cause string) {
 	s.cause = cmp.Or(s.cause, cause)
 	s.server.HalfClose(&jsonrpc.ClosedError{Cause: s.cause})
 }
 
 // ended ends all members because the session has ended. They get first what waits for
 // them.
-func (s *session) ended(err error) {
+func (s *sharedSession) ended(err error) {
 	if s.modern != nil {
 		s.modernEnded(err)
 	}
@@ -138,12 +138,12 @@ func (s *session) ended(err error) {
 
 // tell sends a message that must not wait. There are no more of those than there are
 // calls and requests open.
-func (s *session) tell(m *jsonrpc.Message) { s.server.SendIn(&s.own, m) }
+func (s *sharedSession) tell(m *jsonrpc.Message) { s.server.SendIn(&s.own, m) }
 
 // ask makes a call of this side, for a client's request or, if that is nil, of its own
 // accord. It waits for no room.
-func (s *session) ask(method string, params json.RawMessage, of turn, then func(answer *jsonrpc.Message)) {
-	c := &call{Call: s.server.NewCall(method), member: of.m, request: of.r}
+func (s *sharedSession) ask(method string, params json.RawMessage, of queuedRequest, then func(answer *jsonrpc.Message)) {
+	c := &memberCall{Call: s.server.NewCall(method), member: of.m, request: of.r}
 	c.Value, c.Room = c, &s.own
 	c.Done = func(answer *jsonrpc.Message, lost *peer.Lost) {
 		if lost == nil {
@@ -159,16 +159,16 @@ func (s *session) ask(method string, params json.RawMessage, of turn, then func(
 // initialize makes the first call of a legacy session. What is declared is all that any
 // client could do; [member.refuses] knows what each can. Tasks are not declared: a server
 // could then not be told apart from the client that asks about another's.
-func (s *session) initialize(then func(answer *jsonrpc.Message)) {
+func (s *sharedSession) initialize(then func(answer *jsonrpc.Message)) {
 	const params = `{"protocolVersion":"2025-11-25","capabilities":{"roots":{"listChanged":true},` +
 		`"sampling":{"context":{},"tools":{}},"elicitation":{"form":{},"url":{}}},` +
 		`"clientInfo":{"name":"mcp-proxy","version":"1"}}`
-	s.ask(mcp.MethodInitialize, []byte(params), turn{}, then)
+	s.ask(mcp.MethodInitialize, []byte(params), queuedRequest{}, then)
 }
 
 // initialized handles the server's answer to initialize. After a refusal nothing
 // can be asked of it: the session ends, and counts as a failed start.
-func (s *session) initialized(answer *jsonrpc.Message) {
+func (s *sharedSession) initialized(answer *jsonrpc.Message) {
 	if len(answer.Result) == 0 || answer.Result[0] != '{' {
 		s.stop(jsonrpc.CauseRefused)
 		return
@@ -187,14 +187,14 @@ func (s *session) initialized(answer *jsonrpc.Message) {
 }
 
 // askLevel asks the server for a log level, because of the clients that have asked for one.
-func (s *session) askLevel(wanted int) {
+func (s *sharedSession) askLevel(wanted int) {
 	for m := range s.members {
 		if m.level != 0 {
 			m.sent.Store(true)
 		}
 	}
 	params := jsonrpc.Set(nil, jsonrpc.Value{Key: "level", Text: jsonrpc.Quote(mcp.LogLevels[wanted-1])})
-	s.ask(mcp.MethodSetLevel, params, turn{}, func(answer *jsonrpc.Message) {
+	s.ask(mcp.MethodSetLevel, params, queuedRequest{}, func(answer *jsonrpc.Message) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.level.answered(wanted, answer)
@@ -202,7 +202,7 @@ func (s *session) askLevel(wanted int) {
 }
 
 // greetLocked answers a client's initialize if it has come and can be answered.
-func (s *session) greetLocked(m *member) {
+func (s *sharedSession) greetLocked(m *member) {
 	if m.hello != nil && s.welcome != nil && !m.ready {
 		m.hello.Respond(&jsonrpc.Message{Result: s.welcome})
 		m.ready = true

@@ -46,10 +46,10 @@ type Shared struct {
 
 	wg sync.WaitGroup // sessions and their servers, and Attach
 
-	mu      sync.Mutex             // guards the fields below
-	open    map[sessionID]*session // one that has ended is replaced at the next need
-	stopped bool                   // no more are opened
-	forced  context.Context        // of all; nil before the first
+	mu      sync.Mutex                   // guards the fields below
+	open    map[sessionID]*sharedSession // one that has ended is replaced at the next need
+	stopped bool                         // no more are opened
+	forced  context.Context              // of all; nil before the first
 	force   context.CancelFunc
 }
 
@@ -108,13 +108,13 @@ func (p *Shared) join(up Upstream, era mcp.Era, m *member) bool {
 
 // newLocked makes the session with an upstream, to be started when it has its first
 // member. One on trial is there to find out whether its server speaks the era.
-func (p *Shared) newLocked(up Upstream, era mcp.Era, trial bool) (s *session, start func()) {
+func (p *Shared) newLocked(up Upstream, era mcp.Era, trial bool) (s *sharedSession, start func()) {
 	if p.open == nil {
-		p.open = make(map[sessionID]*session)
+		p.open = make(map[sessionID]*sharedSession)
 		p.forced, p.force = context.WithCancel(context.Background())
 	}
 	near, far := jsonrpc.Pipe()
-	s = newSession(p, up, near)
+	s = newSharedSession(p, up, near)
 	var onTrial func() bool
 	if era == mcp.Modern {
 		s.modern = newModernServer(up, trial)

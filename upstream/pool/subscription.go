@@ -33,7 +33,7 @@ type subscribing[H comparable] struct {
 	by     H
 	on     bool
 	params json.RawMessage
-	of     turn // the request that it is for; zero for none
+	of     queuedRequest // the request that it is for; zero for none
 
 	wanted func() bool                   // it still is; nil: no holder does
 	done   func(answer *jsonrpc.Message) // nil if it is not wanted any more

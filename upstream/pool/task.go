@@ -77,7 +77,7 @@ var errLongTask = fmt.Errorf("%q %w", "taskId", mcp.ErrTooLong)
 // taskCreated remembers whose the task is that a call has become. Without a
 // client it is cancelled. An id that is taken stays whose it is: nobody gets
 // another's task because the server is mistaken.
-func (s *session) taskCreated(c *call, answer *jsonrpc.Message) {
+func (s *sharedSession) taskCreated(c *memberCall, answer *jsonrpc.Message) {
 	object, _ := jsonrpc.Member(answer.Result, "task")
 	raw, id, ended := readTask(object)
 	if id == "" {
@@ -110,14 +110,14 @@ func (s *session) taskCreated(c *call, answer *jsonrpc.Message) {
 }
 
 // cancelTask ends a task without a client. The answer is of no interest.
-func (s *session) cancelTask(raw json.RawMessage) {
+func (s *sharedSession) cancelTask(raw json.RawMessage) {
 	params := slices.Concat([]byte(`{"taskId":`), raw, []byte(`}`))
-	s.ask(mcp.MethodTasksCancel, params, turn{}, func(*jsonrpc.Message) {})
+	s.ask(mcp.MethodTasksCancel, params, queuedRequest{}, func(*jsonrpc.Message) {})
 }
 
 // taskProgress passes progress on a task on, under the client's own token, until it has
 // ended.
-func (s *session) taskProgress(m *jsonrpc.Message) {
+func (s *sharedSession) taskProgress(m *jsonrpc.Message) {
 	notes := mcp.Read(m)
 	id, _ := notes.ID(mcp.Key)
 	n, ok := id.Answered()
@@ -130,7 +130,7 @@ func (s *session) taskProgress(m *jsonrpc.Message) {
 }
 
 // taskStatus passes a word on a task on to its owner.
-func (s *session) taskStatus(m *jsonrpc.Message, of *peer.Call) {
+func (s *sharedSession) taskStatus(m *jsonrpc.Message, of *peer.Call) {
 	_, id, ended := readTask(m.Params)
 	if id == "" {
 		return
@@ -169,7 +169,7 @@ func (m *member) owns(id string) bool {
 
 // taskAnswered notes what the answer to tasks/get, tasks/result or tasks/cancel
 // says about the task.
-func (s *session) taskAnswered(c *call, answer *jsonrpc.Message) {
+func (s *sharedSession) taskAnswered(c *memberCall, answer *jsonrpc.Message) {
 	_, _, ended := readTask(answer.Result)
 	if answer.Error != nil || !ended && c.Method != mcp.MethodTasksResult {
 		return
@@ -206,7 +206,7 @@ func (cs *cursors) add(theirs json.RawMessage) string {
 
 // ownTasks returns the answer to tasks/list with what is the client's own. A page
 // may come to be empty and yet have a next one.
-func (s *session) ownTasks(c *call, answer *jsonrpc.Message) *jsonrpc.Message {
+func (s *sharedSession) ownTasks(c *memberCall, answer *jsonrpc.Message) *jsonrpc.Message {
 	if answer.Error != nil {
 		return answer
 	}

@@ -17,10 +17,10 @@ const maxOpen = 4096
 // that has to end because the session does.
 const answerTime = 500 * time.Millisecond
 
-// A call is a request to a session of the legacy era that has no answer yet. Whoever
+// An httpCall is a request to a session of the legacy era that has no answer yet. Whoever
 // takes it out of calls answers it: its own goroutine, or on HTTP+SSE the one that
 // reads the stream.
-type call struct {
+type httpCall struct {
 	// Static after construction.
 	m      *jsonrpc.Message
 	gate   <-chan struct{} // what it waits for before it is posted; nil: nothing
@@ -44,28 +44,28 @@ const (
 )
 
 // last reports whether a call is still posted after Close.
-func (c *call) last() bool { return c.m.Method == mcp.MethodTasksCancel }
+func (c *httpCall) last() bool { return c.m.Method == mcp.MethodTasksCancel }
 
-// calls are the requests of a session that have no answer yet.
-type calls struct {
+// httpCalls are the requests of a session that have no answer yet.
+type httpCalls struct {
 	mu      sync.Mutex // guards the fields below, and those of each call that say so
-	open    jsonrpc.Table[jsonrpc.ID, *call]
+	open    jsonrpc.Table[jsonrpc.ID, *httpCall]
 	leaving bool // the session ends
 }
 
-func newCalls() *calls {
-	return &calls{open: jsonrpc.Table[jsonrpc.ID, *call]{Max: maxOpen}}
+func newHTTPCalls() *httpCalls {
+	return &httpCalls{open: jsonrpc.Table[jsonrpc.ID, *httpCall]{Max: maxOpen}}
 }
 
 // add enters a call.
-func (cs *calls) add(c *call) error {
+func (cs *httpCalls) add(c *httpCall) error {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	return cs.open.Add(c.m.ID, c)
 }
 
 // find returns the call that a response with that id answers, nil if there is none.
-func (cs *calls) find(id jsonrpc.ID) *call {
+func (cs *httpCalls) find(id jsonrpc.ID) *httpCall {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	if c := cs.open.Get(id); c != nil {
@@ -79,7 +79,7 @@ func (cs *calls) find(id jsonrpc.ID) *call {
 }
 
 // take takes a call out. With true the caller is the one to answer it.
-func (cs *calls) take(c *call) bool {
+func (cs *httpCalls) take(c *httpCall) bool {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	if !cs.open.Take(c.m.ID, c) {
@@ -90,7 +90,7 @@ func (cs *calls) take(c *call) bool {
 }
 
 // start notes that a call will be posted. It reports whether it still may be.
-func (cs *calls) start(c *call) bool {
+func (cs *httpCalls) start(c *httpCall) bool {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	if c.state != queued || cs.leaving && !c.last() {
@@ -101,20 +101,20 @@ func (cs *calls) start(c *call) bool {
 }
 
 // wanted reports whether a call that was started is still wanted.
-func (cs *calls) wanted(c *call) bool {
+func (cs *httpCalls) wanted(c *httpCall) bool {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	return c.state == started
 }
 
 // posted notes where a call is posted, and answered that the response has begun.
-func (cs *calls) posted(c *call, at *endpoint) {
+func (cs *httpCalls) posted(c *httpCall, at *endpoint) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	c.at, c.begun = at, false
 }
 
-func (cs *calls) answered(c *call) {
+func (cs *httpCalls) answered(c *httpCall) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	c.begun = true
@@ -123,7 +123,7 @@ func (cs *calls) answered(c *call) {
 // cancel notes that a request is cancelled. It returns the call if the server has to be
 // told. It has not if it has not seen the request, or has answered it, or if that is
 // initialize.
-func (cs *calls) cancel(id jsonrpc.ID) *call {
+func (cs *httpCalls) cancel(id jsonrpc.ID) *httpCall {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	c := cs.open.Get(id)
@@ -141,7 +141,7 @@ func (cs *calls) cancel(id jsonrpc.ID) *call {
 
 // leave gives up the calls that were not posted. It returns the others, which have to
 // be waited for.
-func (cs *calls) leave() (unfinished []*call) {
+func (cs *httpCalls) leave() (unfinished []*httpCall) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	cs.leaving = true
@@ -158,7 +158,7 @@ func (cs *calls) leave() (unfinished []*call) {
 
 // lose gives up calls at an endpoint that the server has forgotten: all, or those whose
 // response has begun. It reports whether there are others.
-func (cs *calls) lose(at *endpoint, all bool) (silent bool) {
+func (cs *httpCalls) lose(at *endpoint, all bool) (silent bool) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	for _, c := range cs.open.Each {
@@ -175,7 +175,7 @@ func (cs *calls) lose(at *endpoint, all bool) (silent bool) {
 
 // awaitAnswers waits until the server has answered the calls, or hurry is closed. It
 // waits answerTime at most, but for those that are only posted after Close.
-func awaitAnswers(calls []*call, hurry <-chan struct{}) {
+func awaitAnswers(calls []*httpCall, hurry <-chan struct{}) {
 	late := time.NewTimer(answerTime)
 	defer late.Stop()
 	for _, c := range calls {

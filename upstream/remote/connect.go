@@ -30,7 +30,7 @@ func newClient(config *tls.Config, writeTimeout time.Duration) *http.Client {
 			if err != nil {
 				return nil, err
 			}
-			return &conn{c, writeTimeout}, nil
+			return &timeoutConn{c, writeTimeout}, nil
 		},
 		TLSHandshakeTimeout:    dialTimeout,
 		DisableCompression:     true,
@@ -46,14 +46,14 @@ func newClient(config *tls.Config, writeTimeout time.Duration) *http.Client {
 	return &http.Client{Transport: t, CheckRedirect: checkRedirect}
 }
 
-// A conn gives up writing when the server does not read for so long.
-type conn struct {
+// A timeoutConn gives up writing when the server does not read for so long.
+type timeoutConn struct {
 	net.Conn
 	timeout time.Duration
 }
 
 // Write implements net.Conn.
-func (c *conn) Write(b []byte) (n int, err error) {
+func (c *timeoutConn) Write(b []byte) (n int, err error) {
 	for first := true; first || n < len(b) && err == nil; first = false {
 		c.SetWriteDeadline(time.Now().Add(c.timeout))
 		var m int

@@ -170,8 +170,8 @@ func retryIn(value []byte, before time.Duration) time.Duration {
 	return min(max(time.Duration(ms)*time.Millisecond, minRetry), maxRetry)
 }
 
-// A place is how far a stream was read, for who resumes it.
-type place struct {
+// A resumePoint is how far a stream was read, for who resumes it.
+type resumePoint struct {
 	lastID string        // of the last event that had one
 	retry  time.Duration // how long the server wants us to wait; zero if it did not say
 	came   bool          // an event has come
@@ -179,11 +179,11 @@ type place struct {
 }
 
 // wait returns how long to wait before the stream is resumed.
-func (p *place) wait(otherwise time.Duration) time.Duration { return cmp.Or(p.retry, otherwise) }
+func (p *resumePoint) wait(otherwise time.Duration) time.Duration { return cmp.Or(p.retry, otherwise) }
 
 // read calls message with the text of each message, or with errEventTooLong in its
 // place, until message returns false. Otherwise it returns the end of the stream.
-func (p *place) read(e *events, message func(text string, err error) bool) error {
+func (p *resumePoint) read(e *events, message func(text string, err error) bool) error {
 	for {
 		ev, err := e.next()
 		if err != nil && !errors.Is(err, errEventTooLong) {

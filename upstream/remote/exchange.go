@@ -43,7 +43,7 @@ type exchange struct {
 
 	resp  *http.Response // nil before it has come
 	vague bool           // the reply came with an error status and without an id
-	place place          // in the stream
+	place resumePoint    // in the stream
 }
 
 // run posts the request m and reads until its reply. The caller calls close or

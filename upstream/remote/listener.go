@@ -19,20 +19,20 @@ const (
 	hearTime = 250 * time.Millisecond
 )
 
-// A listener reads what the server says outside of calls, on the stream of a GET. A
+// An eventListener reads what the server says outside of calls, on the stream of a GET. A
 // server need not offer one. One that did, and broke it off, is asked again.
-type listener struct {
+type eventListener struct {
 	t       *transport
 	at      *endpoint
 	heard   func()                                   // called after each answer to a GET
 	message func(text string, tooLong error) bool    // called with what comes; false: nobody wants it any more
 	renew   func(ctx context.Context) (renewed bool) // called when the server has forgotten the session
 
-	place place // in the stream
+	place resumePoint // in the stream
 }
 
 // run reads one stream after the other, for as long as the endpoint is in use.
-func (l *listener) run() {
+func (l *eventListener) run() {
 	defer l.heard()
 	ctx := l.at.ctx
 	pause := backoff.ExponentialBackOff{
@@ -75,7 +75,7 @@ func (l *listener) run() {
 // read reads one stream to its end. It returns the status of the response, 200 only
 // with a stream, and zero without a response. The failure is that the server is out
 // of reach.
-func (l *listener) read(ctx context.Context) (status int, f *failure) {
+func (l *eventListener) read(ctx context.Context) (status int, f *failure) {
 	l.place.came = false
 	resp, f := l.t.get(ctx, l.at, l.place.lastID)
 	l.heard()

@@ -39,7 +39,7 @@ type outbox struct {
 	hurry   context.Context // done: there is no more time to post anything
 	stop    context.CancelFunc
 	over    <-chan struct{} // closed at the end of the session
-	waiting chan item       // to run; never closed
+	waiting chan outgoing   // to run; never closed
 	left    chan struct{}   // closed by leave: no more will come
 	done    chan struct{}   // closed when all was posted
 
@@ -48,17 +48,17 @@ type outbox struct {
 	deaf    atomic.Bool    // the server took too long for the last one
 }
 
-// An item is a notification or a response on its way to the server.
-type item struct {
+// An outgoing is a notification or a response on its way to the server.
+type outgoing struct {
 	m       *jsonrpc.Message
 	gate    <-chan struct{} // what it waits for; nil: nothing
-	cancels *call           // the request that m cancels; nil if it cancels none
+	cancels *httpCall       // the request that m cancels; nil if it cancels none
 	then    func()          // called when m was posted or never will be; may be nil
 }
 
 func newOutbox(ctx context.Context, log *slog.Logger, over <-chan struct{}, post func(context.Context, *jsonrpc.Message) *failure) *outbox {
 	o := &outbox{
-		log: log, post: post, over: over, waiting: make(chan item, outDepth),
+		log: log, post: post, over: over, waiting: make(chan outgoing, outDepth),
 		left: make(chan struct{}), done: make(chan struct{}), slots: make(chan struct{}, maxCancels),
 	}
 	o.hurry, o.stop = context.WithCancel(ctx)
@@ -66,7 +66,7 @@ func newOutbox(ctx context.Context, log *slog.Logger, over <-chan struct{}, post
 }
 
 // put queues what is to be posted. It reports whether it will be.
-func (o *outbox) put(t item) bool {
+func (o *outbox) put(t outgoing) bool {
 	select {
 	case o.waiting <- t:
 		return true
@@ -95,7 +95,7 @@ func (o *outbox) run() {
 	}
 }
 
-func (o *outbox) postOne(t item) {
+func (o *outbox) postOne(t outgoing) {
 	if t.then != nil {
 		defer t.then()
 	}
@@ -122,7 +122,7 @@ func (o *outbox) deliver(m *jsonrpc.Message) (heard bool) {
 
 // cancel posts a cancellation, and does not wait for it. The call is given up when the
 // server has had time to answer it all the same.
-func (o *outbox) cancel(t item) {
+func (o *outbox) cancel(t outgoing) {
 	select {
 	case o.slots <- struct{}{}:
 	default:

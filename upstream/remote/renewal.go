@@ -251,14 +251,14 @@ func (r *serverRequests) of(at *endpoint) (ids []jsonrpc.ID) {
 }
 
 // renew returns the endpoint to use in place of one that the server has forgotten.
-func (s *session) renew(ctx context.Context, lost *endpoint) (*endpoint, *failure) {
+func (s *serverSession) renew(ctx context.Context, lost *endpoint) (*endpoint, *failure) {
 	return s.endpoints.renew(ctx, lost, func(r *renewal) bool {
 		return s.spawn(func() { s.replace(lost, r) })
 	})
 }
 
 // replace makes a new session in place of a lost one, and brings the renewal to its end.
-func (s *session) replace(lost *endpoint, r *renewal) {
+func (s *serverSession) replace(lost *endpoint, r *renewal) {
 	next := s.newEndpoint(s.t.url)
 	news, err := meet(s.work, s.t, next, &s.history, s.passer(next))
 	s.endpoints.renewed(r, next, err)
@@ -278,7 +278,7 @@ func (s *session) replace(lost *endpoint, r *renewal) {
 
 // forget gives up what belongs to a lost session: calls whose response has
 // begun, others if they hear nothing for a while, and the server's requests.
-func (s *session) forget(lost *endpoint) {
+func (s *serverSession) forget(lost *endpoint) {
 	silent := s.calls.lose(lost, false)
 	for _, id := range s.asked.of(lost) {
 		s.put(received{m: mcp.Cancellation(id, "session lost")})

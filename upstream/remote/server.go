@@ -82,7 +82,7 @@ func (s *Server) Dial(ctx context.Context) (jsonrpc.Conn, error) {
 	case socket:
 		return dialWebSocket(ctx, t)
 	}
-	return newSession(ctx, t, s.SSE), nil
+	return newServerSession(ctx, t, s.SSE), nil
 }
 
 // DialModern begins a stream of the modern era (2026-07-28): what is sent on it are

@@ -12,10 +12,10 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
-// A session is a jsonrpc.Conn to a server of the legacy era over HTTP: one session
+// A serverSession is a jsonrpc.Conn to a server of the legacy era over HTTP: one session
 // there, or several one after the other when the server forgets. See the package's doc
 // for its goroutines.
-type session struct {
+type serverSession struct {
 	*life
 	t   *transport
 	log *slog.Logger
@@ -24,16 +24,16 @@ type session struct {
 	first     sync.Once // starts what the first message needs
 	handshake *handshake
 	outbox    *outbox
-	calls     *calls
+	calls     *httpCalls
 	asked     *serverRequests
 	history   history
 	endpoints endpoints
 }
 
-func newSession(ctx context.Context, t *transport, sse bool) *session {
-	s := &session{
+func newServerSession(ctx context.Context, t *transport, sse bool) *serverSession {
+	s := &serverSession{
 		life: newLife(ctx), t: t, log: t.failures.log, sse: sse,
-		handshake: newHandshake(sse), calls: newCalls(), asked: newServerRequests(),
+		handshake: newHandshake(sse), calls: newHTTPCalls(), asked: newServerRequests(),
 	}
 	s.outbox = newOutbox(s.ctx, s.log, s.ended, s.post)
 	s.endpoints.at = s.newEndpoint(t.url)
@@ -41,7 +41,7 @@ func newSession(ctx context.Context, t *transport, sse bool) *session {
 	return s
 }
 
-func (s *session) newEndpoint(url string) *endpoint {
+func (s *serverSession) newEndpoint(url string) *endpoint {
 	at := &endpoint{url: url}
 	at.ctx, at.cancel = context.WithCancel(s.work)
 	return at
@@ -49,7 +49,7 @@ func (s *session) newEndpoint(url string) *endpoint {
 
 // failed ends the session because of how something failed that it cannot do
 // without, unless it failed because the session ends.
-func (s *session) failed(f *failure) {
+func (s *serverSession) failed(f *failure) {
 	if s.work.Err() == nil {
 		s.fail(f.end())
 	}
@@ -57,13 +57,13 @@ func (s *session) failed(f *failure) {
 
 // Sessionless reports, once initialize was answered, whether the server has begun no
 // session with that: it can then send nothing but answers.
-func (s *session) Sessionless() bool {
+func (s *serverSession) Sessionless() bool {
 	at := s.endpoints.current()
 	return at.id == "" && !at.sse
 }
 
 // Send implements jsonrpc.Conn. It waits for room at most, never for a response.
-func (s *session) Send(m *jsonrpc.Message) error {
+func (s *serverSession) Send(m *jsonrpc.Message) error {
 	for _, e := range elements(m) { // versions since 2025-06-18 have no arrays
 		if err := s.send(e); err != nil {
 			return err
@@ -72,12 +72,12 @@ func (s *session) Send(m *jsonrpc.Message) error {
 	return nil
 }
 
-func (s *session) send(m *jsonrpc.Message) error {
+func (s *serverSession) send(m *jsonrpc.Message) error {
 	if err := s.over(); err != nil {
 		return err
 	}
 	s.first.Do(s.begin)
-	t := item{m: m, gate: s.handshake.gateOf(m)}
+	t := outgoing{m: m, gate: s.handshake.gateOf(m)}
 	switch {
 	case m.IsRequest():
 		s.request(m, t.gate)
@@ -97,7 +97,7 @@ func (s *session) send(m *jsonrpc.Message) error {
 }
 
 // begin starts what runs as long as the session.
-func (s *session) begin() {
+func (s *serverSession) begin() {
 	if !s.spawn(s.outbox.run) {
 		close(s.outbox.done)
 		return
@@ -114,7 +114,7 @@ func (s *session) begin() {
 }
 
 // post posts a notification or a response.
-func (s *session) post(ctx context.Context, m *jsonrpc.Message) *failure {
+func (s *serverSession) post(ctx context.Context, m *jsonrpc.Message) *failure {
 	at := s.endpoints.current()
 	if m.IsResponse() && !s.asked.answer(m.ID, at) {
 		s.log.Debug("response dropped, its request came from a session that the server has forgotten", "id", m.ID.String())
@@ -124,8 +124,8 @@ func (s *session) post(ctx context.Context, m *jsonrpc.Message) *failure {
 }
 
 // request begins a call.
-func (s *session) request(m *jsonrpc.Message, gate <-chan struct{}) {
-	c := &call{m: m, gate: gate, reach: newReach(&s.delivered), taken: make(chan struct{})}
+func (s *serverSession) request(m *jsonrpc.Message, gate <-chan struct{}) {
+	c := &httpCall{m: m, gate: gate, reach: newReach(&s.delivered), taken: make(chan struct{})}
 	if m.Method == mcp.MethodInitialize { // a server that saw only that has run nothing
 		c.reach.delivered = nil
 	}
@@ -144,7 +144,7 @@ func (s *session) request(m *jsonrpc.Message, gate <-chan struct{}) {
 }
 
 // run brings a call to its end.
-func (s *session) run(c *call) {
+func (s *serverSession) run(c *httpCall) {
 	defer s.drop(c)
 	if c.gate != nil {
 		select {
@@ -172,14 +172,14 @@ func (s *session) run(c *call) {
 }
 
 // drop clears up behind a call.
-func (s *session) drop(c *call) {
+func (s *serverSession) drop(c *httpCall) {
 	s.calls.take(c)
 	c.cancel(nil)
 	c.reach.done()
 }
 
 // reply answers a call with what the server said.
-func (s *session) reply(c *call, m *jsonrpc.Message) {
+func (s *serverSession) reply(c *httpCall, m *jsonrpc.Message) {
 	if !s.calls.take(c) {
 		return
 	}
@@ -190,7 +190,7 @@ func (s *session) reply(c *call, m *jsonrpc.Message) {
 }
 
 // failCall answers a call with an error, unless nobody wants it any more.
-func (s *session) failCall(c *call, f *failure) {
+func (s *serverSession) failCall(c *httpCall, f *failure) {
 	if errors.Is(context.Cause(c.ctx), errCancelled) || s.work.Err() != nil || !s.calls.take(c) {
 		return
 	}
@@ -210,7 +210,7 @@ func (s *session) failCall(c *call, f *failure) {
 // initialize posts the session's first request. Without an answer there is no
 // session. A server that does not know it may be one of 2024-11-05, which is
 // found out with a GET.
-func (s *session) initialize(c *call) {
+func (s *serverSession) initialize(c *httpCall) {
 	if s.sse {
 		s.runSSE(c)
 		return
@@ -242,7 +242,7 @@ func (s *session) initialize(c *call) {
 
 // initialized begins to listen, when the server has been told that the client is
 // initialized, and lets the messages behind that go.
-func (s *session) initialized() {
+func (s *serverSession) initialized() {
 	at := s.endpoints.current()
 	if at.sse {
 		s.handshake.isReady()
@@ -253,8 +253,8 @@ func (s *session) initialized() {
 
 // listen reads what the server says outside of calls. It calls then when the server
 // has answered to that, or within hearTime.
-func (s *session) listen(at *endpoint, then func()) {
-	l := &listener{t: s.t, at: at, message: s.outside(at), heard: soon(then)}
+func (s *serverSession) listen(at *endpoint, then func()) {
+	l := &eventListener{t: s.t, at: at, message: s.outside(at), heard: soon(then)}
 	l.renew = func(ctx context.Context) bool {
 		_, f := s.renew(ctx, at)
 		return f == nil
@@ -266,7 +266,7 @@ func (s *session) listen(at *endpoint, then func()) {
 
 // runStreamable posts a call and answers it. A server that has forgotten the
 // session did not run it: then it is posted once more, to a new one.
-func (s *session) runStreamable(c *call, release func()) {
+func (s *serverSession) runStreamable(c *httpCall, release func()) {
 	at := s.endpoints.current()
 	x, reply, f := s.exchange(c, at)
 	if f != nil && f.lost {
@@ -289,7 +289,7 @@ func (s *session) runStreamable(c *call, release func()) {
 }
 
 // exchange posts a call and reads until its reply.
-func (s *session) exchange(c *call, at *endpoint) (*exchange, *jsonrpc.Message, *failure) {
+func (s *serverSession) exchange(c *httpCall, at *endpoint) (*exchange, *jsonrpc.Message, *failure) {
 	s.calls.posted(c, at)
 	x := &exchange{t: s.t, at: at, id: c.m.ID, related: c.m.ID, reach: c.reach, pass: s.passer(at)}
 	x.began = func(http.Header) *failure {
@@ -301,7 +301,7 @@ func (s *session) exchange(c *call, at *endpoint) (*exchange, *jsonrpc.Message, 
 }
 
 // passer returns what brings to Recv what comes from an endpoint besides replies.
-func (s *session) passer(at *endpoint) func(received) bool {
+func (s *serverSession) passer(at *endpoint) func(received) bool {
 	return func(r received) bool {
 		if r.m != nil {
 			s.asked.note(r.m, at)
@@ -311,7 +311,7 @@ func (s *session) passer(at *endpoint) func(received) bool {
 }
 
 // attach makes the session one of HTTP+SSE. ctx bounds how long that takes.
-func (s *session) attach(ctx context.Context) *failure {
+func (s *serverSession) attach(ctx context.Context) *failure {
 	streamCtx, cancel := context.WithCancel(s.work) // the stream outlives ctx
 	defer context.AfterFunc(ctx, cancel)()
 	stream, f := openSSE(streamCtx, s.t, s.endpoints.current())
@@ -335,7 +335,7 @@ func (s *session) attach(ctx context.Context) *failure {
 
 // outside returns what takes what comes outside of a call's own response, which is how
 // all comes on HTTP+SSE. It reports whether the session still lives.
-func (s *session) outside(at *endpoint) func(text string, tooLong error) bool {
+func (s *serverSession) outside(at *endpoint) func(text string, tooLong error) bool {
 	pass := s.passer(at)
 	return func(text string, tooLong error) bool {
 		if tooLong != nil {
@@ -371,12 +371,12 @@ func (s *session) outside(at *endpoint) func(text string, tooLong error) bool {
 // or answerTime later: servers of the Python SDK accept a message before they take
 // it, so that a DELETE would overtake it. Close returns when nothing is left of the
 // session, at most after the grace.
-func (s *session) Close() error {
+func (s *serverSession) Close() error {
 	s.closing.Do(s.close)
 	return nil
 }
 
-func (s *session) close() {
+func (s *serverSession) close() {
 	s.leave()
 	force := time.AfterFunc(s.t.stopGrace, s.cancel)
 	half := time.AfterFunc(s.t.stopGrace/2, s.outbox.stop)

@@ -432,7 +432,7 @@ func TestCancellationsOfADeafServer(t *testing.T) {
 	c := connect(t, f)
 	c.request(1, "tools/call", `{}`)
 	f.await("tools/call", 1)
-	cancels := c.Conn.(*session).outbox
+	cancels := c.Conn.(*serverSession).outbox
 	cancels.deaf.Store(true)
 	for range maxCancels {
 		cancels.slots <- struct{}{}

@@ -65,11 +65,11 @@ func endpointURL(server, endpoint string) string {
 // read hands on what comes until message reports false, with nil, or the stream ends.
 func (s *sseStream) read(message func(text string, tooLong error) bool) error {
 	defer s.body.Close()
-	return new(place).read(s.events, message)
+	return new(resumePoint).read(s.events, message)
 }
 
 // runSSE posts a call. Its reply comes on the session's stream.
-func (s *session) runSSE(c *call) {
+func (s *serverSession) runSSE(c *httpCall) {
 	f := s.t.deliver(c.ctx, s.endpoints.current(), c.m, nil, c.reach)
 	switch {
 	case f == nil:

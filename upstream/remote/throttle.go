@@ -28,11 +28,11 @@ type throttle struct {
 	wg      sync.WaitGroup
 
 	mu    sync.Mutex // guards turns, and what they say
-	turns jsonrpc.Table[jsonrpc.ID, *turn]
+	turns jsonrpc.Table[jsonrpc.ID, *slotWait]
 }
 
-// A turn is a request that waits for a slot or has one.
-type turn struct {
+// A slotWait is a request that waits for a slot or has one.
+type slotWait struct {
 	written chan struct{} // closed when the request was sent, or will not be
 	gone    chan struct{} // closed by whoever takes the turn out
 
@@ -42,7 +42,7 @@ type turn struct {
 func newThrottle(conn jsonrpc.Conn, t *transport) *throttle {
 	w := &throttle{
 		inbox: newInbox(), conn: conn, name: t.name, slots: t.slots,
-		turns: jsonrpc.Table[jsonrpc.ID, *turn]{Max: maxOpen},
+		turns: jsonrpc.Table[jsonrpc.ID, *slotWait]{Max: maxOpen},
 	}
 	w.wg.Go(w.read)
 	return w
@@ -97,7 +97,7 @@ func (w *throttle) send(m *jsonrpc.Message) error {
 
 // request sends m if there is a slot, and else begins to wait for one.
 func (w *throttle) request(m *jsonrpc.Message) error {
-	r := &turn{written: make(chan struct{}), gone: make(chan struct{})}
+	r := &slotWait{written: make(chan struct{}), gone: make(chan struct{})}
 	w.mu.Lock()
 	if err := w.turns.Add(m.ID, r); errors.Is(err, jsonrpc.ErrClosed) {
 		w.mu.Unlock()
@@ -118,7 +118,7 @@ func (w *throttle) request(m *jsonrpc.Message) error {
 }
 
 // wait sends m when there is a slot for it. If that fails read hears of it.
-func (w *throttle) wait(r *turn, m *jsonrpc.Message) {
+func (w *throttle) wait(r *slotWait, m *jsonrpc.Message) {
 	defer close(r.written)
 	if !w.slots.wait(r.gone) {
 		return
@@ -131,7 +131,7 @@ func (w *throttle) wait(r *turn, m *jsonrpc.Message) {
 }
 
 // start reports whether a request that has just got a slot is still wanted.
-func (w *throttle) start(id jsonrpc.ID, r *turn) bool {
+func (w *throttle) start(id jsonrpc.ID, r *slotWait) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	r.started = w.turns.Has(id, r)
@@ -153,7 +153,7 @@ func (w *throttle) cancelled(m *jsonrpc.Message) bool {
 
 // take takes a turn out, and gives its slot back if it has one. It returns nil if
 // there is none.
-func (w *throttle) take(id jsonrpc.ID) (r *turn, started bool) {
+func (w *throttle) take(id jsonrpc.ID) (r *slotWait, started bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	r, ok := w.turns.TakeKey(id)
@@ -164,7 +164,7 @@ func (w *throttle) take(id jsonrpc.ID) (r *turn, started bool) {
 	return r, r.started
 }
 
-func (w *throttle) goneLocked(r *turn) {
+func (w *throttle) goneLocked(r *slotWait) {
 	close(r.gone)
 	if r.started {
 		w.slots.free()

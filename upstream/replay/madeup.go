@@ -16,7 +16,7 @@ var capabilityOf = map[string]string{
 
 // madeUp returns the answer to a handshake that is not in the recording, since that began
 // later; nil to anything else, and in an era that is not recorded.
-func (s *session) madeUp(q question) *jsonrpc.Message {
+func (s *replaySession) madeUp(q question) *jsonrpc.Message {
 	if !s.recording.speaks(s.era) {
 		return nil
 	}
@@ -38,9 +38,9 @@ func (s *session) madeUp(q question) *jsonrpc.Message {
 	return &jsonrpc.Message{Result: json.RawMessage(textOf(result))}
 }
 
-func (s *session) info() any { return map[string]any{"name": s.name, "version": "recorded"} }
+func (s *replaySession) info() any { return map[string]any{"name": s.name, "version": "recorded"} }
 
-func (s *session) capabilities() any {
+func (s *replaySession) capabilities() any {
 	all := map[string]any{}
 	for _, method := range s.recording.methods(s.era) {
 		for prefix, capability := range capabilityOf {

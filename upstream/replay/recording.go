@@ -54,8 +54,8 @@ func (r *recording) methods(era mcp.Era) []string {
 	return slices.Sorted(maps.Keys(found))
 }
 
-// A line of a recording: what matters here of all that [observe.Recording] tells of.
-type line struct {
+// A recordLine is a line of a recording: what matters here of all that [observe.Recording] tells of.
+type recordLine struct {
 	Recording int             `json:"recording"` // of the first line
 	LeftOut   int             `json:"leftOut"`
 	End       bool            `json:"end"` // of the last line, as is Messages
@@ -70,8 +70,8 @@ type line struct {
 	Message  json.RawMessage `json:"message"`
 }
 
-// A heard message is one between the proxy and a server, with its place in the file.
-type heard struct {
+// A recordedMessage is one between the proxy and a server, with its place in the file.
+type recordedMessage struct {
 	*jsonrpc.Message
 	line       int
 	session    string
@@ -133,15 +133,15 @@ func read(r io.Reader, upstream string, limits jsonrpc.Limits) (*recording, erro
 }
 
 // readLines returns the messages to and from upstreams, by the name of each.
-func readLines(r io.Reader, limits jsonrpc.Limits) (map[string][]heard, error) {
+func readLines(r io.Reader, limits jsonrpc.Limits) (map[string][]recordedMessage, error) {
 	lines := jsonrpc.NewLineReader(io.LimitReader(r, maxFile), jsonrpc.Limits{Message: limits.MaxMessage() + maxAround})
-	upstreams, messages := make(map[string][]heard), 0
+	upstreams, messages := make(map[string][]recordedMessage), 0
 	for n := 1; ; n++ {
 		text, err := lines.ReadLine()
 		if err == io.EOF && n > 1 {
 			return upstreams, nil // nobody ended it: what is there can be used
 		}
-		var l line
+		var l recordLine
 		if err == nil {
 			err = json.Unmarshal(text, &l)
 		}
@@ -175,7 +175,7 @@ func readLines(r io.Reader, limits jsonrpc.Limits) (map[string][]heard, error) {
 }
 
 // heard returns the messages of a line: of an array several.
-func (l *line) heard(n int, limits jsonrpc.Limits) ([]heard, error) {
+func (l *recordLine) heard(n int, limits jsonrpc.Limits) ([]recordedMessage, error) {
 	if l.Message == nil {
 		return nil, errors.New("has no message, as a tap without --record")
 	}
@@ -188,9 +188,9 @@ func (l *line) heard(n int, limits jsonrpc.Limits) ([]heard, error) {
 		elements = []*jsonrpc.Message{m}
 	}
 	of, _ := jsonrpc.ParseID(l.Of)
-	var all []heard
+	var all []recordedMessage
 	for _, e := range elements {
-		all = append(all, heard{Message: e, line: n, session: l.Session, of: of, fromServer: l.Way == observe.In})
+		all = append(all, recordedMessage{Message: e, line: n, session: l.Session, of: of, fromServer: l.Way == observe.In})
 	}
 	return all, nil
 }

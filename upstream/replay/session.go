@@ -9,8 +9,8 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
-// A session is one Conn to a recorded server.
-type session struct {
+// A replaySession is one Conn to a recorded server.
+type replaySession struct {
 	// Static after construction.
 	recording   *recording
 	era         mcp.Era
@@ -34,8 +34,8 @@ type playback struct {
 	answered bool
 }
 
-func newSession(ctx context.Context, r *recording, era mcp.Era, name string) *session {
-	s := &session{
+func newSession(ctx context.Context, r *recording, era mcp.Era, name string) *replaySession {
+	s := &replaySession{
 		recording: r, era: era, name: name,
 		played: make(map[string]int), playing: make(map[jsonrpc.ID]*playback), asked: make(map[jsonrpc.ID]*playback),
 	}
@@ -45,16 +45,16 @@ func newSession(ctx context.Context, r *recording, era mcp.Era, name string) *se
 }
 
 // Recv implements [jsonrpc.Conn].
-func (s *session) Recv() (*jsonrpc.Message, error) { return s.client.Recv() }
+func (s *replaySession) Recv() (*jsonrpc.Message, error) { return s.client.Recv() }
 
 // Close implements [jsonrpc.Conn].
-func (s *session) Close() error {
+func (s *replaySession) Close() error {
 	s.unhook()
 	return s.client.Close()
 }
 
 // Send implements [jsonrpc.Conn]. It plays what m begins or goes on with.
-func (s *session) Send(m *jsonrpc.Message) error {
+func (s *replaySession) Send(m *jsonrpc.Message) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	elements := m.Batch
@@ -69,7 +69,7 @@ func (s *session) Send(m *jsonrpc.Message) error {
 	return nil
 }
 
-func (s *session) take(m *jsonrpc.Message) error {
+func (s *replaySession) take(m *jsonrpc.Message) error {
 	switch {
 	case m.IsRequest():
 		p := &playback{request: m, steps: s.stepsFor(m), minted: make(map[jsonrpc.ID]jsonrpc.ID)}
@@ -98,7 +98,7 @@ func (s *session) take(m *jsonrpc.Message) error {
 }
 
 // stop forgets a playback.
-func (s *session) stop(p *playback) {
+func (s *replaySession) stop(p *playback) {
 	delete(s.playing, p.request.ID)
 	for _, id := range p.minted {
 		delete(s.asked, id)
@@ -106,7 +106,7 @@ func (s *session) stop(p *playback) {
 }
 
 // play plays the steps of a playback, as far as none waits for the client.
-func (s *session) play(p *playback) error {
+func (s *replaySession) play(p *playback) error {
 	for len(p.steps) > 0 {
 		next := p.steps[0]
 		if s.waits(p, next) {
@@ -125,13 +125,13 @@ func (s *session) play(p *playback) error {
 	return nil
 }
 
-func (s *session) waits(p *playback, next step) bool {
+func (s *replaySession) waits(p *playback, next step) bool {
 	return next.initialized && !s.initialized || !next.reply.IsZero() && s.asked[p.minted[next.reply]] == p
 }
 
 // made returns a recorded message of the server as it is in this session: with the ids and
 // the progress token of here. It is nil if it means nothing here.
-func (s *session) made(p *playback, recorded *jsonrpc.Message) *jsonrpc.Message {
+func (s *replaySession) made(p *playback, recorded *jsonrpc.Message) *jsonrpc.Message {
 	if recorded == nil {
 		return nil
 	}
@@ -185,7 +185,7 @@ func subscribed(result json.RawMessage, id jsonrpc.ID) json.RawMessage {
 }
 
 // stepsFor returns what is to be played for a request.
-func (s *session) stepsFor(m *jsonrpc.Message) []step {
+func (s *replaySession) stepsFor(m *jsonrpc.Message) []step {
 	q := questionOf(m)
 	q.era = s.era
 	if x := s.next(q); x != nil {
@@ -200,7 +200,7 @@ func (s *session) stepsFor(m *jsonrpc.Message) []step {
 
 // next returns the exchange whose turn it is: of equal ones the next, and then the last
 // again. A handshake has any that there is.
-func (s *session) next(q question) *exchange {
+func (s *replaySession) next(q question) *exchange {
 	equal := s.recording.equal[q.key()]
 	if len(equal) == 0 {
 		if x, _ := s.recording.nearest(q); x != nil && isHandshake(q.method) {

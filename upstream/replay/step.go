@@ -25,8 +25,8 @@ type step struct {
 	initialized bool       // waits for notifications/initialized
 }
 
-// A talk is a recorded connection with the server, as far as it has been read.
-type talk struct {
+// A recordedConn is a recorded connection with the server, as far as it has been read.
+type recordedConn struct {
 	open   map[jsonrpc.ID]*exchange // requests of the client, by id; answered ones stay until the id is used again
 	tokens map[string]*exchange     // those that have a progress token, by its text
 	asked  map[jsonrpc.ID]*exchange // requests of the server that the client has not answered
@@ -35,13 +35,13 @@ type talk struct {
 }
 
 // newRecording makes exchanges of messages.
-func newRecording(messages []heard) *recording {
+func newRecording(messages []recordedMessage) *recording {
 	r := &recording{equal: make(map[string][]*exchange)}
-	talks := make(map[string]*talk)
+	talks := make(map[string]*recordedConn)
 	for _, m := range messages {
 		t := talks[m.session]
 		if t == nil || !m.fromServer && m.Method == mcp.MethodInitialize {
-			t = &talk{open: make(map[jsonrpc.ID]*exchange), tokens: make(map[string]*exchange), asked: make(map[jsonrpc.ID]*exchange)}
+			t = &recordedConn{open: make(map[jsonrpc.ID]*exchange), tokens: make(map[string]*exchange), asked: make(map[jsonrpc.ID]*exchange)}
 			talks[m.session] = t
 		}
 		if m.fromServer {
@@ -57,7 +57,7 @@ func newRecording(messages []heard) *recording {
 }
 
 // client notes a message to the server. It returns the exchange that begins with it.
-func (t *talk) client(m heard) *exchange {
+func (t *recordedConn) client(m recordedMessage) *exchange {
 	switch {
 	case m.IsRequest():
 		x := &exchange{line: m.line, question: questionOf(m.Message), request: m.Message}
@@ -87,7 +87,7 @@ func (t *talk) client(m heard) *exchange {
 }
 
 // server notes a message of the server.
-func (t *talk) server(m heard) {
+func (t *recordedConn) server(m recordedMessage) {
 	x := t.about(m)
 	if x == nil {
 		return // it was there before the recording
@@ -106,7 +106,7 @@ func (t *talk) server(m heard) {
 }
 
 // settle notes that nobody waits for the answer of an exchange any more.
-func (t *talk) settle(x *exchange) {
+func (t *recordedConn) settle(x *exchange) {
 	t.last = x
 	for i, other := range t.newest {
 		if other == x {
@@ -119,7 +119,7 @@ func (t *talk) settle(x *exchange) {
 // about returns the exchange that a message of the server belongs to, nil if that is not
 // in the recording. What does not say it belongs to the newest request that something is
 // done for, or to the last one there was.
-func (t *talk) about(m heard) *exchange {
+func (t *recordedConn) about(m recordedMessage) *exchange {
 	if m.IsResponse() {
 		return t.open[m.ID]
 	}

@@ -1,6 +1,6 @@
 // Package translate puts one era of the protocol in the words of the other: requests,
 // results, errors and capabilities, as functions of bytes (fields.go, request.go,
-// welcome.go). And it lets legacy clients use servers that speak modern:
+// connectpage.go). And it lets legacy clients use servers that speak modern:
 //
 //	legacy client                                        modern server
 //	  initialize ───────► ┌────────┐ ── server/discover ──►

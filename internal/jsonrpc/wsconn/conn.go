@@ -25,9 +25,9 @@ type Config struct {
 	// this process was stopped does not count.
 	Ping time.Duration
 
-	// Places are for messages over 64 KiB: what has come of one stays in memory until
+	// Slots are for messages over 64 KiB: what has come of one stays in memory until
 	// the rest is there. Nil: there is no bound.
-	Places jsonrpc.Places
+	Slots jsonrpc.Slots
 
 	// LargeTimeout is how long such a message may take; zero means a minute.
 	LargeTimeout time.Duration
@@ -51,13 +51,13 @@ type Conn struct {
 	framer
 
 	// Static after construction.
-	limits jsonrpc.Limits
-	places jsonrpc.Places // nil for no bound
-	within time.Duration
-	ping   time.Duration
-	timer  *time.Timer // runs tick, which alone uses vigil
-	vigil  jsonrpc.Vigil
-	opened time.Time
+	limits   jsonrpc.Limits
+	slots    jsonrpc.Slots // nil for no bound
+	within   time.Duration
+	ping     time.Duration
+	timer    *time.Timer // runs tick, which alone uses watchdog
+	watchdog jsonrpc.Watchdog
+	opened   time.Time
 
 	heard atomic.Int64 // when something came last, in nanoseconds after opened
 
@@ -69,7 +69,7 @@ type Conn struct {
 
 // newConn makes a Conn of an upgraded connection.
 func (cfg Config) newConn(frames *websocket.Conn, socket net.Conn, client bool) *Conn {
-	c := &Conn{limits: cfg.Limits, places: cfg.Places, within: cmp.Or(cfg.LargeTimeout, defaultLargeTimeout),
+	c := &Conn{limits: cfg.Limits, slots: cfg.Slots, within: cmp.Or(cfg.LargeTimeout, defaultLargeTimeout),
 		ping: cmp.Or(cfg.Ping, defaultPing), opened: time.Now(), gone: make(chan struct{})}
 	c.frames, c.socket, c.masks = frames, socket, client
 	c.writeTimeout = cmp.Or(cfg.WriteTimeout, defaultWriteTimeout)
@@ -78,8 +78,8 @@ func (cfg Config) newConn(frames *websocket.Conn, socket net.Conn, client bool) 
 	frames.SetPongHandler(c.onPong)
 	frames.SetCloseHandler(c.onClose)
 	c.timer = time.AfterFunc(time.Hour, c.tick) // tick uses c.timer: it must be set before it runs
-	c.vigil = jsonrpc.Vigil{Every: c.ping, Dead: 2 * c.ping}
-	c.timer.Reset(c.vigil.Look(c.opened, 0))
+	c.watchdog = jsonrpc.Watchdog{Every: c.ping, Dead: 2 * c.ping}
+	c.timer.Reset(c.watchdog.Look(c.opened, 0))
 	return c
 }
 
@@ -99,7 +99,7 @@ func (c *Conn) Recv() (*jsonrpc.Message, error) {
 	}
 	text, err := c.readAll(r)
 	switch {
-	case errors.Is(err, ErrNoPlace):
+	case errors.Is(err, ErrNoSlot):
 		return nil, c.reject(websocket.CloseTryAgainLater, err)
 	case errors.Is(err, ErrSlow):
 		return nil, c.reject(websocket.ClosePolicyViolation, err)
@@ -123,9 +123,9 @@ func (c *Conn) readAll(r io.Reader) ([]byte, error) {
 	defer scratch.Put(buf)
 	text := buf[:0]
 	for large := false; ; {
-		if len(text) > largeMessage && !large && c.places != nil {
+		if len(text) > largeMessage && !large && c.slots != nil {
 			if large = c.enter(); !large {
-				return nil, ErrNoPlace
+				return nil, ErrNoSlot
 			}
 			defer c.leave()
 		}
@@ -151,7 +151,7 @@ func (c *Conn) readAll(r io.Reader) ([]byte, error) {
 // enter waits for a place for the message that is being read. The rest of it has to come in
 // time.
 func (c *Conn) enter() bool {
-	ok := c.places.Enter(c.gone) == nil
+	ok := c.slots.Enter(c.gone) == nil
 	if ok {
 		c.setReadDeadline(time.Now().Add(c.within))
 	}
@@ -160,7 +160,7 @@ func (c *Conn) enter() bool {
 
 func (c *Conn) leave() {
 	c.setReadDeadline(time.Time{})
-	c.places.Leave()
+	c.slots.Leave()
 }
 
 // timedOut reports whether a deadline made a read fail. gorilla does not wrap that error.
@@ -207,7 +207,7 @@ func (c *Conn) tick() {
 		return
 	}
 	now := time.Now()
-	wait := c.vigil.Look(now, now.Sub(c.opened)-time.Duration(c.heard.Load()))
+	wait := c.watchdog.Look(now, now.Sub(c.opened)-time.Duration(c.heard.Load()))
 	if wait == 0 {
 		c.end(ErrSilent)
 		c.abort()

@@ -504,7 +504,7 @@ func (noPlaces) Leave() {}
 // Close does not wait for a place that a large message has not got.
 func TestConnCloseWithoutPlace(t *testing.T) {
 	places := noPlaces{make(chan struct{})}
-	client, c := newWSServer(t, Config{Places: places}).dial()
+	client, c := newWSServer(t, Config{Slots: places}).dial()
 	ended := make(chan error, 1)
 	go func() {
 		_, err := c.Recv()

@@ -26,10 +26,10 @@ var (
 	// ErrTooLarge is the end after a message or frame over the limit.
 	ErrTooLarge = errors.New("message over the limit")
 
-	// ErrNoPlace is the end of a peer whose large message found no place, ErrSlow of one
+	// ErrNoSlot is the end of a peer whose large message found no place, ErrSlow of one
 	// whose message had one and did not come in time.
-	ErrNoPlace = errors.New("too many large messages")
-	ErrSlow    = errors.New("the message did not come in time")
+	ErrNoSlot = errors.New("too many large messages")
+	ErrSlow   = errors.New("the message did not come in time")
 
 	errBinary = errors.New("binary frame")
 	errText   = errors.New("text frame")

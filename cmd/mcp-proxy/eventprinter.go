@@ -11,16 +11,16 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/proxy"
 )
 
-// A story tells an event to people.
-type story struct {
+// An eventPrinter tells an event to people.
+type eventPrinter struct {
 	*proxy.Event
 	now time.Time
 	out *tabwriter.Writer
 }
 
-// tellStory writes what is known of an event, a line for each thing.
-func tellStory(w io.Writer, e *proxy.Event, now time.Time) {
-	s := &story{e, now, tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)}
+// printEvent writes what is known of an event, a line for each thing.
+func printEvent(w io.Writer, e *proxy.Event, now time.Time) {
+	s := &eventPrinter{e, now, tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)}
 	fmt.Fprintf(w, "%s  %s\n", e.ID, printable(e.What))
 	s.say("when", s.when(e.Time))
 	s.say("what", s.about())
@@ -44,14 +44,14 @@ func tellStory(w io.Writer, e *proxy.Event, now time.Time) {
 }
 
 // say writes a line, unless there is nothing to say.
-func (s *story) say(what, text string) {
+func (s *eventPrinter) say(what, text string) {
 	if text != "" {
 		fmt.Fprintf(s.out, "  %s\t%s\n", what, printable(text))
 	}
 }
 
 // list writes lines under one heading.
-func (s *story) list(what string, lines []string) {
+func (s *eventPrinter) list(what string, lines []string) {
 	for _, line := range lines {
 		s.say(what, line)
 		what = ""
@@ -59,12 +59,12 @@ func (s *story) list(what string, lines []string) {
 }
 
 // when is a time, and how long ago that was.
-func (s *story) when(t time.Time) string {
+func (s *eventPrinter) when(t time.Time) string {
 	return fmt.Sprintf("%s, %s ago", t.Local().Format(time.DateTime), roughly(s.now.Sub(t)))
 }
 
 // clock is a time of day, and the day if that is another one.
-func (s *story) clock(t time.Time) string {
+func (s *eventPrinter) clock(t time.Time) string {
 	if t, at := t.Local(), s.Time.Local(); t.YearDay() == at.YearDay() && t.Year() == at.Year() {
 		return t.Format(time.TimeOnly)
 	}
@@ -72,7 +72,7 @@ func (s *story) clock(t time.Time) string {
 }
 
 // about says what has ended.
-func (s *story) about() string {
+func (s *eventPrinter) about() string {
 	words := map[proxy.EventKind]string{
 		proxy.ServerEnded:    "the server of " + s.Upstream + " ended unexpectedly",
 		proxy.ServerNotBegun: s.Upstream + " did not start, or was not reached",
@@ -106,7 +106,7 @@ func (s *story) about() string {
 	return words + " (" + strings.Join(more, ", ") + ")"
 }
 
-func (s *story) ran() string {
+func (s *eventPrinter) ran() string {
 	if s.Began.IsZero() {
 		return ""
 	}
@@ -116,7 +116,7 @@ func (s *story) ran() string {
 	return fmt.Sprintf("for %s, since %s", roughly(s.Time.Sub(s.Began)), s.clock(s.Began))
 }
 
-func (s *story) cause() string {
+func (s *eventPrinter) cause() string {
 	text := s.Cause
 	switch {
 	case s.ExitStatus != nil && !strings.Contains(text, "exit status"):
@@ -130,7 +130,7 @@ func (s *story) cause() string {
 	return text
 }
 
-func (s *story) inFlight() {
+func (s *eventPrinter) inFlight() {
 	switch s.Kind {
 	case proxy.ServerNotBegun, proxy.LoginRefused, proxy.HeardOf:
 		if s.InFlight == 0 {
@@ -149,7 +149,7 @@ func (s *story) inFlight() {
 	s.list("", withMore(lines, s.CallsLeftOut))
 }
 
-func (s *story) told() {
+func (s *eventPrinter) told() {
 	var lines []string
 	for _, t := range s.Told {
 		who := strings.Join(strings.Fields(fmt.Sprint("session ", t.Session, " ", t.Client, " ", t.Principal)), " ")
@@ -159,7 +159,7 @@ func (s *story) told() {
 }
 
 // next says what comes of it.
-func (s *story) next() {
+func (s *eventPrinter) next() {
 	var parts []string
 	if s.Failures > 1 {
 		parts = append(parts, fmt.Sprint(s.Failures, " failures in a row"))
@@ -179,7 +179,7 @@ func (s *story) next() {
 }
 
 // rest says where more is known.
-func (s *story) rest() {
+func (s *eventPrinter) rest() {
 	if s.Host {
 		s.say("more", "the host behind the link "+s.Link+" has seen it: ask there, with mcp-proxy explain "+s.ID)
 	}

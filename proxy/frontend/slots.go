@@ -22,22 +22,22 @@ const (
 	largeWait   = 10 * time.Second
 )
 
-// Places are for large messages of clients, in bodies and on WebSockets, that are being
+// BodySlots are for large messages of clients, in bodies and on WebSockets, that are being
 // read.
-type places struct {
+type bodySlots struct {
 	mu    sync.Mutex                 // guards the fields below
 	large map[identity.Principal]int // taken
 	all   int                        // likewise
 	freed chan struct{}              // closed when there is one more, and made anew
 }
 
-func newPlaces() *places {
-	return &places{large: make(map[identity.Principal]int), freed: make(chan struct{})}
+func newBodySlots() *bodySlots {
+	return &bodySlots{large: make(map[identity.Principal]int), freed: make(chan struct{})}
 }
 
 // enter waits for a place, which leave gives back, or until gone is closed. It reports
 // whether there was one in time.
-func (p *places) enter(who identity.Principal, gone <-chan struct{}) bool {
+func (p *bodySlots) enter(who identity.Principal, gone <-chan struct{}) bool {
 	timer := time.NewTimer(largeWait)
 	defer timer.Stop()
 	for {
@@ -56,7 +56,7 @@ func (p *places) enter(who identity.Principal, gone <-chan struct{}) bool {
 }
 
 // try takes a place. If there is none it returns what is closed when there may be one.
-func (p *places) try(who identity.Principal) <-chan struct{} {
+func (p *bodySlots) try(who identity.Principal) <-chan struct{} {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.all >= largeBodies && (p.all >= 2*largeBodies || p.large[who] >= ownBodies) {
@@ -67,7 +67,7 @@ func (p *places) try(who identity.Principal) <-chan struct{} {
 	return nil
 }
 
-func (p *places) leave(who identity.Principal) {
+func (p *bodySlots) leave(who identity.Principal) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.all--
@@ -78,21 +78,21 @@ func (p *places) leave(who identity.Principal) {
 	p.freed = make(chan struct{})
 }
 
-// placesOf are those that one principal can have.
-type placesOf struct {
-	all *places
+// principalSlots are those that one principal can have.
+type principalSlots struct {
+	all *bodySlots
 	who identity.Principal
 }
 
-// Enter implements [jsonrpc.Places].
-func (p placesOf) Enter(gone <-chan struct{}) error {
+// Enter implements [jsonrpc.Slots].
+func (p principalSlots) Enter(gone <-chan struct{}) error {
 	if !p.all.enter(p.who, gone) {
-		return errNoPlace
+		return errNoSlot
 	}
 	return nil
 }
 
-var errNoPlace = errors.New("too many large messages")
+var errNoSlot = errors.New("too many large messages")
 
-// Leave implements [jsonrpc.Places].
-func (p placesOf) Leave() { p.all.leave(p.who) }
+// Leave implements [jsonrpc.Slots].
+func (p principalSlots) Leave() { p.all.leave(p.who) }

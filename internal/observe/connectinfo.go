@@ -1,8 +1,8 @@
 package observe
 
-// A Welcome is what a client is told at the address of serve, before it connects: names and
+// A ConnectInfo is what a client is told at the address of serve, before it connects: names and
 // states, and nothing of what passes. A client that may not know of an upstream is not told of it.
-type Welcome struct {
+type ConnectInfo struct {
 	URL       string    `json:"url,omitzero"` // how clients reach the proxy, without a path; "" for the address that they have used
 	Proof     []Proof   `json:"proof"`        // what a client may prove who it is with; empty: nothing is asked for
 	Upstreams []Offered `json:"upstreams"`    // those that run here first, each in config order

@@ -11,36 +11,36 @@ import (
 )
 
 const (
-	replayFor      = 30 * time.Second // an answer, to a client that has lost it
-	maxReceipts    = 1024             // of one key on one upstream; a state of before is one of an unknown suspension
-	maxReplayBytes = 4 << 20          // in them; beyond, the oldest answers are not kept
+	replayFor        = 30 * time.Second // an answer, to a client that has lost it
+	maxStoredAnswers = 1024             // of one key on one upstream; a state of before is one of an unknown suspension
+	maxReplayBytes   = 4 << 20          // in them; beyond, the oldest answers are not kept
 )
 
-// A use is one use of a requestState, for one request with one input.
-type use struct {
+// A stateUse is one use of a requestState, for one request with one input.
+type stateUse struct {
 	state     string
 	digest    [32]byte // of the request: see digestOf
 	responses [32]byte // hash
 }
 
-// A receipt notes that a requestState was used, and for a moment what came of it: a
+// A storedAnswer notes that a requestState was used, and for a moment what came of it: a
 // client whose connection is lost asks again (2026-07-28
 // basic/transports/streamable-http).
-type receipt struct {
-	use
+type storedAnswer struct {
+	stateUse
 	answer *jsonrpc.Message // without id; nil if there is none, or not any more
 	until  time.Time        // that the answer is given again
 	gone   bool             // it is none of its account any more
 }
 
-// receipts are those of an account, the oldest first. Guarded by account.mu.
-type receipts struct {
-	all   []*receipt
+// storedAnswers are those of an account, the oldest first. Guarded by account.mu.
+type storedAnswers struct {
+	all   []*storedAnswer
 	bytes int // of their answers
 }
 
-// find returns the receipt of the state that is used, with whatever input.
-func (rs *receipts) find(u use) *receipt {
+// find returns the storedAnswer of the state that is used, with whatever input.
+func (rs *storedAnswers) find(u stateUse) *storedAnswer {
 	for _, rc := range rs.all {
 		if rc.state == u.state {
 			return rc
@@ -49,19 +49,19 @@ func (rs *receipts) find(u use) *receipt {
 	return nil
 }
 
-func (rs *receipts) add(u use) *receipt {
-	if len(rs.all) >= maxReceipts {
+func (rs *storedAnswers) add(u stateUse) *storedAnswer {
+	if len(rs.all) >= maxStoredAnswers {
 		rs.dropAnswer(rs.all[0])
 		rs.all[0].gone = true
 		rs.all = rs.all[1:]
 	}
-	rc := &receipt{use: u}
+	rc := &storedAnswer{stateUse: u}
 	rs.all = append(rs.all, rc)
 	return rc
 }
 
 // answered keeps an answer for a moment, if there is room.
-func (rs *receipts) answered(rc *receipt, answer *jsonrpc.Message) {
+func (rs *storedAnswers) answered(rc *storedAnswer, answer *jsonrpc.Message) {
 	now := time.Now()
 	size := answer.Size()
 	for _, old := range rs.all {
@@ -75,7 +75,7 @@ func (rs *receipts) answered(rc *receipt, answer *jsonrpc.Message) {
 	}
 }
 
-func (rs *receipts) dropAnswer(rc *receipt) {
+func (rs *storedAnswers) dropAnswer(rc *storedAnswer) {
 	if rc.answer != nil {
 		rs.bytes -= rc.answer.Size()
 		rc.answer = nil
@@ -83,11 +83,11 @@ func (rs *receipts) dropAnswer(rc *receipt) {
 }
 
 // replay returns what a client hears that uses a state a second time.
-func (rc *receipt) replay(u use) *jsonrpc.Message {
+func (rc *storedAnswer) replay(u stateUse) *jsonrpc.Message {
 	switch {
 	case rc.digest != u.digest:
 		return failure(refusedState(stateInvalid))
-	case rc.answer == nil || rc.use != u || time.Now().After(rc.until):
+	case rc.answer == nil || rc.stateUse != u || time.Now().After(rc.until):
 		return failure(refusedState(stateUsed))
 	}
 	return &jsonrpc.Message{Result: rc.answer.Result, Error: rc.answer.Error, Extra: rc.answer.Extra}

@@ -11,21 +11,21 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// strangers is the log of what peers can cause that have proved nothing: requests that are
+// anonymousLog is the log of what peers can cause that have proved nothing: requests that are
 // refused, handshakes that fail, links that never come up. Of each message it writes a few
 // lines, and then how many were left out, so that nobody can fill a disk or hide a line among
 // thousands. Everything of that kind is logged here.
-type strangers struct {
+type anonymousLog struct {
 	log *slog.Logger // for them
 
 	base  slog.Handler
 	mu    sync.Mutex // guards the fields below
-	lines map[string]*strangersLine
+	lines map[string]*anonymousLine
 	ended bool
 }
 
-// A strangersLine is one message, which is a constant of the program.
-type strangersLine struct {
+// A anonymousLine is one message, which is a constant of the program.
+type anonymousLine struct {
 	limit   *rate.Limiter
 	level   slog.Level
 	leftOut int
@@ -33,24 +33,24 @@ type strangersLine struct {
 }
 
 const (
-	strangersBurst = 10               // lines of one message at once
-	strangersEvery = 10 * time.Second // another line, and how many were left out
+	anonymousBurst = 10               // lines of one message at once
+	anonymousEvery = 10 * time.Second // another line, and how many were left out
 )
 
-func newStrangers(to *slog.Logger) *strangers {
-	s := &strangers{base: to.Handler(), lines: make(map[string]*strangersLine)}
-	s.log = slog.New(strangersHandler{s.base, s})
+func newAnonymousLog(to *slog.Logger) *anonymousLog {
+	s := &anonymousLog{base: to.Handler(), lines: make(map[string]*anonymousLine)}
+	s.log = slog.New(anonymousHandler{s.base, s})
 	return s
 }
 
-// A strangersHandler writes what its strangers admit.
-type strangersHandler struct {
+// An anonymousHandler writes what its anonymousLog admits.
+type anonymousHandler struct {
 	slog.Handler
-	of *strangers
+	of *anonymousLog
 }
 
 // Handle implements [slog.Handler].
-func (h strangersHandler) Handle(ctx context.Context, r slog.Record) error {
+func (h anonymousHandler) Handle(ctx context.Context, r slog.Record) error {
 	if !h.of.admit(r) {
 		return nil
 	}
@@ -58,22 +58,22 @@ func (h strangersHandler) Handle(ctx context.Context, r slog.Record) error {
 }
 
 // WithAttrs implements [slog.Handler].
-func (h strangersHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
-	return strangersHandler{h.Handler.WithAttrs(attrs), h.of}
+func (h anonymousHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return anonymousHandler{h.Handler.WithAttrs(attrs), h.of}
 }
 
 // WithGroup implements [slog.Handler].
-func (h strangersHandler) WithGroup(name string) slog.Handler {
-	return strangersHandler{h.Handler.WithGroup(name), h.of}
+func (h anonymousHandler) WithGroup(name string) slog.Handler {
+	return anonymousHandler{h.Handler.WithGroup(name), h.of}
 }
 
 // admit reports whether a line is written, and counts it if not.
-func (s *strangers) admit(r slog.Record) bool {
+func (s *anonymousLog) admit(r slog.Record) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	l := s.lines[r.Message]
 	if l == nil {
-		l = &strangersLine{limit: rate.NewLimiter(rate.Every(strangersEvery), strangersBurst)}
+		l = &anonymousLine{limit: rate.NewLimiter(rate.Every(anonymousEvery), anonymousBurst)}
 		s.lines[r.Message] = l
 	}
 	if s.ended || l.limit.Allow() {
@@ -81,13 +81,13 @@ func (s *strangers) admit(r slog.Record) bool {
 	}
 	l.level = r.Level
 	if l.leftOut++; l.tells == nil {
-		l.tells = time.AfterFunc(strangersEvery, func() { s.tell(r.Message) })
+		l.tells = time.AfterFunc(anonymousEvery, func() { s.tell(r.Message) })
 	}
 	return false
 }
 
 // tell writes how many lines of a message were left out.
-func (s *strangers) tell(message string) {
+func (s *anonymousLog) tell(message string) {
 	s.mu.Lock()
 	l := s.lines[message]
 	level, n := l.level, l.leftOut
@@ -102,7 +102,7 @@ func (s *strangers) tell(message string) {
 }
 
 // end tells at once what is still to be told. Nothing is left out any more.
-func (s *strangers) end() {
+func (s *anonymousLog) end() {
 	s.mu.Lock()
 	s.ended = true
 	var untold []string
@@ -119,7 +119,7 @@ func (s *strangers) end() {
 
 // httpErrors is what net/http writes its errors to: connections that end in a TLS handshake,
 // or that are none.
-func (s *strangers) httpErrors() *log.Logger { return log.New(httpErrors{s.log}, "", 0) }
+func (s *anonymousLog) httpErrors() *log.Logger { return log.New(httpErrors{s.log}, "", 0) }
 
 type httpErrors struct{ log *slog.Logger }
 

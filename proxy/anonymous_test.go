@@ -15,7 +15,7 @@ func TestStrangersLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var text lockedBuffer
 		log := slog.New(slog.NewTextHandler(&text, &slog.HandlerOptions{Level: slog.LevelDebug}))
-		s := newStrangers(log)
+		s := newAnonymousLog(log)
 		read := 0
 		news := func() string { return text.String()[read:] }
 		lines := func(part string) int { synctest.Wait(); return strings.Count(news(), part) }
@@ -25,12 +25,12 @@ func TestStrangersLog(t *testing.T) {
 			errors.Printf("http: TLS handshake error from 10.0.0.1:%d: EOF", i)
 		}
 		s.log.Info("another")
-		if lines("link refused") != strangersBurst || lines("TLS handshake error") != strangersBurst || lines("another") != 1 {
+		if lines("link refused") != anonymousBurst || lines("TLS handshake error") != anonymousBurst || lines("another") != 1 {
 			t.Error(news())
 		}
-		time.Sleep(strangersEvery)
-		if lines(fmt.Sprintf(`level=WARN msg="link refused: … and more" left_out=%d`, 2000-strangersBurst)) != 1 ||
-			lines(fmt.Sprintf(`level=DEBUG msg="HTTP connection failed: … and more" left_out=%d`, 2000-strangersBurst)) != 1 {
+		time.Sleep(anonymousEvery)
+		if lines(fmt.Sprintf(`level=WARN msg="link refused: … and more" left_out=%d`, 2000-anonymousBurst)) != 1 ||
+			lines(fmt.Sprintf(`level=DEBUG msg="HTTP connection failed: … and more" left_out=%d`, 2000-anonymousBurst)) != 1 {
 			t.Error(news())
 		}
 		read = len(text.String())
@@ -43,7 +43,7 @@ func TestStrangersLog(t *testing.T) {
 		}
 		s.end()
 		s.log.Warn("link refused")
-		if lines("link refused") != strangersBurst+2 || lines(fmt.Sprint("left_out=", 100-strangersBurst)) != 1 {
+		if lines("link refused") != anonymousBurst+2 || lines(fmt.Sprint("left_out=", 100-anonymousBurst)) != 1 {
 			t.Error("at the end:", news())
 		}
 		read = len(text.String())

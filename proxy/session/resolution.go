@@ -9,9 +9,9 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/proxy/policy"
 )
 
-// A Lead is where a name leads, as far as any session has seen what upstreams list. What a
+// A Resolution is where a name leads, as far as any session has seen what upstreams list. What a
 // client may is another question.
-type Lead struct {
+type Resolution struct {
 	Upstream string // "" for nowhere
 	Original string // its own name there
 	Exposed  string // the name that clients see
@@ -45,10 +45,10 @@ const (
 	ByAskingAll Rule = "asked"    // a resource that nobody lists: upstreams are asked in turn
 )
 
-// Lead returns where a name of a kind leads now, or a URI. Templates are among resources.
-func (p *Router) Lead(k catalog.Kind, name string) Lead {
-	f := finder{p.current(), p.memory.seen(), k}
-	var l Lead
+// Resolve returns where a name of a kind leads now, or a URI. Templates are among resources.
+func (p *Router) Resolve(k catalog.Kind, name string) Resolution {
+	f := finder{p.current(), p.memory.lastTables(), k}
+	var l Resolution
 	if k.IsNamed() {
 		if l = f.named(name); !l.Listed {
 			l.Names = f.names()
@@ -67,8 +67,8 @@ type finder struct {
 	kind   catalog.Kind
 }
 
-// seen returns the tables last seen by any session.
-func (m *memory) seen() map[tableKey]*catalog.Table {
+// lastTables returns the tables last seen by any session.
+func (m *memory) lastTables() map[tableKey]*catalog.Table {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return maps.Clone(m.tables)
@@ -112,7 +112,7 @@ func (f *finder) names() (all []string) {
 	return all
 }
 
-func (f *finder) named(name string) Lead {
+func (f *finder) named(name string) Resolution {
 	if f.complete && len(f.upstreams) == 1 && f.prefixes[0] == "" {
 		for _, caps := range f.capabilities() {
 			if former := f.offers(f.kind, caps)[0].Table.Former(f.upstreams[0].Name, name); former != name {
@@ -142,8 +142,8 @@ func (f *finder) named(name string) Lead {
 }
 
 // bare looks for a name that several upstreams have.
-func (f *finder) bare(name string) Lead {
-	l := Lead{By: ByNobody}
+func (f *finder) bare(name string) Resolution {
+	l := Resolution{By: ByNobody}
 	for i, u := range f.upstreams {
 		if listed, _ := f.listed(i, name); listed {
 			l.Others = append(l.Others, u.Name)
@@ -155,7 +155,7 @@ func (f *finder) bare(name string) Lead {
 	return l
 }
 
-func (f *finder) uri(uri string) Lead {
+func (f *finder) uri(uri string) Resolution {
 	for _, caps := range f.capabilities() {
 		resources, templates := f.offers(catalog.Resources, caps), f.offers(catalog.Templates, caps)
 		i := catalog.OwnerOfURI(resources, templates, uri)
@@ -166,18 +166,18 @@ func (f *finder) uri(uri string) Lead {
 		if resources[i].Table.Has(uri) {
 			by = ByURI
 		}
-		return Lead{Upstream: f.upstreams[i].Name, Original: uri, Exposed: uri, By: by, Listed: true, Known: true}
+		return Resolution{Upstream: f.upstreams[i].Name, Original: uri, Exposed: uri, By: by, Listed: true, Known: true}
 	}
 	if f.complete && len(f.upstreams) == 1 {
-		return Lead{Upstream: f.upstreams[0].Name, Original: uri, Exposed: uri, By: BySole}
+		return Resolution{Upstream: f.upstreams[0].Name, Original: uri, Exposed: uri, By: BySole}
 	}
-	return Lead{Original: uri, Exposed: uri, By: ByAskingAll}
+	return Resolution{Original: uri, Exposed: uri, By: ByAskingAll}
 }
 
 // to is a lead to the i-th upstream.
-func (f *finder) to(i int, original string, by Rule) Lead {
+func (f *finder) to(i int, original string, by Rule) Resolution {
 	u := &f.upstreams[i]
-	l := Lead{Upstream: u.Name, Original: original, Exposed: catalog.Exposed(f.prefixes[i], original), By: by}
+	l := Resolution{Upstream: u.Name, Original: original, Exposed: catalog.Exposed(f.prefixes[i], original), By: by}
 	l.Listed, l.Known = f.listed(i, original)
 	l.Hidden = f.kind == catalog.Tools && !u.allows(original)
 	return l

@@ -10,17 +10,17 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/proxy"
 )
 
-// Visitors are the clients that are told of: each when its first request was answered, since
+// ClientLines are the clients that are told of: each when its first request was answered, since
 // then it has said what it is called, and when its session is over.
-type visitors struct {
+type clientLines struct {
 	tell func(text string) // must not wait
 
-	open sync.Map  // *visitor by session
+	open sync.Map  // *connectedClient by session
 	once sync.Once // of saying that several are one
 }
 
-// A visitor is a session, of one client or of all of one principal.
-type visitor struct {
+// A connectedClient is a session, of one client or of all of one principal.
+type connectedClient struct {
 	transport string
 	principal string
 
@@ -28,23 +28,23 @@ type visitor struct {
 	names []string   // of its clients, as they call themselves
 }
 
-// mostVisitors bounds the names that one session has here.
-const mostVisitors = 16
+// mostClientLines bounds the names that one session has here.
+const mostClientLines = 16
 
-func (v *visitors) came(s proxy.Session) {
-	v.open.Store(s.ID, &visitor{transport: s.Transport, principal: s.Principal})
+func (v *clientLines) came(s proxy.Session) {
+	v.open.Store(s.ID, &connectedClient{transport: s.Transport, principal: s.Principal})
 }
 
 // asked is called for each call of a client.
-func (v *visitors) asked(c proxy.Call, _ proxy.End) {
+func (v *clientLines) asked(c proxy.Call, _ proxy.End) {
 	found, ok := v.open.Load(c.Session)
 	if !ok {
 		return
 	}
-	one := found.(*visitor)
+	one := found.(*connectedClient)
 	name := cmp.Or(oneLine(bare(c.Client), 40), "somebody")
 	one.mu.Lock()
-	known := slices.Contains(one.names, name) || len(one.names) == mostVisitors
+	known := slices.Contains(one.names, name) || len(one.names) == mostClientLines
 	if !known {
 		one.names = append(one.names, name)
 	}
@@ -61,7 +61,7 @@ func (v *visitors) asked(c proxy.Call, _ proxy.End) {
 	}
 }
 
-func (v *visitor) hello(name string, c proxy.Call) string {
+func (v *connectedClient) hello(name string, c proxy.Call) string {
 	about := []string{v.transport}
 	if v.principal != "" && v.principal != "anonymous" {
 		about = append(about, v.principal)
@@ -70,12 +70,12 @@ func (v *visitor) hello(name string, c proxy.Call) string {
 }
 
 // left is called at the end of each session. Who has said nothing is not told of.
-func (v *visitors) left(s proxy.Session, end proxy.End) {
+func (v *clientLines) left(s proxy.Session, end proxy.End) {
 	found, ok := v.open.LoadAndDelete(s.ID)
 	if !ok {
 		return
 	}
-	one := found.(*visitor)
+	one := found.(*connectedClient)
 	one.mu.Lock()
 	names := strings.Join(one.names, ", ")
 	one.mu.Unlock()

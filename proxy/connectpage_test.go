@@ -133,7 +133,7 @@ func TestPageNeedsTheToken(t *testing.T) {
 }
 
 // welcomed is what the page at a URL shows.
-func welcomed(t *testing.T, url string, header ...string) (told proxy.Welcome) {
+func welcomed(t *testing.T, url string, header ...string) (told proxy.ConnectInfo) {
 	t.Helper()
 	got := visit(t, url+"connect.json", header...)
 	if err := json.Unmarshal([]byte(got.body), &told); err != nil || got.status != 200 {

@@ -19,46 +19,46 @@ import (
 // loses anything. A response that is itself the largest is replaced by an error.
 const maxWaiting = 256 << 20
 
-// An unread counts the bytes of events that wait to be read, in shares.
-type unread struct {
+// A backlog counts the bytes of events that wait to be read, in shares.
+type backlog struct {
 	limit  int64
 	bytes  atomic.Int64
 	ending atomic.Int64 // of these, what is on streams that are being ended
 
 	mu     sync.Mutex // guards shares, and how many use each
-	shares map[identity.Principal]*share
+	shares map[identity.Principal]*principalBacklog
 }
 
-func newUnread(l jsonrpc.Limits) *unread {
-	return &unread{limit: max(maxWaiting, 4*int64(l.MaxMessage())), shares: make(map[identity.Principal]*share)}
+func newBacklog(l jsonrpc.Limits) *backlog {
+	return &backlog{limit: max(maxWaiting, 4*int64(l.MaxMessage())), shares: make(map[identity.Principal]*principalBacklog)}
 }
 
-// A share is the part of one principal.
-type share struct {
-	all    *unread
+// A principalBacklog is the part of one principal.
+type principalBacklog struct {
+	all    *backlog
 	bytes  atomic.Int64
-	ending atomic.Int64 // as in unread
+	ending atomic.Int64 // as in backlog
 	users  int
 
-	mu    sync.Mutex         // guards the field below, and ended of all that is held
-	large map[*held]struct{} // what holds a piece or more
+	mu    sync.Mutex                  // guards the field below, and ended of all that is held
+	large map[*streamBacklog]struct{} // what holds a piece or more
 }
 
 // join returns the share of a principal, for somebody who leaves it in the end. It may
 // be used after that, too.
-func (u *unread) join(who identity.Principal) *share {
+func (u *backlog) join(who identity.Principal) *principalBacklog {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	s := u.shares[who]
 	if s == nil {
-		s = &share{all: u, large: make(map[*held]struct{})}
+		s = &principalBacklog{all: u, large: make(map[*streamBacklog]struct{})}
 		u.shares[who] = s
 	}
 	s.users++
 	return s
 }
 
-func (u *unread) leave(who identity.Principal) {
+func (u *backlog) leave(who identity.Principal) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	s := u.shares[who]
@@ -69,14 +69,14 @@ func (u *unread) leave(who identity.Principal) {
 
 // fits reports whether so many bytes more are within the share. Those that are sent at the
 // same moment do not see each other, so together they may exceed it.
-func (s *share) fits(n int) bool {
+func (s *principalBacklog) fits(n int) bool {
 	all, limit := s.all.bytes.Load()-s.all.ending.Load()+int64(n), s.all.limit
 	return all <= limit || all <= 2*limit && s.bytes.Load()-s.ending.Load()+int64(n) <= limit/8
 }
 
 // largest returns the stream with the most, before that what is spare; nil if there are only
 // small ones.
-func (s *share) largest() (found *held) {
+func (s *principalBacklog) largest() (found *streamBacklog) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for h := range s.large {
@@ -88,19 +88,19 @@ func (s *share) largest() (found *held) {
 	return found
 }
 
-// A held is what waits on one stream to be read, or on its way there. What begins to wait
+// A streamBacklog is what waits on one stream to be read, or on its way there. What begins to wait
 // is added, what was written or dropped is taken off.
-type held struct {
-	of    *share
+type streamBacklog struct {
+	of    *principalBacklog
 	cut   func()      // ends the stream; called with no lock held
 	spare atomic.Bool // nobody reads it now: it goes before what somebody does
 	bytes atomic.Int64
 	ended bool // cut is being called
 }
 
-func (h *held) size() int { return int(h.bytes.Load()) }
+func (h *streamBacklog) size() int { return int(h.bytes.Load()) }
 
-func (h *held) add(n int) {
+func (h *streamBacklog) add(n int) {
 	if n == 0 {
 		return
 	}
@@ -114,7 +114,7 @@ func (h *held) add(n int) {
 	}
 }
 
-func (h *held) listLocked() {
+func (h *streamBacklog) listLocked() {
 	if h.bytes.Load() >= piece && !h.ended {
 		h.of.large[h] = struct{}{}
 	} else {
@@ -124,7 +124,7 @@ func (h *held) listLocked() {
 
 // room reports whether so many bytes more may wait here. If not, what is spare goes, and
 // larger streams of the principal end.
-func (h *held) room(n int) bool {
+func (h *streamBacklog) room(n int) bool {
 	for !h.of.fits(n) {
 		largest := h.of.largest()
 		if largest == nil || largest == h || !largest.spare.Load() && largest.size() <= h.size()+n {
@@ -136,7 +136,7 @@ func (h *held) room(n int) bool {
 }
 
 // grow is add for what nobody can refuse: whatever is largest ends, be it this one.
-func (h *held) grow(n int) {
+func (h *streamBacklog) grow(n int) {
 	h.add(n)
 	for n > 0 && !h.of.fits(0) {
 		largest := h.of.largest()
@@ -149,7 +149,7 @@ func (h *held) grow(n int) {
 
 // end makes somebody else end the stream, since its owner has a lock. What it holds does
 // not count any more.
-func (h *held) end() {
+func (h *streamBacklog) end() {
 	s := h.of
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -16,24 +16,24 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/upstream"
 )
 
-// welcomeData is where the page at / has its data from.
-const welcomeData = "/connect.json"
+// connectData is where the page at / has its data from.
+const connectData = "/connect.json"
 
-// A welcome is the page at / of serve: how clients connect, and to what. Who may not connect
+// A connectPage is the page at / of serve: how clients connect, and to what. Who may not connect
 // gets a page that asks for the token. A nil one has no path.
-type welcome struct {
+type connectPage struct {
 	proxy *Proxy
 	guard *frontend.Guard
 	url   string // as configured
 }
 
-// newWelcome returns the page of a proxy. There is none where any Host is allowed: then a page
+// newConnectPage returns the page of a proxy. There is none where any Host is allowed: then a page
 // of anybody, under a name that leads here, could read it.
-func newWelcome(cfg *config.Config, p *Proxy) *welcome {
+func newConnectPage(cfg *config.Config, p *Proxy) *connectPage {
 	if slices.Contains(cfg.AllowedHosts, "*") {
 		return nil
 	}
-	return &welcome{p, &p.front.Guard, cfg.PublicURL}
+	return &connectPage{p, &p.front.Guard, cfg.PublicURL}
 }
 
 func proofsOf(cfg *config.Config) []observe.Proof {
@@ -51,20 +51,20 @@ func proofsOf(cfg *config.Config) []observe.Proof {
 }
 
 // has reports whether r is for the page.
-func (h *welcome) has(r *http.Request) bool {
+func (h *connectPage) has(r *http.Request) bool {
 	if h == nil || r.Method != http.MethodGet && r.Method != http.MethodHead {
 		return false
 	}
-	return r.URL.Path == welcomeData || page.Connect.Has(r.URL.Path)
+	return r.URL.Path == connectData || page.Connect.Has(r.URL.Path)
 }
 
 // ServeHTTP implements [http.Handler]. What belongs to the page is the same for everybody, and
 // needs no token. The page itself does, and what it shows.
-func (h *welcome) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (h *connectPage) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	who, why, ok := h.guard.OwnPage(w, r)
 	switch path := r.URL.Path; {
 	case !ok:
-	case path != "/" && path != welcomeData:
+	case path != "/" && path != connectData:
 		page.Connect.Serve(w, r, http.StatusOK)
 	case why != nil && path == "/" && why.Status == http.StatusUnauthorized && page.Wanted(r):
 		page.Connect.Serve(w, r, http.StatusUnauthorized)
@@ -82,8 +82,8 @@ func (h *welcome) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // tell returns what a client may know.
-func (h *welcome) tell(who *identity.Identity, r *http.Request) observe.Welcome {
-	told := observe.Welcome{URL: h.url, Proof: proofsOf(h.proxy.config.Load())}
+func (h *connectPage) tell(who *identity.Identity, r *http.Request) observe.ConnectInfo {
+	told := observe.ConnectInfo{URL: h.url, Proof: proofsOf(h.proxy.config.Load())}
 	told.Upstreams = []observe.Offered{}
 	told.Operators = h.proxy.operators.pages(r.Host)
 	grant, states := h.proxy.router.Policies.For(who), availabilityOf(h.proxy.host.host.Status())

@@ -13,7 +13,7 @@ func TestVigil(t *testing.T) {
 	// watch looks until the peer is gone, and returns when that is. The process does not run
 	// from one time to another, and hears what has come only some time after.
 	watch := func(spoke func(at time.Duration) time.Duration, stopped, resumed time.Duration) time.Duration {
-		v := Vigil{Every: 5 * second, Dead: 15 * second}
+		v := Watchdog{Every: 5 * second, Dead: 15 * second}
 		for at := v.Look(began, 0); at < time.Hour; {
 			run := at
 			if at >= stopped && at < resumed {

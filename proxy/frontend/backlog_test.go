@@ -21,7 +21,7 @@ func TestUnread(t *testing.T) {
 	const overloaded = `{"jsonrpc":"2.0","id":%d,"error":{"code":-32603,"message":"Too much that nobody reads","data":{"reason":"overloaded","phase":"in_flight","retryable":false}}}`
 	few := func(h *HTTP) {
 		h.init()
-		h.open.unread.limit = int64(len(large)) + piece // with what is small
+		h.open.backlog.limit = int64(len(large)) + piece // with what is small
 	}
 	for _, era := range []string{"legacy", "modern"} {
 		t.Run(era, func(t *testing.T) {
@@ -67,11 +67,11 @@ func TestUnread(t *testing.T) {
 // One principal that reads nothing takes no room from another, but for what several take
 // together.
 func TestUnreadShares(t *testing.T) {
-	u := newUnread(jsonrpc.Limits{})
+	u := newBacklog(jsonrpc.Limits{})
 	who := func(i int) identity.Principal { return identity.Principal{Name: fmt.Sprint(i)} }
-	of := make([]*held, 10)
+	of := make([]*streamBacklog, 10)
 	for i := range of {
-		of[i] = &held{of: u.join(who(i)), cut: func() { t.Error("principal", i, "has lost a stream") }}
+		of[i] = &streamBacklog{of: u.join(who(i)), cut: func() { t.Error("principal", i, "has lost a stream") }}
 	}
 	limit := int(u.limit)
 	if !of[0].room(limit) {
@@ -111,10 +111,10 @@ func TestUnreadNotifications(t *testing.T) {
 	note := jsonrpc.NewNotification("notifications/x", params)
 	few := func(h *HTTP) {
 		h.init()
-		h.open.unread.limit = 2*size + size/2
+		h.open.backlog.limit = 2*size + size/2
 	}
 	wantBound := func(t *testing.T, ts *testServer) {
-		conntest.Eventually(t, "what waits is bounded", func() bool { return ts.open.unread.bytes.Load() <= ts.open.unread.limit })
+		conntest.Eventually(t, "what waits is bounded", func() bool { return ts.open.backlog.bytes.Load() <= ts.open.backlog.limit })
 		ts.cut()
 	}
 	for name, send := range map[string]func(t *testing.T, ts *testServer) error{
@@ -191,7 +191,7 @@ func recvRequest(t *testing.T, conn jsonrpc.Conn) *jsonrpc.Message {
 func TestUnreadInQueue(t *testing.T) {
 	ts := newManualServer(t, func(h *HTTP) {
 		h.init()
-		h.open.unread.limit = 1 << 20
+		h.open.backlog.limit = 1 << 20
 	})
 	dialWS(t, ts.wsURL("/ws"))
 	conn := conntest.Await(t, "a session", ts.conns)
@@ -204,7 +204,7 @@ func TestUnreadInQueue(t *testing.T) {
 // A cut that comes when a plain response is out does not touch its connection, whose handler
 // may have returned.
 func TestCutAfterAPlainResponse(t *testing.T) {
-	s := newSession(client{who: identity.Nobody}, newUnread(jsonrpc.Limits{}).join(identity.Nobody.Principal))
+	s := newHTTPSession(caller{who: identity.Nobody}, newBacklog(jsonrpc.Limits{}).join(identity.Nobody.Principal))
 	m := jsonrpc.NewRequest(jsonrpc.IntID(1), "x", nil)
 	rd, err := s.expect([]*jsonrpc.Message{m}, false)
 	if err != nil {
@@ -228,7 +228,7 @@ func TestCutAfterAPlainResponse(t *testing.T) {
 func TestUnreadResponseOnSSE(t *testing.T) {
 	ts := newManualServer(t, func(h *HTTP) {
 		h.init()
-		h.open.unread.limit = 1 << 20
+		h.open.backlog.limit = 1 << 20
 	})
 	_, events := ts.asLegacy("")
 	conn := conntest.Await(t, "a session", ts.conns)

@@ -15,15 +15,15 @@ import (
 	"testing"
 )
 
-// written is what comes out of an outlet that is no terminal.
-func written(t *testing.T, write func(*outlet)) string {
+// written is what comes out of an output that is no terminal.
+func written(t *testing.T, write func(*output)) string {
 	t.Helper()
 	file, err := os.Create(filepath.Join(t.TempDir(), "out"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer file.Close()
-	write(&outlet{file: file})
+	write(&output{file: file})
 	text, err := os.ReadFile(file.Name())
 	if err != nil {
 		t.Fatal(err)
@@ -36,7 +36,7 @@ func TestOutletSpellsOut(t *testing.T) {
 	const text = "a\tb\r\nc\rd\x1b[35m \u009b\u202e\u2028\u200f\x7f \u00e4\u65e5\U0001f469\u200d\U0001f4bb\xff\xe2\x82z\n"
 	const want = "a\tb\nc" + `\u000dd\u001b[35m \u009b\u202e\u2028\u200f\u007f ` + "\u00e4\u65e5\U0001f469\u200d\U0001f4bb\ufffd\ufffd\ufffdz\n"
 	for size := 1; size <= len(text); size++ {
-		got := written(t, func(o *outlet) {
+		got := written(t, func(o *output) {
 			for part := range slices.Chunk([]byte(text), size) {
 				if n, err := o.Write(part); n != len(part) || err != nil {
 					t.Errorf("wrote %d of %d: %v", n, len(part), err)
@@ -52,7 +52,7 @@ func TestOutletSpellsOut(t *testing.T) {
 // Logs that go to a file may be looked at in a terminal; as JSON they say the same as before.
 func TestLogsSpellOut(t *testing.T) {
 	for _, format := range []string{"json", "text"} {
-		got := written(t, func(o *outlet) {
+		got := written(t, func(o *output) {
 			log, err := newLogger(o, format, "info")
 			if err != nil {
 				t.Fatal(err)
@@ -88,7 +88,7 @@ func TestCallIsExact(t *testing.T) {
 	}
 }
 
-// Nothing is printed but through an outlet, and only few places have a terminal obey.
+// Nothing is printed but through an output, and only few places have a terminal obey.
 func TestOutletIsTheOnlyWay(t *testing.T) {
 	files, err := filepath.Glob("*.go")
 	if err != nil {
@@ -111,9 +111,9 @@ func TestOutletIsTheOnlyWay(t *testing.T) {
 			of, _ := s.X.(*ast.Ident)
 			switch {
 			case of != nil && of.Name == "fmt" && slices.Contains([]string{"Print", "Printf", "Println"}, s.Sel.Name),
-				of != nil && of.Name == "os" && slices.Contains([]string{"Stdout", "Stderr"}, s.Sel.Name) && name != "outlet.go":
-				t.Errorf("%s uses %s.%s: print to stdout or stderr of outlet.go", name, of.Name, s.Sel.Name)
-			case s.Sel.Name == "command" && of != nil && !slices.Contains([]string{"outlet.go", "console.go", "tap_print.go", "top.go"}, name):
+				of != nil && of.Name == "os" && slices.Contains([]string{"Stdout", "Stderr"}, s.Sel.Name) && name != "output.go":
+				t.Errorf("%s uses %s.%s: print to stdout or stderr of output.go", name, of.Name, s.Sel.Name)
+			case s.Sel.Name == "command" && of != nil && !slices.Contains([]string{"output.go", "console.go", "tap_print.go", "top.go"}, name):
 				t.Errorf("%s has a terminal obey what it prints", name)
 			case s.Sel.Name == "command":
 				found++

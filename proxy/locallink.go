@@ -11,8 +11,8 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/upstream/link"
 )
 
-// within is the link within the process, to what runs here.
-type within struct {
+// A localLink is the link within the process, to what runs here.
+type localLink struct {
 	client link.Client
 	host   *hosting
 	log    *slog.Logger
@@ -21,8 +21,8 @@ type within struct {
 	wg     sync.WaitGroup  // both ends
 }
 
-func newWithin(cfg *config.Config, host *hosting, o Options) *within {
-	l := &within{host: host, log: o.Log, hooks: o.Hooks}
+func newLocalLink(cfg *config.Config, host *hosting, o Options) *localLink {
+	l := &localLink{host: host, log: o.Log, hooks: o.Hooks}
 	l.client = link.Client{
 		Log: o.Log, Limits: limitsOf(cfg), Trusted: true, Streams: host.streams(len(cfg.Upstreams)), Lost: l.lost,
 	}
@@ -30,13 +30,13 @@ func newWithin(cfg *config.Config, host *hosting, o Options) *within {
 }
 
 // start keeps the link up until ctx ends.
-func (l *within) start(ctx context.Context) {
+func (l *localLink) start(ctx context.Context) {
 	l.ctx = ctx
 	l.wg.Go(func() { l.keep(ctx) })
 }
 
 // lost tells of the end of a link.
-func (l *within) lost(event string, err error) {
+func (l *localLink) lost(event string, err error) {
 	if tell := l.hooks.Happened; tell != nil && l.ctx.Err() == nil {
 		tell(linkEvent(event, "the link within the process was lost", err, time.Time{}))
 	}
@@ -44,7 +44,7 @@ func (l *within) lost(event string, err error) {
 
 // keep keeps the link up until ctx ends. Nothing that clients do ends it: if it ends
 // all the same, its streams do, and there is another.
-func (l *within) keep(ctx context.Context) {
+func (l *localLink) keep(ctx context.Context) {
 	for ctx.Err() == nil {
 		near, far := link.Ring()
 		l.wg.Go(func() { l.host.server.Serve(l.host.forced, far) }) // ends for the same reason
@@ -61,4 +61,4 @@ func (l *within) keep(ctx context.Context) {
 // pauseBefore another link is less than openings of streams wait for it.
 const pauseBefore = 100 * time.Millisecond
 
-func (l *within) wait() { l.wg.Wait() }
+func (l *localLink) wait() { l.wg.Wait() }

@@ -21,15 +21,15 @@ const (
 	maxRemembered = 4096
 )
 
-// A memory holds who has which token, by hash, since a signature takes much longer to
+// A tokenCache holds who has which token, by hash, since a signature takes much longer to
 // verify.
-type memory struct {
+type tokenCache struct {
 	mu  sync.RWMutex // guards all
-	all map[[sha256.Size]byte]*remembered
+	all map[[sha256.Size]byte]*cachedToken
 }
 
-// A remembered is a token that was good.
-type remembered struct {
+// A cachedToken is a token that was good.
+type cachedToken struct {
 	who   *identity.Identity
 	key   *jwt.PublicKey // with which it is good
 	until time.Time
@@ -37,7 +37,7 @@ type remembered struct {
 }
 
 // get returns who has a token; nil if it must be verified.
-func (m *memory) get(sum [sha256.Size]byte, public string, r *http.Request) *identity.Identity {
+func (m *tokenCache) get(sum [sha256.Size]byte, public string, r *http.Request) *identity.Identity {
 	m.mu.RLock()
 	found := m.all[sum]
 	m.mu.RUnlock()
@@ -52,14 +52,14 @@ func (m *memory) get(sum [sha256.Size]byte, public string, r *http.Request) *ide
 	return found.who
 }
 
-func (m *memory) put(sum [sha256.Size]byte, one *remembered) {
+func (m *tokenCache) put(sum [sha256.Size]byte, one *cachedToken) {
 	if limit := time.Now().Add(rememberFor); one.until.After(limit) {
 		one.until = limit
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.all == nil {
-		m.all = make(map[[sha256.Size]byte]*remembered)
+		m.all = make(map[[sha256.Size]byte]*cachedToken)
 	}
 	for old := range m.all {
 		if len(m.all) < maxRemembered {

@@ -11,7 +11,7 @@ import (
 // catchUp tells of everything that may have changed while nobody listened.
 func (l *modernListen) catchUp() {
 	for _, method := range []string{mcp.MethodToolsChanged, mcp.MethodPromptsChanged, mcp.MethodResourcesChanged} {
-		l.hear(method, jsonrpc.NewNotification(method, nil))
+		l.listChanged(method, jsonrpc.NewNotification(method, nil))
 	}
 	for _, uri := range l.uris {
 		l.note(uri, updated(uri))
@@ -36,8 +36,8 @@ func (l *modernListen) hearUpdate(uri string, m *jsonrpc.Message) {
 	l.note(uri, m)
 }
 
-// hear handles that a list has changed.
-func (l *modernListen) hear(method string, m *jsonrpc.Message) {
+// listChanged handles that a list has changed.
+func (l *modernListen) listChanged(method string, m *jsonrpc.Message) {
 	wants := l.kinds
 	if !l.acked {
 		wants = l.wants
@@ -84,7 +84,7 @@ func (l *modernListen) forgetOthers() {
 			l.hearUpdate(uri, m)
 			continue
 		}
-		l.hear(m.Method, m)
+		l.listChanged(m.Method, m)
 	}
 }
 

@@ -17,16 +17,16 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/proxy"
 )
 
-// A narrator tells people at a console what serve and host do, beside the log: where clients
+// A reporter tells people at a console what serve and host do, beside the log: where clients
 // reach us, which upstreams are ready, and which clients come and go. All methods of a nil one
 // do nothing.
 //
 // Hooks must not wait for a terminal, which may stand still: what they tell is written by the
 // goroutine of begin.
-type narrator struct {
+type reporter struct {
 	// Static.
 	console *console
-	clients visitors
+	clients clientLines
 	lines   chan func() // to begin's goroutine; never closed. When it is full, lines are lost
 
 	mu     sync.Mutex // guards the fields below
@@ -41,21 +41,21 @@ type narrator struct {
 	linked    map[string]bool            // likewise, behind links
 }
 
-// Bounds of what a narrator keeps, and when it says that upstreams have not started yet.
+// Bounds of what a reporter keeps, and when it says that upstreams have not started yet.
 const (
 	mostLines  = 256
 	mostEvents = 64
 	patience   = 3 * time.Second
 )
 
-// newNarrator returns the narrator for the console that log is on; nil for none, or if people want
+// newReporter returns the reporter for the console that log is on; nil for none, or if people want
 // to hear of failures alone.
-func newNarrator(log *slog.Logger, cfg *config.Config) *narrator {
+func newReporter(log *slog.Logger, cfg *config.Config) *reporter {
 	h, ok := log.Handler().(*consoleHandler)
 	if !ok || !h.Enabled(context.Background(), slog.LevelInfo) {
 		return nil
 	}
-	n := &narrator{
+	n := &reporter{
 		console: h.console, lines: make(chan func(), mostLines), trying: make(map[string]bool), failed: make(map[string]time.Time),
 		down: make(map[string]time.Time), begun: make(map[string]bool), linked: make(map[string]bool),
 	}
@@ -65,7 +65,7 @@ func newNarrator(log *slog.Logger, cfg *config.Config) *narrator {
 	return n
 }
 
-func (n *narrator) know(cfg *config.Config) {
+func (n *reporter) know(cfg *config.Config) {
 	for _, u := range cfg.Upstreams {
 		n.console.know(u.Name)
 	}
@@ -75,21 +75,21 @@ func (n *narrator) know(cfg *config.Config) {
 }
 
 // later writes a line soon.
-func (n *narrator) later(name, text string) {
+func (n *reporter) later(name, text string) {
 	at := time.Now()
 	n.soon(func() { n.console.say(at, name, plain, text) })
 }
 
-func (n *narrator) soon(line func()) {
+func (n *reporter) soon(line func()) {
 	select {
 	case n.lines <- line:
 	default:
 	}
 }
 
-// tells reports whether the narrator tells of a record itself, or has just told of it: that an
+// tells reports whether the reporter tells of a record itself, or has just told of it: that an
 // upstream has failed is told once, though each client that comes finds it so.
-func (n *narrator) tells(r *record) bool {
+func (n *reporter) tells(r *record) bool {
 	if strings.HasPrefix(r.Message, proxy.LogClientLeft) { // or how many more
 		return true
 	}
@@ -114,7 +114,7 @@ func (n *narrator) tells(r *record) bool {
 }
 
 // hooks are what clients, links and the return of upstreams are known by.
-func (n *narrator) hooks() proxy.Hooks {
+func (n *reporter) hooks() proxy.Hooks {
 	if n == nil {
 		return proxy.Hooks{}
 	}
@@ -124,7 +124,7 @@ func (n *narrator) hooks() proxy.Hooks {
 	}
 }
 
-func (n *narrator) endedLocked(upstream string, at time.Time) {
+func (n *reporter) endedLocked(upstream string, at time.Time) {
 	if _, already := n.down[upstream]; !already {
 		n.down[upstream] = at
 	}
@@ -132,7 +132,7 @@ func (n *narrator) endedLocked(upstream string, at time.Time) {
 
 // answered tells that an upstream that was of no use is ready: it has answered what each legacy
 // session begins with. In the modern era there is no such request, and any will do.
-func (n *narrator) answered(r proxy.Request, end proxy.End) {
+func (n *reporter) answered(r proxy.Request, end proxy.End) {
 	if end.Outcome != proxy.OK || r.Method != "initialize" && r.Era == "legacy" {
 		return
 	}
@@ -152,7 +152,7 @@ func (n *narrator) answered(r proxy.Request, end proxy.End) {
 }
 
 // linkUp tells what a link leads to, and tries what has not been seen behind one before.
-func (n *narrator) linkUp(l proxy.Link) {
+func (n *reporter) linkUp(l proxy.Link) {
 	n.soon(func() {
 		n.console.know(l.Upstreams...)
 		n.console.say(time.Now(), l.Name, plain, "offers "+strings.Join(l.Upstreams, ", ")) // the log says that it is up
@@ -174,7 +174,7 @@ func (n *narrator) linkUp(l proxy.Link) {
 
 // announces says where clients reach us, and reports whether that is enough: a program that
 // reads stdout gets its line.
-func (n *narrator) announces(addresses []net.Addr, secured bool) bool {
+func (n *reporter) announces(addresses []net.Addr, secured bool) bool {
 	if n == nil {
 		return false
 	}
@@ -196,7 +196,7 @@ func (n *narrator) announces(addresses []net.Addr, secured bool) bool {
 }
 
 // hosts says where proxies reach a host, or which one it dials, as announces does.
-func (n *narrator) hosts(listen, dial string) bool {
+func (n *reporter) hosts(listen, dial string) bool {
 	if n == nil {
 		return false
 	}
@@ -209,7 +209,7 @@ func (n *narrator) hosts(listen, dial string) bool {
 }
 
 // title is what stands at the top.
-func (n *narrator) title(addresses [][2]string) {
+func (n *reporter) title(addresses [][2]string) {
 	c, widest := n.console, 0
 	for _, a := range addresses {
 		widest = max(widest, len(a[0]))
@@ -227,7 +227,7 @@ func (n *narrator) title(addresses [][2]string) {
 
 // begin tries all upstreams if somebody looks on, until ctx is done, and writes what hooks
 // tell, until the returned stop is called. stop waits for both.
-func (n *narrator) begin(ctx context.Context, v service, cfg *config.Config) (stop func()) {
+func (n *reporter) begin(ctx context.Context, v service, cfg *config.Config) (stop func()) {
 	if n == nil {
 		return func() {}
 	}
@@ -250,7 +250,7 @@ func (n *narrator) begin(ctx context.Context, v service, cfg *config.Config) (st
 }
 
 // write writes lines until ctx is done, and then those that are left.
-func (n *narrator) write(ctx context.Context) {
+func (n *reporter) write(ctx context.Context) {
 	late := time.NewTimer(patience)
 	defer late.Stop()
 	for {
@@ -272,7 +272,7 @@ func (n *narrator) write(ctx context.Context) {
 }
 
 // tellLate names the upstreams that are being tried: nobody is to think that nothing happens.
-func (n *narrator) tellLate() {
+func (n *reporter) tellLate() {
 	n.mu.Lock()
 	late := slices.Sorted(maps.Keys(n.trying))
 	n.mu.Unlock()
@@ -282,7 +282,7 @@ func (n *narrator) tellLate() {
 }
 
 // adopting is adopt, and then what has changed is tried.
-func (n *narrator) adopting(adopt func(*config.Config) error) func(*config.Config) error {
+func (n *reporter) adopting(adopt func(*config.Config) error) func(*config.Config) error {
 	if n == nil {
 		return adopt
 	}
@@ -296,7 +296,7 @@ func (n *narrator) adopting(adopt func(*config.Config) error) func(*config.Confi
 }
 
 // adopted tries the upstreams of a configuration that are not what they were.
-func (n *narrator) adopted(cfg *config.Config) {
+func (n *reporter) adopted(cfg *config.Config) {
 	n.know(cfg)
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -317,7 +317,7 @@ func (n *narrator) adopted(cfg *config.Config) {
 }
 
 // tried tells what came of a trial.
-func (n *narrator) tried(t *proxy.Trial) {
+func (n *reporter) tried(t *proxy.Trial) {
 	n.mu.Lock()
 	delete(n.trying, t.Upstream)
 	if t.OK() {
@@ -339,7 +339,7 @@ func (n *narrator) tried(t *proxy.Trial) {
 	if last := lastWord(t.Stderr); withoutArt(last) != "" {
 		why += ": " + oneLine(withoutArt(last), 200)
 	}
-	why += "\n" + t.Remedy()
+	why += "\n" + t.Advice()
 	if t.Event != "" {
 		why += " (more: mcp-proxy explain " + t.Event + ")"
 	}
@@ -347,7 +347,7 @@ func (n *narrator) tried(t *proxy.Trial) {
 }
 
 // lingers says that everything goes on for delay, and reports whether it did.
-func (n *narrator) lingers(delay time.Duration) bool {
+func (n *reporter) lingers(delay time.Duration) bool {
 	if n == nil {
 		return false
 	}
@@ -357,14 +357,14 @@ func (n *narrator) lingers(delay time.Duration) bool {
 }
 
 // afterKey lets the next line stand where the terminal has written ^C.
-func (n *narrator) afterKey() {
+func (n *reporter) afterKey() {
 	if n.console.live {
 		n.console.write("\r")
 	}
 }
 
 // stops says what a shutdown waits for, and how not to wait. It reports whether it did.
-func (n *narrator) stops(grace time.Duration, calls func() proxy.Calls) bool {
+func (n *reporter) stops(grace time.Duration, calls func() proxy.Calls) bool {
 	if n == nil {
 		return false
 	}

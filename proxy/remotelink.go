@@ -18,8 +18,8 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/upstream/remote"
 )
 
-// A farLink is a link to a host elsewhere, and what that host has announced.
-type farLink struct {
+// A remoteLink is a link to a host elsewhere, and what that host has announced.
+type remoteLink struct {
 	config   config.Link
 	log      *slog.Logger
 	client   link.Client
@@ -47,15 +47,15 @@ type announced struct {
 }
 
 // dial is how the link comes up that is dialled from here.
-func (f *farLink) dial() dialFunc {
+func (f *remoteLink) dial() dialFunc {
 	if f.proof != nil {
-		return hinting(f.endpoint.Dial, "the host, or what is in front of it, refuses our credentials, those of "+f.config.Key+".auth")
+		return withTokenHint(f.endpoint.Dial, "the host, or what is in front of it, refuses our credentials, those of "+f.config.Key+".auth")
 	}
-	return hinting(f.endpoint.Dial, "the host refuses our token: that in "+f.config.Key+".tokenFile must be the one in --token-file of the host")
+	return withTokenHint(f.endpoint.Dial, "the host refuses our token: that in "+f.config.Key+".tokenFile must be the one in --token-file of the host")
 }
 
 // keepUp dials the host, again and again, until the link is not wanted any more.
-func (f *farLink) keepUp() {
+func (f *remoteLink) keepUp() {
 	_ = f.client.Redial(f.ctx, f.dial()) // it ends with its ctx
 	if f.proof != nil {
 		f.proof.Close()
@@ -63,7 +63,7 @@ func (f *farLink) keepUp() {
 }
 
 // endLocked is what became of the link, if it is not up.
-func (f *farLink) endLocked() *jsonrpc.ClosedError {
+func (f *remoteLink) endLocked() *jsonrpc.ClosedError {
 	switch {
 	case f.known:
 		return &jsonrpc.ClosedError{Cause: jsonrpc.CauseLinkLost}
@@ -98,8 +98,8 @@ func heartbeatOf(every time.Duration) link.Heartbeat {
 // A dialFunc makes a carrier for a link.
 type dialFunc func(context.Context) (net.Conn, error)
 
-// hinting is dial, whose errors say what to do when the other side refuses the token.
-func hinting(dial dialFunc, hint string) dialFunc {
+// withTokenHint is dial, whose errors say what to do when the other side refuses the token.
+func withTokenHint(dial dialFunc, hint string) dialFunc {
 	return func(ctx context.Context) (net.Conn, error) {
 		c, err := dial(ctx)
 		if status, ok := errors.AsType[*wsconn.StatusError](err); ok && status.Code == http.StatusUnauthorized {

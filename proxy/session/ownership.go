@@ -15,58 +15,58 @@ import (
 )
 
 const (
-	// maxBelongings bounds what is remembered of one principal, maxAllBelongings of all.
+	// maxOwned bounds what is remembered of one principal, maxOwnedInAll of all.
 	// Then the oldest of that principal is forgotten, or all that the principal has who was
 	// given nothing for the longest time. What is forgotten is unknown to everybody.
-	maxBelongings    = 1024
-	maxAllBelongings = 1 << 18
+	maxOwned      = 1024
+	maxOwnedInAll = 1 << 18
 )
 
-// Belongings are what upstreams gave to principals: ids of tasks, and the states with which
+// Ownership records what upstreams gave to principals: ids of tasks, and the states with which
 // requests come back. A modern server has one process for all clients, and a remote one
 // knows only the proxy: to them, whoever has the id or the state is its owner. So if
 // clients may be different principals, nobody can use what another one was given.
-type belongings struct {
-	mu     sync.Mutex // guards the fields below, and all holdings
+type ownership struct {
+	mu     sync.Mutex // guards the fields below, and all ownedSets
 	of     map[identity.Principal]*linked.Element
-	recent linked.List // of *holdings; who was given nothing for the longest time first
-	count  int         // of things in all holdings
+	recent linked.List // of *ownedSet; who was given nothing for the longest time first
+	count  int         // of things in all ownedSets
 }
 
-// Holdings are what one principal has.
-type holdings struct {
+// An ownedSet is what one principal owns.
+type ownedSet struct {
 	who    identity.Principal
 	things map[catalog.Digest]struct{}
 	order  []catalog.Digest // the oldest first
 }
 
-// A thing is what an upstream can give.
-type thing string
+// An ownedKind is a kind of what an upstream can give.
+type ownedKind string
 
 const (
-	taskThing  thing = "task"
-	stateThing thing = "state"
+	ownedTask  ownedKind = "task"
+	ownedState ownedKind = "state"
 )
 
 // digest is what a thing of an upstream is remembered by.
-func (t thing) digest(u *Upstream, text string) catalog.Digest {
+func (t ownedKind) digest(u *Upstream, text string) catalog.Digest {
 	return sha256.Sum256([]byte(string(t) + "\x00" + u.Link + "\x00" + u.Name + "\x00" + text)) // none of the first three has a NUL
 }
 
-func (b *belongings) add(who identity.Principal, d catalog.Digest) {
+func (b *ownership) add(who identity.Principal, d catalog.Digest) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	e := b.of[who]
 	if e == nil {
-		e = b.recent.PushBack(&holdings{who: who, things: make(map[catalog.Digest]struct{})})
+		e = b.recent.PushBack(&ownedSet{who: who, things: make(map[catalog.Digest]struct{})})
 		put(&b.of, who, e)
 	}
 	b.recent.MoveToBack(e)
-	h := e.Value.(*holdings)
+	h := e.Value.(*ownedSet)
 	if _, ok := h.things[d]; ok {
 		return
 	}
-	if len(h.order) >= maxBelongings {
+	if len(h.order) >= maxOwned {
 		delete(h.things, h.order[0])
 		h.order = h.order[1:]
 		b.count--
@@ -74,72 +74,72 @@ func (b *belongings) add(who identity.Principal, d catalog.Digest) {
 	h.things[d] = struct{}{}
 	h.order = append(h.order, d)
 	b.count++
-	if b.count > maxAllBelongings {
+	if b.count > maxOwnedInAll {
 		b.forgetLocked(b.recent.Front())
 	}
 }
 
-func (b *belongings) forgetLocked(e *linked.Element) {
-	h := b.recent.Remove(e).(*holdings)
+func (b *ownership) forgetLocked(e *linked.Element) {
+	h := b.recent.Remove(e).(*ownedSet)
 	delete(b.of, h.who)
 	b.count -= len(h.order)
 }
 
-func (b *belongings) has(who identity.Principal, d catalog.Digest) bool {
+func (b *ownership) has(who identity.Principal, d catalog.Digest) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	e := b.of[who]
 	if e == nil {
 		return false
 	}
-	_, ok := e.Value.(*holdings).things[d]
+	_, ok := e.Value.(*ownedSet).things[d]
 	return ok
 }
 
-// gave notes that an upstream gave a thing to the client.
-func (u *upstreamConn) gave(t thing, text string) {
-	if u.s.p.Several.Load() {
-		u.s.p.memory.belongings.add(u.s.who.Principal, t.digest(u.up, text))
+// noteOwner notes that an upstream gave something to the client.
+func (u *upstreamConn) noteOwner(t ownedKind, text string) {
+	if u.s.router.Several.Load() {
+		u.s.router.memory.ownership.add(u.s.who.Principal, t.digest(u.up, text))
 	}
 }
 
-// gaveState is gave for the state in a result that asks for input.
-func (u *upstreamConn) gaveState(result json.RawMessage) {
-	if !u.s.p.Several.Load() {
+// noteStateOwner is gave for the state in a result that asks for input.
+func (u *upstreamConn) noteStateOwner(result json.RawMessage) {
+	if !u.s.router.Several.Load() {
 		return
 	}
 	raw, _ := jsonrpc.Member(result, "requestState")
 	if state, ok := jsonrpc.Unquote(raw); ok {
-		u.gave(stateThing, state)
+		u.noteOwner(ownedState, state)
 	}
 }
 
 // mayUse reports whether the client may use a thing of an upstream.
-func (u *upstreamConn) mayUse(t thing, text string) bool {
-	return !u.s.p.Several.Load() || u.s.p.memory.belongings.has(u.s.who.Principal, t.digest(u.up, text))
+func (u *upstreamConn) mayUse(t ownedKind, text string) bool {
+	return !u.s.router.Several.Load() || u.s.router.memory.ownership.has(u.s.who.Principal, t.digest(u.up, text))
 }
 
-// foreign returns why a request may not go to an upstream: it uses what belongs to another
+// checkOwner returns why a request may not go to an upstream: it uses what belongs to another
 // principal. The answer is that for what does not exist.
-func (c *call) foreign(u *upstreamConn) *jsonrpc.Error {
-	if !u.s.p.Several.Load() {
+func (r *request) checkOwner(u *upstreamConn) *jsonrpc.Error {
+	if !u.s.router.Several.Load() {
 		return nil
 	}
-	n := c.notes
+	n := r.notes
 	if state := n.Raw(mcp.RequestState); isGiven(state) || n.Err(mcp.RequestState) != nil {
 		text, ok := n.Text(mcp.RequestState)
-		if !ok || n.Err(mcp.RequestState) != nil || !u.mayUse(stateThing, text) {
+		if !ok || n.Err(mcp.RequestState) != nil || !u.mayUse(ownedState, text) {
 			return foreignState
 		}
 	}
 	if n.Has(mcp.RelatedTask) || n.Err(mcp.RelatedTask) != nil {
 		id, ok := n.Text(mcp.RelatedTaskID)
-		if !ok || n.Err(mcp.InMeta, mcp.RelatedTask, mcp.RelatedTaskID) != nil || !u.mayUse(taskThing, u.ownTask(id)) {
+		if !ok || n.Err(mcp.InMeta, mcp.RelatedTask, mcp.RelatedTaskID) != nil || !u.mayUse(ownedTask, u.ownTask(id)) {
 			return unknownTask
 		}
 	}
-	if n.Method.Name == "" && strings.HasPrefix(c.Method, "tasks/") { // of a task, in words that nobody here knows
-		return methodNotFound(c.Method)
+	if n.Method.Name == "" && strings.HasPrefix(r.Method, "tasks/") { // of a task, in words that nobody here knows
+		return methodNotFound(r.Method)
 	}
 	return nil
 }
@@ -154,11 +154,11 @@ var (
 
 // ownTasks returns the tasks of a list that are the client's.
 func (u *upstreamConn) ownTasks(listed []json.RawMessage) []json.RawMessage {
-	if !u.s.p.Several.Load() {
+	if !u.s.router.Several.Load() {
 		return listed
 	}
 	return slices.DeleteFunc(listed, func(task json.RawMessage) bool {
 		id, _ := catalog.TaskState(task)
-		return !u.mayUse(taskThing, id)
+		return !u.mayUse(ownedTask, id)
 	})
 }

@@ -2,10 +2,10 @@ package jsonrpc
 
 import "time"
 
-// A Vigil decides when a silent peer is gone. It takes no peer for gone because this process
+// A Watchdog decides when a silent peer is gone. It takes no peer for gone because this process
 // did not run, stopped or frozen: what the peer said meanwhile waits to be read. So a look that
 // comes late begins the silence anew, and one that finds the peer gone is followed by another.
-type Vigil struct {
+type Watchdog struct {
 	Every time.Duration // between two looks
 	Dead  time.Duration // is a peer after this silence, a multiple of Every
 
@@ -16,7 +16,7 @@ type Vigil struct {
 
 // Look is called when a wait is over, and returns the next; zero: the peer is gone. Silence is
 // how long nothing has come from it.
-func (v *Vigil) Look(now time.Time, silence time.Duration) (wait time.Duration) {
+func (v *Watchdog) Look(now time.Time, silence time.Duration) (wait time.Duration) {
 	if !v.due.IsZero() && now.Sub(v.due) >= v.Every {
 		v.awake = now
 	}

@@ -12,11 +12,11 @@ import (
 	"golang.org/x/term"
 )
 
-// An outlet is stdout or stderr, and all that this program prints passes one: a test allows no
+// An output is stdout or stderr, and all that this program prints passes one: a test allows no
 // other way. Names, descriptions, errors and logs come from servers, clients and other machines,
-// and a terminal would obey what is in them. So an outlet spells that out, as JSON does (\u001b),
+// and a terminal would obey what is in them. So an output spells that out, as JSON does (\u001b),
 // also where it is no terminal itself: a pipe may lead to one, as that of ssh or kubectl does.
-type outlet struct {
+type output struct {
 	file *os.File
 
 	mu   sync.Mutex // held while something is written; guards held
@@ -24,12 +24,12 @@ type outlet struct {
 }
 
 var (
-	stdout = &outlet{file: os.Stdout}
-	stderr = &outlet{file: os.Stderr}
+	stdout = &output{file: os.Stdout}
+	stderr = &output{file: os.Stderr}
 )
 
 // Write implements [io.Writer].
-func (o *outlet) Write(p []byte) (int, error) {
+func (o *output) Write(p []byte) (int, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	safe, held := p, []byte(nil)
@@ -44,14 +44,14 @@ func (o *outlet) Write(p []byte) (int, error) {
 }
 
 // command writes text of which a terminal is to obey what [paint] and top have put there.
-func (o *outlet) command(text string) {
+func (o *output) command(text string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	_, _ = o.file.WriteString(text) // whoever closes the terminal wants nothing
 }
 
 // exact is for what must stay as it is, byte for byte, unless it goes to a terminal.
-func (o *outlet) exact() io.Writer {
+func (o *output) exact() io.Writer {
 	if o.isTerminal() {
 		return o
 	}
@@ -59,8 +59,8 @@ func (o *outlet) exact() io.Writer {
 }
 
 // pipe returns a file for messages to a client, whoever gets it closes it, and then wait returns.
-// It is the outlet's own, unless that is a terminal, where a person looks at messages.
-func (o *outlet) pipe() (in *os.File, wait func(), err error) {
+// It is the output's own, unless that is a terminal, where a person looks at messages.
+func (o *output) pipe() (in *os.File, wait func(), err error) {
 	if !o.isTerminal() {
 		return o.file, func() {}, nil
 	}
@@ -76,10 +76,10 @@ func (o *outlet) pipe() (in *os.File, wait func(), err error) {
 	return in, wg.Wait, nil
 }
 
-func (o *outlet) isTerminal() bool { return term.IsTerminal(int(o.file.Fd())) }
+func (o *output) isTerminal() bool { return term.IsTerminal(int(o.file.Fd())) }
 
 // width is how wide the terminal is; 0 for none.
-func (o *outlet) width() int {
+func (o *output) width() int {
 	w, _, err := term.GetSize(int(o.file.Fd()))
 	if err != nil {
 		return 0
@@ -125,7 +125,7 @@ func isObeyed(r rune) bool {
 	return unicode.IsControl(r) && r != '\n' && r != '\t' || unicode.In(r, unicode.Bidi_Control, unicode.Zl, unicode.Zp)
 }
 
-// printable is a text as an outlet writes it, with spaces for tabs, for what counts columns.
+// printable is a text as an output writes it, with spaces for tabs, for what counts columns.
 func printable(text string) string {
 	safe, held := spellOut([]byte(text))
 	if len(held) > 0 && held[0] != '\r' {

@@ -7,12 +7,12 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/upstream/process"
 )
 
-// Remedy is what to do about an upstream that failed, in one sentence.
-func (t *Trial) Remedy() string {
+// Advice is what to do about an upstream that failed, in one sentence.
+func (t *Trial) Advice() string {
 	if start, ok := errors.AsType[*process.StartError](t.err); ok {
-		return remedies[start.Fault]
+		return advice[start.Fault]
 	}
-	if do := causeRemedies[t.Cause]; do != "" {
+	if do := causeAdvice[t.Cause]; do != "" {
 		return do
 	}
 	switch class := jsonrpc.ClassOf(t.Cause); {
@@ -28,8 +28,8 @@ func (t *Trial) Remedy() string {
 	return "run mcp-proxy doctor --log-level debug and see"
 }
 
-// remedies are for commands that were not started.
-var remedies = map[process.Fault]string{
+// advice are for commands that were not started.
+var advice = map[process.Fault]string{
 	process.CannotRun:    "see whether the machine has processes, memory and descriptors left",
 	process.NoCommand:    mendCommand,
 	process.NotPermitted: mendCommand,
@@ -45,8 +45,8 @@ const (
 	tooLate        = "run its command by hand once: it may wait for an answer or download itself; else raise startTimeout"
 )
 
-// causeRemedies are for what one cause says by itself.
-var causeRemedies = map[string]string{
+// causeAdvice are for what one cause says by itself.
+var causeAdvice = map[string]string{
 	jsonrpc.CauseLogin:         "run the command that it names, once",
 	jsonrpc.CauseStartTimeout:  tooLate,
 	jsonrpc.CauseTLS:           "set tls.ca if its certificate is of an authority of your own",
