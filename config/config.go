@@ -21,7 +21,6 @@ type Config struct {
 	SessionIdle   time.Duration // an HTTP session without traffic ends after this
 	SessionGone   time.Duration // and after this if its GET stream closed and nothing came since
 	ListTimeout   time.Duration // an upstream slower than this is left out of a merged list
-	PageSize      int           // entries of a page of a merged list; zero: one page
 	Drain         time.Duration // for requests in flight when the client's input ends; may be zero
 	DrainDelay    time.Duration // readiness fails so long before the shutdown; may be zero
 	ShutdownGrace time.Duration // the whole budget of a shutdown; may be zero

@@ -98,7 +98,7 @@ func sound(t *testing.T, c *Config) {
 	}
 	identified(t, c)
 	l := c.Limits
-	if l.Message <= 0 || l.Depth <= 0 || l.InFlight <= 0 || l.Sessions <= 0 || c.ListTimeout <= 0 || c.PageSize < 0 {
+	if l.Message <= 0 || l.Depth <= 0 || l.InFlight <= 0 || l.Sessions <= 0 || c.ListTimeout <= 0 {
 		t.Error("a limit out of bounds")
 	}
 }

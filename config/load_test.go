@@ -34,7 +34,6 @@ func wantFull(dir string) *Config {
 		SessionIdle:   90 * time.Minute,
 		SessionGone:   90 * time.Second,
 		ListTimeout:   2 * time.Second,
-		PageSize:      50,
 		ShutdownGrace: 3 * time.Second,
 		Prefix:        "never",
 		Limits:        Limits{Message: 3 << 19, Depth: 100, InFlight: 64, Sessions: 8},
@@ -188,13 +187,13 @@ listen: ["127.0.0.1:1"]
 drain: 1s
 shutdownGrace: 2s
 tokenFile: token
-pageSize: 7
+sessionGone: 7s
 upstreams: {a: {command: x}}
 `)
 	t.Setenv("MCP_PROXY_LISTEN", "127.0.0.1:2, unix:///a,[::1]:3")
 	t.Setenv("MCP_PROXY_SHUTDOWN_GRACE", "9s")
 	t.Setenv("MCP_PROXY_TOKEN_FILE", "other")
-	t.Setenv("MCP_PROXY_PAGE_SIZE", "010")
+	t.Setenv("MCP_PROXY_SESSION_GONE", "10s")
 	t.Setenv("MCP_PROXY_ALLOWED_HOSTS", "a.example,*")
 	t.Setenv("MCP_PROXY_INSECURE", "true")
 	t.Setenv("MCP_PROXY_SESSION_IDLE", "") // counts as unset
@@ -216,9 +215,9 @@ upstreams: {a: {command: x}}
 			PublicURL:    "http://[::1]:3/a",
 		},
 		SessionIdle: 30 * time.Minute,
-		SessionGone: 5 * time.Minute,
+		SessionGone: 10 * time.Second,
 		ListTimeout: 10 * time.Second, Drain: time.Second, ShutdownGrace: 9 * time.Second,
-		PageSize: 10, Prefix: "auto", TokenStore: "keyring",
+		Prefix: "auto", TokenStore: "keyring",
 		Limits: c.Limits, Upstreams: c.Upstreams,
 	}
 	if want.Read = []string{c.File}; !reflect.DeepEqual(*c, want) {
@@ -240,7 +239,6 @@ func TestLayersMistakes(t *testing.T) {
 	t.Setenv("MCP_PROXY_DRAIN", "1s")
 	t.Setenv("MCP_PROXY_PREFIX", "maybe")
 	t.Setenv("MCP_PROXY_LISTEN", "localhost")
-	t.Setenv("MCP_PROXY_PAGE_SIZE", "many")
 	t.Setenv("MCP_PROXY_SESSION_IDLE", "long")
 	t.Setenv("MCP_PROXY_INSECURE", "perhaps")
 	got := problems(t, Options{File: file, Listen: []string{"nowhere"}})
@@ -248,7 +246,6 @@ func TestLayersMistakes(t *testing.T) {
 --listen: must be HOST:PORT or unix:///path, not "nowhere"
 MCP_PROXY_INSECURE: must be true or false, not "perhaps"
 MCP_PROXY_SESSION_IDLE: must be a duration above zero such as 500ms, 30s or 5m, not "long"
-MCP_PROXY_PAGE_SIZE: must be a whole number from 0, not "many"
 MCP_PROXY_PREFIX: must be auto, always or never, not "maybe"
 `
 	if got != want {

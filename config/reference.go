@@ -45,7 +45,6 @@ var reference = []group{
 		{[]string{"sessionIdle"}, "`30m`", `an HTTP session without traffic ends after this`},
 		{[]string{"sessionGone"}, "`5m`", "an HTTP session whose GET stream closed ends after this, if its client does not return. A client returns when it opens the stream again, sends a request or receives a response. From then on `sessionIdle` counts, since some clients continue without the stream. Requests in flight and unfinished tasks keep the session, for `sessionIdle` at most"},
 		{[]string{"listTimeout"}, "`10s`", `merged lists leave out an upstream that is slower than this. The next lists do not wait for it, until it has answered or no other can`},
-		{[]string{"pageSize"}, "`0`", "entries on a page of a merged list; `0`: all on one"},
 		{[]string{"drain"}, "`5s`", `time for what is in flight when a stdio client closes stdin`},
 		{[]string{"drainDelay"}, "`0s`", "after SIGTERM `/readyz` fails, and `serve` and `host` go on as before for so long. Then `shutdownGrace` begins. A second signal skips the rest of the delay"},
 		{[]string{"shutdownGrace"}, "`8s`", `the whole time for a shutdown, the upstreams' included`},

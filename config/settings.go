@@ -34,7 +34,6 @@ var settings = []setting{
 	one("sessionIdle", duration1, 30*time.Minute),
 	one("sessionGone", duration1, 5*time.Minute),
 	one("listTimeout", duration1, 10*time.Second),
-	one("pageSize", count, 0),
 	one("drain", duration, 5*time.Second),
 	one("drainDelay", duration, time.Duration(0)),
 	one("shutdownGrace", duration, 8*time.Second),

@@ -46,13 +46,12 @@ func TestVariablesAreTyped(t *testing.T) {
 	t.Setenv("CONFIG_TEST_N", "5")
 	t.Setenv("CONFIG_TEST_T", "true")
 	c := load(t, `
-pageSize: ${CONFIG_TEST_N}
 insecure: "${CONFIG_TEST_T}"
 drain: ${CONFIG_TEST_N}s
-limits: {message: "${CONFIG_TEST_N}KiB"}
+limits: {message: "${CONFIG_TEST_N}KiB", depth: "${CONFIG_TEST_N}"}
 upstreams: {a: {command: x}}
 `)
-	if c.PageSize != 5 || !c.Insecure || c.Drain.Seconds() != 5 || c.Limits.Message != 5<<10 {
+	if c.Limits.Depth != 5 || !c.Insecure || c.Drain.Seconds() != 5 || c.Limits.Message != 5<<10 {
 		t.Errorf("got %+v", c)
 	}
 }

@@ -454,45 +454,6 @@ func TestForeignSubscription(t *testing.T) {
 	}
 }
 
-// A cursor is of what its own session was given.
-func TestForeignCursor(t *testing.T) {
-	h := newHouse(t, func(cfg *config.Config) {
-		cfg.PageSize = 1
-		cfg.Policies = []config.Policy{
-			{Key: "policies[0]", Who: config.Who{Token: "b"}, Tools: config.Tools{Deny: []string{"u__echo"}}}, {Key: "policies[1]", Who: config.Who{Any: true}},
-		}
-	})
-	h.a.initialize()
-	h.b.initialize()
-	list := func(c *caller, cursor string) string {
-		_, text := c.say(`{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{` + cursor + `}}`)
-		return text
-	}
-	_, cursor, _ := strings.Cut(list(h.a, ""), `"nextCursor":"`)
-	cursor, _, _ = strings.Cut(cursor, `"`)
-	if cursor == "" {
-		t.Fatal("a has no cursor")
-	}
-	cursor = `"cursor":"` + cursor + `"`
-	for _, when := range []string{"before it has listed", "with a list of its own"} {
-		if text := list(h.b, cursor); !strings.Contains(text, "unknown cursor") {
-			t.Error("b got", when, text)
-		}
-		if _, text := h.b.ask("tools/list", "", ","+cursor); !strings.Contains(text, "unknown cursor") {
-			t.Error("b got, in the modern era,", when, text)
-		}
-		if text := list(h.b, ""); !strings.Contains(text, "hang") {
-			t.Error("b's own list", text)
-		}
-		if _, text := h.b.ask("tools/list", "", ""); !strings.Contains(text, "hang") {
-			t.Error("b's own list, in the modern era,", text)
-		}
-	}
-	if text := list(h.a, cursor); !strings.Contains(text, "hang") {
-		t.Error("a got", text)
-	}
-}
-
 // The token of a host opens /link and nothing else, and no client's token opens that.
 func TestTokensOfHosts(t *testing.T) {
 	h := newHouse(t, func(cfg *config.Config) {

@@ -7,7 +7,6 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/base64"
-	"encoding/json"
 	"encoding/pem"
 	"errors"
 	"fmt"
@@ -230,29 +229,23 @@ func TestTokenEndsInMidCall(t *testing.T) {
 	call.await("content")
 }
 
-// One principal whose tokens differ may what its token of the moment lets it, in lists, on
-// their pages and in calls, also in a session that a better token has begun.
+// One principal whose tokens differ may what its token of the moment lets it, in lists
+// and in calls, also in a session that a better token has begun.
 func TestOnePrincipalTwoTokens(t *testing.T) {
 	s := newSigner(t, "https://one.example")
 	h := newHouse(t, func(cfg *config.Config) {
 		trust(s)(cfg)
-		cfg.PageSize = 2
 		cfg.Policies = []config.Policy{
 			{Key: "policies[0]", Who: config.Who{Issuer: s.issuer, Claims: map[string]string{"groups": "admin"}}},
 			{Key: "policies[1]", Who: config.Who{Issuer: s.issuer}, Tools: config.Tools{Allow: []string{"u__echo"}}},
 		}
 	})
 	admin, plain := h.caller(s.token(`"a"`, `,"groups":["admin"]`, time.Hour), "/mcp"), h.caller(s.token(`"a"`, "", time.Hour), "/mcp")
-	_, first := admin.ask("tools/list", "", "")
-	var page struct{ Result struct{ NextCursor string } }
-	if json.Unmarshal([]byte(first), &page) != nil || page.Result.NextCursor == "" || !strings.Contains(first, `"private"`) {
-		t.Fatal("admin's list:", first)
+	if _, text := admin.ask("tools/list", "", ""); !strings.Contains(text, "hang") || !strings.Contains(text, `"private"`) {
+		t.Fatal("admin's list:", text)
 	}
-	if _, text := plain.ask("tools/list", "", ""); !strings.Contains(text, `"echo"`) || strings.Contains(text, "hang") || strings.Contains(text, "nextCursor") {
+	if _, text := plain.ask("tools/list", "", ""); !strings.Contains(text, `"echo"`) || strings.Contains(text, "hang") || strings.Contains(text, "task") {
 		t.Error("plain's list:", text)
-	}
-	if _, text := plain.ask("tools/list", "", `,"cursor":"`+page.Result.NextCursor+`"`); strings.Contains(text, "ask") || strings.Contains(text, "task") {
-		t.Error("plain got with admin's cursor:", text)
 	}
 	if _, text := admin.ask("tools/call", "ask", `,"name":"ask"`); !strings.Contains(text, "state-1") {
 		t.Fatal("admin's call:", text)

@@ -114,7 +114,6 @@ func newRouter(cfg *config.Config, o Options, dial session.DialFunc) *session.Ro
 		Limits: session.Limits{
 			InFlight:    cfg.Limits.InFlight,
 			MaxMessage:  int(cfg.Limits.Message),
-			PageSize:    cfg.PageSize,
 			ListTimeout: cfg.ListTimeout,
 			Drain:       atLeast(cfg.Drain),
 			MaxStart:    o.Patience,

@@ -4,7 +4,7 @@
 //
 //	elements of a list ──Index──► Table ──┬─ Owner, OwnerOfURI ─► which upstream, its own name
 //	                                      ├─ Mirrors ──────────► what headers have to repeat
-//	                                      └─ Merge ──► List ───► pages, cursors
+//	                                      └─ Merge ──► List ───► result
 //
 // Its parts:
 //
@@ -12,9 +12,8 @@
 //     the tables of all.
 //   - name.go: which names have a prefix, and how it is written; which tools are allowed.
 //     task.go has the same for ids of tasks.
-//   - page.go reads an upstream's pages. list.go merges lists and makes pages of ours, with
-//     cursors that are good in any session as long as the list is the same. caching.go
-//     says how long a merged answer may be kept.
+//   - page.go reads an upstream's pages. list.go merges lists into one page.
+//     caching.go says how long a merged answer may be kept.
 //   - mirror.go: headers that repeat a tool's arguments.
 //   - filter.go: what a subscription is about.
 //   - result.go: what a result of the modern era says of itself.

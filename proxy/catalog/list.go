@@ -2,11 +2,8 @@ package catalog
 
 import (
 	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"slices"
-	"strconv"
-	"strings"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
@@ -39,11 +36,10 @@ func (li *Listing) Only(may func(name string) bool) *Listing {
 	return &less
 }
 
-// A List is a merged list. It is handed out whole or by pages. The zero List is empty.
+// A List is a merged list. It is one page. The zero List is empty.
 type List struct {
 	entries []json.RawMessage
-	rest    []jsonrpc.Value // what all pages say beside it
-	digest  Digest          // of the entries: a list that did not change keeps its cursors
+	rest    []jsonrpc.Value // the other members of the result
 }
 
 // Merge makes one list of those of several upstreams. If two of them list the same name,
@@ -52,12 +48,9 @@ type List struct {
 func Merge(listings []Listing) (l *List, clashes []string) {
 	l = new(List)
 	listed, at := make(map[string]bool), make(map[string]int)
-	hash := sha256.New()
 	for _, li := range listings {
-		shown := sha256.New()
 		for _, e := range li.Entries {
 			name, raw := e.exposed(li.Prefix)
-			shown.Write(raw)
 			if !listed[name] {
 				listed[name] = true
 				l.entries = append(l.entries, raw)
@@ -65,7 +58,6 @@ func Merge(listings []Listing) (l *List, clashes []string) {
 				clashes = append(clashes, name)
 			}
 		}
-		hash.Write(shown.Sum(nil))
 		for _, m := range li.Rest {
 			i, twice := at[m.Key]
 			switch {
@@ -77,7 +69,6 @@ func Merge(listings []Listing) (l *List, clashes []string) {
 			}
 		}
 	}
-	hash.Sum(l.digest[:0])
 	return l, clashes
 }
 
@@ -110,67 +101,22 @@ func (l *List) Sign(serverInfo json.RawMessage) {
 	l.rest[i].Text = jsonrpc.Set(l.rest[i].Text, jsonrpc.Value{Key: mcp.KeyServerInfo, Text: serverInfo})
 }
 
-// Say makes all pages of the list say how they may be kept.
+// Say adds how the list may be kept.
 func (l *List) Say(c Caching) { l.rest = append(l.rest, c.Members()...) }
 
-// Page renders the entries from index from on as the result of a list request.
-func (l *List) Page(k Kind, from, size int) json.RawMessage {
-	to := len(l.entries)
-	if size > 0 {
-		to = min(to, from+size)
-	}
+// Result renders the list as the result of a list request.
+func (l *List) Result(k Kind) json.RawMessage {
 	b := append([]byte(`{"`), k.Member()...)
 	b = append(b, `":[`...)
-	for i, e := range l.entries[from:to] {
+	for i, e := range l.entries {
 		if i > 0 {
 			b = append(b, ',')
 		}
 		b = append(b, e...)
 	}
 	b = append(b, ']')
-	if to < len(l.entries) {
-		b = append(append(b, `,"nextCursor":`...), jsonrpc.Quote(l.cursor(to).String())...)
-	}
 	for _, m := range l.rest {
 		b = append(append(append(append(b, ','), jsonrpc.Quote(m.Key)...), ':'), m.Text...)
 	}
 	return append(b, '}')
-}
-
-// A Cursor points into a list. It is opaque to clients. It is good for the same list,
-// whenever and for whomever that was made, and for no other. The zero Cursor points to
-// the beginning.
-type Cursor struct {
-	list [8]byte // of its digest
-	From int     // index of an entry
-}
-
-// cursor points to an entry of the list.
-func (l *List) cursor(from int) Cursor {
-	return Cursor{[8]byte(l.digest[:]), from}
-}
-
-// Holds reports whether a cursor points to an entry of the list.
-func (l *List) Holds(at Cursor) bool {
-	return at == l.cursor(at.From) && at.From < len(l.entries)
-}
-
-// String returns the cursor as clients get it: "40715f9dba5d2fe6-1".
-func (c Cursor) String() string { return hex.EncodeToString(c.list[:]) + "-" + strconv.Itoa(c.From) }
-
-// ParseCursor reads the cursor of a request; nil is the zero Cursor. It is false for text
-// that we never gave out.
-func ParseCursor(raw json.RawMessage) (Cursor, bool) {
-	if raw == nil {
-		return Cursor{}, true
-	}
-	text, _ := jsonrpc.Unquote(raw)
-	list, index, _ := strings.Cut(text, "-")
-	from, err := strconv.Atoi(index)
-	c := Cursor{From: from}
-	if err != nil || from <= 0 || len(list) != hex.EncodedLen(len(c.list)) {
-		return Cursor{}, false
-	}
-	_, err = hex.Decode(c.list[:], []byte(list))
-	return c, err == nil && c.String() == text
 }

@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -116,8 +115,6 @@ func (c *conversation) configure(t *testing.T, p *Router, comment string) {
 			p.Naming = catalog.Naming(value)
 		case "version":
 			c.version = value
-		case "page-size":
-			p.PageSize, _ = strconv.Atoi(value)
 		case "list-timeout":
 			p.ListTimeout, _ = time.ParseDuration(value)
 		case "prefix":

@@ -99,7 +99,7 @@
 //     request. The client's own come back byte for byte.
 //   - The one connection-closed error is built at the moment of settling.
 //   - No request times out while its upstream waits for the client because of it.
-//   - A cursor of the modern era is good as long as the list is the same, in any session.
+//   - A merged list is one page: a cursor of a client is unknown.
 //   - A stream is closed behind what its queue still holds, within lastWords: what a
 //     client says last arrives. Requests that were settled meanwhile do not.
 //   - A message of an upstream of the modern era reaches the client only with the request

@@ -12,20 +12,14 @@ import (
 // list returns the handler that merges one kind of list.
 func list(k catalog.Kind) handler {
 	return func(s *session, r *request) *jsonrpc.Error {
-		raw, meta, err := r.readList()
-		if err != nil {
-			return invalidParams(err.Error())
-		}
-		at, ok := catalog.ParseCursor(raw)
-		known := s.views.pages(r.view, paged{k, r.grant.Visibility()})
+		cursor, meta, err := r.readList()
 		switch {
-		case ok && at.From > 0 && known.Holds(at):
-			s.settleNow(r, jsonrpc.NewResult(r.ID, known.Page(k, at.From, s.router.PageSize)))
-		case !ok || at.From > 0 && r.era == mcp.Legacy: // it was of this session or of none
+		case err != nil:
+			return invalidParams(err.Error())
+		case cursor != nil: // a merged list is one page, so no cursor is ours
 			return unknownCursor
-		default:
-			s.work(r, func(ctx context.Context) { s.listAnew(ctx, r, k, pageOf{at, asker{r.view, r.grant, meta}}) })
 		}
+		s.work(r, func(ctx context.Context) { s.listAnew(ctx, r, k, asker{r.view, r.grant, meta}) })
 		return nil
 	}
 }
@@ -38,19 +32,10 @@ func (r *request) readList() (cursor, meta json.RawMessage, err error) {
 	return cursor, r.notes.Raw(mcp.InMeta), r.notes.Err(mcp.Cursor, mcp.InMeta, mcp.Token)
 }
 
-// A pageOf is which page of a list is asked for, and by whom.
-type pageOf struct {
-	at  catalog.Cursor
-	who asker
-}
-
 // listAnew asks the upstreams for their lists and merges them. One that is dead or late is
-// left out. If nobody could list anything, the answer is an error, never an empty list. A
-// cursor of the modern era may be older than the session. It is good as long as the list
-// is the same ("Servers SHOULD provide stable cursors", and MUST NOT rely on prior
-// requests).
-func (s *session) listAnew(ctx context.Context, r *request, k catalog.Kind, want pageOf) {
-	listings, caching, failure := s.listAll(ctx, r.era, k, want.who)
+// left out. If no upstream could list anything, the answer is an error, never an empty list.
+func (s *session) listAnew(ctx context.Context, r *request, k catalog.Kind, who asker) {
+	listings, caching, failure := s.listAll(ctx, r.era, k, who)
 	if r.era == mcp.Legacy {
 		s.listChanges.answered(k)
 	}
@@ -76,14 +61,7 @@ func (s *session) listAnew(ctx context.Context, r *request, k catalog.Kind, want
 		}
 		merged.Say(caching)
 	}
-	if s.router.PageSize > 0 {
-		s.views.keepPages(r.view, paged{k, r.grant.Visibility()}, merged)
-	}
-	if want.at.From > 0 && !merged.Holds(want.at) {
-		s.fail(r, unknownCursor)
-		return
-	}
-	s.settle(r, jsonrpc.NewResult(r.ID, merged.Page(k, want.at.From, s.router.PageSize)))
+	s.settle(r, jsonrpc.NewResult(r.ID, merged.Result(k)))
 }
 
 var unknownCursor = invalidParams("unknown cursor")

@@ -57,7 +57,6 @@ func (p *Router) ReplacePolicies(rules []policy.Rule) error {
 
 // regrant tells the client of the lists that are not what they were by the policies before.
 func (s *session) regrant(before *policy.Policies) {
-	s.views.forgetPages()
 	who := orDefault(s.lastSender.Load(), s.who)
 	s.listChanges.changed(s.upstreams.of(mcp.Legacy).differing(&s.views.legacy, before.For(who), s.grant()))
 	for _, sub := range s.subscriptions.all() {

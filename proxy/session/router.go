@@ -75,7 +75,6 @@ type Unknown struct {
 type Limits struct {
 	InFlight    int           // requests of one client at a time, of which a quarter may be subscriptions; zero means 1024
 	MaxMessage  int           // bytes, for bounds on queues; zero means 16 MiB
-	PageSize    int           // entries on one page of a merged list; zero means all
 	ListTimeout time.Duration // for a merged list, once for each upstream that is late; zero means 10 s
 	Drain       time.Duration // for requests in flight after a half-close; zero means 5 s
 	MaxStart    time.Duration // how long initialize may hold a client, whatever it waits for; zero means 8 s

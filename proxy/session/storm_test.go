@@ -30,7 +30,7 @@ func storm(t *testing.T, seed uint64) {
 	p := &Router{
 		Upstreams: []Upstream{{Name: "a", RequestTimeout: 20 * time.Millisecond}, {Name: "b"}, {Name: "c"}},
 		Dialer:    DialFunc(stormyUpstream),
-		Limits:    Limits{ListTimeout: 50 * time.Millisecond, Drain: 50 * time.Millisecond, PageSize: 1},
+		Limits:    Limits{ListTimeout: 50 * time.Millisecond, Drain: 50 * time.Millisecond},
 	}
 	var clients, links sync.WaitGroup
 	for i := range uint64(20) {

@@ -20,13 +20,6 @@ type view struct {
 
 	// Guarded by views.mu.
 	known map[*upstreamLists]*known // modern era only
-	pages map[paged]*catalog.List   // merged lists that are handed out by pages
-}
-
-// A paged is which list is handed out by pages, and to whom: to nobody who sees another.
-type paged struct {
-	kind       catalog.Kind
-	visibility policy.Visibility
 }
 
 // An asker is for whom upstreams are asked for lists.
@@ -77,31 +70,6 @@ func (vs *views) forget(ls *upstreamLists) {
 	for _, w := range vs.modern {
 		delete(w.known, ls)
 	}
-}
-
-// forgetPages forgets all lists that are handed out by pages: their cursors are unknown
-// from now on.
-func (vs *views) forgetPages() {
-	vs.mu.Lock()
-	defer vs.mu.Unlock()
-	vs.legacy.pages = nil
-	for _, w := range vs.modern {
-		w.pages = nil
-	}
-}
-
-// pages returns the list of a kind whose pages were handed out last; an empty one if
-// there is none.
-func (vs *views) pages(w *view, of paged) *catalog.List {
-	vs.mu.Lock()
-	defer vs.mu.Unlock()
-	return orDefault(w.pages[of], &catalog.List{})
-}
-
-func (vs *views) keepPages(w *view, of paged, list *catalog.List) {
-	vs.mu.Lock()
-	defer vs.mu.Unlock()
-	put(&w.pages, of, list)
 }
 
 // An upstreamLists is what a session knows of what one upstream lists.

@@ -110,26 +110,6 @@ func TestNamesNotListed(t *testing.T) {
 	})
 }
 
-func TestPagesByCapabilities(t *testing.T) {
-	inWorld(t, &Router{Limits: Limits{PageSize: 1}}, []string{"a", "b"}, func(w *world) {
-		w.offersByCaps("a", `{"name":"x"},{"name":"y"}`, `{"name":"y"}`)
-		w.offersByCaps("b", ``, ``)
-		first := decode(t, w.ask(1, sampling, "tools/list", ""))
-		cursor, _ := jsonrpc.Member(first.Result, "nextCursor")
-		w.ask(2, none, "tools/list", "")
-		w.asked("a"+modernStream, "tools/list")
-		if got := w.ask(3, sampling, "tools/list", `"cursor":`+string(cursor)); !strings.Contains(got, `"tools":[{"name":"a__y"}]`) {
-			t.Error(got)
-		}
-		if n := w.asked("a"+modernStream, "tools/list"); n != 0 {
-			t.Error("listed again:", n)
-		}
-		if got := w.ask(4, none, "tools/list", `"cursor":`+string(cursor)); !strings.Contains(got, "unknown cursor") {
-			t.Error("a page of somebody else:", got)
-		}
-	})
-}
-
 // A call has to repeat in headers what its own client was told.
 func TestMirrorsByCapabilities(t *testing.T) {
 	inWorld(t, &Router{}, []string{"a", "b"}, func(w *world) {
