@@ -1,91 +1,41 @@
 package config
 
 import (
+	"os"
 	"path/filepath"
 	"strings"
-	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/config/tree"
 )
 
-// readAuth reads who clients are, besides the one token of tokenFile.
-func (l *loader) readAuth(v value) {
-	v.strict(fields{
-		"tokens": func(v value) { v.every(l.readToken) },
-		"jwt":    func(v value) { v.every(l.readIssuer) },
-	})
-}
-
-func (l *loader) readToken(v value) {
-	t := NamedToken{Key: v.key}
-	v.strict(fields{
-		"name":      into(&t.Name, tokenName.read),
-		"tokenFile": into(&t.TokenFile, value.filePath),
-	})
-	v.needs("name", "tokenFile")
-	for _, other := range l.cfg.Auth.Tokens {
-		if t.Name != "" && other.Name == t.Name {
-			v.wrong("has the same name as %s: a client is known by its name", other.Key)
+// check refuses two tokens with one name, and an issuer that is there twice.
+func (a *Auth) check(v value) {
+	tokens, issuers := v.node.Get("tokens").All(), v.node.Get("jwt").All()
+	for i, t := range a.Tokens {
+		for _, other := range a.Tokens[:i] {
+			if t.Name != "" && other.Name == t.Name {
+				value{v.reader, tokens[i]}.wrong("has the same name as %s: a client is known by its name", other.Key)
+			}
 		}
 	}
-	l.cfg.Auth.Tokens = append(l.cfg.Auth.Tokens, t)
+	for i, issuer := range a.JWT {
+		for _, other := range a.JWT[:i] {
+			if issuer.Issuer != "" && sameURL(other.Issuer, issuer.Issuer) {
+				value{v.reader, issuers[i]}.wrong("has the same issuer as %s", other.Key)
+			}
+		}
+	}
 }
 
-func (l *loader) readIssuer(v value) {
-	i := Issuer{Key: v.key, Algorithms: []string{"RS256", "ES256", "EdDSA"}, Principal: "sub", Skew: 30 * time.Second}
-	v.strict(fields{
-		"issuer":     into(&i.Issuer, issuerURL.read),
-		"audience":   into(&i.Audience, value.audience),
-		"jwksURL":    into(&i.JWKSURL, value.otherURL),
-		"jwksFile":   into(&i.JWKSFile, value.path),
-		"algorithms": into(&i.Algorithms, algorithm.some),
-		"principal":  into(&i.Principal, nonEmpty.read),
-		"scopes":     into(&i.Scopes, scope.list),
-		"skew":       into(&i.Skew, skew.read),
-	})
-	v.needs("issuer", "audience")
+func (i *Issuer) check(v value) {
 	if i.JWKSURL != "" && i.JWKSFile != "" {
 		v.wrong("has both jwksURL and jwksFile")
 	}
-	for _, other := range l.cfg.Auth.JWT {
-		if i.Issuer != "" && sameURL(other.Issuer, i.Issuer) {
-			v.wrong("has the same issuer as %s", other.Key)
-		}
-	}
-	l.cfg.Auth.JWT = append(l.cfg.Auth.JWT, i)
-}
-
-// audience takes one text too, as tokens themselves may.
-func (v value) audience() ([]string, bool) {
-	if v.keys != nil {
-		nonEmpty.read(v)
-	}
-	if v.node.kind == text {
-		s, ok := nonEmpty.read(v)
-		return []string{s}, ok
-	}
-	return nonEmpty.some(v)
 }
 
 // sameURL tells whether at most a slash at the end is different: two issuers that differ in
 // nothing else are one that was written twice.
 func sameURL(a, b string) bool { return strings.TrimRight(a, "/") == strings.TrimRight(b, "/") }
-
-func (v value) listenTLS() (t ListenTLS, ok bool) {
-	v.strict(fields{
-		"cert":     into(&t.Cert, value.path),
-		"key":      into(&t.Key, value.path),
-		"clientCA": into(&t.ClientCA, value.path),
-	})
-	return t, true
-}
-
-// flags sets what flags of serve say above all other layers. Files of TLS count one by one.
-func (t *ListenTLS) flags(o ListenTLS) {
-	for _, f := range []struct{ to, from *string }{{&t.Cert, &o.Cert}, {&t.Key, &o.Key}, {&t.ClientCA, &o.ClientCA}} {
-		if *f.from != "" {
-			*f.to = *f.from
-		}
-	}
-}
 
 // clients checks what says who clients are, of all layers together.
 func (l *loader) clients(c *Config, o Options) {
@@ -101,7 +51,7 @@ func (l *loader) clients(c *Config, o Options) {
 	}
 	for _, t := range c.Auth.Tokens {
 		if t.Name == defaultToken && c.TokenFile != "" {
-			l.fail(l.source, join(t.Key, "name"), "is that of the token in tokenFile")
+			l.fail(l.source, tree.Join(t.Key, "name"), "is that of the token in tokenFile")
 		}
 	}
 	l.ownFiles(c)
@@ -120,14 +70,14 @@ func (l *loader) ownFiles(c *Config) {
 	for _, t := range c.Auth.Tokens {
 		file := filepath.Clean(t.TokenFile)
 		if first, ok := owner[file]; ok {
-			l.fail(l.source, join(t.Key, "tokenFile"), "is also that of %s: a client is known by its token, so each name needs its own", first)
+			l.fail(l.source, tree.Join(t.Key, "tokenFile"), "is also that of %s: a client is known by its token, so each name needs its own", first)
 			continue
 		}
 		owner[file] = t.Key
 	}
 	for _, link := range c.Links {
 		if _, ok := owner[filepath.Clean(link.TokenFile)]; ok && link.Accept {
-			l.fail(l.source, join(link.Key, "tokenFile"), "is also that of the clients, who must not pass for a host")
+			l.fail(l.source, tree.Join(link.Key, "tokenFile"), "is also that of the clients, who must not pass for a host")
 		}
 	}
 }
@@ -152,4 +102,31 @@ func (f *Frontend) Open() (addresses []string) {
 // there is no other word for it than insecure.
 func (f *Frontend) overheard(address string) bool {
 	return len(f.Auth.Tokens)+len(f.Auth.JWT) > 0 && !isLocal(address) && f.TLS.Cert == "" && !strings.HasPrefix(f.PublicURL, "https:")
+}
+
+// listening checks who can reach us.
+func (l *loader) listening(c *Config, o Options) {
+	source, key := l.source, "listen"
+	ways := map[string]string{
+		source:               "tokenFile, auth or tls.clientCA), or set insecure: true",
+		"--listen":           "--token-file, --tls-client-ca, or auth in a configuration), or give --insecure",
+		envPrefix + "LISTEN": "MCP_PROXY_TOKEN_FILE, or auth or tls.clientCA in a configuration), or set MCP_PROXY_INSECURE=true",
+	}
+	switch {
+	case len(o.Listen) > 0:
+		source, key = "--listen", ""
+	case os.Getenv(envPrefix+"LISTEN") != "":
+		source, key = envPrefix+"LISTEN", ""
+	}
+	if len(c.Listen) == 0 {
+		l.fail(source, key, "needs an address")
+	}
+	for _, a := range c.Listen {
+		switch {
+		case !isLocal(a) && !c.Proves() && !c.Insecure:
+			l.fail(source, key, "%s can be reached from other machines: let clients prove who they are (%s", tree.Quote(a), ways[source])
+		case c.overheard(a):
+			l.warn(source, key, "tokens can be read on their way to %s: set tls, or an https publicURL if something before us ends TLS", tree.Quote(a))
+		}
+	}
 }

@@ -74,12 +74,12 @@ func TestServeFlags(t *testing.T) {
 		t.Errorf("authorities alone: %s", got)
 	}
 	got := problems(t, Options{File: file, TLS: ListenTLS{Key: "key"}, PublicURL: "https://me:hidden@example.com"})
-	if got != "--public-url: must be "+ownURL.what+"\n" {
+	if got != "--public-url: must be "+rules["publicURL"].what+"\n" {
 		t.Errorf("a password: %s", got)
 	}
 	t.Setenv("MCP_PROXY_PUBLIC_URL", "https://me:hidden@example.com")
 	t.Setenv("MCP_PROXY_TOKEN_STORE", "keychain")
-	want := "MCP_PROXY_PUBLIC_URL: must be " + ownURL.what + "\nMCP_PROXY_TOKEN_STORE: must be file or keyring, not \"keychain\"\n"
+	want := "MCP_PROXY_PUBLIC_URL: must be " + rules["publicURL"].what + "\nMCP_PROXY_TOKEN_STORE: must be file or keyring, not \"keychain\"\n"
 	if got := problems(t, Options{File: file}); got != want {
 		t.Errorf("the environment: %s", got)
 	}

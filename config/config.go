@@ -3,84 +3,100 @@ package config
 import (
 	"reflect"
 	"slices"
-	"strings"
 	"time"
 )
 
 // A Config is a whole, valid configuration with every default filled in.
+//
+// The tags of its fields declare the keys of a file; doc.go lists them. In doc 'quotes'
+// are code.
 type Config struct {
 	// File is where it came from, as it was named; empty without a file.
-	File string `mapstructure:"-"`
+	File string
 
 	// Read are the files that it was read from, absolute: File, and those that its values
 	// come from.
-	Read []string `mapstructure:"-"`
+	Read []string
 
-	Frontend `mapstructure:",squash"`
+	Frontend
 
-	SessionIdle   time.Duration // an HTTP session without traffic ends after this
-	SessionGone   time.Duration // and after this if its GET stream closed and nothing came since
-	ListTimeout   time.Duration // an upstream slower than this is left out of a merged list
-	Drain         time.Duration // for requests in flight when the client's input ends; may be zero
-	DrainDelay    time.Duration // readiness fails so long before the shutdown; may be zero
-	ShutdownGrace time.Duration // the whole budget of a shutdown; may be zero
-	Prefix        string        // "auto", "always" or "never"
-	TokenStore    string        // where the tokens of logins are kept: "file" or "keyring"
+	Limits        Limits        `key:"limits" table:"limits"`
+	SessionIdle   time.Duration `key:"sessionIdle" table:"limits" default:"30m" min:"1ns" doc:"an HTTP session without traffic ends after this time"`
+	SessionGone   time.Duration `key:"sessionGone" table:"limits" default:"5m" min:"1ns" doc:"an HTTP session whose GET stream closed ends after this time, if its client does not return. A client returns when it opens the stream again, sends a request or receives a response. From then on 'sessionIdle' applies, since some clients continue without the stream. Requests in flight and unfinished tasks keep the session, for 'sessionIdle' at most"`
+	ListTimeout   time.Duration `key:"listTimeout" table:"limits" default:"10s" min:"1ns" doc:"merged lists leave out an upstream that is slower than this. Later lists do not wait for it until it answers, or no other upstream can"`
+	Drain         time.Duration `key:"drain" table:"limits" default:"5s" doc:"time for requests in flight when a stdio client closes stdin"`
+	DrainDelay    time.Duration `key:"drainDelay" table:"limits" default:"0s" doc:"after SIGTERM '/readyz' fails, and 'serve' and 'host' keep serving for this time. Then 'shutdownGrace' begins. A second signal skips the rest of the delay"`
+	ShutdownGrace time.Duration `key:"shutdownGrace" table:"limits" default:"8s" doc:"total time for a shutdown, including the upstreams"`
 
-	Limits    Limits     `mapstructure:"-"`
-	Admin     Admin      `mapstructure:"-"` // where operators look in
-	Logs      Logs       `mapstructure:"-"` // besides what always is
-	Traces    Traces     `mapstructure:"-"` // of calls, and where they go
-	Policies  []Policy   `mapstructure:"-"` // what clients may, in the order of the file; nil: everything
-	Upstreams []Upstream `mapstructure:"-"` // in the order of the file; disabled ones are left out
-	Links     []Link     `mapstructure:"-"` // in the order of the file
+	// Upstreams and Links are in the order of the file; disabled ones are left out.
+	Upstreams  []Upstream `key:"upstreams" table:"servers" doc:"[servers](#upstreams), by name"`
+	Links      []Link     `key:"links" table:"servers" doc:"[hosts elsewhere](#links), by name"`
+	Prefix     string     `key:"prefix" table:"servers" default:"auto" enum:"auto,always,never" doc:"names as 'upstream__name': 'auto' with several upstreams, 'always', 'never'"`
+	TokenStore string     `key:"tokenStore" table:"servers" default:"file" enum:"file,keyring" doc:"where the tokens of logins are kept: 'file', or the 'keyring' of the system"`
+
+	// Policies say what clients may do, in the order of the file; nil: everything.
+	Policies []Policy `key:"policies" table:"clients" empty:"leave it out if all clients may do everything, or write - {who: any}" doc:"[what they may do](#what-clients-may-do); without it everything"`
+
+	Admin  Admin  `key:"admin" table:"operators"`
+	Logs   Logs   `key:"logs" table:"operators"`
+	Traces Traces `key:"traces" table:"operators"`
 }
 
-// Frontend is how clients reach serve, and how they prove who they are.
+// Frontend is how clients reach serve, and how they authenticate.
 type Frontend struct {
-	Listen         []string  // HOST:PORT or unix:///path
-	TLS            ListenTLS `mapstructure:"-"` // that serve ends itself; the zero value: none
-	PublicURL      string    // how clients reach us, without a slash at the end: https://mcp.example.com; empty: unknown
-	TokenFile      string    // path of the bearer token; empty: clients need none
-	Auth           Auth      `mapstructure:"-"` // who clients are, besides TokenFile
-	Insecure       bool      // listening beyond loopback without a token is intended
-	AllowedHosts   []string  // besides loopback names and the listen addresses; "*" is any
-	AllowedOrigins []string  // besides loopback; "*" is any
+	Listen         []string  `key:"listen" table:"addresses" is:"address" default:"127.0.0.1:8080" doc:"'HOST:PORT' or 'unix:///path'. Beyond loopback only if clients authenticate ('tokenFile', 'auth' or 'tls.clientCA'), or with 'insecure: true'"`
+	Insecure       bool      `key:"insecure" table:"addresses" doc:"listen beyond loopback although clients do not authenticate"`
+	TLS            ListenTLS `key:"tls" table:"addresses"`
+	PublicURL      string    `key:"publicURL" table:"addresses" is:"publicURL" doc:"how clients reach us, such as 'https://mcp.example.com': 'https', or 'http' for this machine. Its name is an allowed 'Host'"` // without a slash at the end
+	AllowedHosts   []string  `key:"allowedHosts" table:"addresses" is:"host" doc:"allowed values of 'Host', besides loopback names and the listen addresses; '\"*\"': any"`
+	AllowedOrigins []string  `key:"allowedOrigins" table:"addresses" is:"origin" doc:"allowed web origins, besides loopback; '\"*\"': any. All allowed origins get CORS headers"`
+	TokenFile      string    `key:"tokenFile" table:"clients" is:"path" doc:"file with the bearer token that clients must send; read again when it changes"`
+	Auth           Auth      `key:"auth" table:"clients" doc:"[who clients are](#who-clients-are), besides 'tokenFile'"`
 }
 
-// Changed names the top-level keys whose values are others in now: those that a reload does
-// not apply, which are all but upstreams and links.
-func (c *Config) Changed(now *Config) (keys []string) {
-	before, after := reflect.ValueOf(*c), reflect.ValueOf(*now)
-	for _, f := range reflect.VisibleFields(before.Type()) {
-		switch {
-		case f.Anonymous || slices.Contains([]string{"File", "Read", "Upstreams", "Links", "TokenFile", "Auth", "Policies"}, f.Name):
-		case !reflect.DeepEqual(before.FieldByIndex(f.Index).Interface(), after.FieldByIndex(f.Index).Interface()):
-			keys = append(keys, keyOf(f.Name))
-		}
-	}
-	return keys
+// ListenTLS holds the paths of PEM files with which serve terminates TLS. They are read
+// again when they change. Cert and Key come together.
+type ListenTLS struct {
+	Cert     string `key:"cert" is:"path" doc:"PEM file of our certificate: 'serve' terminates TLS itself"`
+	Key      string `key:"key" is:"path" doc:"PEM file of its private key"`
+	ClientCA string `key:"clientCA" is:"path" doc:"PEM file of authorities: clients authenticate with certificates of these"`
 }
 
-// keyOf is the key of a field: tls, publicURL.
-func keyOf(field string) string {
-	if field == strings.ToUpper(field) {
-		return strings.ToLower(field)
-	}
-	return strings.ToLower(field[:1]) + field[1:]
-}
-
-// Logs says what is logged besides what always is.
+// Logs says what is logged in addition.
 type Logs struct {
-	Calls bool // one line for each call
+	Calls bool `key:"calls" doc:"one info line for each call: client, target, duration and result. Beyond 100 lines a second calls are left out, and the next line says how many ('left_out'); failed calls have 100 lines of their own"`
 }
 
 // Limits bound what clients may ask for. All are positive.
 type Limits struct {
-	Message  int64 // bytes of one message
-	Depth    int   // levels of nesting in a message
-	InFlight int   // requests in flight of one client
-	Sessions int   // client sessions at once
+	Message  int64 `key:"message" is:"size" default:"16MiB" doc:"size of one message, in either direction"`
+	Depth    int   `key:"depth" default:"1000" min:"1" max:"1000" doc:"levels of nesting in a message"`
+	InFlight int   `key:"inFlight" default:"1024" min:"1" doc:"requests in flight of one client"`
+	Sessions int   `key:"sessions" default:"256" min:"1" doc:"client sessions at a time; more get 503 with 'Retry-After'. Each needs a file descriptor ('ulimit -n'), and some memory for each upstream"`
+}
+
+// Admin is where operators connect, besides the Unix socket that each command has anyway.
+type Admin struct {
+	Listen    []string `key:"listen" is:"address" doc:"'HOST:PORT' or 'unix:///path' for [operators](operations.md), besides the socket that each process has"`
+	TokenFile string   `key:"tokenFile" is:"file" doc:"file with the bearer token that operators on TCP send; without it they get only probes and metrics"`
+	Payloads  bool     `key:"payloads" doc:"operators on a Unix socket may see the content of messages ('tap --payloads', with what looks like a secret left out), and record all of it ('tap --record')"`
+}
+
+// Traces says where traces of calls go. The zero value: where the environment says.
+type Traces struct {
+	Endpoint    string            `key:"endpoint" is:"collector" doc:"base URL of a collector that gets [traces](operations.md#traces) of calls (OTLP over HTTP). Without it the variables of OpenTelemetry apply, such as 'OTEL_EXPORTER_OTLP_ENDPOINT'; without these there are no traces"`
+	Sample      *float64          `key:"sample" is:"fraction" shown:"'1'" doc:"fraction of the traces without a parent that is recorded, from 0 to 1"` // nil: what the environment says, else all
+	HeadersFrom map[string]string `key:"headersFrom" is:"file" keys:"headerName" doc:"headers for the collector, with values from files that are read again when they change"`
+	TLS         TLS               `key:"tls" doc:"PEM files for an 'https' endpoint: its authorities, our certificate and its private key"`
+	Off         bool              // nowhere, whatever the environment says; no file says so
+}
+
+// TLS holds the paths of PEM files; empty ones mean the system's roots and no
+// client certificate. Cert and Key come together.
+type TLS struct {
+	CA   string `key:"ca" is:"path"`
+	Cert string `key:"cert" is:"path"`
+	Key  string `key:"key" is:"path"`
 }
 
 // An Upstream is one configured server: a Process with a Command, a Remote with a URL, or a
@@ -88,83 +104,76 @@ type Limits struct {
 type Upstream struct {
 	Name string // [A-Za-z0-9_-]{1,32} without "__"
 	Key  string // where it is configured, for error lines: upstreams.docs
-	Type string // what an entry of mcpServers says: "stdio", "http", "sse", "ws"; empty: nothing
+
+	// What only entries of other programs say.
+	Type    string `key:"type" is:"serverType" foreign:"true"` // "stdio", "http", "sse", "ws"; empty: nothing
+	EnvFile string `key:"envFile" is:"file" foreign:"true"`    // its variables are in Env
 
 	Process
 	Remote
-	Replay string // absolute path of a recording that answers in place of a server
+	Replay string `key:"replay" is:"file" doc:"instead of a command: a recording ('tap --record FILE') that answers in place of the server"` // absolute
 
-	Era            string        // "legacy" or "modern": what the server speaks; empty: found out
-	Shared         bool          // session: shared; else each client has its own
-	Required       bool          // readiness waits for it
-	Roots          []string      // shared only: URIs that answer roots/list outside of a call; nil: it is refused then
-	StartTimeout   time.Duration // positive
-	RequestTimeout time.Duration // zero: the client's own
-	WriteTimeout   time.Duration // positive
-	StopGrace      time.Duration // positive
-	Prefix         *string       // overrides Config.Prefix for this upstream; may be ""
-	Tools          Tools
+	Era            string        `key:"era" is:"era" shown:"'auto'" doc:"what it speaks: 'legacy' (until 2025-11-25), 'modern' (2026-07-28), or 'auto': [the proxy finds out](eras.md)"` // empty: auto
+	Shared         bool          `key:"session" is:"session" shown:"'isolated'" doc:"'isolated': each client has its own process or session; 'shared': all clients share one"`
+	Roots          []string      `key:"roots" is:"uri" shown:" " doc:"shared only: URIs that answer its 'roots/list' outside of a call. Without them such a request is refused"`
+	Required       bool          `key:"required" doc:"[readiness](operations.md) waits for it. It starts with the proxy: a shared server keeps running, and is restarted when it ends. An isolated command, or a session with a remote server, is tried until it answers 'initialize' once"`
+	StartTimeout   time.Duration `key:"startTimeout" default:"30s" min:"1ns" doc:"for the answer to 'initialize'. A client's own 'initialize' waits at most 8 s, and for a server that was late before only if no other answers. The start continues"`
+	RequestTimeout time.Duration `key:"requestTimeout" default:"0s" doc:"for an answer or progress, without a maximum. It pauses while the client is asked something; '0': as long as the client waits"`
+	WriteTimeout   time.Duration `key:"writeTimeout" default:"60s" min:"1ns" doc:"a server that does not read stdin for this time is stopped"`
+	StopGrace      time.Duration `key:"stopGrace" default:"2s" min:"1ns" doc:"time between closing stdin and SIGTERM, and again before SIGKILL"`
+	Prefix         *string       `key:"prefix" is:"prefix" shown:"its name" doc:"replaces the upstream's name in the names that clients see; '\"\"': no prefix"`
+	Tools          Tools         `key:"tools" doc:"globs on the server's own tool names; deny wins. Calls are refused, too"`
 }
 
 // A Process is a server that we start.
 type Process struct {
-	Command    string // absolute if it was given with a slash, else looked up in PATH
-	Args       []string
-	Env        map[string]string
-	InheritEnv []string // names besides the usual ones (a final * matches the rest), or "all"
-	Cwd        string   // absolute; empty: the proxy's own
+	Command    string            `key:"command" is:"command" doc:"the program of a server that speaks MCP on stdin and stdout"` // absolute if it was given with a slash, else looked up in PATH
+	Args       []string          `key:"args" is:"loose" doc:"its arguments"`
+	Env        map[string]string `key:"env" is:"loose" keys:"envName" doc:"environment variables for it"`
+	InheritEnv []string          `key:"inheritEnv" is:"envName" doc:"our variables that it gets besides 'PATH', 'HOME', 'USER', 'LOGNAME', 'SHELL', 'TERM', 'LANG', 'LC_*', 'TZ', 'TMPDIR', proxy settings, 'SSL_CERT_FILE', 'SSL_CERT_DIR', 'NODE_EXTRA_CA_CERTS' and 'REQUESTS_CA_BUNDLE'. 'AWS_*' means all that begin with 'AWS_', '[all]' means all"`
+	Cwd        string            `key:"cwd" is:"path" shown:"the proxy's own" doc:"working directory. It is relative to the config file, and so is a command with a slash"` // absolute; empty: the proxy's own
 }
 
 // A Remote is a server elsewhere.
 type Remote struct {
-	URL           string            // http, https, ws or wss
-	Headers       map[string]string // names with their case kept, unique without regard to it
-	HeadersFrom   map[string]string // header name to the path of a file that holds its value
-	TLS           TLS
-	Auth          UpstreamAuth // how we prove who we are there; excludes a header Authorization
-	MaxConcurrent int          // requests at once; zero: no bound
+	URL           string            `key:"url" is:"url" doc:"instead of a command: a remote server, 'http(s)://' or 'ws(s)://'"`
+	Headers       map[string]string `key:"headers" is:"header" keys:"headerName" doc:"for each HTTP request to it"` // names are unique without regard to case
+	HeadersFrom   map[string]string `key:"headersFrom" is:"file" keys:"headerName" doc:"the same with values from files, which are read again when they change. If a file is missing or empty, requests fail"`
+	TLS           TLS               `key:"tls" shown:"the system's" doc:"PEM files: the authority to trust, our certificate and its private key. 'HTTPS_PROXY' and the like are used"`
+	Auth          UpstreamAuth      `key:"auth" doc:"only with 'url': [how we authenticate](#how-the-proxy-proves-who-it-is)"`
+	MaxConcurrent int               `key:"maxConcurrent" default:"0" doc:"only with an 'http(s)' 'url': concurrent requests to it, of all clients together. Others wait; '0': no bound"`
 }
-
-// TLS holds the paths of PEM files; empty ones mean the system's roots and no
-// client certificate. Cert and Key come together.
-type TLS struct{ CA, Cert, Key string }
 
 // Tools selects tools by globs on their original names. The zero value allows all.
 type Tools struct {
-	Allow []string // empty: all
-	Deny  []string // wins over Allow
+	Allow []string `key:"allow" is:"glob"` // empty: all
+	Deny  []string `key:"deny" is:"glob"`  // wins over Allow
 }
 
 // A Link leads to a host elsewhere. Either we dial it (Dial), or it dials us (Accept).
 type Link struct {
-	Name      string       // as an upstream's
-	Key       string       // where it is configured, for error lines: links.tools
-	Dial      string       // unix, tcp, tls, ws or wss URL; empty with Accept
-	Accept    bool         // needs TokenFile
-	TokenFile string       // path of the bearer token: what the host must send (Accept), or what we send (ws and wss)
-	TLS       TLS          // of a tls or wss Dial; Cert and Key are ours
-	Auth      UpstreamAuth // of a ws or wss Dial; excludes TokenFile
-	Insecure  bool         // a tcp or ws Dial of another machine is intended
-	Required  bool         // readiness waits for it
-	Upstreams []string     // globs on names and prefixes that the host may announce; nil: any
+	Name string // as an upstream's
+	Key  string // where it is configured, for error lines: links.tools
 
-	// Heartbeat is how often the host is asked for a sign of life. After three
-	// without an answer it is gone. Positive.
-	Heartbeat time.Duration
+	Dial      string        `key:"dial" is:"dialURL" doc:"where its host listens: 'unix:///path', 'tls://' or 'wss://'; on this machine also 'tcp://' or 'ws://'"`
+	Accept    bool          `key:"accept" doc:"its host dials us, at '/link'"` // needs TokenFile
+	TokenFile string        `key:"tokenFile" is:"path" doc:"file with the bearer token that the host must send ('accept'), or that we send ('ws', 'wss'). Each accepted host has its own. Read again when it changes"`
+	TLS       TLS           `key:"tls" doc:"PEM files for 'tls' and 'wss': the authority to trust, our certificate and its private key"`
+	Auth      UpstreamAuth  `key:"auth" doc:"[how we authenticate](#how-the-proxy-proves-who-it-is), instead of 'tokenFile' ('ws', 'wss' to dial)"`
+	Upstreams []string      `key:"upstreams" is:"glob" min:"1" shown:"any" doc:"globs on what the host may announce: names of upstreams, and prefixes where it sets some. No later link gets such a name, whether this one is up or not: [who has a name](#two-upstreams-with-one-name)"`
+	Required  bool          `key:"required" doc:"[readiness](operations.md) waits until the link is up, and fails while it is down"`
+	Heartbeat time.Duration `key:"heartbeat" default:"5s" min:"1ns" doc:"how often the host is pinged. After three pings without an answer the link is down"`
 }
 
-// defaultLimits, defaultLink and defaultUpstream are the defaults below the top level;
-// settings has those of the top level.
-func defaultLimits() Limits {
-	return Limits{Message: 16 << 20, Depth: 1000, InFlight: 1024, Sessions: 256}
-}
-
-func defaultLink() Link { return Link{Heartbeat: 5 * time.Second} }
-
-func defaultUpstream() Upstream {
-	return Upstream{
-		StartTimeout: 30 * time.Second,
-		WriteTimeout: 60 * time.Second,
-		StopGrace:    2 * time.Second,
+// Changed names the top-level keys whose values differ in now, and that a reload does not
+// apply.
+func (c *Config) Changed(now *Config) (keys []string) {
+	applied := []string{"upstreams", "links", "tokenFile", "auth", "policies"}
+	before, after := reflect.ValueOf(*c), reflect.ValueOf(*now)
+	for _, f := range fieldsOf(before.Type()) {
+		if !slices.Contains(applied, f.key) && !reflect.DeepEqual(before.FieldByIndex(f.index).Interface(), after.FieldByIndex(f.index).Interface()) {
+			keys = append(keys, f.key)
+		}
 	}
+	return keys
 }

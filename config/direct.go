@@ -3,12 +3,15 @@ package config
 import (
 	"net/url"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"runtime"
 	"slices"
 	"strings"
 
 	"github.com/mattn/go-shellwords"
+
+	"github.com/mcp-proxy/mcp-proxy/config/tree"
 )
 
 // direct adds the upstreams that the command line gives instead of a file.
@@ -53,10 +56,10 @@ func hostOf(address string) string {
 func (l *loader) servers(given []string) (all []Upstream) {
 	for _, s := range given {
 		name, what, found := strings.Cut(s, "=")
-		key := "--server " + printable(name)
+		key := "--server " + tree.Printable(name)
 		words, end, err := commandWords(what, runtime.GOOS == "windows")
 		switch {
-		case !found || !isName(name):
+		case !found || !tree.IsName(name):
 			l.fail("--server", "", "must be NAME=COMMAND or NAME=URL, and NAME %s", nameRule)
 		case slices.ContainsFunc(all, func(u Upstream) bool { return u.Name == name }):
 			l.fail(key, "", "is given twice")
@@ -127,11 +130,16 @@ func (l *loader) commands(all []Upstream, o Options) {
 	}
 }
 
+func newUpstream(name, key string) Upstream {
+	u := Upstream{Name: name, Key: key}
+	setDefaults(reflect.ValueOf(&u).Elem())
+	return u
+}
+
 // commandLine is the upstream of a command and its arguments. A path counts from the working
 // directory. It gets the whole environment, as in a shell.
 func (l *loader) commandLine(name, key string, command []string) Upstream {
-	u := defaultUpstream()
-	u.Name, u.Key = name, key
+	u := newUpstream(name, key)
 	u.Command, u.Args = command[0], slices.Clone(command[1:])
 	u.InheritEnv = []string{"all"}
 	if u.Command == "" {
@@ -147,10 +155,10 @@ func (l *loader) commandLine(name, key string, command []string) Upstream {
 
 // remote is the upstream of a URL and its headers.
 func (l *loader) remote(name, key, url string, headers []string) Upstream {
-	u := defaultUpstream()
-	u.Name, u.Key, u.URL = name, key, url
-	if _, ok := httpURL.parse(url); !ok {
-		l.fail(key, "", "must be %s", httpURL.what)
+	u := newUpstream(name, key)
+	u.URL = url
+	if !takes("url", url) {
+		l.fail(key, "", "must be %s", rules["url"].what)
 	}
 	for _, h := range headers {
 		l.header(&u, h)
@@ -176,7 +184,7 @@ func (l *loader) header(u *Upstream, given string) {
 		l.fail("--header", name, "%s", w)
 	}
 	if !isHeaderValue(text) {
-		l.fail("--header", name, "must be %s", header.what)
+		l.fail("--header", name, "must be %s", rules["header"].what)
 	}
 	if u.Headers == nil {
 		u.Headers = make(map[string]string)

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"unicode"
+
+	"github.com/mcp-proxy/mcp-proxy/config/tree"
 )
 
 // FuzzLoad feeds any bytes in each format: Load ends, never panics, says the
@@ -74,7 +76,7 @@ func readable(t *testing.T, lines []string) {
 func sound(t *testing.T, c *Config) {
 	names := make(map[string]bool)
 	for _, u := range c.Upstreams {
-		if !isName(u.Name) || names[u.Name] {
+		if !tree.IsName(u.Name) || names[u.Name] {
 			t.Errorf("bad or repeated name %q", u.Name)
 		}
 		names[u.Name] = true
@@ -86,10 +88,10 @@ func sound(t *testing.T, c *Config) {
 		}
 	}
 	for _, l := range c.Links {
-		if !isName(l.Name) || (l.Dial == "") != l.Accept || l.Accept && l.TokenFile == "" {
+		if !tree.IsName(l.Name) || (l.Dial == "") != l.Accept || l.Accept && l.TokenFile == "" {
 			t.Errorf("a link that leads nowhere: %+v", l)
 		}
-		if l.Dial != "" && parseEndpoint(l.Dial).exposed() && !l.Insecure {
+		if l.Dial != "" && parseEndpoint(l.Dial).exposed() {
 			t.Errorf("%s: exposed without a word", l.Name)
 		}
 	}

@@ -35,7 +35,7 @@ func (h HostLink) Check() error {
 	case h.Listen != "":
 		c.listen(parseEndpoint(h.Listen))
 	case !isURL(linkSchemes...)(h.Dial):
-		c.fail("--dial", "", "must be %s", dialURL.what)
+		c.fail("--dial", "", "must be %s", rules["dialURL"].what)
 	default:
 		c.dial(parseEndpoint(h.Dial))
 	}

@@ -8,12 +8,15 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"unicode"
-	"unicode/utf8"
 
 	"github.com/spf13/viper"
+
+	"github.com/mcp-proxy/mcp-proxy/config/forms"
+	"github.com/mcp-proxy/mcp-proxy/config/tree"
 )
 
 // Options say where a configuration comes from. The zero value searches for a
@@ -30,7 +33,7 @@ type Options struct {
 	// searched for then, and a given file must not have upstreams.
 	Command []string
 
-	// Servers are upstreams as NAME=COMMAND LINE or NAME=URL, in the place of a file, too.
+	// Servers are upstreams as NAME=COMMAND LINE or NAME=URL, instead of a file, too.
 	Servers []string
 
 	// Env (NAME=VALUE), Cwd and Shared are for the commands that are given here.
@@ -60,6 +63,13 @@ type Options struct {
 	Host bool
 }
 
+// A Problem is one mistake in a configuration.
+type Problem = tree.Problem
+
+// Problems are all mistakes that were found. An error of [Load] or [HostLink.Check] is
+// always a non-empty Problems.
+type Problems = tree.Problems
+
 // Load reads, completes and validates a configuration. It returns warnings with it,
 // one line each. The error is a [Problems] with every mistake; then the Config has no more
 // than File and Read.
@@ -75,25 +85,38 @@ func Load(o Options) (*Config, []string, error) {
 	return c, warnings, nil
 }
 
-// Read is Load, but with mistakes its Config is as much as could be read: what that names can be
-// looked at, and must not be served.
+// Read is Load, but with mistakes its Config is as much as could be read: it can be
+// inspected, and must not be served.
 func Read(o Options) (*Config, []string, Problems) {
-	l := &loader{cfg: Config{Limits: defaultLimits()}}
+	l := &loader{reader: reader{ignored: make(map[string]bool)}}
+	setDefaults(reflect.ValueOf(&l.cfg).Elem())
 	v := layered(l)
 	if l.find(o) {
 		l.read(v)
 	}
 	l.flags(v, o)
-	l.environment(v)
+	l.settle(v)
 
-	return l.config(v, o), l.warnings, l.problems
+	c := &l.cfg
+	c.File, c.Read = l.source, l.files
+	c.TLS.override(o.TLS)
+	l.direct(c, o)
+	l.complete(c, o)
+	return c, l.warnings, l.problems
 }
 
-var extensions = []string{".yaml", ".yml", ".json", ".toml"}
+// A loader is the state of one Load.
+type loader struct {
+	reader
+	cfg Config // what the file says; the settings of other layers come last
+}
 
 // formats are those of files by their extensions. JSON may have comments and trailing
 // commas.
 var formats = map[string]string{".yaml": "yaml", ".yml": "yml", ".json": "json", ".jsonc": "json", ".toml": "toml"}
+
+// extensions are those of files that are searched for.
+var extensions = []string{".yaml", ".yml", ".json", ".toml"}
 
 // find sets the file to read, if there is one.
 func (l *loader) find(o Options) bool {
@@ -119,7 +142,7 @@ func (l *loader) find(o Options) bool {
 	return true
 }
 
-// search finds a file in dir. A file that cannot be looked at counts: reading it will
+// search finds a file in dir. A file that cannot be inspected is found, too: reading it will
 // say why.
 func search(dir string) string {
 	if dir == "" {
@@ -148,8 +171,7 @@ func userDir() string {
 
 // read hands the file to viper, which hands it back to Decode.
 func (l *loader) read(v *viper.Viper) {
-	ext := strings.ToLower(filepath.Ext(l.source))
-	format, ok := formats[ext]
+	format, ok := formats[strings.ToLower(filepath.Ext(l.source))]
 	if !ok {
 		l.fail(l.source, "", "is of no known format: its name must end in .yaml, .yml, .json, .jsonc or .toml")
 		return
@@ -168,9 +190,7 @@ func (l *loader) read(v *viper.Viper) {
 }
 
 // Decoder makes the loader viper's codec for every format.
-func (l *loader) Decoder(format string) (viper.Decoder, error) {
-	return decoder{l, format}, nil
-}
+func (l *loader) Decoder(format string) (viper.Decoder, error) { return decoder{l, format}, nil }
 
 // A decoder reads one file into the loader.
 type decoder struct {
@@ -178,90 +198,95 @@ type decoder struct {
 	format string
 }
 
-// Decode gives viper the top-level settings, typed, and keeps all else, whose
+// Decode gives viper the top-level settings, typed, and keeps everything else, whose
 // keys viper would lower-case. Mistakes within the file go to the problems; an
 // error is a file that could not be parsed at all.
 func (d decoder) Decode(data []byte, top map[string]any) error {
-	root, err := parse(d.format, data)
+	root, duplicates, err := tree.Parse(d.format, data)
 	if err != nil {
 		return err
 	}
-	dropDuplicates(root, "", func(key string) { d.fail(d.source, key, "duplicate key") })
-
-	known := d.fields(top)
-	file := value{&d.reader, root, ""}
-	if f := d.foreignIn(root); f != nil {
-		f.read(file, known)
-		return nil
+	for _, key := range duplicates {
+		d.fail(d.source, key, "duplicate key")
 	}
-	if d.strange(root, known) {
+	if !d.convert(root) && d.strange(root) {
 		d.fail(d.source, "", "has no servers: they are in upstreams, or in mcpServers and the like if another program has written it")
 		return nil
 	}
-	file.strict(known)
+	root.Take("$schema") // for editors
+	cfg := reflect.ValueOf(&d.cfg).Elem()
+	value{&d.reader, root}.structure(cfg)
+	for _, s := range settings() {
+		if root.Has(s.key) {
+			top[s.key] = cfg.FieldByIndex(s.index).Interface()
+		}
+	}
 	return nil
 }
 
+// convert brings a file that another program has written into our form.
+func (l *loader) convert(root *tree.Node) bool {
+	form := forms.Detect(l.source, root)
+	if form == nil {
+		return false
+	}
+	l.dir = forms.Folder(l.dir)
+	l.inputs = slices.Concat(root.Get("inputs").All(), root.Get("mcp").Get("inputs").All())
+	problems := forms.Convert(form, &forms.File{Path: l.source, Dir: l.dir, Node: root})
+	for _, p := range problems {
+		if p.Warning {
+			l.warn(l.source, p.Key, "%s", p.Text)
+		} else {
+			l.fail(l.source, p.Key, "%s", p.Text)
+		}
+	}
+	l.others(root)
+	return true
+}
+
+// others takes the keys out of a file of another program that are not ours, and warns of
+// them, unless one may be a slip in a key that restricts what is served.
+func (l *loader) others(root *tree.Node) {
+	var others, names []string
+	for _, f := range fieldsOf(reflect.TypeFor[Config]()) {
+		names = append(names, f.key)
+	}
+	guarding := append([]string{"tokenFile", "policies", "limits", "allowedHosts", "allowedOrigins"}, forms.Guarding...)
+	for _, m := range slices.Clone(root.Members) {
+		v := value{&l.reader, m.Value}
+		switch {
+		case m.Key == "$schema" || slices.ContainsFunc(names, func(key string) bool { return strings.EqualFold(key, m.Key) }):
+			continue
+		case Nearest(m.Key, guarding) != "":
+			v.wrong("unknown key; did you mean %s?", Nearest(m.Key, guarding))
+		case Nearest(m.Key, names) != "":
+			v.caution("unknown key, ignored%s", DidYouMean(m.Key, names))
+		default:
+			others = append(others, tree.Printable(m.Key))
+		}
+		root.Take(m.Key)
+	}
+	const most = 5
+	if n := len(others) - most; n > 1 {
+		others = append(others[:most-1], fmt.Sprintf("%s and %d others", others[most-1], n))
+	}
+	if len(others) > 0 {
+		l.warn(l.source, "", "other settings, ignored: %s", strings.Join(others, ", "))
+	}
+}
+
 // strange reports whether not one key of a file is ours, or meant to be.
-func (l *loader) strange(root *node, known fields) bool {
-	for _, m := range root.members {
-		if _, ours := known[m.key]; m.key != "$schema" && (ours || Nearest(strings.ToLower(m.key), known.keys()) != "") {
+func (l *loader) strange(root *tree.Node) bool {
+	var names []string
+	for _, f := range fieldsOf(reflect.TypeFor[Config]()) {
+		names = append(names, f.key)
+	}
+	for _, m := range root.Members {
+		if m.Key != "$schema" && (slices.Contains(names, m.Key) || Nearest(strings.ToLower(m.Key), names) != "") {
 			return false
 		}
 	}
-	return len(root.members) > 0
-}
-
-// fields are the keys of a file. Settings that viper layers go to top.
-func (l *loader) fields(top map[string]any) fields {
-	known := fields{
-		"$schema":   func(value) {}, // for editors
-		"limits":    l.readLimits,
-		"tls":       into(&l.cfg.TLS, value.listenTLS),
-		"logs":      func(v value) { v.strict(fields{"calls": into(&l.cfg.Logs.Calls, truth.read)}) },
-		"auth":      l.readAuth,
-		"traces":    l.readTraces,
-		"policies":  l.readPolicies,
-		"admin":     l.readAdmin,
-		"upstreams": l.readUpstreams,
-		"links":     l.readLinks,
-	}
-	for _, s := range settings {
-		known[s.key] = func(v value) {
-			if typed, ok := s.file(v); ok {
-				top[s.key] = typed
-			}
-		}
-	}
-	return known
-}
-
-func (l *loader) readLimits(v value) {
-	v.strict(fields{
-		"message":  into(&l.cfg.Limits.Message, size.read),
-		"depth":    into(&l.cfg.Limits.Depth, levels.read),
-		"inFlight": into(&l.cfg.Limits.InFlight, positive.read),
-		"sessions": into(&l.cfg.Limits.Sessions, positive.read),
-	})
-}
-
-// parse reads one file into a tree. An empty file is null.
-func parse(format string, data []byte) (*node, error) {
-	if len(data) > maxBytes {
-		return nil, errTooLarge
-	}
-	if !utf8.Valid(data) {
-		return nil, errNotUTF8
-	}
-	data = bytes.TrimPrefix(data, []byte("\xef\xbb\xbf")) // editors on Windows write it
-	switch format {
-	case "json":
-		return parseJSON(data)
-	case "toml":
-		return parseTOML(data)
-	default:
-		return parseYAML(data)
-	}
+	return len(root.Members) > 0
 }
 
 // readFile reads one byte more than a file may have.
@@ -271,7 +296,7 @@ func readFile(name string) ([]byte, error) {
 		return nil, cause(err)
 	}
 	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, maxBytes+1))
+	data, err := io.ReadAll(io.LimitReader(f, tree.MaxBytes+1))
 	return data, cause(err)
 }
 
@@ -290,63 +315,15 @@ func oneLine(s string) string {
 	}), " ")
 }
 
-// flags sets what flags say above all other layers.
-func (l *loader) flags(v *viper.Viper, o Options) {
-	for _, a := range o.Listen {
-		if !isAddress(a) {
-			l.fail("--listen", "", "must be %s, not %s", address.what, quote(a))
-		}
-	}
-	if len(o.Listen) > 0 {
-		v.Set("listen", o.Listen)
-	}
-	for _, s := range o.AllowedOrigins {
-		if !isOrigin(s) {
-			l.fail("--cors", "", "must be %s, not %s", origin.what, quote(s))
-		}
-	}
-	if len(o.AllowedOrigins) > 0 {
-		v.Set("allowedOrigins", o.AllowedOrigins)
-	}
-	if o.TokenFile != "" {
-		v.Set("tokenFile", o.TokenFile)
-	}
-	if o.Insecure != nil {
-		v.Set("insecure", *o.Insecure)
-	}
-	if o.PublicURL == "" {
-		return
-	}
-	v.Set("publicURL", o.PublicURL)
-	if _, ok := ownURL.parse(o.PublicURL); !ok {
-		l.fail("--public-url", "", "must be %s", ownURL.what)
-		v.Set("publicURL", "")
-	}
-}
-
-// config puts the parts together and checks what concerns several of them.
-func (l *loader) config(v *viper.Viper, o Options) *Config {
-	c := &l.cfg
-	c.File, c.Read = l.source, l.files
-	c.TLS.flags(o.TLS)
-	if err := v.Unmarshal(c); err != nil && len(l.problems) == 0 { // a mistake was told where it was found
-		l.fail("", "", "%s", oneLine(err.Error()))
-	}
-	c.Upstreams = l.name(l.entries)
-	l.direct(c, o)
-	l.complete(c, o)
-	return c
-}
-
 // onlyIn reports whether all mistakes are below these keys.
-func (ps Problems) onlyIn(keys ...string) bool {
+func onlyIn(ps Problems, keys ...string) bool {
 	return !slices.ContainsFunc(ps, func(p Problem) bool {
 		return !slices.Contains(keys, p.Key[:strings.IndexAny(p.Key+".", ".[")])
 	})
 }
 
-// complete reports what is missing, where what decides that is right so far: all mistakes are
-// told at once, but none that is the consequence of another.
+// complete reports what is missing, where everything that decides it is right so far: no
+// mistake is reported that follows from another.
 func (l *loader) complete(c *Config, o Options) {
 	read := l.problems
 	if o.Host && len(c.Links) > 0 {
@@ -357,7 +334,7 @@ func (l *loader) complete(c *Config, o Options) {
 	for _, u := range c.Upstreams {
 		l.careless(u)
 	}
-	if read.onlyIn("limits", "upstreams", "links", "policies", "traces", "logs") {
+	if onlyIn(read, "limits", "upstreams", "links", "policies", "traces", "logs") {
 		l.operators(c)
 	}
 	if o.Host {
@@ -366,40 +343,13 @@ func (l *loader) complete(c *Config, o Options) {
 		}
 		return
 	}
-	if read.onlyIn("limits", "upstreams", "policies", "traces", "logs", "admin") {
+	if onlyIn(read, "limits", "upstreams", "policies", "traces", "logs", "admin") {
 		l.clients(c, o)
 	}
-	if read.onlyIn("limits", "upstreams", "links", "traces", "logs", "admin") {
+	if onlyIn(read, "limits", "upstreams", "links", "traces", "logs", "admin") {
 		l.rules(c)
 	}
-	if read.onlyIn("limits", "upstreams", "links", "policies", "traces", "logs", "admin") {
+	if onlyIn(read, "limits", "upstreams", "links", "policies", "traces", "logs", "admin") {
 		l.listening(c, o)
-	}
-}
-
-// listening checks who can reach us.
-func (l *loader) listening(c *Config, o Options) {
-	source, key := l.source, "listen"
-	ways := map[string]string{
-		source:               "tokenFile, auth or tls.clientCA), or set insecure: true",
-		"--listen":           "--token-file, --tls-client-ca, or auth in a configuration), or give --insecure",
-		envPrefix + "LISTEN": "MCP_PROXY_TOKEN_FILE, or auth or tls.clientCA in a configuration), or set MCP_PROXY_INSECURE=true",
-	}
-	switch {
-	case len(o.Listen) > 0:
-		source, key = "--listen", ""
-	case os.Getenv(envPrefix+"LISTEN") != "":
-		source, key = envPrefix+"LISTEN", ""
-	}
-	if len(c.Listen) == 0 {
-		l.fail(source, key, "needs an address")
-	}
-	for _, a := range c.Listen {
-		switch {
-		case !isLocal(a) && !c.Proves() && !c.Insecure:
-			l.fail(source, key, "%s can be reached from other machines: let clients prove who they are (%s", quote(a), ways[source])
-		case c.overheard(a):
-			l.warn(source, key, "tokens can be read on their way to %s: set tls, or an https publicURL if something before us ends TLS", quote(a))
-		}
 	}
 }

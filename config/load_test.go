@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/config/tree"
 )
 
 // wantFull is what testdata/load/full.* mean in every format.
@@ -92,7 +94,7 @@ func wantFull(dir string) *Config {
 				Name: "person", Key: "links.person", Dial: "wss://person.example.com/link", Heartbeat: 5 * time.Second,
 				Auth: UpstreamAuth{OAuth: &OAuth{ClientID: "https://example.com/client.json"}},
 			},
-			{Name: "near", Key: "links.near", Dial: "tcp://10.0.0.2:7000", Insecure: true, Heartbeat: time.Second},
+			{Name: "near", Key: "links.near", Dial: "tcp://127.0.0.1:7000", Heartbeat: time.Second},
 		},
 	}
 }
@@ -321,7 +323,7 @@ func TestFileCannotBeRead(t *testing.T) {
 		"large.yaml":  "is larger than 1MiB",
 	} {
 		mkfile(t, filepath.Join(dir, "folder.yaml/inside"), "")
-		mkfile(t, filepath.Join(dir, "large.yaml"), strings.Repeat("#\n", maxBytes/2+1))
+		mkfile(t, filepath.Join(dir, "large.yaml"), strings.Repeat("#\n", tree.MaxBytes/2+1))
 		if got := problems(t, Options{File: filepath.Join(dir, name)}); got != name+": "+want+"\n" {
 			t.Errorf("%s: %s", name, got)
 		}

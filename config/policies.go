@@ -4,108 +4,37 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"github.com/mcp-proxy/mcp-proxy/config/tree"
 )
 
-// readPolicies reads the rules. An empty list is a mistake: whoever matches no policy may do
-// nothing, but without policies everybody may do everything. Nobody can tell which is meant.
-func (l *loader) readPolicies(v value) {
-	if v.node.kind == null || v.node.kind == list && len(v.node.items) == 0 {
-		v.wrong("is empty: leave it out if all clients may do everything, or write - {who: any}")
+// check refuses what a policy cannot mean. An empty allow would say "all" where its reader
+// may believe "none".
+func (p *Policy) check(v value) {
+	for _, key := range []string{"tools", "prompts", "resources"} {
+		if allow := v.node.Get(key).Get("allow"); allow.Empty() {
+			value{v.reader, allow}.wrong(`is empty: leave it out to allow all, or write deny: ["*"]`)
+		}
+	}
+	if by := p.Who.proofs(); len(by) == 1 && by[0] != "any" && by[0] != "issuer" && v.node.Has("scopes") {
+		value{v.reader, v.node.Get("scopes")}.wrong("has a meaning only with who: any, or an issuer of JWT: nobody else has scopes")
+	}
+}
+
+// set reads one of the three words that are no map.
+func (w *Who) set(word string) {
+	*w = Who{Any: word == "any", Anonymous: word == "anonymous", Operator: word == "operator"}
+}
+
+// check reports whether a client can be what a rule says: it is known by one thing.
+func (w *Who) check(v value) {
+	if slices.ContainsFunc(v.problems, func(p Problem) bool { return strings.HasPrefix(p.Key, v.node.At) }) {
 		return
 	}
-	v.every(func(v value) { l.cfg.Policies = append(l.cfg.Policies, v.policy()) })
-}
-
-func (v value) policy() Policy {
-	p := Policy{Key: v.key}
-	v.strict(fields{
-		"who":       into(&p.Who, value.who),
-		"tools":     into(&p.Tools, value.allowed),
-		"prompts":   into(&p.Prompts, value.allowed),
-		"resources": into(&p.Resources, value.allowed),
-		"scopes":    into(&p.Scopes, value.scopesOf),
-		"limits":    into(&p.Limits, value.policyLimits),
-	})
-	v.needs("who")
-	if by := p.Who.proofs(); len(by) == 1 && by[0] != "any" && by[0] != "issuer" {
-		v.pick("scopes", func(v value) {
-			v.wrong("has a meaning only with who: any, or an issuer of JWT: nobody else has scopes")
-		})
+	if claims := v.node.Get("claims"); claims.Empty() {
+		value{v.reader, claims}.wrong("needs a claim and its value, or it would be about all of the issuer")
+		return
 	}
-	return p
-}
-
-// allowed is tools of a policy. An empty allow would say "all" where its reader may believe
-// "none".
-func (v value) allowed() (Tools, bool) {
-	v.pick("allow", func(v value) {
-		if v.node.kind == null || v.node.kind == list && len(v.node.items) == 0 {
-			v.wrong(`is empty: leave it out to allow all, or write deny: ["*"]`)
-		}
-	})
-	return v.tools()
-}
-
-func (v value) scopesOf() (map[string][]string, bool) {
-	all := make(map[string][]string)
-	v.each(func(key string, v value) {
-		if !isGlob(key) {
-			v.wrong("is not %s", glob.what)
-			return
-		}
-		if scopes, ok := scope.some(v); ok {
-			all[key] = scopes
-		}
-	})
-	return all, true
-}
-
-func (v value) policyLimits() (p PolicyLimits, ok bool) {
-	v.strict(fields{
-		"rate":     into(&p.Rate, rate.read),
-		"inFlight": into(&p.InFlight, positive.read),
-		"sessions": into(&p.Sessions, positive.read),
-	})
-	return p, true
-}
-
-// who is one of three words, or a map of what a client has proved.
-func (v value) who() (w Who, ok bool) {
-	if v.keys != nil {
-		whoWord.read(v)
-	}
-	if v.node.kind == text {
-		word, ok := whoWord.read(v)
-		return Who{Any: word == "any", Anonymous: word == "anonymous", Operator: word == "operator"}, ok
-	}
-	before := len(v.problems)
-	v.strict(fields{
-		"any":         into(&w.Any, truth.read),
-		"anonymous":   into(&w.Anonymous, truth.read),
-		"operator":    into(&w.Operator, truth.read),
-		"token":       into(&w.Token, tokenName.read),
-		"user":        into(&w.User, principalName.read),
-		"certificate": into(&w.Certificate, principalName.read),
-		"issuer":      into(&w.Issuer, nonEmpty.read),
-		"principal":   into(&w.Principal, principalName.read),
-		"claims":      into(&w.Claims, value.claims),
-	})
-	if len(v.problems) == before {
-		v.oneProof(w)
-	}
-	return w, len(v.problems) == before
-}
-
-func (v value) claims() (map[string]string, bool) {
-	all, ok := principalName.mapped("the name of a claim", isText)(v)
-	if len(v.node.members) == 0 && v.node.kind&(null|object) != 0 {
-		v.wrong("needs a claim and its value, or it would be about all of the issuer")
-	}
-	return all, ok
-}
-
-// oneProof checks that a client can be what a rule says: it is known by one thing.
-func (v value) oneProof(w Who) {
 	jwt := w.Principal != "" || w.Claims != nil
 	switch proofs := w.proofs(); {
 	case len(proofs) > 1:
@@ -188,14 +117,14 @@ func (l *loader) alike(c *Config) {
 // known checks that a policy is about clients that are configured. The token "default" may
 // come from the environment or a flag.
 func (l *loader) known(c *Config, p Policy) {
-	at := join(p.Key, "who")
+	at := tree.Join(p.Key, "who")
 	if name := p.Who.Token; name != "" && name != defaultToken {
 		if !slices.ContainsFunc(c.Auth.Tokens, func(t NamedToken) bool { return t.Name == name }) {
-			l.fail(l.source, join(at, "token"), "is the name of no token in auth.tokens")
+			l.fail(l.source, tree.Join(at, "token"), "is the name of no token in auth.tokens")
 		}
 	}
 	if issuer := p.Who.Issuer; issuer != "" && p.Who.Certificate == "" {
-		l.vouches(c, p.Who, join(at, "issuer"))
+		l.vouches(c, p.Who, tree.Join(at, "issuer"))
 	}
 	l.nobody(c, p.Who, at)
 }
@@ -207,13 +136,13 @@ func (l *loader) nobody(c *Config, w Who, at string) {
 	onSocket := func(address string) bool { return strings.HasPrefix(address, "unix:") }
 	switch {
 	case w.Certificate != "" && c.TLS.ClientCA == "":
-		l.warn(l.source, join(at, "certificate"), "nobody is known by one: tls.clientCA is not set")
+		l.warn(l.source, tree.Join(at, "certificate"), "nobody is known by one: tls.clientCA is not set")
 	case w.Anonymous && c.Proves():
 		l.warn(l.source, at, "nobody is anonymous: clients have to prove who they are")
 	case w.User != "" && tokens:
-		l.warn(l.source, join(at, "user"), "nobody is known by it: clients on Unix sockets need a token, too")
+		l.warn(l.source, tree.Join(at, "user"), "nobody is known by it: clients on Unix sockets need a token, too")
 	case w.User != "" && !slices.ContainsFunc(c.Listen, onSocket):
-		l.warn(l.source, join(at, "user"), "nobody is known by it: listen has no Unix socket")
+		l.warn(l.source, tree.Join(at, "user"), "nobody is known by it: listen has no Unix socket")
 	}
 }
 
@@ -260,12 +189,12 @@ func (p Policy) globs() (all []placed) {
 		{"prompts.allow", p.Prompts.Allow}, {"prompts.deny", p.Prompts.Deny},
 	} {
 		for i, glob := range of.globs {
-			all = append(all, placed{index(p.Key+"."+of.key, i), glob})
+			all = append(all, placed{tree.Index(p.Key+"."+of.key, i), glob})
 		}
 	}
 	for _, glob := range slices.Sorted(maps.Keys(p.Scopes)) {
 		if !isURIGlob(glob) {
-			all = append(all, placed{join(p.Key+".scopes", glob), glob})
+			all = append(all, placed{tree.Join(p.Key+".scopes", glob), glob})
 		}
 	}
 	return all

@@ -1,64 +1,82 @@
 package config
 
 import (
-	"cmp"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/jsonschema-go/jsonschema"
+
+	"github.com/mcp-proxy/mcp-proxy/config/tree"
 )
 
-// paths are those of all keys below s that take a scalar, or a list or a map of them.
-func (s *shape) paths(at string) (all []string) {
-	if len(s.takes) > 0 {
-		all = append(all, strings.TrimSuffix(strings.TrimSuffix(at, "[]"), "."+anyName))
+// pages are the tables of docs/configuration.md: of the keys of one struct, or of the top-level
+// keys that name the table.
+var pages = map[string]reflect.Type{
+	"servers": nil, "addresses": nil, "clients": nil, "limits": nil, "operators": nil,
+	"upstreams.NAME":      reflect.TypeFor[Upstream](),
+	"upstreams.NAME.auth": reflect.TypeFor[UpstreamAuth](),
+	"links.NAME":          reflect.TypeFor[Link](),
+	"auth.tokens[]":       reflect.TypeFor[NamedToken](),
+	"auth.jwt[]":          reflect.TypeFor[Issuer](),
+	"policies[]":          reflect.TypeFor[Policy](),
+}
+
+// rows are the keys of a struct in Markdown, a line each. Keys below one that have no text of
+// their own are in its line.
+func rows(t *testing.T, at string, fields []field) (lines string) {
+	t.Helper()
+	for _, f := range fields {
+		if f.has("foreign") {
+			continue
+		}
+		key, struck := tree.Join(at, f.key), scalarOf(f.typ)
+		under := ""
+		if struck.Kind() == reflect.Struct && !slices.Contains(slices.Collect(maps.Values(pages)), struck) {
+			if below := fieldsOf(struck); below[0].has("doc") {
+				under = rows(t, key, below)
+			} else {
+				names := make([]string, len(below))
+				for i, b := range below {
+					names[i] = key + "." + b.key
+				}
+				key = strings.Join(names, "`, `")
+			}
+		}
+		if !f.has("doc") && under == "" {
+			t.Errorf("%s has no text", key)
+		}
+		if f.has("doc") {
+			lines += fmt.Sprintf("| `%s` | %s | %s |\n", key, code(f.shown()), code(f.tag.Get("doc")))
+		}
+		lines += under
 	}
-	if s.items != nil {
-		all = append(all, s.items.paths(at+"[]")...)
-	}
-	for name, m := range s.members {
-		all = append(all, m.paths(join(at, name))...)
+	return lines
+}
+
+// top are the top-level keys of a table.
+func top(table string) (all []field) {
+	for _, f := range fieldsOf(reflect.TypeFor[Config]()) {
+		if f.tag.Get("table") == table {
+			all = append(all, f)
+		}
 	}
 	return all
 }
 
-// TestReference: each key that is read is in the reference, and no other.
-func TestReference(t *testing.T) {
-	read := allKeys().root
-	for _, path := range read.paths("") {
-		if described(strings.TrimSuffix(path, "."+anyName)) == "" {
-			t.Errorf("%s is read, and not in the reference", path)
+// TestTables: each top-level key is in a table that exists.
+func TestTables(t *testing.T) {
+	for _, f := range fieldsOf(reflect.TypeFor[Config]()) {
+		if of, ok := pages[f.tag.Get("table")]; !ok || of != nil {
+			t.Errorf("%s is in no table", f.key)
 		}
 	}
-	for _, g := range reference {
-		for _, a := range g.keys {
-			for _, key := range a.keys {
-				if !read.has(under(g.at, key)) {
-					t.Errorf("%s is in the reference, and nobody reads it", under(g.at, key))
-				}
-			}
-		}
-	}
-}
-
-// has reports whether there is a key at a path of the reference.
-func (s *shape) has(path string) bool {
-	for path != "" {
-		name, rest, _ := strings.Cut(path, ".")
-		bare, list := strings.CutSuffix(name, "[]")
-		if s = s.members[bare]; s == nil {
-			return false
-		}
-		if list {
-			s = s.items
-		}
-		path = rest
-	}
-	return true
 }
 
 // validator returns what checks files against the schema.
@@ -77,36 +95,36 @@ func validator(t *testing.T) func(file string) error {
 		if err != nil {
 			t.Fatal(err)
 		}
-		root, err := parse(strings.TrimPrefix(filepath.Ext(file), "."), data)
+		root, _, err := tree.Parse(strings.TrimPrefix(filepath.Ext(file), "."), data)
 		if err != nil {
 			t.Fatal(file, err)
 		}
-		return rules.Validate(root.plain())
+		return rules.Validate(plain(root))
 	}
 }
 
 // plain is n as other programs see it.
-func (n *node) plain() any {
-	switch n.kind {
-	case null:
+func plain(n *tree.Node) any {
+	switch n.Kind {
+	case tree.Null:
 		return nil
-	case boolean:
-		return n.text == "true"
-	case number:
-		f, _ := json.Number(n.text).Float64()
+	case tree.Boolean:
+		return n.Text == "true"
+	case tree.Number:
+		f, _ := json.Number(n.Text).Float64()
 		return f
-	case text:
-		return n.text
-	case list:
+	case tree.Text:
+		return n.Text
+	case tree.List:
 		all := []any{}
-		for _, item := range n.items {
-			all = append(all, item.plain())
+		for _, item := range n.Items {
+			all = append(all, plain(item))
 		}
 		return all
 	}
 	all := make(map[string]any)
-	for _, m := range n.members {
-		all[m.key] = m.value.plain()
+	for _, m := range n.Members {
+		all[m.Key] = plain(m.Value)
 	}
 	return all
 }
@@ -143,25 +161,18 @@ func TestDocuments(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := string(text)
-	for _, g := range reference {
-		begin, end := fmt.Sprintf("<!-- keys: %s -->\n", cmp.Or(g.at, g.keys[0].keys[0]+" …")), "<!-- end of keys -->\n"
+	for _, name := range slices.Sorted(maps.Keys(pages)) {
+		begin, end := fmt.Sprintf("<!-- keys: %s -->\n", name), "<!-- end of keys -->\n"
 		before, rest, found := strings.Cut(want, begin)
 		_, after, closed := strings.Cut(rest, end)
 		if !found || !closed {
 			t.Fatalf("%s has no place %q", page, begin)
 		}
-		want = before + begin + g.table() + end + after
+		fields := top(name)
+		if of := pages[name]; of != nil {
+			fields = fieldsOf(of)
+		}
+		want = before + begin + "| key | default | what it is |\n|---|---|---|\n" + rows(t, "", fields) + end + after
 	}
 	golden(t, page, want)
-}
-
-// table is the keys of a group in Markdown.
-func (g group) table() string {
-	var b strings.Builder
-	b.WriteString("| key | default | what it is |\n|---|---|---|\n")
-	for _, a := range g.keys {
-		keys := "`" + strings.Join(a.keys, "`, `") + "`"
-		fmt.Fprintf(&b, "| %s | %s | %s |\n", keys, a.standard, a.text)
-	}
-	return b.String()
 }

@@ -1,64 +1,16 @@
 package config
 
 import (
+	"bytes"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
+
+	"github.com/subosito/gotenv"
+
+	"github.com/mcp-proxy/mcp-proxy/config/tree"
 )
-
-func (l *loader) readUpstreams(v value) {
-	v.each(func(name string, v value) {
-		if !isName(name) {
-			v.wrong("is not %s", nameRule)
-		}
-		u := newUpstream(name, v)
-		known := u.fields()
-		v.strict(known)
-		if v.slip(known) == "" { // or that is the mistake
-			v.transport(value.wrong)
-		}
-		v.sharedOnly(u.Shared, value.wrong)
-		v.oneCredential()
-		l.entries = append(l.entries, entry{Upstream: *u})
-	})
-}
-
-func newUpstream(name string, v value) *Upstream {
-	u := defaultUpstream()
-	u.Name, u.Key = name, v.key
-	return &u
-}
-
-// fields are the keys of an upstream.
-func (u *Upstream) fields() fields {
-	return fields{
-		"command":    into(&u.Command, value.command),
-		"args":       into(&u.Args, loose.list),
-		"env":        into(&u.Env, loose.mapped(envName.what, isEnvName)),
-		"inheritEnv": into(&u.InheritEnv, envName.list),
-		"cwd":        into(&u.Cwd, value.path),
-
-		"url":           into(&u.URL, httpURL.read),
-		"headers":       into(&u.Headers, value.headers),
-		"headersFrom":   into(&u.HeadersFrom, value.headersFrom),
-		"tls":           into(&u.TLS, value.tls),
-		"auth":          into(&u.Auth, value.auth),
-		"maxConcurrent": into(&u.MaxConcurrent, count.read),
-
-		"replay": into(&u.Replay, value.filePath),
-
-		"era":            into(&u.Era, value.era),
-		"session":        into(&u.Shared, value.shared),
-		"roots":          into(&u.Roots, rootURI.list),
-		"required":       into(&u.Required, truth.read),
-		"startTimeout":   into(&u.StartTimeout, duration1.read),
-		"requestTimeout": into(&u.RequestTimeout, duration.read),
-		"writeTimeout":   into(&u.WriteTimeout, duration1.read),
-		"stopGrace":      into(&u.StopGrace, duration1.read),
-		"prefix":         into(&u.Prefix, value.prefix),
-		"tools":          into(&u.Tools, value.tools),
-	}
-}
 
 // transports are the keys that say what an upstream is, each with those that have a
 // meaning only beside it.
@@ -71,132 +23,172 @@ var transports = []struct {
 	{"replay", nil},
 }
 
-// transport checks that an upstream is one thing, and that its keys are of the one kind;
-// misplaced gets those that are not.
-func (v value) transport(misplaced func(v value, format string, args ...any)) {
+// check refuses an upstream that is not one thing, and keys that have no meaning for it.
+func (u *Upstream) check(v value) {
+	if isPath(u.Command) {
+		u.Command = v.resolve(u.Command)
+	}
+	u.checkTransport(v)
+	if !u.Shared {
+		v.misplaced("roots", "has a meaning only beside session: shared")
+	}
+	if scheme := parseEndpoint(u.URL).scheme; u.MaxConcurrent > 0 && (scheme == "ws" || scheme == "wss") {
+		v.misplaced("maxConcurrent", "has a meaning only with an http or https url: a WebSocket has no bound of its own")
+	}
+	u.checkCredentials(v)
+	u.checkType(v)
+	if v.node.Foreign { // what has been misplaced
+		if u.URL == "" {
+			u.Remote = Remote{}
+		}
+		if u.Command == "" {
+			u.Process = Process{}
+		}
+	}
+	u.readEnvFile(v)
+}
+
+func (u *Upstream) checkTransport(v value) {
 	var is []string
 	for _, t := range transports {
-		if v.node.has(t.key) {
+		if v.node.Has(t.key) {
 			is = append(is, t.key)
 		}
 	}
+	slip := v.slip()
 	switch {
 	case len(is) > 1:
 		v.wrong("has both %s", strings.Join(is, " and "))
-		return
-	case len(is) == 0:
-		if v.node.kind&(null|object) != 0 { // anything else has been named already
-			v.wrong("needs command or url")
-		}
-		return
-	}
-	v.each(func(key string, v value) {
-		for _, t := range transports {
-			if t.key != is[0] && slices.Contains(t.beside, key) {
-				misplaced(v, "has a meaning only beside %s", t.key)
+	case len(is) == 1:
+		for _, m := range v.node.Members {
+			for _, t := range transports {
+				if t.key != is[0] && slices.Contains(t.beside, m.Key) {
+					v.misplaced(m.Key, "has a meaning only beside %s", t.key)
+				}
 			}
 		}
-	})
+	case slip == nil:
+		v.wrong("needs command or url")
+	case v.node.Foreign: // in our own it has been reported
+		value{v.reader, slip}.wrong("unknown key%s", DidYouMean(strings.TrimPrefix(slip.At, v.node.At+"."), []string{"command", "url"}))
+	}
 }
 
-// slip returns the unknown key that must be a misspelt command, url or replay, since none
-// of them is there; "" if there is none.
-func (v value) slip(known fields) string {
-	names := make(map[string]bool)
-	for _, t := range transports {
-		if v.node.has(t.key) {
-			return ""
+// slip returns the value of an unknown key that must be a misspelt command, url or replay, since
+// none of them is there; nil if there is none.
+func (v value) slip() *tree.Node {
+	var known []string
+	for _, f := range fieldsOf(reflect.TypeFor[Upstream]()) {
+		known = append(known, f.key)
+	}
+	for _, m := range v.node.Members {
+		near := Nearest(m.Key, known)
+		if !slices.Contains(known, m.Key) && slices.Contains([]string{"command", "url", "replay"}, near) {
+			return m.Value
 		}
-		names[t.key] = true
 	}
-	for _, m := range v.node.members {
-		if _, ok := known[m.key]; !ok && names[Nearest(m.key, known.keys())] {
-			return m.key
+	return nil
+}
+
+// checkCredentials refuses two things that set the header Authorization.
+func (u *Upstream) checkCredentials(v value) {
+	if !v.node.Has("auth") {
+		return
+	}
+	for _, key := range []string{"headers", "headersFrom"} {
+		for _, m := range v.node.Get(key).Each() {
+			if strings.EqualFold(m.Key, "Authorization") {
+				value{v.reader, m.Value}.wrong("excludes auth, which sets that header")
+			}
 		}
 	}
-	return ""
 }
 
-// sharedOnly checks that only a shared upstream has roots of its own: any other
-// has those of its client.
-func (v value) sharedOnly(shared bool, misplaced func(v value, format string, args ...any)) {
-	if !shared {
-		v.pick("roots", func(v value) { misplaced(v, "has a meaning only beside session: shared") })
+// checkType checks type against the key that is there, and the scheme of a URL.
+func (u *Upstream) checkType(v value) {
+	if u.Type == "" {
+		return
+	}
+	needs, other := "url", "command"
+	if u.Type == "stdio" {
+		needs, other = other, needs
+	}
+	at := value{v.reader, v.node.Get("type")}
+	scheme := parseEndpoint(u.URL).scheme
+	switch {
+	case v.node.Has(other) && !v.node.Has(needs):
+		at.wrong("%s goes with %s, not with %s", at.node.Describe(), needs, other)
+	case u.URL != "" && (u.Type == "ws") != strings.HasPrefix(scheme, "ws") && u.Type != "stdio": // with a command too, that is the mistake
+		at.wrong("%s does not go with a URL of %s", at.node.Describe(), scheme)
+	case u.Type == "sse" && u.Era == "modern":
+		at.wrong("%s exists in the legacy era only", at.node.Describe())
 	}
 }
 
-// command is a name to look up in PATH, or with a slash a path, which counts
-// from the file's directory.
-func (v value) command() (string, bool) {
-	s, ok := nonEmpty.read(v)
-	if ok && isPath(s) {
-		s = v.resolve(s)
+// readEnvFile reads variables of the server from a file of lines NAME=value. Those in env
+// itself take precedence.
+func (u *Upstream) readEnvFile(v value) {
+	if u.EnvFile == "" {
+		return
 	}
-	return s, ok
-}
-
-func (v value) headers() (map[string]string, bool) {
-	all, ok := header.mapped("the name of a header", headerToken.MatchString)(v)
-	v.duplicateHeaders(all)
-	return all, ok
-}
-
-func (v value) headersFrom() (map[string]string, bool) {
-	all, ok := nonEmpty.mapped("the name of a header", headerToken.MatchString)(v)
-	v.duplicateHeaders(all)
-	for name, file := range all {
-		all[name] = v.resolve(file)
+	at := value{v.reader, v.node.Get("envFile")}
+	data, err := v.readFile(u.EnvFile)
+	if err != nil {
+		at.wrong("%v", err)
+		return
 	}
-	return all, ok
-}
-
-// duplicateHeaders refuses names of headers that only case tells apart: one of them would
-// be lost on the way.
-func (v value) duplicateHeaders(all map[string]string) {
-	seen := make(map[string]string)
-	for _, name := range slices.Sorted(maps.Keys(all)) {
-		lower := strings.ToLower(name)
-		if first, ok := seen[lower]; ok {
-			v.fail(v.source, join(v.key, name), "is the same header as %s", first)
-		}
-		seen[lower] = name
+	const dollar = "\uE000" // stands for the sign while the file is parsed: it means nothing there
+	all, err := gotenv.StrictParse(bytes.NewReader(bytes.ReplaceAll(data, []byte("$"), []byte(dollar))))
+	if err != nil {
+		at.wrong("is not a file of lines NAME=value")
+		return
 	}
+	env := make(map[string]string)
+	for name, text := range all {
+		env[name] = strings.ReplaceAll(text, dollar, "$")
+	}
+	maps.Copy(env, u.Env)
+	u.Env = env
 }
 
-func (v value) tls() (t TLS, ok bool) {
-	v.strict(fields{
-		"ca":   into(&t.CA, value.path),
-		"cert": into(&t.Cert, value.path),
-		"key":  into(&t.Key, value.path),
-	})
+func (t *TLS) check(v value) {
 	if (t.Cert == "") != (t.Key == "") {
 		v.wrong("cert and key come together")
 	}
-	return t, true
 }
 
-func (v value) era() (string, bool) {
-	s, ok := eraMode.read(v)
-	if s == "auto" {
-		s = ""
+func (a *UpstreamAuth) check(v value) {
+	if v.node.Has("oauth") == v.node.Has("clientCredentials") {
+		v.wrong("needs either oauth or clientCredentials")
 	}
-	return s, ok
 }
 
-func (v value) shared() (bool, bool) {
-	s, ok := session.read(v)
-	return s == "shared", ok
+func (o *OAuth) check(v value) {
+	o.Scopes = someOf(o.Scopes)
+	switch {
+	case o.ClientSecretFile == "":
+	case o.ClientID == "":
+		v.wrong("clientSecretFile needs clientId")
+	case strings.HasPrefix(o.ClientID, "https://"): // its document is public
+		v.wrong("clientSecretFile has no meaning with a clientId that is a URL")
+	}
 }
 
-func (v value) prefix() (*string, bool) {
-	s, ok := prefixText.read(v)
-	return &s, ok
+func (c *ClientCredentials) check(v value) {
+	c.Scopes = someOf(c.Scopes)
+	files := slices.DeleteFunc([]string{c.ClientSecretFile, c.PrivateKeyFile, c.AssertionFile}, func(s string) bool { return s == "" })
+	if len(files) != 1 {
+		v.wrong("needs one of clientSecretFile, privateKeyFile and assertionFile")
+	}
+	if c.ClientID == "" && c.AssertionFile == "" { // which names us itself
+		v.wrong("needs clientId")
+	}
 }
 
-func (v value) tools() (t Tools, ok bool) {
-	v.strict(fields{
-		"allow": into(&t.Allow, glob.list),
-		"deny":  into(&t.Deny, glob.list),
-	})
-	return t, true
+// someOf is nil for no scopes: those that the server names, as without the key.
+func someOf(scopes []string) []string {
+	if len(scopes) == 0 {
+		return nil
+	}
+	return scopes
 }

@@ -5,6 +5,8 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+
+	"github.com/mcp-proxy/mcp-proxy/config/tree"
 )
 
 func TestExpand(t *testing.T) {
@@ -116,7 +118,7 @@ func TestURLsHostsOrigins(t *testing.T) {
 		{isAllowedHost, "* a a.example:80 10.0.0.1 [::1] ::1 [::1]:80", "http://a a/b a:b :80 a,b *.a"},
 		{isOrigin, "* https://a http://a:1 vscode-webview://x", "a null https://a/ https://a?b https:// https://u@a/x"},
 		{isGlob, "* a? [a-z]* a/b {x}", "[ [] \\"},
-		{isName, "a A-b_c 0 12345678901234567890123456789012", "a__b a.b é 123456789012345678901234567890123"},
+		{tree.IsName, "a A-b_c 0 12345678901234567890123456789012", "a__b a.b é 123456789012345678901234567890123"},
 	} {
 		for s := range strings.FieldsSeq(c.good) {
 			if !c.valid(s) {

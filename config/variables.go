@@ -6,6 +6,9 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+
+	"github.com/mcp-proxy/mcp-proxy/config/forms"
+	"github.com/mcp-proxy/mcp-proxy/config/tree"
 )
 
 var variableName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
@@ -53,7 +56,7 @@ func (r *reader) resolveVariable(reference string) (value, problem string) {
 	}
 	name, fallback, optional := strings.Cut(strings.TrimPrefix(reference, "env:"), ":-")
 	if !variableName.MatchString(name) {
-		return "", fmt.Sprintf("${%s} is neither ${NAME} nor ${NAME:-default} (a literal ${ is written $${)", printable(reference))
+		return "", fmt.Sprintf("${%s} is neither ${NAME} nor ${NAME:-default} (a literal ${ is written $${)", tree.Printable(reference))
 	}
 	value, set := os.LookupEnv(name)
 	switch {
@@ -71,32 +74,21 @@ func varies(s string) bool {
 	return strings.Contains(strings.ReplaceAll(s, "$${", ""), "${")
 }
 
-// An input is what an editor asks its person for, once.
-type input struct{ standard *node }
-
-// readInputs reads what VS Code asks for. A proxy has nobody to ask.
-func (r *reader) readInputs(v value) {
-	r.inputs = make(map[string]input)
-	v.every(func(v value) {
-		if id := v.node.get("id"); id.isA(text) {
-			r.inputs[id.text] = input{v.node.get("default")}
-		}
-	})
-}
-
 var notInVariable = regexp.MustCompile(`[^A-Z0-9]+`)
 
-// input gives what a person would have entered: it is in a variable, else there is a
-// default.
+// input gives what a person would have entered in an editor: it is in a variable, else
+// there is a default.
 func (r *reader) input(id string) (value, problem string) {
 	name := "INPUT_" + notInVariable.ReplaceAllString(strings.ToUpper(id), "_")
 	if value, set := os.LookupEnv(name); set {
 		return value, ""
 	}
-	if standard := r.inputs[id].standard; standard.isA(text | number | boolean) {
-		return standard.text, ""
+	for _, in := range r.inputs {
+		if standard := in.Get("default"); in.Get("id").Is(id) && standard.IsA(anyScalar) {
+			return standard.Text, ""
+		}
 	}
-	return "", fmt.Sprintf("asks a person for %s, and nobody is asked here: set the variable %s", quote(id), name)
+	return "", fmt.Sprintf("asks a person for %s, and nobody is asked here: set the variable %s", tree.Quote(id), name)
 }
 
 // fileText gives what is in a file, without the end of its last line.
@@ -107,18 +99,18 @@ func (r *reader) fileText(path string) (value, problem string) {
 	}
 	data, err := r.readFile(r.resolve(path))
 	if err != nil {
-		return "", fmt.Sprintf("the file %s %v", printable(path), err)
+		return "", fmt.Sprintf("the file %s %v", tree.Printable(path), err)
 	}
 	return strings.TrimRight(string(data), "\r\n"), ""
 }
 
-// surroundings gives what editors know of where they run.
+// surroundings gives what editors know about where they run.
 func (r *reader) surroundings(name string) (string, bool) {
 	switch name {
 	case "workspaceFolder", "workspaceRoot":
-		return r.workspace(), true
+		return forms.Folder(r.dir), true
 	case "workspaceFolderBasename":
-		return filepath.Base(r.workspace()), true
+		return filepath.Base(forms.Folder(r.dir)), true
 	case "userHome":
 		home, err := os.UserHomeDir()
 		return home, err == nil
@@ -126,18 +118,4 @@ func (r *reader) surroundings(name string) (string, bool) {
 		return string(filepath.Separator), true
 	}
 	return "", false
-}
-
-// workspace is the folder that an editor has open: its files are in there, or in a folder
-// of the editor's own.
-func (r *reader) workspace() string {
-	dir := r.dir
-	if filepath.Base(dir) == "settings" { // as in .kiro
-		dir = filepath.Dir(dir)
-	}
-	switch filepath.Base(dir) {
-	case ".vscode", ".cursor", ".windsurf", ".gemini", ".codex", ".zed", ".opencode", ".roo", ".claude", ".kiro":
-		return filepath.Dir(dir)
-	}
-	return r.dir
 }

@@ -1,4 +1,4 @@
-package config
+package tree
 
 import (
 	"bytes"
@@ -13,12 +13,12 @@ import (
 
 // parseYAML reads one document. Anchors, aliases and merge keys work; every use
 // of an alias counts against the budget.
-func parseYAML(data []byte) (*node, error) {
+func parseYAML(data []byte) (*Node, error) {
 	dec := yaml.NewDecoder(bytes.NewReader(data))
 	var doc, next yaml.Node
 	switch err := dec.Decode(&doc); {
 	case errors.Is(err, io.EOF):
-		return &node{kind: null}, nil
+		return &Node{Kind: Null}, nil
 	case err != nil:
 		return nil, yamlError(err, data)
 	}
@@ -45,7 +45,7 @@ func yamlError(err error, data []byte) error {
 
 type yamlParser struct{ budget }
 
-func (p *yamlParser) value(y *yaml.Node, depth int) (*node, error) {
+func (p *yamlParser) value(y *yaml.Node, depth int) (*Node, error) {
 	if err := p.spend(depth); err != nil {
 		return nil, err
 	}
@@ -63,21 +63,21 @@ func (p *yamlParser) value(y *yaml.Node, depth int) (*node, error) {
 	}
 }
 
-func (p *yamlParser) list(y *yaml.Node, depth int) (*node, error) {
-	n := &node{kind: list}
+func (p *yamlParser) list(y *yaml.Node, depth int) (*Node, error) {
+	n := &Node{Kind: List}
 	for _, c := range y.Content {
 		item, err := p.value(c, depth+1)
 		if err != nil {
 			return nil, err
 		}
-		n.items = append(n.items, item)
+		n.Items = append(n.Items, item)
 	}
 	return n, nil
 }
 
-func (p *yamlParser) object(y *yaml.Node, depth int) (*node, error) {
-	n := &node{kind: object}
-	var merged []member
+func (p *yamlParser) object(y *yaml.Node, depth int) (*Node, error) {
+	n := &Node{Kind: Object}
+	var merged []Member
 	for i := 0; i+1 < len(y.Content); i += 2 {
 		key := y.Content[i]
 		if key.Kind == yaml.AliasNode {
@@ -91,7 +91,7 @@ func (p *yamlParser) object(y *yaml.Node, depth int) (*node, error) {
 			return nil, err
 		}
 		if key.ShortTag() != "!!merge" {
-			n.members = append(n.members, member{key: key.Value, value: value})
+			n.Members = append(n.Members, Member{Key: key.Value, Value: value})
 			continue
 		}
 		more, ok := mergeable(value)
@@ -104,16 +104,16 @@ func (p *yamlParser) object(y *yaml.Node, depth int) (*node, error) {
 }
 
 // mergeable gives the members that a << brings, the strongest first.
-func mergeable(n *node) (members []member, ok bool) {
-	switch n.kind {
-	case object:
-		return n.members, true
-	case list:
-		for _, item := range n.items {
-			if item.kind != object {
+func mergeable(n *Node) (members []Member, ok bool) {
+	switch n.Kind {
+	case Object:
+		return n.Members, true
+	case List:
+		for _, item := range n.Items {
+			if item.Kind != Object {
 				return nil, false
 			}
-			members = append(members, item.members...)
+			members = append(members, item.Members...)
 		}
 		return members, true
 	}
@@ -121,34 +121,34 @@ func mergeable(n *node) (members []member, ok bool) {
 }
 
 // merge adds members that n does not have itself; overriding them is no mistake.
-func merge(n *node, merged []member) *node {
+func merge(n *Node, merged []Member) *Node {
 	has := make(map[string]bool)
-	for _, m := range n.members {
-		has[m.key] = true
+	for _, m := range n.Members {
+		has[m.Key] = true
 	}
 	for _, m := range merged {
-		if !has[m.key] {
-			has[m.key] = true
-			n.members = append(n.members, m)
+		if !has[m.Key] {
+			has[m.Key] = true
+			n.Members = append(n.Members, m)
 		}
 	}
 	return n
 }
 
 // scalarNode follows the core schema of YAML 1.2: dates are text, as are yes and no.
-func scalarNode(y *yaml.Node) (*node, error) {
-	n := &node{text: y.Value}
+func scalarNode(y *yaml.Node) (*Node, error) {
+	n := &Node{Text: y.Value}
 	switch y.ShortTag() {
 	case "!!str", "!!timestamp":
-		n.kind = text
+		n.Kind = Text
 	case "!!int", "!!float":
-		n.kind = number
+		n.Kind = Number
 	case "!!bool":
-		n.kind = boolean
+		n.Kind = Boolean
 	case "!!null":
-		n.kind = null
+		n.Kind = Null
 	case "!!merge": // "<<" as a value
-		n.kind = text
+		n.Kind = Text
 	default:
 		return nil, fmt.Errorf("line %d: the tag %q has no meaning here", y.Line, y.ShortTag())
 	}

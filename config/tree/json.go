@@ -1,4 +1,4 @@
-package config
+package tree
 
 import (
 	"bytes"
@@ -11,7 +11,7 @@ import (
 )
 
 // parseJSON reads JSON as editors keep it: with comments and trailing commas.
-func parseJSON(data []byte) (*node, error) {
+func parseJSON(data []byte) (*Node, error) {
 	if strict, err := hujson.Standardize(bytes.Clone(data)); err == nil {
 		data = strict // what was taken out is blank now: all else stays in its line
 	}
@@ -35,7 +35,7 @@ type jsonParser struct {
 	dec *json.Decoder
 }
 
-func (p *jsonParser) value(depth int) (*node, error) {
+func (p *jsonParser) value(depth int) (*Node, error) {
 	if err := p.spend(depth); err != nil {
 		return nil, err
 	}
@@ -50,31 +50,31 @@ func (p *jsonParser) value(depth int) (*node, error) {
 		}
 		return p.object(depth)
 	case string:
-		return &node{kind: text, text: t}, nil
+		return &Node{Kind: Text, Text: t}, nil
 	case json.Number:
-		return &node{kind: number, text: t.String()}, nil
+		return &Node{Kind: Number, Text: t.String()}, nil
 	case bool:
-		return &node{kind: boolean, text: strconv.FormatBool(t)}, nil
+		return &Node{Kind: Boolean, Text: strconv.FormatBool(t)}, nil
 	default:
-		return &node{kind: null}, nil
+		return &Node{Kind: Null}, nil
 	}
 }
 
-func (p *jsonParser) list(depth int) (*node, error) {
-	n := &node{kind: list}
+func (p *jsonParser) list(depth int) (*Node, error) {
+	n := &Node{Kind: List}
 	for p.dec.More() {
 		item, err := p.value(depth + 1)
 		if err != nil {
 			return nil, err
 		}
-		n.items = append(n.items, item)
+		n.Items = append(n.Items, item)
 	}
 	_, err := p.dec.Token() // ]
 	return n, err
 }
 
-func (p *jsonParser) object(depth int) (*node, error) {
-	n := &node{kind: object}
+func (p *jsonParser) object(depth int) (*Node, error) {
+	n := &Node{Kind: Object}
 	for p.dec.More() {
 		key, err := p.dec.Token()
 		if err != nil {
@@ -84,7 +84,7 @@ func (p *jsonParser) object(depth int) (*node, error) {
 		if err != nil {
 			return nil, err
 		}
-		n.members = append(n.members, member{key: key.(string), value: value})
+		n.Members = append(n.Members, Member{Key: key.(string), Value: value})
 	}
 	_, err := p.dec.Token() // }
 	return n, err

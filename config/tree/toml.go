@@ -1,4 +1,4 @@
-package config
+package tree
 
 import (
 	"errors"
@@ -13,8 +13,8 @@ import (
 // parseTOML builds the tree from the parser's expressions, since decoding into
 // maps loses order and stops at the first duplicate. All other rules of TOML
 // are left to the decoder, which judges the whole document.
-func parseTOML(data []byte) (*node, error) {
-	p := tomlParser{tables: make(map[*node]*tomlTable)}
+func parseTOML(data []byte) (*Node, error) {
+	p := tomlParser{tables: make(map[*Node]*tomlTable)}
 	root := p.newTable(false)
 	bad := p.document(root, data)
 	if p.limit != nil {
@@ -40,24 +40,24 @@ func tomlError(err error) error {
 
 type tomlParser struct {
 	budget
-	tables     map[*node]*tomlTable // of every object in the tree
+	tables     map[*Node]*tomlTable // of every object in the tree
 	duplicates bool
 	limit      error // the bound that the document broke
 }
 
 // A tomlTable is what TOML needs to know of an object while it is built.
 type tomlTable struct {
-	members map[string]*node
+	members map[string]*Node
 	implied bool // only a parent of [headers] so far: its own header may follow
 }
 
-func (p *tomlParser) newTable(implied bool) *node {
-	n := &node{kind: object}
-	p.tables[n] = &tomlTable{members: make(map[string]*node), implied: implied}
+func (p *tomlParser) newTable(implied bool) *Node {
+	n := &Node{Kind: Object}
+	p.tables[n] = &tomlTable{members: make(map[string]*Node), implied: implied}
 	return n
 }
 
-func (p *tomlParser) document(root *node, data []byte) error {
+func (p *tomlParser) document(root *Node, data []byte) error {
 	var up unstable.Parser
 	up.Reset(data)
 	table, depth := root, 0
@@ -91,19 +91,19 @@ func tomlKeys(e *unstable.Node) []string {
 }
 
 // put adds a member; a second one with its key stays, to be named later.
-func (p *tomlParser) put(table *node, key string, value *node) {
+func (p *tomlParser) put(table *Node, key string, value *Node) {
 	members := p.tables[table].members
 	if _, ok := members[key]; ok {
 		p.duplicates = true
 	} else {
 		members[key] = value
 	}
-	table.members = append(table.members, member{key: key, value: value})
+	table.Members = append(table.Members, Member{Key: key, Value: value})
 }
 
 // descend finds or makes the table under keys. Through an array of tables it
 // leads into the last one.
-func (p *tomlParser) descend(table *node, keys []string, implied bool) (*node, error) {
+func (p *tomlParser) descend(table *Node, keys []string, implied bool) (*Node, error) {
 	for i, key := range keys {
 		next, ok := p.tables[table].members[key]
 		if !ok {
@@ -113,8 +113,8 @@ func (p *tomlParser) descend(table *node, keys []string, implied bool) (*node, e
 			next = p.newTable(implied)
 			p.put(table, key, next)
 		}
-		if next.kind == list && len(next.items) > 0 {
-			next = next.items[len(next.items)-1]
+		if next.Kind == List && len(next.Items) > 0 {
+			next = next.Items[len(next.Items)-1]
 		}
 		if p.tables[next] == nil {
 			return nil, fmt.Errorf("%s already has a value", strings.Join(keys[:i+1], "."))
@@ -124,7 +124,7 @@ func (p *tomlParser) descend(table *node, keys []string, implied bool) (*node, e
 	return table, nil
 }
 
-func (p *tomlParser) header(root *node, keys []string) (*node, error) {
+func (p *tomlParser) header(root *Node, keys []string) (*Node, error) {
 	last := len(keys) - 1
 	parent, err := p.descend(root, keys[:last], true)
 	if err != nil {
@@ -139,7 +139,7 @@ func (p *tomlParser) header(root *node, keys []string) (*node, error) {
 	return n, p.count(last)
 }
 
-func (p *tomlParser) arrayHeader(root *node, keys []string) (*node, error) {
+func (p *tomlParser) arrayHeader(root *Node, keys []string) (*Node, error) {
 	last := len(keys) - 1
 	parent, err := p.descend(root, keys[:last], true)
 	if err != nil {
@@ -147,15 +147,15 @@ func (p *tomlParser) arrayHeader(root *node, keys []string) (*node, error) {
 	}
 	n := p.newTable(false)
 	array := p.tables[parent].members[keys[last]]
-	if array == nil || array.kind != list {
-		array = &node{kind: list}
+	if array == nil || array.Kind != List {
+		array = &Node{Kind: List}
 		p.put(parent, keys[last], array)
 	}
-	array.items = append(array.items, n)
+	array.Items = append(array.Items, n)
 	return n, p.count(last + 1)
 }
 
-func (p *tomlParser) keyValue(table *node, keys []string, u *unstable.Node, depth int) error {
+func (p *tomlParser) keyValue(table *Node, keys []string, u *unstable.Node, depth int) error {
 	last := len(keys) - 1
 	table, err := p.descend(table, keys[:last], false)
 	if err != nil {
@@ -176,19 +176,19 @@ func (p *tomlParser) count(depth int) error {
 	return p.limit
 }
 
-func (p *tomlParser) value(u *unstable.Node, depth int) (*node, error) {
+func (p *tomlParser) value(u *unstable.Node, depth int) (*Node, error) {
 	if err := p.count(depth); err != nil {
 		return nil, err
 	}
 	switch u.Kind {
 	case unstable.Array:
-		n := &node{kind: list}
+		n := &Node{Kind: List}
 		for it := u.Children(); it.Next(); {
 			item, err := p.value(it.Node(), depth+1)
 			if err != nil {
 				return nil, err
 			}
-			n.items = append(n.items, item)
+			n.Items = append(n.Items, item)
 		}
 		return n, nil
 	case unstable.InlineTable:
@@ -203,18 +203,18 @@ func (p *tomlParser) value(u *unstable.Node, depth int) (*node, error) {
 	return tomlScalar(u), nil
 }
 
-func tomlScalar(u *unstable.Node) *node {
+func tomlScalar(u *unstable.Node) *Node {
 	s := string(u.Data)
 	switch u.Kind {
 	case unstable.Bool:
-		return &node{kind: boolean, text: s}
+		return &Node{Kind: Boolean, Text: s}
 	case unstable.Integer: // 1_000 and 0x1F are integers here, and nowhere else
 		if i, err := strconv.ParseInt(s, 0, 64); err == nil {
 			s = strconv.FormatInt(i, 10)
 		}
-		return &node{kind: number, text: s}
+		return &Node{Kind: Number, Text: s}
 	case unstable.Float:
-		return &node{kind: number, text: s}
+		return &Node{Kind: Number, Text: s}
 	}
-	return &node{kind: text, text: s}
+	return &Node{Kind: Text, Text: s}
 }

@@ -1,0 +1,42 @@
+package forms
+
+import (
+	"regexp"
+
+	"github.com/mcp-proxy/mcp-proxy/config/tree"
+)
+
+// Claude Desktop and Claude Code, and all programs that write mcpServers as they do: Cursor,
+// Windsurf, Cline, Roo.
+var _ = register(Form{
+	Name: "Claude",
+	Detect: func(f *File) bool {
+		return f.section() == "mcpServers" && !isGemini(f) && !isLibreChat(f) && !isTBXark(f)
+	},
+	Servers: func(f *File) (*tree.Node, tree.Problems) {
+		c := convert(f)
+		c.readLists()
+		return c.servers(f.Take("mcpServers"))
+	},
+})
+
+// mcpRule matches a permission that is about servers.
+var mcpRule = regexp.MustCompile(`^(mcp__|Mcp\()`)
+
+// readLists takes the lists of servers that programs have beside mcpServers.
+func (c *conversion) readLists() {
+	for _, key := range []string{"enabledMcpjsonServers", "allowMCPServers"} {
+		c.onlyThese(c.Take(key))
+	}
+	for _, key := range []string{"disabledMcpjsonServers", "disabledMcpServers", "excludeMCPServers"} {
+		c.neverThese(c.Take(key))
+	}
+	for _, key := range []string{"allowedMcpServers", "deniedMcpServers"} {
+		c.refuse(c.Take(key), notRead)
+	}
+	for _, rule := range c.items(c.Take("permissions").Get("deny")) {
+		if mcpRule.MatchString(rule.Text) {
+			c.wrong(rule, noRule)
+		}
+	}
+}

@@ -1,0 +1,160 @@
+package config
+
+import (
+	"os"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"unicode"
+
+	"github.com/spf13/viper"
+
+	"github.com/mcp-proxy/mcp-proxy/config/tree"
+)
+
+const envPrefix = "MCP_PROXY_"
+
+// settings are the top-level keys that the environment can give as well: scalars and lists
+// of them. viper holds their layers. Values from the file, the default and the flag are typed,
+// so a string comes from the environment, or is of a type that is a string anyway.
+var settings = sync.OnceValue(func() (all []field) {
+	for _, f := range fieldsOf(reflect.TypeFor[Config]()) {
+		if f.rule != nil {
+			all = append(all, f)
+		}
+	}
+	return all
+})
+
+// variable is the environment variable of a setting: MCP_PROXY_SHUTDOWN_GRACE,
+// MCP_PROXY_PUBLIC_URL.
+func (f field) variable() string {
+	var b strings.Builder
+	b.WriteString(envPrefix)
+	lower := false // the letter before
+	for _, r := range f.key {
+		if lower && unicode.IsUpper(r) {
+			b.WriteByte('_')
+		}
+		b.WriteRune(unicode.ToUpper(r))
+		lower = unicode.IsLower(r)
+	}
+	return b.String()
+}
+
+// fromEnv reads the text of a variable; what says what it must be, if it is not. A path
+// counts from the working directory.
+func (f field) fromEnv(text string) (typed any, what string) {
+	if f.typ.Kind() != reflect.Slice {
+		typed, ok := f.rule.parse(text)
+		if !ok {
+			what = f.rule.what
+		}
+		return typed, what
+	}
+	items := strings.Split(text, ",")
+	for i := range items {
+		items[i] = strings.TrimSpace(items[i])
+		if _, ok := f.rule.parse(items[i]); !ok {
+			return nil, "a comma-separated list, each " + f.rule.what
+		}
+	}
+	return items, ""
+}
+
+// layered is a viper that knows the default and the variable of every setting. An empty
+// variable counts as unset.
+func layered(l *loader) *viper.Viper {
+	v := viper.NewWithOptions(viper.WithDecoderRegistry(l))
+	for _, s := range settings() {
+		v.SetDefault(s.key, reflect.ValueOf(l.cfg).FieldByIndex(s.index).Interface())
+		// It fails only without a key.
+		_ = v.BindEnv(s.key, s.variable())
+	}
+	return v
+}
+
+// flags sets the values of flags above all other layers.
+func (l *loader) flags(v *viper.Viper, o Options) {
+	for _, list := range []struct {
+		flag, key, is string
+		given         []string
+	}{
+		{"--listen", "listen", "address", o.Listen},
+		{"--cors", "allowedOrigins", "origin", o.AllowedOrigins},
+	} {
+		for _, s := range list.given {
+			if !takes(list.is, s) {
+				l.fail(list.flag, "", "must be %s, not %s", rules[list.is].what, tree.Quote(s))
+			}
+		}
+		if len(list.given) > 0 {
+			v.Set(list.key, list.given)
+		}
+	}
+	if o.TokenFile != "" {
+		v.Set("tokenFile", o.TokenFile)
+	}
+	if o.Insecure != nil {
+		v.Set("insecure", *o.Insecure)
+	}
+	if o.PublicURL == "" {
+		return
+	}
+	v.Set("publicURL", o.PublicURL)
+	if !takes("publicURL", o.PublicURL) {
+		l.fail("--public-url", "", "must be %s", rules["publicURL"].what)
+		v.Set("publicURL", "")
+	}
+}
+
+// settle puts the uppermost layer of each setting into the configuration, and warns of
+// variables that are no settings.
+func (l *loader) settle(v *viper.Viper) {
+	known := make(map[string]bool)
+	for _, s := range settings() {
+		known[s.variable()] = true
+		layer := v.Get(s.key)
+		if text, ok := layer.(string); ok {
+			typed, what := s.fromEnv(text)
+			switch {
+			case what == "":
+				layer = typed
+			case s.rule.secret:
+				l.fail(s.variable(), "", "must be %s", what)
+				continue
+			default:
+				l.fail(s.variable(), "", "must be %s, not %s", what, tree.Quote(text))
+				continue
+			}
+		}
+		if layer != nil {
+			reflect.ValueOf(&l.cfg).Elem().FieldByIndex(s.index).Set(reflect.ValueOf(layer))
+		}
+	}
+	for _, name := range environNames() {
+		if strings.HasPrefix(name, envPrefix) && !known[name] {
+			l.warn(name, "", "is no setting and is ignored")
+		}
+	}
+}
+
+func environNames() []string {
+	var names []string
+	for _, pair := range os.Environ() {
+		name, _, _ := strings.Cut(pair, "=")
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// override sets the files that flags of serve give, one by one.
+func (t *ListenTLS) override(o ListenTLS) {
+	for _, f := range []struct{ to, from *string }{{&t.Cert, &o.Cert}, {&t.Key, &o.Key}, {&t.ClientCA, &o.ClientCA}} {
+		if *f.from != "" {
+			*f.to = *f.from
+		}
+	}
+}
