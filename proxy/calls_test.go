@@ -18,6 +18,7 @@ import (
 
 // What operators are told of a call in flight has nothing of its params.
 func TestCallsInFlightTellNoParams(t *testing.T) {
+	t.Parallel()
 	server := sdkServer()
 	t.Cleanup(server.Close)
 	socket := filepath.Join(t.TempDir(), "admin.sock")
@@ -59,6 +60,7 @@ func callsAt(t *testing.T, socket string, wait proxy.Wait) (found proxy.OpenCall
 // A client that comes back to a server which has died when it started waits until that may be
 // started again. Operators see that, until when, and why.
 func TestCallThatWaitsForBackOff(t *testing.T) {
+	t.Parallel()
 	socket := filepath.Join(t.TempDir(), "admin.sock")
 	p, _ := serveWith(t, config.Config{Upstreams: []config.Upstream{
 		{Name: "a", Process: config.Process{Command: "sh", Args: []string{"-c", "exit 3"}}, StartTimeout: patience},

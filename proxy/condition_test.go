@@ -23,6 +23,7 @@ done`
 // A server is in the snapshot from its start to its end, and not a moment longer: once a client
 // has the error, only the state of the upstream tells of it.
 func TestEndedServersAreGone(t *testing.T) {
+	t.Parallel()
 	server, closed := sdkServer(), sdkServer()
 	t.Cleanup(server.Close)
 	closed.Close()

@@ -158,6 +158,7 @@ func TestQuiet(t *testing.T) {
 // What to do follows from what has happened, whatever words there are for it: of commands that
 // were tried, and of all that a trial can say.
 func TestRemedy(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	text := filepath.Join(dir, "text")
 	if err := os.WriteFile(text, []byte("no program\n"), 0o755); err != nil {

@@ -92,6 +92,7 @@ func TestFloodOfRequests(t *testing.T) {
 // One who asks too often has to wait, and one who notifies too often is not passed on. Others
 // are not held up.
 func TestFloodByRate(t *testing.T) {
+	t.Parallel()
 	h := newHouse(t, limited(config.PolicyLimits{Rate: 0.01}))
 	text, headers := modern("1", "tools/call", "echo", `,"name":"echo"`)
 	refused := false
@@ -146,6 +147,7 @@ func floodWithNotifications(t *testing.T) {
 
 // Calls that one principal leaves suspended take no room from another, however many.
 func TestFloodOfSuspendedCalls(t *testing.T) {
+	t.Parallel()
 	h := newHouse(t, func(cfg *config.Config) { cfg.Upstreams[0].Era = "legacy" })
 	var wg sync.WaitGroup
 	var mu sync.Mutex

@@ -191,6 +191,7 @@ func (c *stdioClient) leave() {
 // Hooks hear of each call what it was, where it went, and how it ended, on both sides of
 // the proxy. What began has ended when the proxy has.
 func TestHooks(t *testing.T) {
+	t.Parallel()
 	server := sdkServer()
 	t.Cleanup(server.Close)
 	var r recorder

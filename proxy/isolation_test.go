@@ -306,6 +306,7 @@ func (c *wsClient) hears(part string) string {
 // What a shared server logs without a word of whose it is goes to the clients of the one
 // principal that has used it, whatever path they come by, and to nobody once there were two.
 func TestForeignLogMessage(t *testing.T) {
+	t.Parallel()
 	h := newHouse(t, func(cfg *config.Config) { cfg.Upstreams[0].Shared, cfg.Upstreams[0].Era = true, "legacy" })
 	a, again, b := h.a.initialize(), h.caller("token-of-a", "/mcp/u").initialize(), h.b.initialize()
 	var streams []*feed

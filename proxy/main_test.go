@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"go.uber.org/goleak"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc/conntest"
 )
 
 // Logins are those of the tests, and not of whoever runs them.
@@ -15,6 +17,7 @@ func TestMain(m *testing.M) {
 		log.Fatal(err)
 	}
 	os.Setenv("XDG_STATE_HOME", state)
+	conntest.Parallel(8)
 	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
 		os.RemoveAll(state)
 		os.Exit(code)

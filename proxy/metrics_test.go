@@ -35,6 +35,7 @@ func scraped(t *testing.T, p *proxy.Proxy, m *admin.Metrics) string {
 
 // A scrape tells of what clients have done, with labels that nobody makes up.
 func TestMetricsOfCalls(t *testing.T) {
+	t.Parallel()
 	server := sdkServer()
 	t.Cleanup(server.Close)
 	var r recorder

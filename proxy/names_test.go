@@ -93,6 +93,7 @@ func newCaller(t *testing.T, url, path string) *caller {
 // by being there first. What clients get, and what operators read at both ends, depends on
 // the configuration alone.
 func TestHostTakesNoName(t *testing.T) {
+	t.Parallel()
 	for name, tt := range map[string]struct {
 		upstream, prefix string   // of the host that wants more than its due; "-": no prefix of its own
 		upstreams        []string // of its link, which stands first
@@ -171,6 +172,7 @@ func TestHostTakesNoName(t *testing.T) {
 // A link keeps the names in its upstreams for its host, which may not be there: else a restart
 // would give them to whoever comes first.
 func TestNamesAreKeptForALink(t *testing.T) {
+	t.Parallel()
 	one, two := newFarHost(t, "files", nil), newFarHost(t, "files", nil)
 	p, url := serveWith(t, config.Config{Links: []config.Link{
 		{Name: "one", Key: "links.one", Dial: one.url, Heartbeat: time.Minute, Upstreams: []string{"fil*"}},
@@ -194,6 +196,7 @@ func TestNamesAreKeptForALink(t *testing.T) {
 // are told, and their next calls go where the configuration says, on whatever stream. What is
 // in flight at the other host ends.
 func TestLateLinkTakesItsName(t *testing.T) {
+	t.Parallel()
 	one, two := newFarHost(t, "files", nil), newFarHost(t, "files", nil)
 	p, url := serveWith(t, config.Config{Links: []config.Link{
 		{Name: "one", Key: "links.one", Dial: one.url, Heartbeat: time.Minute},

@@ -197,6 +197,7 @@ func TestOddNames(t *testing.T) {
 // When a token ends, what it opened ends, or waits for the next one of the same principal,
 // and for nobody else's. A call in flight is not lost.
 func TestTokenEndsInMidCall(t *testing.T) {
+	t.Parallel()
 	s := newSigner(t, "https://one.example")
 	h := newHouse(t, trust(s))
 	short := h.caller(s.token(`"a"`, "", 2*time.Second), "/mcp").initialize()
@@ -295,6 +296,7 @@ func TestHiddenPath(t *testing.T) {
 // A WebSocket whose token has expired ends as any that is cut: one error for each call in
 // flight, one cancellation of it for the server, and nothing for the calls of others.
 func TestExpiredSocketCancelsItsCalls(t *testing.T) {
+	t.Parallel()
 	s := newSigner(t, "https://one.example")
 	h := newHouse(t, trust(s))
 	other := h.caller(s.token(`"b"`, "", time.Hour), "/mcp").initialize()
@@ -336,6 +338,7 @@ func TestExpiredSocketCancelsItsCalls(t *testing.T) {
 // out of the configuration, or one is asked for that was not before. A call that runs may
 // finish, and the session waits for the next good token of the same principal.
 func TestTokenWithdrawn(t *testing.T) {
+	t.Parallel()
 	file, still := secretFile(t, "first-token"), secretFile(t, "first-token")
 	signer := newSigner(t, "https://one.example")
 	with := func(file string) func(*config.Config) {

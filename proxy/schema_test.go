@@ -48,6 +48,7 @@ var answers = []struct {
 // TestSchemas: each answer for operators has a schema in docs, which is that of its type,
 // and which real answers obey.
 func TestSchemas(t *testing.T) {
+	t.Parallel()
 	server := sdkServer()
 	t.Cleanup(server.Close)
 	socket := filepath.Join(t.TempDir(), "admin.sock")

@@ -237,6 +237,7 @@ func TestTapOfHost(t *testing.T) {
 
 // Calls do not wait for a tap that nobody reads, and neither does the end of the proxy.
 func TestTapIsNotWaitedFor(t *testing.T) {
+	t.Parallel()
 	server := sdkServer()
 	t.Cleanup(server.Close)
 	socket := filepath.Join(t.TempDir(), "admin.sock")

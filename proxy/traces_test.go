@@ -220,6 +220,7 @@ func TestTracesOfFanOut(t *testing.T) {
 // cancellation, and the one event of a lost connection, which is told once. Hooks and the
 // log know the trace.
 func TestTracesOfEnds(t *testing.T) {
+	t.Parallel()
 	c, server := newCollector(t), sdkServer()
 	t.Cleanup(server.Close)
 	var hooks recorder
@@ -287,6 +288,7 @@ SPAN_KIND_SERVER closed -32603 STATUS_CODE_ERROR 0
 // A collector that is not there, or refuses, is one line in the log. No call waits for it,
 // nor does the end for long.
 func TestCollectorFails(t *testing.T) {
+	t.Parallel()
 	refusing := newCollector(t)
 	refusing.status = http.StatusUnauthorized
 	hanging := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {

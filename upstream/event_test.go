@@ -171,6 +171,7 @@ func TestLastWordsAreForOperators(t *testing.T) {
 // What a process says last of all, when it is told that nobody listens any more, is in its
 // event, too.
 func TestEventHasTheLastWords(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, process.Command{Path: "/bin/sh", Args: []string{"-c", "exec 1>&-; echo early >&2; cat >/dev/null; echo late >&2"}})
 	c := r.attach("a-long-key")
 	end := c.end()
@@ -186,6 +187,7 @@ func TestEventHasTheLastWords(t *testing.T) {
 // D07: a remote server that dies under the sessions of several clients is one event,
 // and one line that says how many they and their calls were.
 func TestD07_RemoteDiesUnderSeveral(t *testing.T) {
+	t.Parallel()
 	r, f := remoteRig(t)
 	var all []*client
 	var servers []*jsonrpc.PipeConn

@@ -125,6 +125,7 @@ func TestModernStreamsShareAProcess(t *testing.T) {
 
 // D07 to D10: however a process ends, each stream hears it once; one line of the log.
 func TestD08_ModernProcessEnds(t *testing.T) {
+	t.Parallel()
 	for _, row := range []struct {
 		method string
 		n      int
@@ -158,6 +159,7 @@ func TestD08_ModernProcessEnds(t *testing.T) {
 }
 
 func TestD12_ModernProcessStopsReading(t *testing.T) {
+	t.Parallel()
 	command := fakeCommand("modern")
 	command.WriteTimeout, command.StopGrace = 200*time.Millisecond, 100*time.Millisecond
 	r := newRig(t, command)

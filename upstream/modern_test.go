@@ -314,6 +314,7 @@ func TestModernLogMessagesOfSeveral(t *testing.T) {
 // while it is alone. In every second run all are one principal. Then subscriptions, and what
 // was given up long ago, do not count.
 func TestModernLogMessagesOfMany(t *testing.T) {
+	t.Parallel()
 	for seed := range uint64(200) {
 		inModernWorld(t, func(w *sharedWorld) {
 			(&loggingCrowd{w: w, random: rand.New(rand.NewPCG(seed, 0)), one: seed%2 == 1}).play()

@@ -91,6 +91,7 @@ func TestD06_RemoteFarewell(t *testing.T) {
 // D07: a session that ends takes its calls along, with its own cause; the next
 // stream begins another.
 func TestD07_RemoteEnds(t *testing.T) {
+	t.Parallel()
 	r, f := remoteRig(t)
 	c, s := begin(r, f)
 	c.send("tools/call", 1)
@@ -162,6 +163,7 @@ func TestRemoteRelates(t *testing.T) {
 // A server that asks without end, and takes no answer, is not told of each
 // question when its stream ends, nor waited for.
 func TestRemoteFloodsAndDoesNotRead(t *testing.T) {
+	t.Parallel()
 	r, f := remoteRig(t)
 	c, s := begin(r, f)
 	c.send("tools/call", 1)
@@ -225,6 +227,7 @@ func (c *deafConn) Close() error {
 
 // A server that does not read does not hide that its client has left.
 func TestD05_RemoteThatDoesNotRead(t *testing.T) {
+	t.Parallel()
 	stuck := &deaf{closed: make(chan struct{})}
 	r := newRigOf(t, Upstream{Dial: func(context.Context) (jsonrpc.Conn, error) { return stuck, nil }})
 	c := r.attach("k")

@@ -221,6 +221,7 @@ func TestD07_SharedProcess(t *testing.T) {
 
 // The process outlives its clients and ends with the host.
 func TestSharedProcessEndsWithTheHost(t *testing.T) {
+	t.Parallel()
 	command := fakeCommand("ignores-eof", "ignores-term")
 	command.StopGrace = time.Minute
 	r := newRigOf(t, Upstream{Command: &command, Shared: true})
@@ -245,6 +246,7 @@ func TestSharedProcessEndsWithTheHost(t *testing.T) {
 
 // Force reaches a server that has been replaced and is still on its way out.
 func TestSharedStopForcesWhatWasReplaced(t *testing.T) {
+	t.Parallel()
 	command := fakeCommand("ignores-eof", "ignores-term")
 	command.StopGrace = time.Minute
 	r := newRigOf(t, Upstream{Command: &command, Shared: true})
@@ -296,6 +298,7 @@ func TestSharedStopComesBehindFarewells(t *testing.T) {
 
 // A client that does not read loses its own stream, and nobody else notices.
 func TestSharedSlowClient(t *testing.T) {
+	t.Parallel()
 	for name, size := range map[string]int{"many": 10, "large": 256 << 10} {
 		t.Run(name, func(t *testing.T) {
 			inSharedWorld(t, Upstream{}, func(w *sharedWorld) {

@@ -315,6 +315,7 @@ func (x *modelServer) answer() {
 // Whatever many clients do at once, each answer is that of its own request, and
 // comes once, unless the client cancelled it.
 func TestSharedModel(t *testing.T) {
+	t.Parallel()
 	for seed := range uint64(20) {
 		inSharedWorld(t, Upstream{Relates: true}, func(w *sharedWorld) {
 			first := w.start("first")

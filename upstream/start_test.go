@@ -87,6 +87,7 @@ func TestD48_NeverAnswersInitialize(t *testing.T) {
 }
 
 func TestStartTimeoutEndsWithTheAnswer(t *testing.T) {
+	t.Parallel()
 	command := fakeCommand()
 	for timeout := 250 * time.Millisecond; ; timeout *= 2 {
 		c := newRigOf(t, Upstream{Command: &command, StartTimeout: timeout}).attach("k")
@@ -119,6 +120,7 @@ func TestD48_RefusesInitialize(t *testing.T) {
 }
 
 func TestD48_CrashLoop(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, fakeCommand("dies"))
 	tries, refused := 0, 0
 	eventually(t, "a crash loop", func() bool {

@@ -80,6 +80,7 @@ func TestD05_OneStimulusForEachCall(t *testing.T) {
 }
 
 func TestD06_NoGrandchildSurvives(t *testing.T) {
+	t.Parallel()
 	for _, traits := range []string{"obedient", "ignores-eof", "ignores-eof,ignores-term"} {
 		t.Run(traits, func(t *testing.T) {
 			command := fakeCommand(traits)
@@ -102,6 +103,7 @@ func TestD06_NoGrandchildSurvives(t *testing.T) {
 }
 
 func TestD06_TermComesBeforeKill(t *testing.T) {
+	t.Parallel()
 	command := fakeCommand("ignores-eof", "obeys-term")
 	command.StopGrace = time.Second // the second step has to suffice for the process to say so
 	lines := recording(t, &command)
@@ -187,6 +189,7 @@ func TestD09_GrandchildHoldsStdout(t *testing.T) {
 }
 
 func TestRaceO_GrandchildNeverFallsSilent(t *testing.T) {
+	t.Parallel()
 	command := fakeCommand()
 	command.StopGrace = time.Second
 	r := newRig(t, command)
@@ -208,6 +211,7 @@ func TestRaceO_GrandchildNeverFallsSilent(t *testing.T) {
 }
 
 func TestD10_StdoutClosedWhileItLives(t *testing.T) {
+	t.Parallel()
 	command := fakeCommand("ignores-eof")
 	command.StopGrace = 100 * time.Millisecond
 	r := newRig(t, command)
@@ -223,6 +227,7 @@ func TestD10_StdoutClosedWhileItLives(t *testing.T) {
 }
 
 func TestStdinClosedWhileItLives(t *testing.T) {
+	t.Parallel()
 	command := fakeCommand()
 	command.StopGrace = 100 * time.Millisecond
 	r := newRig(t, command)
@@ -254,6 +259,7 @@ func fill(c *client, total int) (sent chan struct{}) {
 }
 
 func TestD12_StopsReading(t *testing.T) {
+	t.Parallel()
 	command := fakeCommand()
 	command.WriteTimeout, command.StopGrace = 200*time.Millisecond, 100*time.Millisecond
 	r := newRig(t, command)
@@ -267,6 +273,7 @@ func TestD12_StopsReading(t *testing.T) {
 }
 
 func TestD12_BusyReaderIsLeftAlone(t *testing.T) {
+	t.Parallel()
 	command := fakeCommand()
 	command.WriteTimeout = 3 * time.Second
 	r := newRig(t, command)
@@ -280,6 +287,7 @@ func TestD12_BusyReaderIsLeftAlone(t *testing.T) {
 }
 
 func TestD12_AnswersPassWhileStdinIsFull(t *testing.T) {
+	t.Parallel()
 	command := fakeCommand()
 	command.StopGrace = 100 * time.Millisecond
 	c := newRig(t, command).start("k")
@@ -304,6 +312,7 @@ func TestRaceP_ClientLeavesWhileStdinIsFull(t *testing.T) {
 }
 
 func TestRaceP_ForcedWhileTheBacklogIsFull(t *testing.T) {
+	t.Parallel()
 	command := fakeCommand()
 	command.WriteTimeout, command.StopGrace = time.Hour, time.Hour
 	c := newRig(t, command).start("k")
@@ -360,6 +369,7 @@ func TestStatusOfAnEndedServer(t *testing.T) {
 }
 
 func TestForced(t *testing.T) {
+	t.Parallel()
 	command := fakeCommand("ignores-eof", "ignores-term", "grandchild")
 	command.StopGrace = time.Hour
 	c := newRig(t, command).start("k")
@@ -374,6 +384,7 @@ func TestForced(t *testing.T) {
 }
 
 func TestForcedInTheMiddleOfAStop(t *testing.T) {
+	t.Parallel()
 	command := fakeCommand("ignores-eof", "ignores-term")
 	command.StopGrace = time.Hour
 	r := newRig(t, command)

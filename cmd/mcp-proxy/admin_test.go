@@ -43,6 +43,7 @@ func onlyOneSocket(t *testing.T, dir string) string {
 
 // Each command has a socket for operators, which only its user can reach, and takes it away.
 func TestAdminSocket(t *testing.T) {
+	t.Parallel()
 	for name, args := range map[string][]string{
 		"serve":   {"serve", "--listen", "127.0.0.1:0", "--", "fakeserver"},
 		"stdio":   {"stdio", "--", "fakeserver"},
@@ -226,6 +227,7 @@ func TestAdminOnTCP(t *testing.T) {
 // Readiness waits for what is required: an isolated command that passes one trial, which is
 // then over, a shared server that runs, and again if it is killed, and a link that is up.
 func TestRequired(t *testing.T) {
+	t.Parallel()
 	s := emptySite(t)
 	late, socket := filepath.Join(s.dir, "late"), filepath.Join(s.dir, "l.sock")
 	config := s.write("c.yaml", "listen: [\"127.0.0.1:0\"]\nupstreams:\n"+
@@ -278,6 +280,7 @@ func TestRequired(t *testing.T) {
 // After SIGTERM readiness fails first, and new clients are served as before. A second signal
 // skips the rest of the delay, and does not force: what is in flight finishes.
 func TestDrainDelay(t *testing.T) {
+	t.Parallel()
 	dir := shortDir(t)
 	env := []string{"XDG_RUNTIME_DIR=" + dir}
 	p, s := serving(t, append(env, "MCP_PROXY_DRAIN_DELAY=1h")...)

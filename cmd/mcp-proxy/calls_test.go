@@ -40,6 +40,7 @@ func (s *site) awaitCalls(want string) {
 // Wherever a server is, a call that it works on is in flight and waits for it, until somebody
 // has enough.
 func TestCalls(t *testing.T) {
+	t.Parallel()
 	everywhere(t, layout{}, func(s *site) {
 		c := s.connect()
 		c.list()
@@ -83,6 +84,7 @@ func TestCallsBeyondMaxConcurrent(t *testing.T) {
 
 // The commands ask what runs: over its socket, or over TCP with the token.
 func TestStatusAndCalls(t *testing.T) {
+	t.Parallel()
 	s := emptySite(t)
 	link := filepath.Join(s.dir, "l.sock")
 	hostDir := shortDir(t)

@@ -60,6 +60,7 @@ func (s *screen) awaitLine(t *testing.T, pattern string) string {
 // A whole session at a terminal: where, who is ready and who is not, clients, a server that is
 // killed, what ^C waits for, and another ^C.
 func TestConsoleSession(t *testing.T) {
+	t.Parallel()
 	dir := shortDir(t)
 	s := emptySite(t)
 	file := s.write("mcp-proxy.yaml", `
@@ -190,6 +191,7 @@ func TestTextWithoutTerminal(t *testing.T) {
 // Closing the terminal stops serve and host and what they started. With nohup they run on, and
 // the signal is no reload there either.
 func TestTerminalIsClosed(t *testing.T) {
+	t.Parallel()
 	hangUps := make(chan os.Signal, 1)
 	signal.Notify(hangUps, syscall.SIGHUP) // what is ignored here would be ignored there
 	defer signal.Stop(hangUps)

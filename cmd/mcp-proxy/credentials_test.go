@@ -103,6 +103,7 @@ const byClientCredentials = "auth: {clientCredentials: {clientId: me, clientSecr
 // A remote server that wants a token has it, on each transport and in each era, also when
 // it has forgotten the one that it got.
 func TestClientCredentials(t *testing.T) {
+	t.Parallel()
 	for _, l := range append([]layout{{}}, otherPairs...) {
 		for _, scheme := range []string{"http", "ws"} {
 			t.Run(l.pair()+"/"+scheme, func(t *testing.T) {
@@ -154,6 +155,7 @@ func TestClientCredentialsOfLinks(t *testing.T) {
 // The program says what is wrong, and no secret, to its client and in the log. It works as
 // soon as the file is right.
 func TestWrongClientSecret(t *testing.T) {
+	t.Parallel()
 	s := emptySite(t)
 	g := newGuarded(t, keepServing(t, `FAKE_ERA: ""`))
 	s.write("secret", mark+"-wrong")

@@ -13,8 +13,9 @@ import (
 // One step beyond the bound, each request gets the one error and the log a line;
 // nobody else notices.
 func TestTooManyStreams(t *testing.T) {
+	t.Parallel()
 	everywhere(t, layout{}, func(s *site) {
-		within := inside[link.Client](s.proxy, "within", "client")
+		within := inside[link.Client](s.proxy, "local", "client")
 		if s.layout.linked() {
 			inside[link.Client](s.proxy, "links", "all", "0", "client").SetStreams(2)
 		}
@@ -49,7 +50,7 @@ func TestLinkWithinLost(t *testing.T) {
 	near, far := link.Ring() // takes its place
 	var other sync.WaitGroup
 	other.Go(func() { (*inside[*link.Server](s.proxy, "host", "server")).Serve(t.Context(), far) })
-	other.Go(func() { inside[link.Client](s.proxy, "within", "client").Serve(t.Context(), near) })
+	other.Go(func() { inside[link.Client](s.proxy, "local", "client").Serve(t.Context(), near) })
 	if got := c.await("1"); got != lost("a", "link lost") {
 		t.Error("the call got", got)
 	}

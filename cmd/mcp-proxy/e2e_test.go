@@ -21,6 +21,7 @@ import (
 
 // D07, D50: 200 calls on an upstream that is killed, 50 on another.
 func TestD07_KilledUpstream(t *testing.T) {
+	t.Parallel()
 	everyWire(t, killUpstream)
 	otherWires(t, layout{}, killUpstream)
 }
@@ -144,6 +145,7 @@ func (s *site) warnedOf(calls int) {
 
 // D01, D05, D06, D35 to D37: a client vanishes with calls and a question open.
 func TestD06_VanishedClient(t *testing.T) {
+	t.Parallel()
 	everyWire(t, func(s *site, wire string) {
 		c, left := vanishing(s, wire)
 		c.vanish()
@@ -157,6 +159,7 @@ func TestD06_VanishedClient(t *testing.T) {
 
 // D29: a client over HTTP vanishes without a word, and expires.
 func TestD29_ExpiredClient(t *testing.T) {
+	t.Parallel()
 	everywhere(t, layout{top: "sessionIdle: 500ms\n"}, func(s *site) {
 		c, left := vanishing(s, "HTTP")
 		c.wire.(*httpWire).abandon()
@@ -247,6 +250,7 @@ func (s *site) clearedUp() {
 
 // D27, D28: a POST whose connection drops is not cancelled, and can be resumed.
 func TestD28_DroppedPOST(t *testing.T) {
+	t.Parallel()
 	everywhere(t, layout{}, dropPOST, noModern...)
 }
 

@@ -28,6 +28,7 @@ func (c *client) sayModern(id int, method, params string) {
 // A connection carries both eras, message by message, each with its own answers,
 // errors and cancellations.
 func TestMixedEras(t *testing.T) {
+	t.Parallel()
 	for _, wire := range []string{"WebSocket", "stdio"} {
 		for _, era := range []string{"", "modern", "both"} {
 			t.Run(wire+"/"+era, func(t *testing.T) {
@@ -108,6 +109,7 @@ func TestOneModernProcess(t *testing.T) {
 // Sessions that are kept for modern clients end when nobody has used them for a
 // while, though the clients are there; the next call begins one anew.
 func TestReapedSessions(t *testing.T) {
+	t.Parallel()
 	for _, place := range []string{"local", "shared", "WebSocket link"} {
 		t.Run(place, func(t *testing.T) {
 			reapSessions(newSite(t, layout{client: mcp.Modern, place: place, idle: 100 * time.Millisecond}))
@@ -157,6 +159,7 @@ func (c *client) callAbout(id int) {
 // is refused; from then on each question reaches its call, and the answer the server
 // that asked.
 func TestLanes(t *testing.T) {
+	t.Parallel()
 	for _, place := range []string{"local", "unix link", "WebSocket"} {
 		t.Run(place, func(t *testing.T) {
 			s := newSite(t, layout{place: place, client: mcp.Modern})
@@ -214,6 +217,7 @@ func TestProbedServer(t *testing.T) {
 
 // A server that speaks both eras is used in each client's own.
 func TestBothEras(t *testing.T) {
+	t.Parallel()
 	everyPlace(t, layout{era: "both"}, func(s *site) {
 		for i, wire := range []string{"modern WebSocket", "WebSocket", "modern HTTP"} {
 			c := s.connectOver(wire)

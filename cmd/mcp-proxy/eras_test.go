@@ -13,6 +13,7 @@ import (
 // D06: a client vanishes with calls on two upstreams, and a question open. What it
 // waited for is cancelled; a question of a suspended call gets its error, and no more.
 func TestD06_VanishedAcrossEras(t *testing.T) {
+	t.Parallel()
 	otherWires(t, layout{idle: 200 * time.Millisecond, parkFor: 200 * time.Millisecond}, func(s *site, wire string) {
 		c := s.connectOver(wire)
 		vanishAcross(s, c, c.vanish)
@@ -31,6 +32,7 @@ func TestD06_VanishedAcrossEras(t *testing.T) {
 
 // D29: a client over HTTP vanishes without a word, and expires.
 func TestD29_ExpiredAcrossEras(t *testing.T) {
+	t.Parallel()
 	s := newSite(t, layout{era: mcp.Modern, top: "sessionIdle: 500ms\n"})
 	c := s.connectOver("HTTP")
 	vanishAcross(s, c, c.wire.(*httpWire).abandon)
@@ -61,6 +63,7 @@ func vanishAcross(s *site, c *client, vanish func()) {
 
 // What the eras have in common works between any two.
 func TestErasUse(t *testing.T) {
+	t.Parallel()
 	otherWires(t, layout{}, func(s *site, wire string) {
 		c := s.connectOver(wire)
 		if s.layout.client == mcp.Modern {
@@ -79,6 +82,7 @@ func TestErasUse(t *testing.T) {
 // A legacy server never sees what only the modern era has, nor a modern one what
 // only the legacy era has, but for the first look at which it is.
 func TestErasStayApart(t *testing.T) {
+	t.Parallel()
 	for _, pin := range []bool{false, true} {
 		acrossEras(t, layout{core: !pin, pin: pin}, func(s *site) {
 			c := s.connect()

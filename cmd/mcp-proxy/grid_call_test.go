@@ -22,6 +22,7 @@ func (c *client) callWithToken(id int, tool string) {
 // D17 to D19, D22, D23, D26: what is cancelled is answered by nobody, and what comes
 // late is not taken for what has its id and its token now.
 func TestD18_Cancelled(t *testing.T) {
+	t.Parallel()
 	everywhere(t, layout{}, func(s *site) {
 		c := s.connect()
 		c.callWithToken(1, "a__late")
@@ -49,6 +50,7 @@ func TestD18_Cancelled(t *testing.T) {
 
 // D19, G: a server answers twice.
 func TestD19_AnsweredTwice(t *testing.T) {
+	t.Parallel()
 	everywhere(t, layout{}, func(s *site) {
 		c := s.connect()
 		if got := c.get(1, "a__twice"); got != fakeDone {
@@ -63,6 +65,7 @@ func TestD19_AnsweredTwice(t *testing.T) {
 
 // D20: initialize cannot be cancelled.
 func TestD20_CancelledInitialize(t *testing.T) {
+	t.Parallel()
 	everywhere(t, layout{}, func(s *site) {
 		c := s.join("WebSocket")
 		c.say(initialize)
@@ -79,6 +82,7 @@ func TestD20_CancelledInitialize(t *testing.T) {
 
 // D21: a client leaves while an upstream starts.
 func TestD21_LeftDuringInitialize(t *testing.T) {
+	t.Parallel()
 	everywhere(t, layout{env: `FAKE_MUTE: "1"`}, func(s *site) {
 		for i, wire := range []string{"stdio", "WebSocket"} {
 			c := s.join(wire)
@@ -100,6 +104,7 @@ func TestD21_LeftDuringInitialize(t *testing.T) {
 
 // D23: progress and messages belong to their call; other calls have theirs.
 func TestD23_Progress(t *testing.T) {
+	t.Parallel()
 	everywhere(t, layout{}, func(s *site) {
 		a, b := s.connect(), s.connect()
 		a.say(`{"jsonrpc":"2.0","id":"level","method":"logging/setLevel","params":{"level":"info"}}`)
@@ -131,6 +136,7 @@ func TestD23_Progress(t *testing.T) {
 
 // D25: an id that is in use. The error has none, so that it is not the first call's.
 func TestD25_DuplicateID(t *testing.T) {
+	t.Parallel()
 	everywhere(t, layout{}, func(s *site) {
 		c := s.connect()
 		c.call(1, "a__slow")
@@ -149,6 +155,7 @@ func TestD25_DuplicateID(t *testing.T) {
 
 // D43: lines that are no messages, and an answer that cannot be used.
 func TestD43_Garbage(t *testing.T) {
+	t.Parallel()
 	everywhere(t, layout{}, func(s *site) {
 		c := s.connect()
 		c.call(1, "a__slow")
@@ -173,6 +180,7 @@ func TestD43_Garbage(t *testing.T) {
 
 // D46: one upstream does not answer lists, then none does.
 func TestD46_HungList(t *testing.T) {
+	t.Parallel()
 	everywhere(t, layout{top: "listTimeout: 200ms\n"}, func(s *site) {
 		c := s.connect()
 		list := func(id int) string {
@@ -207,6 +215,7 @@ func TestD46_HungList(t *testing.T) {
 
 // D47: a notification to an upstream that is gone.
 func TestD47_LostNotification(t *testing.T) {
+	t.Parallel()
 	everywhere(t, layout{}, func(s *site) {
 		c := s.connect()
 		if got := c.get(1, "a__crash"); !s.killed(got) {
@@ -223,6 +232,7 @@ func TestD47_LostNotification(t *testing.T) {
 // D48: an upstream cannot start, or ends before it has answered initialize. The
 // others work.
 func TestD48_CannotStart(t *testing.T) {
+	t.Parallel()
 	for start, end := range map[string]jsonrpc.ClosedError{
 		"./none":  {Cause: "start failed", Says: "did not start: command not found", Lasting: true},
 		`"false"`: {Cause: "start failed", Says: "did not start: exit status 1"},
@@ -250,6 +260,7 @@ func cannotStart(s *site, end jsonrpc.ClosedError) {
 
 // D49: answers that come at the time at which their calls time out.
 func TestD49_TimeoutRace(t *testing.T) {
+	t.Parallel()
 	everywhere(t, layout{a: ", requestTimeout: 200ms"}, func(s *site) {
 		c := s.connect()
 		id := 200
@@ -288,6 +299,7 @@ func TestD49_TimeoutRace(t *testing.T) {
 
 // What an upstream says of itself reaches all who are to know.
 func TestListChangedAndUpdated(t *testing.T) {
+	t.Parallel()
 	everywhere(t, layout{}, func(s *site) {
 		a, b := s.connect(), s.connect()
 		a.follow(`,"resourceSubscriptions":["fake://thing"]`)

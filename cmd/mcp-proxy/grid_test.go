@@ -67,6 +67,7 @@ func lastOf(lines []string, n int) []string { return lines[max(len(lines)-n, 0):
 
 // D01: a client leaves with calls on two upstreams, another one stays.
 func TestD01_ClientLeavesOthers(t *testing.T) {
+	t.Parallel()
 	everywhere(t, layout{}, func(s *site) {
 		stays, leaves := s.connect(), s.connectOver("stdio")
 		stays.call(1, "a__slow")
@@ -92,6 +93,7 @@ func TestD01_ClientLeavesOthers(t *testing.T) {
 // D03: what does not finish within the drain after a half-close hears so; a
 // question hears at once that nobody will answer it.
 func TestD03_HalfClose(t *testing.T) {
+	t.Parallel()
 	everywhere(t, layout{top: "drain: 300ms\n"}, func(s *site) {
 		c := s.connectOver("stdio")
 		if s.layout.client != mcp.Modern { // there a question is an answer
@@ -121,6 +123,7 @@ func TestD03_HalfClose(t *testing.T) {
 
 // D07: three clients have calls on an upstream that is killed.
 func TestD07_ThreeClients(t *testing.T) {
+	t.Parallel()
 	everywhere(t, layout{}, func(s *site) {
 		var clients []*client
 		for i := range 3 {
@@ -149,6 +152,7 @@ func TestD07_ThreeClients(t *testing.T) {
 
 // D08: a server exits with calls in flight.
 func TestD08_Exit(t *testing.T) {
+	t.Parallel()
 	everywhere(t, layout{}, func(s *site) {
 		c := s.connect()
 		for i, tool := range []string{"a__leave", "a__exit"} {
@@ -172,6 +176,7 @@ func TestD08_Exit(t *testing.T) {
 
 // D09: the server has exited, but what it started holds its stdout.
 func TestD09_GrandchildHoldsStdout(t *testing.T) {
+	t.Parallel()
 	everywhere(t, layout{}, func(s *site) {
 		c := s.connect()
 		child := grandchild(s.t, c)
@@ -185,6 +190,7 @@ func TestD09_GrandchildHoldsStdout(t *testing.T) {
 
 // D10: a server closes its stdout and lives on.
 func TestD10_ClosedStdout(t *testing.T) {
+	t.Parallel()
 	everywhere(t, layout{}, func(s *site) {
 		c := s.connect()
 		c.call(1, "b__slow")
@@ -202,6 +208,7 @@ func TestD10_ClosedStdout(t *testing.T) {
 
 // D11: an upstream does not answer in time, which is not its end.
 func TestD11_RequestTimeout(t *testing.T) {
+	t.Parallel()
 	everywhere(t, layout{a: ", requestTimeout: 300ms"}, func(s *site) {
 		c := s.connect()
 		if got, want := c.get(1, "a__late"), "!"+string(jsonrpc.TimedOut("a").Raw()); got != want {
@@ -217,6 +224,7 @@ func TestD11_RequestTimeout(t *testing.T) {
 
 // D12: a server stops reading.
 func TestD12_StoppedReading(t *testing.T) {
+	t.Parallel()
 	everywhere(t, layout{a: ", writeTimeout: 1s"}, func(s *site) {
 		c := s.connect()
 		c.call(140, "a__plug")
@@ -246,6 +254,7 @@ const noInput = `"isError":true`
 // D15: during the drain calls finish, with the questions that they ask, and new
 // ones are refused. What does not finish hears so.
 func TestD15_DrainEverywhere(t *testing.T) {
+	t.Parallel()
 	everywhere(t, layout{}, func(s *site) {
 		c := s.connect()
 		c.call(2, "a__ask")

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc/conntest"
 )
 
 // inside returns a field within a part of the proxy, which no program may look at or
@@ -44,6 +46,7 @@ func (l leakChecked) Run() int {
 	defer os.RemoveAll(state)
 	os.Setenv("XDG_STATE_HOME", state)  // logins are those of the tests, and not of whoever runs them
 	os.Setenv("XDG_RUNTIME_DIR", state) // and so are the processes that run
+	conntest.Parallel(6)
 	code := l.m.Run()
 	if err := goleak.Find(goleak.IgnoreTopFunction("os/signal.loop"), goleak.IgnoreTopFunction("os/signal.signal_recv")); err != nil && code == 0 {
 		fmt.Fprintln(os.Stderr, err)
@@ -56,8 +59,9 @@ func (l leakChecked) Run() int {
 	return code
 }
 
-// children returns the processes whose parent is pid, on Linux.
-func children(pid int) []string {
+// children returns the processes whose parent is pid, on Linux. If there is a mark, it returns those
+// that have it in their environment, and those that have ended and are not reaped: they have none.
+func children(pid int, mark ...string) []string {
 	var found []string
 	dirs, _ := os.ReadDir("/proc")
 	for _, d := range dirs {
@@ -67,7 +71,10 @@ func children(pid int) []string {
 		}
 		_, rest, _ := strings.Cut(string(stat), ") ")
 		if fields := strings.Fields(rest); len(fields) > 1 && fields[1] == fmt.Sprint(pid) {
-			found = append(found, d.Name())
+			env, _ := os.ReadFile("/proc/" + d.Name() + "/environ")
+			if len(mark) == 0 || fields[0] == "Z" || strings.Contains(string(env), mark[0]) {
+				found = append(found, d.Name())
+			}
 		}
 	}
 	return found

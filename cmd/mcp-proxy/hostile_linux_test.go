@@ -30,6 +30,7 @@ var drawnByUs = regexp.MustCompile(`\x1b\[(0|1|2|31|32|33)m|\x1b\[\?1049[hl]|\x1
 
 // Whatever servers, clients, files and other processes say, no command makes a terminal obey it.
 func TestTerminalObeysNobody(t *testing.T) {
+	t.Parallel()
 	cases := hostileCases(t)
 	root := newRoot()
 	root.InitDefaultHelpCmd()

@@ -65,6 +65,7 @@ func (c *client) hearsOfReturn() {
 
 // D13: the carrier is cut with calls on both upstreams; the host lives.
 func TestD13_CutLink(t *testing.T) {
+	t.Parallel()
 	overLinks(t, layout{}, func(s *site) {
 		for round, wire := range []string{"stdio", "WebSocket"} {
 			c := s.connectOver(wire)
@@ -101,6 +102,7 @@ func TestD13_CutLink(t *testing.T) {
 
 // D14: a link is lost without traffic. Nobody hears of that before the next call.
 func TestD14_IdleLinkLost(t *testing.T) {
+	t.Parallel()
 	overLinks(t, layout{level: slog.LevelDebug}, func(s *site) {
 		c := s.connect()
 		c.list()
@@ -126,6 +128,7 @@ func TestD14_IdleLinkLost(t *testing.T) {
 
 // D14: a link is dead without a word: no byte comes or goes.
 func TestD14_SilentLink(t *testing.T) {
+	t.Parallel()
 	s := newSite(t, layout{place: "TCP link", beat: 170 * time.Millisecond})
 	c := s.connect()
 	c.call(1, "a__hang")
@@ -173,6 +176,7 @@ func behindHost(t *testing.T) (s *site, socket string) {
 
 // D13: a host with four upstreams and six calls is killed, and another one comes.
 func TestD13_KilledHost(t *testing.T) {
+	t.Parallel()
 	s, socket := behindHost(t)
 	host := hostProgram(t, socket, s.record("a"), 4)
 	s.run("links: {far: {dial: unix://" + socket + "}}\n")
@@ -240,6 +244,7 @@ func TestD13_KilledProxy(t *testing.T) {
 // D13: a link is lost for good. What its host keeps for one connection ends with the
 // link; what it keeps for principals waits for the proxy to dial again.
 func TestD13_KeptForAProxyThatIsGone(t *testing.T) {
+	t.Parallel()
 	s := newSite(t, layout{place: "unix link", client: mcp.Modern, level: slog.LevelDebug})
 	var pids []int
 	for i, wire := range []string{"WebSocket", "HTTP"} {
@@ -299,6 +304,7 @@ func TestNameClash(t *testing.T) {
 
 // A host comes back without an upstream that clients have used.
 func TestWithdrawnUpstream(t *testing.T) {
+	t.Parallel()
 	s, socket := behindHost(t)
 	host := hostProgram(t, socket, s.record("a"), 3)
 	s.run("links: {far: {dial: unix://" + socket + "}}\n")
@@ -328,6 +334,7 @@ func TestWithdrawnUpstream(t *testing.T) {
 
 // A proxy asks for an upstream that its host does not have. The others go on.
 func TestUnknownUpstream(t *testing.T) {
+	t.Parallel()
 	overLinks(t, layout{}, func(s *site) {
 		c := s.connect()
 		c.call(1, "a__slow")

@@ -192,6 +192,7 @@ func TestKilledWhileLoggingIn(t *testing.T) {
 // Programs that share a login refresh it together: no refresh token is sent twice, and no
 // call fails.
 func TestRefreshAcrossProcesses(t *testing.T) {
+	t.Parallel()
 	h := newHome(t, oauthtest.Variations{Life: 2 * time.Second})
 	h.agree()
 	h.run(exitOK, "login", h.site.Endpoint())
@@ -216,6 +217,7 @@ func TestRefreshAcrossProcesses(t *testing.T) {
 // A service opens no browser. It works as soon as somebody has logged in, and not any more
 // when they have logged out.
 func TestServeNeedsALogin(t *testing.T) {
+	t.Parallel()
 	for name, oauth := range map[string]string{"configured": ", auth: {oauth: {}}", "found out": ""} {
 		t.Run(name, func(t *testing.T) {
 			h := newHome(t, oauthtest.Variations{})
@@ -276,6 +278,7 @@ func TestLoginIsInterrupted(t *testing.T) {
 // A login that takes longer than requests can wait is no loss: the client is told when the
 // server is there.
 func TestLateLogin(t *testing.T) {
+	t.Parallel()
 	h := newHome(t, oauthtest.Variations{})
 	file := h.file("mcp-proxy.yaml")
 	text := fmt.Sprintf("upstreams: {docs: {url: %q, startTimeout: 3s}, other: {command: fakeserver}}\nlistTimeout: 1s\n", h.site.Endpoint())
@@ -312,6 +315,7 @@ func TestLateLogin(t *testing.T) {
 // A link that is dialled is logged in to as a remote server is: by the command, or by the
 // program that needs it.
 func TestLoginOfLinks(t *testing.T) {
+	t.Parallel()
 	h := newHome(t, oauthtest.Variations{})
 	s := emptySite(t)
 	s.layout = layout{place: "TCP link"} // but for what is written here

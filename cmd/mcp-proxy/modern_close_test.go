@@ -25,6 +25,7 @@ func withModernClients(t *testing.T, l layout, test func(*site)) {
 // D32: a modern client over HTTP closes a stream before its headers, in its midst,
 // and that of a listen. Others go on.
 func TestD32_ClosedStreams(t *testing.T) {
+	t.Parallel()
 	withModernClients(t, layout{}, func(s *site) {
 		c, other := s.connectOver("HTTP"), s.connectOver("HTTP")
 		other.call(1, "a__slow")
@@ -92,6 +93,7 @@ const expired = `"reason":"request_state_expired"`
 // D39: nobody comes back to a suspended call in time. The server hears so, once, and
 // who comes later gets an error; the tool does not run again.
 func TestD39_ParkExpires(t *testing.T) {
+	t.Parallel()
 	everyLegacyServer(t, layout{parkFor: 300 * time.Millisecond}, func(s *site) {
 		c := s.connectOver("HTTP")
 		c.call(1, "a__ask")
@@ -168,6 +170,7 @@ func (c *client) requestState() string {
 // D40: the server of a suspended call is killed. Who comes back hears that; before,
 // nobody hears anything.
 func TestD40_KilledWhileParked(t *testing.T) {
+	t.Parallel()
 	everyLegacyServer(t, layout{}, func(s *site) {
 		c := s.connectOver("HTTP")
 		c.call(1, "a__ask")
@@ -206,6 +209,7 @@ func listening(t *testing.T, l layout) (*site, *client) {
 // D41: one of three upstreams dies under a listen and comes back. The listen goes on,
 // and tells once that the tools have changed by that.
 func TestD41_ListenSurvives(t *testing.T) {
+	t.Parallel()
 	for _, era := range []mcp.Era{mcp.Legacy, mcp.Modern} {
 		t.Run(string(era), func(t *testing.T) {
 			s, c := listening(t, layout{client: mcp.Modern, era: era})
@@ -230,6 +234,7 @@ func TestD41_ListenSurvives(t *testing.T) {
 
 // D42: a drain ends a listen with its result.
 func TestD42_DrainedListen(t *testing.T) {
+	t.Parallel()
 	for _, wire := range wiresOf(mcp.Modern) {
 		for _, era := range []mcp.Era{mcp.Legacy, mcp.Modern} {
 			t.Run(wire+"/"+string(era), func(t *testing.T) {
@@ -253,6 +258,7 @@ func TestD42_DrainedListen(t *testing.T) {
 
 // D50: a server is killed with 1000 calls. Each has one error, soon.
 func TestD50_Thousand(t *testing.T) {
+	t.Parallel()
 	acrossEras(t, layout{top: "limits: {inFlight: 2000, sessions: 400}\n"}, func(s *site) {
 		c := s.connect()
 		for i := range 1000 {

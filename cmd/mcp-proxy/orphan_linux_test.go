@@ -41,6 +41,7 @@ func ownNamespace() *syscall.SysProcAttr {
 // A server leaves orphans behind, which the first process of a container inherits. It
 // reaps them, and takes no exit code of its own children.
 func TestFirstProcessReapsOrphans(t *testing.T) {
+	t.Parallel()
 	s := emptySite(t)
 	const orphans = 20
 	server := s.write("server", fmt.Sprintf(`#!/bin/sh

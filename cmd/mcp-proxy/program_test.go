@@ -102,6 +102,7 @@ func (p *program) greet(l layout, tool string) (code int) {
 
 // D04: what SDK clients do to a server that they start: close stdin, then SIGTERM.
 func TestD04_HalfCloseThenSIGTERM(t *testing.T) {
+	t.Parallel()
 	for _, l := range append([]layout{{}}, otherPairs...) {
 		t.Run(l.pair(), func(t *testing.T) { halfCloseThenSIGTERM(t, l) })
 	}
@@ -140,6 +141,7 @@ func halfCloseThenSIGTERM(t *testing.T, l layout) {
 // D04 with the upstreams elsewhere: the proxy is gone as soon, and the server hears
 // what one here would.
 func TestD04_Elsewhere(t *testing.T) {
+	t.Parallel()
 	for _, place := range places {
 		t.Run(place, func(t *testing.T) {
 			switch place {
@@ -177,6 +179,7 @@ func TestD04_Elsewhere(t *testing.T) {
 // D03: what does not finish within the drain after a half-close hears so; a
 // question hears at once that nobody will answer it.
 func TestD03_HalfCloseExceedsDrain(t *testing.T) {
+	t.Parallel()
 	record := filepath.Join(t.TempDir(), "record")
 	p := startProgram(t, []string{"FAKE_LOG=" + record, "MCP_PROXY_DRAIN=500ms"}, "stdio", "--", "fakeserver")
 	p.say(initialize)
@@ -232,6 +235,7 @@ func TestD01_BrokenStdout(t *testing.T) {
 // D15: during the drain calls finish, with the questions that they ask, and new
 // ones are refused. What does not finish hears so, and then the proxy is gone.
 func TestD15_Drain(t *testing.T) {
+	t.Parallel()
 	for _, name := range []string{"WebSocket", "HTTP", "SSE", "modern WebSocket", "modern HTTP"} {
 		t.Run(name, func(t *testing.T) {
 			p, s := serving(t, "MCP_PROXY_SHUTDOWN_GRACE=3500ms")
@@ -271,6 +275,7 @@ func TestD15_Drain(t *testing.T) {
 // SIGTERM, as one without has: its whole stopGrace if the proxy serves, and what a host
 // leaves if it is on stdio.
 func TestD15_BusyServerClearsUp(t *testing.T) {
+	t.Parallel()
 	for command, clears := range map[string]string{"serve": "1s", "stdio": "300ms"} {
 		t.Run(command, func(t *testing.T) {
 			record := filepath.Join(t.TempDir(), "record")
@@ -298,6 +303,7 @@ func TestD15_BusyServerClearsUp(t *testing.T) {
 
 // D15: SIGTERM drains, and a second signal, a while later, forces.
 func TestD15_SecondSignalForces(t *testing.T) {
+	t.Parallel()
 	for _, second := range []bool{false, true} {
 		p, s := serving(t, "MCP_PROXY_SHUTDOWN_GRACE=4s")
 		c := s.connect()
@@ -367,6 +373,7 @@ func TestStdioSIGTERMEndsListens(t *testing.T) {
 
 // A sole server that dies when it starts has nothing to offer, and the client hears that.
 func TestSoleServerDies(t *testing.T) {
+	t.Parallel()
 	for _, era := range []mcp.Era{mcp.Legacy, mcp.Modern} {
 		t.Run(string(era), func(t *testing.T) {
 			p := startProgram(t, nil, "stdio", "--", "sh", "-c", "exit 3")

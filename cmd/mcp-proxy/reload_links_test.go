@@ -15,6 +15,7 @@ import (
 // gone end, the others run on, and clients are told of each. Links that cannot be used
 // change nothing.
 func TestReloadLinks(t *testing.T) {
+	t.Parallel()
 	s := emptySite(t)
 	host := func(name string, args ...string) (at string) {
 		file := s.write(name+"-host.yaml", fmt.Sprintf("upstreams: {%s: {command: fakeserver, env: {FAKE_LOG: %q}}}\n", name, s.record(name)))

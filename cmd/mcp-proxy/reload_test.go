@@ -13,6 +13,7 @@ import (
 // SIGHUP has the upstreams of the configuration taken over anew: what is the same
 // runs on, and clients are told. One that cannot be used changes nothing.
 func TestReload(t *testing.T) {
+	t.Parallel()
 	for _, command := range []string{"serve", "host"} {
 		t.Run(command, func(t *testing.T) {
 			s, socket := behindHost(t)
@@ -86,6 +87,7 @@ func (s *site) runs(command, socket, file, upstream string) *program {
 // calls go on, nothing is started anew. Who was using what is gone hears one cause,
 // however it came and whatever it speaks.
 func TestReloadRenames(t *testing.T) {
+	t.Parallel()
 	for _, command := range []string{"serve", "host"} {
 		for _, session := range []string{"isolated", "shared"} {
 			t.Run(command+" "+session, func(t *testing.T) { reloadRenames(t, command, session) })

@@ -234,6 +234,7 @@ func forgetAlways(t *testing.T, wire string) {
 
 // mcp-proxy connect has one remote server, of any transport, behind stdio.
 func TestConnect(t *testing.T) {
+	t.Parallel()
 	address := keepServing(t, "FAKE_X: x")
 	for _, url := range []string{"http://" + address + "/mcp", "http://" + address + "/sse", "ws://" + address + "/ws"} {
 		t.Run(url[:2]+url[len(url)-3:], func(t *testing.T) {

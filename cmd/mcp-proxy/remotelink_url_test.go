@@ -42,6 +42,7 @@ func aProxy(t *testing.T, yaml string) string {
 
 // A tool of an upstream that still starts is waited for, and called with its schema.
 func TestCallWaitsForAnUpstreamThatStarts(t *testing.T) {
+	t.Parallel()
 	may := filepath.Join(t.TempDir(), "may")
 	url := aProxy(t, `
 listTimeout: 100ms
@@ -69,6 +70,7 @@ upstreams:
 
 // What a server at a URL says is printed whole, under the name of its host.
 func TestCommandsTellWhatAServerSays(t *testing.T) {
+	t.Parallel()
 	url := aProxy(t, `
 upstreams:
   quick: {command: fakeserver}

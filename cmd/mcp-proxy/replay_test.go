@@ -138,6 +138,7 @@ func servingConfig(t *testing.T, env []string, text string) (*program, *site) {
 // A recording of a session answers as the server did: to a client that does the same again,
 // over any transport, byte for byte.
 func TestReplay(t *testing.T) {
+	t.Parallel()
 	for _, era := range []string{"legacy", "modern"} {
 		t.Run(era, func(t *testing.T) {
 			talk := func(s *site) []string { return legacySession(t, s, "WebSocket") }
@@ -163,6 +164,7 @@ func TestReplay(t *testing.T) {
 
 // Clients of the era that was not recorded are translated for, as with the server itself.
 func TestReplayAcrossEras(t *testing.T) {
+	t.Parallel()
 	legacy := `command: fakeserver, inheritEnv: [all], env: {FAKE_ERA: legacy}`
 	_, file := recorded(t, legacy, func(s *site) []string { return legacySession(t, s, "WebSocket") })
 	_, real := servingConfig(t, []string{"XDG_RUNTIME_DIR=" + shortDir(t)}, "upstreams: {a: {"+legacy+"}}\n")

@@ -355,6 +355,7 @@ func (b *backend) roll(t *testing.T) (r restart) {
 // are ready, while clients call. No call that began before is lost. What begins when it is too
 // late is refused so that a client can tell, and goes to the other proxy.
 func TestRollingRestart(t *testing.T) {
+	t.Parallel()
 	a, b := &backend{dir: shortDir(t)}, &backend{dir: shortDir(t)}
 	a.start(t)
 	b.start(t)
@@ -420,6 +421,7 @@ func (c *rollingClients) check(t *testing.T, restarts []restart) {
 // During the drain what is in flight finishes. What comes is refused, with a response that is
 // the last on its connection: a client that calls again may get to another proxy.
 func TestDrainSendsAway(t *testing.T) {
+	t.Parallel()
 	p, s := serving(t, "XDG_RUNTIME_DIR="+shortDir(t))
 	c := s.connect()
 	c.say(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"nap","arguments":{"ms":1500}}}`)

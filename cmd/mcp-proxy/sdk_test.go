@@ -18,6 +18,7 @@ import (
 
 // The official SDK is the client and the server, of each era, wherever that is.
 func TestSDK(t *testing.T) {
+	t.Parallel()
 	for _, place := range places {
 		t.Run(place, func(t *testing.T) { useSDKAt(t, layout{place: place}) })
 	}
@@ -72,6 +73,7 @@ func TestSDKRestricted(t *testing.T) {
 
 // The same over stdio.
 func TestSDKStdio(t *testing.T) {
+	t.Parallel()
 	for _, l := range append([]layout{{}}, otherPairs...) {
 		t.Run(l.pair(), func(t *testing.T) {
 			s := emptySite(t)

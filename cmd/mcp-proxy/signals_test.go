@@ -43,6 +43,7 @@ func TestSignalsTogetherAreOne(t *testing.T) {
 
 // Two signals at once only begin the end: what is in flight finishes.
 func TestD15_TwoSignalsAtOnce(t *testing.T) {
+	t.Parallel()
 	for _, command := range []string{"serve", "host", "stdio"} {
 		t.Run(command, func(t *testing.T) {
 			s, socket := behindHost(t)

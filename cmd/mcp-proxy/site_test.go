@@ -334,8 +334,9 @@ func countPart(lines []string, part string) int {
 	return n
 }
 
-// settled reports whether the processes are gone that clients have.
-func (s *site) settled() bool { return len(children(os.Getpid())) <= s.resident }
+// settled reports whether the processes are gone that clients have. All servers of a site get the
+// path of a record in it.
+func (s *site) settled() bool { return len(children(os.Getpid(), s.dir)) <= s.resident }
 
 // kept is how many connections to servers may be kept for reuse.
 func (s *site) kept() int {

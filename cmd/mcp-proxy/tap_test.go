@@ -78,6 +78,7 @@ func TestTap(t *testing.T) {
 // What a recording has is all that has passed until it is interrupted, and for the eyes of
 // its owner alone. One whose process dies is not whole.
 func TestTapRecord(t *testing.T) {
+	t.Parallel()
 	p, s, env := tapped(t)
 	file, broken := filepath.Join(s.dir, "r.ndjson"), filepath.Join(s.dir, "b.ndjson")
 	whole, said := tapping(t, env, "--record", file)
@@ -126,6 +127,7 @@ func TestTapRecord(t *testing.T) {
 
 // Bad usage, and a process that does not show what is asked for.
 func TestTapRefused(t *testing.T) {
+	t.Parallel()
 	dir := shortDir(t)
 	env := []string{"XDG_RUNTIME_DIR=" + dir}
 	serving(t, env...)

@@ -62,6 +62,7 @@ func TestTokenIsRotated(t *testing.T) {
 
 // A host that its proxy refuses says what to do, and needs no restart to do it.
 func TestRefusedHost(t *testing.T) {
+	t.Parallel()
 	for _, place := range []string{"host", "proxy"} { // which of them dials
 		s := emptySite(t)
 		s.write("theirs", "secret")

@@ -77,6 +77,7 @@ func (s *screen) has(part string) bool {
 // top draws what is in flight, fits the terminal, outlives the process that it watches, and
 // leaves the terminal as it was: for q, for ^C, and for SIGTERM.
 func TestTop(t *testing.T) {
+	t.Parallel()
 	for name, quit := range map[string]func(near *os.File, top *os.Process){
 		"q":       func(near *os.File, _ *os.Process) { io.WriteString(near, "xq") },
 		"^C":      func(near *os.File, _ *os.Process) { io.WriteString(near, "\x03") },

@@ -13,6 +13,7 @@ import (
 // Kubernetes does with what it mounts, and files of variables; what cannot be used changes
 // nothing.
 func TestWatch(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	write := func(name, text string) {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {

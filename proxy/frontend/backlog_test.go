@@ -17,6 +17,7 @@ import (
 // replaced by an error, small ones are not, and what has been read or given up makes
 // room again.
 func TestUnread(t *testing.T) {
+	t.Parallel()
 	large := `{"x":"` + strings.Repeat("x", 32<<20) + `"}` // more than sockets hold
 	const overloaded = `{"jsonrpc":"2.0","id":%d,"error":{"code":-32603,"message":"Too much that nobody reads","data":{"reason":"overloaded","phase":"in_flight","retryable":false}}}`
 	few := func(h *HTTP) {
@@ -106,6 +107,7 @@ func TestUnreadShares(t *testing.T) {
 // TestUnreadNotifications: whatever it is that clients of a principal do not read, and however
 // it travels, beyond the share streams end.
 func TestUnreadNotifications(t *testing.T) {
+	t.Parallel()
 	const size, clients = 16 << 20, 6 // more than sockets hold
 	params := []byte(`{"x":"` + strings.Repeat("x", size) + `"}`)
 	note := jsonrpc.NewNotification("notifications/x", params)

@@ -350,6 +350,7 @@ func TestInitializeDropped(t *testing.T) {
 // TestChaos has clients that call, cancel, drop, resume and delete, all at once:
 // nothing gets stuck or stays.
 func TestChaos(t *testing.T) {
+	t.Parallel()
 	ts := newTestServer(t, func(h *HTTP) { h.Serve = untilDone(chatty) })
 	var wg sync.WaitGroup
 	for range 8 {

@@ -15,6 +15,7 @@ import (
 )
 
 func TestConnStreamable(t *testing.T) {
+	t.Parallel()
 	conntest.Run(t, func(t *testing.T) (a, b jsonrpc.Conn) {
 		ts := newManualServer(t, nil)
 		c, conn := ts.connectManual("2025-11-25")
@@ -23,6 +24,7 @@ func TestConnStreamable(t *testing.T) {
 }
 
 func TestConnLegacy(t *testing.T) {
+	t.Parallel()
 	conntest.Run(t, func(t *testing.T) (a, b jsonrpc.Conn) {
 		ts := newManualServer(t, nil)
 		c := ts.at("/message")

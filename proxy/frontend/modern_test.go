@@ -313,6 +313,7 @@ func TestModernSlowReader(t *testing.T) {
 
 // TestModernLargeResponse is no client that does not read.
 func TestModernLargeResponse(t *testing.T) {
+	t.Parallel()
 	ts := newPrincipalServer(t, nil)
 	c := ts.at("/mcp")
 	got := c.send(c.modern("1", "x", ""))
@@ -328,6 +329,7 @@ func TestModernLargeResponse(t *testing.T) {
 
 // TestModernLongStream: what has been read counts no more.
 func TestModernLongStream(t *testing.T) {
+	t.Parallel()
 	ts := newPrincipalServer(t, nil)
 	c := ts.at("/mcp")
 	got := c.send(c.modern("1", "x", ""))

@@ -135,6 +135,7 @@ func TestPostLargeResponse(t *testing.T) {
 // TestEndlessBody sends a body that never ends: it is refused when it passes the
 // limit, and nothing of it is kept.
 func TestEndlessBody(t *testing.T) {
+	t.Parallel()
 	ts := newTestServer(t, func(h *HTTP) { h.Limits.Message = 64 << 10 })
 	c := ts.connect("2025-11-25")
 	for _, chunked := range []bool{true, false} {

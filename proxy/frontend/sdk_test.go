@@ -145,6 +145,7 @@ func callSDK(t *testing.T, cs *mcp.ClientSession, tool, want string) {
 // TestD28_SDKClient cuts all connections of the official client while a call is
 // in flight: it resumes, and the call returns.
 func TestD28_SDKClient(t *testing.T) {
+	t.Parallel()
 	started, finish := make(chan struct{}), make(chan struct{})
 	ts := newTestServer(t, func(h *HTTP) {
 		h.Serve = untilDone(func(c jsonrpc.Conn) error { return slow(c, started, finish) })

@@ -30,6 +30,7 @@ func newStdio(t *testing.T) (s *Stdio, stdin, stdout *os.File) {
 }
 
 func TestStdioIsConn(t *testing.T) {
+	t.Parallel()
 	conntest.Run(t, func(t *testing.T) (a, b jsonrpc.Conn) {
 		s, stdin, stdout := newStdio(t)
 		client := jsonrpc.NewLineConn(stdout, stdin, jsonrpc.Limits{}, func() error {

@@ -280,6 +280,7 @@ func TestStoreIsBoundedInBytes(t *testing.T) {
 // TestStreamsAreForgotten runs many streams to their end: the store bounds how
 // many are remembered.
 func TestStreamsAreForgotten(t *testing.T) {
+	t.Parallel()
 	ts := newTestServer(t, func(h *HTTP) { h.Serve = untilDone(chatty) })
 	c := ts.connect("2025-11-25")
 	var wg sync.WaitGroup

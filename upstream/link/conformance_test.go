@@ -12,6 +12,7 @@ import (
 // TestConn gives up sooner than the real timeout on a side that sends to a
 // closed stream and does not receive.
 func TestConn(t *testing.T) {
+	t.Parallel()
 	config := newConfig(orDiscard(nil), false)
 	config.StreamCloseTimeout = 200 * time.Millisecond
 	t.Run("ring", func(t *testing.T) {

@@ -46,6 +46,7 @@ func crowded(t *testing.T) (p *pair, client context.CancelFunc, readers *sync.Wa
 // TestCrowdedLinkEnds ends a link in memory in every way, under thousands of
 // readers, some of whose streams are written to all the time.
 func TestCrowdedLinkEnds(t *testing.T) {
+	t.Parallel()
 	for name, end := range map[string]func(p *pair, client context.CancelFunc){
 		"by the proxy": func(_ *pair, client context.CancelFunc) { client() },
 		"near carrier": func(p *pair, _ context.CancelFunc) { p.near.Close() },
@@ -117,6 +118,7 @@ func TestStreams(t *testing.T) {
 
 // TestUnboundedInMemory has more streams at once than a host takes on a socket.
 func TestUnboundedInMemory(t *testing.T) {
+	t.Parallel()
 	p := join(t, &Client{}, &Server{Handle: echo})
 	var g sync.WaitGroup
 	for n := range 4200 {
@@ -128,6 +130,7 @@ func TestUnboundedInMemory(t *testing.T) {
 // TestCrowdOnSocket has a proxy that opens, all at once, many more streams than the
 // host takes: each is refused, those that were there go on, and the log has a line.
 func TestCrowdOnSocket(t *testing.T) {
+	t.Parallel()
 	const most, more = 20, 8 * maxRefusals
 	l, dial := listenAt(t, Endpoint{URL: "tcp://127.0.0.1:0"}, Endpoint{URL: "tcp://127.0.0.1:0"})
 	r := reach(t, &Client{}, &Server{Handle: echo, Streams: most}, l, dial.Dial)

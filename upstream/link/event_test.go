@@ -44,6 +44,7 @@ func TestClosingLineTellsTheEvent(t *testing.T) {
 // TestLostLinkIsOneEvent cuts a link with several streams: their ends, the line in the
 // log and an Open before the link is back name one event; another loss is another.
 func TestLostLinkIsOneEvent(t *testing.T) {
+	t.Parallel()
 	l, dial := listenAt(t, Endpoint{URL: "tcp://127.0.0.1:0"}, Endpoint{URL: "tcp://127.0.0.1:0"})
 	var log syncBuffer
 	events := make(chan string, 2)

@@ -148,6 +148,7 @@ func wantNotOpened(t *testing.T, err error, cause string) {
 }
 
 func TestOpen(t *testing.T) {
+	t.Parallel()
 	t.Run("ends with ctx while there is no link", func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		opened := make(chan error, 1)

@@ -78,6 +78,7 @@ func wantEndOf(t *testing.T, err error, want string) {
 
 // TestRandomBytes has peers that send anything, to both ends.
 func TestRandomBytes(t *testing.T) {
+	t.Parallel()
 	for seed := range uint64(100) {
 		source := rand.NewChaCha8([32]byte{byte(seed), byte(seed >> 8)})
 		noise := make([]byte, 4096)
@@ -136,6 +137,7 @@ func names(n int, each func(i int) string) string {
 
 // TestBadAnnouncement ends the link with an error that says what is wrong.
 func TestBadAnnouncement(t *testing.T) {
+	t.Parallel()
 	const good = `{"mcp-proxy":1,"ok":true,"version":1}` + "\n"
 	unique := func(i int) string { return fmt.Sprint("u", i) }
 	for _, tt := range []struct{ name, answer, line, want string }{
@@ -186,6 +188,7 @@ func TestLaterNotes(t *testing.T) {
 // TestBadControlHello is what a host says to proxies of other versions, in the
 // refusal and in its own log.
 func TestBadControlHello(t *testing.T) {
+	t.Parallel()
 	const good = `{"mcp-proxy":1,"control":true,"versions":[1]}`
 	for _, tt := range []struct{ name, hello, want string }{
 		{"later versions", `{"mcp-proxy":1,"control":true,"versions":[2,3]}`, "no common version of the link: the proxy speaks 2,3, the host 1"},
@@ -243,6 +246,7 @@ func TestBadControlHello(t *testing.T) {
 
 // TestHostHangsInHello is given up, for a link and for a stream.
 func TestHostHangsInHello(t *testing.T) {
+	t.Parallel()
 	near, far := tcpPair(t)
 	go rawHost(t, far, string(pickedLine(1)))
 	c := &Client{HelloTimeout: 100 * time.Millisecond}

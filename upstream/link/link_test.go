@@ -10,9 +10,13 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc/conntest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	conntest.Parallel(8)
+	goleak.VerifyTestMain(m)
+}
 
 // patience bounds the wait for an event that must happen.
 const patience = 30 * time.Second

@@ -25,6 +25,7 @@ import (
 // nobody uses it: the next Open fails soon, not delivered, and works again after
 // the redial.
 func TestD14_DeadWithoutTraffic(t *testing.T) {
+	t.Parallel()
 	l, _ := listenAt(t, Endpoint{URL: "tcp://127.0.0.1:0"}, Endpoint{})
 	n := toxic(t, l.Addr(), new(toxics.NoopToxic), new(toxics.NoopToxic))
 	r := reach(t, &Client{Heartbeat: quick, HelloTimeout: time.Second}, &Server{Handle: echo, Heartbeat: quick}, l, n.dial)
@@ -63,6 +64,7 @@ func TestD14_OpenWaitsForABlip(t *testing.T) {
 
 // TestD14_Blip loses a link that is back at once: an Open notices nothing.
 func TestD14_Blip(t *testing.T) {
+	t.Parallel()
 	l, dial := listenAt(t, Endpoint{URL: "tcp://127.0.0.1:0"}, Endpoint{URL: "tcp://127.0.0.1:0"})
 	r := reach(t, &Client{}, &Server{Handle: echo}, l, dial.Dial)
 	for range 2 { // more would meet a longer back-off
@@ -149,6 +151,7 @@ func eventually(t *testing.T, c *Client) jsonrpc.Conn {
 // all within seconds. There is one warning that it cannot be reached, and one for
 // each link that is lost.
 func TestRedialReports(t *testing.T) {
+	t.Parallel()
 	e := Endpoint{URL: "unix://" + filepath.Join(t.TempDir(), "s")}
 	var log syncBuffer
 	lost := make(chan error, 10)

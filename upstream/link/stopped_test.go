@@ -51,6 +51,7 @@ func (c *counted) Write(p []byte) (int, error) {
 // A process that was stopped for longer than it waits for a sign of life keeps its link, as
 // there is something to read when it runs again.
 func TestStoppedProcess(t *testing.T) {
+	t.Parallel()
 	dir, err := os.MkdirTemp("", "link")
 	if err != nil {
 		t.Fatal(err)

@@ -221,6 +221,7 @@ func TestStalledStreamIsAlone(t *testing.T) {
 // TestBurstIsForgotten checks that streams do not keep the buffers of their
 // largest bursts.
 func TestBurstIsForgotten(t *testing.T) {
+	t.Parallel()
 	const count = 40
 	p := join(t, &Client{}, &Server{Handle: echo})
 	before := inUse()

@@ -189,6 +189,7 @@ func TestOneFetchForAll(t *testing.T) {
 
 // A hundred calls that are refused at once cost one token, and all are answered.
 func TestRevoked(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	cc := w.credentials()
 	c := dial(t, w.server(cc))
@@ -210,6 +211,7 @@ func TestRevoked(t *testing.T) {
 
 // Tokens that live for a second serve calls without a break.
 func TestExpiryUnderLoad(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.life, w.expires = time.Second, time.Second
 	c := dial(t, w.server(w.credentials()))
@@ -390,6 +392,7 @@ func age(c *ClientCredentials, left time.Duration) {
 
 // While the authorization server is gone a good token stays in use.
 func TestIssuerIsGone(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	cc := w.credentials()
 	c := dial(t, w.server(cc))

@@ -498,6 +498,7 @@ func testWithoutOAuth(t *testing.T, elsewhere int) {
 }
 
 func TestDevice(t *testing.T) {
+	t.Parallel()
 	s, p := oauthtest.New(t, oauthtest.Variations{Device: true, Scopes: []string{"a"}}), newPerson(t)
 	l := p.login(s, func(c *LoginConfig) {
 		c.Show = func(prompt Prompt) {

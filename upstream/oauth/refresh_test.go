@@ -25,6 +25,7 @@ func (p *person) age(l *Login, left time.Duration) {
 
 // A token that is due is refreshed once, however many want one, in how many processes.
 func TestRefreshOnce(t *testing.T) {
+	t.Parallel()
 	for name, left := range map[string]time.Duration{"due": 30 * time.Second, "expired": -time.Second} {
 		t.Run(name, func(t *testing.T) {
 			s, p := oauthtest.New(t, oauthtest.Variations{}), newPerson(t)

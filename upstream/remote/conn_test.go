@@ -113,6 +113,7 @@ func (f *farSide) Close() error {
 
 // TestIsConn runs the grid over HTTP+SSE, where the stream is the connection.
 func TestIsConn(t *testing.T) {
+	t.Parallel()
 	conntest.Run(t, func(t *testing.T) (a, b jsonrpc.Conn) {
 		far := newFarSide(true)
 		s := &Server{Name: "up", URL: far.URL, SSE: true, StopGrace: time.Second}

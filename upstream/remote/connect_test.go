@@ -45,6 +45,7 @@ func TestHTTP2(t *testing.T) {
 // TestHTTP2WriteTimeout has a server that does not read one request. The
 // connection stays up.
 func TestHTTP2WriteTimeout(t *testing.T) {
+	t.Parallel()
 	f := newFake(t)
 	release := make(chan struct{})
 	f.any = func(_ http.ResponseWriter, r *http.Request) bool {

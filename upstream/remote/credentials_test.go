@@ -282,6 +282,7 @@ func TestCredentialsRefused(t *testing.T) {
 
 // A refusal that does not end holds nothing up.
 func TestEndlessRefusal(t *testing.T) {
+	t.Parallel()
 	f := newFake(t)
 	s, _ := server(t, f.URL)
 	s.Credentials = &rotating{}
@@ -425,6 +426,7 @@ func TestTokenFollowsRedirect(t *testing.T) {
 // A call that waits for a token, or for a better one, is taken back when it is cancelled:
 // the server hears nothing of it.
 func TestCancelWhileWaitingForToken(t *testing.T) {
+	t.Parallel()
 	for _, modern := range []bool{false, true} {
 		for _, late := range []bool{false, true} {
 			f := newFake(t)

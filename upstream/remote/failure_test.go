@@ -25,6 +25,7 @@ func drop(w http.ResponseWriter) {
 }
 
 func TestAnswersThatAreNone(t *testing.T) {
+	t.Parallel()
 	tests := []struct {
 		name          string
 		reason, cause string

@@ -135,6 +135,7 @@ func TestEndlessStream(t *testing.T) {
 // TestLongEvent has a limit on time: the reading of an event must not begin anew
 // with each packet.
 func TestLongEvent(t *testing.T) {
+	t.Parallel()
 	const size = 15 << 20
 	f := newFake(t)
 	f.handle("tools/call", func(w http.ResponseWriter, _ *http.Request, m *jsonrpc.Message) {
@@ -171,6 +172,7 @@ func TestOversizeOnTheGetStreamCostsThatMessage(t *testing.T) {
 }
 
 func TestSlowHeadersCostOnlyTheirCall(t *testing.T) {
+	t.Parallel()
 	f := newFake(t)
 	f.handle("tools/call", func(_ http.ResponseWriter, r *http.Request, _ *jsonrpc.Message) { block(r) })
 	f.handle("notifications/n", func(_ http.ResponseWriter, r *http.Request, _ *jsonrpc.Message) { block(r) })
@@ -216,6 +218,7 @@ func TestSwitchedProtocols(t *testing.T) {
 // TestLogQuotesNoServer is of a server that has net/http repeat our secrets, or
 // what it likes, in an error.
 func TestLogQuotesNoServer(t *testing.T) {
+	t.Parallel()
 	for _, answer := range []string{
 		"%s\r\n\r\n",
 		"HTTP/1.1 %s\r\n\r\n",

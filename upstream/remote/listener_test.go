@@ -29,6 +29,7 @@ func TestRequestsWaitUntilTheServerIsHeard(t *testing.T) {
 
 // Other servers answer to the GET when they have something to say.
 func TestRequestsDoNotWaitForASilentServer(t *testing.T) {
+	t.Parallel()
 	f := newFake(t)
 	f.get = func(_ http.ResponseWriter, r *http.Request) { block(r) }
 	c := connect(t, f)

@@ -48,6 +48,7 @@ func parseError(m *jsonrpc.Message) (e eventError) {
 // Requests that a server does not let in say which kind of refusal it is; they are part
 // of one event, of which the log hears once.
 func TestRefusedRequestsSayWhy(t *testing.T) {
+	t.Parallel()
 	for _, modern := range []bool{false, true} {
 		for _, tt := range refusals {
 			t.Run(fmt.Sprint(tt.name, " modern ", modern), func(t *testing.T) {
@@ -138,6 +139,7 @@ func TestLastingStatuses(t *testing.T) {
 // A server that dies under nothing but streams outside of calls is told of once, however
 // many there are and however long it is gone.
 func TestKilledUnderStreams(t *testing.T) {
+	t.Parallel()
 	f := newFake(t)
 	f.get = func(w http.ResponseWriter, r *http.Request) { stream(w, ": hello\n\n"); block(r) }
 	s, l := server(t, f.URL)

@@ -77,6 +77,7 @@ func TestD34_LateNotFound(t *testing.T) {
 
 // TestD34_SilentCall waits for a response that the lost session will not give.
 func TestD34_SilentCall(t *testing.T) {
+	t.Parallel()
 	f := newFake(t)
 	f.handle("tools/call", func(_ http.ResponseWriter, r *http.Request, _ *jsonrpc.Message) { block(r) })
 	c := connect(t, f)
@@ -155,6 +156,7 @@ func TestCancelDuringRenewal(t *testing.T) {
 
 // TestCloseDuringRenewal must not wait for the server.
 func TestCloseDuringRenewal(t *testing.T) {
+	t.Parallel()
 	f := newFake(t)
 	c := connect(t, f)
 	c.request(1, "ping", "")

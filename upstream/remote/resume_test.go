@@ -75,6 +75,7 @@ func TestD30_HonoursRetry(t *testing.T) {
 }
 
 func TestD30_ResumptionFails(t *testing.T) {
+	t.Parallel()
 	tests := []struct {
 		name, cause string
 		gets        int // with Last-Event-ID; zero if an open connection may be used first

@@ -19,9 +19,13 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc/conntest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	conntest.Parallel(8)
+	goleak.VerifyTestMain(m)
+}
 
 // patience is how long anything may take before a test gives up.
 const patience = 20 * time.Second

@@ -187,6 +187,7 @@ func TestIDAsString(t *testing.T) {
 }
 
 func TestD18_CancelFirst(t *testing.T) {
+	t.Parallel()
 	f := newFake(t)
 	gone := make(chan struct{})
 	f.handle("tools/call", func(w http.ResponseWriter, r *http.Request, _ *jsonrpc.Message) {
@@ -402,6 +403,7 @@ func TestWriteTimeout(t *testing.T) {
 
 // D05: one cancellation does not wait for another.
 func TestCancellationsTogether(t *testing.T) {
+	t.Parallel()
 	f := newFake(t)
 	const calls = 10
 	f.handle("tools/call", func(_ http.ResponseWriter, r *http.Request, _ *jsonrpc.Message) { block(r) })

@@ -54,6 +54,7 @@ func newOldFake(t *testing.T) (f *fake, out chan string) {
 }
 
 func TestLegacy(t *testing.T) {
+	t.Parallel()
 	for _, only := range []bool{false, true} {
 		t.Run(fmt.Sprintf("SSE=%v", only), func(t *testing.T) {
 			f, out := newOldFake(t)

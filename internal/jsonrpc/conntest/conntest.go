@@ -27,8 +27,10 @@ package conntest
 
 import (
 	"errors"
+	"flag"
 	"fmt"
 	"io"
+	"runtime"
 	"runtime/debug"
 	"strconv"
 	"strings"
@@ -66,18 +68,35 @@ func Run(t *testing.T, makePair func(t *testing.T) (a, b jsonrpc.Conn)) {
 		{"Close/Other/Send", testCloseSend},
 		{"Close/Other/Idle", testCloseIdle},
 	}
+	var making sync.Mutex // pairs are made one at a time: two may share a listener
+	pair := func(t *testing.T) (a, b jsonrpc.Conn) {
+		making.Lock()
+		defer making.Unlock()
+		return makePair(t)
+	}
 	// Both ends take each part: a front end's two sides are different code.
-	for _, end := range []string{"A", "B"} {
-		for _, tt := range tests {
-			t.Run(tt.name+"/"+end, func(t *testing.T) {
-				a, b := makePair(t)
-				if end == "B" {
-					a, b = b, a
-				}
-				defer closeBoth(a, b)
-				tt.run(t, a, b)
-			})
+	t.Run("Conn", func(t *testing.T) { // ends when all parts have
+		for _, end := range []string{"A", "B"} {
+			for _, tt := range tests {
+				t.Run(tt.name+"/"+end, func(t *testing.T) {
+					t.Parallel() // many wait until a carrier gives up
+					a, b := pair(t)
+					if end == "B" {
+						a, b = b, a
+					}
+					defer closeBoth(a, b)
+					tt.run(t, a, b)
+				})
+			}
 		}
+	})
+}
+
+// Parallel sets how many parallel tests run at a time, for a TestMain, unless the command line does.
+// The default is one for each processor: too few for tests that wait more than they compute.
+func Parallel(n int) {
+	if err := flag.Set("test.parallel", strconv.Itoa(max(n, runtime.GOMAXPROCS(0)))); err != nil {
+		panic(err)
 	}
 }
 

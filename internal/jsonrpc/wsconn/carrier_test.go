@@ -144,6 +144,7 @@ func TestCarrierEOF(t *testing.T) {
 
 // Close unblocks Read and Write on this side, and on the other.
 func TestCarrierCloseUnblocks(t *testing.T) {
+	t.Parallel()
 	eachPair(t, func(t *testing.T, p pair) {
 		written, read, farRead := make(chan error, 1), make(chan error, 1), make(chan error, 1)
 		go func() {

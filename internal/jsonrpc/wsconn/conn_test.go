@@ -215,6 +215,7 @@ func TestD37_BothSaidGoodbye(t *testing.T) {
 // A client that never answers the close frame, nor ends the connection, does not
 // hold Close.
 func TestD37_CloseWaitsNotLong(t *testing.T) {
+	t.Parallel()
 	_, c := newWSServer(t, Config{}).dial()
 	conntest.During(t, func() { wantGone(t, c) }, func() { c.Close() })
 }
@@ -377,6 +378,7 @@ func TestConnAfterAStop(t *testing.T) {
 }
 
 func TestConnLivingClient(t *testing.T) {
+	t.Parallel()
 	client, c := newWSServer(t, Config{Ping: 500 * time.Millisecond}).dial()
 	pings := make(chan struct{}, 100)
 	client.SetPingHandler(func(data string) error {
@@ -503,6 +505,7 @@ func (noPlaces) Leave() {}
 
 // Close does not wait for a place that a large message has not got.
 func TestConnCloseWithoutPlace(t *testing.T) {
+	t.Parallel()
 	places := noPlaces{make(chan struct{})}
 	client, c := newWSServer(t, Config{Slots: places}).dial()
 	ended := make(chan error, 1)

@@ -334,6 +334,7 @@ func TestServerOfUnknownCA(t *testing.T) {
 
 // A tls.Config that net/http has used asks for HTTP/2 first.
 func TestDialAsksForHTTP1(t *testing.T) {
+	t.Parallel()
 	s := newTLSServer(t, Config{})
 	s.tls = s.tls.Clone()
 	s.tls.NextProtos = []string{"h2", "http/1.1"}
@@ -374,6 +375,7 @@ func TestDialSendsHeaders(t *testing.T) {
 }
 
 func TestDialThroughProxy(t *testing.T) {
+	t.Parallel()
 	s := newTLSServer(t, Config{})
 	_, port, _ := net.SplitHostPort(strings.TrimPrefix(s.url, "wss://"))
 	connects.mu.Lock()

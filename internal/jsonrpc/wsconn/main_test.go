@@ -9,11 +9,14 @@ import (
 	"testing"
 
 	"go.uber.org/goleak"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc/conntest"
 )
 
 // TestMain puts a proxy into the environment before anything reads it. Loopback
 // addresses, which are all other tests', do not go through it.
 func TestMain(m *testing.M) {
+	conntest.Parallel(8)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		panic(err)
