@@ -1,7 +1,6 @@
 package proxy
 
 import (
-	"encoding/json"
 	"net"
 	"net/http"
 	"net/url"
@@ -11,29 +10,19 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/config"
 	"github.com/mcp-proxy/mcp-proxy/internal/identity"
 	"github.com/mcp-proxy/mcp-proxy/internal/observe"
-	"github.com/mcp-proxy/mcp-proxy/internal/page"
-	"github.com/mcp-proxy/mcp-proxy/proxy/frontend"
+	"github.com/mcp-proxy/mcp-proxy/proxy/ops"
 	"github.com/mcp-proxy/mcp-proxy/upstream"
 )
 
-// connectData is where the page at / has its data from.
-const connectData = "/connect.json"
-
-// A connectPage is the page at / of serve: how clients connect, and to what. Who may not connect
-// gets a page that asks for the token. A nil one has no path.
-type connectPage struct {
-	proxy *Proxy
-	guard *frontend.Guard
-	url   string // as configured
-}
-
-// newConnectPage returns the page of a proxy. There is none where any Host is allowed: then a page
+// newConnectPage returns the page at / of serve. There is none where any Host is allowed: then a page
 // of anybody, under a name that leads here, could read it.
-func newConnectPage(cfg *config.Config, p *Proxy) *connectPage {
+func newConnectPage(cfg *config.Config, p *Proxy) *ops.ConnectPage {
 	if slices.Contains(cfg.AllowedHosts, "*") {
 		return nil
 	}
-	return &connectPage{p, &p.front.Guard, cfg.PublicURL}
+	return &ops.ConnectPage{Guard: &p.front.Guard, Tell: func(who *identity.Identity, r *http.Request) observe.ConnectInfo {
+		return p.connectInfo(who, r, cfg.PublicURL)
+	}}
 }
 
 func proofsOf(cfg *config.Config) []observe.Proof {
@@ -50,44 +39,13 @@ func proofsOf(cfg *config.Config) []observe.Proof {
 	return all
 }
 
-// has reports whether r is for the page.
-func (h *connectPage) has(r *http.Request) bool {
-	if h == nil || r.Method != http.MethodGet && r.Method != http.MethodHead {
-		return false
-	}
-	return r.URL.Path == connectData || page.Connect.Has(r.URL.Path)
-}
-
-// ServeHTTP implements [http.Handler]. What belongs to the page is the same for everybody, and
-// needs no token. The page itself does, and what it shows.
-func (h *connectPage) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	who, why, ok := h.guard.OwnPage(w, r)
-	switch path := r.URL.Path; {
-	case !ok:
-	case path != "/" && path != connectData:
-		page.Connect.Serve(w, r, http.StatusOK)
-	case why != nil && path == "/" && why.Status == http.StatusUnauthorized && page.Wanted(r):
-		page.Connect.Serve(w, r, http.StatusUnauthorized)
-	case why != nil:
-		h.guard.Refuse(w, r, why)
-	case path == "/":
-		page.Connect.Serve(w, r, http.StatusOK)
-	default:
-		w.Header().Set("Cache-Control", "no-store")
-		w.Header().Set("Content-Type", "application/json")
-		w.Header().Set("Cross-Origin-Resource-Policy", "same-origin")
-		w.Header().Set("X-Content-Type-Options", "nosniff")
-		_ = json.NewEncoder(w).Encode(h.tell(who, r)) // that the browser went is its business
-	}
-}
-
-// tell returns what a client may know.
-func (h *connectPage) tell(who *identity.Identity, r *http.Request) observe.ConnectInfo {
-	told := observe.ConnectInfo{URL: h.url, Proof: proofsOf(h.proxy.config.Load())}
+// connectInfo returns what a client may know that has reached us at publicURL.
+func (p *Proxy) connectInfo(who *identity.Identity, r *http.Request, publicURL string) observe.ConnectInfo {
+	told := observe.ConnectInfo{URL: publicURL, Proof: proofsOf(p.config.Load())}
 	told.Upstreams = []observe.Offered{}
-	told.Operators = h.proxy.operators.pages(r.Host)
-	grant, states := h.proxy.router.Policies.For(who), availabilityOf(h.proxy.host.host.Status())
-	for _, u := range h.proxy.links.offered() {
+	told.Operators = p.operators.pages(r.Host)
+	grant, states := p.router.Policies.For(who), availabilityOf(p.host.host.Status())
+	for _, u := range p.links.offered() {
 		if !grant.Sees(u.Name) {
 			continue
 		}

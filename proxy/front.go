@@ -13,6 +13,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/observe"
 	"github.com/mcp-proxy/mcp-proxy/proxy/auth"
 	"github.com/mcp-proxy/mcp-proxy/proxy/frontend"
+	"github.com/mcp-proxy/mcp-proxy/proxy/ops"
 	"github.com/mcp-proxy/mcp-proxy/proxy/session"
 )
 
@@ -22,7 +23,7 @@ type front struct {
 	*frontend.HTTP
 	links       *links
 	proofs      *proofs
-	connectPage *connectPage // nil: there is none
+	connectPage *ops.ConnectPage // nil: there is none
 
 	once    sync.Once
 	keys    gate        // of proofs
@@ -91,7 +92,7 @@ func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Connection", "close")
 	}
 	switch {
-	case f.connectPage.has(r):
+	case f.connectPage.Has(r):
 		f.connectPage.ServeHTTP(w, r)
 		return
 	case r.URL.Path != "/link" || len(f.links.accepting()) == 0:

@@ -8,7 +8,7 @@ import (
 
 	"github.com/mcp-proxy/mcp-proxy/config"
 	"github.com/mcp-proxy/mcp-proxy/internal/secretfile"
-	"github.com/mcp-proxy/mcp-proxy/proxy/admin"
+	"github.com/mcp-proxy/mcp-proxy/proxy/ops"
 	"github.com/mcp-proxy/mcp-proxy/upstream/link"
 )
 
@@ -35,7 +35,7 @@ type Host struct {
 // [config.Problems].
 func NewHost(cfg *config.Config, at config.HostLink, o Options) (*Host, error) {
 	o.setDefaults()
-	counts, events := o.observe(cfg), o.keepEvents(cfg)
+	o.observe(cfg)
 	warnOfUpstreams(cfg, o.Log)
 	endpoint, err := endpointOf(at)
 	if err != nil {
@@ -49,8 +49,8 @@ func NewHost(cfg *config.Config, at config.HostLink, o Options) (*Host, error) {
 		h.half.server.Log = o.anonymous.log
 	}
 	h.half.server.Heartbeat = heartbeatOf(at.Heartbeat)
-	h.operators = newOperators(cfg, o, counts, &admin.Server{History: events, Snapshot: h.Snapshot, Ready: h.ready, Calls: h.Calls, Explain: explaining(h.Explain)})
-	h.half.taps = h.operators.server.Taps
+	h.operators = newOperators(cfg, o, &ops.Server{Snapshot: h.Snapshot, Ready: h.ready, Calls: h.Calls, Explain: h.Explain})
+	h.half.tap = h.operators.server.Taps.Conn
 	h.linked, h.hangUp = context.WithCancel(context.Background())
 	return h, nil
 }
@@ -131,8 +131,8 @@ func (h *Host) Reload(cfg *config.Config) error {
 }
 
 // ready says what has to be well before proxies should come.
-func (h *Host) ready() []admin.Check {
-	all := []admin.Check{h.operators.drain()}
+func (h *Host) ready() []ops.Check {
+	all := []ops.Check{h.operators.drain()}
 	if h.at.Listen != "" {
 		all = append(all, listening(h.accepting.Load()))
 	}

@@ -15,7 +15,6 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 	"github.com/mcp-proxy/mcp-proxy/internal/observe"
-	"github.com/mcp-proxy/mcp-proxy/internal/tap"
 	"github.com/mcp-proxy/mcp-proxy/upstream"
 	"github.com/mcp-proxy/mcp-proxy/upstream/link"
 	"github.com/mcp-proxy/mcp-proxy/upstream/pool"
@@ -33,8 +32,8 @@ type hosting struct {
 	required    required
 	proxies     linkedProxies
 	rejections  rejections
-	perUpstream int       // streams that clients may have to each upstream
-	taps        *tap.Taps // set where nobody but the host sees messages; else nil
+	perUpstream int         // streams that clients may have to each upstream
+	tap         observe.Tap // set where nobody but the host sees messages; else nil
 
 	mu      sync.Mutex                 // held by adopt and stop; guards the fields below
 	configs map[string]config.Upstream // what host runs, by name
@@ -222,7 +221,7 @@ func (h *hosting) stop() {
 // that its upstream ends as it wishes; force is another matter.
 func (h *hosting) attach(ctx context.Context, hello link.Hello, c jsonrpc.Conn) error {
 	defer context.AfterFunc(ctx, func() { jsonrpc.CloseWith(c, errHostStops) })()
-	c = tap.Point{Taps: h.taps, Side: observe.SideUpstream, Session: hello.Key[:min(len(hello.Key), 8)], Upstream: hello.Upstream, Away: true}.Conn(c)
+	c = h.tap.Conn(observe.Point{Side: observe.SideUpstream, Session: hello.Key[:min(len(hello.Key), 8)], Upstream: hello.Upstream, Away: true}, c)
 	return h.host.Attach(h.forced, hello.Upstream, hello.Key, cmp.Or(mcp.Era(hello.Era), mcp.Legacy), c)
 }
 

@@ -13,7 +13,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/observe"
 	"github.com/mcp-proxy/mcp-proxy/internal/secretfile"
-	"github.com/mcp-proxy/mcp-proxy/proxy/admin"
+	"github.com/mcp-proxy/mcp-proxy/proxy/ops"
 	"github.com/mcp-proxy/mcp-proxy/proxy/session"
 	"github.com/mcp-proxy/mcp-proxy/upstream/link"
 )
@@ -242,12 +242,12 @@ func (ls *links) observedLocked(f *remoteLink) observe.Link {
 }
 
 // required are a check for each link that readiness waits for.
-func (ls *links) required() (all []admin.Check) {
+func (ls *links) required() (all []ops.Check) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	for _, f := range ls.all {
 		if f.config.Required {
-			all = append(all, admin.Check{Name: "link " + f.config.Name, Among: "links", Why: ls.observedLocked(f).Why})
+			all = append(all, ops.Check{Name: "link " + f.config.Name, Among: "links", Why: ls.observedLocked(f).Why})
 		}
 	}
 	return all

@@ -19,11 +19,11 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/config"
 	"github.com/mcp-proxy/mcp-proxy/internal/observe"
 	"github.com/mcp-proxy/mcp-proxy/proxy"
-	"github.com/mcp-proxy/mcp-proxy/proxy/admin"
+	"github.com/mcp-proxy/mcp-proxy/proxy/ops/metrics"
 )
 
 // scraped returns the series of m, a line each.
-func scraped(t *testing.T, p *proxy.Proxy, m *admin.Metrics) string {
+func scraped(t *testing.T, p *proxy.Proxy, m *metrics.Metrics) string {
 	t.Helper()
 	w := httptest.NewRecorder()
 	m.Handler(func() proxy.Snapshot { return p.Snapshot() }).ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
@@ -39,7 +39,7 @@ func TestMetricsOfCalls(t *testing.T) {
 	server := sdkServer()
 	t.Cleanup(server.Close)
 	var r recorder
-	m := admin.NewMetrics()
+	m := metrics.New("")
 	p, url := serve(t, config.Config{Upstreams: []config.Upstream{
 		{Name: "a", Remote: config.Remote{URL: server.URL}, Era: "legacy"},
 		{Name: "b", Remote: config.Remote{URL: server.URL}, Era: "legacy"},
@@ -95,7 +95,7 @@ func TestMetricsOfSoleUpstream(t *testing.T) {
 	server := sdkServer()
 	t.Cleanup(server.Close)
 	for _, era := range []string{"legacy", "modern"} {
-		m := admin.NewMetrics()
+		m := metrics.New("")
 		var r recorder
 		p, url := serve(t, config.Config{Upstreams: []config.Upstream{{Name: "a", Remote: config.Remote{URL: server.URL}}}}, r.joined(m))
 		if era == "legacy" {
@@ -140,7 +140,7 @@ func TestMetricsOfSoleUpstream(t *testing.T) {
 func TestMetricsOfHost(t *testing.T) {
 	server := sdkServer()
 	t.Cleanup(server.Close)
-	m := admin.NewMetrics()
+	m := metrics.New("")
 	host, err := proxy.NewHost(&config.Config{Upstreams: []config.Upstream{{Name: "a", Remote: config.Remote{URL: server.URL}, Era: "legacy"}}},
 		config.HostLink{Listen: "tcp://127.0.0.1:0"}, proxy.Options{Hooks: m.Hooks()})
 	if err != nil {
@@ -179,7 +179,7 @@ func TestMetricsOfHost(t *testing.T) {
 }
 
 // joined returns hooks of both.
-func (r *recorder) joined(m *admin.Metrics) proxy.Hooks { return observe.Join(r.hooks(), m.Hooks()) }
+func (r *recorder) joined(m *metrics.Metrics) proxy.Hooks { return observe.Join(r.hooks(), m.Hooks()) }
 
 func series(text string) (n int) {
 	for line := range strings.Lines(text) {
@@ -241,7 +241,7 @@ func TestMetricsOfRequired(t *testing.T) {
 		Links:     []config.Link{{Name: "far", Dial: "unix://" + filepath.Join(t.TempDir(), "none"), Heartbeat: time.Minute, Required: true}},
 		Limits:    config.Limits{Sessions: 7},
 	}
-	m := admin.NewMetrics()
+	m := metrics.New("")
 	p, _ := serve(t, cfg, m.Hooks())
 	wants := func(a, b, far string) {
 		t.Helper()

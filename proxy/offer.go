@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/mcp-proxy/mcp-proxy/config"
@@ -104,6 +106,17 @@ func Narrow(cfg *config.Config, tool string) *config.Config {
 	}
 	narrow.Upstreams, narrow.Links = []config.Upstream{*u}, nil
 	return narrow
+}
+
+// runs is a configuration with the upstreams that run here now.
+func (h *hosting) runs() *config.Config {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	cfg := &config.Config{}
+	for _, name := range slices.Sorted(maps.Keys(h.configs)) {
+		cfg.Upstreams = append(cfg.Upstreams, h.configs[name])
+	}
+	return cfg
 }
 
 // named returns the upstream of a configuration that the name of a tool begins with, by its prefix or

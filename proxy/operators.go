@@ -12,9 +12,10 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/config"
 	"github.com/mcp-proxy/mcp-proxy/internal/observe"
 	"github.com/mcp-proxy/mcp-proxy/internal/secretfile"
-	"github.com/mcp-proxy/mcp-proxy/internal/tap"
-	"github.com/mcp-proxy/mcp-proxy/proxy/admin"
 	"github.com/mcp-proxy/mcp-proxy/proxy/frontend"
+	"github.com/mcp-proxy/mcp-proxy/proxy/ops"
+	"github.com/mcp-proxy/mcp-proxy/proxy/ops/metrics"
+	"github.com/mcp-proxy/mcp-proxy/proxy/ops/tap"
 	"github.com/mcp-proxy/mcp-proxy/upstream/link"
 )
 
@@ -25,13 +26,13 @@ const operatorsOnly fs.FileMode = 0o600
 type operators struct {
 	// Static after construction.
 	web    *web
-	server *admin.Server
+	server *ops.Server
 	socket string // as in Options
 	log    *slog.Logger
 	began  time.Time
-	file   string         // of the configuration; "" for none
-	dir    string         // in which the process was started; "" if that is not known
-	recent *admin.Metrics // nil: nobody counts
+	file   string           // of the configuration; "" for none
+	dir    string           // in which the process was started; "" if that is not known
+	recent *metrics.Metrics // nil if nothing is counted
 
 	opened   sync.Once // by open
 	err      error     // of it
@@ -41,17 +42,18 @@ type operators struct {
 }
 
 // newOperators returns what shows operators a Proxy or a Host.
-func newOperators(cfg *config.Config, o Options, c counts, s *admin.Server) *operators {
+func newOperators(cfg *config.Config, o Options, s *ops.Server) *operators {
 	guard := &frontend.Guard{AllowedHosts: allowedHosts(cfg), Listen: cfg.Admin.Listen}
-	s.Admit, s.Named, s.Metrics = guard.Admit, guard.Names, c.handler(s.Snapshot)
+	s.Admit, s.Named, s.FromOtherSite = guard.Admit, guard.Names, frontend.FromOtherSite
+	s.History, s.Payloads, s.Version = o.history, cfg.Admin.Payloads, Version()
 	if cfg.Admin.TokenFile != "" {
 		s.Token = secretfile.Token(cfg.Admin.TokenFile)
 	}
-	if s.Payloads, s.Version = cfg.Admin.Payloads, Version(); o.AdminSocket != "" || len(cfg.Admin.Listen) > 0 {
-		s.Taps = new(tap.Taps)
+	if o.metrics != nil {
+		s.Metrics, s.Taps = o.metrics.Handler(s.Snapshot), new(tap.Taps)
 	}
 	dir, _ := os.Getwd() // it is only shown
-	return &operators{server: s, socket: o.AdminSocket, log: o.Log, began: time.Now(), file: cfg.File, dir: dir, recent: c.metrics, web: &web{
+	return &operators{server: s, socket: o.AdminSocket, log: o.Log, began: time.Now(), file: cfg.File, dir: dir, recent: o.metrics, web: &web{
 		addresses: cfg.Admin.Listen, mode: operatorsOnly, log: o.Log, server: &http.Server{
 			Handler:           s,
 			ReadHeaderTimeout: 10 * time.Second,
@@ -62,45 +64,18 @@ func newOperators(cfg *config.Config, o Options, c counts, s *admin.Server) *ope
 	}}
 }
 
-// Counts are what hooks fill for operators. They are nil where nobody can look in.
-type counts struct{ metrics *admin.Metrics }
-
-// observe adds to the hooks what a configuration wants to know of calls, and returns what
-// they fill.
-func (o *Options) observe(cfg *config.Config) (c counts) {
+// observe adds the hooks that a configuration asks for. Metrics and events are kept only where operators
+// can look in.
+func (o *Options) observe(cfg *config.Config) {
 	if cfg.Logs.Calls {
-		o.Hooks = observe.Join(o.Hooks, admin.LogCalls(o.Log))
+		o.Hooks = observe.Join(o.Hooks, ops.LogCalls(o.Log))
 	}
+	o.history = new(ops.History)
 	if o.AdminSocket == "" && len(cfg.Admin.Listen) == 0 {
-		return counts{}
+		return
 	}
-	c = counts{admin.NewMetrics()}
-	c.metrics.Version = Version()
-	o.Hooks = observe.Join(o.Hooks, c.metrics.Hooks())
-	return c
-}
-
-// keepEvents adds to the hooks what keeps events, and returns that. Where nobody can look in
-// nothing is kept.
-func (o *Options) keepEvents(cfg *config.Config) *admin.History {
-	h := new(admin.History)
-	if len(cfg.Admin.Listen) > 0 || o.AdminSocket != "" {
-		o.Hooks = observe.Join(o.Hooks, h.Hooks())
-	}
-	return h
-}
-
-// handler returns what serves metrics, nil for none.
-func (c counts) handler(snapshot func() observe.Snapshot) http.Handler {
-	if c.metrics == nil {
-		return nil
-	}
-	return c.metrics.Handler(snapshot)
-}
-
-// explaining answers operators by explain.
-func explaining(explain func(name, as string) (*Explanation, error)) func(name, as string) (any, error) {
-	return func(name, as string) (any, error) { return explain(name, as) }
+	o.metrics = metrics.New(Version())
+	o.Hooks = observe.Join(observe.Join(o.Hooks, o.metrics.Hooks()), o.history.Hooks())
 }
 
 // open listens at all addresses of the configuration, or at none, and at the socket, if
@@ -147,8 +122,8 @@ func (o *operators) close() {
 }
 
 // drain is the check that fails once we are about to stop.
-func (o *operators) drain() admin.Check {
-	c := admin.Check{Name: "drain"}
+func (o *operators) drain() ops.Check {
+	c := ops.Check{Name: "drain"}
 	if o.draining.Load() {
 		c.Why = "shutting down"
 	}
@@ -157,8 +132,8 @@ func (o *operators) drain() admin.Check {
 
 // listening is the check that fails unless clients or proxies are served wherever they
 // should be.
-func listening(up bool) admin.Check {
-	c := admin.Check{Name: "listeners"}
+func listening(up bool) ops.Check {
+	c := ops.Check{Name: "listeners"}
 	if !up {
 		c.Why = "not all are up"
 	}

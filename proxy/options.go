@@ -7,6 +7,8 @@ import (
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/observe"
+	"github.com/mcp-proxy/mcp-proxy/proxy/ops"
+	"github.com/mcp-proxy/mcp-proxy/proxy/ops/metrics"
 	"github.com/mcp-proxy/mcp-proxy/proxy/session"
 )
 
@@ -40,7 +42,9 @@ type Options struct {
 	// login fails until somebody has run "mcp-proxy login".
 	AskLogin func(LoginPrompt)
 
-	anonymous *anonymousLog // set by setDefaults
+	anonymous *anonymousLog    // set by setDefaults
+	metrics   *metrics.Metrics // set by observe; nil if nobody can look in
+	history   *ops.History     // likewise, and then empty
 }
 
 // LogClientLeft is the message of the log for what the hook SessionEnded tells, too.
@@ -95,6 +99,10 @@ type (
 	Told      = observe.Told
 	Loss      = observe.Loss
 
+	Explanation = ops.Explanation
+	Ruling      = ops.Ruling
+	Servers     = ops.Servers
+
 	Trace        = observe.Trace
 	RequestTrace = observe.RequestTrace
 	TraceContext = observe.TraceContext
@@ -124,6 +132,17 @@ const (
 	StoppedInUse   = observe.StoppedInUse
 	NotOffered     = observe.NotOffered
 	HeardOf        = observe.HeardOf
+)
+
+// Answers and a kind of an [Explanation].
+const (
+	AnswerAllowed   = ops.AnswerAllowed
+	AnswerDenied    = ops.AnswerDenied
+	AnswerScopes    = ops.AnswerScopes
+	AnswerDepends   = ops.AnswerDepends
+	AnswerUnknown   = ops.AnswerUnknown
+	AnswerElsewhere = ops.AnswerElsewhere
+	KindUpstream    = ops.KindUpstream
 )
 
 // IsEvent reports whether a text looks as the ids of events do: "k3v9x2ma".

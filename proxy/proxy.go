@@ -18,11 +18,11 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/identity"
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
-	"github.com/mcp-proxy/mcp-proxy/proxy/admin"
 	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 	"github.com/mcp-proxy/mcp-proxy/proxy/frontend"
+	"github.com/mcp-proxy/mcp-proxy/proxy/ops"
+	"github.com/mcp-proxy/mcp-proxy/proxy/ops/traces"
 	"github.com/mcp-proxy/mcp-proxy/proxy/session"
-	"github.com/mcp-proxy/mcp-proxy/proxy/traces"
 	"github.com/mcp-proxy/mcp-proxy/upstream/link"
 )
 
@@ -59,7 +59,7 @@ type Proxy struct {
 // [config.Problems] where cfg is to blame.
 func New(cfg *config.Config, o Options) (*Proxy, error) {
 	o.setDefaults()
-	counts, events := o.observe(cfg), o.keepEvents(cfg)
+	o.observe(cfg)
 	recorded, err := newTraces(cfg, &o)
 	if err != nil {
 		return nil, err
@@ -96,9 +96,9 @@ func New(cfg *config.Config, o Options) (*Proxy, error) {
 		return nil, err
 	}
 	p.web.opened = o.Listeners
-	events.Behind = p.links.leadsTo
-	p.operators = newOperators(cfg, o, counts, &admin.Server{History: events, Snapshot: p.Snapshot, Ready: p.ready, Calls: p.Calls, Explain: explaining(p.Explain)})
-	p.router.Taps = p.operators.server.Taps
+	o.history.Behind = p.links.leadsTo
+	p.operators = newOperators(cfg, o, &ops.Server{Snapshot: p.Snapshot, Ready: p.ready, Calls: p.Calls, Explain: p.Explain})
+	p.router.Tap = p.operators.server.Taps.Conn
 	p.front.connectPage = newConnectPage(cfg, p)
 	p.linked, p.hangUp = context.WithCancel(context.Background())
 	p.serving, p.cut = context.WithCancel(context.Background())
@@ -289,8 +289,8 @@ func (p *Proxy) admit(cfg *config.Config, next proofPlan) {
 }
 
 // ready says what has to be well before clients should come.
-func (p *Proxy) ready() []admin.Check {
-	all := []admin.Check{p.operators.drain()}
+func (p *Proxy) ready() []ops.Check {
+	all := []ops.Check{p.operators.drain()}
 	if p.web != nil && len(p.web.listeners) > 0 {
 		all = append(all, listening(p.web.allUp()))
 	}

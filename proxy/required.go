@@ -9,7 +9,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/config"
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
-	"github.com/mcp-proxy/mcp-proxy/proxy/admin"
+	"github.com/mcp-proxy/mcp-proxy/proxy/ops"
 	"github.com/mcp-proxy/mcp-proxy/upstream"
 )
 
@@ -105,11 +105,11 @@ func (r *required) stop() {
 func (r *required) wait() { r.wg.Wait() }
 
 // checks are one for each of them.
-func (r *required) checks() (all []admin.Check) {
+func (r *required) checks() (all []ops.Check) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, u := range r.order {
-		all = append(all, admin.Check{Name: "upstream " + u.config.Name, Among: "upstreams", Why: u.why})
+		all = append(all, ops.Check{Name: "upstream " + u.config.Name, Among: "upstreams", Why: u.why})
 	}
 	return all
 }

@@ -8,7 +8,9 @@ import (
 	"slices"
 	"time"
 
+	"github.com/mcp-proxy/mcp-proxy/config"
 	"github.com/mcp-proxy/mcp-proxy/internal/observe"
+	"github.com/mcp-proxy/mcp-proxy/proxy/ops"
 	"github.com/mcp-proxy/mcp-proxy/upstream"
 )
 
@@ -197,4 +199,22 @@ func (w waitReasons) queue(calls []observe.OpenCall) {
 			c.WaitsFor, c.Detail = observe.ForRoom, "as many as maxConcurrent allows are in flight"
 		}
 	}
+}
+
+// Explain says where a name or a URI leads now, what its upstream lists, what the servers of that do,
+// and what the client may do that as names, or each policy if it is "". It starts and asks nothing.
+func (p *Proxy) Explain(name, as string) (*Explanation, error) {
+	cfg := p.config.Load()
+	policies, err := policiesOf(cfg) // not the router's, which may be those of another configuration by now
+	if err != nil {
+		return nil, err
+	}
+	x := ops.Explainer{Config: cfg, Policies: policies, Resolve: p.router.Resolve, Now: p.Snapshot()}
+	return x.Explain(name, as)
+}
+
+// Explain says which upstream of the host a name is for, and what its servers do. A host knows no
+// clients: as is "".
+func (h *Host) Explain(name, as string) (*Explanation, error) {
+	return ops.ExplainHost(name, as, h.Snapshot(), func(tool string) (*config.Upstream, string) { return named(h.half.runs(), tool) })
 }

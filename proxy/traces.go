@@ -11,7 +11,7 @@ import (
 
 	"github.com/mcp-proxy/mcp-proxy/config"
 	"github.com/mcp-proxy/mcp-proxy/internal/observe"
-	"github.com/mcp-proxy/mcp-proxy/proxy/traces"
+	"github.com/mcp-proxy/mcp-proxy/proxy/ops/traces"
 )
 
 // newTraces adds to the hooks what records traces of calls, and returns that; nil if neither

@@ -3,7 +3,34 @@ package observe
 import (
 	"encoding/json"
 	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
+
+// A Tap wraps a Conn, so that operators can look at its messages from then on.
+type Tap func(Point, jsonrpc.Conn) jsonrpc.Conn
+
+// Conn returns c, wrapped unless t is nil.
+func (t Tap) Conn(at Point, c jsonrpc.Conn) jsonrpc.Conn {
+	if t == nil {
+		return c
+	}
+	return t(at, c)
+}
+
+// A Point is where messages pass.
+type Point struct {
+	Side     Side
+	Session  string // as in the log
+	Upstream string // on its side
+
+	// Who returns the sender of a message, or, of a nil message, whose session this is. Nil if that
+	// is not known.
+	Who func(m *jsonrpc.Message) (client, principal string)
+
+	// Away is whether messages received here leave the proxy, as at the other end of a link.
+	Away bool
+}
 
 // A Passed is a message that has passed, as a tap shows it: one line of JSON. A client's
 // request passes twice: from the client, and to the upstream that answers it.

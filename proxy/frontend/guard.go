@@ -11,7 +11,6 @@ import (
 
 	"github.com/mcp-proxy/mcp-proxy/internal/identity"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
-	"github.com/mcp-proxy/mcp-proxy/internal/page"
 )
 
 // A Guard decides which HTTP requests reach a handler, and says who their clients are
@@ -123,7 +122,7 @@ func (g *Guard) OwnPage(w http.ResponseWriter, r *http.Request) (who *identity.I
 	if g.Admit(w, r) != nil {
 		return nil, nil, false
 	}
-	if page.FromOtherSite(r) {
+	if FromOtherSite(r) {
 		refuse(w, http.StatusForbidden, "Origin is not allowed: open this page by its own address")
 		return nil, nil, false
 	}
@@ -204,7 +203,7 @@ const (
 func (g *Guard) checkOrigin(w http.ResponseWriter, r *http.Request) bool {
 	origin := r.Header.Get("Origin")
 	if origin == "" {
-		return !page.FromOtherSite(r)
+		return !FromOtherSite(r)
 	}
 	w.Header().Add("Vary", "Origin")
 	listed := func(allowed string) bool { return allowed == "*" || strings.EqualFold(allowed, origin) }
@@ -260,4 +259,19 @@ func isLoopback(host string) bool {
 	}
 	ip, err := netip.ParseAddr(host)
 	return err == nil && ip.IsLoopback()
+}
+
+// FromOtherSite reports whether a browser sends r for a page that is not ours, or follows a
+// link on one. Another port of the same machine is another site. Nothing but a browser sends
+// these headers.
+func FromOtherSite(r *http.Request) bool {
+	if site := r.Header.Get("Sec-Fetch-Site"); site == "cross-site" || site == "same-site" {
+		return true
+	}
+	origin := r.Header.Get("Origin")
+	if origin == "" {
+		return false
+	}
+	u, err := url.Parse(origin)
+	return err != nil || !strings.EqualFold(u.Host, r.Host)
 }

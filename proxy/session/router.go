@@ -18,7 +18,6 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 	"github.com/mcp-proxy/mcp-proxy/internal/observe"
-	"github.com/mcp-proxy/mcp-proxy/internal/tap"
 	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 	"github.com/mcp-proxy/mcp-proxy/proxy/policy"
 )
@@ -107,7 +106,7 @@ type Router struct {
 	AnonymousLog *slog.Logger
 
 	Hooks observe.Hooks
-	Taps  *tap.Taps // through which operators see messages; nil: nobody ever does
+	Tap   observe.Tap // wraps Conns for operators; nil wraps none
 
 	// Policies are what clients may; nil: everything. After their rules were replaced,
 	// PoliciesReplaced has to be called.

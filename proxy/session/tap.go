@@ -4,18 +4,18 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 	"github.com/mcp-proxy/mcp-proxy/internal/observe"
-	"github.com/mcp-proxy/mcp-proxy/internal/tap"
 )
 
 // tapped is the client's Conn, where operators can look at what passes.
 func (s *session) tapped(c jsonrpc.Conn) jsonrpc.Conn {
-	return tap.Point{Taps: s.router.Taps, Side: observe.SideClient, Session: s.id(), Who: s.sender}.Conn(c)
+	return s.router.Tap.Conn(observe.Point{Side: observe.SideClient, Session: s.id(), Who: s.sender}, c)
 }
 
 // tapped is a stream to the upstream, likewise.
 func (u *upstreamConn) tapped(c jsonrpc.Conn) jsonrpc.Conn {
-	return tap.Point{Taps: u.s.router.Taps, Side: observe.SideUpstream, Session: u.s.id(), Upstream: u.up.Name,
-		Who: func(*jsonrpc.Message) (client, principal string) { return u.s.sender(nil) }}.Conn(c)
+	at := observe.Point{Side: observe.SideUpstream, Session: u.s.id(), Upstream: u.up.Name}
+	at.Who = func(*jsonrpc.Message) (client, principal string) { return u.s.sender(nil) }
+	return u.s.router.Tap.Conn(at, c)
 }
 
 // sender is who has sent a message of the client, or whose session it is. What is read of a

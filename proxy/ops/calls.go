@@ -1,0 +1,69 @@
+package ops
+
+import (
+	"context"
+	"log/slog"
+	"sync/atomic"
+
+	"golang.org/x/time/rate"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/observe"
+)
+
+const (
+	linesPerSecond = 100 // about calls, for those that went well and for the others
+	longestName    = 128 // bytes of a tool, in a line
+)
+
+// A callLog writes a line for each call. Under load it leaves calls out, those that went
+// well before the others, and says in the next line how many.
+type callLog struct {
+	log          *slog.Logger
+	good, others *rate.Limiter
+	leftOut      atomic.Int64
+}
+
+// LogCalls returns the hooks that write each call to log. They write nothing of params.
+func LogCalls(log *slog.Logger) observe.Hooks {
+	l := &callLog{
+		log:    log,
+		good:   rate.NewLimiter(linesPerSecond, linesPerSecond),
+		others: rate.NewLimiter(linesPerSecond, linesPerSecond),
+	}
+	return observe.Hooks{CallEnded: l.ended, SessionEnded: l.rest}
+}
+
+func (l *callLog) ended(c observe.Call, end observe.End) {
+	if !l.log.Enabled(context.Background(), slog.LevelInfo) {
+		return
+	}
+	lines := l.good
+	if end.Outcome != observe.OK {
+		lines = l.others
+	}
+	if !lines.Allow() {
+		l.leftOut.Add(1)
+		return
+	}
+	about := []any{
+		"session", c.Session, "client", c.Client, "principal", c.Principal, "method", c.Method, "upstream", c.Upstream,
+		"tool", c.Tool[:min(len(c.Tool), longestName)], "dur", end.Took, "outcome", string(end.Outcome),
+	}
+	if end.Event != "" {
+		about = append(about, "cause", end.Cause, "event", end.Event)
+	}
+	if c.Trace != "" {
+		about = append(about, "trace", c.Trace)
+	}
+	if n := l.leftOut.Swap(0); n > 0 {
+		about = append(about, "left_out", n)
+	}
+	l.log.Info("call", about...)
+}
+
+// rest tells of calls that were left out and that no line has told of.
+func (l *callLog) rest(observe.Session, observe.End) {
+	if n := l.leftOut.Swap(0); n > 0 {
+		l.log.Info("calls without a line", "left_out", n)
+	}
+}

@@ -1,0 +1,51 @@
+package ops
+
+import (
+	"fmt"
+	"net/http"
+	"strconv"
+)
+
+// usualEvents is how many of them are listed if nobody says.
+const usualEvents = 100
+
+// serveEvents is /events: a list, the newest first. ?since=ID leaves out that event and those
+// before it, and ?limit=N the older ones.
+func (s *Server) serveEvents(w http.ResponseWriter, r *http.Request) {
+	limit := usualEvents
+	if text := r.URL.Query().Get("limit"); text != "" {
+		var err error
+		if limit, err = strconv.Atoi(text); err != nil || limit < 1 || limit > mostEvents {
+			http.Error(w, fmt.Sprintf("limit is a number from 1 to %d", mostEvents), http.StatusBadRequest)
+			return
+		}
+	}
+	sayJSON(w, s.History.List(r.URL.Query().Get("since"), limit))
+}
+
+// serveEvent is /events/ID: all that is known of one.
+func (s *Server) serveEvent(w http.ResponseWriter, id string) {
+	e, ok := s.History.Find(id)
+	if !ok {
+		http.Error(w, fmt.Sprintf("no such event here: a process keeps its last %d, and forgets them when it stops", mostEvents), http.StatusNotFound)
+		return
+	}
+	sayJSON(w, e)
+}
+
+// longestQuestion bounds the name that is asked for, in bytes.
+const longestQuestion = 4 << 10
+
+// serveExplanation is /explain/NAME.
+func (s *Server) serveExplanation(w http.ResponseWriter, r *http.Request, name string) {
+	if name == "" || len(name) > longestQuestion {
+		http.Error(w, fmt.Sprintf("a name has from 1 to %d bytes", longestQuestion), http.StatusBadRequest)
+		return
+	}
+	answer, err := s.Explain(name, r.URL.Query().Get("as"))
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	sayJSON(w, answer)
+}

@@ -1,0 +1,460 @@
+package ops
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/mcp-proxy/mcp-proxy/config"
+	"github.com/mcp-proxy/mcp-proxy/internal/identity"
+	"github.com/mcp-proxy/mcp-proxy/internal/observe"
+	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
+	"github.com/mcp-proxy/mcp-proxy/proxy/policy"
+)
+
+// Answers of an [Explanation].
+const (
+	AnswerAllowed = "allowed"
+	AnswerDenied  = "denied"
+	AnswerScopes  = "needs scopes"          // it is listed, and refused
+	AnswerDepends = "depends on the client" // and nobody has said who asks
+	AnswerUnknown = "unknown"               // it leads nowhere
+)
+
+// KindUpstream is the kind of an [Explanation] of an upstream itself. Its answer is the state,
+// or AnswerElsewhere, and says nothing of what a client may.
+const (
+	KindUpstream    = "upstream"
+	AnswerElsewhere = "at a host elsewhere"
+)
+
+// An Explanation says where a name leads, what a client may do with it, and why.
+type Explanation struct {
+	Name     string   `json:"name"`
+	Kind     string   `json:"kind"`
+	Answer   string   `json:"answer"`
+	Why      string   `json:"why"`                // for people: which rule, and what of it has decided
+	Client   string   `json:"client,omitempty"`   // as logs name it; "" if nobody has said who asks
+	Rule     string   `json:"rule,omitempty"`     // where it is in the configuration; "" if none is about the client
+	Glob     string   `json:"glob,omitempty"`     // that has decided, if one has
+	Matched  string   `json:"matched"`            // what globs were held against
+	Upstream string   `json:"upstream,omitempty"` // "" if the configuration does not say
+	Needs    []string `json:"needs,omitempty"`    // all scopes
+	Missing  []string `json:"missing,omitempty"`
+	Limits   string   `json:"limits,omitempty"` // of the rule: "rate 10/s, inFlight 16"
+	Rules    []Ruling `json:"rules,omitempty"`  // what each policy says, if nobody has said who asks
+	Notes    []string `json:"notes,omitempty"`  // what is not certain
+
+	// Of a proxy or host that runs.
+	Running  bool            `json:"running,omitempty"` // always true
+	Leads    string          `json:"leads,omitempty"`   // for people: why the name leads to the upstream
+	Original string          `json:"original,omitempty"`
+	Exposed  string          `json:"exposed,omitempty"` // the name that clients see
+	Listed   string          `json:"listed,omitempty"`  // by the upstream: yes, no, or unknown while nobody has asked it
+	Link     string          `json:"link,omitempty"`    // to the host of the upstream; "" if it runs here
+	Servers  []Servers       `json:"servers,omitempty"` // of the upstream, if it runs here
+	Failed   observe.Failure `json:"failed,omitzero"`   // of the upstream, as in the status
+}
+
+// A Ruling is what one policy says of something.
+type Ruling struct {
+	Rule   string   `json:"rule"` // where it is in the configuration
+	Who    string   `json:"who"`  // whom it is about
+	Answer string   `json:"answer"`
+	Glob   string   `json:"glob,omitempty"` // that has decided, if one has
+	Needs  []string `json:"needs,omitempty"`
+}
+
+// Servers are those of an upstream that do the same.
+type Servers struct {
+	Era    string   `json:"era"`             // of the streams to them
+	Speaks []string `json:"speaks,omitzero"` // the eras of the upstream, as far as is known
+	State  string   `json:"state"`
+	Count  int      `json:"count"`
+}
+
+// Allowed reports whether a call would be passed on.
+func (e *Explanation) Allowed() bool { return e.Answer == AnswerAllowed }
+
+func (e *Explanation) note(format string, args ...any) {
+	e.Notes = append(e.Notes, fmt.Sprintf(format, args...))
+}
+
+// An Explainer has what an [Explanation] is made from.
+type Explainer struct {
+	Config   *config.Config
+	Policies *policy.Policies // nil on a host
+	Resolve  func(catalog.Kind, string) catalog.Resolution
+	Now      observe.Snapshot
+}
+
+// Explain says where a name or a URI leads now, what its upstream lists, what the servers of that do,
+// and what the client may do that as names, or each policy if it is "". It starts and asks nothing.
+func (x *Explainer) Explain(name, as string) (*Explanation, error) {
+	e := &Explanation{Name: name, Running: true}
+	who, err := e.clientOf(x.Config, as)
+	if err != nil {
+		return nil, err
+	}
+	kind := e.kind()
+	l := x.Resolve(listOf(kind), name)
+	if kind == policy.Tool && !l.Listed {
+		if prompt := x.Resolve(catalog.Prompts, name); prompt.Listed {
+			e.Kind, kind, l = "prompt", policy.Prompt, prompt
+		}
+	}
+	e.follow(l, kind)
+	e.decide(x.Config, x.Policies, who, kind)
+	e.behind(x.Now.Links)
+	switch {
+	case l.Upstream == "" && !kind.IsResource():
+		e.nowhere(l)
+		e.upstreamOr(x.Now.Traffic, l.Names)
+	case l.Hidden && e.Link != "":
+		e.hidden("tools of the upstream, in the configuration of its host, hides it from all clients")
+	case l.Hidden:
+		e.hidden(fmt.Sprintf("%s: upstreams.%s.tools hides it from all clients", fileOf(x.Config.File), e.Upstream))
+	case l.By == catalog.ByPrefix && l.Known && !l.Listed:
+		e.unknown(e.Upstream + " lists no such " + e.Kind + ": a call of it is refused")
+		e.suggest(config.Nearest(e.Name, l.Names))
+	}
+	e.serversIn(&x.Now)
+	return e, nil
+}
+
+// ExplainHost says which upstream of a host a name is for, by called, and what its servers do. The proxies
+// that are linked to the host know which names clients see, and what they may do: as is "".
+func ExplainHost(name, as string, now observe.Snapshot, called func(name string) (u *config.Upstream, original string)) (*Explanation, error) {
+	if as != "" {
+		return nil, errors.New("a host knows no clients: ask the proxy that is linked to it")
+	}
+	e := &Explanation{Name: name, Running: true, Matched: name}
+	kind := e.kind()
+	e.Answer, e.Why = AnswerAllowed, "a host has no policies; the proxies that are linked to it may have some"
+	if kind.IsResource() {
+		return e, nil
+	}
+	u, original := called(name)
+	if u == nil {
+		e.unknown("no upstream of this host is called so: a name is <upstream>__<name>")
+		return e, nil
+	}
+	e.Upstream, e.Original, e.Matched = u.Name, original, policy.Name(u.Name, original)
+	if !catalog.Allows(u.Tools.Allow, u.Tools.Deny, e.Original) {
+		e.hidden(u.Key + ".tools hides it from all clients")
+	}
+	e.serversIn(&now)
+	return e, nil
+}
+
+// kind tells a URI from a name. Whether a name is that of a tool or of a prompt is for the lists of
+// upstreams to say.
+func (e *Explanation) kind() policy.Kind {
+	e.Kind = "tool"
+	if !isURI.MatchString(e.Name) {
+		return policy.Tool
+	}
+	e.Kind = "resource"
+	if strings.Contains(e.Name, "{") {
+		return policy.Template
+	}
+	return policy.Resource
+}
+
+// clientOf reads who asks: anonymous, operator, token:NAME, user:NAME, certificate:NAME@AUTHORITY or
+// jwt:SUBJECT@ISSUER; nil for "".
+func (e *Explanation) clientOf(cfg *config.Config, as string) (*identity.Identity, error) {
+	kind, name, _ := strings.Cut(as, ":")
+	p := identity.Principal{Kind: identity.Kind(kind), Name: name}
+	switch p.Kind {
+	case "":
+		return nil, nil
+	case identity.Anonymous, identity.Operator:
+		if name != "" {
+			return nil, fmt.Errorf("%s has no name", kind)
+		}
+	case identity.Token:
+		names := []string{"default"}
+		for _, t := range cfg.Auth.Tokens {
+			names = append(names, t.Name)
+		}
+		if !slices.Contains(names, name) {
+			return nil, fmt.Errorf("%q is no token of auth.tokens%s", name, config.DidYouMean(name, names))
+		}
+	case identity.User:
+		p.Name = identity.UserName(name)
+	case identity.Certificate, identity.JWT:
+		if i := strings.LastIndex(name, "@"); i >= 0 {
+			p.Name, p.Issuer = name[:i], name[i+1:]
+		}
+	default:
+		return nil, fmt.Errorf("%q is no client: it is anonymous, operator, token:NAME, user:NAME, certificate:NAME@AUTHORITY or jwt:SUBJECT@ISSUER", as)
+	}
+	if p.Name == "" && p.Kind != identity.Anonymous && p.Kind != identity.Operator {
+		return nil, fmt.Errorf("%s has no name", as)
+	}
+	if p.Kind == identity.JWT {
+		if err := checkIssuer(cfg, p.Issuer); err != nil {
+			return nil, err
+		}
+		e.note("the claims and scopes of a JWT are not known from its name")
+	}
+	e.Client = p.String()
+	return &identity.Identity{Principal: p}, nil
+}
+
+func checkIssuer(cfg *config.Config, name string) error {
+	var known []string
+	for _, i := range cfg.Auth.JWT {
+		known = append(known, i.Issuer)
+	}
+	if slices.Contains(known, name) {
+		return nil
+	}
+	return fmt.Errorf("%q is no issuer of auth.jwt%s", name, config.DidYouMean(name, known))
+}
+
+// upstreamOr says of a name that leads nowhere how the upstream of that name does, else which
+// one, or which of the names that are listed, may have been meant.
+func (e *Explanation) upstreamOr(all []observe.Traffic, names []string) {
+	var upstreams []string
+	for _, t := range all {
+		upstreams = append(upstreams, t.Upstream)
+		if t.Upstream != e.Name {
+			continue
+		}
+		e.Kind, e.Upstream, e.Answer, e.Why, e.Notes = KindUpstream, t.Upstream, cmp.Or(t.State, AnswerElsewhere), "", nil
+		e.Link = t.Link // serversIn has its last failure
+		return
+	}
+	if near := config.Nearest(e.Name, names); near != "" {
+		e.suggest(near)
+		return
+	}
+	prefix, rest, found := strings.Cut(e.Name, "__")
+	if near := config.Nearest(prefix, upstreams); near != "" && !(found && near == prefix) {
+		if found {
+			near += "__" + rest
+		}
+		e.suggest(near)
+	}
+}
+
+// suggest says what may have been meant; "" is nothing.
+func (e *Explanation) suggest(near string) {
+	if near != "" {
+		e.Why += "; did you mean " + near + "?"
+	}
+}
+
+// behind says which link leads to the upstream, and whether that is up.
+func (e *Explanation) behind(links []observe.Link) {
+	for _, l := range links {
+		if !slices.Contains(l.Upstreams, e.Upstream) {
+			continue
+		}
+		if e.Link = l.Name; !l.Up {
+			e.note("the link %s is lost: calls wait a moment for it, and then fail", l.Name)
+		}
+	}
+}
+
+// listOf is the list in which what a policy decides about stands.
+func listOf(k policy.Kind) catalog.Kind {
+	switch k {
+	case policy.Tool:
+		return catalog.Tools
+	case policy.Prompt:
+		return catalog.Prompts
+	}
+	return catalog.Resources
+}
+
+// follow takes over where the name leads.
+func (e *Explanation) follow(l catalog.Resolution, kind policy.Kind) {
+	e.Upstream, e.Original, e.Exposed, e.Matched = l.Upstream, l.Original, l.Exposed, e.Name
+	if !kind.IsResource() && l.Upstream != "" {
+		e.Matched = policy.Name(l.Upstream, l.Original)
+	}
+	e.Leads = map[catalog.Rule]string{
+		catalog.BySole:      "it is the only upstream, so names are its own",
+		catalog.ByPrefix:    "the name begins with its prefix",
+		catalog.ByBareName:  "no other upstream has a " + e.Kind + " of that name",
+		catalog.ByPolicy:    "it is how policies call it; clients call it " + l.Exposed,
+		catalog.ByURI:       "it lists the URI",
+		catalog.ByTemplate:  "it lists a template that matches the URI",
+		catalog.ByAskingAll: "no upstream is known to list the URI: those with resources are asked, one by one",
+	}[l.By]
+	if l.Upstream == "" {
+		return
+	}
+	switch {
+	case l.Listed:
+		e.Listed = "yes"
+	case l.Known:
+		e.Listed = "no"
+	default:
+		e.Listed = "unknown"
+		e.note("nobody has asked %s yet what it has", l.Upstream)
+	}
+	if l.By == catalog.BySole && e.Listed == "no" {
+		e.note("the upstream does not list it; as the only one it gets the call all the same")
+	}
+}
+
+// nowhere says why a name leads to no upstream.
+func (e *Explanation) nowhere(l catalog.Resolution) {
+	why := "no upstream is known to have it: a name is <prefix>__<name>"
+	if l.By == catalog.BySeveral {
+		why = "several upstreams have it: " + strings.Join(l.Others, ", ") + "; ask with the prefix of one"
+	}
+	if !l.Complete {
+		e.note("not all links were up yet: an upstream of a host elsewhere may have it")
+	}
+	e.unknown(why)
+}
+
+func (e *Explanation) unknown(why string) {
+	e.Answer, e.Why, e.Rules = AnswerUnknown, why, nil
+}
+
+// serversIn counts the servers of the upstream, by what they do, and says how one failed.
+func (e *Explanation) serversIn(now *observe.Snapshot) {
+	for _, t := range now.Traffic {
+		if t.Upstream == e.Upstream {
+			e.Failed = t.Failed
+		}
+	}
+	for _, u := range now.Upstreams {
+		if u.Name != e.Upstream {
+			continue
+		}
+		i := slices.IndexFunc(e.Servers, func(s Servers) bool { return s.Era == u.Era && s.State == u.State })
+		if i < 0 {
+			i = len(e.Servers)
+			e.Servers = append(e.Servers, Servers{Era: u.Era, Speaks: u.Speaks, State: u.State})
+		}
+		e.Servers[i].Count++
+	}
+}
+
+// decide answers by the policies.
+func (e *Explanation) decide(cfg *config.Config, policies *policy.Policies, who *identity.Identity, kind policy.Kind) {
+	if who == nil && len(cfg.Policies) > 0 {
+		e.decideForAll(cfg, policies, kind)
+		return
+	}
+	g := policies.For(who)
+	d := g.Decide(kind, e.Matched)
+	e.Glob, e.Needs, e.Missing = d.Glob, d.Needs, d.Missing
+	e.Answer = answerOf(d)
+	e.because(g, cfg.File)
+	if d.Unclear {
+		e.Why = fmt.Sprintf("%s: %s is about resources, and servers could take this URI for another one", fileOf(cfg.File), e.Rule)
+	}
+}
+
+// decideForAll answers with what each policy says: nobody has said who asks.
+func (e *Explanation) decideForAll(cfg *config.Config, policies *policy.Policies, kind policy.Kind) {
+	for i, g := range policies.Grants() {
+		d := g.Decide(kind, e.Matched)
+		r := Ruling{Rule: g.Rule(), Who: whoText(cfg.Policies[i].Who), Answer: answerOf(d), Glob: d.Glob, Needs: d.Needs}
+		e.Rules = append(e.Rules, r)
+	}
+	e.Answer = AnswerDepends
+	e.Why = fmt.Sprintf("%s: of the policies the first that is about a client counts, and who matches none may nothing", fileOf(cfg.File))
+	if last := cfg.Policies[len(cfg.Policies)-1]; last.Who.Any && !slices.ContainsFunc(e.Rules, func(r Ruling) bool { return r.Answer != e.Rules[0].Answer }) {
+		e.Answer, e.Why = e.Rules[0].Answer, fileOf(cfg.File)+": all policies say so"
+	}
+}
+
+func answerOf(d policy.Decision) string {
+	switch {
+	case !d.Allowed:
+		return AnswerDenied
+	case d.Missing != nil:
+		return AnswerScopes
+	}
+	return AnswerAllowed
+}
+
+// whoText is whom a policy is about.
+func whoText(w config.Who) string {
+	var parts []string
+	for _, p := range []struct{ what, name string }{
+		{"token", w.Token}, {"user", w.User}, {"certificate", w.Certificate}, {"issuer", w.Issuer}, {"principal", w.Principal},
+	} {
+		if p.name != "" {
+			parts = append(parts, p.what+" "+p.name)
+		}
+	}
+	for _, claim := range slices.Sorted(maps.Keys(w.Claims)) {
+		parts = append(parts, "with "+claim+" "+w.Claims[claim])
+	}
+	switch {
+	case w.Any:
+		return "any client"
+	case w.Anonymous:
+		return "anonymous"
+	case w.Operator:
+		return "operator"
+	}
+	return strings.Join(parts, ", ")
+}
+
+// hidden makes the answer that nobody may.
+func (e *Explanation) hidden(why string) {
+	e.Answer, e.Why, e.Rules = AnswerDenied, why, nil
+}
+
+func fileOf(file string) string {
+	if file == "" {
+		return "the configuration"
+	}
+	return file
+}
+
+// because fills in which rule has decided, and what of it.
+func (e *Explanation) because(g *policy.Grant, file string) {
+	if g == nil {
+		e.Why = fmt.Sprintf("%s has no policies: all is allowed", fileOf(file))
+		return
+	}
+	e.Rule = g.Rule()
+	at := fileOf(file) + ": " + e.Rule
+	switch {
+	case e.Rule == "":
+		e.Why = fmt.Sprintf("%s: no policy is about this client, so it may nothing", fileOf(file))
+		return
+	case e.Answer == AnswerScopes:
+		e.Why = fmt.Sprintf("%s.scopes wants what the client does not have", at)
+	case e.Answer == AnswerAllowed && e.Glob != "":
+		e.Why = fmt.Sprintf("%s.%ss.allow has %q", at, e.Kind, e.Glob)
+	case e.Answer == AnswerAllowed:
+		e.Why = fmt.Sprintf("%s is about this client, allows all that it does not deny, and does not deny this", at)
+	case e.Glob != "":
+		e.Why = fmt.Sprintf("%s.%ss.deny has %q", at, e.Kind, e.Glob)
+	default:
+		e.Why = fmt.Sprintf("%s allows only what it lists, and lists no such %s", at, e.Kind)
+	}
+	e.Limits = limitsText(g.Limits())
+}
+
+func limitsText(l policy.Limits) string {
+	var parts []string
+	add := func(n float64, format string) {
+		if n > 0 {
+			parts = append(parts, fmt.Sprintf(format, n))
+		}
+	}
+	add(l.Rate, "rate %.4g/s")
+	add(float64(l.InFlight), "inFlight %g")
+	add(float64(l.Sessions), "sessions %g")
+	return strings.Join(parts, ", ")
+}
+
+var isURI = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9+.-]*:`) // RFC 3986 3.1; no name that models read has a colon

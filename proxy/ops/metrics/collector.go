@@ -1,0 +1,204 @@
+package metrics
+
+import (
+	"runtime"
+	"strconv"
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/observe"
+)
+
+// A collector shows metrics, and those of a snapshot, to Prometheus.
+type collector struct {
+	*Metrics
+	snapshot func() observe.Snapshot
+	version  string
+}
+
+// The names of the semantic conventions for MCP, which are in development: they may change.
+// Labels are empty where they do not apply.
+var (
+	serverOperation = describe("mcp_server_operation_duration_seconds", "How long what clients asked for has taken.", "mcp_method_name", "upstream", "gen_ai_tool_name", "error_type")
+	clientOperation = describe("mcp_client_operation_duration_seconds", "How long what upstreams were asked for has taken.", "mcp_method_name", "upstream", "error_type")
+	serverSession   = describe("mcp_server_session_duration_seconds", "How long the sessions of clients have lasted.", "transport", "era", "error_type")
+	clientSession   = describe("mcp_client_session_duration_seconds", "How long servers that run here, or sessions with remote ones, have lasted.", "upstream", "error_type")
+)
+
+// Our own.
+var (
+	build         = describe("mcp_proxy_build_info", "The program.", "version", "goversion")
+	calls         = describe("mcp_proxy_calls_total", "Calls of clients that are over.", "principal", "outcome")
+	callsOpen     = describe("mcp_proxy_calls_in_flight", "Calls of clients that are not over.")
+	requestsOpen  = describe("mcp_proxy_requests_in_flight", "Requests to upstreams that are not over.", "upstream")
+	suspended     = describe("mcp_proxy_suspended_calls", "Calls whose clients were told to come back with what a server that runs here has asked.", "upstream")
+	listens       = describe("mcp_proxy_listens", "Open subscriptions of clients.")
+	queueBytes    = describe("mcp_proxy_queue_bytes", "Bytes that wait until a client, or an upstream, reads.", "side", "upstream")
+	sessionsOpen  = describe("mcp_proxy_sessions", "Sessions of clients.", "transport", "era")
+	sessionsMost  = describe("mcp_proxy_sessions_limit", "limits.sessions: the most sessions of clients, besides one over stdio.")
+	up            = describe("mcp_proxy_upstream_up", "0 while an upstream that runs here fails and no server of it runs, else 1.", "upstream", "required")
+	serversNow    = describe("mcp_proxy_upstream_servers", "Servers, or sessions with remote ones, that are there now: starting, running or stopping.", "upstream", "state")
+	serverStarts  = describe("mcp_proxy_upstream_starts_total", "Starts of servers, or of sessions with remote ones.", "upstream")
+	serverAgain   = describe("mcp_proxy_upstream_restarts_total", "Those of the starts that follow a failure.", "upstream")
+	serverEnds    = describe("mcp_proxy_upstream_ends_total", "Ends of servers, or of sessions with remote ones.", "upstream", "outcome", "cause")
+	linkUp        = describe("mcp_proxy_link_up", "1 while a link to a host is up, else 0.", "link", "required")
+	linkUpstreams = describe("mcp_proxy_link_upstreams", "Upstreams that a host has announced.", "link")
+	linkLosses    = describe("mcp_proxy_link_losses_total", "How often a link was lost.", "link")
+	refused       = describe("mcp_proxy_refusals_total", "Requests of clients that were refused for who sent them.", "reason")
+)
+
+// described are all of them.
+var described []*prometheus.Desc
+
+func describe(name, help string, labels ...string) *prometheus.Desc {
+	d := prometheus.NewDesc(name, help, labels, nil)
+	described = append(described, d)
+	return d
+}
+
+// Describe implements [prometheus.Collector].
+func (c *collector) Describe(to chan<- *prometheus.Desc) {
+	for _, d := range described {
+		to <- d
+	}
+}
+
+// Collect implements [prometheus.Collector].
+func (c *collector) Collect(to chan<- prometheus.Metric) {
+	o := out{to}
+	o.gauge(build, 1, c.version, runtime.Version())
+	c.collectCalls(o)
+	c.collectRequests(o)
+	for k, h := range c.sessions.all() {
+		o.histogram(serverSession, h, k.transport, k.era, k.errorType)
+	}
+	c.collectServers(o)
+	for k, n := range c.losses.all() {
+		o.counter(linkLosses, n.Load(), k)
+	}
+	for k, n := range c.refusals.all() {
+		o.counter(refused, n.Load(), k)
+	}
+	c.collectSnapshot(o)
+}
+
+func (c *collector) collectCalls(o out) {
+	for k, h := range c.calls.all() {
+		o.histogram(serverOperation, h, observe.MethodOf(k.method), k.upstream, k.tool, k.errorType)
+	}
+	for account, ended := range c.accounts.all() {
+		for i := range ended {
+			if n := ended[i].Load(); n > 0 {
+				o.counter(calls, n, account, string(observe.Outcomes[i]))
+			}
+		}
+	}
+}
+
+func (c *collector) collectRequests(o out) {
+	for k, h := range c.requests.all() {
+		o.histogram(clientOperation, &h.histogram, observe.MethodOf(k.method), k.upstream, k.errorType)
+	}
+}
+
+func (c *collector) collectServers(o out) {
+	for k, h := range c.lives.all() {
+		o.histogram(clientSession, h, k.upstream, k.errorType)
+	}
+	for k, n := range c.ends.all() {
+		o.counter(serverEnds, n.Load(), k.upstream, k.outcome, k.cause)
+	}
+}
+
+// collectSnapshot shows what the proxy does now.
+func (c *collector) collectSnapshot(o out) {
+	now := c.snapshot()
+	c.collectUpstreams(o, now)
+	sessions := make(map[sessionKey]int)
+	var inFlight, open, waiting int
+	for _, s := range now.Sessions {
+		sessions[sessionKey{transport: s.Transport, era: s.Era}]++
+		inFlight += s.InFlight
+		open += s.Listens
+		waiting += s.QueuedBytes
+	}
+	for k, n := range sessions {
+		o.gauge(sessionsOpen, float64(n), k.transport, k.era)
+	}
+	hasClients := now.Process.Role != "host"
+	if hasClients {
+		o.gauge(callsOpen, float64(inFlight))
+		o.gauge(listens, float64(open))
+		o.gauge(sessionsMost, float64(now.Process.MaxSessions))
+		o.gauge(queueBytes, float64(waiting), "client", "")
+	}
+	for _, t := range now.Traffic {
+		o.gauge(requestsOpen, float64(t.InFlight), t.Upstream)
+		if hasClients { // a host lets its proxies wait
+			o.gauge(queueBytes, float64(t.QueuedBytes), "upstream", t.Upstream)
+		}
+		if t.Link == "" {
+			o.gauge(suspended, float64(t.Suspended), t.Upstream)
+		}
+	}
+	for _, l := range now.Links {
+		o.gauge(linkUp, oneIf(l.Up), l.Name, strconv.FormatBool(l.Required))
+		o.gauge(linkUpstreams, float64(len(l.Upstreams)), l.Name)
+	}
+}
+
+// collectUpstreams shows those that run here, or are configured to: whoever waits for one to
+// fail must see it before. One that has left the configuration is seen no more.
+func (c *collector) collectUpstreams(o out, now observe.Snapshot) {
+	servers, running := make(map[[2]string]int), make(map[string]bool)
+	for _, u := range now.Upstreams {
+		servers[[2]string{u.Name, u.State}]++
+		running[u.Name] = running[u.Name] || u.State == "running"
+	}
+	for k, n := range servers {
+		o.gauge(serversNow, float64(n), k[0], k[1])
+	}
+	for _, t := range now.Traffic {
+		if t.Link != "" {
+			continue
+		}
+		o.gauge(up, oneIf(running[t.Upstream] || t.Failed.InARow == 0), t.Upstream, strconv.FormatBool(t.Required))
+		s := c.servers.find(t.Upstream)
+		if s == nil {
+			s = new(serverCounts) // that has never started
+		}
+		o.counter(serverStarts, s.starts.Load(), t.Upstream)
+		o.counter(serverAgain, s.restarts.Load(), t.Upstream)
+	}
+}
+
+func oneIf(yes bool) float64 {
+	if yes {
+		return 1
+	}
+	return 0
+}
+
+// An out is where metrics go.
+type out struct{ to chan<- prometheus.Metric }
+
+func (o out) gauge(d *prometheus.Desc, value float64, labels ...string) {
+	o.to <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, valid(labels)...)
+}
+
+func (o out) counter(d *prometheus.Desc, value int64, labels ...string) {
+	o.to <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(value), valid(labels)...)
+}
+
+func (o out) histogram(d *prometheus.Desc, h *histogram, labels ...string) {
+	o.to <- h.metric(d, valid(labels)...)
+}
+
+// valid makes labels of what others have said fit for Prometheus, which takes UTF-8 alone.
+func valid(labels []string) []string {
+	for i, l := range labels {
+		labels[i] = strings.ToValidUTF8(l, "\uFFFD")
+	}
+	return labels
+}

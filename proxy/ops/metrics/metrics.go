@@ -1,0 +1,178 @@
+package metrics
+
+import (
+	"cmp"
+	"net/http"
+	"sync/atomic"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/internal/observe"
+)
+
+// Metrics count what hooks tell of, for Prometheus, and what upstreams have answered in the
+// last minute. New makes them.
+//
+// A call costs two updates of histograms and two of counters, which are found without a
+// lock and take no memory. Those of a tool that its upstream lists are not even looked up, see
+// [series]. What is in flight the snapshot says. A label is never what a client has said: see
+// [Metrics.call].
+type Metrics struct {
+	version string // of the program
+
+	calls    table[callKey, histogram] // what clients have asked for
+	tools    table[toolKey, struct{}]  // that calls may be labelled with
+	accounts table[string, outcomes]   // of calls, by account
+
+	requests table[requestKey, answers]   // what upstreams were asked for
+	recent   table[string, minute]        // likewise, by upstream, in the last minute
+	sessions table[sessionKey, histogram] // of clients
+	servers  table[string, serverCounts]  // upstreams that run here
+	lives    table[lifeKey, histogram]    // of their processes, and of sessions with them
+	ends     table[endKey, atomic.Int64]  // of those
+
+	losses   table[string, atomic.Int64] // of links
+	refusals table[string, atomic.Int64] // by reason
+}
+
+type (
+	callKey    struct{ method, upstream, tool, errorType string }
+	toolKey    struct{ upstream, tool string }
+	requestKey struct{ method, upstream, errorType string }
+	sessionKey struct{ transport, era, errorType string }
+	lifeKey    struct{ upstream, errorType string }
+	endKey     struct{ upstream, outcome, cause string }
+)
+
+// A serverCounts is what has happened to an upstream that runs here.
+type serverCounts struct{ starts, restarts atomic.Int64 }
+
+const (
+	mostTools   = 1000  // that have series of their own
+	longestTool = 128   // bytes of the name of one, as MCP advises
+	mostNames   = 1000  // of upstreams, accounts, links
+	mostSeries  = 10000 // of any other kind
+)
+
+// other is what all values of a label are that there is no room for, as in the semantic
+// conventions.
+const other = observe.Other
+
+// codes are those of the errors of MCP and JSON-RPC as labels. Servers may think of any
+// other.
+var codes = map[int]string{
+	-32700: "-32700", -32600: "-32600", -32601: "-32601", -32602: "-32602", -32603: "-32603",
+	-32800: "-32800", // cancelled
+	-32000: "-32000", -32001: "-32001", -32002: "-32002", -32003: "-32003", -32004: "-32004",
+	-32020: "-32020", -32021: "-32021", -32022: "-32022", -32042: "-32042",
+}
+
+func codeLabel(code int) string { return cmp.Or(codes[code], other) }
+
+// New returns metrics of nothing yet, of a program of that version.
+func New(version string) *Metrics {
+	m := &Metrics{version: version}
+	m.calls.most, m.tools.most, m.accounts.most = mostSeries, mostTools, mostNames
+	m.requests.most, m.sessions.most = mostSeries, mostNames
+	m.servers.most, m.lives.most, m.ends.most = mostNames, mostSeries, mostSeries
+	m.losses.most, m.refusals.most, m.recent.most = mostNames, mostNames, mostNames
+	return m
+}
+
+// Hooks returns what fills the metrics.
+func (m *Metrics) Hooks() observe.Hooks {
+	return observe.Hooks{
+		SessionEnded:    m.left,
+		CallEnded:       m.called,
+		RequestEnded:    m.answered,
+		UpstreamStarted: m.started,
+		UpstreamEnded:   m.ended,
+		LinkLost:        func(l observe.Link, _ observe.End) { m.losses.get(l.Name, other).Add(1) },
+		Refused:         func(r observe.Refusal) { m.refusals.get(r.Reason, other).Add(1) },
+	}
+}
+
+func (m *Metrics) left(s observe.Session, end observe.End) {
+	failed := end.SessionError()
+	m.sessions.get(sessionKey{s.Transport, s.Era, failed}, sessionKey{other, other, failed}).observe(end.Took, "")
+}
+
+func (m *Metrics) called(c observe.Call, end observe.End) {
+	k := seriesIn(c.Listed, c.Method, end.Outcome)
+	k.calls(func() *histogram { return m.call(&c, end.CallError(codeLabel)) }).observe(end.Took, c.Trace)
+	m.accounts.get(c.Account, other).add(end.Outcome)
+}
+
+// call returns the calls that one is one of. Methods are those of the protocol, and
+// upstreams those that are configured, or that hosts announce. A tool is one that its
+// upstream lists: anybody can think of a name that it does not.
+func (m *Metrics) call(c *observe.Call, failed string) *histogram {
+	k := callKey{c.Method, c.Upstream, c.Tool, failed}
+	if c.Tool != "" && c.Listed == nil || len(c.Tool) > longestTool {
+		k.tool = other
+	}
+	if h := m.calls.find(k); h != nil {
+		return h
+	}
+	if k.tool != "" && k.tool != other && m.tools.add(toolKey{k.upstream, k.tool}) == nil {
+		k.tool = other
+	}
+	return m.calls.get(k, callKey{method: k.method, upstream: other, errorType: failed})
+}
+
+func (m *Metrics) answered(r observe.Request, end observe.End) {
+	k := seriesIn(r.Listed, r.Method, end.Outcome)
+	a := k.requests(func() *answers { return m.request(&r, end.RequestError(codeLabel)) })
+	a.observe(end.Took, r.Trace)
+	if recent := a.recent.Load(); recent != nil {
+		recent.add(&end)
+	}
+}
+
+// request returns the answers that one is one of.
+func (m *Metrics) request(r *observe.Request, failed string) *answers {
+	upstream := r.Upstream
+	a := m.requests.add(requestKey{r.Method, upstream, failed})
+	if a == nil { // there is no room
+		upstream = other
+		a = m.requests.get(requestKey{r.Method, upstream, failed}, requestKey{r.Method, upstream, failed})
+	}
+	if r.Method != mcp.MethodListen && a.recent.Load() == nil { // a listen lasts as long as somebody listens
+		a.recent.Store(m.recent.get(upstream, other))
+	}
+	return a
+}
+
+func (m *Metrics) started(u observe.Upstream) {
+	s := m.servers.get(u.Name, other)
+	s.starts.Add(1)
+	if u.Failures > 0 {
+		s.restarts.Add(1)
+	}
+}
+
+func (m *Metrics) ended(u observe.Upstream, end observe.End) {
+	m.ends.get(endKey{u.Name, string(end.Outcome), end.Cause}, endKey{other, string(end.Outcome), end.Cause}).Add(1)
+	if end.Took > 0 { // else there was no session
+		failed := end.SessionError()
+		m.lives.get(lifeKey{u.Name, failed}, lifeKey{other, failed}).observe(end.Took, "")
+	}
+}
+
+// Handler returns what serves the metrics, as text or as OpenMetrics, with those of a
+// snapshot and of the process. snapshot is called for each scrape.
+func (m *Metrics) Handler(snapshot func() observe.Snapshot) http.Handler {
+	all := prometheus.NewRegistry()
+	all.MustRegister(
+		&collector{m, snapshot, cmp.Or(m.version, "unknown")},
+		collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+	)
+	return promhttp.HandlerFor(all, promhttp.HandlerOpts{
+		EnableOpenMetrics: true, ErrorHandling: promhttp.ContinueOnError,
+		MaxRequestsInFlight: 4, // each takes a Snapshot, and nobody needs a token; others get 503
+	})
+}

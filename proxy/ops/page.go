@@ -1,0 +1,97 @@
+package ops
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"embed"
+	"fmt"
+	"net/http"
+	"path"
+	"slices"
+	"strings"
+)
+
+//go:embed pages
+var files embed.FS
+
+// A page is one page for browsers, which is at /, with its scripts and styles. They are static files, the
+// same for everybody. What they show they fetch, with a token where one is needed.
+type page struct{ paths map[string]file }
+
+type file struct {
+	kind, etag string
+	text       []byte
+}
+
+// The pages.
+var (
+	operatorsPage = load("operators", "plot", "story", "tap")
+	connectPage   = load("connect", "entries")
+)
+
+// load returns the page of a name: its HTML, its scripts, and what all pages have.
+func load(name string, scripts ...string) *page {
+	p := &page{paths: map[string]file{"/": read(name + ".html")}}
+	for _, script := range append(scripts, name, "page") {
+		p.paths["/"+script+".js"] = read(script + ".js")
+	}
+	for _, shared := range []string{"page.css", "mark.svg"} {
+		p.paths["/"+shared] = read(shared)
+	}
+	return p
+}
+
+func read(name string) file {
+	text, err := files.ReadFile("pages/" + name)
+	if err != nil {
+		panic(err) // it is embedded
+	}
+	return file{kinds[path.Ext(name)], fmt.Sprintf(`"%x"`, sha256.Sum256(text)), text}
+}
+
+// kinds are what the files are, whatever the system thinks of their names.
+var kinds = map[string]string{
+	".html": "text/html; charset=utf-8",
+	".css":  "text/css; charset=utf-8",
+	".js":   "text/javascript; charset=utf-8",
+	".svg":  "image/svg+xml",
+}
+
+// has reports whether a path belongs to the page.
+func (p *page) has(path string) bool {
+	_, ok := p.paths[path]
+	return ok
+}
+
+// serve answers r, whose path p has, with a status: that of a refusal for the page that asks
+// for a token.
+func (p *page) serve(w http.ResponseWriter, r *http.Request, status int) {
+	f := p.paths[r.URL.Path]
+	for name, value := range headers {
+		w.Header().Set(name, value)
+	}
+	w.Header().Set("Content-Type", f.kind)
+	w.Header().Set("Cache-Control", "no-cache")
+	w.Header().Set("Etag", f.etag)
+	if status == http.StatusOK && slices.Contains(r.Header["If-None-Match"], f.etag) {
+		status = http.StatusNotModified
+	}
+	w.WriteHeader(status)
+	if status != http.StatusNotModified {
+		_, _ = bytes.NewReader(f.text).WriteTo(w) // that the browser went is its business
+	}
+}
+
+// headers let a page have nothing but its own files and what the proxy answers it. Nobody
+// may show it in a frame, and no text that it shows becomes HTML or a script.
+var headers = map[string]string{
+	"Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; " +
+		"base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'",
+	"Cross-Origin-Opener-Policy":   "same-origin",
+	"Cross-Origin-Resource-Policy": "same-origin",
+	"Referrer-Policy":              "no-referrer",
+	"X-Content-Type-Options":       "nosniff",
+}
+
+// isForPeople reports whether a browser asks for a page to show it, rather than a program for data.
+func isForPeople(r *http.Request) bool { return strings.Contains(r.Header.Get("Accept"), "text/html") }

@@ -1,0 +1,68 @@
+package ops
+
+import (
+	"cmp"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+)
+
+// A Check is one thing that has to be well before clients should come.
+type Check struct {
+	Name  string // "drain", "listeners", "upstream docs"
+	Among string // "upstreams", if only who may see the status is told the name; "" if anybody is
+	Why   string // what is wrong, in few words; "" if nothing is
+}
+
+// withoutNames has one check for all that are among the same.
+func withoutNames(all []Check) (few []Check) {
+	for _, c := range all {
+		if c.Among != "" {
+			c.Name = c.Among
+			if c.Why != "" {
+				c.Why = "not all are ready"
+			}
+		}
+		if i := slices.IndexFunc(few, func(f Check) bool { return f.Name == c.Name }); i >= 0 {
+			few[i].Why = cmp.Or(few[i].Why, c.Why)
+			continue
+		}
+		few = append(few, c)
+	}
+	return few
+}
+
+// serveReady is /readyz: 200 if all is well, else 503 with a line for each thing that is
+// not. With ?verbose there is a line for everything. Probes have no token, so without one the
+// lines name no upstream and no link.
+func (s *Server) serveReady(w http.ResponseWriter, r *http.Request) {
+	var all, wrong []string
+	checks := s.Ready()
+	if !s.mayRead(r) {
+		checks = withoutNames(checks)
+	}
+	for _, c := range checks {
+		if c.Why == "" {
+			all = append(all, fmt.Sprintf("%s: ok", c.Name))
+			continue
+		}
+		line := fmt.Sprintf("%s: %s", c.Name, c.Why)
+		all, wrong = append(all, line), append(wrong, line)
+	}
+	status, lines, last := http.StatusOK, wrong, "ok"
+	if len(wrong) > 0 {
+		status, last = http.StatusServiceUnavailable, "not ready"
+	}
+	if r.URL.Query().Has("verbose") {
+		lines = all
+	}
+	say(w, status, append(lines, last)...)
+}
+
+// say answers with lines of text.
+func say(w http.ResponseWriter, status int, lines ...string) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.WriteHeader(status)
+	fmt.Fprintln(w, strings.Join(lines, "\n"))
+}
