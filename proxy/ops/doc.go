@@ -1,9 +1,15 @@
-// Package admin is how operators look into a proxy or a host: probes, metrics, and what it
-// does now. It only looks. Nothing here changes anything, and every path is read with GET.
+// Package ops is all that operators see of a proxy or a host: probes, metrics, what it does now, what has
+// happened, where a name leads, and the pages for browsers. It only looks: nothing here changes anything,
+// and every path is read with GET.
 //
-//	operator ──► Unix socket, or TCP ──► Server ──► Snapshot, Ready, Metrics ◄── Hooks
+//	operator ──► Unix socket, or TCP ──► Server ──► Snapshot, Ready, Calls, Metrics, Taps
+//	                                        ├─────► History ◄── Hooks
+//	                                        └─────► Explainer
+//	browser  ──► /, where clients connect ──► ConnectPage
 //
-// Who can use a Unix socket may see everything: its mode says who that is. On TCP probes,
-// metrics and the page, which has no data of its own, are open, and all else needs the token. Hooks fill atomics, which a scrape
-// reads. A Server starts no goroutines.
+// The mode of a Unix socket says who may use it, and whoever may can see everything. On TCP the probes, the
+// metrics and the page, which has no data of its own, are open, and all else needs the token.
+//
+// The door hands it functions and snapshots, so it knows neither sessions nor hosts. A Server starts no
+// goroutines.
 package ops
