@@ -96,6 +96,7 @@ type Refusal struct {
 	Text       string        // says to a human what is missing; no secret, and nothing of the token
 	Scopes     []string      // all that the request needs
 	RetryAfter time.Duration // with 429; else zero
+	Log        bool          // worth a line in the log, of a 429
 }
 
 func (r *Refusal) Error() string { return r.Text }

@@ -428,7 +428,7 @@ func (e *Explanation) because(g *policy.Grant, file string) {
 	at := fileOf(file) + ": " + e.Rule
 	switch {
 	case e.Rule == "":
-		e.Why = fmt.Sprintf("%s: no policy is about this client, so it may nothing", fileOf(file))
+		e.Why = fmt.Sprintf("%s: no policy matches this client, so it may do nothing", fileOf(file))
 		return
 	case e.Answer == AnswerScopes:
 		e.Why = fmt.Sprintf("%s.scopes wants what the client does not have", at)

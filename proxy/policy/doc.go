@@ -1,19 +1,16 @@
-// Package policy says what a client may. It asks nobody: it takes rules and identities, as
-// values, and returns decisions.
+// Package policy decides what a client may do. It takes rules and identities as values and returns decisions.
 //
-//	rules, of a configuration ──New──► Policies ──For(identity)──► Grant ──Decide(kind, name)──► Decision
-//	                                       └─────────────────────────┴──Begin, Admit──► limits, by principal
+//	rules of a configuration ──New──► Policies ──For(identity)──► Grant ──Decide(kind, name)──► Decision
+//	                                     └─────────────────────────┴──Begin, Admit──► limits, by principal
 //
-// The first rule that is about a client decides, and it alone. Who matches none may
-// nothing. Without policies, which is a nil Grant, all is allowed and costs nothing.
+// The first rule that matches a client decides alone. A client that no rule matches may do nothing. Without policies,
+// which is a nil Grant, everything is allowed and costs nothing.
 //
-// Its parts:
-//
-//   - rule.go: what a rule says, and whom it is about.
-//   - grant.go: what one client may, by its rule.
-//   - uri.go: in which ways servers read a URI, and what is refused since they do not agree.
-//   - policies.go: all rules, and who has which grant.
+//   - rule.go: what a rule says, and which clients it matches.
+//   - grant.go: what one client may do by its rule.
+//   - uri.go: how servers may read a URI; a URI that they may read in different ways is refused.
+//   - policies.go: all rules, and the grant of each client.
 //   - usage.go: rate, requests in flight and sessions, by principal.
 //
-// Grants and rules are immutable. There is no goroutine and no log here.
+// Grants and rules are immutable. The package starts no goroutines and logs nothing.
 package policy

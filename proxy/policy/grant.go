@@ -8,11 +8,10 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/identity"
 )
 
-// A Kind is what a rule decides about.
+// A Kind is a kind of thing that rules decide about.
 type Kind byte
 
-// The kinds. A template of resources is decided by its own text, and the resources that it
-// expands to by theirs.
+// The kinds. A rule decides about a template by its text, and about the resources that it expands to by their URIs.
 const (
 	Tool Kind = iota
 	Prompt
@@ -20,31 +19,30 @@ const (
 	Template
 )
 
-// IsResource reports whether a kind is called by a URI.
+// IsResource reports whether a kind is named by a URI.
 func (k Kind) IsResource() bool { return k >= Resource }
 
-// Name is how rules call a tool or prompt: by its upstream and by its own name there.
+// Name returns the name of a tool or prompt in rules: its upstream, and its own name there.
 func Name(upstream, original string) string { return upstream + "__" + original }
 
-// A Grant is what one client may. A nil Grant is that of everybody where there are no
-// policies: all. It must not be changed.
+// A Grant is what one client may do. A nil Grant, where there are no policies, allows everything. It must not be
+// changed.
 type Grant struct {
 	Who  *identity.Identity
 	rule *rule
 	all  *Policies
 }
 
-// A Decision is what a client may do with one thing, and why.
+// A Decision says whether a client may use one thing, and why.
 type Decision struct {
 	Allowed bool
-	Glob    string   // that has decided; "" for none
-	Unclear bool     // a URI that servers can take for another one; it is not allowed
-	Needs   []string // all scopes that are needed, sorted; nil for none
-	Missing []string // of them, those that the client does not have
+	Glob    string   // the deciding one; "" for none
+	Unclear bool     // servers may take the URI for another one, so it is not allowed
+	Needs   []string // all needed scopes, sorted; nil for none
+	Missing []string // the needed scopes that the client lacks
 }
 
-// Rule returns where the rule is configured; "" if none is about the client, or if there
-// are no policies.
+// Rule returns the key of the rule in the configuration; "" if no rule matches the client, or without policies.
 func (g *Grant) Rule() string {
 	if g == nil {
 		return ""
@@ -52,22 +50,19 @@ func (g *Grant) Rule() string {
 	return g.rule.Key
 }
 
-// Limits returns those of the client.
+// Limits returns the limits of the client.
 func (g *Grant) Limits() Limits { return g.rule.Limits }
 
-// A Visibility tells apart who may see what: clients of one Visibility see the same. The zero Visibility
-// is that of all where there are no policies.
-type Visibility struct{ rule *rule }
-
-// Visibility returns which lists the client sees.
-func (g *Grant) Visibility() Visibility {
+// Visibility returns a key for what the client sees: clients with the same rule see the same lists. It is nil without
+// policies.
+func (g *Grant) Visibility() *Rule {
 	if g == nil {
-		return Visibility{}
+		return nil
 	}
-	return Visibility{g.rule}
+	return &g.rule.Rule
 }
 
-// May reports whether the client may see something and use it, if it has the scopes.
+// May reports whether the client may see something, and use it if it has the scopes.
 func (g *Grant) May(k Kind, name string) bool {
 	if g == nil {
 		return true
@@ -76,8 +71,7 @@ func (g *Grant) May(k Kind, name string) bool {
 	return d.Allowed
 }
 
-// Decide says what the client may do with a tool, a prompt ([Name] says what they are
-// called) or a resource.
+// Decide decides about a tool or prompt, by its [Name], or a resource, by its URI.
 func (g *Grant) Decide(k Kind, name string) Decision {
 	if g == nil {
 		return Decision{Allowed: true}
@@ -86,9 +80,9 @@ func (g *Grant) Decide(k Kind, name string) Decision {
 	if !d.Allowed {
 		return d
 	}
-	for _, s := range g.rule.scopes {
-		if s.matches(k, name, uri) {
-			d.Needs = append(d.Needs, s.needs...)
+	for as, needs := range g.rule.scopes {
+		if as.matches(k, name, uri) {
+			d.Needs = append(d.Needs, needs...)
 		}
 	}
 	if d.Needs != nil {
@@ -99,17 +93,17 @@ func (g *Grant) Decide(k Kind, name string) Decision {
 	return d
 }
 
-// Unlisted reports whether the client may do what has no name that a rule could allow: a
-// request that nobody here knows. It may not if only what is listed is allowed.
+// Unlisted reports whether the client may send requests of unknown methods, which no glob can allow. It may not if the
+// rule allows only what it lists.
 func (g *Grant) Unlisted() bool { return g == nil || !g.rule.listed }
 
-// Sees reports whether an upstream may have anything for the client. Of one that has
-// nothing the client hears nothing, and it is not started for it.
+// Sees reports whether an upstream may have anything for the client. An upstream that has nothing is hidden from the
+// client, and not started for it.
 func (g *Grant) Sees(upstream string) bool {
 	return g.SeesAny(Tool, upstream) || g.SeesAny(Prompt, upstream) || g.SeesAny(Resource, upstream)
 }
 
-// SeesAny is Sees for one kind. Which upstream has which resources is not known here.
+// SeesAny is Sees for one kind. The package does not know which upstream has which resources.
 func (g *Grant) SeesAny(k Kind, upstream string) bool {
 	if g == nil {
 		return true
@@ -128,7 +122,7 @@ func (g *Grant) SeesAny(k Kind, upstream string) bool {
 	})
 }
 
-// literal returns what all that a glob matches begins with.
+// literal returns the prefix of everything that a glob matches.
 func literal(glob string) string {
 	if i := strings.IndexAny(glob, `*?[\`); i >= 0 {
 		return glob[:i]
@@ -146,7 +140,7 @@ func (r *rule) globs(k Kind) *Globs {
 	return &r.Resources
 }
 
-// decide says whether a rule lets something pass, and how the URI of a resource was read.
+// decide decides about one thing, and returns the readings of a resource's URI.
 func (r *rule) decide(k Kind, name string) (d Decision, uri *reading) {
 	if k.IsResource() {
 		return r.decideURI(k, name)

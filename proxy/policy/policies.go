@@ -9,14 +9,17 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/identity"
 )
 
-// Policies are the rules of a proxy, in order. A nil Policies, and one without rules,
-// allows everything. What principals use of their limits outlives a change of the rules.
+// Policies are the rules of a proxy, in order. Nil Policies, and those without rules, allow everything. The usage of
+// principals is kept when the rules change.
 type Policies struct {
 	rules atomic.Pointer[ruleSet] // nil for none
-	usage usages
+
+	mu    sync.Mutex                    // guards the fields below, and each usage
+	usage map[identity.Principal]*usage // of principals with limits
+	sweep int                           // usages that say nothing any more are dropped at this number of them
 }
 
-// A ruleSet is the rules of one configuration, and who has which grant by them.
+// A ruleSet is the rules of one configuration, and the grants of clients.
 type ruleSet struct {
 	rules []*rule // static
 
@@ -24,12 +27,11 @@ type ruleSet struct {
 	grants map[*identity.Identity]*Grant
 }
 
-// maxGrants bounds the identities whose grants are remembered: a token that is good for
-// some time is looked at once. When there are more, all are looked at again.
+// maxGrants bounds the cached grants, which save matching a client's identity for each request. A full cache is
+// cleared.
 const maxGrants = 1024
 
-// New returns the policies of rules. It is nil if there are none. The error names the rule
-// and the glob that is none.
+// New returns the policies of rules, nil without rules. Its error names the rule and the invalid glob.
 func New(rules []Rule) (*Policies, error) {
 	if len(rules) == 0 {
 		return nil, nil
@@ -41,9 +43,8 @@ func New(rules []Rule) (*Policies, error) {
 	return p, nil
 }
 
-// Replace makes other rules count from now on; no rules allow everything. It returns what
-// was allowed before, to compare with. With an error, which is that of [New], nothing has
-// changed.
+// Replace replaces the rules; no rules allow everything. It returns the policies before, for comparison. If it fails,
+// with an error as of [New], it changes nothing.
 func (p *Policies) Replace(rules []Rule) (before *Policies, err error) {
 	var next *ruleSet
 	if len(rules) > 0 {
@@ -61,7 +62,7 @@ func (p *Policies) Replace(rules []Rule) (before *Policies, err error) {
 	return before, nil
 }
 
-// current returns the rules that count now; nil for none.
+// current returns the rules in force, nil for none.
 func (p *Policies) current() *ruleSet {
 	if p == nil {
 		return nil
@@ -69,7 +70,7 @@ func (p *Policies) current() *ruleSet {
 	return p.rules.Load()
 }
 
-// For returns what a client may, nil if there are no policies.
+// For returns the grant of a client, nil if there are no policies.
 func (p *Policies) For(who *identity.Identity) *Grant {
 	set := p.current()
 	if set == nil {
@@ -88,8 +89,7 @@ func (p *Policies) For(who *identity.Identity) *Grant {
 	return g
 }
 
-// Grants returns what each rule says, in order, of a client that it is about and that has no
-// scopes.
+// Grants returns a grant for each rule, in order, of a client that it matches and that has no scopes.
 func (p *Policies) Grants() (all []*Grant) {
 	set := p.current()
 	if set == nil {
@@ -101,10 +101,10 @@ func (p *Policies) Grants() (all []*Grant) {
 	return all
 }
 
-// ruleFor returns the first rule that is about a client.
+// ruleFor returns the first rule that matches a client.
 func (set *ruleSet) ruleFor(who *identity.Identity) *rule {
 	claims := sync.OnceValue(func() (claims map[string]json.RawMessage) {
-		_ = json.Unmarshal(who.Claims, &claims) // of a JWT that was read before
+		_ = json.Unmarshal(who.Claims, &claims) // the JWT was parsed before
 		return claims
 	})
 	i := slices.IndexFunc(set.rules, func(r *rule) bool { return r.Who.matches(who, claims) })
@@ -114,8 +114,8 @@ func (set *ruleSet) ruleFor(who *identity.Identity) *rule {
 	return set.rules[i]
 }
 
-// Differ reports whether two clients may be told different things about the same: what one
-// of them got must not be kept for others.
+// Differ reports whether clients may get different answers to the same request, so that one's must not be cached for
+// others.
 func (p *Policies) Differ() bool {
 	set := p.current()
 	return set != nil && (!set.rules[0].Who.Any || len(set.rules[0].scopes) > 0)

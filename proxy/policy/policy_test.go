@@ -193,10 +193,10 @@ func TestLimits(t *testing.T) {
 			uses = append(uses, use)
 		}
 		_, refused := p.For(again).Begin()
-		if refused == nil || refused.Status != 429 || refused.RetryAfter != 50*time.Millisecond || !refused.Tell {
+		if refused == nil || refused.Status != 429 || refused.RetryAfter != 50*time.Millisecond || !refused.Log {
 			t.Fatalf("%+v", refused)
 		}
-		if _, refused := p.For(one).Begin(); refused == nil || refused.Tell {
+		if _, refused := p.For(one).Begin(); refused == nil || refused.Log {
 			t.Error("one line a minute")
 		}
 		if use, refused := p.For(other).Begin(); refused != nil {
@@ -301,13 +301,13 @@ func TestAbandonedUses(t *testing.T) {
 		}
 		time.Sleep(time.Hour)
 		last.Abandon()
-		p.usage.mu.Lock()
-		u := p.usage.of[identity.Nobody.Principal]
+		p.mu.Lock()
+		u := p.usage[identity.Nobody.Principal]
 		u.expireLocked(time.Now())
 		if u.open != 1 || len(u.abandoned) != 1 {
 			t.Error(u.open, "open,", len(u.abandoned), "abandoned")
 		}
-		p.usage.mu.Unlock()
+		p.mu.Unlock()
 	})
 }
 
@@ -324,7 +324,7 @@ func TestUsagesAreBounded(t *testing.T) {
 			use.End()
 			time.Sleep(10 * time.Millisecond) // a bucket is full again after 100 ms
 		}
-		if n := len(p.usage.of); n > 128 {
+		if n := len(p.usage); n > 128 {
 			t.Error(n, "principals are remembered")
 		}
 		if _, refused := p.For(identity.Nobody).Begin(); refused == nil {

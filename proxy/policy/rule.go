@@ -12,49 +12,46 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/identity"
 )
 
-// A Rule says what some clients may. Globs are about <upstream>__<name>, where the name is
-// the upstream's own, and about the URIs of resources.
+// A Rule says what some clients may do. Globs match <upstream>__<name>, where the name is the upstream's own, and the
+// URIs of resources.
 type Rule struct {
-	Key string // where it is configured: policies[0]
+	Key string // in the configuration: policies[0]
 	Who Who
 
-	// If any of the three allows something, nothing else is allowed, of all three. Else all
-	// is that is not denied. Deny wins.
+	// If any of the three has an Allow, nothing else is allowed, in all three. Otherwise everything is allowed that is
+	// not denied. Deny wins.
 	Tools, Prompts, Resources Globs
 
-	// Scopes are those that what a glob matches needs, of any kind. All globs that match
-	// count.
+	// Scopes are the needed scopes by glob, for every kind. The scopes of all matching globs add up.
 	Scopes map[string][]string
 
 	Limits Limits
 }
 
-// Globs are what is allowed and what is not.
+// Globs match what is allowed and denied.
 type Globs struct{ Allow, Deny []string }
 
-// Limits are for each principal, over all that it does at the same time. Zero means none.
+// Limits apply to each principal, over all its connections. Zero means no limit.
 type Limits struct {
-	Rate     float64 // requests a second; a burst may have those of one second, and at least 10
+	Rate     float64 // requests a second; bursts have as many, and at least 10
 	InFlight int     // requests at once
 	Sessions int
 }
 
-// Who says whom a rule is about: those to whom all applies that is set. The zero Who is
-// nobody.
+// Who selects the clients of a rule: all set fields must match. The zero Who matches nobody.
 type Who struct {
 	Any         bool
 	Anonymous   bool
 	Operator    bool
 	Token       string            // name of a static token
-	User        string            // name of a Unix user, or number of one that has no name
+	User        string            // name of a Unix user, or the number of a user without a name
 	Certificate string            // name in a certificate
 	Issuer      string            // of a JWT, or authority of a certificate
 	Principal   string            // name of a JWT's principal
 	Claims      map[string]string // of a JWT, see hasClaim
 }
 
-// matches reports whether the rule is about a client. The claims are those of a JWT, by
-// their names.
+// matches reports whether the rule matches a client. claims returns the claims of a JWT.
 func (w *Who) matches(id *identity.Identity, claims func() map[string]json.RawMessage) bool {
 	if w.Any {
 		return true
@@ -88,9 +85,8 @@ func hasClaims(wanted map[string]string, claims func() map[string]json.RawMessag
 	return true
 }
 
-// hasClaim reports whether a claim is a text, or holds it as an element of an array or as a
-// word between spaces, as scope does (RFC 8693 4.2). Numbers, true and false are as they
-// are written.
+// hasClaim reports whether a claim is a text, or has it as an element of an array or as a word between spaces, as in
+// scope (RFC 8693, 4.2). Numbers, true and false are compared as they are written.
 func hasClaim(claim json.RawMessage, text string) bool {
 	if len(claim) == 0 {
 		return false
@@ -108,7 +104,7 @@ func hasClaim(claim json.RawMessage, text string) bool {
 	return isText(claim, text)
 }
 
-// isText reports whether a value is a text, or a number, true or false that is written so.
+// isText reports whether a JSON value is a text, or a number, true or false that is written like it.
 func isText(value json.RawMessage, text string) bool {
 	var s string
 	if json.Unmarshal(value, &s) == nil && string(value) != "null" {
@@ -121,42 +117,26 @@ func isText(value json.RawMessage, text string) bool {
 	return string(value) == text
 }
 
-// A compiled rule is a [Rule] and what follows from it.
+// A rule is a compiled [Rule].
 type rule struct {
 	Rule
-	listed bool // it allows something, and nothing else
-	scopes []scope
+	listed bool                  // it allows only what it lists
+	scopes map[*reading][]string // needed scopes, by glob
 
-	// Of resources. byURI tells that there are globs of URIs, also among the scopes: else
-	// nobody looks at how a URI is written.
+	// For resources. byURI is set if any glob, also among the scopes, matches URIs: otherwise URIs are not parsed.
 	byURI       bool
 	allow, deny []*reading
 }
 
-// A scope is what one glob of a rule's scopes needs.
-type scope struct {
-	glob  *reading // also of names, as it is written
-	needs []string
-}
-
-// matches reports whether the scopes are needed for something; uri is that of a resource.
-func (s *scope) matches(k Kind, name string, uri *reading) bool {
-	if k.IsResource() {
-		return s.glob.denies(uri)
-	}
-	_, ok := glob.First([]string{s.glob.text}, name)
-	return ok
-}
-
 func compile(r Rule) (*rule, error) {
-	c := &rule{Rule: r}
+	c := &rule{Rule: r, scopes: make(map[*reading][]string)}
 	for _, of := range []struct {
 		name  string
 		globs Globs
 	}{{"tools", r.Tools}, {"prompts", r.Prompts}, {"resources", r.Resources}} {
 		c.listed = c.listed || len(of.globs.Allow) > 0
 		for _, g := range slices.Concat(of.globs.Allow, of.globs.Deny) {
-			if err := glob.Check(g); err != nil { // else a rule that denies would deny nothing
+			if err := glob.Check(g); err != nil { // an invalid glob would deny nothing
 				return nil, fmt.Errorf("%s.%s: %q is not a glob: %w", r.Key, of.name, g, err)
 			}
 		}
@@ -165,7 +145,7 @@ func compile(r Rule) (*rule, error) {
 		if err := glob.Check(g); err != nil {
 			return nil, fmt.Errorf("%s.scopes: %q is not a glob: %w", r.Key, g, err)
 		}
-		c.scopes = append(c.scopes, scope{readGlob(g), r.Scopes[g]})
+		c.scopes[readGlob(g)] = r.Scopes[g]
 		c.byURI = c.byURI || beginsURI.MatchString(literal(g))
 	}
 	c.allow, c.deny = readGlobs(r.Resources.Allow), readGlobs(r.Resources.Deny)
@@ -173,8 +153,7 @@ func compile(r Rule) (*rule, error) {
 	return c, nil
 }
 
-// beginsURI tells globs that can match a URI from those of names, which have __ before any
-// colon.
+// beginsURI matches the beginning of globs that can match a URI. Globs of names have __ before any colon.
 var beginsURI = regexp.MustCompile(`^[A-Za-z0-9+.%/-]*(:|$)`)
 
 func readGlobs(globs []string) (all []*reading) {
@@ -184,5 +163,5 @@ func readGlobs(globs []string) (all []*reading) {
 	return all
 }
 
-// nothing is the rule of those whom no rule is about.
+// nothing is the rule of clients that no rule matches.
 var nothing = &rule{listed: true}

@@ -11,27 +11,26 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/glob"
 )
 
-// A server may take one URI for another: it decodes %2e, follows "..", folds the case of a
-// host, and parsers differ in what they strip. So a URI has readings. A rule that denies
-// needs to match one of them, a rule that allows all of those that name a place; and a URI
-// that leads to another place in another reading is refused before any rule is asked.
+// Servers may read a URI in different ways: they decode %2e, follow "..", fold the case of a host, and their parsers
+// strip different characters. So a URI has several readings. A glob denies if it matches one of them. It allows if it
+// matches all readings that name a place. A URI whose readings lead to different places is refused before any rule is
+// looked at.
 
-// decodings is how often a URI is read: as it is, and percent-decoded once and twice.
+// decodings is the number of ways to decode a URI: as it is, and percent-decoded once and twice.
 const decodings = 3
 
-// A reading is a URI in all the ways in which a server may read it, or a glob in those in
-// which its author may mean it.
+// A reading is a URI in all ways in which a server may read it, or a glob in all ways in which its author may mean it.
 type reading struct {
 	text   string
-	places [2 * decodings]string // up to ? or #, by decoding, with and without ;parameters
-	any    []string              // also as a whole, by other parsers, in lower case
+	places [2 * decodings]string // up to ? or #: by decoding, with and without ;parameters
+	any    []string              // also whole, as other parsers read it, and in lower case
 }
 
-// readURI returns the readings of a URI. It is false for one that is refused: servers do not
-// agree on where it leads.
+// readURI returns the readings of a URI. ok is false if servers may disagree on where the URI leads.
 func readURI(uri string) (r reading, ok bool) {
-	if uri != strings.TrimSpace(uri) || strings.ContainsFunc(uri, func(c rune) bool { return c == '\\' || unicode.IsControl(c) }) {
-		return r, false // parsers strip some of them, wherever they are
+	odd := func(c rune) bool { return c == '\\' || unicode.IsControl(c) }
+	if uri != strings.TrimSpace(uri) || strings.ContainsFunc(uri, odd) {
+		return r, false // parsers strip some of these characters
 	}
 	r.text = uri
 	place, rest := cutQuery(uri)
@@ -57,8 +56,8 @@ func readURI(uri string) (r reading, ok bool) {
 	return r, true
 }
 
-// readTemplate is readURI for a URI template. What its expressions expand to begins with
-// their operators: x{/y} is below x, and x{?y} is x with a query.
+// readTemplate is readURI for a URI template. The expansion of an expression begins with its operator: x{/y} is below
+// x, and x{?y} is x with a query.
 func readTemplate(template string) (r reading, ok bool) {
 	if r, ok = readURI(operators.Replace(template)); !ok {
 		return r, false
@@ -89,7 +88,7 @@ func readGlob(text string) *reading {
 	return r
 }
 
-// denies reports whether a glob matches a URI in any reading.
+// denies reports whether a glob matches any reading of a URI.
 func (g *reading) denies(uri *reading) bool {
 	return slices.ContainsFunc(uri.any, func(as string) bool {
 		_, ok := glob.First(g.any, as)
@@ -97,8 +96,16 @@ func (g *reading) denies(uri *reading) bool {
 	})
 }
 
-// allows reports whether a glob matches a URI in each reading of it, as its author may have
-// written that.
+// matches reports whether the glob, of a rule's scopes, matches something; uri is that of a resource.
+func (g *reading) matches(k Kind, name string, uri *reading) bool {
+	if k.IsResource() {
+		return g.denies(uri)
+	}
+	_, ok := glob.First([]string{g.text}, name)
+	return ok
+}
+
+// allows reports whether a glob matches every reading of a URI.
 func (g *reading) allows(uri *reading) bool {
 	for i, as := range uri.places {
 		if i > 0 && as == uri.places[0] && g.places[i] == g.places[0] {
@@ -111,7 +118,7 @@ func (g *reading) allows(uri *reading) bool {
 	return true
 }
 
-// add adds a reading, and the same for servers to which case is nothing.
+// add adds a reading, also for servers that ignore case.
 func (r *reading) add(as string) {
 	folded := strings.ReplaceAll(strings.ToLower(strings.ToUpper(as)), "|", ":") // file:///c|/ is file:///c:/
 	for _, as := range []string{as, folded} {
@@ -121,7 +128,7 @@ func (r *reading) add(as string) {
 	}
 }
 
-// addAll adds what parsers make of a URI in its canonical form, without and with its query.
+// addAll adds what parsers make of a canonical URI, without and with its query.
 func (r *reading) addAll(named, query string) {
 	r.addParsed(named)
 	if bare := withoutParameters(named); bare != named {
@@ -132,8 +139,8 @@ func (r *reading) addAll(named, query string) {
 	}
 }
 
-// addParsed adds the first element of a URI as a host, also without its user and port, and
-// as the beginning of a path; and the path without the host, which many servers ignore.
+// addParsed adds readings with the first element of a URI as a host, also without user and port, and as the beginning
+// of a path, and the path without the host, which many servers ignore.
 func (r *reading) addParsed(named string) {
 	r.add(named)
 	r.add(strings.TrimRight(named, "/"))
@@ -153,12 +160,12 @@ func (r *reading) addParsed(named string) {
 	}
 }
 
-// ports are those that parsers leave out. Of these schemes they read a host whatever the
-// number of slashes is (WHATWG URL, "special").
+// ports are the default ports, which parsers leave out. With these schemes, parsers read a host after any number of
+// slashes (WHATWG URL, "special").
 var ports = map[string]string{"http:": ":80", "ws:": ":80", "https:": ":443", "wss:": ":443", "ftp:": ":21"}
 
-// authority splits what follows a scheme into host and path, and returns the port that the
-// scheme has. A URI without a host has neither.
+// authority splits the text after a scheme into host and path, and returns the default port of the scheme. Without a
+// host both are empty.
 func authority(scheme, rest string) (host, path, port string) {
 	port, special := ports[scheme]
 	after, found := strings.CutPrefix(rest, "//")
@@ -172,7 +179,7 @@ func authority(scheme, rest string) (host, path, port string) {
 	return host, squeeze("/" + path), port
 }
 
-// bareHost returns a host without user, port and the dot that ends it.
+// bareHost returns a host without user, port and trailing dot.
 func bareHost(host string) string {
 	host = host[strings.LastIndexByte(host, '@')+1:]
 	if i := strings.LastIndexByte(host, ':'); i >= 0 && strings.Trim(host[i+1:], "0123456789") == "" {
@@ -181,10 +188,9 @@ func bareHost(host string) string {
 	return strings.TrimSuffix(host, ".")
 }
 
-// isUnclear reports whether servers take a URI, up to ? or #, for different ones: there are
-// characters that parsers strip or take for a slash, elements that lead upwards, or a host
-// that they write in another way. Where elements begin a server decides: behind the scheme,
-// or behind the host.
+// isUnclear reports whether servers may read a URI, up to ? or #, as different ones: it has characters that parsers
+// strip or take for a slash, elements that lead upwards, or a host that they write in another way. Elements may begin
+// after the scheme or after the host, as the server decides.
 func isUnclear(place string) bool {
 	if place != strings.TrimSpace(place) || isDots(place) || isWrapped(place) {
 		return true
@@ -201,15 +207,13 @@ func isUnclear(place string) bool {
 	return port != "" && isOddHost(bareHost(host))
 }
 
-// isWrapped reports whether a text begins as a URI that is quoted, <file:///x> or URL:file:///x,
-// which urllib and java.net.URL unwrap.
+// isWrapped reports whether a URI is quoted, <file:///x> or URL:file:///x, which urllib and java.net.URL unwrap.
 func isWrapped(place string) bool {
 	const word = "url:"
 	return strings.HasPrefix(place, "<") || len(place) >= len(word) && strings.EqualFold(place[:len(word)], word)
 }
 
-// isDots reports whether a text begins with an element that is "." or "..", perhaps with
-// parameters.
+// isDots reports whether a text begins with the element "." or "..", perhaps with parameters.
 func isDots(s string) bool {
 	n := 0
 	for n < min(len(s), 3) && s[n] == '.' {
@@ -218,8 +222,8 @@ func isDots(s string) bool {
 	return (n == 1 || n == 2) && (n == len(s) || strings.IndexByte("/;?#:", s[n]) >= 0)
 }
 
-// isOddHost reports whether parsers of URLs write a host in another way: letters beyond ASCII
-// can stand for others, and numbers for addresses.
+// isOddHost reports whether URL parsers may rewrite a host: letters beyond ASCII can stand for others, and numbers for
+// addresses.
 func isOddHost(host string) bool {
 	if strings.ContainsFunc(host, func(c rune) bool { return c > unicode.MaxASCII }) {
 		return true
@@ -235,9 +239,8 @@ func isOddHost(host string) bool {
 
 var number = regexp.MustCompile(`^(0[xX][0-9a-fA-F]*|[0-9]+)$`)
 
-// canonical returns a URI or a glob with its scheme and host in lower case (RFC 3986 6.2.2.1),
-// a space as %20, and one way to write a file (RFC 8089). In a glob without a slash a * may
-// stand for the path.
+// canonical returns a URI or a glob with scheme and host in lower case (RFC 3986, 6.2.2.1), spaces as %20, and one
+// form of file URIs (RFC 8089). In a glob without a slash, * may stand for the path.
 func canonical(s string) string {
 	s = strings.ReplaceAll(s, " ", "%20")
 	scheme, rest := cutScheme(s)
@@ -263,7 +266,7 @@ func canonical(s string) string {
 	return scheme + rest
 }
 
-// cutScheme returns the scheme of a URI with its colon, "" if it has none, and what follows.
+// cutScheme splits a URI after the colon of its scheme, which may be "".
 func cutScheme(s string) (scheme, rest string) {
 	if i := strings.IndexAny(s, ":/"); i >= 0 && s[i] == ':' {
 		return s[:i+1], s[i+1:]
@@ -271,7 +274,7 @@ func cutScheme(s string) (scheme, rest string) {
 	return "", s
 }
 
-// cutQuery returns what is before ? and #, and what is behind.
+// cutQuery splits a URI before ? or #.
 func cutQuery(uri string) (before, rest string) {
 	if i := strings.IndexAny(uri, "?#"); i >= 0 {
 		return uri[:i], uri[i:]
@@ -279,8 +282,8 @@ func cutQuery(uri string) (before, rest string) {
 	return uri, ""
 }
 
-// decoded decodes each %XX once. What is no %XX stays, as with servers that forgive. What is
-// special in a glob is escaped there.
+// decoded decodes each %XX once. It keeps an invalid %, as lenient servers do, and escapes the special characters of a
+// glob.
 func decoded(s, special string) string {
 	if !strings.Contains(s, "%") {
 		return s
@@ -305,7 +308,7 @@ func decoded(s, special string) string {
 	return string(out)
 }
 
-// withoutParameters drops what is behind a ; in each element: urllib and others do.
+// withoutParameters drops the text after ; in each element, as urllib and others do.
 func withoutParameters(s string) string {
 	if !strings.Contains(s, ";") {
 		return s
@@ -319,7 +322,7 @@ func withoutParameters(s string) string {
 	return string(out)
 }
 
-// squeeze makes one slash of several.
+// squeeze replaces runs of slashes by one.
 func squeeze(path string) string {
 	if !strings.Contains(path, "//") {
 		return path

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"math"
 	"net/http"
-	"sync"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -12,48 +11,42 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/identity"
 )
 
-// usages are what principals use, of those that have limits.
-type usages struct {
-	mu    sync.Mutex // guards the fields below, and each usage
-	of    map[identity.Principal]*usage
-	sweep int // when so many are known, those that say nothing any more are forgotten
-}
+// Servers mostly do not answer a cancelled request, and nobody knows how long they work on it. So it counts for
+// abandonedTime against a multiple of limits.inFlight.
+const (
+	abandonedTime = 30 * time.Second
+	abandonedRoom = 4     // times limits.inFlight, for open and abandoned requests together
+	maxUsages     = 16384 // principals with a usage at one time; more are refused
+	leastBurst    = 10    // requests that a principal may send at once, however low its rate is
+)
 
-// A usage is what one principal uses, whatever tokens and connections it has. It is
-// forgotten when nothing of it is open and its bucket is full again.
+// A usage is what one principal uses, over all its tokens and connections. It is dropped when nothing of it is open
+// and its bucket is full.
 type usage struct {
 	bucket    *rate.Limiter // nil if its rate was never limited
-	open      int           // requests that are not over
-	abandoned map[*Use]bool // of requests that are over, and that servers may still work on
-	expires   time.Time     // when the first of these counts no more
+	open      int           // requests in flight
+	abandoned map[*Use]bool // cancelled requests that servers may still work on
+	expires   time.Time     // when the first of these stops counting
 	sessions  int
 	told      time.Time // when a refusal was last logged
 }
 
-// Servers mostly do not answer a request that was cancelled, and nobody knows how long they
-// work on it. So it counts for a while, against a multiple of limits.inFlight.
-const (
-	abandonedTime = 30 * time.Second
-	abandonedRoom = 4 // times limits.inFlight, for open and abandoned requests together
-)
-
-// A Use is one request that is counted for its principal, open until Abandon or End. A nil Use
-// counts nothing.
+// A Use is one request that counts for its principal, open until Abandon or End. A nil Use counts nothing.
 type Use struct {
-	of    *usages
+	all   *Policies
 	who   *usage
-	until time.Time // of an abandoned one; zero for any other. Guarded by usages.mu
-	over  bool      // likewise: it counts no more
+	until time.Time // of an abandoned request; zero for any other. Guarded by Policies.mu
+	over  bool      // likewise: it no longer counts
 }
 
-// Abandon says that nobody waits for the answer any more, and that a server may still work on
-// it. The request goes on to count, apart from open ones, until End, but not for long.
+// Abandon notes that nobody waits for the answer any more, and that a server may still work on the request. It then
+// counts apart from open requests until End, but not for long.
 func (u *Use) Abandon() {
 	if u == nil {
 		return
 	}
-	u.of.mu.Lock()
-	defer u.of.mu.Unlock()
+	u.all.mu.Lock()
+	defer u.all.mu.Unlock()
 	if u.over || !u.until.IsZero() {
 		return
 	}
@@ -65,13 +58,13 @@ func (u *Use) Abandon() {
 	u.who.abandoned[u] = true
 }
 
-// End says that nobody works on the request any more. It may be called repeatedly.
+// End notes that nobody works on the request any more. It may be called repeatedly.
 func (u *Use) End() {
 	if u == nil {
 		return
 	}
-	u.of.mu.Lock()
-	defer u.of.mu.Unlock()
+	u.all.mu.Lock()
+	defer u.all.mu.Unlock()
 	u.endLocked()
 }
 
@@ -86,103 +79,96 @@ func (u *Use) endLocked() {
 	u.over = true
 }
 
-// Over reports whether the request counts no more.
+// Over reports whether the request no longer counts.
 func (u *Use) Over() bool {
-	u.of.mu.Lock()
-	defer u.of.mu.Unlock()
+	u.all.mu.Lock()
+	defer u.all.mu.Unlock()
 	return u.over || !u.until.IsZero() && !u.until.After(time.Now())
 }
 
-// maxUsages bounds the principals that are busy at one time. More are refused.
-const maxUsages = 16384
-
-// leastBurst is how many requests a principal may make at once, however low its rate is: a
-// client begins with some.
-const leastBurst = 10
-
-// A Refused is why a principal may not do something now. The refusal is for the client.
-// Tell reports whether it is worth a line in the log: one a minute is.
-type Refused struct {
-	*identity.Refusal
-	Tell bool
-}
-
-// Begin counts a request that begins. If there is no room for it, it says why, and after
-// which time it makes sense to try again. Else whoever began it ends its Use, which is nil if
-// nothing is counted.
-func (g *Grant) Begin() (*Use, *Refused) {
+// Begin counts a request. If it is over a limit, Begin returns why, and when to try again. Otherwise the caller ends
+// the Use, which is nil if nothing is counted.
+func (g *Grant) Begin() (*Use, *identity.Refusal) {
 	if g == nil || g.rule.Limits.Rate == 0 && g.rule.Limits.InFlight == 0 {
 		return nil, nil
 	}
-	return g.all.usage.begin(g.Who.Principal, g.rule.Limits)
+	p, l := g.all, g.rule.Limits
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	u, now := p.usageLocked(g.Who.Principal), time.Now()
+	if u == nil {
+		return nil, tooMany("too many clients", time.Second)
+	}
+	if l.InFlight > 0 {
+		if full := u.fullLocked(now, l.InFlight); full != nil {
+			return nil, u.logLocked(now, full)
+		}
+	}
+	if wait := u.takeLocked(now, l.Rate); wait > 0 {
+		return nil, u.logLocked(now, tooMany("too many requests", wait))
+	}
+	if l.InFlight == 0 {
+		return nil, nil
+	}
+	u.open++
+	return &Use{all: p, who: u}, nil
 }
 
-// Notify counts a notification, which takes from the rate as a request does. It returns why
-// there is no room for it, nil if there is.
-func (g *Grant) Notify() *Refused {
+// Notify counts a notification, which takes from the rate as a request does. It returns why it is over the limit, nil
+// if it is not.
+func (g *Grant) Notify() *identity.Refusal {
 	if g == nil || g.rule.Limits.Rate == 0 {
 		return nil
 	}
-	return g.all.usage.notify(g.Who.Principal, g.rule.Limits)
+	p := g.all
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	u, now := p.usageLocked(g.Who.Principal), time.Now()
+	if u == nil {
+		return tooMany("too many clients", time.Second)
+	}
+	if wait := u.takeLocked(now, g.rule.Limits.Rate); wait > 0 {
+		return u.logLocked(now, tooMany("too many notifications", wait))
+	}
+	return nil
 }
 
-// Admit counts a session that is about to begin. Exactly one of the results is nil: leave
-// is called once, when the session is over. Who matches no rule has none.
+// Admit counts a session. Exactly one of the results is nil. leave is called once, when the session ends. A client
+// that no rule matches is refused.
 func (p *Policies) Admit(who *identity.Identity) (leave func(), refusal *identity.Refusal) {
 	g := p.For(who)
 	switch {
 	case g == nil:
 		return func() {}, nil
 	case g.rule == nothing:
-		return nil, &identity.Refusal{Status: http.StatusForbidden, Text: "no policy is about this client"}
+		return nil, &identity.Refusal{Status: http.StatusForbidden, Text: "no policy matches this client"}
 	case g.rule.Limits.Sessions == 0:
 		return func() {}, nil
 	}
-	return p.usage.admit(who.Principal, g.rule.Limits.Sessions)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	u := p.usageLocked(who.Principal)
+	if u == nil || u.sessions >= g.rule.Limits.Sessions {
+		return nil, tooMany("too many sessions", time.Second)
+	}
+	u.sessions++
+	return func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		u.sessions--
+	}, nil
 }
 
-func (us *usages) begin(who identity.Principal, l Limits) (*Use, *Refused) {
-	us.mu.Lock()
-	defer us.mu.Unlock()
-	u, now := us.getLocked(who), time.Now()
-	if u == nil {
-		return nil, tooMany()
-	}
-	if l.InFlight > 0 {
-		if full := u.fullLocked(now, l.InFlight); full != nil {
-			return nil, &Refused{full, u.tellLocked(now)}
-		}
-	}
-	if wait := u.takeLocked(now, l.Rate); wait > 0 {
-		return nil, &Refused{busy("too many requests", wait), u.tellLocked(now)}
-	}
-	if l.InFlight == 0 {
-		return nil, nil
-	}
-	u.open++
-	return &Use{of: us, who: u}, nil
+// tooMany refuses what is over a limit for now.
+func tooMany(what string, after time.Duration) *identity.Refusal {
+	text := fmt.Sprintf("%s: try again in %d s", what, int(math.Ceil(after.Seconds())))
+	return &identity.Refusal{Status: http.StatusTooManyRequests, RetryAfter: after, Text: text}
 }
 
-func (us *usages) notify(who identity.Principal, l Limits) *Refused {
-	us.mu.Lock()
-	defer us.mu.Unlock()
-	u, now := us.getLocked(who), time.Now()
-	if u == nil {
-		return tooMany()
-	}
-	if wait := u.takeLocked(now, l.Rate); wait > 0 {
-		return &Refused{busy("too many notifications", wait), u.tellLocked(now)}
-	}
-	return nil
-}
-
-// tooMany refuses who is one principal too many.
-func tooMany() *Refused { return &Refused{busy("too many clients", time.Second), false} }
-
-// fullLocked returns why there is no room for one more request, nil if there is.
+// fullLocked returns why one more request is over the limit, nil if it is not.
 func (u *usage) fullLocked(now time.Time, most int) *identity.Refusal {
 	if u.open >= most {
-		return busy("too many requests in flight", time.Second)
+		return tooMany("too many requests in flight", time.Second)
 	}
 	if u.open+len(u.abandoned) < abandonedRoom*most {
 		return nil
@@ -190,10 +176,10 @@ func (u *usage) fullLocked(now time.Time, most int) *identity.Refusal {
 	if u.expireLocked(now); u.open+len(u.abandoned) < abandonedRoom*most {
 		return nil
 	}
-	return busy("too many cancelled requests that servers may still work on", u.expires.Sub(now))
+	return tooMany("too many cancelled requests that servers may still work on", u.expires.Sub(now))
 }
 
-// expireLocked ends what was abandoned long ago.
+// expireLocked ends requests that were abandoned abandonedTime ago.
 func (u *usage) expireLocked(now time.Time) {
 	if len(u.abandoned) == 0 || u.expires.After(now) {
 		return
@@ -208,59 +194,38 @@ func (u *usage) expireLocked(now time.Time) {
 	}
 }
 
-func (us *usages) admit(who identity.Principal, most int) (leave func(), refusal *identity.Refusal) {
-	us.mu.Lock()
-	defer us.mu.Unlock()
-	u := us.getLocked(who)
-	if u == nil || u.sessions >= most {
-		return nil, busy("too many sessions", time.Second)
-	}
-	u.sessions++
-	return func() {
-		us.mu.Lock()
-		defer us.mu.Unlock()
-		u.sessions--
-	}, nil
-}
-
-// busy is what a client hears for which there is no room now.
-func busy(what string, after time.Duration) *identity.Refusal {
-	seconds := int(math.Ceil(after.Seconds()))
-	return &identity.Refusal{Status: http.StatusTooManyRequests, RetryAfter: after, Text: fmt.Sprintf("%s: try again in %d s", what, seconds)}
-}
-
-// getLocked returns the usage of a principal; nil if too many are busy.
-func (us *usages) getLocked(who identity.Principal) *usage {
-	if u := us.of[who]; u != nil {
+// usageLocked returns the usage of a principal, nil if there are too many.
+func (p *Policies) usageLocked(who identity.Principal) *usage {
+	if u := p.usage[who]; u != nil {
 		return u
 	}
-	if len(us.of) >= max(us.sweep, 64) || len(us.of) >= maxUsages {
-		us.forgetLocked(time.Now())
-		us.sweep = min(2*len(us.of), maxUsages)
+	if len(p.usage) >= max(p.sweep, 64) || len(p.usage) >= maxUsages {
+		p.forgetLocked(time.Now())
+		p.sweep = min(2*len(p.usage), maxUsages)
 	}
-	if len(us.of) >= maxUsages {
+	if len(p.usage) >= maxUsages {
 		return nil
 	}
-	if us.of == nil {
-		us.of = make(map[identity.Principal]*usage)
+	if p.usage == nil {
+		p.usage = make(map[identity.Principal]*usage)
 	}
 	u := new(usage)
-	us.of[who] = u
+	p.usage[who] = u
 	return u
 }
 
-func (us *usages) forgetLocked(now time.Time) {
-	for who, u := range us.of {
+// forgetLocked drops usages that say nothing any more.
+func (p *Policies) forgetLocked(now time.Time) {
+	for who, u := range p.usage {
 		full := u.bucket == nil || u.bucket.TokensAt(now) >= float64(u.bucket.Burst())
 		u.expireLocked(now)
 		if u.open == 0 && len(u.abandoned) == 0 && u.sessions == 0 && full {
-			delete(us.of, who)
+			delete(p.usage, who)
 		}
 	}
 }
 
-// takeLocked takes one request out of the bucket. If there is none it returns how long to
-// wait for one. A rate of zero has no bucket.
+// takeLocked takes a request out of the bucket, or returns how long to wait for one. A rate of zero has no bucket.
 func (u *usage) takeLocked(now time.Time, perSecond float64) (wait time.Duration) {
 	if perSecond == 0 {
 		return 0
@@ -269,7 +234,7 @@ func (u *usage) takeLocked(now time.Time, perSecond float64) (wait time.Duration
 	switch {
 	case u.bucket == nil:
 		u.bucket = rate.NewLimiter(limit, burst)
-	case u.bucket.Limit() != limit: // another rule is about the principal now
+	case u.bucket.Limit() != limit: // another rule matches the principal now
 		u.bucket.SetLimitAt(now, limit)
 		u.bucket.SetBurstAt(now, burst)
 	}
@@ -280,11 +245,10 @@ func (u *usage) takeLocked(now time.Time, perSecond float64) (wait time.Duration
 	return wait
 }
 
-// tellLocked reports whether a refusal is worth a line in the log.
-func (u *usage) tellLocked(now time.Time) bool {
-	if !u.told.IsZero() && now.Sub(u.told) < time.Minute {
-		return false
+// logLocked marks a refusal to be logged, once a minute.
+func (u *usage) logLocked(now time.Time, why *identity.Refusal) *identity.Refusal {
+	if why.Log = u.told.IsZero() || now.Sub(u.told) >= time.Minute; why.Log {
+		u.told = now
 	}
-	u.told = now
-	return true
+	return why
 }

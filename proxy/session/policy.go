@@ -283,7 +283,7 @@ func (s *session) admits(r *request) bool {
 		s.logBeyond(r.grant, refused)
 		err := jsonrpc.Overloaded("")
 		err.Message = strings.ToUpper(refused.Text[:1]) + refused.Text[1:]
-		s.refuseWith(r, err, refused.Refusal)
+		s.refuseWith(r, err, refused)
 		return false
 	}
 	s.mu.Lock()
@@ -309,14 +309,14 @@ func (s *session) admitsNotification(m *jsonrpc.Message) bool {
 	}
 	s.logBeyond(g, refused)
 	s.overRate.Add(1)
-	s.observeRefused(refused.Refusal)
+	s.observeRefused(refused)
 	return false
 }
 
 // logBeyond logs what is refused because its sender is beyond its limits, now and then.
-func (s *session) logBeyond(g *policy.Grant, refused *policy.Refused) {
+func (s *session) logBeyond(g *policy.Grant, refused *identity.Refusal) {
 	level := slog.LevelDebug
-	if refused.Tell {
+	if refused.Log {
 		level = slog.LevelInfo
 	}
 	s.log.Log(context.Background(), level, "client is beyond its limits", "principal", g.Who.String(), "rule", g.Rule(), "cause", refused.Text)
