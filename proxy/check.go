@@ -190,7 +190,7 @@ func checkSecret(text string) error {
 }
 
 func checkPrivateKey(text string) error {
-	_, err := jwt.ParseKey([]byte(text))
+	_, err := jwt.Assertion([]byte(text), "", "")
 	return err
 }
 

@@ -94,7 +94,7 @@ func (p *proofs) trust(i config.Issuer) *jwt.Issuer {
 	return &jwt.Issuer{
 		Name: i.Issuer, Audience: i.Audience, Algorithms: i.Algorithms, Skew: i.Skew,
 		Principal: i.Principal, Scopes: i.Scopes,
-		Keys: jwt.NewKeys(jwt.Source{Issuer: i.Issuer, URL: i.JWKSURL, File: i.JWKSFile}, p.log),
+		Keys: jwt.NewKeys(i.Issuer, i.JWKSURL, i.JWKSFile, p.log),
 	}
 }
 

@@ -1,12 +1,11 @@
-// Package jwt reads and writes JSON Web Tokens (RFC 7519). An [Issuer] verifies those that
-// others have signed, with [Keys] that it fetches. A [Key] signs our own.
+// Package jwt reads and writes JSON Web Tokens (RFC 7519). An [Issuer] verifies the tokens of an authorization server
+// with [Keys] that it fetches. [Assertion] signs our own.
 //
-// It is the only package that knows the JOSE library. What a token says about itself only
-// selects among what the configuration allows: its alg among the algorithms, its kid among
-// the keys of its issuer. The headers jku, x5u, jwk and x5c, with which a token would bring
-// its own key, are never used.
+// It is the only package that uses the JOSE library. What a token says about itself only selects from what the
+// configuration allows: its alg from the algorithms, its kid from the keys of its issuer. The headers jku, x5u, jwk and
+// x5c, with which a token would bring its own key, are never used.
 //
-// The one goroutine is that of [Keys.Run], which belongs to its caller: it alone fetches.
-// Whoever verifies a token waits for its next set of keys at most, and no lock is held
-// meanwhile. What is fetched is bounded, and so is how often tokens make it fetch.
+// The only goroutine is [Keys.Run], which belongs to its caller. It alone fetches keys. Verifying a token waits at most
+// for the next fetch, and holds no lock meanwhile. The size of what is fetched is bounded, and so is how often tokens
+// can cause a fetch.
 package jwt

@@ -18,17 +18,17 @@ import (
 	"github.com/go-jose/go-jose/v4/json"
 )
 
-// maxDocument bounds the bytes of a set of keys and of metadata.
-const maxDocument = 256 << 10
+const (
+	maxDocument  = 256 << 10 // bytes of a key set, and of metadata
+	maxRedirects = 3
+)
 
-// maxRedirects is more than any issuer needs.
-const maxRedirects = 3
-
-// newClient returns a client that stays at the origin it was sent to: the keys at another
-// would be those of somebody else.
+// newClient returns a client that follows redirects only within an origin: keys at another one would be somebody
+// else's.
 func newClient() *http.Client {
 	transport := &http.Transport{
-		Proxy: http.ProxyFromEnvironment, ForceAttemptHTTP2: true, IdleConnTimeout: 30 * time.Second, MaxResponseHeaderBytes: 64 << 10,
+		Proxy: http.ProxyFromEnvironment, ForceAttemptHTTP2: true, IdleConnTimeout: 30 * time.Second,
+		MaxResponseHeaderBytes: 64 << 10,
 	}
 	return &http.Client{Transport: transport, CheckRedirect: func(r *http.Request, via []*http.Request) error {
 		first := via[0].URL
@@ -42,20 +42,20 @@ func newClient() *http.Client {
 	}}
 }
 
-// fetch returns the keys that the issuer has now.
+// fetch returns the current keys of the issuer.
 func (k *Keys) fetch(ctx context.Context) ([]*PublicKey, error) {
 	if k.file != nil {
+		var set []*PublicKey
 		text, err := k.file.Read()
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", k.source.File, err)
+		if err == nil {
+			set, err = parseSet([]byte(text))
 		}
-		set, err := parseSet([]byte(text))
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", k.source.File, err)
+			return nil, fmt.Errorf("%s: %w", k.file.Path, err)
 		}
 		return set, nil
 	}
-	at := cmp.Or(k.source.URL, k.at)
+	at := cmp.Or(k.url, k.at)
 	if at == "" {
 		var err error
 		if at, err = k.discover(ctx); err != nil {
@@ -64,52 +64,54 @@ func (k *Keys) fetch(ctx context.Context) ([]*PublicKey, error) {
 	}
 	text, err := k.get(ctx, at)
 	if err != nil {
-		k.at = "" // they may have moved
+		k.at = "" // the keys may have moved
 		return nil, err
 	}
 	k.at = at
 	return parseSet(text)
 }
 
-// parseSet reads a JWK set (RFC 7517, section 5). Keys that cannot sign a token are left
-// out, as that section wants; so are those for encryption.
+// parseSet reads a JWK set (RFC 7517, section 5). It skips keys that cannot sign a token, as that section demands, and
+// keys for encryption.
 func parseSet(text []byte) (set []*PublicKey, err error) {
 	var raw struct {
 		Keys *[]json.RawMessage `json:"keys"`
 	}
 	if json.Unmarshal(text, &raw) != nil || raw.Keys == nil {
-		return nil, errors.New("it is no JWK set")
+		return nil, errors.New("is not a JWK set")
 	}
 	for _, one := range *raw.Keys {
 		var jwk jose.JSONWebKey
 		if json.Unmarshal(one, &jwk) != nil || !jwk.Valid() || jwk.Use != "" && jwk.Use != "sig" {
 			continue
 		}
-		public := jwk.Public().Key // of a symmetric key: nil
+		public := jwk.Public().Key // nil for a symmetric key
 		der, err := x509.MarshalPKIXPublicKey(public)
 		if err != nil {
 			continue
 		}
-		set = append(set, &PublicKey{id: jwk.KeyID, alg: jose.SignatureAlgorithm(jwk.Algorithm), key: public, print: sha256.Sum256(der)})
+		set = append(set, &PublicKey{
+			id: jwk.KeyID, alg: jose.SignatureAlgorithm(jwk.Algorithm), key: public, print: sha256.Sum256(der),
+		})
 	}
 	return set, nil
 }
 
-// CheckFile reports why a file of keys cannot be used.
+// CheckFile returns why a file of keys cannot be used, nil if it can.
 func CheckFile(path string) error {
-	set, err := NewKeys(Source{File: path}, nil).fetch(context.Background())
+	set, err := NewKeys("", "", path, nil).fetch(context.Background())
 	if err == nil && len(set) == 0 {
-		err = fmt.Errorf("%s: it has no key that can sign tokens", path)
+		err = fmt.Errorf("%s: has no key that can sign tokens", path)
 	}
 	return err
 }
 
-// discover returns where the issuer's metadata says that its keys are. The places are those
-// of the specification (basic/authorization, "Authorization Server Metadata Discovery").
+// discover returns the URL of the keys from the issuer's metadata, which are at the well-known URLs
+// (basic/authorization, "Authorization Server Metadata Discovery").
 func (k *Keys) discover(ctx context.Context) (string, error) {
-	issuer, err := url.Parse(k.source.Issuer)
+	issuer, err := url.Parse(k.issuer)
 	if err != nil || issuer.Host == "" {
-		return "", errors.New("the issuer is no URL, so its keys cannot be discovered")
+		return "", errors.New("the issuer is not a URL, so its keys cannot be discovered")
 	}
 	root, path := issuer.Scheme+"://"+issuer.Host, strings.TrimSuffix(issuer.EscapedPath(), "/")
 	places := slices.Compact([]string{
@@ -138,14 +140,14 @@ func (k *Keys) metadata(ctx context.Context, issuer *url.URL, place string) (str
 		Keys   string `json:"jwks_uri"`
 	}
 	if err := json.Unmarshal(text, &found); err != nil {
-		return "", fmt.Errorf("%s: it is no metadata", place)
+		return "", fmt.Errorf("%s: invalid metadata", place)
 	}
 	at, err := url.Parse(found.Keys)
 	switch {
-	case found.Issuer != k.source.Issuer: // RFC 8414, section 3.3
-		return "", fmt.Errorf("%s: it is the metadata of issuer %q", place, found.Issuer)
+	case found.Issuer != k.issuer: // RFC 8414, section 3.3
+		return "", fmt.Errorf("%s: the metadata of another issuer, %q", place, found.Issuer)
 	case err != nil || at.Host == "" || at.Scheme != "https" && at.Scheme != issuer.Scheme:
-		return "", fmt.Errorf("%s: its jwks_uri is missing or cannot be used", place)
+		return "", fmt.Errorf("%s: jwks_uri is missing or invalid", place)
 	}
 	return found.Keys, nil
 }
@@ -158,7 +160,7 @@ func (k *Keys) get(ctx context.Context, from string) ([]byte, error) {
 	r.Header.Set("Accept", "application/json")
 	resp, err := k.client.Do(r)
 	if err != nil {
-		return nil, err // says where
+		return nil, err // names the URL
 	}
 	defer resp.Body.Close()
 	text, err := io.ReadAll(io.LimitReader(resp.Body, maxDocument+1))

@@ -92,9 +92,8 @@ func jwks(keys map[string]crypto.Signer) string {
 }
 
 // start runs an issuer's keys until the test ends.
-func start(t testing.TB, s *server, source Source, log io.Writer) *Issuer {
-	source.Issuer = issuerName
-	k := NewKeys(source, slog.New(slog.NewTextHandler(log, nil)))
+func start(t testing.TB, s *server, url, file string, log io.Writer) *Issuer {
+	k := NewKeys(issuerName, url, file, slog.New(slog.NewTextHandler(log, nil)))
 	if s != nil {
 		k.client.Transport = s
 	}

@@ -17,63 +17,51 @@ import (
 )
 
 const (
-	// refreshEvery is how long a key is good for after its issuer has withdrawn it.
-	refreshEvery = 5 * time.Minute
-
-	// lookEvery is how often a file of keys is looked at.
-	lookEvery = 5 * time.Second
-
-	// missEvery is how often a token may cost a fetch, since anybody can make up tokens.
-	missEvery = time.Minute
-
-	// fetchTime bounds all requests of one fetch together.
-	fetchTime = 10 * time.Second
+	refreshEvery = 5 * time.Minute  // how long a withdrawn key may stay in use
+	lookEvery    = 5 * time.Second  // between looks at a file of keys
+	missEvery    = time.Minute      // between fetches because of unknown keys: anybody can make up tokens
+	fetchTime    = 10 * time.Second // of a fetch, with all its requests
+	maxTried     = 8                // keys that are tried for one token
 )
 
-// A Source says where the keys of an issuer are.
-type Source struct {
-	Issuer string // its metadata says where (RFC 8414 or OpenID Connect Discovery),
-	URL    string // unless this does,
-	File   string // or this is the file with them, a JWK set
-}
-
-// Keys are those of one issuer. Run fetches them, in the background. While that fails, the
-// keys that are known stay good.
+// Keys are the keys of one issuer. Run fetches them in the background. If a fetch fails, the known keys stay valid.
 //
-// A token with a key that nobody knows makes Run fetch at once, since issuers rotate keys,
-// some under the same id. All such tokens wait for the same fetch. If that brings no new
-// key, the next one may come after a minute, whoever asks.
+// A token with an unknown key makes Run fetch at once, because issuers rotate keys, some under the same id. All such
+// tokens wait for the same fetch. If it brings no new key, the next such fetch is at least a minute later.
 type Keys struct {
 	// Static after construction.
-	source Source
-	file   *secretfile.File // nil unless source has a File
+	issuer string
+	url    string           // of the key set; "": discovered
+	file   *secretfile.File // with the key set; nil: at a URL
 	client *http.Client
 	log    *slog.Logger
-	wanted chan struct{} // holds one: a fetch is wanted at once; never closed
+	wanted chan struct{} // holds one: fetch at once; never closed
 
 	// Owned by Run.
-	at       string // where the keys are, if that was discovered
+	at       string // the discovered URL of the keys
 	failures int    // since the last success
 
 	mu     sync.Mutex // guards the fields below
 	set    []*PublicKey
-	known  bool          // there was a set, and it may be empty
+	known  bool          // a set was fetched, which may be empty
 	ending bool          // Run has ended
-	coming chan struct{} // closed when the fetch that is wanted or under way has ended; nil when there is none
-	missed time.Time     // when a token last made Run fetch in vain
+	coming chan struct{} // closed when the fetch that is wanted or in progress ends; nil if there is none
+	missed time.Time     // when a token last caused a fetch without result
 }
 
-// NewKeys returns keys that Run has yet to fetch.
-func NewKeys(s Source, log *slog.Logger) *Keys {
-	k := &Keys{source: s, log: log, wanted: make(chan struct{}, 1), coming: make(chan struct{})}
-	if s.File != "" {
-		k.file = &secretfile.File{Path: s.File}
+// NewKeys returns the keys of an issuer, which Run will fetch: from a file with a JWK set, or from a URL. If both are
+// empty, the URL is in the issuer's metadata (RFC 8414 or OpenID Connect Discovery).
+func NewKeys(issuer, url, file string, log *slog.Logger) *Keys {
+	k := &Keys{
+		issuer: issuer, url: url, log: log, client: newClient(), wanted: make(chan struct{}, 1), coming: make(chan struct{}),
 	}
-	k.client = newClient()
+	if file != "" {
+		k.file = &secretfile.File{Path: file}
+	}
 	return k
 }
 
-// A PublicKey is one that an issuer signs with.
+// A PublicKey verifies the signatures of an issuer.
 type PublicKey struct {
 	id    string // its kid; "" if it has none
 	alg   jose.SignatureAlgorithm
@@ -82,16 +70,15 @@ type PublicKey struct {
 	gone  atomic.Bool
 }
 
-// Gone reports whether the issuer has withdrawn the key. What it has signed is not good any
-// more.
+// Gone reports whether the issuer has withdrawn the key. Its signatures are no longer valid.
 func (k *PublicKey) Gone() bool { return k.gone.Load() }
 
-// fits reports whether a token with these headers can be signed with k.
+// fits reports whether a token with this header can be signed with k.
 func (k *PublicKey) fits(h header) bool {
 	return (h.KeyID == "" || h.KeyID == k.id) && (k.alg == "" || k.alg == h.Algorithm) && fits(k.key, h.Algorithm)
 }
 
-// Run fetches the keys, first at once and then again and again, until ctx ends.
+// Run fetches the keys at once, and then again and again until ctx ends.
 func (k *Keys) Run(ctx context.Context) {
 	defer k.end()
 	for ctx.Err() == nil {
@@ -106,20 +93,19 @@ func (k *Keys) Run(ctx context.Context) {
 	}
 }
 
-// refresh makes the set what the issuer says. One line in the log says when that begins to
-// fail and one when it is over.
+// refresh fetches the keys. It logs the first failure, and the first success after failures.
 func (k *Keys) refresh(ctx context.Context) {
 	k.begin()
 	fetching, cancel := context.WithTimeout(ctx, fetchTime)
 	set, err := k.fetch(fetching)
 	cancel()
-	log := k.log.With("issuer", k.source.Issuer)
+	log := k.log.With("issuer", k.issuer)
 	switch {
-	case ctx.Err() != nil: // it failed for that
+	case ctx.Err() != nil: // we are stopping
 	case err != nil && k.failures == 0:
-		log.Error("keys of an issuer cannot be read, those that are known stay good", "known", len(k.current()), "err", err)
+		log.Error("cannot read the keys of an issuer; using the known ones", "known", len(k.current()), "err", err)
 	case err == nil && k.failures > 0:
-		log.Info("keys of an issuer can be read again")
+		log.Info("the keys of an issuer can be read again")
 	}
 	if k.failures++; err == nil {
 		k.failures = 0
@@ -127,8 +113,8 @@ func (k *Keys) refresh(ctx context.Context) {
 	k.adopt(set, err == nil)
 }
 
-// pause returns how long to wait after a fetch. After failures it grows to a minute; several
-// programs do not ask all at the same time.
+// pause returns how long to wait after a fetch. It grows to a minute after failures. It is random, so that programs do
+// not all fetch at the same time.
 func (k *Keys) pause() time.Duration {
 	every := refreshEvery
 	if k.file != nil {
@@ -146,7 +132,7 @@ func (k *Keys) current() []*PublicKey {
 	return k.set
 }
 
-// begin says that a fetch is under way.
+// begin notes that a fetch begins.
 func (k *Keys) begin() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -154,13 +140,12 @@ func (k *Keys) begin() {
 		k.coming = make(chan struct{})
 	}
 	select {
-	case <-k.wanted: // this fetch will do
+	case <-k.wanted: // by this fetch
 	default:
 	}
 }
 
-// adopt ends a fetch. A key that was known before stays the same key, so that tokens it has
-// signed need not be verified again.
+// adopt ends a fetch. A known key keeps its PublicKey, so that its tokens need not be verified again.
 func (k *Keys) adopt(set []*PublicKey, ok bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -171,7 +156,7 @@ func (k *Keys) adopt(set []*PublicKey, ok bool) {
 			known := key.among(old)
 			k.set = append(k.set, cmp.Or(known, key))
 			if known == nil {
-				k.missed = time.Time{} // it was worth it, and the next rotation may follow soon
+				k.missed = time.Time{} // the next rotation may follow soon
 			}
 		}
 		for _, key := range old {
@@ -184,7 +169,7 @@ func (k *Keys) adopt(set []*PublicKey, ok bool) {
 	k.coming = nil
 }
 
-// among returns the key of a set that is equal to k, nil if there is none.
+// among returns the key of a set that equals k, nil if there is none.
 func (k *PublicKey) among(set []*PublicKey) *PublicKey {
 	for _, other := range set {
 		if other.id == k.id && other.alg == k.alg && other.print == k.print {
@@ -205,11 +190,7 @@ func (k *Keys) end() {
 	}
 }
 
-// maxTried bounds how many keys are tried for one token.
-const maxTried = 8
-
-// find returns the keys with which a token may be signed. The error is [ErrUnavailable]:
-// there was no set of keys so far.
+// find returns the keys that may have signed a token. It fails with [ErrUnavailable] if no set was fetched yet.
 func (k *Keys) find(h header) (found []*PublicKey, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -224,8 +205,8 @@ func (k *Keys) find(h header) (found []*PublicKey, err error) {
 	return found, nil
 }
 
-// miss is for a token that no known key has signed. It returns what to wait for before it makes
-// sense to look again: the end of a fetch. Nil says that none may come for such a token now.
+// miss notes a token that no known key has signed. It returns a channel that is closed when a fetch ends, to look
+// again then. It returns nil if such a token may not cause a fetch now.
 func (k *Keys) miss() <-chan struct{} {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -234,6 +215,6 @@ func (k *Keys) miss() <-chan struct{} {
 	}
 	k.missed = time.Now()
 	k.coming = make(chan struct{})
-	k.wanted <- struct{}{} // there is room: begin has taken what was there, or Run
+	k.wanted <- struct{}{} // there is room: begin or Run has taken the last one
 	return k.coming
 }

@@ -38,7 +38,7 @@ func expect(t *testing.T, i *Issuer, token string, want error, when string) *Tok
 func TestBogusKeyIDs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := threeKeys()
-		i := start(t, s, Source{URL: jwksURL}, io.Discard)
+		i := start(t, s, jwksURL, "", io.Discard)
 		expect(t, i, signedWith("e"), nil, "a known key")
 		s.set(func() { s.slow = time.Second })
 		flood := func() {
@@ -74,7 +74,7 @@ func TestBogusKeyIDs(t *testing.T) {
 func TestCallerLeaves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := threeKeys()
-		i := start(t, s, Source{URL: jwksURL}, io.Discard)
+		i := start(t, s, jwksURL, "", io.Discard)
 		expect(t, i, signedWith("e"), nil, "a known key")
 		s.set(func() { s.slow, s.at[jwksURL] = time.Second, jwks(map[string]crypto.Signer{"new": ecKey}) })
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
@@ -94,7 +94,7 @@ func TestCallerLeaves(t *testing.T) {
 func TestRotation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &server{at: map[string]string{jwksURL: jwks(map[string]crypto.Signer{"a": ecKey})}}
-		i := start(t, s, Source{URL: jwksURL}, io.Discard)
+		i := start(t, s, jwksURL, "", io.Discard)
 		a := expect(t, i, signedWith("a"), nil, "before")
 		s.set(func() { s.at[jwksURL] = jwks(map[string]crypto.Signer{"a": ecKey, "b": ecKey}) })
 		var wg sync.WaitGroup
@@ -144,7 +144,7 @@ func TestRotation(t *testing.T) {
 func TestRotationDuringFetch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &server{at: map[string]string{jwksURL: jwks(map[string]crypto.Signer{"a": ecKey})}, slow: time.Second}
-		i := start(t, s, Source{URL: jwksURL}, io.Discard)
+		i := start(t, s, jwksURL, "", io.Discard)
 		time.Sleep(time.Second / 2)
 		s.set(func() { s.at[jwksURL] = jwks(map[string]crypto.Signer{"b": ecKey}) })
 		expect(t, i, signedWith("b"), nil, "while the first fetch is under way")
@@ -158,7 +158,7 @@ func TestServerDown(t *testing.T) {
 		var log bytes.Buffer
 		s := threeKeys()
 		s.down = true
-		i := start(t, s, Source{URL: jwksURL}, &log)
+		i := start(t, s, jwksURL, "", &log)
 		for range 5 {
 			expect(t, i, signedWith("e"), ErrUnavailable, "down from the beginning")
 		}
@@ -179,7 +179,7 @@ func TestServerDown(t *testing.T) {
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		text := log.String()
-		if strings.Count(text, "cannot be read") != 2 || strings.Count(text, "can be read again") != 2 || strings.Count(text, "\n") != 4 {
+		if strings.Count(text, "cannot read") != 2 || strings.Count(text, "can be read again") != 2 || strings.Count(text, "\n") != 4 {
 			t.Errorf("the log:\n%s", text)
 		}
 		if !strings.Contains(text, "known=0") || !strings.Contains(text, "known=3") || !strings.Contains(text, issuerName) {
@@ -193,7 +193,7 @@ func TestServerHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := threeKeys()
 		s.slow = time.Hour
-		i := start(t, s, Source{URL: jwksURL}, io.Discard)
+		i := start(t, s, jwksURL, "", io.Discard)
 		at := time.Now()
 		expect(t, i, signedWith("e"), ErrUnavailable, "it hangs")
 		if d := time.Since(at); d != fetchTime {
@@ -205,7 +205,7 @@ func TestServerHangs(t *testing.T) {
 // TestNotRunning: whoever asks before Run, or after it, does not wait for ever.
 func TestNotRunning(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := NewKeys(Source{URL: jwksURL}, slog.New(slog.DiscardHandler))
+		k := NewKeys("", jwksURL, "", slog.New(slog.DiscardHandler))
 		k.client.Transport = threeKeys()
 		i := &Issuer{Name: issuerName, Algorithms: []string{"ES256"}, Keys: k}
 		expect(t, i, signedWith("e"), ErrUnavailable, "before")
@@ -255,7 +255,7 @@ func TestSources(t *testing.T) {
 	}
 	for _, tt := range tests {
 		synctest.Test(t, func(t *testing.T) {
-			i := start(t, &server{at: tt.at}, Source{URL: tt.url}, io.Discard)
+			i := start(t, &server{at: tt.at}, tt.url, "", io.Discard)
 			expect(t, i, signedWith("e"), tt.want, tt.name)
 		})
 	}
@@ -267,7 +267,7 @@ func TestDiscoveryWithPath(t *testing.T) {
 		"https://as.example/.well-known/oauth-authorization-server/tenant", "https://as.example/.well-known/openid-configuration/tenant",
 		"https://as.example/tenant/.well-known/openid-configuration",
 	} {
-		k := NewKeys(Source{Issuer: "https://as.example/tenant"}, nil)
+		k := NewKeys("https://as.example/tenant", "", "", nil)
 		k.client.Transport = &server{at: map[string]string{
 			place: `{"issuer":"https://as.example/tenant","jwks_uri":"https://as.example/jwks"}`, jwksURL: `{"keys":[]}`,
 		}}
@@ -282,7 +282,7 @@ func TestKeysMove(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const oauth = "https://as.example/.well-known/oauth-authorization-server"
 		s := &server{at: map[string]string{oauth: `{"issuer":"https://as.example","jwks_uri":"https://as.example/1"}`, "https://as.example/1": jwks(nil)}}
-		i := start(t, s, Source{}, io.Discard)
+		i := start(t, s, "", "", io.Discard)
 		synctest.Wait()
 		s.set(func() {
 			delete(s.at, "https://as.example/1")
@@ -333,7 +333,7 @@ func TestKeysInFile(t *testing.T) {
 		t.Error(err)
 	}
 	synctest.Test(t, func(t *testing.T) {
-		i := start(t, nil, Source{File: file}, io.Discard)
+		i := start(t, nil, "", file, io.Discard)
 		expect(t, i, signedWith("a"), nil, "before")
 		write(jwks(map[string]crypto.Signer{"bb": ecKey}))
 		time.Sleep(lookEvery)

@@ -17,12 +17,9 @@ import (
 	"github.com/go-jose/go-jose/v4/json"
 )
 
-// A Key signs assertions of who we are.
-type Key struct{ signer jose.Signer }
-
-// ParseKey reads a private key: RSA, EC or Ed25519, as PEM (PKCS #8, PKCS #1, SEC 1) or as
-// a JWK, whose kid and alg are used. The error has nothing of the text.
-func ParseKey(text []byte) (*Key, error) {
+// newSigner reads a private key: RSA, EC or Ed25519, as PEM (PKCS #8, PKCS #1, SEC 1) or as a JWK, whose kid and alg it
+// uses. Its error contains nothing of the text.
+func newSigner(text []byte) (jose.Signer, error) {
 	key, err := parsePrivate(text)
 	if err != nil {
 		return nil, err
@@ -31,7 +28,7 @@ func ParseKey(text []byte) (*Key, error) {
 	if err != nil {
 		return nil, err
 	}
-	if key.Algorithm != "" { // RS256 is not the only one of an RSA key
+	if key.Algorithm != "" { // an RSA key can have others than RS256
 		alg = jose.SignatureAlgorithm(key.Algorithm)
 		if !fits(key.Public().Key, alg) {
 			return nil, errors.New("its alg does not fit its kty")
@@ -39,9 +36,9 @@ func ParseKey(text []byte) (*Key, error) {
 	}
 	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: alg, Key: key}, (&jose.SignerOptions{}).WithType("JWT"))
 	if err != nil {
-		return nil, errors.New("cannot sign with it")
+		return nil, errors.New("cannot sign with this key")
 	}
-	return &Key{signer}, nil
+	return signer, nil
 }
 
 var errNoKey = errors.New("holds no private key as PEM (PKCS #8, PKCS #1, SEC 1) or JWK")
@@ -56,7 +53,7 @@ func parsePrivate(text []byte) (key jose.JSONWebKey, err error) {
 			return key, nil
 		}
 		if block.Type == "ENCRYPTED PRIVATE KEY" || block.Headers["DEK-Info"] != "" {
-			return key, errors.New("holds an encrypted private key, which nobody here can decrypt")
+			return key, errors.New("holds an encrypted private key, which mcp-proxy cannot decrypt")
 		}
 	}
 	if json.Unmarshal(text, &key) != nil || !key.Valid() || key.IsPublic() {
@@ -65,7 +62,7 @@ func parsePrivate(text []byte) (key jose.JSONWebKey, err error) {
 	return key, nil
 }
 
-// parseDER returns a private key in any of the forms that PEM files have, nil for others.
+// parseDER parses a private key in any of the formats of PEM files. It returns nil for others.
 func parseDER(der []byte) any {
 	if key, err := x509.ParsePKCS8PrivateKey(der); err == nil {
 		return key
@@ -79,10 +76,10 @@ func parseDER(der []byte) any {
 	return nil
 }
 
-// minRSA is the least number of bits (RFC 7518, section 3.3).
+// minRSA is the minimal number of bits (RFC 7518, section 3.3).
 const minRSA = 2048
 
-// algorithmOf returns how to sign with a private key, if it does not say so itself.
+// algorithmOf returns the default algorithm of a private key.
 func algorithmOf(private any) (jose.SignatureAlgorithm, error) {
 	switch key := private.(type) {
 	case *rsa.PrivateKey:
@@ -97,16 +94,15 @@ func algorithmOf(private any) (jose.SignatureAlgorithm, error) {
 	case ed25519.PrivateKey:
 		return jose.EdDSA, nil
 	}
-	return "", errors.New("holds a key that is none of RSA, EC (P-256, P-384, P-521) and Ed25519")
+	return "", errors.New("holds a key of an unsupported type: use RSA, EC (P-256, P-384, P-521) or Ed25519")
 }
 
-// curves are the curves of keys, and what these sign with.
+// curves are the supported curves, and their algorithms.
 var curves = map[elliptic.Curve]jose.SignatureAlgorithm{
 	elliptic.P256(): jose.ES256, elliptic.P384(): jose.ES384, elliptic.P521(): jose.ES512,
 }
 
-// fits reports whether a signature of alg can be by that key. A token says the first, and
-// its issuer has the second.
+// fits reports whether the key can have made a signature of alg. The alg is from the token, the key from its issuer.
 func fits(public crypto.PublicKey, alg jose.SignatureAlgorithm) bool {
 	switch key := public.(type) {
 	case *rsa.PublicKey:
@@ -122,22 +118,26 @@ func fits(public crypto.PublicKey, alg jose.SignatureAlgorithm) bool {
 	return false
 }
 
-// assertionLife is how long an assertion is good for. It is sent at once.
+// assertionLife is the lifetime of an assertion, which is sent at once.
 const assertionLife = 2 * time.Minute
 
-// Assertion returns a token with which a client proves who it is to an authorization
-// server (RFC 7523, section 3: private_key_jwt). It is good for one use within two
-// minutes. The audience is the server's issuer.
-func (k *Key) Assertion(clientID, audience string) (string, error) {
+// Assertion returns a token that authenticates a client to an authorization server (RFC 7523, section 3:
+// private_key_jwt), for one use within two minutes. The key is RSA, EC or Ed25519, as PEM (PKCS #8, PKCS #1, SEC 1) or
+// JWK. The audience is the server's issuer. Errors contain nothing of the key.
+func Assertion(key []byte, clientID, audience string) (string, error) {
+	signer, err := newSigner(key)
+	if err != nil {
+		return "", err
+	}
 	now := time.Now()
 	claims, err := json.Marshal(map[string]any{
 		"iss": clientID, "sub": clientID, "aud": audience, "jti": rand.Text(),
 		"iat": now.Unix(), "exp": now.Add(assertionLife).Unix(),
 	})
-	if err != nil { // strings and numbers alone
+	if err != nil {
 		return "", err
 	}
-	signed, err := k.signer.Sign(claims)
+	signed, err := signer.Sign(claims)
 	if err != nil {
 		return "", errors.New("sign assertion: the key does not work")
 	}

@@ -13,59 +13,54 @@ import (
 	"github.com/go-jose/go-jose/v4/json"
 )
 
-// maxToken bounds the bytes of a token.
-const maxToken = 16 << 10
+const maxToken = 16 << 10 // bytes of a token
 
-// An Issuer is an authorization server whose tokens are accepted. Its fields must not
-// change once it is used.
+// An Issuer is an authorization server whose tokens we accept. Its fields must not change once it is used.
 type Issuer struct {
-	Name       string        // its claim iss
-	Audience   []string      // a token must be for one of these; a slash at the end makes no difference
-	Algorithms []string      // that its tokens may be signed with
-	Skew       time.Duration // by how much its clock may differ from ours
-	Principal  string        // the claim that names whom a token is about
-	Scopes     []string      // that every token needs; [Verify] leaves that to its caller
+	Name       string        // the claim iss
+	Audience   []string      // a token must be for one of these; a trailing slash makes no difference
+	Algorithms []string      // of signatures
+	Skew       time.Duration // allowed difference of the clocks
+	Principal  string        // the claim that names the client
+	Scopes     []string      // that every token needs; [Verify] leaves the check to its caller
 	Keys       *Keys
 }
 
-// A Token is one that was verified. It stays good until Expires, and no longer than its key.
+// A Token is a verified token. It is valid until Expires, and no longer than its key.
 type Token struct {
 	Issuer  *Issuer
-	Payload []byte         // JSON, as it was signed
-	Claims  map[string]any // the same: strings, float64, bool, []any, map[string]any
-	Expires time.Time      // by our clock, skew included
+	Payload []byte         // the signed JSON
+	Claims  map[string]any // the same, decoded
+	Expires time.Time      // by our clock, including the skew
 	Key     *PublicKey
-	Only    string // the one resource that it is for; "" for all that the issuer's audiences are
+	Only    string // the one resource that the token is for; "" for all
 }
 
-// Invalid is why a token is refused. It says nothing that is in the token, so its sender
-// may read it.
+// Invalid is why a token is refused. It contains nothing of the token, so its sender may read it.
 type Invalid string
 
 func (e Invalid) Error() string { return string(e) }
 
 // Why a token is refused.
 const (
-	Malformed     Invalid = "the token is no signed JWT"
+	Malformed     Invalid = "the token is not a signed JWT"
 	WrongAlg      Invalid = "the token is signed with an algorithm that is not allowed"
-	WrongType     Invalid = "the token is not of a type that gives access"
-	WrongIssuer   Invalid = "the token has an issuer that is not trusted"
-	UnknownKey    Invalid = "the token is signed with a key that its issuer does not have"
-	BadSignature  Invalid = "the token's signature is wrong"
+	WrongType     Invalid = "the token is not an access token"
+	WrongIssuer   Invalid = "the token is from an untrusted issuer"
+	UnknownKey    Invalid = "the token is signed with an unknown key"
+	BadSignature  Invalid = "the signature of the token is invalid"
 	WrongAudience Invalid = "the token is for another audience"
 	NoExpiry      Invalid = "the token does not say when it expires"
 	Expired       Invalid = "the token has expired"
-	TooEarly      Invalid = "the token is not good yet"
+	TooEarly      Invalid = "the token is not valid yet"
 )
 
-// ErrUnavailable says that the keys of a token's issuer could not be fetched so far. It may
-// well be good.
-var ErrUnavailable = errors.New("the keys of the token's issuer are not known")
+// ErrUnavailable means that the keys of a token's issuer could not be fetched so far. The token may be valid.
+var ErrUnavailable = errors.New("the keys of the token's issuer are unknown")
 
-// Verify returns the token whose compact serialization is text, if one of the issuers has
-// signed it for us: for one of its audiences, or for the very resource that is asked for,
-// which is a URL of ours, or "". It may wait for a key, as long as ctx. Its error is Invalid,
-// [ErrUnavailable] or that of ctx.
+// Verify parses a token in compact serialization and verifies that one of the issuers has signed it, for one of its
+// audiences or for the requested resource, which is a URL of ours or "". It may wait for keys until ctx ends. Its error
+// is Invalid, [ErrUnavailable] or that of ctx.
 func Verify(ctx context.Context, issuers []*Issuer, resource, text string) (*Token, error) {
 	h, claims, err := parse(text)
 	if err != nil {
@@ -101,7 +96,7 @@ func Verify(ctx context.Context, issuers []*Issuer, resource, text string) (*Tok
 	return token, nil
 }
 
-// A header is what counts of a JOSE header.
+// A header is what we read of a JOSE header.
 type header struct {
 	Algorithm jose.SignatureAlgorithm `json:"alg"`
 	KeyID     string                  `json:"kid"`
@@ -110,10 +105,9 @@ type header struct {
 	Plain     json.RawMessage         `json:"b64"`
 }
 
-// parse reads a token without believing any of it. The library reads members as they are
-// written, and refuses any that comes twice.
+// parse reads a token without verifying it. The JSON of the library is case-sensitive, and refuses duplicate members.
 func parse(text string) (h header, claims map[string]any, err error) {
-	if len(text) > maxToken || strings.Count(text, ".") != 2 { // JWE has four, and JSON has none where these are
+	if len(text) > maxToken || strings.Count(text, ".") != 2 { // a JWE has four, and the JSON serialization has none
 		return h, nil, Malformed
 	}
 	first, rest, _ := strings.Cut(text, ".")
@@ -121,8 +115,8 @@ func parse(text string) (h header, claims map[string]any, err error) {
 	if !decode(first, &h) || !decode(second, &claims) || claims == nil {
 		return h, nil, Malformed
 	}
-	// None is understood, and RFC 7515, section 4.1.11, then wants the token refused. (b64:
-	// RFC 7797, section 7)
+	// We support no critical extension, so the token must be refused (RFC 7515, section 4.1.11; b64: RFC 7797,
+	// section 7).
 	if h.Critical != nil || h.Plain != nil {
 		return h, nil, Malformed
 	}
@@ -130,7 +124,7 @@ func parse(text string) (h header, claims map[string]any, err error) {
 	case "", "jwt", "at+jwt":
 		return h, claims, nil
 	}
-	return h, nil, WrongType // a token that was made for something else
+	return h, nil, WrongType // a token for another purpose
 }
 
 func decode(segment string, to any) bool {
@@ -138,14 +132,14 @@ func decode(segment string, to any) bool {
 	return err == nil && utf8.Valid(text) && json.Unmarshal(text, to) == nil
 }
 
-// verify returns the key that has signed the token, and the payload. If none has, the issuer
-// may have rotated its keys: it is asked once more.
+// verify returns the key that signed the token, and the payload. If no known key did, the issuer may have rotated its
+// keys, and verify waits for a fetch.
 func (i *Issuer) verify(ctx context.Context, h header, text string) (*PublicKey, []byte, error) {
 	signed, err := jose.ParseSignedCompact(text, []jose.SignatureAlgorithm{h.Algorithm})
 	if err != nil {
 		return nil, nil, Malformed
 	}
-	for waits := 0; ; waits++ { // for a fetch that began too early, and for one of its own
+	for waits := 0; ; waits++ { // one for a fetch that began too early, and one for its own
 		keys, err := i.Keys.find(h)
 		if err != nil {
 			return nil, nil, err
@@ -167,17 +161,16 @@ func (i *Issuer) verify(ctx context.Context, h header, text string) (*PublicKey,
 		case <-wait:
 		case <-ctx.Done():
 			return nil, nil, ctx.Err()
-		case <-time.After(fetchTime + time.Second): // nobody fetches any more
+		case <-time.After(fetchTime + time.Second): // Run is gone
 			return nil, nil, ErrUnavailable
 		}
 	}
 }
 
-// givesAccess reports whether a token is not one that only tells a client who has logged in,
-// or that is for its authorization server alone. Where we have to accept the client's own id
-// as audience, it would pass for an access token (RFC 8725, section 3.12). Not all servers
-// say it in the header: the hashes are in ID tokens alone (OpenID Connect Core, 3.1.3.6 and
-// 3.3.2.11), the types are Keycloak's.
+// givesAccess reports whether a token is an access token, and not an ID token or one for the authorization server
+// alone. Those would pass where the audience has to be the client's own id (RFC 8725, section 3.12). Not all servers
+// say it in the header. Only ID tokens have the hashes (OpenID Connect Core, 3.1.3.6 and 3.3.2.11); the types are
+// Keycloak's.
 func givesAccess(claims map[string]any) bool {
 	for _, hash := range []string{"at_hash", "c_hash", "s_hash"} {
 		if claims[hash] != nil {
@@ -191,7 +184,7 @@ func givesAccess(claims map[string]any) bool {
 	return true
 }
 
-// times checks when a token is good (RFC 7519, section 4.1), and returns when it expires.
+// times checks that a token is valid now (RFC 7519, section 4.1), and returns when it expires.
 func (i *Issuer) times(claims map[string]any) (expires time.Time, err error) {
 	now := time.Now()
 	exp, ok := claims["exp"].(float64)
@@ -215,7 +208,7 @@ func (i *Issuer) times(claims map[string]any) (expires time.Time, err error) {
 	return expires, nil
 }
 
-// isFor reports whether the claim aud, a string or several, names one of us.
+// isFor reports whether the claim aud, a string or an array, has one of our names.
 func isFor(aud any, us []string) bool {
 	names, ok := aud.([]any)
 	if !ok {
@@ -229,7 +222,7 @@ func isFor(aud any, us []string) bool {
 	})
 }
 
-// date returns the time of a NumericDate. Beyond the year 9999 all are the same.
+// date returns the time of a NumericDate, at most the year 9999.
 func date(seconds float64) time.Time {
 	const last = 253402300799
 	return time.UnixMilli(int64(1000 * min(max(seconds, -last), last)))

@@ -38,7 +38,7 @@ func TestVerify(t *testing.T) {
 	ownKey := must(json.Marshal(jose.JSONWebKey{Key: otherEC.Public()}))
 
 	synctest.Test(t, func(t *testing.T) {
-		i := start(t, threeKeys(), Source{URL: jwksURL}, io.Discard)
+		i := start(t, threeKeys(), jwksURL, "", io.Discard)
 		whole := token(nil)
 		cut := strings.LastIndex(whole, ".")
 		tests := []struct {
@@ -144,7 +144,7 @@ func TestVerify(t *testing.T) {
 // FuzzVerify: whatever a client sends is refused or verified, and what is verified was
 // signed.
 func FuzzVerify(f *testing.F) {
-	i := start(f, threeKeys(), Source{URL: jwksURL}, io.Discard)
+	i := start(f, threeKeys(), jwksURL, "", io.Discard)
 	whole := sign(ecKey, jose.ES256, object{"alg": "ES256", "kid": "e"}, good(nil))
 	f.Add(whole)
 	f.Add(whole + "a")
@@ -160,7 +160,7 @@ func FuzzVerify(f *testing.F) {
 
 // FuzzVerifyParts does the same with what is inside.
 func FuzzVerifyParts(f *testing.F) {
-	i := start(f, threeKeys(), Source{URL: jwksURL}, io.Discard)
+	i := start(f, threeKeys(), jwksURL, "", io.Discard)
 	f.Add(`{"alg":"ES256","kid":"e"}`, string(must(json.Marshal(good(nil)))))
 	f.Add(`{"alg":"ES256","kid":"e","crit":[]}`, `{"iss":"https://as.example","aud":[1],"exp":1e9}`)
 	f.Fuzz(func(t *testing.T, head, payload string) {
@@ -172,7 +172,7 @@ func FuzzVerifyParts(f *testing.F) {
 }
 
 func BenchmarkVerify(b *testing.B) {
-	i := start(b, threeKeys(), Source{URL: jwksURL}, io.Discard)
+	i := start(b, threeKeys(), jwksURL, "", io.Discard)
 	for name, token := range map[string]string{
 		"RS256": sign(rsaKey, jose.RS256, object{"alg": "RS256", "kid": "r"}, good(nil)),
 		"ES256": sign(ecKey, jose.ES256, object{"alg": "ES256", "kid": "e"}, good(nil)),

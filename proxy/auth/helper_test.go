@@ -84,7 +84,7 @@ func (a *authority) token(changes object) string {
 func (a *authority) issuer(scopes ...string) *jwt.Issuer {
 	return &jwt.Issuer{
 		Name: a.name, Audience: []string{"https://mcp.example/mcp"}, Algorithms: []string{"ES256"}, Principal: "sub", Scopes: scopes,
-		Keys: jwt.NewKeys(jwt.Source{Issuer: a.name, File: a.file}, slog.New(slog.DiscardHandler)),
+		Keys: jwt.NewKeys(a.name, "", a.file, slog.New(slog.DiscardHandler)),
 	}
 }
 

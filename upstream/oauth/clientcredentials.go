@@ -258,8 +258,8 @@ func (c *ClientCredentials) prove(params url.Values) (*client, error) {
 		c.secret.Forget()
 	}
 	secret, err := c.secret.Read()
-	if err == nil && c.KeyFile != "" {
-		secret, err = c.sign(secret)
+	if err == nil && c.KeyFile != "" { // the audience is the issuer, or, if that is unknown, the endpoint (RFC 7523, 3)
+		secret, err = jwt.Assertion([]byte(secret), c.ClientID, cmp.Or(c.place.Server.Issuer, c.TokenURL))
 	}
 	switch {
 	case err != nil:
@@ -270,16 +270,6 @@ func (c *ClientCredentials) prove(params url.Values) (*client, error) {
 	params.Set("client_assertion_type", assertionJWT)
 	params.Set("client_assertion", secret)
 	return &client{ID: c.ClientID}, nil
-}
-
-// sign returns an assertion for the authorization server. Its audience is the issuer, or, if that is unknown, the
-// token endpoint (RFC 7523, 3).
-func (c *ClientCredentials) sign(key string) (string, error) {
-	k, err := jwt.ParseKey([]byte(key))
-	if err != nil {
-		return "", err
-	}
-	return k.Assertion(c.ClientID, cmp.Or(c.place.Server.Issuer, c.TokenURL))
 }
 
 // Close ends a fetch and waits for it. Requests that need a token then fail.
