@@ -44,12 +44,12 @@ func TestTokenIsRotated(t *testing.T) {
 	expect("two", http.StatusServiceUnavailable)
 	s.write("token", "")
 	expect("", http.StatusServiceUnavailable)
-	if p.log.count("token file cannot be used") != 1 {
+	if p.log.count("cannot use a token file") != 1 {
 		t.Errorf("log:\n%s", p.log)
 	}
 	s.write("token", "three")
 	expect("three", http.StatusOK)
-	if p.log.count("token file can be used again") != 1 {
+	if p.log.count("a token file can be used again") != 1 {
 		t.Errorf("log:\n%s", p.log)
 	}
 	for file, want := range map[string]string{token: "echo", s.write("wrong", "one"): "HTTP 401", s.dir + "/none": "cannot be read"} {

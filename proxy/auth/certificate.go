@@ -4,15 +4,14 @@ import (
 	"cmp"
 	"crypto/tls"
 	"crypto/x509"
-	"crypto/x509/pkix"
 	"net/http"
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/identity"
 )
 
-// byCertificate says who has the certificate of a connection, which was verified in the
-// handshake. Both are nil if there is none.
+// byCertificate returns the identity of a connection's certificate, which the handshake has verified. Both results are
+// nil if there is none.
 func byCertificate(state *tls.ConnectionState) (*identity.Identity, *identity.Refusal) {
 	if state == nil || len(state.VerifiedChains) == 0 {
 		return nil, nil
@@ -23,16 +22,16 @@ func byCertificate(state *tls.ConnectionState) (*identity.Identity, *identity.Re
 	switch {
 	case !isName(name):
 		return nil, &identity.Refusal{Status: http.StatusForbidden, Text: "the client certificate has no name"}
-	case time.Now().After(leaf.NotAfter): // since the handshake: the connection may be kept for long
+	case time.Now().After(leaf.NotAfter): // since the handshake, on a long-lived connection
 		return nil, &identity.Refusal{Status: http.StatusForbidden, Text: "the client certificate has expired"}
 	}
+	issuer := cmp.Or(authority.Subject.CommonName, authority.Subject.String())
 	return &identity.Identity{
-		Principal: identity.Principal{Kind: identity.Certificate, Issuer: authorityName(authority.Subject), Name: name},
-		Expires:   leaf.NotAfter,
+		Principal: identity.Principal{Kind: identity.Certificate, Issuer: issuer, Name: name}, Expires: leaf.NotAfter,
 	}, nil
 }
 
-// alternative returns a name of a certificate without a common name, as SPIFFE has them.
+// alternative returns the name of a certificate without a common name, as of SPIFFE.
 func alternative(c *x509.Certificate) string {
 	switch {
 	case len(c.URIs) > 0:
@@ -44,5 +43,3 @@ func alternative(c *x509.Certificate) string {
 	}
 	return ""
 }
-
-func authorityName(subject pkix.Name) string { return cmp.Or(subject.CommonName, subject.String()) }

@@ -12,8 +12,8 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jwt"
 )
 
-// Challenge returns the WWW-Authenticate header of a response that refuses r (RFC 6750,
-// section 3; RFC 9728, section 5.1). A refusal that no token would change has none.
+// Challenge returns the header WWW-Authenticate of a response that refuses r (RFC 6750, section 3; RFC 9728, section
+// 5.1). It is empty if no token would help.
 func (c *Clients) Challenge(r *http.Request, why *identity.Refusal) string {
 	switch {
 	case !c.asksToken():
@@ -41,9 +41,8 @@ func (c *Clients) Challenge(r *http.Request, why *identity.Refusal) string {
 	return b.String()
 }
 
-// needed are all scopes of a challenge. A policy that refuses r does not know those that
-// every token of its issuer needs, and some clients then ask for nothing but what the last
-// challenge names.
+// needed returns all scopes of a challenge. A policy that refuses r does not know the scopes that every token of the
+// issuer needs, and some clients ask only for what the last challenge names.
 func (c *Clients) needed(r *http.Request, why *identity.Refusal) []string {
 	if why.Status != http.StatusForbidden {
 		return why.Scopes
@@ -51,7 +50,8 @@ func (c *Clients) needed(r *http.Request, why *identity.Refusal) []string {
 	who, _ := c.Identify(r)
 	for _, i := range c.Issuers {
 		if who != nil && who.Principal.Kind == identity.JWT && who.Principal.Issuer == i.Name {
-			lacks := slices.DeleteFunc(slices.Clone(why.Scopes), func(scope string) bool { return slices.Contains(i.Scopes, scope) })
+			known := func(scope string) bool { return slices.Contains(i.Scopes, scope) }
+			lacks := slices.DeleteFunc(slices.Clone(why.Scopes), known)
 			return slices.Concat(i.Scopes, lacks)
 		}
 	}
@@ -75,39 +75,31 @@ func quote(text string) string {
 	return b.String()
 }
 
-// challenged are the scopes that a client is told to ask for. A refresh token is not for us
-// to want (2026-07-28 basic/authorization, "Refresh Tokens").
+// challenged returns the scopes to put in a challenge. We must not ask for refresh tokens (2026-07-28
+// basic/authorization, "Refresh Tokens").
 func challenged(scopes []string) []string {
 	return slices.DeleteFunc(slices.Clone(scopes), func(scope string) bool { return scope == "offline_access" })
 }
 
-// scopes are what a token of any issuer needs. With several, a client may go to the one that
-// does not know the scopes of another, and would then get none.
+// scopes returns the scopes that tokens of all issuers need. A client may ask any issuer, which would refuse scopes of
+// another one.
 func (c *Clients) scopes() []string {
 	var scopes []string
 	for _, scope := range c.Issuers[0].Scopes {
-		if !slices.ContainsFunc(c.Issuers, func(i *jwt.Issuer) bool { return !slices.Contains(i.Scopes, scope) }) {
+		lacks := func(i *jwt.Issuer) bool { return !slices.Contains(i.Scopes, scope) }
+		if !slices.ContainsFunc(c.Issuers, lacks) {
 			scopes = append(scopes, scope)
 		}
 	}
 	return scopes
 }
 
-// A metadata is a document of a protected resource (RFC 9728, section 2).
-type metadata struct {
-	Resource string   `json:"resource"`
-	Servers  []string `json:"authorization_servers"`
-	Scopes   []string `json:"scopes_supported,omitempty"`
-	Methods  []string `json:"bearer_methods_supported"`
-	Name     string   `json:"resource_name"`
-}
-
-// Metadata returns the document that is at the path of r, if there are issuers. At the root
-// it is that of /mcp, where clients look that do not know our paths.
+// Metadata returns the metadata of the protected resource (RFC 9728, section 2) at the path of r, if there are issuers.
+// At the root it describes /mcp, for clients that do not know our paths.
 func (c *Clients) Metadata(r *http.Request) ([]byte, bool) {
 	path, ok := strings.CutPrefix(r.URL.Path, identity.MetadataPath)
 	path = strings.TrimSuffix(path, "/")
-	if public, err := url.Parse(c.PublicURL); err == nil { // clients insert its path, too
+	if public, err := url.Parse(c.PublicURL); err == nil { // clients insert its path too
 		if below, ok := strings.CutPrefix(path, public.Path); ok && resourcePath(below) == below {
 			path = below
 		}
@@ -118,22 +110,27 @@ func (c *Clients) Metadata(r *http.Request) ([]byte, bool) {
 	if !ok || len(c.Issuers) == 0 || resourcePath(path) != path {
 		return nil, false
 	}
-	m := metadata{Resource: c.base(r) + path, Scopes: challenged(c.scopes()), Methods: []string{"header"}, Name: "mcp-proxy"}
+	var issuers []string
 	for _, i := range c.Issuers {
-		m.Servers = append(m.Servers, i.Name)
+		issuers = append(issuers, i.Name)
 	}
-	text, err := json.Marshal(m)
+	text, err := json.Marshal(struct {
+		Resource string   `json:"resource"`
+		Issuers  []string `json:"authorization_servers"`
+		Scopes   []string `json:"scopes_supported,omitempty"`
+		Methods  []string `json:"bearer_methods_supported"`
+		Name     string   `json:"resource_name"`
+	}{c.base(r) + path, issuers, challenged(c.scopes()), []string{"header"}, "mcp-proxy"})
 	return text, err == nil
 }
 
-// resource is what has a path of its own: all upstreams, or one. There is a document for
-// each name, so that nobody can find out which there are.
+// resource matches the paths of resources: all upstreams, or one. There is a document for every possible name, so that
+// it does not reveal which exist.
 var resource = regexp.MustCompile(`^/(mcp|ws)(/[A-Za-z0-9_-]{1,32})?$|^/sse$`)
 
-// resourcePath returns the path of the resource that a path belongs to; "" stands for the
-// root.
+// resourcePath returns the path of the resource that a path belongs to, "" for the root.
 func resourcePath(path string) string {
-	if path == "/message" { // of the client of /sse
+	if path == "/message" { // of clients of /sse
 		return "/sse"
 	}
 	if path != "/mcp" && !resource.MatchString(path) {

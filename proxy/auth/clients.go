@@ -1,34 +1,37 @@
 package auth
 
 import (
+	"crypto/sha256"
 	"net/http"
 	"strings"
+	"sync"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/identity"
 	"github.com/mcp-proxy/mcp-proxy/internal/jwt"
 )
 
-// Clients says who clients are, by what they prove themselves with, in one configuration.
-// Its fields must not change once it is used. One of the first three must be set, or nobody passes.
+// Clients authenticate clients in one configuration. Exported fields must not change after the first use. One of the
+// first three must be set, or nobody is let in.
 type Clients struct {
-	Tokens       []*Token      // any of them will do
-	Issuers      []*jwt.Issuer // whose tokens will do
-	Certificates bool          // of clients, which were verified in the handshake, will do
+	Tokens       []*Token      // static tokens
+	Issuers      []*jwt.Issuer // of JWTs
+	Certificates bool          // accept client certificates, which the handshake has verified
 
-	// PublicURL is how clients reach us, without a slash at the end. Empty: as the Host of a
-	// request says, which somebody else has to check.
+	// PublicURL is the URL of the proxy for clients, without a trailing slash. If it is empty, the Host of a request is
+	// used, which the caller has checked.
 	PublicURL string
 
-	known tokenCache
+	mu    sync.RWMutex                     // guards the field below
+	cache map[[sha256.Size]byte]*cachedJWT // by hash of the token, because verifying a signature is slow
 }
 
 // asksToken reports whether clients without a certificate need a token.
 func (c *Clients) asksToken() bool { return len(c.Tokens)+len(c.Issuers) > 0 }
 
-// asks reports whether clients have to prove who they are.
+// asks reports whether clients need credentials.
 func (c *Clients) asks() bool { return c.asksToken() || c.Certificates }
 
-// Identify says who has sent r. It may wait for the keys of an issuer.
+// Identify returns the identity of the sender of r. It may wait for the keys of an issuer.
 func (c *Clients) Identify(r *http.Request) (*identity.Identity, *identity.Refusal) {
 	if given := bearer(r); c.asksToken() && given != "" {
 		return c.byBearer(r, given)
@@ -59,28 +62,28 @@ func bearer(r *http.Request) string {
 	return strings.TrimSpace(token)
 }
 
-// byBearer says who has a token. What looks like a JWT may also be a static token.
+// byBearer returns the identity of a token. A token that looks like a JWT may also be a static one.
 func (c *Clients) byBearer(r *http.Request, token string) (*identity.Identity, *identity.Refusal) {
 	if len(c.Issuers) == 0 {
 		return byToken(c.Tokens, token)
 	}
-	if inURL(r) { // two are one too many
+	if inURL(r) { // two tokens
 		return nil, errInURL
 	}
 	sum := hash(token)
-	if who := c.known.get(sum, c.PublicURL, r); who != nil {
+	if who := c.cached(sum, r); who != nil {
 		return who, nil
 	}
 	if len(c.Tokens) > 0 {
 		who, why := byToken(c.Tokens, token)
-		if who != nil || why != errWrong && !isJWT(token) {
+		if who != nil || why != errWrong && strings.Count(token, ".") != 2 {
 			return who, why
 		}
 	}
 	return c.byJWT(r, token, sum)
 }
 
-// missing is why a client is refused that has not said who it is.
+// missing is the refusal of a client without credentials.
 func (c *Clients) missing() *identity.Refusal {
 	if len(c.Issuers) > 0 {
 		return &identity.Refusal{Status: http.StatusUnauthorized, Text: errMissing.Text, Scopes: c.scopes()}
@@ -92,15 +95,21 @@ func (c *Clients) missing() *identity.Refusal {
 }
 
 var (
-	errMissing  = &identity.Refusal{Status: http.StatusUnauthorized, Text: "a bearer token is required, as in Authorization: Bearer TOKEN"}
-	errWrong    = &identity.Refusal{Status: http.StatusUnauthorized, Code: "invalid_token", Text: "the bearer token is wrong"}
+	errMissing = &identity.Refusal{
+		Status: http.StatusUnauthorized, Text: "a bearer token is required, as in Authorization: Bearer TOKEN",
+	}
+	errWrong    = unauthorized("the bearer token is wrong", nil)
 	errUnknown  = &identity.Refusal{Status: http.StatusServiceUnavailable, Text: "tokens cannot be checked"}
-	errNotToken = &identity.Refusal{Status: http.StatusBadRequest, Code: "invalid_request", Text: "Authorization must be the word Bearer and one token"}
-	errInURL    = &identity.Refusal{Status: http.StatusBadRequest, Code: "invalid_request", Text: "a token in the URL is not accepted, since URLs are logged"}
+	errNotToken = badRequest("Authorization must be the word Bearer and one token")
+	errInURL    = badRequest("a token in the URL is not accepted, because URLs are logged")
 )
 
-// inURL reports whether r has a token where none may be (2026-07-28 basic/authorization,
-// "Token Requirements").
+func badRequest(text string) *identity.Refusal {
+	return &identity.Refusal{Status: http.StatusBadRequest, Code: "invalid_request", Text: text}
+}
+
+// inURL reports whether r has a token in its URL, where none may be (2026-07-28 basic/authorization, "Token
+// Requirements").
 func inURL(r *http.Request) bool {
 	return r.URL.RawQuery != "" && r.URL.Query().Has("access_token")
 }

@@ -11,34 +11,34 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jwt"
 )
 
-// Current says who clients are by the [Clients] of the configuration that counts now. What
-// a client has opened ends with its proof: when a static token is replaced or withdrawn,
-// when its issuer is removed, or when tokens are asked for that were not before.
+// Current authenticates clients by the [Clients] of the current configuration. What a client has opened ends with its
+// proof: when its static token is replaced or withdrawn, when its issuer is removed, or when a new configuration needs
+// a token.
 //
-// Its one goroutine, and one for each issuer, are those of [Current.Run].
+// [Current.Run] runs one goroutine, and one for each issuer.
 type Current struct {
 	mu        sync.Mutex // guards the fields below
 	clients   *Clients
-	issuers   map[*jwt.Issuer]proof // those of clients
-	tokenless proof                 // of all who were not asked for a token
+	issuers   map[*jwt.Issuer]proof // of clients
+	tokenless proof                 // of clients that needed no token
 	replaced  chan struct{}         // closed by the next Replace
 }
 
-// NewCurrent returns one that goes by c; nil asks for nothing.
+// NewCurrent returns a Current that uses c; nil needs no credentials.
 func NewCurrent(c *Clients) *Current {
 	now := &Current{tokenless: newProof(), replaced: make(chan struct{})}
 	now.Replace(c)
 	return now
 }
 
-// Replace makes c count from now on. Tokens and issuers that it shares with what counted
-// before go on as they are; c is nil if nothing is asked for.
+// Replace makes c current. Tokens and issuers that it shares with the Clients before stay as they are. A nil c needs no
+// credentials.
 func (now *Current) Replace(c *Clients) {
 	if c == nil {
 		c = new(Clients)
 	}
 	var dropped []*Token
-	defer func() { // without the lock: one of them may be being read
+	defer func() { // without the lock, because one of them may be being read
 		for _, t := range dropped {
 			t.withdraw()
 		}
@@ -77,18 +77,18 @@ func (now *Current) Replace(c *Clients) {
 	now.replaced = make(chan struct{})
 }
 
-// Clients returns what counts now.
+// Clients returns the current Clients.
 func (now *Current) Clients() *Clients {
 	now.mu.Lock()
 	defer now.mu.Unlock()
 	return now.clients
 }
 
-// lookEvery is how often static tokens are looked at, so that what was opened with one
-// that was replaced ends though nobody asks for anything.
+// lookEvery is the period of looks at static tokens: it ends what was opened with a replaced token, even without
+// requests.
 const lookEvery = 5 * time.Second
 
-// Run fetches the keys of issuers and looks at static tokens until ctx ends.
+// Run fetches the keys of issuers, and looks at static tokens, until ctx ends.
 func (now *Current) Run(ctx context.Context) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -121,7 +121,7 @@ func (now *Current) Run(ctx context.Context) {
 			t.look()
 		}
 		timer.Reset(lookEvery)
-		var look <-chan time.Time // never, where there is nothing to look at
+		var look <-chan time.Time // never, without tokens
 		if len(c.Tokens) > 0 {
 			look = timer.C
 		}
@@ -134,10 +134,10 @@ func (now *Current) Run(ctx context.Context) {
 	}
 }
 
-// Asks reports whether clients have to prove who they are.
+// Asks reports whether clients need credentials.
 func (now *Current) Asks() bool { return now.Clients().asks() }
 
-// Identify says who has sent r. It may wait for the keys of an issuer.
+// Identify returns the identity of the sender of r. It may wait for the keys of an issuer.
 func (now *Current) Identify(r *http.Request) (*identity.Identity, *identity.Refusal) {
 	if c := now.Clients(); c.asks() {
 		return c.Identify(r)
@@ -145,10 +145,9 @@ func (now *Current) Identify(r *http.Request) (*identity.Identity, *identity.Ref
 	return identity.Unasked(r.Context())
 }
 
-// Good returns a ctx that is done when who may not go on with what it has opened; nil if
-// nothing but its Expires says so.
+// Good returns a ctx that is done when a client's proof ends; nil if only its Expires ends it.
 func (now *Current) Good(who *identity.Identity) context.Context {
-	if who.Kind == identity.Token { // without the lock: a token may be being read
+	if who.Kind == identity.Token { // without the lock, because a token may be being read
 		for _, t := range now.Clients().Tokens {
 			if good := t.good(who); good != nil {
 				return good
@@ -175,10 +174,10 @@ func (now *Current) Good(who *identity.Identity) context.Context {
 	return nil
 }
 
-// Challenge is [Clients.Challenge] of what counts now.
+// Challenge is [Clients.Challenge] of the current Clients.
 func (now *Current) Challenge(r *http.Request, why *identity.Refusal) string {
 	return now.Clients().Challenge(r, why)
 }
 
-// Metadata is [Clients.Metadata] of what counts now.
+// Metadata is [Clients.Metadata] of the current Clients.
 func (now *Current) Metadata(r *http.Request) ([]byte, bool) { return now.Clients().Metadata(r) }

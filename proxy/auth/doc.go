@@ -1,19 +1,16 @@
-// Package auth says who the clients of a proxy on HTTP are. [Current] is the Identifier of
-// proxy/frontend: it goes by the [Clients] of the configuration that counts now, and knows
-// how long a client may go on with what it has opened.
+// Package auth authenticates the clients of a proxy on HTTP. [Current] implements the Identifier of proxy/frontend: it
+// uses the [Clients] of the current configuration, and ends what a client has opened when its proof ends.
 //
 //	               ┌ static tokens (token.go)
 //	Authorization ─┤
-//	               └ JWT (jwt.go) ── what was verified (memory.go)
+//	               └ JWT (jwt.go), with a cache of verified ones
 //	a certificate ── (certificate.go)
 //	a Unix user ──── internal/identity
 //
-// The first of these that a request has decides, and a wrong one is refused even if the next
-// would do: a client says with which it wants to be known. What a client can do about a
-// refusal is in challenges and metadata (challenge.go).
+// The first proof of a request decides. A wrong one is refused even if the next one is right, because a client chooses
+// how it wants to be known. Challenges and metadata (challenge.go) tell a client what to do about a refusal.
 //
-// The goroutines, one and one for each issuer, are those of [Current.Run], which waits for
-// them.
+// [Current.Run] runs the goroutines, one and one for each issuer, and waits for them.
 //
-// No token reaches a log, an error or anybody else.
+// No token reaches a log, an error or another server.
 package auth

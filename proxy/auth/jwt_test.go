@@ -76,12 +76,12 @@ func TestJWTRefused(t *testing.T) {
 		{"opaque", "Bearer secret", 401, invalid("the bearer token is wrong")},
 		{"expired", "Bearer " + a.token(object{"exp": 1}), 401, invalid("the token has expired")},
 		{"not for us", "Bearer " + a.token(object{"aud": "https://secret.example"}), 401, invalid("the token is for another audience")},
-		{"issuer", "Bearer " + a.token(object{"iss": "https://secret.example"}), 401, invalid("the token has an issuer that is not trusted")},
-		{"signature", "Bearer " + stranger.token(nil), 401, invalid("the token's signature is wrong")},
-		{"no principal", "Bearer " + a.token(object{"sub": nil}), 401, invalid("the token does not say whom it is about")},
-		{"principal is no text", "Bearer " + a.token(object{"sub": 1}), 401, invalid("the token does not say whom it is about")},
-		{"principal with a line", "Bearer " + a.token(object{"sub": "secret\nsecret"}), 401, invalid("the token does not say whom it is about")},
-		{"principal is no Unicode", "Bearer " + a.token(object{"sub": "\ufffd"}), 401, invalid("the token does not say whom it is about")},
+		{"issuer", "Bearer " + a.token(object{"iss": "https://secret.example"}), 401, invalid("the token is from an untrusted issuer")},
+		{"signature", "Bearer " + stranger.token(nil), 401, invalid("the signature of the token is invalid")},
+		{"no principal", "Bearer " + a.token(object{"sub": nil}), 401, invalid("the token does not name its subject")},
+		{"principal is no text", "Bearer " + a.token(object{"sub": 1}), 401, invalid("the token does not name its subject")},
+		{"principal with a line", "Bearer " + a.token(object{"sub": "secret\nsecret"}), 401, invalid("the token does not name its subject")},
+		{"principal is no Unicode", "Bearer " + a.token(object{"sub": "\ufffd"}), 401, invalid("the token does not name its subject")},
 		{"scopes", "Bearer " + a.token(object{"scope": "mcp secret"}), 403, head + `, error="insufficient_scope", error_description="the token lacks a scope that all requests need", ` + tail},
 	}
 	for _, tt := range tests {
@@ -139,7 +139,7 @@ func TestRemembered(t *testing.T) {
 		identify(short, true, "at first")
 		time.Sleep(time.Minute)
 		identify(short, false, "expired")
-		time.Sleep(rememberFor - time.Minute - time.Nanosecond)
+		time.Sleep(cacheFor - time.Minute - time.Nanosecond)
 		if identify(long, true, "just before") != first {
 			t.Error("it was verified again too early")
 		}
@@ -158,15 +158,15 @@ func TestRemembered(t *testing.T) {
 
 // TestMemoryIsBounded: what is forgotten is verified again.
 func TestMemoryIsBounded(t *testing.T) {
-	var m tokenCache
+	var m Clients
 	key := &jwt.PublicKey{}
-	for n := range 3 * maxRemembered {
-		m.put(hash(fmt.Sprint(n)), &cachedToken{who: identity.Nobody, key: key, until: time.Now().Add(time.Hour)})
-		if len(m.all) > maxRemembered {
-			t.Fatalf("%d tokens are remembered", len(m.all))
+	for n := range 3 * maxCached {
+		m.keep(hash(fmt.Sprint(n)), &cachedJWT{who: identity.Nobody, key: key, until: time.Now().Add(time.Hour)})
+		if len(m.cache) > maxCached {
+			t.Fatalf("%d tokens are cached", len(m.cache))
 		}
 	}
-	if m.get(hash(fmt.Sprint(3*maxRemembered-1)), "", nil) == nil {
+	if m.cached(hash(fmt.Sprint(3*maxCached-1)), nil) == nil {
 		t.Error("the last one is forgotten")
 	}
 }
@@ -196,7 +196,7 @@ func TestTokenForOneResource(t *testing.T) {
 func TestKeysUnknown(t *testing.T) {
 	a := newAuthority(t, issuer)
 	i := a.issuer()
-	i.Keys = jwt.NewKeys(jwt.Source{Issuer: issuer, File: a.file + ".not"}, fixed("", "").log)
+	i.Keys = jwt.NewKeys(issuer, "", a.file+".not", fixed("", "").log)
 	c := run(t, &Clients{Issuers: []*jwt.Issuer{i}, Tokens: []*Token{fixed("default", "secret")}})
 	for token, status := range map[string]int{"secret": 0, a.token(nil): http.StatusServiceUnavailable, "wrong": http.StatusUnauthorized} {
 		_, why := c.Identify(request("/mcp", token))

@@ -19,7 +19,7 @@ func TestChallengeNamesAllScopes(t *testing.T) {
 		PublicURL: "https://mcp.example.com",
 	}
 	who := &identity.Identity{Principal: identity.Principal{Kind: identity.JWT, Issuer: "https://b.example.com", Name: "ada"}}
-	c.known.put(hash("x.y.z"), &cachedToken{who: who, key: new(jwt.PublicKey), until: time.Now().Add(time.Hour)})
+	c.keep(hash("x.y.z"), &cachedJWT{who: who, key: new(jwt.PublicKey), until: time.Now().Add(time.Hour)})
 	r := httptest.NewRequest(http.MethodPost, "https://mcp.example.com/mcp", nil)
 	r.Header.Set("Authorization", "Bearer x.y.z")
 	got := c.Challenge(r, &identity.Refusal{Status: 403, Code: "insufficient_scope", Text: "more", Scopes: []string{"files.write", "api"}})

@@ -11,7 +11,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/identity"
 )
 
-// A Token is a static token: all who have it are one principal.
+// A Token is a static token. All clients with it are one principal.
 type Token struct {
 	// Static after construction.
 	principal identity.Principal
@@ -19,14 +19,14 @@ type Token struct {
 	log       *slog.Logger
 
 	mu      sync.Mutex // guards the fields below; held while the token is read
-	failing bool       // as the log was told
-	missing int        // how often look failed to read it since it was last read
+	failing bool       // as logged
+	missing int        // failed looks since the last successful read
 	sum     [sha256.Size]byte
-	who     *identity.Identity // of clients with that sum; nil if there is no token
+	who     *identity.Identity // of clients with this token; nil if there is none
 	proof   proof              // of who
 }
 
-// A proof is how long clients may go on that have proved who they are: until good is done.
+// A proof lets its clients go on until good is done.
 type proof struct {
 	good     context.Context
 	withdraw context.CancelFunc
@@ -37,23 +37,20 @@ func newProof() (p proof) {
 	return p
 }
 
-// withdrawn is what is not good any more.
+// withdrawn is a proof that has ended.
 var withdrawn = func() context.Context {
 	p := newProof()
 	p.withdraw()
 	return p.good
 }()
 
-// NewToken returns the token of that name. Read is called for each request, since tokens
-// are rotated.
+// NewToken returns the token of that name. It calls read for each request, because tokens are rotated.
 func NewToken(name string, read func() (string, error), log *slog.Logger) *Token {
 	return &Token{principal: identity.Principal{Kind: identity.Token, Name: name}, read: read, log: log}
 }
 
-// byToken returns who has the token that a client gave. It is refused with errWrong if
-// nobody has, and with errUnknown if none of the tokens can be read: no token can then be
-// told from a wrong one. Hashes are compared, and all of them, so that not even the length
-// or the place shows in the time.
+// byToken returns the identity of a given token. It is refused with errWrong if no token matches, and with errUnknown
+// if no token can be read. All tokens are compared, by hash, so that the time tells neither length nor place.
 func byToken(tokens []*Token, given string) (who *identity.Identity, why *identity.Refusal) {
 	got := hash(given)
 	why = errUnknown
@@ -73,15 +70,14 @@ func byToken(tokens []*Token, given string) (who *identity.Identity, why *identi
 }
 
 func hash(token string) [sha256.Size]byte {
-	var room [2048]byte // for most tokens: a conversion would allocate
+	var room [2048]byte // saves the allocation of a conversion
 	return sha256.Sum256(append(room[:0], token...))
 }
 
 var errNoToken = errors.New("no token to compare with")
 
-// current reads the token and returns its hash, and who has it. A token that differs from
-// the last one withdraws the proof of all who had that. A line in the log says when reading
-// begins to fail and when it is over.
+// current reads the token and returns its hash and identity. A new token withdraws the proof of the old one's clients.
+// The first failure to read is logged, and the first success after failures.
 func (t *Token) current() (sum [sha256.Size]byte, who *identity.Identity, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -89,7 +85,7 @@ func (t *Token) current() (sum [sha256.Size]byte, who *identity.Identity, err er
 	if err == nil && token == "" {
 		err = errNoToken
 	}
-	t.tellLocked(err)
+	t.logLocked(err)
 	if err != nil {
 		return sum, nil, err
 	}
@@ -101,19 +97,19 @@ func (t *Token) current() (sum [sha256.Size]byte, who *identity.Identity, err er
 	return sum, t.who, nil
 }
 
-func (t *Token) tellLocked(err error) {
+func (t *Token) logLocked(err error) {
 	switch bad := err != nil; {
 	case t.failing == bad:
 	case bad:
-		t.log.Error("token file cannot be used, clients are refused", "token", t.principal.Name, "err", err)
+		t.log.Error("cannot use a token file; refusing its clients", "token", t.principal.Name, "err", err)
 	default:
-		t.log.Info("token file can be used again", "token", t.principal.Name)
+		t.log.Info("a token file can be used again", "token", t.principal.Name)
 	}
 	t.failing = err != nil
 }
 
-// look finds out whether the token was replaced or withdrawn. One that cannot be read twice
-// in a row was withdrawn: in between, somebody may have been writing it anew.
+// look finds out whether the token was replaced or withdrawn. A token counts as withdrawn if it cannot be read twice in
+// a row: the first time somebody may have been writing it.
 func (t *Token) look() {
 	if _, _, err := t.current(); err == nil {
 		return
@@ -125,7 +121,7 @@ func (t *Token) look() {
 	}
 }
 
-// withdraw ends what was opened with the token.
+// withdraw ends what clients have opened with the token.
 func (t *Token) withdraw() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -139,7 +135,7 @@ func (t *Token) withdrawLocked() {
 	}
 }
 
-// good returns how long who may go on; nil if it is not who has the token now.
+// good returns the ctx of a client's proof, nil if the client does not have the current token.
 func (t *Token) good(who *identity.Identity) context.Context {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -22,7 +22,7 @@ type upstreamSet struct {
 	conns        []*upstreamConn // of the upstreams in the set
 	replaced     chan struct{}   // closed when there is a newer upstream set
 	several      bool            // there are others, which clients of this one do not see
-	byVisibility sync.Map        // policy.Visibility to *upstreamSet, see visibleTo
+	byVisibility sync.Map        // *policy.Rule to *upstreamSet, see visibleTo
 }
 
 // only returns the sole upstream, nil if there are several, or may be since some are not
