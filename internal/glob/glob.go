@@ -1,5 +1,5 @@
-// Package glob matches names and URIs against the globs of configurations: * is any text, ?
-// one character, [a-z] one of several, and \ takes the next one literally.
+// Package glob matches names and URIs against the globs of configurations: * matches any text, ? one character, [a-z]
+// one of several, and \ escapes the next character.
 package glob
 
 import (
@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// First returns the first of the globs that matches a text, and whether there is one. A
-// glob that is none matches nothing, see [Check].
+// First returns the first glob that matches a text, and whether there is one. An invalid glob matches nothing, see
+// [Check].
 func First(globs []string, text string) (glob string, ok bool) {
 	for _, g := range globs {
 		if matches(g, text) {
@@ -18,7 +18,7 @@ func First(globs []string, text string) (glob string, ok bool) {
 	return "", false
 }
 
-// matches does what path.Match does, ten times as fast for most globs: a*, *a*, a.
+// matches does what path.Match does, ten times as fast for the most common globs: a*, *a*, a.
 func matches(glob, text string) bool {
 	inner, begins := strings.CutPrefix(glob, "*")
 	inner, ends := strings.CutSuffix(inner, "*")
@@ -38,12 +38,12 @@ func matches(glob, text string) bool {
 
 const special = `*?[\`
 
-// Check returns what is wrong with a glob; nil if it is one.
+// Check returns what is wrong with a glob, nil if it is valid.
 func Check(glob string) error {
 	_, err := path.Match(flat(glob), "")
 	return err
 }
 
-// flat hides slashes from path.Match: names of tools and URIs are not paths, and a * in a
-// rule that denies must match all of them.
+// flat hides slashes from path.Match: tool names and URIs are not paths, and * in a denying rule must match
+// slashes too.
 func flat(s string) string { return strings.ReplaceAll(s, "/", "\x00") }

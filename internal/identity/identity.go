@@ -1,5 +1,5 @@
-// Package identity says who a client is, in plain values: front ends find it out, and
-// sessions, pools and policies go by it.
+// Package identity has plain values that say who a client is. Front ends find it out; sessions, pools and policies use
+// it.
 package identity
 
 import (
@@ -9,30 +9,29 @@ import (
 	"time"
 )
 
-// A Kind is what a client has proved itself with.
+// A Kind is how a client was authenticated.
 type Kind string
 
-// Kinds.
+// The name of a principal depends on its kind.
 const (
-	Anonymous   Kind = "anonymous"   // with nothing, and nothing was asked for
-	Token       Kind = "token"       // a static token, by its configured name
-	JWT         Kind = "jwt"         // a token of an authorization server, by a claim of it
-	Certificate Kind = "certificate" // a TLS certificate, by its subject
-	User        Kind = "user"        // a Unix user on the other end of a socket
-	Operator    Kind = "operator"    // who has started this program, on stdin and stdout
+	Anonymous   Kind = "anonymous"   // not at all, because the proxy asks for nothing
+	Token       Kind = "token"       // by a static token; its configured name
+	JWT         Kind = "jwt"         // by a token of an authorization server; one of its claims
+	Certificate Kind = "certificate" // by a TLS certificate; its subject
+	User        Kind = "user"        // by a Unix socket; the user at its other end
+	Operator    Kind = "operator"    // on stdin and stdout: whoever has started this program
 )
 
-// A Principal is who a client is. Two clients with equal principals are one to the proxy.
-// A principal of one kind or issuer is never one of another: the JWT whose subject is "ci"
-// is not the token "ci".
+// A Principal is who a client is. The proxy treats clients with equal principals as one. Principals of different kinds
+// or issuers are different: the JWT whose subject is "ci" is not the token "ci".
 type Principal struct {
 	Kind   Kind
-	Issuer string // who vouches for the name: that of a JWT, the authority of a certificate; else ""
+	Issuer string // of a JWT, or the authority of a certificate; else ""
 	Name   string
 }
 
-// String is how logs name the principal: "token:ci", "anonymous",
-// "jwt:alice@https://login.example.com". Two may look alike; compare principals themselves.
+// String returns the principal for logs: "token:ci", "anonymous", "jwt:alice@https://login.example.com". Two different
+// principals may look alike.
 func (p Principal) String() string {
 	s := string(p.Kind)
 	if p.Name != "" {
@@ -44,8 +43,8 @@ func (p Principal) String() string {
 	return s
 }
 
-// Account is how metrics name the principal. There are as many as somebody has configured:
-// a JWT or a certificate counts for who vouches for it, "jwt@https://login.example.com".
+// Account returns the principal for metrics. To bound their number, JWTs and certificates have the name of their issuer
+// only: "jwt@https://login.example.com".
 func (p Principal) Account() string {
 	if p.Issuer != "" {
 		p.Name = ""
@@ -53,21 +52,20 @@ func (p Principal) Account() string {
 	return p.String()
 }
 
-// Key is a text that no other principal has.
+// Key returns a unique text.
 func (p Principal) Key() string {
 	return string(p.Kind) + " " + strconv.Quote(p.Issuer) + " " + strconv.Quote(p.Name)
 }
 
-// An Identity is a principal and what else its proof says. It must not be changed: many
-// messages share one.
+// An Identity is a principal with the other contents of its proof. It must not be changed, because messages share it.
 type Identity struct {
 	Principal
-	Scopes  []string        // what a JWT was granted
-	Claims  json.RawMessage // of a JWT: its payload; else nil
-	Expires time.Time       // when the proof ends; zero: never
+	Scopes  []string        // granted to a JWT
+	Claims  json.RawMessage // the payload of a JWT; else nil
+	Expires time.Time       // zero: never
 }
 
-// Lacks returns those of some scopes that the client was not granted; nil for none.
+// Lacks returns the scopes that the client was not granted, nil for none.
 func (id *Identity) Lacks(scopes []string) (missing []string) {
 	for _, s := range scopes {
 		if !slices.Contains(id.Scopes, s) {
@@ -77,31 +75,29 @@ func (id *Identity) Lacks(scopes []string) (missing []string) {
 	return missing
 }
 
-// Nobody is who clients are where nothing is asked for.
+// Nobody is the identity of clients where the proxy asks for nothing.
 var Nobody = &Identity{Principal: Principal{Kind: Anonymous}}
 
-// TheOperator is whoever has started this program.
+// TheOperator is the identity of whoever has started this program.
 var TheOperator = &Identity{Principal: Principal{Kind: Operator}}
 
-// MetadataPath is where the metadata of resources is (RFC 9728, section 3.1): the path of
-// the resource follows.
+// MetadataPath is the path of the metadata of resources (RFC 9728, section 3.1), before the path of the resource.
 const MetadataPath = "/.well-known/oauth-protected-resource"
 
-// A Refusal is why a request is not served, and what its sender can do about it. It is the
-// error of who identifies clients, and goes beside answers that a policy has refused: a
-// front end with statuses then answers with that of the refusal.
+// A Refusal is why a request is not served, and what its sender can do about it. It is an error of authentication, or
+// goes along with an answer that a policy refuses: front ends with HTTP statuses then use that of the refusal.
 type Refusal struct {
-	Status     int           // of HTTP: 400, 401, 403, 429 or 503
-	Code       string        // of RFC 6750: "invalid_token", "insufficient_scope", "invalid_request"; "" if nothing was given
-	Text       string        // says to a human what is missing; no secret, and nothing of the token
-	Scopes     []string      // all that the request needs
+	Status     int           // HTTP: 400, 401, 403, 429 or 503
+	Code       string        // of RFC 6750, such as "invalid_token"; "" without credentials
+	Text       string        // for people; has no secret, and nothing of the token
+	Scopes     []string      // all scopes that the request needs
 	RetryAfter time.Duration // with 429; else zero
 	Log        bool          // worth a line in the log, of a 429
 }
 
 func (r *Refusal) Error() string { return r.Text }
 
-// Reason is how metrics name the refusal: its code, or a word for its status.
+// Reason returns the refusal for metrics: its code, or a word for its status.
 func (r *Refusal) Reason() string {
 	if r.Code != "" {
 		return r.Code
@@ -112,4 +108,6 @@ func (r *Refusal) Reason() string {
 	return "other"
 }
 
-var reasons = map[int]string{400: "invalid_request", 401: "no_token", 403: "forbidden", 429: "limit", 503: "unavailable"}
+var reasons = map[int]string{
+	400: "invalid_request", 401: "no_token", 403: "forbidden", 429: "limit", 503: "unavailable",
+}

@@ -10,8 +10,8 @@ import (
 	"sync"
 )
 
-// WithSocket returns a ctx for the requests that come over c, in which [UserOf] finds who
-// is on its other end. It is for ConnContext of an http.Server. It asks the system nothing yet.
+// WithSocket returns a ctx in which [UserOf] finds the user at the other end of c. It is for ConnContext of an
+// http.Server. The system is asked at the first use.
 func WithSocket(ctx context.Context, c net.Conn) context.Context {
 	socket, ok := c.(*net.UnixConn)
 	if !ok {
@@ -31,9 +31,9 @@ func WithSocket(ctx context.Context, c net.Conn) context.Context {
 
 type socketKey struct{}
 
-// UserOf returns the Unix user who has made the connection of a request. The system says
-// that of a Unix socket (SO_PEERCRED), and it is asked once for each connection. Both are
-// nil if the request came over something else, or if this system does not say it.
+// UserOf returns the Unix user who has opened the connection of a request. The system knows that of a Unix socket
+// (SO_PEERCRED), and is asked once for each connection. Both results are nil for other connections, and on systems that
+// do not know it.
 func UserOf(ctx context.Context) (*Identity, *Refusal) {
 	ask, ok := ctx.Value(socketKey{}).(func() (*Identity, *Refusal))
 	if !ok {
@@ -42,8 +42,8 @@ func UserOf(ctx context.Context) (*Identity, *Refusal) {
 	return ask()
 }
 
-// Unasked returns who a client is that was asked for nothing: the Unix user who has made
-// its connection, else [Nobody].
+// Unasked returns the identity of a client that was not asked for credentials: the Unix user who has opened the
+// connection, else [Nobody].
 func Unasked(ctx context.Context) (*Identity, *Refusal) {
 	who, why := UserOf(ctx)
 	if who == nil && why == nil {
@@ -52,28 +52,27 @@ func Unasked(ctx context.Context) (*Identity, *Refusal) {
 	return who, why
 }
 
-var errUnknownUser = &Refusal{Status: 403, Text: "the system does not tell which user this is"}
+var errUnknownUser = &Refusal{Status: 403, Text: "the system does not know the user at the other end of the socket"}
 
-// nobodyKnows is the id of all users that the kernel knows none for.
-const nobodyKnows = 1<<32 - 1
+// unknownUser is the id of users that the kernel does not know.
+const unknownUser = 1<<32 - 1
 
-// userOf returns the user with an id, by name if there is one. All users of other user
-// namespaces have the overflow id, so it says nothing of who one is.
+// userOf returns the user with an id, by name if there is one. It refuses the overflow id, which all users of other
+// namespaces share.
 func userOf(uid, overflow uint32) (*Identity, *Refusal) {
-	if uid == overflow || uid == nobodyKnows {
+	if uid == overflow || uid == unknownUser {
 		return nil, errUnknownUser
 	}
 	name := UserName(strconv.FormatUint(uint64(uid), 10))
 	return &Identity{Principal: Principal{Kind: User, Name: name}}, nil
 }
 
-// UserName returns the name of the principal that a Unix user is, of whom the name or the
-// number is given: the name if there is one.
+// UserName returns the name of a Unix user's principal, given the user's name or number: the name if there is one.
 func UserName(given string) string {
 	if !isNumber(given) {
 		return given
 	}
-	if u, err := user.LookupId(given); err == nil && !isNumber(u.Username) { // that could be the id of another
+	if u, err := user.LookupId(given); err == nil && !isNumber(u.Username) { // a number could be the id of another user
 		return u.Username
 	}
 	return given
@@ -81,8 +80,7 @@ func UserName(given string) string {
 
 func isNumber(name string) bool { return name != "" && strings.Trim(name, "0123456789") == "" }
 
-// overflow returns the id that the kernel shows for users whom this user namespace does
-// not know.
+// overflow returns the id that the kernel shows for users outside this user namespace.
 var overflow = sync.OnceValue(func() uint32 {
 	text, _ := os.ReadFile("/proc/sys/kernel/overflowuid")
 	if id, err := strconv.ParseUint(strings.TrimSpace(string(text)), 10, 32); err == nil {

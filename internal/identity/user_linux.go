@@ -5,7 +5,7 @@ import (
 	"syscall"
 )
 
-// peerOf returns the id of the user who connected c, as it was then.
+// peerOf returns the id of the user who opened c, at that time.
 func peerOf(c *net.UnixConn) (uid uint32, ok bool, err error) {
 	raw, err := c.SyscallConn()
 	if err != nil {

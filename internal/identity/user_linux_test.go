@@ -66,7 +66,7 @@ func TestUsers(t *testing.T) {
 	if who, refusal := userOf(unnamed, 65534); refusal != nil || who.String() != "user:"+strconv.Itoa(unnamed) {
 		t.Errorf("got %v, %v", who, refusal)
 	}
-	for _, uid := range []uint32{65534, nobodyKnows} {
+	for _, uid := range []uint32{65534, unknownUser} {
 		if who, refusal := userOf(uid, 65534); who != nil || refusal == nil || refusal.Status != 403 {
 			t.Errorf("%d: got %v, %v", uid, who, refusal)
 		}

@@ -1,8 +1,7 @@
-// Package secretfile reads tokens and credentials that are in files of their own, and
-// reads them again when the files change: such values are rotated while a program runs.
+// Package secretfile reads tokens and credentials from files, and reads them again when the files change, because such
+// values are rotated while a program runs.
 //
-// A file that has become unreadable or empty is an error. Its old value is not used
-// again, since it may have been withdrawn.
+// A file that becomes unreadable or empty is an error. Its old value may have been withdrawn, so it is not used.
 package secretfile
 
 import (
@@ -17,11 +16,10 @@ import (
 	"time"
 )
 
-// maxSize bounds the bytes of a file that does not say another limit.
-const maxSize = 64 << 10
+const maxSize = 64 << 10 // default limit of a file
 
-// settled is how old the last change of a file must be when it is read. Clocks of file
-// systems are coarse, so a file that has just changed may change again and look the same.
+// settled is the age from which the time of a file's last change is trusted. Clocks of file systems are coarse: a file
+// that has just changed may change again and look the same.
 const settled = 2 * time.Second
 
 // A File is a value in a file. Path and MaxSize must not change after the first Read.
@@ -29,14 +27,13 @@ type File struct {
 	Path    string
 	MaxSize int // bytes; zero means 64 KiB
 
-	mu    sync.Mutex  // guards the fields below; held while the file is read, so that others wait for that
-	value string      // as read last
-	info  fs.FileInfo // of the file then; nil: read it again in any case
+	mu    sync.Mutex  // guards the fields below; held while the file is read
+	value string      // as last read
+	info  fs.FileInfo // of the file then; nil: read it again
 }
 
-// Read returns the value, without line ends behind it. It reads the file only if size
-// or time say that it has changed. The error does not name the file, and never has any
-// of its content.
+// Read returns the value without trailing line ends. It reads the file only if its size or time has changed. The error
+// does not name the file, and contains nothing of it.
 func (f *File) Read() (string, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -44,7 +41,7 @@ func (f *File) Read() (string, error) {
 	if err != nil {
 		return "", withoutPath(err)
 	}
-	if !info.Mode().IsRegular() { // a pipe would make everybody wait, and cannot be read again
+	if !info.Mode().IsRegular() { // a pipe would block, and cannot be read again
 		return "", errors.New("not a regular file")
 	}
 	if f.info != nil && same(f.info, info) {
@@ -62,7 +59,7 @@ func (f *File) Read() (string, error) {
 	return f.value, nil
 }
 
-// Forget makes the next Read read the file in any case: somebody refused the value.
+// Forget makes the next Read read the file, because somebody refused the value.
 func (f *File) Forget() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -93,10 +90,42 @@ func read(path string, maxSize int) (string, error) {
 	return value, nil
 }
 
-// withoutPath returns what went wrong with a file that the caller names anyway.
+// withoutPath returns a file's error without the path, which the caller adds.
 func withoutPath(err error) error {
 	if e, ok := errors.AsType[*fs.PathError](err); ok {
 		return e.Err
 	}
 	return err
+}
+
+// Token returns a function that returns the current bearer token in a file. It returns nil for no file. Errors name the
+// file.
+func Token(path string) func() (string, error) {
+	if path == "" {
+		return nil
+	}
+	f := &File{Path: path}
+	return func() (string, error) {
+		text, err := f.Read()
+		token := strings.TrimSpace(text)
+		switch {
+		case err != nil:
+		case token == "":
+			err = errors.New("is empty")
+		case strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }): // cannot be sent in a header
+			err = errors.New("must be one word of visible ASCII characters")
+		default:
+			return token, nil
+		}
+		return "", fmt.Errorf("%s: %w", path, err)
+	}
+}
+
+// ReadToken reads the bearer token in a file once; "" for no file.
+func ReadToken(path string) (string, error) {
+	read := Token(path)
+	if read == nil {
+		return "", nil
+	}
+	return read()
 }

@@ -1,5 +1,4 @@
-// Package timers holds what somebody has to do later, so that nothing of it is left when
-// they end.
+// Package timers runs functions later for one owner, and leaves none behind when the owner ends.
 package timers
 
 import (
@@ -7,24 +6,24 @@ import (
 	"time"
 )
 
-// A Set is what is to be done later. Nothing begins after End, and Wait waits for what has
-// begun. The zero value is ready to use.
+// A Set is a set of timers. No function starts after End, and Wait waits for those that have started. The zero value is
+// ready to use.
 type Set struct {
-	wg sync.WaitGroup // one for each that may still run
+	wg sync.WaitGroup // one for each timer whose function may still run
 
-	mu   sync.Mutex // held for moments only; may be taken with any other lock held
+	mu   sync.Mutex // held briefly; may be taken while any other lock is held
 	open map[*Timer]struct{}
 	over bool
 }
 
-// A Timer is something that will be done, once. A nil Timer is nothing.
+// A Timer runs a function once. A nil Timer does nothing.
 type Timer struct {
 	of *Set
 	t  *time.Timer
 }
 
-// After runs fn, d from now, unless it is stopped before. One that is stopped too late
-// still runs: fn must look whether it is wanted.
+// After runs fn after d, unless it is stopped before. If Stop comes too late fn still runs, so fn must check whether it
+// is still wanted.
 func (s *Set) After(d time.Duration, fn func()) *Timer {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -67,14 +66,14 @@ func (s *Set) stop(t *Timer) {
 	}
 }
 
-// Len returns how many have not begun.
+// Len returns the number of timers that have not fired.
 func (s *Set) Len() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.open)
 }
 
-// End stops all that have not fired, and lets no more begin.
+// End stops all timers that have not fired, and lets no more start.
 func (s *Set) End() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -84,5 +83,5 @@ func (s *Set) End() {
 	}
 }
 
-// Wait waits for those that fired before the End. No lock may be held that they take.
+// Wait waits for the functions that started before End. The caller must not hold a lock that they take.
 func (s *Set) Wait() { s.wg.Wait() }
