@@ -16,16 +16,15 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 	"github.com/mcp-proxy/mcp-proxy/internal/observe"
 	"github.com/mcp-proxy/mcp-proxy/upstream"
+	"github.com/mcp-proxy/mcp-proxy/upstream/eras"
 	"github.com/mcp-proxy/mcp-proxy/upstream/link"
-	"github.com/mcp-proxy/mcp-proxy/upstream/pool"
-	"github.com/mcp-proxy/mcp-proxy/upstream/translate"
 )
 
 // A hosting is the far half: the upstreams of a configuration, and the end of the
 // links that lead to them.
 type hosting struct {
 	host        *upstream.Host
-	bridge      *pool.Bridge
+	bridge      *eras.Bridge
 	server      *link.Server
 	log         *slog.Logger
 	prover      *prover
@@ -43,12 +42,6 @@ type hosting struct {
 	force  context.CancelFunc // called at the latest when all has stopped
 }
 
-// A bridge lets clients of one era use servers of the other.
-type bridge struct {
-	*pool.Bridge
-	*translate.Translator
-}
-
 // newHosting returns the host that cfg describes, whose proxy is in this process if it is
 // within. Its error is a [config.Problems].
 func newHosting(cfg *config.Config, o Options, within bool) (*hosting, error) {
@@ -61,8 +54,8 @@ func newHosting(cfg *config.Config, o Options, within bool) (*hosting, error) {
 		remotes:     make(map[string]*remoteServer),
 	}
 	h.proxies = linkedProxies{keptFor: 30 * time.Second, forget: h.forget}
-	h.bridge = &pool.Bridge{Open: h.host.Open, Relates: h.relates, Log: log}
-	h.host.Bridge = bridge{h.bridge, &translate.Translator{Open: h.host.Open, Log: log}}
+	h.bridge = &eras.Bridge{Open: h.host.Open, Relates: h.relates, Log: log}
+	h.host.Bridge = h.bridge
 	h.forced, h.force = context.WithCancel(context.Background())
 	h.required.host, h.required.forced = h.host, h.forced
 	h.server = &link.Server{Handle: h.attach, Known: h.host.Known, Linked: h.proxies.linked, Unlinked: h.proxies.unlinked, Log: log, Limits: limits, Trusted: within}

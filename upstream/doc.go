@@ -6,7 +6,7 @@
 //	  (Conn) ◄─ readServer ◄─ inFlight ◄─ └ a session that Dial begins
 //
 //	stream ───► ┐
-//	stream ───► ├ pool ──── Pipe ─► stream ─► server
+//	stream ───► ├ shared ── Pipe ─► stream ─► server
 //	stream ───► ┘
 //
 //	stream ───► Bridge ── Open ─► stream ─► server (of the other era)
@@ -26,7 +26,7 @@
 // server/discover. If the answer is the other era, the stream moves, with what the client
 // has sent (kept.go).
 //
-// Many streams have one server together if the upstream is shared (package pool).
+// Many streams have one server together if the upstream is shared (package shared).
 // Between them and the server stands one stream of that server's own, so that a shared
 // server starts, ends and fails as any other. In the modern era, which has no sessions,
 // all streams of a process or WebSocket have it together. It ends when it has been

@@ -11,7 +11,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 	"github.com/mcp-proxy/mcp-proxy/internal/observe"
-	"github.com/mcp-proxy/mcp-proxy/upstream/pool"
+	"github.com/mcp-proxy/mcp-proxy/upstream/shared"
 )
 
 // sharedKey is the key of a server that many streams share.
@@ -38,7 +38,7 @@ type Host struct {
 	wg       sync.WaitGroup // streams, probes of eras, and lines of failures
 	stopping context.Context
 	stop     context.CancelFunc // of stopping, by Stop
-	pool     pool.Shared        // servers that many streams share
+	servers  shared.Servers     // servers that many streams share
 	restarts restarts
 	failures failureLog
 
@@ -50,9 +50,9 @@ type Host struct {
 // init makes what the fields that configure the Host do not.
 func (h *Host) init() {
 	h.stopping, h.stop = context.WithCancel(context.Background())
-	h.pool.Log, h.pool.MaxMessage, h.pool.Ambiguous = h.Log, h.Limits.MaxMessage(), h.unattributed
+	h.servers.Log, h.servers.MaxMessage, h.servers.Ambiguous = h.Log, h.Limits.MaxMessage(), h.unattributed
 	if h.Hooks.Happened != nil {
-		h.pool.Slow = h.slow
+		h.servers.Slow = h.slow
 	}
 	h.restarts.hooks = &h.Hooks
 	h.failures.log, h.failures.wg, h.failures.hooks = h.logger(), &h.wg, &h.Hooks
@@ -81,7 +81,7 @@ func (h *Host) Replace(upstreams map[string]Upstream, changed []string) {
 			h.wg.Go(func() { s.end(jsonrpc.CauseChanged, nil) })
 		}
 	}
-	h.pool.End(changed, jsonrpc.CauseChanged)
+	h.servers.End(changed, jsonrpc.CauseChanged)
 	h.restarts.reset(changed)
 	h.failures.forget(changed)
 	for _, name := range changed {
@@ -222,7 +222,7 @@ func (h *Host) Modern(ctx context.Context, upstream string) (bool, error) {
 // kept if it does. told is false if it gave no answer that shows it.
 func (h *Host) probe(t target) (modern, told bool, err error) {
 	if t.up.Command != nil {
-		return h.pool.Try(h.shared(t))
+		return h.servers.Try(h.shared(t))
 	}
 	if h.stopping.Err() != nil {
 		return false, false, &jsonrpc.ClosedError{Cause: jsonrpc.CauseHostStopped, Err: errStops}
@@ -236,14 +236,14 @@ func (h *Host) probe(t target) (modern, told bool, err error) {
 // attachIn is Attach in an era that the upstream speaks, or that it is tried in.
 func (h *Host) attachIn(ctx context.Context, t target, id serverID, c jsonrpc.Conn) error {
 	if t.up.together(id.era) {
-		return h.pool.Attach(ctx, h.shared(t), id.era, mcp.HolderOf(id.key), id.session(), c)
+		return h.servers.Attach(ctx, h.shared(t), id.era, mcp.HolderOf(id.key), id.session(), c)
 	}
 	return h.attachAlone(ctx, attachment{target: t, id: id}, c)
 }
 
-// shared returns what the pool has to know of an upstream.
-func (h *Host) shared(t target) pool.Upstream {
-	return pool.Upstream{
+// shared returns what package shared has to know of an upstream.
+func (h *Host) shared(t target) shared.Upstream {
+	return shared.Upstream{
 		Name: t.name, Roots: t.up.Roots, Modern: t.up.only() == mcp.Modern, Misread: t.eras.misread,
 		Serve: func(ctx context.Context, era mcp.Era, c jsonrpc.Conn, onTrial func() bool) error {
 			return h.attachAlone(ctx, attachment{target: t, id: serverID{t.name, sharedKey, era}, trial: onTrial}, c)
@@ -316,7 +316,7 @@ func refuse(c jsonrpc.Conn, cause string, err error) error {
 // themselves when they are without any for a while.
 func (h *Host) EndIdle() {
 	h.once.Do(h.init)
-	h.pool.EndIdle()
+	h.servers.EndIdle()
 }
 
 // Status returns the servers that are in use or remembered, by upstream, key and era.
@@ -330,7 +330,7 @@ func (h *Host) Status() []Status {
 			all[i].Speaks = f.known()
 		}
 		if st.Key == sharedKey {
-			all[i].Unattributed = h.pool.Unattributed(st.Upstream, st.Era)
+			all[i].Unattributed = h.servers.Unattributed(st.Upstream, st.Era)
 		}
 	}
 	slices.SortFunc(all, func(a, b Status) int {
@@ -349,7 +349,7 @@ func (h *Host) Stop(ctx context.Context) {
 	h.stop()
 	h.mu.Unlock()
 	h.failures.flush()
-	h.pool.Stop(ctx)
+	h.servers.Stop(ctx)
 	h.wg.Wait()
 }
 

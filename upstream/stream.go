@@ -13,8 +13,8 @@ import (
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
-	"github.com/mcp-proxy/mcp-proxy/upstream/pool"
 	"github.com/mcp-proxy/mcp-proxy/upstream/process"
+	"github.com/mcp-proxy/mcp-proxy/upstream/shared"
 )
 
 // A target is what a stream is to be attached to.
@@ -390,7 +390,7 @@ func (s *stream) ending(cause string, err error) ending {
 	case errors.Is(err, mcp.ErrOtherEra): // a legacy server has refused initialize, a modern one was replaced
 		e.outcome, closed.Delivered = tried, s.inFlight.modern
 	case s.onTrial():
-		e.outcome, closed.Err = tried, pool.ErrTried
+		e.outcome, closed.Err = tried, shared.ErrTried
 	case start.answered:
 		e.outcome, e.ofMany = died, e.remote && !s.up.together(s.id.era)
 	default:

@@ -24,7 +24,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 	"github.com/mcp-proxy/mcp-proxy/proxy"
-	"github.com/mcp-proxy/mcp-proxy/upstream/pool"
+	"github.com/mcp-proxy/mcp-proxy/upstream/eras"
 )
 
 // A site is a whole proxy in this process, with real servers behind it and a
@@ -236,9 +236,9 @@ func (s *site) run(text string) {
 		t.Fatal(err)
 	}
 	s.proxy, s.cfg = p, cfg
-	s.hurry(*inside[*pool.Bridge](p, "host", "bridge"))
+	s.hurry(*inside[*eras.Bridge](p, "host", "bridge"))
 	if s.far != nil {
-		s.hurry(*inside[*pool.Bridge](s.far.host, "half", "bridge"))
+		s.hurry(*inside[*eras.Bridge](s.far.host, "half", "bridge"))
 	}
 	listener := httptest.NewServer(p.Handler())
 	s.url = listener.URL
@@ -276,7 +276,7 @@ func stopReserve(cfg *config.Config) time.Duration {
 }
 
 // hurry sets how long a bridge waits.
-func (s *site) hurry(b *pool.Bridge) { b.Idle, b.SuspendFor = s.layout.idle, s.layout.parkFor }
+func (s *site) hurry(b *eras.Bridge) { b.Idle, b.SuspendFor = s.layout.idle, s.layout.parkFor }
 
 func (s *site) record(upstream string) string { return filepath.Join(s.dir, "record-"+upstream) }
 

@@ -84,6 +84,9 @@ func NewError(id ID, err *Error) *Message {
 	return &Message{ID: id, Error: err.Raw()}
 }
 
+// Failure returns a response with err, whose id is still to be set.
+func Failure(err *Error) *Message { return &Message{Error: err.Raw()} }
+
 // IsRequest reports whether m asks for a response.
 func (m *Message) IsRequest() bool { return m.Method != "" && !m.ID.IsZero() }
 

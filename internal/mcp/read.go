@@ -169,3 +169,11 @@ func (n *Notes) Claim() (Meta, error) {
 	return Meta{Claimed: n.Has(Version), Version: version, Capabilities: n.Raw(Capabilities),
 		ClientInfo: n.Raw(ClientInfo), LogLevel: n.Raw(LogLevel)}, n.Err(InMeta, Version, Capabilities, ClientInfo, LogLevel)
 }
+
+// KeyOf returns the member of params that says what a message is about; false if it is no
+// string, or can be read in two ways.
+func KeyOf(m *jsonrpc.Message) (string, bool) {
+	notes := Read(m)
+	key, ok := notes.Text(Key)
+	return key, ok && notes.Err(Key) == nil
+}

@@ -1,6 +1,27 @@
 package peer
 
-import "github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+import (
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+)
+
+const (
+	// FadeFor is how long a call that is marked may take to end by itself. A cancellation
+	// besides has servers of the Python SDK (1.x) answer twice and die; it is sent all the
+	// same if the call has not ended then.
+	FadeFor = 30 * time.Second
+
+	// Lingering is how long the server may still speak of a call that was cancelled: it was
+	// about to when the cancellation reached it.
+	Lingering = time.Second
+)
+
+// Answers to requests of a server that no client gets or can answer.
+var (
+	ErrClientGone   = jsonrpc.ConnectionClosed(jsonrpc.CodeConnectionClosed, "", jsonrpc.CauseClientGone, jsonrpc.InFlight)
+	ErrUnattributed = &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "cannot attribute server request"}
+)
 
 // Servers of the commonest SDK answer a request twice, and die, when its handler is woken by
 // the error of its own question and cancelled besides. So each call gets one stimulus: a

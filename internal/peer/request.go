@@ -271,6 +271,16 @@ func (c *Call) answerRequest(answer *jsonrpc.Message, lost *Lost) {
 	c.For.Respond(&jsonrpc.Message{Result: answer.Result, Error: answer.Error, Extra: answer.Extra})
 }
 
+// RespondIfRoom is Respond from here to a server, unless that asks so much and reads so little
+// that there is no room.
+func (r *Request) RespondIfRoom(m *jsonrpc.Message) {
+	if r.p.Roomy(1) {
+		r.Respond(m)
+	} else if r.Take() {
+		r.Answer(nil)
+	}
+}
+
 // Forwarded returns the call that the request was forwarded as last; nil for none.
 func (r *Request) Forwarded() *Call {
 	r.p.mu.Lock()

@@ -1,0 +1,170 @@
+package mcp
+
+import (
+	"encoding/json"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+)
+
+// Subscriptions are the resources of a session that holders want to hear of. The server
+// has at most one subscription to each. What holders want is done one after the other, so
+// that the server's last word is the last one's. Guarded by the lock of its owner.
+type Subscriptions[H comparable] struct {
+	// Ask asks the server, and has answered called with its answer, with the lock held.
+	// Static.
+	Ask func(method string, params json.RawMessage, op Subscribing[H], answered func(answer *jsonrpc.Message))
+
+	byURI map[string]*subscription[H]
+	held  map[H]map[string]*subscription[H]
+}
+
+// A subscription is one resource.
+type subscription[H comparable] struct {
+	uri    string
+	on     bool // the server has it
+	by     map[H]struct{}
+	ops    []Subscribing[H] // that wait for their turn; the first is with the server if asking
+	asking bool
+}
+
+// A Subscribing is a subscription, or the opposite, that a holder wants.
+type Subscribing[H comparable] struct {
+	By     H
+	On     bool
+	Params json.RawMessage
+	Of     any // the request that it is for; nil for none
+
+	Wanted func() bool                   // it still is; nil: no holder does
+	Done   func(answer *jsonrpc.Message) // nil if it is not wanted any more
+}
+
+// Add does what a holder wants, when it is its turn.
+func (ss *Subscriptions[H]) Add(uri string, op Subscribing[H]) {
+	sub := ss.byURI[uri]
+	if sub == nil {
+		if ss.byURI == nil {
+			ss.byURI, ss.held = make(map[string]*subscription[H]), make(map[H]map[string]*subscription[H])
+		}
+		sub = &subscription[H]{uri: uri, by: make(map[H]struct{})}
+		ss.byURI[uri] = sub
+	}
+	sub.ops = append(sub.ops, op)
+	ss.next(sub)
+}
+
+// next does what can be done without the server, and asks it for the rest.
+func (ss *Subscriptions[H]) next(sub *subscription[H]) {
+	for !sub.asking && len(sub.ops) > 0 {
+		op := sub.ops[0]
+		switch {
+		case !op.Wanted():
+			op.Done(nil)
+		case sub.needsServer(op):
+			ss.askFor(sub, op)
+			return
+		default:
+			ss.hold(sub, op)
+			op.Done(&jsonrpc.Message{Result: json.RawMessage(`{}`)})
+		}
+		sub.ops = sub.ops[1:]
+	}
+	switch {
+	case sub.asking || len(sub.by) > 0:
+	case sub.on: // its holders have left
+		none := Subscribing[H]{
+			Params: jsonrpc.Set(nil, jsonrpc.Value{Key: "uri", Text: jsonrpc.Quote(sub.uri)}),
+			Wanted: func() bool { return false }, Done: func(*jsonrpc.Message) {},
+		}
+		sub.ops = []Subscribing[H]{none}
+		ss.askFor(sub, none)
+	default:
+		delete(ss.byURI, sub.uri)
+	}
+}
+
+// needsServer reports whether op changes what the server has.
+func (sub *subscription[H]) needsServer(op Subscribing[H]) bool {
+	if op.On {
+		return !sub.on
+	}
+	_, holds := sub.by[op.By]
+	return sub.on && (holds && len(sub.by) == 1 || len(sub.by) == 0)
+}
+
+func (ss *Subscriptions[H]) hold(sub *subscription[H], op Subscribing[H]) {
+	if !op.On {
+		ss.drop(sub, op.By)
+		return
+	}
+	if ss.held[op.By] == nil {
+		ss.held[op.By] = make(map[string]*subscription[H])
+	}
+	sub.by[op.By], ss.held[op.By][sub.uri] = struct{}{}, sub
+}
+
+func (ss *Subscriptions[H]) drop(sub *subscription[H], by H) {
+	delete(sub.by, by)
+	delete(ss.held[by], sub.uri)
+	if len(ss.held[by]) == 0 {
+		delete(ss.held, by)
+	}
+}
+
+func (ss *Subscriptions[H]) askFor(sub *subscription[H], op Subscribing[H]) {
+	method := MethodUnsubscribe
+	if op.On {
+		method = MethodSubscribe
+	}
+	sub.asking = true
+	ss.Ask(method, op.Params, op, func(answer *jsonrpc.Message) { ss.answered(sub, op.On, answer) })
+}
+
+// answered handles the server's answer to the first of sub.ops. A failed subscription
+// fails for all that waited behind it.
+func (ss *Subscriptions[H]) answered(sub *subscription[H], on bool, answer *jsonrpc.Message) {
+	sub.asking = false
+	failed := answer.Error != nil
+	sub.on = on && !failed // after a failed unsubscription nobody wants it either
+	for first := true; len(sub.ops) > 0 && (first || on && failed && sub.ops[0].On); first = false {
+		op := sub.ops[0]
+		sub.ops = sub.ops[1:]
+		if !op.Wanted() {
+			op.Done(nil)
+			continue
+		}
+		if !on || !failed {
+			ss.hold(sub, op)
+		}
+		op.Done(answer)
+	}
+	ss.next(sub)
+}
+
+// Release lets go of a resource that a holder has.
+func (ss *Subscriptions[H]) Release(by H, uri string) {
+	if sub := ss.byURI[uri]; sub != nil {
+		ss.drop(sub, by)
+		ss.next(sub)
+	}
+}
+
+// ReleaseAll lets go of all that a holder has. What is with the server is seen to when
+// that is answered.
+func (ss *Subscriptions[H]) ReleaseAll(by H) {
+	for uri := range ss.held[by] {
+		ss.Release(by, uri)
+	}
+}
+
+// Held returns how many resources a holder has, and whether uri is one of them.
+func (ss *Subscriptions[H]) Held(by H, uri string) (n int, has bool) {
+	return len(ss.held[by]), ss.held[by][uri] != nil
+}
+
+// Holders returns who wants to hear of a resource.
+func (ss *Subscriptions[H]) Holders(uri string) map[H]struct{} {
+	if sub := ss.byURI[uri]; sub != nil {
+		return sub.by
+	}
+	return nil
+}

@@ -1,0 +1,178 @@
+package eras
+
+import (
+	"context"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/internal/timers"
+)
+
+// A Bridge lets modern clients use upstreams that speak legacy, and keeps what they need
+// of these between their requests. Its exported fields must not change once it serves.
+type Bridge struct {
+	// Open returns a stream to an upstream, in an era that it speaks. It does not
+	// wait for the upstream to start; what goes wrong is the end of the stream, a
+	// [*jsonrpc.ClosedError]. An answer to initialize that is no result is followed by
+	// such an end. Whoever opens it closes it.
+	Open func(ctx context.Context, upstream, key string, era mcp.Era) jsonrpc.Conn
+
+	// Relates reports whether the Related of what a legacy upstream sends is
+	// certain, as it is over HTTP, and not a guess. Nil: of none.
+	Relates func(upstream string) bool
+
+	Idle       time.Duration // without use, of a session that is kept; zero means 5 min
+	SuspendFor time.Duration // for an answer to what a suspended call asks; zero means 10 min
+
+	Log *slog.Logger // nil discards
+
+	asking sync.Map   // upstream names: whose their requests are is not certain
+	timers timers.Set // all that accounts have to do later
+	wg     sync.WaitGroup
+
+	mu       sync.Mutex // guards the fields below, and account.uses
+	accounts map[accountID]*account
+	forced   context.Context // of all sessions; made with the first account
+	force    context.CancelFunc
+	stopped  bool
+}
+
+func (b *Bridge) logger() *slog.Logger {
+	if b.Log == nil {
+		return slog.New(slog.DiscardHandler)
+	}
+	return b.Log
+}
+
+func (b *Bridge) relates(upstream string) bool { return b.Relates != nil && b.Relates(upstream) }
+
+func (b *Bridge) idle() time.Duration       { return orElse(b.Idle, 5*time.Minute) }
+func (b *Bridge) suspendFor() time.Duration { return orElse(b.SuspendFor, 10*time.Minute) }
+
+func orElse(d, otherwise time.Duration) time.Duration {
+	if d <= 0 {
+		return otherwise
+	}
+	return d
+}
+
+// account returns the account of a key on an upstream, held; nil after Stop.
+func (b *Bridge) account(id accountID) *account {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.stopped {
+		return nil
+	}
+	if b.accounts == nil {
+		b.accounts = make(map[accountID]*account)
+		b.forced, b.force = context.WithCancel(context.Background())
+	}
+	a := b.accounts[id]
+	if a == nil {
+		a = newAccount(b, id)
+		b.accounts[id] = a
+	}
+	a.uses++
+	return a
+}
+
+// begin counts a session in, unless the Bridge has stopped.
+func (b *Bridge) begin() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.stopped {
+		return false
+	}
+	b.wg.Add(1)
+	return true
+}
+
+func (b *Bridge) isStopped() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.stopped
+}
+
+// each calls fn with all accounts, with the lock of each held.
+func (b *Bridge) each(fn func(a *account)) {
+	b.mu.Lock()
+	all := slices.Collect(maps.Values(b.accounts))
+	b.mu.Unlock()
+	for _, a := range all {
+		a.mu.Lock()
+		fn(a)
+		a.mu.Unlock()
+	}
+}
+
+// Stop ends what outlives the streams of modern clients: their listens with the
+// result of a graceful end, and the sessions by closing their
+// streams, so that each server ends as it wishes. When ctx is done it ends them by
+// force, also after it has returned: it does so when nothing is left here, and
+// servers may still take their leave, for which whoever opened the streams waits
+// (Host.Stop). Streams that are still served end on their own, and what they ask for
+// is refused.
+func (b *Bridge) Stop(ctx context.Context) {
+	b.mu.Lock()
+	b.stopped = true
+	force := b.force
+	b.mu.Unlock()
+	if force == nil {
+		return // nobody was ever here
+	}
+	context.AfterFunc(ctx, force) // of servers that still take their leave, too
+	b.timers.End()
+	b.each((*account).stopLocked)
+	b.wg.Wait()
+	b.timers.Wait()
+}
+
+// Forget ends all that is kept for the principals of a proxy, which is gone for good as
+// far as anybody can tell: nobody else has their keys.
+func (b *Bridge) Forget(proxy string) {
+	b.each(func(a *account) {
+		if a.holder.Proxy == proxy {
+			a.endAllLocked()
+		}
+	})
+}
+
+// Unattributed is told that an upstream whose one server is shared by all sessions asked
+// something that could belong to calls of more than one of them. Then a call ends that has
+// long waited for its client, the oldest of each key: one that nobody comes back to would
+// keep the server from asking anybody. It calls nothing of the host's, so that locks may be
+// held.
+func (b *Bridge) Unattributed(upstream string) {
+	b.each(func(a *account) {
+		if a.id.upstream == upstream {
+			a.giveUpOldestLocked((*suspension).isAtServer)
+		}
+	})
+}
+
+// Suspended returns how many calls legacy servers have not answered, but no client waits for
+// either: each was told to come back with what its server asks.
+func (b *Bridge) Suspended() (n int) {
+	for _, of := range b.SuspendedBy() {
+		n += of
+	}
+	return n
+}
+
+// SuspendedBy is Suspended for each upstream that has any.
+func (b *Bridge) SuspendedBy() map[string]int {
+	by := make(map[string]int)
+	b.each(func(a *account) {
+		for _, p := range a.suspensions {
+			if p.isAtServer() && p.call.state == suspended {
+				by[a.id.upstream]++
+			}
+		}
+	})
+	return by
+}

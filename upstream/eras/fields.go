@@ -1,0 +1,329 @@
+package eras
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"strconv"
+	"strings"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+)
+
+// What a modern result's resultType may be in the core protocol. None is the first.
+const (
+	resultComplete      = "complete"
+	resultInputRequired = "input_required"
+)
+
+var errNoObject = errors.New("not an object")
+
+// Values of _meta that belong to one hop, to be taken out.
+var reserved = []jsonrpc.Value{
+	{Key: mcp.KeyVersion}, {Key: mcp.KeyClientInfo}, {Key: mcp.KeyCapabilities},
+	{Key: mcp.KeyLogLevel}, {Key: mcp.KeySubscription}, {Key: mcp.KeyServerInfo},
+}
+
+// StripReserved returns params, or a result, without the keys of _meta that say
+// something about one hop alone. Nil stays nil.
+func StripReserved(object json.RawMessage) json.RawMessage {
+	if !hasMeta(object) {
+		return object
+	}
+	return mcp.SetMeta(object, reserved...)
+}
+
+func hasMeta(object json.RawMessage) bool { return MayHave(object, "_meta") }
+
+// MayHave reports whether object may have a member. Its key can be written with
+// escapes.
+func MayHave(object json.RawMessage, key string) bool {
+	return bytes.Contains(object, []byte(key)) || bytes.Contains(object, []byte(`\u`))
+}
+
+// A modernResult is a result of a modern server with what matters of it found, in one
+// pass over its bytes.
+type modernResult struct {
+	text json.RawMessage
+	kind string // resultType; absent means complete
+
+	resultType, ttl, scope, meta, content, structured jsonrpc.Span
+}
+
+// readModernResult reads a result. It is an error if its kind cannot be told for
+// certain.
+func readModernResult(text json.RawMessage) (modernResult, error) {
+	r := modernResult{text: text, kind: resultComplete}
+	if len(text) == 0 || text[0] != '{' {
+		return r, errNoObject
+	}
+	var at [6]jsonrpc.Span
+	if err := jsonrpc.Find(text, jsonrpc.Span{}, at[:], "resultType", "ttlMs", "cacheScope", "_meta", "content", "structuredContent"); err != nil {
+		return r, err
+	}
+	r.resultType, r.ttl, r.scope, r.meta, r.content, r.structured = at[0], at[1], at[2], at[3], at[4], at[5]
+	if r.resultType.IsZero() {
+		return r, nil
+	}
+	var ok bool
+	if r.kind, ok = jsonrpc.Unquote(r.resultType.Of(text)); !ok {
+		return r, errors.New("resultType is not a string")
+	}
+	return r, nil
+}
+
+// toLegacy returns a complete result as a legacy client of a version knows it. What
+// the client would refuse, and with it the whole result, is made text or left out.
+func (r modernResult) toLegacy(method, version string) json.RawMessage {
+	edits := []memberEdit{{r.resultType, nil}}
+	if mcp.MethodOf(method).Cacheable {
+		edits = append(edits, memberEdit{r.ttl, nil}, memberEdit{r.scope, nil})
+	}
+	if !r.meta.IsZero() {
+		edits = append(edits, memberEdit{r.meta, orNil(jsonrpc.Set(r.meta.Of(r.text), reserved...))})
+	}
+	switch method {
+	case mcp.MethodToolsCall:
+		edits = append(edits, r.legacyContent(version)...)
+	case mcp.MethodToolsList:
+		edits = append(edits, r.each("tools", legacyTool))
+	case mcp.MethodPromptsGet:
+		if version < linksSince {
+			edits = append(edits, r.each("messages", func(m json.RawMessage) json.RawMessage { return legacyMessage(version, m) }))
+		}
+	}
+	return edited(r.text, edits...)
+}
+
+// each is the edit that makes of each element of an Array what fn makes of it.
+func (r modernResult) each(key string, fn func(json.RawMessage) json.RawMessage) memberEdit {
+	var at [1]jsonrpc.Span
+	if jsonrpc.Find(r.text, jsonrpc.Span{}, at[:], key) != nil {
+		return memberEdit{}
+	}
+	return memberEdit{at[0], changed(at[0].Of(r.text), fn)}
+}
+
+// Versions that brought types of content.
+const (
+	audioSince = "2025-03-26"
+	linksSince = "2025-06-18"
+)
+
+// orNil makes an object without members nil, which takes it out.
+func orNil(object json.RawMessage) json.RawMessage {
+	if string(object) == "{}" {
+		return nil
+	}
+	return object
+}
+
+// legacyContent returns what changes in the result of a tool. structuredContent was
+// an object before 2026-07-28. If no content says what it said, a text does.
+func (r modernResult) legacyContent(version string) []memberEdit {
+	var edits []memberEdit
+	content := r.content.Of(r.text)
+	if version < linksSince {
+		blocks := changed(content, func(b json.RawMessage) json.RawMessage { return legacyBlock(version, b) })
+		edits = append(edits, memberEdit{r.content, blocks})
+	}
+	if r.structured.IsZero() || r.text[r.structured.Start] == '{' {
+		return edits
+	}
+	if isEmptyArray(content) {
+		edits = []memberEdit{{r.content, Array(textBlock(string(r.structured.Of(r.text))))}}
+	}
+	return append(edits, memberEdit{r.structured, nil})
+}
+
+func isEmptyArray(text json.RawMessage) bool {
+	return text != nil && text[0] == '[' && len(bytes.TrimSpace(text[1:len(text)-1])) == 0
+}
+
+// legacyTool returns a tool without an outputSchema that is not of objects: a
+// client that validates lists would refuse the list for that one tool.
+func legacyTool(tool json.RawMessage) json.RawMessage {
+	schema, err := jsonrpc.Member(tool, "outputSchema")
+	if err != nil || schema == nil {
+		return tool
+	}
+	if kind, _ := jsonrpc.Member(schema, "type"); string(kind) == `"object"` {
+		return tool
+	}
+	return jsonrpc.Set(tool, jsonrpc.Value{Key: "outputSchema"})
+}
+
+// legacyMessage returns a message of a prompt with its content as text if that is
+// newer than version.
+func legacyMessage(version string, message json.RawMessage) json.RawMessage {
+	var at [1]jsonrpc.Span
+	if jsonrpc.Find(message, jsonrpc.Span{}, at[:], "content") != nil || at[0].IsZero() {
+		return message
+	}
+	return edited(message, memberEdit{at[0], legacyBlock(version, at[0].Of(message))})
+}
+
+// legacyBlock returns a content block as text if its type is newer than version.
+func legacyBlock(version string, block json.RawMessage) json.RawMessage {
+	var at [2]jsonrpc.Span
+	if jsonrpc.Find(block, jsonrpc.Span{}, at[:], "type", "uri") != nil {
+		return block
+	}
+	switch kind, _ := jsonrpc.Unquote(at[0].Of(block)); {
+	case kind == "resource_link" && version < linksSince:
+		uri, _ := jsonrpc.Unquote(at[1].Of(block))
+		return textBlock("Resource: " + uri)
+	case kind == "audio" && version < audioSince:
+		return textBlock("(audio omitted)")
+	}
+	return block
+}
+
+func textBlock(text string) json.RawMessage {
+	return append(append([]byte(`{"type":"text","text":`), jsonrpc.Quote(text)...), '}')
+}
+
+// changed returns an Array with what fn makes of each element. What is no Array stays
+// as it is.
+func changed(list json.RawMessage, fn func(json.RawMessage) json.RawMessage) json.RawMessage {
+	elements, err := jsonrpc.Elements(list)
+	if err != nil {
+		return list
+	}
+	for i, e := range elements {
+		elements[i] = fn(e)
+	}
+	return Array(elements...)
+}
+
+func Array(elements ...json.RawMessage) json.RawMessage {
+	out := []byte{'['}
+	for i, e := range elements {
+		if i > 0 {
+			out = append(out, ',')
+		}
+		out = append(out, e...)
+	}
+	return append(out, ']')
+}
+
+// ToModernResult returns a legacy result as a complete modern one. Nothing is said
+// of how long it stays true, so that nobody keeps it. serverInfo may be nil.
+func ToModernResult(method string, result, serverInfo json.RawMessage) json.RawMessage {
+	values := []jsonrpc.Value{{Key: "resultType", Text: jsonrpc.Quote(resultComplete)}}
+	if mcp.MethodOf(method).Cacheable {
+		values = append(values, jsonrpc.Value{Key: "ttlMs", Text: []byte(`0`)},
+			jsonrpc.Value{Key: "cacheScope", Text: []byte(`"private"`)})
+	}
+	meta, _ := jsonrpc.Member(result, "_meta")
+	if meta != nil {
+		meta = jsonrpc.Set(meta, reserved...)
+	}
+	if serverInfo != nil {
+		meta = jsonrpc.Set(meta, jsonrpc.Value{Key: mcp.KeyServerInfo, Text: serverInfo})
+	}
+	return jsonrpc.Set(result, append(values, jsonrpc.Value{Key: "_meta", Text: orNil(meta)})...)
+}
+
+// toLegacyError returns an error of a modern server as a legacy client knows it: a
+// resource that is not there has a code of its own, and codes that mean something in
+// the modern era alone are internal errors, with their message and data.
+func toLegacyError(method string, text json.RawMessage) json.RawMessage {
+	e, ok := ReadError(text)
+	switch {
+	case !ok:
+	case e.Code == jsonrpc.CodeInvalidParams && method == mcp.MethodResourcesRead && e.saysNotFound():
+		return e.withCode(jsonrpc.CodeResourceNotFound)
+	case e.Code == mcp.CodeHeaderMismatch, e.Code == mcp.CodeMissingCapability, e.Code == mcp.CodeUnsupportedVersion:
+		return e.withCode(jsonrpc.CodeInternalError)
+	}
+	return text
+}
+
+// ToModernError returns an error of a legacy server as a modern client knows it. A
+// code that has a meaning in the modern era alone is an internal error: a client
+// would begin to negotiate. Only a missing capability that is named means the same to
+// whoever writes it.
+func ToModernError(text json.RawMessage) json.RawMessage {
+	e, ok := ReadError(text)
+	switch {
+	case !ok:
+	case e.Code == jsonrpc.CodeResourceNotFound:
+		return e.withCode(jsonrpc.CodeInvalidParams)
+	case e.Code == mcp.CodeMissingCapability && e.namesCapability():
+	case e.Code == mcp.CodeHeaderMismatch, e.Code == mcp.CodeMissingCapability,
+		e.Code == mcp.CodeUnsupportedVersion, e.Code == mcp.CodeURLElicitation:
+		return e.withCode(jsonrpc.CodeInternalError)
+	}
+	return text
+}
+
+// A WireError is an error object with the code read.
+type WireError struct {
+	Text          json.RawMessage
+	Code          int
+	at            jsonrpc.Span // of the code
+	Message, Data json.RawMessage
+}
+
+func ReadError(text json.RawMessage) (WireError, bool) {
+	var at [3]jsonrpc.Span
+	if jsonrpc.Find(text, jsonrpc.Span{}, at[:], "code", "message", "data") != nil {
+		return WireError{}, false
+	}
+	code, err := strconv.Atoi(string(at[0].Of(text)))
+	return WireError{text, code, at[0], at[1].Of(text), at[2].Of(text)}, err == nil
+}
+
+func (e WireError) withCode(code int) json.RawMessage {
+	return jsonrpc.Replace(e.Text, jsonrpc.Edit{Span: e.at, With: strconv.AppendInt(nil, int64(code), 10)})
+}
+
+// namesCapability reports whether the data is what -32021 demands (2026-07-28
+// schema, MissingRequiredClientCapabilityError).
+func (e WireError) namesCapability() bool {
+	required, err := jsonrpc.Member(e.Data, "requiredCapabilities")
+	return err == nil && required != nil && required[0] == '{'
+}
+
+// saysNotFound reports whether invalid params of resources/read are about a resource
+// that does not exist, which only words can tell (2026-07-28 server/resources).
+func (e WireError) saysNotFound() bool {
+	message, _ := jsonrpc.Unquote(e.Message)
+	words := strings.ToLower(message + string(e.Data))
+	return strings.Contains(words, "not found") || strings.Contains(words, "not_found")
+}
+
+// notTheFirst returns an error that answers a call which was sent before. If it says
+// that the request was not sent, the client must not take that for the whole call: what
+// came before may have had effects.
+func notTheFirst(text json.RawMessage) json.RawMessage {
+	var data [1]jsonrpc.Span
+	var at [2]jsonrpc.Span
+	if jsonrpc.Find(text, jsonrpc.Span{}, data[:], "data") != nil || data[0].IsZero() ||
+		jsonrpc.Find(text, data[0], at[:], "phase", "retryable") != nil || string(at[0].Of(text)) != `"`+string(jsonrpc.NotSent)+`"` {
+		return text
+	}
+	return jsonrpc.Replace(text, jsonrpc.Edit{Span: at[0], With: jsonrpc.Quote(string(jsonrpc.InFlight))},
+		jsonrpc.Edit{Span: at[1], With: []byte(`false`)})
+}
+
+// Capabilities returns capabilities, of a client or a server, as the other
+// era knows them. Tasks are different protocols in the two eras and stay behind.
+// Everything else has the same name and place in both; that goes for extensions, too:
+// the legacy versions let anybody add capabilities, and MCP Apps
+// (io.modelcontextprotocol/ui) is negotiated there with 2025-11-25.
+func Capabilities(capabilities json.RawMessage) json.RawMessage {
+	extensions, _ := jsonrpc.Member(capabilities, "extensions")
+	if extensions != nil {
+		extensions = orNil(jsonrpc.Set(extensions, jsonrpc.Value{Key: mcp.ExtensionTasks}))
+	}
+	return jsonrpc.Set(capabilities, jsonrpc.Value{Key: "tasks"}, jsonrpc.Value{Key: "extensions", Text: extensions})
+}
+
+// AbilitiesOf reads what a client can be asked: nothing, if that is ambiguous.
+func AbilitiesOf(capabilities json.RawMessage) mcp.Abilities {
+	can, _ := mcp.ReadAbilities(capabilities)
+	return can
+}

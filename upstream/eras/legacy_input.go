@@ -1,0 +1,252 @@
+package eras
+
+import (
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/internal/peer"
+)
+
+const (
+	// maxRetries bounds how often a call is sent again with what its upstream asked
+	// for.
+	maxRetries = 8
+
+	// maxEmpty is how many results in a row may ask for nothing but another try,
+	// and firstPause what passes before the first of these, doubled each time. A
+	// server that sheds load is given up after that.
+	maxEmpty   = 3
+	firstPause = 250 * time.Millisecond
+
+	// maxAsked bounds what one result may ask for, and maxOpenQuestions what the
+	// client is asked at a time. More is the failure of the call.
+	maxAsked         = 64
+	maxOpenQuestions = 1024
+
+	// maxState bounds the requestState that is kept until the client has answered. The
+	// state of a modern client is passed on, and has no such bound.
+	maxState = 64 << 10
+)
+
+// Failures of a call that needs input, as the model or the user reads them.
+const (
+	failUnusable   = "the server asked for input in a way that cannot be used"
+	failUndeclared = "the server asked for input that this client cannot give"
+	failTooMany    = "the server asked for too much input"
+	failRounds     = "the server asked for input too many times"
+	failClient     = "the input that the server asked for could not be obtained"
+	failBusy       = "the server is busy"
+)
+
+// A round is what a call's upstream asked for in one result.
+type round struct {
+	state     json.RawMessage // requestState as it stands there; nil if absent
+	keys      []string
+	answers   []json.RawMessage // by key; nil while the client thinks
+	questions []*peer.Call      // to the client
+	missing   int               // answers
+}
+
+// An inputNeeded is a result that asks for input.
+type inputNeeded struct {
+	state json.RawMessage // nil if absent or null
+	asks  []inputRequest
+}
+
+type inputRequest struct {
+	key    string
+	method string
+	params json.RawMessage // nil if absent
+	url    bool            // an elicitation in URL mode
+}
+
+// readInput reads a result that asks for input.
+func readInput(result json.RawMessage) (inputNeeded, error) {
+	var at [2]jsonrpc.Span
+	if err := jsonrpc.Find(result, jsonrpc.Span{}, at[:], "inputRequests", "requestState"); err != nil {
+		return inputNeeded{}, err
+	}
+	requests, in := orAbsent(at[0].Of(result)), inputNeeded{state: orAbsent(at[1].Of(result))}
+	if requests == nil && in.state == nil || in.state != nil && in.state[0] != '"' {
+		return in, errors.New("no input requests and no state")
+	}
+	if requests == nil {
+		return in, nil
+	}
+	var bad error
+	err := jsonrpc.Each(requests, func(key string, value json.RawMessage) {
+		ask, err := readInputRequest(key, value)
+		in.asks = append(in.asks, ask)
+		bad = errors.Join(bad, err)
+	})
+	return in, errors.Join(err, bad)
+}
+
+func readInputRequest(key string, value json.RawMessage) (inputRequest, error) {
+	var at [2]jsonrpc.Span
+	if err := jsonrpc.Find(value, jsonrpc.Span{}, at[:], "method", "params"); err != nil {
+		return inputRequest{}, err
+	}
+	method, _ := jsonrpc.Unquote(at[0].Of(value))
+	ask := inputRequest{key: key, method: method, params: at[1].Of(value)}
+	mode, err := jsonrpc.Member(ask.params, "mode")
+	ask.url = method == mcp.MethodElicit && string(mode) == `"url"`
+	return ask, err
+}
+
+// isOf reports whether a client can be asked that.
+func (ask inputRequest) isOf(can mcp.Abilities) bool {
+	switch ask.method {
+	case mcp.MethodElicit, mcp.MethodSample, mcp.MethodRootsList:
+		return can.Refuses(ask.method, ask.params) == nil
+	}
+	return false
+}
+
+// inputRequired handles a result that asks for input: the client is asked, or the
+// call is sent again after a while, or it fails before anything is asked.
+func (l *legacy) inputRequired(c *legacyCall, result json.RawMessage) {
+	in, err := readInput(result)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !c.Open() || l.ended {
+		return
+	}
+	reason := l.refusalLocked(c, in)
+	if err != nil {
+		reason = failUnusable
+	}
+	switch {
+	case reason != "":
+		l.inputFailedLocked(c, reason)
+	case len(in.asks) == 0:
+		l.pauseLocked(c, in.state)
+	default:
+		l.askClientLocked(c, in)
+	}
+}
+
+// refusalLocked returns why the client is not asked, "" if it is.
+func (l *legacy) refusalLocked(c *legacyCall, in inputNeeded) string {
+	keys := make(map[string]bool, len(in.asks))
+	for _, ask := range in.asks {
+		switch {
+		case keys[ask.key]:
+			return failUnusable
+		case !ask.isOf(l.hello.can):
+			return failUndeclared
+		}
+		keys[ask.key] = true
+	}
+	open, _ := l.client.Open()
+	switch {
+	case c.rounds >= maxRetries:
+		return failRounds
+	case len(in.asks) > maxAsked, len(in.state) > maxState, open+len(in.asks) > maxOpenQuestions:
+		return failTooMany
+	}
+	return ""
+}
+
+// inputFailedLocked settles a call as what it is called: the model can react to the
+// result of a tool, and nobody to that of anything else.
+func (l *legacy) inputFailedLocked(c *legacyCall, reason string) {
+	l.withdrawLocked(c, reason)
+	if c.Method != mcp.MethodToolsCall {
+		c.Fail(&jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "Internal error: " + reason})
+		return
+	}
+	result := jsonrpc.Set(nil,
+		jsonrpc.Value{Key: "content", Text: Array(textBlock("Error: " + reason))},
+		jsonrpc.Value{Key: "isError", Text: []byte(`true`)})
+	l.settleLocked(c, &jsonrpc.Message{Result: result})
+}
+
+// pauseLocked sends a call again later whose upstream asks for nothing else.
+func (l *legacy) pauseLocked(c *legacyCall, state json.RawMessage) {
+	if c.empty++; c.empty >= maxEmpty {
+		l.inputFailedLocked(c, failBusy)
+		return
+	}
+	c.pause = l.afterLocked(firstPause<<(c.empty-1), func() {
+		if c.Open() {
+			l.retryLocked(c, nil, state)
+		}
+	})
+}
+
+// askClientLocked asks the client for everything at once. What is asked is passed on
+// as it is; an elicitation by URL had an id before 2026-07-28.
+func (l *legacy) askClientLocked(c *legacyCall, in inputNeeded) {
+	c.empty = 0
+	c.round = &round{state: in.state, answers: make([]json.RawMessage, len(in.asks)), missing: len(in.asks)}
+	for i, ask := range in.asks {
+		params := ask.params
+		if ask.url {
+			params = jsonrpc.Set(params, jsonrpc.Value{Key: "elicitationId", Text: jsonrpc.Quote(rand.Text())})
+		}
+		q := l.client.NewCall(ask.method)
+		q.Related = c.ID
+		q.Done = func(answer *jsonrpc.Message, lost *peer.Lost) {
+			if lost == nil {
+				l.answeredByClient(c, i, answer)
+			}
+		}
+		c.round.keys = append(c.round.keys, ask.key)
+		c.round.questions = append(c.round.questions, q)
+		_ = q.Send(&jsonrpc.Message{Params: params, Related: c.ID})
+	}
+}
+
+// answeredByClient handles the answer to a question. The last one of a round sends
+// the call again; an error fails it, and nothing else is waited for. That the user
+// declines is an answer.
+func (l *legacy) answeredByClient(c *legacyCall, i int, m *jsonrpc.Message) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	r := c.round
+	if r == nil || l.ended { // the call was cancelled meanwhile
+		return
+	}
+	if m.Error != nil || m.Result[0] != '{' {
+		l.inputFailedLocked(c, failClient)
+		return
+	}
+	r.answers[i] = m.Result
+	if r.missing--; r.missing == 0 {
+		l.retryLocked(c, r.responses(), r.state)
+	}
+}
+
+// responses returns the inputResponses that answer a round.
+func (r *round) responses() json.RawMessage {
+	values := make([]jsonrpc.Value, len(r.keys))
+	for i, key := range r.keys {
+		values[i] = jsonrpc.Value{Key: key, Text: r.answers[i]}
+	}
+	return jsonrpc.Set(nil, values...)
+}
+
+// retryLocked sends a call again, with what its upstream asked for last: answers and
+// state replace those of earlier rounds (2026-07-28 basic/patterns/mrtr).
+func (l *legacy) retryLocked(c *legacyCall, responses, state json.RawMessage) {
+	c.round = nil
+	c.rounds++
+	l.sendLocked(c, jsonrpc.Set(c.params,
+		jsonrpc.Value{Key: "inputResponses", Text: responses}, jsonrpc.Value{Key: "requestState", Text: state}))
+}
+
+// withdrawLocked takes back what the client is asked for a call.
+func (l *legacy) withdrawLocked(c *legacyCall, reason string) {
+	if c.round == nil {
+		return
+	}
+	for _, q := range c.round.questions {
+		q.Cancel(reason)
+	}
+	c.round = nil
+}

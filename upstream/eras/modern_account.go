@@ -1,0 +1,232 @@
+package eras
+
+import (
+	"encoding/json"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/internal/peer"
+	"github.com/mcp-proxy/mcp-proxy/internal/timers"
+)
+
+const (
+	maxSessions = 32       // of one key on one upstream; beyond, the one longest idle makes room, or see minSuspended
+	maxSpelled  = 64       // ways to write capabilities that are remembered
+	maxKept     = 64 << 20 // bytes of answers to suspended calls of one key on one upstream; beyond, errors take their place
+
+	// returnFor is how long the sessions of one connection, and what is suspended there,
+	// wait for it when its stream ended on this side.
+	returnFor = 30 * time.Second
+
+	// minSuspended is how long a call is surely suspended. It is far more than a program takes
+	// to answer, and time for a user to read a form. After it a call may still be suspended for
+	// SuspendFor, but not when others need what it holds: clients that closed a dialog
+	// never come back, and nobody can tell them from those that think. Then the oldest ends as
+	// if its time were over.
+	minSuspended = 30 * time.Second
+)
+
+type accountID struct{ upstream, key string }
+
+// An account is what one key has on one upstream: its sessions, the calls in them,
+// and the streams of its clients. It is there as long as one of these is.
+type account struct {
+	// Static after construction.
+	b      *Bridge
+	id     accountID
+	holder mcp.Holder // of the key
+
+	uses int // guarded by Bridge.mu
+
+	mu          sync.Mutex // guards the fields below, and those of everything in them
+	streams     map[*modernClient]struct{}
+	groups      map[string]*group           // by their capabilities
+	spelled     map[string]*group           // by capabilities as requests write them
+	sessions    [maxSessions]*legacySession // by number
+	suspensions map[string]*suspension      // by requestState
+	answers     storedAnswers
+	kept        int // bytes of answers to suspended calls
+
+	left time.Time     // when the last stream was lost: see leftLocked
+	gone *timers.Timer // since then
+}
+
+func newAccount(b *Bridge, id accountID) *account {
+	return &account{b: b, id: id, holder: mcp.HolderOf(id.key),
+		streams: make(map[*modernClient]struct{}), groups: make(map[string]*group),
+		spelled: make(map[string]*group), suspensions: make(map[string]*suspension)}
+}
+
+// hold counts one more use of a, by somebody who is kept by a itself.
+func (a *account) hold() {
+	a.b.mu.Lock()
+	defer a.b.mu.Unlock()
+	a.uses++
+}
+
+// release ends a use. An account without any is forgotten.
+func (a *account) release() {
+	a.b.mu.Lock()
+	defer a.b.mu.Unlock()
+	if a.uses--; a.uses == 0 {
+		delete(a.b.accounts, a.id)
+	}
+}
+
+// locked runs fn with a's lock held.
+func (a *account) locked(fn func()) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	fn()
+}
+
+// after runs fn with a's lock held, d from now, unless it is stopped or the Bridge stops
+// before. One that is stopped too late still runs: fn must look whether it is wanted.
+func (a *account) after(d time.Duration, fn func()) *timers.Timer {
+	return a.b.timers.After(d, func() { a.locked(fn) })
+}
+
+// stopLocked ends everything of a but its streams.
+func (a *account) stopLocked() {
+	for s := range a.streams {
+		for l := range s.listens {
+			l.finish()
+		}
+	}
+	for _, l := range a.sessions {
+		if l != nil {
+			l.end(&jsonrpc.ClosedError{Cause: jsonrpc.CauseHostStopped, Delivered: true})
+		}
+	}
+	for _, p := range a.suspensions { // of sessions that had ended
+		p.forget()
+	}
+}
+
+// endAllLocked ends what is suspended and then the sessions, as their servers wish.
+func (a *account) endAllLocked() {
+	for _, p := range a.suspensions {
+		p.end(peer.ErrClientGone)
+	}
+	for _, l := range a.sessions {
+		if l != nil {
+			l.end(nil)
+		}
+	}
+}
+
+// leftLocked handles that a stream of the account has ended. With the last one of one
+// connection goes all that it had, also when the link was lost; that of a principal is
+// there for when it comes back, or until Forget.
+func (a *account) leftLocked(end error) {
+	switch {
+	case len(a.streams) > 0 || a.holder.Principal:
+		return
+	case !mayReturn(end):
+		a.endAllLocked()
+		return
+	}
+	a.left = time.Now()
+	a.gone.Stop()
+	a.gone = a.after(returnFor, func() {
+		if len(a.streams) == 0 && time.Since(a.left) >= returnFor {
+			a.endAllLocked()
+		}
+	})
+}
+
+// mayReturn reports whether a client whose stream has ended may still be there, and
+// come back under the same key: it did not close the stream.
+func mayReturn(end error) bool {
+	closed, ok := errors.AsType[*jsonrpc.ClosedError](end)
+	return ok && (closed.Class() == jsonrpc.ClassClientSlow || errors.Is(closed, mcp.ErrOtherEra))
+}
+
+// groupLocked returns the group for the capabilities of a request, as it writes
+// them.
+func (a *account) groupLocked(capabilities json.RawMessage) *group {
+	if g := a.spelled[string(capabilities)]; g != nil {
+		return g
+	}
+	text := canonical(Capabilities(capabilities))
+	g := a.groups[string(text)]
+	if g == nil {
+		g = &group{a: a, text: text, can: AbilitiesOf(text), listens: make(map[*modernListen]struct{})}
+		a.groups[string(text)] = g
+	}
+	if len(a.spelled) >= maxSpelled {
+		clear(a.spelled)
+	}
+	a.spelled[string(capabilities)] = g
+	return g
+}
+
+// numberLocked returns the number for one more session; false if there is no room for it.
+func (a *account) numberLocked() (number int, ok bool) {
+	if number = slices.Index(a.sessions[:], nil); number >= 0 {
+		return number, true
+	}
+	spare := a.spareLocked()
+	if spare == nil {
+		return 0, false
+	}
+	spare.endSuspended()
+	spare.end(nil)
+	return spare.number, a.sessions[spare.number] == nil
+}
+
+// spareLocked returns a session that others can do without: the longest idle, or else one
+// that has been suspended for long enough; nil for none.
+func (a *account) spareLocked() *legacySession {
+	if idle := a.longestIdleLocked(); idle != nil {
+		return idle
+	}
+	var spare *legacySession
+	var since time.Time
+	for _, g := range a.groups {
+		l, at := g.longestSuspended()
+		if l != nil && time.Since(at) >= minSuspended && l.onlyWorks() && (spare == nil || at.Before(since)) {
+			spare, since = l, at
+		}
+	}
+	return spare
+}
+
+// longestIdleLocked returns the session without use for the longest time, nil if all
+// are in use.
+func (a *account) longestIdleLocked() (idle *legacySession) {
+	for _, l := range a.sessions {
+		if l != nil && !l.busy() && (idle == nil || l.used.Before(idle.used)) {
+			idle = l
+		}
+	}
+	return idle
+}
+
+// giveUpOldestLocked ends the oldest of some suspended calls, if it is old enough. It
+// reports whether there was one.
+func (a *account) giveUpOldestLocked(some func(*suspension) bool) bool {
+	var oldest *suspension
+	for _, p := range a.suspensions {
+		inUse := p.call != nil && p.call.state != suspended
+		if !inUse && time.Since(p.since) >= minSuspended && (oldest == nil || p.since.Before(oldest.since)) && some(p) {
+			oldest = p
+		}
+	}
+	if oldest != nil {
+		oldest.giveUp()
+	}
+	return oldest != nil
+}
+
+// refusal is what is said when there is no room for one more session.
+func (a *account) refusal() *jsonrpc.Message {
+	if a.b.isStopped() {
+		return jsonrpc.Failure(jsonrpc.ConnectionClosed(jsonrpc.CodeInternalError, a.id.upstream, jsonrpc.CauseHostStopped, jsonrpc.NotSent))
+	}
+	return jsonrpc.Failure(jsonrpc.Overloaded(a.id.upstream))
+}

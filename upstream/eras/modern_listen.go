@@ -1,0 +1,288 @@
+package eras
+
+import (
+	"encoding/json"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/internal/peer"
+	"github.com/mcp-proxy/mcp-proxy/internal/timers"
+)
+
+const (
+	maxListens = 256  // of one stream; beyond, they are refused
+	maxWatched = 1024 // URIs of one listen; one with more is refused
+	maxPending = 1024 // resources that were updated and not told of; beyond, see hearUpdate
+
+	noticeFor  = 20 * time.Millisecond // the same of several sessions is told once
+	firstRetry = 500 * time.Millisecond
+	lastRetry  = 30 * time.Second
+
+	// ackWithin is when a listen is acknowledged, since it came, whatever the server
+	// says of some URIs: the proxy waits for 500 ms, and would tell of none.
+	ackWithin = 400 * time.Millisecond
+)
+
+// A modernListen is a subscriptions/listen of a client. It hears from one session of its
+// key, and from a new one when that is lost. Its methods are called with account.mu held.
+type modernListen struct {
+	// Static after construction.
+	s          *modernClient
+	r          *peer.Request
+	came       time.Time
+	g          *group
+	clientInfo json.RawMessage
+	wants      Offers   // subscribe is not used
+	uris       []string // each once
+
+	session  *legacySession  // nil while it has none
+	asking   map[string]bool // URIs whose subscription is not answered
+	honoured map[string]bool // URIs
+	kinds    Offers          // acknowledged
+	acked    bool
+	ended    bool
+	retries  backoff.ExponentialBackOff // between tries to have a session
+	timer    *timers.Timer              // until the ack, or until the next try
+	pending  []*jsonrpc.Message         // what to tell, in order, each thing once
+	places   map[string]int             // in pending, by the method or the URI that was updated; nil for none
+	flush    *timers.Timer              // of pending
+}
+
+// listen begins a listen.
+func (s *modernClient) listen(r *peer.Request, said Request) {
+	wants, uris, err := readFilter(mcp.Read(r.Message))
+	if err != nil {
+		r.Fail(jsonrpc.InvalidParams(err.Error()))
+		return
+	}
+	s.a.mu.Lock()
+	defer s.a.mu.Unlock()
+	l := &modernListen{s: s, r: r, came: time.Now(), clientInfo: said.ClientInfo, wants: wants, uris: uris,
+		retries: backoff.ExponentialBackOff{InitialInterval: firstRetry, Multiplier: 2, MaxInterval: lastRetry}}
+	switch {
+	case len(s.listens) >= maxListens:
+		r.Fail(jsonrpc.Overloaded(s.a.id.upstream))
+		return
+	case s.ended || !r.OnCancel(func(*jsonrpc.Message, jsonrpc.Span) { s.a.locked(l.end) }):
+		return
+	}
+	r.Value = l
+	l.g = s.a.groupLocked(said.Capabilities) // which a listen that is refused must not leave behind
+	s.listens[l] = struct{}{}
+	l.g.listens[l] = struct{}{}
+	if !l.bind() {
+		l.fail(s.a.refusal())
+	}
+}
+
+// readFilter reads what a client wants to be told of.
+func readFilter(n *mcp.Notes) (wants Offers, uris []string, err error) {
+	filter := n.Raw(mcp.Key)
+	if err = n.Err(mcp.Key); err != nil {
+		return
+	}
+	if filter == nil || filter[0] != '{' {
+		return wants, nil, errors.New(`"notifications" is not an object`)
+	}
+	var at [4]jsonrpc.Span
+	if err = jsonrpc.Find(filter, jsonrpc.Span{}, at[:], "toolsListChanged", "promptsListChanged", "resourcesListChanged", "resourceSubscriptions"); err != nil {
+		return
+	}
+	is := func(i int) bool { return string(at[i].Of(filter)) == "true" }
+	wants = Offers{Tools: is(0), Prompts: is(1), Resources: is(2)}
+	if at[3].IsZero() {
+		return
+	}
+	list, err := jsonrpc.Elements(at[3].Of(filter))
+	if err != nil || len(list) > maxWatched {
+		return wants, nil, errors.New(`"resourceSubscriptions" is not a list, or too long`)
+	}
+	for _, text := range list {
+		uri, ok := jsonrpc.Unquote(text)
+		if !ok {
+			return wants, nil, errors.New(`"resourceSubscriptions" holds what is no URI`)
+		}
+		uris = append(uris, uri)
+	}
+	slices.Sort(uris)
+	return wants, slices.Compact(uris), nil
+}
+
+// bind gives the listen a session to hear from. It reports false if there is
+// none.
+func (l *modernListen) bind() bool {
+	session := l.g.free(false)
+	if session == nil {
+		if session = l.g.open(l.clientInfo); session == nil {
+			return false
+		}
+	}
+	l.session = session
+	session.listens[l] = struct{}{}
+	if session.state == sessionReady {
+		l.begin()
+	}
+	return true
+}
+
+// begin subscribes, once the session is ready.
+func (l *modernListen) begin() {
+	l.retries.Reset()
+	again, can := l.acked, l.session.welcome.Offers
+	if !again {
+		l.kinds = Offers{Tools: l.wants.Tools && can.Tools, Prompts: l.wants.Prompts && can.Prompts, Resources: l.wants.Resources && can.Resources}
+		l.timer = l.s.a.after(l.patience(), l.ack)
+	}
+	l.asking, l.honoured = make(map[string]bool), make(map[string]bool)
+	if can.Subscribe {
+		l.subscribe()
+	}
+	switch {
+	case again:
+		l.catchUp()
+	case len(l.asking) == 0:
+		l.ack()
+	}
+}
+
+// patience is how long the server has for what it says of URIs. If its start took all
+// the time nobody waits any more.
+func (l *modernListen) patience() time.Duration {
+	if left := ackWithin - time.Since(l.came); left > 0 {
+		return left
+	}
+	return ackWithin
+}
+
+func (l *modernListen) subscribe() {
+	for _, uri := range l.uris {
+		l.asking[uri] = true
+	}
+	for _, uri := range slices.Clone(l.uris) { // the last answer may be there at once
+		l.session.subs.Add(uri, mcp.Subscribing[*modernListen]{
+			By: l, On: true, Params: jsonrpc.Set(nil, jsonrpc.Value{Key: "uri", Text: jsonrpc.Quote(uri)}),
+			Wanted: func() bool { return l.asking[uri] && !l.ended },
+			Done: func(answer *jsonrpc.Message) {
+				if answer != nil {
+					l.subscribed(uri, answer.Error == nil)
+				}
+			},
+		})
+	}
+}
+
+// subscribed hears how a subscription went.
+func (l *modernListen) subscribed(uri string, ok bool) {
+	if !l.asking[uri] {
+		return
+	}
+	delete(l.asking, uri)
+	if ok {
+		l.honoured[uri] = true
+	}
+	if len(l.asking) == 0 && l.session.state == sessionReady {
+		l.ack()
+	}
+}
+
+// ack tells the client what it will hear of. What the server has not agreed to
+// by now is not among it.
+func (l *modernListen) ack() {
+	if l.acked || l.ended || l.session == nil {
+		return
+	}
+	l.acked = true
+	l.timer.Stop()
+	l.asking = nil // what comes of these is given back
+	l.uris = slices.DeleteFunc(l.uris, func(uri string) bool { return !l.honoured[uri] })
+	l.forgetOthers()
+
+	var values []jsonrpc.Value
+	for _, kind := range []struct {
+		key string
+		on  bool
+	}{{"toolsListChanged", l.kinds.Tools}, {"promptsListChanged", l.kinds.Prompts}, {"resourcesListChanged", l.kinds.Resources}} {
+		if kind.on {
+			values = append(values, jsonrpc.Value{Key: kind.key, Text: []byte(`true`)})
+		}
+	}
+	if len(l.uris) > 0 {
+		texts := make([]json.RawMessage, 0, len(l.uris))
+		for _, uri := range l.uris {
+			texts = append(texts, jsonrpc.Quote(uri))
+		}
+		values = append(values, jsonrpc.Value{Key: "resourceSubscriptions", Text: Array(texts...)})
+	}
+	params := jsonrpc.Set(nil, jsonrpc.Value{Key: "notifications", Text: jsonrpc.Set(nil, values...)})
+	l.send(mcp.MethodAcknowledged, params)
+	l.flushLater()
+}
+
+// send sends a frame of the listen.
+func (l *modernListen) send(method string, params json.RawMessage) {
+	m := jsonrpc.NewNotification(method, mcp.SetMeta(params, jsonrpc.Value{Key: mcp.KeySubscription, Text: l.r.ID.Raw()}))
+	m.Related = l.r.ID
+	l.s.peer.Send(m)
+}
+
+// lost handles that the session has ended. Before the ack that is the end of the
+// listen, too; afterwards there will be another session.
+func (l *modernListen) lost(err *jsonrpc.Message) {
+	l.session = nil
+	switch {
+	case !l.acked:
+		l.fail(err)
+	case l.s.a.b.isStopped():
+		l.finish()
+	default:
+		l.retry()
+	}
+}
+
+func (l *modernListen) retry() {
+	l.timer = l.s.a.after(l.retries.NextBackOff(), func() {
+		if !l.ended && l.session == nil && !l.bind() {
+			l.retry()
+		}
+	})
+}
+
+// fail answers the listen with an error.
+func (l *modernListen) fail(err *jsonrpc.Message) {
+	if !l.ended {
+		l.r.Respond(&jsonrpc.Message{Error: err.Error})
+	}
+	l.end()
+}
+
+// finish ends the listen gracefully (2026-07-28 basic/patterns/subscriptions).
+func (l *modernListen) finish() {
+	if !l.ended {
+		result := ToModernResult(mcp.MethodListen, []byte(`{}`), nil)
+		l.r.Respond(&jsonrpc.Message{Result: mcp.SetMeta(result, jsonrpc.Value{Key: mcp.KeySubscription, Text: l.r.ID.Raw()})})
+	}
+	l.end()
+}
+
+// end ends the listen without a word.
+func (l *modernListen) end() {
+	if l.ended {
+		return
+	}
+	l.ended = true
+	delete(l.s.listens, l)
+	delete(l.g.listens, l)
+	l.timer.Stop()
+	l.flush.Stop()
+	if session := l.session; session != nil {
+		delete(session.listens, l)
+		session.used = time.Now()
+		session.subs.ReleaseAll(l)
+	}
+	l.g.forget()
+}

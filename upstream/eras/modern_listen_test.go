@@ -1,0 +1,72 @@
+package eras
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+)
+
+// A server that tells of very many resources costs no more than what is told at most:
+// beyond, it is told of what was subscribed to.
+func TestUpdatesThatWaitAreBounded(t *testing.T) {
+	inPool(t, func(k *pooled) {
+		k.say("c", `{"jsonrpc":"2.0","id":1,"method":"subscriptions/listen","params":{"_meta":{STAMP},"notifications":{"resourcesListChanged":true,"resourceSubscriptions":["a","b"]}}}`)
+		k.hello("s0", `{"resources":{"subscribe":true,"listChanged":true}}`)
+		k.recv("s0")
+		k.recv("s0")
+		const more = 100
+		for i := range maxPending + more {
+			k.say("s0", fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"a/%d"}}`, i))
+		}
+		k.say("s0", `{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"a/0","v":2}}`)
+		k.say("s0", `{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"c"}}`)
+		k.say("s0", `{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"b"}}`)
+		k.say("s0", `{"jsonrpc":"2.0","method":"notifications/resources/list_changed"}`)
+		k.say("s0", `{"jsonrpc":"2.0","id":2,"result":{}}`)
+		k.say("s0", `{"jsonrpc":"2.0","id":3,"result":{}}`)
+		k.recv("c") // acknowledged
+		time.Sleep(noticeFor)
+		told := func(want string) {
+			t.Helper()
+			if m := k.recv("c"); !strings.Contains(string(m.Append(nil)), want) {
+				t.Fatalf("the client received %s, want %s", k.text(m), want)
+			}
+		}
+		told(`"uri":"a/0","v":2`)
+		for i := range maxPending - 1 {
+			told(fmt.Sprintf(`"uri":"a/%d"`, i+1))
+		}
+		told(`"uri":"a"`)
+		told(`"uri":"b"`)
+		told("notifications/resources/list_changed")
+		k.quiet()
+		k.say("s0", `{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"a/1"}}`)
+		time.Sleep(noticeFor)
+		told(`"uri":"a/1"`)
+	})
+}
+
+// A listen that is refused leaves nothing behind, whatever capabilities it came with.
+func TestRefusedListenLeavesNothing(t *testing.T) {
+	inPool(t, func(k *pooled) {
+		listen := func(id int) {
+			k.say("c", fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"subscriptions/listen","params":{"_meta":{STAMP},"notifications":{}}}`, id))
+		}
+		for id := range maxListens {
+			listen(id)
+		}
+		k.hello("s0", `{}`)
+		for range maxListens {
+			k.recv("c") // acknowledged
+		}
+		for id := range 10 {
+			k.caps = fmt.Sprintf(`{"experimental":{"%d":{}}}`, id)
+			listen(maxListens + id)
+			k.answered("c", maxListens+id, -32603)
+		}
+		if n := len(k.b.accounts[accountID{"up", "p-key"}].groups); n != 1 {
+			t.Errorf("%d groups", n)
+		}
+	})
+}

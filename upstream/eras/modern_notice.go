@@ -1,0 +1,176 @@
+package eras
+
+import (
+	"encoding/json"
+	"strconv"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/internal/peer"
+)
+
+// heard handles a notification of the server.
+func (l *legacySession) heard(m *jsonrpc.Message, of *peer.Call) {
+	switch m.Method {
+	case mcp.MethodProgress, mcp.MethodCancelled: // of what is over
+	case mcp.MethodLog:
+		l.message(m, of)
+	case mcp.MethodToolsChanged, mcp.MethodPromptsChanged, mcp.MethodResourcesChanged:
+		for li := range l.g.listens { // the newest list is the same for all sessions
+			li.listChanged(m.Method, m)
+		}
+	case mcp.MethodResourceUpdated:
+		l.updated(m)
+	case mcp.MethodElicited, mcp.MethodTaskStatus: // nothing of the modern era
+	default:
+		if c := l.callOf(m, of); c != nil {
+			c.tell(m, StripReserved(m.Params))
+		}
+	}
+}
+
+// updated tells the listens of the session that watch a resource.
+func (l *legacySession) updated(m *jsonrpc.Message) {
+	uri, ok := mcp.KeyOf(m)
+	if !ok {
+		return
+	}
+	for li := range l.listens {
+		li.hearUpdate(uri, m)
+	}
+}
+
+// tell sends the client a notification that belongs to a call, with other params.
+func (c *modernCall) tell(m *jsonrpc.Message, params json.RawMessage) {
+	if c.r == nil || c.state != forwarded {
+		return
+	}
+	c.s.peer.Send(&jsonrpc.Message{Method: m.Method, Params: params, Extra: m.Extra, Related: c.r.ID})
+}
+
+// callOf returns the call that a notification surely belongs to; nil if that
+// cannot be told.
+func (l *legacySession) callOf(m *jsonrpc.Message, of *peer.Call) *modernCall {
+	switch {
+	case !m.Related.IsZero() && l.relates && of == nil:
+		return nil
+	case !m.Related.IsZero() && l.relates:
+		c, _ := of.Value.(*modernCall)
+		return c
+	case len(l.calls) == 1:
+		for c := range l.calls {
+			return c
+		}
+	}
+	return nil
+}
+
+// message brings a log message to the call that it belongs to, as far as that
+// wants to hear it. If it cannot be told, but only one call of a client wants to hear
+// anything, it is that call's. Those of a principal may be of different clients.
+func (l *legacySession) message(m *jsonrpc.Message, of *peer.Call) {
+	c := l.callOf(m, of)
+	if c == nil && (m.Related.IsZero() || !l.relates) && !l.a.holder.Principal {
+		c = l.onlyListener()
+	}
+	if c == nil || c.Level == 0 {
+		return
+	}
+	if mcp.ReadLevel(mcp.Read(m).Raw(mcp.Key)) >= c.Level {
+		c.tell(m, StripReserved(m.Params))
+	}
+}
+
+func (l *legacySession) onlyListener() (only *modernCall) {
+	for c := range l.calls {
+		switch {
+		case c.Level == 0:
+		case only != nil:
+			return nil
+		default:
+			only = c
+		}
+	}
+	return only
+}
+
+// progress brings progress to the call whose token it has. While nobody waits for the
+// call, the last of it is kept.
+func (l *legacySession) progress(c *modernCall, m *jsonrpc.Message) {
+	switch {
+	case c.session != l:
+	case c.state == suspended:
+		c.progress.kept = m
+	default:
+		c.tellProgress(m)
+	}
+}
+
+// tellProgress tells the client of progress under its own token. After an
+// interruption only what is further on is told.
+func (c *modernCall) tellProgress(m *jsonrpc.Message) {
+	params := m.Params
+	if c.Token == nil || c.suspension != nil && c.progress.last != nil && !further(params, c.progress.last) {
+		return
+	}
+	c.progress.last = params
+	c.tell(m, jsonrpc.Set(StripReserved(params), jsonrpc.Value{Key: "progressToken", Text: c.Token}))
+}
+
+func further(params, before json.RawMessage) bool { return progressIn(params) > progressIn(before) }
+
+func progressIn(params json.RawMessage) float64 {
+	text, _ := jsonrpc.Member(params, "progress")
+	n, _ := strconv.ParseFloat(string(text), 64)
+	return n
+}
+
+// A callLevel is the log level of a legacy server that modern clients use. Guarded by
+// account.mu.
+type callLevel struct {
+	told    int  // what the server was told to log; zero for nothing
+	asking  bool // and it has not answered
+	refused bool
+}
+
+// levelWithin is how long calls wait for the answer to setLevel.
+const levelWithin = time.Second
+
+// raiseLevel has the server log what a call wants to hear, and what those want that
+// are under way with it. What it says beyond that is left out. It reports whether the
+// call has to wait until the server has answered, so that nothing is missed.
+func (l *legacySession) raiseLevel(c *modernCall) (wait bool) {
+	if c.Level == 0 || !l.welcome.Logs || l.level.refused {
+		return false
+	}
+	most := c.Level
+	for other := range l.calls {
+		if other.r != nil && other.Level != 0 {
+			most = min(most, other.Level)
+		}
+	}
+	if most != l.level.told && !l.level.asking {
+		l.level.told, l.level.asking = most, true
+		params := jsonrpc.Set(nil, jsonrpc.Value{Key: "level", Text: jsonrpc.Quote(mcp.LogLevels[most-1])})
+		l.ask(mcp.MethodSetLevel, params, l.leveled)
+		l.a.after(levelWithin, l.leveledLate)
+	}
+	return l.level.asking
+}
+
+// leveled handles the answer to setLevel. A server that refuses is not asked
+// again in this session, and logs what it likes.
+func (l *legacySession) leveled(m *jsonrpc.Message) {
+	l.level.asking = false
+	l.level.refused = m.Error != nil
+	l.forwardAll()
+}
+
+// leveledLate ends the wait for a server that says nothing.
+func (l *legacySession) leveledLate() {
+	if l.level.asking && l.state == sessionReady {
+		l.level.asking = false
+		l.forwardAll()
+	}
+}

@@ -1,0 +1,149 @@
+package eras
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"slices"
+	"strconv"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+)
+
+// maxCapabilities bounds the bytes of a client's capabilities; a request with more is
+// refused.
+const maxCapabilities = 16 << 10
+
+// A Request is what a modern request says in its params besides what it asks.
+type Request struct {
+	Capabilities, ClientInfo json.RawMessage
+	Token                    json.RawMessage // for progress; nil if it wants none
+	Level                    int             // of logs, as [mcp.ReadLevel] reads it
+	State, Input             json.RawMessage // requestState and inputResponses; nil if absent, the state also if null
+
+	meta    []byte       // what a legacy server gets of _meta, without the token and the closing brace
+	at      jsonrpc.Span // of _meta
+	foreign bool         // there are params that mean nothing, or something else, to a legacy server
+}
+
+var (
+	noCapabilities = json.RawMessage(`{}`)
+
+	// hopKeys are what a legacy server gets nothing of in _meta.
+	hopKeys = append(slices.Clone(reserved), jsonrpc.Value{Key: "progressToken"})
+
+	// foreignKeys are what it gets nothing of in params, nor a modern one of a legacy client.
+	foreignKeys = []jsonrpc.Value{{Key: "requestState"}, {Key: "inputResponses"}, {Key: "task"}}
+)
+
+// ReadRequest reads the notes of a request. It is an error if two readers of them could read two
+// things.
+func ReadRequest(n *mcp.Notes) (Request, error) {
+	r := Request{Capabilities: noCapabilities, at: n.At(mcp.InMeta),
+		State: orAbsent(n.Raw(mcp.RequestState)), Input: n.Raw(mcp.Responses),
+		foreign: n.Has(mcp.RequestState) || n.Has(mcp.Responses) || n.Has(mcp.Task)}
+	err := n.Err(mcp.InMeta, mcp.RequestState, mcp.Responses, mcp.Task)
+	if err == nil && r.Input != nil && r.Input[0] != '{' {
+		err = errors.New(`"inputResponses" is not an object`)
+	}
+	if err != nil || !n.Has(mcp.InMeta) {
+		return r, err
+	}
+	return r, r.readMeta(n)
+}
+
+// orAbsent makes null nil, as some write what they leave out.
+func orAbsent(value json.RawMessage) json.RawMessage {
+	if string(value) == "null" {
+		return nil
+	}
+	return value
+}
+
+// readMeta reads _meta: each key that means something here once, in one spelling. The
+// others stay as they are written.
+func (r *Request) readMeta(n *mcp.Notes) error {
+	claim, err := n.Claim()
+	meta := n.Raw(mcp.InMeta)
+	if err == nil {
+		err = n.Err(mcp.Token)
+	}
+	switch {
+	case err != nil:
+		return err
+	case meta[0] != '{':
+		return errors.New(`"_meta" is not an object`)
+	case len(claim.Capabilities) > maxCapabilities:
+		return errors.New("the client's capabilities are too long")
+	}
+	if claim.Capabilities != nil {
+		r.Capabilities = claim.Capabilities
+	}
+	r.ClientInfo, r.Level, r.Token = claim.ClientInfo, mcp.ReadLevel(claim.LogLevel), n.Raw(mcp.Token)
+	r.meta = bytes.TrimSuffix(jsonrpc.Set(meta, hopKeys...), []byte("}"))
+	return nil
+}
+
+// Answers reports whether the request has input for a call.
+func (r *Request) Answers() bool { return r.Input != nil && !isEmptyObject(r.Input) }
+
+func isEmptyObject(text json.RawMessage) bool {
+	return text[0] == '{' && bytes.TrimLeft(text[1:], space)[0] == '}'
+}
+
+// LetGo keeps nothing of the request's bytes but what is small and needed while the
+// server is at it.
+func (r *Request) LetGo() {
+	*r = Request{Capabilities: bytes.Clone(r.Capabilities), Token: bytes.Clone(r.Token), Level: r.Level}
+}
+
+// LegacyParams returns the params for a legacy server. Its token for progress is n,
+// since the client's is another client's, too.
+func (r *Request) LegacyParams(params json.RawMessage, n int64) json.RawMessage {
+	meta := r.meta
+	if r.Token != nil {
+		if len(meta) > 1 {
+			meta = append(meta, ',')
+		}
+		meta = strconv.AppendInt(append(meta, `"progressToken":`...), n, 10)
+	}
+	switch {
+	case len(meta) > 1:
+		params = jsonrpc.Replace(params, jsonrpc.Edit{Span: r.at, With: append(meta, '}')})
+	case !r.at.IsZero():
+		params = jsonrpc.Set(params, jsonrpc.Value{Key: "_meta"})
+	}
+	if r.foreign {
+		params = jsonrpc.Set(params, foreignKeys...)
+	}
+	return params
+}
+
+// InputRequest returns a legacy server's request as an entry of inputRequests: without
+// what belongs to the legacy era.
+func InputRequest(method string, params json.RawMessage) json.RawMessage {
+	if params != nil {
+		if MayHave(params, "_meta") {
+			params = mcp.SetMeta(params, hopKeys...)
+		}
+		values := []jsonrpc.Value{{Key: "task"}}
+		if method == mcp.MethodElicit {
+			values = append(values, jsonrpc.Value{Key: "elicitationId"})
+		}
+		params = jsonrpc.Set(params, values...)
+	}
+	return jsonrpc.Set(nil, jsonrpc.Value{Key: "method", Text: jsonrpc.Quote(method)}, jsonrpc.Value{Key: "params", Text: params})
+}
+
+// InputRequired returns the result that asks for input.
+func InputRequired(requests json.RawMessage, state string, serverInfo json.RawMessage) json.RawMessage {
+	result := jsonrpc.Set(nil,
+		jsonrpc.Value{Key: "resultType", Text: jsonrpc.Quote(resultInputRequired)},
+		jsonrpc.Value{Key: "inputRequests", Text: requests},
+		jsonrpc.Value{Key: "requestState", Text: jsonrpc.Quote(state)})
+	if serverInfo == nil {
+		return result
+	}
+	return mcp.SetMeta(result, jsonrpc.Value{Key: mcp.KeyServerInfo, Text: serverInfo})
+}

@@ -1,0 +1,266 @@
+package eras
+
+import (
+	"bytes"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/peer"
+)
+
+// suspension has a call in a session of its own ask for something that nobody answers.
+func (k *pooled) suspension(server string, id int) {
+	k.t.Helper()
+	k.call("c", id, "tools/call")
+	k.hello(server, "{}")
+	k.recv(server)
+	k.ask(server)
+	time.Sleep(collectFor)
+	k.text(k.recv("c")) // and its state is known
+}
+
+func (k *pooled) ask(server string) {
+	k.t.Helper()
+	k.say(server, `{"jsonrpc":"2.0","id":"q","method":"sampling/createMessage"}`)
+}
+
+// gaveUp fails if a server does not hear that nobody answers what it asked, or hears
+// more than that.
+func (k *pooled) gaveUp(server string) {
+	k.t.Helper()
+	if m := k.recv(server); !strings.Contains(string(m.Error), `"connection_closed","cause":"no answer in time"`) {
+		k.t.Fatalf("%s received %s", server, k.text(m))
+	}
+	k.quiet()
+}
+
+// endsCall has a server end its first call, as it does when its question gets an error.
+func (k *pooled) endsCall(server string) {
+	k.t.Helper()
+	k.say(server, `{"jsonrpc":"2.0","id":2,"error":{"code":1,"message":"no answer"}}`)
+}
+
+func (k *pooled) cancel(id int) {
+	k.t.Helper()
+	k.say("c", fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":%d}}`, id))
+}
+
+func (k *pooled) comeBack(id, state int) {
+	k.t.Helper()
+	k.say("c", fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"a","_meta":{STAMP},"requestState":"$%d","inputResponses":{"q1":{"roots":[]}}}}`, id, state))
+}
+
+// Clients that do not come back keep nobody else out for long, and those that do are
+// not driven out for nothing.
+func TestD39_ParkedCallsMakeRoom(t *testing.T) {
+	inPool(t, func(k *pooled) {
+		k.asks()
+		k.caps = `{"sampling":{}}`
+		for i := range maxGroupSessions {
+			k.suspension(fmt.Sprintf("s%d", i), i)
+		}
+		k.call("c", 100, "tools/call")
+		k.cancel(100)
+		time.Sleep(minSuspended)
+		k.quiet() // nobody waits
+		k.comeBack(20, 1)
+		k.recv("s0")
+		k.ask("s0")
+		time.Sleep(collectFor)
+		k.text(k.recv("c"))
+
+		k.call("c", 101, "tools/call")
+		k.gaveUp("s1") // the oldest since
+		time.Sleep(time.Millisecond)
+		k.call("c", 102, "tools/call")
+		k.gaveUp("s2")
+		time.Sleep(peer.Lingering)
+		k.quiet() // they may still be at it
+		k.endsCall("s1")
+		k.endsCall("s2")
+		k.serve("s1")
+		k.answered("c", 101, 0)
+		k.serve("s2")
+		k.answered("c", 102, 0)
+		k.comeBack(21, 2)
+		if m := k.recv("c"); !strings.Contains(string(m.Error), stateExpired) {
+			t.Errorf("the first received %s", k.text(m))
+		}
+		k.comeBack(22, 4)
+		k.recv("s3")
+		k.say("s3", `{"jsonrpc":"2.0","id":2,"result":{}}`)
+		k.answered("c", 22, 0)
+	})
+}
+
+// A call waits until one is suspended for long enough; one that is younger stays.
+func TestD39_CallWaitsUntilAParkIsOld(t *testing.T) {
+	inPool(t, func(k *pooled) {
+		k.asks()
+		k.caps = `{"sampling":{}}`
+		for i := range maxGroupSessions {
+			k.call("c", i, "tools/call")
+			k.hello(fmt.Sprintf("s%d", i), "{}")
+			k.recv(fmt.Sprintf("s%d", i))
+		}
+		k.call("c", 100, "tools/call")
+		k.call("c", 101, "tools/call")
+		time.Sleep(minSuspended)
+		k.quiet() // all work
+		for _, server := range []string{"s7", "s3"} {
+			k.ask(server)
+			time.Sleep(collectFor)
+			k.recv("c")
+			time.Sleep(minSuspended/2 - collectFor)
+		}
+		for i, server := range []string{"s7", "s3"} {
+			k.quiet()
+			time.Sleep(collectFor)
+			k.gaveUp(server)
+			time.Sleep(peer.Lingering)
+			k.endsCall(server)
+			if m := k.recv(server); m.Method != "tools/call" {
+				t.Errorf("call %d: %s received %s", i, server, k.text(m))
+			}
+			time.Sleep(minSuspended/2 - peer.Lingering - collectFor)
+		}
+	})
+}
+
+// So do those with other capabilities, when a key has no room for one more session.
+func TestD39_ParkedSessionMakesRoom(t *testing.T) {
+	inPool(t, func(k *pooled) {
+		k.asks()
+		for i := range maxSessions {
+			k.caps = fmt.Sprintf(`{"sampling":{},"experimental":{"%d":{}}}`, i/maxGroupSessions)
+			k.suspension(fmt.Sprintf("s%d", i), i)
+		}
+		k.caps = `{}`
+		k.call("c", 100, "tools/call")
+		if m := k.recv("c"); !strings.Contains(string(m.Error), jsonrpc.ReasonOverloaded) {
+			t.Errorf("a call received %s", k.text(m))
+		}
+		time.Sleep(minSuspended)
+		k.call("c", 101, "tools/call")
+		k.ended("s0", "")
+		k.hello(fmt.Sprintf("s%d", maxSessions), "{}")
+		k.serve(fmt.Sprintf("s%d", maxSessions))
+		k.answered("c", 101, 0)
+		time.Sleep(peer.Lingering)
+		for len(k.sides["s0"].in) > 0 { // it may have heard why
+			k.recv("s0")
+		}
+		k.comeBack(20, 1)
+		k.answered("c", 20, jsonrpc.CodeInvalidParams)
+	})
+}
+
+// What cannot be attributed because of a suspended call ends that, when it is old. It is
+// refused and one line in the log.
+func TestQuestionEndsAnOldPark(t *testing.T) {
+	inPool(t, func(k *pooled) {
+		var logged bytes.Buffer
+		k.b.Log = slog.New(slog.NewTextHandler(&logged, &slog.HandlerOptions{Level: slog.LevelInfo}))
+		k.relates, k.caps = true, `{"sampling":{}}`
+		for i := range 2 {
+			k.call("c", i, "tools/call")
+			if i == 0 {
+				k.hello("s0", "{}")
+			}
+			k.recv("s0")
+		}
+		k.say("s0", `@2 {"jsonrpc":"2.0","id":"p","method":"sampling/createMessage"}`)
+		time.Sleep(collectFor)
+		k.text(k.recv("c"))
+		for range 2 {
+			k.ask("s0")
+			k.recv("s0") // refused
+		}
+		time.Sleep(minSuspended)
+		k.ask("s0")
+		if m := k.recv("s0"); !strings.Contains(string(m.Error), "no answer in time") {
+			t.Fatalf("the server received %s", k.text(m))
+		}
+		k.recv("s0") // refused: it may still be of the other
+		time.Sleep(peer.Lingering)
+		k.quiet()
+		k.endsCall("s0")
+		k.ask("s0")
+		time.Sleep(collectFor)
+		if m := k.recv("c"); m.ID != jsonrpc.IntID(1) {
+			t.Errorf("the client received %s", k.text(m))
+		}
+		if n := strings.Count(logged.String(), "level=WARN"); n != 1 {
+			t.Errorf("%d warnings: %s", n, &logged)
+		}
+	})
+}
+
+// One server for all sessions: what it cannot ask of one is because of all.
+func TestUnattributedEndsAnOldPark(t *testing.T) {
+	inPool(t, func(k *pooled) {
+		k.asks()
+		k.caps = `{"sampling":{}}`
+		k.suspension("s0", 0)
+		time.Sleep(minSuspended / 2)
+		k.suspension("s1", 1)
+		time.Sleep(minSuspended / 2)
+		k.b.Unattributed("other")
+		k.quiet()
+		k.b.Unattributed("up")
+		k.gaveUp("s0")
+		k.b.Unattributed("up")
+		k.quiet()
+		k.endsCall("s0")
+	})
+}
+
+// Calls that follow each other have one session, whatever others there are: what the
+// server remembers of it is there.
+func TestCallsInTurnHaveOneSession(t *testing.T) {
+	inPool(t, func(k *pooled) {
+		k.asks()
+		for i := range 3 {
+			k.call("c", i, "tools/call")
+			k.hello(fmt.Sprintf("s%d", i), "{}")
+		}
+		for i, server := range []string{"s1", "s2", "s0", "s0", "s0", "s0"} {
+			if i >= 3 {
+				k.call("c", i, "tools/call")
+			}
+			k.serve(server)
+			k.recv("c")
+			time.Sleep(time.Millisecond)
+		}
+	})
+}
+
+func TestParksMakeRoomForParks(t *testing.T) {
+	inPool(t, func(k *pooled) {
+		k.relates, k.caps = true, `{"sampling":{}}`
+		for i := range maxSuspended + 1 {
+			k.call("c", i, "tools/call")
+			if i == 0 {
+				k.hello("s0", "{}")
+			}
+			call := k.recv("s0")
+			if i == maxSuspended {
+				time.Sleep(minSuspended)
+			}
+			k.say("s0", fmt.Sprintf(`@%s {"jsonrpc":"2.0","id":%d,"method":"sampling/createMessage"}`, call.ID, i))
+			time.Sleep(collectFor)
+			k.answered("c", i, 0)
+		}
+		k.gaveUp("s0")
+		time.Sleep(k.b.SuspendFor + peer.FadeFor)
+		synctest.Wait()
+		for range 2*maxSuspended + 1 { // an error for each other, and a cancellation for all
+			k.recv("s0")
+		}
+	})
+}

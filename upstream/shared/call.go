@@ -1,0 +1,195 @@
+package shared
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/internal/peer"
+)
+
+const (
+	// maxKeptCalls bounds the calls that are not cancelled though nobody waits for them any
+	// more: they may create a task, which is then cancelled, or end by themselves. Tasks of
+	// those beyond expire.
+	maxKeptCalls = 1024
+)
+
+// A memberCall is a request to the server of a session: of a client, or of this side.
+type memberCall struct {
+	*peer.Call
+
+	// Static once it is sent.
+	member  *member         // whose it is, or for whose request it is made; nil for this side's own
+	request *peer.Request   // of the client
+	token   json.RawMessage // the client's progress token, as it came; nil for none
+	creates bool            // it asks for a task
+	listens bool            // modern: it is subscriptions/listen
+	logs    int             // modern: the least of the log messages it wants; zero for none
+
+	// Guarded by session.mu.
+	kept  bool // it is not cancelled though nobody waits for it: see maxKeptCalls
+	quiet bool // it is there only for the task that it may create
+}
+
+// callOf returns the call that c is to a session.
+func callOf(c *peer.Call) *memberCall { return c.Value.(*memberCall) }
+
+// ofClient reports whether c is a client's own.
+func (c *memberCall) ofClient() bool { return c.For != nil }
+
+// forward passes a request on. It waits for room.
+func (m *member) forward(r *peer.Request, notes *mcp.Notes, edits ...jsonrpc.Edit) {
+	if err := m.checkMeta(notes); err != nil {
+		r.Fail(jsonrpc.InvalidParams(err.Error()))
+		return
+	}
+	m.pass(r, &memberCall{creates: bytes.HasPrefix(notes.Raw(mcp.Task), []byte("{"))}, notes, edits...)
+}
+
+// pass passes a request on, with an id and a progress token of ours. It waits for room.
+func (m *member) pass(r *peer.Request, c *memberCall, notes *mcp.Notes, edits ...jsonrpc.Edit) {
+	server := m.s.server
+	if server.WaitIn(m.ctx, &m.room) != nil {
+		return // everybody who waits is told of that end
+	}
+	m.uses()
+	c.Call, c.member, c.request = server.NewCall(r.Method), m, r
+	c.Value, c.Owner, c.Room, c.Works = c, m, &m.room, notes.Method.Works
+	c.Task = c.task(notes)
+	c.Done, c.Progress = c.answered, c.progress
+	msg := r.Message
+	params := msg.Params
+	if at := notes.At(mcp.Token); !at.IsZero() {
+		c.token = bytes.Clone(at.Of(params))
+		edits = append(edits, jsonrpc.Edit{Span: at, With: c.ID.Raw()})
+	}
+	if len(edits) > 0 {
+		params = jsonrpc.Replace(params, edits...)
+	}
+	r.Message = nil // its bytes are not kept until the answer
+	r.OnCancel(c.cancelled)
+	_ = r.Forward(c.Call, &jsonrpc.Message{Params: params, Extra: msg.Extra})
+}
+
+// task returns the id of the task that the call is about.
+func (c *memberCall) task(notes *mcp.Notes) string {
+	if notes.Method.Owner != mcp.ByTask || c.member.s.modern != nil {
+		return ""
+	}
+	id, _ := notes.Text(mcp.Key)
+	return id
+}
+
+var errUnknownTask = errors.New("unknown task")
+
+// checkMeta returns what is wrong with what a message of the client says of itself. It may
+// name no task but the client's own: the server might ask the owner of another what
+// belongs to this call, and tell this client the answer.
+func (m *member) checkMeta(notes *mcp.Notes) error {
+	task, err := relatedTask(notes)
+	if err == nil && task != "" && !m.owns(task) {
+		err = errUnknownTask
+	}
+	return err
+}
+
+// answered hands the server's answer to the client, if that still waits.
+func (c *memberCall) answered(m *jsonrpc.Message, lost *peer.Lost) {
+	if lost != nil {
+		return // the client's stream ends with that
+	}
+	s := c.member.s
+	c.member.sent.Store(true)
+	switch {
+	case c.creates:
+		s.taskCreated(c, m)
+	case c.Task != "":
+		s.taskAnswered(c, m)
+	case c.Method == mcp.MethodTasksList && s.modern == nil:
+		m = s.ownTasks(c, m)
+	case c.listens && m.Error == nil:
+		m = listenResult(c, m)
+	case s.modern != nil && becameTask(m):
+		s.mu.Lock()
+		s.gaveUpLocked(c.member, c) // the server is still at it
+		s.mu.Unlock()
+	}
+	if ids := elicitationsIn(m.Error); len(ids) > 0 && s.modern == nil {
+		s.mu.Lock()
+		s.elicited.addAll(c.member, ids)
+		s.mu.Unlock()
+	}
+	c.request.Respond(&jsonrpc.Message{Result: m.Result, Error: m.Error, Extra: m.Extra})
+}
+
+// becameTask reports whether a modern server answers that it goes on with a call as a task.
+func becameTask(answer *jsonrpc.Message) bool {
+	if !bytes.Contains(answer.Result, []byte(`"task"`)) { // most results, and large ones
+		return false
+	}
+	kind, _ := jsonrpc.Member(answer.Result, "resultType")
+	return string(kind) == `"task"`
+}
+
+// progress passes progress on to the client, under its own token.
+func (c *memberCall) progress(m *jsonrpc.Message, at jsonrpc.Span) {
+	if c.token != nil && c.Sent() && c.request.Open() {
+		params := jsonrpc.Replace(m.Params, jsonrpc.Edit{Span: at, With: c.token})
+		c.member.put(&jsonrpc.Message{Method: m.Method, Params: params, Extra: m.Extra, Related: c.request.ID})
+	}
+}
+
+// cancelled handles that the client does not wait for the call any more: it has cancelled
+// it with m, or it has left and m is nil. What was not sent leaves no trace. A call that may
+// create a task, or that ends by itself, stays: see maxKeptCalls.
+func (c *memberCall) cancelled(m *jsonrpc.Message, at jsonrpc.Span) {
+	s := c.member.s
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case c.Recall() || !c.Open():
+		return
+	case m == nil && c.Marked() && s.keepLocked(c):
+		return
+	case c.creates && s.keepLocked(c):
+		c.quiet = true
+	case !c.Take(): // it is answered at this moment
+		return
+	}
+	s.gaveUpLocked(c.member, c)
+	switch {
+	case m != nil:
+		c.Forget()
+		params := jsonrpc.Replace(m.Params, jsonrpc.Edit{Span: at, With: c.ID.Raw()})
+		s.tell(&jsonrpc.Message{Method: m.Method, Params: params, Extra: m.Extra})
+	case !c.creates:
+		s.tell(mcp.Cancellation(c.ID, jsonrpc.CauseClientGone))
+	}
+}
+
+// keepLocked keeps a call that nobody waits for, unless there are too many.
+func (s *sharedSession) keepLocked(c *memberCall) bool {
+	c.kept = len(s.server.Calls(func(other *peer.Call) bool { return callOf(other).kept })) < maxKeptCalls
+	return c.kept
+}
+
+// cancelLate cancels those of the calls that have not ended by themselves in time.
+func (s *sharedSession) cancelLate(fading []*peer.Call) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, f := range fading {
+		c := callOf(f)
+		switch {
+		case !c.Open():
+			continue
+		case c.creates: // it is cancelled as the task that it may become
+			c.quiet = true
+		case c.Take():
+			s.tell(mcp.Cancellation(c.ID, jsonrpc.CauseClientGone))
+		}
+		s.gaveUpLocked(c.member, c)
+	}
+}

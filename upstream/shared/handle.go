@@ -1,0 +1,210 @@
+package shared
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/internal/peer"
+)
+
+// methods are the requests that are not just passed on.
+var methods map[string]func(*member, *peer.Request, *mcp.Notes)
+
+func init() { // not a literal: the handlers refer to the table
+	methods = map[string]func(*member, *peer.Request, *mcp.Notes){
+		mcp.MethodInitialize:  (*member).initialize,
+		mcp.MethodPing:        (*member).pong,
+		mcp.MethodSetLevel:    (*member).setLevel,
+		mcp.MethodSubscribe:   (*member).subscribe,
+		mcp.MethodUnsubscribe: (*member).subscribe,
+		mcp.MethodTasksGet:    (*member).aboutTask,
+		mcp.MethodTasksResult: (*member).aboutTask,
+		mcp.MethodTasksCancel: (*member).aboutTask,
+		mcp.MethodTasksList:   (*member).listTasks,
+	}
+}
+
+// request handles a request of the client.
+func (m *member) request(r *peer.Request) {
+	notes := mcp.Read(r.Message)
+	if m.s.modern != nil {
+		m.forwardModern(r, notes)
+		return
+	}
+	if handle := methods[r.Method]; handle != nil {
+		handle(m, r, notes)
+		return
+	}
+	m.forward(r, notes)
+}
+
+// initialize answers the client's own from the first. What the client can do is
+// remembered, for what the server will ask.
+func (m *member) initialize(r *peer.Request, _ *mcp.Notes) {
+	capabilities, err := jsonrpc.Member(r.Message.Params, "capabilities")
+	var can mcp.Abilities
+	if err == nil {
+		can, err = mcp.ReadAbilities(capabilities)
+	}
+	s := m.s
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case err != nil:
+		r.Fail(jsonrpc.InvalidParams(err.Error()))
+	case m.hello != nil:
+		r.Fail(&jsonrpc.Error{Code: jsonrpc.CodeInvalidRequest, Message: "Invalid request: already initialized"})
+	default:
+		m.hello, m.can = r, can
+		m.countLocked(1)
+		s.greetLocked(m)
+		s.level.bring()
+	}
+}
+
+// pong answers a ping, which is about this hop alone.
+func (m *member) pong(r *peer.Request, _ *mcp.Notes) { r.Respond(&jsonrpc.Message{Result: noResult}) }
+
+var noResult = json.RawMessage(`{}`)
+
+// setLevel notes what the client wants to hear. It is answered when the server
+// says as much.
+func (m *member) setLevel(r *peer.Request, notes *mcp.Notes) {
+	wants := levelIn(notes)
+	if wants == 0 {
+		r.Fail(jsonrpc.InvalidParams(`"level" is not a log level`))
+		return
+	}
+	s := m.s
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case m.gone:
+		return
+	case m.waiting >= maxMemberCalls:
+		r.Fail(jsonrpc.Overloaded(s.up.Name))
+		return
+	}
+	m.countLocked(-1)
+	m.level = wants
+	m.countLocked(1)
+	m.waiting++
+	s.level.wait(queuedRequest{m, r})
+	s.level.bring()
+}
+
+// subscribe handles resources/subscribe and resources/unsubscribe.
+func (m *member) subscribe(r *peer.Request, notes *mcp.Notes) {
+	uri, ok := notes.Text(mcp.Key)
+	err := notes.Err(mcp.Key)
+	if err == nil && !ok {
+		err = errMissing("uri")
+	}
+	if err == nil {
+		err = m.checkMeta(notes)
+	}
+	s := m.s
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	on := r.Method == mcp.MethodSubscribe
+	held, has := s.subs.Held(m, uri)
+	switch {
+	case m.gone:
+		return
+	case err != nil:
+		r.Fail(jsonrpc.InvalidParams(err.Error()))
+		return
+	case on && !has && held >= maxMemberSubs, m.waiting >= maxMemberCalls:
+		r.Fail(jsonrpc.Overloaded(s.up.Name))
+		return
+	}
+	if on {
+		s.users.add(m.holder.Who)
+	}
+	m.waiting++
+	s.subs.Add(uri, mcp.Subscribing[*member]{
+		By: m, On: on, Params: bytes.Clone(r.Message.Params), Of: queuedRequest{m, r}, Wanted: r.Open,
+		Done: func(answer *jsonrpc.Message) {
+			m.waiting--
+			if answer != nil {
+				r.Respond(&jsonrpc.Message{Result: answer.Result, Error: answer.Error, Extra: answer.Extra})
+			}
+		},
+	})
+}
+
+// askSub asks the server for a subscription, or for its end.
+func (s *sharedSession) askSub(method string, params json.RawMessage, op mcp.Subscribing[*member], answered func(*jsonrpc.Message)) {
+	if op.By != nil {
+		op.By.sent.Store(true)
+	}
+	of, _ := op.Of.(queuedRequest)
+	s.ask(method, params, of, func(answer *jsonrpc.Message) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		answered(answer)
+	})
+}
+
+// aboutTask handles tasks/get, tasks/result and tasks/cancel. The server is not
+// asked about a task of another client, and the answer is that for a task which
+// does not exist.
+func (m *member) aboutTask(r *peer.Request, notes *mcp.Notes) {
+	id, ok := notes.Text(mcp.Key)
+	err := notes.Err(mcp.Key)
+	switch {
+	case err == nil && !ok:
+		err = errMissing("taskId")
+	case err == nil && !m.owns(id):
+		err = errUnknownTask
+	}
+	if err != nil {
+		r.Fail(jsonrpc.InvalidParams(err.Error()))
+		return
+	}
+	m.forward(r, notes)
+}
+
+// listTasks asks the server for a page of its tasks, of which ownTasks leaves the
+// client's own.
+func (m *member) listTasks(r *peer.Request, notes *mcp.Notes) {
+	err := notes.Err(mcp.Cursor)
+	if err == nil && !notes.Has(mcp.Cursor) {
+		m.forward(r, notes)
+		return
+	}
+	ours, _ := notes.Text(mcp.Cursor)
+	m.s.mu.Lock()
+	theirs := m.tasks.cursors.theirs[ours]
+	m.s.mu.Unlock()
+	if err == nil && theirs == nil {
+		err = errors.New("unknown cursor")
+	}
+	if err != nil {
+		r.Fail(jsonrpc.InvalidParams(err.Error()))
+		return
+	}
+	m.forward(r, notes, jsonrpc.Edit{Span: notes.At(mcp.Cursor), With: theirs})
+}
+
+// notified handles a notification of the client. The client's roots and what a
+// vendor has to say are for the server, which is all clients' the same.
+func (m *member) notified(msg *jsonrpc.Message, _ *peer.Call) {
+	switch {
+	case msg.Method == mcp.MethodCancelled: // of what is not open
+		return
+	case m.s.modern != nil:
+	case msg.Method == mcp.MethodInitialized, // the server had ours
+		msg.Method == mcp.MethodProgress,   // on what was not asked
+		msg.Method == mcp.MethodTaskStatus, // no client was said to have tasks
+		m.checkMeta(mcp.Read(msg)) != nil:
+		return
+	}
+	if m.s.server.WaitIn(m.ctx, &m.room) == nil {
+		m.uses()
+		m.s.server.SendIn(&m.room, msg)
+	}
+}

@@ -1,0 +1,223 @@
+package shared
+
+import (
+	"bytes"
+	"encoding/json"
+	"slices"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/internal/peer"
+)
+
+// maxAsked bounds the server requests that one client has open. Those beyond are refused.
+const maxAsked = 1024
+
+// asked hands a request of the server to the one client that it belongs to. If that cannot
+// be told it is refused, never guessed: it would show one client's affairs to another, and
+// the answer likewise.
+func (s *sharedSession) asked(r *peer.Request) {
+	if r.Method == mcp.MethodPing {
+		r.RespondIfRoom(&jsonrpc.Message{Result: noResult})
+		return
+	}
+	notes := mcp.Read(r.Message)
+	task, err := relatedTask(notes)
+	if err != nil {
+		r.RespondIfRoom(jsonrpc.Failure(jsonrpc.InvalidParams(err.Error())))
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m, of, said := s.ownerLocked(r.Message.Related, r.Of, task)
+	if !said {
+		m, of = s.onlyCallerLocked()
+	}
+	switch {
+	case m == nil && r.Method == mcp.MethodRootsList && s.up.Roots != nil && !said && !s.busyLocked():
+		r.RespondIfRoom(&jsonrpc.Message{Result: rootsResult(s.up.Roots)})
+	case m == nil:
+		r.RespondIfRoom(jsonrpc.Failure(peer.ErrUnattributed))
+		if s.ambiguous != nil && !said {
+			s.wg.Go(func() { s.ambiguous(s.up.Name) })
+		}
+	case m.asked() >= maxAsked:
+		r.RespondIfRoom(jsonrpc.Failure(jsonrpc.Overloaded(s.up.Name)))
+	default:
+		if refusal := m.refuses(r.Method, r.Message.Params); refusal != nil {
+			r.RespondIfRoom(jsonrpc.Failure(refusal))
+			return
+		}
+		r.Assign(m, task, &m.room)
+		s.askClientLocked(m, r, notes, of)
+	}
+}
+
+// asked returns how many requests of the server the client has not answered.
+func (m *member) asked() int {
+	calls, _ := m.peer.Open()
+	return calls
+}
+
+// askClientLocked passes a request of the server on, under an id of the client's stream.
+// The client's own request of is what it is shown as part of.
+func (s *sharedSession) askClientLocked(m *member, r *peer.Request, notes *mcp.Notes, of jsonrpc.ID) {
+	c := m.peer.NewCall(r.Method)
+	c.Related = of
+	c.Done = func(answer *jsonrpc.Message, lost *peer.Lost) { m.answered(r, answer, lost) }
+	params := r.Message.Params
+	if at := notes.At(mcp.Token); !at.IsZero() {
+		token := bytes.Clone(at.Of(params))
+		params = jsonrpc.Replace(params, jsonrpc.Edit{Span: at, With: c.ID.Raw()})
+		c.Progress = func(p *jsonrpc.Message, at jsonrpc.Span) { m.progress(p, at, token) }
+	}
+	if id, ok := notes.Text(mcp.Key); ok && r.Method == mcp.MethodElicit {
+		s.elicited.add(m, id)
+	}
+	extra := r.Message.Extra
+	r.Message = nil // its bytes are not kept until the answer
+	if r.Forward(c, &jsonrpc.Message{Params: params, Extra: extra, Related: of}) == jsonrpc.ErrFull {
+		m.tooSlow(nil)
+	}
+}
+
+// answered hands the client's answer to the server.
+func (m *member) answered(r *peer.Request, answer *jsonrpc.Message, lost *peer.Lost) {
+	if lost != nil || m.s.server.WaitIn(m.ctx, &m.room) != nil {
+		r.Refuse(peer.ErrClientGone)
+		return
+	}
+	if jsonrpc.IsClosed(answer.Error) { // the proxy's, whose client can answer no more
+		r.Mark()
+	}
+	r.Respond(&jsonrpc.Message{Result: answer.Result, Error: answer.Error, Extra: answer.Extra})
+}
+
+// progress passes the client's progress on what it was asked to the server.
+func (m *member) progress(p *jsonrpc.Message, at jsonrpc.Span, token json.RawMessage) {
+	if m.s.server.WaitIn(m.ctx, &m.room) == nil {
+		params := jsonrpc.Replace(p.Params, jsonrpc.Edit{Span: at, With: token})
+		m.s.server.SendIn(&m.room, &jsonrpc.Message{Method: p.Method, Params: params, Extra: p.Extra})
+	}
+}
+
+// ownerLocked returns the client that a message of the server belongs to by what
+// the message says itself, and a request of that client for it. It reports whether
+// the message says anything; then the client is nil if the call or the task is
+// over, or if the two are not the same client's. of is the call that related names.
+func (s *sharedSession) ownerLocked(related jsonrpc.ID, of *peer.Call, task string) (m *member, id jsonrpc.ID, said bool) {
+	if related.IsZero() && task == "" {
+		return nil, id, false
+	}
+	if !related.IsZero() {
+		switch {
+		case of == nil:
+			return nil, id, true
+		case callOf(of).member == nil, !callOf(of).ofClient() && task != "": // about the server itself
+			return nil, id, false
+		}
+		c := callOf(of)
+		if c.member.gone || !c.request.Open() {
+			return nil, id, true
+		}
+		m, id = c.member, c.request.ID
+	}
+	if task != "" {
+		t := s.tasks.byID[task]
+		if t == nil || m != nil && t.by != m {
+			return nil, jsonrpc.ID{}, true
+		}
+		m = t.by
+	}
+	if id.IsZero() {
+		id = m.newest()
+	}
+	return m, id, true
+}
+
+// onlyCallerLocked returns the only client with a call at the server, and its newest
+// request; nil if what the server says could be another's: because of a call, one that was
+// given up of late, or a task, though what is about a task should say so.
+func (s *sharedSession) onlyCallerLocked() (only *member, id jsonrpc.ID) {
+	for _, c := range s.atServer() {
+		switch {
+		case c.quiet:
+		case c.member.gone, only != nil && only != c.member:
+			return nil, id
+		default: // also what is being cancelled at this moment
+			only = c.member
+		}
+	}
+	if only == nil || s.othersGaveUpLocked(only, peer.Lingering) {
+		return nil, id
+	}
+	for m := range s.members {
+		if m != only && m.tasks.running > 0 {
+			return nil, id
+		}
+	}
+	id = only.newest()
+	if id.IsZero() {
+		return nil, id
+	}
+	return only, id
+}
+
+// othersGaveUpLocked reports whether another client than m has given up something of late:
+// one of the same principal within a time, one of another within peer.FadeFor.
+func (s *sharedSession) othersGaveUpLocked(m *member, same time.Duration) bool {
+	late := func(who string, at time.Time) bool {
+		within := peer.FadeFor
+		if who == m.holder.Who {
+			within = same
+		}
+		return time.Since(at) < within
+	}
+	for who, at := range s.left {
+		if late(who, at) {
+			return true
+		}
+	}
+	for other := range s.members {
+		if other != m && late(other.holder.Who, other.gaveUp) {
+			return true
+		}
+	}
+	return false
+}
+
+// busyLocked reports whether any client has a call at the server.
+func (s *sharedSession) busyLocked() bool {
+	return slices.ContainsFunc(s.atServer(), func(c *memberCall) bool { return !c.quiet && !c.member.gone })
+}
+
+// atServer returns the calls of clients that were sent, the oldest first.
+func (s *sharedSession) atServer() (sent []*memberCall) {
+	for _, c := range s.server.Calls(func(c *peer.Call) bool { return c.Owner != nil }) {
+		if c.Sent() {
+			sent = append(sent, callOf(c))
+		}
+	}
+	return sent
+}
+
+// newest returns the newest request of m at the server, one that works if there
+// is any; zero for none.
+func (m *member) newest() (id jsonrpc.ID) {
+	works := false
+	for _, c := range m.s.atServer() {
+		if c.member == m && c.request.Open() && (c.Works || !works) {
+			id, works = c.request.ID, c.Works
+		}
+	}
+	return id
+}
+
+func rootsResult(roots []string) json.RawMessage {
+	list := make([][]byte, len(roots))
+	for i, uri := range roots {
+		list[i] = slices.Concat([]byte(`{"uri":`), jsonrpc.Quote(uri), []byte{'}'})
+	}
+	return slices.Concat([]byte(`{"roots":[`), bytes.Join(list, []byte{','}), []byte(`]}`))
+}

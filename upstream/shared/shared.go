@@ -1,0 +1,209 @@
+package shared
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"sync"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+)
+
+// An Upstream is what there is to know of a server that many streams share.
+type Upstream struct {
+	Name  string
+	Roots []string // answer roots/list outside of any call; nil refuses it
+
+	// Serve starts a server of an era for the one stream c, and owns c. It returns
+	// when nothing is left of the server. Recv of the other end says how it ended: with
+	// an error that is [ErrTried] if onTrial was true until then, as nobody knew whether
+	// the server speaks the era.
+	Serve func(ctx context.Context, era mcp.Era, c jsonrpc.Conn, onTrial func() bool) error
+
+	Modern  bool   // it surely speaks the modern era, whatever it answers
+	Misread func() // it was believed to speak the modern era, and does not
+}
+
+// ErrTried is the end of a server that has not said that it speaks the era.
+var ErrTried = errors.New("it does not speak this era")
+
+// Servers holds the servers that many streams share. Its fields must not change
+// once it serves.
+type Servers struct {
+	Log        *slog.Logger // nil discards
+	MaxMessage int          // bytes of the largest message from a server
+
+	// Ambiguous is told that an upstream asked something and it could not be told
+	// of whom, since several clients have calls there. It may be nil.
+	Ambiguous func(upstream string)
+
+	// Slow is told that a client's stream has ended, with so many open calls, since the
+	// client did not read. It may be nil.
+	Slow func(upstream, session string, end *jsonrpc.ClosedError, open int)
+
+	wg sync.WaitGroup // sessions and their servers, and Attach
+
+	mu      sync.Mutex                   // guards the fields below
+	open    map[sessionID]*sharedSession // one that has ended is replaced at the next need
+	stopped bool                         // no more are opened
+	forced  context.Context              // of all; nil before the first
+	force   context.CancelFunc
+}
+
+// A sessionID names a session: the upstream has one in each era.
+type sessionID struct {
+	upstream string
+	era      mcp.Era
+}
+
+var errStops = errors.New("the host stops")
+
+// Attach serves one stream of a client on a server that it shares with others, which
+// stays when the stream is closed. It owns c. The log calls the stream by session.
+func (p *Servers) Attach(ctx context.Context, up Upstream, era mcp.Era, holder mcp.Holder, session string, c jsonrpc.Conn) error {
+	if ctx.Err() != nil {
+		return refuse(c, context.Cause(ctx))
+	}
+	m := newMember(p, up, c, p.logger().With("upstream", up.Name, "session", session))
+	m.holder = holder
+	if p.Slow != nil {
+		m.slow = func(end *jsonrpc.ClosedError, open int) { p.Slow(up.Name, session, end, open) }
+	}
+	if !p.join(up, era, m) {
+		return refuse(c, errStops)
+	}
+	defer p.wg.Done()
+	return m.serve(ctx)
+}
+
+// refuse ends a stream of which nothing was read.
+func refuse(c jsonrpc.Conn, err error) error {
+	end := jsonrpc.EndOf(err, jsonrpc.CauseStartFailed)
+	end.Delivered, end.Event = false, cmp.Or(end.Event, jsonrpc.NewEvent())
+	jsonrpc.CloseWith(c, end)
+	return end
+}
+
+// join makes m a member of the session with an upstream's server, and starts that if need
+// be: once, so that a start which fails at once is m's to hear of. It counts m in. It
+// reports false after Stop.
+func (p *Servers) join(up Upstream, era mcp.Era, m *member) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.stopped {
+		return false
+	}
+	p.wg.Add(1)
+	if s := p.open[sessionID{up.Name, era}]; s != nil && s.join(m) {
+		return true
+	}
+	s, start := p.newLocked(up, era, false)
+	s.join(m)
+	start()
+	return true
+}
+
+// newLocked makes the session with an upstream, to be started when it has its first
+// member. One on trial is there to find out whether its server speaks the era.
+func (p *Servers) newLocked(up Upstream, era mcp.Era, trial bool) (s *sharedSession, start func()) {
+	if p.open == nil {
+		p.open = make(map[sessionID]*sharedSession)
+		p.forced, p.force = context.WithCancel(context.Background())
+	}
+	near, far := jsonrpc.Pipe()
+	s = newSharedSession(p, up, near)
+	var onTrial func() bool
+	if era == mcp.Modern {
+		s.modern = newModernServer(up, trial)
+		onTrial = s.modern.trial.Load
+		s.discover()
+	} else {
+		s.initialize(s.initialized)
+	}
+	p.open[sessionID{up.Name, era}] = s
+	return s, func() {
+		p.wg.Go(func() { _ = up.Serve(p.forced, era, far, onTrial) }) // near.Recv says it, too
+		p.wg.Go(s.run)
+	}
+}
+
+// Try starts a server to find out whether it speaks modern. One that does is kept: it
+// is the modern server from then on. One that does not is thrown away, since some do
+// not survive a request before initialize. told is false if it gave no answer that
+// shows it.
+func (p *Servers) Try(up Upstream) (modern, told bool, err error) {
+	p.mu.Lock()
+	if p.stopped {
+		p.mu.Unlock()
+		return false, false, &jsonrpc.ClosedError{Cause: jsonrpc.CauseHostStopped, Err: errStops}
+	}
+	s, start := p.newLocked(up, mcp.Modern, true)
+	start()
+	p.mu.Unlock()
+	<-s.modern.decided
+	return s.modern.modern, s.modern.told, s.modern.err
+}
+
+// End ends the sessions with some upstreams for a cause that clients hear. It does not
+// wait for that.
+func (p *Servers) End(upstreams []string, cause string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for id, s := range p.open {
+		if slices.Contains(upstreams, id.upstream) {
+			s.stop(cause)
+		}
+	}
+}
+
+// EndIdle ends the servers of the modern era that have no stream, as they do by
+// themselves when they are without any for a while.
+func (p *Servers) EndIdle() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, s := range p.open {
+		s.endIdle()
+	}
+}
+
+// Unattributed returns how many messages of an upstream's server were dropped since it
+// started, because they could be about any of several clients.
+func (p *Servers) Unattributed(upstream string, era mcp.Era) int {
+	p.mu.Lock()
+	s := p.open[sessionID{upstream, era}]
+	p.mu.Unlock()
+	if s == nil {
+		return 0
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.dropped
+}
+
+// Stop ends all sessions, as their servers wish and by force when ctx is done. It
+// returns when nothing is left of them and of their streams. No stream is attached any
+// more.
+func (p *Servers) Stop(ctx context.Context) {
+	p.mu.Lock()
+	p.stopped = true
+	open, force := p.open, p.force // from here on as they are
+	p.mu.Unlock()
+	for _, s := range open {
+		s.stop(jsonrpc.CauseHostStopped)
+	}
+	if force != nil { // it reaches servers that have ended and are not gone yet, too
+		unhook := context.AfterFunc(ctx, force)
+		defer unhook()
+	}
+	p.wg.Wait()
+}
+
+func (p *Servers) logger() *slog.Logger {
+	if p.Log == nil {
+		return slog.New(slog.DiscardHandler)
+	}
+	return p.Log
+}
