@@ -20,31 +20,24 @@
 //
 // Each type has its own state, and its file says all about it:
 //
-//	proxy.go      Proxy: New, clients, Reload, Shutdown
-//	host.go       Host: NewHost, where it meets its proxies
-//	hosting.go    the half with the servers, of both; upstreams.go and settings.go turn the
-//	              configuration into what the parts want, linked.go remembers the proxies
-//	              that a host has links to
-//	locallink.go     the link within the process
-//	links.go      links to hosts elsewhere, and one set of upstreams of all; remotelink.go is
-//	              one of them
-//	front.go      the handler of all paths; clients.go is who may use it, and for what
-//	anonymous.go  the log of what peers can cause that have proved nothing
-//	web.go        listeners, and the server at them; tls.go has its TLS, and that of links
-//	              and remote servers
-//	login.go      a person logs in to a server; credentials.go is how we prove who we are
-//	              to servers and hosts
-//	operators.go  where operators look in; snapshot.go is what they see, traces.go what
-//	              a collector gets, connectpage.go the page at / that tells how to connect
-//	required.go   the upstreams that readiness waits for
-//	client.go     a client in the same program; offer.go is what it sees
-//	trial.go      each upstream started by itself, trial_now.go in a proxy that runs;
-//	              doctor.go and doctor_names.go say what is wrong with it, advice.go
-//	              what to do
-//	shutdown.go   the time of a shutdown, and who gets how much of it
-//	check.go      what will fail later and can be seen now; explain.go says where a
-//	              name leads, and what a client may do with it
-//	options.go    Options, Hooks and Snapshot; program.go is about the whole program
+//	proxy.go       Proxy: New, clients, Reload, Shutdown
+//	host.go        Host: NewHost, where it meets its proxies
+//	hosting.go     the half with the servers, of both; upstreams.go turns the configuration
+//	               into what the parts want
+//	links.go       links to hosts elsewhere, and one set of upstreams of all; remotelink.go is
+//	               one of them, and the link within the process; claims.go says which host
+//	               may have which names
+//	front.go       the handler of all paths; clients.go is who may use it, and for what
+//	web.go         listeners, the server at them, and TLS, also of links and remote servers
+//	credentials.go how we prove who we are to servers and hosts
+//	operators.go   where operators look in, and what collects for them; snapshot.go is what
+//	               they see
+//	required.go    the upstreams that readiness waits for
+//	client.go      a client in the same program, and what it sees
+//	trial.go       each upstream started by itself, for doctor and in a proxy that runs
+//	shutdown.go    the time of a shutdown, and who gets how much of it
+//	check.go       what will fail later and can be seen now
+//	options.go     Options, Hooks and Snapshot
 //
 // # The end
 //

@@ -17,13 +17,14 @@ import (
 
 	"github.com/mcp-proxy/mcp-proxy/config"
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/proxy/ops"
 )
 
 // tools is a trial of an upstream that went well and lists these tools.
 func tools(upstream string, names ...string) Trial {
-	t := Trial{Upstream: upstream, Transport: "stdio", Version: "2025-11-25", lists: make(map[string][]json.RawMessage)}
+	t := Trial{Upstream: upstream, Transport: "stdio", Version: "2025-11-25", Lists: make(map[string][]json.RawMessage)}
 	for _, n := range names {
-		t.lists["tools"] = append(t.lists["tools"], json.RawMessage(fmt.Sprintf(`{"name":%q,"inputSchema":{"type":"object"}}`, n)))
+		t.Lists["tools"] = append(t.Lists["tools"], json.RawMessage(fmt.Sprintf(`{"name":%q,"inputSchema":{"type":"object"}}`, n)))
 	}
 	t.Tools.Count = len(names)
 	return t
@@ -47,7 +48,7 @@ func TestJudge(t *testing.T) {
 		many = append(many, fmt.Sprint("t", i))
 	}
 	big := tools("a", "t")
-	big.lists["tools"] = []json.RawMessage{json.RawMessage(fmt.Sprintf(`{"name":"t","inputSchema":{"type":"object"},"description":%q}`, strings.Repeat("x", 200<<10)))}
+	big.Lists["tools"] = []json.RawMessage{json.RawMessage(fmt.Sprintf(`{"name":"t","inputSchema":{"type":"object"},"description":%q}`, strings.Repeat("x", 200<<10)))}
 	for name, row := range map[string]struct {
 		cfg    *config.Config
 		trials []Trial
@@ -63,16 +64,16 @@ func TestJudge(t *testing.T) {
 		"slow, for all":     {upstream(config.Upstream{Shared: true}), []Trial{with(func(t *Trial) { t.StartMs = 9000 })}, ``},
 		"lists":             {nil, []Trial{with(func(t *Trial) { t.ListMs = 4000 })}, `warning slow-list`},
 		"slow lists":        {&config.Config{ListTimeout: 10 * time.Second}, []Trial{with(func(t *Trial) { t.ListMs = 10001 })}, `error slow-list`},
-		"stop":              {nil, []Trial{with(func(t *Trial) { t.stopGrace, t.StopMs = time.Second, 900 })}, ``},
-		"slow stop":         {nil, []Trial{with(func(t *Trial) { t.stopGrace, t.StopMs = time.Second, 1100 })}, `warning slow-stop`},
+		"stop":              {nil, []Trial{with(func(t *Trial) { t.StopGrace, t.StopMs = time.Second, 900 })}, ``},
+		"slow stop":         {nil, []Trial{with(func(t *Trial) { t.StopGrace, t.StopMs = time.Second, 1100 })}, `warning slow-stop`},
 		"stdout":            {nil, []Trial{with(func(t *Trial) { t.Unusable = 1 })}, `warning stdout`},
 		"old transport":     {nil, []Trial{with(func(t *Trial) { t.Transport = "http+sse" })}, `warning old-transport`},
 		"old version":       {nil, []Trial{with(func(t *Trial) { t.Version = "2024-11-05" })}, `note old-version`},
 		"offers nothing":    {nil, []Trial{tools("a")}, `warning empty`},
 		"one twice":         {nil, []Trial{tools("a", "t", "t")}, `error twice`},
 		"no name":           {nil, []Trial{tools("a", "")}, `error bad-tool`},
-		"no schema":         {nil, []Trial{with(func(t *Trial) { t.lists["tools"][0] = json.RawMessage(`{"name":"t"}`) })}, `error bad-tool`},
-		"no tool":           {nil, []Trial{with(func(t *Trial) { t.lists["tools"][0] = json.RawMessage(`7`) })}, `error bad-tool`},
+		"no schema":         {nil, []Trial{with(func(t *Trial) { t.Lists["tools"][0] = json.RawMessage(`{"name":"t"}`) })}, `error bad-tool`},
+		"no tool":           {nil, []Trial{with(func(t *Trial) { t.Lists["tools"][0] = json.RawMessage(`7`) })}, `error bad-tool`},
 		"prefixed apart":    {nil, []Trial{tools("a", "t"), tools("b", "t")}, ``},
 		"collision":         {&config.Config{Prefix: "never"}, []Trial{tools("a", "t"), tools("b", "t")}, `error collision`},
 		"case":              {nil, []Trial{tools("a", "t", "T")}, `note collision`},
@@ -100,7 +101,7 @@ func TestJudge(t *testing.T) {
 		if row.cfg == nil {
 			row.cfg = &config.Config{}
 		}
-		d := judge(row.cfg, row.trials)
+		d := ops.Judge(row.cfg, row.trials, Check(row.cfg))
 		var got []string
 		for _, f := range d.Findings {
 			got = append(got, f.Level+" "+f.Code)
@@ -121,10 +122,10 @@ func TestJudge(t *testing.T) {
 func TestJudgeSameURI(t *testing.T) {
 	trial := func(name string) Trial {
 		tr := tools(name, name)
-		tr.lists["resources"] = []json.RawMessage{json.RawMessage(`{"uri":"a:1"}`), json.RawMessage(`{"uri":"a:2"}`)}
+		tr.Lists["resources"] = []json.RawMessage{json.RawMessage(`{"uri":"a:1"}`), json.RawMessage(`{"uri":"a:2"}`)}
 		return tr
 	}
-	d := judge(&config.Config{}, []Trial{trial("one"), trial("two")})
+	d := ops.Judge(&config.Config{}, []Trial{trial("one"), trial("two")}, nil)
 	if len(d.Findings) != 1 || !strings.Contains(d.Findings[0].What, "one and two list 2 resources") {
 		t.Errorf("%+v", d.Findings)
 	}

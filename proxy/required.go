@@ -196,37 +196,21 @@ func (r *required) try(u *requiredUpstream) string {
 // greet attaches a stream, initializes, and returns when all of that has ended.
 func (r *required) greet(ctx context.Context, name string) error {
 	near, far := jsonrpc.Pipe()
-	defer context.AfterFunc(ctx, func() { near.Close() })()
 	ended := make(chan error, 1)
 	go func() { ended <- r.host.Attach(r.forced, name, requiredKey, mcp.Legacy, far) }()
-	err := hello(near)
-	near.Close()
+	client, err := newClient(ctx, near)
+	if err == nil {
+		client.Close()
+	}
 	end := <-ended
-	if err != nil && !errors.Is(err, errRefused) {
+	if _, refused := errors.AsType[*AnswerError](err); refused {
+		return &jsonrpc.ClosedError{Cause: jsonrpc.CauseRefused}
+	}
+	if err != nil {
 		return end // which knows why
 	}
-	return err
+	return nil
 }
-
-var errRefused = &jsonrpc.ClosedError{Cause: jsonrpc.CauseRefused}
 
 // requiredKey is the key of the trials. No client has it.
 var requiredKey = mcp.ConnectionKey("required", "")
-
-// hello initializes as a client that can do nothing.
-func hello(c jsonrpc.Conn) error {
-	if err := c.Send(jsonrpc.NewRequest(jsonrpc.IntID(1), mcp.MethodInitialize, helloParams())); err != nil {
-		return err
-	}
-	for {
-		m, err := c.Recv()
-		switch {
-		case err != nil:
-			return err
-		case m.Error != nil:
-			return errRefused
-		case m.IsResponse():
-			return c.Send(jsonrpc.NewNotification(mcp.MethodInitialized, nil))
-		}
-	}
-}

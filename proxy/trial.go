@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
-	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -17,56 +16,25 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 	"github.com/mcp-proxy/mcp-proxy/internal/observe"
+	"github.com/mcp-proxy/mcp-proxy/proxy/ops"
 	"github.com/mcp-proxy/mcp-proxy/proxy/session"
 	"github.com/mcp-proxy/mcp-proxy/upstream"
+	"github.com/mcp-proxy/mcp-proxy/upstream/process"
 )
 
-// A Trial is what came of starting one upstream, asking it for its lists, and stopping it.
-type Trial struct {
-	Upstream  string `json:"upstream"`
-	Link      string `json:"link,omitzero"` // that leads to its host; "" for one that was started here
-	Transport string `json:"transport"`     // stdio, http, http+sse, websocket, replay or link
-
-	// Failed says in one sentence why it did not start, or which list it did not give; "" if
-	// all went well. Cause is the same in few words, as errors have it.
-	Failed string `json:"failed,omitzero"`
-	Cause  string `json:"cause,omitzero"`
-	Event  string `json:"event,omitzero"` // of that end, as in the log; "" for none
-
-	Server  string   `json:"server,omitzero"`  // what it calls itself, with its version
-	Version string   `json:"version,omitzero"` // of the protocol, as agreed with it
-	Speaks  []string `json:"speaks,omitzero"`  // its eras: legacy, modern; none: not known
-
-	StartMs float64 `json:"startMs"` // until it answered initialize; of one that takes long: with nothing else starting
-	ListMs  float64 `json:"listMs"`  // for all lists
-	StopMs  float64 `json:"stopMs"`  // of a process: from the end of its stdin until it had exited; 0: not known
-
-	Tools     ListSize `json:"tools"`
-	Prompts   ListSize `json:"prompts"`
-	Resources ListSize `json:"resources"`
-	Templates ListSize `json:"templates"`
-
-	Unusable int      `json:"unusable"`        // lines on its stdout that were no message
-	Stderr   []string `json:"stderr,omitzero"` // its last lines, of one that failed
-
-	err       error // of the last end of its server, nil if nothing more is known
-	stopGrace time.Duration
-	lists     map[string][]json.RawMessage // by member
+// Diagnose starts each upstream of a configuration once, and looks for what is wrong or suspicious.
+func Diagnose(ctx context.Context, cfg *config.Config, log *slog.Logger) (*ops.Diagnosis, error) {
+	trials, err := try(ctx, cfg, log)
+	if err != nil {
+		return nil, err
+	}
+	return ops.Judge(cfg, trials, Check(cfg)), nil
 }
-
-// A ListSize is how long a list is.
-type ListSize struct {
-	Count int `json:"count"`
-	Bytes int `json:"bytes"`
-}
-
-// OK reports whether the upstream started and gave its lists.
-func (t *Trial) OK() bool { return t.Failed == "" }
 
 // try starts each upstream of a configuration, two at a time, asks it for its lists, stops it, and
 // finds out which eras its server speaks, for which it may start it twice. Links are dialled, and
 // what their hosts announce is tried, too. It returns when all has ended, in config order.
-func try(ctx context.Context, cfg *config.Config, log *slog.Logger) ([]Trial, error) {
+func try(ctx context.Context, cfg *config.Config, log *slog.Logger) ([]ops.Trial, error) {
 	alone := Quiet(cfg)
 	for i := range alone.Upstreams {
 		alone.Upstreams[i].Shared, alone.Upstreams[i].Roots = false, nil // nobody else is there, and it is to stop
@@ -80,51 +48,16 @@ func try(ctx context.Context, cfg *config.Config, log *slog.Logger) ([]Trial, er
 	t := newTrials(cfg, p.host, p.dial)
 	t.links, t.eras = p.links.snapshot, true
 	for _, u := range cfg.Upstreams {
-		t.begin(ctx, &Trial{Upstream: u.Name, Transport: transportOf(u), stopGrace: u.StopGrace})
+		t.begin(ctx, &ops.Trial{Upstream: u.Name, Transport: transportOf(u), StopGrace: u.StopGrace})
 	}
 	t.throughLinks(ctx)
 	t.wg.Wait()
 	t.alone(ctx)
-	var all []Trial
+	var all []ops.Trial
 	for _, tr := range t.all {
 		all = append(all, *tr)
 	}
 	return all, context.Cause(ctx)
-}
-
-// Quiet returns a configuration with the same upstreams that a program uses for a moment:
-// without listeners, log lines for calls, traces, hosts that dial, or servers that start by themselves.
-func Quiet(cfg *config.Config) *config.Config {
-	quiet := *cfg
-	quiet.Listen, quiet.Admin, quiet.Logs = nil, config.Admin{}, config.Logs{}
-	quiet.Traces = config.Traces{Off: true}
-	quiet.Upstreams = slices.Clone(cfg.Upstreams)
-	if cfg.Prefix == "auto" && len(cfg.Upstreams)+len(cfg.Links) > 1 {
-		quiet.Prefix = "always" // though what is left may be one
-	}
-	for i := range quiet.Upstreams {
-		quiet.Upstreams[i].Required = false
-	}
-	quiet.Links = slices.DeleteFunc(slices.Clone(cfg.Links), func(l config.Link) bool { return l.Accept })
-	return &quiet
-}
-
-// transportOf is how an upstream is reached.
-func transportOf(u config.Upstream) string {
-	at, err := url.Parse(u.URL)
-	switch {
-	case u.Replay != "":
-		return "replay"
-	case u.URL == "" && u.Command == "": // all that is known of it is its name
-		return "link"
-	case u.URL == "":
-		return "stdio"
-	case u.Type == "sse":
-		return "http+sse"
-	case err == nil && strings.HasPrefix(at.Scheme, "ws"):
-		return "websocket"
-	}
-	return "http"
 }
 
 // The trials of one configuration.
@@ -136,7 +69,7 @@ type trials struct {
 	listTime time.Duration // for all lists of one
 	places   chan struct{} // has one for each trial that may run at a time
 	wg       sync.WaitGroup
-	all      []*Trial
+	all      []*ops.Trial
 	tried    map[string]bool // upstreams behind links
 }
 
@@ -147,7 +80,7 @@ func newTrials(cfg *config.Config, host *hosting, dial session.DialFunc) *trials
 // mostTrials run at a time: dozens of servers that start at once slow each other down.
 const mostTrials = 2
 
-func (t *trials) begin(ctx context.Context, tr *Trial) {
+func (t *trials) begin(ctx context.Context, tr *ops.Trial) {
 	t.all = append(t.all, tr)
 	t.wg.Go(func() {
 		t.places <- struct{}{}
@@ -159,10 +92,10 @@ func (t *trials) begin(ctx context.Context, tr *Trial) {
 // alone starts those that took long once more, with nothing beside them that may be the reason.
 func (t *trials) alone(ctx context.Context) {
 	for _, tr := range t.all {
-		if len(t.all) == 1 || !tr.OK() || max(tr.StartMs, tr.ListMs) <= slow {
+		if len(t.all) == 1 || !tr.OK() || max(tr.StartMs, tr.ListMs) <= ops.Slow {
 			continue
 		}
-		again, key := &Trial{Upstream: tr.Upstream, Link: tr.Link, Transport: tr.Transport, stopGrace: tr.stopGrace}, rand.Text()
+		again, key := &ops.Trial{Upstream: tr.Upstream, Link: tr.Link, Transport: tr.Transport, StopGrace: tr.StopGrace}, rand.Text()
 		client, err := t.ask(ctx, again, key)
 		if client == nil {
 			continue
@@ -192,7 +125,7 @@ func (t *trials) throughLinks(ctx context.Context) {
 		case <-time.After(20 * time.Millisecond):
 		case <-ctx.Done():
 			for _, l := range missing {
-				t.all = append(t.all, &Trial{Link: l.Name, Transport: "link", Failed: "the host behind this link cannot be reached", Cause: jsonrpc.CauseLinkLost})
+				t.all = append(t.all, &ops.Trial{Link: l.Name, Transport: "link", Failed: "the host behind this link cannot be reached", Cause: jsonrpc.CauseLinkLost})
 			}
 			return
 		}
@@ -210,13 +143,13 @@ func (t *trials) announced(ctx context.Context) (missing []observe.Link) {
 		for _, name := range l.Upstreams {
 			if !t.tried[name] {
 				t.tried[name] = true
-				t.begin(ctx, &Trial{Upstream: name, Link: l.Name, Transport: "link"})
+				t.begin(ctx, &ops.Trial{Upstream: name, Link: l.Name, Transport: "link"})
 			}
 		}
 		for _, r := range l.Rejected {
 			if key := r.Upstream + " of " + l.Name; !t.tried[key] { // no name of an upstream
 				t.tried[key] = true
-				t.all = append(t.all, &Trial{Upstream: r.Upstream, Link: l.Name, Transport: "link", Failed: "is not offered: " + r.Why, Cause: jsonrpc.CauseNotOffered})
+				t.all = append(t.all, &ops.Trial{Upstream: r.Upstream, Link: l.Name, Transport: "link", Failed: "is not offered: " + r.Why, Cause: jsonrpc.CauseNotOffered})
 			}
 		}
 	}
@@ -227,7 +160,7 @@ func (t *trials) announced(ctx context.Context) (missing []observe.Link) {
 const tryTime = 5 * time.Minute
 
 // try does all of one trial.
-func (t *trials) try(ctx context.Context, tr *Trial) {
+func (t *trials) try(ctx context.Context, tr *ops.Trial) {
 	ctx, cancel := context.WithTimeout(ctx, tryTime)
 	defer cancel()
 	key := mcp.ConnectionKey(rand.Text(), "")
@@ -244,17 +177,17 @@ func (t *trials) try(ctx context.Context, tr *Trial) {
 
 // ask starts the upstream of a trial as for a client with that key, and asks for its lists. It
 // returns the client, nil if it did not start, and why a list is missing.
-func (t *trials) ask(ctx context.Context, tr *Trial, key string) (*Client, error) {
+func (t *trials) ask(ctx context.Context, tr *ops.Trial, key string) (*Client, error) {
 	began := time.Now()
 	client, err := t.greet(ctx, tr.Upstream, key)
 	tr.StartMs = millis(time.Since(began))
 	if err != nil {
 		t.look(tr)
-		tr.failed(err)
+		failed(tr, err)
 		return nil, err
 	}
 	t.look(tr)
-	tr.introduced(client.Hello)
+	introduced(tr, client.Hello)
 	began = time.Now()
 	err = t.askLists(ctx, tr, client)
 	tr.ListMs = millis(time.Since(began))
@@ -262,7 +195,7 @@ func (t *trials) ask(ctx context.Context, tr *Trial, key string) (*Client, error
 	if err == nil {
 		tr.Stderr = nil
 	} else {
-		tr.failed(err)
+		failed(tr, err)
 	}
 	return client, err
 }
@@ -281,7 +214,7 @@ func (t *trials) greet(ctx context.Context, name, key string) (*Client, error) {
 }
 
 // introduced notes what the answer to initialize says.
-func (tr *Trial) introduced(hello json.RawMessage) {
+func introduced(tr *ops.Trial, hello json.RawMessage) {
 	var said struct {
 		ProtocolVersion string
 		ServerInfo      struct{ Name, Version string }
@@ -294,12 +227,12 @@ func (tr *Trial) introduced(hello json.RawMessage) {
 }
 
 // askLists asks for all that the server says it offers.
-func (t *trials) askLists(ctx context.Context, tr *Trial, c *Client) error {
+func (t *trials) askLists(ctx context.Context, tr *ops.Trial, c *Client) error {
 	ctx, cancel := context.WithTimeout(ctx, t.listTime)
 	defer cancel()
-	tr.lists = make(map[string][]json.RawMessage)
+	tr.Lists = make(map[string][]json.RawMessage)
 	var first error
-	for _, l := range tr.listed() {
+	for _, l := range listsOf(tr) {
 		if !c.Offers(l.capability) {
 			continue
 		}
@@ -311,7 +244,7 @@ func (t *trials) askLists(ctx context.Context, tr *Trial, c *Client) error {
 			first = cmp.Or(first, error(&listError{l.method, err}))
 			continue
 		}
-		tr.lists[l.member] = all
+		tr.Lists[l.member] = all
 		l.size.Count = len(all)
 		for _, e := range all {
 			l.size.Bytes += len(e)
@@ -323,7 +256,7 @@ func (t *trials) askLists(ctx context.Context, tr *Trial, c *Client) error {
 // learn finds out whether a server that was stopped, and speaks the legacy era, speaks the
 // modern one, too: a process is started once more for that, since many are of the era of what
 // they hear first.
-func (t *trials) learn(ctx context.Context, tr *Trial) {
+func (t *trials) learn(ctx context.Context, tr *ops.Trial) {
 	if slices.Contains(tr.Speaks, string(mcp.Modern)) || tr.Transport == "link" {
 		return
 	}
@@ -349,10 +282,10 @@ func (e *listError) Unwrap() error { return e.err }
 
 type listed struct {
 	capability, method, member string
-	size                       *ListSize
+	size                       *ops.ListSize
 }
 
-func (tr *Trial) listed() []listed {
+func listsOf(tr *ops.Trial) []listed {
 	return []listed{
 		{"tools", mcp.MethodToolsList, "tools", &tr.Tools},
 		{"prompts", mcp.MethodPromptsList, "prompts", &tr.Prompts},
@@ -362,7 +295,7 @@ func (tr *Trial) listed() []listed {
 }
 
 // failed notes why a trial did not come to its end.
-func (tr *Trial) failed(err error) {
+func failed(tr *ops.Trial, err error) {
 	tr.Failed, tr.Cause = err.Error(), "" // of an error response there is no cause
 	end, lost := errors.AsType[*jsonrpc.ClosedError](err)
 	refused, said := errors.AsType[*AnswerError](err)
@@ -383,7 +316,7 @@ func (tr *Trial) failed(err error) {
 }
 
 // look takes from the status what it says of the server of a trial.
-func (t *trials) look(tr *Trial) {
+func (t *trials) look(tr *ops.Trial) {
 	for _, s := range t.host.host.Status() {
 		if s.Upstream != tr.Upstream {
 			continue
@@ -392,7 +325,10 @@ func (t *trials) look(tr *Trial) {
 		if len(s.Stderr) > 0 {
 			tr.Stderr = s.Stderr
 		}
-		tr.err, tr.Speaks = s.Err, nil
+		tr.Hint, tr.Speaks = "", nil
+		if start, ok := errors.AsType[*process.StartError](s.Err); ok {
+			tr.Hint = hints[start.Fault]
+		}
 		for _, era := range s.Speaks {
 			tr.Speaks = append(tr.Speaks, string(era))
 		}
@@ -403,12 +339,12 @@ func (t *trials) look(tr *Trial) {
 }
 
 // stopped waits until the process of a trial is gone, and notes how long that took.
-func (t *trials) stopped(tr *Trial, key string) {
+func (t *trials) stopped(tr *ops.Trial, key string) {
 	if tr.Transport != "stdio" {
 		return
 	}
 	began := time.Now()
-	for time.Since(began) < 4*tr.stopGrace+time.Second {
+	for time.Since(began) < 4*tr.StopGrace+time.Second {
 		if !t.runs(tr.Upstream, key) {
 			tr.StopMs = millis(time.Since(began))
 			return
@@ -421,4 +357,48 @@ func (t *trials) runs(name, key string) bool {
 	return slices.ContainsFunc(t.host.host.Status(), func(s upstream.Status) bool {
 		return s.Upstream == name && s.Key == key && (s.State == upstream.StateRunning || s.State == upstream.StateStopping)
 	})
+}
+
+// hints are for commands that could not be started.
+var hints = map[process.Fault]string{
+	process.CannotRun:    "see whether the machine has processes, memory and descriptors left",
+	process.NoCommand:    fixCommand,
+	process.NotPermitted: fixCommand,
+	process.NotProgram:   "put what runs it in command (sh, python3), and the file in args",
+	process.NoDir:        "mend cwd",
+	process.NotOnPath:    "write its name with ./ before it",
+}
+
+const fixCommand = "mend command (see mcp-proxy check), and install what it names"
+
+// Try starts the upstreams of cfg once, as for a client that asks for their lists and leaves,
+// and calls tell with what came of each, from several goroutines. Those of them that the proxy
+// does not have fail. It returns when all have answered or ctx is done; Shutdown waits for the
+// servers. One that is behind a link has its name alone.
+func (p *Proxy) Try(ctx context.Context, upstreams []config.Upstream, tell func(*ops.Trial)) {
+	p.start()
+	newTrials(p.config.Load(), p.host, p.dial).now(ctx, upstreams, tell)
+}
+
+// Try is what [Proxy.Try] is.
+func (h *Host) Try(ctx context.Context, upstreams []config.Upstream, tell func(*ops.Trial)) {
+	newTrials(&config.Config{}, h.half, h.half.open).now(ctx, upstreams, tell)
+}
+
+// now tries upstreams of what runs.
+func (t *trials) now(ctx context.Context, upstreams []config.Upstream, tell func(*ops.Trial)) {
+	var wg sync.WaitGroup
+	for _, u := range upstreams {
+		wg.Go(func() {
+			tr := &ops.Trial{Upstream: u.Name, Transport: transportOf(u)}
+			client, _ := t.ask(ctx, tr, rand.Text()) // the trial says why
+			if ctx.Err() == nil {
+				tell(tr)
+			}
+			if client != nil {
+				client.Close()
+			}
+		})
+	}
+	wg.Wait()
 }

@@ -1,12 +1,11 @@
-package proxy
+package ops
 
 import (
-	"context"
 	"fmt"
-	"log/slog"
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/config"
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
@@ -41,22 +40,16 @@ func (d *Diagnosis) Ill() bool {
 	return slices.ContainsFunc(d.Findings, func(f Finding) bool { return f.Level == LevelError })
 }
 
-// Diagnose starts each upstream of a configuration once, and looks for what is wrong or suspicious.
-func Diagnose(ctx context.Context, cfg *config.Config, log *slog.Logger) (*Diagnosis, error) {
-	trials, err := try(ctx, cfg, log)
-	if err != nil {
-		return nil, err
-	}
-	return judge(cfg, trials), nil
-}
-
-// judge looks for what is wrong.
-func judge(cfg *config.Config, trials []Trial) *Diagnosis {
+// Judge looks for what is wrong or suspicious. The problems are those of [config.Config] and of the files and
+// commands that it names.
+func Judge(cfg *config.Config, trials []Trial, problems config.Problems) *Diagnosis {
 	d := &Diagnosis{File: cfg.File, Upstreams: trials, Findings: []Finding{}}
-	d.named(cfg)
+	for _, p := range problems {
+		d.found(LevelError, "configuration", "", "mend it there; mcp-proxy check finds the same", "%v", p)
+	}
 	for i := range trials {
 		t := &trials[i]
-		d.started(cfg, t)
+		d.started(cfg, t, problems)
 		d.spoke(t)
 		d.listed(t)
 	}
@@ -77,27 +70,21 @@ func (d *Diagnosis) found(level, code, upstream, do, what string, args ...any) {
 	d.Findings = append(d.Findings, Finding{level, code, upstream, fmt.Sprintf(what, args...), do})
 }
 
-// named finds what the configuration names and is not there.
-func (d *Diagnosis) named(cfg *config.Config) {
-	for _, p := range Check(cfg) {
-		d.found(LevelError, "configuration", "", "mend it there; mcp-proxy check finds the same", "%v", p)
+// explains reports whether one of the problems is about an upstream: that is why it did not start, then.
+func explains(problems config.Problems, cfg *config.Config, upstream string) bool {
+	for _, u := range cfg.Upstreams {
+		about := func(p config.Problem) bool {
+			return strings.HasPrefix(p.Key, u.Key+".") || u.Key == "--" && p.Key == "command"
+		}
+		if u.Name == upstream && slices.ContainsFunc(problems, about) {
+			return true
+		}
 	}
-}
-
-// isNamed reports whether the configuration names something for an upstream that is not there:
-// that is why it did not start, then.
-func isNamed(cfg *config.Config, upstream string) bool {
-	only := *cfg
-	only.Upstreams = slices.DeleteFunc(slices.Clone(cfg.Upstreams), func(u config.Upstream) bool { return u.Name != upstream })
-	c := newChecker(&only)
-	for _, u := range only.Upstreams {
-		c.upstream(u)
-	}
-	return len(c.problems) > 0
+	return false
 }
 
 // started finds upstreams that did not start.
-func (d *Diagnosis) started(cfg *config.Config, t *Trial) {
+func (d *Diagnosis) started(cfg *config.Config, t *Trial, problems config.Problems) {
 	switch {
 	case t.OK():
 		d.took(cfg, t)
@@ -105,7 +92,7 @@ func (d *Diagnosis) started(cfg *config.Config, t *Trial) {
 		d.found(LevelError, "link", "", "start its host, and compare links."+t.Link+".dial with the URL that it prints", "link %s: %s", t.Link, t.Failed)
 	case t.Cause == jsonrpc.CauseNotOffered:
 		d.found(LevelError, "not-offered", t.Upstream, "rename it or its prefix at its host, or change the order or the upstreams of links", "link %s: %s", t.Link, t.Failed)
-	case !isNamed(cfg, t.Upstream):
+	case !explains(problems, cfg, t.Upstream):
 		do := t.Advice()
 		if len(t.Stderr) > 0 {
 			do += "; its last words on stderr are shown"
@@ -121,26 +108,28 @@ func (d *Diagnosis) took(cfg *config.Config, t *Trial) {
 	switch {
 	case t.StartMs > tooSlow && !shared:
 		d.found(LevelWarning, "slow-start", t.Upstream, install+" and required: true", "takes %s to start, alone; clients wait 8 s, and then go on without it", seconds(t.StartMs))
-	case t.StartMs > slow && !shared:
+	case t.StartMs > Slow && !shared:
 		d.found(LevelNote, "slow-start", t.Upstream, install, "takes %s to start, alone, and does so for each client anew", seconds(t.StartMs))
 	}
 	switch limit := millis(cfg.ListTimeout); {
 	case limit > 0 && t.ListMs > limit:
 		d.found(LevelError, "slow-list", t.Upstream, "raise listTimeout, or find out what it waits for", "takes %s for its lists, and is left out after listTimeout, %v", seconds(t.ListMs), cfg.ListTimeout)
-	case t.ListMs > slow:
+	case t.ListMs > Slow:
 		d.found(LevelWarning, "slow-list", t.Upstream, "find out what it waits for when it lists", "takes %s for its lists", seconds(t.ListMs))
 	}
-	if grace := millis(t.stopGrace); grace > 0 && t.StopMs > grace {
+	if grace := millis(t.StopGrace); grace > 0 && t.StopMs > grace {
 		d.found(LevelWarning, "slow-stop", t.Upstream, "it should exit when its stdin ends; until then stopGrace is how long it is waited for",
 			"goes on when its stdin ends, until it gets a signal: %s", seconds(t.StopMs))
 	}
 }
 
-// Beyond tooSlow milliseconds clients do not wait; slow is worth a word.
+// Beyond tooSlow milliseconds clients do not wait; more than Slow is reported.
 const (
 	tooSlow = 8000
-	slow    = 3000
+	Slow    = 3000
 )
+
+func millis(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
 func seconds(ms float64) string { return fmt.Sprintf("%.1f s", ms/1000) }
 
@@ -167,7 +156,7 @@ func (d *Diagnosis) listed(t *Trial) {
 		d.found(LevelWarning, "empty", t.Upstream, "see whether it needs an argument, a token or a login to offer something", "offers nothing: no tools, prompts or resources")
 	}
 	seen := make(map[string]bool)
-	for _, tool := range readTools(t.lists["tools"]) {
+	for _, tool := range readTools(t.Lists["tools"]) {
 		switch {
 		case tool.Name == "":
 			d.found(LevelError, "bad-tool", t.Upstream, "tell its author; clients may refuse the whole list", "lists a tool without a name")

@@ -1,4 +1,4 @@
-package proxy
+package ops
 
 import (
 	"encoding/json"
@@ -78,7 +78,7 @@ func (d *Diagnosis) exposed(cfg *config.Config) (all []exposedTool, size int) {
 		}
 		prefix := naming.Prefix(t.Upstream, u.Prefix, several)
 		seen := make(map[string]bool)
-		for _, tool := range readTools(t.lists["tools"]) {
+		for _, tool := range readTools(t.Lists["tools"]) {
 			if tool.Name == "" || seen[tool.Name] || !catalog.Allows(u.Tools.Allow, u.Tools.Deny, tool.Name) {
 				continue
 			}
@@ -129,7 +129,7 @@ func (d *Diagnosis) uris() {
 	first := make(map[string]string)
 	clashes := make(map[string]int)
 	for _, t := range d.Upstreams {
-		for _, e := range t.lists["resources"] {
+		for _, e := range t.Lists["resources"] {
 			var r struct{ URI string }
 			_ = json.Unmarshal(e, &r)
 			by, taken := first[r.URI]

@@ -1,0 +1,90 @@
+package ops
+
+import (
+	"encoding/json"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+)
+
+// A Trial is what came of starting one upstream, asking it for its lists, and stopping it.
+type Trial struct {
+	Upstream  string `json:"upstream"`
+	Link      string `json:"link,omitzero"` // that leads to its host; "" for one that was started here
+	Transport string `json:"transport"`     // stdio, http, http+sse, websocket, replay or link
+
+	// Failed says in one sentence why it did not start, or which list it did not give; "" if
+	// all went well. Cause is the same in few words, as errors have it.
+	Failed string `json:"failed,omitzero"`
+	Cause  string `json:"cause,omitzero"`
+	Event  string `json:"event,omitzero"` // of that end, as in the log; "" for none
+
+	Server  string   `json:"server,omitzero"`  // what it calls itself, with its version
+	Version string   `json:"version,omitzero"` // of the protocol, as agreed with it
+	Speaks  []string `json:"speaks,omitzero"`  // its eras: legacy, modern; none: not known
+
+	StartMs float64 `json:"startMs"` // until it answered initialize; of one that takes long: with nothing else starting
+	ListMs  float64 `json:"listMs"`  // for all lists
+	StopMs  float64 `json:"stopMs"`  // of a process: from the end of its stdin until it had exited; 0: not known
+
+	Tools     ListSize `json:"tools"`
+	Prompts   ListSize `json:"prompts"`
+	Resources ListSize `json:"resources"`
+	Templates ListSize `json:"templates"`
+
+	Unusable int      `json:"unusable"`        // lines on its stdout that were no message
+	Stderr   []string `json:"stderr,omitzero"` // its last lines, of one that failed
+
+	Hint      string                       `json:"-"` // what to do about a command that could not be started; "" if that is not why
+	StopGrace time.Duration                `json:"-"`
+	Lists     map[string][]json.RawMessage `json:"-"` // by member of the result
+}
+
+// A ListSize is how long a list is.
+type ListSize struct {
+	Count int `json:"count"`
+	Bytes int `json:"bytes"`
+}
+
+// OK reports whether the upstream started and gave its lists.
+func (t *Trial) OK() bool { return t.Failed == "" }
+
+// Advice is what to do about an upstream that failed, in one sentence.
+func (t *Trial) Advice() string {
+	if t.Hint != "" {
+		return t.Hint
+	}
+	if do := causeAdvice[t.Cause]; do != "" {
+		return do
+	}
+	switch class := jsonrpc.ClassOf(t.Cause); {
+	case class == jsonrpc.ClassUnreachable, class == jsonrpc.ClassBroken && t.Transport != "stdio":
+		return "start it, and compare host and port of its url"
+	case class == jsonrpc.ClassTimeout:
+		return tooLate
+	case t.Transport == "stdio":
+		return "run its command by hand and see: it may lack arguments, env or inheritEnv"
+	case t.Transport == "link":
+		return "run mcp-proxy doctor where its host runs, with the configuration of that"
+	}
+	return "run mcp-proxy doctor --log-level debug and see"
+}
+
+const (
+	giveCredential = "give it the credentials that it wants: headersFrom, or auth"
+	comparePath    = "compare the path of its url with its documentation: most end in /mcp"
+	tooLate        = "run its command by hand once: it may wait for an answer or download itself; else raise startTimeout"
+)
+
+// causeAdvice are for what one cause says by itself.
+var causeAdvice = map[string]string{
+	jsonrpc.CauseLogin:         "run the command that it names, once",
+	jsonrpc.CauseStartTimeout:  tooLate,
+	jsonrpc.CauseTLS:           "set tls.ca if its certificate is of an authority of your own",
+	jsonrpc.CauseBadHeaderFile: "mend the file that headersFrom names; mcp-proxy check finds the same",
+	jsonrpc.CauseNoToken:       "mend auth: its authorization server says why in the log",
+	jsonrpc.HTTPCause(401):     giveCredential,
+	jsonrpc.HTTPCause(403):     giveCredential,
+	jsonrpc.HTTPCause(404):     comparePath,
+	jsonrpc.HTTPCause(405):     comparePath,
+}
