@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/http"
 	"slices"
+	"sync"
 
 	"github.com/gorilla/websocket"
 )
@@ -15,12 +16,12 @@ const (
 	subprotocolLink = "mcp-proxy-link"
 )
 
-// Accept makes a Conn of r. It does not look at Host, Origin or any token: the
-// caller has. The subprotocol "mcp" is chosen if the client offers it. The Conn
-// does not use r or w any more, so the handler may return. If r cannot be
-// upgraded, refuse has told the client before Accept returns; nil answers in
-// plain text.
-func (cfg Config) Accept(w http.ResponseWriter, r *http.Request, refuse func(w http.ResponseWriter, status int, reason string)) (*Conn, error) {
+// Accept upgrades r to a Conn. The caller has checked Host, Origin and token. Accept chooses the subprotocol "mcp" if
+// the client offers it. The Conn does not use r and w, so the handler may return. If r cannot be upgraded, Accept calls
+// refuse to answer it; nil answers in plain text.
+func (cfg Config) Accept(w http.ResponseWriter, r *http.Request,
+	refuse func(w http.ResponseWriter, status int, reason string),
+) (*Conn, error) {
 	u := upgrader(subprotocolMCP, readBuffer)
 	if refuse != nil {
 		u.Error = func(w http.ResponseWriter, _ *http.Request, status int, reason error) {
@@ -34,12 +35,11 @@ func (cfg Config) Accept(w http.ResponseWriter, r *http.Request, refuse func(w h
 	return cfg.newConn(frames, frames.NetConn(), false), nil
 }
 
-// errNotLink refuses a client that does not ask for a link.
+// errNotLink refuses a client that does not offer the subprotocol of links.
 var errNotLink = errors.New("subprotocol " + subprotocolLink + " is required")
 
-// AcceptCarrier makes a carrier of r, as [DialCarrier] asks for one. Like
-// [Config.Accept] it checks nothing else, and the handler may return. A client
-// that does not offer the subprotocol is answered with 400.
+// AcceptCarrier upgrades r, a request of [DialCarrier], to a carrier. As with [Config.Accept] the caller has checked
+// the request, and the handler may return. A client that does not offer the subprotocol gets 400.
 func AcceptCarrier(w http.ResponseWriter, r *http.Request) (net.Conn, error) {
 	if !slices.Contains(websocket.Subprotocols(r), subprotocolLink) {
 		http.Error(w, errNotLink.Error(), http.StatusBadRequest)
@@ -53,21 +53,16 @@ func AcceptCarrier(w http.ResponseWriter, r *http.Request) (net.Conn, error) {
 	return newCarrier(frames, frames.NetConn(), false), nil
 }
 
-// upgrader has buffers of its own, or the connection would keep all of
-// net/http's.
+// upgrader has its own buffers, because the connection would otherwise keep the larger ones of net/http.
 func upgrader(subprotocol string, buffer int) *websocket.Upgrader {
 	return &websocket.Upgrader{
 		ReadBufferSize:  buffer,
 		WriteBufferSize: 1, // the frames that gorilla writes go without a buffer
-		WriteBufferPool: noWrites{},
+		WriteBufferPool: &writeless,
 		Subprotocols:    []string{subprotocol},
 		CheckOrigin:     func(*http.Request) bool { return true },
 	}
 }
 
-// noWrites is the pool of write buffers for gorilla, which we never let write
-// a message.
-type noWrites struct{}
-
-func (noWrites) Get() any { return nil }
-func (noWrites) Put(any)  {}
+// writeless is gorilla's pool of write buffers. It stays empty, because gorilla writes no messages here.
+var writeless sync.Pool

@@ -13,21 +13,20 @@ import (
 )
 
 const (
-	carrierBuffer   = 16 << 10   // of what was read
-	maxCarrierFrame = 1 << 20    // bytes of one frame; more are two
-	carrierPiece    = largeWrite // bytes of a frame that go out with one write; a multiple of eight, for mask
+	carrierBuffer   = 16 << 10   // for reading
+	maxCarrierFrame = 1 << 20    // bytes of one frame; a larger Write is split
+	carrierPiece    = largeWrite // bytes of a frame in one write; a multiple of eight, for mask
 )
 
-// A carrier is a byte stream in the binary frames of a WebSocket. Where frames
-// begin and end means nothing, but each Write is a frame of its own, so the caller
-// writes in large pieces. A carrier has no deadlines and sends no pings: whoever uses
-// it finds out that a peer is dead, and closes it.
+// A carrier is a byte stream in the binary frames of a WebSocket. Frame boundaries mean nothing, but each Write makes a
+// frame, so the caller writes large pieces. A carrier has no deadlines and sends no pings: its user finds out that the
+// peer is dead, and closes it.
 type carrier struct {
 	framer
 
 	closing sync.Once
 	reading sync.Mutex // held by Read; guards the field below
-	frame   io.Reader  // the rest of the frame that is being read; nil between frames
+	frame   io.Reader  // rest of the current frame; nil between frames
 }
 
 func newCarrier(frames *websocket.Conn, socket net.Conn, client bool) *carrier {
@@ -64,8 +63,7 @@ func (c *carrier) Read(p []byte) (n int, err error) {
 	return 0, err
 }
 
-// nextFrame waits for a frame, unless one is being read. If it fails the carrier
-// has ended.
+// nextFrame waits for a frame, unless one is being read. If it fails the carrier has ended.
 func (c *carrier) nextFrame() error {
 	if err := c.err(); err != nil {
 		return err
@@ -91,7 +89,7 @@ func (c *carrier) onClose(code int, _ string) error {
 	} else {
 		c.end(&CloseError{code})
 	}
-	c.sendClose(goodbye{code: code})
+	c.sendClose(websocket.FormatCloseMessage(code, ""))
 	return nil
 }
 
@@ -113,8 +111,7 @@ func (c *carrier) Write(p []byte) (n int, err error) {
 	return n, c.err()
 }
 
-// writeFrame writes a frame with the payload p. It masks a copy, in buf: p is the
-// caller's.
+// writeFrame writes a frame with the payload p. It masks a copy in buf, because p is the caller's.
 func (c *carrier) writeFrame(p []byte, buf *[]byte) error {
 	var space [14]byte
 	header := c.appendHeader(space[:0], websocket.BinaryMessage, len(p))
@@ -132,14 +129,14 @@ func (c *carrier) writeFrame(p []byte, buf *[]byte) error {
 	return nil
 }
 
-// Close implements net.Conn. Read and Write return at once. A close frame goes
-// out if no Write is under way; nobody waits for the peer's.
+// Close implements net.Conn. Read and Write return at once. It sends a close frame if no Write is in progress, and does
+// not wait for the peer's.
 func (c *carrier) Close() error {
 	c.closing.Do(func() {
 		c.end(net.ErrClosed)
 		c.socket.SetReadDeadline(time.Unix(1, 0))
 		if c.writing.TryLock() {
-			c.sendCloseLocked(c.lastWords())
+			c.sendCloseLocked(c.closeMessage())
 			c.writing.Unlock()
 		}
 		c.abort()

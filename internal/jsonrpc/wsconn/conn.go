@@ -16,24 +16,22 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
 
-// A Config is what a [Conn] is made with. The zero value is ready to use.
+// A Config configures a [Conn]. The zero value is ready to use.
 type Config struct {
 	Limits jsonrpc.Limits
 
-	// Ping is how often the peer is pinged; zero means 20 s. A peer that is
-	// silent for two of these, without even a part of a message, is gone; time in which
+	// Ping is the period of pings; zero means 20 s. A peer that sends nothing for two of them is gone. Time in which
 	// this process was stopped does not count.
 	Ping time.Duration
 
-	// Slots are for messages over 64 KiB: what has come of one stays in memory until
-	// the rest is there. Nil: there is no bound.
+	// Slots bound the messages over 64 KiB that are received at the same time, and so the memory that they take. Nil:
+	// no bound.
 	Slots jsonrpc.Slots
 
-	// LargeTimeout is how long such a message may take; zero means a minute.
+	// LargeTimeout bounds the time for such a message; zero means a minute.
 	LargeTimeout time.Duration
 
-	// WriteTimeout is how long the peer may take for 256 KiB before it is gone;
-	// zero means 30 s.
+	// WriteTimeout bounds the time in which the peer must take 256 KiB; zero means 30 s.
 	WriteTimeout time.Duration
 }
 
@@ -42,11 +40,10 @@ const (
 	defaultLargeTimeout = time.Minute
 	defaultWriteTimeout = 30 * time.Second
 	largeMessage        = 64 << 10
-	readBuffer          = 1 << 10 // kept by an idle Conn; longer messages are read past it
+	readBuffer          = 1 << 10 // kept by an idle Conn; longer messages bypass it
 )
 
-// A Conn is a [jsonrpc.Conn] on a WebSocket. It has no goroutine; pings come from
-// a timer.
+// A Conn is a [jsonrpc.Conn] on a WebSocket. It has no goroutine; a timer sends pings.
 type Conn struct {
 	framer
 
@@ -59,7 +56,7 @@ type Conn struct {
 	watchdog jsonrpc.Watchdog
 	opened   time.Time
 
-	heard atomic.Int64 // when something came last, in nanoseconds after opened
+	heard atomic.Int64 // when the peer last sent something, in nanoseconds after opened
 
 	gone       chan struct{} // closed by Close
 	closing    sync.Once
@@ -69,8 +66,10 @@ type Conn struct {
 
 // newConn makes a Conn of an upgraded connection.
 func (cfg Config) newConn(frames *websocket.Conn, socket net.Conn, client bool) *Conn {
-	c := &Conn{limits: cfg.Limits, slots: cfg.Slots, within: cmp.Or(cfg.LargeTimeout, defaultLargeTimeout),
-		ping: cmp.Or(cfg.Ping, defaultPing), opened: time.Now(), gone: make(chan struct{})}
+	c := &Conn{
+		limits: cfg.Limits, slots: cfg.Slots, within: cmp.Or(cfg.LargeTimeout, defaultLargeTimeout),
+		ping: cmp.Or(cfg.Ping, defaultPing), opened: time.Now(), gone: make(chan struct{}),
+	}
 	c.frames, c.socket, c.masks = frames, socket, client
 	c.writeTimeout = cmp.Or(cfg.WriteTimeout, defaultWriteTimeout)
 	frames.SetReadLimit(int64(cfg.Limits.MaxMessage()))
@@ -113,11 +112,10 @@ func (c *Conn) Recv() (*jsonrpc.Message, error) {
 	return m, err
 }
 
-// A scratch buffer is needed only while a message arrives.
+// scratch buffers are used only while a message arrives.
 var scratch = sync.Pool{New: func() any { return new([4 << 10]byte) }}
 
-// readAll returns what r holds. Most messages fit the scratch buffer and are
-// copied out of it in their true size.
+// readAll reads r to the end. Most messages fit the scratch buffer, and are copied out of it.
 func (c *Conn) readAll(r io.Reader) ([]byte, error) {
 	buf := scratch.Get().(*[4 << 10]byte)
 	defer scratch.Put(buf)
@@ -142,14 +140,13 @@ func (c *Conn) readAll(r io.Reader) ([]byte, error) {
 		case err != nil:
 			return nil, err
 		case len(text) == cap(text):
-			// One byte past the limit is where the end is read.
+			// One byte more than the limit, to read the end.
 			text = append(make([]byte, 0, min(2*len(text), max(len(buf), c.limits.MaxMessage())+1)), text...)
 		}
 	}
 }
 
-// enter waits for a place for the message that is being read. The rest of it has to come in
-// time.
+// enter waits for a slot for the current message, and bounds the time for the rest of it.
 func (c *Conn) enter() bool {
 	ok := c.slots.Enter(c.gone) == nil
 	if ok {
@@ -163,13 +160,13 @@ func (c *Conn) leave() {
 	c.slots.Leave()
 }
 
-// timedOut reports whether a deadline made a read fail. gorilla does not wrap that error.
+// timedOut reports whether a read missed its deadline. gorilla does not wrap that error.
 func timedOut(err error) bool {
 	late, ok := errors.AsType[net.Error](err)
 	return ok && late.Timeout()
 }
 
-// setReadDeadline does not undo that of Close.
+// setReadDeadline sets a deadline, but keeps that of Close.
 func (c *Conn) setReadDeadline(t time.Time) {
 	c.socket.SetReadDeadline(t)
 	if c.err() != nil {
@@ -189,19 +186,19 @@ func (c *Conn) onPong(string) error {
 
 func (c *Conn) hear() { c.heard.Store(int64(time.Since(c.opened))) }
 
-// onClose is called by NextReader. The answer carries the peer's own code. Nothing
-// follows it, so that the peer's Close need not wait for ours.
+// onClose is called by NextReader. It answers with the peer's code, and closes the socket for writing, so that the
+// peer's Close need not wait for ours.
 func (c *Conn) onClose(code int, _ string) error {
 	c.peerClosed = true
 	c.end(&CloseError{code})
-	c.sendClose(goodbye{code: code})
-	if s, ok := c.socket.(closeWriter); ok {
+	c.sendClose(websocket.FormatCloseMessage(code, ""))
+	if s, ok := c.socket.(interface{ CloseWrite() error }); ok {
 		s.CloseWrite()
 	}
 	return nil
 }
 
-// tick pings the peer, or gives it up.
+// tick pings the peer, or ends the connection if the peer is silent.
 func (c *Conn) tick() {
 	if c.err() != nil {
 		return
@@ -213,7 +210,7 @@ func (c *Conn) tick() {
 		c.abort()
 		return
 	}
-	if c.writing.TryLock() { // a Send under way has a deadline of its own
+	if c.writing.TryLock() { // else a Send is in progress, which has its own deadline
 		c.write(c.appendFrame(nil, websocket.PingMessage, nil))
 		c.doneWriting()
 	}
@@ -226,7 +223,7 @@ func (c *Conn) tick() {
 // Send implements [jsonrpc.Conn].
 func (c *Conn) Send(m *jsonrpc.Message) error { return c.SendAll([]*jsonrpc.Message{m}) }
 
-// SendAll sends messages, as many with one write as make up a large one.
+// SendAll sends messages, and combines small ones into one write.
 func (c *Conn) SendAll(messages []*jsonrpc.Message) error {
 	pooled := writeBuffers.Get().(*[]byte)
 	defer writeBuffers.Put(pooled)
@@ -252,18 +249,19 @@ func (c *Conn) SendAll(messages []*jsonrpc.Message) error {
 	return nil
 }
 
-// Transport names what carries the messages.
+// Transport returns the name of the transport.
 func (c *Conn) Transport() string { return "websocket" }
 
-// PolicyViolation is the code of a close frame for a peer that may not go on.
+// PolicyViolation is the close code for a peer that may not go on.
 const PolicyViolation = websocket.ClosePolicyViolation
 
-// CloseAs sets what Close, called next, tells the peer: a code, and a reason of at most
-// 123 bytes.
-func (c *Conn) CloseAs(code int, reason string) { c.goodbye.Store(&goodbye{code, reason}) }
+// CloseAs sets the close frame of a following Close: a code, and a reason of at most 123 bytes.
+func (c *Conn) CloseAs(code int, reason string) {
+	message := websocket.FormatCloseMessage(code, reason)
+	c.closeAs.Store(&message)
+}
 
-// Close implements [jsonrpc.Conn]. It unblocks the others at once, and waits at
-// most a second for the peer to close.
+// Close implements [jsonrpc.Conn]. It unblocks Recv and Send at once, and waits at most a second for the peer to close.
 func (c *Conn) Close() error {
 	c.closing.Do(c.close)
 	return nil
@@ -275,20 +273,14 @@ func (c *Conn) close() {
 	c.timer.Stop()
 	deadline := time.Now().Add(closeTimeout)
 	c.socket.SetReadDeadline(time.Unix(1, 0)) // Recv returns
-	c.sendClose(c.lastWords())
+	c.sendClose(c.closeMessage())
 	c.reading.Lock()
 	defer c.reading.Unlock()
-	// To close a socket that holds unread input resets the connection, and the
-	// peer could lose what was sent last. So its input is read to the end.
-	if s, ok := c.socket.(closeWriter); ok && !c.peerClosed && s.CloseWrite() == nil {
-		s.SetReadDeadline(deadline)
-		io.Copy(io.Discard, s)
+	// Closing a socket with unread input resets the connection, and the peer could lose our last frames. So the input
+	// is read to the end. (TCP, TLS and Unix sockets have CloseWrite.)
+	if s, ok := c.socket.(interface{ CloseWrite() error }); ok && !c.peerClosed && s.CloseWrite() == nil {
+		c.socket.SetReadDeadline(deadline)
+		io.Copy(io.Discard, c.socket)
 	}
 	c.socket.Close()
-}
-
-// closeWriter is what TCP, TLS and Unix sockets can: say that no more comes.
-type closeWriter interface {
-	net.Conn
-	CloseWrite() error
 }

@@ -18,23 +18,20 @@ import (
 const (
 	handshakeTimeout = 10 * time.Second
 
-	// maxHandshake is how many bytes a server may send before it is a WebSocket:
-	// certificates and response headers, and those of a proxy.
+	// maxHandshake bounds the bytes of a server's handshake: certificates and response headers, and those of a proxy.
 	maxHandshake = 256 << 10
 )
 
-// A StatusError is the answer of a server that refuses the upgrade. Redirects are
-// not followed, so one may be a redirect.
+// A StatusError is the answer of a server that refuses the upgrade. It may be a redirect, which is not followed.
 type StatusError struct {
 	Code      int      // the HTTP status
-	Challenge []string // what WWW-Authenticate says
+	Challenge []string // the values of WWW-Authenticate
 }
 
 // Error implements error.
 func (e *StatusError) Error() string { return "HTTP " + strconv.Itoa(e.Code) }
 
-// ErrHandshake is a server that answers as no WebSocket server does, or not as
-// it was asked.
+// ErrHandshake means that the server's answer is not a valid WebSocket handshake for our request.
 var ErrHandshake = errors.New("invalid handshake")
 
 var (
@@ -44,13 +41,12 @@ var (
 	errLongGreeting = fmt.Errorf("%w: it is too long", ErrHandshake)
 )
 
-// Dial connects to the server at url, ws or wss, with header in the request. t is
-// for wss; nil means the system's roots. HTTP and SOCKS5 proxies are taken from
-// the environment. The subprotocol "mcp" is offered, but the server need not choose
-// it.
+// Dial connects to the server at url, ws or wss, with header in the request. t is for wss; nil means the system's
+// roots. It uses the HTTP or SOCKS5 proxy of the environment. It offers the subprotocol "mcp", which the server need not
+// choose.
 //
-// The handshake takes at most 10 s, and ends when ctx does. Later ctx has no
-// effect. A server that refuses is a [*StatusError].
+// The handshake takes at most 10 s, and ends when ctx does. Later ctx has no effect. If the server refuses, the error
+// is a [*StatusError].
 func (cfg Config) Dial(ctx context.Context, url string, header http.Header, t *tls.Config) (*Conn, error) {
 	d := dialer{subprotocol: subprotocolMCP, buffer: readBuffer, tls: t}
 	frames, err := d.dial(ctx, url, header)
@@ -60,9 +56,8 @@ func (cfg Config) Dial(ctx context.Context, url string, header http.Header, t *t
 	return cfg.newConn(frames, d.socket(frames), true), nil
 }
 
-// DialCarrier connects to a server that answers with [AcceptCarrier]. Arguments and
-// errors are those of [Config.Dial], but the server must choose the subprotocol of
-// links.
+// DialCarrier connects to a server that answers with [AcceptCarrier]. Arguments and errors are as of [Config.Dial], but
+// the server must choose the subprotocol of links.
 func DialCarrier(ctx context.Context, url string, header http.Header, t *tls.Config) (net.Conn, error) {
 	d := dialer{subprotocol: subprotocolLink, required: true, buffer: carrierBuffer, tls: t}
 	frames, err := d.dial(ctx, url, header)
@@ -81,10 +76,10 @@ type dialer struct {
 
 	ctx      context.Context // of the handshake
 	greeting *greeting       // set by connect
-	unwatch  func() bool     // set by connect: ctx does not close the socket any more
+	unwatch  func() bool     // set by connect; stops ctx from closing the socket
 }
 
-// dial returns a connection whose handshake is over.
+// dial returns a connection after the handshake.
 func (d *dialer) dial(ctx context.Context, url string, header http.Header) (*websocket.Conn, error) {
 	d.ctx = ctx
 	wd := websocket.Dialer{
@@ -94,7 +89,7 @@ func (d *dialer) dial(ctx context.Context, url string, header http.Header) (*web
 		HandshakeTimeout: handshakeTimeout,
 		ReadBufferSize:   d.buffer,
 		WriteBufferSize:  1, // the frames that gorilla writes go without a buffer
-		WriteBufferPool:  noWrites{},
+		WriteBufferPool:  &writeless,
 		Subprotocols:     []string{d.subprotocol},
 	}
 	frames, resp, err := wd.DialContext(ctx, url, header)
@@ -102,7 +97,7 @@ func (d *dialer) dial(ctx context.Context, url string, header http.Header) (*web
 		resp.Body.Close()
 	}
 	if d.unwatch != nil && !d.unwatch() {
-		err = context.Cause(ctx) // whatever it looked like
+		err = context.Cause(ctx) // instead of the error of the closed socket
 	}
 	if err == nil {
 		err = d.check(resp)
@@ -117,8 +112,8 @@ func (d *dialer) dial(ctx context.Context, url string, header http.Header) (*web
 	return frames, nil
 }
 
-// connect is the first step of the handshake, and the last in which gorilla heeds
-// a ctx. The ctx of dial outlives the one that connect gets.
+// connect is the first step of the handshake, and the last one for which gorilla uses a ctx. The ctx of dial outlives
+// that of connect.
 func (d *dialer) connect(ctx context.Context, network, addr string) (net.Conn, error) {
 	socket, err := new(net.Dialer).DialContext(ctx, network, addr)
 	if err != nil {
@@ -129,7 +124,7 @@ func (d *dialer) connect(ctx context.Context, network, addr string) (net.Conn, e
 	return d.greeting, nil
 }
 
-// check looks at what gorilla does not: what the server chose.
+// check checks what gorilla does not: what the server chose.
 func (d *dialer) check(resp *http.Response) error {
 	if resp.Header.Get("Sec-Websocket-Extensions") != "" {
 		return errExtension
@@ -141,7 +136,7 @@ func (d *dialer) check(resp *http.Response) error {
 	return nil
 }
 
-// refusal returns what err, the failure of a handshake, is.
+// refusal classifies err, the failure of a handshake.
 func refusal(resp *http.Response, err error) error {
 	switch {
 	case !errors.Is(err, websocket.ErrBadHandshake):
@@ -152,18 +147,17 @@ func refusal(resp *http.Response, err error) error {
 	return errNoWebSocket
 }
 
-// unquoted returns err without what it quotes of the answer: a server can repeat our
-// own headers there.
+// unquoted returns err without quotations of the answer, in which a server can repeat our headers.
 func unquoted(err error) error {
 	_, isTLS := errors.AsType[*tls.CertificateVerificationError](err) // quotes a certificate
-	said, _, quotes := strings.Cut(err.Error(), `"`)
+	text, _, quotes := strings.Cut(err.Error(), `"`)
 	if !quotes || isTLS {
 		return err
 	}
-	return errors.New(strings.TrimRight(said, " :[("))
+	return errors.New(strings.TrimRight(text, " :[("))
 }
 
-// http1 returns t without the protocols in which nothing can be upgraded.
+// http1 returns t with HTTP/1.1 only, because other versions have no upgrade.
 func http1(t *tls.Config) *tls.Config {
 	if t == nil {
 		t = &tls.Config{}
@@ -173,7 +167,7 @@ func http1(t *tls.Config) *tls.Config {
 	return t
 }
 
-// socket returns what is below frames, as its users need it: TCP or TLS.
+// socket returns the TCP or TLS connection below frames.
 func (d *dialer) socket(frames *websocket.Conn) net.Conn {
 	if socket := frames.NetConn(); socket != d.greeting {
 		return socket
@@ -181,13 +175,13 @@ func (d *dialer) socket(frames *websocket.Conn) net.Conn {
 	return d.greeting.Conn
 }
 
-// unbounded is the left of a greeting that is over.
+// unbounded is greeting.left after the handshake.
 const unbounded = -1
 
-// A greeting is a socket that reads no more than a handshake.
+// A greeting is a socket that bounds the bytes of the handshake.
 type greeting struct {
 	net.Conn
-	left int // bytes that may still come; set to unbounded before frames are read
+	left int // bytes that may still be read; set to unbounded before frames are read
 }
 
 // Read implements net.Conn.

@@ -18,16 +18,15 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
 
-// Why a connection ended, besides what the kernel and gorilla say.
+// Why a connection ended, besides errors of the kernel and of gorilla.
 var (
-	// ErrSilent is the end of a peer that answered no pings.
+	// ErrSilent means that the peer answered no pings.
 	ErrSilent = errors.New("no answer to pings")
 
-	// ErrTooLarge is the end after a message or frame over the limit.
+	// ErrTooLarge means that a message or frame was over the limit.
 	ErrTooLarge = errors.New("message over the limit")
 
-	// ErrNoSlot is the end of a peer whose large message found no place, ErrSlow of one
-	// whose message had one and did not come in time.
+	// ErrNoSlot means that there was no slot for a large message, ErrSlow that it had one and did not come in time.
 	ErrNoSlot = errors.New("too many large messages")
 	ErrSlow   = errors.New("the message did not come in time")
 
@@ -36,9 +35,9 @@ var (
 	errUTF8   = errors.New("text frame is not UTF-8")
 )
 
-// A CloseError is the close frame of the peer, as the cause of an end.
+// A CloseError is the close frame of the peer.
 type CloseError struct {
-	Code int // 1005 if the frame carried none
+	Code int // 1005 if the frame has none
 }
 
 // Error implements error.
@@ -46,21 +45,18 @@ func (e *CloseError) Error() string { return "WebSocket closed " + strconv.Itoa(
 
 const closeTimeout = time.Second // for the close handshake
 
-// writePiece is how many bytes the peer must take within the write timeout, so
-// that a huge message may take longer on a slow line.
+// writePiece is how many bytes the peer must take within the write timeout: a huge message may take longer.
 const writePiece = 256 << 10
 
-// largeWrite is how many bytes of messages go out with one write, and the largest
-// buffer that is used again.
+// largeWrite is how many bytes of messages are combined into one write, and the largest buffer that is reused.
 const largeWrite = 64 << 10
 
-// A write buffer is needed only while messages go out.
+// writeBuffers are used only during a write, so an idle connection has none.
 var writeBuffers = sync.Pool{New: func() any { return new([]byte) }}
 
-// A framer is a WebSocket in either role. gorilla reads its frames; they are
-// written here, so that what is ready together goes out with one write, without
-// a buffer for each connection. The only frames that gorilla writes are close
-// frames, after which a half-written frame matters no more.
+// A framer is either end of a WebSocket. gorilla reads its frames. It writes them itself, to combine messages into one
+// write without a buffer for each connection. gorilla writes only close frames, after which a half-written frame does
+// not matter.
 type framer struct {
 	// Static after construction.
 	frames       *websocket.Conn
@@ -68,16 +64,15 @@ type framer struct {
 	masks        bool          // the client's role
 	writeTimeout time.Duration // zero: no bound
 
-	ended     atomic.Pointer[error]   // the first reason, set once
-	closeSent atomic.Bool             // a close frame was written, or none can be: nothing may follow
-	pong      atomic.Pointer[[]byte]  // what is to be answered to the last ping
-	goodbye   atomic.Pointer[goodbye] // set by CloseAs; nil: what is usual
+	ended     atomic.Pointer[error]  // the first reason, set once
+	closeSent atomic.Bool            // a close frame was written, or cannot be: nothing may follow
+	pong      atomic.Pointer[[]byte] // payload of the pong to send
+	closeAs   atomic.Pointer[[]byte] // close message, set by CloseAs; nil: the default
 
 	writing sync.Mutex // held across every write
 }
 
-// end records why the connection ended, unless that is known, and returns what
-// is.
+// end records why the connection ended, and returns the first recorded reason.
 func (f *framer) end(cause error) error {
 	err := jsonrpc.Closed(cause)
 	f.ended.CompareAndSwap(nil, &err)
@@ -91,8 +86,7 @@ func (f *framer) err() error {
 	return nil
 }
 
-// failed ends the connection because of gorilla's err. If that was a matter of
-// the protocol, gorilla has told the peer.
+// failed ends the connection because of an error of gorilla, which has told the peer about errors of the protocol.
 func (f *framer) failed(err error) error {
 	if f.err() == nil {
 		f.closeSent.Store(true)
@@ -103,15 +97,14 @@ func (f *framer) failed(err error) error {
 	return f.end(err)
 }
 
-// reject ends the connection because of what the peer sent.
+// reject ends the connection because the peer sent something invalid.
 func (f *framer) reject(code int, cause error) error {
 	err := f.end(cause)
-	f.sendClose(goodbye{code: code})
+	f.sendClose(websocket.FormatCloseMessage(code, ""))
 	return err
 }
 
-// abort closes the socket without TLS's own close message, which would wait for a
-// peer that does not read.
+// abort closes the socket without the close message of TLS, which would wait for a peer that does not read.
 func (f *framer) abort() {
 	if t, ok := f.socket.(*tls.Conn); ok {
 		t.NetConn().Close()
@@ -119,21 +112,15 @@ func (f *framer) abort() {
 	f.socket.Close()
 }
 
-// A goodbye is what a close frame says.
-type goodbye struct {
-	code   int
-	reason string // at most 123 bytes
-}
-
-// lastWords are those of a close frame that this side sends of its own accord.
-func (f *framer) lastWords() goodbye {
-	switch said := f.goodbye.Load(); {
-	case said != nil:
-		return *said
+// closeMessage returns the payload of a close frame that this end sends first.
+func (f *framer) closeMessage() []byte {
+	switch message := f.closeAs.Load(); {
+	case message != nil:
+		return *message
 	case f.masks:
-		return goodbye{code: websocket.CloseNormalClosure}
+		return websocket.FormatCloseMessage(websocket.CloseNormalClosure, "")
 	}
-	return goodbye{code: websocket.CloseGoingAway}
+	return websocket.FormatCloseMessage(websocket.CloseGoingAway, "")
 }
 
 // write writes whole frames. The caller holds writing.
@@ -142,11 +129,11 @@ func (f *framer) write(frames []byte) error {
 		if f.writeTimeout > 0 {
 			f.socket.SetWriteDeadline(time.Now().Add(f.writeTimeout))
 		}
-		if f.err() != nil { // so soon that sendClose's deadline may just have been undone
+		if f.err() != nil { // restore the deadline of sendClose, which the line above may have replaced
 			f.socket.SetWriteDeadline(time.Now().Add(closeTimeout))
 		}
 		if _, err := f.socket.Write(piece); err != nil {
-			f.closeSent.Store(true) // the frame that broke off is never continued
+			f.closeSent.Store(true) // nothing can follow a partial frame
 			err = f.end(err)
 			f.abort() // unblocks the reader
 			return err
@@ -155,8 +142,8 @@ func (f *framer) write(frames []byte) error {
 	return nil
 }
 
-// doneWriting unlocks writing, after it has answered a ping that came meanwhile.
-// It looks once more when it has unlocked it, so that no ping is overlooked.
+// doneWriting answers a ping that came during the write, and unlocks writing. It looks again afterwards, so that it
+// misses no ping.
 func (f *framer) doneWriting() {
 	for {
 		if payload := f.pong.Swap(nil); payload != nil && !f.closeSent.Load() {
@@ -169,8 +156,7 @@ func (f *framer) doneWriting() {
 	}
 }
 
-// onPing is called by NextReader. The reader must not wait for a write that waits
-// for a slow peer, so it leaves the answer to that write.
+// onPing is called by NextReader. The reader must not wait for a slow write, so it leaves the pong to that write.
 func (f *framer) onPing(data string) error {
 	payload := []byte(data)
 	f.pong.Store(&payload)
@@ -180,23 +166,22 @@ func (f *framer) onPing(data string) error {
 	return nil
 }
 
-// sendClose writes a close frame, unless one was written. The connection has ended,
-// so a write that is under way gets no more than the time for a close.
-func (f *framer) sendClose(g goodbye) {
+// sendClose writes a close frame, unless one was written. A write in progress gets closeTimeout to finish.
+func (f *framer) sendClose(message []byte) {
 	f.socket.SetWriteDeadline(time.Now().Add(closeTimeout))
 	f.writing.Lock()
 	defer f.doneWriting()
-	f.sendCloseLocked(g)
+	f.sendCloseLocked(message)
 }
 
-func (f *framer) sendCloseLocked(g goodbye) {
+func (f *framer) sendCloseLocked(message []byte) {
 	if !f.closeSent.Swap(true) {
-		f.write(f.appendFrame(nil, websocket.CloseMessage, websocket.FormatCloseMessage(g.code, g.reason)))
+		f.write(f.appendFrame(nil, websocket.CloseMessage, message))
 	}
 }
 
-// appendMessage appends m as a text frame. Most messages need the middle one of
-// the three forms of a header, so room is left for that.
+// appendMessage appends m as a text frame. It leaves room for the middle one of the three forms of a header, which most
+// messages need.
 func (f *framer) appendMessage(b []byte, m *jsonrpc.Message) []byte {
 	const usual, usualMasked = 4, 8
 	room := usual
@@ -221,9 +206,8 @@ func (f *framer) appendFrame(b []byte, opcode int, payload []byte) []byte {
 	return b
 }
 
-// appendHeader appends the header of a frame that is a whole message. If it comes
-// from a client it ends in the masking key, four bytes that nobody can foresee
-// (RFC 6455, sections 5.2 and 5.3).
+// appendHeader appends the header of a frame that is a whole message. The header of a client's frame ends in the masking
+// key, four unpredictable bytes (RFC 6455, sections 5.2 and 5.3).
 func (f *framer) appendHeader(b []byte, opcode, size int) []byte {
 	const final, masked = 0x80, 0x80
 	start := len(b)
@@ -245,8 +229,7 @@ func (f *framer) appendHeader(b []byte, opcode, size int) []byte {
 	return b
 }
 
-// mask masks a payload, or a part of one that begins at a multiple of eight, in
-// place, if its frame's header says so.
+// mask masks a payload in place, if this is the client's end. A part of a payload must begin at a multiple of eight.
 func (f *framer) mask(payload, header []byte) {
 	if !f.masks {
 		return
