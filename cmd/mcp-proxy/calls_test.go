@@ -66,20 +66,16 @@ func TestCalls(t *testing.T) {
 
 // A call that a server may not have yet waits for room.
 func TestCallsBeyondMaxConcurrent(t *testing.T) {
-	for _, place := range []string{"HTTP", "WebSocket"} {
-		t.Run(place, func(t *testing.T) {
-			s := newSite(t, layout{place: place, a: ", maxConcurrent: 1"})
-			c := s.connect()
-			c.list()
-			c.call(1, "a__hang")
-			s.awaitCalls("a tools/call hang for upstream")
-			c.call(2, "a__echo")
-			s.awaitCalls("a tools/call hang for upstream, a tools/call echo for room")
-			c.cancel("1")
-			c.await("2")
-			s.awaitCalls("")
-		})
-	}
+	s := newSite(t, layout{place: "HTTP", a: ", maxConcurrent: 1"})
+	c := s.connect()
+	c.list()
+	c.call(1, "a__hang")
+	s.awaitCalls("a tools/call hang for upstream")
+	c.call(2, "a__echo")
+	s.awaitCalls("a tools/call hang for upstream, a tools/call echo for room")
+	c.cancel("1")
+	c.await("2")
+	s.awaitCalls("")
 }
 
 // The commands ask what runs: over its socket, or over TCP with the token.

@@ -66,6 +66,7 @@ var onlyIn = map[string]string{
 	"github.com/agnivade/levenshtein":                          "config",
 	"github.com/subosito/gotenv":                               "config",
 	"github.com/spf13/viper":                                   "config",
+	"golang.org/x/sync/semaphore":                              "upstream/remote",
 	"github.com/gofrs/flock":                                   "upstream/oauth",
 	"github.com/zalando/go-keyring":                            "upstream/oauth",
 	"github.com/lmittmann/tint":                                "cmd/mcp-proxy",

@@ -75,7 +75,7 @@
 //	server       what a program uses; what its sessions share
 //	modern       streams of the modern era · mirror: what tools want in headers
 //	era          which era a server speaks
-//	websocket    sessions on a WebSocket · throttle: MaxConcurrent there
+//	websocket    sessions on a WebSocket
 //	session      sessions of the legacy era, of which each of these is a part:
 //	             calls, outbox, listener, handshake, sse (HTTP+SSE), renewal
 //	exchange     a POST and its response, until the reply · events: of its stream
@@ -90,7 +90,7 @@
 // which waits for one of each cancellation on its way; one run for each call; the
 // listener's run, or the reader of the stream of HTTP+SSE; replace, while a lost session
 // is renewed; one that gives up silent calls a second after that; and answers that Send
-// makes itself until they are received. Dial starts none. modern.go and throttle.go name
+// makes itself until they are received. Dial starts none. modern.go names
 // their own. Probe, and a list of tools for a call, run in whoever asks.
 //
 // Invariants:

@@ -78,8 +78,7 @@ func TestProbe(t *testing.T) {
 			}
 			s, _ := server(t, f.URL)
 			s.MaxConcurrent = 1
-			s.prepare()
-			s.transport.slots.taken <- struct{}{} // a question about the server does not wait for calls
+			s.prepare().slots.TryAcquire(1) // a question about the server does not wait for calls
 			wantVerdict(t, s, tt.modern, tt.cause)
 		})
 	}
@@ -161,9 +160,6 @@ func TestProbeWebSocket(t *testing.T) {
 			}()
 			defer func() { <-served }()
 			s, _ := server(t, url)
-			s.MaxConcurrent = 1
-			s.prepare()
-			s.transport.slots.taken <- struct{}{}
 			wantVerdict(t, s, tt.modern, "")
 		})
 	}

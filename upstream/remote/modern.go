@@ -130,7 +130,7 @@ func (s *modern) notify(m *jsonrpc.Message) error {
 // run brings a call to its end.
 func (s *modern) run(c *modernCall) {
 	defer c.cancel(nil)
-	release, ok := s.t.slots.acquire(c.ctx, c.m.Method)
+	release, ok := s.t.acquire(c.ctx, c.m.Method)
 	if !ok {
 		s.take(c)
 		return

@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/semaphore"
+
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/observe"
 )
@@ -28,7 +30,7 @@ type Server struct {
 	Credentials Credentials // go with each request, and win over the other headers; nil: none
 
 	TLS           *tls.Config    // nil: the system's roots
-	MaxConcurrent int            // requests in flight, of all sessions together, but for subscriptions; zero: no bound
+	MaxConcurrent int            // HTTP requests in flight, of all sessions together, except subscriptions; zero: no bound
 	WriteTimeout  time.Duration  // without progress writing; zero means 60 s
 	StopGrace     time.Duration  // for taking leave; zero means 2 s
 	Limits        jsonrpc.Limits // of one message from the server
@@ -59,7 +61,7 @@ func (s *Server) prepare() *transport {
 			client: newClient(s.TLS, timeout), failures: failureLog{log: log.With("upstream", s.Name), name: s.Name, tell: s.Happened},
 		}
 		if s.MaxConcurrent > 0 {
-			s.transport.slots = newSlots(s.MaxConcurrent)
+			s.transport.slots = semaphore.NewWeighted(int64(s.MaxConcurrent))
 		}
 		s.tools = &tools{t: s.transport, turn: make(chan struct{}, 1)}
 		s.era = &eraProbe{t: s.transport, sse: s.SSE}
@@ -80,7 +82,11 @@ func (s *Server) Dial(ctx context.Context) (jsonrpc.Conn, error) {
 	case err != nil:
 		return nil, err
 	case socket:
-		return dialWebSocket(ctx, t)
+		w, err := dialSocket(ctx, t)
+		if err != nil {
+			return nil, err
+		}
+		return w, nil
 	}
 	return newServerSession(ctx, t, s.SSE), nil
 }
@@ -98,7 +104,11 @@ func (s *Server) DialModern(ctx context.Context) (jsonrpc.Conn, error) {
 	case err != nil:
 		return nil, err
 	case socket:
-		return dialModernWebSocket(ctx, t)
+		conn, err := dialSocket(ctx, t)
+		if err != nil {
+			return nil, err
+		}
+		return &modernSocket{conn, t.failures.log}, nil
 	}
 	return newModern(ctx, t, s.tools, s.era), nil
 }
@@ -113,13 +123,9 @@ func (s *Server) Probe(ctx context.Context) (bool, error) {
 	return s.era.run(ctx)
 }
 
-// Waiting returns how many requests wait since MaxConcurrent others are in flight: those
-// that came last.
+// Waiting returns how many requests wait because MaxConcurrent others are in flight.
 func (s *Server) Waiting() int {
-	if t := s.prepare(); t.slots != nil {
-		return int(t.slots.waiting.Load())
-	}
-	return 0
+	return int(s.prepare().waiting.Load())
 }
 
 // Close closes the connections that are kept for reuse. All sessions must have

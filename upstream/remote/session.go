@@ -153,7 +153,7 @@ func (s *serverSession) run(c *httpCall) {
 			return
 		}
 	}
-	release, ok := s.t.slots.acquire(c.ctx, c.m.Method)
+	release, ok := s.t.acquire(c.ctx, c.m.Method)
 	if !ok {
 		return
 	}

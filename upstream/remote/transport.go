@@ -13,6 +13,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sync/semaphore"
+
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
@@ -37,10 +39,11 @@ type transport struct {
 	limits       jsonrpc.Limits
 	writeTimeout time.Duration
 	stopGrace    time.Duration
-	slots        *slots // nil: no bound
+	slots        *semaphore.Weighted // of requests in flight, of all sessions; nil: no bound
 
 	failures failureLog
 	sessions atomic.Int64 // that live
+	waiting  atomic.Int64 // requests that wait for a slot
 	old      atomic.Bool  // it turned out to have only HTTP+SSE
 }
 
@@ -56,40 +59,6 @@ func (t *transport) leave() {
 	}
 }
 
-// Slots are what requests of all sessions take while they are in flight. Without a bound
-// they are nil.
-type slots struct {
-	taken   chan struct{} // an element for each
-	waiting atomic.Int64  // requests that wait for one
-}
-
-func newSlots(n int) *slots { return &slots{taken: make(chan struct{}, n)} }
-
-// try takes a slot if one is free.
-func (s *slots) try() bool {
-	select {
-	case s.taken <- struct{}{}:
-		return true
-	default:
-		return false
-	}
-}
-
-// wait takes a slot, unless done is closed first. Who has waited longest is the next.
-func (s *slots) wait(done <-chan struct{}) bool {
-	s.waiting.Add(1)
-	defer s.waiting.Add(-1)
-	select {
-	case s.taken <- struct{}{}:
-		return true
-	case <-done:
-		return false
-	}
-}
-
-// free gives a slot back, which does not wait.
-func (s *slots) free() { <-s.taken }
-
 // takesSlot reports whether a request counts for MaxConcurrent. What ends a task
 // must not wait for the calls before it, and calls must not wait for a subscription,
 // which lives as long as its client.
@@ -97,16 +66,20 @@ func takesSlot(method string) bool {
 	return method != mcp.MethodTasksCancel && method != mcp.MethodListen
 }
 
-// acquire waits until a request may be sent. With true release gives its slot
-// back, and may be called repeatedly.
-func (s *slots) acquire(ctx context.Context, method string) (release func(), ok bool) {
-	if s == nil || !takesSlot(method) {
+// acquire waits until a request may be sent; the one that has waited longest is next. With
+// true release gives its slot back, and may be called repeatedly.
+func (t *transport) acquire(ctx context.Context, method string) (release func(), ok bool) {
+	if t.slots == nil || !takesSlot(method) {
 		return func() {}, true
 	}
-	if !s.try() && !s.wait(ctx.Done()) {
-		return nil, false
+	if !t.slots.TryAcquire(1) {
+		t.waiting.Add(1)
+		defer t.waiting.Add(-1)
+		if t.slots.Acquire(ctx, 1) != nil {
+			return nil, false
+		}
 	}
-	return sync.OnceFunc(s.free), true
+	return sync.OnceFunc(func() { t.slots.Release(1) }), true
 }
 
 // An endpoint is where messages are posted, and the session that the server has there.

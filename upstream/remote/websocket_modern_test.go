@@ -7,12 +7,11 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc/conntest"
 )
 
-// TestModernWebSocket carries the stream as it is, says what its notifications are
-// about, and lets calls through beside listens.
+// TestModernWebSocket carries the stream as it is, and says what its
+// notifications are about.
 func TestModernWebSocket(t *testing.T) {
 	url, conns := wsFake(t)
 	s, _ := server(t, url)
-	s.MaxConcurrent = 1
 	c := dialModern(t, s)
 	far := wsAwait(t, conns)
 	defer far.Close()

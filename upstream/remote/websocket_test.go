@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
-	"fmt"
 	"io"
 	"log"
 	"net"
@@ -64,15 +63,10 @@ func wsAwait[T any](t *testing.T, c <-chan T) T {
 }
 
 func TestWebSocketIsConn(t *testing.T) {
-	for _, bound := range []int{0, 1} {
-		t.Run(fmt.Sprint("MaxConcurrent", bound), func(t *testing.T) {
-			t.Parallel() // it waits more than it works
-			conntest.Run(t, func(t *testing.T) (a, b jsonrpc.Conn) {
-				url, conns := wsFake(t)
-				return wsPair(t, &Server{URL: url, MaxConcurrent: bound}, conns)
-			})
-		})
-	}
+	conntest.Run(t, func(t *testing.T) (a, b jsonrpc.Conn) {
+		url, conns := wsFake(t)
+		return wsPair(t, &Server{URL: url}, conns)
+	})
 }
 
 // wantClosedError checks the end of a session, or of the attempt to begin one.
@@ -149,29 +143,27 @@ func TestWebSocketEnds(t *testing.T) {
 		}, "message over the limit"},
 		"Stopped": {func(_ *websocket.Conn, cancel context.CancelFunc) { cancel() }, "host stopped"},
 	} {
-		for _, bound := range []int{0, 1} {
-			t.Run(fmt.Sprint(name, "/MaxConcurrent", bound), func(t *testing.T) {
-				ctx, cancel := context.WithCancel(t.Context())
-				defer cancel()
-				s := &Server{URL: s.URL, Limits: s.Limits, MaxConcurrent: bound}
-				c, err := s.Dial(ctx)
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer c.Close()
-				peer := wsAwait(t, foreign)
-				defer peer.Close()
-				peer.WriteMessage(websocket.TextMessage, []byte(`{"jsonrpc":"2.0","method":"last"}`))
-				if m, err := c.Recv(); err != nil || m.Method != "last" {
-					t.Errorf("Recv returned %v, %v", m, err)
-				}
-				tt.end(peer, cancel)
-				_, err = c.Recv()
-				wantClosedError(t, err, tt.cause, true)
-				go func() { peer.ReadMessage(); peer.Close() }()
-				c.Close()
-			})
-		}
+		t.Run(name, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			s := &Server{URL: s.URL, Limits: s.Limits}
+			c, err := s.Dial(ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			peer := wsAwait(t, foreign)
+			defer peer.Close()
+			peer.WriteMessage(websocket.TextMessage, []byte(`{"jsonrpc":"2.0","method":"last"}`))
+			if m, err := c.Recv(); err != nil || m.Method != "last" {
+				t.Errorf("Recv returned %v, %v", m, err)
+			}
+			tt.end(peer, cancel)
+			_, err = c.Recv()
+			wantClosedError(t, err, tt.cause, true)
+			go func() { peer.ReadMessage(); peer.Close() }()
+			c.Close()
+		})
 	}
 }
 
@@ -207,126 +199,5 @@ func TestWebSocketHeaders(t *testing.T) {
 	}
 	if r.Host != "other.example" || r.URL.String() != "/path?q=1" {
 		t.Errorf("asked %s for %s", r.Host, r.URL)
-	}
-}
-
-// A rig of requests under MaxConcurrent.
-type wsThrottled struct {
-	t            *testing.T
-	client, peer jsonrpc.Conn
-}
-
-func (w *wsThrottled) request(ids ...int64) {
-	w.t.Helper()
-	for _, id := range ids {
-		if err := w.client.Send(jsonrpc.NewRequest(jsonrpc.IntID(id), "tools/call", nil)); err != nil {
-			w.t.Error(err)
-		}
-	}
-}
-
-// cancel cancels a request.
-func (w *wsThrottled) cancel(id int64) {
-	w.client.Send(jsonrpc.NewNotification("notifications/cancelled", fmt.Appendf(nil, `{"requestId":%d}`, id)))
-}
-
-// sees checks what the server receives next: ids of requests, or methods.
-func (w *wsThrottled) sees(want ...string) {
-	w.t.Helper()
-	for _, want := range want {
-		m, err := w.peer.Recv()
-		if err != nil {
-			w.t.Fatal(err)
-		}
-		if got := m.Method; want != got && want != m.ID.String() {
-			w.t.Errorf("the server sees %s, want %s", m.Append(nil), want)
-		}
-	}
-}
-
-// answer has the server answer, and the client receive that.
-func (w *wsThrottled) answer(id int64) {
-	w.t.Helper()
-	w.peer.Send(jsonrpc.NewResult(jsonrpc.IntID(id), []byte("{}")))
-	if m, err := w.client.Recv(); err != nil || m.ID != jsonrpc.IntID(id) {
-		w.t.Errorf("received %v, %v, want the answer to %d", m, err, id)
-	}
-}
-
-// marker is seen by the server only if nothing else was sent before it.
-func (w *wsThrottled) marker() {
-	w.t.Helper()
-	w.client.Send(jsonrpc.NewNotification("marker", nil))
-	w.sees("marker")
-}
-
-func newWSThrottled(t *testing.T, s *Server, conns <-chan jsonrpc.Conn) *wsThrottled {
-	client, peer := wsPair(t, s, conns)
-	return &wsThrottled{t, client, peer}
-}
-
-func TestWebSocketMaxConcurrent(t *testing.T) {
-	url, conns := wsFake(t)
-	s := &Server{Name: "up", URL: url, MaxConcurrent: 2}
-	a, b := newWSThrottled(t, s, conns), newWSThrottled(t, s, conns)
-
-	a.request(1, 2)
-	a.sees("1", "2")
-	a.request(3)
-	b.request(9) // the bound is of all sessions together
-	a.marker()   // overtakes 3
-	b.marker()
-	b.cancel(9) // the server never hears of 9
-	b.marker()
-	a.answer(1)
-	a.sees("3")
-
-	a.cancel(2) // gives its slot back at once
-	a.sees("notifications/cancelled")
-	b.request(10)
-	b.sees("10")
-	b.request(11)
-	b.marker()
-	a.answer(3)
-	b.sees("11")
-
-	a.request(4)
-	a.marker()
-	b.peer.Close() // its slots are given back
-	a.sees("4")
-	a.answer(4)
-
-	// tasks/cancel is how a call ends that has a slot.
-	a.request(5, 6)
-	a.sees("5", "6")
-	a.client.Send(jsonrpc.NewRequest(jsonrpc.IntID(7), "tasks/cancel", nil))
-	a.sees("7")
-	a.request(5) // in flight already
-	if m, err := a.client.Recv(); err != nil || !m.ID.IsZero() || !strings.Contains(string(m.Append(nil)), "Duplicate") {
-		t.Errorf("received %v, %v", m, err)
-	}
-
-	a.request(8, 9)
-	if len(s.transport.slots.taken) != 2 {
-		t.Errorf("%d slots are taken, want 2", len(s.transport.slots.taken))
-	}
-	go a.peer.Close()
-	a.client.Close()
-	if len(s.transport.slots.taken) != 0 {
-		t.Errorf("%d slots are taken after the end", len(s.transport.slots.taken))
-	}
-}
-
-// Requests beyond all bounds are answered, not kept.
-func TestWebSocketTooMany(t *testing.T) {
-	url, conns := wsFake(t)
-	a := newWSThrottled(t, &Server{Name: "up", URL: url, MaxConcurrent: 1}, conns)
-	for id := range int64(maxOpen) {
-		a.request(id)
-	}
-	a.request(maxOpen)
-	m, err := a.client.Recv()
-	if err != nil || m.ID != jsonrpc.IntID(maxOpen) || !strings.Contains(string(m.Append(nil)), jsonrpc.ReasonOverloaded) {
-		t.Errorf("received %v, %v", m, err)
 	}
 }
