@@ -14,7 +14,7 @@ func (a *Auth) check(v value) {
 	for i, t := range a.Tokens {
 		for _, other := range a.Tokens[:i] {
 			if t.Name != "" && other.Name == t.Name {
-				value{v.reader, tokens[i]}.wrong("has the same name as %s: a client is known by its name", other.Key)
+				value{v.reader, tokens[i]}.wrong("has the same name as %s: a client is identified by its name", other.Key)
 			}
 		}
 	}
@@ -45,13 +45,13 @@ func (l *loader) clients(c *Config, o Options) {
 	}
 	switch t := c.TLS; {
 	case (t.Cert == "") != (t.Key == ""):
-		l.fail(source, key, "certificate and key come together")
+		l.fail(source, key, "needs both a certificate and a key")
 	case t.ClientCA != "" && t.Cert == "":
-		l.fail(source, key, "clients can have certificates only if we have one: a certificate and its key are needed")
+		l.fail(source, key, "client certificates need a certificate and a key of the server")
 	}
 	for _, t := range c.Auth.Tokens {
 		if t.Name == defaultToken && c.TokenFile != "" {
-			l.fail(l.source, tree.Join(t.Key, "name"), "is that of the token in tokenFile")
+			l.fail(l.source, tree.Join(t.Key, "name"), "is the name of the token in tokenFile")
 		}
 	}
 	l.ownFiles(c)
@@ -70,14 +70,14 @@ func (l *loader) ownFiles(c *Config) {
 	for _, t := range c.Auth.Tokens {
 		file := filepath.Clean(t.TokenFile)
 		if first, ok := owner[file]; ok {
-			l.fail(l.source, tree.Join(t.Key, "tokenFile"), "is also that of %s: a client is known by its token, so each name needs its own", first)
+			l.fail(l.source, tree.Join(t.Key, "tokenFile"), "is also used by %s: a client is identified by its token, so each name needs its own", first)
 			continue
 		}
 		owner[file] = t.Key
 	}
 	for _, link := range c.Links {
 		if _, ok := owner[filepath.Clean(link.TokenFile)]; ok && link.Accept {
-			l.fail(l.source, tree.Join(link.Key, "tokenFile"), "is also that of the clients, who must not pass for a host")
+			l.fail(l.source, tree.Join(link.Key, "tokenFile"), "is also the token file of clients: a client could pass for a host")
 		}
 	}
 }
@@ -124,9 +124,9 @@ func (l *loader) listening(c *Config, o Options) {
 	for _, a := range c.Listen {
 		switch {
 		case !isLocal(a) && !c.Proves() && !c.Insecure:
-			l.fail(source, key, "%s can be reached from other machines: let clients prove who they are (%s", tree.Quote(a), ways[source])
+			l.fail(source, key, "%s is reachable from other machines: require authentication (%s", tree.Quote(a), ways[source])
 		case c.overheard(a):
-			l.warn(source, key, "tokens can be read on their way to %s: set tls, or an https publicURL if something before us ends TLS", tree.Quote(a))
+			l.warn(source, key, "tokens to %s are sent unencrypted: set tls, or an https publicURL if a proxy in front terminates TLS", tree.Quote(a))
 		}
 	}
 }

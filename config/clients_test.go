@@ -25,7 +25,7 @@ func TestProofBeyondLoopback(t *testing.T) {
 		tokens = "auth: {tokens: [{name: ci, tokenFile: t}]}\n"
 		jwt    = "auth: {jwt: [{issuer: \"https://login.example.com\", audience: a}]}\n"
 		pair   = "tls: {cert: c, key: k}\n"
-		read   = `listen: tokens can be read on their way to "0.0.0.0:80": set tls, or an https publicURL if something before us ends TLS`
+		read   = `listen: tokens to "0.0.0.0:80" are sent unencrypted: set tls, or an https publicURL if a proxy in front terminates TLS`
 	)
 	for text, want := range map[string]string{
 		"tokenFile: t\n":                        "",
@@ -45,7 +45,7 @@ func TestProofBeyondLoopback(t *testing.T) {
 	}
 	for _, text := range []string{pair, "auth: {tokens: []}\n", "policies: [{who: any}]\n", "publicURL: https://mcp.example.com\n"} {
 		file := write(t, "mcp-proxy.yaml", "listen: [\":80\"]\nupstreams: {a: {command: x}}\n"+text)
-		if got := problems(t, Options{File: file}); !strings.Contains(got, `listen: ":80" can be reached from other machines`) {
+		if got := problems(t, Options{File: file}); !strings.Contains(got, `listen: ":80" is reachable from other machines`) {
 			t.Errorf("%s: %s", text, got)
 		}
 	}
@@ -70,7 +70,7 @@ func TestServeFlags(t *testing.T) {
 	}
 
 	if got := problems(t, Options{Command: []string{"x"}, TLS: ListenTLS{ClientCA: "ca"}}); got !=
-		"--tls-cert: clients can have certificates only if we have one: a certificate and its key are needed\n" {
+		"--tls-cert: client certificates need a certificate and a key of the server\n" {
 		t.Errorf("authorities alone: %s", got)
 	}
 	got := problems(t, Options{File: file, TLS: ListenTLS{Key: "key"}, PublicURL: "https://me:hidden@example.com"})
@@ -93,7 +93,7 @@ func TestHostHasNoPolicies(t *testing.T) {
 		t.Error(err)
 	}
 	file := write(t, "mcp-proxy.yaml", settings+"policies: [{who: any}]\n")
-	if got := problems(t, Options{File: file, Host: true}); got != "mcp-proxy.yaml: policies: are for a proxy: a host does not know its clients\n" {
+	if got := problems(t, Options{File: file, Host: true}); got != "mcp-proxy.yaml: policies: are only valid for a proxy: a host does not know its clients\n" {
 		t.Errorf("got %s", got)
 	}
 }

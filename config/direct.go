@@ -23,7 +23,7 @@ func (l *loader) direct(c *Config, o Options) {
 		l.fail("--", "", "a command and a URL exclude each other")
 		return
 	case len(o.Command) > 0 && len(o.Servers) > 0:
-		l.fail("--server", "", "and a command behind -- exclude each other: give that a name, too")
+		l.fail("--server", "", "excludes a command after --: give that a name, too")
 		return
 	case len(o.Command) > 0:
 		source, all = "after --", []Upstream{l.commandLine("main", "--", o.Command)}
@@ -68,7 +68,7 @@ func (l *loader) servers(given []string) (all []Upstream) {
 		case err != nil || len(words) == 0:
 			l.fail(key, "", "must be a command line, with quotes that are closed")
 		case end >= 0: // there the command ends
-			l.fail(key, "", "has one of ; & | < > without quotes, and no shell is here to obey it")
+			l.fail(key, "", "has one of ; & | < > without quotes: it is not run by a shell")
 		default:
 			all = append(all, l.commandLine(name, key, words))
 		}

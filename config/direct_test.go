@@ -161,7 +161,7 @@ func TestServersOnTheCommandLine(t *testing.T) {
 		{Options{Servers: []string{"a=npx --url https://example.com?a=b&token=c"}}, "--server a: has one of ; & | < > without quotes"},
 		{Options{Servers: []string{"a=ftp://example.com"}}, "--server a: must be a URL"},
 		{Options{Servers: []string{"a=npx", "a=uvx"}}, "--server a: is given twice"},
-		{Options{Servers: []string{"a=npx"}, Command: []string{"x"}}, "--server: and a command behind -- exclude each other"},
+		{Options{Servers: []string{"a=npx"}, Command: []string{"x"}}, "--server: excludes a command after --"},
 		{Options{Servers: []string{"a=npx"}, Env: []string{"A"}}, "--env: must be NAME=VALUE"},
 		{Options{Servers: []string{"a=https://example.com"}, Env: []string{"A=b"}}, "--env: is for a command"},
 		{Options{Servers: []string{"a=https://example.com"}, Cwd: "x"}, "--cwd: is for a command"},

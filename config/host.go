@@ -73,22 +73,22 @@ func (c *hostCheck) listen(at endpoint) {
 	}
 	switch {
 	case !at.encrypted():
-		c.fail("--listen", "", "what is said at %s can be read by other machines: listen at %s, or give --insecure", at.scheme, at.safer())
+		c.fail("--listen", "", "messages on %s can be read by other machines: listen on %s, or give --insecure", at.scheme, at.safer())
 	case c.TLS.CA == "" && c.TokenFile == "" && at.web():
-		c.fail("--listen", "", "can be reached from other machines: give --token-file, --tls-ca or --insecure")
+		c.fail("--listen", "", "is reachable from other machines: give --token-file, --tls-ca or --insecure")
 	case c.TLS.CA == "" && !at.web():
-		c.fail("--listen", "", "can be reached from other machines: give --tls-ca or --insecure")
+		c.fail("--listen", "", "is reachable from other machines: give --tls-ca or --insecure")
 	}
 }
 
 func (c *hostCheck) dial(to endpoint) {
 	if (c.TLS.Cert == "") != (c.TLS.Key == "") {
-		c.fail("--tls-cert", "", "comes together with --tls-key")
+		c.fail("--tls-cert", "", "needs --tls-key, and the other way round")
 	}
 	c.meaningless(to)
 	switch {
 	case c.Insecure && to.private():
-		c.fail("--insecure", "", "has no meaning with %s to dial; certificates are always verified", to.scheme)
+		c.fail("--insecure", "", "is not valid with a dialled %s URL; certificates are always verified", to.scheme)
 	case to.exposed() && !c.Insecure:
 		c.fail("--dial", "", "%s to another machine can be read and changed on the way: dial %s, or give --insecure", to.scheme, to.safer())
 	}
@@ -98,9 +98,9 @@ func (c *hostCheck) dial(to endpoint) {
 // believes that they protect the link.
 func (c *hostCheck) meaningless(at endpoint) {
 	if c.TokenFile != "" && !at.web() {
-		c.fail("--token-file", "", "has a meaning only with ws and wss")
+		c.fail("--token-file", "", "is only valid with ws and wss")
 	}
 	if c.TLS != (TLS{}) && !at.encrypted() {
-		c.fail("--tls-ca, --tls-cert, --tls-key", "", "have a meaning only with tls and wss")
+		c.fail("--tls-ca, --tls-cert, --tls-key", "", "are only valid with tls and wss")
 	}
 }

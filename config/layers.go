@@ -135,7 +135,7 @@ func (l *loader) settle(v *viper.Viper) {
 	}
 	for _, name := range environNames() {
 		if strings.HasPrefix(name, envPrefix) && !known[name] {
-			l.warn(name, "", "is no setting and is ignored")
+			l.warn(name, "", "is not a setting and is ignored")
 		}
 	}
 }

@@ -10,13 +10,13 @@ import (
 func TestLinksTogether(t *testing.T) {
 	t.Setenv("MCP_PROXY_TOKEN_FILE", "/run/token")
 	file := write(t, "mcp-proxy.yaml", `links: {back: {accept: true, tokenFile: /run//token}}`)
-	want := "mcp-proxy.yaml: links.back.tokenFile: is also that of the clients, who must not pass for a host\n"
+	want := "mcp-proxy.yaml: links.back.tokenFile: is also the token file of clients: a client could pass for a host\n"
 	if got := problems(t, Options{File: file}); got != want {
 		t.Errorf("got %s", got)
 	}
 
 	file = write(t, "mcp-proxy.yaml", `{upstreams: {a: {command: x}}, links: {l: {dial: "unix:///a"}}}`)
-	want = "mcp-proxy.yaml: links: are for a proxy: a host offers upstreams of its own\n"
+	want = "mcp-proxy.yaml: links: are only valid for a proxy: a host serves its own upstreams\n"
 	if got := problems(t, Options{File: file, Host: true}); got != want {
 		t.Errorf("a host with links: %s", got)
 	}

@@ -28,7 +28,7 @@ func (link *Link) checkAccepted(v value) {
 		v.wrong("accept needs tokenFile")
 	}
 	for _, key := range []string{"tls", "auth"} {
-		v.misplaced(key, "has a meaning only with dial")
+		v.misplaced(key, "is only valid with dial")
 	}
 }
 
@@ -36,14 +36,14 @@ func (link *Link) checkAccepted(v value) {
 func (link *Link) checkDialled(v value) {
 	to := parseEndpoint(link.Dial)
 	if !to.web() {
-		v.misplaced("tokenFile", "has a meaning only with accept, or a ws or wss URL to dial")
-		v.misplaced("auth", "has a meaning only with a ws or wss URL to dial")
+		v.misplaced("tokenFile", "is only valid with accept, or a ws or wss URL to dial")
+		v.misplaced("auth", "is only valid with a ws or wss URL to dial")
 	}
 	if link.TokenFile != "" && v.node.Has("auth") {
 		v.wrong("has both tokenFile and auth")
 	}
 	if !to.encrypted() {
-		v.misplaced("tls", "has a meaning only with a tls or wss URL to dial")
+		v.misplaced("tls", "is only valid with a tls or wss URL to dial")
 	}
 	if to.exposed() {
 		value{v.reader, v.node.Get("dial")}.wrong("%s to another machine can be read and changed on the way: dial %s", to.scheme, to.safer())
@@ -66,7 +66,7 @@ func (r *reader) ownTokens(links []Link) {
 		}
 		file := filepath.Clean(link.TokenFile)
 		if first, ok := owner[file]; ok {
-			r.fail(r.source, tree.Join(link.Key, "tokenFile"), "is also that of %s: a host is known by its token, so each link needs its own", first)
+			r.fail(r.source, tree.Join(link.Key, "tokenFile"), "is also used by %s: a host is identified by its token, so each link needs its own", first)
 			continue
 		}
 		owner[file] = link.Key
@@ -83,7 +83,7 @@ func (r *reader) ownNames(links []Link) {
 		}
 	}
 	if len(any) > 1 {
-		r.warn(r.source, any[1], "its host and that of %s may announce any upstream, also under a name of the other: say in upstreams of each link what its host may announce", any[0])
+		r.warn(r.source, any[1], "its host and the host of %s may announce any upstream, even under each other's names: list in upstreams of each link what its host may announce", any[0])
 	}
 }
 

@@ -173,7 +173,7 @@ func userDir() string {
 func (l *loader) read(v *viper.Viper) {
 	format, ok := formats[strings.ToLower(filepath.Ext(l.source))]
 	if !ok {
-		l.fail(l.source, "", "is of no known format: its name must end in .yaml, .yml, .json, .jsonc or .toml")
+		l.fail(l.source, "", "has an unknown format: its name must end in .yaml, .yml, .json, .jsonc or .toml")
 		return
 	}
 	data, err := l.readFile(l.source)
@@ -327,7 +327,7 @@ func onlyIn(ps Problems, keys ...string) bool {
 func (l *loader) complete(c *Config, o Options) {
 	read := l.problems
 	if o.Host && len(c.Links) > 0 {
-		l.fail(l.source, "links", "are for a proxy: a host offers upstreams of its own")
+		l.fail(l.source, "links", "are only valid for a proxy: a host serves its own upstreams")
 	} else if len(c.Upstreams)+len(c.Links) == 0 && len(read) == 0 {
 		l.fail(l.source, "upstreams", "none is configured (disabled ones do not count)")
 	}
@@ -339,7 +339,7 @@ func (l *loader) complete(c *Config, o Options) {
 	}
 	if o.Host {
 		if len(c.Policies) > 0 {
-			l.fail(l.source, "policies", "are for a proxy: a host does not know its clients")
+			l.fail(l.source, "policies", "are only valid for a proxy: a host does not know its clients")
 		}
 		return
 	}

@@ -151,7 +151,7 @@ func TestFormatsMeanTheSame(t *testing.T) {
 	for _, file := range files(t, "load") {
 		t.Run(filepath.Base(file), func(t *testing.T) {
 			c, warnings, err := Load(Options{File: file})
-			if err != nil || len(warnings) != 2 || strings.Count(strings.Join(warnings, ""), "nobody is") != 2 { // with a token
+			if err != nil || len(warnings) != 2 || strings.Count(strings.Join(warnings, ""), "matches no client") != 2 { // with a token
 				t.Fatal(warnings, err)
 			}
 			want := wantFull(dir)
@@ -225,7 +225,7 @@ upstreams: {a: {command: x}}
 	if want.Read = []string{c.File}; !reflect.DeepEqual(*c, want) {
 		t.Errorf("got  %+v\nwant %+v", *c, want)
 	}
-	if len(warnings) != 1 || warnings[0] != "MCP_PROXY_SHUTDOWNGRACE: is no setting and is ignored" {
+	if len(warnings) != 1 || warnings[0] != "MCP_PROXY_SHUTDOWNGRACE: is not a setting and is ignored" {
 		t.Errorf("warnings %q", warnings)
 	}
 
@@ -256,7 +256,7 @@ MCP_PROXY_PREFIX: must be auto, always or never, not "maybe"
 }
 
 func TestBeyondLoopback(t *testing.T) {
-	const open = " can be reached from other machines: let clients prove who they are "
+	const open = " is reachable from other machines: require authentication "
 	file := write(t, "mcp-proxy.yaml", "upstreams: {a: {command: x}}\n")
 	if got := problems(t, Options{File: file, Listen: []string{"localhost:1", "0.0.0.0:2"}}); got != `--listen: "0.0.0.0:2"`+open+"(--token-file, --tls-client-ca, or auth in a configuration), or give --insecure\n" {
 		t.Errorf("the flag: %s", got)
@@ -319,7 +319,7 @@ func TestFileCannotBeRead(t *testing.T) {
 	for name, want := range map[string]string{
 		"absent.yaml": "cannot be read: no such file or directory",
 		"folder.yaml": "cannot be read: is a directory",
-		"config.ini":  "is of no known format: its name must end in .yaml, .yml, .json, .jsonc or .toml",
+		"config.ini":  "has an unknown format: its name must end in .yaml, .yml, .json, .jsonc or .toml",
 		"large.yaml":  "is larger than 1MiB",
 	} {
 		mkfile(t, filepath.Join(dir, "folder.yaml/inside"), "")

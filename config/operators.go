@@ -13,11 +13,11 @@ func (l *loader) operators(c *Config) {
 		unix := strings.HasPrefix(a, "unix:")
 		onTCP = onTCP || !unix
 		if !unix && !isLocal(a) && c.Admin.TokenFile != "" {
-			l.warn(l.source, "admin.listen", "the token can be read on its way to %s: whoever has it sees clients, servers and their last words", tree.Quote(a))
+			l.warn(l.source, "admin.listen", "the token is sent unencrypted to %s: with it anybody sees clients, servers and their last errors", tree.Quote(a))
 		}
 	}
 	if c.Admin.TokenFile != "" && !onTCP {
-		l.fail(l.source, "admin.tokenFile", "has a meaning only with a HOST:PORT in admin.listen: who can use a Unix socket needs no token")
+		l.fail(l.source, "admin.tokenFile", "is only valid with a HOST:PORT in admin.listen: operators on a Unix socket need no token")
 	}
 }
 
@@ -27,8 +27,8 @@ func (t *Traces) check(v value) {
 	}
 	switch secure := strings.HasPrefix(t.Endpoint, "https:"); {
 	case !secure && t.TLS != (TLS{}):
-		value{v.reader, v.node.Get("tls")}.wrong("has a meaning only with an https endpoint")
+		value{v.reader, v.node.Get("tls")}.wrong("is only valid with an https endpoint")
 	case !secure && len(t.HeadersFrom) > 0 && !isSecureURL(t.Endpoint):
-		value{v.reader, v.node.Get("headersFrom")}.caution("can be read on their way to the endpoint: it is http, on another machine")
+		value{v.reader, v.node.Get("headersFrom")}.caution("are sent unencrypted: the endpoint is http, on another machine")
 	}
 }

@@ -17,8 +17,8 @@ func TestAdmin(t *testing.T) {
 	for text, want := range map[string]string{
 		"admin: {listen: [nowhere]}\n":                         "mcp-proxy.yaml: admin.listen[0]: must be HOST:PORT or unix:///path, not \"nowhere\"\n",
 		"admin: {tokenfile: t}\n":                              "mcp-proxy.yaml: admin.tokenfile: unknown key; it is written tokenFile\n",
-		"admin: {tokenFile: t}\n":                              "mcp-proxy.yaml: admin.tokenFile: has a meaning only with a HOST:PORT in admin.listen: who can use a Unix socket needs no token\n",
-		"admin: {listen: [\"unix:///run/a\"], tokenFile: t}\n": "mcp-proxy.yaml: admin.tokenFile: has a meaning only with a HOST:PORT in admin.listen: who can use a Unix socket needs no token\n",
+		"admin: {tokenFile: t}\n":                              "mcp-proxy.yaml: admin.tokenFile: is only valid with a HOST:PORT in admin.listen: operators on a Unix socket need no token\n",
+		"admin: {listen: [\"unix:///run/a\"], tokenFile: t}\n": "mcp-proxy.yaml: admin.tokenFile: is only valid with a HOST:PORT in admin.listen: operators on a Unix socket need no token\n",
 	} {
 		if got := problems(t, Options{File: write(t, "mcp-proxy.yaml", upstreams+text)}); got != want {
 			t.Errorf("%s: %s", text, got)
@@ -47,7 +47,7 @@ func TestTraces(t *testing.T) {
 		"traces: {sample: 1.5}\n":                                "mcp-proxy.yaml: traces.sample: must be a number from 0 to 1 such as 0.1, not 1.5\n",
 		"traces: {sample: .nan}\n":                               "mcp-proxy.yaml: traces.sample: must be a number from 0 to 1 such as 0.1, not .nan\n",
 		"traces: {endpont: x}\n":                                 "mcp-proxy.yaml: traces.endpont: unknown key; did you mean endpoint?\n",
-		"traces: {endpoint: \"http://a\", tls: {ca: c}}\n":       "mcp-proxy.yaml: traces.tls: has a meaning only with an https endpoint\n",
+		"traces: {endpoint: \"http://a\", tls: {ca: c}}\n":       "mcp-proxy.yaml: traces.tls: is only valid with an https endpoint\n",
 		"traces: {headersFrom: {A: f, a: f}}\n":                  "mcp-proxy.yaml: traces.headersFrom.a: is the same header as A\n",
 	} {
 		if got := problems(t, Options{File: write(t, "mcp-proxy.yaml", upstreams+text)}); got != want {

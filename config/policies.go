@@ -17,7 +17,7 @@ func (p *Policy) check(v value) {
 		}
 	}
 	if by := p.Who.proofs(); len(by) == 1 && by[0] != "any" && by[0] != "issuer" && v.node.Has("scopes") {
-		value{v.reader, v.node.Get("scopes")}.wrong("has a meaning only with who: any, or an issuer of JWT: nobody else has scopes")
+		value{v.reader, v.node.Get("scopes")}.wrong("is only valid with who: any, or an issuer of JWT: no other client has scopes")
 	}
 }
 
@@ -32,19 +32,19 @@ func (w *Who) check(v value) {
 		return
 	}
 	if claims := v.node.Get("claims"); claims.Empty() {
-		value{v.reader, claims}.wrong("needs a claim and its value, or it would be about all of the issuer")
+		value{v.reader, claims}.wrong("needs a claim and its value, or it would match all clients of the issuer")
 		return
 	}
 	jwt := w.Principal != "" || w.Claims != nil
 	switch proofs := w.proofs(); {
 	case len(proofs) > 1:
-		v.wrong("nobody is known by %s at once", strings.Join(proofs, " and "))
+		v.wrong("no client is identified by %s at once", strings.Join(proofs, " and "))
 	case len(proofs) == 0 && jwt:
-		v.wrong("principal and claims have a meaning only beside issuer")
+		v.wrong("principal and claims are only valid with issuer")
 	case len(proofs) == 0:
 		v.wrong("must be any, or have one of anonymous, operator, token, user, certificate and issuer")
 	case jwt && proofs[0] != "issuer":
-		v.wrong("principal and claims are of a JWT: they do not go with %s", proofs[0])
+		v.wrong("principal and claims belong to a JWT: they are not valid with %s", proofs[0])
 	}
 }
 
@@ -94,7 +94,7 @@ func (l *loader) rules(c *Config) {
 		l.known(c, p)
 		for _, first := range c.Policies[:i] {
 			if first.Who.covers(p.Who) {
-				l.fail(l.source, p.Key, "never counts: %s comes first, and is about the same clients", first.Key)
+				l.fail(l.source, p.Key, "never applies: %s comes first and matches the same clients", first.Key)
 				break
 			}
 		}
@@ -109,7 +109,7 @@ func (l *loader) rules(c *Config) {
 func (l *loader) alike(c *Config) {
 	for _, u := range c.Upstreams {
 		if i := slices.IndexFunc(c.Upstreams, func(other Upstream) bool { return u.Name == other.Name+"_" }); i >= 0 {
-			l.fail(l.source, u.Key, "needs another name: policies about %s__* would be about it too", c.Upstreams[i].Name)
+			l.fail(l.source, u.Key, "needs another name: policies for %s__* would match it, too", c.Upstreams[i].Name)
 		}
 	}
 }
@@ -120,7 +120,7 @@ func (l *loader) known(c *Config, p Policy) {
 	at := tree.Join(p.Key, "who")
 	if name := p.Who.Token; name != "" && name != defaultToken {
 		if !slices.ContainsFunc(c.Auth.Tokens, func(t NamedToken) bool { return t.Name == name }) {
-			l.fail(l.source, tree.Join(at, "token"), "is the name of no token in auth.tokens")
+			l.fail(l.source, tree.Join(at, "token"), "names no token in auth.tokens")
 		}
 	}
 	if issuer := p.Who.Issuer; issuer != "" && p.Who.Certificate == "" {
@@ -136,13 +136,13 @@ func (l *loader) nobody(c *Config, w Who, at string) {
 	onSocket := func(address string) bool { return strings.HasPrefix(address, "unix:") }
 	switch {
 	case w.Certificate != "" && c.TLS.ClientCA == "":
-		l.warn(l.source, tree.Join(at, "certificate"), "nobody is known by one: tls.clientCA is not set")
+		l.warn(l.source, tree.Join(at, "certificate"), "matches no client: tls.clientCA is not set")
 	case w.Anonymous && c.Proves():
-		l.warn(l.source, at, "nobody is anonymous: clients have to prove who they are")
+		l.warn(l.source, at, "matches no client: all clients must authenticate")
 	case w.User != "" && tokens:
-		l.warn(l.source, tree.Join(at, "user"), "nobody is known by it: clients on Unix sockets need a token, too")
+		l.warn(l.source, tree.Join(at, "user"), "matches no client: clients on Unix sockets need a token, too")
 	case w.User != "" && !slices.ContainsFunc(c.Listen, onSocket):
-		l.warn(l.source, tree.Join(at, "user"), "nobody is known by it: listen has no Unix socket")
+		l.warn(l.source, tree.Join(at, "user"), "matches no client: listen has no Unix socket")
 	}
 }
 
@@ -153,13 +153,13 @@ func (l *loader) vouches(c *Config, w Who, at string) {
 			return
 		}
 		if sameURL(i.Issuer, w.Issuer) {
-			l.fail(l.source, at, "differs from that of %s by a slash at the end", i.Key)
+			l.fail(l.source, at, "differs from the issuer of %s by a slash at the end", i.Key)
 			return
 		}
 	}
 	jwt := w.Principal != "" || w.Claims != nil || strings.Contains(w.Issuer, "://")
 	if jwt || c.TLS.ClientCA == "" {
-		l.fail(l.source, at, "is no issuer of auth.jwt")
+		l.fail(l.source, at, "is not an issuer in auth.jwt")
 	}
 }
 
@@ -171,7 +171,7 @@ func (l *loader) idle(c *Config, p Policy) {
 	}
 	for _, g := range p.globs() {
 		if !slices.ContainsFunc(c.Upstreams, func(u Upstream) bool { return reaches(g.glob, u.Name+"__") }) {
-			l.warn(l.source, g.key, "matches nothing of any upstream: names begin with the upstream's, as in %s__*", c.Upstreams[0].Name)
+			l.warn(l.source, g.key, "matches nothing: names begin with the name of the upstream, as in %s__*", c.Upstreams[0].Name)
 		}
 	}
 }

@@ -22,7 +22,7 @@ policies:
 	var got []string
 	for _, w := range warnings {
 		_, w, _ := strings.Cut(w, ".yaml: ")
-		w = strings.TrimSuffix(w, " matches nothing of any upstream: names begin with the upstream's, as in files__*")
+		w = strings.TrimSuffix(w, " matches nothing: names begin with the name of the upstream, as in files__*")
 		got = append(got, w)
 	}
 	want := []string{
@@ -71,7 +71,7 @@ func TestNamesThatGlobsConfuse(t *testing.T) {
 	const upstreams = "upstreams: {a: {command: x}, a_: {command: x}, b_: {command: x}, a_c: {command: x}}\n"
 	load(t, upstreams)
 	got := problems(t, Options{File: write(t, "mcp-proxy.yaml", upstreams+"policies: [{who: any}]\n")})
-	if got != "mcp-proxy.yaml: upstreams.a_: needs another name: policies about a__* would be about it too\n" {
+	if got != "mcp-proxy.yaml: upstreams.a_: needs another name: policies for a__* would match it, too\n" {
 		t.Errorf("got %s", got)
 	}
 }
@@ -80,15 +80,15 @@ func TestNamesThatGlobsConfuse(t *testing.T) {
 func TestRulesAboutNobody(t *testing.T) {
 	const socket, token, ca = "listen: [\"unix:///a\"]\n", "tokenFile: t\n", "tls: {cert: c, key: k, clientCA: a}\n"
 	for _, tt := range []struct{ settings, who, want string }{
-		{"", "{certificate: a}", "policies[0].who.certificate: nobody is known by one: tls.clientCA is not set"},
+		{"", "{certificate: a}", "policies[0].who.certificate: matches no client: tls.clientCA is not set"},
 		{ca, "{certificate: a, issuer: Example CA}", ""},
 		{"", "anonymous", ""},
-		{token, "anonymous", "policies[0].who: nobody is anonymous: clients have to prove who they are"},
-		{ca, "{anonymous: true}", "policies[0].who: nobody is anonymous: clients have to prove who they are"},
-		{"", "{user: a}", "policies[0].who.user: nobody is known by it: listen has no Unix socket"},
+		{token, "anonymous", "policies[0].who: matches no client: all clients must authenticate"},
+		{ca, "{anonymous: true}", "policies[0].who: matches no client: all clients must authenticate"},
+		{"", "{user: a}", "policies[0].who.user: matches no client: listen has no Unix socket"},
 		{socket, "{user: a}", ""},
 		{socket + ca, "{user: a}", ""},
-		{socket + token, "{user: a}", "policies[0].who.user: nobody is known by it: clients on Unix sockets need a token, too"},
+		{socket + token, "{user: a}", "policies[0].who.user: matches no client: clients on Unix sockets need a token, too"},
 		{"", "operator", ""},
 		{"", "{token: default}", ""}, // a flag may have it
 	} {

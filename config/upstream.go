@@ -30,10 +30,10 @@ func (u *Upstream) check(v value) {
 	}
 	u.checkTransport(v)
 	if !u.Shared {
-		v.misplaced("roots", "has a meaning only beside session: shared")
+		v.misplaced("roots", "is only valid with session: shared")
 	}
 	if scheme := parseEndpoint(u.URL).scheme; u.MaxConcurrent > 0 && (scheme == "ws" || scheme == "wss") {
-		v.misplaced("maxConcurrent", "has a meaning only with an http or https url: a WebSocket has no bound of its own")
+		v.misplaced("maxConcurrent", "is only valid with an http or https url")
 	}
 	u.checkCredentials(v)
 	u.checkType(v)
@@ -63,7 +63,7 @@ func (u *Upstream) checkTransport(v value) {
 		for _, m := range v.node.Members {
 			for _, t := range transports {
 				if t.key != is[0] && slices.Contains(t.beside, m.Key) {
-					v.misplaced(m.Key, "has a meaning only beside %s", t.key)
+					v.misplaced(m.Key, "is only valid with %s", t.key)
 				}
 			}
 		}
@@ -117,11 +117,11 @@ func (u *Upstream) checkType(v value) {
 	scheme := parseEndpoint(u.URL).scheme
 	switch {
 	case v.node.Has(other) && !v.node.Has(needs):
-		at.wrong("%s goes with %s, not with %s", at.node.Describe(), needs, other)
+		at.wrong("%s needs %s, not %s", at.node.Describe(), needs, other)
 	case u.URL != "" && (u.Type == "ws") != strings.HasPrefix(scheme, "ws") && u.Type != "stdio": // with a command too, that is the mistake
-		at.wrong("%s does not go with a URL of %s", at.node.Describe(), scheme)
+		at.wrong("%s is not valid with a URL of %s", at.node.Describe(), scheme)
 	case u.Type == "sse" && u.Era == "modern":
-		at.wrong("%s exists in the legacy era only", at.node.Describe())
+		at.wrong("%s is only valid in the legacy era", at.node.Describe())
 	}
 }
 
@@ -153,7 +153,7 @@ func (u *Upstream) readEnvFile(v value) {
 
 func (t *TLS) check(v value) {
 	if (t.Cert == "") != (t.Key == "") {
-		v.wrong("cert and key come together")
+		v.wrong("needs both cert and key")
 	}
 }
 
@@ -170,7 +170,7 @@ func (o *OAuth) check(v value) {
 	case o.ClientID == "":
 		v.wrong("clientSecretFile needs clientId")
 	case strings.HasPrefix(o.ClientID, "https://"): // its document is public
-		v.wrong("clientSecretFile has no meaning with a clientId that is a URL")
+		v.wrong("clientSecretFile is not valid with a clientId that is a URL")
 	}
 }
 

@@ -88,7 +88,7 @@ func (r *reader) input(id string) (value, problem string) {
 			return standard.Text, ""
 		}
 	}
-	return "", fmt.Sprintf("asks a person for %s, and nobody is asked here: set the variable %s", tree.Quote(id), name)
+	return "", fmt.Sprintf("asks for %s in an editor: set the variable %s", tree.Quote(id), name)
 }
 
 // fileText gives what is in a file, without the end of its last line.

@@ -128,7 +128,7 @@ func TestSystemdRefuses(t *testing.T) {
 		want string
 	}{
 		{func(m *manager) { m.open("tcp", "127.0.0.1:0") }, []string{"--port", "1"}, "leave out --listen and --port"},
-		{func(m *manager) { m.open("tcp", ":0") }, nil, "can be reached from other machines"},
+		{func(m *manager) { m.open("tcp", ":0") }, nil, "is reachable from other machines"},
 		{func(m *manager) { m.files = append(m.files, os.Stdin) }, nil, "socket 1 of systemd is not one to listen at"},
 	} {
 		m := newManager(t)

@@ -126,7 +126,7 @@ func (e *entry) rename() {
 		key, ok := writtenAs[m.Key]
 		switch {
 		case ok && e.Has(key):
-			e.wrong(m.Value, "means the same as %s, which is there, too", key)
+			e.wrong(m.Value, "has the same meaning as %s, which is also set", key)
 			e.Members[i].Value.Kind = 0
 		case ok:
 			e.Members[i].Key = key
@@ -284,7 +284,7 @@ func (e *entry) headerFromEnv(header, before string, at *tree.Node) {
 	}
 	for _, m := range headers.Members {
 		if strings.EqualFold(m.Key, header) {
-			e.wrong(at, "sets the header %s, which is there, too", header)
+			e.wrong(at, "sets the header %s, which is also in headers", header)
 			return
 		}
 	}
@@ -306,7 +306,7 @@ func (e *entry) readAuth(at *tree.Node) {
 func (e *entry) login(at *tree.Node) {
 	switch {
 	case e.Has("auth"):
-		e.wrong(at, "is there twice, as auth and as oauth")
+		e.wrong(at, "is set twice, as auth and as oauth")
 		return
 	case at.Kind == tree.Boolean && !e.truth(at, false):
 		return

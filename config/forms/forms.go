@@ -151,7 +151,7 @@ func (c *conversion) refuse(at *tree.Node, format string, args ...any) {
 const (
 	notRead   = "is not read here: disable servers in the file itself"
 	noRule    = "is a permission rule, which is not read here: name the tool in disabledTools of its server"
-	noSandbox = "cannot be done here, and the server would reach more than it should: remove the key if that is intended"
+	noSandbox = "is not supported here, and without it the server could access more: remove the key if that is intended"
 )
 
 // onlyThese takes a list of the only servers that may be used.

@@ -20,7 +20,7 @@ var _ = register(Form{
 		c.onlyThese(mcp.Get("allowed"))
 		c.neverThese(mcp.Get("excluded"))
 		if at := mcp.Get("serverCommand"); at != nil {
-			c.warn(at, "left out: it is no entry of mcpServers")
+			c.warn(at, "left out: it is not an entry of mcpServers")
 		}
 		if other.IsA(tree.List) {
 			c.wrong(other, "lists tools, which is not read here: name them at their servers")

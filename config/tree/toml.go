@@ -10,12 +10,13 @@ import (
 	"github.com/pelletier/go-toml/v2/unstable"
 )
 
-// parseTOML builds the tree from the parser's expressions, since decoding into
-// maps loses order and stops at the first duplicate. All other rules of TOML
-// are left to the decoder, which judges the whole document.
+// parseTOML builds the tree from the parser's expressions, which only the unstable interface
+// of the library gives: the stable one decodes into maps, which lose the order of upstreams,
+// all duplicates but the first, and how scalars were written. All other rules of TOML are left
+// to the decoder, which judges the whole document.
 func parseTOML(data []byte) (*Node, error) {
-	p := tomlParser{tables: make(map[*Node]*tomlTable)}
-	root := p.newTable(false)
+	p := tomlParser{implied: make(map[*Node]bool)}
+	root := p.table(false)
 	bad := p.document(root, data)
 	if p.limit != nil {
 		return nil, p.limit
@@ -40,20 +41,14 @@ func tomlError(err error) error {
 
 type tomlParser struct {
 	budget
-	tables     map[*Node]*tomlTable // of every object in the tree
+	implied    map[*Node]bool // of every object: it is only a parent of [headers] so far, and its own may follow
 	duplicates bool
 	limit      error // the bound that the document broke
 }
 
-// A tomlTable is what TOML needs to know of an object while it is built.
-type tomlTable struct {
-	members map[string]*Node
-	implied bool // only a parent of [headers] so far: its own header may follow
-}
-
-func (p *tomlParser) newTable(implied bool) *Node {
+func (p *tomlParser) table(implied bool) *Node {
 	n := &Node{Kind: Object}
-	p.tables[n] = &tomlTable{members: make(map[string]*Node), implied: implied}
+	p.implied[n] = implied
 	return n
 }
 
@@ -69,10 +64,10 @@ func (p *tomlParser) document(root *Node, data []byte) error {
 		case unstable.KeyValue:
 			err = p.keyValue(table, keys, e.Value(), depth)
 		case unstable.Table:
-			table, err = p.header(root, keys)
+			table, err = p.header(root, keys, false)
 			depth = len(keys)
 		case unstable.ArrayTable:
-			table, err = p.arrayHeader(root, keys)
+			table, err = p.header(root, keys, true)
 			depth = len(keys) + 1
 		}
 		if err != nil {
@@ -92,12 +87,7 @@ func tomlKeys(e *unstable.Node) []string {
 
 // put adds a member; a second one with its key stays, to be named later.
 func (p *tomlParser) put(table *Node, key string, value *Node) {
-	members := p.tables[table].members
-	if _, ok := members[key]; ok {
-		p.duplicates = true
-	} else {
-		members[key] = value
-	}
+	p.duplicates = p.duplicates || table.Has(key)
 	table.Members = append(table.Members, Member{Key: key, Value: value})
 }
 
@@ -105,18 +95,18 @@ func (p *tomlParser) put(table *Node, key string, value *Node) {
 // leads into the last one.
 func (p *tomlParser) descend(table *Node, keys []string, implied bool) (*Node, error) {
 	for i, key := range keys {
-		next, ok := p.tables[table].members[key]
-		if !ok {
+		next := table.Get(key)
+		if next == nil {
 			if err := p.count(i); err != nil {
 				return nil, err
 			}
-			next = p.newTable(implied)
+			next = p.table(implied)
 			p.put(table, key, next)
 		}
 		if next.Kind == List && len(next.Items) > 0 {
 			next = next.Items[len(next.Items)-1]
 		}
-		if p.tables[next] == nil {
+		if _, isTable := p.implied[next]; !isTable {
 			return nil, fmt.Errorf("%s already has a value", strings.Join(keys[:i+1], "."))
 		}
 		table = next
@@ -124,35 +114,29 @@ func (p *tomlParser) descend(table *Node, keys []string, implied bool) (*Node, e
 	return table, nil
 }
 
-func (p *tomlParser) header(root *Node, keys []string) (*Node, error) {
+// header begins the table of a [header], or of another item of an array.
+func (p *tomlParser) header(root *Node, keys []string, array bool) (*Node, error) {
 	last := len(keys) - 1
 	parent, err := p.descend(root, keys[:last], true)
 	if err != nil {
 		return nil, err
 	}
-	if n := p.tables[parent].members[keys[last]]; n != nil && p.tables[n] != nil && p.tables[n].implied {
-		p.tables[n].implied = false
+	n := parent.Get(keys[last])
+	if n != nil && !array && p.implied[n] {
+		p.implied[n] = false
 		return n, nil
 	}
-	n := p.newTable(false)
-	p.put(parent, keys[last], n)
-	return n, p.count(last)
-}
-
-func (p *tomlParser) arrayHeader(root *Node, keys []string) (*Node, error) {
-	last := len(keys) - 1
-	parent, err := p.descend(root, keys[:last], true)
-	if err != nil {
-		return nil, err
+	table := p.table(false)
+	switch {
+	case !array:
+		p.put(parent, keys[last], table)
+		return table, p.count(last)
+	case n == nil || n.Kind != List:
+		n = &Node{Kind: List}
+		p.put(parent, keys[last], n)
 	}
-	n := p.newTable(false)
-	array := p.tables[parent].members[keys[last]]
-	if array == nil || array.Kind != List {
-		array = &Node{Kind: List}
-		p.put(parent, keys[last], array)
-	}
-	array.Items = append(array.Items, n)
-	return n, p.count(last + 1)
+	n.Items = append(n.Items, table)
+	return table, p.count(last + 1)
 }
 
 func (p *tomlParser) keyValue(table *Node, keys []string, u *unstable.Node, depth int) error {
@@ -192,7 +176,7 @@ func (p *tomlParser) value(u *unstable.Node, depth int) (*Node, error) {
 		}
 		return n, nil
 	case unstable.InlineTable:
-		n := p.newTable(false)
+		n := p.table(false)
 		for it := u.Children(); it.Next(); {
 			if err := p.keyValue(n, tomlKeys(it.Node()), it.Node().Value(), depth); err != nil {
 				return nil, err

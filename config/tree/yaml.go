@@ -150,7 +150,7 @@ func scalarNode(y *yaml.Node) (*Node, error) {
 	case "!!merge": // "<<" as a value
 		n.Kind = Text
 	default:
-		return nil, fmt.Errorf("line %d: the tag %q has no meaning here", y.Line, y.ShortTag())
+		return nil, fmt.Errorf("line %d: the tag %q is not supported", y.Line, y.ShortTag())
 	}
 	return n, nil
 }
