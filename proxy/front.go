@@ -50,7 +50,7 @@ func newFront(cfg *config.Config, router *session.Router, known func(who *identi
 		Sessions:    cfg.Limits.Sessions,
 		SessionIdle: cfg.SessionIdle,
 		SessionGone: cfg.SessionGone,
-		Traces:      router.Hooks.Follow != nil,
+		Traces:      router.Hooks.Follower != nil,
 		Log:         o.Log,
 	}
 	if tell := router.Hooks.Refused; tell != nil {

@@ -164,7 +164,7 @@ func newTraces(cfg *config.Config, o *Options) (*traces.Traces, error) {
 		Endpoint: env.Endpoint, Headers: env.Headers, HeadersFrom: cfg.Traces.HeadersFrom, TLS: tls, Timeout: env.Timeout, Gzip: env.Gzip,
 		Sample: cfg.Traces.Sample, Version: Version(), Log: o.Log,
 	})
-	o.Hooks = observe.Join(o.Hooks, t.Hooks())
+	o.Hooks = observe.Join(o.Hooks, observe.Hooks{Follower: t})
 	if at, err := url.Parse(env.Endpoint); err == nil {
 		o.Log.Info("calls are traced", "collector", at.Host)
 	}

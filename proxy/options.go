@@ -111,6 +111,7 @@ type (
 	Ruling      = ops.Ruling
 	Servers     = ops.Servers
 
+	Follower     = observe.Follower
 	Trace        = observe.Trace
 	RequestTrace = observe.RequestTrace
 	TraceContext = observe.TraceContext

@@ -1,53 +1,57 @@
 package observe
 
-import "sync/atomic"
+import (
+	"cmp"
+	"sync/atomic"
+)
 
-// Hooks are called for what happens, where it happens and with its locks: they must
-// return soon, and must not call the proxy. Those that are nil are off, and cost nothing.
+// Hooks are called where something happens, with the locks held there: they must return soon, and must not
+// call the proxy. A nil one is off and costs one branch. A struct of functions, and not one sink for events:
+// an event in an interface is an allocation, two for each call, and a nil function says what need not be
+// gathered.
 //
-// What began ends: each call of the first of a pair is followed by one of the second,
-// with the same values and an End.
+// Each call of the first of a pair is followed by one of the second, with the same values and an End.
 type Hooks struct {
 	// A client has a session.
 	SessionBegan func(Session)
 	SessionEnded func(Session, End)
 
-	// A client has asked for something. What it is and who it is for is known at the
-	// end: the Upstream and the Tool of a call that began are "".
+	// A client has asked for something. Its Upstream and its Tool are known at the end: of a call that
+	// began they are "".
 	CallBegan func(Call)
 	CallEnded func(Call, End)
 
-	// A session has sent a request to an upstream, for a call or of its own. At a host: a
-	// server there has got a request.
+	// A session has sent a request to an upstream, for a call or of its own. At a host: a server there
+	// has received a request.
 	RequestBegan func(Request)
 	RequestEnded func(Request, End)
 
-	// A call begins, or a request that the session makes for no call: who wants to follow it
-	// returns how, else nil. Unlike the other hooks these are called for one party alone:
-	// only one can write into what upstreams are sent. A request that is for no call may have
-	// a context in its own params.
-	Follow        func(Call, Arrival) Trace
-	FollowRequest func(Request, TraceContext) RequestTrace
-
-	// A server that is run from here starts: a process, or a session with a remote one. One
-	// that could not be started has ended, too.
+	// A server that is run from here starts: a process, or a session with a remote one. One that could
+	// not be started has ended, too.
 	UpstreamStarted func(Upstream)
 	UpstreamEnded   func(Upstream, End)
 
-	// A link to a host elsewhere. What was up may be lost.
+	// A link to a host elsewhere came up, or was lost.
 	LinkUp   func(Link)
 	LinkLost func(Link, End)
 
-	// Something has ended though nobody wanted it to. It is told again, under the same id,
-	// when more is known of it.
+	// Something has ended unexpectedly. It is called again, with the same id, when more is known of it.
 	Happened func(Event)
 
-	// A call was answered with the error of an event, which may be told of later, or by a
-	// host elsewhere.
+	// A call was answered with the error of an event, which may be reported later, or by a host elsewhere.
 	CallLost func(Loss)
 
-	// A client was refused for who it is: by a front end, or by a policy's limits or scopes.
+	// A front end, or a policy's limits or scopes, has refused a client.
 	Refused func(Refusal)
+
+	Follower Follower // follows calls; nil if nobody does
+}
+
+// A Follower follows calls, and the requests that a session makes for no call. It writes into what upstreams
+// are sent, so there is one at the most. Each method may return nil.
+type Follower interface {
+	Follow(Call, Arrival) Trace
+	FollowRequest(Request, TraceContext) RequestTrace // which may have a context in its own params
 }
 
 // A Refusal is why a client was not served.
@@ -90,4 +94,51 @@ type Request struct {
 	Method   string  // "other" for one that MCP does not have
 	Listed   *Listed // the tool or prompt that it is for, as of a Call; a host does not know
 	Trace    string  // the id of the trace that records it; "" for none
+}
+
+// Join returns hooks that call those of a, and then those of b. What neither has stays nil. If both have a
+// Follower, that of a follows.
+func Join(a, b Hooks) Hooks {
+	return Hooks{
+		SessionBegan:    both(a.SessionBegan, b.SessionBegan),
+		SessionEnded:    bothEnds(a.SessionEnded, b.SessionEnded),
+		CallBegan:       both(a.CallBegan, b.CallBegan),
+		CallEnded:       bothEnds(a.CallEnded, b.CallEnded),
+		RequestBegan:    both(a.RequestBegan, b.RequestBegan),
+		RequestEnded:    bothEnds(a.RequestEnded, b.RequestEnded),
+		UpstreamStarted: both(a.UpstreamStarted, b.UpstreamStarted),
+		UpstreamEnded:   bothEnds(a.UpstreamEnded, b.UpstreamEnded),
+		LinkUp:          both(a.LinkUp, b.LinkUp),
+		LinkLost:        bothEnds(a.LinkLost, b.LinkLost),
+		Happened:        both(a.Happened, b.Happened),
+		CallLost:        both(a.CallLost, b.CallLost),
+		Refused:         both(a.Refused, b.Refused),
+		Follower:        cmp.Or(a.Follower, b.Follower),
+	}
+}
+
+func both[T any](a, b func(T)) func(T) {
+	switch {
+	case a == nil:
+		return b
+	case b == nil:
+		return a
+	}
+	return func(seen T) {
+		a(seen)
+		b(seen)
+	}
+}
+
+func bothEnds[T any](a, b func(T, End)) func(T, End) {
+	switch {
+	case a == nil:
+		return b
+	case b == nil:
+		return a
+	}
+	return func(seen T, end End) {
+		a(seen, end)
+		b(seen, end)
+	}
 }

@@ -134,7 +134,7 @@ func (r *request) arrivedAt() time.Time { return r.upstreams.s.began.Add(r.began
 // [session.deliver].
 func (s *session) observeRequest(r *request) {
 	h := &s.router.Hooks
-	if h.CallBegan == nil && h.CallEnded == nil && h.RequestEnded == nil && h.Follow == nil && h.CallLost == nil {
+	if h.CallBegan == nil && h.CallEnded == nil && h.RequestEnded == nil && h.Follower == nil && h.CallLost == nil {
 		return
 	}
 	r.began = s.now()
@@ -144,8 +144,8 @@ func (s *session) observeRequest(r *request) {
 	if h.CallBegan != nil {
 		h.CallBegan(s.observedCall(r))
 	}
-	if h.Follow != nil {
-		r.trace = h.Follow(s.observedCall(r), s.arrival(r))
+	if h.Follower != nil {
+		r.trace = h.Follower.Follow(s.observedCall(r), s.arrival(r))
 	}
 }
 

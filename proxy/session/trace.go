@@ -46,12 +46,12 @@ func withTrace(ctx context.Context, r *request) context.Context {
 // by t, or of the session's own if t is nil. It returns the params, as they may be edited, and
 // the edits that tell the upstream. Nobody follows: none.
 func (c *call) traced(t observe.Trace, params json.RawMessage, n *mcp.Notes) (json.RawMessage, []jsonrpc.Edit) {
-	begin := c.conn.s.router.Hooks.FollowRequest
+	follower := c.conn.s.router.Hooks.Follower
 	switch {
 	case t != nil:
 		c.trace = t.Request(c.observed(), c.target())
-	case c.request == nil && begin != nil:
-		c.trace = begin(c.observed(), n.TraceContext())
+	case c.request == nil && follower != nil:
+		c.trace = follower.FollowRequest(c.observed(), n.TraceContext())
 	}
 	if c.trace == nil {
 		return params, nil
@@ -87,7 +87,7 @@ func (r *request) listedBy(u *upstreamConn) *observe.Listed {
 // follows r, or the call that ctx belongs to, is told to the upstream.
 func (c *call) own(ctx context.Context, params json.RawMessage) json.RawMessage {
 	params = ownToken(c.Method, params, c.ID)
-	if c.conn.s.router.Hooks.FollowRequest == nil {
+	if c.conn.s.router.Hooks.Follower == nil {
 		return params
 	}
 	t, _ := ctx.Value(traceKey{}).(observe.Trace)

@@ -25,7 +25,7 @@ func BenchmarkCall(b *testing.B) {
 			end := observe.End{Took: time.Millisecond, Outcome: observe.OK}
 			b.ReportAllocs()
 			for b.Loop() {
-				c := t.follow(call, observe.Arrival{ID: "7", Transport: "http", Version: "2025-11-25"})
+				c := t.Follow(call, observe.Arrival{ID: "7", Transport: "http", Version: "2025-11-25"})
 				if c == nil {
 					continue
 				}

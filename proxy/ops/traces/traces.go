@@ -78,11 +78,6 @@ func resourceOf(version string) *resource.Resource {
 	return r
 }
 
-// Hooks returns what follows calls.
-func (t *Traces) Hooks() observe.Hooks {
-	return observe.Hooks{Follow: t.follow, FollowRequest: t.followRequest}
-}
-
 // Shutdown sends what has ended, and gives up when ctx is done. Nothing runs after that.
 func (t *Traces) Shutdown(ctx context.Context) {
 	if t.provider == nil {
@@ -138,8 +133,8 @@ func below(parent trace.SpanContext) context.Context {
 	return trace.ContextWithRemoteSpanContext(context.Background(), parent)
 }
 
-// follow begins the span of a call; nil if nobody records that.
-func (t *Traces) follow(c observe.Call, from observe.Arrival) observe.Trace {
+// Follow begins the span of a call; nil if nobody records that.
+func (t *Traces) Follow(c observe.Call, from observe.Arrival) observe.Trace {
 	parent, around, with := parentOf(from.Meta), parentOf(from.HTTP), from.Meta.Baggage
 	options := server
 	switch {
@@ -169,9 +164,9 @@ func usable(with string) string {
 	return with
 }
 
-// followRequest begins the span of a request that is for no call; nil if nobody records
+// FollowRequest begins the span of a request that is for no call; nil if nobody records
 // that.
-func (t *Traces) followRequest(q observe.Request, own observe.TraceContext) observe.RequestTrace {
+func (t *Traces) FollowRequest(q observe.Request, own observe.TraceContext) observe.RequestTrace {
 	if r := t.begin(below(parentOf(own)), q, "", own.Baggage); r != nil {
 		return r
 	}
