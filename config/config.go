@@ -99,8 +99,8 @@ type TLS struct {
 	Key  string `key:"key" is:"path"`
 }
 
-// An Upstream is one configured server: a Process with a Command, a Remote with a URL, or a
-// Replay, never two of them.
+// An Upstream is one configured server: a Process with a Command, or a Remote with a URL, never
+// both.
 type Upstream struct {
 	Name string // [A-Za-z0-9_-]{1,32} without "__"
 	Key  string // where it is configured, for error lines: upstreams.docs
@@ -111,7 +111,6 @@ type Upstream struct {
 
 	Process
 	Remote
-	Replay string `key:"replay" is:"file" doc:"instead of a command: a recording ('tap --record FILE') that answers in place of the server"` // absolute
 
 	Era            string        `key:"era" is:"era" shown:"'auto'" doc:"what it speaks: 'legacy' (until 2025-11-25), 'modern' (2026-07-28), or 'auto': [the proxy finds out](eras.md)"` // empty: auto
 	Shared         bool          `key:"session" is:"session" shown:"'isolated'" doc:"'isolated': each client has its own process or session; 'shared': all clients share one"`

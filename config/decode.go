@@ -225,6 +225,8 @@ func (v value) unknown(of *tree.Node, key string, known []string) {
 	folded := slices.IndexFunc(known, func(k string) bool { return strings.EqualFold(k, key) })
 	guarded := Nearest(key, forms.Restricting)
 	switch {
+	case key == "replay":
+		v.wrong(noReplay)
 	case of.Foreign && guarded != "":
 		v.wrong("unknown key; did you mean %s?", guarded)
 	case of.Foreign && v.ignored[key]:

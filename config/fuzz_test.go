@@ -80,8 +80,8 @@ func sound(t *testing.T, c *Config) {
 			t.Errorf("bad or repeated name %q", u.Name)
 		}
 		names[u.Name] = true
-		if kinds := [3]bool{u.Command != "", u.URL != "", u.Replay != ""}; kinds != [3]bool{true} && kinds != [3]bool{1: true} && kinds != [3]bool{2: true} {
-			t.Errorf("%s: command %q, url %q, replay %q", u.Name, u.Command, u.URL, u.Replay)
+		if (u.Command != "") == (u.URL != "") {
+			t.Errorf("%s: command %q, url %q", u.Name, u.Command, u.URL)
 		}
 		if u.StartTimeout <= 0 || u.WriteTimeout <= 0 || u.StopGrace <= 0 || u.RequestTimeout < 0 {
 			t.Errorf("%s: a duration out of bounds", u.Name)

@@ -80,7 +80,7 @@ func wantFull(dir string) *Config {
 				StartTimeout: 30 * time.Second, WriteTimeout: time.Minute, StopGrace: 2 * time.Second,
 			},
 			{
-				Name: "tape", Key: "upstreams.tape", Replay: filepath.Join(dir, "tapes/files.ndjson"), Shared: true,
+				Name: "tape", Key: "upstreams.tape", Process: Process{Command: "mcp-proxy", Args: []string{"replay", "tapes/files.ndjson"}}, Shared: true,
 				StartTimeout: 30 * time.Second, WriteTimeout: time.Minute, StopGrace: 2 * time.Second,
 			}},
 		Links: []Link{

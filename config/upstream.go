@@ -20,8 +20,10 @@ var transports = []struct {
 }{
 	{"command", []string{"args", "env", "inheritEnv", "cwd"}},
 	{"url", []string{"headers", "headersFrom", "tls", "auth", "maxConcurrent"}},
-	{"replay", nil},
 }
+
+// noReplay is what is wrong with the key replay, which upstreams had once.
+const noReplay = "is a command now: write command: mcp-proxy, args: [replay, FILE]"
 
 // check refuses an upstream that is not one thing, and keys that have no meaning for it.
 func (u *Upstream) check(v value) {
@@ -67,15 +69,15 @@ func (u *Upstream) checkTransport(v value) {
 				}
 			}
 		}
-	case slip == nil:
+	case slip == nil && !v.node.Has("replay"):
 		v.wrong("needs command or url")
-	case v.node.Foreign: // in our own it has been reported
+	case slip != nil && v.node.Foreign: // in our own it has been reported
 		value{v.reader, slip}.wrong("unknown key%s", DidYouMean(strings.TrimPrefix(slip.At, v.node.At+"."), []string{"command", "url"}))
 	}
 }
 
-// slip returns the value of an unknown key that must be a misspelt command, url or replay, since
-// none of them is there; nil if there is none.
+// slip returns the value of an unknown key that must be a misspelt command or url, since neither
+// is there; nil if there is none.
 func (v value) slip() *tree.Node {
 	var known []string
 	for _, f := range fieldsOf(reflect.TypeFor[Upstream]()) {
@@ -83,7 +85,7 @@ func (v value) slip() *tree.Node {
 	}
 	for _, m := range v.node.Members {
 		near := Nearest(m.Key, known)
-		if !slices.Contains(known, m.Key) && slices.Contains([]string{"command", "url", "replay"}, near) {
+		if !slices.Contains(known, m.Key) && slices.Contains([]string{"command", "url"}, near) {
 			return m.Value
 		}
 	}

@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	"github.com/mcp-proxy/mcp-proxy/config"
-	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/jwt"
 	"github.com/mcp-proxy/mcp-proxy/internal/secretfile"
 	"github.com/mcp-proxy/mcp-proxy/upstream/remote"
@@ -89,13 +88,12 @@ func warnOfUpstreams(cfg *config.Config, log *slog.Logger) {
 // A checker collects what is wrong with what a configuration names.
 type checker struct {
 	source   string            // the file of the configuration
-	limits   jsonrpc.Limits    // of messages
 	owners   map[string]string // keys of tokens, by token
 	problems config.Problems
 }
 
 func newChecker(cfg *config.Config) *checker {
-	return &checker{source: cfg.File, limits: limitsOf(cfg), owners: make(map[string]string)}
+	return &checker{source: cfg.File, owners: make(map[string]string)}
 }
 
 func (c *checker) found(key string, err error) {
@@ -109,11 +107,6 @@ func (c *checker) upstream(u config.Upstream) {
 		command, dir := commandOf(u).Check()
 		c.found(strings.TrimPrefix(u.Key+".command", "--."), command)
 		c.found(u.Key+".cwd", dir)
-	}
-	if u.Replay != "" {
-		if err := replayOf(u, c.limits).Check(); err != nil {
-			c.found(u.Key+".replay", fmt.Errorf("%s: %w", u.Replay, err))
-		}
 	}
 	c.headerFiles(u.Key, u.HeadersFrom)
 }

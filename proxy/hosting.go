@@ -227,12 +227,12 @@ func (h *hosting) forget(proxy string, last bool) {
 }
 
 // relates reports whether it is certain to which call belongs what an upstream asks.
-// Over HTTP the server says so, and so does a recording; a shared one tells for certain only whose it is.
+// Over HTTP the server says so; a shared one tells for certain only whose it is.
 func (h *hosting) relates(name string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	u := h.configs[name]
-	return !u.Shared && (strings.HasPrefix(u.URL, "http") || u.Replay != "")
+	return !u.Shared && strings.HasPrefix(u.URL, "http")
 }
 
 // configured returns the names of the upstreams, sorted.

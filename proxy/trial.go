@@ -237,8 +237,8 @@ func (t *trials) askLists(ctx context.Context, tr *ops.Trial, c *Client) error {
 			continue
 		}
 		all, err := c.List(ctx, l.method, l.member)
-		if answer, ok := errors.AsType[*AnswerError](err); ok && answer.Code == jsonrpc.CodeMethodNotFound && (l.method == mcp.MethodTemplatesList || tr.Transport == "replay") {
-			continue // many have none, and nobody may have asked when it was recorded
+		if answer, ok := errors.AsType[*AnswerError](err); ok && answer.Code == jsonrpc.CodeMethodNotFound && l.method == mcp.MethodTemplatesList {
+			continue // many have none
 		}
 		if err != nil {
 			first = cmp.Or(first, error(&listError{l.method, err}))

@@ -4,8 +4,10 @@ import (
 	"cmp"
 	"encoding/json"
 	"errors"
+	"io"
 	"log/slog"
 	"net/url"
+	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -45,13 +47,8 @@ func (r *remoteServer) closeCredentials() {
 // is one.
 func upstreamOf(u config.Upstream, limits jsonrpc.Limits, p *prover) (upstream.Upstream, *remoteServer, error) {
 	up := upstream.Upstream{Era: mcp.Era(u.Era), StartTimeout: u.StartTimeout, Shared: u.Shared, Roots: u.Roots}
-	switch {
-	case u.Command != "":
+	if u.Command != "" {
 		up.Command = commandOf(u)
-		return up, nil, nil
-	case u.Replay != "":
-		r := replayOf(u, limits)
-		up.Dial, up.DialModern, up.Probe, up.Relates = r.Dial, r.DialModern, r.Probe, true
 		return up, nil, nil
 	}
 	r := &remoteServer{Server: remoteOf(u, limits, p.log)}
@@ -75,10 +72,6 @@ func remoteOf(u config.Upstream, limits jsonrpc.Limits, log *slog.Logger) *remot
 		Name: u.Name, URL: u.URL, SSE: u.Type == "sse", Headers: u.Headers, HeadersFrom: u.HeadersFrom,
 		MaxConcurrent: u.MaxConcurrent, WriteTimeout: u.WriteTimeout, StopGrace: u.StopGrace, Limits: limits, Log: log,
 	}
-}
-
-func replayOf(u config.Upstream, limits jsonrpc.Limits) *replay.Server {
-	return &replay.Server{Name: u.Name, File: u.Replay, Limits: limits}
 }
 
 func commandOf(u config.Upstream) *process.Command {
@@ -186,8 +179,6 @@ func Quiet(cfg *config.Config) *config.Config {
 func transportOf(u config.Upstream) string {
 	at, err := url.Parse(u.URL)
 	switch {
-	case u.Replay != "":
-		return "replay"
 	case u.URL == "" && u.Command == "": // all that is known of it is its name
 		return "link"
 	case u.URL == "":
@@ -198,4 +189,18 @@ func transportOf(u config.Upstream) string {
 		return "websocket"
 	}
 	return "http"
+}
+
+// Replay answers one client, on in and out, from the recording of an upstream in a file; the
+// name may be "" if there is one upstream alone. It returns when in has ended.
+func Replay(file, upstream string, in, out *os.File) error {
+	recording, err := replay.Open(file, upstream)
+	if err != nil {
+		return err
+	}
+	err = recording.Serve(jsonrpc.NewLineConn(in, out, jsonrpc.Limits{ID: mcp.MaxRouted}, in.Close))
+	if err == io.EOF {
+		return nil
+	}
+	return err
 }

@@ -76,7 +76,7 @@ func newRoot() *cobra.Command {
 	root.SetErr(stderr)
 	root.SetFlagErrorFunc(unknownFlag)
 	root.SetVersionTemplate("mcp-proxy {{.Version}}\n")
-	group(root, "Serve clients:", newServe(), newStdio(), newConnect(), newHost())
+	group(root, "Serve clients:", newServe(), newStdio(), newConnect(), newHost(), newReplay())
 	group(root, "Look at a configuration or a server:", newCheck(), newDoctor(), newTools(), newCall(), newExplain(), newSchema())
 	group(root, "Look into a proxy that runs:", newStatus(), newTop(), newCalls(), newTap(), newHealthcheck())
 	group(root, "Log in to servers:", newLogin(), newLogout())

@@ -146,7 +146,7 @@ func TestReplay(t *testing.T) {
 				talk = func(s *site) []string { return modernSession(t, s) }
 			}
 			first, file := recorded(t, `command: fakeserver, inheritEnv: [all], env: {FAKE_ERA: `+era+`}`, talk)
-			_, s := servingConfig(t, []string{"XDG_RUNTIME_DIR=" + shortDir(t)}, "upstreams: {a: {replay: "+file+"}}\n")
+			_, s := servingConfig(t, []string{"XDG_RUNTIME_DIR=" + shortDir(t)}, "upstreams: {a: {command: mcp-proxy, args: [replay, "+file+"]}}\n")
 			for range 2 { // each session begins at the beginning
 				sameTranscript(t, talk(s), first)
 			}
@@ -154,9 +154,6 @@ func TestReplay(t *testing.T) {
 				for _, name := range []string{"HTTP", "SSE"} {
 					sameTranscript(t, legacySession(t, s, name), first)
 				}
-			}
-			if text, code := command(t, nil, "check", s.write("other.yaml", "upstreams: {a: {replay: "+file+"}}\n")); code != exitOK {
-				t.Errorf("check: %d %s", code, text)
 			}
 		})
 	}
@@ -168,7 +165,7 @@ func TestReplayAcrossEras(t *testing.T) {
 	legacy := `command: fakeserver, inheritEnv: [all], env: {FAKE_ERA: legacy}`
 	_, file := recorded(t, legacy, func(s *site) []string { return legacySession(t, s, "WebSocket") })
 	_, real := servingConfig(t, []string{"XDG_RUNTIME_DIR=" + shortDir(t)}, "upstreams: {a: {"+legacy+"}}\n")
-	_, played := servingConfig(t, []string{"XDG_RUNTIME_DIR=" + shortDir(t)}, "upstreams: {a: {replay: "+file+"}}\n")
+	_, played := servingConfig(t, []string{"XDG_RUNTIME_DIR=" + shortDir(t)}, "upstreams: {a: {command: mcp-proxy, args: [replay, "+file+"]}}\n")
 	sameTranscript(t, modernSession(t, played), modernSession(t, real))
 }
 
@@ -179,23 +176,20 @@ func sameTranscript(t *testing.T, got, want []string) {
 	}
 }
 
-// A recording that cannot be used is a mistake that check finds, and an upstream that does
-// not start.
+// A recording that cannot be used is a server that does not start, and says why.
 func TestReplayOfNothing(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "tape.ndjson")
 	if err := os.WriteFile(file, []byte("{}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	config := "upstreams: {a: {replay: " + file + "}}\n"
-	s := emptySite(t)
-	if text, code := command(t, nil, "check", s.write("c.yaml", config)); code != exitUsage || !strings.Contains(text, "upstreams.a.replay: "+file+": is no recording of tap --record") {
-		t.Errorf("check: %d %s", code, text)
+	if text, code := command(t, nil, "replay", file); code != 1 || !strings.Contains(text, file+" is no recording of tap --record") {
+		t.Errorf("replay: %d %s", code, text)
 	}
-	p, s := servingConfig(t, []string{"XDG_RUNTIME_DIR=" + shortDir(t)}, config)
+	p, s := servingConfig(t, []string{"XDG_RUNTIME_DIR=" + shortDir(t)}, "upstreams: {a: {command: mcp-proxy, args: [replay, "+file+"]}}\n")
 	c := s.join("WebSocket")
 	c.say(strings.Replace(initialize, `"id":0`, `"id":"init"`, 1))
 	got := c.await("init")
-	if !strings.Contains(got, "a did not start: its recording cannot be used") || strings.Contains(got, file) {
+	if !strings.Contains(got, "a did not start: exit status 1") || strings.Contains(got, file) {
 		t.Errorf("the client hears %s", got)
 	}
 	eventually(t, "a line in the log", func() bool { return p.log.count("is no recording of tap --record") > 0 })

@@ -50,6 +50,30 @@ func newConnect() *cobra.Command {
 	return cmd
 }
 
+func newReplay() *cobra.Command {
+	var upstream string
+	cmd := &cobra.Command{
+		Use:     "replay FILE",
+		Short:   "Serve one client on stdin and stdout from a recording",
+		Long:    "Answers as the server did that 'mcp-proxy tap --record FILE' has recorded.",
+		Example: "  mcp-proxy stdio -- mcp-proxy replay recordings/files.ndjson",
+		Args:    oneFile,
+		RunE: func(_ *cobra.Command, args []string) error {
+			out, wait, err := stdout.pipe()
+			if err == nil {
+				err = proxy.Replay(args[0], upstream, os.Stdin, out)
+				wait()
+			}
+			if err != nil {
+				return &runError{err}
+			}
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&upstream, "upstream", "", "which upstream of the recording, if it has several")
+	return cmd
+}
+
 // runStdio serves the one client on stdin and stdout until it goes away. Hosts
 // close stdin, send SIGTERM 2 s later and SIGKILL 2 s after that: a signal ends
 // everything within 1.5 s.

@@ -39,7 +39,7 @@ func newTap() *cobra.Command {
 			"terminal for people, else as JSON. It tells of messages, not what is in them, unless --payloads or --record asks for that. These\n" +
 			"need admin.payloads: true in the configuration of the process, and its Unix socket. No call waits for a tap: what it has no room for is\n" +
 			"left out, and counted. Ctrl-C ends it.\n\n" +
-			"A recording has everything as it is, secrets too, for an upstream with replay: FILE. It ends with an error rather than miss a message.",
+			"A recording has everything as it is, secrets too, for mcp-proxy replay FILE. It ends with an error rather than miss a message.",
 		Example: "  mcp-proxy tap --upstream files --errors\n  mcp-proxy tap --tool 'files__*' --json | jq .tookMs\n  mcp-proxy tap --record session.ndjson",
 		Args:    cobra.NoArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return q.run(cmd) },

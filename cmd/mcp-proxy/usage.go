@@ -132,3 +132,10 @@ func oneURL(_ *cobra.Command, args []string) error {
 	}
 	return nil
 }
+
+func oneFile(_ *cobra.Command, args []string) error {
+	if len(args) != 1 || args[0] == "" {
+		return errors.New("replay needs one recording, as in mcp-proxy replay recordings/files.ndjson")
+	}
+	return nil
+}

@@ -11,7 +11,7 @@ import (
 type Trial struct {
 	Upstream  string `json:"upstream"`
 	Link      string `json:"link,omitzero"` // that leads to its host; "" for one that was started here
-	Transport string `json:"transport"`     // stdio, http, http+sse, websocket, replay or link
+	Transport string `json:"transport"`     // stdio, http, http+sse, websocket or link
 
 	// Failed says in one sentence why it did not start, or which list it did not give; "" if
 	// all went well. Cause is the same in few words, as errors have it.

@@ -1,11 +1,9 @@
 // Package replay answers in place of a server from a recording, which "mcp-proxy tap
 // --record" has made. So what uses a server can be tested without it.
 //
-//	file ─► read ─► recording: exchanges, each a request and what the server sent for it
+//	file ─► Open ─► Recording: exchanges, each a request and what the server sent for it
 //	                    │
-//	Dial ─► session ────┘ finds the exchange of a request, and plays its steps
-//
-// A [Server] reads the file when a session begins, and again when the file has changed.
+//	client ─► Serve ────┘ finds the exchange of a request, and plays its steps
 //
 // A request has the answer of the recorded one that is equal to it: its method, and its
 // params but for _meta and for the answers that it brings (inputResponses). Values are equal
@@ -21,8 +19,7 @@
 // What a recording need not have is made up: answers to initialize, server/discover and
 // ping.
 //
-// There are no goroutines: whoever sends a message plays what it begins.
+// There are no goroutines: Serve plays what each message begins.
 //
-// Everything is bounded: the file by maxFile, a message by Limits, what is to be received by
-// a Pipe. When that is full, Send waits.
+// Everything is bounded: the file by maxFile, and what is in it by that.
 package replay

@@ -17,7 +17,7 @@ var capabilityOf = map[string]string{
 // madeUp returns the answer to a handshake that is not in the recording, since that began
 // later; nil to anything else, and in an era that is not recorded.
 func (s *replaySession) madeUp(q question) *jsonrpc.Message {
-	if !s.recording.speaks(s.era) {
+	if !s.recording.speaks(q.era) {
 		return nil
 	}
 	result := map[string]any{}
@@ -25,10 +25,10 @@ func (s *replaySession) madeUp(q question) *jsonrpc.Message {
 	case mcp.MethodInitialize:
 		result["protocolVersion"] = q.params["protocolVersion"]
 		result["serverInfo"] = s.info()
-		result["capabilities"] = s.capabilities()
+		result["capabilities"] = s.capabilities(q.era)
 	case mcp.MethodDiscover:
 		result["supportedVersions"] = mcp.ModernVersions
-		result["capabilities"] = s.capabilities()
+		result["capabilities"] = s.capabilities(q.era)
 		result["_meta"] = map[string]any{mcp.KeyServerInfo: s.info()}
 		result["resultType"], result["ttlMs"], result["cacheScope"] = "complete", 0, "private"
 	case mcp.MethodPing:
@@ -38,11 +38,13 @@ func (s *replaySession) madeUp(q question) *jsonrpc.Message {
 	return &jsonrpc.Message{Result: json.RawMessage(textOf(result))}
 }
 
-func (s *replaySession) info() any { return map[string]any{"name": s.name, "version": "recorded"} }
+func (s *replaySession) info() any {
+	return map[string]any{"name": s.recording.upstream, "version": "recorded"}
+}
 
-func (s *replaySession) capabilities() any {
+func (s *replaySession) capabilities(era mcp.Era) any {
 	all := map[string]any{}
-	for _, method := range s.recording.methods(s.era) {
+	for _, method := range s.recording.methods(era) {
 		for prefix, capability := range capabilityOf {
 			if strings.HasPrefix(method, prefix) {
 				all[capability] = map[string]any{}

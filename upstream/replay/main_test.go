@@ -73,13 +73,31 @@ type rig struct {
 
 func dial(t *testing.T, talk string) rig {
 	t.Helper()
-	s := &Server{Name: "files", File: taped(t, talk)}
-	c, err := s.Dial(t.Context())
+	return begin(t, opened(t, talk))
+}
+
+func opened(t *testing.T, talk string) *Recording {
+	t.Helper()
+	r, err := Open(taped(t, talk), "")
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { c.Close() })
-	return rig{t, c}
+	return r
+}
+
+// begin begins a session with a recorded server. It ends with the test.
+func begin(t *testing.T, r *Recording) rig {
+	near, far := jsonrpc.Pipe()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = r.Serve(far)
+	}()
+	t.Cleanup(func() {
+		near.Close()
+		<-done
+	})
+	return rig{t, near}
 }
 
 func (r rig) send(text string) {
@@ -103,17 +121,14 @@ func (r rig) hears(want ...string) {
 		}
 		got := string(m.Append(nil))
 		got = "{" + strings.TrimPrefix(got, `{"jsonrpc":"2.0",`)
-		if !m.Related.IsZero() {
-			got += " re " + m.Related.String()
-		}
 		if got != w {
 			r.Fatalf("heard %s\nwant  %s", got, w)
 		}
 	}
 }
 
-// silent checks that nothing has been sent that was not received: what is sent for a message
-// is there when Send returns.
+// silent checks that nothing has been sent that was not received: a message is answered before
+// the next is read.
 func (r rig) silent() {
 	r.Helper()
 	r.send(`{"id":"silent?","method":"ping"}`)

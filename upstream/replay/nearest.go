@@ -38,7 +38,7 @@ type nearest struct {
 }
 
 // refuse is the error for a question that has no equal.
-func (r *recording) refuse(q question) *jsonrpc.Error {
+func (r *Recording) refuse(q question) *jsonrpc.Error {
 	x, differs := r.nearest(q)
 	if !r.speaks(q.era) {
 		return jsonrpc.MethodNotFound(q.method) // as servers of the other era say
@@ -64,7 +64,7 @@ func (r *recording) refuse(q question) *jsonrpc.Error {
 
 // nearest returns the exchange of the same method and era that differs least: first in what
 // it is about, then in the number of differences. It is nil if there is none.
-func (r *recording) nearest(q question) (best *exchange, least []difference) {
+func (r *Recording) nearest(q question) (best *exchange, least []difference) {
 	about := mcp.MethodOf(q.method).Key
 	same := func(x *exchange) bool { return textOf(x.question.params[about]) == textOf(q.params[about]) }
 	compared := make(map[string]bool)

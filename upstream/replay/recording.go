@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"maps"
 	"os"
 	"slices"
@@ -26,25 +25,26 @@ const (
 	format = 1 // of recordings
 )
 
-// A recording is what one server was asked, and what it sent.
-type recording struct {
+// A Recording is what one server was asked, and what it sent.
+type Recording struct {
+	upstream  string
 	exchanges []*exchange            // in the order of the requests
 	equal     map[string][]*exchange // by what is compared
 }
 
 // add makes an exchange one of the recording.
-func (r *recording) add(x *exchange) {
+func (r *Recording) add(x *exchange) {
 	r.exchanges = append(r.exchanges, x)
 	r.equal[x.question.key()] = append(r.equal[x.question.key()], x)
 }
 
 // speaks reports whether something was asked in an era.
-func (r *recording) speaks(era mcp.Era) bool {
+func (r *Recording) speaks(era mcp.Era) bool {
 	return slices.ContainsFunc(r.exchanges, func(x *exchange) bool { return x.question.era == era })
 }
 
 // methods are those of an era that a result was given for.
-func (r *recording) methods(era mcp.Era) []string {
+func (r *Recording) methods(era mcp.Era) []string {
 	found := make(map[string]bool)
 	for _, x := range r.exchanges {
 		if x.question.era == era && x.answer != nil && x.answer.Result != nil {
@@ -79,15 +79,18 @@ type recordedMessage struct {
 	fromServer bool
 }
 
-// readFile returns the recording of an upstream in a file. If that has another upstream
-// alone, it is that. The error does not name the file.
-func readFile(path, upstream string, limits jsonrpc.Limits) (*recording, error) {
+// Open returns the recording of an upstream in a file; upstream may be "" if it has one alone.
+func Open(path, upstream string) (*Recording, error) {
 	file, err := open(path)
 	if err != nil {
-		return nil, withoutPath(err)
+		return nil, err
 	}
 	defer file.Close()
-	return read(file, upstream, limits)
+	r, err := read(file, upstream, jsonrpc.Limits{Message: maxFile, ID: mcp.MaxRouted})
+	if err != nil {
+		return nil, fmt.Errorf("%s %w", path, err)
+	}
+	return r, nil
 }
 
 // open opens a file that can be read to its end, and again.
@@ -97,39 +100,35 @@ func open(path string) (*os.File, error) {
 	case err != nil:
 		return nil, err
 	case !info.Mode().IsRegular(): // a pipe would make everybody wait
-		return nil, errors.New("not a regular file")
+		return nil, fmt.Errorf("%s is not a regular file", path)
 	case info.Size() > maxFile:
-		return nil, fmt.Errorf("is larger than %d MiB", maxFile>>20)
+		return nil, fmt.Errorf("%s is larger than %d MiB", path, maxFile>>20)
 	}
 	return os.Open(path)
 }
 
-// withoutPath returns err without the name of the file.
-func withoutPath(err error) error {
-	if e, ok := errors.AsType[*fs.PathError](err); ok {
-		return e.Err
-	}
-	return err
-}
-
-// read returns the recording of an upstream, or of the only one.
-func read(r io.Reader, upstream string, limits jsonrpc.Limits) (*recording, error) {
+// read returns the recording of an upstream; of the only one if it has another name, or if none
+// is named.
+func read(r io.Reader, upstream string, limits jsonrpc.Limits) (*Recording, error) {
 	upstreams, err := readLines(r, limits)
 	if err != nil {
 		return nil, err
 	}
-	messages, ok := upstreams[upstream]
 	names := slices.Sorted(maps.Keys(upstreams))
 	switch {
-	case ok:
-	case len(names) == 1:
-		messages = upstreams[names[0]]
 	case len(names) == 0:
 		return nil, errors.New("has no message of an upstream")
+	case len(names) == 1:
+		upstream = names[0]
+	case upstreams[upstream] != nil:
+	case upstream == "":
+		return nil, fmt.Errorf("has the upstreams %s: choose one with --upstream", strings.Join(names, ", "))
 	default:
 		return nil, fmt.Errorf("has the upstreams %s, and none named %s", strings.Join(names, ", "), upstream)
 	}
-	return newRecording(messages), nil
+	recording := newRecording(upstreams[upstream])
+	recording.upstream = upstream
+	return recording, nil
 }
 
 // readLines returns the messages to and from upstreams, by the name of each.

@@ -1,7 +1,6 @@
 package replay
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"os"
@@ -42,21 +41,16 @@ s2:
 
 // Another session begins at the beginning.
 func TestEachSessionBeginsAnew(t *testing.T) {
-	s := &Server{Name: "files", File: taped(t, hello+`
+	recording := opened(t, hello+`
 > {"id":2,"method":"tools/call","params":{"name":"next"}}
 < {"id":2,"result":{"n":1}}
 > {"id":3,"method":"tools/call","params":{"name":"next"}}
 < {"id":3,"result":{"n":2}}
-`)}
+`)
 	for range 2 {
-		c, err := s.Dial(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		r := rig{t, c}
+		r := begin(t, recording)
 		r.send(`{"id":1,"method":"tools/call","params":{"name":"next"}}`)
 		r.hears(`{"id":1,"result":{"n":1}}`)
-		c.Close()
 	}
 }
 
@@ -73,10 +67,10 @@ func TestProgress(t *testing.T) {
 < {"method":"notifications/tools/list_changed"}
 `)
 	r.send(`{"id":20,"method":"tools/call","params":{"name":"slow","_meta":{"progressToken":"tok"}}}`)
-	r.hears(`{"method":"notifications/progress","params":{"progressToken":"tok","progress":1}} re 20`, `{"id":20,"result":{"slow":true}}`,
+	r.hears(`{"method":"notifications/progress","params":{"progressToken":"tok","progress":1}}`, `{"id":20,"result":{"slow":true}}`,
 		`{"method":"notifications/tools/list_changed"}`)
 	r.send(`{"id":21,"method":"tools/call","params":{"name":"other"}}`)
-	r.hears(`{"method":"notifications/message","params":{"level":"info","data":"of the newest"}} re 21`, `{"id":21,"result":{"other":true}}`)
+	r.hears(`{"method":"notifications/message","params":{"level":"info","data":"of the newest"}}`, `{"id":21,"result":{"other":true}}`)
 	r.silent()
 }
 
@@ -92,10 +86,10 @@ func TestBelongs(t *testing.T) {
 < {"id":2,"result":{}}
 `)
 	r.send(`{"id":1,"method":"tools/call","params":{"name":"first"}}`)
-	r.hears(`{"method":"notifications/message","params":{"level":"info","data":1}} re 1`,
-		`{"method":"notifications/message","params":{"level":"info","data":"late"}} re 1`, `{"id":1,"result":{}}`)
+	r.hears(`{"method":"notifications/message","params":{"level":"info","data":1}}`,
+		`{"method":"notifications/message","params":{"level":"info","data":"late"}}`, `{"id":1,"result":{}}`)
 	r.send(`{"id":4,"method":"tools/call","params":{"name":"second"}}`)
-	r.hears(`{"method":"notifications/message","params":{"level":"info","data":2}} re 4`, `{"id":4,"result":{}}`)
+	r.hears(`{"method":"notifications/message","params":{"level":"info","data":2}}`, `{"id":4,"result":{}}`)
 }
 
 // A request of the server is asked anew, and its call goes on when it is answered, whatever
@@ -122,15 +116,15 @@ func TestServerAsks(t *testing.T) {
 	r.hears(`{"method":"notifications/message","params":{"level":"info","data":"ready"}}`)
 
 	r.send(`{"id":5,"method":"tools/call","params":{"name":"ask"}}`)
-	r.hears(`{"id":2,"method":"elicitation/create","params":{"message":"who?"}} re 5`,
-		`{"id":3,"method":"elicitation/create","params":{"message":"never mind"}} re 5`,
-		`{"method":"notifications/cancelled","params":{"requestId":3,"reason":"x"}} re 5`)
+	r.hears(`{"id":2,"method":"elicitation/create","params":{"message":"who?"}}`,
+		`{"id":3,"method":"elicitation/create","params":{"message":"never mind"}}`,
+		`{"method":"notifications/cancelled","params":{"requestId":3,"reason":"x"}}`)
 	r.silent()
 	r.send(`{"id":2,"result":{"action":"decline"}}`)
 	r.hears(`{"id":5,"result":{"hello":"ada"}}`)
 
 	r.send(`{"id":6,"method":"tools/call","params":{"name":"ask"}}`)
-	r.hears(`{"id":4,"method":"elicitation/create","params":{"message":"who?"}} re 6`)
+	r.hears(`{"id":4,"method":"elicitation/create","params":{"message":"who?"}}`)
 	r.send(`{"method":"notifications/cancelled","params":{"requestId":6}}`)
 	r.send(`{"id":4,"result":{"action":"decline"}}`)
 }
@@ -147,7 +141,7 @@ func TestWithoutAnswer(t *testing.T) {
 	r.silent()
 	r.send(`{"method":"notifications/cancelled","params":{"requestId":2}}`)
 	r.send(`{"id":3,"method":"tools/call","params":{"name":"lost","_meta":{"progressToken":9}}}`)
-	r.hears(`{"method":"notifications/progress","params":{"progressToken":9,"progress":1}} re 3`,
+	r.hears(`{"method":"notifications/progress","params":{"progressToken":9,"progress":1}}`,
 		`{"id":3,"error":{"code":-32603,"message":"The recording has no answer to this: see line 12","data":{"reason":"not_recorded"}}}`)
 }
 
@@ -212,7 +206,7 @@ const modernMeta = `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-
 // A recording of the modern era answers in that era alone; retries have the answers of
 // retries, and subscriptions the id of here.
 func TestModern(t *testing.T) {
-	s := &Server{Name: "files", File: taped(t, strings.ReplaceAll(`
+	recording := opened(t, strings.ReplaceAll(`
 > {"id":1,"method":"subscriptions/listen","params":{"notifications":{"toolsListChanged":true},META}}
 < {"method":"notifications/subscriptions/acknowledged","params":{"_meta":{"io.modelcontextprotocol/subscriptionId":1},"notifications":{}}}
 > {"id":2,"method":"tools/call","params":{"name":"ask",META}}
@@ -220,46 +214,32 @@ func TestModern(t *testing.T) {
 < {"method":"notifications/tools/list_changed","params":{"_meta":{"io.modelcontextprotocol/subscriptionId":1}}}
 > {"id":3,"method":"tools/call","params":{"name":"ask","requestState":"s1","inputResponses":{"q":{"action":"accept"}},META}}
 < {"id":3,"result":{"resultType":"complete","content":[]}}
-`, "META", modernMeta))}
-	if modern, err := s.Probe(t.Context()); !modern || err != nil {
-		t.Fatal(modern, err)
-	}
-	c, err := s.DialModern(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	r := rig{t, c}
-	r.send(`{"id":7,"method":"subscriptions/listen","params":{"notifications":{"toolsListChanged":true}}}`)
-	r.hears(`{"method":"notifications/subscriptions/acknowledged","params":{"_meta":{"io.modelcontextprotocol/subscriptionId":7},"notifications":{}}} re 7`,
-		`{"method":"notifications/tools/list_changed","params":{"_meta":{"io.modelcontextprotocol/subscriptionId":7}}} re 7`)
+`, "META", modernMeta))
+	r := begin(t, recording)
+	r.send(`{"id":7,"method":"subscriptions/listen","params":{"notifications":{"toolsListChanged":true},` + modernMeta + `}}`)
+	r.hears(`{"method":"notifications/subscriptions/acknowledged","params":{"_meta":{"io.modelcontextprotocol/subscriptionId":7},"notifications":{}}}`,
+		`{"method":"notifications/tools/list_changed","params":{"_meta":{"io.modelcontextprotocol/subscriptionId":7}}}`)
 	for range 2 {
-		r.send(`{"id":8,"method":"tools/call","params":{"name":"ask"}}`)
+		r.send(`{"id":8,"method":"tools/call","params":{"name":"ask",` + modernMeta + `}}`)
 		r.hears(`{"id":8,"result":{"resultType":"input_required","requestState":"s1","inputRequests":{}}}`)
-		r.send(`{"id":9,"method":"tools/call","params":{"name":"ask","requestState":"s1","inputResponses":{"q":{"action":"decline"}}}}`)
+		r.send(`{"id":9,"method":"tools/call","params":{"name":"ask","requestState":"s1","inputResponses":{"q":{"action":"decline"}},` + modernMeta + `}}`)
 		r.hears(`{"id":9,"result":{"resultType":"complete","content":[]}}`)
 	}
 	r.send(`{"id":10,"method":"server/discover","params":{` + modernMeta + `}}`)
 	r.hears(`{"id":10,"result":{"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"files","version":"recorded"}},"cacheScope":"private",` +
 		`"capabilities":{"tools":{}},"resultType":"complete","supportedVersions":["2026-07-28"],"ttlMs":0}}`)
 
-	legacy, err := s.Dial(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer legacy.Close()
-	r = rig{t, legacy}
+	r = begin(t, recording)
 	r.send(`{"id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25"}}`)
 	r.hears(`{"id":1,"error":{"code":-32601,"message":"Method not found: initialize"}}`)
 }
 
-// What cannot be used says why, and begins no session. A file that has changed is read again.
+// What cannot be used says why.
 func TestUnusable(t *testing.T) {
 	const begin = `{"recording":1,"version":"x","began":"2026-01-01T00:00:00Z"}` + "\n"
 	const ping = `{"side":"upstream","way":"out","session":"a","upstream":"NAME","message":{"jsonrpc":"2.0","id":1,"method":"ping"}}` + "\n"
 	line := func(name string) string { return strings.Replace(ping, "NAME", name, 1) }
 	path := filepath.Join(t.TempDir(), "tape")
-	s := &Server{Name: "files", File: path, Limits: jsonrpc.Limits{Depth: 5}}
 	for text, want := range map[string]string{
 		"":                            "is no recording of tap --record",
 		line("files"):                 "is no recording of tap --record",
@@ -270,69 +250,57 @@ func TestUnusable(t *testing.T) {
 		begin + line("files") + "x":   "line 3 is none of a recording: invalid character 'x' looking for beginning of value",
 		begin + line("a") + line("b"): "has the upstreams a, b, and none named files",
 		begin + `{"leftOut":3}`:       "line 2 says that messages were left out",
-		begin + line("files") + `{"end":true,"messages":2}`:                             "line 3 says that there are 2 messages, and there are 1",
-		begin + line("files") + `{"end":false,"error":"it was too slow"}`:               `line 3 says that the recording is not whole: "it was too slow"`,
-		begin + `{"message":{"jsonrpc":"2.0","method":"a","params":{"a":[[[[[1]]]]]}}}`: "line 2: nested too deeply",
+		begin + line("files") + `{"end":true,"messages":2}`:                                                                               "line 3 says that there are 2 messages, and there are 1",
+		begin + line("files") + `{"end":false,"error":"it was too slow"}`:                                                                 `line 3 says that the recording is not whole: "it was too slow"`,
+		begin + `{"message":{"jsonrpc":"2.0","method":"a","params":{"a":` + strings.Repeat("[", 1000) + strings.Repeat("]", 1000) + `}}}`: "line 2: nested too deeply",
+		begin + line("a") + line("c"): "has the upstreams a, c, and none named files",
 	} {
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if err := s.Check(); err == nil || err.Error() != want {
+		if _, err := Open(path, "files"); err == nil || err.Error() != path+" "+want {
 			t.Errorf("%q: %v\nwant %s", text, err, want)
-		}
-		c, err := s.Dial(t.Context())
-		end, ok := errors.AsType[*jsonrpc.ClosedError](err)
-		if c != nil || !ok || end.Class() != jsonrpc.ClassStartFailed || strings.Contains(end.Words(), path) {
-			t.Errorf("%q: Dial = %v, %v", text, c, err)
 		}
 	}
 	if err := os.WriteFile(path, []byte(begin+line("other")), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if c, err := s.Dial(t.Context()); err != nil {
+	if _, err := Open(path, "files"); err != nil {
 		t.Errorf("the only upstream has another name: %v", err)
-	} else {
-		c.Close()
+	}
+	if err := os.WriteFile(path, []byte(begin+line("a")+line("b")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(path, "b"); err != nil {
+		t.Errorf("one of two upstreams: %v", err)
+	}
+	if _, err := Open(path, ""); err == nil || !strings.HasSuffix(err.Error(), "choose one with --upstream") {
+		t.Errorf("none of two upstreams: %v", err)
 	}
 	for _, file := range []string{t.TempDir(), path + ".none"} {
-		if err := (&Server{Name: "files", File: file}).Check(); err == nil || strings.Contains(err.Error(), file) {
+		if _, err := Open(file, ""); err == nil || !strings.Contains(err.Error(), file) {
 			t.Errorf("%s: %v", file, err)
 		}
 	}
 }
 
-// Close, and the end of the context, unblock whoever receives or has no room to send.
+// A client that leaves, with or without having read, ends the session.
 func TestEnd(t *testing.T) {
 	talk := hello + `> {"id":2,"method":"tools/call","params":{"name":"storm"}}` + "\n"
 	talk += strings.Repeat(`< {"method":"notifications/message","params":{"level":"info","data":1}}`+"\n", 100)
-	s := &Server{Name: "files", File: taped(t, talk+`< {"id":2,"result":{}}`)}
-	for name, end := range map[string]func(context.CancelFunc, jsonrpc.Conn){
-		"close":  func(_ context.CancelFunc, c jsonrpc.Conn) { c.Close() },
-		"cancel": func(cancel context.CancelFunc, _ jsonrpc.Conn) { cancel() },
-	} {
-		ctx, cancel := context.WithCancel(t.Context())
-		defer cancel()
-		c, err := s.Dial(ctx)
-		if err != nil {
-			t.Fatal(err)
+	recording := opened(t, talk+`< {"id":2,"result":{}}`)
+	for _, reads := range []bool{true, false} {
+		near, far := jsonrpc.Pipe()
+		ended := make(chan error)
+		go func() { ended <- recording.Serve(far) }()
+		m, _ := jsonrpc.Decode([]byte(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"storm"}}`))
+		near.Send(m)
+		for m := (*jsonrpc.Message)(nil); reads && (m == nil || !m.IsResponse()); {
+			m, _ = near.Recv()
 		}
-		defer c.Close()
-		sent := make(chan error)
-		go func() {
-			m, _ := jsonrpc.Decode([]byte(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"storm"}}`))
-			sent <- c.Send(m)
-		}()
-		if _, err := c.Recv(); err != nil {
-			t.Fatal(err)
-		}
-		end(cancel, c)
-		if err := <-sent; !errors.Is(err, jsonrpc.ErrClosed) {
-			t.Errorf("%s: Send = %v", name, err)
-		}
-		for err = error(nil); err == nil; _, err = c.Recv() {
-		}
-		if !errors.Is(err, jsonrpc.ErrClosed) {
-			t.Errorf("%s: Recv = %v", name, err)
+		near.Close()
+		if err := <-ended; !errors.Is(err, jsonrpc.ErrClosed) {
+			t.Errorf("reads %v: Serve = %v", reads, err)
 		}
 	}
 }

@@ -1,24 +1,17 @@
 package replay
 
 import (
-	"context"
 	"encoding/json"
-	"sync"
+	"errors"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
-// A replaySession is one Conn to a recorded server.
+// A replaySession is the recorded server of one client.
 type replaySession struct {
-	// Static after construction.
-	recording   *recording
-	era         mcp.Era
-	name        string            // of the server, if the recording does not say
-	client, far *jsonrpc.PipeConn // what the server sends goes from far to client
-	unhook      func() bool       // of the ctx that ends the session
-
-	mu          sync.Mutex               // guards the fields below; held while far has no room
+	recording   *Recording
+	client      jsonrpc.Conn
 	played      map[string]int           // how many requests there were, by what is compared
 	playing     map[jsonrpc.ID]*playback // by the client's request; until all is played
 	asked       map[jsonrpc.ID]*playback // by the server's request, which the client has not answered
@@ -34,29 +27,30 @@ type playback struct {
 	answered bool
 }
 
-func newSession(ctx context.Context, r *recording, era mcp.Era, name string) *replaySession {
+// Serve answers the requests of a client from the beginning of the recording. It owns c, and
+// returns when that has ended.
+func (r *Recording) Serve(c jsonrpc.Conn) error {
+	defer c.Close()
 	s := &replaySession{
-		recording: r, era: era, name: name,
+		recording: r, client: c,
 		played: make(map[string]int), playing: make(map[jsonrpc.ID]*playback), asked: make(map[jsonrpc.ID]*playback),
 	}
-	s.client, s.far = jsonrpc.Pipe()
-	s.unhook = context.AfterFunc(ctx, func() { s.client.Close() })
-	return s
+	for {
+		m, err := c.Recv()
+		if bad, ok := errors.AsType[*jsonrpc.InvalidError](err); ok {
+			m, err = nil, c.Send(jsonrpc.NewError(bad.ID, bad.Wire()))
+		}
+		if err == nil && m != nil {
+			err = s.receive(m)
+		}
+		if err != nil {
+			return err
+		}
+	}
 }
 
-// Recv implements [jsonrpc.Conn].
-func (s *replaySession) Recv() (*jsonrpc.Message, error) { return s.client.Recv() }
-
-// Close implements [jsonrpc.Conn].
-func (s *replaySession) Close() error {
-	s.unhook()
-	return s.client.Close()
-}
-
-// Send implements [jsonrpc.Conn]. It plays what m begins or goes on with.
-func (s *replaySession) Send(m *jsonrpc.Message) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+// receive plays what m begins or goes on with.
+func (s *replaySession) receive(m *jsonrpc.Message) error {
 	elements := m.Batch
 	if elements == nil {
 		elements = []*jsonrpc.Message{m}
@@ -114,7 +108,7 @@ func (s *replaySession) play(p *playback) error {
 		}
 		p.steps = p.steps[1:]
 		if m := s.made(p, next.send); m != nil {
-			if err := s.far.Send(m); err != nil {
+			if err := s.client.Send(m); err != nil {
 				return err
 			}
 		}
@@ -137,13 +131,10 @@ func (s *replaySession) made(p *playback, recorded *jsonrpc.Message) *jsonrpc.Me
 	}
 	m := *recorded
 	m.Notes = nil
-	if !p.answered {
-		m.Related = p.request.ID
-	}
 	switch {
 	case m.IsResponse():
 		p.answered = true
-		m.ID, m.Related = p.request.ID, jsonrpc.ID{}
+		m.ID = p.request.ID
 		m.Result = subscribed(m.Result, p.request.ID)
 		return &m
 	case m.IsRequest():
@@ -187,7 +178,6 @@ func subscribed(result json.RawMessage, id jsonrpc.ID) json.RawMessage {
 // stepsFor returns what is to be played for a request.
 func (s *replaySession) stepsFor(m *jsonrpc.Message) []step {
 	q := questionOf(m)
-	q.era = s.era
 	if x := s.next(q); x != nil {
 		return x.steps
 	}

@@ -35,8 +35,8 @@ type recordedConn struct {
 }
 
 // newRecording makes exchanges of messages.
-func newRecording(messages []recordedMessage) *recording {
-	r := &recording{equal: make(map[string][]*exchange)}
+func newRecording(messages []recordedMessage) *Recording {
+	r := &Recording{equal: make(map[string][]*exchange)}
 	talks := make(map[string]*recordedConn)
 	for _, m := range messages {
 		t := talks[m.session]
