@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# What nobody else does: a tool is called through the proxy, its server is killed, one clean
-# error says why, and the next call works. Needs Go alone. The README shows what it prints.
+# Kills a server during a call through the proxy: one clear error says why, and the next call
+# works. Needs only Go. The README shows its output.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 dir=$(mktemp -d)
 mkdir "$dir/run" "$dir/bin"
-export XDG_RUNTIME_DIR=$dir/run # for the socket at which we ask the proxy what it does
+export XDG_RUNTIME_DIR=$dir/run # for the socket for operators
 trap 'kill "${proxy:-}" 2>/dev/null || true; wait; rm -rf "$dir"' EXIT
 go build -o "$dir/bin/" ./cmd/mcp-proxy ./examples/servers/clock
 PATH=$dir/bin:$PATH

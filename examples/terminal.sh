@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# What people see who start serve at a terminal: which servers are ready and which are not, a
-# server that is killed and comes back, and Ctrl-C. Needs Go and tmux. docs/operations.md shows
-# the screen that it prints.
+# Shows serve at a terminal: which servers are ready and which are not, a server that is killed
+# and restarts, and Ctrl-C. Needs Go and tmux. docs/operations.md shows the screen that it
+# prints.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 dir=$(mktemp -d)
 mkdir "$dir/run" "$dir/bin"
-export XDG_RUNTIME_DIR=$dir/run # for the socket at which we ask the proxy what it does
+export XDG_RUNTIME_DIR=$dir/run # for the socket for operators
 terminal() { tmux -S "$dir/tmux" -f /dev/null "$@"; }
 screen() { terminal capture-pane -pJ | grep -v '^$'; }
 trap 'terminal kill-server 2>/dev/null || true; wait; rm -rf "$dir"' EXIT

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Asks an MCP server for its tools over Streamable HTTP, with curl alone, and
-# prints their names, a line each: tools.sh URL [TOKEN]
+# Lists the tools of an MCP server over Streamable HTTP, with only curl, one name on each
+# line: tools.sh URL [TOKEN]
 set -euo pipefail
 url=$1 token=${2:-} session=
 headers=$(mktemp)
@@ -18,6 +18,5 @@ post '{"jsonrpc":"2.0","method":"notifications/initialized"}' >/dev/null
 tools=$(post '{"jsonrpc":"2.0","id":2,"method":"tools/list"}')
 curl -sS -X DELETE "$url" -H "Mcp-Session-Id: $session" ${token:+-H "Authorization: Bearer $token"} >/dev/null
 
-# The answer is JSON, or an event whose data is. A tool's name is the one member
-# with that key that holds a plain word; good enough for an example.
+# The answer is JSON, or an event with JSON data. The pattern is good enough for an example.
 grep -oE '"name": ?"[A-Za-z0-9_.-]+"' <<<"$tools" | cut -d'"' -f4 | sort -u

@@ -1,14 +1,13 @@
 #!/usr/bin/env bash
-# A host that dials out, as two processes on one machine: the proxy waits for it
-# at /link. It asks the proxy for the host's tools, prints them, and ends both.
-# Only Go and curl are needed.
+# A host that connects to its proxy at /link, as two processes on one machine. Prints the
+# host's tools as the proxy lists them, and ends both. Needs only Go and curl.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 dir=$(mktemp -d)
 host= proxy=
 end() {
   status=$?
-  kill $host $proxy 2>/dev/null || true # those that are still there
+  kill $host $proxy 2>/dev/null || true # if they still run
   wait
   [[ $status -eq 0 ]] || cat "$dir"/*.log >&2
   rm -rf "$dir"
@@ -36,7 +35,7 @@ done
 echo "$tools"
 for name in clock__now notes__add; do grep -qx "$name" <<<"$tools"; done
 
-# SIGTERM drains; each ends by itself, with 0.
+# SIGTERM drains; each exits with 0.
 kill "$proxy"
 wait "$proxy"
 kill "$host"

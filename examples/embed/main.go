@@ -1,5 +1,5 @@
-// Command embed mounts mcp-proxy into a web server of your own: MCP clients reach
-// two servers at /tools/mcp, and everything else is yours.
+// Command embed mounts mcp-proxy into your own web server: MCP clients connect to two servers at /tools/mcp, and all
+// other paths are yours.
 //
 //	go run ./examples/embed
 package main
@@ -35,7 +35,7 @@ func main() {
 		log.Print(web.ListenAndServe())
 	}()
 
-	<-ctx.Done() // then clients first, the web server last
+	<-ctx.Done() // then end clients first, the web server last
 	end, cancel := context.WithTimeout(context.Background(), cfg.ShutdownGrace)
 	defer cancel()
 	p.Shutdown(end)

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Two clients of one proxy that may do different things: prints the tools of each, and what
-# somebody without a token hears. Only Go and curl are needed.
+# Two clients of one proxy with different permissions: prints the tools of each, and the error
+# for a client without a token. Needs only Go and curl.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 dir=$(mktemp -d)
 proxy=
 end() {
   status=$?
-  kill $proxy 2>/dev/null || true # if it is still there
+  kill $proxy 2>/dev/null || true # if it still runs
   wait
   [[ $status -eq 0 ]] || cat "$dir"/*.log >&2
   rm -rf "$dir"
@@ -36,7 +36,7 @@ if nobody=$(examples/tools.sh "$url" 2>&1); then exit 1; fi
 echo "nobody:" "$nobody"
 grep -q 401 <<<"$nobody"
 
-# What is denied is as unknown as what is not there.
+# A denied tool looks like an unknown one.
 call='{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"NAME","arguments":{"title":"a","text":"b"},"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}'
 for name in notes__add notes__nothing; do
   answer=$(curl -sS "$url" -H "Authorization: Bearer $(cat "$dir/reader")" -H 'Content-Type: application/json' -H 'Accept: application/json, text/event-stream' \

@@ -1,14 +1,13 @@
 #!/usr/bin/env bash
-# The sidecar without containers: two processes on one machine, joined by a Unix
-# socket. It asks the proxy for the tools of the host, prints them, and ends
-# both. Only Go and curl are needed.
+# The sidecar without containers: two processes on one machine, connected by a Unix socket.
+# Prints the tools of the host as the proxy lists them, and ends both. Needs only Go and curl.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 dir=$(mktemp -d)
 host= proxy=
 end() {
   status=$?
-  kill $host $proxy 2>/dev/null || true # those that are still there
+  kill $host $proxy 2>/dev/null || true # if they still run
   wait
   [[ $status -eq 0 ]] || cat "$dir"/*.log >&2
   rm -rf "$dir"
@@ -20,7 +19,7 @@ go build -o "$dir/" ./cmd/mcp-proxy ./examples/servers/clock ./examples/servers/
 export MCP_SOCKETS=$dir MCP_SERVERS=$dir NOTES_DIR=$dir/data MCP_TOKEN_FILE=$dir/token MCP_ADMIN=unix://$dir/admin.sock MCP_DRAIN_DELAY=0s
 head -c 24 /dev/urandom | base64 | tr '/+' '_-' >"$dir/token"
 
-# Either may start first: the proxy dials until the host is there.
+# Either may start first: the proxy dials until the host is ready.
 : >"$dir/listening"
 "$dir/mcp-proxy" serve --config examples/sidecar/app.yaml --listen 127.0.0.1:0 >"$dir/listening" 2>"$dir/proxy.log" &
 proxy=$!
@@ -36,7 +35,7 @@ tools=$(examples/tools.sh "$url" "$(cat "$dir/token")")
 echo "$tools"
 for name in clock__now notes__add; do grep -qx "$name" <<<"$tools"; done
 
-# SIGTERM drains; each ends by itself, with 0.
+# SIGTERM drains; each exits with 0.
 kill "$proxy"
 wait "$proxy"
 kill "$host"

@@ -1,5 +1,5 @@
-// Command clock is an example MCP server over stdio: it knows the time in every
-// zone, and has a timer that reports its progress and can be cancelled.
+// Command clock is an example MCP server over stdio. It tells the time in every zone, and has a timer that reports
+// progress and can be cancelled.
 package main
 
 import (
@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"log"
 	"time"
-	_ "time/tzdata" // machines without a zone database
+	_ "time/tzdata" // for machines without a zone database
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
@@ -22,7 +22,7 @@ func main() {
 // A clock tells the time.
 type clock struct {
 	now  func() time.Time
-	tick time.Duration // what the timer takes for a second
+	tick time.Duration // of the timer; a second, except in tests
 }
 
 func (c *clock) server() *mcp.Server {
@@ -62,8 +62,7 @@ type timerInput struct {
 	Seconds int `json:"seconds" jsonschema:"how long to wait, from 1 to 3600"`
 }
 
-// runTimer returns early, with an error that nobody is told, when the client
-// cancels the call.
+// runTimer waits, and reports progress. If the client cancels the call it returns early; nobody gets the error.
 func (c *clock) runTimer(ctx context.Context, req *mcp.CallToolRequest, in timerInput) (*mcp.CallToolResult, any, error) {
 	if in.Seconds < 1 || in.Seconds > 3600 {
 		return nil, nil, fmt.Errorf("%d seconds are not between 1 and 3600", in.Seconds)
@@ -84,7 +83,7 @@ func (c *clock) runTimer(ctx context.Context, req *mcp.CallToolRequest, in timer
 	return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: text}}}, nil, nil
 }
 
-// report tells the client how far its call has come, if it wants to know.
+// report sends progress to the client, if it asked for it.
 func report(ctx context.Context, req *mcp.CallToolRequest, passed, total int) error {
 	token := req.Params.GetProgressToken()
 	if token == nil {

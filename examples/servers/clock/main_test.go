@@ -9,7 +9,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// connect returns a client of c, and what it hears of progress.
+// connect returns a client of c, and the progress that it gets.
 func connect(t *testing.T, c *clock) (*mcp.ClientSession, <-chan float64) {
 	near, far := mcp.NewInMemoryTransports()
 	server, err := c.server().Connect(t.Context(), far, nil)

@@ -1,9 +1,8 @@
 // Command notes is an example MCP server over stdio that keeps notes as text
 // files in a directory.
 //
-// Tools add, find and delete notes, a resource lists them and a template reads
-// one, a prompt has one summarised; titles are completed, and what changes is
-// logged to the client.
+// Tools add, find and delete notes. A resource lists them, a template reads one, and a prompt asks for a summary of one.
+// It completes titles, and logs changes to the client.
 package main
 
 import (

@@ -12,8 +12,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// notes are the files of one directory; a title is a file's name. Several
-// processes may share the directory.
+// notes are the files of a directory, with titles as file names. Several processes may share the directory.
 type notes struct {
 	root *os.Root
 }
@@ -74,7 +73,7 @@ func (n *notes) delete(ctx context.Context, req *mcp.CallToolRequest, in titled)
 
 // say returns text as a result, and logs it to the client.
 func say(ctx context.Context, req *mcp.CallToolRequest, text string) (*mcp.CallToolResult, any, error) {
-	//lint:ignore SA1019 every version that clients speak today has logging
+	//lint:ignore SA1019 all versions in use have logging
 	err := req.Session.Log(ctx, &mcp.LoggingMessageParams{Level: "info", Logger: "notes", Data: text})
 	return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: text}}}, nil, err
 }
@@ -116,7 +115,7 @@ func (n *notes) summarize(_ context.Context, req *mcp.GetPromptRequest) (*mcp.Ge
 	}}, nil
 }
 
-// complete completes titles: nothing else here is an argument.
+// complete completes titles, which are the only arguments.
 func (n *notes) complete(_ context.Context, req *mcp.CompleteRequest) (*mcp.CompleteResult, error) {
 	titles, err := n.titles()
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// A grant is what a person has allowed once.
+// A grant is one consent of a person.
 type grant struct {
 	scope, client, resource, challenge, redirect string
 	revoked                                      bool
@@ -77,7 +77,7 @@ func (s *Site) register(w http.ResponseWriter, r *http.Request) {
 	reply(w, 201, said)
 }
 
-// authorize is where browsers are sent. The person agrees at once.
+// authorize is the authorization endpoint. The person agrees at once.
 func (s *Site) authorize(w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
 	s.mu.Lock()
@@ -87,7 +87,7 @@ func (s *Site) authorize(w http.ResponseWriter, r *http.Request) {
 	_, known := s.clients[q.Get("client_id")]
 	if !known && !(s.v.Documents && strings.HasPrefix(q.Get("client_id"), "https://")) || q.Get("code_challenge_method") != "S256" || q.Get("response_type") != "code" {
 		s.counts["wrong client"]++
-		http.Error(w, "unknown client", http.StatusBadRequest) // which a browser shows, and nothing comes back
+		http.Error(w, "unknown client", http.StatusBadRequest) // the browser shows it, and is not redirected
 		return
 	}
 	back := url.Values{"state": {q.Get("state")}}
@@ -109,7 +109,7 @@ func (s *Site) authorize(w http.ResponseWriter, r *http.Request) {
 	http.Redirect(w, r, q.Get("redirect_uri")+"?"+back.Encode(), http.StatusFound)
 }
 
-// clientLocked returns who makes a request, "" if that is not proved as it should be.
+// clientLocked returns the client of a request, "" if it is not authenticated.
 func (s *Site) clientLocked(r *http.Request) string {
 	id, secret, basic := r.BasicAuth()
 	method := "client_secret_basic"
@@ -173,7 +173,7 @@ func (s *Site) token(w http.ResponseWriter, r *http.Request) {
 	reply(w, 200, said)
 }
 
-// grantLocked returns what was granted to who makes a request, nil for nothing.
+// grantLocked returns the grant of a token request, nil for none.
 func (s *Site) grantLocked(form url.Values) *grant {
 	switch form.Get("grant_type") {
 	case "authorization_code":
@@ -188,7 +188,7 @@ func (s *Site) grantLocked(form url.Values) *grant {
 	case "refresh_token":
 		s.counts["refresh"]++
 		token := form.Get("refresh_token")
-		if g := s.used[token]; g != nil { // somebody has stolen it: all is over
+		if g := s.used[token]; g != nil { // it was stolen: revoke the grant
 			s.counts["reuse"]++
 			g.revoked = true
 			return nil

@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// mcp is the server: one tool, in the legacy era.
+// mcp is a server of the legacy era with one tool.
 func (s *Site) mcp(w http.ResponseWriter, r *http.Request) {
 	text, _ := io.ReadAll(r.Body)
 	var m struct {
@@ -42,7 +42,7 @@ func (s *Site) mcp(w http.ResponseWriter, r *http.Request) {
 	reply(w, 200, map[string]any{"jsonrpc": "2.0", "id": m.ID, "result": result})
 }
 
-// allowed answers a request whose token is not good for a method.
+// allowed reports whether a request has a token for its method, and refuses it otherwise.
 func (s *Site) allowed(w http.ResponseWriter, r *http.Request, method string) bool {
 	carried := r.Header.Get("Authorization")
 	s.mu.Lock()

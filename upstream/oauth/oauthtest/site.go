@@ -1,5 +1,4 @@
-// Package oauthtest has an MCP server with an authorization server, in one process, that
-// tests can make behave well or badly.
+// Package oauthtest has an MCP server with an authorization server for tests, which can make them misbehave.
 package oauthtest
 
 import (
@@ -14,31 +13,31 @@ import (
 	"time"
 )
 
-// Marked is in each secret that a Site makes up: it must be in no log and no error.
+// Marked is a part of every secret of a Site. No log and no error may contain it.
 const Marked = "s3cr3t"
 
-// Variations are how a Site behaves. The zero value is a good one.
+// Variations are the behaviour of a Site. The zero value is correct.
 type Variations struct {
 	Silent     bool              // challenges have no parameters
 	Metadata   string            // path of the server's metadata; "" is the path-inserted one, "-" is none
 	Resource   string            // in that metadata; "" is right
 	Openid     bool              // the issuer's metadata are those of OpenID
 	IssuerName string            // in its metadata; "" is right
-	Says       bool              // it promises to send iss
+	Says       bool              // it announces iss
 	Sends      string            // as iss; "" is nothing, "right" is right
 	Scopes     []string          // of the server
 	Offers     []string          // scopes of the issuer
 	Needs      map[string]string // scopes by method
 	Public     []string          // methods for everybody
 	NoPKCE     bool
-	Methods    []string // how clients prove themselves; nil: it does not say
-	Documents  bool     // it takes client id metadata documents
-	Closed     bool     // it registers nobody
+	Methods    []string // of client authentication; nil: it does not say
+	Documents  bool     // it accepts client id metadata documents
+	Closed     bool     // it has no registration
 	Device     bool
 	Life       time.Duration // of tokens; zero: an hour
-	Deny       bool          // nobody is let in
-	Grants     string        // scopes, whatever is asked for; "" grants what is
-	Refresh    string        // tokens: "none" are given, or "fixed" stay as they are; "": each is good once, and the second use ends the grant
+	Deny       bool          // the person refuses
+	Grants     string        // scopes, whatever the request; "": the requested ones
+	Refresh    string        // tokens: "none", or "fixed" ones; "": each is valid once, and a second use ends the grant
 }
 
 // A Site is an MCP server at /mcp, and its authorization server.
@@ -60,7 +59,7 @@ type Site struct {
 	carried  []string     // by requests to the server
 	made     int
 	onToken  func(w http.ResponseWriter, r *http.Request) bool
-	issuerAt *Site // another one is the issuer now
+	issuerAt *Site // the issuer, if it is another Site
 }
 
 // New returns a Site that runs until the end of the test.
@@ -96,22 +95,22 @@ func (s *Site) Vary(change func(*Variations)) {
 	change(&s.v)
 }
 
-// Move makes another Site the authorization server of this one, which takes only its tokens.
+// Move makes another Site the authorization server of this one, which then accepts only its tokens.
 func (s *Site) Move(to *Site) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.issuerAt = to
 }
 
-// OnToken has f answer requests at the token endpoint for which it returns true.
+// OnToken lets f answer requests at the token endpoint; f returns whether it did.
 func (s *Site) OnToken(f func(w http.ResponseWriter, r *http.Request) bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.onToken = f
 }
 
-// Count is how often something was done: "register", "authorize", "code", "refresh",
-// "reuse", "revoke", "device", "wrong client".
+// Count returns how often something happened: "register", "authorize", "code", "refresh", "reuse", "revoke", "device",
+// "wrong client".
 func (s *Site) Count(what string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -121,7 +120,7 @@ func (s *Site) Count(what string) int {
 // Asked returns the parameters of the last request at the authorization endpoint.
 func (s *Site) Asked() url.Values { return last(s, s.asked) }
 
-// Token returns those of the last one at the token endpoint.
+// Token returns the parameters of the last request at the token endpoint.
 func (s *Site) Token() url.Values { return last(s, s.tokens) }
 
 func last(s *Site, all []url.Values) url.Values {
@@ -133,7 +132,7 @@ func last(s *Site, all []url.Values) url.Values {
 	return all[len(all)-1]
 }
 
-// Revoke makes all tokens bad: those for access, or all.
+// Revoke revokes all access tokens, or all tokens.
 func (s *Site) Revoke(all bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -143,7 +142,7 @@ func (s *Site) Revoke(all bool) {
 	}
 }
 
-// Allow lets a person's code for a device in.
+// Allow confirms the device codes.
 func (s *Site) Allow() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -152,21 +151,21 @@ func (s *Site) Allow() {
 	}
 }
 
-// Know makes a client known that does not register.
+// Know adds a client that does not register.
 func (s *Site) Know(id, secret string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.clients[id] = secret
 }
 
-// Forget makes all clients unknown.
+// Forget removes all clients.
 func (s *Site) Forget() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	clear(s.clients)
 }
 
-// Carried returns what the requests to the server carried.
+// Carried returns the headers Authorization of the requests to the server.
 func (s *Site) Carried() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
