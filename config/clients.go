@@ -8,7 +8,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/config/tree"
 )
 
-// check refuses two tokens with one name, and an issuer that is there twice.
+// check refuses two tokens with the same name, and two issuers with the same URL.
 func (a *Auth) check(v value) {
 	tokens, issuers := v.node.Get("tokens").All(), v.node.Get("jwt").All()
 	for i, t := range a.Tokens {
@@ -33,11 +33,11 @@ func (i *Issuer) check(v value) {
 	}
 }
 
-// sameURL tells whether at most a slash at the end is different: two issuers that differ in
-// nothing else are one that was written twice.
+// sameURL ignores a slash at the end: two issuers that differ only there are most likely one
+// that was written twice.
 func sameURL(a, b string) bool { return strings.TrimRight(a, "/") == strings.TrimRight(b, "/") }
 
-// clients checks what says who clients are, of all layers together.
+// clients checks the settings of authentication, after all layers are joined.
 func (l *loader) clients(c *Config, o Options) {
 	source, key := l.source, "tls"
 	if o.TLS != (ListenTLS{}) {
@@ -54,15 +54,15 @@ func (l *loader) clients(c *Config, o Options) {
 			l.fail(l.source, tree.Join(t.Key, "name"), "is the name of the token in tokenFile")
 		}
 	}
-	l.ownFiles(c)
+	l.distinctFiles(c)
 }
 
-// defaultToken is the name of the token in tokenFile. Another may have it where there is
-// none.
+// defaultToken is the name of the token in tokenFile. Without tokenFile another token may have
+// it.
 const defaultToken = "default"
 
-// ownFiles checks that no two names share a token, and that no client can pass for a host.
-func (l *loader) ownFiles(c *Config) {
+// distinctFiles refuses a token file that two clients share, or a client and a host.
+func (l *loader) distinctFiles(c *Config) {
 	owner := make(map[string]string)
 	if c.TokenFile != "" {
 		owner[filepath.Clean(c.TokenFile)] = "tokenFile"
@@ -82,12 +82,12 @@ func (l *loader) ownFiles(c *Config) {
 	}
 }
 
-// Proves tells whether clients on HTTP have to prove who they are.
+// Proves reports whether clients on HTTP must authenticate.
 func (f *Frontend) Proves() bool {
 	return f.TokenFile != "" || len(f.Auth.Tokens)+len(f.Auth.JWT) > 0 || f.TLS.ClientCA != ""
 }
 
-// Open returns the addresses to listen at where others can come who prove nothing.
+// Open returns the listen addresses that other machines can use without authentication.
 func (f *Frontend) Open() (addresses []string) {
 	for _, a := range f.Listen {
 		if !f.Proves() && !isLocal(a) {
@@ -97,14 +97,14 @@ func (f *Frontend) Open() (addresses []string) {
 	return addresses
 }
 
-// overheard tells whether tokens can be read on their way to an address. Something that
-// ends TLS may be there; then we are known by an https URL. Of tokenFile nothing is said:
-// there is no other word for it than insecure.
-func (f *Frontend) overheard(address string) bool {
+// cleartext reports whether tokens are sent unencrypted to an address. If a proxy in front
+// terminates TLS, the public URL is https. tokenFile alone is no reason for a warning:
+// without it one would have to set insecure.
+func (f *Frontend) cleartext(address string) bool {
 	return len(f.Auth.Tokens)+len(f.Auth.JWT) > 0 && !isLocal(address) && f.TLS.Cert == "" && !strings.HasPrefix(f.PublicURL, "https:")
 }
 
-// listening checks who can reach us.
+// listening checks which addresses other machines can reach.
 func (l *loader) listening(c *Config, o Options) {
 	source, key := l.source, "listen"
 	ways := map[string]string{
@@ -125,7 +125,7 @@ func (l *loader) listening(c *Config, o Options) {
 		switch {
 		case !isLocal(a) && !c.Proves() && !c.Insecure:
 			l.fail(source, key, "%s is reachable from other machines: require authentication (%s", tree.Quote(a), ways[source])
-		case c.overheard(a):
+		case c.cleartext(a):
 			l.warn(source, key, "tokens to %s are sent unencrypted: set tls, or an https publicURL if a proxy in front terminates TLS", tree.Quote(a))
 		}
 	}

@@ -42,12 +42,12 @@ func (l *loader) direct(c *Config, o Options) {
 	c.Upstreams = all
 }
 
-// hostOf is what the upstream of a URL is called: its host, with the port if it has one.
-// Nothing else is in the configuration, so that no name of a tool begins with it.
+// hostOf names the upstream of a URL: by its host, with the port if it has one. It is the only
+// upstream, so no name of a tool begins with it.
 func hostOf(address string) string {
 	u, err := url.Parse(address)
 	if err != nil || u.Host == "" {
-		return "main" // which is no URL, and refused as such
+		return "main" // the URL is refused later
 	}
 	return u.Host
 }
@@ -91,7 +91,7 @@ func commandWords(line string, windows bool) (words []string, end int, err error
 	return words, parser.Position, err
 }
 
-// commands completes the commands among all with the flags that are for them.
+// commands applies --env, --cwd and --shared to the upstreams of the command line.
 func (l *loader) commands(all []Upstream, o Options) {
 	var env map[string]string
 	for _, e := range o.Env {
@@ -194,11 +194,11 @@ func (l *loader) header(u *Upstream, given string) {
 
 var credential = regexp.MustCompile(`(?i)auth|cookie|key|secret|token`)
 
-// Exposed reports whether what is sent to an upstream can be read on the way.
+// Exposed reports whether messages to an upstream can be read on the way.
 func (u *Upstream) Exposed() bool { return u.URL != "" && parseEndpoint(u.URL).exposed() }
 
-// careless warns of an upstream to which we send unencrypted credentials.
-func (l *loader) careless(u Upstream) {
+// cleartext warns of credentials that are sent unencrypted.
+func (l *loader) cleartext(u Upstream) {
 	if !u.Exposed() {
 		return
 	}

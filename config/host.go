@@ -6,14 +6,14 @@ import (
 	"time"
 )
 
-// A HostLink is what the flags of mcp-proxy host say: where the host and its proxies
-// connect, and how they authenticate each other.
+// A HostLink holds the flags of mcp-proxy host: where the host and its proxies connect, and
+// how they authenticate each other.
 type HostLink struct {
 	Listen    string // URL to listen at (--listen), or
 	Dial      string // URL of the proxy to dial (--dial): unix, tcp, tls, ws or wss
 	TokenFile string // ws and wss: the bearer token that proxies must send, or that we send
 	TLS       TLS    // tls and wss: Cert and Key are ours; with CA a listener asks clients for certificates
-	Insecure  bool   // a link that others can read or use is intended
+	Insecure  bool   // allow a link that others can read or use
 
 	Heartbeat time.Duration // as in Link; zero means 5 s
 }
@@ -45,7 +45,7 @@ func (h HostLink) Check() error {
 	return nil
 }
 
-// isListenURL takes an empty host, all interfaces, and wants a port.
+// isListenURL accepts an empty host, which means all interfaces, and requires a port.
 func isListenURL(s string) bool {
 	u, err := url.Parse(s)
 	if err != nil {
@@ -67,7 +67,7 @@ func (c *hostCheck) listen(at endpoint) {
 	if at.encrypted() && (c.TLS.Cert == "" || c.TLS.Key == "") {
 		c.fail("--listen", "", "%s needs --tls-cert and --tls-key", at.scheme)
 	}
-	c.meaningless(at)
+	c.unusedFlags(at)
 	if c.Insecure || !at.remote() {
 		return
 	}
@@ -85,7 +85,7 @@ func (c *hostCheck) dial(to endpoint) {
 	if (c.TLS.Cert == "") != (c.TLS.Key == "") {
 		c.fail("--tls-cert", "", "needs --tls-key, and the other way round")
 	}
-	c.meaningless(to)
+	c.unusedFlags(to)
 	switch {
 	case c.Insecure && to.private():
 		c.fail("--insecure", "", "is not valid with a dialled %s URL; certificates are always verified", to.scheme)
@@ -94,9 +94,9 @@ func (c *hostCheck) dial(to endpoint) {
 	}
 }
 
-// meaningless refuses flags that would do nothing at an endpoint: who gives them
-// believes that they protect the link.
-func (c *hostCheck) meaningless(at endpoint) {
+// unusedFlags refuses flags that have no effect at an endpoint: their user believes that they
+// protect the link.
+func (c *hostCheck) unusedFlags(at endpoint) {
 	if c.TokenFile != "" && !at.web() {
 		c.fail("--token-file", "", "is only valid with ws and wss")
 	}

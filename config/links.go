@@ -10,7 +10,7 @@ import (
 
 const nameRule = "a name of 1 to 32 of A-Z a-z 0-9 _ -, without __"
 
-// check refuses keys that have no meaning beside each other, or would leave messages open.
+// check refuses keys that contradict each other, and links without encryption to other machines.
 func (link *Link) check(v value) {
 	switch {
 	case v.node.Has("dial") == link.Accept:
@@ -50,15 +50,15 @@ func (link *Link) checkDialled(v value) {
 	}
 }
 
-// check looks at all links together.
+// check compares links with each other.
 func (c *Config) check(v value) {
-	v.ownTokens(c.Links)
-	v.ownNames(c.Links)
+	v.distinctTokens(c.Links)
+	v.boundNames(c.Links)
 }
 
-// ownTokens checks that no two accepting links share a token: only the token tells
-// their hosts apart.
-func (r *reader) ownTokens(links []Link) {
+// distinctTokens refuses a token file that two accepting links share: a host is identified by
+// its token alone.
+func (r *reader) distinctTokens(links []Link) {
 	owner := make(map[string]string)
 	for _, link := range links {
 		if !link.Accept || link.TokenFile == "" {
@@ -73,9 +73,8 @@ func (r *reader) ownTokens(links []Link) {
 	}
 }
 
-// ownNames warns of hosts that may announce the same names. Hosts that dial us are known by
-// their tokens alone, so each should be held to its own names.
-func (r *reader) ownNames(links []Link) {
+// boundNames warns if several hosts that dial us may announce any name.
+func (r *reader) boundNames(links []Link) {
 	var any []string
 	for _, link := range links {
 		if link.Accept && link.Upstreams == nil {
@@ -87,7 +86,7 @@ func (r *reader) ownNames(links []Link) {
 	}
 }
 
-// An endpoint is where a link begins or ends, as far as rules depend on it.
+// An endpoint is the part of a URL that the rules for encryption depend on.
 type endpoint struct {
 	scheme string
 	host   string // without the port; empty for unix and for all interfaces
@@ -106,16 +105,16 @@ func parseEndpoint(s string) endpoint {
 func (e endpoint) web() bool       { return e.scheme == "ws" || e.scheme == "wss" }
 func (e endpoint) encrypted() bool { return slices.Contains([]string{"tls", "wss", "https"}, e.scheme) }
 
-// private tells whether nobody else can read, wherever the other end is.
+// private reports whether no other machine can read messages, wherever the other end is.
 func (e endpoint) private() bool { return e.scheme == "unix" || e.encrypted() }
 
-// remote tells whether other machines are at the other end, or may be.
+// remote reports whether the other end is, or may be, another machine.
 func (e endpoint) remote() bool { return e.scheme != "unix" && !isLoopback(e.host) }
 
-// exposed tells whether messages can be read on the way.
+// exposed reports whether messages can be read on the way.
 func (e endpoint) exposed() bool { return e.remote() && !e.encrypted() }
 
-// safer is the scheme of the same link with encryption.
+// safer is the encrypted scheme of the same transport.
 func (e endpoint) safer() string {
 	if e.web() {
 		return "wss"

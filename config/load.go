@@ -247,10 +247,8 @@ func (l *loader) convert(root *tree.Node) bool {
 // others takes the keys out of a file of another program that are not ours, and warns of
 // them, unless one may be a slip in a key that restricts what is served.
 func (l *loader) others(root *tree.Node) {
-	var others, names []string
-	for _, f := range fieldsOf(reflect.TypeFor[Config]()) {
-		names = append(names, f.key)
-	}
+	var others []string
+	names := topKeys()
 	guarding := append([]string{"tokenFile", "policies", "limits", "allowedHosts", "allowedOrigins"}, forms.Guarding...)
 	for _, m := range slices.Clone(root.Members) {
 		v := value{&l.reader, m.Value}
@@ -275,12 +273,16 @@ func (l *loader) others(root *tree.Node) {
 	}
 }
 
+func topKeys() (keys []string) {
+	for _, f := range fieldsOf(reflect.TypeFor[Config]()) {
+		keys = append(keys, f.key)
+	}
+	return keys
+}
+
 // strange reports whether not one key of a file is ours, or meant to be.
 func (l *loader) strange(root *tree.Node) bool {
-	var names []string
-	for _, f := range fieldsOf(reflect.TypeFor[Config]()) {
-		names = append(names, f.key)
-	}
+	names := topKeys()
 	for _, m := range root.Members {
 		if m.Key != "$schema" && (slices.Contains(names, m.Key) || Nearest(strings.ToLower(m.Key), names) != "") {
 			return false
@@ -332,7 +334,7 @@ func (l *loader) complete(c *Config, o Options) {
 		l.fail(l.source, "upstreams", "none is configured (disabled ones do not count)")
 	}
 	for _, u := range c.Upstreams {
-		l.careless(u)
+		l.cleartext(u)
 	}
 	if onlyIn(read, "limits", "upstreams", "links", "policies", "traces", "logs") {
 		l.operators(c)

@@ -7,10 +7,9 @@ import (
 	"github.com/agnivade/levenshtein"
 )
 
-// Nearest returns the one of known that word is most likely a misspelling of: at most two
-// letters differ. Of several that are equally near it is the one whose length is nearest to
-// that of word, then the first in the alphabet. A few letters are rather short for a word,
-// as cmd is for command and not for cwd; with more that is the last resort. "" is for none.
+// Nearest returns the known word that word most likely misspells; "" for none. At most two
+// letters differ. Among equally near ones it prefers the most similar length, then the
+// alphabet. A word of a few letters is more likely an abbreviation: cmd means command, not cwd.
 func Nearest(word string, known []string) string {
 	const few = 4
 	short := longForm(word, known)
@@ -27,7 +26,7 @@ func Nearest(word string, known []string) string {
 	return cmp.Or(best, short)
 }
 
-// longForm returns the shortest of known that word is short for, "" for none.
+// longForm returns the shortest known word that word abbreviates; "" for none.
 func longForm(word string, known []string) (found string) {
 	for _, k := range known {
 		if isShort(word, k) && (found == "" || len(k) < len(found) || len(k) == len(found) && k < found) {
@@ -44,8 +43,8 @@ func (r rank) compare(with rank) int {
 	return cmp.Or(cmp.Compare(r.distance, with.distance), cmp.Compare(r.longer, with.longer))
 }
 
-// rankOf compares without regard to case. It does not look closely at what is far from it
-// by the length alone: some names are a stranger's, and may be long.
+// rankOf compares without regard to case. It skips words of very different lengths: names may
+// come from clients, and be long.
 func rankOf(word, k string) rank {
 	longer := max(len(k)-len(word), len(word)-len(k))
 	if longer > 8 {
@@ -68,7 +67,7 @@ func isShort(word, k string) bool {
 }
 
 // DidYouMean completes an error line about an unknown word. It is "" if no known word is
-// near.
+// similar.
 func DidYouMean(word string, known []string) string {
 	if near := Nearest(word, known); near != "" {
 		return "; did you mean " + near + "?"

@@ -6,7 +6,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/config/tree"
 )
 
-// operators checks who can look in.
+// operators checks the addresses for operators.
 func (l *loader) operators(c *Config) {
 	onTCP := false
 	for _, a := range c.Admin.Listen {

@@ -8,8 +8,8 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/config/tree"
 )
 
-// check refuses what a policy cannot mean. An empty allow would say "all" where its reader
-// may believe "none".
+// check refuses an empty allow, which would mean "all" where its author may expect "none",
+// and scopes of clients that have none.
 func (p *Policy) check(v value) {
 	for _, key := range []string{"tools", "prompts", "resources"} {
 		if allow := v.node.Get(key).Get("allow"); allow.Empty() {
@@ -21,12 +21,12 @@ func (p *Policy) check(v value) {
 	}
 }
 
-// set reads one of the three words that are no map.
+// set reads one of the three words that may replace the map.
 func (w *Who) set(word string) {
 	*w = Who{Any: word == "any", Anonymous: word == "anonymous", Operator: word == "operator"}
 }
 
-// check reports whether a client can be what a rule says: it is known by one thing.
+// check refuses a rule that no client can match: a client is identified by one thing.
 func (w *Who) check(v value) {
 	if slices.ContainsFunc(v.problems, func(p Problem) bool { return strings.HasPrefix(p.Key, v.node.At) }) {
 		return
@@ -48,8 +48,8 @@ func (w *Who) check(v value) {
 	}
 }
 
-// proofs names the kinds of proof that a rule is about. An issuer may vouch for a
-// certificate too.
+// proofs names the ways of authentication that a rule matches. An issuer may belong to a
+// certificate, too.
 func (w Who) proofs() (names []string) {
 	for _, p := range []struct {
 		name string
@@ -68,13 +68,13 @@ func (w Who) proofs() (names []string) {
 	return names
 }
 
-// OperatorMay tells whether the client on stdio may do anything: whether a policy is about
-// it, or there are none.
+// OperatorMay reports whether the client on stdio may do anything: a policy matches it, or
+// there are no policies.
 func (c *Config) OperatorMay() bool {
 	return len(c.Policies) == 0 || slices.ContainsFunc(c.Policies, func(p Policy) bool { return p.Who.Any || p.Who.Operator })
 }
 
-// covers tells whether w is about everybody that other is about.
+// covers reports whether w matches all clients that other matches.
 func (w Who) covers(other Who) bool {
 	for name, value := range w.Claims {
 		if other.Claims[name] != value {
@@ -88,25 +88,25 @@ func (w Who) covers(other Who) bool {
 		same(w.Issuer, other.Issuer) && same(w.Principal, other.Principal)
 }
 
-// rules checks each policy against the others, and against who there can be.
+// rules checks each policy against the others, and against the configured clients.
 func (l *loader) rules(c *Config) {
 	for i, p := range c.Policies {
-		l.known(c, p)
+		l.knownClients(c, p)
 		for _, first := range c.Policies[:i] {
 			if first.Who.covers(p.Who) {
 				l.fail(l.source, p.Key, "never applies: %s comes first and matches the same clients", first.Key)
 				break
 			}
 		}
-		l.idle(c, p)
+		l.idleGlobs(c, p)
 	}
 	if len(c.Policies) > 0 {
-		l.alike(c)
+		l.ambiguousNames(c)
 	}
 }
 
-// alike refuses names that globs cannot tell apart: what is in a_ matches a__* as well.
-func (l *loader) alike(c *Config) {
+// ambiguousNames refuses names that globs cannot tell apart: tools of a_ match a__*, too.
+func (l *loader) ambiguousNames(c *Config) {
 	for _, u := range c.Upstreams {
 		if i := slices.IndexFunc(c.Upstreams, func(other Upstream) bool { return u.Name == other.Name+"_" }); i >= 0 {
 			l.fail(l.source, u.Key, "needs another name: policies for %s__* would match it, too", c.Upstreams[i].Name)
@@ -114,9 +114,9 @@ func (l *loader) alike(c *Config) {
 	}
 }
 
-// known checks that a policy is about clients that are configured. The token "default" may
-// come from the environment or a flag.
-func (l *loader) known(c *Config, p Policy) {
+// knownClients checks that a policy names configured tokens and issuers. The token "default"
+// may come from the environment or a flag.
+func (l *loader) knownClients(c *Config, p Policy) {
 	at := tree.Join(p.Key, "who")
 	if name := p.Who.Token; name != "" && name != defaultToken {
 		if !slices.ContainsFunc(c.Auth.Tokens, func(t NamedToken) bool { return t.Name == name }) {
@@ -124,14 +124,14 @@ func (l *loader) known(c *Config, p Policy) {
 		}
 	}
 	if issuer := p.Who.Issuer; issuer != "" && p.Who.Certificate == "" {
-		l.vouches(c, p.Who, tree.Join(at, "issuer"))
+		l.knownIssuer(c, p.Who, tree.Join(at, "issuer"))
 	}
-	l.nobody(c, p.Who, at)
+	l.noClient(c, p.Who, at)
 }
 
-// nobody warns of a rule about clients that cannot come. The answer may be in the
-// environment or in flags, so it is no mistake.
-func (l *loader) nobody(c *Config, w Who, at string) {
+// noClient warns of a rule that no client matches. The environment or flags may change that, so
+// it is no mistake.
+func (l *loader) noClient(c *Config, w Who, at string) {
 	tokens := c.TokenFile != "" || len(c.Auth.Tokens)+len(c.Auth.JWT) > 0
 	onSocket := func(address string) bool { return strings.HasPrefix(address, "unix:") }
 	switch {
@@ -146,8 +146,9 @@ func (l *loader) nobody(c *Config, w Who, at string) {
 	}
 }
 
-// vouches checks an issuer. The name of an authority of certificates is no URL.
-func (l *loader) vouches(c *Config, w Who, at string) {
+// knownIssuer checks the issuer of a rule: one of auth.jwt, or the name of a certificate
+// authority, which is no URL.
+func (l *loader) knownIssuer(c *Config, w Who, at string) {
 	for _, i := range c.Auth.JWT {
 		if i.Issuer == w.Issuer {
 			return
@@ -163,9 +164,9 @@ func (l *loader) vouches(c *Config, w Who, at string) {
 	}
 }
 
-// idle warns of globs that match nothing of any upstream, above all in deny: names begin
-// with that of the upstream. Which upstreams a link has is not known here.
-func (l *loader) idle(c *Config, p Policy) {
+// idleGlobs warns of globs that match nothing, which matters most in deny: names begin with
+// the name of the upstream. With links the upstreams are not known here.
+func (l *loader) idleGlobs(c *Config, p Policy) {
 	if len(c.Links) > 0 || len(c.Upstreams) == 0 {
 		return
 	}
@@ -176,8 +177,8 @@ func (l *loader) idle(c *Config, p Policy) {
 	}
 }
 
-// A placed glob is one of a policy on names, and where it is. Error lines do not show it:
-// it may have variables in it.
+// A placed glob is a glob on names and its path. Error lines do not show the glob: it may
+// contain the value of a variable.
 type placed struct{ key, glob string }
 
 func (p Policy) globs() (all []placed) {
@@ -202,8 +203,8 @@ func (p Policy) globs() (all []placed) {
 
 func isURIGlob(glob string) bool { return strings.Contains(glob, ":") }
 
-// reaches tells whether a glob can match something that begins with prefix, as far as its
-// text before the first special character says.
+// reaches reports whether a glob may match a name with a prefix, judged by its text before the
+// first special character.
 func reaches(glob, prefix string) bool {
 	head := glob
 	if i := strings.IndexAny(glob, `*?[\`); i >= 0 {

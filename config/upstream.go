@@ -12,8 +12,8 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/config/tree"
 )
 
-// transports are the keys that say what an upstream is, each with those that have a
-// meaning only beside it.
+// transports are the keys of which an upstream has one, each with the keys that are only valid
+// with it.
 var transports = []struct {
 	key    string
 	beside []string
@@ -25,7 +25,7 @@ var transports = []struct {
 // noReplay is what is wrong with the key replay, which upstreams had once.
 const noReplay = "is a command now: write command: mcp-proxy, args: [replay, FILE]"
 
-// check refuses an upstream that is not one thing, and keys that have no meaning for it.
+// check refuses an upstream with none or several transports, and keys of another transport.
 func (u *Upstream) check(v value) {
 	if isPath(u.Command) {
 		u.Command = v.resolve(u.Command)
@@ -39,7 +39,7 @@ func (u *Upstream) check(v value) {
 	}
 	u.checkCredentials(v)
 	u.checkType(v)
-	if v.node.Foreign { // what has been misplaced
+	if v.node.Foreign { // drop misplaced keys
 		if u.URL == "" {
 			u.Remote = Remote{}
 		}
@@ -71,7 +71,7 @@ func (u *Upstream) checkTransport(v value) {
 		}
 	case slip == nil && !v.node.Has("replay"):
 		v.wrong("needs command or url")
-	case slip != nil && v.node.Foreign: // in our own it has been reported
+	case slip != nil && v.node.Foreign: // in our own entries it has been reported
 		value{v.reader, slip}.wrong("unknown key%s", DidYouMean(strings.TrimPrefix(slip.At, v.node.At+"."), []string{"command", "url"}))
 	}
 }
@@ -120,7 +120,7 @@ func (u *Upstream) checkType(v value) {
 	switch {
 	case v.node.Has(other) && !v.node.Has(needs):
 		at.wrong("%s needs %s, not %s", at.node.Describe(), needs, other)
-	case u.URL != "" && (u.Type == "ws") != strings.HasPrefix(scheme, "ws") && u.Type != "stdio": // with a command too, that is the mistake
+	case u.URL != "" && (u.Type == "ws") != strings.HasPrefix(scheme, "ws") && u.Type != "stdio": // with a command, too, that is the mistake
 		at.wrong("%s is not valid with a URL of %s", at.node.Describe(), scheme)
 	case u.Type == "sse" && u.Era == "modern":
 		at.wrong("%s is only valid in the legacy era", at.node.Describe())
@@ -182,12 +182,12 @@ func (c *ClientCredentials) check(v value) {
 	if len(files) != 1 {
 		v.wrong("needs one of clientSecretFile, privateKeyFile and assertionFile")
 	}
-	if c.ClientID == "" && c.AssertionFile == "" { // which names us itself
+	if c.ClientID == "" && c.AssertionFile == "" { // the assertion names the client
 		v.wrong("needs clientId")
 	}
 }
 
-// someOf is nil for no scopes: those that the server names, as without the key.
+// someOf turns an empty list into nil: then the scopes that the server names are requested.
 func someOf(scopes []string) []string {
 	if len(scopes) == 0 {
 		return nil

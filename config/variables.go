@@ -13,8 +13,8 @@ import (
 
 var variableName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
-// expand replaces the variables of s, once: what they hold is not expanded
-// again. It names all that is wrong, without naming values.
+// expand replaces the variables of s, once: values are not expanded again. It returns all
+// problems, which never contain values.
 func (r *reader) expand(s string) (expanded string, wrong []string) {
 	var out strings.Builder
 	for {
@@ -68,8 +68,7 @@ func (r *reader) resolveVariable(reference string) (value, problem string) {
 	return value, ""
 }
 
-// varies tells whether s has a variable in it. Such a string may be a value of any
-// type.
+// varies reports whether s contains a variable. Such a string may be a value of any type.
 func varies(s string) bool {
 	return strings.Contains(strings.ReplaceAll(s, "$${", ""), "${")
 }
@@ -91,7 +90,7 @@ func (r *reader) input(id string) (value, problem string) {
 	return "", fmt.Sprintf("asks for %s in an editor: set the variable %s", tree.Quote(id), name)
 }
 
-// fileText gives what is in a file, without the end of its last line.
+// fileText returns the content of a file without the end of its last line.
 func (r *reader) fileText(path string) (value, problem string) {
 	if rest, ok := strings.CutPrefix(path, "~/"); ok {
 		home, _ := os.UserHomeDir()

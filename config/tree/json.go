@@ -1,91 +1,67 @@
 package tree
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strconv"
 
 	"github.com/tailscale/hujson"
 )
 
 // parseJSON reads JSON as editors keep it: with comments and trailing commas.
 func parseJSON(data []byte) (*Node, error) {
-	if strict, err := hujson.Standardize(bytes.Clone(data)); err == nil {
-		data = strict // what was taken out is blank now: all else stays in its line
+	v, err := hujson.Parse(data)
+	if err != nil {
+		return nil, jsonError(err, data)
 	}
-	var whole json.RawMessage
-	if err := json.Unmarshal(data, &whole); err != nil {
-		at := len(data)
-		if se, ok := errors.AsType[*json.SyntaxError](err); ok {
-			at = int(se.Offset)
-		}
-		return nil, fmt.Errorf("line %d: %w", line(data, at), err)
-	}
-	p := jsonParser{dec: json.NewDecoder(bytes.NewReader(data))}
-	p.dec.UseNumber()
-	return p.value(0)
+	var p jsonParser
+	return p.value(v, 0)
 }
 
-// A jsonParser walks tokens, since decoding into maps loses order and
-// duplicates. The text is known to be well-formed.
-type jsonParser struct {
-	budget
-	dec *json.Decoder
+// jsonError says what is wrong in the words of the standard library.
+func jsonError(err error, data []byte) error {
+	at := len(data)
+	if plain := json.Unmarshal(data, new(json.RawMessage)); plain != nil {
+		err = plain
+	}
+	if se, ok := errors.AsType[*json.SyntaxError](err); ok {
+		at = int(se.Offset)
+	}
+	return fmt.Errorf("line %d: %w", line(data, at), err)
 }
 
-func (p *jsonParser) value(depth int) (*Node, error) {
+type jsonParser struct{ budget }
+
+func (p *jsonParser) value(v hujson.Value, depth int) (*Node, error) {
 	if err := p.spend(depth); err != nil {
 		return nil, err
 	}
-	tok, err := p.dec.Token()
-	if err != nil {
-		return nil, err
-	}
-	switch t := tok.(type) {
-	case json.Delim:
-		if t == '[' {
-			return p.list(depth)
+	switch v := v.Value.(type) {
+	case *hujson.Array:
+		n := &Node{Kind: List}
+		for _, e := range v.Elements {
+			item, err := p.value(e, depth+1)
+			if err != nil {
+				return nil, err
+			}
+			n.Items = append(n.Items, item)
 		}
-		return p.object(depth)
-	case string:
-		return &Node{Kind: Text, Text: t}, nil
-	case json.Number:
-		return &Node{Kind: Number, Text: t.String()}, nil
-	case bool:
-		return &Node{Kind: Boolean, Text: strconv.FormatBool(t)}, nil
-	default:
-		return &Node{Kind: Null}, nil
-	}
-}
-
-func (p *jsonParser) list(depth int) (*Node, error) {
-	n := &Node{Kind: List}
-	for p.dec.More() {
-		item, err := p.value(depth + 1)
-		if err != nil {
-			return nil, err
+		return n, nil
+	case *hujson.Object:
+		n := &Node{Kind: Object}
+		for _, m := range v.Members {
+			value, err := p.value(m.Value, depth+1)
+			if err != nil {
+				return nil, err
+			}
+			n.Members = append(n.Members, Member{Key: m.Name.Value.(hujson.Literal).String(), Value: value})
 		}
-		n.Items = append(n.Items, item)
-	}
-	_, err := p.dec.Token() // ]
-	return n, err
-}
-
-func (p *jsonParser) object(depth int) (*Node, error) {
-	n := &Node{Kind: Object}
-	for p.dec.More() {
-		key, err := p.dec.Token()
-		if err != nil {
-			return nil, err
+		return n, nil
+	case hujson.Literal:
+		kinds := map[hujson.Kind]Kind{'"': Text, '0': Number, 't': Boolean, 'f': Boolean}
+		if kind, ok := kinds[v.Kind()]; ok {
+			return &Node{Kind: kind, Text: v.String()}, nil
 		}
-		value, err := p.value(depth + 1)
-		if err != nil {
-			return nil, err
-		}
-		n.Members = append(n.Members, Member{Key: key.(string), Value: value})
 	}
-	_, err := p.dec.Token() // }
-	return n, err
+	return &Node{Kind: Null}, nil
 }
