@@ -15,15 +15,15 @@ const (
 	longestName    = 128 // bytes of a tool, in a line
 )
 
-// A callLog writes a line for each call. Under load it leaves calls out, those that went
-// well before the others, and says in the next line how many.
+// A callLog writes a line for each call. Under load it leaves calls out, successful ones first, and the next
+// line says how many.
 type callLog struct {
 	log          *slog.Logger
 	good, others *rate.Limiter
 	leftOut      atomic.Int64
 }
 
-// LogCalls returns the hooks that write each call to log. They write nothing of params.
+// LogCalls returns the hooks that write each call to log, without its params.
 func LogCalls(log *slog.Logger) observe.Hooks {
 	l := &callLog{
 		log:    log,
@@ -61,7 +61,7 @@ func (l *callLog) ended(c observe.Call, end observe.End) {
 	l.log.Info("call", about...)
 }
 
-// rest tells of calls that were left out and that no line has told of.
+// rest logs how many calls were left out since the last line.
 func (l *callLog) rest(observe.Session, observe.End) {
 	if n := l.leftOut.Swap(0); n > 0 {
 		l.log.Info("calls without a line", "left_out", n)

@@ -29,8 +29,8 @@ func (h *ConnectPage) Has(r *http.Request) bool {
 	return r.URL.Path == connectData || connectPage.has(r.URL.Path)
 }
 
-// ServeHTTP implements [http.Handler]. What belongs to the page is the same for everybody, and
-// needs no token. The page itself does, and what it shows.
+// ServeHTTP implements [http.Handler]. Scripts and styles are the same for everybody and need no token. The page
+// itself and its data do.
 func (h *ConnectPage) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	who, why, ok := h.Guard.OwnPage(w, r)
 	switch path := r.URL.Path; {

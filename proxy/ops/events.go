@@ -6,11 +6,11 @@ import (
 	"strconv"
 )
 
-// usualEvents is how many of them are listed if nobody says.
+// usualEvents is the default limit of a list.
 const usualEvents = 100
 
-// serveEvents is /events: a list, the newest first. ?since=ID leaves out that event and those
-// before it, and ?limit=N the older ones.
+// serveEvents is /events: a list, newest first. ?since=ID leaves out that event and those before it, ?limit=N
+// those beyond the newest N.
 func (s *Server) serveEvents(w http.ResponseWriter, r *http.Request) {
 	limit := usualEvents
 	if text := r.URL.Query().Get("limit"); text != "" {
@@ -23,7 +23,7 @@ func (s *Server) serveEvents(w http.ResponseWriter, r *http.Request) {
 	sayJSON(w, s.History.List(r.URL.Query().Get("since"), limit))
 }
 
-// serveEvent is /events/ID: all that is known of one.
+// serveEvent is /events/ID: one event with all details.
 func (s *Server) serveEvent(w http.ResponseWriter, id string) {
 	e, ok := s.History.Find(id)
 	if !ok {
@@ -33,7 +33,7 @@ func (s *Server) serveEvent(w http.ResponseWriter, id string) {
 	sayJSON(w, e)
 }
 
-// longestQuestion bounds the name that is asked for, in bytes.
+// longestQuestion bounds the requested name, in bytes.
 const longestQuestion = 4 << 10
 
 // serveExplanation is /explain/NAME.

@@ -21,10 +21,11 @@ const (
 	longError     = 4 << 10 // bytes of what the log says of it
 )
 
-// A History keeps the last events, in memory: 1,000, and fewer of whoever has the most. The zero value has none.
+// A History keeps the last 1,000 events in memory. When it is full, the upstream or link with the most events
+// loses its oldest. The zero value is empty.
 type History struct {
-	// Behind returns the name of the link that leads to the host of an upstream, "" if the
-	// upstream runs here. Nil: all do. It is asked when somebody reads.
+	// Behind returns the name of the link to the host of an upstream, "" if the upstream runs here. Nil if
+	// all do. It is called when events are read.
 	Behind func(upstream string) string
 
 	mu        sync.Mutex   // guards the fields below
@@ -35,7 +36,7 @@ type History struct {
 	starts    map[string]started
 }
 
-// A keptEvent has a Told of its own and Errors are the History's own.
+// A keptEvent is an event as reported, with the clients that got its error. The History counts those itself.
 type keptEvent struct {
 	observe.Event
 	lost     []observe.LostCall // as clients' sessions have told of them
@@ -54,7 +55,7 @@ func (k *keptEvent) about() about {
 	return about{link: k.Link}
 }
 
-// started is how often an upstream was started, and when last.
+// started counts the starts of an upstream.
 type started struct {
 	count int
 	last  time.Time
@@ -76,7 +77,7 @@ func (h *History) started(u observe.Upstream) {
 	}
 }
 
-// happened adds an event, or what is new about it.
+// happened adds an event, or updates a known one.
 func (h *History) happened(e observe.Event) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -105,20 +106,20 @@ func (h *History) addLocked(e observe.Event) *keptEvent {
 	return k
 }
 
-// replaceLocked takes over what is known now, and keeps what clients have told.
+// replaceLocked updates an event, but keeps what was counted for clients.
 func (h *History) replaceLocked(k *keptEvent, e observe.Event) {
 	e.InFlight = max(e.InFlight, k.inFlight)
 	e.Time, e.Errors, e.Told, e.ToldLeftOut = k.Time, k.Errors, k.Told, k.ToldLeftOut
 	k.Event = bounded(e)
 }
 
-// bounded is e without the rest of what others may have made long.
+// bounded returns e with its long texts cut.
 func bounded(e observe.Event) observe.Event {
 	e.What, e.Error = cut(e.What, longText), cut(e.Error, longError)
 	return e
 }
 
-// cut is the beginning of a text that is kept: without the rest, which may be large.
+// cut returns the beginning of a text as a copy, so that the rest can be collected.
 func cut(text string, most int) string {
 	if len(text) <= most {
 		return text
@@ -126,8 +127,8 @@ func cut(text string, most int) string {
 	return strings.Clone(strings.ToValidUTF8(text[:most], ""))
 }
 
-// forgetLocked forgets the oldest event of whoever has the most: one server that fails
-// again and again does not push out what happened to the others.
+// forgetLocked drops the oldest event of the upstream or link with the most: one server that fails again and again
+// does not push out the events of others.
 func (h *History) forgetLocked() {
 	count, most := make(map[about]int), about{}
 	for _, k := range h.events {
@@ -144,8 +145,7 @@ func (h *History) forgetLocked() {
 	h.forgotten++
 }
 
-// weighLocked counts the detail of k anew, and takes that of the oldest if it is too much
-// for all.
+// weighLocked recounts the detail of k, and trims the oldest events if all together have too much.
 func (h *History) weighLocked(k *keptEvent) {
 	if k.Trimmed || h.byID[k.ID] != k {
 		return
@@ -162,7 +162,7 @@ func (h *History) weighLocked(k *keptEvent) {
 	}
 }
 
-// callSize is about what a call or a client takes, in bytes.
+// callSize is the approximate size of a call or a client, in bytes.
 const callSize = 200
 
 func (h *History) trimLocked(k *keptEvent) {
@@ -178,8 +178,8 @@ func (h *History) trimLocked(k *keptEvent) {
 	k.Calls, k.lost, k.Told = nil, nil, nil
 }
 
-// lost notes who got the error of an event. One that is not known is that of a host
-// elsewhere, or not told of yet.
+// lost records which client got the error of an event. An unknown event was seen by a host elsewhere, or is
+// reported later.
 func (h *History) lost(l observe.Loss) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -222,8 +222,7 @@ func (k *keptEvent) lose(l observe.Loss) {
 	})
 }
 
-// List returns the events after since, the newest ones first. An unknown since is before
-// all that are kept.
+// List returns the events after since, newest first. An unknown since is before all of them.
 func (h *History) List(since string, limit int) observe.Events {
 	list := h.list(since, limit)
 	for i := range list.Events {
@@ -232,8 +231,7 @@ func (h *History) List(since string, limit int) observe.Events {
 	return list
 }
 
-// place says where the rest is of what was only heard of: behind a link. Of what was done on
-// purpose there is no more.
+// place says which host has the rest of an event that was not seen here. An intended end has no more.
 func (h *History) place(e *observe.EventLine) {
 	if e.Kind != observe.HeardOf {
 		return
@@ -246,7 +244,7 @@ func (h *History) place(e *observe.EventLine) {
 	}
 }
 
-// onPurpose are the classes of causes of what somebody wanted.
+// onPurpose are the classes of causes of intended ends.
 var onPurpose = map[string]bool{jsonrpc.ClassStopped.String(): true, jsonrpc.ClassChanged.String(): true}
 
 func (h *History) list(since string, limit int) observe.Events {
@@ -266,7 +264,7 @@ func (h *History) list(since string, limit int) observe.Events {
 	return list
 }
 
-// Find returns all that is known of an event.
+// Find returns an event with all details.
 func (h *History) Find(id string) (observe.Event, bool) {
 	e, ok := h.find(id)
 	h.place(&e.EventLine)

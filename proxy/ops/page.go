@@ -49,7 +49,7 @@ func read(name string) file {
 	return file{kinds[path.Ext(name)], fmt.Sprintf(`"%x"`, sha256.Sum256(text)), text}
 }
 
-// kinds are what the files are, whatever the system thinks of their names.
+// kinds are the content types, independent of what the system has registered.
 var kinds = map[string]string{
 	".html": "text/html; charset=utf-8",
 	".css":  "text/css; charset=utf-8",
@@ -63,8 +63,7 @@ func (p *page) has(path string) bool {
 	return ok
 }
 
-// serve answers r, whose path p has, with a status: that of a refusal for the page that asks
-// for a token.
+// serve answers r, whose path p has, with a status: 401 for the page that asks for a token.
 func (p *page) serve(w http.ResponseWriter, r *http.Request, status int) {
 	f := p.paths[r.URL.Path]
 	for name, value := range headers {
@@ -82,8 +81,8 @@ func (p *page) serve(w http.ResponseWriter, r *http.Request, status int) {
 	}
 }
 
-// headers let a page have nothing but its own files and what the proxy answers it. Nobody
-// may show it in a frame, and no text that it shows becomes HTML or a script.
+// headers restrict a page to its own files and to the answers of the proxy. Nobody may show it in a frame, and no
+// text that it shows becomes HTML or a script.
 var headers = map[string]string{
 	"Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; " +
 		"base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'",

@@ -8,14 +8,14 @@ import (
 	"strings"
 )
 
-// A Check is one thing that has to be well before clients should come.
+// A Check is one condition of readiness.
 type Check struct {
 	Name  string // "drain", "listeners", "upstream docs"
 	Among string // "upstreams", if only who may see the status is told the name; "" if anybody is
 	Why   string // what is wrong, in few words; "" if nothing is
 }
 
-// withoutNames has one check for all that are among the same.
+// withoutNames merges the checks that have the same Among, and drops their names.
 func withoutNames(all []Check) (few []Check) {
 	for _, c := range all {
 		if c.Among != "" {
@@ -33,9 +33,8 @@ func withoutNames(all []Check) (few []Check) {
 	return few
 }
 
-// serveReady is /readyz: 200 if all is well, else 503 with a line for each thing that is
-// not. With ?verbose there is a line for everything. Probes have no token, so without one the
-// lines name no upstream and no link.
+// serveReady is /readyz: 200 if all checks pass, else 503 with a line for each that fails. ?verbose lists all of
+// them. Probes carry no token, so without one the lines name no upstream and no link.
 func (s *Server) serveReady(w http.ResponseWriter, r *http.Request) {
 	var all, wrong []string
 	checks := s.Ready()
@@ -60,7 +59,7 @@ func (s *Server) serveReady(w http.ResponseWriter, r *http.Request) {
 	say(w, status, append(lines, last)...)
 }
 
-// say answers with lines of text.
+// say writes lines of text.
 func say(w http.ResponseWriter, status int, lines ...string) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.WriteHeader(status)

@@ -42,8 +42,8 @@ type Server struct {
 	// Metrics is at /metrics. On TCP everybody may read it who is Named. Nil: there is none.
 	Metrics http.Handler
 
-	// Admit answers requests whose Host is none of ours, and returns why. A page of
-	// another site must not read what is here, under whatever name it reaches us.
+	// Admit refuses requests whose Host is not ours, and returns why. A page of another site must not
+	// read what is here, under whatever name it reaches us.
 	Admit func(w http.ResponseWriter, r *http.Request) error
 
 	// FromOtherSite reports whether a browser sends a request for a page that is not ours.
@@ -53,12 +53,12 @@ type Server struct {
 	// any, which may be another site's. Nil: all have.
 	Named func(r *http.Request) bool
 
-	// Token is what requests over TCP must carry as Authorization: Bearer, but for probes
-	// and metrics. Nil refuses them all.
+	// Token returns the bearer token that requests over TCP need, except for probes and metrics. Nil
+	// refuses them all.
 	Token func() (string, error)
 }
 
-// isOpen reports whether r needs no token, besides those for the page.
+// isOpen reports whether r needs no token. The page needs none either.
 func (s *Server) isOpen(r *http.Request) bool {
 	switch r.URL.Path {
 	case "/livez", "/readyz":
@@ -124,11 +124,11 @@ func (s *Server) route(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// mayRead reports whether r may read everything that is here.
+// mayRead reports whether r may read everything.
 func (s *Server) mayRead(r *http.Request) bool { return onSocket(r) || s.refusal(r) == "" }
 
-// isVisit reports whether somebody follows a link to the page, which has no data: what it
-// fetches then is asked by our own site.
+// isVisit reports whether a browser follows a link to the page. The page has no data: it fetches that from its own
+// site.
 func isVisit(r *http.Request) bool {
 	return r.URL.Path == "/" && r.Header.Get("Sec-Fetch-Mode") == "navigate" && r.Header.Get("Sec-Fetch-Dest") == "document"
 }
@@ -139,9 +139,8 @@ func onSocket(r *http.Request) bool {
 	return at != nil && at.Network() == "unix"
 }
 
-// isHere reports whether a Host is a name of this machine alone. A forwarded port leads
-// browsers to a Unix socket: a page whose own name leads to that port, too, must not read
-// what needs no token here.
+// isHere reports whether a Host names this machine only. A forwarded port leads browsers to a Unix socket: a page
+// whose own name leads to that port must not read what needs no token here.
 func isHere(host string) bool {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name
@@ -150,7 +149,7 @@ func isHere(host string) bool {
 	return host == "" || strings.EqualFold(host, "localhost") || err == nil && ip.IsLoopback()
 }
 
-// refusal says why r, which needs the token, must not pass; "" if it carries it.
+// refusal returns why r, which needs the token, is refused; "" if it carries the token.
 func (s *Server) refusal(r *http.Request) string {
 	switch {
 	case s.Token == nil && r.URL.Path == "/metrics":

@@ -7,7 +7,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/observe"
 )
 
-// serveStatus is /status: the Snapshot as JSON. What there is none of is an empty array.
+// serveStatus is /status: the Snapshot as JSON, with empty arrays instead of null.
 func (s *Server) serveStatus(w http.ResponseWriter) {
 	now := s.Snapshot()
 	now.Traffic = append([]observe.Traffic{}, now.Traffic...)

@@ -17,14 +17,14 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/proxy/ops/tap"
 )
 
-// tapRate is how many lines a second a tap shows that does not say: more than anybody reads.
+// tapRate is the default rate of a tap in lines a second: more than anybody reads.
 const tapRate = 1000
 
 // A tapQuery is what /tap was asked for.
 type tapQuery struct{ tap.Options }
 
-// serveTap is /tap: messages as they pass, as lines of JSON, until the operator or the
-// process goes.
+// serveTap is /tap: messages as they pass, as lines of JSON, until the operator disconnects or the process
+// stops.
 func (s *Server) serveTap(w http.ResponseWriter, r *http.Request) {
 	q, err := tapQueryOf(r.URL.Query())
 	if err != nil {
@@ -58,7 +58,7 @@ func (s *Server) serveTap(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// hides says why r must not see what is in messages; "" if it may.
+// hides returns why r must not see the content of messages; "" if it may.
 func (s *Server) hides(r *http.Request) string {
 	switch {
 	case !onSocket(r):
@@ -69,7 +69,7 @@ func (s *Server) hides(r *http.Request) string {
 	return ""
 }
 
-// copyLines writes what a tap shows, and returns why that ended.
+// copyLines writes the lines of a tap, and returns why it ended.
 func copyLines(w http.ResponseWriter, t *tap.Tap) error {
 	flush := http.NewResponseController(w)
 	for {
@@ -86,8 +86,8 @@ func copyLines(w http.ResponseWriter, t *tap.Tap) error {
 	}
 }
 
-// endOf is the last line of a recording that ended with err: at the end of the process, or
-// when the operator wants no more, everything was told.
+// endOf is the last line of a recording that ended with err. It is complete at the end of the process, and when
+// the operator has stopped it.
 func endOf(t *tap.Tap, err error) observe.RecordingEnd {
 	end := observe.RecordingEnd{End: errors.Is(err, tap.ErrEnded), Messages: t.Passed()}
 	if !end.End {
@@ -96,8 +96,7 @@ func endOf(t *tap.Tap, err error) observe.RecordingEnd {
 	return end
 }
 
-// tapQueryOf reads a query. What it does not know is a mistake: a filter that is none would
-// show what somebody wanted to leave out.
+// tapQueryOf parses a query. Unknown keys are errors: a misspelt filter would show what it should leave out.
 func tapQueryOf(query url.Values) (q tapQuery, err error) {
 	q.Rate = tapRate
 	members := q.members()
@@ -124,7 +123,7 @@ func tapQueryOf(query url.Values) (q tapQuery, err error) {
 	return q, q.Check()
 }
 
-// members are those of a query, with what reads each.
+// members maps the keys of a query to their parsers.
 func (q *tapQuery) members() map[string]func(string) error {
 	return map[string]func(string) error{
 		"upstream": text(&q.Upstream), "client": text(&q.Client), "session": text(&q.Session),

@@ -10,7 +10,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/observe"
 )
 
-// A collector shows metrics, and those of a snapshot, to Prometheus.
+// A collector exposes metrics and a snapshot to Prometheus.
 type collector struct {
 	*Metrics
 	snapshot func() observe.Snapshot
@@ -48,7 +48,7 @@ var (
 	refused       = describe("mcp_proxy_refusals_total", "Requests of clients that were refused for who sent them.", "reason")
 )
 
-// described are all of them.
+// described are all metrics.
 var described []*prometheus.Desc
 
 func describe(name, help string, labels ...string) *prometheus.Desc {
@@ -111,7 +111,7 @@ func (c *collector) collectServers(o out) {
 	}
 }
 
-// collectSnapshot shows what the proxy does now.
+// collectSnapshot exposes the current state of the proxy.
 func (c *collector) collectSnapshot(o out) {
 	now := c.snapshot()
 	c.collectUpstreams(o, now)
@@ -148,8 +148,8 @@ func (c *collector) collectSnapshot(o out) {
 	}
 }
 
-// collectUpstreams shows those that run here, or are configured to: whoever waits for one to
-// fail must see it before. One that has left the configuration is seen no more.
+// collectUpstreams exposes the upstreams that run here or are configured: a rate of failures needs a series before the
+// first one. Upstreams that left the configuration are gone.
 func (c *collector) collectUpstreams(o out, now observe.Snapshot) {
 	servers, running := make(map[[2]string]int), make(map[string]bool)
 	for _, u := range now.Upstreams {
@@ -180,7 +180,7 @@ func oneIf(yes bool) float64 {
 	return 0
 }
 
-// An out is where metrics go.
+// An out collects metrics.
 type out struct{ to chan<- prometheus.Metric }
 
 func (o out) gauge(d *prometheus.Desc, value float64, labels ...string) {
@@ -195,7 +195,7 @@ func (o out) histogram(d *prometheus.Desc, h *histogram, labels ...string) {
 	o.to <- h.metric(d, valid(labels)...)
 }
 
-// valid makes labels of what others have said fit for Prometheus, which takes UTF-8 alone.
+// valid replaces what is not UTF-8, the only thing that Prometheus takes.
 func valid(labels []string) []string {
 	for i, l := range labels {
 		labels[i] = strings.ToValidUTF8(l, "\uFFFD")

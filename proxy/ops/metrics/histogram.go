@@ -7,8 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// bounds are the upper bounds of the buckets of durations, in seconds, as the semantic
-// conventions for MCP have them.
+// bounds are the upper bounds of the buckets in seconds, as in the semantic conventions for MCP.
 var bounds = [...]float64{0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300}
 
 // limits are the bounds.
@@ -26,8 +25,7 @@ type histogram struct {
 	traced  [len(bounds) + 1]atomic.Pointer[prometheus.Exemplar]
 }
 
-// observe counts what took so long. trace is the id of its trace, "" for none: the newest of
-// each bucket is an example of it.
+// observe counts a duration. trace is the id of its trace, "" for none: the newest of each bucket is its exemplar.
 func (h *histogram) observe(took time.Duration, trace string) {
 	i := 0
 	for i < len(limits) && took > limits[i] {
@@ -42,7 +40,7 @@ func (h *histogram) observe(took time.Duration, trace string) {
 	}
 }
 
-// metric returns the histogram as Prometheus has them. Examples are for OpenMetrics alone.
+// metric converts the histogram for Prometheus. Exemplars appear in OpenMetrics only.
 func (h *histogram) metric(d *prometheus.Desc, labels ...string) prometheus.Metric {
 	var count uint64
 	var traced []prometheus.Exemplar

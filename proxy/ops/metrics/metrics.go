@@ -13,13 +13,11 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/observe"
 )
 
-// Metrics count what hooks tell of, for Prometheus, and what upstreams have answered in the
-// last minute. New makes them.
+// Metrics count what hooks report, for Prometheus, and the answers of upstreams in the last minute. New makes them.
 //
-// A call costs two updates of histograms and two of counters, which are found without a
-// lock and take no memory. Those of a tool that its upstream lists are not even looked up, see
-// [series]. What is in flight the snapshot says. A label is never what a client has said: see
-// [Metrics.call].
+// A call costs two updates of histograms and two of counters, without locks or allocations. The series of a listed
+// tool is not even looked up, see [series]. What is in flight comes from the snapshot. A label is never text of a
+// client: see [Metrics.call].
 type Metrics struct {
 	version string // of the program
 
@@ -57,12 +55,10 @@ const (
 	mostSeries  = 10000 // of any other kind
 )
 
-// other is what all values of a label are that there is no room for, as in the semantic
-// conventions.
+// other is the label value for everything beyond the limits, as in the semantic conventions.
 const other = observe.Other
 
-// codes are those of the errors of MCP and JSON-RPC as labels. Servers may think of any
-// other.
+// codes are the labels of the error codes of MCP and JSON-RPC. Servers may use any others.
 var codes = map[int]string{
 	-32700: "-32700", -32600: "-32600", -32601: "-32601", -32602: "-32602", -32603: "-32603",
 	-32800: "-32800", // cancelled
@@ -106,9 +102,8 @@ func (m *Metrics) called(c observe.Call, end observe.End) {
 	m.accounts.get(c.Account, other).add(end.Outcome)
 }
 
-// call returns the calls that one is one of. Methods are those of the protocol, and
-// upstreams those that are configured, or that hosts announce. A tool is one that its
-// upstream lists: anybody can think of a name that it does not.
+// call returns the histogram of a call. Labels are methods of the protocol, and upstreams that are configured or
+// announced by hosts. A tool is one that its upstream lists: clients can make up any other name.
 func (m *Metrics) call(c *observe.Call, failed string) *histogram {
 	k := callKey{c.Method, c.Upstream, c.Tool, failed}
 	if c.Tool != "" && c.Listed == nil || len(c.Tool) > longestTool {
@@ -132,7 +127,7 @@ func (m *Metrics) answered(r observe.Request, end observe.End) {
 	}
 }
 
-// request returns the answers that one is one of.
+// request returns the answers that a request counts for.
 func (m *Metrics) request(r *observe.Request, failed string) *answers {
 	upstream := r.Upstream
 	a := m.requests.add(requestKey{r.Method, upstream, failed})
@@ -162,8 +157,8 @@ func (m *Metrics) ended(u observe.Upstream, end observe.End) {
 	}
 }
 
-// Handler returns what serves the metrics, as text or as OpenMetrics, with those of a
-// snapshot and of the process. snapshot is called for each scrape.
+// Handler serves the metrics as text or as OpenMetrics, with those of the process and of a snapshot, which is taken
+// for each scrape.
 func (m *Metrics) Handler(snapshot func() observe.Snapshot) http.Handler {
 	all := prometheus.NewRegistry()
 	all.MustRegister(

@@ -9,14 +9,14 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/observe"
 )
 
-// Answers are those of an upstream to one method that have ended alike: their series, and
-// where they are counted for the last minute, which all of an upstream have in common.
+// answers are those of an upstream to one method with one result, and the last minute of the upstream, which they
+// share with its other answers.
 type answers struct {
 	histogram
 	recent atomic.Pointer[minute] // nil until the first, and for what is not counted there
 }
 
-// Fill sets what there is to say of the last minute. Nil Metrics say nothing.
+// Fill sets the fields about the last minute. Nil Metrics set none.
 func (m *Metrics) Fill(t *observe.Traffic) {
 	if m == nil {
 		return
@@ -31,8 +31,8 @@ const (
 	partFor = 5 * time.Second // the length of one
 )
 
-// A minute is a ring of its parts, of which the newest is not over yet. Who comes first into
-// a new part clears the oldest for it. A request that ends in that moment may be lost.
+// A minute is a ring of parts, the newest of which is not over. The first request in a new part clears the oldest. A
+// request that ends in that moment may be lost.
 type minute struct {
 	parts [parts]part
 	mu    sync.Mutex // held by who clears
@@ -44,8 +44,8 @@ type part struct {
 	took   [classes]atomic.Uint32
 }
 
-// Classes of durations: four for each power of two microseconds, so that one is known to an
-// eighth. The last is for all above 4 min.
+// Durations are classified: four classes for each power of two microseconds, so they are known to an eighth. The last
+// class is for all above 4 min.
 const classes = 4 * 27
 
 func classOf(d time.Duration) int {
@@ -119,7 +119,7 @@ func (m *minute) fill(now time.Time, t *observe.Traffic) {
 	t.P50, t.P99 = quantile(took[:], t.Requests, 50), quantile(took[:], t.Requests, 99)
 }
 
-// quantile is how long so many of a hundred have taken at most, in milliseconds.
+// quantile returns how long the fastest percent of requests took at most, in milliseconds.
 func quantile(took []int, all, percent int) float64 {
 	below := 0
 	for class, n := range took {

@@ -7,15 +7,15 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/observe"
 )
 
-// Series are those of what has ended well for one tool or prompt that an upstream lists.
-// They stay with that, so that nobody looks them up for each call. Nil keeps none.
+// series are the successful calls of one listed tool or prompt. They are kept with its list entry, so that no call has
+// to look them up. Nil keeps none.
 type series struct {
 	method   string                    // of all that is counted there
 	ofCalls  atomic.Pointer[histogram] // nil until the first
 	answered atomic.Pointer[answers]   // likewise
 }
 
-// calls returns that of calls, which find returns if nobody knows it yet.
+// calls returns the histogram of calls, found once.
 func (s *series) calls(find func() *histogram) *histogram {
 	if s == nil {
 		return find()
@@ -23,7 +23,7 @@ func (s *series) calls(find func() *histogram) *histogram {
 	return orFound(&s.ofCalls, find)
 }
 
-// requests returns that of requests, likewise.
+// requests returns the answers, found once.
 func (s *series) requests(find func() *answers) *answers {
 	if s == nil {
 		return find()
@@ -40,7 +40,7 @@ func orFound[V any](at *atomic.Pointer[V], find func() *V) *V {
 	return v
 }
 
-// seriesIn returns what is kept for one of those; nil for what nothing is kept for.
+// seriesIn returns the series kept with a list entry; nil for failures and for names that are not listed.
 func seriesIn(l *observe.Listed, method string, outcome observe.Outcome) *series {
 	if l == nil || outcome != observe.OK {
 		return nil
@@ -56,7 +56,7 @@ func seriesIn(l *observe.Listed, method string, outcome observe.Outcome) *series
 	return k
 }
 
-// Outcomes count how the calls of an account have ended.
+// outcomes count how the calls of an account ended.
 type outcomes [len(observe.Outcomes)]atomic.Int64
 
 func (o *outcomes) add(outcome observe.Outcome) {

@@ -6,8 +6,8 @@ import (
 	"sync/atomic"
 )
 
-// A table holds the series of one metric by their labels. What is in it is found without a
-// lock, and stays. Who adds copies it: that is rare, since there are few series.
+// A table holds the series of one metric by their labels. Readers take no lock, and entries stay. Adding copies the
+// map: that is rare, since there are few series.
 type table[K comparable, V any] struct {
 	most int // entries; one more for each key that stands for the rest
 
@@ -33,8 +33,7 @@ func (t *table[K, V]) add(k K) *V {
 	return t.enter(k, t.most)
 }
 
-// get returns the series of k, or that of rest if there is no room. Keys for the rest must
-// be few.
+// get returns the series of k, or that of rest if the table is full. There must be few keys for the rest.
 func (t *table[K, V]) get(k, rest K) *V {
 	if v := t.add(k); v != nil {
 		return v

@@ -1,18 +1,16 @@
-// Package tap shows operators messages as they pass.
+// Package tap shows messages to operators as they pass.
 //
 //	Conn ─► Taps.Conn ─► who uses it
 //	             │ a copy of what passes
 //	             ▼
 //	           Taps ─► Tap: filter, rate, queue ─► Lines ─► one operator
 //
-// [Taps.Conn] wraps a Conn where messages pass: that of each client's session, and each
-// connection of a session to an upstream. While nobody taps it costs one atomic load for
-// what comes at once.
+// [Taps.Conn] wraps the Conn of each client's session, and each connection of a session to an upstream. While nobody
+// taps, that costs one atomic load for each batch.
 //
-// A [Tap] never makes a message wait. Its queue is bounded: what finds no room is left out
-// and counted, or, in a recording, ends it. Lines are written by who reads the Tap, on his
-// goroutine; the package starts none.
+// A [Tap] never delays a message. Its queue is bounded: what does not fit is dropped and counted, or ends a recording.
+// The reader of a Tap writes the lines on its own goroutine; the package starts none.
 //
-// A response is shown with the method of its request, and so the wrapped Conn remembers what is
-// open, from the first tap on, in no more than maxOpen entries for each way.
+// A response is shown with the method of its request. For that the wrapped Conn remembers open requests from the first
+// tap on, at most maxOpen each way.
 package tap

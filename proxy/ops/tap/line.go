@@ -12,8 +12,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/observe"
 )
 
-// maxName bounds what a line tells of an id, a method, a tool and such, in bytes. The message
-// itself has all of it.
+// maxName bounds ids, names of methods and tools and the like in a line, in bytes. The message itself has all of it.
 const maxName = 128
 
 // A line is a message that has passed, on its way to a Tap. Its JSON is that of an
@@ -35,7 +34,7 @@ type line struct {
 	message *jsonrpc.Message // for who wants it
 }
 
-// A sender is who sends messages at a Point, with what is the same in all their lines.
+// A sender sends messages at a Point. It keeps the part of the JSON that all its lines share.
 type sender struct {
 	at                *observe.Point
 	client, principal string
@@ -143,7 +142,7 @@ func (c *clock) append(b []byte, t time.Time) []byte {
 	return append(appendDigits(append(b, c.text...), t.Nanosecond()/1000, 100_000), `Z"`...)
 }
 
-// appendDigits appends all digits of n, of which the first counts for so much.
+// appendDigits appends the digits of n, the first of which has the given place value.
 func appendDigits(b []byte, n, first int) []byte {
 	for ; first > 0; first /= 10 {
 		b = append(b, '0'+byte(n/first%10))

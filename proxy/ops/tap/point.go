@@ -42,11 +42,11 @@ type way struct {
 	open map[jsonrpc.ID]asked
 }
 
-// maxOpen bounds what is remembered of requests, for each way. What is beyond, or has an id
-// that is too long to be shown, has responses without a method.
+// maxOpen bounds the remembered requests of each way. Responses to others, and to ids that are too long to be shown,
+// have no method.
 const maxOpen = 4096
 
-// asked is what a response does not say.
+// asked is what a response does not say about its request.
 type asked struct {
 	at           time.Time
 	method, tool string
@@ -98,7 +98,7 @@ func (c *conn) CloseWrite() {
 	}
 }
 
-// pass shows messages that pass one way, and answer what has passed the other.
+// pass offers messages that go there to the taps, and matches them with requests that came back.
 func (c *conn) pass(now *activeTaps, batch []*jsonrpc.Message, there, back *way) {
 	if len(batch) == 0 || !now.want(&c.at) {
 		return
@@ -141,7 +141,7 @@ func (c *conn) lineOf(now *activeTaps, m *jsonrpc.Message, there, back *way, at 
 	return l
 }
 
-// start is as much of a name as a line needs: a queue of large ones would be large.
+// start returns as much of a name as a line needs, so that queued lines stay small.
 func start(name string) string {
 	if len(name) <= maxName {
 		return name
@@ -149,7 +149,7 @@ func start(name string) string {
 	return strings.Clone(name[:maxName+1])
 }
 
-// from returns who has sent a message, or nil for whose the session is.
+// from returns the sender of a message, or of a nil one whose session this is.
 func (c *conn) from(m *jsonrpc.Message) *sender {
 	var client, principal string
 	if c.at.Who != nil {
@@ -178,7 +178,7 @@ func (c *conn) remember(now *activeTaps, l *line, w *way) {
 	}
 }
 
-// recall adds to a response what is known of its request.
+// recall adds the method and tool of the request to its response.
 func (c *conn) recall(now *activeTaps, l *line, w *way) {
 	c.mu.Lock()
 	a, ok := w.open[l.id]
@@ -192,7 +192,7 @@ func (c *conn) recall(now *activeTaps, l *line, w *way) {
 	l.method, l.tool, l.from, l.took = a.method, a.tool, a.from, l.time.Sub(a.at)
 }
 
-// forget drops the request that a notification cancels: it may never be answered.
+// forget drops a cancelled request, which may never be answered.
 func (c *conn) forget(m *jsonrpc.Message, w *way) {
 	if m.Method != mcp.MethodCancelled {
 		return

@@ -11,13 +11,11 @@ import (
 // redacted stands for what looks like a secret.
 const redacted = `"[redacted]"`
 
-// deepest is how deep JSON may be in strings of JSON to be looked through: servers write
-// objects as text.
+// deepest bounds the depth of JSON inside strings that is redacted: servers send objects as text.
 const deepest = 3
 
-// appendRedacted appends valid JSON to b, without the values of keys that look like those of
-// secrets. It looks at each byte once, but at those of strings that are JSON themselves once
-// more.
+// appendRedacted appends valid JSON to b, without the values of keys that look like secrets. It reads each byte once,
+// and those of strings that are JSON themselves once more.
 func appendRedacted(b, text []byte, deep int) []byte {
 	for i := 0; i < len(text); {
 		if text[i] != '"' {

@@ -17,8 +17,7 @@ type Options struct {
 	Rate     int  // lines a second; zero means no bound
 	Payloads bool // messages, too, without what looks like a secret
 
-	// Whole makes the Tap miss nothing, and show messages as they are: if it is not read
-	// fast enough it ends with [ErrMissed].
+	// Whole shows every message unchanged: a Tap that is not read fast enough ends with [ErrMissed].
 	Whole bool
 }
 
@@ -46,7 +45,7 @@ type Tap struct {
 	ended   error         // no more comes
 }
 
-// A room is how much a Tap may have that is not read.
+// A room is how much unread data a Tap may hold.
 type room struct{ lines, bytes int }
 
 var (
@@ -54,8 +53,7 @@ var (
 	largeRoom = room{128 << 10, 256 << 20} // of one that must miss nothing
 )
 
-// pace is how long lines are gathered before they are read: one write for many of them is
-// what makes a Tap cheap.
+// pace is how long lines are gathered: one write for many lines is what makes a Tap cheap.
 const pace = 20 * time.Millisecond
 
 func newTap(taps *Taps, o Options) *Tap {
@@ -69,7 +67,7 @@ func newTap(taps *Taps, o Options) *Tap {
 	return t
 }
 
-// Close ends the Tap. What it has can still be read.
+// Close ends the Tap. What is queued can still be read.
 func (t *Tap) Close() {
 	t.taps.leave(t)
 	t.end(ErrEnded)
@@ -131,8 +129,7 @@ func (t *Tap) offer(l *line, m *jsonrpc.Message) {
 	}
 }
 
-// kept is what a Tap keeps of a message, which belongs to others: its bytes are never
-// written to.
+// kept is the copy of a message that a Tap keeps. It shares the bytes, which nobody writes to.
 func kept(m *jsonrpc.Message) *jsonrpc.Message {
 	return &jsonrpc.Message{ID: m.ID, Method: m.Method, Params: m.Params, Result: m.Result, Error: m.Error, Extra: m.Extra, Related: m.Related}
 }
@@ -140,9 +137,8 @@ func kept(m *jsonrpc.Message) *jsonrpc.Message {
 // Passed returns how many messages Lines has returned.
 func (t *Tap) Passed() int { return t.passed }
 
-// Lines waits for messages, and returns them as lines of JSON, which are valid until the next
-// call. Where some were left out a line says how many. The error is that of the end, behind
-// all that came before it.
+// Lines waits for messages, and returns them as lines of JSON, valid until the next call. A line says how many were left
+// out. The error comes after all lines.
 func (t *Tap) Lines() ([]byte, error) {
 	t.gather()
 	told := time.NewTicker(time.Second) // of what was left out, though nothing follows
@@ -162,7 +158,7 @@ func (t *Tap) Lines() ([]byte, error) {
 	}
 }
 
-// gather waits until lines were gathered for a moment.
+// gather waits a moment, so that lines come together.
 func (t *Tap) gather() {
 	wait := time.NewTimer(pace - time.Since(t.last))
 	defer wait.Stop()
@@ -203,7 +199,7 @@ func (t *Tap) take() {
 	t.spare = lines
 }
 
-// want reports whether one of the taps may want what passes at a Point.
+// want reports whether a tap may want messages at a Point.
 func (l *activeTaps) want(p *observe.Point) bool {
 	for _, t := range l.taps {
 		if t.o.at(p) {

@@ -7,18 +7,17 @@ import (
 	"sync/atomic"
 )
 
-// maxTaps bounds the operators who look at once: each costs every message something.
+// maxTaps bounds the concurrent taps: each costs every message something.
 const maxTaps = 16
 
-// Why there is no Tap, or no more of it.
+// Why there is no Tap, or why it ended.
 var (
 	ErrMany   = errors.New("too many taps at a time")
 	ErrEnded  = errors.New("the process stops")
 	ErrMissed = errors.New("the recording was not read as fast as messages passed")
 )
 
-// Taps are all who look at the messages of a process. The zero value is ready; for nil
-// nobody ever does.
+// Taps are all taps of a process. The zero value is ready. Nil Taps wrap no Conn.
 type Taps struct {
 	now atomic.Pointer[activeTaps] // nil while nobody looks
 
@@ -33,7 +32,7 @@ type activeTaps struct {
 	time int // the same as long as somebody looks
 }
 
-// Open begins a Tap. Who has it closes it. The error is [ErrMany] or [ErrEnded].
+// Open begins a Tap, which the caller closes. The error is [ErrMany] or [ErrEnded].
 func (t *Taps) Open(o Options) (*Tap, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -54,7 +53,7 @@ func (t *Taps) Open(o Options) (*Tap, error) {
 	return tap, nil
 }
 
-// Close ends all taps when what they have is read, and lets none begin.
+// Close ends all taps once their lines are read, and admits no more.
 func (t *Taps) Close() {
 	t.mu.Lock()
 	t.ended = true

@@ -51,7 +51,7 @@ func nameOf(method, target string) string {
 // cut bounds what a client has said.
 func cut(s string) string { return strings.ToValidUTF8(s[:min(len(s), longest)], "\uFFFD") }
 
-// attributes are those that say something.
+// attributes drops those without a value.
 func attributes(pairs ...string) []attribute.KeyValue {
 	all := make([]attribute.KeyValue, 0, len(pairs)/2+1)
 	for i := 0; i < len(pairs); i += 2 {
@@ -62,7 +62,7 @@ func attributes(pairs ...string) []attribute.KeyValue {
 	return all
 }
 
-// arrived is what is known of a call that begins.
+// arrived are the attributes of a call that begins.
 func arrived(c observe.Call, from observe.Arrival) []attribute.KeyValue {
 	var transport, protocol string
 	switch from.Transport {
@@ -77,8 +77,8 @@ func arrived(c observe.Call, from observe.Arrival) []attribute.KeyValue {
 		keyTransport, transport, keyProtocol, protocol, keyEra, c.Era, keyClient, c.Client, keyPrincipal, c.Account)
 }
 
-// answered is what is known of a call at its end. A name that its upstream does not list may
-// be anything that a client has said.
+// answered are the attributes of a call at its end. A name that its upstream does not list may be anything that a
+// client made up.
 func answered(c observe.Call) []attribute.KeyValue {
 	all := attributes(keyUpstream, c.Upstream)
 	if c.Listed != nil {
@@ -87,7 +87,7 @@ func answered(c observe.Call) []attribute.KeyValue {
 	return append(all, operation(c.Method)...)
 }
 
-// asked is what is known of a request to an upstream.
+// asked are the attributes of a request to an upstream.
 func asked(q observe.Request, target string) []attribute.KeyValue {
 	key := keyPrompt
 	if q.Method == toolsCall {

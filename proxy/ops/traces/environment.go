@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// An Environment is what the variables of OpenTelemetry say of where traces go. Those of
-// the sampler, the resource and the batches are read by its SDK.
+// An Environment is where the variables of OpenTelemetry send traces. The SDK reads those of the sampler, the resource
+// and the batches.
 type Environment struct {
 	Off      bool   // they say: nowhere, whoever else wants them
 	Endpoint string // that traces are posted to; "" for none
@@ -21,8 +21,8 @@ type Environment struct {
 	Gzip          bool
 }
 
-// ReadEnvironment reads the variables, which get returns. The error names the one that
-// cannot be used, never what it holds: no traces then.
+// ReadEnvironment reads the variables with get. The error names the variable that cannot be used, never its value; then
+// there are no traces.
 func ReadEnvironment(get func(variable string) string) (Environment, error) {
 	one := func(what string) string {
 		return strings.TrimSpace(cmp.Or(get("OTEL_EXPORTER_OTLP_TRACES_"+what), get("OTEL_EXPORTER_OTLP_"+what)))
@@ -53,7 +53,7 @@ func ReadEnvironment(get func(variable string) string) (Environment, error) {
 	return e, err
 }
 
-// Below is where a collector that has that base URL takes traces.
+// Below returns the URL for traces of a collector with that base URL.
 func Below(base string) string { return strings.TrimRight(base, "/") + "/v1/traces" }
 
 func milliseconds(text string) (time.Duration, error) {

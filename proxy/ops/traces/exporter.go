@@ -7,9 +7,8 @@ import (
 	sdk "go.opentelemetry.io/otel/sdk/trace"
 )
 
-// An exporter logs when spans begin to be lost, and when that is over. It tells nobody
-// else: what the SDK makes of an error goes to stderr, whole. The SDK calls it by one
-// goroutine at a time.
+// An exporter logs when spans begin to be lost, and when that is over. It returns no errors: the SDK would print them to
+// stderr. The SDK calls it from one goroutine at a time.
 type exporter struct {
 	sdk.SpanExporter
 	log  *slog.Logger

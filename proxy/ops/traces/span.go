@@ -69,7 +69,7 @@ func (c *callSpan) End(seen observe.Call, end observe.End) {
 	c.span.End()
 }
 
-// tells notes that a request is over, and what it has told of.
+// tells notes that a request is over, and which event its error named.
 func (c *callSpan) tells(r *requestSpan, event string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -96,7 +96,7 @@ func (r *requestSpan) ID() string { return r.span.SpanContext().TraceID().String
 // Context implements [observe.RequestTrace].
 func (r *requestSpan) Context() observe.TraceContext { return r.context }
 
-// waited is how long a request has to wait for its upstream before its span says so.
+// waited is how long a request waits for its upstream before its span says so.
 const waited = time.Millisecond
 
 // Sent implements [observe.RequestTrace].
@@ -122,7 +122,7 @@ func (r *requestSpan) end(end observe.End) {
 	})
 }
 
-// fail says how a span has ended. One that nobody waits for any more has not failed.
+// fail sets how a span ended. A cancelled one has not failed.
 func fail(span trace.Span, end observe.End, errorType string) {
 	if end.Outcome == observe.OK {
 		return
@@ -138,7 +138,7 @@ func fail(span trace.Span, end observe.End, errorType string) {
 	}
 }
 
-// tell adds the event of an error, which the log and "mcp-proxy explain" know by its id.
+// tell adds the event of an error, which the log and "mcp-proxy explain" have under the same id.
 func tell(span trace.Span, end observe.End) {
 	span.AddEvent(eventError, trace.WithAttributes(attribute.String(keyEvent, end.Event), attribute.String(keyCause, end.Cause)))
 }

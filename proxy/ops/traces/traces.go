@@ -68,8 +68,7 @@ func (t *Traces) Start() {
 // scope names who has recorded a span.
 const scope = "github.com/mcp-proxy/mcp-proxy"
 
-// resourceOf is what traces are of; OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES win. What
-// of them cannot be used is left out.
+// resourceOf describes this process. OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES win; invalid ones are left out.
 func resourceOf(version string) *resource.Resource {
 	r, _ := resource.New(context.Background(),
 		resource.WithTelemetrySDK(),
@@ -78,7 +77,7 @@ func resourceOf(version string) *resource.Resource {
 	return r
 }
 
-// Shutdown sends what has ended, and gives up when ctx is done. Nothing runs after that.
+// Shutdown sends the ended spans, and gives up when ctx is done. Nothing runs after that.
 func (t *Traces) Shutdown(ctx context.Context) {
 	if t.provider == nil {
 		return
@@ -91,7 +90,7 @@ func (t *Traces) Shutdown(ctx context.Context) {
 
 var w3c propagation.TraceContext
 
-// parentOf is the span that a context names; not valid if it names none.
+// parentOf is the span that a context names; invalid if it names none.
 func parentOf(c observe.TraceContext) trace.SpanContext {
 	if c.Parent == "" {
 		return trace.SpanContext{}
@@ -100,7 +99,7 @@ func parentOf(c observe.TraceContext) trace.SpanContext {
 	return trace.SpanContextFromContext(ctx)
 }
 
-// contextOf is how upstreams are told of a span.
+// contextOf is the context of a span for upstreams.
 func contextOf(ctx context.Context, baggage string) observe.TraceContext {
 	m := make(propagation.MapCarrier, 2)
 	w3c.Inject(ctx, m)
@@ -116,7 +115,7 @@ var (
 	client = []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindClient)}
 )
 
-// start begins a span; nil if nobody records it.
+// start begins a span; nil if it is not recorded.
 func (t *Traces) start(ctx context.Context, name string, of ...trace.SpanStartOption) (context.Context, trace.Span) {
 	ctx, span := t.tracer.Start(ctx, name, of...)
 	if !span.IsRecording() || !span.SpanContext().IsSampled() {
@@ -125,7 +124,7 @@ func (t *Traces) start(ctx context.Context, name string, of ...trace.SpanStartOp
 	return ctx, span
 }
 
-// below is where a span begins that has a parent elsewhere, or none.
+// below returns the context for a span with a remote parent, or with none.
 func below(parent trace.SpanContext) context.Context {
 	if !parent.IsValid() {
 		return context.Background()
@@ -133,7 +132,7 @@ func below(parent trace.SpanContext) context.Context {
 	return trace.ContextWithRemoteSpanContext(context.Background(), parent)
 }
 
-// Follow begins the span of a call; nil if nobody records that.
+// Follow begins the span of a call; nil if it is not recorded.
 func (t *Traces) Follow(c observe.Call, from observe.Arrival) observe.Trace {
 	parent, around, with := parentOf(from.Meta), parentOf(from.HTTP), from.Meta.Baggage
 	options := server
@@ -153,7 +152,7 @@ func (t *Traces) Follow(c observe.Call, from observe.Arrival) observe.Trace {
 	return &callSpan{t: t, ctx: ctx, span: span, baggage: usable(with), open: make(map[*requestSpan]struct{})}
 }
 
-// usable is a baggage that can be passed on, "" for any other.
+// usable returns a baggage that can be passed on, "" for any other.
 func usable(with string) string {
 	if with == "" || len(with) > maxBaggage {
 		return ""
@@ -164,8 +163,7 @@ func usable(with string) string {
 	return with
 }
 
-// FollowRequest begins the span of a request that is for no call; nil if nobody records
-// that.
+// FollowRequest begins the span of a request that belongs to no call; nil if it is not recorded.
 func (t *Traces) FollowRequest(q observe.Request, own observe.TraceContext) observe.RequestTrace {
 	if r := t.begin(below(parentOf(own)), q, "", own.Baggage); r != nil {
 		return r
@@ -173,7 +171,7 @@ func (t *Traces) FollowRequest(q observe.Request, own observe.TraceContext) obse
 	return nil
 }
 
-// begin begins the span of a request; nil if nobody records that.
+// begin begins the span of a request; nil if it is not recorded.
 func (t *Traces) begin(ctx context.Context, q observe.Request, target, baggage string) *requestSpan {
 	ctx, span := t.start(ctx, nameOf(q.Method, target), client...)
 	if span == nil {

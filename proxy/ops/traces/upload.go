@@ -20,9 +20,8 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/secretfile"
 )
 
-// Uploads post spans to a collector. The exporters of OpenTelemetry would do that, too; but
-// they bring gRPC along, which is a tenth of the memory of an idle proxy, and log headers
-// that they cannot use.
+// uploads post spans to a collector. The exporters of OpenTelemetry would do that, too, but they import gRPC, a tenth of
+// the memory of an idle proxy, and log headers that they cannot use.
 type uploads struct {
 	// Static after construction.
 	endpoint string
@@ -59,12 +58,10 @@ func (u *uploads) Stop(context.Context) error {
 	return nil
 }
 
-// tries bounds how often the same spans are posted: those that come meanwhile wait, and the
-// queue is bounded.
+// tries bounds the attempts for the same spans: later ones wait in a bounded queue.
 const tries = 3
 
-// UploadTraces implements [otlptrace.Client]. It posts again what may go well then (OTLP
-// specification, "Retryable Response Codes").
+// UploadTraces implements [otlptrace.Client]. It retries as the OTLP specification says ("Retryable Response Codes").
 func (u *uploads) UploadTraces(ctx context.Context, spans []*tracepb.ResourceSpans) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -140,12 +137,12 @@ func zipped(body []byte) []byte {
 	return b.Bytes()
 }
 
-// A statusError is that of a collector's answer.
+// A statusError is the HTTP status of a failed upload.
 type statusError int
 
 func (e statusError) Error() string { return "HTTP " + strconv.Itoa(int(e)) }
 
-// plain is an error without the URL, which may have a password or a key.
+// plain returns an error without the URL, which may have a password or a key.
 func plain(err error) string {
 	if e, ok := errors.AsType[*backoff.RetryAfterError](err); ok {
 		return "the collector asks to wait " + e.Duration.String()
