@@ -14,7 +14,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/upstream/remote"
 )
 
-// An Inspection is what there is to say of a configuration.
+// An Inspection is the result of checking a configuration.
 type Inspection struct {
 	OK        bool            `json:"ok"`        // there are no problems
 	File      string          `json:"file"`      // "" if none was found
@@ -24,8 +24,8 @@ type Inspection struct {
 	Links     []string        `json:"links"`     // likewise
 }
 
-// Inspect loads a configuration, and finds out with [Check] whether what it names is well, too:
-// also where something else is wrong, so that all mistakes are told at once.
+// Inspect loads a configuration, and runs [Check] even where something else is wrong, so that all mistakes are
+// reported at once.
 func Inspect(o config.Options) *Inspection {
 	cfg, warnings, problems := config.Read(o)
 	for _, p := range Check(cfg) {
@@ -46,12 +46,11 @@ func Inspect(o config.Options) *Inspection {
 	return in
 }
 
-// isWithin reports whether a key is another, or below it.
+// isWithin reports whether key is other, or below it.
 func isWithin(key, other string) bool { return key == other || strings.HasPrefix(key, other+".") }
 
-// Check finds what will fail later and can be seen now, without starting anything:
-// commands that are not there, and files of tokens, keys, headers and TLS that cannot be
-// used.
+// Check finds what would fail later, without starting anything: missing commands, and files of tokens, keys, headers
+// and TLS that cannot be used.
 func Check(cfg *config.Config) config.Problems {
 	c := newChecker(cfg)
 	c.tls("tls", "clientCA", config.TLS{CA: cfg.TLS.ClientCA, Cert: cfg.TLS.Cert, Key: cfg.TLS.Key})
@@ -73,8 +72,8 @@ func Check(cfg *config.Config) config.Problems {
 	return c.problems
 }
 
-// warnOfUpstreams logs what keeps upstreams from being started. Others can be
-// served all the same, and what is missing may come.
+// warnOfUpstreams logs what keeps upstreams from starting. Other upstreams can be served all the same, and what is
+// missing may appear.
 func warnOfUpstreams(cfg *config.Config, log *slog.Logger) {
 	c := newChecker(cfg)
 	for _, u := range cfg.Upstreams {
@@ -85,7 +84,7 @@ func warnOfUpstreams(cfg *config.Config, log *slog.Logger) {
 	}
 }
 
-// A checker collects what is wrong with what a configuration names.
+// A checker collects the problems of what a configuration names.
 type checker struct {
 	source   string            // the file of the configuration
 	owners   map[string]string // keys of tokens, by token
@@ -111,7 +110,7 @@ func (c *checker) upstream(u config.Upstream) {
 	c.headerFiles(u.Key, u.HeadersFrom)
 }
 
-// headerFiles checks files that hold values of headers.
+// headerFiles checks files with values of headers.
 func (c *checker) headerFiles(key string, from map[string]string) {
 	for _, name := range slices.Sorted(maps.Keys(from)) {
 		if err := remote.CheckHeaderFile(from[name]); err != nil {
@@ -128,7 +127,7 @@ func (c *checker) clientTokens(cfg *config.Config) {
 	}
 }
 
-// issuers checks the keys of those whose tokens clients have.
+// issuers checks the key files of token issuers.
 func (c *checker) issuers(cfg *config.Config) {
 	for _, i := range cfg.Auth.JWT {
 		if i.JWKSFile != "" {
@@ -137,7 +136,7 @@ func (c *checker) issuers(cfg *config.Config) {
 	}
 }
 
-// linkTokens checks those of links.
+// linkTokens checks the tokens of links.
 func (c *checker) linkTokens(links []config.Link) {
 	for _, l := range links {
 		of := ""
@@ -148,8 +147,8 @@ func (c *checker) linkTokens(links []config.Link) {
 	}
 }
 
-// token checks a token, and that nobody else has it by which we know others: of are those
-// whom it tells apart, "" for a token of our own.
+// token checks a token file, and that no two peers share a token that tells them apart. of names those peers; "" for
+// a token of our own.
 func (c *checker) token(key, file, of string) {
 	token, err := secretfile.ReadToken(file)
 	if err == nil && file != "" && of != "" {
@@ -162,7 +161,7 @@ func (c *checker) token(key, file, of string) {
 	c.found(key, err)
 }
 
-// credentials checks the files with which we prove who we are.
+// credentials checks the files with our own credentials.
 func (c *checker) credentials(key string, a config.UpstreamAuth) {
 	if o := a.OAuth; o != nil {
 		c.file(key+".oauth.clientSecretFile", o.ClientSecretFile, checkSecret)
@@ -201,8 +200,7 @@ func (c *checker) file(key, path string, check func(text string) error) {
 	}
 }
 
-// tls checks each file, and then certificate and key together. Authorities are those of
-// the key ca.
+// tls checks each file, and then certificate and key together. ca is the key of the authorities.
 func (c *checker) tls(key, ca string, files config.TLS) {
 	before := len(c.problems)
 	_, authorities := readCA(files.CA)

@@ -21,8 +21,8 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/upstream"
 )
 
-// A Client is a client of a [Proxy] in the same program, which can be asked nothing by
-// servers. Several goroutines may use it. Who has it closes it.
+// A Client is a client of a [Proxy] in the same program. It refuses all requests of servers. Several goroutines may
+// use it. Its owner closes it.
 type Client struct {
 	// Hello is what answered initialize, as it came.
 	Hello json.RawMessage
@@ -32,9 +32,8 @@ type Client struct {
 	over chan struct{} // closed when nothing of it runs any more
 }
 
-// Client begins a session for this program, which is the operator to policies, with one
-// upstream, or with all if that is "". When ctx is done before initialize is answered, the
-// session ends.
+// Client begins a session for this program, with one upstream, or with all if that is "". To policies it is the
+// operator. When ctx is done before initialize is answered, the session ends.
 func (p *Proxy) Client(ctx context.Context, upstream string) (*Client, error) {
 	p.start()
 	if !p.inside.enter() {
@@ -54,8 +53,7 @@ type inProgram struct{ *jsonrpc.PipeConn }
 // Transport says how it is carried.
 func (inProgram) Transport() string { return "program" }
 
-// newClient is the client that c connects with a server. It owns c. It has said
-// initialize when it returns.
+// newClient returns a client on c, which it owns. It has completed initialize.
 func newClient(ctx context.Context, c jsonrpc.Conn) (*Client, error) {
 	running, end := context.WithCancel(context.Background())
 	client := &Client{end: end, over: make(chan struct{})}
@@ -71,10 +69,10 @@ func newClient(ctx context.Context, c jsonrpc.Conn) (*Client, error) {
 	return client, nil
 }
 
-// maxAsked bounds what servers ask at a time, all of which is refused.
+// maxAsked bounds the pending requests of servers, all of which are refused.
 const maxAsked = 16
 
-// refuseToAnswer answers what a server asks.
+// refuseToAnswer answers requests of servers.
 func refuseToAnswer(r *peer.Request) {
 	if r.Method == mcp.MethodPing {
 		r.Respond(&jsonrpc.Message{Result: json.RawMessage(`{}`)})
@@ -96,14 +94,14 @@ func (c *Client) Close() {
 	<-c.over
 }
 
-// An AnswerError is the error that a request was answered with.
+// An AnswerError is an error response.
 type AnswerError struct {
 	Code    int
 	Message string
 	Data    json.RawMessage // nil for none
 }
 
-// Error implements error. Of a lost connection it is the sentence that says what happened.
+// Error implements error. For a lost connection it is the sentence that says what happened.
 func (e *AnswerError) Error() string {
 	if what, ok := jsonrpc.WhatClosed(e.Message, e.Data); ok {
 		return what
@@ -111,20 +109,20 @@ func (e *AnswerError) Error() string {
 	return fmt.Sprintf("%s (%d)", e.Message, e.Code)
 }
 
-// Closed reports whether the answer says that a connection was lost, or that there was none.
+// Closed reports whether a lost or missing connection is the reason.
 func (e *AnswerError) Closed() bool {
 	_, ok := jsonrpc.WhatClosed(e.Message, e.Data)
 	return ok
 }
 
-// Status is that of HTTP with which the server answered, 0 if that is not what happened.
+// Status is the HTTP status that the server answered with, 0 if there is none.
 func (e *AnswerError) Status() int {
 	raw, _ := jsonrpc.Member(e.Data, "cause")
 	cause, _ := jsonrpc.Unquote(raw)
 	return jsonrpc.HTTPStatus(cause)
 }
 
-// answerError reads the error of an answer.
+// answerError parses an error response.
 func answerError(text json.RawMessage) error {
 	e := &AnswerError{}
 	if err := json.Unmarshal(text, e); err != nil || e.Message == "" {
@@ -133,17 +131,16 @@ func answerError(text json.RawMessage) error {
 	return e
 }
 
-// A Progress is what a server says of a request that it works on.
+// A Progress is a progress notification of a server.
 type Progress struct {
 	Progress float64 `json:"progress"`
 	Total    float64 `json:"total"` // 0: not known
 	Message  string  `json:"message"`
 }
 
-// Request asks for something, and returns the result as it came. Params may be nil. Progress
-// is called for what the server tells meanwhile, unless it is nil; it must return soon. The
-// error is an [*AnswerError], or what ended the session, or the cause of ctx: then the request is
-// cancelled.
+// Request sends a request, and returns the result as it came. Params may be nil. Progress, unless nil, is called for
+// each notification; it must return soon. The error is an [*AnswerError], or what ended the session, or the cause of
+// ctx: then the request is cancelled.
 func (c *Client) Request(ctx context.Context, method string, params json.RawMessage, progress func(Progress)) (json.RawMessage, error) {
 	answers := make(chan answered, 1)
 	call := c.peer.NewCall(method)
@@ -172,7 +169,7 @@ func (c *Client) Request(ctx context.Context, method string, params json.RawMess
 	}
 }
 
-// An answered is how a request has ended: answered, or lost.
+// An answered is the end of a request: its answer, or its loss.
 type answered struct {
 	m    *jsonrpc.Message
 	lost *peer.Lost
@@ -188,7 +185,7 @@ func (a answered) result() (json.RawMessage, error) {
 	return a.m.Result, nil
 }
 
-// What [Client.List] follows at the most.
+// Limits of [Client.List].
 const (
 	maxListPages = 1000
 	maxListBytes = 256 << 20
@@ -196,7 +193,7 @@ const (
 
 var errEndless = errors.New("the list does not end")
 
-// List asks for a whole list, such as "tools/list", and returns its elements as they came.
+// List asks for all pages of a list, such as "tools/list", and returns its elements as they came.
 func (c *Client) List(ctx context.Context, method, member string) (all []json.RawMessage, err error) {
 	var params, last json.RawMessage
 	size := 0
@@ -229,20 +226,19 @@ func (c *Client) List(ctx context.Context, method, member string) (all []json.Ra
 	return all, errEndless
 }
 
-// Offers reports whether the server has said that it has a capability, such as "tools".
+// Offers reports whether the server declares a capability, such as "tools".
 func (c *Client) Offers(capability string) bool {
 	all, _ := jsonrpc.Member(c.Hello, "capabilities")
 	has, _ := jsonrpc.Member(all, capability)
 	return has != nil
 }
 
-// helloParams are those of initialize, of a client that can do nothing.
+// helloParams are the params of initialize, of a client without capabilities.
 func helloParams() json.RawMessage {
 	return json.RawMessage(`{"protocolVersion":"` + mcp.LegacyVersions[0] + `","capabilities":{},"clientInfo":{"name":"mcp-proxy","version":"` + Version() + `"}}`)
 }
 
-// An Offer is what a client sees of a proxy: lists as they are sent, and who is missing in
-// them.
+// An Offer is what a client sees of a proxy: lists as they are sent, and which upstreams are missing in them.
 type Offer struct {
 	Tools     []json.RawMessage `json:"tools"`
 	Prompts   []json.RawMessage `json:"prompts,omitzero"`
@@ -251,14 +247,14 @@ type Offer struct {
 	Missing   []Missing         `json:"missing,omitzero"`
 }
 
-// Missing is an upstream or link that is not there.
+// Missing is an upstream or link that is not available.
 type Missing struct {
 	Name string `json:"name"`
 	Why  string `json:"why"` // in words that follow the name
 }
 
-// Offer asks for all tools, and for everything else if all is true. Who is missing is told as
-// far as it is run from here, and no other client is.
+// Offer asks for all tools, and for everything else if all is true. It knows which upstreams of this process are missing,
+// provided that there is no other client.
 func (p *Proxy) Offer(ctx context.Context, c *Client, all bool) (*Offer, error) {
 	o := &Offer{Tools: []json.RawMessage{}}
 	lists := []struct {
@@ -286,7 +282,7 @@ func (p *Proxy) Offer(ctx context.Context, c *Client, all bool) (*Offer, error) 
 	return o, nil
 }
 
-// missing says who is not there for the only client.
+// missing returns the upstreams and links that are not available to the only client.
 func (p *Proxy) missing() (all []Missing) {
 	byName := representative(p.host.host.Status())
 	for _, u := range p.host.configured() {
@@ -307,8 +303,8 @@ func (p *Proxy) missing() (all []Missing) {
 	return all
 }
 
-// representative returns the status of each upstream that says most of whether it is there: one that
-// runs, else one with a failure. What was only asked for its era has one that says nothing.
+// representative returns, of each upstream, the status that says most about its availability: a running server, else
+// one with a failure. A server that was only asked for its era says nothing.
 func representative(all []upstream.Status) map[string]upstream.Status {
 	byName := make(map[string]upstream.Status)
 	for _, s := range all {
@@ -320,8 +316,8 @@ func representative(all []upstream.Status) map[string]upstream.Status {
 	return byName
 }
 
-// Narrow returns a configuration with the one upstream alone that the name of a tool says, if
-// it says one: nothing else has to be started then. Names stay what they were.
+// Narrow returns a configuration with only the upstream that the name of a tool names, if it names one: nothing else has
+// to start then. Names stay what they were.
 func Narrow(cfg *config.Config, tool string) *config.Config {
 	narrow := Quiet(cfg)
 	u, _ := named(cfg, tool)
@@ -332,7 +328,7 @@ func Narrow(cfg *config.Config, tool string) *config.Config {
 	return narrow
 }
 
-// runs is a configuration with the upstreams that run here now.
+// runs returns a configuration with the upstreams that run here now.
 func (h *hosting) runs() *config.Config {
 	h.mu.Lock()
 	defer h.mu.Unlock()

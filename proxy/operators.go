@@ -28,7 +28,7 @@ import (
 // operatorsOnly is the mode of the Unix sockets at which operators look in.
 const operatorsOnly fs.FileMode = 0o600
 
-// operators look into a Proxy or a Host, at addresses of their own.
+// operators serves operators of a Proxy or a Host at addresses of their own.
 type operators struct {
 	// Static after construction.
 	web    *web
@@ -47,7 +47,7 @@ type operators struct {
 	draining atomic.Bool
 }
 
-// newOperators returns what shows operators a Proxy or a Host.
+// newOperators returns the operators of a Proxy or a Host.
 func newOperators(cfg *config.Config, o Options, s *ops.Server) *operators {
 	guard := &frontend.Guard{AllowedHosts: allowedHosts(cfg), Listen: cfg.Admin.Listen}
 	s.Admit, s.Named, s.FromOtherSite = guard.Admit, guard.Names, frontend.FromOtherSite
@@ -84,8 +84,8 @@ func (o *Options) observe(cfg *config.Config) {
 	o.Hooks = observe.Join(observe.Join(o.Hooks, o.metrics.Hooks()), o.history.Hooks())
 }
 
-// open listens at all addresses of the configuration, or at none, and at the socket, if
-// that can be. It does so once, and returns the same error each time.
+// open listens at all configured addresses or at none, and at the socket if possible. It does so once, and returns
+// the same error each time.
 func (o *operators) open() error {
 	o.opened.Do(func() {
 		if o.err = o.web.listen(); o.err != nil || o.socket == "" {
@@ -101,8 +101,7 @@ func (o *operators) open() error {
 	return o.err
 }
 
-// start answers operators until close. Who wants to know whether that can be has called
-// open before.
+// start serves operators until close. Callers that need the error of listening call open first.
 func (o *operators) start() {
 	o.started.Do(func() {
 		if err := o.open(); err != nil {
@@ -127,7 +126,7 @@ func (o *operators) close() {
 	o.serving.wait()
 }
 
-// drain is the check that fails once we are about to stop.
+// drain is the check that fails before a shutdown.
 func (o *operators) drain() ops.Check {
 	c := ops.Check{Name: "drain"}
 	if o.draining.Load() {
@@ -136,8 +135,7 @@ func (o *operators) drain() ops.Check {
 	return c
 }
 
-// listening is the check that fails unless clients or proxies are served wherever they
-// should be.
+// listening is the check that fails unless all listeners are up.
 func listening(up bool) ops.Check {
 	c := ops.Check{Name: "listeners"}
 	if !up {
@@ -146,9 +144,8 @@ func listening(up bool) ops.Check {
 	return c
 }
 
-// newTraces adds to the hooks what records traces of calls, and returns that; nil if neither
-// the configuration nor the environment wants any. What the environment says may be meant for
-// others: if it cannot be used, that is a line in the log.
+// newTraces adds hooks that record traces, and returns what records; nil if neither the configuration nor the
+// environment asks for traces. Variables may be meant for other programs: invalid ones are logged only.
 func newTraces(cfg *config.Config, o *Options) (*traces.Traces, error) {
 	env, tls, err := collectorOf(cfg)
 	if problems, ok := errors.AsType[config.Problems](err); ok {
@@ -171,8 +168,7 @@ func newTraces(cfg *config.Config, o *Options) (*traces.Traces, error) {
 	return t, nil
 }
 
-// collectorOf returns what the environment says of where traces go, or, where the
-// configuration names a collector, what that says alone.
+// collectorOf returns where traces go: as the configuration says, or, if that names no collector, the environment.
 func collectorOf(cfg *config.Config) (traces.Environment, *tls.Config, error) {
 	env, err := traces.ReadEnvironment(os.Getenv)
 	env.Off = env.Off || cfg.Traces.Off
@@ -203,8 +199,7 @@ const (
 	mostFlush  = 2 * time.Second        // even when there is no hurry
 )
 
-// flush sends what t, nil for nothing, still has of a shutdown's traces, in what is left of
-// its time.
+// flush sends the remaining spans of t, which may be nil, within what is left of the shutdown.
 func flush(ctx context.Context, t *traces.Traces) {
 	if t == nil {
 		return

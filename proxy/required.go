@@ -13,9 +13,8 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/upstream"
 )
 
-// required are the upstreams here that readiness waits for. Each is started once, as for a
-// client. What a shared server is then is watched, and it is started again if it is gone;
-// the others start with their clients.
+// required are the upstreams here that readiness waits for. Each is started once, as for a client. A shared server
+// is watched, and started again when it is gone; other servers start with their clients.
 type required struct {
 	// Static after construction.
 	host   *upstream.Host
@@ -42,7 +41,7 @@ const (
 	lookPause  = time.Second
 )
 
-// adopt takes over the upstreams of a configuration. Those that are what they were go on.
+// adopt takes over the upstreams of a configuration. Unchanged ones go on.
 func (r *required) adopt(all []config.Upstream) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -71,7 +70,7 @@ func (r *required) adopt(all []config.Upstream) {
 	}
 }
 
-// start starts them all. Whoever calls it calls stop, and then wait.
+// start starts them all. The caller calls stop, and then wait.
 func (r *required) start() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -92,7 +91,7 @@ func (r *required) startLocked(u *requiredUpstream) {
 	r.wg.Go(func() { r.keep(u) })
 }
 
-// stop starts nothing any more, and ends the trials.
+// stop ends the trials, and starts no more.
 func (r *required) stop() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -104,7 +103,7 @@ func (r *required) stop() {
 
 func (r *required) wait() { r.wg.Wait() }
 
-// checks are one for each of them.
+// checks returns a check for each of them.
 func (r *required) checks() (all []ops.Check) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -120,8 +119,7 @@ func (r *required) set(u *requiredUpstream, why string) {
 	u.why = why
 }
 
-// keep tries to start an upstream until it could; a shared one until it need not be there
-// any more.
+// keep starts an upstream until that succeeds; a shared one for as long as it is required.
 func (r *required) keep(u *requiredUpstream) {
 	defer u.cancel()
 	pause := firstPause
@@ -141,7 +139,7 @@ func (r *required) keep(u *requiredUpstream) {
 	}
 }
 
-// rest waits so long, or until ctx is done.
+// rest sleeps for d, or until ctx is done.
 func rest(ctx context.Context, d time.Duration) {
 	select {
 	case <-time.After(d):
@@ -149,7 +147,7 @@ func rest(ctx context.Context, d time.Duration) {
 	}
 }
 
-// watch returns when a shared server is not there any more.
+// watch returns when a shared server is gone.
 func (r *required) watch(u *requiredUpstream) {
 	for rest(u.ctx, lookPause); u.ctx.Err() == nil; rest(u.ctx, lookPause) {
 		if why := r.missing(u.config.Name); why != "" {
@@ -174,8 +172,8 @@ func (r *required) missing(name string) string {
 	return why
 }
 
-// try starts an upstream as for a client that leaves at once, and says why that failed in
-// few words; "" if it answered initialize.
+// try starts an upstream as for a client that leaves at once, and returns why that failed in few words; "" if it
+// answered initialize.
 func (r *required) try(u *requiredUpstream) string {
 	ctx, cancel := context.WithTimeout(u.ctx, u.config.StartTimeout)
 	defer cancel()

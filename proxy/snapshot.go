@@ -14,7 +14,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/upstream"
 )
 
-// Snapshot returns what the proxy does now.
+// Snapshot returns the current state of the proxy.
 func (p *Proxy) Snapshot() Snapshot {
 	process := p.operators.process("proxy", p.web.listeners...)
 	process.MaxSessions = p.config.Load().Limits.Sessions
@@ -24,7 +24,7 @@ func (p *Proxy) Snapshot() Snapshot {
 	}
 }
 
-// Snapshot returns what the host does now.
+// Snapshot returns the current state of the host.
 func (h *Host) Snapshot() Snapshot {
 	var at []net.Listener
 	if h.listener != nil {
@@ -33,7 +33,7 @@ func (h *Host) Snapshot() Snapshot {
 	return Snapshot{Process: h.operators.process("host", at...), Traffic: h.traffic(), Upstreams: h.half.snapshot(), Rejected: h.half.rejections.snapshot()}
 }
 
-// process returns what operators tell this process from others by.
+// process describes this process.
 func (o *operators) process(role string, at ...net.Listener) observe.Process {
 	p := observe.Process{Role: role, Version: Version(), PID: os.Getpid(), Began: o.began, File: o.file, Dir: o.dir, Draining: o.draining.Load()}
 	for _, l := range at {
@@ -42,7 +42,7 @@ func (o *operators) process(role string, at ...net.Listener) observe.Process {
 	return p
 }
 
-// traffic is that of all upstreams, here and elsewhere.
+// traffic returns the traffic of all upstreams, here and elsewhere.
 func (p *Proxy) traffic() []observe.Traffic {
 	waiting := p.router.Traffic()
 	all := p.host.traffic()
@@ -71,8 +71,7 @@ func (h *Host) traffic() []observe.Traffic {
 	return h.operators.recently(all)
 }
 
-// traffic returns the upstreams that are configured here: what they are at, and the calls that
-// are suspended.
+// traffic returns the upstreams that are configured here, with their states and suspended calls.
 func (h *hosting) traffic() (all []observe.Traffic) {
 	suspended, conditions := h.bridge.SuspendedBy(), conditionsOf(h.host.Status())
 	h.mu.Lock()
@@ -84,7 +83,7 @@ func (h *hosting) traffic() (all []observe.Traffic) {
 	return all
 }
 
-// recently adds what was seen of the last minute.
+// recently adds the figures of the last minute.
 func (o *operators) recently(all []observe.Traffic) []observe.Traffic {
 	for i := range all {
 		o.recent.Fill(&all[i])
@@ -92,10 +91,10 @@ func (o *operators) recently(all []observe.Traffic) []observe.Traffic {
 	return all
 }
 
-// mostCalls bounds the calls that are told of at once.
+// mostCalls bounds a list of calls.
 const mostCalls = 1000
 
-// Calls returns what clients wait for now.
+// Calls returns the calls that clients wait for.
 func (p *Proxy) Calls() Calls {
 	now := Calls{Now: time.Now()}
 	now.Calls, now.LeftOut = p.router.Calls(mostCalls)
@@ -115,7 +114,7 @@ func (p *Proxy) Calls() Calls {
 	return now
 }
 
-// Calls returns what the host's servers have not answered now.
+// Calls returns the requests that the servers of the host have not answered.
 func (h *Host) Calls() Calls {
 	now := Calls{Now: time.Now(), Calls: h.half.host.Calls()}
 	slices.SortFunc(now.Calls, func(a, b observe.OpenCall) int { return a.Began.Compare(b.Began) })
@@ -126,7 +125,7 @@ func (h *Host) Calls() Calls {
 	return now
 }
 
-// WaitReasons are why calls to upstreams that run here may wait, beside what sessions see.
+// waitReasons are why calls to upstreams that run here may wait, beyond what sessions know.
 type waitReasons struct {
 	servers map[string][]upstream.Status // by upstream
 	queued  map[string]int               // requests to a remote one that wait for others to be answered
@@ -151,8 +150,7 @@ func (h *hosting) waits() waitReasons {
 	return w
 }
 
-// refine says more of a call that waits for an upstream here, whatever its session sees:
-// that is reached without a link.
+// refine sets why a call waits for an upstream here. Its session may name a link: the one in memory.
 func (w waitReasons) refine(c *observe.OpenCall) {
 	switch c.WaitsFor {
 	case observe.ForLink:
@@ -175,8 +173,7 @@ func (w waitReasons) refine(c *observe.OpenCall) {
 	}
 }
 
-// server is what is known of the server that works on a call: the session's own, or the only
-// one that there is; nil for nothing.
+// server returns the server that works on a call: the session's own, or the only one; nil if unknown.
 func (w waitReasons) server(c *observe.OpenCall) *upstream.Status {
 	all := w.servers[c.Upstream]
 	for i, s := range all {
@@ -190,8 +187,8 @@ func (w waitReasons) server(c *observe.OpenCall) *upstream.Status {
 	return nil
 }
 
-// queue tells of the youngest calls to a remote server that they wait for the others: so many
-// do, and who came first is served first. The oldest of the calls is first.
+// queue marks the youngest calls to a remote server as waiting for the others, which are served in order. The
+// calls are sorted, oldest first.
 func (w waitReasons) queue(calls []observe.OpenCall) {
 	for i := range slices.Backward(calls) {
 		if c := &calls[i]; c.WaitsFor == observe.ForUpstream && w.queued[c.Upstream] > 0 {
@@ -219,7 +216,7 @@ func (h *Host) Explain(name, as string) (*Explanation, error) {
 	return ops.ExplainHost(name, as, h.Snapshot(), func(tool string) (*config.Upstream, string) { return named(h.half.runs(), tool) })
 }
 
-// A condition is what an upstream is at, of all that is known of its servers.
+// A condition is the state of an upstream, from all its servers.
 type condition struct {
 	state  string
 	failed observe.Failure
@@ -230,7 +227,7 @@ const (
 	stateIdle   = "idle"
 )
 
-// conditionsOf returns the conditions of the upstreams that have a status, by name.
+// conditionsOf returns the conditions of upstreams by name.
 func conditionsOf(all []upstream.Status) map[string]condition {
 	byName := make(map[string][]upstream.Status)
 	for _, s := range all {
@@ -243,7 +240,7 @@ func conditionsOf(all []upstream.Status) map[string]condition {
 	return conditions
 }
 
-// conditionOf decides by the worst of servers, which says most to operators.
+// conditionOf returns the condition of the worst server, which says most to operators.
 func conditionOf(servers []upstream.Status) condition {
 	var c condition
 	worst := slices.MaxFunc(servers, func(a, b upstream.Status) int {

@@ -89,7 +89,7 @@ func (t *trials) begin(ctx context.Context, tr *ops.Trial) {
 	})
 }
 
-// alone starts those that took long once more, with nothing beside them that may be the reason.
+// alone repeats slow trials one by one: another one beside them may have been the reason.
 func (t *trials) alone(ctx context.Context) {
 	for _, tr := range t.all {
 		if len(t.all) == 1 || !tr.OK() || max(tr.StartMs, tr.ListMs) <= ops.Slow {
@@ -111,8 +111,7 @@ func (t *trials) alone(ctx context.Context) {
 // linkTime is how long links may take to come up.
 const linkTime = 5 * time.Second
 
-// throughLinks tries what the hosts of links announce. A link that does not come up in time is
-// a trial, too.
+// throughLinks tries the upstreams that hosts announce. A link that does not come up in time fails as a trial.
 func (t *trials) throughLinks(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, linkTime)
 	defer cancel()
@@ -132,8 +131,7 @@ func (t *trials) throughLinks(ctx context.Context) {
 	}
 }
 
-// announced begins the trials of what was announced since the last time, and returns the
-// links that are not up.
+// announced begins trials of newly announced upstreams, and returns the links that are not up.
 func (t *trials) announced(ctx context.Context) (missing []observe.Link) {
 	for _, l := range t.links() {
 		if !l.Up {
@@ -156,10 +154,10 @@ func (t *trials) announced(ctx context.Context) (missing []observe.Link) {
 	return missing
 }
 
-// tryTime is more than a trial needs whose upstream keeps to its own times.
+// tryTime is longer than a trial takes whose upstream obeys its own limits.
 const tryTime = 5 * time.Minute
 
-// try does all of one trial.
+// try runs one trial.
 func (t *trials) try(ctx context.Context, tr *ops.Trial) {
 	ctx, cancel := context.WithTimeout(ctx, tryTime)
 	defer cancel()
@@ -175,8 +173,8 @@ func (t *trials) try(ctx context.Context, tr *ops.Trial) {
 	}
 }
 
-// ask starts the upstream of a trial as for a client with that key, and asks for its lists. It
-// returns the client, nil if it did not start, and why a list is missing.
+// ask starts the upstream of a trial as for a client with that key, and asks for its lists. It returns the
+// client, nil if the upstream did not start, and why a list is missing.
 func (t *trials) ask(ctx context.Context, tr *ops.Trial, key string) (*Client, error) {
 	began := time.Now()
 	client, err := t.greet(ctx, tr.Upstream, key)
@@ -213,7 +211,7 @@ func (t *trials) greet(ctx context.Context, name, key string) (*Client, error) {
 	return newClient(ctx, c)
 }
 
-// introduced notes what the answer to initialize says.
+// introduced records the answer to initialize.
 func introduced(tr *ops.Trial, hello json.RawMessage) {
 	var said struct {
 		ProtocolVersion string
@@ -226,7 +224,7 @@ func introduced(tr *ops.Trial, hello json.RawMessage) {
 	tr.Version, tr.Server = said.ProtocolVersion, strings.TrimSpace(said.ServerInfo.Name+" "+said.ServerInfo.Version)
 }
 
-// askLists asks for all that the server says it offers.
+// askLists asks for all lists that the server declares.
 func (t *trials) askLists(ctx context.Context, tr *ops.Trial, c *Client) error {
 	ctx, cancel := context.WithTimeout(ctx, t.listTime)
 	defer cancel()
@@ -253,9 +251,8 @@ func (t *trials) askLists(ctx context.Context, tr *ops.Trial, c *Client) error {
 	return first
 }
 
-// learn finds out whether a server that was stopped, and speaks the legacy era, speaks the
-// modern one, too: a process is started once more for that, since many are of the era of what
-// they hear first.
+// learn finds out whether a legacy server speaks the modern era, too. A process is started once more for that:
+// many take the era of their first message.
 func (t *trials) learn(ctx context.Context, tr *ops.Trial) {
 	if slices.Contains(tr.Speaks, string(mcp.Modern)) || tr.Transport == "link" {
 		return
@@ -271,7 +268,7 @@ func (t *trials) learn(ctx context.Context, tr *ops.Trial) {
 // learnTime is how long an answer about the modern era may take, besides the start.
 const learnTime = 3 * time.Second
 
-// A listError is a list that was not given.
+// A listError is why a list is missing.
 type listError struct {
 	method string
 	err    error
@@ -294,7 +291,7 @@ func listsOf(tr *ops.Trial) []listed {
 	}
 }
 
-// failed notes why a trial did not come to its end.
+// failed records why a trial failed.
 func failed(tr *ops.Trial, err error) {
 	tr.Failed, tr.Cause = err.Error(), "" // of an error response there is no cause
 	end, lost := errors.AsType[*jsonrpc.ClosedError](err)
@@ -315,7 +312,7 @@ func failed(tr *ops.Trial, err error) {
 	}
 }
 
-// look takes from the status what it says of the server of a trial.
+// look copies what the status says of the server of a trial.
 func (t *trials) look(tr *ops.Trial) {
 	for _, s := range t.host.host.Status() {
 		if s.Upstream != tr.Upstream {
@@ -338,7 +335,7 @@ func (t *trials) look(tr *ops.Trial) {
 	}
 }
 
-// stopped waits until the process of a trial is gone, and notes how long that took.
+// stopped waits until the process of a trial has exited, and records how long that took.
 func (t *trials) stopped(tr *ops.Trial, key string) {
 	if tr.Transport != "stdio" {
 		return
@@ -371,21 +368,20 @@ var hints = map[process.Fault]string{
 
 const fixCommand = "mend command (see mcp-proxy check), and install what it names"
 
-// Try starts the upstreams of cfg once, as for a client that asks for their lists and leaves,
-// and calls tell with what came of each, from several goroutines. Those of them that the proxy
-// does not have fail. It returns when all have answered or ctx is done; Shutdown waits for the
-// servers. One that is behind a link has its name alone.
+// Try starts upstreams once, as for a client that asks for their lists and leaves, and calls tell with each
+// result, from several goroutines. Upstreams that the proxy does not have fail. It returns when all have answered
+// or ctx is done; Shutdown waits for the servers. Of an upstream behind a link the name is enough.
 func (p *Proxy) Try(ctx context.Context, upstreams []config.Upstream, tell func(*ops.Trial)) {
 	p.start()
 	newTrials(p.config.Load(), p.host, p.dial).now(ctx, upstreams, tell)
 }
 
-// Try is what [Proxy.Try] is.
+// Try does what [Proxy.Try] does.
 func (h *Host) Try(ctx context.Context, upstreams []config.Upstream, tell func(*ops.Trial)) {
 	newTrials(&config.Config{}, h.half, h.half.open).now(ctx, upstreams, tell)
 }
 
-// now tries upstreams of what runs.
+// now tries upstreams of a running proxy or host.
 func (t *trials) now(ctx context.Context, upstreams []config.Upstream, tell func(*ops.Trial)) {
 	var wg sync.WaitGroup
 	for _, u := range upstreams {

@@ -2,15 +2,14 @@ package observe
 
 import "time"
 
-// Calls are what is in flight at one time.
+// Calls are the calls in flight.
 type Calls struct {
 	Now     time.Time  `json:"now"`
 	Calls   []OpenCall `json:"calls"`   // the oldest first
 	LeftOut int        `json:"leftOut"` // younger ones that are not told of
 }
 
-// An OpenCall is a request of a client that is not answered, or what a host knows of one: there
-// nobody knows the client.
+// An OpenCall is an unanswered request of a client. A host does not know the client.
 type OpenCall struct {
 	Session   string    `json:"session"`            // as in the log
 	Client    string    `json:"client,omitzero"`    // what the client calls itself; "" if it has not said
@@ -25,7 +24,7 @@ type OpenCall struct {
 	Detail    string    `json:"detail,omitzero"`    // about what it waits for, in few words; "" for nothing
 }
 
-// A Wait is one of few words for what a call waits for.
+// A Wait is what a call waits for, in one word.
 type Wait string
 
 // Waits.

@@ -9,7 +9,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
 
-// An End is how something has ended.
+// An End is how something ended.
 type End struct {
 	At      time.Time // zero if nobody has looked at the clock
 	Took    time.Duration
@@ -19,7 +19,7 @@ type End struct {
 	Event   string // as in the error that the client got, and in the log; "" for none
 }
 
-// An Outcome is one of few words for how something has ended.
+// An Outcome is how something ended, in one word.
 type Outcome string
 
 // Outcomes.
@@ -34,10 +34,10 @@ const (
 	InvalidResponse Outcome = "invalid_response" // the answer could not be used
 )
 
-// Outcomes are all there are.
+// Outcomes are all outcomes.
 var Outcomes = [...]Outcome{OK, Failed, ToolFailed, Cancelled, Closed, Timeout, Overloaded, InvalidResponse}
 
-// outcomes are those of the errors that the proxy and hosts make, by their reasons.
+// outcomes are the outcomes of our own errors, by reason.
 var outcomes = map[string]Outcome{
 	jsonrpc.ReasonClosed:          Closed,
 	jsonrpc.ReasonTimeout:         Timeout,
@@ -46,15 +46,13 @@ var outcomes = map[string]Outcome{
 	jsonrpc.ReasonScope:           Failed,
 }
 
-// IsOurs reports whether a reason is one of those that the proxy and hosts give. The data of
-// another error is a server's own, and may say anything.
+// IsOurs reports whether a reason is one of ours. The data of other errors is a server's own, and may hold anything.
 func IsOurs(reason string) bool { return outcomes[reason] != "" }
 
-// Other is what stands for all that has no word of its own, in the semantic conventions for
-// MCP.
+// Other is the catch-all value of the semantic conventions for MCP.
 const Other = "_OTHER"
 
-// MethodOf is the method of a [Call] or [Request] in their words.
+// MethodOf is the method of a [Call] or [Request] in these conventions.
 func MethodOf(method string) string {
 	if method == "other" {
 		return Other
@@ -62,9 +60,8 @@ func MethodOf(method string) string {
 	return method
 }
 
-// CallError is the error.type of a call of a client, by these conventions: "" where nothing
-// went wrong, what label makes of the code of a JSON-RPC error, tool_error for a tool whose
-// result says that it failed, and where there is no code the outcome.
+// CallError is the error.type of a client's call in these conventions: "" for success, the label of a JSON-RPC code,
+// tool_error for a tool that reports a failure, else the outcome.
 func (e End) CallError(label func(code int) string) string {
 	if e.Code != 0 {
 		return label(e.Code)
@@ -72,8 +69,8 @@ func (e End) CallError(label func(code int) string) string {
 	return e.Outcome.word()
 }
 
-// RequestError is that of a request to an upstream. If that has not answered, the error is
-// ours, and its code says nothing.
+// RequestError is the error.type of a request to an upstream. If the upstream has not answered, the error is ours, and
+// its code says nothing.
 func (e End) RequestError(label func(code int) string) string {
 	if e.Outcome == Failed {
 		return e.CallError(label)
@@ -81,7 +78,7 @@ func (e End) RequestError(label func(code int) string) string {
 	return e.Outcome.word()
 }
 
-// SessionError is that of a session, and of a server: the class of the cause of its end.
+// SessionError is the error.type of a session or a server: the class of its cause.
 func (e End) SessionError() string {
 	if e.Outcome == OK {
 		return ""
@@ -89,7 +86,7 @@ func (e End) SessionError() string {
 	return cmp.Or(e.Cause, e.Outcome.word())
 }
 
-// word is an outcome as an error.type.
+// word returns an outcome as an error.type.
 func (o Outcome) word() string {
 	switch o {
 	case OK:
@@ -100,14 +97,13 @@ func (o Outcome) word() string {
 	return string(o)
 }
 
-// EndOf is how a request that began then has ended just now; a nil answer is that of a
-// cancelled one.
+// EndOf returns the end of a request that began at that time and ends now. A nil answer means cancelled.
 func EndOf(began time.Time, answer *jsonrpc.Message) End {
 	now := time.Now()
 	return EndAt(now, now.Sub(began), answer)
 }
 
-// EndAt is EndOf of a request that has ended then, and took so long.
+// EndAt is EndOf for a request that ended at that time, after took.
 func EndAt(at time.Time, took time.Duration, answer *jsonrpc.Message) End {
 	end := End{At: at, Took: took, Outcome: OK}
 	switch {
@@ -141,10 +137,9 @@ func (e *End) failed(with json.RawMessage) {
 	}
 }
 
-// SaysFailed reports whether a result has the member isError, and that is true: results of
-// tools alone have it. Nearly all are told apart by a search for these letters, since inside
-// of a string the quotes would be escaped; only a result that has them, and true after
-// them, is read.
+// SaysFailed reports whether a result has isError: true, as only results of tools have. Most results are decided by a
+// search for these letters: inside a string the quotes would be escaped. A result is parsed only if they are found with
+// true behind them.
 func SaysFailed(result json.RawMessage) bool {
 	for rest := []byte(result); ; {
 		at := bytes.Index(rest, endOfKey)
@@ -161,5 +156,5 @@ func SaysFailed(result json.RawMessage) bool {
 	return err == nil && string(value) == "true"
 }
 
-// The key is searched for from its only capital on: quotes are everywhere, capitals are not.
+// The search begins at the only capital of the key: quotes are everywhere, capitals are not.
 var startOfKey, endOfKey = []byte(`"is`), []byte(`Error"`)

@@ -7,8 +7,8 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
 
-// An Event is an end that nobody wanted: of a server, of requests to one, or of a link. Its
-// id is in the errors that it has caused, and in its one line of the log.
+// An Event is an unexpected end: of a server, of requests to one, or of a link. Its id is in the errors that it caused,
+// and in its line of the log.
 type Event struct {
 	EventLine
 	Era   string `json:"era,omitzero"`   // of the streams to the server
@@ -46,7 +46,7 @@ type Event struct {
 	Trimmed bool `json:"trimmed,omitzero"`
 }
 
-// An EventLine is what a list says of an event.
+// An EventLine is an event in a list.
 type EventLine struct {
 	ID       string    `json:"id"`
 	Time     time.Time `json:"time"` // when it was seen
@@ -61,7 +61,7 @@ type EventLine struct {
 	Errors   int       `json:"errors"`            // calls of clients that were answered with it, also later ones
 }
 
-// An EventKind is one of few words for what has ended.
+// An EventKind is what ended, in one word.
 type EventKind string
 
 // Kinds of events.
@@ -94,7 +94,7 @@ type Told struct {
 	Errors    int    `json:"errors"` // calls that were answered with it
 }
 
-// Events are a list of them.
+// Events are a list of events.
 type Events struct {
 	Now       time.Time   `json:"now"`
 	Events    []EventLine `json:"events"`    // the newest first
@@ -102,8 +102,7 @@ type Events struct {
 	Forgotten int         `json:"forgotten"` // that are not kept any more
 }
 
-// EventOf returns what is known of an event by the end that it is of an upstream. Its What
-// is what errors say.
+// EventOf returns the event of the end of an upstream. Its What is the sentence of the errors.
 func EventOf(kind EventKind, upstream string, end *jsonrpc.ClosedError) Event {
 	e := Event{EventLine: EventLine{
 		ID: end.Event, Time: time.Now(), Kind: kind, Upstream: upstream,
@@ -115,8 +114,7 @@ func EventOf(kind EventKind, upstream string, end *jsonrpc.ClosedError) Event {
 	return e
 }
 
-// A Loss is a call that was answered with the error of an event. Strings are as in the
-// error, whoever has written that.
+// A Loss is a call that was answered with the error of an event. Texts are as in the error, whoever wrote it.
 type Loss struct {
 	Call
 	Event  string
@@ -127,8 +125,8 @@ type Loss struct {
 	Took   time.Duration // until it was lost; zero if that is not known
 }
 
-// LossOf reads an error that a call was answered with: of its Call there is the Upstream
-// alone. It reports false if the error is not that of an event.
+// LossOf parses the error that a call was answered with. Its Call has the Upstream only. It reports false if the error
+// belongs to no event.
 func LossOf(err json.RawMessage) (Loss, bool) {
 	said := jsonrpc.ReadErrorData(err)
 	if !IsOurs(said.Reason) || !jsonrpc.IsEvent(said.Event) {

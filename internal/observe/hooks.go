@@ -59,7 +59,7 @@ type Refusal struct {
 	Reason string // one of few words, fit for a label
 }
 
-// A Call is one request of a client, from its arrival until it is answered or given up.
+// A Call is one request of a client, from its arrival until it is answered or cancelled.
 type Call struct {
 	Session   string // as in the log
 	Client    string // what the client calls itself; "" if it has not said
@@ -69,24 +69,24 @@ type Call struct {
 	Method    string // "other" for one that MCP does not have
 	Upstream  string // that the call was passed to; "" for none or several
 
-	// Tool is what the upstream calls the tool that it was called for; "" for none. Of the
-	// only upstream there is, nobody looks tools up: then it is any name that a client said.
+	// Tool is the upstream's own name of the called tool; "" for none. With a sole upstream tools are not
+	// looked up: then it may be any name that a client made up.
 	Tool string
 
 	Prompt string // likewise, and what somebody completes an argument of
 
-	// Listed is that tool or prompt as the upstream lists it, as far as the session has seen
-	// its lists: then the name is one of as many as the upstream has. Else nil.
+	// Listed is the list entry of that tool or prompt, if the session has seen it: then the name is one of
+	// a bounded number. Else nil.
 	Listed *Listed
 
 	Trace string // the id of the trace that has recorded it; "" for none, and while it is open
 }
 
-// A Listed is a tool or prompt in a list of an upstream. Who counts calls may keep there what
-// it counts those of that one with, and need not look it up; others leave it alone.
+// A Listed is the entry of a tool or prompt in an upstream's list. Whoever counts calls may keep its counters there
+// instead of looking them up; nobody else uses it.
 type Listed = atomic.Value
 
-// A Request is one that an upstream was sent.
+// A Request is a request to an upstream.
 type Request struct {
 	Session  string // as in the log
 	Upstream string

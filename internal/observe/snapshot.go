@@ -2,7 +2,7 @@ package observe
 
 import "time"
 
-// A Snapshot is what a proxy or a host does at one time. Its JSON is what operators get.
+// A Snapshot is the current state of a proxy or a host. Its JSON is what operators get.
 type Snapshot struct {
 	Process   Process    `json:"process"`
 	Traffic   []Traffic  `json:"traffic"`   // by upstream: those that run here first, in name order
@@ -13,14 +13,14 @@ type Snapshot struct {
 	Rejected []Rejection `json:"rejected,omitempty"` // upstreams of a host that a proxy does not offer; a proxy's are with its links
 }
 
-// A Rejection is an upstream that a host announces and its proxy does not offer to clients.
+// A Rejection is an announced upstream that the proxy does not offer to clients.
 type Rejection struct {
 	Upstream string `json:"upstream"`
 	Why      string `json:"why"`
 	Event    string `json:"event"` // the same at both ends
 }
 
-// A Process is the program that answers.
+// A Process describes the running program.
 type Process struct {
 	Role     string    `json:"role"` // "proxy" or "host"
 	Version  string    `json:"version"`
@@ -34,8 +34,8 @@ type Process struct {
 	MaxSessions int `json:"maxSessions,omitzero"` // limits.sessions of a proxy
 }
 
-// Traffic is what passes between all clients and one upstream, here or at a host elsewhere.
-// What is told of the last minute is zero if nobody counts it.
+// Traffic is between all clients and one upstream, here or at a host elsewhere. Figures of the last minute are zero if
+// nothing is counted.
 type Traffic struct {
 	Upstream    string  `json:"upstream"`
 	Link        string  `json:"link,omitzero"`     // to its host; "" for one that runs here
@@ -52,8 +52,8 @@ type Traffic struct {
 	P99         float64 `json:"p99Ms"`             // likewise 99 of 100
 }
 
-// A Failure is how the last of an upstream's servers ended, or did not start. Where those of
-// several clients fail, it is of the one that failed most often in a row.
+// A Failure is the last failed end or start of an upstream's servers. With several clients it is that of the server
+// that failed most often in a row.
 type Failure struct {
 	Cause  string    `json:"cause"`
 	Says   string    `json:"says"`          // the same in words that follow the upstream's name
@@ -62,8 +62,7 @@ type Failure struct {
 	Next   time.Time `json:"next,omitzero"` // no start before; zero for any time
 }
 
-// An Upstream is a server that runs here: a process or a remote session that one client has
-// of an upstream, or that all clients share.
+// An Upstream is a server that runs here: a process or a remote session, of one client or shared by all.
 type Upstream struct {
 	Name     string   `json:"name"`
 	Session  string   `json:"session"`         // whose it is, as in the log
@@ -80,7 +79,7 @@ type Upstream struct {
 	Stderr       []string  `json:"stderr,omitzero"` // its last lines
 }
 
-// A Session is that of one client, or of all requests of one principal.
+// A Session is the session of one client, or of all requests of one principal.
 type Session struct {
 	ID        string    `json:"id"`                 // as in the log
 	Client    string    `json:"client,omitzero"`    // what the client calls itself; "" if it has not said
@@ -107,7 +106,7 @@ type Link struct {
 	Rejected []Rejection `json:"rejected,omitempty"` // others that its host has announced
 }
 
-// Health is what a healthcheck prints.
+// Health is the output of healthcheck.
 type Health struct {
 	OK   bool     `json:"ok"`   // the process is ready, or runs if that was the question
 	Says []string `json:"says"` // the lines of its answer

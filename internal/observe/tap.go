@@ -32,8 +32,8 @@ type Point struct {
 	Away bool
 }
 
-// A Passed is a message that has passed, as a tap shows it: one line of JSON. A client's
-// request passes twice: from the client, and to the upstream that answers it.
+// A Passed is a message as a tap shows it: one line of JSON. A client's request passes twice: from the client, and to
+// the upstream that answers it.
 type Passed struct {
 	Time time.Time `json:"time"`
 	Side Side      `json:"side"`
@@ -52,12 +52,12 @@ type Passed struct {
 	TookMs float64         `json:"tookMs,omitzero"` // of a response: since its request passed
 	Error  *PassedError    `json:"error,omitempty"` // of a response that is no success
 
-	// Of is the id of the request on this side that the message belongs to, as far as is
-	// known. It is there only with Message.
+	// Of is the id of the request on this side that the message belongs to, if known. It is there only with
+	// Message.
 	Of json.RawMessage `json:"of,omitempty"`
 
-	// Message is the message itself, in a recording as it was, else without what looks like
-	// a secret. It is there only if it was asked for.
+	// Message is the message itself, if requested: unchanged in a recording, else without what looks like a
+	// secret.
 	Message json.RawMessage `json:"message,omitempty"`
 }
 
@@ -83,21 +83,20 @@ const (
 	KindNotification Kind = "notification"
 )
 
-// A PassedError is what a tap shows of an error.
+// A PassedError is an error as a tap shows it.
 type PassedError struct {
 	Code   int    `json:"code,omitzero"`   // of JSON-RPC; absent for the result of a tool that says isError
 	Reason string `json:"reason,omitzero"` // tool_error for that; else of an error that the proxy has made, as in its data
 	Event  string `json:"event,omitzero"`  // likewise
 }
 
-// LeftOut stands among the lines of a tap where others are missing, because of its rate, or
-// because it was not read fast enough.
+// LeftOut takes the place of lines that were dropped, because of the rate or a slow reader.
 type LeftOut struct {
 	LeftOut int `json:"leftOut"` // lines
 }
 
-// A Recording is the first line of one. After it comes a line for each message, and the last
-// one is a RecordingEnd. Without that the recording is not whole.
+// A Recording is the first line of a recording. Then comes a line for each message, and last a RecordingEnd. Without
+// that the recording is incomplete.
 type Recording struct {
 	Recording int       `json:"recording"` // the version of the form: 1
 	Version   string    `json:"version"`   // of mcp-proxy

@@ -2,27 +2,25 @@ package observe
 
 import "github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 
-// A Trace follows one call of a client on its way. Its methods may be called by several
-// goroutines.
+// A Trace follows one call of a client. Several goroutines may call its methods.
 type Trace interface {
 	// ID is that of the trace, in hex.
 	ID() string
 
-	// Request begins a request to an upstream for the call: a part of the trace, to be ended
-	// before the call or with it. The target is the tool or prompt that it is for, if its
-	// upstream lists that; else "".
+	// Request begins a request to an upstream for the call, a part of the trace that ends before the call
+	// or with it. The target is its tool or prompt if the upstream lists that; else "".
 	Request(q Request, target string) RequestTrace
 
-	// End ends the call, and what is open of its requests.
+	// End ends the call, and its open requests.
 	End(Call, End)
 }
 
-// A RequestTrace follows one request to an upstream, from when it is made: it may wait
-// for its server before it is sent.
+// A RequestTrace follows one request to an upstream from its creation: the request may wait for its server before it
+// is sent.
 type RequestTrace interface {
 	ID() string // as that of a Trace
 
-	// Context is what the upstream is told of the trace.
+	// Context is the trace context for the upstream.
 	Context() TraceContext
 
 	Sent() // now
@@ -32,7 +30,7 @@ type RequestTrace interface {
 // A TraceContext is what a message says about the trace that it is part of.
 type TraceContext = jsonrpc.TraceContext
 
-// An Arrival is what is known of a call that begins, besides the call itself.
+// An Arrival is what is known of a call that begins, besides the Call.
 type Arrival struct {
 	ID        string       // the client's own, as text; "" in the session of a principal, which has clients with the same ids
 	Transport string       // as of its Session

@@ -11,15 +11,14 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
 
-// A Diagnosis is what there is to say of a configuration and its servers, once each was
-// started.
+// A Diagnosis is the result of starting each server of a configuration once.
 type Diagnosis struct {
 	File      string    `json:"file"` // of the configuration; "" for none
 	Upstreams []Trial   `json:"upstreams"`
 	Findings  []Finding `json:"findings"` // errors first
 }
 
-// A Finding is something that is wrong, or suspicious.
+// A Finding is something wrong or suspicious.
 type Finding struct {
 	Level    string `json:"level"`             // error: must be mended; warning: should be; note
 	Code     string `json:"code"`              // which of them it is, in few words that stay
@@ -35,7 +34,7 @@ const (
 	LevelNote    = "note"
 )
 
-// Ill reports whether something must be mended.
+// Ill reports whether there is an error.
 func (d *Diagnosis) Ill() bool {
 	return slices.ContainsFunc(d.Findings, func(f Finding) bool { return f.Level == LevelError })
 }
@@ -70,7 +69,7 @@ func (d *Diagnosis) found(level, code, upstream, do, what string, args ...any) {
 	d.Findings = append(d.Findings, Finding{level, code, upstream, fmt.Sprintf(what, args...), do})
 }
 
-// explains reports whether one of the problems is about an upstream: that is why it did not start, then.
+// explains reports whether one of the problems is why an upstream did not start.
 func explains(problems config.Problems, cfg *config.Config, upstream string) bool {
 	for _, u := range cfg.Upstreams {
 		about := func(p config.Problem) bool {
@@ -101,7 +100,7 @@ func (d *Diagnosis) started(cfg *config.Config, t *Trial, problems config.Proble
 	}
 }
 
-// took finds upstreams that take long.
+// took finds slow upstreams.
 func (d *Diagnosis) took(cfg *config.Config, t *Trial) {
 	shared := slices.ContainsFunc(cfg.Upstreams, func(u config.Upstream) bool { return u.Name == t.Upstream && t.Link == "" && u.Shared })
 	const install = "install it once rather than on each start (npx, uvx), or start it once for all with session: shared"
@@ -133,7 +132,7 @@ func millis(d time.Duration) float64 { return float64(d) / float64(time.Millisec
 
 func seconds(ms float64) string { return fmt.Sprintf("%.1f s", ms/1000) }
 
-// spoke finds faults of how an upstream speaks.
+// spoke finds violations of the protocol.
 func (d *Diagnosis) spoke(t *Trial) {
 	if t.Unusable > 0 {
 		d.found(LevelWarning, "stdout", t.Upstream, "make it log to stderr: only messages belong on stdout, and other clients give up there",
@@ -147,7 +146,7 @@ func (d *Diagnosis) spoke(t *Trial) {
 	}
 }
 
-// listed finds faults of what an upstream lists.
+// listed finds mistakes in lists.
 func (d *Diagnosis) listed(t *Trial) {
 	if !t.OK() {
 		return
@@ -169,7 +168,7 @@ func (d *Diagnosis) listed(t *Trial) {
 	}
 }
 
-// commands finds command lines that do not work with a pipe.
+// commands finds command lines that do not work with pipes.
 func (d *Diagnosis) commands(cfg *config.Config) {
 	for _, u := range cfg.Upstreams {
 		has := func(flags ...string) bool {
@@ -192,7 +191,7 @@ func (d *Diagnosis) commands(cfg *config.Config) {
 	}
 }
 
-// access finds doors that stand open.
+// access finds missing access control.
 func (d *Diagnosis) access(cfg *config.Config) {
 	for _, address := range cfg.Open() {
 		d.found(LevelWarning, "no-token", "", "set tokenFile, auth or tls.clientCA, or listen on 127.0.0.1", "listens on %s, where others can reach it, and asks nobody for a token: whoever comes may call every tool", address)

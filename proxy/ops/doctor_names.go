@@ -12,7 +12,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 )
 
-// A listedTool is what matters of a tool in a list.
+// A listedTool is the relevant part of a tool in a list.
 type listedTool struct {
 	Name        string
 	InputSchema json.RawMessage
@@ -28,7 +28,7 @@ func readTools(elements []json.RawMessage) (all []listedTool) {
 	return all
 }
 
-// What the clients and models of today can take.
+// Limits of the clients and models of today.
 const (
 	longName  = 64  // bytes of a name, for models
 	specName  = 128 // and for the specification (2025-11-25 server/tools, "Tool Names")
@@ -44,7 +44,7 @@ var (
 // An exposedTool is a tool under the name that clients see.
 type exposedTool struct{ upstream, own, name string }
 
-// names finds faults of the names that clients see, and of how many there are.
+// names finds problems with the names that clients see, and with their number.
 func (d *Diagnosis) names(cfg *config.Config) {
 	all, size := d.exposed(cfg)
 	byName := make(map[string][]exposedTool)
@@ -66,7 +66,7 @@ func (d *Diagnosis) names(cfg *config.Config) {
 	d.uris()
 }
 
-// exposed returns the tools that clients see, and how many bytes they are.
+// exposed returns the tools that clients see, and their size in bytes.
 func (d *Diagnosis) exposed(cfg *config.Config) (all []exposedTool, size int) {
 	naming := catalog.Naming(strings.TrimPrefix(cfg.Prefix, "auto"))
 	several := len(cfg.Upstreams)+len(cfg.Links) > 1 || len(d.Upstreams) > 1
@@ -90,7 +90,7 @@ func (d *Diagnosis) exposed(cfg *config.Config) (all []exposedTool, size int) {
 	return all, size
 }
 
-// name finds faults of one name.
+// name finds problems with one name.
 func (d *Diagnosis) name(t exposedTool) {
 	own := func(do string) string { return do + ", or hide it with tools.deny" }
 	switch {
@@ -107,7 +107,7 @@ func (d *Diagnosis) name(t exposedTool) {
 	}
 }
 
-// collision finds fault with tools of one name, or of names that differ in case alone.
+// collision finds tools with the same name, or with names that differ in case only.
 func (d *Diagnosis) collision(same []exposedTool) {
 	if len(same) < 2 {
 		return
@@ -124,7 +124,7 @@ func (d *Diagnosis) collision(same []exposedTool) {
 	d.found(LevelNote, "collision", "", "give one of the upstreams a prefix if models mix them up", "the names of tools differ in case alone: %s", all)
 }
 
-// uris finds resources that two upstreams list: the first one is read.
+// uris finds resources that two upstreams list: only the first is read.
 func (d *Diagnosis) uris() {
 	first := make(map[string]string)
 	clashes := make(map[string]int)
@@ -147,7 +147,7 @@ func (d *Diagnosis) uris() {
 	}
 }
 
-// quoted is the name of a tool, as far as a line has room for it.
+// quoted quotes the name of a tool, cut to fit a line.
 func quoted(name string) string {
 	if len(name) > longName+16 {
 		name = strings.ToValidUTF8(name[:longName], "") + "…"

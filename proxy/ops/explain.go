@@ -69,7 +69,7 @@ type Ruling struct {
 	Needs  []string `json:"needs,omitempty"`
 }
 
-// Servers are those of an upstream that do the same.
+// Servers counts the servers of an upstream in one state.
 type Servers struct {
 	Era    string   `json:"era"`             // of the streams to them
 	Speaks []string `json:"speaks,omitzero"` // the eras of the upstream, as far as is known
@@ -77,14 +77,14 @@ type Servers struct {
 	Count  int      `json:"count"`
 }
 
-// Allowed reports whether a call would be passed on.
+// Allowed reports whether a call would be forwarded.
 func (e *Explanation) Allowed() bool { return e.Answer == AnswerAllowed }
 
 func (e *Explanation) note(format string, args ...any) {
 	e.Notes = append(e.Notes, fmt.Sprintf(format, args...))
 }
 
-// An Explainer has what an [Explanation] is made from.
+// An Explainer holds what an [Explanation] is made from.
 type Explainer struct {
 	Config   *config.Config
 	Policies *policy.Policies // nil on a host
@@ -151,8 +151,7 @@ func ExplainHost(name, as string, now observe.Snapshot, called func(name string)
 	return e, nil
 }
 
-// kind tells a URI from a name. Whether a name is that of a tool or of a prompt is for the lists of
-// upstreams to say.
+// kind tells a URI from a name. Whether a name is a tool or a prompt is decided by the lists of upstreams.
 func (e *Explanation) kind() policy.Kind {
 	e.Kind = "tool"
 	if !isURI.MatchString(e.Name) {
@@ -165,7 +164,7 @@ func (e *Explanation) kind() policy.Kind {
 	return policy.Resource
 }
 
-// clientOf reads who asks: anonymous, operator, token:NAME, user:NAME, certificate:NAME@AUTHORITY or
+// clientOf parses who asks: anonymous, operator, token:NAME, user:NAME, certificate:NAME@AUTHORITY or
 // jwt:SUBJECT@ISSUER; nil for "".
 func (e *Explanation) clientOf(cfg *config.Config, as string) (*identity.Identity, error) {
 	kind, name, _ := strings.Cut(as, ":")
@@ -218,8 +217,7 @@ func checkIssuer(cfg *config.Config, name string) error {
 	return fmt.Errorf("%q is no issuer of auth.jwt%s", name, config.DidYouMean(name, known))
 }
 
-// upstreamOr says of a name that leads nowhere how the upstream of that name does, else which
-// one, or which of the names that are listed, may have been meant.
+// upstreamOr explains a name that leads nowhere: as the name of an upstream, or with a suggestion.
 func (e *Explanation) upstreamOr(all []observe.Traffic, names []string) {
 	var upstreams []string
 	for _, t := range all {
@@ -244,14 +242,14 @@ func (e *Explanation) upstreamOr(all []observe.Traffic, names []string) {
 	}
 }
 
-// suggest says what may have been meant; "" is nothing.
+// suggest appends a suggestion, unless it is "".
 func (e *Explanation) suggest(near string) {
 	if near != "" {
 		e.Why += "; did you mean " + near + "?"
 	}
 }
 
-// behind says which link leads to the upstream, and whether that is up.
+// behind sets the link to the upstream, and notes whether it is lost.
 func (e *Explanation) behind(links []observe.Link) {
 	for _, l := range links {
 		if !slices.Contains(l.Upstreams, e.Upstream) {
@@ -263,7 +261,7 @@ func (e *Explanation) behind(links []observe.Link) {
 	}
 }
 
-// listOf is the list in which what a policy decides about stands.
+// listOf returns the list that has the kind of a policy.
 func listOf(k policy.Kind) catalog.Kind {
 	switch k {
 	case policy.Tool:
@@ -274,7 +272,7 @@ func listOf(k policy.Kind) catalog.Kind {
 	return catalog.Resources
 }
 
-// follow takes over where the name leads.
+// follow records where the name leads.
 func (e *Explanation) follow(l catalog.Resolution, kind policy.Kind) {
 	e.Upstream, e.Original, e.Exposed, e.Matched = l.Upstream, l.Original, l.Exposed, e.Name
 	if !kind.IsResource() && l.Upstream != "" {
@@ -306,7 +304,7 @@ func (e *Explanation) follow(l catalog.Resolution, kind policy.Kind) {
 	}
 }
 
-// nowhere says why a name leads to no upstream.
+// nowhere explains why a name leads to no upstream.
 func (e *Explanation) nowhere(l catalog.Resolution) {
 	why := "no upstream is known to have it: a name is <prefix>__<name>"
 	if l.By == catalog.BySeveral {
@@ -322,7 +320,7 @@ func (e *Explanation) unknown(why string) {
 	e.Answer, e.Why, e.Rules = AnswerUnknown, why, nil
 }
 
-// serversIn counts the servers of the upstream, by what they do, and says how one failed.
+// serversIn counts the servers of the upstream by state, and adds its last failure.
 func (e *Explanation) serversIn(now *observe.Snapshot) {
 	for _, t := range now.Traffic {
 		if t.Upstream == e.Upstream {
@@ -358,7 +356,7 @@ func (e *Explanation) decide(cfg *config.Config, policies *policy.Policies, who 
 	}
 }
 
-// decideForAll answers with what each policy says: nobody has said who asks.
+// decideForAll answers with the ruling of each policy, for a question without a client.
 func (e *Explanation) decideForAll(cfg *config.Config, policies *policy.Policies, kind policy.Kind) {
 	for i, g := range policies.Grants() {
 		d := g.Decide(kind, e.Matched)
@@ -382,7 +380,7 @@ func answerOf(d policy.Decision) string {
 	return AnswerAllowed
 }
 
-// whoText is whom a policy is about.
+// whoText names the clients that a policy is about.
 func whoText(w config.Who) string {
 	var parts []string
 	for _, p := range []struct{ what, name string }{
@@ -406,7 +404,7 @@ func whoText(w config.Who) string {
 	return strings.Join(parts, ", ")
 }
 
-// hidden makes the answer that nobody may.
+// hidden sets the answer for what no client may use.
 func (e *Explanation) hidden(why string) {
 	e.Answer, e.Why, e.Rules = AnswerDenied, why, nil
 }
@@ -418,7 +416,7 @@ func fileOf(file string) string {
 	return file
 }
 
-// because fills in which rule has decided, and what of it.
+// because sets the deciding rule, and why it decided so.
 func (e *Explanation) because(g *policy.Grant, file string) {
 	if g == nil {
 		e.Why = fmt.Sprintf("%s has no policies: all is allowed", fileOf(file))

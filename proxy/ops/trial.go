@@ -7,7 +7,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
 
-// A Trial is what came of starting one upstream, asking it for its lists, and stopping it.
+// A Trial is the result of starting one upstream, asking it for its lists, and stopping it.
 type Trial struct {
 	Upstream  string `json:"upstream"`
 	Link      string `json:"link,omitzero"` // that leads to its host; "" for one that was started here
@@ -40,7 +40,7 @@ type Trial struct {
 	Lists     map[string][]json.RawMessage `json:"-"` // by member of the result
 }
 
-// A ListSize is how long a list is.
+// A ListSize is the length of a list.
 type ListSize struct {
 	Count int `json:"count"`
 	Bytes int `json:"bytes"`
@@ -49,7 +49,7 @@ type ListSize struct {
 // OK reports whether the upstream started and gave its lists.
 func (t *Trial) OK() bool { return t.Failed == "" }
 
-// Advice is what to do about an upstream that failed, in one sentence.
+// Advice says in one sentence what to do about an upstream that failed.
 func (t *Trial) Advice() string {
 	if t.Hint != "" {
 		return t.Hint
@@ -76,7 +76,7 @@ const (
 	tooLate        = "run its command by hand once: it may wait for an answer or download itself; else raise startTimeout"
 )
 
-// causeAdvice are for what one cause says by itself.
+// causeAdvice is advice for causes that need no more context.
 var causeAdvice = map[string]string{
 	jsonrpc.CauseLogin:         "run the command that it names, once",
 	jsonrpc.CauseStartTimeout:  tooLate,
