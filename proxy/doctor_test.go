@@ -178,9 +178,9 @@ func TestRemedy(t *testing.T) {
 		upstream config.Upstream
 		want     string
 	}{
-		{config.Upstream{Process: config.Process{Command: "/there/is/none"}}, "mend command"},
+		{config.Upstream{Process: config.Process{Command: "/there/is/none"}}, "fix command"},
 		{config.Upstream{Process: config.Process{Command: text}}, "what runs it"},
-		{config.Upstream{Process: config.Process{Command: "sh", Cwd: "/there/is/none"}}, "mend cwd"},
+		{config.Upstream{Process: config.Process{Command: "sh", Cwd: "/there/is/none"}}, "fix cwd"},
 		{config.Upstream{Process: config.Process{Command: "sh", Args: []string{"-c", "echo command not found, no such working directory >&2; exit 3"}}}, "run its command by hand and see"},
 		{config.Upstream{Process: config.Process{Command: "sh", Args: []string{"-c", "sleep 60"}}, StartTimeout: 50 * time.Millisecond}, "raise startTimeout"},
 		{config.Upstream{Remote: config.Remote{URL: "http://" + closed.Addr().String() + "/mcp"}}, "host and port"},

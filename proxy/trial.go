@@ -362,11 +362,11 @@ var hints = map[process.Fault]string{
 	process.NoCommand:    fixCommand,
 	process.NotPermitted: fixCommand,
 	process.NotProgram:   "put what runs it in command (sh, python3), and the file in args",
-	process.NoDir:        "mend cwd",
+	process.NoDir:        "fix cwd",
 	process.NotOnPath:    "write its name with ./ before it",
 }
 
-const fixCommand = "mend command (see mcp-proxy check), and install what it names"
+const fixCommand = "fix command (see mcp-proxy check), and install what it names"
 
 // Try starts upstreams once, as for a client that asks for their lists and leaves, and calls tell with each
 // result, from several goroutines. Upstreams that the proxy does not have fail. It returns when all have answered

@@ -19,7 +19,7 @@ func newDoctor() *cobra.Command {
 		Short: "Start each server once, and say what is wrong or suspicious",
 		Long: "Starts each server of a configuration, two at a time, or one command, or connects to one URL; asks for its\n" +
 			"lists, and stops it. One that takes long is started once more, alone. It prints how long that took, how much there is, and what is wrong or suspicious, with what to do\n" +
-			"about it. The exit code is 1 if something must be mended.",
+			"about it. The exit code is 1 if something must be fixed.",
 		Example: "  mcp-proxy doctor --config mcp-proxy.yaml\n" +
 			"  mcp-proxy doctor -- npx -y @modelcontextprotocol/server-everything",
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -20,7 +20,7 @@ type Diagnosis struct {
 
 // A Finding is something wrong or suspicious.
 type Finding struct {
-	Level    string `json:"level"`             // error: must be mended; warning: should be; note
+	Level    string `json:"level"`             // error: must be fixed; warning: should be; note
 	Code     string `json:"code"`              // which of them it is, in few words that stay
 	Upstream string `json:"upstream,omitzero"` // "" if it is about none, or several
 	What     string `json:"what"`              // in one sentence
@@ -44,7 +44,7 @@ func (d *Diagnosis) Ill() bool {
 func Judge(cfg *config.Config, trials []Trial, problems config.Problems) *Diagnosis {
 	d := &Diagnosis{File: cfg.File, Upstreams: trials, Findings: []Finding{}}
 	for _, p := range problems {
-		d.found(LevelError, "configuration", "", "mend it there; mcp-proxy check finds the same", "%v", p)
+		d.found(LevelError, "configuration", "", "fix it there; mcp-proxy check finds the same", "%v", p)
 	}
 	for i := range trials {
 		t := &trials[i]
