@@ -88,8 +88,8 @@ export async function hold(client, frames, { signal, name = "work", args = { ste
 /** What is said of an upstream, by the cause of its end. */
 const words = {
   "signal: killed": "was killed (signal: killed)",
-  "link lost": "is out of reach: link lost",
-  "connection refused": "is out of reach: connection refused",
+  "link lost": "is unreachable: link lost",
+  "connection refused": "is unreachable: connection refused",
   "connection lost": "broke off the connection (connection lost)",
 };
 

@@ -5,7 +5,7 @@
 const names = ["fs", "git", "com.example.platform.observability-and-incident-response", "search", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", "browser_automation_with_playwright", "crm"];
 const nameOf = (i) => (i < names.length ? names[i] : `${names[i % names.length]}-${i}`);
 const says = [
-  "did not start: exit status 127", "is out of reach: connection refused",
+  "did not start: exit status 127", "is unreachable: connection refused",
   "did not start: Error: Cannot find module '/usr/lib/node_modules/@modelcontextprotocol/server-that-has-a-very-long-name/dist/index.js' imported from /opt/app",
 ];
 const states = ["running", "idle", "crash loop", "starting", "running", "waiting", "failed"];
@@ -38,7 +38,7 @@ function answers(n) {
     status: { process: { role: "proxy", version: "v1.2.3-0.20261122123456-abcdefabcdef", pid: 1, began: ago(98765), draining: false }, traffic, upstreams, sessions, links },
     calls: { now: ago(0), calls, leftOut: 0 },
     events: { events, leftOut: 0, forgotten: 0 },
-    readyz: n === 17 ? "upstream git: is out of reach: connection refused\nlink the-host-behind-the-nat: link lost\nnot ready\n" : "ok\n",
+    readyz: n === 17 ? "upstream git: is unreachable: connection refused\nlink the-host-behind-the-nat: link lost\nnot ready\n" : "ok\n",
     "connect.json": {
       url: "", proof: ["token", "login", "certificate"].slice(0, n % 4), operators: n ? ["http://127.0.0.1:9090/"] : [],
       upstreams: all.map((u, i) => ({ name: u.name, state: u.far ? "elsewhere" : ["idle", "running", "failing", "starting", "away"][i % 5] })),

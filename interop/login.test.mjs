@@ -206,14 +206,14 @@ describe("serve", { concurrency: 2 }, () => {
   test("never opens a browser, and says who is to log in", async (t) => {
     const the = await rig(t);
     const { proxy, file, open } = await service(t, the, { oauth: {} });
-    await assert.rejects(open(), /login needed: mcp-proxy login docs/);
+    await assert.rejects(open(), /needs a login: mcp-proxy login docs/);
     assert.deepEqual(the.person.browsed, []);
     await the.person.run(["login", "docs", "--config", file]);
     const client = await until("a connection", () => open().catch(() => false));
     assert.equal(await echo(client), "h\u00e9");
     await the.issuer.revoke();
     the.server.retire();
-    await assert.rejects(echo(client), /login needed: mcp-proxy login docs/);
+    await assert.rejects(echo(client), /needs a login: mcp-proxy login docs/);
     await the.person.run(["login", "docs", "--config", file]);
     const again = await until("another", async () => echo(await open()).catch(() => false));
     assert.equal(again, "h\u00e9");
@@ -307,7 +307,7 @@ describe("a program", { concurrency: 2 }, () => {
   test("that is refused with a token just fetched says so, and does not go on asking", async (t) => {
     const { issuer, server, open } = await machine(t, await programs["with a secret"]());
     server.closed = true;
-    await assert.rejects(open(), /docs refuses our credentials/);
+    await assert.rejects(open(), /docs rejected our credentials/);
     assert.ok(issuer.asked["/token"] <= 3, `${issuer.asked["/token"]} fetches`);
   });
 

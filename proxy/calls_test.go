@@ -95,7 +95,7 @@ func TestCallThatWaitsForLogin(t *testing.T) {
 	}}, proxy.Options{AdminSocket: socket, Stdio: true, Patience: time.Hour, AskLogin: func(page proxy.LoginPrompt) { asked <- page.URL }})
 	client := openStdio(t, p)
 	client.initialize(0)
-	if c := callsAt(t, socket, proxy.ForLogin); c.Method != "initialize" || c.Upstream != "a" || c.Detail != "a person has to log in" {
+	if c := callsAt(t, socket, proxy.ForLogin); c.Method != "initialize" || c.Upstream != "a" || c.Detail != "a login is needed" {
 		t.Errorf("%+v", c)
 	}
 	resp, err := http.Get(<-asked)

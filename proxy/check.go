@@ -213,6 +213,6 @@ func (c *checker) tls(key, ca string, files config.TLS) {
 		return
 	}
 	if _, err := tls.LoadX509KeyPair(files.Cert, files.Key); err != nil {
-		c.found(key+".cert", fmt.Errorf("does not make a certificate with its key: %w", err))
+		c.found(key+".cert", fmt.Errorf("does not match its key: %w", err))
 	}
 }

@@ -191,7 +191,7 @@ const (
 	maxListBytes = 256 << 20
 )
 
-var errEndless = errors.New("the list does not end")
+var errEndless = errors.New("the list is endless")
 
 // List asks for all pages of a list, such as "tools/list", and returns its elements as they came.
 func (c *Client) List(ctx context.Context, method, member string) (all []json.RawMessage, err error) {

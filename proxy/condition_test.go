@@ -59,7 +59,7 @@ func TestEndedServersAreGone(t *testing.T) {
 		client.leave()
 	}
 	eventually(t, "end of the last session with a", func() bool { return servers("a") == 0 })
-	for name, says := range map[string]string{"a": "", "closed": "is out of reach: connection refused", "none": "did not start: command not found"} {
+	for name, says := range map[string]string{"a": "", "closed": "is unreachable: connection refused", "none": "did not start: command not found"} {
 		now := traffic(name)
 		if now.Failed.Says != says || (now.Failed.Event != "") != (says != "") || (now.State != "idle") != (says != "") {
 			t.Errorf("%s: %+v", name, now)

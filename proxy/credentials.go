@@ -204,7 +204,7 @@ func loginAt(cfg *config.Config, name string) (url string, auth config.UpstreamA
 	}
 	switch {
 	case auth.ClientCredentials != nil:
-		err = &LoginError{fmt.Sprintf("%s gets its tokens by client credentials: nobody logs in there", name)}
+		err = &LoginError{fmt.Sprintf("%s uses client credentials and needs no login", name)}
 	case url == "" && slices.Contains(names, name):
 		err = &LoginError{fmt.Sprintf("%s has no login: it is not a server at a URL", name)}
 	case url == "":

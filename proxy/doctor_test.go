@@ -179,9 +179,9 @@ func TestRemedy(t *testing.T) {
 		want     string
 	}{
 		{config.Upstream{Process: config.Process{Command: "/there/is/none"}}, "fix command"},
-		{config.Upstream{Process: config.Process{Command: text}}, "what runs it"},
+		{config.Upstream{Process: config.Process{Command: text}}, "the interpreter"},
 		{config.Upstream{Process: config.Process{Command: "sh", Cwd: "/there/is/none"}}, "fix cwd"},
-		{config.Upstream{Process: config.Process{Command: "sh", Args: []string{"-c", "echo command not found, no such working directory >&2; exit 3"}}}, "run its command by hand and see"},
+		{config.Upstream{Process: config.Process{Command: "sh", Args: []string{"-c", "echo command not found, no such working directory >&2; exit 3"}}}, "run its command by hand: it may lack"},
 		{config.Upstream{Process: config.Process{Command: "sh", Args: []string{"-c", "sleep 60"}}, StartTimeout: 50 * time.Millisecond}, "raise startTimeout"},
 		{config.Upstream{Remote: config.Remote{URL: "http://" + closed.Addr().String() + "/mcp"}}, "host and port"},
 		{config.Upstream{Remote: config.Remote{URL: missing.URL + "/mcp"}}, "most end in /mcp"},
@@ -213,7 +213,7 @@ func TestRemedy(t *testing.T) {
 		{Trial{Cause: jsonrpc.CauseConnectionReset, Transport: "http"}, "host and port"},
 		{Trial{Cause: jsonrpc.CauseStdoutClosed, Transport: "stdio"}, "by hand"},
 		{Trial{Cause: jsonrpc.CauseTimeout, Transport: "link"}, "startTimeout"},
-		{Trial{Cause: jsonrpc.CauseStartFailed, Transport: "link", Link: "far"}, "where its host runs"},
+		{Trial{Cause: jsonrpc.CauseStartFailed, Transport: "link", Link: "far"}, "on its host"},
 		{Trial{Cause: "HTTP 502", Transport: "http"}, "--log-level debug"},
 	} {
 		if got := row.trial.Advice(); !strings.Contains(got, row.want) {

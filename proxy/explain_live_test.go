@@ -70,10 +70,10 @@ func TestExplainOfARunningProxy(t *testing.T) {
 	client.hears(`"id":3`)
 
 	for _, c := range []struct{ name, query, answer, upstream, leads, listed, why string }{
-		{"a__greet", "", "allowed", "a", "begins with its prefix", "yes", "all policies say so"},
+		{"a__greet", "", "allowed", "a", "begins with its prefix", "yes", "all policies agree"},
 		{"p__greet", "", "allowed", "b", "begins with its prefix", "yes", ""},
-		{"b__greet", "", "allowed", "b", "clients call it p__greet", "yes", ""},
-		{"a__hang", "", "depends on the client", "a", "", "yes", "the first that is about a client counts"},
+		{"b__greet", "", "allowed", "b", "clients use p__greet", "yes", ""},
+		{"a__hang", "", "depends on the client", "a", "", "yes", "the first policy that matches a client applies"},
 		{"a__hang", "as=operator", "allowed", "a", "", "yes", "policies[0]"},
 		{"a__hang", "as=anonymous", "denied", "a", "", "yes", `policies[1].tools.deny has "a__hang"`},
 		{"a__none", "", "unknown", "a", "", "no", "lists no such tool"},
@@ -86,7 +86,7 @@ func TestExplainOfARunningProxy(t *testing.T) {
 		{"other", "", "unknown", "", "", "", "no upstream is known to have it"},
 		{"gonee__x", "", "unknown", "", "", "", "did you mean gone__x?"},
 		{"file:///there/is none?x=%2F", "", "allowed", "", "asked, one by one", "", ""},
-		{"a__ask", "", "allowed", "a", "begins with its prefix", "yes", "all policies say so"},
+		{"a__ask", "", "allowed", "a", "begins with its prefix", "yes", "all policies agree"},
 	} {
 		e := explain(c.name, c.query)
 		if e.Name != c.name || !e.Running || e.Answer != c.answer || e.Upstream != c.upstream || e.Listed != c.listed ||
@@ -112,7 +112,7 @@ func TestExplainOfARunningProxy(t *testing.T) {
 	if e := explain("far__greet", ""); e.Link != "tools" || e.Servers != nil || e.Original != "greet" {
 		t.Errorf("%+v", e)
 	}
-	if _, err := p.Explain("x", "token:none"); err == nil || !strings.Contains(err.Error(), "no token") {
+	if _, err := p.Explain("x", "token:none"); err == nil || !strings.Contains(err.Error(), "not a token") {
 		t.Error(err)
 	}
 

@@ -51,7 +51,7 @@ func TestExplain(t *testing.T) {
 		{"token:ci", "files__internal", "denied", "policies[0]", "upstreams.files.tools hides it"},
 		{"token:ci", "d__x", "denied", "policies[0]", "allows only what it lists, and lists no such tool"},
 		{"token:ci", "file:///pub/a", "allowed", "policies[0]", "resources.allow"},
-		{"token:ci", "file:///pub/%2e%2e/a", "denied", "policies[0]", "take this URI for another"},
+		{"token:ci", "file:///pub/%2e%2e/a", "denied", "policies[0]", "read this URI as another"},
 		{"token:ci", "file:///pub{/a}", "allowed", "policies[0]", "resources.allow"},
 		{"token:ci", "file:///other/a", "denied", "policies[0]", "no such resource"},
 		{"token:default", "files__x", "denied", "", "no policy matches this client"},
@@ -102,8 +102,8 @@ func explaining(t *testing.T, text string) *proxy.Proxy {
 func TestExplainMistakes(t *testing.T) {
 	p := explaining(t, explained)
 	for as, want := range map[string]string{
-		"token:cii": "did you mean ci?", "nobody": "is no client", "anonymous:x": "has no name", "token:": "no token",
-		"user:": "has no name", "jwt:ann@https://other": "no issuer of auth.jwt",
+		"token:cii": "did you mean ci?", "nobody": "is not a client", "anonymous:x": "has no name", "token:": "not a token",
+		"user:": "has no name", "jwt:ann@https://other": "not an issuer of auth.jwt",
 	} {
 		if _, err := p.Explain("files__x", as); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", as, err)

@@ -119,7 +119,7 @@ func tokenHint(tokenFile string) string {
 	if tokenFile == "" {
 		return "the proxy asks for a token: give --token-file with the token in links.NAME.tokenFile of the proxy"
 	}
-	return "the proxy refuses our token: that in --token-file must be the one in links.NAME.tokenFile of the proxy"
+	return "the proxy rejected our token: that in --token-file must be the one in links.NAME.tokenFile of the proxy"
 }
 
 // Reload takes over the upstreams of cfg. With an error, which is [config.Problems],

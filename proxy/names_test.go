@@ -53,7 +53,7 @@ func (e *events) ids(kind proxy.EventKind) (ids []string) {
 	return ids
 }
 
-// newFarHost returns a host that is out of reach before its serve is called.
+// newFarHost returns a host that is unreachable before its serve is called.
 func newFarHost(t *testing.T, upstream string, prefix *string) *farHost {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "far") // with a name that leaves room for that of a socket

@@ -26,9 +26,9 @@ func TestLinkThatNeverWasUp(t *testing.T) {
 		why  string
 	}{
 		"accepting":   {config.Link{Accept: true, TokenFile: secretFile(t, "token-of-tools")}, "has not connected yet (link lost)"},
-		"closed port": {config.Link{Dial: "tcp://" + closed.Addr().String()}, "is out of reach: connection refused"},
-		"no socket":   {config.Link{Dial: "unix:///no/such/socket"}, "is out of reach: connect failed"},
-		"bad token":   {config.Link{Dial: strings.Replace(refuses.URL, "http", "ws", 1) + "/link", TokenFile: secretFile(t, "token-of-tools")}, "refuses our credentials (HTTP 401)"},
+		"closed port": {config.Link{Dial: "tcp://" + closed.Addr().String()}, "is unreachable: connection refused"},
+		"no socket":   {config.Link{Dial: "unix:///no/such/socket"}, "is unreachable: connect failed"},
+		"bad token":   {config.Link{Dial: strings.Replace(refuses.URL, "http", "ws", 1) + "/link", TokenFile: secretFile(t, "token-of-tools")}, "rejected our credentials (HTTP 401)"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			tt.link.Name, tt.link.Key, tt.link.Heartbeat = "tools", "links.tools", time.Minute

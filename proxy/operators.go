@@ -105,7 +105,7 @@ func (o *operators) open() error {
 func (o *operators) start() {
 	o.started.Do(func() {
 		if err := o.open(); err != nil {
-			o.log.Warn("operators cannot look in", "err", err)
+			o.log.Warn("cannot serve operators", "err", err)
 		}
 		o.serving.run(o.serve)
 	})

@@ -299,7 +299,7 @@ func (p *Proxy) ready() []ops.Check {
 }
 
 // Unready makes readiness fail from now on, and changes nothing else: who sends clients
-// here should learn that we are about to stop while we still serve.
+// here should learn that we are draining while we still serve.
 func (p *Proxy) Unready() { p.operators.draining.Store(true) }
 
 // Shutdown ends it all, within one budget if ctx has a deadline: no new requests or

@@ -50,9 +50,9 @@ type announced struct {
 // dial is how the link comes up that is dialled from here.
 func (f *remoteLink) dial() dialFunc {
 	if f.proof != nil {
-		return withTokenHint(f.endpoint.Dial, "the host, or what is in front of it, refuses our credentials, those of "+f.config.Key+".auth")
+		return withTokenHint(f.endpoint.Dial, "the host, or a proxy in front of it, rejected our credentials of "+f.config.Key+".auth")
 	}
-	return withTokenHint(f.endpoint.Dial, "the host refuses our token: that in "+f.config.Key+".tokenFile must be the one in --token-file of the host")
+	return withTokenHint(f.endpoint.Dial, "the host rejected our token: that in "+f.config.Key+".tokenFile must be the one in --token-file of the host")
 }
 
 // keepUp dials the host, again and again, until the link is not wanted any more.
@@ -88,7 +88,7 @@ func dialFailure(err error) *jsonrpc.ClosedError {
 	if cause == jsonrpc.CauseRequestFailed {
 		cause = jsonrpc.CauseConnectFailed
 	}
-	return &jsonrpc.ClosedError{Cause: cause, Says: "is out of reach: " + cause}
+	return &jsonrpc.ClosedError{Cause: cause, Says: "is unreachable: " + cause}
 }
 
 // heartbeatOf is the heartbeat of links that ask so often.

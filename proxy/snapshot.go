@@ -160,7 +160,7 @@ func (w waitReasons) refine(c *observe.OpenCall) {
 		return
 	}
 	if w.asking[c.Upstream] {
-		c.WaitsFor, c.Detail = observe.ForLogin, "a person has to log in"
+		c.WaitsFor, c.Detail = observe.ForLogin, "a login is needed"
 		return
 	}
 	s := w.server(c)
@@ -193,7 +193,7 @@ func (w waitReasons) queue(calls []observe.OpenCall) {
 	for i := range slices.Backward(calls) {
 		if c := &calls[i]; c.WaitsFor == observe.ForUpstream && w.queued[c.Upstream] > 0 {
 			w.queued[c.Upstream]--
-			c.WaitsFor, c.Detail = observe.ForRoom, "as many as maxConcurrent allows are in flight"
+			c.WaitsFor, c.Detail = observe.ForRoom, "maxConcurrent is reached"
 		}
 	}
 }

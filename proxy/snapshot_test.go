@@ -34,7 +34,7 @@ func TestWaitsAreRefined(t *testing.T) {
 		{"starts", observe.ForUpstream, observe.ForStart, ""},
 		{"shared", observe.ForUpstream, observe.ForStart, ""},
 		{"failed", observe.ForStart, observe.ForBackOff, "after exit status 3"},
-		{"asks", observe.ForUpstream, observe.ForLogin, "log in"},
+		{"asks", observe.ForUpstream, observe.ForLogin, "login"},
 		{"asks", observe.ForRoom, observe.ForRoom, ""},
 		{"", observe.ForProxy, observe.ForProxy, ""},
 		{"unheard-of", observe.ForStart, observe.ForStart, ""},

@@ -211,7 +211,7 @@ func TestTLS(t *testing.T) {
 			t.Errorf("bad files: %s, %v", again, err)
 		}
 	}
-	if n := s.logged("last good ones stay"); n != 1 {
+	if n := s.logged("keeping the previous ones"); n != 1 {
 		t.Errorf("bad files are %d lines, want 1", n)
 	}
 	cert, key = ca.pair(t)
@@ -223,7 +223,7 @@ func TestTLS(t *testing.T) {
 	if next, err := s.shake(ca.client(t, nil)); err != nil || next == first {
 		t.Errorf("new files: %s, %v", next, err)
 	}
-	if s.logged("last good ones stay") != 1 || s.logged("can be used again") != 1 || s.logged("PRIVATE") != 0 {
+	if s.logged("keeping the previous ones") != 1 || s.logged("can be used again") != 1 || s.logged("PRIVATE") != 0 {
 		t.Error(s.logs.String())
 	}
 	ping(2)
@@ -317,9 +317,9 @@ func TestBadTLSFiles(t *testing.T) {
 	good := config.ListenTLS{Cert: put(t, filepath.Join(dir, "cert"), cert), Key: put(t, filepath.Join(dir, "key"), key)}
 	put(t, filepath.Join(dir, "other"), otherKey)
 	for want, change := range map[string]func(*config.ListenTLS){
-		"none: ": func(f *config.ListenTLS) { f.Cert = filepath.Join(dir, "none") },
-		"cert: does not make a certificate with its key:": func(f *config.ListenTLS) { f.Key = filepath.Join(dir, "other") },
-		"key: holds no certificate in PEM":                func(f *config.ListenTLS) { f.ClientCA = f.Key },
+		"none: ":                           func(f *config.ListenTLS) { f.Cert = filepath.Join(dir, "none") },
+		"cert: does not match its key:":    func(f *config.ListenTLS) { f.Key = filepath.Join(dir, "other") },
+		"key: holds no certificate in PEM": func(f *config.ListenTLS) { f.ClientCA = f.Key },
 	} {
 		files := good
 		change(&files)

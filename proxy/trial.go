@@ -302,11 +302,11 @@ func failed(tr *ops.Trial, err error) {
 	}
 	switch {
 	case lost && list != nil:
-		tr.Failed, tr.Cause = end.Words()+" while it was asked for "+list.method, end.Cause
+		tr.Failed, tr.Cause = end.Words()+" during "+list.method, end.Cause
 	case lost:
 		tr.Failed, tr.Cause = end.Words(), end.Cause
 	case said && list == nil:
-		tr.Failed, tr.Cause = "refuses initialize: "+refused.Error(), jsonrpc.CauseRefused
+		tr.Failed, tr.Cause = "refused initialize: "+refused.Error(), jsonrpc.CauseRefused
 	case errors.Is(err, context.DeadlineExceeded):
 		tr.Failed, tr.Cause = "did not answer in time", jsonrpc.CauseTimeout
 	}
@@ -358,10 +358,10 @@ func (t *trials) runs(name, key string) bool {
 
 // hints are for commands that could not be started.
 var hints = map[process.Fault]string{
-	process.CannotRun:    "see whether the machine has processes, memory and descriptors left",
+	process.CannotRun:    "check the machine's limits of processes, memory and descriptors",
 	process.NoCommand:    fixCommand,
 	process.NotPermitted: fixCommand,
-	process.NotProgram:   "put what runs it in command (sh, python3), and the file in args",
+	process.NotProgram:   "put the interpreter in command (sh, python3) and the file in args",
 	process.NoDir:        "fix cwd",
 	process.NotOnPath:    "write its name with ./ before it",
 }

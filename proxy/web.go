@@ -250,7 +250,7 @@ const lookAgain = time.Second
 const maxAuthorities = 1 << 20
 
 // A webTLS is the TLS of clients on HTTP. Its files are read again when they change, and
-// then go for new connections. While they cannot be used the last good ones stay: cert and
+// then go for new connections. While they are unusable the previous ones stay: cert and
 // key do not change in the same moment, and a certificate is no secret that was withdrawn.
 type webTLS struct {
 	// Static after construction.
@@ -309,7 +309,7 @@ func (t *webTLS) reread() {
 	err := t.read()
 	switch bad := err != nil; {
 	case bad && !t.failing:
-		t.log.Error("changed TLS files cannot be used, the last good ones stay", "err", err)
+		t.log.Error("changed TLS files are unusable; keeping the previous ones", "err", err)
 	case !bad && t.failing:
 		t.log.Info("TLS files can be used again")
 	case t.current != before:
@@ -344,7 +344,7 @@ func (t *webTLS) read() error {
 func (t *webTLS) make(text [3]string) (*tls.Config, error) {
 	cert, err := tls.X509KeyPair([]byte(text[0]), []byte(text[1]))
 	if err != nil { // the errors of tls have nothing of the key
-		return nil, fmt.Errorf("%s: does not make a certificate with its key: %w", t.cert.Path, err)
+		return nil, fmt.Errorf("%s: does not match its key: %w", t.cert.Path, err)
 	}
 	c := &tls.Config{
 		MinVersion:   tls.VersionTLS12,

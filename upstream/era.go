@@ -73,7 +73,7 @@ func (f *eraFinder) speaksTo(ctx context.Context, client mcp.Era) (mcp.Era, erro
 	return mcp.Legacy, nil
 }
 
-var errGone = &jsonrpc.ClosedError{Cause: jsonrpc.CauseHostStopped, Err: errors.New("while the upstream was asked for its era")}
+var errGone = &jsonrpc.ClosedError{Cause: jsonrpc.CauseHostStopped, Err: errors.New("while determining the upstream's era")}
 
 // speaksModern reports whether the upstream speaks modern, and asks it if that is not
 // known. Whoever is done does not wait.

@@ -136,7 +136,7 @@ func (f *failureLog) notAskedAgain(upstream string, last askFailure, end *jsonrp
 	if end.Says != "" {
 		log = log.With("why", end.Says)
 	}
-	log.Log(context.Background(), level, "upstream cannot be asked for its era", "err", end.Err)
+	log.Log(context.Background(), level, "cannot determine the upstream's era", "err", end.Err)
 	if f.hooks.Happened != nil {
 		e := observe.EventOf(observe.ServerNotBegun, upstream, end)
 		e.ID = now.event

@@ -12,7 +12,7 @@ import (
 )
 
 // After kill -9 of the host its child ends too, though it ignores that its stdin
-// ends. (A grandchild that does so is out of reach.)
+// ends. (A grandchild that does so is unreachable.)
 func TestChildDiesWithAKilledHost(t *testing.T) {
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), fakeEnv+"=host")

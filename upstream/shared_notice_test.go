@@ -99,7 +99,7 @@ func TestSharedUnattributed(t *testing.T) {
 				s.say(vendor, log)
 				other.hears()
 				dropped(4)
-				if lines := w.log.at(slog.LevelDebug); strings.Count(fmt.Sprint(lines), "could be about any of several clients") != 4 {
+				if lines := w.log.at(slog.LevelDebug); strings.Count(fmt.Sprint(lines), "could be for any of several clients") != 4 {
 					t.Errorf("log %v", lines)
 				}
 				if strings.Contains(fmt.Sprint(w.log.at(slog.LevelDebug)), secret) {

@@ -41,7 +41,7 @@ type Status struct {
 	PID          int // of a process
 	Started      time.Time
 	InFlight     int // requests that it has not answered
-	Unattributed int // messages from it that could be about any of several clients, and were dropped
+	Unattributed int // messages from it that could be for any of several clients, and were dropped
 
 	// Of the newest server, also when it has ended.
 	Unusable int      // messages from it that were none

@@ -256,7 +256,7 @@ func (s *stream) otherEra() bool {
 	}
 	modern, news := s.eras.notInitialized(s.ended)
 	if news {
-		s.log.Info("upstream is spoken to in the modern era only")
+		s.log.Info("upstream is used only in the modern era")
 	}
 	return modern
 }

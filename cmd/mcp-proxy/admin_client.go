@@ -38,7 +38,7 @@ type adminFlags struct {
 // add adds all flags to a command.
 func (f *adminFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.at, "admin", "", "`PROCESS` to ask: unix:///path, HOST:PORT, a URL, or where several run the name or number in their list (default: the only one of this user)")
-	cmd.Flags().StringVar(&f.tokenFile, "admin-token-file", "", "`FILE` with the token that the process wants over TCP")
+	cmd.Flags().StringVar(&f.tokenFile, "admin-token-file", "", "`FILE` with the token that the process requires over TCP")
 	addJSONFlag(cmd, &f.json)
 }
 
@@ -119,11 +119,11 @@ func socketOf(name string) (string, error) {
 	}
 	switch {
 	case len(all) == 0:
-		return "", fmt.Errorf("no proxy or host of this user runs: there is no socket in %s; if it is elsewhere, say so with --admin", dir)
+		return "", fmt.Errorf("no proxy or host of this user is running (no socket in %s); --admin takes another address", dir)
 	case name != "":
 		return "", fmt.Errorf("no process is called %s; there are\n%s", name, listOf(all))
 	case len(all) > 1:
-		return "", fmt.Errorf("several run: choose one with --admin NAME, or its number\n%s", listOf(all))
+		return "", fmt.Errorf("several are running: choose one with --admin NAME, or its number\n%s", listOf(all))
 	}
 	return all[0].socket, nil
 }
@@ -232,13 +232,13 @@ func (c *adminClient) refused(path string, status int, body string) error {
 	case status == http.StatusUnauthorized && c.token == "":
 		return fmt.Errorf("%s; give it with --admin-token-file", why)
 	}
-	return fmt.Errorf("the process says %d: %s", status, why)
+	return fmt.Errorf("the process answered %d: %s", status, why)
 }
 
 // notThere says what to do if nobody answers.
 func notThere(err error) error {
 	if errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("%w: nothing has ever listened there, or it has stopped", err)
+		return fmt.Errorf("%w: no process listens there", err)
 	}
 	return err
 }

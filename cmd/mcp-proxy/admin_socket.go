@@ -51,7 +51,7 @@ func ownDir(dir string) error {
 	case err != nil:
 		return err
 	case !info.IsDir() || info.Mode().Perm() != 0o700 || !ours(info):
-		return fmt.Errorf("%s is not a directory that is ours alone", dir)
+		return fmt.Errorf("%s is not a private directory of this user", dir)
 	}
 	return nil
 }

@@ -251,9 +251,9 @@ func TestRequired(t *testing.T) {
 			return got == want
 		})
 	}
-	says("upstream once: did not start: exit status 3; link far: is out of reach: connect failed; not ready")
+	says("upstream once: did not start: exit status 3; link far: is unreachable: connect failed; not ready")
 	os.WriteFile(late, nil, 0o600)
-	says("link far: is out of reach: connect failed; not ready")
+	says("link far: is unreachable: connect failed; not ready")
 	host := startProgram(t, []string{"XDG_RUNTIME_DIR=" + shortDir(t)}, "host", "--listen", "unix://"+socket, "--", "fakeserver")
 	says("ok")
 
@@ -270,7 +270,7 @@ func TestRequired(t *testing.T) {
 	})
 	says("ok")
 	host.cmd.Process.Kill()
-	says("link far: is out of reach: link lost; not ready")
+	says("link far: is unreachable: link lost; not ready")
 	p.cmd.Process.Signal(syscall.SIGTERM)
 	if err := p.cmd.Wait(); err != nil {
 		t.Errorf("the end: %v", err)
@@ -285,7 +285,7 @@ func TestDrainDelay(t *testing.T) {
 	env := []string{"XDG_RUNTIME_DIR=" + dir}
 	p, s := serving(t, append(env, "MCP_PROXY_DRAIN_DELAY=1h")...)
 	p.cmd.Process.Signal(syscall.SIGTERM)
-	eventually(t, "the first signal", func() bool { return p.log.count("about to shut down") == 1 })
+	eventually(t, "the first signal", func() bool { return p.log.count("draining") == 1 })
 	first := time.Now()
 	eventually(t, "readiness that fails", func() bool {
 		text, code := command(t, env, "healthcheck")

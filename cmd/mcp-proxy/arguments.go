@@ -85,7 +85,7 @@ func (a *arguments) put(key string, value json.RawMessage) error {
 	if _, again := a.values[key]; !again {
 		a.keys = append(a.keys, key)
 	} else if of, err := a.schema.of(key); err != nil || of.items == nil {
-		return fmt.Errorf("%s is given twice, and is no array", key)
+		return fmt.Errorf("%s is given twice, but is not an array", key)
 	}
 	a.values[key] = append(a.values[key], value)
 	return nil

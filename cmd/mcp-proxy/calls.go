@@ -14,8 +14,8 @@ func newCalls() *cobra.Command {
 	var ask adminFlags
 	cmd := &cobra.Command{
 		Use:   "calls",
-		Short: "Show what is in flight, the oldest first, and what it waits for",
-		Long: "Asks a proxy or host of this user on this machine which calls are not answered. Each waits for one of these:\n\n" +
+		Short: "Show the calls in flight, oldest first, and what each waits for",
+		Long: "Asks a proxy or host of this user on this machine for its unanswered calls. Each waits for one of these:\n\n" +
 			waitHelp() + "\n" +
 			"A host knows the requests that its servers have not answered, but not whose they are.",
 		Example: "  mcp-proxy calls\n  mcp-proxy calls --json | jq '.calls[] | select(.waitsFor == \"client\")'",
@@ -33,14 +33,14 @@ var waitWords = []struct {
 	wait  proxy.Wait
 	means string
 }{
-	{proxy.ForUpstream, "its server works on it"},
-	{proxy.ForStart, "its server starts"},
-	{proxy.ForBackOff, "its server has failed, and is not started again yet"},
-	{proxy.ForLink, "the link to its host is not up"},
-	{proxy.ForLogin, "a person has to log in"},
-	{proxy.ForClient, "the client was asked something, and has not answered"},
-	{proxy.ForRoom, "it was not sent yet: its server does not read, or has as many calls as it may"},
-	{proxy.ForProxy, "the proxy itself works on it"},
+	{proxy.ForUpstream, "its server is working on it"},
+	{proxy.ForStart, "its server is starting"},
+	{proxy.ForBackOff, "its server failed and waits for its restart"},
+	{proxy.ForLink, "the link to its host is down"},
+	{proxy.ForLogin, "a login is needed"},
+	{proxy.ForClient, "the client has not answered a question of the server"},
+	{proxy.ForRoom, "it is not sent yet: its server does not read, or maxConcurrent is reached"},
+	{proxy.ForProxy, "the proxy is working on it"},
 }
 
 func waitHelp() string {

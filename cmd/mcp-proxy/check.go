@@ -24,8 +24,8 @@ func newCheck() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "check [FILE]",
 		Short: "Validate a configuration: one line for each mistake, exit code 2",
-		Long: "Validates a configuration and what it names: commands that are not there, and files of tokens, keys, headers and TLS that\n" +
-			"cannot be used. Nothing is started: doctor does that. Each mistake is a line with file and key, and the exit code is 2.",
+		Long: "Validates a configuration and what it names: missing commands, and unusable files of tokens, keys, headers and TLS.\n" +
+			"It starts nothing: doctor does that. Each mistake is a line with file and key, and the exit code is 2.",
 		Args: func(_ *cobra.Command, args []string) error {
 			switch {
 			case len(args) > 1:

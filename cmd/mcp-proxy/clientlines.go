@@ -56,7 +56,7 @@ func (v *clientLines) asked(c proxy.Call, _ proxy.End) {
 	v.tell(one.hello(name, c))
 	if together == 2 && one.principal == "anonymous" {
 		v.once.Do(func() {
-			v.tell("nobody has to prove who it is here, so these clients are one: servers remember the same for both. Give them tokens (auth.tokens) to keep them apart.")
+			v.tell("clients do not authenticate here, so these clients are one, and servers remember the same for both. Give them tokens (auth.tokens) to separate them.")
 		})
 	}
 }
@@ -66,7 +66,7 @@ func (v *connectedClient) hello(name string, c proxy.Call) string {
 	if v.principal != "" && v.principal != "anonymous" {
 		about = append(about, v.principal)
 	}
-	return fmt.Sprintf("%s is here (%s, session %s)", name, strings.Join(about, ", "), c.Session)
+	return fmt.Sprintf("%s connected (%s, session %s)", name, strings.Join(about, ", "), c.Session)
 }
 
 // left is called at the end of each session. Who has said nothing is not told of.
@@ -82,7 +82,7 @@ func (v *clientLines) left(s proxy.Session, end proxy.End) {
 	if names == "" {
 		return
 	}
-	text := fmt.Sprintf("%s left after %s", names, roughly(end.Took))
+	text := fmt.Sprintf("%s disconnected after %s", names, roughly(end.Took))
 	if end.Outcome != proxy.OK {
 		text += ": " + end.Cause
 	}

@@ -78,7 +78,7 @@ upstreams:
 		t.Errorf("there are no colours in %q", drawn.plain())
 	}
 	c := s.connect()
-	drawn.awaitLine(t, `client  t is here \(websocket|client  \S+ is here \(`)
+	drawn.awaitLine(t, `client  t connected \(websocket|client  \S+ is here \(`)
 	c.call(1, "files__crash")
 	if got := c.await("1"); !strings.Contains(got, "Connection closed") {
 		t.Error("the call got", got)
@@ -94,14 +94,14 @@ upstreams:
 		return strings.Count(out, "hang") == 2
 	})
 	io.WriteString(near, "\x03")
-	drawn.awaitLine(t, `(?m)^(\^C\r)?.*proxy   stopping: waits for 2 calls \(files hang for \S+, files hang`)
+	drawn.awaitLine(t, `(?m)^(\^C\r)?.*proxy   stopping: waiting for 2 calls \(files hang for \S+, files hang`)
 	drawn.awaitLine(t, `Ctrl-C again`)
 	time.Sleep(together + 10*time.Millisecond) // two of them together are one
 	io.WriteString(near, "\x03")
 	if err := cmd.Wait(); err == nil {
 		t.Error("it was not forced")
 	}
-	drawn.awaitLine(t, `client  \S+ left after `)
+	drawn.awaitLine(t, `client  \S+ disconnected after `)
 	text := drawn.plain()
 	for _, jargon := range []string{"principal", "in_flight", "level", "left out of a merged list", "listening on", "╭"} {
 		if strings.Contains(text, jargon) {
@@ -135,7 +135,7 @@ upstreams:
 	near, drawn, cmd := onTerminal(t, 100, []string{"XDG_RUNTIME_DIR=" + shortDir(t), "NO_COLOR=1"}, "serve", "--config", file)
 	drawn.awaitLine(t, `(?m)^\d\d:\d\d:\d\d  tools   offers broken, files$`)
 	drawn.awaitLine(t, `(?m)^\d\d:\d\d:\d\d  files   ready  \d+ tools?.*  \d+\.\d s$`)
-	drawn.awaitLine(t, `(?m)^\d\d:\d\d:\d\d  broken  failed  did not start: exit status 3\n +run mcp-proxy doctor where its host runs`)
+	drawn.awaitLine(t, `(?m)^\d\d:\d\d:\d\d  broken  failed  did not start: exit status 3\n +run mcp-proxy doctor on its host`)
 	host.cmd.Process.Kill()
 	drawn.awaitLine(t, `tools   link lost`)
 	startProgram(t, nil, "host", "--config", far, "--listen", socket).hear()
@@ -160,7 +160,7 @@ func TestConsoleNarrow(t *testing.T) {
 	if err := cmd.Wait(); err != nil {
 		t.Error(err)
 	}
-	drawn.awaitLine(t, `stopping: waits for`)
+	drawn.awaitLine(t, `stopping: waiting for`)
 	for _, line := range strings.Split(drawn.plain(), "\n") {
 		line = line[strings.LastIndex(line, "\r")+1:]
 		if n := len([]rune(line)); n > 40 && strings.Contains(strings.TrimSpace(line), " ") && !strings.Contains(line, "://") {

@@ -186,9 +186,9 @@ func TestVisitors(t *testing.T) {
 		v.left(proxy.Session{ID: id}, proxy.End{Took: 61 * time.Second, Outcome: proxy.OK})
 	}
 	want := []string{
-		"claude is here (http, session A)", "inspector is here (http, session B)", "other is here (http, session B)",
-		"nobody has to prove who it is here, so these clients are one: servers remember the same for both. Give them tokens (auth.tokens) to keep them apart.",
-		"claude left after 1m01s", "inspector, other left after 1m01s",
+		"claude connected (http, session A)", "inspector connected (http, session B)", "other connected (http, session B)",
+		"clients do not authenticate here, so these clients are one, and servers remember the same for both. Give them tokens (auth.tokens) to separate them.",
+		"claude disconnected after 1m01s", "inspector, other disconnected after 1m01s",
 	}
 	if got := strings.Join(told, "\n"); got != strings.Join(want, "\n") {
 		t.Errorf("told\n%s", got)
@@ -205,7 +205,7 @@ func TestLateStart(t *testing.T) {
 		stop := n.begin(t.Context(), &slowService{}, cfg)
 		time.Sleep(time.Minute)
 		stop()
-		want := "quick   ready  offers nothing  0.0 s\nslow    starting  the first time that may be a\n                  download\nslow    ready  offers nothing  0.0 s\n"
+		want := "quick   ready  offers nothing  0.0 s\nslow    starting  the first start may download it\nslow    ready  offers nothing  0.0 s\n"
 		if out.String() != want {
 			t.Errorf("it says\n%s", &out)
 		}

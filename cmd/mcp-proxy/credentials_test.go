@@ -166,7 +166,7 @@ func TestWrongClientSecret(t *testing.T) {
 		return p.hear()
 	}
 	got := greet()
-	if want := `"message":"Connection closed: a authentication failed: the authorization server rejected our credentials (HTTP 401 invalid_client)"`; !strings.Contains(got, want) {
+	if want := `"message":"Connection closed: a: authentication failed: the authorization server rejected our credentials (HTTP 401 invalid_client)"`; !strings.Contains(got, want) {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
 	s.write("secret", g.secret)
@@ -200,7 +200,7 @@ func TestReloadOfCredentials(t *testing.T) {
 	before := g.tokens()
 	s.write("mcp-proxy.yaml", configure("other"))
 	p.cmd.Process.Signal(syscall.SIGHUP)
-	eventually(t, "the reload", func() bool { return p.log.count("configuration taken over") == 1 })
+	eventually(t, "the reload", func() bool { return p.log.count("configuration reloaded") == 1 })
 	c.works(200, "b__echo")
 	if g.tokens() != before {
 		t.Error("what is the same got another token")

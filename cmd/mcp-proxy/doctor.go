@@ -16,9 +16,9 @@ func newDoctor() *cobra.Command {
 	var d direct
 	cmd := &cobra.Command{
 		Use:   "doctor [URL | -- CMD ARGS…]",
-		Short: "Start each server once, and say what is wrong or suspicious",
+		Short: "Start each server once and report problems",
 		Long: "Starts each server of a configuration, two at a time, or one command, or connects to one URL; asks for its\n" +
-			"lists, and stops it. One that takes long is started once more, alone. It prints how long that took, how much there is, and what is wrong or suspicious, with what to do\n" +
+			"lists, and stops it. One that takes long is started once more, alone. It prints how long that took, how much it offers, and problems, with what to do\n" +
 			"about it. The exit code is 1 if something must be fixed.",
 		Example: "  mcp-proxy doctor --config mcp-proxy.yaml\n" +
 			"  mcp-proxy doctor -- npx -y @modelcontextprotocol/server-everything",
@@ -75,7 +75,7 @@ func printDiagnosis(d *proxy.Diagnosis) {
 		}
 	}
 	if len(d.Findings) == 0 {
-		fmt.Fprintln(stdout, "\nNothing is wrong.")
+		fmt.Fprintln(stdout, "\nNo problems found.")
 	}
 }
 

@@ -121,7 +121,7 @@ func (s *site) warnedOf(calls int) {
 	good := func() bool {
 		told = s.log.count("level=WARN")
 		if s.layout.remote() {
-			told -= s.log.count("upstream failed to start") + s.log.count("upstream cannot be asked for its era")
+			told -= s.log.count("upstream failed to start") + s.log.count("cannot determine the upstream's era")
 		}
 		if !s.layout.remote() {
 			return told == 1 && s.log.count(fmt.Sprintf("in_flight=%d ", calls)) == 1

@@ -37,7 +37,7 @@ func printEvent(w io.Writer, e *proxy.Event, now time.Time) {
 	}
 	s.list("before", before)
 	if e.Trimmed {
-		s.say("note", "stderr and lists were forgotten: newer events needed the room")
+		s.say("note", "stderr and lists were discarded to make room for newer events")
 	}
 	s.rest()
 	_ = s.out.Flush() // who reads has gone, perhaps
@@ -77,12 +77,12 @@ func (s *eventPrinter) about() string {
 		proxy.ServerEnded:    "the server of " + s.Upstream + " ended unexpectedly",
 		proxy.ServerNotBegun: s.Upstream + " did not start, or was not reached",
 		proxy.RequestsFailed: "requests to " + s.Upstream + " failed",
-		proxy.LoginRefused:   s.Upstream + " does not accept who we are",
-		proxy.ClientTooSlow:  "a client of " + s.Upstream + ", which others use too, did not read what it got",
+		proxy.LoginRefused:   s.Upstream + " rejected our credentials",
+		proxy.ClientTooSlow:  "a client of " + s.Upstream + ", which others also use, did not read its messages",
 		proxy.LinkEnded:      "a link between a proxy and a host was lost",
-		proxy.StoppedInUse:   "the server of " + s.Upstream + " was stopped on purpose, but somebody waited for it",
-		proxy.NotOffered:     "a host announces " + s.Upstream + ", and its proxy does not offer it to clients",
-		proxy.HeardOf:        "the errors of " + cmp.Or(s.Upstream, "an upstream") + " name it; it was not seen here",
+		proxy.StoppedInUse:   "the server of " + s.Upstream + " was stopped on purpose while requests waited for it",
+		proxy.NotOffered:     "a host announces " + s.Upstream + ", but its proxy does not offer it to clients",
+		proxy.HeardOf:        "the errors of " + cmp.Or(s.Upstream, "an upstream") + " name it; this process did not see it",
 	}[s.Kind]
 	var more []string
 	if s.Session != "" {
@@ -171,9 +171,9 @@ func (s *eventPrinter) next() {
 	case !s.Started.IsZero():
 		parts = append(parts, "last started at "+s.clock(s.Started))
 	case s.Next.After(s.Time):
-		parts = append(parts, "not started again before "+s.clock(s.Next))
+		parts = append(parts, "no restart before "+s.clock(s.Next))
 	case s.Kind == proxy.ServerEnded || s.Kind == proxy.ServerNotBegun:
-		parts = append(parts, "started again when it is needed")
+		parts = append(parts, "restarts on the next request")
 	}
 	s.say("next", strings.Join(parts, ", "))
 }
@@ -181,7 +181,7 @@ func (s *eventPrinter) next() {
 // rest says where more is known.
 func (s *eventPrinter) rest() {
 	if s.Host {
-		s.say("more", "the host behind the link "+s.Link+" has seen it: ask there, with mcp-proxy explain "+s.ID)
+		s.say("more", "the host behind the link "+s.Link+" saw it: ask there with mcp-proxy explain "+s.ID)
 	}
 }
 

@@ -75,7 +75,7 @@ func TestExplainEvent(t *testing.T) {
 	text, code := command(t, env, "explain", event)
 	for _, part := range []string{
 		event + "  main exited (exit status 3)\n", "the server of main ended unexpectedly", "legacy era", "pid ",
-		"in flight  2 requests\n", " t tools/call hang, for ", " t tools/call exit, for ", "told ", " t operator: ", "started again when it is needed",
+		"in flight  2 requests\n", " t tools/call hang, for ", " t tools/call exit, for ", "told ", " t operator: ", "restarts on the next request",
 	} {
 		if !strings.Contains(text, part) {
 			t.Errorf("no %q in\n%s", part, text)
@@ -89,7 +89,7 @@ func TestExplainEvent(t *testing.T) {
 	if err := json.Unmarshal([]byte(text), &e); err != nil || code != exitOK || e.ID != event || e.ExitStatus == nil || *e.ExitStatus != 3 || e.InFlight != 2 || e.Class != "exited" {
 		t.Errorf("%d %v\n%s", code, err, text)
 	}
-	if text, code := command(t, env, "explain", "aaaaaaaa"); code != exitError || strings.Count(text, "\n") != 1 || !strings.Contains(text, "no such event here") {
+	if text, code := command(t, env, "explain", "aaaaaaaa"); code != exitError || strings.Count(text, "\n") != 1 || !strings.Contains(text, "no such event") {
 		t.Errorf("%d %q", code, text)
 	}
 	if p.log.count(event) != 1 {
@@ -117,8 +117,8 @@ func TestExplainEventBehindALink(t *testing.T) {
 		env   []string
 		parts []string
 	}{
-		{atProxy, []string{"main exited (exit status 3)", "told ", "t operator: ", "tools/call hang", "the host behind the link far has seen it: ask there, with mcp-proxy explain " + event}},
-		{atHost, []string{"main exited (exit status 3)", "in flight  2 requests", "tools/call hang, for ", "tools/call exit, for ", "started again when it is needed"}},
+		{atProxy, []string{"main exited (exit status 3)", "told ", "t operator: ", "tools/call hang", "the host behind the link far saw it: ask there with mcp-proxy explain " + event}},
+		{atHost, []string{"main exited (exit status 3)", "in flight  2 requests", "tools/call hang, for ", "tools/call exit, for ", "restarts on the next request"}},
 	} {
 		text, code := command(t, c.env, "explain", event)
 		for _, part := range c.parts {
@@ -196,9 +196,9 @@ func TestStory(t *testing.T) {
              and 2 more
   told       session s1 c token ci: 1 error
              and 1 more
-  next       5 failures in a row, in a crash loop, not started again before 15:04:35
+  next       5 failures in a row, in a crash loop, no restart before 15:04:35
   before     aaaaaaaa  2025-12-31 15:04:05  files did not start
-  note       stderr and lists were forgotten: newer events needed the room
+  note       stderr and lists were discarded to make room for newer events
 `
 	if got := out.String(); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
@@ -225,7 +225,7 @@ func TestExplainAsksWhoRuns(t *testing.T) {
 	if err := os.WriteFile(file, []byte("upstreams: {files: {command: fakeserver, tools: {deny: [hang]}}, docs: {command: fakeserver}}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if text, code := command(t, env, "explain", "docs__x"); code != exitError || !strings.Contains(text, "no proxy or host of this user runs") {
+	if text, code := command(t, env, "explain", "docs__x"); code != exitError || !strings.Contains(text, "no proxy or host of this user is running") {
 		t.Errorf("of nobody: %d\n%s", code, text)
 	}
 	p := startProgram(t, env, "stdio", "--config", file)

@@ -23,11 +23,11 @@ func newExplain() *cobra.Command {
 	var x explainer
 	cmd := &cobra.Command{
 		Use:   "explain EVENT | NAME | URI",
-		Short: "Tell the story of an event, or where a tool, a prompt or a resource is and who may use it",
+		Short: "Explain an event, or where a tool, prompt or resource is and who may use it",
 		Long: "An EVENT is the id in the error of a call, and in the log: a running proxy or host says what happened.\n\n" +
-			"Of a tool, prompt or resource it says where the name leads, by which rule, what hides it, what its server does, and what the policies say.\n" +
-			"--as says who asks; else it tells what each policy says. The running proxy of this user is asked, or that of --admin.\n" +
-			"The exit code is 0 if the client may use it, or it depends on the client, 1 if not or if no proxy runs, 2 for bad usage.\n\n" +
+			"For a tool, prompt or resource it shows which upstream has it and by which rule, what hides it, the state of its server, and what the policies say.\n" +
+			"--as names the client; without it the answer is for each policy. The running proxy of this user is asked, or that of --admin.\n" +
+			"The exit code is 0 if the client may use it, or it depends on the client, 1 if not or if no proxy is running, 2 for bad usage.\n\n" +
 			"A CLIENT is anonymous, operator, token:NAME, user:NAME, certificate:NAME@AUTHORITY or jwt:SUBJECT@ISSUER.",
 		Example: "  mcp-proxy explain k3v9x2ma\n  mcp-proxy explain files__write\n  mcp-proxy explain --as token:ci files__write\n  mcp-proxy explain file:///data/report.txt",
 		Args: func(_ *cobra.Command, args []string) error {
@@ -44,7 +44,7 @@ func newExplain() *cobra.Command {
 		},
 	}
 	x.add(cmd)
-	cmd.Flags().StringVar(&x.as, "as", "", "who asks: `CLIENT`, such as token:ci or operator")
+	cmd.Flags().StringVar(&x.as, "as", "", "the `CLIENT`, such as token:ci or operator")
 	return cmd
 }
 
@@ -122,7 +122,7 @@ func sayWhere(e *proxy.Explanation, say func(what, text string)) {
 		say("server", serverText(s))
 	}
 	if e.Upstream != "" && e.Link == "" && len(e.Servers) == 0 {
-		say("server", "none runs: one is started when it is needed")
+		say("server", "none is running: starts on the next request")
 	}
 	if e.Failed.InARow > 0 {
 		say("failed", failureText(e.Failed))
@@ -132,7 +132,7 @@ func sayWhere(e *proxy.Explanation, say func(what, text string)) {
 func failureText(f proxy.Failure) string {
 	text := f.Says + " (" + f.Event + ")"
 	if !f.Next.IsZero() {
-		text += ", not started before " + f.Next.Local().Format(time.TimeOnly)
+		text += ", no start before " + f.Next.Local().Format(time.TimeOnly)
 	}
 	return text
 }

@@ -35,7 +35,7 @@ func (o *options) addCommandFlags(flags *pflag.FlagSet) {
 
 // addWatchFlag adds the flag of commands that can take over a changed configuration.
 func (o *options) addWatchFlag(flags *pflag.FlagSet) {
-	flags.BoolVar(&o.watch, "watch", false, "take over the configuration when its files change, as SIGHUP does where there is no terminal")
+	flags.BoolVar(&o.watch, "watch", false, "reload the configuration when its files change, as SIGHUP does without a terminal")
 }
 
 func (o *options) addLogFlags(cmd *cobra.Command) {
@@ -89,7 +89,7 @@ func (o *options) load(args []string, from config.Options) (*start, error) {
 	}
 	cfg, err := read()
 	if err == nil && o.watch && len(cfg.Read) == 0 {
-		err = errors.New("--watch is for a configuration file, and there is none")
+		err = errors.New("--watch needs a configuration file")
 	}
 	return &start{cfg: cfg, again: read, watch: o.watch, log: log}, err
 }

@@ -35,7 +35,7 @@ func newHealthcheck() *cobra.Command {
 	}
 	h.add(cmd)
 	cmd.Flags().BoolVar(&h.live, "live", false, "ask only whether it runs (/livez)")
-	cmd.Flags().DurationVar(&h.wait, "wait", 0, "ask again for so long, until it is ready, also while none runs")
+	cmd.Flags().DurationVar(&h.wait, "wait", 0, "keep asking for this long until it is ready, even while none is running")
 	return cmd
 }
 

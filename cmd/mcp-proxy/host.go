@@ -44,7 +44,7 @@ func newHost() *cobra.Command {
 	flags.StringVar(&at.TLS.CA, "tls-ca", "", "tls and wss: PEM file of authorities to trust; a listener then asks for client certificates")
 	flags.StringVar(&at.TLS.Cert, "tls-cert", "", "tls and wss: PEM file of our certificate")
 	flags.StringVar(&at.TLS.Key, "tls-key", "", "tls and wss: PEM file of its key")
-	flags.DurationVar(&at.Heartbeat, "heartbeat", 5*time.Second, "how often to ask the proxy for a sign of life; after three without one it is gone")
+	flags.DurationVar(&at.Heartbeat, "heartbeat", 5*time.Second, "how often to ping the proxy; after three pings without an answer it is gone")
 	flags.BoolVar(&at.Insecure, "insecure", false, "allow a link that others can read or use")
 	return cmd
 }

@@ -22,7 +22,7 @@ func newLogin() *cobra.Command {
 		Use:   "login UPSTREAM|URL",
 		Short: "Log in to a remote server with OAuth, in a browser",
 		Long: "Logs in to an upstream of the configuration, or to the server at a URL, and keeps the tokens, which are refreshed when they\n" +
-			"are used. A proxy or host that runs finds them at once. connect and stdio log in by themselves when a server asks.",
+			"are used. A running proxy or host uses them at once. connect and stdio log in by themselves when a server asks.",
 		Example: "  mcp-proxy login docs\n" +
 			"  mcp-proxy login https://example.com/mcp --device",
 		Args: oneLogin,
@@ -106,11 +106,11 @@ func runLogout(ctx context.Context, cfg *config.Config, name, given string, o pr
 	kept, unrevoked, err := proxy.Logout(ctx, cfg, name, o)
 	switch {
 	case errors.Is(err, proxy.ErrNoLogin):
-		return &runError{fmt.Errorf("nobody has logged in to %s: there is nothing in %s", given, kept)}
+		return &runError{fmt.Errorf("not logged in to %s: %s has no tokens", given, kept)}
 	case err != nil:
 		return loginFailed(err)
 	case unrevoked != nil:
-		fmt.Fprintf(stdout, "Logged out of %s: the tokens are deleted. Whoever has a copy can use them until they expire (%v).\n", given, unrevoked)
+		fmt.Fprintf(stdout, "Logged out of %s: the tokens are deleted. Copies of them stay valid until they expire (%v).\n", given, unrevoked)
 	default:
 		fmt.Fprintf(stdout, "Logged out of %s: the tokens are revoked and deleted.\n", given)
 	}
@@ -142,9 +142,9 @@ func showLogin(p proxy.LoginPrompt) {
 func askIn(log *slog.Logger) func(proxy.LoginPrompt) {
 	return func(p proxy.LoginPrompt) {
 		if p.Opened {
-			log.Warn("a server wants you to log in: a browser was opened", "server", p.Host, "url", p.URL)
+			log.Warn("a server requires a login: a browser was opened", "server", p.Host, "url", p.URL)
 			return
 		}
-		log.Warn("a server wants you to log in: open this page in a browser on this machine", "server", p.Host, "url", p.URL)
+		log.Warn("a server requires a login: open this page in a browser on this machine", "server", p.Host, "url", p.URL)
 	}
 }

@@ -241,7 +241,7 @@ func TestServeNeedsALogin(t *testing.T) {
 				}
 			}
 			for range 4 {
-				call("login needed: mcp-proxy login docs")
+				call("needs a login: mcp-proxy login docs")
 			}
 			if said := h.run(exitOK, "login", "docs", "--config", file); !strings.Contains(said, "Logged in to docs. The tokens are in "+h.file("state")) {
 				t.Errorf("got %s", said)
@@ -250,7 +250,7 @@ func TestServeNeedsALogin(t *testing.T) {
 			if said := h.run(exitOK, "logout", "docs", "--config", file); !strings.Contains(said, "Logged out of docs: the tokens are revoked and deleted.") {
 				t.Errorf("got %s", said)
 			}
-			call("login needed: mcp-proxy login docs")
+			call("needs a login: mcp-proxy login docs")
 			h.run(exitError, "logout", "docs", "--config", file)
 			if h.opened() != 1 {
 				t.Errorf("%d browsers", h.opened())

@@ -77,8 +77,8 @@ func newRoot() *cobra.Command {
 	root.SetFlagErrorFunc(unknownFlag)
 	root.SetVersionTemplate("mcp-proxy {{.Version}}\n")
 	group(root, "Serve clients:", newServe(), newStdio(), newConnect(), newHost(), newReplay())
-	group(root, "Look at a configuration or a server:", newCheck(), newDoctor(), newTools(), newCall(), newExplain(), newSchema())
-	group(root, "Look into a proxy that runs:", newStatus(), newTop(), newCalls(), newTap(), newHealthcheck())
+	group(root, "Inspect a configuration or a server:", newCheck(), newDoctor(), newTools(), newCall(), newExplain(), newSchema())
+	group(root, "Inspect a running proxy:", newStatus(), newTop(), newCalls(), newTap(), newHealthcheck())
 	group(root, "Log in to servers:", newLogin(), newLogout())
 	root.AddCommand(newVersion())
 	return root

@@ -72,13 +72,13 @@ func (t *takeover) now() []string {
 		err = t.adopt(cfg)
 	}
 	if err != nil {
-		t.log.Error("configuration not taken over", "err", err)
+		t.log.Error("configuration not reloaded", "err", err)
 		return cfg.Read
 	}
 	if keys := t.first.Changed(cfg); len(keys) > 0 {
-		t.log.Warn("changed settings that need a restart are not taken over", "keys", strings.Join(keys, ", "))
+		t.log.Warn("changed settings need a restart", "keys", strings.Join(keys, ", "))
 	}
-	t.log.Info("configuration taken over", "upstreams", len(cfg.Upstreams), "links", len(cfg.Links))
+	t.log.Info("configuration reloaded", "upstreams", len(cfg.Upstreams), "links", len(cfg.Links))
 	return cfg.Read
 }
 
@@ -120,7 +120,7 @@ func (t *takeover) watch(w *fsnotify.Watcher, before [sha256.Size]byte) {
 			if !open {
 				return
 			}
-			t.log.Warn("the files of the configuration cannot be watched", "err", err)
+			t.log.Warn("cannot watch the configuration files", "err", err)
 			quiet.Reset(settled) // some changes may not have been told
 		case <-quiet.C:
 			now := contents(files)
@@ -141,7 +141,7 @@ func (t *takeover) watch(w *fsnotify.Watcher, before [sha256.Size]byte) {
 func (t *takeover) addFolders(w *fsnotify.Watcher, files []string) {
 	add := func(file string) {
 		if err := w.Add(filepath.Dir(file)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			t.log.Warn("the files of the configuration cannot be watched", "err", err)
+			t.log.Warn("cannot watch the configuration files", "err", err)
 		}
 	}
 	for _, f := range files {

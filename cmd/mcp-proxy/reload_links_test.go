@@ -69,7 +69,7 @@ func TestReloadLinks(t *testing.T) {
 	for i, bad := range []string{"  two: {accept: true, tokenFile: none}\n", "  two: {accept: true}\n", "  two: {dial: 'wss://localhost:1/link', tls: {ca: none}}\n"} {
 		links(stays + bad)
 		p.cmd.Process.Signal(syscall.SIGHUP)
-		eventually(t, "the refusal", func() bool { return p.log.count("configuration not taken over") == i+1 })
+		eventually(t, "the refusal", func() bool { return p.log.count("configuration not reloaded") == i+1 })
 	}
 	works("y__echo")
 

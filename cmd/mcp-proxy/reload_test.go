@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// SIGHUP has the upstreams of the configuration taken over anew: what is the same
+// SIGHUP makes the host take over the upstreams of the configuration: what is the same
 // runs on, and clients are told. One that cannot be used changes nothing.
 func TestReload(t *testing.T) {
 	t.Parallel()
@@ -32,7 +32,7 @@ func TestReload(t *testing.T) {
 
 			upstreams("  b: {}\n")
 			p.cmd.Process.Signal(syscall.SIGHUP)
-			eventually(t, "the refusal", func() bool { return p.log.count("configuration not taken over") == 1 })
+			eventually(t, "the refusal", func() bool { return p.log.count("configuration not reloaded") == 1 })
 
 			upstreams("  a: {command: fakeserver, env: {FAKE_LOG: RECORD}}\n" +
 				"  b: {command: fakeserver, env: {FAKE_LOG: RECORD, NEW: '1'}}\n" +
@@ -108,7 +108,7 @@ func reloadRenames(t *testing.T, command, session string) {
 	reload := func(times int, names ...string) {
 		configure(names...)
 		p.cmd.Process.Signal(syscall.SIGHUP)
-		eventually(t, "the reload", func() bool { return p.log.count("configuration taken over") == times })
+		eventually(t, "the reload", func() bool { return p.log.count("configuration reloaded") == times })
 	}
 	clients := map[string]*client{}
 	for _, over := range []string{"WebSocket", "HTTP", "modern WebSocket", "modern HTTP"} {

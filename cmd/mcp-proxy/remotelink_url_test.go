@@ -84,13 +84,13 @@ upstreams:
 	for _, tt := range []struct{ args, want string }{
 		{"tools URL/mcp/crashes", host + " refused initialize: crashes did not start: exit status 3 (event "},
 		{"call x --url URL/mcp/crashes", host + " refused initialize: crashes did not start: exit status 3 (event "},
-		{"tools URL/mcp/closed", host + " refused initialize: closed is out of reach: connection refused (event "},
+		{"tools URL/mcp/closed", host + " refused initialize: closed is unreachable: connection refused (event "},
 		{"call crashes__x --url URL/mcp", "crashes did not start: exit status 3"},
 		{"call quick__ecoh --url URL/mcp", `there is no tool "quick__ecoh"; did you mean quick__echo?`},
 		{"tools URL", host + " answered with HTTP 404; try " + url + "/mcp"},
 		{"call quick__echo --url URL/", host + " answered with HTTP 404; try " + url + "/mcp"},
 		{"tools URL/mcp/quik", host + " answered with HTTP 404: Invalid request: no such upstream; there are quick, crashes, closed"},
-		{"tools http://127.0.0.1:1/mcp", "127.0.0.1:1 is out of reach: connection refused"},
+		{"tools http://127.0.0.1:1/mcp", "127.0.0.1:1 is unreachable: connection refused"},
 	} {
 		text, code := command(t, nil, strings.Fields(strings.Replace(tt.args, "URL", url, 1))...)
 		if code != exitError || strings.Count(text, "\n") != 1 || !strings.HasPrefix(text, "mcp-proxy: "+tt.want) {

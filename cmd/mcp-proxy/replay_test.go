@@ -182,7 +182,7 @@ func TestReplayOfNothing(t *testing.T) {
 	if err := os.WriteFile(file, []byte("{}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if text, code := command(t, nil, "replay", file); code != 1 || !strings.Contains(text, file+" is no recording of tap --record") {
+	if text, code := command(t, nil, "replay", file); code != 1 || !strings.Contains(text, file+" is not a recording of tap --record") {
 		t.Errorf("replay: %d %s", code, text)
 	}
 	p, s := servingConfig(t, []string{"XDG_RUNTIME_DIR=" + shortDir(t)}, "upstreams: {a: {command: mcp-proxy, args: [replay, "+file+"]}}\n")
@@ -192,5 +192,5 @@ func TestReplayOfNothing(t *testing.T) {
 	if !strings.Contains(got, "a did not start: exit status 1") || strings.Contains(got, file) {
 		t.Errorf("the client hears %s", got)
 	}
-	eventually(t, "a line in the log", func() bool { return p.log.count("is no recording of tap --record") > 0 })
+	eventually(t, "a line in the log", func() bool { return p.log.count("is not a recording of tap --record") > 0 })
 }

@@ -277,7 +277,7 @@ func (n *reporter) tellLate() {
 	late := slices.Sorted(maps.Keys(n.trying))
 	n.mu.Unlock()
 	for _, name := range late {
-		n.console.state(name, plain, "starting", "the first time that may be a download")
+		n.console.state(name, plain, "starting", "the first start may download it")
 	}
 }
 
@@ -352,7 +352,7 @@ func (n *reporter) lingers(delay time.Duration) bool {
 		return false
 	}
 	n.afterKey()
-	n.console.say(time.Now(), "proxy", plain, fmt.Sprintf("about to stop: serves on for %v, while others hear of it; Ctrl-C again skips that", delay))
+	n.console.say(time.Now(), "proxy", plain, fmt.Sprintf("draining: still serving for %v (Ctrl-C again to stop now)", delay))
 	return true
 }
 
@@ -374,7 +374,7 @@ func (n *reporter) stops(grace time.Duration, calls func() proxy.Calls) bool {
 	if most := len(now.Calls) + now.LeftOut; most > 0 {
 		waits = count(most, "call") + " (" + describe(now) + ")"
 	}
-	n.console.say(time.Now(), "proxy", plain, fmt.Sprintf("stopping: waits for %s, %v at the most; Ctrl-C again ends it at once", waits, grace))
+	n.console.say(time.Now(), "proxy", plain, fmt.Sprintf("stopping: waiting for %s, at most %v (Ctrl-C again to stop now)", waits, grace))
 	return true
 }
 

@@ -49,11 +49,11 @@ func (o *options) addServeFlags(flags *pflag.FlagSet) {
 	})
 	flags.StringSliceVar(&o.from.AllowedOrigins, "cors", nil, "web `ORIGIN` whose pages may be clients, such as https://app.example.com; may be repeated")
 	flags.Func("token-file", "`FILE` with the bearer token that clients must send", given(&o.from.TokenFile))
-	flags.Func("tls-cert", "PEM `FILE` of our certificate: TLS ends here", given(&o.from.TLS.Cert))
+	flags.Func("tls-cert", "PEM `FILE` of our certificate: serve terminates TLS", given(&o.from.TLS.Cert))
 	flags.Func("tls-key", "PEM `FILE` of its key", given(&o.from.TLS.Key))
-	flags.Func("tls-client-ca", "PEM `FILE` of authorities: clients are known by certificates of these", given(&o.from.TLS.ClientCA))
+	flags.Func("tls-client-ca", "PEM `FILE` of authorities: clients authenticate with certificates of these", given(&o.from.TLS.ClientCA))
 	flags.Func("public-url", "`URL` by which clients reach us, such as https://mcp.example.com", given(&o.from.PublicURL))
-	flags.BoolFunc("insecure", "allow to listen beyond loopback, though clients prove nothing", func(s string) (err error) {
+	flags.BoolFunc("insecure", "listen beyond loopback although clients do not authenticate", func(s string) (err error) {
 		o.from.Insecure = new(bool)
 		*o.from.Insecure, err = strconv.ParseBool(s)
 		return err
@@ -80,7 +80,7 @@ func runServe(ctx context.Context, s *start, sockets []net.Listener) error {
 	}
 	onTCP := func(address string) bool { return !strings.HasPrefix(address, "unix:") } // on a socket each user is one
 	if s.reporter == nil && !s.cfg.Proves() && slices.ContainsFunc(s.cfg.Listen, onTCP) {
-		s.log.Warn("no tokenFile and no auth: modern HTTP clients are one principal, and share the sessions kept for them at legacy upstreams", "principal", "anonymous")
+		s.log.Warn("no tokenFile and no auth: modern HTTP clients are one principal and share its sessions at legacy upstreams", "principal", "anonymous")
 	}
 	addresses, err := p.Listen()
 	if err != nil {

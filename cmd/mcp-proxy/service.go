@@ -59,7 +59,7 @@ func (s *start) run(ctx context.Context, v service, lostGrace time.Duration, rea
 		grace = s.cfg.ShutdownGrace
 		if delay := s.cfg.DrainDelay; delay > 0 {
 			if !n.lingers(delay) {
-				s.log.Info("about to shut down", "signal", signal.String(), "delay", delay)
+				s.log.Info("draining", "signal", signal.String(), "delay", delay)
 			}
 			serveOn(v, delay, signals)
 		}

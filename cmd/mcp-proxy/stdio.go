@@ -85,7 +85,7 @@ func runStdio(ctx context.Context, command string, s *start) error {
 		return failedBy(err)
 	}
 	if !s.cfg.OperatorMay() {
-		s.log.Warn("no policy is about the operator, who is the client on stdio and may do nothing: add one for {who: operator}")
+		s.log.Warn("no policy matches the operator, which is the client on stdio, so it may do nothing: add one with {who: operator}")
 	}
 	out, wait, err := stdout.pipe()
 	if err != nil {

@@ -26,7 +26,7 @@ func (o *options) withSockets(f func(context.Context, *start, []net.Listener) er
 		}
 		for i, l := range sockets {
 			if l == nil {
-				return &runError{fmt.Errorf("socket %d of systemd is not one to listen at: use ListenStream= and Accept=no", i+1)}
+				return &runError{fmt.Errorf("socket %d of systemd is not a listening socket: use ListenStream= and Accept=no", i+1)}
 			}
 			o.from.Listen = append(o.from.Listen, addressOf(l))
 		}
@@ -45,6 +45,6 @@ func addressOf(l net.Listener) string {
 // tellManager tells systemd a state of this process, if it wants to know (sd_notify(3)).
 func tellManager(state string, log *slog.Logger) {
 	if _, err := daemon.SdNotify(false, state); err != nil {
-		log.Warn("systemd was not told", "state", state, "err", err)
+		log.Warn("cannot notify systemd", "state", state, "err", err)
 	}
 }

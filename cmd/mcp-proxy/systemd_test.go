@@ -129,7 +129,7 @@ func TestSystemdRefuses(t *testing.T) {
 	}{
 		{func(m *manager) { m.open("tcp", "127.0.0.1:0") }, []string{"--port", "1"}, "leave out --listen and --port"},
 		{func(m *manager) { m.open("tcp", ":0") }, nil, "is reachable from other machines"},
-		{func(m *manager) { m.files = append(m.files, os.Stdin) }, nil, "socket 1 of systemd is not one to listen at"},
+		{func(m *manager) { m.files = append(m.files, os.Stdin) }, nil, "socket 1 of systemd is not a listening socket"},
 	} {
 		m := newManager(t)
 		c.open(m)

@@ -36,10 +36,10 @@ func newTap() *cobra.Command {
 		Use:   "tap",
 		Short: "Show messages as they pass through a running proxy or host",
 		Long: "Shows each message that passes between clients and the proxy, and between the proxy and its servers: one line for each, on a\n" +
-			"terminal for people, else as JSON. It tells of messages, not what is in them, unless --payloads or --record asks for that. These\n" +
-			"need admin.payloads: true in the configuration of the process, and its Unix socket. No call waits for a tap: what it has no room for is\n" +
+			"terminal for people, else as JSON. It shows the content of messages only with --payloads or --record. These\n" +
+			"need admin.payloads: true in the configuration of the process, and its Unix socket. A tap delays no call: messages that find no room are\n" +
 			"left out, and counted. Ctrl-C ends it.\n\n" +
-			"A recording has everything as it is, secrets too, for mcp-proxy replay FILE. It ends with an error rather than miss a message.",
+			"A recording has the whole content, secrets too, for mcp-proxy replay FILE. It ends with an error rather than miss a message.",
 		Example: "  mcp-proxy tap --upstream files --errors\n  mcp-proxy tap --tool 'files__*' --json | jq .tookMs\n  mcp-proxy tap --record session.ndjson",
 		Args:    cobra.NoArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return q.run(cmd) },
@@ -63,7 +63,7 @@ func newTap() *cobra.Command {
 func (q *tapQuery) run(cmd *cobra.Command) error {
 	for _, other := range []string{"errors", "method", "tool", "payloads"} {
 		if q.record != "" && cmd.Flags().Changed(other) {
-			return fmt.Errorf("--record has all messages: --%s makes no sense with it", other)
+			return fmt.Errorf("--record writes all messages and excludes --%s", other)
 		}
 	}
 	c, err := q.client()
@@ -158,9 +158,9 @@ func (q *tapQuery) runRecord(signalled context.Context, c *adminClient) error {
 	})()
 	messages, err := writeRecording(file, resp.Body)
 	if err = errors.Join(err, file.Close()); err != nil {
-		return &runError{fmt.Errorf("%s is not whole: %w", q.record, err)}
+		return &runError{fmt.Errorf("%s is incomplete: %w", q.record, err)}
 	}
-	fmt.Fprintf(stderr, "%d messages are in %s, with all that was in them: keep it safe\n", messages, q.record)
+	fmt.Fprintf(stderr, "%d messages are in %s, with their whole content: keep it safe\n", messages, q.record)
 	return nil
 }
 
@@ -171,7 +171,7 @@ func writeRecording(to io.Writer, from io.Reader) (messages int, err error) {
 	for {
 		line, err := in.ReadBytes('\n')
 		if err != nil {
-			return 0, errors.Join(out.Flush(), fmt.Errorf("the process has gone: %w", err))
+			return 0, errors.Join(out.Flush(), fmt.Errorf("the process is gone: %w", err))
 		}
 		if _, err := out.Write(line); err != nil {
 			return 0, err

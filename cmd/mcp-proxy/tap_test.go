@@ -120,7 +120,7 @@ func TestTapRecord(t *testing.T) {
 		t.Errorf("a file that is there: %d %s", code, text)
 	}
 	p.cmd.Process.Kill()
-	if err := dying.Wait(); dying.ProcessState.ExitCode() != exitError || saidLast.count("is not whole") != 1 {
+	if err := dying.Wait(); dying.ProcessState.ExitCode() != exitError || saidLast.count("is incomplete") != 1 {
 		t.Errorf("it ended with %v: %s", err, saidLast)
 	}
 }

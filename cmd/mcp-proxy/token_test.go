@@ -72,7 +72,7 @@ func TestRefusedHost(t *testing.T) {
 			startProgram(t, nil, "host", "--listen", "ws://"+address+"/link", "--token-file", s.dir+"/theirs", "--", "fakeserver").hear()
 			s.run(fmt.Sprintf("links: {far: {dial: 'ws://%s/link', tokenFile: ours}}\n", address))
 			eventually(t, "what to do", func() bool {
-				return s.log.count("HTTP 401: the host refuses our token: that in links.far.tokenFile must be the one in --token-file of the host") > 0
+				return s.log.count("HTTP 401: the host rejected our token: that in links.far.tokenFile must be the one in --token-file of the host") > 0
 			})
 		} else {
 			s.run("links: {far: {accept: true, tokenFile: theirs}}\n")
@@ -80,7 +80,7 @@ func TestRefusedHost(t *testing.T) {
 			without := startProgram(t, nil, "host", "--dial", url, "--", "fakeserver")
 			host := startProgram(t, nil, "host", "--dial", url, "--token-file", s.dir+"/ours", "--", "fakeserver")
 			eventually(t, "what to do", func() bool {
-				return host.log.count("HTTP 401: the proxy refuses our token: that in --token-file must be the one in links.NAME.tokenFile of the proxy") > 0
+				return host.log.count("HTTP 401: the proxy rejected our token: that in --token-file must be the one in links.NAME.tokenFile of the proxy") > 0
 			})
 			eventually(t, "what to give", func() bool {
 				return without.log.count("HTTP 401: the proxy asks for a token: give --token-file with the token in links.NAME.tokenFile of the proxy") > 0

@@ -172,7 +172,7 @@ func (l *sample) screen(err error, wide, high int) string {
 	err = cmp.Or(err, json.Unmarshal(l.Status, &now), json.Unmarshal(l.Calls, &calls))
 	says := summary(&now, &calls)
 	if err != nil {
-		says = "no answer any more: " + err.Error()
+		says = "no answer: " + err.Error()
 	}
 	var out bytes.Buffer
 	fmt.Fprintln(&out, oneLine(processLine(now.Process, calls.Now), wide))

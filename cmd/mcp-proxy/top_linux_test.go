@@ -109,7 +109,7 @@ func TestTop(t *testing.T) {
 				t.Errorf("it is wider than the terminal: %q", drawn.text.String())
 			}
 			p.cmd.Process.Kill()
-			eventually(t, "a word about the end", func() bool { return drawn.has("no answer any more") })
+			eventually(t, "a word about the end", func() bool { return drawn.has("no answer") })
 			quit(near, top.Process)
 			ended := make(chan error, 1)
 			go func() { ended <- top.Wait() }()

@@ -42,14 +42,14 @@ func TestWatch(t *testing.T) {
 	p.hear()
 	taken := func(times int) {
 		t.Helper()
-		eventually(t, "the reload", func() bool { return p.log.count("configuration taken over") == times })
+		eventually(t, "the reload", func() bool { return p.log.count("configuration reloaded") == times })
 	}
 
 	mount("..2", "upstreams: {a: {command: fakeserver}, b: {command: fakeserver}}\n")
 	taken(1)
 
 	write("..2/proxy.yaml", "upstreams: {a: {}}\n")
-	eventually(t, "the refusal", func() bool { return p.log.count("configuration not taken over") == 1 })
+	eventually(t, "the refusal", func() bool { return p.log.count("configuration not reloaded") == 1 })
 
 	write("vars.env", "A=1\n")
 	write("new", `mcpServers: {c: {command: fakeserver, envFile: vars.env}}`+"\n")
@@ -65,7 +65,7 @@ func TestWatch(t *testing.T) {
 	if err := os.Rename(filepath.Join(dir, "new"), file); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the refusals", func() bool { return p.log.count("configuration not taken over") == 3 }) // another file, as above
+	eventually(t, "the refusals", func() bool { return p.log.count("configuration not reloaded") == 3 }) // another file, as above
 	write("later.env", "A=1\n")
 	taken(5)
 	if text := p.log.String(); strings.Count(text, "not taken over") != 3 {

@@ -121,19 +121,19 @@ var causes = map[string]struct {
 	CauseStdinClosed:  {ClassBroken, "closed its stdin (stdin closed)"},
 	CauseWriteTimeout: {ClassTimeout, "does not read what it is sent (write timeout)"},
 
-	CauseConnectionRefused:  {ClassUnreachable, "is out of reach: connection refused"},
+	CauseConnectionRefused:  {ClassUnreachable, "is unreachable: connection refused"},
 	CauseConnectionReset:    {ClassBroken, "broke off the connection (connection reset)"},
 	CauseConnectionLost:     {ClassBroken, "broke off the connection (connection lost)"},
-	CauseConnectTimeout:     {ClassUnreachable, "is out of reach: connect timeout"},
+	CauseConnectTimeout:     {ClassUnreachable, "is unreachable: connect timeout"},
 	CauseConnectFailed:      {ClassUnreachable, ""},
-	CauseHostUnreachable:    {ClassUnreachable, "is out of reach: host unreachable"},
-	CauseNetworkUnreachable: {ClassUnreachable, "is out of reach: network unreachable"},
-	CauseNoSuchHost:         {ClassUnreachable, "is out of reach: no such host"},
+	CauseHostUnreachable:    {ClassUnreachable, "is unreachable: host unreachable"},
+	CauseNetworkUnreachable: {ClassUnreachable, "is unreachable: network unreachable"},
+	CauseNoSuchHost:         {ClassUnreachable, "is unreachable: no such host"},
 	CauseNameLookup:         {ClassUnreachable, ""},
 	CauseTLS:                {ClassUnreachable, ""},
 	CauseBadHeaderFile:      {ClassUnreachable, "was not asked: a file of headersFrom cannot be read (bad header file)"},
-	CauseNoToken:            {ClassUnreachable, "did not let us in: its authorization server gives us no token (no token)"},
-	CauseLogin:              {ClassLogin, "did not let us in: login needed"},
+	CauseNoToken:            {ClassUnreachable, "authentication failed: no token from the authorization server (no token)"},
+	CauseLogin:              {ClassLogin, "needs a login (login needed)"},
 	CauseStreamEnded:        {ClassBroken, "broke off its answer (stream ended)"},
 	CauseRequestFailed:      {ClassBroken, ""},
 	CauseInvalidResponse:    {ClassInvalid, ""},
@@ -142,7 +142,7 @@ var causes = map[string]struct {
 	CauseSilent:             {ClassBroken, ""},
 	CauseTooLarge:           {ClassInvalid, ""},
 
-	CauseLinkLost:   {ClassLinkLost, "is out of reach: link lost"},
+	CauseLinkLost:   {ClassLinkLost, "is unreachable: link lost"},
 	CauseLate:       {ClassTimeout, ""},
 	CauseBadAnswer:  {ClassInvalid, ""},
 	CauseReplaced:   {ClassStopped, ""},
@@ -163,8 +163,8 @@ var causes = map[string]struct {
 
 	CauseTokenWithdrawn: {ClassExpired, ""},
 
-	HTTPCause(401): {ClassRefused, "refuses our credentials (HTTP 401)"},
-	HTTPCause(403): {ClassRefused, "refuses our credentials (HTTP 403)"},
+	HTTPCause(401): {ClassRefused, "rejected our credentials (HTTP 401)"},
+	HTTPCause(403): {ClassRefused, "rejected our credentials (HTTP 403)"},
 }
 
 // ClassOf returns the class of a cause.

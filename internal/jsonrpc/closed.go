@@ -41,7 +41,7 @@ type ClosedError struct {
 // LoginNeeded returns the end of a connection to a server that a person must log in to,
 // with the command that does so: "mcp-proxy login docs". err is for the log, and may be nil.
 func LoginNeeded(command string, err error) *ClosedError {
-	return &ClosedError{Cause: CauseLogin, Says: "did not let us in, login needed: " + command, Lasting: true, Err: err}
+	return &ClosedError{Cause: CauseLogin, Says: "needs a login: " + command, Lasting: true, Err: err}
 }
 
 // Error implements error.
@@ -69,7 +69,7 @@ func (e *ClosedError) Wire(code int, upstream string, phase Phase) *Error {
 	case upstream == "":
 		says = cmp.Or(e.Says, e.Cause)
 	default:
-		says = upstream + " " + e.Words()
+		says = e.About(upstream)
 	}
 	return &Error{code, closedPrefix + says, ErrorData{
 		Reason: ReasonClosed, Upstream: upstream, Cause: e.Cause, Phase: phase,
@@ -82,6 +82,14 @@ const closedPrefix = "Connection closed: "
 
 // Class returns what sort of end it is.
 func (e *ClosedError) Class() CauseClass { return ClassOf(e.Cause) }
+
+// About returns the name of the upstream and what it did.
+func (e *ClosedError) About(upstream string) string {
+	if e.Cause == CauseNoToken { // its words are a sentence
+		return upstream + ": " + e.Words()
+	}
+	return upstream + " " + e.Words()
+}
 
 // Words returns what the upstream did, in words that follow its name.
 func (e *ClosedError) Words() string {

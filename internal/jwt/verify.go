@@ -50,7 +50,7 @@ const (
 	UnknownKey    Invalid = "the token is signed with an unknown key"
 	BadSignature  Invalid = "the signature of the token is invalid"
 	WrongAudience Invalid = "the token is for another audience"
-	NoExpiry      Invalid = "the token does not say when it expires"
+	NoExpiry      Invalid = "the token has no expiry"
 	Expired       Invalid = "the token has expired"
 	TooEarly      Invalid = "the token is not valid yet"
 )

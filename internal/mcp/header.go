@@ -118,7 +118,7 @@ func at(value json.RawMessage, path []string) (json.RawMessage, error) {
 			}
 		})
 		if err != nil || twice {
-			return nil, errors.Join(err, errors.New("a key stands twice"))
+			return nil, errors.Join(err, errors.New("duplicate key"))
 		}
 		value = found
 	}
@@ -225,7 +225,7 @@ func (s *search) schema(schema json.RawMessage, here place) {
 		switch key {
 		case annotation:
 			if name != nil {
-				s.fail("%s stands twice", annotation)
+				s.fail("%s is given twice", annotation)
 			}
 			name = value
 		case "type":
@@ -296,11 +296,11 @@ func (s *search) add(name, kind json.RawMessage, here place) {
 	case !here.reachable || len(here.path) == 0:
 		s.fail("%s %q is not at a property that can be reached by properties alone", annotation, header)
 	case typ != "string" && typ != "integer" && typ != "boolean":
-		s.fail("%s %q is at a property that is no string, integer or boolean", annotation, header)
+		s.fail("%s %q is at a property that is not a string, integer or boolean", annotation, header)
 	case len(s.found) >= maxMirrors:
 		s.fail("more than %d parameters have %s", maxMirrors, annotation)
 	case slices.ContainsFunc(s.found, func(o Mirror) bool { return strings.EqualFold(o.Header, m.Header) }):
-		s.fail("%s %q stands twice", annotation, header)
+		s.fail("%s %q is given twice", annotation, header)
 	default:
 		s.found = append(s.found, m)
 	}

@@ -29,12 +29,12 @@ type Wait string
 
 // Waits.
 const (
-	ForUpstream Wait = "upstream" // its server works on it
+	ForUpstream Wait = "upstream" // its server is working on it
 	ForStart    Wait = "start"    // its server starts
-	ForBackOff  Wait = "back-off" // its server is not started again before the time in Detail
-	ForLink     Wait = "link"     // the link to its host is not up
-	ForLogin    Wait = "login"    // a person has to log in
+	ForBackOff  Wait = "back-off" // its server is no restart before the time in Detail
+	ForLink     Wait = "link"     // the link to its host is down
+	ForLogin    Wait = "login"    // a login is needed
 	ForClient   Wait = "client"   // the client was asked something for it, and has not answered
 	ForRoom     Wait = "room"     // its server does not read, or works on as many as it may
-	ForProxy    Wait = "proxy"    // the proxy itself works on it, and may ask several servers
+	ForProxy    Wait = "proxy"    // the proxy is working on it, and may ask several servers
 )

@@ -106,7 +106,7 @@ type Events struct {
 func EventOf(kind EventKind, upstream string, end *jsonrpc.ClosedError) Event {
 	e := Event{EventLine: EventLine{
 		ID: end.Event, Time: time.Now(), Kind: kind, Upstream: upstream,
-		What: upstream + " " + end.Words(), Cause: end.Cause, Class: end.Class().String(),
+		What: end.About(upstream), Cause: end.Cause, Class: end.Class().String(),
 	}}
 	if end.Err != nil {
 		e.Error = end.Err.Error()

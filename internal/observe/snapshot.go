@@ -29,7 +29,7 @@ type Process struct {
 	File     string    `json:"file,omitzero"`   // that its configuration was read from; "" for none
 	Dir      string    `json:"dir"`             // in which it was started
 	Listen   []string  `json:"listen,omitzero"` // addresses for clients, or of a host for proxies
-	Draining bool      `json:"draining"`        // it is about to stop
+	Draining bool      `json:"draining"`        // it is draining
 
 	MaxSessions int `json:"maxSessions,omitzero"` // limits.sessions of a proxy
 }
@@ -75,7 +75,7 @@ type Upstream struct {
 	Started      time.Time `json:"started,omitzero"`
 	InFlight     int       `json:"inFlight"`        // requests that it has not answered
 	Unusable     int       `json:"unusable"`        // lines on its stdout that were no message
-	Unattributed int       `json:"unattributed"`    // its messages that could be about any of several clients, and were dropped
+	Unattributed int       `json:"unattributed"`    // its messages that could be for any of several clients, and were dropped
 	Stderr       []string  `json:"stderr,omitzero"` // its last lines
 }
 

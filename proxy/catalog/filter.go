@@ -62,7 +62,7 @@ func stringsOf(array json.RawMessage, key string) ([]string, error) {
 	}
 	elements, err := jsonrpc.Elements(array)
 	if err != nil || len(elements) > MaxWatched {
-		return nil, errors.New(`"` + key + `" is no array or too long`)
+		return nil, errors.New(`"` + key + `" is not an array, or is too long`)
 	}
 	var found []string
 	seen := make(map[string]bool, len(elements))
@@ -72,7 +72,7 @@ func stringsOf(array json.RawMessage, key string) ([]string, error) {
 		}
 		s, ok := jsonrpc.Unquote(e)
 		if !ok {
-			return nil, errors.New(`"` + key + `" holds what is no string`)
+			return nil, errors.New(`"` + key + `" has an element that is not a string`)
 		}
 		if !seen[s] {
 			seen[s] = true

@@ -177,7 +177,7 @@ func (h *streamBacklog) end() {
 func unreadable() *jsonrpc.Error {
 	return &jsonrpc.Error{
 		Code:    jsonrpc.CodeInternalError,
-		Message: "Too much that nobody reads",
+		Message: "Too many unread messages",
 		Data:    jsonrpc.ErrorData{Reason: jsonrpc.ReasonOverloaded, Phase: jsonrpc.InFlight},
 	}
 }

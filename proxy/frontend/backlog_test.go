@@ -19,7 +19,7 @@ import (
 func TestUnread(t *testing.T) {
 	t.Parallel()
 	large := `{"x":"` + strings.Repeat("x", 32<<20) + `"}` // more than sockets hold
-	const overloaded = `{"jsonrpc":"2.0","id":%d,"error":{"code":-32603,"message":"Too much that nobody reads","data":{"reason":"overloaded","phase":"in_flight","retryable":false}}}`
+	const overloaded = `{"jsonrpc":"2.0","id":%d,"error":{"code":-32603,"message":"Too many unread messages","data":{"reason":"overloaded","phase":"in_flight","retryable":false}}}`
 	few := func(h *HTTP) {
 		h.init()
 		h.open.backlog.limit = int64(len(large)) + piece // with what is small

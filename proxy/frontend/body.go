@@ -106,5 +106,5 @@ func (b *bodies) read(r *http.Request, who identity.Principal) (body []byte, sta
 const (
 	tooLarge     = "the message is too large"
 	tooManyLarge = "too many large messages"
-	tooSlow      = "the message did not come in time"
+	tooSlow      = "the message did not arrive in time"
 )

@@ -130,7 +130,7 @@ func (r *responder) abort() {
 	r.rc.SetWriteDeadline(time.Unix(1, 0))
 }
 
-var errAborted = errors.New("the response was given up")
+var errAborted = errors.New("the response was abandoned")
 
 // extend gives the next write its time. A ResponseWriter that has no deadlines
 // cannot block.

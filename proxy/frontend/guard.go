@@ -43,7 +43,7 @@ type Guard struct {
 
 // ErrExposed is returned by [Guard.Check] for a proxy that anyone on the network
 // could use.
-var ErrExposed = errors.New("listening beyond loopback needs clients that prove who they are, or insecure: true")
+var ErrExposed = errors.New("listening beyond loopback needs client authentication, or insecure: true")
 
 // Check reports whether it is safe to listen at g.Listen. Call it before listening.
 func (g *Guard) Check() error {

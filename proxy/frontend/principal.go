@@ -241,7 +241,7 @@ func (p *waiter) pushLocked(e event) {
 // giveUpLocked answers a request with an error, since its client does not read. What waits
 // is dropped.
 func (p *waiter) giveUpLocked(err *jsonrpc.Error) {
-	p.c.log.Debug("client does not read its response, given up", "method", p.method)
+	p.c.log.Debug("client does not read its response; request cancelled", "method", p.method)
 	if p.c.waiting.Take(p.id, p) {
 		p.c.cancelLocked(p)
 	}

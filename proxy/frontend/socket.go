@@ -31,6 +31,6 @@ func (s *socket) Waits(bytes int) { s.backlog.grow(bytes) }
 
 // cut ends a WebSocket whose client does not read.
 func (s *socket) cut() {
-	s.CloseAs(wsconn.PolicyViolation, "too much that nobody reads")
+	s.CloseAs(wsconn.PolicyViolation, "too many unread messages")
 	s.Close()
 }

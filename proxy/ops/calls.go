@@ -64,6 +64,6 @@ func (l *callLog) ended(c observe.Call, end observe.End) {
 // rest logs how many calls were left out since the last line.
 func (l *callLog) rest(observe.Session, observe.End) {
 	if n := l.leftOut.Swap(0); n > 0 {
-		l.log.Info("calls without a line", "left_out", n)
+		l.log.Info("calls not logged", "left_out", n)
 	}
 }

@@ -106,9 +106,9 @@ func (d *Diagnosis) took(cfg *config.Config, t *Trial) {
 	const install = "install it once rather than on each start (npx, uvx), or start it once for all with session: shared"
 	switch {
 	case t.StartMs > tooSlow && !shared:
-		d.found(LevelWarning, "slow-start", t.Upstream, install+" and required: true", "takes %s to start, alone; clients wait 8 s, and then go on without it", seconds(t.StartMs))
+		d.found(LevelWarning, "slow-start", t.Upstream, install+" and required: true", "takes %s to start on its own; clients wait 8 s and then continue without it", seconds(t.StartMs))
 	case t.StartMs > Slow && !shared:
-		d.found(LevelNote, "slow-start", t.Upstream, install, "takes %s to start, alone, and does so for each client anew", seconds(t.StartMs))
+		d.found(LevelNote, "slow-start", t.Upstream, install, "takes %s to start on its own, for each client again", seconds(t.StartMs))
 	}
 	switch limit := millis(cfg.ListTimeout); {
 	case limit > 0 && t.ListMs > limit:
@@ -117,8 +117,8 @@ func (d *Diagnosis) took(cfg *config.Config, t *Trial) {
 		d.found(LevelWarning, "slow-list", t.Upstream, "find out what it waits for when it lists", "takes %s for its lists", seconds(t.ListMs))
 	}
 	if grace := millis(t.StopGrace); grace > 0 && t.StopMs > grace {
-		d.found(LevelWarning, "slow-stop", t.Upstream, "it should exit when its stdin ends; until then stopGrace is how long it is waited for",
-			"goes on when its stdin ends, until it gets a signal: %s", seconds(t.StopMs))
+		d.found(LevelWarning, "slow-stop", t.Upstream, "it should exit when stdin is closed; until then each stop takes stopGrace",
+			"does not exit when stdin is closed, only on a signal: %s", seconds(t.StopMs))
 	}
 }
 
@@ -135,7 +135,7 @@ func seconds(ms float64) string { return fmt.Sprintf("%.1f s", ms/1000) }
 // spoke finds violations of the protocol.
 func (d *Diagnosis) spoke(t *Trial) {
 	if t.Unusable > 0 {
-		d.found(LevelWarning, "stdout", t.Upstream, "make it log to stderr: only messages belong on stdout, and other clients give up there",
+		d.found(LevelWarning, "stdout", t.Upstream, "make it log to stderr: only messages belong on stdout, and other clients disconnect",
 			"wrote %d %s on stdout that %s no message", t.Unusable, plural(t.Unusable, "line", "lines"), plural(t.Unusable, "is", "are"))
 	}
 	if t.Transport == "http+sse" {
@@ -152,17 +152,17 @@ func (d *Diagnosis) listed(t *Trial) {
 		return
 	}
 	if t.Tools.Count+t.Prompts.Count+t.Resources.Count+t.Templates.Count == 0 {
-		d.found(LevelWarning, "empty", t.Upstream, "see whether it needs an argument, a token or a login to offer something", "offers nothing: no tools, prompts or resources")
+		d.found(LevelWarning, "empty", t.Upstream, "check whether it needs an argument, a token or a login", "offers nothing: no tools, prompts or resources")
 	}
 	seen := make(map[string]bool)
 	for _, tool := range readTools(t.Lists["tools"]) {
 		switch {
 		case tool.Name == "":
-			d.found(LevelError, "bad-tool", t.Upstream, "tell its author; clients may refuse the whole list", "lists a tool without a name")
+			d.found(LevelError, "bad-tool", t.Upstream, "report it to its author; clients may reject the whole list", "lists a tool without a name")
 		case seen[tool.Name]:
-			d.found(LevelError, "twice", t.Upstream, "tell its author", "lists the tool %s twice", quoted(tool.Name))
+			d.found(LevelError, "twice", t.Upstream, "report it to its author", "lists the tool %s twice", quoted(tool.Name))
 		case !strings.Contains(string(tool.InputSchema), `"object"`):
-			d.found(LevelError, "bad-tool", t.Upstream, "tell its author; clients may refuse the whole list", "the tool %s has no inputSchema of type object", quoted(tool.Name))
+			d.found(LevelError, "bad-tool", t.Upstream, "report it to its author; clients may reject the whole list", "the tool %s has no inputSchema of type object", quoted(tool.Name))
 		}
 		seen[tool.Name] = true
 	}
@@ -194,14 +194,14 @@ func (d *Diagnosis) commands(cfg *config.Config) {
 // access finds missing access control.
 func (d *Diagnosis) access(cfg *config.Config) {
 	for _, address := range cfg.Open() {
-		d.found(LevelWarning, "no-token", "", "set tokenFile, auth or tls.clientCA, or listen on 127.0.0.1", "listens on %s, where others can reach it, and asks nobody for a token: whoever comes may call every tool", address)
+		d.found(LevelWarning, "no-token", "", "set tokenFile, auth or tls.clientCA, or listen on 127.0.0.1", "listens on %s, where others can reach it, without authentication: anyone can call every tool", address)
 	}
 	if !cfg.Proves() && slices.Contains(cfg.AllowedHosts, "*") {
 		d.found(LevelWarning, "any-host", "", "name the hosts in allowedHosts, or set tokenFile", `allowedHosts is "*" and no token is needed: any web page can reach the tools by DNS rebinding`)
 	}
 	for _, u := range cfg.Upstreams {
 		if u.Exposed() {
-			d.found(LevelWarning, "plain", u.Name, "use its https or wss URL", "is reached without TLS: whoever is on the way reads all, tokens too")
+			d.found(LevelWarning, "plain", u.Name, "use its https or wss URL", "is reached without TLS: everything, tokens included, can be read on the way")
 		}
 	}
 }

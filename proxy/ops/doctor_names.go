@@ -56,11 +56,11 @@ func (d *Diagnosis) names(cfg *config.Config) {
 		d.collision(byName[key])
 	}
 	if len(all) > manyTools {
-		d.found(LevelWarning, "many-tools", "", "hide what nobody needs with tools.allow or tools.deny, or serve groups of upstreams apart",
-			"clients see %d tools, and many take %d at the most", len(all), manyTools)
+		d.found(LevelWarning, "many-tools", "", "hide unneeded tools with tools.allow or tools.deny, or serve groups of upstreams separately",
+			"clients see %d tools, and many clients support at most %d", len(all), manyTools)
 	}
 	if size > hugeTools {
-		d.found(LevelWarning, "big-tools", "", "hide what nobody needs with tools.allow or tools.deny",
+		d.found(LevelWarning, "big-tools", "", "hide unneeded tools with tools.allow or tools.deny",
 			"the tools are %d KiB, about %d thousand tokens in each request to a model", size>>10, size/4000)
 	}
 	d.uris()
@@ -95,13 +95,13 @@ func (d *Diagnosis) name(t exposedTool) {
 	own := func(do string) string { return do + ", or hide it with tools.deny" }
 	switch {
 	case len(t.own) > specName:
-		d.found(LevelError, "long-name", t.upstream, own("tell its author"), "the name of the tool %s has %d characters, and MCP allows %d", quoted(t.own), len(t.own), specName)
+		d.found(LevelError, "long-name", t.upstream, own("report it to its author"), "the name of the tool %s has %d characters, and MCP allows %d", quoted(t.own), len(t.own), specName)
 	case !legalName.MatchString(t.own):
-		d.found(LevelError, "bad-name", t.upstream, own("tell its author"), "the name of the tool %s has characters that MCP does not allow", quoted(t.own))
+		d.found(LevelError, "bad-name", t.upstream, own("report it to its author"), "the name of the tool %s has characters that MCP does not allow", quoted(t.own))
 	case !plainName.MatchString(t.own):
-		d.found(LevelWarning, "bad-name", t.upstream, own("tell its author"), "the name of the tool %s has characters that some models refuse: they allow letters, digits, _ and -", quoted(t.own))
+		d.found(LevelWarning, "bad-name", t.upstream, own("report it to its author"), "the name of the tool %s has characters that some models refuse: they allow letters, digits, _ and -", quoted(t.own))
 	case len(t.name) > longName:
-		d.found(LevelWarning, "long-name", t.upstream, own("tell its author"), "the name of the tool %s has %d characters, and models take %d", quoted(t.name), len(t.name), longName)
+		d.found(LevelWarning, "long-name", t.upstream, own("report it to its author"), "the name of the tool %s has %d characters, and models allow %d", quoted(t.name), len(t.name), longName)
 	case !strings.HasSuffix(t.name, t.own):
 		d.found(LevelNote, "long-name", t.upstream, "give the upstream a shorter name or prefix", "the tool %s is too long for models with its prefix, and clients see it as %s", quoted(t.own), t.name)
 	}

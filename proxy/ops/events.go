@@ -16,7 +16,7 @@ func (s *Server) serveEvents(w http.ResponseWriter, r *http.Request) {
 	if text := r.URL.Query().Get("limit"); text != "" {
 		var err error
 		if limit, err = strconv.Atoi(text); err != nil || limit < 1 || limit > mostEvents {
-			http.Error(w, fmt.Sprintf("limit is a number from 1 to %d", mostEvents), http.StatusBadRequest)
+			http.Error(w, fmt.Sprintf("limit must be a number from 1 to %d", mostEvents), http.StatusBadRequest)
 			return
 		}
 	}
@@ -27,7 +27,7 @@ func (s *Server) serveEvents(w http.ResponseWriter, r *http.Request) {
 func (s *Server) serveEvent(w http.ResponseWriter, id string) {
 	e, ok := s.History.Find(id)
 	if !ok {
-		http.Error(w, fmt.Sprintf("no such event here: a process keeps its last %d, and forgets them when it stops", mostEvents), http.StatusNotFound)
+		http.Error(w, fmt.Sprintf("no such event: a process keeps its last %d events until it stops", mostEvents), http.StatusNotFound)
 		return
 	}
 	sayJSON(w, e)
@@ -39,7 +39,7 @@ const longestQuestion = 4 << 10
 // serveExplanation is /explain/NAME.
 func (s *Server) serveExplanation(w http.ResponseWriter, r *http.Request, name string) {
 	if name == "" || len(name) > longestQuestion {
-		http.Error(w, fmt.Sprintf("a name has from 1 to %d bytes", longestQuestion), http.StatusBadRequest)
+		http.Error(w, fmt.Sprintf("a name must have 1 to %d bytes", longestQuestion), http.StatusBadRequest)
 		return
 	}
 	answer, err := s.Explain(name, r.URL.Query().Get("as"))

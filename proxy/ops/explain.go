@@ -140,7 +140,7 @@ func ExplainHost(name, as string, now observe.Snapshot, called func(name string)
 	}
 	u, original := called(name)
 	if u == nil {
-		e.unknown("no upstream of this host is called so: a name is <upstream>__<name>")
+		e.unknown("no upstream of this host has that name: names are <upstream>__<name>")
 		return e, nil
 	}
 	e.Upstream, e.Original, e.Matched = u.Name, original, policy.Name(u.Name, original)
@@ -182,7 +182,7 @@ func (e *Explanation) clientOf(cfg *config.Config, as string) (*identity.Identit
 			names = append(names, t.Name)
 		}
 		if !slices.Contains(names, name) {
-			return nil, fmt.Errorf("%q is no token of auth.tokens%s", name, config.DidYouMean(name, names))
+			return nil, fmt.Errorf("%q is not a token of auth.tokens%s", name, config.DidYouMean(name, names))
 		}
 	case identity.User:
 		p.Name = identity.UserName(name)
@@ -191,7 +191,7 @@ func (e *Explanation) clientOf(cfg *config.Config, as string) (*identity.Identit
 			p.Name, p.Issuer = name[:i], name[i+1:]
 		}
 	default:
-		return nil, fmt.Errorf("%q is no client: it is anonymous, operator, token:NAME, user:NAME, certificate:NAME@AUTHORITY or jwt:SUBJECT@ISSUER", as)
+		return nil, fmt.Errorf("%q is not a client: use anonymous, operator, token:NAME, user:NAME, certificate:NAME@AUTHORITY or jwt:SUBJECT@ISSUER", as)
 	}
 	if p.Name == "" && p.Kind != identity.Anonymous && p.Kind != identity.Operator {
 		return nil, fmt.Errorf("%s has no name", as)
@@ -214,7 +214,7 @@ func checkIssuer(cfg *config.Config, name string) error {
 	if slices.Contains(known, name) {
 		return nil
 	}
-	return fmt.Errorf("%q is no issuer of auth.jwt%s", name, config.DidYouMean(name, known))
+	return fmt.Errorf("%q is not an issuer of auth.jwt%s", name, config.DidYouMean(name, known))
 }
 
 // upstreamOr explains a name that leads nowhere: as the name of an upstream, or with a suggestion.
@@ -279,10 +279,10 @@ func (e *Explanation) follow(l catalog.Resolution, kind policy.Kind) {
 		e.Matched = policy.Name(l.Upstream, l.Original)
 	}
 	e.Leads = map[catalog.Rule]string{
-		catalog.BySole:      "it is the only upstream, so names are its own",
+		catalog.BySole:      "it is the only upstream, so names have no prefix",
 		catalog.ByPrefix:    "the name begins with its prefix",
 		catalog.ByBareName:  "no other upstream has a " + e.Kind + " of that name",
-		catalog.ByPolicy:    "it is how policies call it; clients call it " + l.Exposed,
+		catalog.ByPolicy:    "policies use this name; clients use " + l.Exposed,
 		catalog.ByURI:       "it lists the URI",
 		catalog.ByTemplate:  "it lists a template that matches the URI",
 		catalog.ByAskingAll: "no upstream is known to list the URI: those with resources are asked, one by one",
@@ -297,16 +297,16 @@ func (e *Explanation) follow(l catalog.Resolution, kind policy.Kind) {
 		e.Listed = "no"
 	default:
 		e.Listed = "unknown"
-		e.note("nobody has asked %s yet what it has", l.Upstream)
+		e.note("%s has not been listed yet", l.Upstream)
 	}
 	if l.By == catalog.BySole && e.Listed == "no" {
-		e.note("the upstream does not list it; as the only one it gets the call all the same")
+		e.note("the upstream does not list it; as the only upstream it gets the call anyway")
 	}
 }
 
 // nowhere explains why a name leads to no upstream.
 func (e *Explanation) nowhere(l catalog.Resolution) {
-	why := "no upstream is known to have it: a name is <prefix>__<name>"
+	why := "no upstream is known to have it: names are <prefix>__<name>"
 	if l.By == catalog.BySeveral {
 		why = "several upstreams have it: " + strings.Join(l.Others, ", ") + "; ask with the prefix of one"
 	}
@@ -352,7 +352,7 @@ func (e *Explanation) decide(cfg *config.Config, policies *policy.Policies, who 
 	e.Answer = answerOf(d)
 	e.because(g, cfg.File)
 	if d.Unclear {
-		e.Why = fmt.Sprintf("%s: %s is about resources, and servers could take this URI for another one", fileOf(cfg.File), e.Rule)
+		e.Why = fmt.Sprintf("%s: %s is about resources, and servers could read this URI as another one", fileOf(cfg.File), e.Rule)
 	}
 }
 
@@ -364,9 +364,9 @@ func (e *Explanation) decideForAll(cfg *config.Config, policies *policy.Policies
 		e.Rules = append(e.Rules, r)
 	}
 	e.Answer = AnswerDepends
-	e.Why = fmt.Sprintf("%s: of the policies the first that is about a client counts, and who matches none may nothing", fileOf(cfg.File))
+	e.Why = fmt.Sprintf("%s: the first policy that matches a client applies, and a client without one may do nothing", fileOf(cfg.File))
 	if last := cfg.Policies[len(cfg.Policies)-1]; last.Who.Any && !slices.ContainsFunc(e.Rules, func(r Ruling) bool { return r.Answer != e.Rules[0].Answer }) {
-		e.Answer, e.Why = e.Rules[0].Answer, fileOf(cfg.File)+": all policies say so"
+		e.Answer, e.Why = e.Rules[0].Answer, fileOf(cfg.File)+": all policies agree"
 	}
 }
 
@@ -419,7 +419,7 @@ func fileOf(file string) string {
 // because sets the deciding rule, and why it decided so.
 func (e *Explanation) because(g *policy.Grant, file string) {
 	if g == nil {
-		e.Why = fmt.Sprintf("%s has no policies: all is allowed", fileOf(file))
+		e.Why = fmt.Sprintf("%s has no policies: everything is allowed", fileOf(file))
 		return
 	}
 	e.Rule = g.Rule()
@@ -429,11 +429,11 @@ func (e *Explanation) because(g *policy.Grant, file string) {
 		e.Why = fmt.Sprintf("%s: no policy matches this client, so it may do nothing", fileOf(file))
 		return
 	case e.Answer == AnswerScopes:
-		e.Why = fmt.Sprintf("%s.scopes wants what the client does not have", at)
+		e.Why = fmt.Sprintf("%s.scopes requires scopes that the client lacks", at)
 	case e.Answer == AnswerAllowed && e.Glob != "":
 		e.Why = fmt.Sprintf("%s.%ss.allow has %q", at, e.Kind, e.Glob)
 	case e.Answer == AnswerAllowed:
-		e.Why = fmt.Sprintf("%s is about this client, allows all that it does not deny, and does not deny this", at)
+		e.Why = fmt.Sprintf("%s matches this client, allows everything that it does not deny, and does not deny this", at)
 	case e.Glob != "":
 		e.Why = fmt.Sprintf("%s.%ss.deny has %q", at, e.Kind, e.Glob)
 	default:

@@ -76,7 +76,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case s.Admit(w, r) != nil:
 	case onSocket(r) && !isHere(r.Host):
-		http.Error(w, "Host is not allowed: at a Unix socket it is localhost", http.StatusForbidden)
+		http.Error(w, "Host is not allowed: use localhost at a Unix socket", http.StatusForbidden)
 	case s.FromOtherSite(r) && !isVisit(r):
 		http.Error(w, "Origin is not allowed", http.StatusForbidden)
 	case r.Method != http.MethodGet && r.Method != http.MethodHead:
@@ -153,7 +153,7 @@ func isHere(host string) bool {
 func (s *Server) refusal(r *http.Request) string {
 	switch {
 	case s.Token == nil && r.URL.Path == "/metrics":
-		return "by this Host the metrics need a token, and there is no admin.tokenFile; allowedHosts may name it beside \"*\""
+		return "metrics at this Host need a token, but admin.tokenFile is not set; or name the host in allowedHosts beside \"*\""
 	case s.Token == nil:
 		return "without admin.tokenFile only probes and metrics are served here: set it to a file with a token and restart, or use the Unix socket, which has everything (mcp-proxy status)"
 	}

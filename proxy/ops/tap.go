@@ -62,9 +62,9 @@ func (s *Server) serveTap(w http.ResponseWriter, r *http.Request) {
 func (s *Server) hides(r *http.Request) string {
 	switch {
 	case !onSocket(r):
-		return "what is in messages is shown over a Unix socket alone"
+		return "message content is shown only over a Unix socket"
 	case !s.Payloads:
-		return "what is in messages is not shown without admin.payloads: true in the configuration"
+		return "message content needs admin.payloads: true in the configuration"
 	}
 	return ""
 }
@@ -104,9 +104,9 @@ func tapQueryOf(query url.Values) (q tapQuery, err error) {
 		read := members[key]
 		switch {
 		case read == nil:
-			return q, fmt.Errorf("there is no %q here, but %s", key, strings.Join(slices.Sorted(maps.Keys(members)), ", "))
+			return q, fmt.Errorf("unknown parameter %q; known are %s", key, strings.Join(slices.Sorted(maps.Keys(members)), ", "))
 		case len(values) > 1:
-			return q, fmt.Errorf("%s is there twice", key)
+			return q, fmt.Errorf("%s is given twice", key)
 		}
 		if err := read(values[0]); err != nil {
 			return q, fmt.Errorf("%s is %w", key, err)
@@ -115,7 +115,7 @@ func tapQueryOf(query url.Values) (q tapQuery, err error) {
 	if q.Whole {
 		for _, key := range []string{"errors", "method", "payloads", "rate", "tool"} {
 			if query.Has(key) {
-				return q, fmt.Errorf("a recording has all messages: %s makes no sense with it", key)
+				return q, fmt.Errorf("a recording has all messages and excludes %s", key)
 			}
 		}
 		q.Rate = 0

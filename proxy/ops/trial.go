@@ -63,24 +63,24 @@ func (t *Trial) Advice() string {
 	case class == jsonrpc.ClassTimeout:
 		return tooLate
 	case t.Transport == "stdio":
-		return "run its command by hand and see: it may lack arguments, env or inheritEnv"
+		return "run its command by hand: it may lack arguments, env or inheritEnv"
 	case t.Transport == "link":
-		return "run mcp-proxy doctor where its host runs, with the configuration of that"
+		return "run mcp-proxy doctor on its host, with the host's configuration"
 	}
-	return "run mcp-proxy doctor --log-level debug and see"
+	return "run mcp-proxy doctor --log-level debug"
 }
 
 const (
-	giveCredential = "give it the credentials that it wants: headersFrom, or auth"
+	giveCredential = "configure its credentials: headersFrom or auth"
 	comparePath    = "compare the path of its url with its documentation: most end in /mcp"
-	tooLate        = "run its command by hand once: it may wait for an answer or download itself; else raise startTimeout"
+	tooLate        = "run its command by hand once: it may ask something or download packages; else raise startTimeout"
 )
 
 // causeAdvice is advice for causes that need no more context.
 var causeAdvice = map[string]string{
 	jsonrpc.CauseLogin:         "run the command that it names, once",
 	jsonrpc.CauseStartTimeout:  tooLate,
-	jsonrpc.CauseTLS:           "set tls.ca if its certificate is of an authority of your own",
+	jsonrpc.CauseTLS:           "set tls.ca if a private authority signed its certificate",
 	jsonrpc.CauseBadHeaderFile: "fix the file that headersFrom names; mcp-proxy check finds the same",
 	jsonrpc.CauseNoToken:       "fix auth: its authorization server says why in the log",
 	jsonrpc.HTTPCause(401):     giveCredential,

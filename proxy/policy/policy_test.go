@@ -107,7 +107,7 @@ func TestFirstRuleDecides(t *testing.T) {
 		}
 	}
 	if g := (*Policies)(nil).For(ci); g != nil || !g.May(Resource, "x") || !g.Sees("x") || !g.Unlisted() || !g.Decide(Tool, "x").Allowed {
-		t.Error("without policies all is allowed")
+		t.Error("without policies everything is allowed")
 	}
 }
 

@@ -25,7 +25,7 @@ const (
 type usage struct {
 	bucket    *rate.Limiter // nil if its rate was never limited
 	open      int           // requests in flight
-	abandoned map[*Use]bool // cancelled requests that servers may still work on
+	abandoned map[*Use]bool // cancelled requests that may still be running
 	expires   time.Time     // when the first of these stops counting
 	sessions  int
 	told      time.Time // when a refusal was last logged
@@ -176,7 +176,7 @@ func (u *usage) fullLocked(now time.Time, most int) *identity.Refusal {
 	if u.expireLocked(now); u.open+len(u.abandoned) < abandonedRoom*most {
 		return nil
 	}
-	return tooMany("too many cancelled requests that servers may still work on", u.expires.Sub(now))
+	return tooMany("too many cancelled requests that may still be running", u.expires.Sub(now))
 }
 
 // expireLocked ends requests that were abandoned abandonedTime ago.

@@ -557,7 +557,7 @@ func TestLongNamesOfServers(t *testing.T) {
 			w.client.say(call)
 			w.client.say(list)
 			w.client.take()
-			if n := strings.Count(log.String(), "too long"); n > 3 || n < 2 || strings.Contains(log.String(), long) {
+			if n := strings.Count(log.String(), "overlong"); n > 3 || n < 2 || strings.Contains(log.String(), long) {
 				t.Errorf("%d log lines: %.1000s", n, log)
 			}
 		})

@@ -129,7 +129,7 @@ func (u *upstreamConn) pages(ctx context.Context, method, list string, meta json
 // warnTooLong logs once that an answer of the upstream has something longer than anybody keeps.
 func (u *upstreamConn) warnTooLong(method, key string) {
 	if u.s.router.memory.warnOnce(u.up.Name + " " + method + " " + key) {
-		u.log.Warn("upstream makes something too long", "method", method, "err", fmt.Errorf("%q %w", key, mcp.ErrTooLong))
+		u.log.Warn("upstream sent an overlong value", "method", method, "err", fmt.Errorf("%q %w", key, mcp.ErrTooLong))
 	}
 }
 

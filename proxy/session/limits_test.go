@@ -73,7 +73,7 @@ func TestCancelledCallsCount(t *testing.T) {
 		if len(calls) != 8 {
 			t.Fatalf("the server works on %d calls, want 4 × 2", len(calls))
 		}
-		if got := strings.Join(w.client.take(), "\n"); strings.Count(got, "Too many cancelled requests that servers may still work on: try again in 30 s") != 92 || !strings.Contains(got, "refused: 429") {
+		if got := strings.Join(w.client.take(), "\n"); strings.Count(got, "Too many cancelled requests that may still be running: try again in 30 s") != 92 || !strings.Contains(got, "refused: 429") {
 			t.Error("what is beyond:", got)
 		}
 		w.upstream("files").conn.Send(jsonrpc.NewResult(calls[3].ID, []byte(`{}`)))

@@ -319,7 +319,7 @@ func (s *session) logBeyond(g *policy.Grant, refused *identity.Refusal) {
 	if refused.Log {
 		level = slog.LevelInfo
 	}
-	s.log.Log(context.Background(), level, "client is beyond its limits", "principal", g.Who.String(), "rule", g.Rule(), "cause", refused.Text)
+	s.log.Log(context.Background(), level, "client exceeds its limits", "principal", g.Who.String(), "rule", g.Rule(), "cause", refused.Text)
 }
 
 // needsScopes answers a call for which the client lacks scopes: with all that it needs, so

@@ -451,7 +451,7 @@ func TestRateOfPrincipals(t *testing.T) {
 		if got := strings.Join(w.client.take(), ""); strings.Contains(got, "overloaded") {
 			t.Error("after 2 s:", got)
 		}
-		if n := strings.Count(log.String(), "beyond its limits"); n != 1 {
+		if n := strings.Count(log.String(), "exceeds its limits"); n != 1 {
 			t.Errorf("%d lines:\n%s", n, log.String())
 		}
 	})

@@ -134,7 +134,7 @@ func (s *session) taskProgress(m *jsonrpc.Message, notes *mcp.Notes) {
 
 func (s *session) progressTo(u *upstreamConn, token json.RawMessage, m *jsonrpc.Message, notes *mcp.Notes) {
 	if token == nil {
-		s.drop("progress on no server request", m)
+		s.drop("progress without a server request", m)
 		return
 	}
 	edits := append(catalog.Renaming(notes, mcp.RelatedTaskID, u.ownTask), jsonrpc.Edit{Span: notes.At(mcp.Key), With: token})

@@ -136,7 +136,7 @@ func (st *startup) ask(ctx context.Context, u *upstreamConn, tardy bool) {
 	said, failed := st.insist(within, u)
 	if said == nil && failed == nil && late(within) && u.ctx.Err() == nil {
 		u.noteLate(st.method)
-		u.log.Info("upstream is still starting; the client goes on without it")
+		u.log.Info("upstream is still starting; the client continues without it")
 	}
 	select {
 	case st.answers <- started{u, tardy, said, failed}:

@@ -332,7 +332,7 @@ func (sub *subscription) own(m *jsonrpc.Message) *jsonrpc.Message {
 // pass hands on what an upstream tells, if it was asked for.
 func (sub *subscription) pass(m *jsonrpc.Message, asked bool) {
 	if !asked {
-		sub.s.drop("nobody has asked for it", m)
+		sub.s.drop("not requested", m)
 		return
 	}
 	m = sub.own(m)

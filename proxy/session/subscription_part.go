@@ -65,7 +65,7 @@ func listenParams(meta, notifications json.RawMessage) json.RawMessage {
 	return jsonrpc.Set(nil, jsonrpc.Value{Key: "_meta", Text: meta}, jsonrpc.Value{Key: "notifications", Text: notifications})
 }
 
-// ended notes that the upstream listens no more and reports whether it refused to:
+// ended notes that the upstream ended the subscription and reports whether it refused to:
 // for what is wrong with the request, not with the upstream.
 func (part *subscriptionPart) ended(answer *jsonrpc.Message) (refused bool) {
 	switch code, _ := jsonrpc.Member(answer.Error, "code"); string(code) {
@@ -79,7 +79,7 @@ func (part *subscriptionPart) ended(answer *jsonrpc.Message) (refused bool) {
 		part.answeredLocked(catalog.Filter{})
 	}
 	part.missed = true
-	part.conn.log.Debug("upstream listens no more", "refused", refused)
+	part.conn.log.Debug("upstream ended the subscription", "refused", refused)
 	return refused
 }
 

@@ -211,7 +211,7 @@ func (u *upstreamConn) taskStatus(in incoming) {
 	n := mcp.Read(in.m)
 	id, ended := catalog.NotedTask(n)
 	if !u.mayUse(ownedTask, id) || !u.mayTask(u.s.grant(), id) {
-		u.s.drop("status of a task of nobody here", in.m)
+		u.s.drop("status of an unknown task", in.m)
 		return
 	}
 	if ended {
@@ -339,7 +339,7 @@ func (s *session) clientTaskStatus(m *jsonrpc.Message, n *mcp.Notes) {
 	id, ended := catalog.NotedTask(n)
 	u := s.clientTasks.get(id).conn
 	if u == nil {
-		s.drop("status of no task", m)
+		s.drop("task status without a task", m)
 		return
 	}
 	if ended {

@@ -15,7 +15,7 @@ import (
 func TestUnreachedNamesLinks(t *testing.T) {
 	refused := Unknown{Link: "docs", End: jsonrpc.ClosedError{Cause: "connection refused"}, Failed: true}
 	login := Unknown{Link: "wiki", End: *jsonrpc.LoginNeeded("mcp-proxy login wiki", nil), Failed: true}
-	waits, out := "far has not connected yet (link lost)", "docs is out of reach: connection refused"
+	waits, out := "far has not connected yet (link lost)", "docs is unreachable: connection refused"
 	for name, tt := range map[string]struct {
 		unknown []Unknown
 		rule    policy.Rule
@@ -23,9 +23,9 @@ func TestUnreachedNamesLinks(t *testing.T) {
 	}{
 		"accepting":      {farAway, policy.Rule{}, jsonrpc.ClosedError{Cause: "link lost", Says: waits}},
 		"dialling":       {[]Unknown{refused}, policy.Rule{}, jsonrpc.ClosedError{Cause: "connection refused", Says: out}},
-		"lasting":        {[]Unknown{login}, policy.Rule{}, jsonrpc.ClosedError{Cause: "login needed", Lasting: true, Says: "wiki did not let us in, login needed: mcp-proxy login wiki"}},
+		"lasting":        {[]Unknown{login}, policy.Rule{}, jsonrpc.ClosedError{Cause: "login needed", Lasting: true, Says: "wiki needs a login: mcp-proxy login wiki"}},
 		"several":        {append(farAway[:1:1], refused), policy.Rule{}, jsonrpc.ClosedError{Cause: "link lost", Says: waits + "; " + out}},
-		"one lasting":    {[]Unknown{login, refused}, policy.Rule{}, jsonrpc.ClosedError{Cause: "login needed", Says: "wiki did not let us in, login needed: mcp-proxy login wiki; " + out}},
+		"one lasting":    {[]Unknown{login, refused}, policy.Rule{}, jsonrpc.ClosedError{Cause: "login needed", Says: "wiki needs a login: mcp-proxy login wiki; " + out}},
 		"hidden":         {farAway, policy.Rule{Who: policy.Who{Any: true}, Tools: policy.Globs{Allow: []string{"a__*"}}}, jsonrpc.ClosedError{Cause: "link lost"}},
 		"one hidden":     {append(farAway[:1:1], refused), policy.Rule{Who: policy.Who{Any: true}, Tools: policy.Globs{Allow: []string{"docs__*"}}}, jsonrpc.ClosedError{Cause: "connection refused", Says: out}},
 		"allowed by all": {farAway, policy.Rule{Who: policy.Who{Any: true}, Tools: policy.Globs{Allow: []string{"*"}}}, jsonrpc.ClosedError{Cause: "link lost", Says: waits}},

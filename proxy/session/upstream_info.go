@@ -88,7 +88,7 @@ func (u *upstreamConn) replayLocked(a *attempt) {
 		c.First, c.Room = true, &a.first
 		c.Done = func(answer *jsonrpc.Message, lost *peer.Lost) {
 			if lost == nil && answer.Error != nil {
-				u.log.Debug("upstream did not take up where it was", "method", method)
+				u.log.Debug("upstream did not restore the session's state", "method", method)
 			}
 		}
 		_ = c.Send(&jsonrpc.Message{Params: c.own(u.ctx, params)})
@@ -126,7 +126,7 @@ func (u *upstreamConn) discover(ctx context.Context, meta json.RawMessage) (json
 		usable = bad == nil && (kind == "" || kind == catalog.ResultComplete)
 	}
 	if !usable {
-		u.log.Debug("upstream cannot say what it is", "method", mcp.MethodDiscover, "err", err)
+		u.log.Debug("upstream cannot describe itself", "method", mcp.MethodDiscover, "err", err)
 		if err == nil && jsonrpc.IsClosed(answer.Error) {
 			return nil, &failure{wire: answer.Error}
 		}

@@ -106,7 +106,7 @@ func (u *upstreamConn) handle(in incoming) {
 	case mcp.MethodProgress:
 		u.progress(in)
 	case mcp.MethodCancelled:
-		u.s.drop("cancellation of no server request", m)
+		u.s.drop("cancellation of an unknown server request", m)
 	case mcp.MethodToolsChanged:
 		u.changed(catalog.Tools)
 	case mcp.MethodPromptsChanged:
@@ -203,7 +203,7 @@ func (u *upstreamConn) handleModern(in incoming) {
 		case tell != nil:
 			tell(m)
 		case mcp.MethodOf(m.Method).OnListen:
-			u.s.drop("nobody has subscribed", m)
+			u.s.drop("no subscription", m)
 		default:
 			u.passModern(in)
 		}
@@ -217,7 +217,7 @@ func (u *upstreamConn) passModern(in incoming) {
 	n := mcp.Read(in.m)
 	c := callOf(in.of)
 	if c == nil || c.request == nil || in.m.Method == mcp.MethodLog && !c.request.logs(n) {
-		u.s.drop("nobody has asked for it", in.m)
+		u.s.drop("not requested", in.m)
 		return
 	}
 	u.pass(in, n)
@@ -248,7 +248,7 @@ func (u *upstreamConn) subscriptionCancelled(in incoming) {
 	id, _ := mcp.Read(in.m).ID(mcp.Key)
 	c := callOf(in.a.peer.Call(id))
 	if c == nil || c.onNotification == nil || !c.Take() {
-		u.s.drop("cancellation of no subscription", in.m)
+		u.s.drop("cancellation of an unknown subscription", in.m)
 		return
 	}
 	c.Done(jsonrpc.NewResult(c.ID, json.RawMessage(`{}`)), nil)

@@ -52,7 +52,7 @@ func (set *upstreamSet) unreached(g *policy.Grant) *jsonrpc.Error {
 			end = u.End
 		}
 		end.Lasting = end.Lasting && u.End.Lasting
-		says = append(says, u.Link+" "+u.End.Words())
+		says = append(says, u.End.About(u.Link))
 	}
 	end.Says = strings.Join(says, "; ")
 	return end.Wire(jsonrpc.CodeInternalError, "", jsonrpc.NotSent)

@@ -72,7 +72,7 @@ func (l *legacy) discoveredLocked(c *legacyCall, answer *jsonrpc.Message) {
 	}
 	result, err := l.welcome(answer.Result)
 	if err != nil {
-		l.log.Warn("upstream describes itself in a way that cannot be used", "err", err)
+		l.log.Warn("upstream describes itself unusably", "err", err)
 		c.Fail(jsonrpc.InvalidResponse(l.upstream, err.Error()))
 		return
 	}

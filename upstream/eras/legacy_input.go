@@ -34,8 +34,8 @@ const (
 
 // Failures of a call that needs input, as the model or the user reads them.
 const (
-	failUnusable   = "the server asked for input in a way that cannot be used"
-	failUndeclared = "the server asked for input that this client cannot give"
+	failUnusable   = "the server sent an unusable request for input"
+	failUndeclared = "the server asked for input that this client cannot provide"
 	failTooMany    = "the server asked for too much input"
 	failRounds     = "the server asked for input too many times"
 	failClient     = "the input that the server asked for could not be obtained"

@@ -116,7 +116,7 @@ func (s *subscriptions) acked(ln *listen, filter json.RawMessage) {
 	}
 	s.caughtUpLocked()
 	s.answerLocked(func(a subscribeAsk) bool { return a.on == ln && !ln.uris[a.uri] },
-		jsonrpc.InvalidParams("the server does not tell changes of this resource").Raw())
+		jsonrpc.InvalidParams("the server does not notify about changes of this resource").Raw())
 	s.changeLocked()
 }
 
@@ -174,7 +174,7 @@ func (s *subscriptions) ended(ln *listen, answer *jsonrpc.Message) {
 		s.current, s.deaf = nil, true
 	case s.next:
 		s.next = nil
-		failure := jsonrpc.InvalidParams("the server does not tell changes of resources").Raw()
+		failure := jsonrpc.InvalidParams("the server does not notify about changes of resources").Raw()
 		if answer != nil && answer.Error != nil {
 			failure = toLegacyError(mcp.MethodSubscribe, answer.Error)
 		}

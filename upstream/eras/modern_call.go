@@ -129,7 +129,7 @@ func (c *modernCall) modernAnswer(m *jsonrpc.Message) (answer *jsonrpc.Message, 
 	if c.method == mcp.MethodToolsList {
 		var left []string
 		if result, left = WithoutTaskTools(result); len(left) > 0 {
-			c.group.a.b.logger().Debug("tools left out: they run as tasks only", "upstream", c.group.a.id.upstream, "tools", left)
+			c.group.a.b.logger().Debug("tools left out: they run only as tasks", "upstream", c.group.a.id.upstream, "tools", left)
 		}
 	}
 	return &jsonrpc.Message{Result: Completed(c.method, result, c.serverInfo), Extra: m.Extra}, nil

@@ -105,7 +105,7 @@ func readFilter(n *mcp.Notes) (wants Offers, uris []string, err error) {
 	for _, text := range list {
 		uri, ok := jsonrpc.Unquote(text)
 		if !ok {
-			return wants, nil, errors.New(`"resourceSubscriptions" holds what is no URI`)
+			return wants, nil, errors.New(`"resourceSubscriptions" has an element that is not a URI`)
 		}
 		uris = append(uris, uri)
 	}

@@ -86,7 +86,7 @@ func (l *legacySession) whose(r *peer.Request) (*modernCall, *jsonrpc.Error) {
 		return c, nil
 	}
 	if _, known := l.a.b.asking.LoadOrStore(l.a.id.upstream, true); !known {
-		l.log.Debug("upstream asks: each call of modern clients has a session of its own")
+		l.log.Debug("upstream sends requests: each call of modern clients has its own session")
 	}
 	switch n {
 	case 0:
@@ -105,7 +105,7 @@ func (l *legacySession) ambiguous(method string) {
 	if !l.warned {
 		level, l.warned = slog.LevelWarn, true
 	}
-	l.log.Log(context.Background(), level, "upstream asked something that cannot be attributed to one of its calls", "method", method)
+	l.log.Log(context.Background(), level, "upstream sent a request that cannot be attributed to one of its calls", "method", method)
 	waits := 0
 	for c := range l.calls {
 		if c.works() && c.state == forwarded {

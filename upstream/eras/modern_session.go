@@ -367,6 +367,6 @@ func (l *legacySession) reap() {
 		l.idle = l.a.after(left, l.reap)
 		return
 	}
-	l.log.Debug("session ends for want of use")
+	l.log.Debug("idle session ended")
 	l.end(nil)
 }

@@ -26,7 +26,7 @@ const maxVersions = 16
 var (
 	errNotLink    = fault("not an mcp-proxy link")
 	errLeft       = errors.New("ended by the other side")
-	errHungUp     = errors.New("hung up before the hello")
+	errHungUp     = errors.New("closed before the hello")
 	errNoControl  = fault("the control stream must come first")
 	errTwoControl = fault("a second control stream")
 	errReplaced   = fault(jsonrpc.CauseReplaced)
@@ -311,7 +311,7 @@ func (l *link) watch(h Heartbeat) {
 		silence := l.silence()
 		wait := watchdog.Look(time.Now(), silence)
 		if wait == 0 {
-			l.fail(fmt.Errorf("nothing heard for %v", silence.Round(time.Millisecond)))
+			l.fail(fmt.Errorf("no message for %v", silence.Round(time.Millisecond)))
 			return
 		}
 		timer.Reset(wait)

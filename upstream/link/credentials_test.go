@@ -78,9 +78,9 @@ func TestCredentialsOfLinks(t *testing.T) {
 	if _, err := e.Dial(t.Context()); !errors.Is(err, lacking) {
 		t.Errorf("got %v", err)
 	}
-	gone := &jsonrpc.ClosedError{Cause: jsonrpc.CauseNoToken, Says: "did not let us in", Err: &net.OpError{Op: "dial", Err: errors.New("nobody there")}}
+	gone := &jsonrpc.ClosedError{Cause: jsonrpc.CauseNoToken, Says: "authentication failed", Err: &net.OpError{Op: "dial", Err: errors.New("nobody there")}}
 	creds.refuse = func(*http.Response) (bool, error) { return false, gone }
-	if _, err := e.Dial(t.Context()); err == nil || !strings.HasSuffix(err.Error(), ": the other end did not let us in: dial: nobody there") {
+	if _, err := e.Dial(t.Context()); err == nil || !strings.HasSuffix(err.Error(), ": the other end: authentication failed: dial: nobody there") {
 		t.Errorf("got %v", err)
 	}
 	creds.refuse = func(*http.Response) (bool, error) { return false, nil }

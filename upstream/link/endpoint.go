@@ -148,9 +148,9 @@ func (e *unprovenError) Error() string {
 	case !ok:
 		return e.err.Error()
 	case end.Err == nil:
-		return "the other end " + end.Words()
+		return end.About("the other end")
 	}
-	return "the other end " + end.Words() + ": " + end.Err.Error()
+	return end.About("the other end") + ": " + end.Err.Error()
 }
 
 // Unwrap returns why.

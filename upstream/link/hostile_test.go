@@ -36,8 +36,8 @@ var strangers = []struct {
 	{"HTTP", func(c net.Conn) { io.WriteString(c, "HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n") }, "not an mcp-proxy link"},
 	{"SSH", func(c net.Conn) { io.WriteString(c, "SSH-2.0-OpenSSH_9.9\r\n") }, "not an mcp-proxy link"},
 	{"a frame of another type", func(c net.Conn) { c.Write([]byte{0, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}) }, "not an mcp-proxy link"},
-	{"hangs up", func(c net.Conn) { c.Close() }, "hung up before the hello"},
-	{"half a frame", func(c net.Conn) { c.Write([]byte{0, 1}); c.Close() }, "hung up before the hello"},
+	{"hangs up", func(c net.Conn) { c.Close() }, "closed before the hello"},
+	{"half a frame", func(c net.Conn) { c.Write([]byte{0, 1}); c.Close() }, "closed before the hello"},
 	{"silent", func(net.Conn) {}, "hello"},
 	{"pings", func(c net.Conn) { c.Write([]byte{0, 2, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0}) }, "ping"},
 }

@@ -17,7 +17,7 @@ import (
 
 // Why a request for a link is refused.
 var (
-	errBrowser    = errors.New("a browser is no end of a link")
+	errBrowser    = errors.New("a browser cannot use a link")
 	errNoToken    = errors.New("a bearer token is required")
 	errWrongToken = errors.New("the bearer token is wrong")
 	errTwice      = errors.New("the header Origin or Authorization comes twice")

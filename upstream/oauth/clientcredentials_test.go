@@ -250,7 +250,7 @@ func TestFreshTokenRefused(t *testing.T) {
 	w.revokedAll = true
 	w.mu.Unlock()
 	for id := range int64(50) {
-		c.fails(id+1, "ping", "refuses our credentials (HTTP 401)", `"retryable":false`)
+		c.fails(id+1, "ping", "rejected our credentials (HTTP 401)", `"retryable":false`)
 	}
 	if n := w.fetches(); n > 6 { // two within the first second, three within three
 		t.Errorf("%d tokens were fetched", n)
@@ -304,7 +304,7 @@ func TestStepUpInVain(t *testing.T) {
 			return true
 		}
 		w.mu.Unlock()
-		c.fails(1, "more", "refuses our credentials (HTTP 403)")
+		c.fails(1, "more", "rejected our credentials (HTTP 403)")
 		c.ok(2, "ping")
 		if n, most := w.fetches(), map[bool]int{false: 2, true: 4}[granted]; n != most {
 			t.Errorf("granted %v: %d tokens were fetched", granted, n)
@@ -322,7 +322,7 @@ func TestForbidden(t *testing.T) {
 		return true
 	}
 	w.mu.Unlock()
-	c.fails(1, "ping", "refuses our credentials (HTTP 403)")
+	c.fails(1, "ping", "rejected our credentials (HTTP 403)")
 	if w.fetches() != 1 {
 		t.Errorf("%d tokens were fetched", w.fetches())
 	}

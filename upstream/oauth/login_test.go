@@ -317,7 +317,7 @@ func TestStepUps(t *testing.T) {
 	}
 	p.want("prompts of a server that always wants more", p.prompts(), 1+maxStepUps)
 	service := p.login(s, func(c *LoginConfig) { c.Show = nil })
-	p.fails(service, "prompts/get", "login needed: mcp-proxy login up --scope ")
+	p.fails(service, "prompts/get", "needs a login: mcp-proxy login up --scope ")
 }
 
 // Another authorization server gets nothing of what is the first one's.
@@ -341,16 +341,16 @@ func TestMigration(t *testing.T) {
 func TestNobodyIsAsked(t *testing.T) {
 	s, p := oauthtest.New(t, oauthtest.Variations{}), newPerson(t)
 	service := p.login(s, func(c *LoginConfig) { c.Show = nil })
-	p.fails(service, listTools, "login needed: mcp-proxy login up")
+	p.fails(service, listTools, "needs a login: mcp-proxy login up")
 	p.want("fetches of metadata", s.Count("register"), 0)
 	if _, err := p.login(s, nil).LogIn(t.Context(), false); err != nil {
 		t.Fatal(err)
 	}
 	p.ok(service, listTools)
 	s.Revoke(true)
-	p.fails(service, listTools, "login needed: mcp-proxy login up")
+	p.fails(service, listTools, "needs a login: mcp-proxy login up")
 	p.want("refreshes", s.Count("refresh"), 1)
-	p.fails(service, listTools, "login needed: mcp-proxy login up")
+	p.fails(service, listTools, "needs a login: mcp-proxy login up")
 	p.want("refreshes, and a used token is not sent again", s.Count("refresh"), 1)
 	if _, err := p.login(s, nil).LogIn(t.Context(), false); err != nil {
 		t.Fatal(err)

@@ -24,5 +24,5 @@
 //     maxBacklog, the log of stderr by a rate, the last words after an exit by 250 ms
 //     of silence.
 //
-// A grandchild that leaves the process group (setsid) is out of reach.
+// A grandchild that leaves the process group (setsid) is unreachable.
 package process

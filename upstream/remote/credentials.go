@@ -23,7 +23,7 @@ type Credentials interface {
 	// Refused is told of a 401 or 403 to a request that carried the header sent, with the
 	// response's status and header; its body is the caller's. It reports whether it is
 	// worth to send the request again, once Authorize was called anew. It may wait, as
-	// long as ctx. With false and no error the server refuses our credentials. An error is
+	// long as ctx. With false and no error the server rejected our credentials. An error is
 	// as that of Authorize.
 	Refused(ctx context.Context, resp *http.Response, sent http.Header) (again bool, err error)
 }
@@ -71,7 +71,7 @@ func unproven(ctx context.Context, err error, reached bool) *failure {
 	return f
 }
 
-// isRefusal reports whether a status refuses our credentials.
+// isRefusal reports whether a status rejected our credentials.
 func isRefusal(status int) bool {
 	return status == http.StatusUnauthorized || status == http.StatusForbidden
 }

@@ -234,7 +234,7 @@ func TestCredentialsOfWebSockets(t *testing.T) {
 	}
 }
 
-// A server that refuses whatever it is shown refuses our credentials, even if it asks for
+// A server that refuses whatever it is shown rejected our credentials, even if it asks for
 // OAuth: that is what it was shown. There are a few attempts, and no loop.
 func TestCredentialsRefused(t *testing.T) {
 	for _, tt := range []struct {
@@ -258,14 +258,14 @@ func TestCredentialsRefused(t *testing.T) {
 		}
 		f.mu.Unlock()
 		c.request(1, "ping", "")
-		if e := parseError(c.recv()); e.Message != "Connection closed: up refuses our credentials (HTTP 401)" || e.Data.Retryable {
+		if e := parseError(c.recv()); e.Message != "Connection closed: up rejected our credentials (HTTP 401)" || e.Data.Retryable {
 			t.Errorf("got %+v", e)
 		}
 		if posts != tt.posts {
 			t.Errorf("%d attempts", posts)
 		}
 		c.close()
-		if l.sum("level=WARN") != 1 || l.sum("upstream refuses the credentials") != 1 {
+		if l.sum("level=WARN") != 1 || l.sum("upstream rejected the credentials") != 1 {
 			t.Errorf("the log is %s", l)
 		}
 		web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { refuseWith(w, 401, []string{oauthChallenge}, "") }))
@@ -273,7 +273,7 @@ func TestCredentialsRefused(t *testing.T) {
 		creds = &rotating{refuse: creds.refuse}
 		socket.Credentials = creds
 		_, err := socket.Dial(t.Context())
-		if end := jsonrpc.EndOf(err, ""); end.Says != "refuses our credentials (HTTP 401)" || !end.Lasting || creds.times() > maxProofs {
+		if end := jsonrpc.EndOf(err, ""); end.Says != "rejected our credentials (HTTP 401)" || !end.Lasting || creds.times() > maxProofs {
 			t.Errorf("WebSocket: %+v after %d times", end, creds.times())
 		}
 		web.Close()
@@ -327,8 +327,8 @@ func TestNoCredentials(t *testing.T) {
 		retryable bool
 		log       string
 	}{
-		{login, "did not let us in, login needed: mcp-proxy login docs", "login needed", false, "upstream needs a login"},
-		{errors.New("broken"), "did not let us in: its authorization server gives us no token (no token)", "no token", true, "requests to the upstream failed"},
+		{login, " needs a login: mcp-proxy login docs", "login needed", false, "upstream needs a login"},
+		{errors.New("broken"), ": authentication failed: no token from the authorization server (no token)", "no token", true, "requests to the upstream failed"},
 	} {
 		for _, late := range []bool{false, true} {
 			t.Run(fmt.Sprint(tt.cause, " late ", late), func(t *testing.T) {
@@ -358,7 +358,7 @@ func TestNoCredentials(t *testing.T) {
 				for id := range int64(3) {
 					c.request(id+1, "ping", "")
 					e := parseError(c.recv())
-					if e.Message != "Connection closed: up "+tt.message || e.Data.Cause != tt.cause || e.Data.Retryable != (tt.retryable && !late) || !jsonrpc.IsEvent(e.Data.Event) {
+					if e.Message != "Connection closed: up"+tt.message || e.Data.Cause != tt.cause || e.Data.Retryable != (tt.retryable && !late) || !jsonrpc.IsEvent(e.Data.Event) {
 						t.Errorf("got %+v", e)
 					}
 				}

@@ -94,7 +94,7 @@ func (x *exchange) status() int {
 func (x *exchange) refusal() (*jsonrpc.Message, *failure) {
 	f := x.t.refusedBy(x.resp)
 	if location := x.resp.Header.Get("Location"); location != "" && f.status < 400 {
-		f.err = errors.New("the server redirects to another place, which is not followed")
+		f.err = errors.New("the server redirects elsewhere, which is not followed")
 	}
 	if mediaType(x.resp) != typeJSON || encoded(x.resp) {
 		return nil, f

@@ -60,12 +60,12 @@ func (f *failure) end() *jsonrpc.ClosedError {
 	case f.oauth:
 		end.Says = "needs OAuth (" + cause + ")"
 	case isRefusal(f.status):
-		end.Says = "refuses our credentials (" + cause + ")"
+		end.Says = "rejected our credentials (" + cause + ")"
 	}
 	return end
 }
 
-// denied reports whether the server refuses our credentials, or waits for a login.
+// denied reports whether the server rejected our credentials, or waits for a login.
 func (f *failure) denied() bool { return isRefusal(f.status) || f.cause == jsonrpc.CauseLogin }
 
 // lasting reports whether trying again cannot help before somebody changes something.

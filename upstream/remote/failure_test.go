@@ -255,7 +255,7 @@ func TestCredentials(t *testing.T) {
 		c.request(2, "ping", "")
 		wantError(t, c.recv(), 2, closed, jsonrpc.HTTPCause(code), jsonrpc.InFlight)
 	}
-	if l.sum("refuses the credentials") != 1 || l.sum("level=WARN") != 1 {
+	if l.sum("rejected the credentials") != 1 || l.sum("level=WARN") != 1 {
 		t.Errorf("the log is %s", l)
 	}
 }

@@ -55,7 +55,7 @@ func (l *failureLog) count(f *failure) {
 }
 
 // lose notes that a stream outside of requests was lost, or could not be opened again,
-// because the server is out of reach. While nobody calls it nothing else shows that it
+// because the server is unreachable. While nobody calls it nothing else shows that it
 // is gone. The log hears of it once, and not at all if requests have failed.
 func (l *failureLog) lose(f *failure) {
 	l.mu.Lock()
@@ -199,7 +199,7 @@ func (l *failureLog) denied(f *failure) {
 	case first && f.oauth:
 		l.log.Warn("upstream needs OAuth", "status", f.status, "event", f.event)
 	case first:
-		l.log.Warn("upstream refuses the credentials", "status", f.status, "event", f.event)
+		l.log.Warn("upstream rejected the credentials", "status", f.status, "event", f.event)
 	}
 }
 

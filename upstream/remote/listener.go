@@ -50,7 +50,7 @@ func (l *eventListener) run() {
 		case status == http.StatusOK:
 			worked = true
 		case !worked || status == http.StatusMethodNotAllowed:
-			l.t.failures.log.Debug("upstream offers no stream outside of calls", "status", status)
+			l.t.failures.log.Debug("upstream offers no stream outside calls", "status", status)
 			return
 		case status == http.StatusNotFound && l.at.id != "": // no request may notice for long
 			if l.renew(ctx) {

@@ -95,7 +95,7 @@ func (t *tools) learnOne(definition json.RawMessage, log *slog.Logger) bool {
 		}
 	}
 	if named && t.put(name, next) && next.fault != "" {
-		log.Warn("tool left out, its annotations for headers are malformed", "tool", clip(name), "err", clip(next.fault))
+		log.Warn("tool left out: its header annotations are malformed", "tool", clip(name), "err", clip(next.fault))
 	}
 	return next.fault == ""
 }
@@ -198,7 +198,7 @@ func (t *tools) list(ctx context.Context, m *jsonrpc.Message) {
 		request := jsonrpc.NewRequest(ownID("tools:"+strconv.Itoa(page)), mcp.MethodToolsList, params)
 		reply, _, f := ask(ctx, t.t, request)
 		if f != nil || reply.Result == nil {
-			log.Debug("tools of the upstream are not known")
+			log.Debug("cannot list the upstream's tools")
 			return
 		}
 		t.learn(reply.Result, log)

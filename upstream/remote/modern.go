@@ -57,7 +57,7 @@ func (s *modern) Send(m *jsonrpc.Message) error {
 	}
 	switch {
 	case m.Batch != nil, m.IsResponse(): // the era has no such messages
-		s.log.Debug("message dropped that the modern era does not have", "id", m.ID.String())
+		s.log.Debug("message dropped: the modern era does not have it", "id", m.ID.String())
 		return nil
 	case m.IsRequest():
 		s.request(m)
@@ -257,7 +257,7 @@ func (s *modern) pass(c *modernCall, r received) bool {
 	switch {
 	case m == nil:
 	case m.IsRequest(), m.Method == mcp.MethodCancelled:
-		s.log.Debug("message dropped that the modern era does not have from servers", "method", m.Method)
+		s.log.Debug("message dropped: modern servers do not send it", "method", m.Method)
 		return c.ctx.Err() == nil
 	case c.m.Method == mcp.MethodListen:
 		if r.m = subscribed(m); r.m == nil {

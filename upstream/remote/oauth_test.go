@@ -24,14 +24,14 @@ var refusals = []struct {
 	body      string
 	says, log string
 }{
-	{"wrong token", 401, []string{`Bearer error="invalid_token"`}, "", "refuses our credentials (HTTP 401)", "upstream refuses the credentials"},
-	{"no challenge", 401, nil, "", "refuses our credentials (HTTP 401)", "upstream refuses the credentials"},
+	{"wrong token", 401, []string{`Bearer error="invalid_token"`}, "", "rejected our credentials (HTTP 401)", "upstream rejected the credentials"},
+	{"no challenge", 401, nil, "", "rejected our credentials (HTTP 401)", "upstream rejected the credentials"},
 	{"OAuth", 401, []string{oauthChallenge}, "", "needs OAuth (HTTP 401)", "upstream needs OAuth"},
 	{"OAuth, second challenge", 401, []string{"Basic", "bearer Resource_Metadata = x"}, "", "needs OAuth (HTTP 401)", "upstream needs OAuth"},
 	{"OAuth with a body", 401, []string{oauthChallenge}, `{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"no"}}`, "needs OAuth (HTTP 401)", "upstream needs OAuth"},
-	{"forbidden", 403, nil, "", "refuses our credentials (HTTP 403)", "upstream refuses the credentials"},
+	{"forbidden", 403, nil, "", "rejected our credentials (HTTP 403)", "upstream rejected the credentials"},
 	{"more scopes", 403, []string{`Bearer error="insufficient_scope", resource_metadata="https://secret.invalid/"`}, "", "needs OAuth (HTTP 403)", "upstream needs OAuth"},
-	{"another parameter", 401, []string{`Bearer no_resource_metadata="x"`}, "", "refuses our credentials (HTTP 401)", "upstream refuses the credentials"},
+	{"another parameter", 401, []string{`Bearer no_resource_metadata="x"`}, "", "rejected our credentials (HTTP 401)", "upstream rejected the credentials"},
 }
 
 // An eventError is the one error as a client gets it.

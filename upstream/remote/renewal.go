@@ -128,7 +128,7 @@ func repeat(ctx context.Context, t *transport, at *endpoint, m *jsonrpc.Message,
 	defer x.close()
 	reply, f := x.run(ctx, m)
 	if f != nil || reply.Error != nil {
-		t.failures.log.Debug("upstream's new session refuses what the old one had", "method", m.Method)
+		t.failures.log.Debug("upstream's new session rejected state of the old one", "method", m.Method)
 		return false
 	}
 	return true
@@ -267,7 +267,7 @@ func (s *serverSession) replace(lost *endpoint, r *renewal) {
 		close(r.done)
 		return
 	}
-	s.log.Info("upstream forgot the session, a new one is made")
+	s.log.Info("upstream forgot the session; starting a new one")
 	lost.cancel()
 	s.forget(lost)
 	for _, m := range news {

@@ -117,7 +117,7 @@ func (s *serverSession) begin() {
 func (s *serverSession) post(ctx context.Context, m *jsonrpc.Message) *failure {
 	at := s.endpoints.current()
 	if m.IsResponse() && !s.asked.answer(m.ID, at) {
-		s.log.Debug("response dropped, its request came from a session that the server has forgotten", "id", m.ID.String())
+		s.log.Debug("response dropped: the server has forgotten the session of its request", "id", m.ID.String())
 		return nil
 	}
 	return s.t.deliver(ctx, at, m, nil, newReach(nil))

@@ -161,7 +161,7 @@ func (w *modernSocket) Recv() (*jsonrpc.Message, error) {
 		case err != nil:
 			return nil, err
 		case m.IsRequest():
-			w.log.Debug("request dropped, the modern era has none from servers", "method", m.Method)
+			w.log.Debug("request dropped: modern servers do not send any", "method", m.Method)
 		case m.IsNotification():
 			related := *m
 			related.Related = relation(m)

@@ -146,9 +146,9 @@ func readLines(r io.Reader, limits jsonrpc.Limits) (map[string][]recordedMessage
 		}
 		switch {
 		case n == 1 && (err != nil || l.Recording == 0):
-			return nil, errors.New("is no recording of tap --record")
+			return nil, errors.New("is not a recording of tap --record")
 		case err != nil:
-			return nil, fmt.Errorf("line %d is none of a recording: %w", n, err)
+			return nil, fmt.Errorf("line %d does not belong in a recording: %w", n, err)
 		case n == 1 && l.Recording != format:
 			return nil, fmt.Errorf("is a recording of format %d, and this program reads format %d", l.Recording, format)
 		case n == 1:
@@ -156,7 +156,7 @@ func readLines(r io.Reader, limits jsonrpc.Limits) (map[string][]recordedMessage
 		case l.LeftOut > 0:
 			return nil, fmt.Errorf("line %d says that messages were left out", n)
 		case l.Message == nil && len(l.Error) > 0:
-			return nil, fmt.Errorf("line %d says that the recording is not whole: %s", n, l.Error)
+			return nil, fmt.Errorf("line %d says that the recording is incomplete: %s", n, l.Error)
 		case l.End && l.Messages != messages:
 			return nil, fmt.Errorf("line %d says that there are %d messages, and there are %d", n, l.Messages, messages)
 		case l.End:

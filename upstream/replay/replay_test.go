@@ -241,17 +241,17 @@ func TestUnusable(t *testing.T) {
 	line := func(name string) string { return strings.Replace(ping, "NAME", name, 1) }
 	path := filepath.Join(t.TempDir(), "tape")
 	for text, want := range map[string]string{
-		"":                            "is no recording of tap --record",
-		line("files"):                 "is no recording of tap --record",
-		"\x00\n":                      "is no recording of tap --record",
+		"":                            "is not a recording of tap --record",
+		line("files"):                 "is not a recording of tap --record",
+		"\x00\n":                      "is not a recording of tap --record",
 		`{"recording":2}`:             "is a recording of format 2, and this program reads format 1",
 		begin:                         "has no message of an upstream",
 		begin + "{}":                  "line 2: has no message, as a tap without --record",
-		begin + line("files") + "x":   "line 3 is none of a recording: invalid character 'x' looking for beginning of value",
+		begin + line("files") + "x":   "line 3 does not belong in a recording: invalid character 'x' looking for beginning of value",
 		begin + line("a") + line("b"): "has the upstreams a, b, and none named files",
 		begin + `{"leftOut":3}`:       "line 2 says that messages were left out",
 		begin + line("files") + `{"end":true,"messages":2}`:                                                                               "line 3 says that there are 2 messages, and there are 1",
-		begin + line("files") + `{"end":false,"error":"it was too slow"}`:                                                                 `line 3 says that the recording is not whole: "it was too slow"`,
+		begin + line("files") + `{"end":false,"error":"it was too slow"}`:                                                                 `line 3 says that the recording is incomplete: "it was too slow"`,
 		begin + `{"message":{"jsonrpc":"2.0","method":"a","params":{"a":` + strings.Repeat("[", 1000) + strings.Repeat("]", 1000) + `}}}`: "line 2: nested too deeply",
 		begin + line("a") + line("c"): "has the upstreams a, c, and none named files",
 	} {

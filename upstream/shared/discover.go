@@ -51,7 +51,7 @@ func (s *sharedSession) discovered(answer *jsonrpc.Message) {
 		s.retireLocked(jsonrpc.CauseStartFailed)
 	default:
 		if !mcp.DiscoversModern(answer) {
-			s.log.Warn("upstream is pinned to the modern era, and does not answer server/discover as of that era")
+			s.log.Warn("upstream is configured as modern, but does not answer server/discover")
 		}
 		s.decide(true, true, nil)
 		s.mu.Lock()

@@ -105,10 +105,10 @@ func (s *sharedSession) otherNotified(m *jsonrpc.Message, of *peer.Call) {
 	}
 }
 
-// dropLocked counts a message that could be about any of several clients.
+// dropLocked counts a message that could be for any of several clients.
 func (s *sharedSession) dropLocked(m *jsonrpc.Message) {
 	s.dropped++
-	s.log.Debug("dropped a message that could be about any of several clients", "method", m.Method)
+	s.log.Debug("message dropped: it could be for any of several clients", "method", m.Method)
 }
 
 // hearSaidLocked passes on what the server has said, but for log messages that the

@@ -58,7 +58,7 @@ type sharedSession struct {
 	users    principals           // of whom the server was told anything since it started
 	gaveUp   principals           // of whom it may still be at something that nobody waits for
 	left     map[string]time.Time // when members that have left gave up something last, by principal, for peer.FadeFor
-	dropped  int                  // messages that could be about any of several clients
+	dropped  int                  // messages that could be for any of several clients
 	cause    string               // of an end that this side has begun; "" before
 	otherEra bool                 // that is since the server is of the other era
 	over     bool

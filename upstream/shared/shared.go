@@ -170,7 +170,7 @@ func (p *Servers) EndIdle() {
 }
 
 // Unattributed returns how many messages of an upstream's server were dropped since it
-// started, because they could be about any of several clients.
+// started, because they could be for any of several clients.
 func (p *Servers) Unattributed(upstream string, era mcp.Era) int {
 	p.mu.Lock()
 	s := p.open[sessionID{upstream, era}]

@@ -90,7 +90,7 @@ func (s *sharedSession) taskCreated(c *memberCall, answer *jsonrpc.Message) {
 	case s.tasks.byID[id] != nil:
 		return
 	case mcp.IsTooLong(raw): // to be kept
-		s.log.Warn("upstream makes something too long", "method", c.Method, "err", errLongTask)
+		s.log.Warn("upstream sent an overlong value", "method", c.Method, "err", errLongTask)
 		*answer = *jsonrpc.Failure(jsonrpc.InvalidResponse(s.up.Name, errLongTask.Error()))
 		fallthrough
 	case m.gone || !c.request.Open():

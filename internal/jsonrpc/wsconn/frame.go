@@ -28,7 +28,7 @@ var (
 
 	// ErrNoSlot means that there was no slot for a large message, ErrSlow that it had one and did not come in time.
 	ErrNoSlot = errors.New("too many large messages")
-	ErrSlow   = errors.New("the message did not come in time")
+	ErrSlow   = errors.New("the message did not arrive in time")
 
 	errBinary = errors.New("binary frame")
 	errText   = errors.New("text frame")

@@ -287,7 +287,7 @@ function serverPart() {
 /* Calls */
 
 const waits = {
-  upstream: "its server works", start: "its server starts", "back-off": "its server is held back", link: "the link is down", login: "somebody has to log in",
+  upstream: "its server works", start: "its server is starting", "back-off": "its server is held back", link: "the link is down", login: "somebody has to log in",
   client: "the client was asked something", room: "there is no room", proxy: "the proxy asks several",
 };
 

@@ -14,7 +14,7 @@ const maxTaps = 16
 var (
 	ErrMany   = errors.New("too many taps at a time")
 	ErrEnded  = errors.New("the process stops")
-	ErrMissed = errors.New("the recording was not read as fast as messages passed")
+	ErrMissed = errors.New("the recording is too slow for the messages")
 )
 
 // Taps are all taps of a process. The zero value is ready. Nil Taps wrap no Conn.
