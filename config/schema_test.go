@@ -70,8 +70,14 @@ func top(table string) (all []field) {
 	return all
 }
 
-// TestTables: each top-level key is in a table that exists.
+// TestTables: each top-level key is in a table that exists, and all defaults are values of their
+// keys.
 func TestTables(t *testing.T) {
+	for _, of := range pages {
+		if of != nil {
+			setDefaults(reflect.New(of).Elem())
+		}
+	}
 	for _, f := range fieldsOf(reflect.TypeFor[Config]()) {
 		if of, ok := pages[f.tag.Get("table")]; !ok || of != nil {
 			t.Errorf("%s is in no table", f.key)
