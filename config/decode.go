@@ -153,9 +153,6 @@ func (v value) misplaced(key, format string, args ...any) {
 // members are commented out.
 func (v value) isMap() bool { return v.node.IsA(tree.Null | tree.Object) }
 
-// A checker checks a struct once its keys have been read.
-type checker interface{ check(v value) }
-
 // decode reads a value into a field, with its defaults. Mistakes go to the reader.
 func (v value) decode(to reflect.Value, f field) {
 	t := to.Type()
@@ -214,7 +211,7 @@ func (v value) structure(to reflect.Value) {
 			v.wrong("needs %s", f.key)
 		}
 	}
-	if c, ok := to.Addr().Interface().(checker); ok {
+	if c, ok := to.Addr().Interface().(interface{ check(v value) }); ok {
 		c.check(v)
 	}
 }

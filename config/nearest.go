@@ -2,6 +2,7 @@ package config
 
 import (
 	"cmp"
+	"slices"
 	"strings"
 
 	"github.com/agnivade/levenshtein"
@@ -12,46 +13,34 @@ import (
 // alphabet. A word of a few letters is more likely an abbreviation: cmd means command, not cwd.
 func Nearest(word string, known []string) string {
 	const few = 4
-	short := longForm(word, known)
+	known = slices.Sorted(slices.Values(known))
+	long := slices.DeleteFunc(slices.Clone(known), func(k string) bool { return !isShort(word, k) })
+	short := ""
+	if len(long) > 0 {
+		short = slices.MinFunc(long, func(a, b string) int { return cmp.Compare(len(a), len(b)) })
+	}
 	if short != "" && len(word) <= few {
 		return short
 	}
-	best, least := "", rank{distance: min(2, len(word)/2) + 1}
-	for _, k := range known {
-		r := rankOf(word, k)
-		if c := r.compare(least); c < 0 || c == 0 && k < best {
-			best, least = k, r
-		}
+	near := slices.DeleteFunc(known, func(k string) bool { return distance(word, k) > min(2, len(word)/2) })
+	if len(near) == 0 {
+		return short
 	}
-	return cmp.Or(best, short)
+	return slices.MinFunc(near, func(a, b string) int {
+		return cmp.Or(cmp.Compare(distance(word, a), distance(word, b)), cmp.Compare(longer(word, a), longer(word, b)))
+	})
 }
 
-// longForm returns the shortest known word that word abbreviates; "" for none.
-func longForm(word string, known []string) (found string) {
-	for _, k := range known {
-		if isShort(word, k) && (found == "" || len(k) < len(found) || len(k) == len(found) && k < found) {
-			found = k
-		}
+// distance is the number of letters to change, without regard to case. It skips words of very
+// different lengths: names may come from clients, and be long.
+func distance(word, k string) int {
+	if d := longer(word, k); d > 8 {
+		return d
 	}
-	return found
+	return levenshtein.ComputeDistance(strings.ToLower(word), strings.ToLower(k))
 }
 
-// A rank says how near one word is to another; the lowest is the nearest.
-type rank struct{ distance, longer int }
-
-func (r rank) compare(with rank) int {
-	return cmp.Or(cmp.Compare(r.distance, with.distance), cmp.Compare(r.longer, with.longer))
-}
-
-// rankOf compares without regard to case. It skips words of very different lengths: names may
-// come from clients, and be long.
-func rankOf(word, k string) rank {
-	longer := max(len(k)-len(word), len(word)-len(k))
-	if longer > 8 {
-		return rank{longer, longer}
-	}
-	return rank{levenshtein.ComputeDistance(strings.ToLower(word), strings.ToLower(k)), longer}
-}
+func longer(word, k string) int { return max(len(k)-len(word), len(word)-len(k)) }
 
 // isShort reports whether word is k without some of its letters, as cmd is command.
 func isShort(word, k string) bool {

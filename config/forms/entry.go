@@ -79,11 +79,8 @@ func (c *conversion) truth(n *tree.Node, otherwise bool) bool {
 type entry struct {
 	*conversion
 	*tree.Node
-	tools tools
+	allow, deny []*tree.Node // globs on its tools
 }
-
-// tools are globs on the tools of a server.
-type tools struct{ allow, deny []*tree.Node }
 
 func (c *conversion) entry(name string, n *tree.Node) {
 	placeholder := c.placeholder
@@ -106,7 +103,7 @@ func (c *conversion) entry(name string, n *tree.Node) {
 	if c.cwd != nil && n.Has("command") && !n.Has("cwd") {
 		n.Set("cwd", c.cwd)
 	}
-	c.deny(name, &e.tools)
+	e.denyOthers(name)
 	e.setTools()
 }
 
@@ -153,13 +150,27 @@ func (e *entry) commandLine() {
 	}
 }
 
+// denyOthers adds the tools that the rest of the file denies.
+func (e *entry) denyOthers(server string) {
+	for _, d := range e.denied {
+		for _, prefix := range d.prefixes(server) {
+			for _, rest := range restsOf(d.pattern, prefix) {
+				if rest == "*" {
+					e.warn(d.at, "denies all tools of %s", tree.Printable(server))
+				}
+				e.deny = append(e.deny, text(rest, d.at))
+			}
+		}
+	}
+}
+
 // setTools joins what restricts the tools into our key.
 func (e *entry) setTools() {
 	set := &tree.Node{Kind: tree.Object, At: e.At}
 	for _, m := range []struct {
 		key   string
 		items []*tree.Node
-	}{{"allow", e.tools.allow}, {"deny", e.tools.deny}} {
+	}{{"allow", e.allow}, {"deny", e.deny}} {
 		if len(m.items) > 0 {
 			set.Set(m.key, &tree.Node{Kind: tree.List, Items: m.items, At: e.At})
 		}
@@ -354,7 +365,7 @@ func literal(name string) string { return special.ReplaceAllString(name, `\$0`) 
 // denyNames reads names of tools that must not be used.
 func (e *entry) denyNames(at *tree.Node) {
 	for _, n := range e.names(at) {
-		e.tools.deny = append(e.tools.deny, text(literal(n), at))
+		e.deny = append(e.deny, text(literal(n), at))
 	}
 }
 
@@ -367,7 +378,7 @@ func (e *entry) allowNames(at *tree.Node) {
 	}
 	for _, n := range e.names(at) {
 		n, _, _ = strings.Cut(n, "(") // arguments, which Gemini CLI does not look at
-		e.tools.allow = append(e.tools.allow, text(literal(n), at))
+		e.allow = append(e.allow, text(literal(n), at))
 	}
 }
 
@@ -378,17 +389,17 @@ func (e *entry) readTools(at *tree.Node) {
 	case at.Kind == tree.List && len(at.Items) == 0:
 		e.wrong(at, "must not be empty")
 	case at.Kind == tree.List:
-		e.tools.allow = append(e.tools.allow, at.Items...)
+		e.allow = append(e.allow, at.Items...)
 	case at.Has("allow") || at.Has("deny"):
-		e.tools.allow = append(e.tools.allow, e.items(at.Take("allow"))...)
-		e.tools.deny = append(e.tools.deny, e.items(at.Take("deny"))...)
+		e.allow = append(e.allow, e.items(at.Take("allow"))...)
+		e.deny = append(e.deny, e.items(at.Take("deny"))...)
 		for _, m := range at.Members {
 			e.wrong(m.Value, "unknown key")
 		}
 	case e.isMap(at):
 		for _, m := range at.Members {
 			if off := m.Value.IsA(tree.Object) && e.off(m.Value); off || !m.Value.IsA(tree.Object) && !e.truth(m.Value, true) {
-				e.tools.deny = append(e.tools.deny, text(literal(m.Key), m.Value))
+				e.deny = append(e.deny, text(literal(m.Key), m.Value))
 			}
 		}
 	}

@@ -227,20 +227,6 @@ type denial struct {
 	prefixes func(server string) []string // what comes before the tool's own name
 }
 
-// deny adds to the tools that are denied at a server.
-func (c *conversion) deny(server string, tools *tools) {
-	for _, d := range c.denied {
-		for _, prefix := range d.prefixes(server) {
-			for _, rest := range restsOf(d.pattern, prefix) {
-				if rest == "*" {
-					c.warn(d.at, "denies all tools of %s", tree.Printable(server))
-				}
-				tools.deny = append(tools.deny, text(rest, d.at))
-			}
-		}
-	}
-}
-
 // restsOf returns what is left of a pattern when it has matched prefix, in every way in
 // which it can.
 func restsOf(pattern, prefix string) (rests []string) {

@@ -14,8 +14,7 @@ func parseJSON(data []byte) (*Node, error) {
 	if err != nil {
 		return nil, jsonError(err, data)
 	}
-	var p jsonParser
-	return p.value(v, 0)
+	return new(budget).json(v, 0)
 }
 
 // jsonError says what is wrong in the words of the standard library.
@@ -30,17 +29,16 @@ func jsonError(err error, data []byte) error {
 	return fmt.Errorf("line %d: %w", line(data, at), err)
 }
 
-type jsonParser struct{ budget }
-
-func (p *jsonParser) value(v hujson.Value, depth int) (*Node, error) {
-	if err := p.spend(depth); err != nil {
+// json brings a value into the tree.
+func (b *budget) json(v hujson.Value, depth int) (*Node, error) {
+	if err := b.spend(depth); err != nil {
 		return nil, err
 	}
 	switch v := v.Value.(type) {
 	case *hujson.Array:
 		n := &Node{Kind: List}
 		for _, e := range v.Elements {
-			item, err := p.value(e, depth+1)
+			item, err := b.json(e, depth+1)
 			if err != nil {
 				return nil, err
 			}
@@ -50,7 +48,7 @@ func (p *jsonParser) value(v hujson.Value, depth int) (*Node, error) {
 	case *hujson.Object:
 		n := &Node{Kind: Object}
 		for _, m := range v.Members {
-			value, err := p.value(m.Value, depth+1)
+			value, err := b.json(m.Value, depth+1)
 			if err != nil {
 				return nil, err
 			}

@@ -28,8 +28,7 @@ func parseYAML(data []byte) (*Node, error) {
 	case !errors.Is(err, io.EOF):
 		return nil, yamlError(err, data)
 	}
-	var p yamlParser
-	return p.value(&doc, 0)
+	return new(budget).yaml(&doc, 0)
 }
 
 var tabbed = regexp.MustCompile(`(?m)^ *\t+[^\s#]`)
@@ -43,30 +42,29 @@ func yamlError(err error, data []byte) error {
 	return errors.New(strings.TrimPrefix(err.Error(), "yaml: "))
 }
 
-type yamlParser struct{ budget }
-
-func (p *yamlParser) value(y *yaml.Node, depth int) (*Node, error) {
-	if err := p.spend(depth); err != nil {
+// yaml brings a value into the tree.
+func (b *budget) yaml(y *yaml.Node, depth int) (*Node, error) {
+	if err := b.spend(depth); err != nil {
 		return nil, err
 	}
 	switch y.Kind {
 	case yaml.DocumentNode:
-		return p.value(y.Content[0], depth)
+		return b.yaml(y.Content[0], depth)
 	case yaml.AliasNode:
-		return p.value(y.Alias, depth+1) // deeper, so that a cycle ends
+		return b.yaml(y.Alias, depth+1) // deeper, so that a cycle ends
 	case yaml.SequenceNode:
-		return p.list(y, depth)
+		return b.yamlList(y, depth)
 	case yaml.MappingNode:
-		return p.object(y, depth)
+		return b.yamlObject(y, depth)
 	default:
 		return scalarNode(y)
 	}
 }
 
-func (p *yamlParser) list(y *yaml.Node, depth int) (*Node, error) {
+func (b *budget) yamlList(y *yaml.Node, depth int) (*Node, error) {
 	n := &Node{Kind: List}
 	for _, c := range y.Content {
-		item, err := p.value(c, depth+1)
+		item, err := b.yaml(c, depth+1)
 		if err != nil {
 			return nil, err
 		}
@@ -75,7 +73,7 @@ func (p *yamlParser) list(y *yaml.Node, depth int) (*Node, error) {
 	return n, nil
 }
 
-func (p *yamlParser) object(y *yaml.Node, depth int) (*Node, error) {
+func (b *budget) yamlObject(y *yaml.Node, depth int) (*Node, error) {
 	n := &Node{Kind: Object}
 	var merged []Member
 	for i := 0; i+1 < len(y.Content); i += 2 {
@@ -86,7 +84,7 @@ func (p *yamlParser) object(y *yaml.Node, depth int) (*Node, error) {
 		if key.Kind != yaml.ScalarNode {
 			return nil, fmt.Errorf("line %d: keys must be plain text", key.Line)
 		}
-		value, err := p.value(y.Content[i+1], depth+1)
+		value, err := b.yaml(y.Content[i+1], depth+1)
 		if err != nil {
 			return nil, err
 		}
