@@ -23,7 +23,7 @@ import (
 	"github.com/go-jose/go-jose/v4/json"
 )
 
-// Keys are slow to make, so all tests share them.
+// Keys are slow to generate, so all tests share them.
 var (
 	rsaKey  = must(rsa.GenerateKey(rand.Reader, 2048))
 	ecKey   = must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))
@@ -31,7 +31,7 @@ var (
 	edKey   = func() ed25519.PrivateKey { _, k, _ := ed25519.GenerateKey(rand.Reader); return k }()
 )
 
-// A server is an issuer's, in memory.
+// A server is the server of an issuer, in memory.
 type server struct {
 	mu      sync.Mutex
 	at      map[string]string // what is at each URL
@@ -109,7 +109,7 @@ func start(t testing.TB, s *server, url, file string, log io.Writer) *Issuer {
 
 type object map[string]any
 
-// good are the claims of a good token, with changes: nil takes a claim away.
+// good returns the claims of a valid token, with changes; nil removes a claim.
 func good(changes object) object {
 	claims := object{
 		"iss": issuerName, "aud": "https://mcp.example/mcp", "sub": "alice", "exp": time.Now().Add(time.Hour).Unix(), "iat": time.Now().Unix(),
@@ -131,8 +131,7 @@ func encode(v any) string {
 	return base64.RawURLEncoding.EncodeToString([]byte(text))
 }
 
-// sign makes a token with that header and payload, which are objects or JSON text: a
-// library would not write most of them.
+// sign makes a token from a header and a payload, objects or JSON text. A library would refuse most of them.
 func sign(key any, alg jose.SignatureAlgorithm, head, payload any) string {
 	input := encode(head) + "." + encode(payload)
 	return input + "." + base64.RawURLEncoding.EncodeToString(signature(key, alg, input))

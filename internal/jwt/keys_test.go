@@ -33,8 +33,8 @@ func expect(t *testing.T, i *Issuer, token string, want error, when string) *Tok
 	return got
 }
 
-// TestBogusKeyIDs: a thousand clients with key ids that nobody has, or with signatures that
-// nobody has made, cost one fetch, in each minute. Who has a known key waits for none of them.
+// TestBogusKeyIDs: a thousand clients with unknown key ids or wrong signatures cost one fetch a minute. Tokens with a
+// known key do not wait for it.
 func TestBogusKeyIDs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := threeKeys()
@@ -70,7 +70,7 @@ func TestBogusKeyIDs(t *testing.T) {
 	})
 }
 
-// TestCallerLeaves: a fetch does not end with who has caused it.
+// TestCallerLeaves: a fetch continues when its caller leaves.
 func TestCallerLeaves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := threeKeys()
@@ -89,8 +89,8 @@ func TestCallerLeaves(t *testing.T) {
 	})
 }
 
-// TestRotation: a new key is good as soon as a token has it. One that the issuer does not
-// have any more is good until the next refresh, and what it has signed with it.
+// TestRotation: a new key is accepted as soon as a token uses it. A withdrawn key, and its tokens, stay valid until the
+// next refresh.
 func TestRotation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &server{at: map[string]string{jwksURL: jwks(map[string]crypto.Signer{"a": ecKey})}}
@@ -114,8 +114,8 @@ func TestRotation(t *testing.T) {
 		expect(t, i, signedWith("a"), UnknownKey, "withdrawn")
 		expect(t, i, signedWith("b"), nil, "the key that is left")
 
-		// Rotations may follow each other at once, and cost a fetch each.
-		time.Sleep(missEvery) // the withdrawn key was asked for in vain
+		// Rotations may follow each other at once; each costs a fetch.
+		time.Sleep(missEvery) // the withdrawn key caused a fetch without result
 		fetches := s.count()
 		for n := range 5 {
 			kid := fmt.Sprint("n", n)
@@ -126,7 +126,7 @@ func TestRotation(t *testing.T) {
 			t.Errorf("%d fetches for 5 rotations", n)
 		}
 
-		// Another key under the same id is another key, and good as soon as a token has it.
+		// Another key with the same id is accepted as soon as a token uses it.
 		b := expect(t, i, signedWith("b"), nil, "b")
 		s.set(func() { s.at[jwksURL] = jwks(map[string]crypto.Signer{"b": otherEC}) })
 		expect(t, i, sign(otherEC, jose.ES256, object{"alg": "ES256", "kid": "b"}, good(nil)), nil, "new key under the same id")
@@ -140,7 +140,7 @@ func TestRotation(t *testing.T) {
 	})
 }
 
-// TestRotationDuringFetch: a key that was published after a fetch began is found by another.
+// TestRotationDuringFetch: a key that was published after a fetch began is found by another fetch.
 func TestRotationDuringFetch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &server{at: map[string]string{jwksURL: jwks(map[string]crypto.Signer{"a": ecKey})}, slow: time.Second}
@@ -151,8 +151,7 @@ func TestRotationDuringFetch(t *testing.T) {
 	})
 }
 
-// TestServerDown: known keys stay good, and the log says it once. Before there were any,
-// nobody can tell whether a token is good.
+// TestServerDown: known keys stay valid, and the log says it once. Without known keys no token can be verified.
 func TestServerDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
@@ -188,7 +187,7 @@ func TestServerDown(t *testing.T) {
 	})
 }
 
-// TestServerHangs: a fetch ends after its time.
+// TestServerHangs: a fetch has a time-out.
 func TestServerHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := threeKeys()
@@ -202,7 +201,7 @@ func TestServerHangs(t *testing.T) {
 	})
 }
 
-// TestNotRunning: whoever asks before Run, or after it, does not wait for ever.
+// TestNotRunning: before and after Run, Verify does not wait for ever.
 func TestNotRunning(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := NewKeys("", jwksURL, "", slog.New(slog.DiscardHandler))
@@ -220,7 +219,7 @@ func TestNotRunning(t *testing.T) {
 	})
 }
 
-// TestSources: where keys come from, and what is refused there.
+// TestSources: where keys come from, and what is refused.
 func TestSources(t *testing.T) {
 	const (
 		oauth = "https://as.example/.well-known/oauth-authorization-server"

@@ -88,7 +88,7 @@ func TestAssertion(t *testing.T) {
 	}
 }
 
-// TestBadKeys: what is no private key gives an error, which has nothing of it.
+// TestBadKeys: errors of invalid keys contain nothing of them.
 func TestBadKeys(t *testing.T) {
 	small := must(rsa.GenerateKey(rand.Reader, 1024))
 	e := must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))

@@ -60,8 +60,7 @@ func TestCertificate(t *testing.T) {
 	}
 }
 
-// TestPrecedence: a bearer token decides where one is given, then a certificate. A wrong
-// one is refused whatever else there is.
+// TestPrecedence: a bearer token comes before a certificate. A wrong proof is refused whatever else a request has.
 func TestPrecedence(t *testing.T) {
 	a := newAuthority(t, issuer)
 	tokens, issuers := []*Token{fixed("default", "secret")}, []*jwt.Issuer{a.issuer()}
@@ -101,8 +100,7 @@ func TestPrecedence(t *testing.T) {
 	}
 }
 
-// TestUnixUser: on a Unix socket there are no certificates, and a token is asked for if
-// there are any.
+// TestUnixUser: on a Unix socket there are no certificates, and a token is needed if any is configured.
 func TestUnixUser(t *testing.T) {
 	l, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
 	if err != nil {
@@ -133,7 +131,7 @@ func TestUnixUser(t *testing.T) {
 		t.Errorf("%v on no socket", who)
 	}
 	want := "user:" + identity.UserName(strconv.Itoa(os.Getuid()))
-	if runtime.GOOS != "linux" { // nobody says it there
+	if runtime.GOOS != "linux" { // not supported there
 		want = "a client certificate is required"
 	}
 	if got := <-said; got != want {

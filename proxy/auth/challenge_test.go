@@ -12,7 +12,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jwt"
 )
 
-// TestMetadata: each resource has its document, and none that says whether it is there.
+// TestMetadata: each resource has its document, which does not reveal whether the resource exists.
 func TestMetadata(t *testing.T) {
 	a, b := newAuthority(t, issuer), newAuthority(t, other)
 	public := &Clients{Issuers: []*jwt.Issuer{a.issuer("mcp", "offline_access"), b.issuer("mcp")}, PublicURL: "https://mcp.example"}
@@ -73,7 +73,7 @@ func TestMetadata(t *testing.T) {
 	}
 }
 
-// TestChallenge: where the metadata of a path is, and what no refusal can write into it.
+// TestChallenge: the URL of the metadata of a path, and that refusals cannot inject text.
 func TestChallenge(t *testing.T) {
 	a := newAuthority(t, issuer)
 	c := &Clients{Issuers: []*jwt.Issuer{a.issuer()}, PublicURL: "https://mcp.example"}

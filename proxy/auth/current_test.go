@@ -15,7 +15,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jwt"
 )
 
-// A rotating token is one that a test changes; "" cannot be read.
+// A rotating token is changed by a test; "" cannot be read.
 type rotating struct{ value atomic.Value }
 
 func (r *rotating) token(name string) *Token {
@@ -28,7 +28,7 @@ func (r *rotating) token(name string) *Token {
 	}, slog.New(slog.DiscardHandler))
 }
 
-// identified returns who has a token.
+// identified returns the identity of a token.
 func identified(t *testing.T, now *Current, token string) *identity.Identity {
 	t.Helper()
 	who, why := now.Identify(request("/mcp", token))
@@ -45,8 +45,8 @@ func wantGood(t *testing.T, now *Current, who *identity.Identity, want bool) {
 	}
 }
 
-// A proof of a static token ends when the file has another one, which nobody has to use,
-// and when it cannot be read for two looks.
+// The proof of a static token ends when the file has another token, even before its first use, and when the file cannot
+// be read for two looks.
 func TestRotatedTokenIsWithdrawn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var file, other rotating
@@ -85,8 +85,8 @@ func TestRotatedTokenIsWithdrawn(t *testing.T) {
 	})
 }
 
-// What a reload keeps goes on; what it removes ends with what was opened by it, and so does
-// what was opened while nothing was asked for.
+// A reload keeps what it does not change. It ends what was opened with a removed token or issuer, and, if it adds
+// tokens, what was opened without one.
 func TestReplaceClients(t *testing.T) {
 	a, b := newAuthority(t, "https://a.example"), newAuthority(t, "https://b.example")
 	one, two := fixed("one", "token-1"), fixed("two", "token-2")

@@ -40,7 +40,7 @@ func newAuthority(t testing.TB, name string) *authority {
 	return a
 }
 
-// publish makes its key known under these ids.
+// publish publishes its key under these ids.
 func (a *authority) publish(ids ...string) {
 	a.t.Helper()
 	point, err := a.key.PublicKey.Bytes()
@@ -61,7 +61,7 @@ type object map[string]any
 
 func encode(b []byte) string { return base64.RawURLEncoding.EncodeToString(b) }
 
-// token is a good one, with changes of its claims: nil takes one away.
+// token returns a valid token with changed claims; nil removes one.
 func (a *authority) token(changes object) string {
 	claims := object{"iss": a.name, "aud": "https://mcp.example/mcp", "sub": "alice", "scope": "mcp extra", "exp": time.Now().Add(time.Hour).Unix()}
 	for name, value := range changes {
@@ -97,7 +97,7 @@ func run(t testing.TB, c *Clients) *Clients {
 	return c
 }
 
-// request is one to a path, or to a whole URL, with a bearer token if that is not "".
+// request returns a request to a path or URL, with a bearer token unless it is "".
 func request(path, token string) *http.Request {
 	r := httptest.NewRequest(http.MethodPost, path, bytes.NewReader(nil))
 	if token != "" {

@@ -13,7 +13,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jwt"
 )
 
-// TestJWT: whom a token makes of its client.
+// TestJWT: the identity of a token.
 func TestJWT(t *testing.T) {
 	a, b := newAuthority(t, issuer), newAuthority(t, other)
 	second := b.issuer()
@@ -56,7 +56,7 @@ func TestJWT(t *testing.T) {
 	}
 }
 
-// TestJWTRefused: with which status and challenge, and that they have nothing of the token.
+// TestJWTRefused: status and challenge of a refusal, which contain nothing of the token.
 func TestJWTRefused(t *testing.T) {
 	a, stranger := newAuthority(t, issuer), newAuthority(t, issuer)
 	c := run(t, &Clients{Issuers: []*jwt.Issuer{a.issuer("mcp", "offline_access", "tools")}, PublicURL: "https://mcp.example"})
@@ -103,7 +103,7 @@ func TestJWTRefused(t *testing.T) {
 	}
 }
 
-// TestTokenInURL: it is refused, even beside a good one, and is never used.
+// TestTokenInURL: a token in the URL is refused, even with a valid one in the header.
 func TestTokenInURL(t *testing.T) {
 	a := newAuthority(t, issuer)
 	c := run(t, &Clients{Issuers: []*jwt.Issuer{a.issuer()}, Tokens: []*Token{fixed("default", "secret")}})
@@ -121,7 +121,7 @@ func TestTokenInURL(t *testing.T) {
 	}
 }
 
-// TestRemembered: for how long a token is not verified again.
+// TestRemembered: how long a token stays in the cache.
 func TestRemembered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAuthority(t, issuer)
@@ -156,7 +156,7 @@ func TestRemembered(t *testing.T) {
 	})
 }
 
-// TestMemoryIsBounded: what is forgotten is verified again.
+// TestMemoryIsBounded: the cache is bounded.
 func TestMemoryIsBounded(t *testing.T) {
 	var m Clients
 	key := &jwt.PublicKey{}
@@ -171,8 +171,7 @@ func TestMemoryIsBounded(t *testing.T) {
 	}
 }
 
-// TestTokenForOneResource: a token for one path of ours is good there and nowhere else,
-// remembered or not. Without a public URL nobody can be for a path.
+// TestTokenForOneResource: a token for one of our paths is valid only there, cached or not. It needs a public URL.
 func TestTokenForOneResource(t *testing.T) {
 	a := newAuthority(t, issuer)
 	c := run(t, &Clients{Issuers: []*jwt.Issuer{a.issuer()}, PublicURL: "https://mcp.example"})
@@ -191,8 +190,7 @@ func TestTokenForOneResource(t *testing.T) {
 	}
 }
 
-// TestKeysUnknown: before there are keys, nobody can say that a token is wrong. A static
-// token does not wait for them.
+// TestKeysUnknown: without keys, no token can be called wrong. A static token does not wait for keys.
 func TestKeysUnknown(t *testing.T) {
 	a := newAuthority(t, issuer)
 	i := a.issuer()
@@ -206,7 +204,7 @@ func TestKeysUnknown(t *testing.T) {
 	}
 }
 
-// TestScopesOfSeveralIssuers: a client is told to ask for what all of them know.
+// TestScopesOfSeveralIssuers: a challenge has only scopes that all issuers know.
 func TestScopesOfSeveralIssuers(t *testing.T) {
 	a, b := newAuthority(t, issuer), newAuthority(t, other)
 	c := &Clients{Issuers: []*jwt.Issuer{a.issuer("mcp", "a"), b.issuer("b", "mcp")}}
@@ -215,8 +213,7 @@ func TestScopesOfSeveralIssuers(t *testing.T) {
 	}
 }
 
-// BenchmarkIdentify is what a request costs, by what its client proves itself with. Compare
-// jwt with none.
+// BenchmarkIdentify measures a request by kind of credentials. Compare jwt with none.
 func BenchmarkIdentify(b *testing.B) {
 	a := newAuthority(b, issuer)
 	token := a.token(object{"groups": strings.Split(strings.Repeat("group,", 40), ",")})

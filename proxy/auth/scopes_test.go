@@ -10,9 +10,8 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jwt"
 )
 
-// TestChallengeNamesAllScopes: a policy names what a tool needs. The challenge also names
-// what every token of its issuer needs, since some clients ask for nothing else than what
-// they were last told.
+// TestChallengeNamesAllScopes: a challenge names the scopes of a policy, and those that every token of the issuer needs,
+// because some clients ask only for the scopes of the last challenge.
 func TestChallengeNamesAllScopes(t *testing.T) {
 	c := &Clients{
 		Issuers:   []*jwt.Issuer{{Name: "https://a.example.com", Scopes: []string{"mcp"}}, {Name: "https://b.example.com", Scopes: []string{"api"}}},

@@ -13,8 +13,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/proxy/frontend"
 )
 
-// serve sends one request with one header through a front end that asks c, to a path that
-// is not there.
+// serve sends a request with one header through a front end with c, to an unknown path.
 func serve(c *Clients, name, value string) *httptest.ResponseRecorder {
 	h := &frontend.HTTP{Guard: frontend.Guard{Clients: NewCurrent(c)}}
 	defer h.Close()
@@ -27,7 +26,7 @@ func serve(c *Clients, name, value string) *httptest.ResponseRecorder {
 	return w
 }
 
-// passed is the status of a request that the guard let pass.
+// passed is the status of a request that was let in.
 const passed = http.StatusNotFound
 
 // fixed is a token that never changes.
@@ -66,7 +65,7 @@ func TestToken(t *testing.T) {
 	}
 }
 
-// The token is asked for anew each time. One that cannot be known lets nobody in.
+// The token is read for each request. An unreadable one lets nobody in.
 func TestTokenIsReadAgain(t *testing.T) {
 	var token string
 	var failure error
@@ -99,8 +98,7 @@ func TestTokenIsReadAgain(t *testing.T) {
 	expect("", http.StatusServiceUnavailable)
 }
 
-// TestSeveralTokens: each is a principal. One whose file cannot be read is refused, and
-// takes nobody with it.
+// TestSeveralTokens: each token is a principal. An unreadable one does not affect the others.
 func TestSeveralTokens(t *testing.T) {
 	var text bytes.Buffer
 	log := slog.New(slog.NewTextHandler(&text, nil))

@@ -31,7 +31,7 @@ func policies(t testing.TB, rules ...Rule) *Policies {
 	return p
 }
 
-// Each kind of principal, and nobody else: a JWT whose subject is ci is not the token ci.
+// A rule matches only its kind of principal: a JWT whose subject is ci is not the token ci.
 func TestWho(t *testing.T) {
 	const login = "https://login.example.com"
 	clients := map[string]*identity.Identity{
@@ -87,7 +87,7 @@ func TestWho(t *testing.T) {
 	}
 }
 
-// The first rule that is about a client decides alone. Whom none is about may nothing.
+// The first rule that matches a client decides alone. A client without a rule may do nothing.
 func TestFirstRuleDecides(t *testing.T) {
 	ci, other := id(identity.Token, "", "ci", ""), id(identity.Token, "", "other", "")
 	p := policies(t,
@@ -111,8 +111,7 @@ func TestFirstRuleDecides(t *testing.T) {
 	}
 }
 
-// A rule without globs allows all; one that allows something allows nothing else, of all
-// kinds; deny wins.
+// A rule without globs allows everything; one with an allow list allows nothing else, of all kinds; deny wins.
 func TestMay(t *testing.T) {
 	const uri = "file:///a/b"
 	for _, c := range []struct {
@@ -142,7 +141,7 @@ func TestMay(t *testing.T) {
 	}
 }
 
-// What several globs need is needed together, and in one order.
+// The scopes of several globs add up, and are sorted.
 func TestScopes(t *testing.T) {
 	p := policies(t, Rule{Who: Who{Any: true}, Tools: Globs{Deny: []string{"files__rm"}},
 		Scopes: map[string][]string{"files__*": {"files"}, "files__w*": {"write", "files"}, "file:///*": {"read"}, "files__rm": {"all"}}})
@@ -169,7 +168,7 @@ func TestScopes(t *testing.T) {
 	}
 }
 
-// A glob that is none must not pass for one that denies nothing.
+// An invalid glob is an error, and not a rule that denies nothing.
 func TestBadGlobs(t *testing.T) {
 	for _, r := range []Rule{{Tools: Globs{Deny: []string{"["}}}, {Prompts: Globs{Allow: []string{`\`}}}, {Scopes: map[string][]string{"[": {"x"}}}} {
 		r.Key = "policies[3]"
@@ -179,7 +178,7 @@ func TestBadGlobs(t *testing.T) {
 	}
 }
 
-// Limits are a principal's, whatever its tokens and rules are.
+// Limits apply to a principal, over all its tokens and rules.
 func TestLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := policies(t, Rule{Who: Who{Any: true}, Limits: Limits{Rate: 20, InFlight: 25, Sessions: 2}})
@@ -235,7 +234,7 @@ func TestLimits(t *testing.T) {
 	})
 }
 
-// A low rate has a burst that a client can begin with.
+// A low rate allows a burst at the beginning.
 func TestBurst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := policies(t, Rule{Who: Who{Any: true}, Limits: Limits{Rate: 0.5}}).For(identity.Nobody)
@@ -255,7 +254,7 @@ func TestBurst(t *testing.T) {
 	})
 }
 
-// What was abandoned counts apart, until it ends or for 30 s, and is released once.
+// Abandoned requests count apart, until they end or for 30 s, and are released once.
 func TestAbandonedUses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := policies(t, Rule{Who: Who{Any: true}, Limits: Limits{InFlight: 2}})
@@ -294,7 +293,7 @@ func TestAbandonedUses(t *testing.T) {
 		if !uses[0].Over() || uses[1].Over() || last.Over() {
 			t.Error("what is over after 30 s")
 		}
-		begin() // in the place of the first
+		begin() // instead of the first
 		uses[0].End()
 		if _, refused := g.Begin(); refused == nil || !strings.Contains(refused.Text, "in flight") {
 			t.Errorf("there are two open ones: %+v", refused)
@@ -311,7 +310,7 @@ func TestAbandonedUses(t *testing.T) {
 	})
 }
 
-// Principals that have gone are forgotten, and those that are busy are not.
+// Usages of idle principals are dropped, and those of busy ones are kept.
 func TestUsagesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := policies(t, Rule{Who: Who{Any: true}, Limits: Limits{Rate: 10, InFlight: 1}})
@@ -337,7 +336,7 @@ func TestUsagesAreBounded(t *testing.T) {
 	})
 }
 
-// Who matches no rule has no session either.
+// A client that matches no rule gets no session.
 func TestAdmit(t *testing.T) {
 	p := policies(t, Rule{Who: Who{Token: "ci"}})
 	if _, refusal := p.Admit(identity.Nobody); refusal == nil || refusal.Status != 403 {

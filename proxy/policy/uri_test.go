@@ -39,8 +39,8 @@ func grants(t testing.TB) (allows, denies *Grant) {
 	return allows, denies
 }
 
-// isIn reports whether a place is below one of others, also if it is decoded once more.
-// Server and file system may not mind the case.
+// isIn reports whether a place is below one of others, also if it is decoded once more. Servers and file systems may
+// ignore case.
 func isIn(place string, roots []string) bool {
 	for range 2 {
 		scheme, rest := cutScheme(strings.ToLower(place))
@@ -176,7 +176,7 @@ func readTable(t *testing.T) (rows []row) {
 	return rows
 }
 
-// writeTable asks the parsers anew.
+// writeTable writes the table with the results of the parsers.
 func writeTable(t *testing.T, rows []row) {
 	t.Helper()
 	var uris []string
@@ -215,7 +215,7 @@ func ask(t *testing.T, uris []string, command ...string) (places []string) {
 	return places
 }
 
-// How rules are written does not matter either.
+// The notation of rules does not matter.
 func TestGlobsOfURIs(t *testing.T) {
 	for _, c := range []struct {
 		globs Globs
@@ -247,7 +247,7 @@ func TestGlobsOfURIs(t *testing.T) {
 	}
 }
 
-// A rule without globs of URIs does not look at them. Scopes are such globs, too.
+// A rule without globs of URIs does not parse them. Globs of scopes count too.
 func TestOtherRulesLetURIsPass(t *testing.T) {
 	const hostile = "docs://public/../private/x"
 	for _, c := range []struct {
@@ -270,7 +270,7 @@ func TestOtherRulesLetURIsPass(t *testing.T) {
 	}
 }
 
-// A template is hidden if all that it expands to is, as far as its own text tells.
+// A template is hidden if all its expansions are, as far as its text tells.
 func TestTemplates(t *testing.T) {
 	g := policies(t, Rule{Who: Who{Any: true}, Resources: Globs{Allow: []string{"docs://public/*", "db://t", "file:///*"}, Deny: []string{"file:///secret/*", "db://t/x"}}}).For(identity.Nobody)
 	for template, want := range map[string]bool{
@@ -285,7 +285,7 @@ func TestTemplates(t *testing.T) {
 	}
 }
 
-// What is allowed is allowed wherever a parser takes it, and leads to no place that is not.
+// Every reading of an allowed URI is allowed.
 func FuzzURI(f *testing.F) {
 	for _, uri := range []string{"docs://public/a", "file:pub/%2e%2e/b?c#d", "https://u@H:443/x/../y;z", "http://0x7f.1", "https:\\h\\x\\%2e", "file:///C|/a", "file:pub/", `%`} {
 		f.Add(uri)
@@ -315,7 +315,7 @@ func FuzzURI(f *testing.F) {
 	})
 }
 
-// escaped makes a URI of a place again.
+// escaped makes a URI of a place.
 func escaped(place string) string {
 	return strings.NewReplacer("%", "%25", "?", "%3f", "#", "%23").Replace(place)
 }

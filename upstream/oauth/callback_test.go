@@ -57,12 +57,12 @@ func TestOneProcessPrompts(t *testing.T) {
 	}
 	unlock()
 	ports := ports(t)
-	if open(t, ports).URL == open(t, ports).URL {
+	if first, second := open(t, ports), open(t, ports); first.URL == second.URL {
 		t.Error("both have one port")
 	}
 }
 
-// Programs that are not ours have ports, too.
+// Other programs may use our ports.
 func TestPortsOfOthers(t *testing.T) {
 	ports := ports(t)
 	for _, port := range ports {
@@ -85,7 +85,7 @@ func TestPortsOfOthers(t *testing.T) {
 	}
 }
 
-// Only the answer that is waited for ends the wait, and pages of others see nothing.
+// Only the expected answer ends the wait, and pages of other sites learn nothing.
 func TestCallbackRefuses(t *testing.T) {
 	c := open(t, ports(t))
 	c.expect("right")

@@ -17,7 +17,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
 
-// A program gets a token when the server first refuses it, and shows it from then on.
+// A program gets a token when the server first refuses a request, and sends it from then on.
 func TestSecret(t *testing.T) {
 	for _, how := range []string{"client_secret_basic", "client_secret_post", ""} {
 		t.Run(how, func(t *testing.T) {
@@ -49,8 +49,8 @@ func TestSecret(t *testing.T) {
 	}
 }
 
-// A token endpoint that is configured is asked before the first request, and no metadata is.
-// How it wants the secret is found out once.
+// With a configured token endpoint, the token is fetched before the first request, without metadata. How the endpoint
+// takes the secret is found out once.
 func TestTokenURL(t *testing.T) {
 	w := newWorld(t)
 	w.noMetadata = true
@@ -72,8 +72,7 @@ func TestTokenURL(t *testing.T) {
 	}
 }
 
-// A token endpoint that does not know the parameter resource is asked without it, once both
-// endpoint and scopes are configured.
+// If both endpoint and scopes are configured, an endpoint that refuses the parameter resource is asked without it.
 func TestNoResource(t *testing.T) {
 	for _, scopes := range [][]string{{"api://docs/.default"}, nil} {
 		w := newWorld(t)
@@ -100,7 +99,7 @@ func TestNoResource(t *testing.T) {
 	}
 }
 
-// A private key signs an assertion for each token, for the issuer alone.
+// A private key signs an assertion for each token, with the issuer as audience.
 func TestPrivateKey(t *testing.T) {
 	w := newWorld(t)
 	key, _ := newKey(t)
@@ -131,7 +130,7 @@ func TestPrivateKey(t *testing.T) {
 	}
 }
 
-// An assertion is read again for each token, and needs no id of the client.
+// An assertion is read again for each token, and needs no client id.
 func TestAssertionFile(t *testing.T) {
 	w := newWorld(t)
 	path := file(t, marked+"-assertion-1\n")
@@ -140,7 +139,7 @@ func TestAssertionFile(t *testing.T) {
 	if err := os.WriteFile(path, []byte(marked+"-assertion-2\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	_ = os.Chtimes(path, info.ModTime(), info.ModTime()) // nothing shows the change
+	_ = os.Chtimes(path, info.ModTime(), info.ModTime()) // hide the change
 	w.revoke()
 	c.ok(1, "ping")
 	for i, form := range w.requests {
@@ -150,7 +149,7 @@ func TestAssertionFile(t *testing.T) {
 	}
 }
 
-// Whoever needs a token at the same time waits for one, though the first of them leaves.
+// Concurrent callers share one fetch, even if the first of them leaves.
 func TestOneFetchForAll(t *testing.T) {
 	w := newWorld(t)
 	asked, answer := make(chan struct{}, 1), make(chan struct{})
@@ -187,7 +186,7 @@ func TestOneFetchForAll(t *testing.T) {
 	}
 }
 
-// A hundred calls that are refused at once cost one token, and all are answered.
+// A hundred calls that are refused at the same time cost one token, and all are answered.
 func TestRevoked(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -204,12 +203,12 @@ func TestRevoked(t *testing.T) {
 			t.Errorf("%d tokens were fetched after round %d", w.fetches(), round)
 		}
 		cc.mu.Lock()
-		cc.next = time.Time{} // that of the last round was a while ago
+		cc.next = time.Time{} // the last round was a while ago
 		cc.mu.Unlock()
 	}
 }
 
-// Tokens that live for a second serve calls without a break.
+// With tokens that live for a second, no call fails.
 func TestExpiryUnderLoad(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -241,8 +240,7 @@ func TestExpiryUnderLoad(t *testing.T) {
 	}
 }
 
-// A server that refuses each token is told from one that has forgotten ours. Nothing goes
-// round in circles.
+// A server that refuses every token causes no loop.
 func TestFreshTokenRefused(t *testing.T) {
 	w := newWorld(t)
 	c := dial(t, w.server(w.credentials()))
@@ -260,7 +258,7 @@ func TestFreshTokenRefused(t *testing.T) {
 	}
 }
 
-// What a request lacks is asked for beside what we have.
+// Missing scopes are asked for in addition to those that we have.
 func TestStepUp(t *testing.T) {
 	w := newWorld(t)
 	w.needs = map[string]string{"a": "scope-a", "b": "scope-b"}
@@ -277,7 +275,7 @@ func TestStepUp(t *testing.T) {
 	}
 }
 
-// Scopes that are not given, or never suffice, are no loop, and nothing else suffers.
+// Scopes that are refused or never suffice cause no loop, and affect no other request.
 func TestStepUpInVain(t *testing.T) {
 	for _, granted := range []bool{false, true} {
 		w := newWorld(t)
@@ -312,7 +310,7 @@ func TestStepUpInVain(t *testing.T) {
 	}
 }
 
-// A 403 that is not about scopes costs no token.
+// A 403 without scopes costs no token.
 func TestForbidden(t *testing.T) {
 	w := newWorld(t)
 	c := dial(t, w.server(w.credentials()))
@@ -328,8 +326,7 @@ func TestForbidden(t *testing.T) {
 	}
 }
 
-// Whatever is wrong with the token endpoint is said in words of ours, and once in a while
-// it is asked again.
+// Errors of the token endpoint are reported in our own words, and it is asked again after a pause.
 func TestNoToken(t *testing.T) {
 	const bad = "no token from the authorization server"
 	for _, tt := range []struct {
@@ -377,20 +374,20 @@ func TestNoToken(t *testing.T) {
 					t.Errorf("too much is said: %s", text)
 				}
 			}
-			if n := w.fetches(); n > 2*2 { // each of which tries two ways to show a secret
+			if n := w.fetches(); n > 2*2 { // each tries two ways to send the secret
 				t.Errorf("the token endpoint was asked %d times", n)
 			}
 		})
 	}
 }
 
-// age makes the token of credentials one that is to be renewed, and expires after left.
+// age makes the token due, and expire after left.
 func age(c *ClientCredentials, left time.Duration) {
 	old := c.tokens.current.Load()
 	c.tokens.current.Store(&token{Access: old.Access, Asked: old.Asked, Expires: time.Now().Add(left), renewAt: time.Now().Add(-time.Second)})
 }
 
-// While the authorization server is gone a good token stays in use.
+// While the authorization server is down a valid token stays in use.
 func TestIssuerIsGone(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -419,7 +416,7 @@ func TestIssuerIsGone(t *testing.T) {
 	}
 }
 
-// A file that cannot be read is named in the log, and what is in it is in nothing.
+// Errors name an unreadable file, and contain nothing of it.
 func TestBadFiles(t *testing.T) {
 	for name, c := range map[string]*ClientCredentials{
 		"missing":  {ClientID: "me", SecretFile: "/nowhere/secret"},
@@ -444,7 +441,7 @@ func TestBadFiles(t *testing.T) {
 	}
 }
 
-// A server cannot have what is for its authorization server be sent to another one.
+// A server cannot make us send credentials to another authorization server.
 func TestIssuerStays(t *testing.T) {
 	w, other := newWorld(t), newWorld(t)
 	cc := w.credentials()
@@ -452,7 +449,7 @@ func TestIssuerStays(t *testing.T) {
 	moved := newSite(t, nil)
 	moved.docs = map[string]string{"/prm": fmt.Sprintf(`{"resource":"%s/mcp","authorization_servers":["%s"]}`, w.URL, other.URL)}
 	w.mu.Lock()
-	w.onToken = func(rw http.ResponseWriter, _ *http.Request) bool { // so that it is looked for
+	w.onToken = func(rw http.ResponseWriter, _ *http.Request) bool { // so that it is discovered again
 		rw.WriteHeader(http.StatusNotFound)
 		return true
 	}
@@ -473,7 +470,7 @@ func TestIssuerStays(t *testing.T) {
 	}
 }
 
-// What waits for a token when all ends hears so, and nothing is left.
+// Close fails a waiting request, and leaves nothing behind.
 func TestClose(t *testing.T) {
 	w := newWorld(t)
 	asked := make(chan struct{})
@@ -509,7 +506,7 @@ func BenchmarkAuthorize(b *testing.B) {
 	})
 }
 
-// A token that has just expired on its way is replaced, however short its life was.
+// A token that expires on its way is replaced, however short its life was.
 func TestExpiredOnItsWay(t *testing.T) {
 	w := newWorld(t)
 	cc := w.credentials()

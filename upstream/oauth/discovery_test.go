@@ -9,8 +9,7 @@ import (
 	"testing"
 )
 
-// A site is a web server whose documents a test writes, as JSON. In them and in what is
-// expected %s is its URL.
+// A site is a web server with JSON documents of a test. In documents and expectations %s is its URL.
 type site struct {
 	*httptest.Server
 	docs  map[string]string
@@ -112,7 +111,7 @@ func TestFind(t *testing.T) {
 	}
 }
 
-// A server elsewhere cannot make us ask what is on this machine.
+// A remote server cannot make us send requests to this machine.
 func TestFindAsksNothingHereForOthers(t *testing.T) {
 	s := newSite(t, map[string]string{"/": resourceDoc})
 	if _, err := discover(t.Context(), s.Client(), "https://mcp.example.com/mcp", challenge{Metadata: s.URL + "/"}); err == nil || len(s.asked) > 0 {

@@ -88,7 +88,7 @@ func (p *person) login(s *oauthtest.Site, change func(*LoginConfig)) *Login {
 	return l
 }
 
-// errRefusedHere is the error of a call that the server does not let in.
+// errRefusedHere is the error of a call that the server refuses.
 var errRefusedHere = errors.New("refused")
 
 // call sends a request as package remote does.
@@ -128,7 +128,7 @@ func (p *person) ok(l *Login, method string) {
 	}
 }
 
-// fails asserts that a call fails, and what the error has for clients and the log.
+// fails asserts that a call fails, and the texts of its error for clients and the log.
 func (p *person) fails(l *Login, method, says string) {
 	p.t.Helper()
 	err := l.call(p.t.Context(), method)
@@ -150,7 +150,7 @@ func (p *person) want(what string, got, want int) {
 
 const listTools = "tools/list"
 
-// The whole way, and that the next process finds the token.
+// A whole login; the next process finds the token.
 func TestLogin(t *testing.T) {
 	s, p := oauthtest.New(t, oauthtest.Variations{Scopes: []string{"a", "b"}, Offers: []string{"a", "offline_access"}, Says: true, Sends: "right"}), newPerson(t)
 	p.ok(p.login(s, nil), listTools)
@@ -171,7 +171,7 @@ func TestLogin(t *testing.T) {
 	}
 }
 
-// What is wrong with servers and authorization servers, and how far a login goes then.
+// Bad servers and authorization servers, and where the login stops.
 func TestBadSites(t *testing.T) {
 	for name, tt := range map[string]struct {
 		v         oauthtest.Variations
@@ -206,7 +206,7 @@ func TestBadSites(t *testing.T) {
 	}
 }
 
-// An iss that is right but for a slash is wrong, and one that was not promised may be right.
+// An iss with an extra slash is wrong, and one that was not announced may be right.
 func TestIssuerIsComparedAsText(t *testing.T) {
 	i := &authServer{Issuer: "https://as.example.com", SendsIssuer: true}
 	for iss, ok := range map[string]bool{"https://as.example.com": true, "https://as.example.com/": false, "https://AS.example.com": false, "https://as.example.com:443": false, "": false} {
@@ -219,7 +219,7 @@ func TestIssuerIsComparedAsText(t *testing.T) {
 	}
 }
 
-// Where metadata may be.
+// Where metadata can be.
 func TestWaysToTheIssuer(t *testing.T) {
 	for name, v := range map[string]oauthtest.Variations{
 		"no challenge":          {Silent: true},
@@ -247,7 +247,7 @@ func TestWaysToTheIssuer(t *testing.T) {
 	}
 }
 
-// Who we are, in the order of the specification, and how a secret is sent.
+// The client id, in the order of the specification, and how a secret is sent.
 func TestClients(t *testing.T) {
 	const document = "https://client.example.com/mcp-proxy.json"
 	for name, tt := range map[string]struct {
@@ -292,8 +292,7 @@ func TestClients(t *testing.T) {
 	}
 }
 
-// More scopes are asked for as they are needed, beside those that we have; and a server that
-// is never content costs a few rounds.
+// Missing scopes are asked for in addition to those that we have. A server that always wants more gets a few rounds.
 func TestStepUps(t *testing.T) {
 	s, p := oauthtest.New(t, oauthtest.Variations{Scopes: []string{"read"}, Needs: map[string]string{"tools/call": "write", "prompts/get": "admin"}}), newPerson(t)
 	l := p.login(s, nil)
@@ -304,7 +303,7 @@ func TestStepUps(t *testing.T) {
 	}
 	p.ok(l, listTools)
 	p.want("prompts", p.prompts(), 2)
-	s.Vary(func(v *oauthtest.Variations) { v.Grants = "read" }) // less than is asked for
+	s.Vary(func(v *oauthtest.Variations) { v.Grants = "read" }) // less than requested
 	for range 5 {
 		if err := l.call(t.Context(), "prompts/get"); err != errRefusedHere {
 			t.Errorf("got %v", err)
@@ -320,7 +319,7 @@ func TestStepUps(t *testing.T) {
 	p.fails(service, "prompts/get", "needs a login: mcp-proxy login up --scope ")
 }
 
-// Another authorization server gets nothing of what is the first one's.
+// Another authorization server gets nothing that belongs to the first one.
 func TestMigration(t *testing.T) {
 	s, other, p := oauthtest.New(t, oauthtest.Variations{}), oauthtest.New(t, oauthtest.Variations{}), newPerson(t)
 	l := p.login(s, nil)
@@ -336,8 +335,7 @@ func TestMigration(t *testing.T) {
 	}
 }
 
-// Where nobody may be asked a call fails with the command that helps, and works as soon as
-// that was run.
+// If nobody can be prompted, a call fails with the command to run, and works after that.
 func TestNobodyIsAsked(t *testing.T) {
 	s, p := oauthtest.New(t, oauthtest.Variations{}), newPerson(t)
 	service := p.login(s, func(c *LoginConfig) { c.Show = nil })
@@ -359,8 +357,7 @@ func TestNobodyIsAsked(t *testing.T) {
 	p.want("prompts", p.prompts(), 2)
 }
 
-// A token that was refreshed in time is refreshed again when the server takes it no more, and
-// nobody is asked. One that is refused at once is not.
+// A refreshed token is refreshed again when the server refuses it, without a prompt, but not if it was refused at once.
 func TestRefusedAfterRefresh(t *testing.T) {
 	s, p := oauthtest.New(t, oauthtest.Variations{}), newPerson(t)
 	l := p.login(s, nil)
@@ -377,7 +374,7 @@ func TestRefusedAfterRefresh(t *testing.T) {
 	p.want("prompts", p.prompts(), 1)
 }
 
-// Five at once ask once.
+// Five processes prompt once.
 func TestOnePrompt(t *testing.T) {
 	s, p := oauthtest.New(t, oauthtest.Variations{}), newPerson(t)
 	p.wait = make(chan struct{})
@@ -397,7 +394,7 @@ func TestOnePrompt(t *testing.T) {
 	p.want("registrations", s.Count("register"), 1)
 }
 
-// A person who says no is not asked by each of five.
+// After a refusal of the person, the other processes do not prompt.
 func TestOneDenial(t *testing.T) {
 	s, p := oauthtest.New(t, oauthtest.Variations{Deny: true}), newPerson(t)
 	var wg sync.WaitGroup
@@ -409,14 +406,14 @@ func TestOneDenial(t *testing.T) {
 	p.want("prompts", p.prompts(), 1)
 	s.Vary(func(v *oauthtest.Variations) { v.Deny = false })
 	p.fails(p.login(s, nil), listTools, "the last login failed")
-	if _, err := p.login(s, nil).LogIn(t.Context(), false); err != nil { // who wants to may at once
+	if _, err := p.login(s, nil).LogIn(t.Context(), false); err != nil { // an explicit login works at once
 		t.Error(err)
 	}
 	p.ok(p.login(s, nil), listTools)
 	p.want("prompts", p.prompts(), 2)
 }
 
-// A request does not wait for ever, but the login goes on, and then somebody is told.
+// A request does not wait for ever, but the login continues, and calls Done.
 func TestRequestsWaitWithinLimits(t *testing.T) {
 	s, p := oauthtest.New(t, oauthtest.Variations{}), newPerson(t)
 	p.wait = make(chan struct{})
@@ -435,7 +432,7 @@ func TestRequestsWaitWithinLimits(t *testing.T) {
 	p.want("prompts", p.prompts(), 1)
 }
 
-// Close ends a login that nobody makes.
+// Close ends a waiting login.
 func TestCloseEndsALogin(t *testing.T) {
 	s, p := oauthtest.New(t, oauthtest.Variations{}), newPerson(t)
 	shown := make(chan struct{})
@@ -456,7 +453,7 @@ func TestCloseEndsALogin(t *testing.T) {
 	p.ok(p.login(s, nil), listTools) // the lock is free, and nothing has failed
 }
 
-// What nobody spoke of is not looked for by a service, and found out by who may ask.
+// Without a mention of OAuth, only a process that can prompt tries to discover it.
 func TestServersWithoutOAuth(t *testing.T) {
 	for name, elsewhere := range map[string]int{"nothing else is there": http.StatusNotFound, "it wants a key everywhere": http.StatusUnauthorized} {
 		t.Run(name, func(t *testing.T) { testWithoutOAuth(t, elsewhere) })
@@ -476,7 +473,7 @@ func testWithoutOAuth(t *testing.T, elsewhere int) {
 	p := newPerson(t)
 	for _, show := range []func(Prompt){nil, p.show} {
 		l := NewLogin(LoginConfig{Server: srv.URL + "/mcp", Implicit: true, Store: &Store{Dir: p.dir}, Client: srv.Client(), Show: show})
-		for range 2 { // what the first has found out is no failed login to the second
+		for range 2 { // the second one does not take the result of the first one for a failed login
 			if err := l.call(t.Context(), listTools); err != errRefusedHere {
 				t.Errorf("got %v", err)
 			}
@@ -546,7 +543,7 @@ func TestLogOut(t *testing.T) {
 	}
 }
 
-// Accounts of one person at one server do not mix.
+// Several accounts of a person at one server do not mix.
 func TestAccounts(t *testing.T) {
 	s, p := oauthtest.New(t, oauthtest.Variations{}), newPerson(t)
 	s.Know("one", "")

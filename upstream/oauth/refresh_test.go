@@ -11,7 +11,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/upstream/oauth/oauthtest"
 )
 
-// age makes the token in the store one that is due, or has expired.
+// age makes the token in the store due or expired.
 func (p *person) age(l *Login, left time.Duration) {
 	p.t.Helper()
 	err := l.config.Store.update(p.t.Context(), l.key, func(r *record) error {
@@ -23,7 +23,7 @@ func (p *person) age(l *Login, left time.Duration) {
 	}
 }
 
-// A token that is due is refreshed once, however many want one, in how many processes.
+// A due token is refreshed once, for all requests of all processes.
 func TestRefreshOnce(t *testing.T) {
 	t.Parallel()
 	for name, left := range map[string]time.Duration{"due": 30 * time.Second, "expired": -time.Second} {
@@ -41,7 +41,7 @@ func TestRefreshOnce(t *testing.T) {
 					}
 				}
 				wg.Wait()
-				for s.Count("refresh") < round+1 { // nobody waits for it while the old one is good
+				for s.Count("refresh") < round+1 { // requests do not wait while the old one is valid
 					time.Sleep(time.Millisecond)
 				}
 				p.want("refreshes", s.Count("refresh"), round+1)
@@ -55,7 +55,7 @@ func TestRefreshOnce(t *testing.T) {
 	}
 }
 
-// A refresh token that is not replaced stays.
+// A refresh token that is not replaced is kept.
 func TestFixedRefreshToken(t *testing.T) {
 	s, p := oauthtest.New(t, oauthtest.Variations{Refresh: "fixed"}), newPerson(t)
 	l := p.login(s, nil)
@@ -68,8 +68,7 @@ func TestFixedRefreshToken(t *testing.T) {
 	p.want("prompts", p.prompts(), 1)
 }
 
-// A caller that leaves takes no refresh with it, and one that hangs holds up nobody who has
-// a good token.
+// A refresh continues when its caller leaves. A slow one delays no request with a valid token.
 func TestRefreshIsNobodys(t *testing.T) {
 	s, p := oauthtest.New(t, oauthtest.Variations{}), newPerson(t)
 	p.ok(p.login(s, nil), listTools)
@@ -100,11 +99,11 @@ func TestRefreshIsNobodys(t *testing.T) {
 	p.want("refreshes", s.Count("refresh"), 1)
 }
 
-// age2 has the login forget its token, while another process holds the store.
+// age2 makes the login forget its token.
 func (p *person) age2(l *Login) { l.remember(nil) }
 
-// An authorization server that is down fails nobody who has a good token, and is not asked
-// by each request. When it is back so is the login.
+// If the authorization server is down, requests with a valid token succeed, and not every request asks it. When it is
+// back the login works again.
 func TestRefreshFails(t *testing.T) {
 	s, p := oauthtest.New(t, oauthtest.Variations{}), newPerson(t)
 	p.ok(p.login(s, nil), listTools)
@@ -132,7 +131,7 @@ func TestRefreshFails(t *testing.T) {
 	p.want("tokens that were sent twice", s.Count("reuse"), 0)
 }
 
-// An authorization server that has forgotten its clients makes us register again.
+// If the authorization server has forgotten its clients, we register again.
 func TestForgottenClient(t *testing.T) {
 	s, p := oauthtest.New(t, oauthtest.Variations{}), newPerson(t)
 	p.ok(p.login(s, nil), listTools)
@@ -143,7 +142,7 @@ func TestForgottenClient(t *testing.T) {
 	p.want("prompts", p.prompts(), 2)
 }
 
-// Who posts a secret follows no redirect.
+// Requests with secrets follow no redirect.
 func TestTokenRequestsAreNotRedirected(t *testing.T) {
 	s, other, p := oauthtest.New(t, oauthtest.Variations{}), oauthtest.New(t, oauthtest.Variations{}), newPerson(t)
 	reached := false

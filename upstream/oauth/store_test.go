@@ -13,7 +13,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/upstream/oauth/oauthtest"
 )
 
-// What cannot be read is named, and stays as it is.
+// Errors name an unreadable record, which is not changed.
 func TestBadRecords(t *testing.T) {
 	for name, tt := range map[string]struct{ text, says string }{
 		"not JSON":      {`{"token":`, "is damaged: delete it, and log in again"},
@@ -45,7 +45,7 @@ func TestBadRecords(t *testing.T) {
 	}
 }
 
-// A later version may have written more.
+// Records of later versions may have more members.
 func TestRecordOfALaterVersion(t *testing.T) {
 	r, err := parseRecord([]byte(`{"version":1,"issuer":"i","later":{"a":1},"token":{"access":"x","later":2}}`))
 	if err != nil || r.Issuer != "i" || r.Token.Access != "x" {
@@ -74,7 +74,7 @@ func TestNoPlaceForLogins(t *testing.T) {
 	p.fails(p.login(s, func(c *LoginConfig) { c.Store = &Store{} }), listTools, "no place to store logins")
 }
 
-// A change that fails changes nothing.
+// A failed change changes nothing.
 func TestUpdateFails(t *testing.T) {
 	s, k := &Store{Dir: t.TempDir()}, key{server: "https://example.com/mcp"}
 	if err := s.update(t.Context(), k, func(r *record) error { r.Issuer = "one"; return nil }); err != nil {
@@ -98,7 +98,7 @@ func TestUpdateFails(t *testing.T) {
 	}
 }
 
-// The keyring keeps what files do.
+// The keyring stores the same records as files.
 func TestKeyring(t *testing.T) {
 	keyring.MockInit()
 	s, p := oauthtest.New(t, oauthtest.Variations{}), newPerson(t)
@@ -116,7 +116,7 @@ func TestKeyring(t *testing.T) {
 	p.want("prompts", p.prompts(), 2)
 	keyring.MockInitWithError(errors.New("locked"))
 	p.fails(p.login(s, in), listTools, "locked")
-	open := oauthtest.New(t, oauthtest.Variations{Public: []string{listTools}}) // it wants no login, and nothing says that it does
+	open := oauthtest.New(t, oauthtest.Variations{Public: []string{listTools}}) // it needs no login
 	p.ok(p.login(open, func(c *LoginConfig) { in(c); c.Implicit = true }), listTools)
 	p.fails(p.login(s, func(c *LoginConfig) { in(c); c.Implicit = true }), listTools, "locked")
 }

@@ -9,14 +9,14 @@ import (
 	"time"
 )
 
-// fetching returns tokens that call fetch, whose time is that of a bubble.
+// fetching returns tokens that call fetch.
 func fetching(t *testing.T, fetch func(ctx context.Context) (*token, error)) *tokens {
 	ts := newTokens(slog.New(slog.DiscardHandler), fetch)
 	t.Cleanup(ts.close)
 	return ts
 }
 
-// An authorization server that does not answer makes nobody wait for ever.
+// A request does not wait for ever for an authorization server.
 func TestFetchEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ts := fetching(t, func(ctx context.Context) (*token, error) {
@@ -30,8 +30,7 @@ func TestFetchEnds(t *testing.T) {
 	})
 }
 
-// A token is renewed when four fifths to nine tenths of its life are over, at no fixed
-// time, and nobody waits for that.
+// A token is renewed after 80 to 90 % of its life, at a random time, and requests do not wait for that.
 func TestEarlyRefresh(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fetches := 0
@@ -64,8 +63,8 @@ func TestEarlyRefresh(t *testing.T) {
 	})
 }
 
-// An authorization server that fails is asked less and less often. Meanwhile a token is in
-// use while it is good, and then all hear why there is none.
+// A failing authorization server is asked less and less often. A valid token stays in use; after that requests fail with
+// the reason.
 func TestPauses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broken := errors.New("broken")
@@ -94,7 +93,7 @@ func TestPauses(t *testing.T) {
 	})
 }
 
-// Lifetimes that make no sense are made to.
+// Absurd lifetimes are bounded.
 func TestLifetimes(t *testing.T) {
 	for given, want := range map[time.Duration]time.Duration{0: defaultLifetime, -time.Hour: minLifetime, time.Nanosecond: minLifetime, time.Hour: time.Hour, 1 << 62: maxLifetime} {
 		if a := newProgramToken("x", nil, given); a.Expires.Sub(a.Granted) != want || a.renewAt.After(a.Expires) {

@@ -27,7 +27,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/upstream/remote"
 )
 
-// Marked is in all that is secret: it must be in no log and no error.
+// marked is a part of every secret. No log and no error may contain it.
 const marked = "s3cr3t"
 
 const (
@@ -35,7 +35,7 @@ const (
 	issuerPath   = "/.well-known/oauth-authorization-server"
 )
 
-// A world is an MCP server and its authorization server, at one place.
+// A world is an MCP server and its authorization server, at one address.
 type world struct {
 	*httptest.Server
 	t   *testing.T
@@ -43,10 +43,10 @@ type world struct {
 
 	// For tests to set, under mu.
 	mu          sync.Mutex
-	life        time.Duration                                     // of tokens; zero: it is not said
-	expires     time.Duration                                     // their real life; zero: for ever
+	life        time.Duration                                     // announced, of tokens; zero: none
+	expires     time.Duration                                     // the real one; zero: for ever
 	needs       map[string]string                                 // scopes by method
-	methods     string                                            // how clients prove themselves, as JSON
+	methods     string                                            // of client authentication, as JSON
 	onToken     func(w http.ResponseWriter, r *http.Request) bool // true: it has answered
 	onCall      func(w http.ResponseWriter, r *http.Request, method string) bool
 	challenge   string // parameters
@@ -54,12 +54,12 @@ type world struct {
 	issued      map[string]issue
 	requests    []url.Values // to the token endpoint
 	basic       []string     // users and passwords there
-	carried     []string     // what requests to the server carried
+	carried     []string     // headers of requests to the server
 	revokedAll  bool
 	tokenNumber int
 }
 
-// An issue is a token that was issued.
+// An issue is an issued token.
 type issue struct {
 	scope   string
 	expires time.Time
@@ -129,21 +129,21 @@ func (w *world) issue(scope string) string {
 	return fmt.Sprintf(`{"access_token":"%s","token_type":"bearer"%s}`, name, life)
 }
 
-// revoke makes all tokens so far worth nothing.
+// revoke revokes all tokens.
 func (w *world) revoke() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	clear(w.issued)
 }
 
-// fetches returns how many tokens were asked for.
+// fetches returns the number of token requests.
 func (w *world) fetches() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return len(w.requests)
 }
 
-// allowed answers a request whose token is not good for a method.
+// allowed reports whether a request has a token for its method, and refuses it otherwise.
 func (w *world) allowed(rw http.ResponseWriter, r *http.Request, method string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -231,7 +231,7 @@ func (w *world) server(c remote.Credentials) *remote.Server {
 	return s
 }
 
-// dial begins a session, which was answered.
+// dial begins a session and initializes it.
 func dial(t *testing.T, s *remote.Server) *caller {
 	t.Helper()
 	c := connect(t, s)
@@ -244,7 +244,7 @@ func dial(t *testing.T, s *remote.Server) *caller {
 	return c
 }
 
-// connect begins a session that was told nothing yet.
+// connect begins a session without initialize.
 func connect(t *testing.T, s *remote.Server) *caller {
 	t.Helper()
 	conn, err := s.Dial(t.Context())
@@ -300,7 +300,7 @@ func (c *caller) call(id int64, method string) *jsonrpc.Message {
 	}
 }
 
-// ok makes a call that must succeed.
+// ok asserts that a call succeeds.
 func (c *caller) ok(id int64, method string) {
 	c.t.Helper()
 	if m := c.call(id, method); m.Result == nil {
@@ -308,7 +308,7 @@ func (c *caller) ok(id int64, method string) {
 	}
 }
 
-// fails makes a call whose error must say that.
+// fails asserts that a call fails with these texts.
 func (c *caller) fails(id int64, method string, says ...string) {
 	c.t.Helper()
 	m := c.call(id, method)
@@ -319,7 +319,7 @@ func (c *caller) fails(id int64, method string, says ...string) {
 	}
 }
 
-// Logs are what was logged.
+// logs collect the log.
 type logs struct {
 	mu  sync.Mutex
 	all bytes.Buffer
@@ -351,7 +351,7 @@ func newKey(t *testing.T) (string, *ecdsa.PublicKey) {
 	return string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})), &key.PublicKey
 }
 
-// header asks credentials for the header of a request.
+// header returns the header that credentials set.
 func header(ctx context.Context, c *ClientCredentials) (string, error) {
 	h := http.Header{}
 	err := c.Authorize(ctx, h)
