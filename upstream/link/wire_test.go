@@ -240,3 +240,12 @@ func FuzzControlHello(f *testing.F) {
 		}
 	})
 }
+
+// An older host ends the first stream to an upstream that speaks the other era alone: the next
+// one works, and nothing ran.
+func TestEndOfAnOlderHost(t *testing.T) {
+	n, err := parseNote([]byte(`{"mcp-proxy":1,"closed":{"cause":"speaks another era","delivered":false,"event":"k3v9x2ma"}}`))
+	if err != nil || n.closed.Cause != jsonrpc.CauseStartFailed || n.closed.Delivered || n.closed.Lasting {
+		t.Errorf("got %+v, %v", n.closed, err)
+	}
+}
