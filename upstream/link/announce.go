@@ -31,25 +31,26 @@ func announcementLine(upstreams []Upstream) ([]byte, error) {
 	if err := checkUpstreams(upstreams); err != nil {
 		return nil, err
 	}
-	b := append(appendNote(nil, "upstreams"), '[')
-	for i, u := range upstreams {
-		if i > 0 {
-			b = append(b, ',')
+	var all [][]byte
+	for _, u := range upstreams {
+		var settings bytes.Buffer // without line breaks
+		if u.Settings != nil && json.Compact(&settings, u.Settings) != nil {
+			return nil, faultf("upstream %q: settings are not JSON", u.Name)
 		}
-		b = append(append(b, `{"name":`...), jsonrpc.Quote(u.Name)...)
-		if u.Settings != nil {
-			var settings bytes.Buffer // without line breaks
-			if json.Compact(&settings, u.Settings) != nil {
-				return nil, faultf("upstream %q: settings are not JSON", u.Name)
-			}
-			b = append(append(b, `,"settings":`...), settings.Bytes()...)
-		}
-		b = append(b, '}')
+		all = append(all, jsonrpc.Set(nil,
+			jsonrpc.Value{Key: "name", Text: jsonrpc.Quote(u.Name)}, jsonrpc.Value{Key: "settings", Text: settings.Bytes()}))
 	}
-	if b = append(b, "]}\n"...); len(b) > maxAnnouncement {
+	line := listLine("upstreams", all)
+	if len(line) > maxAnnouncement {
 		return nil, errLongAnnouncement
 	}
-	return b, nil
+	return line, nil
+}
+
+// listLine returns {"mcp-proxy":1,"key":[…]}.
+func listLine(key string, objects [][]byte) []byte {
+	b := append(appendNote(nil, key), '[')
+	return append(append(b, bytes.Join(objects, []byte{','})...), "]}\n"...)
 }
 
 const errLongAnnouncement = fault("announcement too long")
@@ -113,16 +114,12 @@ type Rejection struct {
 //
 //	{"mcp-proxy":1,"rejected":[{"name":"files","why":"…","event":"k3v9x2ma"}]}
 func rejectionsLine(all []Rejection) []byte {
-	b := append(appendNote(nil, "rejected"), '[')
-	for i, r := range all {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = append(append(b, `{"name":`...), jsonrpc.Quote(r.Upstream)...)
-		b = append(append(b, `,"why":`...), jsonrpc.Quote(r.Why)...)
-		b = append(append(append(b, `,"event":`...), jsonrpc.Quote(r.Event)...), '}')
+	var objects [][]byte
+	for _, r := range all {
+		objects = append(objects, jsonrpc.Set(nil, jsonrpc.Value{Key: "name", Text: jsonrpc.Quote(r.Upstream)},
+			jsonrpc.Value{Key: "why", Text: jsonrpc.Quote(r.Why)}, jsonrpc.Value{Key: "event", Text: jsonrpc.Quote(r.Event)}))
 	}
-	return append(b, "]}\n"...)
+	return listLine("rejected", objects)
 }
 
 // parseRejections reads the list of such a line. The error is a fault.
