@@ -230,7 +230,7 @@ func (u *upstreamConn) toolOf(id string) string { return u.s.tasks.get(u.taskNam
 
 // confine takes out of the filter of a subscription what its client must not hear of. It
 // reports false if only scopes are missing; then the call was answered.
-func (s *session) confine(r *request, f *catalog.Filter) bool {
+func (s *session) confine(r *request, f *mcp.Filter) bool {
 	if r.grant == nil {
 		return true
 	}

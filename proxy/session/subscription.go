@@ -20,7 +20,7 @@ type subscription struct {
 	// Static after construction.
 	s        *session
 	c        *request
-	want     catalog.Filter
+	want     mcp.Filter
 	meta     json.RawMessage // _meta of the client's request, for those of the parts
 	identity json.RawMessage // see call.identity
 	who      *identity.Identity
@@ -33,7 +33,7 @@ type subscription struct {
 	// Guarded by subscriptions.mu.
 	parts     map[*upstreamConn]*subscriptionPart
 	ending    bool                // over is closed
-	told      catalog.Filter      // what was acknowledged; nothing else is delivered
+	told      mcp.Filter      // what was acknowledged; nothing else is delivered
 	early     []*jsonrpc.Message  // what came before the acknowledgment
 	bytes     int                 // in early
 	lists     [catalog.Kinds]bool // list_changed held back
@@ -54,7 +54,7 @@ const (
 
 // listen begins a subscriptions/listen.
 func (s *session) listen(r *request) *jsonrpc.Error {
-	want, err := catalog.ReadFilter(r.notes)
+	want, err := mcp.ReadFilter(r.notes)
 	if err == nil {
 		err = r.notes.Err(mcp.InMeta, mcp.Token)
 	}
@@ -192,7 +192,7 @@ func (sub *subscription) follow(ctx context.Context) {
 }
 
 // partLocked begins the part of an upstream.
-func (sub *subscription) partLocked(ctx context.Context, u *upstreamConn, want catalog.Filter, missed bool) *subscriptionPart {
+func (sub *subscription) partLocked(ctx context.Context, u *upstreamConn, want mcp.Filter, missed bool) *subscriptionPart {
 	ctx, cancel := context.WithCancel(ctx)
 	part := &subscriptionPart{sub: sub, conn: u, want: want, stop: cancel, wake: make(chan time.Duration, 1), missed: missed}
 	sub.s.wg.Go(func() {
@@ -235,7 +235,7 @@ func (sub *subscription) acknowledge() {
 // have accepted so far: what one accepts later is not told of. Changes of lists are as
 // the client asked, since those of upstreams that come and go are told here; but an
 // only one that has said what it honours has the word, also on how that is written.
-func (sub *subscription) honoured() (f catalog.Filter, base json.RawMessage) {
+func (sub *subscription) honoured() (f mcp.Filter, base json.RawMessage) {
 	set := sub.upstreams
 	sub.s.subscriptions.mu.Lock()
 	defer sub.s.subscriptions.mu.Unlock()

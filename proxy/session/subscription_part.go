@@ -20,13 +20,13 @@ type subscriptionPart struct {
 	// Static after construction.
 	sub  *subscription
 	conn *upstreamConn
-	want catalog.Filter
+	want mcp.Filter
 	stop context.CancelFunc
 	wake chan time.Duration // to its goroutine while it pauses: go on after that time; never closed
 
 	// Guarded by subscriptions.mu.
 	answered bool           // the upstream has acknowledged it, or has refused
-	honoured catalog.Filter // what it acknowledged last
+	honoured mcp.Filter // what it acknowledged last
 	missed   bool           // what it would have heard was lost, and the client was not told
 }
 
@@ -76,7 +76,7 @@ func (part *subscriptionPart) ended(answer *jsonrpc.Message) (refused bool) {
 	mu.Lock()
 	defer mu.Unlock()
 	if refused {
-		part.answeredLocked(catalog.Filter{})
+		part.answeredLocked(mcp.Filter{})
 	}
 	part.missed = true
 	part.conn.log.Debug("upstream ended the subscription", "refused", refused)
@@ -118,7 +118,7 @@ func (part *subscriptionPart) resume(after time.Duration) {
 
 // answeredLocked notes what the upstream honours. If anything was missed before,
 // the client is told to look for itself.
-func (part *subscriptionPart) answeredLocked(honoured catalog.Filter) {
+func (part *subscriptionPart) answeredLocked(honoured mcp.Filter) {
 	part.answered, part.honoured = true, honoured
 	part.tellMissedLocked()
 }
@@ -168,7 +168,7 @@ func (part *subscriptionPart) taskName(id string) string {
 }
 
 func (part *subscriptionPart) acknowledged(m *jsonrpc.Message) {
-	honoured, err := catalog.ReadFilter(mcp.Read(m))
+	honoured, err := mcp.ReadFilter(mcp.Read(m))
 	if err != nil {
 		part.conn.log.Debug("unusable acknowledgment from upstream", "err", err)
 	}
@@ -201,13 +201,13 @@ func (part *subscriptionPart) tellListLocked(k catalog.Kind) {
 // split says what each upstream is to listen for. All that could have a list listen for its
 // changes. Who has a resource or a task listens for that, or all that may have it if
 // nobody knows. A sole upstream gets the client's own filter.
-func (sub *subscription) split(ctx context.Context, set *upstreamSet) map[*upstreamConn]catalog.Filter {
+func (sub *subscription) split(ctx context.Context, set *upstreamSet) map[*upstreamConn]mcp.Filter {
 	if u := set.only(); u != nil {
-		return map[*upstreamConn]catalog.Filter{u: forOnly(sub.want, set)}
+		return map[*upstreamConn]mcp.Filter{u: forOnly(sub.want, set)}
 	}
-	wants := make(map[*upstreamConn]catalog.Filter, len(set.conns))
+	wants := make(map[*upstreamConn]mcp.Filter, len(set.conns))
 	for _, u := range set.conns {
-		var f catalog.Filter
+		var f mcp.Filter
 		for k, wanted := range sub.want.Lists {
 			f.Lists[k] = wanted && u.says().offers(catalog.Kind(k).Capability())
 		}
@@ -229,7 +229,7 @@ func (sub *subscription) split(ctx context.Context, set *upstreamSet) map[*upstr
 			wants[u] = f
 		}
 	}
-	maps.DeleteFunc(wants, func(_ *upstreamConn, f catalog.Filter) bool { return f.IsEmpty() })
+	maps.DeleteFunc(wants, func(_ *upstreamConn, f mcp.Filter) bool { return f.IsEmpty() })
 	return wants
 }
 
@@ -269,7 +269,7 @@ func (set *upstreamSet) runnersOf(name string) map[*upstreamConn]string {
 
 // forOnly returns the client's filter with a sole upstream's own names of its tasks. The
 // client may know them by other names, from when there were several upstreams.
-func forOnly(f catalog.Filter, set *upstreamSet) catalog.Filter {
+func forOnly(f mcp.Filter, set *upstreamSet) mcp.Filter {
 	own := make([]string, 0, len(f.Tasks))
 	for _, name := range f.Tasks {
 		if u, id := set.runner(name); u.mayUse(ownedTask, id) {

@@ -302,7 +302,7 @@ func TestListensAreBounded(t *testing.T) {
 		if want := fmt.Sprintf(`{"jsonrpc":"2.0","id":2,"error":%s}`, jsonrpc.Overloaded("").Raw()); len(got) != 3 || !slices.Contains(got, want) {
 			t.Errorf("got %q", got)
 		}
-		uris, _ := json.Marshal(make([]string, catalog.MaxWatched+1))
+		uris, _ := json.Marshal(make([]string, mcp.MaxWatched+1))
 		w.client.say(`{"jsonrpc":"2.0","id":9,"method":"subscriptions/listen","params":{"notifications":{"resourceSubscriptions":` + string(uris) + `}}}`)
 		if got := w.client.take(); len(got) != 1 || !strings.Contains(got[0], "-32602") {
 			t.Errorf("got %q", got)

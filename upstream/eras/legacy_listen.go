@@ -95,6 +95,7 @@ type listChanges struct {
 // A change is a notification about a list.
 type change struct{ capability, filter, method string }
 
+// changes are in the order of mcp.Filter.
 var changes = []change{
 	{"tools", "toolsListChanged", mcp.MethodToolsChanged},
 	{"prompts", "promptsListChanged", mcp.MethodPromptsChanged},

@@ -2,7 +2,6 @@ package eras
 
 import (
 	"encoding/json"
-	"errors"
 	"slices"
 	"time"
 
@@ -16,7 +15,6 @@ import (
 
 const (
 	maxListens = 256  // of one stream; beyond, they are refused
-	maxWatched = 1024 // URIs of one listen; one with more is refused
 	maxPending = 1024 // resources that were updated and not told of; beyond, see hearUpdate
 
 	noticeFor  = 20 * time.Millisecond // the same of several sessions is told once
@@ -37,13 +35,13 @@ type modernListen struct {
 	came       time.Time
 	g          *group
 	clientInfo json.RawMessage
-	wants      Offers   // subscribe is not used
+	wants      [4]bool  // changes of lists, as in mcp.Filter
 	uris       []string // each once
 
 	session  *legacySession  // nil while it has none
 	asking   map[string]bool // URIs whose subscription is not answered
 	honoured map[string]bool // URIs
-	kinds    Offers          // acknowledged
+	lists    [4]bool         // acknowledged
 	acked    bool
 	ended    bool
 	retries  backoff.ExponentialBackOff // between tries to have a session
@@ -55,14 +53,14 @@ type modernListen struct {
 
 // listen begins a listen.
 func (s *modernClient) listen(r *peer.Request, said Request) {
-	wants, uris, err := readFilter(mcp.Read(r.Message))
+	want, err := mcp.ReadFilter(mcp.Read(r.Message))
 	if err != nil {
 		r.Fail(jsonrpc.InvalidParams(err.Error()))
 		return
 	}
 	s.a.mu.Lock()
 	defer s.a.mu.Unlock()
-	l := &modernListen{s: s, r: r, came: time.Now(), clientInfo: said.ClientInfo, wants: wants, uris: uris,
+	l := &modernListen{s: s, r: r, came: time.Now(), clientInfo: said.ClientInfo, wants: want.Lists, uris: slices.Sorted(slices.Values(want.URIs)),
 		retries: backoff.ExponentialBackOff{InitialInterval: firstRetry, Multiplier: 2, MaxInterval: lastRetry}}
 	switch {
 	case len(s.listens) >= maxListens:
@@ -78,39 +76,6 @@ func (s *modernClient) listen(r *peer.Request, said Request) {
 	if !l.bind() {
 		l.fail(s.a.refusal())
 	}
-}
-
-// readFilter reads what a client wants to be told of.
-func readFilter(n *mcp.Notes) (wants Offers, uris []string, err error) {
-	filter := n.Raw(mcp.Key)
-	if err = n.Err(mcp.Key); err != nil {
-		return
-	}
-	if filter == nil || filter[0] != '{' {
-		return wants, nil, errors.New(`"notifications" is not an object`)
-	}
-	var at [4]jsonrpc.Span
-	if err = jsonrpc.Find(filter, jsonrpc.Span{}, at[:], "toolsListChanged", "promptsListChanged", "resourcesListChanged", "resourceSubscriptions"); err != nil {
-		return
-	}
-	is := func(i int) bool { return string(at[i].Of(filter)) == "true" }
-	wants = Offers{Tools: is(0), Prompts: is(1), Resources: is(2)}
-	if at[3].IsZero() {
-		return
-	}
-	list, err := jsonrpc.Elements(at[3].Of(filter))
-	if err != nil || len(list) > maxWatched {
-		return wants, nil, errors.New(`"resourceSubscriptions" is not a list, or too long`)
-	}
-	for _, text := range list {
-		uri, ok := jsonrpc.Unquote(text)
-		if !ok {
-			return wants, nil, errors.New(`"resourceSubscriptions" has an element that is not a URI`)
-		}
-		uris = append(uris, uri)
-	}
-	slices.Sort(uris)
-	return wants, slices.Compact(uris), nil
 }
 
 // bind gives the listen a session to hear from. It reports false if there is
@@ -133,9 +98,11 @@ func (l *modernListen) bind() bool {
 // begin subscribes, once the session is ready.
 func (l *modernListen) begin() {
 	l.retries.Reset()
-	again, can := l.acked, l.session.welcome.Offers
+	again, can := l.acked, &l.session.welcome
 	if !again {
-		l.kinds = Offers{Tools: l.wants.Tools && can.Tools, Prompts: l.wants.Prompts && can.Prompts, Resources: l.wants.Resources && can.Resources}
+		for k := range l.lists {
+			l.lists[k] = l.wants[k] && can.Lists[k]
+		}
 		l.timer = l.s.a.after(l.patience(), l.ack)
 	}
 	l.asking, l.honoured = make(map[string]bool), make(map[string]bool)
@@ -202,23 +169,11 @@ func (l *modernListen) ack() {
 	l.uris = slices.DeleteFunc(l.uris, func(uri string) bool { return !l.honoured[uri] })
 	l.forgetOthers()
 
-	var values []jsonrpc.Value
-	for _, kind := range []struct {
-		key string
-		on  bool
-	}{{"toolsListChanged", l.kinds.Tools}, {"promptsListChanged", l.kinds.Prompts}, {"resourcesListChanged", l.kinds.Resources}} {
-		if kind.on {
-			values = append(values, jsonrpc.Value{Key: kind.key, Text: []byte(`true`)})
-		}
-	}
+	honoured := mcp.Filter{Lists: l.lists}
 	if len(l.uris) > 0 {
-		texts := make([]json.RawMessage, 0, len(l.uris))
-		for _, uri := range l.uris {
-			texts = append(texts, jsonrpc.Quote(uri))
-		}
-		values = append(values, jsonrpc.Value{Key: "resourceSubscriptions", Text: Array(texts...)})
+		honoured.URIs = l.uris
 	}
-	params := jsonrpc.Set(nil, jsonrpc.Value{Key: "notifications", Text: jsonrpc.Set(nil, values...)})
+	params := jsonrpc.Set(nil, jsonrpc.Value{Key: "notifications", Text: honoured.Text()})
 	l.send(mcp.MethodAcknowledged, params)
 	l.flushLater()
 }

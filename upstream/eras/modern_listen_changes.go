@@ -37,21 +37,12 @@ func (l *modernListen) hearUpdate(uri string, m *jsonrpc.Message) {
 
 // listChanged handles that a list has changed.
 func (l *modernListen) listChanged(method string, m *jsonrpc.Message) {
-	wants := l.kinds
+	wants := l.lists
 	if !l.acked {
 		wants = l.wants
 	}
-	switch method {
-	case mcp.MethodToolsChanged:
-		if !wants.Tools {
-			return
-		}
-	case mcp.MethodPromptsChanged:
-		if !wants.Prompts {
-			return
-		}
-	case mcp.MethodResourcesChanged:
-		if !wants.Resources {
+	for k, c := range changes {
+		if c.method == method && !wants[k] {
 			return
 		}
 	}

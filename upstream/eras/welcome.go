@@ -13,11 +13,10 @@ type Welcome struct {
 	Info     json.RawMessage // serverInfo
 	Discover json.RawMessage // the result of server/discover
 	Logs     bool            // it declares logging
-	Offers   Offers
-}
 
-// Offers is what a server can notify of, or what a client wants to hear of.
-type Offers struct{ Tools, Prompts, Resources, Subscribe bool }
+	Lists     [4]bool // whose changes it can notify of, as in mcp.Filter
+	Subscribe bool
+}
 
 // ReadWelcome reads the result of initialize; false if it is none that a legacy
 // client could live with.
@@ -37,8 +36,10 @@ func ReadWelcome(result json.RawMessage) (w Welcome, ok bool) {
 	w.Info = at[2].Of(result)
 	logging, _ := jsonrpc.Member(capabilities, "logging")
 	w.Logs = logging != nil
-	w.Offers = Offers{isSet(capabilities, "tools", "listChanged"), isSet(capabilities, "prompts", "listChanged"),
-		isSet(capabilities, "resources", "listChanged"), isSet(capabilities, "resources", "subscribe")}
+	for k, c := range changes {
+		w.Lists[k] = isSet(capabilities, c.capability, "listChanged")
+	}
+	w.Subscribe = isSet(capabilities, "resources", "subscribe")
 	w.Discover = ToModernResult(mcp.MethodDiscover, jsonrpc.Set(nil,
 		jsonrpc.Value{Key: "supportedVersions", Text: []byte(`["` + strings.Join(mcp.ModernVersions, `","`) + `"]`)},
 		jsonrpc.Value{Key: "capabilities", Text: Capabilities(capabilities)},

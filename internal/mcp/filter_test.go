@@ -1,9 +1,7 @@
-package catalog
+package mcp
 
 import (
 	"testing"
-
-	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
@@ -17,7 +15,7 @@ func FuzzFilter(f *testing.F) {
 		if m, err := jsonrpc.Decode(append(append([]byte(`{"jsonrpc":"2.0","method":"x","params":`), params...), '}')); err != nil || m.Batch != nil {
 			return // params are valid JSON
 		}
-		read, err := ReadFilter(mcp.ReadParams(mcp.MethodListen, params))
+		read, err := ReadFilter(ReadParams(MethodListen, params))
 		if err != nil {
 			return
 		}
@@ -25,7 +23,7 @@ func FuzzFilter(f *testing.F) {
 			t.Error("too long")
 		}
 		read.As = nil
-		again, err := ReadFilter(mcp.ReadParams(mcp.MethodListen, jsonrpc.Set(nil, jsonrpc.Value{Key: "notifications", Text: read.Text()})))
+		again, err := ReadFilter(ReadParams(MethodListen, jsonrpc.Set(nil, jsonrpc.Value{Key: "notifications", Text: read.Text()})))
 		again.As = nil
 		if err != nil || !again.Equal(&read) {
 			t.Errorf("%q: read %+v, again %+v, %v", params, read, again, err)

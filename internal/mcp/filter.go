@@ -1,4 +1,4 @@
-package catalog
+package mcp
 
 import (
 	"bytes"
@@ -9,15 +9,17 @@ import (
 	"strings"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
-	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
 // A Filter says which notifications a subscription is about (2026-07-28
 // basic/patterns/subscriptions, and taskIds of the tasks extension).
 type Filter struct {
-	Lists [Kinds]bool // of tools, prompts and resources: list_changed
-	URIs  []string    // of resources: updated
-	Tasks []string    // ids
+	// Lists are those whose list_changed it is about: of tools, prompts and resources. The fourth
+	// list, of templates, changes with that of resources.
+	Lists [4]bool
+
+	URIs  []string // of resources: updated
+	Tasks []string // ids
 
 	// As is the text that it was read from, with all its members; nil for one made here.
 	As json.RawMessage
@@ -26,14 +28,17 @@ type Filter struct {
 // MaxWatched bounds the URIs and the tasks of one subscription. More are refused.
 const MaxWatched = 1000
 
+// lists is how many lists have a list_changed.
+const lists = 3
+
 // filterKeys are the members of a filter: lists in the order of kinds, and
 // resourceSubscriptions and taskIds behind them.
 var filterKeys = [...]string{"toolsListChanged", "promptsListChanged", "resourcesListChanged", "resourceSubscriptions", "taskIds"}
 
 // ReadFilter reads the filter in the params of a subscription or of an acknowledgment.
 // It keeps no bytes of them.
-func ReadFilter(n *mcp.Notes) (Filter, error) {
-	raw, err := n.Raw(mcp.Key), n.Err(mcp.Key)
+func ReadFilter(n *Notes) (Filter, error) {
+	raw, err := n.Raw(Key), n.Err(Key)
 	if err == nil && (len(raw) == 0 || raw[0] != '{') {
 		err = errors.New(`"notifications" is missing or not an object`)
 	}
@@ -45,7 +50,7 @@ func ReadFilter(n *mcp.Notes) (Filter, error) {
 		return Filter{}, err
 	}
 	f := Filter{As: bytes.Clone(raw)}
-	for k := Tools; k <= Resources; k++ {
+	for k := range lists {
 		f.Lists[k] = string(at[k].Of(raw)) == "true"
 	}
 	if f.URIs, err = stringsOf(at[3].Of(raw), filterKeys[3]); err != nil {
@@ -67,8 +72,8 @@ func stringsOf(array json.RawMessage, key string) ([]string, error) {
 	var found []string
 	seen := make(map[string]bool, len(elements))
 	for _, e := range elements {
-		if mcp.IsTooLong(e) {
-			return nil, fmt.Errorf("an element of %q %w", key, mcp.ErrTooLong)
+		if IsTooLong(e) {
+			return nil, fmt.Errorf("an element of %q %w", key, ErrTooLong)
 		}
 		s, ok := jsonrpc.Unquote(e)
 		if !ok {
@@ -85,7 +90,7 @@ func stringsOf(array json.RawMessage, key string) ([]string, error) {
 // On returns base with the members of f in the place of its own.
 func (f *Filter) On(base json.RawMessage) json.RawMessage {
 	var values []jsonrpc.Value
-	for k := Tools; k <= Resources; k++ {
+	for k := range lists {
 		v := jsonrpc.Value{Key: filterKeys[k]}
 		if f.Lists[k] {
 			v.Text = json.RawMessage("true")
@@ -125,11 +130,11 @@ func arrayOf(texts []string) json.RawMessage {
 // for. How URIs are written tells that; where it does not, the upstream is believed.
 func (f *Filter) Covers(m *jsonrpc.Message, wish *Filter) bool {
 	switch m.Method {
-	case mcp.MethodResourceUpdated:
-		uri, _ := mcp.Read(m).Text(mcp.Key)
+	case MethodResourceUpdated:
+		uri, _ := Read(m).Text(Key)
 		return f.URIs != nil && (isPart(uri, f.URIs) || !isPart(uri, wish.URIs))
-	case mcp.MethodTask:
-		id, ok := mcp.Read(m).Text(mcp.Key)
+	case MethodTask:
+		id, ok := Read(m).Text(Key)
 		return ok && slices.Contains(f.Tasks, id)
 	}
 	return true
@@ -143,7 +148,7 @@ func isPart(uri string, uris []string) bool {
 }
 
 func (f *Filter) IsEmpty() bool {
-	return f.Lists == [Kinds]bool{} && f.URIs == nil && f.Tasks == nil && f.As == nil
+	return f.Lists == [4]bool{} && f.URIs == nil && f.Tasks == nil && f.As == nil
 }
 
 func (f *Filter) Equal(g *Filter) bool {
