@@ -13,8 +13,7 @@ import (
 	"github.com/gorilla/websocket"
 )
 
-// newEchoServer returns the address of a server whose clients hear back what
-// they send. It ends with the benchmark, after its clients.
+// newEchoServer returns the address of an echo server. It ends with the benchmark, after its clients.
 func newEchoServer(b *testing.B) string {
 	b.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -31,7 +30,7 @@ func newEchoServer(b *testing.B) string {
 	return server.Listener.Addr().String()
 }
 
-// BenchmarkWebSocket is calls with so many in flight.
+// BenchmarkWebSocket measures calls with several in flight.
 func BenchmarkWebSocket(b *testing.B) {
 	for _, inFlight := range []int{1, 64} {
 		b.Run(fmt.Sprint(inFlight), func(b *testing.B) {
@@ -55,9 +54,8 @@ func BenchmarkWebSocket(b *testing.B) {
 	}
 }
 
-// BenchmarkWebSocketMemory reports what each of 1,000 idle clients costs: heap
-// and stacks, after an exchange. The clients are in this process, but they are
-// bare sockets, which are hardly more than their descriptors.
+// BenchmarkWebSocketMemory reports the memory of each of 1,000 idle clients: heap and stacks, after an exchange. The
+// clients are in this process, but bare sockets need hardly more than their descriptors.
 func BenchmarkWebSocketMemory(b *testing.B) {
 	const clients = 1000
 	addr := newEchoServer(b)
@@ -104,7 +102,7 @@ func dialBare(b *testing.B, addr string) net.Conn {
 // inUse returns the bytes of heap and stacks after a collection.
 func inUse() int {
 	runtime.GC()
-	runtime.GC() // the first leaves what pools hold
+	runtime.GC() // the first collection leaves the contents of pools
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return int(m.HeapInuse + m.StackInuse)

@@ -23,13 +23,13 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc/conntest"
 )
 
-// acceptKey is what the answer to a handshake with key must prove.
+// acceptKey returns the Sec-WebSocket-Accept for key.
 func acceptKey(key string) string {
 	sum := sha1.Sum([]byte(key + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"))
 	return base64.StdEncoding.EncodeToString(sum[:])
 }
 
-// newCarrierServer returns the address of a server, and what it accepts.
+// newCarrierServer returns the address of a server, and its carriers.
 func newCarrierServer(t *testing.T, start func(http.Handler) *httptest.Server) (*httptest.Server, string, <-chan net.Conn) {
 	t.Helper()
 	carriers := make(chan net.Conn, 16)
@@ -45,7 +45,7 @@ func newCarrierServer(t *testing.T, start func(http.Handler) *httptest.Server) (
 // A pair is the two ends of a carrier.
 type pair struct{ near, far net.Conn }
 
-// newPair dials as start's server demands. The near end is the client's.
+// newPair dials a server. The near end is the client's.
 func newPair(t *testing.T, start func(http.Handler) *httptest.Server) pair {
 	t.Helper()
 	server, url, carriers := newCarrierServer(t, start)
@@ -69,8 +69,7 @@ func eachPair(t *testing.T, fn func(t *testing.T, p pair)) {
 	}
 }
 
-// Bytes arrive as they were written, in both directions at once, however they are
-// cut into writes and reads, and writes of several frames too.
+// Bytes arrive unchanged, in both directions at once, for all sizes of writes and reads, and in several frames.
 func TestCarrierOrder(t *testing.T) {
 	eachPair(t, func(t *testing.T, p pair) {
 		data := make([]byte, 5<<20)
@@ -101,7 +100,7 @@ func TestCarrierOrder(t *testing.T) {
 	})
 }
 
-// A Write is whole, whoever else writes.
+// Concurrent Writes do not mix.
 func TestCarrierConcurrentWrites(t *testing.T) {
 	eachPair(t, func(t *testing.T, p pair) {
 		const writers, each, size = 8, 50, 3000
@@ -125,7 +124,7 @@ func TestCarrierConcurrentWrites(t *testing.T) {
 	})
 }
 
-// What was written before Close is read, then io.EOF, again and again.
+// Data that was written before Close is read, and then io.EOF repeatedly.
 func TestCarrierEOF(t *testing.T) {
 	eachPair(t, func(t *testing.T, p pair) {
 		p.near.Write([]byte("last words"))
@@ -142,7 +141,7 @@ func TestCarrierEOF(t *testing.T) {
 	})
 }
 
-// Close unblocks Read and Write on this side, and on the other.
+// Close unblocks Read and Write at both ends.
 func TestCarrierCloseUnblocks(t *testing.T) {
 	t.Parallel()
 	eachPair(t, func(t *testing.T, p pair) {
@@ -168,7 +167,7 @@ func TestCarrierCloseUnblocks(t *testing.T) {
 		if err := conntest.Await(t, "end of Read", read); !errors.Is(err, net.ErrClosed) {
 			t.Errorf("Read returned %v", err)
 		}
-		if took := time.Since(start); took > 3*time.Second { // TLS by itself would wait for 5 s
+		if took := time.Since(start); took > 3*time.Second { // TLS alone would wait for 5 s
 			t.Errorf("Close took %v", took)
 		}
 		go func() {
@@ -188,8 +187,7 @@ func TestCarrierCloseUnblocks(t *testing.T) {
 	})
 }
 
-// awaitStall waits until the peer's buffers are full: a Write has held the lock
-// for as long as none takes.
+// awaitStall waits until the peer's buffers are full, so that a Write holds the lock for long.
 func awaitStall(t *testing.T, c net.Conn) {
 	held := 0
 	conntest.Eventually(t, "a blocked Write", func() bool {
@@ -220,7 +218,7 @@ func TestCarrierNetConn(t *testing.T) {
 	}
 }
 
-// Both sides insist on the subprotocol.
+// Both ends need the subprotocol.
 func TestCarrierSubprotocol(t *testing.T) {
 	_, url, _ := newCarrierServer(t, httptest.NewServer)
 	for _, offered := range [][]string{nil, {"mcp"}} {
@@ -240,8 +238,7 @@ func TestCarrierSubprotocol(t *testing.T) {
 	conntest.Await(t, "connection", conns).Close()
 }
 
-// foreignCarriers runs fn with a carrier of ours and a foreign peer, in either
-// role.
+// foreignCarriers runs fn with a carrier of ours and a foreign peer, in both roles.
 func foreignCarriers(t *testing.T, fn func(t *testing.T, c net.Conn, peer *websocket.Conn)) {
 	t.Run("Server", func(t *testing.T) {
 		_, url, carriers := newCarrierServer(t, httptest.NewServer)
@@ -270,7 +267,7 @@ func withForeign(t *testing.T, c net.Conn, peer *websocket.Conn, fn func(*testin
 	fn(t, c, peer)
 }
 
-// One Write is one frame; fragments and empty frames are bytes too, or none.
+// One Write is one frame. Fragments and empty frames are accepted.
 func TestCarrierForeignPeer(t *testing.T) {
 	foreignCarriers(t, func(t *testing.T, c net.Conn, peer *websocket.Conn) {
 		big := bytes.Repeat([]byte("0123456789"), 20_000)
@@ -309,7 +306,7 @@ func TestCarrierAnswersPings(t *testing.T) {
 	})
 }
 
-// frame is a frame as the peer of c must send it: masked with zeros by a client.
+// frame returns a frame of the peer of c: a client masks it with zeros.
 func frame(c net.Conn, first byte, payload []byte, size uint64) []byte {
 	b := []byte{first, 127}
 	b = binary.BigEndian.AppendUint64(b, size)
@@ -320,7 +317,7 @@ func frame(c net.Conn, first byte, payload []byte, size uint64) []byte {
 	return append(b, payload...)
 }
 
-// What is no byte stream ends the carrier, with a code that says why.
+// Invalid frames end the carrier with a matching code.
 func TestHostileCarrierPeer(t *testing.T) {
 	for name, tt := range map[string]struct {
 		send  func(c net.Conn, peer *websocket.Conn)
@@ -362,7 +359,7 @@ func TestHostileCarrierPeer(t *testing.T) {
 	}
 }
 
-// A peer that breaks off did not take leave.
+// A peer that resets the connection is not io.EOF.
 func TestCarrierPeerDies(t *testing.T) {
 	foreignCarriers(t, func(t *testing.T, c net.Conn, peer *websocket.Conn) {
 		half := frame(c, 0x82, []byte("ab"), 5)

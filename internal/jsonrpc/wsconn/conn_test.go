@@ -23,7 +23,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc/conntest"
 )
 
-// A wsServer upgrades whatever comes and gives the Conns to the test.
+// A wsServer upgrades all requests, and gives the Conns to the test.
 type wsServer struct {
 	t     *testing.T
 	url   string
@@ -47,7 +47,7 @@ func startWSServer(t *testing.T, cfg Config, start func(*httptest.Server)) *wsSe
 			s.conns <- c
 		}
 	}))
-	server.Config.ErrorLog = log.New(io.Discard, "", 0) // of refused certificates
+	server.Config.ErrorLog = log.New(io.Discard, "", 0) // for refused certificates
 	server.EnableHTTP2 = true
 	start(server)
 	t.Cleanup(server.Close)
@@ -55,7 +55,7 @@ func startWSServer(t *testing.T, cfg Config, start func(*httptest.Server)) *wsSe
 	return s
 }
 
-// trusting returns what a client of server needs, nil without TLS.
+// trusting returns the TLS configuration of a client, nil without TLS.
 func trusting(server *httptest.Server) *tls.Config {
 	if server.TLS == nil {
 		return nil
@@ -142,7 +142,7 @@ func wantGone(t *testing.T, c jsonrpc.Conn) {
 	}
 }
 
-// wantCode reads until the server's close frame, and returns the messages before.
+// wantCode reads until the server's close frame, and returns the messages before it.
 func wantCode(t *testing.T, client *websocket.Conn, code int) (texts []string) {
 	t.Helper()
 	for {
@@ -158,8 +158,7 @@ func wantCode(t *testing.T, client *websocket.Conn, code int) (texts []string) {
 	}
 }
 
-// However a client leaves, it is gone, and it hears nothing but an answer to its
-// close frame.
+// However a client leaves, the Conn ends, and the client gets only an answer to its close frame.
 func TestD37_WebSocketEnds(t *testing.T) {
 	s := newWSServer(t, Config{})
 	for _, code := range []int{1000, 1001, 1005, 1011, 4000} {
@@ -201,7 +200,7 @@ func TestD37_WebSocketEnds(t *testing.T) {
 	}
 }
 
-// Who took leave reads the end of the connection, whenever Close is called.
+// A client that sent a close frame reads the end of the connection, whenever Close is called.
 func TestD37_BothSaidGoodbye(t *testing.T) {
 	client, c := newWSServer(t, Config{}).dial()
 	client.WriteControl(websocket.CloseMessage, websocket.FormatCloseMessage(1000, ""), time.Time{})
@@ -212,8 +211,7 @@ func TestD37_BothSaidGoodbye(t *testing.T) {
 	}
 }
 
-// A client that never answers the close frame, nor ends the connection, does not
-// hold Close.
+// A client that never answers the close frame does not block Close.
 func TestD37_CloseWaitsNotLong(t *testing.T) {
 	t.Parallel()
 	_, c := newWSServer(t, Config{}).dial()
@@ -254,7 +252,7 @@ func TestD38_WebSocketRejects(t *testing.T) {
 	}
 }
 
-// writePieces writes one message as frames of a few bytes, with pings between.
+// writePieces writes a message as frames of a few bytes, with pings in between.
 func writePieces(c *websocket.Conn, text string) {
 	header := byte(websocket.TextMessage)
 	for len(text) > 0 {
@@ -277,7 +275,7 @@ func TestConnFragments(t *testing.T) {
 	wantText(t, conntest.Recv(t, c), want)
 }
 
-// A message that cannot be used costs that message.
+// Only the invalid message is lost.
 func TestD44_WebSocketInvalidMessage(t *testing.T) {
 	client, c := newWSServer(t, Config{}).dial()
 	for text, code := range map[string]int{
@@ -295,7 +293,7 @@ func TestD44_WebSocketInvalidMessage(t *testing.T) {
 	}
 }
 
-// Frames have three forms of header; each carries what it should.
+// Frames have three forms of header; all work.
 func TestConnSizes(t *testing.T) {
 	client, c := newWSServer(t, Config{}).dial()
 	empty := len(sized(0).Append(nil))
@@ -319,13 +317,12 @@ func TestConnSizes(t *testing.T) {
 	})
 }
 
-// sized returns a message with size more bytes than the least.
+// sized returns a message that is size bytes longer than the shortest.
 func sized(size int) *jsonrpc.Message {
 	return jsonrpc.NewNotification("a", json.RawMessage(`["`+strings.Repeat("x", size)+`"]`))
 }
 
-// What was sent before Close is read before the close frame, even if the client
-// was sending, too.
+// Messages that were sent before Close are read before the close frame, even if the client was sending too.
 func TestConnCloseIs1001(t *testing.T) {
 	client, c := newWSServer(t, Config{}).dial()
 	client.WriteMessage(websocket.TextMessage, []byte(`{"jsonrpc":"2.0","method":"unread"}`))
@@ -339,7 +336,7 @@ func TestConnCloseIs1001(t *testing.T) {
 	wantGone(t, c)
 }
 
-// A peer that may not go on hears so, with a reason.
+// CloseAs sends its code and reason.
 func TestConnCloseAs(t *testing.T) {
 	client, c := newWSServer(t, Config{}).dial()
 	c.(*Conn).CloseAs(PolicyViolation, "token expired")
@@ -361,11 +358,11 @@ func TestConnSilentClient(t *testing.T) {
 	wantGone(t, c)
 }
 
-// A process that was stopped for long looks at what came meanwhile before it gives a client up.
+// A process that was stopped for long reads pending input before it ends a silent client.
 func TestConnAfterAStop(t *testing.T) {
 	client, c := newWSServer(t, Config{Ping: time.Hour}).dial()
 	conn := c.(*Conn)
-	conn.heard.Store(int64(-9 * time.Hour)) // as of a clock that has gone on
+	conn.heard.Store(int64(-9 * time.Hour)) // as if the clock had gone on
 	client.WriteMessage(websocket.TextMessage, []byte(`{"jsonrpc":"2.0","method":"waits"}`))
 	conn.tick()
 	if m, err := conntest.RecvOrEnd(t, c); err != nil || m.Method != "waits" {
@@ -407,8 +404,7 @@ func TestConnAnswersPings(t *testing.T) {
 	}
 }
 
-// fill sends to a client that does not read until Send blocks, and returns what
-// that Send returns in the end.
+// fill sends to a client that does not read until Send blocks, and returns the result of that Send.
 func fill(t *testing.T, c jsonrpc.Conn) (blocked <-chan error) {
 	t.Helper()
 	var sent atomic.Int64
@@ -435,8 +431,7 @@ func fill(t *testing.T, c jsonrpc.Conn) (blocked <-chan error) {
 	return end
 }
 
-// While a Send waits for a client that does not read, Recv goes on; a ping is
-// answered as soon as there is room.
+// While a Send waits for a client that does not read, Recv works; a ping is answered as soon as the client reads.
 func TestConnReadsWhileSendBlocks(t *testing.T) {
 	client, c := newWSServer(t, Config{}).dial()
 	pongs := make(chan string, 2)
@@ -456,7 +451,7 @@ func TestConnReadsWhileSendBlocks(t *testing.T) {
 		}
 	}()
 	data := conntest.Await(t, "pong", pongs)
-	if data == "1" { // there was room for it before the second ping came
+	if data == "1" { // it was sent before the second ping came
 		data = conntest.Await(t, "second pong", pongs)
 	}
 	if data != "2" {

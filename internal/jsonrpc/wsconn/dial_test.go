@@ -51,8 +51,7 @@ func TestConnBothOurs(t *testing.T) {
 	})
 }
 
-// A foreign server is gorilla alone. It upgrades, and gives the connection to the
-// test, which also closes it.
+// A foreign server uses only gorilla. It upgrades, and gives the connection to the test, which closes it.
 func newForeignServer(t *testing.T, u websocket.Upgrader) (url string, conns <-chan *websocket.Conn) {
 	t.Helper()
 	accepted := make(chan *websocket.Conn, 16)
@@ -87,7 +86,7 @@ func TestConnOfGorillaServer(t *testing.T) {
 	})
 }
 
-// What a client sent is read before its close frame.
+// Messages of a client are read before its close frame.
 func TestClientCloseIs1000(t *testing.T) {
 	c, server := dialForeign(t, Config{})
 	server.WriteMessage(websocket.TextMessage, []byte(`{"jsonrpc":"2.0","method":"unread"}`))
@@ -113,7 +112,7 @@ func TestServerCloses(t *testing.T) {
 	}
 }
 
-// A server that does not answer pings is gone, also for a Send it holds up.
+// A server that does not answer pings ends the connection, also during a blocked Send.
 func TestSilentServer(t *testing.T) {
 	c, _ := dialForeign(t, Config{Ping: 50 * time.Millisecond})
 	blocked := fill(t, c)
@@ -160,7 +159,7 @@ func TestHostileServer(t *testing.T) {
 	}
 }
 
-// Each frame has a key of its own, and the caller's message stays as it was.
+// Each frame has its own key, and the caller's message is unchanged.
 func TestClientMasks(t *testing.T) {
 	c, server := dialForeign(t, Config{})
 	text := string(sized(1000).Append(nil))
@@ -194,7 +193,7 @@ func TestClientMasks(t *testing.T) {
 	wantText(t, m, text)
 }
 
-// respond starts a server that answers each connection with text, and stays.
+// respond starts a server that answers each connection with text, and keeps it open.
 func respond(t *testing.T, text func(key string) string) (url string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -221,7 +220,7 @@ func respond(t *testing.T, text func(key string) string) (url string) {
 	return "ws://" + l.Addr().String()
 }
 
-// switching is a right answer, with more headers.
+// switching is a valid answer, with extra headers.
 func switching(headers string) func(string) string {
 	return func(key string) string {
 		return "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Accept: " +
@@ -332,7 +331,7 @@ func TestServerOfUnknownCA(t *testing.T) {
 	})
 }
 
-// A tls.Config that net/http has used asks for HTTP/2 first.
+// A tls.Config that net/http has used offers HTTP/2 first.
 func TestDialAsksForHTTP1(t *testing.T) {
 	t.Parallel()
 	s := newTLSServer(t, Config{})
