@@ -25,6 +25,6 @@
 //	                   check, doctor  proxy.Inspect, proxy.Diagnose
 //
 // SIGHUP is Reload where stdin is no terminal, as is a changed file with --watch. A process
-// has a Unix socket for operators, where status and all that ask find it (admin_socket.go).
+// has a Unix socket for operators, where status and all that ask find it (admin_client.go).
 // On a terminal the log is lines for people (console.go, reporter.go). Only main exits.
 package main

@@ -1,11 +1,14 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/url"
 	"strings"
+	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -154,4 +157,207 @@ func ruling(r proxy.Ruling) string {
 		text += ", needs " + strings.Join(r.Needs, " ")
 	}
 	return text
+}
+
+// An eventPrinter tells an event to people.
+type eventPrinter struct {
+	*proxy.Event
+	now time.Time
+	out *tabwriter.Writer
+}
+
+// printEvent writes what is known of an event, a line for each thing.
+func printEvent(w io.Writer, e *proxy.Event, now time.Time) {
+	s := &eventPrinter{e, now, tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)}
+	fmt.Fprintf(w, "%s  %s\n", e.ID, printable(e.What))
+	s.say("when", s.when(e.Time))
+	s.say("what", s.about())
+	s.say("ran", s.ran())
+	s.say("cause", s.cause())
+	s.list("stderr", e.Stderr)
+	s.say("behind it", strings.Join(e.Upstreams, ", "))
+	s.inFlight()
+	s.told()
+	s.next()
+	var before []string
+	for _, b := range e.Before {
+		before = append(before, fmt.Sprintf("%s  %s  %s", b.ID, s.clock(b.Time), b.What))
+	}
+	s.list("before", before)
+	if e.Trimmed {
+		s.say("note", "stderr and lists were discarded to make room for newer events")
+	}
+	s.rest()
+	_ = s.out.Flush() // who reads has gone, perhaps
+}
+
+// say writes a line, unless there is nothing to say.
+func (s *eventPrinter) say(what, text string) {
+	if text != "" {
+		fmt.Fprintf(s.out, "  %s\t%s\n", what, printable(text))
+	}
+}
+
+// list writes lines under one heading.
+func (s *eventPrinter) list(what string, lines []string) {
+	for _, line := range lines {
+		s.say(what, line)
+		what = ""
+	}
+}
+
+// when is a time, and how long ago that was.
+func (s *eventPrinter) when(t time.Time) string {
+	return fmt.Sprintf("%s, %s ago", t.Local().Format(time.DateTime), roughly(s.now.Sub(t)))
+}
+
+// clock is a time of day, and the day if that is another one.
+func (s *eventPrinter) clock(t time.Time) string {
+	if t, at := t.Local(), s.Time.Local(); t.YearDay() == at.YearDay() && t.Year() == at.Year() {
+		return t.Format(time.TimeOnly)
+	}
+	return t.Local().Format(time.DateTime)
+}
+
+// about says what has ended.
+func (s *eventPrinter) about() string {
+	words := map[proxy.EventKind]string{
+		proxy.ServerEnded:    "the server of " + s.Upstream + " ended unexpectedly",
+		proxy.ServerNotBegun: s.Upstream + " did not start, or was not reached",
+		proxy.RequestsFailed: "requests to " + s.Upstream + " failed",
+		proxy.LoginRefused:   s.Upstream + " rejected our credentials",
+		proxy.ClientTooSlow:  "a client of " + s.Upstream + ", which others also use, did not read its messages",
+		proxy.LinkEnded:      "a link between a proxy and a host was lost",
+		proxy.StoppedInUse:   "the server of " + s.Upstream + " was stopped on purpose while requests waited for it",
+		proxy.NotOffered:     "a host announces " + s.Upstream + ", but its proxy does not offer it to clients",
+		proxy.HeardOf:        "the errors of " + cmp.Or(s.Upstream, "an upstream") + " name it; this process did not see it",
+	}[s.Kind]
+	var more []string
+	if s.Session != "" {
+		more = append(more, "session "+s.Session)
+	}
+	if s.Era != "" {
+		more = append(more, s.Era+" era")
+	}
+	if s.PID > 0 {
+		more = append(more, fmt.Sprint("pid ", s.PID))
+	}
+	if s.Streams > 1 {
+		more = append(more, fmt.Sprint(s.Streams, " sessions at once"))
+	}
+	if s.Requests > 0 {
+		more = append(more, count(s.Requests, "request"))
+	}
+	if len(more) == 0 {
+		return words
+	}
+	return words + " (" + strings.Join(more, ", ") + ")"
+}
+
+func (s *eventPrinter) ran() string {
+	if s.Began.IsZero() {
+		return ""
+	}
+	if s.Kind == proxy.ServerNotBegun {
+		return "never: it tried for " + roughly(s.Time.Sub(s.Began))
+	}
+	return fmt.Sprintf("for %s, since %s", roughly(s.Time.Sub(s.Began)), s.clock(s.Began))
+}
+
+func (s *eventPrinter) cause() string {
+	text := s.Cause
+	switch {
+	case s.ExitStatus != nil && !strings.Contains(text, "exit status"):
+		text += fmt.Sprint(" (exit status ", *s.ExitStatus, ")")
+	case s.Signal != "" && !strings.Contains(text, "signal"):
+		text += " (signal: " + s.Signal + ")"
+	}
+	if s.Error != "" && s.Error != s.Cause {
+		text += ": " + s.Error
+	}
+	return text
+}
+
+func (s *eventPrinter) inFlight() {
+	switch s.Kind {
+	case proxy.ServerNotBegun, proxy.LoginRefused, proxy.HeardOf:
+		if s.InFlight == 0 {
+			return
+		}
+	}
+	s.say("in flight", count(s.InFlight, "request"))
+	var lines []string
+	for _, c := range s.Calls {
+		line := strings.Join(strings.Fields(fmt.Sprint(c.Session, " ", c.Client, " ", c.Method, " ", c.Tool)), " ")
+		if c.AgeMs > 0 {
+			line += ", for " + roughly(time.Duration(c.AgeMs)*time.Millisecond)
+		}
+		lines = append(lines, line)
+	}
+	s.list("", withMore(lines, s.CallsLeftOut))
+}
+
+func (s *eventPrinter) told() {
+	var lines []string
+	for _, t := range s.Told {
+		who := strings.Join(strings.Fields(fmt.Sprint("session ", t.Session, " ", t.Client, " ", t.Principal)), " ")
+		lines = append(lines, who+": "+count(t.Errors, "error"))
+	}
+	s.list("told", withMore(lines, s.ToldLeftOut))
+}
+
+// next says what comes of it.
+func (s *eventPrinter) next() {
+	var parts []string
+	if s.Failures > 1 {
+		parts = append(parts, fmt.Sprint(s.Failures, " failures in a row"))
+	}
+	if s.State == "crash loop" {
+		parts = append(parts, "in a crash loop")
+	}
+	switch {
+	case !s.Started.IsZero():
+		parts = append(parts, "last started at "+s.clock(s.Started))
+	case s.Next.After(s.Time):
+		parts = append(parts, "no restart before "+s.clock(s.Next))
+	case s.Kind == proxy.ServerEnded || s.Kind == proxy.ServerNotBegun:
+		parts = append(parts, "restarts on the next request")
+	}
+	s.say("next", strings.Join(parts, ", "))
+}
+
+// rest says where more is known.
+func (s *eventPrinter) rest() {
+	if s.Host {
+		s.say("more", "the host behind the link "+s.Link+" saw it: ask there with mcp-proxy explain "+s.ID)
+	}
+}
+
+func withMore(lines []string, leftOut int) []string {
+	if leftOut > 0 {
+		lines = append(lines, fmt.Sprint("and ", leftOut, " more"))
+	}
+	return lines
+}
+
+func count(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprint(n, " ", what, "s")
+}
+
+// roughly is a duration with as many digits as people read.
+func roughly(d time.Duration) string {
+	switch {
+	case d < time.Second:
+		return d.Round(time.Millisecond).String()
+	case d < time.Minute:
+		return d.Round(100 * time.Millisecond).String()
+	case d < time.Hour:
+		return fmt.Sprintf("%dm%02ds", int(d.Minutes()), int(d.Seconds())%60)
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%dh%02dm", int(d.Hours()), int(d.Minutes())%60)
+	}
+	return fmt.Sprintf("%d days", int(d.Hours())/24)
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -8,6 +9,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -204,4 +206,131 @@ func rejectedRows(now *proxy.Snapshot) *rows {
 		r.add(u.Upstream, "", u.Event, u.Why)
 	}
 	return r
+}
+
+func newCalls() *cobra.Command {
+	var ask adminFlags
+	cmd := &cobra.Command{
+		Use:   "calls",
+		Short: "Show the calls in flight, oldest first, and what each waits for",
+		Long: "Asks a proxy or host of this user on this machine for its unanswered calls. Each waits for one of these:\n\n" +
+			waitHelp() + "\n" +
+			"A host knows the requests that its servers have not answered, but not whose they are.",
+		Example: "  mcp-proxy calls\n  mcp-proxy calls --json | jq '.calls[] | select(.waitsFor == \"client\")'",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return show(cmd.Context(), &ask, "/calls", printCalls)
+		},
+	}
+	ask.add(cmd)
+	return cmd
+}
+
+// waitWords say what the words mean that calls wait for.
+var waitWords = []struct {
+	wait  proxy.Wait
+	means string
+}{
+	{proxy.ForUpstream, "its server is working on it"},
+	{proxy.ForStart, "its server is starting"},
+	{proxy.ForBackOff, "its server failed and waits for its restart"},
+	{proxy.ForLink, "the link to its host is down"},
+	{proxy.ForLogin, "a login is needed"},
+	{proxy.ForClient, "the client has not answered a question of the server"},
+	{proxy.ForRoom, "it is not sent yet: its server does not read, or maxConcurrent is reached"},
+	{proxy.ForProxy, "the proxy is working on it"},
+}
+
+func waitHelp() string {
+	var b strings.Builder
+	for _, w := range waitWords {
+		fmt.Fprintf(&b, "  %-9s %s\n", w.wait, w.means)
+	}
+	return b.String()
+}
+
+func printCalls(now *proxy.Calls) {
+	if len(now.Calls) == 0 {
+		fmt.Fprintln(stdout, "nothing is in flight")
+		return
+	}
+	callRows(now).write(stdout, stdout.width())
+}
+
+func callRows(now *proxy.Calls) *rows {
+	r := &rows{head: "AGE\tWAITS FOR\tUPSTREAM\tCALL\tCLIENT\tSESSION\tPRINCIPAL\tDETAIL", more: now.LeftOut}
+	for _, c := range now.Calls {
+		r.add(roughly(now.Now.Sub(c.Began)), c.WaitsFor, c.Upstream, strings.TrimSpace(c.Method+" "+c.Tool), cmp.Or(c.Client, "?"), c.Session, c.Principal, c.Detail)
+	}
+	return r
+}
+
+// Rows are a table whose columns are as wide as they need to be.
+type rows struct {
+	head  string // with tabs between the columns
+	lines []string
+	more  int // that are left out
+}
+
+func (r *rows) add(cells ...any) {
+	texts := make([]string, strings.Count(r.head, "\t")+1) // all: a line without some would begin a table of its own
+	for i, c := range cells {
+		texts[i] = oneLine(fmt.Sprint(c), maxCell)
+	}
+	r.lines = append(r.lines, strings.Join(texts, "\t"))
+}
+
+// maxCell bounds a cell, in characters: others have made up what is in some.
+const maxCell = 100
+
+// atMost leaves out the last lines if there are more than that.
+func (r *rows) atMost(n int) {
+	if more := len(r.lines) - max(n, 0); more > 0 {
+		r.lines, r.more = r.lines[:len(r.lines)-more], r.more+more
+	}
+}
+
+// write writes the table, or nothing if it has no lines. No line is wider than width, unless
+// that is 0.
+func (r *rows) write(to io.Writer, width int) {
+	if len(r.lines) == 0 && r.more == 0 {
+		return
+	}
+	var all bytes.Buffer
+	w := tabwriter.NewWriter(&all, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, r.head)
+	for _, line := range r.lines {
+		fmt.Fprintln(w, line)
+	}
+	_ = w.Flush() // to memory
+	for line := range strings.Lines(all.String()) {
+		fmt.Fprintln(to, oneLine(line, width))
+	}
+	if r.more > 0 {
+		fmt.Fprintln(to, oneLine(fmt.Sprintf("and %d more", r.more), width))
+	}
+}
+
+// latency is a number of milliseconds, as people read it; "" for none.
+func latency(ms float64) string {
+	switch {
+	case ms <= 0:
+		return ""
+	case ms < 10:
+		return fmt.Sprintf("%.1fms", ms)
+	case ms < 1000:
+		return fmt.Sprintf("%.0fms", ms)
+	}
+	return fmt.Sprintf("%.1fs", ms/1000)
+}
+
+// size is a number of bytes, as people read it.
+func size(bytes int) string {
+	switch {
+	case bytes < 1<<10:
+		return fmt.Sprintf("%d B", bytes)
+	case bytes < 1<<20:
+		return fmt.Sprintf("%d KiB", bytes>>10)
+	}
+	return fmt.Sprintf("%.1f MiB", float64(bytes)/(1<<20))
 }
