@@ -6,15 +6,15 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/proxy/policy"
 )
 
-// A call that was cancelled or has timed out, or whose client has left, is over for its client
-// and not for the server, which may go on. So it counts for its principal until the server
-// answers it or ends, and for a while at most: most servers never answer it.
+// A request that was cancelled or timed out, or whose client has left, is over for the client,
+// but its server may go on. So it counts for its principal until the server answers it or ends,
+// for a limited time: most servers never answer it.
 
 // abandoned are the requests of an upstream connection that still count for a principal, by
 // their ids. It is guarded by session.mu.
 type abandoned struct {
 	uses  map[int64]*policy.Use
-	sweep int // when there are so many, those that count no more are left out
+	sweep int // at this many entries, those that no longer count are removed
 }
 
 func (a *abandoned) put(id int64, use *policy.Use) {
@@ -32,13 +32,13 @@ func (a *abandoned) put(id int64, use *policy.Use) {
 	a.uses[id] = use
 }
 
-// answered ends what counts for a request.
+// answered ends the count of a call.
 func (a *abandoned) answered(id int64) {
 	a.uses[id].End()
 	delete(a.uses, id)
 }
 
-// end ends what counts for all of them.
+// end ends all counts.
 func (a *abandoned) end() {
 	for _, use := range a.uses {
 		use.End()
@@ -46,7 +46,7 @@ func (a *abandoned) end() {
 	a.uses = nil
 }
 
-// takeUse takes what is counted for a call out of it, for who knows better when it ends.
+// takeUse takes the count out of a request; the caller ends it.
 func (s *session) takeUse(r *request) (use *policy.Use) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -54,8 +54,8 @@ func (s *session) takeUse(r *request) (use *policy.Use) {
 	return use
 }
 
-// giveUp cancels r, whose call was taken, at its upstream, with m. What is counted for it goes
-// on if the upstream may work on it.
+// giveUp cancels c, whose request was taken, at its upstream, with m. Its count goes on if the
+// upstream may still work on it.
 func (c *call) giveUp(use *policy.Use, m *jsonrpc.Message) {
 	id, _ := c.ID.Answered()
 	if use != nil { // before it is cancelled: the answer may be next
@@ -70,7 +70,7 @@ func (c *call) giveUp(use *policy.Use, m *jsonrpc.Message) {
 	c.conn.answeredLate(c.ID)
 }
 
-// answeredLate ends what counts for a request that nobody waits for.
+// answeredLate ends the count of an abandoned call.
 func (u *upstreamConn) answeredLate(id jsonrpc.ID) {
 	n, ok := id.Answered()
 	if !ok || u.s.router.Policies == nil {
@@ -81,8 +81,8 @@ func (u *upstreamConn) answeredLate(id jsonrpc.ID) {
 	u.abandoned.answered(n)
 }
 
-// abandon is what becomes of a count when nobody can tell when the call is over for those who
-// work on it. A subscription and a handshake are no work.
+// abandon keeps a count for a while when it is unknown how long upstreams work on the request.
+// A subscription and a handshake are not work.
 func (s *session) abandon(r *request, use *policy.Use) {
 	s.mu.Lock()
 	asks := r.cancel != nil

@@ -2,16 +2,15 @@
 // upstreams, brings back what they answer, ask and tell, and ends all of it together.
 //
 //	             ┌─────────────── session ───────────────┐
-//	client ◄────►│ Peer: calls of the client,            │◄────► stream to
+//	client ◄────►│ Peer: requests of the client,         │◄────► stream to
 //	             │       server requests to it           │       one upstream
-//	             │                     Peer: requests,   │
+//	             │                     Peer: calls,      │
 //	             │                     server requests   │◄────► stream to another
 //	             └───────────────────────────────────────┘
 //
-// Both ends of a session are Peers. Package peer says what is answered, what is cancelled
-// and who hears of an end; Forward joins a call of the client and the request that it
-// becomes at an upstream, and likewise a server request and the call that it becomes at the
-// client.
+// Both ends of a session are Peers. Package peer answers, cancels and ends what is in flight;
+// Forward joins a request of the client with the call that it becomes at an upstream, and a
+// server request with the call that it becomes at the client.
 //
 // A [Router] is a value: give it Upstreams and a Dialer, and call Serve with each
 // client's Conn. A session has an upstreamConn for each upstream and era. It owns one
@@ -24,17 +23,18 @@
 //   - route.go: which handler a message of the client goes to. era.go: of which era it is,
 //     and what a client of the modern era may get.
 //   - lookup.go, owner.go: which upstream has a tool, a prompt or a resource.
-//   - policy.go: what of all this a client may see and use. abandoned.go: what counts though
-//     nobody waits for it any more. roots.go: how often upstreams are told of roots.
+//   - policy.go: what of all this a client may see and use. abandoned.go: what still counts
+//     after its client is gone. roots.go: how often upstreams are notified of roots.
 //   - list.go, fanout.go: merged lists, and how upstreams are asked for them. view.go: what
 //     is known of lists. news.go: what the client has seen of them. What can be said of
 //     lists as values is in proxy/catalog.
-//   - initialize.go: what the client is told of all upstreams. startup.go: how they are
-//     started for that. late.go: who is not waited for, and what those owe.
-//   - upstream_conn.go: one upstream. upstream_receive.go: what it says. upstream_info.go:
-//     what it says of itself. upstream_set.go: which upstreams there are.
+//   - initialize.go: how the proxy describes all upstreams to the client. startup.go: how
+//     they are started for that. late.go: upstreams that missed a deadline.
+//   - upstream_conn.go: one upstream. upstream_receive.go: its messages. upstream_info.go:
+//     its description of itself. upstream_set.go: which upstreams there are.
 //   - server_request.go: what upstreams ask the client.
-//   - task.go: requests that go on after their answer. ownership.go: whose those are.
+//   - task.go: requests that go on after their answer. ownership.go: which principal owns
+//     them.
 //   - resource_subscription.go: resources/subscribe. subscription.go: subscriptions/listen.
 //   - router.go: all sessions. memory.go: what they remember together.
 //
@@ -51,18 +51,17 @@
 // # Upstreams that come, go and are late
 //
 // Update replaces the set of upstreams, Returned says that a link is back. An upstream set
-// never changes; a session gets another one, and a call keeps the one that it began with.
+// never changes; a session gets another one, and a request keeps the one it began with.
 // An upstream that stays keeps its stream when its names change.
 //
-// Nobody waits twice. The Router remembers who did not start or did not list in time.
-// Later requests ask the others first, and that one aside, until it has answered. Then
-// the client hears of it.
+// After one timeout, later requests skip an upstream until it answers: they ask the others
+// first, and that one in the background. Then the client gets a list_changed.
 //
 // # Subscriptions
 //
-// A subscription is a call that stays. Each upstream has a part of it, which is a
-// subscriptions/listen of our own. A part that ended is made again, not too eagerly, and
-// then the client is told of all that it may have missed.
+// A subscription is a request that stays open. Each upstream has a part of it, which is a
+// subscriptions/listen of our own. A part that ended is opened again with back-off, and
+// then the client is notified of everything that it may have missed.
 //
 //	           ┌─ subscription ─┐     ┌─ part ─► upstream
 //	client ────┤ run            ├─────┼─ part ─► upstream
@@ -74,41 +73,41 @@
 //
 //   - those of the client's Peer, of which the caller is one
 //   - run of each open upstream connection, with those of its Peer
-//   - one for each call that needs more than one message to answer, and one for each
+//   - one for each request that needs more than one message to answer, and one for each
 //     upstream that it asks
 //   - one for each part of a subscription
-//   - one for what an upstream is asked aside
+//   - one for each question to an upstream in the background
 //   - one while a list_changed is held back
 //   - one for each upstream connection that is about to be opened again
 //
-// Who reads from the client never waits for an upstream, so that a cancellation always
-// passes. It waits for the client to read only when that has left thousands of answers
+// The goroutine that reads from the client never waits for an upstream, so that a
+// cancellation always passes. It waits for the client only if thousands of answers are
 // unread, and not for long.
 //
 // # Locks
 //
-// session.mu guards what the session adds to calls, and its upstream connections. Each Peer
+// session.mu guards what the session adds to requests, and its upstream connections. Each Peer
 // has a lock of its own, and so has each concern; its type says what that guards. They may
 // be taken with session.mu held, never the other way. No lock is held across I/O.
 //
 // # Invariants
 //
 //   - Settle once, as package peer proves. Once the session's ctx has ended, only its end
-//     takes calls.
+//     takes requests.
 //   - Ids and progress tokens towards an upstream are minted here, one integer for each
-//     request. The client's own come back byte for byte.
+//     call. The client's own come back byte for byte.
 //   - The one connection-closed error is built at the moment of settling.
-//   - No request times out while its upstream waits for the client because of it.
+//   - No call times out while its upstream waits for the client because of it.
 //   - A merged list is one page: a cursor of a client is unknown.
 //   - A stream is closed behind what its queue still holds, within lastWords: what a
-//     client says last arrives. Requests that were settled meanwhile do not.
+//     client sends last arrives. Calls that were settled meanwhile do not.
 //   - A message of an upstream of the modern era reaches the client only with the request
 //     of the client that it belongs to. A subscription is acknowledged first, and what the
 //     acknowledgment does not name is not delivered.
 //   - What a client answers an upstream, and the state that came with the request, go to
 //     that upstream and to no other.
 //   - A name resolves by what upstreams list to clients with the same capabilities, and to
-//     nothing that a policy denies to who asks.
+//     nothing that a policy denies to the client.
 //   - A subscription holds up no drain: it ends with its result, also when the end is
 //     forced.
 //

@@ -12,8 +12,8 @@ import (
 )
 
 // classify finds out the era of a request. It is of the modern era if it claims so in
-// _meta, or if only that era has its method. It keeps what the claim says with the call,
-// and returns what is wrong with the claim.
+// _meta, or if only that era has its method. It keeps the claim with the request, and
+// returns what is wrong with the claim.
 func (s *session) classify(r *request) *jsonrpc.Error {
 	r.era, r.view = mcp.Legacy, &s.views.legacy
 	surely := s.ofPrincipal || r.notes.Method.ModernOnly()
@@ -33,9 +33,9 @@ func (s *session) classify(r *request) *jsonrpc.Error {
 	return nil
 }
 
-// identity is the _meta of requests that the session makes for c. It has what the client
-// says of itself, since an upstream may not offer the same to all clients. In the legacy
-// era it is nil: initialize has said it.
+// identity is the _meta of calls that the session makes for r. It has the client's
+// description of itself, since an upstream may not offer the same to all clients. In the
+// legacy era it is nil: initialize has carried it.
 func (r *request) identity() json.RawMessage {
 	if r.era == mcp.Legacy {
 		return nil
@@ -61,7 +61,7 @@ var (
 	escapedSlash = []byte(`\/`)
 )
 
-// A clientClaim is what a request of the modern era says of what its client takes.
+// A clientClaim is what a request of the modern era says its client accepts.
 type clientClaim struct {
 	level    int  // of log messages, from 1 for debug; 0 for none
 	tasks    bool // the request may be answered with a task, by the extension
@@ -82,8 +82,8 @@ func claimOf(meta mcp.Meta) (c clientClaim) {
 	return c
 }
 
-// modernNotified handles a notification of the modern era that is no cancellation. That
-// era defines no other, so that only a sole upstream can know it.
+// modernNotified handles a notification of the modern era that is not a cancellation. The
+// era defines no others, so only a sole upstream can know it.
 func (s *session) modernNotified(m *jsonrpc.Message) {
 	if u := s.soleOf(mcp.Modern, m); u != nil {
 		u.tell(m)
@@ -92,8 +92,8 @@ func (s *session) modernNotified(m *jsonrpc.Message) {
 	s.drop("no owner", m)
 }
 
-// checked returns an upstream's answer to a call of the modern era as the client may have
-// it. Instead of a result that the client must not get, it gets an error.
+// checked returns an upstream's answer to a request of the modern era as the client may get
+// it. An error replaces a result that the client must not get.
 func (r *request) checked(u *upstreamConn, answer *jsonrpc.Message) *jsonrpc.Message {
 	if answer.Error != nil {
 		return &jsonrpc.Message{ID: r.ID, Error: checkedError(u, answer.Error), Extra: answer.Extra}
@@ -120,7 +120,7 @@ func (r *request) checked(u *upstreamConn, answer *jsonrpc.Message) *jsonrpc.Mes
 	return &jsonrpc.Message{ID: r.ID, Result: result, Extra: answer.Extra}
 }
 
-// admits reports whether the call may be answered with a kind of result: one that its
+// admits reports whether the request may be answered with a kind of result: one that its
 // client knows, for this method (2026-07-28 basic/index, basic/patterns/mrtr). An
 // extension that is not known here may have kinds of its own. Its client knows them, and
 // a sole upstream may.
@@ -136,7 +136,7 @@ func (r *request) admits(kind string) bool {
 	return r.extended && r.upstreams.only() != nil
 }
 
-// checkedError returns an upstream's error as a client of the modern era may have it. Some
+// checkedError returns an upstream's error as a client of the modern era may get it. Some
 // codes are of the legacy era alone (2026-07-28 basic/index). Others are about the hop to
 // the upstream: a client would begin to negotiate with us.
 func checkedError(u *upstreamConn, text json.RawMessage) json.RawMessage {

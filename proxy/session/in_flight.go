@@ -9,9 +9,10 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/peer"
 )
 
-// Calls returns what clients wait for, the oldest first, and how many there are beside that:
-// it tells of so many at most. When they began is known if Hooks tell of calls. Subscriptions are not among them: nobody waits for their
-// answers. What a call waits for is what can be seen of that here; the host knows more.
+// Calls returns the open requests of clients, at most that many, the oldest first, and the
+// number of the others. Their beginnings are known if Hooks observe calls. Subscriptions are
+// left out: no client waits for their answers. What a request waits for is what this side
+// can see; the host knows more.
 func (p *Router) Calls(most int) (calls []observe.OpenCall, leftOut int) {
 	var open []*request
 	for _, s := range p.running() {
@@ -31,11 +32,11 @@ func (p *Router) Calls(most int) (calls []observe.OpenCall, leftOut int) {
 	return calls, leftOut
 }
 
-// maxTool bounds what is told of a tool's name, in bytes: of a sole upstream a client may say
-// any.
+// maxTool bounds the bytes of a tool's name that are shown: with a sole upstream a client may
+// send any name.
 const maxTool = 128
 
-// inFlight is what can be seen of a call.
+// inFlight describes an open request.
 func (r *request) inFlight() observe.OpenCall {
 	s := r.upstreams.s
 	seen := observe.OpenCall{
@@ -60,8 +61,8 @@ func (r *request) inFlight() observe.OpenCall {
 	return seen
 }
 
-// waitsLocked returns what a request that was passed to an upstream waits for. The questions
-// are those that the client has not answered.
+// waitsLocked returns what a call waits for. The questions are those that the client has not
+// answered.
 func (c *call) waitsLocked(questions []*peer.Call) (observe.Wait, string) {
 	u := c.conn
 	switch a := u.attempt; {
@@ -88,7 +89,7 @@ func (c *call) waitsLocked(questions []*peer.Call) (observe.Wait, string) {
 	return observe.ForUpstream, ""
 }
 
-// waitLocked returns what a call waits for that the session itself works on, and the names
+// waitLocked returns what a request waits for that the session itself works on, and the names
 // of the upstreams that are the reason.
 func (set *upstreamSet) waitLocked() (wait observe.Wait, names []string) {
 	var starting, asked []string
@@ -111,14 +112,14 @@ func (set *upstreamSet) waitLocked() (wait observe.Wait, names []string) {
 	return observe.ForProxy, nil
 }
 
-// isOwn reports whether a call to an upstream is one of the session's own that somebody
+// isOwn reports whether a call to an upstream is one of the session's own that a goroutine
 // waits for.
 func isOwn(pc *peer.Call) bool {
 	c := callOf(pc)
 	return c != nil && c.request == nil && pc.Method != mcp.MethodListen
 }
 
-// maxListed bounds how many names of upstreams are told where one is not enough.
+// maxListed bounds the names of upstreams in one text.
 const maxListed = 8
 
 func listed(names []string) string {

@@ -23,8 +23,8 @@ type handshake struct {
 	level json.RawMessage // params of the last logging/setLevel
 }
 
-// initialize starts all upstreams and answers for them together. The client waits only
-// so long for a slow one; its start goes on.
+// initialize starts all upstreams and answers for them together. The client waits for a slow
+// one for a limited time; its start goes on.
 func (s *session) initialize(r *request) *jsonrpc.Error {
 	if len(r.msg.Params) > maxInitialize {
 		return invalidParams("they are longer than 64 KiB")
@@ -62,7 +62,7 @@ func (s *session) initialize(r *request) *jsonrpc.Error {
 	return nil
 }
 
-// promised notes of which lists the client was promised to hear changes.
+// promised records the lists for which the client was promised list_changed.
 func (s *session) promised(result json.RawMessage) {
 	capabilities, _ := jsonrpc.Member(result, "capabilities")
 	var lists [catalog.Kinds]bool
@@ -96,8 +96,8 @@ func negotiate(params json.RawMessage, n *mcp.Notes) (json.RawMessage, string, e
 	return jsonrpc.Replace(params, jsonrpc.Edit{Span: n.At(mcp.Key), With: jsonrpc.Quote(version)}), version, nil
 }
 
-// clientReady lets upstreams ask and tell the client something. It reports false if the
-// client has not sent initialize.
+// clientReady lets upstreams send requests and notifications to the client. It reports false
+// if the client has not sent initialize.
 func (s *session) clientReady() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -113,7 +113,7 @@ func (s *session) clientReady() bool {
 	return true
 }
 
-// welcome is the result of initialize.
+// welcome returns the result of initialize.
 func (s *session) welcome(g *policy.Grant, version string) json.RawMessage {
 	set := s.upstreams.of(mcp.Legacy).visibleTo(g)
 	if u := set.only(); u != nil && u.says().result != nil {
@@ -129,12 +129,12 @@ func (s *session) welcome(g *policy.Grant, version string) json.RawMessage {
 	return append(result, '}')
 }
 
-// serverInfo is how the proxy calls itself.
+// serverInfo returns the proxy's own name and version.
 func (p *Router) serverInfo() json.RawMessage {
 	return slices.Concat([]byte(`{"name":"mcp-proxy","version":`), jsonrpc.Quote(orDefault(p.Version, "dev")), []byte{'}'})
 }
 
-// introduce sums up what each upstream has said of itself; nil for one that has not.
+// introduce merges the descriptions of the upstreams; nil stands for one without.
 func (set *upstreamSet) introduce(said func(*upstreamConn) json.RawMessage) catalog.Introduction {
 	names, results := make([]string, len(set.conns)), make([]json.RawMessage, len(set.conns))
 	for i, u := range set.conns {
@@ -143,7 +143,7 @@ func (set *upstreamSet) introduce(said func(*upstreamConn) json.RawMessage) cata
 	return catalog.Introduce(set.era, names, results, !set.complete)
 }
 
-// discover asks all upstreams what they are and answers for them together. The client
+// discover asks all upstreams for their description and answers for them together. The client
 // waits as long as for initialize.
 func (s *session) discover(r *request) *jsonrpc.Error {
 	if err := r.notes.Err(mcp.InMeta, mcp.Token); err != nil {
@@ -173,7 +173,7 @@ var supportedVersions = func() json.RawMessage {
 	return versions
 }()
 
-// discovered is the result of server/discover, of what upstreams said now.
+// discovered returns the result of server/discover, made of the upstreams' answers.
 func (set *upstreamSet) discovered(said map[*upstreamConn]json.RawMessage) json.RawMessage {
 	if u := set.only(); u != nil && said[u] != nil {
 		return set.s.router.discoveredBy(said[u])
@@ -194,7 +194,7 @@ func (set *upstreamSet) discovered(said map[*upstreamConn]json.RawMessage) json.
 	return mcp.SetMeta(jsonrpc.Set(nil, values...), jsonrpc.Value{Key: mcp.KeyServerInfo, Text: set.s.router.serverInfo()})
 }
 
-// discoveredBy is the result of server/discover of a sole upstream, with the versions of
+// discoveredBy returns the result of server/discover of a sole upstream, with the versions of
 // this hop, and completed.
 func (p *Router) discoveredBy(said json.RawMessage) json.RawMessage {
 	kind, _ := catalog.ResultType(said) // read before

@@ -11,8 +11,8 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/proxy/policy"
 )
 
-// overlong answers a call about something whose name is longer than any here: it is unknown,
-// before anybody looks it up. It is nil for all other calls. The answer leaves the name out.
+// overlong returns the error for a request that names something longer than any name here: it
+// is unknown without a look-up. It is nil for all other requests. The error omits the name.
 func (r *request) overlong() *jsonrpc.Error {
 	long := func(of mcp.Member) bool { return errors.Is(r.notes.Err(of), mcp.ErrTooLong) }
 	owner, key := r.notes.Method.Owner, long(mcp.Key)
@@ -56,7 +56,7 @@ func (s *session) callTool(r *request) *jsonrpc.Error {
 // getPrompt routes prompts/get by the prompt's name.
 func (s *session) getPrompt(r *request) *jsonrpc.Error { return s.byName(r, catalog.Prompts, mcp.Key) }
 
-// byName forwards a call to the upstream that offers what a member of params names, under
+// byName forwards a request to the upstream that offers what a member of params names, under
 // its own name there.
 func (s *session) byName(r *request, k catalog.Kind, in mcp.Member) *jsonrpc.Error {
 	if err := r.notes.Err(in); err != nil {
@@ -78,7 +78,7 @@ func (s *session) byName(r *request, k catalog.Kind, in mcp.Member) *jsonrpc.Err
 	return nil
 }
 
-// A target is what a call names: a tool or a prompt.
+// A target is what a request names: a tool or a prompt.
 type target struct {
 	kind   catalog.Kind
 	in     mcp.Member // of params, which has the name
@@ -86,7 +86,7 @@ type target struct {
 	listed bool // by its upstream, for this call
 }
 
-// toTarget forwards a call to the upstream that offers what it names, nil for none.
+// toTarget forwards a request to the upstream that offers what it names, nil for none.
 func (s *session) toTarget(r *request, n target, u *upstreamConn, original string) *jsonrpc.Error {
 	if u != nil {
 		denied, answered := s.denied(r, n.kind, u, original)
@@ -185,8 +185,8 @@ func (set *upstreamSet) former(w *view, k catalog.Kind, name string) string {
 }
 
 // find looks a name up after it has asked those upstreams whose lists are unknown or have
-// changed. It begins with the one that the prefix of the name tells. If that one cannot
-// list now it gets the call, so that the client hears what is the matter with it.
+// changed. It begins with the one that has the prefix of the name. If that one cannot list
+// now it gets the request, so that the client gets its error.
 func (set *upstreamSet) find(ctx context.Context, who asker, k catalog.Kind, name string) (*upstreamConn, string) {
 	prefix := catalog.Longest(set.prefixes, name)
 	if prefix != "" {

@@ -28,7 +28,7 @@ func (p *Router) Sessions() []observe.Session {
 	return all
 }
 
-// A carried Conn tells how it is carried.
+// A carried Conn has a name for its transport.
 type carried interface{ Transport() string }
 
 // id is how logs name the session; hosts shorten its key likewise.
@@ -56,7 +56,7 @@ func (s *session) observed() observe.Session {
 	return seen
 }
 
-// A clientName is what a client calls itself, and the clientInfo that says so.
+// A clientName is a client's name for itself, and its clientInfo.
 type clientName struct {
 	info json.RawMessage
 	name string
@@ -127,7 +127,7 @@ func (s *session) observeEnded(err error) {
 // now is how long the session has been there: half as dear as the time of day.
 func (s *session) now() time.Duration { return time.Since(s.began) }
 
-// arrivedAt is when the call did.
+// arrivedAt returns when the request arrived.
 func (r *request) arrivedAt() time.Time { return r.upstreams.s.began.Add(r.began) }
 
 // observeRequest tells of a call that has come. All that come are delivered, see
@@ -205,8 +205,8 @@ func (s *session) observeLost(r *request, answer json.RawMessage) {
 	s.router.Hooks.CallLost(lost)
 }
 
-// observeEnd tells of the end of an upstream connection if its host did not tell what clients
-// hear of it, since this side has ended it.
+// observeEnd reports the end of an upstream connection that this side has chosen; the host
+// reports all others.
 func (u *upstreamConn) observeEnd(said, told *jsonrpc.ClosedError, inFlight int) {
 	tell := u.s.router.Hooks.Happened
 	if tell == nil || told.Cause == "" || said.Event == "" {

@@ -17,7 +17,7 @@ import (
 // the request are for that upstream alone (2026-07-28 basic/patterns/mrtr). They never go
 // to one that only may have the resource or the task.
 
-// owners remembers which upstream has what of one client.
+// owners records which upstream has which tasks and resources of one client.
 type owners struct {
 	tasks        tasks        // that upstreams run
 	clientTasks  tasks        // that the client runs, for upstreams
@@ -36,8 +36,8 @@ func (o *owners) forget(u *upstreamConn) {
 // maxReaders bounds how many answered reads of one session are remembered.
 const maxReaders = 10000
 
-// readers remembers which upstream answered a client's last read of a resource. A retry
-// of that read goes there.
+// readers records which upstream answered a client's last read of a resource. A retry of
+// that read goes there.
 type readers struct {
 	mu sync.Mutex // guards of; nothing else is locked under it
 	of map[catalog.Digest]*upstreamConn
@@ -127,9 +127,9 @@ func (r *request) plainRead() json.RawMessage {
 		jsonrpc.Value{Key: "inputResponses"}, jsonrpc.Value{Key: "requestState"})
 }
 
-// lacksResource reports whether an error of an upstream says that it does not have a resource,
-// or that it was never asked. Then another one may have it. Any other error comes from
-// the upstream that has it. Servers that have no code for it say 0.
+// lacksResource reports whether an error means that the upstream does not have a resource, or
+// never got the request. Then another one may have it. Any other error comes from the
+// upstream that has it. Servers without a code for it send 0.
 func lacksResource(text json.RawMessage) bool {
 	raw, err := jsonrpc.Member(text, "code")
 	if err != nil {
@@ -143,9 +143,8 @@ func lacksResource(text json.RawMessage) bool {
 	return data.Reason == jsonrpc.ReasonClosed && data.Phase == jsonrpc.NotSent
 }
 
-// whoAnswers asks upstreams in turn and returns the first one with a result. If none has
-// one, it answers c with the first error that says more than "unknown", else with the
-// last error.
+// whoAnswers asks upstreams in turn and returns the first one with a result. If there is
+// none, it answers r with the first error that is not "unknown", else with the last error.
 func (s *session) whoAnswers(ctx context.Context, r *request, conns []*upstreamConn, method string, params json.RawMessage) *upstreamConn {
 	var refusal *jsonrpc.Message
 	vague := false

@@ -22,14 +22,14 @@ const (
 	maxOwnedInAll = 1 << 18
 )
 
-// Ownership records what upstreams gave to principals: ids of tasks, and the states with which
-// requests come back. A modern server has one process for all clients, and a remote one
-// knows only the proxy: to them, whoever has the id or the state is its owner. So if
-// clients may be different principals, nobody can use what another one was given.
+// ownership records what upstreams gave to principals: ids of tasks, and the states of
+// suspended requests. A modern server has one process for all clients, and a remote one knows
+// only the proxy: both treat whoever has the id or the state as its owner. So if clients may
+// be different principals, none can use what another one was given.
 type ownership struct {
 	mu     sync.Mutex // guards the fields below, and all ownedSets
 	of     map[identity.Principal]*linked.Element
-	recent linked.List // of *ownedSet; who was given nothing for the longest time first
+	recent linked.List // of *ownedSet; the least recently used first
 	count  int         // of things in all ownedSets
 }
 
@@ -103,7 +103,7 @@ func (u *upstreamConn) noteOwner(t ownedKind, text string) {
 	}
 }
 
-// noteStateOwner is gave for the state in a result that asks for input.
+// noteStateOwner is noteOwner for the state in a result that asks for input.
 func (u *upstreamConn) noteStateOwner(result json.RawMessage) {
 	if !u.s.router.Several.Load() {
 		return

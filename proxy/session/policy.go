@@ -14,20 +14,20 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/proxy/policy"
 )
 
-// This is the one place where policies are asked. A request is decided when it is known
-// what it is about, whatever it was called: the upstream with its own name of a tool or
-// prompt, or a URI as the client wrote it. What is denied is as unknown:
+// Only this file asks policies. A request is decided when its target is known, whatever the
+// client called it: the upstream with its own name of a tool or prompt, or a URI as the
+// client wrote it. What is denied looks unknown:
 //
 //   - An upstream that has nothing for the client is in no upstream set of it (visibleTo). So
 //     it is not started, introduced, listed or asked for it.
 //   - Names do not resolve to what is denied (offers), lists leave it out (visible), and
 //     calls of it are refused (denied).
-//   - A denied URI is sent to nobody. Updates of it do not reach the client.
-//   - A task is where its tool is. What has no name that a rule could allow, as a method
-//     that nobody here knows, is denied to those who may only what is listed.
+//   - A denied URI is sent to no upstream. Updates of it do not reach the client.
+//   - A task follows its tool. What has no name that a rule could allow, such as an unknown
+//     method, is denied to clients with an allow list.
 
-// grantOf returns what the sender of a message may; nil if there are no policies. By the
-// last sender the session decides about what upstreams send unasked.
+// grantOf returns what the sender of a message may do; nil without policies. The last sender
+// decides about unsolicited messages of upstreams.
 func (s *session) grantOf(from *identity.Identity) *policy.Grant {
 	from = orDefault(from, s.who)
 	if s.lastSender.Load() != from {
@@ -36,12 +36,12 @@ func (s *session) grantOf(from *identity.Identity) *policy.Grant {
 	return s.router.Policies.For(from)
 }
 
-// grant returns what the last sender of a request may now.
+// grant returns what the last sender of a request may do now.
 func (s *session) grant() *policy.Grant {
 	return s.router.Policies.For(orDefault(s.lastSender.Load(), s.who))
 }
 
-// ReplacePolicies makes other rules count for the next request of every session, and tells
+// ReplacePolicies applies other rules from the next request of every session on, and notifies
 // clients of the lists that change for them. With an error, which is that of [policy.New],
 // nothing has changed.
 func (p *Router) ReplacePolicies(rules []policy.Rule) error {
@@ -55,7 +55,7 @@ func (p *Router) ReplacePolicies(rules []policy.Rule) error {
 	return nil
 }
 
-// regrant tells the client of the lists that are not what they were by the policies before.
+// regrant notifies the client of the lists that differ from those under the policies before.
 func (s *session) regrant(before *policy.Policies) {
 	who := orDefault(s.lastSender.Load(), s.who)
 	s.listChanges.changed(s.upstreams.of(mcp.Legacy).differing(&s.views.legacy, before.For(who), s.grant()))
@@ -65,8 +65,8 @@ func (s *session) regrant(before *policy.Policies) {
 	}
 }
 
-// differing returns the lists of which two grants show different parts. Of an upstream that
-// nobody has listed yet, it is enough that one of the grants may show a part.
+// differing returns the lists of which two grants show different parts. For an upstream that
+// was never listed it is enough that one of the grants may show a part.
 func (set *upstreamSet) differing(w *view, a, b *policy.Grant) (lists [catalog.Kinds]bool) {
 	for _, u := range set.conns {
 		for k := range catalog.Kinds {
@@ -88,7 +88,7 @@ func (u *upstreamConn) differs(w *view, k catalog.Kind, a, b *policy.Grant) bool
 	})
 }
 
-// kindOf is what a policy calls a kind.
+// kindOf returns the policy's name of a kind.
 func kindOf(k catalog.Kind) policy.Kind {
 	switch k {
 	case catalog.Tools:
@@ -101,7 +101,7 @@ func kindOf(k catalog.Kind) policy.Kind {
 	return policy.Resource
 }
 
-// ruleName is how a policy calls what an upstream lists.
+// ruleName returns the policy's name of what an upstream lists.
 func ruleName(k catalog.Kind, u *upstreamConn, name string) string {
 	if k.IsNamed() {
 		return policy.Name(u.up.Name, name)
@@ -122,8 +122,7 @@ func (set *upstreamSet) visibleTo(g *policy.Grant) *upstreamSet {
 	return seen.(*upstreamSet)
 }
 
-// without returns the set without some upstreams, of which the others know nothing but that
-// names have prefixes.
+// without returns the set without some upstreams; it only keeps that names have prefixes.
 func (set *upstreamSet) without(hidden func(*upstreamConn) bool) *upstreamSet {
 	if !slices.ContainsFunc(set.conns, hidden) {
 		return set
@@ -156,8 +155,8 @@ func (who asker) visible(u *upstreamConn, k catalog.Kind, li *catalog.Listing) *
 	return li.Only(func(name string) bool { return who.grant.May(kindOf(k), ruleName(k, u, name)) })
 }
 
-// denied reports whether the client must not use what a call is about. If only scopes are
-// missing, the call has been answered, and answered says so.
+// denied reports whether the client must not use the target of a request. If only scopes are
+// missing, the request has been answered, and answered says so.
 func (s *session) denied(r *request, k catalog.Kind, u *upstreamConn, name string) (denied, answered bool) {
 	if r.grant == nil {
 		return false, false
@@ -183,7 +182,7 @@ func (r *request) maybeFormer(k catalog.Kind, u *upstreamConn, name string) bool
 	return r.upstreams.only() == u && r.upstreams.prefixes[0] == "" && catalog.MayBeFormer(u.up.Name, name) && !u.lists.table(r.view, k).Has(name)
 }
 
-// soleOf returns the sole upstream for a notification that nobody here knows; nil for none.
+// soleOf returns the sole upstream for an unknown notification; nil for none.
 func (s *session) soleOf(era mcp.Era, m *jsonrpc.Message) *upstreamConn {
 	g := s.grantOf(m.From)
 	if !g.Unlisted() {
@@ -192,8 +191,8 @@ func (s *session) soleOf(era mcp.Era, m *jsonrpc.Message) *upstreamConn {
 	return s.upstreams.of(era).visibleTo(g).only()
 }
 
-// unlisted reports whether a call may go to the sole upstream though no rule can name what
-// it is about.
+// unlisted reports whether a request may go to the sole upstream although no rule can name its
+// target.
 func (s *session) unlisted(r *request) bool {
 	if r.grant.Unlisted() {
 		return true
@@ -203,7 +202,7 @@ func (s *session) unlisted(r *request) bool {
 }
 
 // deniedTask is denied for a task of an upstream, by its own id. It belongs to its tool, or
-// to its upstream if nobody remembers the tool.
+// to its upstream if the tool is unknown.
 func (s *session) deniedTask(r *request, u *upstreamConn, id string) (denied, answered bool) {
 	if r.grant == nil {
 		return false, false
@@ -225,11 +224,11 @@ func (u *upstreamConn) mayTask(g *policy.Grant, id string) bool {
 	return g.Sees(u.up.Name)
 }
 
-// toolOf returns which tool a task is of, "" if that is not remembered.
+// toolOf returns the tool of a task, "" if it is unknown.
 func (u *upstreamConn) toolOf(id string) string { return u.s.tasks.get(u.taskName(id)).tool }
 
-// confine takes out of the filter of a subscription what its client must not hear of. It
-// reports false if only scopes are missing; then the call was answered.
+// confine removes from the filter of a subscription what its client must not see. It reports
+// false if only scopes are missing; then the request was answered.
 func (s *session) confine(r *request, f *mcp.Filter) bool {
 	if r.grant == nil {
 		return true
@@ -262,7 +261,7 @@ func (s *session) confine(r *request, f *mcp.Filter) bool {
 	return true
 }
 
-// mayNotify reports whether a client may hear of a resource.
+// mayNotify reports whether a client may be notified of a resource.
 func mayNotify(g *policy.Grant, m *jsonrpc.Message) bool {
 	if g == nil {
 		return true
@@ -272,8 +271,8 @@ func mayNotify(g *policy.Grant, m *jsonrpc.Message) bool {
 	return ok && n.Err(mcp.Key) == nil && g.May(policy.Resource, uri)
 }
 
-// admits counts a call that begins, and reports false if there is no room for it: then it
-// was answered. What costs nobody anything is not counted.
+// admits counts a request that begins, and reports false if it exceeds a limit: then it was
+// answered. Requests without cost are not counted.
 func (s *session) admits(r *request) bool {
 	if r.grant == nil || r.Method == mcp.MethodPing {
 		return true
@@ -295,9 +294,9 @@ func (s *session) admits(r *request) bool {
 	return true
 }
 
-// admitsNotification counts a notification of the client, and reports false if it is beyond
-// the rate: then it is dropped. Some are not counted: a cancellation and initialized do no
-// more than what they name, and roots/list_changed is held back instead.
+// admitsNotification counts a notification of the client, and reports false if it exceeds the
+// rate: then it is dropped. Cancellations and initialized are not counted, since they cost
+// little, and roots/list_changed is held back instead.
 func (s *session) admitsNotification(m *jsonrpc.Message) bool {
 	if s.router.Policies == nil || m.Method == mcp.MethodInitialized || m.Method == mcp.MethodRootsChanged {
 		return true
@@ -313,7 +312,7 @@ func (s *session) admitsNotification(m *jsonrpc.Message) bool {
 	return false
 }
 
-// logBeyond logs what is refused because its sender is beyond its limits, now and then.
+// logBeyond logs refusals of a sender that exceeds its limits, at a bounded rate.
 func (s *session) logBeyond(g *policy.Grant, refused *identity.Refusal) {
 	level := slog.LevelDebug
 	if refused.Log {
@@ -322,15 +321,15 @@ func (s *session) logBeyond(g *policy.Grant, refused *identity.Refusal) {
 	s.log.Log(context.Background(), level, "client exceeds its limits", "principal", g.Who.String(), "rule", g.Rule(), "cause", refused.Text)
 }
 
-// needsScopes answers a call for which the client lacks scopes: with all that it needs, so
-// that it can ask for them at once.
+// needsScopes answers a request for which the client lacks scopes, and names all that it
+// needs, so that the client can ask for them at once.
 func (s *session) needsScopes(r *request, all []string) {
 	s.log.Debug("client lacks scopes", "method", mcp.NameOf(r.Method), "principal", r.grant.Who.String(), "rule", r.grant.Rule(), "scopes", all)
 	text := "insufficient scope: this needs " + strings.Join(all, " ")
 	s.refuseWith(r, jsonrpc.InsufficientScope(all), &identity.Refusal{Status: 403, Code: "insufficient_scope", Text: text, Scopes: all})
 }
 
-// refuseWith answers a call with an error, beside which front ends get why.
+// refuseWith answers a request with an error and gives front ends the reason.
 func (s *session) refuseWith(r *request, err *jsonrpc.Error, why *identity.Refusal) {
 	m := jsonrpc.NewError(r.ID, err)
 	m.Refused = why
@@ -344,7 +343,7 @@ func (s *session) observeRefused(why *identity.Refusal) {
 	}
 }
 
-// noteUnknown logs the denial of a call if its name is unknown to its client alone.
+// noteUnknown logs the denial of a request if its name is unknown to its client alone.
 func (s *session) noteUnknown(r *request, n target) {
 	if r.grant == nil || !s.log.Enabled(s.ctx, slog.LevelDebug) {
 		return
@@ -357,8 +356,8 @@ func (s *session) noteUnknown(r *request, n target) {
 	}
 }
 
-// noteDenial logs which rule has denied a call, of what if that has a name: the client hears
-// only that there is no such thing.
+// noteDenial logs the rule that denied a request, and the target if it has a name: the client
+// only learns that it does not exist.
 func (s *session) noteDenial(r *request, name string) {
 	s.log.Debug("denied by a policy", "method", mcp.NameOf(r.Method), "name", name[:min(len(name), maxName)],
 		"principal", r.grant.Who.String(), "rule", orDefault(r.grant.Rule(), "none"))

@@ -59,17 +59,18 @@ type request struct {
 	use    *policy.Use                   // what is counted for its principal; nil for nothing
 }
 
-// observed is what hooks want to know of a request.
+// observed is what hooks get of a request.
 type observed struct {
-	began  time.Duration // when it came, by session.now; zero if nobody wants to know
+	began  time.Duration // when it came, by session.now; zero without hooks
 	client string        // what a modern client calls itself, if somebody does
-	trace  observe.Trace // nil: nobody follows it
+	trace  observe.Trace // nil: no trace
 
 	tool   string // that an upstream is called for, by its name there. Set before it is sent
 	prompt string // likewise
 }
 
-// begin makes a request of one that is about to be entered; all requests begin here.
+// begin makes the request of a peer.Request that is about to be entered; all requests begin
+// here.
 func (s *session) begin(pr *peer.Request) {
 	r := &request{Request: pr, msg: pr.Message, notes: mcp.Read(pr.Message)}
 	if r.bad = s.classify(r); r.bad == nil {
@@ -81,7 +82,7 @@ func (s *session) begin(pr *peer.Request) {
 	s.observeRequest(r)
 }
 
-// refuse returns what is said to a request that is not entered.
+// refuse returns the answer to a request that is not entered.
 func (s *session) refuse(pr *peer.Request, why error, answer *jsonrpc.Message) *jsonrpc.Message {
 	r := pr.Value.(*request)
 	if why == peer.ErrDraining {
@@ -96,7 +97,7 @@ func (s *session) refuse(pr *peer.Request, why error, answer *jsonrpc.Message) *
 // interrupted by that end would pass for an answer.
 func (s *session) take(r *request) bool { return s.ctx.Err() == nil && r.Take() }
 
-// settle answers c, unless somebody else has taken it. It waits for room, which slows the
+// settle answers r, unless another goroutine has taken it. It waits for room, which slows the
 // stream that the answer came from.
 func (s *session) settle(r *request, answer *jsonrpc.Message) {
 	if !s.take(r) {
@@ -117,8 +118,8 @@ func (s *session) deliver(r *request, answer *jsonrpc.Message, put func(*jsonrpc
 	put(answer)
 }
 
-// stop ends the goroutine and the timer of a request that was taken, and returns who sees the
-// answer first.
+// stop ends the goroutine and the timer of a request that was taken, and returns the function
+// that sees the answer first.
 func (s *session) stop(r *request) (after func(answer *jsonrpc.Message)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -132,7 +133,7 @@ func (s *session) stop(r *request) (after func(answer *jsonrpc.Message)) {
 	return r.after
 }
 
-// phase tells whether c, which was taken, may have run. A subscription runs from its
+// phase tells whether r, which was taken, may have run. A subscription runs from its
 // beginning.
 func (r *request) phase() jsonrpc.Phase {
 	if call := r.Forwarded(); call != nil && call.Sent() || r.Method == mcp.MethodListen {
@@ -142,8 +143,8 @@ func (r *request) phase() jsonrpc.Phase {
 }
 
 // work runs fn for a request that takes more than one message to answer. Its ctx
-// ends when the request is cancelled or the session ends; it settles the call. If nobody waits
-// for the request any more it does not run, and work reports false.
+// ends when the request is cancelled or the session ends; it settles the request. If the
+// request is already over, fn does not run and work reports false.
 func (s *session) work(r *request, fn func(ctx context.Context)) bool {
 	ctx, cancel := context.WithCancel(withTrace(s.ctx, r))
 	s.mu.Lock()
@@ -160,7 +161,7 @@ func (s *session) work(r *request, fn func(ctx context.Context)) bool {
 	return true
 }
 
-// whenAnswered makes fn see the answer of c before the client does.
+// whenAnswered makes fn see the answer of r before the client does.
 func (s *session) whenAnswered(r *request, fn func(answer *jsonrpc.Message)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -256,9 +257,9 @@ func (s *session) release(r *request) {
 	r.kept = 0
 }
 
-// ownToken puts a minted id in the place of the client's progress token in a
-// request of the session's own: nobody waits for progress on it, but the token
-// could be taken for one of ours.
+// ownToken replaces the client's progress token with a minted id in a call of the
+// session's own: no client waits for its progress, but the token could be mistaken
+// for one of ours.
 func ownToken(method string, params json.RawMessage, id jsonrpc.ID) json.RawMessage {
 	n := mcp.ReadParams(method, params)
 	if n.Err(mcp.InMeta, mcp.Token) != nil || !n.Has(mcp.Token) {
@@ -267,14 +268,14 @@ func ownToken(method string, params json.RawMessage, id jsonrpc.ID) json.RawMess
 	return jsonrpc.Replace(params, jsonrpc.Edit{Span: n.At(mcp.Token), With: id.Raw()})
 }
 
-// settleNow is settle for who must not wait for room.
+// settleNow is settle for callers that must not wait for room.
 func (s *session) settleNow(r *request, answer *jsonrpc.Message) {
 	if s.take(r) {
 		s.deliver(r, answer, r.Answer)
 	}
 }
 
-// fail settles c with an error of the proxy's own, without waiting.
+// fail settles r with an error of the proxy's own, without waiting.
 func (s *session) fail(r *request, err *jsonrpc.Error) {
 	s.settleNow(r, jsonrpc.NewError(r.ID, err))
 }
@@ -324,7 +325,7 @@ func callOf(pc *peer.Call) *call {
 	return c
 }
 
-// settle gives r, which was taken out of its upstream connection's table, its answer.
+// settle gives c, which was taken out of its upstream connection's table, its answer.
 func (c *call) settle(answer *jsonrpc.Message, lost *peer.Lost) {
 	if lost != nil {
 		c.answered(jsonrpc.NewError(c.ID, lost.Wire(jsonrpc.CodeInternalError, c.conn.up.Name)))

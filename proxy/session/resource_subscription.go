@@ -10,15 +10,15 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
-// resourceSubs are the resources that a client of the legacy era has subscribed to, so
-// that they survive a restart of their upstream.
+// resourceSubs remembers the resources that a client of the legacy era has subscribed to, so
+// that subscriptions survive a restart of their upstream.
 type resourceSubs struct {
 	mu    sync.Mutex // guards byURI; nothing else is locked under it
 	byURI map[string]resourceSub
 	kept  *budget // of the session; static
 }
 
-// A resourceSub is what the client has said, and who serves it.
+// A resourceSub is a subscription's params, and the upstream that serves it.
 type resourceSub struct {
 	conn   *upstreamConn
 	params json.RawMessage
@@ -49,7 +49,7 @@ func (rs *resourceSubs) removeLocked(uri string) {
 	}
 }
 
-// take forgets a subscription, and returns who served it; nil if nobody did.
+// take forgets a subscription, and returns the upstream that served it; nil for none.
 func (rs *resourceSubs) take(uri string) *upstreamConn {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()

@@ -8,8 +8,8 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
-// rootsChanges is when upstreams are told that the client's roots have changed: at once, and then
-// once in rootsPause, however often the client says so.
+// rootsChanges limits how often upstreams are notified that the client's roots have changed: at
+// once, and then once in rootsPause.
 type rootsChanges struct {
 	mu      sync.Mutex // guards the fields below; session.mu may be taken with it held
 	resting bool       // the upstreams have been told a moment ago

@@ -48,9 +48,9 @@ func init() { // not literals: the handlers refer to the tables
 	}
 }
 
-// batch reports why an array of messages may not come: it may in the one version that has
-// them (2025-03-26 basic: implementations MUST support receiving JSON-RPC batches). Each
-// element is a message of its own; the answers go back as one array.
+// batch returns why an array of messages is refused: only one version has them (2025-03-26
+// basic: implementations MUST support receiving JSON-RPC batches). Each element is a message
+// of its own; the answers go back as one array.
 func (s *session) batch(elements []*jsonrpc.Message) *jsonrpc.Error {
 	s.mu.Lock()
 	version := s.handshake.version
@@ -162,8 +162,8 @@ func (r *request) sentAgain(key string) (json.RawMessage, *jsonrpc.Error) {
 	return jsonrpc.Set(nil, values...), nil
 }
 
-// setLevel tells all upstreams that log how much the client wants to hear, and
-// those that start later likewise.
+// setLevel sets the client's log level at all upstreams that log, and at those that start
+// later.
 func (s *session) setLevel(r *request) *jsonrpc.Error {
 	err := r.notes.Err(mcp.Key)
 	if level, ok := r.notes.Text(mcp.Key); err == nil && !(ok && slices.Contains(mcp.LogLevels, level)) {

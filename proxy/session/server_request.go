@@ -85,9 +85,8 @@ func (s *session) answered(c *peer.Call, m *jsonrpc.Message) {
 	c.For.Respond(&jsonrpc.Message{Result: catalog.RenameRelated(m.Result, sr.conn.ownTask), Error: m.Error, Extra: m.Extra})
 }
 
-// questionCancelled tells the client that nobody waits for its answer any more: the upstream has
-// cancelled its server request, with m, or its stream has ended. At the end of the session
-// the client is not asked to bother.
+// questionCancelled cancels a server request at the client: the upstream has cancelled it,
+// with m, or its stream has ended. At the end of the session the client gets no cancellation.
 func (u *upstreamConn) questionCancelled(r *peer.Request, m *jsonrpc.Message, at jsonrpc.Span) {
 	s := u.s
 	s.mu.Lock()

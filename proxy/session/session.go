@@ -15,11 +15,11 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/peer"
 )
 
-// flushTimeout bounds the last writes to a client that is being closed, so that
-// one who does not read cannot hold the end up.
+// flushTimeout bounds the last writes to a client that is being closed, so that a client
+// that does not read cannot delay the end.
 const flushTimeout = time.Second
 
-// errDrained is the cause of a session that ended because it was to.
+// errDrained is the cause of a session that ended by a drain.
 var errDrained = errors.New("drained")
 
 // A session is one client and its upstream connections.
@@ -38,13 +38,13 @@ type session struct {
 	began time.Time
 	clientIdentity
 
-	// Each has a lock of its own.
+	// Each has its own lock.
 	upstreams     upstreamSets
 	views         views         // what is known of lists
 	listChanges   listChanges   // what the client has seen of them
 	subscriptions subscriptions // in the modern era
 	roots         rootsChanges  // that the client's roots have changed
-	owners                      // of what belongs to one upstream
+	owners                      // which upstream has what
 
 	dropped  atomic.Int64 // late and unknown messages dropped
 	kept     budget
@@ -57,12 +57,12 @@ type session struct {
 	handshake handshake // what initialize said
 }
 
-// A clientIdentity is who sends the messages of a session.
+// A clientIdentity says who sends the messages of a session.
 type clientIdentity struct {
 	who         *identity.Identity                // of messages that do not say; static
 	name        string                            // of who, for logs; static
 	account     string                            // of who, for metrics; static
-	ofPrincipal bool                              // they are all clients of a principal, and all requests are of the modern era; static
+	ofPrincipal bool                              // it stands for all clients of a principal, and all requests are of the modern era; static
 	lastSender  atomic.Pointer[identity.Identity] // of the last request; nil before
 	hello       atomic.Pointer[clientName]        // what initialize has called the client; nil before
 	last        atomic.Pointer[clientName]        // of a request of the modern era, if hooks want to know; nil before
@@ -79,9 +79,9 @@ const (
 )
 
 const (
-	clientMessages = 256     // what upstreams may have waiting for a client before they wait
+	clientMessages = 256     // messages queued for a client before upstreams wait
 	clientBytes    = 4 << 20 // likewise
-	clientSpare    = 8       // times that for what the session itself has to say
+	clientSpare    = 8       // times that for the session's own messages
 
 	// maxKept bounds the bytes that a session keeps of requests of its client, besides their
 	// numbers: of resources that it is subscribed to, of subscriptions, and of requests that
@@ -169,11 +169,11 @@ func (s *session) serve(ctx context.Context) error {
 	return err
 }
 
-// end settles everything, and closes the client when it has heard of it. The
-// hosts tell the upstreams when the streams close. What takes too long is ended by force.
+// end settles everything, and closes the client after its answers are written. The hosts
+// notify the upstreams when the streams close. What takes too long is ended by force.
 func (s *session) end(force func()) {
 	cause := context.Cause(s.ctx)
-	if isGone(cause) { // nobody listens: unblock who waits for room
+	if isGone(cause) { // nobody reads: unblock writers that wait for room
 		s.client.End(cause)
 	}
 	time.AfterFunc(flushTimeout, force)
@@ -191,8 +191,8 @@ func (s *session) end(force func()) {
 	}
 }
 
-// lastAnswer is what a call gets that the end of the session takes. A subscription is no
-// less over than after a drain.
+// lastAnswer is the answer to a request that the end of the session takes. A subscription
+// gets its result, as after a drain.
 func (s *session) lastAnswer(r *request) *jsonrpc.Message {
 	if r.acking.Load() { // the client may have read it already
 		return r.over(s.upstreams.of(mcp.Modern))
@@ -200,7 +200,7 @@ func (s *session) lastAnswer(r *request) *jsonrpc.Message {
 	return jsonrpc.NewError(r.ID, r.endingError(r.phase()))
 }
 
-// hangUp hangs up all upstreams. Those of an earlier upstream set were when they went.
+// hangUp hangs up all upstreams. Those of an earlier upstream set already are.
 func (s *session) hangUp() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -230,12 +230,12 @@ func isGone(err error) bool {
 	return ok
 }
 
-// patience is how long a client may make the session talk and not listen.
+// patience is how long a client may send requests without reading answers.
 const patience = time.Second
 
 // ready waits for spare room, before a message of the client is handled: if the client asks
-// faster than it is written to there may be none for a moment. A client that does not listen
-// at all is ended.
+// faster than it reads there may be none for a moment. A client that does not read at all is
+// ended.
 func (s *session) ready() {
 	if s.client.Roomy(clientSpare) {
 		return
@@ -245,14 +245,14 @@ func (s *session) ready() {
 	s.client.Wait(clientSpare)
 }
 
-// tell sends the client what an upstream has to say, when there is room: that slows the
+// tell sends the client a message of an upstream when there is room, which slows the
 // upstream's stream.
 func (s *session) tell(m *jsonrpc.Message) {
 	s.client.SendWhenRoom(m)
 }
 
-// invalid tells the client about one unusable message. The id is given back only
-// when it cannot be mistaken for that of a request in flight.
+// invalid answers one unusable message. The answer has its id only if that cannot be
+// mistaken for the id of a request in flight.
 func (s *session) invalid(bad *jsonrpc.InvalidError) {
 	id := bad.ID
 	if bad.Reply || bad.Code == jsonrpc.CodeParseError || s.client.Request(id) != nil {
@@ -290,8 +290,8 @@ func (s *session) drainTimeout() {
 	}
 }
 
-// startDrain refuses new requests from now on and ends the session when those in
-// flight are settled. Subscriptions are at once.
+// startDrain refuses new requests and ends the session when those in flight are settled.
+// Subscriptions are settled at once.
 func (s *session) startDrain() {
 	s.mu.Lock()
 	if s.phase == open {
@@ -302,7 +302,7 @@ func (s *session) startDrain() {
 	s.client.Drain(errDrained, math.MaxInt64)
 }
 
-// drop counts a message that nobody waits for.
+// drop counts a message without a receiver.
 func (s *session) drop(what string, m *jsonrpc.Message) {
 	n := s.dropped.Add(1)
 	s.log.Debug("message dropped", "reason", what, "method", m.Method, "id", m.ID.String(), "dropped", n)

@@ -25,8 +25,8 @@ func (c *call) extendLocked() {
 	}
 }
 
-// causes returns the requests that a server request may be asked for: the one that
-// it belongs to, or if it does not say, all that the upstream has.
+// causes returns the calls that a server request may be for: the one that it belongs to, or
+// if it does not say, all that the upstream has.
 func (u *upstreamConn) causes(in incoming) (all []*call) {
 	if u.up.RequestTimeout <= 0 {
 		return nil
@@ -54,7 +54,7 @@ func (sr *serverRequest) waitLocked(askers []*call) {
 	}
 }
 
-// resumeTimers starts their time anew. One that was answered meanwhile has none: expire
+// resumeTimers restarts their timers. A call that was answered meanwhile has none: expire
 // finds nothing to settle.
 func (s *session) resumeTimers(sr *serverRequest) {
 	s.mu.Lock()

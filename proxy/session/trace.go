@@ -34,7 +34,7 @@ func (s *session) arrival(r *request) observe.Arrival {
 // traceKey is where the ctx of who works on a call has what follows it.
 type traceKey struct{}
 
-// withTrace returns ctx for who works on c, so that what is asked for it is followed.
+// withTrace returns ctx with the trace of r, for calls that are made for it.
 func withTrace(ctx context.Context, r *request) context.Context {
 	if t := r.trace; t != nil {
 		return context.WithValue(ctx, traceKey{}, t)

@@ -32,8 +32,8 @@ type upstreamConn struct {
 
 	info atomic.Pointer[serverInfo] // what it said of itself last; see says
 
-	// Said once since its last start: a message was lost to a full queue; it was left
-	// out of a list.
+	// Logged once since its last start: a full queue lost a message; a list left the
+	// upstream out.
 	dropLogged, missingLogged atomic.Bool
 
 	minted atomic.Int64 // last id; never reused, so that a late reply settles nothing else
@@ -48,8 +48,8 @@ type upstreamConn struct {
 	abandoned abandoned            // requests that count for somebody until they are answered
 }
 
-// An attempt is one stream from its opening to its end. One of the modern era is
-// ready when it is open: where this speaks of initialize, it has none.
+// An attempt is one stream from its opening to its end. In the modern era, which has no
+// initialize, it is ready when it is open.
 type attempt struct {
 	peer    *peer.Peer    // to the host's stream; what waits for that is in its queue
 	started chan struct{} // closed when initialize was answered or the stream ended before
@@ -81,8 +81,8 @@ func classOf(m *jsonrpc.Message) jsonrpc.Class {
 	return afterInitialize
 }
 
-// maxQueue bounds the messages that wait for one upstream to read: reading never stops for
-// one that does not.
+// maxQueue bounds the messages that wait for one upstream to read, since reading from the
+// client never stops for it.
 const maxQueue = 8192
 
 func newUpstreamConn(set *upstreamSet, up *Upstream) *upstreamConn {
@@ -138,7 +138,7 @@ func (u *upstreamConn) newAttempt() *attempt {
 	return a
 }
 
-// open is openLocked for who has no lock.
+// open is openLocked without the lock.
 func (u *upstreamConn) open() *attempt {
 	u.s.mu.Lock()
 	defer u.s.mu.Unlock()
@@ -152,8 +152,8 @@ func (u *upstreamConn) wakeUp() (ready bool) {
 	return u.openLocked().ready
 }
 
-// isHungUp reports whether nothing is to be asked of the upstream any more: it was hung
-// up, or the session ends.
+// isHungUp reports whether the upstream gets no more requests: it was hung up, or the session
+// ends.
 func (u *upstreamConn) isHungUp() bool { return u.ctx.Err() != nil }
 
 // isOpen reports whether an attempt is the open stream.
@@ -181,13 +181,13 @@ func (u *upstreamConn) await(ctx context.Context, a *attempt) *jsonrpc.Error {
 	}
 }
 
-// lost is the connection-closed error of a request that was not sent on this upstream
-// connection, or says that there was no room for a stream.
+// lost returns the connection-closed error of a call that was not sent on this upstream
+// connection, or the error that there was no room for a stream.
 func (u *upstreamConn) lost(end *jsonrpc.ClosedError) *jsonrpc.Error {
 	return (&peer.Lost{End: end, Phase: jsonrpc.NotSent}).Wire(jsonrpc.CodeInternalError, u.up.Name)
 }
 
-// unsent is the error of a request that could not be sent, for a reason of its Peer.
+// unsent returns the error of a call that its Peer could not send.
 func (u *upstreamConn) unsent(err error) *jsonrpc.Error {
 	if err == jsonrpc.ErrFull {
 		return jsonrpc.Overloaded(u.up.Name)
@@ -245,14 +245,14 @@ func (u *upstreamConn) adopt(a *attempt, conn jsonrpc.Conn) error {
 	return c.Send(&jsonrpc.Message{Params: c.own(u.ctx, u.s.handshake.params)})
 }
 
-// ask sends a request of the session's own and waits for the answer, which may
-// be a connection-closed error. It starts the upstream if need be. When ctx ends
-// first the request is cancelled at the upstream and the error is ctx's.
+// ask makes a call of the session's own and waits for the answer, which may be a
+// connection-closed error. It starts the upstream if need be. When ctx ends first the
+// call is cancelled at the upstream and the error is ctx's.
 func (u *upstreamConn) ask(ctx context.Context, method string, params json.RawMessage) (*jsonrpc.Message, error) {
 	return u.askFor(ctx, nil, method, params)
 }
 
-// askFor is ask for who is told of the notifications that belong to the request.
+// askFor is ask with a function for the notifications that belong to the call.
 func (u *upstreamConn) askFor(ctx context.Context, told func(*jsonrpc.Message), method string, params json.RawMessage) (*jsonrpc.Message, error) {
 	answers := make(chan *jsonrpc.Message, 1)
 	c := u.newCall(u.open(), method)
@@ -289,7 +289,7 @@ func (u *upstreamConn) tell(m *jsonrpc.Message) {
 	}
 }
 
-// queueFull tells of a message that was lost because the queue was full.
+// queueFull logs a message that was lost because the queue was full.
 func (u *upstreamConn) queueFull(m *jsonrpc.Message) {
 	u.log.Log(u.s.ctx, firstIs(&u.dropLogged), "message dropped: the upstream does not read", "method", m.Method)
 }
@@ -305,8 +305,8 @@ func (u *upstreamConn) end(a *attempt, err error) {
 	a.peer.End(end)
 }
 
-// toldAs returns what clients hear of the end of a, which its stream says is end. The
-// event is this side's if it chose the end before the host did.
+// toldAs returns the end of a as clients get it; end is what its stream says. The event is
+// this side's if it chose the end before the host did.
 func (a *attempt) toldAs(end *jsonrpc.ClosedError) *jsonrpc.ClosedError {
 	if a.own != nil {
 		own := *a.own
@@ -320,8 +320,8 @@ func (a *attempt) toldAs(end *jsonrpc.ClosedError) *jsonrpc.ClosedError {
 	return end
 }
 
-// ended marks the end of a, before anything that belongs to it is settled: whoever needs
-// the upstream now opens another stream. It returns what is to be told of the end.
+// ended marks the end of a before anything that belongs to it is settled: a later request
+// opens another stream. It returns the end as clients get it.
 func (u *upstreamConn) ended(a *attempt, end *jsonrpc.ClosedError) *jsonrpc.ClosedError {
 	u.s.mu.Lock()
 	defer u.s.mu.Unlock()
@@ -339,11 +339,10 @@ func (u *upstreamConn) ended(a *attempt, end *jsonrpc.ClosedError) *jsonrpc.Clos
 	return end
 }
 
-// hangUpLocked closes the stream for good, after what the client has still said:
-// its last notification may be meant seriously. An upstream that does not read
-// has lastWords for that. The host then cancels what this session had in flight.
-// If the session goes on, the cause is what its requests there are told when the
-// stream has ended.
+// hangUpLocked closes the stream for good, after the client's last messages. An upstream
+// that does not read has lastWords for them. The host then cancels what this session had
+// in flight. If the session goes on, its calls there get the cause when the stream has
+// ended.
 func (u *upstreamConn) hangUpLocked(cause string) {
 	u.closed, u.gone = true, &jsonrpc.ClosedError{Cause: cause}
 	if cause != "" {
@@ -368,8 +367,8 @@ func (u *upstreamConn) hangUpLocked(cause string) {
 // lastWords bounds the last writes to an upstream.
 const lastWords = 250 * time.Millisecond
 
-// firstIs returns the level of what is worth a warning only once for each start
-// of the upstream. said tells whether it was given.
+// firstIs returns the log level of something that deserves one warning for each start of
+// the upstream. said tells whether that was logged.
 func firstIs(said *atomic.Bool) slog.Level {
 	if said.Swap(true) {
 		return slog.LevelDebug

@@ -13,7 +13,7 @@ import (
 // maxHeld bounds what is kept of one upstream until the client is ready.
 const maxHeld = 1024
 
-// An incoming is a message that came on an attempt's stream.
+// An incoming is a message from an attempt's stream.
 type incoming struct {
 	a  *attempt
 	m  *jsonrpc.Message
@@ -229,7 +229,7 @@ func (r *request) logs(n *mcp.Notes) bool {
 	return n.Err(mcp.Key) == nil && r.level > 0 && slices.Index(mcp.LogLevels, level)+1 >= r.level
 }
 
-// receiverOf returns who is told of a notification that belongs to a subscription; nil for nobody.
+// receiverOf returns the receiver of a notification that belongs to a subscription; nil for none.
 func receiverOf(in incoming) func(*jsonrpc.Message) {
 	of := in.of
 	if in.m.Related.IsZero() {
