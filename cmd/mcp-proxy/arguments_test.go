@@ -45,7 +45,7 @@ func TestToolArguments(t *testing.T) {
 		`any:={`:              `! any: "{" is not JSON`,
 		`x:=1`:                `{"x:":"1"}`,
 		`enum=2`:              `{"enum":2}`,
-		`s=1|s=2`:             `! s is given twice, and is no array`,
+		`s=1|s=2`:             `! s is given twice, but is not an array`,
 		`nn=1`:                `! the tool takes no nn; did you mean n?`,
 		`something=1`:         `! the tool takes no something, but any, b, color, enum, f, list, maybe, n, names, o, or, s, self, x:; a JSON object goes as it is`,
 		`=1`:                  `! "=1" is neither key=value nor a JSON object`,

@@ -218,7 +218,7 @@ func TestTerminalIsClosed(t *testing.T) {
 					if out, err := status.CombinedOutput(); err != nil {
 						t.Errorf("status: %v\n%s", err, out)
 					}
-					if drawn.has("taken over") {
+					if drawn.has("reloaded") {
 						t.Errorf("an ignored SIGHUP reloads:\n%s", drawn.plain())
 					}
 					cmd.Process.Signal(syscall.SIGTERM)

@@ -205,7 +205,7 @@ func TestStory(t *testing.T) {
 	}
 	out.Reset()
 	printEvent(&out, &proxy.Event{Host: true, EventLine: proxy.EventLine{ID: "bbbbbbbb", Time: at, Kind: proxy.HeardOf, Upstream: "x", Link: "far"}}, at)
-	if !strings.Contains(out.String(), "the host behind the link far has seen it") {
+	if !strings.Contains(out.String(), "the host behind the link far saw it") {
 		t.Error(out.String())
 	}
 	for d, want := range map[time.Duration]string{

@@ -68,7 +68,7 @@ func TestWatch(t *testing.T) {
 	eventually(t, "the refusals", func() bool { return p.log.count("configuration not reloaded") == 3 }) // another file, as above
 	write("later.env", "A=1\n")
 	taken(5)
-	if text := p.log.String(); strings.Count(text, "not taken over") != 3 {
+	if text := p.log.String(); strings.Count(text, "not reloaded") != 3 {
 		t.Error(text)
 	}
 }
