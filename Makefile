@@ -24,7 +24,7 @@ lint: ## internal/bench is a module of its own
 fmt:
 	gofmt -w .
 
-fuzz: ## each fuzzer on FUZZ inputs
+fuzz: ## each fuzzer on FUZZ inputs, 20000x if it is not set; CI only starts them
 	.ci/fuzz $(FUZZ)
 
 bench: ## a server, a relay and the proxy side by side; a few minutes

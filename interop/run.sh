@@ -48,4 +48,4 @@ programs
 parts=("$@")
 [[ ${#parts[@]} -gt 0 ]] || parts=(conformance eras clients closing leaving identity login page uris)
 [[ " ${parts[*]} " != *" page "* ]] || browser
-exec node_modules/.bin/node --test --test-concurrency=2 --test-timeout=480000 --test-reporter=spec "${parts[@]/%/.test.mjs}"
+exec node_modules/.bin/node --test --test-concurrency=2 --test-timeout=900000 --test-reporter=spec "${parts[@]/%/.test.mjs}"

@@ -178,6 +178,10 @@ func (c *conversation) step(name string, body []string) []string {
 		}
 	case verb == "gets":
 		return append([]string{}, c.party(who).take()...)
+	case verb == "gets, behind initialized in any order": // what waited and what begins go side by side
+		got := append([]string{}, c.party(who).take()...)
+		slices.Sort(got[min(2, len(got)):])
+		return got
 	case verb == "offers":
 		c.script(who, body)
 	case verb == "dies":
