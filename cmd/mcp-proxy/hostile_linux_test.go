@@ -114,6 +114,7 @@ func hostileCases(t *testing.T) map[string][]hostileCase {
 			{args: []string{"--config", good, "--log-level", "debug"}, at: calls, till: ready},
 		},
 		"stdio":                 {{args: server, keys: messages}, {args: slices.Concat([]string{"--log-format", "json"}, server), keys: messages}},
+		"replay":                {{args: []string{binary}, mute: true}, {args: []string{hostile}}},
 		"connect":               {{args: []string{far}, keys: messages}},
 		"host":                  {{args: []string{"--listen", "unix://" + s.dir + "/h", "--config", good}, till: ready}},
 		"check":                 {at(wrong), {args: []string{binary}, mute: true}, at("--json", wrong)},

@@ -62,6 +62,7 @@ func newReplay() *cobra.Command {
 			out, wait, err := stdout.pipe()
 			if err == nil {
 				err = proxy.Replay(args[0], upstream, os.Stdin, out)
+				_ = out.Close() // wait waits for its end
 				wait()
 			}
 			if err != nil {
