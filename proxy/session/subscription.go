@@ -33,7 +33,7 @@ type subscription struct {
 	// Guarded by subscriptions.mu.
 	parts     map[*upstreamConn]*subscriptionPart
 	ending    bool                // over is closed
-	told      mcp.Filter      // what was acknowledged; nothing else is delivered
+	told      mcp.Filter          // what was acknowledged; nothing else is delivered
 	early     []*jsonrpc.Message  // what came before the acknowledgment
 	bytes     int                 // in early
 	lists     [catalog.Kinds]bool // list_changed held back

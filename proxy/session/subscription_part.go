@@ -25,9 +25,9 @@ type subscriptionPart struct {
 	wake chan time.Duration // to its goroutine while it pauses: go on after that time; never closed
 
 	// Guarded by subscriptions.mu.
-	answered bool           // the upstream has acknowledged it, or has refused
+	answered bool       // the upstream has acknowledged it, or has refused
 	honoured mcp.Filter // what it acknowledged last
-	missed   bool           // what it would have heard was lost, and the client was not told
+	missed   bool       // what it would have heard was lost, and the client was not told
 }
 
 // A part that ended is made again after about resubscribeFirst, then after twice
